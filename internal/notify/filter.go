@@ -37,11 +37,11 @@ const (
 	enosys = 38
 )
 
-// assemble makes the filter of rules for the processor with the given audit
-// number, and of those with Compat for its 32-bit calls, which compat is the number of. All else passes unnoticed.
+// assemble returns the filter of rules for the processor with the given audit number, and of rules
+// with Compat for its 32-bit calls, whose audit number is compat. All other calls pass.
 //
-// Numbers with conditions come first: for those without the kernel remembers
-// that they are allowed, and runs no filter at all.
+// Numbers without conditions come last: the kernel remembers that they are allowed, and runs no
+// filter for them at all.
 func assemble(arch, compat uint32, hasX32 bool, rules []Rule) ([]Insn, error) {
 	p := []Insn{{Code: opLoad, K: dataArch}}
 	for _, is := range []struct {

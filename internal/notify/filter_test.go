@@ -51,7 +51,7 @@ func execute(t interface{ Fatalf(string, ...any) }, p []Insn, arch, nr uint32, a
 	return 0
 }
 
-// decide is what the rules mean.
+// decide evaluates the rules.
 func decide(rules []Rule, compat bool, nr uint32, args [6]uint64) Action {
 next:
 	for _, r := range rules {
@@ -74,8 +74,7 @@ next:
 
 const testArch, testCompat = 0xc000003e, 0x40000003
 
-// Every number of a system call gets what the rules say, for any rules and
-// arguments.
+// The filter gives every system call number the rules' action, for random rules and arguments.
 func TestFilter(t *testing.T) {
 	word := rapid.OneOf(rapid.Uint32Range(0, 12), rapid.Uint32())
 	rapid.Check(t, func(t *rapid.T) {

@@ -27,11 +27,10 @@ func Guard(l *Listener) error {
 	}
 }
 
-// Wake interrupts the descendants of this process that wait in a call which a
-// dead receiver had taken, upon which the kernel restarts the call and presents
-// it again. So this process should be an ancestor of the program, or have become
-// one by PR_SET_CHILD_SUBREAPER. Nothing else may wait for children of this
-// process before Wake returns: it would take what Wake waits for.
+// Wake interrupts descendants of this process that wait in a call which a dead receiver had taken.
+// The kernel then restarts the call and reports it again. This process should be an ancestor of the
+// program, or have become one by PR_SET_CHILD_SUBREAPER. Nothing else may wait for children of this
+// process before Wake returns, because it would consume the events that Wake waits for.
 func Wake() {
 	// Attaching belongs to the thread that does it.
 	runtime.LockOSThread()

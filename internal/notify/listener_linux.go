@@ -74,8 +74,8 @@ func kernelBefore(major, minor int) bool {
 	return a < major || a == major && b < minor
 }
 
-// FromFile returns the listener of a file that Listener.File made, in this
-// process or another. The file is closed.
+// FromFile returns the listener of a file that Listener.File made, in this process or another. It
+// closes the file.
 func FromFile(f *os.File) (*Listener, error) {
 	defer f.Close()
 	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
@@ -181,9 +181,8 @@ func (l *Listener) Close() error {
 	return unix.Close(l.fd)
 }
 
-// A Call is a system call that waits for its answer. Its fields do not change.
-// Methods may be called by any goroutine; one of Continue, Return and Inject
-// answers it.
+// A Call is a system call that waits for its answer. Its fields do not change. Any goroutine may
+// call its methods. One of Continue, Return and Inject answers it.
 type Call struct {
 	ID   uint64
 	TID  int // the thread, as this process's namespace numbers it
@@ -195,8 +194,8 @@ type Call struct {
 	l *Listener
 }
 
-// Valid reports whether the call still waits. What was read of its thread
-// before was that thread's.
+// Valid reports whether the call still waits. If so, data read of its thread before belongs to that
+// thread.
 func (c *Call) Valid() bool {
 	id := c.ID
 	_, err := c.l.ioctl(unix.SECCOMP_IOCTL_NOTIF_ID_VALID, unsafe.Pointer(&id))
@@ -235,26 +234,25 @@ func (c *Call) Add(fd, flags int) (int, error) {
 	return c.add(addition{id: c.ID, srcfd: uint32(fd), newfdFlags: uint32(flags)})
 }
 
-// InjectAt gives the program a copy of fd at the given number, in place of what
-// was there. The call still waits.
+// InjectAt gives the program a copy of fd at the given number, and closes the file there. The call
+// still waits.
 func (c *Call) InjectAt(fd, number, flags int) error {
 	_, err := c.add(addition{id: c.ID, flags: unix.SECCOMP_ADDFD_FLAG_SETFD, srcfd: uint32(fd), newfd: uint32(number), newfdFlags: uint32(flags)})
 	return err
 }
 
-// AnswerAt gives the program a copy of fd at the given number, in place of what was
-// there, and answers the call with that number: a signal comes before both or behind
-// both. flags is 0 or O_CLOEXEC. With an error the call still waits, unless it is [ErrGone].
-// fd stays the caller's.
+// AnswerAt gives the program a copy of fd at the given number, closing the file there, and answers
+// the call with that number. A signal comes before both or after both. flags is 0 or O_CLOEXEC.
+// After an error the call still waits, unless it is [ErrGone]. fd stays the caller's.
 func (c *Call) AnswerAt(fd, number, flags int) error {
 	const at = unix.SECCOMP_ADDFD_FLAG_SETFD | unix.SECCOMP_ADDFD_FLAG_SEND
 	_, err := c.add(addition{id: c.ID, flags: at, srcfd: uint32(fd), newfd: uint32(number), newfdFlags: uint32(flags)})
 	return err
 }
 
-// add waits until the program's thread has taken the descriptor. A signal to
-// this thread in that wait (SIGURG, by which Go preempts) would leave the call
-// answered with 0 and the descriptor nowhere, or given twice; so none comes.
+// add waits until the program's thread has taken the descriptor. Signals are blocked in that wait:
+// SIGURG, by which Go preempts, would leave the call answered with 0 and the descriptor lost, or
+// given twice.
 func (c *Call) add(a addition) (n int, err error) {
 	err = withoutSignals(func() (err error) {
 		n, err = c.l.ioctl(unix.SECCOMP_IOCTL_NOTIF_ADDFD, unsafe.Pointer(&a))
@@ -268,11 +266,10 @@ func (c *Call) ReadMem(addr uint64, b []byte) (n int, err error) {
 	return c.mem(unix.SYS_PROCESS_VM_READV, addr, b)
 }
 
-// WriteMem writes the program's memory at addr, if the call is still valid. A
-// signal in the microsecond between that check and the write is not seen: the
-// write then comes when the program has gone on. Calls are written for as late
-// as possible, and what is written is what the call, if it is restarted, will
-// write again.
+// WriteMem writes the program's memory at addr, if the call is still valid. A signal in the
+// microsecond between that check and the write is not noticed, and the write then happens after the
+// program has gone on. Calls are therefore written for as late as possible, and with the data that
+// the call, if restarted, will write again.
 func (c *Call) WriteMem(addr uint64, b []byte) (n int, err error) {
 	if !c.Valid() {
 		return 0, ErrGone
@@ -280,7 +277,8 @@ func (c *Call) WriteMem(addr uint64, b []byte) (n int, err error) {
 	return c.mem(unix.SYS_PROCESS_VM_WRITEV, addr, b)
 }
 
-// mem moves bytes by a call of the kernel, here and not by a function of package unix, for which the lists would be allocated.
+// mem moves bytes by a direct system call, because the functions of package unix would allocate the
+// lists.
 func (c *Call) mem(nr uintptr, addr uint64, b []byte) (int, error) {
 	if len(b) == 0 {
 		return 0, nil
@@ -304,8 +302,8 @@ func (c *Call) mem(nr uintptr, addr uint64, b []byte) (int, error) {
 // is none, EPERM if the process can't be looked into.
 func (c *Call) Borrow(fd int) (int, error) { return c.l.threads.borrow(c, fd) }
 
-// OpenThread returns a pidfd of the call's thread, which the caller closes; it
-// polls as readable once the thread has ended.
+// OpenThread returns a pidfd of the call's thread, which the caller closes. It polls as readable
+// once the thread has ended.
 func (c *Call) OpenThread() (int, error) {
 	fd, err := openThread(c.TID)
 	if err != nil {

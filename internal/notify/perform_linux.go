@@ -16,12 +16,12 @@ type Native struct {
 }
 
 // Perform makes the call's thread make other calls instead, one after the other, and answers the
-// call with the result of the first. It is for what only the thread itself can do: change its
-// working directory, for instance. The rules must let these calls pass.
+// call with the result of the first. Use it for calls that only the thread itself can make, for
+// example changing its working directory. The rules must let these calls pass.
 //
-// The thread is traced for that moment, so this process has to be allowed to trace it. With an
-// error the call still waits, unless the error is [ErrGone]. Something else that waits for
-// children of this process may see the thread stop (CLD_TRAPPED), and must leave that alone.
+// The thread is traced for that moment, so this process must be allowed to trace it. After an error
+// the call still waits, unless the error is [ErrGone]. Other code that waits for children of this
+// process may see the thread stop (CLD_TRAPPED), and must ignore that.
 func (c *Call) Perform(calls ...Native) error {
 	// Tracing belongs to the thread that does it.
 	runtime.LockOSThread()
@@ -44,7 +44,7 @@ func (c *Call) Perform(calls ...Native) error {
 	return t.perform(c, calls)
 }
 
-// A traced is a thread that this thread traces, and that stands still.
+// A traced is a stopped thread that this thread traces.
 type traced struct{ tid int }
 
 // wait waits until the thread stands still. event is set if no signal made it.
@@ -68,7 +68,7 @@ func (t *traced) detach(sig unix.Signal) {
 	unix.Syscall6(unix.SYS_PTRACE, unix.PTRACE_DETACH, uintptr(t.tid), 0, uintptr(sig), 0, 0)
 }
 
-// perform lets the thread make calls and go on behind c, which it was interrupted in.
+// perform makes the thread make calls, and lets it continue after c, in which it was interrupted.
 func (t *traced) perform(c *Call, calls []Native) error {
 	var old registers
 	if err := old.get(t.tid); err != nil || !old.interrupted(c) {
@@ -106,7 +106,8 @@ func (t *traced) perform(c *Call, calls []Native) error {
 	return nil
 }
 
-// call lets the thread make one call. The error is ErrGone if the thread has ended, EINTR if it was stopped first.
+// call makes the thread make one call. The error is ErrGone if the thread has ended, and EINTR if
+// it was stopped first.
 func (t *traced) call(from registers, n Native) (int64, error) {
 	from.prepare(n)
 	if err := from.set(t.tid); err != nil {

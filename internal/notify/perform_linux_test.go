@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A thread makes other calls in place of its own: its folder becomes one whose name it has not given, the registers
-// that a call leaves alone are as before, and its descriptors too.
+// A thread makes other calls instead of its own: its folder becomes one that it has not named, and
+// its registers, except those that a call changes, and its descriptors are unchanged.
 func TestPerform(t *testing.T) {
 	dir, err := os.Open(t.TempDir())
 	if err != nil {

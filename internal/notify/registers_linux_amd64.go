@@ -2,7 +2,7 @@ package notify
 
 import "golang.org/x/sys/unix"
 
-// registers are those of a thread that stands still.
+// registers are the registers of a stopped thread.
 type registers struct{ unix.PtraceRegs }
 
 func (r *registers) get(tid int) error { return unix.PtraceGetRegs(tid, &r.PtraceRegs) }
@@ -18,7 +18,7 @@ func (r *registers) interrupted(c *Call) bool {
 	return int64(r.Rax) == -errRestart && r.Orig_rax == uint64(c.Nr)
 }
 
-// prepare puts the thread before the instruction of its call, which is to make n.
+// prepare moves the thread back to the instruction of its call, which is to make n.
 func (r *registers) prepare(n Native) {
 	r.Rip -= callLen
 	r.Orig_rax = ^uint64(0) // no call to be made again
@@ -26,7 +26,7 @@ func (r *registers) prepare(n Native) {
 	r.Rdi, r.Rsi, r.Rdx, r.R10, r.R8, r.R9 = n.Args[0], n.Args[1], n.Args[2], n.Args[3], n.Args[4], n.Args[5]
 }
 
-// answer puts the thread behind its call, which has given result.
+// answer moves the thread past its call, which returned result.
 func (r *registers) answer(result int64) {
 	r.Orig_rax = ^uint64(0)
 	r.Rax = uint64(result)

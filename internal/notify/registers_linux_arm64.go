@@ -2,7 +2,7 @@ package notify
 
 import "golang.org/x/sys/unix"
 
-// registers are those of a thread that stands still.
+// registers are the registers of a stopped thread.
 type registers struct{ unix.PtraceRegsArm64 }
 
 const prStatus = 1 // NT_PRSTATUS
@@ -23,13 +23,13 @@ func (r *registers) interrupted(c *Call) bool {
 	return r.Regs[8] == uint64(c.Nr) && r.Regs[0] == c.Args[0]
 }
 
-// prepare puts the thread before the instruction of its call, which is to make n.
+// prepare moves the thread back to the instruction of its call, which is to make n.
 func (r *registers) prepare(n Native) {
 	copy(r.Regs[:6], n.Args[:])
 	r.Regs[8] = uint64(n.Nr)
 }
 
-// answer puts the thread behind its call, which has given result.
+// answer moves the thread past its call, which returned result.
 func (r *registers) answer(result int64) {
 	r.Pc += callLen
 	r.Regs[0] = uint64(result)

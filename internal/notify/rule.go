@@ -4,14 +4,14 @@ import "errors"
 
 // Errors of calls and listeners.
 var (
-	// ErrGone says that a call waits no longer: its thread got a signal or died.
+	// ErrGone means that a call no longer waits: its thread got a signal or died.
 	ErrGone = errors.New("notify: the call was interrupted")
-	// ErrNested says that the program would be the second with a listener:
-	// the kernel allows one in a chain of filters.
+	// ErrNested means that the program would be the second with a listener: the kernel allows one
+	// in a chain of filters.
 	ErrNested = errors.New("notify: another supervisor listens to this process already")
 )
 
-// An Action is what the kernel does with a call.
+// An Action is the kernel's treatment of a call.
 type Action uint32
 
 // The actions; Errno makes more.
@@ -31,9 +31,8 @@ type Cond struct {
 	Low, High uint32
 }
 
-// A Rule says what is done with the calls of one number for which all
-// conditions hold. Of the rules of one number the first that holds decides; if
-// none does, the call is allowed.
+// A Rule sets the action for calls of one number for which all conditions hold. Of the rules of one
+// number the first that holds decides. If none holds, the call is allowed.
 type Rule struct {
 	Nr int // the number of the architecture this is built for
 	If []Cond

@@ -30,8 +30,8 @@ type Command struct {
 
 	Rules []Rule
 
-	// PidEnv are names of variables that are set to the program's own process
-	// number if they are in Env: LISTEN_PID.
+	// PidEnv names variables that are set to the program's own process ID if they are in Env, such
+	// as LISTEN_PID.
 	PidEnv []string
 
 	// Ignored are the signals that the program ignores from the start, from bit 0 for signal 1; the
@@ -43,14 +43,13 @@ type Command struct {
 	Before func(pid int, l *Listener) error
 }
 
-// A Child is a started program. Its process is a child of this one, which has to
-// wait for it.
+// A Child is a started program. Its process is a child of this one, which has to wait for it.
 type Child struct {
 	Pid      int
 	Listener *Listener
 }
 
-// A StartError says at which step a start failed.
+// A StartError reports the step at which a start failed.
 type StartError struct {
 	Step string // "start", "filter" or "exec"
 	Err  error
@@ -107,8 +106,8 @@ func Start(c *Command) (*Child, error) {
 	return child, nil
 }
 
-// dupHigh makes an inheritable copy at a number that no program expects to find
-// something at: 3 and what follows may be descriptors passed on purpose.
+// dupHigh makes an inheritable copy at a number at which no program expects a file. Numbers from 3
+// on may be descriptors passed on purpose.
 func dupHigh(fd int) (int, error) {
 	for _, low := range []int{900, 200, 50} {
 		if n, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD, low); err == nil {
@@ -188,8 +187,7 @@ func sendAll(fd int, messages ...[]byte) error {
 	return nil
 }
 
-// What the stub says: the step as a letter, an error number, and with 'l' the
-// listener.
+// The messages of the stub: the step as a letter, an error number, and with 'l' the listener.
 var steps = map[byte]string{'f': "filter", 'e': "exec"}
 
 func (ch *Child) receive(ctl int) (step string, err error) {
@@ -223,9 +221,8 @@ func (ch *Child) receive(ctl int) (step string, err error) {
 	return "filter", nil
 }
 
-// MaybeStub makes the process the program if it was started by Start; otherwise
-// it does nothing. A binary that calls Start has to call MaybeStub before
-// anything else.
+// MaybeStub turns the process into the program if it was started by Start. Otherwise it does
+// nothing. A binary that calls Start must call MaybeStub before anything else.
 func MaybeStub() {
 	v, ok := os.LookupEnv(stubEnv)
 	if !ok {
@@ -302,8 +299,9 @@ func stub(ctl int) (step byte, err error) {
 	return 'e', err
 }
 
-// ignore makes the kernel ignore signals, from bit 0 for signal 1, behind the runtime's back: for the
-// program, which this process becomes next. The runtime's handlers end with that.
+// ignore makes the kernel ignore signals, bit 0 standing for signal 1, without the knowledge of the
+// runtime. The setting is for the program, which this process becomes next; the runtime's handlers
+// end with that.
 func ignore(mask uint64) {
 	action := [4]uint64{1} // struct sigaction: SIG_IGN
 	for sig := 1; sig <= 64; sig++ {

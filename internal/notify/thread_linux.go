@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// openThread returns a pidfd of a thread. Kernels before 6.9 have them for
-// processes only; the table of descriptors is then that of the process.
+// openThread returns a pidfd of a thread. Kernels before 6.9 have them for processes only; the
+// descriptor table is then the one of the process.
 func openThread(tid int) (int, error) {
 	fd, err := unix.PidfdOpen(tid, unix.PIDFD_THREAD)
 	if err == unix.EINVAL {
@@ -52,8 +52,8 @@ func processOf(tid int) (int, error) {
 // maxThreads is how many pidfds are kept.
 const maxThreads = 64
 
-// threads keeps pidfds by thread. One whose number has been given to another
-// thread is noticed by its ESRCH: a pidfd never changes what it stands for.
+// threads caches pidfds by thread. If a thread's number was reused, its pidfd returns ESRCH,
+// because a pidfd always stands for the same thread.
 type threads struct {
 	mu sync.Mutex
 	m  map[int]*thread // guarded by mu

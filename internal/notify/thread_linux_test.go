@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A thread whose process can't be found for want of descriptors has not gone: its call
-// would never be answered.
+// A thread whose process cannot be opened, because descriptors ran out, is not taken for gone: its
+// call would never be answered.
 func TestProcessOfShort(t *testing.T) {
 	var was unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &was); err != nil {

@@ -147,9 +147,9 @@ func (s *completionSource[E]) ReadyLocked() (bool, error) {
 	return false, nil
 }
 
-// Notify hands one entry to f: the first that is there, at once, or else one
-// that is pushed later. Registrations are served in order. f is called
-// without a lock, by the caller of Notify or of Push, and must not block.
+// Notify passes one entry to f: the first present one, at once, or else one that is pushed later.
+// Registrations are served in order. f is called without a lock, by the caller of Notify or of
+// Push, and must not block.
 func (c *Completions[E]) Notify(f func(E)) error {
 	c.mu.Lock()
 	if c.closed {
@@ -177,8 +177,8 @@ func (c *Completions[E]) Cap() int {
 	return c.capacity
 }
 
-// Resize changes the capacity; entries that are present stay. The error is
-// ErrCapacity if there are more than that.
+// Resize changes the capacity. Present entries stay. The error is ErrCapacity if there are more
+// than the new capacity.
 func (c *Completions[E]) Resize(capacity int) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -16,8 +16,8 @@ import (
 	"time"
 )
 
-// AnswerTimeout is how long List waits for a process: one that is stopped must
-// not stop the one that looks.
+// AnswerTimeout is how long List waits for a process, since a stopped process must not block the
+// command.
 const AnswerTimeout = 500 * time.Millisecond
 
 // maxAnswer is how long an answer may be, in bytes.
@@ -26,10 +26,10 @@ const maxAnswer = 256 << 20
 // atOnce is how many processes are asked at a time.
 const atOnce = 16
 
-// List asks all processes of this user that have a status socket in dir, RunDir
-// if that is empty, and returns what they tell by process number. One that
-// does not answer within AnswerTimeout has its Problem set. Sockets whose process
-// is gone are removed. No directory is no process.
+// List asks all processes of this user with a status socket in dir, or in RunDir if dir is empty.
+// It returns their answers by process ID. A process that does not answer within AnswerTimeout has
+// its Problem set. Sockets of dead processes are removed. A missing directory means that there is
+// no process.
 func List(ctx context.Context, dir string, counters bool) ([]Process, error) {
 	if dir == "" {
 		dir = RunDir()
@@ -80,7 +80,7 @@ func List(ctx context.Context, dir string, counters bool) ([]Process, error) {
 // errGone says that no process has the socket.
 var errGone = errors.New("status: the process is gone")
 
-// errForeign says that the socket is not that of the process of its name.
+// errForeign means that the socket belongs to another process than its name says.
 var errForeign = errors.New("another process has its socket")
 
 func problem(err error) string {

@@ -27,7 +27,7 @@ func RunDir() string {
 	return filepath.Join(os.TempDir(), fmt.Sprintf("viaduct-%d", os.Getuid()))
 }
 
-// makeDir makes a directory for this user alone, or checks that it is one.
+// makeDir creates a directory for this user alone, or checks that it is one.
 func makeDir(dir string) error {
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 		return err
@@ -50,16 +50,16 @@ func checkDir(dir string) error {
 // process, and after a point, for the second socket of a process, another.
 const suffix = ".sock"
 
-// coming ends the name of a socket at which nothing listens yet. What asks the
-// others ignores it: it would take the socket for one that was left behind.
+// coming is the suffix of a socket at which nothing listens yet. Clients ignore it, because they
+// would take it for the socket of a dead process.
 const coming = ".new"
 
-// binding lets one socket of this process be made at a time: coming has one name.
+// binding serializes the creation of sockets in this process, because their temporary name is the
+// same.
 var binding sync.Mutex
 
-// bind makes the socket, which has its name from the moment at which it answers.
-// What is in its place is left by a process that had the same number, or a socket
-// of this one.
+// bind creates the socket, which gets its name once it answers. It replaces an older socket: of a
+// dead process with the same ID, or of this process.
 func bind(dir string) (*net.UnixListener, string, error) {
 	binding.Lock()
 	defer binding.Unlock()
@@ -79,7 +79,7 @@ func bind(dir string) (*net.UnixListener, string, error) {
 	return l, path, nil
 }
 
-// settle gives the socket that is coming its name, which it returns.
+// settle gives the new socket its name, which it returns.
 func settle(pid string) (path string, err error) {
 	if err := os.Chmod(pid+coming, 0o600); err != nil {
 		return "", err

@@ -1,9 +1,9 @@
-// Package status lets a process tell what its connections do, by a socket that
-// "viaduct ps" and "viaduct stat" ask. [Listen] opens it, the methods of [Server] name
-// what is to be seen, and [List] asks all processes of this user. Package debug is what
-// other programs use of it.
+// Package status reports the connections of a process through a socket that "viaduct ps" and
+// "viaduct stat" read. [Listen] opens the socket, the methods of [Server] register connections and
+// listeners, and [List] asks all processes of this user. Package debug makes it available to other
+// programs.
 //
-// The socket is in the user's run directory, for this user alone. Nothing is
-// counted or sent unless it is asked for, and watching a connection keeps
-// neither a goroutine nor, once it has ended, the connection.
+// The socket is in the user's run directory, for this user alone. Nothing is counted or sent unless
+// it is asked for. Watching a connection needs no goroutine, and does not keep the connection alive
+// once it has ended.
 package status

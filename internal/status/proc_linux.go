@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// credentials are those of the process at the other end when it connected, or
+// credentials returns the credentials that the process at the other end had when it connected, or
 // began to listen.
 func credentials(c net.Conn) (*unix.Ucred, bool) {
 	rc, err := c.(syscall.Conn).SyscallConn()
@@ -30,8 +30,8 @@ func allowed(c net.Conn) bool {
 	return ok && (int(cred.Uid) == os.Getuid() || cred.Uid == 0)
 }
 
-// sentBy reports whether the socket is that of process pid and of this user. A
-// process in another namespace of process numbers has the number 0 here.
+// sentBy reports whether the socket belongs to process pid and to this user. A process in another
+// PID namespace has the number 0 here.
 func sentBy(c net.Conn, pid int) bool {
 	cred, ok := credentials(c)
 	return ok && (int(cred.Uid) == os.Getuid() || os.Getuid() == 0) && (int(cred.Pid) == pid || cred.Pid == 0)
@@ -53,13 +53,13 @@ func resident() uint64 {
 	return pages * uint64(os.Getpagesize())
 }
 
-// programOf is the command line of a process that does not tell.
+// programOf returns the command line of a process that does not answer.
 func programOf(pid int) string {
 	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 	return strings.TrimSpace(string(bytes.ReplaceAll(b, []byte{0}, []byte{' '})))
 }
 
-// tcpInfo is what the system knows of a TCP connection; false if it is closed.
+// tcpInfo returns the kernel's counters of a TCP connection. open is false if it is closed.
 func tcpInfo(c *net.TCPConn) (sent, received uint64, open bool) {
 	rc, err := c.SyscallConn()
 	if err != nil {

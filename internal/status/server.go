@@ -13,13 +13,13 @@ import (
 	"time"
 )
 
-// A Config says what a process tells about itself.
+// A Config describes the process to the clients of its socket.
 type Config struct {
 	Program string // what it does; empty is the name of its executable
 	Version string
 
-	// Dir is where the socket is made; empty is RunDir. It is made, for this user
-	// alone, if it is not there.
+	// Dir is the directory of the socket; empty means RunDir. It is created, for this user alone,
+	// if it does not exist.
 	Dir string
 }
 
@@ -43,8 +43,8 @@ type Server struct {
 
 // A Source is a connection as a Server sees it.
 type Source struct {
-	// Report tells the present state; the Server fills in ID and Opened. It must
-	// not wait for the peer. counters says that Counters are wanted.
+	// Report returns the present state; the Server fills in ID and Opened. It must not wait for the
+	// peer. counters asks for Counters.
 	Report func(counters bool) Conn
 	// Ended reports whether the connection is over, and need not be kept.
 	Ended func() bool
@@ -61,8 +61,8 @@ const (
 	firstSweep   = 64
 )
 
-// Listen makes the status socket of this process. The error of a directory that
-// another user could have made is ErrUnsafe; others are those of the system.
+// Listen creates the status socket of this process. It returns ErrUnsafe for a directory that
+// another user could have made, or an error of the system.
 func Listen(c Config) (*Server, error) {
 	if c.Program == "" {
 		c.Program = filepath.Base(os.Args[0])
@@ -103,8 +103,8 @@ func (s *Server) Close() error {
 	return err
 }
 
-// Listening names an address at which the process accepts connections. Call the
-// result when it does no longer.
+// Listening registers an address at which the process accepts connections. Call the result when it
+// stops to.
 func (s *Server) Listening(transport, url string) (over func()) {
 	if s == nil {
 		return func() {}
@@ -135,7 +135,7 @@ func (s *Server) Watch(c Source) {
 	s.watched[s.last] = &watched{c, time.Now()}
 }
 
-// sweepLocked forgets what has ended.
+// sweepLocked removes ended connections.
 func (s *Server) sweepLocked() {
 	for id, w := range s.watched {
 		if w.Ended() {
@@ -144,7 +144,7 @@ func (s *Server) sweepLocked() {
 	}
 }
 
-// Status is what the socket tells now.
+// Status returns the current answer of the socket.
 func (s *Server) Status(counters bool) Process {
 	p := Process{PID: os.Getpid(), Program: s.cfg.Program, Version: s.cfg.Version, Started: s.started, Memory: resident(), Threads: runtime.NumGoroutine()}
 	s.mu.Lock()
@@ -205,7 +205,7 @@ func (s *Server) done(c net.Conn) {
 	c.Close()
 }
 
-// answer reads one byte, which says what is wanted, and tells it.
+// answer reads one byte, which selects the answer, and sends it.
 func (s *Server) answer(c net.Conn) {
 	c.SetDeadline(time.Now().Add(serveTimeout))
 	var what [1]byte

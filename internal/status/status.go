@@ -2,8 +2,8 @@ package status
 
 import "time"
 
-// A Process is what one process tells. Its JSON form is that of "viaduct ps
-// --json"; fields are added to it, and never change their meaning.
+// A Process is the report of one process. Its JSON form is the output of "viaduct ps --json".
+// Fields may be added, and never change their meaning.
 type Process struct {
 	PID       int        `json:"pid"`
 	Program   string     `json:"program"`           // what it does: a verb of the command with its arguments, or a program's name
@@ -14,8 +14,8 @@ type Process struct {
 	Listeners []Listener `json:"listeners,omitempty"`
 	Conns     []Conn     `json:"connections,omitempty"`
 
-	// Problem says why nothing else is known: the process did not answer in time,
-	// or what it answered makes no sense.
+	// Problem is why nothing else is known: the process did not answer in time, or its answer was
+	// invalid.
 	Problem string `json:"problem,omitempty"`
 }
 
@@ -37,8 +37,8 @@ type Conn struct {
 	Path string `json:"path"`          // how bytes travel, as "iwarp crc" or "sdp combined/pipelined"
 	Why  string `json:"why,omitempty"` // why in this way, in a sentence
 
-	// SharedMemory tells that the bytes go through shared memory and not by TCP; WhyTCP
-	// is why they do not, where that is known.
+	// SharedMemory means that the bytes go through shared memory and not by TCP. WhyTCP is the
+	// reason if they do not, where it is known.
 	SharedMemory bool   `json:"shared_memory"`
 	WhyTCP       string `json:"why_tcp,omitempty"`
 
@@ -53,7 +53,7 @@ type Conn struct {
 	Queued        uint64 `json:"queued"`                 // requests, or for a stream bytes, that are not sent and acknowledged yet
 	Memory        uint64 `json:"memory_bytes,omitempty"` // buffers that wait for what the peer sends
 
-	// Counters have the names of "rdma statistic" where they mean the same. They
-	// are only there if they were asked for.
+	// Counters have the names of "rdma statistic" where they mean the same. They are present only
+	// if they were asked for.
 	Counters map[string]uint64 `json:"counters,omitempty"`
 }

@@ -41,7 +41,7 @@ func list(t *testing.T, dir string, counters bool) []status.Process {
 	return ps
 }
 
-// TestStatus: what a process shows comes to the one that asks, while it lasts.
+// TestStatus: the state of a process reaches the client, and disappears when it ends.
 func TestStatus(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
 	if ps := list(t, dir, true); len(ps) != 0 {
@@ -166,8 +166,8 @@ func TestDirectory(t *testing.T) {
 	}
 }
 
-// TestComing: a socket has its name from the moment at which it answers. What looks
-// for processes would take it for one that was left behind before, and remove it.
+// TestComing: a socket gets its name when it answers. Before that, a client would take it for the
+// socket of a dead process, and remove it.
 func TestComing(t *testing.T) {
 	dir := private(t)
 	for n := range 64 {
@@ -199,8 +199,8 @@ func TestComing(t *testing.T) {
 	}
 }
 
-// TestStrangers: what is in the directory and is not the socket of the process of
-// its name is removed if it is stale, and never believed.
+// TestStrangers: a file in the directory that is not the socket of the named process is removed if
+// it is stale, and never believed.
 func TestStrangers(t *testing.T) {
 	dir := private(t)
 	at := func(name string) *net.UnixListener {

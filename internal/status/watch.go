@@ -12,8 +12,8 @@ import (
 	"viaduct/vi"
 )
 
-// A Hint is what a program knows of a connection beyond what the connection
-// tells itself. Empty fields are filled in.
+// A Hint holds facts about a connection that the connection itself does not report. Empty fields
+// are filled in.
 type Hint struct {
 	Transport     string // "sdp", "iwarp", "vi" or "tcp"
 	Role          string // "dial", "accept" or "peer"
@@ -51,9 +51,8 @@ func text(a net.Addr) string {
 	return a.String()
 }
 
-// WatchConn shows a byte stream: an *sdp.Conn with all it counts, an
-// *sdp.TCPConn or *net.TCPConn with what the system knows. Others are not
-// shown, since nothing tells when they end.
+// WatchConn registers a byte stream: an *sdp.Conn with all its counters, or an *sdp.TCPConn or
+// *net.TCPConn with the kernel's. Others are not registered, since nothing reports their end.
 func (s *Server) WatchConn(c net.Conn, hint ...Hint) {
 	h := hintOf(hint)
 	if s == nil {
@@ -169,8 +168,7 @@ func streamState(q *iwarp.QueuePair) string {
 	return "open"
 }
 
-// WatchVI shows a VI that is, or will be, connected, until it is connected no
-// more.
+// WatchVI registers a VI that is, or will be, connected, until its connection ends.
 func (s *Server) WatchVI(v *vi.VI, hint ...Hint) {
 	h := hintOf(hint)
 	s.Watch(Source{
