@@ -95,9 +95,9 @@ func (r *Remote) dropClass2() {
 	r.out, r.waiting = nil, nil
 }
 
-// overdue sends a frame again that was answered BSY a while ago, or whose ACK
-// did not come within E_D_TOV: it may have been lost, or the ACK. A receiver
-// knows what it has by handle, MSG_ID and offset. [FCVI B.2.6]
+// overdue sends a frame again that was answered BSY a while ago, or whose ACK did not arrive within
+// E_D_TOV: the frame or the ACK may have been lost. A receiver recognizes repeated frames by
+// handle, MSG_ID and offset. [FCVI B.2.6]
 func (r *Remote) overdue(now Time, c *class2Frame) {
 	p := r.p
 	switch {

@@ -264,7 +264,7 @@ func FuzzFrame(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		g, err := ParseFrame(b)
 		if err != nil {
-			// Repair the CRC, so that what lies behind it is reached too.
+			// Repair the CRC, so that the checks after it are reached too.
 			if len(b) < HeaderLen {
 				return
 			}

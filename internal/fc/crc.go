@@ -7,13 +7,13 @@ import (
 	"viaduct/internal/crc"
 )
 
-// checksum returns the CRC of b, which begins with a frame header and ends
-// before the CRC. [FCFS-2.1-4]
+// checksum returns the CRC of b, which begins with a frame header and ends before the CRC.
+// [FCFS-2.1-4]
 //
-// Instructions made for it take 16 bytes at a time. The standard library does
-// what is left byte by byte; in frames of two thousand bytes that rest is a fifth
-// of the time. Here it is done in words, which frames are made of, and first: the
-// rest need not wait for it.
+// The processor's instructions take 16 bytes at a time. The standard library handles the remaining
+// bytes one by one; in frames of two thousand bytes that is a fifth of the time. Here the remainder
+// is done in words, since frames consist of words, and first, so that it need not wait for the
+// rest.
 func checksum(b []byte) uint32 {
 	odd := len(b) & 15
 	state := ^uint32(0)

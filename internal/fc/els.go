@@ -81,8 +81,8 @@ func CmdOf(b []byte) ELSCmd {
 	return ELSCmd(b[0])
 }
 
-// AppendCmd appends the four bytes of a payload that is nothing but a command
-// word, such as an LS_ACC without data.
+// AppendCmd appends the four bytes of a payload that is only a command word, such as an LS_ACC
+// without data.
 func AppendCmd(b []byte, c ELSCmd) []byte { return append(b, byte(c), 0, 0, 0) }
 
 // LS_RJT reason codes.
@@ -345,7 +345,7 @@ const (
 // SCRLen is the length in bytes of an SCR payload.
 const SCRLen = 8
 
-// An SCR is the payload of SCR, a request to be told of state changes.
+// An SCR is the payload of SCR, a request for reports of state changes.
 type SCR struct{ Function uint8 }
 
 // Append appends the SCRLen bytes of s to b.
@@ -414,7 +414,7 @@ func ParseRSCN(b []byte, page func(RSCNPage)) error {
 // FANLen is the length in bytes of a FAN payload.
 const FANLen = 24
 
-// A FAN is the payload of FAN: a loop's fabric port tells its names.
+// A FAN is the payload of FAN, in which a loop's fabric port announces its names.
 type FAN struct {
 	LoopFabric Addr // fabric address of the loop
 	PortName   WWN  // F_Port_Name

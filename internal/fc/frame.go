@@ -83,10 +83,9 @@ func (h *Header) parse(b []byte) {
 	h.Param = binary.BigEndian.Uint32(b[20:])
 }
 
-// A Frame is one frame between its delimiters. Opt and Payload together are
-// the Data_Field without its fill bytes; on a received frame they point into
-// the receiver's buffer and are valid during the call that hands the frame
-// over, not longer.
+// A Frame is one frame between its delimiters. Opt and Payload together are the Data_Field without
+// its fill bytes. On a received frame they point into the receiver's buffer, and are valid only
+// during the call that passes the frame on.
 type Frame struct {
 	SOF SOF
 	EOF EOF
@@ -94,8 +93,8 @@ type Frame struct {
 	Opt     []byte // optional headers, as DF_CTL announces them
 	Payload []byte
 
-	// Taker may be set on a received frame of class 3 by the port it is handed
-	// to, which then gets the frames that continue it in a simpler way.
+	// Taker may be set on a received frame of class 3 by the port that handles it, which then gets
+	// the continuing frames in a simpler way.
 	Taker Taker
 }
 

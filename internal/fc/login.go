@@ -29,8 +29,8 @@ func (p *NPort) params(cmd ELSCmd) Login {
 	return l
 }
 
-// flogi asks the other end of the link what it is: a fabric gives us an
-// address, an N_Port tells its name.
+// flogi asks the other end of the link for its kind: a fabric gives us an address, an N_Port
+// announces its name.
 func (p *NPort) flogi(now Time) {
 	p.setState(now, LoggingIn)
 	l := p.params(ELSFLOGI)
@@ -67,8 +67,8 @@ func (p *NPort) flogi(now Time) {
 	x.send(now)
 }
 
-// fabricLogin takes the F_Port's LS_ACC. If this port, the F_Port and the
-// fabric are what they were, logins and exchanges go on. [FCVI 7.7.4] [FCVI 7.7.5]
+// fabricLogin handles the F_Port's LS_ACC. If this port, the F_Port and the fabric are unchanged,
+// logins and exchanges go on. [FCVI 7.7.4] [FCVI 7.7.5]
 func (p *NPort) fabricLogin(now Time, l *Login) {
 	same := p.id == p.accepted && p.fabricPort == l.PortName && p.fabricName == l.NodeName // [FCVI-7.7-5]
 	was := p.id
@@ -94,10 +94,9 @@ func (p *NPort) fabricLogin(now Time, l *Login) {
 	p.register(now)
 }
 
-// register tells the directory of this port, one request after the other, then
-// asks the fabric controller for state changes. A fabric without a directory
-// leaves the port online all the same. [FCVI 7.6]
-// [FCVI-7.6-2]
+// register registers this port with the directory, one request after the other, then asks the
+// fabric controller for state changes. Without a directory the port is online all the same. [FCVI
+// 7.6] [FCVI-7.6-2]
 func (p *NPort) register(now Time) {
 	p.directory = false
 	type step struct {
@@ -224,8 +223,8 @@ func (p *NPort) loopUp(now Time, info LinkInfo) {
 	}
 }
 
-// publicLoopUp follows a LIP on a loop with a fabric port: a FAN that tells of
-// the fabric we know lets everything go on, otherwise FLOGI decides. [FCVI 7.7.4]
+// publicLoopUp follows a LIP on a loop with a fabric port. If a FAN announces the known fabric,
+// everything goes on. Otherwise FLOGI decides. [FCVI 7.7.4]
 func (p *NPort) publicLoopUp(now Time, info LinkInfo) {
 	p.suspendAll()
 	p.failExchanges(now, ErrOffline)

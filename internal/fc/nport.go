@@ -14,9 +14,8 @@ const (
 	DefaultRATOV = 10 * time.Second
 )
 
-// ServiceOXID is the first OX_ID of the pool from which a port takes those of
-// its link service and directory exchanges. The FC-4 has the lower half.
-// [FCVI 5.4]
+// ServiceOXID is the first OX_ID of the pool for a port's link service and directory exchanges. The
+// FC-4 has the lower half. [FCVI 5.4]
 const ServiceOXID = 0x8000
 
 // Errors that requests of an NPort complete with.
@@ -99,20 +98,19 @@ func (s PortState) String() string {
 // An Upper is the FC-4 above a port. Its methods run inside calls of the
 // port and may call it.
 type Upper interface {
-	// PortOnline is told when the port has become able to reach others.
+	// PortOnline is called when the port can reach others.
 	PortOnline(now Time)
 	// Frame takes a device data frame of the FC-4's TYPE from a port that is
 	// logged in. f is valid during the call.
 	Frame(now Time, r *Remote, f *Frame)
-	// LoggedOut is told when the login with r ended, whichever side ended it.
+	// LoggedOut is called when the login with r ended, whichever side ended it.
 	LoggedOut(now Time, r *Remote)
-	// Resumed is told when data may flow to r again after verification.
+	// Resumed is called when data may flow to r again after verification.
 	Resumed(now Time, r *Remote)
-	// Acked is told of each ACK_1 to a class 2 frame f of ours, which is valid
-	// during the call.
+	// Acked is called for each ACK_1 to a class 2 frame f of ours, which is valid during the call.
 	Acked(now Time, r *Remote, f *Frame)
-	// Failed is told when f, a class 2 frame of ours, was rejected or not
-	// acknowledged, however often it was sent.
+	// Failed is called when f, a class 2 frame of ours, was rejected or not acknowledged, however
+	// often it was sent.
 	Failed(now Time, r *Remote, f *Frame, reason uint8)
 	// Abort takes an ABTS for an exchange of the FC-4 and reports whether
 	// the exchange was known.
@@ -404,7 +402,7 @@ func (p *NPort) receiveData(now Time, f *Frame) {
 		p.stats.WrongDID++
 		return
 	case r == nil || !r.LoggedIn():
-		// An explicit LOGO tells the sender. [FCVI 6.1] [FCVI 7.7.1]
+		// An explicit LOGO informs the sender. [FCVI 6.1] [FCVI 7.7.1]
 		p.stats.NotLoggedIn++ // [FCVI-6.1-2] [FCFS-2.7-8]
 		if class2 {
 			p.reject(f, RejectLogin)

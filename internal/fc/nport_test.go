@@ -11,8 +11,8 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// A lab is an N_Port whose link is the test: frames that it sends are kept, and
-// frames come in by receive. It is its FC-4 as well.
+// A lab is an N_Port whose link is the test: sent frames are kept, and frames arrive by receive. It
+// is also its FC-4.
 type lab struct {
 	t *testing.T
 	*NPort
@@ -37,7 +37,7 @@ func (l *lab) Resumed(_ Time, r *Remote)                        { l.resumed = ap
 func (l *lab) Acked(Time, *Remote, *Frame)                      {}
 func (l *lab) Failed(_ Time, _ *Remote, _ *Frame, reason uint8) { l.failed = append(l.failed, reason) }
 
-// Names of the port, of its peer, and of the fabric. The peer's is the lower one.
+// Names of the port, of its peer, and of the fabric. The peer's name is the lower one.
 const (
 	ownPort, ownNode   = WWN(0x2001_0200_0000_0005), WWN(0x1000_0200_0000_0005)
 	peerPort, peerNode = WWN(0x2001_0200_0000_0003), WWN(0x1000_0200_0000_0003)
@@ -133,8 +133,8 @@ func login(cmd ELSCmd, port, node WWN, features uint16) []byte {
 	return l.Append(nil)
 }
 
-// serve answers FLOGI, and what goes to the fabric's services, until the port
-// sends nothing more; it returns everything else that was sent.
+// serve answers FLOGI, and requests to the fabric's services, until the port sends nothing more. It
+// returns all other frames.
 func (l *lab) serve(id Addr, port, name WWN) (rest []Frame) {
 	l.t.Helper()
 	for range 100 {
@@ -161,7 +161,7 @@ func (l *lab) serve(id Addr, port, name WWN) (rest []Frame) {
 	return nil
 }
 
-// onFabric is a port that is online at a fabric, and logged in with its peer.
+// onFabric returns a port that is online at a fabric, and logged in with its peer.
 func onFabric(t *testing.T, loop bool, change func(*PortConfig)) (*lab, *Remote) {
 	t.Helper()
 	l := newLab(t, change)
@@ -213,9 +213,8 @@ func (l *lab) expect(what string, frames []Frame, want ...string) {
 	}
 }
 
-// TestRegistration: what a port tells the directory after FLOGI, byte by byte,
-// and what becomes of it when the directory refuses or the link goes.
-// [FCVI-7.6-2]
+// TestRegistration: a port's registrations after FLOGI, byte by byte, and its behaviour when the
+// directory refuses or the link breaks. [FCVI-7.6-2]
 func TestRegistration(t *testing.T) {
 	all := []struct{ cmd, body string }{
 		{"0212", "00 010100 2001020000000005"},
@@ -410,7 +409,7 @@ func TestPointToPoint(t *testing.T) {
 			}
 			l.wait(time.Minute)
 			l.silent("our FLOGI")
-			// The peer begins anew, without a link event here.
+			// The peer restarts, without a link event here.
 			l.receive(0, AddrFPort, login(0x04, other, peerNode, 0), 9)
 			l.expect("FLOGI again", l.take(), want...)
 			if l.State() == Online || len(l.out) != 1 {
@@ -558,8 +557,8 @@ func TestFAN(t *testing.T) {
 	})
 }
 
-// TestFabricAgain: after a link initialisation FLOGI decides whether logins go
-// on: the address and both names must be what they were. [FCVI-7.7-5]
+// TestFabricAgain: after a link initialisation FLOGI decides whether logins go on: the address and
+// both names must be unchanged. [FCVI-7.7-5]
 func TestFabricAgain(t *testing.T) {
 	for _, c := range []struct {
 		name       string
@@ -591,8 +590,8 @@ func TestFabricAgain(t *testing.T) {
 	}
 }
 
-// TestStateChange: a port that an RSCN concerns is looked up in the directory
-// under its name, or asked itself; what has changed ends by LOGO. [FCVI-7.7-6]
+// TestStateChange: a port that an RSCN concerns is looked up in the directory by its name, or asked
+// itself. A changed port is logged out. [FCVI-7.7-6]
 func TestStateChange(t *testing.T) {
 	rscn := AppendRSCN(nil, RSCNPage{ID: peerID})
 	name := func(w WWN) []byte { return append(bytes.Clone(accCT), NSBody{}.Name(w)...) }
@@ -693,7 +692,7 @@ func TestStateChange(t *testing.T) {
 	})
 }
 
-// TestLogout: a mapping that is discarded is told by one LOGO. [FCVI-7.7-8]
+// TestLogout: a discarded mapping is announced by one LOGO. [FCVI-7.7-8]
 func TestLogout(t *testing.T) {
 	l, r := onFabric(t, false, nil)
 	l.Logout(l.now, r)

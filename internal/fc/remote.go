@@ -10,8 +10,8 @@ import (
 // maxRemotes bounds the logins a port keeps.
 const maxRemotes = 4096
 
-// A Remote is another N_Port that this one is logged in with, or is logging in
-// to. Its fields are read-only for others.
+// A Remote is another N_Port with which this one is logged in, or is logging in. Its fields are
+// read-only for others.
 type Remote struct {
 	Addr     Addr
 	PortName WWN

@@ -7,7 +7,7 @@ import (
 	"viaduct/internal/fc"
 )
 
-// A record is what the directory knows about one N_Port.
+// A record is the directory's knowledge about one N_Port.
 type record struct {
 	id         fc.Addr
 	port, node fc.WWN
@@ -192,10 +192,9 @@ func (d *directory) ensure(id fc.Addr) *record {
 	return r
 }
 
-// request answers a Common Transport request of the port at from. live says
-// whether a domain can be reached. The second result is the address whose
-// record others should hear about, 0 if none. The answer is empty if the
-// request is too short to be answered.
+// request answers a Common Transport request of the port at from. live reports whether a domain is
+// reachable. The second result is the address whose changed record concerns others, or 0. The
+// answer is empty if the request is too short to be answered.
 func (d *directory) request(from fc.Addr, payload []byte, live func(uint8) bool) ([]byte, fc.Addr) {
 	h, n, err := fc.ParseCT(payload)
 	if err != nil {
@@ -234,7 +233,7 @@ func (d *directory) request(from fc.Addr, payload []byte, live func(uint8) bool)
 	if q.changed {
 		changed = from
 	}
-	// What exceeds the requester's limit is left out and told as residual.
+	// The part beyond the requester's limit is left out and counted as residual.
 	if room := int(h.Size) * 4; h.Size != 0 && len(body) > room {
 		answer.Size = uint16((len(body) - room) / 4)
 		body = body[:room]

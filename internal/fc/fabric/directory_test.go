@@ -75,8 +75,7 @@ func TestNameServer(t *testing.T) {
 		{"RSNN_NN before the name", a, req("0239", nodeA+" 01 61 00 00"), rejected(unable, noNode), 0},
 		{"DA_ID", a, req("0300", "00 010100"), accepted(""), 0},
 
-		// Registrations, the optional ones too; the types and the node's address
-		// are told.
+		// Registrations, including optional ones. The types and the node's address are announced.
 		{"RPN_ID", a, req("0212", "00 010100 "+portA), accepted(""), 0},
 		{"GNN_ID without a name", a, req("0113", "00 010100"), rejected(unable, noNode), 0},
 		{"GFT_ID without types", a, req("0117", "00 010100"), rejected(unable, noTypes), 0},
@@ -127,7 +126,7 @@ func TestNameServer(t *testing.T) {
 		{"GID_FT of type 32", a, req("0171", "00 00 00 20"), accepted("80 010200"), 0},
 		{"GID_FT of a type without ports", a, req("0171", "00 00 00 58"), rejected(unable, noTypes), 0},
 
-		// What can't be reached is not told of.
+		// Unreachable ports are not announced.
 		{"RPN_ID", lost, req("0212", "00 030100 "+portB), accepted(""), 0},
 		{"RNN_ID", lost, req("0213", "00 030100 "+nodeB), accepted(""), 0},
 		{"RIPP_ID", lost, req("021b", "00 030100 "+ipB), accepted(""), 0},
@@ -138,15 +137,15 @@ func TestNameServer(t *testing.T) {
 		{"GNN_IP, lost", a, req("0153", ipB), rejected(unable, noNodeIP), 0},
 		{"GID_IPP, lost", a, req("01b1", ipB), rejected(unable, noPortIP), 0},
 
-		// A node IP address without a Node_Name behind it is no answer.
+		// A node IP address without a Node_Name is no answer.
 		{"RNN_ID of no name", a, req("0213", "00 010100 8*00"), accepted(""), 0},
 		{"GNN_IP of no name", b, req("0153", ipA), rejected(unable, noNodeIP), 0},
 
-		// The requester's limit is in words; the rest is told as residual size.
+		// The requester's limit is in words. The rest is counted as residual size.
 		{"GID_FT with a limit", b, "01 000000 fc 02 00 00 0171 0001 00 00 00 00 00 00 00 08", "01 000000 fc 02 00 00 8002 0001 00 00 00 00 00 010100", 0},
 		{"GID_FT with room", b, "01 000000 fc 02 00 00 0171 0002 00 00 00 00 00 00 00 08", accepted("00 010100 80 020304"), 0},
 
-		// Removal is told, once.
+		// A removal is announced once.
 		{"DA_ID", a, req("0300", "00 010100"), accepted(""), a},
 		{"DA_ID again", a, req("0300", "00 010100"), accepted(""), 0},
 		{"GPN_ID after DA_ID", b, req("0112", "00 010100"), rejected(unable, noID), 0},
@@ -164,7 +163,7 @@ func TestNameServer(t *testing.T) {
 		}
 	}
 
-	// A body that lacks a byte is a logical error, one of the right length is not.
+	// A body that lacks a byte is a logical error, and one of the right length is not.
 	for cmd, n := range map[string]int{
 		"0112": 4, "0113": 4, "0117": 4, "011b": 4, "0121": 8, "0131": 8, "0153": 16, "0171": 4, "01b1": 16,
 		"0212": 12, "0213": 12, "0214": 4, "0217": 36, "0218": 4, "021a": 4, "021b": 20, "021f": 4, "0235": 24, "0239": 9, "0300": 4,

@@ -33,7 +33,7 @@ type Fault struct {
 	Done int // how often the action was taken
 }
 
-// Noise are faults that strike at random, each with its probability.
+// Noise holds random faults, each with its probability.
 type Noise struct {
 	Loss, Duplicate, Reorder, Corrupt float64
 	MaxDelay                          time.Duration // of reordered and doubled frames

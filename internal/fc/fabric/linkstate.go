@@ -6,12 +6,11 @@ import (
 	"viaduct/internal/fc"
 )
 
-// Switches tell each other by a control protocol of our own, in class F frames
-// of TYPE SW_ILS with a vendor specific command. What a switch has to say is
-// cut into items: its neighbours, and one directory record per N_Port. Each
-// item has a sequence number of its origin; an item newer than the one known
-// is stored and passed on to all other neighbours. Domains are reached by the
-// shortest way over adjacencies that both sides confirm.
+// Switches exchange their state by a control protocol of our own, in class F frames of TYPE SW_ILS
+// with a vendor specific command. The state of a switch is divided into items: its neighbours, and
+// one directory record per N_Port. Each item has a sequence number of its origin. An item newer
+// than the known one is stored and passed on to all other neighbours. Domains are reached by the
+// shortest path over adjacencies that both sides confirm.
 const ilsVendor = 0x70
 
 type itemKind uint8
@@ -234,8 +233,8 @@ func (s *linkState) originateLinks(now fc.Time) {
 	s.compute(now)
 }
 
-// former answers what a former run of this switch said and others still hold:
-// it is said anew as it is now, or withdrawn.
+// former handles an item of a former run of this switch that others still hold: it is replaced by
+// the current one, or withdrawn.
 func (s *linkState) former(now fc.Time, i *item) {
 	if cur := s.items[i.itemKey]; cur != nil && int32(i.seq-cur.seq) <= 0 {
 		return // this run's, or older
@@ -251,8 +250,7 @@ func (s *linkState) former(now fc.Time, i *item) {
 	}
 }
 
-// announce tells other switches about the record of a local port, or that it
-// is gone.
+// announce sends other switches the record of a local port, or its removal.
 func (s *linkState) announce(now fc.Time, id fc.Addr) {
 	r := s.sw.dir.byID[id]
 	if r == nil {
@@ -288,8 +286,8 @@ func (s *linkState) takeRecord(now fc.Time, i *item) {
 	s.sw.changed(now, i.id, fc.RSCNPort)
 }
 
-// compute finds the shortest way to every domain, and tells local ports of
-// domains that came or went.
+// compute finds the shortest path to every domain, and notifies local ports of domains that came or
+// went.
 func (s *linkState) compute(now fc.Time) {
 	neighbors := func(w fc.WWN) []fc.WWN {
 		it := s.items[itemKey{w, itemLinks, 0}]
@@ -348,9 +346,9 @@ func (s *linkState) compute(now fc.Time) {
 	}
 }
 
-// forget drops what a switch said that is out of reach. If it comes back its
-// neighbour tells everything again. A new run may have another name and other
-// ports at the same addresses, which must not be looked for among the old.
+// forget drops the items of an unreachable switch. If the switch comes back, its neighbour sends
+// all items again. A new run may have another name and other ports at the same addresses, which
+// must not be looked for among the old ones.
 func (s *linkState) forget(origin fc.WWN) {
 	for k := range s.items {
 		if k.origin == origin {

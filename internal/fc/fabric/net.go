@@ -24,7 +24,7 @@ type Ticker interface {
 	Deadline() fc.Time
 }
 
-// A Stalled device is told when a link that had no room has room again.
+// A Stalled device is notified when a full link has room again.
 type Stalled interface {
 	LinkRoom(now fc.Time)
 }
@@ -146,8 +146,8 @@ func (e *End) Send(f *fc.Frame) {
 	n.wake()
 }
 
-// Room reports whether the link takes another frame without exceeding its
-// credit. When it says no, the device is told by LinkRoom.
+// Room reports whether the link takes another frame without exceeding its credit. If not, LinkRoom
+// is called on the device when that changes.
 func (e *End) Room() bool {
 	e.net.mu.Lock()
 	defer e.net.mu.Unlock()
@@ -301,7 +301,7 @@ func (n *Net) BringUp(e *End) {
 	}
 }
 
-// Remove takes a device off its link for good; it is not called any more.
+// Remove takes a device off its link for good. Its methods are not called any more.
 func (n *Net) Remove(e *End) {
 	n.purge(e)
 	e.up = false
@@ -317,8 +317,8 @@ func (n *Net) Remove(e *End) {
 	}
 }
 
-// Initialize repeats the link initialisation at both ends of e's link, or of
-// all on its loop (NOS/OLS, LIP), losing what is under way.
+// Initialize repeats the link initialisation at both ends of e's link, or of all on its loop
+// (NOS/OLS, LIP), and drops frames in flight.
 func (n *Net) Initialize(e *End) {
 	n.purge(e)
 	for _, o := range append([]*End{e}, e.peers...) {
@@ -397,7 +397,7 @@ func (n *Net) credit(from *End) {
 	}
 }
 
-// collect moves what was sent into the event queue.
+// collect moves sent frames into the event queue.
 func (n *Net) collect() {
 	n.mu.Lock()
 	sent, calls := n.pending, n.calls
@@ -416,7 +416,7 @@ func (n *Net) collect() {
 	n.mu.Unlock()
 }
 
-// route decides which port gets a frame and what happens to it on the way.
+// route determines the destination port of a frame and its faults on the way.
 func (n *Net) route(p *packet) {
 	e := p.from
 	n.stats.Sent++

@@ -10,7 +10,7 @@ import (
 	"viaduct/internal/fc/fabric"
 )
 
-// testPort is an N_Port with an upper level that records what it is told.
+// testPort is an N_Port with an upper level that records its notifications.
 type testPort struct {
 	*fc.NPort
 	data    []string
@@ -144,8 +144,8 @@ func TestTopologies(t *testing.T) {
 	}
 }
 
-// switched returns two ports that a switch connects, once both are online; the first one
-// offers class 2 if it is to.
+// switched returns two ports connected by a switch, once both are online. With class2 the first one
+// offers class 2.
 func switched(class2 bool) (n *fabric.Net, a, b *testPort) {
 	n = fabric.NewNet(1)
 	a, mka := newPort(1, class2)
@@ -356,7 +356,7 @@ func TestFCFS_2_9(t *testing.T) {
 			t.Errorf("busy %d times: failed %v, acknowledged %d", tries, a.failed, a.acked)
 		}
 	}
-	// No such port: F_RJT with its reason; not logged in: P_RJT.
+	// An unknown port gets F_RJT with its reason, and a port without login P_RJT.
 	b.Logout(n.Now(), b.Remote(a.ID()))
 	a.failed = nil
 	a.sendText(n, r, fc.Class2, 203, "x")
@@ -366,7 +366,8 @@ func TestFCFS_2_9(t *testing.T) {
 	}
 }
 
-// TestFCFS_2_11: the directory refuses what it must. [FCFS-2.11-2] [FCVI-7.6-5] [FCVI-7.6-2]
+// TestFCFS_2_11: the directory refuses requests that it must refuse. [FCFS-2.11-2] [FCVI-7.6-5]
+// [FCVI-7.6-2]
 func TestFCFS_2_11(t *testing.T) {
 	n, a, b := online(t, false, nil)
 	ask := func(cmd fc.CTCmd, body []byte) (reply []byte, err error) {
@@ -403,8 +404,8 @@ func TestFCFS_2_11(t *testing.T) {
 	}
 }
 
-// TestDirectoryLogin: the directory answers only what is logged in with it, and
-// tells the others. [FCFS-2.11-3]
+// TestDirectoryLogin: the directory answers only ports that are logged in with it, and sends others
+// a LOGO. [FCFS-2.11-3]
 func TestDirectoryLogin(t *testing.T) {
 	n, a, b := online(t, false, nil)
 	var told, answers int
@@ -426,7 +427,7 @@ func TestDirectoryLogin(t *testing.T) {
 	if err := ask(); err != nil || answers == 0 || told != 0 {
 		t.Fatalf("logged in: %v, %d answers, told %d times", err, answers, told)
 	}
-	// A LOGO behind the back of the port, which still thinks it is logged in.
+	// A LOGO is sent without the port's knowledge, so that it still believes to be logged in.
 	if _, err := a.els(n, fc.AddrDirectory, fc.LOGO{ID: a.ID(), PortName: a.Name()}.Append(nil)); err != nil {
 		t.Fatal(err)
 	}
@@ -523,8 +524,8 @@ func TestPublicLoop(t *testing.T) {
 	}
 }
 
-// TestCredit: a link end has no room while its credit is under way, and the
-// device hears when it has. [FCFS-2.9-1]
+// TestCredit: a link end has no room while its credit is in transit, and the device is notified
+// when it has. [FCFS-2.9-1]
 func TestCredit(t *testing.T) {
 	n, a, b := online(t, false, nil)
 	r := a.login(t, n, b.ID())
@@ -580,9 +581,9 @@ func (g *gate) Receive(now fc.Time, f *fc.Frame) {
 	}
 }
 
-// TestSwitchRestart: what a former run of a switch told about its ports is not
-// answered to queries any more, whether its neighbour saw it go or not, and
-// whether or not it has the same name again. [FCFS-3.2-5]
+// TestSwitchRestart: announcements of a former run of a switch no longer answer queries, whether or
+// not its neighbour noticed the restart, and whether or not the switch has the same name again.
+// [FCFS-3.2-5]
 func TestSwitchRestart(t *testing.T) {
 	for _, c := range []struct {
 		name           string
@@ -641,8 +642,8 @@ func TestSwitchRestart(t *testing.T) {
 	}
 }
 
-// TestDamaged: a frame that is damaged on the way is found out by its CRC and
-// not delivered. [FCFS-2.1-6]
+// TestDamaged: a frame that is damaged on the way is detected by its CRC and not delivered.
+// [FCFS-2.1-6]
 func TestDamaged(t *testing.T) {
 	n, a, b := online(t, false, nil)
 	r := a.login(t, n, b.ID())

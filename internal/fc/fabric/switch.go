@@ -138,7 +138,7 @@ func (p *SwitchPort) name() fc.WWN {
 	return p.sw.cfg.Name&^(0xFFF<<48) | fc.WWN(uint64(p.area)<<48)
 }
 
-// LinkUp is called when the link came up or was initialised anew.
+// LinkUp is called when the link came up or was initialised again.
 func (p *SwitchPort) LinkUp(now fc.Time, info fc.LinkInfo) {
 	was := p.up
 	p.up, p.loop = true, info.Loop
@@ -150,7 +150,7 @@ func (p *SwitchPort) LinkUp(now fc.Time, info fc.LinkInfo) {
 	}
 }
 
-// LinkDown forgets what was logged in behind the port.
+// LinkDown drops the logins at the port.
 func (p *SwitchPort) LinkDown(now fc.Time) {
 	if !p.up {
 		return
@@ -201,8 +201,8 @@ func (p *SwitchPort) Receive(now fc.Time, f *fc.Frame) {
 	s.forward(now, p, f)
 }
 
-// forward sends f on towards its destination; from is where it came in, nil
-// for frames of the switch itself.
+// forward sends f on towards its destination. from is the port where it came in, or nil for frames
+// of the switch itself.
 func (s *Switch) forward(now fc.Time, from *SwitchPort, f *fc.Frame) {
 	if f.DID == fc.AddrBroadcast {
 		s.broadcast(now, from, f)
@@ -365,9 +365,9 @@ func (p *SwitchPort) flogi(now fc.Time, f *fc.Frame) {
 	p.out.Send(tx)
 }
 
-// moved ends the logins of name at ports other than p. A member that comes back
-// over a new link may be here before the end of its former one was noticed; the
-// directory must not lead to that. [FCFS-3.2-6]
+// moved ends the logins of name at ports other than p. A member that comes back over a new link may
+// log in before the end of its former link was noticed, and the directory must not lead to the
+// former one. [FCFS-3.2-6]
 func (s *Switch) moved(now fc.Time, p *SwitchPort, name fc.WWN) {
 	for _, q := range s.ports {
 		if q == nil || q == p {
@@ -381,8 +381,8 @@ func (s *Switch) moved(now fc.Time, p *SwitchPort, name fc.WWN) {
 	}
 }
 
-// fan tells the ports of a loop, after an initialisation, that the fabric is
-// the same as before. [FCVI 7.7.4]
+// fan announces to the ports of a loop, after an initialisation, that the fabric is the same as
+// before. [FCVI 7.7.4]
 func (p *SwitchPort) fan(now fc.Time) {
 	s := p.sw
 	payload := fc.FAN{LoopFabric: fc.DomainAddr(s.cfg.Domain, p.area, 0), PortName: p.name(), FabricName: s.cfg.FabricName}.Append(nil)
@@ -405,7 +405,7 @@ func (s *Switch) request(to, from fc.Addr, payload []byte) *fc.Frame {
 	return &s.tx
 }
 
-// changed tells every local port that asked for it that id changed.
+// changed notifies every local port that asked for it that id changed.
 func (s *Switch) changed(now fc.Time, id fc.Addr, format uint8) {
 	payload := fc.AppendRSCN(nil, fc.RSCNPage{Qualifier: format, ID: id})
 	for _, p := range s.ports {
@@ -546,8 +546,8 @@ func (p *SwitchPort) Lookup(f *fc.Frame) fc.Sender {
 	return out
 }
 
-// Route returns the way out of the switch towards an N_Port other than those
-// behind p, nil if there is none.
+// Route returns the way out of the switch towards an N_Port that is not at p, or nil if there is
+// none.
 func (p *SwitchPort) Route(dst fc.Addr) fc.Sender {
 	s := p.sw
 	var to *SwitchPort

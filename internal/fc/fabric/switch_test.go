@@ -16,7 +16,7 @@ func (w *wire) Send(f *fc.Frame) {
 	w.sent = append(w.sent, c)
 }
 
-// take returns what was sent since the last call.
+// take returns the frames sent since the last call.
 func (w *wire) take() []fc.Frame {
 	out := w.sent
 	w.sent = nil
@@ -147,9 +147,9 @@ func TestFLOGIClasses(t *testing.T) {
 	}
 }
 
-// TestFLOGIAgain: the same FLOGI twice is one login; a new one takes the place
-// of the former, whose registrations go and, if it was another port, whose end
-// is told; without a loop a port has one address. [FCFS-2.7-3] [FCFS-3.2-6]
+// TestFLOGIAgain: the same FLOGI twice is one login. A new one replaces the former login, whose
+// registrations are removed; another port is notified of its end. Without a loop a port has one
+// address. [FCFS-2.7-3] [FCFS-3.2-6]
 func TestFLOGIAgain(t *testing.T) {
 	const one, other = fc.WWN(0x2001_0200_0000_0001), fc.WWN(0x2001_0200_0000_0002)
 	for _, c := range []struct {

@@ -92,8 +92,7 @@ func (d *Daemon) Logins() int {
 	return d.sw.Logins()
 }
 
-// Listen returns ln, or a listener that takes its place and offers shared memory as
-// Config.SameHost says.
+// Listen returns ln, or a listener in its place that offers shared memory as Config.SameHost asks.
 func (d *Daemon) Listen(ln net.Listener) (net.Listener, error) {
 	cfg := d.linkConfig()
 	return cfg.Listen(ln)
@@ -154,9 +153,9 @@ func (d *Daemon) Serve(ln net.Listener) error {
 	}
 }
 
-// Join links this daemon with the one at address. The link is made anew when
-// it breaks, until the daemon is closed. Join returns when the first attempt
-// has succeeded, or with its error, after which there are no further ones.
+// Join links this daemon with the one at address. A broken link is made again until the daemon is
+// closed. Join returns when the first attempt has succeeded. If the first attempt fails, Join
+// returns its error and makes no further ones.
 func (d *Daemon) Join(ctx context.Context, address string) error {
 	l, err := fcip.Dial(ctx, address, d.linkConfig())
 	if err != nil {
@@ -174,7 +173,7 @@ func (d *Daemon) Join(ctx context.Context, address string) error {
 	return nil
 }
 
-// keep makes the link to address anew each time it is lost. [FCFS-3.2-5]
+// keep makes the link to address again each time it is lost. [FCFS-3.2-5]
 func (d *Daemon) keep(l *fcip.Link, address string) {
 	r := fcip.Redialer{Address: address, Config: d.linkConfig()}
 	for {
@@ -352,7 +351,7 @@ func (p *port) note(x flusher) {
 	}
 }
 
-// flushAll writes what the switch queued, and delivers it to local ports.
+// flushAll writes the frames that the switch queued, and delivers those for local ports.
 func (d *Daemon) flushAll() {
 	d.mu.Lock()
 	links := make([]*port, 0, len(d.links))
@@ -365,8 +364,7 @@ func (d *Daemon) flushAll() {
 	}
 }
 
-// Room is told when the link has room again: N_Ports of this process may wait
-// for it.
+// Room is called when the link has room again, because N_Ports of this process may wait for it.
 func (p *port) Room() {
 	d := p.d
 	d.mu.Lock()

@@ -11,18 +11,17 @@ import (
 	"viaduct/internal/perturb"
 )
 
-// A LocalDevice is an N_Port of this process. Enter and Leave frame a run of
-// calls of its other methods: a device with a lock takes it there.
+// A LocalDevice is an N_Port of this process. Enter and Leave enclose a series of calls of its
+// other methods. A device with a lock takes it in Enter.
 type LocalDevice interface {
 	fabric.Device
 	Enter()
 	Leave()
 }
 
-// A Local is the attachment of an N_Port of this process to the switch, and
-// its fc.Sender. What the port sends to links goes there at once; what it
-// sends to the switch or to other local ports, and what comes from them, goes
-// through a queue, so that no port is called while another one is.
+// A Local attaches an N_Port of this process to the switch, and is its fc.Sender. Frames for links
+// are sent at once. Frames to and from the switch or other local ports go through a queue, so that
+// no port is called while another one is.
 type Local struct {
 	d   *Daemon
 	sp  *fabric.SwitchPort
@@ -172,8 +171,8 @@ func (l *Local) route(dst fc.Addr) *fcip.Link {
 // maxOut bounds the data frames that wait for the switch.
 const maxOut = 256
 
-// Room returns how many data frames the way to dst takes at least. When there
-// is no room the device, if it is a fabric.Stalled, is told when that changes.
+// Room returns a lower bound of the data frames that the path to dst takes. If there is no room, a
+// fabric.Stalled device is notified when that changes.
 func (l *Local) Room(dst fc.Addr) int {
 	if link := l.Link(dst); link != nil {
 		return link.Room()

@@ -38,8 +38,8 @@ func (l *Link) watch() {
 	l.watchdog.Reset(half)
 }
 
-// keepAlive takes the frames of LKA out of the stream and reports whether f was
-// one. Its answer is written with what else leaves, or by the next flush.
+// keepAlive removes the frames of LKA from the stream and reports whether f was one. Its answer
+// leaves with the next frames, or by the next flush.
 func (l *Link) keepAlive(f *fc.Frame) bool {
 	if f.SOF != fc.SOFf || f.Type != fc.TypeELS || f.DID != fc.AddrFabricController || f.SID != fc.AddrFabricController {
 		return false

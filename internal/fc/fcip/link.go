@@ -35,12 +35,12 @@ const (
 // A Device is what a link ends in. Its methods are called from one goroutine
 // at a time, without locks of the link.
 type Device interface {
-	// Frames hands over the frames of one read: recv calls back for each. A
-	// device that needs a lock takes it once around that.
+	// Frames passes on the frames of one read: recv calls yield for each. A device that needs a
+	// lock takes it once around recv.
 	Frames(recv func(yield func(f *fc.Frame)))
-	// Room is told when a link that had no room has room again.
+	// Room is called when a full link has room again.
 	Room()
-	// Down is told, once, that the link ended, with the reason.
+	// Down is called once, when the link ended, with the reason.
 	Down(err error)
 }
 
@@ -52,23 +52,23 @@ type Config struct {
 	WrapConn   func(net.Conn) net.Conn
 	Congestion string // congestion control of the socket, "" leaves the system's
 	Logger     *slog.Logger
-	// KATOV is K_A_TOV: a link that is idle for half of it is tried by LKA,
-	// and one that is silent for twice as long is given up. 0 means 60 s.
+	// KATOV is K_A_TOV: a link that is idle for half of it is tested by LKA, and one that is silent
+	// for twice as long is given up. 0 means 60 s.
 	KATOV time.Duration
 	// KeepAlive is the period of TCP's own keepalive; 0 means 15 s, negative none.
 	KeepAlive time.Duration
-	// SameHost says whether the bytes go through shared memory if the other end is on
-	// this host. A listener offers it if it is one of Listen.
+	// SameHost selects whether the bytes go through shared memory if the other end is on this host.
+	// A listener of Listen offers it.
 	SameHost samehost.Policy
-	// SameHostDir is a directory in which processes of other network namespaces are met
-	// for that, "" for none.
+	// SameHostDir is a directory in which processes of different network namespaces find each
+	// other, or "".
 	SameHostDir string
 }
 
 // shares reports whether links may go through shared memory.
 func (c *Config) shares() bool { return c.WrapConn == nil && sock.Shares(c.SameHost) }
 
-// Listen returns ln, or a listener that takes its place and offers shared memory.
+// Listen returns ln, or a listener in its place that offers shared memory.
 func (c *Config) Listen(ln net.Listener) (net.Listener, error) {
 	if !c.shares() {
 		return ln, nil
@@ -145,7 +145,7 @@ func dial(ctx context.Context, address string, cfg Config, connect time.Duration
 			return newLink(nc, cfg, echo.Destination)
 		}
 		nc.Close()
-		// The acceptor told its name: ask again for that one.
+		// The acceptor sent its name: ask again for that one.
 		want := s
 		want.Changed, want.Destination = true, echo.Destination
 		if peer != 0 || *echo != want || echo.Destination == 0 {
@@ -237,8 +237,8 @@ func NewAcceptor(cfg Config) *Acceptor {
 	return &Acceptor{cfg: cfg, nonces: map[string]uint64{}}
 }
 
-// ErrRefused is returned by Accept for a connection that asked for another
-// name and was told ours; the caller comes again.
+// ErrRefused is returned by Accept for a connection that asked for another name. Accept has sent
+// ours, and the caller connects again.
 var ErrRefused = errors.New("fcip: connection asked for another fabric entity")
 
 // maxNonces bounds the addresses whose last nonce is remembered.
@@ -350,8 +350,8 @@ func (l *Link) Send(f *fc.Frame) {
 	l.stats.sentF.Add(1)
 }
 
-// Room returns how many data frames, of the longest kind, the link takes at
-// least. When there is none the device is told by Room as soon as that changes.
+// Room returns a lower bound of the longest data frames that the link takes. If it is 0, Room is
+// called on the device as soon as that changes.
 func (l *Link) Room() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -362,8 +362,8 @@ func (l *Link) Room() int {
 	return 0
 }
 
-// WaitRoom waits until the link has room or has ended. It is for forwarders
-// that hold no lock, and hold back what is sent to them meanwhile.
+// WaitRoom waits until the link has room or has ended. It is for forwarders that hold no lock and
+// delay later frames meanwhile.
 func (l *Link) WaitRoom() {
 	for l.Room() == 0 {
 		select {
@@ -374,20 +374,20 @@ func (l *Link) WaitRoom() {
 	}
 }
 
-// Flush writes what is queued, or sees to it that another goroutine does.
+// Flush writes the queued frames, or makes another goroutine do it.
 func (l *Link) Flush() { l.c.Kick() }
 
-// Poll handles what has arrived, without blocking; see frameio.
+// Poll handles arrivals without blocking; see frameio.
 func (l *Link) Poll() bool { return l.c.Poll() }
 
-// Unpoll tells that the poller goes to sleep.
+// Unpoll announces that the poller goes to sleep.
 func (l *Link) Unpoll() { l.c.Unpoll() }
 
 // Quiesce waits until no method of the device that began before runs any more.
 func (l *Link) Quiesce() { l.c.Quiesce() }
 
-// Close sends what is queued, ends the link and waits until nothing of it
-// runs. The device is not told.
+// Close sends the queued frames, ends the link and waits until all its goroutines have ended. Down
+// is not called.
 func (l *Link) Close() error {
 	l.closed.Store(true)
 	if l.watchdog != nil {
@@ -399,7 +399,7 @@ func (l *Link) Close() error {
 	return l.c.CloseAfter(100 * time.Millisecond)
 }
 
-// Abort resets the connection without waiting. The device is told.
+// Abort resets the connection without waiting. Down is called.
 func (l *Link) Abort(err error) {
 	l.c.Abort()
 	l.fail(err)
@@ -446,9 +446,8 @@ func (p *protocol) Fill(b *frameio.Batch) {
 	}
 }
 
-// Sent tells that the batch has left. Only now what waits is woken for
-// room, and if nothing else is queued they get the same memory again: what they
-// write is in the processor's cache when it is sent.
+// Sent handles the end of a batch. Waiters for room are woken only now. If nothing else is queued
+// they get the same memory again, which is still in the processor's cache when it is sent.
 func (p *protocol) Sent() {
 	p.mu.Lock()
 	p.fly = p.fly[:0]
@@ -459,7 +458,7 @@ func (p *protocol) Sent() {
 	p.wake()
 }
 
-// wake tells a device that stalled.
+// wake notifies a stalled device.
 func (p *protocol) wake() {
 	l := (*Link)(p)
 	l.mu.Lock()
@@ -539,5 +538,5 @@ func (l *Link) each(yield func(f *fc.Frame)) {
 // Drained implements [frameio.Protocol].
 func (p *protocol) Drained() {}
 
-// Failed tells that the connection ended.
+// Failed handles the end of the connection.
 func (p *protocol) Failed(err error) { (*Link)(p).fail(err) }

@@ -8,9 +8,9 @@ import (
 )
 
 const (
-	// The pause before an attempt doubles from the first to the last: RFC 3821,
-	// 8.1.2.1 asks for a limit to repeated attempts. The last is short enough for
-	// a fabric that was started anew to have its members within five seconds.
+	// The pause before an attempt doubles from the first to the last: RFC 3821, 8.1.2.1 asks for a
+	// limit to repeated attempts. The last is short enough for a restarted fabric to have its
+	// members back within five seconds.
 	firstPause = 100 * time.Millisecond
 	lastPause  = time.Second
 
@@ -18,13 +18,11 @@ const (
 	// packets while it starts must not hold the next attempt up for minutes.
 	connectTime = 2 * time.Second
 
-	// A link that ended sooner than this did not work, and the pauses go on
-	// growing.
+	// A link that ended sooner than this did not work, and the pauses continue to grow.
 	settleTime = 5 * time.Second
 )
 
-// A Redialer makes a link anew each time it was lost. Its methods are called
-// by one goroutine at a time.
+// A Redialer makes a link again each time it is lost. One goroutine at a time may call its methods.
 type Redialer struct {
 	Address string // host and port
 	Config  Config

@@ -19,8 +19,8 @@ const (
 // optional headers that a frame can have.
 type header [offOpt + 128]byte
 
-// place writes into h, the front of an encapsulated frame, what tells f from
-// the frames before it.
+// place writes into h, the front of an encapsulated frame, the fields in which f differs from the
+// frames before it.
 func place(h []byte, f *fc.Frame) {
 	binary.BigEndian.PutUint32(h[offSOF:], delim(byte(f.SOF)))
 	binary.BigEndian.PutUint16(h[offSeqCnt:], f.SeqCnt)
@@ -63,8 +63,8 @@ func (l *Link) sendRun(f *fc.Frame, size int, data []byte) {
 		place(b, f)
 		copy(b[from:], data[:size])
 		copy(b[from+size:], before[from+size:]) // fill, CRC and EOF
-		// The CRC is that of the frame before: the processor would have to wait
-		// until what was written just now is in the cache.
+		// Use the CRC of the frame before, because the processor would wait until the bytes written
+		// just now are in the cache.
 		if last != nil {
 			fc.Seal(last[offFrame : n-delimLen])
 		}
@@ -76,9 +76,9 @@ func (l *Link) sendRun(f *fc.Frame, size int, data []byte) {
 	f.Next(size)
 }
 
-// follow hands the frames behind the one in hand, whose bytes are wire, to its
-// Taker: as long as there are whole ones which are what is expected, byte by
-// byte, and whose CRC is right. Whatever else comes is looked at as ever.
+// follow passes the frames after the current one, whose bytes are wire, to its Taker. It does so
+// while frames are complete, equal the expected ones byte by byte, and have a right CRC. All other
+// frames are handled as usual.
 func (l *Link) follow(wire []byte) (frames uint64) {
 	f := &l.frame
 	n, size, from := len(wire), len(f.Payload), offOpt+len(f.Opt)

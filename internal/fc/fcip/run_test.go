@@ -92,8 +92,8 @@ func (r *runner) Take(b []byte) bool {
 	return true
 }
 
-// TestFollow: whatever follows a frame, a device that takes runs gets what one
-// gets that does not. [FCVI-3-1] [FCFS-2.1-6]
+// TestFollow: a device that takes runs receives the same frames as one that does not, whatever
+// follows a frame. [FCVI-3-1] [FCFS-2.1-6]
 func TestFollow(t *testing.T) {
 	const size, frames = 40, 6
 	wire := func() (b []byte) {

@@ -11,8 +11,8 @@ import (
 	"viaduct/samehost"
 )
 
-// TestSameHost: a link goes through shared memory if both ends want that, carries
-// frames both ways, and hears of its end.
+// TestSameHost: a link uses shared memory if both ends want that. It carries frames both ways, and
+// its end is noticed.
 func TestSameHost(t *testing.T) {
 	for _, tc := range []struct {
 		listener, dialer samehost.Policy

@@ -79,9 +79,8 @@ func ParseSpecial(b []byte) (s Special, n int, err error) {
 	return s, SpecialLen, nil
 }
 
-// answer is what an acceptor named self sends back to s, and whether the
-// connection may be used. An unknown or missing destination is told by the
-// right one, in a changed echo. [FCFS-2.4-2]
+// answer returns the answer of an acceptor named self to s, and whether the connection may be used.
+// An unknown or missing destination is answered with the right one, in a changed echo. [FCFS-2.4-2]
 func (s *Special) answer(self fc.WWN) (echo Special, ok bool) {
 	echo = *s
 	if s.Destination != self {
