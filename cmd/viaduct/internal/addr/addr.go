@@ -42,8 +42,7 @@ type URL struct {
 	Query  url.Values
 }
 
-// Parse reads an address. The error says what is wrong with it and shows the
-// form that was expected.
+// Parse parses an address. The error names the mistake and shows the expected form.
 func Parse(s string) (*URL, error) {
 	missing := fmt.Errorf("address %q: it must start with vitcp://, iwarp://, sdp://, fcvi:// or tcp://", s)
 	if !strings.Contains(s, "://") {
@@ -98,7 +97,7 @@ func Parse(s string) (*URL, error) {
 	return r, nil
 }
 
-// checkHost takes an IP address or what can be a name.
+// checkHost accepts an IP address or a possible host name.
 func checkHost(h string) error {
 	if strings.Contains(h, ":") {
 		if a, err := netip.ParseAddr(h); err != nil || !a.Is6() {
@@ -139,8 +138,7 @@ func parseDisc(s string) ([]byte, error) {
 	return d, nil
 }
 
-// DefaultPort returns the port that an address of a scheme means without one, 0 if it
-// must be given.
+// DefaultPort returns the default port of a scheme, or 0 if the port is mandatory.
 func DefaultPort(scheme string) uint16 {
 	for _, s := range Schemes {
 		if s.Name == scheme {
@@ -155,8 +153,8 @@ func (u *URL) HostPort() string {
 	return net.JoinHostPort(u.Host, strconv.Itoa(int(u.Port)))
 }
 
-// WithPort returns a copy of u with another port, and with the host of a
-// listener that was not told one.
+// WithPort returns a copy of u with the port of a. If u names no host, the copy has the host of a
+// too, which is the address of a listener.
 func (u *URL) WithPort(a net.Addr) *URL {
 	v := *u
 	host, port, err := net.SplitHostPort(a.String())
@@ -197,8 +195,8 @@ func (u *URL) String() string {
 	return b.String()
 }
 
-// DiscString is a discriminator as it stands in an address: text where it
-// reads well and comes back the same, else hex.
+// DiscString returns a discriminator as part of an address: as text if it is readable and parses to
+// the same bytes, otherwise as hex.
 func DiscString(d []byte) string {
 	s := string(d)
 	plain := utf8.ValidString(s) && !strings.HasPrefix(s, "0x") &&

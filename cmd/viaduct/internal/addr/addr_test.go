@@ -118,8 +118,8 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// TestTable: every entry of the table is complete, Parse takes what it says and
-// refuses what it does not.
+// TestTable: every entry of the table is complete, and Parse accepts the values it allows and no
+// others.
 func TestTable(t *testing.T) {
 	for _, s := range Schemes {
 		base := s.Name + "://h:1"
@@ -167,8 +167,7 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// TestSuggestions: a parameter that is not known is answered by the one that may
-// have been meant.
+// TestSuggestions: the error about an unknown parameter suggests a similar one.
 func TestSuggestions(t *testing.T) {
 	for in, want := range map[string]string{
 		"iwarp://h:1?crcs=on": "did you mean crc?", "vitcp://h/d?realiability=delivery": "did you mean reliability?",

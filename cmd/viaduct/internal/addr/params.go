@@ -13,7 +13,7 @@ import (
 	"strings"
 )
 
-// A Kind is what the values of a parameter look like.
+// A Kind is the type of a parameter's values.
 type Kind uint8
 
 const (
@@ -50,7 +50,7 @@ var Schemes = []Scheme{
 
 var onOff = []string{"on", "off"}
 
-// sameHostParams are those of the transports that can go through shared memory.
+// sameHostParams are the parameters of transports that can use shared memory.
 var sameHostParams = []Param{{Name: "samehost", Kind: Choice, Words: []string{"auto", "off", "require"}, Default: "auto",
 	About: "Shared memory instead of TCP between processes of one user on one host, unless one side says off; require fails without. Captures (--pcap), and TLS under vitcp and iwarp, go by TCP."},
 	{Name: "samehost-dir", Kind: Directory, Default: "(none)",
@@ -135,7 +135,7 @@ var fcviParams = []Param{
 		About: "One response may answer several messages at Reliable Reception; off has each answered."},
 }
 
-// SchemeOf finds what is known about a transport, nil if nothing is.
+// SchemeOf returns the description of a transport, or nil if it is unknown.
 func SchemeOf(name string) *Scheme {
 	if i := slices.IndexFunc(Schemes, func(c Scheme) bool { return c.Name == name }); i >= 0 {
 		return &Schemes[i]
@@ -143,7 +143,7 @@ func SchemeOf(name string) *Scheme {
 	return nil
 }
 
-// Param finds a parameter of the transport, nil if it has none of that name.
+// Param returns a parameter of the transport, or nil if it has none of that name.
 func (s *Scheme) Param(name string) *Param {
 	if i := slices.IndexFunc(s.Params, func(p Param) bool { return p.Name == name }); i >= 0 {
 		return &s.Params[i]
@@ -162,7 +162,7 @@ func (s *Scheme) Form() string {
 	return s.Name + "://HOST:PORT"
 }
 
-// Form is what the values of the parameter look like.
+// Form describes the values of the parameter.
 func (p *Param) Form() string {
 	switch p.Kind {
 	case Choice:
@@ -189,7 +189,7 @@ func (p *Param) Range() string {
 	return fmt.Sprintf("%d to %d", p.Lo, p.Hi)
 }
 
-// check tells what is wrong with a value.
+// check returns an error if v is not a valid value.
 func (p *Param) check(v string) error {
 	switch p.Kind {
 	case Number, Size:
@@ -240,7 +240,7 @@ func checkHostPort(v string) error {
 	return checkHost(v)
 }
 
-// checkQuery tells what is wrong with the parameters of an address.
+// checkQuery returns an error if the parameters of an address are not valid.
 func (s *Scheme) checkQuery(q url.Values) error {
 	for k, v := range q {
 		p := s.Param(k)
@@ -271,8 +271,8 @@ func orNone(p []string) string {
 	return strings.Join(p, ", ")
 }
 
-// nearest is the one of names that word was probably meant to be: at most two
-// edits away, or begun by it; "" if none is.
+// nearest returns the name that word was probably meant to be: at most two edits away, or beginning
+// with it. It returns "" if there is none.
 func nearest(word string, names []string) string {
 	best, at := 3, ""
 	for _, n := range names {
@@ -309,8 +309,8 @@ func distance(a, b string) int {
 	return row[len(b)]
 }
 
-// param is a parameter of the address's transport. To ask for one that the
-// table lacks is a mistake of the program.
+// param returns a parameter of the address's transport. Asking for one that the table lacks is a
+// bug.
 func (u *URL) param(name string) *Param {
 	if s := SchemeOf(u.Scheme); s != nil {
 		if p := s.Param(name); p != nil {
@@ -320,7 +320,7 @@ func (u *URL) param(name string) *Param {
 	panic("addr: " + u.Scheme + " has no parameter " + name)
 }
 
-// Number returns a parameter that is a number or a size; def if it is absent.
+// Number returns a parameter that is a number or a size, or def if it is absent.
 func (u *URL) Number(name string, def uint64) uint64 {
 	p := u.param(name)
 	s := u.Query.Get(name)
@@ -334,8 +334,7 @@ func (u *URL) Number(name string, def uint64) uint64 {
 	return n
 }
 
-// Choice returns a parameter that is one of some words; the default of the
-// table if it is absent.
+// Choice returns a parameter that is one of some words, or the table's default if it is absent.
 func (u *URL) Choice(name string) string {
 	p := u.param(name)
 	if s := u.Query.Get(name); s != "" {

@@ -39,7 +39,7 @@ func Dial(ctx context.Context, at string, shown *status.Server) (*Client, error)
 	return &Client{c: c, in: json.NewDecoder(c), out: json.NewEncoder(c), host: host, status: shown}, nil
 }
 
-// Close ends the control connection; the server ends what was open.
+// Close ends the control connection. The server then ends open connections.
 func (c *Client) Close() error { return c.c.Close() }
 
 func (c *Client) ask(q request) (answer, error) {
@@ -73,7 +73,7 @@ type sample struct {
 // measureTime bounds a measurement beyond the time asked for.
 const measureTime = 60 * time.Second
 
-// measure runs one spec for about d. What it does is counted by count, which may be nil.
+// measure runs one spec for about d. count, which may be nil, counts its operations.
 func (c *Client) measure(ctx context.Context, s spec, d time.Duration, count *meter) (m sample, err error) {
 	ctx, cancel := context.WithTimeout(ctx, d+measureTime)
 	defer cancel()
@@ -163,10 +163,9 @@ func (c *Client) connect(ctx context.Context, dl dialer) (dialed, error) {
 // more than the set-up.
 const maxSetups = 8000
 
-// setup makes and ends connections, one after the other. With OpSetup only the
-// making counts: from the call that dials until a message has come that the
-// other side sent when it had accepted, which is when both ends can send; the
-// connection is gone on both sides before the next one begins.
+// setup makes and ends connections, one after the other. With OpSetup only the making counts: from
+// the dial until a message has arrived that the other side sent after it accepted, when both ends
+// can send. The connection is gone on both sides before the next one begins.
 func (c *Client) setup(ctx context.Context, s spec, dl dialer, d time.Duration, count *meter) (m sample, err error) {
 	if _, err := c.ask(request{Cmd: "churn"}); err != nil {
 		return m, err

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// An Interval is what one measurement did in a part of its time.
+// An Interval is the work of one measurement in a part of its time.
 type Interval struct {
 	Transport string  `json:"transport"`
 	Op        string  `json:"op"`
@@ -21,9 +21,8 @@ type Interval struct {
 	Value     float64 `json:"value"` // in Unit; 0 if nothing was done
 }
 
-// A meter counts what a measurement has done, and has it told every interval. A nil
-// meter does nothing: counting costs the loop of a measurement that is not watched
-// one comparison.
+// A meter counts the work of a measurement and reports it every interval. A nil meter does nothing,
+// so that an unwatched measurement pays one comparison per operation.
 type meter struct {
 	every time.Duration
 	tell  func(Interval)
@@ -35,7 +34,7 @@ type meter struct {
 	trips []time.Duration // of round trips
 }
 
-// meter returns that of one measurement; nil if nothing is to be told.
+// meter returns the meter of one measurement, or nil if nobody watches.
 func (p *Plan) meter(s spec, round int) *meter {
 	if p.Interval <= 0 || p.Tell == nil {
 		return nil
@@ -62,8 +61,7 @@ func (m *meter) trip(d time.Duration) {
 	m.mu.Unlock()
 }
 
-// watch tells of intervals until the result is called, which tells of the rest and may
-// be called again.
+// watch reports intervals until end is called. end reports the last part, and may be called again.
 func (m *meter) watch() (end func()) {
 	if m == nil {
 		return func() {}
@@ -94,7 +92,7 @@ func (m *meter) watch() (end func()) {
 	})
 }
 
-// take takes what was counted since the last time.
+// take returns the work counted since the last call.
 func (m *meter) take(from, to time.Duration) Interval {
 	m.mu.Lock()
 	done, trips := m.done, m.trips

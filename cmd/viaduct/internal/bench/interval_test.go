@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// TestIntervals: the intervals of a measurement follow each other without a gap and
-// have together what the measurement has done, for every operation.
+// TestIntervals: the intervals of a measurement follow each other without a gap and add up to the
+// whole measurement, for every operation.
 func TestIntervals(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -58,7 +58,7 @@ func TestIntervals(t *testing.T) {
 	}
 }
 
-// TestIntervalOfNothing: a measurement that stands still is told of.
+// TestIntervalOfNothing: intervals are reported even if a measurement makes no progress.
 func TestIntervalOfNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var got []Interval

@@ -51,8 +51,8 @@ func (s spec) query() string { return s.Transport[len(s.scheme()):] }
 
 func (s spec) stream() bool { return s.scheme() == "tcp" || s.scheme() == "sdp" }
 
-// applies tells whether a transport has the operation. For a stream, write,
-// read and send are the same: bytes that go one way.
+// applies reports whether a transport has the operation. For a stream, write, read and send are the
+// same: bytes that go one way.
 func (s spec) applies() bool {
 	switch s.Op {
 	case OpStream:
@@ -94,20 +94,19 @@ type target struct {
 	Handle  uint32 `json:"handle"`
 }
 
-// A lane is one connection of a measurement, as close to its transport's own
-// interface as it gets. Methods are for one goroutine. poll asks to burn the
-// processor instead of sleeping.
+// A lane is one connection of a measurement, with as little code as possible between the
+// measurement and the transport. Only one goroutine may use it. poll asks to poll instead of
+// sleeping.
 type lane interface {
 	// post starts n operations of the spec with one doorbell.
 	post(n int) error
-	// reap takes completions, at least one, of what was posted.
+	// reap takes at least one completion of posted operations.
 	reap(ctx context.Context, poll bool) (int, error)
 	// send sends one message of n bytes and waits until it is complete.
 	send(ctx context.Context, n int, poll bool) error
 	// recv takes one message and returns its length.
 	recv(ctx context.Context, poll bool) (int, error)
-	// close ends the connection. With OpSetup it returns when the other side has
-	// ended it too and nothing is left to do.
+	// close ends the connection. With OpSetup it returns when the other side has ended it too.
 	close()
 }
 

@@ -11,8 +11,8 @@ import (
 	"viaduct/samehost"
 )
 
-// A streamLane is a net.Conn. Its messages have a fixed length, that of the
-// spec; an end message is told by the stream's end.
+// A streamLane is a net.Conn. Its messages have the fixed length of the spec. The end of the stream
+// stands for an end message.
 type streamLane struct {
 	s    spec
 	c    net.Conn
@@ -62,7 +62,7 @@ func (l *streamLane) reap(context.Context, bool) (int, error) {
 	return n, nil
 }
 
-// send ends our direction if n is that of the end, else it is post.
+// send ends our direction if n is the length of the end message. Otherwise it is post.
 func (l *streamLane) send(_ context.Context, n int, _ bool) error {
 	if n == endSize && l.s.Size != endSize {
 		if h, ok := l.c.(interface{ CloseWrite() error }); ok {

@@ -24,7 +24,7 @@ func receivesFor(s spec) (count, size int) {
 	return 4, 64
 }
 
-// benchOptions are those of the silent environment of a measurement.
+// benchOptions returns the options of a measurement, which logs and records nothing.
 func benchOptions(s spec) *transport.Options {
 	return &transport.Options{Env: shell.NewEnv(), Congestion: s.Congestion}
 }

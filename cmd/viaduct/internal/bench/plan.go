@@ -20,14 +20,14 @@ type Plan struct {
 	Time       time.Duration // of one measurement
 	Congestion string
 
-	// Progress, if set, is told of each measurement before it begins.
+	// Progress, if set, is called before each measurement.
 	Progress func(done, all int, what string)
 
-	// Rows, if set, is told the rows that stand side by side as soon as they are measured.
+	// Rows, if set, is called with the rows of one comparison as soon as they are measured.
 	Rows func([]Row)
 
-	// Tell, if set, is told every Interval what the measurement that runs has done.
-	// Memory of idle connections has none.
+	// Tell, if set, is called every Interval with the progress of the running measurement. Memory
+	// of idle connections has none.
 	Interval time.Duration
 	Tell     func(Interval)
 }
@@ -73,7 +73,7 @@ func Unit(op string) string {
 // rateSize is the size of the small messages of OpRate.
 const rateSize = 64
 
-// latencySizes are those for which a round trip is worth measuring.
+// latencySizes returns the sizes for which a round trip is worth measuring.
 func latencySizes(sizes []int) (out []int) {
 	for _, s := range sizes {
 		if s <= 64<<10 {
@@ -86,7 +86,7 @@ func latencySizes(sizes []int) (out []int) {
 	return out
 }
 
-// specs lists what the plan asks of one transport, in the order of the report.
+// specs returns the measurements of one transport, in the order of the report.
 func (p *Plan) specs(transport string) (out []spec) {
 	for _, op := range p.Ops {
 		base := spec{Transport: transport, Op: op, Doorbell: 1, Congestion: p.Congestion}
@@ -131,8 +131,8 @@ func (s spec) baseline() spec {
 	return b
 }
 
-// groups puts what is compared side by side, so that it runs side by side: plain TCP
-// first in each, the groups in the order of the operations asked for.
+// groups returns the measurements that are compared with each other, so that they run together.
+// Plain TCP is first in each group. The groups are in the order of the operations.
 func (p *Plan) groups() (out [][]spec) {
 	var all []spec
 	for _, t := range p.Transports {
@@ -210,7 +210,7 @@ func (c *Client) Run(ctx context.Context, p *Plan) (rows []Row, err error) {
 	return rows, nil
 }
 
-// compare measures what stands side by side; the first is plain TCP.
+// compare measures one group. The first spec is plain TCP.
 func (c *Client) compare(ctx context.Context, p *Plan, specs []spec, progress func(spec)) ([]Row, error) {
 	samples := make([][]sample, len(specs))
 	failed := make([]error, len(specs))

@@ -143,8 +143,8 @@ func linesOf(rows []Row) (names, transports []string) {
 	return names, transports
 }
 
-// panel draws the rows of one kind, and enters its lines into the legend. Without
-// rows there is no panel.
+// panel draws the rows of one kind, and adds its lines to the legend. Without rows it returns no
+// panel.
 func panel(rows []Row, k kind, names, transports []string, legend map[string][]plot.Thumbnailer) (*plot.Plot, error) {
 	lines := map[string]plotter.XYs{}
 	of := map[string]int{} // the transport of a line

@@ -16,14 +16,14 @@ import (
 	"viaduct/internal/status"
 )
 
-// A request is what the client of a measurement asks of its server, on a
-// control connection of JSON lines.
+// A request is sent by the client of a measurement to its server, on a control connection of JSON
+// lines.
 type request struct {
 	Cmd  string `json:"cmd"` // open, accept, churn, go, finish, memory, close
 	Spec spec   `json:"spec"`
 }
 
-// An answer is what the server says.
+// An answer is the server's reply.
 type answer struct {
 	Error  string  `json:"error,omitempty"`
 	URL    string  `json:"url,omitempty"`
@@ -93,7 +93,7 @@ func serveControl(ctx context.Context, c net.Conn, shown *status.Server) {
 	}
 }
 
-// acceptTime bounds the wait for a lane that the client said it would open.
+// acceptTime bounds the wait for a lane that the client has announced.
 const acceptTime = 30 * time.Second
 
 func (v *serving) handle(q request) (a answer, err error) {
@@ -218,8 +218,8 @@ func churn(ctx context.Context, s spec, h host, wg *sync.WaitGroup) {
 // measured: what an active connection borrows is given back by then.
 const settled = 900 * time.Millisecond
 
-// memory is what the runtime needs now, in bytes, after a collection: heap,
-// stacks and its own books.
+// memory returns the bytes that the runtime needs after a collection: heap, stacks and its own
+// data.
 func memory() int64 {
 	for range 3 {
 		debug.FreeOSMemory() // pools are emptied in two rounds

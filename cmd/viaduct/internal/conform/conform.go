@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// A Role is that of the peer under test.
+// A Role is the role of the peer under test.
 type Role string
 
 // Roles.
@@ -61,7 +61,7 @@ type Result struct {
 	Seconds float64  `json:"seconds"`
 }
 
-// Cases lists those of a protocol and role.
+// Cases returns the cases of a protocol and role.
 func Cases(proto string, role Role) (cs []Case) {
 	for _, c := range slices.Concat(iwarpPassive, iwarpActive, vitcpPassive, sdpPassive, portmapPassive, fcviPassive, vitcpActive, sdpActive, portmapActive, fcviActive) {
 		if c.Proto == proto && c.Role == role {
@@ -85,8 +85,8 @@ type Target struct {
 	// Patience is how long the peer may take for an answer. Silence where it must be
 	// silent is watched for Quiet.
 	Patience, Quiet time.Duration
-	// Pause stands between a Reply of MPA and our first FPDU, for peers that leave
-	// unread what comes early. [I-10]
+	// Pause is the time between an MPA Reply and our first FPDU, for peers that do not read bytes
+	// that arrive too early. [I-10]
 	Pause time.Duration
 	// Dangerous runs cases of this kind too.
 	Dangerous bool
@@ -102,7 +102,7 @@ func (g *Target) wants(c *Case) bool {
 	return slices.ContainsFunc(g.Only, func(s string) bool { return s == c.Name || slices.Contains(c.Rows, s) })
 }
 
-// Run plays the cases one after the other. each is told of every result.
+// Run runs the cases one after the other, and calls each with every result.
 func Run(ctx context.Context, g Target, cs []Case, each func(Result)) {
 	for i := range cs {
 		c := &cs[i]
@@ -171,8 +171,8 @@ func (t *T) fail(row, format string, a ...any) {
 	panic(outcome{verdict: Fail, row: row, detail: fmt.Sprintf(format, a...)})
 }
 
-// again ends the case for what may have come of a conversation before, or of the
-// network: the case is played once more. What comes each time is a failure.
+// again ends the case because of an event that an earlier conversation, or the network, may have
+// caused. The case is repeated. An event that occurs each time is a failure.
 func (t *T) again(row, format string, a ...any) {
 	panic(outcome{verdict: Fail, row: row, detail: fmt.Sprintf(format, a...), disturbed: true})
 }
@@ -189,7 +189,7 @@ func (t *T) hidden(format string, a ...any) {
 	panic(outcome{verdict: NotObservable, detail: fmt.Sprintf(format, a...)})
 }
 
-// connect opens a connection, or takes one that the peer opened.
+// connect opens a connection, or accepts one that the peer opened.
 func (t *T) connect() net.Conn { return t.connectBy(t.g.Connect) }
 
 // connectAgain is connect where the conversation takes another connection.
@@ -211,7 +211,7 @@ func (t *T) connectBy(connect func(ctx context.Context) (net.Conn, error)) net.C
 	return c
 }
 
-// write sends bytes. A peer that has gone away is found by what is read next.
+// write sends bytes. If the peer has gone away, the next read finds out.
 func (t *T) write(c net.Conn, b []byte) {
 	c.SetWriteDeadline(time.Now().Add(t.g.Patience))
 	if _, err := c.Write(b); err != nil && errors.Is(err, os.ErrDeadlineExceeded) {
@@ -233,7 +233,7 @@ func (e end) String() string {
 	return [...]string{"whole", "nothing more in time", "closed", "reset"}[e]
 }
 
-// read fills b, and tells how far it came.
+// read fills b, and returns how many bytes arrived.
 func (t *T) read(c net.Conn, b []byte, within time.Duration) (n int, e end) {
 	c.SetReadDeadline(time.Now().Add(within))
 	n, err := io.ReadFull(c, b)

@@ -15,8 +15,8 @@ const (
 	fabricOwn   fc.Addr = 0x010300 // our N_Port
 )
 
-// A fabric is what a peer finds at the other end of a link that it opens: a
-// switch with its services, and our N_Port.
+// A fabric is the other end of a link that a peer opens: a switch with its services, and our
+// N_Port.
 type fabric struct {
 	*fcEnd
 	name fc.WWN // of the switch
@@ -71,8 +71,8 @@ func (t *T) specialOf(c net.Conn) fcip.Special {
 	return s
 }
 
-// take handles a frame for the services of the fabric, and reports whether it was one.
-// A request that comes again is answered again.
+// take handles a frame for the services of the fabric, and reports whether it was one. A repeated
+// request is answered again.
 func (s *fabric) take(f *fc.Frame) bool {
 	t := s.t
 	cmd := fc.ELSCmd(0)
@@ -239,7 +239,7 @@ func (s *fabric) lookUp(f *fc.Frame) {
 	s.fcEnd.reply(f, fc.RCtlSolControl, append(h.Append(nil), a...))
 }
 
-// registers checks what the peer tells the directory of itself.
+// registers checks the peer's registrations with the directory.
 func (s *fabric) registers(cmd fc.CTCmd, b []byte) {
 	t := s.t
 	s.registered[cmd] = true

@@ -40,7 +40,7 @@ func (t *T) special(to fc.WWN) fcip.Special {
 	return fcip.Special{Source: fc.NodeName(mac), Entity: mac, Nonce: binary.BigEndian.Uint64(b[8:]), UsageFlags: fcip.UsageClass3, Destination: to, KATOV: fcip.DefaultKATOV}
 }
 
-// echo sends s and returns what comes back.
+// echo sends s and returns the answer.
 func (p *fcEnd) echo(s fcip.Special) fcip.Special {
 	p.t.write(p.c, s.Append(nil))
 	b := make([]byte, fcip.SpecialLen)
@@ -116,8 +116,7 @@ func (p *fcEnd) next(within time.Duration) (f fc.Frame, e end) {
 	}
 }
 
-// own reports whether a frame is for the N_Port. Requests that it need not know are
-// refused here.
+// own reports whether a frame is for the N_Port. It refuses requests that the N_Port need not know.
 func (p *fcEnd) own(f *fc.Frame) bool {
 	t := p.t
 	switch {
@@ -188,7 +187,7 @@ func (p *fcEnd) els(row string, to fc.Addr, payload []byte) fc.Frame {
 	return f
 }
 
-// login sends FLOGI or PLOGI and returns what the LS_ACC says, with its frame.
+// login sends FLOGI or PLOGI and returns the content of the LS_ACC, with its frame.
 func (p *fcEnd) login(to fc.Addr, cmd fc.ELSCmd) (fc.Login, fc.Frame) {
 	t := p.t
 	l := fc.Login{Cmd: cmd, VersionHigh: 0x20, VersionLow: 0x20, BBCredit: 16, RxSize: fcRxSize, PortName: p.name, NodeName: p.node()}
@@ -209,7 +208,7 @@ func (p *fcEnd) login(to fc.Addr, cmd fc.ELSCmd) (fc.Login, fc.Frame) {
 	return a, f
 }
 
-// fabric logs in to the fabric behind the link.
+// fabric logs in to the fabric at the other end of the link.
 func (p *fcEnd) fabric() {
 	t := p.t
 	a, f := p.login(fc.AddrFPort, fc.ELSFLOGI)
@@ -232,8 +231,8 @@ func (p *fcEnd) names(cmd fc.CTCmd, body []byte) []byte {
 func (p *fcEnd) port() (at fc.Addr) {
 	t := p.t
 	p.login(fc.AddrDirectory, fc.ELSPLOGI)
-	// A peer that is told late of the end of the port that had our address before asks
-	// the directory which port has it now.
+	// A peer may learn late that the former port with our address has ended. It then asks the
+	// directory which port has the address.
 	p.names(fc.NSRPNID, fc.NSBody{}.ID(p.id).Name(p.name))
 	ip := t.host()
 	var b [16]byte

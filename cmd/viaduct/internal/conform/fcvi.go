@@ -38,7 +38,7 @@ type fcviEnd struct {
 	want iu.MsgID // of the peer's next
 }
 
-// An fcviKey names an Information Unit of which frames have come.
+// An fcviKey identifies an Information Unit of which some frames have arrived.
 type fcviKey struct {
 	op iu.Opcode
 	id iu.MsgID
@@ -67,7 +67,7 @@ func (t *T) fcvi() *fcviEnd {
 	return v
 }
 
-// payload is that of a CONNECT_RQST.
+// payload returns the payload of a CONNECT_RQST.
 func (v *fcviEnd) payload() *iu.ConnectPayload {
 	var b [12]byte
 	rand.Read(b[:])
@@ -79,8 +79,8 @@ func (v *fcviEnd) payload() *iu.ConnectPayload {
 		Attributes: iu.Attributes{Reliability: iu.ReliableReception, Write: true, Read: true, Holds: true, MaxTransfer: fcTransfer, MaxReads: 1, MaxUnacked: 16}}
 }
 
-// emit sends one Information Unit and returns its OX_ID. An answer to the peer's,
-// or the next of an exchange, is at fc.Header with its ids and its first SEQ_CNT.
+// emit sends one Information Unit and returns its OX_ID. on has the ids and the first SEQ_CNT of an
+// answer to the peer's exchange, or of the next unit of an exchange.
 func (v *fcviEnd) emit(h iu.Header, data []byte, on fc.Header, use iu.Use, change func(f *fc.Frame)) uint16 {
 	f := fc.Frame{Header: fc.Header{RCtl: fc.RCtl(fcviCodec.RCtl(h.Op)), DID: v.at, SID: v.id, Type: fc.TypeFCVI, DFCtl: fcviCodec.DFCtl(h.Op),
 		SeqID: v.sequence(v.at), SeqCnt: on.SeqCnt, OXID: on.OXID, RXID: on.RXID}}
@@ -275,8 +275,7 @@ func (v *fcviEnd) responded(row string, u *fcviUnit) {
 	u.fctl(t, "FCVI-5.8-8", iu.Use{})
 }
 
-// echo sends a message and returns its echo. The response to the message may come
-// behind it.
+// echo sends a message and returns its echo. The response to the message may come after it.
 func (v *fcviEnd) echo(row string, h iu.Header, data []byte, change func(f *fc.Frame)) *fcviUnit {
 	t := v.t
 	h.Op = iu.SendRqst
@@ -324,8 +323,7 @@ func (v *fcviEnd) take(u *fcviUnit) {
 	v.heard = u.data
 }
 
-// reaction reads the next Information Unit that is no message which a peer that has
-// dialled sends by itself.
+// reaction returns the next Information Unit, except messages that a dialling peer sends by itself.
 func (v *fcviEnd) reaction(within time.Duration) (*fcviUnit, end) {
 	for {
 		u, e := v.unit(within)
@@ -347,8 +345,8 @@ func (t *T) ready() *fcviEnd {
 	return v.fcviEnd
 }
 
-// goesOn fails unless the connection serves on: an echo comes back, or is taken by
-// the peer that waits for it.
+// goesOn fails unless the connection still works: an echo comes back, or a waiting peer accepts
+// one.
 func (v *fcviEnd) goesOn(row string) {
 	if v.sw == nil {
 		v.echo(row, iu.Header{}, pattern(12), nil)
@@ -357,8 +355,8 @@ func (v *fcviEnd) goesOn(row string) {
 	}
 }
 
-// broken fails unless the peer ends the connection by a DISCONNECT_RQST, whose
-// reason is one of those given.
+// broken fails unless the peer ends the connection by a DISCONNECT_RQST with one of the given
+// reasons.
 func (v *fcviEnd) broken(row, why string, reasons ...iu.Reason) {
 	t := v.t
 	u, e := v.reaction(t.g.Patience)
@@ -412,7 +410,7 @@ func (t *T) stillServed() {
 	t.ready().goesOn("FCVI-5.2.2-4")
 }
 
-// refusedSetup is a CONNECT_RQST that must be answered by one of these reasons.
+// refusedSetup returns a case with a CONNECT_RQST that must be answered with one of these reasons.
 func refusedSetup(name, text, row string, reasons []iu.Reason, change func(q *iu.ConnectPayload), bytesOf func(h *iu.Header, b []byte) []byte) Case {
 	return Case{Name: "fcvi/" + name, Proto: "fcvi", Role: Passive, Rows: list(row, "FCVI-5.3.2-7"), Text: text, run: func(t *T) {
 		v := t.fcvi()
@@ -429,7 +427,7 @@ func refusedSetup(name, text, row string, reasons []iu.Reason, change func(q *iu
 	}}
 }
 
-// breaks is a case in which one Information Unit is against the rules.
+// breaks returns a case in which one Information Unit violates a rule.
 func breaks(name, text, row string, reasons []iu.Reason, do func(v *fcviEnd)) Case {
 	return Case{Name: "fcvi/" + name, Proto: "fcvi", Role: Passive, Rows: list(row, "FCVI-8.4-16"), Text: text, run: func(t *T) {
 		v := t.ready()

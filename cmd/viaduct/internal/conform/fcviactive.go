@@ -18,8 +18,8 @@ type fcviCall struct {
 	q iu.ConnectPayload
 }
 
-// fcviCalled takes a link that the peer opened, up to its CONNECT_RQST. set may
-// alter the fabric that it finds.
+// fcviCalled accepts a link that the peer opened, up to its CONNECT_RQST. set may alter the fabric
+// that the peer finds.
 func (t *T) fcviCalled(set func(s *fabric)) *fcviCall {
 	s := t.linkedBy()
 	if set != nil {
@@ -65,7 +65,7 @@ func (v *fcviCall) response(op iu.Opcode, cnt uint16, reason iu.Reason, use iu.U
 // rx is our RX_ID for the exchange of the set-up.
 func (v *fcviCall) rx() uint16 { return 0x2345 }
 
-// accept answers by a RESP1 that accepts, which change may alter.
+// accept answers with an accepting RESP1, which change may alter.
 func (v *fcviCall) accept(cnt uint16, change func(a *iu.AcceptPayload), bytesOf func(b []byte) []byte) {
 	own := v.payload()
 	local := v.q.Remote
@@ -130,7 +130,7 @@ func (t *T) fcviAnswered() *fcviCall {
 	return v
 }
 
-// hear reads the peer's next message. A peer that sends none ends the case.
+// hear reads the peer's next message. The case ends if the peer sends none.
 func (v *fcviEnd) hear() {
 	t := v.t
 	u, e := v.unit(t.g.Patience)
@@ -197,7 +197,8 @@ func unconfirmed(name, text, row string, bytesOf func(b []byte) []byte) Case {
 	}}
 }
 
-// wrongEcho is an echo of the special frame by which the peer must not open a link.
+// wrongEcho returns a case with a wrong echo of the special frame, after which the peer must not
+// open a link.
 func wrongEcho(name, text string, change func(s *fcip.Special)) Case {
 	return Case{Name: "fcvi/" + name, Proto: "fcvi", Role: Active, Rows: list("FCFS-2.4-3"), Text: text, run: func(t *T) {
 		c := t.connect()
@@ -212,12 +213,12 @@ func wrongEcho(name, text string, change func(s *fcip.Special)) Case {
 	}}
 }
 
-// retryTime is R_A_TOV of a fabric in which the peer makes another attempt soon: after
-// twice as long.
+// retryTime is the R_A_TOV of a fabric in which the peer soon makes another attempt: after twice as
+// long.
 const retryTime = 500 * time.Millisecond
 
-// pendingTime is R_A_TOV where the peer waits for the final RESP1: between twice as
-// long, after which it would call again, and its FCVI_ULP_TIMEOUT, three times as long.
+// pendingTime is R_A_TOV where the peer waits for the final RESP1. The peer calls again after twice
+// as long, and its FCVI_ULP_TIMEOUT is three times as long.
 const pendingTime = time.Second
 
 var fcviActive = slices.Concat([]Case{

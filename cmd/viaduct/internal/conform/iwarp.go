@@ -146,8 +146,7 @@ func (s *stream) header(u []byte) rdmap.Opcode {
 	return op
 }
 
-// told reads the next FPDU that says something. An empty RDMA Write may come at any
-// time.
+// told returns the next FPDU that is not an empty RDMA Write. An empty one may come at any time.
 func (s *stream) told(within time.Duration) (ulpdu []byte, e end) {
 	for end := time.Now().Add(within); ; {
 		u, e := s.fpdu(time.Until(end))
@@ -196,8 +195,8 @@ func (s *stream) message() (b []byte, ok bool) {
 	}
 }
 
-// echoed sends a message and fails unless it comes back; a peer that sends nothing
-// of its own is not observable.
+// echoed sends a message and fails unless it comes back. The case is not observable if the peer
+// sends nothing of its own.
 func (s *stream) echoed(row string, b []byte) {
 	s.sendMessage(b)
 	s.echo(row, b)
@@ -214,8 +213,7 @@ func (s *stream) echo(row string, b []byte) {
 	s.t.check(bytes.Equal(got, b), row, "%d octets come back as %d others", len(b), len(got))
 }
 
-// opened sends a message, so that the peer may send, and takes its echo if there
-// is one.
+// opened sends a message, so that the peer may send, and reads its echo if there is one.
 func (s *stream) opened() {
 	s.sendMessage(pattern(8))
 	s.message()
@@ -236,8 +234,8 @@ type expected struct {
 
 func (x expected) String() string { return fmt.Sprintf("%d/%d/%x", x.layer, x.typ, x.codes) }
 
-// terminated fails unless the peer ends the stream by a Terminate that says what
-// is expected of the FPDU bad, and sends nothing behind it.
+// terminated fails unless the peer answers the FPDU bad with the expected Terminate, ends the
+// stream and sends nothing more.
 func (s *stream) terminated(row string, x expected, bad []byte) {
 	t := s.t
 	u, e := s.fpdu(t.g.Patience)
@@ -269,7 +267,7 @@ func (s *stream) terminated(row string, x expected, bad []byte) {
 			t.fail("RDMAP-4.8-2", "layer and error type are in the wrong half of their octet: %x", u[n:n+4])
 		}
 		if tm.Layer != x.layer {
-			// An error of another layer may be told for the same octets by an upper one.
+			// An upper layer may report the error of another layer for the same octets.
 			t.fail(row, "Terminate %d/%d/%02x (%s), expected %v", tm.Layer, tm.Type, tm.Code, tm.Text(), x)
 		}
 		known := "RDMAP-4.8-3"
@@ -316,7 +314,7 @@ func untagged(op rdmap.Opcode, qn uint32, msn uint32, mo uint32, last bool) []by
 	return h.Append(nil)
 }
 
-// bad is a case in which one ULPDU is against the rules.
+// bad returns a case in which one ULPDU violates a rule.
 func bad(name, text string, x expected, row string, ulpdu func() []byte) Case {
 	return Case{Name: "iwarp/" + name, Proto: "iwarp", Role: Passive, Rows: list(row, "RDMAP-4.8-1", "RDMAP-4.8-2", "RDMAP-4.8-6", "RDMAP-4.8-8", "RDMAP-5.4-8", "RDMAP-7-3"), Text: text,
 		run: func(t *T) {
@@ -325,7 +323,7 @@ func bad(name, text string, x expected, row string, ulpdu func() []byte) Case {
 		}}
 }
 
-// refusedFrame is a case in which the start-up frame is against the rules.
+// refusedFrame returns a case in which the start-up frame violates a rule.
 func refusedFrame(name, text, row string, change func(b []byte) []byte) Case {
 	return Case{Name: "iwarp/" + name, Proto: "iwarp", Role: Passive, Rows: list(row, "MPA-7.1.2-4", "MPA-8-6"), Text: text,
 		run: func(t *T) {
@@ -509,7 +507,7 @@ var iwarpPassive = []Case{
 		}},
 }
 
-// dialledBy takes a connection that the peer opened, with its Request.
+// dialledBy accepts a connection that the peer opened, with its Request.
 func (t *T) dialledBy() (*stream, mpa.Frame) {
 	s := &stream{t: t, c: t.connect(), msn: 1, want: 1}
 	f := s.frame("MPA-7.1.2-1")
@@ -603,8 +601,8 @@ var iwarpActive = []Case{
 			} else {
 				t.hidden("the peer sends nothing, so nothing may be sent to it")
 			}
-			// Short, so that it fits in what the peer has posted: a message that is too
-			// long may be refused for that.
+			// The message is short, so that it fits in the peer's receives: one that is too long
+			// may be refused for that.
 			f := s.enc.Append(nil, untagged(rdmap.Send, 0, 1, 0, true), pattern(10))
 			f[24] ^= 4
 			t.write(s.c, f)

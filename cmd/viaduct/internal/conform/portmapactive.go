@@ -44,7 +44,7 @@ func (t *T) fromClient(c net.Conn, wait bool) []byte {
 	return b[:n]
 }
 
-// answerTo is an answer to q. A client that connects finds nothing at its port.
+// answerTo returns an answer to q. A client that connects to its port finds no listener.
 func answerTo(q portmapwire.Message, typ portmapwire.Type) portmapwire.Message {
 	m := q
 	m.Type = typ
@@ -54,9 +54,8 @@ func answerTo(q portmapwire.Message, typ portmapwire.Type) portmapwire.Message {
 	return m
 }
 
-// acknowledged sends an answer, which is m or means it, and reads until the
-// acknowledgement. A request that comes again, because it was on its way or the answer
-// was lost, is answered again.
+// acknowledged sends the answer m, possibly altered, and reads until the acknowledgement. A
+// repeated request, which was in flight or whose answer was lost, is answered again.
 func (t *T) acknowledged(c net.Conn, m portmapwire.Message, answer, raw []byte) {
 	t.write(c, answer)
 	for {
@@ -79,8 +78,7 @@ func (t *T) acknowledged(c net.Conn, m portmapwire.Message, answer, raw []byte) 
 	}
 }
 
-// requestsOnly watches for a while what the client sends, which may be its request
-// again and again.
+// requestsOnly checks the client's messages for a while. The client may repeat its request.
 func (t *T) requestsOnly(c net.Conn, see func(b []byte)) {
 	b := make([]byte, 2048)
 	for end := time.Now().Add(t.g.Quiet); time.Now().Before(end); {
@@ -97,7 +95,7 @@ func (t *T) unanswered(c net.Conn, row, why string) {
 	})
 }
 
-// discarded is a datagram that a client must not take for its answer.
+// discarded returns a case with a datagram that a client must not accept as its answer.
 func discarded(name, text, row string, change func(b []byte) []byte) Case {
 	return Case{Name: "portmap/" + name, Proto: "portmap", Role: Active, Rows: list(row), Text: text, run: func(t *T) {
 		c, raw, q := t.askedBy()

@@ -50,8 +50,8 @@ type junitSuite struct {
 	Cases    []junitCase `xml:"testcase"`
 }
 
-// JUnit writes the report as programs for continuous integration read it. A case
-// that is not observable is one that was skipped.
+// JUnit writes the report in the format of continuous integration systems. A case that is not
+// observable is a skipped one.
 func (r *Report) JUnit(w io.Writer) error {
 	s := junitSuite{Name: "conform " + r.Peer, Tests: len(r.Results), Failures: r.Count(Fail), Skipped: r.Count(Skip) + r.Count(NotObservable)}
 	for _, x := range r.Results {

@@ -153,7 +153,7 @@ func refusedHello(name, text, row string, change func(b []byte) []byte) Case {
 	}}
 }
 
-// violates is a case in which one message is against the rules.
+// violates returns a case in which one message violates a rule.
 func violates(name, text, row string, do func(s *sdpEnd)) Case {
 	return Case{Name: "sdp/" + name, Proto: "sdp", Role: Passive, Rows: list(row), Text: text, run: func(t *T) {
 		s := t.sdpOpen(nil)

@@ -9,8 +9,7 @@ import (
 	"viaduct/internal/wire/sdpwire"
 )
 
-// greetedBy takes a connection that the peer opened, with its Request and the
-// Hello in it.
+// greetedBy accepts a connection that the peer opened, with its Request and the Hello in it.
 func (t *T) greetedBy() (*sdpEnd, sdpwire.Hello, mpa.Frame) {
 	st, q := t.dialledBy()
 	s := &sdpEnd{stream: st, bufs: 32}
@@ -25,8 +24,8 @@ func (t *T) greetedBy() (*sdpEnd, sdpwire.Hello, mpa.Frame) {
 	return s, h, q
 }
 
-// accept sends the Reply, takes the message by which the peer is ready, and sends
-// a HelloAck that change may alter.
+// accept sends the Reply, reads the message by which the peer is ready, and sends a HelloAck that
+// change may alter.
 func (s *sdpEnd) accept(q mpa.Frame, change func(b []byte)) {
 	t := s.t
 	r := replyTo(q)
@@ -79,8 +78,7 @@ func (s *sdpEnd) data() []byte {
 	}
 }
 
-// over fails unless the peer ends the connection. What it sends before does not
-// matter.
+// over fails unless the peer ends the connection. Messages before the end do not matter.
 func (s *sdpEnd) over(row, why string) {
 	for {
 		u, e := s.fpdu(s.t.g.Patience)
@@ -91,7 +89,7 @@ func (s *sdpEnd) over(row, why string) {
 	}
 }
 
-// refusedAck is a HelloAck by which the peer must end the attempt.
+// refusedAck returns a case with a HelloAck after which the peer must end the attempt.
 func refusedAck(name, text, row string, change func(b []byte)) Case {
 	return Case{Name: "sdp/" + name, Proto: "sdp", Role: Active, Rows: list(row, "SDP-8.1.1-25"), Text: text, run: func(t *T) {
 		s, _, q := t.greetedBy()
@@ -122,7 +120,7 @@ func takenAck(name, text, row string, change func(b []byte)) Case {
 	}}
 }
 
-// violated is a case in which one message to the peer is against the rules.
+// violated returns a case in which one message to the peer violates a rule.
 func violated(name, text, row string, do func(s *sdpEnd, b []byte)) Case {
 	return Case{Name: "sdp/" + name, Proto: "sdp", Role: Active, Rows: list(row), Text: text, run: func(t *T) {
 		s, _, q := t.greetedBy()

@@ -124,8 +124,7 @@ func (v *viEnd) echoed(row string, h vitcpwire.Header, b []byte) vitcpwire.Heade
 	return last
 }
 
-// broken fails unless the peer ends the connection; what it says before is
-// looked at by see.
+// broken fails unless the peer ends the connection. see checks the messages before the end.
 func (v *viEnd) broken(row, why string, see func(h vitcpwire.Header)) {
 	for {
 		h, _, e := v.segment(true)

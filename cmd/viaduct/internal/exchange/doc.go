@@ -1,5 +1,4 @@
-// Package exchange carries out the exchanges that the specifications draw in their
-// figures. The engines of this module are both ends; between them lies a line that
-// takes its time and can lose frames, and what passes over it is recorded as
-// a capture.
+// Package exchange performs the exchanges that the specifications draw in their figures. The
+// engines of this module are both ends. The line between them has a delay and can lose frames, and
+// its traffic is recorded as a capture.
 package exchange

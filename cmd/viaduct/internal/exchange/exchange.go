@@ -12,7 +12,7 @@ type Exchange struct {
 	Name   string
 	Title  string
 	Source string // the figure or section it is of
-	// Filter are the terms of decode's filter that leave out what is of no interest.
+	// Filter holds the terms of decode's filter that leave out uninteresting messages.
 	Filter string
 	Ends   [2]string
 	run    func(l *line) error
@@ -56,7 +56,7 @@ func Find(name string) (Exchange, bool) {
 // Patience bounds an exchange.
 const Patience = time.Minute
 
-// errBusy says that this machine did not keep the times of an exchange.
+// errBusy means that this machine was too slow for the times of an exchange.
 var errBusy = errors.New("the machine is too busy")
 
 // mostLeisure bounds how much longer the times may be than the shortest.

@@ -43,8 +43,7 @@ func names(t *testing.T, x Exchange, r *Recording) string {
 	return strings.Join(list, ", ")
 }
 
-// TestExchanges: nothing is wrong with what the engines say, and what is lost is what
-// was meant to be.
+// TestExchanges: the engines' messages violate no rule, and only the intended frames are lost.
 func TestExchanges(t *testing.T) {
 	lost := map[string]string{"fcvi-connect": "CONNECT_RESP2 lost", "fcvi-loss": "SEND_RQST lost"}
 	for _, x := range All() {

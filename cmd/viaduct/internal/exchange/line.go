@@ -11,22 +11,21 @@ import (
 	"viaduct/cmd/viaduct/internal/pcapng"
 )
 
-// Delay is the time of a line from one end to the other. The engines answer much
-// faster, so that what they do falls into steps of this length, also on a busy
-// machine.
+// Delay is the time of a line from one end to the other. The engines answer much faster, so that
+// their messages fall into steps of this length, even on a busy machine.
 const Delay = 8 * time.Millisecond
 
 // epoch is the time at which every recording begins.
 var epoch = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// A line lies between two hosts. It delays what connections carry, loses what it is
-// told to lose, and records everything, lost or not, at the time of sending.
+// A line connects two hosts. It delays the bytes of connections, loses chosen frames, and records
+// everything, lost or not, at the time of sending.
 type line struct {
 	buf bytes.Buffer
 	cap *pcapng.Capture
 
-	// cut, if set, gives the length of the frame at the front of b, 0 if it is not
-	// all there. Frames are recorded one by one then, and lose may take one away.
+	// cut, if set, returns the length of the frame at the front of b, or 0 if it is incomplete.
+	// Frames are then recorded one by one, and lose may drop one.
 	cut func(b []byte) int
 
 	clock    sync.Mutex    // may be taken with mu held
@@ -75,8 +74,8 @@ func (l *line) elapsed() time.Duration {
 // now is the time since the start in whole steps.
 func (l *line) now() time.Duration { return l.elapsed().Truncate(Delay) }
 
-// hold has the clock stand still, and nothing arrive, until n directions have
-// something to carry, so that what they carry crosses however busy the machine is.
+// hold stops the clock and all arrivals until n directions have bytes to carry, so that these cross
+// however busy the machine is.
 func (l *line) hold(n int) {
 	l.clock.Lock()
 	defer l.clock.Unlock()
@@ -133,8 +132,8 @@ func (l *line) close() ([]byte, error) {
 	return l.buf.Bytes(), err
 }
 
-// join puts the line into a connection that this process has opened: what is
-// written to the result goes over the line to nc, and back.
+// join puts the line into a connection that this process has opened: bytes written to the result go
+// over the line to nc, and back.
 func (l *line) join(nc net.Conn) net.Conn {
 	near, far, err := pair()
 	if err != nil { // the connection is useless without the line

@@ -11,8 +11,8 @@ import (
 	"viaduct/sdp"
 )
 
-// sdpOptions has small buffers, so that a few thousand bytes show everything, and
-// no timer that fires within an exchange by itself.
+// sdpOptions returns options with small buffers, so that a few thousand bytes show everything, and
+// without timers that fire within an exchange.
 func sdpOptions(p sdp.Policy) sdp.Options {
 	return sdp.Options{SendPolicy: p, RecvPolicy: p, RecvBuffers: 8, RecvBufferSize: 1024, SendThreshold: 1024, RecvThreshold: 1024,
 		SendBuffer: 1, KeepAlive: -1, Timers: sdp.Timers{LocalRead: Patience, Deadlock: Patience, Unanswered: Patience, Hysteresis: time.Nanosecond}}
@@ -53,7 +53,7 @@ func sdpEnds(l *line, p sdp.Policy) (a, b *sdp.Conn, ln *sdp.Listener, err error
 	return a, b, ln, nil
 }
 
-// talk runs what the two ends do and waits for both.
+// talk runs the functions of the two ends and waits for both.
 func talk(ctx context.Context, f ...func() error) error {
 	errs := make(chan error, len(f))
 	for _, f := range f {

@@ -17,10 +17,10 @@ import (
 	"viaduct/cmd/viaduct/internal/token"
 )
 
-// ErrChanged means that the bytes received are not those the server has.
+// ErrChanged means that the received bytes differ from the server's.
 var ErrChanged = errors.New("SHA-256 differs from the server's: the file changed, or was damaged on the way")
 
-// ErrNoDigest means that the server cannot say what it has.
+// ErrNoDigest means that the server has no digest of its content.
 var ErrNoDigest = errors.New("the server gives no SHA-256 to verify with (is it viaduct serve?)")
 
 // A Client fetches and stores files on one server.
@@ -40,8 +40,8 @@ func (c *Client) request(ctx context.Context, method, path string, body io.Reade
 	return q, err
 }
 
-// ErrRefused is what the server said no to. What it does not even look at for the lack
-// of a token matches token.ErrMissing or token.ErrWrong, and not ErrRefused.
+// ErrRefused is a refusal by the server. A request without the right token matches token.ErrMissing
+// or token.ErrWrong, and not ErrRefused.
 var ErrRefused = errors.New("the server refused")
 
 // refused turns an answer that is not a success into an error.
@@ -137,10 +137,9 @@ func (c *Client) Get(ctx context.Context, path string, offset int64, w io.Writer
 	return nil
 }
 
-// PrefixSum is the server's SHA-256 of the first n bytes of a file, without
-// sending them. known is false if the server cannot tell; an error of ErrRefused
-// says that the file has no n bytes, or that there is none. n is
-// above 0.
+// PrefixSum returns the server's SHA-256 of the first n bytes of a file, without sending them. n is
+// above 0. known is false if the server has no such sum. ErrRefused means that the file does not
+// exist or has fewer than n bytes.
 func (c *Client) PrefixSum(ctx context.Context, path string, n int64) (sum [32]byte, known bool, err error) {
 	q, err := c.request(ctx, http.MethodHead, path, nil)
 	if err != nil {
@@ -168,9 +167,9 @@ func (c *Client) PrefixSum(ctx context.Context, path string, n int64) (sum [32]b
 	return sum, true, nil
 }
 
-// PutStream stores the bytes of r up to its end under path. h, which must be fresh, is
-// fed with them; the digest goes behind them, in the trailer, and the file appears
-// only if the server stored the same.
+// PutStream stores the bytes of r up to its end under path, and writes them to h, which must be
+// empty. The digest follows in the trailer, and the file appears only if the server stored the same
+// bytes.
 func (c *Client) PutStream(ctx context.Context, path string, r io.Reader, h hash.Hash, progress func(n int)) error {
 	var q *http.Request
 	body := &trailed{meter{r, h, progress}, func() { q.Trailer.Set(reprDigest, formatDigest([32]byte(h.Sum(nil)))) }}
@@ -199,7 +198,7 @@ func (c *Client) PutStream(ctx context.Context, path string, r io.Reader, h hash
 	return nil
 }
 
-// A trailed body calls ended before it tells of its end.
+// A trailed body calls ended before it reports its end.
 type trailed struct {
 	meter
 	ended func()
@@ -247,7 +246,7 @@ func (c *Client) List(ctx context.Context, path string) ([]store.Entry, error) {
 	return *list.Entries, nil
 }
 
-// A meter hashes and counts what is read.
+// A meter hashes and counts the bytes read.
 type meter struct {
 	r        io.Reader
 	h        hash.Hash
@@ -265,9 +264,9 @@ func (m *meter) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// unwrapURL drops the made-up http:// address from an error. The HTTP package
-// closes a connection whose server has ended it, and a request that comes between
-// is told of that close instead of the cause.
+// unwrapURL drops the made-up http:// address from an error. The HTTP package closes a connection
+// whose server has ended it. A request made in between then returns that close instead of the
+// cause.
 func unwrapURL(err error) error {
 	if ue, ok := errors.AsType[*url.Error](err); ok {
 		err = ue.Err

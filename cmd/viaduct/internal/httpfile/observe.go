@@ -14,7 +14,7 @@ type Request struct {
 	Took           time.Duration
 }
 
-// Observe tells of every request of h when it was answered.
+// Observe calls tell for every request of h after it was answered.
 func Observe(h http.Handler, tell func(Request)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		q := Request{Operation: "other", Status: http.StatusOK}
@@ -31,8 +31,8 @@ func Observe(h http.Handler, tell func(Request)) http.Handler {
 			q.Took = time.Since(began)
 			tell(q)
 		}()
-		// The server's own request keeps its Body: by its type the server knows that
-		// a client waits for "100 Continue", and answers without the bytes.
+		// The server's own request must keep its Body: by its type the server knows that a client
+		// waits for "100 Continue", and answers without reading the bytes.
 		r = r.WithContext(r.Context())
 		r.Body = &countedBody{r.Body, &q.Received}
 		h.ServeHTTP(&countedWriter{w, &q}, r)
@@ -50,7 +50,7 @@ func (b *countedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// A countedWriter keeps the ways by which net/http moves a file without copying it.
+// A countedWriter keeps the methods by which net/http sends a file without copying it.
 type countedWriter struct {
 	http.ResponseWriter
 	q *Request

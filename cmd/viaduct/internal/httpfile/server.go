@@ -27,7 +27,7 @@ import (
 const (
 	reprDigest = "Repr-Digest"
 	wantDigest = "Want-Repr-Digest"
-	// Of the bytes of one answer, which a Range makes a part of the file.
+	// The digest of the bytes of one answer, which with a Range is a part of the file.
 	contentDigest = "Content-Digest"
 	wantContent   = "Want-Content-Digest"
 )

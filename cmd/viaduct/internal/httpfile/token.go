@@ -8,9 +8,9 @@ import (
 	"viaduct/cmd/viaduct/internal/token"
 )
 
-// RequireToken has h see only requests that show the token [RFC 6750 2.1]; without a
-// token that is every one. The others are answered 401, logged, and told of with
-// token.ErrMissing or token.ErrWrong; their connection ends.
+// RequireToken passes h only requests that present the token [RFC 6750 2.1], or all requests if
+// there is no token. Others are answered with 401, logged, and reported to refused with
+// token.ErrMissing or token.ErrWrong. Their connection ends.
 func RequireToken(h http.Handler, t *token.Token, log *slog.Logger, refused func(error)) http.Handler {
 	if t == nil {
 		return h

@@ -10,13 +10,13 @@ import (
 	"viaduct/cmd/viaduct/internal/decode"
 )
 
-// Options say what is drawn.
+// Options select the content of a diagram.
 type Options struct {
 	Title string
-	// Ends are the names of the lifelines, the opener of the first connection first;
-	// its addresses if they are empty.
+	// Ends are the names of the lifelines, the opener of the first connection first. By default
+	// they are its addresses.
 	Ends [2]string
-	// Delay is the time of the way, if it is known: arrows slope by it.
+	// Delay is the transit time, if it is known. Arrows slope by it.
 	Delay time.Duration
 	// Lost reports whether the message in a packet did not arrive. Nil means none.
 	Lost func(packet int) bool
@@ -55,11 +55,11 @@ type Message struct {
 	// State is what each end is in from then on: the sender from the time of
 	// sending, the receiver from arrival. "" leaves it.
 	State [2]string
-	// Credit is what each end may still send behind this message, -1 if not known.
+	// Credit is how many messages each end may send after this message, or -1 if that is unknown.
 	Credit [2]int
 }
 
-// Label is what stands at the arrow.
+// Label returns the text at the arrow.
 func (m *Message) Label() string {
 	s := m.Name
 	if m.Facts != "" {
@@ -143,8 +143,8 @@ func (b *Builder) Add(m *decode.Message) {
 	b.d.Messages = append(b.d.Messages, x)
 }
 
-// side tells which end a message comes from. Hosts with one and the same address are
-// told apart by which of them opened the connection.
+// side returns the end that sent a message. Two hosts with the same address are told apart by which
+// of them opened the connection.
 func (b *Builder) side(m *decode.Message) (from int, ok bool) {
 	l, r := b.hosts[0].Addr(), b.hosts[1].Addr()
 	switch {
@@ -161,7 +161,7 @@ func (b *Builder) side(m *decode.Message) (from int, ok bool) {
 	return 0, false
 }
 
-// Diagram returns what was made of the messages so far.
+// Diagram returns the diagram of the messages so far.
 func (b *Builder) Diagram() *Diagram {
 	d := b.d
 	d.Messages = slices.Clone(d.Messages)
@@ -183,8 +183,7 @@ func (b *Builder) Diagram() *Diagram {
 	return &d
 }
 
-// telling are the fields that stand at an arrow, with the words for them; the others
-// are details.
+// telling are the fields that are shown at an arrow, with their words. The others are details.
 var telling = []struct{ key, word string }{
 	{"sdp.mode", ""}, {"sdp.s", "S="}, {"sdp.size", "size "}, {"sdp.payload", "payload "}, {"sdp.flags", ""}, {"sdp.port", "port "},
 	{"sdp.mseq", "MSeq "}, {"sdp.mseqack", "ack "}, {"sdp.bufs", "bufs "},
@@ -196,7 +195,7 @@ var telling = []struct{ key, word string }{
 	{"portmap.cp", "CP "}, {"portmap.ap", "AP "}, {"tcp.bytes", "bytes "}, {"tcp.skipped", "skipped "}, {"capture.reason", ""}, {"capture.packets", "packets "},
 }
 
-// dull are values that tell nothing: what they would say is the usual.
+// dull reports whether a value is the usual one, which need not be shown.
 func dull(m *decode.Message, key, v string) bool {
 	switch key {
 	case "sdp.s", "mpa.reject":

@@ -45,8 +45,7 @@ type box struct {
 
 type segment struct{ x1, y1, x2, y2 float64 }
 
-// picture reads a drawing back: the boxes of its texts, wider than they can be
-// drawn, its arrows, and its size.
+// picture parses a drawing: the boxes of its texts, with generous widths, its arrows, and its size.
 func picture(t *testing.T, svg []byte) (texts []box, lines []segment, w, h float64) {
 	t.Helper()
 	dec := xml.NewDecoder(bytes.NewReader(svg))
@@ -99,8 +98,7 @@ func picture(t *testing.T, svg []byte) (texts []box, lines []segment, w, h float
 	}
 }
 
-// clear checks that no text covers another, that none is cut, and that no arrow
-// passes through one.
+// clear checks that no text covers another, that none is cut, and that no arrow passes through one.
 func clear(t *testing.T, name string, svg []byte, throughs int) {
 	t.Helper()
 	texts, lines, w, h := picture(t, svg)

@@ -15,9 +15,9 @@ type mark struct {
 	turn    int // how many messages of the same end and time come before it
 }
 
-// marks returns the instants in their order. An arrival comes before what is sent at
-// the same time, perhaps because of it; messages that both ends send at the same time
-// take turns, since nothing orders them.
+// marks returns the instants in their order. An arrival comes before a message sent at the same
+// time, which may be its answer. Messages that both ends send at the same time take turns, since
+// nothing orders them.
 func (d *Diagram) marks() []mark {
 	list := make([]mark, 0, 2*len(d.Messages))
 	var turns [2]int
@@ -59,9 +59,8 @@ func (d *Diagram) layout(s Scale) (sent, arrived []int, height int) {
 	return sent, arrived, height + row
 }
 
-// byEvent keeps the order of what happens at each end, and that of sendings; an
-// arrival stands as high as these allow. Two messages that are sent at the same time
-// by the two ends share a height.
+// byEvent keeps the order of events at each end, and the order of sendings. An arrival is placed as
+// high as these allow. Two messages that the two ends send at the same time share a height.
 func (d *Diagram) byEvent(sent, arrived []int) (height int) {
 	y := topY - row        // of the last sending
 	end := [2]int{0, 0}    // the last height used at each end
@@ -122,7 +121,7 @@ type stroke struct{ x1, y1, x2, y2 int }
 // at is the height at x, which lies between the ends.
 func (l stroke) at(x int) int { return l.y1 + (l.y2-l.y1)*(x-l.x1)/(l.x2-l.x1) }
 
-// line is the arrow of message i; that of a lost one ends on its way.
+// line returns the arrow of message i. The arrow of a lost message ends on its way.
 func (d *Diagram) line(i int, sent, arrived []int) stroke {
 	l := stroke{leftX, sent[i], rightX, arrived[i]}
 	if d.Messages[i].From == 1 {

@@ -317,9 +317,9 @@ func (s *session) register(o *opened, b []byte, a msg.Access) (r reply, err erro
 	return r, nil
 }
 
-// What a file that is stored costs in memory: pieces that are long enough for what is
-// asked and answered of one to cost nothing, and stay in the cache while they are hashed
-// and written. One is stored, one is arriving, and one is between.
+// The memory of an upload: uploadPieces pieces of uploadPiece bytes. A piece is long enough that the
+// messages about it cost nothing in comparison, and short enough to stay in the cache while it is
+// hashed and written. One piece is being stored, one is arriving, and one waits between them.
 const (
 	uploadPiece  = 1 << 20
 	uploadPieces = 3 // fewer than the messages for which a client and a server have receives
