@@ -18,7 +18,7 @@ type curve struct {
 	alike bool // at every x: all of it is one figure
 }
 
-// A picture is what is measured for a file with a drawing: each curve at each x, or the
+// A picture describes one drawing and its measurements: the value of each curve at each x, or the
 // quantiles of each curve.
 type picture struct {
 	file   string

@@ -36,8 +36,8 @@ func vipl_go_ns_shutdown(nh C.uintptr_t) C.int {
 	return code(n.n.NSShutdown())
 }
 
-// text returns a string of the program. C.GoString looks for its end many bytes at a time, and
-// so behind it, which checkers of memory report.
+// text returns a copy of a C string. It does not use C.GoString, which searches for the end in large
+// steps and so reads past it, which memory checkers report.
 func text(s *C.char) string { return C.GoStringN(s, C.int(C.strlen(s))) }
 
 //export vipl_go_ns_by_name

@@ -121,8 +121,8 @@ func vipl_go_close_nic(h C.uintptr_t, inNotify C.int) C.int {
 	return C.VIP_SUCCESS
 }
 
-// own makes h, an object's new handle, end with the NIC. It is false, and the
-// handle ended, if the NIC was closed meanwhile or h is none.
+// own registers h, a new object's handle, so that closing the NIC also ends h. If the NIC has been
+// closed meanwhile, own ends h and returns false. It also returns false if h is 0.
 func own[T any](n *nic, t *table[T], h handle) bool {
 	if h == 0 {
 		return false

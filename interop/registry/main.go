@@ -219,9 +219,8 @@ func (t *trial) leaderKilled(ctx context.Context) (string, error) {
 		return "", err
 	}
 	gone := time.Since(dies.gone)
-	// A lease is longer than it was: the new leader counts each anew. The Port Mapper
-	// knows that, and goes by what it was told before or after; the listener must be
-	// gone all the same.
+	// The lease may last longer than agreed, because a new leader restarts every lease. The Port Mapper
+	// may therefore still return the record, but the listener must be gone.
 	lives.mu.Lock()
 	defer lives.mu.Unlock()
 	if lives.gap > election+time.Second {

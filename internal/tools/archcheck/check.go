@@ -160,8 +160,8 @@ func fits(path, place string) bool {
 	return path == base || below && strings.HasPrefix(path, base+"/")
 }
 
-// allows reports whether places, the imports of a rule, name the package at
-// path, whose own rule is t.
+// allows reports whether a rule permits importing the package at path. places are the imports that the
+// rule permits, and t is the imported package's own rule.
 func allows(places []string, path string, t *rule) bool {
 	return slices.ContainsFunc(places, func(place string) bool {
 		return fits(path, place) && (place != "internal/..." || t.kind == internal)

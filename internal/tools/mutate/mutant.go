@@ -568,10 +568,10 @@ func funcName(d *ast.FuncDecl) string {
 	}
 }
 
-// switches is the file that the rewritten package gets. Mutant 0 is none. A
-// recorded run appends the number of each switch that is reached, with values
-// for which it makes a difference, to a file; at once, since test programs end
-// in many ways.
+// switches is the template of a file that is added to the rewritten package. Mutant 0 means that no
+// mutant is active. A recording run appends to a file the number of each mutant that the tests
+// reach with values for which it makes a difference. It does so at once, because a test program may
+// end in many ways.
 const switches = `package %s
 
 import (
