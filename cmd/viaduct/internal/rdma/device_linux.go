@@ -56,7 +56,10 @@ type device struct {
 }
 
 func newDevice(s *Service, i int, d Device) *device {
-	v := &device{s: s, is: personalityOf(d.Name), port: s.roce.NewPort(), addrs: d.Addrs, qps: map[uint32]*queuePair{}, nextQP: 1}
+	v := &device{s: s, is: personalityOf(d.Name), port: new(rxe.Port), addrs: d.Addrs, qps: map[uint32]*queuePair{}, nextQP: 1}
+	if v.is == roce {
+		v.port = s.roce.NewPort()
+	}
 	v.iw = iwarp.NewDevice(iwarp.DeviceConfig{
 		OmitCRC: s.opt.NoCRC,
 		Limits:  iwarp.Limits{Streams: maxQP, Regions: maxMR, QueueDepth: 2 * maxQPWR, CQEntries: 8 * maxQPWR},
