@@ -41,7 +41,7 @@ type device struct {
 	is    *personality
 	found abi.Found
 	mac   [6]byte
-	gids  []gidEntry
+	gids  gidTable
 	addrs []netip.Addr // none: all that no other device has
 	port  *rxe.Port    // of a RoCE device
 	mtu   uint8        // code of the path MTU of a RoCE device
@@ -75,9 +75,9 @@ func newDevice(s *Service, i int, d Device) *device {
 	}
 	v.found.GUID = g
 	v.found.Objects = v.objects
-	v.gids = v.is.gids(v)
+	v.gids.add(v.is.gids(v)...)
 	v.setGIDs()
-	v.mtu = pathMTU(v.gids)
+	v.mtu = pathMTU(v.gids.entries())
 	return v
 }
 

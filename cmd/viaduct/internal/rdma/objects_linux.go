@@ -10,15 +10,7 @@ import (
 
 // objects lists what programs have made of a device, as "rdma resource" shows it.
 func (d *device) objects() (all []abi.Object) {
-	d.s.mu.Lock()
-	var contexts []*context
-	for _, f := range d.s.files {
-		if x, ok := f.(*context); ok && x.dev == d {
-			contexts = append(contexts, x)
-		}
-	}
-	d.s.mu.Unlock()
-	for i, x := range contexts {
+	for i, x := range d.contexts() {
 		all = append(all, abi.NewObject(abi.ObjectContext, uint32(i), x.pid))
 		all = append(all, x.objects()...)
 	}

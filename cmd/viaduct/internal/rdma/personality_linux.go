@@ -115,11 +115,8 @@ func (d *device) sysFiles() []sysFile {
 		{"ports/1/has_smi", "0"},
 		{"ports/1/pkeys/0", "0xffff"},
 	}
-	for i, g := range d.gids {
-		all = append(all,
-			sysFile{fmt.Sprintf("ports/1/gids/%d", i), g.String()},
-			sysFile{fmt.Sprintf("ports/1/gid_attrs/types/%d", i), g.kind.String()},
-			sysFile{fmt.Sprintf("ports/1/gid_attrs/ndevs/%d", i), g.ndev})
+	for i, g := range d.gids.entries() {
+		all = append(all, gidFiles(i, g)...)
 	}
 	return append(all, d.is.files(d)...)
 }

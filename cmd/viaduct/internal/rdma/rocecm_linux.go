@@ -146,16 +146,17 @@ func (d *device) hasLoopback() bool {
 // those of the loopback interface.
 func (d *device) gidOf(a netip.Addr) (g rxe.GID, index uint8, ok bool) {
 	a = a.Unmap().WithZone("")
-	for i, e := range d.gids {
+	all := d.gids.entries()
+	for i, e := range all {
 		if e.gid == a.As16() {
 			return e.gid, uint8(i), true
 		}
 	}
-	if !a.IsLoopback() || len(d.gids) == 0 || d.hasLoopback() && a != ownLoopback {
+	if !a.IsLoopback() || len(all) == 0 || d.hasLoopback() && a != ownLoopback {
 		return g, 0, false
 	}
-	index = uint8(min(1, len(d.gids)-1))
-	return d.gids[index].gid, index, true
+	index = uint8(min(1, len(all)-1))
+	return all[index].gid, index, true
 }
 
 func (k *cmCommand) roceBindIP() {
@@ -254,8 +255,10 @@ func (id *cmID) resolveRoCELocked(dst netip.AddrPort) unix.Errno {
 		var err error
 		if from, err = sourceFor(dst); err != nil && dst.Addr().IsMulticast() {
 			// No route for groups: any address of the device will do.
-			if d := id.s.roceFor(id.ps, dst.Addr()); d != nil && len(d.gids) > 1 {
-				from, err = netip.AddrFrom16(d.gids[1].gid).Unmap(), nil
+			if d := id.s.roceFor(id.ps, dst.Addr()); d != nil {
+				if all := d.gids.entries(); len(all) > 1 {
+					from, err = netip.AddrFrom16(all[1].gid).Unmap(), nil
+				}
 			}
 		}
 		if err != nil {

@@ -129,7 +129,7 @@ func (w *cmWire) open(own netip.Addr) error {
 // openFor makes the addresses reachable at which an identifier listens.
 func (w *cmWire) openFor(ps uint16, at netip.Addr) {
 	for _, d := range w.s.devices {
-		for _, g := range d.gids {
+		for _, g := range d.gids.entries() {
 			own := netip.AddrFrom16(g.gid).Unmap()
 			if d.is != roce || !rxe.OnWire(g.gid) || !at.IsUnspecified() && at != own || w.s.roceFor(ps, own) != d {
 				continue

@@ -84,8 +84,9 @@ func interfaceAddrs() (all []interfaceAddr) {
 
 // setGIDs tells the engine which addresses the port has.
 func (d *device) setGIDs() {
-	gids := make([]rxe.GID, len(d.gids))
-	for i, g := range d.gids {
+	all := d.gids.entries()
+	gids := make([]rxe.GID, len(all))
+	for i, g := range all {
 		gids[i] = g.gid
 	}
 	d.port.SetGIDs(gids)
@@ -169,7 +170,7 @@ func queryRXEPort(d *device) abi.Body {
 	b := make(abi.Body, abi.QueryPortLen)
 	b.Put32(0, capCM)
 	b.Put32(4, 1<<30) // bytes of a message
-	b.Put32(16, uint32(len(d.gids)))
+	b.Put32(16, uint32(len(d.gids.entries())))
 	b.Put16(20, 1) // pkeys
 	for _, v := range [...]struct {
 		at int

@@ -100,6 +100,7 @@ func New(o Options) (*Service, error) {
 		return nil, err
 	}
 	s.wg.Go(s.sweep)
+	s.watchAddresses()
 	return s, nil
 }
 

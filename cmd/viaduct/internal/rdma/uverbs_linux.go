@@ -407,16 +407,16 @@ func (k *command) queryPort() {
 // queryGID answers with an entry of the GID table.
 func (k *command) queryGID() {
 	d := k.x.dev
-	index := k.Body.U32(4)
-	if k.Body.U32(0) != 1 || uint64(index) >= uint64(len(d.gids)) || k.Body.U32(8) != 0 {
+	index, all := k.Body.U32(4), d.gids.entries()
+	if k.Body.U32(0) != 1 || uint64(index) >= uint64(len(all)) || k.Body.U32(8) != 0 {
 		k.fail(unix.EINVAL)
 		return
 	}
 	b := make(abi.Body, abi.GIDEntryLen)
-	copy(b, d.gids[index].gid[:])
+	copy(b, all[index].gid[:])
 	b.Put32(16, index)
 	b.Put32(20, 1)
-	b.Put32(24, uint32(d.gids[index].kind))
+	b.Put32(24, uint32(all[index].kind))
 	b.Put32(28, d.found.NetIndex)
 	k.answer(b)
 }

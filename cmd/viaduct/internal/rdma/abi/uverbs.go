@@ -335,6 +335,7 @@ const (
 	AsyncSQDrained AsyncType = 5
 	AsyncSRQLimit  AsyncType = 15
 	AsyncQPLastWQE AsyncType = 16
+	AsyncGIDChange AsyncType = 18
 )
 
 // AsyncEvent makes an event of the async descriptor.
