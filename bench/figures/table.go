@@ -19,8 +19,14 @@ type Table struct {
 // written into the results by hand.
 const Stale = "stale"
 
-// Row joins cells.
-func Row(cells ...string) string { return strings.Join(cells, " | ") }
+// Row joins cells. A cell is on one line, and has no bar.
+func Row(cells ...string) string {
+	one := make([]string, len(cells))
+	for i, c := range cells {
+		one[i] = strings.ReplaceAll(strings.Join(strings.Fields(c), " "), "|", "/")
+	}
+	return strings.Join(one, " | ")
+}
 
 // cells is the reverse of Row.
 func cells(row string) []string { return strings.Split(row, " | ") }

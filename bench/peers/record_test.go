@@ -24,7 +24,7 @@ func TestRecord(t *testing.T) {
 	}
 	box := &toolbox{missing: map[string]string{}}
 	r := &report{Machine: "a machine", Date: "2026-11-24", Rounds: 5, Samples: map[string]map[string]samples{},
-		Lines: []line{{Contest: "c", Metric: "m", Ours: "o", Value: "7 k/s", Verdict: goalMet}}}
+		Lines: []line{{Contest: "c", Metric: "m", Ours: "o", Value: "7 k/s", Verdict: goalMet}, {Contest: "d", Metric: "m", Verdict: "not available: cc /tmp/x:\n a | b"}}}
 	all := box.pictures(measure{})
 	missing := all[0].curves[3].name // of a program that is not there
 	for _, p := range all {
@@ -51,7 +51,7 @@ func TestRecord(t *testing.T) {
 			t.Fatal(err)
 		}
 		b, _ := os.ReadFile(file)
-		if s := string(b); strings.Count(s, "| c: m | o | 7 k/s |") != 1 || strings.Contains(s, "| MISSED |") || !strings.Contains(s, "\n## Unmodified programs\n") {
+		if s := string(b); strings.Count(s, "| c: m | o | 7 k/s |") != 1 || !strings.Contains(s, "| not available |\n\n") || strings.Contains(s, "/tmp/x") || strings.Contains(s, "| MISSED |") || !strings.Contains(s, "\n## Unmodified programs\n") {
 			t.Fatalf("the page is\n%s", s)
 		}
 	}

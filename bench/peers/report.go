@@ -200,7 +200,8 @@ func (r *report) table() figures.Table {
 		Below: []string{r.summary() + "."},
 	}
 	for _, l := range r.Lines {
-		t.Rows = append(t.Rows, figures.Row(l.Contest+": "+l.Metric, l.Ours, l.Value, l.Theirs, l.Their, ratio(l.Ratio), ratio(l.Best), l.Goal, l.Floor, l.Verdict))
+		verdict, _, _ := strings.Cut(l.Verdict, ":") // without the reason, which may name files of this machine
+		t.Rows = append(t.Rows, figures.Row(l.Contest+": "+l.Metric, l.Ours, l.Value, l.Theirs, l.Their, ratio(l.Ratio), ratio(l.Best), l.Goal, l.Floor, verdict))
 	}
 	return t
 }

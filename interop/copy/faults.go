@@ -211,7 +211,7 @@ func (c *copying) run(ctx context.Context, steps []step) (found string, err erro
 		if len(steps) == 1 {
 			break
 		}
-		if next[0] == "sync" && strings.Contains(said, `"files": 0,`) {
+		if next[0] == "sync" && strings.Contains(said, `"files":0,`) {
 			break
 		}
 		if len(all) > len(steps)+3 {
@@ -358,7 +358,7 @@ func (c *copying) partly(root string) error {
 // summary is what a copy reports of itself, in words.
 func summary(document string) string {
 	field := func(name string) string {
-		_, v, _ := strings.Cut(document, `"`+name+`": `)
+		_, v, _ := strings.Cut(document, `"`+name+`":`)
 		v, _, _ = strings.Cut(v, ",")
 		return v
 	}
