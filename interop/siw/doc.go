@@ -45,4 +45,8 @@
 // start-up turned on. The card's traffic is captured, put into one segment for
 // each frame and read by tshark, which has to find iWARP in it, nothing
 // malformed and no bad CRC.
+//
+// With -nvme the guest's kernel attaches the disks of viaduct nvme serve instead, and mounts a
+// tree that examples/9p serves: file systems, fio with verification, discard, resets, and a
+// target that is killed under input and output.
 package main

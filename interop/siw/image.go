@@ -29,20 +29,30 @@ type image struct {
 
 // recipe changes with anything that changes the image, so that an old one in
 // the cache is not taken for it.
-const recipe = "2"
+const recipe = "3"
 
 // guestPrograms go into the guest with the libraries they need.
 var guestPrograms = []string{"rping", "ib_write_bw", "ib_read_bw", "ib_send_bw", "rdma"}
 
+// storagePrograms go into the guest if the host has them: -nvme needs them.
+var storagePrograms = []string{"nvme", "fio", "mke2fs", "e2fsck"}
+
 // guestModules go into the guest with the modules they need. The CRC is the
 // one in plain C: the one for Intel's instructions, on QEMU's emulated
 // processor, now and then gives a wrong value for right data.
-var guestModules = []string{"virtio_pci", "virtio_net", "virtio_rng", "rdma_ucm", "ib_uverbs", "iw_cm", "rdma_cm", "crc32c_generic"}
+var guestModules = []string{"virtio_pci", "virtio_net", "virtio_rng", "rdma_ucm", "ib_uverbs", "iw_cm", "rdma_cm", "crc32c_generic",
+	"nvme-rdma", "ext4", "9p", "9pnet_rdma"}
 
 // ensureImage returns the image in the cache directory, and makes it first if
 // it is not there.
 func ensureImage(ctx context.Context, cache string, logf func(string, ...any)) (*image, error) {
-	sum := sha256.Sum256(append([]byte(recipe+strings.Join(guestPrograms, " ")+strings.Join(guestModules, " ")+siwParameters), guestInit...))
+	programs := guestPrograms[:len(guestPrograms):len(guestPrograms)]
+	for _, p := range storagePrograms {
+		if _, err := find(p); err == nil {
+			programs = append(programs, p)
+		}
+	}
+	sum := sha256.Sum256(append([]byte(recipe+strings.Join(programs, " ")+strings.Join(guestModules, " ")+siwParameters), guestInit...))
 	dir := filepath.Join(cache, hex.EncodeToString(sum[:6]))
 	im := &image{kernel: filepath.Join(dir, "vmlinuz"), initrd: filepath.Join(dir, "initrd.gz")}
 	if about, err := os.ReadFile(filepath.Join(dir, "VERSIONS")); err == nil {
@@ -55,7 +65,7 @@ func ensureImage(ctx context.Context, cache string, logf func(string, ...any)) (
 	if err := need(guestPrograms...); err != nil {
 		return nil, err
 	}
-	b := &builder{cache: cache, dir: dir, logf: logf, begin: time.Now()}
+	b := &builder{cache: cache, dir: dir, logf: logf, begin: time.Now(), programs: programs}
 	if err := b.build(ctx, im); err != nil {
 		return nil, fmt.Errorf("building the guest: %w", err)
 	}
@@ -66,6 +76,7 @@ func ensureImage(ctx context.Context, cache string, logf func(string, ...any)) (
 // them is thrown away.
 type builder struct {
 	cache, dir string
+	programs   []string
 	work       string // of this build
 	release    string // of the kernel, as 6.1.0-1-amd64
 	logf       func(string, ...any)
@@ -284,7 +295,7 @@ func (b *builder) assemble(ctx context.Context) error {
 		return err
 	}
 	t.copy("bin/busybox", busybox)
-	for _, p := range guestPrograms {
+	for _, p := range b.programs {
 		file, err := find(p)
 		if err != nil {
 			return err

@@ -1,0 +1,78 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// ninep has the guest's kernel mount a directory of ours by examples/9p, and read all of it.
+func (r *runner) ninep(ctx context.Context) error {
+	server := filepath.Join(r.dir, "9p")
+	build := exec.CommandContext(ctx, "go", "build", "-o", server, "viaduct/examples/9p")
+	if out, err := build.CombinedOutput(); err != nil {
+		return fmt.Errorf("building examples/9p: %w: %s", err, out)
+	}
+	root := filepath.Join(r.dir, "tree")
+	want, err := plantTree(root)
+	if err != nil {
+		return err
+	}
+	cmd := exec.CommandContext(ctx, server, root)
+	cmd.Stderr = os.Stderr
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	defer func() { cmd.Process.Kill(); cmd.Wait() }()
+	out, err := r.guest.run(ctx, time.Minute, `set -e
+modprobe 9p && modprobe 9pnet_rdma && mkdir -p /mnt9
+i=0
+until mount -t 9p -o trans=rdma,port=5640,version=9p2000.L,msize=65536,ro 10.0.2.2 /mnt9; do i=$((i+1)); [ $i -lt 20 ]; sleep 0.5; done
+cd /mnt9; find . -type f | sort | while read -r f; do sha256sum "$f"; done
+cat ./none 2>/dev/null && exit 1
+cd /; umount /mnt9`)
+	if err != nil {
+		return err
+	}
+	if out != want {
+		return fmt.Errorf("the guest read\n%s, want\n%s", out, want)
+	}
+	return nil
+}
+
+// plantTree makes a tree of files of many sizes, and returns what sha256sum says of it.
+func plantTree(root string) (string, error) {
+	for i, n := range []int{0, 1, 511, 4096, 65525, 65526, 1 << 20, 3<<20 + 7} {
+		dir := filepath.Join(root, fmt.Sprintf("d%d", i%3), "sub")
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return "", err
+		}
+		b := bytes.Repeat([]byte{byte(i), 2, 3, 5, 7, 11, 13}, n/7+1)[:n]
+		if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("file%d", n)), b, 0o644); err != nil {
+			return "", err
+		}
+	}
+	for i := range 300 { // more than one message of names
+		if err := os.WriteFile(filepath.Join(root, "d0", fmt.Sprintf("%0200d", i)), nil, 0o644); err != nil {
+			return "", err
+		}
+	}
+	var sums strings.Builder
+	err := filepath.WalkDir(root, func(name string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return err
+		}
+		b, err := os.ReadFile(name)
+		rel, _ := filepath.Rel(root, name)
+		fmt.Fprintf(&sums, "%x  ./%s\n", sha256.Sum256(b), rel)
+		return err
+	})
+	return sums.String(), err
+}

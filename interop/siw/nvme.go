@@ -1,0 +1,191 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// A disk is a target under test and the guest that uses it.
+type disk struct {
+	*runner
+	file   string // that the target serves
+	at     string // port
+	target *exec.Cmd
+}
+
+// nvme has the guest's kernel use our target as a disk.
+func (r *runner) nvme(ctx context.Context) error {
+	if err := need(storagePrograms...); err != nil {
+		return err
+	}
+	if err := r.boot(ctx); err != nil {
+		return err
+	}
+	if err := r.load(ctx, modes[0]); err != nil {
+		return err
+	}
+	d := &disk{runner: r, file: filepath.Join(r.dir, "disk")}
+	f, err := os.Create(d.file)
+	if err != nil {
+		return err
+	}
+	if err = f.Truncate(256 << 20); err == nil {
+		err = f.Close()
+	}
+	if err != nil {
+		return err
+	}
+	if err := d.start(ctx); err != nil {
+		return err
+	}
+	defer d.stop()
+	if _, err := r.guest.run(ctx, 30*time.Second, "modprobe nvme-rdma && modprobe ext4 && mkdir -p /mnt /etc/nvme /dev/shm"); err != nil {
+		return skip("the guest lacks a module: " + err.Error())
+	}
+	for _, c := range d.checks() {
+		ok := r.check("nvme: "+c.what, func() error {
+			_, err := r.guest.run(ctx, c.limit, "set -e\n"+c.script)
+			return err
+		})
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if ok && c.after != nil {
+			ok = r.check("nvme: "+c.what+": the target", func() error { return c.after(ctx) })
+		}
+		if !ok {
+			d.diagnose(ctx)
+			if r.failures == maxFailures {
+				return nil
+			}
+		}
+	}
+	r.check("9p: a tree is mounted and compared", func() error { return r.ninep(ctx) })
+	return nil
+}
+
+// start starts the target, at the port of its predecessor if there was one.
+func (d *disk) start(ctx context.Context) error {
+	listen := "127.0.0.1:" + d.at
+	d.target = exec.CommandContext(ctx, d.viaduct, "nvme", "serve", d.file, "mem:64M", "--no-crc", "--listen", listen)
+	d.target.Stderr = os.Stderr
+	out, err := d.target.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := d.target.Start(); err != nil {
+		return err
+	}
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		return fmt.Errorf("viaduct nvme serve: %w", err)
+	}
+	d.at = strings.TrimSpace(line[strings.LastIndexByte(line, ':')+1:])
+	return nil
+}
+
+func (d *disk) stop() {
+	d.target.Process.Signal(syscall.SIGTERM)
+	d.target.Wait()
+}
+
+// diagnose prints what the guest's kernel says.
+func (d *disk) diagnose(ctx context.Context) {
+	out, _ := d.guest.run(ctx, 20*time.Second, "dmesg | tail -40; cat /sys/class/nvme/nvme*/state 2>/dev/null")
+	d.logf("%s", out)
+}
+
+// A diskCheck is a script for the guest and what is looked at after it.
+type diskCheck struct {
+	what   string
+	limit  time.Duration
+	script string
+	after  func(context.Context) error
+}
+
+const (
+	nqn     = "nqn.2026-11.viaduct:disk"
+	diskDev = "/dev/nvme0n1"
+)
+
+// fio is a run that writes and verifies.
+func fio(name, options string) string {
+	return "fio --name=" + name + " --filename=" + diskDev + " --direct=1 --ioengine=libaio --verify=crc32c --verify_fatal=1 " + options + " >/tmp/fio 2>&1 || { tail -30 /tmp/fio; exit 1; }\n"
+}
+
+func (d *disk) checks() []diskCheck {
+	connect := fmt.Sprintf("nvme connect -t rdma -a 10.0.2.2 -s %s -n %s -i 2 --reconnect-delay=1 --keep-alive-tmo=5 -q nqn.2014-08.org.nvmexpress:uuid:0f01fb42-9f7f-4856-b0b3-51e60b8de349 -I 0f01fb42-9f7f-4856-b0b3-51e60b8de349\n", d.at, nqn)
+	hostNQN := "-q nqn.2014-08.org.nvmexpress:uuid:0f01fb42-9f7f-4856-b0b3-51e60b8de349"
+	ready := "i=0; while [ ! -b " + diskDev + " ] && [ $i -lt 100 ]; do sleep 0.1; i=$((i+1)); done; [ -b " + diskDev + " ]\n"
+	live := "i=0; while [ \"$(cat /sys/class/nvme/nvme0/state)\" != live ] && [ $i -lt 300 ]; do sleep 0.1; i=$((i+1)); done; [ \"$(cat /sys/class/nvme/nvme0/state)\" = live ]\n"
+	return []diskCheck{
+		{"discover", time.Minute, fmt.Sprintf("nvme discover -t rdma -a 10.0.2.2 -s %s %s >/tmp/d 2>&1 || { cat /tmp/d; exit 1; }\ngrep -q 'subnqn: *%s' /tmp/d && grep -q 'rdma_prtype: iwarp' /tmp/d", d.at, hostNQN, nqn), nil},
+		{"connect over two queues", time.Minute, connect + ready + "dmesg | grep 'mapped 2/0/0' && [ -b /dev/nvme0n2 ]\n" +
+			"nvme id-ctrl /dev/nvme0 >/dev/null && nvme id-ns " + diskDev + " >/dev/null && nvme smart-log /dev/nvme0 >/dev/null && nvme effects-log /dev/nvme0 >/dev/null", nil},
+		{"ext4, with files read back after the caches were dropped", 2 * time.Minute, "/usr/bin/mke2fs -q -t ext4 -F " + diskDev + "\nmount -t ext4 " + diskDev + " /mnt\n" +
+			"dd if=/dev/urandom of=/tmp/r bs=64k count=128 2>/dev/null; cp -r /bin/busybox /tmp/r /mnt/; mkdir /mnt/d; cp /tmp/r /mnt/d/; sync\n" +
+			"echo 3 >/proc/sys/vm/drop_caches; cmp /tmp/r /mnt/r; cmp /tmp/r /mnt/d/r; cmp /bin/busybox /mnt/busybox; umount /mnt; /usr/bin/e2fsck -fn " + diskDev + " >/tmp/fsck 2>&1 || { cat /tmp/fsck; exit 1; }", nil},
+		{"fio, 512 bytes to 1 MiB at depths 1, 16 and 128", 3 * time.Minute,
+			fio("shallow", "--rw=randwrite --bs=4k --size=4M --iodepth=1") +
+				fio("mixed", "--rw=randwrite --bsrange=512-1M --blockalign=512 --size=48M --iodepth=16") +
+				fio("deep", "--rw=randwrite --bs=4k --size=8M --iodepth=128"), nil},
+		{"discard and write-zeroes read back as zeroes", time.Minute, "dd if=/dev/urandom of=" + diskDev + " bs=1M count=4 oflag=direct 2>/dev/null\n" +
+			"blkdiscard -o 0 -l 1048576 " + diskDev + " && nvme write-zeroes " + diskDev + " -s 4096 -c 2047 >/dev/null\n" +
+			"dd if=" + diskDev + " bs=1M count=4 iflag=direct of=/tmp/z 2>/dev/null; dd if=/dev/zero of=/tmp/zero bs=1M count=1 2>/dev/null\n" +
+			"dd if=/tmp/z bs=1M count=1 2>/dev/null | cmp - /tmp/zero; dd if=/tmp/z bs=1M skip=2 count=1 2>/dev/null | cmp - /tmp/zero\n" +
+			"if dd if=/tmp/z bs=1M skip=1 count=1 2>/dev/null | cmp -s - /tmp/zero; then echo 'what was not discarded is zero'; exit 1; fi", nil},
+		{"20 resets under verified input and output", 4 * time.Minute, "(" + fio("reset", "--rw=randwrite --bs=16k --size=16M --iodepth=8 --loops=3") + ") & f=$!\n" +
+			"for n in $(seq 20); do sleep 0.2; nvme reset /dev/nvme0 || true; " + live + "done\nwait $f", nil},
+		{"the target killed and restarted under verified input and output", 3 * time.Minute,
+			"rm -f /tmp/done; (" + fio("killed", "--rw=randwrite --bs=16k --size=32M --iodepth=8") + "echo $? >/tmp/done) >/dev/null 2>&1 &", d.kill},
+		{"disconnect", time.Minute, "nvme disconnect -n " + nqn + "; dmesg | grep -E 'WARNING|BUG:|Call Trace' && exit 1; true", d.nothingLeft},
+	}
+}
+
+// kill kills the target while the guest writes, starts it again, and waits until the guest
+// has verified what it wrote.
+func (d *disk) kill(ctx context.Context) error {
+	for range 2 {
+		time.Sleep(2 * time.Second) // into the writing
+		d.target.Process.Kill()
+		d.target.Wait()
+		time.Sleep(time.Second)
+		if err := d.start(ctx); err != nil {
+			return err
+		}
+		if _, err := d.guest.run(ctx, time.Minute, "i=0; while [ \"$(cat /sys/class/nvme/nvme0/state)\" != live ] && [ $i -lt 500 ]; do sleep 0.1; i=$((i+1)); done; [ \"$(cat /sys/class/nvme/nvme0/state)\" = live ]"); err != nil {
+			return err
+		}
+	}
+	_, err := d.guest.run(ctx, 2*time.Minute, "i=0; while [ ! -e /tmp/done ] && [ $i -lt 1000 ]; do sleep 0.1; i=$((i+1)); done; cat /tmp/fio; [ \"$(cat /tmp/done)\" = 0 ]")
+	return err
+}
+
+// nothingLeft waits until ps shows no stream of the target.
+func (d *disk) nothingLeft(ctx context.Context) error {
+	for end := time.Now().Add(30 * time.Second); ; time.Sleep(200 * time.Millisecond) {
+		out, err := exec.CommandContext(ctx, d.viaduct, "ps").Output()
+		if err != nil {
+			return err
+		}
+		left := ""
+		for line := range strings.Lines(string(out)) {
+			if strings.Contains(line, "accept") && strings.Contains(line, ":"+d.at) {
+				left += line
+			}
+		}
+		if left == "" {
+			return nil
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("streams are left:\n%s", left)
+		}
+	}
+}
