@@ -60,14 +60,19 @@ type Dialer struct {
 	// Layout [D-01], RawHello [D-02], NoCpPort [D-57].
 }
 
-// Dial connects to an address that speaks SDP. opt may be nil. See
-// [Dialer.DialContext] for a context, a mapper and more.
+// Dial connects to an address that speaks SDP. opt may be nil.
 func Dial(address string, opt *Options) (*Conn, error) {
+	return DialContext(context.Background(), address, opt)
+}
+
+// DialContext is [Dial] that gives up when ctx ends. See [Dialer.DialContext] for a mapper, and for
+// a fallback to TCP.
+func DialContext(ctx context.Context, address string, opt *Options) (*Conn, error) {
 	d := Dialer{}
 	if opt != nil {
 		d.Options = *opt
 	}
-	c, err := d.DialContext(context.Background(), "tcp", address)
+	c, err := d.DialContext(ctx, "tcp", address)
 	if err != nil {
 		return nil, err
 	}
