@@ -55,7 +55,7 @@ func main() {
 		// Close returns when the peer's TCP has all of it and the end of the stream:
 		// the process may end behind it, and nothing is lost.
 		must(io.WriteString(client, "all that there is"))
-		must(0, client.Close())
+		check(client.Close())
 
 		server := must(dial.l.Accept())
 		got := must(io.ReadAll(server))
@@ -83,8 +83,12 @@ func (t table) Forget(service netip.AddrPort) {}
 func addrPort(a net.Addr) netip.AddrPort { return a.(*net.TCPAddr).AddrPort() }
 
 func must[T any](v T, err error) T {
+	check(err)
+	return v
+}
+
+func check(err error) {
 	if err != nil {
 		log.Fatal(err)
 	}
-	return v
 }

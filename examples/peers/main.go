@@ -30,8 +30,8 @@ func main() {
 		go func() { heard <- meet(ctx, a, left, right, "from the left") }()
 		go func() { heard <- meet(ctx, b, right, left, "from the right") }()
 		fmt.Printf("%s: %d bytes in all\n", over.name, len(<-heard)+len(<-heard))
-		must(0, a.Close())
-		must(0, b.Close())
+		check(a.Close())
+		check(b.Close())
 	}
 }
 
@@ -40,21 +40,25 @@ func meet(ctx context.Context, nic *vi.NIC, here, there vi.Address, text string)
 	v := must(nic.CreateVI(vi.Attributes{Reliability: vi.ReliableReception}, nil, nil))
 	in := must(nic.RegisterMem(make([]byte, 64), vi.MemAttributes{}))
 	out := must(nic.RegisterMem([]byte(text), vi.MemAttributes{}))
-	must(0, v.PostRecv(vi.NewRecv(in.Segment(0, 64))))
+	check(v.PostRecv(vi.NewRecv(in.Segment(0, 64))))
 
 	// The request returns at once and goes on asking for ten seconds at most.
-	must(0, v.ConnectPeerRequest(here, there, 10*time.Second))
+	check(v.ConnectPeerRequest(here, there, 10*time.Second))
 	must(v.ConnectPeerWait(ctx))
 
-	must(0, v.PostSend(vi.NewSend(out.Segment(0, len(text)))))
+	check(v.PostSend(vi.NewSend(out.Segment(0, len(text)))))
 	got := must(v.RecvWait(ctx))
 	must(v.SendWait(ctx))
 	return string(in.Bytes()[:got.Length])
 }
 
 func must[T any](v T, err error) T {
+	check(err)
+	return v
+}
+
+func check(err error) {
 	if err != nil {
 		log.Fatal(err)
 	}
-	return v
 }

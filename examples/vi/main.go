@@ -49,7 +49,7 @@ func talk(ctx context.Context, calling, called vi.Provider) {
 	told := must(client.RegisterMem(make([]byte, 12), vi.MemAttributes{}))
 	text := must(client.RegisterMem([]byte("hello, memory"), vi.MemAttributes{}))
 	back := must(client.RegisterMem(make([]byte, 13), vi.MemAttributes{}))
-	must(0, v.PostRecv(vi.NewRecv(told.Segment(0, 12))))
+	check(v.PostRecv(vi.NewRecv(told.Segment(0, 12))))
 	me := vi.Address{Host: client.Query().LocalAddress, Discriminator: []byte("me")}
 	must(v.ConnectRequest(ctx, me, address))
 	must(v.RecvWait(ctx))
@@ -70,8 +70,8 @@ func talk(ctx context.Context, calling, called vi.Provider) {
 		fmt.Printf("  %v, %d bytes\n", d.Status(), d.Length)
 	}
 	fmt.Printf("  read back: %s\n", back.Bytes())
-	must(0, v.Disconnect())
-	must(0, <-served)
+	check(v.Disconnect())
+	check(<-served)
 }
 
 func serve(ctx context.Context, nic *vi.NIC, address vi.Address) error {
@@ -131,8 +131,12 @@ func serve(ctx context.Context, nic *vi.NIC, address vi.Address) error {
 }
 
 func must[T any](v T, err error) T {
+	check(err)
+	return v
+}
+
+func check(err error) {
 	if err != nil {
 		log.Fatal(err)
 	}
-	return v
 }
