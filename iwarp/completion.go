@@ -3,6 +3,7 @@ package iwarp
 import (
 	"errors"
 	"fmt"
+	"io"
 )
 
 // A Status says how a request ended.
@@ -80,9 +81,22 @@ type Completion struct { // [RDMAP-3.2-2]
 	// Len [DDP-5.4-3] [RDMAP-5.3-3], HasImm [I-66].
 }
 
-// Err returns the error of the status, or nil if the request succeeded. [QueuePair.Err] returns why
-// the stream ended.
-func (c *Completion) Err() error { return c.Status.err() }
+// Err returns the error of the status, or nil if the request succeeded. That of a flushed request
+// also wraps the reason, as far as there is one yet: that of [QueuePair.Err], or io.EOF for a
+// receive if the peer has closed its direction in order.
+func (c *Completion) Err() error {
+	if c.Status != StatusFlushed || c.QP == nil {
+		return c.Status.err()
+	}
+	cause := c.QP.Err()
+	if cause == nil && c.Op == OpRecv && c.QP.peerEnd.has() {
+		cause = io.EOF
+	}
+	if cause == nil {
+		return ErrFlushed
+	}
+	return fmt.Errorf("%w: %w", ErrFlushed, cause)
+}
 
 // taken gives the slots of completions back that a consumer has taken.
 func taken(cs []Completion) {

@@ -3,6 +3,7 @@ package iwarp
 import (
 	"context"
 	"fmt"
+	"iter"
 	"slices"
 	"sync/atomic"
 
@@ -82,6 +83,19 @@ func (c *CompletionQueue) Wait(ctx context.Context) (Completion, error) {
 		e.QP.taken(e.Op, 1)
 	}
 	return e, err
+}
+
+// All returns an iterator over the completions, which waits for each as [CompletionQueue.Wait]
+// does. It ends when ctx does.
+func (c *CompletionQueue) All(ctx context.Context) iter.Seq[Completion] {
+	return func(yield func(Completion) bool) {
+		for {
+			e, err := c.Wait(ctx)
+			if err != nil || !yield(e) {
+				return
+			}
+		}
+	}
 }
 
 // Len returns how many completions wait to be polled.

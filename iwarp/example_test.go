@@ -2,7 +2,9 @@ package iwarp_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"log"
 
 	"viaduct/iwarp"
@@ -28,7 +30,7 @@ func Example() {
 		mr, _ := q.Register(make([]byte, 64), iwarp.RemoteWrite)
 		note := make([]byte, 16)
 		q.PostRecv(iwarp.RecvWR{SG: []iwarp.SGE{iwarp.Buf(note)}})
-		if _, err := r.Accept(fmt.Appendf(nil, "%d %d", mr.STag(), mr.TO())); err != nil {
+		if _, err := r.Accept(mr.Remote(0).Append(nil)); err != nil {
 			log.Fatal(err)
 		}
 		c, err := q.RecvCQ().Wait(ctx)
@@ -45,8 +47,10 @@ func Example() {
 		log.Fatal(err)
 	}
 	defer q.Close()
-	var at iwarp.RemoteAddr
-	fmt.Sscan(string(q.PeerPrivate()), &at.STag, &at.TO)
+	at, err := iwarp.ParseRemoteAddr(q.PeerPrivate())
+	if err != nil {
+		log.Fatal(err)
+	}
 	q.Post(iwarp.SendWR{Op: iwarp.OpWrite, SG: []iwarp.SGE{iwarp.Buf([]byte("hello"))}, Remote: at, More: true})
 	q.Post(iwarp.SendWR{SG: []iwarp.SGE{iwarp.Buf([]byte("written:"))}})
 	fmt.Println(<-served)
@@ -74,7 +78,7 @@ func ExampleQueuePair_Post_atomic() {
 		if err != nil {
 			log.Fatal(err)
 		}
-		if _, err := r.Accept(fmt.Appendf(nil, "%d %d", mr.STag(), mr.TO())); err != nil {
+		if _, err := r.Accept(mr.Remote(0).Append(nil)); err != nil {
 			log.Fatal(err)
 		}
 		<-q.PeerClosed() // nothing comes any more
@@ -85,8 +89,10 @@ func ExampleQueuePair_Post_atomic() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	var at iwarp.RemoteAddr
-	fmt.Sscan(string(q.PeerPrivate()), &at.STag, &at.TO)
+	at, err := iwarp.ParseRemoteAddr(q.PeerPrivate())
+	if err != nil {
+		log.Fatal(err)
+	}
 	for range 3 {
 		if err := q.Post(iwarp.SendWR{Op: iwarp.OpFetchAdd, Remote: at, Atomic: iwarp.Atomic{Data: 10}}); err != nil {
 			log.Fatal(err)
@@ -103,4 +109,49 @@ func ExampleQueuePair_Post_atomic() {
 	// it was 0
 	// it was 10
 	// it was 20
+}
+
+// A server takes messages until the peer closes the stream. The last receive then ends with io.EOF.
+func ExampleCompletionQueue_All() {
+	ctx := context.Background()
+	l, err := iwarp.Listen("127.0.0.1:0", nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		q, err := iwarp.Dial(ctx, l.Addr().String(), nil)
+		if err != nil {
+			log.Fatal(err)
+		}
+		for _, s := range []string{"one", "two"} {
+			q.Post(iwarp.SendWR{SG: []iwarp.SGE{iwarp.Buf([]byte(s))}})
+		}
+		q.Close() // waits until both have been sent
+	}()
+
+	r, err := l.AcceptRequest(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	q := r.QueuePair()
+	bufs := make([][8]byte, 3)
+	for i := range bufs {
+		q.PostRecv(iwarp.RecvWR{ID: uint64(i), SG: []iwarp.SGE{iwarp.Buf(bufs[i][:])}})
+	}
+	if _, err := r.Accept(nil); err != nil {
+		log.Fatal(err)
+	}
+	for c := range q.RecvCQ().All(ctx) {
+		if err := c.Err(); err != nil {
+			fmt.Println("end:", errors.Is(err, io.EOF))
+			break
+		}
+		fmt.Printf("%s\n", bufs[c.ID][:c.Len])
+	}
+	q.Close()
+	// Output:
+	// one
+	// two
+	// end: true
 }

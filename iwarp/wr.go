@@ -118,12 +118,6 @@ func (o Op) String() string {
 // reads reports whether the operation waits for an answer of the peer.
 func (o Op) reads() bool { return o == OpRead || o == OpFetchAdd || o == OpCmpSwap }
 
-// RemoteAddr is an address in the peer's memory, as the peer sent it.
-type RemoteAddr struct {
-	STag uint32 // names the peer's region
-	TO   uint64 // Tagged Offset, bytes
-}
-
 // Atomic holds the operands of an Atomic Operation. The zero value with
 // OpFetchAdd changes nothing and shows whether the peer has them. For
 // OpFetchAdd, Data is added and Mask marks the top bits of fields (0: one field

@@ -48,8 +48,8 @@ func main() {
 		},
 	}))
 	// The server has told the place of its memory when it accepted.
-	place := iwarp.RemoteAddr{STag: binary.BigEndian.Uint32(q.PeerPrivate())}
-	counter := iwarp.RemoteAddr{STag: place.STag, TO: place.TO + 16}
+	place := must(iwarp.ParseRemoteAddr(q.PeerPrivate()))
+	counter := place.Add(16)
 
 	// Posting does not wait. Requests start in this order and end in this order.
 	// Fence has the Send wait for the Read and the atomic before it; Unsignaled
@@ -60,11 +60,11 @@ func main() {
 		{ID: add, Op: iwarp.OpFetchAdd, Remote: counter, Atomic: iwarp.Atomic{Data: 2}},
 		{ID: question, Op: iwarp.OpSend, SG: []iwarp.SGE{iwarp.Buf([]byte("what is there?"))}, Fence: true, Unsignaled: true},
 	} {
-		must(0, q.Post(wr))
+		check(q.Post(wr))
 	}
 	for range 4 {
 		c := must(cq.Wait(ctx))
-		must(0, c.Err())
+		check(c.Err())
 		switch c.ID {
 		case write:
 			fmt.Println("write: with TCP, and its memory is ours again")
@@ -78,11 +78,11 @@ func main() {
 	}
 
 	// The end. We send nothing any more; the server sees that and closes as well.
-	must(0, q.CloseWrite())
+	check(q.CloseWrite())
 	<-q.Ended()
 	fmt.Println("ended in order:", q.Err() == io.EOF)
-	must(0, q.Close())
-	must(0, <-served)
+	check(q.Close())
+	check(<-served)
 }
 
 func serve(ctx context.Context, l *iwarp.Listener) error {
@@ -101,7 +101,7 @@ func serve(ctx context.Context, l *iwarp.Listener) error {
 	if err := q.PostRecv(iwarp.RecvWR{SG: []iwarp.SGE{iwarp.Buf(asked)}}); err != nil {
 		return err
 	}
-	if _, err := r.Accept(binary.BigEndian.AppendUint32(nil, shared.STag())); err != nil {
+	if _, err := r.Accept(shared.Remote(0).Append(nil)); err != nil {
 		return err
 	}
 	// What was written before the Send is in place when the Send has been received.
@@ -121,8 +121,12 @@ func serve(ctx context.Context, l *iwarp.Listener) error {
 }
 
 func must[T any](v T, err error) T {
+	check(err)
+	return v
+}
+
+func check(err error) {
 	if err != nil {
 		log.Fatal(err)
 	}
-	return v
 }

@@ -177,7 +177,8 @@ func naming(t testing.TB, u []byte) []byte {
 }
 
 func named(b []byte) iwarp.RemoteAddr {
-	return iwarp.RemoteAddr{STag: binary.BigEndian.Uint32(b), TO: binary.BigEndian.Uint64(b[4:])}
+	at, _ := iwarp.ParseRemoteAddr(b)
+	return at
 }
 
 // Play sends recorded ULPDUs up to the end of a message of kind op, which names

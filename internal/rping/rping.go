@@ -238,7 +238,7 @@ func parseAd(b []byte) ad {
 }
 
 func (e *Endpoint) tell(ctx context.Context, m *iwarp.MemoryRegion) error {
-	return e.send(ctx, ad{iwarp.RemoteAddr{STag: m.STag(), TO: m.TO()}, uint32(m.Len())})
+	return e.send(ctx, ad{m.Remote(0), uint32(m.Len())})
 }
 
 func (e *Endpoint) send(ctx context.Context, a ad) error {

@@ -48,8 +48,8 @@ func iwarpRDMA(l *line) error {
 	}
 	for _, wr := range []iwarp.SendWR{
 		{Op: iwarp.OpSend, SG: []iwarp.SGE{iwarp.Buf(local[:100])}},
-		{Op: iwarp.OpWrite, SG: []iwarp.SGE{iwarp.Buf(local[:3000])}, Remote: iwarp.RemoteAddr{STag: r.STag(), TO: r.TO()}},
-		{Op: iwarp.OpRead, SG: []iwarp.SGE{sink.SGE(4000, 2000)}, Remote: iwarp.RemoteAddr{STag: r.STag(), TO: r.TO() + 4000}},
+		{Op: iwarp.OpWrite, SG: []iwarp.SGE{iwarp.Buf(local[:3000])}, Remote: r.Remote(0)},
+		{Op: iwarp.OpRead, SG: []iwarp.SGE{sink.SGE(4000, 2000)}, Remote: r.Remote(4000)},
 	} {
 		l.step(1)
 		if err := post(ctx, a, wr); err != nil {

@@ -72,8 +72,7 @@ func (p *pace) store() {
 // private is what the other end is told.
 func (p *pace) private() []byte {
 	b := []byte(paceMagic)
-	b = binary.BigEndian.AppendUint32(b, p.region.STag())
-	b = binary.BigEndian.AppendUint64(b, p.region.TO())
+	b = p.region.Remote(0).Append(b)
 	return binary.BigEndian.AppendUint32(b, uint32(p.posted))
 }
 
@@ -83,7 +82,7 @@ func (p *pace) learn(b []byte) {
 		return
 	}
 	b = b[len(paceMagic):]
-	p.peer = iwarp.RemoteAddr{STag: binary.BigEndian.Uint32(b), TO: binary.BigEndian.Uint64(b[4:])}
+	p.peer, _ = iwarp.ParseRemoteAddr(b) // long enough: see paceLen
 	p.allowed, p.active = uint64(binary.BigEndian.Uint32(b[12:])), true
 }
 
