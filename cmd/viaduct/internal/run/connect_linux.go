@@ -4,6 +4,7 @@ package run
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
@@ -61,7 +62,9 @@ func (s *supervisor) connect(c *notify.Call) {
 		}
 		s.relays.Go(func() {
 			if !s.connectPaired(c) {
-				s.forgetNames(c)
+				if disconnects(c) {
+					s.forgetNames(c)
+				}
 				c.Continue()
 			}
 		})
@@ -76,8 +79,18 @@ func (s *supervisor) connect(c *notify.Call) {
 	s.relays.Go(func() { s.carryConnect(c, r, to) })
 }
 
-// forgetNames forgets what the socket of a call shows as its names, if that is not connected any
-// more or is about to be disconnected.
+// disconnects reports whether a connect is one that takes a connected socket back (AF_UNSPEC).
+func disconnects(c *notify.Call) bool {
+	var family [2]byte
+	if n := int(int32(c.Args[2])); n < len(family) || n > lenStorage {
+		return false
+	}
+	_, err := c.ReadMem(c.Args[1], family[:])
+	return err == nil && binary.NativeEndian.Uint16(family[:]) == unix.AF_UNSPEC
+}
+
+// forgetNames forgets what the socket of a call, which is about to be disconnected, shows as its
+// names.
 func (s *supervisor) forgetNames(c *notify.Call) {
 	if b, err := s.borrow(c); err == nil {
 		s.names.remove(b.cookie)
@@ -88,7 +101,7 @@ func (s *supervisor) forgetNames(c *notify.Call) {
 // readAddr reads the address that a connect call points at.
 func (s *supervisor) readAddr(c *notify.Call) (to target, ok bool, err error) {
 	n := int(int32(c.Args[2]))
-	if n < lenInet || n > 128 {
+	if n < lenInet || n > lenStorage {
 		return to, false, nil
 	}
 	b := make([]byte, min(n, lenInet6))

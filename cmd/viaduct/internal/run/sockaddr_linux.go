@@ -16,6 +16,7 @@ const (
 	lenInet      = 16
 	lenInet6     = 28
 	lenInet6Free = 24
+	lenStorage   = 128 // of struct sockaddr_storage: the kernel takes no longer one
 )
 
 // A target is what a connect call asks for.
