@@ -50,6 +50,7 @@ var (
 	ErrSuspend     = sdpcore.ErrNoSuspend  // a suspension was refused or took too long
 	ErrUnsupported = errors.ErrUnsupported // the connection can't do that
 	ErrNoUrgent    = errors.New("sdp: no urgent byte has come")
+	ErrNoHelloAck  = errors.New("sdp: no HelloAck has come") // the peer speaks iWARP and does not go on with SDP
 )
 
 // A RefusedError is the error of a dial that the peer turned down.

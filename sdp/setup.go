@@ -171,14 +171,14 @@ func (s *setup) awaitHelloAck(ctx context.Context, layout sdpwire.Layout) (p sdp
 	}
 	e, err := s.cq.Wait(ctx)
 	if err != nil {
-		return p, fmt.Errorf("sdp: waiting for HelloAck: %w", err)
+		return p, fmt.Errorf("%w: %w", ErrNoHelloAck, err)
 	}
 	if e.Status != iwarp.StatusOK {
 		err := s.qp.Err()
 		if err == nil {
 			err = ErrReset
 		}
-		return p, fmt.Errorf("sdp: connection lost before HelloAck: %w", err)
+		return p, fmt.Errorf("%w: %w", ErrNoHelloAck, err)
 	}
 	b, _ := s.in.message(e.ID, int(e.Len))
 	a, n, err := sdpwire.ParseHelloAck(b, layout)

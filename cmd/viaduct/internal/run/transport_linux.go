@@ -152,6 +152,7 @@ func (e *noSDPError) Unwrap() error { return e.cause }
 // one that speaks SDP does. ctx is the dial's.
 func noSDP(ctx context.Context, at netip.AddrPort, err error) error {
 	switch {
+	case errors.Is(err, sdp.ErrNoHelloAck): // it has answered as a server of plain TCP would not
 	case errors.Is(err, iwarp.ErrTimeout), errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
 		return &noSDPError{at: at, what: "does not answer the set-up of a connection", cause: err}
 	case errors.Is(err, mpa.ErrKey):

@@ -3,13 +3,58 @@
 package run
 
 import (
+	"context"
+	"errors"
 	"net"
 	"net/netip"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"viaduct/iwarp"
+	"viaduct/sdp"
 )
+
+// TestPlainPlaces: a place is remembered as one of plain TCP if it takes a connection and says
+// nothing, and is not if it answers as iWARP and is slow then.
+func TestPlainPlaces(t *testing.T) {
+	for _, tc := range []struct {
+		name       string
+		serve      func(net.Conn)
+		remembered bool
+	}{
+		{"silent", func(net.Conn) {}, true},
+		{"slow after iWARP's set-up", func(c net.Conn) {
+			dev := iwarp.NewDevice(iwarp.DeviceConfig{})
+			if cq, err := dev.NewCQ(1024); err == nil {
+				iwarp.Server(context.Background(), c, &iwarp.Config{Device: dev, SendCQ: cq, RecvCQ: cq})
+			}
+		}, false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer l.Close()
+			go func() {
+				if c, err := l.Accept(); err == nil {
+					tc.serve(c)
+				}
+			}()
+			c := &carrier{options: sdp.Options{SetupTimeout: 2 * time.Second}}
+			at := addrPort(l.Addr())
+			if _, err := c.dial(t.Context(), &toRule{}, at, netip.Addr{}); err == nil || tc.remembered == errors.Is(err, sdp.ErrNoHelloAck) {
+				t.Fatalf("the dial ends with %v", err)
+			}
+			if err := c.plain.known(at); (err != nil) != tc.remembered {
+				t.Errorf("remembered: %v", err)
+			}
+		})
+	}
+}
 
 // The addresses of this host are not forgotten when they can't be asked for.
 func TestLocalAddrsShort(t *testing.T) {
