@@ -4,6 +4,7 @@ package run
 
 import (
 	"encoding/binary"
+	"io"
 	"net"
 	"net/netip"
 	"sync"
@@ -67,9 +68,9 @@ const (
 	// unseenCheck is how often it is looked whether an arrival has left the
 	// program's queue without an accept call that was served.
 	unseenCheck = 100 * time.Millisecond
-	// wakeTimeout bounds the way of one byte over loopback, which may be sent again once if
-	// the program's queue was full.
-	wakeTimeout = time.Second
+	// wakeTimeout bounds the way of one byte over loopback. If the program's queue was full it is
+	// sent again, after a time that is about as long as the queue was full.
+	wakeTimeout = claimTimeout
 )
 
 // acceptFar takes the transport's connections.
@@ -192,16 +193,33 @@ func (a *arrival) wake(fd int, to netip.AddrPort) {
 	}
 }
 
-// takeWakingByte takes the byte of wake from an accepted socket, and reports whether it came.
-func takeWakingByte(fd int) bool {
+// takeWakingByte takes the byte of wake from an accepted socket. The error is EAGAIN if the byte
+// has not come yet.
+func takeWakingByte(fd int) error {
 	var b [1]byte
-	for until := time.Now().Add(wakeTimeout); ; time.Sleep(time.Millisecond) {
-		n, _, err := unix.Recvfrom(fd, b[:], unix.MSG_DONTWAIT)
-		if err == unix.EAGAIN && time.Now().Before(until) {
-			continue
-		}
-		return n == 1 && err == nil
+	n, _, err := unix.Recvfrom(fd, b[:], unix.MSG_DONTWAIT)
+	if err == nil && n == 0 {
+		return io.ErrUnexpectedEOF
 	}
+	return err
+}
+
+// awaitWakingByte keeps a connection whose byte of wake has not come, and puts it back into the
+// program's queue when it has. It may have to be sent again because that queue was full: until
+// then the program finds the queue empty.
+func (s *supervisor) awaitWakingByte(l *carriedListener, d *delivery) {
+	s.relays.Go(func() {
+		err := error(unix.EAGAIN)
+		for until := time.Now().Add(wakeTimeout); err == unix.EAGAIN && s.alive.Err() == nil && time.Now().Before(until); {
+			waitFor(d.fd, unix.POLLIN, int(waitSlice.Milliseconds()))
+			err = takeWakingByte(d.fd)
+		}
+		if err != nil {
+			d.drop()
+			return
+		}
+		s.pushBack(l, d)
+	})
 }
 
 // forget drops an arrival; it reports whether that was still there.
@@ -482,7 +500,10 @@ func (s *supervisor) takeAndDeliver(l *carriedListener, b *borrowed, c *notify.C
 	// at the same time, and behind it.
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	d, err := s.takeLocked(b.fd, c)
+	if !c.Valid() {
+		return errNotValid
+	}
+	d, err := s.takeLocked(l, b.fd)
 	if err == nil {
 		b.close()
 		s.deliver(c, b.family, l, d, flags)
@@ -490,11 +511,8 @@ func (s *supervisor) takeAndDeliver(l *carriedListener, b *borrowed, c *notify.C
 	return err
 }
 
-// takeLocked takes a connection from the program's queue, without waiting.
-func (s *supervisor) takeLocked(fd int, c *notify.Call) (*delivery, error) {
-	if !c.Valid() {
-		return nil, errNotValid
-	}
+// takeLocked takes a connection from the program's queue, without waiting. [l.mu]
+func (s *supervisor) takeLocked(l *carriedListener, fd int) (*delivery, error) {
 	if !waitFor(fd, unix.POLLIN, 0) {
 		return nil, unix.EAGAIN
 	}
@@ -528,16 +546,25 @@ func (s *supervisor) takeLocked(fd int, c *notify.Call) (*delivery, error) {
 		}
 		return d, nil
 	}
-	if a.near == nil || a.woken && !takeWakingByte(got) { // this end could not be made, or is gone
+	if a.near == nil { // it could not be made
 		unix.Close(got)
-		if a.near != nil {
-			abort(a.near)
-		}
 		abort(a.far)
 		return nil, unix.ECONNABORTED
 	}
 	d.from, d.remote = a, a.names.remote
-	return d, nil
+	if !a.woken {
+		return d, nil
+	}
+	switch err := takeWakingByte(got); err {
+	case nil:
+		return d, nil
+	case unix.EAGAIN:
+		s.awaitWakingByte(l, d)
+		return nil, err
+	default: // this end is gone
+		d.drop()
+		return nil, unix.ECONNABORTED
+	}
 }
 
 // deliver gives the program a connection as the answer of its accept.
