@@ -28,9 +28,10 @@ type lab struct {
 	ctx     context.Context
 	dir     string // every user may read and write it
 	viaduct string
-	self    string // this program, static
-	uid     int    // of the programs
-	apart   bool   // the programs are in a user namespace of their own
+	self    string        // this program, static
+	uid     int           // of the programs
+	apart   bool          // the programs are in a user namespace of their own
+	busy    time.Duration // of a trial beside busy loops
 	n       int
 	servers []*server     // of the trial
 	shown   map[fact]bool // by the trial
@@ -294,11 +295,16 @@ func (l *lab) client(how string, s *server, argv ...string) (out []byte, err err
 	ctx, cancel := context.WithTimeout(l.ctx, limit)
 	defer cancel()
 	var errs bytes.Buffer
+	stood := ""
 	c := l.command(ctx, argv...)
 	c.Stderr = &errs
+	c.Cancel = func() error {
+		stood = standstill(c.Process.Pid, s.cmd.Process.Pid) + s.out.String()
+		return c.Process.Kill()
+	}
 	out, err = c.Output()
 	if err != nil {
-		return out, fmt.Errorf("%s: %w\n%s%s%s", argv, err, out, errs.String(), resets(explain, s.explain))
+		return out, fmt.Errorf("%s: %w\n%s%s%s%s", argv, err, out, errs.String(), resets(explain, s.explain), stood)
 	}
 	want := map[string]string{overSDP: "sdp", sameHost: "pair"}[how]
 	if want == "" {

@@ -26,10 +26,11 @@ func main() {
 	rounds := flag.Int("rounds", 5, "of a measurement")
 	record := flag.String("record", "", "put the figures of a measurement into the results and the pages of the repository at `DIR` too")
 	only := flag.String("only", "", "try the programs whose name contains `TEXT`")
+	busy := flag.Duration("busy", 20*time.Second, "how long sshd is tried beside busy loops")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if err := try(ctx, *cost, *rounds, *record, *only); err != nil {
+	if err := try(ctx, *cost, *rounds, *record, *only, *busy); err != nil {
 		fmt.Fprintln(os.Stderr, "interop/run:", err)
 		os.Exit(1)
 	}
@@ -77,12 +78,13 @@ func table(users []user, rows []row) {
 	}
 }
 
-func try(ctx context.Context, cost bool, rounds int, file, only string) error {
+func try(ctx context.Context, cost bool, rounds int, file, only string, busy time.Duration) error {
 	l, err := newLab(ctx)
 	if err != nil {
 		return err
 	}
 	defer l.close()
+	l.busy = busy
 	if cost {
 		return l.cost(rounds, file)
 	}

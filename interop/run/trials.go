@@ -131,6 +131,7 @@ asyncio.run(main())`
 	{"busybox nc", "busybox nc", "busybox nc", []string{"busybox"}, netcat},
 	{"postgres, psql, pgbench", "psql, pgbench", "postgres", []string{"postgres", "initdb", "psql", "pgbench"}, postgres},
 	{"sshd, ssh, sftp", "ssh, sftp", "sshd", []string{"sshd", "ssh", "sftp", "ssh-keygen"}, sshd},
+	{"sshd beside busy loops", "sftp", "sshd, beside busy loops", []string{"sshd", "ssh", "sftp", "ssh-keygen"}, besideBusyLoops(sshd)},
 }
 
 // tellPeer has curl tell where it is connected to.
