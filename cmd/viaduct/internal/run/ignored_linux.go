@@ -30,13 +30,20 @@ const signals = 64
 // ignoredAtStart returns the signals that were ignored when this process was executed: they are to
 // be ignored in the program as well. It may be called once, before the process takes SIGCONT.
 //
-// Go's runtime puts its own handlers in place of most signals before any other code runs. It keeps
-// what was there before, and nothing but its memory holds it then: runtime.fwdSig, one word for each
-// signal. The linker lets no other package name that variable, and most builds have no table of
-// symbols. So the place is found by what the runtime writes there: a value that no other word of
-// its data has, put into the kernel's table for a signal that the runtime has left alone and takes
-// over on demand. Whatever does not look as expected is no reason to fail: the signals are returned
-// then that the kernel still ignores.
+// There is no plainer way in a program of pure Go. Go's runtime puts its own handlers in place of
+// most signals before any other code runs, so /proc/self/status shows what it has left, and package
+// signal knows what was ignored of SIGHUP and SIGINT only. The parent may ignore other signals than
+// its child was started with. A first step that looks before the runtime begins would have to be
+// another program, or C.
+//
+// The runtime keeps what was there before in runtime.fwdSig, one word for each signal. The linker
+// lets no other package name that variable, and most builds have no table of symbols. So the place is
+// found by what the runtime writes there: a value that no other word of its data has, put into the
+// kernel's table for a signal that the runtime has left alone and takes over on demand.
+//
+// That is safe at any moment: memory is only read, and the value is the address of a handler that
+// does nothing, should the signal come meanwhile. Whatever does not look as expected is no reason to
+// fail: the signals are returned then that the kernel still ignores.
 func ignoredAtStart() signalSet {
 	ignored := ignoredNow()
 	old, err := handlersAtStart()
@@ -63,19 +70,28 @@ func ignoredNow() signalSet {
 // other value the address of a handler.
 const sigIgnore = 1
 
+// emptyHandler returns the address of a signal handler that does nothing.
+func emptyHandler() uintptr
+
 // handlersAtStart returns what the runtime found in the kernel's table when the process began,
 // by signal. Of signals that it has left alone it is 0.
 func handlersAtStart() (old [signals + 1]uint64, err error) {
 	const probe = syscall.SIGCONT
-	const mark = 0x5ee1_dead_0b5e_55ed // no address of a process, and no text
-	var was, marked [4]uint64          // struct sigaction: the handler, flags, the restorer, the mask
+	var was, marked [4]uint64 // struct sigaction: the handler, flags, the restorer, the mask
 	if err := sigaction(probe, nil, &was); err != nil {
 		return old, err
 	}
 	if was[0] > sigIgnore {
 		return old, errors.New("run: the runtime has a handler for SIGCONT already")
 	}
-	marked = was
+	// On which stack a handler runs, and how it returns, is as with the runtime's.
+	if err := sigaction(syscall.SIGQUIT, nil, &marked); err != nil {
+		return old, err
+	}
+	if marked[0] <= sigIgnore {
+		return old, errors.New("run: the runtime has no handler for SIGQUIT")
+	}
+	mark := uint64(emptyHandler())
 	marked[0] = mark
 	if err := sigaction(probe, &marked, nil); err != nil {
 		return old, err

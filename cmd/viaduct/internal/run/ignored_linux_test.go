@@ -1,0 +1,32 @@
+//go:build linux && (amd64 || arm64)
+
+package run
+
+import (
+	"os"
+	"syscall"
+	"testing"
+)
+
+// TestHandlersAtStartContinued: the look at what was there before the runtime may be made while
+// SIGCONT comes, which it uses.
+func TestHandlersAtStartContinued(t *testing.T) {
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				syscall.Kill(os.Getpid(), syscall.SIGCONT)
+			}
+		}
+	}()
+	defer func() { close(stop); <-stopped }()
+	for range 20 {
+		if _, err := handlersAtStart(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
