@@ -23,7 +23,7 @@ func recipes(t *testing.T) (list []string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, m := range regexp.MustCompile(`(?s)viaduct run --rdma -- sh -c '\n(.*?)'\n`).FindAllStringSubmatch(string(b), -1) {
+		for _, m := range regexp.MustCompile(`(?s)viaduct run --rdma (?:--\S+ )*-- sh -c '\n(.*?)'\n`).FindAllStringSubmatch(string(b), -1) {
 			if strings.Contains(m[1], "&") {
 				list = append(list, m[1])
 			}
@@ -36,8 +36,8 @@ func recipes(t *testing.T) (list []string) {
 // by ones with a given exit status; the server is the one in the background.
 func TestRecipeFails(t *testing.T) {
 	list := recipes(t)
-	if len(list) < 2 {
-		t.Fatalf("%d recipes in docs, want those of docs/run-rdma.md", len(list))
+	if len(list) < 3 {
+		t.Fatalf("%d recipes in docs, want those of docs/ci.md and docs/run-rdma.md", len(list))
 	}
 	dir := t.TempDir()
 	script := "#!/bin/sh\ncase \" $* \" in *' -s '*|*' -F ') exit $SERVER;; esac\nexit $CLIENT\n"
