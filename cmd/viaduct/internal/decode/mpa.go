@@ -28,6 +28,8 @@ type mpaParser struct {
 	side  [2]mpaSide
 	ulp   *sdpState // nil unless it is SDP
 	isSDP bool      // by the options
+
+	nvme *nvmeQueue // nil unless it is one
 }
 
 // An mpaSide is what one side sends.
@@ -224,6 +226,9 @@ func (p *mpaParser) startUp(h *half, b []byte, filled int) {
 		const token = 16
 		if l, ok := rawHello(f.Private); ok && (len(f.Private) == sdpwire.HelloLen || len(f.Private) == sdpwire.HelloLen+token) {
 			greeting, layout = f.Private, l
+		}
+		if p.nvme = nil; greeting == nil && !p.isSDP && !h.back {
+			p.nvme = nvmeRequest(f.Private)
 		}
 	}
 	p.c.d.emit(m)

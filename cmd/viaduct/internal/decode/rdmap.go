@@ -2,6 +2,7 @@ package decode
 
 import (
 	"fmt"
+	"strings"
 
 	"viaduct/internal/wire/ddp"
 	"viaduct/internal/wire/mpa"
@@ -107,7 +108,7 @@ func (p *mpaParser) ddp(h *half, m *Message, ulpdu []byte, filled int) {
 		w.segments = 0
 	} else if !p.c.d.opt.Segments {
 		for _, f := range m.Fields { // of the layer above, for the line at the end
-			if len(f.Key) > 4 && f.Key[:4] == "sdp." {
+			if strings.HasPrefix(f.Key, "sdp.") || strings.HasPrefix(f.Key, "nvme.") {
 				w.inner = append(w.inner, f)
 			}
 		}
@@ -297,6 +298,8 @@ func (p *mpaParser) untagged(h *half, s *rdmaSide, m *Message, ulpdu []byte, fil
 		}
 	case op.IsSend() && p.ulp != nil && u.MO == 0:
 		p.ulp.send(h, m, u, body, filled)
+	case op.IsSend() && p.nvme != nil && u.MO == 0 && whole:
+		p.nvme.capsule(m, side(h) == 0, body)
 	}
 	return &q.whole, body
 }

@@ -185,6 +185,7 @@ func (b *Builder) Diagram() *Diagram {
 
 // telling are the fields that are shown at an arrow, with their words. The others are details.
 var telling = []struct{ key, word string }{
+	{"nvme.status", ""}, {"nvme.qid", "queue "}, {"nvme.slba", "block "}, {"nvme.blocks", "blocks "},
 	{"sdp.mode", ""}, {"sdp.s", "S="}, {"sdp.size", "size "}, {"sdp.payload", "payload "}, {"sdp.flags", ""}, {"sdp.port", "port "},
 	{"sdp.mseq", "MSeq "}, {"sdp.mseqack", "ack "}, {"sdp.bufs", "bufs "},
 	{"rdmap.size", "size "}, {"rdmap.term_text", ""}, {"rdmap.bytes", "bytes "},
