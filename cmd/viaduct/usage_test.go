@@ -8,7 +8,6 @@ import (
 )
 
 func TestUsage(t *testing.T) {
-	t.Parallel()
 	for _, c := range []struct{ args, reason string }{
 		{"", "a verb is missing"},
 		{"frobnicate", `unknown verb "frobnicate" (see`},
@@ -127,7 +126,6 @@ func TestWrongPeer(t *testing.T) {
 }
 
 func TestHelp(t *testing.T) {
-	t.Parallel()
 	r := runHere(t, "help")
 	for _, v := range []string{"demo", "serve", "get", "put", "echo", "ping", "nc", "proxy", "rping", "portmap", "version", "bench", "decode", "ladder", "wireshark"} {
 		if !strings.Contains(r.stdout, "\n  "+v+" ") {
