@@ -41,7 +41,7 @@ func TestAllocs(t *testing.T) {
 		{name: "markers", ci: Config{Markers: true}, cr: Config{Markers: true}},
 	} {
 		t.Run(v.name, func(t *testing.T) {
-			v.ci.Device, v.cr.Device = NewDevice(DeviceConfig{OmitCRC: v.noCRC}), NewDevice(DeviceConfig{OmitCRC: v.noCRC})
+			v.ci.Device, v.cr.Device = NewDevice(DeviceConfig{NoCRC: v.noCRC}), NewDevice(DeviceConfig{NoCRC: v.noCRC})
 			v.ci.Atomic, v.cr.Atomic, v.ci.Immediate, v.cr.Immediate = true, true, true, true
 			a, b := connect(t, &v.ci, &v.cr)
 			long := 200000

@@ -16,7 +16,7 @@ import (
 // come takes one receive. [RDMAP-5.3-2] [I-22]
 func TestBegunTwice(t *testing.T) {
 	const size = 60000
-	p, q := asInitiator(t, &Config{Device: NewDevice(DeviceConfig{OmitCRC: true})})
+	p, q := asInitiator(t, &Config{Device: NewDevice(DeviceConfig{NoCRC: true})})
 	mr, err := q.PD().RegisterSpace(&testSpace{base: 0x10000, mem: make([]byte, size)}, 0x10000, size, LocalOnly)
 	if err != nil {
 		t.Fatal(err)
@@ -43,7 +43,7 @@ func TestBegunTwice(t *testing.T) {
 
 // TestBeginAt: the least that has to be missing for a segment to be begun. [I-22]
 func TestBeginAt(t *testing.T) {
-	p, q := asInitiator(t, &Config{Device: NewDevice(DeviceConfig{OmitCRC: true})})
+	p, q := asInitiator(t, &Config{Device: NewDevice(DeviceConfig{NoCRC: true})})
 	mr, err := q.Register(make([]byte, 2*longMin), RemoteWrite)
 	if err != nil {
 		t.Fatal(err)
@@ -137,7 +137,7 @@ func TestBeginLong(t *testing.T) {
 		{name: "memory that is gone", head: send(rdmap.SendSE, 0, true), size: size, come: 5000, ends: true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			cfg := &Config{NoNudge: true, Markers: c.mark, MaxFPDU: 60000, Device: NewDevice(DeviceConfig{OmitCRC: !c.crc})}
+			cfg := &Config{NoNudge: true, Markers: c.mark, MaxFPDU: 60000, Device: NewDevice(DeviceConfig{NoCRC: !c.crc})}
 			var q *QueuePair
 			if c.lent {
 				var s *source

@@ -25,14 +25,14 @@ type Limits struct { // [I-70] [SEC-6.4.1-1] [RDMAP-8.1.2-5] [DDP-8.3.2-4]
 type DeviceConfig struct {
 	Limits Limits
 
-	// OmitCRC says that MPA's CRCs are not wanted. They are then left out on
+	// NoCRC says that MPA's CRCs are not wanted. They are then left out on
 	// connections whose peer does not want them either. It is for the
 	// administrator to set, and only where the whole path protects data at
 	// least as well as a CRC32c would: a TCP checksum does not. Nothing else
 	// that a program sees depends on it.
-	OmitCRC bool
+	NoCRC bool
 
-	// OmitCRC [MPA-4.4-6] [MPA-4.4-2] [MPA-4.4-3] [MPA-4.4-5] [MPA-1.2-2] [I-05].
+	// NoCRC [MPA-4.4-6] [MPA-4.4-2] [MPA-4.4-3] [MPA-4.4-5] [MPA-1.2-2] [I-05].
 }
 
 // A Device is what an RDMA adapter would be: the table of registered memory

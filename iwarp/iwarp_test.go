@@ -89,8 +89,8 @@ func TestTransfer(t *testing.T) {
 	for _, v := range variants {
 		t.Run(v.name, func(t *testing.T) {
 			if v.noCRC {
-				v.ci.Device = NewDevice(DeviceConfig{OmitCRC: true})
-				v.cr.Device = NewDevice(DeviceConfig{OmitCRC: true})
+				v.ci.Device = NewDevice(DeviceConfig{NoCRC: true})
+				v.cr.Device = NewDevice(DeviceConfig{NoCRC: true})
 			}
 			a, b := connect(t, &v.ci, &v.cr)
 			for _, n := range []int{0, 1, 2, 3, 100, 1424, 1425, 5000, 65536, 200000, 1 << 20} {

@@ -99,7 +99,7 @@ func asInitiator(t testing.TB, cfg *Config) (*peer, *QueuePair) {
 func asSilentInitiator(t testing.TB, cfg *Config, e mpa.Enhanced, markers bool) (*peer, *QueuePair) {
 	t.Helper()
 	p, ready := newPeer(t, Server, cfg)
-	crc := cfg == nil || cfg.Device == nil || !cfg.Device.cfg.OmitCRC
+	crc := cfg == nil || cfg.Device == nil || !cfg.Device.cfg.NoCRC
 	p.raw(mpa.Frame{Kind: mpa.Request, Rev: 2, CRC: crc, Markers: markers, Enhanced: true, Conn: e}.Append(nil))
 	f := p.frame()
 	p.enc = mpa.Encoder{CRC: crc, Markers: f.Markers}

@@ -13,7 +13,7 @@ import (
 // wherever they are cut, whatever messages come in between, and whether a sink is one piece of
 // memory or several. No byte outside is touched. [RDMAP-5.2.2-6]
 func TestReadsAhead(t *testing.T) {
-	p, q := asSilentInitiator(t, &Config{NoNudge: true, Polled: true, Device: NewDevice(DeviceConfig{OmitCRC: true})},
+	p, q := asSilentInitiator(t, &Config{NoNudge: true, Polled: true, Device: NewDevice(DeviceConfig{NoCRC: true})},
 		mpa.Enhanced{PeerToPeer: true, RTR: mpa.RTRWrite, IRD: 16, ORD: 16}, false)
 	p.ulpdu(rdmap.Write.TaggedHeader(0xffffffff, 1<<64-1, true).Append(nil))
 	target, err := q.PD().Register(make([]byte, 40000), RemoteWrite)

@@ -330,7 +330,7 @@ func TestSegmentSizeUnknown(t *testing.T) {
 // stream with a Terminate that names the segment, and nothing more is placed.
 // [I-22] [SEC-6.2.2-2] [DDP-8.3-1]
 func TestRevokedUnderWay(t *testing.T) {
-	p, q := asInitiator(t, &Config{Device: NewDevice(DeviceConfig{OmitCRC: true})})
+	p, q := asInitiator(t, &Config{Device: NewDevice(DeviceConfig{NoCRC: true})})
 	mem := make([]byte, 60000)
 	mr, _ := q.Register(mem, RemoteWrite)
 	u := tag(rdmap.Write, mr.STag(), 0, true, bytes.Repeat([]byte{1}, len(mem)))
@@ -353,7 +353,7 @@ func TestRevokedUnderWay(t *testing.T) {
 // length of the whole segment, not of its staged part. [RDMAP-4.8-6]
 func TestLongTerminate(t *testing.T) {
 	const size = 60000
-	cfg := &Config{RecvDepth: 4, NoNudge: true, Polled: true, StrictInvalidate: true, Device: NewDevice(DeviceConfig{OmitCRC: true})}
+	cfg := &Config{RecvDepth: 4, NoNudge: true, Polled: true, StrictInvalidate: true, Device: NewDevice(DeviceConfig{NoCRC: true})}
 	p, q := asSilentInitiator(t, cfg, mpa.Enhanced{PeerToPeer: true, RTR: mpa.RTRWrite, IRD: 16, ORD: 16}, false)
 	p.ulpdu(rdmap.Write.TaggedHeader(0xffffffff, 1<<64-1, true).Append(nil))
 	if err := q.PostRecv(RecvWR{SG: []SGE{Buf(make([]byte, size))}}); err != nil {

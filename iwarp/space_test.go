@@ -52,7 +52,7 @@ func TestSpace(t *testing.T) {
 			t.Parallel()
 			ci, cr := v.ci, v.cr
 			if v.noCRC {
-				ci.Device, cr.Device = NewDevice(DeviceConfig{OmitCRC: true}), NewDevice(DeviceConfig{OmitCRC: true})
+				ci.Device, cr.Device = NewDevice(DeviceConfig{NoCRC: true}), NewDevice(DeviceConfig{NoCRC: true})
 			}
 			qi, qr := connect(t, &ci, &cr)
 			far := func(q *QueuePair, seed byte) (*testSpace, *MemoryRegion) {

@@ -47,7 +47,7 @@ func client(ctx context.Context, nc net.Conn, c *Config) (_ *QueuePair, in *mpa.
 		return nil, nil, err
 	}
 	in, err = mpa.NewInitiator(mpa.InitiatorConfig{
-		Plain: c.Plain, Markers: c.Markers, CRC: !c.Device.cfg.OmitCRC, // [MPA-4.4-3] [DDP-3-7]
+		Plain: c.Plain, Markers: c.Markers, CRC: !c.Device.cfg.NoCRC, // [MPA-4.4-3] [DDP-3-7]
 		PeerToPeer: !c.ClientServer, RTR: rtr,
 		IRD: c.ird(), ORD: c.ord(), MaxIRD: c.maxIRD(), ULPDepth: c.ULPDepth,
 		Private: c.Private, MaxPrivate: c.MaxPrivate,

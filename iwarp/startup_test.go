@@ -55,7 +55,7 @@ func TestFirstBytes(t *testing.T) {
 		{"default", nil, "50020004" + "8010c010"},
 		{"client-server", &Config{ClientServer: true}, "50020004" + "00100010"},
 		{"plain", &Config{Plain: true}, "40010000"}, // [MPA2-10-3]
-		{"CRC off by the administrator", &Config{Device: NewDevice(DeviceConfig{OmitCRC: true})}, "10020004" + "8010c010"},
+		{"CRC off by the administrator", &Config{Device: NewDevice(DeviceConfig{NoCRC: true})}, "10020004" + "8010c010"},
 		{"markers and private data", &Config{Markers: true, Private: []byte{1, 2}}, "d0020006" + "8010c010" + "0102"}, // [MPA-7.1.2-2]
 		{"depths settled by the ULP", &Config{ULPDepth: true}, "50020004" + "bfffffff"},
 		{"no reads", &Config{IRD: -1, ORD: -1}, "50020004" + "8000c000"},

@@ -34,7 +34,7 @@ func TestTraffic(t *testing.T) {
 			seed := rand.Uint64()
 			t.Logf("seed %d", seed)
 			for _, c := range []*Config{&v.ci, &v.cr} {
-				c.Device = NewDevice(DeviceConfig{OmitCRC: v.noCRC})
+				c.Device = NewDevice(DeviceConfig{NoCRC: v.noCRC})
 				c.Atomic, c.Immediate = true, true
 				c.SendDepth, c.RecvDepth = 64, ops
 			}

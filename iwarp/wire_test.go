@@ -131,7 +131,7 @@ func TestMessagesOnTheWire(t *testing.T) {
 // [MPA-4.4-1] [MPA-4.4-9] [MPA-4.4-10] [I-29]
 func TestFPDUsOnTheWire(t *testing.T) {
 	for _, crc := range []bool{true, false} {
-		cfg := &Config{NoNudge: true, Device: NewDevice(DeviceConfig{OmitCRC: !crc})}
+		cfg := &Config{NoNudge: true, Device: NewDevice(DeviceConfig{NoCRC: !crc})}
 		p, q := asResponderWith(t, cfg, mpa.Frame{Kind: mpa.Reply, Rev: 2, Enhanced: true,
 			Conn: mpa.Enhanced{PeerToPeer: true, RTR: mpa.RTRWrite}})
 		p.next()
@@ -434,13 +434,13 @@ func TestMSNWrap(t *testing.T) {
 // [MPA-4.4-6] [MPA-4.4-7] [MPA-4.4-8] [MPA-4.1-7]
 func TestCRCNegotiated(t *testing.T) {
 	for _, c := range [][3]bool{{true, true, true}, {true, false, true}, {false, true, true}, {false, false, false}} {
-		a, b := connect(t, &Config{Device: NewDevice(DeviceConfig{OmitCRC: !c[0]})}, &Config{Device: NewDevice(DeviceConfig{OmitCRC: !c[1]})})
+		a, b := connect(t, &Config{Device: NewDevice(DeviceConfig{NoCRC: !c[0]})}, &Config{Device: NewDevice(DeviceConfig{NoCRC: !c[1]})})
 		if a.Params().CRC != c[2] || b.Params().CRC != c[2] {
 			t.Errorf("%v: %t, %t", c, a.Params().CRC, b.Params().CRC)
 		}
 		transfer(t, a, b, 3000)
 	}
-	off := func() *Config { return &Config{NoNudge: true, Device: NewDevice(DeviceConfig{OmitCRC: true})} }
+	off := func() *Config { return &Config{NoNudge: true, Device: NewDevice(DeviceConfig{NoCRC: true})} }
 	p, q := asResponderWith(t, off(), mpa.Frame{Kind: mpa.Reply, Rev: 2, Enhanced: true, Conn: mpa.Enhanced{PeerToPeer: true, RTR: mpa.RTRWrite}})
 	sink := make([]byte, 8)
 	q.PostRecv(RecvWR{SG: []SGE{Buf(sink)}})

@@ -45,7 +45,7 @@ func newSetup(opt Options, dev *iwarp.Device) (*setup, error) {
 }
 
 func newDevice(opt *Options) *iwarp.Device {
-	return iwarp.NewDevice(iwarp.DeviceConfig{OmitCRC: opt.NoCRC, Limits: iwarp.Limits{QueueDepth: max(sendDepth, 1024)}})
+	return iwarp.NewDevice(iwarp.DeviceConfig{NoCRC: opt.NoCRC, Limits: iwarp.Limits{QueueDepth: max(sendDepth, 1024)}})
 }
 
 // maxWish is the largest size of Private Buffers, in bytes, that a peer is given

@@ -30,7 +30,7 @@ const (
 )
 
 func iwarpConfig(m measure) (*iwarp.Config, *iwarp.Device) {
-	dev := iwarp.NewDevice(iwarp.DeviceConfig{OmitCRC: !m.CRC})
+	dev := iwarp.NewDevice(iwarp.DeviceConfig{NoCRC: !m.CRC})
 	c := &iwarp.Config{
 		Device: dev, PD: dev.NewPD(), Congestion: m.Congestion, SameHost: m.sameHost(), IRD: 64, ORD: 64,
 		SendDepth: 2*m.Depth + 16, RecvDepth: 2 * iwarpRecvs,

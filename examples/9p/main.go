@@ -39,7 +39,7 @@ type session struct {
 
 func main() {
 	listener, err := iwarp.Listen(":5640", &iwarp.Config{RecvDepth: depth, EndWithPeer: true,
-		Device: iwarp.NewDevice(iwarp.DeviceConfig{OmitCRC: true})})
+		Device: iwarp.NewDevice(iwarp.DeviceConfig{NoCRC: true})})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -61,8 +61,8 @@ func newDevice(s *Service, i int, d Device) *device {
 		v.port = s.roce.NewPort()
 	}
 	v.iw = iwarp.NewDevice(iwarp.DeviceConfig{
-		OmitCRC: s.opt.NoCRC,
-		Limits:  iwarp.Limits{Streams: maxQP, Regions: maxMR, QueueDepth: 2 * maxQPWR, CQEntries: 8 * maxQPWR},
+		NoCRC:  s.opt.NoCRC,
+		Limits: iwarp.Limits{Streams: maxQP, Regions: maxMR, QueueDepth: 2 * maxQPWR, CQEntries: 8 * maxQPWR},
 	})
 	v.found = abi.Found{
 		Driver: v.is.driver, Index: uint32(i), Name: d.Name,

@@ -77,7 +77,7 @@ Whoever reaches the port may read and write the disks.`,
 
 func runNVMe(ctx context.Context, e *shell.Env, p *nvmePlan, disks []string) error {
 	cfg := nvme.Config{NQN: p.nqn, Logger: e.Log, Stream: &iwarp.Config{
-		Device: iwarp.NewDevice(iwarp.DeviceConfig{OmitCRC: p.noCRC}), Logger: e.Log,
+		Device: iwarp.NewDevice(iwarp.DeviceConfig{NoCRC: p.noCRC}), Logger: e.Log,
 		Prepare: func(q *iwarp.QueuePair) error {
 			e.Status.Server().WatchQueuePair(q, status.Hint{Role: "accept"})
 			return nil
