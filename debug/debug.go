@@ -8,7 +8,7 @@ import (
 	"viaduct/vi"
 )
 
-// A Config says what a process tells about itself.
+// A Config describes the process to "viaduct ps".
 type Config struct {
 	Program string // what it does; empty is the name of its executable
 	Version string
@@ -25,9 +25,8 @@ type Server struct {
 	s *status.Server
 }
 
-// Listen makes the status socket of this process. The error tells of a directory that
-// belongs to another user, or that others can write or look into; others are those of
-// the system.
+// Listen creates the status socket of this process. It returns an error if the directory belongs to
+// another user, or if others can write or read it.
 func Listen(c Config) (*Server, error) {
 	s, err := status.Listen(status.Config{Program: c.Program, Version: c.Version, Dir: c.Dir})
 	if err != nil {
@@ -47,14 +46,14 @@ func (s *Server) server() *status.Server {
 // Close removes the socket. It may be called twice.
 func (s *Server) Close() error { return s.server().Close() }
 
-// Listening names an address at which the process accepts connections. Call the
-// result when it does no longer.
+// Listening registers an address at which the process accepts connections. Call the result when it
+// stops to.
 func (s *Server) Listening(transport, url string) (over func()) {
 	return s.server().Listening(transport, url)
 }
 
-// A Hint is what a program knows of a connection beyond what the connection
-// tells itself. Empty fields are filled in.
+// A Hint holds facts about a connection that the connection itself does not report. Empty fields
+// are filled in.
 type Hint struct {
 	Transport     string // "sdp", "iwarp", "vi" or "tcp"
 	Role          string // "dial", "accept" or "peer"
@@ -71,16 +70,16 @@ func hints(h []Hint) []status.Hint {
 	return []status.Hint{status.Hint(h[0])}
 }
 
-// WatchConn shows a byte stream: an *sdp.Conn with all it counts, an
-// *sdp.TCPConn or *net.TCPConn with what the system knows. Others are not
-// shown, since nothing tells when they end. At most one hint is read.
+// WatchConn registers a byte stream: an *sdp.Conn with all its counters, or an *sdp.TCPConn or
+// *net.TCPConn with the kernel's. Others are not registered, since nothing reports their end. At
+// most one hint is read.
 func (s *Server) WatchConn(c net.Conn, hint ...Hint) { s.server().WatchConn(c, hints(hint)...) }
 
-// WatchQueuePair shows a stream, until it has ended. At most one hint is read.
+// WatchQueuePair registers a stream until it has ended. At most one hint is read.
 func (s *Server) WatchQueuePair(q *iwarp.QueuePair, hint ...Hint) {
 	s.server().WatchQueuePair(q, hints(hint)...)
 }
 
-// WatchVI shows a VI that is, or will be, connected, until it is connected no
-// more. At most one hint is read.
+// WatchVI registers a VI that is, or will be, connected, until its connection ends. At most one
+// hint is read.
 func (s *Server) WatchVI(v *vi.VI, hint ...Hint) { s.server().WatchVI(v, hints(hint)...) }

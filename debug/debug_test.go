@@ -12,8 +12,8 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// TestShown: what a program says of itself and of a connection is what "viaduct ps" is
-// told.
+// TestShown: "viaduct ps" shows the descriptions that a program gives of itself and of a
+// connection.
 func TestShown(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
 	s, err := debug.Listen(debug.Config{Program: "test", Version: "7", Dir: dir})
@@ -58,7 +58,7 @@ func TestShown(t *testing.T) {
 	}
 }
 
-// TestNil: a program that has no status socket need not ask whether it has.
+// TestNil: a program without a status socket can call the methods of a nil Server.
 func TestNil(t *testing.T) {
 	var none *debug.Server
 	none.WatchConn(nil)

@@ -1,5 +1,5 @@
-// Package debug lets a process tell what its connections do. A program opens
-// a status socket and names what is to be seen:
+// Package debug makes the connections of a process visible to "viaduct ps" and "viaduct stat". A
+// program opens a status socket and registers its connections:
 //
 //	s, err := debug.Listen(debug.Config{Program: "replicator"})
 //	defer s.Close()
@@ -7,10 +7,10 @@
 //	s.WatchQueuePair(qp)  // a stream of package iwarp
 //	s.WatchVI(v)          // a connected VI
 //
-// "viaduct ps" and "viaduct stat" then show the process beside those of the
-// command; with --json they are what a program reads.
+// The two commands then list the process together with their own. Use their flag --json to read the
+// list by a program.
 //
-// The socket is in the user's run directory, for this user alone. Nothing is
-// counted or sent unless it is asked for, and watching a connection keeps
-// neither a goroutine nor, once it has ended, the connection.
+// The socket is in the user's run directory, for this user alone. Nothing is counted or sent unless
+// it is asked for. Watching a connection needs no goroutine, and does not keep the connection alive
+// once it has ended.
 package debug

@@ -17,7 +17,7 @@ type Placer struct {
 	long *long      // nil until a read was planned
 }
 
-// A long is what the frames need that do not pass through the staging buffer.
+// A long holds the state of frames that do not pass through the staging buffer.
 type long struct {
 	Predictions
 	pins    []regmem.Ref // memory of the frame in progress, from Plan to Landed
@@ -46,7 +46,7 @@ func (x *Placer) Missing() int {
 	return x.f.Size - x.f.placed
 }
 
-// Receive takes the frames in p, as [frameio.Protocol] wants it. No pin outlasts it.
+// Receive handles the frames in p, as [frameio.Protocol] requires. No pin outlasts it.
 func (x *Placer) Receive(p []byte, mayPlan bool) (n, missing int, err error) {
 	w := x.Wire
 	for n < len(p) && err == nil {
@@ -78,8 +78,8 @@ func (x *Placer) Receive(p []byte, mayPlan bool) (n, missing int, err error) {
 	return n, x.Missing(), err
 }
 
-// Take begins a frame outside of Receive, places payload of it, and ends it if that is all. No other
-// frame is open.
+// Take begins a frame outside of Receive, places its payload, and ends it if the payload is
+// complete. No other frame may be open.
 func (x *Placer) Take(f Frame, payload []byte) error {
 	x.f = f
 	if len(payload) > 0 {
@@ -135,9 +135,9 @@ func (x *Placer) copy(ref regmem.Ref, p []byte) error {
 	return ref.CopyFrom(p)
 }
 
-// Hold keeps the pin of ref in place of the one before, until the end of the Receive or Landed in
-// progress. Messages that follow each other use the same memory as a rule, so that one pin serves
-// many. Far memory and memory that may fault are not held: the result is false.
+// Hold keeps the pin of ref, instead of the previous one, until the current Receive or Landed ends.
+// Successive messages usually use the same memory, so that one pin serves many. Far memory and
+// memory that may fault are not held, and Hold returns false.
 func (x *Placer) Hold(ref regmem.Ref) bool {
 	if !ref.Pins() || ref.Guarded() || ref.Far() {
 		return false
@@ -172,8 +172,8 @@ func (m *long) unpin() {
 	m.pins, m.discard = regmem.ReleaseAll(m.pins), nil
 }
 
-// Plan tells where the missing bytes of the frame in progress belong, and where those of the frames
-// behind it probably will.
+// Plan names the places for the missing bytes of the current frame, and for the frames that will
+// probably follow.
 func (x *Placer) Plan(p *frameio.Plan) {
 	if x.long == nil {
 		x.long = new(long)
@@ -186,8 +186,8 @@ func (x *Placer) Plan(p *frameio.Plan) {
 	}
 }
 
-// planRest plans the missing bytes of the frame. It is false if they are not wanted: then they are
-// read to where they do no harm.
+// planRest plans the missing bytes of the frame. If they are not wanted, it returns false and they
+// are read to a place where they do no harm.
 func (x *Placer) planRest(p *frameio.Plan) bool {
 	m := x.long
 	for at := x.f.placed; at < x.f.Size; {
@@ -207,9 +207,9 @@ func (x *Placer) planRest(p *frameio.Plan) bool {
 	return true
 }
 
-// Landed takes what came to the places of the last Plan, as [frameio.Protocol] wants it. No pin
-// outlasts it.
-func (x *Placer) Landed(p *frameio.Plan, frame, behind int) (taken, missing int, err error) {
+// Landed handles the bytes read to the places of the last Plan, as [frameio.Protocol] requires. No
+// pin outlasts it.
+func (x *Placer) Landed(p *frameio.Plan, frame, after int) (taken, missing int, err error) {
 	if x.Missing() > 0 {
 		x.long.unpin()
 		x.f.placed += frame
@@ -218,13 +218,13 @@ func (x *Placer) Landed(p *frameio.Plan, frame, behind int) (taken, missing int,
 		}
 	}
 	for _, f := range p.Predicted {
-		if err != nil || behind <= len(f.Header) {
+		if err != nil || after <= len(f.Header) {
 			break
 		}
 		var k int
-		k, err = x.takePredicted(f, behind)
+		k, err = x.takePredicted(f, after)
 		taken += k
-		if behind -= k; k <= len(f.Header) {
+		if after -= k; k <= len(f.Header) {
 			break
 		}
 	}

@@ -26,7 +26,7 @@ const (
 
 const header, sumLen, watchedLen, least = 4, 4, 8, 8 << 10
 
-// A model is a protocol of such frames, whose payloads belong one behind the other.
+// A model is a protocol of such frames, whose payloads are adjacent in memory.
 type model struct {
 	placer.Placer
 	region *regmem.Region
@@ -155,7 +155,7 @@ func sum(p []byte) (s uint32) {
 	return s
 }
 
-// appendFrame appends a frame to the stream, and what it leaves in memory to want.
+// appendFrame appends a frame to the stream, and its effect on memory to want.
 func appendFrame(stream, want []byte, kind byte, size int, rnd *rand.Rand) (s, w []byte) {
 	if kind == watched {
 		size = max(size, watchedLen)

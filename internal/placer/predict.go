@@ -42,7 +42,7 @@ func (a *Predictions) Len() int { return len(a.plan.Predicted) }
 // Next returns how many bytes of the stream come before the headers of the next frame to be predicted.
 func (a *Predictions) Next() int { return a.first + a.size + a.gap }
 
-// Try runs f, and takes back the frames that it added unless it is true.
+// Try runs f. If f returns false, Try removes the frames that f added.
 func (a *Predictions) Try(f func() bool) bool {
 	n, before := a.Len(), a.extent
 	if f() {
@@ -67,8 +67,8 @@ func (a *Predictions) Pin(ref regmem.Ref, n int) []byte {
 	return ref.B()
 }
 
-// Add predicts a frame by the length of its headers, the memory of its payload, which is pinned or
-// lent, and the length of what comes behind that. It is false if there is no room for the frame.
+// Add predicts a frame: the length of its headers, the memory of its payload, which is pinned or
+// lent, and the length of its trailer. It returns false if there is no room for the frame.
 func (a *Predictions) Add(header int, place []byte, trailer int) bool {
 	if len(place) == 0 || !a.plan.Room() || a.size+len(place) > a.Max {
 		return false
@@ -79,8 +79,8 @@ func (a *Predictions) Add(header int, place []byte, trailer int) bool {
 	return true
 }
 
-// takePredicted takes a frame that came as it was predicted, and the trailer of the one before. It
-// returns how many of the n bytes that came from there on it took: none behind the headers if
+// takePredicted handles a frame that matches its prediction, and the trailer of the frame before. n
+// bytes came from there on. It returns how many of them it consumed: none after the headers if
 // another frame came.
 func (x *Placer) takePredicted(f frameio.Prediction, n int) (taken int, err error) {
 	if x.f.open {

@@ -11,9 +11,9 @@ type Wire interface {
 	// neither placed nor ended. An error ends the connection, but for frameio.ErrEnough.
 	Next(p []byte, early bool, f *Frame) (n int, payload []byte, ok bool, err error)
 
-	// Predicted is Next for a frame that was predicted, by its headers: the payload behind them was
-	// read to place, as far as it has come. come bytes have come from the headers on. ok is false,
-	// and nothing is changed, if another frame came.
+	// Predicted is Next for a predicted frame. headers are its headers, and its payload was read to
+	// place as far as it has arrived. come bytes have arrived, counted from the headers. ok is
+	// false, and nothing is changed, if another frame came.
 	Predicted(headers, place []byte, come int, f *Frame) (payload []byte, ok bool, err error)
 
 	// Target pins the memory of the payload from offset off on: the first piece, n bytes at most.
@@ -21,7 +21,7 @@ type Wire interface {
 	// lies in the region that held pins comes without a pin of its own.
 	Target(held regmem.Ref, off, n int) regmem.Ref
 
-	// Lost tells that memory was gone when bytes were copied to it.
+	// Lost reports that memory faulted when bytes were copied to it.
 	Lost(err error)
 
 	// End is called once for each frame when its payload is in place, or was dropped. trailer has
@@ -43,9 +43,9 @@ type Frame struct {
 	placed int  // bytes of payload that are in place, or were dropped
 }
 
-// Begin begins a frame with size bytes of payload to be placed, and trailer bytes behind them that End
-// needs and that have not come. at is the memory of all payload, if the Wire knows it already and the
-// held pin covers it.
+// Begin begins a frame with size bytes of payload to place, followed by trailer bytes that End
+// needs and that have not arrived. at is the memory of the whole payload, if the Wire knows it
+// already and the held pin covers it.
 func (f *Frame) Begin(size, trailer int, at []byte) {
 	f.Size, f.Trailer, f.At, f.Watched, f.placed = size, trailer, at, false, 0
 }

@@ -40,13 +40,12 @@ func (o Outcome) String() string {
 	return fmt.Sprintf("Outcome(%#x)", uint8(o))
 }
 
-// Access checks that length bytes from address addr of the region named by
-// handle may be used in the way need says, by a connection of domain d and
-// identity owner, and pins them. The checks are made in the order of the
-// Outcome constants and the first that fails is returned; the bytes are
-// untouched then and nothing is pinned. Every bit of need must be granted.
+// Access checks that a connection of domain d and identity owner may use length bytes at addr of
+// the region of handle, in the way that need describes, and pins them. The checks are made in the
+// order of the Outcome constants, and the first failure is returned. The bytes are then untouched
+// and nothing is pinned. Every bit of need must be granted.
 //
-// A range of length 0 passes if addr lies in the region or right behind it.
+// A range of length 0 passes if addr lies in the region or at its end.
 func (g *Registry) Access(handle uint32, addr, length uint64, d *Domain, owner any, need Rights) (Ref, Outcome) {
 	r := g.live.get(handle)
 	if r == nil {
@@ -98,8 +97,8 @@ func Within(ref Ref, addr, length uint64, d *Domain, owner any, need Rights) ([]
 	return r.mem[off:end:end], OK
 }
 
-// Check is Access without the pin: it tells whether a range could be used
-// now, for checks at the start of a message whose bytes are placed later.
+// Check is Access without the pin: it reports whether a range could be used now, for checks at the
+// start of a message whose bytes are placed later.
 func (g *Registry) Check(handle uint32, addr, length uint64, d *Domain, owner any, need Rights) Outcome {
 	r := g.live.get(handle)
 	if r == nil {

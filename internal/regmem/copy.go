@@ -9,8 +9,7 @@ import (
 	"unsafe"
 )
 
-// ErrFault tells that registered memory could not be touched: the file behind
-// a mapping has shrunk.
+// ErrFault means that registered memory could not be accessed: the file of a mapping has shrunk.
 var ErrFault = errors.New("regmem: memory fault in a guarded region")
 
 // Copy copies len(src) bytes to dst, which must be at least as long. If
@@ -24,10 +23,10 @@ func Copy(dst, src []byte, guarded bool) error {
 	return Guard(func() { copy(dst[:len(src)], src) })
 }
 
-// CopyLast is Copy for memory that a program watches instead of waiting for a
-// completion: the last bytes become visible after all others. Those are the last
-// 8 or 4 bytes, at once, if dst ends at such a boundary, else what lies behind the
-// last boundary of 4, one by one. [VIA-4.2-5]
+// CopyLast is Copy for memory that a program polls instead of waiting for a completion: the last
+// bytes become visible after all others. These are the last 8 or 4 bytes, at once, if dst ends at
+// such a boundary. Otherwise they are the bytes after the last boundary of 4, one by one.
+// [VIA-4.2-5]
 func CopyLast(dst, src []byte, guarded bool) error {
 	if guarded {
 		return Guard(func() { copyLast(dst[:len(src)], src) })
@@ -62,7 +61,7 @@ func copyLast(dst, src []byte) {
 	}
 }
 
-// pageSize is that of the smallest pages there are.
+// pageSize is the smallest page size of all systems.
 const pageSize = 4096
 
 // probe reads a byte of each page of b. The error is ErrFault.

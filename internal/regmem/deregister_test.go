@@ -83,7 +83,7 @@ func TestDeregisterWaitsForPins(t *testing.T) {
 	})
 }
 
-// holder is a sender that waits for its peer with a pin in hand.
+// holder is a sender that waits for its peer while it holds a pin.
 type holder struct {
 	mu    sync.Mutex
 	ref   Ref
@@ -98,8 +98,8 @@ func (h *holder) Relinquish() {
 	h.ref = Ref{}
 }
 
-// A peer that stalls does not keep memory: its holder is asked to
-// let go.
+// A stalled peer does not block deregistration, because the holder of the pin is asked to release
+// it.
 func TestDeregisterDoesNotWaitForHolders(t *testing.T) {
 	g := New(Limits{})
 	r := register(t, g, 100, Options{})

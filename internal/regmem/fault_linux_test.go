@@ -10,8 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A mapped file that shrinks fails the transfers that touch it, and nothing
-// else.
+// A mapped file that shrinks fails the transfers that access it, and nothing else.
 func TestFault(t *testing.T) {
 	page := os.Getpagesize()
 	f, err := os.Create(filepath.Join(t.TempDir(), "f"))

@@ -5,7 +5,7 @@ import (
 	"unsafe"
 )
 
-// Rights is a set of things that may be done to a region through its handle.
+// Rights is a set of operations that are allowed on a region through its handle.
 type Rights uint8
 
 const (
@@ -47,16 +47,16 @@ type Domain struct {
 // NewDomain returns a domain that equals no other.
 func NewDomain() *Domain { return new(Domain) }
 
-// attributes is what can be changed while a region is registered. It is
-// replaced as a whole, so that a lookup sees one consistent set.
+// attributes holds the changeable attributes of a region. It is replaced as a whole, so that a
+// lookup sees one consistent set.
 type attributes struct {
 	rights Rights
 	domain *Domain
 	owner  any
 }
 
-// closing is the bit of Region.state that tells that no new pin is granted.
-// The bits below it count pins.
+// closing is the bit of Region.state which means that no new pin is granted. The bits below it
+// count pins.
 const closing = 1 << 62
 
 // A Region is a range of memory under one handle. It is made by
@@ -94,7 +94,7 @@ func (r *Region) Len() int { return int(r.size) }
 // Bytes returns the memory itself, nil if the region is far.
 func (r *Region) Bytes() []byte { return r.mem }
 
-// Rights returns what the region allows now.
+// Rights returns the current rights of the region.
 func (r *Region) Rights() Rights { return r.attrs.Load().rights }
 
 // Domain returns the protection tag or domain of the region.
@@ -104,11 +104,10 @@ func (r *Region) Domain() *Domain { return r.attrs.Load().domain }
 // the domain.
 func (r *Region) Owner() any { return r.attrs.Load().owner }
 
-// Parent returns the region that this window looks into, nil if r is no
-// window.
+// Parent returns the region of this window, or nil if r is no window.
 func (r *Region) Parent() *Region { return r.parent }
 
-// Live tells that the region is registered and not being deregistered.
+// Live reports whether the region is registered and not being deregistered.
 func (r *Region) Live() bool { return r.state.Load()&closing == 0 }
 
 // pin keeps the memory in place; false if the region is being deregistered.
@@ -132,8 +131,8 @@ func (r *Region) unpin() {
 	}
 }
 
-// A Ref is a pinned range of a region. The zero Ref pins nothing. It has four words: the
-// compiler keeps structs of more in memory in place of registers, and Refs are passed by each
+// A Ref is a pinned range of a region. The zero Ref pins nothing. It has four words, because the
+// compiler passes larger structs in memory instead of registers, and Refs are passed by each
 // function between a message and its bytes.
 type Ref struct {
 	p      *byte // the first byte, nil if they are far
@@ -142,7 +141,7 @@ type Ref struct {
 	at     uint64 // address of the first byte in the space of a far region
 }
 
-// Of returns a Ref to bytes of which nothing is pinned.
+// Of returns a Ref to unpinned bytes.
 func Of(b []byte) Ref { return Ref{p: unsafe.SliceData(b), n: len(b)} }
 
 // B returns the bytes, nil if they are far. They are not to be kept past Release.
@@ -160,12 +159,12 @@ func (ref Ref) Unpinned() Ref { return Ref{p: ref.p, n: ref.n} }
 // Len returns the number of bytes.
 func (ref Ref) Len() int { return ref.n }
 
-// Guarded tells that touching B may fault, since the memory is a mapped file
-// that another process can truncate. Copy such bytes with [Copy].
+// Guarded reports whether accessing B may fault, because the memory is a mapped file that another
+// process can truncate. Copy such bytes with [Copy].
 func (ref Ref) Guarded() bool { return ref.region != nil && ref.region.guarded }
 
-// FaultBreaks tells that B may be moved by the call that reads or writes the stream although
-// it is Guarded: the fault that it meets may end the connection.
+// FaultBreaks reports whether the system call that reads or writes the stream may move B although
+// it is Guarded. A fault may then end the connection.
 func (ref Ref) FaultBreaks() bool { return ref.region != nil && ref.region.faultBreaks }
 
 // Probe reads a byte of each page of B. The error is a fault.
@@ -197,7 +196,7 @@ func (ref Ref) CopyLastFrom(src []byte) error {
 	return CopyLast(ref.B(), src, ref.Guarded())
 }
 
-// Pins tells that Release is still owed.
+// Pins reports whether Release must still be called.
 func (ref Ref) Pins() bool { return ref.region != nil }
 
 // RegionOf returns the region that a range belongs to, nil for the zero Ref.
@@ -224,8 +223,8 @@ func ReleaseAll(refs []Ref) []Ref {
 	return refs[:0]
 }
 
-// Closing tells that the region is being deregistered and its deregistration waits
-// for the pin.
+// Closing reports whether the region is being deregistered and its deregistration waits for the
+// pin.
 func (ref Ref) Closing() bool {
 	r := ref.region
 	return r != nil && (r.state.Load()&closing != 0 || r.parent != nil && r.parent.state.Load()&closing != 0)

@@ -46,14 +46,13 @@ type Registry struct {
 // A Holder keeps pins while it waits for a peer (a sender whose socket is
 // full), and can be asked to let go of them.
 type Holder interface {
-	// Relinquish copies what is still needed of pinned memory elsewhere and
-	// releases the pins. It does not wait for a peer.
+	// Relinquish copies the bytes of pinned memory that are still needed, and releases the pins. It
+	// does not wait for a peer.
 	Relinquish()
 }
 
-// AddHolder makes Deregister ask h to relinquish. A holder adds itself first
-// and looks at [Ref.Closing] of its pins afterwards, so that it can't miss a
-// deregistration that is under way.
+// AddHolder makes Deregister ask h to relinquish. To miss no deregistration in progress, a holder
+// adds itself first and checks [Ref.Closing] of its pins afterwards.
 func (g *Registry) AddHolder(h Holder) {
 	g.holdersMu.Lock()
 	if g.holders == nil {
@@ -105,12 +104,12 @@ type Options struct {
 	// virtual address.
 	ZeroBased bool
 
-	// Guarded says that the memory may fault when touched (a mapped file
-	// that can be truncated); see [Copy].
+	// Guarded means that accessing the memory may fault (a mapped file that can be truncated); see
+	// [Copy].
 	Guarded bool
 
-	// FaultBreaks says, with Guarded, that the kernel may be given the memory all
-	// the same: a fault that it meets in a stream ends the connection.
+	// FaultBreaks, together with Guarded, allows the kernel to access the memory directly. A fault
+	// in a stream then ends the connection.
 	FaultBreaks bool
 
 	// Key, if KeySet, fixes the low eight bits of the handle.
@@ -147,13 +146,12 @@ func (g *Registry) RegisterPointer(p unsafe.Pointer, n uint64, o Options) (*Regi
 	return g.Register(unsafe.Slice((*byte)(p), int(n)), o)
 }
 
-// Bind opens a window: a new handle for n bytes at offset off of r, with
-// rights and owner of its own. The window is closed by Deregister, and r
-// can't be deregistered before. A window's addresses are those of r, unless
-// o.ZeroBased makes them start at 0.
+// Bind opens a window: a new handle for n bytes at offset off of r, with rights and owner of its
+// own. Deregister closes the window, and r cannot be deregistered before. A window has r's
+// addresses, unless o.ZeroBased makes them start at 0.
 //
-// Errors: ErrInvalid if the range is empty or leaves r or r is a window
-// itself, ErrNoRegion if r is gone, ErrLimit.
+// Errors: ErrInvalid if the range is empty or leaves r or r is a window itself, ErrNoRegion if r is
+// gone, ErrLimit.
 func (g *Registry) Bind(r *Region, off, n uint64, o Options) (*Region, error) {
 	if r.parent != nil || n == 0 || off > r.size || n > r.size-off {
 		return nil, fmt.Errorf("%w: window of %d bytes at %d in a region of %d", ErrInvalid, n, off, r.size)
@@ -201,9 +199,9 @@ func (g *Registry) add(r *Region, o Options, counted bool) error {
 	return nil
 }
 
-// drawLocked picks a handle that is not 0, not in use and not in quarantine.
-// Handles are drawn from the system's generator, so that a peer can't guess
-// the handle of a region it was not told about.
+// drawLocked returns a handle that is not 0, not in use and not in quarantine. Handles come from
+// the system's random generator, so that a peer cannot guess the handle of a region that it was not
+// given.
 func (g *Registry) drawLocked(o Options) uint32 {
 	for {
 		if len(g.unread) < 4 {

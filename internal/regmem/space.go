@@ -5,9 +5,9 @@ import (
 	"math"
 )
 
-// A Space is memory that this process can't address, such as that of another
-// process. Its methods may be called by any number of goroutines at a time. They move all of
-// p or return an error; some bytes may have been moved then.
+// A Space is memory that this process cannot address, for example that of another process. Any
+// number of goroutines may call its methods at a time. A method moves all of p or returns an error;
+// part of p may have been moved then.
 type Space interface {
 	ReadAt(p []byte, addr uint64) error
 	WriteAt(p []byte, addr uint64) error

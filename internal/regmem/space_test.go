@@ -41,7 +41,7 @@ func farRegionAt(base uint64, n int) *Region {
 	return r
 }
 
-// Far bytes are copied at the address that was checked, and by that alone.
+// Far bytes are copied at exactly the address that was checked.
 func TestSpace(t *testing.T) {
 	s := &testSpace{[]byte("0123456789abcdef")}
 	g := New(Limits{})
