@@ -118,6 +118,9 @@ func (l *link) take(short bool) (rs []*rocecore.Request, p progress) {
 	defer s.mu.Unlock()
 	for {
 		a := q.attrs.Load()
+		if a.State == abi.SQD && len(l.posted) == 0 {
+			q.endDraining()
+		}
 		switch {
 		case s.ring.mem == nil || l.over, a.State != abi.RTS && a.State != abi.Err, s.ring.waiting() == uint32(len(l.posted)):
 			return rs, idle

@@ -150,7 +150,7 @@ func (l *link) RequestDone(_ *rocecore.Request, c rocecore.Completion) {
 		q.fail()
 	}
 	q.finish(&w.posted, status)
-	if l.stalled && len(l.posted) == 0 {
+	if len(l.posted) == 0 && (l.stalled || q.draining()) {
 		l.stalled = false
 		go q.kick(false)
 	}

@@ -179,3 +179,27 @@ func TestWireDatagram(t *testing.T) {
 	a.qp.Close()
 	b.qp.Close()
 }
+
+// A queue pair whose peer is elsewhere is drained when all that was posted before is complete.
+func TestWireDrain(t *testing.T) {
+	a, b := wireEnds(t, RC)
+	connect(a, b, nil)
+	a.memory.add(1, 64, abi.AccessLocalWrite)
+	b.memory.add(2, 64, abi.AccessLocalWrite)
+	a.post(OpSend, 1, one(1, 8, 0)) // finds no receive
+	a.modify(abi.SQD, 0, func(c *Change) { c.Mask |= MaskDrainNotify })
+	drained := func() bool {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		return len(a.events) == 1 && a.events[0] == abi.AsyncSQDrained
+	}
+	time.Sleep(20 * time.Millisecond)
+	if drained() || !a.qp.draining() {
+		t.Error("drained while a Send is under way")
+	}
+	b.receive(7, 2, 8)
+	a.want(1, Success)
+	until(t, "the event", drained)
+	a.qp.Close()
+	b.qp.Close()
+}
