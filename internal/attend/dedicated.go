@@ -273,7 +273,7 @@ func (d *attendant) contended(taken bool) {
 		a.moveFrom(Polled, Quiet)
 		if taken {
 			a.role.Lock()
-			a.Unlock() //lint:ignore SA2001 the point is to have waited
+			a.Unlock() // the point is to have waited
 		}
 	}
 }
