@@ -31,8 +31,10 @@ func params(p mpa.Params) Params {
 	}
 }
 
+// [RDMAP 4.8]
+
 // A Layer is the one that found the error of a [TerminateError].
-type Layer uint8 // [RDMAP 4.8]
+type Layer uint8
 
 // The layers.
 const (

@@ -18,8 +18,10 @@ const MaxInline = 256
 
 // [I-62] [DDP-5.2-2]
 
+// [DDP-5.2-2]
+
 // MaxMessage is the greatest length in bytes of a message.
-const MaxMessage = 1<<32 - 1 // [DDP-5.2-2]
+const MaxMessage = 1<<32 - 1
 
 // An SGE names a piece of local memory: Len bytes at offset Off of Region, or
 // the slice Buf if Region is nil. Memory that no peer is to touch need not be

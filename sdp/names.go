@@ -21,8 +21,10 @@ const ( // [D-42]
 // String returns "auto", "buffered", "combined" or "pipelined".
 func (p Policy) String() string { return sdpcore.Policy(p).String() }
 
+// [D-01]
+
 // A Layout is the reading of the header figures that a dialer uses. A listener takes both.
-type Layout uint8 // [D-01]
+type Layout uint8
 
 // The layouts.
 const (
