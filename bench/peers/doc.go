@@ -8,7 +8,7 @@
 //	bench/peers.sh --only Latency   contests whose title matches
 //	bench/peers.sh --markdown       a table for a document; --json for programs
 //	bench/peers.sh --record .       measures for the pictures too, and renews all figures of the documents
-//	bench/peers.sh --record . --render   makes tables and pictures from bench/figures/results.json
+//	bench/peers.sh --record . --render   makes tables and pictures from internal/figures/results.json
 //	bench/peers.sh --beside REV     our own sides beside those of a git revision, in turns
 //
 // Missing peers are installed from Debian's packages when it is run by root;

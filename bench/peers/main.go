@@ -9,7 +9,7 @@ import (
 	"regexp"
 	"time"
 
-	"viaduct/bench/figures"
+	"viaduct/internal/figures"
 )
 
 func main() {

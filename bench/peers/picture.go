@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strconv"
 
-	"viaduct/bench/figures"
+	"viaduct/internal/figures"
 )
 
 // quantiles are what is told of the distribution of round trips.

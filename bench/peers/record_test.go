@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"viaduct/bench/figures"
+	"viaduct/internal/figures"
 )
 
 // TestRecord: what a run found is in the results, the table and the pictures of a repository, and

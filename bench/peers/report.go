@@ -9,7 +9,7 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"viaduct/bench/figures"
+	"viaduct/internal/figures"
 )
 
 // samples are the results of one side, one per round.

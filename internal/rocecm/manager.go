@@ -91,7 +91,8 @@ func (m *Manager) remove(c *Conn) {
 	}
 }
 
-// Connect asks a peer for a connection, from the port of an address. The message is a REQ or a SIDR_REQ without numbers.
+// Connect asks a peer for a connection, from the port of an address. The message is a REQ or a
+// SIDR_REQ without numbers. [ROCE-CM-11]
 func (m *Manager) Connect(now Time, own, to netip.Addr, req ib.CM, owner any) *Conn {
 	c := &Conn{Owner: owner, own: own, peer: to, kind: req.Kind, tid: rand.Uint64()}
 	m.add(c)

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"viaduct/bench/figures"
+	"viaduct/internal/figures"
 )
 
 // A measured is a figure by the way that programs were run, one value a round.

@@ -55,6 +55,7 @@ func unspace(t testing.TB, s string) []byte {
 	return b
 }
 
+// [ROCE-CM-3] [ROCE-CM-4]
 func TestROCE_CM(t *testing.T) {
 	for _, v := range cmVectors {
 		t.Run(v.rows, func(t *testing.T) {

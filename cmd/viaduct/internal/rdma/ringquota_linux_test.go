@@ -8,7 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Contexts have no more rings together than the quota says. What is dropped, or closed with its context, can be had again.
+// Contexts have no more rings together than the quota says. A ring that is dropped, or closed with
+// its context, can be had again.
 func TestRingQuota(t *testing.T) {
 	quota := &ringQuota{most: 3}
 	var arenas [2]*arena

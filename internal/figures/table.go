@@ -33,7 +33,7 @@ func cells(row string) []string { return strings.Split(row, " | ") }
 
 // The marks around what is made. The rest of a page is written by hand.
 const (
-	expectedBegins = "<!-- table: made from bench/figures/results.json -->\n"
+	expectedBegins = "<!-- table: made from internal/figures/results.json -->\n"
 	peersBegins    = "<!-- table: made by bench/peers.sh -->\n"
 	runBegins      = "<!-- table: made by bench/run.sh -->\n"
 	tableEnds      = "<!-- end of table -->\n"

@@ -13,7 +13,7 @@ import (
 
 // The files below the root of the repository.
 const (
-	resultsFile  = "bench/figures/results.json"
+	resultsFile  = "internal/figures/results.json"
 	page         = "docs/performance.md"
 	pictureFiles = "docs/performance"
 )
