@@ -41,6 +41,8 @@ var attributes = map[string]string{
 	"file": "of this host", "op": "of the memory service", "method": "of HTTP", "offset": "in bytes", "bytes": "of a file", "sha256": "of a file",
 	"services": "how many", "connections": "how many",
 	"kind": "of names in a registry", "name": "in a registry", "value": "of a name in a registry", "lease": "how long a registration outlives its process",
+	"queue": "of NVMe, its number", "controller": "of NVMe", "namespace": "of NVMe", "depth": "of a queue", "command": "of NVMe, its opcode",
+	"status": "of NVMe", "device": "of RDMA", "gid": "of a RoCE device", "busy_percent": "of the processors, by other programs",
 	"stale":   "only the last known names",
 	"tls-pin": "the value of the flag of this name",
 	"what":    "was read anew: a token, a certificate",

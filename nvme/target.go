@@ -227,7 +227,7 @@ func (t *Target) serve(r *iwarp.Request) {
 	t.mu.Unlock()
 	log := t.log.With("remote", r.RemoteAddr().String())
 	if core == nil { // [NVME-CM-2]
-		log.Info("queue refused", "reason", int(why))
+		log.Info("queue refused", "why", int(why))
 		r.Reject(nvmewire.AppendReject(nil, why))
 		return
 	}
