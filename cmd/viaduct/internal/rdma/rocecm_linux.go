@@ -27,7 +27,7 @@ type roceManager struct {
 type roceID struct {
 	peer           *cmID // the other end; nil before the request and behind the end of either
 	qpn, remoteQPN uint32
-	psn, remotePSN uint32
+	psn, remotePSN uint32 // that each side wants the other to begin with [ROCE-CM-3]
 	ird, ord       uint8
 	retry, rnr     uint8
 	over           bool // the connection has ended, and the program was told
@@ -337,7 +337,7 @@ func (k *cmCommand) roceInitQPAttr() {
 	m.mu.Lock()
 	id.mu.Lock()
 	r := id.roce
-	a := abi.RoCEAttr{UD: id.typ == rxe.UD, DestQP: r.remoteQPN, SendPSN: r.psn, RecvPSN: r.remotePSN, IRD: r.ird, ORD: r.ord,
+	a := abi.RoCEAttr{UD: id.typ == rxe.UD, DestQP: r.remoteQPN, SendPSN: r.remotePSN, RecvPSN: r.psn, IRD: r.ird, ORD: r.ord,
 		Timeout: defaultTimeout, RetryCount: r.retry, RNRRetry: r.rnr}
 	if id.timeout != 0 {
 		a.Timeout = id.timeout
