@@ -44,6 +44,19 @@ func deviceTalks() (ts []deviceTalk) {
 		add("ibv_rc_pingpong -d rxe0 -e -n 100 -s 1", 200)
 		add("ibv_srq_pingpong -d rxe0 -q 4 -n 100 -s 4096", 200)
 		add("ibv_ud_pingpong -d rxe0 -n 50 -s 1000", 100)
+		// By the connection manager. The server of rping is told its address, and a client of ours which of the
+		// addresses of the interface is the device's.
+		from := func(option string) string {
+			if serves {
+				return ""
+			}
+			return " " + option + " " + deviceAddr.String()
+		}
+		rping := deviceTalk{line: "rping -v -V -C 20", client: "-c" + from("-I") + " -a", serves: serves, packets: 80}
+		rping.ours, rping.theirs = "-s -a "+deviceAddr.String(), "-s -a "+theirs.String()
+		ts = append(ts, rping,
+			deviceTalk{line: "ucmatose -c 4 -C 20 -S 2000", client: from("-b") + " -s", serves: serves, packets: 160},
+			deviceTalk{line: "udaddy -c 4 -C 20", client: from("-b") + " -s", serves: serves, packets: 160})
 	}
 	return ts
 }
@@ -81,6 +94,9 @@ func (t deviceTalk) hold(ctx context.Context, bin string, g *guest) error {
 	}
 	served := make(chan error, 1)
 	go func() { served <- serve(t.line + " " + atServer) }()
+	if t.client != "" { // the options are the server's
+		atClient = ""
+	}
 	client := strings.Join([]string{t.line, atClient, t.client, address}, " ")
 	// The server may be late. It serves one client, so that one which fails later finds none.
 	err := call("for i in 1 2 3 4 5 6 7 8 9; do sleep 1; " + client + " && exit 0; done; exit 1")

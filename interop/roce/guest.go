@@ -20,7 +20,7 @@ import (
 var guestInit []byte
 
 // guestPrograms go into the guest with the libraries they need.
-var guestPrograms = []string{"ibv_rc_pingpong", "ibv_uc_pingpong", "ibv_ud_pingpong", "ibv_srq_pingpong", "ibv_devinfo", "rdma"}
+var guestPrograms = []string{"ibv_rc_pingpong", "ibv_uc_pingpong", "ibv_ud_pingpong", "ibv_srq_pingpong", "rping", "ucmatose", "udaddy", "ibv_devinfo", "rdma"}
 
 // guestModules go into the guest with the modules they need. Without crc32_generic rxe can't be made.
 var guestModules = []string{"virtio_pci", "virtio_net", "virtio_rng", "rdma_ucm", "ib_uverbs", "rdma_rxe", "crc32_generic"}
@@ -159,6 +159,12 @@ func fillRoot(ctx context.Context, root, kernel, release, memory string) error {
 	if err := program("usr/bin/memory", memory); err != nil {
 		return err
 	}
+	threads, _ := filepath.Glob("/lib/*/libgcc_s.so.1") // by which threads end
+	for _, f := range threads {
+		if err := put("usr/lib/libgcc_s.so.1", f); err != nil {
+			return err
+		}
+	}
 	drivers, _ := filepath.Glob("/usr/lib/*/libibverbs/librxe-rdmav*.so")
 	if drivers == nil {
 		return skip("no verbs driver for rxe (Debian: apt-get install ibverbs-providers)")
@@ -243,7 +249,8 @@ func (g *guest) run(limit time.Duration, script string) (string, error) {
 	c.SetDeadline(time.Now().Add(limit + 20*time.Second))
 	fmt.Fprintf(c, "%d %s\n", int(limit.Seconds()), base64.StdEncoding.EncodeToString([]byte(script)))
 	out, err := io.ReadAll(c)
-	said, status, ok := strings.Cut(string(out), "status ")
+	at := strings.LastIndex(string(out), "status ") // programs say the word too
+	said, status, ok := string(out[:max(at, 0)]), strings.TrimPrefix(string(out[max(at, 0):]), "status "), at >= 0
 	switch {
 	case err != nil:
 		return said, fmt.Errorf("guest: %w\n%s", err, said)
