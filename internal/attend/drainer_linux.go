@@ -77,10 +77,12 @@ func drainerOf(p *sock.Pair) *drainer {
 	return d
 }
 
-// registerPair is register where the connection has a pair.
+// registerPair is register where the connection has a pair. Only the receive role registers, so a
+// connection that has left the state from, because another consumer has called Wait for instance, may
+// be registered already: it is left alone.
 func (a *Attention) registerPair(from State, e Event) bool {
 	p, slot := a.src.Pair()
-	if p == nil {
+	if p == nil || a.State() != from {
 		return false
 	}
 	d := drainerOf(p)

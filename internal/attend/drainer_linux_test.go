@@ -128,6 +128,21 @@ func TestDrainerLeavesToConsumer(t *testing.T) {
 	}
 }
 
+// Two consumers that wait at once both find a connection reserved. The second one, which gets the role
+// when the first has registered the connection, leaves it registered.
+func TestDrainerTwoWait(t *testing.T) {
+	as, readers, peers := pairedReaders(t, 1)
+	a := as[0]
+	a.Lock()
+	a.begin(Reserved, Wait)
+	a.Unlock()
+	peers[0].Write([]byte("x"))
+	testkit.Eventually(t, "the drainer receives", func() bool { return readers[0].bytes.Load() == 1 })
+	if a.State() != Shared {
+		t.Errorf("state %v", a.State())
+	}
+}
+
 // When a pair ends its connections go on, each by its own bell.
 func TestDrainerEnds(t *testing.T) {
 	as, readers, peers := pairedReaders(t, 3)
