@@ -38,7 +38,7 @@ func TestArenaUnmapped(t *testing.T) {
 // No ring has the offset by which the provider is told that there is none.
 func TestArenaNoKey(t *testing.T) {
 	for _, n := range []int{pageSize, abi.NoKey} {
-		a, theirs, err := newArena(&ringQuota{most: 100})
+		a, theirs, err := newArena(&ringQuota{most: 1 << 20})
 		if err != nil {
 			t.Fatal(err)
 		}
