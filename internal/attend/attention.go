@@ -69,18 +69,7 @@ type Attention struct {
 
 	idle   idleness
 	shared registration
-
-	news atomic.Uint32 // of a connection that is served by pair: who sees to news that a drainer has left
 }
-
-// Who sees to news that a drainer has taken from the list and not served. While there are bytes to
-// be read of a connection in state Shared, one of these holds: it is marked in the list, the peer is
-// asked to mark it with the next bytes and the receive role is taken, or news is not newsNone.
-const (
-	newsNone   = iota
-	newsUnlock // whoever gives the receive role back
-	newsWait   // the consumer that looks, by its Wait; or the watch, if it does not look any more
-)
 
 // Init sets the source and what reads it, before the first use of a.
 func (a *Attention) Init(src *sock.Socket, r Receiver) {
@@ -122,12 +111,7 @@ func (a *Attention) Lock() { a.role.Lock() }
 func (a *Attention) TryLock() bool { return a.role.TryLock() }
 
 // Unlock gives the receive role back.
-func (a *Attention) Unlock() {
-	a.role.Unlock()
-	if a.news.Load() == newsUnlock && a.news.CompareAndSwap(newsUnlock, newsNone) {
-		a.again()
-	}
-}
+func (a *Attention) Unlock() { a.role.Unlock() }
 
 // Start has arrivals waited for from now on. The caller has the receive role.
 func (a *Attention) Start() { a.begin(Unstarted, Start) }
@@ -158,12 +142,12 @@ func (a *Attention) Poll() bool {
 		return false
 	}
 	if s := a.State(); s == Unstarted || s == Closed {
-		a.Unlock()
+		a.role.Unlock()
 		return false
 	}
 	got, _, err := a.recv.Receive(false, true)
 	if got.Any {
-		a.idle.busy(got.Bytes)
+		a.idle.busy()
 	}
 	a.release(err)
 	return got.Any
@@ -174,7 +158,7 @@ func (a *Attention) Poll() bool {
 func (a *Attention) Receive() bool {
 	a.role.Lock()
 	if s := a.State(); s == Unstarted || s == Closed {
-		a.Unlock()
+		a.role.Unlock()
 		return false
 	}
 	got, _, err := a.recv.Receive(false, false)
@@ -189,13 +173,12 @@ func (a *Attention) Looks() uint32 { return a.looks.Load() }
 // attendant, and tells the Receiver how the stream ended if it did.
 func (a *Attention) release(err error) {
 	left := err == nil && a.recv.Left()
-	kept := left && a.keepNews()
 	ended := a.end(err)
 	a.recv.Deliver()
 	if ended {
 		a.recv.Ended(err)
 	}
-	if left && !kept {
+	if left {
 		switch from, do := a.move(Left); {
 		case do == Dedicate:
 			a.dedicate()
@@ -211,7 +194,7 @@ func (a *Attention) end(err error) bool {
 	if ended {
 		a.move(Close)
 	}
-	a.Unlock()
+	a.role.Unlock()
 	if ended {
 		a.wakeGoroutine()
 	}
@@ -224,12 +207,9 @@ func (a *Attention) Wait() {
 	// First, so that a goroutine which found the consumer looking and steps aside
 	// finds that it does not look any more, or is resumed below.
 	a.waited.Store(true)
-	if a.news.Load() != newsNone && a.news.Swap(newsNone) != newsNone {
-		a.again()
-	}
 	if a.State() == Reserved {
 		a.role.Lock()
-		defer a.Unlock()
+		defer a.role.Unlock()
 		a.begin(Reserved, Wait)
 		return
 	}
@@ -266,7 +246,7 @@ func (a *Attention) Close(closed func()) {
 	a.role.Lock()
 	a.move(Close)
 	closed()
-	a.Unlock()
+	a.role.Unlock()
 	a.deregister()
 	WakeAll() // a Sleeper may sleep at the source
 	a.wakeGoroutine()

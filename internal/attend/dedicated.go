@@ -21,12 +21,12 @@ func (a *Attention) dedicate() {
 		open := a.State() != Closed
 		if open {
 			a.wg.Add(1) // Close takes the role before Join
-			a.shared.closely, a.shared.bytes = 0, 0
+			a.shared.closely = 0
 		}
-		a.Unlock()
+		a.role.Unlock()
 		if open {
 			defer a.wg.Done()
-			a.idle.list(a, 0, true)
+			a.idle.list(a, true)
 			(&attendant{a: a}).run()
 		}
 	})
@@ -76,7 +76,7 @@ func (d *attendant) run() {
 			if a.retire() {
 				return
 			}
-			a.idle.list(a, 0, true)
+			a.idle.list(a, true)
 		case err != nil: // closed
 			return
 		case d.after == finished:
@@ -95,7 +95,7 @@ func (d *attendant) open() bool {
 		time.Sleep(quietTime)
 		a.role.Lock()
 		if a.State() == Closed {
-			a.Unlock()
+			a.role.Unlock()
 			return false
 		}
 		_, _, err := a.recv.Receive(true, false)
@@ -117,11 +117,11 @@ func (d *attendant) ready(uintptr) bool {
 	}
 	switch {
 	case a.State() == Closed:
-		a.Unlock()
+		a.role.Unlock()
 		d.after = finished
 		return true
 	case a.looked():
-		a.Unlock()
+		a.role.Unlock()
 		d.contended(false)
 		return true
 	case d.mod.on:
@@ -129,7 +129,7 @@ func (d *attendant) ready(uintptr) bool {
 		// follows, the next turn arms and reads once more.
 		got, _, err := a.recv.Receive(false, false)
 		if got.Any {
-			a.idle.list(a, got.Bytes, false)
+			a.idle.list(a, false)
 		}
 		d.after = readOn
 		if d.mod.goesOn(time.Now(), got.Bytes, a.recv.Sent()) {
@@ -145,7 +145,7 @@ func (d *attendant) ready(uintptr) bool {
 	case someCame:
 		got, _, err := a.recv.Receive(false, false)
 		if got.Any {
-			a.idle.list(a, got.Bytes, false)
+			a.idle.list(a, false)
 			if err == nil && d.mod.begins(got.Bytes, a.recv.Sent()) {
 				d.after = pauseOn
 			}
@@ -153,7 +153,7 @@ func (d *attendant) ready(uintptr) bool {
 		d.leave(err)
 		return true
 	case consumerCame:
-		a.Unlock()
+		a.role.Unlock()
 		d.contended(false)
 		return true
 	}
@@ -165,7 +165,7 @@ func (d *attendant) ready(uintptr) bool {
 	}
 	got, more, err := a.recv.Receive(true, false)
 	if got.Any {
-		a.idle.list(a, got.Bytes, false)
+		a.idle.list(a, false)
 		if err == nil && !more && d.mod.begins(got.Bytes, a.recv.Sent()) {
 			a.src.Disarm()
 			d.after, more = pauseOn, true
@@ -273,7 +273,7 @@ func (d *attendant) contended(taken bool) {
 		a.moveFrom(Polled, Quiet)
 		if taken {
 			a.role.Lock()
-			a.Unlock() // the point is to have waited
+			a.role.Unlock() //lint:ignore SA2001 the point is to have waited
 		}
 	}
 }
@@ -316,7 +316,7 @@ func (a *Attention) retire() bool {
 	// attendant may make its own.
 	a.src.CloseArrivals()
 	a.role.Lock()
-	defer a.Unlock()
+	defer a.role.Unlock()
 	state := a.State()
 	return state == Closed || state != Polled && !a.recv.Left() && a.register(state, Idle)
 }

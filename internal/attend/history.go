@@ -24,20 +24,11 @@ func (h *history) others(ws *Waiters) int {
 		ws.id.Store(id)
 	}
 	h.lists[h.n.Add(1)%uint32(len(h.lists))].Store(id)
-	return min(h.distinct()-1, int(parked.Load()))
-}
-
-// distinct returns about how many lists the last waits were in.
-func (h *history) distinct() int {
 	var seen uint64
 	for i := range h.lists {
-		if id := h.lists[i].Load(); id != 0 {
-			seen |= 1 << (id % 64)
+		if other := h.lists[i].Load(); other != 0 {
+			seen |= 1 << (other % 64)
 		}
 	}
-	return bits.OnesCount64(seen)
+	return min(bits.OnesCount64(seen)-1, int(parked.Load()))
 }
-
-// crowded reports whether the last waits were for more things than there are processors. Unlike
-// others it does not change while the same goroutines go on waiting.
-func (h *history) crowded() bool { return h.distinct() > int(processors.Load()) }

@@ -22,25 +22,19 @@ const (
 	// attendants allocates, which a consumer that waits for one message after the
 	// other should not pay for each.
 	idleSweeps = 5
-
-	// bulkSweep is the number of bytes between two sweeps that need an attendant in a crowd,
-	// whatever the number of arrivals: about 80 MB/s.
-	bulkSweep = 8 << 20
 )
 
 // An idleness counts the arrivals of a connection for the sweep.
 type idleness struct {
 	arrivals atomic.Uint32 // by one for each that the attendant or a poller took, by more than few if a consumer did
-	bytes    atomic.Uint32 // that arrived since the last sweep
 	swept    atomic.Uint32 // arrivals at the last sweep
 	sweeps   uint8         // consecutive sweeps that found few; the sweep's
 	listed   atomic.Bool   // the connection is on the sweep's list
 }
 
-// list puts the connection on the sweep's list after an arrival of n bytes, or as an
+// list puts the connection on the sweep's list after an arrival, or as an
 // attendant begins: then the first sweep finds the connection busy. [attendant]
-func (i *idleness) list(a *Attention, n int, begins bool) {
-	i.bytes.Add(uint32(n))
+func (i *idleness) list(a *Attention, begins bool) {
 	if !begins {
 		i.arrivals.Add(1)
 	}
@@ -51,9 +45,8 @@ func (i *idleness) list(a *Attention, n int, begins bool) {
 	}
 }
 
-// busy counts an arrival of n bytes that a consumer took.
-func (i *idleness) busy(n int) {
-	i.bytes.Add(uint32(n))
+// busy counts an arrival that a consumer took.
+func (i *idleness) busy() {
 	if n := i.arrivals.Load(); n-i.swept.Load() <= few {
 		i.arrivals.Add(few + 1)
 	}
@@ -119,11 +112,7 @@ func (a *Attention) rest() bool {
 		return true
 	}
 	n := i.arrivals.Load()
-	bytes := i.bytes.Swap(0)
-	switch busy := n-i.swept.Swap(n) > few; {
-	case busy && bytes < bulkSweep && recent.crowded():
-		i.sweeps = idleSweeps // small messages in a crowd are for the shared poller
-	case busy:
+	if n-i.swept.Swap(n) > few {
 		i.sweeps = 0
 		return false
 	}

@@ -52,10 +52,7 @@ type slot struct {
 type registration struct {
 	poller  atomic.Pointer[sharedPoller] // where it is registered, or nil
 	slot    uint32                       // guarded by poller.mu
-	drainer atomic.Pointer[drainer]      // where it is registered instead, or nil
 	closely uint32                       // arrivals that followed each other closely; receive role
-	bytes   uint32                       // that these brought; receive role
-	quiet   atomic.Uint32                // looks when the drainer last looked whether a consumer does
 	last    time.Time                    // when the last of them was reported; receive role
 }
 
@@ -80,28 +77,10 @@ const (
 	emptyTime = 50 * time.Millisecond
 
 	// A connection is busy that had closeRun arrivals in a row which were less
-	// than closeGap apart. In a crowd each of them has to bring bulk bytes as well, on average.
+	// than closeGap apart.
 	closeRun = 8
 	closeGap = time.Millisecond
-	bulk     = 64 << 10
 )
-
-// count adds an arrival of n bytes that was reported at now.
-func (r *registration) count(n int, now time.Time) {
-	if now.Sub(r.last) >= closeGap {
-		r.closely, r.bytes = 0, 0
-	}
-	r.last = now
-	r.closely++
-	r.bytes += uint32(n)
-}
-
-// busy reports whether the connection deserves a goroutine of its own. Where many goroutines wait,
-// small messages are better received by the shared poller: an attendant is one more goroutine to
-// be switched to for each message, before the one that waits for it.
-func (r *registration) busy() bool {
-	return r.closely >= closeRun && (!recent.crowded() || uint64(r.bytes) >= uint64(r.closely)*bulk)
-}
 
 // pollers are as many as half the processors, since the other end or the
 // consumers need some too.
@@ -116,9 +95,6 @@ var (
 // caller has the receive role, and nothing else waits for the source.
 func (a *Attention) register(from State, e Event) bool {
 	a.recv.Rest()
-	if a.registerPair(from, e) {
-		return true
-	}
 	n := min((runtime.GOMAXPROCS(0)+1)/2, len(pollers))
 	return pollers[int(nextPoller.Add(1))%n].add(a, from, e)
 }
@@ -163,7 +139,6 @@ func (p *sharedPoller) add(a *Attention, from State, e Event) bool {
 // deregister takes the source out of its poller, if it is in one. The source is
 // open.
 func (a *Attention) deregister() {
-	a.deregisterPair()
 	p := a.shared.poller.Load()
 	if p == nil {
 		return
@@ -320,11 +295,11 @@ func (a *Attention) serve(events uint32, now time.Time) int {
 		return 0
 	}
 	if a.State() != Shared {
-		a.Unlock() // whatever moved the state looks at the source
+		a.role.Unlock() // whatever moved the state looks at the source
 		return 0
 	}
 	if a.looked() {
-		a.Unlock()
+		a.role.Unlock()
 		a.apply(Contended)
 		return 0
 	}
@@ -339,17 +314,35 @@ func (a *Attention) serve(events uint32, now time.Time) int {
 		rest, more, err = a.recv.Receive(true, false)
 		got.Bytes += rest.Bytes
 	}
-	a.count(got, now)
+	if got.Any {
+		a.idle.arrivals.Add(1)
+	}
+	r := &a.shared
+	if now.Sub(r.last) >= closeGap {
+		r.closely = 0
+	}
+	r.last = now
+	r.closely++
 	if err != nil {
-		a.endShared(err)
+		a.deregister()
+		a.wg.Add(1) // Close waits for the role, and Join for what follows
+		if a.end(err) {
+			Go(true, func() {
+				defer a.wg.Done()
+				a.recv.Deliver()
+				a.recv.Ended(err) // may take a while
+			})
+		} else {
+			a.wg.Done()
+		}
 		return got.Bytes
 	}
 	left := a.recv.Left()
 	if !left {
 		a.recv.Rest()
 	}
-	busy := more || a.shared.busy()
-	a.Unlock()
+	busy := more || r.closely >= closeRun
+	a.role.Unlock()
 	switch keep := a.recv.Deliver(); {
 	case left && keep:
 		a.waited.Store(false)
@@ -359,31 +352,6 @@ func (a *Attention) serve(events uint32, now time.Time) int {
 		a.apply(Busy)
 	}
 	return got.Bytes
-}
-
-// count counts an arrival that was reported at now. [receive role]
-func (a *Attention) count(got Got, now time.Time) {
-	if got.Any {
-		a.idle.arrivals.Add(1)
-	}
-	a.idle.bytes.Add(uint32(got.Bytes))
-	a.shared.count(got.Bytes, now)
-}
-
-// endShared gives the receive role back after a Receive in state Shared that has failed, and tells
-// the Receiver.
-func (a *Attention) endShared(err error) {
-	a.deregister()
-	a.wg.Add(1) // Close waits for the role, and Join for what follows
-	if !a.end(err) {
-		a.wg.Done()
-		return
-	}
-	Go(true, func() {
-		defer a.wg.Done()
-		a.recv.Deliver()
-		a.recv.Ended(err) // may take a while
-	})
 }
 
 // apply moves the state on from Shared.

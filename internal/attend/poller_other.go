@@ -3,19 +3,12 @@
 package attend
 
 // A registration is empty: there is no shared poller on this system.
-type registration struct {
-	closely uint32
-	bytes   uint32
-}
+type registration struct{ closely uint32 }
 
 func (a *Attention) register(State, Event) bool { return false }
 func (a *Attention) deregister()                {}
 
 func (a *Attention) apply(Event) {}
-
-func (a *Attention) again() {}
-
-func (a *Attention) keepNews() bool { return false }
 
 type counter struct{}
 

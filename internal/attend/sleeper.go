@@ -153,9 +153,8 @@ func (s *Sleeper) rested() bool {
 // is received here. The caller has the receive role, and not any more when SleepAt
 // returns. The source is open.
 func (a *Attention) SleepAt(z *Sleeper) bool {
-	a.keepNews() // what arrives is not told of by pair from here on
 	if !a.src.Ask() {
-		defer a.Unlock()
+		defer a.role.Unlock()
 		return z.Add(a.src.FD())
 	}
 	got, more, err := a.recv.Receive(true, true)

@@ -25,7 +25,7 @@ type control struct {
 	done  atomic.Uint32 // references followed; the consumer's
 	lent  atomic.Uint32 // that it has mapped the producer's memory; the consumer's
 	_     [108]byte
-	asks  atomic.Uint32 // how the consumer is to be woken by what is published next; both sides'
+	asks  atomic.Uint32 // 1: the consumer is to be woken by what is published next; both sides'
 	_     [124]byte
 	full  atomic.Uint32 // 1: the producer is to be woken when there is room; both sides'
 	_     [124]byte
@@ -35,12 +35,6 @@ type control struct {
 const (
 	awaitsRoom = 1 // half of the ring is free
 	awaitsCopy = 2 // the last reference was followed
-)
-
-// How a consumer asks to be woken.
-const (
-	asksWake = 1 // by Wake
-	asksTell = 2 // by Tell
 )
 
 // How a producer ended.
@@ -79,9 +73,6 @@ type Producer struct {
 	// Wake tells a consumer that has asked for it that something was published. It
 	// must not block.
 	Wake func()
-
-	// Tell is as Wake, for a consumer that has called AskTold. If it is nil there is Wake.
-	Tell func()
 
 	// Offer, if it is set, sends the descriptor of the memory of [Alloc] to the consumer,
 	// without blocking. again tells that it may succeed another time.
@@ -287,18 +278,7 @@ func (p *Producer) publish(n int) {
 		p.ref.shown = p.ref.refs
 		p.c.refs.Store(p.ref.refs) // after the position that they stand behind
 	}
-	if p.c.asks.Load() != 0 {
-		p.wake()
-	}
-}
-
-// wake wakes the consumer if it asks for that.
-func (p *Producer) wake() {
-	switch how := p.c.asks.Swap(0); {
-	case how == 0:
-	case how == asksTell && p.Tell != nil:
-		p.Tell()
-	default:
+	if p.c.asks.Load() != 0 && p.c.asks.Swap(0) != 0 {
 		p.Wake()
 	}
 }
@@ -353,7 +333,9 @@ func (p *Producer) finish(how uint32) {
 	}
 	p.end = how
 	p.c.end.Store(how)
-	p.wake()
+	if p.c.asks.Swap(0) != 0 {
+		p.Wake()
+	}
 }
 
 // Available returns how many bytes can be read, and the error of Read if there are
@@ -560,10 +542,7 @@ func (q *Consumer) take(n int) {
 // Ask has the producer call Wake when it next publishes something. What was
 // published before need not be told: a consumer that is going to sleep calls Ask
 // first and looks after that.
-func (q *Consumer) Ask() { q.c.asks.Store(asksWake) }
-
-// AskTold is Ask for a call of Tell.
-func (q *Consumer) AskTold() { q.c.asks.Store(asksTell) }
+func (q *Consumer) Ask() { q.c.asks.Store(1) }
 
 // Leave tells that the consumer takes no more. A producer that waits is woken.
 func (q *Consumer) Leave() {

@@ -219,11 +219,10 @@ type asking struct {
 
 	got     bool // m and files are there
 	m       meeting
-	files   []int // the memory; the bell for room, -1 when the memory has it; board and bell of a new pair; to prove it the TCP connection
+	files   []int // the memory; the bell for room, -1 when the memory has it; to prove it the TCP connection
 	o       *conn // the connection that is asked for
 	mem     *shm.Memory
 	rings   *rings // made of mem
-	pair    *Pair  // with the slot m.slot; nil if the connection does without
 	decided func() // ends the time in which o waits; nil before the answer
 }
 
@@ -265,7 +264,7 @@ func (a *asking) serve(wait bool) bool {
 		a.o.Close()
 		return true
 	}
-	a.pair, a.files[1] = nil, -1
+	a.files[1] = -1
 	closeAll(a.files)
 	a.decided()
 	a.v.remove(a.o)
@@ -274,10 +273,7 @@ func (a *asking) serve(wait bool) bool {
 
 // refuse tells the dialer why it gets nothing.
 func (a *asking) refuse(err error) bool {
-	var b [answerLen]byte
-	b[0] = refused
-	b[1] = byte(copy(b[2:], err.Error()))
-	_, _ = send(a.c.s.fd, b[:])
+	answer(a.c.s.fd, err)
 	return a.leave()
 }
 
@@ -285,9 +281,6 @@ func (a *asking) refuse(err error) bool {
 func (a *asking) leave() bool {
 	if a.mem != nil {
 		a.mem.Close()
-	}
-	if a.pair != nil {
-		a.pair.leave(a.m.slot)
 	}
 	if a.decided != nil {
 		a.decided()
@@ -338,7 +331,7 @@ func (a *asking) request(wait bool) error {
 	}
 	var b [requestLen]byte
 	n, err := a.receive(b[:], func(fd int, p []byte) (n int, err error) {
-		n, a.files, err = recvRights(fd, p, 5)
+		n, a.files, err = recvRights(fd, p, 3)
 		return n, err
 	}, wait, requestTimeout)
 	if err != nil {
@@ -351,7 +344,7 @@ func (a *asking) request(wait bool) error {
 	if a.proves {
 		want = 3
 	}
-	if len(a.files) != want && len(a.files) != want+2 {
+	if len(a.files) != want {
 		return errors.New("no memory came with the request, or this process has no descriptor left")
 	}
 	a.got = true
@@ -408,23 +401,14 @@ func (a *asking) grant(wait bool) (err error) {
 	}
 	a.rings = newRings(a.mem, false, a.c.s.fd, a.files[1])
 	a.rings.in.Ask() // for a reader that sleeps, see adopt
-	last := len(a.files) - 1
-	if a.proves {
-		if err := prove(a.o.s.fd, a.files[last], a.m.to, a.m.from); err != nil {
-			return err
-		}
-		last--
+	if !a.proves {
+		answer(a.c.s.fd, nil)
+		return nil
 	}
-	if a.m.slot != noSlot {
-		if a.pair, err = joinPair(a.m.pair, a.m.slot, a.files[2:last+1]); err == nil {
-			a.rings.join(a.pair, a.m.slot)
-		}
+	if err := prove(a.o.s.fd, a.files[2], a.m.to, a.m.from); err != nil {
+		return err
 	}
-	if a.proves {
-		grant(a.c.s.fd, a.pair != nil, a.o.s.fd)
-	} else {
-		grant(a.c.s.fd, a.pair != nil)
-	}
+	answer(a.c.s.fd, nil, a.o.s.fd)
 	return nil
 }
 
@@ -435,12 +419,14 @@ func (a *asking) commitment(wait bool) (bool, error) {
 	return n == 1 && err == nil && b[0] == committed, err
 }
 
-// grant tells a dialer that it gets what it wants. One that can't be told does not commit.
-func grant(fd int, both bool, rights ...int) {
+// answer tells a dialer that it gets what it wants, or why not. One that can't be told
+// does not commit.
+func answer(fd int, err error, rights ...int) {
 	var b [answerLen]byte
 	b[0] = granted
-	if both {
-		b[1] = paired
+	if err != nil {
+		b[0] = refused
+		b[1] = byte(copy(b[2:], err.Error()))
 	}
 	if len(rights) == 0 {
 		_, _ = send(fd, b[:])

@@ -30,10 +30,6 @@ type rings struct {
 	bell int // for arrivals; Socket.fd is the same
 	room int // the bell for room
 
-	pair *Pair // nil: the other process is woken by bell alone
-	slot int   // the connection's place there
-	told bool  // arrivals were last asked to be told of by pair [reader]
-
 	front int         // where Peek begins [reader]
 	empty uint32      // consecutive reads that found nothing [reader]
 	gone  atomic.Bool // the peer's process has hung up
@@ -66,26 +62,8 @@ func newRings(mem *shm.Memory, first bool, bell, room int) *rings {
 	r.out.Wake = func() { r.ring(r.bell) }
 	r.in.Wake = func() { r.ring(r.room) }
 	r.out.Offer = r.offer
-	r.in.Offered = r.offered
+	r.in.Offered = r.ask // a ring that it takes may have been for one that sleeps
 	return r
-}
-
-// join has the connection use a slot of a Pair, which belongs to the rings then.
-func (r *rings) join(p *Pair, slot int) {
-	if p == nil {
-		return
-	}
-	r.pair, r.slot = p, slot
-	r.out.Tell = func() { p.tell(slot) }
-}
-
-// offered takes memory of the peer's that has come with the bell. It may also take a ring that was
-// for one who sleeps at the bell: then the next arrival is to ring again.
-func (r *rings) offered() {
-	r.hushBell()
-	if !r.told {
-		r.in.Ask()
-	}
 }
 
 // offer sends the memory of samehost.Alloc to the peer's process, with a ring of its bell.
@@ -140,14 +118,7 @@ func (r *rings) hush(bell int) {
 // ask has the next arrival reported at the bell. What came before need not be.
 func (r *rings) ask() {
 	r.hushBell()
-	r.told = false
 	r.in.Ask()
-}
-
-// askPair is ask, but the arrival is told of by the pair. [reader]
-func (r *rings) askPair() {
-	r.told = true
-	r.in.AskTold()
 }
 
 // result makes what a read of the ring returned what a read of a socket returns.
@@ -274,7 +245,4 @@ func (r *rings) close(reset bool) {
 	r.writing.Unlock()
 	closeAll([]int{r.bell, r.room})
 	r.in.Close()
-	if r.pair != nil {
-		r.pair.leave(r.slot)
-	}
 }

@@ -26,8 +26,7 @@ import (
 // the AF_UNIX connection is a bell, see rings.
 //
 //	dialer                                   listener
-//	request, memory, bell for room,
-//	pair if the listener lacks it   ---->
+//	request, memory, bell for room  ---->
 //	                                <----    grant, or the reason against it
 //	commit                          ---->
 //
@@ -40,13 +39,12 @@ import (
 // which only the kernel tells, and takes only its own. In case of doubt, it is TCP.
 
 const (
-	meetingMagic = "viaduct rings 5\n"
-	requestLen   = len(meetingMagic) + 4 + namesLen + len(pairID{}) + 4
+	meetingMagic = "viaduct rings 4\n"
+	requestLen   = len(meetingMagic) + 4 + namesLen
 	namesLen     = 2 * 18
 	answerLen    = 128
 	refused      = 0
-	granted      = 1 // followed by paired, or another value if the Pair is not used
-	paired       = 1
+	granted      = 1
 	committed    = 'C'
 
 	// answerTimeout bounds how long a dialer waits for an answer. An accepting
@@ -78,17 +76,12 @@ func meetingName(at netip.AddrPort) string { return "@viaduct-rings/1/" + at.Str
 type meeting struct {
 	ring     int
 	from, to netip.AddrPort // of the TCP connection, as the dialer sees it
-	pair     pairID
-	slot     int // in the pair; noSlot: the connection does without
 }
-
-const noSlot = -1
 
 func (m *meeting) append(b []byte) []byte {
 	b = append(b, meetingMagic...)
 	b = binary.BigEndian.AppendUint32(b, uint32(m.ring))
-	b = append(m.appendNames(b), m.pair[:]...)
-	return binary.BigEndian.AppendUint32(b, uint32(int32(m.slot)))
+	return m.appendNames(b)
 }
 
 // appendNames adds the names of the TCP connection, namesLen bytes.
@@ -112,8 +105,6 @@ func parseMeeting(b []byte) (m meeting, err error) {
 		*a = netip.AddrPortFrom(netip.AddrFrom16([16]byte(b)).Unmap(), binary.BigEndian.Uint16(b[16:]))
 		b = b[18:]
 	}
-	m.pair = pairID(b)
-	m.slot = int(int32(binary.BigEndian.Uint32(b[len(m.pair):])))
 	return m, nil
 }
 
@@ -177,7 +168,7 @@ func ShareMemory(ctx context.Context, nc net.Conn, policy samehost.Policy, dir s
 
 // share asks the peer for shared memory. The error is the reason for TCP, or a proofError.
 func (o *conn) share(ctx context.Context, dir string, required bool) error {
-	m := meeting{slot: noSlot, ring: ringSize, from: addrPort(o.local), to: addrPort(o.remote)}
+	m := meeting{ring: ringSize, from: addrPort(o.local), to: addrPort(o.remote)}
 	names, err := meetingNames(m.from, m.to, dir)
 	if err != nil {
 		return err
@@ -212,7 +203,7 @@ func (o *conn) ask(ctx context.Context, m meeting, names []string, end time.Time
 			closeAll(bells)
 		}
 	}()
-	peer, err := sameUser(bell)
+	uid, err := sameUser(bell)
 	if err != nil {
 		return err
 	}
@@ -234,17 +225,6 @@ func (o *conn) ask(ctx context.Context, m meeting, names []string, end time.Time
 	defer unix.Close(room[1])
 	bells = append(bells, room[0])
 	rights := []int{fd, room[1]}
-	p, slot, files := pairWith(peerKey{name, peer.Pid})
-	if p != nil {
-		defer closeAll(files)
-		rights = append(rights, files...)
-		m.pair, m.slot = p.id, slot
-		defer func() {
-			if p != nil && err != nil {
-				p.leave(slot)
-			}
-		}()
-	}
 	if proves {
 		rights = append(rights, o.s.fd)
 	}
@@ -255,9 +235,9 @@ func (o *conn) ask(ctx context.Context, m meeting, names []string, end time.Time
 	// so that its end has an owner.
 	var owned error
 	if !proves {
-		owned = checkOwner(o.s.fd, m.to, m.from, peer.Uid)
+		owned = checkOwner(o.s.fd, m.to, m.from, uid)
 	}
-	both, theirs, err := awaitAnswer(ctx, bell, end)
+	theirs, err := awaitAnswer(ctx, bell, end)
 	if theirs >= 0 {
 		defer unix.Close(theirs)
 	}
@@ -272,24 +252,15 @@ func (o *conn) ask(ctx context.Context, m meeting, names []string, end time.Time
 	case proves:
 		err = prove(o.s.fd, theirs, m.from, m.to)
 	case owned != nil:
-		err = checkOwner(o.s.fd, m.to, m.from, peer.Uid)
+		err = checkOwner(o.s.fd, m.to, m.from, uid)
 	}
 	if err != nil {
 		return err
 	}
-	if p != nil {
-		p.confirm(both)
-		if !both {
-			p.leave(slot)
-			p = nil
-		}
-	}
 	if _, err := send(bell, []byte{committed}); err != nil {
 		return err
 	}
-	r := newRings(mem, true, bell, room[0])
-	r.join(p, slot)
-	return o.s.adopt(r) // nothing was read or written: it is an error if it was closed
+	return o.s.adopt(newRings(mem, true, bell, room[0])) // nothing was read or written: it is an error if it was closed
 }
 
 // meetingNames returns the names by which a rendezvous of the listener may be found that
@@ -340,17 +311,17 @@ func callMeeting(names []string, required bool) (fd int, name string, err error)
 	return -1, "", err
 }
 
-// sameUser returns the process at the other end of an AF_UNIX connection, which is of this
-// process's user.
-func sameUser(fd int) (*unix.Ucred, error) {
+// sameUser returns the user of the process at the other end of an AF_UNIX
+// connection, which is this process's.
+func sameUser(fd int) (uid uint32, err error) {
 	cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
 	switch {
 	case err != nil:
-		return nil, os.NewSyscallError("getsockopt", err)
+		return 0, os.NewSyscallError("getsockopt", err)
 	case int(cred.Uid) != os.Geteuid() || cred.Uid == overflowUID:
-		return nil, errors.New(whyOtherUser)
+		return 0, errors.New(whyOtherUser)
 	}
-	return cred, nil
+	return cred.Uid, nil
 }
 
 // checkOwner makes sure that a user owns the socket of a TCP connection whose other end is
@@ -369,7 +340,7 @@ func checkOwner(near int, local, remote netip.AddrPort, uid uint32) error {
 // checkPeer makes sure that the dialer that asks by a bell is of this user, and has the other end of a TCP connection
 // that waits for the verdict on that.
 func (s *Socket) checkPeer(bell int, m meeting) error {
-	peer, err := sameUser(bell)
+	uid, err := sameUser(bell)
 	if err != nil {
 		return err
 	}
@@ -378,12 +349,12 @@ func (s *Socket) checkPeer(bell int, m meeting) error {
 	if s.closed {
 		return net.ErrClosed
 	}
-	return checkOwner(s.fd, m.from, m.to, peer.Uid)
+	return checkOwner(s.fd, m.from, m.to, uid)
 }
 
 // awaitAnswer waits for the listener's answer, with which its end of the TCP connection
-// may come; theirs is -1 if not. both reports that the listener uses the pair, too.
-func awaitAnswer(ctx context.Context, fd int, end time.Time) (both bool, theirs int, err error) {
+// may come; theirs is -1 if not.
+func awaitAnswer(ctx context.Context, fd int, end time.Time) (theirs int, err error) {
 	theirs = -1
 	var b [answerLen]byte
 	for n := 0; n < len(b); {
@@ -393,15 +364,15 @@ func awaitAnswer(ctx context.Context, fd int, end time.Time) (both bool, theirs 
 		})
 		left := time.Until(end)
 		if left <= 0 {
-			return false, theirs, os.ErrDeadlineExceeded
+			return theirs, os.ErrDeadlineExceeded
 		}
 		if err := ctx.Err(); err != nil {
-			return false, theirs, err
+			return theirs, err
 		}
 		left = min(left, 100*time.Millisecond) // ctx may end meanwhile
 		p := [1]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 		if _, err := unix.Poll(p[:], int((left+time.Millisecond-1)/time.Millisecond)); err != nil && err != unix.EINTR {
-			return false, theirs, os.NewSyscallError("poll", err)
+			return theirs, os.NewSyscallError("poll", err)
 		}
 		k, fds, err := recvRights(fd, b[n:], 1)
 		for _, fd := range fds {
@@ -414,16 +385,16 @@ func awaitAnswer(ctx context.Context, fd int, end time.Time) (both bool, theirs 
 		case err == ErrWouldBlock:
 			continue
 		case err != nil:
-			return false, theirs, err
+			return theirs, err
 		case k == 0:
-			return false, theirs, errors.New("the listener has refused without a reason")
+			return theirs, errors.New("the listener has refused without a reason")
 		}
 		n += k
 	}
 	switch b[0] {
 	case granted:
 	default:
-		return false, theirs, errors.New(string(b[2 : 2+min(int(b[1]), len(b)-2)]))
+		return theirs, errors.New(string(b[2 : 2+min(int(b[1]), len(b)-2)]))
 	}
-	return b[1] == paired, theirs, nil
+	return theirs, nil
 }

@@ -460,7 +460,7 @@ func TestRendezvousRefuses(t *testing.T) {
 		"short":              {[]byte("x"), []int{fd, fd}, "version"},
 		"no memory":          {good.append(nil), nil, "no memory came"},
 		"too few":            {good.append(nil), []int{fd}, "no memory came"},
-		"too many":           {good.append(nil), []int{fd, fd, fd}, "no memory came"},
+		"too many":           {good.append(nil), []int{fd, fd, fd, fd}, "no memory came"},
 		"a file":             {good.append(nil), []int{int(file.Fd()), fd}, "seal"},
 		"another connection": {other.append(nil), []int{fd, fd}, "has not accepted"},
 		"another address":    {elsewhere.append(nil), []int{fd, fd}, "has not accepted"},

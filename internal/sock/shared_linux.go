@@ -34,17 +34,8 @@ func Shared(a, b net.Conn) (net.Conn, net.Conn) {
 	must(err)
 	rooms, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	must(err)
-	r, q := newRings(mem, true, bells[0], rooms[0]), newRings(other, false, bells[1], rooms[1])
-	if p, slot, files := pairWith(peerKey{name: "Shared"}); p != nil {
-		theirs, err := joinPair(p.id, slot, files)
-		must(err)
-		closeAll(files)
-		p.confirm(true)
-		r.join(p, slot)
-		q.join(theirs, slot)
-	}
-	must(x.s.adopt(r))
-	must(y.s.adopt(q))
+	must(x.s.adopt(newRings(mem, true, bells[0], rooms[0])))
+	must(y.s.adopt(newRings(other, false, bells[1], rooms[1])))
 	return x, y
 }
 
@@ -63,9 +54,6 @@ func Cut(nc net.Conn) bool {
 	}
 	for _, fd := range []int{s.rings.bell, s.rings.room} {
 		_ = unix.Shutdown(fd, unix.SHUT_RDWR)
-	}
-	if p := s.rings.pair; p != nil {
-		_ = unix.Shutdown(p.fd, unix.SHUT_RDWR)
 	}
 	return true
 }

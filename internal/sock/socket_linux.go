@@ -228,19 +228,6 @@ func (s *Socket) Ask() bool {
 	return true
 }
 
-// Pair returns what this process shares with the peer's for all their connections, and the place
-// of this one there; nil if the connection does without.
-func (s *Socket) Pair() (p *Pair, slot int) {
-	if r := s.rings; r != nil {
-		return r.pair, r.slot
-	}
-	return nil, 0
-}
-
-// AskPair has the next arrival told of by the Pair. As with Ask, the caller then reads until nothing
-// is there. [reader]
-func (s *Socket) AskPair() { s.rings.askPair() }
-
 // Polls reports whether looking for arrivals takes no system call.
 func (s *Socket) Polls() bool { return s.rings != nil }
 

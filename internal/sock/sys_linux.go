@@ -132,10 +132,10 @@ func recv(fd int, p []byte, flags uintptr) (int, error) {
 	}
 }
 
-// recvRights is recv of a message with descriptors, up to five. If there are more than most
+// recvRights is recv of a message with descriptors, up to three. If there are more than most
 // it returns none, or those that this process had room for.
 func recvRights(fd int, p []byte, most int) (n int, files []int, err error) {
-	var oob [unix.SizeofCmsghdr + 6*4]byte
+	var oob [unix.SizeofCmsghdr + 4*4]byte
 	v := unix.Iovec{Base: unsafe.SliceData(p), Len: uint64(len(p))}
 	for {
 		m := unix.Msghdr{Iov: &v, Iovlen: 1, Control: &oob[0], Controllen: uint64(unix.CmsgSpace(4 * most))}
