@@ -784,7 +784,7 @@ func steady(t *testing.T, pid int) (n int) {
 func TestRunStorm(t *testing.T) {
 	t.Parallel()
 	program := buildCFile(t, "shapes")
-	n := 750
+	n := 400
 	if !testkit.LongRuns() || raceDetector {
 		n = 100
 	}
