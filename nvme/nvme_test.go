@@ -267,7 +267,7 @@ func TestDiscovery(t *testing.T) { // [NVME-DISC-1] [NVME-DISC-2] [NVME-DISC-3]
 	}
 }
 
-func TestLogPages(t *testing.T) { // [NVME-ADM-4]
+func TestLogPages(t *testing.T) { // [NVME-ADM-3]
 	_, addr := serve(t, Memory(1<<20))
 	h, _ := admin(t, addr, defaultNQN)
 	log := func(page uint8, off, n uint64, st nvmewire.Status) []byte {

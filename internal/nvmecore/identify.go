@@ -52,7 +52,7 @@ func (c *controller) identifyController() Step {
 	return Step{Data: i.Append(nil)}
 }
 
-// log returns the part of a log page that is asked for. [NVME-ADM-4]
+// log returns the part of a log page that is asked for. [NVME-ADM-3]
 func (c *controller) log(q *Queue, r nvmewire.LogRequest) Step {
 	var page []byte
 	switch {

@@ -32,7 +32,7 @@ const ( // [NVME-AER-1]
 )
 
 // A LogRequest is what Get Log Page asks for.
-type LogRequest struct { // [NVME-ADM-4]
+type LogRequest struct { // [NVME-ADM-3]
 	Page   uint8
 	Retain bool   // keep the event of the page
 	Length uint64 // bytes

@@ -183,7 +183,7 @@ func TestIdentify(t *testing.T) { // [NVME-ID-1] [NVME-ID-2] [NVME-ID-4] [NVME-I
 	}
 }
 
-func TestLogs(t *testing.T) { // [NVME-ADM-4] [NVME-DISC-1] [NVME-DISC-2]
+func TestLogs(t *testing.T) { // [NVME-ADM-3] [NVME-DISC-1] [NVME-DISC-2]
 	for _, l := range []LogRequest{{LogDiscovery, true, 0x80000 * 4, 1024}, {Page: LogSMART, Length: 512}} {
 		var s SQE
 		s.SetLogRequest(l)
