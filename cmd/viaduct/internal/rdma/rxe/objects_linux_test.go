@@ -100,11 +100,11 @@ func TestDatagrams(t *testing.T) {
 			e.Put32(36, ah.Num)
 		})
 	}
-	copy(a.memory.regions[1].bytes, "some payload")
+	a.memory.regions[1].set([]byte("some payload"))
 	send(2, home, b.qp.num)
 	a.want(2, Success)
-	if d := b.want(1, Success); d.length != grhLen+12 || d.src != a.qp.num || d.flags&hasGRH == 0 || string(b.memory.regions[1].bytes[grhLen:][:12]) != "some payload" {
-		t.Errorf("%+v %q", d, b.memory.regions[1].bytes)
+	if d := b.want(1, Success); d.length != grhLen+12 || d.src != a.qp.num || d.flags&hasGRH == 0 || string(b.memory.regions[1].get()[grhLen:][:12]) != "some payload" {
+		t.Errorf("%+v %q", d, b.memory.regions[1].get())
 	}
 	b.receive(5, 1, 128)
 	send(3, group, qpnMask)

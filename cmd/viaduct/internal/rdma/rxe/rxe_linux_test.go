@@ -78,6 +78,33 @@ func (s *store) Find(key uint32, addr, n uint64, need uint32) Region {
 	return b
 }
 
+// get returns what the memory holds. The goroutine of the wire may be about to change it.
+func (b *block) get() []byte {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return bytes.Clone(b.bytes)
+}
+
+// set writes the first bytes of the memory.
+func (b *block) set(p []byte) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	copy(b.bytes, p)
+}
+
+// held returns how many holds there are, as soon as there are none.
+func (b *block) held() (n int) {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(10 * time.Microsecond) {
+		b.mu.Lock()
+		n = b.holds
+		b.mu.Unlock()
+		if n == 0 {
+			break
+		}
+	}
+	return n
+}
+
 func (b *block) ReadAt(p []byte, addr uint64) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -343,16 +370,16 @@ func testRequests(t *testing.T, a, b *end) {
 	connect(a, b, nil)
 	mine := a.memory.add(1, 64, abi.AccessLocalWrite)
 	theirs := b.memory.add(2, 64, abi.AccessLocalWrite|abi.AccessRemoteWrite|abi.AccessRemoteRead|abi.AccessRemoteAtomic)
-	copy(mine.bytes, "payload of a request")
+	mine.set([]byte("payload of a request"))
 	a.post(OpWrite, 1, one(1, 20, 2))
 	a.want(1, Success)
-	if !bytes.Equal(theirs.bytes[:20], mine.bytes[:20]) {
-		t.Errorf("Write: %q", theirs.bytes)
+	if !bytes.Equal(theirs.get()[:20], mine.get()[:20]) {
+		t.Errorf("Write: %q", theirs.get())
 	}
-	copy(theirs.bytes, "what is read")
+	theirs.set([]byte("what is read"))
 	a.post(OpRead, 2, one(1, 12, 2))
-	if c := a.want(2, Success); c.length != 12 || string(mine.bytes[:12]) != "what is read" {
-		t.Errorf("Read: %d bytes, %q", c.length, mine.bytes)
+	if c := a.want(2, Success); c.length != 12 || string(mine.get()[:12]) != "what is read" {
+		t.Errorf("Read: %d bytes, %q", c.length, mine.get())
 	}
 	b.receive(7, 2, 64)
 	a.post(OpSendImm, 3, func(e abi.Body) {
@@ -369,11 +396,11 @@ func testRequests(t *testing.T, a, b *end) {
 		e.Put32(16, flagSignaled|flagInline)
 		copy(e[sendHeadLen:], "inline bytes")
 	})
-	if c := b.want(8, Success); c.kind != doneRecvWriteImm || c.length != 12 || string(theirs.bytes[:12]) != "inline bytes" {
-		t.Errorf("Write with immediate: %+v %q", c, theirs.bytes)
+	if c := b.want(8, Success); c.kind != doneRecvWriteImm || c.length != 12 || string(theirs.get()[:12]) != "inline bytes" {
+		t.Errorf("Write with immediate: %+v %q", c, theirs.get())
 	}
 	a.want(4, Success)
-	binary.LittleEndian.PutUint64(theirs.bytes, 40)
+	theirs.set(binary.LittleEndian.AppendUint64(nil, 40))
 	atomicOf := func(x, y uint64) func(abi.Body) {
 		return func(e abi.Body) {
 			one(1, 8, 2)(e)
@@ -388,13 +415,13 @@ func testRequests(t *testing.T, a, b *end) {
 	a.want(6, Success)
 	a.post(OpCompareSwap, 6, atomicOf(42, 1))
 	a.want(6, Success)
-	if v, old := binary.LittleEndian.Uint64(theirs.bytes), binary.LittleEndian.Uint64(mine.bytes); v != 99 || old != 99 {
+	if v, old := binary.LittleEndian.Uint64(theirs.get()), binary.LittleEndian.Uint64(mine.get()); v != 99 || old != 99 {
 		t.Errorf("atomics: %d there, %d here", v, old)
 	}
 	a.none()
 	for _, m := range []*block{mine, theirs} {
-		if m.holds != 0 {
-			t.Errorf("%d holds are left", m.holds)
+		if n := m.held(); n != 0 {
+			t.Errorf("%d holds are left", n)
 		}
 	}
 }

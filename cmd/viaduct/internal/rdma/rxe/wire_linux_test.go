@@ -70,8 +70,8 @@ func TestWireLong(t *testing.T) {
 		})
 		a.want(1, Success)
 		if typ == RC { // an unreliable one may lose a packet
-			if c := b.want(7, Success); c.length != n || !bytes.Equal(from.bytes, to.bytes) {
-				t.Errorf("%d bytes, equal %v", c.length, bytes.Equal(from.bytes, to.bytes))
+			if c := b.want(7, Success); c.length != n || !bytes.Equal(from.get(), to.get()) {
+				t.Errorf("%d bytes, equal %v", c.length, bytes.Equal(from.get(), to.get()))
 			}
 		}
 		a.qp.Close()
@@ -168,11 +168,11 @@ func TestWireDatagram(t *testing.T) {
 	}
 	send(1, 8, 7)
 	send(2, 1, 8) // another key
-	a.memory.regions[1].bytes[0] = 'x'
+	a.memory.regions[1].set([]byte("x"))
 	send(3, 1, 7)
 	c := b.want(6, Success)
-	if c.length != 41 || c.src != a.qp.num || c.imm != 0xabcd || c.flags != hasGRH|hasImmediate || to.bytes[40] != 'x' || to.bytes[20] != 0x45 {
-		t.Errorf("%+v, %x", c, to.bytes[:41])
+	if c.length != 41 || c.src != a.qp.num || c.imm != 0xabcd || c.flags != hasGRH|hasImmediate || to.get()[40] != 'x' || to.get()[20] != 0x45 {
+		t.Errorf("%+v, %x", c, to.get()[:41])
 	}
 	b.none()
 	b.modify(abi.Err, 0, nil)
