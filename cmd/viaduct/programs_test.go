@@ -149,11 +149,10 @@ func TestFabricRestart(t *testing.T) {
 }
 
 // withPrograms skips a test that runs a program of other people, unless tests run at full length:
-// dozens of such tests take longer than all others. The race detector's run has them too. A shell
-// and a C compiler are no such programs.
+// dozens of such tests take longer than all others. A shell and a C compiler are no such programs.
 func withPrograms(t *testing.T, name string) {
 	t.Helper()
-	if name != "sh" && name != "cc" && !raceDetector && !testkit.LongRuns() {
+	if name != "sh" && name != "cc" && !testkit.LongRuns() {
 		t.Skipf("SKIPPED: runs %s: VIADUCT_LONG=1 runs tests with other people's programs, as .ci/run test does", name)
 	}
 }
