@@ -288,7 +288,7 @@ func scenarios(long bool) []scenario {
 	// fault meets messages in the middle.
 	busy, busyRate := delay(link.Fault{Rate: 6_000_000}), 60_000
 	all := []scenario{
-		{name: "hole for ever", fault: delay(link.Fault{}), sysctl: soon, keepAlive: keepAlive, events: []event{{2 * time.Second, hole}},
+		{name: "hole for ever", fault: delay(link.Fault{}), traffic: traffic + 6*time.Second, sysctl: soon, keepAlive: keepAlive, events: []event{{2 * time.Second, hole}},
 			ends: die, trouble: time.Hour, limit: 180 * time.Second},
 		{name: "hole of 5 s", fault: busy, rate: busyRate, traffic: traffic + 9*time.Second, events: []event{{2 * time.Second, hole}, {7 * time.Second, clear}},
 			trouble: 25 * time.Second},
@@ -298,7 +298,7 @@ func scenarios(long bool) []scenario {
 		{name: "address away for 3 s", fault: busy, rate: busyRate, traffic: traffic + 7*time.Second, sysctl: soon, keepAlive: keepAlive, trouble: 20 * time.Second, limit: 180 * time.Second, events: []event{
 			{2 * time.Second, func(t *test) error { return t.hosts[0].SetAddr(netip.MustParseAddr("10.77.0.100")) }},
 			{5 * time.Second, func(t *test) error { return t.hosts[0].SetAddr(t.hosts[0].addr) }}}},
-		{name: "address changed for ever", fault: delay(link.Fault{}), sysctl: soon, keepAlive: keepAlive, ends: die, trouble: time.Hour, limit: 180 * time.Second, events: []event{
+		{name: "address changed for ever", fault: delay(link.Fault{}), traffic: traffic + 6*time.Second, sysctl: soon, keepAlive: keepAlive, ends: die, trouble: time.Hour, limit: 180 * time.Second, events: []event{
 			{2 * time.Second, func(t *test) error { return t.hosts[0].SetAddr(netip.MustParseAddr("10.77.0.100")) }}}},
 		{name: "connections reset", fault: delay(link.Fault{}), track: true, traffic: traffic + 4*time.Second, ends: die, trouble: 20 * time.Second,
 			hit: func(c link.Counters) bool { return c.Resets > 0 }, events: []event{

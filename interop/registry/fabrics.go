@@ -15,7 +15,7 @@ import (
 const members = 20
 
 // backTime is how long a fabric that was started again may take to serve its members.
-const backTime = 5 * time.Second
+const backTime = 15 * time.Second
 
 // A plant is the two fabrics and their members.
 type plant struct {
