@@ -20,7 +20,7 @@ func pingpongs() (all []trial) {
 		name := "ibv_" + typ + "_pingpong"
 		for _, opt := range []string{"-g 1 -c -n 200", "-g 1 -c -e -n 200", "-g 1 -c -s 1 -n 50", "-g 1 -c -s 1048576 -n 10"} {
 			if typ == "ud" && strings.Contains(opt, "1048576") {
-				opt = "-g 1 -c -s 2048 -n 100"
+				opt = "-g 1 -c -s 1024 -n 100"
 			}
 			all = append(all, trial{name: name + " " + opt, needs: []string{name}, script: pair(name+" "+opt, name+" "+opt+" ADDR"),
 				says: []string{" iters in "}})
