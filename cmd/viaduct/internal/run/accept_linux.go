@@ -571,7 +571,7 @@ func (s *supervisor) takeLocked(l *carriedListener, fd int) (*delivery, error) {
 func (s *supervisor) deliver(c *notify.Call, family int, l *carriedListener, d *delivery, flags int) {
 	unix.SetNonblock(d.fd, flags&unix.SOCK_NONBLOCK != 0)
 	if c.Args[1] != 0 {
-		if errno := storeName(c, c.Args[1], c.Args[2], appendSockaddr(nil, d.remote, family)); errno != 0 {
+		if errno := s.short.store(c, c.TID, c.Args[1], c.Args[2], appendSockaddr(nil, d.remote, family)); errno != 0 {
 			if c.Valid() {
 				d.drop()
 				c.Return(0, errno)
@@ -595,6 +595,7 @@ func (s *supervisor) deliver(c *notify.Call, family int, l *carriedListener, d *
 	}
 	switch err := c.Inject(d.fd, cloexec); err {
 	case nil:
+		s.short.answered(c.TID)
 	case notify.ErrGone:
 		s.takeBack(l, d, cookie)
 		return

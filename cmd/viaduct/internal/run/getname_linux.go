@@ -4,6 +4,7 @@ package run
 
 import (
 	"encoding/binary"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -88,25 +89,76 @@ func (s *supervisor) showName(c *notify.Call, fd int) {
 	if !c.Valid() {
 		return
 	}
-	c.Return(0, storeName(c, c.Args[1], c.Args[2], appendSockaddr(nil, show, family)))
+	if c.Return(0, s.short.store(c, c.TID, c.Args[1], c.Args[2], appendSockaddr(nil, show, family))) == nil {
+		s.short.answered(c.TID)
+	}
 }
 
-// storeName writes a name as the kernel does: as much as there is room for, and
-// its whole length.
-func storeName(c *notify.Call, addr, length uint64, name []byte) unix.Errno {
+// A programMemory is the memory of the program that has made a call.
+type programMemory interface {
+	ReadMem(addr uint64, b []byte) (int, error)
+	WriteMem(addr uint64, b []byte) (int, error)
+}
+
+// shortNames are the calls whose buffer is too short for the name that was written for them, until
+// the program has the answer. Such a call finds the name's whole length where it passed that of its
+// buffer. If a signal takes the answer the kernel makes the call again, and the second call would
+// be served as if its buffer were as long as the name: memory behind the buffer would be written.
+type shortNames struct {
+	mu sync.Mutex
+	m  map[int]shortName // guarded by mu; by thread
+}
+
+// A shortName is one of them.
+type shortName struct {
+	addr, length uint64 // the arguments
+	room         int    // bytes of the buffer
+	told         int    // what stands at length since
+}
+
+// room returns how many bytes of a name of full bytes may be written for a call whose buffer is said
+// to have n.
+func (t *shortNames) room(thread int, addr, length uint64, n, full int) int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if e, ok := t.m[thread]; ok && e.addr == addr && e.length == length && e.told == n {
+		n = e.room
+	}
+	delete(t.m, thread)
+	if n >= full {
+		return full
+	}
+	if t.m == nil {
+		t.m = map[int]shortName{}
+	}
+	t.m[thread] = shortName{addr, length, n, full}
+	return n
+}
+
+// answered notes that a thread has the answer of its call.
+func (t *shortNames) answered(thread int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.m, thread)
+}
+
+// store writes a name as the kernel does: as much as there is room for, and its whole length. The
+// caller says by answered that the call has been answered.
+func (t *shortNames) store(p programMemory, thread int, addr, length uint64, name []byte) unix.Errno {
 	var n [4]byte
-	if _, err := c.ReadMem(length, n[:]); err != nil {
+	if _, err := p.ReadMem(length, n[:]); err != nil {
 		return unix.EFAULT
 	}
 	room := int32(binary.NativeEndian.Uint32(n[:]))
 	if room < 0 {
 		return unix.EINVAL
 	}
+	fits := t.room(thread, addr, length, int(room), len(name))
 	binary.NativeEndian.PutUint32(n[:], uint32(len(name)))
-	if _, err := c.WriteMem(addr, name[:min(int(room), len(name))]); err != nil {
+	if _, err := p.WriteMem(addr, name[:fits]); err != nil {
 		return unix.EFAULT
 	}
-	if _, err := c.WriteMem(length, n[:]); err != nil {
+	if _, err := p.WriteMem(length, n[:]); err != nil {
 		return unix.EFAULT
 	}
 	return 0

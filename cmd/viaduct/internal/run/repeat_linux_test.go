@@ -3,6 +3,7 @@
 package run
 
 import (
+	"encoding/binary"
 	"testing"
 
 	"viaduct/internal/notify"
@@ -37,6 +38,53 @@ func TestPairRepeats(t *testing.T) {
 		}
 		if p.repeats(&c.call) {
 			t.Errorf("%s: twice", c.what)
+		}
+	}
+}
+
+// A buffer is the memory of a program: the length of the space for a name, and that space.
+type buffer [64]byte
+
+func (b *buffer) ReadMem(addr uint64, p []byte) (int, error)  { return copy(p, b[addr:]), nil }
+func (b *buffer) WriteMem(addr uint64, p []byte) (int, error) { return copy(b[addr:], p), nil }
+
+// A call whose answer was lost is made again, and finds the whole length of the name where it passed
+// the length of its buffer: what is behind the buffer stays as it is. A call behind one that was
+// answered has the room that it says.
+func TestShortNames(t *testing.T) {
+	const room, full = 16, 28
+	name := make([]byte, full)
+	for i := range name {
+		name[i] = byte(i + 1)
+	}
+	for _, c := range []struct {
+		what     string
+		thread   int
+		answered bool
+		want     int // bytes that are written for the second call
+	}{
+		{"made again", 7, false, room},
+		{"of another thread", 8, false, full},
+		{"after an answer", 7, true, full},
+	} {
+		var names shortNames
+		b := new(buffer)
+		binary.NativeEndian.PutUint32(b[:], room)
+		for call, thread := range []int{7, c.thread, c.thread} {
+			clear(b[4:])
+			if e := names.store(b, thread, 4, 0, name); e != 0 {
+				t.Fatal(e)
+			}
+			want := room
+			if call > 0 {
+				want = c.want
+			}
+			if got := binary.NativeEndian.Uint32(b[:]); got != full || b[4+want-1] == 0 || b[4+want] != 0 {
+				t.Errorf("%s: call %d: length %d, memory %v, want %d bytes", c.what, call, got, b[4:], want)
+			}
+			if c.answered {
+				names.answered(thread)
+			}
 		}
 	}
 }

@@ -43,6 +43,7 @@ type supervisor struct {
 	names  nameTable
 	spare  spare
 	pairs  pairs
+	short  shortNames
 	stats  stats
 	relays sync.WaitGroup // connects, accepts, dials and relays: what the end waits for
 
