@@ -9,7 +9,7 @@ import (
 )
 
 // vendorLibraries are the direct interfaces of adapters of one make, which programs use past verbs.
-var vendorLibraries = []struct{ library, needs string }{
+var vendorLibraries = []struct{ soname, needs string }{
 	{"libmlx5.so.1", "an mlx5 adapter (mlx5dv)"},
 	{"libmlx4.so.1", "an mlx4 adapter (mlx4dv)"},
 	{"libefa.so.1", "an EFA adapter (efadv)"},
@@ -17,7 +17,8 @@ var vendorLibraries = []struct{ library, needs string }{
 	{"libhns.so.1", "an hns adapter (hnsdv)"},
 }
 
-// explainVendor says so where the program of a thread is linked with such a library.
+// explainVendor writes one line of explanation if the program of a thread is linked with such a
+// library.
 func (s *Service) explainVendor(tid int) {
 	if s.opt.Explain == nil {
 		return
@@ -32,11 +33,11 @@ func (s *Service) explainVendor(tid int) {
 		return
 	}
 	for _, v := range vendorLibraries {
-		if !slices.Contains(linked, v.library) {
+		if !slices.Contains(linked, v.soname) {
 			continue
 		}
-		if _, told := s.told.LoadOrStore(v.library, true); !told {
-			s.explain("%s is linked with %s: what it does by that library needs %s; an emulated device has verbs alone", programName(tid), v.library, v.needs)
+		if _, told := s.told.LoadOrStore(v.soname, true); !told {
+			s.explain("%s is linked with %s: what it does by that library needs %s; an emulated device has verbs alone", programName(tid), v.soname, v.needs)
 		}
 	}
 }
