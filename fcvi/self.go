@@ -16,7 +16,7 @@ import (
 // earlier request waits.
 
 // A halves counts the pending requests of VIs of one NIC that have the same address and
-// discriminator: those that wait at home, and those that connect.
+// discriminator. home counts the requests that wait, away the requests that connect.
 type halves struct{ home, away int }
 
 // own returns the address at which the NIC's fabric accepts links.

@@ -285,8 +285,8 @@ func TestOverrun(t *testing.T) { // [NVME-SQE-3]
 	}
 }
 
-// TestSilence lets the time of the machine pass: queues that never connect end, and so do
-// controllers of which nothing is heard.
+// TestSilence: a queue ends if its host never sends Connect, and a controller ends if its host is
+// silent for longer than the keep-alive time. The test sets the machine's clock.
 func TestSilence(t *testing.T) { // [NVME-CM-5] [NVME-KA-1]
 	now := time.Now()
 	core := nvmecore.New(nvmecore.Config{NQN: defaultNQN, MaxQueues: 1})

@@ -17,7 +17,8 @@ const (
 	Disconnected            // the peer has ended the connection
 )
 
-// A Handler is told what happens. Its methods are called by those of the manager, and may call Reject.
+// A Handler acts on the events of connections. Methods of the Manager call it, with whatever lock their
+// caller holds; it may call Reject, and no other method of the Manager.
 type Handler interface {
 	// Requested tells that a peer asks for a connection, by a REQ or SIDR_REQ. It is false if there is no
 	// such service. The driver answers with Accept or Reject.
@@ -190,7 +191,8 @@ func (m *Manager) Deadline() (at Time, ok bool) {
 	return at, ok
 }
 
-// Tick sends again what was not answered in time, and gives up what was not answered often enough.
+// Tick sends every message again whose answer is overdue. It ends a connection whose message was sent
+// as often as is allowed.
 // [ROCE-CM-7]
 func (m *Manager) Tick(now Time) {
 	for _, c := range m.conns {

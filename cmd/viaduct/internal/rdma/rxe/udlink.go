@@ -8,8 +8,8 @@ import (
 	"viaduct/internal/wire/ib"
 )
 
-// A udLink is one address from which a queue pair of datagrams sends to others than those of this
-// supervisor, and at which it receives from them. Only datagrams reach it: a peer names no memory.
+// A udLink connects a queue pair of datagrams with queue pairs of other supervisors and hosts, at one
+// address of the port. It handles datagrams alone, so a peer can't name memory.
 type udLink struct {
 	qp   *QP
 	pair *roceudp.Pair
