@@ -6,11 +6,11 @@ import (
 	"syscall"
 )
 
-// A reloading runs the functions that SIGHUP triggers in a service.
+// A reloading runs the functions that SIGHUP triggers in a service. Env.mu guards it.
 type reloading struct {
 	signals chan os.Signal // nil until something wants SIGHUP
 	over    chan struct{}  // closed at the end
-	reloads []reload       // guarded by Env.mu
+	reloads []reload
 }
 
 // A reload reads a file again.
@@ -35,14 +35,15 @@ func (e *Env) takeHangupLocked() {
 	if r.signals != nil {
 		return
 	}
-	r.signals, r.over = make(chan os.Signal, 1), make(chan struct{})
-	signal.Notify(r.signals, syscall.SIGHUP)
+	signals, over := make(chan os.Signal, 1), make(chan struct{})
+	r.signals, r.over = signals, over
+	signal.Notify(signals, syscall.SIGHUP)
 	go func() {
 		for {
 			select {
-			case <-r.signals:
+			case <-signals:
 				e.reload()
-			case <-r.over:
+			case <-over:
 				return
 			}
 		}
@@ -67,6 +68,8 @@ func (e *Env) reload() {
 
 // endReloading gives SIGHUP back.
 func (e *Env) endReloading() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	if e.reloading.signals != nil {
 		signal.Stop(e.reloading.signals)
 		close(e.reloading.over)
