@@ -26,7 +26,7 @@ func TestReadme(t *testing.T) {
 			t.Errorf("README.md no longer says %s", said)
 		}
 	}
-	for _, command := range []string{"go run -pgo=off ./cmd/viaduct demo", "go test ./..."} {
+	for _, command := range []string{"go run ./cmd/viaduct demo", "go test ./..."} {
 		if !strings.Contains(string(readme), "\n    "+command+"\n") {
 			t.Errorf("README.md no longer says %q", command)
 		}

@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 bin=$(mktemp -d)
 trap 'rm -rf "$bin"' EXIT INT TERM
 # build DIR PROGRAM: by the profile of that tree, as viaduct itself is built
-build() { (cd "$1" && go build -pgo=cmd/viaduct/default.pgo -o "$2" ./bench/peers); }
+build() { (cd "$1" && go build -pgo=bench/viaduct.pgo -o "$2" ./bench/peers); }
 if [ "${1:-}" = --beside ]; then
 	[ $# -ge 2 ] || { echo "usage: bench/peers.sh --beside REV [options]" >&2; exit 2; }
 	mkdir "$bin/tree"

@@ -1,12 +1,12 @@
 #!/bin/sh
-# Renews cmd/viaduct/default.pgo, the profile by which viaduct is built: it runs the
+# Renews bench/viaduct.pgo, the profile by which packages of viaduct are built: it runs the
 # data paths for a second each, both ends, and merges what they spent their time on.
 # Takes a minute or two; nothing else should run.
 set -eu
 cd "$(dirname "$0")/.."
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT INT TERM
-go build -trimpath -pgo=off -o "$dir/peers" ./bench/peers
+go build -trimpath -o "$dir/peers" ./bench/peers
 n=0
 # run TRANSPORT: drives it by each line of its input, an operation with its flags.
 run() {
@@ -52,5 +52,5 @@ ping --size 8
 write --size 65536
 end
 go tool pprof -proto "$dir"/*.tx "$dir"/*.rx >"$dir/merged" 2>"$dir/err" || { cat "$dir/err" >&2; exit 1; }
-mv "$dir/merged" cmd/viaduct/default.pgo
-echo "cmd/viaduct/default.pgo: of $n runs"
+mv "$dir/merged" bench/viaduct.pgo
+echo "bench/viaduct.pgo: of $n runs"

@@ -283,7 +283,7 @@ func TestConformFaults(t *testing.T) {
 		t.Skip("the programs with faults are built without the race detector: TestConform has those that are built with it")
 	}
 	faulty := filepath.Join(t.TempDir(), "viaduct")
-	if out, err := exec.Command("go", "build", "-pgo=off", "-tags", "faults", "-o", faulty, ".").CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "build", "-tags", "faults", "-o", faulty, ".").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	var wg sync.WaitGroup

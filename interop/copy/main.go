@@ -83,9 +83,9 @@ func (p *plan) run(ctx context.Context, beside bool) error {
 	defer os.RemoveAll(top)
 	p.dir = top
 	if p.viaduct == "" {
-		flags := []string{"-pgo=off"}
+		var flags []string
 		if beside {
-			flags = nil // as it is built to be used
+			flags = []string{"-pgo=bench/viaduct.pgo"} // as packages are built
 		}
 		if p.viaduct, err = proc.Viaduct(ctx, top, flags...); err != nil {
 			return err

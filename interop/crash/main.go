@@ -67,7 +67,7 @@ func (o *options) run(ctx context.Context) error {
 	defer os.RemoveAll(dir)
 	c := &campaign{options: o, ctx: ctx, dir: dir,
 		r: rand.New(rand.NewPCG(o.seed, 0)), usual: map[string]time.Duration{}, counts: map[string]int{}}
-	if c.bin, err = proc.Viaduct(ctx, dir, "-pgo=off"); err != nil {
+	if c.bin, err = proc.Viaduct(ctx, dir); err != nil {
 		return err
 	}
 	var all []point

@@ -25,7 +25,7 @@ var builtViaduct = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	bin := filepath.Join(dir, "viaduct")
-	out, err := exec.Command("go", "build", "-pgo=off", "-o", bin, "viaduct/cmd/viaduct").CombinedOutput()
+	out, err := exec.Command("go", "build", "-o", bin, "viaduct/cmd/viaduct").CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("building viaduct: %w\n%s", err, out)
 	}

@@ -47,7 +47,7 @@ func run(ctx context.Context) error {
 	defer os.RemoveAll(dir)
 	t := &trial{ctx: ctx, dir: dir}
 	defer t.close()
-	if t.bin, err = proc.Viaduct(ctx, dir, "-pgo=off"); err != nil {
+	if t.bin, err = proc.Viaduct(ctx, dir); err != nil {
 		return err
 	}
 	skipped := 0
