@@ -5,22 +5,23 @@ import (
 	"time"
 )
 
-// cacheKey: a request's answer is good for the same question only. [D-64]
+// A cacheKey is everything that a request asks: an answer is reused only for an equal request.
+// [D-64]
 type cacheKey struct {
 	server, service netip.AddrPort
-	local           netip.Addr // the source the answer was given to
+	local           netip.Addr // the source address that was answered
 }
 
-// A cacheEntry is an answer or the lack of one.
+// A cacheEntry is an answer, or records that there was none.
 type cacheEntry struct {
 	m   Mapped
 	err error // ErrDenied or ErrNoAnswer
 	end time.Time
 }
 
-// A cache remembers outcomes. It takes the time as an argument. It is bounded:
-// a full cache forgets what has expired, else an arbitrary entry. Not safe for
-// concurrent use.
+// A cache remembers outcomes. Its methods take the time as an argument. Its size is bounded: a full
+// cache drops expired entries, or an arbitrary one if none has expired. Not safe for concurrent
+// use.
 type cache struct {
 	m   map[cacheKey]cacheEntry
 	max int
@@ -37,8 +38,8 @@ func (c *cache) get(now time.Time, k cacheKey) (cacheEntry, bool) {
 	return e, true
 }
 
-// put remembers e for its time. A lifetime of zero is for one connection only
-// and is not kept.
+// put stores e for its lifetime. A lifetime of zero means one connection only, so such an answer is
+// not stored.
 func (c *cache) put(now time.Time, k cacheKey, e cacheEntry) {
 	if !now.Before(e.end) { // [SDP-7.3.1.4-1] [SDP-7.3.1.4-4]
 		delete(c.m, k)
@@ -64,7 +65,7 @@ func (c *cache) shrink(now time.Time) {
 	}
 }
 
-// forget drops every entry of a service, whatever it says.
+// forget drops every entry of a service, denials included.
 func (c *cache) forget(service netip.AddrPort) {
 	for k := range c.m {
 		if k.service == service {

@@ -18,24 +18,23 @@ import (
 
 // [SDP-16-1] [SDP-7.4-1]
 
-// Port is the UDP port of a server unless told otherwise.
+// Port is the UDP port of a server by default.
 const Port = 3935
 
 // ClientConfig is the policy of a client. The zero value is usable.
 type ClientConfig struct {
-	// Server is asked instead of the host of the service. With port 0 it is
-	// asked at Port.
+	// Server, if set, is asked instead of the host of the service. Its port 0 means Port.
 	Server netip.AddrPort
 
-	// DeniedFor and SilentFor are how long a denial, or the lack of an answer,
-	// is remembered, so that every dial does not pay for it again. 0 means the
-	// defaults, 30 s and 60 s; negative means not at all.
+	// DeniedFor and SilentFor are how long a denial, or the lack of an answer, is remembered, so
+	// that not every dial waits for it again. 0 means the defaults, 30 s and 60 s; a negative value
+	// disables it.
 	DeniedFor, SilentFor time.Duration
 
 	// MaxCache bounds the answers remembered; 0 means 4096.
 	MaxCache int
 
-	// Logger gets one line per question; nil is silent.
+	// Logger gets one line per question; nil disables it.
 	Logger *slog.Logger
 
 	// Dial, if set, opens the UDP socket of a question with d instead of
@@ -55,13 +54,13 @@ type Client struct {
 	cache cache // guarded by mu
 }
 
-// A Query is what a dialer wants to know.
+// A Query names the service that a dialer looks for.
 type Query struct {
 	// Service is the conventional address of the service.
 	Service netip.AddrPort
-	// Local is where the connection will come from. A dialer binds its TCP
-	// socket first and puts that port here; port 0 is for servers known not
-	// to care. Without an address the routing table chooses.
+	// Local is the source address of the later connection. A dialer binds its TCP socket first and
+	// puts that port here; port 0 is for servers known not to check it. Without an address the
+	// routing table chooses one.
 	Local netip.AddrPort
 
 	// Local [D-57] [D-58].
@@ -85,10 +84,9 @@ func NewClient(cfg ClientConfig) *Client {
 	return &Client{cfg: cfg, log: log, cache: cache{m: make(map[cacheKey]cacheEntry), max: cfg.MaxCache}}
 }
 
-// Resolve finds the SDP Address of a service. The error is ErrDenied or
-// ErrNoAnswer when the conventional address should be used, the context's when
-// it ended first, or that of a socket. An answer with PmTime Once should be
-// connected to at once.
+// Resolve finds the SDP Address of a service. The error is ErrDenied or ErrNoAnswer if the
+// conventional address should be used, the error of ctx if that ended first, or the error of a
+// socket. An answer with PmTime Once should be connected to at once.
 func (c *Client) Resolve(ctx context.Context, q Query) (Mapped, error) {
 	q.Service = netip.AddrPortFrom(q.Service.Addr().Unmap(), q.Service.Port())
 	server := c.cfg.Server
@@ -147,7 +145,7 @@ func (c *Client) Resolve(ctx context.Context, q Query) (Mapped, error) {
 	return m, err
 }
 
-// source is the address a connection to the service would come from.
+// source returns the address from which the system would connect to the service.
 func (c *Client) source(ctx context.Context, asked net.Conn, server, service netip.AddrPort) (netip.Addr, error) {
 	if server.Addr() != service.Addr() {
 		var d net.Dialer
@@ -179,8 +177,8 @@ func (c *Client) remember(key cacheKey, m Mapped, err error) {
 	c.cache.put(now, key, e)
 }
 
-// Forget drops what is remembered about a service. A dialer calls it when the
-// SDP Address refused the connection.
+// Forget drops the remembered answers about a service. A dialer calls it when the SDP Address
+// refused the connection.
 func (c *Client) Forget(service netip.AddrPort) { // [D-64] [SDP-7.5.1-8]
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -192,7 +190,7 @@ func run(ctx context.Context, conn net.Conn, t *transaction) (Mapped, error) {
 	stop := context.AfterFunc(ctx, func() { conn.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
 	out := t.Start(time.Now())
-	buf := make([]byte, portmapwire.MessageLen+1) // the rest of a longer datagram counts for nothing [D-61]
+	buf := make([]byte, portmapwire.MessageLen+1) // the excess of a longer datagram is ignored [D-61]
 	for {
 		if out != nil {
 			if _, err := conn.Write(out); err != nil && !nothingListens(err) { // [SDP-7.4-3] [SDP-7.4-26]
@@ -208,7 +206,7 @@ func run(ctx context.Context, conn net.Conn, t *transaction) (Mapped, error) {
 		}
 		at, _ := t.Deadline()
 		conn.SetReadDeadline(at)
-		if err := ctx.Err(); err != nil { // after SetReadDeadline: AfterFunc's must win
+		if err := ctx.Err(); err != nil { // after SetReadDeadline, because the deadline set by AfterFunc must win
 			return Mapped{}, fmt.Errorf("portmap: asking %v: %w", conn.RemoteAddr(), context.Cause(ctx))
 		}
 		n, err := conn.Read(buf)

@@ -10,8 +10,7 @@ import (
 	"viaduct/portmap"
 )
 
-// A server that knows where the service of port 80 speaks SDP, and a client that
-// asks it.
+// A server maps the service of port 80 to its SDP address, and a client asks the server.
 func Example() {
 	reg := portmap.NewRegistry()
 	err := reg.Set(netip.MustParseAddrPort("127.0.0.1:80"), portmap.Mapping{
@@ -20,7 +19,7 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	// Port 3935 is the usual one; 0 is any that is free.
+	// The usual port is 3935; 0 means any free port.
 	srv, err := portmap.Listen("127.0.0.1:0", portmap.ServerConfig{Registry: reg})
 	if err != nil {
 		log.Fatal(err)
@@ -47,7 +46,7 @@ func Example() {
 	// 127.0.0.1:443 portmap: the mapper denied the request
 }
 
-// The mappings of a server, as a file has them.
+// ParseRegistry reads the mappings of a server from the text of a file.
 func ExampleParseRegistry() {
 	reg, err := portmap.ParseRegistry(strings.NewReader(`
 # conventional    SDP addresses, in turn           lifetime

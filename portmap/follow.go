@@ -10,31 +10,32 @@ import (
 	"viaduct/registry"
 )
 
-// A Following says what Registry.Follow takes from a registry, and how it answers.
+// A Following selects the mappings that Registry.Follow takes from a registry, and the lifetime of
+// answers.
 type Following struct {
 	// From has the mappings, of kind registry.PortMapper: conventional addresses
 	// for names, such as "192.0.2.1:80" or "*:80", and targets for values.
 	From registry.Registry
 
-	// Services are the conventional addresses that are looked up. None means all,
-	// if From can list them.
+	// Services are the conventional addresses that are looked up. An empty list means all, which
+	// From must be able to list.
 	Services []netip.AddrPort
 
-	// PmTime is the lifetime of an answer, which is shortened to what is left of
-	// the record it comes from. An answer of a registry that can't be asked is for one
+	// PmTime is the lifetime of an answer. It is shortened to the remaining validity of the record
+	// that the answer comes from. While the registry is out of reach, an answer is for one
 	// connection.
 	PmTime PmTime
 
-	// Report, if not nil, is told about every change: how many conventional
-	// addresses there are now, whether they are only the last known ones, and what is
-	// wrong with the records that were left out. It must not block.
+	// Report, if not nil, is called after every change. n is the number of conventional addresses,
+	// stale means that they are only the last known ones, and err explains why records were left
+	// out. It must not block.
 	Report func(n int, stale bool, err error)
 }
 
-// Follow fills r from a registry and keeps it true to that until ctx ends: the
-// mappings change all at once, and each ends with its record. It blocks; ready, if not
-// nil, is closed when the mappings are known for the first time. The error, nil if
-// ctx has ended, is that of From.Watch.
+// Follow fills r from a registry and applies its changes until ctx ends. All mappings change at
+// once, and each ends with its record. Follow blocks; ready, if not nil, is closed when the
+// mappings are known for the first time. The result is the error of From.Watch, or nil if ctx has
+// ended.
 func (r *Registry) Follow(ctx context.Context, f Following, ready chan<- struct{}) error {
 	names := []string{""}
 	if len(f.Services) > 0 {
@@ -45,7 +46,7 @@ func (r *Registry) Follow(ctx context.Context, f Following, ready chan<- struct{
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	var mu sync.Mutex // orders what the watches tell
+	var mu sync.Mutex // orders the reports of the watches
 	answers := make(map[string]registry.Answer)
 	errs := make(chan error, len(names))
 	for _, n := range names {
@@ -88,7 +89,7 @@ func ServiceName(conventional netip.AddrPort) string {
 	return k.String()
 }
 
-// mappings returns what the answers say.
+// mappings turns the answers into a Registry.
 func (f Following) mappings(answers map[string]registry.Answer) (*Registry, bool, error) {
 	var bad []error
 	stale := false

@@ -14,7 +14,7 @@ import (
 	"viaduct/registry"
 )
 
-// A fakeRegistry is a table that can be listed or not.
+// A fakeRegistry is a table whose names can be listed, or cannot.
 type fakeRegistry struct {
 	registry.Table
 	unlisted bool
@@ -31,9 +31,8 @@ func (f *fakeRegistry) Watch(ctx context.Context, kind, name string, fn func(reg
 	return f.Table.Watch(ctx, kind, name, fn)
 }
 
-// TestFollow: a server answers what is registered, for as long as that is valid and no
-// longer, for one connection while the registry is out of reach, and nothing that has
-// ended.
+// TestFollow: a server hands out a registered target exactly as long as its record is valid. While
+// the registry is out of reach, it answers for one connection, and never with an ended record.
 func TestFollow(t *testing.T) {
 	for _, services := range [][]netip.AddrPort{nil, {ap("0.0.0.0:80"), ap("192.0.2.7:5432"), ap("192.0.2.7:1")}} {
 		t.Run(fmt.Sprint(len(services), " services"), func(t *testing.T) {
@@ -130,7 +129,8 @@ func TestReplaceTurns(t *testing.T) {
 	}
 }
 
-// TestEnds: a target is handed out until its end, for no longer than what is left.
+// TestEnds: a target is handed out until its end, with a lifetime that does not exceed the
+// remaining time.
 func TestEnds(t *testing.T) {
 	begin := time.Unix(1000, 0)
 	r := NewRegistry()

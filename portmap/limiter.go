@@ -5,11 +5,10 @@ import (
 	"time"
 )
 
-// A limiter is a token bucket per source, in a table of fixed size. It keeps
-// the sources that spoke last: a flood from many made-up addresses pushes out
-// quiet entries, which costs a quiet source nothing (it starts with a full
-// bucket), and a loud real source stays in the table because it keeps speaking.
-// [SDP-15-2]
+// A limiter is a token bucket per source, in a table of fixed size. It keeps the sources of the
+// latest datagrams. A flood from many made-up addresses evicts quiet sources, which costs them
+// nothing because a new entry starts with a full bucket. A loud real source stays in the table
+// because it keeps sending. [SDP-15-2]
 type limiter struct {
 	rate  float64 // tokens per second
 	burst float64
@@ -40,7 +39,7 @@ func (l *limiter) allow(now time.Time, from netip.Addr) bool {
 	b := l.m[k]
 	if b == nil {
 		if len(l.m) >= l.max {
-			b = l.head.prev // least recently used; its memory is used again
+			b = l.head.prev // evict the least recently used and reuse its memory
 			delete(l.m, b.source)
 			b.unlink()
 		} else {
@@ -66,8 +65,8 @@ func (b *bucket) unlink() {
 	b.prev.next, b.next.prev = b.next, b.prev
 }
 
-// sourceOf is what one party can be assumed to own: an IPv4 address, or an
-// IPv6 network of 64 bits.
+// sourceOf returns the addresses that one party can be assumed to own: an IPv4 address, or an IPv6
+// network of 64 bits.
 func sourceOf(a netip.Addr) netip.Prefix {
 	a = a.Unmap().WithZone("")
 	bits := 64

@@ -7,16 +7,15 @@ import (
 	"viaduct/internal/wire/portmapwire"
 )
 
-// Limits that we chose.
+// Limits of our choice: the draft sets none.
 const (
 	// defaultLifetime is how long a request waits for its PMAck.
 	defaultLifetime = 10 * time.Second
 	// defaultMaxPending bounds the requests waiting for PMAck. An entry is
 	// about 200 bytes, so a full table is some 3 MiB.
 	defaultMaxPending = 16384
-	// defaultRate and defaultBurst bound the datagrams taken from one source
-	// (an IPv4 address or an IPv6 /64). A host that dials faster than this
-	// without caching is a flood.
+	// defaultRate and defaultBurst bound the datagrams taken from one source (an IPv4 address or an
+	// IPv6 /64). A host that dials faster without caching counts as a flood.
 	defaultRate  = 200
 	defaultBurst = 400
 	// limiterSources bounds the sources remembered, about 150 bytes each.
@@ -44,26 +43,25 @@ type Stats struct {
 	Pending     uint64 // requests waiting for PMAck now
 }
 
-// A machine is the Port Mapper server without socket and clock: datagrams and
-// times go in, answers come out. Times must not go backwards. It is not safe
-// for concurrent use.
+// A machine is the Port Mapper server without socket and clock: it gets datagrams and times, and
+// returns answers. Times must not go backwards. It is not safe for concurrent use.
 type machine struct { // [SDP 7.4] [SDP 7.5.2]
 	cfg     ServerConfig
 	lim     *limiter
 	pending map[fourTuple]*request
-	head    request // ring in order of deadline: every deadline is now+Lifetime
-	// byHandle finds the request of a PMAck, which repeats the address granted
-	// and not the one asked for.
+	head    request // ring in order of deadline, since every deadline is now+Lifetime
+	// byHandle finds the request of a PMAck, which repeats the granted address instead of the
+	// requested one.
 	byHandle map[assoc]*request
-	perSrc   map[netip.Prefix]int // pending requests with a port of their own, by source
+	perSrc   map[netip.Prefix]int // pending requests with a port of their own
 	stats    Stats
 }
 
-// A fourTuple names what a client wants to connect from and to; together with
-// the AssocHandle it is the draft's 5-tuple. [SDP-7.5-3]
+// A fourTuple holds the addresses that a client wants to connect from and to; together with the
+// AssocHandle it is the draft's 5-tuple. [SDP-7.5-3]
 type fourTuple struct{ cp, ap netip.AddrPort }
 
-// An assoc is how a client names its transaction.
+// An assoc identifies the transaction of a client.
 type assoc struct {
 	handle uint64
 	cp     netip.AddrPort
@@ -109,8 +107,8 @@ func newMachine(cfg ServerConfig) *machine {
 	return m
 }
 
-// Handle takes one datagram that came from an address and appends the answer,
-// if there is one, to reply. The answer goes back the way the datagram came.
+// Handle takes one datagram and appends the answer, if there is one, to reply. The caller sends the
+// answer to the source of the datagram.
 func (m *machine) Handle(now time.Time, from netip.Addr, b, reply []byte) []byte {
 	m.Expire(now)
 	m.stats.Received++
@@ -142,8 +140,8 @@ func (m *machine) handleRequest(now time.Time, from netip.Addr, msg portmapwire.
 		m.stats.Duplicates++ // [SDP-7.5-3]
 	}
 
-	// Every request is answered from the newest state of the service, a
-	// duplicate too. [SDP-7.5.2-7] [SDP-7.5.2-4]
+	// Every request, also a duplicate, is answered from the newest state of the service.
+	// [SDP-7.5.2-7] [SDP-7.5.2-4]
 	svc, ok := m.cfg.Registry.lookup(msg.Ap)
 	if !ok && m.cfg.More != nil {
 		svc, ok = m.cfg.More.lookup(msg.Ap)
@@ -155,7 +153,7 @@ func (m *machine) handleRequest(now time.Time, from netip.Addr, msg portmapwire.
 		return m.deny(msg, reply) // [SDP-7.4-33]
 	}
 	if old != nil && old.handle == msg.AssocHandle && (old.release != nil || svc.Open == nil) {
-		// Same answer, timer restarted. [SDP-7.5.2-5]
+		// A duplicate gets the same answer and restarts the timer. [SDP-7.5.2-5]
 		life, ok := svc.PmTime, true
 		if svc.Open == nil {
 			life, ok = svc.serves(now, old.target, msg.Ap)
@@ -167,9 +165,8 @@ func (m *machine) handleRequest(now time.Time, from netip.Addr, msg portmapwire.
 	}
 
 	if old != nil {
-		// A newer request of this four-tuple: the state of the older one goes,
-		// its port included, and the request is treated as a first one. [SDP-7.5.2-8]
-		// [D-67]
+		// A newer request of this four-tuple discards the older one and its port, and is treated as
+		// a first request. [SDP-7.5.2-8] [D-67]
 		if old.handle != msg.AssocHandle {
 			m.stats.Replaced++
 		}
@@ -183,15 +180,14 @@ func (m *machine) handleRequest(now time.Time, from netip.Addr, msg portmapwire.
 	return m.accept(msg, target, life, reply) // [SDP-7.4-14]
 }
 
-// open chooses the address to answer with, of the family that was asked for, and its
-// lifetime.
+// open chooses the address to answer with, of the requested family, and its lifetime.
 func (m *machine) open(now time.Time, svc *service, from netip.Addr, msg portmapwire.Message) (netip.AddrPort, PmTime, func(bool), bool) {
 	if svc.Open == nil {
 		t, life, ok := svc.pick(now, msg.Ap)
 		return inFormOf(msg.Ap, t), life, nil, ok
 	}
-	// Ports of their own are a resource: a full table denies rather than
-	// closing another client's port early, and no source gets more than its share.
+	// A port per request is a scarce resource. A full table denies, because the alternative is to
+	// close another client's port early. No source gets more than its share.
 	if len(m.pending) >= m.cfg.MaxPending || m.perSrc[sourceOf(from)] >= maxPendingPerSource {
 		return netip.AddrPort{}, 0, nil, false
 	}
@@ -214,9 +210,8 @@ func (m *machine) open(now time.Time, svc *service, from netip.Addr, msg portmap
 	return inFormOf(msg.Ap, t), svc.PmTime, release, true
 }
 
-// inFormOf returns target written as asked is: an IPv4 address mapped into IPv6
-// if asked is an IPv6 address, since an answer has the IPV of its request.
-// [SDP-7.4-17]
+// inFormOf maps an IPv4 target into IPv6 if asked is an IPv6 address, since an answer has the IPV
+// of its request. [SDP-7.4-17]
 func inFormOf(asked, target netip.AddrPort) netip.AddrPort {
 	if !asked.Addr().Is4() {
 		return netip.AddrPortFrom(netip.AddrFrom16(target.Addr().As16()), target.Port())
@@ -225,8 +220,8 @@ func inFormOf(asked, target netip.AddrPort) netip.AddrPort {
 }
 
 func (m *machine) handleAck(msg portmapwire.Message) {
-	// A PMAck repeats the PMAccept, so its Ap is what was granted; the request
-	// is found by handle and client. [SDP-7.5.2-6]
+	// A PMAck repeats the PMAccept, so its Ap is the granted address; handle and client find the
+	// request. [SDP-7.5.2-6]
 	if r := m.byHandle[assoc{msg.AssocHandle, msg.Cp}]; r != nil && r.target == msg.Ap {
 		m.stats.Acks++
 		m.drop(r, true)
@@ -247,9 +242,9 @@ func (m *machine) Connected(cp, ap netip.AddrPort) { // [SDP-7.5.2-1]
 	}
 }
 
-// Expire gives up every request whose time is over. Handle calls it too. What
-// a request held is released; connections that exist are no concern
-// here. Nothing outlives its time, whatever was lost.
+// Expire drops every request whose deadline has passed and releases its port. Handle calls it too.
+// Existing connections are not affected. So no request outlives its time, whatever datagram was
+// lost.
 func (m *machine) Expire(now time.Time) { // [SDP-7.2-1] [SDP-7.5.2-2] [SDP-7.5.2-3] [SDP-7.5-1]
 	for r := m.head.next; r != &m.head && !now.Before(r.deadline); r = m.head.next {
 		m.stats.Expired++
@@ -257,7 +252,7 @@ func (m *machine) Expire(now time.Time) { // [SDP-7.2-1] [SDP-7.5.2-2] [SDP-7.5.
 	}
 }
 
-// Deadline is when Expire has something to do; ok is false if never.
+// Deadline returns the time at which Expire is due; ok is false if no request is pending.
 func (m *machine) Deadline() (t time.Time, ok bool) {
 	if m.head.next == &m.head {
 		return time.Time{}, false
@@ -265,7 +260,7 @@ func (m *machine) Deadline() (t time.Time, ok bool) {
 	return m.head.next.deadline, true
 }
 
-// Close releases everything that is pending.
+// Close releases every pending request.
 func (m *machine) Close() {
 	for m.head.next != &m.head {
 		m.drop(m.head.next, false)
@@ -292,8 +287,8 @@ func (m *machine) deny(req portmapwire.Message, reply []byte) []byte {
 	return req.Append(reply)
 }
 
-// add enters r. A full table gives up its oldest entry without a port of its
-// own; nothing depends on those but the counters.
+// add inserts r. A full table evicts the oldest entry without a port of its own; only the counters
+// depend on such entries.
 func (m *machine) add(r *request, now time.Time) {
 	if len(m.pending) >= m.cfg.MaxPending {
 		for o := m.head.next; o != &m.head; o = o.next {
@@ -304,7 +299,7 @@ func (m *machine) add(r *request, now time.Time) {
 			}
 		}
 		if len(m.pending) >= m.cfg.MaxPending {
-			return // only ports are pending; a static answer needs no entry
+			return // only ports need an entry: a static answer is not pending
 		}
 	}
 	if r.release != nil {

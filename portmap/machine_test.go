@@ -31,7 +31,7 @@ func testMachine(change func(*ServerConfig)) *machine {
 	return newMachine(cfg)
 }
 
-// ask feeds one message and returns the answer, if there was one.
+// ask passes one message to m and returns the answer, if there was one.
 func ask(t testing.TB, m *machine, now time.Time, msg portmapwire.Message) (portmapwire.Message, bool) {
 	t.Helper()
 	b := m.Handle(now, from, msg.Append(nil), nil)
@@ -191,7 +191,7 @@ func TestSDP_7_5_2_duplicates(t *testing.T) {
 		t.Errorf("after expiry: %+v", s)
 	}
 
-	// The newest state of the service counts. [SDP-7.5.2-7]
+	// The answer comes from the newest state of the service. [SDP-7.5.2-7]
 	ask(t, m, t0, q)
 	m.cfg.Registry.Set(q.Ap, NewMapping(ap("10.0.0.1:1")))
 	if c, _ := ask(t, m, t0, q); c.Ap != ap("10.0.0.1:1") {
@@ -239,7 +239,7 @@ func TestSDP_7_5_2_replace(t *testing.T) {
 	if s := m.Stats(); s.Pending != 1 || s.Unmatched != 3 || s.Acks != 1 {
 		t.Errorf("PMAck for another address: %+v", s)
 	}
-	// The same handle again is no replacement, even if the service has moved.
+	// A request with the same handle is no replacement, even if the service has moved.
 	m.cfg.Registry.Set(ap("10.0.0.1:80"), NewMapping(ap("10.0.0.1:8082")))
 	ask(t, m, t0, req(3, "10.0.0.1:80"))
 	if s := m.Stats(); s.Pending != 1 || s.Replaced != 1 {
@@ -247,8 +247,8 @@ func TestSDP_7_5_2_replace(t *testing.T) {
 	}
 }
 
-// TestConnected: only a connection from the client, address and port, to the
-// address granted, port too, ends the wait for the PMAck. [SDP-7.5.2-1]
+// TestConnected: a connection ends the wait for the PMAck only if its source is the client's
+// address and port, and its destination the granted address and port. [SDP-7.5.2-1]
 func TestConnected(t *testing.T) {
 	m := testMachine(nil)
 	ask(t, m, t0, req(1, "10.0.0.1:80"))
@@ -269,7 +269,7 @@ func TestConnected(t *testing.T) {
 	}
 }
 
-// ports makes a port per request and keeps count.
+// ports makes a port per request and counts the open ones.
 type ports struct {
 	next              uint16
 	open, lost, taken int
@@ -362,8 +362,8 @@ func TestRateLimit(t *testing.T) {
 	}
 }
 
-// TestFlood: 200,000 requests with made-up everything leave bounded memory,
-// and an honest client is answered all along. [SDP-15-2]
+// TestFlood: 200,000 requests with made-up fields use bounded memory, and an honest client gets its
+// answers meanwhile. [SDP-15-2]
 func TestFlood(t *testing.T) {
 	const total = 200_000
 	m := testMachine(nil)

@@ -11,9 +11,9 @@ import (
 // oobLen is room for one control message of either family.
 const oobLen = 128
 
-// wantDestination asks the kernel to say where each datagram was sent, so that
-// the answer can come from there: on a socket bound to every address the
-// routing table might choose another one.
+// wantDestination asks the kernel for the destination address of each datagram. The answer must
+// come from that address; on a socket bound to every address, the routing table might choose
+// another one.
 func wantDestination(c *net.UDPConn, bound net.IP) error {
 	rc, err := c.SyscallConn()
 	if err != nil {
@@ -27,7 +27,7 @@ func wantDestination(c *net.UDPConn, bound net.IP) error {
 			return
 		}
 		level, option := unix.IPPROTO_IP, unix.IP_PKTINFO
-		if _, is6 := sa.(*unix.SockaddrInet6); is6 { // tells the destination of mapped IPv4 as well
+		if _, is6 := sa.(*unix.SockaddrInet6); is6 { // also reports the destination of mapped IPv4
 			level, option = unix.IPPROTO_IPV6, unix.IPV6_RECVPKTINFO // [SDP-7.4-15]
 		}
 		serr = unix.SetsockoptInt(int(fd), level, option, 1) // [SDP-7.4-15]
@@ -41,7 +41,7 @@ func wantDestination(c *net.UDPConn, bound net.IP) error {
 // replyFrom turns the control message of a datagram into that of its answer.
 // [SDP-7.4-15] [SDP-7.4-34]
 func replyFrom(oob []byte) []byte {
-	msgs, _ := unix.ParseSocketControlMessage(oob) // none of what is torn
+	msgs, _ := unix.ParseSocketControlMessage(oob) // nil for a torn message
 	for _, m := range msgs {
 		switch {
 		case m.Header.Level == unix.IPPROTO_IP && m.Header.Type == unix.IP_PKTINFO && len(m.Data) >= unix.SizeofInet4Pktinfo:
@@ -59,7 +59,7 @@ func replyFrom(oob []byte) []byte {
 	return nil
 }
 
-// destination is where a datagram with this control message was sent.
+// destination returns the address that a datagram with this control message was sent to.
 func destination(oob []byte) netip.Addr {
 	msgs, _ := unix.ParseSocketControlMessage(oob)
 	for _, m := range msgs {

@@ -11,9 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestReplyFrom: the control message of an answer names the address that the
-// datagram was sent to as the source, and the interface only where the address
-// alone says nothing. [SDP-7.4-15] [SDP-7.4-34]
+// TestReplyFrom: the control message of an answer names the address that the datagram was sent to
+// as the source, and the interface only for a link-local address. [SDP-7.4-15] [SDP-7.4-34]
 func TestReplyFrom(t *testing.T) {
 	four := unix.PktInfo4(&unix.Inet4Pktinfo{Ifindex: 3, Spec_dst: [4]byte{10, 0, 0, 1}, Addr: [4]byte{10, 0, 0, 9}})
 	six := func(a string, ifindex uint32) []byte {
@@ -33,7 +32,7 @@ func TestReplyFrom(t *testing.T) {
 	for _, c := range []struct {
 		name      string
 		got, want []byte
-		to        string // where the datagram was sent
+		to        string // the destination of the datagram
 	}{
 		{"IPv4", four, unix.PktInfo4(&unix.Inet4Pktinfo{Spec_dst: [4]byte{10, 0, 0, 1}}), "10.0.0.9"},
 		{"IPv6", six("fd00::1", 3), six("fd00::1", 0), "fd00::1"},

@@ -9,8 +9,8 @@ import (
 
 const oobLen = 0
 
-// Elsewhere the answer leaves by the address the routing table chooses; bind
-// the server to one address on a host with several.
+// On this system the routing table chooses the source address of an answer, so bind the server to
+// one address on a host with several.
 func wantDestination(*net.UDPConn, net.IP) error { return nil }
 
 func replyFrom([]byte) []byte { return nil }

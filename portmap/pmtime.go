@@ -4,8 +4,7 @@ import "time"
 
 // [SDP 7.3.1.4] [SDP-7.3.1.4-6] [SDP-7.3.1.4-7] [SDP-7.3.1.4-8]
 
-// A PmTime is the lifetime of an answer as it stands on the wire: two scales
-// with a hole between them.
+// A PmTime is the lifetime of an answer in its wire form: two scales with a gap between them.
 //
 //	0         for one connection, not to be kept
 //	1..127    in units of 250 ms, up to 31.75 s
@@ -25,8 +24,7 @@ const (
 	// DefaultPmTime [SDP-7.3.1.4-9] [D-68].
 )
 
-// forever stands for PmTime 255: answers are kept until they fail and asked
-// for again once a day. [D-64]
+// forever stands for PmTime 255: an answer is kept until it fails, and renewed once a day. [D-64]
 const forever = 24 * time.Hour
 
 // Duration is how long an answer may be kept after its receipt: 0 for Once,
@@ -41,8 +39,8 @@ func (p PmTime) Duration() time.Duration {
 	return time.Duration(p) * 250 * time.Millisecond
 }
 
-// PmTimeFor returns the largest lifetime that does not exceed d; anything
-// above 254 s is 254 s, since Forever is a promise and not a length of time.
+// PmTimeFor returns the largest lifetime that does not exceed d; anything above 254 s is 254 s,
+// since Forever promises more than any length of time.
 func PmTimeFor(d time.Duration) PmTime {
 	switch {
 	case d < 250*time.Millisecond:

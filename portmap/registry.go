@@ -10,27 +10,26 @@ import (
 
 // A Mapping says where a service speaks SDP.
 type Mapping struct {
-	// Targets are the addresses to hand out, in turn: more than one balances
-	// load between them. A target with an unspecified address means the address
-	// the client asked for, with the target's port. Targets of the family asked
-	// for are used, and where there is none, unspecified ones of the other.
+	// Targets are the addresses to hand out, in turn, which balances load between several. A target
+	// with an unspecified address means the requested address with the target's port. Targets of
+	// the requested family are preferred; if there is none, unspecified targets of the other family
+	// are used.
 	Targets []netip.AddrPort
 
-	// Ends, if not empty, has one time for each target, from which on it is not
-	// handed out any more; a zero time is never. The lifetime of an answer does
-	// not go beyond it. A service of which no target is left is denied.
+	// Ends, if not empty, has one time for each target: from then on it is not handed out. A zero
+	// time means never. The lifetime of an answer does not exceed it. A request is denied if all
+	// targets have ended.
 	Ends []time.Time
 
 	// PmTime is the lifetime of an answer. NewMapping sets DefaultPmTime;
 	// the zero value is Once.
 	PmTime PmTime
 
-	// Open, if set, makes a port for each request and Targets is ignored.
-	// client is where the connection will come from, and service the
-	// conventional address asked for. It must not block. release is called exactly once: when the request
-	// was never confirmed (confirmed is false; close the port), or when it was,
-	// by PMAck or by a connection (confirmed is true; the port's life is then
-	// the service's own business).
+	// Open, if set, makes a port for each request and Targets is ignored. client is the source
+	// address of the connection, service the requested conventional address. Open must not block.
+	// release is called exactly once. If confirmed is false, the client never confirmed the
+	// request: close the port. If it is true, a PMAck or a connection confirmed it, and the service
+	// decides when to close the port.
 	Open func(client, service netip.AddrPort) (target netip.AddrPort, release func(confirmed bool), err error)
 
 	// Targets [SDP-7.4-24], Open [SDP-7.4-32].
@@ -60,9 +59,8 @@ func NewRegistry() *Registry {
 	return &Registry{m: make(map[netip.AddrPort]*service)}
 }
 
-// Set registers or replaces the mapping of a conventional address. An
-// unspecified address (0.0.0.0 or ::) stands for every address of either
-// family. A more exact entry wins over it.
+// Set registers or replaces the mapping of a conventional address. An unspecified address (0.0.0.0
+// or ::) stands for every address of either family. A more exact entry takes precedence.
 func (r *Registry) Set(conventional netip.AddrPort, m Mapping) error {
 	if conventional.Port() == 0 {
 		return fmt.Errorf("portmap: conventional address %v has no port", conventional)
@@ -98,8 +96,8 @@ func (r *Registry) Len() int {
 	return len(r.m)
 }
 
-// Replace takes over the mappings of other at once. The turns of a conventional
-// address that has several targets go on. other must not be used after.
+// Replace takes over all mappings of other at once. A conventional address with several targets
+// continues with the next one in turn. other must not be used afterwards.
 func (r *Registry) Replace(other *Registry) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -113,8 +111,7 @@ func (r *Registry) Replace(other *Registry) {
 	r.m = other.m
 }
 
-// lookup finds the service for an address asked for, exact before wildcard.
-// [SDP-7.2-2]
+// lookup finds the service for a requested address, exact before wildcard. [SDP-7.2-2]
 func (r *Registry) lookup(ap netip.AddrPort) (*service, bool) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -125,8 +122,8 @@ func (r *Registry) lookup(ap netip.AddrPort) (*service, bool) {
 	return s, ok
 }
 
-// pick returns the next target for a client that asked for ap, with the lifetime of
-// the answer: one of the family asked for, or else one that stands for every address.
+// pick returns the next target for a client that asked for ap, with the lifetime of the answer: a
+// target of the requested family, or else an unspecified one.
 func (s *service) pick(now time.Time, ap netip.AddrPort) (netip.AddrPort, PmTime, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -167,7 +164,8 @@ func (s *service) serves(now time.Time, target, ap netip.AddrPort) (PmTime, bool
 	return 0, false
 }
 
-// life is the lifetime of an answer with the i-th target; ok is false if that has ended.
+// life returns the lifetime of an answer with the i-th target; ok is false if that target has
+// ended.
 func (s *service) life(i int, now time.Time) (life PmTime, ok bool) {
 	if len(s.Ends) == 0 || s.Ends[i].IsZero() {
 		return s.PmTime, true
@@ -181,8 +179,7 @@ func (s *service) life(i int, now time.Time) (life PmTime, ok bool) {
 	return life, left > 0
 }
 
-// registryKey gives every spelling of the wildcard, and of an IPv4 address,
-// one form.
+// registryKey returns one canonical form for all spellings of the wildcard or of an IPv4 address.
 func registryKey(a netip.AddrPort) netip.AddrPort {
 	addr := a.Addr().Unmap().WithZone("")
 	if !addr.IsValid() || addr.IsUnspecified() {

@@ -13,10 +13,10 @@ import (
 	"viaduct/internal/follow"
 )
 
-// Limits of a registry file; a file beyond them is refused, not cut.
+// Limits of a registry file. A larger file is refused instead of truncated.
 const (
 	maxFileBytes   = 16 << 20 // some 300,000 lines
-	maxFileTargets = 64       // per line; balancing over more wants a real balancer
+	maxFileTargets = 64       // per line; more targets need a real load balancer
 )
 
 // ParseRegistry reads mappings, one per line:
@@ -26,10 +26,9 @@ const (
 //	*:5432           :15432                        cache=10s
 //	[2001:db8::1]:80 [2001:db8::2]:81,[2001:db8::3]:81  cache=never
 //
-// "*" as conventional host stands for every address, and a target without a
-// host for the address asked for. cache is a duration (rounded down to what the
-// wire can say), "never" or "forever"; left out it is 30 s. Text after # is
-// comment. The error names the line.
+// "*" as conventional host means every address, and a target without a host means the requested
+// address. cache is "never", "forever" or a duration, rounded down to a value that the wire has;
+// the default is 30 s. Text after # is comment. The error names the line.
 func ParseRegistry(rd io.Reader) (*Registry, error) {
 	r := NewRegistry()
 	sc := bufio.NewScanner(io.LimitReader(rd, maxFileBytes+1))
@@ -107,8 +106,8 @@ func ParsePmTime(s string) (PmTime, error) {
 	return PmTimeFor(d), nil
 }
 
-// ParseHostPort reads ADDRESS:PORT with a numeric address; "*" or nothing for
-// the address gives 0.0.0.0, which a Registry takes as any.
+// ParseHostPort reads ADDRESS:PORT with a numeric address; "*" or nothing for the address gives
+// 0.0.0.0, which a Registry takes as every address.
 func ParseHostPort(s string) (netip.AddrPort, error) {
 	host, port, ok := cutLast(s, ":")
 	if ok && (host == "" || host == "*") {
@@ -133,13 +132,12 @@ func cutLast(s, sep string) (before, after string, found bool) {
 	return s[:i], s[i+len(sep):], true
 }
 
-// WatchFile fills r from the file at path and keeps it true to the file until
-// ctx ends: the file is looked at every interval (one second if 0) and read
-// when its time, size or identity changed, so a file replaced by rename is
-// followed too. The mappings change all at once. A file that is missing or
-// faulty later leaves r as it was; report, if not nil, is told about every
-// reload (err nil) and every failure. The first read must succeed. WatchFile
-// blocks; ready, if not nil, is closed after the first read.
+// WatchFile fills r from the file at path and applies its changes until ctx ends. It checks the
+// file every interval (one second if 0), and reads it if its time, size or identity changed, so a
+// file replaced by rename is noticed too. The mappings change all at once. The first read must
+// succeed; if a later one fails, r stays unchanged. report, if not nil, is called after every
+// reload (err nil) and every failure. WatchFile blocks; ready, if not nil, is closed after the
+// first read.
 func (r *Registry) WatchFile(ctx context.Context, path string, interval time.Duration, ready chan<- struct{}, report func(n int, err error)) error {
 	if interval <= 0 {
 		interval = time.Second

@@ -16,12 +16,12 @@ import (
 	"viaduct/internal/wire/portmapwire"
 )
 
-// A scripted connection answers what is written to it by a function. It belongs
-// to one goroutine, but for the deadline.
+// A scripted connection calls a function for each datagram written to it, which returns the
+// answers. One goroutine uses it, except for the deadline.
 type scripted struct {
-	net.Conn // nil: what is not below is not called
+	net.Conn // nil, so any method not defined below panics
 	begin    time.Time
-	log      []string // what was written, and when
+	log      []string // the writes and their times
 	answer   func(n int, b []byte) (read []any, write error)
 	in       chan any // []byte or error
 	deadline chan time.Time
@@ -72,8 +72,8 @@ func (c *scripted) Read(b []byte) (int, error) {
 
 func (c *scripted) RemoteAddr() net.Addr { return &net.UDPAddr{} }
 
-// TestRun drives a transaction over a connection with a clock of its own: which
-// datagrams go out and when, and when it is over with which outcome.
+// TestRun drives a transaction over a connection with a clock of its own: it checks which datagrams
+// are sent and when, and when the transaction ends with which outcome.
 func TestRun(t *testing.T) {
 	accept := func(n int, b []byte) ([]any, error) {
 		m, _ := portmapwire.Parse(b)
@@ -89,8 +89,8 @@ func TestRun(t *testing.T) {
 		took   time.Duration
 		err    error
 	}{
-		// [SDP-7.4-3] [SDP-7.4-26] [SDP-7.3.1.4-5]: the PMAck goes where the PMReq
-		// went, and the answer is handed over without delay.
+		// [SDP-7.4-3] [SDP-7.4-26] [SDP-7.3.1.4-5]: the PMAck has the destination of the PMReq, and
+		// the caller gets the answer without delay.
 		{name: "accepted", answer: func(n int, b []byte) ([]any, error) {
 			if n == 1 {
 				return accept(n, b)
@@ -107,7 +107,7 @@ func TestRun(t *testing.T) {
 			m.Type = portmapwire.Deny
 			return []any{m.Append(nil)}, nil
 		}, log: []string{"PMReq 0s"}, err: ErrDenied},
-		// [D-63]: the system tells of it when reading, or with the next datagram.
+		// [D-63]: the system reports it to a read, or to the next write.
 		{name: "unreachable, by read", answer: func(int, []byte) ([]any, error) { return []any{syscall.ECONNREFUSED}, nil },
 			log: []string{"PMReq 0s", "PMReq 50ms"}, took: 50 * time.Millisecond, err: ErrNoAnswer},
 		{name: "unreachable, by write", answer: func(int, []byte) ([]any, error) { return nil, syscall.ECONNREFUSED },

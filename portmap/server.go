@@ -17,7 +17,7 @@ import (
 // default.
 type ServerConfig struct {
 	Registry *Registry // the mappings; none if nil
-	More     *Registry // those of services that Registry does not have; none if nil
+	More     *Registry // for services that Registry does not have; none if nil
 
 	Lifetime   time.Duration // of a request without PMAck; 10 s
 	MaxPending int           // requests waiting for PMAck; 16384, about 200 bytes each
@@ -33,9 +33,9 @@ type ServerConfig struct {
 	// Lifetime [D-62].
 }
 
-// A Server answers requests on one UDP socket. It keeps nothing over a restart:
-// a client that asks again gets an answer, and a PMAck to its predecessor is dropped.
-// Its methods are safe for concurrent use.
+// A Server answers requests on one UDP socket. It keeps no state over a restart: a client that asks
+// again gets an answer, and a PMAck for the server before the restart is dropped. Its methods are
+// safe for concurrent use.
 type Server struct { // [SDP-7.2-4] [D-72]
 	conn *net.UDPConn
 	log  *slog.Logger
@@ -45,10 +45,9 @@ type Server struct { // [SDP-7.2-4] [D-72]
 	m  *machine // guarded by mu
 }
 
-// Listen opens the UDP address addr (host:port; ":3935" is every address of
-// both families) for this process alone. An address already in use is said so
-// with what to do about it: on Linux iWARP hosts the daemon iwpmd holds this
-// port.
+// Listen opens the UDP address addr (host:port; ":3935" is every address of both families) for this
+// process alone. The error for an address in use names the remedy, because on Linux iWARP hosts the
+// daemon iwpmd holds this port.
 func Listen(addr string, cfg ServerConfig) (*Server, error) {
 	ua, err := net.ResolveUDPAddr("udp", addr)
 	if err != nil {
@@ -64,8 +63,7 @@ func Listen(addr string, cfg ServerConfig) (*Server, error) {
 	return NewServer(conn, cfg)
 }
 
-// NewServer returns a Server on a UDP socket that is open already, and that
-// belongs to it then.
+// NewServer returns a Server on an open UDP socket, which belongs to the Server from then on.
 func NewServer(conn *net.UDPConn, cfg ServerConfig) (*Server, error) {
 	if err := wantDestination(conn, conn.LocalAddr().(*net.UDPAddr).IP); err != nil {
 		conn.Close()
@@ -91,15 +89,15 @@ func (s *Server) Stats() Stats {
 	return s.m.Stats()
 }
 
-// Connected tells the server that a connection from cp came in at the SDP
-// address ap, which stands for a lost PMAck.
+// Connected tells the server that a connection from cp arrived at the SDP address ap. It confirms
+// the request if the PMAck was lost.
 func (s *Server) Connected(cp, ap netip.AddrPort) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.m.Connected(cp, ap)
 }
 
-// Close ends Serve and releases what is pending.
+// Close ends Serve and releases pending requests.
 func (s *Server) Close() error { return s.conn.Close() }
 
 // Serve answers until Close; it then returns an error that matches
@@ -110,7 +108,7 @@ func (s *Server) Serve() error {
 		defer s.mu.Unlock()
 		s.m.Close()
 	}()
-	buf := make([]byte, portmapwire.MessageLen) // a longer datagram is cut, and that is meant [D-61]
+	buf := make([]byte, portmapwire.MessageLen) // a longer datagram is truncated on purpose [D-61]
 	oob := make([]byte, oobLen)
 	var reply []byte
 	for {
@@ -124,8 +122,8 @@ func (s *Server) Serve() error {
 			s.expire()
 			continue
 		default:
-			// An earlier answer met a closed port, or the system is short of
-			// something: the socket is still good.
+			// The error belongs to an earlier answer to a closed port, or the system lacks a
+			// resource: the socket still works.
 			s.log.Debug("read failed", "err", err)
 			continue
 		}
@@ -147,22 +145,21 @@ func (s *Server) Serve() error {
 	}
 }
 
-// handle hands a datagram to the machine. The lock is released whatever
-// happens there: a fault must end the process, not hang it.
+// handle hands a datagram to the machine. The deferred unlock also runs after a panic, which must
+// end the process and not hang it.
 func (s *Server) handle(from netip.Addr, b, reply []byte) []byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.m.Handle(time.Now(), from, b, reply)
 }
 
-// expire gives up the requests whose time is over.
 func (s *Server) expire() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.m.Expire(time.Now())
 }
 
-// armRead lets the read end when the oldest pending request expires.
+// armRead sets the read deadline to the time at which the oldest pending request expires.
 func (s *Server) armRead() {
 	s.mu.Lock()
 	at, ok := s.m.Deadline()
@@ -173,7 +170,7 @@ func (s *Server) armRead() {
 	s.conn.SetReadDeadline(at)
 }
 
-// at is the address a datagram was sent to.
+// at returns the address that a datagram was sent to.
 func (s *Server) at(oob []byte) netip.AddrPort {
 	a := s.Addr()
 	if d := destination(oob); d.IsValid() {

@@ -111,13 +111,13 @@ func TestResolveCancelled(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	if _, err := c.Resolve(t.Context(), Query{Service: ap("127.0.0.1:80")}); !errors.Is(err, ErrNoAnswer) {
-		t.Errorf("%v", err) // 1.75 s; and the cancelled question was not remembered
+		t.Errorf("%v", err) // 1.75 s, and the cancelled question was not remembered
 	}
 }
 
-// TestReplySource: on a socket bound to every address the answer comes from
-// the address that was asked; a connected client hears nothing else.
-// [SDP-7.4-15] [SDP-7.4-34] [D-66]
+// TestReplySource: on a socket bound to every address, the answer comes from the address that the
+// request was sent to, because a connected client receives nothing else. [SDP-7.4-15] [SDP-7.4-34]
+// [D-66]
 func TestReplySource(t *testing.T) {
 	reg := NewRegistry()
 	reg.Set(ap("0.0.0.0:80"), NewMapping(ap("0.0.0.0:8080")))
@@ -128,7 +128,7 @@ func TestReplySource(t *testing.T) {
 		t.Run(v.host+" asked on "+v.bind, func(t *testing.T) {
 			host := netip.MustParseAddr(v.host)
 			var mu sync.Mutex
-			var asked []netip.AddrPort // what the datagrams were sent to, and where the answers came from
+			var asked []netip.AddrPort // destinations of the datagrams, and sources of the answers
 			s := startServer(t, v.bind, ServerConfig{Registry: reg, Tap: func(out bool, src, dst netip.AddrPort, _ []byte) {
 				mu.Lock()
 				defer mu.Unlock()
@@ -164,8 +164,8 @@ func TestPortTaken(t *testing.T) {
 	}
 }
 
-// TestSDP_7_2_restart: the server dies between PMAccept and PMAck, another one
-// takes its place; the client still finishes, and so does the next. [SDP-7.2-4] [D-72]
+// TestSDP_7_2_restart: the server ends between PMAccept and PMAck and another one replaces it. The
+// client still finishes, and so does the next client. [SDP-7.2-4] [D-72]
 func TestSDP_7_2_restart(t *testing.T) {
 	first := testMachine(nil)
 	tx := newTx(t)
@@ -228,7 +228,8 @@ func TestFloodLoopback(t *testing.T) {
 	}
 }
 
-// TestHandles: questions asked at once carry different handles. [SDP-7.5.1-6] [SDP-7.4-11] [SDP-7.5.1-1] [SDP-7.5.1-5] [SDP-7.3.1.8-1]
+// TestHandles: concurrent questions carry different handles. [SDP-7.5.1-6] [SDP-7.4-11]
+// [SDP-7.5.1-1] [SDP-7.5.1-5] [SDP-7.3.1.8-1]
 func TestHandles(t *testing.T) {
 	probe, err := net.ListenPacket("udp", "127.0.0.1:0")
 	if err != nil {

@@ -9,11 +9,11 @@ import (
 	"viaduct/internal/wire/portmapwire"
 )
 
-// Timers of a client: a lost datagram costs one of them, whatever server is at
-// the other end. [SDP-7.2-3] [D-62] [D-63]
+// retryAfter has the pauses of a client before each retransmission: a lost datagram costs one
+// pause, with any server. [SDP-7.2-3] [D-62] [D-63]
 var retryAfter = [...]time.Duration{250 * time.Millisecond, 500 * time.Millisecond, time.Second}
 
-// unreachableRetry is the pause after the first report that nothing listens.
+// unreachableRetry is the pause before the retry after the first ICMP report that nothing listens.
 const unreachableRetry = 50 * time.Millisecond
 
 // Errors of a transaction that ends without an SDP Address.
@@ -24,19 +24,18 @@ var (
 	ErrNoAnswer = errors.New("portmap: no answer from the mapper")
 )
 
-// A clientState is where a transaction stands. [SDP 7.5.1]
+// A clientState is the state of a transaction. [SDP 7.5.1]
 type clientState uint8
 
 const (
 	idle     clientState = iota // nothing sent
 	asking                      // a PMReq is out and its timer runs
-	refused                     // told that nothing listens; one pause, one more try
+	refused                     // ICMP reported that nothing listens; one pause, one retry
 	accepted                    // finished: PMAccept came and was acknowledged
 	denied                      // finished: PMDeny came
 	gaveUp                      // finished: no answer
 )
 
-// String names the state.
 func (s clientState) String() string {
 	switch s {
 	case idle:
@@ -55,9 +54,9 @@ func (s clientState) String() string {
 	return fmt.Sprintf("clientState(%d)", uint8(s))
 }
 
-// A transaction is one question of a client, without socket and clock: each
-// event returns the datagram to send, if any. After Done it takes events and
-// ignores them. It is not safe for concurrent use.
+// A transaction is one question of a client, without socket and clock: each event returns the
+// datagram to send, if any. Once Done reports true, events are ignored. It is not safe for
+// concurrent use.
 type transaction struct {
 	req      portmapwire.Message
 	wire     []byte // the PMReq: every retransmission is equal to it [SDP-7.5.1-4]
@@ -66,12 +65,11 @@ type transaction struct {
 	deadline time.Time
 	answer   portmapwire.Message
 	at       time.Time // receipt of the answer
-	icmp     bool      // the one retry of D-63 is used up
+	icmp     bool      // the one retry of D-63 was made
 }
 
-// newTransaction returns the question for the service at ap by a client that
-// will connect from cp. Both must be of one family. handle must be random and
-// fresh.
+// newTransaction returns the question about the service at ap, for a client that will connect from
+// cp. Both must be of one family. handle must be random and fresh.
 func newTransaction(handle uint64, cp, ap netip.AddrPort) (*transaction, error) {
 	cp = netip.AddrPortFrom(cp.Addr().Unmap().WithZone(""), cp.Port())
 	ap = netip.AddrPortFrom(ap.Addr().Unmap().WithZone(""), ap.Port())
@@ -94,7 +92,7 @@ func (t *transaction) Start(now time.Time) []byte { // [SDP-7.4-2] [SDP-7.5.1-2]
 	return t.send(now)
 }
 
-// Timeout takes the passing of Deadline; out is a retransmission, or nil.
+// Timeout reports that Deadline has passed; out is a retransmission, or nil.
 func (t *transaction) Timeout(now time.Time) (out []byte) {
 	switch t.state {
 	case idle, accepted, denied, gaveUp:
@@ -112,8 +110,8 @@ func (t *transaction) Timeout(now time.Time) (out []byte) {
 	return nil
 }
 
-// Unreachable takes the news (ICMP) that nothing listens there. It is no denial,
-// since it can be forged: it ends the wait for this answer.
+// Unreachable handles the ICMP report that nothing listens at the server. The report is no denial,
+// since it can be forged: it only ends the wait for this answer.
 func (t *transaction) Unreachable(now time.Time) { // [D-63]
 	if t.state != asking {
 		return
@@ -155,15 +153,15 @@ func (t *transaction) Receive(now time.Time, b []byte) (out []byte) {
 		ack := m // everything from ApPort on as granted [SDP-7.4-25] [SDP-7.4-27] [SDP-7.4-28] [SDP-7.4-29] [SDP-7.4-30] [D-65]
 		ack.Type, ack.PmTime = portmapwire.Ack, 0
 		return ack.Append(nil)
-	case portmapwire.Deny: // finished, and nothing is sent; its ApPort is not looked at [SDP-7.4-39] [SDP-7.4-40] [SDP-7.3.1.6-2]
+	case portmapwire.Deny: // finished: no answer is sent, and ApPort is ignored [SDP-7.4-39] [SDP-7.4-40] [SDP-7.3.1.6-2]
 		t.state, t.at = denied, now
 	case portmapwire.Request, portmapwire.Ack: // a client's messages
 	}
 	return nil
 }
 
-// plausible refuses an answer that would lead where no server should. Its family
-// is that of m.Cp, which was compared before. [D-66]
+// plausible reports whether a server could be at ap. The family of ap equals that of m.Cp, which
+// the caller has compared. [D-66]
 func (t *transaction) plausible(ap netip.AddrPort) bool {
 	a := ap.Addr()
 	if ap.Port() == 0 || a.IsUnspecified() || a.IsMulticast() || a.Is4In6() {
@@ -172,14 +170,13 @@ func (t *transaction) plausible(ap netip.AddrPort) bool {
 	return !a.IsLoopback() || t.req.Ap.Addr().IsLoopback()
 }
 
-// Deadline is when Timeout is due; ok is false once the transaction is over.
+// Deadline returns the time at which Timeout is due; ok is false once the transaction is over.
 func (t *transaction) Deadline() (at time.Time, ok bool) {
 	return t.deadline, t.state == asking || t.state == refused
 }
 
-// Done reports whether the transaction is over. There is exactly one outcome:
-// an address to connect to with SDP (err nil), ErrDenied or ErrNoAnswer, both
-// of which mean the conventional address.
+// Done reports whether the transaction is over. The outcome is an address to connect to with SDP
+// (err nil), or ErrDenied or ErrNoAnswer, after which the conventional address is used.
 func (t *transaction) Done() (m Mapped, done bool, err error) { // [SDP-7-1]
 	switch t.state {
 	case accepted:
@@ -196,7 +193,7 @@ func (t *transaction) Done() (m Mapped, done bool, err error) { // [SDP-7-1]
 // Mapped is a server's answer.
 type Mapped struct {
 	Address netip.AddrPort // the SDP Address
-	PmTime  PmTime         // how long it may be kept
+	PmTime  PmTime         // the time it may be kept
 	At      time.Time      // when it came
-	Cached  bool           // it was remembered; nothing was sent for it
+	Cached  bool           // remembered from an earlier question; nothing was sent
 }

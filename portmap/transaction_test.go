@@ -27,14 +27,14 @@ func answer(ty portmapwire.Type, target string) []byte {
 func TestSDP_7_4_request(t *testing.T) {
 	// [SDP-7.4-4] [SDP-7.4-5] [SDP-7.4-6] [SDP-7.4-7] [SDP-7.4-9] [SDP-7.4-10] [SDP-7.4-12] [SDP-7.4-13] [SDP-7.3.1.7-1]
 	tx := newTx(t)
-	if tx.Receive(t0, answer(portmapwire.Accept, "10.0.0.1:8080")) != nil { // nothing is out yet [SDP-7.5.1-10]
+	if tx.Receive(t0, answer(portmapwire.Accept, "10.0.0.1:8080")) != nil { // nothing was sent yet [SDP-7.5.1-10]
 		t.Error("an answer before the question was acknowledged")
 	}
 	want := portmapwire.Message{Type: portmapwire.Request, AssocHandle: 42, Cp: ap("10.0.0.2:40000"), Ap: ap("10.0.0.1:80")}.Append(nil)
 	if got := tx.Start(t0); !bytes.Equal(got, want) {
 		t.Errorf("got %x, want %x", got, want)
 	}
-	t.Run("SDP-7.4-2", func(t *testing.T) { // it is the first message, once
+	t.Run("SDP-7.4-2", func(t *testing.T) { // it is the first message, and sent once
 		defer func() {
 			if recover() == nil {
 				t.Error("a second start did not panic")
@@ -88,11 +88,11 @@ func TestSDP_7_5_1_timeout(t *testing.T) {
 func TestSDP_7_4_ack(t *testing.T) {
 	tx := newTx(t)
 	tx.Start(t0)
-	in := answer(portmapwire.Accept, "10.0.0.9:8080") // another address than asked: allowed [SDP-7.4-24]
+	in := answer(portmapwire.Accept, "10.0.0.9:8080") // another address than requested is allowed [SDP-7.4-24]
 	in[1] = 200
 	out := tx.Receive(t0, in)
-	// [SDP-7.4-25] [SDP-7.4-27] [SDP-7.4-28] [SDP-7.4-29] [SDP-7.4-30] Whether
-	// any program still wants the answer plays no part. [D-65]
+	// [SDP-7.4-25] [SDP-7.4-27] [SDP-7.4-28] [SDP-7.4-29] [SDP-7.4-30] The PMAck is sent whether or
+	// not a program still wants the answer. [D-65]
 	want := bytes.Clone(in)
 	want[0], want[1] = 0x24, 0
 	if !bytes.Equal(out, want) {
@@ -102,7 +102,7 @@ func TestSDP_7_4_ack(t *testing.T) {
 	if !done || err != nil || m.Address != ap("10.0.0.9:8080") || m.PmTime != 200 {
 		t.Errorf("%+v %v %v", m, done, err)
 	}
-	// [SDP-7.5-4] [SDP-7.5.1-9]: neither a second PMAccept nor a late PMDeny counts.
+	// [SDP-7.5-4] [SDP-7.5.1-9]: a second PMAccept and a late PMDeny are ignored.
 	if tx.Receive(t0, in) != nil || tx.Receive(t0, answer(portmapwire.Deny, "10.0.0.1:80")) != nil {
 		t.Error("a second answer was answered")
 	}
@@ -173,7 +173,7 @@ func TestSDP_7_5_1_foreign(t *testing.T) {
 }
 
 func TestUnreachable(t *testing.T) {
-	// [D-63]: one more try after 50 ms, then nothing.
+	// [D-63]: one retry after 50 ms, then none.
 	tx := newTx(t)
 	tx.Start(t0)
 	tx.Unreachable(t0)
@@ -189,7 +189,7 @@ func TestUnreachable(t *testing.T) {
 		t.Errorf("%v %v", done, err)
 	}
 
-	// It counts as a timeout, so that the last request ends there and then.
+	// An ICMP report counts as a timeout, so that it ends the last request at once.
 	tx = newTx(t)
 	tx.Start(t0)
 	for range len(retryAfter) - 1 {
@@ -201,8 +201,8 @@ func TestUnreachable(t *testing.T) {
 		t.Errorf("after the last request: %v %v", done, err)
 	}
 
-	// It is no denial: an answer that was there first stays, and one that comes
-	// in the pause counts.
+	// An ICMP report is no denial: an earlier answer stays valid, and an answer during the pause is
+	// accepted.
 	for _, news := range []int{0, 1} {
 		tx = newTx(t)
 		tx.Start(t0)
@@ -217,9 +217,8 @@ func TestUnreachable(t *testing.T) {
 	}
 }
 
-// TestLossMatrix runs client and server against every pattern of lost
-// datagrams: there is always exactly one outcome, and nothing stays behind.
-// [SDP-7-1] [SDP-7.2-1] [SDP-7.2-3]
+// TestLossMatrix runs client and server against every pattern of lost datagrams: there is always
+// exactly one outcome, and no pending state remains. [SDP-7-1] [SDP-7.2-1] [SDP-7.2-3]
 func TestLossMatrix(t *testing.T) {
 	for _, service := range []string{"10.0.0.1:80", "10.0.0.1:81"} {
 		for lost := range 1 << 8 {
@@ -270,8 +269,8 @@ func TestLossMatrix(t *testing.T) {
 	}
 }
 
-// TestRememberFromReceipt: the time an answer is kept for counts from the
-// receipt of the PMAccept, not from when it was put away.
+// TestRememberFromReceipt: the lifetime of an answer starts when the PMAccept is received, not when
+// the answer is stored.
 func TestRememberFromReceipt(t *testing.T) {
 	k := cacheKey{service: ap("10.0.0.1:80"), local: from}
 	t.Run("SDP-7.3.1.4-1", func(t *testing.T) {
