@@ -10,12 +10,12 @@ import (
 
 // A Config describes the process to "viaduct ps".
 type Config struct {
-	Program string // what it does; empty is the name of its executable
+	Program string // what the process does; empty means the name of its executable
 	Version string
 
-	// Dir is where the socket is made. It is made, for this user alone, if it is not
-	// there. Empty is where "viaduct ps" looks: $XDG_RUNTIME_DIR/viaduct, or
-	// viaduct-UID in the directory for temporary files.
+	// Dir is the directory of the socket. It is created, for this user alone, if it does not exist.
+	// Empty means the directory where "viaduct ps" looks: $XDG_RUNTIME_DIR/viaduct, or viaduct-UID
+	// in the directory for temporary files.
 	Dir string
 }
 
@@ -35,7 +35,7 @@ func Listen(c Config) (*Server, error) {
 	return &Server{s}, nil
 }
 
-// server is nil for a nil Server.
+// server returns nil for a nil Server, whose methods do nothing.
 func (s *Server) server() *status.Server {
 	if s == nil {
 		return nil
@@ -46,8 +46,8 @@ func (s *Server) server() *status.Server {
 // Close removes the socket. It may be called twice.
 func (s *Server) Close() error { return s.server().Close() }
 
-// Listening registers an address at which the process accepts connections. Call the result when it
-// stops to.
+// Listening registers an address at which the process accepts connections. Call over when it stops
+// accepting.
 func (s *Server) Listening(transport, url string) (over func()) {
 	return s.server().Listening(transport, url)
 }
@@ -58,8 +58,8 @@ type Hint struct {
 	Transport     string // "sdp", "iwarp", "vi" or "tcp"
 	Role          string // "dial", "accept" or "peer"
 	Local, Remote string
-	Why           string // why the connection takes its path
-	Memory        uint64 // bytes of buffers for what the peer sends
+	Why           string // why the connection uses TCP or shared memory
+	Memory        uint64 // bytes of receive buffers
 }
 
 // hints returns the first, or none.

@@ -13,36 +13,34 @@ import (
 	"viaduct/internal/perturb"
 )
 
-// How long an answer of a DNS registry is used.
+// Lifetimes of the answers of a DNS registry.
 const (
-	// defaultRefresh is how often a DNS registry asks again for a name.
+	// defaultRefresh is the interval at which a DNS registry asks again for a name.
 	defaultRefresh = 30 * time.Second
 
-	// refreshes is for how many refreshes in all an answer is valid, if the later
-	// ones fail.
+	// refreshes is the lifetime of an answer in refresh intervals if later queries fail.
 	refreshes = 3
 )
 
-// A DNS is a registry in the Domain Name System, read only: a name is the SRV records
-// of service _viaduct and protocol _tcp at
+// A DNS is a registry in the Domain Name System, read only: a name is the SRV records of service
+// _viaduct and protocol _tcp at
 //
 //	_viaduct._tcp.NAME.KIND.DOMAIN
 //
-// where the name of a port mapping, ADDRESS:PORT or *:PORT, is written PORT.ADDRESS
-// with hyphens for the dots and colons of the address, and PORT alone:
+// where the name of a port mapping, ADDRESS:PORT or *:PORT, is written PORT.ADDRESS with hyphens
+// for the dots and colons of the address, and PORT alone:
 //
 //	_viaduct._tcp.80.192-0-2-7.sdp.example.com.  SRV  0 0 8080 node7.example.com.
 //	_viaduct._tcp.node7.vi.example.com.          SRV  0 0 3050 node7.example.com.
 //
-// The values are ADDRESS:PORT, one for each address of each target of the best priority
-// that has records, in the order that the weights give.
+// The values are ADDRESS:PORT, one for each address of each target of the best priority that has
+// records, in the order that the weights give.
 //
-// The system's resolver does not tell for how long an answer may be kept. Refresh is
-// used in place of that: an answer is used again for as long before it is asked for
-// anew; if that fails, it is used on, marked stale, until it is three times as old. The
-// resolver or the server behind it may keep what it knows for as long as the records
-// say. Names can't be listed, and nothing can be registered. It is safe for concurrent
-// use; its fields must not be changed after the first use.
+// The system's resolver does not report the lifetime of an answer, so Refresh replaces it: an
+// answer is reused for that long, then asked for again. If that fails, the answer remains in use,
+// marked stale, until it is three times as old. The resolver, or the server that it asks, may cache
+// answers for the lifetime in the records. Names can't be listed, and nothing can be registered. It
+// is safe for concurrent use; its fields must not be changed after the first use.
 type DNS struct {
 	Domain   string
 	Resolver *net.Resolver // nil is net.DefaultResolver
@@ -175,7 +173,7 @@ func (d *DNS) Watch(ctx context.Context, kind, name string, f func(Answer)) erro
 			case <-ctx.Done():
 				return
 			case <-tick.C:
-				ask() // a failure is told by the mark
+				ask() // a failure marks the answer stale
 			}
 		}
 	}()
@@ -192,7 +190,7 @@ func (d *DNS) refresh() time.Duration {
 	return defaultRefresh
 }
 
-// ask returns records that have only values.
+// ask returns records with their Value alone set.
 func (d *DNS) ask(ctx context.Context, owner string) ([]Record, error) {
 	l := d.lookup
 	if l == nil {
@@ -209,9 +207,9 @@ func (d *DNS) ask(ctx context.Context, owner string) ([]Record, error) {
 	var failed error
 	for i, s := range srvs {
 		if i > 0 && s.Priority != srvs[i-1].Priority && len(records) > 0 {
-			break // what follows is for when none of the better ones has an address
+			break // lower priorities serve only if no better one has an address
 		}
-		if s.Target == "." || s.Port == 0 { // the service is decidedly not there
+		if s.Target == "." || s.Port == 0 { // the zone denies the service
 			continue
 		}
 		as, err := l.LookupNetIP(ctx, "ip", s.Target)

@@ -56,8 +56,9 @@ func (z *zone) change(f func()) {
 	f()
 }
 
-// TestDNS: names become the zone's, the best priority with an address is answered, and an
-// answer is kept for a refresh, and marked for two more if the server is gone.
+// TestDNS: names are translated to those of the zone, and the answer has the best priority with an
+// address. An answer is reused for one refresh interval, and marked stale for two more if the
+// server is gone.
 func TestDNS(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := t.Context()

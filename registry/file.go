@@ -20,27 +20,27 @@ import (
 	"viaduct/internal/perturb"
 )
 
-// fileInterval is how often a watched file is looked at.
+// fileInterval is the interval at which Watch checks the file.
 const fileInterval = time.Second
 
 // maxFileBytes is the longest registry file that is read.
 const maxFileBytes = 16 << 20
 
-// A File is a registry in a file that every program which uses it can reach, one record per line:
+// A File is a registry in a file that all its users can reach, one record per line:
 //
 //	# kind  name          value
 //	vi      node7         192.0.2.7
 //	sdp     192.0.2.7:80  192.0.2.7:8080
 //
-// Text after # is comment. Such lines are an operator's and have no end. Register adds
-// lines with two more fields, id=HEX and until=TIME in the form of RFC 3339, and takes
-// away those that have ended; every change replaces the file by a new one under a lock,
-// the file PATH.lock beside it, so the directory must be writable, and no reader sees
-// half a file. Hosts that share a file need clocks that agree to well within a lease.
+// Text after # is comment. An operator writes such lines, which do not expire. Register adds lines
+// with two more fields, id=HEX and until=TIME in the form of RFC 3339, and removes expired ones.
+// Every change replaces the whole file, so that no reader sees half a file. The change holds a lock
+// on the file PATH.lock, so the directory must be writable. The clocks of hosts that share a file
+// must agree to well within a lease.
 //
-// Resolve looks whether the file has changed, and Watch does so every second. While the
-// file is missing or can't be read, the last known records are answered and marked
-// stale. It is safe for concurrent use.
+// Resolve checks whether the file has changed, and Watch does so every second. While the file is
+// missing or can't be read, the answer is the last known records, marked stale. It is safe for
+// concurrent use.
 type File struct {
 	path  string
 	table Table
@@ -101,7 +101,7 @@ func (f *File) Watch(ctx context.Context, kind, name string, fn func(Answer)) er
 			case <-ctx.Done():
 				return
 			case <-tick.C:
-				f.refresh() // a failure is told by the mark
+				f.refresh() // a failure marks the answer stale
 			}
 		}
 	}()
@@ -168,7 +168,7 @@ func (f *File) change(ctx context.Context, edit func([]fileLine) ([]fileLine, er
 	})
 }
 
-// replaceFile puts a new file in the place of the one at path, whole or not at all.
+// replaceFile replaces the file at path atomically.
 func replaceFile(path string, mode fs.FileMode, write func(io.Writer) error) error {
 	t, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {
@@ -199,7 +199,7 @@ func (l *fileLease) line() fileLine {
 	return fileLine{r, l.id, fmt.Sprintf("%s %s %s id=%s until=%s", r.Kind, r.Name, r.Value, l.id, r.Until.Format(time.RFC3339Nano))}
 }
 
-// own returns the place of the registration's line.
+// own returns the index of the registration's line.
 func (l *fileLease) own(lines []fileLine) (int, error) {
 	i := slices.IndexFunc(lines, func(o fileLine) bool { return o.id == l.id })
 	if i < 0 {

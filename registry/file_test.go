@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// TestFile: an operator's lines and registrations live in one file; the latter end with
-// their lease or their release; comments stay.
+// TestFile: a file holds lines of an operator and registrations. Registrations end with their lease
+// or release; the operator's lines and comments stay.
 func TestFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "names")
 	synctest.Test(t, func(t *testing.T) {
@@ -118,8 +118,7 @@ func TestFileWatch(t *testing.T) {
 	}
 }
 
-// TestFileConcurrent: registrations of many at one time are all there, and no reader
-// sees half a file.
+// TestFileConcurrent: no concurrent registration is lost, and no reader sees half a file.
 func TestFileConcurrent(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "names")
 	write(t, path, "")
@@ -159,7 +158,7 @@ func FuzzReadLines(f *testing.F) {
 
 func write(t *testing.T, path, text string) {
 	t.Helper()
-	// A new file each time, so that the change is seen whatever the time stamps are.
+	// Replace the file each time, so that the change is noticed even if the time stamps are equal.
 	if err := replaceFile(path, 0o644, func(w io.Writer) error { _, err := w.Write([]byte(text)); return err }); err != nil {
 		t.Fatal(err)
 	}

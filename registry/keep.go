@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// MinLease is the shortest lease that Keep takes.
+// MinLease is the shortest lease that Keep accepts.
 const MinLease = time.Second
 
 // A Registration is a record that is kept in a registry. It is safe for concurrent use.
@@ -20,10 +20,10 @@ type Registration struct {
 }
 
 // Keep registers r, and renews its lease until the Registration is closed or ctx has ended. It
-// returns after the first registration, or its error. If the lease is lost later, because the
-// registry was out of reach for too long, r is registered again as soon as possible. report, if not
-// nil, is called with an error when renewing begins to fail, and with nil when r is registered
-// again. It is not called concurrently with itself.
+// returns after the first registration, or its error. If the lease ends later because the registry
+// was out of reach for too long, Keep registers r again as soon as possible. report, if not nil, is
+// called with an error when renewing begins to fail, and with nil when r is registered again. It is
+// not called concurrently with itself.
 func Keep(ctx context.Context, reg Registry, r Record, lease time.Duration, report func(error)) (*Registration, error) {
 	if lease < MinLease {
 		return nil, fmt.Errorf("registry: lease of %v is shorter than %v", lease, MinLease)
@@ -56,8 +56,8 @@ func (k *Registration) Close() error {
 const releaseTime = 2 * time.Second
 
 func keep(ctx context.Context, reg Registry, r Record, lease time.Duration, l Lease, report func(error)) error {
-	// A renewal that is lost leaves time for several more: three of them fit
-	// into a lease, and after a failure the pauses are a quarter as long.
+	// parts is the number of renewals per lease, so that a lost one leaves time for more. After a
+	// failure the pauses are a quarter as long.
 	const parts = 3
 	pause := lease / parts
 	failed := false

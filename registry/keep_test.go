@@ -11,14 +11,14 @@ import (
 	"time"
 )
 
-// A script is a registry of one record whose cluster does what a test says, at the
-// bubble's time.
+// A script is a registry of one record that is out of reach at the times that a test sets, by the
+// clock of the bubble.
 type script struct {
 	mu       sync.Mutex
 	begin    time.Time
-	down     [][2]time.Duration // when it can't be asked, since begin
-	removeAt time.Duration      // when an operator takes the record away; 0: never
-	until    time.Time          // of the registration; zero: there is none
+	down     [][2]time.Duration // intervals of the registry out of reach, relative to begin
+	removeAt time.Duration      // when an operator removes the record; 0: never
+	until    time.Time          // end of the registration; zero: there is none
 	log      []string
 }
 
@@ -95,7 +95,7 @@ func TestKeep(t *testing.T) {
 		down     [][2]time.Duration
 		removeAt time.Duration
 		closeAt  time.Duration
-		gaps     []string // when it was not registered
+		gaps     []string // times at which it was not registered
 		reports  []string
 	}{
 		{name: "well", closeAt: time.Minute},
@@ -134,7 +134,7 @@ func TestKeep(t *testing.T) {
 					}
 				}
 				synctest.Wait()
-				if c.name == "taken away" { // for less than the time between two looks
+				if c.name == "taken away" { // for less than the interval between two checks
 					for i, l := range s.log {
 						if l == "12s renew "+ErrLeaseLost.Error() && s.log[i+1] == "12s register <nil>" {
 							gaps = append(gaps, "12s to 12s")

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// lockPause is the pause between two attempts to get a lock that another process has.
+// lockPause is the pause between two attempts to get a lock that another process holds.
 const lockPause = 5 * time.Millisecond
 
 // lockFile takes the lock at path. The system releases it when the process ends. The file stays,

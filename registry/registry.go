@@ -18,8 +18,7 @@ const (
 	// that speak SDP.
 	PortMapper = "sdp"
 
-	// VI has host names for names, and what a VI provider reads as the host part
-	// of an address for values.
+	// VI maps host names to the host parts of addresses, in the text form of a VI provider.
 	VI = "vi"
 
 	// Fabric maps the names of fabrics to the addresses, HOST:PORT, at which their daemons accept
@@ -52,8 +51,8 @@ var (
 	ErrNoList = errors.New("registry: names can't be listed")
 )
 
-// A Record says where one instance of what a name stands for is. Several records may
-// have the same kind and name.
+// A Record holds the address of one instance of a named service. Several records may have the same
+// kind and name.
 type Record struct {
 	Kind  string
 	Name  string // 1 to 255 bytes of visible characters without "/"; upper and lower case differ
@@ -85,7 +84,7 @@ func visible(s string, most int) error {
 	return nil
 }
 
-// An Answer is what a registry knows of a name, or of all names of a kind.
+// An Answer holds the known records of a name, or of all names of a kind.
 type Answer struct {
 	// Records are sorted by name, and within a name in the registry's order of preference.
 	Records []Record
@@ -119,8 +118,8 @@ type Registry interface {
 	// record that does not pass Check.
 	Register(ctx context.Context, r Record, lease time.Duration) (Lease, error)
 
-	// Resolve returns the records of a name. Errors: ErrNotFound, with an Answer
-	// that says whether that too is only the last known state, and ErrUnavailable.
+	// Resolve returns the records of a name. Errors: ErrNotFound, with an Answer whose Stale is set
+	// if that is only the last known state, and ErrUnavailable.
 	Resolve(ctx context.Context, kind, name string) (Answer, error)
 
 	// Watch calls f with the records of a name, or of all names of the kind if name is empty: first

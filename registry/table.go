@@ -11,13 +11,14 @@ import (
 )
 
 // A Table holds the known records of a registry, and answers queries for an implementation of
-// Registry. Its zero value knows nothing and answers ErrUnavailable. It is safe for concurrent use.
+// Registry. Its zero value has no records and answers ErrUnavailable. It is safe for concurrent
+// use.
 type Table struct {
 	mu      perturb.Mutex
 	known   bool                    // guarded by mu; Set was called
 	stale   bool                    // guarded by mu
 	records map[string]*kindRecords // guarded by mu; by kind
-	changed chan struct{}           // guarded by mu; closed by the next change; nil: nothing waits for one
+	changed chan struct{}           // guarded by mu; closed by the next change; nil without a waiter
 }
 
 // A kindRecords has the records of a kind by name; a name's records are in the order of Set.

@@ -9,12 +9,11 @@ import (
 	"viaduct/samehost"
 )
 
-// Both ends ask for it, and are of one user on one host: the bytes of the stream
-// go through shared memory. All transports have the option, SDP's and those of
-// package vi too.
+// If both ends set SameHost and belong to one user on one host, the bytes of the stream go through
+// shared memory. All transports have this option.
 func Example() {
 	ctx := context.Background()
-	cfg := &iwarp.Config{SameHost: samehost.Auto} // Require fails where Auto stays with TCP
+	cfg := &iwarp.Config{SameHost: samehost.Auto} // Require fails where Auto uses TCP
 	l, err := iwarp.Listen("127.0.0.1:0", cfg)
 	if err != nil {
 		log.Fatal(err)
@@ -34,8 +33,7 @@ func Example() {
 	// Output: shared memory
 }
 
-// Long messages that are sent from such memory are copied once, to where the peer has room
-// for them.
+// Long messages that are sent from memory of Alloc are copied once, directly to the peer's buffer.
 func ExampleAlloc() {
 	b, err := samehost.Alloc(1 << 20)
 	if err != nil {

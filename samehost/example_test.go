@@ -6,7 +6,7 @@ import (
 	"viaduct/samehost"
 )
 
-// A policy as a flag or a configuration file spells it.
+// Parse reads a policy from a flag or a configuration file.
 func ExampleParse() {
 	p, err := samehost.Parse("auto")
 	fmt.Println(p == samehost.Auto, err)

@@ -1,22 +1,19 @@
-// Package samehost has the words by which the transports say whether the bytes of a
-// connection between two processes of one host go through shared memory instead of
-// TCP: what is wanted, and what came of it.
+// Package samehost selects and reports whether the bytes of a connection between two processes of
+// one host go through shared memory instead of TCP. All transports use its types.
 //
-// They find each other by a name in the abstract namespace of AF_UNIX sockets, which the
-// processes of one network namespace share. Containers that have network namespaces of their
-// own are given a directory that is mounted into both (SameHostDir of the transports): its
-// owner is the user of both, and no other user may write to it. There each side passes the
-// other its end of the TCP connection, as a proof. Where addresses are translated on the
-// way, it is TCP.
+// The two processes find each other by a name in the abstract namespace of AF_UNIX sockets, which
+// the processes of one network namespace share. Containers with separate network namespaces need a
+// directory that is mounted into both (SameHostDir of the transports). Its owner must be the user
+// of both processes, and no other user may write to it. Each side then passes its end of the TCP
+// connection to the other, as a proof. If addresses are translated on the way, the bytes go by TCP.
 //
-// The TCP connection is made as ever, and stays open and silent: its end is the end of
-// the peer. Frames, limits and errors are the same. Both processes have to be of one
-// user. If one end cannot or does not want to, the bytes go by TCP, and the [Path]
-// tells why.
+// The TCP connection is made as usual, and stays open and silent: it ends when the peer ends.
+// Frames, limits and errors are the same. Both processes must belong to one user. If one end cannot
+// or does not want to use shared memory, the bytes go by TCP, and [Path] has the reason.
 //
-// Over shared memory this process itself copies what is sent, where the kernel does so
-// over TCP: registered memory that is unmapped, or that shrinks while it is
-// registered, has to be registered with Guarded, or the process ends by a fault.
+// Over shared memory this process copies the sent bytes itself, while over TCP the kernel copies
+// them. So memory that is unmapped or shrinks while it is registered must be registered with
+// Guarded; without it, the access is a fault that ends the process.
 package samehost
 
 import (
@@ -25,14 +22,14 @@ import (
 	"strconv"
 )
 
-// A Policy says what is wanted.
+// A Policy selects shared memory or TCP.
 type Policy uint8
 
 // Auto is the zero value.
 const (
 	Auto    Policy = auto     // shared memory if both ends can, else TCP
 	Off     Policy = 1 - auto // TCP
-	Require Policy = 2        // shared memory, or there is no connection; a busy peer is waited for up to 10 s
+	Require Policy = 2        // shared memory, or the connection fails; waits up to 10 s for a busy peer
 )
 
 var names = [...]string{Auto: "auto", Off: "off", Require: "require"}
@@ -53,7 +50,7 @@ func Parse(s string) (Policy, error) {
 	return Auto, errors.New("must be auto, off or require")
 }
 
-// A Path says how the bytes of a connection go.
+// A Path reports whether the bytes of a connection go through shared memory.
 type Path struct {
 	SharedMemory bool
 	Why          string // why they go by TCP; "" if they do not

@@ -1,31 +1,29 @@
-// Package budget decides whether an effort that may be in vain is worth making:
-// looking for a moment before sleeping, sleeping at a socket, reading ahead,
-// letting small frames pile up.
+// Package budget decides whether an effort that may not pay off is worth making, such as polling
+// before sleeping, reading ahead, or collecting small frames into one write.
 package budget
 
 import "sync/atomic"
 
-// A Rule says how a [Budget] backs off. With the zero Rule every occasion is
-// worth the effort.
+// A Rule says how a [Budget] backs off. With the zero Rule a Budget never backs off.
 type Rule struct {
-	Grace uint8  // misses in a row that cost nothing
-	Hits  uint8  // hits that halve the number of occasions passed over; 0 is 1
-	Max   uint16 // largest number of occasions passed over after a miss
+	Grace uint8  // misses in a row that have no consequence
+	Hits  uint8  // hits that halve the number of skipped occasions; 0 means 1
+	Max   uint16 // largest number of occasions skipped after a miss
 }
 
-// A Budget remembers whether an effort was of use. After a miss, the next 1
-// occasion is passed over, after further misses 3, 7, 15 and so on up to
-// Rule.Max; hits halve that. The zero value is ready for use, with the same Rule in
-// each call. All methods may be called by several goroutines at once.
+// A Budget remembers whether an effort paid off. After a miss the next occasion is skipped; after
+// further misses 3, 7, 15 and so on up to Rule.Max are skipped. Hits halve that number. The zero
+// value is ready for use, with the same Rule in each call. All methods may be called by several
+// goroutines at once.
 type Budget struct {
 	misses  atomic.Int32 // in a row
 	hits    atomic.Int32 // since the penalty last fell
-	penalty atomic.Int32 // occasions passed over after the next miss, but for doubling
-	skip    atomic.Int32 // occasions that are yet to be passed over
+	penalty atomic.Int32 // occasions to skip after the next miss, before doubling
+	skip    atomic.Int32 // occasions still to be skipped
 }
 
-// Worth reports whether the effort is to be made on this occasion. If it is
-// false the occasion counts as passed over.
+// Worth reports whether to make the effort on this occasion. If it returns false, the occasion
+// counts as skipped.
 func (b *Budget) Worth() bool {
 	if b.skip.Load() <= 0 {
 		return true
@@ -34,7 +32,7 @@ func (b *Budget) Worth() bool {
 	return false
 }
 
-// Hit tells that an effort was of use.
+// Hit records that an effort paid off.
 func (b *Budget) Hit(r *Rule) {
 	if b.misses.Load() != 0 {
 		b.misses.Store(0)
@@ -50,7 +48,7 @@ func (b *Budget) Hit(r *Rule) {
 	b.penalty.Store(p / 2)
 }
 
-// Miss tells that an effort was in vain.
+// Miss records that an effort did not pay off.
 func (b *Budget) Miss(r *Rule) {
 	b.hits.Store(0)
 	if n := b.misses.Load(); n < int32(r.Grace) {
@@ -62,7 +60,7 @@ func (b *Budget) Miss(r *Rule) {
 	b.skip.Store(p)
 }
 
-// Done is Hit or Miss.
+// Done calls Hit or Miss.
 func (b *Budget) Done(r *Rule, hit bool) {
 	if hit {
 		b.Hit(r)
@@ -71,7 +69,7 @@ func (b *Budget) Done(r *Rule, hit bool) {
 	}
 }
 
-// Reset forgets what the budget remembers.
+// Reset forgets all hits and misses.
 func (b *Budget) Reset() {
 	b.misses.Store(0)
 	b.hits.Store(0)

@@ -2,8 +2,7 @@ package budget
 
 import "testing"
 
-// worth counts the occasions among n that are worth the effort, each with the
-// same outcome.
+// worth returns on how many of n occasions b allows the effort, if each has the same outcome.
 func worth(b *Budget, r *Rule, n int, hit bool) (made int) {
 	for range n {
 		if b.Worth() {
@@ -18,7 +17,7 @@ func TestBackOff(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
 		rule  Rule
-		skips []int // passed over after each miss in a row
+		skips []int // skipped after each miss in a row
 	}{
 		{"zero rule", Rule{}, []int{0, 0, 0}},
 		{"doubling", Rule{Max: 15}, []int{1, 3, 7, 15, 15}},
@@ -45,7 +44,7 @@ func TestBackOff(t *testing.T) {
 	}
 }
 
-// Hits make up for misses: at once, or as many as the rule says.
+// Hits make up for misses: the first hit, or as many as Rule.Hits requires.
 func TestRecovery(t *testing.T) {
 	for _, hits := range []uint8{0, 1, 4} {
 		var b Budget
@@ -73,7 +72,7 @@ func TestRecovery(t *testing.T) {
 	}
 }
 
-// An effort that is always in vain is seldom made, and one that is of use always.
+// An effort that never pays off is seldom made, and one that always pays off always.
 func TestShare(t *testing.T) {
 	var b Budget
 	rule := &Rule{Grace: 4, Max: 15}

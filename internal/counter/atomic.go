@@ -7,11 +7,11 @@ import "sync/atomic"
 // A Counter is a number with one writer at a time. The zero value is 0.
 type Counter struct{ n atomic.Uint64 }
 
-// Add adds n. [the writer]
+// Add adds n. Only the writer calls it.
 func (c *Counter) Add(n uint64) { c.n.Store(c.n.Load() + n) }
 
-// Set makes it n. [the writer]
+// Set sets the number to n. Only the writer calls it.
 func (c *Counter) Set(n uint64) { c.n.Store(n) }
 
-// Load returns the number, as it is now or was a moment ago.
+// Load returns the number, current or slightly old. Any goroutine may call it.
 func (c *Counter) Load() uint64 { return c.n.Load() }

@@ -9,8 +9,8 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// TestCounter: nothing that a writer adds is lost where writers take turns, and a reader
-// beside them sees it grow up to the sum.
+// TestCounter: if writers take turns, no addition is lost, and a concurrent reader sees the number
+// grow up to the sum.
 func TestCounter(t *testing.T) {
 	const writers, each = 3, 20000
 	var c Counter

@@ -1,10 +1,11 @@
-// Package counter counts what one goroutine at a time does, for others to read. An
-// atomic store waits until all stores before it are seen by other processors, and a short
-// message moves several counters: here that takes an ordinary instruction each.
+// Package counter counts events of one goroutine at a time for other goroutines to read.
 //
-// A [Counter] has one writer at a time: what changes it holds a lock or a role that
-// makes it so. Any goroutine may read it meanwhile: it loads the word atomically, and
-// sees a value that was written, at the latest the one from before the writer last gave
-// its lock back. Where a word of 64 bits takes two stores, and for the race detector, which
-// can't know this, the writer's store is atomic.
+// An atomic store waits until other processors see all earlier stores. A short message moves
+// several counters; in this package each of them costs an ordinary instruction.
+//
+// A [Counter] has one writer at a time: the writer holds a lock or a role that excludes others. Any
+// goroutine may read it meanwhile. The read is atomic and returns a value that was written, at the
+// oldest the last value before the writer released its lock. The writer's store is atomic as well
+// where a 64-bit word takes two stores, and in builds with the race detector, which does not know
+// this rule.
 package counter

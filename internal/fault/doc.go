@@ -1,5 +1,4 @@
-// Package fault has switches for deliberate faults of the protocols. In a build
-// with the tag "faults" the variable VIADUCT_FAULT of the environment names the
-// one that is on; otherwise there are none, and no code for them. A tester of
-// peers is tested by what it finds in such a build.
+// Package fault switches on deliberate faults of the protocols. In a build with the tag "faults"
+// the environment variable VIADUCT_FAULT names the active fault. Other builds contain no code for
+// faults. Such a build tests the tools that test peers: they must find the fault.
 package fault

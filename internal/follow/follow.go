@@ -1,5 +1,5 @@
-// Package follow notices that a file has changed, for what is configured by a file
-// that an operator edits while a program runs.
+// Package follow notices changes of a file, for configuration files that an operator edits while a
+// program runs.
 package follow
 
 import (
@@ -9,25 +9,22 @@ import (
 	"os"
 )
 
-// A File is a file that is read again when it has changed: when its time, size or
-// identity is another one, so that a file replaced by rename is noticed too. Its
-// methods must not be called concurrently.
+// A File is a file that is read again when its time, size or identity has changed. The identity is
+// included because a file can be replaced by rename. Its methods must not be called concurrently.
 type File struct {
 	path string
-	last fs.FileInfo // as it was before it was last read well; nil: read it
+	last fs.FileInfo // before the last successful read; nil: read the file
 }
 
-// New returns a File that was not read yet. The path may name a file that does not
-// exist yet.
+// New returns a File that was not read yet. The file at path need not exist.
 func New(path string) *File { return &File{path: path} }
 
 // Path returns the name of the file.
 func (f *File) Path() string { return f.path }
 
-// Read calls read with the file's content if it has changed since the last call of
-// read that returned nil, and reports whether there was such a call. A file that
-// can't be opened or is not a regular file is an error, and so is what read
-// returns; after an error the file counts as changed.
+// Read calls read with the file's content if the file has changed since read last returned nil.
+// changed reports whether read was called. Read returns the error of read, or an error if the file
+// can't be opened or is not a regular file. After an error the file counts as changed.
 func (f *File) Read(read func(io.Reader) error) (changed bool, err error) {
 	st, err := os.Stat(f.path)
 	if err == nil && f.last != nil && same(f.last, st) {
@@ -48,7 +45,7 @@ func (f *File) Read(read func(io.Reader) error) (changed bool, err error) {
 	if err := read(r); err != nil {
 		return false, err
 	}
-	f.last = st // of before the read: a change during it is seen as a change
+	f.last = st // from before the read, so that a change during it is noticed
 	return true, nil
 }
 

@@ -1,5 +1,5 @@
-// Package machine has what the lifetimes of streams and connections have in common: a
-// state that events move by a table, at any goroutine.
+// Package machine is the state machine of streams and connections: a table moves a state by events,
+// which any goroutine may report.
 package machine
 
 import (
@@ -18,8 +18,8 @@ type Arrow[S ~uint32, E ~uint8] struct {
 // A Table is a transition function. States and events are numbered from 0.
 type Table[S ~uint32, E ~uint8] [][]S
 
-// NewTable makes a table of arrows. An event that a state has no arrow for leaves it as
-// it is: it says nothing new, or came too late.
+// NewTable makes a table of arrows. An event without an arrow from the current state has no effect:
+// it is a repetition, or came too late.
 func NewTable[S ~uint32, E ~uint8](states, events int, arrows []Arrow[S, E]) Table[S, E] {
 	t := make(Table[S, E], states)
 	for s := range t {
@@ -34,17 +34,17 @@ func NewTable[S ~uint32, E ~uint8](states, events int, arrows []Arrow[S, E]) Tab
 	return t
 }
 
-// A Life is a state, 0 at first. Any goroutine may use it.
+// A Life holds a state, initially 0. Any goroutine may use it.
 type Life[S ~uint32] struct{ state atomic.Uint32 }
 
-// Load is the state.
+// Load returns the state.
 func (l *Life[S]) Load() S { return S(l.state.Load()) }
 
-// Set puts a life into a state past all arrows. It is for tests.
+// Set forces a life into a state, without an arrow. It is for tests.
 func (l *Life[S]) Set(s S) { l.state.Store(uint32(s)) }
 
-// Move applies an event to a life, and returns the state that it found and the one that
-// it led to. Of several goroutines that report the same, one is told of a change.
+// Move applies an event to a life, and returns the states before and after. If several goroutines
+// report the same event, only one sees from and to differ.
 func (t Table[S, E]) Move(l *Life[S], e E) (from, to S) {
 	for {
 		perturb.Point()

@@ -1,7 +1,6 @@
-// Package replay plays one side of a recorded iWARP conversation to a program
-// under test, for the tests of this module. What was recorded is sent as it
-// was, but for the memory that the program chose: it names others now than in
-// the recording, and Play puts those in.
+// Package replay plays one side of a recorded iWARP conversation to a program under test, for the
+// tests of this module. The recorded bytes are sent unchanged, except for the names of memory that
+// the program chooses: Play replaces the recorded names with the current ones.
 package replay
 
 import (
@@ -21,19 +20,18 @@ import (
 	"viaduct/iwarp"
 )
 
-// patience bounds each read of what the program sends.
+// patience bounds each read from the program.
 const patience = testkit.Patience
 
-// A Player plays one side of one recorded connection. Every method fails the
-// test at what does not go as recorded. It is for one goroutine, that of the
-// test.
+// A Player plays one side of one recorded connection. Every method fails the test if the program
+// deviates from the recording. Only the goroutine of the test may use it.
 type Player struct {
 	t    testing.TB
 	c    net.Conn
-	left [][]byte // recorded ULPDUs of this side still to be sent
+	left [][]byte // recorded ULPDUs of this side not yet sent
 	enc  mpa.Encoder
 	dec  mpa.Decoder
-	buf  []byte // read and not yet taken
+	buf  []byte // bytes read and not yet decoded
 }
 
 // Connect calls the program at addr and plays the client of c through start-up.
@@ -56,8 +54,8 @@ func Connect(t testing.TB, addr string, c testkit.Conversation) *Player {
 	return p
 }
 
-// Accept waits for the program's call on l and plays the server of c through
-// start-up. The program has to be peer-to-peer if the recorded client was.
+// Accept waits for the program to connect to l, and plays the server of c through start-up. The
+// program must use the peer-to-peer mode if the recorded client did.
 func Accept(t testing.TB, l net.Listener, c testkit.Conversation) *Player {
 	t.Helper()
 	req, _ := frame(t, c.Client)
@@ -86,8 +84,8 @@ func Messages(t testing.TB, side []byte, crc bool) [][]byte {
 	return slices.DeleteFunc(ulpdus(t, side[len(start):], crc), isEmptyWrite)
 }
 
-// isEmptyWrite reports whether a ULPDU is a Write of nothing: a ready message,
-// or one of those that our side sends to wake a peer's socket.
+// isEmptyWrite reports whether a ULPDU is a Write of zero bytes: a ready message, or a Write that
+// our side sends to wake the peer's socket.
 func isEmptyWrite(u []byte) bool { return len(u) == ddp.TaggedLen && ddp.IsTagged(u[0]) }
 
 // frame returns the start-up frame at the front of a recording, and its bytes.
@@ -119,7 +117,7 @@ func newPlayer(t testing.TB, c net.Conn, recorded []byte, crc bool) *Player {
 	return &Player{t: t, c: c, left: ulpdus(t, recorded, crc)}
 }
 
-// operate is what start-up agreed on.
+// operate sets up the codecs with the CRC setting that start-up agreed on.
 func (p *Player) operate(crc bool) { p.enc, p.dec = mpa.Encoder{CRC: crc}, mpa.Decoder{CRC: crc} }
 
 func (p *Player) write(b []byte) {
@@ -129,7 +127,7 @@ func (p *Player) write(b []byte) {
 	}
 }
 
-// take takes the next recorded ULPDU.
+// take removes and returns the next recorded ULPDU.
 func (p *Player) take() []byte {
 	p.t.Helper()
 	u := p.peek()
@@ -145,7 +143,7 @@ func (p *Player) peek() []byte {
 	return p.left[0]
 }
 
-// Left returns how many recorded ULPDUs are still to be played.
+// Left returns the number of recorded ULPDUs that were not played yet.
 func (p *Player) Left() int { return len(p.left) }
 
 // Peek returns the payload of the next recorded ULPDU.
@@ -155,14 +153,14 @@ func (p *Player) Peek() []byte {
 	return u[ddp.HeaderLen(u[0]):]
 }
 
-// Names returns the memory that the next recorded ULPDU names: where a Write or
-// a Read Response goes, or what a Read Request asks for.
+// Names returns the memory that the next recorded ULPDU names: the target of a Write or a Read
+// Response, or the source that a Read Request asks for.
 func (p *Player) Names() iwarp.RemoteAddr {
 	p.t.Helper()
 	return named(naming(p.t, p.peek()))
 }
 
-// naming is the part of a ULPDU that names memory.
+// naming returns the part of a ULPDU that names memory.
 func naming(t testing.TB, u []byte) []byte {
 	t.Helper()
 	switch _, op := rdmap.ParseControl(u[1]); op {
@@ -188,8 +186,8 @@ func (p *Player) Play(op rdmap.Opcode) {
 	p.play(op, func([]byte) {})
 }
 
-// PlayAt is Play for a message that names memory: where it names from, or bytes
-// behind it, it names the same of to instead.
+// PlayAt is Play for a message that names memory. It replaces the recorded address from, plus an
+// offset, by to plus the same offset.
 func (p *Player) PlayAt(op rdmap.Opcode, from, to iwarp.RemoteAddr) {
 	p.t.Helper()
 	p.play(op, func(u []byte) {
@@ -218,7 +216,7 @@ func (p *Player) play(op rdmap.Opcode, change func(ulpdu []byte)) {
 	}
 }
 
-// fill reads more of what the program sends; false at its end.
+// fill reads more bytes from the program, and returns false at the end of its stream.
 func (p *Player) fill() bool {
 	var b [64 << 10]byte
 	p.c.SetReadDeadline(time.Now().Add(patience))
@@ -284,8 +282,8 @@ func (p *Player) Message() (op rdmap.Opcode, at iwarp.RemoteAddr, body []byte) {
 	}
 }
 
-// End ends this side's stream. Nothing may be left of the recording, and the
-// program has to end its own without another word.
+// End ends this side's stream. The whole recording must have been played, and the program must end
+// its stream without another message.
 func (p *Player) End() {
 	p.t.Helper()
 	if len(p.left) > 0 {

@@ -15,10 +15,9 @@ import (
 	"viaduct/iwarp"
 )
 
-// TestReplay puts a recorded client of Linux in front of our server, and a
-// recorded server in front of our client. What one side chose in the recording
-// and ours chooses now (where its buffers are) is exchanged in the recorded
-// bytes; everything else is sent as it was.
+// TestReplay puts a recorded client of Linux in front of our server, and a recorded server in front
+// of our client. The replay replaces the recorded buffer addresses by those of our side; it sends
+// all other bytes as recorded.
 func TestReplay(t *testing.T) {
 	files, _ := filepath.Glob("../../interop/testdata/siw-rping-*.pcap")
 	if len(files) < 5 {
@@ -35,7 +34,7 @@ func TestReplay(t *testing.T) {
 	}
 }
 
-// message reads a message of ours, which has to be of kind op.
+// message reads a message of our side, which must be of kind op.
 func message(t *testing.T, p *replay.Player, op rdmap.Opcode) []byte {
 	t.Helper()
 	got, _, body := p.Message()
@@ -45,7 +44,7 @@ func message(t *testing.T, p *replay.Player, op rdmap.Opcode) []byte {
 	return body
 }
 
-// data reads a message of ours that carries a round's data.
+// data reads a message of our side that carries the data of a round.
 func data(t *testing.T, p *replay.Player, op rdmap.Opcode, size int) {
 	t.Helper()
 	if body := message(t, p, op); len(body) != size {

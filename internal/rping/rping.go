@@ -1,6 +1,6 @@
-// Package rping speaks the exchange of rping, the ping of rdma-core, in both
-// roles. It is the quickest proof that two RDMA stacks understand each other:
-// one round uses Send, RDMA Read and RDMA Write.
+// Package rping speaks the exchange of rping, the ping of rdma-core, in both roles. It is the
+// quickest proof that two RDMA stacks understand each other: one round uses Send, RDMA Read and
+// RDMA Write.
 //
 //	client                                     server
 //	  | Send: where my source is               |
@@ -16,9 +16,9 @@
 //	  |                      Send: done         |
 //	  |<---------------------------------------|
 //
-// Each Send has 16 bytes: address, key and length, big-endian; those of the
-// server mean nothing. The client ends by closing the connection. The protocol
-// has no document; this is how the program behaves.
+// Each Send has 16 bytes: address, key and length, big-endian; the server's values are ignored. The
+// client ends by closing the connection. The protocol has no document; this description comes from
+// the behaviour of the program.
 package rping
 
 import (
@@ -34,40 +34,40 @@ import (
 // Port is the TCP port of rping.
 const Port = 7174
 
-// Sizes in bytes of what is moved per round.
+// Bytes of data per round.
 const (
 	DefaultSize = 64
-	MinSize     = 27 // the longest header of the text and its end
+	MinSize     = 27 // the longest heading of the text and the final zero byte
 	MaxSize     = 64 << 10
 )
 
 // adLen is the length of the message that names a buffer.
 const adLen = 16
 
-// Options of both roles. The zero value is right.
+// Options are the settings of both roles. The zero value works.
 type Options struct {
 	Size   int  // bytes per round, client; 0 means DefaultSize
 	Count  int  // rounds, client; 0 means until the context ends
-	Verify bool // client: compare what came back
+	Verify bool // client: compare the returned data
 
 	// OnRound, if set, is called after each round with its number from 0 and
 	// the data, which is only valid during the call.
 	OnRound func(n int, data []byte)
 }
 
-// ErrMismatch says that what came back is not what was sent.
+// ErrMismatch is returned if the returned data differ from the sent data.
 var ErrMismatch = errors.New("rping: data mismatch")
 
-// An Endpoint is one side of an exchange, tied to a stream. Make it before the
-// stream starts, in Config.Prepare or between ReadRequest and Accept, since the
-// peer may send as soon as it has.
+// An Endpoint is one side of an exchange, tied to a stream. Make it before the stream starts, in
+// Config.Prepare or between ReadRequest and Accept, since the peer may send as soon as the stream
+// has started.
 type Endpoint struct {
 	q   *iwarp.QueuePair
 	opt Options
 	in  []byte // receives
 	out []byte // sends
 
-	ended bool // the peer has closed, and everything it sent was taken
+	ended bool // the peer has closed, and all its messages were handled
 }
 
 // New returns an Endpoint for q and posts its first receive.
@@ -98,8 +98,8 @@ func Config(base *iwarp.Config) *iwarp.Config {
 	return c
 }
 
-// Dial connects to addr, runs the client's side and closes. It returns how many
-// rounds were completed. base may be nil.
+// Dial connects to addr, runs the client's side and closes. It returns the number of completed
+// rounds. base may be nil.
 func Dial(ctx context.Context, addr string, base *iwarp.Config, opt Options) (rounds int, err error) {
 	c := Config(base)
 	var e *Endpoint
@@ -120,8 +120,8 @@ func Dial(ctx context.Context, addr string, base *iwarp.Config, opt Options) (ro
 	return e.Client(ctx)
 }
 
-// Serve accepts the Request, runs the server's side until the client closes,
-// and closes. It returns how many rounds were completed.
+// Serve accepts the Request, runs the server's side until the client closes, and closes. It returns
+// the number of completed rounds.
 func Serve(ctx context.Context, r *iwarp.Request, opt Options) (rounds int, err error) {
 	e, err := New(r.QueuePair(), opt)
 	if err != nil {
@@ -201,7 +201,7 @@ func (e *Endpoint) Server(ctx context.Context) (rounds int, err error) {
 		if err != nil {
 			return n, unexpected(err)
 		}
-		// The text is written up to and with its end, as the original does.
+		// Like the original, write the text including its final zero byte, and no more.
 		if err := e.do(ctx, iwarp.SendWR{Op: iwarp.OpWrite, SG: []iwarp.SGE{iwarp.Buf(text(data))}, Remote: sink.at}); err != nil {
 			return n, err
 		}
@@ -265,7 +265,7 @@ func (e *Endpoint) arm() error {
 // hear waits for the peer's next message. The error is io.EOF if the peer has
 // closed in order.
 func (e *Endpoint) hear(ctx context.Context) (ad, error) {
-	if e.ended { // no receive is posted that could tell
+	if e.ended { // no posted receive is left that could report the end
 		return ad{}, io.EOF
 	}
 	c, err := e.q.RecvCQ().Wait(ctx)

@@ -58,8 +58,8 @@ func TestRounds(t *testing.T) {
 	}
 }
 
-// TestPeerLeaves: a client that has sent and closed before its message is looked
-// at ends the server, which has no receive left to wait for.
+// TestPeerLeaves: the server ends if the client sends and closes before the server handles the
+// message, although no posted receive is left that would report the end.
 func TestPeerLeaves(t *testing.T) {
 	l, err := iwarp.Listen("127.0.0.1:0", Config(nil))
 	if err != nil {

@@ -77,10 +77,10 @@ func List(ctx context.Context, dir string, counters bool) ([]Process, error) {
 	return all, context.Cause(ctx)
 }
 
-// errGone says that no process has the socket.
+// errGone means that no process has the socket.
 var errGone = errors.New("status: the process is gone")
 
-// errForeign means that the socket belongs to another process than its name says.
+// errForeign means that the socket belongs to another process than the one in its name.
 var errForeign = errors.New("another process has its socket")
 
 func problem(err error) string {

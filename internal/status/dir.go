@@ -12,12 +12,12 @@ import (
 	"syscall"
 )
 
-// ErrUnsafe says that a run directory belongs to another user, or can be
-// written or looked into by others.
+// ErrUnsafe means that a run directory belongs to another user, or that other users can write or
+// read it.
 var ErrUnsafe = errors.New("status: the run directory is not this user's alone")
 
-// RunDir is where the sockets of this user's processes are:
-// $XDG_RUNTIME_DIR/viaduct, or viaduct-UID in the directory for temporary files.
+// RunDir returns the directory of the sockets of this user's processes: $XDG_RUNTIME_DIR/viaduct,
+// or viaduct-UID in the directory for temporary files.
 func RunDir() string {
 	if d := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(d) {
 		if st, err := os.Stat(d); err == nil && st.IsDir() {
@@ -27,7 +27,8 @@ func RunDir() string {
 	return filepath.Join(os.TempDir(), fmt.Sprintf("viaduct-%d", os.Getuid()))
 }
 
-// makeDir creates a directory for this user alone, or checks that it is one.
+// makeDir creates a directory for this user alone, or checks that an existing one is for this user
+// alone.
 func makeDir(dir string) error {
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 		return err
@@ -46,8 +47,8 @@ func checkDir(dir string) error {
 	return nil
 }
 
-// suffix ends the name of a status socket; before it is the number of its
-// process, and after a point, for the second socket of a process, another.
+// suffix ends the name of a status socket. The name begins with the process ID; the second socket
+// of a process has another number after a dot.
 const suffix = ".sock"
 
 // coming is the suffix of a socket at which nothing listens yet. Clients ignore it, because they
@@ -70,7 +71,7 @@ func bind(dir string) (*net.UnixListener, string, error) {
 		return nil, "", err
 	}
 	defer os.Remove(pid + coming)
-	l.SetUnlinkOnClose(false) // Close removes it, and knows whether it did before
+	l.SetUnlinkOnClose(false) // Close removes the socket, and knows whether it already did
 	path, err := settle(pid)
 	if err != nil {
 		l.Close()
@@ -79,7 +80,7 @@ func bind(dir string) (*net.UnixListener, string, error) {
 	return l, path, nil
 }
 
-// settle gives the new socket its name, which it returns.
+// settle gives the new socket its final name and returns that.
 func settle(pid string) (path string, err error) {
 	if err := os.Chmod(pid+coming, 0o600); err != nil {
 		return "", err

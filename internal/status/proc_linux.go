@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// credentials returns the credentials that the process at the other end had when it connected, or
+// credentials returns the credentials that the process at the other end had when it connected or
 // began to listen.
 func credentials(c net.Conn) (*unix.Ucred, bool) {
 	rc, err := c.(syscall.Conn).SyscallConn()
@@ -23,8 +23,7 @@ func credentials(c net.Conn) (*unix.Ucred, bool) {
 	return cred, cerr == nil && err == nil
 }
 
-// allowed reports whether the other end may ask: this user, and the
-// administrator.
+// allowed reports whether the other end may ask: this user and root may.
 func allowed(c net.Conn) bool {
 	cred, ok := credentials(c)
 	return ok && (int(cred.Uid) == os.Getuid() || cred.Uid == 0)

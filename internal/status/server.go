@@ -37,16 +37,16 @@ type Server struct {
 	listeners []*Listener           // guarded by mu
 	watched   map[uint64]*watched   // guarded by mu
 	last      uint64                // guarded by mu; the last ID given
-	sweepAt   int                   // guarded by mu; so many are looked through for ended ones
-	open      map[net.Conn]struct{} // guarded by mu; of those that ask
+	sweepAt   int                   // guarded by mu; the number of watches at which the next sweep runs
+	open      map[net.Conn]struct{} // guarded by mu; connections of clients
 }
 
-// A Source is a connection as a Server sees it.
+// A Source is a connection that a Server reports.
 type Source struct {
 	// Report returns the present state; the Server fills in ID and Opened. It must not wait for the
 	// peer. counters asks for Counters.
 	Report func(counters bool) Conn
-	// Ended reports whether the connection is over, and need not be kept.
+	// Ended reports whether the connection has ended, so that the Server can drop it.
 	Ended func() bool
 }
 
@@ -56,7 +56,7 @@ type watched struct {
 }
 
 const (
-	serveTimeout = 2 * time.Second // for one that asks
+	serveTimeout = 2 * time.Second // per client
 	maxAsking    = 16              // at a time
 	firstSweep   = 64
 )
@@ -103,8 +103,8 @@ func (s *Server) Close() error {
 	return err
 }
 
-// Listening registers an address at which the process accepts connections. Call the result when it
-// stops to.
+// Listening registers an address at which the process accepts connections. Call over when it stops
+// accepting.
 func (s *Server) Listening(transport, url string) (over func()) {
 	if s == nil {
 		return func() {}
@@ -163,7 +163,7 @@ func (s *Server) Status(counters bool) Process {
 	}
 	s.mu.Unlock()
 	p.Conns = make([]Conn, 0, len(ws))
-	for i, w := range ws { // without the lock: a connection's own may be held for a while
+	for i, w := range ws { // without the lock: Report may wait for the lock of its connection
 		c := w.Report(counters)
 		c.ID, c.Opened = ids[i], w.opened
 		p.Conns = append(p.Conns, c)
@@ -177,7 +177,7 @@ func (s *Server) serve() {
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
-		if err != nil { // no descriptor is free, for instance
+		if err != nil { // for example, no descriptor is free
 			time.Sleep(100 * time.Millisecond)
 			continue
 		}
@@ -215,7 +215,7 @@ func (s *Server) answer(c net.Conn) {
 	json.NewEncoder(c).Encode(s.Status(what[0] == askFull))
 }
 
-// What a client asks for.
+// Requests of a client, one byte each.
 const (
 	askBrief = 'b'
 	askFull  = 'f' // with counters

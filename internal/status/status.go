@@ -6,7 +6,7 @@ import "time"
 // Fields may be added, and never change their meaning.
 type Process struct {
 	PID       int        `json:"pid"`
-	Program   string     `json:"program"`           // what it does: a verb of the command with its arguments, or a program's name
+	Program   string     `json:"program"`           // what the process does: a verb of the command with its arguments, or a program's name
 	Version   string     `json:"version,omitempty"` // of the program
 	Started   time.Time  `json:"started,omitzero"`
 	Memory    uint64     `json:"memory_bytes,omitempty"` // resident, of the whole process
@@ -14,8 +14,8 @@ type Process struct {
 	Listeners []Listener `json:"listeners,omitempty"`
 	Conns     []Conn     `json:"connections,omitempty"`
 
-	// Problem is why nothing else is known: the process did not answer in time, or its answer was
-	// invalid.
+	// Problem is the reason if nothing else is known: the process did not answer in time, or its
+	// answer was invalid.
 	Problem string `json:"problem,omitempty"`
 }
 
@@ -35,23 +35,23 @@ type Conn struct {
 	Remote    string `json:"remote"`
 
 	Path string `json:"path"`          // how bytes travel, as "iwarp crc" or "sdp combined/pipelined"
-	Why  string `json:"why,omitempty"` // why in this way, in a sentence
+	Why  string `json:"why,omitempty"` // why it uses TCP or shared memory, as a sentence
 
-	// SharedMemory means that the bytes go through shared memory and not by TCP. WhyTCP is the
-	// reason if they do not, where it is known.
+	// SharedMemory means that the bytes go through shared memory instead of TCP. Otherwise WhyTCP
+	// is the reason, if it is known.
 	SharedMemory bool   `json:"shared_memory"`
 	WhyTCP       string `json:"why_tcp,omitempty"`
 
 	State string `json:"state"` // "open" unless something is out of the ordinary
 
 	Opened time.Time `json:"opened,omitzero"`
-	Active time.Time `json:"active,omitzero"` // when something was last sent or received, where that is known
+	Active time.Time `json:"active,omitzero"` // time of the last send or receive, if known
 
 	SentBytes     uint64 `json:"sent_bytes"` // payload
 	ReceivedBytes uint64 `json:"received_bytes"`
-	Credits       int    `json:"credits"`                // messages that may be sent now; -1 where nothing counts them
-	Queued        uint64 `json:"queued"`                 // requests, or for a stream bytes, that are not sent and acknowledged yet
-	Memory        uint64 `json:"memory_bytes,omitempty"` // buffers that wait for what the peer sends
+	Credits       int    `json:"credits"`                // messages that may be sent now; -1 if there is no flow control
+	Queued        uint64 `json:"queued"`                 // requests, or bytes of a stream, that are not yet sent and acknowledged
+	Memory        uint64 `json:"memory_bytes,omitempty"` // receive buffers
 
 	// Counters have the names of "rdma statistic" where they mean the same. They are present only
 	// if they were asked for.

@@ -106,7 +106,7 @@ func TestStatus(t *testing.T) {
 	none.Close()
 }
 
-// private is a directory as a run directory must be.
+// private returns a directory that is valid as a run directory.
 func private(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -116,7 +116,7 @@ func private(t *testing.T) string {
 	return dir
 }
 
-// TestForgets: connections that come and go without being looked at are not kept.
+// TestForgets: the server drops ended connections even if no client ever asks.
 func TestForgets(t *testing.T) {
 	s := listen(t, private(t))
 	var asked atomic.Int64
@@ -214,7 +214,7 @@ func TestStrangers(t *testing.T) {
 	}
 	at("77777.sock").Close() // of a process that was killed
 	at("notes.txt")
-	answering := at("1.sock") // of this process, by another's number
+	answering := at("1.sock") // of this process, under another process's ID
 	go func() {
 		for {
 			c, err := answering.Accept()
@@ -225,7 +225,7 @@ func TestStrangers(t *testing.T) {
 			c.Close()
 		}
 	}()
-	silent := at(strconv.Itoa(os.Getpid()) + ".sock") // accepts by the kernel alone
+	silent := at(strconv.Itoa(os.Getpid()) + ".sock") // the kernel accepts, but no one answers
 	_ = silent
 	began := time.Now()
 	ps := list(t, dir, false)

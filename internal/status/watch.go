@@ -18,8 +18,8 @@ type Hint struct {
 	Transport     string // "sdp", "iwarp", "vi" or "tcp"
 	Role          string // "dial", "accept" or "peer"
 	Local, Remote string
-	Why           string // why the connection takes its path
-	Memory        uint64 // bytes of buffers for what the peer sends
+	Why           string // why the connection uses TCP or shared memory
+	Memory        uint64 // bytes of receive buffers
 }
 
 func (h Hint) fill(c *Conn) Conn {
@@ -100,7 +100,7 @@ func sdpConn(c *sdp.Conn, counters bool) Conn {
 	return r
 }
 
-// by notes how the bytes go.
+// by records whether the bytes go through shared memory.
 func (c *Conn) by(sharedMemory bool, whyTCP string) {
 	c.SharedMemory, c.WhyTCP = sharedMemory, whyTCP
 	if sharedMemory {
@@ -130,7 +130,7 @@ func (s *Server) watchTCP(c *net.TCPConn, h Hint, why string) {
 	})
 }
 
-// WatchQueuePair shows a stream.
+// WatchQueuePair registers a stream until it has ended.
 func (s *Server) WatchQueuePair(q *iwarp.QueuePair, hint ...Hint) {
 	h := hintOf(hint)
 	s.Watch(Source{
@@ -200,7 +200,7 @@ func (s *Server) WatchVI(v *vi.VI, hint ...Hint) {
 	})
 }
 
-// names are counters that "rdma statistic" knows.
+// names maps our counters to those of "rdma statistic" with the same meaning.
 var names = map[string]string{
 	"sent_bytes": "tx_bytes", "received_bytes": "rx_bytes",
 	"sent_fpdus": "tx_pkts", "received_fpdus": "rx_pkts",
@@ -208,8 +208,7 @@ var names = map[string]string{
 	"no_receive": "out_of_buffer",
 }
 
-// numbers puts the counters of a struct into m, by their names in the form of
-// the system's.
+// numbers stores the counters of a struct in m, under names in the style of "rdma statistic".
 func numbers(m map[string]uint64, prefix string, from any) {
 	v := reflect.ValueOf(from)
 	for i := range v.NumField() {

@@ -1,7 +1,6 @@
-// Package testkit is what the tests of this module share: an in-memory stream
-// with faults ([Pipe], [Fault]), a scripted peer ([Peer]), hex vectors ([Hex],
-// [CheckVectors]), golden files ([Golden]) and the leak check of a TestMain
-// ([Main]).
+// Package testkit has the helpers that the tests of this module share: an in-memory stream with
+// faults ([Pipe], [Fault]), a scripted peer ([Peer]), hex vectors ([Hex], [CheckVectors]), golden
+// files ([Golden]) and the leak check of a TestMain ([Main]).
 //
 //	func TestMain(m *testing.M) { testkit.Main(m) }
 //
@@ -11,8 +10,8 @@
 //		...
 //	}
 //
-// Everything works inside a testing/synctest bubble: a goroutine that waits in
-// a [Conn] counts as durably blocked, and deadlines follow the bubble's clock.
+// Everything works inside a testing/synctest bubble: a goroutine that waits in a [Conn] counts as
+// durably blocked, and deadlines follow the bubble's clock.
 //
 // Only tests import this package.
 package testkit

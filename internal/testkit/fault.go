@@ -10,15 +10,14 @@ import (
 // [Conn.Fault].
 type Fault func(*stream)
 
-// CutAfter ends the stream after n bytes, as an orderly close in the middle of
-// whatever was being sent: the peer reads n bytes and then io.EOF. Later bytes
-// vanish without an error for the sender.
+// CutAfter ends the stream after n bytes by an orderly close, even in the middle of a message: the
+// peer reads n bytes and then io.EOF. Later bytes are lost without an error for the sender.
 func CutAfter(n int64) Fault {
 	return func(s *stream) { s.cutAt, s.cutReset = n, false; s.cutLocked() }
 }
 
-// ResetAfter resets the stream, both ways seen from the reader and the writer
-// of this direction, once n bytes were sent. Bytes not yet read are lost.
+// ResetAfter resets the stream once n bytes were sent. Both the reader and the writer of this
+// direction see the reset. Bytes not yet read are lost.
 func ResetAfter(n int64) Fault {
 	return func(s *stream) { s.cutAt, s.cutReset = n, true; s.cutLocked() }
 }
@@ -73,7 +72,7 @@ func (s *stream) pieceLocked(n int) int {
 	return 1 + s.split.IntN(n)
 }
 
-// takeLocked moves p from the writer into the stream.
+// takeLocked appends p to the stream.
 func (s *stream) takeLocked(p []byte) {
 	keep := min(int64(len(p)), max(0, s.cutAt-s.written))
 	from := len(s.buf)
@@ -87,7 +86,7 @@ func (s *stream) takeLocked(p []byte) {
 	s.cutLocked()
 }
 
-// cutLocked ends the stream if its cut was reached.
+// cutLocked ends the stream if it has reached the offset of CutAfter.
 func (s *stream) cutLocked() {
 	if s.written < s.cutAt || s.cutAt == never {
 		return

@@ -2,8 +2,8 @@ package testkit
 
 import "os"
 
-// OpenFiles returns the number of descriptors that this process has, 0 where
-// the system does not tell.
+// OpenFiles returns the number of open descriptors of this process, or 0 if the system does not
+// report it.
 func OpenFiles() int {
 	entries, err := os.ReadDir("/proc/self/fd")
 	if err != nil {

@@ -14,8 +14,7 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files instead of comparing with them")
 
-// Updating reports whether golden files are being written, which the flag
-// -update of the test binary asks for.
+// Updating reports whether the flag -update of the test binary is set, which rewrites golden files.
 func Updating() bool { return *update }
 
 // Golden compares got with the file testdata/name of the package under test,

@@ -30,7 +30,7 @@ func (r *recorder) Errorf(f string, a ...any) {
 func (r *recorder) Fatalf(f string, a ...any) { r.Errorf(f, a...); r.FailNow() }
 func (r *recorder) Fatal(a ...any)            { r.Fatalf("%s", fmt.Sprint(a...)) }
 
-// try runs f with a recorder in place of t and returns what it reported.
+// try runs f with a recorder instead of t and returns the recorder's result.
 func try(t *testing.T, f func(testing.TB)) (failed bool, log string) {
 	r := &recorder{TB: t}
 	func() {
@@ -165,7 +165,7 @@ func TestNoLeaks(t *testing.T) {
 	}
 }
 
-// cleanups is a recorder that runs its cleanups when told to.
+// cleanups is a recorder that runs its cleanups on demand.
 type cleanups struct {
 	*recorder
 	fs []func()

@@ -9,7 +9,7 @@ import (
 	"go.uber.org/goleak"
 )
 
-// ignored are goroutines that the packages under test do not own.
+// ignored returns the goroutines that the packages under test do not own.
 func ignored() []goleak.Option {
 	return []goleak.Option{
 		// The profiler's writer lives for a moment after profiling stopped.
@@ -20,9 +20,8 @@ func ignored() []goleak.Option {
 	}
 }
 
-// Main runs the tests of a package and exits. It exits with 1 if the tests
-// left goroutines behind, or if one of the checks, which count other things
-// (regions, descriptors, sockets), returns an error.
+// Main runs the tests of a package and exits. It exits with 1 if the tests leak goroutines, or if a
+// check returns an error. Checks count other resources (regions, descriptors, sockets).
 func Main(m *testing.M, checks ...func() error) {
 	if fuzzing() {
 		os.Exit(m.Run()) // the fuzzer keeps goroutines of its own
@@ -39,8 +38,8 @@ func Main(m *testing.M, checks ...func() error) {
 	goleak.VerifyTestMain(m, append(ignored(), finish)...)
 }
 
-// NoLeaks fails t if, when it ends, goroutines run that did not run when
-// NoLeaks was called. A test that uses it does not run in parallel.
+// NoLeaks fails t if goroutines that were started after the call of NoLeaks still run when t ends.
+// A test that uses it does not run in parallel.
 func NoLeaks(t testing.TB) {
 	t.Helper()
 	opts := append(ignored(), goleak.IgnoreCurrent())

@@ -2,7 +2,7 @@ package testkit
 
 import "time"
 
-// Patience is how long a test waits for what has to happen. It is a multiple of
-// what anything takes on a machine that gives the test a tenth of its time, since it
-// only matters to a test that fails.
+// Patience is how long a test waits for an expected event. It is generous, several times the
+// duration of any such event on a machine that gives the test a tenth of its time, because only a
+// failing test waits that long.
 const Patience = time.Minute

@@ -15,9 +15,9 @@ type Conversation struct {
 	Port           uint16 // of the server
 }
 
-// Conversations reads the TCP connections of a classic pcap file of Ethernet
-// frames with IPv4, in the order in which they were opened. Segments that were
-// sent again or out of order are put in place; a hole fails the test.
+// Conversations reads the TCP connections of a classic pcap file of Ethernet frames with IPv4, in
+// the order in which they were opened. Retransmitted and reordered segments are put in order; a gap
+// fails the test.
 func Conversations(t testing.TB, file string) []Conversation {
 	t.Helper()
 	b, err := os.ReadFile(file)

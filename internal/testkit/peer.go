@@ -9,13 +9,12 @@ import (
 	"time"
 )
 
-// PeerPatience is how long a [Peer] waits for bytes that it expects before it
-// fails the test. It is generous, since it only matters to a test that fails.
+// PeerPatience is how long a [Peer] waits for bytes that it expects before it fails the test. It is
+// generous, since only a failing test waits that long.
 const PeerPatience = Patience
 
-// A Peer is the other side of a protocol under test, played from a script: it
-// sends these bytes, expects those, and expects silence. Its methods fail the
-// test with the place of the script line.
+// A Peer plays the other side of a protocol under test from a script: it sends bytes, expects
+// bytes, and expects silence. Its methods report a failure at the line of the script.
 type Peer struct {
 	net.Conn
 	t testing.TB
@@ -64,8 +63,8 @@ func (p *Peer) Next(n int) []byte {
 	return b
 }
 
-// ExpectSilence fails the test if a byte or the end of the stream comes within
-// d. Inside a synctest bubble that costs no time.
+// ExpectSilence fails the test if a byte or the end of the stream comes within d. Inside a synctest
+// bubble this takes no real time.
 func (p *Peer) ExpectSilence(d time.Duration) {
 	p.t.Helper()
 	var b [64]byte

@@ -14,12 +14,12 @@ import (
 // Write blocks, as the socket buffers of a real connection do.
 const DefaultWindow = 256 << 10
 
-// A Conn is one end of an in-memory stream. It is a [net.Conn] with the half
-// closes of a [net.TCPConn]. It is safe for concurrent use.
+// A Conn is one end of an in-memory stream. It is a [net.Conn] with the half closes of a
+// [net.TCPConn]. It is safe for concurrent use.
 //
-// After Close its methods return [net.ErrClosed]. A Write that the peer can no
-// longer read returns [syscall.EPIPE], a Read or Write after a reset
-// [syscall.ECONNRESET], a passed deadline [os.ErrDeadlineExceeded].
+// After Close its methods return [net.ErrClosed]. A Write returns [syscall.EPIPE] if the peer has
+// stopped reading. A Read or Write returns [syscall.ECONNRESET] after a reset, and
+// [os.ErrDeadlineExceeded] after its deadline.
 type Conn struct {
 	in, out *stream
 	name    string
@@ -59,20 +59,20 @@ func (c *Conn) Resume() {
 	c.out.wake.Broadcast()
 }
 
-// Sent returns how many bytes c has sent, those lost to a fault included.
+// Sent returns the number of bytes that c has sent, including those lost to a fault.
 func (c *Conn) Sent() int64 {
 	c.out.mu.Lock()
 	defer c.out.mu.Unlock()
 	return c.out.written
 }
 
-// Read reads what the peer sent.
+// Read reads bytes that the peer sent.
 func (c *Conn) Read(p []byte) (int, error) { return c.in.read(p) }
 
 // Write sends p; it blocks while the window is full.
 func (c *Conn) Write(p []byte) (int, error) { return c.out.write(p) }
 
-// Close ends both directions: the peer reads what was sent and then io.EOF.
+// Close ends both directions: the peer reads the remaining bytes and then io.EOF.
 func (c *Conn) Close() error {
 	c.mu.Lock()
 	again := c.closed
@@ -86,22 +86,21 @@ func (c *Conn) Close() error {
 	return nil
 }
 
-// CloseWrite ends the direction from c to the peer, which reads the rest and
-// then io.EOF.
+// CloseWrite ends the direction from c to the peer, which reads the remaining bytes and then
+// io.EOF.
 func (c *Conn) CloseWrite() error {
 	c.out.finish(io.EOF, syscall.EPIPE)
 	return nil
 }
 
-// CloseRead gives up the other direction: later Writes of the peer fail, and
-// Read returns io.EOF.
+// CloseRead ends the direction from the peer to c: later Writes of the peer fail, and Read returns
+// io.EOF.
 func (c *Conn) CloseRead() error {
 	c.in.shut()
 	return nil
 }
 
-// Reset ends both directions at once; what was not read is lost, as after a
-// TCP RST.
+// Reset ends both directions at once. Unread bytes are lost, as after a TCP RST.
 func (c *Conn) Reset() {
 	c.out.reset()
 	c.in.reset()
@@ -144,7 +143,7 @@ type stream struct {
 	written int64 // bytes taken from the writer
 	taken   int64 // bytes given to the reader
 
-	readErr  error // what Read returns once buf is empty
+	readErr  error // the result of Read once buf is empty
 	writeErr error // what Write returns
 	readBy   deadline
 	writeBy  deadline
@@ -237,7 +236,7 @@ func (s *stream) abandon() {
 	s.wake.Broadcast()
 }
 
-// shut is abandon for a reader that stays open.
+// shut is abandon for a reader whose Conn stays open.
 func (s *stream) shut() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -280,8 +279,8 @@ func (s *stream) setDeadline(d *deadline, t time.Time) error {
 	return nil
 }
 
-// A deadline is a time and the timer that wakes what waits for it. The
-// mutex of its stream guards it.
+// A deadline is a time and the timer that wakes the waiting goroutines. The mutex of its stream
+// guards it.
 type deadline struct {
 	at    time.Time
 	timer *time.Timer

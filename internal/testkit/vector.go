@@ -10,9 +10,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// Hex returns the bytes that s spells in hexadecimal. White space stands
-// anywhere, and from '#' to the end of a line is comment, so that a vector can
-// show its fields. It panics if s is not hexadecimal.
+// Hex returns the bytes that s spells in hexadecimal. White space may stand anywhere and a comment
+// runs from '#' to the end of the line, so that a vector can show its fields. It panics if s is not
+// hexadecimal.
 func Hex(s string) []byte {
 	var digits strings.Builder
 	for line := range strings.Lines(s) {
@@ -28,17 +28,20 @@ func Hex(s string) []byte {
 	return b
 }
 
-// A Vector is a value of a wire format beside its bytes.
+// A Vector is a value of a wire format with its bytes.
 type Vector[T any] struct {
 	Name  string
 	Value T
 	Hex   string // see [Hex]
 }
 
-// CheckVectors lays each vector on a codec: Append of the value gives the
-// bytes, also behind bytes that are there already; Parse of the bytes gives the
-// value and the whole length, also with bytes behind; and Parse of every proper
-// prefix gives an error. Options are those of [cmp.Diff].
+// CheckVectors checks a codec against each vector:
+//
+//   - Append of the value returns the bytes, also after existing bytes.
+//   - Parse of the bytes returns the value and the whole length, also if more bytes follow.
+//   - Parse of every proper prefix returns an error.
+//
+// Options are those of [cmp.Diff].
 func CheckVectors[T any](t *testing.T, vs []Vector[T], appendTo func(T, []byte) []byte, parse func([]byte) (T, int, error), opts ...cmp.Option) {
 	t.Helper()
 	for _, v := range vs {

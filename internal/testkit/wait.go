@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Await receives from c. The test fails at once if nothing comes within
-// [Patience]; what names the thing that was waited for.
+// Await receives from c. The test fails at once if nothing comes within [Patience]; what names the
+// expected event.
 func Await[T any](t testing.TB, what string, c <-chan T) (v T) {
 	t.Helper()
 	select {
@@ -18,7 +18,7 @@ func Await[T any](t testing.TB, what string, c <-chan T) (v T) {
 	return v
 }
 
-// Eventually waits until ok is true. The test fails at once if it is not within
+// Eventually waits until ok returns true. The test fails at once if that takes longer than
 // [Patience].
 func Eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
@@ -29,8 +29,8 @@ func Eventually(t testing.TB, what string, ok func() bool) {
 	}
 }
 
-// TCPPair returns the two ends of a TCP connection over loopback. They are closed
-// when t ends, if they were not before.
+// TCPPair returns the two ends of a TCP connection over loopback. They are closed when t ends,
+// unless the test has closed them.
 func TCPPair(t testing.TB) (a, b net.Conn) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

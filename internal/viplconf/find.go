@@ -12,28 +12,27 @@ import (
 	"viaduct/vi"
 )
 
-// Names of NICs that programs of 1998 to 2004 use, and the number behind them.
-// [VIA 6.4.1]
+// Names of NICs that programs of 1998 to 2004 use, each followed by a number. [VIA 6.4.1]
 var (
 	numbered = regexp.MustCompile(`^(?i:(?:/dev/)?(?:clanvi|clan|vinic|nic|vi|via|via_eth|via_|vitcp))([0-9]*)$`)
 	windows  = regexp.MustCompile(`^\\\\\.\\VI([1-9][0-9]*)$`) // counts from 1
 	ethernet = regexp.MustCompile(`^/dev/via_([a-z]+[0-9]+)$`)
-	loop     = regexp.MustCompile(`^(?:/[a-z]+/)?via_lo$`) // some programs have /etc for /dev
+	loop     = regexp.MustCompile(`^(?:/[a-z]+/)?via_lo$`) // some programs have /etc instead of /dev
 )
 
-// Find returns how the NIC called name is opened: by the line of that name,
-// else by that of *, else VI/TCP on the interface that the name means. That is
+// Find returns the settings of the NIC called name: those of the line with that name, else of the
+// line with *, else VI/TCP on the interface that the name means:
 //
 //	/dev/via_lo, via_lo, lo    loopback
 //	/dev/via_IF, IF            the interface IF, if there is one
 //	an IP address              that address
 //	/dev/via_ethN, /dev/clanviN, VINICN, nicN, vitcpN, \\.\VI(N+1)
-//	                           the Nth interface beside loopback, N counting from 0 and 0 if absent;
+//	                           the Nth interface besides loopback, N counting from 0 and 0 if absent;
 //	                           on a host without any, 0 is loopback
 //	fcvi0                      FC-VI on all addresses
 //
-// Any other name is [vi.ErrInvalidParameter], and so is an N that the host does
-// not have: programs look for NICs by counting until one fails. [VIA 6.4.1]
+// The error for any other name is [vi.ErrInvalidParameter]. That includes an N beyond the host's
+// interfaces, because programs search for NICs by counting until one fails. [VIA 6.4.1]
 func (c *Config) Find(name string) (NIC, error) {
 	for _, wanted := range [...]string{name, "*"} {
 		for _, d := range c.NICs {
@@ -85,8 +84,8 @@ func interfaces() (netifs, error) {
 	return ifs, nil
 }
 
-// firstAddress is the first IPv4 address of an interface, else its first IPv6
-// address that is more than link-local.
+// firstAddress returns the first IPv4 address of an interface, else its first IPv6 address that is
+// not link-local.
 func firstAddress(i net.Interface) (found netip.Addr) {
 	as, _ := i.Addrs()
 	for _, a := range as {
@@ -105,8 +104,8 @@ func firstAddress(i net.Interface) (found netip.Addr) {
 	return found
 }
 
-// address returns the address that a name means, "" for that of the first
-// interface, on which all of the host's are listened to.
+// address returns the address that a name means. It returns "" for the first interface: a NIC of
+// that name listens on all addresses of the host.
 func (ifs netifs) address(name string) (string, error) {
 	if ip, err := netip.ParseAddr(name); err == nil {
 		return ip.Unmap().String(), nil

@@ -6,8 +6,7 @@ import (
 	"os"
 )
 
-// Load reads the configuration in file; "" stands for DefaultFile, which need
-// not be there.
+// Load reads the configuration in file; "" means DefaultFile, which need not exist.
 func Load(file string) (*Config, error) {
 	name := file
 	if name == "" {

@@ -20,10 +20,9 @@ import (
 	"viaduct/vitcp"
 )
 
-// An Opener opens NICs by one configuration. NICs of VI/TCP with the same
-// settings share a provider, and so their listening addresses: clients and
-// servers live in one process, a NIC can be opened twice. Methods may be called
-// concurrently.
+// An Opener opens NICs by one configuration. NICs of VI/TCP with the same settings share a provider
+// and its listening addresses. So one process can be client and server, and can open a NIC twice.
+// Methods may be called concurrently.
 type Opener struct {
 	cfg *Config
 	log *slog.Logger // nil: silent
@@ -32,7 +31,7 @@ type Opener struct {
 	vitcp map[vitcpKey]*vitcp.Provider // guarded by mu
 }
 
-// A vitcpKey is what makes providers differ.
+// A vitcpKey holds the settings of a provider: NICs with equal keys share one.
 type vitcpKey struct {
 	port       uint16
 	grace      time.Duration
@@ -52,12 +51,12 @@ func New(c *Config) *Opener {
 // Config returns the configuration.
 func (o *Opener) Config() *Config { return o.cfg }
 
-// A Place tells how an open NIC is to be used.
+// A Place describes how to use an open NIC.
 type Place struct {
-	// Wait is the host part at which connections are waited for.
+	// Wait is the host part of the address on which the NIC waits for connections.
 	Wait []byte
 
-	// Gather tells that sends posted one after the other may be sent together.
+	// Gather allows sends that are posted one after the other to be transmitted together.
 	Gather bool
 }
 
@@ -92,10 +91,9 @@ func readHosts(file string) ([]byte, error) {
 	return b, err
 }
 
-// openVITCP opens a NIC whose address is listened to when the first
-// VipConnectWait or peer-to-peer request comes, so that a program which only
-// calls needs no port. [V-31] Port 0 is the exception: the NIC's address tells
-// which one it is.
+// openVITCP opens a NIC that listens only from the first VipConnectWait or peer-to-peer request on,
+// because a program that only connects needs no port. [V-31] A NIC with port 0 listens at once,
+// because its address must contain the actual port.
 func (o *Opener) openVITCP(d NIC, cfg *vi.Config) (*vi.NIC, Place, error) {
 	device, port, listen := d.Address, uint16(0), ""
 	if d.Listen != "" {
@@ -118,8 +116,8 @@ func (o *Opener) openVITCP(d NIC, cfg *vi.Config) (*vi.NIC, Place, error) {
 	}
 	where := Place{Gather: !d.EachPost}
 	if own, ok := (vi.Address{Host: n.Query().LocalAddress}).AddrPort(); ok && device == "" && listen == "" && own.Addr().Is4() {
-		// Every address of the host, but of the family whose addresses have
-		// the length that the NIC reports.
+		// Wait at every address of the host, of the family whose addresses have the length that the
+		// NIC reports.
 		where.Wait = vi.IPAddress(netip.AddrPortFrom(netip.IPv4Unspecified(), 0), "").Host
 	}
 	return n, where, nil
@@ -144,12 +142,11 @@ func (o *Opener) provider(d NIC, port uint16, listen string) (*vitcp.Provider, e
 	return p, nil
 }
 
-// openFCVI opens a NIC with a fabric of its own, unless it attaches to a daemon.
-// If the usual port is taken, by another NIC or process, any other serves: the
-// NIC's address tells which.
+// openFCVI opens a NIC with a fabric of its own, unless it attaches to a daemon. If another NIC or
+// process uses the usual port, the NIC takes a free one, which its address contains.
 func (d NIC) openFCVI(cfg *vi.Config) (*vi.NIC, error) {
 	if d.everywhere() {
-		// The NIC is known by an address that other hosts can call, if there is one.
+		// Give the NIC an address that other hosts can reach, if there is one.
 		if ifs, err := interfaces(); err == nil && len(ifs) > 0 && ifs[0].addr.Is4() {
 			d.Address = ifs[0].addr.String()
 		}
@@ -171,8 +168,8 @@ func (d NIC) openFCVI(cfg *vi.Config) (*vi.NIC, error) {
 	return n, err
 }
 
-// everywhere reports whether a NIC listens at all addresses of the host and nothing says by
-// which it is known.
+// everywhere reports whether a NIC listens at all addresses of the host and the configuration gives
+// no address for peers.
 func (d NIC) everywhere() bool {
 	if d.Address != "" || d.Fabric != "" {
 		return false
@@ -182,11 +179,11 @@ func (d NIC) everywhere() bool {
 	return host == "" || err == nil && ip.IsUnspecified()
 }
 
-// shaped is a provider whose NICs report what the configuration says of them.
+// shaped is a provider whose NICs report the attributes that the configuration sets.
 type shaped struct {
 	vi.Provider
 	d     NIC
-	usual uint16 // the port that an address without one means
+	usual uint16 // the default port of an address without one
 }
 
 func (p shaped) Open(name string, nic *vi.NIC) (vi.Device, error) {
@@ -211,9 +208,9 @@ type device struct {
 
 func (d device) Attributes() vi.NICAttributes { return d.attrs }
 
-// LookupHost asks the system's resolver if the provider has no name service of
-// its own: hosts of FC-VI have IP addresses too. The name of an interface of this host is
-// its address. [VIA 6.6]
+// LookupHost asks the system's resolver if the provider has no name service of its own, since hosts
+// of FC-VI have IP addresses too. The name of an interface of this host resolves to its address.
+// [VIA 6.6]
 func (d device) LookupHost(ctx context.Context, name string) ([][]byte, error) {
 	if i, err := net.InterfaceByName(name); err == nil {
 		if a := firstAddress(*i); a.IsValid() {

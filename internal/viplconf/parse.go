@@ -14,33 +14,31 @@ import (
 	"viaduct/samehost"
 )
 
-// DefaultFile is the configuration if nothing else is said.
+// DefaultFile is the configuration file if no other one is named.
 const DefaultFile = "/etc/viaduct/vipl.conf"
 
 // DefaultHosts is the hosts file of NICs that name none. It may be absent.
 const DefaultHosts = "/etc/vip_hosts"
 
-// DefaultTransfer is MaxTransferSize in bytes unless the configuration says
-// otherwise: programs of the time allocate dozens of buffers of that size.
-// [VIA 6.6]
+// DefaultTransfer is MaxTransferSize in bytes unless the configuration sets it. It is small because
+// old programs allocate dozens of buffers of that size. [VIA 6.6]
 const DefaultTransfer = 64 << 10
 
-// A Config is what the lines of a configuration say.
+// A Config holds the parsed lines of a configuration.
 type Config struct {
 	NICs []NIC
 
-	// Log is the level from which events are written to the standard error;
-	// nil: none are.
+	// Log is the lowest level of events that are written to the standard error; nil disables them.
 	Log *slog.Level
 }
 
-// A NIC says how one is opened.
+// A NIC holds the settings for opening a NIC.
 type NIC struct {
 	Name        string
 	Provider    string // "vitcp" or "fcvi"
 	Listen      string // host:port; empty: the provider's port on Address
-	Address     string // IP address the NIC is known by; empty: one of the host's
-	Fabric      string // fcvi: address of a fabric daemon
+	Address     string // IP address of the NIC for peers; empty: one of the host's
+	Fabric      string // fcvi: address of the fabric daemon
 	MaxTransfer uint32 // bytes
 	Hosts       string // file; empty: DefaultHosts, if there is one
 	Grace       time.Duration

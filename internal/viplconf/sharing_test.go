@@ -12,8 +12,8 @@ import (
 	"viaduct/vi"
 )
 
-// shared returns what opens a NIC in a process of its own, which an Opener stands for, and
-// the host part of the address that all such NICs have.
+// shared returns a function that opens a NIC with an Opener of its own, as another process would,
+// and the host part of the address that all such NICs share.
 func shared(t *testing.T) (open func() *vi.NIC, host []byte) {
 	if runtime.GOOS != "linux" {
 		t.Skip("SKIPPED: this system has no abstract namespace of sockets")
@@ -38,8 +38,8 @@ func shared(t *testing.T) (open func() *vi.NIC, host []byte) {
 	}, vi.IPAddress(at, "").Host
 }
 
-// TestSharing: several processes of a host, which an Opener each stands for, wait at one
-// address and port, and a caller finds each by its discriminator.
+// TestSharing: several processes of a host, simulated by one Opener each, wait at one address and
+// port, and a caller reaches each by its discriminator.
 func TestSharing(t *testing.T) {
 	open, host := shared(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -52,7 +52,7 @@ func TestSharing(t *testing.T) {
 		}
 		return v
 	}
-	// answer waits and accepts, and tells what came of it.
+	// answer waits for a request and accepts it. The channel gets the result.
 	answer := func(n *vi.NIC, disc string) <-chan error {
 		done := make(chan error, 1)
 		v := newVI(n)
@@ -103,8 +103,8 @@ func TestSharing(t *testing.T) {
 	call(third, "x", answer(second, "x"))
 }
 
-// TestSharingPeers: every two of several processes at one address are peers, also where
-// both discriminators are equal, and so are two VIs of each.
+// TestSharingPeers: any two of several processes at one address can be peers, also with equal
+// discriminators, and so can two VIs of one process.
 func TestSharingPeers(t *testing.T) {
 	open, host := shared(t)
 	const processes = 5

@@ -63,8 +63,7 @@ func TestParse_Errors(t *testing.T) {
 	}
 }
 
-// TestNames: what names of programs mean on a host with two interfaces and on
-// one with none. [VIA 6.4.1]
+// TestNames: names of NICs resolve on a host with two interfaces and on one with none. [VIA 6.4.1]
 func TestNames(t *testing.T) {
 	lo := netif{"lo", netip.MustParseAddr("127.0.0.1"), true}
 	two := netifs{{"eth0", netip.MustParseAddr("10.0.0.1"), false}, {"ib0", netip.MustParseAddr("10.1.0.1"), false}, lo}
@@ -150,8 +149,8 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-// TestOpen opens a NIC of each provider as programs would, and finds in its
-// attributes what the configuration says.
+// TestOpen opens a NIC of each provider by its name, and compares its attributes with the
+// configuration.
 func TestOpen(t *testing.T) {
 	hosts := filepath.Join(t.TempDir(), "hosts")
 	if err := os.WriteFile(hosts, []byte("10.0.0.9 there\n"), 0o600); err != nil {
@@ -196,8 +195,8 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-// TestOwnAddress: a NIC that listens everywhere is known by an address that other hosts can
-// call, of both providers, and the names of interfaces lead to the host. [VIA 6.6]
+// TestOwnAddress: a NIC of either provider that listens at all addresses reports one that other
+// hosts can reach, and the names of interfaces resolve to addresses of the host. [VIA 6.6]
 func TestOwnAddress(t *testing.T) {
 	ifs, err := interfaces()
 	if err != nil {
@@ -234,8 +233,8 @@ func TestOwnAddress(t *testing.T) {
 	}
 }
 
-// TestOpen_Twice: NICs that were opened apart wait and are called on one port of
-// one process.
+// TestOpen_Twice: two NICs opened separately share one port of one process, for waiting and for
+// being called.
 func TestOpen_Twice(t *testing.T) {
 	c, err := Parse([]byte("* -> vitcp address 127.0.0.1\n"))
 	if err != nil {
