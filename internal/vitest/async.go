@@ -12,8 +12,8 @@ import (
 	"viaduct/vi"
 )
 
-// testErrorHandler: one at a time and in order, replaced, restored.
-// [VIA-8.3-19] [VIA-5.1-1] [VIA-5.4-2]
+// testErrorHandler: errors are reported one at a time and in order; a handler can be replaced and
+// restored. [VIA-8.3-19] [VIA-5.1-1] [VIA-5.4-2]
 func testErrorHandler(e *env) {
 	var log syncBuffer
 	nic := e.open(0, &vi.Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
@@ -58,7 +58,7 @@ func testErrorHandler(e *env) {
 	e.must(vis[0].Disconnect())
 	vis[0].ReportPostError(vi.NewSend())
 	e.eventually("a line in the log", func() bool { return strings.Contains(log.String()[len(before):], vi.ErrorPostDesc.String()) })
-	// One NIC's errors don't come to another.
+	// The errors of one NIC are not reported to another.
 	e.claim(0, nil)
 	e.claim(1, nil)
 }
@@ -156,7 +156,7 @@ func testLimits(e *env) {
 			e.Errorf("%s is %d", c.name, c.limit)
 		}
 		if c.limit > 1<<17 {
-			continue // reached in the tests of package vi, with a NIC that has less
+			continue // tested in package vi, with a NIC that has a lower limit
 		}
 		var release []func() error
 		for i := range c.limit {
@@ -184,7 +184,8 @@ func testLimits(e *env) {
 	if a.MaxSegmentsPerDesc < 252 { // [VIA-3.4-5]
 		e.Errorf("%d segments in a descriptor", a.MaxSegmentsPerDesc)
 	}
-	// What is said of RDMA Read is what VIs can have, at every level. [VIA-4.3-2]
+	// The RDMA Read support that a NIC reports is what its VIs can have, at every level.
+	// [VIA-4.3-2]
 	if a.RDMAReadSupport&vi.UnreliableDelivery != 0 || a.RDMAReadSupport&^a.ReliabilityLevels != 0 {
 		e.Errorf("RDMA Read at %v of %v", a.RDMAReadSupport, a.ReliabilityLevels)
 	}
@@ -205,7 +206,7 @@ func testLimits(e *env) {
 	}
 }
 
-// testNIC: two NICs of one device are apart. [VIA-1.1-1] [VIA-1.1-2]
+// testNIC: two NICs of one device are independent. [VIA-1.1-1] [VIA-1.1-2]
 func testNIC(e *env) {
 	n := e.open(0, nil)
 	if n == e.nics[0] {
@@ -222,7 +223,7 @@ func testNIC(e *env) {
 	_, err = e.nics[0].RegisterMem(make([]byte, 1), vi.MemAttributes{Ptag: tag})
 	e.wantErr("the tag of another NIC", err, vi.ErrInvalidPtag)
 	e.wantErr("the tag of another NIC", e.nics[0].DestroyPtag(tag), vi.ErrInvalidParameter)
-	// A region of one NIC is none to a VI of the other.
+	// A region of one NIC is not valid for a VI of the other.
 	p := &pair{env: e, v: [2]*vi.VI{e.vi(0), e.vi(1)}, mem: [2]*vi.Region{e.region(0, memSize), e.region(1, memSize)}}
 	foreign, err := n.RegisterMem(make([]byte, 100), vi.MemAttributes{})
 	e.must(err)

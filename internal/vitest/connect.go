@@ -22,7 +22,7 @@ func testClientServer(e *env) {
 	if s := client.State(); s != vi.ConnectPending {
 		e.Errorf("requester in state %v", s)
 	}
-	// What the accept decision sees.
+	// The attributes that the accept decision can see.
 	got := r.RemoteAttributes()
 	if got.Reliability != e.level || got.MaxTransferSize != theirs || got.FlowControl || !got.EnableRDMAWrite || got.EnableRDMARead != e.canRead() {
 		e.Errorf("the caller's attributes: %+v", got)
@@ -47,7 +47,7 @@ func testClientServer(e *env) {
 			e.Errorf("%s does not know its peer", name)
 		}
 	}
-	// A message of the agreed size goes, one byte more does not.
+	// A message of the agreed size is delivered, one byte more is refused.
 	for i, v := range []*vi.VI{server, client} {
 		other := []*vi.VI{server, client}[1-i]
 		from, to := e.region(i, mine), e.region(1-i, mine)
@@ -67,8 +67,8 @@ func testClientServer(e *env) {
 	e.wantErr("a Reject after it", r.Reject(), vi.ErrInvalidParameter)
 }
 
-// testMatching: the called discriminator counts, in length and bytes.
-// [VIA-6.4-13] [VIA-6.4-14] [VIA-7-1] [VIA-7-2] [VIA-7-3]
+// testMatching: a request matches a wait only if length and bytes of the called discriminator are
+// equal. [VIA-6.4-13] [VIA-6.4-14] [VIA-7-1] [VIA-7-2] [VIA-7-3]
 func testMatching(e *env) {
 	limit := e.nics[0].Query().MaxDiscriminatorLen
 	waiting, stop := context.WithCancel(e.ctx())
@@ -89,7 +89,7 @@ func testMatching(e *env) {
 	}
 	v := e.vi(0)
 	from := e.address(0)
-	var before []string // found in earlier rounds
+	var before []string // requests found in earlier rounds
 	for _, c := range []struct {
 		d     []byte
 		match bool
@@ -110,7 +110,7 @@ func testMatching(e *env) {
 			for again := true; again; {
 				select {
 				case got := <-found:
-					// A request whose refusal was lost is made, and found, again.
+					// A request whose refusal was lost is repeated, and found again.
 					again = e.Lossy && slices.Contains(before, got)
 					if !again && got != string(c.d) {
 						e.Errorf("%q was found by %q", c.d, got)
@@ -142,10 +142,9 @@ func testMatching(e *env) {
 	e.wantErr("a peer request with one", v.ConnectPeerRequest(from, long, 0), vi.ErrInvalidParameter)
 }
 
-// testConnectFailures: each end of a request leaves the VI Idle, with its
-// receives posted, and the next attempt uses them. [VIA-2.2-6] [VIA-2.3-8]
-// [VIA-8.3-9]
-// [VIA-6.4-17] [VIA-6.4-18] [VIA-8.3-6]
+// testConnectFailures: after any failed request the VI is Idle with its receives still posted, and
+// the next attempt uses them. [VIA-2.2-6] [VIA-2.3-8] [VIA-8.3-9] [VIA-6.4-17] [VIA-6.4-18]
+// [VIA-8.3-6]
 func testConnectFailures(e *env) {
 	p := e.unconnected()
 	v := p.v[0]
@@ -198,12 +197,12 @@ func testConnectFailures(e *env) {
 		took = time.Since(begin)
 		cancel()
 		if errors.Is(err, vi.ErrNoMatch) {
-			// The other side does not wait yet. Requests without a pause use up what a
-			// provider keeps of each for its repetitions.
+			// The other side does not wait yet. The pause is needed because a provider keeps state
+			// of each request for its repetitions, and rapid requests would use that up.
 			time.Sleep(200 * time.Microsecond)
 			continue
 		}
-		var lost <-chan time.Time // a request that is lost finds no wait
+		var lost <-chan time.Time // a lost request finds no wait
 		if e.Lossy {
 			lost = time.After(limit)
 		}
@@ -257,7 +256,7 @@ func testConnectFailures(e *env) {
 	e.wantErr("reject", e.request(e.ctx(), v, e.address(0), at), vi.ErrReject)
 	still("reject")
 
-	// The connection at last, and every receive in order.
+	// Now connect, and complete every receive in order.
 	p.connect()
 	for i := range depth {
 		p.post(1, vi.NewSend(p.seg(1, 0, 4)).WithImmediate(uint32(i)))
@@ -270,9 +269,8 @@ func testConnectFailures(e *env) {
 	}
 }
 
-// accurate checks that something took as long as it was allowed to. How much
-// later is still fine depends on the load of the machine, which in a test may
-// be anything. [VIA-6.4-19]
+// accurate checks that an operation with a time limit ended at the limit or up to a second later:
+// the machine of a test may be busy. [VIA-6.4-19]
 func (e *env) accurate(what string, took, limit time.Duration) {
 	e.Helper()
 	if took < limit-time.Millisecond || took > limit+time.Second*time.Duration(max(1, e.Scale)) {
@@ -319,8 +317,8 @@ func testWaits(e *env) {
 	e.wantErr("a request more than waits", err, vi.ErrNoMatch)
 }
 
-// testMismatch: an accept that does not fit leaves the request open.
-// [VIA-6.4-16] [VIA-8.3-7]
+// testMismatch: an accept with an unsuitable VI fails and leaves the request open. [VIA-6.4-16]
+// [VIA-8.3-7]
 func testMismatch(e *env) {
 	r, client, result := e.incoming()
 	nic := e.nics[0].Query()
@@ -375,7 +373,7 @@ func testConnectAbort(e *env) {
 // queues report to one completion queue. [VIA-8.3-17] [VIA-1.1-4]
 func testManyConnections(e *env) {
 	const n = 24
-	cq, err := e.nics[1].CreateCQ(1) // a reservation: undersized does no harm [VIA-1.6-2]
+	cq, err := e.nics[1].CreateCQ(1) // a reservation: a smaller capacity does no harm [VIA-1.6-2]
 	e.must(err)
 	mem := [2]*vi.Region{e.region(0, 64*n), e.region(1, 64*n)}
 	var vis [2][n]*vi.VI
@@ -416,7 +414,7 @@ func testManyConnections(e *env) {
 		c, err := cq.Wait(e.ctx())
 		e.must(err)
 		i := c.VI.UserData().(int)
-		d, err := c.VI.RecvDone() // there at once [VIA-4.7-2]
+		d, err := c.VI.RecvDone() // complete at once [VIA-4.7-2]
 		if err != nil || !c.Recv {
 			e.Fatalf("entry without a descriptor: %v", err)
 		}

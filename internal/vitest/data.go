@@ -9,9 +9,8 @@ import (
 	"viaduct/vi"
 )
 
-// segments cuts n bytes of a side's memory from off into pieces of the sizes
-// given, round and round, each preceded by a gap of a byte, so that they
-// start at all alignments.
+// segments cuts n bytes of a side's memory from off into segments of the given sizes in turn. A gap
+// of one byte precedes each, so that segments start at all alignments.
 func (p *pair) segments(side, off, n int, sizes ...int) (segs []vi.Segment) {
 	for i := 0; n > 0; i++ {
 		k := min(sizes[i%len(sizes)], n)
@@ -23,7 +22,7 @@ func (p *pair) segments(side, off, n int, sizes ...int) (segs []vi.Segment) {
 	return segs
 }
 
-// bytesOf is what segments hold.
+// bytesOf returns the bytes in segments.
 func (p *pair) bytesOf(side int, segs []vi.Segment) []byte {
 	var b []byte
 	for _, s := range segs {
@@ -42,7 +41,7 @@ func testSizes(e *env) {
 	for i, n := range []int{0, 1, 2, 3, 7, 64, 1023, 1448, 4096, 4097, mtu - 1, mtu} {
 		for k, sizes := range [][]int{{mtu}, {1, 2, 3}, {4096, 1, 0, 1000}, {33, 4095}} {
 			if n/slicesMean(sizes) > 200 {
-				continue // more segments than a descriptor takes
+				continue // more segments than a descriptor can have
 			}
 			seed := uint64(100*i + k)
 			clear(p.mem[1].Bytes())
@@ -63,8 +62,8 @@ func testSizes(e *env) {
 				e.wrongf("message of %d bytes in segments of %v came wrong", n, sizes)
 			}
 
-			// The same by RDMA Write, to one contiguous range at an odd
-			// place; the Send behind it says that it is there.
+			// The same by RDMA Write, to one contiguous range at an odd address. The Send after it
+			// signals its arrival.
 			clear(p.mem[1].Bytes())
 			at := 100 + 7*i + k
 			w := p.post(0, vi.NewRDMAWrite(p.mem[1].Remote(at), src...))
@@ -96,8 +95,8 @@ func isZero(b []byte) bool {
 	return true
 }
 
-// barrier sends an empty message from a side and waits for it at the other:
-// everything sent before has arrived then. The send is left to be reaped.
+// barrier sends an empty message from a side and waits for it at the other, so that all earlier
+// messages have arrived. The caller reaps the send.
 func (p *pair) barrier(from int) *vi.Descriptor {
 	p.Helper()
 	r := p.postRecv(1-from, vi.NewRecv())
@@ -193,7 +192,7 @@ func testImmediate(e *env) {
 			e.wrongf("immediate data %#x came as %#x, status %v", x, r.ImmediateData, got)
 		}
 	}
-	// Without: the field is 0.
+	// Without immediate data the field is 0.
 	r := vi.NewRecv(p.seg(1, 0, 64))
 	r.ImmediateData = 0x55555555
 	p.postRecv(1, r)
@@ -206,9 +205,8 @@ func testImmediate(e *env) {
 	if got&vi.StatusImmediate != 0 || r.ImmediateData != 0 {
 		e.wrongf("no immediate data came as %#x, status %v", r.ImmediateData, got)
 	}
-	// A write with immediate data uses up one receive and leaves its memory
-	// alone; one without uses up none. At its completion all that was sent
-	// before is there.
+	// A write with immediate data consumes one receive and does not touch its memory; a write
+	// without consumes none. When the receive completes, all earlier messages have arrived.
 	clear(p.mem[1].Bytes())
 	first := p.postRecv(1, vi.NewRecv(p.seg(1, 0, 100)))
 	second := p.postRecv(1, vi.NewRecv(p.seg(1, 100, 100)))
@@ -235,9 +233,8 @@ func testImmediate(e *env) {
 	p.wantStatus("send", p.reapSend(p.v[0], nil), vi.StatusOpSend)
 }
 
-// testDescriptor: a descriptor is the consumer's again once it was reaped,
-// and not before. [VIA-1.2-1] [VIA-3.1-2] [VIA-3.3-2] [VIA-3.3-4]
-// [VIA-3.3-5] [VIA-4.7-1] [VIA-1.2-2]
+// testDescriptor: a descriptor belongs to the consumer again once it was reaped, and not before.
+// [VIA-1.2-1] [VIA-3.1-2] [VIA-3.3-2] [VIA-3.3-4] [VIA-3.3-5] [VIA-4.7-1] [VIA-1.2-2]
 func testDescriptor(e *env) {
 	p := e.connected()
 	r := vi.NewRecv(p.seg(1, 0, 100))
@@ -261,14 +258,14 @@ func testDescriptor(e *env) {
 	}
 	e.wantErr("posting a completed one that was not reaped", p.v[0].PostSend(s), vi.ErrInvalidParameter)
 	p.reapSend(p.v[0], s)
-	// A consumer may watch the status; what it says is visible then.
+	// A consumer may poll the status; once Done is set, the data are visible.
 	e.eventually("the receive is done", func() bool { return r.Status()&vi.StatusDone != 0 })
 	if r.Length != 10 || !bytes.Equal(p.mem[1].Bytes()[:10], p.mem[0].Bytes()[:10]) {
 		e.Error("a receive is done before its message is there")
 	}
 	p.reapRecv(p.v[1], r)
-	// Again, with the old status in it, and with its memory in use by the
-	// consumer in between: the race detector would see a late touch.
+	// Post it again with the old status in it, and use its memory in between: the race detector
+	// reports a late access by the provider.
 	for i := range 50 {
 		r.Length, r.ImmediateData, s.OnDone = 1, 2, nil
 		clear(p.mem[1].Bytes()[:100])
@@ -285,8 +282,8 @@ func testDescriptor(e *env) {
 	}
 }
 
-// testPostingNeverBlocks posts more than a network takes while the peer does
-// nothing. [VIA-1.3-1]
+// testPostingNeverBlocks posts more bytes than the network can buffer while the peer does nothing.
+// [VIA-1.3-1]
 func testPostingNeverBlocks(e *env) {
 	p := e.connected(func(a *vi.Attributes) { a.FlowControl = e.FlowControl })
 	depth := min(400, e.nics[0].Query().MaxDescriptorsPerQueue)
@@ -310,7 +307,7 @@ func testPostingNeverBlocks(e *env) {
 func testRead(e *env) {
 	p := e.connected()
 	mtu := int(p.mtu())
-	recv := p.postRecv(1, vi.NewRecv(p.seg(1, 0, 10))) // no Read may use it up
+	recv := p.postRecv(1, vi.NewRecv(p.seg(1, 0, 10))) // no Read may consume it
 	for i, n := range []int{1, 2, 3, 100, 1448, 4096, 4097, mtu - 1, mtu} {
 		for _, sizes := range [][]int{{mtu}, {1, 2, 300}, {4096, 0, 1000}} {
 			if n/slicesMean(sizes) > 200 {
@@ -327,7 +324,7 @@ func testRead(e *env) {
 			}
 		}
 	}
-	// Write, then read back: behind everything that was sent before.
+	// Write, then read back: the Read sees every earlier Write.
 	for i := range 20 {
 		p.fill(0, 0, 4000, uint64(i)+1000)
 		p.post(0, vi.NewRDMAWrite(p.mem[1].Remote(500), p.seg(0, 0, 2000)))
@@ -383,8 +380,8 @@ func testReadOrder(e *env) {
 			}
 		}
 	}
-	// Fence: what stands behind it starts when the read has brought its data.
-	// The send gathers what the read has scattered.
+	// Fence: a fenced send starts once the Read's data has arrived. The send gathers the memory
+	// that the Read scatters to.
 	p := e.connected()
 	for i := range 20 {
 		size := int(p.mtu())
@@ -407,8 +404,8 @@ func testReadOrder(e *env) {
 	}
 }
 
-// testFlowControl: messages wait for receives, and RDMA Writes that need none
-// wait with them, in order. [VIA-4.1-3] [VIA-4.4-2]
+// testFlowControl: messages wait for receives. RDMA Writes need no receive, but wait as well to
+// stay in order. [VIA-4.1-3] [VIA-4.4-2]
 func testFlowControl(e *env) {
 	p := e.connected(flow)
 	const n = 40
@@ -443,7 +440,7 @@ func testFlowControl(e *env) {
 	}
 	p.claim(0, p.v[0])
 	p.claim(1, p.v[1])
-	// Held back when the connection ends: flushed, not sent.
+	// A message that waits for a receive when the connection ends is flushed, not sent.
 	d := p.post(0, vi.NewSend(p.seg(0, 0, 10)))
 	time.Sleep(moment)
 	if _, err := p.v[0].SendDone(); !errors.Is(err, vi.ErrNotDone) {
@@ -452,7 +449,7 @@ func testFlowControl(e *env) {
 	p.must(p.v[0].Disconnect())
 	p.wantStatus("a send held back", p.reapSend(p.v[0], d), vi.StatusOpSend|vi.StatusFlushed)
 
-	// Memory that goes while a message is held back.
+	// The memory of a waiting message is deregistered.
 	p = e.connected(flow)
 	gone := e.region(0, 100)
 	d = p.post(0, vi.NewSend(gone.Segment(0, 100)))
@@ -466,9 +463,8 @@ func testFlowControl(e *env) {
 	}
 }
 
-// testReception: at reliable reception a send has completed when the message
-// is in the target's memory and its receive is complete, not before.
-// [VIA-4.5-4]
+// testReception: at reliable reception a send completes only after the message is in the target's
+// memory and its receive is complete. [VIA-4.5-4]
 func testReception(e *env) {
 	if e.level != vi.ReliableReception {
 		return

@@ -1,6 +1,5 @@
-// Package vitest tests a VI provider: it exercises what package vi means over
-// any of them. A provider's tests call [Run] with a [Harness] that opens its
-// NICs.
+// Package vitest is the test suite that every VI provider passes: it checks what package vi
+// promises. A provider's tests call [Run] with a [Harness] that opens its NICs.
 //
 //	func TestVI(t *testing.T) {
 //		network := memvi.New()
@@ -15,6 +14,6 @@
 //		})
 //	}
 //
-// Tests are named after the line of the requirement matrix they serve and cite its
-// rows. Package memvi is the provider that the suite itself is proved with.
+// Tests are named after lines of the requirement matrix and cite its rows. Package memvi is the
+// provider with which the suite itself is tested.
 package vitest

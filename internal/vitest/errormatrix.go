@@ -8,25 +8,25 @@ import (
 	"viaduct/vi"
 )
 
-// The error matrix [VIA 4.6]: what the initiator's descriptor, the receive at
-// the target and the error handlers of both sides see, by reliability level.
+// The error matrix [VIA 4.6] has, by reliability level, the status of the initiator's descriptor
+// and of the receive at the target, and the errors reported on both sides.
 
 // expect is one cell of the matrix.
 type expect struct {
-	send  []vi.Status    // what the initiator's descriptor may end with; op bits left out
+	send  []vi.Status    // allowed final status of the initiator's descriptor, without op bits
 	recv  []vi.Status    // the same for the receive; nil: none is posted or consumed
-	local []vi.ErrorCode // asynchronous errors at the initiator but Connection Lost
+	local []vi.ErrorCode // asynchronous errors at the initiator except Connection Lost
 	async []vi.ErrorCode // the same at the target
 }
 
-// A row is one situation: do makes it on a connected pair, initiator side 0,
-// and returns the send descriptor concerned and the receive, if any.
+// A row is one situation. do brings it about on a connected pair, with side 0 as the initiator, and
+// returns its send descriptor and its receive, if any.
 type row struct {
 	name string
 	do   func(p *pair) (s, r *vi.Descriptor)
 
 	ud, rd, rr expect
-	dropped    *[3]expect // the same where the network drops what is damaged
+	dropped    *[3]expect // the same for a network that drops damaged frames
 	read       bool
 	faulty     func(Harness) bool
 }
@@ -48,8 +48,8 @@ var (
 
 func codes(c ...vi.ErrorCode) []vi.ErrorCode { return c }
 
-// local is a row whose error the initiator finds before it sends: the receive
-// that is posted at the target stays, or is flushed when the connection ends.
+// local returns a row whose error the initiator detects before it sends. The receive at the target
+// stays posted, or is flushed when the connection ends.
 func local(name string, status []vi.Status, do func(p *pair) *vi.Descriptor) row {
 	return row{
 		name: name,
@@ -122,7 +122,7 @@ var matrix = []row{
 		rd: expect{send: maybe, recv: length},
 		rr: expect{send: remote, recv: length},
 	},
-	{ // several frames, of which the first would fit
+	{ // several frames; the first fits
 		name: "TooLongForReceive/ManyFrames",
 		do: func(p *pair) (s, r *vi.Descriptor) {
 			r = p.postRecv(1, vi.NewRecv(p.seg(1, 0, int(p.mtu())-1)))
@@ -164,7 +164,7 @@ var matrix = []row{
 		rd: expect{send: maybe, recv: prot},
 		rr: expect{send: remote, recv: prot},
 	},
-	{ // [VIA-8.3-16]: registered when posted, not any more when its turn comes
+	{ // [VIA-8.3-16]: registered when posted, but no longer when its turn comes
 		name: "ScatterFault/Deregistered",
 		do: func(p *pair) (s, r *vi.Descriptor) {
 			gone := p.region(1, 100)
@@ -285,15 +285,14 @@ var matrix = []row{
 	},
 }
 
-// A message that a sender cut short itself ends with what made it do so.
+// A message that the sender itself aborts ends with the cause.
 var (
 	failedEnd = []vi.Status{vi.StatusTransportError, vi.StatusProtectionError, vi.StatusLengthError}
 	anyEnd    = append([]vi.Status{0, vi.StatusFlushed}, failedEnd...)
 )
 
-// Where the network drops damaged frames a message is lost: at unreliable
-// delivery as if it had never been sent, otherwise with the connection. What
-// came of a longer one before is told as partial.
+// If the network drops damaged frames, the message is lost: alone at unreliable delivery, otherwise
+// with the connection. A longer message that has arrived in part is reported as partial.
 var (
 	vanished = [3]expect{{send: ok}, {send: maybe, recv: goneOrPart}, {send: trans, recv: goneOrPart}}
 	cutSend  = [3]expect{{send: ok}, {send: maybe, recv: part}, {send: trans, recv: part}}
@@ -333,7 +332,7 @@ func testErrorMatrix(e *env) {
 
 func (e *env) cell(r row, x expect) {
 	p := e.connected()
-	// A descriptor that is posted after the one in error is never done.
+	// A descriptor that is posted after the one in error never succeeds.
 	s, recv := r.do(p)
 	op := vi.StatusOpSend
 	switch s.Control.Op() {
@@ -350,7 +349,7 @@ func (e *env) cell(r row, x expect) {
 		}
 		p.claim(1, p.v[1], x.async...)
 		if recv != nil && x.recv == nil {
-			// The receive was not used up: the next message gets it.
+			// The receive was not consumed: the next message uses it.
 			p.must(p.v[0].PostSend(vi.NewSend(p.seg(0, 0, 7))))
 			p.wantStatus("the next send", p.reapSend(p.v[0], nil), vi.StatusOpSend)
 			p.wantStatus("the next receive", p.reapRecv(p.v[1], recv), vi.StatusOpReceive)
@@ -372,7 +371,7 @@ func (e *env) cell(r row, x expect) {
 		p.wantRecv(recv, s, x.recv)
 	}
 	for side, v := range p.v {
-		// Nothing but flushed ones follow. [VIA-4.4-5] [VIA-2.2-11]
+		// Only flushed descriptors follow. [VIA-4.4-5] [VIA-2.2-11]
 		late := p.post(side, vi.NewSend(p.seg(side, 0, 10)))
 		p.wantStatus("a later send", p.reapSend(v, late), vi.StatusOpSend|vi.StatusFlushed)
 		lateRecv := p.postRecv(side, vi.NewRecv(p.seg(side, 0, 10)))
@@ -401,8 +400,8 @@ func withOp(op vi.Status, ss []vi.Status) []vi.Status {
 	return all
 }
 
-// testCorruptUnreliable: a damaged message is dropped or seen as damaged,
-// never delivered as good. [VIA-4.6-13] [VIA-4.5-2]
+// testCorruptUnreliable: a damaged message is dropped or reported as damaged, never delivered as
+// good. [VIA-4.6-13] [VIA-4.5-2]
 func testCorruptUnreliable(e *env) {
 	if e.reliable() {
 		return
@@ -426,9 +425,8 @@ func testCorruptUnreliable(e *env) {
 	}
 }
 
-// testErrorOrder: what stands before the descriptor in error succeeds, what
-// stands behind is flushed and not carried out, in posting order.
-// [VIA-4.4-5] [VIA-4.4-1] [VIA-2.3-10]
+// testErrorOrder: descriptors before the one in error succeed, later ones are flushed and not
+// carried out, in posting order. [VIA-4.4-5] [VIA-4.4-1] [VIA-2.3-10]
 func testErrorOrder(e *env) {
 	p := e.connected()
 	var recvs, sends []*vi.Descriptor
@@ -458,7 +456,7 @@ func testErrorOrder(e *env) {
 			p.wantStatus("a send after it", s, vi.StatusOpSend|vi.StatusFlushed)
 		}
 	}
-	lost := false // a reliable delivery is one or breaks, and it broke
+	lost := false // reliable delivery either keeps its promise or breaks the connection, and it broke
 	for i, d := range recvs {
 		s := p.v[1]
 		switch {
@@ -515,7 +513,7 @@ func testRemoteDisconnect(e *env) {
 		p.wantStatus("receive", p.reapRecv(p.v[0], d), vi.StatusOpReceive|vi.StatusFlushed)
 	}
 	p.must(p.v[0].Disconnect())
-	p.claim(1, p.v[1]) // the side that disconnects is told nothing
+	p.claim(1, p.v[1]) // the side that disconnects gets no report
 	if s := p.v[0].State(); s != vi.Idle {
 		e.Errorf("state %v", s)
 	}
@@ -543,7 +541,7 @@ func testCut(e *env) {
 			e.Errorf("side %d takes the cut for an orderly end", side)
 		}
 	}
-	rank := 0 // successes, then those that had been started, then the others
+	rank := 0 // successes, then started descriptors, then the others
 	for _, d := range sends {
 		s := p.reapSend(p.v[0], d)
 		r := 0
@@ -577,8 +575,8 @@ func testCut(e *env) {
 	}
 }
 
-// testNothingAfterError: behind an error everything is flushed, also what was
-// on its way or had finished already when the error came back. [VIA-4.4-5]
+// testNothingAfterError: every descriptor after the one in error is flushed, even if it was in
+// flight or already finished when the error was reported. [VIA-4.4-5]
 func testNothingAfterError(e *env) {
 	if !e.reliable() {
 		return
@@ -610,7 +608,7 @@ func testNothingAfterError(e *env) {
 		p.waitState(p.v[1], vi.Error)
 		p.must(p.v[1].Disconnect())
 		p.drain(p.v[1])
-		p.connect() // and it leaves no trace
+		p.connect() // and the error leaves no trace
 		p.works()
 		for _, r := range e.async {
 			r.take()

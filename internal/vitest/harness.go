@@ -13,36 +13,34 @@ import (
 	"viaduct/vi"
 )
 
-// A Harness is how the suite reaches a provider.
+// A Harness connects the suite to a provider.
 type Harness struct {
-	// Open opens a NIC of side 0 or 1: of two nodes that reach each other.
-	// It is called many times and from one test more than once for a side;
-	// NICs of different calls must not get in each other's way. The suite
-	// closes them.
+	// Open opens a NIC of side 0 or 1, which are two nodes that can reach each other. It is called
+	// many times, and one test may call it more than once for a side. NICs of different calls must
+	// not interfere with each other. The suite closes them.
 	Open func(side int, cfg *vi.Config) (*vi.NIC, error)
 
 	// Address returns the address by which other NICs reach n, with a
 	// discriminator.
 	Address func(n *vi.NIC, discriminator []byte) vi.Address
 
-	// Unreachable, if set, returns an address with nothing behind it, where
-	// a connection attempt fails at once.
+	// Unreachable, if set, returns an address without a node, where a connection attempt fails at
+	// once.
 	Unreachable func() vi.Address
 
-	// FlowControl tells that descriptor flow control is supported.
+	// FlowControl means that descriptor flow control is supported.
 	FlowControl bool
 
-	// Lossy tells that messages at unreliable delivery may vanish. The suite
-	// runs only the families that bear it at that level.
+	// Lossy means that messages at unreliable delivery may be lost. At that level the suite then
+	// runs only the families that tolerate loss.
 	Lossy bool
 
-	// Unordered tells that the bytes of one message may be placed in any
-	// order, as on a fabric that reorders frames. Programs that watch memory
-	// for the last byte can't run there.
+	// Unordered means that the bytes of one message may be placed in any order, as on a fabric that
+	// reorders frames. Programs that watch memory for the last byte do not work there.
 	Unordered bool
 
-	// Scale multiplies the suite's patience; 0 means 1. A network that loses
-	// and repeats frames needs more.
+	// Scale multiplies the suite's patience; 0 means 1. A network that loses and retransmits frames
+	// needs more.
 	Scale int
 
 	// Levels, if set, are the reliability levels that are run.
@@ -51,26 +49,23 @@ type Harness struct {
 	// Only, if set, names the families that are run.
 	Only []string
 
-	// Tally, if set, lets connections break at the levels that promise
-	// delivery.
+	// Tally, if set, allows connections to break at the reliable levels.
 	Tally *Tally
 
-	// Faults injects what a healthy network does not do.
+	// Faults injects faults of the network.
 	Faults Faults
 }
 
-// Faults are injections on the connection of a VI. Those that are nil have
-// their tests skipped.
+// Faults are fault injections on the connection of a VI. The tests of a nil function are skipped.
 type Faults struct {
-	// Cut breaks the transport without a word to either side.
+	// Cut breaks the transport without a message to either side.
 	Cut func(v *vi.VI)
 
-	// Corrupt makes the payload of the next message v sends arrive damaged,
-	// and Truncate only in part.
+	// Corrupt damages the payload of the next message that v sends, and Truncate cuts it short.
 	Corrupt, Truncate func(v *vi.VI)
 
-	// Dropped tells that the network itself sees damage and drops it, so that
-	// the message is lost for the provider.
+	// Dropped means that the network itself detects damage and drops the frame, so that the message
+	// is lost for the provider.
 	Dropped bool
 }
 
@@ -109,7 +104,7 @@ func Run(t *testing.T, h Harness) {
 					f.read && attrs.RDMAReadSupport&level == 0,
 					f.flow && !h.FlowControl,
 					h.Lossy && level == vi.UnreliableDelivery && !f.lossy:
-					continue // no such thing there
+					continue // the provider does not support it
 				}
 				t.Run(f.name, func(t *testing.T) {
 					if f.skipped != nil {
@@ -132,12 +127,12 @@ var levelNames = map[vi.Reliability]string{
 	vi.UnreliableDelivery: "UD", vi.ReliableDelivery: "RD", vi.ReliableReception: "RR",
 }
 
-// An env is what one test works in: two NICs.
+// An env is the environment of one test: two NICs.
 type env struct {
 	reporter
 	Harness
 	real  *testing.T
-	trial *trial // nil if there is one try only
+	trial *trial // nil if a test is tried only once
 	level vi.Reliability
 	nics  [2]*vi.NIC
 	async [2]*recorder
@@ -192,9 +187,9 @@ func (e *env) reliable() bool { return e.level != vi.UnreliableDelivery }
 
 func (e *env) canRead() bool { return e.nics[0].Query().RDMAReadSupport&e.level != 0 }
 
-// patience is how long the suite waits for what has to happen.
+// patience returns how long the suite waits for an expected event.
 func (e *env) patience() time.Duration {
-	if e.trial != nil { // what is lost will not come
+	if e.trial != nil { // a lost message will not arrive, however long the wait
 		limit := 3 * time.Second
 		if e.trial.broke() {
 			limit = time.Second
@@ -204,17 +199,17 @@ func (e *env) patience() time.Duration {
 	return 10 * time.Second * time.Duration(max(1, e.Scale))
 }
 
-// moment is how long it watches for what must not happen.
+// moment is how long the suite waits to see that an event does not happen.
 const moment = 3 * time.Millisecond
 
-// ctx ends when patience does.
+// ctx returns a context that ends after patience.
 func (e *env) ctx() context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), e.patience())
 	e.Cleanup(cancel)
 	return ctx
 }
 
-// eventually waits until ok.
+// eventually waits until ok returns true.
 func (e *env) eventually(what string, ok func() bool) {
 	e.Helper()
 	for end := time.Now().Add(e.patience()); !ok(); time.Sleep(100 * time.Microsecond) {
@@ -240,20 +235,18 @@ func (e *env) wantErr(what string, got, want error) {
 	}
 }
 
-// address returns one of side with a discriminator that this test has not
-// used yet.
+// address returns an address of side with a discriminator that this test has not used yet.
 func (e *env) address(side int) vi.Address {
 	e.names++
 	return e.Address(e.nics[side], fmt.Appendf(nil, "d%d", e.names))
 }
 
-// attrs are VI attributes of the level with everything enabled.
+// attrs returns VI attributes of the level with everything enabled.
 func (e *env) attrs() vi.Attributes {
 	return vi.Attributes{Reliability: e.level, MaxTransferSize: e.mtu(), EnableRDMAWrite: true, EnableRDMARead: e.canRead()}
 }
 
-// mtu is a transfer size at which messages take several frames on most
-// networks, and odd.
+// mtu returns an odd transfer size at which messages take several frames on most networks.
 func (e *env) mtu() uint32 {
 	return min(40961, e.nics[0].Query().MaxTransferSize, e.nics[1].Query().MaxTransferSize)
 }
@@ -269,7 +262,7 @@ func (e *env) vi(side int, opts ...func(*vi.Attributes)) *vi.VI {
 	return v
 }
 
-// region registers n bytes on a side, open to everything.
+// region registers n bytes on a side, with all accesses allowed.
 func (e *env) region(side, n int) *vi.Region {
 	e.Helper()
 	return e.regionOf(side, make([]byte, n), vi.MemAttributes{EnableRDMAWrite: true, EnableRDMARead: e.nics[side].Query().RDMAReadSupport != 0})
@@ -282,11 +275,11 @@ func (e *env) regionOf(side int, b []byte, a vi.MemAttributes) *vi.Region {
 	return r
 }
 
-// A recorder keeps the asynchronous errors of a NIC.
+// A recorder stores the asynchronous errors of a NIC.
 type recorder struct {
 	mu     sync.Mutex
 	events []vi.ErrorDescriptor // guarded by mu; not claimed yet
-	lost   bool                 // guarded by mu; a connection was, whichever test wanted to know
+	lost   bool                 // guarded by mu; a connection was lost, even if no test claims it
 }
 
 func newRecorder(n *vi.NIC) *recorder {
@@ -310,7 +303,7 @@ func (r *recorder) codes() []vi.ErrorCode {
 	return cs
 }
 
-// claim waits until exactly these errors of v have come to a side, in this order.
+// claim waits until a side has reported exactly these errors of v, in this order.
 func (e *env) claim(side int, v *vi.VI, want ...vi.ErrorCode) {
 	e.Helper()
 	r := e.async[side]

@@ -8,9 +8,8 @@ import (
 	"viaduct/vi"
 )
 
-// remoteOp carries out an RDMA operation of side 0 and tells whether the
-// target allowed it. A refusal raises code there, and breaks the pair at a
-// reliable level.
+// remoteOp carries out an RDMA operation of side 0 and reports whether the target allowed it. A
+// refusal raises code at the target, and breaks the connection at a reliable level.
 func (p *pair) remoteOp(d *vi.Descriptor, code vi.ErrorCode) bool {
 	p.Helper()
 	p.post(0, d)
@@ -24,8 +23,8 @@ func (p *pair) remoteOp(d *vi.Descriptor, code vi.ErrorCode) bool {
 		return true
 	}
 	if !p.reliable() {
-		// Errors are raised in order: that of a message without a receive
-		// comes behind it.
+		// Errors are raised in order: a later message without a receive raises its error after this
+		// one.
 		p.post(0, vi.NewSend())
 		p.drain(p.v[0])
 		var got []vi.ErrorCode
@@ -36,7 +35,7 @@ func (p *pair) remoteOp(d *vi.Descriptor, code vi.ErrorCode) bool {
 		p.async[1].take()
 		return got[0] != code
 	}
-	// Otherwise only what arrives behind it tells.
+	// Otherwise only a later message shows that the operation was handled.
 	r := p.postRecv(1, vi.NewRecv())
 	p.post(0, vi.NewSend())
 	if s := p.reapRecv(p.v[1], r); s.Failed() {
@@ -63,7 +62,7 @@ func testEdges(e *env) {
 	const n = 1000
 	for _, c := range []struct {
 		name string
-		off  uint64 // from the region's first byte
+		off  uint64 // relative to the region's first byte
 		len  int
 		ok   bool
 	}{
@@ -112,9 +111,8 @@ func (e *env) edge(n int, addr func(base uint64) uint64, length int, allowed boo
 	p.wantStatus("gather", p.reapSend(p.v[0], s), vi.StatusOpSend|want)
 }
 
-// testProtection: tags and enables, each of the conditions broken alone.
-// [VIA-8.3-14] [VIA-1.5-1] [VIA-1.5-2] [VIA-1.5-7] [VIA-1.5-8]
-// [VIA-1.5-9] [VIA-1.4-7]
+// testProtection: each condition on tags and enables is violated alone. [VIA-8.3-14] [VIA-1.5-1]
+// [VIA-1.5-2] [VIA-1.5-7] [VIA-1.5-8] [VIA-1.5-9] [VIA-1.4-7]
 func testProtection(e *env) {
 	type setup struct {
 		name                   string
@@ -145,8 +143,8 @@ func testProtection(e *env) {
 				Ptag: tags[c.region], EnableRDMAWrite: c.regionWrite, EnableRDMARead: c.regonRead && e.canRead(),
 			})
 			pair := func() *pair {
-				// The initiator's own enables are off: they say nothing
-				// about what it may ask for.
+				// The initiator's own enables are off: they do not restrict the operations that it
+				// may request.
 				p := &pair{env: e}
 				p.v[0] = e.vi(0, func(a *vi.Attributes) { a.EnableRDMAWrite, a.EnableRDMARead = false, false })
 				p.v[1] = e.vi(1, func(a *vi.Attributes) {
@@ -180,8 +178,8 @@ func testProtection(e *env) {
 	}
 }
 
-// testAttributeChange: tags and enables that change count for what starts
-// afterwards. [VIA-1.5-3] [VIA-6.4-4] [VIA-6.4-2]
+// testAttributeChange: a change of tags and enables applies to operations that start afterwards.
+// [VIA-1.5-3] [VIA-6.4-4] [VIA-6.4-2]
 func testAttributeChange(e *env) {
 	nic := e.nics[1]
 	tag, err := nic.CreatePtag()
@@ -232,7 +230,7 @@ func testAttributeChange(e *env) {
 		_, err = nic.RegisterMem(make([]byte, 1), vi.MemAttributes{EnableRDMARead: true})
 		e.wantErr("read where there is none", err, vi.ErrInvalidRDMARead)
 	}
-	// And the tag of a VI.
+	// The same for the tag of a VI.
 	p.must(p.v[1].Disconnect())
 	p.waitState(p.v[0], vi.Error)
 	p.must(p.v[0].Disconnect())
@@ -299,7 +297,7 @@ func testRegistration(e *env) {
 	if p := e.connected(); !p.write(open.Address(), open.Handle(), 10) {
 		e.Error("deregistering one hurt the other")
 	}
-	// Old handles are not valid again soon.
+	// Released handles are not reused soon.
 	old := map[vi.MemHandle]bool{}
 	for range 100 {
 		r := e.regionOf(1, buf, vi.MemAttributes{})
@@ -315,13 +313,12 @@ func testRegistration(e *env) {
 	}
 }
 
-// testDeregister takes a region away again and again while it is read and
-// written: an access in progress ends before the call returns, and memory is
-// not touched afterwards, or the race detector would tell. [VIA-8.3-16]
-// [VIA-6.4-3]
+// testDeregister deregisters a region repeatedly while the peer reads and writes it. An access in
+// progress ends before the call returns, and none follows: the race detector would report it.
+// [VIA-8.3-16] [VIA-6.4-3]
 func testDeregister(e *env) {
 	size := min(20000, int(e.mtu()))
-	buf := [2][]byte{make([]byte, 2*size), make([]byte, 2*size)} // Writes and Reads, which are under way together, have a half each
+	buf := [2][]byte{make([]byte, 2*size), make([]byte, 2*size)} // Writes and Reads run concurrently and have a half each
 	for round := range 6 {
 		p := e.connected()
 		attrs := vi.MemAttributes{EnableRDMAWrite: true, EnableRDMARead: e.canRead()}

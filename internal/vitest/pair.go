@@ -11,17 +11,17 @@ import (
 	"viaduct/vi"
 )
 
-// A pair is two connected VIs with some memory: v[0] asked for the connection.
+// A pair is two connected VIs with some memory: v[0] requested the connection.
 type pair struct {
 	*env
 	v   [2]*vi.VI
 	mem [2]*vi.Region
 }
 
-// memSize is the length of the region each side of a pair has.
+// memSize is the length of the region of each side.
 const memSize = 1 << 17
 
-// connected returns a pair.
+// connected returns a connected pair.
 func (e *env) connected(opts ...func(*vi.Attributes)) *pair {
 	e.Helper()
 	p := e.unconnected(opts...)
@@ -48,7 +48,7 @@ func (p *pair) connect() {
 	p.must(p.connectVIs(p.v[0], p.v[1]))
 }
 
-// accept has side 1 accept a request for v at an address; the result is how that ends.
+// accept accepts a request at an address of side 1 for v. The channel gets the result.
 func (e *env) accept(ctx context.Context, at vi.Address, v *vi.VI) <-chan error {
 	accepted := make(chan error, 1)
 	go func() {
@@ -61,7 +61,7 @@ func (e *env) accept(ctx context.Context, at vi.Address, v *vi.VI) <-chan error 
 	return accepted
 }
 
-// connectVIs connects a VI of side 0 with one of side 1 by a request of the former.
+// connectVIs connects VI a of side 0 with VI b of side 1; a sends the request.
 func (e *env) connectVIs(a, b *vi.VI) error {
 	local, remote := e.address(0), e.address(1)
 	ctx, cancel := context.WithCancel(e.ctx())
@@ -77,7 +77,7 @@ func (e *env) connectVIs(a, b *vi.VI) error {
 	return errors.Join(err, <-accepted)
 }
 
-// request asks for a connection until the other side waits.
+// request repeats a connection request until the other side waits for it.
 func (e *env) request(ctx context.Context, v *vi.VI, local, remote vi.Address) error {
 	for {
 		_, err := v.ConnectRequest(ctx, local, remote)
@@ -88,8 +88,7 @@ func (e *env) request(ctx context.Context, v *vi.VI, local, remote vi.Address) e
 	}
 }
 
-// reap takes the descriptor at the head of a queue and says which one it has
-// to be.
+// reap removes the descriptor at the head of a queue, and checks that it is want.
 func (e *env) reap(what string, wait func(context.Context) (*vi.Descriptor, error), want *vi.Descriptor) vi.Status {
 	e.Helper()
 	d, err := wait(e.ctx())
@@ -116,7 +115,7 @@ func (e *env) reapRecv(v *vi.VI, want *vi.Descriptor) vi.Status {
 	return e.reap("receive queue", v.RecvWait, want)
 }
 
-// wantStatus compares a status, but for the immediate bit, with those allowed.
+// wantStatus checks that a status, without the immediate bit, is one of want.
 func (e *env) wantStatus(what string, got vi.Status, want ...vi.Status) {
 	e.Helper()
 	if !slices.Contains(want, got&^(vi.StatusImmediate|vi.StatusDone)) {
@@ -147,7 +146,7 @@ func (p *pair) fill(side, off, n int, seed uint64) []byte {
 	return b
 }
 
-// pattern fills b with bytes that depend on seed and place.
+// pattern fills b with bytes that depend on seed and offset.
 func pattern(b []byte, seed uint64) {
 	r := rand.NewPCG(seed, 0x5eed)
 	for len(b) > 0 {
@@ -175,7 +174,7 @@ func (p *pair) works() {
 	}
 }
 
-// drain reaps everything in the queues of v, which must complete.
+// drain reaps all descriptors of v, which must complete.
 func (e *env) drain(v *vi.VI) {
 	e.Helper()
 	for _, wait := range []func(context.Context) (*vi.Descriptor, error){v.SendWait, v.RecvWait} {
@@ -191,8 +190,7 @@ func (e *env) drain(v *vi.VI) {
 	}
 }
 
-// waitState waits until a VI is in a state, as a consumer does that only asks.
-// [VIA-2.2-16]
+// waitState waits until a VI is in a state, by polling State. [VIA-2.2-16]
 func (e *env) waitState(v *vi.VI, want vi.State) {
 	e.Helper()
 	e.eventually(want.String(), func() bool {

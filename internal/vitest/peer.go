@@ -15,7 +15,7 @@ func (e *env) peers(opts ...func(*vi.Attributes)) (p *pair, addr [2]vi.Address) 
 	return p, [2]vi.Address{e.address(0), e.address(1)}
 }
 
-// ask issues the request of a side.
+// ask issues the peer-to-peer request of a side.
 func (p *pair) ask(side int, addr [2]vi.Address, timeout time.Duration) {
 	p.Helper()
 	p.must(p.v[side].ConnectPeerRequest(addr[side], addr[1-side], timeout))
@@ -34,7 +34,7 @@ func (p *pair) peered() {
 		if s := v.State(); s != vi.Connected {
 			p.Errorf("side %d: state %v", side, s)
 		}
-		_, err = v.ConnectPeerDone() // a result is told once
+		_, err = v.ConnectPeerDone() // a result is returned once
 		p.wantErr("ConnectPeerDone afterwards", err, vi.ErrInvalidState)
 	}
 	p.works()
@@ -54,7 +54,7 @@ func testPeer(e *env) {
 			e.wantErr("ConnectPeerDone too early", err, vi.ErrNotDone)
 			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
 			defer cancel()
-			_, err = p.v[side].ConnectPeerWait(ctx) // ends the wait only
+			_, err = p.v[side].ConnectPeerWait(ctx) // ends the wait, not the request
 			e.wantErr("ConnectPeerWait with a context of its own", err, vi.ErrTimeout)
 			p.ask(1-side, addr, e.patience())
 			p.peered()
@@ -144,7 +144,7 @@ func testPeer(e *env) {
 		other := e.address(1)
 		const limit = 40 * time.Millisecond
 		e.must(p.v[0].ConnectPeerRequest(addr[0], addr[1], limit))
-		e.must(p.v[1].ConnectPeerRequest(other, addr[0], limit)) // calls the right one under a wrong name
+		e.must(p.v[1].ConnectPeerRequest(other, addr[0], limit)) // calls the right VI from a wrong address
 		for side, v := range p.v {
 			_, err := v.ConnectPeerWait(context.Background())
 			e.wantErr("requests that don't mirror", err, vi.ErrTimeout)

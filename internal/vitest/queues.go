@@ -10,8 +10,8 @@ import (
 	"viaduct/vi"
 )
 
-// testDoneWait: every state of the head, each way to ask. [VIA-8.3-4]
-// [VIA-6.4-7] [VIA-6.4-9] [VIA-6.4-11]
+// testDoneWait: Done and Wait in every state of the queue's head. [VIA-8.3-4] [VIA-6.4-7]
+// [VIA-6.4-9] [VIA-6.4-11]
 func testDoneWait(e *env) {
 	p := e.connected()
 	v := p.v[1]
@@ -35,7 +35,7 @@ func testDoneWait(e *env) {
 		}
 		e.accurate("RecvWait", time.Since(begin), limit)
 	}
-	// Infinite: a message ends it.
+	// A wait without limit ends with a message.
 	got := make(chan *vi.Descriptor, 1)
 	go func() { d, _ := v.RecvWait(context.Background()); got <- d }()
 	time.Sleep(moment)
@@ -77,7 +77,7 @@ func testDoneWait(e *env) {
 	}
 }
 
-// testDoneBesideWait: Done does not block behind Wait, and each descriptor
+// testDoneBesideWait: Done does not block while another goroutine is in Wait, and each descriptor
 // goes to one of several waiters. [VIA-8.3-5] [VIA-6.4-8] [VIA-6.7-1]
 func testDoneBesideWait(e *env) {
 	if !e.nics[0].Query().ThreadSafe {
@@ -138,9 +138,8 @@ func testDoneBesideWait(e *env) {
 	wg.Wait()
 }
 
-// testNotify: a registration gets the descriptor that is done already, or a
-// later one; several are served in order; a queue destroyed cancels.
-// [VIA-8.3-18] [VIA-6.4-12] [VIA-6.4-27]
+// testNotify: a registration gets a descriptor that is already done, or the next one. Several are
+// served in order. Destroying the queue cancels them. [VIA-8.3-18] [VIA-6.4-12] [VIA-6.4-27]
 func testNotify(e *env) {
 	p := e.connected()
 	got := make(chan *vi.Descriptor, 10)
@@ -176,7 +175,7 @@ func testNotify(e *env) {
 		_, _, _, empty := p.v[1].Query()
 		return !empty
 	})
-	e.must(p.v[1].RecvNotify(func(d *vi.Descriptor) { got <- d })) // immediate or nearly so
+	e.must(p.v[1].RecvNotify(func(d *vi.Descriptor) { got <- d })) // the immediate bit may be set
 	next(3)
 	if _, err := p.v[1].RecvDone(); err != vi.ErrQueueEmpty {
 		e.Errorf("a notified descriptor was not reaped: %v", err)
@@ -285,7 +284,8 @@ func testCQ(e *env) {
 		e.must(other.PostSend(vi.NewSend(there.Segment(0, 10))))
 		reap(c.recv, true, v.RecvDone, v.RecvWait)
 		e.reapSend(other, nil)
-		// Stale entries: reaped without asking the queue, then destroyed.
+		// Stale entries: the descriptor was reaped from its work queue, and then its VI is
+		// destroyed.
 		e.must(v.PostRecv(vi.NewRecv()))
 		e.must(v.PostSend(vi.NewSend(make([]vi.Segment, nic.Query().MaxSegmentsPerDesc+1)...))) // fails
 		e.eventually("the send fails", func() bool { _, err := v.SendDone(); return errors.Is(err, vi.ErrDescriptor) })
@@ -332,9 +332,8 @@ func testCQ(e *env) {
 	}
 }
 
-// testCQBusy: notifications, waiters and pollers on one queue while it is
-// resized: each entry goes to one of them, none is lost. [VIA-6.4-25]
-// [VIA-6.4-26] [VIA-6.4-27] [VIA-6.7-1]
+// testCQBusy: notifications, waiters and pollers share a queue while it is resized. Each entry goes
+// to one of them, and none is lost. [VIA-6.4-25] [VIA-6.4-26] [VIA-6.4-27] [VIA-6.7-1]
 func testCQBusy(e *env) {
 	q, err := e.nics[1].CreateCQ(2)
 	e.must(err)
@@ -420,7 +419,7 @@ func testCQBusy(e *env) {
 		e.Errorf("%d entries too many", len(entries))
 	}
 	e.wantErr("no handler", q.Notify(nil), vi.ErrInvalidParameter)
-	// A registration goes with its queue.
+	// Destroying a queue cancels its registrations.
 	q2, err := e.nics[1].CreateCQ(1)
 	e.must(err)
 	e.must(q2.Notify(func(vi.Completion) { e.Error("notified of a destroyed queue") }))
@@ -460,7 +459,7 @@ func testOverrun(e *env) {
 	}
 	e.wantErr("behind the last", func() error { _, err := p.v[0].RecvDone(); return err }(), vi.ErrQueueEmpty)
 	e.waitState(p.v[1], vi.Error)
-	e.must(p.v[0].PostRecv(more)) // it was not posted then, so it can be now
+	e.must(p.v[0].PostRecv(more)) // it was not posted then, so it can be posted now
 	p.wantStatus("receive", p.reapRecv(p.v[0], more), vi.StatusOpReceive|vi.StatusFlushed)
 	e.must(p.v[0].Disconnect())
 	e.must(p.v[0].Destroy())

@@ -12,16 +12,16 @@ import (
 	"viaduct/vi"
 )
 
-// The traffic model: both sides send, write and read at random, and each
-// message is compared with what a plain model says.
+// The traffic model: both sides send, write and read at random, and each message is compared with a
+// plain model.
 
 const (
-	slots    = 16      // descriptors a side has outstanding
-	slotSize = 6 << 10 // of the source of each
-	bigSlots = 60      // immediate writes, each to a place of its own
+	slots    = 16      // outstanding descriptors per side
+	slotSize = 6 << 10 // source bytes per slot
+	bigSlots = 60      // immediate writes, each to its own offset
 )
 
-// A message is what one direction has in store for the other's receives.
+// A message is one message that a receive of the other side must get.
 type message struct {
 	payload   []byte
 	immediate bool
@@ -38,18 +38,18 @@ type direction struct {
 	ops  int
 
 	src    *vi.Region // slots of slotSize, at the sender
-	shadow []byte     // what the target region has to hold
+	shadow []byte     // expected content of target
 	target *vi.Region // at the receiver: written by RDMA Writes
 	fixed  *vi.Region // at the receiver: only read
-	result *vi.Region // at the sender: slots of slotSize for what was read
+	result *vi.Region // at the sender: slots of slotSize for data of Reads
 
-	expect  chan message  // in the order in which receives complete
-	gone    chan struct{} // closed when nothing is received any more
+	expect  chan message  // in the order of completion of the receives
+	gone    chan struct{} // closed when the receiver stops
 	once    sync.Once
-	credits chan struct{} // receives posted, where nothing else tells
+	credits chan struct{} // posted receives, without flow control
 }
 
-// outstanding is a posted send with what has to be checked when it is done.
+// An outstanding is a posted send with the data for the check at its completion.
 type outstanding struct {
 	d    *vi.Descriptor
 	want []byte // of a read
@@ -99,7 +99,7 @@ func (e *env) traffic(withFlow bool, seed uint64) {
 	}
 	e.claim(0, p.v[0])
 	e.claim(1, p.v[1])
-	// What a connection has carried is still to be had when it has ended.
+	// The counters of a connection are still available after its end.
 	for from, v := range p.v {
 		before := v.Traffic()
 		e.must(v.Disconnect())
@@ -132,8 +132,8 @@ func (d *direction) cut(r *vi.Region, off, n int) (segs []vi.Segment) {
 	return segs
 }
 
-// send posts the operations of a direction, and at last an empty Send, behind
-// which everything has arrived.
+// send posts the operations of a direction, and finally an empty Send. When that arrives, all
+// operations have arrived.
 func (d *direction) send() {
 	v := d.p.v[d.from]
 	defer close(d.expect)
@@ -169,19 +169,19 @@ func (d *direction) send() {
 			copy(d.shadow[at:], src)
 			m.immediate = false
 			o.d = vi.NewRDMAWrite(d.target.Remote(at), d.cut(d.src, off, n)...)
-		case kind < 8 && big < bigSlots: // RDMA Write with immediate data to a place of its own
+		case kind < 8 && big < bigSlots: // RDMA Write with immediate data to an offset of its own
 			pattern(src, d.rnd.Uint64())
 			m.immediate, m.write, m.at, m.payload = true, true, (3+big)*slotSize, bytes.Clone(src)
 			big++
 			copy(d.shadow[m.at:], src)
 			o.d = vi.NewRDMAWrite(d.target.Remote(m.at), d.cut(d.src, off, n)...)
 			d.announce(m)
-		case d.p.canRead() && kind == 8: // RDMA Read of what never changes
+		case d.p.canRead() && kind == 8: // RDMA Read of constant memory
 			at := d.rnd.IntN(3*slotSize - n)
 			m.immediate = false
 			o.want = d.fixed.Bytes()[at : at+n]
 			o.d = vi.NewRDMARead(d.fixed.Remote(at), d.cut(d.result, off, n)...)
-		case d.p.canRead(): // RDMA Read of what was written; no write may overtake it
+		case d.p.canRead(): // RDMA Read of written memory; no write may overtake it
 			at := d.rnd.IntN(3*slotSize - n)
 			m.immediate = false
 			o.want = bytes.Clone(d.shadow[at : at+n])
@@ -210,7 +210,7 @@ func (d *direction) send() {
 	}
 }
 
-// announce tells the receiver what comes, and takes a receive for it.
+// announce passes the next message to the receiver, once a receive is posted for it.
 func (d *direction) announce(m message) {
 	if d.credits != nil {
 		select {
@@ -246,10 +246,10 @@ func (d *direction) reap(v *vi.VI, o outstanding) bool {
 	return true
 }
 
-// leave lets the sender know that nothing is received any more.
+// leave tells the sender that the receiver has stopped.
 func (d *direction) leave() { d.once.Do(func() { close(d.gone) }) }
 
-// receive keeps some receives posted and compares what comes.
+// receive keeps some receives posted and compares the arriving messages.
 func (d *direction) receive() {
 	side := 1 - d.from
 	defer d.leave()
@@ -303,8 +303,8 @@ func (d *direction) receive() {
 			i = (i + 1) % depth
 			continue
 		}
-		// The error of a connection that breaks may be told a moment before its
-		// end is; disconnecting in between would hide that it broke.
+		// The error of a broken connection may be reported a moment before the end of the
+		// connection. A Disconnect in between would hide the break.
 		for end := time.Now().Add(time.Second); v.State() == vi.Connected && time.Now().Before(end); {
 			time.Sleep(100 * time.Microsecond)
 		}
@@ -316,8 +316,8 @@ func (d *direction) receive() {
 	}
 }
 
-// testUnreliable: at unreliable delivery a message comes at most once and
-// whole, and the connection stays. [VIA-4.5-2]
+// testUnreliable: at unreliable delivery a message arrives at most once and complete, and the
+// connection stays. [VIA-4.5-2]
 func testUnreliable(e *env) {
 	if e.reliable() {
 		return

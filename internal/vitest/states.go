@@ -85,7 +85,7 @@ func (e *env) inState(s vi.State) *vi.VI {
 	return e.vi(0)
 }
 
-// testStates: what may be done in each state. [VIA-8.3-3]
+// testStates: the calls that are allowed in each state. [VIA-8.3-3]
 func testStates(e *env) {
 	for _, s := range []vi.State{vi.Idle, vi.Connected, vi.ConnectPending, vi.Error} {
 		e.sub(s.String(), func(e *env) { e.operations(s) })
@@ -98,7 +98,7 @@ func (e *env) operations(s vi.State) {
 	if got, _, sendEmpty, recvEmpty := v.Query(); got != s || !sendEmpty || !recvEmpty {
 		e.Errorf("query: %v, queues empty %t %t", got, sendEmpty, recvEmpty) // [VIA-2.3-7]
 	}
-	// Reaping works everywhere. [VIA-2.3-3]
+	// Reaping works in every state. [VIA-2.3-3]
 	for name, f := range map[string]func() (*vi.Descriptor, error){
 		"SendDone": v.SendDone, "RecvDone": v.RecvDone,
 		"SendWait": func() (*vi.Descriptor, error) { return v.SendWait(e.ctx()) },
@@ -108,7 +108,7 @@ func (e *env) operations(s vi.State) {
 			e.Errorf("%s on an empty queue: %v, %v", name, d, err)
 		}
 	}
-	// Connecting is for Idle. [VIA-2.3-4] [VIA-2.2-10]
+	// Connecting needs state Idle. [VIA-2.3-4] [VIA-2.2-10]
 	if s != vi.Idle {
 		_, err := v.ConnectRequest(e.ctx(), e.address(0), e.address(1))
 		e.wantErr("ConnectRequest", err, vi.ErrInvalidState)
@@ -147,8 +147,8 @@ func (e *env) operations(s vi.State) {
 		}
 		e.wantStatus("a send", d.Status(), vi.StatusOpSend|vi.StatusFlushed)
 	}
-	// Disconnecting works everywhere and flushes. [VIA-2.3-5] [VIA-2.2-7]
-	// [VIA-2.2-8] [VIA-2.2-12] [VIA-2.2-13]
+	// Disconnecting works in every state and flushes. [VIA-2.3-5] [VIA-2.2-7] [VIA-2.2-8]
+	// [VIA-2.2-12] [VIA-2.2-13]
 	e.must(v.Disconnect())
 	if got := v.State(); got != vi.Idle {
 		e.Errorf("state %v after Disconnect", got)
@@ -164,8 +164,8 @@ func (e *env) operations(s vi.State) {
 	e.stale(v)
 }
 
-// incoming returns a connection request that side 0 has got, from a VI of
-// side 1, and the channel on which that learns the result.
+// incoming returns a connection request of a VI of side 1 that side 0 has received, and a channel
+// that gets the result at side 1.
 func (e *env) incoming(opts ...func(*vi.Attributes)) (*vi.ConnRequest, *vi.VI, <-chan error) {
 	e.Helper()
 	v := e.vi(1, opts...)
@@ -178,8 +178,7 @@ func (e *env) incoming(opts ...func(*vi.Attributes)) (*vi.ConnRequest, *vi.VI, <
 	return r, v, result
 }
 
-// stale checks that a destroyed VI answers every call and does nothing.
-// [VIA-8.3-1]
+// stale checks that every call of a destroyed VI returns and does nothing. [VIA-8.3-1]
 func (e *env) stale(v *vi.VI) {
 	e.Helper()
 	ctx := e.ctx()
@@ -206,9 +205,8 @@ func (e *env) stale(v *vi.VI) {
 	}
 }
 
-// testCloseSequence is the way programs have always closed: disconnect, drain
-// both queues, destroy VI and completion queue, with some of it twice.
-// [VIA-2.2-17] [VIA-2.3-9]
+// testCloseSequence closes as VIA programs usually do: disconnect, drain both queues, destroy VI
+// and completion queue, with some steps twice. [VIA-2.2-17] [VIA-2.3-9]
 func testCloseSequence(e *env) {
 	cq, err := e.nics[0].CreateCQ(8)
 	e.must(err)
@@ -243,7 +241,7 @@ func testCloseSequence(e *env) {
 		if d != want {
 			e.Fatalf("receive %d: %v", i, err)
 		}
-		if i == 0 { // complete before: ahead, with its own status
+		if i == 0 { // complete before: first in order, with its own status
 			e.wantStatus("the message", d.Status(), vi.StatusOpReceive)
 			continue
 		}
@@ -276,8 +274,8 @@ func testReuse(e *env) {
 	}
 }
 
-// testLateDelivery: what a send completed for is delivered although the
-// sender disconnects at once. [VIA-6.4-20]
+// testLateDelivery: the message of a completed send is delivered even if the sender disconnects at
+// once. [VIA-6.4-20]
 func testLateDelivery(e *env) {
 	p := e.connected()
 	const n = 20
@@ -348,7 +346,7 @@ func testCloseNIC(e *env) {
 		}
 		waits <- err
 	}()
-	time.Sleep(moment) // let most of them sleep already; each order is right
+	time.Sleep(moment) // most of them sleep by then; either order is correct
 	e.must(nic.Close())
 	for range cap(waits) {
 		select {

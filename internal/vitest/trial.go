@@ -14,17 +14,16 @@ import (
 	"viaduct/vi"
 )
 
-// A Tally lets a suite run over a network that loses what the levels that
-// promise delivery can't do without. There a connection may break, with a
-// report: both sides are told, within the suite's patience, and everything that
-// was posted comes back with a status that says so. A test whose connection
-// broke like that is tried again, on new NICs, and counts as broken if all
-// tries end so. Wrong data, a wait without end or a side that hears nothing
-// fail at once. Runs with other seeds may share a Tally; Check then wants every
-// test to have come through in one of them.
+// A Tally lets the suite run over a network that loses more than the reliable levels can recover.
+// On such a network a connection may break, if the break is reported: both sides report it within
+// the suite's patience, and every posted descriptor completes with a status that shows it. A test
+// whose connection broke like that is repeated on new NICs, and counts as broken if all tries
+// break. Three findings fail at once: wrong data, a wait without end, and a side without a report.
+// Runs with other seeds may share a Tally; Check then requires that every test passed in one of
+// them.
 type Tally struct {
 	Tries  int    // of each test in one run; 0 means 3
-	Strict bool   // no connection may break: nothing is tried again
+	Strict bool   // no connection may break, and no test is repeated
 	Shared *Tally // counts there instead, to be checked there
 
 	mu    sync.Mutex
@@ -34,7 +33,7 @@ type Tally struct {
 // An outcome is how the runs of a test ended.
 type outcome struct {
 	outright, again, broken int
-	last                    string // what was found when the connection broke
+	last                    string // finding when the connection broke
 }
 
 func (y *Tally) note(name string, f func(*outcome)) {
@@ -55,7 +54,7 @@ func (y *Tally) note(name string, f func(*outcome)) {
 	f(o)
 }
 
-// Check prints the counts and fails for each test that never came through.
+// Check prints the counts and fails for each test that never passed.
 func (y *Tally) Check(t *testing.T) {
 	y.mu.Lock()
 	defer y.mu.Unlock()
@@ -72,8 +71,7 @@ func (y *Tally) Check(t *testing.T) {
 		len(y.cases), outright, again, broken, never)
 }
 
-// start runs a test, as often as it takes if the harness bears broken
-// connections.
+// start runs a test. If the harness allows broken connections, it repeats the test.
 func start(t *testing.T, h Harness, level vi.Reliability, name string, f func(*env)) {
 	y := h.Tally
 	if y == nil {
@@ -110,7 +108,7 @@ func start(t *testing.T, h Harness, level vi.Reliability, name string, f func(*e
 	y.note(name, func(o *outcome) { o.broken++; o.last = why })
 }
 
-// A reporter is what a test tells its findings to.
+// A reporter records the findings of a test.
 type reporter interface {
 	Helper()
 	Cleanup(func())
@@ -122,16 +120,16 @@ type reporter interface {
 	Skipf(format string, args ...any)
 }
 
-// A trial is one try of a test. Its first finding is kept and not reported
-// until it is known whether a broken connection explains it.
+// A trial is one try of a test. Its first finding is stored, and reported only if no broken
+// connection explains it.
 type trial struct {
 	*testing.T
 
 	mu       sync.Mutex
 	found    string // the first finding; guarded by mu
-	wrong    string // data that came wrong before that; guarded by mu
-	why      string // what found was, after the run
-	setup    bool   // a set-up failed with an error that says so; guarded by mu
+	wrong    string // wrong data before that; guarded by mu
+	why      string // cause of found, set after the run
+	setup    bool   // a set-up failed with an error that reports the break; guarded by mu
 	skipped  bool
 	cleanups []func()
 	envs     []*env      // guarded by mu
@@ -140,8 +138,8 @@ type trial struct {
 
 var _ reporter = (*trial)(nil)
 
-// run runs f, looks at how its connections ended if there was a finding, and
-// reports whether one broke as it may.
+// run runs f. If there was a finding, it checks how the connections ended, and reports whether one
+// broke in the allowed way.
 func (x *trial) run(f func()) (broken bool) {
 	done := make(chan struct{})
 	go func() {
@@ -166,17 +164,17 @@ func (x *trial) run(f func()) (broken bool) {
 	for _, c := range slices.Backward(x.cleanups) {
 		c()
 	}
-	if x.found != "" { // nothing excuses what goes wrong now
+	if x.found != "" { // no excuse applies to a finding from here on
 		x.T.Error(x.found)
 	}
 	return broken
 }
 
-// bound is how long the other side may take to hear that a connection broke.
+// bound returns how long the other side may take to notice that a connection broke.
 func (e *env) bound() time.Duration { return 10 * time.Second * time.Duration(max(1, e.Scale)) }
 
-// audit says what is wrong with the way the connections of a trial ended, "" if
-// a broken one, reported properly, explains a finding.
+// audit returns what is wrong with the ends of a trial's connections, or "" if a broken and
+// properly reported one explains a finding.
 func (x *trial) audit() string {
 	lost := x.setup
 	for end := time.Now().Add(time.Second); !lost && time.Now().Before(end); time.Sleep(time.Millisecond) {
@@ -215,7 +213,7 @@ func (x *trial) audit() string {
 	return ""
 }
 
-// told reports whether a NIC was told that a connection was lost.
+// told reports whether a NIC has reported a lost connection.
 func (x *trial) told() bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -247,8 +245,8 @@ func (x *trial) broke() bool {
 	return false
 }
 
-// flushed says what is wrong with the descriptors of a VI that is not
-// connected: all of them have to come back.
+// flushed returns what is wrong with the descriptors of a VI that is not connected: all must have
+// completed.
 func flushed(v *vi.VI) string {
 	const bad = vi.StatusFlushed | vi.StatusTransportError | vi.StatusPartialError | vi.StatusRemoteDescriptor |
 		vi.StatusRDMAProtection | vi.StatusLengthError | vi.StatusFormatError | vi.StatusProtectionError
@@ -271,7 +269,7 @@ func flushed(v *vi.VI) string {
 	return ""
 }
 
-// pair notes VIs that are, or will be, connected.
+// pair records two VIs that are, or will be, connected.
 func (x *trial) pair(a, b *vi.VI) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -280,7 +278,7 @@ func (x *trial) pair(a, b *vi.VI) {
 	}
 }
 
-// env notes the NICs of a test.
+// env records the NICs of a test.
 func (x *trial) env(e *env) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -317,8 +315,8 @@ func (x *trial) Skip(args ...any) {
 
 func (x *trial) Skipf(string, ...any) { x.Skip() }
 
-// wrongf reports data that came wrong, which nothing excuses but an earlier
-// finding: what was not delivered can't be right.
+// wrongf reports wrong data. Only an earlier finding excuses it, because undelivered data cannot be
+// right.
 func (e *env) wrongf(format string, args ...any) {
 	e.Helper()
 	if x := e.trial; x != nil {
@@ -331,7 +329,7 @@ func (e *env) wrongf(format string, args ...any) {
 	e.Fatalf(format, args...)
 }
 
-// tried notes a set-up that failed with an error that says so.
+// tried records a set-up that failed because a connection broke.
 func (e *env) tried(err error) {
 	if x := e.trial; x != nil && err != nil {
 		for _, known := range []error{vi.ErrTimeout, vi.ErrNotReachable, vi.ErrNoMatch, vi.ErrReject, vi.ErrInvalidState} {

@@ -9,9 +9,8 @@ import (
 	"viaduct/vi"
 )
 
-// This architecture shows stores in the order in which they were made, so
-// that a program can watch memory. The memory is mapped and not Go's, where
-// watching it would be a race.
+// On this architecture stores become visible in program order, so a program can watch memory. The
+// memory is mapped instead of Go's, because watching Go's memory would be a race.
 func init() {
 	families = append(families, family{name: "WatchMemory", run: testWatchMemory, skipped: func(h Harness) string {
 		if h.Unordered {
@@ -21,8 +20,7 @@ func init() {
 	}})
 }
 
-// testWatchMemory detects an RDMA Write by its last byte, as programs do.
-// [VIA-4.2-5]
+// testWatchMemory detects the end of an RDMA Write by its last byte, as programs do. [VIA-4.2-5]
 func testWatchMemory(e *env) {
 	size := int(e.mtu()) / 4 * 4
 	mem, err := syscall.Mmap(-1, 0, size, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
@@ -47,5 +45,5 @@ func testWatchMemory(e *env) {
 	}
 	p.must(p.v[0].Disconnect())
 	p.must(p.v[1].Disconnect())
-	e.must(e.nics[1].DeregisterMem(target)) // before its memory goes
+	e.must(e.nics[1].DeregisterMem(target)) // before its memory is unmapped
 }

@@ -6,9 +6,8 @@ import (
 	"viaduct/vi"
 )
 
-// A link is one side of a connection. Everything that concerns its Endpoint
-// happens in step, under mu: the worker goroutine runs it, and a consumer
-// that polls does. [VIA-4.4-2]
+// A link is one side of a connection. All calls of its Endpoint are in step, under mu. The worker
+// goroutine and polling consumers call step. [VIA-4.4-2]
 type link struct {
 	net  *Network
 	ep   *vi.Endpoint
@@ -25,13 +24,13 @@ type link struct {
 
 	mu      sync.Mutex
 	started bool                      // guarded by mu
-	stopped bool                      // guarded by mu: no more calls of ep
-	dead    bool                      // guarded by mu: Break is on its way
+	stopped bool                      // guarded by mu; ep must not be called any more
+	dead    bool                      // guarded by mu; Break was scheduled
 	open    map[uint64]*vi.Descriptor // guarded by mu; sends that wait for an answer
 	reads   int                       // guarded by mu; Reads among them
 	credits uint64                    // guarded by mu; receives the peer has posted
-	used    uint64                    // guarded by mu; messages sent that consume one
-	granted uint64                    // guarded by mu; receives the peer was told of
+	used    uint64                    // guarded by mu; sent messages that consume a receive
+	granted uint64                    // guarded by mu; receives announced to the peer
 	fault   fault                     // guarded by mu; for the next message
 }
 
@@ -43,7 +42,7 @@ const (
 	partialFault
 )
 
-// join makes the two links of a connection.
+// join creates the two links of a connection.
 func (n *Network) join(a, b *vi.Endpoint) (la, lb *link) {
 	la, lb = n.newLink(a, b), n.newLink(b, a)
 	la.peer, lb.peer = lb, la
@@ -94,7 +93,7 @@ func (l *link) RecvPosted() { l.ring() }
 
 func (l *link) Poll() bool {
 	if !l.mu.TryLock() {
-		return false // the worker is at it
+		return false // the worker is running step
 	}
 	defer l.mu.Unlock()
 	return l.step()
@@ -118,7 +117,7 @@ func (l *link) tell(m message) {
 	l.peer.ring()
 }
 
-// breakLater calls Break, which can't be done from here.
+// breakLater calls Break in a new goroutine, because the caller holds mu.
 func (l *link) breakLater(orderly bool) {
 	l.dead = true
 	l.wg.Go(func() { l.ep.Break(orderly) })
@@ -126,8 +125,8 @@ func (l *link) breakLater(orderly bool) {
 
 func (l *link) ready() bool { return l.started && !l.stopped && !l.dead }
 
-// step handles what has arrived and sends what is posted, and tells whether
-// there was anything of the former.
+// step handles arrived messages and sends posted descriptors. It reports whether a message had
+// arrived.
 func (l *link) step() (got bool) {
 	l.grant()
 	for l.ready() {
@@ -146,7 +145,7 @@ func (l *link) step() (got bool) {
 	return got
 }
 
-// grant tells the peer of receives it may use up.
+// grant announces new receives to the peer.
 func (l *link) grant() {
 	if !l.flow || !l.ready() {
 		return
@@ -157,7 +156,7 @@ func (l *link) grant() {
 	}
 }
 
-// sendNext sends one descriptor if there is one that may go.
+// sendNext sends the next descriptor, if it may be sent.
 func (l *link) sendNext() bool {
 	d := l.ep.NextSend()
 	if d == nil || l.peer.wire.full() {
@@ -280,9 +279,9 @@ func (l *link) handle(m message) {
 	}
 }
 
-// conclude tells the sender how its message ended: nothing at unreliable
-// delivery; at reliable delivery nothing but the end of the connection; at
-// reliable reception everything. [VIA 4.5] [VIA-4.5-4] [VIA-4.5-6]
+// conclude reports the end of a message to its sender: never at unreliable delivery, only an error
+// at reliable delivery (by ending the connection), and always at reliable reception. [VIA 4.5]
+// [VIA-4.5-4] [VIA-4.5-6]
 func (l *link) conclude(m message, remote vi.Status) {
 	if l.reliability == vi.ReliableReception {
 		l.tell(message{kind: ackMsg, seq: m.seq, status: remote})
@@ -295,7 +294,7 @@ func (l *link) conclude(m message, remote vi.Status) {
 // finishRecv completes a receive and the message that consumed it.
 func (l *link) finishRecv(m message, d *vi.Descriptor, seq uint64, r vi.Delivery, remote vi.Status) {
 	if l.ep.FinishRecv(d, seq, r) {
-		l.dead = true // no more messages; conclude breaks
+		l.dead = true // no more messages; conclude ends the connection
 		defer l.breakLater(false)
 	}
 	l.conclude(m, remote)
@@ -331,8 +330,7 @@ func (l *link) handleSend(m message) {
 	l.finishRecv(m, d, seq, r, remote)
 }
 
-// place puts the payload of an RDMA Write into the target, and returns the
-// error bits of it.
+// place copies the payload of an RDMA Write into the target, and returns its error bits.
 func (l *link) place(m message) vi.Status {
 	if m.corrupt {
 		return vi.StatusTransportError
@@ -411,8 +409,8 @@ func (l *link) handleRead(m message) { // [VIA-4.3-1] [VIA-4.4-3]
 	l.tell(answer)
 }
 
-// Cut breaks the transport under the connection of v: what is on its way
-// vanishes, and both sides find the connection dead.
+// Cut breaks the transport under the connection of v: messages in flight are lost, and both sides
+// find the connection broken.
 func Cut(v *vi.VI) {
 	if l, ok := v.Link().(*link); ok {
 		l.wire.lose()
@@ -422,10 +420,10 @@ func Cut(v *vi.VI) {
 	}
 }
 
-// CorruptNext makes the next message that v sends arrive damaged.
+// CorruptNext damages the next message that v sends.
 func CorruptNext(v *vi.VI) { setFault(v, corruptFault) }
 
-// TruncateNext makes the next message that v sends arrive in part.
+// TruncateNext cuts the next message that v sends short.
 func TruncateNext(v *vi.VI) { setFault(v, partialFault) }
 
 func setFault(v *vi.VI, f fault) {
@@ -436,7 +434,7 @@ func setFault(v *vi.VI, f fault) {
 	}
 }
 
-// Stall keeps v from handling anything that arrives until resume is called.
+// Stall stops v from handling messages until resume is called.
 func Stall(v *vi.VI) (resume func()) {
 	l, ok := v.Link().(*link)
 	if !ok {
@@ -449,7 +447,7 @@ func Stall(v *vi.VI) (resume func()) {
 	}
 }
 
-// Backlog returns how many messages have arrived for v and were not handled.
+// Backlog returns the number of arrived messages that v has not handled.
 func Backlog(v *vi.VI) int {
 	l, ok := v.Link().(*link)
 	if !ok {

@@ -18,7 +18,7 @@ const (
 	byeMsg                  // the end of the connection
 )
 
-// A message is what crosses the network.
+// A message is the unit that the network carries.
 type message struct {
 	kind    kind
 	seq     uint64 // of the descriptor, at the side that posted it
@@ -27,16 +27,15 @@ type message struct {
 	immediate bool
 	data      uint32
 	remote    vi.RemoteSegment
-	length    uint64    // of a Read; receives of a credit
+	length    uint64    // of a Read; for a credit the number of receives
 	status    vi.Status // of an acknowledgement, or a Read that was refused
 
 	corrupt bool // injected: the payload was damaged on the way
-	partial bool // injected: the rest of the payload never came
+	partial bool // injected: the rest of the payload is missing
 	orderly bool // of a bye: the peer's consumer disconnected
 }
 
-// window of a wire: a sender stops at so many messages or bytes that were not
-// taken yet.
+// Limits of a wire: a sender stops at that many unhandled messages or bytes.
 const (
 	wireMessages = 64
 	wireBytes    = 4 << 20
@@ -47,7 +46,7 @@ type wire struct {
 	mu    sync.Mutex
 	queue []message // guarded by mu
 	bytes int       // guarded by mu
-	cut   bool      // guarded by mu; nothing passes any more
+	cut   bool      // guarded by mu; no more messages pass
 }
 
 func (w *wire) push(m message) {
@@ -65,7 +64,7 @@ func (w *wire) full() bool {
 	return w.cut || len(w.queue) >= wireMessages || w.bytes >= wireBytes
 }
 
-// pop takes the first message, and tells whether that made room for a sender.
+// pop removes the first message. room reports whether that allows the sender to continue.
 func (w *wire) pop() (m message, room, ok bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -80,7 +79,7 @@ func (w *wire) pop() (m message, room, ok bool) {
 	return m, was, true
 }
 
-// lose ends the wire: what is on it vanishes, and the receiver finds it dead.
+// lose ends the wire: its messages are lost, and the receiver finds it broken.
 func (w *wire) lose() {
 	w.mu.Lock()
 	w.queue, w.bytes, w.cut = []message{{kind: byeMsg}}, 0, true

@@ -22,8 +22,8 @@ type Network struct {
 	// Limits, if set, changes the attributes of the NICs.
 	Limits func(*vi.NICAttributes)
 
-	// Lose, if set, is asked for each message at unreliable delivery
-	// whether it vanishes. It is called from any goroutine.
+	// Lose, if set, is called for each message at unreliable delivery, which is lost if it returns
+	// true. It may be called from any goroutine.
 	Lose func() bool
 
 	mu    sync.Mutex
@@ -66,7 +66,7 @@ type device struct {
 	done   context.Context // ends with the device
 	cancel context.CancelCauseFunc
 
-	requests map[*request]struct{} // guarded by net.mu; arrived and not answered
+	requests map[*request]struct{} // guarded by net.mu; arrived and not yet answered
 }
 
 func (d *device) Attributes() vi.NICAttributes {
@@ -112,7 +112,7 @@ func (d *device) LookupAddr(context.Context, []byte) (string, error) {
 	return "", fmt.Errorf("%w: memvi has no name service of its own", vi.ErrNameService)
 }
 
-// Close ends waits, peer requests, and requests that were not answered.
+// Close ends waits, peer requests, and unanswered requests.
 func (d *device) Close() error {
 	d.cancel(vi.ErrClosed)
 	d.net.mu.Lock()
@@ -123,7 +123,7 @@ func (d *device) Close() error {
 	return nil
 }
 
-// own returns a with the node's host part, whatever the consumer wrote there.
+// own returns a with the node's host part, and ignores the consumer's.
 func (d *device) own(a vi.Address) vi.Address { a.Host = d.host; return a }
 
 // A wait is a pending Device.Wait.
@@ -153,7 +153,7 @@ func (d *device) Wait(ctx context.Context, local vi.Address) (vi.Request, error)
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if w.got != nil && err != vi.ErrClosed {
-		return w.got, nil // a request that is there wins over the context
+		return w.got, nil // a ready request wins over an ended context
 	}
 	if w.got != nil {
 		w.got.answerLocked(answer{err: vi.ErrNotReachable})
@@ -173,7 +173,7 @@ type answer struct {
 type request struct {
 	d             *device // where it arrived
 	ep            *vi.Endpoint
-	local, remote vi.Address // as the side that waited sees them
+	local, remote vi.Address // from the view of the waiting side
 
 	answered bool        // guarded by Network.mu
 	answer   chan answer // one slot
@@ -189,7 +189,7 @@ func (r *request) answerLocked(a answer) bool {
 	return true
 }
 
-// Connect finds the wait, hands it the request, and waits for the answer.
+// Connect finds the wait, passes the request to it, and waits for the answer.
 func (d *device) Connect(ctx context.Context, ep *vi.Endpoint, local, remote vi.Address) (vi.Link, vi.Agreement, error) {
 	n := d.net
 	if !isNode(remote.Host) {
@@ -213,8 +213,8 @@ func (d *device) Connect(ctx context.Context, ep *vi.Endpoint, local, remote vi.
 
 func isNode(host []byte) bool { return len(host) == 4 && string(host[:3]) == "mem" }
 
-// conclude waits for an answer. withdraw makes one of its own, unless there
-// is one.
+// conclude waits for an answer. When ctx ends, withdraw supplies the answer unless there is already
+// one.
 func (d *device) conclude(ctx context.Context, answers chan answer, withdraw func(error)) (vi.Link, vi.Agreement, error) {
 	var err error
 	select {
@@ -244,7 +244,7 @@ func (r *request) Local() vi.Address               { return r.local }
 func (r *request) RemoteAttributes() vi.Attributes { return told(r.ep) }
 func (r *request) Security() []byte                { return bytes.Clone(r.ep.Attributes().Security) }
 
-// Accept makes the connection, unless the caller has given up.
+// Accept makes the connection, unless the requester has given up.
 func (r *request) Accept(ctx context.Context, ep *vi.Endpoint) (vi.Link, vi.Agreement, error) {
 	mine, theirs := r.d.net.join(ep, r.ep)
 	r.d.net.mu.Lock()
@@ -262,7 +262,7 @@ func (r *request) Reject() error {
 	return nil
 }
 
-// told is what a VI's attributes look like to the other side.
+// told returns the attributes of a VI that the other side can see.
 func told(ep *vi.Endpoint) vi.Attributes {
 	a := ep.Attributes()
 	a.Ptag = nil // means nothing there
@@ -270,7 +270,7 @@ func told(ep *vi.Endpoint) vi.Attributes {
 	return a
 }
 
-// agree is the agreement of the side self.
+// agree returns the agreement from the view of self.
 func agree(self, remote *vi.Endpoint, addr vi.Address) vi.Agreement {
 	a, b := self.Attributes(), told(remote)
 	g := vi.Agreement{Remote: b, RemoteAddress: addr, MaxTransferSize: min(a.MaxTransferSize, b.MaxTransferSize)}
@@ -278,8 +278,8 @@ func agree(self, remote *vi.Endpoint, addr vi.Address) vi.Agreement {
 	return g
 }
 
-// window is how many RDMA Reads a VI serves at once. One that serves none
-// still gets to refuse them, one at a time.
+// window returns how many RDMA Reads a VI serves at once. It is 1 for a VI that serves none,
+// because it refuses them one at a time.
 func window(a vi.Attributes) int {
 	switch {
 	case a.ReadWindow > 0:
@@ -297,8 +297,8 @@ type peerReq struct {
 	answer        chan answer // one slot
 }
 
-// ConnectPeer looks for the request that mirrors this one, or leaves it to be
-// found by that. [VIA 6.4.6] [VIA-6.4-21] [VIA-6.4-23]
+// ConnectPeer looks for the matching request of the peer. If there is none yet, the peer's request
+// finds this one later. [VIA 6.4.6] [VIA-6.4-21] [VIA-6.4-23]
 func (d *device) ConnectPeer(ctx context.Context, ep *vi.Endpoint, local, remote vi.Address) (vi.Link, vi.Agreement, error) {
 	n := d.net
 	p := &peerReq{ep: ep, local: d.own(local), remote: remote, answer: make(chan answer, 1)}
