@@ -1,8 +1,8 @@
 package main
 
-// besides returns the contests of our own sides alone, each side beside the same
-// measurement by another build of this program: what a change has gained or lost. A goal
-// is met by what is not slower, a floor by what is slower by 5 % at most.
+// besides returns the contests with our own sides alone. Each side is compared with the same
+// measurement by another build of this program, to show what a change has gained or lost. The goal
+// is not to be slower; the floor is to be at most 5 % slower.
 func besides(cs []contest, program string) []contest {
 	var out []contest
 	for _, c := range cs {
@@ -27,7 +27,7 @@ func besides(cs []contest, program string) []contest {
 	return out
 }
 
-// quantity returns what a measurement is mainly about.
+// quantity returns the main quantity of a measurement.
 func (m *measure) quantity() quantity {
 	switch m.Op {
 	case opPing:

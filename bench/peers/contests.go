@@ -6,19 +6,19 @@ import "fmt"
 type side struct {
 	name string
 	run  func() (result, error)
-	why  string   // it can't take part
-	m    *measure // what run measures, if that is ours
+	why  string   // why it can't take part; empty if it can
+	m    *measure // the measurement of run, if the side is ours
 }
 
-// A quantity is what is read off a result.
+// A quantity selects a figure of a result.
 type quantity uint8
 
 const (
 	bandwidth quantity = iota // bytes per second
 	rate                      // messages per second
 	latency                   // microseconds one way
-	memory                    // bytes per connection, the greater of both sides
-	slow                      // microseconds there and back, 99th percentile
+	memory                    // bytes per connection, the larger of both sides
+	slow                      // round trip in microseconds, 99th percentile
 	allocs                    // heap objects per message, both sides
 )
 
@@ -57,25 +57,25 @@ func (q quantity) format(v float64) string {
 	return fmt.Sprintf("%.4f", v)
 }
 
-// A row is one target: ours beside theirs.
+// A row is one target: a comparison of ours with theirs.
 type row struct {
 	metric string
 	ours   string // names of sides
 	theirs string // "": the figure itself is judged
 	what   quantity
-	goal   float64 // of the ratio ours/theirs, or of the figure; 0: shown only
+	goal   float64 // for the ratio ours/theirs, or for the figure; 0: shown only
 	floor  float64
 	least  bool // less is better
 }
 
-// A contest is what is measured in the same interleaved rounds.
+// A contest is a set of sides that are measured in the same interleaved rounds.
 type contest struct {
 	title string
 	sides []side
 	rows  []row
 }
 
-// rdma are the transports that the RDMA targets are for.
+// rdma lists the transports that have RDMA targets.
 var rdma = []string{"vitcp", "iwarp"}
 
 const kib, mib = 1 << 10, 1 << 20
@@ -87,7 +87,7 @@ type programme struct {
 	all  []contest
 }
 
-// contests returns everything there is a target for.
+// contests returns the contests of all targets.
 func (t *toolbox) contests(base measure) []contest {
 	p := &programme{toolbox: t, base: base}
 	p.bulk()
@@ -106,7 +106,7 @@ func (p *programme) add(title string, sides []side, rows ...row) {
 	p.all = append(p.all, contest{title, sides, rows})
 }
 
-// ours is a side measured with our own packages.
+// ours returns a side that is measured with our own packages.
 func (p *programme) ours(name, transport string, set func(m *measure)) side {
 	m := p.base
 	m.Transport = transport
@@ -114,7 +114,7 @@ func (p *programme) ours(name, transport string, set func(m *measure)) side {
 	return side{name: name, run: func() (result, error) { return driveApart("", m) }, m: &m}
 }
 
-// each is one of ours for each transport that the RDMA targets are for.
+// each returns one of our sides for each transport of rdma.
 func (p *programme) each(set func(m *measure)) (s []side) {
 	for _, name := range rdma {
 		s = append(s, p.ours(name, name, set))
@@ -122,7 +122,7 @@ func (p *programme) each(set func(m *measure)) (s []side) {
 	return s
 }
 
-// judge compares each of them with one of theirs.
+// judge compares each side of each with one of theirs.
 func judge(metric, theirs string, q quantity, goal, floor float64) (r []row) {
 	for _, name := range rdma {
 		r = append(r, row{metric: metric, ours: name, theirs: theirs, what: q, goal: goal, floor: floor, least: q == latency})
@@ -138,8 +138,8 @@ func (t *toolbox) ucxSide(test string, size int) side {
 	return side{name: "UCX " + test, run: func() (result, error) { return t.ucx("tcp", test, size) }, why: t.missing["ucx_perftest"]}
 }
 
-// fiSides are libfabric's two providers. "tcp" is what the targets name; "net"
-// is the newer one, which later releases call tcp: it is shown and not judged.
+// fiSides returns libfabric's two providers. The targets name "tcp". The newer "net", which later
+// releases call tcp, is shown and not judged.
 func (t *toolbox) fiSides(op string, size int) []side {
 	return []side{
 		{name: "libfabric tcp " + op, run: func() (result, error) { return t.libfabric("tcp", op, size) }, why: t.missing["libfabric"]},

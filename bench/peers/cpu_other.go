@@ -2,6 +2,5 @@
 
 package main
 
-// cpuSeconds is the processor time this process has used; it is not known
-// here.
+// cpuSeconds returns 0: this system does not report processor time.
 func cpuSeconds() float64 { return 0 }

@@ -4,7 +4,7 @@ package main
 
 import "syscall"
 
-// cpuSeconds is the processor time this process has used.
+// cpuSeconds returns the processor time of this process.
 func cpuSeconds() float64 {
 	var ru syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &ru); err != nil {

@@ -20,32 +20,32 @@ import (
 	"viaduct/samehost"
 )
 
-// A measure is one thing to be measured with this project's own packages, in
-// two processes: this one initiates, a copy of it is the peer.
+// A measure describes one measurement of this project's packages in two processes: this process
+// initiates, a copy of it is the peer.
 type measure struct {
 	Transport  string        `json:"transport"` // see endpoints
 	Op         string        `json:"op"`        // see ops
 	Size       int           `json:"size"`      // bytes of a message
-	Depth      int           `json:"depth"`     // messages outstanding, of one connection
+	Depth      int           `json:"depth"`     // outstanding messages per connection
 	Bell       int           `json:"bell"`      // messages posted per doorbell
-	Footprint  int           `json:"footprint"` // bytes of buffer that messages cycle through
+	Footprint  int           `json:"footprint"` // bytes of the buffer that messages cycle through
 	Conns      int           `json:"conns"`
 	Time       time.Duration `json:"time"`
 	Congestion string        `json:"congestion"`
 	CRC        bool          `json:"crc"`
-	FPDU       int           `json:"fpdu"`  // bytes of the longest FPDU, 0 for the greatest
-	Level      string        `json:"level"` // of reliability, of a VI: delivery or reception
-	Wait       bool          `json:"wait"`  // completions are waited for, not polled
+	FPDU       int           `json:"fpdu"`  // bytes of the longest FPDU, 0 for the largest possible
+	Level      string        `json:"level"` // reliability level of a VI: delivery or reception
+	Wait       bool          `json:"wait"`  // wait for completions instead of polling
 
 	OneCPU bool `json:"one_cpu"` // both processes on one processor
-	Rings  bool `json:"rings"`   // through shared memory, or not at all
-	Alloc  bool `json:"alloc"`   // what is sent is memory of samehost.Alloc
+	Rings  bool `json:"rings"`   // through shared memory; fail without it
+	Alloc  bool `json:"alloc"`   // send from memory of samehost.Alloc
 
 	profile string
 
-	// Both sides measure the memory of idle connections, and neither may end
-	// them before the other has: the initiator waits in peerReported, the peer
-	// reports and waits in hold.
+	// Both sides measure the memory of idle connections, and neither may close them before the
+	// other has measured. The initiator waits in peerReported; the peer reports and then waits in
+	// hold.
 	peerReported, hold func()
 }
 
@@ -56,19 +56,18 @@ const (
 	opSend   = "send"   // Sends, rate
 	opStream = "stream" // bytes of a net.Conn, rate
 	opPing   = "ping"   // Send and Send back, one-way latency
-	opIdle   = "idle"   // memory of connections that do nothing
+	opIdle   = "idle"   // memory of idle connections
 	opSetup  = "setup"  // connections made and closed per second
 	opHTTP   = "http"   // HTTP requests and their answers, rate
 )
 
-// A result is what one run found. Fields that an operation does not measure
-// are 0.
+// A result holds the figures of one run. Fields that an operation does not measure are 0.
 type result struct {
 	Bytes     float64 `json:"bytes,omitempty"`
 	Seconds   float64 `json:"seconds"`
 	Messages  float64 `json:"messages"`
 	LatencyUS float64 `json:"latency_us,omitempty"` // one way, median
-	SlowUS    float64 `json:"slow_us,omitempty"`    // there and back, 99th percentile
+	SlowUS    float64 `json:"slow_us,omitempty"`    // round trip, 99th percentile
 
 	QuantilesUS []float64 `json:"quantiles_us,omitempty"` // one way, at quantiles
 
@@ -80,24 +79,21 @@ type result struct {
 	RxMemory float64 `json:"rx_memory,omitempty"`
 }
 
-// endpoint is how a transport takes part: dial in this process, serve in the
-// other.
+// endpoint is how a transport takes part: dial in this process, serve in the other.
 type endpoint interface {
-	// serve takes part as the peer: it prints what dial needs by announce,
-	// and returns when the initiator has closed its connections. mark is
-	// called when the measured part begins.
+	// serve is the peer's side. It passes the data that dial needs to announce, and returns when
+	// the initiator has closed its connections. It calls mark when the measured part begins.
 	serve(m measure, announce func(v any) error, mark func()) error
 
 	// dial connects to the peer that announced hello and measures.
 	dial(m measure, hello json.RawMessage) (result, error)
 }
 
-// settled is how long connections have done nothing when their memory is
-// measured.
+// settled is how long connections are idle before their memory is measured.
 const settled = 900 * time.Millisecond
 
-// outlast has the peer's side of a measurement go on for as long as it takes; idle
-// connections are measured, and held until the initiator has measured its own.
+// outlast keeps the peer's side running until the measurement ends. Idle connections are measured,
+// and stay open until the initiator has measured its own.
 func (m measure) outlast(wg *sync.WaitGroup, mark func()) {
 	if m.Op != opIdle {
 		wg.Wait()
@@ -108,11 +104,11 @@ func (m measure) outlast(wg *sync.WaitGroup, mark func()) {
 	m.hold()
 }
 
-// idle measures what the initiator's connections hold that do nothing.
+// idle measures the memory of the initiator's idle connections.
 func (m measure) idle(before usage) result {
 	time.Sleep(settled)
 	u := now().sub(before)
-	m.peerReported() // it measures connections that are still there
+	m.peerReported() // the peer must measure while the connections are open
 	return result{Seconds: 1, Messages: float64(m.Conns), TxMemory: u.Memory / float64(m.Conns)}
 }
 
@@ -125,8 +121,8 @@ var endpoints = map[string]endpoint{
 	"unix":  streamEndpoint{dialUnix, listenUnix},
 }
 
-// driveMain is the command line of one measurement, for tuning by hand and
-// for the harness, which runs every measurement in fresh processes.
+// driveMain runs one measurement from a command line. People use it for tuning, and the harness
+// runs every measurement by it in new processes.
 func driveMain(args []string) error {
 	var m measure
 	var peer bool
@@ -183,7 +179,7 @@ func (m *measure) fill() {
 	m.Footprint -= m.Footprint % m.Size
 }
 
-// sameHost is what a measurement of ours asks for.
+// sameHost returns the policy of a measurement.
 func (m *measure) sameHost() samehost.Policy {
 	if m.Rings {
 		return samehost.Require
@@ -191,7 +187,7 @@ func (m *measure) sameHost() samehost.Policy {
 	return samehost.Off
 }
 
-// slots is how many messages lie side by side in the footprint.
+// slots returns how many messages fit into the footprint.
 func (m *measure) slots() int { return m.Footprint / m.Size }
 
 func (m *measure) args() []string {
@@ -202,7 +198,7 @@ func (m *measure) args() []string {
 		fmt.Sprintf("-crc=%t", m.CRC), "-fpdu", fmt.Sprint(m.FPDU), "-level", m.Level,
 		fmt.Sprintf("-wait=%t", m.Wait), "-profile", m.profile,
 	}
-	// Builds from before shared memory know no flags of it.
+	// Pass the flag only if it is set, because older builds do not have it.
 	if m.Rings {
 		args = append(args, "-rings")
 	}
@@ -274,8 +270,8 @@ func drive(m measure) (result, error) {
 	return r, nil
 }
 
-// driveApart is drive in a process of its own, on one processor if the
-// measurement asks for it. program is another build of this one, "" for itself.
+// driveApart is drive in a new process, on one processor if the measurement requires it. program is
+// another build of this program, or "" for this one.
 func driveApart(program string, m measure) (result, error) {
 	m.fill()
 	if program == "" {
@@ -293,11 +289,11 @@ func driveApart(program string, m measure) (result, error) {
 	return jsonOf(output(cmd))
 }
 
-// drivePeer is the other process.
+// drivePeer runs the peer's process.
 func drivePeer(e endpoint, m measure) error {
 	over := make(chan struct{})
 	go func() {
-		// The initiator is gone, or done long ago.
+		// The initiator has ended.
 		io.Copy(io.Discard, os.Stdin)
 		close(over)
 		time.Sleep(3 * time.Second)
@@ -314,7 +310,7 @@ func drivePeer(e endpoint, m measure) error {
 	}
 	err := e.serve(m, func(v any) error { return enc.Encode(v) }, func() {
 		if m.Op == opIdle {
-			// The second mark is made when all connections are there.
+			// The second mark is made when all connections are open.
 			if u := now().sub(start); !ended && start.marked {
 				end, ended = u, true
 			}
@@ -337,7 +333,7 @@ func drivePeer(e endpoint, m measure) error {
 	return enc.Encode(end)
 }
 
-// usage is what a process has used.
+// A usage holds the resources that a process has used.
 type usage struct {
 	CPU    float64 `json:"cpu"`    // seconds
 	Allocs float64 `json:"allocs"` // heap objects
@@ -360,11 +356,11 @@ func (u usage) sub(v usage) usage {
 	return usage{CPU: u.CPU - v.CPU, Allocs: u.Allocs - v.Allocs, Memory: u.Memory - v.Memory}
 }
 
-// memoryInUse is what the runtime needs after a collection: heap, stacks and
-// its own books.
+// memoryInUse returns the memory that the runtime needs after a collection: heap, stacks and its
+// own data.
 func memoryInUse() float64 {
 	for range 3 {
-		debug.FreeOSMemory() // pools are emptied in two rounds
+		debug.FreeOSMemory() // the second round empties the pools
 	}
 	var ms runtime.MemStats
 	runtime.ReadMemStats(&ms)
@@ -385,10 +381,11 @@ func profile(prefix, suffix string) (stop func()) {
 	return func() { pprof.StopCPUProfile(); f.Close() }
 }
 
-// buffer returns n bytes at the beginning of a page, touched.
+// buffer returns n bytes at the beginning of a page. They have been written to, so the pages are
+// present.
 func buffer(n int) []byte { return fillBuffer(plainBuffer(n)) }
 
-// buffer returns what registered memory a measurement cycles through.
+// buffer returns the memory that a measurement registers and cycles through.
 func (m *measure) buffer() ([]byte, error) {
 	if !m.Alloc {
 		return buffer(m.Footprint), nil
@@ -414,8 +411,7 @@ func fillBuffer(b []byte) []byte {
 	return b
 }
 
-// A stopwatch tells when the time is up without asking the clock for every
-// message.
+// A stopwatch detects the end of a time limit without reading the clock for every message.
 type stopwatch struct {
 	start time.Time
 	limit time.Duration
@@ -424,7 +420,7 @@ type stopwatch struct {
 	used  usage
 }
 
-// watch starts a stopwatch that looks at the clock every messages messages.
+// watch starts a stopwatch that reads the clock once per the given number of messages.
 func watch(limit time.Duration, messages int) *stopwatch {
 	w := &stopwatch{limit: limit, of: max(messages, 1), used: now()}
 	w.start = time.Now()
@@ -439,17 +435,17 @@ func (w *stopwatch) up(n int) bool {
 	return w.over
 }
 
-// setupGrace is how long the peer of setups stays longer than those take.
+// setupGrace is how long the peer of setups continues after the time limit.
 const setupGrace = time.Second
 
-// setups makes one connection after the other.
+// setups makes connections one after the other, and measures their rate.
 func setups(limit time.Duration, one func() error) (result, error) {
 	n := 0
 	w := watch(limit, 1)
 	for ; !w.up(1); n++ {
 		err := one()
 		if err != nil && time.Since(w.start) > limit+setupGrace {
-			break // the machine stood still meanwhile, and the peer has left
+			break // the machine was stopped meanwhile, and the peer has ended
 		}
 		if err != nil {
 			return result{}, fmt.Errorf("connection %d: %w", n, err)
@@ -458,10 +454,10 @@ func setups(limit time.Duration, one func() error) (result, error) {
 	return w.result(n, 0), nil
 }
 
-// every is how often to look at the clock for messages of size bytes.
+// every returns after how many messages of size bytes to read the clock.
 func every(size int) int { return max(1, 256<<10/size) }
 
-// result makes a result of what was done since the start.
+// result returns the result of the messages since the start.
 func (w *stopwatch) result(messages, size int) result {
 	s := time.Since(w.start).Seconds()
 	u := now().sub(w.used)
@@ -471,8 +467,7 @@ func (w *stopwatch) result(messages, size int) result {
 	}
 }
 
-// roundTrips measures ping once per round trip and makes a result of the
-// median.
+// roundTrips measures each ping and returns a result with the median.
 func roundTrips(limit time.Duration, ping func() error) (result, error) {
 	for range 100 { // warm up
 		if err := ping(); err != nil {
@@ -485,7 +480,7 @@ func roundTrips(limit time.Duration, ping func() error) (result, error) {
 		if err := ping(); err != nil {
 			return result{}, err
 		}
-		t := time.Since(w.start) // reads one clock, as the others do; time.Now reads two
+		t := time.Since(w.start) // reads one clock, as the other programs do; time.Now reads two
 		rtt = append(rtt, t-last)
 		last = t
 	}

@@ -12,7 +12,7 @@ import (
 // iwarpEndpoint measures package iwarp.
 type iwarpEndpoint struct{}
 
-// iwarpHello is what the peer announces.
+// iwarpHello is the peer's announcement.
 type iwarpHello struct {
 	Address string `json:"address"`
 	STag    uint32 `json:"stag"`
@@ -20,8 +20,8 @@ type iwarpHello struct {
 }
 
 const (
-	// iwarpRecvs is how many receives each side keeps posted. iWARP has no
-	// flow control for Sends: after half of them the receiver says so.
+	// iwarpRecvs is how many receives each side keeps posted. iWARP has no flow control for Sends,
+	// so the receiver sends an answer after every half of them.
 	iwarpRecvs = 256
 
 	// lastLen is the length of the message that ends a stream, and of answers.
@@ -74,7 +74,7 @@ func (iwarpEndpoint) serve(m measure, announce func(any) error, mark func()) err
 		for {
 			q, err := l.Accept(ctx)
 			if err != nil {
-				return nil // the time is over
+				return nil // the time limit has passed
 			}
 			go func() { <-q.Ended(); q.Close() }()
 		}
@@ -126,13 +126,13 @@ func iwarpPostRecv(q *iwarp.QueuePair, slot func(int) iwarp.SGE, i int) error {
 	return q.PostRecv(iwarp.RecvWR{ID: uint64(i), SG: []iwarp.SGE{slot(i)}})
 }
 
-// iwarpSlots is where receive i goes.
+// iwarpSlots returns the buffer of receive i.
 func iwarpSlots(mr *iwarp.MemoryRegion, m measure) func(i int) iwarp.SGE {
 	return func(i int) iwarp.SGE { return mr.SGE(i%m.slots()*m.Size, m.Size) }
 }
 
-// iwarpAnswers is where the initiator of a stream receives: apart from what it
-// sends meanwhile.
+// iwarpAnswers returns the receive buffers of the initiator of a stream, which do not overlap its
+// send buffers.
 func iwarpAnswers(mr *iwarp.MemoryRegion, m measure) func(i int) iwarp.SGE {
 	if m.Op == opPing {
 		return iwarpSlots(mr, m)
@@ -141,8 +141,8 @@ func iwarpAnswers(mr *iwarp.MemoryRegion, m measure) func(i int) iwarp.SGE {
 	return func(int) iwarp.SGE { return iwarp.Buf(answer) }
 }
 
-// iwarpServeConn answers the last message of a stream, every message of a
-// ping-pong, and a stream of Sends now and then.
+// iwarpServeConn answers the last message of a stream, every message of a ping-pong, and a stream
+// of Sends after every half of the posted receives.
 func iwarpServeConn(q *iwarp.QueuePair, mr *iwarp.MemoryRegion, m measure) {
 	cq := q.RecvCQ()
 	reply := iwarp.SendWR{SG: []iwarp.SGE{mr.SGE(0, m.Size)}}
@@ -154,11 +154,11 @@ func iwarpServeConn(q *iwarp.QueuePair, mr *iwarp.MemoryRegion, m measure) {
 	for {
 		c, err := iwarpTake(cq, m.Wait || m.Op != opPing)
 		if err != nil || c.Err() != nil {
-			return // the initiator is gone
+			return // the initiator has ended
 		}
 		got++
 		answer := m.Op == opPing || c.Len == lastLen || m.Op == opSend && got%(iwarpRecvs/2) == 0
-		if answer && q.Post(reply) != nil { // first, the peer waits for it
+		if answer && q.Post(reply) != nil { // answer first, because the peer waits for it
 			return
 		}
 		if iwarpPostRecv(q, slot, int(c.ID)) != nil {
@@ -172,7 +172,7 @@ func iwarpServeConn(q *iwarp.QueuePair, mr *iwarp.MemoryRegion, m measure) {
 	}
 }
 
-// iwarpTake takes a completion, by polling or by waiting.
+// iwarpTake returns the next completion, by polling or by waiting.
 func iwarpTake(cq *iwarp.CompletionQueue, wait bool) (c iwarp.Completion, err error) {
 	if wait {
 		return cq.Wait(context.Background())
@@ -192,7 +192,7 @@ type iwarpConn struct {
 	m    *measure
 	wrs  []iwarp.SendWR
 	next int
-	sent int // Sends, since the last answer
+	sent int // Sends since the last answer
 	done []iwarp.Completion
 }
 
@@ -271,9 +271,8 @@ func (c *iwarpConn) prepare(h iwarpHello) {
 	}
 }
 
-// pings measures round trips. What the peer does not wait for is done while the message
-// is under way: a receive is posted for the last answer's, of which there are more, and
-// the completion of the Send is taken.
+// pings measures round trips. Work that the peer does not wait for is done while the message is in
+// flight: posting the receive of the last answer again, and reaping the completion of the Send.
 func (c *iwarpConn) pings() (result, error) {
 	used := -1 // the receive of the last answer
 	return roundTrips(c.m.Time, func() error {
@@ -297,7 +296,7 @@ func (c *iwarpConn) pings() (result, error) {
 	})
 }
 
-// post posts one doorbell's messages.
+// post posts the messages of one doorbell.
 func (c *iwarpConn) post() error {
 	if c.m.Op == opSend {
 		for c.sent+c.m.Bell > iwarpRecvs-2 {
@@ -313,7 +312,7 @@ func (c *iwarpConn) post() error {
 	return err
 }
 
-// answer takes a message of the peer.
+// answer receives a message of the peer.
 func (c *iwarpConn) answer() error {
 	a, err := c.q.RecvCQ().Wait(context.Background())
 	if err == nil {
@@ -325,7 +324,7 @@ func (c *iwarpConn) answer() error {
 	return err
 }
 
-// finish asks the peer for the answer that follows everything else.
+// finish requests the peer's last answer.
 func (c *iwarpConn) finish() error {
 	for ; c.m.Op == opSend && c.sent >= iwarpRecvs/2; c.sent -= iwarpRecvs / 2 {
 		if err := c.answer(); err != nil {
@@ -335,14 +334,14 @@ func (c *iwarpConn) finish() error {
 	if err := c.q.Post(iwarp.SendWR{SG: []iwarp.SGE{c.mr.SGE(0, lastLen)}}); err != nil {
 		return err
 	}
-	c.sent++ // it counts at the receiver too
+	c.sent++ // the receiver counts it too
 	if c.m.Op == opSend && c.sent >= iwarpRecvs/2 {
 		c.sent -= iwarpRecvs / 2
 	}
 	return c.answer()
 }
 
-// reap takes what has completed.
+// reap takes the completions that are ready.
 func (c *iwarpConn) reap(wait bool) (int, error) {
 	n := c.q.SendCQ().PollN(c.done)
 	if n == 0 && wait {

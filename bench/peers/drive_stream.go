@@ -13,7 +13,7 @@ import (
 	"viaduct/sdp"
 )
 
-// streamEndpoint measures byte streams: plain Go TCP, and what looks like it.
+// streamEndpoint measures byte streams: plain Go TCP, and other types of net.Conn.
 type streamEndpoint struct {
 	dialer func(m measure, address string) (net.Conn, error)
 	listen func(m measure) (net.Listener, error)
@@ -40,7 +40,7 @@ func tuneTCP(c net.Conn, m measure) error {
 	return sock.Tune(c, sock.Tuning{Congestion: m.Congestion})
 }
 
-// A tcpListener accepts sockets tuned as all that are compared.
+// A tcpListener accepts sockets with the same tuning as all compared programs.
 type tcpListener struct {
 	net.Listener
 	m measure
@@ -57,7 +57,7 @@ func (l tcpListener) Accept() (net.Conn, error) {
 func dialUnix(_ measure, address string) (net.Conn, error) { return net.Dial("unix", address) }
 
 func listenUnix(measure) (net.Listener, error) {
-	return net.Listen("unix", fmt.Sprintf("@viaduct-peers-%d", os.Getpid())) // abstract: no file is left
+	return net.Listen("unix", fmt.Sprintf("@viaduct-peers-%d", os.Getpid())) // abstract: leaves no file
 }
 
 func sdpOptions(m measure) sdp.Options {
@@ -157,8 +157,8 @@ func dialStreams(m measure, hello json.RawMessage, dial func(addr string) (net.C
 	if m.Op == opSetup {
 		b := make([]byte, 1)
 		return setups(m.Time, func() error {
-			// One byte there and back: as VI/TCP's, a connection counts
-			// when both sides know of it.
+			// Send one byte there and back: as for VI/TCP, a connection counts once both sides have
+			// it.
 			c, err := dial(h.Address)
 			if err != nil {
 				return err
@@ -207,8 +207,8 @@ func dialStreams(m measure, hello json.RawMessage, dial func(addr string) (net.C
 	return result{}, errUnsupported
 }
 
-// streamOut writes on all connections, each from a goroutine of its own, and
-// ends when the peer has seen the end of each.
+// streamOut writes on all connections, each from a goroutine of its own, and returns when the peer
+// has read each to its end.
 func streamOut(m measure, cs []net.Conn, b []byte) (result, error) {
 	w := watch(m.Time, 1)
 	end := w.start.Add(m.Time)

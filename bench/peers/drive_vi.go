@@ -16,11 +16,11 @@ import (
 
 // viEndpoint measures package vi.
 type viEndpoint struct {
-	// open opens a NIC which listens there, or only dials.
+	// open opens a NIC that listens at an address, or only dials if the address is empty.
 	open func(m measure, listen string) (*vi.NIC, error)
 }
 
-// viHello is what the peer announces.
+// viHello is the peer's announcement.
 type viHello struct {
 	Port   uint16           `json:"port"`
 	Remote vi.RemoteSegment `json:"remote"`
@@ -28,16 +28,15 @@ type viHello struct {
 
 const discriminator = "bench"
 
-// spareRecvs is how many receives the peer of a Send stream keeps posted on
-// each connection, besides those for the messages that are outstanding.
+// spareRecvs is how many receives the peer of a Send stream keeps posted on each connection,
+// besides the receives for outstanding messages.
 const spareRecvs = 256
 
-// pingRecvs is how many receives both sides of a ping-pong keep posted: with
-// a single one, flow control would tell of each new one by a message.
+// pingRecvs is how many receives both sides of a ping-pong keep posted: with a single one, flow
+// control would announce each new receive in a message of its own.
 const pingRecvs = 16
 
-// grace is how long a request for a connection waits for the peer to ask for
-// one.
+// grace is how long a connection request waits for a matching request of the peer.
 const grace = 5 * time.Second
 
 // openVITCP opens a NIC of VI/TCP.
@@ -168,7 +167,7 @@ func viServeConn(v *vi.VI, region *vi.Region, m measure, ds []*vi.Descriptor) {
 		}
 		last := d.Status()&vi.StatusImmediate != 0
 		answer := last || m.Op == opPing
-		if answer && v.PostSend(reply) != nil { // first, the peer waits for it
+		if answer && v.PostSend(reply) != nil { // answer first, because the peer waits for it
 			return
 		}
 		if m.Op == opPing {
@@ -187,7 +186,7 @@ func viServeConn(v *vi.VI, region *vi.Region, m measure, ds []*vi.Descriptor) {
 	}
 }
 
-// viRecv takes a receive, by polling or by waiting.
+// viRecv reaps a receive, by polling or by waiting.
 func viRecv(v *vi.VI, wait bool) (*vi.Descriptor, error) {
 	if wait {
 		return v.RecvWait(context.Background())
@@ -200,7 +199,7 @@ func viRecv(v *vi.VI, wait bool) (*vi.Descriptor, error) {
 	}
 }
 
-// viSent takes a send, by polling or by waiting.
+// viSent reaps a send, by polling or by waiting.
 func viSent(v *vi.VI, wait bool) error {
 	if wait {
 		_, err := v.SendWait(context.Background())
@@ -294,8 +293,8 @@ type viConn struct {
 	m      *measure
 	region *vi.Region
 	remote vi.RemoteSegment
-	cq     *vi.CompletionQueue // of its sends, or nil
-	ds     []*vi.Descriptor    // as many as may be outstanding
+	cq     *vi.CompletionQueue // for its sends, or nil
+	ds     []*vi.Descriptor    // as many as can be outstanding
 	next   int
 	index  int
 }
@@ -318,9 +317,8 @@ func (c *viConn) prepare() {
 	}
 }
 
-// pings measures round trips. What the peer does not wait for is done while the message
-// is under way: the receive of the last answer, of which there are more, is posted again,
-// and the send is taken.
+// pings measures round trips. Work that the peer does not wait for is done while the message is in
+// flight: posting the receive of the last answer again, and reaping the send.
 func (c *viConn) pings() (result, error) {
 	var used *vi.Descriptor // the receive of the last answer
 	return roundTrips(c.m.Time, func() error {
@@ -341,15 +339,15 @@ func (c *viConn) pings() (result, error) {
 	})
 }
 
-// post posts one doorbell's messages.
+// post posts the messages of one doorbell.
 func (c *viConn) post() error {
 	n, err := c.v.PostSends(c.ds[c.next : c.next+c.m.Bell])
 	c.next = (c.next + n) % len(c.ds)
 	return err
 }
 
-// finish sends a last message and waits for the answer to it, which comes
-// after everything before has been placed.
+// finish sends a last message and waits for the answer to it, which arrives after all earlier
+// messages were placed.
 func (c *viConn) finish() error {
 	recv := vi.NewRecv(c.region.Segment(0, c.m.Size))
 	if err := c.v.PostRecv(recv); err != nil {
@@ -362,7 +360,7 @@ func (c *viConn) finish() error {
 	return err
 }
 
-// reap takes what has completed.
+// reap takes the completions that are ready.
 func (c *viConn) reap(wait bool) (n int, err error) {
 	if wait {
 		if _, err := c.v.SendWait(context.Background()); err != nil {
@@ -416,7 +414,7 @@ func viServeSetup(nic *vi.NIC, m measure) error {
 	for {
 		req, err := nic.ConnectWait(ctx, vi.Address{Discriminator: []byte(discriminator)})
 		if err != nil {
-			return nil // the time is over
+			return nil // the time limit has passed
 		}
 		v, err := nic.CreateVI(viAttributes(m), nil, nil)
 		if err != nil {

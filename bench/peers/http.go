@@ -11,11 +11,10 @@ import (
 	"time"
 )
 
-// HTTP of the standard library over a stream: how much of what a stream is faster by is
-// left to a program.
+// HTTP of the standard library over a stream shows how much a real program gains from a faster
+// stream.
 
-// clients is how many clients of the HTTP measurements there are, each with a connection
-// that is kept.
+// clients is the number of HTTP clients, each with one persistent connection.
 const clients = 16
 
 func (p *programme) http() {
@@ -33,7 +32,7 @@ func (p *programme) http() {
 	}
 }
 
-// serveHTTP answers requests until the initiator has gone.
+// serveHTTP answers requests until the initiator has ended.
 func serveHTTP(m measure, l net.Listener) error {
 	body := buffer(m.Size)
 	gone := make(chan struct{})
@@ -52,7 +51,7 @@ func serveHTTP(m measure, l net.Listener) error {
 	return srv.Close()
 }
 
-// requests has all clients ask one thing after the other.
+// requests makes all clients send one request after the other.
 func requests(m measure, dial func() (net.Conn, error)) (result, error) {
 	client := &http.Client{Transport: &http.Transport{
 		DialContext:         func(context.Context, string, string) (net.Conn, error) { return dial() },
@@ -90,7 +89,7 @@ func requests(m measure, dial func() (net.Conn, error)) (result, error) {
 		}
 		wg.Wait()
 	}
-	all(m.Time / 8) // connections are made, pools filled
+	all(m.Time / 8) // opens connections and fills pools
 	w := watch(m.Time, 1)
 	all(m.Time)
 	flat := slices.Concat(took...)

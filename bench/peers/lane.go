@@ -2,28 +2,26 @@ package main
 
 // A lane is a connection with messages outstanding.
 type lane interface {
-	// post posts one doorbell's messages.
+	// post posts the messages of one doorbell.
 	post() error
 
-	// reap takes what has completed and says how much; with wait it waits
-	// for something.
+	// reap takes the ready completions and returns their number; with wait it waits for at least
+	// one.
 	reap(wait bool) (int, error)
 
-	// finish sends a last message and waits for the answer to it, which
-	// comes after everything before has been placed.
+	// finish sends a last message and waits for the answer to it, which arrives after all earlier
+	// messages were placed.
 	finish() error
 
 	// settle takes the completion of that last message.
 	settle() error
 }
 
-// window is how many doorbells' messages are outstanding on many connections
-// together; they take turns.
+// window is the number of outstanding doorbells on many connections together, which take turns.
 const window = 64
 
-// measured streams for a while, so that pools are filled and the congestion
-// window is open, and then in earnest. await waits for a completion on any of
-// many lanes and tells on which.
+// measured streams for a while without measuring, to fill pools and open the congestion window, and
+// then measures. await waits for a completion on any lane and returns its index.
 func measured(m measure, lanes []lane, await func() (int, error)) (result, error) {
 	run := func(m measure) (result, error) { return streamOne(m, lanes[0]) }
 	if len(lanes) > 1 {

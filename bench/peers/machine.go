@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// machine describes what we run on, without telling which machine it is.
+// machine describes the machine without identifying it.
 func machine() string {
 	cpu := "unknown processor"
 	virtual := ""
@@ -37,7 +37,7 @@ func machine() string {
 	return fmt.Sprintf("%s, %d processors%s%s, %s", cpu, runtime.NumCPU(), virtual, kernel, runtime.Version())
 }
 
-// busy returns which part of the processors' time was used during d.
+// busy returns the fraction of processor time used during d.
 func busy(d time.Duration) float64 {
 	idle0, total0 := cpuTimes()
 	time.Sleep(d)
@@ -58,7 +58,7 @@ func cpuTimes() (idle, total uint64) {
 		var n uint64
 		fmt.Sscan(f, &n)
 		if i >= 8 {
-			break // guest time is counted in user time
+			break // guest time is already in user time
 		}
 		total += n
 		if i == 3 || i == 4 {
@@ -70,11 +70,11 @@ func cpuTimes() (idle, total uint64) {
 
 // A calm waits for a quiet machine.
 type calm struct {
-	patience time.Duration // what may be spent on waiting altogether
-	loads    []float64     // what was found before each round
+	patience time.Duration // limit on the total time of waiting
+	loads    []float64     // load found before each round
 }
 
-// quiet is up to how much of the processors others may use.
+// quiet is the fraction of processor time that other programs may use.
 const quiet = 0.08
 
 func (c *calm) wait() {
@@ -88,7 +88,7 @@ func (c *calm) wait() {
 	}
 }
 
-// verdict tells whether the figures can be trusted.
+// verdict reports whether the figures can be trusted.
 func (c *calm) verdict() (text string, ok bool) {
 	noisy := 0
 	worst := 0.0

@@ -128,8 +128,8 @@ func compareMain(args []string) error {
 	return r.text(os.Stdout)
 }
 
-// record puts what was found into the results of the repository at root, and makes the tables
-// and pictures there from them.
+// record stores the figures in the results of the repository at root, and renders its tables and
+// pictures.
 func (r *report) record(root string, ps []*picture) error {
 	f, err := figures.Read(root)
 	if err != nil {
@@ -139,7 +139,7 @@ func (r *report) record(root string, ps []*picture) error {
 	return f.Write(root)
 }
 
-// render makes the tables and pictures of the repository at root from its results.
+// render renders the tables and pictures of the repository at root from its results.
 func render(root string) error {
 	if root == "" {
 		return errors.New("--render wants --record DIR")
@@ -151,9 +151,8 @@ func render(root string) error {
 	return f.Write(root)
 }
 
-// compare measures all contests: round by round, in each round contest by
-// contest and in each contest side by side, so that whatever disturbs the
-// machine for a while meets both sides of a ratio.
+// compare measures all contests in rounds. A round runs contest after contest, and in each contest
+// side after side, so that a temporary disturbance of the machine affects both sides of a ratio.
 func (r *report) compare(cs []contest, o options) {
 	end := time.Now().Add(o.limit)
 	c := calm{patience: o.patience}
@@ -177,7 +176,7 @@ func (r *report) compare(cs []contest, o options) {
 		for i, ct := range cs {
 			c.wait()
 			for k := range ct.sides {
-				// Every other round runs the other way round.
+				// Every other round runs in reverse order.
 				s := ct.sides[k]
 				if round%2 == 1 {
 					s = ct.sides[len(ct.sides)-1-k]

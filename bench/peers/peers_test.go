@@ -19,8 +19,8 @@ func TestMain(m *testing.M) {
 	testkit.Main(m)
 }
 
-// Every operation of every transport gives a figure. Memory is measured of
-// enough idle connections to tell theirs from what the runtime keeps.
+// Every operation of every transport gives a figure. Memory is measured with enough idle
+// connections to distinguish theirs from that of the runtime.
 func TestDrive(t *testing.T) {
 	for _, c := range []measure{
 		{Transport: "vitcp", Op: opWrite, Size: 64, Depth: 64, Bell: 16, Footprint: 1024},
@@ -65,7 +65,7 @@ func TestDrive(t *testing.T) {
 			c.Time = 20 * time.Millisecond
 			run := drive
 			if c.Op == opIdle {
-				run = func(m measure) (result, error) { return driveApart("", m) } // what others have left here would count
+				run = func(m measure) (result, error) { return driveApart("", m) } // because memory left by other tests would count
 			}
 			r, err := run(c)
 			if err != nil {
@@ -118,8 +118,8 @@ func TestContests(t *testing.T) {
 	}
 }
 
-// A comparison with another build has our own sides alone, each with its row, and the
-// other build's program is run for it.
+// A comparison with another build has our own sides alone, each with its row, and runs the program
+// of the other build.
 func TestBesides(t *testing.T) {
 	self, err := os.Executable()
 	if err != nil {

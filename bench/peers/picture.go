@@ -8,14 +8,14 @@ import (
 	"viaduct/internal/figures"
 )
 
-// quantiles are what is told of the distribution of round trips.
+// quantiles are the reported quantiles of round trips.
 var quantiles = []float64{0.01, 0.1, 0.5, 0.9, 0.99, 0.999, 0.9999}
 
-// A curve is one program over what a picture varies.
+// A curve is one program over the variable of a picture.
 type curve struct {
 	name  string
 	at    func(x int) side
-	alike bool // at every x: all of it is one figure
+	alike bool // the x makes no difference: all points are one figure
 }
 
 // A picture describes one drawing and its measurements: the value of each curve at each x, or the
@@ -23,17 +23,17 @@ type curve struct {
 type picture struct {
 	file   string
 	title  string
-	x, y   string // what the axes are
+	x, y   string // titles of the axes
 	xs     []int
 	tick   func(x int) string
 	what   quantity
-	scale  float64 // of what is drawn
+	scale  float64 // of the drawn values
 	curves []curve
-	dist   bool // xs are indices of quantiles, which one measurement gives all
+	dist   bool // xs are indices of quantiles, all from one measurement
 }
 
-// contest is what of a picture is measured in the same rounds: all of it, so that what
-// else the machine does meets every point alike.
+// contest returns one contest with all points of the picture, so that other load of the machine
+// affects every point equally.
 func (p *picture) contest() contest {
 	c := contest{title: p.title}
 	xs := p.xs
@@ -57,7 +57,7 @@ func (p *picture) point(v curve, x int) string {
 	return fmt.Sprint(v.name, " at ", x)
 }
 
-// chart is the drawing of what was found.
+// chart returns the drawing of the figures.
 func (p *picture) chart(got map[string]samples, caption string) figures.Chart {
 	c := figures.Chart{File: p.file, Title: p.title, X: p.x, Y: p.y, Scale: figures.Logarithmic, Caption: caption, Lines: []figures.Line{}}
 	if p.dist {
@@ -90,13 +90,13 @@ func (p *picture) chart(got map[string]samples, caption string) figures.Chart {
 	return c
 }
 
-// threeDigits rounds what a picture can't show.
+// threeDigits rounds v to the digits that a picture can show.
 func threeDigits(v float64) float64 {
 	v, _ = strconv.ParseFloat(strconv.FormatFloat(v, 'g', 3, 64), 64)
 	return v
 }
 
-// quantile is the median over the rounds of the i-th of the quantiles.
+// quantile returns the median over the rounds of the i-th quantile.
 func (s samples) quantile(i int) float64 {
 	var v []float64
 	for _, r := range s {
@@ -111,11 +111,11 @@ func (s samples) quantile(i int) float64 {
 	return (v[(len(v)-1)/2] + v[len(v)/2]) / 2
 }
 
-// pictures are those of docs/performance.md.
+// pictures returns the pictures of docs/performance.md.
 func (t *toolbox) pictures(base measure) []*picture {
 	p := &programme{toolbox: t, base: base}
 	size := func(x int) string { return shortSize(x) }
-	bulk := func(n int) func(*measure) { // as the contests have it for their sizes
+	bulk := func(n int) func(*measure) { // as in the contests for these sizes
 		depth := min(256, max(4, mib/n))
 		return writes(n, depth, max(1, depth/4), max(n, 16*kib))
 	}
@@ -126,7 +126,7 @@ func (t *toolbox) pictures(base measure) []*picture {
 	ring := func(transport string, set func(int) func(*measure)) curve {
 		return curve{ringsOf(transport), func(x int) side { return p.rings(transport, set(x)) }, false}
 	}
-	// The peers of TCP batch by themselves or not at all: no x changes them.
+	// The TCP peers batch by themselves or not at all: x does not affect them.
 	constant := func(name string, s side) curve { return curve{name, func(int) side { return s }, true} }
 	sizes := []int{64, kib, 8 * kib, 64 * kib, mib}
 	ping := func(int) func(*measure) { return pings(8) }
@@ -177,7 +177,7 @@ func shortSize(n int) string {
 	return fmt.Sprint(n)
 }
 
-// charts are the drawings of all pictures.
+// charts returns the drawings of all pictures.
 func (r *report) charts(all []*picture) (cs []figures.Chart) {
 	caption := fmt.Sprintf("%s; %s; %d rounds, medians", r.Machine, r.Date, r.Rounds)
 	for _, p := range all {

@@ -10,7 +10,7 @@ import (
 func writes(size, depth, bell, footprint int) func(*measure) {
 	return func(m *measure) {
 		m.Op, m.Size, m.Depth, m.Bell, m.Footprint = opWrite, size, depth, bell, footprint
-		m.Wait = size >= 64*kib // nothing spins for bulk
+		m.Wait = size >= 64*kib // bulk needs no polling
 	}
 }
 
@@ -30,27 +30,27 @@ func pings(size int) func(*measure) {
 	return func(m *measure) { m.Op, m.Size, m.Depth, m.Bell, m.Footprint = opPing, size, 1, 1, size }
 }
 
-// fcvi is FC-VI over an FCIP link: the same programs as vitcp's on the other
-// network mapping.
+// fcvi returns a side of FC-VI over an FCIP link: the program of vitcp on the other network
+// mapping.
 func (p *programme) fcvi(set func(m *measure)) side { return p.ours("fcvi", "fcvi", set) }
 
-// besideVITCP compares it with vitcp.
+// besideVITCP compares fcvi with vitcp.
 func besideVITCP(metric string, q quantity, goal, floor float64) row {
 	return row{metric, "fcvi", "vitcp", q, goal, floor, q == latency}
 }
 
-// reception is vitcp at Reliable Reception, whose completions wait for the
-// peer's acknowledgement.
+// reception returns a side of vitcp at Reliable Reception, whose completions wait for the peer's
+// acknowledgement.
 func (p *programme) reception(set func(m *measure)) side {
 	return p.ours("vitcp, Reliable Reception", "vitcp", func(m *measure) { set(m); m.Level = "reception" })
 }
 
-// besideDelivery compares it with vitcp at Reliable Delivery.
+// besideDelivery compares reception with vitcp at Reliable Delivery.
 func besideDelivery(metric, delivery string, q quantity) row {
 	return row{metric, "vitcp, Reliable Reception", delivery, q, 0, 0, q == latency}
 }
 
-// bulk is what bandwidth is about.
+// bulk adds the contests of bandwidth.
 func (p *programme) bulk() {
 	const tcpStream = "C TCP"
 	write := writes(mib, 4, 1, mib)
@@ -101,7 +101,8 @@ func (p *programme) bulk() {
 	}
 }
 
-// small is about how many messages one system call carries.
+// small adds the contests of message rate, which depends on how many messages one system call
+// carries.
 func (p *programme) small() {
 	var s []side
 	var rows []row
@@ -136,8 +137,9 @@ func (p *programme) small() {
 	p.add("RDMA Write, 64 B", s, rows...)
 }
 
-// waiting is a ping-pong of two programs that sleep between messages, both on
-// one processor: where a sleeper wakes decides more than the code otherwise.
+// waiting returns a ping-pong of two programs that sleep between messages. Both run on one
+// processor, because the processor on which a sleeper wakes would otherwise matter more than the
+// code.
 func (p *programme) waiting(name, transport string) side {
 	s := p.ours(name, transport, func(m *measure) { pings(8)(m); m.Wait, m.OneCPU = true, true })
 	s.why = p.missing["taskset"]
@@ -170,9 +172,9 @@ func (p *programme) latencies() {
 			row{"latency", "sdp", "Go net.Conn", latency, 1.3, 1.6, true})...)
 }
 
-// libvipl is the library for C beside the same loops in Go. Both gather what is posted
-// by sixteen: Go's by one call, the library by itself. The targets are for TCP, whose
-// system calls are what a message costs; through shared memory the way from C into Go is.
+// libvipl compares the C library with the same loops in Go. Both send sixteen posted messages
+// together: Go by one call, the library on its own. The targets are for TCP, where system calls
+// dominate the cost of a message. Through shared memory, the calls from C into Go dominate.
 func (p *programme) libvipl() {
 	p.libviplBy("libvipl", "libvipl", "vi", false)
 	p.libviplBy("libvipl, same host", "libvipl, shared memory", "vi, shared memory", true)
@@ -216,7 +218,7 @@ func (p *programme) libviplBy(title, lib, here string, rings bool) {
 	}, p.ucxSide("tag_lat", 8), beside("latency", lib, here, latency, 1.1, 1.3))
 }
 
-// scale is about many connections. Plain TCP's figures are shown beside.
+// scale adds the contests of many connections, with plain TCP's figures for comparison.
 func (p *programme) scale() {
 	all := slices.Concat(rdma, []string{"tcp"})
 	var s []side
@@ -231,7 +233,7 @@ func (p *programme) scale() {
 		s = append(s, p.ours(name, name, one), p.ours(name+", 1000 connections", name, func(m *measure) {
 			one(m)
 			m.Conns = 1000
-			m.Time *= 2 // every connection has to have its turn, and again
+			m.Time *= 2 // every connection must have two turns
 		}))
 		rows = append(rows, unjudged(name, row{"total bandwidth", name + ", 1000 connections", name, bandwidth, 0.7, 0.5, false}))
 	}
@@ -258,7 +260,7 @@ func (p *programme) scale() {
 	p.add("Connections made one after the other", s, rows...)
 }
 
-// unjudged takes the targets from a row of plain TCP: they are ours alone.
+// unjudged removes the targets from a row of plain TCP, because targets are for our own sides.
 func unjudged(name string, r row) row {
 	if name == "tcp" {
 		r.goal, r.floor = 0, 0
@@ -266,7 +268,7 @@ func unjudged(name string, r row) row {
 	return r
 }
 
-// streams is sdp beside what it stands in for, the net.Conn of plain TCP.
+// streams compares sdp with the net.Conn that it replaces, plain TCP.
 func (p *programme) streams() {
 	const tcp = "Go TCP"
 	stream := func(name, transport string, size int, crc bool) side {
@@ -291,7 +293,7 @@ func (p *programme) streams() {
 		row{"latency", "sdp", tcp, latency, 1.3, 1.6, true})
 }
 
-// orientation shows how the plain C programs do beside well-known tools.
+// orientation compares the plain C programs with well-known tools.
 func (p *programme) orientation() {
 	p.add("For orientation", []side{
 		p.cSide("C TCP", "stream", mib, 1, mib),

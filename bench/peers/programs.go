@@ -17,23 +17,22 @@ import (
 //go:embed c/*.c
 var sources embed.FS
 
-// A toolbox is the peers that could be had on this machine.
+// A toolbox holds the peers that are available on this machine.
 type toolbox struct {
 	dir        string // compiled programs
 	congestion string
 	seconds    float64
-	missing    map[string]string // name of a peer: why it is not there
+	missing    map[string]string // the reason, by name of the missing peer
 	versions   []string          // of the packages
 
-	ucxCount map[string]int // messages that take about the wanted time
+	ucxCount map[string]int // messages that take about the measuring time
 	nextPort int
 }
 
-// packages are Debian's names of what is compared with.
+// packages are the Debian packages of the peers.
 var packages = []string{"ucx-utils", "libfabric-bin", "libfabric-dev", "iperf3", "sockperf", "gcc", "libc6-dev"}
 
-// equip installs what is missing if install is set, and compiles our own
-// baselines.
+// equip installs missing packages if install is set, and compiles our own baselines.
 func equip(install bool, congestion string, seconds float64) (*toolbox, error) {
 	t := &toolbox{
 		congestion: congestion, seconds: seconds,
@@ -46,8 +45,8 @@ func equip(install bool, congestion string, seconds float64) (*toolbox, error) {
 		}
 	}
 	if install && len(want) > 0 {
-		// One by one: a package that this system lacks must not keep the
-		// others away.
+		// Install them one by one, so that a package that this system lacks does not prevent the
+		// others.
 		for _, p := range want {
 			cmd := exec.Command("apt-get", "install", "-y", "--no-install-recommends", p)
 			cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
@@ -124,8 +123,7 @@ func (t *toolbox) compile(name, out, source string, flags ...string) {
 
 var errMissing = errors.New("not available")
 
-// command returns a command whose TCP sockets use the congestion control
-// that all of them use.
+// command returns a command whose TCP sockets use the common congestion control.
 func (t *toolbox) command(name string, args ...string) *exec.Cmd {
 	cmd := exec.Command(name, args...)
 	cmd.Env = os.Environ()
@@ -220,7 +218,7 @@ func (t *toolbox) ucx(transport, test string, size int) (result, error) {
 	key := fmt.Sprint(transport, test, size)
 	n := t.ucxCount[key]
 	if n == 0 {
-		// Its tests run for a number of messages, not for a time.
+		// The tests of ucx_perftest run for a number of messages instead of a time.
 		n = max(20, min(2000, 32<<20/size))
 		r, err := t.ucxRun(transport, test, size, n)
 		if err != nil {
@@ -252,8 +250,8 @@ func (t *toolbox) ucxRun(transport, test string, size, n int) (result, error) {
 	if err != nil {
 		return result{}, err
 	}
-	// The last line: count, then latency (median, average, overall),
-	// bandwidth and rate (average, overall).
+	// The last line has the count, latency (median, average, overall), bandwidth and rate (average,
+	// overall).
 	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
 	fields := strings.Split(strings.TrimSpace(lines[len(lines)-1]), ",")
 	if len(fields) < 8 {
@@ -288,7 +286,7 @@ func waitListening(port int) error {
 	return fmt.Errorf("nothing listens on port %d", port)
 }
 
-// iperf3 measures a TCP stream with iperf3; it can't do less than a second.
+// iperf3 measures a TCP stream with iperf3; the shortest run is one second.
 func (t *toolbox) iperf3(size int) (result, error) {
 	if t.missing["iperf3"] != "" {
 		return result{}, errMissing

@@ -9,8 +9,8 @@ import (
 	"viaduct/internal/figures"
 )
 
-// TestRecord: what a run found is in the results, the table and the pictures of a repository, and
-// the rest of the page stays. A line that gave no figure is not drawn.
+// TestRecord: the figures of a run are stored in the results, the table and the pictures of a
+// repository, and the rest of the page stays unchanged. A line without a figure is not drawn.
 func TestRecord(t *testing.T) {
 	root := t.TempDir()
 	page, err := os.ReadFile("../../docs/performance.md")
@@ -26,7 +26,7 @@ func TestRecord(t *testing.T) {
 	r := &report{Machine: "a machine", Date: "2026-11-24", Rounds: 5, Samples: map[string]map[string]samples{},
 		Lines: []line{{Contest: "c", Metric: "m", Ours: "o", Value: "7 k/s", Verdict: goalMet}, {Contest: "d", Metric: "m", Verdict: "not available: cc /tmp/x:\n a | b"}}}
 	all := box.pictures(measure{})
-	missing := all[0].curves[3].name // of a program that is not there
+	missing := all[0].curves[3].name // of a program that is missing
 	for _, p := range all {
 		got := map[string]samples{}
 		for i, v := range p.curves {

@@ -15,7 +15,7 @@ import (
 // samples are the results of one side, one per round.
 type samples []result
 
-// spread returns median, least and greatest of a quantity.
+// spread returns the median, minimum and maximum of a quantity.
 func (s samples) spread(q quantity) (median, least, greatest float64) {
 	if len(s) == 0 {
 		return 0, 0, 0
@@ -25,7 +25,7 @@ func (s samples) spread(q quantity) (median, least, greatest float64) {
 	return middle(v), v[0], v[len(v)-1]
 }
 
-// values returns a quantity of each round.
+// values returns a quantity for each round.
 func (s samples) values(q quantity) []float64 {
 	v := make([]float64, len(s))
 	for i, r := range s {
@@ -34,12 +34,12 @@ func (s samples) values(q quantity) []float64 {
 	return v
 }
 
-// middle is the median of values in order.
+// middle returns the median of sorted values.
 func middle(v []float64) float64 { return (v[(len(v)-1)/2] + v[len(v)/2]) / 2 }
 
-// beside returns the median of the ratios of each round: what moves the machine from one
-// round to another moves both sides, and the median of one side alone may be of another
-// state of it than that of the other.
+// beside returns the median of the per-round ratios. The machine may change from round to round,
+// but a change affects both sides of one round. The ratio of two separate medians could compare
+// different states of the machine.
 func (s samples) beside(other samples, q quantity) float64 {
 	v, w := s.values(q), other.values(q)
 	v = v[:min(len(v), len(w))]
@@ -50,7 +50,7 @@ func (s samples) beside(other samples, q quantity) float64 {
 	return middle(v)
 }
 
-// A line is a row with what was found.
+// A line is a row with its figures.
 type line struct {
 	Contest string  `json:"contest"`
 	Metric  string  `json:"metric"`
@@ -60,7 +60,7 @@ type line struct {
 	Their   string  `json:"their_value,omitempty"`
 	Ratio   float64 `json:"ratio,omitempty"`
 	Best    float64 `json:"best,omitempty"`  // ratio of the best rounds of both
-	Range   string  `json:"range,omitempty"` // of ours, least to greatest
+	Range   string  `json:"range,omitempty"` // minimum to maximum of ours
 	Goal    string  `json:"goal,omitempty"`
 	Floor   string  `json:"floor,omitempty"`
 	Verdict string  `json:"verdict"`
@@ -74,7 +74,7 @@ const (
 	shown    = ""
 )
 
-// judge makes the line of a row.
+// judge returns the line of a row.
 func (r row) judge(title string, got map[string]samples, why map[string]string) line {
 	l := line{Contest: title, Metric: r.metric, Ours: r.ours, Theirs: r.theirs}
 	sign := map[bool]string{true: "<= ", false: ">= "}[r.least]
@@ -124,7 +124,7 @@ func (r row) judge(title string, got map[string]samples, why map[string]string) 
 	return l
 }
 
-// A report is everything one run found.
+// A report holds all results of one run.
 type report struct {
 	Date       string   `json:"date"`
 	Machine    string   `json:"machine"`
@@ -190,7 +190,7 @@ func (r *report) text(w io.Writer) error {
 	return err
 }
 
-// table is what a document has of it.
+// table returns the table for a document.
 func (r *report) table() figures.Table {
 	t := figures.Table{
 		About: []string{

@@ -2,7 +2,7 @@ package main
 
 import "slices"
 
-// rings is one of ours through shared memory.
+// rings returns one of our sides through shared memory.
 func (p *programme) rings(transport string, set func(m *measure)) side {
 	return p.ours(ringsOf(transport), transport, func(m *measure) { set(m); m.Rings = true })
 }
@@ -16,7 +16,7 @@ func (p *programme) oneCopy(transport string, set func(m *measure)) side {
 
 func oneCopyOf(transport string) string { return transport + ", one copy" }
 
-// oneCopies is oneCopy of each transport that the RDMA targets are for.
+// oneCopies is oneCopy for each transport of rdma.
 func (p *programme) oneCopies(set func(m *measure)) (s []side) {
 	for _, name := range rdma {
 		s = append(s, p.oneCopy(name, set))
@@ -24,7 +24,7 @@ func (p *programme) oneCopies(set func(m *measure)) (s []side) {
 	return s
 }
 
-// judgeOneCopy compares each of them with two copies, and with theirs.
+// judgeOneCopy compares each side of oneCopies with two copies, and with theirs.
 func judgeOneCopy(theirs string) (r []row) {
 	for _, name := range rdma {
 		r = append(r, row{"bandwidth", oneCopyOf(name), ringsOf(name), bandwidth, 0, 0, false},
@@ -33,7 +33,7 @@ func judgeOneCopy(theirs string) (r []row) {
 	return r
 }
 
-// bothPaths is rings and TCP of each transport that the RDMA targets are for.
+// bothPaths returns, for each transport of rdma, one side through shared memory and one by TCP.
 func (p *programme) bothPaths(set func(m *measure)) (s []side) {
 	for _, name := range rdma {
 		s = append(s, p.rings(name, set), p.ours(name, name, set))
@@ -41,8 +41,8 @@ func (p *programme) bothPaths(set func(m *measure)) (s []side) {
 	return s
 }
 
-// judgeRings compares each of them, through shared memory, with theirs. "" is its own
-// path by TCP.
+// judgeRings compares our sides through shared memory with theirs, or with our own side by TCP if
+// theirs is "".
 func judgeRings(metric, theirs string, q quantity, goal, floor float64) (r []row) {
 	for _, name := range rdma {
 		their := theirs
@@ -54,9 +54,9 @@ func judgeRings(metric, theirs string, q quantity, goal, floor float64) (r []row
 	return r
 }
 
-// The peers that share memory. UCX's posix and libfabric's shm both copy in and out of
-// a segment for messages; for what is long they may ask the kernel to copy from one
-// process to the other at once.
+// The peers that share memory. UCX's posix and libfabric's shm copy messages into and out of a
+// shared segment. For long messages they may let the kernel copy directly from one process to the
+// other.
 
 func (t *toolbox) ucxPosix(test string, size int) side {
 	return side{name: "UCX posix " + test, run: func() (result, error) { return t.ucx("posix", test, size) }, why: t.missing["ucx_perftest"]}
@@ -66,7 +66,7 @@ func (t *toolbox) fiShm(op string, size int) side {
 	return side{name: "libfabric shm " + op, run: func() (result, error) { return t.libfabric("shm", op, size) }, why: t.missing["libfabric"]}
 }
 
-// sameHost is what two processes of one host get from shared memory.
+// sameHost adds the contests of two processes of one host over shared memory.
 func (p *programme) sameHost() {
 	ping := pings(8)
 	p.add("Same host, latency one way, 8 B, polling",
