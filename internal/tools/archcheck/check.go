@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// A pkg is what go list says about one package of the module.
+// A pkg is one package of the module, as go list prints it.
 type pkg struct {
 	ImportPath   string
 	Imports      []string
@@ -34,7 +34,7 @@ func (c *checker) offend(from, to, why string) {
 	c.offences = append(c.offences, fmt.Sprintf("%s -> %s: %s", from, to, why))
 }
 
-// path is the import path below the module; ok is false for other modules.
+// path returns the import path relative to the module; ok is false for other modules.
 func (c *checker) path(importPath string) (path string, ok bool) {
 	if importPath == c.module {
 		return ".", true
@@ -94,7 +94,7 @@ func (c *checker) ours(at string, r *rule, to string) {
 	t := ruleFor(to)
 	switch {
 	case t == nil:
-		return // reported where it stands
+		return // reported at its own import
 	case t.kind == root:
 		if r.kind != root || top(at) != top(to) {
 			c.offend(at, to, "a program is not to be imported")
@@ -114,9 +114,9 @@ func (c *checker) ours(at string, r *rule, to string) {
 	}
 }
 
-// testArrow judges one import of a test. A test may do what its package may,
-// and use the test kit and its own package. One that is not a tool's may use any codec and any
-// internal package too.
+// testArrow judges one import of a test. A test may do what its package may, and use the test kit
+// and its own package. Tests of packages other than tools may also use any codec and any internal
+// package.
 func (c *checker) testArrow(at string, r *rule, importPath string) {
 	to, ours := c.path(importPath)
 	switch {
@@ -144,7 +144,7 @@ func ruleFor(path string) *rule {
 	return best
 }
 
-// narrower reports whether r is the better rule for a package that fits both.
+// narrower reports whether r is the more specific rule of two that apply to a package.
 func (r *rule) narrower(than *rule) bool {
 	a, below := strings.CutSuffix(r.place, "/...")
 	b, _ := strings.CutSuffix(than.place, "/...")
@@ -173,8 +173,8 @@ func within(importPath string, paths []string) bool {
 	return slices.ContainsFunc(paths, func(p string) bool { return fits(importPath, p+"/...") })
 }
 
-// isStandard tells the standard library by its import paths: their first
-// element has no dot.
+// isStandard reports whether an import path belongs to the standard library: its first element has
+// no dot.
 func isStandard(importPath string) bool {
 	first, _, _ := strings.Cut(importPath, "/")
 	return !strings.Contains(first, ".")

@@ -8,7 +8,7 @@ import (
 func TestArrows(t *testing.T) {
 	for _, tc := range []struct {
 		from, to string
-		why      string // part of the offence; empty if the arrow is right
+		why      string // part of the offence; empty if the arrow is allowed
 	}{
 		// codecs
 		{"internal/wire/mpa", "encoding/binary", ""},
@@ -139,8 +139,8 @@ func TestTestArrows(t *testing.T) {
 	}
 }
 
-// TestExamples: what an example needs is open to the tests outside of a package
-// and to nothing else of it.
+// TestExamples: only the external tests of a package may import the packages that its examples
+// need.
 func TestExamples(t *testing.T) {
 	for at, paths := range inExamples {
 		for _, to := range paths {
@@ -168,8 +168,8 @@ func TestSameOffenceOnce(t *testing.T) {
 	}
 }
 
-// Each rule has a place of its own, and the tree has a package there: one that
-// has gone takes its rule with it.
+// TestRules: each rule has its own place, and the tree has a package there, so that the rule of a
+// removed package is removed too.
 func TestRules(t *testing.T) {
 	t.Chdir("../../..")
 	pkgs, err := list("linux")
@@ -190,7 +190,7 @@ func TestRules(t *testing.T) {
 			t.Errorf("two rules for %s", r.place)
 		}
 		seen[r.place] = true
-		if !used[r.place] && r.place != "capi/..." { // whose packages need a tag, and a C compiler
+		if !used[r.place] && r.place != "capi/..." { // capi needs a build tag and a C compiler
 			t.Errorf("no package for the rule of %s", r.place)
 		}
 	}

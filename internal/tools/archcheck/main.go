@@ -61,7 +61,7 @@ func list(goos string) ([]pkg, error) {
 	}
 }
 
-// explain adds what a failed command wrote to standard error.
+// explain adds the standard error of a failed command to its error.
 func explain(err error) error {
 	var exit *exec.ExitError
 	if errors.As(err, &exit) && len(exit.Stderr) > 0 {

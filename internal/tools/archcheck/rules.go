@@ -1,10 +1,9 @@
 package main
 
-// A rule says what the packages in one place may import. Places and arrows are
-// paths below the module; "vi" stands for that package, "vi/..." for it and
-// everything below it. "internal/..." among the imports means the packages of
-// the kind internal alone: an engine, a core or a codec below internal is
-// imported where its own name stands.
+// A rule lists the allowed imports of the packages in one place. Places and arrows are paths
+// relative to the module; "vi" stands for that package, "vi/..." for it and everything below it.
+// "internal/..." among the imports means the packages of the kind internal alone: an engine, a core
+// or a codec below internal must be listed by its own name.
 type rule struct {
 	place   string
 	imports []string // packages of this module
@@ -27,9 +26,8 @@ const (
 	docs     // the front page
 )
 
-// rules is the picture. The longest place that fits a package is its rule; a
-// package that fits none is an offence of its own, so that the picture keeps
-// up with the tree.
+// rules is the picture. The rule of a package is the one with the longest matching place. A package
+// without a rule is an offence, so that the picture stays complete.
 var rules = []rule{
 	{".", nil, docs},
 
@@ -64,7 +62,7 @@ var rules = []rule{
 	{"internal/rocecm", []string{"internal/wire/ib"}, core},
 	{"internal/nvmecore", []string{"internal/wire/nvmewire"}, core},
 
-	{"samehost", []string{"internal/shm"}, internal}, // words that the protocols share with internal/sock, and memory
+	{"samehost", []string{"internal/shm"}, internal}, // types that the protocols share with internal/sock, and Alloc
 	{"internal/sock", []string{"samehost", "internal/..."}, internal},
 	{"internal/fault", nil, internal},
 	{"internal/wire/sdpwire", []string{"internal/fault"}, codec},
@@ -84,8 +82,8 @@ var rules = []rule{
 	{"internal/replay", []string{"iwarp", "internal/wire/mpa", "internal/wire/ddp", "internal/wire/rdmap"}, testOnly},
 }
 
-// notInCodecs are the parts of the standard library that a codec and a core
-// have no business with: they mean input, output or sharing.
+// notInCodecs are the packages of the standard library that a codec or a core must not import,
+// because they do input or output, or share state.
 var notInCodecs = map[string]bool{
 	"context":     true,
 	"net":         true,
@@ -100,11 +98,11 @@ var notInCodecs = map[string]bool{
 	"unsafe":      true,
 }
 
-// A library package, which is all but programs and tools, imports the standard
-// library and these modules.
+// inLibraries are the modules that a library package may import besides the standard library. Every
+// package except programs and tools is a library package.
 var inLibraries = []string{"golang.org/x/sys"}
 
-// Tests of library packages may import these modules as well.
+// inTests are further modules that tests of library packages may import.
 var inTests = []string{
 	"github.com/google/go-cmp",
 	"go.uber.org/goleak",
@@ -112,9 +110,8 @@ var inTests = []string{
 	"pgregory.net/rapid",
 }
 
-// Examples show a package as a program uses it, and a program needs what the
-// package itself must not know: the tests outside of these packages may import
-// that too.
+// inExamples are further imports of the external tests of a package. Their examples show the
+// package in a program, which needs packages that the package itself must not import.
 var inExamples = map[string][]string{
 	"vi":       {"vitcp"},
 	"samehost": {"iwarp"},

@@ -12,8 +12,8 @@ import (
 	"viaduct/internal/tools/register"
 )
 
-// tree writes a module with small matrices of every document, rows 1 to 4 of
-// sections 1 and 2.3 each, and the given files; it returns its root.
+// tree writes a module with the given files and a small matrix for every document, with rows 1 to 4
+// of sections 1 and 2.3. It returns the root.
 func tree(t *testing.T, files map[string]string) string {
 	t.Helper()
 	root := t.TempDir()
@@ -72,7 +72,7 @@ func TestTags(t *testing.T) {
 	for _, tc := range []struct {
 		comment string
 		rows    []string // cited
-		problem string   // part of the one complaint
+		problem string   // part of the only complaint
 	}{
 		{"nothing [here] or [T any] or [RFC 5044]", nil, ""},
 		{"one [MPA-1-2].", []string{"MPA-1-2"}, ""},
@@ -383,9 +383,9 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// TestModule lays the tool on this module: its matrices have to be readable.
-// That every citation resolves is for the command to say, where the whole
-// list is more use than the first failure.
+// TestModule runs the tool on this module: its matrices must be readable. The command checks that
+// every citation resolves, because its complete list is more useful than the first failure of a
+// test.
 func TestModule(t *testing.T) {
 	root, err := register.ModuleRoot()
 	if err != nil {
@@ -410,8 +410,8 @@ func TestModule(t *testing.T) {
 	}
 }
 
-// TestDocTags: a citation in what go doc shows of a package is a problem, and
-// none where it does not show it.
+// TestDocTags: a citation in a comment that go doc shows is a problem, in any other comment it is
+// not.
 func TestDocTags(t *testing.T) {
 	const good = `// Package p is one.
 package p

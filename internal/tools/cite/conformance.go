@@ -12,7 +12,7 @@ import (
 	"viaduct/internal/tools/register"
 )
 
-// The generated pages, from the root of the module.
+// Paths of the generated pages, relative to the root of the module.
 const (
 	indexPage = "docs/conformance.md"
 	pagesDir  = "docs/conformance"
@@ -97,8 +97,8 @@ func render(d *register.Document, b *bytes.Buffer) {
 	}
 }
 
-// links lists places as links to their files with the names of what stands
-// there, file by file. Lines are left out on purpose: they move too often.
+// links lists places as links to their files with the names of the declarations, file by file. It
+// omits line numbers, because they change too often.
 func links(ps []register.Place) string {
 	byFile := make(map[string][]string)
 	var files []string
@@ -123,7 +123,7 @@ func links(ps []register.Place) string {
 	return strings.Join(out, ", ")
 }
 
-// anchor is the fragment a heading gets when it is rendered.
+// anchor returns the fragment that a rendered heading gets.
 func anchor(title string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
@@ -153,7 +153,7 @@ func writePages(g *register.Register, root string) error {
 	return nil
 }
 
-// stale returns the pages that differ from what is on disk under root.
+// stale returns the pages that differ from the files under root.
 func stale(g *register.Register, root string) (names []string) {
 	for name, b := range pages(g) {
 		got, err := os.ReadFile(filepath.Join(root, filepath.FromSlash(name)))

@@ -1,8 +1,7 @@
 // Cite ties the code to the requirement matrices of docs/requirements.
 //
-// It reads every citation in the Go files of the module, checks that each one
-// names a row or a recorded decision that exists, and reports the rows that no
-// code keeps and the rows that no test guards:
+// It reads every citation in the Go files of the module, checks that each one names a row or a
+// recorded decision that exists, and reports rows without code and rows without a test:
 //
 //	go run ./internal/tools/cite              # the rows still open
 //	go run ./internal/tools/cite -only MPA    # those of one document
@@ -22,33 +21,28 @@
 //	[D-40]                     a recorded decision
 //	[SDP 9.5.1]                a section; only its key is checked
 //
-// The comments that go doc shows of the packages at the top of the module have
-// none, which -check looks after. There a tag stands behind the first line of a
-// function or struct; in a list at the end of a group or struct, as
-// "// Port [SDP-7.4-1], MessageLen [SDP-7.3-1]."; or above the comment, apart from
-// it by an empty line.
+// Comments of the public packages that go doc shows have no citations, and -check refuses them. In
+// those packages a tag stands after the first line of a function or struct; in a list at the end of
+// a group or struct, as "// Port [SDP-7.4-1], MessageLen [SDP-7.3-1]."; or above the comment,
+// separated from it by an empty line.
 //
-// In test files also tags in strings, as t.Errorf("[SDP-12.4-3] ..."), and the
-// first words of a string, so that names of subtests count:
-// t.Run("SDP-12.4-3", ...).
+// In test files, tags in strings count too, as in t.Errorf("[SDP-12.4-3] ..."), and so do the first
+// words of a string, so that names of subtests count: t.Run("SDP-12.4-3", ...).
 //
-// A citation in a file whose name ends in _test.go, in a package of a test suite
-// (its directory ends in "test", as vitest), or anywhere under interop, counts
-// as a test; any other as code. What tests put in place of a real thing is
-// neither: packages below a test suite, packages named like msgfake, and
-// testkit. Directories called testdata, and the tools, are not read.
+// A citation in a file whose name ends in _test.go, in a package of a test suite (its directory
+// ends in "test", as vitest), or anywhere under interop, counts as a test; any other as code. A
+// citation in a fake counts as neither. Fakes are packages below a test suite, packages named like
+// msgfake, and testkit. The tool does not read directories called testdata, nor the tools.
 //
-// A row needs no test if docs/requirements/exceptions.md has a line for it that
-// begins with "untested", and neither code nor test if that begins with "n/a" or
-// "deviates", or if the matrix itself marks it "n/a:". Rows that deviate from
-// their words are counted apart from those that are kept.
+// A row needs no test if docs/requirements/exceptions.md has a line for it that begins with
+// "untested". It needs neither code nor test if the line begins with "n/a" or "deviates", or if the
+// matrix itself marks it "n/a:". Deviating rows are counted separately from kept ones.
 //
 // Tests in C, files below a directory test, cite in comments.
 //
-// A citation in a test file belongs at the test that fails, or at a case of its
-// table. With -helpers the tool lists those that stand at other functions.
+// A citation in a test file belongs at the test that fails, or at a case of its table. With
+// -helpers the tool lists the citations at other functions.
 //
-// The exit status is 1 if a citation or an exception names nothing, or if
-// -check finds a stale page or a tag in documentation; rows that are merely open
-// do not change it.
+// The exit status is 1 if a citation or an exception names no row, or if -check finds a stale page
+// or a tag in documentation; open rows alone do not change it.
 package main

@@ -16,8 +16,8 @@ import (
 
 var docTag = regexp.MustCompile(`\[([A-Z][A-Z0-9]*)[- ][A-Z0-9][^\[\]]*\]`)
 
-// docTags returns the citations that go doc would show: those in the
-// documentation of what the packages at the top of the module export.
+// docTags returns the citations that go doc would show: those in the documentation of exported
+// names of the public packages.
 func docTags(g *register.Register, root string) (problems []string, err error) {
 	dirs, err := os.ReadDir(root)
 	if err != nil {
@@ -43,7 +43,7 @@ func docTags(g *register.Register, root string) (problems []string, err error) {
 		if len(parsed) == 0 || parsed[0].Name.Name == "main" {
 			continue
 		}
-		// As go doc does it: what is not exported is gone, with its comments.
+		// Like go doc, this drops unexported names with their comments.
 		p, err := doc.NewFromFiles(fset, parsed, d.Name())
 		if err != nil {
 			return nil, err
@@ -61,7 +61,7 @@ func docTags(g *register.Register, root string) (problems []string, err error) {
 	return problems, nil
 }
 
-// A comment is documentation, and where it is, or what it is of.
+// A comment is the text of a documentation comment with its position, or that of its declaration.
 type comment struct {
 	text string
 	at   token.Pos
@@ -70,7 +70,8 @@ type comment struct {
 // shown returns the documentation of a package, one of whose files is first.
 func shown(p *doc.Package, first *ast.File) []comment {
 	out := []comment{{p.Doc, first.Pos()}}
-	// What p has taken from the declarations; fields and values keep theirs.
+	// Take the comments that doc.New has moved out of the declarations. Those of fields and values
+	// stay in the syntax tree.
 	add := func(text string, d ast.Node) { out = append(out, comment{text, d.Pos()}) }
 	decl := func(text string, d ast.Node) {
 		add(text, d)

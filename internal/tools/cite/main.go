@@ -83,8 +83,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	return 0
 }
 
-// filter returns a filter for the keys in the list only; an empty list lets
-// everything pass.
+// filter returns a filter that accepts the keys in the list; an empty list accepts every key.
 func filter(g *register.Register, only string) (func(string) bool, error) {
 	if only == "" {
 		return func(string) bool { return true }, nil

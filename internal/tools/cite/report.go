@@ -11,8 +11,8 @@ import (
 	"viaduct/internal/tools/register"
 )
 
-// counts are the figures of one document. Every row is in exactly one of the
-// five behind rows.
+// counts are the figures of one document. Every row is in exactly one of the five fields after
+// rows.
 type counts struct {
 	rows, kept, deviates, excepted, untested, open int
 }
@@ -45,8 +45,8 @@ func (c *counts) add(o counts) {
 	c.open += o.open
 }
 
-// sourcesOf counts the rows of each source, most first, as "2 standard, 1
-// assigned"; it is empty for a document whose matrix does not say.
+// sourcesOf counts the rows of each source, most frequent first, as "2 standard, 1 assigned". It
+// returns "" if the matrix of the document has no sources.
 func sourcesOf(d *register.Document) string {
 	n := make(map[string]int)
 	for _, r := range d.Rows {
@@ -63,8 +63,7 @@ func sourcesOf(d *register.Document) string {
 	return strings.Join(names, ", ")
 }
 
-// printSummary prints one line per document, and the sources of its rows where the
-// matrix tells them.
+// printSummary prints one line per document, with the sources of its rows if the matrix has them.
 func printSummary(g *register.Register, w io.Writer, wanted func(string) bool) {
 	fmt.Fprintf(w, "%-36s %5s %6s %9s %9s %9s %6s\n", "document", "rows", "kept", "deviates", "excepted", "untested", "open")
 	line := func(title string, c counts) {

@@ -14,7 +14,7 @@ import (
 	"strings"
 )
 
-// A comment is the text of a comment of a public package, and where it stands.
+// A comment is the text and position of a comment of a public package.
 type comment struct {
 	at    string // file:line
 	text  string
@@ -76,7 +76,7 @@ func isShown(f *ast.File, c *ast.CommentGroup) bool {
 	})
 }
 
-// isExported reports whether the type of a receiver is.
+// isExported reports whether the type of a receiver is exported.
 func isExported(e ast.Expr) bool {
 	if p, ok := e.(*ast.StarExpr); ok {
 		e = p.X
@@ -88,21 +88,21 @@ func isExported(e ast.Expr) bool {
 var (
 	// docLink is [Name], [Name.Member], [pkg.Name] or [pkg.Name.Member].
 	docLink = regexp.MustCompile(`\[\*?((?:[a-z]\w*\.)?[A-Z]\w*(?:\.[A-Z]\w*)?)\]`)
-	// dotted is what reads like a name in prose: Type.Member, pkg.Name, pkg.Type.Member.
+	// dotted matches a name in prose: Type.Member, pkg.Name, pkg.Type.Member.
 	dotted = regexp.MustCompile(`\b(?:[a-z]\w*\.)?[A-Z]\w*(?:\.[A-Z]\w*)?\b`)
-	// fileName is a name of a file, which looks like one of Go.
+	// fileName matches the name of a file, which dotted would take for a Go name.
 	fileName = regexp.MustCompile(`[\w/]+\.(?:md|txt|go|toml)\b`)
 )
 
-// A glossary resolves the names that comments of a package speak.
+// A glossary resolves the names in the comments of a package.
 type glossary struct {
 	pkg      *types.Package
 	public   map[string]*types.Package // by name
 	internal []string                  // names of the internal packages that pkg imports
 }
 
-// faults returns what is wrong with the names in a comment: links that lead nowhere, members
-// that a type does not have, and, where go doc shows them, names of internal packages.
+// faults returns the faults of the names in a comment: links without a target, members that a type
+// does not have, and, in comments that go doc shows, names of internal packages.
 func (g *glossary) faults(c comment) (found []string) {
 	text := fileName.ReplaceAllString(c.text, "")
 	for _, m := range docLink.FindAllStringSubmatch(text, -1) {
@@ -127,13 +127,13 @@ func (g *glossary) faults(c comment) (found []string) {
 	return found
 }
 
-// known reports whether the package, or the public one that name begins with, has it. sure
-// is false if name speaks of another package.
+// known reports whether name exists in the package, or in the public package that it begins with.
+// sure is false if name belongs to another package.
 func (g *glossary) known(name string) (known, sure bool) {
 	parts := strings.Split(name, ".")
 	pkg := g.pkg
 	if token.IsExported(parts[0]) {
-		// A name of the own package.
+		// The name belongs to this package.
 	} else if pkg = g.public[parts[0]]; pkg == nil {
 		return false, false
 	} else {

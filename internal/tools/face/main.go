@@ -1,9 +1,9 @@
-// Command face prints what a public package exports, and each exported name
-// whose type mentions an internal package of this module, be it by an alias: a program
-// outside can't look such a type up. It also finds comments that name what does not exist,
-// or what is internal, and counts the names:
-// functions, types, methods (those of interfaces too), constants and variables, without
-// the fields of structs. An alias is one name.
+// Command face prints the exported names of the public packages. It finds three faults: an exported
+// name whose type mentions an internal package of this module, even by an alias, because a program
+// outside can't look that type up; a comment that names something that does not exist; and a
+// comment that names something internal. It also counts the names: functions, types, methods
+// (including those of interfaces), constants and variables, without the fields of structs. An alias
+// is one name.
 //
 //	go run ./internal/tools/face          # the exported names that mention internal types
 //	go run ./internal/tools/face -all     # every exported name
@@ -31,13 +31,11 @@ import (
 	"strings"
 )
 
-// public are the packages whose face a program outside uses. A test finds those
-// that are missing.
+// public are the packages that programs outside the module use. A test finds missing ones.
 var public = []string{"vi", "vitcp", "fcvi", "iwarp", "sdp", "portmap", "samehost", "registry", "debug", "roce", "nvme"}
 
-// limit is how many names the public packages may export together. Each is one to
-// learn and to keep: what a program that uses the protocol does not need is
-// unexported, or moved below internal.
+// limit is the number of names that the public packages may export together, because each must be
+// learned and kept. A name that no program needs is unexported, or moved below internal.
 const limit = 805
 
 const module = "viaduct"
@@ -121,7 +119,7 @@ func within(total int) error {
 	return nil
 }
 
-// count prints how many names each package exports, and returns how many all do.
+// count prints how many names each package exports, and returns the sum.
 func count(w io.Writer, names []name) (total int) {
 	n := map[string]int{}
 	for _, x := range names {
@@ -138,7 +136,7 @@ func count(w io.Writer, names []name) (total int) {
 	return total
 }
 
-// compare returns what is in now and not in known, and the other way round.
+// compare returns the names that are only in now, and those that are only in known.
 func compare(known, now []string) (fresh, gone []string) {
 	for _, o := range now {
 		if !slices.Contains(known, o) {
@@ -156,8 +154,8 @@ func compare(known, now []string) (fresh, gone []string) {
 // A name is an exported identifier, method or field of a public package.
 type name struct {
 	path     string   // vi.Provider.Open
-	member   bool     // a field of a struct, or what an alias has from its type: not counted
-	internal []string // types of internal packages that its type mentions
+	member   bool     // a field of a struct, or a member that an alias gets from its type: not counted
+	internal []string // types of internal packages in its type
 }
 
 func (n name) String() string {
@@ -207,8 +205,8 @@ func load(root string) (pkgs []*types.Package, err error) {
 	return pkgs, nil
 }
 
-// face lists the exported names of a package with the internal types that they
-// mention, in the order of the alphabet.
+// face lists the exported names of a package with the internal types that they mention, in
+// alphabetical order.
 func face(pkg *types.Package) (names []name) {
 	add := func(path string, t types.Type, member bool) {
 		m := mentions{seen: map[types.Type]bool{}}
@@ -262,8 +260,7 @@ func face(pkg *types.Package) (names []name) {
 	return names
 }
 
-// mentions collects the internal types in a type as it is written: it does not
-// look into types that have a name.
+// mentions collects the internal types in a type expression. It does not look into named types.
 type mentions struct {
 	found []string
 	seen  map[types.Type]bool
@@ -276,7 +273,7 @@ func (m *mentions) walk(t types.Type) {
 	m.seen[t] = true
 	switch t := t.(type) {
 	case *types.Alias:
-		// An alias of a public package is found where it is declared.
+		// An alias of a public package is reported at its declaration.
 		if o := t.Obj(); o.Pkg() == nil || isInternal(o.Pkg().Path()) {
 			m.walk(types.Unalias(t))
 		}

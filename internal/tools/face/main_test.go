@@ -13,8 +13,8 @@ import (
 	"testing"
 )
 
-// TestFace: no public package has come to export more names of internal types
-// than known.txt lists, and all together do not export more names than the limit.
+// TestFace: the public packages export no name with an internal type that is not in known.txt, and
+// together no more names than the limit.
 func TestFace(t *testing.T) {
 	var out bytes.Buffer
 	err := run(&out, false, true, false)
@@ -46,8 +46,8 @@ func TestPublic(t *testing.T) {
 	}
 }
 
-// TestCount: each exported name counts once, fields and what is behind an alias do
-// not, and one more than the limit is refused.
+// TestCount: each exported name counts once. Fields and the members of an alias do not count. One
+// name more than the limit is refused.
 func TestCount(t *testing.T) {
 	pkg, err := check(fakeImporter{importer.Default()}, "viaduct/vi", `package vi
 import "viaduct/internal/secret"
@@ -103,8 +103,8 @@ func check(im types.Importer, path, src string) (*types.Package, error) {
 	return c.Check(path, fset, []*ast.File{f}, nil)
 }
 
-// TestMentions: an internal type is found wherever a name speaks it, also where a public
-// alias would name it, in the alias itself, and not inside a named type.
+// TestMentions: an internal type is found wherever a type expression has it, in an alias and where
+// a public alias exists, but not inside a named type.
 func TestMentions(t *testing.T) {
 	pkg, err := check(fakeImporter{importer.Default()}, "viaduct/pub", `package pub
 import "viaduct/internal/secret"
@@ -143,8 +143,8 @@ func TestCompare(t *testing.T) {
 	}
 }
 
-// TestDocFaults: a comment may name what the public packages have, and nothing that was
-// removed or that is internal.
+// TestDocFaults: a comment may name exported names of the public packages, but no removed or
+// internal ones.
 func TestDocFaults(t *testing.T) {
 	other, err := check(fakeImporter{importer.Default()}, "viaduct/other", `package other
 type Server struct { Addr string }

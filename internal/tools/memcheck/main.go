@@ -1,24 +1,21 @@
-// Memcheck runs a program that uses libvipl under valgrind and reports the errors that are
-// the C code's:
+// Memcheck runs a program that uses libvipl under valgrind and reports the errors of the C code:
 //
 //	go run ./internal/tools/memcheck [-v] PROGRAM ARGS...
 //
-// Half of the library is Go, whose runtime reads memory that was not written, on purpose:
-// it copies stacks that grow, reuses stacks of goroutines that ended, and hands system
-// calls what lies there. Valgrind knows nothing of it and reports it. Suppressions by
-// the name of a function or of a system call would hide the same mistake of C code with it.
-// So none are used. An error is left out only if
+// Half of the library is Go, whose runtime reads uninitialised memory on purpose: it copies growing
+// stacks, reuses stacks of ended goroutines, and passes such memory to system calls. Valgrind
+// reports all of that. Suppressing it by the name of a function or of a system call would also hide
+// the same mistake of C code, so no suppressions are used. An error is left out only if
 //
-//   - it was found in the Go half, which means that the innermost function of its first
-//     stack is Go's, and
-//   - no stack of it names C code that is ours, the library's or the program's: neither the
-//     stack of the error itself, nor that of where its memory was allocated or freed, nor of
-//     where a value without contents came from.
+//   - it was found in the Go half, which means that the innermost function of its first stack is
+//     Go's, and
+//   - no stack of it names our C code, of the library or the program: neither the stack of the
+//     error itself, nor the stack where its memory was allocated or freed, nor the stack where an
+//     uninitialised value came from.
 //
-// An uninitialised byte of the program that reaches a system call of the Go half is
-// reported therefore, as is memory that the program has freed and the Go half reads. What is
-// left out is counted by what was found and, for a system call, by its argument; -v lists
-// the functions that it was found in.
+// So the report includes an uninitialised byte of the program that reaches a system call of the Go
+// half, and freed memory of the program that the Go half reads. Omitted errors are counted by their
+// kind and, for a system call, by its argument; -v lists the functions in which they were found.
 //
 // The exit status is 9 if something is reported, else that of the program.
 package main
@@ -52,7 +49,7 @@ func main() {
 	os.Exit(status)
 }
 
-// reported is the exit status if valgrind has found something.
+// reported is the exit status if valgrind reports an error.
 const reported = 9
 
 func run(args []string, verbose bool) (status int, err error) {
@@ -69,15 +66,15 @@ func run(args []string, verbose bool) (status int, err error) {
 		"--max-stackframe=20000000", "--child-silent-after-fork=yes", "--fair-sched=yes",
 	}, args...)...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	// Valgrind tells the program that the processor has RDTSCP also where it has not, as in
-	// some virtual machines, and ends the program at the instruction there.
+	// Valgrind always reports that the processor has RDTSCP. On a processor without it, as in some
+	// virtual machines, it ends the program at the instruction.
 	cmd.Env = append(os.Environ(), "GODEBUG="+strings.TrimPrefix(os.Getenv("GODEBUG")+",cpu.rdtscp=off", ","))
 	if err := cmd.Run(); err != nil {
 		var exit *exec.ExitError
 		if !errors.As(err, &exit) {
 			return 0, err
 		}
-		status = max(exit.ExitCode(), 1) // -1: by a signal
+		status = max(exit.ExitCode(), 1) // -1: ended by a signal
 	}
 	f, err := os.Open(file)
 	if err != nil {
@@ -98,7 +95,7 @@ func run(args []string, verbose bool) (status int, err error) {
 	return status, nil
 }
 
-// A frame is one of a stack.
+// A frame is one function of a stack.
 type frame struct {
 	Object   string `xml:"obj"`
 	Function string `xml:"fn"`
@@ -111,7 +108,7 @@ type stack struct {
 	Frames []frame `xml:"frame"`
 }
 
-// A problem is an error as valgrind tells it.
+// A problem is an error that valgrind reports.
 type problem struct {
 	Kind   string   `xml:"kind"`
 	What   string   `xml:"what"`
@@ -121,10 +118,10 @@ type problem struct {
 	XAbout []string `xml:"xauxwhat>text"`
 }
 
-// leftOut counts what is not reported.
-type leftOut map[string]map[string]int // by what, then by function
+// leftOut counts the omitted errors.
+type leftOut map[string]map[string]int // by kind, then by function
 
-// read sorts the errors of a report.
+// read divides the errors of a report into reported and omitted ones.
 func read(r io.Reader) (found []problem, left leftOut, err error) {
 	left = make(leftOut)
 	d := xml.NewDecoder(r)
@@ -134,7 +131,7 @@ func read(r io.Reader) (found []problem, left leftOut, err error) {
 		if err == io.EOF && ended {
 			return found, left, nil
 		}
-		if err != nil { // a report that breaks off says nothing about the rest
+		if err != nil { // a truncated report proves nothing
 			return nil, nil, err
 		}
 		switch t := t.(type) {
@@ -148,7 +145,7 @@ func read(r io.Reader) (found []problem, left leftOut, err error) {
 			}
 			p.base()
 			switch {
-			case strings.HasPrefix(p.Kind, "Leak_"): // XML has them whatever is asked for; they are not looked for here
+			case strings.HasPrefix(p.Kind, "Leak_"): // valgrind always prints leaks in XML, and this tool does not search for them
 			case p.ours() || !p.inGo():
 				found = append(found, p)
 			default:
@@ -163,9 +160,9 @@ func read(r io.Reader) (found []problem, left leftOut, err error) {
 // library is the name of the object that has both halves.
 const library = "libvipl.so"
 
-// isGo reports whether a frame is of the Go half, which its file tells: one of Go, or of the
-// assembler of its runtime. What the compiler makes by itself has none, and a name that no
-// function of C has without one.
+// isGo reports whether a frame belongs to the Go half: its file is a Go file, or assembler of the
+// runtime. A function that the compiler generates has no file, but a name that no C function
+// without a file has.
 func (f frame) isGo() bool {
 	if !strings.HasPrefix(f.Object, library) {
 		return false
@@ -179,15 +176,15 @@ func (f frame) isGo() bool {
 	return strings.HasSuffix(f.File, ".go") || strings.HasSuffix(f.File, ".s")
 }
 
-// isOurs reports whether a frame is of C code that is ours: of the library's C half, or of
-// the program, whatever is neither the library nor the system's.
+// isOurs reports whether a frame belongs to our C code: the library's C half, or the program. The
+// program is every object that is neither the library nor the system's.
 func (f frame) isOurs() bool {
 	switch {
 	case strings.HasPrefix(f.Object, library):
-		// What cgo makes, or brings with it, leads from one half to the other.
+		// The code of cgo connects the two halves and counts as neither.
 		return strings.HasSuffix(f.File, ".c") && !strings.HasPrefix(f.File, "gcc_") && !strings.HasPrefix(f.File, "_cgo_") && !strings.HasSuffix(f.File, ".cgo2.c")
 	case f.File == "":
-		return false // code that is made at run time, or the system's without debugging information
+		return false // generated at run time, or the system's without debugging information
 	}
 	for _, s := range []string{"libc.", "libc-", "ld-", "libpthread", "libdl", "vgpreload_"} {
 		if strings.HasPrefix(f.Object, s) {
@@ -197,8 +194,7 @@ func (f frame) isOurs() bool {
 	return true
 }
 
-// base leaves of files and objects what they are called: compilers differ in what they say of
-// directories.
+// base strips the directories of files and objects, because compilers record them differently.
 func (p *problem) base() {
 	for _, s := range p.Stacks {
 		for i := range s.Frames {
@@ -218,7 +214,7 @@ func (p *problem) ours() bool {
 	return slices.ContainsFunc(p.Stacks, func(s stack) bool { return slices.ContainsFunc(s.Frames, frame.isOurs) })
 }
 
-// title is what was found.
+// title returns the description of the error.
 func (p *problem) title() string { return p.What + p.XWhat }
 
 func (p *problem) print(w io.Writer) {

@@ -27,7 +27,8 @@ func report(first string, about ...string) string {
 	return s + "</error>"
 }
 
-// TestRead: what the C code has a part in is reported, and all that is not the Go half's.
+// TestRead: an error is reported if the C code has a part in it, or if it was not found in the Go
+// half.
 func TestRead(t *testing.T) {
 	for _, c := range []struct {
 		name, text string
@@ -59,7 +60,7 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// TestPrint: what is left out is counted by what it is, and listed by function.
+// TestPrint: omitted errors are counted by kind, and listed by function.
 func TestPrint(t *testing.T) {
 	param := strings.ReplaceAll(report(goFrame+goCaller), "Conditional jump", "Syscall param write(buf) points to uninitialised byte(s)")
 	_, left, err := read(strings.NewReader("<valgrindoutput>" + param + param + report(goCaller) + "</valgrindoutput>"))
@@ -77,7 +78,7 @@ func TestPrint(t *testing.T) {
 	}
 }
 
-// TestCut: a report that breaks off is no clean one.
+// TestCut: a truncated report does not count as clean.
 func TestCut(t *testing.T) {
 	for _, text := range []string{"", "<valgrindoutput>", "<valgrindoutput>" + report(goFrame)} {
 		if _, _, err := read(strings.NewReader(text)); err == nil {

@@ -25,14 +25,14 @@ import (
 type build struct {
 	root    string
 	module  string
-	dir     string // where everything is written
+	dir     string // directory of all output files
 	reg     *register.Register
-	mutants []*mutant // by id; the first is none
-	pkgs    []string  // paths below the module that have mutants
+	mutants []*mutant // by id; entry 0 is unused
+	pkgs    []string  // paths, relative to the module, of packages with mutants
 	dropped map[string]bool
 }
 
-// A listed is what "go list" says of a package.
+// A listed is a package, as "go list" prints it.
 type listed struct {
 	ImportPath, Dir, Export string
 	GoFiles                 []string
@@ -61,8 +61,8 @@ func goList(root string, args ...string) ([]listed, error) {
 	}
 }
 
-// rewrite makes the mutants of the packages and an overlay that has them.
-// Mutants that do not compile are left out.
+// rewrite generates the mutants of the packages and an overlay with them. Mutants that do not
+// compile are left out.
 func (b *build) rewrite(log io.Writer) error {
 	pattern := make([]string, len(b.pkgs))
 	for i, p := range b.pkgs {
@@ -199,8 +199,8 @@ func goPackageName(dir string) (string, error) {
 
 var errorLine = regexp.MustCompile(`(?m)^([^\s:]+\.go):(\d+):\d+: `)
 
-// compile builds the packages. It takes the mutants of the lines that fail out
-// and reports how many lines that were; the message is empty if all is well.
+// compile builds the packages. It removes the mutants of lines that fail to compile, and returns
+// the number of these lines in bad. msg is empty on success.
 func (b *build) compile(pattern []string) (bad int, msg string) {
 	cmd := exec.Command("go", append([]string{"build", "-gcflags=-e", "-overlay", b.overlayFile()}, pattern...)...)
 	cmd.Dir = b.root
@@ -237,7 +237,7 @@ func (b *build) testProgram(pkg string) (string, error) {
 	return out, nil
 }
 
-// citedPackages are the packages that have citations in code, in order.
+// citedPackages returns the sorted packages with citations in code.
 func citedPackages(reg *register.Register) []string {
 	var out []string
 	for _, c := range reg.Cites {

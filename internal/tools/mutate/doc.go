@@ -1,10 +1,9 @@
-// Mutate shows how well the tests guard the lines that keep the requirements.
+// Mutate measures how well the tests guard the code that keeps the requirements.
 //
-// It takes the code that each citation in a package stands at (the function or
-// statement below the comment, or the one that the comment stands behind),
-// changes it in one small way at a time, and runs first the tests that cite the
-// rows of these lines and then the other tests of the package, and of packages
-// whose tests cite these rows. A test that fails kills the mutant:
+// It takes the code of each citation in a package: the function or statement below the comment, or
+// the statement before it on the line. It makes one small change at a time. Then it runs the tests
+// that cite the rows of that code, then the other tests of the package and of packages whose tests
+// cite these rows. A test that fails kills the mutant:
 //
 //	go run ./internal/tools/mutate -pkg internal/wire/mpa   # one package, or several with commas
 //	go run ./internal/tools/mutate                          # all; takes hours
@@ -12,29 +11,25 @@
 //	go run ./internal/tools/mutate -sample 3m -seed 7       # packages and mutants at random
 //	go run ./internal/tools/mutate -write -pkg sdp          # renew the figures in docs/mutation.md
 //	go run ./internal/tools/mutate -list -pkg sdp           # only list the mutants
-//	go run ./internal/tools/mutate -n 200 -own -pkg vitcp   # without the tests of other packages, of which commands take long to build
+//	go run ./internal/tools/mutate -n 200 -own -pkg vitcp   # without the tests of other packages, because commands take long to build
 //	go run ./internal/tools/mutate -v -cited -only link_recv -pkg vitcp  # those of a file, by the tests that cite their rows
-//	go run ./internal/tools/mutate -write -pkg fcvi -notes fcvi.notes # in pieces: what cited tests killed before it was ended is not tried again
+//	go run ./internal/tools/mutate -write -pkg fcvi -notes fcvi.notes # in pieces: mutants that cited tests killed in an earlier run are not tried again
 //
-// The exit status is 1 if the cited tests kill less than 95 percent, or the
-// package's tests less than 98. A sample runs the cited tests alone and is compared
-// with what docs/mutation.md says of its packages: it fails if they miss more mutants
-// than chance explains.
-// Mutants that no test can kill are listed with the reason in accepted.txt, and
-// are not counted.
+// The exit status is 1 if the cited tests kill less than 95 percent, or the package's tests less
+// than 98. A sample runs the cited tests alone and is compared with the figures in
+// docs/mutation.md: it fails if the tests miss more mutants than chance explains. Mutants that no
+// test can kill are listed with the reason in accepted.txt, and are not counted.
 //
 // # How
 //
-// All mutants of a package are compiled in at once, each behind a switch that an
-// environment variable turns on, so that one build serves them all and trying a
-// mutant costs no more than the test. The tree is not touched: the changed
-// files are an overlay of the build. Each test runs once without a mutant and
-// reports the switches that it reaches with values for which they make a
-// difference; no other test is run for a mutant.
+// All mutants of a package are compiled in at once. An environment variable switches one of them
+// on, so that one build serves all mutants, and trying a mutant costs only the test. The tree is
+// not changed: the mutated files are an overlay of the build. Each test runs once without a mutant
+// and reports the switches that it reaches with values for which they make a difference; no other
+// test is run for a mutant.
 //
-// A constant declaration can't be behind a switch; where a constant is used it
-// can. Functions that render a value for people (String, LogValue) have no
-// mutants, nor have logs and what is returned beside an error or false. A row
-// that the provider contract of internal/vitest guards counts as cited by the
-// tests that run the contract.
+// A constant declaration can't have a switch, but each use of the constant can. Functions that
+// render a value for people (String, LogValue) have no mutants, nor have logs and values that are
+// returned with an error or false. A row that the provider contract of internal/vitest guards
+// counts as cited by the tests that run the contract.
 package main

@@ -82,7 +82,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	rng := rand.New(rand.NewPCG(*seed, 0))
 	if *sample > 0 {
 		fmt.Fprintf(stdout, "sample of seed %d\n", *seed)
-		if *pkgs == "" { // a package that the page has no figures for yet has nothing to be compared with
+		if *pkgs == "" { // a package without figures on the page can't be compared
 			measured := readKnown(filepath.Join(root, page))
 			wanted = slices.DeleteFunc(wanted, func(p string) bool { _, ok := measured[p]; return !ok })
 			if len(wanted) == 0 {
@@ -103,7 +103,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	var all []figures
 	for i, p := range wanted {
 		if *sample > 0 && time.Since(begin) > *sample/2 {
-			break // building the next one may take long
+			break // building the next package may take long
 		}
 		sub := filepath.Join(dir, fmt.Sprint(i))
 		if err := os.Mkdir(sub, 0o700); err != nil {
@@ -113,7 +113,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		if err != nil {
 			return fail(err)
 		}
-		r.citedOnly, r.own = *cited || *sample > 0, *own // a sample is judged by the cited tests
+		r.citedOnly, r.own = *cited || *sample > 0, *own // a sample runs the cited tests only
 		mutants := slices.DeleteFunc(slices.Clone(r.mutants[1:]), func(m *mutant) bool { return !selected.MatchString(m.listing()) })
 		if *list {
 			for _, m := range mutants {
@@ -169,9 +169,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 	return verdict(stdout, all)
 }
 
-// draw puts mutants into an order at random. Which of two comes first depends on
-// their keys and the seed alone, so that a sample of one seed stays what it was
-// while code around it is changed.
+// draw sorts mutants into a random order. The order of two mutants depends only on their keys and
+// the seed, so that changes of other code do not change a sample.
 func draw(mutants []*mutant, seed uint64) {
 	at := func(m *mutant) uint64 {
 		h := fnv.New64a()
@@ -204,14 +203,14 @@ func goCommand(root string, args ...string) (string, error) {
 	return string(out), err
 }
 
-// judge runs the mutants of a package, until a time if that is not zero. It calls
-// found with each result, one at a time. The figures are not counted yet.
+// judge runs the mutants of a package, no longer than until, unless that is zero. It calls found
+// with each result, one at a time. The figures are not counted yet.
 func (r *runner) judge(pkg string, mutants []*mutant, until time.Time, found func(result), log io.Writer) (figures, error) {
 	f := figures{pkg: pkg, of: len(mutants), partial: r.citedOnly}
 	if len(mutants) == 0 {
 		return f, nil
 	}
-	if !r.citedOnly { // which needs few of them
+	if !r.citedOnly { // citedOnly needs few recordings
 		broken, err := r.recordAll(pkg, until)
 		if err != nil {
 			return f, err

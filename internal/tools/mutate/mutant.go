@@ -14,20 +14,20 @@ import (
 	"viaduct/internal/tools/register"
 )
 
-// A mutant is one small change of the code behind a switch.
+// A mutant is one small change of the code, with a switch.
 type mutant struct {
 	id   int
-	pkg  string // path of the package below the module
+	pkg  string // path of the package, relative to the module
 	file string // from the root of the module
 	line int
 	fn   string // the function around it
 	op   string // what is changed
-	text string // the code that is changed, in one line
-	nth  int    // which of those with the same file, fn, op and text, from 0
+	text string // the code to be changed, in one line
+	nth  int    // index among the mutants with the same file, fn, op and text
 	rows []*register.Row
 }
 
-// key names a mutant in a way that survives changes elsewhere.
+// key names a mutant such that changes elsewhere do not affect the name.
 func (m *mutant) key() string {
 	k := fmt.Sprintf("%s %s: %s: %s", m.file, m.fn, m.op, m.text)
 	if m.nth > 0 {
@@ -36,14 +36,13 @@ func (m *mutant) key() string {
 	return k
 }
 
-// listing is the line that shows a mutant: its place, key and rows.
+// listing returns the line that shows a mutant: its place, key and rows.
 func (m *mutant) listing() string {
 	return fmt.Sprintf("%s:%d: %s [%s]", m.file, m.line, m.key(), rowNames(m))
 }
 
-// A mutator rewrites one file so that every mutant of it is there behind its
-// switch. Nothing is inserted that holds a line end, so lines stay what they
-// were.
+// A mutator adds every mutant of a file to it, each with its switch. It inserts no line ends, so
+// that line numbers do not change.
 type mutator struct {
 	fset    *token.FileSet
 	file    *ast.File
@@ -51,7 +50,7 @@ type mutator struct {
 	info    *types.Info
 	pkg     *types.Package
 	regions []region
-	next    func(mutant) int // enters a mutant, returns its id or 0 for one that is not wanted
+	next    func(mutant) int // registers a mutant, and returns its id, or 0 to skip it
 	proto   mutant
 	stack   []ast.Node
 	fn      *ast.FuncDecl
@@ -110,8 +109,8 @@ func (m *mutator) rewrite() []byte {
 	return out.Bytes()
 }
 
-// isForPeople reports whether a function renders a value for logs and errors,
-// which no requirement speaks of.
+// isForPeople reports whether a function renders a value for logs and errors, for which there are
+// no requirements.
 func isForPeople(d *ast.FuncDecl) bool {
 	switch d.Name.Name {
 	case "String", "GoString", "LogValue", "Error", "Format":
@@ -136,7 +135,7 @@ func (m *mutator) walk(n ast.Node) {
 	})
 }
 
-// parent returns the i-th node around the one in hand, 0 for the nearest.
+// parent returns the i-th node around the current one, 0 for the nearest.
 func (m *mutator) parent(i int) ast.Node {
 	if i = len(m.stack) - 1 - i; i >= 0 {
 		return m.stack[i]
@@ -144,7 +143,7 @@ func (m *mutator) parent(i int) ast.Node {
 	return nil
 }
 
-// enter makes a mutant of the node, or returns 0.
+// enter registers a mutant of the node and returns its id, or 0 for none.
 func (m *mutator) enter(n ast.Node, op string) int {
 	rows := rowsAt(m.regions, n.Pos())
 	if rows == nil {
@@ -169,7 +168,7 @@ func (m *mutator) enter(n ast.Node, op string) int {
 	return m.next(mu)
 }
 
-// wrap puts a node into brackets, inside of those it has already.
+// wrap puts a node into brackets, inside its existing ones.
 func (m *mutator) wrap(n ast.Node, open, closing string) {
 	from, to := m.offset(n.Pos()), m.offset(n.End())
 	m.opens[from] = append(m.opens[from], open)
@@ -183,7 +182,7 @@ func (m *mutator) call(n ast.Node, op, f string) {
 	}
 }
 
-// visit makes the mutants of one node and reports whether to go below it.
+// visit makes the mutants of one node and reports whether to visit its children.
 func (m *mutator) visit(n ast.Node) bool {
 	if e, ok := n.(ast.Expr); ok {
 		if tv, ok := m.info.Types[e]; ok && (tv.IsType() || tv.Value != nil) {
@@ -201,7 +200,7 @@ func (m *mutator) visit(n ast.Node) bool {
 		return false
 	case *ast.IfStmt:
 		if c, ok := n.Cond.(*ast.CallExpr); ok && isLog(c) {
-			return false // what follows is for the log
+			return false // the other arguments are for the log
 		}
 		if isFault(n.Cond) {
 			m.stack = append(m.stack, n)
@@ -240,11 +239,11 @@ func (m *mutator) visit(n ast.Node) bool {
 	return true
 }
 
-// faultNames are what package fault is called where it is imported.
+// faultNames are the names under which package fault is imported.
 var faultNames = []string{"fault", "faults", "deliberate"}
 
-// isFault reports whether a condition needs a deliberate fault of package fault, which
-// no build has that is tested here: it is never true.
+// isFault reports whether a condition needs a deliberate fault of package fault. Such a condition
+// is never true here, because the tested builds have no faults.
 func isFault(e ast.Expr) bool {
 	switch e := ast.Unparen(e).(type) {
 	case *ast.BinaryExpr:
@@ -266,8 +265,8 @@ func isNoFault(e ast.Expr) bool {
 	return ok && u.Op == token.NOT && isFault(u.X)
 }
 
-// condition makes the mutants of a condition as a whole. Those of its operands
-// cover the other half of a conjunction and of a disjunction.
+// condition makes the mutants of a condition as a whole. The mutants of its operands cover the
+// other half of a conjunction or disjunction.
 func (m *mutator) condition(e ast.Expr) {
 	if tv := m.info.Types[e]; tv.Value != nil {
 		return
@@ -281,8 +280,7 @@ func (m *mutator) condition(e ast.Expr) {
 	}
 }
 
-// failing reports whether a return statement returns an error, or false, behind
-// other results.
+// failing reports whether a return statement returns an error, or false, after other results.
 func (m *mutator) failing(s *ast.ReturnStmt) bool {
 	if len(s.Results) < 2 {
 		return false
@@ -332,8 +330,7 @@ func (m *mutator) binary(n *ast.BinaryExpr) {
 	}
 }
 
-// inCondition reports whether mutants of a condition around a comparison cover
-// it already.
+// inCondition reports whether the mutants of an enclosing condition already cover a comparison.
 func (m *mutator) inCondition(n ast.Expr) bool {
 	var child ast.Node = n
 	for i := 0; ; i++ {
@@ -360,7 +357,7 @@ func (m *mutator) constant(e ast.Expr, tv types.TypeAndValue) {
 	switch p := m.parent(0).(type) {
 	case *ast.ReturnStmt:
 		if m.failing(p) && e != p.Results[len(p.Results)-1] {
-			return // what stands beside an error means nothing
+			return // a value returned with an error has no meaning
 		}
 	case *ast.SliceExpr, *ast.CompositeLit, *ast.IndexExpr:
 	case *ast.KeyValueExpr:
@@ -408,9 +405,9 @@ func (m *mutator) constant(e ast.Expr, tv types.TypeAndValue) {
 	}
 }
 
-// isFlag reports whether a constant may be one bit of a set, which the next number
-// would leave as it is and add the lowest bit to. Where that one is set anyway, as
-// in a status that says "done", the two are the same.
+// isFlag reports whether a constant may be one bit of a set. The next number keeps that bit and
+// adds the lowest one, so the mutant makes no difference if the lowest bit is set anyway, as in a
+// status with "done".
 func isFlag(e ast.Expr, tv types.TypeAndValue) bool {
 	switch e.(type) {
 	case *ast.Ident, *ast.SelectorExpr:
@@ -422,9 +419,8 @@ func isFlag(e ast.Expr, tv types.TypeAndValue) bool {
 	return named && ok && v >= 4 && v&(v-1) == 0
 }
 
-// doesNothing reports whether it makes no difference which values a clause of a
-// switch lists: nothing happens there, nor in a clause behind it, nor for values that
-// no clause lists.
+// doesNothing reports whether the values of a switch clause make no difference: the clause, every
+// later one and the default do nothing.
 func doesNothing(c *ast.CaseClause, block *ast.BlockStmt) bool {
 	for _, s := range block.List {
 		o, ok := s.(*ast.CaseClause)
@@ -435,7 +431,7 @@ func doesNothing(c *ast.CaseClause, block *ast.BlockStmt) bool {
 	return true
 }
 
-// typeName spells a type as this file can.
+// typeName spells a type with the imports of this file.
 func (m *mutator) typeName(t types.Type) (name string, ok bool) {
 	if b, ok := t.(*types.Basic); ok && b.Info()&types.IsUntyped != 0 {
 		t = types.Default(t)
@@ -517,8 +513,7 @@ func isLog(c *ast.CallExpr) bool {
 	return false
 }
 
-// isText reports whether a call makes a text of a format and values, by a function of
-// the package as fmt.Errorf is one.
+// isText reports whether a call formats a text by a function of the package, similar to fmt.Errorf.
 func (m *mutator) isText(c *ast.CallExpr) bool {
 	id, ok := c.Fun.(*ast.Ident)
 	if !ok || !strings.HasSuffix(id.Name, "f") {
@@ -533,7 +528,7 @@ func (m *mutator) isText(c *ast.CallExpr) bool {
 	return any && n > 1 && types.Identical(sig.Params().At(n-2).Type(), types.Typ[types.String])
 }
 
-// isLock reports whether leaving a call out would only hang or crash.
+// isLock reports whether the program would only hang or crash without a call.
 func isLock(c *ast.CallExpr) bool {
 	switch f := c.Fun.(type) {
 	case *ast.Ident:

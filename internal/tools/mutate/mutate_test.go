@@ -114,7 +114,7 @@ func TestLast(t *testing.T) {
 }
 `
 
-// TestDeliberateFaults: what only a deliberate fault reaches has no mutants.
+// TestDeliberateFaults: code that only a deliberate fault reaches has no mutants.
 func TestDeliberateFaults(t *testing.T) {
 	root := module(t, map[string]string{"p/p.go": `package p
 
@@ -220,7 +220,7 @@ func TestModule(t *testing.T) {
 		t.Errorf("the tree was changed: %v", err)
 	}
 
-	// By the cited tests alone, told as they are found.
+	// Run the cited tests alone; results are reported as they are found.
 	r.citedOnly = true
 	told := make(map[string]bool)
 	g, err := r.judge("p", r.mutants[1:], time.Time{}, func(res result) { told[res.listing()+" "+res.how()] = true }, io.Discard)
@@ -232,7 +232,7 @@ func TestModule(t *testing.T) {
 		t.Errorf("told of %v", told)
 	}
 
-	// What was noted of a run is not tried again, but for what survived it.
+	// Mutants in the notes of a run are not tried again; those that survived are.
 	name := filepath.Join(t.TempDir(), "notes")
 	for range 2 {
 		book, err := openNotes(name)
@@ -255,7 +255,7 @@ func TestModule(t *testing.T) {
 		book.f.Close()
 	}
 
-	// The page keeps what was there of other packages.
+	// The page keeps the sections of other packages.
 	file := filepath.Join(t.TempDir(), "page.md")
 	other := figures{pkg: "q", of: 2, results: make([]result, 1)}
 	other.results[0] = result{mutant: &mutant{file: "q/q.go", fn: "F", op: "never", text: "a"}}
@@ -293,7 +293,7 @@ func TestSample(t *testing.T) {
 	}
 	for _, tc := range []struct {
 		name   string
-		n, old int // mutants in the sample that are missed, those of them that the page lists
+		n, old int // missed mutants in the sample, and those of them on the page
 		page   map[string]known
 		want   int
 	}{
@@ -326,9 +326,8 @@ func TestSample(t *testing.T) {
 	}
 }
 
-// TestLate: a mutant that hangs is killed, with the processes that its test has
-// started; a test that is late once, as on a loaded machine, is tried again; and
-// rapid leaves no file in the tree.
+// TestLate: a hanging mutant is killed with the processes that its test has started. A test that is
+// late once, as on a loaded machine, is repeated. Rapid leaves no file in the tree.
 func TestLate(t *testing.T) {
 	root := module(t, map[string]string{
 		"p/p.go": `package p
@@ -425,16 +424,14 @@ func TestLate(t *testing.T) {
 	}
 }
 
-// runs reports whether a process runs. One that has ended and that its parent,
-// gone as well, has not waited for does not.
+// runs reports whether a process runs. A zombie does not.
 func runs(pid int) bool {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	_, rest, _ := strings.Cut(string(b), ") ")
 	return err == nil && !strings.HasPrefix(rest, "Z")
 }
 
-// TestSuites: the tests of a command do not count for a library package, but
-// for those that cite the row.
+// TestSuites: the tests of a command count for a library package only if they cite the row.
 func TestSuites(t *testing.T) {
 	cmdTests := "package main\n\nimport (\n\t\"m/p\"\n\t\"testing\"\n)\n\n" +
 		"// [MPA-1-1]\nfunc TestCited(t *testing.T) { p.F(1) }\n\nfunc TestOther(t *testing.T) {\n\tif p.F(4) != 3 {\n\t\tt.Fatal()\n\t}\n}\n"
@@ -459,8 +456,7 @@ func TestSuites(t *testing.T) {
 	}
 }
 
-// TestDoesNothing: which values are listed where nothing happens makes no difference,
-// and no mutants.
+// TestDoesNothing: the values of a clause that does nothing make no difference and have no mutants.
 func TestDoesNothing(t *testing.T) {
 	root := module(t, map[string]string{
 		"p/p.go": `package p
@@ -495,8 +491,8 @@ func F(n, m int) (c int) {
 	}
 }
 
-// TestTexts: what a text says has no mutants, whatever makes it; that there is an error
-// has one.
+// TestTexts: the content of a text has no mutants, whichever function formats it; the existence of
+// an error has one.
 func TestTexts(t *testing.T) {
 	root := module(t, map[string]string{
 		"p/p.go": `package p
@@ -528,8 +524,8 @@ func F(n int) (int, error) {
 	}
 }
 
-// TestNextFlag: of a set of bits that is named the next bit is tried, since the lowest
-// may be set anyway.
+// TestNextFlag: for a flag of a named set of bits the next bit is tried, since the lowest may be
+// set anyway.
 func TestNextFlag(t *testing.T) {
 	root := module(t, map[string]string{
 		"p/p.go": `package p
@@ -577,8 +573,7 @@ func TestF(t *testing.T) {
 	}
 }
 
-// TestDoesNotCompile: a switch that the compiler refuses is left out with its
-// line, the others stay.
+// TestDoesNotCompile: a mutant that does not compile is left out with its line, the others stay.
 func TestDoesNotCompile(t *testing.T) {
 	root := module(t, map[string]string{
 		"p/p.go": `package p
@@ -625,8 +620,8 @@ func TestAccepted(t *testing.T) {
 	}
 }
 
-// TestDraw: of the mutants that stay, a sample of one seed holds the same ones when
-// others come and go; another seed draws others.
+// TestDraw: adding and removing mutants does not change which of the others are in the sample of a
+// seed. Another seed draws other mutants.
 func TestDraw(t *testing.T) {
 	var all []*mutant
 	for i := range 100 {

@@ -8,16 +8,16 @@ import (
 	"strings"
 )
 
-// Notes are the mutants that cited tests of an earlier run have killed, in a file, so
-// that what takes long can be done in pieces. The others are not in it: they are tried
-// again, for there may be new tests and citations. It is the user's to begin anew when code that is
-// mutated, or a test, has changed.
+// Notes are a file of the mutants that cited tests of an earlier run have killed, so that a long
+// run can be done in pieces. Survivors are not in the file: they are tried again, because there may
+// be new tests and citations. The user must start a new file after a change of mutated code or of a
+// test.
 type notes struct {
 	f    *os.File
 	seen map[string]result // by key
 }
 
-// openNotes reads a file of notes, which need not be there.
+// openNotes reads a file of notes, which need not exist.
 func openNotes(name string) (*notes, error) {
 	b, err := os.ReadFile(name)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -27,7 +27,7 @@ func openNotes(name string) (*notes, error) {
 	for line := range strings.Lines(string(b)) {
 		w := strings.SplitN(strings.TrimSuffix(line, "\n"), "\t", 3)
 		if len(w) != 3 || w[0] != "cited" || !strings.HasSuffix(line, "\n") {
-			continue // the run was ended while it wrote
+			continue // the run ended while it wrote this line
 		}
 		n.seen[w[2]] = result{cited: true, suite: true, by: w[1]}
 	}
@@ -40,7 +40,7 @@ func openNotes(name string) (*notes, error) {
 	return n, err
 }
 
-// add notes a mutant that a cited test has killed.
+// add records a mutant that a cited test has killed.
 func (n *notes) add(r result) error {
 	if !r.cited {
 		return nil
@@ -49,8 +49,8 @@ func (n *notes) add(r result) error {
 	return err
 }
 
-// split returns the results that are noted, and the mutants that are not. What is
-// accepted is taken for a survivor.
+// split returns the results in the notes, and the mutants that are not in them. An accepted mutant
+// counts as a survivor.
 func (n *notes) split(mutants []*mutant, acc map[string]string) (done []result, todo []*mutant) {
 	for _, m := range mutants {
 		r, ok := n.seen[m.key()]

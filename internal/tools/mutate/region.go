@@ -8,8 +8,8 @@ import (
 	"viaduct/internal/tools/register"
 )
 
-// A region is what a citation stands at: the function below its comment, the
-// statement below it, or the one that it stands behind.
+// A region is the code of a citation: the function or statement below its comment, or the statement
+// before it on the line.
 type region struct {
 	from, to token.Pos
 	rows     []*register.Row
@@ -51,8 +51,8 @@ func rowsAt(rs []region, pos token.Pos) (rows []*register.Row) {
 	return rows
 }
 
-// regionAt returns the region of a citation at pos, or nothing for one that
-// stands at no code, as at a type.
+// regionAt returns the region of a citation at pos, or nothing for a citation without code, as at a
+// type.
 func regionAt(fset *token.FileSet, file *ast.File, pos token.Pos) (from, to token.Pos) {
 	group := commentAt(file, pos)
 	if group == nil {
@@ -93,7 +93,7 @@ func regionAt(fset *token.FileSet, file *ast.File, pos token.Pos) (from, to toke
 		return n.Pos(), n.End()
 	}
 	if start := fset.File(pos).LineStart(behind); hasCode(file, start, group.Pos()) {
-		return start, group.Pos() // the last line of something longer
+		return start, group.Pos() // the last line of a longer statement
 	}
 	if n := startingAt(fset, file, below, token.NoPos); n != nil {
 		return n.Pos(), n.End()
@@ -110,9 +110,8 @@ func commentAt(file *ast.File, pos token.Pos) *ast.CommentGroup {
 	return nil
 }
 
-// startingAt returns the outermost statement, clause, element of a composite
-// literal, variable or function that starts in a line, before the position if
-// that is valid.
+// startingAt returns the outermost statement, clause, element of a composite literal, variable or
+// function that starts in a line, and before the position before if that is valid.
 func startingAt(fset *token.FileSet, file *ast.File, line int, before token.Pos) (found ast.Node) {
 	ast.Inspect(file, func(n ast.Node) bool {
 		if n == nil || found != nil {

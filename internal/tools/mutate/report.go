@@ -21,12 +21,12 @@ const (
 	wantSuite = 98
 )
 
-// Figures are those of one package.
+// Figures are the results of one package.
 type figures struct {
 	pkg      string
 	of       int // mutants there are
 	results  []result
-	accepted []result // survive for a reason that is written down
+	accepted []result // survive for a recorded reason
 	why      []string // the reasons
 	survive  []result // neither the cited tests nor the package's kill them
 	uncited  []result // the package's tests kill them, the cited ones do not
@@ -54,7 +54,7 @@ func (f *figures) count(acc map[string]string) {
 	}
 }
 
-// counted is the number of mutants that tests are asked to kill.
+// counted returns the number of mutants that tests should kill.
 func (f *figures) counted() int { return len(f.results) - len(f.accepted) }
 
 func (f *figures) suite() int { return f.counted() - len(f.survive) }
@@ -67,7 +67,7 @@ func percent(n, of int) string {
 	return fmt.Sprintf("%.1f %%", 100*float64(n)/float64(of))
 }
 
-// how tells in short what became of a mutant.
+// how returns a short text for the result of a mutant.
 func (r *result) how() string {
 	switch {
 	case r.cited:
@@ -120,18 +120,18 @@ func verdict(w io.Writer, all []figures) int {
 	return 0
 }
 
-// Known is what the page says of a package.
+// Known holds the figures of a package on the page.
 type known struct {
-	cited  float64         // the part of its mutants that the cited tests kill
-	run    int             // the mutants this was found with
-	all    bool            // these were all there are
+	cited  float64         // fraction of its mutants that the cited tests kill
+	run    int             // number of mutants behind cited
+	all    bool            // whether these were all mutants
 	missed map[string]bool // the mutants that the cited tests do not kill
 }
 
-// judgeSample compares a sample with what the page says of its packages and
-// returns the exit status. A mutant that the page lists as missed is no news.
-// Of the others as many may be missed as chance explains: where the page knows
-// all mutants as if the code had been changed a little since, else by its rate.
+// judgeSample compares a sample with the page and returns the exit status. It ignores a missed
+// mutant that the page lists as missed. It allows as many other misses as chance explains. For a
+// package with all mutants on the page, it allows for small changes of the code; otherwise it uses
+// the rate on the page.
 func judgeSample(w io.Writer, all []figures, page map[string]known) int {
 	const changed = 0.98
 	status := 0
@@ -145,7 +145,7 @@ func judgeSample(w io.Writer, all []figures, page map[string]known) int {
 		case k.all:
 			p = changed
 		default:
-			spread += float64(f.counted()) / float64(k.run) // the rate itself is found by chance
+			spread += float64(f.counted()) / float64(k.run) // the rate itself has a random error
 		}
 		n := f.counted()
 		var missed []string
@@ -165,7 +165,7 @@ func judgeSample(w io.Writer, all []figures, page map[string]known) int {
 	return status
 }
 
-// readKnown reads what the page says.
+// readKnown reads the figures of the page.
 func readKnown(file string) map[string]known {
 	b, err := os.ReadFile(file)
 	if err != nil {
@@ -196,8 +196,8 @@ func readKnown(file string) map[string]known {
 	return out
 }
 
-// readAccepted reads the survivors that are accepted: the mutant as the tool
-// prints it, two hyphens, and the reason.
+// readAccepted reads the accepted survivors. A line has the mutant as the tool prints it, two
+// hyphens, and the reason.
 func readAccepted(file string) (map[string]string, error) {
 	b, err := os.ReadFile(file)
 	if err != nil {
@@ -238,8 +238,8 @@ const tableHead = `| package | mutants | run | accepted | killed by the cited te
 |---|---|---|---|---|---|
 `
 
-// writePage renews the lines and the sections of some packages in the page and
-// leaves those of others as they are.
+// writePage replaces the lines and sections of the given packages in the page, and keeps those of
+// other packages.
 func writePage(file string, all []figures) error {
 	rows, sections := make(map[string]string), make(map[string]string)
 	if b, err := os.ReadFile(file); err == nil {
@@ -289,7 +289,7 @@ func (f *figures) section() string {
 	return b.String()
 }
 
-// pageKey is the key of a mutant as it can stand between backquotes.
+// pageKey returns the key of a mutant in a form that can stand between backquotes.
 func pageKey(m *mutant) string { return strings.ReplaceAll(m.key(), "`", "'") }
 
 func parsePage(text string) (rows, sections map[string]string) {

@@ -21,19 +21,20 @@ type runner struct {
 	*build
 	index   *testIndex
 	workers int
-	// patience is what tests get beyond four times what they took without a mutant.
+	// patience is added to four times the duration of a test without a mutant, to get its time
+	// limit.
 	patience time.Duration
 
-	citedOnly bool // only those that are cited
-	own       bool // only those of the package itself
+	citedOnly bool // only cited tests
+	own       bool // only tests of the package itself
 
 	mu    sync.Mutex
 	tests map[test]*recorded
 	lists map[string][]test // by package
-	rapid map[string]bool   // by package: its tests know the flags of rapid
+	rapid map[string]bool   // by package: whether its tests have the flags of rapid
 }
 
-// A recorded test has run once without a mutant.
+// A recorded is a test that has run once without a mutant.
 type recorded struct {
 	once  sync.Once
 	ok    bool
@@ -82,7 +83,7 @@ func (r *runner) record(t test) *recorded {
 			return
 		}
 		reach := filepath.Join(r.dir, path(t.pkg)+"__"+t.name+".reach")
-		for range 2 { // a test that fails once may be one that fails at times
+		for range 2 { // a test that fails once may be flaky
 			begin := time.Now()
 			_, rec.ok = r.run(t.pkg, []test{t}, 5*time.Minute, "MUTANT_REACH="+reach)
 			rec.took = time.Since(begin)
@@ -104,10 +105,9 @@ func (r *runner) record(t test) *recorded {
 	return rec
 }
 
-// recordAll records the tests of a package and returns those that fail without
-// any mutant. Those of other packages, which may take long to build, are recorded
-// when a mutant is left that these do not kill. It gives up when a time that is
-// not zero has come.
+// recordAll records the tests of a package and returns those that fail without any mutant. Tests of
+// other packages may take long to build, so they are recorded only when these tests leave a mutant
+// alive. recordAll stops at until, unless that is zero.
 func (r *runner) recordAll(pkg string, until time.Time) (broken []test, err error) {
 	todo, err := r.all(pkg)
 	if err != nil {
@@ -129,9 +129,9 @@ func (r *runner) recordAll(pkg string, until time.Time) (broken []test, err erro
 	return broken, nil
 }
 
-// suites are the packages whose tests are asked to kill a mutant: its own, and
-// unless that alone is wanted the library packages that cite its rows. What the commands and the programs around the library test is not
-// counted for it, but for the tests that cite the row.
+// suites returns the packages whose tests may kill a mutant: its own and, unless r.own is set, the
+// library packages that cite its rows. Of commands and other programs only the tests that cite the
+// row count.
 func (r *runner) suites(m *mutant) []string {
 	out := []string{m.pkg}
 	if r.own {
@@ -156,7 +156,7 @@ func (r *runner) citedTests(m *mutant) (out []test) {
 	return out
 }
 
-// A result says how a mutant fared.
+// A result is the outcome of one mutant.
 type result struct {
 	*mutant
 	cited bool // the cited tests kill it
@@ -232,10 +232,9 @@ func (r *runner) kill(m *mutant, ts []test) (by string, killed bool) {
 	return "", false
 }
 
-// fails reports whether tests that take some time without a mutant fail with
-// it. A failure that comes late may be due to the load of the machine: it counts
-// if the tests fail again with twice the time, and pass in good time without the
-// mutant after that; else with four times the time.
+// fails reports whether tests that take some time without a mutant fail with it. A time-out may be
+// due to the load of the machine. It counts if the tests fail again with twice the time, and then
+// pass in time without the mutant; otherwise fails tries again with four times the time.
 func (r *runner) fails(m *mutant, pkg string, ts []test, took time.Duration) (by string, failed bool) {
 	limit, inTime := r.patience+4*took, 2*took+r.patience/5
 	for try := 0; ; try++ {
@@ -256,8 +255,8 @@ func (r *runner) fails(m *mutant, pkg string, ts []test, took time.Duration) (by
 	}
 }
 
-// run runs tests of one package and reports whether they pass; if not, by is
-// what failed. It leaves no process of theirs and no file behind.
+// run runs tests of one package and reports whether they pass; if not, by names the failed test.
+// Afterwards none of their processes and files is left.
 func (r *runner) run(pkg string, ts []test, limit time.Duration, env string) (by string, ok bool) {
 	names := make([]string, len(ts))
 	for i, t := range ts {
@@ -296,8 +295,8 @@ func (r *runner) run(pkg string, ts []test, limit time.Duration, env string) (by
 	return by, false
 }
 
-// noFailFile reports whether the tests of a package know the flag that keeps
-// rapid from writing the input of a failure into the tree.
+// noFailFile reports whether the tests of a package have the flag that stops rapid from writing the
+// input of a failure into the tree.
 func (r *runner) noFailFile(pkg string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -17,8 +17,8 @@ import (
 // A test is a test function of a package.
 type test struct{ pkg, name string }
 
-// A testIndex knows for every declaration in the test files of the module which
-// test functions use it, as far as names tell.
+// A testIndex finds the test functions that use a declaration of the module's test files, by
+// comparing names.
 type testIndex struct {
 	root string
 
@@ -28,7 +28,7 @@ type testIndex struct {
 
 type testDir struct {
 	tests map[string]bool            // the test functions
-	users map[string]map[string]bool // name used, names of the declarations that use it
+	users map[string]map[string]bool // names of the declarations that use a name
 	suite map[string]bool            // the test functions that run the provider contract
 }
 
@@ -36,7 +36,7 @@ var testName = regexp.MustCompile(`^(Test|Fuzz)([^a-z]|$)`)
 
 const suitePackage = "internal/vitest"
 
-// dir returns what is known of a package, with mu held.
+// dir returns the index of a package. The caller holds mu.
 func (x *testIndex) dir(pkg string) *testDir {
 	if d := x.dirs[pkg]; d != nil {
 		return d
@@ -112,9 +112,8 @@ func (d *testDir) testsUsing(name string) map[string]bool {
 	return out
 }
 
-// cited returns the test functions that the citations of a row name. A row
-// cited in the provider contract is guarded by the tests that run it for the
-// package in hand, or else for package vi.
+// cited returns the test functions that the citations of a row name. A row cited in the provider
+// contract is guarded by the tests that run the contract for pkg, or else for package vi.
 func (x *testIndex) cited(reg *register.Register, r *register.Row, pkg string) (out []test) {
 	x.mu.Lock()
 	defer x.mu.Unlock()

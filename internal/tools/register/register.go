@@ -1,6 +1,6 @@
-// Package register reads the requirement matrices of docs/requirements, the
-// decisions, the exceptions, and the citations of all of them in the Go files of
-// the module. What counts as a citation is told by the command cite.
+// Package register reads the requirement matrices of docs/requirements, the decisions, the
+// exceptions, and the citations of all of them in the Go files of the module. The documentation of
+// command cite defines a citation.
 package register
 
 import (
@@ -16,7 +16,7 @@ import (
 	"strings"
 )
 
-// A Document is what one key of citations stands for.
+// A Document is the source that one key of citations names.
 type Document struct {
 	Key   string // as in [SDP-9.1-1]
 	Title string
@@ -30,9 +30,9 @@ type Row struct {
 	Section string // ID without its running number; for a decision its key
 	Number  int
 	Level   string // empty for a decision
-	Source  string // how it is known: a value of the matrix's column of that name; empty without one
+	Source  string // how the row is known, from the matrix's column of that name; empty without one
 	Text    string
-	Class   Class  // what exceptions.md or the matrix says of it
+	Class   Class  // from exceptions.md or the matrix
 	Reason  string // why, beginning with the word of Class; empty for an ordinary row
 
 	Code, Tests, Fakes []Place // each place once
@@ -43,34 +43,34 @@ type Cite struct {
 	Row *Row
 	Place
 	Test, Fake bool
-	Offset     int    // bytes, where it stands in the file
-	Name       string // the whole string, if it is the name of a case and no comment
+	Offset     int    // byte offset in the file
+	Name       string // the whole string if it names a test case; empty for a comment
 }
 
-// A Class is how a row is kept.
+// A Class tells apart how rows are kept.
 type Class uint8
 
 const (
-	Ordinary  Class = iota // by code, guarded by a test
-	Excepted               // it cannot bind this implementation: neither code nor test
-	Deviating              // otherwise than its words say, on purpose: code and test are optional
-	Untested               // by code, but no test can show it
+	Ordinary  Class = iota // kept by code, guarded by a test
+	Excepted               // not applicable to this implementation: neither code nor test
+	Deviating              // deliberately kept otherwise than written: code and test are optional
+	Untested               // kept by code, but no test can show it
 )
 
-// A Place is where a citation stands.
+// A Place is the position of a citation.
 type Place struct {
 	File   string // slash-separated, from the root of the module
 	Decl   string // the function or type around it; empty at file level
 	Helper bool   // it stands in a test file, but not in a test
 }
 
-// NeedsCode and NeedsTest report what is still missing.
+// NeedsCode and NeedsTest report whether code or a test is still missing.
 func (r *Row) NeedsCode() bool {
 	return len(r.Code) == 0 && (r.Class == Ordinary || r.Class == Untested)
 }
 func (r *Row) NeedsTest() bool { return len(r.Tests) == 0 && r.Class == Ordinary }
 
-// Lacks says what is missing for the row to be what its class says.
+// Lacks returns what the row lacks for its class.
 func (r *Row) Lacks() string {
 	code := "no code"
 	if len(r.Fakes) > 0 {
@@ -108,7 +108,7 @@ var Documents = []Document{
 	{Key: "NVME", Title: "NVMe over RDMA", File: "nvme-requirements.md"},
 }
 
-// A Register is every row there is.
+// A Register holds all rows.
 type Register struct {
 	Docs []Document // in the order of reports
 	ByID map[string]*Row
@@ -123,8 +123,8 @@ var (
 	notBinding   = regexp.MustCompile(`(?i)^n/a\b[: ]*`)
 )
 
-// Load reads the register of the module at root with its exceptions and
-// citations. It returns too what is wrong with those.
+// Load reads the register of the module at root with its exceptions and citations. It also returns
+// their problems.
 func Load(root string) (g *Register, problems []string, err error) {
 	dir := filepath.Join(root, "docs", "requirements")
 	if g, err = Read(dir); err != nil {
@@ -258,8 +258,7 @@ var (
 	classes       = map[string]Class{"n/a": Excepted, "deviates": Deviating, "untested": Untested}
 )
 
-// ReadExceptions reads the lines of exceptions.md into the register and
-// returns what is wrong with them.
+// ReadExceptions reads the lines of exceptions.md into the register and returns their problems.
 func (g *Register) ReadExceptions(file string) (problems []string, err error) {
 	b, err := os.ReadFile(file)
 	if err != nil {
@@ -297,8 +296,8 @@ func (g *Register) ReadExceptions(file string) (problems []string, err error) {
 	return problems, sc.Err()
 }
 
-// deviation says what a reason of the class deviating lacks: the decision
-// behind it, or what a peer notices.
+// deviation returns what a reason of the class deviating lacks: the decision behind it, or what a
+// peer notices.
 func (g *Register) deviation(reason string) string {
 	m := deviation.FindStringSubmatch(reason)
 	if m == nil {
@@ -312,8 +311,8 @@ func (g *Register) deviation(reason string) string {
 	return ""
 }
 
-// run returns the row id, or with last the rows from id to the one of that
-// number in the same section; bad is the first id that does not exist.
+// run returns the row id or, if last is set, the rows from id to number last of the same section.
+// bad is the first id that does not exist.
 func (g *Register) run(id, last string) (rows []*Row, bad string) {
 	first := g.ByID[id]
 	if first == nil {

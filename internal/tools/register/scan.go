@@ -15,8 +15,8 @@ import (
 	"strings"
 )
 
-// Scan reads every Go file under root, and every test in C, and enters their
-// citations into the register. It returns what is wrong with them, as lines "file:line: ...".
+// Scan reads every Go file and every C test under root, and adds their citations to the register.
+// It returns problems as lines "file:line: ...".
 func (g *Register) Scan(root string) (problems []string, err error) {
 	err = filepath.WalkDir(root, func(file string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -54,19 +54,18 @@ type source struct {
 	file     *ast.File
 	rel      string
 	test     bool
-	decl     string // in C, the function around what is being read
+	decl     string // in C, the current function
 	problems []string
 }
 
-// isTest reports whether citations in a file speak of tests: test files, the
-// interop programs, and packages of test suites, named like nettest or vitest.
+// isTest reports whether citations in a file count as tests: test files, the interop programs, and
+// packages of test suites, named like nettest or vitest.
 func isTest(rel string) bool {
 	return strings.HasSuffix(rel, "_test.go") || strings.HasPrefix(rel, "interop/") || strings.HasSuffix(path.Dir(rel), "test")
 }
 
-// isFake reports whether a file belongs to what tests put in place of a real
-// thing: a package beside a test suite, one named like msgfake, the test kit.
-// What stands there is neither the code that keeps a row nor its test.
+// isFake reports whether a file belongs to a fake: a package below a test suite, a package named
+// like msgfake, or the test kit. Citations in a fake count neither as code nor as a test.
 func isFake(rel string) bool {
 	if strings.HasSuffix(rel, "_test.go") {
 		return false
@@ -106,7 +105,7 @@ var (
 	cFunction = regexp.MustCompile(`(?m)^[a-z][^;={}()]*?(\w+)\([^;{}]*\)\s*\{$`)
 )
 
-// scanC reads a test in C. Its tags stand in the functions that fail.
+// scanC reads a test in C, which has its tags in the functions that fail.
 func (g *Register) scanC(file, rel string) (problems []string, err error) {
 	b, err := os.ReadFile(file)
 	if err != nil {
@@ -176,8 +175,8 @@ func (s *source) sectionTag(at token.Pos, key, rest string) {
 	}
 }
 
-// rowTag enters one word of a tag; last is the section of the word before, for
-// words such as -3. It returns the section of this one.
+// rowTag enters one word of a tag; last is the section of the previous word, for words such as -3.
+// It returns the section of this word.
 func (s *source) rowTag(at token.Pos, w, last string) string {
 	if w == "" {
 		return last
@@ -251,8 +250,8 @@ func (s *source) enter(pos token.Pos, r *Row, name string) {
 	s.g.Cites = append(s.g.Cites, Cite{Row: r, Place: p, Test: s.test, Fake: isFake(s.rel), Offset: s.fset.Position(pos).Offset, Name: name})
 }
 
-// isHelper reports whether pos is in a function other than a test, or at its
-// comment. The tables of tests are variables, which are none.
+// isHelper reports whether pos is in a function other than a test, or at its comment. Tables of
+// tests are variables and not helpers.
 func (s *source) isHelper(pos token.Pos) bool {
 	for _, d := range s.file.Decls {
 		if d, ok := d.(*ast.FuncDecl); ok && s.around(d, d.Doc, pos) {
@@ -294,9 +293,9 @@ var (
 	tagsOnly = regexp.MustCompile(`^//( \[[^\[\]]+\])+$`)
 )
 
-// listed names what a tag stands behind in a list at the end of a group, as
-// "Port [SDP-16-1], MessageLen [SDP-7.3-1].": go doc shows the comments of the
-// elements themselves, and not this one.
+// listed returns the name before a tag in a list at the end of a group, as "Port [SDP-16-1],
+// MessageLen [SDP-7.3-1].". The list exists because go doc shows the comments of the elements, but
+// not this one.
 func (s *source) listed(d *ast.GenDecl, pos token.Pos) string {
 	var before strings.Builder
 	g := s.group(pos)
@@ -330,8 +329,8 @@ func (s *source) listed(d *ast.GenDecl, pos token.Pos) string {
 	return ""
 }
 
-// below names the declaration under a comment of tags alone that an empty line
-// keeps out of its documentation.
+// below returns the declaration under a comment of tags alone. An empty line keeps such a comment
+// out of the documentation.
 func (s *source) below(pos token.Pos) string {
 	g := s.group(pos)
 	if g == nil || !tagsOnly.MatchString(g.List[len(g.List)-1].Text) {
@@ -364,8 +363,7 @@ func (s *source) group(pos token.Pos) *ast.CommentGroup {
 	return nil
 }
 
-// around reports whether pos is in d, in its comment, or behind it in its last
-// line.
+// around reports whether pos is in d, in its comment, or after it on its last line.
 func (s *source) around(d ast.Decl, doc *ast.CommentGroup, pos token.Pos) bool {
 	from := d.Pos()
 	if doc != nil {
@@ -406,8 +404,8 @@ func funcName(d *ast.FuncDecl) string {
 	}
 }
 
-// specAt names the type, constant or variable of a declaration that is at or
-// behind pos; for a comment above a group that is its first one.
+// specAt returns the name of the type, constant or variable of a declaration at or after pos. For a
+// comment above a group that is the first one.
 func (s *source) specAt(d *ast.GenDecl, pos token.Pos) string {
 	for _, sp := range d.Specs {
 		if pos > s.lineEnd(sp.End()) {

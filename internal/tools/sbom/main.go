@@ -1,11 +1,11 @@
-// Sbom writes the bill of materials of a Go program, as SPDX 2.3 in JSON: the
-// program, the Go toolchain's library and every module that is linked into it,
-// with versions, as the program itself records them.
+// Sbom writes the bill of materials of a Go program, as SPDX 2.3 in JSON: the program, the Go
+// toolchain's library and every module that is linked into it, with versions, as the program itself
+// records them.
 //
 //	go run ./internal/tools/sbom [-version V] [-o FILE] PROGRAM
 //
-// The same program gives the same bytes: the time is SOURCE_DATE_EPOCH, or that
-// of the commit.
+// The same program gives the same bytes, because the time is SOURCE_DATE_EPOCH or that of the
+// commit.
 package main
 
 import (
@@ -100,7 +100,7 @@ func main() {
 	}
 }
 
-// when is the time of the document.
+// when returns the time of the document.
 func when(info *debug.BuildInfo) time.Time {
 	if n, err := strconv.ParseInt(os.Getenv("SOURCE_DATE_EPOCH"), 10, 64); err == nil {
 		return time.Unix(n, 0)
@@ -115,7 +115,7 @@ func when(info *debug.BuildInfo) time.Time {
 	return time.Now()
 }
 
-// describe makes the document of a program.
+// describe returns the document of a program.
 func describe(name, version string, sum [sha256.Size]byte, info *debug.BuildInfo, at time.Time) document {
 	if version == "" {
 		version = info.Main.Version

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// TestDescribe: every module is there once with its version, replaced ones by
-// what replaces them, all under one program; no identifier is used twice.
+// TestDescribe: the document lists every module once with its version, and a replaced module by its
+// replacement. All belong to one program, and identifiers are unique.
 func TestDescribe(t *testing.T) {
 	info := &debug.BuildInfo{GoVersion: "go1.26.0", Main: debug.Module{Path: "viaduct", Version: "v1.2.3"}, Deps: []*debug.Module{
 		{Path: "example.org/a", Version: "v1.0.0"},

@@ -1,18 +1,17 @@
-// Testsum reads the output of go test -json, prints what a reader wants of it
-// (packages as they end, the output of what failed, what was skipped and why),
-// and closes with a count:
+// Testsum reads the output of go test -json, prints a summary (finished packages, the output of
+// failures, skipped tests with reasons), and ends with a count:
 //
 //	go test -json ./... | go run ./internal/tools/testsum
 //	...
 //	1234 passed, 0 failed, 2 skipped
 //
-// The ten slowest tests of 2 seconds and more are named before that.
+// Before the count it names the ten slowest tests of at least 2 seconds.
 //
-// With -o FILE it adds one line "result package test" per test to FILE, and
-// with -total it reads such lines instead and prints one count over all of
-// them, each test once: a test that failed anywhere counts as failed.
+// With -o FILE it adds one line "result package test" per test to FILE, and with -total it reads
+// such lines instead and prints one count over all of them, each test once: a test that failed
+// anywhere counts as failed.
 //
-// The exit status is 1 if anything failed, a build or a crash included.
+// The exit status is 1 if anything failed, including a build or a crash.
 package main
 
 import (
@@ -62,7 +61,7 @@ type event struct {
 // its own name.
 type test struct{ pkg, name string }
 
-// A run is what is known of a go test -json so far.
+// A run is the state of reading one go test -json.
 type run struct {
 	w       io.Writer
 	output  map[test]*strings.Builder // until the test ends
@@ -73,13 +72,13 @@ type run struct {
 	failed  bool // a package failed
 }
 
-// A took is how many seconds a test took.
+// A took is the duration of a test in seconds.
 type took struct {
 	test
 	seconds float64
 }
 
-// The tests that are named as slow: so many, of that time in seconds and more.
+// Limits of the list of slow tests: their number, and their least duration in seconds.
 const (
 	mostSlow = 10
 	slowFrom = 2
@@ -100,7 +99,7 @@ func follow(in io.Reader, w io.Writer, file string) (ok bool, err error) {
 	for sc.Scan() {
 		var e event
 		if err := json.Unmarshal(sc.Bytes(), &e); err != nil {
-			fmt.Fprintln(w, sc.Text()) // the go command itself speaks
+			fmt.Fprintln(w, sc.Text()) // a line of the go command itself
 			continue
 		}
 		r.event(e)
@@ -145,8 +144,8 @@ func (r *run) event(e event) {
 	}
 }
 
-// skip notes a skipped test under its reason, which is the first line of its
-// output behind the place in the source.
+// skip records a skipped test under its reason: the first line of its output, without the position
+// in the source.
 func (r *run) skip(t test, output string) {
 	reason, _, _ := strings.Cut(strings.TrimSpace(output), "\n")
 	if _, after, ok := strings.Cut(reason, ".go:"); ok {
@@ -161,7 +160,7 @@ func (r *run) skip(t test, output string) {
 	r.skips[t.pkg][reason] = append(r.skips[t.pkg][reason], t.name)
 }
 
-// skipsOf prints what a package skipped, a line for each reason.
+// skipsOf prints the skipped tests of a package, one line for each reason.
 func (r *run) skipsOf(pkg string) {
 	for _, reason := range slices.Sorted(maps.Keys(r.skips[pkg])) {
 		tests := r.skips[pkg][reason]
@@ -173,8 +172,8 @@ func (r *run) skipsOf(pkg string) {
 	}
 }
 
-// packageEnds prints the line of a package. If it failed it also prints the
-// output of tests that never ended, which is where a crash shows.
+// packageEnds prints the line of a package. For a failed package it also prints the output of tests
+// that never ended, because that shows a crash.
 func (r *run) packageEnds(e event) {
 	t := test{pkg: e.Package}
 	r.skipsOf(e.Package)
@@ -209,8 +208,7 @@ func add[K comparable](m map[K]*strings.Builder, k K, s string) {
 	b.WriteString(s)
 }
 
-// text returns what was gathered under k, without the lines that only mark
-// the course of a test.
+// text returns the output of k, without the lines that only mark the progress of a test.
 func text[K comparable](m map[K]*strings.Builder, k K) string {
 	b := m[k]
 	if b == nil {

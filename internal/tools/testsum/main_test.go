@@ -12,8 +12,7 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// goTest runs go test -json on a module with the given files and feeds it to
-// follow.
+// goTest runs go test -json on a module with the given files and passes its output to follow.
 func goTest(t *testing.T, files map[string]string) (ok bool, out, saved string) {
 	t.Helper()
 	testkit.Long(t, "10 s together with the others that run go test")
@@ -29,7 +28,7 @@ func goTest(t *testing.T, files map[string]string) (ok bool, out, saved string) 
 	}
 	cmd := exec.Command("go", "test", "-json", "-vet=off", "./...")
 	cmd.Dir = dir
-	js, _ := cmd.CombinedOutput() // fails where tests fail
+	js, _ := cmd.CombinedOutput() // returns an error if tests fail
 	var w bytes.Buffer
 	file := filepath.Join(t.TempDir(), "results")
 	ok, err := follow(bytes.NewReader(js), &w, file)
@@ -89,8 +88,8 @@ func TestFollow(t *testing.T) {
 	}
 }
 
-// TestSlow: the slowest tests are named, the slowest first, and no more than ten; parts of a test are
-// in the time of the whole.
+// TestSlow: the slowest tests are named, the slowest first, and no more than ten; subtests count
+// towards their test.
 func TestSlow(t *testing.T) {
 	var in, w strings.Builder
 	for i := range 13 {

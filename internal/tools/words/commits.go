@@ -7,10 +7,10 @@ import (
 	"unicode/utf8"
 )
 
-// maxSubject is the length of a subject that git log --oneline and mail show whole.
+// maxSubject is the longest subject that git log --oneline and mail show completely.
 const maxSubject = 72
 
-// subjectForm is a path or topic, a colon, and what the commit does.
+// subjectForm matches a path or topic, a colon, and the change.
 var subjectForm = regexp.MustCompile(`^[A-Za-z0-9_.*/{}, -]+: [^ ].*[^. ]$`)
 
 // checkCommits takes a log of abbreviated hash, subject and body, separated by 0 and ended by 1.

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// habits are constructions that make a reader go back, with how many of them in 10,000 words read
-// well: measured over projects whose comments are read with pleasure, with room to breathe.
+// habits are constructions that make a reader go back, each with a limit per 10,000 words. The
+// limits are somewhat above the counts in projects whose comments read well.
 var habits = []struct {
 	name string
 	aim  int

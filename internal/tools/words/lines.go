@@ -8,11 +8,11 @@ import (
 	"unicode/utf8"
 )
 
-// maxWidth is the widest line of a comment or page, in columns. Prose is wrapped at 100: the rest
-// is for an address or a name that cannot be broken.
+// maxWidth is the widest line of a comment or page, in columns. Prose is wrapped at 100 columns;
+// the rest allows an address or a name that cannot be broken.
 const maxWidth = 120
 
-// A line is an added line of prose: of a comment of Go, or of a page outside of code and tables.
+// A line is an added line of prose, in a Go comment, or in a page outside of code and tables.
 type line struct {
 	file string
 	at   int // from 1
@@ -22,8 +22,8 @@ type line struct {
 
 var hunk = regexp.MustCompile(`^@@ -\S+ \+(\d+)`)
 
-// parseDiff returns the lines of prose that a diff without context adds. read returns a page as it
-// is now: only the page tells which of its lines are in a block of code.
+// parseDiff returns the lines of prose that a diff without context adds. read returns the current
+// page, which is needed to find its lines in blocks of code.
 func parseDiff(diff string, read func(file string) string) (lines []line) {
 	file, at := "", 0
 	var code map[int]bool
@@ -76,7 +76,7 @@ func prose(file, whole string, code bool) (text string, ok bool) {
 	return trimmed, true
 }
 
-// width counts columns as an editor does that shows a tab as four.
+// width counts columns, with a tab as four.
 func width(s string) int {
 	return utf8.RuneCountInString(s) + 3*strings.Count(s, "\t")
 }

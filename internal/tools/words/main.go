@@ -1,5 +1,4 @@
-// Command words looks at what has been written since the last release: commit messages, comments
-// and pages.
+// Command words checks the commit messages, comments and pages since the last release.
 //
 //	go run ./internal/tools/words            commits and lines since the last release tag
 //	go run ./internal/tools/words -since REV  since a revision
@@ -9,8 +8,8 @@
 //     changes by a semicolon, and one without a body;
 //   - a line of a comment or of a page that is wider than 120 columns. Tables and code are exempt.
 //
-// It counts the habits of English that make a reader go back, for 10,000 words, and names the
-// paragraphs with most of them. A count is a pointer and refuses nothing.
+// It also counts, per 10,000 words, habits of English that make a reader go back, and names the
+// paragraphs with most of them. A high count is a hint and no error.
 package main
 
 import (
