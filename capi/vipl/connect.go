@@ -15,18 +15,18 @@ import (
 	"viaduct/vi"
 )
 
-// A connection is an incoming connection request that was not answered yet.
+// A connection is an incoming connection request that is not yet answered.
 type connection struct {
 	h   handle
 	nic *nic
 	r   *vi.ConnRequest
 }
 
-// forever is the least timeout in milliseconds that means no limit: programs
-// with a header of their own have 32 bits of ones, ours has 64.
+// forever is the least timeout in milliseconds that means no limit. Programs with a header of their
+// own pass 32 one bits; those with our header pass 64.
 const forever = 1<<32 - 1
 
-// until returns a context that ends after so many milliseconds.
+// until returns a context that ends after ms milliseconds.
 func until(ms C.VIP_ULONG) (context.Context, context.CancelFunc) {
 	if ms >= forever {
 		return context.Background(), func() {}
@@ -34,15 +34,15 @@ func until(ms C.VIP_ULONG) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.Background(), time.Duration(ms)*time.Millisecond)
 }
 
-// address reads a network address, whose bytes stand behind its lengths.
+// address reads a network address, whose bytes follow its lengths.
 func address(a *C.VIP_NET_ADDRESS) vi.Address {
 	host, d := int(a.HostAddressLen), int(a.DiscriminatorLen)
 	b := unsafe.Slice((*byte)(unsafe.Pointer(&a.HostAddress)), host+d)
 	return vi.Address{Host: slices.Clone(b[:host]), Discriminator: slices.Clone(b[host:])}
 }
 
-// fits reports whether the lengths of an address can be right, before its bytes
-// are looked at: programs leave the length of their own host part uninitialised.
+// fits reports whether the lengths of an address are plausible. The check must come before its
+// bytes are read, because programs leave the length of their own host part uninitialised.
 func (n *nic) fits(a *C.VIP_NET_ADDRESS) bool {
 	return int(a.DiscriminatorLen) <= n.attrs.MaxDiscriminatorLen && a.HostAddressLen <= maxHost
 }
@@ -50,8 +50,8 @@ func (n *nic) fits(a *C.VIP_NET_ADDRESS) bool {
 // maxHost is the length of the longest host part: IPv6 and port.
 const maxHost = 18
 
-// local reads a program's own address, of which only the discriminator counts:
-// its host part is often not initialised. [VIA 6.4.5]
+// local reads a program's own address. Only the discriminator matters, because the host part is
+// often uninitialised. [VIA 6.4.5]
 func (n *nic) local(a *C.VIP_NET_ADDRESS) vi.Address {
 	l := address(a)
 	l.Host = n.place.Wait
@@ -101,8 +101,8 @@ func vipl_go_connect_wait(nh C.uintptr_t, local *C.VIP_NET_ADDRESS, timeout C.VI
 	return C.VIP_SUCCESS
 }
 
-// vipl_go_connect_accept answers a request. The handle stays good if it is
-// the attributes or the state of the VI that do not fit. [VIA 6.4.5]
+// vipl_go_connect_accept answers a request. The handle stays valid if the attributes or the state
+// of the VI are unsuitable. [VIA 6.4.5]
 //
 //export vipl_go_connect_accept
 func vipl_go_connect_accept(ch, h C.uintptr_t) C.int {
@@ -127,7 +127,7 @@ func vipl_go_connect_reject(ch C.uintptr_t) C.int {
 	if c == nil || !disown(c.nic, &conns, c.h) {
 		return C.VIP_INVALID_PARAMETER
 	}
-	c.r.Reject() // a requester that went away meanwhile needs no answer
+	c.r.Reject() // a requester that has given up needs no answer
 	return C.VIP_SUCCESS
 }
 
@@ -161,8 +161,7 @@ func vipl_go_connect_peer_request(h C.uintptr_t, local, remote *C.VIP_NET_ADDRES
 	return code(e.v.ConnectPeerRequest(e.nic.local(local), address(remote), limit))
 }
 
-// vipl_go_connect_peer_result tells what became of a request, wait says whether
-// to wait for it.
+// vipl_go_connect_peer_result returns the result of a request; wait selects whether to wait for it.
 //
 //export vipl_go_connect_peer_result
 func vipl_go_connect_peer_result(h C.uintptr_t, wait C.int, attrs *C.VIP_VI_ATTRIBUTES) C.int {

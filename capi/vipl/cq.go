@@ -68,7 +68,7 @@ func vipl_go_resize_cq(h C.uintptr_t, entries C.VIP_ULONG) C.int {
 }
 
 // vipl_go_cq_done takes up to max entries, as vipl_go_done does. If there is none, *n is 0 and the
-// result says why.
+// result is the reason.
 //
 //export vipl_go_cq_done
 func vipl_go_cq_done(h C.uintptr_t, looks C.int, out *C.struct_vipl_entry, max C.int, n *C.int) C.int {

@@ -61,8 +61,8 @@ func vipl_go_destroy_ptag(nh, h C.uintptr_t) C.int {
 	return C.VIP_SUCCESS
 }
 
-// tag returns the protection tag of a handle that came in attributes: nil for
-// NULL, which has a meaning.
+// tag returns the protection tag of a handle in attributes. It returns nil for NULL, which is a
+// valid value.
 func (n *nic) tag(at unsafe.Pointer) (*vi.Ptag, error) {
 	h := number(at)
 	if h == 0 {
@@ -75,21 +75,21 @@ func (n *nic) tag(at unsafe.Pointer) (*vi.Ptag, error) {
 	return t.p, nil
 }
 
-// number reads a handle that lies at an address. In Go it must not pass for a
-// pointer, not even for a moment: it might look like one to freed memory.
+// number reads the handle at an address. Go must never treat the handle as a pointer, because its
+// value could point to freed memory.
 func number(at unsafe.Pointer) handle { return *(*handle)(at) }
 
 func setNumber(at unsafe.Pointer, h handle) { *(*handle)(at) = h }
 
-// tagHandle is the way back.
+// tagHandle returns the handle of a protection tag.
 func (n *nic) tagHandle(p *vi.Ptag) handle {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.tags[p]
 }
 
-// memAttributes reads what may be NULL: no tag and no RDMA by the peer. Memory
-// of a program may be unmapped while it is registered.
+// memAttributes reads attributes. NULL means no tag and no RDMA by the peer. It sets Guarded,
+// because a program may unmap memory while it is registered.
 func (n *nic) memAttributes(a *C.VIP_MEM_ATTRIBUTES) (vi.MemAttributes, error) {
 	m := vi.MemAttributes{Guarded: true, FaultBreaks: true}
 	if a == nil {
@@ -194,7 +194,7 @@ func mapped(addr, length uintptr) bool {
 	if end < addr {
 		return false
 	}
-	var there [1024]byte // pages that are asked about at a time; what it says of them does not matter
+	var there [1024]byte // pages per call; the content is not used
 	for at := addr &^ (page - 1); at < end; {
 		n := min((end-at+page-1)/page, uintptr(len(there)))
 		if _, _, e := unix.Syscall(unix.SYS_MINCORE, at, n*page, uintptr(unsafe.Pointer(&there[0]))); e != 0 {

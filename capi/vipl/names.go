@@ -36,8 +36,8 @@ func vipl_go_ns_shutdown(nh C.uintptr_t) C.int {
 	return code(n.n.NSShutdown())
 }
 
-// text returns a copy of a C string. It does not use C.GoString, which searches for the end in large
-// steps and so reads past it, which memory checkers report.
+// text returns a copy of a C string. It does not use C.GoString, which reads past the end of the
+// string in its search for it, so that memory checkers complain.
 func text(s *C.char) string { return C.GoStringN(s, C.int(C.strlen(s))) }
 
 //export vipl_go_ns_by_name
@@ -56,10 +56,10 @@ func vipl_go_ns_by_name(nh C.uintptr_t, name *C.char, out *C.VIP_NET_ADDRESS, in
 	return C.VIP_SUCCESS
 }
 
-// byName returns the index-th address of a name among those that have the form
-// of the NIC's own: a program has room for NicAddressLen bytes. An address of
-// this host becomes the NIC's, which is where programs here are waited for:
-// resolvers give 127.0.1.1 or another interface's for the host's own name.
+// byName returns the index-th address of a name. It skips addresses without the form of the NIC's
+// own, because a program has room for NicAddressLen bytes. It replaces an address of this host by
+// the NIC's, because programs on this host wait there, while resolvers return 127.0.1.1 or the
+// address of another interface for the host's own name.
 func (n *nic) byName(name string, index int) ([]byte, error) {
 	var seen [][]byte
 	for i := 0; ; i++ {
@@ -77,7 +77,7 @@ func (n *nic) byName(name string, index int) ([]byte, error) {
 	}
 }
 
-// form gives a host part the length of the NIC's own; nil if it can't have it.
+// form converts a host part to the length of the NIC's own. It returns nil if that is not possible.
 func (n *nic) form(host []byte) []byte {
 	own, ok := (vi.Address{Host: n.attrs.LocalAddress}).AddrPort()
 	ap, ok2 := (vi.Address{Host: host}).AddrPort()
@@ -93,8 +93,8 @@ func (n *nic) form(host []byte) []byte {
 	return nil
 }
 
-// withPort gives a host part the NIC's own port if that has one and the host part, of
-// the same family, has none: programs take all for NicAddressLen bytes long.
+// withPort adds the NIC's port to a host part of the same family without one, if the NIC's own host
+// part has one. Programs assume that every host part has NicAddressLen bytes.
 func withPort(host []byte, ap, own netip.AddrPort) []byte {
 	if ap.Port() == 0 && ap.Addr().Is4() == own.Addr().Is4() && own.Port() != 0 {
 		return vi.IPAddress(netip.AddrPortFrom(ap.Addr(), own.Port()), "").Host
@@ -102,8 +102,8 @@ func withPort(host []byte, ap, own netip.AddrPort) []byte {
 	return host
 }
 
-// vipl_go_ns_by_addr writes the name of a host and its length, final 0 included.
-// If there is too little room the length is what it takes.
+// vipl_go_ns_by_addr writes the name of a host and its length, including the final 0. If there is
+// too little room, the length is the required one.
 //
 //export vipl_go_ns_by_addr
 func vipl_go_ns_by_addr(nh C.uintptr_t, addr *C.VIP_NET_ADDRESS, out *C.char, room *C.VIP_ULONG) C.int {
@@ -127,8 +127,8 @@ func vipl_go_ns_by_addr(nh C.uintptr_t, addr *C.VIP_NET_ADDRESS, out *C.char, ro
 	return C.VIP_SUCCESS
 }
 
-// vipl_go_autodiscovery writes the hosts of the hosts file to as many addresses
-// as there is room for, and how many there are.
+// vipl_go_autodiscovery writes the hosts of the hosts file to addresses as far as there is room,
+// and returns the number of all hosts.
 //
 //export vipl_go_autodiscovery
 func vipl_go_autodiscovery(nh C.uintptr_t, out **C.VIP_NET_ADDRESS, n *C.VIP_ULONG) C.int {

@@ -16,8 +16,8 @@ import (
 	"viaduct/vi"
 )
 
-// maxNICs is how many NICs a process may have open: programs that test for a
-// limit open until one fails. [VIA 8.2]
+// maxNICs is the number of NICs that a process may have open. There must be a limit, because test
+// programs open NICs until one fails. [VIA 8.2]
 const maxNICs = 1024
 
 // A nic is an open NIC.
@@ -29,20 +29,20 @@ type nic struct {
 	place viplconf.Place
 	addr  unsafe.Pointer // C memory: the bytes of attrs.LocalAddress
 
-	handlers sync.WaitGroup // calls of Notify handlers that run or wait for their turn
+	handlers sync.WaitGroup // running and waiting calls of Notify handlers
 
 	mu       sync.Mutex
 	closed   bool                  // guarded by mu
 	regions  map[uint32]*vi.Region // guarded by mu; by memory handle
 	tags     map[*vi.Ptag]handle   // guarded by mu
-	children map[handle]func()     // guarded by mu: how each object of the NIC leaves its table
+	children map[handle]func()     // guarded by mu; functions that remove each object from its table
 }
 
-// opened counts the open NICs and has what opens them.
+// opened holds the number of open NICs and their Opener.
 var opened struct {
 	mu     sync.Mutex
 	n      int              // guarded by mu
-	opener *viplconf.Opener // guarded by mu; made by the first
+	opener *viplconf.Opener // guarded by mu; created for the first NIC
 }
 
 // opener reads the configuration when the first NIC is opened.
@@ -95,8 +95,8 @@ func vipl_go_open_nic(name *C.char, out *C.uintptr_t) C.int {
 	return C.VIP_SUCCESS
 }
 
-// vipl_go_close_nic closes a NIC with everything that is left of it. In a Notify
-// handler it does not wait for the handlers, of which it is one.
+// vipl_go_close_nic closes a NIC and all its remaining objects. Called in a Notify handler, it does
+// not wait for handlers, because it would wait for itself.
 //
 //export vipl_go_close_nic
 func vipl_go_close_nic(h C.uintptr_t, inNotify C.int) C.int {
@@ -121,8 +121,8 @@ func vipl_go_close_nic(h C.uintptr_t, inNotify C.int) C.int {
 	return C.VIP_SUCCESS
 }
 
-// own registers h, a new object's handle, so that closing the NIC also ends h. If the NIC has been
-// closed meanwhile, own ends h and returns false. It also returns false if h is 0.
+// own registers h, the handle of a new object, so that closing the NIC also removes h. If the NIC
+// has been closed meanwhile, own removes h and returns false. It also returns false if h is 0.
 func own[T any](n *nic, t *table[T], h handle) bool {
 	if h == 0 {
 		return false
@@ -137,7 +137,7 @@ func own[T any](n *nic, t *table[T], h handle) bool {
 	return true
 }
 
-// disown ends a handle before its NIC does, and reports whether it was one.
+// disown removes a handle before its NIC is closed, and reports whether the handle was valid.
 func disown[T any](n *nic, t *table[T], h handle) bool {
 	if !t.remove(h) {
 		return false
@@ -183,8 +183,7 @@ func vipl_go_query_nic(h C.uintptr_t, out *C.VIP_NIC_ATTRIBUTES) C.int {
 	return C.VIP_SUCCESS
 }
 
-// vipl_go_gathers tells whether sends posted one after the other to VIs of a NIC
-// are gathered.
+// vipl_go_gathers reports whether sends that are posted one after the other are gathered.
 //
 //export vipl_go_gathers
 func vipl_go_gathers(h C.uintptr_t) C.int {
@@ -199,5 +198,5 @@ func boolean(b bool) C.VIP_BOOLEAN {
 	return C.VIP_FALSE
 }
 
-// code is what a call returns for an error. [VIA 6.3]
+// code returns the return code of an error. [VIA 6.3]
 func code(err error) C.int { return C.int(viplcode.Of(err)) }

@@ -12,9 +12,9 @@ import (
 	"viaduct/vi"
 )
 
-// A dispatcher calls the handlers of one object, one after the other and in
-// order, in a goroutine that exists while there are calls. So a handler that
-// waits keeps up nothing but its own object.
+// A dispatcher calls the handlers of one object, one after the other and in order, in a goroutine
+// that exists while there are calls. So a handler that waits delays only the calls of its own
+// object.
 type dispatcher struct {
 	mu      sync.Mutex
 	calls   []func() // guarded by mu
@@ -47,8 +47,8 @@ func (d *dispatcher) run() {
 	}
 }
 
-// vipl_go_notify registers a handler for the next descriptor of a queue, or
-// calls it with one that the C half has taken already.
+// vipl_go_notify registers a handler for the next descriptor of a queue, or calls it with one that
+// the C half already holds.
 //
 //export vipl_go_notify
 func vipl_go_notify(h C.uintptr_t, recv C.int, context unsafe.Pointer, f C.vipl_notify, taken *C.VIP_DESCRIPTOR) C.int {
@@ -78,8 +78,8 @@ func vipl_go_notify(h C.uintptr_t, recv C.int, context unsafe.Pointer, f C.vipl_
 	return code(e.v.SendNotify(handler))
 }
 
-// vipl_go_cq_notify is the same for a completion queue; taken is 0 or the VI of
-// an entry that the C half has taken.
+// vipl_go_cq_notify is vipl_go_notify for a completion queue; taken is 0 or the VI of an entry that
+// the C half already holds.
 //
 //export vipl_go_cq_notify
 func vipl_go_cq_notify(h C.uintptr_t, context unsafe.Pointer, f C.vipl_cq_notify, taken C.uintptr_t, recv C.int) C.int {
@@ -121,8 +121,8 @@ func vipl_go_error_callback(nh C.uintptr_t, context unsafe.Pointer, f C.vipl_err
 	return C.VIP_SUCCESS
 }
 
-// errorObjects returns the VI and the descriptor that an error is about. The
-// engine knows none of a completion queue.
+// errorObjects returns the VI and the descriptor of an error. An error of a completion queue has
+// neither.
 func errorObjects(d vi.ErrorDescriptor) (v handle, at unsafe.Pointer) {
 	if d.VI != nil {
 		v = d.VI.UserData().(*endpoint).h

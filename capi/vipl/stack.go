@@ -7,21 +7,20 @@ import (
 	"os"
 )
 
-// A signal handler that a program installs without SA_ONSTACK, as programs do,
-// runs on the stack that its signal finds: in a call of this half that is a
-// goroutine's, which is small and grows only for Go. headroom, called first by
-// every function that C calls, makes it large enough for what handlers do. The C
-// half starts the runtime such that stacks do not shrink, and such that threads
-// of its own have all signals blocked. It costs a comparison once the stack has
-// grown.
+// headroom makes the stack of the current goroutine large enough for a signal handler of the
+// program. Every function that C calls calls it first. Programs install handlers without
+// SA_ONSTACK, so a handler runs on the current stack. In a call of this half that is the stack of a
+// goroutine, which is small and grows only for Go. The C half starts the runtime such that stacks
+// do not shrink, and such that the runtime's own threads block all signals. Once the stack has
+// grown, headroom costs a comparison.
 func headroom() { grow(false) }
 
-// handlerRoom is how many bytes a signal handler of the program has at least:
-// eight times what the frame of a signal takes with all registers of AVX-512.
+// handlerRoom is the least number of bytes for a signal handler of the program: eight times a
+// signal frame with all registers of AVX-512.
 const handlerRoom = 64 << 10
 
-// grow has a frame of handlerRoom bytes, which its beginning makes room for; only
-// use would clear them.
+// grow has a frame of handlerRoom bytes. Entering it grows the stack; the bytes are cleared only if
+// use is set.
 //
 //go:noinline
 func grow(use bool) {

@@ -7,10 +7,10 @@ import (
 	"sync/atomic"
 )
 
-// A handle is what a program has of an object: an index into the table of its
-// kind, the kind, and a generation, so that the handle of an object that is gone
-// is not one of its successor. Handles are never pointers: whatever a program
-// passes can be looked up.
+// A handle names an object to a program. It consists of an index into the table of its kind, the
+// kind, and a generation. The generation ensures that the handle of a removed object does not name
+// its successor. Handles are never pointers, so any value that a program passes can be looked up
+// safely.
 type handle uintptr
 
 const (
@@ -38,7 +38,7 @@ type table[T any] struct {
 	slots [chunks]atomic.Pointer[[chunkSize]atomic.Pointer[slot[T]]]
 
 	mu   sync.Mutex
-	free []int  // guarded by mu: indices that were used before
+	free []int  // guarded by mu: released indices
 	used int    // guarded by mu: indices ever used
 	gen  uint32 // guarded by mu: of the last handle
 }
@@ -72,7 +72,7 @@ func (t *table[T]) add(v *T) handle {
 	return h
 }
 
-// get returns the object of a handle, nil if there is none.
+// get returns the object of a handle, or nil if there is none.
 func (t *table[T]) get(h handle) *T {
 	if p := t.at(h); p != nil {
 		if s := p.Load(); s != nil && s.h == h {
@@ -94,8 +94,8 @@ func (t *table[T]) at(h handle) *atomic.Pointer[slot[T]] {
 	return &c[i%chunkSize]
 }
 
-// remove ends a handle. It reports whether it was one: of several that remove
-// the same, one succeeds.
+// remove invalidates a handle, and reports whether it was valid. Of several concurrent calls for
+// one handle, one succeeds.
 func (t *table[T]) remove(h handle) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -111,8 +111,8 @@ func (t *table[T]) remove(h handle) bool {
 	return true
 }
 
-// The tables of the process: the one place of this module with variables of the
-// package, since a handle is all that a C program has.
+// The tables of the process. They are package variables, the only ones of this module, because a C
+// program passes nothing but a handle.
 var (
 	nics  = table[nic]{kind: kindNIC}
 	ptags = table[ptag]{kind: kindPtag}

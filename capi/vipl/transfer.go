@@ -16,24 +16,23 @@ import (
 	"viaduct/vi"
 )
 
-// A descriptor is a posted descriptor of a program: the engine's, and where the
-// program's lies.
+// A descriptor is a posted descriptor of a program: the engine's descriptor, and the address of the
+// program's.
 type descriptor struct {
 	d    vi.Descriptor
 	at   unsafe.Pointer // C memory: a VIP_DESCRIPTOR
 	recv bool
 	e    *endpoint
-	segs [4]vi.Segment // what most descriptors need
+	segs [4]vi.Segment // enough for most descriptors
 }
 
-// A stock keeps descriptors of one queue that are not posted. They are taken and
-// returned many at a time.
+// A stock is a pool of unposted descriptors of one queue. They are taken and returned in batches.
 type stock struct {
 	mu   sync.Mutex
 	free []*descriptor // guarded by mu
 }
 
-// maxStock is how many a stock keeps.
+// maxStock is the largest number of descriptors in a stock.
 const maxStock = 256
 
 // take fills ds with descriptors of e.
@@ -52,7 +51,7 @@ func (s *stock) take(ds []*descriptor, e *endpoint, recv bool) {
 	}
 }
 
-// put takes back descriptors that were taken from their queue.
+// put returns reaped descriptors to the stock.
 func (s *stock) put(ds []*vi.Descriptor) {
 	if len(ds) == 0 {
 		return
@@ -76,8 +75,8 @@ func (e *endpoint) stockOf(recv bool) *stock {
 	return &e.stocks[0]
 }
 
-// A controlSegment is a VIP_CONTROL_SEGMENT in Go's words, and a segment any
-// other.
+// A controlSegment has the layout of a VIP_CONTROL_SEGMENT, and a segment that of any other
+// segment.
 type controlSegment struct {
 	next       uint64
 	nextHandle uint32
@@ -97,11 +96,11 @@ type segment struct {
 
 const segmentSize = 16
 
-// descriptorSize is that of a VIP_DESCRIPTOR, with which most end.
+// descriptorSize is the size of a VIP_DESCRIPTOR, which is enough for most descriptors.
 const descriptorSize = uint64(unsafe.Sizeof(controlSegment{})) + 2*segmentSize
 
-// read fills c from the program's descriptor at c.at. It is false if that does
-// not lie in memory as it has to. That memory may fault. [VIA 5.3]
+// read fills c from the program's descriptor at c.at. It returns false if the descriptor is
+// misaligned or outside of its memory. Reading that memory may fault. [VIA 5.3]
 func (c *descriptor) read(mem vi.MemHandle) bool {
 	addr := uint64(uintptr(c.at))
 	if addr%C.VIP_DESCRIPTOR_ALIGNMENT != 0 {
@@ -122,7 +121,7 @@ func (c *descriptor) read(mem vi.MemHandle) bool {
 	return true
 }
 
-// fill takes over what the program has written, with n segments.
+// fill copies the fields that the program has set, with n segments.
 func (c *descriptor) fill(cs *controlSegment, n int) {
 	d := &c.d
 	d.Control, d.ImmediateData, d.Length = vi.Control(cs.control), cs.immediate, cs.length
@@ -130,8 +129,9 @@ func (c *descriptor) fill(cs *controlSegment, n int) {
 	d.Remote = vi.RemoteSegment{}
 	if op := d.Control.Op(); !c.recv && (op == vi.OpRDMAWrite || op == vi.OpRDMARead) {
 		if n == 0 {
-			// Without an address segment it has no form. The engine's has one
-			// always, but knows of bits that must be 0. [VIA 3.4] [VIA-3.4-2]
+			// A descriptor without an address segment is malformed. The engine's descriptor always
+			// has one, so mark the error by a reserved bit, which the engine refuses. [VIA 3.4]
+			// [VIA-3.4-2]
 			d.Control |= C.VIP_CONTROL_RESERVED
 		} else {
 			d.Remote = vi.RemoteSegment{Address: from[0].data, Handle: vi.MemHandle(from[0].handle)}
@@ -142,12 +142,11 @@ func (c *descriptor) fill(cs *controlSegment, n int) {
 	for i, s := range from {
 		d.Segments[i] = vi.Segment{Address: s.data, Handle: vi.MemHandle(s.handle), Length: s.length}
 	}
-	cs.status.Store(0) // a program that polls it does not see an earlier end
+	cs.status.Store(0) // so that a polling program does not see the end of an earlier use
 }
 
-// complete writes the end of a descriptor to where the program sees it, the
-// status last. It runs under the queue's lock, before the descriptor can be
-// taken. [VIA 3.3]
+// complete writes the result into the program's descriptor, the status last. It runs under the
+// queue's lock, before the descriptor can be taken. [VIA 3.3]
 func complete(d *vi.Descriptor) {
 	c := d.Context.(*descriptor)
 	err := regmem.Guard(func() {
@@ -165,9 +164,9 @@ func complete(d *vi.Descriptor) {
 	}
 }
 
-// vipl_go_post posts n descriptors in order, and takes up to max completed ones
-// from a send queue if these have been completed already; *ended is how many. *isLong tells
-// that one of those posted is long. The C half calls it for one queue at a time.
+// vipl_go_post posts n descriptors in order. It also reaps up to max descriptors of a send queue
+// that are already complete, and returns their number in *ended. *isLong is set if one of the
+// posted descriptors is long. The C half calls it for one queue at a time.
 //
 //export vipl_go_post
 func vipl_go_post(h C.uintptr_t, recv C.int, posts *C.struct_vipl_post, n C.int, out *C.struct_vipl_ready, max C.int, ended, isLong *C.int) C.int {
@@ -176,7 +175,7 @@ func vipl_go_post(h C.uintptr_t, recv C.int, posts *C.struct_vipl_post, n C.int,
 	if e == nil {
 		return C.VIP_INVALID_PARAMETER
 	}
-	var room [16]*descriptor // as many as the C half gathers
+	var room [16]*descriptor // as many as the C half gathers at most
 	r := C.int(C.VIP_SUCCESS)
 	for ps := unsafe.Slice(posts, n); len(ps) > 0; {
 		k := min(len(ps), len(room))
@@ -187,7 +186,7 @@ func vipl_go_post(h C.uintptr_t, recv C.int, posts *C.struct_vipl_post, n C.int,
 		r = e.postAll(room[:k], ps[:k], isLong)
 		ps = ps[k:]
 	}
-	// Looking for one that is not there would drive the connection.
+	// Reap only if one is complete: a failing attempt would also receive from the connection.
 	if max > 0 && room[0].d.Status()&vi.StatusDone != 0 {
 		got, _ := e.take(false, unsafe.Slice(out, max))
 		*ended = C.int(got)
@@ -195,7 +194,7 @@ func vipl_go_post(h C.uintptr_t, recv C.int, posts *C.struct_vipl_post, n C.int,
 	return r
 }
 
-// longSend is from how many bytes a send is long: what it costs is moving them.
+// longSend is the least length in bytes of a long send, whose cost is dominated by the copy.
 const longSend = 64 << 10
 
 // postAll reads and posts descriptors.
@@ -218,15 +217,15 @@ func (e *endpoint) postAll(cs []*descriptor, ps []C.struct_vipl_post, isLong *C.
 		if err == nil && good == len(cs) {
 			return r
 		}
-		e.v.ReportPostError(&cs[good].d) // told with it, so it is not used again [VIA-3.1-3] [VIA-8.3-21]
+		e.v.ReportPostError(&cs[good].d) // reported with the error, so it is not reused [VIA-3.1-3] [VIA-8.3-21]
 		if cs, ps = cs[good+1:], ps[good+1:]; len(cs) == 0 {
 			return r
 		}
 	}
 }
 
-// post hands descriptors to the engine. One that finds the queue full was told
-// of as an asynchronous error. [VIA 5.3]
+// post posts descriptors to the engine, which reports one that finds the queue full as an
+// asynchronous error. [VIA 5.3]
 func (e *endpoint) post(ds []*vi.Descriptor, recv bool) C.int {
 	for len(ds) > 0 {
 		var n int
@@ -246,9 +245,8 @@ func (e *endpoint) post(ds []*vi.Descriptor, recv bool) C.int {
 	return C.VIP_SUCCESS
 }
 
-// vipl_go_done takes up to max completed descriptors from a queue, and looks several
-// times before it says that there is none. If there is none, *n is 0 and the result says
-// why.
+// vipl_go_done reaps up to max completed descriptors of a queue. It polls several times before it
+// reports that there is none. Then *n is 0 and the result is the reason.
 //
 //export vipl_go_done
 func vipl_go_done(h C.uintptr_t, recv, looks C.int, out *C.struct_vipl_ready, max C.int, n *C.int) C.int {
@@ -267,13 +265,13 @@ func vipl_go_done(h C.uintptr_t, recv, looks C.int, out *C.struct_vipl_ready, ma
 	switch {
 	case got > 0:
 		return C.VIP_SUCCESS
-	case err == vi.ErrNotDone: // what a program that polls sees most
+	case err == vi.ErrNotDone: // the most frequent result of a polling program
 		return C.VIP_NOT_DONE
 	}
 	return code(err)
 }
 
-// take takes completed descriptors from a queue. If there is none, the error says why.
+// take reaps completed descriptors of a queue. If there is none, the error is the reason.
 func (e *endpoint) take(recv bool, out []C.struct_vipl_ready) (int, error) {
 	var ds [32]*vi.Descriptor
 	buf := ds[:min(len(ds), len(out))]
@@ -291,7 +289,7 @@ func (e *endpoint) take(recv bool, out []C.struct_vipl_ready) (int, error) {
 	return n, err
 }
 
-// hand gives a descriptor that was taken from its queue to the C half.
+// hand passes a reaped descriptor to the C half.
 func hand(out *C.struct_vipl_ready, d *vi.Descriptor) {
 	c := d.Context.(*descriptor)
 	out.d = (*C.VIP_DESCRIPTOR)(c.at)
