@@ -1,16 +1,16 @@
 //go:build linux
 
-// Conform runs "viaduct conform" against "viaduct" over a link with delay and
-// loss, to see that it raises no false alarm there.
+// Conform runs "viaduct conform" against "viaduct" over a link with delay and loss, to see that it
+// raises no false alarm there.
 //
 //	go run ./interop/conform [-n 1] [-role both|listens|dials] [-delay 50ms] [-loss 0.01] [-viaduct PATH]
 //
-// "viaduct" is tested as the side that listens, and as the side that dials: then
-// each case runs a client in the namespace at the other end of the link (nsenter of
-// util-linux takes it there).
+// "viaduct" is tested as the side that listens, and as the side that dials: in the latter role each
+// case runs a client in the namespace at the other end of the link, which it enters by nsenter of
+// util-linux.
 //
-// The link is that of package interop/internal/link, between two network namespaces,
-// which need root: for others the program says loudly that it skips, and exits 0.
+// The link is that of package interop/internal/link, between two network namespaces. These need
+// root; without root the program prints loudly that it skips, and exits 0.
 package main
 
 import (
@@ -31,8 +31,8 @@ import (
 	"viaduct/interop/internal/link"
 )
 
-// fabrics is the number of listeners of fcvi: one run at a time uses each, since a
-// listener remembers the last nonce of a host.
+// fabrics is the number of listeners of fcvi: each serves one run at a time, since a listener
+// remembers the last nonce of a host.
 const fabrics = 4
 
 func main() {
@@ -56,7 +56,7 @@ func main() {
 	}
 }
 
-// start runs the tests with viaduct, which it builds if there is none.
+// start runs the tests with viaduct, which it builds if the path is empty.
 func start(viaduct string, runs int, role string, f link.Fault) error {
 	if viaduct == "" {
 		dir, err := os.MkdirTemp("", "viaduct-conform.")
@@ -98,7 +98,7 @@ func run(viaduct string, runs int, role string, f link.Fault) (err error) {
 	h := at[0].String()
 	var server *exec.Cmd
 	lines := make(chan string, 10)
-	idle := make(chan string, fabrics) // what no run of fcvi uses now
+	idle := make(chan string, fabrics) // listeners that no run of fcvi uses
 	if err := ports[0].Do(func() error {
 		args := []string{"echo", "--log-level", "error", "--listen", "iwarp://" + h + ":7001", "--listen", "vitcp://" + h + ":7002/x", "--listen", "sdp://" + h + ":7003"}
 		for range fabrics {
@@ -193,9 +193,8 @@ type plan struct {
 	args []string
 }
 
-// plans are those of all protocols, for a peer at host that listens and one that dials
-// from the namespace of the process holder. The address of fcvi's peer that listens is
-// found later.
+// plans returns the plans of all protocols, for a peer that listens at host and for one that dials
+// from the namespace of the process holder. The address of fcvi's listening peer is found later.
 func plans(viaduct, host string, holder int, role string) (ps []plan) {
 	if role != "dials" {
 		ps = append(ps, plan{"iwarp", 1, []string{"iwarp://" + host + ":7001"}}, plan{"vitcp", 1, []string{"vitcp://" + host + ":7002/x"}},
@@ -215,7 +214,7 @@ func plans(viaduct, host string, holder int, role string) (ps []plan) {
 	return ps
 }
 
-// hold starts a process that does nothing in the namespace of a port.
+// hold starts an idle process in the namespace of a port, which keeps the namespace.
 func hold(p *link.Port) (c *exec.Cmd, err error) {
 	err = p.Do(func() error {
 		c = exec.Command("sleep", "infinity")

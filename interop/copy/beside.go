@@ -17,11 +17,12 @@ import (
 	"time"
 )
 
-// A way copies src, a file or a directory, into the empty directory dst, and again.
+// A way is a method of copying src, a file or a directory, into the empty directory dst, and of
+// updating the copy.
 type way struct {
 	name  string
 	copy  func(ctx context.Context, src, dst string) (time.Duration, error)
-	again func(ctx context.Context, src, dst string) (time.Duration, error) // with nothing to do; nil if there is no such thing
+	again func(ctx context.Context, src, dst string) (time.Duration, error) // when nothing has changed; nil without such a method
 }
 
 func (p *plan) measure(ctx context.Context) error {
@@ -90,8 +91,8 @@ func (p *plan) measure(ctx context.Context) error {
 	return nil
 }
 
-// warm reads a file, so that whatever copies it next finds as much of it in memory as
-// the others do: the first to read a sparse file pays for the pages of zeros.
+// warm reads a file, so that all methods find the same part of it in memory. Otherwise the first
+// reader of a sparse file would pay for the pages of zeros.
 func warm(name string) error {
 	f, err := os.Open(name)
 	if err != nil {
@@ -102,7 +103,7 @@ func warm(name string) error {
 	return err
 }
 
-// chosen are the ways whose name matches -run.
+// chosen returns the ways whose name matches -run.
 func (p *plan) chosen(ways []way) (out []way) {
 	for _, w := range ways {
 		if p.only.MatchString(w.name) {
@@ -112,7 +113,7 @@ func (p *plan) chosen(ways []way) (out []way) {
 	return out
 }
 
-// timedCopy copies into a directory that is made, and compares.
+// timedCopy copies into a new directory, and compares.
 func timedCopy(ctx context.Context, copy func(ctx context.Context, src, dst string) (time.Duration, error), src, dst string) (time.Duration, error) {
 	if err := os.Mkdir(dst, 0o700); err != nil {
 		return 0, err
@@ -135,7 +136,7 @@ func timed(c *exec.Cmd) (time.Duration, error) {
 	return time.Since(began), nil
 }
 
-// viaductWay copies with the command; a query of samehost=off is the path by TCP.
+// viaductWay copies with the command; the query samehost=off selects TCP.
 func (p *plan) viaductWay(scheme, query string) way {
 	with := func(ctx context.Context, dst string, f func(url string) *exec.Cmd) (time.Duration, error) {
 		s, url, err := p.serve(ctx, scheme, dst, "")
@@ -172,7 +173,7 @@ func (p *plan) rcloneWay() way {
 		}
 		at := l.Addr().String()
 		l.Close()
-		config := filepath.Join(dst, "..", "rclone.conf") // an empty one: nothing of the user's
+		config := filepath.Join(dst, "..", "rclone.conf") // empty, so that the user's configuration has no effect
 		if err := os.WriteFile(config, nil, 0o600); err != nil {
 			return 0, err
 		}
@@ -207,7 +208,7 @@ func (p *plan) rcloneWay() way {
 	}
 }
 
-// throughPipe is cat and cp with a pipe between them.
+// throughPipe copies by cat and cp with a pipe between them.
 func throughPipe(ctx context.Context, src, dst string) (time.Duration, error) {
 	return timed(exec.CommandContext(ctx, "sh", "-c", `cat "$1" | cp --sparse=never /dev/stdin "$2"`, "sh", src, filepath.Join(dst, filepath.Base(src))))
 }
@@ -218,7 +219,7 @@ type row struct {
 	took       time.Duration
 }
 
-// report prints the medians, and how fast each is beside the yardstick of its table.
+// report prints the medians, and the speed of each relative to rclone and cp.
 func report(w io.Writer, rows []row) {
 	var whats, names []string
 	took := map[[2]string][]time.Duration{}

@@ -10,11 +10,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// dataFrom is where the data of a file goes on from an offset; what is before is zeros.
+// dataFrom returns the offset of the next data of a file from at on; the bytes between are zeros.
 func dataFrom(f *os.File, at int64) int64 {
 	if n, err := unix.Seek(int(f.Fd()), at, unix.SEEK_DATA); err == nil {
 		return n
-	} else if err == unix.ENXIO { // none up to the end
+	} else if err == unix.ENXIO { // no data up to the end
 		if n, err := f.Seek(0, io.SeekEnd); err == nil {
 			return max(at, n)
 		}
@@ -22,7 +22,7 @@ func dataFrom(f *os.File, at int64) int64 {
 	return at
 }
 
-// bytesRead is how much a process has read so far.
+// bytesRead returns the number of bytes that a process has read so far.
 func bytesRead(pid int) (int64, bool) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/io", pid))
 	if err != nil {
@@ -33,7 +33,7 @@ func bytesRead(pid int) (int64, bool) {
 	return n, err == nil
 }
 
-// A disk is a file system of its own that can be full.
+// A disk is a separate file system, so that it can be full.
 type disk struct{ dir, ballast string }
 
 // newDisk mounts a file system of n bytes at dir: in memory, or in a sparse file if it is large.
@@ -78,7 +78,7 @@ func (d *disk) leave(n int64) error {
 	return fmt.Errorf("the disk has less than %d bytes", n)
 }
 
-// makeRoom takes away what leave has filled it with.
+// makeRoom removes the file by which leave has filled the disk.
 func (d *disk) makeRoom() error { return os.Remove(d.ballast) }
 
 func (d *disk) close() {

@@ -25,7 +25,7 @@ const (
 	full      fault = "disk full"
 )
 
-// A phase is what of a tree is being copied.
+// A phase is the part of a tree that is being copied.
 type phase string
 
 const (
@@ -33,15 +33,15 @@ const (
 	large phase = "large file"
 )
 
-// interruptTime is how long a client may take to end that was interrupted.
+// interruptTime is how long an interrupted client may take to end.
 const interruptTime = 3 * time.Second
 
-// A copying is what the cases of one transport share.
+// A copying holds the state that the cases of one transport share.
 type copying struct {
 	*plan
 	scheme string
 	source string
-	wait   time.Duration // for what copies everything
+	wait   time.Duration // limit of a complete copy
 	n      int           // cases so far
 }
 
@@ -82,7 +82,7 @@ func (p *plan) faults(ctx context.Context) error {
 			from := time.Now()
 			found, err := c.run(ctx, k.steps)
 			for range 4 {
-				if !errors.Is(err, errMissed) { // as may be on a machine that is busy
+				if !errors.Is(err, errMissed) { // which may happen on a busy machine
 					break
 				}
 				found, err = c.run(ctx, k.steps)
@@ -109,14 +109,14 @@ func (p *plan) faults(ctx context.Context) error {
 	return nil
 }
 
-// A step is a fault in a phase, when a part of it is done.
+// A step is a fault in a phase, once a given part of it is done.
 type step struct {
 	fault fault
 	phase phase
 	part  float64
 }
 
-// A kind is one case of a transport: what ends the copy again and again.
+// A kind is one case of a transport: the faults that end its copy in turn.
 type kind struct {
 	name  string
 	steps []step
@@ -125,7 +125,7 @@ type kind struct {
 func (p *plan) cases(scheme string, phases []phase) (all []kind) {
 	if !p.each {
 		k := kind{name: scheme + ", all faults in turn"}
-		// The disk is full when half of the small files are there.
+		// The disk is full once half of the small files are stored.
 		k.steps = []step{{full, small, 0}, {interrupt, small, 0.6}, {client, small, 0.75}, {server, small, 0.9}}
 		if p.large > 0 {
 			k.steps = append(k.steps, step{full, large, 0}, step{interrupt, large, 0.15}, step{client, large, 0.3}, step{server, large, 0.45})
@@ -146,7 +146,7 @@ var (
 	errMissed  = errors.New("the copy ended before its fault")
 )
 
-// run copies the tree to a server, has faults end that, goes on after each, and compares.
+// run copies the tree to a server, lets faults end the copy, continues after each, and compares.
 func (c *copying) run(ctx context.Context, steps []step) (found string, err error) {
 	c.n++
 	root := filepath.Join(c.dir, fmt.Sprintf("%s-%d", c.scheme, c.n))
@@ -189,11 +189,11 @@ func (c *copying) run(ctx context.Context, steps []step) (found string, err erro
 			return "", fmt.Errorf("%s in the %s: %w", st.fault, st.phase, err)
 		}
 		all = append(all, found)
-		// All that is there is whole, whichever way it ended.
+		// Every stored file is complete, whichever fault ended the copy.
 		if err := c.partly(files); err != nil {
 			return "", err
 		}
-		// Both ways to go on have their turn.
+		// Both ways to continue take turns.
 		if next = sync; i%2 == 1 || len(steps) == 1 && st.phase == small {
 			next = append(put, "--resume")
 		}
@@ -229,12 +229,12 @@ func (c *copying) run(ctx context.Context, steps []step) (found string, err erro
 	return strings.Join(all, "; "), compare(c.source, filepath.Join(files, "tree"))
 }
 
-// end runs a command until a fault ends it, and has the server serve again. found says
-// what became of it.
+// end runs a command until a fault ends it, and makes the server serve again. found describes the
+// result.
 func (c *copying) end(ctx context.Context, st step, args []string, s *proc.Process, url, files string, d *disk) (_ *proc.Process, _, found string, err error) {
 	if st.fault == full {
 		room := int64(c.files) * max(c.small, 4096) / 2
-		if st.phase == large { // all small files, and less than what the large one has
+		if st.phase == large { // all small files, and less than the data of the large one
 			room = c.large / sparseStep * 4096 / 2
 			if _, err := os.Stat(filepath.Join(files, "tree")); err != nil {
 				room += int64(c.files)*max(c.small, 4096)*5/4 + int64(c.dirs)*8192
@@ -259,7 +259,7 @@ func (c *copying) end(ctx context.Context, st step, args []string, s *proc.Proce
 	case interrupt:
 		at := time.Now()
 		p.Interrupt()
-		p.Wait(c.wait) // it ends, with an error or not
+		p.Wait(c.wait) // it ends with or without an error
 		took := time.Since(at)
 		if found = fmt.Sprintf("SIGINT: ended within %v", took.Round(time.Millisecond)); took > interruptTime {
 			err = errors.New(found)
@@ -296,17 +296,17 @@ func (c *copying) smallOnes(ctx context.Context, args []string) error {
 	return errors.Join(err, os.Rename(aside, filepath.Join(c.source, largeName)))
 }
 
-// until waits until a fault is due: when a part of the directories is there, or when a
-// part of the large file has been read.
+// until waits until a fault is due: until a part of the directories is stored, or a part of the
+// large file was read.
 func (c *copying) until(p *proc.Process, tree string, st step) (dirs int, err error) {
-	// The small files may be read twice, for what is there is compared; the answers are short.
+	// The small files may be read twice, because stored ones are compared; the answers are short.
 	before := 3*int64(c.files)*(c.small+1024) + int64(st.part*float64(c.large))
 	for begin := time.Now(); ; time.Sleep(time.Millisecond) {
 		es, err := os.ReadDir(tree)
 		if err != nil && !os.IsNotExist(err) {
 			return 0, err
 		}
-		dirs = min(len(es), c.dirs) // the large file may be there too
+		dirs = min(len(es), c.dirs) // the large file may be one of the entries
 		due := false
 		switch {
 		case st.fault == full: // ends by itself

@@ -18,10 +18,10 @@ import (
 	"viaduct/interop/internal/proc"
 )
 
-// A plan is what is copied, and how.
+// A plan holds the settings of a copy.
 type plan struct {
 	viaduct, rclone string
-	dir             string // where all files are
+	dir             string // directory of all files
 	files, dirs     int
 	small, large    int64
 	rounds          int
@@ -85,7 +85,7 @@ func (p *plan) run(ctx context.Context, beside bool) error {
 	if p.viaduct == "" {
 		var flags []string
 		if beside {
-			flags = []string{"-pgo=bench/viaduct.pgo"} // as packages are built
+			flags = []string{"-pgo=bench/viaduct.pgo"} // like the packages
 		}
 		if p.viaduct, err = proc.Viaduct(ctx, top, flags...); err != nil {
 			return err
@@ -120,8 +120,7 @@ func size(s string) (int64, error) {
 	return v << n, err
 }
 
-// serve starts a server of dir and returns its address; at is where it listened before,
-// if it did.
+// serve starts a server of dir and returns its address; at is its previous address, if it had one.
 func (p *plan) serve(ctx context.Context, scheme, dir, at string) (*proc.Process, string, error) {
 	listen := at
 	if at == "" {
@@ -140,7 +139,7 @@ func (p *plan) serve(ctx context.Context, scheme, dir, at string) (*proc.Process
 			return s, url, nil
 		}
 		s.Kill()
-		// The system may not have ended the sockets of the one that was killed.
+		// The system may not have closed the sockets of the killed server yet.
 		if at == "" || time.Now().After(end) || ctx.Err() != nil || !strings.Contains(err.Error(), "in use") {
 			return nil, "", err
 		}

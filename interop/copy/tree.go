@@ -15,7 +15,7 @@ import (
 // largeName is the name of the large file, which is copied after the others.
 const largeName = "large"
 
-// makeTree makes a directory with small files in others.
+// makeTree makes a directory with small files in subdirectories.
 func makeTree(dir string, files, dirs int, n int64) error {
 	b := make([]byte, n)
 	rnd := rand.NewChaCha8([32]byte{})
@@ -35,7 +35,7 @@ func makeTree(dir string, files, dirs int, n int64) error {
 // sparseStep is the distance of the bytes that makeSparse writes.
 const sparseStep = 4 << 20
 
-// makeSparse makes a file with a few bytes of its own in every sparseStep.
+// makeSparse makes a file with a few distinct bytes in every sparseStep.
 func makeSparse(name string, n int64) error {
 	f, err := os.Create(name)
 	if err != nil {
@@ -53,8 +53,8 @@ func makeSparse(name string, n int64) error {
 	return f.Close()
 }
 
-// compare returns an error unless both are files, or directories with files, that are
-// alike, and there is nothing else.
+// compare returns an error unless a and b are equal files, or directories with the same equal
+// files.
 func compare(a, b string) error {
 	as, err := list(a)
 	if err != nil {
@@ -78,7 +78,7 @@ func compare(a, b string) error {
 	return nil
 }
 
-// list names what is below dir; a directory ends in a separator.
+// list returns the names of all files below dir; the name of a directory ends in a separator.
 func list(dir string) (names []string, err error) {
 	err = filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
 		if err != nil || p == dir && d.IsDir() {
@@ -108,7 +108,7 @@ func same(a, b string) error {
 	defer fb.Close()
 	ba, bb := make([]byte, 1<<20), make([]byte, 1<<20)
 	for at := int64(0); ; {
-		// What both have no bytes for is zeros in both.
+		// Skip the parts without data in both: they are zeros.
 		if next := min(dataFrom(fa, at), dataFrom(fb, at)); next > at {
 			at = next
 		}

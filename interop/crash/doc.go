@@ -1,23 +1,23 @@
-// Crash kills processes of the command by SIGKILL at random points of what they
-// do, and looks at what is left.
+// Crash kills processes of the command by SIGKILL at random times, and checks the state that is
+// left.
 //
 //	go run ./interop/crash               # 100 points
 //	go run ./interop/crash -n 500 -run put
 //
 // The cases take turns:
 //
-//   - put: the client or the server is killed. Under the name of the file there is
-//     nothing or all of it; storing it again succeeds.
-//   - get: the client or the server is killed. Under the name of the copy there is
-//     nothing or all of it; get --resume goes on and succeeds.
-//   - tree: a client that stores a directory is interrupted or killed, or its server
-//     is. sync makes the copy complete; every file is whole and nothing else is left.
-//   - handover: one of the two proxies is killed while connections move from one to
-//     the other. What comes back through a connection is the beginning of what was
-//     sent, and a proxy that is started then serves at the same address.
-//   - fabric: the fabric is killed, or a member. When it is there again the members
-//     reach each other again.
+//   - put: the client or the server is killed. The stored file is absent or complete; storing it
+//     again succeeds.
+//   - get: the client or the server is killed. The copy is absent or complete; get --resume
+//     continues and succeeds.
+//   - tree: a client that stores a directory is interrupted or killed, or its server is killed.
+//     sync completes the copy; every file is complete and no other file is left.
+//   - handover: one of two proxies is killed while connections move from one to the other. The
+//     bytes that return through a connection are a prefix of those sent, and a proxy that is
+//     started then serves at the same address.
+//   - fabric: the fabric or a member is killed. Once it runs again, the members reach each other
+//     again.
 //
-// Every transport has its turn, both roles are killed, and the moment is drawn
-// from the time that the same thing took undisturbed.
+// Every transport has its turn, both roles are killed, and the time is drawn from the duration of
+// the same operation without a kill.
 package main

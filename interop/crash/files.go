@@ -22,7 +22,7 @@ var listen = map[string]string{
 
 var transports = []string{"vitcp", "iwarp", "fcvi", "sdp", "tcp"}
 
-// points are all cases, in the order of their turns.
+// points returns all cases, in the order of their turns.
 func points() (all []point) {
 	for _, t := range transports {
 		for _, victim := range []string{"client", "server"} {
@@ -43,7 +43,7 @@ func points() (all []point) {
 		point{"fabric, member", func(c *campaign, dir string) (string, error) { return c.fabric("member") }})
 }
 
-// fileSize is long enough for a transfer to be met in the middle.
+// fileSize is large enough for a kill in the middle of a transfer.
 const fileSize = 12 << 20
 
 // content makes a file of random bytes.
@@ -57,12 +57,12 @@ func (c *campaign) content(path string) ([]byte, error) {
 	return b, os.WriteFile(path, b, 0o644)
 }
 
-// moment draws a time from that which name took undisturbed, and some more.
+// moment draws a time up to a little more than the undisturbed duration of name.
 func (c *campaign) moment(name string) time.Duration {
 	return time.Duration(c.r.Int64N(int64(c.usual[name]) * 12 / 10))
 }
 
-// learn measures how long a case takes, once.
+// learn measures the duration of a case, once.
 func (c *campaign) learn(name string, f func() error) error {
 	if c.usual[name] > 0 {
 		return nil
@@ -75,8 +75,7 @@ func (c *campaign) learn(name string, f func() error) error {
 	return nil
 }
 
-// whole tells whether path is absent or has all of want. Anything else is an
-// error.
+// whole reports whether path exists with all of want, or is absent. Anything else is an error.
 func whole(path string, want []byte) (there bool, err error) {
 	got, err := os.ReadFile(path)
 	switch {
@@ -120,7 +119,7 @@ func (c *campaign) put(dir, transport, victim string) (found string, err error) 
 		client.Kill()
 	} else {
 		server.Kill()
-		client.Wait(proc.Patience) // it ends, with an error or not
+		client.Wait(proc.Patience) // it ends with or without an error
 		if server, url, err = c.again(append(serve[:len(serve)-1], url)...); err != nil {
 			return "", err
 		}
@@ -130,7 +129,7 @@ func (c *campaign) put(dir, transport, victim string) (found string, err error) 
 	if err != nil {
 		return "", err
 	}
-	if victim == "client" { // the server notices, and clears up
+	if victim == "client" { // the server notices, and removes the partial file
 		for end := time.Now().Add(proc.Patience); ; time.Sleep(20 * time.Millisecond) {
 			left, err := os.ReadDir(root)
 			if err != nil {
@@ -149,7 +148,7 @@ func (c *campaign) put(dir, transport, victim string) (found string, err error) 
 				return "", fmt.Errorf("left behind: %s", strings.Join(names, ", "))
 			}
 		}
-		if there, err = whole(stored, want); err != nil { // it may have had everything
+		if there, err = whole(stored, want); err != nil { // the server may have received everything
 			return "", err
 		}
 	}

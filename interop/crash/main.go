@@ -39,17 +39,17 @@ func main() {
 	}
 }
 
-// A campaign is what the cases share.
+// A campaign holds the state that the cases share.
 type campaign struct {
 	*options
 	ctx      context.Context
 	bin, dir string
 	r        *rand.Rand
-	usual    map[string]time.Duration // how long a case takes undisturbed
-	counts   map[string]int           // what was found, for the summary
+	usual    map[string]time.Duration // undisturbed duration of each case
+	counts   map[string]int           // results, for the summary
 }
 
-// A point is one kill. It returns what was found, in a few words.
+// A point is one kill. It returns a short description of the result.
 type point struct {
 	name string
 	run  func(c *campaign, dir string) (found string, err error)

@@ -12,7 +12,7 @@ func (c *campaign) start(args ...string) (*proc.Process, error) {
 	return proc.Start(c.ctx, c.bin, args...)
 }
 
-// serve starts what listens and returns its address.
+// serve starts a listening process and returns its address.
 func (c *campaign) serve(args ...string) (*proc.Process, string, error) {
 	p, err := c.start(args...)
 	if err != nil {
@@ -26,8 +26,8 @@ func (c *campaign) serve(args ...string) (*proc.Process, string, error) {
 	return p, url, nil
 }
 
-// again is serve at an address that another process had just now, whose sockets
-// the system may not have ended yet.
+// again is serve at the address of a process that has just ended. It retries, because the system
+// may not have closed the old sockets yet.
 func (c *campaign) again(args ...string) (p *proc.Process, url string, err error) {
 	for end := time.Now().Add(proc.Patience); ; time.Sleep(100 * time.Millisecond) {
 		if p, url, err = c.serve(args...); err == nil || time.Now().After(end) || c.ctx.Err() != nil {

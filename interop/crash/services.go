@@ -21,7 +21,7 @@ func (c *campaign) handover(dir string, killNew bool) (found string, err error) 
 		return "", err
 	}
 	defer l.Close()
-	go func() { // an echo service behind everything
+	go func() { // an echo service as the target of the proxies
 		for {
 			conn, err := l.Accept()
 			if err != nil {
@@ -62,7 +62,7 @@ func (c *campaign) handover(dir string, killNew bool) (found string, err error) 
 	}
 	time.Sleep(100 * time.Millisecond)
 	if c.usual["handover"] == 0 {
-		c.usual["handover"] = 600 * time.Millisecond // from the start of the process to the end of its predecessor
+		c.usual["handover"] = 600 * time.Millisecond // from the start of the new process to the end of the old one
 	}
 	fresh, err := c.start(near...)
 	if err != nil {
@@ -87,7 +87,7 @@ func (c *campaign) handover(dir string, killNew bool) (found string, err error) 
 			died++
 		}
 	}
-	// One of them, or one that is started now, serves at the address.
+	// The surviving proxy, or a new one, serves at the address.
 	if !works(address) {
 		old.Kill()
 		fresh.Kill()
@@ -105,8 +105,8 @@ func (c *campaign) handover(dir string, killNew bool) (found string, err error) 
 	return fmt.Sprintf("%d of %d connections went with the proxy, the other serves", died, busy), nil
 }
 
-// keepBusy sends and compares what comes back, until stop. The connection may be
-// lost; other bytes may not come.
+// keepBusy sends bytes and compares the returned ones, until stop. Losing the connection is
+// allowed; wrong bytes are not.
 func keepBusy(conn net.Conn, seed uint64, stop <-chan struct{}) (lost bool, err error) {
 	defer conn.Close()
 	var mu sync.Mutex
@@ -160,7 +160,7 @@ func keepBusy(conn net.Conn, seed uint64, stop <-chan struct{}) (lost bool, err 
 	}
 }
 
-// works tells whether a new connection through a proxy carries bytes.
+// works reports whether a new connection through a proxy carries bytes.
 func works(address string) bool {
 	conn, err := net.DialTimeout("tcp", address, 5*time.Second)
 	if err != nil {

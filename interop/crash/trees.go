@@ -11,15 +11,15 @@ import (
 	"viaduct/interop/internal/proc"
 )
 
-// Files of a tree; short, so that the moment is met between two as well as in one.
+// Files of a tree. They are short, so that kills happen between files as well as within one.
 const (
 	treeDirs  = 8
 	treeFiles = 5 // in each
 	treeSize  = 4 << 10
 )
 
-// tree stores a directory while the client is interrupted by SIGINT, or client or server
-// is killed. Every file that is there then is whole, and sync makes the copy complete.
+// tree stores a directory while the client is interrupted by SIGINT, or client or server is killed.
+// Every stored file is complete then, and sync completes the copy.
 func (c *campaign) tree(dir, transport, victim string) (found string, err error) {
 	root, source := filepath.Join(dir, "root"), filepath.Join(dir, "tree")
 	if err := os.Mkdir(root, 0o755); err != nil {
@@ -66,7 +66,7 @@ func (c *campaign) tree(dir, transport, victim string) (found string, err error)
 		client.Kill()
 	case "interrupt":
 		client.Interrupt()
-		client.Wait(proc.Patience) // it ends, with an error or not
+		client.Wait(proc.Patience) // it ends with or without an error
 	default:
 		server.Kill()
 		client.Wait(proc.Patience)
@@ -78,7 +78,7 @@ func (c *campaign) tree(dir, transport, victim string) (found string, err error)
 	if err := c.do("sync", source, url+"/tree"); err != nil {
 		return "", fmt.Errorf("sync: %w", err)
 	}
-	if err := c.do("sync", source, url+"/tree"); err != nil { // by which the server has seen the end of the first client
+	if err := c.do("sync", source, url+"/tree"); err != nil { // after which the server has seen the end of the first client
 		return "", fmt.Errorf("sync again: %w", err)
 	}
 	if err := server.End(); err != nil {

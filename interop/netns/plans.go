@@ -8,7 +8,7 @@ import (
 	"viaduct/interop/internal/mixed"
 )
 
-// The plans by name. "long" lasts as long as its scenario says.
+// plans by name. The scenario determines the duration of "long".
 var plans = map[string]mixed.Plan{
 	"short": {Seed: 7, For: 30 * time.Millisecond, Rate: 100_000, MaxBytes: 3000, Window: 2},
 }

@@ -18,7 +18,7 @@ import (
 	"viaduct/interop/internal/link"
 )
 
-// A host is a namespace with a worker in it.
+// A host is a namespace with a worker process.
 type host struct {
 	*link.Port
 	addr netip.Addr
@@ -77,7 +77,7 @@ func (h *host) job(j job) (o outcome, err error) {
 	return o, err
 }
 
-// end ends the worker, at the latest after some seconds.
+// end ends the worker, after some seconds by force.
 func (h *host) end() {
 	h.in.Close()
 	t := time.AfterFunc(10*time.Second, func() { h.cmd.Process.Kill() })

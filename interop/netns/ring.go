@@ -13,7 +13,7 @@ import (
 	"viaduct/interop/internal/mixed"
 )
 
-// members is how many hosts join the fabric, which has a namespace of its own.
+// members is the number of hosts that join the fabric, which has a namespace of its own.
 const members = 4
 
 // ring runs a Fibre Channel fabric in one namespace, and members in four others,

@@ -32,8 +32,8 @@ func program(ctx context.Context) error {
 	return o.all(ctx)
 }
 
-// all runs the scenarios, several at a time, since most of their time is waiting;
-// then, one by one, those that measure the time that things take.
+// all runs the scenarios, several at a time because they mostly wait. Then it runs those that
+// measure times, one by one.
 func (o *options) all(ctx context.Context) error {
 	if again, err := sandbox(ctx); again {
 		return err

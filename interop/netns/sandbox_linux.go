@@ -13,9 +13,8 @@ import (
 // inSandbox marks the process that has a user namespace of its own.
 const inSandbox = "VIADUCT_NETNS_SANDBOX"
 
-// sandbox runs this program again in a user namespace, if it is not root's, and
-// tells that it did; where that is not allowed the program goes on and finds out
-// that nothing is possible.
+// sandbox runs this program again in a user namespace if the user is not root, and reports that in
+// again. If that is not allowed, the program continues, and possible then returns the error.
 func sandbox(ctx context.Context) (again bool, err error) {
 	if os.Geteuid() == 0 || os.Getenv(inSandbox) != "" {
 		return false, nil
@@ -35,7 +34,7 @@ func sandbox(ctx context.Context) (again bool, err error) {
 	return true, cmd.Wait()
 }
 
-// possible tries to make a namespace with a device in it.
+// possible tries to create a namespace with a device.
 func possible() error {
 	n := link.New()
 	defer n.Close()

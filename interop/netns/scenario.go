@@ -14,7 +14,7 @@ import (
 	"viaduct/interop/internal/mixed"
 )
 
-// A scenario is a network, and what has to hold on it.
+// A scenario is a network with the conditions that must hold on it.
 type scenario struct {
 	name string
 	run  func(ctx context.Context, o *options, s scenario) (said string, err error)
@@ -22,30 +22,30 @@ type scenario struct {
 	mtu        int
 	fault      link.Fault // of both directions
 	traffic    time.Duration
-	rate       int // bytes a second of each long connection, each way
+	rate       int // bytes per second of each long connection, each way
 	sysctl     map[string]string
 	keepAlive  time.Duration // period of TCP's keepalive of all connections, 0 leaves the default
 	track      bool
 	events     []event
-	size       string // of the messages of a throughput
-	congestion string // control of a throughput: one that an unprivileged program may choose
-	alone      bool   // run it when nothing else runs; the measurements of a throughput are made one after the other
+	size       string // message size of a throughput measurement
+	congestion string // congestion control of a throughput measurement, one that an unprivileged program may choose
+	alone      bool   // run it when nothing else runs; throughput measurements run one after the other
 
-	// What has to hold besides the promises of package mixed.
+	// Conditions besides the promises of package mixed.
 	ends    ending
-	trouble time.Duration              // from the first event on set-ups may fail for so long; 0: none may
-	limit   time.Duration              // what takes longer hangs
-	hit     func(c link.Counters) bool // the fault was there
-	dropped bool                       // TCP has to have seen wrong checksums
+	trouble time.Duration              // how long set-ups may fail after the first event; 0: never
+	limit   time.Duration              // a longer operation hangs
+	hit     func(c link.Counters) bool // whether the fault occurred
+	dropped bool                       // TCP must have dropped wrong checksums
 }
 
-// An event changes the network at a time after the long connections are up.
+// An event changes the network at a time relative to when all long connections are up.
 type event struct {
 	at time.Duration
 	do func(t *test) error
 }
 
-// An ending is what becomes of the long connections.
+// An ending is the required end of the long connections.
 type ending uint8
 
 const (
@@ -66,8 +66,8 @@ type test struct {
 
 const defaultMTU = 1500
 
-// pair is the usual scenario: two hosts, each of which has long connections of all
-// transports to the other, and makes short ones all the time.
+// pair is the usual scenario: two hosts, each of which keeps long connections of all transports to
+// the other, and opens and closes short ones.
 func pair(ctx context.Context, o *options, s scenario) (said string, err error) {
 	t := &test{s: s, net: link.New(), plans: map[string]mixed.Plan{"long": longPlan(s.traffic, s.rate), "short": plans["short"]}}
 	defer t.net.Close()
@@ -135,11 +135,11 @@ func pair(ctx context.Context, o *options, s scenario) (said string, err error) 
 	return t.judge(o, first)
 }
 
-// setupLimit is more than any time limit of a set-up that is documented.
+// setupLimit is longer than any documented time limit of a set-up.
 const setupLimit = 40 * time.Second
 
-// kept is how many descriptors a process keeps for all connections to come: the
-// runtime's epoll instance and those of frameio.
+// kept is the number of descriptors that a process keeps for later connections: the runtime's epoll
+// instance and those of frameio.
 const kept = 6
 
 // everywhere gives all workers a job and waits for the outcomes.
@@ -153,8 +153,8 @@ func (t *test) everywhere(j job) ([]outcome, error) {
 	return out, errors.Join(errs...)
 }
 
-// collect asks all workers for what happened. No listener is closed before every
-// set-up is through, also one whose first packet was lost.
+// collect returns the outcomes of all workers. No listener closes before every set-up has ended,
+// even one whose first packet was lost.
 func (t *test) collect() ([]outcome, error) {
 	if _, err := t.everywhere(job{Finish: true}); err != nil {
 		return nil, err
@@ -162,7 +162,7 @@ func (t *test) collect() ([]outcome, error) {
 	return t.everywhere(job{Collect: true})
 }
 
-// judge collects what happened and holds it against the scenario.
+// judge collects the outcomes and checks the conditions of the scenario.
 func (t *test) judge(o *options, first time.Time) (said string, err error) {
 	out, err := t.collect()
 	if err != nil {
@@ -258,14 +258,14 @@ func (t *test) judge(o *options, first time.Time) (said string, err error) {
 	return said, errors.Join(wrong...)
 }
 
-// all gives every port a fault.
+// all sets the fault of every port.
 func (t *test) all(f link.Fault) {
 	for _, h := range t.hosts {
 		h.SetFault(f)
 	}
 }
 
-// scenarios are in the order in which they start: what takes long comes first.
+// scenarios returns all scenarios in the order in which they start: long ones come first.
 func scenarios(long bool) []scenario {
 	traffic := 4 * time.Second
 	if long {
@@ -273,9 +273,8 @@ func scenarios(long bool) []scenario {
 	}
 	ms := time.Millisecond
 	delay := func(f link.Fault) link.Fault { f.Delay = 10 * ms; return f }
-	// Where peers vanish without a word: the system gives up after some 25 s in
-	// place of 15 minutes, and in a short run keepalive does after 30 s in place of
-	// 150.
+	// For peers that vanish silently: the system gives up after some 25 s instead of 15 minutes,
+	// and in a short run keepalive does after 30 s instead of 150 s.
 	keepAlive := 3 * time.Second
 	if long {
 		keepAlive = 0
@@ -284,8 +283,8 @@ func scenarios(long bool) []scenario {
 	hole := func(t *test) error { t.all(link.Fault{Blackhole: true}); return nil }
 	clear := func(t *test) error { t.all(t.s.fault); return nil }
 	const rate = 100_000
-	// A busy wire has something of most connections on it all the time, so that a
-	// fault meets messages in the middle.
+	// A busy wire always carries parts of messages of most connections, so that a fault hits the
+	// middle of messages.
 	busy, busyRate := delay(link.Fault{Rate: 6_000_000}), 60_000
 	all := []scenario{
 		{name: "hole for ever", fault: delay(link.Fault{}), traffic: traffic + 6*time.Second, sysctl: soon, keepAlive: keepAlive, events: []event{{2 * time.Second, hole}},
@@ -316,9 +315,9 @@ func scenarios(long bool) []scenario {
 		{name: "all of these", fault: link.Fault{Delay: 20 * ms, Jitter: 5 * ms, Loss: 0.01, Reorder: 0.02, Duplicate: 0.02, Corrupt: 0.002}},
 		{name: "10 Mbit/s", fault: delay(link.Fault{Rate: 10_000_000}), rate: 60_000},
 		{name: "MTU 576", mtu: 576, fault: delay(link.Fault{Loss: 0.001})},
-		{name: "MTU 9000", mtu: 9000, fault: delay(link.Fault{Loss: 0.003})}, // it has fewer packets to lose
+		{name: "MTU 9000", mtu: 9000, fault: delay(link.Fault{Loss: 0.003})}, // larger packets mean fewer of them, so more of them are lost
 	}
-	if long { // a link that is full of packets keeps the emulator busy
+	if long { // a full link keeps the emulator busy
 		all = append(all, scenario{name: "throughput, 300 Mbit/s", run: throughput, size: "1M", alone: true, mtu: 9000, traffic: 3 * time.Second, limit: 5 * time.Minute,
 			fault: delay(link.Fault{Rate: 300_000_000, Queue: 4 << 20})})
 	}

@@ -32,24 +32,23 @@ var builtViaduct = sync.OnceValues(func() (string, error) {
 	return bin, nil
 })
 
-// What a transport has to reach of plain TCP's throughput: goalRatio where it is
-// measured alone, with -long; floorRatio beside the other scenarios and the other
-// transports, which take the processors from each other. Windows or batches that
-// suit loopback alone reach less than half of plain TCP.
+// Required throughput of a transport relative to plain TCP. goalRatio applies if it is measured
+// alone, with -long. floorRatio applies if other scenarios and transports compete for the
+// processors. Windows or batches that suit only loopback reach less than half of plain TCP.
 const (
 	goalRatio  = 0.95
 	floorRatio = 0.5
 )
 
-// tries is how often a ratio that is too low is measured. A machine that is busy
-// with something else delays some acknowledgements and not others.
+// tries is the number of measurements before a low ratio counts, because a busy machine delays some
+// acknowledgements and not others.
 const tries = 3
 
 var errSlow = errors.New("slower than plain TCP")
 
-// throughput measures bulk transfers of each transport beside plain TCP's, which
-// take turns between the same two namespaces. Each transport has a pair of its own.
-// Loss is every n-th packet, so that all meet as much of it.
+// throughput compares bulk transfers of each transport with plain TCP. The two take turns between
+// the same two namespaces; each transport has a pair of its own. Every n-th packet is lost, so that
+// all have the same loss.
 func throughput(ctx context.Context, o *options, s scenario) (said string, err error) {
 	bin, err := builtViaduct()
 	if err != nil {

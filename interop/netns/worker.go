@@ -18,39 +18,37 @@ import (
 	"viaduct/interop/internal/mixed"
 )
 
-// A job tells a worker what to do; each field that is set is one thing. The
-// answer is an outcome.
+// A job is an order to a worker; each set field is one part of it. The answer is an outcome.
 type job struct {
 	// Listen: with each transport, for each plan.
 	Listen string // host
 	Plans  map[string]mixed.Plan
 
-	// Dial: connect to the other worker and run a plan once, or again and again
-	// while the time is not over.
+	// Dial: connect to the other worker and run a plan once, or repeatedly for a given time.
 	At         addresses
 	Plan       string
 	Transports []string
 	Each       int           // connections of each transport
-	Again      time.Duration // how long to make new ones
+	Again      time.Duration // how long to make new connections
 	Attempt    time.Duration // limit of a set-up
-	Limit      time.Duration // limit of a connection's run, then it hangs
+	Limit      time.Duration // limit of a connection's run, after which it counts as hung
 
-	// Ready: wait until so many ends of long connections are up.
+	// Ready: wait until that many ends of long connections are up.
 	Ready int
 
-	// Finish: wait until everything that was dialled here is over.
+	// Finish: wait until every connection that this worker dialled has ended.
 	Finish bool
 
-	// Collect: wait for all, close the listeners, and tell. It follows the Finish
-	// of all workers.
+	// Collect: wait for all connections, close the listeners, and report. It follows the Finish of
+	// all workers.
 	Collect bool
-	Fabric  string // join it, as Host; with Listen, which is the host there
+	Fabric  string // fabric to join as Host; with Listen, which is the host there
 	Host    string
 
 	KeepAlive time.Duration // of TCP, with Listen and At; 0 leaves the default
 }
 
-// addresses are where a worker listens, by plan and transport.
+// addresses are the listening addresses of a worker, by plan and transport.
 type addresses map[string]map[string]string
 
 // An outcome is the answer to a job.
@@ -59,7 +57,7 @@ type outcome struct {
 	At      addresses
 	Runs    []run
 	Left    leftovers
-	Checked uint64 // segments that the namespace's TCP dropped for a wrong checksum
+	Checked uint64 // segments that the namespace's TCP dropped because of a wrong checksum
 }
 
 // A run is one end of one connection, or an attempt to make one.
@@ -71,12 +69,12 @@ type run struct {
 	Took            time.Duration
 	Tally           mixed.Tally
 	Err             string
-	Refused         bool // there was no connection
+	Refused         bool // there was never a connection
 	Broken          bool // a promise was broken
-	Hung            bool // it was ended by the limit
+	Hung            bool // the limit ended it
 }
 
-// What is there when all connections are over and was not there before.
+// leftovers counts resources that remain after all connections have ended.
 type leftovers struct{ Goroutines, Descriptors, Regions int }
 
 type worker struct {
@@ -97,7 +95,7 @@ type worker struct {
 
 var errHang = errors.New("ended by the limit of the test")
 
-// work is the worker process: jobs come in, outcomes go out.
+// work is the worker process: it reads jobs and writes outcomes.
 func work(ctx context.Context) error {
 	w := &worker{nodes: map[string]mixed.Node{}}
 	w.ctx, w.stop = context.WithCancel(ctx)
@@ -108,7 +106,7 @@ func work(ctx context.Context) error {
 	for {
 		line, err := in.ReadBytes('\n')
 		if err != nil {
-			return nil // the controller is gone
+			return nil // the controller has ended
 		}
 		var j job
 		if err := json.Unmarshal(line, &j); err != nil {
@@ -187,7 +185,7 @@ func (w *worker) listen(j job) (addresses, error) {
 	return at, nil
 }
 
-// run runs a connection and notes what came of it.
+// run runs a connection and records the outcome.
 func (w *worker) run(r run, c mixed.Conn) {
 	w.open.Add(1)
 	defer w.open.Add(-1)
@@ -241,13 +239,13 @@ func (w *worker) once(n mixed.Node, j job, transport string) {
 	if err != nil {
 		r.Err, r.Refused, r.Took = err.Error(), true, r.Setup
 		w.note(r)
-		time.Sleep(20 * time.Millisecond) // a refusal at once is not to be asked for in a tight loop
+		time.Sleep(20 * time.Millisecond) // so that immediate refusals do not make a tight loop
 		return
 	}
 	w.run(r, c)
 }
 
-// settle is how long what a connection leaves behind may take to end.
+// settle is how long the remains of a connection may take to disappear.
 const settle = 30 * time.Second
 
 func (w *worker) collect() (o outcome) {

@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A figure is one that is measured with -figures.
+// A figure is a measurement of -figures.
 type figure struct {
 	what, goal string
 	measure    func(ctx context.Context, l *lab) (string, error)
@@ -68,7 +68,7 @@ var (
 	doorbellsText = regexp.MustCompile(`queue pair \d+: (\d+) requests, (\d+) doorbells`)
 )
 
-// perftest runs a tool and tells what it says of itself, and how many doorbells there were.
+// perftest runs a tool and returns its own figures and the number of doorbells.
 func (l *lab) perftest(ctx context.Context, way string, flags []string, line string) (string, error) {
 	port := l.freePort()
 	server := append(strings.Fields(line), "-R", "-F", "-p", port)
@@ -115,7 +115,7 @@ func (l *lab) commandFigure(ctx context.Context) (string, error) {
 	return strings.TrimSpace(string(b)), err
 }
 
-// commands asks the device for its port again and again, and prints how long the median one took.
+// commands queries the device's port repeatedly, and prints the median time of a query.
 func commands() error {
 	fd, err := unix.Open("/dev/infiniband/uverbs0", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -21,12 +21,12 @@ import (
 const nobody = 65534
 
 // limit bounds a run of a trial, which takes a second or two on an idle machine. Most programs
-// spin, so a busy one takes many times that.
+// spin, so on a busy machine it takes many times longer.
 var limit = time.Minute
 
-// A lab has what trials share.
+// A lab holds the state that trials share.
 type lab struct {
-	dir     string // every user may read and write it
+	dir     string // readable and writable for every user
 	viaduct string
 	self    string // this program, static
 	web     string // testdata/web.c, or ""
@@ -70,7 +70,7 @@ func newLab(ctx context.Context) (*lab, error) {
 
 func (l *lab) close() { os.RemoveAll(l.dir) }
 
-// works tells what this machine lacks for any trial.
+// works returns what this machine lacks for all trials.
 func (l *lab) works() error {
 	c := l.command(context.Background(), l.viaduct, "run", "--rdma", "--", "true")
 	if b, err := c.CombinedOutput(); err != nil {
@@ -79,12 +79,12 @@ func (l *lab) works() error {
 	return nil
 }
 
-// command is a process of the trial's user.
+// command returns a command that runs as the trial's user.
 func (l *lab) command(ctx context.Context, argv ...string) *exec.Cmd {
 	c := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	c.Dir = l.dir
 	c.Env = append(os.Environ(), "HOME="+l.dir, "LC_ALL=C")
-	// With its children, and theirs.
+	// A process group of its own, so that Cancel can end all descendants.
 	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	c.Cancel = func() error {
 		if ctx.Err() == context.DeadlineExceeded {
@@ -99,7 +99,7 @@ func (l *lab) command(ctx context.Context, argv ...string) *exec.Cmd {
 	return c
 }
 
-// stacks has the supervisors of a process group say what their goroutines do, which ends them.
+// stacks makes the supervisors of a process group print their goroutines and end.
 func (l *lab) stacks(group int) {
 	procs, _ := filepath.Glob("/proc/[0-9]*")
 	for _, p := range procs {
@@ -110,10 +110,10 @@ func (l *lab) stacks(group int) {
 		}
 		syscall.Kill(pid, syscall.SIGABRT) // SIGQUIT is passed on to the program
 	}
-	time.Sleep(time.Second) // for as long as they write; what hangs is killed then
+	time.Sleep(time.Second) // time for writing; a hanging process is killed afterwards
 }
 
-// keep saves what was said in a run that hangs, and returns the folder.
+// keep saves the output of a hanging run, and returns the folder.
 func (l *lab) keep(out []byte, files ...string) string {
 	dir, err := os.MkdirTemp("", "viaduct-interop-rdma-hang")
 	if err != nil {
@@ -127,14 +127,14 @@ func (l *lab) keep(out []byte, files ...string) string {
 	return dir
 }
 
-// path is a new file's.
+// path returns the path of a new file.
 func (l *lab) path(name string) string {
 	l.n++
 	return filepath.Join(l.dir, fmt.Sprintf("%d.%s", l.n, name))
 }
 
-// supervised is the command line of a program under run --rdma with those flags; explain and pcap
-// are files, the latter may be "".
+// supervised returns the command line of a program under run --rdma with the given flags. explain
+// and pcap are files; pcap may be "".
 func (l *lab) supervised(flags []string, explain, pcap string, argv ...string) []string {
 	c := []string{l.viaduct}
 	if pcap != "" {
@@ -144,8 +144,7 @@ func (l *lab) supervised(flags []string, explain, pcap string, argv ...string) [
 	return append(append(c, "--"), argv...)
 }
 
-// freePort is below the ports that the kernel gives to connections, and is free with the
-// one behind it.
+// freePort returns a port below the kernel's ephemeral ports. The next port is free too.
 func (l *lab) freePort() string {
 	for {
 		l.n++
@@ -163,8 +162,8 @@ func (l *lab) freePort() string {
 	}
 }
 
-// listens reports whether a TCP socket listens at the port: RDMA programs do not say so,
-// and a connection to try it would be one of theirs.
+// listens reports whether a TCP socket listens at the port. RDMA programs do not print that, and a
+// trial connection would count as one of theirs.
 func listens(port string) bool {
 	n, _ := strconv.Atoi(port)
 	for _, f := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
@@ -178,7 +177,7 @@ func listens(port string) bool {
 	return false
 }
 
-// A pair is two programs that talk to each other, the first of which listens.
+// A pair is two programs that talk to each other; the first one listens.
 type pair struct {
 	Port           string
 	Server, Client []string
@@ -234,7 +233,7 @@ func (p *pair) talk(ctx context.Context, command func(context.Context, ...string
 		return err
 	}
 	cerr := <-called
-	if cerr != nil { // the server may wait for ever
+	if cerr != nil { // the server may wait forever
 		select {
 		case <-served:
 		case <-time.After(time.Second):
@@ -251,7 +250,7 @@ func (p *pair) talk(ctx context.Context, command func(context.Context, ...string
 
 var errHangs = errors.New("it hangs")
 
-// whether tells an end for want of time from others.
+// whether returns an error that says whether the time limit ended the run.
 func whether(ctx context.Context, err error) error {
 	if ctx.Err() == context.DeadlineExceeded {
 		return fmt.Errorf("%w: %w", errHangs, err)
@@ -276,7 +275,7 @@ func pairHelper(arg string) int {
 	return 0
 }
 
-// said is what is in files, for an error.
+// said returns the content of files, for an error.
 func said(files ...string) string {
 	var b strings.Builder
 	for _, f := range files {
@@ -290,7 +289,7 @@ func said(files ...string) string {
 	return b.String()
 }
 
-// find is the path of a program.
+// find returns the path of a program.
 func find(name string) string {
 	if filepath.IsAbs(name) {
 		if _, err := os.Stat(name); err != nil {
@@ -298,7 +297,7 @@ func find(name string) string {
 		}
 		return name
 	}
-	if name == "python3" { // that of the system, which has the distribution's modules
+	if name == "python3" { // the system's, because it has the distribution's modules
 		return find("/usr/bin/python3")
 	}
 	for _, dir := range []string{"/usr/sbin", "/sbin"} {

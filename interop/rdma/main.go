@@ -63,7 +63,7 @@ type options struct {
 	runs int
 }
 
-// The ways in which a trial is made.
+// Ways of making a trial.
 const (
 	one   = "one"
 	two   = "two"
@@ -72,7 +72,7 @@ const (
 
 var ways = []string{one, two, goEnd}
 
-// A row is what came of a trial.
+// A row is the result of a trial.
 type row struct {
 	trial
 	good    map[string]int
@@ -125,7 +125,7 @@ func try(ctx context.Context, o options) error {
 				}
 				note, err := l.run(ctx, r.trial, way)
 				if ctx.Err() != nil {
-					break // which is no fault of the trial
+					break // an interrupt is no fault of the trial
 				}
 				made++
 				if note != "" {

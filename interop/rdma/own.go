@@ -9,13 +9,13 @@ import (
 	"path/filepath"
 )
 
-// The programs of our own: interop/rdma/c has their source.
+// Our own programs, with their source in interop/rdma/c.
 const (
 	cSource  = "interop/rdma/c"
 	cHeaders = "/usr/include/rdma/rdma_cma.h" // of librdmacm-dev, which brings libibverbs-dev
 )
 
-// buildC compiles the programs of our own, if there is what that needs.
+// buildC compiles our own programs, if the compiler and the headers are installed.
 func (l *lab) buildC(ctx context.Context) error {
 	if find("cc") == "" || find(cHeaders) == "" {
 		return nil // and the trials are skipped
@@ -31,8 +31,8 @@ func (l *lab) buildC(ctx context.Context) error {
 	return nil
 }
 
-// ownPrograms are the trials of the programs of our own. Where both ends are under one supervisor
-// they have a link, under two they have shared memory, and with --tcp they have TCP either way.
+// ownPrograms returns the trials of our own programs. Both ends use a link under one supervisor,
+// and shared memory under two; with --tcp they use TCP in both cases.
 func ownPrograms() []trial {
 	needs := []string{"cc", cHeaders}
 	alone := func(name string, flags ...string) trial {

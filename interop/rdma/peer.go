@@ -12,7 +12,7 @@ import (
 	"viaduct/iwarp"
 )
 
-// peer is the Go end of a talk: WHAT serve|call PORT. It knows nothing of run.
+// peer runs the Go end of a talk: WHAT serve|call PORT. It does not run under viaduct run.
 func peer(what, role, port string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
@@ -26,7 +26,7 @@ func peer(what, role, port string) error {
 	if talk == nil {
 		return fmt.Errorf("no peer for %s", what)
 	}
-	// Receives are posted before a stream begins: its peer may send at once.
+	// Post receives before the stream starts, because the peer may send at once.
 	cfg := &iwarp.Config{RecvDepth: messages, Prepare: func(q *iwarp.QueuePair) error {
 		for range messages {
 			if err := q.PostRecv(iwarp.RecvWR{SG: []iwarp.SGE{iwarp.Buf(make([]byte, 100))}}); err != nil {
@@ -72,7 +72,7 @@ func perftestPeer(ctx context.Context, t perftest.Test, role, at string) error {
 	return err
 }
 
-// messages is how many ucmatose sends each way.
+// messages is the number of messages that ucmatose sends each way.
 const messages = 10
 
 // send sends messages of n bytes, one after the other.
@@ -99,7 +99,7 @@ func receive(ctx context.Context, q *iwarp.QueuePair, count, n int) error {
 	return nil
 }
 
-// rdmaPeer is rdma_client's or rdma_server's exchange: 16 bytes there and back.
+// rdmaPeer does the exchange of rdma_client or rdma_server: 16 bytes there and back.
 func rdmaPeer(ctx context.Context, q *iwarp.QueuePair, serves bool) error {
 	if serves {
 		if err := receive(ctx, q, 1, 16); err != nil {
@@ -113,7 +113,7 @@ func rdmaPeer(ctx context.Context, q *iwarp.QueuePair, serves bool) error {
 	return receive(ctx, q, 1, 16)
 }
 
-// cmatosePeer is ucmatose's: the server sends first, and ends the connection.
+// cmatosePeer does the exchange of ucmatose: the server sends first, and ends the connection.
 func cmatosePeer(ctx context.Context, q *iwarp.QueuePair, serves bool) error {
 	if serves {
 		if err := send(ctx, q, messages, 100); err != nil {

@@ -10,7 +10,8 @@ import (
 	"strings"
 )
 
-// pyverbsTests is where Debian's python3-pyverbs has the suite, its longer files compressed.
+// pyverbsTests is the directory of the suite in Debian's python3-pyverbs, where long files are
+// compressed.
 const pyverbsTests = "/usr/share/doc/rdma-core/tests"
 
 const pyverbsScript = `set -e; d=$(mktemp -d "$HOME/pyverbs.XXXXXX"); cp ` + pyverbsTests + `/* "$d"; gunzip -f "$d"/*.gz; cd "$d"; exec python3 run_tests.py --dev siw0 -v`
@@ -20,8 +21,8 @@ var (
 	pyverbsSkip = regexp.MustCompile(`skipped ['"](.*)['"]`)
 )
 
-// pyverbsReasons are those for which the suite skips tests on a device like the kernel's
-// siw. Others would say that something is missing.
+// pyverbsReasons are the reasons for which the suite skips tests on a device like the kernel's siw.
+// Any other reason means that our device lacks something.
 var pyverbsReasons = []struct{ text, why string }{
 	{"No supported port is up", "traffic over InfiniBand and RoCE"},
 	{"is not supported", "what siw does not have either"},
@@ -31,8 +32,8 @@ var pyverbsReasons = []struct{ text, why string }{
 	{"No net device", "no network of InfiniBand"}, {"No device", "no such device"},
 }
 
-// judgePyverbs reads what the suite says of itself: no failure, and no skip for want of
-// something that the device has.
+// judgePyverbs checks the summary of the suite: no failure, and no skip because of a missing
+// feature that the device must have.
 func judgePyverbs(_ *lab, out string) (note string, err error) {
 	m := pyverbsRan.FindStringSubmatch(out)
 	if m == nil {

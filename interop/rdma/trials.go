@@ -19,18 +19,18 @@ type trial struct {
 	needs []string // programs
 	long  bool     // with -long only
 	flags []string // of viaduct run
-	// briefly is the way that is left out without -long.
+	// briefly is the way that runs only with -long.
 	briefly string
 
-	// Either one program and what its output has to say,
+	// alone is one program and the text that its output must contain.
 	alone []string
 	judge func(l *lab, out string) (note string, err error)
 
-	// or the two ends, and what the client has to say.
+	// pair returns the two ends; the client must print says.
 	pair func(l *lab, port string) (server, client []string)
 	says string
-	// moves is how many bytes the connections have to carry at least: a program that fell back
-	// to TCP would not show otherwise.
+	// moves is the least number of bytes on the connections. It detects a program that fell back to
+	// TCP.
 	moves int64
 	// peer is the Go program for either end; nil for none.
 	peer func(l *lab, port string) (server, client []string)
@@ -47,7 +47,7 @@ func (tr *trial) has(way string) bool {
 	return true
 }
 
-// missing is what a trial needs and is not installed, or "".
+// missing returns a program that a trial needs and that is not installed, or "".
 func (tr *trial) missing() string {
 	for _, p := range tr.needs {
 		if find(p) == "" {
@@ -104,7 +104,7 @@ func (l *lab) runAlone(ctx context.Context, tr trial) (note string, err error) {
 	return note, nil
 }
 
-// runPair runs both ends, the supervised ones as the way has it, and judges.
+// runPair runs both ends, with the supervisors of the way, and judges.
 func (l *lab) runPair(ctx context.Context, tr trial, way, port string, server, client []string) error {
 	p := pair{Port: port, Server: server, Client: client, ServerOut: l.path("server"), ClientOut: l.path("client")}
 	explains := []string{l.path("explain.1"), l.path("explain.2")}
@@ -154,7 +154,7 @@ func (l *lab) runPair(ctx context.Context, tr trial, way, port string, server, c
 	return nil
 }
 
-// carried judges a talk that came to its end.
+// carried judges a completed talk.
 func (tr *trial) carried(p pair, explains []string, pcap string) error {
 	for _, f := range explains {
 		if b, err := os.ReadFile(f); err != nil || !strings.Contains(string(b), "connected over iWARP") {
@@ -163,7 +163,7 @@ func (tr *trial) carried(p pair, explains []string, pcap string) error {
 	}
 	client, _ := os.ReadFile(p.ClientOut)
 	server, _ := os.ReadFile(p.ServerOut)
-	// Where the Go program calls, the server alone says anything.
+	// If the Go program is the client, only the server prints anything.
 	if out := string(client) + string(server); !strings.Contains(out, tr.says) {
 		return fmt.Errorf("no end says %q", tr.says)
 	}
@@ -194,7 +194,7 @@ func perf(args string) trial {
 	return tr
 }
 
-// withPeer gives a trial of perftest the Go program at the other end.
+// withPeer adds the Go program as the other end of a trial of perftest.
 func withPeer(tr trial) trial {
 	tr.long = false
 	tool := tr.needs[0]
@@ -209,7 +209,7 @@ func briefly(tr trial) trial {
 	return tr
 }
 
-// without leaves a way out of the short form.
+// without drops a way from runs without -long.
 func (tr trial) without(way string) trial {
 	tr.briefly = way
 	return tr
@@ -228,7 +228,7 @@ func preloaded(argv ...string) []string {
 	return append([]string{"env", "LD_PRELOAD=" + rsockets()}, argv...)
 }
 
-// simple makes the two ends of a program that takes a port and an address in the usual way.
+// simple returns the two ends of a program with the usual options for port and address.
 func simple(program string, args ...string) func(*lab, string) (server, client []string) {
 	return func(_ *lab, port string) (server, client []string) {
 		both := append([]string{program, "-p", port}, args...)
@@ -271,8 +271,8 @@ func qperf(long bool, tests ...string) trial {
 		}}
 }
 
-// A server with more than three connections does not come to its end with rdma-core 44: its library's thread for
-// connections polls a list that was given back when it grew (rdma-core pull request 1484).
+// With rdma-core 44 a server with more than three connections does not end: the library's
+// connection thread polls a list that was freed when it grew (rdma-core pull request 1484).
 func iperf(long bool, args ...string) trial {
 	return trial{name: "iperf3 " + strings.Join(args, " "), needs: []string{rsockets(), "iperf3"}, says: "receiver", moves: 4 << 20, long: long, briefly: one,
 		pair: func(_ *lab, port string) (server, client []string) {
@@ -307,7 +307,7 @@ func trials() []trial {
 		briefly(perf("ib_send_lat -e")), briefly(perf("ib_read_lat -e")).without(one),
 		withPeer(perf("ib_send_bw")), withPeer(perf("ib_write_bw")), withPeer(perf("ib_read_bw")),
 		briefly(perf("ib_send_bw -q 8")).without(one), briefly(perf("ib_write_bw -q 8")).without(two), perf("ib_read_bw -q 8"),
-		// With more messages than its --tx-depth the tool can stand still, see docs/run-rdma.md.
+		// With more messages than its --tx-depth the tool can hang, see docs/run-rdma.md.
 		briefly(perf("ib_send_bw --use-srq -q 4 -n 120")), perf("ib_send_bw --use-srq"), perf("ib_send_lat --use-srq"),
 		perf("ib_send_bw -e"), perf("ib_read_bw -e"), perf("ib_send_bw -b"), perf("ib_write_bw -b"), perf("ib_read_bw -b"),
 		perf("ib_send_bw -s 65536"), perf("ib_write_bw -s 8388608 -n 20"), perf("ib_read_bw -s 8388608 -n 20"),

@@ -23,7 +23,7 @@ import (
 // electionTime is the election time-out of the members.
 const electionTime = 500 * time.Millisecond
 
-// A member is one of the cluster.
+// A member is one etcd of the cluster.
 type member struct {
 	name, client, peer string // addresses are HOST:PORT
 	args               []string
@@ -37,9 +37,9 @@ type cluster struct {
 	client  *clientv3.Client
 }
 
-// ports returns n TCP ports that are free, all held until the last is found. They are below
-// those that the system gives to connections: a member that is down for a while would not
-// get its own back otherwise.
+// ports returns n free TCP ports, which it holds until the last is found. They are below the
+// system's ephemeral ports, because otherwise a connection could take the port of a member while
+// that is down.
 func ports(n int) ([]string, error) {
 	var found []string
 	for range 1000 {
@@ -96,7 +96,7 @@ func (m *member) start() error {
 	}
 	defer out.Close()
 	m.cmd = exec.Command("etcd", m.args...)
-	m.cmd.Env = append(os.Environ(), "ETCD_UNSUPPORTED_ARCH=arm64") // Debian's etcd for arm64 wants to be told
+	m.cmd.Env = append(os.Environ(), "ETCD_UNSUPPORTED_ARCH=arm64") // Debian's etcd for arm64 requires it
 	m.cmd.Stdout, m.cmd.Stderr = out, out
 	if err := m.cmd.Start(); err != nil {
 		m.cmd = nil
@@ -122,7 +122,7 @@ func (c *cluster) close() {
 	}
 }
 
-// leader waits until members that run agree on a leader that is not old, and returns it.
+// leader waits until the running members agree on a leader other than old, and returns it.
 func (c *cluster) leader(ctx context.Context, old *member) (*member, error) {
 	for end := time.Now().Add(proc.Patience); time.Now().Before(end) && ctx.Err() == nil; time.Sleep(20 * time.Millisecond) {
 		for _, m := range c.members {

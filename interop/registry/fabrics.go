@@ -11,10 +11,10 @@ import (
 	"viaduct/interop/internal/proc"
 )
 
-// members is how many there are of the two fabrics together.
+// members is the number of members of both fabrics together.
 const members = 20
 
-// backTime is how long a fabric that was started again may take to serve its members.
+// backTime is how long a restarted fabric may take to serve its members.
 const backTime = 15 * time.Second
 
 // A plant is the two fabrics and their members.
@@ -25,8 +25,8 @@ type plant struct {
 	members [members]*proc.Process
 }
 
-// fabrics has two fabrics and their members find each other in the registry, while a
-// leader of the cluster, a fabric and members are killed.
+// fabrics starts two fabrics whose members find each other in the registry, while it kills a leader
+// of the cluster, a fabric and members.
 func (t *trial) fabrics(ctx context.Context) (string, error) {
 	if err := t.healthy(ctx); err != nil {
 		return "", err
@@ -106,7 +106,7 @@ func (t *trial) fabrics(ctx context.Context) (string, error) {
 		return "", fmt.Errorf("the fabric was back in service only after %v", slowest)
 	}
 
-	// One that ends is gone at once, one that is killed with its lease.
+	// The record of a member that ends is removed at once, that of a killed member with its lease.
 	if err := p.members[0].End(); err != nil {
 		return "", err
 	}
@@ -136,7 +136,7 @@ func (t *trial) fabrics(ctx context.Context) (string, error) {
 	return fmt.Sprintf("%d members reached by name from the other fabric, without a leader too; all again %v after a fabric was back; one that was killed gone after %v", members, slowest.Round(time.Millisecond), gone.Round(time.Millisecond)), nil
 }
 
-// name is that of a member; none is the beginning of another.
+// name returns the name of a member. No name is a prefix of another.
 func name(i int) string { return fmt.Sprintf("node-%02d", i) }
 
 func (p *plant) startFirst() (err error) {
@@ -146,7 +146,7 @@ func (p *plant) startFirst() (err error) {
 	return p.first.Says("listening ", 1)
 }
 
-// list is what the registry has of hosts and fabrics.
+// list returns the registry's records of hosts and fabrics.
 func (t *trial) list(ctx context.Context) (string, error) {
 	var all strings.Builder
 	for _, kind := range []string{"vi", "fabric"} {
@@ -159,8 +159,8 @@ func (t *trial) list(ctx context.Context) (string, error) {
 	return all.String(), nil
 }
 
-// pingAll reaches every member by its name, from the fabric that it is not a member of, and
-// returns when the last was reached. wait is how long it may take to come.
+// pingAll reaches every member by its name from the other fabric, and returns the time at which the
+// last was reached. wait is the time limit.
 func (p *plant) pingAll(ctx context.Context, wait string) (last time.Time, err error) {
 	var wg sync.WaitGroup
 	var mu sync.Mutex // guards last, err

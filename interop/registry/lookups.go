@@ -13,24 +13,24 @@ import (
 	"viaduct/portmap"
 )
 
-// A service is what lookups ask for.
+// A service is a name that lookups ask for, with its results.
 type service struct {
 	conventional netip.AddrPort
 
 	mu     sync.Mutex
 	sdp    netip.AddrPort
-	good   int           // lookups that were answered
-	bad    int           // lookups that were not
-	since  time.Time     // of the last good one; zero: it was never good
-	gap    time.Duration // longest time between two good ones, if the service must be there
-	must   bool          // it has to be answered
-	gone   time.Time     // from then on no lookup may be answered; zero: it may
-	late   int           // of lookups that were answered after gone
+	good   int           // answered lookups
+	bad    int           // unanswered lookups
+	since  time.Time     // time of the last answered one; zero: none yet
+	gap    time.Duration // longest time between two answered ones, if must is set
+	must   bool          // every lookup must be answered
+	gone   time.Time     // no lookup may be answered from then on; zero: it may
+	late   int           // lookups that were answered after gone
 	marked bool          // the last answer was for one connection
 }
 
-// Lookups per second in all, from as many addresses of this host as keep each below the
-// rate that a Port Mapper takes from one.
+// Lookups per second in total. They come from several addresses of this host, so that each stays
+// below the rate limit of a Port Mapper.
 const (
 	rate    = 500
 	sources = 5
@@ -100,7 +100,7 @@ func lookUp(ctx context.Context, mapper netip.AddrPort, services []*service) err
 	}
 }
 
-// A question is a lookup on its way.
+// A question is an outstanding lookup.
 type question struct {
 	service *service
 	at      time.Time
@@ -113,7 +113,7 @@ func (q *question) answered(m portmapwire.Message) {
 	q.service.count(good, q.at, portmap.PmTime(m.PmTime) == portmap.Once)
 }
 
-// count takes the outcome of a lookup that was sent at a time.
+// count records the outcome of a lookup that was sent at a time.
 func (s *service) count(good bool, at time.Time, marked bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -131,7 +131,8 @@ func (s *service) count(good bool, at time.Time, marked bool) {
 	s.since, s.marked = at, marked
 }
 
-// begin starts a count anew: the service must be there, or must be gone from a time on.
+// begin resets the counts. From now on the service must be answered, or must not be answered after
+// a time.
 func (s *service) begin(must bool, gone time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -141,7 +142,7 @@ func (s *service) begin(must bool, gone time.Time) {
 	}
 }
 
-// await waits until a lookup that was sent from now on has the outcome.
+// await waits until a lookup that is sent from now on satisfies is.
 func (s *service) await(ctx context.Context, what string, is func(*service) bool) error {
 	for end := time.Now().Add(proc.Patience); time.Now().Before(end) && ctx.Err() == nil; time.Sleep(5 * time.Millisecond) {
 		s.mu.Lock()
@@ -156,7 +157,7 @@ func (s *service) await(ctx context.Context, what string, is func(*service) bool
 	return fmt.Errorf("%v: not %s within %v (%d lookups good, %d not)", s.conventional, what, proc.Patience, s.good, s.bad)
 }
 
-// there waits for an answer, and for one after it.
+// there waits for two answered lookups in a row.
 func (s *service) there(ctx context.Context) error {
 	s.begin(false, time.Time{})
 	return s.await(ctx, "answered", func(s *service) bool { return s.good > 1 })

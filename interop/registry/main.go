@@ -21,13 +21,13 @@ import (
 )
 
 const (
-	// lease is that of the listeners.
+	// lease is the lease of the listeners' registrations.
 	lease = 6 * time.Second
 )
 
 func main() {
-	// SIGPIPE, which a pipe of the output gives whose reader is gone, would end this process
-	// at once and leave what it has started.
+	// Catch SIGPIPE, which arises if the reader of the output ends. By default it would end this
+	// process and leave its child processes.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
 	flag.Parse()
 	err := run(ctx)
@@ -77,7 +77,7 @@ func lookDNS() (string, error) {
 	return "", exec.ErrNotFound
 }
 
-// A trial has what runs.
+// A trial holds the running processes.
 type trial struct {
 	ctx      context.Context // processes end with it
 	dir, bin string
@@ -204,7 +204,7 @@ func (t *trial) leaderKilled(ctx context.Context) (string, error) {
 	killed := time.Now()
 	old.kill()
 	t.listens["dies-alone"].Kill()
-	dies.begin(false, time.Now().Add(lease)) // renewed no later than now
+	dies.begin(false, time.Now().Add(lease)) // its lease was renewed now at the latest
 	if _, err := t.c.leader(ctx, old); err != nil {
 		return "", err
 	}
@@ -241,7 +241,7 @@ func (t *trial) quorumLost(ctx context.Context) (string, error) {
 	lives, dies := t.services["lives"], t.services["dies"]
 	t.listens["dies"].Kill()
 	dies.begin(false, time.Now().Add(lease))
-	time.Sleep(lease / 3) // so that its lease is well under way, as the last reads before the loss tell
+	time.Sleep(lease / 3) // so that part of its lease has passed at the last reads before the loss
 	t.c.members[0].kill()
 	t.c.members[1].kill()
 	lost := time.Now()
@@ -310,7 +310,7 @@ func (t *trial) quorumRestored(ctx context.Context) (string, error) {
 	return fmt.Sprintf("a leader after %v, living services answered after %v", led.Round(time.Millisecond), back.Round(time.Millisecond)), nil
 }
 
-// healthy waits until a leader is there and all members take writes.
+// healthy waits until there is a leader and all members accept writes.
 func (t *trial) healthy(ctx context.Context) error {
 	if _, err := t.c.leader(ctx, nil); err != nil {
 		return err
@@ -343,8 +343,8 @@ func (t *trial) ask(ctx context.Context, m *member, f func(context.Context, *cli
 	}
 }
 
-// compacted takes a member away from a Port Mapper that knows no other one, compacts what
-// happens meanwhile, and gives the member back.
+// compacted stops the only member that a Port Mapper knows, compacts the history of the changes
+// meanwhile, and restarts the member.
 func (t *trial) compacted(ctx context.Context) (string, error) {
 	m := t.c.members[0]
 	p, at, err := t.portMapper("--registry", "etcd://"+m.client+"/interop/compacted", "--log-level", "debug")
@@ -396,7 +396,7 @@ func (t *trial) compacted(ctx context.Context) (string, error) {
 	if err := s.there(ctx); err != nil {
 		return "", err
 	}
-	// The new watch tells of changes too.
+	// The new watch reports changes too.
 	begin := time.Now()
 	s.mu.Lock()
 	s.sdp = netip.MustParseAddrPort("127.0.0.1:9999")
@@ -412,7 +412,7 @@ func (t *trial) compacted(ctx context.Context) (string, error) {
 	return fmt.Sprintf("read anew, and the next change answered after %v", time.Since(begin).Round(time.Millisecond)), <-lookups
 }
 
-// restarted kills all members at a time and starts them.
+// restarted kills all members at once and restarts them.
 func (t *trial) restarted(ctx context.Context) (string, error) {
 	if err := t.healthy(ctx); err != nil {
 		return "", err

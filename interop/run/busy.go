@@ -9,12 +9,12 @@ import (
 	"time"
 )
 
-// busyLoops is how many processes compute beside a trial whose faults show when a process has to
-// wait for a processor.
+// busyLoops is the number of computing processes that run along with a trial, to show faults that
+// need a process to wait for a processor.
 const busyLoops = 3
 
-// besideBusyLoops makes a trial again and again beside busy loops, for the time of -busy. It is
-// made as the user in a namespace alone: that user's processes can do the least for each other.
+// besideBusyLoops repeats a trial for the time of -busy while busy loops run. It uses only the user
+// in a namespace, whose processes have the fewest rights over each other.
 func besideBusyLoops(once func(*lab) error) func(*lab) error {
 	return func(l *lab) error {
 		if !l.apart {

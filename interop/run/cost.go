@@ -15,11 +15,11 @@ import (
 	"viaduct/internal/figures"
 )
 
-// A measured is a figure by the way that programs were run, one value a round.
+// A measured is a figure for each way of running the programs, with one value per round.
 type measured struct {
 	name string
 	unit string
-	want map[string]float64 // the bound of a ratio to native; negative: at most
+	want map[string]float64 // bound of the ratio to native; negative: an upper bound
 	by   map[string][]float64
 }
 
@@ -38,8 +38,8 @@ func median(v []float64) float64 {
 	return v[len(v)/2]
 }
 
-// cost measures, the ways one after the other in each round, and prints medians. With a
-// root it puts the table into the results and the pages of the repository there.
+// cost measures all ways one after the other in each round, and prints medians. If root is set, it
+// stores the table in the results and pages of the repository at root.
 func (l *lab) cost(rounds int, root string) error {
 	redis := func(name string) *measured {
 		return &measured{name: "redis " + name, unit: "requests/s", want: map[string]float64{sameHost: 1.15}}
@@ -56,7 +56,7 @@ func (l *lab) cost(rounds int, root string) error {
 	send := &measured{name: "sendto and recvfrom", unit: "ns"}
 	for round := range rounds {
 		ways := []string{native, overSDP, sameHost}
-		for i := range ways { // in another order each time
+		for i := range ways { // in a different order each time
 			if err := l.streams(ways[(i+round)%3], stream, perCore, back, get, set, deep); err != nil {
 				return err
 			}
@@ -115,7 +115,7 @@ func costTable(t *figures.Table, all []*measured, leftAlone string) (missed int)
 	return missed
 }
 
-// busy is how long the processors of this machine have worked in all.
+// busy returns the total processor time of this machine.
 func busy() time.Duration {
 	b, _ := os.ReadFile("/proc/stat")
 	var user, nice, system, idle, iowait, irq, softirq int64 // in hundredths of a second
@@ -187,13 +187,13 @@ func (l *lab) streams(how string, stream, perCore, back, get, set, deep *measure
 	}})
 }
 
-// calls measures single calls, notified but left alone.
+// calls measures single calls that are notified but not changed.
 func (l *lab) calls(how string, connect, connectMid, accept, ppid, send *measured) error {
 	return l.run(trial{run: func(l *lab) error {
 		port := freePort()
 		serve := []string{l.self, "-helper", "accept", port}
 		argv := []string{l.self, "-helper", "calls", port}
-		if how != native { // a rule for the port, and one for another place
+		if how != native { // one rule for the port, and one for another address
 			serve = append([]string{l.viaduct, "run", "--listen", port, "--portmap-listen", "off", "--"}, serve...)
 			argv = append([]string{l.viaduct, "run", "--to", "192.0.2.1", "--"}, argv...)
 		}

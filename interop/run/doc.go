@@ -1,12 +1,11 @@
-// Command run tries viaduct run with programs that know nothing of it:
+// Command run tests viaduct run with unmodified programs:
 //
 //	go run ./interop/run                        # every program that is installed, as this user and as an unprivileged one
-//	go run ./interop/run -only curl             # those whose name contains curl
-//	go run ./interop/run -only beside -busy 15m # sshd and sftp for that long, beside three busy loops
-//	go run ./interop/run -cost                  # what it costs, beside the same programs without it; see bench/run.sh
+//	go run ./interop/run -only curl             # trials whose name contains curl
+//	go run ./interop/run -only beside -busy 15m # sshd and sftp for that long, while three busy loops run
+//	go run ./interop/run -cost                  # its cost, compared with the same programs without it; see bench/run.sh
 //
-// Server and client run under viaduct run, with SDP between them; no connection
-// may stay plain TCP. Files are compared byte by byte, and servers that show the
-// addresses of their clients have to show the true one. A program that is not
-// installed is skipped, and named.
+// Server and client run under viaduct run, with SDP between them; no connection may stay plain TCP.
+// Files are compared byte by byte, and servers that show the addresses of their clients must show
+// the true ones. A program that is not installed is skipped, and named.
 package main

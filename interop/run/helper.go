@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// helper is a static Go program that knows nothing of viaduct.
+// helper is a static Go program without knowledge of viaduct.
 func helper(what string, args []string) error {
 	switch what {
 	case "http": // [ADDRESS:]PORT DIR
@@ -33,7 +33,7 @@ func helper(what string, args []string) error {
 		}))
 	case "get": // URL FILE
 		return get(args[0], args[1])
-	case "accept": // PORT: accepts, and tells the least time that took when a connection was there
+	case "accept": // PORT: accepts, and prints the least time of an accept with a waiting connection
 		return acceptCost(args[0])
 	case "calls": // PORT: costs of calls
 		return callCosts(args[0])
@@ -41,7 +41,7 @@ func helper(what string, args []string) error {
 	return fmt.Errorf("unknown: %s", what)
 }
 
-// get writes what is at a URL to a file, and prints where it came from.
+// get writes the resource at a URL to a file, and prints the peer's address.
 func get(url, file string) error {
 	trace := &httptrace.ClientTrace{GotConn: func(i httptrace.GotConnInfo) { fmt.Println("peer", i.Conn.RemoteAddr()) }}
 	req, err := http.NewRequestWithContext(httptrace.WithClientTrace(context.Background(), trace), "GET", url, nil)

@@ -8,9 +8,9 @@ import (
 	"strings"
 )
 
-// hostsScript is VIADUCT HELPER DIR FILES: two services on one host, which is a network namespace, and
-// clients on another, none of which has a flag that says where anything is. Then the first service
-// ends, whose process was the Port Mapper of the host, and the second is still found.
+// hostsScript is VIADUCT HELPER DIR FILES: two services run on one host, which is a network
+// namespace, and clients on another. No client has a flag with an address. Then the first service
+// ends, whose process was the Port Mapper of the host, and clients still find the second.
 const hostsScript = `
 set -e
 viaduct=$1 helper=$2 dir=$3 files=$4
@@ -51,7 +51,7 @@ said server2 portmap udp
 get 2 3
 `
 
-// twoServices are found by clients that give no flags.
+// twoServices checks that clients without flags find two services.
 func twoServices(l *lab) error {
 	alone := []string{"unshare", "-r", "-n"}
 	if b, err := l.command(l.ctx, append(alone, "ip", "link", "add", "va", "type", "veth", "peer", "name", "vb")...).CombinedOutput(); err != nil {

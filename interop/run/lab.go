@@ -20,28 +20,28 @@ import (
 	"time"
 )
 
-// limit bounds everything that should take moments.
+// limit bounds every operation that should be quick.
 const limit = time.Minute
 
-// A lab has what trials share.
+// A lab holds the state that trials share.
 type lab struct {
 	ctx     context.Context
-	dir     string // every user may read and write it
+	dir     string // readable and writable for every user
 	viaduct string
 	self    string        // this program, static
 	uid     int           // of the programs
 	apart   bool          // the programs are in a user namespace of their own
-	busy    time.Duration // of a trial beside busy loops
+	busy    time.Duration // duration of a trial with busy loops
 	n       int
 	servers []*server     // of the trial
 	shown   map[fact]bool // by the trial
 }
 
-// A fact is what a trial has shown beyond that it came to its end.
+// A fact is a property that a trial has shown, besides that it ended well.
 type fact string
 
 const (
-	bytesSame fact = "bytes" // what came was compared with what was sent, byte by byte
+	bytesSame fact = "bytes" // received and sent bytes were compared
 	serverSaw fact = "server saw"
 	clientSaw fact = "client saw" // the true address and port of the peer
 )
@@ -82,7 +82,7 @@ func (l *lab) run(tr trial) (err error) {
 	return tr.run(l)
 }
 
-// command is a process of the trial's user.
+// command returns a command that runs as the trial's user.
 func (l *lab) command(ctx context.Context, argv ...string) *exec.Cmd {
 	c := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	c.Dir = l.dir
@@ -94,7 +94,7 @@ func (l *lab) command(ctx context.Context, argv ...string) *exec.Cmd {
 		gid = l.uid
 		c.SysProcAttr.Credential = &syscall.Credential{Uid: uint32(l.uid), Gid: uint32(gid)}
 	}
-	if l.apart { // with that one user, without privileges there either
+	if l.apart { // with that single user, also without privileges in the namespace
 		c.SysProcAttr.Cloneflags = syscall.CLONE_NEWUSER
 		c.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{ContainerID: l.uid, HostID: l.uid, Size: 1}}
 		c.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{ContainerID: gid, HostID: gid, Size: 1}}
@@ -103,13 +103,13 @@ func (l *lab) command(ctx context.Context, argv ...string) *exec.Cmd {
 	return c
 }
 
-// path is a new file's.
+// path returns the path of a new file.
 func (l *lab) path(name string) string {
 	l.n++
 	return filepath.Join(l.dir, fmt.Sprintf("%d.%s", l.n, name))
 }
 
-// folder is a new directory of the trial's user.
+// folder returns a new directory that belongs to the trial's user.
 func (l *lab) folder(name string) (string, error) {
 	dir := l.path(name)
 	if err := os.Mkdir(dir, 0o755); err != nil {
@@ -124,7 +124,7 @@ func randomBytes(n int) []byte {
 	return b
 }
 
-// freePort is below the ports that the kernel gives to connections.
+// freePort returns a free port below the kernel's ephemeral ports.
 func freePort() string {
 	for {
 		port := strconv.Itoa(12000 + mrand.IntN(20000))
@@ -159,12 +159,12 @@ type server struct {
 	cmd          *exec.Cmd
 	out          *output
 	ended        chan error
-	peers        []string               // of the connections that were carried to it, as it should see them
-	shows        func() (string, error) // what it has told of its peers, once it has ended; nil if nothing does
+	peers        []string               // addresses of the clients, as the server should see them
+	shows        func() (string, error) // returns the peers that it reported, after its end; nil if it reports none
 	quit         syscall.Signal
 }
 
-// How programs are run.
+// Ways of running programs.
 const (
 	native   = "native"
 	overSDP  = "sdp"
@@ -183,7 +183,7 @@ func (l *lab) serve(how, port string, argv ...string) (*server, error) {
 	s.cmd = l.command(context.Background(), argv...)
 	s.cmd.Stdout, s.cmd.Stderr = s.out, s.out
 	s.cmd.SysProcAttr.Setpgid = true // some end by a signal to their whole process group
-	// Some take the end of their input for a reason to leave.
+	// Keep the input open, because some programs end at the end of their input.
 	if _, err := s.cmd.StdinPipe(); err != nil {
 		return nil, err
 	}
@@ -216,7 +216,7 @@ func (l *lab) serve(how, port string, argv ...string) (*server, error) {
 	}
 }
 
-// stop ends a server and looks what its connections were.
+// stop ends a server and checks its connections.
 func (s *server) stop() error {
 	s.cmd.Process.Signal(s.quit)
 	select {
@@ -249,10 +249,10 @@ func (s *server) stop() error {
 	return err
 }
 
-// written is what a server has written.
+// written returns the output of a server.
 func (s *server) written() (string, error) { return s.out.String(), nil }
 
-// An output takes what a program writes, and can be read meanwhile.
+// An output collects the output of a program, and can be read meanwhile.
 type output struct {
 	mu sync.Mutex
 	b  []byte // guarded by mu
@@ -271,7 +271,7 @@ func (o *output) String() string {
 	return string(o.b)
 }
 
-// resets says what broke the connections of which files of --explain tell.
+// resets returns why connections broke, from files of --explain.
 func resets(files ...string) (told string) {
 	for _, f := range files {
 		for _, e := range events(f) {

@@ -38,21 +38,21 @@ func main() {
 
 const nobody = 65534
 
-// A user is how programs are tried.
+// A user is the user that runs the programs.
 type user struct {
 	name  string
 	uid   int
 	apart bool // in a user namespace
 }
 
-// A row is what became of a trial, user by user.
+// A row holds the results of a trial for each user.
 type row struct {
 	trial
 	verdicts []string
-	shown    map[fact]bool // in every run that came to its end
+	shown    map[fact]bool // shown in every completed run
 }
 
-// add notes what one run has shown.
+// add records the facts of one run.
 func (r *row) add(shown map[fact]bool) {
 	if r.shown == nil {
 		r.shown = shown
@@ -62,7 +62,7 @@ func (r *row) add(shown map[fact]bool) {
 	}
 }
 
-// table prints the trials as the documentation has them.
+// table prints the trials in the format of the documentation.
 func table(users []user, rows []row) {
 	fmt.Print("\n| client | server | bytes compared | server saw its peer | client saw its peer |")
 	for _, u := range users {

@@ -16,10 +16,9 @@ import (
 	"time"
 )
 
-// Python's own tests of its network modules give under run what they give without it, test
-// by test.
+// Each of Python's own tests of its network modules has the same result with and without run.
 
-// pythonModules are the modules of tests.
+// pythonModules are the tested modules.
 var pythonModules = []string{"test_socket", "test_ftplib", "test_asyncore", "test_ssl", "test_httplib", "test_httpservers", "test_imaplib", "test_smtplib",
 	"test_xmlrpc", "test_selectors", "test_logging"}
 
@@ -27,19 +26,19 @@ const (
 	pythonName = "Python's own tests"
 	// pythonLimit bounds one run of all modules, which takes 30 seconds on a quiet machine.
 	pythonLimit = 3 * time.Minute
-	// pythonCarried is how many connections are carried at least; it was 1,700.
+	// pythonCarried is the least number of carried connections; about 1,700 is normal.
 	pythonCarried = 1000
-	// pythonTries is how often a module is tried in which a test differs: many have
-	// time-outs of a second and less, which a busy machine lets pass.
+	// pythonTries is how often a module with a differing test is tried, because many tests have
+	// time-outs of a second or less, which a busy machine exceeds.
 	pythonTries = 3
-	// vsockTests wait for ever on machines with a hypervisor that does not answer.
+	// vsockTests hang on machines with a hypervisor that does not answer.
 	vsockTests = "test.test_socket.ThreadedVSOCKSocketStreamTest.*"
 )
 
-// tests are what became of each test: passed, failed or skipped.
+// tests maps each test to its result: passed, failed or skipped.
 type tests map[string]string
 
-// differences are the tests of which these tell something else than others do.
+// differences returns the tests whose results differ from others.
 func (t tests) differences(others tests) (names []string) {
 	all := maps.Clone(t)
 	maps.Copy(all, others)
@@ -52,7 +51,7 @@ func (t tests) differences(others tests) (names []string) {
 	return names
 }
 
-// moduleOf is the module of a test, which is named test.MODULE.CLASS.METHOD.
+// moduleOf returns the module of a test, which is named test.MODULE.CLASS.METHOD.
 func moduleOf(test string) string {
 	parts := strings.Split(test, ".")
 	return parts[min(1, len(parts)-1)]
@@ -142,7 +141,7 @@ func (l *lab) python(command, modules []string) (tests, error) {
 	argv := append(slices.Clone(command), "-m", "test", "-j4", "--timeout=120", "--tempdir="+dir, "--junit-xml="+file, "-i", vsockTests)
 	c := l.command(ctx, append(argv, modules...)...)
 	c.Dir = dir
-	out, err := c.CombinedOutput() // an error if a test fails, which the file says
+	out, err := c.CombinedOutput() // the error of a failing test is in the file
 	if ctx.Err() != nil {
 		return nil, fmt.Errorf("%s: %w\n%s", argv, ctx.Err(), out)
 	}

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// A process is one of /proc.
+// A process is a process found in /proc.
 type process struct {
 	pid, parent int
 	name        string // of its program
@@ -42,7 +42,7 @@ func processes() (all []process) {
 	return all
 }
 
-// below are a process and its descendants.
+// below returns a process and its descendants.
 func below(root int) (found []process) {
 	all, in := processes(), map[int]bool{root: true}
 	for grown := true; grown; {
@@ -61,8 +61,8 @@ func below(root int) (found []process) {
 	return found
 }
 
-// standstill describes what the processes of a trial that does not end wait for, and makes
-// viaduct's processes end by printing their goroutines, which they do to standard error.
+// standstill describes what the processes of a hanging trial wait for. It makes viaduct's processes
+// print their goroutines to standard error and end.
 func standstill(roots ...int) string {
 	var out bytes.Buffer
 	if b, err := exec.Command("ss", "-tanp").CombinedOutput(); err == nil {
@@ -83,7 +83,7 @@ func standstill(roots ...int) string {
 		}
 	}
 	for _, pid := range ours {
-		syscall.Kill(pid, syscall.SIGSYS) // which run does not take for the program's
+		syscall.Kill(pid, syscall.SIGSYS) // run does not forward this signal to the program
 	}
 	time.Sleep(time.Second)
 	return out.String()

@@ -16,17 +16,17 @@ import (
 // A trial is a server and its clients.
 type trial struct {
 	name           string
-	client, server string   // the programs, as the table has them
+	client, server string   // the programs, as named in the table
 	needs          []string // programs
 	run            func(l *lab) error
 }
 
-// A skipped error says why a trial can't be made here.
+// A skipped is the reason why this machine can't run a trial.
 type skipped string
 
 func (s skipped) Error() string { return string(s) }
 
-// missing is a program that is not installed, or "".
+// missing returns a program that is not installed, or "".
 func (tr trial) missing() string {
 	for _, p := range tr.needs {
 		if find(p) == "" {
@@ -36,14 +36,14 @@ func (tr trial) missing() string {
 	return ""
 }
 
-// find is the path of a program.
+// find returns the path of a program.
 func find(name string) string {
 	for _, dir := range []string{"/usr/sbin", "/sbin"} {
 		if p := filepath.Join(dir, name); exec.Command("test", "-x", p).Run() == nil {
 			return p
 		}
 	}
-	if name == "python3" { // that of the system: every user may run it
+	if name == "python3" { // the system's, which every user may run
 		if _, err := os.Stat("/usr/bin/python3"); err == nil {
 			return "/usr/bin/python3"
 		}
@@ -134,7 +134,7 @@ asyncio.run(main())`
 	{"sshd beside busy loops", "sftp", "sshd, beside busy loops", []string{"sshd", "ssh", "sftp", "ssh-keygen"}, besideBusyLoops(sshd)},
 }
 
-// tellPeer has curl tell where it is connected to.
+// tellPeer makes curl print the address that it is connected to.
 const tellPeer = "peer %{remote_ip}:%{remote_port}"
 
 // same compares files with bytes.
@@ -161,7 +161,7 @@ func (l *lab) page() (dir string, want []byte, err error) {
 	return dir, want, os.WriteFile(filepath.Join(dir, "a.bin"), want, 0o644)
 }
 
-// web gets a file of a server that is started with PORT DIR.
+// web fetches a file from a server that is started with PORT DIR.
 func (l *lab) web(serve []string, get func(url, out string) []string) error {
 	dir, want, err := l.page()
 	if err != nil {
@@ -184,8 +184,8 @@ func (l *lab) web(serve []string, get func(url, out string) []string) error {
 	return l.same(want, out)
 }
 
-// sawServer looks at what a client tells of where it is connected to, if it does:
-// "peer ADDRESS:PORT".
+// sawServer checks the server address that a client prints, if it prints one as "peer
+// ADDRESS:PORT".
 func (l *lab) sawServer(told []byte, port string) error {
 	_, peer, ok := strings.Cut(string(told), "peer ")
 	if !ok {
@@ -254,7 +254,7 @@ func nginxTrial(get func(l *lab, url, out string) []string, from string) func(*l
 	}
 }
 
-// upstream is an nginx that gets what it serves from another.
+// upstream tests an nginx that proxies to another server.
 func upstream(l *lab) error {
 	back, want, err := l.startNginx()
 	if err != nil {
@@ -342,15 +342,15 @@ func memcached(l *lab) error {
 	return nil
 }
 
-// iperf does not compare bytes: a client of iperf3 that sends a file (-F) puts other bytes in place of
-// those that a call of send has not taken, over any TCP.
+// iperf does not compare bytes: after a partial send, a client of iperf3 that sends a file (-F)
+// replaces the unsent bytes by others, over any TCP.
 func iperf(l *lab) error {
 	port := freePort()
 	s, err := l.serve(overSDP, port, "iperf3", "-s", "-p", port)
 	if err != nil {
 		return err
 	}
-	s.shows = func() (string, error) { // both ways in which it tells an address
+	s.shows = func() (string, error) { // both formats in which it prints an address
 		return strings.NewReplacer(", port ", ":", " port ", ":").Replace(s.out.String()), nil
 	}
 	for _, flags := range [][]string{{"-n", "30M"}, {"-n", "30M", "-R", "-P", "3"}, {"-n", "10M", "--bidir"}} {
@@ -388,7 +388,7 @@ func netcat(l *lab) error {
 
 func postgres(l *lab) error {
 	if l.uid == 0 {
-		l.uid = nobody // it refuses to be root's
+		l.uid = nobody // it refuses to run as root
 		defer func() { l.uid = 0 }()
 	}
 	dir, err := l.folder("postgres")
@@ -434,7 +434,7 @@ func sshd(l *lab) error {
 			return fmt.Errorf("ssh-keygen: %w\n%s", err, b)
 		}
 	}
-	if l.uid == 0 { // as its unit does
+	if l.uid == 0 { // as its systemd unit does
 		if err := os.MkdirAll("/run/sshd", 0o755); err != nil {
 			return err
 		}
@@ -445,7 +445,7 @@ func sshd(l *lab) error {
 		return err
 	}
 	pam := "UsePAM=no"
-	if l.uid != 0 { // without PAM an sshd that can't read passwords takes every account for locked
+	if l.uid != 0 { // without PAM, an sshd that can't read passwords treats every account as locked
 		pam = "UsePAM=yes"
 	}
 	s, err := l.serve(overSDP, port, find("sshd"), "-D", "-e", "-p", port, "-h", key, "-o", "AuthorizedKeysFile="+id+".pub", "-o", "StrictModes=no",

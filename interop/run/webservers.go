@@ -9,16 +9,18 @@ import (
 	"strings"
 )
 
-// A webServer has files at a port of 127.0.0.1, and logs ADDRESS:PORT of each client. Those here hear
-// of a connection only when its first bytes have come (TCP_DEFER_ACCEPT), as Apache does by default.
+// A webServer serves files at a port of 127.0.0.1, and logs ADDRESS:PORT of each client. These
+// servers accept a connection only once its first bytes have arrived (TCP_DEFER_ACCEPT), as Apache
+// does by default.
 type webServer struct {
-	conf string // with DIR and PORT in it
+	conf string // with placeholders DIR and PORT
 	argv func(conf string) []string
 	log  string // file in DIR; "" for the standard output
-	page []byte // that it has from elsewhere; nil for the one in DIR
+	page []byte // expected content if it is not from DIR; else nil
 }
 
-// deferred makes a trial of a web server and curl, which shows where it is connected to.
+// deferred returns a trial of a web server with curl, which prints the address that it is connected
+// to.
 func deferred(w webServer) func(*lab) error {
 	return func(l *lab) error {
 		dir, want, err := l.page()
@@ -44,7 +46,7 @@ func deferred(w webServer) func(*lab) error {
 				return string(b), err
 			}
 		}
-		for range 2 { // also when the server has been idle
+		for range 2 { // the second time with an idle server
 			out := l.path("out")
 			told, err := l.client(overSDP, s, "curl", "-sS", "-w", tellPeer, "-o", out, "http://127.0.0.1:"+port+"/a.bin")
 			if err != nil {
@@ -61,7 +63,8 @@ func deferred(w webServer) func(*lab) error {
 	}
 }
 
-// fill puts the places of a trial into a configuration, and the lines that only root's servers need.
+// fill replaces the placeholders of a configuration, and adds the lines that only a server of root
+// needs.
 func (l *lab) fill(conf, dir, port string) string {
 	root := ""
 	if l.uid == 0 {
@@ -76,7 +79,8 @@ func tail(file string) string {
 	return string(b[max(0, len(b)-500):])
 }
 
-// apache is an Apache httpd with one of its ways to serve clients: prefork, worker or event.
+// apache returns a trial of Apache httpd with one of its processing modules: prefork, worker or
+// event.
 func apache(mpm string) func(*lab) error {
 	const modules = "/usr/lib/apache2/modules/mod_" // of Debian's package
 	return deferred(webServer{
@@ -89,7 +93,7 @@ func apache(mpm string) func(*lab) error {
 	})
 }
 
-// deferredNginx is an nginx whose listener has the option.
+// deferredNginx is a trial of an nginx whose listener has the option.
 var deferredNginx = deferred(webServer{
 	conf: "worker_processes 2; error_log DIR/error.log; pid DIR/pid; daemon off;\n" +
 		"events { worker_connections 64; } http { log_format peer '$remote_addr:$remote_port'; access_log DIR/access.log peer; client_body_temp_path DIR/t1; proxy_temp_path DIR/t2;\n" +
@@ -100,7 +104,8 @@ var deferredNginx = deferred(webServer{
 	log: "access.log",
 })
 
-// haproxy is one whose listener has the option, in front of a server that is reached by plain TCP.
+// haproxy tests an haproxy whose listener has the option, in front of a server that it reaches by
+// plain TCP.
 func haproxy(l *lab) error {
 	dir, want, err := l.page()
 	if err != nil {

@@ -75,14 +75,14 @@ func (c *client) takeWrong() error {
 	return err
 }
 
-// round keeps conns connections open for so long, and returns when all are over.
+// round keeps conns connections open for length, and returns when all have ended.
 func (c *client) round(ctx context.Context, conns int, length time.Duration, seed uint64) {
 	end := time.Now().Add(length)
 	var all sync.WaitGroup
 	for i := range conns {
 		all.Go(func() {
 			r := rand.New(rand.NewPCG(seed, uint64(i)))
-			// Not all at once: the set-ups are spread over the first second.
+			// Spread the set-ups over the first second.
 			for pause(ctx, r.IntN(1000)); time.Now().Before(end) && ctx.Err() == nil; pause(ctx, 50+r.IntN(200)) {
 				transport := c.transports[r.IntN(len(c.transports))]
 				c.one(ctx, r, transport)
@@ -99,7 +99,7 @@ func pause(ctx context.Context, ms int) {
 	}
 }
 
-// one makes a connection and has it do what is drawn.
+// one makes a connection of a transport with a random behaviour.
 func (c *client) one(ctx context.Context, r *rand.Rand, transport string) {
 	i := draw(r)
 	b := behaviours[i]

@@ -1,18 +1,15 @@
-// Soak runs connections of all transports that come, go, transfer, idle and are
-// killed, for a long time, and sees whether memory, descriptors, goroutines and
-// registrations stay where they were.
+// Soak runs connections of all transports for a long time: they open, close, transfer, idle and are
+// killed. It checks that memory, descriptors, goroutines and registrations do not grow.
 //
 //	go run ./interop/soak                     # two minutes, as the checks run it
 //	go run ./interop/soak -for 1h -round 1m   # at full length
-//	go run ./interop/soak -race 20m           # how long of it with the race detector
+//	go run ./interop/soak -race 20m           # duration of the part with the race detector
 //
-// A server process listens with every transport and plan; this process keeps
-// -conns connections to it; further client processes are killed by SIGKILL in the
-// middle of what they do, and replaced. Everything goes over loopback. What is
-// transferred is verified, as in package mixed.
+// A server process listens with every transport and plan; this process keeps -conns connections to
+// it; further client processes are killed by SIGKILL at random times, and replaced. All connections
+// use loopback. Transferred bytes are verified by package mixed.
 //
-// Time is cut into rounds. At the end of each round all connections end, and both
-// processes tell what they still hold: that has to be what they held after the
-// first rounds. A growth of memory has to be less than a limit, of everything else
-// none.
+// Time is cut into rounds. At the end of each round all connections end, and both processes report
+// the resources that they still hold. Compared with the first rounds, memory may grow by less than
+// a limit, and all other counts must be equal.
 package main

@@ -53,8 +53,8 @@ func main() {
 	}
 }
 
-// run is the whole: a part of it in a program built with the race detector, then
-// the rest in this one.
+// run executes all rounds: first a part in a program built with the race detector, then the rest in
+// this one.
 func (o *options) run(ctx context.Context) error {
 	if o.race > 0 && !o.quick {
 		if err := o.watched(ctx); err != nil {

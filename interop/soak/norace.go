@@ -2,5 +2,5 @@
 
 package main
 
-// raceDetector says that this program was built with the race detector.
+// raceDetector is false: this program was built without the race detector.
 const raceDetector = false

@@ -6,8 +6,8 @@ import (
 	"viaduct/interop/internal/mixed"
 )
 
-// A behaviour is what a connection does, by the plan of its listener and by
-// whether the client kills it.
+// A behaviour determines what a connection does: the plan of its listener, and whether the client
+// kills it.
 type behaviour struct {
 	name   string
 	weight int
@@ -15,8 +15,8 @@ type behaviour struct {
 	killed bool // at a random moment, by this client
 }
 
-// Few connections move much and many move little, so that 200 leave a machine of
-// two processors time for other things.
+// Few connections move many bytes and many move few, so that 200 connections do not overload a
+// machine with two processors.
 var behaviours = []behaviour{
 	{"comes and goes", 30, mixed.Plan{Seed: 1, For: 20 * time.Millisecond, Rate: 200_000, MaxBytes: 4000, Window: 2}, false},
 	{"transfers", 25, mixed.Plan{Seed: 2, For: 3 * time.Second, Rate: 30_000, MaxBytes: 16_000, Window: 4}, false},
@@ -25,5 +25,5 @@ var behaviours = []behaviour{
 	{"is killed", 15, mixed.Plan{Seed: 2, For: 3 * time.Second, Rate: 30_000, MaxBytes: 16_000, Window: 4}, true},
 }
 
-// addresses are where the server listens, by transport and behaviour.
+// addresses are the addresses of the server, by transport and behaviour.
 type addresses map[string][]string

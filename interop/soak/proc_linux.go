@@ -15,7 +15,7 @@ func descriptors() int {
 	return len(all) - 1 // the directory itself
 }
 
-// resident is the memory of this process in bytes.
+// resident returns the resident memory of this process in bytes.
 func resident() (n int64) {
 	b, _ := os.ReadFile("/proc/self/status")
 	for line := range strings.Lines(string(b)) {

@@ -2,6 +2,6 @@
 
 package main
 
-// raceDetector says that what is resident is mostly the detector's own memory, which
-// grows with the memory and the locks that were ever used and is never given back.
+// raceDetector is true: resident memory is mostly that of the race detector, which grows with all
+// memory and locks ever used and is never released.
 const raceDetector = true

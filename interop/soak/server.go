@@ -20,7 +20,7 @@ import (
 	"viaduct/interop/internal/mixed"
 )
 
-// What a process holds when all connections are over.
+// A holding counts the resources of a process after all connections have ended.
 type holding struct {
 	Goroutines, Descriptors, Regions int
 	Heap, RSS                        int64 // bytes
@@ -29,7 +29,7 @@ type holding struct {
 // counts of connections since the start.
 type counts struct {
 	Orderly, Early uint64 // how they ended
-	Shared         uint64 // of them, that went through shared memory
+	Shared         uint64 // of these, the ones through shared memory
 	Bytes          uint64 // verified here
 	Requests       uint64 // posted and completed
 	Wrong          string // the first broken promise
@@ -42,7 +42,7 @@ type report struct {
 	Open    []string // connections that did not end
 }
 
-// total adds up what connections did.
+// total adds up the tallies of connections.
 type total struct {
 	orderly, early, shared, bytes, requests atomic.Uint64
 	wrong                                   atomic.Pointer[string]
@@ -73,8 +73,8 @@ func (t *total) counts() counts {
 	return c
 }
 
-// hold measures this process. It waits until what connections left behind has
-// ended: the least of several looks counts.
+// hold measures this process. It waits until the remains of connections have disappeared; the least
+// of several measurements counts.
 func hold(regions func() int, limit time.Duration) holding {
 	best := holding{Goroutines: 1 << 30}
 	for end := time.Now().Add(limit); ; time.Sleep(200 * time.Millisecond) {
@@ -93,8 +93,8 @@ func hold(regions func() int, limit time.Duration) holding {
 	return best
 }
 
-// serve is the server process: it prints where it listens, then answers each
-// line of standard input with a report, until that ends.
+// serve is the server process: it prints its addresses, then answers each line of standard input
+// with a report, until the input ends.
 func serve(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -113,7 +113,7 @@ func serve(ctx context.Context) error {
 			nodes = append(nodes, n)
 			a, wait, err := n.Listen(ctx, "127.0.0.1:0", b.plan, func(c mixed.Conn) {
 				defer open.add(transport + ", one that " + b.name)()
-				// The client decides when it ends; this only bounds a hang.
+				// The client ends the connection; this limit only bounds a hang.
 				run, cancel := context.WithTimeoutCause(ctx, b.plan.For+b.plan.Idle+2*patience, errHang)
 				defer cancel()
 				t, err := c.Run(run)
@@ -142,12 +142,12 @@ func serve(ctx context.Context) error {
 		}
 		return all
 	}
-	var stuck []string // that did not end in an earlier round
+	var stuck []string // connections that did not end in an earlier round
 	lines := bufio.NewScanner(os.Stdin)
 	for lines.Scan() {
 		begin, left := time.Now(), open.list()
 		if known := slices.Sorted(slices.Values(left)); len(left) > 0 && slices.Equal(known, stuck) {
-			begin = begin.Add(-patience) // they had their time
+			begin = begin.Add(-patience) // they had their patience already
 		}
 		for late := left; len(left) > 0 && time.Since(begin) < patience; left = open.list() {
 			if late != nil && time.Since(begin) > settle {
@@ -173,14 +173,14 @@ func serve(ctx context.Context) error {
 	return lines.Err()
 }
 
-// errHang is why a connection is ended that did not come to an end.
+// errHang is the cause for ending a connection that does not end by itself.
 var errHang = errors.New("the connection did not come to an end")
 
-// patience is how long connections may take to end whose other end is gone. The
-// kernel tells of most at once; FC-VI's timers take longest.
+// patience is how long a connection may take to end after its peer was killed. The kernel reports
+// most at once; FC-VI's timers take longest.
 const patience = 100 * time.Second
 
-// openings are the connections that are open.
+// openings holds the open connections.
 type openings struct {
 	mu   sync.Mutex
 	next int
@@ -209,6 +209,6 @@ func (o *openings) list() []string {
 	return slices.Collect(maps.Values(o.all))
 }
 
-// settle is how long what a connection leaves behind may take to end. SDP and
-// iWARP give a peer 5 s to close.
+// settle is how long the remains of a connection may take to disappear. SDP and iWARP give a peer 5
+// s to close.
 const settle = 6 * time.Second

@@ -99,7 +99,7 @@ func (o *options) soak(ctx context.Context) error {
 		mine := c.sum.counts()
 		fmt.Printf("%8s  %-22v %-22v %d, %d, %d; %d\n", time.Since(begin).Round(time.Second), here, there.Holding,
 			mine.Orderly, c.killed.Load(), kills, (mine.Bytes+there.Counts.Bytes)>>20)
-		// What went wrong does not end the run: what follows may tell more.
+		// A failure does not end the run, because later rounds may show more.
 		wrong := c.takeWrong()
 		if there.Counts.Wrong != "" {
 			wrong = errors.Join(wrong, errors.New("the server: "+there.Counts.Wrong))
@@ -127,11 +127,11 @@ func (o *options) soak(ctx context.Context) error {
 	return nil
 }
 
-// warm is the round whose end the later ones are compared with. What is pooled
-// and cached has its size by then.
+// warm is the round with whose end later ones are compared. Pools and caches have reached their
+// size by then.
 const warm = 1
 
-// keepVictims has processes make connections and kills them.
+// keepVictims starts processes that make connections, and kills them.
 func (o *options) keepVictims(ctx context.Context, at addresses, stop <-chan struct{}, kills *int) error {
 	if o.victims == 0 {
 		<-stop
@@ -195,8 +195,8 @@ func (o *options) victim(ctx context.Context, at addresses, stop <-chan struct{}
 	return nil
 }
 
-// memoryMargin is how much memory may differ between two quiet moments: pools,
-// and what the collector and the system have not taken back yet.
+// memoryMargin is how much memory may differ between two quiet moments, because of pools, and of
+// memory that the collector and the system have not taken back yet.
 const memoryMargin = 24 << 20
 
 // grown compares two quiet moments.

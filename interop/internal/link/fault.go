@@ -5,25 +5,25 @@ import (
 	"time"
 )
 
-// A Fault is what happens to the packets that one port sends. The zero value is a
-// perfect wire. Probabilities are from 0 to 1, each packet for itself.
+// A Fault describes the faults of the packets that one port sends. The zero value is a perfect
+// wire. Probabilities are from 0 to 1, and independent for each packet.
 type Fault struct {
 	Delay  time.Duration // one way
-	Jitter time.Duration // added to Delay: uniform from -Jitter to Jitter; packets keep their order
+	Jitter time.Duration // added to Delay: uniform from -Jitter to Jitter, without reordering
 
 	Loss      float64
-	LossEvery int // of each flow every n-th packet of 500 bytes or more is lost: loss that all flows meet alike; 0 for none
+	LossEvery int // every n-th packet of 500 bytes or more of each flow is lost, so that all flows lose equally; 0 for none
 	Duplicate float64
-	Corrupt   float64 // one bit behind the addresses of the IP header is wrong
-	Reorder   float64 // the packet overtakes those that are being delayed
+	Corrupt   float64 // one bit after the addresses of the IP header is wrong
+	Reorder   float64 // the packet overtakes delayed packets
 
-	Rate  int64 // bits a second; 0 is no limit
-	Queue int   // bytes that wait because of Rate before more are lost; 0 is DefaultQueue
+	Rate  int64 // bits per second; 0 means no limit
+	Queue int   // bytes that can wait because of Rate; more are lost; 0 means DefaultQueue
 
 	Blackhole bool // everything is lost
 }
 
-// DefaultQueue is some 50 ms at 10 Mbit/s.
+// DefaultQueue holds about 50 ms at 10 Mbit/s.
 const DefaultQueue = 64 << 10
 
 // bulk is the length from which a packet counts for LossEvery.
@@ -33,13 +33,13 @@ const bulk = 500
 type shaper struct {
 	f        Fault
 	r        *rand.Rand
-	busy     time.Time      // when the wire has sent what it was given
+	busy     time.Time      // when the wire has sent all its packets
 	last     time.Time      // when the last packet arrives
 	flows    map[uint32]int // packets of each flow that count for LossEvery
 	counters Counters
 }
 
-// Counters of what happened to packets.
+// Counters count packets and their faults.
 type Counters struct {
 	Packets, Bytes                                  uint64
 	Lost, Overflowed, Doubled, Corrupted, Overtaken uint64
@@ -49,14 +49,13 @@ type Counters struct {
 // An arrival is a packet at its destination.
 type arrival struct {
 	at   time.Time
-	flip int // bit to be wrong, or -1
+	flip int // index of the wrong bit, or -1
 }
 
-// addresses end here; what follows may be corrupted without the packet ending
-// elsewhere.
+// The addresses end at headerEnd; a wrong bit after it does not change the destination.
 const headerEnd = 20
 
-// packet decides what happens to a packet of n bytes of a flow that is sent at now.
+// packet applies the fault to a packet of n bytes of a flow that is sent at now.
 func (s *shaper) packet(now time.Time, flow uint32, n int) (arrivals []arrival) {
 	f := &s.f
 	s.counters.Packets++
@@ -110,7 +109,7 @@ func (s *shaper) packet(now time.Time, flow uint32, n int) (arrivals []arrival) 
 	return arrivals
 }
 
-// due counts a packet for LossEvery and tells whether it is one to be lost.
+// due counts a packet for LossEvery and reports whether it is lost.
 func (s *shaper) due(flow uint32, n int) bool {
 	if s.f.LossEvery == 0 || n < bulk {
 		return false

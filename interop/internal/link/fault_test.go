@@ -70,7 +70,7 @@ func TestProbabilities(t *testing.T) {
 	}
 }
 
-// TestOrder: jitter keeps the order, and overtaking is what Reorder says alone.
+// TestOrder: jitter keeps the order; only Reorder lets packets overtake.
 func TestOrder(t *testing.T) {
 	_, all := run(Fault{Delay: 20 * time.Millisecond, Jitter: 5 * time.Millisecond}, 10_000)
 	var last time.Time
@@ -98,7 +98,7 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// TestLossEvery: each flow loses the same packets of its own.
+// TestLossEvery: each flow loses the same share of its own packets.
 func TestLossEvery(t *testing.T) {
 	s := newShaper(Fault{LossEvery: 3})
 	got := ""

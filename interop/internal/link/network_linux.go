@@ -50,13 +50,13 @@ func New() *Network {
 // Device is the name of the device in each namespace.
 const Device = "tun0"
 
-// Add makes a namespace with a port at addr, an IPv4 address. All ports of a network are
-// in one /24. seed makes what is random the same in each run.
+// Add makes a namespace with a port at addr, an IPv4 address. All ports of a network are in one
+// /24. The same seed gives the same random faults in each run.
 func (n *Network) Add(addr netip.Addr, mtu int, seed uint64) (*Port, error) {
 	p := &Port{net: n, addr: addr, wake: make(chan struct{}, 1), over: make(chan struct{})}
 	p.shaper.r = rand.New(rand.NewPCG(seed, uint64(len(n.ports))))
 	made := make(chan error, 1)
-	go func() { // the thread has another namespace from here on and ends with the goroutine
+	go func() { // the thread gets another namespace and ends with the goroutine
 		runtime.LockOSThread()
 		made <- p.open(mtu)
 	}()
@@ -75,7 +75,7 @@ func (n *Network) Add(addr netip.Addr, mtu int, seed uint64) (*Port, error) {
 	return p, nil
 }
 
-// open makes the namespace and the device, in a thread of its own.
+// open creates the namespace and the device, in a thread of its own.
 func (p *Port) open(mtu int) (err error) {
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 		return fmt.Errorf("a network namespace: %w", err)
@@ -97,7 +97,7 @@ func (p *Port) open(mtu int) (err error) {
 		return fmt.Errorf("a TUN device: %w", err)
 	}
 	p.tun = os.NewFile(uintptr(fd), "tun")
-	setNumber(unix.SIOCSIFTXQLEN, 10_000) // a user namespace may not, and does with the 500 packets it has
+	setNumber(unix.SIOCSIFTXQLEN, 10_000) // fails in a user namespace, where the default of 500 packets is enough
 	return errors.Join(setFlags("lo", true), setNumber(unix.SIOCSIFMTU, mtu))
 }
 
@@ -138,13 +138,13 @@ func control(device string, request uint, set func(*unix.Ifreq) error) error {
 	return nil
 }
 
-// Do calls f in a thread that is in the namespace of the port: sockets that f
-// opens, files of /proc/sys/net and processes that it starts belong there. f must
-// not leave the work to other goroutines.
+// Do calls f in a thread in the namespace of the port: sockets and files of /proc/sys/net that f
+// opens, and processes that it starts, belong to that namespace. f must not do this in other
+// goroutines.
 func (p *Port) Do(f func() error) error {
 	done := make(chan error, 1)
 	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends
+		runtime.LockOSThread() // never unlocked, so that the thread ends
 		if err := unix.Setns(int(p.ns.Fd()), unix.CLONE_NEWNET); err != nil {
 			done <- err
 			return
@@ -170,7 +170,7 @@ func (p *Port) SetAddr(a netip.Addr) error {
 	return nil
 }
 
-// SetUp takes the device down or up, with what the system does to routes then.
+// SetUp takes the device down or up. The system changes the routes accordingly.
 func (p *Port) SetUp(up bool) error { return p.Do(func() error { return setFlags(Device, up) }) }
 
 // Sysctl sets a value below /proc/sys/net in the namespace.
@@ -178,14 +178,14 @@ func (p *Port) Sysctl(name, value string) error {
 	return p.Do(func() error { return os.WriteFile("/proc/sys/net/"+name, []byte(value), 0) })
 }
 
-// SetFault replaces the fault of the port. Packets under way keep their fate.
+// SetFault replaces the fault of the port. It does not affect packets in flight.
 func (p *Port) SetFault(f Fault) {
 	p.net.mu.Lock()
 	defer p.net.mu.Unlock()
 	p.shaper.f = f
 }
 
-// Counters tells what happened to the packets that the port sent.
+// Counters returns the counters of the packets that the port sent.
 func (p *Port) Counters() Counters {
 	p.net.mu.Lock()
 	defer p.net.mu.Unlock()
@@ -194,23 +194,22 @@ func (p *Port) Counters() Counters {
 	return c
 }
 
-// Track begins to follow TCP connections, before there are any; Forget then
-// makes the next packet of each that there is be answered by a reset, as a
-// firewall does that has lost its table.
+// Track starts connection tracking for TCP; call it before there are connections. After Forget, the
+// next packet of each connection is answered by a reset, as by a firewall that has lost its table.
 func (n *Network) Track() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.tracking = true
 }
 
-// Forget is described at Track.
+// Forget clears the connection table; see Track.
 func (n *Network) Forget() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.tracker.forget()
 }
 
-// read takes what the namespace sends.
+// read reads the packets that the namespace sends.
 func (p *Port) read() {
 	buf := make([]byte, 64<<10)
 	for {
@@ -242,7 +241,7 @@ func (p *Port) route(b []byte) {
 	n := p.net
 	n.mu.Lock()
 	to := n.to[dst]
-	if n.to[src] != p { // an address that the port does not have any more
+	if n.to[src] != p { // an old address of the port
 		to = nil
 	}
 	var arrivals []arrival
@@ -268,7 +267,7 @@ func (p *Port) route(b []byte) {
 			c[a.flip/8] ^= 1 << (a.flip % 8)
 		}
 		if !a.at.After(now) {
-			to.tun.Write(c) // a device that is down takes nothing: lost
+			to.tun.Write(c) // a device that is down loses the packet
 			continue
 		}
 		p.mu.Lock()
@@ -285,7 +284,7 @@ func (p *Port) route(b []byte) {
 	}
 }
 
-// flow tells TCP connections apart, those of other addresses aside.
+// flow returns a number that differs between TCP connections of two addresses.
 func flow(b []byte) uint32 {
 	if head := int(b[0]&15) * 4; b[9] == protocolTCP && len(b) >= head+4 {
 		return binary.BigEndian.Uint32(b[head:])
@@ -324,8 +323,7 @@ func (p *Port) deliver() {
 	}
 }
 
-// A queue has packets by the time when they arrive, those of the same time in
-// order.
+// A queue holds packets by their time of arrival, and in order of sending if that is equal.
 type queue struct {
 	all  []delayed
 	next uint64
@@ -357,7 +355,7 @@ func (p *Port) close() error {
 	return errors.Join(p.tun.Close(), p.ns.Close())
 }
 
-// Close ends the network. The namespaces go with the last process in them.
+// Close ends the network. A namespace ends with the last process in it.
 func (n *Network) Close() (err error) {
 	n.mu.Lock()
 	ports := n.ports

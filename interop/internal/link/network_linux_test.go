@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// TestMain runs the tests in a user namespace if they are not root's, so that
-// they may make network namespaces.
+// TestMain runs the tests in a user namespace unless the user is root, so that they may create
+// network namespaces.
 func TestMain(m *testing.M) {
 	if os.Geteuid() == 0 || os.Getenv("VIADUCT_LINK_TEST") != "" {
 		os.Exit(m.Run())
@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}},
 		GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}},
 	}
-	if err := cmd.Start(); err != nil { // no user namespaces: TestNetwork says what it lacks
+	if err := cmd.Start(); err != nil { // no user namespaces: TestNetwork reports that
 		os.Exit(m.Run())
 	}
 	if cmd.Wait() != nil {
@@ -95,7 +95,7 @@ func move(t *testing.T, from, to net.Conn, n int) {
 	}
 }
 
-// TestNetwork: TCP keeps its promise over each fault, and the fault is there.
+// TestNetwork: TCP delivers every byte in order over each fault, and the counters show the fault.
 func TestNetwork(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -108,7 +108,7 @@ func TestNetwork(t *testing.T) {
 		{"large packets", 9000, Fault{}, func(c Counters) bool { return c.Bytes/c.Packets > 1500 }},
 		{"all at once", 1500, Fault{Delay: 5 * time.Millisecond, Jitter: 2 * time.Millisecond, Loss: 0.01, Duplicate: 0.01, Corrupt: 0.01, Reorder: 0.05},
 			func(c Counters) bool { return c.Lost > 0 && c.Doubled > 0 && c.Corrupted > 0 && c.Overtaken > 0 }},
-		{"slow", 1500, Fault{Rate: 20_000_000}, func(c Counters) bool { return c.Packets > 0 }}, // and takes its time, see below
+		{"slow", 1500, Fault{Rate: 20_000_000}, func(c Counters) bool { return c.Packets > 0 }}, // and slow, see below
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, a, b := network(t, c.mtu)
@@ -128,8 +128,8 @@ func TestNetwork(t *testing.T) {
 	}
 }
 
-// TestStates: a connection outlives a hole, a device that goes down, and an
-// address that comes back; it does not outlive a tracker that forgets it.
+// TestStates: a connection survives an interruption, a device that goes down, and an address that
+// is removed and restored. It does not survive a tracker that forgets it.
 func TestStates(t *testing.T) {
 	n, a, b := network(t, 1500)
 	n.Track()

@@ -5,7 +5,7 @@ import (
 	"net/netip"
 )
 
-// The fields of a TCP segment over IPv4 that are needed here.
+// A segment holds the needed fields of a TCP segment over IPv4.
 type segment struct {
 	src, dst         netip.AddrPort
 	seq, ack         uint32
@@ -18,7 +18,7 @@ const (
 	tcpLen      = 20
 )
 
-// parseTCP reads a packet; ok is false for what is not TCP.
+// parseTCP reads a packet; ok is false if it is not TCP.
 func parseTCP(p []byte) (s segment, ok bool) {
 	if len(p) < headerEnd+tcpLen || p[0]>>4 != 4 || p[9] != protocolTCP || binary.BigEndian.Uint16(p[6:])&0x1fff != 0 {
 		return s, false
@@ -35,7 +35,7 @@ func parseTCP(p []byte) (s segment, ok bool) {
 	s = segment{src: port(p[12:16], 0), dst: port(p[16:20], 2), seq: binary.BigEndian.Uint32(t[4:]), ack: binary.BigEndian.Uint32(t[8:]),
 		syn: t[13]&2 != 0, rst: t[13]&4 != 0, hasAck: t[13]&16 != 0}
 	s.length = max(0, len(t)-int(t[12]>>4)*4)
-	for _, f := range []byte{1, 2} { // FIN and SYN count
+	for _, f := range []byte{1, 2} { // FIN and SYN take a sequence number
 		if t[13]&f != 0 {
 			s.length++
 		}
@@ -43,8 +43,8 @@ func parseTCP(p []byte) (s segment, ok bool) {
 	return s, true
 }
 
-// reset makes the packet that answers s with a reset, as RFC 9293 has it of a
-// host that does not know the connection.
+// reset returns the reset that answers s, as RFC 9293 specifies it for a host without the
+// connection.
 func (s segment) reset() []byte {
 	p := make([]byte, headerEnd+tcpLen)
 	p[0], p[8], p[9] = 0x45, 64, protocolTCP
@@ -85,8 +85,8 @@ func checksum(b []byte, s uint32) uint16 {
 	return ^uint16(s)
 }
 
-// A tracker knows the connections whose beginning it has seen, as the connection
-// tracking of a firewall does. It is for one goroutine at a time.
+// A tracker records the connections whose first packet it has seen, like the connection tracking of
+// a firewall. One goroutine at a time may use it.
 type tracker struct{ flows map[[2]netip.AddrPort]bool }
 
 func (t *tracker) key(s segment) [2]netip.AddrPort {
@@ -96,8 +96,8 @@ func (t *tracker) key(s segment) [2]netip.AddrPort {
 	return [2]netip.AddrPort{s.dst, s.src}
 }
 
-// allow tells whether a packet may pass. If not, the sender gets reset, nil if it
-// gets nothing.
+// allow reports whether a packet may pass. If not, the sender gets reset, or nothing if that is
+// nil.
 func (t *tracker) allow(p []byte) (pass bool, reset []byte) {
 	s, ok := parseTCP(p)
 	if !ok {
@@ -116,6 +116,5 @@ func (t *tracker) allow(p []byte) (pass bool, reset []byte) {
 	return false, s.reset()
 }
 
-// forget makes all connections unknown: the next packet of each is answered by a
-// reset.
+// forget removes all connections: the next packet of each is answered by a reset.
 func (t *tracker) forget() { clear(t.flows) }

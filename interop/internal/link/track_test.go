@@ -7,7 +7,7 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// A segment of 10.77.0.1:40000 to 10.77.0.2:80 with 4 bytes of payload.
+// dataHex is a segment from 10.77.0.1:40000 to 10.77.0.2:80 with 4 bytes of payload.
 const dataHex = "4500002c0001000040060000" + "0a4d0001" + "0a4d0002" +
 	"9c400050" + "00000064" + "000000c8" + "5018" + "ffff" + "0000" + "0000" + "61626364"
 

@@ -16,25 +16,25 @@ import (
 	"viaduct/vitcp"
 )
 
-// Transports are the names that Open takes.
+// Transports returns the names that Open accepts.
 func Transports() []string { return []string{"tcp", "sdp", "iwarp", "vitcp", "fcvi"} }
 
-// A Conn is a connection that is up.
+// A Conn is an established connection.
 type Conn interface {
-	// Run does its part of the plan, once. It returns when the connection is
-	// over, which it is at the latest some seconds after ctx.
+	// Run executes this end's part of the plan, once. It returns when the connection has ended, at
+	// the latest some seconds after ctx.
 	Run(ctx context.Context) (Tally, error)
 }
 
-// A Node makes connections of one transport. All that it holds ends with Close.
+// A Node makes connections of one transport. Close releases all its resources.
 type Node interface {
-	// Dial connects to the address that a Listener told.
+	// Dial connects to an address that Listen returned.
 	Dial(ctx context.Context, address string, p Plan) (Conn, error)
 	// Listen accepts connections at HOST:PORT until ctx ends, and calls serve
 	// with each, in a goroutine of its own. It returns the address at once; wait
 	// returns when all calls of serve have.
 	Listen(ctx context.Context, hostPort string, p Plan, serve func(Conn)) (address string, wait func(), err error)
-	// Regions tells how many regions of memory are registered.
+	// Regions returns the number of registered memory regions.
 	Regions() int
 	Close() error
 }
@@ -44,14 +44,13 @@ type Settings struct {
 	WrapConn func(net.Conn) net.Conn // around each TCP connection, nil for none
 	Fabric   string                  // of fcvi: a fabric to join as Host
 	Host     string
-	// Patience is in place of the limits of set-ups, for machines that are busy;
-	// 0 leaves them as they are.
+	// Patience replaces the time limits of set-ups, for busy machines; 0 keeps the limits.
 	Patience  time.Duration
 	KeepAlive time.Duration // period of TCP's keepalive, 0 leaves the default
 	Logger    *slog.Logger
 }
 
-// grace keeps a request that comes between two waits of a busy listener.
+// grace is how long a request waits if it arrives between two waits of a busy listener.
 const grace = time.Second
 
 // Open makes a node of a transport.
@@ -87,7 +86,7 @@ func Open(transport string, s Settings) (Node, error) {
 	return nil, fmt.Errorf("transport %q is not known", transport)
 }
 
-// addrPort splits an address that a Listener told.
+// addrPort parses an address that Listen returned.
 func addrPort(address string) (netip.AddrPort, error) {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {

@@ -8,8 +8,7 @@ import (
 	"viaduct/samehost"
 )
 
-// An iwarpNode shares one device among its streams, so that their regions can be
-// counted.
+// An iwarpNode shares one device among its streams, which counts their regions.
 type iwarpNode struct {
 	s      Settings
 	device *iwarp.Device
@@ -20,7 +19,7 @@ func (n *iwarpNode) config() *iwarp.Config {
 		RequestTimeout: n.s.Patience, ReplyTimeout: n.s.Patience, FirstFPDUTimeout: n.s.Patience, KeepAlive: n.s.KeepAlive, WrapConn: n.s.WrapConn, Logger: n.s.Logger}
 }
 
-// A qp is a queue pair as verbs.
+// A qp implements verbs on a queue pair.
 type qp struct {
 	q   *iwarp.QueuePair
 	mem []byte
@@ -64,7 +63,7 @@ func (n *iwarpNode) Listen(ctx context.Context, hostPort string, p Plan, serve f
 				r.Reject(nil)
 				continue
 			}
-			if _, err := r.Accept(nil); err != nil { // the caller is gone
+			if _, err := r.Accept(nil); err != nil { // the caller has gone
 				v.mr.Close()
 				continue
 			}
@@ -112,8 +111,8 @@ func (v *qp) waitSend(ctx context.Context) (completion, bool) {
 	return v.completion(c), true
 }
 
-// waitRecv ends the stream if the peer has ended its direction: what is missing
-// then will not come.
+// waitRecv ends the stream if the peer has ended its direction: missing messages will not arrive
+// then.
 func (v *qp) waitRecv(ctx context.Context) (completion, bool) {
 	both, cancel := context.WithCancel(ctx)
 	defer cancel()

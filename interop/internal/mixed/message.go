@@ -16,26 +16,26 @@ import (
 	"viaduct/samehost"
 )
 
-// verbs is a queue pair as the traffic sees it: one region of memory, given at
-// the start, and requests by number.
+// verbs is the interface of the traffic to a queue pair: one region of memory, given at the start,
+// and requests with numbers.
 type verbs interface {
-	// region tells where the peer finds the memory.
+	// region returns the memory's address and handle for the peer.
 	region() place
 	postSend(id uint64, off, n int) error
 	postWrite(id uint64, off, n int, to place) error
 	postRead(id uint64, off, n int, from place) error
 	postRecv(id uint64, off, n int) error
-	// waitSend and waitRecv wait for the next completion of a queue; ok is
-	// false if none came until ctx was over, or none can come any more.
+	// waitSend and waitRecv wait for the next completion of a queue; ok is false if ctx ends first,
+	// or if no more can follow.
 	waitSend(ctx context.Context) (c completion, ok bool)
 	waitRecv(ctx context.Context) (c completion, ok bool)
 	// close ends the connection in order, abort at once. Either may follow the
 	// other.
 	close() error
 	abort()
-	// path tells how the bytes go, while the connection is up.
+	// path reports whether the bytes go through shared memory, while the connection is up.
 	path() samehost.Path
-	// free gives back what the connection holds, after all completions.
+	// free releases the resources of the connection, after all completions.
 	free() error
 }
 
@@ -60,35 +60,34 @@ const headerLen = 16
 const (
 	kindHello = 1 + iota // address (8) and handle (4) of the sender's memory follow
 	kindData             // the payload follows
-	kindWrote            // the payload was written to the slot given in place of the length's high 8 bits
+	kindWrote            // the payload was written to the slot in the high 8 bits of the length
 	kindAck              // the operation was verified
 	kindFin              // the sum of all payloads follows
 )
 
-// exposed is how many bytes the other end may read.
+// exposed is the number of bytes that the other end may read.
 const exposed = 32 << 10
 
-// flushLimit bounds how long requests may take to complete after the connection
-// has been aborted here.
+// flushLimit bounds the time between an abort on this side and the completion of all requests.
 const flushLimit = 20 * time.Second
 
-// A message runs a plan over verbs. Its memory is cut into slots of what is
-// sent, slots that the peer writes to, slots of what is read, acknowledgements,
-// what the peer may read, and receives.
+// A message runs a plan over verbs. Its memory is divided into slots for sent data, slots that the
+// peer writes to, slots for data read from the peer, acknowledgements, data that the peer may read,
+// and receives.
 type message struct {
 	p       Plan
 	dialled bool
 	v       verbs
 	mem     []byte
 
-	slot, acks, recvs                               int // bytes of a slot, and numbers of
+	slot, acks, recvs                               int // bytes of a slot, and their numbers
 	outAt, inAt, readAt, ackAt, exposedAt, receives int
 
 	post     sync.Mutex // order of the send queue
 	sendID   uint64
 	inFlight chan request // in posting order
 
-	recvPosted, recvDone uint64 // of the goroutine that receives
+	recvPosted, recvDone uint64 // used only by the receiving goroutine
 
 	freeSlots, freeAcks chan int
 	acked               chan uint64 // operations the peer has verified
@@ -97,7 +96,7 @@ type message struct {
 	greeted chan struct{}
 
 	last    atomic.Uint64         // number of our kindFin, once it is sent
-	failure atomic.Pointer[error] // of a post or a completion, the first
+	failure atomic.Pointer[error] // the first failure of a post or a completion
 
 	stopped chan struct{} // closed with cause set
 	once    sync.Once
@@ -107,7 +106,7 @@ type message struct {
 	count sync.Mutex // of t
 }
 
-// A request is what was posted to the send queue.
+// A request is one request posted to the send queue.
 type request struct {
 	id   uint64
 	done func(error)
@@ -158,8 +157,8 @@ func (m *message) repost() error {
 	return nil
 }
 
-// again posts the next receive during a connection. Where that fails the peer has
-// closed already: what it had sent before has come, and needs no more receives.
+// again posts the next receive during a connection. A failure means that the peer has closed. All
+// its messages have arrived then, so no more receives are needed.
 func (m *message) again() {
 	if err := m.repost(); err != nil {
 		m.failure.CompareAndSwap(nil, &err)
@@ -172,8 +171,8 @@ func (m *message) add(n *uint64, by int) {
 	m.count.Unlock()
 }
 
-// fail ends the connection at once, for a reason of which the first counts, but
-// for a broken promise, which always does.
+// fail ends the connection at once. It records the first reason; a broken promise replaces any
+// other reason.
 func (m *message) fail(err error) {
 	m.once.Do(func() {
 		m.cause = err
@@ -189,7 +188,7 @@ func (m *message) Run(ctx context.Context) (Tally, error) {
 	defer quit()
 	flush, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	go func() { // the bound of the flush
+	go func() { // the limit of the flush
 		select {
 		case <-m.stopped:
 			if sleep(flush, flushLimit) == nil {
@@ -215,7 +214,7 @@ func (m *message) Run(ctx context.Context) (Tally, error) {
 	orderly := false
 	select {
 	case <-m.stopped:
-		m.v.abort() // a receive may have been posted behind the first time
+		m.v.abort() // a receive may have been posted after the first abort
 	default:
 		orderly = true
 		if err := m.v.close(); err != nil {
@@ -253,10 +252,10 @@ func (m *message) request(post func(id uint64) error, done func(error)) error {
 	return nil
 }
 
-// reap takes the completions of the send queue, each of which has to be that of
-// the oldest request. A request that failed ends nothing here: the connection is
-// over, which the receives tell after what had come before. That may have been
-// the last word of the peer, which closes as soon as it has ours.
+// reap takes the completions of the send queue. Each must belong to the oldest request. A failed
+// request ends nothing here: the receives report the end of the connection, after the messages that
+// arrived before it. One of these may be the last message of the peer, which closes as soon as it
+// has ours.
 func (m *message) reap(flush context.Context) (promise error) {
 	for r := range m.inFlight {
 		if promise != nil {
@@ -282,8 +281,8 @@ func (m *message) reap(flush context.Context) (promise error) {
 	return promise
 }
 
-// leftover takes what completed when the connection ended: the receives, and
-// nothing else.
+// leftover takes the completions at the end of the connection: the remaining receives, and no
+// others.
 func (m *message) leftover(flush context.Context) error {
 	flush, cancel := context.WithTimeout(flush, flushLimit)
 	defer cancel()
@@ -337,8 +336,7 @@ func (m *message) send(ctx context.Context) error {
 		return off, m.mem[off:][:m.slot]
 	}
 
-	// What is outstanding, by slot; the operations in order for the peer's
-	// acknowledgements.
+	// Outstanding operations by slot, and in order for the peer's acknowledgements.
 	var mu sync.Mutex
 	left := make([]int, m.p.Window)
 	byOp := map[uint64]int{}
@@ -430,7 +428,7 @@ func (m *message) send(ctx context.Context) error {
 				return err
 			}
 			continue
-		case 1: // a Write, and word of it
+		case 1: // a Write, and a message about it
 			fill(source(m.p, m.dialled, usePayload+op), b[headerLen:][:n])
 			sum.Write(b[headerLen:][:n])
 			header(b, kindWrote, op, n|slot<<24)
@@ -473,7 +471,7 @@ func (m *message) send(ctx context.Context) error {
 	return err
 }
 
-// sleep is sleep that ends with the connection.
+// sleep waits for d or for the end of the connection.
 func (m *message) sleep(ctx context.Context, d time.Duration) error {
 	if d <= 0 {
 		return context.Cause(ctx)
@@ -488,7 +486,7 @@ func (m *message) sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// read reads what the peer exposes, and verifies it when it is there.
+// read reads memory that the peer exposes, and verifies the data when it has arrived.
 func (m *message) read(slot int, lengths *rand.Rand, n int, begin func(int, int, uint64, bool), finish func(error)) error {
 	n = min(n, exposed)
 	from := lengths.IntN(exposed - n + 1)
@@ -510,15 +508,15 @@ func (m *message) read(slot int, lengths *rand.Rand, n int, begin func(int, int,
 	})
 }
 
-// receive is the receiving half. It returns a broken promise alone; whatever
-// else ends it is passed to fail.
+// receive is the receiving half. It returns only broken promises; any other error is passed to
+// fail.
 func (m *message) receive(flush context.Context) (promise error) {
 	in := &inbox{sum: newDigest()}
 	for !in.theirs || !in.ours {
 		c, ok := m.v.waitRecv(flush)
 		if !ok {
 			select {
-			case <-m.stopped: // leftover tells what is missing
+			case <-m.stopped: // leftover checks the remaining ones
 				return nil
 			default:
 			}
@@ -553,16 +551,16 @@ func (m *message) receive(flush context.Context) (promise error) {
 	return nil
 }
 
-// An inbox is what the receiving half knows.
+// An inbox is the state of the receiving half.
 type inbox struct {
 	sum  hash.Hash
 	next uint64 // operation of the peer
-	// theirs: the peer has said that it is done; ours: it knows that we are.
+	// theirs: the peer has sent its kindFin; ours: it has acknowledged ours.
 	theirs, ours bool
 }
 
-// handle acts on one message. Its receive is posted again before the answer that
-// lets the peer send more.
+// handle acts on one message. It posts the receive again before it sends the answer, because the
+// answer lets the peer send more.
 func (m *message) handle(b []byte, in *inbox) error {
 	if len(b) < headerLen {
 		return broken("a message of %d bytes", len(b))

@@ -17,7 +17,7 @@ func TestMain(m *testing.M) { testkit.Main(m) }
 
 var small = Plan{Seed: 1, For: 300 * time.Millisecond, MaxBytes: 20_000, Window: 4}
 
-// pair runs a plan over loopback and returns what both ends did.
+// pair runs a plan over loopback and returns the tallies of both ends.
 func pair(t *testing.T, transport string, p Plan, wrap func(net.Conn) net.Conn) (ends [2]Tally, errs [2]error) {
 	t.Helper()
 	node, err := Open(transport, Settings{})
@@ -83,7 +83,7 @@ func TestTransports(t *testing.T) {
 	}
 }
 
-// cut resets the connection below after so many bytes.
+// A cut resets the TCP connection after a number of bytes.
 type cut struct {
 	net.Conn
 	left int
@@ -98,8 +98,8 @@ func (c *cut) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-// TestCut: a connection that is cut ends at both ends with an error that is no
-// broken promise, and all that was posted completes.
+// TestCut: a connection that is cut ends at both ends with an error other than a broken promise,
+// and every posted request completes.
 func TestCut(t *testing.T) {
 	for _, transport := range Transports()[1:] {
 		for _, after := range []int{3000, 100_000} {
@@ -118,7 +118,7 @@ func TestCut(t *testing.T) {
 	}
 }
 
-// flip makes one bit of what is read wrong, behind so many bytes.
+// A flip inverts one bit of the read bytes, after a number of bytes.
 type flip struct {
 	net.Conn
 	left int
@@ -133,9 +133,8 @@ func (c *flip) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// TestFlip: what goes wrong above TCP is caught by MPA's CRC, under iWARP and
-// SDP, and by that of Fibre Channel's frames: the connection ends, and no wrong
-// byte is delivered.
+// TestFlip: MPA's CRC (for iWARP and SDP) and the CRC of Fibre Channel frames detect damage that
+// TCP's checksum misses: the connection ends, and no wrong byte is delivered.
 func TestFlip(t *testing.T) {
 	for _, transport := range []string{"sdp", "iwarp", "fcvi"} {
 		for _, behind := range []int{50_000, 123_457, 200_001} {

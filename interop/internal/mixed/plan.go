@@ -10,36 +10,36 @@ import (
 	"time"
 )
 
-// A Plan is what the two ends of a connection agree on beforehand.
+// A Plan holds the settings that both ends of a connection must share.
 type Plan struct {
-	Seed     uint64        // what is sent follows from it
-	For      time.Duration // how long each end goes on sending
-	Rate     int           // bytes a second that each end sends at most, without headers; 0 is no limit
+	Seed     uint64        // determines the sent bytes
+	For      time.Duration // how long each end sends
+	Rate     int           // largest rate of each end in bytes a second, without headers; 0 means no limit
 	MaxBytes int           // of one message or write, at least 1
-	Window   int           // messages in progress, at least 1; without meaning for streams
-	Idle     time.Duration // both ends pause so long in the middle of For
+	Window   int           // messages in progress, at least 1; ignored for streams
+	Idle     time.Duration // length of a pause of both ends in the middle of For
 }
 
-// A Tally is what one end did.
+// A Tally holds the counts of one end.
 type Tally struct {
-	SentBytes, ReceivedBytes  uint64 // payload that was verified by the other end, and here
-	Sends, Writes, Reads      uint64 // operations that were verified
-	Posted, Completed, Failed uint64 // requests on both queues; Failed are those of Completed with an error
-	Digest                    string // SHA-256 of what was received, in hex, if the end came in order
-	Orderly                   bool   // both ends said that they were done
+	SentBytes, ReceivedBytes  uint64 // payload verified by the other end, and by this one
+	Sends, Writes, Reads      uint64 // verified operations
+	Posted, Completed, Failed uint64 // requests on both queues; Failed counts completions with an error
+	Digest                    string // SHA-256 of the received bytes, in hex, if the connection ended in order
+	Orderly                   bool   // both ends reported that they were done
 	SharedMemory              bool   // the bytes went through shared memory, not TCP
 }
 
-// ErrBroken is the promise that must hold on every network: no byte is wrong, no
-// completion is lost, doubled or out of order.
+// ErrBroken means that a promise was broken which must hold on every network: no byte is wrong, and
+// no completion is lost, doubled or out of order.
 var ErrBroken = errors.New("broken promise")
 
 func broken(format string, a ...any) error {
 	return fmt.Errorf("%w: %s", ErrBroken, fmt.Sprintf(format, a...))
 }
 
-// source is the generator of what one end sends. The end that dialled and the
-// end that listened send different bytes.
+// source returns the generator of the bytes that one end sends. The dialling and the listening end
+// send different bytes.
 func source(p Plan, dialled bool, use uint64) *rand.Rand {
 	end := uint64(1)
 	if dialled {
@@ -48,15 +48,15 @@ func source(p Plan, dialled bool, use uint64) *rand.Rand {
 	return rand.New(rand.NewPCG(p.Seed, end<<32|use))
 }
 
-// The uses of a source.
+// The uses of a source: each has its own random sequence.
 const (
 	useLengths uint64 = iota
 	useExposed
 	useStream
-	usePayload // and the number of the operation
+	usePayload // plus the number of the operation
 )
 
-// fill makes b the bytes that r gives.
+// fill fills b with bytes of r.
 func fill(r *rand.Rand, b []byte) {
 	for len(b) >= 8 {
 		v := r.Uint64()
@@ -78,14 +78,14 @@ func length(r *rand.Rand, most int) int {
 	return 1 + r.IntN(most)
 }
 
-// A pace keeps an end from sending more than Plan.Rate.
+// A pace limits the rate of an end to Plan.Rate.
 type pace struct {
 	rate  int
 	begin time.Time
 	sent  int
 }
 
-// delay is how long to wait before n bytes more.
+// delay returns how long to wait before sending n more bytes.
 func (p *pace) delay(now time.Time, n int) time.Duration {
 	if p.rate == 0 {
 		return 0

@@ -13,9 +13,8 @@ import (
 	"viaduct/samehost"
 )
 
-// A stream runs a plan over a net.Conn. Each write is a length of four bytes and
-// so many of the source; a length of 0 and the SHA-256 of everything end it, and a
-// half-close follows.
+// A stream runs a plan over a net.Conn. Each write is a length of four bytes, followed by that many
+// bytes of the source. At the end come a length of 0, the SHA-256 of all bytes, and a half-close.
 type stream struct {
 	c     net.Conn
 	abort func()
@@ -33,7 +32,7 @@ func (s *stream) Run(ctx context.Context, p Plan, dialled bool) (t Tally, err er
 	}
 	e := <-sent
 	if err == nil || errors.Is(e, ErrBroken) || e != nil && errors.Is(err, errEarlyEnd) {
-		err = e // a socket tells a failure once, and an end with every call
+		err = e // a socket reports a failure once, but an end at every call
 	}
 	if ctx.Err() != nil {
 		err = errors.Join(context.Cause(ctx), err)
@@ -121,8 +120,8 @@ func (s *stream) receive(p Plan, dialled bool, t *Tally) error {
 	return nil
 }
 
-// early makes an end of the stream that came too early an error of its own: an
-// orderly end in the middle hides a loss.
+// early replaces io.EOF in the middle of the stream by an error of its own, because an orderly end
+// there hides a loss.
 func early(err error) error {
 	if err == io.EOF || err == io.ErrUnexpectedEOF {
 		return errEarlyEnd
@@ -130,8 +129,8 @@ func early(err error) error {
 	return err
 }
 
-// errEarlyEnd is what an end sees whose peer closed in order without having
-// said everything, because the peer's own end failed.
+// errEarlyEnd means that the peer closed in order before it had sent everything, because its own
+// run failed.
 var errEarlyEnd = errors.New("the other end closed before it was done")
 
 func (s *stream) Close() error { return s.c.Close() }

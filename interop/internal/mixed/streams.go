@@ -27,7 +27,7 @@ func accept(ctx context.Context, l interface{ Close() error }, next func() (Conn
 	return all.Wait
 }
 
-// A planned stream knows its plan.
+// A planned is a stream with its plan.
 type planned struct {
 	stream
 	p       Plan

@@ -16,8 +16,7 @@ import (
 // service is the discriminator of listeners.
 const service = "mixed"
 
-// A viNode has one NIC that listens and one that dials, as far as they are
-// needed.
+// A viNode has one NIC that listens and one that dials, each opened on demand.
 type viNode struct {
 	s       Settings
 	open    func(listen string) (*vi.NIC, error)
@@ -51,7 +50,7 @@ func (n *viNode) Close() (err error) {
 	return err
 }
 
-// A vis is a VI as verbs.
+// A vis implements verbs on a VI.
 type vis struct {
 	node *viNode
 	nic  *vi.NIC
@@ -60,7 +59,7 @@ type vis struct {
 	r    *vi.Region
 }
 
-// newVI makes a VI with the memory and the receives of a message connection.
+// newVI creates a VI with the memory and the receives of a message connection.
 func (n *viNode) newVI(nic *vi.NIC, m *message) (*vis, error) {
 	v := &vis{node: n, nic: nic}
 	var err error
@@ -110,7 +109,7 @@ func (n *viNode) Dial(ctx context.Context, address string, p Plan) (Conn, error)
 	return m, nil
 }
 
-// accepts is how many requests are waited for at a time.
+// accepts is the number of concurrent waits for requests.
 const accepts = 16
 
 func (n *viNode) Listen(ctx context.Context, hostPort string, p Plan, serve func(Conn)) (string, func(), error) {
@@ -176,7 +175,7 @@ func (v *vis) postRecv(id uint64, off, n int) error {
 	return v.v.PostRecv(d)
 }
 
-// result makes a completion of what SendWait or RecvWait returned.
+// result converts the result of SendWait or RecvWait to a completion.
 func result(d *vi.Descriptor, err error) (completion, bool) {
 	if d == nil {
 		return completion{}, false
@@ -190,7 +189,7 @@ func (v *vis) path() samehost.Path                             { return v.v.Path
 func (v *vis) close() error                                    { return v.v.Disconnect() }
 func (v *vis) abort()                                          { v.v.Disconnect() }
 
-// free gives everything back. Completions that were not taken are taken here.
+// free releases all resources. It first takes the remaining completions.
 func (v *vis) free() (err error) {
 	if v.v != nil {
 		v.v.Disconnect()

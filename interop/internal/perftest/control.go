@@ -11,12 +11,11 @@ import (
 // stream.
 const maxControl = keysLen
 
-// A control is our end of the control stream. One receive is posted at a time,
-// as at the other end.
+// A control is our end of the control stream. Each end posts one receive at a time.
 type control struct {
 	q      *iwarp.QueuePair
 	client bool
-	ended  bool // the peer has closed, and everything it sent was taken
+	ended  bool // the peer has closed, and all its messages were handled
 	in     [maxControl]byte
 }
 
@@ -35,8 +34,8 @@ func (c *control) arm() error {
 	return err
 }
 
-// exchange sends own and returns the peer's message, which is as long. The
-// client sends first.
+// exchange sends own and returns the peer's message, which has the same length. The client sends
+// first.
 func (c *control) exchange(ctx context.Context, own []byte) (theirs []byte, err error) {
 	if c.client {
 		if err := c.send(ctx, own); err != nil {

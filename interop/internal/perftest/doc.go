@@ -1,7 +1,6 @@
-// Package perftest speaks the exchange of the bandwidth tests of the Linux RDMA
-// tools (ib_write_bw, ib_read_bw and ib_send_bw with -R) in both roles, so that
-// they can be run against this stack: one direction, one queue pair, a fixed
-// number of messages of one size.
+// Package perftest speaks the exchange of the bandwidth tests of the Linux RDMA tools (ib_write_bw,
+// ib_read_bw and ib_send_bw with -R) in both roles, so that the tools can be tested against this
+// stack. It does one direction on one queue pair, with a fixed number of messages of one size.
 //
 //	client                                             server
 //	  |=========== control stream: no Reads =============>|
@@ -23,28 +22,27 @@
 //	  |<------------------------------------------------->|
 //	  |============== both streams close =================|
 //
-// The client speaks first each time and the server answers in kind. The version
-// is a text of 16 bytes, numbers are big-endian, bandwidths are IEEE 754
-// doubles in units of 2^20 bytes per second. A count of received messages is
-// written in the byte order of the server's processor; it is little-endian
-// here. There is no document for any of this: it is how version 4.5 of the
-// tools behaves, which calls its exchange 6.06.
+// The client speaks first each time and the server answers in kind. The version is a text of 16
+// bytes, numbers are big-endian, bandwidths are IEEE 754 doubles in units of 2^20 bytes per second.
+// A count of received messages is written in the byte order of the server's processor; it is
+// little-endian here. The exchange has no document; this is the behaviour of version 4.5 of the
+// tools, which calls its exchange 6.06.
 //
 //	l, err := iwarp.Listen(":18515", perftest.Config(nil, opt))
 //	res, err := perftest.Serve(ctx, l, opt)   // for ib_write_bw -R -s 4096 -n 1000 host
 //
 //	res, err := perftest.Dial(ctx, "192.0.2.1:18515", nil, opt)
 //
-// Size and count have to be the same at both ends; nothing in the exchange
-// tells them before the end.
+// Size and count must be the same at both ends, because the exchange does not carry them before the
+// end.
 //
 // # Contents
 //
-// The tools send memory filled by the C library's random numbers and never look
-// at what arrives. With Options.Verify this package does: the generator of the
-// GNU C library adds earlier numbers to make the next, which leaves a rule
-// between the bytes that holds whatever the seed was. See fillRandom.
+// The tools send memory filled by the C library's random numbers, and never check the received
+// bytes. With Options.Verify this package checks them: the generator of the GNU C library computes
+// each number from two earlier ones, so the bytes obey a rule that does not depend on the seed. See
+// fillRandom.
 //
-// Not here: latency tests, both directions at once, several queue pairs, events
-// instead of polling, a duration instead of a count.
+// Not implemented: latency tests, both directions at once, several queue pairs, events instead of
+// polling, a duration instead of a count.
 package perftest

@@ -6,20 +6,20 @@ import (
 	"math/rand/v2"
 )
 
-// The tools fill their memory with the low bytes of the numbers of rand, which
-// in the GNU C library are r[i]>>1 of
+// The tools fill their memory with the low bytes of the numbers of rand, which in the GNU C library
+// are r[i]>>1 of
 //
 //	r[i] = r[i-3] + r[i-31]  (mod 2^32)
 //
-// The bit that is shifted out may carry into the sum, so that each byte is the
-// sum of those 3 and 31 before it, or one more. A wrong or misplaced byte
-// breaks that with a chance of 254 in 256, and in three places.
+// The bit that is shifted out may carry into the sum, so that each byte is the sum of the bytes 3
+// and 31 before it, or one more. A wrong or misplaced byte breaks that with a chance of 254 in 256,
+// and in three places.
 const (
 	lagShort = 3
 	lagLong  = 31
 )
 
-// fillRandom fills b so that checkRandom is content, from a seed of its own.
+// fillRandom fills b with bytes that pass checkRandom, from a seed of its own.
 func fillRandom(b []byte) {
 	var r [lagLong]uint32
 	for i := range r {
@@ -34,8 +34,7 @@ func fillRandom(b []byte) {
 	}
 }
 
-// checkRandom returns the index of the first byte of b that the generator would
-// not have made, or -1.
+// checkRandom returns the index of the first byte of b that the generator cannot have made, or -1.
 func checkRandom(b []byte) int {
 	for i := lagLong; i < len(b); i++ {
 		if d := b[i] - b[i-lagShort] - b[i-lagLong]; d > 1 {
@@ -45,20 +44,20 @@ func checkRandom(b []byte) int {
 	return -1
 }
 
-// A layout says where messages lie in a buffer. Small ones go round a cycle of
-// slots, each of whole cache lines; large ones all take the same place.
+// A layout determines the offsets of messages in a buffer. Small messages use a cycle of slots,
+// each of whole cache lines; large ones all use offset 0.
 type layout struct {
 	size  int // of a message
 	cycle int // of the slots, bytes
 	line  int // cache line, bytes
 }
 
-// stride is the distance of two slots.
+// stride returns the distance of two slots.
 func (l layout) stride() int {
 	return max(l.line, (l.size+l.line-1)/l.line*l.line)
 }
 
-// slots is how many there are.
+// slots returns the number of slots.
 func (l layout) slots() int {
 	if l.size > l.cycle/2 {
 		return 1
@@ -66,14 +65,13 @@ func (l layout) slots() int {
 	return l.cycle / l.stride()
 }
 
-// offset is where message i lies.
+// offset returns the offset of message i.
 func (l layout) offset(i int) int { return i % l.slots() * l.stride() }
 
-// span is the length of a buffer in one direction.
+// span returns the length of a buffer in one direction.
 func (l layout) span() int { return max(l.size, l.cycle) }
 
-// An image is the buffer that messages were sent or read from, as far as they
-// have shown it.
+// An image is the reconstructed source buffer of received messages, as far as they cover it.
 type image struct {
 	layout
 	b    []byte
@@ -82,7 +80,7 @@ type image struct {
 
 func newImage(l layout) *image { return &image{layout: l, b: make([]byte, l.span())} }
 
-// add takes message i, in order: a slot seen before has to be the same again.
+// add adds message i, in order: if its slot was seen before, the bytes must be the same.
 func (m *image) add(i int, msg []byte) error {
 	at := m.b[m.offset(i):][:m.size]
 	if i < m.slots() {
@@ -100,7 +98,7 @@ func (m *image) add(i int, msg []byte) error {
 	return nil
 }
 
-// check looks at the slots seen: together if they touch, else each alone.
+// check checks the slots seen: together if they are adjacent, else each alone.
 func (m *image) check() error {
 	runs, length := m.seen, m.size
 	if m.stride() == m.size {

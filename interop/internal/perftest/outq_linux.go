@@ -6,8 +6,8 @@ import (
 	"viaduct/iwarp"
 )
 
-// unacknowledged returns how many bytes TCP has neither sent nor had
-// acknowledged; ok is false if there is no socket to ask.
+// unacknowledged returns the number of bytes that TCP has not sent, or that are not acknowledged;
+// ok is false if there is no socket.
 func unacknowledged(q *iwarp.QueuePair) (n int, ok bool) {
 	raw, err := q.SyscallConn()
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"viaduct/iwarp"
 )
 
-// TestBadPeers: peers that leave the exchange at each of its steps. Either role
-// has to end with an error, and soon.
+// TestBadPeers: peers that leave the exchange at each of its steps. Either role must end soon, with
+// an error.
 func TestBadPeers(t *testing.T) {
 	exchange := []string{capturedVersion, capturedCycle, capturedLine, capturedMTU, capturedKeys}
 	bad := []struct{ messages, want string }{
@@ -71,7 +71,7 @@ func TestBadPeers(t *testing.T) {
 	}
 }
 
-// play says what the script says and closes.
+// play sends the messages of the script and closes.
 func play(ctx context.Context, q *iwarp.QueuePair, c *control, script []string) {
 	for _, s := range script {
 		if _, err := c.exchange(ctx, testkit.Hex(s)); err != nil {
@@ -81,8 +81,7 @@ func play(ctx context.Context, q *iwarp.QueuePair, c *control, script []string) 
 	q.Close()
 }
 
-// TestBadTraffic: what goes wrong on the data stream ends the run with the
-// error that says what it was.
+// TestBadTraffic: a fault on the data stream ends the run with an error that names the fault.
 func TestBadTraffic(t *testing.T) {
 	t.Run("credit for nothing", func(t *testing.T) {
 		w := &sender{session: &session{opt: Options{Test: SendBW, Count: 10}}, word: []byte{3, 0, 0, 0}}

@@ -47,8 +47,8 @@ const (
 	MaxSize      = 64 << 20
 	MaxDepth     = 512
 
-	// Reads is how many RDMA Reads both ends of ib_read_bw allow. It is what
-	// Linux's software adapter has.
+	// Reads is the number of RDMA Reads that both ends of ib_read_bw allow, the limit of Linux's
+	// software adapter.
 	Reads = 128
 
 	// receives is the depth of the receive queue of ib_send_bw, unless there
@@ -58,31 +58,30 @@ const (
 	maxMemory = 256 << 20
 )
 
-// Options of both roles. They have to be the same at both ends, except Depth
-// and Verify. The zero value is ib_write_bw with the defaults.
+// Options of both roles. They must be the same at both ends, except Depth and Verify. The zero
+// value is ib_write_bw with the defaults.
 type Options struct {
 	Test  Test
 	Size  int // bytes per message, option -s of the tools; 0 means DefaultSize
 	Count int // messages, option -n; 0 means DefaultCount, at least MinCount
 
 	Depth  int  // client: messages in flight, option -t; 0 means DefaultDepth
-	Verify bool // check contents where some arrive: server of Writes and Sends, client of Reads
+	Verify bool // check received contents: server of Writes and Sends, client of Reads
 
-	// Settle, if set, is called by the client of Writes when TCP has them all,
-	// before it tells the server that it is done. The server of the tools then
-	// closes without a look at what may still be on its way: harmless where TCP's
-	// acknowledgement comes from the server's host, since that is waited for on
-	// Linux, but not where something in between acknowledges.
+	// Settle, if set, is called by the client of Writes once TCP has all of them, and before the
+	// client reports to the server that it is done. The server of the tools then closes without
+	// waiting for Writes in flight. On Linux the client waits for TCP's acknowledgement, which is
+	// enough if it comes from the server's host, but not if a device in between acknowledges.
 	Settle func(context.Context) error
 }
 
-// Errors of a run that went to its end. Test with errors.Is.
+// Errors of a completed run. Test with errors.Is.
 var (
 	ErrContents = errors.New("perftest: wrong contents")
 	ErrCount    = errors.New("perftest: wrong count")
 )
 
-// check puts defaults in place.
+// check sets the defaults and checks the options.
 func (o *Options) check() error {
 	if o.Size == 0 {
 		o.Size = DefaultSize
@@ -111,29 +110,28 @@ func (o *Options) check() error {
 	return nil
 }
 
-// receives is how deep both sides take the server's receive queue to be: an
-// even number.
+// receives returns the depth of the server's receive queue, an even number that both sides assume.
 func (o *Options) receives() int {
 	n := min(receives, o.Count)
 	return n + n%2
 }
 
-// A Result says what a run came to.
+// A Result is the outcome of a run.
 type Result struct {
 	Test    Test
 	Size    int           // bytes per message
 	Count   int           // messages
 	Elapsed time.Duration // client: from the first request to the last completion; server of Sends: between the first and the last message
-	Peer    *Report       // server of Writes and Reads: what the client measured
+	Peer    *Report       // server of Writes and Reads: the client's measurement
 
-	// Verified is how many messages had their contents looked at.
+	// Verified is the number of messages whose contents were checked.
 	Verified int
 }
 
-// Bytes is how many bytes were moved.
+// Bytes returns the number of transferred bytes.
 func (r *Result) Bytes() uint64 { return uint64(r.Size) * uint64(r.Count) }
 
-// report is what a client tells.
+// report returns the report of a client.
 func (r *Result) report() Report {
 	s := max(r.Elapsed, time.Nanosecond).Seconds()
 	return Report{Size: uint64(r.Size), Count: uint64(r.Count), Average: float64(r.Bytes()) / (1 << 20) / s, Rate: float64(r.Count) / 1e6 / s}
@@ -166,8 +164,8 @@ func Dial(ctx context.Context, addr string, base *iwarp.Config, opt Options) (*R
 	}, base, opt)
 }
 
-// Client is Dial for a caller that makes the TCP connections: connect is called
-// for each of the two streams, and again where the server is not ready.
+// Client is Dial for a caller that makes the TCP connections: connect is called for each of the two
+// streams, and again if the server is not ready.
 func Client(ctx context.Context, connect func(context.Context) (net.Conn, error), base *iwarp.Config, opt Options) (*Result, error) {
 	if err := opt.check(); err != nil {
 		return nil, err
@@ -190,15 +188,15 @@ func dial(ctx context.Context, connect func(context.Context) (net.Conn, error), 
 	return iwarp.Client(ctx, nc, cfg)
 }
 
-// The server of the tools begins to listen for the second stream after it said
-// so; their client tries again ten times, with this pause.
+// The server of the tools starts to listen for the second stream only after it has announced it, so
+// their client tries again ten times, with this pause.
 const (
 	redials     = 20
 	redialPause = 100 * time.Millisecond
 )
 
-// redial connects, and again if the peer does not listen yet. On a forwarded
-// port that is a connection which ends in start-up.
+// redial connects, and again if the peer does not listen yet. On a forwarded port a missing
+// listener shows as a connection that ends during start-up.
 func redial(ctx context.Context, connect func(context.Context) (net.Conn, error), cfg *iwarp.Config) (*iwarp.QueuePair, error) {
 	for n := 1; ; n++ {
 		q, err := dial(ctx, connect, cfg)
@@ -216,10 +214,9 @@ func redial(ctx context.Context, connect func(context.Context) (net.Conn, error)
 	}
 }
 
-// Serve runs the server's side for the next client of l, and closes both of its
-// streams. l should have been made with Config(base, opt) and is used for
-// nothing else meanwhile: the second Request that comes is taken for the same
-// client's.
+// Serve runs the server's side for the next client of l, and closes both of its streams. l must
+// have been made with Config(base, opt) and serve nothing else meanwhile, because Serve assumes
+// that the second Request comes from the same client.
 func Serve(ctx context.Context, l *iwarp.Listener, opt Options) (*Result, error) {
 	if err := opt.check(); err != nil {
 		return nil, err
@@ -251,15 +248,15 @@ type session struct {
 	own     keys
 }
 
-// Sizes that the tools of Linux on ordinary processors have: a page and a cache
-// line. The greater of both sides holds.
+// Page and cache line of ordinary processors, which the tools report. The larger value of both
+// sides applies.
 const (
 	cycleBuffer = 4096
 	cacheLine   = 64
 )
 
-// finish ends a stream: in order, or at once if the run failed, since a peer
-// that waits for us elsewhere would not close it.
+// finish ends a stream: in order, or at once if the run failed, since a peer that waits elsewhere
+// for this end would not close it.
 func finish(q *iwarp.QueuePair, err *error) {
 	if *err != nil {
 		q.Abort()
@@ -267,8 +264,8 @@ func finish(q *iwarp.QueuePair, err *error) {
 	q.Close()
 }
 
-// run is the whole of the drawing in the documentation of the package, on the
-// control stream q, which it closes. connect makes the second stream.
+// run executes the exchange in the package documentation, on the control stream q, which it closes.
+// connect makes the second stream.
 func (s *session) run(ctx context.Context, q *iwarp.QueuePair, connect func() (*iwarp.QueuePair, error)) (_ *Result, err error) {
 	defer finish(q, &err)
 	s.control.client = s.client
@@ -324,7 +321,7 @@ func (s *session) run(ctx context.Context, q *iwarp.QueuePair, connect func() (*
 	return res, w.verify(res)
 }
 
-// greet exchanges what comes before the keys.
+// greet exchanges the messages before the keys.
 func (s *session) greet(ctx context.Context) error {
 	b, err := s.control.exchange(ctx, appendVersion(nil, exchangeVersion))
 	if err != nil {
@@ -366,7 +363,7 @@ func (s *session) sync(ctx context.Context, own keys) error {
 	return err
 }
 
-// describe makes our keys.
+// describe sets our keys.
 func (s *session) describe(m *iwarp.MemoryRegion) error {
 	s.own = keys{outReads: 1, qpn: 2}
 	if s.opt.Test == ReadBW {
@@ -386,8 +383,8 @@ func (s *session) describe(m *iwarp.MemoryRegion) error {
 	return nil
 }
 
-// reports exchanges what was measured. Only the client measures here; what the
-// server of the tools says is left over from its stack.
+// reports exchanges the measurements. Only the client measures; the report of the tools' server is
+// uninitialised memory.
 func (s *session) reports(ctx context.Context, res *Result) error {
 	var own, theirs [reportNumbers]uint64
 	if s.client {
@@ -413,10 +410,9 @@ func (s *session) reports(ctx context.Context, res *Result) error {
 	return nil
 }
 
-// part closes the data stream in order, the client first. Everything that a
-// client sent on it has arrived when it has closed, which no message on the
-// other stream says; some stacks drop what is left to send when the server
-// closes first.
+// part closes the data stream in order, the client first. Once the client has closed, everything
+// that it sent on the stream has arrived; no message on the other stream proves that. Some stacks
+// drop unsent data if the server closes first.
 func (s *session) part(ctx context.Context) error {
 	if s.client {
 		s.data.CloseWrite()

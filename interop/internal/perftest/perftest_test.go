@@ -98,7 +98,7 @@ func TestStarts(t *testing.T) {
 	}
 }
 
-// TestDisagreement: the two ends were told different things.
+// TestDisagreement: the two ends have different options.
 func TestDisagreement(t *testing.T) {
 	for _, v := range []struct {
 		name           string
@@ -142,8 +142,8 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-// TestSettle: the client of Writes, and no other, waits before it says that it is
-// done, and what it waits for may fail.
+// TestSettle: the client of Writes, and no other, waits before it reports that it is done, and the
+// wait may fail.
 func TestSettle(t *testing.T) {
 	ours := errors.New("ours")
 	for _, test := range tests {
@@ -164,8 +164,8 @@ func TestSettle(t *testing.T) {
 	}
 }
 
-// TestSecondStream: the server listens for the second stream some time after it
-// said so, and a client that finds no listener at all gives up.
+// TestSecondStream: the client retries while the server does not listen for the second stream yet,
+// and gives up if it never does.
 func TestSecondStream(t *testing.T) {
 	opt := Options{Size: 64, Count: 10}
 	ctx := within(t)

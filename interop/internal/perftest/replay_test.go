@@ -17,7 +17,7 @@ import (
 	"viaduct/iwarp"
 )
 
-// recorded are the runs of the tools in interop/testdata.
+// recorded lists the recorded runs of the tools in interop/testdata.
 var recorded = []struct {
 	file string
 	opt  Options
@@ -33,10 +33,9 @@ var recorded = []struct {
 	{"siw-send-bw-server.pcap", Options{Test: SendBW, Size: 2000, Count: 6}},
 }
 
-// TestReplay puts recorded clients of the tools in front of our server, and
-// recorded servers in front of our client, with the contents verified where we
-// can see them. The keys that one side chose in the recording and ours chooses
-// now are exchanged in the recorded bytes; everything else is sent as it was.
+// TestReplay puts recorded clients of the tools in front of our server, and recorded servers in
+// front of our client, with the contents verified where possible. The replay replaces the recorded
+// keys by those of our side; it sends all other bytes as recorded.
 func TestReplay(t *testing.T) {
 	for _, r := range recorded {
 		cs := testkit.Conversations(t, filepath.Join("../../testdata", r.file))
@@ -49,7 +48,7 @@ func TestReplay(t *testing.T) {
 	}
 }
 
-// message reads a message of ours on the control stream, of n bytes.
+// message reads a message of n bytes of our side on the control stream.
 func message(t *testing.T, p *replay.Player, n int) []byte {
 	t.Helper()
 	op, _, body := p.Message()
@@ -84,8 +83,8 @@ func place(t *testing.T, b []byte) iwarp.RemoteAddr {
 	return iwarp.RemoteAddr{STag: k.rkey, TO: k.vaddr}
 }
 
-// The number of messages on the control stream: before the second connection,
-// and between it and the data.
+// Numbers of messages on the control stream: before the second connection, and between it and the
+// data.
 const beforeData = 5
 
 func afterConnect(test Test) int {
@@ -103,7 +102,7 @@ func replayClient(t *testing.T, cs []testkit.Conversation, opt Options) {
 		answered(t, control)
 	}
 	data := replay.Connect(t, l.Addr().String(), cs[1])
-	var ours, theirs iwarp.RemoteAddr // the memory that each side names now
+	var ours, theirs iwarp.RemoteAddr // the memory that each side names in this run
 	for range afterConnect(opt.Test) {
 		theirs = place(t, control.Peek())
 		ours = place(t, answered(t, control))
@@ -145,7 +144,7 @@ func replayClient(t *testing.T, cs []testkit.Conversation, opt Options) {
 	}
 }
 
-// recordedKeys finds what a recorded side told about its memory.
+// recordedKeys returns the memory that a recorded side announced.
 func recordedKeys(t *testing.T, side []byte, opt Options) iwarp.RemoteAddr {
 	f, _, err := mpa.ParseFrame(side)
 	if err != nil {

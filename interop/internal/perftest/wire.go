@@ -20,15 +20,15 @@ const (
 	creditLen = 4 // of the count of received messages, an RDMA Write
 )
 
-// exchangeVersion is what Debian's perftest 4.5 says; older than minVersion is
-// refused, as it is by the original: messages had other lengths.
+// exchangeVersion is the version of Debian's perftest 4.5. Like the original, this package refuses
+// versions before minVersion, whose messages had other lengths.
 const (
 	exchangeVersion = "6.06"
 	minVersion      = 5.70
 )
 
-// appendVersion appends the versionLen bytes of a version, cut if need be so
-// that a zero ends it.
+// appendVersion appends the versionLen bytes of a version, truncated if necessary, so that a zero
+// ends it.
 func appendVersion(b []byte, v string) []byte {
 	var m [versionLen]byte
 	copy(m[:versionLen-1], v)
@@ -52,8 +52,8 @@ func lengthError(what string, b []byte, want int) error {
 	return fmt.Errorf("perftest: %s of %d bytes, want %d", what, len(b), want)
 }
 
-// parseWord reads one of the two numbers about the layout of the buffers,
-// which has to be from lo to hi.
+// parseWord reads one of the two numbers about the layout of the buffers, which must be from lo to
+// hi.
 func parseWord(what string, b []byte, lo, hi uint32) (int, error) {
 	if len(b) != wordLen {
 		return 0, lengthError(what, b, wordLen)
@@ -65,14 +65,14 @@ func parseWord(what string, b []byte, lo, hi uint32) (int, error) {
 	return int(v), nil
 }
 
-// An mtu is the path MTU as verbs number it: 1 is 256 bytes, 5 is 4096. It means
-// nothing to iWARP; the driver of a software adapter says 3.
+// An mtu is the path MTU in the numbering of verbs: 1 means 256 bytes, 5 means 4096. iWARP does not
+// use it; the driver of a software adapter reports 3.
 type mtu uint8
 
 // defaultMTU is 1024 bytes.
 const defaultMTU mtu = 3
 
-// append appends the digit and its end.
+// append appends the digit and the final zero.
 func (m mtu) append(b []byte) []byte { return append(b, '0'+byte(m), 0) }
 
 func parseMTU(b []byte) (mtu, error) {
@@ -85,9 +85,8 @@ func parseMTU(b []byte) (mtu, error) {
 	return mtu(b[0] - '0'), nil
 }
 
-// keys are what each side tells about its end of the data stream. Most of it
-// belongs to other transports, and the same message, often all zero, is also
-// used to wait for each other.
+// keys describe one side's end of the data stream. Most fields belong to other transports. Both
+// sides also exchange the message, often all zero, to wait for each other.
 //
 //	+--------+---------+-------+-------+--------+--------+
 //	| lid  4 | reads 4 | qpn 4 | psn 4 | rkey 4 | hole 4 |
@@ -95,7 +94,7 @@ func parseMTU(b []byte) (mtu, error) {
 //	| address       8  | gid              16 (12 follow) |
 //	+------------------+---------------------------------+
 //
-// and behind it srqn 4 and gid index 4. The hole is not initialised.
+// followed by srqn 4 and gid index 4. The hole is not initialised.
 type keys struct {
 	lid      uint32
 	outReads uint32 // Reads that may be outstanding
@@ -132,8 +131,8 @@ func parseKeys(b []byte) (k keys, err error) {
 	return k, nil
 }
 
-// A Report is what the client measured, as it is told to the server at the end
-// of ib_write_bw and ib_read_bw. The server's is not initialised there.
+// A Report holds the client's measurements, which it sends to the server at the end of ib_write_bw
+// and ib_read_bw. The tools' server sends an uninitialised one.
 type Report struct {
 	Size    uint64  // bytes per message
 	Count   uint64  // messages
@@ -142,7 +141,7 @@ type Report struct {
 	Rate    float64 // millions of messages per second
 }
 
-// reportNumbers is how many messages a Report takes.
+// reportNumbers is the number of messages of a Report.
 const reportNumbers = 5
 
 // numbers returns the messages of r.

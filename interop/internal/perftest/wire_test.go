@@ -13,7 +13,7 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// As captured from perftest 4.5 of Debian.
+// Captured from perftest 4.5 of Debian.
 const (
 	capturedVersion = "362e3036 000000000000000000000000"
 	capturedCycle   = "00001000"
@@ -45,7 +45,7 @@ func TestVersion(t *testing.T) {
 	prefixes(t, b, func(b []byte) error { _, err := parseVersion(b); return err })
 }
 
-// prefixes feeds every prefix, and one byte too much.
+// prefixes passes every prefix to parse, and the message with one byte too many; each must fail.
 func prefixes(t *testing.T, b []byte, parse func([]byte) error) {
 	t.Helper()
 	for n := range b {
@@ -119,8 +119,8 @@ func TestReport(t *testing.T) {
 	prefixes(t, b[:8], func(b []byte) error { _, err := parseNumber(b); return err })
 }
 
-// FuzzMessages: no message of any length makes a parser panic, and what one
-// takes is the same when it is made again.
+// FuzzMessages: no message of any length makes a parser panic, and appending an accepted message
+// gives the same bytes.
 func FuzzMessages(f *testing.F) {
 	for i, v := range []string{capturedVersion, capturedCycle, capturedLine, capturedMTU, capturedKeys, capturedReport[:17]} {
 		f.Add(uint8(i), testkit.Hex(v))
@@ -133,7 +133,7 @@ func FuzzMessages(f *testing.F) {
 			var v string
 			if v, err = parseVersion(b); err == nil && len(v) < versionLen {
 				again = appendVersion(nil, v)
-				b = append([]byte(v), make([]byte, versionLen-len(v))...) // behind the end is anything
+				b = append([]byte(v), make([]byte, versionLen-len(v))...) // the bytes after the final zero are arbitrary
 			}
 		case 1:
 			var v int

@@ -14,9 +14,9 @@ import (
 type worker interface {
 	// region is the memory that the peer may touch, nil if there is none.
 	region() *iwarp.MemoryRegion
-	// work moves the messages, or does nothing where the peer moves them.
+	// work moves the messages, or does nothing if the peer moves them.
 	work(context.Context, *Result) error
-	// verify counts, and looks at contents, after the data stream has closed.
+	// verify checks count and contents after the data stream has closed.
 	verify(*Result) error
 	close()
 }
@@ -106,8 +106,8 @@ func (m *mover) work(ctx context.Context, res *Result) error {
 	return nil
 }
 
-// settle waits until TCP has an acknowledgement for all Writes, which is what
-// their completion means on an adapter.
+// settle waits until TCP has acknowledged all Writes. On an adapter, their completion means the
+// same.
 func (m *mover) settle(ctx context.Context) error {
 	for {
 		n, ok := unacknowledged(m.data)
@@ -131,13 +131,13 @@ func (m *mover) verify(*Result) error {
 	return nil
 }
 
-// A target is the server of Writes and Reads: memory, nothing else.
+// A target is the server of Writes and Reads: it only provides memory.
 type target struct {
 	*session
 	mr *iwarp.MemoryRegion
 }
 
-// untouched is what the memory of a target of Writes holds before.
+// untouched is the initial value of every byte in the memory of a target of Writes.
 const untouched = 0x5a
 
 func newTarget(s *session) (*target, error) {
@@ -164,7 +164,7 @@ func (t *target) close()                              { t.mr.Close() }
 
 func (t *target) verify(res *Result) error {
 	mem := t.mr.Bytes()
-	t.mr.Close() // nothing writes any more
+	t.mr.Close() // no Write follows
 	st := t.data.Stats()
 	got := st.PlacedBytes
 	if t.opt.Test == ReadBW {
@@ -182,7 +182,7 @@ func (t *target) verify(res *Result) error {
 		if err := m.add(i, mem[at:at+t.opt.Size]); err != nil {
 			return err
 		}
-		// What lies between slots, and behind the last, is not the client's.
+		// The client must not write to the bytes between slots and after the last one.
 		end := at + t.layout.stride()
 		if i == min(t.layout.slots(), t.opt.Count)-1 || end > len(mem) {
 			end = len(mem)
@@ -195,8 +195,8 @@ func (t *target) verify(res *Result) error {
 	return m.check()
 }
 
-// A sender is the client of Sends. It sends as long as the server's receive
-// queue has room, by the count that the server writes here.
+// A sender is the client of Sends. It sends as long as the server's receive queue has room,
+// according to the count that the server writes into its memory.
 type sender struct {
 	*session
 	mem  []byte
@@ -216,14 +216,14 @@ func (w *sender) region() *iwarp.MemoryRegion { return w.mr }
 func (w *sender) close()                      { w.mr.Close() }
 func (w *sender) verify(*Result) error        { return nil }
 
-// peek reads the word that the peer may be writing at this moment: four bytes,
-// aligned, and any of its values will do.
+// peek reads a word that the peer may be writing concurrently: four aligned bytes, of which any old
+// or new value is acceptable.
 //
 //go:norace
 //go:noinline
 func peek(word []byte) uint32 { return binary.LittleEndian.Uint32(word) }
 
-// room returns how many messages may be sent when n were.
+// room returns how many more messages may be sent after n.
 func (w *sender) room(n int) (int, error) {
 	got := peek(w.word)
 	if int64(got) > int64(n) {
@@ -265,8 +265,8 @@ func (w *sender) work(ctx context.Context, res *Result) error {
 	return nil
 }
 
-// await waits until there is room. Nothing completes here when the peer writes,
-// so it looks again and again.
+// await waits until there is room. It polls, because a Write of the peer completes nothing on this
+// side.
 func (w *sender) await(ctx context.Context, posted int) error {
 	for {
 		if room, err := w.room(posted); err != nil || room > 0 {
@@ -355,8 +355,8 @@ func (r *receiver) work(ctx context.Context, res *Result) error {
 	return nil
 }
 
-// credit tells the client that n messages have been received, and waits until
-// that is on its way.
+// credit writes the count n of received messages into the client's memory, and waits until the
+// Write was sent.
 func (r *receiver) credit(ctx context.Context, n int) error {
 	err := r.data.Post(iwarp.SendWR{Op: iwarp.OpWrite, Inline: true, Remote: iwarp.RemoteAddr{STag: r.peer.rkey, TO: r.peer.vaddr},
 		SG: []iwarp.SGE{iwarp.Buf(binary.LittleEndian.AppendUint32(nil, uint32(n)))}})

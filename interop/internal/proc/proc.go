@@ -1,4 +1,4 @@
-// Package proc runs the command for the programs of interop, and watches what it says.
+// Package proc runs the command for the programs of interop, and watches its output.
 package proc
 
 import (
@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// Patience is how long what has to happen may take.
+// Patience is how long an expected event may take.
 const Patience = time.Minute
 
 // A Process is a run of a command. Methods are safe for concurrent use.
@@ -52,7 +52,7 @@ func (p *output) Write(b []byte) (int, error) {
 	return p.out.Write(b)
 }
 
-// Output is what was written to both streams, and what is closed when there is more.
+// Output returns the output so far on both streams, and a channel that is closed by further output.
 func (p *Process) Output() (string, <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -116,22 +116,22 @@ func (p *Process) Wait(d time.Duration) error {
 	return nil
 }
 
-// Ended is closed when the process has ended.
+// Ended returns a channel that is closed when the process has ended.
 func (p *Process) Ended() <-chan struct{} { return p.ended }
 
-// PID is the number of the process.
+// PID returns the process ID.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
 // Interrupt sends SIGINT.
 func (p *Process) Interrupt() { p.cmd.Process.Signal(os.Interrupt) }
 
-// End asks for the end by SIGTERM, and waits for it.
+// End sends SIGTERM to the process, and waits for its end.
 func (p *Process) End() error {
 	p.cmd.Process.Signal(syscall.SIGTERM)
 	return p.Wait(Patience)
 }
 
-// Kill ends the process at once. A nil process has ended.
+// Kill ends the process at once. It does nothing for a nil Process.
 func (p *Process) Kill() {
 	if p != nil {
 		p.cmd.Process.Kill()
