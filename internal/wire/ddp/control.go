@@ -13,8 +13,8 @@ const Version = 1
 // MaxMessage is the greatest length in bytes of a message. [DDP-5.2-2] [DDP-1.2-2]
 const MaxMessage = 1<<32 - 1
 
-// The DDP control octet. Reserved bits are sent zero and not looked at.
-// [DDP-4.1-8] [DDP-4.1-9] [I-30]
+// The DDP control octet. Reserved bits are sent as zero and ignored on receipt. [DDP-4.1-8]
+// [DDP-4.1-9] [I-30]
 //
 //	 0 1 2 3 4 5 6 7
 //	+-+-+-------+---+
@@ -26,15 +26,14 @@ const (
 	ctrlVersion = 0x03
 )
 
-// ErrVersion says that a segment has another DDP version than Version.
+// ErrVersion means that a segment has a DDP version other than Version.
 var ErrVersion = errors.New("ddp: unknown version")
 
-// ErrModel says that a header is of the other buffer model than the parser's.
+// ErrModel means that a header belongs to the buffer model that the parser does not handle.
 var ErrModel = errors.New("ddp: header of the other buffer model")
 
-// IsTagged reports whether the segment whose control octet is c uses the
-// Tagged Buffer Model. This bit is the one thing that may be believed if the
-// version is unknown. [DDP-4.1-1] [DDP-4.1-2] [I-44]
+// IsTagged reports whether the segment whose control octet is c uses the Tagged Buffer Model. This
+// bit is valid even if the version is unknown. [DDP-4.1-1] [DDP-4.1-2] [I-44]
 func IsTagged(c byte) bool { return c&ctrlTagged != 0 }
 
 // IsLast reports whether the segment whose control octet is c ends its

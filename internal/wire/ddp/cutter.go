@@ -35,8 +35,8 @@ func (c *Cutter) Next() (off uint64, n int, last, ok bool) {
 	return off, int(k), c.done, true
 }
 
-// Rest returns the offset from which on nothing was cut, how many bytes are
-// left, and how many go into a segment that is not the last.
+// Rest returns the offset of the next segment, the number of remaining bytes, and the payload
+// length of a segment that is not the last.
 func (c *Cutter) Rest() (off, n uint64, room int) { return c.off, c.left, int(c.room) }
 
 // Segments returns how many segments a message of n bytes takes.

@@ -169,9 +169,9 @@ func TestMSN(t *testing.T) {
 	}
 }
 
-// TestQueue drives queues with what a right sender would send, close to the
-// wrap of the MSN too, and checks each of the faults by altering one field.
-// [DDP-4.3-6] [DDP-4.3-7] [DDP-4.3-8] [DDP-4.3-9] [DDP-5.4-2] [DDP-5.4-3] [DDP-5.3-5]
+// TestQueue drives queues with the segments of a correct sender, also close to the wrap of the MSN,
+// and provokes each fault by altering one field. [DDP-4.3-6] [DDP-4.3-7] [DDP-4.3-8] [DDP-4.3-9]
+// [DDP-5.4-2] [DDP-5.4-3] [DDP-5.3-5]
 func TestQueue(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		first := MSN(rapid.SampledFrom([]uint32{1, 0xfffffffe}).Draw(t, "first"))
@@ -187,7 +187,7 @@ func TestQueue(t *testing.T) {
 					break
 				}
 				h := Untagged{Last: last, MSN: msn, MO: uint32(off)}
-				// wrong ones first: they change nothing
+				// Wrong segments first: they do not change the queue.
 				for _, w := range []struct {
 					h    Untagged
 					n    int

@@ -1,16 +1,15 @@
-// Package ddp implements the wire format and the rules of Direct Data
-// Placement, RFC 5041: segments whose header says where their payload belongs.
+// Package ddp implements the wire format and the rules of Direct Data Placement, RFC 5041: segments
+// with a header that determines where their payload is placed.
 //
-// The package does no I/O and holds no payload. It has the codecs of the
-// Tagged and the Untagged header ([Tagged], [Untagged]), the cutting of
-// messages into segments ([Cutter]), the numbering of Untagged queues at both
-// ends ([MSN], [Queue]), and the table of errors with the numbers a Terminate
-// message carries ([Error], [Fault]).
+// The package does no I/O and holds no payload. It has the codecs of the Tagged and the Untagged
+// header ([Tagged], [Untagged]), the cutting of messages into segments ([Cutter]), the numbering of
+// Untagged queues at both ends ([MSN], [Queue]), and the table of errors with the numbers a
+// Terminate message carries ([Error], [Fault]).
 //
-// What must be known of registered memory to judge a Tagged segment is not
-// here; the owner of the memory judges, and names the result with a [Fault].
+// The package does not check Tagged segments against registered memory; the owner of the memory
+// does, and returns the result as a [Fault].
 //
-// A receiver of Untagged segments goes like this:
+// A receiver of Untagged segments works like this:
 //
 //	h, n, err := ddp.ParseUntagged(ulpdu)
 //	payload := ulpdu[n:]

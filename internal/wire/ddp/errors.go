@@ -31,7 +31,7 @@ func (t ErrorType) String() string {
 	return fmt.Sprintf("type 0x%x", uint8(t))
 }
 
-// A Fault is what is wrong with a segment that came in, OK if nothing is.
+// A Fault is the error of a received segment, or OK.
 type Fault uint8
 
 // The faults, each with its numbers in the table of RFC 5041. [DDP-7.2-1]
@@ -91,7 +91,7 @@ func (f Fault) String() string {
 // FaultOf returns the fault with this type and code. ok is false if the table
 // has none.
 func FaultOf(t ErrorType, code uint8) (f Fault, ok bool) {
-	if t == TypeCatastrophic { // has no codes of its own
+	if t == TypeCatastrophic { // one fault for all codes
 		return Catastrophic, true
 	}
 	for i := InvalidSTag; i < numFaults; i++ {

@@ -16,14 +16,13 @@ func (m MSN) Next() MSN { return m + 1 }
 // Less reports whether m comes before o, for numbers less than 2^31 apart.
 func (m MSN) Less(o MSN) bool { return int32(m-o) < 0 }
 
-// A Queue follows the messages that come in on one Untagged queue. It keeps the
-// rules of order only; the buffers belong to the caller. The zero value is not
-// ready, see NewQueue. Not safe for concurrent use.
+// A Queue tracks the messages that arrive on one Untagged queue. It checks their order only; the
+// buffers belong to the caller. The zero value is not ready, see NewQueue. Not safe for concurrent
+// use.
 //
-// Over a reliable stream segments come in the order they were sent, so the
-// queue is strict: the MSN is that of the message in progress or the next one,
-// and MO is what was placed so far [I-48]. A receiver may be laxer than that;
-// gaps would hand stale memory to the ULP.
+// A reliable stream delivers segments in order, so the queue is strict: the MSN must be that of the
+// message in progress or the next one, and MO must equal the number of bytes placed so far [I-48].
+// The RFC allows a laxer receiver, but a gap would pass stale memory to the ULP.
 type Queue struct {
 	next MSN
 	mo   uint32 // bytes of the message in progress
@@ -40,13 +39,13 @@ func (q *Queue) Next() MSN { return q.next }
 // Open reports whether a message is in progress, and its length so far.
 func (q *Queue) Open() (n uint32, open bool) { return q.mo, q.open }
 
-// Check judges a segment with n bytes of payload. size is the length of the
-// buffer of the message in progress, or of the one that the next message would
-// use up; have says whether there is one. Nothing changes.
+// Check checks a segment with n bytes of payload, and does not change the queue. size is the length
+// of the buffer for the message in progress or, without one, for the next message. have reports
+// whether there is such a buffer.
 //
-// The order is: sequence, presence of a buffer, offset, length. Segments without
-// payload are judged as well, since they use up a buffer all the same [I-51].
-// [DDP-7.1-2] [DDP-7.1-6] [DDP-7.1-7] [DDP-7.1-8]
+// The order of the checks is: sequence, presence of a buffer, offset, length. They include segments
+// without payload, since these consume a buffer as well [I-51]. [DDP-7.1-2] [DDP-7.1-6] [DDP-7.1-7]
+// [DDP-7.1-8]
 func (q *Queue) Check(h Untagged, n int, size uint64, have bool) Fault {
 	switch {
 	case h.MSN != q.next && !fault.On("ddp-msn-unchecked"): // [DDP-7.1-8]
@@ -63,10 +62,10 @@ func (q *Queue) Check(h Untagged, n int, size uint64, have bool) Fault {
 	return OK
 }
 
-// Placed notes that the payload of a segment that passed Check is in place. If
-// the segment was the last of its message, it returns the length of the message
-// and done, and the queue moves on: the message is complete, and it is so once.
-// [DDP-5.3-5] [DDP-5.4-2] [DDP-5.4-3] [DDP-4.1-7]
+// Placed records that the payload of a segment that passed Check was placed. If the segment was the
+// last of its message, Placed returns the length of the message and true, and the queue expects the
+// next message. So each message is complete exactly once. [DDP-5.3-5] [DDP-5.4-2] [DDP-5.4-3]
+// [DDP-4.1-7]
 func (q *Queue) Placed(h Untagged, n int) (length uint32, done bool) {
 	q.mo += uint32(n)
 	q.open = true

@@ -24,7 +24,7 @@ const TaggedLen = 14
 //	+---------------------------------------------------------------+
 type Tagged struct {
 	Last    bool
-	RsvdULP uint8  // belongs to the ULP; carried, never read here [DDP-4.2-2] [DDP-4.2-3]
+	RsvdULP uint8  // belongs to the ULP; not interpreted here [DDP-4.2-2] [DDP-4.2-3]
 	STag    uint32 // names the Tagged Buffer at the Data Sink
 	TO      uint64 // bytes, offset of the payload in that buffer
 }
@@ -36,10 +36,9 @@ func (h Tagged) Append(b []byte) []byte {
 	return binary.BigEndian.AppendUint64(b, h.TO)
 }
 
-// ParseTagged decodes the header at the front of b and reports its length. The
-// error is io.ErrUnexpectedEOF if b is short, ErrModel if the segment is
-// Untagged, and wraps ErrVersion if DV is unknown. Reserved bits are not looked
-// at. [DDP-4.1-9]
+// ParseTagged decodes the header at the front of b and reports its length. The error is
+// io.ErrUnexpectedEOF if b is short, ErrModel if the segment is Untagged, and wraps ErrVersion if
+// DV is unknown. Reserved bits are ignored. [DDP-4.1-9]
 func ParseTagged(b []byte) (h Tagged, n int, err error) {
 	if len(b) > 0 {
 		if err := checkControl(b[0], true); err != nil {

@@ -55,10 +55,9 @@ func (h Untagged) Append(b []byte) []byte {
 	return binary.BigEndian.AppendUint32(b, h.MO)
 }
 
-// ParseUntagged decodes the header at the front of b and reports its length.
-// The error is io.ErrUnexpectedEOF if b is short, ErrModel if the segment is
-// Tagged, and wraps ErrVersion if DV is unknown. Reserved bits are not looked
-// at. [DDP-4.1-9]
+// ParseUntagged decodes the header at the front of b and reports its length. The error is
+// io.ErrUnexpectedEOF if b is short, ErrModel if the segment is Tagged, and wraps ErrVersion if DV
+// is unknown. Reserved bits are ignored. [DDP-4.1-9]
 func ParseUntagged(b []byte) (h Untagged, n int, err error) {
 	if len(b) > 0 {
 		if err := checkControl(b[0], false); err != nil {

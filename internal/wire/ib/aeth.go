@@ -10,13 +10,13 @@ import (
 // AETHLen is the length in bytes of an ACK extended header. [ROCE-OP-5]
 const AETHLen = 4
 
-// An AETH is the header of every response but the middle ones of a Read. [ROCE-OP-5]
+// An AETH is the header of every response except the middle packets of a Read. [ROCE-OP-5]
 type AETH struct {
 	Syndrome Syndrome
-	MSN      uint32 // 24 bits: how many messages the responder has completed
+	MSN      uint32 // 24 bits: number of messages that the responder has completed
 }
 
-// A Syndrome says what a response is: the upper three bits are its type. [ROCE-OP-5]
+// A Syndrome classifies a response; its upper three bits are the type. [ROCE-OP-5]
 type Syndrome uint8
 
 // A SyndromeType is the type of a Syndrome.
@@ -73,8 +73,8 @@ var rnrTimes = [32]uint32{
 	256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
 }
 
-// RNRTime returns the time that a timer code asks a requester to wait; the upper three bits of code
-// are not looked at. [ROCE-OP-14]
+// RNRTime returns how long a requester must wait for a timer code. The upper three bits of code are
+// ignored. [ROCE-OP-14]
 func RNRTime(code uint8) time.Duration {
 	return time.Duration(rnrTimes[code&31]) * 10 * time.Microsecond
 }

@@ -15,8 +15,8 @@ const (
 type AtomicETH struct {
 	VA      uint64 // a multiple of 8
 	RKey    uint32
-	SwapAdd uint64 // what to store, or to add
-	Compare uint64 // of Compare and Swap
+	SwapAdd uint64 // value to store or to add
+	Compare uint64 // for Compare and Swap
 }
 
 // Append appends the AtomicETHLen bytes of h to b.
@@ -41,7 +41,7 @@ func ParseAtomicETH(b []byte) (h AtomicETH, n int, err error) {
 	}, AtomicETHLen, nil
 }
 
-// An AtomicAckETH is what the word was before an atomic operation. [ROCE-OP-7]
+// An AtomicAckETH is the value of the word before an atomic operation. [ROCE-OP-7]
 type AtomicAckETH uint64
 
 // Append appends the AtomicAckETHLen bytes of h to b.

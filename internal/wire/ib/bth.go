@@ -8,7 +8,7 @@ import (
 // BTHLen is the length in bytes of a base transport header. [ROCE-BTH-1]
 const BTHLen = 12
 
-// Numbers of queue pairs that mean something of their own.
+// Queue pair numbers with a special meaning.
 const (
 	ManagementQPN = 1         // general services: connection management
 	MulticastQPN  = 1<<24 - 1 // every queue pair of the group
@@ -30,13 +30,13 @@ const DefaultPKey = 0xffff
 //	+-+-------------+-----------------------------------------------+
 type BTH struct {
 	Opcode    Opcode
-	Solicited bool  // S: the message asks for an event
+	Solicited bool  // S: the message requests an event
 	Migrated  bool  // M: state of automatic path migration, which is not used
-	Pad       uint8 // bytes behind the payload, 0 to 3
+	Pad       uint8 // bytes after the payload, 0 to 3
 	Version   uint8 // TVer, 0 [ROCE-BTH-2]
 	PKey      uint16
 	QPN       uint32 // 24 bits
-	AckReq    bool   // A: an acknowledgement is asked for
+	AckReq    bool   // A: an acknowledgement is requested
 	PSN       PSN
 }
 
@@ -60,7 +60,7 @@ func (h BTH) Append(b []byte) []byte {
 }
 
 // ParseBTH decodes the header at the front of b and reports its length. The error is
-// io.ErrUnexpectedEOF if b is short. Reserved bits are not looked at. [ROCE-BTH-6]
+// io.ErrUnexpectedEOF if b is short. Reserved bits are ignored. [ROCE-BTH-6]
 func ParseBTH(b []byte) (h BTH, n int, err error) {
 	if len(b) < BTHLen {
 		return BTH{}, 0, io.ErrUnexpectedEOF
@@ -79,8 +79,8 @@ func ParseBTH(b []byte) (h BTH, n int, err error) {
 	}, BTHLen, nil
 }
 
-// PKeyMatches reports whether packets of the partition key a are for a queue pair of the key b: the
-// same partition, and at least one of the two a full member. [ROCE-BTH-4]
+// PKeyMatches reports whether a queue pair with partition key b accepts packets with partition key
+// a. Both must be in the same partition, and at least one must be a full member. [ROCE-BTH-4]
 func PKeyMatches(a, b uint16) bool {
 	const full = 0x8000
 	return a&^full == b&^full && a&^full != 0 && (a|b)&full != 0

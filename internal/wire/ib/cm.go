@@ -5,15 +5,15 @@ import (
 	"net/netip"
 )
 
-// A CMRequest is what a REQ says: the sender's queue pair, and how it wants to be connected.
-// [ROCE-CM-3]
+// A CMRequest holds the fields of a REQ: the sender's queue pair, and the parameters of the
+// connection. [ROCE-CM-3]
 type CMRequest struct {
 	ServiceID uint64
 	GUID      uint64 // of the sender's adapter
 	QPN       uint32
 	PSN       PSN
 
-	Responder, Initiator uint8 // Reads and atomic operations that the sender serves, and that it sends
+	Responder, Initiator uint8 // Reads and atomic operations: how many the sender serves, and how many it sends
 	Retries, RNRRetries  uint8 // 0 to 7
 	SRQ                  bool
 	Transport            uint8 // 0 RC, 1 UC
@@ -21,7 +21,7 @@ type CMRequest struct {
 	MTU                  uint8 // code of the path MTU
 
 	ResponseTime, LocalTime uint8 // codes of the times in which the receiver and the sender answer
-	MaxRetries              uint8 // how often a message of connection management goes again
+	MaxRetries              uint8 // how often a message of connection management is retransmitted
 	AckTimeout              uint8 // code
 
 	Source, Destination netip.Addr // GIDs of the path
@@ -29,7 +29,7 @@ type CMRequest struct {
 	TrafficClass        uint8
 }
 
-// Offsets of the fields of a REQ behind the header.
+// Offsets of the fields of a REQ after the header.
 const (
 	reqService   = 8
 	reqGUID      = 16
@@ -42,7 +42,7 @@ const (
 	reqDest      = 72
 	reqPath      = 88
 	reqHops      = 93
-	permissive   = 0xffff // LID where there is none
+	permissive   = 0xffff // LID value that means none
 )
 
 func (r *CMRequest) put(d []byte) {
@@ -90,7 +90,7 @@ func putGID(b []byte, a netip.Addr) {
 
 func gid(b []byte) netip.Addr { return netip.AddrFrom16([16]byte(b)).Unmap() }
 
-// A CMReply is what a REP says: the queue pair of the side that was asked. [ROCE-CM-3]
+// A CMReply holds the fields of a REP: the queue pair of the responder. [ROCE-CM-3]
 type CMReply struct {
 	QPN                  uint32
 	PSN                  PSN
@@ -116,12 +116,12 @@ func parseCMReply(d []byte) CMReply {
 		RNRRetries: d[27] >> 5, SRQ: d[27]>>4&1 != 0, GUID: binary.BigEndian.Uint64(d[28:])}
 }
 
-// A CMService is what a SIDR request and its reply say: which service is wanted, and where its
-// datagrams go. [ROCE-CM-3]
+// A CMService holds the fields of a SIDR request and of its reply: the requested service, and the
+// queue pair for its datagrams. [ROCE-CM-3]
 type CMService struct {
 	ServiceID uint64
 	PKey      uint16 // of a request
-	Status    uint8  // of a reply, 0 if the service is there
+	Status    uint8  // of a reply, 0 if the service exists
 	QPN       uint32 // of a reply
 	QKey      uint32 // of a reply
 }
@@ -148,14 +148,14 @@ func parseCMService(d []byte, k CMKind) CMService {
 // IPServiceID returns the service of a port in a port space of rdma_cm. [ROCE-CM-4]
 func IPServiceID(space, port uint16) uint64 { return uint64(space)<<16 | uint64(port) }
 
-// IPHeaderLen is the length in bytes of what stands before the private data of a request between IP
-// addresses. [ROCE-CM-5]
+// IPHeaderLen is the length in bytes of an IPHeader, which precedes the private data of a request
+// between IP addresses. [ROCE-CM-5]
 const IPHeaderLen = 36
 
-// An IPHeader says which IP addresses a request is between. [ROCE-CM-5]
+// An IPHeader holds the IP addresses of a request. [ROCE-CM-5]
 type IPHeader struct {
 	Source      netip.AddrPort
-	Destination netip.Addr // of the family of Source
+	Destination netip.Addr // of the same family as Source
 }
 
 // Append appends the IPHeaderLen bytes of h to b.

@@ -10,8 +10,8 @@ const DETHLen = 8
 
 // A DETH is the header of a datagram. [ROCE-OP-10]
 type DETH struct {
-	QKey      uint32 // has to be that of the receiving queue pair
-	SourceQPN uint32 // 24 bits: where an answer goes
+	QKey      uint32 // must equal that of the receiving queue pair
+	SourceQPN uint32 // 24 bits: destination of an answer
 }
 
 // ManagementQKey is the key of queue pair 1.

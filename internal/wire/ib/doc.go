@@ -1,9 +1,9 @@
 // Package ib implements the wire format of RoCEv2: the transport headers of InfiniBand as they
 // follow a UDP header, and the invariant CRC that ends a packet.
 //
-// The package does no I/O and knows no memory. It has the base transport header ([BTH]), the
-// extended headers ([RETH], [AETH], [AtomicETH], [AtomicAckETH], [ImmDt], [IETH], [DETH]), the
-// 40 bytes that a datagram is received with ([GRH]), the table of operations ([Opcode]), packet
+// The package does no I/O and does not access memory. It has the base transport header ([BTH]), the
+// extended headers ([RETH], [AETH], [AtomicETH], [AtomicAckETH], [ImmDt], [IETH], [DETH]), the 40
+// bytes that precede a received datagram ([GRH]), the table of operations ([Opcode]), packet
 // sequence numbers ([PSN]), a whole packet ([Packet]) and the invariant CRC ([Flow]).
 //
 //	b := p.Append(nil)                 // headers, payload, pad
@@ -13,7 +13,8 @@
 //		p, err = ib.Parse(b[:len(b)-ib.ICRCLen])
 //	}
 //
-// The InfiniBand specification is not public. What is implemented is what Linux' rxe driver, its
-// public headers and Wireshark's dissector agree on; docs/requirements/roce-requirements.md names
-// the source of each row. There is no promise of compatibility before version 1 of the module.
+// The InfiniBand specification is not public. The package implements the format on which Linux's
+// rxe driver, its public headers and Wireshark's dissector agree;
+// docs/requirements/roce-requirements.md names the source of each row. There is no promise of
+// compatibility before version 1 of the module.
 package ib

@@ -6,7 +6,7 @@ import (
 	"net/netip"
 )
 
-// GRHLen is the length in bytes of what stands before a received datagram. [ROCE-OP-11]
+// GRHLen is the length in bytes of a GRH. [ROCE-OP-11]
 const GRHLen = 40
 
 const (
@@ -15,16 +15,16 @@ const (
 	udpProto = 17
 )
 
-// A GRH is what a datagram is received with: the IPv6 header of the packet, or 20 unused bytes and
-// its IPv4 header. Source and Destination are of one family. [ROCE-OP-11]
+// A GRH precedes a received datagram in its buffer: the IPv6 header of the packet, or 20 unused
+// bytes and its IPv4 header. Source and Destination are of one family. [ROCE-OP-11]
 type GRH struct {
 	Source, Destination netip.Addr
 	TrafficClass        uint8  // or type of service
 	HopLimit            uint8  // or time to live
-	Length              uint16 // bytes behind an IPv6 header, or of the whole IPv4 packet
+	Length              uint16 // bytes after an IPv6 header, or of the whole IPv4 packet
 }
 
-// Append appends the GRHLen bytes of h to b. What h does not hold is zero.
+// Append appends the GRHLen bytes of h to b. Fields that h does not have are zero.
 func (h GRH) Append(b []byte) []byte {
 	var g [GRHLen]byte
 	if h.Source.Is4() {
@@ -46,7 +46,7 @@ func (h GRH) Append(b []byte) []byte {
 }
 
 // ParseGRH decodes the header at the front of b and reports its length. The error is
-// io.ErrUnexpectedEOF if b is short. Without the version of IPv6 it is taken to be IPv4.
+// io.ErrUnexpectedEOF if b is short. Without the version number of IPv6 it counts as IPv4.
 func ParseGRH(b []byte) (h GRH, n int, err error) {
 	if len(b) < GRHLen {
 		return GRH{}, 0, io.ErrUnexpectedEOF

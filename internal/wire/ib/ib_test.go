@@ -27,7 +27,7 @@ func TestROCE_BTH(t *testing.T) {
 			{Name: "version", Hex: "11 1f 8001 00 000001 00 000000", Value: BTH{Opcode: Acknowledge, Pad: 1, Version: 15, PKey: 0x8001, QPN: 1}},
 		}, BTH.Append, ParseBTH)
 	})
-	t.Run("ROCE-BTH-6", func(t *testing.T) { // reserved bits are not looked at
+	t.Run("ROCE-BTH-6", func(t *testing.T) { // reserved bits are ignored
 		h, _, err := ParseBTH(testkit.Hex("04 00 ffff ff 002345 7f 111111"))
 		if want := (BTH{Opcode: SendOnly, PKey: 0xffff, QPN: 0x2345, PSN: 0x111111}); err != nil || h != want {
 			t.Errorf("%+v, %v", h, err)
@@ -271,7 +271,7 @@ func flow6() Flow {
 	return Flow{Source: netip.MustParseAddrPort("[fd00::1]:49152"), Destination: netip.MustParseAddrPort("[fd00::2]:4791")}
 }
 
-// bitwise is the CRC of the sources' words: one bit at a time, over one run of bytes.
+// bitwise computes the CRC as the sources describe it: one bit at a time, over one run of bytes.
 func bitwise(p []byte) uint32 {
 	c := ^uint32(0)
 	for _, b := range p {
@@ -293,7 +293,7 @@ func TestROCE_ICRC(t *testing.T) {
 		if c := bitwise(bytes.Repeat([]byte{0xff}, 8)); ^c != 0xdebb20e3 { // the seed of rxe_icrc.c
 			t.Errorf("%#x", ^c)
 		}
-		// Header by header, as they are on the wire, with ones for what is masked. [ROCE-ICRC-2]
+		// The headers as on the wire, with ones for the masked fields. [ROCE-ICRC-2]
 		for name, c := range map[string]struct {
 			f      Flow
 			header string
@@ -340,7 +340,8 @@ func TestROCE_ICRC(t *testing.T) {
 			}
 		}
 	})
-	// A packet of any identification passes, since a socket is not shown it; of random CRCs, one in 65536.
+	// A packet passes with any identification, since a socket does not see it. Of random CRCs, one
+	// in 65536 passes.
 	t.Run("ROCE-ICRC-4", func(t *testing.T) {
 		unknown := flow4(0)
 		r := rand.New(rand.NewPCG(1, 2))
@@ -364,7 +365,7 @@ func TestROCE_ICRC(t *testing.T) {
 				passed++
 			}
 		}
-		if passed > 40 { // 4 are to be expected
+		if passed > 40 { // about 4 are expected
 			t.Errorf("%d of 2^18 random CRCs pass", passed)
 		}
 	})
@@ -399,7 +400,7 @@ func FuzzParse(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		p.Pad = again.Pad // a payload may come with a pad of four bytes more than it needs
+		p.Pad = again.Pad // the payload may have a pad of four bytes more than necessary
 		if d := cmp.Diff(p, again, cmp.Transformer("bytes", func(b []byte) string { return hex.EncodeToString(b) })); d != "" {
 			t.Error(d)
 		}

@@ -14,22 +14,22 @@ const ICRCLen = 4
 // Port is the UDP port of RoCEv2. [ROCE-NET-1]
 const Port = 4791
 
-// ErrICRC reports a packet that was damaged, or whose headers are not those it was sent with.
+// ErrICRC reports a packet that was damaged, or whose headers were changed on the way.
 var ErrICRC = errors.New("ib: wrong invariant CRC")
 
-// A Flow is what the invariant CRC covers of the IP and UDP headers of a packet. The addresses are
-// of one family; none is an IPv4 address in the form of IPv6. [ROCE-ICRC-2]
+// A Flow holds the fields of the IP and UDP headers that the invariant CRC covers. The addresses
+// are of one family, and none is an IPv4 address mapped into IPv6. [ROCE-ICRC-2]
 type Flow struct {
 	Source, Destination netip.AddrPort
 	ID                  uint16 // identification of the IPv4 header; IPv6 has none
 }
 
-// maxPrefix is the length of what the CRC covers before the end of the BTH: 8 bytes of ones that
-// stand for the link header of InfiniBand, an IPv6 header, and a UDP header.
+// maxPrefix is the greatest length of the headers that the CRC covers before the BTH: 8 bytes of
+// ones in place of the link header of InfiniBand, an IPv6 header, and a UDP header.
 const maxPrefix = 8 + GRHLen + udpLen
 
-// prefix puts the headers of a packet of n bytes behind UDP into h, with ones for what may change
-// on the way, and returns their length. [ROCE-ICRC-2]
+// prefix writes the headers of a packet with n bytes after UDP to h, with ones for the fields that
+// may change on the way, and returns their length. [ROCE-ICRC-2]
 func (f *Flow) prefix(h *[maxPrefix]byte, n int) int {
 	for i := range 8 {
 		h[i] = 0xff
@@ -64,12 +64,12 @@ func (f *Flow) prefix(h *[maxPrefix]byte, n int) int {
 	return at + udpLen
 }
 
-// masked is what stands for the reserved byte 8a of the BTH, which routers may change. [ROCE-ICRC-2]
+// masked replaces the reserved byte 8a of the BTH, which routers may change. [ROCE-ICRC-2]
 var masked = []byte{0xff}
 
 const masked8a = 4 // offset in the BTH
 
-// icrc returns the invariant CRC of a packet, which is followed by ICRCLen bytes for it. [ROCE-ICRC-1]
+// icrc returns the invariant CRC of a packet, which ICRCLen bytes for the CRC follow. [ROCE-ICRC-1]
 func (f *Flow) icrc(p []byte) uint32 {
 	var h [maxPrefix]byte
 	n := f.prefix(&h, len(p)+ICRCLen)
@@ -82,11 +82,11 @@ func (f *Flow) icrc(p []byte) uint32 {
 // Seal appends the invariant CRC to a packet, which has at least a BTH. [ROCE-ICRC-1]
 func (f *Flow) Seal(p []byte) []byte { return binary.LittleEndian.AppendUint32(p, f.icrc(p)) }
 
-// Check checks the invariant CRC at the end of a packet. A UDP socket is not shown the
-// identification of an IPv4 header, which the CRC covers: if it is not f.ID, the identification
-// that the CRC would fit is computed, and the packet passes if there is one. That checks 16 of the
-// 32 bits. The errors are io.ErrUnexpectedEOF and ErrICRC. [ROCE-ICRC-3] [ROCE-ICRC-4 deviates]
-// the socket does not tell.
+// Check checks the invariant CRC at the end of a packet. The CRC covers the identification of an
+// IPv4 header, which a UDP socket does not see. If the CRC does not match with f.ID, Check computes
+// the identification with which it would match, and the packet passes if there is one. That checks
+// 16 of the 32 bits. The errors are io.ErrUnexpectedEOF and ErrICRC. [ROCE-ICRC-3]
+// [ROCE-ICRC-4 deviates] a socket does not report the identification.
 func (f *Flow) Check(p []byte) error {
 	if len(p) < BTHLen+ICRCLen {
 		return io.ErrUnexpectedEOF
@@ -105,11 +105,11 @@ func (f *Flow) Check(p []byte) error {
 	return ErrICRC
 }
 
-// identification returns how the identification of an IPv4 header differs, bit by bit, from the one
-// that a CRC was computed with, if the result is wrong by d and n bytes follow the UDP header. The
-// CRC is linear, so that d is what the difference, followed by the zeros of all bytes behind it,
-// makes of a register of zeros. Going back over those bytes and the two of the identification
-// leaves the difference in the lower half of the register, and nothing in the upper one.
+// identification returns the bits in which the identification of an IPv4 header differs from the
+// one that a CRC was computed with. d is the error of the CRC, and n bytes follow the UDP header.
+// The CRC is linear: feeding the difference and a zero for each later byte into a register of zeros
+// gives d. Undoing these zeros and the two bytes of the identification leaves the difference in the
+// lower half of the register, and zeros in the upper half.
 func identification(d uint32, n int) (id uint16, ok bool) {
 	const behind = ipv4Len - 6 + udpLen // bytes between the identification and the end of the UDP header
 	d = rewind(d, n+behind+2)

@@ -12,12 +12,12 @@ const MADLen = 256
 
 const madHeaderLen = 24
 
-// ErrMAD reports a management datagram that is not of connection management, or of a version or kind
-// that is not known.
+// ErrMAD reports a management datagram that does not belong to connection management, or has an
+// unknown version or kind.
 var ErrMAD = errors.New("ib: no datagram of connection management")
 
-// What the header of each message of connection management begins with: base version, class, version of
-// the class, method Send. [ROCE-CM-1]
+// madStart begins the header of each message of connection management: base version, class, version
+// of the class, method Send. [ROCE-CM-1]
 var madStart = [4]byte{1, 7, 2, 3}
 
 // A CMKind is the kind of a message of connection management: the attribute of its header. [ROCE-CM-2]
@@ -46,8 +46,8 @@ func (k CMKind) String() string {
 	return fmt.Sprintf("attribute %#x", uint16(k))
 }
 
-// privateAt is where the private data of each kind begins, behind the header, and where it ends.
-// [ROCE-CM-3]
+// privateAt holds the offsets, after the header, of the beginning and the end of the private data
+// of each kind. [ROCE-CM-3]
 var privateAt = map[CMKind][2]int{
 	CMReq: {140, 232}, CMMRA: {10, 232}, CMRej: {84, 232}, CMRep: {36, 232}, CMRTU: {8, 232}, CMDReq: {12, 232}, CMDRep: {8, 232},
 	CMSIDRReq: {16, 232}, CMSIDRRep: {96, 232},
@@ -56,8 +56,8 @@ var privateAt = map[CMKind][2]int{
 // PrivateLen returns how many bytes of private data a message of the kind has.
 func (k CMKind) PrivateLen() int { return privateAt[k][1] - privateAt[k][0] }
 
-// A CM is a message of connection management. Which of its parts it has is a matter of its kind; the
-// others are not looked at. [ROCE-CM-2]
+// A CM is a message of connection management. Its kind determines which of the fields it has; the
+// others are ignored. [ROCE-CM-2]
 type CM struct {
 	Kind   CMKind
 	TID    uint64 // transaction
@@ -68,15 +68,15 @@ type CM struct {
 	Rep  CMReply
 	SIDR CMService
 
-	About   CMAbout // what MRA and REJ answer
-	Service uint8   // of MRA: code of the time that the sender needs, as of an ACK timeout
+	About   CMAbout // the kind of message that an MRA or REJ answers
+	Service uint8   // of MRA: code of the time that the sender needs, coded like an ACK timeout
 	Reason  uint16  // of REJ
 	QPN     uint32  // of DREQ: the receiver's queue pair
 
-	Private []byte // as long as PrivateLen after Parse; Append fills up with zeros
+	Private []byte // of length PrivateLen after Parse; Append pads it with zeros
 }
 
-// A CMAbout says which message a REJ or MRA answers.
+// A CMAbout names the kind of message that a REJ or MRA answers.
 type CMAbout uint8
 
 // The messages.

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// cmVectors are messages beside what their fields are on the wire, by the offsets of ibta_vol1_c12.h. The zeros at
-// the end of each are left out.
+// cmVectors are messages with their wire bytes, according to the offsets of ibta_vol1_c12.h.
+// Trailing zeros are left out.
 var cmVectors = []struct {
 	rows string
 	m    CM
@@ -111,7 +111,7 @@ func TestROCE_CM(t *testing.T) {
 	})
 }
 
-// FuzzParseCM checks that what is parsed is the same after another round.
+// FuzzParseCM checks that appending and parsing a parsed message again gives the same message.
 func FuzzParseCM(f *testing.F) {
 	for _, v := range cmVectors {
 		f.Add(v.m.Append(nil))

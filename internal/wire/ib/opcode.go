@@ -2,7 +2,7 @@ package ib
 
 import "fmt"
 
-// An Opcode says what a packet is: the transport in the upper three bits, the operation in the
+// An Opcode is the type of a packet: the transport in the upper three bits, the operation in the
 // lower five. [ROCE-OP-1]
 type Opcode uint8
 
@@ -79,7 +79,7 @@ type row struct {
 	name    string
 	kind    Kind
 	ext     headers
-	payload bool // data may follow the headers
+	payload bool // payload may follow the headers
 	begins  bool // first packet of its message
 	ends    bool // last packet of its message
 	in      transports
@@ -155,7 +155,7 @@ func (o Opcode) Assigned() bool { return o.describe().kind != Unassigned }
 // Kind returns the message that the packet belongs to, Unassigned if the opcode is unknown.
 func (o Opcode) Kind() Kind { return o.describe().kind }
 
-// Request reports whether a responder takes the packet; a requester takes the others.
+// Request reports whether the packet is a request; the others are responses.
 func (k Kind) Request() bool { return k >= Send && k <= Atomic }
 
 // Begins reports whether the packet is the first of its message.
@@ -170,9 +170,9 @@ func (o Opcode) HasImm() bool { return o.describe().ext&immDt != 0 }
 // HasInv reports whether the packet carries a key to invalidate.
 func (o Opcode) HasInv() bool { return o.describe().ext&ieth != 0 }
 
-// Follows reports whether a packet of opcode o may come after one of opcode prev in the same
-// direction; prev is negative if there was none. A message that was begun must go on, and must be
-// of one kind. [ROCE-OP-12]
+// Follows reports whether a packet of opcode o may follow one of opcode prev in the same direction;
+// prev is negative if there was none. A message must be complete before the next begins, and all
+// its packets are of one kind. [ROCE-OP-12]
 func (o Opcode) Follows(prev int) bool {
 	r := o.describe()
 	if prev < 0 {

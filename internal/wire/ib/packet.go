@@ -7,15 +7,15 @@ import (
 	"log/slog"
 )
 
-// Errors of [Parse], beside io.ErrUnexpectedEOF for a packet that is shorter than its headers.
+// Errors of [Parse], besides io.ErrUnexpectedEOF for a packet that is shorter than its headers.
 var (
 	ErrOpcode  = errors.New("ib: opcode is not assigned")
 	ErrVersion = errors.New("ib: unknown transport version")
 	ErrPayload = errors.New("ib: payload does not fit the packet")
 )
 
-// A Packet is a packet without its invariant CRC. Which of the extended headers it has is a matter
-// of its opcode; the others are not looked at. [ROCE-OP-2]
+// A Packet is a packet without its invariant CRC. Its opcode determines which of the extended
+// headers it has; the others are ignored. [ROCE-OP-2]
 type Packet struct {
 	BTH
 	DETH      DETH
@@ -28,14 +28,14 @@ type Packet struct {
 	Payload   []byte // without pad
 }
 
-// pads is what fills a payload up to a multiple of four bytes. [ROCE-BTH-3]
+// pads holds the bytes that pad a payload to a multiple of four. [ROCE-BTH-3]
 var pads [3]byte
 
 // Pad returns the number of bytes that follow a payload of n bytes. [ROCE-BTH-3]
 func Pad(n int) int { return -n & 3 }
 
-// AppendHeaders appends the BTH and the extended headers of p to b. The pad of the BTH is that of a
-// payload of n bytes, which the caller appends.
+// AppendHeaders appends the BTH and the extended headers of p to b. It sets the pad of the BTH for
+// a payload of n bytes, which the caller appends.
 func (p *Packet) AppendHeaders(b []byte, n int) []byte {
 	h := p.BTH
 	h.Pad = uint8(Pad(n))
@@ -74,7 +74,7 @@ func (p *Packet) Append(b []byte) []byte {
 
 // Parse decodes a packet without its invariant CRC. Payload refers to b. The errors are ErrVersion
 // [ROCE-BTH-2], ErrOpcode [ROCE-OP-3], io.ErrUnexpectedEOF, and ErrPayload if the packet has data
-// that its opcode does not allow, or a pad that is not what its length asks for.
+// that its opcode does not allow, or a pad that does not fit its length.
 func Parse(b []byte) (p Packet, err error) {
 	var n int
 	if p.BTH, n, err = ParseBTH(b); err != nil {
@@ -100,7 +100,8 @@ func Parse(b []byte) (p Packet, err error) {
 	return p, nil
 }
 
-// parseExtended decodes the headers of ext, for which b is long enough, and returns what follows.
+// parseExtended decodes the headers of ext, for which b is long enough, and returns the remaining
+// bytes.
 func (p *Packet) parseExtended(b []byte, ext headers) []byte {
 	if ext&deth != 0 {
 		p.DETH, _, _ = ParseDETH(b)

@@ -10,7 +10,7 @@ const RETHLen = 16
 
 // A RETH names the memory of an RDMA Write or Read at the responder. [ROCE-OP-4]
 type RETH struct {
-	VA     uint64 // address of the first byte, as the region counts
+	VA     uint64 // address of the first byte, in the address space of the region
 	RKey   uint32
 	Length uint32 // bytes of the whole message
 }

@@ -30,7 +30,8 @@ func multiply(a, b uint32) (p uint32) {
 	return p
 }
 
-// The powers of x^-8 that rewind needs: of one byte each, and of a row of them.
+// Sizes of the tables of powers of x^-8 for rewind: one table counts bytes, the other rows of
+// bytes.
 const (
 	rowLen  = 64
 	rowsLen = 1<<16/rowLen + 1
@@ -55,7 +56,7 @@ func powers[T [rowLen]uint32 | [rowsLen]uint32](step int) (t T) {
 	return t
 }
 
-// rewind undoes n bytes of zeros, fewer than a UDP datagram has.
+// rewind undoes n bytes of zeros, at most as many as a UDP datagram has.
 func rewind(r uint32, n int) uint32 {
 	return multiply(undoRow[n/rowLen], multiply(undoByte[n%rowLen], r))
 }

@@ -55,8 +55,7 @@ func (a NetAddress) PortName() (uint64, bool) {
 	return binary.BigEndian.Uint64(a.Host[:]), a.HostLen == hostName
 }
 
-// normal turns an IPv4-mapped address into the form that is compared.
-// [FCVI-7.2-3]
+// normal converts an IPv4-mapped address to the form that is compared. [FCVI-7.2-3]
 func (a NetAddress) normal() NetAddress {
 	if a.HostLen == hostIP && [10]byte(a.Host[:10]) == ([10]byte{}) && a.Host[10] == 0xFF && a.Host[11] == 0xFF {
 		a.Host[10], a.Host[11] = 0, 0
@@ -85,8 +84,8 @@ func (a NetAddress) String() string {
 	return fmt.Sprintf("%s/%q", host, a.Discriminator)
 }
 
-// Append appends the NetAddressLen bytes of a to b. A discriminator longer
-// than MaxDiscriminator is cut.
+// Append appends the NetAddressLen bytes of a to b. A discriminator longer than MaxDiscriminator is
+// truncated.
 func (a NetAddress) Append(b []byte) []byte {
 	d := a.Discriminator[:min(len(a.Discriminator), MaxDiscriminator)]
 	b = binary.BigEndian.AppendUint16(b, a.HostLen)

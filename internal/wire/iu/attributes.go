@@ -34,7 +34,7 @@ func (r Reliability) String() string {
 
 // QoS is FCVI_QOS. All zero is best effort.
 type QoS struct {
-	Class     uint8 // class of service wanted: 0 any, 2, 3
+	Class     uint8 // requested class of service: 0 any, 2, 3
 	CSCtl     uint8
 	Flags     uint16 // QoSStrict
 	Bandwidth uint32 // kB/s
@@ -42,19 +42,19 @@ type QoS struct {
 	Vendor    uint32
 }
 
-// Attributes is FCVI_ATTRIBUTES: what an endpoint offers. [FCVI-7.3-1]
+// Attributes is FCVI_ATTRIBUTES: the features that an endpoint offers. [FCVI-7.3-1]
 type Attributes struct {
 	Reliability Reliability
 	Write       bool   // RDMA Write enabled: I accept writes
 	Read        bool   // RDMA Read enabled: I accept reads
 	InOrder     bool   // my port requires in-order delivery
-	Streaming   bool   // I understand and send CUM responses
+	Streaming   bool   // I can parse and send CUM responses
 	Class2      bool   // class 2 wanted
 	Holds       bool   // messages wait at my side until a receive is posted
-	Proves      bool   // I answer a read of nothing, however often it is asked
+	Proves      bool   // I answer every read of zero bytes, however often it is repeated
 	MaxTransfer uint32 // largest message, bytes
-	MaxReads    uint16 // reads I accept outstanding
-	MaxUnacked  uint16 // Reliable Reception requests I accept unanswered, at least 1
+	MaxReads    uint16 // outstanding reads that I accept
+	MaxUnacked  uint16 // unanswered Reliable Reception requests that I accept, at least 1
 	QoS         QoS
 }
 

@@ -33,11 +33,11 @@ type Codec interface {
 	// DFCtl returns the DF_CTL of an IU.
 	DFCtl(o Opcode) uint8
 
-	// Beats says which of two matching peer requests goes on.
+	// Beats reports whether, of two matching peer requests, the first one prevails.
 	Beats(aName, bName uint64, aDisc, bDisc []byte, aHandle, bHandle uint32) bool
 }
 
-// A Use says how a frame is used, as far as its F_CTL depends on that.
+// A Use holds the properties of a frame on which its F_CTL depends.
 type Use struct {
 	Last     bool // last frame of its sequence
 	Answered bool // a message request that expects a response
@@ -46,11 +46,10 @@ type Use struct {
 	End      bool // RESP1: rejected or yielded; RESP2: cancelled
 }
 
-// A StreamPos is the place of a one-way request in a stream Exchange.
-// [FCVI-5.2.1-5]
+// A StreamPos is the position of a one-way request in a stream Exchange. [FCVI-5.2.1-5]
 type StreamPos uint8
 
-// Places in a stream Exchange.
+// Positions in a stream Exchange.
 const (
 	NoStream    StreamPos = iota // an Exchange of its own
 	StreamFirst                  // first message of several

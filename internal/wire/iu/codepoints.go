@@ -1,8 +1,7 @@
 package iu
 
-// This file is the only place for values that this project assigned because
-// the standard's text is not public. Replace it (or add a codec beside it) when
-// the text is at hand.
+// This file is the only place for values that this project assigned because the standard's text is
+// not public. Replace it, or add another codec, once the text is available.
 
 // ProjectVersion is the codec version in the set-up payloads. [FCVI-6.8-1]
 const ProjectVersion = 1
@@ -34,7 +33,7 @@ const (
 // Flags of message responses. [FCVI-5.9.4-6]
 const (
 	FlagErr Flags = 0x01 // failed, FCVI_PARAMETER has the reason; also on disconnects
-	FlagCum Flags = 0x02 // answers every earlier Send and Write too
+	FlagCum Flags = 0x02 // answers every earlier Send and Write as well
 )
 
 // Flags of connect IUs: the mode in the two low bits. [FCVI-5.9.4-7] [FCVI-5.9.4-8]
@@ -45,7 +44,7 @@ const (
 	FlagPend     Flags = 0x10
 )
 
-// FlagMsgID on a disconnect says that FCVI_MSG_ID names a message. [FCVI-5.9.4-9]
+// FlagMsgID on a disconnect means that FCVI_MSG_ID names a message. [FCVI-5.9.4-9]
 const FlagMsgID Flags = 0x02
 
 // Connection modes. [FCVI-5.9.4-7]
@@ -165,8 +164,8 @@ const (
 	rctlUnsolData = 0x04
 )
 
-// F_CTL of each IU; the bits are FC-FS's, the combinations ours. Fill bytes
-// and the class 2 ACK form are added by the port. [FCVI-5.8-7] [FCVI-5.8-8] [FCVI-5.8-9]
+// F_CTL of each IU; FC-FS defines the bits, this project the combinations. The port adds fill bytes
+// and the class 2 ACK form. [FCVI-5.8-7] [FCVI-5.8-8] [FCVI-5.8-9]
 const (
 	fctlRqstMore     = 0x200008 // not the last frame of a data request
 	fctlRqstOneWay   = 0x380008 // last frame, no answer

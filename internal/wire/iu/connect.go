@@ -8,7 +8,7 @@ import (
 	"viaduct/internal/fault"
 )
 
-// NoTimeout in a CONNECT_RQST means that the originator waits for ever.
+// NoTimeout in a CONNECT_RQST means that the originator waits without limit.
 const NoTimeout = 0xFFFFFFFF
 
 // A ConnectPayload is the payload of CONNECT_RQST. [FCVI-6.8-1]
@@ -23,8 +23,8 @@ type ConnectPayload struct {
 	Security     []byte // opaque to FC-VI, at most MaxSecurity bytes
 }
 
-// MaxSecurity bounds the opaque bytes behind the fixed part of a set-up
-// payload, which stays one frame.
+// MaxSecurity bounds the opaque bytes after the fixed part of a set-up payload, so that the payload
+// fits into one frame.
 const MaxSecurity = 1600
 
 // Append appends p to b: ConnectRqstLen bytes and the security information.
@@ -41,10 +41,9 @@ func (p *ConnectPayload) Append(b []byte) []byte {
 	return append(b, sec...)
 }
 
-// ParseConnectRqst decodes the payload of a CONNECT_RQST. If the error is not
-// nil, Handle is set as far as it could be read, so that a rejection can be
-// addressed. A payload that is longer than we know is read in its known
-// prefix. [FCVI-6.9-2] [FCVI-6.9-3]
+// ParseConnectRqst decodes the payload of a CONNECT_RQST. On an error Handle is set if it could be
+// read, so that a rejection can be addressed. Of a payload with an unknown extension the known
+// prefix is read. [FCVI-6.9-2] [FCVI-6.9-3]
 //
 // Errors: io.ErrUnexpectedEOF, ErrVersion, ErrFormat.
 func ParseConnectRqst(b []byte) (p ConnectPayload, n int, err error) {
@@ -114,13 +113,13 @@ func ParseConnectResp1(b []byte) (p AcceptPayload, n int, err error) {
 	return p, n, nil
 }
 
-// security copies what follows the fixed part of a payload, nil if nothing.
+// security returns a copy of the bytes after the fixed part of a payload, or nil if there are none.
 func security(b []byte) []byte {
 	return append([]byte(nil), b[:min(len(b), MaxSecurity)]...)
 }
 
-// checkPayload checks version and length of a set-up payload of at least want
-// bytes and returns how long it says it is.
+// checkPayload checks version and length of a set-up payload of at least want bytes and returns the
+// length in its length field.
 func checkPayload(b []byte, want int) (int, error) {
 	if len(b) < 4 {
 		return 0, io.ErrUnexpectedEOF

@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// The twelve Information Units, each once, with what follows from each. [FCVI-5.1-1] [FCVI-5.1-2] [FCVI-5.1-4]
+// TestOpcodes lists the twelve Information Units, each once, with its properties. [FCVI-5.1-1]
+// [FCVI-5.1-2] [FCVI-5.1-4]
 func TestOpcodes(t *testing.T) {
 	type row struct {
 		name              string
@@ -70,11 +71,11 @@ func TestSameHost(t *testing.T) {
 			t.Errorf("%s: %t, want %t", tc.name, got, tc.want)
 		}
 	}
-	// What begins otherwise is compared as it is.
+	// An address with another prefix is compared unchanged.
 	if ip("100::ffff:192.0.2.1").SameHost(ip("100::192.0.2.1")) {
 		t.Error("an address with other bytes in front was taken for a mapped one")
 	}
-	// A Port_Name is compared as it is, whatever stands behind its eight bytes.
+	// A Port_Name is compared unchanged, whatever follows its eight bytes.
 	name, marked := NameAddress(0, nil), NameAddress(0, nil)
 	marked.Host[10], marked.Host[11] = 0xFF, 0xFF
 	if name.SameHost(marked) {
@@ -92,8 +93,8 @@ func TestBeatsItself(t *testing.T) {
 	}
 }
 
-// A CONNECT_RQST that can't be read is refused, with the handle if that could
-// be. [FCVI-6.9-2] [FCVI-6.9-3]
+// An invalid CONNECT_RQST is refused, with its handle if that could be read. [FCVI-6.9-2]
+// [FCVI-6.9-3]
 func TestBadConnectRqst(t *testing.T) {
 	good := rqst.Append(nil)
 	for _, tc := range []struct {

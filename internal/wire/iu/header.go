@@ -36,8 +36,8 @@ type Header struct {
 	Total     uint32 // FCVI_TOT_LEN, or FCVI_CONNECTION_ID in connect and disconnect IUs
 }
 
-// Append appends h in the form its opcode asks for, in big-endian order.
-// [FCVI-5.9.1-3] [FCVI-5.9.5-1]
+// Append appends h in the form that its opcode requires, in big-endian order. [FCVI-5.9.1-3]
+// [FCVI-5.9.5-1]
 func (h *Header) Append(b []byte) []byte {
 	b = binary.BigEndian.AppendUint32(b, h.Handle)
 	b = append(b, byte(h.Op), byte(h.Flags), 0, 0)
@@ -51,9 +51,9 @@ func (h *Header) Append(b []byte) []byte {
 	return binary.BigEndian.AppendUint32(b, h.Total)
 }
 
-// ParseHeader decodes the Device_Header at the front of b and reports its
-// length. An opcode that is not one of the twelve is decoded as far as the
-// short form goes. The error is io.ErrUnexpectedEOF if b is short.
+// ParseHeader decodes the Device_Header at the front of b and reports its length. For an opcode
+// that is not one of the twelve, only the short form is decoded. The error is io.ErrUnexpectedEOF
+// if b is short.
 func ParseHeader(b []byte) (h Header, n int, err error) {
 	n, err = h.Parse(b)
 	return h, n, err

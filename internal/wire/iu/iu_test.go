@@ -13,7 +13,7 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// Vectors are keyed by the name of their codec; a second codec brings its own.
+// headerVectors has the vectors of each codec by its name.
 var headerVectors = map[string][]struct {
 	h    Header
 	wire string

@@ -5,7 +5,7 @@ import "fmt"
 // An Opcode is FCVI_OPCODE: it names the Information Unit.
 type Opcode uint8
 
-// A kind is what an Information Unit is for.
+// A kind is the purpose of an Information Unit.
 type kind uint8
 
 const (
@@ -60,8 +60,8 @@ func (o Opcode) HasData() bool { return messages[o].data }
 // Response returns the response IU of a message request.
 func (o Opcode) Response() Opcode { return messages[o].response }
 
-// HeaderLen returns the length in bytes of o's Device_Header: 16 for message
-// data and responses, 32 where an address or a connection id is needed.
+// HeaderLen returns the length in bytes of o's Device_Header: 16 for message data and responses, 32
+// if an address or a connection id is needed.
 func (o Opcode) HeaderLen() int {
 	if n := messages[o].header; n > 0 {
 		return n
@@ -89,10 +89,10 @@ func (m Mode) String() string {
 // Mode returns the connection mode in the flags of a connect IU.
 func (f Flags) Mode() Mode { return Mode(f & FlagModeMask) }
 
-// Flags returns m in its place.
+// Flags returns m at its position in the flags.
 func (m Mode) Flags() Flags { return Flags(m) & FlagModeMask }
 
-// A Reason is CONN_STS: why a set-up, a message or a connection ended as it did.
+// A Reason is CONN_STS: the reason for the end of a set-up, a message or a connection.
 type Reason uint8
 
 var reasonNames = map[Reason]string{

@@ -1,15 +1,13 @@
-// Package mpa implements Marker PDU Aligned framing for TCP, the layer that
-// lets DDP segments travel in a TCP byte stream: RFC 5044, with the enhanced
-// connection set-up of RFC 6581.
+// Package mpa implements Marker PDU Aligned framing for TCP, the layer that lets DDP segments
+// travel in a TCP byte stream: RFC 5044, with the enhanced connection set-up of RFC 6581.
 //
 // The package does no I/O. It holds
 //
-//   - the codec of the Request and Reply Frames of revisions 1 and 2 ([Frame],
-//     [Enhanced]);
-//   - the two start-up state machines, [Initiator] and [Responder]: octets,
-//     time-outs and decisions of the ULP go in, actions come out;
-//   - FPDU framing: [Encoder] adds the length field, pad, CRC and markers to a
-//     ULPDU, [Decoder] takes them off again;
+//   - the codec of the Request and Reply Frames of revisions 1 and 2 ([Frame], [Enhanced]);
+//   - the two start-up state machines, [Initiator] and [Responder]: they take octets, time-outs and
+//     decisions of the ULP, and return actions;
+//   - FPDU framing: [Encoder] adds the length field, pad, CRC and markers to a ULPDU, [Decoder]
+//     removes them;
 //   - the arithmetic of sizes: [MULPDU], [PadLen], [FPDULen].
 //
 // A driver on a byte stream is short:
@@ -22,8 +20,8 @@
 //		...
 //	}
 //
-// Frames and headers are exported for dissectors and test peers. There is no
-// promise of compatibility before version 1 of the module.
+// Frames and headers are exported for dissectors and test peers. There is no promise of
+// compatibility before version 1 of the module.
 //
-// Not here: placing of payload, and everything that knows what a ULPDU holds.
+// The package neither places payload nor interprets ULPDUs.
 package mpa

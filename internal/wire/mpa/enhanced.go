@@ -11,15 +11,15 @@ import (
 // of an enhanced frame. [MPA2 9]
 const EnhancedLen = 4
 
-// DepthULP in an IRD or ORD field says that the ULP settles the value by means
-// of its own. [MPA2 9.1]
+// DepthULP in an IRD or ORD field means that the ULP negotiates the value by other means.
+// [MPA2 9.1]
 const DepthULP = 0x3fff
 
-// MaxDepth is the largest IRD or ORD that is a number. [MPA2-9-1]
+// MaxDepth is the largest IRD or ORD value that is a number of Reads. [MPA2-9-1]
 const MaxDepth = DepthULP - 1
 
-// An RTR is a set of kinds of the message by which an Initiator in the
-// peer-to-peer model says that it is ready to receive. [MPA2 9.2]
+// An RTR is a set of kinds of RTR message. An Initiator in the peer-to-peer model sends one to
+// report that it is ready to receive. [MPA2 9.2]
 type RTR uint8
 
 // The kinds. Each is a zero-length message.
@@ -68,7 +68,7 @@ const (
 	enhNumber = 0x3fff
 )
 
-// Append appends the EnhancedLen bytes of e to b. Depths are cut to 14 bits.
+// Append appends the EnhancedLen bytes of e to b. Depths are truncated to 14 bits.
 func (e Enhanced) Append(b []byte) []byte {
 	w0, w1 := e.IRD&enhNumber, e.ORD&enhNumber
 	if e.PeerToPeer {

@@ -46,11 +46,11 @@ func (c Code) String() string {
 	return fmt.Sprintf("code 0x%02x", uint8(c))
 }
 
-// An Error is an error found by MPA together with the code that tells the peer
-// and the layer above what kind it is. [MPA-8-2]
+// An Error is an error that MPA found, with its code for the peer and for the layer above.
+// [MPA-8-2]
 type Error struct {
 	Code   Code
-	Reason string // what exactly was wrong; may be empty
+	Reason string // details of the error; may be empty
 	Err    error  // the cause, if there is one
 }
 
@@ -75,13 +75,12 @@ func (e *Error) Is(target error) bool {
 	return ok && t.Code == e.Code && t.Reason == "" && t.Err == nil
 }
 
-// A CRCError says that the CRC of a received FPDU does not match. It is wrapped
-// in an [Error] of [CodeCRC].
+// A CRCError reports that the CRC of a received FPDU does not match. It is wrapped in an [Error] of
+// [CodeCRC].
 type CRCError struct {
 	Field    uint32 // the CRC field as received
-	Computed uint32 // what it should have been
-	// ULPDU is what the FPDU seemed to hold. It may be looked at to explain the
-	// failure and for nothing else. [I-31]
+	Computed uint32 // the expected value
+	// ULPDU is the content of the damaged FPDU. It serves only to explain the failure. [I-31]
 	ULPDU []byte
 }
 

@@ -11,18 +11,18 @@ import (
 // castagnoli makes the CRC32c of iSCSI digests. [MPA-4.4-1] [MPA-4.4-11]
 var castagnoli = crc.Castagnoli
 
-// CRC returns the CRC of b continued from crc, which is 0 at the start of an
-// FPDU. On the wire it stands with its least significant byte first. [MPA 4.4]
+// CRC returns the CRC of b continued from crc, which is 0 at the start of an FPDU. On the wire its
+// least significant byte comes first. [MPA 4.4]
 func CRC(crc uint32, b []byte) uint32 { return castagnoli.Update(crc, b) }
 
-// zeros is what pads are made of; nothing writes to it.
+// zeros holds the bytes of pads; nothing writes to it.
 var zeros [3]byte
 
 // TrailerLen is the greatest length in bytes of pad and CRC.
 const TrailerLen = 3 + crcLen
 
-// An Encoder frames ULPDUs for one direction of a connection. The zero value
-// makes neither CRCs nor markers. It is not safe for concurrent use.
+// An Encoder frames ULPDUs for one direction of a connection. The zero value adds neither CRCs nor
+// markers. It is not safe for concurrent use.
 //
 //	+--------------+---------------------------+---------+------------+
 //	| ULPDU_Length |           ULPDU           |   PAD   |    CRC     |
@@ -31,7 +31,7 @@ const TrailerLen = 3 + crcLen
 //
 // An FPDU carries exactly one ULPDU. [MPA-3-1] [MPA-4.1-1] [MPA-4.4-10]
 type Encoder struct {
-	CRC     bool // make CRCs; otherwise the field is zero [MPA-4.4-4] [I-29]
+	CRC     bool // compute CRCs; otherwise the field is zero [MPA-4.4-4] [I-29]
 	Markers bool // insert markers every 512 bytes, because the peer asked for them
 
 	pos uint32 // stream position of the next byte, modulo 2^32
@@ -44,10 +44,9 @@ func (e *Encoder) AppendLength(b []byte, n int) []byte {
 	return binary.BigEndian.AppendUint16(b, uint16(n)) // [MPA-4.1-2]
 }
 
-// AppendTrailer appends pad and CRC of an FPDU whose ULPDU has n bytes. crc is
-// that of everything before the pad, as CRC continued over the pieces gave it;
-// it is not looked at if the Encoder makes none. It is for encoders without
-// markers.
+// AppendTrailer appends pad and CRC of an FPDU whose ULPDU has n bytes. crc is the CRC of all bytes
+// before the pad, continued over the pieces; it is ignored if e.CRC is not set. AppendTrailer is
+// for encoders without markers.
 func (e *Encoder) AppendTrailer(b []byte, n int, crc uint32) []byte {
 	pad := zeros[:PadLen(n)] // [MPA-4.1-3]
 	if fault.On("mpa-pad") {
@@ -65,14 +64,12 @@ func (e *Encoder) AppendTrailer(b []byte, n int, crc uint32) []byte {
 	return binary.LittleEndian.AppendUint32(b, crc)
 }
 
-// Append appends the whole FPDU of the ULPDU that is the concatenation of the
-// parts, with markers if the Encoder makes them. The ULPDU has at most MaxULPDU
-// bytes, and any number up to that. [MPA-3-6]
+// Append appends the whole FPDU of the ULPDU that is the concatenation of the parts, with markers
+// if e.Markers is set. The ULPDU has 0 to MaxULPDU bytes. [MPA-3-6]
 //
-// The bytes appended must all be sent, in the order of the calls: the Encoder
-// counts them to know where markers belong. Positions are counted from the
-// first byte of full operation, not from anything in the TCP header, and the
-// count may wrap. [MPA-4.3-4] [MPA-4.3-8] [MPA-4.3-9]
+// The bytes appended must all be sent, in the order of the calls: the Encoder counts them to find
+// the positions of markers. It counts from the first byte of full operation, independent of TCP
+// sequence numbers, and the count may wrap. [MPA-4.3-4] [MPA-4.3-8] [MPA-4.3-9]
 func (e *Encoder) Append(b []byte, parts ...[]byte) []byte {
 	n := 0
 	for _, p := range parts {
@@ -80,7 +77,8 @@ func (e *Encoder) Append(b []byte, parts ...[]byte) []byte {
 	}
 	start := len(b)
 	if e.Markers && e.pos%MarkerInterval == 0 {
-		// Belongs to this FPDU, is in its CRC. [MPA-4.3-5] [MPA-4.3-11] [MPA-4.4-13] [MPA-7.1.2-19]
+		// A marker here belongs to this FPDU and is covered by its CRC. [MPA-4.3-5] [MPA-4.3-11]
+		// [MPA-4.4-13] [MPA-7.1.2-19]
 		b = e.appendMarker(b, 0)
 	}
 	fpdu := e.pos
@@ -91,7 +89,8 @@ func (e *Encoder) Append(b []byte, parts ...[]byte) []byte {
 	}
 	b = e.appendBody(b, zeros[:PadLen(n)], fpdu)
 	if e.Markers && e.pos%MarkerInterval == 0 {
-		// Before the CRC: still inside, and covered by it. [MPA-4.4-12]
+		// A marker directly before the CRC belongs to the FPDU and is covered by the CRC.
+		// [MPA-4.4-12]
 		b = e.appendMarker(b, uint16(e.pos-fpdu))
 	}
 	var crc uint32
@@ -131,27 +130,25 @@ func (e *Encoder) appendMarker(b []byte, ptr uint16) []byte {
 	return append(b, 0, 0, byte(ptr>>8), byte(ptr))
 }
 
-// A Decoder takes FPDUs of one direction apart. The zero value checks neither
-// CRCs nor markers, and takes ULPDUs of any size. It is not safe for concurrent
-// use.
+// A Decoder decodes the FPDUs of one direction. The zero value checks neither CRCs nor markers, and
+// accepts ULPDUs of any size. It is not safe for concurrent use.
 //
-// FPDUs are found by ULPDU_Length alone, starting from the first byte of full
-// operation [MPA-5.2-1] [MPA-6-2] [MPA-6-4]. After an error the Decoder is of no
-// further use: nothing behind a bad FPDU is ever delivered [MPA-8-8]. It does not
-// matter how TCP has cut the stream; ULPDUs come out as they went in [MPA-4.3-12]
+// FPDUs are found by ULPDU_Length alone, starting from the first byte of full operation [MPA-5.2-1]
+// [MPA-6-2] [MPA-6-4]. After an error the Decoder must not be used: nothing after a bad FPDU is
+// ever delivered [MPA-8-8]. The segmentation of TCP does not affect the ULPDUs [MPA-4.3-12]
 // [MPA-5.1-5] [MPA-A.4-1].
 type Decoder struct {
-	CRC     bool // verify CRCs; otherwise the field is not looked at [MPA-4.1-7] [MPA-7.1.1-10]
+	CRC     bool // verify CRCs; otherwise the field is ignored [MPA-4.1-7] [MPA-7.1.1-10]
 	Markers bool // markers are in the stream, because we asked for them
-	Max     int  // greatest ULPDU taken; 0 means MaxRecvULPDU
+	Max     int  // greatest accepted ULPDU; 0 means MaxRecvULPDU
 
 	pos uint32
 	err error
 }
 
-// Need looks at the front of b and returns the length of the first FPDU, the
-// marker before it included, and that of its ULPDU. It returns 0, 0 if b is too
-// short to tell. The length field is believed only up to the Decoder's Max.
+// Need returns the length of the first FPDU in b, including the marker before it, and the length of
+// its ULPDU. It returns 0, 0 if b does not contain the length field. A length above the Decoder's
+// Max is an error.
 func (d *Decoder) Need(b []byte) (fpdu, ulpdu int, err error) {
 	if !d.Markers && d.Max == 0 && d.err == nil && len(b) >= LengthLen { // to be inlined
 		n := int(b[0])<<8 | int(b[1])
@@ -180,9 +177,8 @@ func (d *Decoder) need(b []byte) (fpdu, ulpdu int, err error) {
 	return total, n, nil
 }
 
-// Foresee returns the length of the ULPDU of an FPDU without markers of which b is
-// the beginning, and 0 if Next would refuse it. It may be called ahead of the turn of
-// that FPDU.
+// Foresee returns the length of the ULPDU of the FPDU that begins with b, and 0 if Next would
+// refuse it. The FPDU has no markers. It need not be the next one.
 func (d *Decoder) Foresee(b []byte) (ulpdu int) {
 	n := int(binary.BigEndian.Uint16(b))
 	if d.err != nil || d.Max > 0 && n > d.Max { // [I-25]
@@ -191,10 +187,9 @@ func (d *Decoder) Foresee(b []byte) (ulpdu int) {
 	return n
 }
 
-// Verify judges the pad and CRC of an FPDU without markers that was taken
-// piece by piece: ulpdu is the length of its ULPDU, crc that of everything before
-// the pad, as CRC continued over the pieces gave it. Until then nothing of it may
-// be believed for good. [MPA-4.4-14] [MPA-4.4-15]
+// Verify checks the pad and CRC of an FPDU without markers that was received in pieces. ulpdu is
+// the length of its ULPDU, crc the CRC of all bytes before the pad, continued over the pieces. No
+// byte of the FPDU may be delivered before. [MPA-4.4-14] [MPA-4.4-15]
 func (d *Decoder) Verify(crc uint32, ulpdu int, trailer []byte) error {
 	if !d.CRC {
 		return nil
@@ -214,15 +209,13 @@ func (d *Decoder) lead() int {
 	return 0
 }
 
-// Next takes the first FPDU off b. It returns the ULPDU, which aliases b, and
-// the number of bytes of b that were used. If b does not hold the whole FPDU
-// yet, ulpdu is nil, n is 0 and err is nil; Need says how much it will be. With
-// markers b is written to: they are squeezed out in place, so that the ULPDU
-// comes without them.
+// Next decodes the first FPDU in b. It returns the ULPDU, which aliases b, and the number of bytes
+// of b that it used. If b does not hold the whole FPDU yet, ulpdu is nil, n is 0 and err is nil;
+// Need returns the required length. With markers Next modifies b: it removes them in place, so that
+// the ULPDU has none.
 //
-// The FPDU is verified before anything of it is returned: first the CRC, then
-// the markers [MPA-6-1] [MPA-6-3]. The error is an *Error with CodeCRC or
-// CodeMarker.
+// The FPDU is verified before its ULPDU is returned: first the CRC, then the markers [MPA-6-1]
+// [MPA-6-3]. The error is an *Error with CodeCRC or CodeMarker.
 func (d *Decoder) Next(b []byte) (ulpdu []byte, n int, err error) {
 	total, ulen, err := d.Need(b)
 	if err != nil || total == 0 || len(b) < total { // [MPA-6-5]
@@ -241,7 +234,7 @@ func (d *Decoder) Next(b []byte) (ulpdu []byte, n int, err error) {
 			return nil, 0, d.err
 		}
 	}
-	if !d.Markers { // the pad is dropped unseen [MPA-4.1-4]
+	if !d.Markers { // the pad is ignored [MPA-4.1-4]
 		return b[LengthLen : LengthLen+ulen : LengthLen+ulen], total, nil
 	}
 	ulpdu, err = d.unmark(b[:total], lead, ulen) // [MPA-4.3-13]
@@ -253,8 +246,8 @@ func (d *Decoder) Next(b []byte) (ulpdu []byte, n int, err error) {
 	return ulpdu, total, nil
 }
 
-// unmark checks every marker of the FPDU b and moves the ULPDU together.
-// [MPA-8-3] [MPA-5.2-2] [I-24]
+// unmark checks every marker of the FPDU b and removes it from the ULPDU. [MPA-8-3] [MPA-5.2-2]
+// [I-24]
 func (d *Decoder) unmark(b []byte, lead, ulen int) ([]byte, error) {
 	if lead > 0 { // [MPA-4.3-6]
 		if err := checkMarker(b, 0); err != nil {
@@ -283,9 +276,8 @@ func (d *Decoder) unmark(b []byte, lead, ulen int) ([]byte, error) {
 	return ulpdu[:ulen:ulen], nil
 }
 
-// checkMarker compares the pointer of a marker. Its reserved half and its two
-// low bits are not looked at [MPA-4.2-3] [MPA-4.2-6]; one that leads elsewhere is
-// error 3 [MPA-8-4].
+// checkMarker compares the pointer of a marker. Its reserved half and its two low bits are ignored
+// [MPA-4.2-3] [MPA-4.2-6]; a wrong pointer is error 3 [MPA-8-4].
 func checkMarker(b []byte, want uint16) error {
 	if got := binary.BigEndian.Uint16(b[2:]) &^ 3; got != want { // [MPA-4.3-7]
 		return &Error{Code: CodeMarker, Reason: fmt.Sprintf("marker points %d bytes back, the FPDU began %d bytes back", got, want)}

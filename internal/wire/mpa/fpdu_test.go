@@ -15,9 +15,9 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// fpduVectors are FPDUs with CRC seen on the wire between Linux hosts; the two
-// with markers are the dumps of RFC 5044 section 4.4. Linux leaves old bytes in
-// the pad, so the captured odd one can only be parsed.
+// fpduVectors are FPDUs with CRC seen on the wire between Linux hosts; the two with markers are the
+// dumps of RFC 5044 section 4.4. Linux leaves old bytes in the pad, so the captured vector with a
+// pad can only be parsed.
 var fpduVectors = []struct {
 	name      string
 	crc       bool
@@ -46,7 +46,7 @@ var fpduVectors = []struct {
 		hex: "00000000 0022 414300000000000000000000000100000000 000102030405060708090a0b0c0d0e0f 8a635a2a"},
 }
 
-// ulpduOf takes the ULPDU out of a vector the slow way.
+// ulpduOf extracts the ULPDU of a vector the slow way.
 func ulpduOf(wire []byte, pos uint32, marked bool) []byte {
 	plain := wire
 	if marked {
@@ -144,8 +144,8 @@ func TestMPA_4_4(t *testing.T) {
 	})
 }
 
-// slowEncode inserts markers by looking at every byte position, from the rules
-// of section 4.3 read literally.
+// slowEncode inserts markers by checking every byte position, literally by the rules of section
+// 4.3.
 func slowEncode(ulpdus [][]byte, start uint32, crc bool) []byte {
 	var out []byte
 	for _, u := range ulpdus {
@@ -180,11 +180,10 @@ func slowEncode(ulpdus [][]byte, start uint32, crc bool) []byte {
 	return out
 }
 
-// TestMPA_4_3 compares Encoder and Decoder with the literal rules, for streams
-// of random ULPDUs that begin anywhere on the grid, also close to the wrap of
-// the position [MPA-4.3-4], cut for the Decoder at any place [MPA-4.3-12]
-// [MPA-5.1-5] [MPA-A.4-1]. What is between is exact and not looked at.
-// [MPA-4.3-2] [MPA-4.3-3] [MPA-4.3-10] [MPA-4.3-11] [MPA-8-3] [MPA-5.2-2] [I-24]
+// TestMPA_4_3 compares Encoder and Decoder with the literal rules, for streams of random ULPDUs
+// that begin anywhere on the grid, also close to the wrap of the position [MPA-4.3-4], cut for the
+// Decoder at any place [MPA-4.3-12] [MPA-5.1-5] [MPA-A.4-1]. Bytes between markers are exact and
+// not interpreted. [MPA-4.3-2] [MPA-4.3-3] [MPA-4.3-10] [MPA-4.3-11] [MPA-8-3] [MPA-5.2-2] [I-24]
 func TestMPA_4_3(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		crc := rapid.Bool().Draw(t, "crc")
@@ -266,7 +265,7 @@ func TestMPA_4_2(t *testing.T) {
 			t.Errorf("%d, %v", n, err)
 		}
 	})
-	t.Run("MPA-4.2-5", func(t *testing.T) { // ours are clean [MPA-4.2-1] [MPA-4.2-2]
+	t.Run("MPA-4.2-5", func(t *testing.T) { // our markers have these bits clear [MPA-4.2-1] [MPA-4.2-2]
 		b := build()
 		for i := 0; i < len(b); i += 512 {
 			if b[i] != 0 || b[i+1] != 0 || b[i+3]&3 != 0 {

@@ -39,7 +39,7 @@ var (
 	ErrPrivate  = errors.New("mpa: bad private data length")
 )
 
-// A Kind tells the two start-up frames apart.
+// A Kind distinguishes the two start-up frames.
 type Kind uint8
 
 // The kinds of frame.
@@ -76,7 +76,7 @@ func (k Kind) String() string {
 type Frame struct {
 	Kind     Kind
 	Markers  bool // M: the sender needs markers in what it receives
-	CRC      bool // C: the sender wants CRCs, which then go both ways
+	CRC      bool // C: the sender requests CRCs, which then apply to both directions
 	Reject   bool // R: in a Reply, the ULP of the Responder refuses
 	Enhanced bool // S: Conn is present; only with Rev 2 [MPA2-6-5]
 	Rev      uint8
@@ -104,7 +104,7 @@ func (f Frame) Append(b []byte) []byte {
 	} else {
 		b = append(b, requestKey...)
 	}
-	var flags byte // what is reserved stays 0 [MPA-7.1.1-13] [MPA2-6-2]
+	var flags byte // reserved bits stay 0 [MPA-7.1.1-13] [MPA2-6-2]
 	if f.Markers {
 		flags |= flagM
 	}
@@ -131,17 +131,15 @@ func (f Frame) Append(b []byte) []byte {
 	return append(b, f.Private...)
 }
 
-// ParseFrame decodes the frame at the front of b and reports its length.
-// Private aliases b.
+// ParseFrame decodes the frame at the front of b and reports its length. Private aliases b.
 //
-// The error is io.ErrUnexpectedEOF if b is the beginning of a frame, and wraps
-// ErrKey, ErrRevision or ErrPrivate as soon as b can't become one: the key is
-// judged by as many bytes as are there, the length before any private data has
-// come. With ErrRevision and ErrPrivate the fixed fields of the
-// frame are filled in for the log.
+// The error is io.ErrUnexpectedEOF if b is the beginning of a frame, and wraps ErrKey, ErrRevision
+// or ErrPrivate as soon as b cannot become a valid frame: even a part of the key is checked, and
+// the length is checked before any private data arrives. With ErrRevision and ErrPrivate the fixed
+// fields of f are set for the log.
 //
-// Reserved bits are not looked at; in revision 1 the S bit is one of them. R of
-// a Request is reported and means nothing.
+// Reserved bits are ignored; in revision 1 the S bit is one of them. R of a Request is returned but
+// has no meaning.
 func ParseFrame(b []byte) (f Frame, n int, err error) {
 	key := string(b[:min(len(b), keyLen)]) // [MPA-7.1.1-20]
 	switch {
@@ -165,7 +163,7 @@ func ParseFrame(b []byte) (f Frame, n int, err error) {
 	if f.Rev < 1 || f.Rev > 2 { // [MPA-7.1.1-16] [I-03] [MPA-C-2]
 		return f, 0, fmt.Errorf("%w %d", ErrRevision, f.Rev)
 	}
-	f.Enhanced = flags&flagS != 0 && f.Rev >= 2 // else it is as in RFC 5044 [MPA2-6-4] [I-03]
+	f.Enhanced = flags&flagS != 0 && f.Rev >= 2 // otherwise as in RFC 5044 [MPA2-6-4] [I-03]
 	pd := int(binary.BigEndian.Uint16(b[18:]))
 	if pd > MaxPrivate && !fault.On("mpa-private-unchecked") { // [MPA-7.1.1-22] [MPA-7.1.2-22]
 		return f, 0, fmt.Errorf("%w: %d, at most %d", ErrPrivate, pd, MaxPrivate)

@@ -17,8 +17,8 @@ const (
 	repKeyHex = "4d504120494420526570204672616d65"
 )
 
-// frameVectors are frames seen on the wire between Linux hosts, and some by
-// hand for the bits Linux does not use.
+// frameVectors are frames seen on the wire between Linux hosts, and some written by hand for the
+// bits that Linux does not use.
 var frameVectors = []struct {
 	name  string
 	frame Frame
@@ -109,7 +109,7 @@ func TestMPA_7_1_1(t *testing.T) {
 			}
 		}
 	})
-	t.Run("MPA-7.1.1-20", func(t *testing.T) { // refused before any of the data came
+	t.Run("MPA-7.1.1-20", func(t *testing.T) { // refused before any of the data arrives
 		for _, pd := range []int{513, 65535} {
 			b := alter(18, byte(pd>>8))
 			b[19] = byte(pd)

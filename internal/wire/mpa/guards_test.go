@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// Foresee believes a length as far as Next would. [I-25]
+// Foresee accepts the same lengths as Next. [I-25]
 func TestForesee(t *testing.T) {
 	for _, tc := range []struct{ max, field, want int }{{0, 1, 1}, {0, 65535, 65535}, {9, 9, 9}, {9, 10, 0}, {9, 0, 0}, {1, 2, 0}} {
 		d := Decoder{Max: tc.max}
@@ -23,7 +23,7 @@ func TestForesee(t *testing.T) {
 	}
 }
 
-// An FPDU taken piece by piece is judged as one taken whole. [MPA-4.4-14] [MPA-4.4-15]
+// Verify judges an FPDU received in pieces as Next judges a whole one. [MPA-4.4-14] [MPA-4.4-15]
 func TestVerify(t *testing.T) {
 	e := Encoder{CRC: true}
 	b := e.Append(nil, []byte("seven b"))
@@ -110,8 +110,8 @@ func TestMPA2_12_Depths(t *testing.T) {
 	}
 }
 
-// A Request where a Reply is expected is seen before it is complete, and closes
-// the stream; nothing of it counts as used. [I-11] [MPA-7.1.2-20] [MPA-7.1.1-20]
+// A Request instead of a Reply is detected before it is complete, and closes the stream; none of
+// its bytes count as used. [I-11] [MPA-7.1.2-20] [MPA-7.1.1-20]
 func TestInitiatorRefusal(t *testing.T) {
 	request := Frame{Kind: Request, Rev: 2, Enhanced: true}.Append(nil)
 	for _, tc := range []struct {
@@ -140,8 +140,8 @@ func TestInitiatorRefusal(t *testing.T) {
 	}
 }
 
-// Only a peer that closed without a word is tried again in revision 1.
-// [MPA2-10-8] [I-02]
+// A retry in revision 1 is allowed only if the peer closed without sending a byte. [MPA2-10-8]
+// [I-02]
 func TestRetryPlain(t *testing.T) {
 	reply := Frame{Kind: Reply, Rev: 2, Enhanced: true}.Append(nil)
 	for _, tc := range []struct {
@@ -179,8 +179,8 @@ func TestRejectOfNewerRevision(t *testing.T) {
 	}
 }
 
-// The depth that says "the ULP negotiates" changes nothing of ours, on either
-// side of the stream. [MPA2-9.1-16] [MPA2-9.1-17] [MPA2-9.1-18]
+// DepthULP from the peer does not change our depths, on either side of the stream. [MPA2-9.1-16]
+// [MPA2-9.1-17] [MPA2-9.1-18]
 func TestDepthULP(t *testing.T) {
 	for _, tc := range []struct {
 		name             string
@@ -209,8 +209,8 @@ func TestDepthULP(t *testing.T) {
 	}
 }
 
-// What is not one Request alone closes the stream, and nothing of it counts as
-// used. [MPA-7.1.2-3] [MPA-7.1.2-24] [MPA-7.1.1-20] [MPA-7.1.1-2] [MPA2-10-7]
+// Anything but exactly one Request closes the stream, and none of its bytes count as used.
+// [MPA-7.1.2-3] [MPA-7.1.2-24] [MPA-7.1.1-20] [MPA-7.1.1-2] [MPA2-10-7]
 func TestResponderRefusal(t *testing.T) {
 	request := Frame{Kind: Request, Rev: 2, Enhanced: true}.Append(nil)
 	for _, tc := range []struct {
@@ -243,8 +243,7 @@ func TestResponderRefusal(t *testing.T) {
 	}
 }
 
-// The private data of a Request is kept though the bytes it came in are used
-// again. [MPA-7.1.2-23]
+// The private data of a Request is copied, because its input buffer is reused. [MPA-7.1.2-23]
 func TestPrivateIsKept(t *testing.T) {
 	b := Frame{Kind: Request, Rev: 1, Private: []byte("hello")}.Append(nil)
 	r := newResponder(t, ResponderConfig{})
@@ -290,16 +289,15 @@ func TestReadAsRTR(t *testing.T) {
 	if !r.FirstFPDU(RTRWrite) {
 		t.Error("the agreed RTR is not known")
 	}
-	r = ask(ResponderConfig{}, Enhanced{RTR: RTRWrite}) // client-server model: the bits mean nothing
+	r = ask(ResponderConfig{}, Enhanced{RTR: RTRWrite}) // client-server model: the bits have no meaning
 	r.Accept(Decision{})
 	if r.Params().RTR != 0 || r.FirstFPDU(RTRWrite) {
 		t.Error("an RTR without the peer-to-peer model")
 	}
 }
 
-// A peer that serves fewer reads than needed is rejected, in revision 2 and if it
-// names a number at all. The error says why and is the machine's, which ends.
-// [I-17] [MPA-7.1.2-7]
+// A peer that serves fewer reads than needed is rejected, but only in revision 2 and if it gives a
+// number. The machine ends with an error that has the reason. [I-17] [MPA-7.1.2-7]
 func TestMinORD(t *testing.T) {
 	for _, tc := range []struct {
 		name   string

@@ -7,8 +7,8 @@ import (
 	"io"
 )
 
-// An InitiatorConfig says what the Request of an [Initiator] holds. The zero
-// value asks for revision 2, no CRC, the client-server model and no reads.
+// An InitiatorConfig determines the Request of an [Initiator]. The zero value requests revision 2,
+// no CRC, the client-server model and no reads.
 type InitiatorConfig struct {
 	Plain      bool // revision 1: no depths, no peer-to-peer model [MPA2-6-6] [MPA2-10-3]
 	Markers    bool // ask for markers in what we receive [I-09]
@@ -19,7 +19,7 @@ type InitiatorConfig struct {
 	IRD      uint16 // reads we can serve, 0..MaxDepth
 	ORD      uint16 // reads we want outstanding, 0..MaxDepth
 	MaxIRD   uint16 // how far IRD may be raised for the peer; 0 means IRD
-	ULPDepth bool   // say that the ULP settles both depths by its own means
+	ULPDepth bool   // announce that the ULP negotiates both depths by other means
 
 	Private    []byte // private data of the ULP; copied
 	MaxPrivate int    // greatest PD_Length to send; 0 means DefaultMaxPrivate
@@ -35,7 +35,7 @@ type Initiator struct {
 	state  State
 	params Params
 	err    error
-	heard  bool // at least one byte came
+	heard  bool // at least one byte was received
 }
 
 // NewInitiator checks cfg and returns an Initiator in state Idle.
@@ -75,8 +75,8 @@ func NewInitiator(cfg InitiatorConfig) (*Initiator, error) {
 // State returns the state of the machine.
 func (in *Initiator) State() State { return in.state }
 
-// Params returns what was agreed on. Valid in state Full, and after Leave for
-// the fields of the peer's frame.
+// Params returns the agreed parameters. It is valid in state Full; after Leave, only the fields of
+// the peer's frame are.
 func (in *Initiator) Params() Params { return in.params }
 
 // Err returns why the machine ended, nil in the other states.
@@ -95,9 +95,9 @@ func (in *Initiator) Start() []byte {
 	return in.req.Append(nil) // [MPA-7.1.2-1] [MPA-7.1.2-2]
 }
 
-// Receive takes the bytes that came since the Request was sent, all of them at
-// each call, and returns how many belong to the Reply and what to do. Bytes
-// behind an accepting Reply are FPDUs; behind a rejection they are the ULP's.
+// Receive takes all bytes received since the Request was sent, the earlier ones at each call again.
+// It returns how many belong to the Reply, and the next action. Bytes after an accepting Reply are
+// FPDUs; after a rejection they belong to the ULP.
 func (in *Initiator) Receive(b []byte) (n int, act Action) {
 	if in.state != AwaitReply {
 		return 0, in.again()
@@ -136,7 +136,7 @@ func (in *Initiator) isRequest(b []byte) bool {
 	return len(b) > common && b[common] == requestKey[common]
 }
 
-// peer notes the fields of the peer's frame for the ULP.
+// peer records the fields of the peer's frame for the ULP.
 func (in *Initiator) peer(f Frame) {
 	p := &in.params
 	p.Rev, p.Enhanced = f.Rev, f.Enhanced
@@ -144,7 +144,7 @@ func (in *Initiator) peer(f Frame) {
 	p.Private = bytes.Clone(f.Private)            // [MPA-7.1.1-21] [MPA-7.1.2-23]
 }
 
-// agree works out the parameters from both frames.
+// agree derives the parameters from both frames.
 func (in *Initiator) agree(f Frame) Action {
 	p, q := &in.params, &in.req
 	p.SendMarkers = f.Markers // [MPA-7.1.1-5] [MPA-7.1.1-6]
@@ -165,15 +165,15 @@ func (in *Initiator) agree(f Frame) Action {
 		}
 		p.IRD = f.Conn.ORD // [MPA2-9.1-10]
 	}
-	if !q.Conn.PeerToPeer { // bits A to D of the Reply mean nothing then [MPA2-9.2-16]
+	if !q.Conn.PeerToPeer { // bits A to D of the Reply have no meaning then [MPA2-9.2-16]
 		return Operate
 	}
 	p.PeerToPeer = true
 	if f.Conn.PeerToPeer {
 		p.RTR = f.Conn.RTR
 	}
-	// Ours is the choice among what is common. Write uses up neither MSN nor
-	// depth, hence it goes first. [MPA2-1.1-1] [MPA2-9.2-10] [I-06]
+	// The Initiator chooses among the common kinds. It prefers Write, which consumes neither an MSN
+	// nor a Read. [MPA2-1.1-1] [MPA2-9.2-10] [I-06]
 	both := p.RTR & q.Conn.RTR // kinds beyond the offer do no harm [MPA2-9.2-8]
 	switch {
 	case both&RTRWrite != 0:
@@ -189,7 +189,7 @@ func (in *Initiator) agree(f Frame) Action {
 	return Operate
 }
 
-// Timeout says that the complete Reply did not come in time. [MPA-7.1.2-25]
+// Timeout reports that the complete Reply did not arrive in time. [MPA-7.1.2-25]
 func (in *Initiator) Timeout() Action {
 	if in.state != AwaitReply {
 		return in.again()
@@ -197,7 +197,7 @@ func (in *Initiator) Timeout() Action {
 	return in.end(Close, ErrTimeout)
 }
 
-// Lost says that the stream ended or failed before the Reply was complete.
+// Lost reports that the stream ended or failed before the Reply was complete.
 func (in *Initiator) Lost(cause error) Action {
 	if in.state != AwaitReply {
 		return in.again()
@@ -205,9 +205,8 @@ func (in *Initiator) Lost(cause error) Action {
 	return in.end(Close, &Error{Code: CodeClosed, Err: cause})
 }
 
-// Fail says that something local went wrong after the Reply was accepted and
-// before the first FPDU: the connection ends with Terminate 2/0/05.
-// [MPA2-9.3-2]
+// Fail reports a local error after the Reply was accepted and before the first FPDU: the connection
+// ends with Terminate 2/0/05. [MPA2-9.3-2]
 func (in *Initiator) Fail(cause error) Action {
 	if in.state != Full {
 		return in.again()
@@ -215,9 +214,8 @@ func (in *Initiator) Fail(cause error) Action {
 	return in.end(Terminate, &Error{Code: CodeCatastrophic, Err: cause})
 }
 
-// MayRetryPlain reports whether a second attempt in revision 1 on a new
-// connection makes sense: the peer closed without saying a word, as a Responder
-// that does not know revision 2 has to. [MPA2-10-8] [I-02]
+// MayRetryPlain reports whether a second attempt in revision 1 on a new connection makes sense: the
+// peer closed without sending a byte, as a Responder without revision 2 must. [MPA2-10-8] [I-02]
 func (in *Initiator) MayRetryPlain() bool {
 	e, ok := errors.AsType[*Error](in.err)
 	return ok && e.Code == CodeClosed && !in.heard && !in.cfg.Plain
@@ -228,7 +226,7 @@ func (in *Initiator) end(act Action, err error) Action {
 	return act
 }
 
-// again answers an event in a state in which it means nothing.
+// again returns the action for an event that has no meaning in the current state.
 func (in *Initiator) again() Action {
 	if in.state == Full {
 		return Operate

@@ -7,26 +7,25 @@ import (
 	"io"
 )
 
-// A ResponderConfig says how a [Responder] answers.
+// A ResponderConfig determines the Reply of a [Responder].
 type ResponderConfig struct {
-	PlainOnly bool // know revision 1 only [MPA2-10-7]
+	PlainOnly bool // support revision 1 only [MPA2-10-7]
 	Markers   bool // ask for markers in what we receive [I-09]
 	CRC       bool // ask for CRCs
-	RTR       RTR  // the kinds we understand; 0 means all [MPA2-9.2-3]
+	RTR       RTR  // the kinds we can receive; 0 means all [MPA2-9.2-3]
 	ForceRTR  RTR  // answer every offer with exactly these kinds [I-07]
 
-	IRD    uint16 // reads we serve when the peer's wish is unknown, 0..MaxDepth
+	IRD    uint16 // reads we serve if the peer's ORD is unknown, 0..MaxDepth
 	ORD    uint16 // reads we want outstanding, 0..MaxDepth
-	MaxIRD uint16 // the most reads we serve; 0 means DefaultMaxDepth
-	// NoReads says that none are served, but for a Read used as RTR.
+	MaxIRD uint16 // largest number of reads we serve; 0 means DefaultMaxDepth
+	// NoReads means that no Read is served except one used as RTR.
 	NoReads bool
 	MinORD  uint16 // reject a peer that serves fewer reads than this [MPA2-9.1-8]
 
 	MaxPrivate int // greatest PD_Length to send; 0 means DefaultMaxPrivate
 
-	// SendEarly lifts the rule that a Responder waits for an FPDU before it
-	// sends one. It is for layers above whose own agreement says that the
-	// Initiator is ready. [MPA 7.1.2 deviates] [I-77]
+	// SendEarly lifts the rule that a Responder waits for an FPDU before it sends one. It is for
+	// ULPs that negotiate by themselves when the Initiator is ready. [MPA 7.1.2 deviates] [I-77]
 	SendEarly bool
 }
 
@@ -61,8 +60,7 @@ func NewResponder(cfg ResponderConfig) (*Responder, error) {
 // State returns the state of the machine.
 func (r *Responder) State() State { return r.state }
 
-// Params returns the fields of the Request after Ask, and what was agreed on
-// after Accept.
+// Params returns the fields of the Request after Ask, and the agreed parameters after Accept.
 func (r *Responder) Params() Params { return r.params }
 
 // Err returns why the machine ended, nil in the other states.
@@ -71,9 +69,9 @@ func (r *Responder) Err() error { return r.err }
 // Frame returns the Request after Ask.
 func (r *Responder) Frame() Frame { return r.req }
 
-// Receive takes the bytes that came, all of them at each call, and returns how
-// many belong to the Request and what to do. Nothing is sent before a valid
-// Request is complete. Bytes behind it make it malformed.
+// Receive takes all received bytes, the earlier ones at each call again. It returns how many belong
+// to the Request, and the next action. Nothing is sent before a valid Request is complete. Bytes
+// after the Request make it malformed.
 func (r *Responder) Receive(b []byte) (n int, act Action) {
 	if r.state != AwaitRequest {
 		return 0, r.again()
@@ -92,7 +90,7 @@ func (r *Responder) Receive(b []byte) (n int, act Action) {
 		return 0, r.end(Close, badFrame(ErrTrailing))
 	}
 	f.Private = bytes.Clone(f.Private) // [MPA-7.1.2-23]
-	r.req = f                          // its R bit means nothing [MPA-7.1.1-11]
+	r.req = f                          // its R bit has no meaning [MPA-7.1.1-11]
 	p := &r.params
 	p.Rev, p.Enhanced = f.Rev, f.Enhanced         // [MPA2-6-7] [MPA2-10-4] [MPA-7.1.1-18]
 	p.PeerIRD, p.PeerORD = f.Conn.IRD, f.Conn.ORD // [MPA2-9.1-4]
@@ -106,8 +104,8 @@ func (r *Responder) Receive(b []byte) (n int, act Action) {
 	return n, Ask
 }
 
-// depths works out IRD and ORD; no value of the peer's goes beyond what the
-// configuration allows. [MPA2-12-1] [I-18]
+// depths derives IRD and ORD; values of the peer are limited by the configuration. [MPA2-12-1]
+// [I-18]
 func (r *Responder) depths() {
 	p, c := &r.params, r.req.Conn
 	p.IRD, p.ORD = r.cfg.IRD, r.cfg.ORD
@@ -123,12 +121,12 @@ func (r *Responder) depths() {
 	}
 }
 
-// model works out the RTR kinds: those offered that we understand; if there is
-// none, the offer does not matter and we name what we do understand.
-// [MPA2-9.2-4] [MPA2-9.2-5] [MPA2-9.2-6] [MPA2-9.2-7] [MPA2-9.2-9] [I-07]
+// model derives the RTR kinds: the offered kinds that we can receive. If there are none, it ignores
+// the offer and names the kinds that we can receive. [MPA2-9.2-4] [MPA2-9.2-5] [MPA2-9.2-6]
+// [MPA2-9.2-7] [MPA2-9.2-9] [I-07]
 func (r *Responder) model() {
 	p, c := &r.params, r.req.Conn
-	if !r.req.Enhanced || !c.PeerToPeer { // B, C, D are not looked at [MPA2-9.2-14] [MPA2-9.2-16]
+	if !r.req.Enhanced || !c.PeerToPeer { // B, C, D are ignored [MPA2-9.2-14] [MPA2-9.2-16]
 		return
 	}
 	p.PeerToPeer = true
@@ -150,23 +148,21 @@ func (r *Responder) model() {
 	}
 }
 
-// A Decision is the answer of the ULP to a Request. The zero value takes the
-// depths that the configuration gives and sends no private data.
+// A Decision is the answer of the ULP to a Request. The zero value uses the depths of the
+// configuration and sends no private data.
 type Decision struct {
 	Private []byte // private data of the Reply
 	// LowerIRD and LowerORD, if positive, bound the depths further.
 	LowerIRD, LowerORD uint16
 }
 
-// Accept returns the bytes of the accepting Reply, to be sent in one write, and
-// moves to AwaitFPDU: from now on all that comes is FPDUs, and nothing may be
-// sent before one of them was found valid.
+// Accept returns the bytes of the accepting Reply, to be sent in one write, and moves to AwaitFPDU:
+// from now on all received bytes are FPDUs, and nothing may be sent before a valid one was
+// received.
 //
-// If the peer serves fewer reads than MinORD the frame is a rejection that says
-// so, without a Terminate, and the error is an *Error of
-// CodeInsufficientIRD. If the private data
-// does not fit, the error wraps ErrPrivateTooLong, there is no frame and the
-// decision is still open.
+// If the peer serves fewer reads than MinORD, the frame is a rejection with that reason, without a
+// Terminate, and the error is an *Error of CodeInsufficientIRD. If the private data does not fit,
+// the error wraps ErrPrivateTooLong, there is no frame, and Accept or Reject can be called again.
 func (r *Responder) Accept(d Decision) ([]byte, error) {
 	r.mustAwaitULP("Accept")
 	if err := checkPrivate(len(d.Private), r.req.Enhanced, r.cfg.MaxPrivate); err != nil {
@@ -196,16 +192,15 @@ func (r *Responder) Accept(d Decision) ([]byte, error) {
 	return r.reply(false, p.ORD, d.Private).Append(nil), nil // [MPA-7.1.2-8] [MPA-7.1.2-9]
 }
 
-// Reject returns the bytes of the rejecting Reply with the ULP's private data
-// and ends the machine. MPA is over then; the TCP connection stays open and is
-// the ULP's to use or close.
+// Reject returns the bytes of the rejecting Reply with the ULP's private data and ends the machine.
+// MPA has ended then; the TCP connection stays open, and the ULP may use or close it.
 func (r *Responder) Reject(private []byte) ([]byte, error) {
 	r.mustAwaitULP("Reject")
 	if err := checkPrivate(len(private), r.req.Enhanced, r.cfg.MaxPrivate); err != nil {
 		return nil, err
 	}
-	// The depths are what we would need [I-16]; the private data is the ULP's.
-	// [MPA-7.1.2-5] [MPA-7.1.2-18] [MPA-7.1.2-6]
+	// The depths are those that we need [I-16]; the private data is the ULP's. [MPA-7.1.2-5]
+	// [MPA-7.1.2-18] [MPA-7.1.2-6]
 	f := r.reply(true, max(r.params.ORD, r.cfg.MinORD), private)
 	r.state = Ended // [MPA-7.1.2-7]
 	return f.Append(nil), nil
@@ -219,7 +214,7 @@ func (r *Responder) reply(reject bool, ord uint16, private []byte) Frame {
 	f := Frame{
 		Kind:     Reply,
 		Markers:  r.cfg.Markers,
-		CRC:      p.CRC, // what is in force: some Initiators that demand CRCs reject a 0 [I-05]
+		CRC:      p.CRC, // the value in force, because some Initiators that demand CRCs reject a 0 [I-05]
 		Reject:   reject,
 		Rev:      r.req.Rev,
 		Enhanced: r.req.Enhanced,
@@ -237,9 +232,9 @@ func (r *Responder) reply(reject bool, ord uint16, private []byte) Frame {
 	return f
 }
 
-// FirstFPDU says that the first valid FPDU came; is is the kind of RTR it could
-// be, 0 if it is none. It reports whether the FPDU is the agreed RTR, which the
-// ULP must not see. Any valid FPDU opens the way for ours.
+// FirstFPDU reports that the first valid FPDU was received. is is the kind of RTR that its form
+// matches, or 0. The result is true if the FPDU is the agreed RTR, which the ULP must not see.
+// After any valid FPDU we may send.
 func (r *Responder) FirstFPDU(is RTR) (rtr bool) {
 	if r.state != AwaitFPDU && r.state != Full {
 		panic("mpa: first FPDU in state " + r.state.String())
@@ -249,8 +244,8 @@ func (r *Responder) FirstFPDU(is RTR) (rtr bool) {
 	return r.params.PeerToPeer && is&r.params.RTR != 0
 }
 
-// Timeout says that the complete Request, or in the peer-to-peer model the
-// first FPDU, did not come in time. [MPA-7.1.2-21] [MPA-7.1.2-25] [I-14]
+// Timeout reports that the complete Request, or in the peer-to-peer model the first FPDU, did not
+// arrive in time. [MPA-7.1.2-21] [MPA-7.1.2-25] [I-14]
 func (r *Responder) Timeout() Action {
 	switch r.state {
 	case AwaitRequest, AwaitFPDU:
@@ -259,7 +254,7 @@ func (r *Responder) Timeout() Action {
 	return r.again()
 }
 
-// Lost says that the stream ended or failed during start-up.
+// Lost reports that the stream ended or failed during start-up.
 func (r *Responder) Lost(cause error) Action {
 	switch r.state {
 	case AwaitRequest, AwaitULP, AwaitFPDU:
@@ -279,7 +274,7 @@ func (r *Responder) end(act Action, err error) Action {
 	return act
 }
 
-// again answers an event in a state in which it means nothing.
+// again returns the action for an event that has no meaning in the current state.
 func (r *Responder) again() Action {
 	switch r.state {
 	case Full:

@@ -2,8 +2,8 @@ package mpa
 
 import "testing"
 
-// TestMPA_4_5 checks the formulas against the table that was worked out by
-// hand, and the bounds. [MPA-4.5-1] [MPA-4.5-2] [MPA-4.5-5] [MPA-5.1-1]
+// TestMPA_4_5 checks the formulas against a table that was computed by hand, and the bounds.
+// [MPA-4.5-1] [MPA-4.5-2] [MPA-4.5-5] [MPA-5.1-1]
 func TestMPA_4_5(t *testing.T) {
 	for _, c := range []struct{ emss, plain, marked int }{
 		{536, 530, 522}, {1220, 1214, 1202}, {1428, 1422, 1410}, {1448, 1442, 1430},

@@ -7,20 +7,19 @@ import (
 
 // Numbers of our choice for start-up.
 const (
-	// DefaultDepth is how many RDMA Reads we serve and want to have outstanding
-	// unless told otherwise. [I-18]
+	// DefaultDepth is the number of RDMA Reads that we serve and request by default. [I-18]
 	DefaultDepth = 16
-	// DefaultMaxDepth is how far either number may be raised. [I-18]
+	// DefaultMaxDepth is the limit up to which either number may be raised. [I-18]
 	DefaultMaxDepth = 128
-	// PlainORD is the ORD of revision 1, which can't negotiate one: what the
-	// poorest peer takes. [I-19]
+	// PlainORD is the ORD of revision 1, which cannot negotiate one: the least that any peer
+	// serves. [I-19]
 	PlainORD = 1
-	// DefaultMaxPrivate is the greatest PD_Length we send. More is legal but
-	// some peers close, or worse, above it. [I-12]
+	// DefaultMaxPrivate is the greatest PD_Length we send. More is legal, but some peers close or
+	// fail above it. [I-12]
 	DefaultMaxPrivate = 256
 )
 
-// An Action is what the driver of a start-up machine has to do next.
+// An Action is the next step of the driver of a start-up machine.
 type Action uint8
 
 // The actions.
@@ -34,7 +33,7 @@ const (
 	Operate
 	// Terminate: the first FPDU is a Terminate with Err's code, then close.
 	Terminate
-	// Leave: the peer's ULP rejected; MPA is over and TCP belongs to our ULP.
+	// Leave: the peer's ULP rejected; MPA has ended and TCP belongs to our ULP.
 	Leave
 	// Close: close TCP at once, send nothing. [MPA-8-6]
 	Close
@@ -50,22 +49,21 @@ func (a Action) String() string {
 	return fmt.Sprintf("action 0x%02x", uint8(a))
 }
 
-// A State is where the start-up of one side is.
+// A State is the state of one side's start-up.
 type State uint8
 
-// The states. The names and arrows are those of the table in RFC 5044 7.1.2,
-// told as a machine:
+// The states. The names and arrows are those of the table in RFC 5044 7.1.2, as a state machine:
 //
 //	Initiator: Idle -> AwaitReply -> Full | Ended
 //	Responder: AwaitRequest -> AwaitULP -> AwaitFPDU -> Full | Ended
 const (
 	Idle         State = iota // Initiator: nothing was sent
-	AwaitReply                // Initiator: the Request is out, no valid Reply has come
-	AwaitRequest              // Responder: no valid Request has come
-	AwaitULP                  // Responder: the ULP has to accept or reject
-	AwaitFPDU                 // Responder: the Reply is out; may receive, must not send
+	AwaitReply                // Initiator: the Request was sent, no valid Reply has arrived
+	AwaitRequest              // Responder: no valid Request has arrived
+	AwaitULP                  // Responder: the ULP must accept or reject
+	AwaitFPDU                 // Responder: the Reply was sent; may receive, must not send
 	Full                      // full operation in both directions
-	Ended                     // MPA is over on this connection
+	Ended                     // MPA has ended on this connection
 )
 
 var stateNames = [...]string{"idle", "await reply", "await request", "await ULP", "await FPDU", "full", "ended"}
@@ -78,16 +76,16 @@ func (s State) String() string {
 	return fmt.Sprintf("state 0x%02x", uint8(s))
 }
 
-// Params are what start-up agreed on, seen from one side.
+// Params are the agreed parameters, from the view of one side.
 type Params struct {
 	Rev         uint8 // revision of both frames [MPA-7.1.1-18] [MPA-3-13]
-	SendMarkers bool  // the peer asked for markers [MPA-7.1.1-6] [MPA-7.1.1-7]
-	RecvMarkers bool  // we asked for markers
-	CRC         bool  // CRCs are made and checked in both directions [MPA-7.1.1-9]
+	SendMarkers bool  // the peer requested markers [MPA-7.1.1-6] [MPA-7.1.1-7]
+	RecvMarkers bool  // we requested markers
+	CRC         bool  // CRCs are computed and checked in both directions [MPA-7.1.1-9]
 	Enhanced    bool  // depths and model were negotiated
 	PeerToPeer  bool  // an RTR opens the Initiator's direction
-	RTR         RTR   // the kinds agreed on
-	Ready       RTR   // Initiator: the kind it has to send first
+	RTR         RTR   // the agreed kinds
+	Ready       RTR   // Initiator: the kind that it must send first
 
 	IRD, ORD         uint16 // our own depths after the exchange
 	PeerIRD, PeerORD uint16 // the fields of the peer's frame; 0 in revision 1 [MPA2-9.1-4] [MPA2-9.1-14]
@@ -95,15 +93,13 @@ type Params struct {
 	Private []byte // private data of the peer's ULP [MPA-7.1.1-21]
 }
 
-// ErrTwoInitiators says that the answer to a Request was a Request.
-// [MPA-7.1.2-20]
+// ErrTwoInitiators means that the answer to a Request was a Request. [MPA-7.1.2-20]
 var ErrTwoInitiators = errors.New("mpa: both sides act as Initiator")
 
-// ErrTwoResponders says that a Reply came instead of a Request.
+// ErrTwoResponders means that a Reply arrived instead of a Request.
 var ErrTwoResponders = errors.New("mpa: received a Reply, expected a Request")
 
-// ErrTrailing says that bytes followed a Request before it was answered.
-// [MPA-7.1.2-24] [I-11]
+// ErrTrailing means that bytes followed a Request before it was answered. [MPA-7.1.2-24] [I-11]
 var ErrTrailing = errors.New("mpa: data behind the Request")
 
 // ErrRejected is the error of an Initiator whose peer's ULP rejected.
@@ -112,7 +108,7 @@ var ErrRejected = errors.New("mpa: connection rejected by the peer")
 // ErrTimeout is the error of a start-up that took too long. [MPA-7.1.2-21] [MPA-7.1.2-25]
 var ErrTimeout = errors.New("mpa: start-up timed out")
 
-// ErrPrivateTooLong says that the ULP's private data does not fit.
+// ErrPrivateTooLong means that the ULP's private data does not fit.
 var ErrPrivateTooLong = errors.New("mpa: private data too long")
 
 func badFrame(err error) error { return &Error{Code: CodeFrame, Err: err} }

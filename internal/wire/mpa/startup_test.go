@@ -102,8 +102,8 @@ func TestStartup(t *testing.T) {
 	}
 }
 
-// The matrices: every state by every event. Arrows that are not listed leave
-// the state and answer as the state demands. [MPA-7.1.2-25] [MPA2-9.3-2]
+// The matrices: every state by every event. An event without an arrow does not change the state;
+// the answer depends on the state alone. [MPA-7.1.2-25] [MPA2-9.3-2]
 func TestInitiatorMatrix(t *testing.T) {
 	reply := Frame{Kind: Reply, Rev: 2, Enhanced: true}
 	reject := reply
@@ -260,8 +260,8 @@ func TestMisuse(t *testing.T) {
 	}
 }
 
-// TestFlags: M speaks for one direction, C for both. [MPA-7.1.1-5]
-// [MPA-7.1.1-6] [MPA-7.1.1-7] [MPA-7.1.1-8] [MPA-7.1.1-9] [MPA-4.4-7]
+// TestFlags: M applies to one direction, C to both. [MPA-7.1.1-5] [MPA-7.1.1-6] [MPA-7.1.1-7]
+// [MPA-7.1.1-8] [MPA-7.1.1-9] [MPA-4.4-7]
 func TestFlags(t *testing.T) {
 	for i := range 16 {
 		bit := func(k int) bool { return i>>k&1 == 1 }
@@ -417,7 +417,7 @@ func TestMPA2_9_2(t *testing.T) {
 			t.Errorf("%+v", p)
 		}
 	})
-	t.Run("MPA2-9.2-14", func(t *testing.T) { // A=0: the other bits mean nothing [MPA2-9.2-15] [MPA2-9.2-16]
+	t.Run("MPA2-9.2-14", func(t *testing.T) { // A=0: the other bits have no meaning [MPA2-9.2-15] [MPA2-9.2-16]
 		r := newResponder(t, ResponderConfig{})
 		r.Receive(Frame{Kind: Request, Rev: 2, Enhanced: true, Conn: Enhanced{RTR: RTRWrite | RTRSend}}.Append(nil))
 		b, _ := r.Accept(Decision{})
@@ -454,10 +454,10 @@ func TestMPA2_9_2(t *testing.T) {
 			{wr, RTRRead, true, 1, RTRRead},
 			{wr, wr, true, 1, RTRWrite},
 			{wr, RTRRead | RTRSend, true, 1, RTRRead},
-			{wr, RTRRead, true, 0, 0}, // no depth for a read
+			{wr, RTRRead, true, 0, 0}, // no depth for a Read
 			{wr, RTRSend, true, 1, 0}, // not offered
 			{wr, 0, true, 1, 0},
-			{wr, RTRWrite, false, 1, 0}, // A=0 takes the others with it
+			{wr, RTRWrite, false, 1, 0}, // A=0 disables the others
 			{wr | RTRSend, RTRSend, true, 1, RTRSend},
 			{RTRRead, wr, true, 1, RTRRead},
 		} {
@@ -476,7 +476,7 @@ func TestMPA2_9_2(t *testing.T) {
 			}
 		}
 	})
-	t.Run("I-21", func(t *testing.T) { // any valid first FPDU opens the way, only the agreed kind is swallowed
+	t.Run("I-21", func(t *testing.T) { // any valid first FPDU allows sending, only the agreed kind is hidden from the ULP
 		for _, is := range all[:4] {
 			r := newResponder(t, ResponderConfig{})
 			r.Receive(Frame{Kind: Request, Rev: 2, Enhanced: true, Conn: Enhanced{PeerToPeer: true, RTR: RTRWrite}}.Append(nil))
@@ -503,7 +503,7 @@ func TestMPA2_10(t *testing.T) {
 			for _, reject := range []bool{false, true} { // [I-16]
 				r := newResponder(t, ResponderConfig{})
 				req := Frame{Kind: Request, Rev: c.rev, Enhanced: c.s, Reject: true}.Append(nil)
-				req[16] |= 0x0f // neither R nor reserved bits come back [MPA-7.1.1-11] [MPA-7.1.1-13]
+				req[16] |= 0x0f // the Reply repeats neither R nor reserved bits [MPA-7.1.1-11] [MPA-7.1.1-13]
 				if c.rev == 1 {
 					req[16] |= 0x10 // [I-03]
 				}
@@ -609,7 +609,7 @@ func TestMPA_7_1_2(t *testing.T) {
 	})
 	t.Run("MPA-7.1.2-20", func(t *testing.T) {
 		req := Frame{Kind: Request, Rev: 2, Enhanced: true}.Append(nil)
-		for i := 9; i <= len(req); i++ { // known from the ninth byte on
+		for i := 9; i <= len(req); i++ { // detected from the ninth byte on
 			in := newInitiator(t, InitiatorConfig{})
 			in.Start()
 			if _, act := in.Receive(req[:i]); act != Wait && !errors.Is(in.Err(), ErrTwoInitiators) || act == Wait && i > 10 {
@@ -628,14 +628,14 @@ func TestMPA_7_1_2(t *testing.T) {
 		if !errors.Is(r.Err(), ErrTrailing) {
 			t.Error(r.Err())
 		}
-		in := newInitiator(t, InitiatorConfig{}) // behind an accepting Reply they are FPDUs [I-11]
+		in := newInitiator(t, InitiatorConfig{}) // after an accepting Reply they are FPDUs [I-11]
 		in.Start()
 		if n, act := in.Receive(append(Frame{Kind: Reply, Rev: 2, Enhanced: true}.Append(nil), 1, 2, 3)); n != 24 || act != Operate {
 			t.Errorf("%d, %v", n, act)
 		}
 	})
 	t.Run("MPA-7.1.2-15", func(t *testing.T) {
-		r := newResponder(t, ResponderConfig{SendEarly: true}) // the exception that the layer above may ask for [I-77]
+		r := newResponder(t, ResponderConfig{SendEarly: true}) // the exception that the ULP may request [I-77]
 		r.Receive(Frame{Kind: Request, Rev: 1}.Append(nil))
 		_, _ = r.Accept(Decision{})
 		if r.State() != Full {
@@ -677,8 +677,8 @@ func TestMPA_7_1_2(t *testing.T) {
 	})
 }
 
-// FuzzStartup feeds arbitrary bytes to both machines: no panic, and every
-// frame that is accepted leads to bounded depths. [MPA2-12-1]
+// FuzzStartup feeds arbitrary bytes to both machines: no panic, and every accepted frame leads to
+// bounded depths. [MPA2-12-1]
 func FuzzStartup(f *testing.F) {
 	for _, v := range frameVectors {
 		f.Add(testkit.Hex(v.hex))
@@ -707,9 +707,9 @@ func FuzzStartup(f *testing.F) {
 	})
 }
 
-// TestReplyCRC: a Reply says that CRCs are used whenever they are, also if only the
-// Initiator asked for them: one that demands them takes a 0 for a refusal. Without a
-// wish on either side it says 0. [I-05] [MPA-7.1.1-9]
+// TestReplyCRC: C of a Reply is set whenever CRCs are in use, even if only the Initiator requested
+// them, because an Initiator that demands CRCs takes a 0 for a refusal. If neither side requests
+// them, C is 0. [I-05] [MPA-7.1.1-9]
 func TestReplyCRC(t *testing.T) {
 	for _, c := range []struct{ request, ours, want bool }{
 		{true, false, true}, {true, true, true}, {false, true, true}, {false, false, false},

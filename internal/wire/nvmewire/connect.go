@@ -2,7 +2,7 @@ package nvmewire
 
 import "bytes"
 
-// A Request is the private data with which a host asks for a queue.
+// A Request is the private data of a host's connection request for a queue.
 type Request struct { // [NVME-CM-1]
 	RecFmt  uint16
 	QID     uint16
@@ -47,7 +47,7 @@ const ( // [NVME-CM-2]
 	RejectFull    RejectReason = 6 // no resources
 )
 
-// AppendReply appends the private data of an acceptance: how many receives there are.
+// AppendReply appends the private data of an acceptance: the number of receives.
 func AppendReply(b []byte, crqsize uint16) []byte {
 	b = le.AppendUint16(append(b, 0, 0), crqsize)
 	return append(b, make([]byte, ReplyLen-4)...)
@@ -90,7 +90,7 @@ func (s *SQE) SetConnect(c *Connect) {
 	s.CDW = [6]uint32{uint32(c.RecFmt) | uint32(c.QID)<<16, uint32(c.SQSize), c.KATO}
 }
 
-// ParseData reads the data of Connect. A name without a NUL is none, and is returned as "".
+// ParseData reads the data of Connect. A name without a NUL is invalid, and returned as "".
 func (c *Connect) ParseData(b []byte) error {
 	if len(b) < ConnectLen {
 		return ErrShort
@@ -101,7 +101,7 @@ func (c *Connect) ParseData(b []byte) error {
 	return nil
 }
 
-// AppendData appends the 1,024 bytes of data. Names longer than 255 bytes are cut.
+// AppendData appends the 1,024 bytes of data. Names longer than 255 bytes are truncated.
 func (c *Connect) AppendData(b []byte) []byte {
 	n := len(b)
 	b = append(b, make([]byte, ConnectLen)...)
@@ -126,7 +126,7 @@ const ( // [NVME-PROP-1]
 	PropCSTS = 0x1c
 )
 
-// A Property is what Property Get and Set name.
+// A Property names a property for Property Get and Set, with its value.
 type Property struct {
 	Offset uint32
 	Wide   bool // 8 bytes

@@ -31,10 +31,10 @@ func (c *CQE) Append(b []byte) []byte {
 // bits 10:8, DNR in bit 14.
 type Status uint16
 
-// DNR says that the same command would fail again.
+// DNR means that a retry of the same command would fail.
 const DNR Status = 1 << 14
 
-// The statuses of this package's users.
+// The statuses that the users of this package need.
 const (
 	OK                  Status = 0
 	InvalidOpcode              = 0x001 | DNR

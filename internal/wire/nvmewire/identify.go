@@ -22,8 +22,8 @@ const (
 	ONCSWriteZeroes = 1 << 3
 )
 
-// An IdentifyController has what a host looks at. Whatever else the structure has is zero,
-// or the only value that this transport allows.
+// An IdentifyController has the fields that a host reads. All other fields of the structure are
+// zero, or have the only value that this transport allows.
 type IdentifyController struct { // [NVME-ID-1] [NVME-ID-2]
 	Serial, Model, Firmware string // 20, 40 and 8 bytes
 	MDTS                    uint8  // log2 of the pages of a transfer, 0 for no limit
@@ -92,7 +92,7 @@ func ParseIdentifyController(b []byte) (c IdentifyController, err error) {
 	}, nil
 }
 
-// An IdentifyNamespace has what a host looks at in a namespace.
+// An IdentifyNamespace has the fields of a namespace that a host reads.
 type IdentifyNamespace struct { // [NVME-ID-4]
 	Blocks     uint64
 	BlockShift uint8 // log2 of the bytes of a block

@@ -31,7 +31,7 @@ const ( // [NVME-AER-1]
 	NoticeDiscovery  = 0x02 | 0xf0<<8 | LogDiscovery<<16
 )
 
-// A LogRequest is what Get Log Page asks for.
+// A LogRequest has the fields of Get Log Page.
 type LogRequest struct { // [NVME-ADM-3]
 	Page   uint8
 	Retain bool   // keep the event of the page
@@ -74,7 +74,7 @@ func AppendEffects(b []byte, io []uint8) []byte {
 	return b
 }
 
-// AppendHealth appends the health log of a device that has nothing to say.
+// AppendHealth appends the health log of a device without problems.
 func AppendHealth(b []byte) []byte {
 	n := len(b)
 	b = append(b, make([]byte, 512)...)
@@ -92,7 +92,7 @@ func AppendFirmware(b []byte, revision string) []byte {
 	return b
 }
 
-// A DiscoveryEntry tells a host of a subsystem and where it listens.
+// A DiscoveryEntry names a subsystem and its address.
 type DiscoveryEntry struct { // [NVME-DISC-2]
 	IPv6    bool
 	PortID  uint16

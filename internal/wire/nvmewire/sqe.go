@@ -29,8 +29,7 @@ type SQE struct { // [NVME-SQE-1]
 	CDW    [6]uint32 // command dwords 10 to 15
 }
 
-// ParseSQE reads the entry at the beginning of a command capsule. What follows it is the
-// capsule's data.
+// ParseSQE reads the entry at the beginning of a command capsule. The capsule's data follow it.
 func ParseSQE(b []byte) (s SQE, err error) {
 	if len(b) < SQELen {
 		return s, ErrShort
@@ -42,7 +41,7 @@ func ParseSQE(b []byte) (s SQE, err error) {
 	return s, nil
 }
 
-// Append appends the 64 bytes of the entry. Of NSID and FCType, Opcode decides which is sent.
+// Append appends the 64 bytes of the entry. Opcode decides whether NSID or FCType is sent.
 func (s *SQE) Append(b []byte) []byte {
 	b = append(b, s.Opcode, s.Flags)
 	b = le.AppendUint16(b, s.CID)
@@ -109,11 +108,11 @@ func (g SGL) append(b []byte) []byte {
 
 func (g SGL) keyed() bool { return g.Type>>4 == SGLKeyed>>4 }
 
-// Valid reports whether the type is one that this transport has.
+// Valid reports whether this transport has the type.
 func (g SGL) Valid() bool {
 	return g.Type == SGLOffset || g.Type == SGLKeyed || g.Type == SGLKeyedInvalidate
 }
 
-// Invalidates reports whether the response has to invalidate the key. A descriptor without
-// length names no memory.
+// Invalidates reports whether the response must invalidate the key. A descriptor without length
+// names no memory.
 func (g SGL) Invalidates() bool { return g.Type == SGLKeyedInvalidate && g.Length > 0 } // [NVME-SGL-2]

@@ -17,7 +17,7 @@ func unhex(t *testing.T, s string) []byte {
 	return b
 }
 
-// sqes are entries as the kernel's host sends them, with addresses and keys changed.
+// sqes are entries that the kernel's host sent, with changed addresses and keys.
 var sqes = []struct {
 	name string
 	hex  string
@@ -35,7 +35,7 @@ var sqes = []struct {
 		SQE{Opcode: OpKeepAlive, Flags: 0x40, CID: 31, SGL: SGL{Type: SGLKeyed}}},
 }
 
-// TestSQE has the layout of the submission queue entry and of its SGL descriptor.
+// TestSQE checks the layout of the submission queue entry and of its SGL descriptor.
 func TestSQE(t *testing.T) { // [NVME-SQE-1] [NVME-SGL-1]
 	for _, c := range sqes {
 		b := unhex(t, c.hex)
@@ -204,7 +204,7 @@ func TestLogs(t *testing.T) { // [NVME-ADM-3] [NVME-DISC-1] [NVME-DISC-2]
 	}
 }
 
-// FuzzCapsule parses a command capsule, and whatever it may be the data of.
+// FuzzCapsule parses arbitrary bytes as a command capsule, and as the data of each command.
 func FuzzCapsule(f *testing.F) {
 	for _, c := range sqes {
 		b, _ := hex.DecodeString(strings.ReplaceAll(c.hex, " ", ""))

@@ -1,6 +1,6 @@
-// Package portmapwire is the codec of the SDP Port Mapper's messages, of chapter 7
-// of draft-pinkerton-iwarp-sdp-01. It does no input or output, and keeps no state;
-// what the messages mean to a client and to a server is in package portmap.
+// Package portmapwire is the codec of the SDP Port Mapper's messages, of chapter 7 of
+// draft-pinkerton-iwarp-sdp-01. It does no input or output, and keeps no state. Package portmap has
+// the client and the server.
 package portmapwire
 
 import (
@@ -21,7 +21,7 @@ const MessageLen = 48
 
 // [SDP-7.3.1.2-1]
 
-// A Type says which of the four messages this is.
+// A Type is one of the four message types.
 type Type uint8
 
 // The four message types.
@@ -69,24 +69,22 @@ var (
 //	|                      ApIPAddr, 128 bits                       |
 //	+---------------------------------------------------------------+
 //
-// Both addresses are of one family. The figure is read left to right, most
-// significant bit first, as decides for these messages.
+// Both addresses are of one family. In the figure the most significant bit is at the left.
 type Message struct { // [SDP 7.3] [D-01]
 	Type        Type
 	PmTime      uint8          // lifetime of an answer, in the form of portmap.PmTime; zero in everything but PMAccept
 	AssocHandle uint64         // names the transaction of this client
-	Cp          netip.AddrPort // where the client connects from
-	Ap          netip.AddrPort // the service: asked for, or granted
+	Cp          netip.AddrPort // the address that the client connects from
+	Ap          netip.AddrPort // address of the service, requested or granted
 
 	// AssocHandle [SDP-7.3.1.8-2], Cp [SDP-7.3.1.7-1] [SDP-7.3.1.9-1], Ap [SDP-7.3.1.6-1]
 	// [SDP-7.3.1.10-1].
 }
 
-// Append appends the MessageLen bytes of m to b. Both addresses must be valid
-// and of one family, or Append panics: no message that Parse returned does that.
-// An IPv4 address mapped into IPv6 is an IPv6 address here, so that an answer
-// repeats the IPV and the addresses of its request whatever they are. Zones are
-// left out.
+// Append appends the MessageLen bytes of m to b. Append panics unless both addresses are valid and
+// of one family, as in every message that Parse returns. It treats an IPv4 address mapped into IPv6
+// as an IPv6 address, so that an answer always repeats the IPV and the addresses of its request.
+// Zones are left out.
 func (m Message) Append(b []byte) []byte {
 	cp, ap := m.Cp.Addr(), m.Ap.Addr()
 	if !cp.IsValid() || !ap.IsValid() || cp.Is4() != ap.Is4() {

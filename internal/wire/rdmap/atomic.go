@@ -14,7 +14,7 @@ const (
 	AtomicResponseLen = 12
 )
 
-// An AtomicOp says what an Atomic Request does. [RDMAPX 5.2.1] [RDMAPX-5.2.1-2]
+// An AtomicOp is the operation of an Atomic Request. [RDMAPX 5.2.1] [RDMAPX-5.2.1-2]
 type AtomicOp uint8
 
 // The operations. Code 1 is reserved, the others are unassigned. [I-67]
@@ -40,12 +40,12 @@ func (o AtomicOp) String() string {
 // support both. [RDMAPX-5-3] [RDMAPX-5.2.1-10]
 func (o AtomicOp) Supported() bool { return o == FetchAdd || o == CmpSwap }
 
-// An AtomicRequest is the RDMAP header of an Atomic Request message: its whole
-// DDP payload. The first word is 28 reserved bits and 4 bits of Op; reserved
-// bits are sent zero and not looked at. [RDMAPX 5.2.1] [RDMAPX-5.2.1-1]
+// An AtomicRequest is the RDMAP header of an Atomic Request message: its whole DDP payload. The
+// first word is 28 reserved bits and 4 bits of Op; reserved bits are sent as zero and ignored on
+// receipt. [RDMAPX 5.2.1] [RDMAPX-5.2.1-1]
 type AtomicRequest struct {
 	Op          AtomicOp
-	ID          uint32 // chosen by the requester, comes back [RDMAPX-5.2.1-3]
+	ID          uint32 // chosen by the requester, repeated in the response [RDMAPX-5.2.1-3]
 	STag        uint32
 	TO          uint64 // must denote an address that is a multiple of 8
 	Data        uint64 // Add Data or Swap Data
@@ -54,10 +54,9 @@ type AtomicRequest struct {
 	CompareMask uint64 // CmpSwap only
 }
 
-// NewFetchAdd returns the request to add add to the word at (stag, to). Each
-// bit of mask is the top bit of a field of its own, whose carry is dropped; a
-// mask of zero makes the word one field. The fields that FetchAdd has no use
-// for get the values the text asks for. [RDMAPX-5.2.1-5]
+// NewFetchAdd returns the request to add add to the word at (stag, to). Each bit of mask is the top
+// bit of a separate field, whose carry is dropped; a mask of zero makes the word one field. Header
+// fields that FetchAdd does not use get the values that the RFC requires. [RDMAPX-5.2.1-5]
 func NewFetchAdd(stag uint32, to, add, mask uint64) AtomicRequest {
 	return AtomicRequest{Op: FetchAdd, STag: stag, TO: to, Data: add, Mask: mask, CompareMask: ^uint64(0)}
 }
@@ -99,11 +98,11 @@ func ParseAtomicRequest(b []byte) (r AtomicRequest, n int, err error) {
 	return r, AtomicRequestLen, nil
 }
 
-// Apply returns what the word old becomes. For CmpSwap, changed says whether
-// the comparison held; FetchAdd always writes. [RDMAPX-5.1.2-1] [RDMAPX-5.1.2-2]
+// Apply returns the new value of the word old. For CmpSwap, changed reports whether the comparison
+// held; FetchAdd always writes. [RDMAPX-5.1.2-1] [RDMAPX-5.1.2-2]
 func (r AtomicRequest) Apply(old uint64) (word uint64, changed bool) {
 	switch r.Op {
-	case FetchAdd: // compare fields are not looked at [RDMAPX-5.2.1-5]
+	case FetchAdd: // compare fields are ignored [RDMAPX-5.2.1-5]
 		return MaskedAdd(old, r.Data, r.Mask), true
 	case CmpSwap:
 		if (r.Compare^old)&r.CompareMask != 0 {
@@ -118,8 +117,8 @@ func (r AtomicRequest) Apply(old uint64) (word uint64, changed bool) {
 // is the most significant bit of a field, and no carry leaves a field. A mask of
 // zero means one field of 64 bits. [RDMAPX-5.1.1-1] [RDMAPX-5.1.1-6]
 func MaskedAdd(a, b, mask uint64) uint64 {
-	// Add without the top bits, so that no carry passes them, then put the sum
-	// of the top bits in without carry.
+	// Add without the top bits, so that no carry passes them, and then add the top bits without
+	// carry.
 	return (a&^mask + b&^mask) ^ (a^b)&mask
 }
 
@@ -137,7 +136,7 @@ func (r AtomicRequest) LogValue() slog.Value {
 // whole DDP payload. [RDMAPX 5.2.2]
 type AtomicResponse struct {
 	ID    uint32 // of the request
-	Value uint64 // what the word was before [RDMAPX-5.1.1-8]
+	Value uint64 // value of the word before the operation [RDMAPX-5.1.1-8]
 }
 
 // Append appends the AtomicResponseLen bytes of r to b.

@@ -6,8 +6,8 @@ import (
 	"viaduct/internal/fault"
 )
 
-// An Extensions value says which messages of RFC 7306 a stream takes. Without
-// agreement of both ULPs it takes none. [RDMAPX-1.1-1] [I-63]
+// An Extensions value lists the messages of RFC 7306 that a stream accepts. Without agreement of
+// both ULPs it accepts none. [RDMAPX-1.1-1] [I-63]
 type Extensions struct {
 	Immediate bool
 	Atomic    bool
@@ -23,7 +23,7 @@ func (e Extensions) enabled(o Opcode) bool {
 	return true
 }
 
-// CheckQueue judges the queue number of an Untagged segment. [DDP-7.1-1] [I-47]
+// CheckQueue checks the queue number of an Untagged segment. [DDP-7.1-1] [I-47]
 func CheckQueue(qn uint32, ext Extensions) ddp.Fault {
 	if fault.On("ddp-queue-code") && qn > QueueTerminate {
 		return ddp.InvalidMO
@@ -34,8 +34,8 @@ func CheckQueue(qn uint32, ext Extensions) ddp.Fault {
 	return ddp.InvalidQN
 }
 
-// CheckTagged judges the control octet of a Tagged segment: version, then
-// whether the opcode may be there. [RDMAP-7.2-2] [RDMAP-7.2-3] [RDMAP-4.1-4] [I-47]
+// CheckTagged checks the control octet of a Tagged segment: the version, then whether the opcode
+// may be Tagged. [RDMAP-7.2-2] [RDMAP-7.2-3] [RDMAP-4.1-4] [I-47]
 func CheckTagged(c byte) (Opcode, Fault) {
 	rv, o := ParseControl(c)
 	switch {
@@ -47,10 +47,10 @@ func CheckTagged(c byte) (Opcode, Fault) {
 	return o, OK
 }
 
-// CheckUntagged judges an Untagged segment of n bytes of payload whose queue
-// number was found right: version, opcode against queue, then the length of
-// messages that have a fixed one and must be a single segment.
-// [RDMAP-7.2-2] [RDMAP-7.2-3] [RDMAP-7.2-6] [RDMAP-4.1-11] [RDMAPX-8.2-1] [I-47]
+// CheckUntagged checks an Untagged segment of n bytes of payload that passed CheckQueue: the
+// version, then whether the opcode belongs to the queue. A message of fixed length must have that
+// length and be a single segment. [RDMAP-7.2-2] [RDMAP-7.2-3] [RDMAP-7.2-6] [RDMAP-4.1-11]
+// [RDMAPX-8.2-1] [I-47]
 func CheckUntagged(h ddp.Untagged, n int, ext Extensions) (Opcode, Fault) {
 	rv, o := ParseControl(h.RsvdULP[0])
 	switch {

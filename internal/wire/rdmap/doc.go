@@ -1,15 +1,13 @@
-// Package rdmap implements the wire format and the tables of the Remote Direct
-// Memory Access Protocol, RFC 5040, with the Atomic Operations and Immediate
-// Data of RFC 7306.
+// Package rdmap implements the wire format and the tables of the Remote Direct Memory Access
+// Protocol, RFC 5040, with the Atomic Operations and Immediate Data of RFC 7306.
 //
-// The package does no I/O and knows no memory. It has the table of messages
-// ([Opcode]), the control octet, the RDMAP headers that travel as DDP payload
-// ([ReadRequest], [AtomicRequest], [AtomicResponse], [ImmediateData],
-// [Terminate]), the judgement whether an opcode fits the segment it is in
-// ([CheckTagged], [CheckUntagged]), the arithmetic of atomic operations, and the
-// numbers of errors ([Fault]).
+// The package does no I/O and does not access memory. It has the table of messages ([Opcode]), the
+// control octet, the RDMAP headers that travel as DDP payload ([ReadRequest], [AtomicRequest],
+// [AtomicResponse], [ImmediateData], [Terminate]), the checks whether an opcode fits its segment
+// ([CheckTagged], [CheckUntagged]), the arithmetic of atomic operations, and the numbers of errors
+// ([Fault]).
 //
-// A Terminate message for a segment that came in is built by its error:
+// A Terminate message for a received segment is built from its error:
 //
 //	t := rdmap.TerminateRDMAP(rdmap.AccessRights, ulpdu)
 //	body := t.Append(nil)

@@ -7,8 +7,7 @@ import (
 	"viaduct/internal/wire/mpa"
 )
 
-// A Layer says which layer found the error that a Terminate message reports.
-// [RDMAP 4.8]
+// A Layer is the layer that found the error of a Terminate message. [RDMAP 4.8]
 type Layer uint8
 
 // The layers.
@@ -38,7 +37,7 @@ const (
 	TypeOperation    = 2 // remote operation error
 )
 
-// A Fault is what RDMAP finds wrong with a message, OK if nothing is.
+// A Fault is an error that RDMAP finds in a message, or OK.
 type Fault uint8
 
 // The faults, each with its numbers in the table of RFC 5040. [RDMAP-4.8-3]
@@ -56,7 +55,7 @@ const (
 	UnexpectedOpcode            // 2/06
 	StreamCatastrophic          // 2/07
 	GlobalCatastrophic          // 2/08
-	CannotInvalidateOp          // 2/09: the same cause, as some peers send it
+	CannotInvalidateOp          // 2/09: the same cause, in the form of some peers
 	Unspecified                 // 2/ff
 	numFaults             = iota
 )
@@ -112,9 +111,9 @@ func FaultOf(typ, code uint8) (f Fault, ok bool) {
 	return OK, false
 }
 
-// Describe returns what layer, error type and code of a Terminate message mean.
-// ok is false if the tables of RFC 5040, 5041, 5044 and 6581 do not have them;
-// the text then shows the numbers.
+// Describe returns the meaning of the layer, error type and code of a Terminate message. If the
+// tables of RFC 5040, 5041, 5044 and 6581 do not have them, ok is false and the text shows the
+// numbers.
 func Describe(l Layer, typ, code uint8) (text string, ok bool) {
 	switch l {
 	case LayerRDMAP:

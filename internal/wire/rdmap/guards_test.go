@@ -6,7 +6,8 @@ import (
 	"viaduct/internal/wire/ddp"
 )
 
-// Announced headers are there only if their bytes are. [I-40] [RDMAP-4.8-5] [RDMAP-4.8-7]
+// An announced header counts as present only if all its bytes are there. [I-40] [RDMAP-4.8-5]
+// [RDMAP-4.8-7]
 func TestTerminateHeaders(t *testing.T) {
 	seg := make([]byte, ddp.UntaggedLen+ReadRequestLen)
 	seg[0], seg[1] = 0x41, 0x41
@@ -38,8 +39,8 @@ func TestTerminateHeaders(t *testing.T) {
 	}
 }
 
-// The header of a Read Request goes with a protection error if all of it is there, and
-// the DDP header alone if that is. [RDMAP-7.1-2] [RDMAP-7.1-3] [RDMAP-7.1-4]
+// A Terminate for a protection error contains the header of a Read Request only if that is
+// complete, and the DDP header only if that is complete. [RDMAP-7.1-2] [RDMAP-7.1-3] [RDMAP-7.1-4]
 func TestTerminateCutRequest(t *testing.T) {
 	full := make([]byte, ddp.UntaggedLen+ReadRequestLen+1)
 	full[0], full[1] = 0x41, 0x40|byte(ReadRequestOp)
@@ -75,8 +76,8 @@ func TestTerminateLengths(t *testing.T) {
 	}
 }
 
-// Of the messages without a header of RDMAP every length will do, and any number of
-// segments; the others have one. [RDMAP-7.2-6] [RDMAPX-8.2-1] [I-47]
+// Messages without an RDMAP header may have any length and number of segments; the others have one
+// fixed length and one segment. [RDMAP-7.2-6] [RDMAPX-8.2-1] [I-47]
 func TestMessageLengths(t *testing.T) {
 	for o := range Opcode(opcodeMask + 1) {
 		if !o.Assigned() || o.Tagged() || o == TerminateOp {
@@ -110,8 +111,8 @@ func TestNoSuchOpcode(t *testing.T) {
 	}
 }
 
-// A message is the swapped one of a peer only if it makes sense swapped, and
-// none as it stands or HdrCt bits only at the wrong end. [I-40]
+// A Terminate counts as swapped only if it has a meaning when swapped, and either has none
+// unswapped or has HdrCt bits only at the wrong end. [I-40]
 func TestSwappedOrNot(t *testing.T) {
 	for _, tc := range []struct {
 		name      string

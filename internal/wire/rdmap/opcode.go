@@ -51,7 +51,7 @@ var messages = [opcodeMask + 1]struct {
 	name       string
 	tagged     bool
 	qn         uint32 // if not tagged
-	header     int    // bytes of RDMAP header in the DDP payload; then there is nothing else [RDMAP-4.2-2] [RDMAPX-4.2-1]
+	header     int    // bytes of RDMAP header in the DDP payload; such a message has nothing else [RDMAP-4.2-2] [RDMAPX-4.2-1]
 	invalidate bool
 	solicited  bool
 	extension  bool // RFC 7306
@@ -119,8 +119,7 @@ func (o Opcode) Extension() bool { return o <= opcodeMask && messages[o].extensi
 //	+---+---+-------+
 func (o Opcode) Control() byte { return Version<<versionShift | byte(o)&opcodeMask }
 
-// ParseControl splits a control octet. Reserved bits are not looked at.
-// [RDMAP-4.1-8]
+// ParseControl splits a control octet. Reserved bits are ignored. [RDMAP-4.1-8]
 func ParseControl(c byte) (version uint8, o Opcode) {
 	return c >> versionShift, Opcode(c & opcodeMask)
 }
@@ -146,9 +145,8 @@ func (o Opcode) UntaggedHeader(msn ddp.MSN, mo uint32, last bool, invalidate uin
 	return h
 }
 
-// InvalidateSTag returns the STag that the message with header h invalidates.
-// ok is false if messages of its opcode name none, whatever the field holds.
-// [RDMAP-4.1-10] [RDMAPX-4.1-3]
+// InvalidateSTag returns the STag that the message with header h invalidates. ok is false if the
+// opcode invalidates none, whatever value the field has. [RDMAP-4.1-10] [RDMAPX-4.1-3]
 func InvalidateSTag(h ddp.Untagged) (stag uint32, ok bool) {
 	_, o := ParseControl(h.RsvdULP[0])
 	if !o.Invalidates() {

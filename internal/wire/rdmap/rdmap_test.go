@@ -61,7 +61,7 @@ func TestRDMAP_4_1(t *testing.T) {
 					t.Errorf("STag field %x", b[2:6])
 				}
 				copy(h.RsvdULP[1:], "\xde\xad\xbe\xef")
-				stag, ok := InvalidateSTag(h) // garbage there means nothing [RDMAP-4.1-10]
+				stag, ok := InvalidateSTag(h) // other opcodes ignore the field [RDMAP-4.1-10]
 				if ok != v.inv || ok && stag != 0xdeadbeef {
 					t.Errorf("InvalidateSTag: %x, %t", stag, ok)
 				}
@@ -171,8 +171,7 @@ func TestRDMAPX_4(t *testing.T) {
 	}
 }
 
-// slowMaskedAdd is the loop of RFC 7306: bit by bit, with a carry that a mask
-// bit stops.
+// slowMaskedAdd is the loop of RFC 7306: it adds bit by bit, and a mask bit stops the carry.
 func slowMaskedAdd(a, b, mask uint64) (sum uint64) {
 	carry := uint64(0)
 	for i := range 64 {
@@ -269,7 +268,7 @@ func TestErrorTables(t *testing.T) {
 	}
 }
 
-// Segments that a Terminate may have to return.
+// Segments whose headers a Terminate may contain.
 func readRequestULPDU() []byte {
 	b := ReadRequestOp.UntaggedHeader(5, 0, true, 0).Append(nil)
 	return ReadRequest{SinkSTag: 1, SinkTO: 2, Size: 3, SourceSTag: 4, SourceTO: 5}.Append(b)
@@ -335,13 +334,13 @@ func TestRDMAP_4_8(t *testing.T) {
 					if !errors.Is(err, io.ErrUnexpectedEOF) {
 						t.Errorf("prefix of %d: %v", i, err)
 					}
-				} else if err != nil || n > i || len(got.RDMAP) > 0 { // headers that are cut short count as absent [I-40]
+				} else if err != nil || n > i || len(got.RDMAP) > 0 { // incomplete headers count as absent [I-40]
 					t.Errorf("prefix of %d: %+v, %d, %v", i, got, n, err)
 				}
 			}
 		})
 	}
-	t.Run("M=0 with D", func(t *testing.T) { // the length field is there all the same [RDMAP-4.8-7]
+	t.Run("M=0 with D", func(t *testing.T) { // the length field is present even then [RDMAP-4.8-7]
 		got, n, err := ParseTerminate(testkit.Hex("11 01 40 00 1234 c140 00000001 0000000000000002"))
 		if err != nil || n != 20 || got.Length || len(got.DDP) != 14 {
 			t.Errorf("%+v, %d, %v", got, n, err)
@@ -362,8 +361,8 @@ func reservedSet(b []byte) []byte {
 	return b
 }
 
-// TestSwapped: Terminates captured from Linux read as what they mean, and none
-// of ours looks like one. [I-40]
+// TestSwapped: swapped Terminates captured from Linux are understood, and none of ours looks
+// swapped. [I-40]
 func TestSwapped(t *testing.T) {
 	for _, c := range []struct {
 		hex  string
@@ -390,8 +389,9 @@ func TestSwapped(t *testing.T) {
 	}
 }
 
-// TestCheck is the pass over version, queue, opcode and length. [RDMAP-7.2-2]
-// [RDMAP-7.2-3] [RDMAP-7.2-6] [RDMAP-4.1-11] [DDP-7.1-1] [RDMAPX-1.1-3] [RDMAPX-6.3-7] [RDMAPX-8.2-1] [I-47]
+// TestCheck: version, queue, opcode and length are checked in this order. [RDMAP-7.2-2]
+// [RDMAP-7.2-3] [RDMAP-7.2-6] [RDMAP-4.1-11] [DDP-7.1-1] [RDMAPX-1.1-3] [RDMAPX-6.3-7]
+// [RDMAPX-8.2-1] [I-47]
 func TestCheck(t *testing.T) {
 	both := Extensions{Immediate: true, Atomic: true}
 	for qn := range uint32(6) {
@@ -509,7 +509,7 @@ func FuzzParse(f *testing.F) {
 			tm.Swapped()
 			_ = tm.LogValue()
 		}
-		// What a Terminate encloses of any segment is part of it.
+		// The headers that a Terminate encloses are a part of its segment.
 		for _, tm := range []Terminate{TerminateRDMAP(InvalidSTag, b), TerminateDDP(ddp.InvalidSTag, b)} {
 			if len(tm.DDP)+len(tm.RDMAP) > len(b) {
 				t.Fatal("headers longer than the segment")

@@ -12,7 +12,7 @@ const ReadRequestLen = 28
 // A ReadRequest is the RDMAP header of a Read Request message: its whole DDP
 // payload. [RDMAP 4.4] [RDMAP-4.4-1]
 type ReadRequest struct {
-	SinkSTag   uint32 // comes back in the response, uninterpreted [RDMAP-4.4-2]
+	SinkSTag   uint32 // repeated in the response, not interpreted [RDMAP-4.4-2]
 	SinkTO     uint64 // any offset [RDMAP-4.4-3]
 	Size       uint32 // bytes, 0 to 2^32-1 [RDMAP-4.4-4]
 	SourceSTag uint32
@@ -42,8 +42,8 @@ func ParseReadRequest(b []byte) (r ReadRequest, n int, err error) {
 	return r, ReadRequestLen, nil
 }
 
-// Advance returns the request moved on by n bytes, as a Terminate returns it
-// when the response failed after n bytes. [RDMAP-4.8-12]
+// Advance returns the request without its first n bytes, for the Terminate of a response that
+// failed after n bytes. [RDMAP-4.8-12]
 func (r ReadRequest) Advance(n uint32) ReadRequest {
 	r.SinkTO += uint64(n)
 	r.SourceTO += uint64(n)

@@ -12,7 +12,7 @@ import (
 
 // Lengths in bytes of a Terminate header. [RDMAP 4.8]
 const (
-	TerminateLen    = 4 // the control field, always there
+	TerminateLen    = 4 // the control field, always present
 	MaxTerminateLen = TerminateLen + 2 + ddp.UntaggedLen + ReadRequestLen
 )
 
@@ -41,16 +41,16 @@ type Terminate struct {
 	Type   uint8 // error type, 0..15
 	Code   uint8
 	Length bool   // M: SegLen is valid [RDMAP-4.8-6]
-	SegLen uint16 // length in bytes of the offending segment, headers included
-	// The headers that come back. An empty one is absent: bit clear, no bytes.
+	SegLen uint16 // length in bytes of the segment in error, headers included
+	// Headers of the segment in error. An empty one is absent: its bit is clear.
 	DDP   []byte // TaggedLen or UntaggedLen bytes [RDMAP-4.8-8]
 	RDMAP []byte // ReadRequestLen bytes; only for a Read Request [RDMAP-4.8-10] [RDMAP-4.8-11]
 	// flags is octet 2 as received.
 	flags byte
 }
 
-// Append appends the header to b. Reserved bits are zero [RDMAP-4.8-5]. DDP
-// Segment Length is there exactly if the DDP header is [RDMAP-4.8-7].
+// Append appends the header to b. Reserved bits are zero [RDMAP-4.8-5]. DDP Segment Length is
+// present if and only if the DDP header is [RDMAP-4.8-7].
 func (t Terminate) Append(b []byte) []byte {
 	var hdrct byte
 	if t.Length {
@@ -77,12 +77,12 @@ func (t Terminate) Append(b []byte) []byte {
 	return append(b, t.RDMAP...)
 }
 
-// ParseTerminate decodes the header that is b. DDP and RDMAP alias b. The error
-// is io.ErrUnexpectedEOF if b has not even the control field.
+// ParseTerminate decodes the header in b. DDP and RDMAP alias b. The error is io.ErrUnexpectedEOF
+// if b is shorter than the control field.
 //
-// Everything behind the control field is optional: a header that is announced
-// but not there counts as absent, because some peers announce more than they
-// send. Reserved bits are not looked at. [I-40] [RDMAP-4.8-5]
+// Everything after the control field is optional. An announced header that is missing counts as
+// absent, because some peers announce more than they send. Reserved bits are ignored. [I-40]
+// [RDMAP-4.8-5]
 func ParseTerminate(b []byte) (t Terminate, n int, err error) {
 	if len(b) < TerminateLen {
 		return Terminate{}, 0, io.ErrUnexpectedEOF
@@ -92,7 +92,7 @@ func ParseTerminate(b []byte) (t Terminate, n int, err error) {
 	t.Code = b[1]
 	t.flags = b[2]
 	n = TerminateLen
-	if t.flags&hdrD != 0 { // the length field comes with it, valid or not [RDMAP-4.8-7]
+	if t.flags&hdrD != 0 { // the length field precedes the DDP header, valid or not [RDMAP-4.8-7]
 		if len(b) < n+2+1 {
 			return t, n, nil
 		}
@@ -112,18 +112,16 @@ func ParseTerminate(b []byte) (t Terminate, n int, err error) {
 	return t, n, nil
 }
 
-// Text returns what the error means.
+// Text returns the meaning of the error.
 func (t Terminate) Text() string {
 	s, _ := Describe(t.Layer, t.Type, t.Code)
 	return s
 }
 
-// Swapped returns the message as a sender meant it that puts layer and error
-// type into each other's place and the HdrCt bits at the wrong end of their
-// octet, as Linux's software iWARP does on little-endian machines. ok says
-// whether the message looks like one of those: it makes no sense as it stands,
-// or has HdrCt bits only at the wrong end. The result is for people to read;
-// nothing may depend on it. [I-40]
+// Swapped corrects a message of a sender that swaps layer and error type and puts the HdrCt bits at
+// the wrong end of their octet. Linux's software iWARP does so on little-endian machines. ok
+// reports whether the message looks swapped: it has no meaning unswapped, or HdrCt bits only at the
+// wrong end. The result is for display only, because it is a guess. [I-40]
 func (t Terminate) Swapped() (s Terminate, ok bool) {
 	s = t
 	s.Layer, s.Type = Layer(t.Type), uint8(t.Layer)
@@ -155,9 +153,9 @@ func (t Terminate) LogValue() slog.Value {
 //	DDP        tagged, untagged           yes    no; nothing if the version is wrong
 //	MPA        all                        no     no
 
-// TerminateRDMAP builds the Terminate for a fault that RDMAP found in the
-// message whose segment is ulpdu: DDP header and what follows. A nil ulpdu
-// means that no incoming message caused the error. [RDMAP-7.1-2] [RDMAP-7.1-3] [RDMAP-7.1-4]
+// TerminateRDMAP builds the Terminate for a fault that RDMAP found in the message whose segment is
+// ulpdu: ulpdu is its DDP header with the bytes that follow. A nil ulpdu means that no incoming
+// message caused the error. [RDMAP-7.1-2] [RDMAP-7.1-3] [RDMAP-7.1-4]
 func TerminateRDMAP(f Fault, ulpdu []byte) Terminate {
 	t := Terminate{Layer: LayerRDMAP}
 	t.Type, t.Code = f.Code()
@@ -166,7 +164,7 @@ func TerminateRDMAP(f Fault, ulpdu []byte) Terminate {
 	}
 	t.enclose(ulpdu)
 	if t.Type == TypeProtection && isReadRequest(ulpdu) {
-		body := ulpdu[len(t.DDP):] // too short where the DDP header is not whole
+		body := ulpdu[len(t.DDP):] // too short if the DDP header is incomplete
 		if len(body) >= ReadRequestLen {
 			t.RDMAP = body[:ReadRequestLen:ReadRequestLen]
 		}

@@ -19,7 +19,7 @@ const (
 
 	MaxHeaderLen  = SinkAvailLen
 	MinBufferSize = MaxHeaderLen + 1 // least size of a Private Buffer [SDP-10-5]
-	MaxSize       = 1 << 31          // greatest buffer or advertisement [SDP-6.3.2.1-2]
+	MaxSize       = 1 << 31          // greatest size of a buffer or an advertisement [SDP-6.3.2.1-2]
 	MinBuffers    = 3                // least number of Private Buffers [SDP-10-2]
 )
 
@@ -56,7 +56,8 @@ var messages = [256]struct {
 	ext     extended // the header after the BSDH
 	payload bool     // ULP bytes may follow [SDP-6.3.1-4] [SDP-6.3.1-2] [SDP-6.3.2-2]
 
-	// It travels by Send with Solicited Event; Data does if it is urgent. [SDP-14.2-1]
+	// solicited selects Send with Solicited Event. For Data, Solicited also checks the flags,
+	// because urgent Data needs it. [SDP-14.2-1]
 	solicited bool
 }{
 	HelloMID:        {name: "Hello", ext: helloHeader},
@@ -79,7 +80,7 @@ var messages = [256]struct {
 	Data:            {name: "Data", payload: true},
 }
 
-// String returns the name of the draft, or the number in hex.
+// String returns the draft's name of the type, or the number in hex.
 func (m MID) String() string {
 	if s := messages[m].name; s != "" {
 		return s
@@ -87,12 +88,12 @@ func (m MID) String() string {
 	return fmt.Sprintf("MID(%#02x)", uint8(m))
 }
 
-// Reserved reports whether m is one of the values kept for later versions of
-// the protocol; they are never sent. [SDP-6.1.1-3]
+// Reserved reports whether m is reserved for later versions of the protocol. Such values are never
+// sent. [SDP-6.1.1-3]
 func (m MID) Reserved() bool { return m >= 0x0F && m <= 0x3F || m >= 0x80 && m <= 0xFC }
 
-// Experimental reports whether m is in the range for experiments. Nothing here
-// assigns one, and receiving one is an error. [SDP-6.1.1-4] [D-76]
+// Experimental reports whether m is in the range for experiments. This package assigns none, and
+// receiving one is an error. [SDP-6.1.1-4] [D-76]
 func (m MID) Experimental() bool { return m >= 0x40 && m <= 0x7F }
 
 // HeaderLen returns the length in bytes of BSDH and extended header of m, or 0
@@ -107,9 +108,8 @@ func (m MID) HeaderLen() int {
 // MayCarryPayload reports whether ULP bytes may follow the headers of m.
 func (m MID) MayCarryPayload() bool { return messages[m].payload }
 
-// Solicited reports whether a message of type m with the given flags travels
-// by Send with Solicited Event. [SDP-14.2-2] What a message came by is not looked
-// at. [D-73]
+// Solicited reports whether a message of type m with the given flags travels by Send with Solicited
+// Event. [SDP-14.2-2] A receiver does not check which Send type carried a message. [D-73]
 func Solicited(m MID, f Flags) bool {
 	return messages[m].solicited || m == Data && f&(OOBPres|OOBPend) != 0
 }
@@ -180,8 +180,8 @@ func (h bsdh) append(b []byte, l Layout) []byte {
 	return binary.BigEndian.AppendUint32(b, h.ack)
 }
 
-// Peek returns what a message is, from the BSDHLen bytes at the front of b,
-// without judging any of it.
+// Peek returns type, flags and length of a message from the BSDHLen bytes at the front of b,
+// unchecked.
 func Peek(b []byte, l Layout) (mid MID, f Flags, length uint32) {
 	h, _ := parseBSDH(b, l)
 	return h.mid, h.flags, h.len
@@ -196,7 +196,7 @@ func parseBSDH(b []byte, l Layout) (h bsdh, err error) {
 	} else {
 		h.bufs, h.flags, h.mid = binary.BigEndian.Uint16(b), Flags(b[2]), MID(b[3])
 	}
-	h.flags &= flagsKnown // bits 3-7 are not examined [SDP-6.1.2-3]
+	h.flags &= flagsKnown // bits 3-7 are ignored [SDP-6.1.2-3]
 	h.len = binary.BigEndian.Uint32(b[4:])
 	h.seq = binary.BigEndian.Uint32(b[8:])
 	h.ack = binary.BigEndian.Uint32(b[12:])

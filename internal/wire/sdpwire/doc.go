@@ -1,11 +1,9 @@
-// Package sdpwire encodes and decodes the messages of the Sockets Direct
-// Protocol over iWARP, as draft-pinkerton-iwarp-sdp-01 (September 2004) lays
-// them out.
+// Package sdpwire encodes and decodes the messages of the Sockets Direct Protocol over iWARP, in
+// the layout of draft-pinkerton-iwarp-sdp-01 (September 2004).
 //
-// Every message begins with the 16-byte Base Sockets Direct Header (BSDH). A
-// [Message] is the BSDH together with the fields of whatever extended header
-// its type calls for; ULP payload, where a type may carry some, follows the
-// headers and is never touched here. The two messages of connection set-up,
+// Every message begins with the 16-byte Base Sockets Direct Header (BSDH). A [Message] is the BSDH
+// with the fields of the extended header that its type requires. ULP payload, if the type may carry
+// it, follows the headers; this package does not touch it. The two messages of connection set-up,
 // [Hello] and [HelloAck], are types of their own.
 //
 //	var b [sdpwire.MaxHeaderLen]byte
@@ -13,9 +11,9 @@
 //	hdr := m.Append(b[:0], sdpwire.Figure)
 //	m, n, err := sdpwire.Parse(hdr, sdpwire.Figure)
 //
-// The figures of the draft can be read in two ways; both exist here as a
-// [Layout], and [DetectLayout] tells them apart by a Hello. [D-01]
+// The figures of the draft can be read in two ways; both exist here as a [Layout], and
+// [DetectLayout] tells them apart by a Hello. [D-01]
 //
-// The package has no state and does no I/O; all functions are safe for
-// concurrent use. There is no promise of compatibility before version 1.
+// The package has no state and does no I/O; all functions are safe for concurrent use. There is no
+// promise of compatibility before version 1.
 package sdpwire

@@ -6,8 +6,8 @@ import (
 	"log/slog"
 )
 
-// An extended names the header that follows the BSDH. Each has its length, its fields
-// on the wire in both directions, and what is shown of them.
+// An extended names the header that follows the BSDH. For each there are functions for its length,
+// for encoding and decoding its fields, and for printing them.
 type extended uint8
 
 const (
@@ -57,8 +57,7 @@ func (e extended) append(b []byte, m *Message, l Layout) []byte {
 	return b
 }
 
-// parse takes the header, all of which is x, into m. The errors are ErrSize, ErrMode
-// and ErrConst.
+// parse decodes the header x into m. The errors are ErrSize, ErrMode and ErrConst.
 func (e extended) parse(m *Message, x []byte, l Layout) error {
 	switch e {
 	case srcHeader, sinkHeader:
@@ -73,7 +72,7 @@ func (e extended) parse(m *Message, x []byte, l Layout) error {
 		}
 	case sizeHeader:
 		m.Size = binary.BigEndian.Uint32(x)
-	case modeHeader: // reserved bits are not examined [SDP-6.3.8.3-2]
+	case modeHeader: // reserved bits are ignored [SDP-6.3.8.3-2]
 		if l == IBTA {
 			m.S, m.Mode = x[0]&0x80 != 0, Mode(x[0]>>4&7)
 		} else {
@@ -95,7 +94,7 @@ func (e extended) parse(m *Message, x []byte, l Layout) error {
 	return nil
 }
 
-// string returns what String shows of the header, with a space before it.
+// string returns the fields of the header for String, each with a space before it.
 func (e extended) string(m *Message) string {
 	switch e {
 	case srcHeader:
@@ -112,7 +111,7 @@ func (e extended) string(m *Message) string {
 	return ""
 }
 
-// attrs appends what LogValue shows of the header.
+// attrs appends the fields of the header for LogValue.
 func (e extended) attrs(a []slog.Attr, m *Message) []slog.Attr {
 	switch e {
 	case srcHeader, sinkHeader:

@@ -8,7 +8,7 @@ import (
 	"viaduct/internal/fault"
 )
 
-// Versions of the protocol spoken here.
+// Versions of the protocol that this package implements.
 const (
 	MajV = 1 // [SDP-6.2.1.1-1] [SDP-6.2.2.1-1]
 	MinV = 1 // [SDP-6.2.1.2-1] [SDP-6.2.2.2-1]
@@ -26,15 +26,15 @@ type Hello struct {
 	Bufs        uint16 // receive Private Buffers posted; at least MinBuffers
 	MajV        uint8  // 4 bits
 	MinV        uint8  // 4 bits
-	MaxAdverts  uint16 // advertisements the sender takes at one time; at least 1
-	DesRemRcvSz uint32 // bytes, wished size of the peer's receive buffers; a hint
+	MaxAdverts  uint16 // advertisements that the sender accepts at one time; at least 1
+	DesRemRcvSz uint32 // requested size of the peer's receive buffers in bytes; a hint
 	LocalRcvSz  uint32 // bytes, size of the sender's receive Private Buffers
 	LocIRD      uint16 // inbound RDMA Reads the sender can serve; at least 1
-	LocORD      uint16 // outbound RDMA Reads the sender may have open; at least 1
+	LocORD      uint16 // outbound RDMA Reads the sender may have outstanding; at least 1
 }
 
-// Append appends the HelloLen bytes of h. Len, Flags, MSeq and MSeqAck are set
-// as the draft fixes them. [SDP-6.2.1-3] Reserved bits are zero. [SDP-6.2.1.8-1]
+// Append appends the HelloLen bytes of h. Len, Flags, MSeq and MSeqAck have the values that the
+// draft requires. [SDP-6.2.1-3] Reserved bits are zero. [SDP-6.2.1.8-1]
 func (h Hello) Append(b []byte, l Layout) []byte {
 	b = bsdh{mid: HelloMID, bufs: h.Bufs, len: HelloLen}.append(b, l)
 	b = appendVersions(b, l, h.MaxAdverts, h.MajV, h.MinV)
@@ -43,12 +43,10 @@ func (h Hello) Append(b []byte, l Layout) []byte {
 	return appendDepths(b, l, h.LocIRD, h.LocORD)
 }
 
-// ParseHello decodes a Hello at the front of b and reports its length. MSeq,
-// MSeqAck [SDP-6.2.1-4] and reserved bits [SDP-6.2.1.8-2] are not looked at,
-// nor are Flags, which may be non-zero in MPA private data. [D-07] Values that
-// are well formed but unacceptable are left to the caller. The error is
-// io.ErrUnexpectedEOF if b is short, ErrMID or ErrLen if the BSDH is not that
-// of a Hello.
+// ParseHello decodes a Hello at the front of b and reports its length. MSeq, MSeqAck [SDP-6.2.1-4]
+// and reserved bits [SDP-6.2.1.8-2] are ignored, and so are Flags, which may be non-zero in MPA
+// private data. [D-07] The caller must check whether the values are acceptable. The error is
+// io.ErrUnexpectedEOF if b is short, ErrMID or ErrLen if the BSDH is not that of a Hello.
 func ParseHello(b []byte, l Layout) (h Hello, n int, err error) {
 	bs, err := parseBSDH(b, l)
 	switch {
@@ -69,7 +67,7 @@ func ParseHello(b []byte, l Layout) (h Hello, n int, err error) {
 	return h, HelloLen, nil
 }
 
-// LogValue gives the fields as attributes.
+// LogValue returns the fields as attributes.
 func (h Hello) LogValue() slog.Value {
 	return slog.GroupValue(slog.String("mid", "Hello"), slog.Int("bufs", int(h.Bufs)),
 		slog.Int("majv", int(h.MajV)), slog.Int("minv", int(h.MinV)), slog.Int("maxadverts", int(h.MaxAdverts)),
@@ -88,10 +86,10 @@ type HelloAck struct {
 	Bufs       uint16 // receive Private Buffers posted; at least MinBuffers
 	MajV       uint8  // 4 bits
 	MinV       uint8  // 4 bits
-	MaxAdverts uint16 // advertisements the sender takes at one time; at least 1
+	MaxAdverts uint16 // advertisements that the sender accepts at one time; at least 1
 	ActRcvSz   uint32 // bytes, size of the sender's receive Private Buffers
 	LocIRD     uint16 // inbound RDMA Reads the sender can serve; at least 1
-	LocORD     uint16 // outbound RDMA Reads the sender may have open; at least 1
+	LocORD     uint16 // outbound RDMA Reads the sender may have outstanding; at least 1
 }
 
 // Append appends the HelloAckLen bytes of h. [SDP-6.2.2-3] Reserved bits are
@@ -127,7 +125,7 @@ func ParseHelloAck(b []byte, l Layout) (h HelloAck, n int, err error) {
 	return h, HelloAckLen, nil
 }
 
-// LogValue gives the fields as attributes.
+// LogValue returns the fields as attributes.
 func (h HelloAck) LogValue() slog.Value {
 	return slog.GroupValue(slog.String("mid", "HelloAck"), slog.Int("bufs", int(h.Bufs)),
 		slog.Int("majv", int(h.MajV)), slog.Int("minv", int(h.MinV)), slog.Int("maxadverts", int(h.MaxAdverts)),

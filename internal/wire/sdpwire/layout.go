@@ -2,11 +2,11 @@ package sdpwire
 
 import "fmt"
 
-// A Layout is a reading of the header figures. [D-01]
+// A Layout is an interpretation of the draft's header figures. [D-01]
 //
-// The Figure layout takes them as figures of the IETF are usually taken: the
-// leftmost bit of a row is the first on the wire. The IBTA layout takes every
-// 32-bit row mirrored, which yields, byte for byte, the InfiniBand SDP headers.
+// The Figure layout follows the usual convention of the IETF: the leftmost bit of a row is the
+// first on the wire. The IBTA layout mirrors every 32-bit row, which gives exactly the InfiniBand
+// SDP headers.
 //
 //	            byte 0      1      2      3
 //	Figure    | Bufs       | Flags | MID   |
@@ -29,11 +29,10 @@ func (l Layout) String() string {
 	return fmt.Sprintf("layout(%#x)", uint8(l))
 }
 
-// DetectLayout tells the layout of the Hello or HelloAck at the front of b and
-// whether b looks like one at all. It reads four bytes. Because Flags is zero
-// and Bufs never is in these two messages, the layouts do not overlap. [D-01]
-// The one collision of a HelloAck (MID 1 against the low byte of Bufs) does
-// not arise, as the side that receives it knows the layout already.
+// DetectLayout returns the layout of the Hello or HelloAck at the front of b; ok is false if b is
+// neither. It reads four bytes. In these two messages Flags is zero and Bufs is not, which
+// distinguishes the layouts. [D-01] One HelloAck is ambiguous (MID 1 against the low byte of Bufs),
+// but the side that receives it already knows the layout.
 func DetectLayout(b []byte) (l Layout, ok bool) {
 	if len(b) < 4 {
 		return 0, false

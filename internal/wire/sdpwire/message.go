@@ -6,7 +6,7 @@ import (
 	"log/slog"
 )
 
-// Errors of Parse, ParseHello and ParseHelloAck beside io.ErrUnexpectedEOF.
+// Errors of Parse, ParseHello and ParseHelloAck, besides io.ErrUnexpectedEOF.
 var (
 	ErrMID    = errors.New("sdpwire: unknown or unexpected message type")
 	ErrLen    = errors.New("sdpwire: Len does not match the message")
@@ -22,7 +22,7 @@ type Mode uint8
 
 const (
 	Buffered  Mode = 0 // BUFF_MODE
-	Combined  Mode = 1 // COMB_MODE, the mode a connection begins in
+	Combined  Mode = 1 // COMB_MODE, the initial mode of a connection
 	Pipelined Mode = 2 // PIPE_MODE
 )
 
@@ -39,8 +39,8 @@ func (m Mode) String() string {
 	return fmt.Sprintf("Mode(%d)", uint8(m))
 }
 
-// A Message is any message of a running connection: the BSDH, and the fields
-// of the extended header that its MID calls for. Other fields are zero.
+// A Message is any message of a running connection: the BSDH, and the fields of the extended header
+// that its MID requires. Other fields are zero.
 type Message struct {
 	MID     MID
 	Flags   Flags
@@ -58,31 +58,31 @@ type Message struct {
 	Port        uint16 // SuspComm: Destination TCP Port
 }
 
-// PayloadLen returns the bytes of ULP payload that Len leaves room for.
+// PayloadLen returns the length of the ULP payload: Len without the headers.
 func (m *Message) PayloadLen() int { return int(m.Len) - m.MID.HeaderLen() }
 
-// Append appends the headers of m in layout l: the BSDH, and right after it
-// the extended header, so that payload can follow at once. [SDP-6-1] [SDP-6-2]
-// [SDP-6-3] All reserved bits are zero. [SDP-6.3.8.3-1] Len is written as it
-// stands in m.
+// Append appends the headers of m in layout l: the BSDH, and right after it the extended header, so
+// that payload can follow directly. [SDP-6-1] [SDP-6-2] [SDP-6-3] All reserved bits are zero.
+// [SDP-6.3.8.3-1] Len is not computed: the caller sets it.
 func (m *Message) Append(b []byte, l Layout) []byte {
 	b = bsdh{mid: m.MID, flags: m.Flags, bufs: m.Bufs, len: m.Len, seq: m.MSeq, ack: m.MSeqAck}.append(b, l)
 	return messages[m.MID].ext.append(b, m, l)
 }
 
-// Parse decodes the message that is b, all of it: headers, and n is where the
-// payload begins. It keeps no reference to b and allocates nothing. The errors
-// are io.ErrUnexpectedEOF for a b shorter than its headers, ErrMID for a type
-// that is not assigned and for Hello and HelloAck, which have no place on a
-// running connection [D-75], ErrLen where Len is not len(b) [SDP-6.1.4-1] or a
-// type without payload is followed by bytes, ErrSize for an advertisement of
-// nothing or of more than MaxSize bytes [SDP-6.3.2.1-2] [SDP-6.3.3.1-2],
-// ErrMode, ErrConst, and ErrFlags for OOB_PRES where no urgent byte can be
-// [D-28].
+// Parse decodes the message b; its payload begins at n. It keeps no reference to b and allocates
+// nothing. The errors are
+//
+//   - io.ErrUnexpectedEOF if b is shorter than its headers,
+//   - ErrMID for an unassigned type, and for Hello and HelloAck, which must not occur on a running
+//     connection [D-75],
+//   - ErrLen if Len is not len(b) [SDP-6.1.4-1], or if bytes follow a type without payload,
+//   - ErrSize for an advertisement of zero bytes or of more than MaxSize bytes [SDP-6.3.2.1-2]
+//     [SDP-6.3.3.1-2],
+//   - ErrMode and ErrConst for invalid fields,
+//   - ErrFlags for OOB_PRES on a message without an urgent byte [D-28].
 func Parse(b []byte, l Layout) (m Message, n int, err error) { return ParseHead(b, len(b), l) }
 
-// ParseHead is Parse for a message of total bytes whose payload is elsewhere: b
-// holds its headers, and perhaps more.
+// ParseHead is Parse for a message of total bytes of which b holds at least the headers.
 func ParseHead(b []byte, total int, l Layout) (m Message, n int, err error) {
 	h, err := parseBSDH(b, l)
 	if err != nil {
@@ -108,8 +108,8 @@ func ParseHead(b []byte, total int, l Layout) (m Message, n int, err error) {
 	return m, n, nil
 }
 
-// String returns the message on one line, for ladders and test failures. The
-// key part of an STag is left out.
+// String returns the message in one line, for ladders and test failures. The key part of an STag is
+// left out.
 func (m *Message) String() string {
 	s := fmt.Sprintf("%v seq=%d ack=%d bufs=%d", m.MID, m.MSeq, m.MSeqAck, m.Bufs)
 	if m.Flags != 0 {
@@ -122,8 +122,8 @@ func (m *Message) String() string {
 	return s
 }
 
-// LogValue gives the fields as attributes. An STag appears without its low
-// byte, which is the key part.
+// LogValue returns the fields as attributes. An STag appears without its low byte, which is the key
+// part.
 func (m *Message) LogValue() slog.Value {
 	a := make([]slog.Attr, 0, 10)
 	a = append(a, slog.String("mid", m.MID.String()), slog.Uint64("mseq", uint64(m.MSeq)),

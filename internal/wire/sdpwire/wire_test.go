@@ -11,8 +11,8 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// messageVectors were written by hand from Figures 2, 3 and 7 to 15, once read
-// literally and once mirrored. Spaces stand at field borders.
+// messageVectors were written by hand from Figures 2, 3 and 7 to 15, in both layouts. Spaces are at
+// field borders.
 var messageVectors = []struct {
 	rows    string
 	m       Message
@@ -158,7 +158,7 @@ func TestSDP_6_2_Hello(t *testing.T) {
 	}
 }
 
-// Numbers and reserved bits of a Hello are not looked at.
+// Numbers and reserved bits of a Hello are ignored.
 func TestSDP_6_2_HelloIgnored(t *testing.T) {
 	for _, l := range []Layout{Figure, IBTA} {
 		h := Hello{Bufs: 64, MajV: 1, MinV: 1, MaxAdverts: 16, DesRemRcvSz: 1, LocalRcvSz: 2, LocIRD: 3, LocORD: 4}

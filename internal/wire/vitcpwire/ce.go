@@ -8,25 +8,24 @@ import (
 	"log/slog"
 )
 
-// CELen is the length in bytes of the fixed part of a CE header; what follows
-// it in the segment is security information. [VIT-3.2-1] [V-04]
+// CELen is the length in bytes of the fixed part of a CE header; security information follows it in
+// the segment. [VIT-3.2-1] [V-04]
 const CELen = 44
 
-// MaxDiscriminator is the greatest length in bytes of a discriminator; the
-// header has no room for a longer one. [V-04]
+// MaxDiscriminator is the greatest length in bytes of a discriminator; the size of its field in the
+// header. [V-04]
 const MaxDiscriminator = 16
 
-// MaxSecurity is the greatest length in bytes of the security information,
-// which is the rest of the one segment of a connect message. [V-06]
+// MaxSecurity is the greatest length in bytes of the security information: the rest of the single
+// segment of a connect message. [V-06]
 const MaxSecurity = MaxSegment - HeaderLen - CELen
 
-// ErrDiscriminator is the error for a discriminator length above
-// MaxDiscriminator. A request that gives one matches no VI. [V-04]
+// ErrDiscriminator is the error for a discriminator length above MaxDiscriminator. A request with
+// such a length matches no VI. [V-04]
 var ErrDiscriminator = errors.New("vitcpwire: discriminator longer than 16 bytes")
 
-// A Discriminator tells the VI applications of one host apart. It is a
-// comparable value: equal lengths and equal bytes, what pads it does not
-// count. [VIT-3.2-3] [V-04]
+// A Discriminator distinguishes the VI applications of one host. Two values are equal (==) if their
+// lengths and bytes are; padding is ignored. [VIT-3.2-3] [V-04]
 type Discriminator struct {
 	n uint8
 	b [MaxDiscriminator]byte
@@ -79,9 +78,9 @@ func (d Discriminator) String() string {
 	return fmt.Sprintf("%q", d.b[:d.n])
 }
 
-// A CE is the header of a message that establishes a connection. "Calling" is
-// the side that sends it, in each direction: a Connect Accept states the
-// acceptor's own attributes and window as the calling ones. [VIT 3.2] [V-16]
+// A CE is the header of a message that establishes a connection. "Calling" is the side that sends
+// it, in each direction: a Connect Accept carries the acceptor's own attributes and window as the
+// calling ones. [VIT 3.2] [V-16]
 //
 //	 0               1               2               3
 //	+-------------------------------+-------------------------------+
@@ -134,8 +133,8 @@ func ParseCE(b []byte) (c CE, n int, err error) {
 	return c, CELen, nil
 }
 
-// set takes the first n of the 16 bytes of field, so that padding is lost. It
-// reports whether n is in range.
+// set copies the first n of the 16 bytes of field, without the padding. It reports whether n is in
+// range.
 func (d *Discriminator) set(n uint16, field []byte) bool {
 	if n > MaxDiscriminator {
 		return false

@@ -10,28 +10,27 @@ const Version = 1
 // was ever assigned.
 const Port = 3936
 
-// Errors of the parsers in this package; a short input gives
-// io.ErrUnexpectedEOF instead.
+// Errors of the parsers in this package; for a short input they return io.ErrUnexpectedEOF instead.
 var (
 	ErrVersion = errors.New("vitcpwire: unknown version")
 	ErrType    = errors.New("vitcpwire: unknown message type")
 	ErrLength  = errors.New("vitcpwire: segment length shorter than its headers")
 )
 
-// A Dialect holds the numbers and habits that the draft leaves open and in
-// which another implementation may differ. The zero value is what this
-// project speaks; a Dialect that differs must be configured at both ends.
+// A Dialect holds the numbers and choices that the draft leaves open, in which another
+// implementation may differ. The zero value is the dialect of this project; any other must be
+// configured at both ends.
 type Dialect struct {
-	// TypeOffset is added to each of the draft's nine types on the wire:
-	// 1 for a peer that counts them from one. At most 22, so that the
-	// Disconnect extension stays apart. [V-02]
+	// TypeOffset is added to each of the draft's nine types on the wire: 1 for a peer that counts
+	// them from one. It is at most 22, so that no type collides with the Disconnect extension.
+	// [V-02]
 	TypeOffset uint8
 
 	// BareReadResponse leaves the RDMA header out of Read Responses. [V-23]
 	BareReadResponse bool
 }
 
-// Valid reports whether d can be spoken.
+// Valid reports whether TypeOffset is in range.
 func (d Dialect) Valid() bool { return d.TypeOffset <= uint8(Disconnect)-draftTypes }
 
 // encodeType returns the five bits for t on the wire.
@@ -42,8 +41,7 @@ func (d Dialect) encodeType(t Type) uint8 {
 	return uint8(t)
 }
 
-// decodeType is the inverse of encodeType; ok is false for a type without a
-// meaning.
+// decodeType is the inverse of encodeType; ok is false for an unknown type.
 func (d Dialect) decodeType(v uint8) (t Type, ok bool) {
 	if t = Type(v - d.TypeOffset); t < draftTypes {
 		return t, true
@@ -66,6 +64,6 @@ func (d Dialect) HeaderLen(t Type) int {
 	return HeaderLen
 }
 
-// MaxPayload returns the most payload bytes that one segment of type t holds:
-// the Segment Length is 16 bits and counts the headers. [V-07] [VIT-3.1-7]
+// MaxPayload returns the largest payload in bytes of a segment of type t. It is limited by the
+// Segment Length, which has 16 bits and includes the headers. [V-07] [VIT-3.1-7]
 func (d Dialect) MaxPayload(t Type) int { return MaxSegment - d.HeaderLen(t) }

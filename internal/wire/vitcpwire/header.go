@@ -40,7 +40,7 @@ type Header struct {
 	Offset    uint32      // payload bytes of the message in earlier segments [VIT-3.1-8]
 	Immediate uint32      // the consumer's value if ImmediateValid [VIT-3.1-9]
 	Number    Number      // of the message [VIT-3.1-10]
-	Ack       Number      // of the last message received well, or of the one in error [VIT-3.1-ACK-1]
+	Ack       Number      // number of the last message received well, or of the one in error [VIT-3.1-ACK-1]
 	Posted    Count       // receive descriptors posted so far [VIT-3.1-16]
 	Error     RemoteError // about the message that Ack names [VIT-3.1-ERR-1]
 }
@@ -67,10 +67,9 @@ func (d Dialect) AppendHeader(b []byte, h Header) []byte {
 	return binary.BigEndian.AppendUint16(b, uint16(h.Error))
 }
 
-// ParseHeader decodes the header at the front of b and reports its length.
-// The error is io.ErrUnexpectedEOF if b is short, ErrVersion, ErrType, or
-// ErrLength if the Segment Length cannot hold the headers of the type. h is
-// filled as far as it makes sense in each case but the first.
+// ParseHeader decodes the header at the front of b and reports its length. The error is
+// io.ErrUnexpectedEOF if b is short, ErrVersion, ErrType, or ErrLength if the Segment Length is
+// less than the headers of the type. Except for a short b, h then holds the valid fields.
 func (d Dialect) ParseHeader(b []byte) (h Header, n int, err error) {
 	if len(b) < HeaderLen {
 		return Header{}, 0, io.ErrUnexpectedEOF
@@ -114,7 +113,7 @@ func (h Header) String() string {
 	return s
 }
 
-// LogValue describes h for logs, leaving out what its flags declare void.
+// LogValue describes h for logs, without fields that its flags declare void.
 func (h Header) LogValue() slog.Value {
 	a := []slog.Attr{
 		slog.String("type", h.Type.String()),

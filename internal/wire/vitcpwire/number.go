@@ -25,5 +25,5 @@ func (c Count) Less(d Count) bool { return int16(c-d) < 0 }
 // Add returns the count after k more.
 func (c Count) Add(k int) Count { return c + Count(uint16(k)) }
 
-// Sub returns how much further c is than d, negative if it is behind.
+// Sub returns how far c is ahead of d, negative if it lags.
 func (c Count) Sub(d Count) int { return int(int16(c - d)) }

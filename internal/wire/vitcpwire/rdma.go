@@ -10,12 +10,12 @@ import (
 // RDMALen is the length in bytes of an RDMA header. [VIT-3.2.1-1]
 const RDMALen = 16
 
-// An RDMA is the header of the RDMA messages. Every segment of a message
-// carries the same one, so each can be placed by itself: at Address plus the
-// Data Offset of the segment. [VIT 3.2.1] [V-24]
+// An RDMA is the header of the RDMA messages. Every segment of a message carries the same one, so
+// each can be placed independently, at Address plus the Data Offset of the segment. [VIT 3.2.1]
+// [V-24]
 type RDMA struct {
 	Address uint64 // of the first byte in the target's memory [VIT-3.2.1-2]
-	Handle  uint32 // given when that memory was registered [VIT-3.2.1-3]
+	Handle  uint32 // handle of that memory's registration [VIT-3.2.1-3]
 	Length  uint32 // bytes of the whole message, over all segments [VIT-3.2.1-4]
 }
 
@@ -45,7 +45,7 @@ func (r RDMA) String() string {
 	return fmt.Sprintf("address=%#x handle=..%02x length=%d", r.Address, uint8(r.Handle), r.Length)
 }
 
-// LogValue describes r for logs, without the greater part of the handle.
+// LogValue describes r for logs, with only the low byte of the handle.
 func (r RDMA) LogValue() slog.Value {
 	return slog.GroupValue(
 		slog.String("address", fmt.Sprintf("%#x", r.Address)),

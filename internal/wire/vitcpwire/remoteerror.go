@@ -14,10 +14,10 @@ const (
 	DescriptorError uint8 = 2 // VI descriptor error
 )
 
-// The implementation-specific codes of a Connect Reject. A peer that is not
-// ours may leave the field zero. [V-46]
+// The implementation-specific codes of a Connect Reject. Another implementation may leave the field
+// zero. [V-46]
 const (
-	RejectAttributes  uint8 = 1 // the attributes do not go together
+	RejectAttributes  uint8 = 1 // the attributes of the two sides do not match
 	RejectApplication uint8 = 2 // the VI consumer refused
 	RejectResources   uint8 = 3 // too many connections, or no memory
 	RejectVersion     uint8 = 4 // unknown version of the protocol

@@ -19,8 +19,8 @@ const (
 	ConnectReject  Type = 7
 	ConnectNoMatch Type = 8
 
-	// Disconnect announces an orderly end. It is not in the draft and is
-	// sent only to a peer that said it knows it. [V-17]
+	// Disconnect announces an orderly end. It is not in the draft and is sent only to a peer that
+	// has announced support for it. [V-17]
 	Disconnect Type = 31
 )
 
@@ -57,14 +57,13 @@ func (t Type) String() string {
 // Known reports whether t is one of the constants above.
 func (t Type) Known() bool { return int(t) < len(messages) && messages[t].name != "" }
 
-// HasCE reports whether segments of type t carry a CE header: those that
-// establish a connection. Connect Reject and Connect No Match answer a
-// request that the caller remembers, but belong to connection establishment
-// and carry it too. [VIT-3-4]
+// HasCE reports whether segments of type t carry a CE header: those that establish a connection.
+// Connect Reject and Connect No Match carry it too, although the requester remembers its request,
+// because they belong to connection establishment. [VIT-3-4]
 func (t Type) HasCE() bool { return int(t) < len(messages) && messages[t].ce }
 
-// HasRDMA reports whether segments of type t carry an RDMA header. For a Read
-// Response the [Dialect] has the last word. [VIT-3-3] [V-23]
+// HasRDMA reports whether segments of type t carry an RDMA header. For a Read Response it depends
+// on the [Dialect]. [VIT-3-3] [V-23]
 func (t Type) HasRDMA() bool { return int(t) < len(messages) && messages[t].rdma }
 
 // Numbered reports whether each message of type t takes the next message
@@ -72,7 +71,7 @@ func (t Type) HasRDMA() bool { return int(t) < len(messages) && messages[t].rdma
 // NOP repeats the last one. [V-11] [V-37]
 func (t Type) Numbered() bool { return int(t) < len(messages) && messages[t].numbered }
 
-// Flags are the three flag bits beside the type. [VIT 3.1] [V-03]
+// Flags are the three flag bits next to the type. [VIT 3.1] [V-03]
 type Flags uint8
 
 // The flags of the draft, its bits 1 to 3.
@@ -89,8 +88,8 @@ func (f Flags) String() string {
 
 var flagNames = [...]string{"immediate", "end", "transmit-error"}
 
-// bitNames lists the names of the bits set in v, lowest first, joined by "|",
-// and what has no name as hex.
+// bitNames lists the names of the bits set in v, lowest first, joined by "|", and bits without a
+// name as hex.
 func bitNames(v uint16, names []string) string {
 	if v == 0 {
 		return "-"

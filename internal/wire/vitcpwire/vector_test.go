@@ -141,7 +141,7 @@ func TestVIT_3_1(t *testing.T) {
 	}
 }
 
-// TestVIT_3_1_Refused has the headers that no peer of ours may send. [V-02] [V-07]
+// TestVIT_3_1_Refused has headers that ParseHeader must refuse. [V-02] [V-07]
 func TestVIT_3_1_Refused(t *testing.T) {
 	for _, v := range []struct {
 		name string
@@ -219,8 +219,8 @@ func TestVIT_3_2(t *testing.T) {
 	}
 }
 
-// A discriminator is its length and its bytes; what pads it does not count,
-// and a length above 16 is refused. [V-04] [VIT-3.2-3]
+// A discriminator is its length and its bytes; padding is ignored, and a length above 16 is
+// refused. [V-04] [VIT-3.2-3]
 func TestVIT_3_2_Discriminators(t *testing.T) {
 	ce := CE{MTU: 1, Calling: mustDisc("a"), Called: mustDisc("b")}.Append(nil)
 	ce[9], ce[23], ce[43] = 0xff, 0xee, 0xdd

@@ -61,7 +61,7 @@ func TestStrings(t *testing.T) {
 	}
 }
 
-// What is logged names the facts and keeps the key to itself.
+// A log value has all fields except the key.
 func TestLogValue(t *testing.T) {
 	var out strings.Builder
 	log := slog.New(slog.NewTextHandler(&out, nil))
@@ -118,8 +118,8 @@ func TestDialectValid(t *testing.T) {
 	}
 }
 
-// What a type says of its messages, for every value of its five bits and beyond. [VIT-3-3] [VIT-3-4]
-// [V-11] [V-23] [V-37]
+// TestTypeProperties checks the properties of every value of the five bits, and of larger values.
+// [VIT-3-3] [VIT-3-4] [V-11] [V-23] [V-37]
 func TestTypeProperties(t *testing.T) {
 	for v := range 256 {
 		typ := Type(v)
