@@ -2,31 +2,30 @@ package fc
 
 import "time"
 
-// A class2Frame is a copy of a frame that may have to be sent again.
+// A class2Frame is a copy of a class 2 frame for retransmission.
 type class2Frame struct {
 	f      Frame
 	buf    []byte
 	timer  *Timer
 	busy   int  // times it was answered BSY
-	again  int  // times its ACK did not come
-	pauses bool // it was answered BSY and not sent since
+	again  int  // times without an ACK
+	pauses bool // it was answered BSY and is not yet sent again
 }
 
-// Limits of sending a class 2 frame again. [FCVI 8.4]
+// Limits of the retransmission of a class 2 frame. [FCVI 8.4]
 const (
 	maxBusy   = 8 // after BSY
 	maxResend = 7 // after E_D_TOV without ACK
 )
 
-// RecoveryTime returns how long a class 2 frame may be under way, sent again as
-// often as that is done, before its sender gives up. A wait for it must not
-// give up earlier.
+// RecoveryTime returns how long a sender retransmits a class 2 frame before it gives up. A wait for
+// the frame must not end earlier.
 func (p *NPort) RecoveryTime() time.Duration { return (maxResend + 1) * p.edtov }
 
 // FailTimeout is the reason given to Upper.Failed when no ACK came at all.
 const FailTimeout = 0
 
-// Room reports whether another class 2 data frame to r would go out at once.
+// Room reports whether another class 2 data frame to r would be sent at once.
 func (r *Remote) Room() bool { return len(r.waiting) == 0 && len(r.out) < r.credit }
 
 // Send transmits a data frame to r in the given class: addresses and
@@ -95,8 +94,8 @@ func (r *Remote) dropClass2() {
 	r.out, r.waiting = nil, nil
 }
 
-// overdue sends a frame again that was answered BSY a while ago, or whose ACK did not arrive within
-// E_D_TOV: the frame or the ACK may have been lost. A receiver recognizes repeated frames by
+// overdue retransmits a frame after a pause if it was answered BSY, or if its ACK did not arrive
+// within E_D_TOV: the frame or the ACK may be lost. A receiver recognizes repeated frames by
 // handle, MSG_ID and offset. [FCVI B.2.6]
 func (r *Remote) overdue(now Time, c *class2Frame) {
 	p := r.p
@@ -134,7 +133,7 @@ func (r *Remote) failed(now Time, f *Frame, reason uint8) {
 	r.pump(now)
 }
 
-// Forget drops class 2 frames of an exchange that is given up.
+// Forget drops the class 2 frames of an abandoned exchange.
 func (p *NPort) Forget(now Time, r *Remote, oxid uint16) {
 	keep := func(s []*class2Frame) []*class2Frame {
 		n := 0
@@ -153,7 +152,7 @@ func (p *NPort) Forget(now Time, r *Remote, oxid uint16) {
 	r.pump(now)
 }
 
-// receiveLinkControl takes ACK_1, P_RJT, F_RJT, P_BSY and F_BSY.
+// receiveLinkControl handles ACK_1, P_RJT, F_RJT, P_BSY and F_BSY.
 func (p *NPort) receiveLinkControl(now Time, f *Frame) {
 	r := p.remotes[f.SID]
 	if r == nil {

@@ -302,7 +302,7 @@ func FuzzELS(f *testing.F) {
 			}
 		}
 		ParseRSCN(b, func(RSCNPage) {})
-		// A port survives every request and every reply.
+		// A port must not panic on any request or reply.
 		p := NewNPort(PortConfig{PortName: 1, NodeName: 2}, discard{})
 		p.LinkUp(0, LinkInfo{Loop: true, ALPA: 1})
 		for _, rctl := range []RCtl{RCtlELSReq, RCtlELSReply, RCtlABTS, RCtlBAAcc, RCtlACK1} {

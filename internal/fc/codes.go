@@ -151,7 +151,7 @@ const (
 	FCtlFill          FCtl = 0x000003 // fill bytes at the end of the Data_Field
 )
 
-// DF_CTL bits: which optional headers stand before the payload.
+// DF_CTL bits: the optional headers before the payload.
 const (
 	DFCtlESP     = 0x40
 	DFCtlNetwork = 0x20 // 16 bytes

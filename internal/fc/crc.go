@@ -11,9 +11,9 @@ import (
 // [FCFS-2.1-4]
 //
 // The processor's instructions take 16 bytes at a time. The standard library handles the remaining
-// bytes one by one; in frames of two thousand bytes that is a fifth of the time. Here the remainder
-// is done in words, since frames consist of words, and first, so that it need not wait for the
-// rest.
+// bytes one by one, which takes a fifth of the time for frames of two thousand bytes. This function
+// handles the remainder in words, since frames consist of words, and before the rest, so that it
+// does not wait for the result of the rest.
 func checksum(b []byte) uint32 {
 	odd := len(b) & 15
 	state := ^uint32(0)
@@ -46,7 +46,7 @@ func Seal(b []byte) {
 	binary.LittleEndian.PutUint32(b[end:], checksum(b[:end]))
 }
 
-// ahead[k] is the effect of a byte on the CRC k bytes further on.
+// ahead[k] holds the effect of a byte on the CRC after k more bytes.
 var ahead = func() (t [8]crc32.Table) {
 	t[0] = *crc32.IEEETable
 	for i := range t[0] {

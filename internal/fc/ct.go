@@ -88,7 +88,7 @@ type CTHeader struct {
 	GSSubtype   uint8
 	Options     uint8
 	Cmd         CTCmd
-	Size        uint16 // words: most the requester takes, or what was left out
+	Size        uint16 // words: the most that the requester accepts, or the number left out
 	Reason      uint8
 	Explanation uint8
 	Vendor      uint8

@@ -200,8 +200,8 @@ func (l *Login) Append(b []byte) []byte {
 	return append(b, l.Vendor[:]...)
 }
 
-// ParseLogin decodes a login payload or the LS_ACC to one. The error is
-// io.ErrUnexpectedEOF, or ErrFormat if the receive data field size is none.
+// ParseLogin decodes a login payload or the LS_ACC to one. The error is io.ErrUnexpectedEOF, or
+// ErrFormat if the receive data field size is invalid.
 func ParseLogin(b []byte) (l Login, n int, err error) {
 	if len(b) < LoginLen {
 		return l, 0, io.ErrUnexpectedEOF

@@ -14,7 +14,7 @@ type exchange struct {
 	src     Addr // our address in it, 0 during FLOGI
 	typ     Type
 	payload []byte
-	tries   int // left, this one included
+	tries   int // remaining attempts, including this one
 	every   time.Duration
 	timer   *Timer
 	done    func(now Time, reply []byte, err error)
@@ -23,10 +23,9 @@ type exchange struct {
 	total int      // frames of the reply, 0 while the last is missing
 }
 
-// request sends payload and calls done once: with the reply's payload, valid
-// during the call, or with an error. An LS_RJT is an LSRjt error, a rejected
-// directory request a *CTError. It is sent again up to tries times in all,
-// each time as a new exchange.
+// request sends payload and calls done once: with the reply's payload, valid during the call, or
+// with an error. An LS_RJT is an LSRjt error, a rejected directory request a *CTError. It makes up
+// to tries attempts, each as a new exchange.
 func (p *NPort) request(now Time, dst Addr, t Type, payload []byte, tries int, done func(now Time, reply []byte, err error)) {
 	x := &exchange{p: p, peer: dst, src: p.id, typ: t, payload: payload, tries: tries, every: 2 * p.ratov, done: done}
 	x.timer = p.timers.New(x.expired)
@@ -87,7 +86,7 @@ func (x *exchange) finish(now Time, reply []byte, err error) {
 	x.done(now, reply, err)
 }
 
-// failExchanges ends every request under way.
+// failExchanges ends every outstanding request.
 func (p *NPort) failExchanges(now Time, err error) {
 	var all []*exchange
 	for _, x := range p.exch {
@@ -109,8 +108,8 @@ func sortExchanges(all []*exchange) { // deterministic order for simulations
 	}
 }
 
-// receiveReply takes a frame of the answer to a request of ours. An answer is
-// accepted from the port that was asked only.
+// receiveReply handles a frame of the answer to one of our requests. It accepts an answer only from
+// the port that was asked.
 func (p *NPort) receiveReply(now Time, f *Frame) {
 	x := p.exch[f.OXID]
 	if x == nil || x.typ != f.Type || !f.FromResponder() || f.SID != x.peer && !p.loginAnswer(x, f) {
@@ -185,7 +184,7 @@ func (x *exchange) complete(now Time, f *Frame, reply []byte) {
 			x.p.stats.Malformed++
 			return
 		}
-		// A busy or half-finished peer is worth another try after a while.
+		// A busy or half-finished peer may succeed later, so try again after a pause.
 		if (r.Reason == RjtBusy || r.Reason == RjtInProgress) && x.tries > 0 {
 			delete(x.p.exch, x.oxid)
 			x.timer.Set(now + x.p.edtov)

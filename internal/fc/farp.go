@@ -31,9 +31,8 @@ const (
 //	44 |  Requester IP (16)
 //	60 |  Responder IP (16)
 //
-// The code byte stands first, as in the body of RFC 2625 and in every known
-// implementation; its appendix E.4.2 draws it last.
-// [FCVI-7.5-1] [FCVI-7.5-2]
+// The code byte comes first, as in the body of RFC 2625 and in every known implementation; its
+// appendix E.4.2 draws it last. [FCVI-7.5-1] [FCVI-7.5-2]
 type FARP struct {
 	Cmd                    ELSCmd
 	Match                  uint8
@@ -88,9 +87,8 @@ func FARPIP(a netip.Addr) (ip [16]byte) {
 	return ip
 }
 
-// matches says whether a request with these code points means a port that has
-// the given names and addresses. Code point 0 is reserved and matches nothing.
-// [FCVI-7.5-3]
+// matches reports whether a request with these code points means a port with the given names and
+// addresses. Code point 0 is reserved and matches nothing. [FCVI-7.5-3]
 func (f *FARP) matches(port, node WWN, ips [][16]byte) (ip [16]byte, ok bool) {
 	m := f.Match & 7
 	if m == 0 || f.Match&^7 != 0 {

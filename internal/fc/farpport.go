@@ -1,9 +1,9 @@
 package fc
 
-// farpTries is how often a FARP-REQ is broadcast, E_D_TOV apart. [FCVI 7.5]
+// farpTries is the number of broadcasts of a FARP-REQ, E_D_TOV apart. [FCVI 7.5]
 const farpTries = 3
 
-// A farpSearch is a FARP-REQ of ours that waits for its reply.
+// A farpSearch is one of our FARP-REQs that waits for its reply.
 type farpSearch struct {
 	req   FARP
 	tries int
@@ -11,16 +11,15 @@ type farpSearch struct {
 	done  func(now Time, found FARP, err error)
 }
 
-// farpSeen remembers a request that was answered.
+// A farpSeen is an answered request.
 type farpSeen struct {
 	from Addr
 	oxid uint16
 	at   Time
 }
 
-// FARP broadcasts a search for the port that match and want describe (the
-// Responder fields of want count) and calls done once, with the reply or
-// ErrNoMatch. Only replies that answer this request are taken.
+// FARP broadcasts a search for the port that match and want describe (by the Responder fields of
+// want) and calls done once, with the reply or ErrNoMatch. It accepts only replies to this request.
 func (p *NPort) FARP(now Time, match uint8, want FARP, flags uint8, done func(now Time, found FARP, err error)) {
 	if !p.up || p.state != Online {
 		done(now, FARP{}, ErrOffline)
@@ -115,9 +114,8 @@ func (p *NPort) receiveFARPReq(now Time, f *Frame) {
 	}
 }
 
-// receiveFARPReply takes a reply to a search of ours. A reply that was not
-// asked for, or whose claims do not fit the request or its own source address,
-// is refused and changes nothing.
+// receiveFARPReply handles a reply to one of our searches. It ignores a reply without a request,
+// and one that contradicts the request or its own source address.
 func (p *NPort) receiveFARPReply(now Time, f *Frame) {
 	a, _, err := ParseFARP(f.Payload)
 	if err != nil {

@@ -88,8 +88,8 @@ func (r *Remote) NextSeqID() uint8 {
 	return r.nextSeq
 }
 
-// Login logs in to the port at a unless that is done already, and calls done
-// once, possibly before it returns.
+// Login logs in to the port at a unless it is already logged in, and calls done once, possibly
+// before it returns.
 func (p *NPort) Login(now Time, a Addr, done func(now Time, r *Remote, err error)) {
 	r := p.remotes[a]
 	if r != nil && r.LoggedIn() && !r.suspended {
@@ -124,7 +124,7 @@ func (p *NPort) Login(now Time, a Addr, done func(now Time, r *Remote, err error
 		}
 		if err != nil {
 			if r.loggedIn && !r.suspended {
-				return // the peer's own PLOGI came through
+				return // the peer's own PLOGI arrived first
 			}
 			p.drop(now, r, err)
 			return
@@ -137,7 +137,7 @@ func (p *NPort) Login(now Time, a Addr, done func(now Time, r *Remote, err error
 	})
 }
 
-// login puts the peer's parameters in force and wakes what waits.
+// login applies the peer's parameters and calls the waiting callbacks.
 func (r *Remote) login(now Time, l *Login) {
 	r.PortName, r.NodeName = l.PortName, l.NodeName
 	r.RxSize = MaxData
@@ -175,7 +175,7 @@ func (r *Remote) wake(now Time, err error) {
 	}
 }
 
-// drop removes a remote that never was, or is no longer, logged in.
+// drop removes a remote whose login failed or has ended.
 func (p *NPort) drop(now Time, r *Remote, err error) {
 	was := r.loggedIn
 	r.gone, r.loggedIn = true, false
@@ -214,8 +214,8 @@ func (p *NPort) sendLOGO(now Time, a, id Addr) {
 	p.request(now, a, TypeELS, LOGO{ID: id, PortName: p.cfg.PortName}.Append(nil), 2, func(Time, []byte, error) {})
 }
 
-// logoutAll ends every login, with LOGO to each that this port made at its address id;
-// 0 is without.
+// logoutAll ends every login. It sends a LOGO for each login at this port's address id; with id 0
+// it sends none.
 func (p *NPort) logoutAll(now Time, id Addr) {
 	for _, r := range p.sortedRemotes() {
 		if id != 0 && r.loggedIn && !r.Addr.WellKnown() {
@@ -225,8 +225,8 @@ func (p *NPort) logoutAll(now Time, id Addr) {
 	}
 }
 
-// suspendAll stops data to every port until its mapping is verified. Logins to
-// fabric services end: they are made anew with each registration.
+// suspendAll stops data to every port until its mapping is verified. Logins to fabric services end,
+// because each registration renews them.
 func (p *NPort) suspendAll() {
 	for _, r := range p.sortedRemotes() {
 		r.suspended = true
@@ -247,10 +247,8 @@ func (p *NPort) resume(now Time, r *Remote) {
 	}
 }
 
-// inquire asks the directory whether r is still there under its name, which
-// answers at once also if the port is gone; without a directory it asks r.
-// [FCVI 7.7.5]
-// [FCVI-7.7-6]
+// inquire asks the directory whether r is still there under its name, because the directory answers
+// at once even if the port is gone. Without a directory it asks r. [FCVI 7.7.5] [FCVI-7.7-6]
 func (p *NPort) inquire(now Time, r *Remote) {
 	if !p.directory || !r.loggedIn || r.verifying {
 		p.verify(now, r)
@@ -265,7 +263,7 @@ func (p *NPort) inquire(now Time, r *Remote) {
 		var rejected *CTError
 		switch {
 		case errors.As(err, &rejected):
-			p.drop(now, r, ErrLoggedOut) // there is no port to be told
+			p.drop(now, r, ErrLoggedOut) // there is no port that could get a LOGO
 		case len(reply) < 8: // or no answer; without a link nothing is asked
 			p.verify(now, r)
 		case WWN(binary.BigEndian.Uint64(reply)) != r.PortName:
@@ -300,7 +298,7 @@ func (p *NPort) verify(now Time, r *Remote) {
 			a, _, err = ParseADISC(reply)
 		}
 		if err == ErrOffline {
-			return // the link went again; what follows will verify anew
+			return // the link was lost again; the next verification decides
 		}
 		if err != nil || a.PortName != r.PortName || a.NodeName != r.NodeName || a.ID != r.Addr {
 			p.Logout(now, r)

@@ -1,16 +1,15 @@
 package fc
 
-// The frames of a long sequence differ in nothing but their place in it, and
-// what is looked up and checked for one of them holds for the next. So a run of
-// them may be handed over at once, on the way out by a [RunSender] and on the
-// way in to a [Taker].
+// The frames of a long sequence differ only in their position, so lookups and checks for one of
+// them hold for the next. Therefore a run of frames may be passed on at once: outgoing by a
+// [RunSender], incoming to a [Taker].
 
-// A RunSender is a Sender that makes a run of frames cheaper than each of them.
+// A RunSender is a Sender that can send a run of frames at less cost than single frames.
 type RunSender interface {
 	Sender
-	// SendRun is Send for each size bytes of data, of which there is a whole
-	// number: f with the first of them, and its successors ([Frame.Next]).
-	// f.Payload does not matter, and f is changed.
+	// SendRun sends data in frames of size bytes each: f with the first bytes, then its successors
+	// ([Frame.Next]). The length of data is a multiple of size. SendRun ignores f.Payload and
+	// changes f.
 	SendRun(f *Frame, size int, data []byte)
 }
 
@@ -27,28 +26,26 @@ func SendRun(out Sender, f *Frame, size int, data []byte) {
 	}
 }
 
-// A Taker takes the frames that continue one it was given: of the same sequence
-// and with the same header, but for SEQ_CNT, one higher each time, and the
-// relative offset in Parameter, which follows from the length before. Neither is
-// the first or the last of the sequence.
+// A Taker takes the frames that continue one it was given, of the same sequence. Their headers are
+// equal except for SEQ_CNT, which rises by one, and the relative offset in Parameter, which rises
+// by the previous length. None is the first or the last of the sequence.
 type Taker interface {
-	// Take takes the payload of the next frame, which is valid during the call
-	// and whose CRC is right. It reports false if it has not: that frame, and
-	// those behind it, come as others do.
+	// Take takes the payload of the next frame, which is valid during the call and whose CRC is
+	// right. It returns false if it refuses: then that frame and later ones are delivered like any
+	// others.
 	Take(payload []byte) bool
 }
 
-// Next makes f the header of the frame behind it in its sequence, of class 3;
-// n is the length of f's payload.
+// Next makes f the header of the next frame in its sequence, of class 3; n is the length of f's
+// payload.
 func (f *Frame) Next(n int) {
 	f.SOF, f.EOF = Class3.Delimiters(false, f.Last())
 	f.SeqCnt++
 	f.Param += uint32(n)
 }
 
-// SendRun is Send for a run of frames to r, none of which ends its sequence, with
-// size bytes of data each; first tells that the first begins it. [FCVI-5.8-5]
-// [FCVI-5.8-6]
+// SendRun is Send for a run of frames to r, none of which ends its sequence, with size bytes of
+// data each; first means that the run begins the sequence. [FCVI-5.8-5] [FCVI-5.8-6]
 func (p *NPort) SendRun(now Time, r *Remote, class Class, first bool, f *Frame, size int, data []byte) bool {
 	if class == Class2 {
 		for ; len(data) > 0; data = data[size:] {

@@ -20,7 +20,7 @@ func (p *NPort) receiveELS(now Time, f *Frame) {
 			return
 		}
 		p.accept(f, AppendCmd(nil, ELSAcc))
-		// A LOGO speaks for its sender only.
+		// A LOGO ends only logins of its sender.
 		if r := p.remotes[f.SID]; r != nil && r.LoggedIn() && l.ID == f.SID && l.PortName == r.PortName {
 			p.logout(now, r, ErrLoggedOut)
 		}
@@ -88,7 +88,7 @@ func (p *NPort) receiveFLOGI(now Time, f *Frame) {
 	tx.FCtl |= FCtlLastSeq | FCtlEndSeq
 	tx.Payload = acc.Append(nil)
 	p.transmit(tx)
-	if again { // the peer began anew without a link event that we saw
+	if again { // the peer restarted without a link event on this side
 		p.epoch++
 		p.logoutAll(now, 0)
 		p.id = 0
@@ -123,8 +123,8 @@ func (p *NPort) receivePLOGI(now Time, f *Frame) {
 		r = &Remote{Addr: f.SID, p: p, loginOX: Unassigned}
 		p.remotes[f.SID] = r
 	}
-	// A PLOGI from a port that is logged in ends the old login, unless it is
-	// the very same frame again or one that crossed ours or was late.
+	// A PLOGI from a port that is logged in ends the old login, unless it is a copy of the earlier
+	// frame, crossed ours, or was late.
 	if r.loggedIn {
 		switch {
 		case r.loginOX == f.OXID:
@@ -244,7 +244,7 @@ func (p *NPort) Abort(now Time, r *Remote, class Class, oxid, rxid uint16, seqID
 	p.transmit(&tx)
 }
 
-// receiveBLS takes ABTS and the answers to our own.
+// receiveBLS handles ABTS and the answers to our own.
 func (p *NPort) receiveBLS(now Time, f *Frame) {
 	if f.RCtl != RCtlABTS {
 		k := abortKey{f.SID, f.OXID, !f.FromResponder()}

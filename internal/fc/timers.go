@@ -49,8 +49,8 @@ func (t *Timer) Set(at Time) {
 	ts.down(ts.up(t.pos))
 }
 
-// Stop takes t out of the set. Stopping a timer that is not set does nothing,
-// and so does stopping a nil one.
+// Stop removes t from the set. Stopping a timer that is not set does nothing, and so does stopping
+// a nil one.
 func (t *Timer) Stop() {
 	if t == nil || t.pos < 0 {
 		return

@@ -31,15 +31,15 @@ func (d *directory) remove(id fc.Addr) bool {
 	return ok
 }
 
-// An nsHandler answers one command: it gets the requester and the body and
-// returns the body of the accept or why there is none.
+// An nsHandler answers one command: it gets the requester and the body, and returns the body of the
+// accept, or the reason for a refusal.
 type nsHandler struct {
 	min  int  // least length of the body, bytes
 	own  bool // the body starts with the requester's ID
 	body func(d *directory, q *query) ([]byte, refusal)
 }
 
-// A refusal is why a request is rejected; the zero value accepts it.
+// A refusal is the reason for rejecting a request; the zero value means that it is accepted.
 type refusal struct{ reason, explanation uint8 }
 
 type query struct {
@@ -180,7 +180,7 @@ var nsHandlers = map[fc.CTCmd]nsHandler{
 	}),
 }
 
-// unused takes a registration that no query of the table asks for.
+// unused ignores a registration that no query of the table returns.
 func unused(*record, []byte) {}
 
 func (d *directory) ensure(id fc.Addr) *record {
@@ -193,8 +193,8 @@ func (d *directory) ensure(id fc.Addr) *record {
 }
 
 // request answers a Common Transport request of the port at from. live reports whether a domain is
-// reachable. The second result is the address whose changed record concerns others, or 0. The
-// answer is empty if the request is too short to be answered.
+// reachable. The second result is the address of a record whose change must be announced, or 0. The
+// answer is empty if the request is too short for one.
 func (d *directory) request(from fc.Addr, payload []byte, live func(uint8) bool) ([]byte, fc.Addr) {
 	h, n, err := fc.ParseCT(payload)
 	if err != nil {

@@ -29,10 +29,9 @@ func hexBytes(t testing.TB, s string) (b []byte) {
 	return b
 }
 
-// TestNameServer asks the name server, byte by byte as FC-GS and RFC 4338 have
-// the Common Transport header, the commands and the reason codes, on behalf of
-// some ports one request after the other. Domain 3 can't be reached.
-// [FCVI-7.6-5] [FCFS-2.11-2]
+// TestNameServer asks the name server, on behalf of several ports, and compares the Common
+// Transport header, commands and reason codes byte by byte with FC-GS and RFC 4338. Domain 3 can't
+// be reached. [FCVI-7.6-5] [FCFS-2.11-2]
 func TestNameServer(t *testing.T) {
 	const a, b, far, lost = 0x010100, 0x010200, 0x020304, 0x030100
 	// A request: revision, IN_ID, GS_Type, GS_Subtype, options; command; maximum
@@ -66,7 +65,7 @@ func TestNameServer(t *testing.T) {
 		name      string
 		from      fc.Addr
 		req, want string
-		told      fc.Addr // whose change others hear about
+		told      fc.Addr // the port whose change is announced to others
 	}{
 		// Nothing is registered.
 		{"GPN_ID", a, req("0112", "00 010100"), rejected(unable, noID), 0},
@@ -150,7 +149,7 @@ func TestNameServer(t *testing.T) {
 		{"DA_ID again", a, req("0300", "00 010100"), accepted(""), 0},
 		{"GPN_ID after DA_ID", b, req("0112", "00 010100"), rejected(unable, noID), 0},
 
-		// Requests that are none.
+		// Invalid requests.
 		{"unknown command", a, req("0999", "00 010100"), rejected(unsupported, "00"), 0},
 		{"another revision", a, "02 000000 fc 02 00 00 0112 0000 00 00 00 00 00 010100", rejected(version, "00"), 0},
 		{"another service", a, "01 000000 fa 02 00 00 0112 0000 00 00 00 00 00 010100", "01 000000 fa 02 00 00 8001 0000 00 0b 00 00", 0},

@@ -1,12 +1,11 @@
-// Package fabric holds what lies between N_Ports: a switch core with its
-// directory server and fabric controller, and a simulated network of links on
-// which frames can be lost, doubled, delayed, reordered and damaged by a plan
-// that is reproducible from its seed. [FCFS-3.2-1] [FCFS-3.2-2] [FCFS-3.2-3]
+// Package fabric holds what lies between N_Ports: a switch core with its directory server and
+// fabric controller, and a simulated network of links on which frames can be lost, doubled,
+// delayed, reordered and damaged by a plan that is reproducible from its seed. [FCFS-3.2-1]
+// [FCFS-3.2-2] [FCFS-3.2-3]
 //
-// A [Switch] is a state machine without input or output of its own, like an
-// fc.NPort: frames go in at a [SwitchPort] and leave through the fc.Sender of
-// another. In a [Net] it is one more device; package fabricd puts it behind
-// FCIP links.
+// A [Switch] is a state machine without input or output of its own, like an fc.NPort: frames go in
+// at a [SwitchPort] and leave through the fc.Sender of another. In a [Net] it is one more device;
+// package fabricd puts it behind FCIP links.
 //
 // A [Net] in virtual time is single-threaded and deterministic:
 //
@@ -16,10 +15,9 @@
 //	n.Start()
 //	n.Run(time.Second)
 //
-// The same Net runs in real time with [Net.Serve]; then its devices do their
-// own locking.
+// The same Net runs in real time with [Net.Serve]; then its devices do their own locking.
 //
-// Between switches travels a control protocol of our own in SW_ILS frames of
-// class F; ELP, domain negotiation and FSPF of FC-SW are not spoken, so these
-// switches do not join a fabric of other make.
+// Switches exchange a control protocol of our own in SW_ILS frames of class F. They do not
+// implement ELP, domain negotiation and FSPF of FC-SW, so they cannot join a fabric of another
+// make.
 package fabric

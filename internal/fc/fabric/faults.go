@@ -6,14 +6,14 @@ import (
 	"viaduct/internal/fc"
 )
 
-// An Action is what a fault does to a frame.
+// An Action is the effect of a fault on a frame.
 type Action uint8
 
 // Actions of a Fault.
 const (
 	Drop Action = iota + 1
 	Duplicate
-	Delay // the frame arrives late, overtaken by what follows
+	Delay // the frame arrives late, after later frames
 	Corrupt
 	Truncate
 )
@@ -27,7 +27,7 @@ type Fault struct {
 	Match func(f *fc.Frame) bool // nil matches every frame
 	Nth   int                    // only the n-th match counts, from 1; 0 means each
 	Do    Action
-	Late  time.Duration // of Delay, and of the second copy of Duplicate
+	Late  time.Duration // delay of Delay, and of the second copy of Duplicate
 
 	Hits int // matches so far
 	Done int // how often the action was taken
@@ -62,7 +62,7 @@ func ELSOf(c fc.ELSCmd) func(*fc.Frame) bool {
 	return func(f *fc.Frame) bool { return f.Type == fc.TypeELS && fc.CmdOf(f.Payload) == c }
 }
 
-// verdict is what happens to one frame.
+// A verdict is the combined effect of all faults on one frame.
 type verdict struct {
 	copies int
 	delay  time.Duration

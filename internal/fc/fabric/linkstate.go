@@ -16,7 +16,7 @@ const ilsVendor = 0x70
 type itemKind uint8
 
 const (
-	itemHello  itemKind = 1 // not passed on: what is at the other end
+	itemHello  itemKind = 1 // announces the switch at the other end; not passed on
 	itemLinks  itemKind = 2 // neighbours of the origin
 	itemRecord itemKind = 3 // a directory record
 )
@@ -24,7 +24,7 @@ const (
 const (
 	itemLen   = 28
 	recordLen = 8 + 8 + 16 + 16 + 32
-	// maxItems bounds what a switch stores of others.
+	// maxItems bounds the items of other switches that a switch stores.
 	maxItems = 65536
 )
 
@@ -80,7 +80,7 @@ func parseItem(b []byte) (i item, ok bool) {
 	case i.kind == itemLinks && len(i.body)%8 != 0, i.kind == itemRecord && !i.gone && len(i.body) < recordLen:
 		return i, false
 	case i.kind == itemRecord && i.id.Domain() != i.domain:
-		return i, false // a switch speaks for its own domain
+		return i, false // a switch sends items of its own domain only
 	}
 	return i, i.kind >= itemHello && i.kind <= itemRecord
 }
@@ -90,14 +90,14 @@ type linkState struct {
 	seq    uint32
 	items  map[itemKey]*item
 	routes [256]*SwitchPort
-	owners [256]fc.WWN // the switches that routes lead to
+	owners [256]fc.WWN // the switch of each reachable domain
 }
 
 func (s *linkState) init(sw *Switch) {
 	s.sw, s.items, s.seq = sw, map[itemKey]*item{}, sw.cfg.Epoch
 }
 
-// route returns the way to a domain, nil if there is none.
+// route returns the port towards a domain, or nil if the domain is unreachable.
 func (s *linkState) route(domain uint8) *SwitchPort { return s.routes[domain] }
 
 func (s *linkState) reachable(domain uint8) bool {
@@ -117,7 +117,7 @@ func (s *linkState) hello(now fc.Time, p *SwitchPort) {
 	s.send(p, &item{itemKey: itemKey{s.sw.cfg.Name, itemHello, 0}, domain: s.sw.cfg.Domain, fabric: s.sw.cfg.FabricName})
 }
 
-// receive takes an item from a neighbour.
+// receive handles an item from a neighbour.
 func (s *linkState) receive(now fc.Time, p *SwitchPort, f *fc.Frame) {
 	sw := s.sw
 	i, ok := parseItem(f.Payload)
@@ -202,7 +202,7 @@ func contains2(s []*SwitchPort, p *SwitchPort) bool {
 	return false
 }
 
-// lost takes a link out of the state.
+// lost removes a link from the state.
 func (s *linkState) lost(now fc.Time, p *SwitchPort) {
 	if p.neighbor == 0 {
 		return
@@ -237,7 +237,7 @@ func (s *linkState) originateLinks(now fc.Time) {
 // the current one, or withdrawn.
 func (s *linkState) former(now fc.Time, i *item) {
 	if cur := s.items[i.itemKey]; cur != nil && int32(i.seq-cur.seq) <= 0 {
-		return // this run's, or older
+		return // from this run, or older
 	}
 	if int32(i.seq-s.seq) > 0 {
 		s.seq = i.seq
@@ -286,8 +286,8 @@ func (s *linkState) takeRecord(now fc.Time, i *item) {
 	s.sw.changed(now, i.id, fc.RSCNPort)
 }
 
-// compute finds the shortest path to every domain, and notifies local ports of domains that came or
-// went.
+// compute finds the shortest path to every domain, and notifies local ports of domains that were
+// added or removed.
 func (s *linkState) compute(now fc.Time) {
 	neighbors := func(w fc.WWN) []fc.WWN {
 		it := s.items[itemKey{w, itemLinks, 0}]
@@ -347,8 +347,8 @@ func (s *linkState) compute(now fc.Time) {
 }
 
 // forget drops the items of an unreachable switch. If the switch comes back, its neighbour sends
-// all items again. A new run may have another name and other ports at the same addresses, which
-// must not be looked for among the old ones.
+// all items again. The old items must go, because a new run of the switch may have another name,
+// and other ports at the same addresses.
 func (s *linkState) forget(origin fc.WWN) {
 	for k := range s.items {
 		if k.origin == origin {

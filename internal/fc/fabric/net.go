@@ -11,7 +11,7 @@ import (
 	"viaduct/internal/perturb"
 )
 
-// A Device is what a link ends in: an N_Port or the port of a switch.
+// A Device is the end point of a link: an N_Port or the port of a switch.
 type Device interface {
 	LinkUp(now fc.Time, info fc.LinkInfo)
 	LinkDown(now fc.Time)
@@ -29,15 +29,15 @@ type Stalled interface {
 	LinkRoom(now fc.Time)
 }
 
-// DefaultDelay is how long a frame takes over a link.
+// DefaultDelay is the transit time of a frame on a link.
 const DefaultDelay = 5 * time.Microsecond
 
 // DefaultFrameTime is how long a link is busy with a frame: the full frames of
 // a 16 Gbit/s link.
 const DefaultFrameTime = time.Microsecond
 
-// DefaultCredit is the buffer-to-buffer credit of a link end: frames under way
-// before End.Room says no. [FCFS-2.9-1]
+// DefaultCredit is the buffer-to-buffer credit of a link end: the number of frames in transit at
+// which End.Room returns false. [FCFS-2.9-1]
 const DefaultCredit = 64
 
 // NetStats counts the frames of a Net.
@@ -46,7 +46,7 @@ type NetStats struct {
 	Dropped, Duplicated   uint64 // by the fault plan
 	Delayed, Corrupted    uint64
 	Truncated, LinkLosses uint64 // lost because a link was down
-	BadCRC                uint64 // damaged frames that the receiver found out
+	BadCRC                uint64 // damaged frames that the receiver detected
 }
 
 // A Net is a set of links between devices.
@@ -85,7 +85,7 @@ func (n *Net) Stats() NetStats { return n.stats }
 // Tap calls fn for every frame as it is sent, before faults.
 func (n *Net) Tap(fn func(now fc.Time, from *End, f *fc.Frame)) { n.tap = fn }
 
-// A packet is a frame under way or another event.
+// A packet is a frame in transit or another event.
 type packet struct {
 	at   fc.Time
 	seq  uint64
@@ -122,9 +122,9 @@ type End struct {
 	peers  []*End // one on a link, the others of a loop
 	loop   bool
 	up     bool
-	Faulty bool // the fault plan applies to what this end sends
+	Faulty bool // the fault plan applies to frames from this end
 	Delay  time.Duration
-	Frame  time.Duration // the link is busy with each frame so long
+	Frame  time.Duration // how long each frame occupies the link
 	Credit int
 
 	inFlight int // guarded by net.mu
@@ -146,8 +146,8 @@ func (e *End) Send(f *fc.Frame) {
 	n.wake()
 }
 
-// Room reports whether the link takes another frame without exceeding its credit. If not, LinkRoom
-// is called on the device when that changes.
+// Room reports whether the link can take another frame without exceeding its credit. If not,
+// LinkRoom is called on the device when that changes.
 func (e *End) Room() bool {
 	e.net.mu.Lock()
 	defer e.net.mu.Unlock()
@@ -210,8 +210,8 @@ func (n *Net) setDev(e *End, d Device) {
 	n.devs = append(n.devs, d)
 }
 
-// Connect joins two devices by a link. Each is made by the function that gets
-// its way out. The link comes up at Start, or at once if the Net has started.
+// Connect joins two devices by a link. Each function creates a device that sends through out. The
+// link comes up at Start, or at once if the Net has started.
 func (n *Net) Connect(a, b func(out fc.Sender) Device) (*End, *End) {
 	ea, eb := n.end("a", nil), n.end("b", nil)
 	ea.peers, eb.peers = []*End{eb}, []*End{ea}
@@ -232,7 +232,7 @@ func (n *Net) JoinSwitches(a, b *Switch) (*End, *End) {
 		func(out fc.Sender) Device { return b.NewISL(out) })
 }
 
-// alpas are AL_PAs in order of priority; any list of valid ones does here.
+// alpas are AL_PAs in order of priority; any list of valid ones works here.
 var alpas = []uint8{0x01, 0x02, 0x04, 0x08, 0x0F, 0x10, 0x17, 0x18, 0x1B, 0x1D, 0x1E, 0x1F, 0x23, 0x25, 0x26, 0x27}
 
 // Loop joins devices to an arbitrated loop, private if sw is nil and public
@@ -286,7 +286,7 @@ func (n *Net) bringUp(e *End) {
 	})
 }
 
-// Do runs fn where the Net runs: the way to change a Net that is being served.
+// Do runs fn on the goroutine that runs the Net. Use it to change a Net during Serve.
 func (n *Net) Do(fn func()) {
 	n.mu.Lock()
 	n.calls = append(n.calls, fn)
@@ -301,7 +301,7 @@ func (n *Net) BringUp(e *End) {
 	}
 }
 
-// Remove takes a device off its link for good. Its methods are not called any more.
+// Remove removes a device from its link permanently. Its methods are not called afterwards.
 func (n *Net) Remove(e *End) {
 	n.purge(e)
 	e.up = false
@@ -366,7 +366,7 @@ func contains(s []*End, e *End) bool {
 	return false
 }
 
-// purge loses the frames under way on e's link.
+// purge drops the frames in transit on e's link.
 func (n *Net) purge(e *End) {
 	n.collect()
 	for _, p := range n.events {
@@ -450,8 +450,8 @@ func (n *Net) route(p *packet) {
 	n.drop(p)
 }
 
-// onLoop finds the end of a loop that a frame is for: the port with the
-// AL_PA of the address, or the fabric port for addresses outside.
+// onLoop returns the end of a loop that is the destination of a frame: the port with the AL_PA of
+// the address, or the fabric port for addresses outside.
 func (e *End) onLoop(f *fc.Frame) *End {
 	var fl *End
 	for _, o := range e.peers {
@@ -488,7 +488,7 @@ func (n *Net) copyTo(p *packet, to *End) *packet {
 	return c
 }
 
-// hop schedules the arrival of p at to, as often as the fault plan says.
+// hop schedules the arrivals of p at to according to the fault plan, which may drop or duplicate p.
 func (n *Net) hop(p *packet, to *End) {
 	e := p.from
 	e.busy = max(e.busy, n.now) + e.Frame
@@ -501,7 +501,7 @@ func (n *Net) hop(p *packet, to *End) {
 		c.at = e.busy + e.Delay
 		switch {
 		case i == 0 && what.delay > 0:
-			c.at += what.delay // overtaken by what comes after
+			c.at += what.delay // later frames may overtake it
 		case i > 0:
 			c.at += what.again
 		default:

@@ -199,7 +199,7 @@ func (u *testPort) els(n *fabric.Net, to fc.Addr, payload []byte) (reply []byte,
 	return reply, err
 }
 
-// TestFCFS_2_7 is what ports and fabric answer to link services.
+// TestFCFS_2_7 checks the answers of ports and fabric to link services.
 func TestFCFS_2_7(t *testing.T) {
 	var flogi, acc fc.Frame
 	n, a, b := online(t, false, func(n *fabric.Net) {
@@ -240,7 +240,7 @@ func TestFCFS_2_7(t *testing.T) {
 	if r, err := a.els(n, b.ID(), l.Append(nil)); err != nil || len(r) != fc.LoginLen {
 		t.Errorf("PDISC: %v", err)
 	}
-	// A LOGO speaks for its sender only.
+	// A LOGO ends only logins of its sender.
 	if _, err := a.els(n, b.ID(), fc.LOGO{ID: 0x010900, PortName: b.Name()}.Append(nil)); err != nil || b.Remote(a.ID()) == nil {
 		t.Errorf("a forged LOGO ends a login: %v", err)
 	}
@@ -318,7 +318,7 @@ func TestFCFS_2_9(t *testing.T) {
 		ack.EOF != fc.EOFt || ack.FCtl&(fc.FCtlExchResponder|fc.FCtlSeqRecipient) != fc.FCtlExchResponder|fc.FCtlSeqRecipient {
 		t.Errorf("%v acknowledges %v", ack.String(), data.String())
 	}
-	// A frame whose ACK is lost is sent again; if none comes at all it failed.
+	// A frame whose ACK is lost is sent again; it fails if no ACK arrives at all.
 	lost := n.AddFault(&fabric.Fault{Match: func(f *fc.Frame) bool { return f.RCtl == fc.RCtlACK1 }, Do: fabric.Drop, Nth: 1})
 	a.acked = 0
 	a.sendText(n, r, fc.Class2, 200, "x")
@@ -335,7 +335,7 @@ func TestFCFS_2_9(t *testing.T) {
 		t.Errorf("failed %v", a.failed)
 	}
 	n.ClearFaults()
-	// One that is busy is asked eight times. [FCVI-8.4-15]
+	// A busy port gets a frame up to eight times. [FCVI-8.4-15]
 	for tries, want := range map[int]int{8: 0, 9: 1} {
 		a.failed, a.acked = nil, 0
 		busy := *a.Remote(b.ID())
@@ -427,7 +427,7 @@ func TestDirectoryLogin(t *testing.T) {
 	if err := ask(); err != nil || answers == 0 || told != 0 {
 		t.Fatalf("logged in: %v, %d answers, told %d times", err, answers, told)
 	}
-	// A LOGO is sent without the port's knowledge, so that it still believes to be logged in.
+	// Send a LOGO without the port's knowledge, so that the port still considers itself logged in.
 	if _, err := a.els(n, fc.AddrDirectory, fc.LOGO{ID: a.ID(), PortName: a.Name()}.Append(nil)); err != nil {
 		t.Fatal(err)
 	}
@@ -496,8 +496,8 @@ func TestFARPRules(t *testing.T) {
 	}
 }
 
-// TestPublicLoop: after a LIP a FAN, or a FLOGI with the old outcome, lets
-// logins go on; another AL_PA ends them. [FCVI-7.7-4]
+// TestPublicLoop: after a LIP a FAN, or a FLOGI with the old outcome, keeps logins valid; another
+// AL_PA ends them. [FCVI-7.7-4]
 func TestPublicLoop(t *testing.T) {
 	for _, moved := range []bool{false, true} {
 		n := fabric.NewNet(1)
@@ -524,8 +524,8 @@ func TestPublicLoop(t *testing.T) {
 	}
 }
 
-// TestCredit: a link end has no room while its credit is in transit, and the device is notified
-// when it has. [FCFS-2.9-1]
+// TestCredit: a link end has no room while all its credit is in transit, and notifies the device
+// once it has room. [FCFS-2.9-1]
 func TestCredit(t *testing.T) {
 	n, a, b := online(t, false, nil)
 	r := a.login(t, n, b.ID())
@@ -562,7 +562,7 @@ func TestClassNotOffered(t *testing.T) {
 	}
 }
 
-// gate is a device that can be made deaf and dumb, as a host that lost power.
+// A gate is a device that can stop receiving and sending, like a host without power.
 type gate struct {
 	fabric.Device
 	out fc.Sender
@@ -631,7 +631,7 @@ func TestSwitchRestart(t *testing.T) {
 			}
 			s1 = fabric.NewSwitch(cfg)
 			p, q := n.Connect(func(out fc.Sender) fabric.Device { return s1.NewISL(out) }, func(out fc.Sender) fabric.Device { return s2.NewPort(out) })
-			b, mkB = newPort(2, false) // at the former place of the other
+			b, mkB = newPort(2, false) // at the former address of the other
 			n.BringUp(n.Attach(s1, mkB))
 			n.BringUp(p)
 			n.BringUp(q)
@@ -657,8 +657,8 @@ func TestDamaged(t *testing.T) {
 	}
 }
 
-// TestMovedPort: a port that logs in at another place is not known at the
-// former any more. [FCFS-3.2-6]
+// TestMovedPort: a port that logs in at another switch port is no longer known at the former one.
+// [FCFS-3.2-6]
 func TestMovedPort(t *testing.T) {
 	n, sw := fabric.NewNet(1), newSwitch(1)
 	a, mkA := newPort(1, false)
@@ -732,8 +732,8 @@ func TestClass2Again(t *testing.T) {
 	want("busy", busy, busy, busy, busy, busy, busy, busy, busy) // eight times
 }
 
-// TestLoginSize: a login with a receive data field size that is none is
-// rejected, by ports and by the fabric. [FCFS-2.7-2]
+// TestLoginSize: ports and fabric reject a login with an invalid receive data field size.
+// [FCFS-2.7-2]
 func TestLoginSize(t *testing.T) {
 	n, a, b := online(t, false, nil)
 	for _, size := range []uint16{0, 252, 255, 258, 2116, 4092} {

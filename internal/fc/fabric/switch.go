@@ -19,13 +19,13 @@ type SwitchConfig struct {
 	Logger     *slog.Logger
 }
 
-// SwitchStats counts what a switch saw.
+// SwitchStats counts the frames and events of a switch.
 type SwitchStats struct {
 	Forwarded    uint64
 	Broadcasts   uint64
 	NoRoute      uint64 // class 3 frames without a receiver
 	Rejected     uint64 // class 2 frames without a receiver, answered F_RJT
-	Spoofed      uint64 // frames whose S_ID is not that of their port
+	Spoofed      uint64 // frames whose S_ID does not belong to their port
 	Malformed    uint64
 	BadEOF       uint64
 	Logins       uint64 // FLOGI accepted
@@ -33,7 +33,7 @@ type SwitchStats struct {
 	Requests     uint64 // directory requests
 	RequestsBad  uint64 // of these rejected
 	DomainClash  uint64 // neighbours refused because they have our domain
-	StateUpdates uint64 // items of other switches taken
+	StateUpdates uint64 // accepted items of other switches
 }
 
 // A Switch is the core of one fabric domain. It is not safe for concurrent
@@ -66,7 +66,7 @@ type SwitchPort struct {
 type login struct {
 	port, node fc.WWN
 	ox         uint16 // of the FLOGI
-	scr        bool   // wants to be told of state changes
+	scr        bool   // requested reports of state changes
 	dirLogin   bool   // logged in with the directory server
 }
 
@@ -107,8 +107,8 @@ func (s *Switch) Logins() int {
 	return n
 }
 
-// NewPort returns a port for whatever logs in: an N_Port, a loop, or another
-// switch. It returns nil if all 255 areas are taken.
+// NewPort returns a port for an N_Port, a loop, or another switch, depending on which logs in. It
+// returns nil if all 255 areas are taken.
 func (s *Switch) NewPort(out fc.Sender) *SwitchPort {
 	for i := 1; i < len(s.ports); i++ {
 		if s.ports[i] == nil {
@@ -125,7 +125,7 @@ func (s *Switch) NewISL(out fc.Sender) *SwitchPort {
 	return &SwitchPort{sw: s, out: out, isl: true, logins: map[fc.Addr]*login{}}
 }
 
-// Remove takes a port out of the switch for good.
+// Remove removes a port from the switch permanently.
 func (p *SwitchPort) Remove(now fc.Time) {
 	p.LinkDown(now)
 	if p.area != 0 && p.sw.ports[p.area] == p {
@@ -133,7 +133,7 @@ func (p *SwitchPort) Remove(now fc.Time) {
 	}
 }
 
-// name is the F_Port_Name.
+// name returns the F_Port_Name.
 func (p *SwitchPort) name() fc.WWN {
 	return p.sw.cfg.Name&^(0xFFF<<48) | fc.WWN(uint64(p.area)<<48)
 }
@@ -173,7 +173,7 @@ func (s *Switch) logout(now fc.Time, p *SwitchPort, id fc.Addr) {
 	s.changed(now, id, fc.RSCNPort)
 }
 
-// Receive takes a frame from the link of p.
+// Receive handles a frame from the link of p.
 func (p *SwitchPort) Receive(now fc.Time, f *fc.Frame) {
 	s := p.sw
 	switch {
@@ -193,7 +193,7 @@ func (p *SwitchPort) Receive(now fc.Time, f *fc.Frame) {
 		p.receiveFPort(now, f)
 		return
 	}
-	// A port speaks for the addresses it was given and for no others.
+	// A port may send only from the addresses that it was given.
 	if p.logins[f.SID] == nil {
 		s.stats.Spoofed++
 		return
@@ -250,7 +250,7 @@ func (s *Switch) refuse(from *SwitchPort, f *fc.Frame) {
 // broadcast sends f to every N_Port but its sender and on to other switches.
 func (s *Switch) broadcast(now fc.Time, from *SwitchPort, f *fc.Frame) {
 	if from != nil && from.isl && from != s.state.route(f.SID.Domain()) {
-		return // came the long way round
+		return // arrived on a longer path
 	}
 	s.stats.Broadcasts++
 	for _, p := range s.ports {
@@ -427,7 +427,7 @@ func (s *Switch) service(now fc.Time, p *SwitchPort, f *fc.Frame) {
 	l := p.logins[f.SID]
 	switch {
 	case f.RCtl == fc.RCtlELSReply || f.RCtl == fc.RCtlBAAcc || f.RCtl == fc.RCtlBARjt || f.RCtl.IsLinkControl():
-		return // answers to what we told
+		return // answers to our own requests
 	case !f.SOF.First() || !f.Last():
 		s.stats.Malformed++
 		return
@@ -502,7 +502,7 @@ func (s *Switch) directoryRequest(now fc.Time, p *SwitchPort, f *fc.Frame) {
 	const chunk = fc.MaxData
 	if len(answer) > maxCTFrames*chunk {
 		answer = answer[:maxCTFrames*chunk]
-		answer[len(answer)-4] |= 0x80 // close the cut list
+		answer[len(answer)-4] |= 0x80 // mark the last entry of the truncated list
 	}
 	cnt := uint16(0)
 	for first := true; len(answer) > 0 || first; first = false {
@@ -527,10 +527,9 @@ func (s *Switch) directoryRequest(now fc.Time, p *SwitchPort, f *fc.Frame) {
 	}
 }
 
-// Lookup returns the way out for a frame that came in at p, nil if the frame
-// is for the switch itself, for several, for no port, or not from the port it says.
-// The caller sends it there; the switch's state is not touched but for the
-// count.
+// Lookup returns the Sender to which the caller forwards a frame from p. It returns nil if the
+// frame is for the switch itself, for several ports or for none, or if its S_ID does not belong to
+// p. Except for a counter it does not change the switch.
 func (p *SwitchPort) Lookup(f *fc.Frame) fc.Sender {
 	s := p.sw
 	if !p.up || f.EOF.Invalid() || f.DID.WellKnown() || f.SOF.Class() == fc.ClassF || f.Type == fc.TypeSWILS {
@@ -546,8 +545,7 @@ func (p *SwitchPort) Lookup(f *fc.Frame) fc.Sender {
 	return out
 }
 
-// Route returns the way out of the switch towards an N_Port that is not at p, or nil if there is
-// none.
+// Route returns the Sender towards an N_Port that is not at p, or nil if there is none.
 func (p *SwitchPort) Route(dst fc.Addr) fc.Sender {
 	s := p.sw
 	var to *SwitchPort

@@ -7,7 +7,7 @@ import (
 	"viaduct/internal/fc"
 )
 
-// A wire keeps what a switch port sends.
+// A wire stores the frames that a switch port sends.
 type wire struct{ sent []fc.Frame }
 
 func (w *wire) Send(f *fc.Frame) {
@@ -62,8 +62,8 @@ func rejection(t *testing.T, sent []fc.Frame) (reason, explanation uint8) {
 	return sent[0].Payload[5], sent[0].Payload[6]
 }
 
-// TestFLOGI is what a switch answers to FLOGI: the address as D_ID, and in the
-// LS_ACC its service parameters. [FCFS-2.7-3]
+// TestFLOGI checks the answer of a switch to FLOGI: the address as D_ID, and in the LS_ACC its
+// service parameters. [FCFS-2.7-3]
 func TestFLOGI(t *testing.T) {
 	s := namedSwitch(nil)
 	_, _ = attach(s, fc.LinkInfo{})
@@ -118,8 +118,8 @@ func TestFLOGI(t *testing.T) {
 	}
 }
 
-// TestFLOGIClasses: a class that the port does not offer is not granted; order
-// is promised if it is asked for, and the switch keeps it. [FCFS-2.7-3] [FCFS-2.9-5]
+// TestFLOGIClasses: a class that the port does not offer is not granted; order is promised if it is
+// requested and the switch keeps it. [FCFS-2.7-3] [FCFS-2.9-5]
 func TestFLOGIClasses(t *testing.T) {
 	for _, outOfOrder := range []bool{false, true} {
 		for _, asked := range []uint16{0, 0x8000, 0x8800, 0x0800} {
@@ -169,7 +169,7 @@ func TestFLOGIAgain(t *testing.T) {
 		watch, seen := attach(s, fc.LinkInfo{})
 		f, _ := flogi(0, 1, 0x2001_0200_0000_0009)
 		watch.Receive(0, f)
-		watch.logins[0x050100].scr = true // as SCR has it
+		watch.logins[0x050100].scr = true // as after SCR
 		p, w := attach(s, fc.LinkInfo{})
 		f, _ = flogi(0, 7, one)
 		p.Receive(0, f)
@@ -201,7 +201,7 @@ func TestFLOGIAgain(t *testing.T) {
 		}
 	}
 
-	t.Run("nothing registered", func(t *testing.T) { // other switches are told of no end of what they never heard of
+	t.Run("nothing registered", func(t *testing.T) { // other switches get no end of a record that they never had
 		s := namedSwitch(nil)
 		p, _ := attach(s, fc.LinkInfo{})
 		for ox := range uint16(3) {

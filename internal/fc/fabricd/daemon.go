@@ -39,10 +39,10 @@ type Daemon struct {
 	acc   *fcip.Acceptor
 	wg    sync.WaitGroup
 
-	// mu guards the switch. It is never held while a device of this process
-	// is called; links and local ports only queue what is sent to them.
+	// mu guards the switch. It is never held during a call of a device of this process; links and
+	// local ports only queue frames.
 	mu     perturb.Mutex
-	gen    atomic.Uint64 // moves with everything that may change a route
+	gen    atomic.Uint64 // incremented by every change that may affect a route
 	sw     *fabric.Switch
 	links  map[*port]struct{}
 	locals []*Local // never changed in place: Room reads it without the lock
@@ -92,7 +92,8 @@ func (d *Daemon) Logins() int {
 	return d.sw.Logins()
 }
 
-// Listen returns ln, or a listener in its place that offers shared memory as Config.SameHost asks.
+// Listen returns ln, or a replacement for it that offers shared memory, depending on
+// Config.SameHost.
 func (d *Daemon) Listen(ln net.Listener) (net.Listener, error) {
 	cfg := d.linkConfig()
 	return cfg.Listen(ln)
@@ -197,7 +198,7 @@ func (d *Daemon) keep(l *fcip.Link, address string) {
 	}
 }
 
-// ErrFull is returned when the daemon has as many links as it takes.
+// ErrFull is returned when the daemon has reached its limit of links.
 var ErrFull = errors.New("fabricd: no room for another link")
 
 // attach makes a port of the switch for l.
@@ -227,7 +228,7 @@ func (d *Daemon) attach(l *fcip.Link, isl bool) error {
 	return nil
 }
 
-// Close ends every link and returns when nothing of the daemon runs.
+// Close ends every link and waits for all goroutines of the daemon.
 func (d *Daemon) Close() error {
 	d.mu.Lock()
 	d.closed = true
@@ -248,17 +249,17 @@ func (d *Daemon) Close() error {
 	return nil
 }
 
-// A port is an FCIP link as the daemon sees it.
+// A port is the daemon's end of an FCIP link.
 type port struct {
 	d     *Daemon
 	link  *fcip.Link
 	sp    *fabric.SwitchPort
-	touch map[flusher]struct{} // what this batch sent to; owned by the receive role
+	touch map[flusher]struct{} // senders that this batch used; owned by the receive role
 	last  flusher
-	local *Local // destination of the run of frames in hand
+	local *Local // destination of the current run of frames
 	run   bool
 
-	// The last route looked up, good while gen is the daemon's.
+	// The last route found, valid while gen equals the daemon's.
 	sid, did fc.Addr
 	out      fc.Sender
 	gen      uint64
@@ -269,8 +270,8 @@ type port struct {
 
 type flusher interface{ Flush() }
 
-// Frames takes a batch. Frames between two devices go their way without the
-// lock being held; everything else is for the switch itself.
+// Frames handles a batch. It forwards frames between two devices without the lock, and passes all
+// others to the switch.
 func (p *port) Frames(recv func(yield func(f *fc.Frame))) {
 	d := p.d
 	if p.touch == nil {
@@ -279,7 +280,7 @@ func (p *port) Frames(recv func(yield func(f *fc.Frame))) {
 	}
 	recv(p.yield)
 	p.leave()
-	if p.run { // the switch may have sent anywhere
+	if p.run { // the switch may have sent on any link
 		p.run = false
 		d.flushAll()
 	}
@@ -293,7 +294,7 @@ func (p *port) Frames(recv func(yield func(f *fc.Frame))) {
 	}
 }
 
-// frame takes one frame of a batch.
+// frame handles one frame of a batch.
 func (p *port) frame(f *fc.Frame) {
 	d := p.d
 	out := p.out
@@ -323,7 +324,7 @@ func (p *port) frame(f *fc.Frame) {
 		return
 	}
 	l := out.(*fcip.Link)
-	if l.Room() == 0 { // TCP's flow control reaches back to the sender
+	if l.Room() == 0 { // let TCP's flow control stop the sender
 		p.leave()
 		l.Flush()
 		l.WaitRoom()
@@ -375,7 +376,7 @@ func (p *port) Room() {
 	}
 }
 
-// Down takes the port out of the switch.
+// Down removes the port from the switch.
 func (p *port) Down(err error) {
 	d := p.d
 	d.mu.Lock()

@@ -21,7 +21,7 @@ type LocalDevice interface {
 
 // A Local attaches an N_Port of this process to the switch, and is its fc.Sender. Frames for links
 // are sent at once. Frames to and from the switch or other local ports go through a queue, so that
-// no port is called while another one is.
+// no port is called during a call of another.
 type Local struct {
 	d   *Daemon
 	sp  *fabric.SwitchPort
@@ -44,11 +44,11 @@ type queued struct {
 	buf []byte
 }
 
-// maxQueue bounds what waits for a local port; more is lost, as on any link.
+// maxQueue bounds the frames that wait for a local port; more are lost, as on any link.
 const maxQueue = 65536
 
-// Attach connects an N_Port of this process. make gets the port's way out;
-// now is the clock of the device. The link comes up before Attach returns.
+// Attach connects an N_Port of this process. dev creates the device, which sends through out; now
+// is its clock. The link comes up before Attach returns.
 func (d *Daemon) Attach(now func() fc.Time, dev func(out fc.Sender) LocalDevice) (*Local, error) {
 	l := &Local{d: d, now: now, kick: make(chan struct{}, 1), stop: make(chan struct{})}
 	d.mu.Lock()
@@ -76,7 +76,7 @@ func (d *Daemon) Attach(now func() fc.Time, dev func(out fc.Sender) LocalDevice)
 func (l *Local) enter() { l.dev.Enter() }
 func (l *Local) leave() { l.dev.Leave() }
 
-// inbox is the Local as the switch sends to it.
+// An inbox is the Sender by which the switch sends to a Local.
 type inbox Local
 
 // Send queues a frame for the port. The switch's lock may be held.
@@ -135,7 +135,7 @@ func (l *Local) SendRun(f *fc.Frame, size int, data []byte) {
 	}
 }
 
-// touched notes that link has something to write.
+// touched records that link has frames to write.
 func (l *Local) touched(link *fcip.Link) {
 	l.mu.Lock()
 	if len(l.touch) == 0 || l.touch[len(l.touch)-1] != link {
@@ -147,7 +147,7 @@ func (l *Local) touched(link *fcip.Link) {
 // Link returns the FCIP link that leads to dst, nil if there is none.
 func (l *Local) Link(dst fc.Addr) *fcip.Link { return l.route(dst) }
 
-// A way is a route that was looked up, good while gen is the daemon's.
+// A way is a cached route, valid while gen equals the daemon's.
 type way struct {
 	dst  fc.Addr
 	link *fcip.Link
@@ -171,8 +171,8 @@ func (l *Local) route(dst fc.Addr) *fcip.Link {
 // maxOut bounds the data frames that wait for the switch.
 const maxOut = 256
 
-// Room returns a lower bound of the data frames that the path to dst takes. If there is no room, a
-// fabric.Stalled device is notified when that changes.
+// Room returns a lower bound of the number of data frames that the path to dst can take. If there
+// is no room, a fabric.Stalled device is notified when that changes.
 func (l *Local) Room(dst fc.Addr) int {
 	if link := l.Link(dst); link != nil {
 		return link.Room()
@@ -191,7 +191,7 @@ func (l *Local) room() {
 	}
 }
 
-// Flush writes what was sent. It is called without the lock of the port.
+// Flush writes the sent frames. It is called without the lock of the port.
 func (l *Local) Flush() {
 	for {
 		l.mu.Lock()
@@ -259,8 +259,8 @@ func (l *Local) serveOnce() bool {
 	return true
 }
 
-// Close takes the port out of the switch. The device is not called any more
-// when it returns. It must not be called from a method of the device.
+// Close removes the port from the switch. After it returns, the device is not called any more. It
+// must not be called from a method of the device.
 func (l *Local) Close() {
 	l.d.mu.Lock()
 	l.d.gen.Add(1)

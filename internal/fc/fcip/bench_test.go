@@ -6,7 +6,7 @@ import (
 	"viaduct/internal/fc"
 )
 
-// BenchmarkRun is what a long message costs an FCIP link, without the kernel.
+// BenchmarkRun measures the cost of a long message on an FCIP link, without the kernel.
 func BenchmarkRun(b *testing.B) {
 	const size, frames = 2080, 120
 	data := make([]byte, 1<<20)
@@ -36,7 +36,7 @@ func BenchmarkRun(b *testing.B) {
 	})
 }
 
-// A placer copies what it gets to ever new places.
+// A placer copies its frames to one new address after the other.
 type placer struct {
 	sink
 	to []byte

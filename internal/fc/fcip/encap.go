@@ -29,8 +29,7 @@ const (
 	plainSet = 0x0000FFFF // word 2 of an encapsulated frame: pFlags 0
 )
 
-// Errors of the parser. ErrSync means that the place of the next frame in the
-// stream is not known any more.
+// Errors of the parser. ErrSync means that the position of the next frame in the stream is unknown.
 var (
 	ErrSync  = errors.New("fcip: synchronisation lost")
 	ErrFrame = errors.New("fcip: malformed encapsulation")
@@ -74,11 +73,10 @@ func FrameLen(b []byte) (int, error) {
 	return int(words) * 4, nil
 }
 
-// Parse decodes the encapsulated frame at the front of b into f, which then
-// refers to b, and returns its length. io.ErrUnexpectedEOF means that b is
-// short. An error that is not ErrSync concerns this frame only: n is set and
-// the next one follows. All tests of RFC 3821, 5.6.2.2 are made but the look
-// at the next header.
+// Parse decodes the encapsulated frame at the front of b into f, which then refers to b, and
+// returns its length. io.ErrUnexpectedEOF means that b is short. An error that is not ErrSync
+// concerns this frame only: n is set and the next one follows. It makes all tests of RFC 3821,
+// 5.6.2.2 except the check of the next header.
 func Parse(b []byte, f *fc.Frame) (n int, err error) {
 	if len(b) < 16 {
 		return 0, io.ErrUnexpectedEOF

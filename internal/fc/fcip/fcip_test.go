@@ -97,7 +97,7 @@ func TestFCFS_2_4(t *testing.T) {
 			}
 		}
 	})
-	t.Run("FCFS-2.4-2/class 3", func(t *testing.T) { // a connection without it is of no use
+	t.Run("FCFS-2.4-2/class 3", func(t *testing.T) { // a connection without it is refused
 		q := s
 		q.UsageFlags = UsageClass2
 		echo, ok := q.answer(s.Destination)
@@ -146,7 +146,7 @@ func TestFCFS_2_4(t *testing.T) {
 	}
 }
 
-// A sink collects what a link delivers.
+// A sink collects the frames that a link delivers.
 type sink struct {
 	frames chan string
 	down   chan error
@@ -233,7 +233,7 @@ func TestLink(t *testing.T) {
 		t.Error("the other end does not hear of the end")
 	}
 	y.Close()
-	// A wrong name is refused for good.
+	// A wrong name is refused, and the dialer does not retry.
 	if _, err := Dial(ctx, addr, Config{FabricName: 1, Peer: 77}); err == nil {
 		t.Error("a wrong destination is accepted")
 	}
@@ -320,7 +320,8 @@ func TestFCFS_2_1(t *testing.T) {
 	})
 }
 
-// TestRefusals: what a peer can send wrong ends its connection. [FCFS-2.4-4] [FCFS-2.4-6] [FCFS-2.3-4]
+// TestRefusals: each kind of wrong input ends the peer's connection. [FCFS-2.4-4] [FCFS-2.4-6]
+// [FCFS-2.3-4]
 func TestRefusals(t *testing.T) {
 	addr, links, errs := accept(t)
 	s := Special{Source: 1, Nonce: 5, UsageFlags: UsageClass3, Destination: 2}

@@ -7,16 +7,16 @@ import (
 	"viaduct/internal/fc"
 )
 
-// ErrSilent is the reason for a link's end when nothing, not even an answer to
-// LKA, came for twice K_A_TOV.
+// ErrSilent is the reason for the end of a link on which nothing, not even an answer to LKA,
+// arrived for twice K_A_TOV.
 var ErrSilent = errors.New("fcip: the other end is silent")
 
-// watch tries the link: every half K_A_TOV without a frame it sends a link
-// keep alive (LKA), a class F link service between the fabric controllers of
-// both ends. Any frame counts as a sign of life.
+// watch tests the link: after every half K_A_TOV without a frame it sends a link keep alive (LKA),
+// a class F link service between the fabric controllers of both ends. Any received frame shows that
+// the other end is alive.
 func (l *Link) watch() {
 	half := l.katov / 2
-	// It must not run before it has its name.
+	// The timer must not fire before l.watchdog is set.
 	l.watchdog = time.AfterFunc(time.Hour, func() {
 		if l.closed.Load() {
 			return

@@ -21,19 +21,19 @@ import (
 	"viaduct/samehost"
 )
 
-// SpecialTimeout is how long a Special Frame is waited for: RFC 3821 asks for
-// at least 90 s where a time-out is used. [FCFS-2.4-5]
+// SpecialTimeout is the time limit for a Special Frame: RFC 3821 requires at least 90 s if a
+// time-out is used. [FCFS-2.4-5]
 const SpecialTimeout = 90 * time.Second
 
 const (
-	// slabSize is how many bytes of frames a link queues before Room says no.
+	// slabSize is how many bytes of frames a link queues before Room returns 0.
 	slabSize = 256 << 10
-	// slabSlack is what a slab has beyond, for control frames.
+	// slabSlack is the additional size of a slab for control frames.
 	slabSlack = 64 << 10
 )
 
-// A Device is what a link ends in. Its methods are called from one goroutine
-// at a time, without locks of the link.
+// A Device is the end point of a link. Its methods are called from one goroutine at a time, without
+// locks of the link.
 type Device interface {
 	// Frames passes on the frames of one read: recv calls yield for each. A device that needs a
 	// lock takes it once around recv.
@@ -44,16 +44,16 @@ type Device interface {
 	Down(err error)
 }
 
-// A Config is what both ends of a link need.
+// A Config holds the settings of one end of a link.
 type Config struct {
 	FabricName fc.WWN // Switch_Name (or Port_Name) of this end; not zero
 	Entity     uint64 // identifies this end under that name
-	Peer       fc.WWN // expected name of the other end; 0 asks for it
+	Peer       fc.WWN // expected name of the other end; 0 accepts any
 	WrapConn   func(net.Conn) net.Conn
 	Congestion string // congestion control of the socket, "" leaves the system's
 	Logger     *slog.Logger
-	// KATOV is K_A_TOV: a link that is idle for half of it is tested by LKA, and one that is silent
-	// for twice as long is given up. 0 means 60 s.
+	// KATOV is K_A_TOV. A link that is idle for half of it is tested by LKA, and one that is silent
+	// for twice K_A_TOV is closed. 0 means 60 s.
 	KATOV time.Duration
 	// KeepAlive is the period of TCP's own keepalive; 0 means 15 s, negative none.
 	KeepAlive time.Duration
@@ -68,7 +68,7 @@ type Config struct {
 // shares reports whether links may go through shared memory.
 func (c *Config) shares() bool { return c.WrapConn == nil && sock.Shares(c.SameHost) }
 
-// Listen returns ln, or a listener in its place that offers shared memory.
+// Listen returns ln, or a replacement for it that offers shared memory.
 func (c *Config) Listen(ln net.Listener) (net.Listener, error) {
 	if !c.shares() {
 		return ln, nil
@@ -76,7 +76,7 @@ func (c *Config) Listen(ln net.Listener) (net.Listener, error) {
 	return sock.OwnListener(ln, sock.Tuning{Congestion: c.Congestion, KeepAlive: c.KeepAlive, SameHost: c.SameHost, SameHostDir: c.SameHostDir})
 }
 
-// Stats counts what a link carried.
+// Stats counts the traffic of a link.
 type Stats struct {
 	SentFrames, RecvFrames uint64
 	SentBytes, RecvBytes   uint64
@@ -94,7 +94,7 @@ type Link struct {
 
 	mu      perturb.Mutex
 	pend    []byte // frames not yet given to the writer; guarded by mu
-	stalled bool   // Room said no; guarded by mu
+	stalled bool   // Room returned 0; guarded by mu
 	fly     []byte // being written; owned by the send role
 
 	frame  fc.Frame // of the receive role
@@ -105,16 +105,16 @@ type Link struct {
 	feed   func(yield func(f *fc.Frame))
 	stats  struct{ sentF, recvF, sentB, recvB, crc, bad, over atomic.Uint64 }
 	closed atomic.Bool
-	off    bool // the link was to go by TCP
+	off    bool // the link was meant to use TCP
 
 	katov    time.Duration
 	watchdog *time.Timer // set by Start
 	heard    uint64      // frames received when the watchdog last looked; its own
-	quiet    int         // how often it heard nothing since; its own
+	quiet    int         // how many checks since found no frame; its own
 	answer   bool        // an LKA was answered; owned by the receive role
 	once     sync.Once
 	down     chan struct{}
-	roomy    chan struct{} // one slot: room has come
+	roomy    chan struct{} // one slot: there is room again
 }
 
 // Dial opens a link to address, host and port. The link delivers frames after
@@ -123,7 +123,7 @@ func Dial(ctx context.Context, address string, cfg Config) (*Link, error) {
 	return dial(ctx, address, cfg, 0)
 }
 
-// dial is Dial with a bound for the TCP connection, 0 for the system's.
+// dial is Dial with a time limit for the TCP connection, 0 for the system's.
 func dial(ctx context.Context, address string, cfg Config, connect time.Duration) (*Link, error) {
 	d := net.Dialer{Timeout: connect}
 	peer := cfg.Peer
@@ -156,7 +156,7 @@ func dial(ctx context.Context, address string, cfg Config, connect time.Duration
 	return nil, fmt.Errorf("fcip: %s changes its name", address)
 }
 
-// dial makes the TCP connection, and agrees on shared memory if that is wanted.
+// dial makes the TCP connection, and negotiates shared memory if cfg allows it.
 func (c *Config) dial(ctx context.Context, d *net.Dialer, address string) (net.Conn, error) {
 	dial := d.DialContext
 	if c.shares() {
@@ -224,15 +224,15 @@ func readSpecial(r io.Reader) (*Special, error) {
 	return &s, err
 }
 
-// An Acceptor makes links of the TCP connections that arrive at a fabric
-// entity. It remembers the last nonce of each address. [FCFS-2.4-4]
+// An Acceptor turns the incoming TCP connections of a fabric entity into links. It remembers the
+// last nonce of each address. [FCFS-2.4-4]
 type Acceptor struct {
 	cfg    Config
 	mu     perturb.Mutex
 	nonces map[string]uint64 // guarded by mu
 }
 
-// NewAcceptor returns an acceptor for connections to the entity cfg names.
+// NewAcceptor returns an acceptor for connections to the entity that cfg names.
 func NewAcceptor(cfg Config) *Acceptor {
 	return &Acceptor{cfg: cfg, nonces: map[string]uint64{}}
 }
@@ -322,7 +322,7 @@ func (l *Link) Peer() fc.WWN { return l.peer }
 // NetConn returns the TCP connection, for its addresses.
 func (l *Link) NetConn() net.Conn { return l.c.NetConn() }
 
-// Path returns how the bytes of the link go.
+// Path reports whether the bytes of the link go through shared memory.
 func (l *Link) Path() samehost.Path {
 	if l.off {
 		return samehost.Path{Why: sock.WhyOff}
@@ -350,8 +350,8 @@ func (l *Link) Send(f *fc.Frame) {
 	l.stats.sentF.Add(1)
 }
 
-// Room returns a lower bound of the longest data frames that the link takes. If it is 0, Room is
-// called on the device as soon as that changes.
+// Room returns a lower bound of the number of full-size data frames that the link can take. If it
+// is 0, Room is called on the device as soon as that changes.
 func (l *Link) Room() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -380,10 +380,10 @@ func (l *Link) Flush() { l.c.Kick() }
 // Poll handles arrivals without blocking; see frameio.
 func (l *Link) Poll() bool { return l.c.Poll() }
 
-// Unpoll announces that the poller goes to sleep.
+// Unpoll reports that the poller goes to sleep.
 func (l *Link) Unpoll() { l.c.Unpoll() }
 
-// Quiesce waits until no method of the device that began before runs any more.
+// Quiesce waits for the calls of device methods that began before it.
 func (l *Link) Quiesce() { l.c.Quiesce() }
 
 // Close sends the queued frames, ends the link and waits until all its goroutines have ended. Down
@@ -431,7 +431,7 @@ type protocol Link
 
 var _ frameio.Protocol = (*protocol)(nil)
 
-// Fill gives the writer everything that is queued.
+// Fill passes all queued frames to the writer.
 func (p *protocol) Fill(b *frameio.Batch) {
 	l := (*Link)(p)
 	if len(l.fly) > 0 {
@@ -446,8 +446,8 @@ func (p *protocol) Fill(b *frameio.Batch) {
 	}
 }
 
-// Sent handles the end of a batch. Waiters for room are woken only now. If nothing else is queued
-// they get the same memory again, which is still in the processor's cache when it is sent.
+// Sent handles the end of a batch. It wakes waiters for room only now: if nothing else is queued,
+// they use the same memory again, which is still in the processor's cache when it is sent.
 func (p *protocol) Sent() {
 	p.mu.Lock()
 	p.fly = p.fly[:0]
@@ -478,7 +478,7 @@ func (p *protocol) wake() {
 	}
 }
 
-// Receive takes the complete frames at the front of b.
+// Receive handles the complete frames at the front of b.
 func (p *protocol) Receive(b []byte, _ bool) (int, int, error) {
 	l := (*Link)(p)
 	if len(b) < 16 {
@@ -500,7 +500,7 @@ func (p *protocol) Receive(b []byte, _ bool) (int, int, error) {
 	return l.used, 0, l.rxErr
 }
 
-// each yields the frames of the batch in hand.
+// each yields the frames of the current batch.
 func (l *Link) each(yield func(f *fc.Frame)) {
 	frames := uint64(0)
 	for l.rxErr == nil && l.used < len(l.batch) {

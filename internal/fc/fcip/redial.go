@@ -8,21 +8,22 @@ import (
 )
 
 const (
-	// The pause before an attempt doubles from the first to the last: RFC 3821, 8.1.2.1 asks for a
-	// limit to repeated attempts. The last is short enough for a restarted fabric to have its
+	// The pause before an attempt doubles from the first to the last: RFC 3821, 8.1.2.1 requires a
+	// limit on repeated attempts. The last pause is short enough that a restarted fabric has its
 	// members back within five seconds.
 	firstPause = 100 * time.Millisecond
 	lastPause  = time.Second
 
-	// connectTime bounds the TCP connection of an attempt: a host that drops
-	// packets while it starts must not hold the next attempt up for minutes.
+	// connectTime bounds the TCP connection of an attempt: a host that drops packets while it
+	// starts must not delay the next attempt for minutes.
 	connectTime = 2 * time.Second
 
-	// A link that ended sooner than this did not work, and the pauses continue to grow.
+	// settleTime is how long a link must last to count as working. After a shorter one the pauses
+	// continue to grow.
 	settleTime = 5 * time.Second
 )
 
-// A Redialer makes a link again each time it is lost. One goroutine at a time may call its methods.
+// A Redialer restores a link each time it is lost. One goroutine at a time may call its methods.
 type Redialer struct {
 	Address string // host and port
 	Config  Config
@@ -37,7 +38,7 @@ func (r *Redialer) Dial(ctx context.Context) (*Link, error) {
 		r.pause = firstPause
 	}
 	for {
-		// A quarter to either side keeps members that were lost together apart.
+		// A random quarter to either side spreads the attempts of members that were lost together.
 		t := time.NewTimer(r.pause*3/4 + rand.N(r.pause/2))
 		select {
 		case <-t.C:

@@ -6,7 +6,7 @@ import (
 	"viaduct/internal/fc"
 )
 
-// Where things are in an encapsulated frame.
+// Offsets in an encapsulated frame.
 const (
 	offSOF    = HeaderLen
 	offFrame  = HeaderLen + delimLen
@@ -19,16 +19,16 @@ const (
 // optional headers that a frame can have.
 type header [offOpt + 128]byte
 
-// place writes into h, the front of an encapsulated frame, the fields in which f differs from the
-// frames before it.
+// place writes to h, the front of an encapsulated frame, the fields in which f differs from earlier
+// frames of its run.
 func place(h []byte, f *fc.Frame) {
 	binary.BigEndian.PutUint32(h[offSOF:], delim(byte(f.SOF)))
 	binary.BigEndian.PutUint16(h[offSeqCnt:], f.SeqCnt)
 	binary.BigEndian.PutUint32(h[offParam:], f.Param)
 }
 
-// runLock is how many frames of a run are built before the writer may have the
-// queue.
+// runLock is the number of frames of a run that are built before the lock is released for the
+// writer.
 const runLock = 8
 
 // SendRun implements fc.RunSender.
@@ -63,8 +63,8 @@ func (l *Link) sendRun(f *fc.Frame, size int, data []byte) {
 		place(b, f)
 		copy(b[from:], data[:size])
 		copy(b[from+size:], before[from+size:]) // fill, CRC and EOF
-		// Use the CRC of the frame before, because the processor would wait until the bytes written
-		// just now are in the cache.
+		// Use the CRC of the frame before, because the processor would have to wait for the bytes
+		// that it has just written.
 		if last != nil {
 			fc.Seal(last[offFrame : n-delimLen])
 		}
@@ -76,9 +76,9 @@ func (l *Link) sendRun(f *fc.Frame, size int, data []byte) {
 	f.Next(size)
 }
 
-// follow passes the frames after the current one, whose bytes are wire, to its Taker. It does so
-// while frames are complete, equal the expected ones byte by byte, and have a right CRC. All other
-// frames are handled as usual.
+// follow passes the frames after the current one, whose bytes are wire, to its Taker. It stops at
+// the first frame that is incomplete, differs from the expected header, or has a wrong CRC. The
+// usual path handles that frame.
 func (l *Link) follow(wire []byte) (frames uint64) {
 	f := &l.frame
 	n, size, from := len(wire), len(f.Payload), offOpt+len(f.Opt)
@@ -90,8 +90,8 @@ func (l *Link) follow(wire []byte) (frames uint64) {
 	place(h, f)
 	eof := binary.BigEndian.Uint32(wire[n-delimLen:])
 	for ; len(l.batch)-l.used >= n; f.Next(size) {
-		// In pieces, as h is not written to: the processor would have to wait
-		// until everything written before is in the cache.
+		// Compare in pieces without writing the expected values to h, because the processor would
+		// have to wait for these bytes.
 		b := l.batch[l.used : l.used+n]
 		if string(b[:offSeqCnt]) != string(h[:offSeqCnt]) || binary.BigEndian.Uint16(b[offSeqCnt:]) != f.SeqCnt ||
 			string(b[offSeqCnt+2:offParam]) != string(h[offSeqCnt+2:offParam]) || binary.BigEndian.Uint32(b[offParam:]) != f.Param ||

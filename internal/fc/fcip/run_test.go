@@ -21,7 +21,7 @@ func middle(opt int) *fc.Frame {
 	return f
 }
 
-// TestSendRun: the frames of a run are on the wire what each of them would be.
+// TestSendRun: on the wire the frames of a run equal those sent one by one.
 func TestSendRun(t *testing.T) {
 	for _, opt := range []int{0, 16, 32} {
 		for _, size := range []int{1, 2, 3, 4, 100, 2080} {
@@ -54,12 +54,12 @@ func TestSendRun(t *testing.T) {
 	}
 }
 
-// A runner is a device that takes runs, or does not.
+// A runner is a device that can take runs, or refuse a frame of one.
 type runner struct {
 	sink
 	runs   bool
-	next   *fc.Frame // of the run in hand
-	refuse int       // of those that may be taken this one is not, from 1
+	next   *fc.Frame // of the current run
+	refuse int       // index, from 1, of the offered frame that it refuses
 	got    []string
 	taken  int
 }
