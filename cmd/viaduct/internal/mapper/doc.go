@@ -1,6 +1,6 @@
-// Package mapper shares the Port Mapper of a host between the services that run there. The UDP
-// port of a Port Mapper is one process's. The others register with that process over a local
-// socket, and when it ends one of them takes its place.
+// Package mapper lets all services of a host share one Port Mapper. Only one process can bind the
+// UDP port of a Port Mapper. The other processes register with it over a local socket. When that
+// process ends, one of the others takes over the port.
 //
 //	s, err := mapper.Join(":3935", portmap.ServerConfig{}, report) // a service
 //	err = s.Set(conventional, sdp)

@@ -12,11 +12,11 @@ import (
 	"viaduct/portmap"
 )
 
-// A State says by what a service's addresses are told to clients.
+// A State describes the Port Mapper that answers for the services of this process.
 type State struct {
-	Addr netip.AddrPort // of the Port Mapper
-	Pid  int            // of its process; 0 if it is this one
-	Err  error          // why there is none
+	Addr netip.AddrPort // address of the Port Mapper
+	Pid  int            // the Port Mapper's process; 0 if it is this process
+	Err  error          // why there is no Port Mapper
 }
 
 // A Service makes the addresses of one process known on its host. It is safe for concurrent use.
@@ -24,21 +24,21 @@ type Service struct {
 	at     netip.AddrPort
 	cfg    portmap.ServerConfig
 	report func(State)
-	table  *table // what is known while this process is the Port Mapper
+	table  *table // the mappings to answer with while this process is the Port Mapper
 
 	mu     sync.Mutex
 	own    map[netip.AddrPort][]netip.AddrPort // guarded by mu
-	mapper *net.UnixConn                       // guarded by mu; to the process that is the Port Mapper; nil if that is this one, or none
+	mapper *net.UnixConn                       // guarded by mu; connection to the Port Mapper's process; nil if there is none, or it is this process
 	serves bool                                // guarded by mu
 }
 
-// retryAfter is how long a service waits that found neither the UDP port free nor a Port Mapper that
+// retryAfter is the pause before another attempt when the UDP port is in use and no Port Mapper
 // takes registrations.
 const retryAfter = 2 * time.Second
 
-// Join makes this process the Port Mapper of its host, at a UDP address, or a service of the process
-// that is. report is called with what it has become, and again with every change. The error is that
-// of an address that can't be used by anybody.
+// Join makes this process the Port Mapper of its host at a UDP address, or registers it with the
+// process that already is. Join calls report with the initial state and again after every change.
+// It returns an error if no process could use the address.
 func Join(at string, cfg portmap.ServerConfig, report func(State)) (*Service, error) {
 	ua, err := net.ResolveUDPAddr("udp", at)
 	if err != nil {
@@ -59,8 +59,8 @@ func Join(at string, cfg portmap.ServerConfig, report func(State)) (*Service, er
 	return s, nil
 }
 
-// Set registers where SDP is spoken for a conventional address; without targets it is not. The error
-// is that of a Port Mapper that refuses it.
+// Set registers the addresses where SDP is spoken for a conventional address. Without targets it
+// removes the registration. It returns an error if the Port Mapper refuses the registration.
 func (s *Service) Set(at netip.AddrPort, targets ...netip.AddrPort) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -74,10 +74,10 @@ func (s *Service) Set(at netip.AddrPort, targets ...netip.AddrPort) error {
 	case s.mapper != nil:
 		return register(s.mapper, registration{at, targets})
 	}
-	return nil // as soon as there is one
+	return nil // the next Port Mapper gets the registration from stay
 }
 
-// stay keeps the service known: when the Port Mapper has ended, another takes its place.
+// stay keeps the service registered: when the Port Mapper has ended, it enters again.
 func (s *Service) stay(st State, ended <-chan struct{}) {
 	for {
 		if ended != nil {
@@ -94,14 +94,14 @@ func (s *Service) stay(st State, ended <-chan struct{}) {
 	}
 }
 
-// enter makes this process the Port Mapper, or registers its service with the one that is there.
-// ended is closed when that has ended; it is nil if there is none.
+// enter makes this process the Port Mapper, or registers its service with the process that already
+// is. ended is closed when that Port Mapper has ended; it is nil if there is none.
 func (s *Service) enter() (st State, ended <-chan struct{}, err error) {
 	st.Addr = s.at
-	for range 2 { // a process that has just ended may have left the port since
+	for range 2 { // a process that has just ended may have freed the port since
 		var srv *portmap.Server
 		if srv, err = portmap.Listen(s.at.String(), s.cfg); err == nil {
-			st.Addr, st.Pid = srv.Addr(), 0 // a dying process may have taken the call of the turn before
+			st.Addr, st.Pid = srv.Addr(), 0 // in the turn before, a dying process may have accepted our connection
 			return st, s.serve(srv), nil
 		}
 		if !errors.Is(err, syscall.EADDRINUSE) {
@@ -127,7 +127,7 @@ func (s *Service) enter() (st State, ended <-chan struct{}, err error) {
 	return st, nil, err
 }
 
-// serve answers as the Port Mapper, for this service and those that register.
+// serve answers as the Port Mapper, for this service and for the services that register.
 func (s *Service) serve(srv *portmap.Server) <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -147,7 +147,7 @@ func (s *Service) serve(srv *portmap.Server) <-chan struct{} {
 	return ended
 }
 
-// follow registers what this service has with the process at the other end of c.
+// follow registers the mappings of this service with the process at the other end of c.
 func (s *Service) follow(c *net.UnixConn) (<-chan struct{}, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -163,8 +163,8 @@ func (s *Service) follow(c *net.UnixConn) (<-chan struct{}, error) {
 	return ended, nil
 }
 
-// watch closes ended when the process at the other end of c has ended. It leaves the answers on c
-// to Set.
+// watch closes ended when the process at the other end of c has ended. It does not read the answers
+// on c, because Set reads them.
 func (s *Service) watch(c *net.UnixConn, ended chan<- struct{}) {
 	defer close(ended)
 	waitEnd(c)

@@ -17,9 +17,10 @@ import (
 	"viaduct/portmap"
 )
 
-// The process that has the UDP port listens at a local socket whose name, in the abstract namespace
-// of the network namespace, is made of its UDP address. A service connects, and sends one message
-// for each change of its mappings. A mapping lasts as long as the connection.
+// The process that has the UDP port also listens on a local socket. The name of the socket is
+// derived from the UDP address and lies in the abstract namespace, which belongs to the network
+// namespace. A service connects and sends one message for each change of its mappings. A mapping
+// lasts as long as the connection.
 
 const (
 	// answerTimeout bounds an answer of the Port Mapper's process.
@@ -28,13 +29,13 @@ const (
 	maxTargets    = 64
 )
 
-// A registration is one message of a service: without targets the mapping ends.
+// A registration is one message of a service. Without targets it removes the mapping.
 type registration struct {
 	Service netip.AddrPort   `json:"service"`
 	Targets []netip.AddrPort `json:"targets,omitempty"`
 }
 
-// An answer says why a registration is refused, if it is.
+// An answer holds the reason of a refusal; it is empty if the registration was accepted.
 type answer struct {
 	Why string `json:"why,omitempty"`
 }
@@ -43,8 +44,8 @@ func meetingAddr(udp netip.AddrPort) *net.UnixAddr {
 	return &net.UnixAddr{Net: "unixpacket", Name: "@viaduct-portmap/1/" + udp.String()}
 }
 
-// dialMapper connects to the process that answers at a UDP address, or at all addresses with its
-// port. pid is that process's.
+// dialMapper connects to the process that has a UDP address, or its port on all addresses. pid is
+// the number of that process.
 func dialMapper(udp netip.AddrPort) (c *net.UnixConn, pid int, err error) {
 	at := []netip.AddrPort{udp, netip.AddrPortFrom(netip.IPv6Unspecified(), udp.Port()), netip.AddrPortFrom(netip.IPv4Unspecified(), udp.Port())}
 	for _, a := range at {
@@ -56,8 +57,8 @@ func dialMapper(udp netip.AddrPort) (c *net.UnixConn, pid int, err error) {
 	return nil, 0, err
 }
 
-// Of returns the process that takes registrations for the Port Mapper at a UDP port of all addresses,
-// 0 if there is none.
+// Of returns the process that takes registrations for the Port Mapper at a UDP port of all
+// addresses. It returns 0 if there is none.
 func Of(port uint16) (pid int) {
 	c, pid, err := dialMapper(netip.AddrPortFrom(netip.IPv6Unspecified(), port))
 	if err != nil {
@@ -67,8 +68,8 @@ func Of(port uint16) (pid int) {
 	return pid
 }
 
-// register sends one registration and returns what is wrong with it. A Port Mapper that does not
-// answer is none: the connection ends.
+// register sends one registration and returns the reason of a refusal. If no answer arrives in
+// time, it closes the connection, so that the service looks for another Port Mapper.
 func register(c *net.UnixConn, r registration) (err error) {
 	defer func() {
 		if err != nil && !errors.Is(err, errRefused) {
@@ -102,8 +103,8 @@ func register(c *net.UnixConn, r registration) (err error) {
 
 var errRefused = errors.New("the host's Port Mapper refuses the service")
 
-// Offer takes the registrations of this host's services for the Port Mapper at a UDP address into a
-// registry of their own, until what it returns is closed.
+// Offer takes the registrations of this host's services for the Port Mapper at a UDP address and
+// enters them into reg, until the returned Closer is closed.
 func Offer(udp netip.AddrPort, reg *portmap.Registry) (io.Closer, error) {
 	return newTable(reg).offer(udp)
 }
@@ -120,7 +121,7 @@ func (t *table) offer(udp netip.AddrPort) (*net.UnixListener, error) {
 			if errors.Is(err, net.ErrClosed) {
 				return
 			}
-			if err != nil { // for want of descriptors
+			if err != nil { // no descriptors are free
 				time.Sleep(100 * time.Millisecond)
 				continue
 			}
@@ -130,7 +131,7 @@ func (t *table) offer(udp netip.AddrPort) (*net.UnixListener, error) {
 	return l, nil
 }
 
-// serve takes the registrations of one service until that ends.
+// serve takes the registrations of one service until its connection ends.
 func (t *table) serve(c *net.UnixConn) {
 	defer c.Close()
 	defer t.drop(c)
@@ -163,7 +164,7 @@ func (t *table) serve(c *net.UnixConn) {
 	}
 }
 
-// A peer is the process at the other end of a local socket, as the kernel tells it.
+// A peer is the process at the other end of a local socket, as reported by the kernel.
 type peer struct{ pid, uid int }
 
 func peerOf(c *net.UnixConn) (p peer, err error) {
@@ -180,16 +181,16 @@ func peerOf(c *net.UnixConn) (p peer, err error) {
 	return p, errors.Join(err, cerr)
 }
 
-// mayRegister reports by its error that a process may not say where a service speaks SDP. Root may,
-// and so may the user of this process. Any other user may for services of its own: nobody else
-// listens at the conventional port, nor where SDP is said to be spoken.
+// mayRegister returns an error if p must not register r. Root and the user of this process may
+// register any address. Other users may register only services of their own: nobody else may listen
+// at the conventional port, nor at the targets.
 func (p peer) mayRegister(r registration, owners func(port uint16) (uids []int, err error)) error {
 	switch {
 	case len(r.Targets) > maxTargets:
 		return fmt.Errorf("more than %d targets", maxTargets)
 	case p.uid == overflowUID && !allUsersKnown():
 		return errors.New("the user has no number in the Port Mapper's user namespace")
-	case p.uid == 0, p.uid == os.Geteuid(), len(r.Targets) == 0: // it can only end what it has registered
+	case p.uid == 0, p.uid == os.Geteuid(), len(r.Targets) == 0: // without targets, p can only remove its own registration
 		return nil
 	}
 	for _, a := range append([]netip.AddrPort{r.Service}, r.Targets...) {
@@ -219,7 +220,7 @@ func allUsersKnown() bool {
 	return err == nil && len(f) == 3 && f[0] == "0" && f[2] == "4294967295"
 }
 
-// waitEnd waits until the process at the other end of a local socket has ended. It reads nothing.
+// waitEnd waits until the process at the other end of a local socket has ended. It reads no data.
 func waitEnd(c *net.UnixConn) {
 	raw, err := c.SyscallConn()
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"viaduct/portmap"
 )
 
-// Only who owns what listens at the ports that a registration names may register it, but for
-// root and the user of the Port Mapper.
+// Only the user who owns the listeners at the ports of a registration may register it. Root and the
+// user of the Port Mapper may register any.
 func TestMayRegister(t *testing.T) {
 	owners := func(port uint16) ([]int, error) {
 		switch port {
@@ -36,7 +36,7 @@ func TestMayRegister(t *testing.T) {
 		uid     int
 		service uint16
 		targets []netip.AddrPort
-		refused string // a part of the reason; "" if it may
+		refused string // a part of the reason; "" if the registration is allowed
 	}{
 		{"its own service", 1001, 80, at(8080), ""},
 		{"another user's service", 1003, 80, at(8080), "another user listens at port 80"},

@@ -8,9 +8,9 @@ import (
 	"viaduct/portmap"
 )
 
-// A table holds the mappings of a Port Mapper by the service that has registered them. Several
-// services may have one conventional address, as processes do that share a port: it has the
-// targets of all.
+// A table holds the mappings of a Port Mapper, by the service that registered them. Processes that
+// share a port register the same conventional address. Such an address has the targets of all of
+// them.
 type table struct {
 	registry *portmap.Registry
 
@@ -22,7 +22,8 @@ func newTable(reg *portmap.Registry) *table {
 	return &table{registry: reg, by: map[any]map[netip.AddrPort][]netip.AddrPort{}}
 }
 
-// set registers where a service speaks SDP for a conventional address; without targets it does not.
+// set registers the targets of a service for a conventional address. Without targets it removes
+// them.
 func (t *table) set(service any, at netip.AddrPort, targets []netip.AddrPort) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -35,7 +36,7 @@ func (t *table) set(service any, at netip.AddrPort, targets []netip.AddrPort) er
 		delete(t.by[service], at)
 	}
 	err := t.publishLocked(at)
-	if err != nil { // the entry is as it was
+	if err != nil { // Register left the entry unchanged
 		delete(t.by[service], at)
 		if had {
 			t.by[service][at] = old
@@ -44,7 +45,7 @@ func (t *table) set(service any, at netip.AddrPort, targets []netip.AddrPort) er
 	return err
 }
 
-// drop forgets a service that has ended.
+// drop removes all mappings of a service that has ended.
 func (t *table) drop(service any) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -24,8 +24,8 @@ const Forms = "etcd://HOST[:PORT],.../PREFIX, file:PATH, dns:DOMAIN and dns://SE
 // etcdPort is where members of an etcd cluster listen to clients.
 const etcdPort = "2379"
 
-// Open opens the registry at address. Close must be called when it is not used any more.
-// An address that can't be understood is an error of usage.
+// Open opens the registry at address. Call close after use. It returns a usage error for an address
+// that cannot be parsed.
 func Open(address string, log *slog.Logger) (reg registry.Registry, close func() error, err error) {
 	scheme, rest, _ := strings.Cut(address, ":")
 	none := func() error { return nil }

@@ -1,16 +1,16 @@
-// Package etcd is a registry of names in an etcd cluster. It is in the command since
+// Package etcd is a registry of names in an etcd cluster. It belongs to the command, because
 // library packages have no dependencies.
 //
-// A record is the key PREFIX/KIND/NAME/ID with the value as its value; ID is the number
-// of the lease under which it was registered, in hex. A key that was put by hand may have
-// any ID, or none, and no lease: it then has no end.
+// A record is the key PREFIX/KIND/NAME/ID; the value of the key is the value of the record. ID is
+// the number of the lease under which the record was registered, in hex. A key that was put by hand
+// may have any ID, or none, and no lease. It then never expires.
 //
-// Lookups are answered from memory, by a [registry.Table]. It is filled by linearizable
-// reads of all keys and of what is left of their leases: at every change, of which a
-// watch tells, and often enough within the shortest lease. A record ends when its lease
-// would end in the cluster, as it was when it was last asked. So lookups go on while the
-// cluster elects a leader, and while it has no quorum, with answers that are marked, and
-// nothing is answered that has ended.
+// Lookups are answered from memory, by a [registry.Table]. Linearizable reads of all keys and of
+// the remaining time of their leases fill the table. A watch starts such a read at every change.
+// Without changes the table is read several times in the shortest lease. A record in the table
+// expires no later than its lease in the cluster. Therefore lookups still work while the cluster
+// elects a leader or has no quorum. Such answers are marked, and an expired record is never
+// returned.
 package etcd
 
 import (
@@ -36,29 +36,28 @@ import (
 
 // Times that we chose.
 const (
-	// requestTime bounds one request: the cluster elects a leader within some
-	// two seconds.
+	// requestTime bounds one request. The cluster elects a leader within about two seconds.
 	requestTime = 3 * time.Second
 
-	// The table is read again parts times in the shortest lease, but not more often than
-	// shortestPause and not less often than longestPause.
+	// The table is read again parts times in the shortest lease, but at intervals of at least
+	// shortestPause and at most longestPause.
 	parts         = 6
 	shortestPause = 500 * time.Millisecond
 	longestPause  = 5 * time.Second
 
-	// retryPause is the pause after a failure, and settle that after a change, so
-	// that many changes at a time cost one read.
+	// retryPause is the pause after a failure. settle is the pause after a change, so that one read
+	// covers many changes at a time.
 	retryPause = 250 * time.Millisecond
 	settle     = 20 * time.Millisecond
 
-	// asking is how many leases are asked about at a time.
+	// asking is how many leases are queried at a time.
 	asking = 16
 )
 
 // A Config describes a registry.
 type Config struct {
 	Endpoints          []string // URLs or HOST:PORT
-	Prefix             string   // of all keys; with or without slashes around it
+	Prefix             string   // of all keys; slashes around it are optional
 	TLS                *tls.Config
 	Username, Password string
 	Logger             *slog.Logger
@@ -75,10 +74,10 @@ type Registry struct {
 
 	table registry.Table
 	begin sync.Once
-	known chan struct{} // closed when the table was read, or that failed, for the first time
+	known chan struct{} // closed after the first read of the table, even if it failed
 
 	mu      sync.Mutex
-	failure error // guarded by mu; why the table could not be read last
+	failure error // guarded by mu; why the last read of the table failed
 }
 
 // Open returns the registry of a cluster, without waiting for it. Close must follow.
@@ -86,7 +85,7 @@ func Open(cfg Config) (*Registry, error) {
 	c, err := clientv3.New(clientv3.Config{
 		Endpoints: cfg.Endpoints, TLS: cfg.TLS, Username: cfg.Username, Password: cfg.Password,
 		DialTimeout: requestTime, DialKeepAliveTime: 10 * time.Second, DialKeepAliveTimeout: requestTime,
-		Logger: zap.NewNop(), // what matters is in the errors
+		Logger: zap.NewNop(), // the errors have all that matters
 	})
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", registry.ErrUnavailable, describe(cfg, err))
@@ -100,14 +99,14 @@ func Open(cfg Config) (*Registry, error) {
 	return r, nil
 }
 
-// Close ends the registry's connections. Registrations end with their leases.
+// Close ends the registry's connections. Registrations expire with their leases.
 func (r *Registry) Close() error {
 	r.cancel()
 	r.wg.Wait()
 	return r.client.Close()
 }
 
-// describe says of an error of the client what it means.
+// describe translates the client's errors for the user.
 func describe(cfg Config, err error) error {
 	at := "etcd at " + strings.Join(cfg.Endpoints, ", ")
 	switch {
@@ -119,17 +118,18 @@ func describe(cfg Config, err error) error {
 	return fmt.Errorf("%s: %w", at, err)
 }
 
-// request returns a context for one request. A member without a leader refuses it at once.
+// request returns a context for one request. A cluster member that has no leader refuses it at
+// once.
 func (r *Registry) request(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(clientv3.WithRequireLeader(ctx), requestTime)
 }
 
-// start has the table filled.
+// start starts the goroutine that fills the table, once.
 func (r *Registry) start() {
 	r.begin.Do(func() { r.wg.Go(r.follow) })
 }
 
-// Resolve implements registry.Registry. It waits for the first answer of the cluster only.
+// Resolve implements registry.Registry. It waits only for the first answer of the cluster.
 func (r *Registry) Resolve(ctx context.Context, kind, name string) (registry.Answer, error) {
 	if err := r.await(ctx); err != nil {
 		return registry.Answer{}, err
@@ -158,7 +158,7 @@ func (r *Registry) await(ctx context.Context) error {
 	}
 }
 
-// explain adds to an error of the table why there is nothing better.
+// explain adds the last failure to read the table to an error of the table.
 func (r *Registry) explain(err error) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -175,19 +175,19 @@ type entry struct {
 	lease   clientv3.LeaseID
 }
 
-// A term is what is left of a lease.
+// A term is the remaining time of a lease.
 type term struct {
-	until   time.Time     // zero: it has ended
+	until   time.Time     // zero: the lease has expired
 	granted time.Duration // its whole length
 }
 
-// follow keeps the table true to the cluster until the registry is closed.
+// follow keeps the table equal to the cluster until the registry is closed.
 func (r *Registry) follow() {
-	var bell <-chan struct{} // rings when something has changed
+	var bell <-chan struct{} // rings after a change
 	terms := make(map[clientv3.LeaseID]term)
 	first := sync.OnceFunc(func() { close(r.known) })
 	defer first()
-	all := true // every lease is asked about, not only new ones
+	all := true // query every lease, not only new ones
 	var next time.Time
 	for r.ctx.Err() == nil {
 		rev, err := r.read(terms, all)
@@ -216,8 +216,9 @@ func (r *Registry) follow() {
 			next = time.Now().Add(pause(terms))
 		}
 		if bell == nil {
-			// From the read on, so that nothing is missed. One that falls behind the
-			// compaction of the cluster ends, and all is read anew.
+			// The watch starts right after the revision that was read, so that no change is missed.
+			// A watch that is older than the cluster's last compaction ends, and the table is read
+			// again.
 			bell = r.watch(rev + 1)
 		}
 		rung, open := r.sleep(bell, time.Until(next))
@@ -232,7 +233,7 @@ func (r *Registry) follow() {
 	}
 }
 
-// pause is how long a table is good for if nothing changes.
+// pause returns how long the table is accurate if nothing changes.
 func pause(terms map[clientv3.LeaseID]term) time.Duration {
 	p := longestPause
 	for _, t := range terms {
@@ -241,7 +242,7 @@ func pause(terms map[clientv3.LeaseID]term) time.Duration {
 	return max(p, shortestPause)
 }
 
-// sleep returns when bell rings, or is closed, or d has passed, or the registry is closed.
+// sleep returns when bell rings or is closed, when d has passed, or when the registry is closed.
 func (r *Registry) sleep(bell <-chan struct{}, d time.Duration) (rung, open bool) {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -254,8 +255,8 @@ func (r *Registry) sleep(bell <-chan struct{}, d time.Duration) (rung, open bool
 	return false, true
 }
 
-// watch returns a channel in which there is something after a change, and that is closed
-// when the watch has ended.
+// watch returns a channel that receives a value after a change. The channel is closed when the
+// watch has ended.
 func (r *Registry) watch(rev int64) <-chan struct{} {
 	bell := make(chan struct{}, 1)
 	ctx, stop := context.WithCancel(clientv3.WithRequireLeader(r.ctx))
@@ -281,7 +282,7 @@ func (r *Registry) watch(rev int64) <-chan struct{} {
 	return bell
 }
 
-// read sets the table to what the cluster has, and returns the revision of that.
+// read sets the table to the contents of the cluster and returns their revision.
 func (r *Registry) read(terms map[clientv3.LeaseID]term, all bool) (int64, error) {
 	ctx, cancel := r.request(r.ctx)
 	defer cancel()
@@ -333,9 +334,9 @@ func (r *Registry) entry(kv *mvccpb.KeyValue) (e entry, ok bool) {
 	return e, true
 }
 
-// ask asks what is left of those leases that have no term yet.
+// ask queries the remaining time of the leases that have no term yet.
 func (r *Registry) ask(ctx context.Context, used map[clientv3.LeaseID]bool, terms map[clientv3.LeaseID]term) error {
-	var mu sync.Mutex // guards what follows, and terms
+	var mu sync.Mutex // guards err and terms
 	var failed error
 	var wg sync.WaitGroup
 	room := make(chan struct{}, asking)
@@ -349,8 +350,8 @@ func (r *Registry) ask(ctx context.Context, used map[clientv3.LeaseID]bool, term
 		room <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-room }()
-			// Counted from before the question, and the answer is rounded down:
-			// never later than in the cluster.
+			// The term is counted from before the question and rounded down, so that it never ends
+			// later than in the cluster.
 			asked := time.Now()
 			resp, err := r.client.TimeToLive(ctx, id)
 			mu.Lock()
@@ -393,7 +394,7 @@ func (r *Registry) Register(ctx context.Context, rec registry.Record, length tim
 	return l, nil
 }
 
-// A lease is one of the cluster with one key.
+// A lease is an etcd lease with one key.
 type lease struct {
 	r   *Registry
 	id  clientv3.LeaseID
@@ -414,7 +415,7 @@ func (l *lease) Renew(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", registry.ErrUnavailable, describe(l.r.cfg, err))
 	}
-	if resp.Count == 0 { // taken away by hand
+	if resp.Count == 0 { // somebody deleted the key
 		l.Release(ctx)
 		return registry.ErrLeaseLost
 	}
