@@ -17,57 +17,56 @@ import (
 	"viaduct/cmd/viaduct/internal/token"
 )
 
-// Pieces of a transfer: big enough to cost nothing per byte, small enough that
-// the window of them stays in the cache while it is hashed and written. A
-// connection that takes only shorter messages gets shorter pieces. [V-14]
+// The pieces of a transfer. A piece is large enough that the cost of its messages does not matter.
+// It is small enough that all pieces in flight stay in the cache while they are hashed and written.
+// A connection that takes only shorter messages gets shorter pieces. [V-14]
 const (
 	pieceBytes = 256 << 10
 	maxWindow  = 16
 )
 
-// How long a server may keep a client waiting: for the next piece of a transfer or for
-// an answer; and for that to a close, which has it read and hash the range, for each
-// byte of the range besides. A server that was stopped keeps its connections.
+// The longest times that a client waits for the server. stallTime is for the next piece of a
+// transfer, or for an answer. For the answer to a close, the server reads and hashes the whole
+// range, so that hashTimeByte is added for each byte of it. The time-outs are needed because a
+// stopped server keeps its connections open.
 const (
 	stallTime    = 30 * time.Second
 	hashTimeByte = 100 * time.Nanosecond // 10 MB/s
 )
 
-// ErrStalled means that the server did nothing for so long that it is given up.
+// ErrStalled means that the server sent nothing for so long that the client gave up.
 var ErrStalled = fmt.Errorf("the server has stopped answering: %w", os.ErrDeadlineExceeded)
 
-// ErrChanged means that the bytes received are not those the server has.
+// ErrChanged means that the received bytes differ from the server's.
 var ErrChanged = errors.New("SHA-256 differs from the server's: the file changed, or was damaged on the way")
 
-// ErrTakenBack is what Get returns for a file that was cut short meanwhile.
+// ErrTakenBack is what Get returns for a file that was truncated during the transfer.
 var ErrTakenBack = errors.New("the server's file shrank, or was taken away, while it was being read")
 
-// ErrSourceShrank is what Put returns for a file that became shorter meanwhile.
+// ErrSourceShrank is what Put returns for a file that was truncated during the transfer.
 var ErrSourceShrank = errors.New("the file shrank while it was being sent")
 
-// A takenBackError says what an access error means for a file that was granted:
-// the mapping of a file that is cut short faults, and the server's protocol
-// engine reports memory that is not there.
+// A takenBackError explains an access error for a range that was granted. If the file is truncated,
+// its mapping faults, and the server's protocol engine reports memory that does not exist.
 type takenBackError struct{ cause error }
 
 func (e *takenBackError) Error() string   { return ErrTakenBack.Error() }
 func (e *takenBackError) Unwrap() []error { return []error{ErrTakenBack, e.cause} }
 
-// A Client asks a memory service on one connection. It is for one goroutine.
+// A Client is the client of a memory service on one connection. It is for one goroutine.
 type Client struct {
 	conn  msg.Conn
 	piece int        // bytes moved by one RDMA Read or Write
-	buf   []byte     // the window of pieces
+	buf   []byte     // memory for all pieces in flight
 	reg   msg.Region // of buf
 }
 
-// NewClient uses conn, which stays the caller's to close.
+// NewClient returns a client that uses conn. The caller still has to close conn.
 func NewClient(conn msg.Conn) (*Client, error) {
 	return &Client{conn: conn, piece: min(pieceBytes, conn.MaxMessage())}, nil
 }
 
-// window returns how many pieces may be on their way at once, with memory for
-// them.
+// window returns how many pieces may be in flight at once, and allocates memory for them.
 func (c *Client) window(depth int) (int, error) {
 	n := max(1, min(depth, maxWindow))
 	if c.reg == nil {
@@ -80,7 +79,7 @@ func (c *Client) window(depth int) (int, error) {
 	return n, nil
 }
 
-// Close gives back the client's memory.
+// Close releases the client's memory.
 func (c *Client) Close() {
 	if c.reg != nil {
 		c.reg.Close()
@@ -99,11 +98,12 @@ func bounded(ctx context.Context, d time.Duration, wait func(context.Context) er
 	return err
 }
 
-// answerTime is how long an answer may take for which n bytes are hashed, or brought to
-// the disk.
+// answerTime returns how long an answer may take if the server first hashes n bytes, or writes them
+// to the disk.
 func answerTime(n int64) time.Duration { return stallTime + time.Duration(n)*hashTimeByte }
 
-// ask sends a request and waits for its answer. The server hashes hashed bytes for it.
+// ask sends a request and waits for its answer. hashed is the number of bytes that the server
+// hashes before it answers.
 func (c *Client) ask(ctx context.Context, q request, hashed int64) (r reply, err error) {
 	err = bounded(ctx, answerTime(hashed), func(ctx context.Context) error {
 		r, err = c.exchange(ctx, q)
@@ -163,8 +163,8 @@ var ErrNoToken = errors.New("the server has no token, or is older than tokens")
 // ErrImpostor is what Authenticate returns for a server that does not have the token.
 var ErrImpostor = errors.New("the other side could not prove that it has the token: it is not the server that is meant")
 
-// Authenticate proves to the server that this side has the token, and has the server
-// prove the same. If the server has a token, it answers nothing else before.
+// Authenticate proves to the server that this side has the token, and asks for the same proof of
+// the server. A server with a token answers no other request before.
 func (c *Client) Authenticate(ctx context.Context, t *token.Token) error {
 	mine := token.NewNonce()
 	r, err := c.ask(ctx, request{Op: "auth", Nonce: hex.EncodeToString(mine[:])}, 0)
@@ -189,7 +189,7 @@ func (c *Client) Authenticate(ctx context.Context, t *token.Token) error {
 	return nil
 }
 
-// open asks for a range and checks the answer.
+// open opens a range and checks the answer.
 func (c *Client) open(ctx context.Context, q request) (at msg.Remote, length, size int64, err error) {
 	r, err := c.ask(ctx, q, 0)
 	if err != nil {
@@ -207,11 +207,11 @@ func (c *Client) open(ctx context.Context, q request) (at msg.Remote, length, si
 	return at, *r.Length, size, nil
 }
 
-// Get reads a file from offset to its end by RDMA Read and writes the bytes to
-// w and to h, in order. begin, if not nil, is told the number of bytes to come
-// and the size of the whole file before the first; progress is told of each
-// piece. The bytes that came were compared with the server's SHA-256 of that range
-// when the error is nil. h must be fresh, since its sum is compared.
+// Get reads a file from offset to its end by RDMA Read and writes the bytes to w and to h, in
+// order. Before the first byte it calls begin, if that is not nil, with the number of bytes to
+// transfer and the size of the whole file. It calls progress after each piece. A nil error means
+// that the received bytes match the server's SHA-256 of the range. h must be fresh, because its sum
+// is compared.
 func (c *Client) Get(ctx context.Context, path string, offset int64, w io.Writer, h hash.Hash, begin func(length, size int64), progress func(n int)) error {
 	at, length, size, err := c.open(ctx, request{Op: "open", Path: store.Text(path), Mode: "read", Offset: offset})
 	if err != nil {
@@ -250,8 +250,7 @@ func (c *Client) Get(ctx context.Context, path string, offset int64, w io.Writer
 	return nil
 }
 
-// Sum is the server's SHA-256 of the first n bytes of a file. Nothing is
-// transferred.
+// Sum returns the server's SHA-256 of the first n bytes of a file. It transfers no data.
 func (c *Client) Sum(ctx context.Context, path string, n int64) (sum [32]byte, err error) {
 	if n == 0 {
 		return sum, errors.New("memsvc: a range of no bytes")
@@ -266,8 +265,8 @@ func (c *Client) Sum(ctx context.Context, path string, n int64) (sum [32]byte, e
 	return parseSum(r.SHA256)
 }
 
-// pump reads length bytes in pieces through the window. use sees those that are done,
-// in order.
+// pump reads length bytes in pieces through the window. It calls use for the completed pieces, in
+// order.
 func (c *Client) pump(ctx context.Context, at msg.Remote, length int64, depth int, use func([]byte) error) error {
 	if length == 0 {
 		return nil
@@ -309,8 +308,8 @@ func (c *Client) pump(ctx context.Context, at msg.Remote, length int64, depth in
 	return nil
 }
 
-// List lists a directory, by name. A listing that does not fit into one answer
-// is asked for in parts.
+// List returns the entries of a directory, sorted by name. It asks for a long listing in parts,
+// because one answer has at most MaxMessage bytes.
 func (c *Client) List(ctx context.Context, path string) (entries []store.Entry, err error) {
 	var after store.Text
 	for {

@@ -54,7 +54,7 @@ func random(n int) []byte {
 	return b
 }
 
-// exchange sends text as it is and returns the answer.
+// exchange sends text unchanged and returns the answer.
 func exchange(t *testing.T, c msg.Conn, text string) map[string]any {
 	t.Helper()
 	if err := c.Send(t.Context(), msg.Message{Data: []byte(text)}); err != nil {
@@ -121,11 +121,11 @@ func TestShrinkingFile(t *testing.T) {
 	if err := cl.Get(t.Context(), "f", 0, io.Discard, sha256.New(), shrink, nil); err == nil {
 		t.Error("a shrinking file arrived")
 	}
-	// The service says so when it is asked...
+	// The service reports a bad request...
 	if r := exchange(t, c, `{"op":"close","path":"f","mode":"read"}`); !strings.Contains(fmt.Sprint(r["error"]), "shrank") {
 		t.Error(r)
 	}
-	// ... and goes on.
+	// ... and answers the next one.
 	if r := exchange(t, c, `{"op":"open","path":"f","mode":"read"}`); r["length"] != 5.0 {
 		t.Error(r)
 	}
@@ -150,8 +150,8 @@ func TestPut(t *testing.T) {
 	}
 }
 
-// TestStream: a file whose length is not known comes piece by piece, each in memory that
-// is the client's no more when it is stored.
+// TestStream: a file of unknown length is sent piece by piece. The client may no longer write to a
+// piece that is stored.
 func TestStream(t *testing.T) {
 	c, srv, dir, done := start(t, true)
 	cl, _ := NewClient(c)
@@ -169,7 +169,8 @@ func TestStream(t *testing.T) {
 	if err := cl.PutStream(t.Context(), "broken", broken, sha256.New(), nil); !errors.Is(err, os.ErrInvalid) {
 		t.Error(err)
 	}
-	// What is refused on the way, or at the end, is told as it is, and the connection goes on.
+	// The client gets the server's reason for a refusal, during the transfer or at its end, and the
+	// connection remains usable.
 	for _, n := range []int{limit + 1, limit + 4*uploadPiece} {
 		err := cl.PutStream(t.Context(), "long", bytes.NewReader(random(n)), sha256.New(), nil)
 		if !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "too large") {
@@ -202,8 +203,8 @@ func TestStream(t *testing.T) {
 			t.Errorf("%s: %v", bad, r)
 		}
 	}
-	// A piece of a wrong length is the end of the file, whose memory stays until the
-	// client has closed it.
+	// A piece of a wrong length ends the upload. The memory of the upload stays registered until
+	// the client has closed the file.
 	for _, bad := range []string{`"length":-1`, `"length":0`, `"length":1048577`, `"length":11`} {
 		before := srv.Regions()
 		exchange(t, c, `{"op":"open","path":"z","mode":"write","length":10,"pieces":true}`)
@@ -218,7 +219,7 @@ func TestStream(t *testing.T) {
 			t.Errorf("%s: %v, %d regions", bad, r, srv.Regions())
 		}
 	}
-	// A part of the file is not the file, whatever the sum.
+	// The server does not accept a part of the file as the file, even with the right sum.
 	exchange(t, c, `{"op":"open","path":"z","mode":"write","length":10,"pieces":true}`)
 	if r := exchange(t, c, fmt.Sprintf(`{"op":"close","path":"z","mode":"write","length":1,"sha256":"%x"}`, sha256.Sum256([]byte{0}))); r["ok"] != false {
 		t.Error(r)
@@ -239,8 +240,8 @@ func (o older) Recv(ctx context.Context) (msg.Message, error) {
 	return m, err
 }
 
-// TestWholeFile: a client that does not ask for pieces is lent the file itself, which is
-// stored when it is closed; and a client of this package makes do with that.
+// TestWholeFile: a client that does not ask for pieces is lent the file itself, and the file is
+// stored when the client closes it. A client of this package can use such a server.
 func TestWholeFile(t *testing.T) {
 	c, srv, dir, done := start(t, true)
 	body := random(3*pieceBytes + 7)
@@ -275,7 +276,7 @@ func TestWholeFile(t *testing.T) {
 	if got, err := os.ReadFile(filepath.Join(dir, "d/x")); err != nil || !bytes.Equal(got, body) {
 		t.Errorf("%d bytes stored, %v", len(got), err)
 	}
-	// Empty, with a wrong sum, and left behind.
+	// An empty file, a wrong sum, and an upload that is never closed.
 	empty := fmt.Sprintf("%x", sha256.Sum256(nil))
 	exchange(t, c, `{"op":"open","path":"e","mode":"write","length":0}`)
 	if r := exchange(t, c, `{"op":"close","path":"e","mode":"write","sha256":"`+empty+`"}`); r["ok"] != true {
@@ -325,7 +326,7 @@ func TestWholeFile(t *testing.T) {
 	}
 }
 
-// TestNothingLeft: whatever ends a put early, the directory stays as it was.
+// TestNothingLeft: the directory is unchanged after a put that ended early, whatever the cause.
 func TestNothingLeft(t *testing.T) {
 	for name, end := range map[string]func(c *msgfake.Conn){
 		"closed": func(c *msgfake.Conn) { c.Close() },
@@ -461,8 +462,8 @@ func (s *stopped) Reap(ctx context.Context) error {
 	return s.Conn.Reap(ctx)
 }
 
-// TestStalled: a server that stops in the middle is given up, whatever it is asked,
-// and one that hashes a large file is given the time for it.
+// TestStalled: the client gives up a server that stops in the middle of any request. It waits
+// longer for a server that hashes a large file.
 func TestStalled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := msgfake.Pair(1 << 16)
@@ -500,7 +501,7 @@ func TestStalled(t *testing.T) {
 		stalls("close", stallTime+time.Duration(len(mem))*hashTimeByte, get)
 
 		ctx, cancel := context.WithCancelCause(t.Context())
-		cancel(net.ErrClosed) // an end of the caller's is none of the server's
+		cancel(net.ErrClosed) // a context that the caller ended is not reported as a stalled server
 		if _, err := cl.List(ctx, "/"); err == nil || errors.Is(err, ErrStalled) {
 			t.Error(err)
 		}

@@ -1,7 +1,6 @@
-// Package memsvc is the memory service of the command: a client asks by
-// messages for a range of a file, gets an address and a handle, and moves the
-// bytes itself by RDMA Read or RDMA Write. It knows no transport. The messages are
-// described in docs/memory-service.md.
+// Package memsvc is the memory service of the command. A client asks by messages for a range of a
+// file, gets an address and a handle, and moves the bytes itself by RDMA Read or RDMA Write. The
+// package works over any transport. docs/memory-service.md describes the messages.
 package memsvc
 
 import (
@@ -18,40 +17,39 @@ import (
 // MaxMessage is the longest message of the service, either way.
 const MaxMessage = 4096
 
-// A request is what a client asks.
+// A request is a message of the client.
 type request struct {
 	Op     string     `json:"op"`
 	Path   store.Text `json:"path"`
 	Mode   string     `json:"mode,omitempty"`
 	Offset int64      `json:"offset,omitempty"`
-	Length int64      `json:"length,omitempty"` // of a file to store, -1 if it is not known; of what a piece holds
+	Length int64      `json:"length,omitempty"` // of a file to store, -1 if it is not known; or of the bytes in a piece
 	Pieces bool       `json:"pieces,omitempty"` // of an open: the file is stored by pieces
 	SHA256 string     `json:"sha256,omitempty"`
-	After  store.Text `json:"after,omitempty"` // of a listing: the name after which it goes on
-	Nonce  string     `json:"nonce,omitempty"` // of the client, to authenticate
-	Proof  string     `json:"proof,omitempty"` // that the client has the token
+	After  store.Text `json:"after,omitempty"` // of a listing: the name after which the listing continues
+	Nonce  string     `json:"nonce,omitempty"` // the client's nonce for authentication
+	Proof  string     `json:"proof,omitempty"` // proof that the client has the token
 }
 
-// A reply is what the server answers; which fields are there depends on the
-// question.
+// A reply is a message of the server. The request determines which fields are present.
 type reply struct {
 	OK      bool           `json:"ok"`
 	Error   string         `json:"error,omitempty"`
 	Address string         `json:"address,omitempty"`
 	Handle  *uint32        `json:"handle,omitempty"`
 	Length  *int64         `json:"length,omitempty"`
-	Pieces  []piece        `json:"pieces,omitempty"` // of a file to store: each takes Length bytes
+	Pieces  []piece        `json:"pieces,omitempty"` // pieces of a file to store; each takes Length bytes
 	Size    *int64         `json:"size,omitempty"`
 	SHA256  string         `json:"sha256,omitempty"`
 	Entries *[]store.Entry `json:"entries,omitempty"`
 	More    bool           `json:"more,omitempty"`
 	Nonce   string         `json:"nonce,omitempty"` // of the server
-	Proof   string         `json:"proof,omitempty"` // that the server has the token
+	Proof   string         `json:"proof,omitempty"` // proof that the server has the token
 }
 
-// A piece is memory that the server lends a client for a part of the file that it
-// stores. The client fills the pieces in turn; an extend has the next one stored, and
-// its answer lends that piece again.
+// A piece is memory that the server lends to a client for a part of the file to store. The client
+// fills the pieces in turn. An extend request makes the server store the next piece, and its answer
+// lends that piece again.
 type piece struct {
 	Address string `json:"address"`
 	Handle  uint32 `json:"handle"`
@@ -69,7 +67,7 @@ func (p piece) remote() (at msg.Remote, err error) {
 // of a token matches token.ErrMissing or token.ErrWrong, and not ErrRefused.
 var ErrRefused = errors.New("the server refused")
 
-// ErrNotServed wraps an answer that no server of this package gives.
+// ErrNotServed wraps an answer that cannot come from a server of this package.
 var ErrNotServed = errors.New("the answer is not that of a file server")
 
 func hexAddress(a uint64) string { return "0x" + strconv.FormatUint(a, 16) }
@@ -83,7 +81,7 @@ func parseAddress(s string) (uint64, error) {
 
 func parseSum(s string) (sum [32]byte, err error) { return parse32("sha256", s) }
 
-// parse32 reads the 32 bytes of the field that is called name.
+// parse32 decodes 32 bytes from the field called name.
 func parse32(name, s string) (v [32]byte, err error) {
 	b, err := hex.DecodeString(s)
 	if err != nil || len(b) != len(v) {
@@ -92,12 +90,11 @@ func parse32(name, s string) (v [32]byte, err error) {
 	return [32]byte(b), nil
 }
 
-// encode turns v into a message; v is ours and always fits, but for listings,
-// which the caller cuts.
+// encode marshals v. The message always fits, except for listings, which the caller shortens.
 func encode(v any) []byte {
 	b, err := json.Marshal(v)
 	if err != nil {
-		panic(err) // a struct of plain fields
+		panic(err) // v is a struct of plain fields
 	}
 	return b
 }

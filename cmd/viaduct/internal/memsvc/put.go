@@ -13,10 +13,10 @@ import (
 	"viaduct/cmd/viaduct/internal/store"
 )
 
-// Put stores length bytes of r under path by RDMA Write; h, which must be fresh, is fed
-// with them and its sum verified by the server before the file becomes visible. The
-// server hashes and writes one piece while the next ones arrive; an older one lends the
-// whole file.
+// Put stores length bytes of r under path by RDMA Write. It writes the bytes to h as well, which
+// must be fresh, because the server compares the sum before the file becomes visible. The server
+// hashes and writes one piece while the next ones arrive. An older server lends the whole file
+// instead.
 func (c *Client) Put(ctx context.Context, path string, length int64, r io.Reader, h hash.Hash, progress func(n int)) error {
 	if length < 0 {
 		return fmt.Errorf("memsvc: a file of %d bytes", length)
@@ -24,12 +24,12 @@ func (c *Client) Put(ctx context.Context, path string, length int64, r io.Reader
 	return c.put(ctx, path, length, r, h, progress)
 }
 
-// PutStream stores the bytes of r up to its end; else it is as Put.
+// PutStream stores the bytes of r up to its end. Otherwise it is like Put.
 func (c *Client) PutStream(ctx context.Context, path string, r io.Reader, h hash.Hash, progress func(n int)) error {
 	return c.put(ctx, path, -1, r, h, progress)
 }
 
-// A sourceError is what the file to store was ended by.
+// A sourceError is an error of the source, as opposed to the connection.
 type sourceError struct{ error }
 
 func (e sourceError) Unwrap() error { return e.error }
@@ -50,8 +50,8 @@ func (c *Client) put(ctx context.Context, path string, length int64, r io.Reader
 		return err
 	}
 	err = p.run(ctx)
-	// Neither a refusal nor the source ends the connection: what is on its way is waited
-	// for, and the server forgets the file.
+	// The connection remains usable after a refusal or an error of the source. giveUp waits for the
+	// writes and answers in flight and makes the server discard the file.
 	if source, ok := errors.AsType[sourceError](err); ok {
 		err = source.error
 	} else if !errors.Is(err, ErrRefused) || p.answered {
@@ -63,23 +63,23 @@ func (c *Client) put(ctx context.Context, path string, length int64, r io.Reader
 	return err
 }
 
-// A putting is a file on its way to the server.
+// A putting is a file that is being sent to the server.
 type putting struct {
 	c          *Client
 	file       request      // its name
-	free       []msg.Remote // pieces that can be written to, in turn
+	free       []msg.Remote // pieces that may be written, in order of use
 	room       int64        // bytes of a piece
 	length     int64        // of the file, -1 if it is not known
 	unanswered int          // extends
-	closing    bool         // a close is sent
-	answered   bool         // nothing but the answer to it is due
+	closing    bool         // the close was sent
+	answered   bool         // only the answer to the close is outstanding
 
 	r        io.Reader
 	h        hash.Hash
 	progress func(n int)
 
-	slot   int   // of the window, the next
-	flight []int // bytes of the writes that were not reaped
+	slot   int   // the next slot of the window
+	flight []int // bytes of the writes that were not reaped yet
 }
 
 func (p *putting) lent(pieces []piece) error {
@@ -149,7 +149,7 @@ func (p *putting) run(ctx context.Context) error {
 	return nil
 }
 
-// giveUp takes the answers that are due and has the server forget the file.
+// giveUp receives the outstanding answers and makes the server discard the file.
 func (p *putting) giveUp(ctx context.Context) error {
 	if err := p.settle(ctx); err != nil {
 		return err
@@ -215,7 +215,8 @@ func (p *putting) reap(ctx context.Context) error {
 	return err
 }
 
-// settle waits for what was written: a message's own completion comes behind.
+// settle waits for all RDMA Writes: the completion of a message comes after the completions of the
+// writes before it.
 func (p *putting) settle(ctx context.Context) error {
 	for len(p.flight) > 0 {
 		if err := p.reap(ctx); err != nil {
@@ -225,13 +226,14 @@ func (p *putting) settle(ctx context.Context) error {
 	return nil
 }
 
-// request sends op for n bytes of the next piece, and does not wait for the answer.
+// request sends op for n bytes of the next piece. It does not wait for the answer.
 func (p *putting) request(ctx context.Context, op string, n int64, sum string) error {
 	p.file.Op, p.file.Length, p.file.SHA256 = op, n, sum
 	return bounded(ctx, stallTime, func(ctx context.Context) error { return p.c.send(ctx, p.file) })
 }
 
-// receive takes the answer to op, for which the server may need d.
+// receive waits for the answer to op. The server may take the time that it needs for that many
+// bytes.
 func (p *putting) receive(ctx context.Context, op string, bytes int64) (a reply, err error) {
 	err = bounded(ctx, answerTime(bytes), func(ctx context.Context) error {
 		p.file.Op = op
@@ -241,7 +243,7 @@ func (p *putting) receive(ctx context.Context, op string, bytes int64) (a reply,
 	return a, err
 }
 
-// answer takes the answer to the oldest extend.
+// answer receives the answer to the oldest extend.
 func (p *putting) answer(ctx context.Context) error {
 	p.unanswered--
 	a, err := p.receive(ctx, "extend", 0)

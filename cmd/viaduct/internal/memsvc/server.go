@@ -19,25 +19,24 @@ import (
 	"viaduct/cmd/viaduct/internal/token"
 )
 
-// maxOpen bounds the ranges one client may have open.
+// maxOpen bounds the ranges that one client may have open.
 const maxOpen = 16
 
-// An Observer is told what a service does. Its functions may be nil; they are called
-// from the goroutines of Serve.
+// An Observer counts the work of a service. Its functions may be nil; the goroutines of Serve call
+// them.
 type Observer struct {
-	// Request is told of each request that was answered: open_read, open_write,
-	// close_read, close_write, extend, list, auth, or invalid. What was refused for the
-	// lack of a token, or for a wrong one, matches token.ErrMissing or token.ErrWrong.
+	// Request is called after each answer, with the operation: open_read, open_write, close_read,
+	// close_write, extend, list, auth, or invalid. If the request was refused because of the token,
+	// refused matches token.ErrMissing or token.ErrWrong.
 	Request func(operation string, took time.Duration, refused error)
-	// Stored is told how many bytes a file has that a client has stored. What clients
-	// read they fetch by RDMA Reads, which the service does not see.
+	// Stored is called with the length of each file that a client has stored. There is no such call
+	// for files that clients read, because the service does not see RDMA Reads.
 	Stored func(n int64)
 }
 
-// Serve answers one client until it goes away, ctx ends or something fails. With a
-// token, which may be nil, the client has to prove first that it has it. Serve
-// closes conn, gives back all memory and removes what was not finished. The
-// error is nil after an orderly end by the client.
+// Serve answers one client until the client disconnects, ctx ends or an error occurs. If tok is not
+// nil, the client first has to prove that it has the token. Serve closes conn, releases all memory
+// and removes unfinished files. It returns nil after an orderly end by the client.
 func Serve(ctx context.Context, conn msg.Conn, s *store.Store, tok *token.Token, log *slog.Logger, watch Observer) error {
 	if watch.Request == nil {
 		watch.Request = func(string, time.Duration, error) {}
@@ -55,9 +54,9 @@ func Serve(ctx context.Context, conn msg.Conn, s *store.Store, tok *token.Token,
 		defer close(closed)
 		conn.Close()
 	}()
-	// The connection ends first, so that a client that is still writing sees
-	// that end and no refusal. One that has stopped may keep Close waiting long;
-	// unfinished files do not wait for it.
+	// The connection is closed first, so that a client that is still writing sees the end of the
+	// connection instead of an access error. Close may wait long for a client that has stopped. The
+	// timer removes unfinished files without waiting for Close.
 	t := time.NewTimer(dropAfter)
 	defer t.Stop()
 	select {
@@ -71,8 +70,8 @@ func Serve(ctx context.Context, conn msg.Conn, s *store.Store, tok *token.Token,
 	return err
 }
 
-// explain names the file that shrank under a client's RDMA Read: the protocols
-// report memory that is not there.
+// explain names the file that was truncated during a client's RDMA Read, since the protocols only
+// report memory that does not exist.
 func (s *session) explain(err error) error {
 	for k, o := range s.open {
 		if o.view != nil && o.view.Shrank() {
@@ -88,7 +87,7 @@ func (s *session) explain(err error) error {
 // dropAfter is how long open ranges outlast the end of their session.
 const dropAfter = 200 * time.Millisecond
 
-// A session is one client's.
+// A session is the state of one client's connection.
 type session struct {
 	conn  msg.Conn
 	store *store.Store
@@ -97,39 +96,38 @@ type session struct {
 	watch Observer
 	open  map[openKey]*opened
 
-	// What is left of the directory that was listed last, if it was cut, so that
-	// to go on does not read it again.
+	// The rest of the last listed directory, if the listing was cut, so that the next part needs no
+	// second read of the directory.
 	listed     store.Text
 	unanswered []store.Entry
 
 	nonces *[2]token.Nonce // of client and server, for the next proof
-	proven bool            // the client has the token
+	proven bool            // the client has proven that it has the token
 }
 
 type openKey struct{ path, mode string }
 
-// An opened range is a view or a whole file to write, with its registration, or an upload
-// by pieces.
+// An opened range is a view, a whole file to write with its registration, or an upload in pieces.
 type opened struct {
 	region msg.Region
 	view   *store.View
 	upload *upload
 }
 
-// An upload is a file that a client stores. While one piece is hashed and written, the
+// An upload is a file that a client stores. While the server hashes and writes one piece, the
 // client fills the others.
 type upload struct {
 	*store.Upload
 	length int64 // of the whole file, -1 if it is not known
 	stored int64 // bytes so far
 	hash   hash.Hash
-	whole  []byte // of a file that the client writes as a whole, or
+	whole  []byte // the mapped file, if the client writes the file as a whole; otherwise nil
 	pieces []lent
-	next   int   // the piece that is stored next
-	failed error // why the file is given up; the client may still write to its pieces
+	next   int   // index of the piece that is stored next
+	failed error // why the upload failed; the client may still write to its pieces
 }
 
-// A lent piece is memory that the client writes to while it has a region.
+// A lent piece is memory that the client may write to while region is set.
 type lent struct {
 	mem    []byte
 	region msg.Region
@@ -146,7 +144,7 @@ func (s *session) run(ctx context.Context) error {
 	return err
 }
 
-// answer answers one request. The error is io.EOF at the orderly end of the client.
+// answer answers one request. The error is io.EOF after an orderly end by the client.
 func (s *session) answer(ctx context.Context, handle func(request) ([]byte, error)) error {
 	m, err := s.conn.Recv(ctx)
 	switch {
@@ -176,14 +174,14 @@ func (s *session) answer(ctx context.Context, handle func(request) ([]byte, erro
 	return s.conn.Send(ctx, msg.Message{Data: out})
 }
 
-// What a client may need to prove that it has the token: time, and requests, of which
-// a proof takes two.
+// The time and the number of requests that a client has to prove that it has the token. A proof
+// takes two requests.
 const (
 	authTime     = 10 * time.Second
 	authRequests = 6
 )
 
-// authenticate answers until the client has proven that it has the token.
+// authenticate answers requests until the client has proven that it has the token.
 func (s *session) authenticate(ctx context.Context) error {
 	if s.token == nil {
 		return nil
@@ -198,7 +196,7 @@ func (s *session) authenticate(ctx context.Context) error {
 	return fmt.Errorf("%w: %d requests without it", token.ErrMissing, authRequests)
 }
 
-// auth answers a client that has proven nothing yet.
+// auth answers a client that has not proven anything yet.
 func (s *session) auth(q request) ([]byte, error) {
 	switch {
 	case q.Op != "auth":
@@ -214,7 +212,7 @@ func (s *session) auth(q request) ([]byte, error) {
 		return nil, errors.New("a proof comes after a nonce")
 	}
 	n := *s.nonces
-	s.nonces = nil // each is good for one proof
+	s.nonces = nil // a nonce is good for one proof
 	p, err := parse32("proof", q.Proof)
 	if err != nil {
 		return nil, err
@@ -227,7 +225,7 @@ func (s *session) auth(q request) ([]byte, error) {
 	return encode(reply{OK: true, Proof: hex.EncodeToString(p[:])}), nil
 }
 
-// operation names what is asked for.
+// operation returns the name of the operation for Observer.Request.
 func (q *request) operation() string {
 	switch {
 	case q.Op == "list", q.Op == "extend", q.Op == "auth":
@@ -240,7 +238,7 @@ func (q *request) operation() string {
 
 func fail(err error) []byte {
 	text := err.Error()
-	if len(text) > 1000 { // a path may be in it
+	if len(text) > 1000 { // the text may contain a path
 		text = text[:1000]
 	}
 	return encode(reply{Error: text})
@@ -270,7 +268,7 @@ func (s *session) handle(q request) ([]byte, error) {
 	return nil, fmt.Errorf("unknown op %q", q.Op)
 }
 
-// admit checks that one more range may be opened under q's name.
+// admit returns an error if no further range may be opened under q's name.
 func (s *session) admit(q request) (openKey, error) {
 	k := openKey{path.Clean(string(q.Path)), q.Mode}
 	if _, ok := s.open[k]; ok {
@@ -303,7 +301,7 @@ func (s *session) openRead(q request) ([]byte, error) {
 	return encode(r), nil
 }
 
-// register lends the client a range, and makes the answer that says where it is.
+// register lends the client a range and makes the answer that says where it is.
 func (s *session) register(o *opened, b []byte, a msg.Access) (r reply, err error) {
 	n := int64(len(b))
 	r = reply{OK: true, Address: hexAddress(0), Handle: new(uint32), Length: &n}
@@ -317,12 +315,12 @@ func (s *session) register(o *opened, b []byte, a msg.Access) (r reply, err erro
 	return r, nil
 }
 
-// The memory of an upload: uploadPieces pieces of uploadPiece bytes. A piece is long enough that the
-// messages about it cost nothing in comparison, and short enough to stay in the cache while it is
+// The memory of an upload: uploadPieces pieces of uploadPiece bytes. A piece is long enough that
+// the cost of its messages does not matter, and short enough to stay in the cache while it is
 // hashed and written. One piece is being stored, one is arriving, and one waits between them.
 const (
 	uploadPiece  = 1 << 20
-	uploadPieces = 3 // fewer than the messages for which a client and a server have receives
+	uploadPieces = 3 // fewer than the receives that a client and a server post
 )
 
 func (s *session) openWrite(q request) ([]byte, error) {
@@ -349,8 +347,8 @@ func (s *session) openWrite(q request) ([]byte, error) {
 	return encode(r), nil
 }
 
-// lendUpload lends the client the memory that a file arrives in: the file itself, or
-// pieces, which cost less.
+// lendUpload lends the client the memory for the file's bytes. Pieces cost less than the file
+// itself, which is for clients that do not ask for pieces.
 func (s *session) lendUpload(o *opened, pieces bool) (r reply, err error) {
 	u := o.upload
 	if !pieces {
@@ -359,7 +357,7 @@ func (s *session) lendUpload(o *opened, pieces bool) (r reply, err error) {
 		}
 		return s.register(o, u.whole, msg.RemoteWrite)
 	}
-	most := uint64(u.length) // the largest number if it is not known
+	most := uint64(u.length) // an unknown length, -1, becomes the largest number
 	size := int64(min(most, uploadPiece))
 	r = reply{OK: true, Length: &size}
 	for left := most; left > 0 && len(u.pieces) < uploadPieces; left -= min(left, uploadPiece) {
@@ -384,7 +382,7 @@ func (s *session) lend(p *lent) (piece, error) {
 	return piece{hexAddress(at.Address), at.Handle}, nil
 }
 
-// takeBack ends the client's access to p: what is hashed must not change.
+// takeBack ends the client's access to p, because the bytes must not change after they were hashed.
 func (p *lent) takeBack() {
 	if p.region != nil {
 		p.region.Close()
@@ -417,9 +415,9 @@ func (u *upload) store(n int64) (*lent, error) {
 	return p, nil
 }
 
-// extend stores the next piece and lends it again. A file that failed is gone, but its
-// pieces stay until the client closes it: it may be writing to them, and to take them
-// back would end its connection before it has read why.
+// extend stores the next piece and lends it again. If that fails, the file is gone, but the client
+// keeps its pieces until it closes the file. It may be writing to them, and an access error would
+// end its connection before it has read the reason.
 func (s *session) extend(q request) ([]byte, error) {
 	o := s.open[openKey{path.Clean(string(q.Path)), q.Mode}]
 	if o == nil {
@@ -445,7 +443,7 @@ func (s *session) extend(q request) ([]byte, error) {
 	return encode(reply{OK: true, Pieces: []piece{again}}), nil
 }
 
-// drop forgets a range without success.
+// drop closes a range and discards an unfinished file.
 func (s *session) drop(k openKey) {
 	o := s.open[k]
 	delete(s.open, k)
@@ -462,7 +460,7 @@ func (s *session) drop(k openKey) {
 	}
 }
 
-// release takes all pieces back.
+// release ends the client's access to all pieces.
 func (u *upload) release() {
 	for i := range u.pieces {
 		u.pieces[i].takeBack()
@@ -483,8 +481,8 @@ func (s *session) closeRead(q request) ([]byte, error) {
 	return encode(reply{OK: true, SHA256: hex.EncodeToString(sum[:])}), nil
 }
 
-// closeWrite stores what the next piece holds, which is the last of the file, and has
-// the file appear if it is what the client says.
+// closeWrite stores the last n bytes of the file from the next piece. The file becomes visible if
+// its length and sum are those that the client sent.
 func (s *session) closeWrite(q request) ([]byte, error) {
 	k := openKey{path.Clean(string(q.Path)), q.Mode}
 	o := s.open[k]
@@ -497,7 +495,7 @@ func (s *session) closeWrite(q request) ([]byte, error) {
 	switch {
 	case err != nil:
 	case o.region != nil:
-		o.region.Close() // what is hashed must not change
+		o.region.Close() // the bytes must not change after they were hashed
 		o.region = nil
 		u.hash.Write(u.whole)
 		u.stored = u.length
@@ -542,7 +540,8 @@ func (s *session) list(q request) ([]byte, error) {
 		es = es[from:]
 	}
 	s.unanswered = nil
-	// Cut to what a message holds: half until it fits, then add while it does.
+	// The listing must fit into one message. It is halved until it fits, then entries are added
+	// while it still fits.
 	most := min(MaxMessage, s.conn.MaxMessage())
 	r := reply{OK: true, Entries: &es}
 	if b := encode(r); len(b) <= most {

@@ -32,8 +32,8 @@ func newToken(t testing.TB, text string) *token.Token {
 	return tok
 }
 
-// guarded starts a server with a token whose directory has the file f. It tells of each
-// refusal for the token.
+// guarded starts a server that requires a token and whose directory has the file f. denied collects
+// each refusal.
 func guarded(t *testing.T, tok *token.Token) (c *msgfake.Conn, log *bytes.Buffer, denied *[]error, done chan error) {
 	t.Helper()
 	dir := t.TempDir()
@@ -62,7 +62,7 @@ func guarded(t *testing.T, tok *token.Token) (c *msgfake.Conn, log *bytes.Buffer
 
 const secret = "0123456789abcdef"
 
-// TestToken: a client that has the token is served, and another one is told nothing.
+// TestToken: a client with the token is served; a client without it gets no information.
 func TestToken(t *testing.T) {
 	tok := newToken(t, secret)
 	c, log, denied, done := guarded(t, tok)
@@ -113,8 +113,8 @@ func TestToken(t *testing.T) {
 	}
 }
 
-// TestProofOnce: a proof is good for the nonces that were drawn for it, once; and a
-// client has few requests for one.
+// TestProofOnce: a proof is good once, and only for the nonces that were drawn for it. A client may
+// send only a few requests for a proof.
 func TestProofOnce(t *testing.T) {
 	tok := newToken(t, secret)
 	c, _, _, done := guarded(t, tok)
@@ -140,13 +140,13 @@ func TestProofOnce(t *testing.T) {
 	if r := exchange(t, c, zero); r["ok"] != false || r["error"] != "the token is wrong" { // 3
 		t.Error(r)
 	}
-	if r := exchange(t, c, proof(first)); r["ok"] != false { // 4: its nonces are spent
+	if r := exchange(t, c, proof(first)); r["ok"] != false { // request 4: its nonces are used up
 		t.Error(r)
 	}
 	if second := challenge(); second == first { // 5
 		t.Error("a nonce came twice")
 	}
-	if r := exchange(t, c, proof(first)); r["ok"] != false { // 6: of other nonces
+	if r := exchange(t, c, proof(first)); r["ok"] != false { // request 6: a proof for other nonces
 		t.Error(r)
 	}
 	select {
@@ -159,7 +159,7 @@ func TestProofOnce(t *testing.T) {
 	}
 }
 
-// TestTokenTime: a client that shows no token does not keep its connection.
+// TestTokenTime: the server closes the connection of a client that shows no token.
 func TestTokenTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
@@ -170,7 +170,7 @@ func TestTokenTime(t *testing.T) {
 	})
 }
 
-// TestImpostor: a server that takes any proof has to give one.
+// TestImpostor: a server that accepts any proof still has to give one.
 func TestImpostor(t *testing.T) {
 	for _, proof := range []string{"", "zz", strings.Repeat("00", 32)} {
 		a, b := msgfake.Pair(1 << 16)
@@ -191,8 +191,7 @@ func TestImpostor(t *testing.T) {
 	}
 }
 
-// FuzzAuth: whatever a client without the token asks, in any order, it learns nothing
-// but nonces.
+// FuzzAuth: a client without the token gets nothing but nonces, whatever it asks and in any order.
 func FuzzAuth(f *testing.F) {
 	nonce := strings.Repeat("ab", 32)
 	f.Add(`{"op":"auth","nonce":"` + nonce + `"}` + "\n" + `{"op":"auth","proof":"` + nonce + `"}`)

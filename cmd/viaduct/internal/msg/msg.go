@@ -1,6 +1,5 @@
-// Package msg is what the verbs of the command need of a transport that
-// carries messages and moves memory: one interface, so that echo, ping, nc,
-// and the memory service are written once.
+// Package msg is the interface between the verbs of the command and the transports that carry
+// messages and move memory. With it, echo, ping, nc, and the memory service are each written once.
 package msg
 
 import (
@@ -11,23 +10,23 @@ import (
 	"viaduct/samehost"
 )
 
-// Access says what the peer may do with registered memory.
+// Access is a set of rights that the peer has to registered memory.
 type Access uint8
 
-// Rights that can be combined; local use is always allowed.
+// Rights, which can be combined. Local use is always allowed.
 const (
 	RemoteRead Access = 1 << iota
 	RemoteWrite
-	// Guarded says that the memory is a mapped file which another process may
-	// truncate: touching it then fails that transfer and nothing else.
+	// Guarded marks the mapping of a file that another process may truncate. An access that faults
+	// then fails only its own transfer.
 	Guarded
 )
 
 // A Region is registered memory of one connection.
 type Region interface {
-	// Remote is where the peer finds the region.
+	// Remote returns the address of the region, to be sent to the peer.
 	Remote() Remote
-	// Close takes the memory back; when it returns nothing touches it any more.
+	// Close ends the peer's access. After it has returned, nothing accesses the memory.
 	Close() error
 }
 
@@ -42,7 +41,7 @@ type Message struct {
 	Data   []byte // valid until the next Recv
 	Imm    uint32 // immediate data, if HasImm (vitcp, fcvi)
 	HasImm bool
-	// Wide is a message that is immediate data alone, if IsWide (iwarp).
+	// Wide is the immediate data of a message without other data, if IsWide (iwarp).
 	Wide   [8]byte
 	IsWide bool
 }
@@ -50,11 +49,11 @@ type Message struct {
 // ErrTooLong is what Send returns for a message longer than MaxMessage.
 var ErrTooLong = errors.New("message longer than the connection takes")
 
-// ErrBroken is what a connection ended by that the peer did not end.
+// ErrBroken is the error of a connection that failed, as opposed to one that the peer closed.
 var ErrBroken = errors.New("the connection broke")
 
-// A RemoteAccessError is what the memory of the other side was not for: it does
-// not have that range any more, or never had.
+// A RemoteAccessError means that the other side refused access to its memory: it does not have that
+// range, or does not grant that right.
 type RemoteAccessError struct{ Cause error }
 
 func (e *RemoteAccessError) Error() string {
@@ -62,13 +61,12 @@ func (e *RemoteAccessError) Error() string {
 }
 func (e *RemoteAccessError) Unwrap() error { return e.Cause }
 
-// A Conn is a connection. Recv may run beside the other calls; the others are
-// for one goroutine at a time. Errors after the peer closed in order match
-// io.EOF.
+// A Conn is a connection. Recv may run concurrently with the other calls. The other calls are for
+// one goroutine at a time. Errors after an orderly close by the peer match io.EOF.
 type Conn interface {
 	LocalAddr() net.Addr
 	RemoteAddr() net.Addr
-	// Path tells whether the bytes go through shared memory.
+	// Path reports whether the bytes go through shared memory.
 	Path() samehost.Path
 
 	// MaxMessage is the longest message, and the longest write or read, in bytes.
@@ -88,10 +86,10 @@ type Conn interface {
 	// Depth is how many writes and reads may be outstanding.
 	Depth() (writes, reads int)
 
-	// Shutdown says that nothing more will be sent and waits, as far as the
-	// protocol allows, until the peer has what was sent.
+	// Shutdown declares that nothing more will be sent. It waits until the peer has received all
+	// messages, as far as the protocol allows.
 	Shutdown(ctx context.Context) error
-	// Close ends the connection as its protocol says.
+	// Close ends the connection in the way of its protocol.
 	Close() error
 }
 

@@ -1,6 +1,6 @@
-// Package msgfake is a pair of message connections within one process, for
-// tests of what stands above them. It checks handles, ranges and rights as a
-// real transport does, and refuses memory after its region was closed.
+// Package msgfake is a pair of message connections within one process, for tests of the code above
+// package msg. It checks handles, ranges and rights as a real transport does, and refuses access to
+// a region after its Close.
 package msgfake
 
 import (
@@ -68,7 +68,7 @@ func (r *region) Close() error {
 	return nil
 }
 
-// Break cuts the connection as a dead host would.
+// Break cuts the connection like the crash of a host.
 func (c *Conn) Break() { c.s.once.Do(func() { close(c.s.broken) }) }
 
 // Regions is the number of regions registered at this end.
@@ -89,7 +89,7 @@ func (c *Conn) LocalAddr() net.Addr { return fakeAddr("local") }
 // RemoteAddr is a made-up address.
 func (c *Conn) RemoteAddr() net.Addr { return fakeAddr("remote") }
 
-// MaxMessage is what Pair was given.
+// MaxMessage returns the max of Pair.
 func (c *Conn) MaxMessage() int { return c.max }
 
 // Send copies the message to the peer.
@@ -136,7 +136,7 @@ func (c *Conn) Recv(ctx context.Context) (msg.Message, error) {
 	}
 }
 
-// Register makes b reachable for the peer.
+// Register makes b accessible to the peer.
 func (c *Conn) Register(b []byte, a msg.Access) (msg.Region, error) {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
@@ -185,7 +185,7 @@ func (c *Conn) post(local msg.Region, off, n int, remote msg.Remote, want msg.Ac
 	return nil
 }
 
-// place copies memory that may have gone away.
+// place copies memory that may have been unmapped.
 func place(to, from []byte) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
@@ -207,13 +207,13 @@ func (c *Conn) Reap(context.Context) error {
 	return err
 }
 
-// Path is of neither kind.
+// Path reports no kind of path.
 func (c *Conn) Path() samehost.Path { return samehost.Path{Why: "nothing is connected"} }
 
-// Depth is small, to exercise the limits.
+// Depth is small, so that tests reach the limits.
 func (c *Conn) Depth() (writes, reads int) { return 5, 3 }
 
-// Shutdown does nothing: what was sent is with the peer.
+// Shutdown does nothing, because Send has already delivered the messages.
 func (c *Conn) Shutdown(context.Context) error { return nil }
 
 // Close ends both directions.
