@@ -5,7 +5,7 @@ import (
 	"syscall"
 )
 
-// blocks is how much of the disk a file takes.
+// blocks returns how many bytes of the disk a file uses.
 func blocks(st fs.FileInfo) (int64, bool) {
 	s, ok := st.Sys().(*syscall.Stat_t)
 	return s.Blocks * 512, ok

@@ -1,7 +1,6 @@
-// Package store is the directory that a server offers: files can be read, and
-// written so that a file appears under its name only when it is complete and
-// verified. Nothing outside the directory can be reached, by symbolic links
-// neither, and nothing unfinished stays behind, whichever side dies in between.
+// Package store serves the files of a directory. A written file appears under its name only when it
+// is complete and verified. Nothing outside of the directory can be reached, not even by symbolic
+// links. No unfinished file remains, whichever side dies during the transfer.
 package store
 
 import (
@@ -20,7 +19,7 @@ import (
 	"unicode/utf8"
 )
 
-// Errors that are told to the peer as they are.
+// Errors that are sent to the peer unchanged.
 var (
 	ErrNotFound = errors.New("not found")
 	ErrReadOnly = errors.New("read-only")
@@ -42,12 +41,12 @@ type Store struct {
 	name     string // of the root directory
 	writable bool
 	maxFile  int64
-	maxNames int // of one directory that is listed
+	maxNames int // largest number of names in a directory that List accepts
 }
 
-// Open opens the directory. maxFile bounds the length of a file that is
-// written; 0 means no bound but the disk's. A writable store first clears away
-// what a predecessor that was killed may have left.
+// Open opens the directory. maxFile bounds the length of a written file; 0 means that only the disk
+// bounds it. If the store is writable, Open first removes the unfinished files of a killed
+// predecessor.
 func Open(dir string, writable bool, maxFile int64) (*Store, error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -63,8 +62,8 @@ func Open(dir string, writable bool, maxFile int64) (*Store, error) {
 // Close releases the directory. Open files stay usable.
 func (s *Store) Close() error { return s.root.Close() }
 
-// clean makes a peer's path relative and clean; "" is the root itself. A path is any
-// bytes, as it is for the system, except on Windows, where it is text.
+// clean makes a peer's path relative and clean; "" is the root itself. A path may have any bytes,
+// as on the system, except on Windows, where it is text.
 func clean(p string) (string, error) {
 	if !CanName(p) || strings.Contains(p, "\x00") || filepath.Separator != '/' && strings.ContainsRune(p, filepath.Separator) || strings.HasPrefix(p, "/") || len(p) > 4000 {
 		return "", ErrBadPath
@@ -82,9 +81,8 @@ func clean(p string) (string, error) {
 // CanName reports whether a file of this system can have the name p exactly.
 func CanName(p string) bool { return runtime.GOOS != "windows" || utf8.ValidString(p) }
 
-// tell turns an error of the file system into one that says no more than a
-// peer should know.
-func tell(err error) error {
+// forPeer replaces an error of the file system by one that reveals no more than a peer may know.
+func forPeer(err error) error {
 	switch {
 	case err == nil:
 		return nil
@@ -116,9 +114,9 @@ func (s *Store) OpenFile(p string) (*os.File, fs.FileInfo, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	st, err := s.root.Stat(c) // before opening: opening a pipe would block
+	st, err := s.root.Stat(c) // before opening, since opening a pipe would block
 	if err != nil {
-		return nil, nil, tell(err)
+		return nil, nil, forPeer(err)
 	}
 	if st.IsDir() {
 		return nil, nil, ErrIsDir
@@ -128,7 +126,7 @@ func (s *Store) OpenFile(p string) (*os.File, fs.FileInfo, error) {
 	}
 	f, err := s.root.OpenFile(c, os.O_RDONLY|nonblock, 0)
 	if err != nil {
-		return nil, nil, tell(err)
+		return nil, nil, forPeer(err)
 	}
 	if st, err = f.Stat(); err != nil || !st.Mode().IsRegular() {
 		f.Close()
@@ -137,19 +135,19 @@ func (s *Store) OpenFile(p string) (*os.File, fs.FileInfo, error) {
 	return f, st, nil
 }
 
-// A View is a range of a file in memory. Data is the file itself: if a program
-// truncates the file, touching Data faults. It may be given to a registry of
-// memory that expects that, and is not read here.
+// A View is a range of a file in memory. Data is a mapping of the file: an access faults if a
+// program has truncated the file. Therefore Data is only for memory registrations that expect
+// faults, and this package does not read it.
 type View struct {
 	Data []byte
-	Size int64 // of the whole file when it was opened
+	Size int64 // of the whole file at the time of View
 
 	file   *os.File
 	offset int64
 	m      mapping
 }
 
-// View opens length bytes at offset; length 0 is to the end of the file.
+// View opens length bytes at offset; length 0 means up to the end of the file.
 func (s *Store) View(p string, offset, length int64) (*View, error) {
 	f, st, err := s.OpenFile(p)
 	if err != nil {
@@ -167,20 +165,20 @@ func (s *Store) View(p string, offset, length int64) (*View, error) {
 		v.m.file = f
 		if err := v.m.mmap(offset, length, false); err != nil {
 			f.Close()
-			return nil, tell(err)
+			return nil, forPeer(err)
 		}
 		v.Data = v.m.data
 	}
 	return v, nil
 }
 
-// Sum is the SHA-256 of the range as it is now, and ErrShrank if the file no
-// longer holds it.
+// Sum returns the SHA-256 of the range's present bytes, or ErrShrank if the file has become too
+// short.
 func (v *View) Sum() ([32]byte, error) {
 	h := sha256.New()
 	n, err := io.CopyBuffer(struct{ io.Writer }{h}, io.NewSectionReader(v.file, v.offset, int64(len(v.Data))), make([]byte, 256<<10))
 	if err != nil {
-		return [32]byte{}, tell(err)
+		return [32]byte{}, forPeer(err)
 	}
 	if n < int64(len(v.Data)) {
 		return [32]byte{}, ErrShrank
@@ -188,13 +186,13 @@ func (v *View) Sum() ([32]byte, error) {
 	return [32]byte(h.Sum(nil)), nil
 }
 
-// Shrank reports whether the file no longer holds the range.
+// Shrank reports whether the file has become too short for the range.
 func (v *View) Shrank() bool {
 	st, err := v.file.Stat()
 	return err == nil && st.Size() < v.offset+int64(len(v.Data))
 }
 
-// Close releases the memory; Data must not be used after.
+// Close releases the memory. Data must not be used afterwards.
 func (v *View) Close() {
 	v.Data = nil
 	v.m.unmap()
@@ -206,10 +204,11 @@ type Entry struct {
 	Name  Text   `json:"name"`
 	Dir   bool   `json:"dir,omitempty"`
 	Size  *int64 `json:"size,omitempty"`  // of files
-	Other bool   `json:"other,omitempty"` // neither can be had: a pipe, or a link that leads out or nowhere
+	Other bool   `json:"other,omitempty"` // cannot be opened: a pipe, or a link that leads outside or nowhere
 }
 
-// List lists a directory by name. A symbolic link that stays inside is what it leads to.
+// List returns the entries of a directory, sorted by name. A symbolic link that stays inside is
+// listed as its target.
 func (s *Store) List(p string) ([]Entry, error) {
 	c, err := clean(p)
 	if err != nil {
@@ -217,7 +216,7 @@ func (s *Store) List(p string) ([]Entry, error) {
 	}
 	d, err := s.root.OpenFile(c, os.O_RDONLY|nonblock, 0)
 	if err != nil {
-		return nil, tell(err)
+		return nil, forPeer(err)
 	}
 	defer d.Close()
 	if st, err := d.Stat(); err != nil || !st.IsDir() {
@@ -225,7 +224,7 @@ func (s *Store) List(p string) ([]Entry, error) {
 	}
 	names, err := d.Readdirnames(s.maxNames + 1)
 	if err != nil && err != io.EOF {
-		return nil, tell(err)
+		return nil, forPeer(err)
 	}
 	if len(names) > s.maxNames {
 		return nil, ErrTooMany
@@ -255,7 +254,7 @@ func (s *Store) List(p string) ([]Entry, error) {
 	return out, nil
 }
 
-// maxNames bounds the names of one directory that is listed.
+// maxNames bounds the names in one listed directory.
 const maxNames = 100_000
 
 // Writable reports whether Create can succeed.
@@ -266,20 +265,20 @@ type Upload struct {
 	s         *Store
 	dir, base string
 	f         *os.File
-	temp      string // name of the temporary file in dir; empty if it has none
+	temp      string // name of the temporary file in dir; "" for a file without a name
 	written   int64
-	end       int64   // of what the system was given: zeros are left out
-	flushed   int64   // bytes that are on their way to the disk
+	end       int64   // offset after the last block written; blocks of zeros are skipped
+	flushed   int64   // bytes whose write-back was started
 	m         mapping // of the file, if Map was called
 	done      bool
 }
 
-// flushBytes are written before the system is asked to bring them to the disk, so that
-// little is left for Commit to wait for.
+// flushBytes is how many bytes are written before their write-back to the disk is started, so that
+// Commit has little to wait for.
 const flushBytes = 8 << 20
 
-// Create begins a file, which is written by Write. With length > 0 so many bytes are
-// reserved on the disk, where it can do that; -1 is a length that is not known.
+// Create begins a file, which Write then writes. With length > 0 it reserves that many bytes of the
+// disk, if the file system can do so. length -1 means an unknown length.
 func (s *Store) Create(p string, length int64) (*Upload, error) {
 	if !s.writable {
 		return nil, ErrReadOnly
@@ -301,15 +300,15 @@ func (s *Store) Create(p string, length int64) (*Upload, error) {
 	}
 	u := &Upload{s: s, dir: path.Dir(c), base: path.Base(c)}
 	if err := s.root.MkdirAll(u.dir, 0o755); err != nil {
-		return nil, tell(err)
+		return nil, forPeer(err)
 	}
 	if u.f, u.temp, err = s.temp(u.dir); err != nil {
-		return nil, tell(err)
+		return nil, forPeer(err)
 	}
 	if length > 0 {
 		if err := reserve(u.f, length); err != nil {
 			u.Abort()
-			return nil, tell(err)
+			return nil, forPeer(err)
 		}
 	}
 	return u, nil
@@ -326,16 +325,16 @@ func (u *Upload) Write(p []byte) (int, error) {
 		flush(u.f, u.flushed, u.written-u.flushed)
 		u.flushed = u.written
 	}
-	return n, tell(err)
+	return n, forPeer(err)
 }
 
-// zeroBlock is how many zeros in a row are left out.
+// zeroBlock is the least run of zeros that is not written.
 const zeroBlock = 16 << 10
 
 var zeros [zeroBlock]byte
 
-// write writes p without its blocks of zeros: the file has zeros where nothing was
-// written, so that a sparse file costs the disk no more than where it came from.
+// write writes p except for its blocks of zeros. Unwritten ranges read as zeros, so that a sparse
+// file uses no more disk than its source does.
 func (u *Upload) write(p []byte) (n int, err error) {
 	for n < len(p) {
 		k := n
@@ -361,24 +360,24 @@ func (u *Upload) write(p []byte) (n int, err error) {
 // isZero reports whether b, of at most zeroBlock bytes, is all zeros.
 func isZero(b []byte) bool { return bytes.Equal(b, zeros[:len(b)]) }
 
-// Map gives the file, which nothing was written to, so many bytes, and returns them:
-// what is stored there until Commit or Abort is the file. The disk has room for them.
+// Map sets the length of an empty file, reserves its disk space, and returns a mapping of it. The
+// caller may write to the mapping until Commit or Abort.
 func (u *Upload) Map(length int64) ([]byte, error) {
 	if length == 0 {
 		return nil, nil
 	}
 	u.m.file = u.f
 	if err := fill(u.f, length); err != nil {
-		return nil, tell(err)
+		return nil, forPeer(err)
 	}
 	if err := u.m.mmap(0, length, true); err != nil {
-		return nil, tell(err)
+		return nil, forPeer(err)
 	}
 	return u.m.data, nil
 }
 
-// Commit makes the file visible under its name, after its bytes are safe on
-// the disk. Whatever had the name is replaced.
+// Commit flushes the file to the disk and then gives it its name. It replaces a file that had the
+// name.
 func (u *Upload) Commit() error {
 	if u.done {
 		return fs.ErrClosed
@@ -393,18 +392,18 @@ func (u *Upload) Commit() error {
 	}
 	if err != nil {
 		u.Abort()
-		return tell(err)
+		return forPeer(err)
 	}
 	if err := u.publish(); err != nil {
 		u.Abort()
-		return tell(err)
+		return forPeer(err)
 	}
 	u.done = true
 	u.f.Close()
 	return nil
 }
 
-// Abort leaves nothing behind. It may follow Commit, and then does nothing.
+// Abort removes the file. After Commit it does nothing.
 func (u *Upload) Abort() {
 	if u.done {
 		return

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// nonblock keeps an open from waiting for the other end of a pipe that took
-// the place of a file.
+// nonblock is for opens of regular files: without it, a pipe that replaced the file would block the
+// open.
 const nonblock = unix.O_NONBLOCK
 
 func isNoSpace(err error) bool {
@@ -22,8 +22,8 @@ func tryLock(f *os.File) bool {
 	return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil
 }
 
-// temp makes a file without a name where the file system can: a process that
-// dies leaves nothing at all. name is empty then.
+// temp creates a temporary file, without a name where the file system supports that. Of such a file
+// nothing remains if the process dies. name is empty then.
 func (s *Store) temp(dir string) (f *os.File, name string, err error) {
 	if f, err = s.nameless(dir); err == nil {
 		return f, "", nil
@@ -44,9 +44,8 @@ func (s *Store) nameless(dir string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), path.Join(dir, "(nameless)")), nil
 }
 
-// publish gives the file its name. A free name is taken by one link, so that
-// there is no moment with a temporary name; a name in use is replaced by
-// rename.
+// publish gives the file its name. If the name is free, one link does so, so that no temporary name
+// is ever visible. Otherwise a rename replaces the old file.
 func (u *Upload) publish() error {
 	d, err := u.s.root.Open(u.dir)
 	if err != nil {
@@ -79,8 +78,8 @@ func (u *Upload) publish() error {
 	return d.Sync()
 }
 
-// reserve sets length bytes of the disk aside for f, so that a full disk is told before
-// they are sent. A file system that can't do that tells when they are written.
+// reserve allocates length bytes of the disk for f, so that a full disk is reported before the
+// bytes are sent. If the file system does not support that, writes report a full disk.
 func reserve(f *os.File, length int64) error {
 	err := ignoringEINTR(func() error { return unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, length) })
 	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSYS) {
@@ -89,8 +88,8 @@ func reserve(f *os.File, length int64) error {
 	return err
 }
 
-// fill makes f length bytes long with all blocks present, so that writing to the mapped
-// file can't fault for want of space.
+// fill makes f length bytes long and allocates all blocks, so that a write to the mapping cannot
+// fault because the disk is full.
 func fill(f *os.File, length int64) error {
 	err := ignoringEINTR(func() error { return unix.Fallocate(int(f.Fd()), 0, 0, length) })
 	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSYS) {
@@ -99,7 +98,7 @@ func fill(f *os.File, length int64) error {
 	return err
 }
 
-// flush begins to bring a range to the disk. What becomes of it is told by fsync.
+// flush starts to write a range to the disk. fsync returns the errors.
 func flush(f *os.File, offset, length int64) {
 	unix.SyncFileRange(int(f.Fd()), offset, length, unix.SYNC_FILE_RANGE_WRITE)
 }

@@ -12,8 +12,8 @@ const nonblock = 0
 
 func isNoSpace(error) bool { return false }
 
-// tryLock: without locks a starting server takes every temporary file for a
-// dead one's.
+// tryLock always succeeds. Without locks, a server that starts therefore removes every temporary
+// file.
 func tryLock(*os.File) bool { return true }
 
 func (s *Store) temp(dir string) (*os.File, string, error) { return s.named(dir) }
@@ -35,15 +35,14 @@ func (u *Upload) publish() error {
 	return nil
 }
 
-// reserve: a full disk is told when it is written to.
+// reserve does nothing; writes report a full disk.
 func reserve(*os.File, int64) error { return nil }
 
 func fill(f *os.File, length int64) error { return fillZero(f, length) }
 
 func flush(*os.File, int64, int64) {}
 
-// A mapping is, on these systems, a copy in memory; it is written to the file when it is
-// unmapped.
+// A mapping is a copy in memory on these systems. It is written to the file when it is unmapped.
 type mapping struct {
 	file  *os.File
 	data  []byte

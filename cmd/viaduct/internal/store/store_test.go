@@ -63,7 +63,7 @@ func TestView(t *testing.T) {
 	}
 	v.Close()
 	os.WriteFile(filepath.Join(dir, "g"), body, 0o600)
-	for _, off := range []int64{1, 4095, 4096, 10001} { // a page border is none of the caller's business
+	for _, off := range []int64{1, 4095, 4096, 10001} { // callers need not align offsets to pages
 		v, err := s.View("g", off, 5000)
 		if err != nil || !bytes.Equal(v.Data, body[off:][:5000]) {
 			t.Fatalf("from %d: %v", off, err)
@@ -134,7 +134,7 @@ func TestUpload(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if named && u.temp == "" { // as on a file system without nameless files
+			if named && u.temp == "" { // as on a file system without files that have no name
 				u.Abort()
 				u = &Upload{s: s, dir: filepath.Dir(p), base: filepath.Base(p)}
 				if u.f, u.temp, err = s.named(u.dir); err != nil {
@@ -151,7 +151,7 @@ func TestUpload(t *testing.T) {
 		if err := u.Commit(); err != nil {
 			t.Fatal(err)
 		}
-		u.Abort() // does nothing any more
+		u.Abort() // does nothing after Commit
 		u = create("sub/x", 3)
 		u.Write([]byte("new"))
 		if err := u.Commit(); err != nil { // replaces
@@ -200,7 +200,7 @@ func TestLimits(t *testing.T) {
 		t.Error(err)
 	}
 	s.maxFile = 0
-	if u, err := s.Create("huge", 1<<62); err == nil { // no disk holds it
+	if u, err := s.Create("huge", 1<<62); err == nil { // larger than any disk
 		u.Abort()
 		t.Error("reserved 4 EiB")
 	}
@@ -236,8 +236,8 @@ func TestSweep(t *testing.T) {
 	}
 }
 
-// TestZeros: zeros that are left out are in the file all the same, wherever they begin
-// and end and however the file is cut into writes, and take no room on the disk.
+// TestZeros: skipped blocks of zeros read as zeros, wherever they begin and end and however the
+// file is cut into writes. They use no disk space.
 func TestZeros(t *testing.T) {
 	dir := t.TempDir()
 	s, err := Open(dir, true, 0)
@@ -304,8 +304,7 @@ func TestZeros(t *testing.T) {
 	}
 }
 
-// TestNames: names of any bytes are those of their files, in paths and in listings, and
-// come through JSON as they were.
+// TestNames: names of any bytes work in paths and in listings, and JSON keeps them unchanged.
 func TestNames(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skipf("SKIPPED: the file systems of %s have no names that are not UTF-8", runtime.GOOS)
@@ -350,7 +349,8 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestSweepAnyName: what a killed server left is removed from a directory of any name.
+// TestSweepAnyName: the temporary files of a killed server are removed, whatever the name of the
+// directory.
 func TestSweepAnyName(t *testing.T) {
 	dir := t.TempDir()
 	for _, d := range []string{"plain", "\xff"} {
@@ -371,8 +371,7 @@ func TestSweepAnyName(t *testing.T) {
 	}
 }
 
-// TestListTooLong: a directory that is too long to be listed is an error, and not a
-// shorter listing.
+// TestListTooLong: a directory with too many names is an error, not a shorter listing.
 func TestListTooLong(t *testing.T) {
 	s, dir := open(t, false)
 	s.maxNames = 2

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// Temporary files with a name have this form; they are hidden from peers, and
-// those that are not locked any more are removed by sweep.
+// The form of the names of temporary files. Peers do not see such files. sweep removes those that
+// are no longer locked.
 const (
 	tempPrefix = ".viaduct-"
 	tempSuffix = ".partial"
@@ -21,7 +21,7 @@ func isTemp(name string) bool {
 
 func tempName() string { return tempPrefix + rand.Text() + tempSuffix }
 
-// named makes a temporary file with a name and locks it.
+// named creates a temporary file with a name and locks it.
 func (s *Store) named(dir string) (*os.File, string, error) {
 	name := tempName()
 	f, err := s.root.OpenFile(path.Join(dir, name), os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o644)
@@ -45,12 +45,12 @@ func (u *Upload) rename() error {
 	return nil
 }
 
-// sweep removes temporary files of servers that died from a directory and those in it. It
-// does not follow links and leaves alone what a living server holds.
+// sweep removes the temporary files of dead servers from a directory and its subdirectories. It
+// does not follow links, and keeps files that a living server has locked.
 func (s *Store) sweep(dir string) {
 	d, err := s.root.Open(dir)
 	if err != nil {
-		return // unreadable: not ours to clear
+		return // unreadable, so that we could not remove anything
 	}
 	es, _ := d.ReadDir(-1)
 	d.Close()

@@ -5,10 +5,9 @@ import (
 	"unicode/utf8"
 )
 
-// A Text is a string of any bytes that survives JSON, such as the name of a file: what is
-// UTF-8 is a JSON string, and what is not is an object, {"base64": "..."}. A JSON string
-// would have each byte that is not UTF-8 replaced by the same character, which makes one
-// name of two.
+// A Text is a string of any bytes, such as the name of a file, that JSON keeps unchanged. UTF-8 is
+// encoded as a JSON string, anything else as an object, {"base64": "..."}. As a JSON string, bytes
+// that are not UTF-8 would all become the same character, so that two names could become one.
 type Text string
 
 // A textBytes is a Text that is not UTF-8.

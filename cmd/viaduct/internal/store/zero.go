@@ -5,7 +5,7 @@ import (
 	"os"
 )
 
-// fillZero writes length zeros, where blocks can't be reserved otherwise.
+// fillZero writes length zeros, on systems where blocks cannot be reserved otherwise.
 func fillZero(f *os.File, length int64) error {
 	zero := make([]byte, 1<<20)
 	for off := int64(0); off < length; off += int64(len(zero)) {
