@@ -20,7 +20,7 @@ import (
 	"unicode/utf8"
 )
 
-// A Scheme is what addr knows about one transport.
+// A Scheme describes the addresses of one transport.
 type Scheme struct {
 	Name        string
 	DefaultPort uint16 // 0: the port must be given
@@ -148,13 +148,13 @@ func DefaultPort(scheme string) uint16 {
 	return 0
 }
 
-// HostPort is the address to give to net.Dial or net.Listen.
+// HostPort returns the address for net.Dial or net.Listen.
 func (u *URL) HostPort() string {
 	return net.JoinHostPort(u.Host, strconv.Itoa(int(u.Port)))
 }
 
-// WithPort returns a copy of u with the port of a. If u names no host, the copy has the host of a
-// too, which is the address of a listener.
+// WithPort returns a copy of u with the port of a. If u names no host, the copy also has the host
+// of a. The result is the address of a listener.
 func (u *URL) WithPort(a net.Addr) *URL {
 	v := *u
 	host, port, err := net.SplitHostPort(a.String())
@@ -177,7 +177,7 @@ func (u *URL) WithPath(p string) *URL {
 	return &v
 }
 
-// String is the address in the form that Parse reads.
+// String returns the address in the form that Parse reads.
 func (u *URL) String() string {
 	var b strings.Builder
 	b.WriteString(u.Scheme)
@@ -207,8 +207,8 @@ func DiscString(d []byte) string {
 	return "0x" + hex.EncodeToString(d)
 }
 
-// ParseSize reads a count of bytes: digits with an optional K, M or G, each
-// 1024 of the one before, and an optional iB or B.
+// ParseSize reads a number of bytes: digits with an optional K, M or G, and an optional iB or B. K
+// is 1024, M is 1024 K, G is 1024 M.
 func ParseSize(s string) (uint64, error) {
 	t := strings.TrimSuffix(strings.TrimSuffix(strings.ToUpper(s), "IB"), "B")
 	shift := 0

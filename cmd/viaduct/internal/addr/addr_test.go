@@ -13,7 +13,7 @@ func TestParse(t *testing.T) {
 	for _, c := range []struct {
 		in   string
 		want URL
-		out  string // "" is the same as in
+		out  string // "" means the same as in
 	}{
 		{"tcp://127.0.0.1:80", URL{Scheme: "tcp", Host: "127.0.0.1", Port: 80}, ""},
 		{"tcp://[::1]:0/a/b%20c", URL{Scheme: "tcp", Host: "::1", Path: "a/b c"}, ""},
@@ -147,7 +147,7 @@ func TestTable(t *testing.T) {
 				good, bad = append(good, "h", "h:1", "::1", "[::1]", "[::1]:9"), append(bad, "h:0", "h:x", "h:65536", ":1", "a/b")
 			case IP:
 				good, bad = append(good, "10.0.0.1", "::1"), append(bad, "h", "10.0.0")
-			case WWN: // whose names package fc reads
+			case WWN: // package fc parses these
 				good, bad = append(good, "20:00:00:00:00:00:00:01"), []string{""}
 			}
 			for _, v := range good {

@@ -26,20 +26,19 @@ const (
 	Directory             // an absolute path
 )
 
-// A Param is one query parameter of a transport. The table of them is what
-// Parse accepts, what "viaduct help urls" and the guide print, and what shells
-// complete.
+// A Param is one query parameter of a transport. Parse, "viaduct help urls", the guide and the
+// completion of shells all use the same table of parameters.
 type Param struct {
 	Name    string
 	Kind    Kind
 	Words   []string // of a Choice
-	Default string   // as it would be written, or a remark in parentheses
+	Default string   // in the form of an address, or a remark in parentheses
 	Lo, Hi  uint64   // of a Number or a Size
 	Dialer  bool     // only for the side that connects
 	About   string   // one sentence
 }
 
-// Schemes lists the transports an address can name; a command may have fewer.
+// Schemes lists the transports that an address can name. A verb may accept fewer.
 var Schemes = []Scheme{
 	{Name: "vitcp", DefaultPort: 3936, HasDisc: true, Params: slices.Concat(viParams, sameHostParams), About: "a VI over TCP"},
 	{Name: "iwarp", Params: slices.Concat(iwarpParams, sameHostParams), About: "an RDMAP Stream (MPA, DDP, RDMAP)"},
@@ -151,7 +150,7 @@ func (s *Scheme) Param(name string) *Param {
 	return nil
 }
 
-// Form is how an address of the transport is written, without parameters.
+// Form returns the form of the transport's addresses, without parameters.
 func (s *Scheme) Form() string {
 	switch {
 	case s.HasDisc:
@@ -181,7 +180,7 @@ func (p *Param) Form() string {
 	return "NUMBER"
 }
 
-// Range is what a number or a size may be, "" for the other kinds.
+// Range describes the limits of a number or a size. It returns "" for the other kinds.
 func (p *Param) Range() string {
 	if p.Kind != Number && p.Kind != Size {
 		return ""
@@ -214,7 +213,7 @@ func (p *Param) check(v string) error {
 			return fmt.Errorf("parameter %s=%s must be an absolute path", p.Name, v)
 		}
 	}
-	return nil // names are read by the package that knows them
+	return nil // the package that uses these parses them
 }
 
 func (p *Param) number(v string) (uint64, error) {
@@ -287,8 +286,7 @@ func nearest(word string, names []string) string {
 	return at
 }
 
-// distance is how many letters must be put in, left out or changed to make b
-// of a.
+// distance returns the least number of letters to insert, delete or change that makes b of a.
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {
@@ -309,8 +307,8 @@ func distance(a, b string) int {
 	return row[len(b)]
 }
 
-// param returns a parameter of the address's transport. Asking for one that the table lacks is a
-// bug.
+// param returns a parameter of the address's transport. It panics for a name that is not in the
+// table, because that is a bug of the caller.
 func (u *URL) param(name string) *Param {
 	if s := SchemeOf(u.Scheme); s != nil {
 		if p := s.Param(name); p != nil {
@@ -329,7 +327,7 @@ func (u *URL) Number(name string, def uint64) uint64 {
 	}
 	n, err := p.number(s)
 	if err != nil {
-		panic("addr: unchecked value: " + err.Error()) // Parse lets none pass
+		panic("addr: unchecked value: " + err.Error()) // Parse rejects these
 	}
 	return n
 }

@@ -1,9 +1,8 @@
-// Package pcapng writes what a process sends and receives on its connections
-// as a capture file, without privileges: it stands between the process and its
-// sockets and makes up the frames that could have carried the bytes, with the
-// real addresses and ports and right sequence numbers, so that any analyser
-// follows the streams. What it cannot show is how TCP really cut and repeated
-// the segments.
+// Package pcapng writes the data that a process sends and receives on its connections to a capture
+// file, without privileges. It records between the process and its sockets. For the recorded bytes
+// it makes up frames with the real addresses and ports and correct sequence numbers, so that any
+// analyser follows the streams. The capture does not show the real TCP segments, nor their
+// retransmissions.
 package pcapng
 
 import (
@@ -21,8 +20,7 @@ import (
 
 // A Capture is an open capture file. Its methods are safe for concurrent use.
 type Capture struct {
-	// Clock gives the times of packets; time.Now if it is nil. It must be set before
-	// the first packet.
+	// Clock returns the times of packets; nil means time.Now. Set it before the first packet.
 	Clock func() time.Time
 
 	mu     sync.Mutex
@@ -30,15 +28,15 @@ type Capture struct {
 	w      *pcapgo.NgWriter
 	frame  []byte
 	frames int   // so far
-	err    error // the first failure to write; later frames are dropped
+	err    error // the first write error; later frames are dropped
 	stop   chan struct{}
 	done   sync.WaitGroup
 }
 
-// flushEvery bounds what a killed process loses.
+// flushEvery bounds the time whose frames are lost when the process is killed.
 const flushEvery = 100 * time.Millisecond
 
-// Create opens or truncates the file at path.
+// Create creates or truncates the file at path.
 func Create(path, application string) (*Capture, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -89,7 +87,7 @@ func (c *Capture) flushLocked() {
 	}
 }
 
-// Close writes out what is left and reports the first error there was.
+// Close writes the buffered frames and returns the first error.
 func (c *Capture) Close() error {
 	close(c.stop)
 	c.done.Wait()
@@ -120,7 +118,7 @@ func (c *Capture) writeLocked() {
 	}, c.frame)
 }
 
-// segment returns the number of the packet it writes.
+// segment writes a frame and returns the number of its packet.
 func (c *Capture) segment(s segment) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -129,7 +127,7 @@ func (c *Capture) segment(s segment) int {
 	return c.frames
 }
 
-// Datagram records one UDP datagram; out says that this process sent it.
+// Datagram records one UDP datagram; out means that this process sent it.
 func (c *Capture) Datagram(out bool, src, dst netip.AddrPort, payload []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -17,8 +17,8 @@ import (
 	"github.com/gopacket/gopacket/pcapgo"
 )
 
-// record makes a capture of a conversation over loopback and returns its path
-// and what went each way.
+// record captures a conversation over loopback. It returns the path of the capture and the bytes of
+// each direction.
 func record(t *testing.T, network string) (path string, out, in []byte, local net.Addr) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "x.pcapng")
@@ -176,7 +176,7 @@ func TestReset(t *testing.T) {
 	c.Close()
 }
 
-// TestTshark lets the analyser people use judge the file.
+// TestTshark checks the file with tshark.
 func TestTshark(t *testing.T) {
 	tshark, err := exec.LookPath("tshark")
 	if err != nil {

@@ -10,13 +10,13 @@ import (
 	"time"
 )
 
-// ackEvery is how many bytes may flow one way before the other side's
-// acknowledgement is shown.
+// ackEvery is how many bytes may flow one way before the capture shows an acknowledgement of the
+// other side.
 const ackEvery = 256 << 10
 
-// Conn returns c with everything that passes through it recorded; dialed says
-// that this process opened the connection. The connection is seen from its set-up on. A
-// connection that is not TCP over IP is returned as it is.
+// Conn returns c wrapped so that its traffic is recorded, including the set-up of the connection.
+// dialed means that this process opened the connection. If conn is not TCP over IP, Conn returns it
+// unchanged.
 func (c *Capture) Conn(conn net.Conn, dialed bool) net.Conn {
 	local, ok1 := addrPort(conn.LocalAddr())
 	remote, ok2 := addrPort(conn.RemoteAddr())
@@ -26,11 +26,11 @@ func (c *Capture) Conn(conn net.Conn, dialed bool) net.Conn {
 	return &Conn{Conn: conn, Stream: c.Stream(local, remote, dialed)}
 }
 
-// Stream begins a connection of the capture that is recorded by calls instead of
-// by passing through a [Conn]; dialed says that local opened it.
+// Stream begins a connection of the capture whose data is recorded by calls of its methods, without
+// a [Conn]. dialed means that local opened the connection.
 func (c *Capture) Stream(local, remote netip.AddrPort, dialed bool) *Stream {
 	w := &Stream{c: c, local: local, remote: remote}
-	// Initial numbers say which side is which and are otherwise arbitrary.
+	// The initial sequence numbers differ, to tell the two sides apart. Their values are arbitrary.
 	w.sent, w.got = 1000, 2000
 	first := w.seg(dialed, syn, nil)
 	first.ack = 0
@@ -51,29 +51,27 @@ func addrPort(a net.Addr) (netip.AddrPort, bool) {
 	return netip.AddrPortFrom(p.Addr().Unmap().WithZone(""), p.Port()), true
 }
 
-// A Conn records what passes. Of the wrapped connection it offers the methods
-// of net.Conn, CloseWrite, SetLinger and SetNoDelay.
+// A Conn records its traffic. It has the methods of net.Conn, CloseWrite, SetLinger and SetNoDelay.
 type Conn struct {
 	net.Conn
 	*Stream
-	wmu sync.Mutex // one Write at a time, so that frames stand in the order of the bytes
+	wmu sync.Mutex // one Write at a time, so that the frames are in the order of the bytes
 }
 
-// A Stream is what a capture holds of one connection. Its methods are safe for
-// concurrent use.
+// A Stream is one connection of a capture. Its methods are safe for concurrent use.
 type Stream struct {
 	c             *Capture
 	local, remote netip.AddrPort
 
 	mu             sync.Mutex
 	sent, got      uint32 // next sequence number out and in; guarded by mu
-	unackedOut     int    // bytes since the last frame that acknowledged them; guarded by mu
+	unackedOut     int    // bytes since the last acknowledgement; guarded by mu
 	unackedIn      int    // guarded by mu
 	finOut, finIn  bool   // guarded by mu
 	reset, aborted bool   // guarded by mu
 }
 
-// seg makes the frame of one direction with the numbers of the moment.
+// seg makes the next frame of one direction, with the current sequence numbers.
 func (w *Stream) seg(out bool, flags byte, p []byte) segment {
 	s := segment{src: w.remote, dst: w.local, seq: w.got, ack: w.sent, flags: flags, payload: p}
 	if out {
@@ -90,8 +88,8 @@ func (w *Stream) bump(out bool, n int) {
 	}
 }
 
-// Data records bytes that went one way, out or in, and returns the number of the
-// packet that holds the first of them.
+// Data records bytes of one direction and returns the number of the packet that holds the first of
+// them.
 func (w *Stream) Data(out bool, p []byte) (packet int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -106,7 +104,7 @@ func (w *Stream) Data(out bool, p []byte) (packet int) {
 		if out {
 			mine, other = other, mine
 		}
-		*other = 0 // this frame acknowledged the other direction
+		*other = 0 // this frame also acknowledged the other direction
 		if *mine += n; *mine >= ackEvery {
 			*mine = 0
 			w.c.segment(w.seg(!out, ack, nil))
@@ -116,7 +114,7 @@ func (w *Stream) Data(out bool, p []byte) (packet int) {
 	return packet
 }
 
-// End records the end of a direction.
+// End records the end of one direction.
 func (w *Stream) End(out bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -137,7 +135,7 @@ func (w *Stream) endLocked(out bool) {
 	w.c.segment(w.seg(!out, ack, nil))
 }
 
-// Reset records a reset, by this side if out is set.
+// Reset records a reset; out means that this side sent it.
 func (w *Stream) Reset(out bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -148,7 +146,7 @@ func (w *Stream) Reset(out bool) {
 	w.c.segment(w.seg(out, ack|rst, nil))
 }
 
-// Read reads and records what came.
+// Read reads from the connection and records the bytes.
 func (w *Conn) Read(p []byte) (int, error) {
 	n, err := w.Conn.Read(p)
 	w.Data(false, p[:n])
@@ -161,14 +159,14 @@ func (w *Conn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Write records and writes. The frames stand in the file before the peer can
-// answer them.
+// Write records the bytes and then writes them, so that their frames precede the peer's answer in
+// the file.
 func (w *Conn) Write(p []byte) (int, error) {
 	w.wmu.Lock()
 	defer w.wmu.Unlock()
 	for off := 0; off < len(p); {
-		// In pieces, so that a write that fails halfway shows at most one
-		// piece that was not sent.
+		// The bytes are recorded and written in pieces, so that a write that fails halfway shows at
+		// most one piece that was not sent.
 		piece := p[off:min(len(p), off+maxSegment)]
 		w.Data(true, piece)
 		n, err := w.Conn.Write(piece)
@@ -193,7 +191,7 @@ func (w *Conn) CloseWrite() error {
 	return h.CloseWrite()
 }
 
-// SetLinger is that of *net.TCPConn; with 0, Close shows a reset.
+// SetLinger sets the linger time. After SetLinger(0), Close records a reset.
 func (w *Conn) SetLinger(sec int) error {
 	h, ok := w.Conn.(interface{ SetLinger(int) error })
 	if !ok {
@@ -205,7 +203,7 @@ func (w *Conn) SetLinger(sec int) error {
 	return h.SetLinger(sec)
 }
 
-// SetNoDelay is that of *net.TCPConn.
+// SetNoDelay sets TCP_NODELAY.
 func (w *Conn) SetNoDelay(on bool) error {
 	if h, ok := w.Conn.(interface{ SetNoDelay(bool) error }); ok {
 		return h.SetNoDelay(on)
@@ -213,7 +211,7 @@ func (w *Conn) SetNoDelay(on bool) error {
 	return errors.ErrUnsupported
 }
 
-// SetKeepAlive and SetKeepAlivePeriod are those of *net.TCPConn.
+// SetKeepAlive turns probes of an idle connection on or off.
 func (w *Conn) SetKeepAlive(on bool) error {
 	if h, ok := w.Conn.(interface{ SetKeepAlive(bool) error }); ok {
 		return h.SetKeepAlive(on)
@@ -231,7 +229,7 @@ func (w *Conn) SetKeepAlivePeriod(d time.Duration) error {
 	return errors.ErrUnsupported
 }
 
-// Close closes the connection and records it.
+// Close closes the connection and records its end.
 func (w *Conn) Close() error {
 	w.mu.Lock()
 	if w.aborted && !w.reset {

@@ -14,16 +14,15 @@ const (
 	ack = 0x10
 )
 
-// maxSegment is the payload of one synthetic TCP segment or datagram: as large
-// as an IP packet takes with the longest headers, so that a capture has few of
-// them.
+// maxSegment is the payload of one synthetic TCP segment or datagram. It is the most that fits into
+// an IP packet with the longest headers, so that a capture has few frames.
 const maxSegment = 65535 - 40 - 60
 
-// windowScale and the window of 65535 make 1 GiB: no synthetic sender ever
-// seems to overrun it.
+// windowScale and the window of 65535 make a window of 1 GiB, so that no synthetic sender seems to
+// exceed it.
 const windowScale = 14
 
-// A segment is what one frame says.
+// A segment describes one TCP frame.
 type segment struct {
 	src, dst netip.AddrPort
 	out      bool // sent by this process
@@ -64,7 +63,7 @@ func appendUDP(b []byte, src, dst netip.AddrPort, out bool, payload []byte) []by
 	b = append(b, payload...)
 	c := checksum(b[at:], sum)
 	if c == 0 {
-		c = 0xffff // zero would mean that there is none
+		c = 0xffff // a checksum of zero would mean that there is none
 	}
 	binary.BigEndian.PutUint16(b[at+6:], c)
 	return b
@@ -101,7 +100,7 @@ func appendIP(b []byte, src, dst netip.AddrPort, out bool, proto byte, n int) ([
 	return b, add(add(uint32(proto)+uint32(n), s6[:]), d6[:])
 }
 
-// add adds the 16-bit words of b to a sum; folding keeps it from overflowing.
+// add adds the 16-bit words of b to a sum. It folds the sum, so that it cannot overflow.
 func add(sum uint32, b []byte) uint32 {
 	for len(b) >= 2 {
 		sum += uint32(b[0])<<8 | uint32(b[1])
@@ -116,7 +115,7 @@ func add(sum uint32, b []byte) uint32 {
 	return sum&0xffff + sum>>16
 }
 
-// checksum is the Internet checksum of b added to sum.
+// checksum returns the Internet checksum of b, starting from sum.
 func checksum(b []byte, sum uint32) uint16 {
 	sum = add(sum, b)
 	for sum>>16 != 0 {

@@ -1,7 +1,6 @@
-// Package systemd is what a service manager and a service tell each other:
-// sockets that were opened for the service, that it is ready, and that it is
-// alive. It is the protocol of sd_listen_fds(3), sd_notify(3) and
-// sd_watchdog_enabled(3), without their library.
+// Package systemd implements the protocol between a service manager and a service: sockets that the
+// manager opened for the service, the notice that the service is ready, and the watchdog. These are
+// sd_listen_fds(3), sd_notify(3) and sd_watchdog_enabled(3), without their library.
 package systemd
 
 import (
@@ -16,17 +15,16 @@ import (
 	"time"
 )
 
-// firstSocket is the descriptor of the first socket that is handed over.
+// firstSocket is the descriptor of the first socket that the manager passes.
 const firstSocket = 3
 
-// A Socket is one that the service manager has opened: a TCP listener or a UDP
-// socket.
+// A Socket was opened by the service manager. It is a TCP listener or a UDP socket.
 type Socket struct {
 	Listener net.Listener // nil for a UDP socket
 	Packets  *net.UDPConn // nil for a listener
 }
 
-// Addr is what the socket is bound to.
+// Addr returns the address that the socket is bound to.
 func (s Socket) Addr() netip.AddrPort {
 	var a netip.AddrPort
 	if s.Listener != nil {
@@ -37,16 +35,15 @@ func (s Socket) Addr() netip.AddrPort {
 	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
 }
 
-// Sockets are the sockets that were handed over and not taken yet. The zero
-// value has none. It is safe for concurrent use.
+// Sockets holds the sockets that the manager passed and nobody has taken yet. The zero value has
+// none. It is safe for concurrent use.
 type Sockets struct {
 	mu   sync.Mutex
 	left []Socket // guarded by mu
 }
 
-// Inherited returns the sockets that this process was started with. It takes
-// the variables that tell of them out of the environment, so that they reach no
-// other process. A socket of another kind is an error.
+// Inherited returns the sockets that this process was started with. It removes their variables from
+// the environment, so that no child process uses them. A socket of another kind is an error.
 func Inherited() (*Sockets, error) {
 	pid, fds := os.Getenv("LISTEN_PID"), os.Getenv("LISTEN_FDS")
 	if pid == "" || pid != strconv.Itoa(os.Getpid()) {
@@ -70,13 +67,13 @@ func Inherited() (*Sockets, error) {
 	return s, nil
 }
 
-// open makes a Socket of a descriptor, which is closed.
+// open makes a Socket of a descriptor, which it closes.
 func open(fd int) (Socket, error) {
 	f := os.NewFile(uintptr(fd), "socket "+strconv.Itoa(fd))
 	if f == nil {
 		return Socket{}, os.ErrInvalid
 	}
-	defer f.Close() // what follows works on copies, which other programs do not inherit
+	defer f.Close() // the Socket has a copy, which child processes do not inherit
 	l, lerr := net.FileListener(f)
 	if tl, ok := l.(*net.TCPListener); ok {
 		return Socket{Listener: tl}, nil
@@ -96,8 +93,8 @@ func open(fd int) (Socket, error) {
 	return Socket{}, fmt.Errorf("a socket of %s, want tcp or udp", c.LocalAddr().Network())
 }
 
-// fits reports whether a socket that is bound to at is what a listener that asks
-// for host and port wants: of that port, and of that address or any.
+// fits reports whether a socket bound to at serves a listener for host and port: the ports are
+// equal, and the address is equal or unspecified.
 func fits(at netip.AddrPort, host string, port uint16) bool {
 	if port == 0 || at.Port() != port {
 		return false
@@ -126,21 +123,21 @@ func (s *Sockets) take(address string, ok func(Socket) bool) (Socket, bool) {
 	return Socket{}, false
 }
 
-// Listener takes the TCP listener for an address (host:port), nil if there is
-// none. It belongs to the caller.
+// Listener takes the TCP listener for an address (host:port). It returns nil if there is none. The
+// caller owns the result.
 func (s *Sockets) Listener(address string) net.Listener {
 	k, _ := s.take(address, func(k Socket) bool { return k.Listener != nil })
 	return k.Listener
 }
 
-// Packets takes the UDP socket for an address (host:port), nil if there is none.
-// It belongs to the caller.
+// Packets takes the UDP socket for an address (host:port). It returns nil if there is none. The
+// caller owns the result.
 func (s *Sockets) Packets(address string) *net.UDPConn {
 	k, _ := s.take(address, func(k Socket) bool { return k.Packets != nil })
 	return k.Packets
 }
 
-// Left are the addresses of the sockets that were not taken.
+// Left returns the addresses of the sockets that were not taken.
 func (s *Sockets) Left() (list []netip.AddrPort) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -150,8 +147,7 @@ func (s *Sockets) Left() (list []netip.AddrPort) {
 	return list
 }
 
-// Notify tells the service manager lines such as READY=1. It does nothing if there
-// is none.
+// Notify sends lines such as READY=1 to the service manager. It does nothing if there is none.
 func Notify(lines ...string) error {
 	name := os.Getenv("NOTIFY_SOCKET")
 	if name == "" {
@@ -169,8 +165,8 @@ func Notify(lines ...string) error {
 	return err
 }
 
-// WatchdogInterval is how often the service manager wants to hear of this
-// process; 0 is never.
+// WatchdogInterval returns how often the service manager expects a WATCHDOG=1 notice; 0 means
+// never.
 func WatchdogInterval() (time.Duration, error) {
 	s := os.Getenv("WATCHDOG_USEC")
 	if s == "" {

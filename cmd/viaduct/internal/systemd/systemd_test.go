@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// TestFits: a socket is taken by the address that it has, or that it covers.
+// TestFits: a socket fits a listener with its address, or with an address that it covers.
 func TestFits(t *testing.T) {
 	for _, c := range []struct {
 		at, host string
@@ -33,8 +33,7 @@ func TestFits(t *testing.T) {
 	}
 }
 
-// TestInherited: variables that are meant for another process are left alone, and
-// wrong ones are errors.
+// TestInherited: variables for another process are ignored, and wrong ones are errors.
 func TestInherited(t *testing.T) {
 	t.Setenv("LISTEN_PID", strconv.Itoa(os.Getpid()+1))
 	t.Setenv("LISTEN_FDS", "1")
@@ -51,7 +50,7 @@ func TestInherited(t *testing.T) {
 	}
 }
 
-// TestNotify: one datagram with the lines; nothing without a manager.
+// TestNotify: Notify sends one datagram with all lines, and nothing without a manager.
 func TestNotify(t *testing.T) {
 	dir, err := os.MkdirTemp("", "v")
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package token has the secret by which a server of files knows its clients: how it is
-// read from a file, and how both sides prove that they have it without sending it.
+// Package token handles the secret by which a server of files authenticates its clients. The secret
+// is read from a file. Both sides prove that they have it without sending it.
 package token
 
 import (
@@ -21,20 +21,20 @@ import (
 	"viaduct/cmd/viaduct/internal/shell"
 )
 
-// A token has from MinLength to MaxLength characters.
+// The length of a token, in characters.
 const (
 	MinLength = 16
 	MaxLength = 1024
 )
 
-// What a server says to a client that has not shown its token.
+// The answers of a server to a client without the right token.
 var (
 	ErrMissing = errors.New("a token is needed (--token-file)")
 	ErrWrong   = errors.New("the token is wrong")
 )
 
-// A Token is the secret. It shows in no log, since it formats as a placeholder. Safe
-// for concurrent use.
+// A Token is the secret. It formats as a placeholder, so that no log shows it. Safe for concurrent
+// use.
 type Token struct{ secret atomic.Pointer[[]byte] }
 
 func (*Token) String() string { return "(token)" }
@@ -58,11 +58,10 @@ func New(text string) (*Token, error) {
 	return t, nil
 }
 
-// Replace has t be the secret of other from then on.
+// Replace replaces the secret of t by that of other.
 func (t *Token) Replace(other *Token) { t.secret.Store(other.secret.Load()) }
 
-// Read takes the token from the only line of a file, which no other user may be able
-// to read.
+// Read reads the token from a file of one line. The file must not be readable by other users.
 func Read(file string) (*Token, error) {
 	f, err := os.Open(file)
 	if err != nil {
@@ -88,9 +87,9 @@ func Read(file string) (*Token, error) {
 	return t, nil
 }
 
-// forbidden are the permissions that a file with a secret must not have. Those of the
-// group in systemd's directory of credentials are the mask of an access control list
-// that names one user.
+// forbidden returns the permissions that a file with a secret must not have. In systemd's directory
+// of credentials, group permissions are allowed: they are the mask of an access control list that
+// names one user.
 func forbidden(file string) fs.FileMode {
 	if dir := os.Getenv("CREDENTIALS_DIRECTORY"); dir != "" && filepath.Dir(filepath.Clean(file)) == filepath.Clean(dir) {
 		return 0o007
@@ -98,11 +97,10 @@ func forbidden(file string) fs.FileMode {
 	return 0o077
 }
 
-// Authorization is the field of HTTP by which a client shows the token.
+// Authorization returns the value of the HTTP Authorization field that presents the token.
 func (t *Token) Authorization() string { return "Bearer " + string(*t.secret.Load()) }
 
-// Check judges the Authorization field of a request. The error is nil, ErrMissing or
-// ErrWrong.
+// Check checks the Authorization field of a request. The error is nil, ErrMissing or ErrWrong.
 func (t *Token) Check(authorization string) error {
 	scheme, given, _ := strings.Cut(authorization, " ")
 	if !strings.EqualFold(scheme, "Bearer") {
@@ -115,10 +113,10 @@ func (t *Token) Check(authorization string) error {
 	return nil
 }
 
-// A Nonce is drawn anew by each side for each proof.
+// A Nonce is a random number. Each side draws a new one for each proof.
 type Nonce [32]byte
 
-// NewNonce draws one.
+// NewNonce draws a nonce.
 func NewNonce() (n Nonce) {
 	rand.Read(n[:])
 	return n
@@ -127,18 +125,18 @@ func NewNonce() (n Nonce) {
 // A Proof shows that its sender has the token.
 type Proof [sha256.Size]byte
 
-// A Role is a side of a connection. Each proves something of its own, so that no proof
-// can be sent back.
+// A Role is a side of a connection. The proof depends on the role, so that a proof cannot be sent
+// back to its sender.
 type Role string
 
-// The sides.
+// The two sides.
 const (
 	Client Role = "viaduct memory service, client\x00"
 	Server Role = "viaduct memory service, server\x00"
 )
 
-// Prove makes the proof of a side: HMAC-SHA256 of its role and both nonces, with the
-// token as the key.
+// Prove returns the proof of a side: HMAC-SHA256 of its role and both nonces, with the token as the
+// key.
 func (t *Token) Prove(r Role, client, server Nonce) (p Proof) {
 	m := hmac.New(sha256.New, *t.secret.Load())
 	io.WriteString(m, string(r))
@@ -148,7 +146,7 @@ func (t *Token) Prove(r Role, client, server Nonce) (p Proof) {
 	return p
 }
 
-// Verify reports whether a proof is that of a side, in constant time.
+// Verify reports whether p is the right proof of a side. It takes constant time.
 func (t *Token) Verify(r Role, client, server Nonce, p Proof) bool {
 	want := t.Prove(r, client, server)
 	return hmac.Equal(want[:], p[:])

@@ -76,7 +76,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// TestProof: a proof is good for its token, its side and its nonces alone.
+// TestProof: a proof is good only for its token, its side and its nonces.
 func TestProof(t *testing.T) {
 	tok, _ := New("0123456789abcdef")
 	other, _ := New("0123456789abcdeF")
@@ -91,7 +91,8 @@ func TestProof(t *testing.T) {
 	if tok.Verify(Server, c, s, p) || tok.Verify(Client, s, c, p) || tok.Verify(Client, c, NewNonce(), p) || other.Verify(Client, c, s, p) || tok.Verify(Client, c, s, Proof{}) {
 		t.Error("a proof of something else is taken")
 	}
-	// HMAC-SHA256 by another program: printf '...' | openssl dgst -sha256 -hmac 0123456789abcdef
+	// HMAC-SHA256 as computed by another program: printf '...' | openssl dgst -sha256 -hmac
+	// 0123456789abcdef
 	if got := fmt.Sprintf("%x", tok.Prove(Server, Nonce{}, Nonce{1})); got != "446497349da19caa3bb9bed6854c6d8ec6fee86749dfb56ba3f1076f8e8d4cb0" {
 		t.Error(got)
 	}
