@@ -11,17 +11,17 @@ import (
 type Exchange struct {
 	Name   string
 	Title  string
-	Source string // the figure or section it is of
-	// Filter holds the terms of decode's filter that leave out uninteresting messages.
+	Source string // the figure or section that it is from
+	// Filter is a filter of decode that leaves out uninteresting messages.
 	Filter string
 	Ends   [2]string
 	run    func(l *line) error
 }
 
-// A Recording is what passed over the line.
+// A Recording is the traffic of the line.
 type Recording struct {
 	Capture []byte        // pcapng
-	Lost    map[int]bool  // packets that did not arrive, by number
+	Lost    map[int]bool  // numbers of the packets that did not arrive
 	Delay   time.Duration // from one end to the other
 }
 
@@ -43,7 +43,7 @@ func All() []Exchange {
 	}
 }
 
-// Find returns the exchange of a name.
+// Find returns the exchange with a name.
 func Find(name string) (Exchange, bool) {
 	for _, x := range All() {
 		if x.Name == name {
@@ -59,11 +59,10 @@ const Patience = time.Minute
 // errBusy means that this machine was too slow for the times of an exchange.
 var errBusy = errors.New("the machine is too busy")
 
-// mostLeisure bounds how much longer the times may be than the shortest.
+// mostLeisure is the largest factor by which times may be longer than the shortest ones.
 const mostLeisure = 64
 
-// Run carries the exchange out. It takes some tenths of a second, and longer on a machine that is
-// too busy for that.
+// Run performs the exchange. It takes some tenths of a second, or longer on a busy machine.
 func (x *Exchange) Run(ctx context.Context) (*Recording, error) {
 	ctx, cancel := context.WithTimeout(ctx, Patience)
 	defer cancel()
@@ -75,7 +74,7 @@ func (x *Exchange) Run(ctx context.Context) (*Recording, error) {
 	}
 }
 
-// once carries it out with times so much longer than the shortest.
+// once performs the exchange with all times multiplied by leisure.
 func (x *Exchange) once(ctx context.Context, leisure int) (*Recording, error) {
 	l, err := newLine(ctx)
 	if err != nil {

@@ -14,7 +14,8 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// names are the messages of an exchange; none may break a rule.
+// names returns the names of the messages of an exchange. It fails the test if a message breaks a
+// rule.
 func names(t *testing.T, x Exchange, r *Recording) string {
 	f, err := decode.ParseFilter(x.Filter)
 	if err != nil {
@@ -61,11 +62,11 @@ func TestExchanges(t *testing.T) {
 	}
 }
 
-// TestBusy: an exchange whose times a busy machine does not keep is carried out again with
-// longer ones, and is given up in the end; what fails otherwise is not repeated.
+// TestBusy: if a busy machine misses the times of an exchange, Run repeats it with longer ones, and
+// gives up in the end. Other failures are not repeated.
 func TestBusy(t *testing.T) {
 	for _, c := range []struct {
-		enough int   // leisure with which it succeeds
+		enough int   // the leisure with which it succeeds
 		err    error // before
 		want   []int
 	}{

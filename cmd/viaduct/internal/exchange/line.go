@@ -11,8 +11,8 @@ import (
 	"viaduct/cmd/viaduct/internal/pcapng"
 )
 
-// Delay is the time of a line from one end to the other. The engines answer much faster, so that
-// their messages fall into steps of this length, even on a busy machine.
+// Delay is the transit time of the line. The engines answer much faster, so that their messages
+// fall into steps of this length, even on a busy machine.
 const Delay = 8 * time.Millisecond
 
 // epoch is the time at which every recording begins.
@@ -28,9 +28,9 @@ type line struct {
 	// Frames are then recorded one by one, and lose may drop one.
 	cut func(b []byte) int
 
-	clock    sync.Mutex    // may be taken with mu held
-	start    time.Time     // guarded by clock; moved by the time that it stood still
-	stood    time.Duration // guarded by clock; what it shows while silent is not 0
+	clock    sync.Mutex    // may be locked while mu is held
+	start    time.Time     // guarded by clock; moved forward by the time for which the clock stood still
+	stood    time.Duration // guarded by clock; the time that a stopped clock shows
 	silent   int           // guarded by clock; see hold
 	released chan struct{} // guarded by clock; closed when silent is 0 again; nil without a hold
 
@@ -38,7 +38,7 @@ type line struct {
 	lose func(frame []byte) bool // guarded by mu
 	lost map[int]bool            // packets by number; guarded by mu
 
-	leisure int // how much longer times are than the shortest
+	leisure int // factor by which times are longer than the shortest
 
 	pumps  sync.WaitGroup
 	ctx    context.Context
@@ -61,7 +61,7 @@ func newLine(ctx context.Context) (*line, error) {
 	return l, nil
 }
 
-// elapsed is the time since the start, by the clock of the line.
+// elapsed returns the time since the start, by the clock of the line.
 func (l *line) elapsed() time.Duration {
 	l.clock.Lock()
 	defer l.clock.Unlock()
@@ -71,18 +71,18 @@ func (l *line) elapsed() time.Duration {
 	return time.Since(l.start)
 }
 
-// now is the time since the start in whole steps.
+// now returns the time since the start, in whole steps.
 func (l *line) now() time.Duration { return l.elapsed().Truncate(Delay) }
 
 // hold stops the clock and all arrivals until n directions have bytes to carry, so that these cross
-// however busy the machine is.
+// even on a busy machine.
 func (l *line) hold(n int) {
 	l.clock.Lock()
 	defer l.clock.Unlock()
 	l.stood, l.silent, l.released = time.Since(l.start), n, make(chan struct{})
 }
 
-// begins is called as a direction gets something to carry for the first time.
+// begins is called when a direction gets its first bytes to carry.
 func (l *line) begins() {
 	l.clock.Lock()
 	defer l.clock.Unlock()
@@ -114,7 +114,7 @@ func (l *line) await(t time.Duration) {
 	}
 }
 
-// step waits for the beginning of the n-th next step.
+// step waits for the start of the n-th step from now.
 func (l *line) step(n int) {
 	t := time.NewTimer(l.now() + time.Duration(n)*Delay - l.elapsed())
 	defer t.Stop()
@@ -154,7 +154,7 @@ func (l *line) join(nc net.Conn) net.Conn {
 	return &ended{near.(*net.TCPConn), nc.LocalAddr(), nc.RemoteAddr()}
 }
 
-// ended is an end of a connection with the addresses of another.
+// ended is a connection that reports the addresses of another one.
 type ended struct {
 	*net.TCPConn
 	local, remote net.Addr
@@ -184,7 +184,7 @@ func pair() (near, far net.Conn, err error) {
 	return near, far, err
 }
 
-// A parcel is under way.
+// A parcel is a run of bytes in transit.
 type parcel struct {
 	due time.Duration // by the clock of the line
 	b   []byte        // nil at the end of the stream
@@ -201,7 +201,7 @@ func (l *line) loses(packet int, b []byte) bool {
 	return true
 }
 
-// pump carries one direction.
+// pump carries the bytes of one direction.
 func (l *line) pump(st *pcapng.Stream, back bool, from, to net.Conn) {
 	way := make(chan parcel, 1024)
 	var wg sync.WaitGroup
@@ -238,7 +238,7 @@ func (l *line) pump(st *pcapng.Stream, back bool, from, to net.Conn) {
 		}
 		if n > 0 && !begun {
 			begun = true
-			l.begins() // behind the recording: the clock goes on
+			l.begins() // after the recording, because the clock may go on here
 		}
 		if err != nil {
 			st.End(!back)

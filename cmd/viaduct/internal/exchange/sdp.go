@@ -79,7 +79,7 @@ func reader(c net.Conn, n int) func() error {
 	return func() error { _, err := io.ReadFull(c, make([]byte, n)); return err }
 }
 
-// finish closes the two connections as a program does that has ended.
+// finish closes both connections, as programs do when they exit.
 func finish(l *line, a, b *sdp.Conn) error {
 	l.step(2)
 	return talk(l.ctx, a.Close, func() error {

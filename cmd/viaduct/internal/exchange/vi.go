@@ -24,7 +24,7 @@ type viEnd struct {
 	mem *vi.Region
 }
 
-// memory is the size of what each end registers.
+// memory is the size of the memory that each end registers.
 const memory = 8192
 
 var viAttributes = vi.Attributes{Reliability: vi.ReliableReception, MaxTransferSize: 4096, EnableRDMAWrite: true, EnableRDMARead: true, FlowControl: true}
@@ -34,7 +34,7 @@ func newVIEnd(p vi.Provider, a vi.Attributes) (e *viEnd, err error) {
 	if e.nic, err = vi.Open(p, "", nil); err != nil {
 		return nil, err
 	}
-	e.nic.ErrorCallback(func(vi.ErrorDescriptor) {}) // the exchange shows it
+	e.nic.ErrorCallback(func(vi.ErrorDescriptor) {}) // without it, the NIC would log the error that the exchange shows
 	if e.v, err = e.nic.CreateVI(a, nil, nil); err != nil {
 		return nil, err
 	}
@@ -63,7 +63,7 @@ func connect(ctx context.Context, a, b *viEnd) error {
 	return errors.Join(err, <-served)
 }
 
-// connectSoon is connect where the times of frames are short.
+// connectSoon is connect for lines whose frames have short time-outs.
 func (l *line) connectSoon(a, b *viEnd) error {
 	err := connect(l.ctx, a, b)
 	if errors.Is(err, vi.ErrNotReachable) || errors.Is(err, vi.ErrTimeout) {
@@ -81,7 +81,7 @@ func (e *viEnd) close() {
 	e.nic.Close()
 }
 
-// send posts d and waits for its end.
+// send posts d and waits for its completion.
 func (e *viEnd) send(ctx context.Context, d *vi.Descriptor) error {
 	if err := e.v.PostSend(d); err != nil {
 		return err
@@ -151,8 +151,8 @@ func vitcpRDMA(l *line) error {
 	return nil
 }
 
-// vitcpPeer has two hosts ask for each other at the same time. Their addresses
-// decide which of the two connections is kept.
+// vitcpPeer makes two hosts connect to each other at the same time. Their addresses decide which of
+// the two connections is kept.
 func vitcpPeer(l *line) error {
 	const port = 0
 	var ends [2]*viEnd
@@ -160,7 +160,7 @@ func vitcpPeer(l *line) error {
 	listens := map[uint16]bool{}
 	var mu sync.Mutex
 	for i, ip := range []string{"127.0.0.1", "127.0.0.2"} {
-		// A connection passes over the line once: where it was opened.
+		// Only the end that opened a connection puts it on the line, so that its bytes pass once.
 		wrap := func(nc net.Conn) net.Conn {
 			mu.Lock()
 			accepted := listens[addrOf(nc.LocalAddr()).Port()]
@@ -190,7 +190,7 @@ func vitcpPeer(l *line) error {
 	var wg sync.WaitGroup
 	var errs [2]error
 	for i, e := range ends {
-		time.Sleep(Delay / 8) // A is the first, so that the picture is the same every time
+		time.Sleep(Delay / 8) // A sends first, so that the picture is the same every time
 		wg.Go(func() {
 			if errs[i] = e.v.ConnectPeerRequest(at[i], at[1-i], Patience); errs[i] == nil {
 				_, errs[i] = e.v.ConnectPeerWait(l.ctx)
@@ -202,8 +202,8 @@ func vitcpPeer(l *line) error {
 	return errors.Join(errs[:]...)
 }
 
-// fcviEnds are two ports with an FCIP link between them, over which Fibre Channel
-// frames travel one by one.
+// fcviEnds returns two ports with an FCIP link between them. The line carries Fibre Channel frames
+// one by one.
 func fcviEnds(l *line, a vi.Attributes) (x, y *viEnd, err error) {
 	l.cut = func(b []byte) int {
 		if len(b) < 16 {
@@ -218,7 +218,7 @@ func fcviEnds(l *line, a vi.Attributes) (x, y *viEnd, err error) {
 		}
 		return n
 	}
-	timeout := 10 * Delay * time.Duration(l.leisure) // of frames, as short as the line allows
+	timeout := 10 * Delay * time.Duration(l.leisure) // for frames: as short as the line allows
 	p, err := fcvi.New(fcvi.Config{Listen: "127.0.0.1:0", EDTOV: timeout, RATOV: 2 * timeout, ULPTimeout: 2 * timeout, PortName: fcvi.WWN(fc.PortName(0x02000000000b, 1)), NodeName: fcvi.WWN(fc.NodeName(0x02000000000b))})
 	if err != nil {
 		return nil, nil, err
@@ -234,8 +234,8 @@ func fcviEnds(l *line, a vi.Attributes) (x, y *viEnd, err error) {
 	return x, y, err
 }
 
-// loseFirst loses the next Information Unit of a kind. done reports whether it has
-// passed.
+// loseFirst makes the line lose the next Information Unit with this opcode. done reports whether
+// that has happened.
 func (l *line) loseFirst(op iu.Opcode) (done func() bool) {
 	var over bool // guarded by l.mu
 	var f fc.Frame
@@ -296,7 +296,7 @@ func fcviLoss(l *line) error {
 	}
 	l.step(1)
 	if err := x.send(l.ctx, vi.NewSend(x.mem.Segment(0, 100))); err != nil {
-		return fmt.Errorf("%w: %w", errBusy, err) // a message that nothing has lost
+		return fmt.Errorf("%w: %w", errBusy, err) // a message that was not lost on purpose
 	}
 	l.step(2)
 	lost := l.loseFirst(iu.SendRqst)

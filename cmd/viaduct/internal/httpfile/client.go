@@ -40,8 +40,8 @@ func (c *Client) request(ctx context.Context, method, path string, body io.Reade
 	return q, err
 }
 
-// ErrRefused is a refusal by the server. A request without the right token matches token.ErrMissing
-// or token.ErrWrong, and not ErrRefused.
+// ErrRefused means that the server refused the request. A request without the right token matches
+// token.ErrMissing or token.ErrWrong, and not ErrRefused.
 var ErrRefused = errors.New("the server refused")
 
 // refused turns an answer that is not a success into an error.
@@ -57,7 +57,8 @@ func refused(r *http.Response) error {
 	return fmt.Errorf("%w (%s): %s", ErrRefused, r.Status, text)
 }
 
-// denied is token.ErrMissing or token.ErrWrong if the server refused for it.
+// denied returns token.ErrMissing or token.ErrWrong if the server refused the request because of
+// its token.
 func denied(r *http.Response) error {
 	switch {
 	case r.StatusCode != http.StatusUnauthorized:
@@ -68,9 +69,9 @@ func denied(r *http.Response) error {
 	return token.ErrMissing
 }
 
-// Get fetches a file from offset to its end, writes the bytes to w in order,
-// and feeds them to h, which must hold the bytes before offset already. The
-// whole file was compared with the server's SHA-256 when the error is nil.
+// Get fetches a file from offset to its end and writes the bytes to w, in order, and to h. h must
+// already hold the sum of the bytes before offset. A nil error means that the whole file matches
+// the server's SHA-256.
 func (c *Client) Get(ctx context.Context, path string, offset int64, w io.Writer, h hash.Hash, begin func(length, size int64), progress func(n int)) error {
 	q, err := c.request(ctx, http.MethodGet, path, nil)
 	if err != nil {
@@ -80,7 +81,7 @@ func (c *Client) Get(ctx context.Context, path string, offset int64, w io.Writer
 		q.Header.Set("Range", fmt.Sprintf("bytes=%d-", offset))
 	}
 	q.Header.Set("Accept-Encoding", "identity")
-	q.Header.Set("Accept", fileType) // and no listing of a directory
+	q.Header.Set("Accept", fileType) // not the listing of a directory
 	r, err := c.HTTP.Do(q)
 	if err != nil {
 		return unwrapURL(err)
@@ -114,8 +115,8 @@ func (c *Client) Get(ctx context.Context, path string, offset int64, w io.Writer
 		}
 	}
 
-	// The digest is asked for after the bytes, so that the server does not
-	// have to read the file twice before it begins.
+	// The digest is requested after the bytes. Otherwise the server would read the file once for
+	// the digest before it sends the first byte.
 	if q, err = c.request(ctx, http.MethodHead, path, nil); err != nil {
 		return err
 	}
@@ -137,9 +138,9 @@ func (c *Client) Get(ctx context.Context, path string, offset int64, w io.Writer
 	return nil
 }
 
-// PrefixSum returns the server's SHA-256 of the first n bytes of a file, without sending them. n is
-// above 0. known is false if the server has no such sum. ErrRefused means that the file does not
-// exist or has fewer than n bytes.
+// PrefixSum returns the server's SHA-256 of the first n bytes of a file, without a transfer of
+// these bytes. n must be above 0. known is false if the server has no such sum. ErrRefused means
+// that the file does not exist or has fewer than n bytes.
 func (c *Client) PrefixSum(ctx context.Context, path string, n int64) (sum [32]byte, known bool, err error) {
 	q, err := c.request(ctx, http.MethodHead, path, nil)
 	if err != nil {
@@ -179,7 +180,7 @@ func (c *Client) PutStream(ctx context.Context, path string, r io.Reader, h hash
 	}
 	q.ContentLength = -1
 	q.Trailer = http.Header{reprDigest: nil}
-	q.Header.Set("Expect", "100-continue") // a refusal comes before the bytes
+	q.Header.Set("Expect", "100-continue") // the server then refuses before the bytes are sent
 	a, err := c.HTTP.Do(q)
 	if err != nil {
 		return unwrapURL(err)
@@ -215,7 +216,7 @@ func (t *trailed) Read(p []byte) (int, error) {
 // maxListing bounds the bytes of a listing.
 const maxListing = 64 << 20
 
-// List lists a directory, by name.
+// List returns the entries of a directory, sorted by name.
 func (c *Client) List(ctx context.Context, path string) ([]store.Entry, error) {
 	q, err := c.request(ctx, http.MethodGet, path, nil)
 	if err != nil {
@@ -264,9 +265,9 @@ func (m *meter) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// unwrapURL drops the made-up http:// address from an error. The HTTP package closes a connection
-// whose server has ended it. A request made in between then returns that close instead of the
-// cause.
+// unwrapURL drops the made-up http:// address from an error. If
+// net/http has closed the connection because the server did, a request gets net.ErrClosed, which
+// unwrapURL replaces by the cause.
 func unwrapURL(err error) error {
 	if ue, ok := errors.AsType[*url.Error](err); ok {
 		err = ue.Err

@@ -51,7 +51,7 @@ func TestGet(t *testing.T) {
 	if err := c.Get(t.Context(), "a b%c", 5, io.Discard, h, nil, nil); !errors.Is(err, ErrChanged) {
 		t.Error(err)
 	}
-	// A file that changes in between is noticed.
+	// Get notices a file that changes during the transfer.
 	err := c.Get(t.Context(), "a b%c", 0, io.Discard, sha256.New(), nil, func(int) { os.WriteFile(filepath.Join(dir, "a b%c"), []byte("other"), 0o600) })
 	if err == nil {
 		t.Error("a changing file passed")
@@ -117,7 +117,7 @@ func TestPut(t *testing.T) {
 	}
 }
 
-// TestTornPut: a client that vanishes in the middle leaves nothing.
+// TestTornPut: an upload that breaks off leaves no file.
 func TestTornPut(t *testing.T) {
 	c, dir, srv := start(t, true)
 	nc, err := net.Dial("tcp", c.Host)

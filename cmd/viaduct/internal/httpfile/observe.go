@@ -6,16 +6,16 @@ import (
 	"time"
 )
 
-// A Request is what a server has done for a client.
+// A Request describes one request that a server has answered.
 type Request struct {
 	Operation      string // get, head, put, or other
 	Status         int    // of HTTP
-	Received, Sent int64  // bytes of the two bodies
+	Received, Sent int64  // body bytes of the request and of the answer
 	Took           time.Duration
 }
 
-// Observe calls tell for every request of h after it was answered.
-func Observe(h http.Handler, tell func(Request)) http.Handler {
+// Observe calls report for every request of h, after the answer.
+func Observe(h http.Handler, report func(Request)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		q := Request{Operation: "other", Status: http.StatusOK}
 		switch r.Method {
@@ -29,10 +29,11 @@ func Observe(h http.Handler, tell func(Request)) http.Handler {
 		began := time.Now()
 		defer func() { // a handler may panic to break the connection
 			q.Took = time.Since(began)
-			tell(q)
+			report(q)
 		}()
-		// The server's own request must keep its Body: by its type the server knows that a client
-		// waits for "100 Continue", and answers without reading the bytes.
+		// The request is copied, because the server's own one must keep its Body: by the type of
+		// the Body the server knows that a client waits for "100 Continue", and answers without
+		// reading the bytes.
 		r = r.WithContext(r.Context())
 		r.Body = &countedBody{r.Body, &q.Received}
 		h.ServeHTTP(&countedWriter{w, &q}, r)
@@ -50,14 +51,15 @@ func (b *countedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// A countedWriter keeps the methods by which net/http sends a file without copying it.
+// A countedWriter counts the bytes of an answer. It has ReadFrom, with which net/http sends a file
+// without copying it.
 type countedWriter struct {
 	http.ResponseWriter
 	q *Request
 }
 
 func (w *countedWriter) WriteHeader(code int) {
-	if code >= 200 { // others go before the answer
+	if code >= 200 { // informational answers precede the real one
 		w.q.Status = code
 	}
 	w.ResponseWriter.WriteHeader(code)

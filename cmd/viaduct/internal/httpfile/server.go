@@ -1,6 +1,6 @@
-// Package httpfile serves and fetches files over HTTP, for the transports that
-// carry byte streams. Digests travel as RFC 9530 says (Repr-Digest), so that
-// other HTTP programs can use both sides.
+// Package httpfile serves and fetches files over HTTP, for the transports that carry byte streams.
+// Digests are in the fields of RFC 9530 (Repr-Digest), so that other HTTP programs can use both
+// sides.
 package httpfile
 
 import (
@@ -27,12 +27,13 @@ import (
 const (
 	reprDigest = "Repr-Digest"
 	wantDigest = "Want-Repr-Digest"
-	// The digest of the bytes of one answer, which with a Range is a part of the file.
+	// The digest of the bytes of one answer. For a request with Range, these are a part of the
+	// file.
 	contentDigest = "Content-Digest"
 	wantContent   = "Want-Content-Digest"
 )
 
-// fileType is what a client accepts that wants a file and nothing else.
+// fileType is the only type that a client accepts if it wants a file, not a listing.
 const fileType = "application/octet-stream"
 
 func formatDigest(sum [32]byte) string {
@@ -81,10 +82,10 @@ type handler struct {
 	sums map[sumKey][32]byte // guarded by mu; at most maxSums
 }
 
-// maxSums bounds the remembered digests.
+// maxSums bounds the number of remembered digests.
 const maxSums = 1024
 
-// A sumKey changes when the file does.
+// A sumKey identifies a version of a file, by its name, size and time.
 type sumKey struct {
 	path  string
 	size  int64
@@ -142,8 +143,8 @@ func (h *handler) get(w http.ResponseWriter, r *http.Request, p string) {
 	http.ServeContent(w, r, "", st.ModTime(), f)
 }
 
-// prefixWanted is the length of the part of a file whose digest a request asks
-// for: one that begins with the first byte. Others are not hashed.
+// prefixWanted returns the length of the prefix whose digest a request asks for. ok is false for a
+// range that does not begin with the first byte; such ranges are not hashed.
 func prefixWanted(r *http.Request) (n int64, ok bool) {
 	last, found := strings.CutPrefix(r.Header.Get("Range"), "bytes=0-")
 	if r.Method != http.MethodHead || r.Header.Get(wantContent) == "" || !found {
@@ -153,7 +154,8 @@ func prefixWanted(r *http.Request) (n int64, ok bool) {
 	return n + 1, err == nil && n >= 0 && n < math.MaxInt64
 }
 
-// sum hashes the first k.size bytes of a file, once per version of it.
+// sum returns the SHA-256 of the first k.size bytes of a file. It hashes each version of the file
+// once.
 func (h *handler) sum(k sumKey, f io.ReadSeeker) ([32]byte, error) {
 	h.mu.Lock()
 	sum, ok := h.sums[k]
@@ -182,8 +184,7 @@ func (h *handler) sum(k sumKey, f io.ReadSeeker) ([32]byte, error) {
 	return sum, nil
 }
 
-// acceptsText reports whether a listing is an answer to a request with that
-// Accept field.
+// acceptsText reports whether a client that sent this Accept field takes a listing.
 func acceptsText(accept string) bool {
 	if accept == "" {
 		return true
@@ -236,9 +237,9 @@ func (h *handler) list(w http.ResponseWriter, r *http.Request, p string) {
 // restTime bounds how long the rest of a refused body is read.
 const restTime = 5 * time.Second
 
-// refuseRest is refuse in the middle of a body. The rest is read and dropped for a while:
-// a connection that is closed with bytes unread is reset, and the reset may reach the
-// client before the answer.
+// refuseRest refuses a request in the middle of its body. It reads and drops the rest for a while.
+// Otherwise the kernel would reset the connection, because there are unread bytes, and the reset
+// might reach the client before the answer.
 func (h *handler) refuseRest(w http.ResponseWriter, r *http.Request, err error) {
 	c := http.NewResponseController(w)
 	full := c.EnableFullDuplex()
@@ -262,7 +263,7 @@ func (h *handler) put(w http.ResponseWriter, r *http.Request, p string) {
 		h.refuseRest(w, r, err)
 		return
 	}
-	if !given { // of a body whose end was not known before
+	if !given { // the body had no length in advance
 		want, given = parseDigest(r.Trailer.Get(reprDigest))
 	}
 	sum := [32]byte(hash.Sum(nil))

@@ -51,7 +51,7 @@ func TestToken(t *testing.T) {
 		refusal := func(what string, err error) {
 			t.Helper()
 			all = append(all, want)
-			if !errors.Is(err, want) || errors.Is(err, ErrRefused) { // it says nothing of the file
+			if !errors.Is(err, want) || errors.Is(err, ErrRefused) { // the refusal must not reveal whether the file exists
 				t.Errorf("%s: %v, want %v", what, err, want)
 			}
 		}

@@ -15,13 +15,12 @@ import (
 	"viaduct/internal/fc/fcip"
 )
 
-// A direction is what one end of an FCIP link sends.
+// A direction is the traffic of one end of an FCIP link.
 type direction struct{ src, dst netip.AddrPort }
 
-// FramePerPacket writes the capture of FCIP links in the file from to the file to, with
-// every encapsulated frame in a packet of its own: of two frames in one packet
-// Wireshark 4.0 shows the first alone. The capture must be whole and in order, as
-// --pcap makes it.
+// FramePerPacket copies a capture of FCIP links and puts every encapsulated frame into a packet of
+// its own. This is needed because Wireshark 4.0 shows only the first frame of a packet. The capture
+// must be complete and in order, as --pcap writes it.
 func FramePerPacket(to, from string) error {
 	in, err := os.Open(from)
 	if err != nil {
@@ -40,7 +39,7 @@ func FramePerPacket(to, from string) error {
 }
 
 func split(r *pcapgo.NgReader, out *pcapng.Capture) error {
-	streams := make(map[direction]*pcapng.Stream) // by what its opener sends
+	streams := make(map[direction]*pcapng.Stream) // by the direction of the opener
 	rest := make(map[direction][]byte)            // the beginning of a frame
 	for {
 		b, _, err := r.ReadPacketData()

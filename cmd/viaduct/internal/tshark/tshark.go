@@ -1,7 +1,7 @@
-// Package tshark compares what viaduct decode says of a capture with what tshark
-// shows of it, field by field. It is for tests: tshark is an implementation that
-// knows nothing of this module's codecs where it has dissectors of its own (MPA, DDP,
-// RDMAP, FCIP, Fibre Channel), and runs the Lua dissectors for the rest.
+// Package tshark compares the output of viaduct decode for a capture with that of tshark, field by
+// field. It is for tests. tshark has its own dissectors for MPA, DDP, RDMAP, FCIP and Fibre
+// Channel, which are independent of this module's codecs. For the other protocols it runs our Lua
+// dissectors.
 package tshark
 
 import (
@@ -23,15 +23,15 @@ import (
 	"viaduct/internal/fc"
 )
 
-// ErrAbsent says that tshark is not installed.
+// ErrAbsent means that tshark is not installed.
 var ErrAbsent = errors.New("tshark is not installed")
 
 // A Shark is an installed tshark with the Lua dissectors of this module. It is safe
 // for concurrent use.
 type Shark struct{ path, home string }
 
-// New prepares tshark with home as its home directory, into which the dissectors
-// are written. The error is ErrAbsent if there is no tshark.
+// New prepares tshark with home as its home directory and writes the dissectors there. It returns
+// ErrAbsent if there is no tshark.
 func New(home string) (*Shark, error) {
 	path, err := exec.LookPath("tshark")
 	if err != nil {
@@ -41,11 +41,11 @@ func New(home string) (*Shark, error) {
 	return &Shark{path, home}, err
 }
 
-// own are the layers with dissectors in Lua, and their names there.
+// own maps the layers that our Lua dissectors decode to the names of these dissectors.
 var own = map[string]string{"sdp": "iwarp_sdp", "portmap": "sdp_portmap", "vitcp": "vitcp", "fcvi": "fcvi"}
 
-// native are the fields of tshark's own dissectors. A field of decode for which tshark has
-// several, one of them in each message, has them all.
+// native maps fields of decode to the fields of tshark's own dissectors. If tshark uses different
+// fields in different messages, all of them are listed.
 var native = map[string][]string{
 	"mpa.ulpdu_length": {"iwarp_mpa.ulpdulength"}, "mpa.rev": {"iwarp_mpa.rev"}, "mpa.crc_wanted": {"iwarp_mpa.crc_flag"},
 	"mpa.markers": {"iwarp_mpa.marker_flag"}, "mpa.reject": {"iwarp_mpa.rej_flag"}, "mpa.pd_length": {"iwarp_mpa.pdlength"},
@@ -64,18 +64,18 @@ var native = map[string][]string{
 	"fcip.nonce": {"fcip.nonce"},
 }
 
-// silent are fields that tshark does not show, or not by themselves.
+// silent are the fields that tshark does not show, or shows only as a part of other text.
 var silent = map[string]bool{
-	"mpa.crc": true, "mpa.private": true, "mpa.peer_to_peer": true, "mpa.rtr": true, "mpa.ird": true, "mpa.ord": true, // MPA2 is unknown to it
+	"mpa.crc": true, "mpa.private": true, "mpa.peer_to_peer": true, "mpa.rtr": true, "mpa.ird": true, "mpa.ord": true, // tshark does not know MPA revision 2
 	"ddp.payload": true, "rdmap.segments": true, "rdmap.bytes": true, "rdmap.term_text": true, "rdmap.term_mpa": true, "rdmap.term_seglen": true,
-	"rdmap.invalidate_stag": true, "vitcp.segments": true, "vitcp.bytes": true, // made of several segments
-	"fcip.destination": true, "fcip.k_a_tov": true, // which Wireshark 4.0 reads two bytes behind their place
-	"fcip.changed": true, // shown of every frame
+	"rdmap.invalidate_stag": true, "vitcp.segments": true, "vitcp.bytes": true, // computed over several segments
+	"fcip.destination": true, "fcip.k_a_tov": true, // Wireshark 4.0 reads these two bytes too late
+	"fcip.changed": true, // tshark shows it for every frame
 	"fc.payload":   true, "fc.ct": true,
 	"tcp.bytes": true, "tcp.skipped": true,
 }
 
-// theirs are tshark's names of a field of ours.
+// theirs returns tshark's names for one of our fields.
 func theirs(key string) ([]string, error) {
 	if names, ok := native[key]; ok || silent[key] {
 		return names, nil
@@ -87,7 +87,7 @@ func theirs(key string) ([]string, error) {
 	return []string{own[layer] + "." + rest}, nil
 }
 
-// faults are what tshark has to say of no packet.
+// faults are the fields that tshark must not show in any packet.
 var faults = []string{"_ws.lua.error", "_ws.malformed", "tcp.analysis.lost_segment", "tcp.analysis.ack_lost_segment"}
 
 // A Report is the result of a comparison.
@@ -95,7 +95,7 @@ type Report struct {
 	Packets  int            // of the capture
 	Messages int            // compared
 	Fields   map[string]int // values compared, by decode's key
-	Differ   []string       // what is not equal
+	Differ   []string       // the differences
 }
 
 // A seen is a value of a field in a packet.
@@ -104,9 +104,8 @@ type seen struct {
 	value string
 }
 
-// Compare compares decoded, what decode --json --segments says of the file capture, with
-// what tshark shows. Every value of every field has to be in the same packet, in the same
-// order.
+// Compare compares decoded, the output of decode --json --segments for the file capture, with that
+// of tshark. Every value of every field must be in the same packet, in the same order.
 func (s *Shark) Compare(ctx context.Context, capture string, decoded []byte) (*Report, error) {
 	r := &Report{Fields: make(map[string]int)}
 	ours := make(map[string][]seen)
@@ -117,11 +116,12 @@ func (s *Shark) Compare(ctx context.Context, capture string, decoded []byte) (*R
 		args = append(args, "-e", fault)
 	}
 	fixed := 1 + len(faults)
-	// It takes Sends for NFS's; the others own ports that the system may give to any process.
+	// rpcordma claims Sends of other protocols. The others claim ports that the system may give to
+	// any process.
 	for _, not := range []string{"rpcordma", "irc", "pcp", "pmproxy", "cbsp", "ams", "enip", "ecatf"} {
 		args = append(args, "--disable-protocol", not)
 	}
-	as := make(map[string]bool) // ports that are not the assigned ones
+	as := make(map[string]bool) // protocols at ports other than the assigned ones
 	for line := range bytes.Lines(decoded) {
 		var m struct {
 			Frame  int
@@ -140,7 +140,7 @@ func (s *Shark) Compare(ctx context.Context, capture string, decoded []byte) (*R
 		switch {
 		case m.Proto == "fcip" && m.Dir == ">":
 			as[fmt.Sprintf("tcp.port==%d,fcip", m.Dst.Port())] = true
-		case m.Proto == "portmap": // both, since tshark looks at the lower one first
+		case m.Proto == "portmap": // both ports, since tshark uses the dissector of the lower one
 			as[fmt.Sprintf("udp.port==%d,sdp_portmap", m.Src.Port())] = true
 			as[fmt.Sprintf("udp.port==%d,sdp_portmap", m.Dst.Port())] = true
 		}
@@ -227,7 +227,7 @@ func (s *Shark) run(ctx context.Context, args []string) (rows [][]string, err er
 	return rows, nil
 }
 
-// difference says where two lists differ first.
+// difference describes the first difference of two lists.
 func difference(ours, shows []seen) string {
 	for i, a := range ours {
 		switch {
@@ -244,7 +244,7 @@ func difference(ours, shows []seen) string {
 	return ""
 }
 
-// value is what decode writes, in the form that shown has too.
+// value converts a value of decode to the form that shown returns, too.
 func value(key, s string) string {
 	switch s {
 	case "true", "True":
@@ -261,12 +261,12 @@ func value(key, s string) string {
 	return s
 }
 
-// inBytes are numbers that tshark writes as bytes.
+// inBytes are numbers that tshark prints as bytes.
 var inBytes = map[string]bool{
 	"fc.s_id": true, "fc.d_id": true, "fcip.source": true, "fcip.destination": true, "fcip.entity": true, "fcip.nonce": true,
 }
 
-// shown is what tshark writes, in the form that value has too.
+// shown converts a value of tshark to the form that value returns, too.
 func shown(key, s string) string {
 	if inBytes[key] {
 		return value(key, strings.NewReplacer(":", "", ".", "").Replace(s))

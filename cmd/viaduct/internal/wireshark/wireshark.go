@@ -27,7 +27,7 @@ func Names() []string {
 // File returns the text of a file.
 func File(name string) ([]byte, error) { return files.ReadFile(name) }
 
-// Folder is where Wireshark looks for the Lua plugins of this user.
+// Folder returns the directory of this user's Lua plugins for Wireshark.
 func Folder() (string, error) {
 	if dir := os.Getenv("APPDATA"); dir != "" { // Windows
 		return filepath.Join(dir, "Wireshark", "plugins"), nil
@@ -39,7 +39,7 @@ func Folder() (string, error) {
 	return filepath.Join(home, ".local", "lib", "wireshark", "plugins"), nil
 }
 
-// Install writes the files into dir, which it makes, and returns their paths.
+// Install writes the files into dir, which it creates if needed, and returns their paths.
 func Install(dir string) (paths []string, err error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
