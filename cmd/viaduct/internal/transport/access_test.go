@@ -10,8 +10,8 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// TestRemoteAccess: a read of memory that the other side has taken back ends as a
-// [msg.RemoteAccessError], whether the report names the request or not.
+// TestRemoteAccess: a read of memory that the other side has released ends as a
+// [msg.RemoteAccessError], whether or not the report names the request.
 func TestRemoteAccess(t *testing.T) {
 	for _, s := range []string{"iwarp://127.0.0.1:0", "vitcp://127.0.0.1:0/x"} {
 		u, tr := parse(t, s)
@@ -40,7 +40,7 @@ func TestRemoteAccess(t *testing.T) {
 				where := r.Remote()
 				r.Close()
 				granted <- where
-				c.Recv(ctx) // which serves the read
+				c.Recv(ctx) // Recv serves the read
 			}()
 			at, _ := parse(t, fmt.Sprintf("%s://%s", tr.Scheme, l.Addr())+map[string]string{"vitcp": "/x"}[tr.Scheme])
 			c, err := tr.DialMsg(ctx, at, o)

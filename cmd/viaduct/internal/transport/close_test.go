@@ -9,9 +9,8 @@ import (
 	"viaduct/vitcp"
 )
 
-// TestEmptyVI: what is posted is taken, and a NIC that was closed first has
-// nothing more to say. A server that is ended while a connection breaks gets
-// there.
+// TestEmptyVI: EmptyVI reaps posted descriptors, and returns at once if the NIC was closed first. A
+// server gets into that state if it ends while a connection breaks.
 func TestEmptyVI(t *testing.T) {
 	for _, closed := range []bool{false, true} {
 		p, err := vitcp.New(vitcp.Config{})

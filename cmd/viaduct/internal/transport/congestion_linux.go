@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// congestionControl returns a hook that sets the algorithm on a socket before
-// it is used; nil for the system's own.
+// congestionControl returns a hook that sets the algorithm on a socket before its use. It returns
+// nil for the system's default.
 func congestionControl(name string) func(network, address string, c syscall.RawConn) error {
 	if name == "" {
 		return nil

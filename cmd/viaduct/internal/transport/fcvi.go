@@ -14,7 +14,7 @@ import (
 	"viaduct/vi"
 )
 
-// fcviTransport is the VI Architecture over Fibre Channel in an FCIP link.
+// fcviTransport is the VI Architecture over Fibre Channel, in an FCIP link.
 var fcviTransport = Transport{
 	Scheme:    "fcvi",
 	Check:     checkFCVI,
@@ -31,7 +31,7 @@ func checkFCVI(u *addr.URL) error {
 	return err
 }
 
-// fcviConfig is what the parameters of an address ask for; package addr lists them.
+// fcviConfig returns the configuration for the parameters of an address. Package addr lists them.
 func fcviConfig(u *addr.URL) (c fcvi.Config, err error) {
 	for name, to := range map[string]*fcvi.WWN{"wwpn": &c.PortName, "wwnn": &c.NodeName} {
 		if s := u.Query.Get(name); s != "" {
@@ -62,12 +62,12 @@ func fcviConfig(u *addr.URL) (c fcvi.Config, err error) {
 	return c, nil
 }
 
-// Fabric finds the daemon of a fabric, HOST:PORT, whose HOST may be the fabric's name in
-// a registry; else it stays as it is.
+// Fabric returns the address, HOST:PORT, of the daemon of a fabric. If HOST is the fabric's name in
+// a registry, it is replaced; otherwise at is returned unchanged.
 func Fabric(at string, find Finder) (string, error) {
 	host, _, err := net.SplitHostPort(at)
 	if err != nil || find == nil {
-		return at, nil // without a fabric it is empty
+		return at, nil // at is empty without a fabric
 	}
 	if _, err := netip.ParseAddr(host); err == nil {
 		return at, nil
@@ -99,7 +99,7 @@ func fcviNIC(u *addr.URL, o *Options, listens, dials bool) (*vi.NIC, error) {
 		c.Listen, c.ListenFunc = u.HostPort(), o.Env.Listen
 	}
 	if listens && c.Fabric != "" && name == "" {
-		name = u.Host // where the others will look for us
+		name = u.Host // the name by which other hosts look us up
 	}
 	c.MaxTransferSize, c.Linger, c.Congestion, c.Logger = fcvi.LimitMaxTransfer, vitcpGrace, o.Congestion, o.Env.Log
 	c.SameHost, c.SameHostDir = sameHost(u)
@@ -125,7 +125,7 @@ func dialFCVI(ctx context.Context, u *addr.URL, o *Options) (msg.Conn, error) {
 	return dialVI(ctx, nic, u, o, fcviHost(u, ap), net.TCPAddrFromAddrPort(ap))
 }
 
-// fcviHost is the host part of an address. In a fabric there are no ports.
+// fcviHost returns the host part of a VI address. Addresses in a fabric have no ports.
 func fcviHost(u *addr.URL, ap netip.AddrPort) []byte {
 	if u.Query.Has("fabric") || ap.Port() == FCIPPort {
 		ap = netip.AddrPortFrom(ap.Addr(), 0)

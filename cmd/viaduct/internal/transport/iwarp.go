@@ -27,11 +27,11 @@ var iwarpTransport = Transport{
 	ListenMsg: listenIWARP,
 }
 
-// iwarpClose bounds the wait for the peer's end of a stream.
+// iwarpClose is how long a close waits for the peer's end of a stream.
 const iwarpClose = 2 * time.Second
 
-// IWARPConfig is the configuration that an address asks for. CRCs are on, FPDUs
-// fit TCP's segments and MPA is of revision 2 unless it says otherwise.
+// IWARPConfig returns the configuration for an address. By default CRCs are on, FPDUs fit TCP's
+// segments and the MPA revision is 2.
 func IWARPConfig(u *addr.URL, o *Options) *iwarp.Config {
 	window := int(u.Number("window", 0))
 	c := &iwarp.Config{
@@ -46,20 +46,20 @@ func IWARPConfig(u *addr.URL, o *Options) *iwarp.Config {
 	return c
 }
 
-// An iwarpConn is a queue pair as a message connection.
+// An iwarpConn is a message connection over a queue pair.
 type iwarpConn struct {
 	q    *iwarp.QueuePair
 	mtu  int
 	slab *slab // of the receives
-	held int   // index of the receive that the caller is looking at, -1 if none
+	held int   // the receive whose data the caller may read, -1 if none
 
 	ops  *shell.Operations
 	pace *pace
-	gone context.Context // ends when nothing will be received any more
+	gone context.Context // ends when nothing more will be received
 	once sync.Once
 }
 
-// receives is how long and how many the receives are.
+// receives returns the size of each posted receive, and the longest message.
 func receives(u *addr.URL, o *Options) (size, mtu int) {
 	def := uint64(o.MTU)
 	if def == 0 {
@@ -95,7 +95,7 @@ func (c *iwarpConn) postRecv(i int) error {
 	return c.q.PostRecv(iwarp.RecvWR{ID: uint64(i), SG: []iwarp.SGE{iwarp.Buf(c.slab.at(i))}})
 }
 
-// started begins to watch for the peer's end.
+// started starts the goroutine that waits for the peer's end.
 func (c *iwarpConn) started() {
 	ctx, cancel := context.WithCancel(context.Background())
 	c.gone = ctx
@@ -108,7 +108,7 @@ func (c *iwarpConn) started() {
 	}()
 }
 
-// iwarpHint says what usually makes a peer that accepts TCP end the start-up.
+// iwarpHint adds the usual reason why a peer accepts TCP and then ends the start-up.
 func iwarpHint(err error, o *Options) error {
 	if o.TLSDial != nil && (errors.Is(err, syscall.ECONNRESET) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)) {
 		return shell.Hint(err, "the other side may speak without TLS: leave --tls out")
@@ -195,7 +195,7 @@ func (l *iwarpListener) Accept(ctx context.Context) (msg.Conn, error) {
 		c.pace.learn(r.Private())
 		if _, err := r.Accept(c.pace.private()); err != nil {
 			c.release()
-			continue // the caller is gone
+			continue // the peer has closed the connection already
 		}
 		c.started()
 		watch(c, l.u, l.o, accepted)
@@ -211,21 +211,21 @@ func (c *iwarpConn) RemoteAddr() net.Addr { return c.q.RemoteAddr() }
 func (c *iwarpConn) Path() samehost.Path  { return c.q.Path() }
 func (c *iwarpConn) MaxMessage() int      { return c.mtu }
 
-// Depth: more Reads than the peer serves wait here, and need not be posted.
+// Depth returns the negotiated ORD for reads: the stream would only queue more Reads than that.
 func (c *iwarpConn) Depth() (writes, reads int) { return 16, max(1, c.q.ORD()) }
 
-// failure says what ended the stream: an orderly end is io.EOF.
+// failure returns the error that ended the stream, and io.EOF after an orderly end.
 func (c *iwarpConn) failure(err error) error {
 	switch {
 	case errors.Is(err, iwarp.ErrFlushed), errors.Is(err, iwarp.ErrClosed), errors.Is(err, iwarp.ErrPeerClosed):
-	case errors.Is(err, iwarp.ErrRemote): // the Terminate that says why names this request
+	case errors.Is(err, iwarp.ErrRemote): // the peer's Terminate names this request as the cause
 	default:
 		return err
 	}
 	select {
 	case <-c.q.Ended():
-	case <-c.q.PeerClosed(): // in order: a Terminate would have come before
-	case <-time.After(iwarpClose): // the reason is on its way
+	case <-c.q.PeerClosed(): // an orderly end: a Terminate would have arrived before
+	case <-time.After(iwarpClose): // the Terminate with the reason is still on its way
 	}
 	why := c.q.Err()
 	if why == nil || errors.Is(why, io.EOF) {
@@ -352,7 +352,7 @@ func (c *iwarpConn) Reap(ctx context.Context) error {
 	return nil
 }
 
-// Shutdown closes our direction; what was sent is delivered by TCP.
+// Shutdown closes our direction. TCP still delivers the bytes that were sent.
 func (c *iwarpConn) Shutdown(context.Context) error { return c.q.CloseWrite() }
 
 func (c *iwarpConn) Close() error {
@@ -364,7 +364,7 @@ func (c *iwarpConn) Close() error {
 	return err
 }
 
-// release gives back the memory of a stream that has ended, or never began.
+// release frees the memory of a stream that has ended or never began.
 func (c *iwarpConn) release() {
 	if c.pace != nil {
 		c.pace.close()

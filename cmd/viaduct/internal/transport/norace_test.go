@@ -2,7 +2,7 @@
 
 package transport
 
-const tinyBuffers = 3 // the least there may be
+const tinyBuffers = 3 // the smallest number that SDP allows
 
-// raceMemory is how much more memory a process takes with the race detector.
+// raceMemory is the factor by which the race detector increases the memory of a process.
 const raceMemory = 1

@@ -13,40 +13,40 @@ import (
 	"viaduct/iwarp"
 )
 
-// Sends of iWARP have no flow control: a message that finds no receive posted
-// ends the stream. Two ends of this command therefore pace each other without a
-// message: each keeps a word that says how many receives it has posted in all,
-// tells the other in MPA's private data where it is, and reads the other's by
-// RDMA Read when it has used up what it knew of. A peer without such private
-// data is not paced, as any other iWARP program would not be.
+// Sends of iWARP have no flow control: a message that finds no receive posted ends the stream.
+// Therefore two ends of this command pace each other, without extra messages. Each end keeps a word
+// with the total number of receives that it has posted. MPA's private data carries the address of
+// the word. A sender that has used up the receives it knows of reads the peer's word by RDMA Read.
+// A peer without such private data is not paced, like any other iWARP program.
 
-// paceMagic begins the private data; what follows is the STag (4 bytes), the
-// tagged offset (8) and the receives posted at start (4), big-endian.
+// paceMagic begins the private data. After it come the STag (4 bytes), the tagged offset (8) and
+// the number of receives posted at start (4), all big-endian.
 const paceMagic = "viaduct pace 1\x00\x00"
 
 const paceLen = len(paceMagic) + 16
 
-// How often the word of a peer that is behind is read.
+// The intervals at which the word of a slow peer is read.
 const (
 	paceFirst = 20 * time.Microsecond
 	paceMost  = 2 * time.Millisecond
 )
 
-// A pace is one end's share.
+// A pace is one end's state.
 type pace struct {
-	word   *uint64 // ours: receives posted in all, in network order
+	word   *uint64 // our word: total of the receives posted, big-endian
 	mem    []byte  // the memory of word
 	region *iwarp.MemoryRegion
 	posted uint64
 
 	peer    iwarp.RemoteAddr
 	active  bool
-	allowed uint64 // receives the peer had posted in all when we last knew
+	allowed uint64 // total of the peer's receives when we last read it
 	sent    uint64
-	in      []byte // where the peer's word is read to
+	in      []byte // destination of the RDMA Read of the peer's word
 }
 
-// newPace makes the word; register is the stream's or its domain's.
+// newPace allocates the word and registers it with register, a method of the stream or of its
+// protection domain.
 func newPace(count int, register func([]byte, iwarp.Access, ...iwarp.RegionOptions) (*iwarp.MemoryRegion, error)) (*pace, error) {
 	p := &pace{posted: uint64(count), in: make([]byte, 8)}
 	var err error
@@ -62,21 +62,21 @@ func newPace(count int, register func([]byte, iwarp.Access, ...iwarp.RegionOptio
 	return p, nil
 }
 
-// store shows the peer how many receives there were.
+// store makes the new total visible to the peer.
 func (p *pace) store() {
 	var b [8]byte
 	binary.BigEndian.PutUint64(b[:], p.posted)
 	atomic.StoreUint64(p.word, binary.NativeEndian.Uint64(b[:]))
 }
 
-// private is what the other end is told.
+// private returns the private data for the other end.
 func (p *pace) private() []byte {
 	b := []byte(paceMagic)
 	b = p.region.Remote(0).Append(b)
 	return binary.BigEndian.AppendUint32(b, uint32(p.posted))
 }
 
-// learn takes the private data of the other end.
+// learn parses the private data of the other end.
 func (p *pace) learn(b []byte) {
 	if len(b) < paceLen || string(b[:len(paceMagic)]) != paceMagic {
 		return
@@ -86,13 +86,13 @@ func (p *pace) learn(b []byte) {
 	p.allowed, p.active = uint64(binary.BigEndian.Uint32(b[12:])), true
 }
 
-// reposted counts one receive more.
+// reposted counts one more receive.
 func (p *pace) reposted() {
 	p.posted++
 	p.store()
 }
 
-// take waits until one more message finds a receive.
+// take waits until the peer has a receive for one more message.
 func (p *pace) take(ctx context.Context, c *iwarpConn) error {
 	for wait := paceFirst; p.active && p.sent >= p.allowed; wait = min(2*wait, paceMost) {
 		err := c.q.Post(iwarp.SendWR{Op: iwarp.OpRead, SG: []iwarp.SGE{iwarp.Buf(p.in)}, Remote: p.peer})
@@ -121,7 +121,7 @@ func (p *pace) take(ctx context.Context, c *iwarpConn) error {
 	return nil
 }
 
-// close takes the word back.
+// close unregisters and frees the word.
 func (p *pace) close() {
 	p.region.Close()
 	freeWord(p.mem)

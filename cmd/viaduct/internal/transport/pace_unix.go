@@ -4,9 +4,9 @@ package transport
 
 import "golang.org/x/sys/unix"
 
-// sharedWord is memory for a word that the stack reads whenever the peer asks,
-// while we change it. It lies outside of Go's memory, since to Go's rules such
-// a read is a race; in truth an aligned word is read at once.
+// sharedWord returns memory for a word that the stack reads at any time on the peer's behalf while
+// this process changes it. The memory is outside of the Go heap, because the race detector would
+// report such a read as a race. The read is safe: an aligned word is read in one access.
 func sharedWord() ([]byte, error) {
 	b, err := unix.Mmap(-1, 0, unix.Getpagesize(), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"viaduct/vitcp"
 )
 
-// TestParams: what the table of parameters takes, the transports take, and the
-// ranges and defaults of SDP are those of package sdp.
+// TestParams: the transports accept all values that the table of parameters allows. The ranges and
+// defaults of SDP equal those of package sdp.
 func TestParams(t *testing.T) {
 	for _, s := range addr.Schemes {
 		base := s.Name + "://127.0.0.1:1"

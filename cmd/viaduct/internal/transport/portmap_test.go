@@ -20,9 +20,9 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// TestNetConnThroughPortmap: the contract of net.Conn on connections whose
-// address came from a Port Mapper on loopback, SDP required, with each mode
-// pinned and with the smallest private buffers. [D-71]
+// TestNetConnThroughPortmap: connections whose address came from a Port Mapper on loopback keep the
+// contract of net.Conn. SDP is required. Each mode is pinned once, and once the private buffers are
+// the smallest. [D-71]
 func TestNetConnThroughPortmap(t *testing.T) {
 	pinned := func(p sdp.Policy, threshold int) sdp.Options {
 		return sdp.Options{SendPolicy: p, RecvPolicy: p, SendThreshold: threshold, RecvThreshold: 1, RecvBufferSize: 1024}
@@ -43,7 +43,8 @@ func TestNetConnThroughPortmap(t *testing.T) {
 			if v.name != "plain" && v.name != "tiny" {
 				testkit.Long(t, "5 s")
 			}
-			// There is no listener at the conventional address: what connects has asked.
+			// There is no listener at the conventional address, so that a connection that succeeds
+			// has used the Port Mapper.
 			service := netip.MustParseAddrPort("127.0.0.1:9")
 			reg := portmap.NewRegistry()
 			asked := new(atomic.Int64)
@@ -106,7 +107,8 @@ func TestNetConnThroughPortmap(t *testing.T) {
 					}
 				}, nil
 			})
-			// An answer for once is asked for each time: a request and a PMAck.
+			// An answer that is good for one connection costs two messages each time: a request and
+			// a PMAck.
 			if n := asked.Load(); v.pmTime == portmap.Once && n < 2*conns || v.pmTime != portmap.Once && n >= 2*conns || conns < 5 {
 				t.Errorf("%d datagrams for %d connections", n, conns)
 			}
@@ -114,8 +116,8 @@ func TestNetConnThroughPortmap(t *testing.T) {
 	}
 }
 
-// TestMapperRemembered: the connections of a process share what a Port Mapper
-// said, or that it said nothing. [D-64]
+// TestMapperRemembered: the connections of a process share the answer of a Port Mapper, and also
+// the fact that there was none. [D-64]
 func TestMapperRemembered(t *testing.T) {
 	ln, err := sdp.Listen("127.0.0.1:0", nil)
 	if err != nil {
@@ -183,7 +185,7 @@ func TestMapperRemembered(t *testing.T) {
 		}
 		defer pc.Close()
 		dial(t, netip.MustParseAddrPort(pc.LocalAddr().String()), plain.Addr().String())
-		// Each question costs three requests: the first dial's are all there are.
+		// A question without answer is sent three times. Only the first dial asks.
 		b := make([]byte, 100)
 		n := 0
 		for pc.SetReadDeadline(time.Now().Add(time.Millisecond)); ; n++ {

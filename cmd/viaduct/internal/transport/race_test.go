@@ -2,10 +2,10 @@
 
 package transport
 
-// Three private buffers move one message per round trip, 21 bytes; under the
-// race detector that takes longer than the minute nettest allows.
+// The smallest number, 3, moves one message of 21 bytes per round trip. With the race detector that
+// takes longer than the minute that nettest allows.
 const tinyBuffers = 48
 
-// raceMemory is how much more memory a process takes with the race detector, which
-// keeps several bytes for each byte that is used.
+// raceMemory is the factor by which the race detector increases the memory of a process: it keeps
+// several bytes for each byte that is used.
 const raceMemory = 5

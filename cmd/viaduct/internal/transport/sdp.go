@@ -15,8 +15,8 @@ import (
 	"viaduct/sdp"
 )
 
-// sdpTransport is a byte stream over SDP. TLS is inside the stream, so it is there too
-// when plain TCP takes the place of SDP.
+// sdpTransport is a byte stream over SDP. TLS runs inside the stream, so that it also protects a
+// connection that falls back to plain TCP.
 var sdpTransport = Transport{
 	Scheme:       "sdp",
 	Check:        func(u *addr.URL) error { _, err := sdpOptions(u, nil); return err },
@@ -25,14 +25,14 @@ var sdpTransport = Transport{
 	OverStream:   overSDP,
 }
 
-// SDPEnvironment is the variable that sets properties of all SDP connections:
-// NAME=VALUE separated by commas, with the names of the query parameters.
+// SDPEnvironment is the variable that sets properties of all SDP connections. Its form is
+// NAME=VALUE, separated by commas, with the names of the query parameters.
 const SDPEnvironment = "VIADUCT_SDP"
 
 // sdpOwn are the query parameters that are not names of sdp.Options.Set.
 var sdpOwn = map[string]bool{"portmap": true, "resolve": true, "layout": true, "hello": true, "policy": true}
 
-// sdpEnvironment are the properties that the environment asks for.
+// sdpEnvironment returns the properties that the environment sets.
 func sdpEnvironment() (set map[string]string, err error) {
 	set = map[string]string{}
 	for pair := range strings.SplitSeq(os.Getenv(SDPEnvironment), ",") {
@@ -45,7 +45,7 @@ func sdpEnvironment() (set map[string]string, err error) {
 	return set, nil
 }
 
-// sdpOptions are the properties that an address and the environment ask for.
+// sdpOptions returns the properties that an address and the environment set.
 func sdpOptions(u *addr.URL, o *Options) (opt sdp.Options, err error) {
 	if o != nil {
 		opt.Congestion, opt.Logger = o.Congestion, o.Env.Log
@@ -62,14 +62,14 @@ func sdpOptions(u *addr.URL, o *Options) (opt sdp.Options, err error) {
 			continue
 		}
 		set[k] = v[0]
-		if addr.SchemeOf("sdp").Param(k).Kind == addr.Size { // whose units are more than those of sdp
+		if addr.SchemeOf("sdp").Param(k).Kind == addr.Size { // addr allows more units than sdp does
 			set[k] = strconv.FormatUint(u.Number(k, 0), 10)
 		}
 	}
 	return opt, opt.Set(set)
 }
 
-// RunOptions are the properties of the connections that carry those of other programs.
+// RunOptions returns the properties of the connections that carry those of other programs.
 func RunOptions(e *shell.Env) (opt sdp.Options, err error) {
 	set, err := sdpEnvironment()
 	if err != nil {
@@ -89,7 +89,7 @@ func (m mapper) Resolve(ctx context.Context, local, service netip.AddrPort) (net
 
 func (m mapper) Forget(service netip.AddrPort) { m.c.Forget(service) }
 
-// mapperAt is HOST[:PORT] of a Port Mapper.
+// mapperAt resolves the address HOST[:PORT] of a Port Mapper.
 func mapperAt(ctx context.Context, s string) (netip.AddrPort, error) {
 	u := &addr.URL{Host: strings.Trim(s, "[]"), Port: portmap.Port}
 	if h, p, err := net.SplitHostPort(s); err == nil {
@@ -178,8 +178,7 @@ func sdpListenConfig(u *addr.URL, o *Options) (*sdp.ListenConfig, error) {
 	return &sdp.ListenConfig{Options: opt}, nil
 }
 
-// SDPResumer opens a listener for SDP connections that come back from another
-// process.
+// SDPResumer opens a listener for SDP connections that another process hands back.
 func SDPResumer(o *Options) (*sdp.Listener, error) {
 	opt, err := sdpOptions(&addr.URL{Scheme: "sdp"}, o)
 	if err != nil {

@@ -13,21 +13,20 @@ import (
 )
 
 const (
-	// SetupTimeout bounds the set-up of a connection of every transport, from its
-	// first TCP segment until both sides have agreed. A server that was stopped still
-	// has a kernel that takes connections, so that nothing else would end the wait.
-	// [V-35] [I-14] [D-17]
+	// SetupTimeout bounds the set-up of a connection of every transport, from its first TCP segment
+	// until both sides have agreed. It is needed because the kernel of a stopped server still
+	// accepts connections, so that nothing else would end the wait. [V-35] [I-14] [D-17]
 	SetupTimeout = 10 * time.Second
 
-	// RemoteSetupTimeout is the bound where another host is asked first, a Port Mapper
-	// or a fabric: their own retries take as long.
+	// RemoteSetupTimeout is the bound if the set-up first asks another host, such as a Port Mapper
+	// or a fabric. It is longer because of their retries.
 	RemoteSetupTimeout = 30 * time.Second
 )
 
 // errSetup is the cause of a context that SetupTimeout ended.
 var errSetup = errors.New("set-up took too long")
 
-// setupTimeout is the bound for an address.
+// setupTimeout returns the bound for an address.
 func setupTimeout(u *addr.URL) time.Duration {
 	if u.Query.Has("portmap") || u.Query.Has("fabric") {
 		return RemoteSetupTimeout
@@ -35,7 +34,7 @@ func setupTimeout(u *addr.URL) time.Duration {
 	return SetupTimeout
 }
 
-// bounded is dial with the bound of setupTimeout.
+// bounded adds the bound of setupTimeout to dial.
 func bounded[C any](dial func(context.Context, *addr.URL, *Options) (C, error)) func(context.Context, *addr.URL, *Options) (C, error) {
 	return func(ctx context.Context, u *addr.URL, o *Options) (C, error) {
 		limit := setupTimeout(u)
@@ -51,8 +50,8 @@ func bounded[C any](dial func(context.Context, *addr.URL, *Options) (C, error)) 
 	}
 }
 
-// sameHost is what an address says about shared memory: the library's default if it says
-// nothing, and the parser has seen to it that it is a policy otherwise.
+// sameHost returns the shared memory policy of an address. Without such a parameter, that is the
+// library's default. The parser has already rejected words that are no policy.
 func sameHost(u *addr.URL) (p samehost.Policy, dir string) {
 	if s := u.Query.Get("samehost"); s != "" {
 		p, _ = samehost.Parse(s)

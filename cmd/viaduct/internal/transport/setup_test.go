@@ -38,12 +38,12 @@ func parse(t *testing.T, s string) (*addr.URL, *Transport) {
 	return u, tr
 }
 
-// TestHungServer: a server whose kernel takes connections and that says nothing, as
-// one that was stopped, is given up after the same time by every transport. [V-35]
+// TestHungServer: every transport gives up after the same time if the kernel of the server accepts
+// the connection and the server then sends nothing, as a stopped server does. [V-35]
 func TestHungServer(t *testing.T) {
 	for _, scheme := range Names() {
 		if scheme == "tcp" {
-			continue // which is connected then
+			continue // tcp needs no answer to be connected
 		}
 		t.Run(scheme, func(t *testing.T) {
 			t.Parallel()
@@ -67,7 +67,7 @@ func TestHungServer(t *testing.T) {
 				t.Fatalf("%v after %v", err, took)
 			}
 			if scheme == "sdp" {
-				return // whose own time for the Hello is as long, and may be up first
+				return // the peer's time-out for the Hello is as long, and may end first
 			}
 			if line := shell.LastLine("ping", err); !errors.Is(err, os.ErrDeadlineExceeded) || !strings.Contains(line, "no answer within 10s") || !strings.Contains(line, "stopped") {
 				t.Error(line)
@@ -76,8 +76,8 @@ func TestHungServer(t *testing.T) {
 	}
 }
 
-// TestSetupBound: the bound is the set-up's, and neither an earlier deadline's nor
-// that of what is done with the connection.
+// TestSetupBound: the bound covers the set-up only. It is no earlier deadline, and does not limit
+// the use of the connection.
 func TestSetupBound(t *testing.T) {
 	u, _ := parse(t, "tcp://127.0.0.1:1")
 	fails := errors.New("refused")
@@ -104,8 +104,8 @@ func TestSetupBound(t *testing.T) {
 	}
 }
 
-// TestOnePort: VI/TCP listeners with different discriminators share a port, and the
-// same one can be had once. [VIT-2.2.2.2.1-2]
+// TestOnePort: VI/TCP listeners with different discriminators share a port. A second listener with
+// the same discriminator is refused. [VIT-2.2.2.2.1-2]
 func TestOnePort(t *testing.T) {
 	o := testOptions(t)
 	free, err := net.Listen("tcp", "127.0.0.1:0")
@@ -156,7 +156,7 @@ func TestOnePort(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	ls[1].Close() // the other goes on, and b is free again
+	ls[1].Close() // the other listener is not affected, and b can be used again
 	if err := ask("a", ls[0]); err != nil {
 		t.Error(err)
 	}

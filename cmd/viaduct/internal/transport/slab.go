@@ -5,26 +5,26 @@ import (
 	"sync/atomic"
 )
 
-// A slab is the memory of the receives that one connection keeps posted: count of
-// size bytes each. The peer may fill all of them at any moment, so each has to be as
-// long as the longest message; but it is taken from the system page by page, as
-// messages come in. An idle connection that has seen short messages holds a page per
-// receive, whatever its longest message may be. [V-43] [I-70]
+// A slab is the memory of the receives that one connection keeps posted: count of size bytes each.
+// The peer may fill all of them at any moment, so that each must be as long as the longest message.
+// But the kernel allocates pages only as messages fill them. An idle connection that has received
+// only short messages has one page per receive, even if its longest message could be large. [V-43]
+// [I-70]
 type slab struct {
 	mem  []byte
 	size int
 	pool *slabPool
 
 	mu   sync.Mutex
-	used []int // guarded by mu: bytes of each receive that messages have filled since they were given back
-	over bool  // guarded by mu: another connection may have the memory
+	used []int // guarded by mu: bytes of each receive that messages have filled since its memory was last returned to the kernel
+	over bool  // guarded by mu: the memory may belong to another connection
 }
 
-// A slabPool makes slabs, and takes them back for other connections. What the
-// messages of one connection have left in its slab is given back to the system with
-// it. The zero value is ready. Safe for concurrent use.
+// A slabPool hands out slabs and reuses their memory for later connections. When a connection ends,
+// the pages that its messages filled go back to the kernel. The zero value is ready. Safe for
+// concurrent use.
 type slabPool struct {
-	dirty atomic.Int64 // bytes that messages have filled of the slabs in use
+	dirty atomic.Int64 // bytes that messages have filled, in the slabs in use
 
 	mu   sync.Mutex
 	free map[int][][]byte // by length
@@ -34,16 +34,15 @@ type slabPool struct {
 var slabs slabPool
 
 const (
-	// slabKeep is how much of each receive is never given back before its
-	// connection ends.
+	// slabKeep is how many bytes of each receive are kept until the connection ends.
 	slabKeep = 64 << 10
-	// slabBudget is how much memory all slabs may hold before receives that are
-	// longer give back what is beyond slabKeep each time they are posted again:
-	// getting it anew costs a few microseconds for 64 KiB.
+	// slabBudget bounds the memory that messages have filled in all slabs. Above it, a receive that
+	// is posted again returns its bytes beyond slabKeep to the kernel. To allocate them again costs
+	// a few microseconds per 64 KiB.
 	slabBudget = 256 << 20
 )
 
-// get returns a slab whose bytes are zero or a former connection's.
+// get returns a slab. Its bytes are zero or those of a former connection.
 func (p *slabPool) get(size, count int) (*slab, error) {
 	n := max(size*count, 1)
 	p.mu.Lock()
@@ -65,7 +64,7 @@ func (p *slabPool) get(size, count int) (*slab, error) {
 // at returns the memory of receive i.
 func (s *slab) at(i int) []byte { return s.mem[i*s.size:][:s.size:s.size] }
 
-// filled notes that a message of n bytes has come into receive i.
+// filled records that a message of n bytes is in receive i.
 func (s *slab) filled(i, n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -74,7 +73,7 @@ func (s *slab) filled(i, n int) {
 	}
 }
 
-// repost is called when the message in receive i was used, before it is posted again.
+// repost is called when the message in receive i was used, before the receive is posted again.
 func (s *slab) repost(i int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -84,14 +83,14 @@ func (s *slab) repost(i int) {
 	}
 }
 
-// holdLocked notes that receive i holds n bytes.
+// holdLocked records that receive i has n bytes of memory.
 func (s *slab) holdLocked(i, n int) {
 	s.pool.dirty.Add(int64(n - s.used[i]))
 	s.used[i] = n
 }
 
-// put gives the slab back. Nothing must be posted in it any more; a message that
-// is still being looked at reads as zeros or as another connection's.
+// put ends the use of the slab. No receive of it may still be posted. A message that is read after
+// put may be zeros, or that of another connection.
 func (s *slab) put() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -115,7 +114,7 @@ func (s *slab) put() {
 	p.free[len(s.mem)] = append(p.free[len(s.mem)], s.mem)
 }
 
-// bytes is the memory of the receives, 0 if there is none yet.
+// bytes returns the size of all receives, 0 if there is no memory yet.
 func (s *slab) bytes() uint64 {
 	if s == nil {
 		return 0

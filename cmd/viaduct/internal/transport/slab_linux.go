@@ -7,11 +7,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// slabsReused tells that slabs cost nothing while no connection has them.
+// slabsReused reports whether unused slabs cost no memory, so that the pool keeps them.
 const slabsReused = true
 
-// mapLazily returns n bytes that take memory only where they are touched. Huge pages
-// would make that 2 MiB for each message.
+// mapLazily returns n bytes of memory whose pages are allocated at the first access. It turns huge
+// pages off, because each message would then cost 2 MiB.
 func mapLazily(n int) ([]byte, error) {
 	b, err := unix.Mmap(-1, 0, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE|unix.MAP_NORESERVE)
 	if err != nil {
@@ -21,7 +21,7 @@ func mapLazily(n int) ([]byte, error) {
 	return b, nil
 }
 
-// giveBack gives the whole pages in b back to the system; they read as zeros then.
+// giveBack returns the whole pages in b to the kernel. They read as zeros then.
 func giveBack(b []byte) {
 	page := os.Getpagesize()
 	skip := -int(uintptr(unsafe.Pointer(unsafe.SliceData(b)))) & (page - 1)

@@ -26,9 +26,8 @@ func resident(t *testing.T) int {
 	return n * os.Getpagesize()
 }
 
-// TestReceiveMemory: connections that see short messages hold memory for short
-// messages, however long the messages may be that they have to be ready for, and
-// wave after wave of them.
+// TestReceiveMemory: connections that receive only short messages use little memory, although they
+// accept long ones. It stays little over several waves of connections.
 func TestReceiveMemory(t *testing.T) {
 	const waves, conns, most = 3, 40, raceMemory * 64 << 20 // 16 x 1 MiB at each end would be 1280 MiB
 	for _, scheme := range []string{"vitcp", "iwarp"} {
@@ -72,7 +71,7 @@ func TestReceiveMemory(t *testing.T) {
 						t.Fatal(err)
 					}
 					cs = append(cs, c)
-					for i := range 20 { // once around the receives
+					for i := range 20 { // each receive once
 						want := bytes.Repeat([]byte{byte(i)}, 1000)
 						if err := c.Send(ctx, msg.Message{Data: want}); err != nil {
 							t.Fatal(err)
@@ -93,8 +92,8 @@ func TestReceiveMemory(t *testing.T) {
 	}
 }
 
-// TestSlabs: a slab keeps what is posted in it, gives back what long messages have
-// left when all slabs together hold too much, and everything at its end.
+// TestSlabs: a slab keeps the bytes of posted receives. It returns the memory of long messages when
+// all slabs together have too much, and all memory at its end.
 func TestSlabs(t *testing.T) {
 	var p slabPool
 	const size, count = 1 << 20, 4

@@ -2,11 +2,10 @@
 
 package transport
 
-// slabsReused tells that slabs cost nothing while no connection has them.
+// slabsReused reports whether unused slabs cost no memory, so that the pool keeps them.
 const slabsReused = false
 
-// mapLazily is ordinary memory here; fresh memory is taken from most systems as it is
-// touched, too.
+// mapLazily returns ordinary memory, which most systems also allocate at the first access.
 func mapLazily(n int) ([]byte, error) { return make([]byte, n), nil }
 
 func giveBack([]byte) {}

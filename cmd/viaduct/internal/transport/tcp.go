@@ -7,7 +7,7 @@ import (
 	"viaduct/cmd/viaduct/internal/addr"
 )
 
-// tcpTransport is plain TCP, the baseline.
+// tcpTransport is plain TCP, for comparison.
 var tcpTransport = Transport{
 	Scheme:       "tcp",
 	DialStream:   bounded(dialTCP),
@@ -41,7 +41,7 @@ func overTCP(l net.Listener, _ *addr.URL, o *Options) (net.Listener, error) {
 	return listenTLS(&wrapListener{l, o}, o), nil
 }
 
-// A wrapListener puts accepted connections into the capture.
+// A wrapListener records accepted connections in the capture.
 type wrapListener struct {
 	net.Listener
 	o *Options

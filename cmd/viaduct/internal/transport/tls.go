@@ -23,7 +23,7 @@ import (
 	"viaduct/cmd/viaduct/internal/shell"
 )
 
-// TLSFlags are the choices of a user about TLS.
+// TLSFlags holds the user's options for TLS.
 type TLSFlags struct {
 	On   bool
 	Cert string // file with our certificate chain
@@ -32,13 +32,13 @@ type TLSFlags struct {
 	Pin  string // SHA-256 of the peer's certificate, in hex
 }
 
-// Given reports whether any choice was made.
+// Given reports whether any of the options is set.
 func (f *TLSFlags) Given() bool {
 	return f.On || f.Cert != "" || f.Key != "" || f.CA != "" || f.Pin != ""
 }
 
-// Configs returns the settings of configs. A listener with a certificate of a file uses a
-// new one from SIGHUP on, and new authorities with it.
+// Configs returns the settings of configs. After SIGHUP, a listener reads its certificate and
+// authorities again from their files.
 func (f *TLSFlags) Configs(e *shell.Env, listens bool) (dial, listen *tls.Config, err error) {
 	dial, first, err := f.configs(e, listens)
 	if err != nil || first == nil || !listens || f.Cert == "" {
@@ -58,10 +58,9 @@ func (f *TLSFlags) Configs(e *shell.Env, listens bool) (dial, listen *tls.Config
 	return dial, listen, nil
 }
 
-// configs returns the settings for connections made and accepted, nil without
-// TLS. A listener without certificate gets one made for this run, whose
-// fingerprint is logged, for --tls-pin of the other side. With an authority
-// given, a listener asks its clients for certificates too.
+// configs returns the settings for dialled and accepted connections, nil without TLS. A listener
+// without certificate gets one for this run and logs its fingerprint, for --tls-pin of the other
+// side. With --tls-ca, a listener also asks its clients for certificates.
 func (f *TLSFlags) configs(e *shell.Env, listens bool) (dial, listen *tls.Config, err error) {
 	if !f.Given() {
 		return nil, nil, nil
@@ -97,8 +96,8 @@ func (f *TLSFlags) configs(e *shell.Env, listens bool) (dial, listen *tls.Config
 		dial.RootCAs, listen.ClientCAs = pool, pool
 		listen.ClientAuth = tls.RequireAndVerifyClientCert
 		if f.Cert == "" {
-			// A dialler with an authority and no certificate of its own, and
-			// a listener that wants to be known by --tls-pin alone.
+			// A certificate of the client is optional for a dialler that has only an authority, and
+			// for a listener that is verified by --tls-pin alone.
 			listen.ClientAuth = tls.VerifyClientCertIfGiven
 		}
 	}
@@ -113,14 +112,14 @@ func (f *TLSFlags) configs(e *shell.Env, listens bool) (dial, listen *tls.Config
 			}
 			return errors.New("the peer's certificate is not the one that --tls-pin names")
 		}
-		// The pin takes the place of the authorities.
+		// The pin is checked instead of the authorities.
 		dial.InsecureSkipVerify, dial.VerifyConnection = true, check
 		listen.ClientAuth, listen.VerifyConnection = tls.RequireAnyClientCert, check
 	}
 	return dial, listen, nil
 }
 
-// serverName fills in the name that the certificate must have.
+// serverName sets the name that the certificate must have.
 func serverName(c *tls.Config, host string) *tls.Config {
 	if c.ServerName != "" {
 		return c
@@ -130,8 +129,7 @@ func serverName(c *tls.Config, host string) *tls.Config {
 	return c
 }
 
-// dialTLS puts TLS into the byte stream of c, which becomes its own, if the options
-// want it.
+// dialTLS wraps the byte stream of c in TLS if the options ask for it. The result owns c.
 func dialTLS(ctx context.Context, c net.Conn, u *addr.URL, o *Options) (net.Conn, error) {
 	if o.TLSDial == nil {
 		return c, nil
@@ -144,8 +142,8 @@ func dialTLS(ctx context.Context, c net.Conn, u *addr.URL, o *Options) (net.Conn
 	return t, nil
 }
 
-// listenTLS is dialTLS for what l accepts. The handshake is made by the first Read or
-// Write.
+// listenTLS wraps the connections that l accepts in TLS. Their first Read or Write makes the
+// handshake.
 func listenTLS(l net.Listener, o *Options) net.Listener {
 	if o.TLSListen == nil {
 		return l

@@ -1,5 +1,5 @@
-// Package transport makes connections of every kind the command knows from
-// addresses. A transport carries byte streams or messages; each is one file.
+// Package transport makes connections of every kind of transport from addresses. A transport
+// carries byte streams or messages. Each transport has one file.
 package transport
 
 import (
@@ -19,61 +19,60 @@ import (
 	"viaduct/vi"
 )
 
-// Options are what a verb wants of its connections.
+// Options are a verb's settings for its connections.
 type Options struct {
 	Env        *shell.Env
 	TLSDial    *tls.Config // nil: no TLS
 	TLSListen  *tls.Config
-	Congestion string // "" is the system's
+	Congestion string // "" means the system's default
 
-	// Token is what servers of files and their clients know each other by; nil is
-	// none. It is for the verbs: no transport looks at it.
+	// Token authenticates servers of files and their clients; nil means none. Only the verbs use
+	// it, not the transports.
 	Token *token.Token
-	// Find finds hosts and fabrics in a registry; nil if none is asked.
+	// Find looks up hosts and fabrics in a registry; nil if there is no registry.
 	Find Finder
 
-	// MTU is the longest message in bytes that is offered when the address
-	// does not say; 0 is 4 GiB - 1.
+	// MTU is the longest message in bytes to offer if the address has none; 0 means 4 GiB - 1.
 	MTU uint32
-	// Wait is how long a server that does not listen yet is asked again.
+	// Wait is how long dialling is repeated while the server does not listen.
 	Wait time.Duration
-	// RecvSize and RecvCount are the receives that are kept posted. A
-	// RecvSize of 0 is the agreed MTU.
+	// RecvSize and RecvCount are the size and the number of the receives that are kept posted. A
+	// RecvSize of 0 means the agreed MTU.
 	RecvSize, RecvCount int
 
 	vitcp vitcpListens
 }
 
-// A Finder returns the first value of a name in a registry. The error matches
-// registry.ErrNotFound if there is none.
+// A Finder returns the first value of a name in a registry. The error matches registry.ErrNotFound
+// if there is no value.
 type Finder func(ctx context.Context, kind, name string) (string, error)
 
-// A Transport is one way to carry data. The functions it lacks are nil.
+// A Transport is one way to carry data. Functions that it does not support are nil.
 type Transport struct {
 	Scheme string
-	// Check looks at the parameters of an address without connecting.
+	// Check checks the parameters of an address, without connecting.
 	Check func(u *addr.URL) error
 
 	// Byte streams.
 	DialStream   func(ctx context.Context, u *addr.URL, o *Options) (net.Conn, error)
 	ListenStream func(u *addr.URL, o *Options) (net.Listener, error)
-	// OverStream is ListenStream on the connections of a TCP listener that is
-	// there already and becomes its own.
+	// OverStream is ListenStream for the connections of an existing TCP listener, which the new
+	// listener owns.
 	OverStream func(l net.Listener, u *addr.URL, o *Options) (net.Listener, error)
 
 	// Messages and memory.
 	DialMsg   func(ctx context.Context, u *addr.URL, o *Options) (msg.Conn, error)
 	ListenMsg func(u *addr.URL, o *Options) (msg.Listener, error)
-	// PeerMsg connects two that call each other.
+	// PeerMsg connects two ends that call each other.
 	PeerMsg func(ctx context.Context, local, remote *addr.URL, o *Options) (msg.Conn, error)
 }
 
-// All lists the transports that are built.
+// All returns all transports.
 func All() []*Transport {
 	return []*Transport{&vitcpTransport, &iwarpTransport, &sdpTransport, &fcviTransport, &tcpTransport}
 }
 
-// Names lists their schemes.
+// Names returns the schemes of all transports.
 func Names() []string {
 	var n []string
 	for _, t := range All() {
@@ -82,7 +81,7 @@ func Names() []string {
 	return n
 }
 
-// For returns the transport of an address. The error is one of usage.
+// For returns the transport of an address, or a usage error.
 func For(u *addr.URL) (*Transport, error) {
 	all := All()
 	i := slices.IndexFunc(all, func(t *Transport) bool { return t.Scheme == u.Scheme })
@@ -100,17 +99,17 @@ func For(u *addr.URL) (*Transport, error) {
 // IsStream reports whether the transport carries byte streams.
 func (t *Transport) IsStream() bool { return t.DialStream != nil }
 
-// Stream is DialStream that waits for a server as the options say.
+// Stream calls DialStream until the server listens or the options' Wait has passed.
 func (t *Transport) Stream(ctx context.Context, u *addr.URL, o *Options) (net.Conn, error) {
 	return Await(ctx, o.Wait, timed(o, t.Scheme, func() (net.Conn, error) { return t.DialStream(ctx, u, o) }))
 }
 
-// Messages is DialMsg that waits for a server as the options say.
+// Messages calls DialMsg until the server listens or the options' Wait has passed.
 func (t *Transport) Messages(ctx context.Context, u *addr.URL, o *Options) (msg.Conn, error) {
 	return Await(ctx, o.Wait, timed(o, t.Scheme, func() (msg.Conn, error) { return t.DialMsg(ctx, u, o) }))
 }
 
-// timed counts what dial takes, and its second and later calls.
+// timed measures the duration of dial, and counts its repetitions.
 func timed[T any](o *Options, scheme string, dial func() (T, error)) func() (T, error) {
 	m := o.Env.Metrics
 	if m == nil {
@@ -131,14 +130,14 @@ func timed[T any](o *Options, scheme string, dial func() (T, error)) func() (T, 
 	}
 }
 
-// The pauses between two attempts of Await: the first, doubled up to the last.
+// The pauses between two attempts of Await: the first one, which is doubled up to the last one.
 const (
 	firstPause = 10 * time.Millisecond
 	lastPause  = 250 * time.Millisecond
 )
 
-// Await calls dial again while its error says that no server listens there, for
-// as long as wait. The error is that of the last attempt, or the cause of ctx.
+// Await calls dial repeatedly while its error means that no server listens, for at most wait. The
+// error is that of the last attempt, or the cause of ctx.
 func Await[T any](ctx context.Context, wait time.Duration, dial func() (T, error)) (T, error) {
 	end := time.Now().Add(wait)
 	for pause := firstPause; ; pause = min(2*pause, lastPause) {
@@ -157,9 +156,8 @@ func Await[T any](ctx context.Context, wait time.Duration, dial func() (T, error
 	}
 }
 
-// notListening tells the errors of a server that may be about to listen: the
-// port is closed, or open without that discriminator, or the host has not
-// joined its fabric.
+// notListening reports whether err means that the server may still be starting: the port is closed,
+// or is open without that discriminator, or the host has not joined its fabric.
 func notListening(err error) bool {
 	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, vi.ErrNoMatch) || errors.Is(err, vi.ErrNotReachable)
 }

@@ -24,8 +24,8 @@ import (
 	"viaduct/vi"
 )
 
-// viAttributes are the attributes of the VIs at an address: reliable
-// reception, both RDMA directions, flow control, unless it says otherwise.
+// viAttributes returns the attributes of the VIs at an address. The defaults are reliable
+// reception, both RDMA directions and flow control.
 func viAttributes(u *addr.URL, o *Options) vi.Attributes {
 	level := u.Choice("reliability")
 	def := uint64(o.MTU)
@@ -37,13 +37,12 @@ func viAttributes(u *addr.URL, o *Options) vi.Attributes {
 			"unreliable": vi.UnreliableDelivery, "delivery": vi.ReliableDelivery, "reception": vi.ReliableReception,
 		}[level],
 		FlowControl: u.Bool("flow"), MaxTransferSize: uint32(u.Number("mtu", def)), ReadWindow: int(u.Number("window", 0)),
-		EnableRDMAWrite: true, EnableRDMARead: level != "unreliable", // there it does not exist
+		EnableRDMAWrite: true, EnableRDMARead: level != "unreliable", // unreliable VIs have no RDMA Read
 	}
 }
 
-// resolveHost finds the address that a name stands for: in the registry, if one is to be
-// asked, and then by the system. The registry may give a port, which is used unless u has
-// one of its own.
+// resolveHost resolves a host name: first in the registry, if there is one, and then by the system.
+// If the registry has a port as well, it is used unless u has a port.
 func resolveHost(ctx context.Context, u *addr.URL, find Finder) (netip.AddrPort, error) {
 	if u.Host == "" {
 		return netip.AddrPort{}, shell.Usagef("address %q: the host is missing", u)
@@ -64,7 +63,7 @@ func resolveHost(ctx context.Context, u *addr.URL, find Finder) (netip.AddrPort,
 	if err != nil {
 		return netip.AddrPort{}, err
 	}
-	for _, a := range as { // IPv4 first, as dialling by name does on most hosts
+	for _, a := range as { // IPv4 first, as Go dials names on most hosts
 		if a.Unmap().Is4() {
 			return netip.AddrPortFrom(a.Unmap(), u.Port), nil
 		}
@@ -72,8 +71,8 @@ func resolveHost(ctx context.Context, u *addr.URL, find Finder) (netip.AddrPort,
 	return netip.AddrPortFrom(as[0], u.Port), nil
 }
 
-// thisHost is loopback for the unspecified address, which a listener at every address
-// prints and which names no host of its own.
+// thisHost replaces the unspecified address by loopback. Users may copy the unspecified address from
+// the output of a listener, but it names no host.
 func thisHost(a netip.Addr) netip.Addr {
 	switch a {
 	case netip.IPv4Unspecified():
@@ -84,7 +83,7 @@ func thisHost(a netip.Addr) netip.Addr {
 	return a
 }
 
-// registered reads the value of a host in the VI name service, ADDRESS[:PORT].
+// registered parses a host's value in the VI name service, ADDRESS[:PORT].
 func registered(v string, u *addr.URL) (netip.AddrPort, error) {
 	if a, err := netip.ParseAddr(v); err == nil {
 		return netip.AddrPortFrom(a.Unmap(), u.Port), nil
@@ -99,7 +98,7 @@ func registered(v string, u *addr.URL) (netip.AddrPort, error) {
 	return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port()), nil
 }
 
-// A viConn is a connected VI as a message connection.
+// A viConn is a message connection over a connected VI.
 type viConn struct {
 	nic           *vi.NIC
 	v             *vi.VI
@@ -107,21 +106,21 @@ type viConn struct {
 	log           *slog.Logger
 	local, remote net.Addr
 	mtu           int
-	done          func() // what else ends with the connection
+	done          func() // closes everything else that ends with the connection
 	ops           *shell.Operations
 
 	slab     *slab // of the receives
 	slabArea *vi.Region
-	held     *vi.Descriptor // the receive that the caller is looking at
+	held     *vi.Descriptor // the receive whose data the caller may read
 
-	out    *vi.Region // of the message being sent
+	out    *vi.Region // holds the message being sent
 	outMem []byte
 
 	closed atomic.Bool // by this side
 	once   sync.Once
 }
 
-// newVI makes a VI with receives posted, not yet connected.
+// newVI makes a VI with posted receives. It is not connected yet.
 func newVI(nic *vi.NIC, a vi.Attributes, o *Options) (c *viConn, err error) {
 	c = &viConn{nic: nic, log: o.Env.Log, done: func() {}}
 	if c.ptag, err = nic.CreatePtag(); err != nil {
@@ -160,14 +159,14 @@ func (c *viConn) postRecv(i int) error {
 	return c.v.PostRecv(d)
 }
 
-// memory registers n bytes that only this side uses.
+// memory registers n bytes for local use only.
 func (c *viConn) memory(n int) (*vi.Region, []byte, error) {
 	b := make([]byte, max(n, 1))
 	r, err := c.nic.RegisterMem(b, vi.MemAttributes{Ptag: c.ptag})
 	return r, b, err
 }
 
-// connected takes down what the two sides agreed on.
+// connected records the attributes that both sides agreed on.
 func (c *viConn) connected(local, remote net.Addr) {
 	_, a, _, _ := c.v.Query()
 	c.mtu = int(min(uint64(a.MaxTransferSize), math.MaxInt32))
@@ -179,13 +178,13 @@ func (c *viConn) RemoteAddr() net.Addr { return c.remote }
 func (c *viConn) Path() samehost.Path  { return c.v.Path() }
 func (c *viConn) MaxMessage() int      { return c.mtu }
 
-// Depth leaves the pacing to the read window and the socket.
+// Depth returns the same limit for both: the read window and the socket pace the requests.
 func (c *viConn) Depth() (writes, reads int) { return 16, 16 }
 
-// brokeHint goes with a connection that ended without the peer's disconnect.
+// brokeHint is the hint for a connection that ended without a disconnect by the peer.
 const brokeHint = "the other side may have died: look at its log, and run this again"
 
-// failure says what ended the connection: an orderly end is io.EOF.
+// failure returns the error that ended the connection, and io.EOF after an orderly end.
 func (c *viConn) failure(err error) error {
 	var st *vi.StatusError
 	switch {
@@ -305,12 +304,12 @@ func (c *viConn) Reap(ctx context.Context) error {
 	return nil
 }
 
-// Shutdown has nothing to wait for: a send completes when the peer has it, or
-// is handed over by Disconnect.
+// Shutdown does not wait. A send completes when the peer has received the message, or Disconnect
+// still delivers it.
 func (c *viConn) Shutdown(context.Context) error { return nil }
 
-// EmptyVI takes what was flushed when v was disconnected: Destroy wants the
-// queues empty. Closing the NIC meanwhile does no harm.
+// EmptyVI reaps the descriptors that a disconnect of v has flushed, because Destroy requires empty
+// queues. The NIC may be closed at the same time.
 func EmptyVI(v *vi.VI) {
 	for _, done := range []func() (*vi.Descriptor, error){v.SendDone, v.RecvDone} {
 		for d, _ := done(); d != nil; d, _ = done() {
@@ -334,14 +333,14 @@ func (c *viConn) Close() error {
 		if err := c.v.Destroy(); err != nil {
 			c.log.Debug("vi not destroyed", "err", err)
 		}
-		c.nic.DestroyPtag(c.ptag) // refused while a region of the caller's is left
+		c.nic.DestroyPtag(c.ptag) // the NIC refuses while the caller still has a region
 		c.done()
 	})
 	return nil
 }
 
-// openNIC opens a NIC whose asynchronous errors go to the log, the expected
-// end of a connection quietly.
+// openNIC opens a NIC that logs its asynchronous errors. The expected end of a connection is logged
+// at a lower level.
 func openNIC(p vi.Provider, name string, o *Options) (*vi.NIC, error) {
 	nic, err := vi.Open(p, name, &vi.Config{Logger: o.Env.Log})
 	if err != nil {
@@ -357,10 +356,10 @@ func openNIC(p vi.Provider, name string, o *Options) (*vi.NIC, error) {
 	return nic, nil
 }
 
-// calling is the discriminator by which a client is told apart.
+// calling returns a new discriminator that identifies a client.
 func calling() []byte { return []byte("c-" + rand.Text()[:12]) }
 
-// dialVI connects a VI of nic, which ends with the connection.
+// dialVI connects a VI of nic. nic is closed with the connection.
 func dialVI(ctx context.Context, nic *vi.NIC, u *addr.URL, o *Options, remoteHost []byte, remote net.Addr) (msg.Conn, error) {
 	a := viAttributes(u, o)
 	c, err := newVI(nic, a, o)
@@ -380,12 +379,12 @@ func dialVI(ctx context.Context, nic *vi.NIC, u *addr.URL, o *Options, remoteHos
 	return c, nil
 }
 
-// connectFailure adds what usually helps.
+// connectFailure adds the usual reason of the error.
 func connectFailure(u *addr.URL, err error) error {
 	wrapped := fmt.Errorf("connect to %s: %w", u, err)
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED):
-		// VI calls this No Match as well, but here the port itself is closed.
+		// VI reports No Match for a closed port, too.
 		return fmt.Errorf("connect to %s: %w", u, refusal(err))
 	case errors.Is(err, vi.ErrNoMatch):
 		return shell.Hint(wrapped, "check the discriminator, and that the server is listening with it")
@@ -401,8 +400,7 @@ func connectFailure(u *addr.URL, err error) error {
 	return wrapped
 }
 
-// refusal finds the error of the socket in err, so that what VI calls it is left
-// out.
+// refusal returns the socket's error in err, without the VI status around it.
 func refusal(err error) error {
 	if oe, ok := errors.AsType[*net.OpError](err); ok {
 		return oe
@@ -416,8 +414,8 @@ type viAddr string
 func (viAddr) Network() string  { return "vi" }
 func (a viAddr) String() string { return string(a) }
 
-// viWaits is how many requests may arrive at the same moment without any being
-// told that nothing listens.
+// viWaits is how many requests may arrive at the same moment without being answered that nothing
+// listens.
 const viWaits = 16
 
 // A viListener accepts VIs of one discriminator.
@@ -447,7 +445,7 @@ func listenVI(nic *vi.NIC, u *addr.URL, o *Options, at net.Addr) (msg.Listener, 
 	return l, nil
 }
 
-// wait takes requests, one at a time, and hands over what they become.
+// wait accepts requests, one at a time, and hands over the resulting connections.
 func (l *viListener) wait() {
 	for {
 		r, err := l.nic.ConnectWait(l.ctx, l.local)
@@ -482,7 +480,7 @@ func (l *viListener) accept(r *vi.ConnRequest) (*viConn, error) {
 		return nil, err
 	}
 	if err := r.Accept(l.ctx, c.v); err != nil {
-		r.Reject() // if it is still open
+		r.Reject() // if r is still open
 		c.Close()
 		return nil, err
 	}
@@ -506,21 +504,21 @@ func (l *viListener) Accept(ctx context.Context) (msg.Conn, error) {
 
 func (l *viListener) Addr() net.Addr { return l.at }
 
-// Close ends the listener and, with its NIC, every connection that it accepted
-// and that is still open.
+// Close ends the listener. It closes the NIC, and thereby all accepted connections that are still
+// open.
 func (l *viListener) Close() error {
 	l.cancel()
 	l.wg.Wait()
 	return l.nic.Close()
 }
 
-// VIAttributes are the attributes that an address asks for, with mtu where it
-// says nothing. For measurements, which use VIs directly.
+// VIAttributes returns the attributes of an address. mtu is used if the address has none. It is for
+// measurements, which use VIs directly.
 func VIAttributes(u *addr.URL, mtu uint32) vi.Attributes {
 	return viAttributes(u, &Options{MTU: mtu})
 }
 
-// VIAddress is the VI address that a URL names.
+// VIAddress returns the VI address of a URL.
 func VIAddress(ctx context.Context, u *addr.URL, o *Options) (vi.Address, error) {
 	ap, err := resolveHost(ctx, u, o.Find)
 	if err != nil {
@@ -533,7 +531,7 @@ func VIAddress(ctx context.Context, u *addr.URL, o *Options) (vi.Address, error)
 	return vi.Address{Host: host, Discriminator: u.Disc}, nil
 }
 
-// OpenVINIC opens a NIC for a URL; one that listens tells where.
+// OpenVINIC opens a NIC for a URL. at is the address of a NIC that listens.
 func OpenVINIC(u *addr.URL, o *Options, listens bool) (nic *vi.NIC, at net.Addr, err error) {
 	switch {
 	case u.Scheme == "fcvi":
@@ -549,7 +547,7 @@ func OpenVINIC(u *addr.URL, o *Options, listens bool) (nic *vi.NIC, at net.Addr,
 	return nic, nicAddr(nic, u), nil
 }
 
-// nicAddr is where a NIC listens.
+// nicAddr returns the address at which a NIC listens.
 func nicAddr(nic *vi.NIC, u *addr.URL) net.Addr {
 	ap, _ := (vi.Address{Host: nic.Query().LocalAddress}).AddrPort()
 	if ap.Port() == 0 {

@@ -22,12 +22,12 @@ var vitcpTransport = Transport{
 	PeerMsg:   peerVI,
 }
 
-// vitcpGrace keeps a request that comes between two waits of a busy listener
-// from being told that nothing listens.
+// vitcpGrace is how long a request waits for a busy listener between two of its waits. Without it,
+// such a request would be answered that nothing listens.
 const vitcpGrace = time.Second
 
-// vitcpNIC opens a NIC of its own; listen is empty for one that only dials.
-// dials says which way connections are seen in a capture.
+// vitcpNIC opens a separate NIC. listen is empty for a NIC that only dials. dials determines the
+// direction of connections in a capture.
 func vitcpNIC(u *addr.URL, o *Options, listen, host string, dials bool) (*vi.NIC, error) {
 	p, err := vitcpProvider(u, o, listen, host, dials)
 	if err != nil {
@@ -60,9 +60,9 @@ func dialVITCP(ctx context.Context, u *addr.URL, o *Options) (msg.Conn, error) {
 	return dialVI(ctx, nic, u, o, vi.IPAddress(ap, "").Host, net.TCPAddrFromAddrPort(ap))
 }
 
-// vitcpListens are the providers of the listeners that were made with one Options, by
-// address. Those of one address share it: each request is led to the listener whose
-// discriminator it asks for. [VIT-2.2.2.2.1-2] The zero value is ready.
+// vitcpListens holds the providers of the listeners made with one Options, by address. Listeners at
+// one address share a provider, which passes each request to the listener with the requested
+// discriminator. [VIT-2.2.2.2.1-2] The zero value is ready.
 type vitcpListens struct {
 	mu sync.Mutex
 	at map[string]*vitcpListen // guarded by mu
@@ -70,19 +70,19 @@ type vitcpListens struct {
 
 type vitcpListen struct {
 	p     *vitcp.Provider
-	discs map[string]bool // guarded by vitcpListens.mu: what is being listened for
+	discs map[string]bool // guarded by vitcpListens.mu: discriminators with a listener
 }
 
-// listen opens a NIC that listens at u. over is to be called when it is closed.
+// listen opens a NIC that listens at u. The caller must call over when the NIC is closed.
 func (s *vitcpListens) listen(u *addr.URL, o *Options) (nic *vi.NIC, over func(), err error) {
 	a, err := net.ResolveTCPAddr("tcp", u.HostPort())
 	if err != nil {
 		return nil, nil, err
 	}
 	if a.IP == nil {
-		a.IP = net.IPv6unspecified // which is both families
+		a.IP = net.IPv6unspecified // accepts both address families
 	}
-	if a.Port == 0 { // one that is not in use
+	if a.Port == 0 { // the system picks a free port
 		nic, err := vitcpNIC(u, o, a.String(), "", false)
 		return nic, func() {}, err
 	}
@@ -128,7 +128,7 @@ func listenVITCP(u *addr.URL, o *Options) (msg.Listener, error) {
 	return &vitcpListener{l, over}, nil
 }
 
-// A vitcpListener frees its discriminator.
+// A vitcpListener is a listener that frees its discriminator when it is closed.
 type vitcpListener struct {
 	msg.Listener
 	over func()

@@ -14,7 +14,7 @@ const (
 	peered   = "peer"
 )
 
-// watch shows the connection of a message transport to "viaduct ps" and has it counted.
+// watch lists the connection of a message transport in "viaduct ps" and counts it.
 func watch(c any, u *addr.URL, o *Options, role string) {
 	switch c := c.(type) {
 	case *viConn:
@@ -41,7 +41,7 @@ func watch(c any, u *addr.URL, o *Options, role string) {
 	}
 }
 
-// watchStream shows a byte stream, and has it counted.
+// watchStream lists a byte stream in "viaduct ps" and counts it.
 func watchStream(c net.Conn, o *Options, role string) net.Conn {
 	o.Env.Metrics.WatchStream(c)
 	if s := o.Env.Status.Server(); s != nil {
@@ -54,7 +54,7 @@ func watchStream(c net.Conn, o *Options, role string) net.Conn {
 	return c
 }
 
-// A watchedListener shows what it accepts.
+// A watchedListener lists and counts the connections that it accepts.
 type watchedListener struct {
 	net.Listener
 	o *Options
