@@ -24,8 +24,8 @@ type Client struct {
 	status *status.Server
 }
 
-// Dial connects to the control address of a server. Connections of measurements are
-// listed by shown, which may be nil.
+// Dial connects to the control address of a server. shown, which may be nil, lists the connections
+// of measurements.
 func Dial(ctx context.Context, at string, shown *status.Server) (*Client, error) {
 	var d net.Dialer
 	c, err := d.DialContext(ctx, "tcp", at)
@@ -70,7 +70,7 @@ type sample struct {
 	path      samehost.Path // of the last connection
 }
 
-// measureTime bounds a measurement beyond the time asked for.
+// measureTime bounds how long a measurement may take in addition to its planned time.
 const measureTime = 60 * time.Second
 
 // measure runs one spec for about d. count, which may be nil, counts its operations.
@@ -132,7 +132,7 @@ func (c *Client) measure(ctx context.Context, s spec, d time.Duration, count *me
 		if err != nil {
 			return m, err
 		}
-		// Both sides together serve both ends of each connection.
+		// The memory of both processes is divided by both ends of all connections.
 		m.value = float64(memory()-before+b.Memory-serverBefore) / float64(2*s.Conns)
 		return m, nil
 	}
@@ -140,7 +140,7 @@ func (c *Client) measure(ctx context.Context, s spec, d time.Duration, count *me
 	return m, err
 }
 
-// connect opens one lane and learns its target.
+// connect opens one lane and receives the memory that the client may use.
 func (c *Client) connect(ctx context.Context, dl dialer) (dialed, error) {
 	if err := c.out.Encode(request{Cmd: "accept"}); err != nil {
 		return nil, err
@@ -158,14 +158,13 @@ func (c *Client) connect(ctx context.Context, dl dialer) (dialed, error) {
 	return l, nil
 }
 
-// maxSetups is how many connections one measurement makes at most. TCP keeps the
-// port of each for a minute, and looking for a free one among many used costs
-// more than the set-up.
+// maxSetups bounds the connections of one measurement. TCP blocks the port of each for a minute,
+// and to find a free port among many blocked ones costs more than the set-up.
 const maxSetups = 8000
 
-// setup makes and ends connections, one after the other. With OpSetup only the making counts: from
-// the dial until a message has arrived that the other side sent after it accepted, when both ends
-// can send. The connection is gone on both sides before the next one begins.
+// setup makes and ends connections, one after the other. For OpSetup, only the set-up counts: from
+// the dial until the arrival of a message that the other side sent after it accepted. Both ends can
+// send then. Both sides have closed the connection before the next one begins.
 func (c *Client) setup(ctx context.Context, s spec, dl dialer, d time.Duration, count *meter) (m sample, err error) {
 	if _, err := c.ask(request{Cmd: "churn"}); err != nil {
 		return m, err
@@ -204,7 +203,7 @@ func (c *Client) setup(ctx context.Context, s spec, dl dialer, d time.Duration, 
 	return m, err
 }
 
-// drive plays the client's part on all lanes at once, and fills m.
+// drive runs the client's side of all lanes at once, and fills m.
 func (c *Client) drive(ctx context.Context, s spec, lanes []dialed, d time.Duration, m *sample, count *meter) error {
 	if _, err := c.ask(request{Cmd: "go"}); err != nil {
 		return err
@@ -290,7 +289,7 @@ func push(ctx context.Context, s spec, l lane, end time.Time, count *meter) (n i
 	return n, finish(ctx, l)
 }
 
-// finish ends a measurement and waits until the other side has everything.
+// finish ends a measurement and waits until the other side has received everything.
 func finish(ctx context.Context, l lane) error {
 	if err := l.send(ctx, endSize, false); err != nil {
 		return err

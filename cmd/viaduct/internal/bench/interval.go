@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// An Interval is the work of one measurement in a part of its time.
+// An Interval is the result of a part of one measurement.
 type Interval struct {
 	Transport string  `json:"transport"`
 	Op        string  `json:"op"`
@@ -21,8 +21,8 @@ type Interval struct {
 	Value     float64 `json:"value"` // in Unit; 0 if nothing was done
 }
 
-// A meter counts the work of a measurement and reports it every interval. A nil meter does nothing,
-// so that an unwatched measurement pays one comparison per operation.
+// A meter counts the operations of a measurement and reports them every interval. A nil meter does
+// nothing, so that a measurement without reports pays one comparison per operation.
 type meter struct {
 	every time.Duration
 	tell  func(Interval)

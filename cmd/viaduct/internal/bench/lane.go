@@ -1,5 +1,5 @@
-// Package bench measures the transports side by side: two processes, rounds
-// that take turns, plain TCP always in the same run.
+// Package bench compares the transports. It measures between two processes, in rounds in which the
+// transports take turns, with plain TCP in every run.
 package bench
 
 import (
@@ -18,8 +18,8 @@ const (
 	OpStream = "stream" // bytes of a stream
 	OpPoll   = "poll"   // ping-pong, both sides polling
 	OpWait   = "wait"   // ping-pong, both sides waiting
-	OpRate   = "rate"   // small RDMA Writes (small writes of a stream), by doorbell
-	OpSetup  = "setup"  // connections made: until both ends have sent or can send
+	OpRate   = "rate"   // small RDMA Writes (small writes of a stream), several per doorbell
+	OpSetup  = "setup"  // connections made: until both ends can send
 	OpChurn  = "churn"  // connections made and ended
 	OpIdle   = "idle"   // memory of an idle connection
 )
@@ -27,7 +27,7 @@ const (
 // Ops lists all operations, in the order of the report.
 var Ops = []string{OpWrite, OpRead, OpSend, OpStream, OpPoll, OpWait, OpRate, OpSetup, OpChurn, OpIdle}
 
-// A spec is one thing to measure.
+// A spec describes one measurement.
 type spec struct {
 	Transport  string `json:"transport"` // a scheme, with parameters behind a ?
 	Op         string `json:"op"`
@@ -51,8 +51,8 @@ func (s spec) query() string { return s.Transport[len(s.scheme()):] }
 
 func (s spec) stream() bool { return s.scheme() == "tcp" || s.scheme() == "sdp" }
 
-// applies reports whether a transport has the operation. For a stream, write, read and send are the
-// same: bytes that go one way.
+// applies reports whether a transport supports the operation. For a stream, write, read and send
+// are the same as OpStream and do not apply.
 func (s spec) applies() bool {
 	switch s.Op {
 	case OpStream:
@@ -65,8 +65,8 @@ func (s spec) applies() bool {
 	return true
 }
 
-// window is how many operations are outstanding: enough to fill the pipe, and
-// no more memory than what stays in a cache.
+// window is how many operations are outstanding: enough for full bandwidth, with no more memory
+// than fits into a cache.
 func (s spec) window() int {
 	switch s.Op {
 	case OpPoll, OpWait, OpSetup, OpChurn, OpIdle:
@@ -77,11 +77,11 @@ func (s spec) window() int {
 	return max(4, min(128, footprint/max(1, s.Size)))
 }
 
-// bare reports whether connections are made for their own sake: with hardly any
+// bare reports whether the connections themselves are measured, so that they have hardly any
 // memory.
 func (s spec) bare() bool { return s.Op == OpIdle || s.Op == OpSetup || s.Op == OpChurn }
 
-// footprint is the memory that each side of a connection works in.
+// footprint is the size of the memory that each side of a connection uses.
 const footprint = 1 << 20
 
 // endSize is the length of the message that ends a measurement. Measured
@@ -95,16 +95,15 @@ type target struct {
 }
 
 // A lane is one connection of a measurement, with as little code as possible between the
-// measurement and the transport. Only one goroutine may use it. poll asks to poll instead of
-// sleeping.
+// measurement and the transport. It is for one goroutine. poll means to poll instead of sleeping.
 type lane interface {
-	// post starts n operations of the spec with one doorbell.
+	// post posts n operations of the spec with one doorbell.
 	post(n int) error
-	// reap takes at least one completion of posted operations.
+	// reap waits for at least one completion, and returns the number of completions.
 	reap(ctx context.Context, poll bool) (int, error)
 	// send sends one message of n bytes and waits until it is complete.
 	send(ctx context.Context, n int, poll bool) error
-	// recv takes one message and returns its length.
+	// recv receives one message and returns its length.
 	recv(ctx context.Context, poll bool) (int, error)
 	// close ends the connection. With OpSetup it returns when the other side has ended it too.
 	close()
@@ -150,7 +149,7 @@ func newDialer(s spec, at string) (dialer, error) {
 	return newStreamDialer(s, u)
 }
 
-// A dialed lane learns the memory it may use.
+// A dialed lane can be given the memory that it may use.
 type dialed interface {
 	lane
 	use(t target)

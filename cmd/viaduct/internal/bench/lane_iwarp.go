@@ -10,8 +10,8 @@ import (
 	"viaduct/samehost"
 )
 
-// iWARP has no flow control for Sends: after this part of its receives was used
-// up, a receiver says so with a message of creditSize bytes.
+// iWARP has no flow control for Sends. After it has used a part of its receives, a receiver
+// therefore sends a credit: a message of creditSize bytes.
 const creditSize = 2
 
 // An iwarpLane is a queue pair with requests made in advance.
@@ -25,7 +25,7 @@ type iwarpLane struct {
 	size  int // of each receive
 	done  []iwarp.Completion
 	used  int // Sends since the last credit, sender and receiver
-	allow int // Sends the peer has receives for
+	allow int // total of Sends for which the peer has receives
 }
 
 func iwarpConfig(s spec, u *addr.URL) (*iwarp.Config, error) {
@@ -50,7 +50,7 @@ func (l *iwarpLane) prepare(q *iwarp.QueuePair) error {
 	}
 	count, size := receivesFor(l.s)
 	l.size, l.slab = size, make([]byte, count*size)
-	l.allow = count - 2 // one for the end, one to be even
+	l.allow = count - 2 // one for the end message, one to make the number even
 	l.done = make([]iwarp.Completion, min(64, l.s.window()))
 	for i := range count {
 		if err := l.repost(uint64(i)); err != nil {
@@ -88,7 +88,7 @@ func (l *iwarpLane) post(n int) error {
 	return l.postRing(n, l.q.PostBatch)
 }
 
-// credits waits until the peer has receives for n Sends more.
+// credits waits until the peer has receives for n more Sends.
 func (l *iwarpLane) credits(n int) error {
 	for l.used+n > l.allow {
 		k, err := l.recv(context.Background(), false)

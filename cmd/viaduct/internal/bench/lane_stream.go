@@ -11,8 +11,8 @@ import (
 	"viaduct/samehost"
 )
 
-// A streamLane is a net.Conn. Its messages have the fixed length of the spec. The end of the stream
-// stands for an end message.
+// A streamLane is a lane over a net.Conn. Its messages have the fixed length of the spec. The end
+// of the stream takes the part of the end message.
 type streamLane struct {
 	s    spec
 	c    net.Conn
@@ -32,8 +32,7 @@ func newStreamLane(s spec, c net.Conn) *streamLane {
 	case OpPoll:
 		l.raw = newRawReader(c)
 	case OpIdle:
-		// A program with an idle stream waits for bytes; a message transport
-		// does that by itself.
+		// A program with an idle stream waits in a read. A message transport does so by itself.
 		go c.Read(l.buf)
 	}
 	return l
@@ -74,8 +73,8 @@ func (l *streamLane) send(_ context.Context, n int, _ bool) error {
 	return err
 }
 
-// recv reads one message, or for a bandwidth measurement all there is until the
-// end: a single read may well bring one byte, as an end message would.
+// recv reads one message. For a bandwidth measurement it reads to the end of the stream, because a
+// single read could return one byte, which would look like an end message.
 func (l *streamLane) recv(ctx context.Context, poll bool) (int, error) {
 	var n int
 	var err error

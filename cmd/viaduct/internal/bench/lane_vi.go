@@ -11,7 +11,7 @@ import (
 	"viaduct/vi"
 )
 
-// receivesFor is how many receives are kept posted, and how long each is.
+// receivesFor returns the number and the length of the posted receives.
 func receivesFor(s spec) (count, size int) {
 	switch s.Op {
 	case OpSend:
@@ -64,7 +64,7 @@ func newVILane(s spec, nic *vi.NIC, u *addr.URL) (*viLane, error) {
 	}
 	count, size := receivesFor(s)
 	if s.Op == OpIdle {
-		l.recvs = l.mem // a connection and one receive, and nothing that the measurement would add
+		l.recvs = l.mem // the least a connection needs, without memory for a measurement
 	} else if l.recvs, err = nic.RegisterMem(make([]byte, count*size), vi.MemAttributes{Ptag: l.ptag}); err != nil {
 		return nil, err
 	}
@@ -81,7 +81,7 @@ func newVILane(s spec, nic *vi.NIC, u *addr.URL) (*viLane, error) {
 
 func (l *viLane) path() samehost.Path { return l.v.Path() }
 
-// use makes the descriptors of the window, now that the target is known.
+// use makes the descriptors of the window for the target.
 func (l *viLane) use(t target) {
 	if l.s.bare() {
 		return

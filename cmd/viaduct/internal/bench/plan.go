@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// A Plan says what to measure.
+// A Plan lists the measurements.
 type Plan struct {
 	Transports []string // schemes, with parameters behind a ? where wanted
 	Ops        []string
@@ -26,8 +26,8 @@ type Plan struct {
 	// Rows, if set, is called with the rows of one comparison as soon as they are measured.
 	Rows func([]Row)
 
-	// Tell, if set, is called every Interval with the progress of the running measurement. Memory
-	// of idle connections has none.
+	// Tell, if set, is called every Interval with the progress of the running measurement.
+	// Measurements of idle connections report no progress.
 	Interval time.Duration
 	Tell     func(Interval)
 }
@@ -45,17 +45,17 @@ type Row struct {
 	Min       float64 `json:"min"`
 	Max       float64 `json:"max"`
 	Rounds    int     `json:"rounds"`
-	ToTCP     float64 `json:"ratio_to_tcp"` // of the medians; 0 if there is no baseline
+	ToTCP     float64 `json:"ratio_to_tcp"` // of the medians; 0 without a baseline
 	// Processor time per 10^9 bytes moved, on either side.
 	ClientCPU float64 `json:"client_cpu_seconds_per_gb,omitempty"`
 	ServerCPU float64 `json:"server_cpu_seconds_per_gb,omitempty"`
-	// How the bytes went.
+	// The way of the bytes between the processes.
 	SharedMemory bool   `json:"shared_memory"`
 	WhyTCP       string `json:"why_tcp,omitempty"`
 	Error        string `json:"error,omitempty"`
 }
 
-// Unit is what an operation is measured in.
+// Unit returns the unit of an operation's results.
 func Unit(op string) string {
 	switch op {
 	case OpPoll, OpWait:
@@ -120,7 +120,7 @@ func (p *Plan) specs(transport string) (out []spec) {
 // Applies reports whether a transport has an operation.
 func Applies(transport, op string) bool { return spec{Transport: transport, Op: op}.applies() }
 
-// baseline is the measurement of plain TCP that a spec is compared with.
+// baseline returns the measurement of plain TCP that a spec is compared with.
 func (s spec) baseline() spec {
 	b := s
 	b.Transport = "tcp"
@@ -155,7 +155,7 @@ func (p *Plan) groups() (out [][]spec) {
 		}
 		out = append(out, g)
 	}
-	first := func(g []spec) int { // the operation of g that was asked for first
+	first := func(g []spec) int { // the first requested operation of g
 		at := len(p.Ops)
 		for _, s := range g {
 			if i := slices.Index(p.Ops, s.Op); i >= 0 {
@@ -168,7 +168,7 @@ func (p *Plan) groups() (out [][]spec) {
 	return out
 }
 
-// Labels returns the rows to come, in their order and without figures.
+// Labels returns the rows of the report, in order and without figures.
 func (p *Plan) Labels() (out []Row) {
 	for _, g := range p.groups() {
 		for _, s := range g {
@@ -178,10 +178,9 @@ func (p *Plan) Labels() (out []Row) {
 	return out
 }
 
-// Run measures everything in the plan. The measurements that are compared take turns,
-// round by round, so that what changes on the machine meanwhile hits all alike. One
-// that fails is a row with an error. The error is the context's, or the loss of the
-// server.
+// Run measures everything in the plan. Measurements that are compared take turns, round by round,
+// so that changes of the machine's load affect all of them. A measurement that fails becomes a row
+// with an error. Run returns an error only for the end of ctx, or if the server is lost.
 func (c *Client) Run(ctx context.Context, p *Plan) (rows []Row, err error) {
 	groups := p.groups()
 	all, done := 0, 0
@@ -217,7 +216,7 @@ func (c *Client) compare(ctx context.Context, p *Plan, specs []spec, progress fu
 	for round := range p.Rounds {
 		for i, s := range specs {
 			progress(s)
-			if failed[i] != nil || s.Op == OpIdle && round > 0 { // memory does not scatter
+			if failed[i] != nil || s.Op == OpIdle && round > 0 { // memory is the same in every round
 				continue
 			}
 			m, err := c.measure(ctx, s, p.Time, p.meter(s, round+1))

@@ -16,8 +16,8 @@ import (
 	"gonum.org/v1/plot/vg/vgsvg"
 )
 
-// The size of a plot and its parts, in points, chosen so that the text can be
-// read where a page shows the plot 700 pixels wide.
+// The size of a plot and its parts, in points. With these, the text is readable on a page that
+// shows the plot 700 pixels wide.
 const (
 	plotWidth   = 700
 	panelHeight = 290
@@ -26,8 +26,8 @@ const (
 	titleHeight = 24
 )
 
-// A kind is what a panel shows: the rows of a unit over the size of messages, or
-// over how many share a doorbell.
+// A kind is the contents of a panel: the rows of one unit, by message size or by the number of
+// messages per doorbell.
 type kind struct {
 	unit, title, label, below string
 	scale                     float64
@@ -40,9 +40,9 @@ var kinds = []kind{
 	{"us", "Round trip", "microseconds", "bytes per message", 1, func(r Row) int { return r.Size }},
 }
 
-// Plot draws bandwidth, message rate and round trips into an SVG file, each in a
-// panel of its own if there are rows of it: one line per transport and operation,
-// in the colour of the transport. The legend stands below all panels.
+// Plot draws bandwidth, message rate and round trips into an SVG file. Each has a panel of its own
+// if there are rows for it, with one line per transport and operation, in the colour of the
+// transport. The legend is below all panels.
 func Plot(path, caption string, rows []Row) error {
 	names, transports := linesOf(rows)
 	var panels []*plot.Plot
@@ -108,7 +108,7 @@ func Plot(path, caption string, rows []Row) error {
 	return f.Close()
 }
 
-// shows reports whether a panel has a place for the row.
+// shows reports whether the row belongs into a panel.
 func (k kind) shows(r Row) bool {
 	return r.Unit == k.unit && r.Error == "" && k.x(r) >= 1 && r.Median > 0
 }
@@ -143,8 +143,8 @@ func linesOf(rows []Row) (names, transports []string) {
 	return names, transports
 }
 
-// panel draws the rows of one kind, and adds its lines to the legend. Without rows it returns no
-// panel.
+// panel draws the rows of one kind, and adds its lines to the legend. It returns nil if there are
+// no such rows.
 func panel(rows []Row, k kind, names, transports []string, legend map[string][]plot.Thumbnailer) (*plot.Plot, error) {
 	lines := map[string]plotter.XYs{}
 	of := map[string]int{} // the transport of a line
@@ -187,15 +187,15 @@ func panel(rows []Row, k kind, names, transports []string, legend map[string][]p
 		legend[n] = []plot.Thumbnailer{l, s}
 	}
 	for _, a := range []*plot.Axis{&p.X, &p.Y} {
-		if a.Min == a.Max { // a logarithm has no room around one value
+		if a.Min == a.Max { // a logarithmic axis needs a range
 			a.Min, a.Max = a.Min/2, a.Max*2
 		}
 	}
 	return p, nil
 }
 
-// valueTicks marks 1, 2 and 5 times the powers of ten between two values, and
-// more of them where that would be less than three.
+// valueTicks marks 1, 2 and 5 times the powers of ten between two values. It marks more of them if
+// that gives fewer than three ticks.
 func valueTicks(lo, hi float64) (ticks []plot.Tick) {
 	for _, steps := range [][]float64{{1, 2, 5}, {1, 1.5, 2, 3, 4, 5, 7}} {
 		ticks = nil

@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// TestPlot: no text lies upon another, each line is in the legend once, below all
-// panels, and there is a panel for each kind of row.
+// TestPlot: no two texts overlap, each line is in the legend once, the legend is below all panels,
+// and each kind of row has a panel.
 func TestPlot(t *testing.T) {
 	var rows []Row
 	for i, tr := range []string{"tcp", "vitcp", "iwarp", "iwarp?crc=off", "sdp?policy=pipelined", "fcvi"} {
@@ -52,7 +52,7 @@ func TestPlot(t *testing.T) {
 		count := map[string]int{}
 		for _, m := range regexp.MustCompile(`<text x="([-\d.]+)" y="([-\d.]+)" transform="scale\(1, -1\)"\s*style="[^"]*font-size:([\d.]+)px">([^<]*)<`).FindAllStringSubmatch(string(b), -1) {
 			if slices.ContainsFunc(kinds, func(k kind) bool { return k.label == m[4] }) {
-				continue // it is turned, within a group
+				continue // the text is rotated
 			}
 			number := func(s string) float64 { v, _ := strconv.ParseFloat(s, 64); return v }
 			x, y, size := number(m[1]), number(m[2]), number(m[3])
@@ -84,7 +84,7 @@ func TestPlot(t *testing.T) {
 				t.Errorf("%d rows: %q is there %d times", len(tc.rows), n, count[n])
 			}
 		}
-		lowest := math.Inf(-1) // of what belongs to panels: the bottom of the picture is at 0
+		lowest := math.Inf(-1) // of all panels: the bottom of the picture is at 0
 		for _, c := range boxes {
 			if strings.HasPrefix(c.text, "bytes per") || strings.HasPrefix(c.text, "messages per") {
 				lowest = max(lowest, c.y1)

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A socketReader calls read on the non-blocking socket until there is
-// something, which is what a spinning program in C does.
+// A socketReader calls read on the non-blocking socket until there are bytes, as a polling C
+// program does.
 type socketReader struct {
 	rc syscall.RawConn
 	c  net.Conn

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Busy measures for a tenth of a second which part of the machine's processors
-// others use, 0 to 1. ok is false where that cannot be known.
+// Busy measures for a tenth of a second which part of the machine's processor time other processes
+// use, 0 to 1. ok is false if the system does not report that.
 func Busy() (part float64, ok bool) {
 	busy0, all0, ok := procStat()
 	if !ok {
@@ -39,7 +39,7 @@ func procStat() (busy, all float64, ok bool) {
 			return 0, 0, false
 		}
 		all += v
-		if i != 3 && i != 4 { // neither idle nor waiting for a disk
+		if i != 3 && i != 4 { // neither idle time nor I/O wait
 			busy += v
 		}
 	}

@@ -32,8 +32,8 @@ type answer struct {
 	Memory int64   `json:"memory,omitempty"`
 }
 
-// Serve answers control connections of l until ctx ends. Connections of measurements
-// are shown by shown, which may be nil.
+// Serve answers control connections of l until ctx ends. shown, which may be nil, lists the
+// connections of measurements.
 func Serve(ctx context.Context, l net.Listener, shown *status.Server) error {
 	stop := context.AfterFunc(ctx, func() { l.Close() })
 	defer stop()
@@ -68,7 +68,7 @@ type serving struct {
 	ctx   context.Context
 	end   context.CancelFunc
 
-	shown *status.Server // has the connections listed
+	shown *status.Server // lists the connections
 }
 
 func serveControl(ctx context.Context, c net.Conn, shown *status.Server) {
@@ -162,7 +162,7 @@ func (v *serving) handle(q request) (a answer, err error) {
 	return a, nil
 }
 
-// reset ends what a measurement left.
+// reset closes all connections of a measurement.
 func (v *serving) reset() {
 	if v.churn != nil {
 		v.churn()
@@ -178,7 +178,7 @@ func (v *serving) reset() {
 	v.lanes, v.host, v.errs = nil, nil, nil
 }
 
-// answerLane plays the server's part on one lane.
+// answerLane runs the server's side of one lane.
 func answerLane(ctx context.Context, s spec, l lane) error {
 	poll := s.Op == OpPoll
 	for {
@@ -197,7 +197,7 @@ func answerLane(ctx context.Context, s spec, l lane) error {
 	}
 }
 
-// churn accepts connections and ends each when its client has.
+// churn accepts connections and closes each of them when the client has closed it.
 func churn(ctx context.Context, s spec, h host, wg *sync.WaitGroup) {
 	for {
 		l, _, err := h.accept(ctx)
@@ -208,21 +208,21 @@ func churn(ctx context.Context, s spec, h host, wg *sync.WaitGroup) {
 			if s.Op == OpSetup {
 				l.send(ctx, s.Size, false)
 			}
-			l.recv(ctx, false) // ends when the client does
+			l.recv(ctx, false) // returns when the client closes
 			l.close()
 		})
 	}
 }
 
-// settled is how long connections have done nothing when their memory is
-// measured: what an active connection borrows is given back by then.
+// settled is how long connections are idle before their memory is measured. By then they have
+// returned the buffers that active connections borrow.
 const settled = 900 * time.Millisecond
 
-// memory returns the bytes that the runtime needs after a collection: heap, stacks and its own
-// data.
+// memory returns the bytes that the runtime needs after a garbage collection: heap, stacks and its
+// own data.
 func memory() int64 {
 	for range 3 {
-		debug.FreeOSMemory() // pools are emptied in two rounds
+		debug.FreeOSMemory() // two collections empty a sync.Pool
 	}
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)

@@ -5,8 +5,8 @@ import (
 	"viaduct/internal/status"
 )
 
-// show has "viaduct ps" list the connection of a lane to the host at. Where the memory
-// of idle connections is measured it is left out: what lists them would be measured.
+// show makes "viaduct ps" list the connection of a lane to the host at. It does not list idle
+// connections whose memory is measured, because the list itself takes memory.
 func (s spec) show(shown *status.Server, l lane, at, role string) {
 	if s.bare() {
 		return

@@ -7,7 +7,7 @@ import (
 	"viaduct/internal/status"
 )
 
-// TestShow: both ends of a connection that is measured are listed.
+// TestShow: both ends of a measured connection are listed.
 func TestShow(t *testing.T) {
 	dir, err := os.MkdirTemp("", "show") // short: a socket's path is limited
 	if err != nil {
