@@ -1,6 +1,6 @@
-// Package conform tests a peer against the requirements of the protocols. A case
-// plays one conversation with it, byte by byte, by the codecs alone: none of
-// the engines takes part, so that a fault of theirs can't hide itself.
+// Package conform tests a peer against the requirements of the protocols. A case performs one
+// conversation with the peer, byte by byte, with the codecs alone. It does not use the engines,
+// because a fault of theirs could then hide itself.
 package conform
 
 import (
@@ -29,22 +29,22 @@ type Case struct {
 	Name  string   // unique
 	Proto string   // scheme of the URL
 	Role  Role     // of the peer
-	Rows  []string // of docs/requirements: what it looks at; the first is meant where no other is said
+	Rows  []string // the requirements in docs/requirements that it checks; a failure without a row is of the first one
 	Text  string   // what must hold
-	// Dangerous says that peers are known which it kills.
+	// Dangerous means that the case is known to crash some peers.
 	Dangerous bool
 
 	run func(t *T)
 }
 
-// A Verdict is how a case ended.
+// A Verdict is the result of a case.
 type Verdict string
 
 // Verdicts.
 const (
 	Pass          Verdict = "pass"
 	Fail          Verdict = "fail"
-	NotObservable Verdict = "not observable" // the peer did what is allowed and shows nothing
+	NotObservable Verdict = "not observable" // the peer did something allowed that does not show whether it conforms
 	Skip          Verdict = "skip"
 )
 
@@ -61,7 +61,7 @@ type Result struct {
 	Seconds float64  `json:"seconds"`
 }
 
-// Cases returns the cases of a protocol and role.
+// Cases returns the cases for a protocol and a role of the peer.
 func Cases(proto string, role Role) (cs []Case) {
 	for _, c := range slices.Concat(iwarpPassive, iwarpActive, vitcpPassive, sdpPassive, portmapPassive, fcviPassive, vitcpActive, sdpActive, portmapActive, fcviActive) {
 		if c.Proto == proto && c.Role == role {
@@ -71,26 +71,25 @@ func Cases(proto string, role Role) (cs []Case) {
 	return cs
 }
 
-// A Target is where the peer is.
+// A Target describes the peer.
 type Target struct {
 	// Connect returns a connection with the peer: dialled, or accepted from it.
 	Connect func(ctx context.Context) (net.Conn, error)
-	// Again returns another connection with the peer of the last Connect; nil is
-	// Connect.
+	// Again returns another connection with the peer of the last Connect; nil means Connect.
 	Again func(ctx context.Context) (net.Conn, error)
 	// Disc is the discriminator of a VI; Service the address to ask a Port Mapper
 	// for.
 	Disc    []byte
 	Service string
-	// Patience is how long the peer may take for an answer. Silence where it must be
-	// silent is watched for Quiet.
+	// Patience is how long the peer may take for an answer. Where the peer must not send anything,
+	// a case waits for Quiet.
 	Patience, Quiet time.Duration
 	// Pause is the time between an MPA Reply and our first FPDU, for peers that do not read bytes
 	// that arrive too early. [I-10]
 	Pause time.Duration
-	// Dangerous runs cases of this kind too.
+	// Dangerous also runs the dangerous cases.
 	Dangerous bool
-	// Only, if not empty, are the names and requirements to run.
+	// Only, if not empty, lists the names and requirements of the cases to run.
 	Only []string
 }
 
@@ -132,13 +131,13 @@ func Run(ctx context.Context, g Target, cs []Case, each func(Result)) {
 type outcome struct {
 	verdict     Verdict
 	row, detail string
-	disturbed   bool // by what another conversation, or the network, may have caused
+	disturbed   bool // the cause may be another conversation or the network
 }
 
-// tries is how often a case is played that is disturbed each time.
+// tries is how often a disturbed case is performed before it fails.
 const tries = 3
 
-// A T is a case under way. Its methods end the case when the peer does wrong.
+// A T is a running case. Its methods end the case when the peer violates a requirement.
 type T struct {
 	ctx   context.Context
 	g     *Target
@@ -184,7 +183,7 @@ func (t *T) check(ok bool, row, format string, a ...any) {
 	}
 }
 
-// hidden ends the case: the peer need not show it.
+// hidden ends the case as not observable.
 func (t *T) hidden(format string, a ...any) {
 	panic(outcome{verdict: NotObservable, detail: fmt.Sprintf(format, a...)})
 }
@@ -192,7 +191,7 @@ func (t *T) hidden(format string, a ...any) {
 // connect opens a connection, or accepts one that the peer opened.
 func (t *T) connect() net.Conn { return t.connectBy(t.g.Connect) }
 
-// connectAgain is connect where the conversation takes another connection.
+// connectAgain is connect for the second connection of a conversation.
 func (t *T) connectAgain() net.Conn {
 	if t.g.Again == nil {
 		return t.connect()
@@ -211,7 +210,7 @@ func (t *T) connectBy(connect func(ctx context.Context) (net.Conn, error)) net.C
 	return c
 }
 
-// write sends bytes. If the peer has gone away, the next read finds out.
+// write sends bytes. If the peer has closed the connection, the next read reports that.
 func (t *T) write(c net.Conn, b []byte) {
 	c.SetWriteDeadline(time.Now().Add(t.g.Patience))
 	if _, err := c.Write(b); err != nil && errors.Is(err, os.ErrDeadlineExceeded) {
@@ -219,12 +218,12 @@ func (t *T) write(c net.Conn, b []byte) {
 	}
 }
 
-// An end is how reading stopped.
+// An end is the reason why a read returned.
 type end uint8
 
 const (
 	whole  end = iota // all bytes came
-	quiet             // nothing, or no more, came in time
+	quiet             // nothing, or no more, arrived in time
 	closed            // in order
 	reset             // by a reset
 )
@@ -250,7 +249,7 @@ func (t *T) read(c net.Conn, b []byte, within time.Duration) (n int, e end) {
 	return n, closed
 }
 
-// silent fails if anything comes.
+// silent fails the case if the peer sends anything.
 func (t *T) silent(c net.Conn, row, when string) {
 	var b [64]byte
 	if n, e := t.read(c, b[:1], t.g.Quiet); n > 0 {
@@ -260,7 +259,7 @@ func (t *T) silent(c net.Conn, row, when string) {
 	}
 }
 
-// gone fails unless the peer ends the connection without sending anything.
+// gone fails the case unless the peer closes the connection without sending anything.
 func (t *T) gone(c net.Conn, row, why string) {
 	var b [1]byte
 	n, e := t.read(c, b[:], t.g.Patience)
@@ -274,7 +273,7 @@ func (t *T) gone(c net.Conn, row, why string) {
 
 func list(rows ...string) []string { return rows }
 
-// datagram reads one.
+// datagram reads one datagram.
 func (t *T) datagram(c net.Conn, b []byte, within time.Duration) (n int, ok bool) {
 	c.SetReadDeadline(time.Now().Add(within))
 	n, err := c.Read(b)

@@ -8,9 +8,9 @@ import (
 	"viaduct/internal/fc/fcip"
 )
 
-// The addresses in the fabric that a peer finds here.
+// The addresses in the fabric that we emulate.
 const (
-	fabricPeer  fc.Addr = 0x010100 // given to the peer
+	fabricPeer  fc.Addr = 0x010100 // assigned to the peer
 	fabricOther fc.Addr = 0x010200 // an N_Port without FC-VI
 	fabricOwn   fc.Addr = 0x010300 // our N_Port
 )
@@ -23,20 +23,20 @@ type fabric struct {
 
 	ratov    time.Duration // R_A_TOV that it announces; 0 is the default
 	other    bool          // the directory names the port without FC-VI before ours
-	misnamed bool          // the directory has another name for our port than it logs in under
+	misnamed bool          // the directory has a name for our port that differs from the one in its login
 
 	peer       fc.Login // FLOGI of the peer
 	online     bool     // it has come
 	directory  bool     // the peer is logged in to the directory
 	registered map[fc.CTCmd]bool
-	asked      [16]byte // the host address that it looks for
-	found      bool     // it is logged in to our port
-	left       bool     // it has ended that login
+	asked      [16]byte // the host address that the peer looks up
+	found      bool     // the peer is logged in to our port
+	left       bool     // the peer has ended that login
 	aborted    map[uint16]bool
 }
 
-// linkedBy takes the connections of a peer up to the one that is a link: the first asks
-// for the name of the switch.
+// linkedBy accepts connections of a peer until one is a link. The first connection only asks for
+// the name of the switch.
 func (t *T) linkedBy() *fabric {
 	own := t.special(0)
 	s := &fabric{name: own.Source, registered: map[fc.CTCmd]bool{}, aborted: map[uint16]bool{}}
@@ -135,7 +135,7 @@ func (s *fabric) port(f *fc.Frame, cmd fc.ELSCmd) bool {
 		t.check(l.ID == fabricPeer && l.PortName == s.peer.PortName, "FCFS-2.7-5", "a LOGO of %v names %v, %v", fabricPeer, l.ID, l.PortName)
 		s.left = true
 		s.acknowledge(f)
-		return !s.misnamed // else the case waits for it
+		return !s.misnamed // otherwise the case waits for the login
 	case f.RCtl == fc.RCtlABTS:
 		s.aborted[f.OXID] = true
 		s.fcEnd.reply(f, fc.RCtlBAAcc, fc.BAAcc{OXID: f.OXID, RXID: f.RXID, HighCnt: 0xffff}.Append(nil))

@@ -14,8 +14,8 @@ import (
 	"viaduct/internal/wire/iu"
 )
 
-// fcRxSize is the receive data field size that an fcEnd announces: small, so
-// that messages take several frames.
+// fcRxSize is the receive data field size that an fcEnd announces. It is small, so that messages
+// take several frames.
 const fcRxSize = 1024
 
 // An fcEnd is our end of an FCIP link, an N_Port.
@@ -24,15 +24,15 @@ type fcEnd struct {
 	c    net.Conn
 	name fc.WWN
 	id   fc.Addr // 0 before the login
-	mtu  int     // Data_Field that the peer takes
+	mtu  int     // largest Data_Field that the peer accepts
 	ox   uint16  // of our last exchange for the services
 	seq  map[fc.Addr]uint8
-	buf  []byte     // received and not decoded
-	kept []fc.Frame // received while another frame was waited for
-	sw   *fabric    // that the peer finds here, if it has dialled
+	buf  []byte     // received and not decoded yet
+	kept []fc.Frame // received while we waited for another frame
+	sw   *fabric    // the fabric for a peer that has dialled
 }
 
-// special is the first frame of a link, to the switch of this name.
+// special returns the first frame of a link, to the switch with this name.
 func (t *T) special(to fc.WWN) fcip.Special {
 	var b [16]byte
 	rand.Read(b[:])
@@ -51,8 +51,7 @@ func (p *fcEnd) echo(s fcip.Special) fcip.Special {
 	return x
 }
 
-// switchName asks for the name of the peer's end: a destination of zero is
-// answered by it.
+// switchName asks for the name of the peer's end, with a destination name of zero.
 func (t *T) switchName() fc.WWN {
 	p := &fcEnd{t: t, c: t.connect()}
 	s := t.special(0)
@@ -78,7 +77,7 @@ func (p *fcEnd) node() fc.WWN { return fc.NodeName(uint64(p.name) & 0xffffffffff
 // put sends a frame.
 func (p *fcEnd) put(f *fc.Frame) { p.t.write(p.c, fcip.Append(nil, f)) }
 
-// next reads the next frame for us. Frames of the link's own are answered.
+// next reads the next frame for our N_Port. It answers the frames that the link itself needs.
 func (p *fcEnd) next(within time.Duration) (f fc.Frame, e end) {
 	t := p.t
 	if len(p.kept) > 0 {
@@ -107,7 +106,7 @@ func (p *fcEnd) next(within time.Duration) (f fc.Frame, e end) {
 		n, err := p.c.Read(chunk)
 		p.buf = append(p.buf, chunk[:n]...)
 		if n == 0 && err != nil {
-			_, e := t.read(p.c, chunk[:1], time.Millisecond) // the same error again
+			_, e := t.read(p.c, chunk[:1], time.Millisecond) // returns the same error again
 			if ne, ok := err.(net.Error); ok && ne.Timeout() {
 				e = quiet
 			}
@@ -142,7 +141,7 @@ func (p *fcEnd) own(f *fc.Frame) bool {
 	return true
 }
 
-// reply answers a request of one frame.
+// reply answers a request with one frame.
 func (p *fcEnd) reply(q *fc.Frame, r fc.RCtl, payload []byte) {
 	sof, eof := q.Class().Delimiters(true, true)
 	p.put(&fc.Frame{SOF: sof, EOF: eof, Payload: payload, Header: fc.Header{RCtl: r, DID: q.SID, SID: q.DID, Type: q.Type,
@@ -154,7 +153,7 @@ func (p *fcEnd) sequence(to fc.Addr) uint8 {
 	return p.seq[to]
 }
 
-// service sends a request of one frame, and returns the frame that answers it.
+// service sends a request in one frame and returns the frame of the answer.
 func (p *fcEnd) service(row string, to fc.Addr, r fc.RCtl, typ fc.Type, payload []byte) fc.Frame {
 	p.ox++
 	p.put(&fc.Frame{SOF: fc.SOFi3, EOF: fc.EOFt, Payload: payload, Header: fc.Header{RCtl: r, DID: to, SID: p.id, Type: typ,
@@ -162,7 +161,7 @@ func (p *fcEnd) service(row string, to fc.Addr, r fc.RCtl, typ fc.Type, payload 
 	return p.answer(row, to, p.ox)
 }
 
-// answer waits for the frame that answers an exchange of ours.
+// answer waits for the answer to one of our exchanges.
 func (p *fcEnd) answer(row string, from fc.Addr, ox uint16) fc.Frame {
 	t := p.t
 	var other []fc.Frame
@@ -217,7 +216,7 @@ func (p *fcEnd) fabric() {
 	p.id = f.DID
 }
 
-// names asks the directory server. The login to it comes first.
+// names sends a request to the directory server. It logs in first.
 func (p *fcEnd) names(cmd fc.CTCmd, body []byte) []byte {
 	t := p.t
 	f := p.service("FCFS-2.11-1", fc.AddrDirectory, fc.RCtlUnsolControl, fc.TypeCT, fc.AppendNS(nil, cmd, body))
@@ -231,7 +230,7 @@ func (p *fcEnd) names(cmd fc.CTCmd, body []byte) []byte {
 func (p *fcEnd) port() (at fc.Addr) {
 	t := p.t
 	p.login(fc.AddrDirectory, fc.ELSPLOGI)
-	// A peer may learn late that the former port with our address has ended. It then asks the
+	// A peer may notice late that the former port with our address has ended. It then asks the
 	// directory which port has the address.
 	p.names(fc.NSRPNID, fc.NSBody{}.ID(p.id).Name(p.name))
 	ip := t.host()
@@ -247,7 +246,7 @@ func (p *fcEnd) port() (at fc.Addr) {
 	return at
 }
 
-// host is the IP address of the peer.
+// host returns the IP address of the peer.
 func (t *T) host() netip.Addr {
 	a, ok := t.conns[len(t.conns)-1].RemoteAddr().(*net.TCPAddr)
 	if !ok {
@@ -256,7 +255,7 @@ func (t *T) host() netip.Addr {
 	return a.AddrPort().Addr().Unmap().WithZone("")
 }
 
-// damaged is the next Send as an encapsulated frame whose CRC is wrong.
+// damaged returns the next Send as an encapsulated frame with a wrong CRC.
 func (v *fcviEnd) damaged(data []byte) []byte {
 	h := iu.Header{Op: iu.SendRqst, Handle: v.peer.Handle, MsgID: v.msg, Flags: iu.FlagRR | iu.FlagRspRqd}
 	sof, eof := fc.Class3.Delimiters(true, true)

@@ -10,14 +10,13 @@ import (
 	"viaduct/internal/wire/iu"
 )
 
-// fcviCodec has the values of FC-VI's fields.
+// fcviCodec defines the values of FC-VI's fields.
 var fcviCodec iu.ProjectV1
 
 // attempt is the attempt number of the first CONNECT_RQST.
 const attempt = 1
 
-// holds is how many times Patience a set-up may be held by the peer, if it says
-// so.
+// holds is how many times Patience a peer may delay a set-up that it has asked to delay.
 const holds = 4
 
 // fcTransfer is the longest message that we offer.
@@ -30,7 +29,7 @@ type fcviEnd struct {
 	handle uint32  // ours
 	conn   uint32  // FCVI_CONNECTION_ID
 	open   map[fcviKey]*fcviUnit
-	echoed bool   // the peer is one that echoes
+	echoed bool   // the peer is known to echo
 	heard  []byte // its last message
 
 	peer iu.AcceptPayload
@@ -45,7 +44,7 @@ type fcviKey struct {
 	ox uint16
 }
 
-// An fcviUnit is an Information Unit that the peer has sent.
+// An fcviUnit is an Information Unit of the peer.
 type fcviUnit struct {
 	h     iu.Header
 	first fc.Header
@@ -79,8 +78,8 @@ func (v *fcviEnd) payload() *iu.ConnectPayload {
 		Attributes: iu.Attributes{Reliability: iu.ReliableReception, Write: true, Read: true, Holds: true, MaxTransfer: fcTransfer, MaxReads: 1, MaxUnacked: 16}}
 }
 
-// emit sends one Information Unit and returns its OX_ID. on has the ids and the first SEQ_CNT of an
-// answer to the peer's exchange, or of the next unit of an exchange.
+// emit sends one Information Unit and returns its OX_ID. on has the ids and the first SEQ_CNT if
+// the unit answers the peer's exchange, or continues an exchange.
 func (v *fcviEnd) emit(h iu.Header, data []byte, on fc.Header, use iu.Use, change func(f *fc.Frame)) uint16 {
 	f := fc.Frame{Header: fc.Header{RCtl: fc.RCtl(fcviCodec.RCtl(h.Op)), DID: v.at, SID: v.id, Type: fc.TypeFCVI, DFCtl: fcviCodec.DFCtl(h.Op),
 		SeqID: v.sequence(v.at), SeqCnt: on.SeqCnt, OXID: on.OXID, RXID: on.RXID}}
@@ -112,7 +111,7 @@ func (v *fcviEnd) request(h iu.Header, data []byte, change func(f *fc.Frame)) ui
 	return v.emit(h, data, fc.Header{OXID: v.ox, RXID: fc.Unassigned}, iu.Use{Answered: true}, change)
 }
 
-// unit reads the next Information Unit, and checks what each must have.
+// unit reads the next Information Unit, and checks the rules that hold for all of them.
 func (v *fcviEnd) unit(within time.Duration) (*fcviUnit, end) {
 	t := v.t
 	for deadline := time.Now().Add(within); ; {
@@ -171,7 +170,7 @@ func (u *fcviUnit) fctl(t *T, row string, use iu.Use) {
 	t.check(u.last&^(fc.FCtlFill|fc.FCtlACKForm) == want, row, "F_CTL of a %v is %06x, expected %06x", u.h.Op, uint32(u.last), uint32(want))
 }
 
-// answered waits for the answer to an exchange of ours.
+// answered waits for the answer to one of our exchanges.
 func (v *fcviEnd) answered(row string, op iu.Opcode, ox uint16) *fcviUnit {
 	return v.answeredWithin(v.t.g.Patience, row, op, ox)
 }
@@ -186,8 +185,7 @@ func (v *fcviEnd) answeredWithin(within time.Duration, row string, op iu.Opcode,
 	return u
 }
 
-// resp1 sends a CONNECT_RQST and returns the RESP1 that decides. change may alter
-// payload and header.
+// resp1 sends a CONNECT_RQST and returns the final RESP1. change may alter payload and header.
 func (v *fcviEnd) resp1(q *iu.ConnectPayload, change func(h *iu.Header, b []byte) []byte) *fcviUnit {
 	t := v.t
 	h := iu.Header{Op: iu.ConnectRqst, Flags: iu.ClientServer.Flags(), MsgID: attempt, Total: v.conn}
@@ -248,7 +246,7 @@ func (v *fcviEnd) confirm(u *fcviUnit) {
 	r.fctl(t, "FCVI-5.3.2-2", iu.Use{})
 }
 
-// fcviOpen sets a connection up.
+// fcviOpen opens a connection.
 func (t *T) fcviOpen() *fcviEnd {
 	v := t.fcvi()
 	u := v.resp1(v.payload(), nil)
@@ -265,7 +263,7 @@ func (v *fcviEnd) send(h iu.Header, data []byte, change func(f *fc.Frame)) uint1
 	return v.request(h, data, change)
 }
 
-// responded checks the response to a Send of ours.
+// responded checks the response to one of our Sends.
 func (v *fcviEnd) responded(row string, u *fcviUnit) {
 	t := v.t
 	t.check(u.h.MsgID == v.msg-1, "FCVI-5.9.6-3", "the response is to message %d, the Send was %d", u.h.MsgID, v.msg-1)
@@ -309,7 +307,7 @@ func (v *fcviEnd) echo(row string, h iu.Header, data []byte, change func(f *fc.F
 	return back
 }
 
-// take checks a Send of the peer, and answers it.
+// take checks a Send of the peer and responds to it.
 func (v *fcviEnd) take(u *fcviUnit) {
 	t := v.t
 	t.check(u.h.MsgID == v.want, "FCVI-5.9.6-1", "FCVI_MSG_ID is %d, expected %d", u.h.MsgID, v.want)
@@ -334,14 +332,14 @@ func (v *fcviEnd) reaction(within time.Duration) (*fcviUnit, end) {
 	}
 }
 
-// ready sets a connection up, in the role of the case. A peer that has dialled waits
-// for an echo then.
+// ready opens a connection, in the role of the case. A peer that has dialled may then wait for an
+// echo.
 func (t *T) ready() *fcviEnd {
 	if t.c.Role == Passive {
 		return t.fcviOpen()
 	}
 	v := t.fcviAnswered()
-	v.hear()
+	v.readMessage()
 	return v.fcviEnd
 }
 
@@ -392,7 +390,7 @@ func (v *fcviEnd) disconnect(row string) {
 	u.fctl(t, "FCVI-5.8-8", iu.Use{})
 }
 
-// failed reads an error response to a message of ours.
+// failed reads an error response to one of our messages.
 func (v *fcviEnd) failed(row string, op iu.Opcode, ox uint16, want iu.Reason) {
 	t := v.t
 	u := v.answered(row, op, ox)
@@ -402,7 +400,7 @@ func (v *fcviEnd) failed(row string, op iu.Opcode, ox uint16, want iu.Reason) {
 	t.check(len(u.data) == 0, row, "%d bytes of payload in an error response", len(u.data))
 }
 
-// stillServed fails unless the peer serves a good client.
+// stillServed fails the case unless the peer serves a correct client.
 func (t *T) stillServed() {
 	for _, c := range t.conns {
 		c.Close()
@@ -422,7 +420,7 @@ func refusedSetup(name, text, row string, reasons []iu.Reason, change func(q *iu
 		is := u.h.Status().Reason
 		t.check(is.Class() != iu.ConnectGood, row, "it is accepted")
 		t.check(bytes.IndexByte(reasonBytes(reasons), byte(is)) >= 0, row, "the answer is %v, expected %v", is, reasons)
-		u = v.resp1(v.payload(), nil) // a good client is served
+		u = v.resp1(v.payload(), nil) // a correct client is served
 		v.accepted(u)
 	}}
 }
@@ -476,7 +474,7 @@ var fcviPassive = []Case{
 			for _, x := range []struct {
 				row string
 				cmd fc.ELSCmd
-			}{{"FCFS-2.7-7", 0x20}, {"FCFS-2.7-6", 0x7f}} { // PRLI, and none at all
+			}{{"FCFS-2.7-7", 0x20}, {"FCFS-2.7-6", 0x7f}} { // PRLI, and an unassigned command
 				f := v.els(x.row, v.at, append(fc.AppendCmd(nil, x.cmd), make([]byte, 16)...))
 				t.check(fc.CmdOf(f.Payload) == fc.ELSRjt && len(f.Payload) == fc.LSRjtLen, x.row, "%v of %d bytes answers %v", fc.CmdOf(f.Payload), len(f.Payload), x.cmd)
 			}
@@ -488,7 +486,7 @@ var fcviPassive = []Case{
 			v := &fcviEnd{fcEnd: p, at: p.port(), open: map[fcviKey]*fcviUnit{}}
 			v.request(iu.Header{Op: iu.ConnectRqst, Flags: iu.ClientServer.Flags(), MsgID: attempt, Total: 1}, fcviCodec.AppendConnectRqst(nil, v.payload()), nil)
 			f, e := v.next(t.g.Patience)
-			if e == quiet { // the address may be one that the peer still knows from a conversation before
+			if e == quiet { // the peer may still know the address from an earlier conversation
 				t.again(t.c.Rows[0], "no LOGO: %v", e)
 			}
 			t.check(e == whole, "FCVI-6.1-2", "no LOGO: %v", e)
@@ -587,7 +585,7 @@ var fcviPassive = []Case{
 			t.check(u.h.Op == iu.DisconnectRqst && u.h.Flags&iu.FlagErr != 0 && u.h.Status().Reason == iu.NotConnected, "FCVI-8.2-3", "the answer is %v", u.h)
 			t.check(u.h.Handle == 0 && u.h.RmtHandle == h, "FCVI-6.12-2", "FCVI_HANDLE is %#x, quoted is %#x, sent was %#x", u.h.Handle, u.h.RmtHandle, h)
 			v.disconnected(u)
-			v.goesOn("FCVI-4-1") // the connection is another
+			v.goesOn("FCVI-4-1") // the other connection is not affected
 		}},
 	{Name: "fcvi/unknown-exchange", Proto: "fcvi", Role: Passive, Rows: list("FCFS-2.8-4", "FCFS-2.8-2"), Text: "ABTS for an exchange that does not exist is answered by BA_RJT",
 		run: func(t *T) {

@@ -19,7 +19,7 @@ type fcviCall struct {
 }
 
 // fcviCalled accepts a link that the peer opened, up to its CONNECT_RQST. set may alter the fabric
-// that the peer finds.
+// before.
 func (t *T) fcviCalled(set func(s *fabric)) *fcviCall {
 	s := t.linkedBy()
 	if set != nil {
@@ -50,7 +50,7 @@ func (v *fcviCall) called(within time.Duration, retry bool) {
 	v.u, v.q = u, q
 }
 
-// response is a CONNECT_RESP1 or RESP3 on the exchange of the peer.
+// response sends a CONNECT_RESP1 or RESP3 on the peer's exchange.
 func (v *fcviCall) response(op iu.Opcode, cnt uint16, reason iu.Reason, use iu.Use, payload []byte) {
 	h := iu.Header{Op: op, Handle: v.q.Handle, Flags: v.u.h.Flags & (iu.FlagModeMask | iu.FlagRetry), MsgID: v.u.h.MsgID, Total: v.u.h.Total, Param: iu.Status{Reason: reason}.Param()}
 	switch {
@@ -62,10 +62,10 @@ func (v *fcviCall) response(op iu.Opcode, cnt uint16, reason iu.Reason, use iu.U
 	v.emit(h, payload, fc.Header{OXID: v.u.first.OXID, RXID: v.rx(), SeqCnt: cnt}, use, nil)
 }
 
-// rx is our RX_ID for the exchange of the set-up.
+// rx returns our RX_ID for the exchange of the set-up.
 func (v *fcviCall) rx() uint16 { return 0x2345 }
 
-// accept answers with an accepting RESP1, which change may alter.
+// accept sends an accepting RESP1, which change may alter.
 func (v *fcviCall) accept(cnt uint16, change func(a *iu.AcceptPayload), bytesOf func(b []byte) []byte) {
 	own := v.payload()
 	local := v.q.Remote
@@ -89,7 +89,7 @@ func (v *fcviCall) accept(cnt uint16, change func(a *iu.AcceptPayload), bytesOf 
 func (v *fcviCall) resp2() *fcviUnit {
 	t := v.t
 	u, e := v.unit(t.g.Patience)
-	if e != whole && e != quiet && v.sw.ratov != 0 { // its time for the set-up is over, where a packet was lost
+	if e != whole && e != quiet && v.sw.ratov != 0 { // a packet was lost and the peer's time for the set-up has passed
 		t.again("FCVI-5.3.2-1", "no CONNECT_RESP2: %v", e)
 	}
 	t.check(e == whole, "FCVI-5.3.2-1", "no CONNECT_RESP2: %v", e)
@@ -106,7 +106,7 @@ func (v *fcviCall) resp2() *fcviUnit {
 	return u
 }
 
-// confirmed reads the RESP2 that confirms.
+// confirmed reads a RESP2 that confirms.
 func (v *fcviCall) confirmed() {
 	t := v.t
 	u := v.resp2()
@@ -115,10 +115,10 @@ func (v *fcviCall) confirmed() {
 	u.fctl(t, "FCVI-5.8-9", iu.Use{})
 }
 
-// established ends the set-up by RESP3.
+// established completes the set-up with RESP3.
 func (v *fcviCall) established() { v.response(iu.ConnectResp3, 1, iu.Confirmed, iu.Use{}, nil) }
 
-// fcviAnswered sets a connection of the peer up.
+// fcviAnswered completes the set-up of a connection that the peer opens.
 func (t *T) fcviAnswered() *fcviCall {
 	v := t.fcviCalled(nil)
 	if v.q.Attributes.Reliability != iu.ReliableReception {
@@ -130,8 +130,8 @@ func (t *T) fcviAnswered() *fcviCall {
 	return v
 }
 
-// hear reads the peer's next message. The case ends if the peer sends none.
-func (v *fcviEnd) hear() {
+// readMessage reads the peer's next message. The case ends if the peer sends none.
+func (v *fcviEnd) readMessage() {
 	t := v.t
 	u, e := v.unit(t.g.Patience)
 	if e == quiet {
@@ -150,7 +150,7 @@ func (v *fcviEnd) hear() {
 	}
 }
 
-// deliver sends the peer its last message back, and waits for the response.
+// deliver sends the peer's last message back to it, and waits for the response.
 func (v *fcviEnd) deliver(row string, change func(f *fc.Frame)) {
 	t := v.t
 	ox := v.send(iu.Header{Op: iu.SendRqst}, v.heard, change)
@@ -172,7 +172,7 @@ func (v *fcviEnd) deliver(row string, change func(f *fc.Frame)) {
 	}
 }
 
-// refusedResp1 is an accepting RESP1 that the peer must refuse.
+// refusedResp1 returns a case with an accepting RESP1 that the peer must refuse.
 func refusedResp1(name, text, row string, reasons []iu.Reason, change func(a *iu.AcceptPayload)) Case {
 	return Case{Name: "fcvi/" + name, Proto: "fcvi", Role: Active, Rows: list(row, "FCVI-5.3.2-8"), Text: text, run: func(t *T) {
 		v := t.fcviCalled(nil)
@@ -186,7 +186,7 @@ func refusedResp1(name, text, row string, reasons []iu.Reason, change func(a *iu
 	}}
 }
 
-// unconfirmed is a RESP1 that can't be read, and must not be confirmed.
+// unconfirmed returns a case with a RESP1 that cannot be parsed, and must not be confirmed.
 func unconfirmed(name, text, row string, bytesOf func(b []byte) []byte) Case {
 	return Case{Name: "fcvi/" + name, Proto: "fcvi", Role: Active, Rows: list(row), Text: text, run: func(t *T) {
 		v := t.fcviCalled(nil)
@@ -209,16 +209,16 @@ func wrongEcho(name, text string, change func(s *fcip.Special)) Case {
 		for _, c := range t.conns {
 			c.Close()
 		}
-		t.linkedBy() // the peer is alive
+		t.linkedBy() // the peer is still alive
 	}}
 }
 
-// retryTime is the R_A_TOV of a fabric in which the peer soon makes another attempt: after twice as
-// long.
+// retryTime is the R_A_TOV of a fabric in which the peer soon makes another attempt, because it
+// waits for twice that time.
 const retryTime = 500 * time.Millisecond
 
-// pendingTime is R_A_TOV where the peer waits for the final RESP1. The peer calls again after twice
-// as long, and its FCVI_ULP_TIMEOUT is three times as long.
+// pendingTime is R_A_TOV where the peer waits for the final RESP1. The peer tries again after twice
+// that time, and its FCVI_ULP_TIMEOUT is three times as long.
 const pendingTime = time.Second
 
 var fcviActive = slices.Concat([]Case{
@@ -287,7 +287,7 @@ var fcviActive = slices.Concat([]Case{
 			t.check(e != whole, "FCVI-5.3.2-9", "a %v comes before RESP3", opOf(u))
 			t.check(e == quiet, "FCVI-5.3.2-9", "the link ends before RESP3: %v", e)
 			v.established()
-			v.hear()
+			v.readMessage()
 		}},
 	{Name: "fcvi/active-implicit", Proto: "fcvi", Role: Active, Rows: list("FCVI-5.3.2-4", "FCVI-5.3.2-9"), Text: "a message of the side called counts as RESP3",
 		run: func(t *T) {
@@ -314,7 +314,7 @@ var fcviActive = slices.Concat([]Case{
 				t.again(t.c.Rows[0], "the CONNECT_RQST comes again after PENDING")
 			} else if e == whole {
 				t.fail("FCVI-8.3-4", "the peer does not wait, but sends a %v", opOf(u))
-			} else if e != quiet { // its time for the whole set-up may be over, on a slow link
+			} else if e != quiet { // on a slow link, the peer's time for the whole set-up may have passed
 				t.again("FCVI-8.3-4", "the peer does not wait: %v", e)
 			}
 			v.accept(1, nil, nil)
@@ -356,7 +356,7 @@ var fcviActive = slices.Concat([]Case{
 		run: func(t *T) {
 			v := t.fcviAnswered()
 			for range 3 {
-				v.hear()
+				v.readMessage()
 				v.deliver("FCVI-5.2.2-4", nil)
 			}
 		}},
@@ -367,7 +367,7 @@ var fcviActive = slices.Concat([]Case{
 	{Name: "fcvi/active-ignored", Proto: "fcvi", Role: Active, Rows: list("FCVI-5.9.4-1", "FCVI-5.9.5-1", "FCVI-5.1-5", "FCVI-5.8-3", "FCVI-5.2.1-8"), Text: "reserved flags and bytes, CS_CTL, and another R_CTL of Device_Data are not checked",
 		run: func(t *T) {
 			v := t.fcviAnswered()
-			v.hear()
+			v.readMessage()
 			v.deliver("FCVI-5.9.5-1", func(f *fc.Frame) {
 				f.Opt = bytes.Clone(f.Opt)
 				f.Opt[5], f.Opt[6], f.Opt[7] = f.Opt[5]|0x40, 1, 2
@@ -376,7 +376,7 @@ var fcviActive = slices.Concat([]Case{
 		}},
 }, activeToo("bad-crc", "bad-write", "bad-read", "unknown-handle", "unknown-exchange", "unknown-service", "gap", "hole", "opcode", "level", "header-size", "too-long-write"))
 
-// activeToo are cases of fcviPassive that are the same where the peer has dialled.
+// activeToo returns cases of fcviPassive that are the same if the peer dials.
 func activeToo(names ...string) (cs []Case) {
 	for _, c := range fcviPassive {
 		if name := c.Name[len("fcvi/"):]; slices.Contains(names, name) {

@@ -18,13 +18,13 @@ type stream struct {
 	c    net.Conn
 	enc  mpa.Encoder
 	dec  mpa.Decoder
-	buf  []byte // received and not decoded
+	buf  []byte // received and not decoded yet
 	msn  uint32 // of our next Send
-	want uint32 // of the peer's next
+	want uint32 // of the peer's next Send
 	got  int    // FPDUs so far
 }
 
-// usual is a Request that every responder knows.
+// usual returns a Request that every responder supports.
 func usual() mpa.Frame {
 	return mpa.Frame{Kind: mpa.Request, CRC: true, Rev: 2, Enhanced: true, Conn: mpa.Enhanced{IRD: 4, ORD: 4}}
 }
@@ -54,7 +54,7 @@ func (s *stream) frame(row string) mpa.Frame {
 	return f
 }
 
-// start sets a stream up as Initiator, and returns the Reply.
+// start opens a stream as Initiator and returns the Reply.
 func (t *T) start(q mpa.Frame) (*stream, mpa.Frame) {
 	s := &stream{t: t, c: t.connect(), msn: 1, want: 1}
 	t.write(s.c, q.Append(nil))
@@ -124,7 +124,7 @@ func (s *stream) fpdu(within time.Duration) (ulpdu []byte, e end) {
 
 func isCRC(err error) bool { _, ok := err.(*mpa.CRCError); return ok }
 
-// header checks what every ULPDU of the peer must have.
+// header checks the rules that hold for every ULPDU of the peer.
 func (s *stream) header(u []byte) rdmap.Opcode {
 	t := s.t
 	t.check(len(u) >= 2, "DDP-4.4-1", "a ULPDU of %d bytes", len(u))
@@ -146,8 +146,8 @@ func (s *stream) header(u []byte) rdmap.Opcode {
 	return op
 }
 
-// told returns the next FPDU that is not an empty RDMA Write. An empty one may come at any time.
-func (s *stream) told(within time.Duration) (ulpdu []byte, e end) {
+// nextFPDU returns the next FPDU that is not an empty RDMA Write. Empty ones are allowed at any time.
+func (s *stream) nextFPDU(within time.Duration) (ulpdu []byte, e end) {
 	for end := time.Now().Add(within); ; {
 		u, e := s.fpdu(time.Until(end))
 		if e != whole || len(u) != ddp.TaggedLen || !ddp.IsTagged(u[0]) || s.header(u) != rdmap.Write {
@@ -161,7 +161,7 @@ func (s *stream) told(within time.Duration) (ulpdu []byte, e end) {
 func (s *stream) message() (b []byte, ok bool) {
 	t := s.t
 	for first := true; ; first = false {
-		u, e := s.told(t.g.Patience)
+		u, e := s.nextFPDU(t.g.Patience)
 		if e != whole {
 			t.check(first || e == quiet, "DDP-4.1-3", "stream %v in the middle of a message", e)
 			t.check(first, "DDP-4.1-3", "a message without its last segment")
@@ -195,8 +195,8 @@ func (s *stream) message() (b []byte, ok bool) {
 	}
 }
 
-// echoed sends a message and fails unless it comes back. The case is not observable if the peer
-// sends nothing of its own.
+// echoed sends a message and fails the case unless the peer sends it back. The case is not
+// observable if the peer sends no message at all.
 func (s *stream) echoed(row string, b []byte) {
 	s.sendMessage(b)
 	s.echo(row, b)
@@ -224,18 +224,18 @@ func (s *stream) stillThere() bool {
 	return e == quiet
 }
 
-// An expected is what a Terminate may say.
+// An expected describes the Terminate messages that are allowed.
 type expected struct {
 	layer rdmap.Layer
 	typ   uint8
 	codes []uint8
-	bare  bool // the segment could not be parsed, so that nothing of it need come back
+	bare  bool // the segment could not be parsed, so that no header of it need be returned
 }
 
 func (x expected) String() string { return fmt.Sprintf("%d/%d/%x", x.layer, x.typ, x.codes) }
 
-// terminated fails unless the peer answers the FPDU bad with the expected Terminate, ends the
-// stream and sends nothing more.
+// terminated fails the case unless the peer answers the FPDU bad with an expected Terminate, ends
+// the stream and sends nothing more.
 func (s *stream) terminated(row string, x expected, bad []byte) {
 	t := s.t
 	u, e := s.fpdu(t.g.Patience)
@@ -293,7 +293,7 @@ func (s *stream) terminated(row string, x expected, bad []byte) {
 	t.check(e != quiet, "RDMAP-7-3", "the connection stays open after the Terminate")
 }
 
-// refuse sends one ULPDU and wants a Terminate.
+// refuse sends one ULPDU and expects a Terminate.
 func (s *stream) refuse(row string, x expected, parts ...[]byte) {
 	bad := bytes.Join(parts, nil)
 	s.send(bad)
@@ -330,7 +330,7 @@ func refusedFrame(name, text, row string, change func(b []byte) []byte) Case {
 			c := t.connect()
 			t.write(c, change(usual().Append(nil)))
 			t.gone(c, row, "to a malformed Request")
-			s, _ := t.start(usual()) // a good client is served all the same
+			s, _ := t.start(usual()) // a correct client is still served
 			s.c.Close()
 		}}
 }
@@ -412,7 +412,7 @@ var iwarpPassive = []Case{
 	{Name: "iwarp/pad-ignored", Proto: "iwarp", Role: Passive, Rows: list("MPA-4.1-4"), Text: "pad octets that are not zero are accepted under a right CRC",
 		run: func(t *T) {
 			s, _ := t.start(usual())
-			u := append(untagged(rdmap.Send, 0, s.msn, 0, true), pattern(3)...) // 21: one octet of pad
+			u := append(untagged(rdmap.Send, 0, s.msn, 0, true), pattern(3)...) // 21 octets with one octet of pad
 			f := binary.BigEndian.AppendUint16(nil, uint16(len(u)))
 			f = append(append(f, u...), bytes.Repeat([]byte{0xa5}, mpa.PadLen(len(u)))...)
 			t.write(s.c, s.enc.AppendTrailer(f, len(u), 0)[:len(f)])
@@ -515,7 +515,7 @@ func (t *T) dialledBy() (*stream, mpa.Frame) {
 	return s, f
 }
 
-// replyTo is a Reply that accepts.
+// replyTo returns a Reply that accepts.
 func replyTo(q mpa.Frame) mpa.Frame {
 	r := mpa.Frame{Kind: mpa.Reply, CRC: true, Rev: q.Rev}
 	if q.Enhanced {
@@ -555,7 +555,7 @@ var iwarpActive = []Case{
 			if _, e := s.fpdu(t.g.Patience); e == closed || e == reset {
 				t.fail("MPA-7.1.1-22", "the peer gives the connection up: %v", e)
 			}
-			again, _ := t.dialledBy() // the peer is alive
+			again, _ := t.dialledBy() // the peer is still alive
 			again.c.Close()
 		}},
 	{Name: "iwarp/first-fpdu", Proto: "iwarp", Role: Active, Rows: list("MPA-7.1.2-14", "MPA-4.1-6", "DDP-4.3-7", "RDMAP-4.1-7"), Text: "after the Reply the Initiator sends well-formed FPDUs",
@@ -601,12 +601,12 @@ var iwarpActive = []Case{
 			} else {
 				t.hidden("the peer sends nothing, so nothing may be sent to it")
 			}
-			// The message is short, so that it fits in the peer's receives: one that is too long
-			// may be refused for that.
+			// The message is short, because a message longer than the peer's receives may be
+			// refused for its length.
 			f := s.enc.Append(nil, untagged(rdmap.Send, 0, 1, 0, true), pattern(10))
 			f[24] ^= 4
 			t.write(s.c, f)
-			for { // what it sent before comes first
+			for { // skip what the peer sent before
 				u, e := s.fpdu(t.g.Patience)
 				t.check(e == whole, "MPA-8-10", "stream %v without a Terminate", e)
 				if s.header(u) == rdmap.TerminateOp {

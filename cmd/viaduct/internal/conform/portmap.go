@@ -11,7 +11,7 @@ import (
 	"viaduct/internal/wire/portmapwire"
 )
 
-// ask sends a datagram and returns the answer; nil if none comes.
+// ask sends a datagram and returns the answer, nil if there is none.
 func (t *T) ask(c net.Conn, b []byte, within bool) []byte {
 	tries, wait := 4, t.g.Patience/4
 	if !within {
@@ -23,7 +23,7 @@ func (t *T) ask(c net.Conn, b []byte, within bool) []byte {
 		for end := time.Now().Add(wait); time.Now().Before(end); {
 			n, ok := t.datagram(c, got, time.Until(end))
 			if ok && !slices.ContainsFunc(t.answers, func(old []byte) bool { return bytes.Equal(old, got[:n]) }) {
-				t.answers = append(t.answers, bytes.Clone(got[:n])) // it may come again
+				t.answers = append(t.answers, bytes.Clone(got[:n])) // it may arrive again
 				return got[:n]
 			}
 		}
@@ -31,7 +31,7 @@ func (t *T) ask(c net.Conn, b []byte, within bool) []byte {
 	return nil
 }
 
-// request is a PMReq for the service.
+// request returns a PMReq for the service.
 func (t *T) request(c net.Conn, handle uint64) portmapwire.Message {
 	ap, err := netip.ParseAddrPort(t.g.Service)
 	if err != nil {
@@ -73,7 +73,7 @@ func ignoredDatagram(name, text, row string, change func(b []byte) []byte) Case 
 		if b := t.ask(c, change(q.Append(nil)), false); len(b) > 0 && b[0]>>4&3 == byte(portmapwire.Accept) {
 			t.fail(row, "it is accepted")
 		}
-		t.answer(t.ask(c, q.Append(nil), true), q) // a good client is served
+		t.answer(t.ask(c, q.Append(nil), true), q) // a correct client is served
 	}}
 }
 

@@ -10,7 +10,7 @@ import (
 	"viaduct/internal/wire/portmapwire"
 )
 
-// askedBy takes a client's request.
+// askedBy receives the request of a client.
 func (t *T) askedBy() (c net.Conn, raw []byte, q portmapwire.Message) {
 	c = t.connect()
 	raw = t.fromClient(c, true)
@@ -30,7 +30,7 @@ func (t *T) askedBy() (c net.Conn, raw []byte, q portmapwire.Message) {
 	return c, raw, q
 }
 
-// fromClient reads a datagram, nil if none comes.
+// fromClient reads a datagram, nil if there is none.
 func (t *T) fromClient(c net.Conn, wait bool) []byte {
 	within := t.g.Patience
 	if !wait {
@@ -44,7 +44,7 @@ func (t *T) fromClient(c net.Conn, wait bool) []byte {
 	return b[:n]
 }
 
-// answerTo returns an answer to q. A client that connects to its port finds no listener.
+// answerTo returns an answer to q. No listener is at the port that the answer names.
 func answerTo(q portmapwire.Message, typ portmapwire.Type) portmapwire.Message {
 	m := q
 	m.Type = typ
@@ -60,7 +60,7 @@ func (t *T) acknowledged(c net.Conn, m portmapwire.Message, answer, raw []byte) 
 	t.write(c, answer)
 	for {
 		b := t.fromClient(c, true)
-		if b == nil { // it may have been lost, and the client be gone
+		if b == nil { // the answer may have been lost, and the client have given up
 			t.again("SDP-7.4-25", "no PMAck")
 		}
 		if bytes.Equal(b, raw) {
@@ -88,7 +88,7 @@ func (t *T) requestsOnly(c net.Conn, see func(b []byte)) {
 	}
 }
 
-// unanswered fails if the client acknowledges.
+// unanswered fails the case if the client acknowledges.
 func (t *T) unanswered(c net.Conn, row, why string) {
 	t.requestsOnly(c, func(b []byte) {
 		t.check(len(b) == portmapwire.MessageLen && b[0]>>4&3 == byte(portmapwire.Request), row, "a PMAck answers %s", why)

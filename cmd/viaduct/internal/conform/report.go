@@ -7,13 +7,13 @@ import (
 	"io"
 )
 
-// A Report is what a run found.
+// A Report is the result of a run.
 type Report struct {
 	Peer    string   `json:"peer"`
 	Results []Result `json:"results"`
 }
 
-// Count is how many cases ended so.
+// Count returns the number of cases with this verdict.
 func (r *Report) Count(v Verdict) (n int) {
 	for _, x := range r.Results {
 		if x.Verdict == v {
@@ -23,7 +23,7 @@ func (r *Report) Count(v Verdict) (n int) {
 	return n
 }
 
-// Summary is one line.
+// Summary returns one line with the numbers of all verdicts.
 func (r *Report) Summary() string {
 	return fmt.Sprintf("%d passed, %d failed, %d not observable, %d skipped", r.Count(Pass), r.Count(Fail), r.Count(NotObservable), r.Count(Skip))
 }
@@ -51,7 +51,7 @@ type junitSuite struct {
 }
 
 // JUnit writes the report in the format of continuous integration systems. A case that is not
-// observable is a skipped one.
+// observable is reported as skipped.
 func (r *Report) JUnit(w io.Writer) error {
 	s := junitSuite{Name: "conform " + r.Peer, Tests: len(r.Results), Failures: r.Count(Fail), Skipped: r.Count(Skip) + r.Count(NotObservable)}
 	for _, x := range r.Results {
@@ -98,5 +98,5 @@ td, th { text-align: left; vertical-align: top; padding: .3em .6em; overflow-wra
 {{end}}</table></body></html>
 `))
 
-// HTML writes the report as a page of its own.
+// HTML writes the report as a web page.
 func (r *Report) HTML(w io.Writer) error { return page.Execute(w, r) }

@@ -15,9 +15,9 @@ type sdpEnd struct {
 	*stream
 	ack    sdpwire.HelloAck
 	seq    uint32 // MSeq of our next message
-	in     uint32 // of the peer's next
+	in     uint32 // MSeq of the peer's next message
 	any    bool   // the peer has sent a message
-	echoed bool   // the peer is one that echoes
+	echoed bool   // the peer is known to echo
 	bufs   uint16 // ours
 }
 
@@ -42,7 +42,7 @@ func (t *T) greet(change func(b []byte) []byte) (*sdpEnd, mpa.Frame) {
 	return s, r
 }
 
-// open sets a connection up.
+// sdpOpen opens a connection.
 func (t *T) sdpOpen(change func(b []byte) []byte) *sdpEnd {
 	s, r := t.greet(change)
 	t.check(!r.Reject, "SDP-6.2-1", "the connection is refused: private data % x", r.Private)
@@ -56,8 +56,8 @@ func (t *T) sdpOpen(change func(b []byte) []byte) *sdpEnd {
 	return s
 }
 
-// tell sends an SDP message.
-func (s *sdpEnd) tell(m sdpwire.Message, payload []byte) {
+// sendSDP sends an SDP message.
+func (s *sdpEnd) sendSDP(m sdpwire.Message, payload []byte) {
 	m.Bufs, m.MSeq = s.bufs, s.seq
 	if s.any {
 		m.MSeqAck = s.in - 1
@@ -67,8 +67,8 @@ func (s *sdpEnd) tell(m sdpwire.Message, payload []byte) {
 	s.sendMessage(append(m.Append(nil, sdpwire.Figure), payload...))
 }
 
-// hear reads the next SDP message.
-func (s *sdpEnd) hear() (m sdpwire.Message, payload []byte, ok bool) {
+// readSDP reads the next SDP message.
+func (s *sdpEnd) readSDP() (m sdpwire.Message, payload []byte, ok bool) {
 	t := s.t
 	b, ok := s.message()
 	if !ok {
@@ -91,11 +91,11 @@ func (s *sdpEnd) hear() (m sdpwire.Message, payload []byte, ok bool) {
 	return m, b[n:], true
 }
 
-// echoes reads payload until all of b came back.
+// echoes reads payload until all of b was returned.
 func (s *sdpEnd) echoes(row string, b []byte) {
 	var got []byte
 	for len(got) < len(b) {
-		m, p, ok := s.hear()
+		m, p, ok := s.readSDP()
 		if !ok {
 			s.t.check(!s.echoed, row, "the peer echoes no longer")
 			s.t.hidden("the peer does not echo")
@@ -114,7 +114,7 @@ func (s *sdpEnd) echoes(row string, b []byte) {
 	s.echoed = true
 }
 
-// ended fails unless the peer breaks the connection off.
+// ended fails the case unless the peer breaks the connection off.
 func (s *sdpEnd) ended(row, why string) {
 	for {
 		u, e := s.fpdu(s.t.g.Patience)
@@ -149,7 +149,7 @@ func refusedHello(name, text, row string, change func(b []byte) []byte) Case {
 		if e == whole {
 			t.check(f[16]&0x20 != 0, row, "it is accepted")
 		}
-		t.sdpOpen(nil).c.Close() // a good client is served
+		t.sdpOpen(nil).c.Close() // a correct client is served
 	}}
 }
 
@@ -157,7 +157,7 @@ func refusedHello(name, text, row string, change func(b []byte) []byte) Case {
 func violates(name, text, row string, do func(s *sdpEnd)) Case {
 	return Case{Name: "sdp/" + name, Proto: "sdp", Role: Passive, Rows: list(row), Text: text, run: func(t *T) {
 		s := t.sdpOpen(nil)
-		s.tell(sdpwire.Message{MID: sdpwire.Data}, pattern(10))
+		s.sendSDP(sdpwire.Message{MID: sdpwire.Data}, pattern(10))
 		s.echoes("SDP-6.1.1-1", pattern(10))
 		do(s)
 		s.ended(row, "a message that is forbidden")
@@ -188,7 +188,7 @@ var sdpPassive = []Case{
 		run: func(t *T) {
 			s := t.sdpOpen(nil)
 			for _, n := range []int{1, 100, 5000} {
-				s.tell(sdpwire.Message{MID: sdpwire.Data}, pattern(n))
+				s.sendSDP(sdpwire.Message{MID: sdpwire.Data}, pattern(n))
 				s.echoes("SDP-6.1.1-1", pattern(n))
 			}
 		}},
@@ -205,9 +205,9 @@ var sdpPassive = []Case{
 	{Name: "sdp/disconn", Proto: "sdp", Role: Passive, Rows: list("SDP-6.2.3-1", "SDP-6.2-2"), Text: "DisConn is answered by a bare DisConn once the peer has no more to send",
 		run: func(t *T) {
 			s := t.sdpOpen(nil)
-			s.tell(sdpwire.Message{MID: sdpwire.DisConn}, nil)
+			s.sendSDP(sdpwire.Message{MID: sdpwire.DisConn}, nil)
 			for {
-				m, p, ok := s.hear()
+				m, p, ok := s.readSDP()
 				if !ok {
 					t.hidden("the peer does not close its half")
 				}
@@ -219,10 +219,10 @@ var sdpPassive = []Case{
 		}},
 	violates("mseq", "a gap in MSeq ends the connection", "SDP-6.1.5-2", func(s *sdpEnd) {
 		s.seq += 3
-		s.tell(sdpwire.Message{MID: sdpwire.Data}, pattern(10))
+		s.sendSDP(sdpwire.Message{MID: sdpwire.Data}, pattern(10))
 	}),
 	violates("reserved-mid", "a reserved MID ends the connection", "SDP-6.1.1-3", func(s *sdpEnd) {
-		s.tell(sdpwire.Message{MID: sdpwire.MID(0x20)}, nil)
+		s.sendSDP(sdpwire.Message{MID: sdpwire.MID(0x20)}, nil)
 	}),
 	violates("len", "a Len that is not that of the message ends the connection", "SDP-6.1.4-1", func(s *sdpEnd) {
 		m := sdpwire.Message{MID: sdpwire.Data, Bufs: s.bufs, MSeq: s.seq, MSeqAck: s.in - 1, Len: 500}

@@ -24,8 +24,7 @@ func (t *T) greetedBy() (*sdpEnd, sdpwire.Hello, mpa.Frame) {
 	return s, h, q
 }
 
-// accept sends the Reply, reads the message by which the peer is ready, and sends a HelloAck that
-// change may alter.
+// accept sends the Reply, reads MPA's ready message, and sends a HelloAck, which change may alter.
 func (s *sdpEnd) accept(q mpa.Frame, change func(b []byte)) {
 	t := s.t
 	r := replyTo(q)
@@ -45,7 +44,7 @@ func (s *sdpEnd) accept(q mpa.Frame, change func(b []byte)) {
 	}
 	op := s.header(u)
 	t.check(op == want && len(u) == at, "SDP-8.1.1-11", "a %v of %d bytes comes before the HelloAck", op, len(u)-ddp.HeaderLen(u[0]))
-	if u, e = s.told(t.g.Quiet); e == whole {
+	if u, e = s.nextFPDU(t.g.Quiet); e == whole {
 		t.fail("SDP-8.1.1-11", "a %v of %d bytes comes before the HelloAck: % x", s.header(u), len(u)-ddp.HeaderLen(u[0]), u[ddp.HeaderLen(u[0]):])
 	}
 	t.check(e == quiet, "SDP-8.1.1-11", "connection %v before the HelloAck", e)
@@ -62,7 +61,7 @@ func (s *sdpEnd) accept(q mpa.Frame, change func(b []byte)) {
 func (s *sdpEnd) data() []byte {
 	t := s.t
 	for {
-		m, p, ok := s.hear()
+		m, p, ok := s.readSDP()
 		if !ok {
 			t.hidden("the peer sends nothing")
 		}
@@ -78,7 +77,7 @@ func (s *sdpEnd) data() []byte {
 	}
 }
 
-// over fails unless the peer ends the connection. Messages before the end do not matter.
+// over fails the case unless the peer closes the connection. Messages before that do not matter.
 func (s *sdpEnd) over(row, why string) {
 	for {
 		u, e := s.fpdu(s.t.g.Patience)
@@ -95,23 +94,23 @@ func refusedAck(name, text, row string, change func(b []byte)) Case {
 		s, _, q := t.greetedBy()
 		s.accept(q, change)
 		for {
-			u, e := s.told(t.g.Patience)
+			u, e := s.nextFPDU(t.g.Patience)
 			t.check(e != quiet, row, "the connection stays open")
 			if e != whole || s.header(u) == rdmap.TerminateOp {
 				break
 			}
 			t.fail(row, "the peer goes on")
 		}
-		t.greetedBy() // the peer is alive
+		t.greetedBy() // the peer is still alive
 	}}
 }
 
-// takenAck is a HelloAck that the peer must take.
+// takenAck returns a case with a HelloAck that the peer must accept.
 func takenAck(name, text, row string, change func(b []byte)) Case {
 	return Case{Name: "sdp/" + name, Proto: "sdp", Role: Active, Rows: list(row), Text: text, run: func(t *T) {
 		s, _, q := t.greetedBy()
 		s.accept(q, change)
-		u, e := s.told(t.g.Patience)
+		u, e := s.nextFPDU(t.g.Patience)
 		if e == quiet {
 			t.hidden("the peer sends nothing")
 		}
@@ -125,10 +124,10 @@ func violated(name, text, row string, do func(s *sdpEnd, b []byte)) Case {
 	return Case{Name: "sdp/" + name, Proto: "sdp", Role: Active, Rows: list(row), Text: text, run: func(t *T) {
 		s, _, q := t.greetedBy()
 		s.accept(q, nil)
-		s.tell(sdpwire.Message{MID: sdpwire.Data}, s.data())
+		s.sendSDP(sdpwire.Message{MID: sdpwire.Data}, s.data())
 		do(s, s.data())
 		s.over(row, "a message that is forbidden")
-		t.greetedBy() // the peer is alive
+		t.greetedBy() // the peer is still alive
 	}}
 }
 
@@ -152,7 +151,7 @@ var sdpActive = []Case{
 			s, _, q := t.greetedBy()
 			s.accept(q, nil)
 			for range 2 {
-				s.tell(sdpwire.Message{MID: sdpwire.Data}, s.data())
+				s.sendSDP(sdpwire.Message{MID: sdpwire.Data}, s.data())
 			}
 			s.data()
 		}},
@@ -164,10 +163,10 @@ var sdpActive = []Case{
 	refusedAck("ack-no-reads", "LocIRD and LocORD of zero in the HelloAck end the attempt", "SDP-8.1.1-25", func(b []byte) { copy(b[24:], []byte{0, 0, 0, 0}) }),
 	violated("active-mseq", "a gap in MSeq ends the connection", "SDP-6.1.5-2", func(s *sdpEnd, b []byte) {
 		s.seq += 3
-		s.tell(sdpwire.Message{MID: sdpwire.Data}, b)
+		s.sendSDP(sdpwire.Message{MID: sdpwire.Data}, b)
 	}),
 	violated("active-reserved-mid", "a reserved MID ends the connection", "SDP-6.1.1-3", func(s *sdpEnd, _ []byte) {
-		s.tell(sdpwire.Message{MID: sdpwire.MID(0x20)}, nil)
+		s.sendSDP(sdpwire.Message{MID: sdpwire.MID(0x20)}, nil)
 	}),
 	violated("active-len", "a Len that is not that of the message ends the connection", "SDP-6.1.4-1", func(s *sdpEnd, p []byte) {
 		m := sdpwire.Message{MID: sdpwire.Data, Bufs: s.bufs, MSeq: s.seq, MSeqAck: s.in - 1, Len: 5000}

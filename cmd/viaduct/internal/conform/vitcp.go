@@ -11,7 +11,7 @@ import (
 
 var dialect vitcpwire.Dialect
 
-// A vi is our end of a VI/TCP connection.
+// A viEnd is our end of a VI/TCP connection.
 type viEnd struct {
 	t      *T
 	c      net.Conn
@@ -19,14 +19,14 @@ type viEnd struct {
 	theirs vitcpwire.Number // of theirs
 	sure   bool             // theirs is known
 	posted vitcpwire.Count
-	echoes bool // the peer is one that echoes
+	echoes bool // the peer is known to echo
 	ack    vitcpwire.Number
 	peer   vitcpwire.Header // their last segment
 }
 
 const viFlags = vitcpwire.Reliable | vitcpwire.RDMAWrite | vitcpwire.RDMARead | vitcpwire.FlowControl
 
-// call is a Connect Request.
+// call returns a Connect Request.
 func (t *T) call(change func(h *vitcpwire.Header, ce *vitcpwire.CE)) []byte {
 	calling, _ := vitcpwire.MakeDiscriminator([]byte("conform"))
 	called, err := vitcpwire.MakeDiscriminator(t.g.Disc)
@@ -39,7 +39,7 @@ func (t *T) call(change func(h *vitcpwire.Header, ce *vitcpwire.CE)) []byte {
 	return ce.Append(dialect.AppendHeader(nil, h))
 }
 
-// segment reads a segment; e is whole, or how the connection ended.
+// segment reads a segment. e is whole, or the reason why there is none.
 func (v *viEnd) segment(wait bool) (h vitcpwire.Header, body []byte, e end) {
 	t := v.t
 	within := t.g.Patience
@@ -124,7 +124,8 @@ func (v *viEnd) echoed(row string, h vitcpwire.Header, b []byte) vitcpwire.Heade
 	return last
 }
 
-// broken fails unless the peer ends the connection. see checks the messages before the end.
+// broken fails the case unless the peer closes the connection. see checks the messages before the
+// end.
 func (v *viEnd) broken(row, why string, see func(h vitcpwire.Header)) {
 	for {
 		h, _, e := v.segment(true)
@@ -160,7 +161,7 @@ func (v *viEnd) badWrite() {
 	t.check(told, "VIT-3.1-ERR-1", "the connection breaks without a report")
 }
 
-// closed ends our half of the TCP connection, and waits for the other.
+// closed closes our half of the TCP connection, and waits for the peer to close the other half.
 func (v *viEnd) closed() {
 	if c, ok := v.c.(interface{ CloseWrite() error }); !ok || errors.Is(c.CloseWrite(), errors.ErrUnsupported) {
 		v.t.hidden("this connection can't be half-closed")
@@ -168,7 +169,7 @@ func (v *viEnd) closed() {
 	v.broken("VIT-2.2.2.2.2-3", "after the end of ours", func(vitcpwire.Header) {})
 }
 
-// refusedCall is a Connect Request that must not be accepted.
+// refusedCall returns a case with a Connect Request that must not be accepted.
 func refusedCall(name, text, row string, want func(t vitcpwire.Type) bool, change func(b []byte) []byte) Case {
 	return Case{Name: "vitcp/" + name, Proto: "vitcp", Role: Passive, Rows: list(row), Text: text, run: func(t *T) {
 		v := &viEnd{t: t, c: t.connect()}
@@ -179,7 +180,7 @@ func refusedCall(name, text, row string, want func(t vitcpwire.Type) bool, chang
 		} else {
 			t.check(e != quiet, row, "no answer, and the connection stays open")
 		}
-		again, _ := t.open(nil) // a good client is served
+		again, _ := t.open(nil) // a correct client is served
 		again.c.Close()
 	}}
 }

@@ -4,7 +4,7 @@ import (
 	"viaduct/internal/wire/vitcpwire"
 )
 
-// A viCall is a Connect Request of the peer, which we have not answered.
+// A viCall is a Connect Request of the peer that we have not answered yet.
 type viCall struct {
 	*viEnd
 	h  vitcpwire.Header
@@ -25,7 +25,7 @@ func (t *T) calledBy() *viCall {
 	return v
 }
 
-// accept answers by a Connect Accept, which change may alter.
+// accept sends a Connect Accept, which change may alter.
 func (v *viCall) accept(change func(h *vitcpwire.Header, ce *vitcpwire.CE), bytes func(b []byte) []byte) {
 	called, err := vitcpwire.MakeDiscriminator(v.t.g.Disc)
 	v.t.check(err == nil, v.t.c.Rows[0], "discriminator: %v", err)
@@ -42,7 +42,7 @@ func (v *viCall) accept(change func(h *vitcpwire.Header, ce *vitcpwire.CE), byte
 	v.t.write(v.c, b)
 }
 
-// first reads the peer's first message. A peer that sends none ends the case.
+// first reads the peer's first message. The case ends if the peer sends none.
 func (v *viCall) first() (b []byte) {
 	b, _, ok := v.message()
 	if !ok {
@@ -51,13 +51,14 @@ func (v *viCall) first() (b []byte) {
 	return b
 }
 
-// refusedAnswer is an answer to a Connect Request that must end the connection.
+// refusedAnswer returns a case with an answer to a Connect Request after which the peer must close
+// the connection.
 func refusedAnswer(name, text, row string, change func(h *vitcpwire.Header, ce *vitcpwire.CE), bytes func(b []byte) []byte) Case {
 	return Case{Name: "vitcp/" + name, Proto: "vitcp", Role: Active, Rows: list(row), Text: text, run: func(t *T) {
 		v := t.calledBy()
 		v.accept(change, bytes)
 		t.gone(v.c, row, "to this answer")
-		t.calledBy() // the peer is alive
+		t.calledBy() // the peer is still alive
 	}}
 }
 
@@ -140,7 +141,7 @@ var vitcpActive = []Case{
 		}},
 }
 
-// noMessage fails if a message comes that uses a receive descriptor.
+// noMessage fails the case if the peer sends a message that uses a receive descriptor.
 func (v *viCall) noMessage(why string) {
 	for {
 		h, _, e := v.segment(false)
