@@ -18,62 +18,63 @@ import (
 	"viaduct/internal/status"
 )
 
-// How an arrival comes to the program. It is made a connection over loopback to
-// the program's own listener, so that poll, epoll, select and children that
-// share the listener need nothing. The accept call is done here: it takes the
-// connection, writes the true address of the peer into the program's memory, and
-// gives the program the socket. Only then do bytes flow. A process that accepts
-// in a way that is not seen, whose calls can't be served for instance, would
-// take the peer for a local one: it gets nothing, and the arrival is closed.
+// How an accepted connection reaches the program. For each connection of the transport (an
+// arrival), the supervisor opens a connection over loopback to the program's own listener.
+// Therefore poll, epoll, select, and children that share the listener work unchanged. The
+// supervisor performs the accept call: it takes the loopback connection, writes the peer's real
+// address into the program's memory, and installs the socket in the program. The relay starts only
+// then. A process may also accept in a way that the supervisor does not see, for example if its
+// calls cannot be served. It would take the peer for a local one. Such a process receives no bytes,
+// and the arrival is closed.
 
 // An arrival waits for the program to accept it.
 type arrival struct {
 	names names
-	near  *net.TCPConn // this end of the loopback connection
-	far   net.Conn     // the transport's connection; nil with kept
+	near  *net.TCPConn // this process's end of the loopback connection
+	far   net.Conn     // the transport's connection; nil if kept is set
 
-	// kept is a delivery that was interrupted, or one end of a pair: the loopback
-	// connection is there only to wake the program, and is replaced by it.
+	// kept is an interrupted delivery or one end of a pair. The loopback connection then only wakes
+	// the program, and kept replaces it.
 	kept *delivery
 
-	from netip.AddrPort // of the loopback connection, which the listener sees
+	from netip.AddrPort // source address of the loopback connection, as the listener sees it
 
-	// woken says that a byte was sent by near to wake the listener, see wake. It is set
-	// before watched is closed.
+	// woken means that wake has sent a byte on near to wake the listener. It is set before watched
+	// is closed.
 	woken bool
 
 	mu      sync.Mutex
 	claimed bool          // guarded by mu
-	watched chan struct{} // closed when nothing looks at near any more
+	watched chan struct{} // closed when no goroutine watches near any more
 }
 
 // A delivery is an accepted socket on its way to the program.
 type delivery struct {
 	fd     int
 	remote netip.AddrPort // what accept shows
-	from   *arrival       // nil for a connection that is none of ours
+	from   *arrival       // nil for a real connection over loopback, without an arrival
 
 	pair  *pair          // nil for a TCP connection
-	local netip.AddrPort // of a pair: what it shows as its own address
+	local netip.AddrPort // for a pair: the address that it shows as its own
 }
 
 const (
 	// claimTimeout is how long an arrival may stay in the program's queue.
 	claimTimeout = time.Minute
-	// waitSlice is how long a held accept sleeps before it looks whether the
-	// program has left the call, of which a signal leaves no other trace.
+	// waitSlice is how long a held accept sleeps before it checks whether the program has left the
+	// call. A signal that ends the call leaves no other trace.
 	waitSlice = 200 * time.Millisecond
-	// shortageWait is how long an accept waits for a descriptor of this process's.
+	// shortageWait is how long an accept waits for this process to have a free descriptor.
 	shortageWait = 10 * time.Millisecond
-	// unseenCheck is how often it is looked whether an arrival has left the
-	// program's queue without an accept call that was served.
+	// unseenCheck is how often the supervisor checks whether an arrival has left the program's
+	// queue without an accept call that was served.
 	unseenCheck = 100 * time.Millisecond
-	// wakeTimeout bounds the way of one byte over loopback. If the program's queue was full it is
-	// sent again, after a time that is about as long as the queue was full.
+	// wakeTimeout bounds the way of one byte over loopback. If the program's queue was full, the
+	// kernel retransmits the byte after about the time for which the queue was full.
 	wakeTimeout = claimTimeout
 )
 
-// acceptFar takes the transport's connections.
+// acceptFar accepts the transport's connections.
 func (s *supervisor) acceptFar(svc *service) {
 	for {
 		far, err := svc.far.Accept()
@@ -89,7 +90,7 @@ func (s *supervisor) acceptFar(svc *service) {
 	}
 }
 
-// arrive brings a connection of the transport to the program's listener.
+// arrive offers a connection of the transport to the program's listener.
 func (s *supervisor) arrive(svc *service, far net.Conn) {
 	a := &arrival{far: far}
 	a.names.remote = addrPort(far.RemoteAddr())
@@ -104,14 +105,14 @@ func (s *supervisor) arrive(svc *service, far net.Conn) {
 	}
 }
 
-// knockAnywhere connects to a listener of a service on behalf of an arrival.
+// knockAnywhere connects to any listener of a service for an arrival.
 func (s *supervisor) knockAnywhere(svc *service, a *arrival) error {
 	to := svc.place.dialled()
 	return s.knock(to, loopbackOf(familyOf(to.Addr())), a, claimTimeout)
 }
 
-// addrPort is the address of a TCP connection's end, IPv4 as such; not valid for
-// any other.
+// addrPort returns the address of a TCP connection's end, with IPv4 unmapped. It is not valid for
+// other connections.
 func addrPort(a net.Addr) netip.AddrPort {
 	t, ok := a.(*net.TCPAddr)
 	if !ok {
@@ -127,10 +128,10 @@ func familyOf(a netip.Addr) int {
 	return unix.AF_INET6
 }
 
-// knock connects to a listener of the program on behalf of an arrival. With an
-// error no accept has taken the arrival, and none will.
+// knock connects to a listener of the program for an arrival. After an error no accept has taken
+// the arrival, and none will.
 func (s *supervisor) knock(to netip.AddrPort, source netip.Addr, a *arrival, limit time.Duration) error {
-	if s.spare.lent.Load() { // what is free is an accept's
+	if s.spare.lent.Load() { // a waiting accept needs the free descriptors
 		return unix.EMFILE
 	}
 	family := familyOf(to.Addr())
@@ -147,7 +148,7 @@ func (s *supervisor) knock(to netip.AddrPort, source netip.Addr, a *arrival, lim
 	if err := unix.Bind(fd, toSockaddr(netip.AddrPortFrom(source, 0), family)); err != nil {
 		return err
 	}
-	// It has to be known before the program can see it.
+	// The arrival must be registered before the program can accept it.
 	from := localName(fd)
 	a.from, a.watched = from, make(chan struct{})
 	s.ls.mu.Lock()
@@ -182,10 +183,9 @@ func (s *supervisor) knock(to netip.AddrPort, source netip.Addr, a *arrival, lim
 	return nil
 }
 
-// wake sends one byte to a listener that is to hear of connections only when bytes come
-// (TCP_DEFER_ACCEPT). takeWakingByte takes it out before the program gets the socket. The
-// option itself stays as the program has set it, on whatever descriptor and at whatever
-// time: what plain TCP brings is still deferred.
+// wake sends one byte to a listener with TCP_DEFER_ACCEPT, which only accepts connections with
+// data. takeWakingByte reads the byte before the program gets the socket. The supervisor does not
+// change the option, because connections over plain TCP are still to be deferred.
 func (a *arrival) wake(fd int, to netip.AddrPort) {
 	if sockdiag.FindServerEnd(to, a.from).Deferred() {
 		a.woken = true
@@ -193,8 +193,8 @@ func (a *arrival) wake(fd int, to netip.AddrPort) {
 	}
 }
 
-// takeWakingByte takes the byte of wake from an accepted socket. The error is EAGAIN if the byte
-// has not come yet.
+// takeWakingByte reads the byte of wake from an accepted socket. It returns EAGAIN if the byte has
+// not arrived yet.
 func takeWakingByte(fd int) error {
 	var b [1]byte
 	n, _, err := unix.Recvfrom(fd, b[:], unix.MSG_DONTWAIT)
@@ -204,9 +204,9 @@ func takeWakingByte(fd int) error {
 	return err
 }
 
-// awaitWakingByte keeps a connection whose byte of wake has not come, and puts it back into the
-// program's queue when it has. It may have to be sent again because that queue was full: until
-// then the program finds the queue empty.
+// awaitWakingByte waits for the waking byte of a connection and then puts the connection back into
+// the program's queue. The byte may be late because the kernel must retransmit it after the queue
+// was full. Until then the program finds the queue empty.
 func (s *supervisor) awaitWakingByte(l *carriedListener, d *delivery) {
 	s.relays.Go(func() {
 		err := error(unix.EAGAIN)
@@ -222,7 +222,7 @@ func (s *supervisor) awaitWakingByte(l *carriedListener, d *delivery) {
 	})
 }
 
-// forget drops an arrival; it reports whether that was still there.
+// forget removes an arrival and reports whether it was still registered.
 func (s *supervisor) forget(from netip.AddrPort, a *arrival) bool {
 	s.ls.mu.Lock()
 	defer s.ls.mu.Unlock()
@@ -233,9 +233,9 @@ func (s *supervisor) forget(from netip.AddrPort, a *arrival) bool {
 	return true
 }
 
-// watchUnclaimed ends an arrival that was accepted unseen, which shows by its
-// leaving the queue, by bytes or by an end that come from the program, or that
-// stays in the queue for too long.
+// watchUnclaimed closes an arrival that was accepted unseen, or that stays in the queue for too
+// long. It was accepted unseen if it leaves the queue without a claim, or if the program sends
+// bytes or closes it.
 func (s *supervisor) watchUnclaimed(from netip.AddrPort, a *arrival) {
 	go func() {
 		defer close(a.watched)
@@ -273,10 +273,10 @@ func (s *supervisor) watchUnclaimed(from netip.AddrPort, a *arrival) {
 	}()
 }
 
-// watchQueue ends the wait for a claim once the arrival has left the program's queue. An
-// accept call that is served takes it and then claims it. On a busy machine any time may lie
-// between the two, so a look counts only if no such call is at that point behind it: what
-// has taken the arrival by then has claimed it.
+// watchQueue ends watchUnclaimed once the arrival has left the program's queue without a claim. A
+// served accept call first takes the arrival and then claims it. On a busy machine, any time may pass
+// between the two. Therefore a check counts only if no accept call is between these two points:
+// such a call would have claimed the arrival.
 func (a *arrival) watchQueue(taking *atomic.Int64, stop <-chan struct{}) {
 	to := addrPort(a.near.RemoteAddr())
 	look := time.NewTicker(unseenCheck)
@@ -296,7 +296,7 @@ func (a *arrival) watchQueue(taking *atomic.Int64, stop <-chan struct{}) {
 	}
 }
 
-// claim ends the watch over an arrival that accept has taken.
+// claim stops the watch over an arrival that accept has taken.
 func (a *arrival) claim() {
 	a.mu.Lock()
 	a.claimed = true
@@ -331,7 +331,7 @@ func (s *supervisor) accept(c *notify.Call) {
 	}
 }
 
-// acceptOn serves accept on the listener fd, a copy of the program's, which it closes.
+// acceptOn serves accept on the listener fd, a copy of the program's descriptor. It closes fd.
 func (s *supervisor) acceptOn(c *notify.Call, fd, flags int) {
 	b := &borrowed{fd: fd}
 	l := s.listenerOf(b)
@@ -346,7 +346,7 @@ func (s *supervisor) acceptOn(c *notify.Call, fd, flags int) {
 	})
 }
 
-// listenerOf finds the listener that a socket is, nil if that is none of ours.
+// listenerOf returns the carried listener of a socket, nil if the listener is not carried.
 func (s *supervisor) listenerOf(b *borrowed) *carriedListener {
 	var err error
 	if b.cookie, err = unix.GetsockoptUint64(b.fd, unix.SOL_SOCKET, unix.SO_COOKIE); err != nil {
@@ -356,9 +356,9 @@ func (s *supervisor) listenerOf(b *borrowed) *carriedListener {
 	return s.ls.find(b.cookie)
 }
 
-// acceptShort is accept when this process has no descriptor left but its spare ones. The
-// kernel must not answer: an arrival that is accepted unseen is lost. Nor is the queue
-// said to be empty: a program that is told of changes only would not look again.
+// acceptShort is accept when this process has only its spare descriptors left. It cannot leave the
+// call to the kernel, because an arrival that is accepted unseen is lost. It cannot report an empty
+// queue either, because a program with edge-triggered epoll would not try again.
 func (s *supervisor) acceptShort(c *notify.Call, flags int) {
 	for ; c.Valid(); time.Sleep(shortageWait) {
 		fd, err := c.Borrow(int(int32(c.Args[0])))
@@ -408,9 +408,9 @@ func (s *supervisor) acceptShort(c *notify.Call, flags int) {
 	}
 }
 
-// hasPeerRoom looks at where an accept call wants the peer's address. If that can't be
-// the kernel answers the call: it takes a connection from the queue, if there is one, and closes
-// it. An arrival that it takes is found to be accepted unseen.
+// hasPeerRoom reports whether the address buffer of an accept call can be written. Otherwise the
+// kernel answers the call: it takes a connection from the queue, if there is one, and closes it. An
+// arrival that is lost in this way counts as accepted unseen.
 func hasPeerRoom(c *notify.Call) bool {
 	if c.Args[1] == 0 {
 		return true
@@ -423,15 +423,15 @@ func hasPeerRoom(c *notify.Call) bool {
 	return true
 }
 
-// answerAccept answers an accept call for which takeAndDeliver has done what it could,
-// and reports whether that is the end of it: some calls wait.
+// answerAccept answers an accept call for which takeAndDeliver returned err. It returns false if
+// the call must wait.
 func answerAccept(c *notify.Call, b *borrowed, err error, nonblock bool) (over bool) {
 	switch {
 	case err == nil || err == errNotValid:
 		return true
 	case !nonblock && (err == unix.EAGAIN || outOfDescriptors(err)):
 		return false
-	case outOfDescriptors(err): // of this process, not of the program: the connection stays in the queue
+	case outOfDescriptors(err): // this process has no descriptor, not the program: the connection stays in the queue
 		err = unix.ENFILE
 	}
 	errno, _ := err.(unix.Errno)
@@ -490,14 +490,14 @@ func (s *supervisor) serveAccept(c *notify.Call, b *borrowed, l *carriedListener
 	}
 }
 
-// errNotValid says that the call has gone.
+// errNotValid means that the call no longer exists.
 const errNotValid = unix.Errno(0xfff)
 
-// takeAndDeliver answers the call with a connection. The error says that there is
-// none, and the call is not answered.
+// takeAndDeliver answers the call with a connection. If it returns an error, there is no connection
+// and the call is not answered yet.
 func (s *supervisor) takeAndDeliver(l *carriedListener, b *borrowed, c *notify.Call, flags int) error {
-	// The call that was restarted writes to the memory of the one before it: not
-	// at the same time, and behind it.
+	// A restarted call writes to the same memory as the call before it, so that the two must be
+	// served one after the other.
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !c.Valid() {
@@ -511,7 +511,7 @@ func (s *supervisor) takeAndDeliver(l *carriedListener, b *borrowed, c *notify.C
 	return err
 }
 
-// takeLocked takes a connection from the program's queue, without waiting. [l.mu]
+// takeLocked takes a connection from the program's queue. It does not wait. [l.mu]
 func (s *supervisor) takeLocked(l *carriedListener, fd int) (*delivery, error) {
 	if !waitFor(fd, unix.POLLIN, 0) {
 		return nil, unix.EAGAIN
@@ -539,14 +539,14 @@ func (s *supervisor) takeLocked(l *carriedListener, fd int) (*delivery, error) {
 			d.remote = netip.AddrPortFrom(d.remote.Addr(), a.from.Port())
 		}
 		if d.pair != nil && d.pair.shadow < 0 {
-			d.pair.shadow = got // it has the options that the listener hands down
+			d.pair.shadow = got // the loopback socket has the options that the listener passes on
 			copyOptions(d.fd, got)
 		} else {
 			unix.Close(got)
 		}
 		return d, nil
 	}
-	if a.near == nil { // it could not be made
+	if a.near == nil { // near could not be opened
 		unix.Close(got)
 		abort(a.far)
 		return nil, unix.ECONNABORTED
@@ -561,13 +561,13 @@ func (s *supervisor) takeLocked(l *carriedListener, fd int) (*delivery, error) {
 	case unix.EAGAIN:
 		s.awaitWakingByte(l, d)
 		return nil, err
-	default: // this end is gone
+	default: // near is closed
 		d.drop()
 		return nil, unix.ECONNABORTED
 	}
 }
 
-// deliver gives the program a connection as the answer of its accept.
+// deliver gives the program a connection as the result of its accept.
 func (s *supervisor) deliver(c *notify.Call, family int, l *carriedListener, d *delivery, flags int) {
 	unix.SetNonblock(d.fd, flags&unix.SOCK_NONBLOCK != 0)
 	if c.Args[1] != 0 {
@@ -623,7 +623,7 @@ func (s *supervisor) deliver(c *notify.Call, family int, l *carriedListener, d *
 	s.relay(d.from.near, d.from.far, func() { s.names.end(cookie) })
 }
 
-// drop ends a delivery that the program can't take.
+// drop closes a delivery that the program cannot take.
 func (d *delivery) drop() {
 	unix.Close(d.fd)
 	if d.pair != nil && d.pair.shadow >= 0 {
@@ -635,14 +635,14 @@ func (d *delivery) drop() {
 	}
 }
 
-// takeBack undoes what was noted of a delivery, and pushes it back.
+// takeBack removes the records of a delivery, and pushes it back.
 func (s *supervisor) takeBack(l *carriedListener, d *delivery, cookie uint64) {
 	s.forgetPair(cookie)
 	s.pushBack(l, d)
 }
 
-// pushBack keeps a connection that a signal took from the program's hands, and
-// puts another in its queue that will be replaced by it.
+// pushBack keeps a connection that a signal has kept from the program. It puts a new loopback
+// connection into the program's queue, which the kept connection will replace.
 func (s *supervisor) pushBack(l *carriedListener, d *delivery) {
 	s.relays.Go(func() {
 		if err := s.knockAnywhere(l.svc, &arrival{kept: d}); err != nil {

@@ -10,20 +10,22 @@ import (
 	"viaduct/internal/notify"
 )
 
-// A service answers calls one after the other, and for that reads and writes the memory of programs. Memory of a file
-// system in user space, or of userfaultfd, comes when the program that serves it likes, and that program may
-// itself wait for its call to be answered. So no call may hold up the others for ever: when one takes longer than
-// attendFor, another goroutine receives the calls from there on.
+// A service answers calls one after the other. For that it accesses the memory of programs. Such an
+// access can block for any time if the memory belongs to a file system in user space or to
+// userfaultfd: the program that provides the pages may itself wait for the answer to a call.
+// Therefore, when a call takes longer than attendFor, another goroutine receives the calls from
+// then on.
 const attendFor = time.Second
 
-// An attendant receives calls and has them answered, until it is relieved.
+// An attendant is a goroutine that receives and answers calls until it is relieved.
 type attendant struct {
-	since atomic.Int64 // when the call in progress was received; 0 without one, relieved after it
+	since atomic.Int64 // when the current call was received; 0 without a call, relieved after relieve
 }
 
 const relieved = -1
 
-// attend answers calls until receive fails, with as many attendants as are held up, and one more.
+// attend answers calls until receive fails. It starts another attendant for each one that is
+// blocked.
 func attend(receive func() (*notify.Call, error), serve func(*notify.Call)) error {
 	over := make(chan error, 1)
 	start := func() *attendant {
@@ -63,7 +65,8 @@ func (a *attendant) run(receive func() (*notify.Call, error), serve func(*notify
 	}
 }
 
-// relieve reports whether the call in progress takes too long. The attendant receives no more calls then.
+// relieve reports whether the current call takes too long. The attendant receives no further calls
+// then.
 func (a *attendant) relieve(now time.Time) bool {
 	since := a.since.Load()
 	return since > 0 && now.UnixNano()-since > int64(attendFor) && a.since.CompareAndSwap(since, relieved)

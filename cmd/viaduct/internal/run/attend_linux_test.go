@@ -12,8 +12,8 @@ import (
 	"viaduct/internal/notify"
 )
 
-// Calls that take long hold up no others, and an attendant that was relieved receives none: there is never more than
-// one that does.
+// Slow calls do not delay others. An attendant that was relieved receives no more calls, so that at
+// most one receives at a time.
 func TestAttend(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		calls := make(chan *notify.Call)
@@ -35,7 +35,7 @@ func TestAttend(t *testing.T) {
 			}
 			return c, nil
 		}
-		const slow = 100 // numbers from here on are of calls that wait
+		const slow = 100 // calls with numbers from here on block
 		held := make(chan struct{})
 		serve := func(c *notify.Call) {
 			if c.Nr >= slow {
@@ -49,7 +49,7 @@ func TestAttend(t *testing.T) {
 		go func() { over <- attend(receive, serve) }()
 		for i := range 5 {
 			calls <- &notify.Call{Nr: slow + i}
-			calls <- &notify.Call{Nr: i} // received by another, though the first has not come back
+			calls <- &notify.Call{Nr: i} // another attendant receives it although the first one is still blocked
 			synctest.Wait()
 			mu.Lock()
 			if !served[i] || served[slow+i] {

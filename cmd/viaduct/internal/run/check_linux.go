@@ -20,15 +20,16 @@ import (
 	"viaduct/portmap"
 )
 
-// What to do about a seccomp profile that forbids something.
+// Advice for a seccomp profile that forbids a needed call.
 const (
 	allowSeccomp = "a container's seccomp profile may forbid it: start the container with --security-opt seccomp=unconfined, or with a profile that allows seccomp"
 	allowPidfd   = "a container's seccomp profile may forbid it: start the container with --cap-add SYS_PTRACE, or with a profile that allows pidfd_getfd, " +
 		"process_vm_readv and process_vm_writev"
 )
 
-// Check says what this machine allows. service is what has to hold for [Options.Service]; nil
-// stands for TCP connections over SDP. The exit code is 125 if programs can't be run.
+// Check prints whether this machine allows all that carrying needs. service holds the findings for
+// [Options.Service]; nil means TCP connections over SDP. The exit code is 125 if programs cannot be
+// run.
 func Check(e *shell.Env, service []Finding) error {
 	all := []Finding{checkKernel(), checkUser(), checkYama(), checkContainer()}
 	all = append(all, checkStart()...)
@@ -116,7 +117,7 @@ func checkYama() Finding {
 	return f
 }
 
-// checkContainer says where this runs; what that forbids shows in the others.
+// checkContainer names the kind of container. Other findings show what the container forbids.
 func checkContainer() Finding {
 	f := Finding{What: "container", Good: true, Says: "none seen"}
 	switch {
@@ -141,7 +142,7 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// checkStart runs a program and does with it what carrying needs.
+// checkStart starts a program and tries each operation that carrying needs.
 func checkStart() []Finding {
 	start := Finding{What: "seccomp", Says: "a program's calls can be served"}
 	borrow := Finding{What: "descriptors", Says: "were not tried"}
@@ -190,7 +191,7 @@ func tryBorrow(c *notify.Call, f *Finding) {
 	}
 }
 
-// tryMemory reads the path that the call points at.
+// tryMemory reads the path that an argument of the call points to.
 func tryMemory(c *notify.Call, f *Finding) {
 	if _, err := c.ReadMem(c.Args[1], make([]byte, 1)); err != nil {
 		f.Says, f.Do = "a program's memory can't be read: "+err.Error(), allowPidfd
@@ -243,8 +244,8 @@ func checkPortMap() Finding {
 	return f
 }
 
-// checkAccess looks into the program before it runs. Where that is forbidden
-// everything would stay plain TCP.
+// checkAccess copies a descriptor of the program before it runs. If that is forbidden, all
+// connections would stay plain TCP.
 func (s *supervisor) checkAccess(pid int) error {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if err == nil {

@@ -18,34 +18,34 @@ import (
 	"viaduct/internal/notify"
 )
 
-// How a connect is served. The program's socket is connected, by a copy of its
-// descriptor and without blocking, to an address of the supervisor that does not
-// answer yet, see hold: a signal that breaks into the call finds a socket that is
-// connecting, as it should. Then the kernel does the program's own call, which
-// takes no notice of the address. So results, time-outs, signals and restarts are
-// the kernel's, and serving a call twice does no harm.
+// How a connect is served. The supervisor connects the program's socket, through a copy of its
+// descriptor and without blocking, to an address of its own that does not answer yet (see hold). A
+// signal that interrupts the call therefore finds a connecting socket, as it should. Then the
+// kernel performs the program's own call, and ignores its address, because the socket is already
+// connecting. So the kernel determines results, time-outs, signals and restarts, and it does no
+// harm to serve a call twice.
 //
-// The transport is dialled meanwhile. If it refuses within Options.Bound the
-// socket is taken back, the connect is left to the kernel, and the connection is
-// plain TCP. If it takes longer the program's call goes on, and the hold with it.
+// Meanwhile the supervisor dials the transport. If the transport refuses within Options.Bound, the
+// supervisor disconnects the socket again and leaves the connect to the kernel: the connection is
+// plain TCP. If dialling takes longer, the program's call proceeds, and the socket remains held.
 //
-// An MPTCP socket is dialled for first, and connected to a lane.
+// For an MPTCP socket, the supervisor dials first and then connects the socket to a lane.
 
-// A dial is a connect on its way.
+// A dial is a connect in progress.
 type dial struct {
 	rule *toRule
-	// paired says that another file takes the socket's place: what waits for it
-	// looks again.
+	// paired means that another file has replaced the socket. Calls that wait for settled must
+	// start again.
 	paired bool
 	to     netip.AddrPort
-	from   netip.Addr // the address that the program bound its socket to, if any
+	from   netip.Addr // the address that the program bound its socket to; not valid if it did not
 	port   uint16     // the port likewise
 
 	done chan struct{} // closed when conn and err are set
 	conn net.Conn
 	err  error
 
-	settled chan struct{} // closed when the program's socket is connected, held, or left alone
+	settled chan struct{} // closed when the program's socket is connected, held, or left to the kernel
 }
 
 // connect serves a connect call. It must not block.
@@ -79,7 +79,7 @@ func (s *supervisor) connect(c *notify.Call) {
 	s.relays.Go(func() { s.carryConnect(c, r, to) })
 }
 
-// disconnects reports whether a connect is one that takes a connected socket back (AF_UNSPEC).
+// disconnects reports whether a connect disconnects the socket (AF_UNSPEC).
 func disconnects(c *notify.Call) bool {
 	var family [2]byte
 	if n := int(int32(c.Args[2])); n < len(family) || n > lenStorage {
@@ -89,8 +89,7 @@ func disconnects(c *notify.Call) bool {
 	return err == nil && binary.NativeEndian.Uint16(family[:]) == unix.AF_UNSPEC
 }
 
-// forgetNames forgets what the socket of a call, which is about to be disconnected, shows as its
-// names.
+// forgetNames removes the recorded names of a socket that is about to be disconnected.
 func (s *supervisor) forgetNames(c *notify.Call) {
 	if b, err := s.borrow(c); err == nil {
 		s.names.remove(b.cookie)
@@ -98,7 +97,7 @@ func (s *supervisor) forgetNames(c *notify.Call) {
 	}
 }
 
-// readAddr reads the address that a connect call points at.
+// readAddr reads the address that a connect call points to.
 func (s *supervisor) readAddr(c *notify.Call) (to target, ok bool, err error) {
 	n := int(int32(c.Args[2]))
 	if n < lenInet || n > lenStorage {
@@ -109,7 +108,7 @@ func (s *supervisor) readAddr(c *notify.Call) (to target, ok bool, err error) {
 		if err == unix.EPERM {
 			return to, false, err
 		}
-		return to, false, nil // EFAULT: so says the kernel too
+		return to, false, nil // EFAULT: the kernel returns it, too
 	}
 	to, ok = parseSockaddr(b)
 	return to, ok, nil
@@ -163,7 +162,7 @@ func (s *supervisor) carryConnect(c *notify.Call, r *toRule, want target) {
 		b.close()
 		s.leave(c, err, to)
 		return
-	case d == nil: // connected, connecting, listening, or failed: the kernel knows what to say
+	case d == nil: // connected, connecting, listening, or failed: the kernel has the answer
 		b.close()
 		c.Continue()
 		return
@@ -189,8 +188,8 @@ func (s *supervisor) carryConnect(c *notify.Call, r *toRule, want target) {
 	select {
 	case <-d.done:
 		if d.err != nil && !c.Valid() {
-			// A program that the signal has made poll must not see its socket be
-			// disconnected: the hold goes on.
+			// The signal may have made the program poll. It must not see its socket disconnected,
+			// so that the hold goes on.
 			s.goOn(c, b, d, h)
 			b = nil
 			return
@@ -221,8 +220,8 @@ func (s *supervisor) carryConnect(c *notify.Call, r *toRule, want target) {
 	s.refused(c, d)
 }
 
-// joinLane is how a socket is connected that can't be held from the start. It
-// reports whether it keeps the socket.
+// joinLane serves a connect of a socket that cannot be held from the start. kept is true if it has
+// taken over b.
 func (s *supervisor) joinLane(c *notify.Call, b *borrowed, d *dial, bound time.Duration) (kept bool) {
 	select {
 	case <-d.done:
@@ -256,17 +255,16 @@ func (s *supervisor) joinLane(c *notify.Call, b *borrowed, d *dial, bound time.D
 	return false
 }
 
-// An earlierError is what the kernel has to tell of a socket's connect before
-// this one, which failed when the program did not wait for it. The kernel tells
-// it once, by the next connect, and that connects nothing.
+// An earlierError is the error of an earlier connect of the socket, for which the program did not
+// wait. The kernel reports it once, as the result of the next connect, which does nothing else.
 type earlierError struct{ errno unix.Errno }
 
 func (e *earlierError) Error() string {
 	return "the socket's earlier connect failed: " + e.errno.Error()
 }
 
-// earlier recognizes such an error of a connect over loopback, to a place that
-// itself refuses nothing.
+// earlier returns err as an *earlierError if a connect over loopback, to an address that does not
+// refuse, cannot have caused it.
 func earlier(err error) error {
 	switch errno, _ := errors.AsType[unix.Errno](err); errno {
 	case unix.ECONNREFUSED, unix.ECONNABORTED, unix.ECONNRESET, unix.ETIMEDOUT, unix.EHOSTUNREACH:
@@ -275,7 +273,8 @@ func earlier(err error) error {
 	return err
 }
 
-// answerEarlier gives the program such an error.
+// answerEarlier answers a connect with the error of the earlier one. It returns false if err is
+// another error.
 func (s *supervisor) answerEarlier(c *notify.Call, d *dial, err error) bool {
 	e, ok := errors.AsType[*earlierError](err)
 	if !ok {
@@ -287,7 +286,7 @@ func (s *supervisor) answerEarlier(c *notify.Call, d *dial, err error) bool {
 	return true
 }
 
-// answerConnect answers for a socket that is connecting or connected.
+// answerConnect answers a connect of a socket that is connecting or connected.
 func answerConnect(c *notify.Call, b *borrowed) {
 	nonblock := isNonblock(b.fd)
 	b.close()
@@ -298,7 +297,8 @@ func answerConnect(c *notify.Call, b *borrowed) {
 	c.Continue()
 }
 
-// refused answers for a socket that SDP does not want: plain TCP, or an error.
+// refused answers a connect that SDP does not carry: it becomes plain TCP, or an error with
+// --require.
 func (s *supervisor) refused(c *notify.Call, d *dial) {
 	why := whyNot(d.err)
 	if !s.o.Require {
@@ -310,7 +310,7 @@ func (s *supervisor) refused(c *notify.Call, d *dial) {
 	c.Return(0, errnoOf(d.err))
 }
 
-// errnoOf is what a program is told of a dial that failed.
+// errnoOf returns the error number for the program if a dial failed.
 func errnoOf(err error) unix.Errno {
 	for _, e := range []unix.Errno{unix.ETIMEDOUT, unix.EHOSTUNREACH, unix.ENETUNREACH, unix.EADDRNOTAVAIL} {
 		if errors.Is(err, e) {
@@ -323,8 +323,8 @@ func errnoOf(err error) unix.Errno {
 	return unix.ECONNREFUSED
 }
 
-// connectAfter has a connect come behind another one of the same socket: the program has
-// restarted it after a signal, or another of its threads has called.
+// connectAfter makes a connect wait for an earlier one of the same socket. Either the program has
+// restarted the call after a signal, or another thread called.
 func (s *supervisor) connectAfter(d *dial, c *notify.Call, b *borrowed, r *toRule, to target) {
 	b.close()
 	<-d.settled
@@ -335,7 +335,7 @@ func (s *supervisor) connectAfter(d *dial, c *notify.Call, b *borrowed, r *toRul
 	c.Continue()
 }
 
-// leave lets the kernel do a connect, and says why.
+// leave leaves a connect to the kernel, and explains why.
 func (s *supervisor) leave(c *notify.Call, err error, to netip.AddrPort) {
 	n, ok := errors.AsType[*notCarried](err)
 	if !ok {
@@ -354,14 +354,14 @@ func (s *supervisor) leave(c *notify.Call, err error, to netip.AddrPort) {
 	c.Continue()
 }
 
-// noRule is the reason of most connections that stay as they are.
+// noRule is the reason for most connections that are not carried.
 const noRule = "no rule"
 
-// boundToInterface is the reason of sockets that loopback can't reach.
+// boundToInterface is the reason for sockets that loopback cannot reach.
 const boundToInterface = "the socket is bound to an interface"
 
-// enter finds the dial of a socket, or begins one, which is then mine. A nil
-// dial without error says that the socket needs none.
+// enter returns the dial of a socket. mine is true if enter has started it. d is nil, without an
+// error, if the socket needs no dial.
 func (s *supervisor) enter(thread int, b *borrowed, r *toRule, to netip.AddrPort) (d *dial, mine bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -371,7 +371,7 @@ func (s *supervisor) enter(thread int, b *borrowed, r *toRule, to netip.AddrPort
 	if tcpState(b.fd) != tcpClose || hasError(b.fd) {
 		return nil, false, nil
 	}
-	s.names.remove(b.cookie) // of a connection that the socket had before
+	s.names.remove(b.cookie) // of an earlier connection of the socket
 	switch dev, err := unix.GetsockoptInt(b.fd, unix.SOL_SOCKET, unix.SO_BINDTOIFINDEX); {
 	case r == nil:
 		return nil, false, &notCarried{why: noRule}
@@ -398,14 +398,14 @@ func (s *supervisor) enter(thread int, b *borrowed, r *toRule, to netip.AddrPort
 	return d, true, nil
 }
 
-// bind notes what the program bound its socket to.
+// bind records the address that the program bound its socket to.
 func (d *dial) bind(b *borrowed) {
 	bound := boundTo(b.fd)
 	d.from, d.port = bound.Addr(), bound.Port()
 }
 
-// boundTo is what a socket that is not connected is bound to; the address is not valid if the
-// kernel is to choose it.
+// boundTo returns the address that an unconnected socket is bound to. It is not valid if the kernel
+// may choose the address.
 func boundTo(fd int) netip.AddrPort {
 	bound := localName(fd)
 	if bound.Addr().IsUnspecified() {
@@ -422,12 +422,12 @@ func (s *supervisor) settle(cookie uint64, d *dial) {
 	close(d.settled)
 }
 
-// names are what the program's socket shows: the transport's own addresses, with
-// the port that the program asked for if it did.
+// names returns the names that the program's socket shows: the transport's own addresses, with the
+// local port that the program asked for.
 func (d *dial) names(local net.Addr) names {
 	n := names{remote: d.to}
 	n.local = addrPort(local)
-	if n.local.Addr().Is4() != d.to.Addr().Is4() { // the rule leads to an address of the other family
+	if n.local.Addr().Is4() != d.to.Addr().Is4() { // the rule maps to an address of the other family
 		n.local = netip.AddrPortFrom(d.heldName().Addr(), n.local.Port())
 	}
 	if d.port != 0 {
@@ -445,7 +445,8 @@ func (s *supervisor) attach(b *borrowed, d *dial) error {
 	if lane == nil {
 		return errors.New("the host has no loopback address of this family")
 	}
-	// The names come first: another thread may wait for the socket and ask.
+	// The names are set first, because another thread may wait for the socket and then ask for
+	// them.
 	s.names.set(b.cookie, d.names(d.conn.LocalAddr()))
 	near, err := lane.join(b)
 	if err != nil {
@@ -457,11 +458,11 @@ func (s *supervisor) attach(b *borrowed, d *dial) error {
 	return nil
 }
 
-// A lane is a listener on loopback that programs' sockets are connected to.
+// A lane is a listener on loopback to which the supervisor connects programs' sockets.
 type lane struct {
 	addr netip.AddrPort
 
-	mu sync.Mutex // one connection is made at a time
+	mu sync.Mutex // serializes connections
 	fd int        // guarded by mu
 }
 
@@ -484,9 +485,9 @@ func newLane(family int) (*lane, error) {
 	return &lane{fd: fd, addr: localName(fd)}, nil
 }
 
-// join connects the program's socket and returns the other end. Any other
-// connection to the lane is closed: the source address of the program's socket
-// is its alone while that is open.
+// join connects the program's socket and returns the other end. It closes any other connection to
+// the lane. The source address identifies the program's socket, because nothing else can have it
+// while the socket is open.
 func (l *lane) join(b *borrowed) (net.Conn, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -501,13 +502,13 @@ func (l *lane) join(b *borrowed) (net.Conn, error) {
 		return nil, earlier(err)
 	}
 	c, err := l.acceptFrom(localName(b.fd))
-	if err != nil { // for want of descriptors
+	if err != nil { // no descriptors are free
 		disconnect(b.fd)
 	}
 	return c, err
 }
 
-// acceptFrom takes the connection that comes from an address.
+// acceptFrom accepts the connection with the source address from.
 func (l *lane) acceptFrom(from netip.AddrPort) (net.Conn, error) {
 	for until := time.Now().Add(joinTimeout); time.Now().Before(until); {
 		if !waitFor(l.fd, unix.POLLIN, int(time.Until(until).Milliseconds())+1) {
@@ -520,7 +521,7 @@ func (l *lane) acceptFrom(from netip.AddrPort) (net.Conn, error) {
 		if err != nil {
 			continue
 		}
-		// One that has ended is of a socket that had the address before.
+		// A connection that has ended is that of an earlier socket with the same address.
 		if fromSockaddr(sa) == from && tcpState(fd) == tcpEstablished {
 			return toConn(fd)
 		}
@@ -529,9 +530,9 @@ func (l *lane) acceptFrom(from netip.AddrPort) (net.Conn, error) {
 	return nil, syscall.ETIMEDOUT
 }
 
-// connectNow begins to connect a socket of the program.
+// connectNow starts to connect a socket of the program.
 func connectNow(fd int, to netip.AddrPort, family int) error {
-	// Fast Open would put the connection off until the first byte is written.
+	// With Fast Open, the kernel would send no SYN before the first byte is written.
 	if on, err := unix.GetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_FASTOPEN_CONNECT); err == nil && on != 0 {
 		unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_FASTOPEN_CONNECT, 0)
 	}

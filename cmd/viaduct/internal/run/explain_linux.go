@@ -19,32 +19,32 @@ import (
 
 type counter = atomic.Int64
 
-// Stats count what became of the program's connections.
+// stats counts the program's connections by their path.
 type stats struct {
 	Carried  counter // over SDP
-	Pairs    counter // by a socket pair with another program of this host
-	Plain    counter // left alone, or relayed over TCP
+	Pairs    counter // by a socket pair with another program on this host
+	Plain    counter // not carried, or relayed over TCP
 	Refused  counter // with Require
-	Accepted counter // of Carried and Pairs: those that came to the program's listeners
+	Accepted counter // those of Carried and Pairs that the program's listeners accepted
 	BytesIn  counter // relayed to the program
 	BytesOut counter // relayed from it
 }
 
 // An event is one line of --explain.
 type event struct {
-	Call    string         `json:"call"` // connect, trying before it if that takes its time, listen, accept, portmap, or reset for the end of a carried connection that broke
+	Call    string         `json:"call"` // connect, trying before a slow connect, listen, accept, portmap, or reset at the end of a broken connection
 	Pid     int            `json:"pid,omitempty"`
 	Program string         `json:"program,omitempty"`
 	Local   netip.AddrPort `json:"local,omitzero"`
 	Remote  netip.AddrPort `json:"remote,omitzero"`
-	Path    string         `json:"path"` // sdp, pair, tcp, "tcp, relayed", refused; of portmap udp, registered, off
+	Path    string         `json:"path"` // sdp, pair, tcp, "tcp, relayed", refused; for portmap: udp, registered, off
 	Why     string         `json:"why,omitempty"`
 
 	thread int
 	via    net.Conn // the transport's connection
 }
 
-// An explainer writes them. A nil one is silent.
+// An explainer writes events. A nil explainer writes nothing.
 type explainer struct {
 	mu   sync.Mutex
 	w    io.Writer
@@ -76,7 +76,7 @@ func (x *explainer) line(e event) {
 	}
 	at := ""
 	for _, a := range []netip.AddrPort{e.Local, e.Remote} {
-		if a.IsValid() { // not every call has an address that could be read
+		if a.IsValid() { // the address of some calls could not be read
 			at = " " + a.String()
 		}
 	}
@@ -108,14 +108,14 @@ func (x *explainer) summary(s *stats) {
 		s.Carried.Load(), s.Pairs.Load(), s.Plain.Load(), s.Refused.Load(), s.BytesIn.Load(), s.BytesOut.Load())
 }
 
-// ownProc reports whether /proc is that of this process's pid namespace. One that
-// was entered without mounting it shows other processes by the numbers of ours.
+// ownProc reports whether /proc belongs to this process's pid namespace. It does not if a pid
+// namespace was entered without mounting /proc: then our numbers name other processes there.
 var ownProc = sync.OnceValue(func() bool {
 	self, err := os.Readlink("/proc/self")
 	return err == nil && self == strconv.Itoa(os.Getpid())
 })
 
-// processOf returns the process of a thread, and its program's name.
+// processOf returns the process of a thread and the name of its program.
 func processOf(tid int) (pid int, name string) {
 	if !ownProc() {
 		return tid, "?"

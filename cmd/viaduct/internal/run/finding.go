@@ -1,10 +1,10 @@
 package run
 
-// A Finding is what --check says of one thing.
+// A Finding is the result of one test of --check.
 type Finding struct {
 	What string `json:"what"`
 	Good bool   `json:"good"`
-	// Warn says that programs can be run, but do not get everything.
+	// Warn means that programs can be run, but with limits.
 	Warn bool   `json:"warn,omitempty"`
 	Says string `json:"says"`
 	Do   string `json:"do,omitempty"`

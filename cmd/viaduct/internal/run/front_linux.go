@@ -22,28 +22,28 @@ import (
 )
 
 // supervisorEnv holds the descriptor of the socket to the front, and the signals that the program
-// is to ignore; its presence makes a process the supervisor.
+// must ignore. A process that has this variable is the supervisor.
 const supervisorEnv = "VIADUCT_RUN_SUPERVISOR"
 
-// What the supervisor tells the front, as the first byte of a message.
+// The messages of the supervisor to the front. This is their first byte.
 const (
 	sayListener = 'l' // with the listener
-	sayPid      = 'p' // and the program's process number
-	sayExit     = 'x' // and the exit code
-	sayStopped  = 't' // and the signal that the program has stopped by
+	sayPid      = 'p' // followed by the program's process number
+	sayExit     = 'x' // followed by the exit code
+	sayStopped  = 't' // followed by the signal that stopped the program
 )
 
-// What the front tells the supervisor.
+// The messages of the front to the supervisor.
 const (
-	sayAck       = 'a' // the listener has come
-	saySignal    = 's' // and the number of a signal
-	sayContinued = 'c' // it has stopped because the program had, and goes on
+	sayAck       = 'a' // the listener has arrived
+	saySignal    = 's' // followed by the number of a signal
+	sayContinued = 'c' // the front, which had stopped because the program had, was continued
 )
 
-// IsSupervisor reports whether this process was started by Main to supervise.
+// IsSupervisor reports whether Main started this process as the supervisor.
 func IsSupervisor() bool { return os.Getenv(supervisorEnv) != "" }
 
-// Main runs a program; the error is a *shell.Exit with its exit code.
+// Main runs a program. The error is a *shell.Exit with its exit code.
 func Main(_ context.Context, e *shell.Env, o *Options) error {
 	r, err := parseRules(o)
 	if err != nil {
@@ -62,16 +62,16 @@ func Main(_ context.Context, e *shell.Env, o *Options) error {
 type front struct {
 	conn *net.UnixConn
 
-	signals chan os.Signal // what is passed on
+	signals chan os.Signal // signals to pass on
 
 	mu       sync.Mutex
 	listener *notify.Listener // guarded by mu
-	program  int              // guarded by mu; a pidfd once the supervisor has died
+	program  int              // guarded by mu; a pidfd, after the supervisor has died
 }
 
 func (f *front) run() (int, error) {
-	// Descendants that lose their parent become children of the supervisor, and
-	// should that die, of this process.
+	// Orphaned descendants become children of the supervisor. If the supervisor dies, they become
+	// children of this process.
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return ExitRun, err
 	}
@@ -99,8 +99,8 @@ func (f *front) run() (int, error) {
 	return f.wait(p.Pid)
 }
 
-// controlPair makes the socket between front and supervisor; theirs is
-// inheritable and has a number that no program expects something at.
+// controlPair makes the socket between front and supervisor. theirs is inheritable, and its number
+// is one that programs do not use.
 func controlPair() (ours *net.UnixConn, theirs int, err error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -132,9 +132,8 @@ func unixConn(fd int) (*net.UnixConn, error) {
 	return c.(*net.UnixConn), nil
 }
 
-// passOn tells the supervisor of each signal. One that was sent to the whole
-// process group, by the terminal for instance, has reached the supervisor and
-// the program as well; the supervisor knows that.
+// passOn sends each signal to the supervisor. A signal to the whole process group, for example from
+// the terminal, has reached the supervisor and the program as well. The supervisor sorts these out.
 func (f *front) passOn() {
 	for s := range f.signals {
 		n := s.(syscall.Signal)
@@ -142,8 +141,9 @@ func (f *front) passOn() {
 		program := f.program
 		f.mu.Unlock()
 		if program > 0 {
-			// No supervisor tells whether the program has it already. To be stopped by the
-			// terminal twice is worse than not to be stopped by a signal to this process.
+			// Without a supervisor it is not known whether the program has already received the
+			// signal. Therefore stop signals are not passed on: it is worse to be stopped by the
+			// terminal twice than to miss a stop signal that was sent only to this process.
 			if !slices.Contains(stopping, n) {
 				unix.PidfdSendSignal(program, n, nil, 0)
 			}
@@ -153,9 +153,9 @@ func (f *front) passOn() {
 	}
 }
 
-// closeInherited lets go of the descriptors that were meant for the program, of
-// standard input and of standard output: what waits for their end must not wait
-// for this process. Standard error stays for what is to be said.
+// closeInherited closes the inherited descriptors, except standard error, and replaces standard
+// input and output by /dev/null. Otherwise a reader that waits for the end of a pipe would wait for
+// this process, too. Standard error stays open for messages.
 func closeInherited(keep ...*net.UnixConn) {
 	kept := map[int]bool{0: true, 1: true, 2: true}
 	for _, c := range keep {
@@ -169,7 +169,7 @@ func closeInherited(keep ...*net.UnixConn) {
 		if err != nil || kept[fd] {
 			continue
 		}
-		// Ours are all closed on exec.
+		// All descriptors of our own are close-on-exec.
 		if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err == nil && flags&unix.FD_CLOEXEC == 0 {
 			unix.Close(fd)
 		}
@@ -177,7 +177,7 @@ func closeInherited(keep ...*net.UnixConn) {
 	toNull(0, 1)
 }
 
-// toNull points descriptors at /dev/null.
+// toNull replaces descriptors by /dev/null.
 func toNull(fds ...int) {
 	null, err := unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -189,7 +189,7 @@ func toNull(fds ...int) {
 	unix.Close(null)
 }
 
-// wait follows the supervisor to the end of the program.
+// wait waits until the program ends, and returns its exit code.
 func (f *front) wait(supervisor int) (int, error) {
 	pid := 0
 	for {
@@ -218,7 +218,7 @@ func (f *front) wait(supervisor int) (int, error) {
 			return int(binary.LittleEndian.Uint32(b[1:])), nil
 		}
 	}
-	if pid == 0 { // it failed, and has said why, or it has become the program itself
+	if pid == 0 { // it failed and printed why, or it became the program itself
 		f.signalTo(supervisor)
 		var ws unix.WaitStatus
 		for {
@@ -241,8 +241,8 @@ func takeListener(oob []byte) (*notify.Listener, error) {
 	return notify.FromFile(os.NewFile(uintptr(fd), "listener"))
 }
 
-// guard goes on without the supervisor: the program's calls are the kernel's
-// from now on, and its children are ours.
+// guard takes over after the supervisor has died: the kernel serves the program's calls from then
+// on, and its orphans become our children.
 func (f *front) guard(pid int) (int, error) {
 	fmt.Fprintln(os.Stderr, "viaduct run: the supervisor died; carried connections are lost, the program goes on with plain TCP")
 	f.signalTo(pid)
@@ -267,7 +267,7 @@ func (f *front) guard(pid int) (int, error) {
 	}
 }
 
-// signalTo has signals go straight to a process.
+// signalTo makes passOn send signals directly to a process.
 func (f *front) signalTo(pid int) {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
@@ -278,7 +278,7 @@ func (f *front) signalTo(pid int) {
 	f.mu.Unlock()
 }
 
-// exitCode is a wait status as shells have it.
+// exitCode returns the exit code of a wait status, as shells do.
 func exitCode(ws unix.WaitStatus) int {
 	if ws.Signaled() {
 		return 128 + int(ws.Signal())

@@ -11,8 +11,8 @@ import (
 	"viaduct/internal/notify"
 )
 
-// getname serves getsockname and getpeername: a carried socket shows the names
-// of what it is carried by. It must not block.
+// getname serves getsockname and getpeername. A carried socket shows the names of the transport's
+// connection. It must not block.
 func (s *supervisor) getname(c *notify.Call) {
 	if !s.names.used.Load() {
 		c.Continue()
@@ -29,9 +29,8 @@ func (s *supervisor) getname(c *notify.Call) {
 	}
 }
 
-// getnameShort is getname when this process has no descriptor left but its spare
-// ones. The kernel must not answer: what a carried socket is connected to here is not
-// its peer.
+// getnameShort is getname when this process has only its spare descriptors left. It cannot leave
+// the call to the kernel, because a carried socket is connected to the supervisor, not to its peer.
 func (s *supervisor) getnameShort(c *notify.Call) {
 	fd, err := -1, error(unix.EMFILE)
 	s.spare.use(func() bool {
@@ -49,8 +48,8 @@ func (s *supervisor) getnameShort(c *notify.Call) {
 	}
 }
 
-// showName answers a call for a name of the socket fd, a copy of the program's, which
-// it closes.
+// showName answers a call for a name of the socket fd, a copy of the program's descriptor. It
+// closes fd.
 func (s *supervisor) showName(c *notify.Call, fd int) {
 	b := &borrowed{fd: fd}
 	defer b.close()
@@ -61,8 +60,9 @@ func (s *supervisor) showName(c *notify.Call, fd int) {
 		return
 	}
 	if c.Nr == unix.SYS_GETPEERNAME {
-		// Whether the socket is connected is for the kernel to say, but now: by the
-		// time of its own call it might be, and show what it is connected to here.
+		// For a socket that is not connected, this call returns the kernel's error. The call must
+		// not be left to the kernel, because the socket may be connected by then, and would show
+		// the supervisor's address.
 		if _, err := unix.Getpeername(fd); err != nil {
 			errno, _ := err.(unix.Errno)
 			b.close()
@@ -70,7 +70,7 @@ func (s *supervisor) showName(c *notify.Call, fd int) {
 			return
 		}
 	}
-	n, ok := s.names.get(cookie) // a socket of ours has them before it is connected
+	n, ok := s.names.get(cookie) // a socket of ours has names before it is connected
 	if !ok {
 		b.close()
 		c.Continue()
@@ -94,34 +94,34 @@ func (s *supervisor) showName(c *notify.Call, fd int) {
 	}
 }
 
-// A programMemory is the memory of the program that has made a call.
+// A programMemory is the memory of the program that made a call.
 type programMemory interface {
 	ReadMem(addr uint64, b []byte) (int, error)
 	WriteMem(addr uint64, b []byte) (int, error)
 }
 
-// shortNames are the calls whose buffer is too short for the name that was written for them, until
-// the program has the answer. Such a call finds the name's whole length where it passed that of its
-// buffer. If a signal takes the answer the kernel makes the call again, and the second call would
-// be served as if its buffer were as long as the name: memory behind the buffer would be written.
+// shortNames records the calls with a buffer too short for the name, until the program has their
+// answer. The answer of such a call replaces the buffer's length by the whole length of the name.
+// If a signal prevents the answer, the kernel repeats the call, with that length. Without this
+// record, the name would then be written beyond the end of the buffer.
 type shortNames struct {
 	mu sync.Mutex
 	m  map[int]shortName // guarded by mu; by thread
 }
 
-// A shortName is one of them.
+// A shortName is such a call.
 type shortName struct {
 	addr, length uint64 // the arguments
-	room         int    // bytes of the buffer
-	told         int    // what stands at length since
+	room         int    // length of the buffer
+	written      int    // the length that was written since
 }
 
-// room returns how many bytes of a name of full bytes may be written for a call whose buffer is said
-// to have n.
+// room returns how many bytes of a name may be written for a call that says its buffer has n bytes.
+// full is the length of the name.
 func (t *shortNames) room(thread int, addr, length uint64, n, full int) int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if e, ok := t.m[thread]; ok && e.addr == addr && e.length == length && e.told == n {
+	if e, ok := t.m[thread]; ok && e.addr == addr && e.length == length && e.written == n {
 		n = e.room
 	}
 	delete(t.m, thread)
@@ -135,15 +135,15 @@ func (t *shortNames) room(thread int, addr, length uint64, n, full int) int {
 	return n
 }
 
-// answered notes that a thread has the answer of its call.
+// answered records that a thread has the answer of its call.
 func (t *shortNames) answered(thread int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.m, thread)
 }
 
-// store writes a name as the kernel does: as much as there is room for, and its whole length. The
-// caller says by answered that the call has been answered.
+// store writes a name like the kernel: as much as fits, and its whole length. The caller calls
+// answered after it has answered the call.
 func (t *shortNames) store(p programMemory, thread int, addr, length uint64, name []byte) unix.Errno {
 	var n [4]byte
 	if _, err := p.ReadMem(length, n[:]); err != nil {

@@ -15,13 +15,12 @@ import (
 	"viaduct/internal/notify"
 )
 
-// A held socket of the program is in the state SYN_SENT, towards a listener of
-// ours that drops every SYN. When the dial has succeeded, a second socket of
-// ours, bound to that listener's address, connects to the program's: a
-// simultaneous open, upon which both are established. So the program's socket
-// shows exactly the states of a connect that takes its time: epoll is silent,
-// a second connect is EALREADY, getpeername ENOTCONN, and an end by the
-// program's own time-out leaves nothing behind.
+// A held socket of the program is in the state SYN_SENT, towards a listener of ours that drops
+// every SYN. When the dial has succeeded, a second socket of ours, bound to that listener's
+// address, connects to the program's socket. This is a simultaneous open, which establishes both.
+// Therefore the program's socket shows exactly the states of a slow connect: epoll reports nothing,
+// a second connect returns EALREADY, getpeername returns ENOTCONN. A program that gives up after
+// its own time-out leaves nothing behind.
 
 // seize holds the program's socket.
 func (s *supervisor) seize(b *borrowed, d *dial) (*holder, error) {
@@ -39,7 +38,7 @@ func (s *supervisor) seize(b *borrowed, d *dial) (*holder, error) {
 	return h, nil
 }
 
-// notHeld answers a connect whose socket can't be held.
+// notHeld answers a connect whose socket cannot be held.
 func (s *supervisor) notHeld(c *notify.Call, b *borrowed, d *dial, err error) {
 	err = fmt.Errorf("hold the socket: %w", err)
 	s.relays.Go(func() {
@@ -55,10 +54,10 @@ func (s *supervisor) notHeld(c *notify.Call, b *borrowed, d *dial, err error) {
 	}
 }
 
-// goOn answers a connect whose dial goes on, and keeps the borrowed socket.
+// goOn answers a connect whose dial continues. It keeps the borrowed socket.
 func (s *supervisor) goOn(c *notify.Call, b *borrowed, d *dial, h *holder) {
 	held := d.heldName()
-	if held.Port() == 0 { // until the transport has one
+	if held.Port() == 0 { // until the transport has an address
 		held = netip.AddrPortFrom(held.Addr(), h.at.Port())
 	}
 	s.names.set(b.cookie, names{local: held, remote: d.to})
@@ -82,8 +81,7 @@ func (s *supervisor) goOn(c *notify.Call, b *borrowed, d *dial, h *holder) {
 		c.Continue()
 		return
 	}
-	// With SO_SNDTIMEO the kernel would say EALREADY where a first connect says
-	// EINPROGRESS.
+	// With SO_SNDTIMEO the kernel would return EALREADY, but a first connect returns EINPROGRESS.
 	select {
 	case <-ended:
 		c.Continue()
@@ -92,8 +90,8 @@ func (s *supervisor) goOn(c *notify.Call, b *borrowed, d *dial, h *holder) {
 	}
 }
 
-// heldName is the name of a socket whose transport has none yet: the address that
-// the routing table chooses.
+// heldName returns the name of a socket whose transport has no address yet: the address that the
+// routing table chooses.
 func (d *dial) heldName() netip.AddrPort {
 	from := d.from
 	if !from.IsValid() {
@@ -108,7 +106,7 @@ func (d *dial) heldName() netip.AddrPort {
 	return netip.AddrPortFrom(from, d.port)
 }
 
-// sendTimeout is a socket's SO_SNDTIMEO, 0 if it has none.
+// sendTimeout returns SO_SNDTIMEO of a socket, 0 if it is not set.
 func sendTimeout(fd int) time.Duration {
 	tv, err := unix.GetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO)
 	if err != nil {
@@ -122,7 +120,7 @@ func (s *supervisor) finishHold(tid int, b *borrowed, d *dial, h *holder) {
 	<-d.done
 	path, why := "sdp", ""
 	if d.err != nil && !s.o.Require {
-		// Too late for the program's own socket to go to the place itself.
+		// It is too late for the program's own socket to connect to the address directly.
 		path, why = "tcp, relayed", whyNot(d.err)
 		d.conn, d.err = dialPlain(s.alive, d)
 	}
@@ -130,18 +128,17 @@ func (s *supervisor) finishHold(tid int, b *borrowed, d *dial, h *holder) {
 		s.names.end(b.cookie)
 		s.stats.Refused.Add(1)
 		s.explain.line(event{Call: "connect", thread: tid, Remote: d.to, Path: "refused", Why: whyNot(d.err)})
-		// Without the holder the next SYN of the program's socket is answered by a
-		// reset, which is ECONNREFUSED. That may take a second. To take the socket
-		// back and connect it to a closed port would be quicker, but the program could
-		// see the ECONNRESET between.
+		// When the holder is closed, a reset answers the next SYN of the program's socket, which
+		// reports ECONNREFUSED. That may take a second. It would be quicker to disconnect the
+		// socket and connect it to a closed port, but the program could see ECONNRESET in between.
 		return
 	}
 	s.names.set(b.cookie, d.names(d.conn.LocalAddr()))
 	b.close()
 	near, err := h.open()
-	if err != nil { // the program has closed it, or its own time was up
+	if err != nil { // the program has closed it, or its own time-out has passed
 		abort(d.conn)
-		s.names.end(b.cookie) // the program's socket may be connected nevertheless
+		s.names.end(b.cookie) // the program's socket may be connected all the same
 		s.stats.Refused.Add(1)
 		s.explain.line(event{Call: "connect", thread: tid, Remote: d.to, Path: "refused", Why: "the program waits no longer: " + err.Error()})
 		return
@@ -152,7 +149,7 @@ func (s *supervisor) finishHold(tid int, b *borrowed, d *dial, h *holder) {
 	s.relay(near, d.conn, func() { s.names.end(cookie) })
 }
 
-// dialPlain connects in the program's place.
+// dialPlain connects over plain TCP for the program.
 func dialPlain(ctx context.Context, d *dial) (net.Conn, error) {
 	nd := net.Dialer{Timeout: dialTimeout}
 	if d.from.IsValid() {
@@ -161,19 +158,19 @@ func dialPlain(ctx context.Context, d *dial) (net.Conn, error) {
 	return nd.DialContext(ctx, "tcp", d.to.String())
 }
 
-// A holder is a listener on loopback that answers nothing.
+// A holder is a listener on loopback that does not answer.
 type holder struct {
 	fd     int
 	near   *nearSocket
-	filler int // a connection that fills the queue; -1 where a filter does
+	filler int // a connection that fills the queue; -1 if a filter drops the SYNs
 	family int
 	addr   netip.AddrPort
-	at     netip.AddrPort // of the program's socket
+	at     netip.AddrPort // address of the program's socket
 }
 
 func newHolder(is4 bool, family int) (*holder, error) {
 	if is4 {
-		family = unix.AF_INET // also for the mapped addresses of an IPv6 socket
+		family = unix.AF_INET // also for an IPv6 socket with a mapped address
 	}
 	fd, err := reusable(family)
 	if err != nil {
@@ -198,7 +195,7 @@ func (h *holder) listen() error {
 	if err := unix.Bind(h.fd, toSockaddr(netip.AddrPortFrom(loopbackOf(h.family), 0), h.family)); err != nil {
 		return err
 	}
-	drop := []unix.SockFilter{{Code: 0x06, K: 0}} // keep no byte of any packet
+	drop := []unix.SockFilter{{Code: 0x06, K: 0}} // accept no packet
 	err := unix.SetsockoptSockFprog(h.fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: 1, Filter: &drop[0]})
 	if lerr := unix.Listen(h.fd, 0); lerr != nil {
 		return lerr
@@ -207,15 +204,15 @@ func (h *holder) listen() error {
 	if err == nil {
 		return nil
 	}
-	// Some systems let no unprivileged process attach a filter. A listener whose
-	// queue is full drops every SYN as well; one connection fills this one.
+	// Some systems do not let an unprivileged process attach a filter. A listener whose queue is
+	// full drops every SYN as well. One connection fills this queue.
 	if h.filler, err = unix.Socket(h.family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0); err != nil {
 		return err
 	}
 	return unix.Connect(h.filler, toSockaddr(h.addr, h.family))
 }
 
-// reusable is a TCP socket whose address others may bind to as well.
+// reusable returns a TCP socket whose address other sockets may bind to as well.
 func reusable(family int) (int, error) {
 	fd, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
@@ -227,8 +224,8 @@ func reusable(family int) (int, error) {
 	return fd, nil
 }
 
-// open meets the program's socket and returns our end. The error is ECONNREFUSED
-// if that does not connect any more.
+// open connects to the program's socket and returns our end. It returns ECONNREFUSED if the
+// program's socket no longer connects.
 func (h *holder) open() (net.Conn, error) {
 	fd := h.near.fd
 	err := unix.Bind(fd, toSockaddr(h.addr, h.family))

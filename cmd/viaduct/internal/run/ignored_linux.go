@@ -24,26 +24,27 @@ type signalSet uint64
 func (s signalSet) has(sig syscall.Signal) bool { return s>>(sig-1)&1 != 0 }
 func (s *signalSet) add(sig syscall.Signal)     { *s |= 1 << (sig - 1) }
 
-// signals are all there are.
+// signals is the number of signals.
 const signals = 64
 
-// ignoredAtStart returns the signals that were ignored when this process was executed: they are to
-// be ignored in the program as well. It may be called once, before the process takes SIGCONT.
+// ignoredAtStart returns the signals that were ignored when this process was executed. The program
+// must ignore them as well. It may be called once, before the process takes SIGCONT.
 //
-// There is no plainer way in a program of pure Go. Go's runtime puts its own handlers in place of
-// most signals before any other code runs, so /proc/self/status shows what it has left, and package
-// signal knows what was ignored of SIGHUP and SIGINT only. The parent may ignore other signals than
-// its child was started with. A first step that looks before the runtime begins would have to be
-// another program, or C.
+// A pure Go program has no simpler way. The runtime replaces the handlers of most signals before
+// any other code runs, so that /proc/self/status shows only the rest. Package signal knows the
+// former handlers of SIGHUP and SIGINT only. The parent may ignore other signals than those its
+// child was started with. A helper that looks before the runtime starts would have to be another
+// program, or C.
 //
-// The runtime keeps what was there before in runtime.fwdSig, one word for each signal. The linker
-// lets no other package name that variable, and most builds have no table of symbols. So the place is
-// found by what the runtime writes there: a value that no other word of its data has, put into the
-// kernel's table for a signal that the runtime has left alone and takes over on demand.
+// The runtime stores the former handlers in runtime.fwdSig, one word for each signal. The linker
+// does not let other packages name that variable, and most builds have no symbol table. Therefore
+// its address is found by a value that only this variable holds: this function sets that value as
+// the kernel's handler of a signal that the runtime has left alone, and then makes the runtime take
+// the signal over, which stores the value in fwdSig.
 //
-// That is safe at any moment: memory is only read, and the value is the address of a handler that
-// does nothing, should the signal come meanwhile. Whatever does not look as expected is no reason to
-// fail: the signals are returned then that the kernel still ignores.
+// This is safe at any moment: memory is only read, and the value is the address of a handler that
+// does nothing if the signal arrives meanwhile. If anything is not as expected, the function does
+// not fail: it returns the signals that the kernel still ignores.
 func ignoredAtStart() signalSet {
 	ignored := ignoredNow()
 	old, err := handlersAtStart()
@@ -58,23 +59,23 @@ func ignoredAtStart() signalSet {
 	return ignored
 }
 
-// ignoredNow returns the signals that the kernel ignores for this process. Package signal
-// knows it only of SIGHUP, SIGINT and what it was told.
+// ignoredNow returns the signals that the kernel ignores for this process. Package signal reports
+// that only for SIGHUP, SIGINT and the signals that it was asked to handle.
 func ignoredNow() signalSet {
 	b, _ := os.ReadFile("/proc/self/status")
 	mask, _ := strconv.ParseUint(fieldOf(b, "SigIgn:"), 16, 64)
 	return signalSet(mask)
 }
 
-// sigIgnore stands for an ignored signal in the kernel's table, where 0 is the default and any
-// other value the address of a handler.
+// sigIgnore means an ignored signal in the kernel's table. 0 means the default, and any other value
+// is the address of a handler.
 const sigIgnore = 1
 
 // emptyHandler returns the address of a signal handler that does nothing.
 func emptyHandler() uintptr
 
-// handlersAtStart returns what the runtime found in the kernel's table when the process began,
-// by signal. Of signals that it has left alone it is 0.
+// handlersAtStart returns the kernel's table at the start of the process, by signal, as saved by
+// the runtime. The value is 0 for signals that the runtime has left alone.
 func handlersAtStart() (old [signals + 1]uint64, err error) {
 	const probe = syscall.SIGCONT
 	var was, marked [4]uint64 // struct sigaction: the handler, flags, the restorer, the mask
@@ -84,7 +85,7 @@ func handlersAtStart() (old [signals + 1]uint64, err error) {
 	if was[0] > sigIgnore {
 		return old, errors.New("run: the runtime has a handler for SIGCONT already")
 	}
-	// On which stack a handler runs, and how it returns, is as with the runtime's.
+	// The handler keeps the flags and the restorer of the runtime's handler.
 	if err := sigaction(syscall.SIGQUIT, nil, &marked); err != nil {
 		return old, err
 	}
@@ -116,7 +117,7 @@ func handlersAtStart() (old [signals + 1]uint64, err error) {
 	return old, nil
 }
 
-// sigaction is the kernel's; package signal has no way around the runtime.
+// sigaction is the system call. Package signal cannot bypass the runtime.
 func sigaction(sig syscall.Signal, set, old *[4]uint64) error {
 	_, _, e := unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(sig), uintptr(unsafe.Pointer(set)), uintptr(unsafe.Pointer(old)), 8, 0, 0)
 	if e != 0 {
@@ -125,8 +126,8 @@ func sigaction(sig syscall.Signal, set, old *[4]uint64) error {
 	return nil
 }
 
-// findWords finds an array of n words in the variables of this program by the value of one of
-// them, which no other word has.
+// findWords finds an array of n words in the variables of this program. The word at index is value,
+// which no other word may be.
 func findWords(value uint64, index, n int) ([]uint64, error) {
 	maps, err := os.ReadFile("/proc/self/maps")
 	if err != nil {
@@ -142,14 +143,14 @@ func findWords(value uint64, index, n int) ([]uint64, error) {
 	}
 	defer mem.Close()
 	var found []uint64
-	var end string // of the last piece of this program
+	var end string // end of the last mapping of this program
 	for line := range bytes.Lines(maps) {
 		f := strings.Fields(string(line)) // FROM-TO MODE OFFSET DEVICE INODE [PATH]
 		if len(f) < 5 {
 			continue
 		}
 		from, to, _ := strings.Cut(f[0], "-")
-		// Variables that are zero at the start have no path, and come last.
+		// The mapping of zeroed variables has no path, and comes last.
 		if ours := len(f) > 5 && f[5] == self || len(f) == 5 && from == end; !ours {
 			continue
 		}
@@ -177,7 +178,7 @@ func findWords(value uint64, index, n int) ([]uint64, error) {
 	return found, nil
 }
 
-// readWords reads what is between two addresses.
+// readWords reads the words between two addresses.
 func readWords(mem io.ReaderAt, from, to string) ([]uint64, error) {
 	lo, err := strconv.ParseUint(from, 16, 63)
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestHandlersAtStartContinued: the look at what was there before the runtime may be made while
-// SIGCONT comes, which it uses.
+// TestHandlersAtStartContinued: handlersAtStart works while SIGCONT arrives, which is the signal
+// that it uses.
 func TestHandlersAtStartContinued(t *testing.T) {
 	stop, stopped := make(chan struct{}), make(chan struct{})
 	go func() {

@@ -24,14 +24,14 @@ import (
 	"viaduct/sdp"
 )
 
-// A place is what one or several of the program's listeners listen at: children
-// that each have a socket of their own (SO_REUSEPORT) share it.
+// A place is an address at which the program listens. Children that each have a socket of their own
+// (SO_REUSEPORT) share a place.
 type place struct {
 	addr netip.AddrPort
-	dual bool // an IPv6 listener that takes IPv4 as well
+	dual bool // an IPv6 listener that accepts IPv4 as well
 }
 
-// dialled is the loopback address at which the program's listener is reached.
+// dialled returns the loopback address of the program's listener.
 func (p place) dialled() netip.AddrPort {
 	if !p.addr.Addr().IsUnspecified() {
 		return p.addr
@@ -43,7 +43,7 @@ func (p place) dialled() netip.AddrPort {
 	return netip.AddrPortFrom(loopbackOf(family), p.addr.Port())
 }
 
-// network and host are what the transport listens at.
+// network and host are those for the transport's listener.
 func (p place) network() (network, host string) {
 	switch {
 	case p.addr.Addr().Is4():
@@ -54,20 +54,20 @@ func (p place) network() (network, host string) {
 	return "tcp6", p.addr.Addr().String()
 }
 
-// A service is a place and what brings connections there.
+// A service brings connections to a place.
 type service struct {
 	place place
-	far   *sdp.Listener     // nil without a rule that carries it
-	meet  *net.UnixListener // for the pairs of --same-host; nil if that does not cover it
+	far   *sdp.Listener     // nil if no rule carries the place
+	meet  *net.UnixListener // for the pairs of --same-host; nil if the option does not cover the place
 }
 
-// A carriedListener is one of the program's sockets.
+// A carriedListener is a listening socket of the program.
 type carriedListener struct {
 	svc *service
-	mu  sync.Mutex // one accept looks and takes at a time
+	mu  sync.Mutex // one accept takes a connection at a time
 }
 
-// listeners are the supervisor's.
+// listeners holds all listeners of a supervisor.
 type listeners struct {
 	mu       sync.Mutex
 	services map[place]*service          // guarded by mu
@@ -75,7 +75,7 @@ type listeners struct {
 	arrivals map[netip.AddrPort]*arrival // guarded by mu; by the address that the program's listener sees
 	mapper   *mapper.Service             // nil without a Port Mapper
 	watching bool                        // guarded by mu
-	taking   atomic.Int64                // calls that may have taken an arrival and have not claimed it
+	taking   atomic.Int64                // accept calls between taking an arrival and claiming it
 }
 
 func (ls *listeners) find(cookie uint64) *carriedListener {
@@ -84,8 +84,8 @@ func (ls *listeners) find(cookie uint64) *carriedListener {
 	return ls.sockets[cookie]
 }
 
-// listen serves a listen call: it is done here, so that the transport listens
-// when the program goes on.
+// listen serves a listen call. The supervisor performs the call itself, so that the transport
+// listens before the program continues.
 func (s *supervisor) listen(c *notify.Call) {
 	b, err := s.borrow(c)
 	if err != nil {
@@ -123,15 +123,15 @@ func (s *supervisor) listen(c *notify.Call) {
 	c.Return(0, 0)
 }
 
-// addListener makes the transport listen for a listening socket, if a rule says
-// so, and says what it did.
+// addListener makes the transport listen for a listening socket, if a rule covers it. It explains
+// the decision.
 func (s *supervisor) addListener(b *borrowed, thread int) error {
 	at := localName(b.fd)
 	if !s.rules.serves(at.Port()) {
 		return nil
 	}
 	if dev, err := unix.GetsockoptInt(b.fd, unix.SOL_SOCKET, unix.SO_BINDTOIFINDEX); err == nil && dev != 0 {
-		// It takes nothing that comes over loopback, nor what comes by other interfaces.
+		// The socket accepts nothing from loopback, nor from other interfaces.
 		s.explain.line(event{Call: "listen", thread: thread, Local: at, Path: "tcp", Why: boundToInterface})
 		return errors.New(boundToInterface)
 	}
@@ -154,8 +154,8 @@ func (s *supervisor) addListener(b *borrowed, thread int) error {
 	return nil
 }
 
-// open returns the service of a place, and notes the listener of the program, which
-// listens there already: checkListener finds it, or has ended the service that was.
+// open returns the service of a place, and records the program's listener. That already listens, so
+// that checkListener either finds it, or has already ended an earlier service of the place.
 func (ls *listeners) open(s *supervisor, p place, cookie uint64) (svc *service, fresh bool, err error) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -194,10 +194,10 @@ func (ls *listeners) open(s *supervisor, p place, cookie uint64) (svc *service, 
 	return svc, true, nil
 }
 
-// listenFar has the transport listen for a place.
+// listenFar makes the transport listen for a place.
 func (s *supervisor) listenFar(p place, r *listenRule) (*sdp.Listener, error) {
 	network, host := p.network()
-	// One client may open as many connections at once as the queues of servers hold.
+	// One client may open as many connections at a time as fit into the usual queues of servers.
 	lc := sdp.ListenConfig{Options: s.carrier.options, MaxPending: 1024, MaxPendingPerHost: 256,
 		Filter: func(_, _ net.Addr) bool { return !s.spare.lent.Load() && p.listened() }}
 	if s.e.Capture != nil {
@@ -206,8 +206,8 @@ func (s *supervisor) listenFar(p place, r *listenRule) (*sdp.Listener, error) {
 	return lc.Listen(context.Background(), network, net.JoinHostPort(host, strconv.Itoa(int(r.sdpPort))))
 }
 
-// listened reports whether anything listens at the port of a place. A connection that comes
-// when the program has just closed its listener is to be refused, not accepted and reset.
+// listened reports whether anything listens at the port of a place. If the program has just closed
+// its listener, a connection must be refused, not accepted and then reset.
 func (p place) listened() bool {
 	all, err := sockdiag.Listeners(p.addr.Port())
 	return err != nil || len(all) > 0
@@ -222,8 +222,8 @@ func (svc *service) close() {
 	}
 }
 
-// publishLocked tells the Port Mapper where SDP is spoken for a place, or that it
-// is not. The listeners of all addresses of both families have one entry.
+// publishLocked tells the Port Mapper the SDP address of a place, or removes it. The listeners of a
+// port share one entry, for all addresses of both families.
 func (ls *listeners) publishLocked(p place) error {
 	if ls.mapper == nil {
 		return nil
@@ -262,8 +262,8 @@ func (ls *listeners) closeLocked(svc *service) {
 	svc.close()
 }
 
-// watchListeners calls checkListeners again and again: nothing tells when a program
-// closes a listener.
+// watchListeners calls checkListeners periodically, because no event reports that a program has
+// closed a listener.
 func (s *supervisor) watchListeners() {
 	for range time.Tick(time.Second) {
 		s.checkListeners()
@@ -283,8 +283,8 @@ func (s *supervisor) checkListeners() {
 	}
 }
 
-// checkListener ends a service if nothing listens at its place. No listener can be
-// opened there meanwhile: it would be taken for one of this service.
+// checkListener ends a service if nothing listens at its place. No listener may be opened at the
+// place meanwhile, because it would count as one of this service.
 func (s *supervisor) checkListener(svc *service) {
 	ls := &s.ls
 	ls.mu.Lock()
@@ -297,8 +297,8 @@ func (s *supervisor) checkListener(svc *service) {
 	}
 }
 
-// inheritListeners carries the listeners that this process was started with, and
-// that the program therefore has too: it makes no listen call for them.
+// inheritListeners carries the listeners that this process, and so the program, was started with.
+// The program makes no listen call for them.
 func (s *supervisor) inheritListeners() {
 	ents, _ := os.ReadDir("/proc/self/fd")
 	for _, ent := range ents {
@@ -319,7 +319,7 @@ func (s *supervisor) inheritListeners() {
 	}
 }
 
-// servePortMap makes the listeners known to clients, if that is wanted.
+// servePortMap makes the listeners known to clients, unless the options forbid that.
 func (s *supervisor) servePortMap() (err error) {
 	if len(s.rules.listen) == 0 || s.o.PortMapListen == "off" {
 		return nil

@@ -8,27 +8,27 @@ import (
 	"sync/atomic"
 )
 
-// Names are the addresses that a carried socket shows.
+// names are the addresses that a carried socket shows.
 type names struct {
 	local, remote netip.AddrPort
-	family        int // of the addresses; 0 stands for the socket's own
+	family        int // of the addresses; 0 means that of the socket
 }
 
-// keptNames is how many sockets keep their names after the end of their relay:
-// the program may ask later, and nothing tells when it closes.
+// keptNames is how many sockets keep their names after the end of their relay. The program may
+// still ask for them, and no event reports that it has closed the socket.
 const keptNames = 1024
 
 // A nameTable holds names by socket cookie. A cookie is never used twice.
 type nameTable struct {
-	used atomic.Bool // something was ever put in: until then calls need not look
+	used atomic.Bool // set with the first entry; without entries, calls need no look-up
 
 	mu    sync.Mutex
 	m     map[uint64]names // guarded by mu
 	ended []endedNames     // guarded by mu; oldest first
 }
 
-// An endedNames is what a socket showed when its relay ended. The program may have connected it
-// again since.
+// An endedNames is the names of a socket whose relay has ended. The program may since have
+// connected the socket again.
 type endedNames struct {
 	cookie uint64
 	names  names
@@ -57,7 +57,7 @@ func (t *nameTable) remove(cookie uint64) {
 	delete(t.m, cookie)
 }
 
-// end lets go of a socket's names some time.
+// end marks a socket's names as removable. They are removed after keptNames others.
 func (t *nameTable) end(cookie uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

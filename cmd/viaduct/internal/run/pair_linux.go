@@ -21,67 +21,66 @@ import (
 	"viaduct/internal/status"
 )
 
-// A pair connects two programs of one host that both run this way: each gets an
-// end of a unix stream socket in place of its TCP socket, and nothing is relayed.
-// The connecting program's supervisor makes the pair and passes one end to the
-// listening program's, see rendezvous. That brings it to an accept call as it
-// brings an arrival of the transport: by a loopback connection to the program's
-// listener, which is replaced when it is accepted.
+// A pair connects two programs of one host that both run under viaduct run. Each gets an end of a
+// unix stream socket instead of its TCP socket, so that nothing is relayed. The connecting
+// program's supervisor makes the pair and passes one end to the listening program's supervisor (see
+// rendezvous). That supervisor delivers the end like an arrival of the transport: it opens a
+// loopback connection to the program's listener, and replaces the connection by the end when the
+// program accepts it.
 //
-// What a unix socket answers otherwise than a TCP socket is served here: names,
-// a second connect, and the options of TCP and IP, see pairopt.
+// Calls that unix sockets answer differently than TCP sockets are served here: names, a second
+// connect, and the options of TCP and IP (see pairopt).
 
-// A pair is one end of a socket pair that a program has.
+// A pair is a program's end of a socket pair.
 type pair struct {
-	// shadow is the TCP socket that the program had before, or would have had. It
-	// carries nothing; options are set on it and read from it.
+	// shadow is the TCP socket that the program had before, or would have had. It carries no data.
+	// The program's options are set on it and read from it.
 	shadow int
 	family int
 
-	// told is the connect that was answered last, until another call of the program
-	// shows that it has the answer.
-	told atomic.Pointer[notify.Call]
+	// answered is the last connect that was answered. It is nil after another call of the program has
+	// shown that the program has the answer.
+	answered atomic.Pointer[notify.Call]
 
 	mu  sync.Mutex
-	due bool // guarded by mu; the next connect is the one that succeeds
+	due bool // guarded by mu; the next connect is to succeed
 }
 
 // succeed answers a connect with success. [p.mu]
 func (p *pair) succeed(c *notify.Call) {
 	if c.Return(0, 0) == nil {
 		p.due = false
-		p.told.Store(c)
+		p.answered.Store(c)
 	}
 }
 
-// repeats reports whether a connect is the one that was answered last, made again. The
-// kernel drops an answer if a signal comes in the same moment, says nothing of that to
-// the supervisor, and restarts the call. [p.mu]
+// repeats reports whether c repeats the last connect that was answered. If a signal arrives at the
+// same moment, the kernel drops the answer and restarts the call, without notice to the supervisor.
+// [p.mu]
 func (p *pair) repeats(c *notify.Call) bool {
-	told := p.told.Swap(nil)
-	return told != nil && told.TID == c.TID && told.Args == c.Args
+	last := p.answered.Swap(nil)
+	return last != nil && last.TID == c.TID && last.Args == c.Args
 }
 
-// maxLookedThrough is how many descriptors of a program are looked through
-// before one is replaced.
+// maxLookedThrough is how many descriptors of a program are checked before one is replaced.
 const maxLookedThrough = 4096
 
-// pairs are those of the program, by the cookie of its end.
+// pairs holds the pairs of the program, by the cookie of its end.
 type pairs struct {
-	used atomic.Bool // there was one: until then calls need not look
+	used atomic.Bool // set with the first pair; without pairs, calls need no look-up
 
 	mu    sync.Mutex
 	m     map[uint64]*pair    // guarded by mu
 	kept  map[uint64]*pairEnd // guarded by mu; by the cookie of the program's TCP socket
-	sweep bool                // guarded by mu; a goroutine looks for ends
+	sweep bool                // guarded by mu; the goroutine of sweepPairs runs
 }
 
-// pairSweep is how often pairs are looked for whose sockets the program has closed.
+// pairSweep is how often the supervisor looks for pairs that the program has closed.
 const pairSweep = time.Second
 
-// add notes an end, and the names it shows. The pair takes the shadow over.
+// addPair records an end and its names. The pair owns the shadow.
 func (s *supervisor) addPair(cookie uint64, p *pair, n names, role string) {
-	defer s.watchPair(cookie, n, role) // runs after the locks were given back
+	defer s.watchPair(cookie, n, role) // runs after the locks were released
 	n.family = p.family
 	s.names.set(cookie, n)
 	ps := &s.pairs
@@ -98,8 +97,8 @@ func (s *supervisor) addPair(cookie uint64, p *pair, n names, role string) {
 	}
 }
 
-// watchPair shows an end to "viaduct ps". What passes is between the two
-// programs and is not counted.
+// watchPair lists an end in "viaduct ps". Its bytes are not counted, because they do not pass
+// through the supervisor.
 func (s *supervisor) watchPair(cookie uint64, n names, role string) {
 	s.e.Status.Server().Watch(status.Source{
 		Report: func(bool) status.Conn {
@@ -114,7 +113,7 @@ func (s *supervisor) watchPair(cookie uint64, n names, role string) {
 	})
 }
 
-// forgetPair forgets an end that the program does not have.
+// forgetPair removes the record of an end that the program does not have.
 func (s *supervisor) forgetPair(cookie uint64) *pair {
 	s.pairs.mu.Lock()
 	p := s.pairs.m[cookie]
@@ -124,7 +123,7 @@ func (s *supervisor) forgetPair(cookie uint64) *pair {
 	return p
 }
 
-// close waits for the option call that uses the shadow.
+// close waits for an option call that uses the shadow.
 func (p *pair) close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -132,9 +131,9 @@ func (p *pair) close() {
 	p.shadow = -1
 }
 
-// sweepPairs forgets the ends that the program has closed, until none is left:
-// nothing tells when it closes one. One that is missing has to be missing in two lists
-// of the kernel's: a long one is made in pieces, between which sockets change places.
+// sweepPairs removes the ends that the program has closed, until none is left. No event reports a
+// close. An end must be missing in two lists of the kernel, because the kernel makes a long list in
+// pieces, between which sockets change their place.
 func (s *supervisor) sweepPairs() {
 	ps := &s.pairs
 	var missing map[uint64]bool
@@ -171,9 +170,8 @@ func (s *supervisor) sweepPairs() {
 	}
 }
 
-// findPair returns the pair that a call's first argument names, nil if that is
-// none. It costs a system call. The error says that this process has no descriptor left
-// to find out.
+// findPair returns the pair of a call's first argument, nil if the argument is no pair. It costs a
+// system call. It returns an error if this process has no descriptor left for that.
 func (s *supervisor) findPair(c *notify.Call) (*pair, error) {
 	if !s.pairs.used.Load() {
 		return nil, nil
@@ -199,17 +197,18 @@ func (ps *pairs) get(cookie uint64) *pair {
 	return ps.m[cookie]
 }
 
-// goesOn notes that the program makes other calls of its end with a cookie.
+// goesOn records that the program makes further calls on its end with a cookie, so that it has the
+// answer of its connect.
 func (ps *pairs) goesOn(cookie uint64) {
 	if !ps.used.Load() {
 		return
 	}
 	if p := ps.get(cookie); p != nil {
-		p.told.Store(nil)
+		p.answered.Store(nil)
 	}
 }
 
-// findPairShort is findPair by the spare descriptors. It may wait.
+// findPairShort is findPair with the spare descriptors. It may wait.
 func (s *supervisor) findPairShort(c *notify.Call) (p *pair, err error) {
 	s.spare.use(func() bool {
 		p, err = s.findPair(c)
@@ -218,7 +217,7 @@ func (s *supervisor) findPairShort(c *notify.Call) (p *pair, err error) {
 	return p, err
 }
 
-// connectPaired serves a connect of a socket that a pair is in place of already.
+// connectPaired serves a connect of a socket that a pair has already replaced.
 func (s *supervisor) connectPaired(c *notify.Call) bool {
 	p, err := s.findPair(c)
 	if err != nil {
@@ -246,12 +245,12 @@ func (s *supervisor) mayPair(to netip.AddrPort) bool {
 	return s.rules.sameHost(to.Port()) && to.Addr().Zone() == "" && s.carrier.local.has(to.Addr())
 }
 
-// errNoPair says that nothing of ours listens at a place.
+// errNoPair means that no supervisor listens for a place.
 var errNoPair = errors.New("no viaduct run --same-host listens there")
 
-// connectPair connects a socket of the program by a pair; false says that it is
-// to be connected otherwise, and why. If another connect of the socket is under way that
-// one is returned, and nothing is done.
+// connectPair connects a socket of the program by a pair. If done is false, the socket must be
+// connected in another way; why is the reason. If another connect of the socket is in progress,
+// connectPair does nothing and returns that one as before.
 func (s *supervisor) connectPair(c *notify.Call, b *borrowed, to netip.AddrPort) (done bool, before *dial, why error) {
 	d := &dial{to: to, done: make(chan struct{}), settled: make(chan struct{}), paired: true}
 	s.mu.Lock()
@@ -263,8 +262,8 @@ func (s *supervisor) connectPair(c *notify.Call, b *borrowed, to netip.AddrPort)
 	s.dials[b.cookie] = d
 	s.mu.Unlock()
 	defer s.settle(b.cookie, d)
-	// A signal that came before is one behind which the program may have connected the
-	// socket already; whatever comes from now on waits for this connect.
+	// After a signal, the program may already have connected the socket. Calls that arrive from now
+	// on wait for this connect.
 	if !c.Valid() {
 		return true, nil, nil
 	}
@@ -285,7 +284,7 @@ func (s *supervisor) connectPair(c *notify.Call, b *borrowed, to netip.AddrPort)
 	p := e.pair
 	p.due = true
 	s.addPair(e.cookie, p, e.names, "dial")
-	p.mu.Lock() // another thread's connect of the same socket comes second
+	p.mu.Lock() // the connect of another thread must wait
 	defer p.mu.Unlock()
 	switch err := c.InjectAt(e.fd, number, flags&unix.O_CLOEXEC); {
 	case err == notify.ErrGone:
@@ -308,17 +307,18 @@ func (s *supervisor) connectPair(c *notify.Call, b *borrowed, to netip.AddrPort)
 	return true, nil, nil
 }
 
-// A pairEnd is the connecting program's end of a pair on its way to it.
+// A pairEnd is the connecting program's end of a pair, before the program has it.
 type pairEnd struct {
 	fd     int
 	cookie uint64
 	pair   *pair
 	names  names
-	drops  *time.Timer // while it is kept
+	drops  *time.Timer // set while the end is kept
 }
 
-// newPairEnd has the listening program's supervisor take the other end of a new pair.
-// For the listening program that is a connection: what this end needs is there before.
+// newPairEnd makes a pair and passes the other end to the listening program's supervisor. The
+// listening program then sees a connection. Therefore newPairEnd first allocates everything that
+// this end needs.
 func newPairEnd(b *borrowed, d *dial) (e *pairEnd, err error) {
 	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -341,7 +341,7 @@ func newPairEnd(b *borrowed, d *dial) (e *pairEnd, err error) {
 	return e, nil
 }
 
-// drop ends a pair that the program can't be given.
+// drop closes a pair that cannot be given to the program.
 func (e *pairEnd) drop() {
 	unix.Close(e.fd)
 	if e.pair.shadow >= 0 {
@@ -349,19 +349,19 @@ func (e *pairEnd) drop() {
 	}
 }
 
-// keptPairTime is how long an end is kept that a signal has kept from the program. If
-// it connects again it does at once.
+// keptPairTime is how long an end is kept if a signal has interrupted the connect. A program that
+// connects again does so at once.
 const keptPairTime = time.Second
 
-// keep keeps an end for the next connect of the socket with a cookie, which a signal
-// has interrupted: for the listening program the connection is made.
+// keep keeps an end for the next connect of the socket with a cookie, after a signal has
+// interrupted the connect. It is needed because the listening program already has the connection.
 func (ps *pairs) keep(cookie uint64, e *pairEnd) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
 	if ps.kept == nil {
 		ps.kept = map[uint64]*pairEnd{}
 	}
-	if old := ps.kept[cookie]; old != nil { // of a connect to another place
+	if old := ps.kept[cookie]; old != nil { // of a connect to another address
 		old.drops.Stop()
 		old.drop()
 	}
@@ -379,8 +379,8 @@ func (ps *pairs) keep(cookie uint64, e *pairEnd) {
 	})
 }
 
-// takeKept is the end that was kept for a socket, nil if there is none, or if the
-// program connects to another place now.
+// takeKept returns the end that was kept for a socket. It returns nil if there is none, or if the
+// program now connects to another address.
 func (ps *pairs) takeKept(cookie uint64, to netip.AddrPort) *pairEnd {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
@@ -393,10 +393,9 @@ func (ps *pairs) takeKept(cookie uint64, to netip.AddrPort) *pairEnd {
 	return e
 }
 
-// replaceable reports whether the descriptor of a thread may be replaced by
-// another file, and its flags. It may not if anything in the process still
-// refers to the old one: a second descriptor, or a registration with epoll.
-// Copies that fork gave to other processes are not seen.
+// replaceable reports whether a thread's descriptor may be replaced by another file, and returns
+// its flags. Nothing else in the process may refer to the old file: no second descriptor, and no
+// registration with epoll. Copies that fork gave to other processes are not found.
 func replaceable(tid, number, fd int) (flags int, err error) {
 	if !ownProc() {
 		return 0, errors.New("/proc is that of another pid namespace")
@@ -411,7 +410,7 @@ func replaceable(tid, number, fd int) (flags int, err error) {
 		return 0, errors.New("the process can't be looked into")
 	}
 	if _, err := fmt.Sscanf(fieldOf(info, "flags:"), "%o", &flags); err != nil {
-		return 0, errors.New("the kernel does not tell the flags of descriptors")
+		return 0, errors.New("the kernel does not report the flags of descriptors")
 	}
 	if flags&unix.O_ASYNC != 0 {
 		return 0, errors.New("the socket sends signals")
@@ -441,7 +440,7 @@ func replaceable(tid, number, fd int) (flags int, err error) {
 	return flags, nil
 }
 
-// fieldOf is what stands behind a name in a file of lines.
+// fieldOf returns the value of a field in a file of lines.
 func fieldOf(b []byte, name string) string {
 	for line := range bytes.Lines(b) {
 		if v, ok := bytes.CutPrefix(line, []byte(name)); ok {

@@ -14,10 +14,10 @@ import (
 	"viaduct/internal/notify"
 )
 
-// The options of TCP and IP, which a unix socket has not, are those of a pair's
-// shadow, a TCP socket that carries nothing. All others are the unix socket's own.
+// A pair's shadow, a TCP socket without data, has the options of TCP and IP, because unix sockets
+// do not have them. All other options are those of the unix socket.
 
-// pairFilter notifies calls for options that are the shadow's.
+// pairFilter returns the rules that notify the supervisor of calls for the shadow's options.
 func pairFilter() (rules []notify.Rule) {
 	for _, level := range []uint32{unix.IPPROTO_IP, unix.IPPROTO_TCP, unix.IPPROTO_IPV6} {
 		is := []notify.Cond{{Arg: 1, Low: level, High: level}}
@@ -27,9 +27,9 @@ func pairFilter() (rules []notify.Rule) {
 		{Arg: 1, Low: unix.SOL_SOCKET, High: unix.SOL_SOCKET}, {Arg: 2, Low: unix.SO_PROTOCOL, High: unix.SO_DOMAIN}}})
 }
 
-// shadowOptions are those that are safe to be set in this process, whose
-// privileges may be greater than the program's: their values hold no pointers,
-// and they load no module. Others do not exist for a pair.
+// shadowOptions are the options that this process can set safely for the program, although it may
+// have more privileges: their values hold no pointers, and setting them loads no module. A pair has
+// no other options of TCP and IP.
 var shadowOptions = map[int][]int{
 	unix.SOL_SOCKET: {unix.SO_PROTOCOL, unix.SO_DOMAIN},
 	unix.IPPROTO_TCP: {unix.TCP_NODELAY, unix.TCP_MAXSEG, unix.TCP_CORK, unix.TCP_KEEPIDLE, unix.TCP_KEEPINTVL, unix.TCP_KEEPCNT, unix.TCP_SYNCNT,
@@ -51,7 +51,7 @@ func (s *supervisor) option(c *notify.Call) {
 		p.option(c)
 		return
 	}
-	go func() { // the kernel would say that a unix socket has no such option
+	go func() { // the kernel would answer that unix sockets have no such option
 		if p, err = s.findPairShort(c); err != nil {
 			c.Return(0, unix.ENOBUFS)
 			return
@@ -60,13 +60,13 @@ func (s *supervisor) option(c *notify.Call) {
 	}()
 }
 
-// option serves getsockopt and setsockopt of a pair, nil if the socket is of none.
+// option serves getsockopt and setsockopt. p is nil if the socket is no pair.
 func (p *pair) option(c *notify.Call) {
 	if p == nil {
 		c.Continue()
 		return
 	}
-	p.told.Store(nil)
+	p.answered.Store(nil)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	level, name := int(int32(c.Args[1])), int(int32(c.Args[2]))
@@ -132,11 +132,11 @@ func (p *pair) get(c *notify.Call, level, name int) unix.Errno {
 	return 0
 }
 
-// copiedOptions are the options of all sockets, as integers, that a program may
-// have set on its TCP socket before a unix socket takes the place.
+// copiedOptions are the integer options that any socket has. They are copied from the program's TCP
+// socket to the unix socket that replaces it.
 var copiedOptions = []int{unix.SO_KEEPALIVE, unix.SO_OOBINLINE, unix.SO_RCVLOWAT, unix.SO_PRIORITY, unix.SO_REUSEADDR, unix.SO_REUSEPORT, unix.SO_BUSY_POLL}
 
-// copyOptions gives a unix socket what the program set on its TCP socket.
+// copyOptions sets the program's options of a TCP socket on a unix socket.
 func copyOptions(to, from int) {
 	copyOwner(to, from)
 	for _, o := range copiedOptions {
@@ -153,7 +153,7 @@ func copyOptions(to, from int) {
 	if l, err := getLinger(from); err == nil && l.Onoff != 0 {
 		unix.SetsockoptLinger(to, unix.SOL_SOCKET, unix.SO_LINGER, l)
 	}
-	// Sizes that the program did not set are the kernel's, and differ by family.
+	// The kernel chooses sizes that the program did not set, and they differ by family.
 	locked, err := unix.GetsockoptInt(from, unix.SOL_SOCKET, unix.SO_BUF_LOCK)
 	if err != nil {
 		return
@@ -165,8 +165,7 @@ func copyOptions(to, from int) {
 	}
 }
 
-// copyOwner has the process that the program named by F_SETOWN get SIGURG from the unix
-// socket too.
+// copyOwner copies the owner of F_SETOWN, so that the unix socket sends SIGURG to the same process.
 func copyOwner(to, from int) {
 	var owner struct{ kind, id int32 } // struct f_owner_ex
 	_, _, e := unix.Syscall(unix.SYS_FCNTL, uintptr(from), unix.F_GETOWN_EX, uintptr(unsafe.Pointer(&owner)))

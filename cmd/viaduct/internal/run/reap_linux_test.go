@@ -12,16 +12,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A child that has ended keeps its number until it is waited for: a signal that is
-// passed on meanwhile reaches no other process. That it has stopped or been continued is
-// there until it is taken.
+// A child that has ended keeps its number until it is waited for, so that a forwarded signal
+// reaches no other process. The event that a child has stopped or was continued stays until
+// takeChange.
 func TestChangedChild(t *testing.T) {
 	for script, want := range map[string]int{"exit 0": 0, "exit 7": 7, "kill -9 $$": 128 + 9, "kill -15 $$": 128 + 15} {
 		child, err := syscall.ForkExec("/bin/sh", []string{"sh", "-c", script}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for range 2 { // it is there as long as nothing has waited for it
+		for range 2 { // the event stays until something waits for it
 			got, err := changedChild()
 			if want := (change{pid: child, code: want}); err != nil || got != want {
 				t.Errorf("%s: %+v, %v, want %+v", script, got, err, want)

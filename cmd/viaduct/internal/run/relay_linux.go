@@ -12,13 +12,13 @@ import (
 	"viaduct/sdp"
 )
 
-// relay carries bytes between the program's connection and the transport's: each
-// direction, its urgent bytes as such, its end as a half-close, and a broken connection as
-// a reset, of which --explain tells why. ended is called at its end.
+// relay carries bytes between the program's connection and the transport's. It keeps urgent bytes
+// urgent, forwards the end of a direction as a half-close, and a broken connection as a reset,
+// whose reason --explain prints. It calls ended at the end.
 func (s *supervisor) relay(nearConn, farConn net.Conn, ended func()) {
 	near, err := streamOf(nearConn)
 	far, ferr := streamOf(farConn)
-	if err = cmp.Or(err, ferr); err != nil { // one of them has been closed
+	if err = cmp.Or(err, ferr); err != nil { // one of the connections is closed
 		abort(nearConn)
 		abort(farConn)
 		s.explainReset(farConn, err)
@@ -43,12 +43,12 @@ func (s *supervisor) relay(nearConn, farConn net.Conn, ended func()) {
 		over := make(chan struct{})
 		wg.Go(func() {
 			oneWay(far, near, &s.stats.BytesOut)
-			// Once no process is left, an end of the program's stream is the end of
-			// its socket: what the peer might still send is not wanted.
+			// When no process is left, the end of the program's stream means that its socket is
+			// closed, and further bytes of the peer are not wanted.
 			select {
 			case <-s.alive.Done():
 				near.Close()
-				far.Close() // which lingers until the peer has everything
+				far.Close() // Close waits until the peer has received everything
 			case <-over:
 			}
 		})
@@ -58,8 +58,7 @@ func (s *supervisor) relay(nearConn, farConn net.Conn, ended func()) {
 	})
 }
 
-// explainReset tells of a relay that ended by an error other than that this process
-// closed it.
+// explainReset explains the error that ended a relay, unless this process closed the connection.
 func (s *supervisor) explainReset(far net.Conn, err error) {
 	if errors.Is(err, net.ErrClosed) {
 		return
@@ -72,7 +71,7 @@ func (s *supervisor) explainReset(far net.Conn, err error) {
 }
 
 func closeWrite(c stream) error {
-	// The other side may have ended both directions, which is no failure.
+	// The peer may have closed both directions, which is no failure.
 	if err := c.CloseWrite(); err != nil && !errors.Is(err, syscall.ENOTCONN) {
 		return err
 	}

@@ -16,40 +16,39 @@ import (
 	"viaduct/internal/sockdiag"
 )
 
-// How supervisors of one host find each other. For each place where its program
-// listens a supervisor has a unix socket in the abstract namespace, which is that
-// of the network namespace, named after the place and the user. Either side
-// serves processes of its own user only: nothing but the kernel's word for that
-// is relied on.
+// How supervisors of one host find each other. For each place where its program listens, a
+// supervisor has a unix socket in the abstract namespace, which belongs to the network namespace.
+// The name of the socket is made of the place and the user. Both sides serve only processes of
+// their own user, as reported by the kernel.
 
 const (
 	// pairTimeout bounds an answer of the other supervisor.
 	pairTimeout = time.Second
-	// knockTimeout bounds the connection to a program's listener for a pair. If
-	// its queue is full, the connecting program waits by plain TCP.
+	// knockTimeout bounds the connection to a program's listener for a pair. If the listener's
+	// queue is full, the connecting program uses plain TCP and waits there.
 	knockTimeout   = 100 * time.Millisecond
 	maxPairMessage = 1024
 )
 
-// A pairRequest asks for a connection; with it comes one end of a pair.
+// A pairRequest asks for a connection. Its message carries one end of a pair.
 type pairRequest struct {
 	To   netip.AddrPort `json:"to"`
 	From netip.AddrPort `json:"from"` // port 0: any
 }
 
-// A pairAnswer grants it, or says why not.
+// A pairAnswer grants the request, or has the reason of the refusal.
 type pairAnswer struct {
 	From netip.AddrPort `json:"from,omitzero"`
 	Why  string         `json:"why,omitempty"`
 }
 
-// pairAddr is the rendezvous of a place.
+// pairAddr returns the rendezvous address of a place.
 func pairAddr(at netip.AddrPort) *net.UnixAddr {
 	return &net.UnixAddr{Net: "unixpacket", Name: fmt.Sprintf("@viaduct-run/1/%d/%s", os.Geteuid(), at)}
 }
 
-// sameUser reports whether the other end of a unix socket is a process of this
-// one's user. A user that our namespace does not know is no user's.
+// sameUser reports whether the process at the other end of a unix socket has the same user as this
+// one. A user without a number in our namespace is never the same.
 func sameUser(c *net.UnixConn) bool {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -66,8 +65,8 @@ func sameUser(c *net.UnixConn) bool {
 // overflowUID is what the kernel shows for users without a number here.
 const overflowUID = 65534
 
-// askForPair has the listening program's supervisor take an end of a pair. The
-// answer is the address that the connecting program shows.
+// askForPair passes an end of a pair to the listening program's supervisor. It returns the address
+// that the connecting program shows.
 func askForPair(to, from netip.AddrPort, end int) (netip.AddrPort, error) {
 	any4, any6 := netip.IPv4Unspecified(), netip.IPv6Unspecified()
 	places := []netip.Addr{to.Addr(), any6}
@@ -108,14 +107,14 @@ func askForPair(to, from netip.AddrPort, end int) (netip.AddrPort, error) {
 	return from, errNoPair
 }
 
-// servePairs takes the requests for a place.
+// servePairs answers the requests for a place.
 func (s *supervisor) servePairs(svc *service) {
 	for {
 		c, err := svc.meet.AcceptUnix()
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
-		if err != nil { // for want of descriptors
+		if err != nil { // no descriptors are free
 			time.Sleep(shortageWait)
 			continue
 		}
@@ -136,7 +135,7 @@ func (s *supervisor) servePairs(svc *service) {
 	}
 }
 
-// givePair brings one end of a pair to the program's listener.
+// givePair delivers one end of a pair to the program's listener.
 func (s *supervisor) givePair(svc *service, c *net.UnixConn) pairAnswer {
 	refuse := func(err error) pairAnswer { return pairAnswer{Why: err.Error()} }
 	b, oob := make([]byte, maxPairMessage), make([]byte, unix.CmsgSpace(4))
@@ -174,8 +173,7 @@ func (s *supervisor) givePair(svc *service, c *net.UnixConn) pairAnswer {
 	return pairAnswer{From: r.From}
 }
 
-// takes reports by its error whether the listener of a place is the one that the
-// kernel would choose for an address.
+// takes returns an error unless the kernel would choose the listener of the place for an address.
 func (p place) takes(to netip.AddrPort) error {
 	any := p.addr.Addr().IsUnspecified() && (p.dual || p.addr.Addr().Is4() == to.Addr().Is4())
 	if p.addr.Port() != to.Port() || p.addr.Addr() != to.Addr() && !any {
@@ -193,13 +191,13 @@ func (p place) takes(to netip.AddrPort) error {
 	return nil
 }
 
-// oneFamily reports whether two addresses are there and can be those of one connection.
+// oneFamily reports whether both addresses are valid and can be those of one connection.
 func oneFamily(a, b netip.AddrPort) bool {
 	return a.IsValid() && b.IsValid() && a.Addr().Is4() == b.Addr().Is4()
 }
 
-// oneRight takes the one descriptor of a control message. A message has room for two:
-// those that are too many are closed.
+// oneRight returns the only descriptor of a control message. The buffer has room for two; surplus
+// descriptors are closed.
 func oneRight(oob []byte) (int, error) {
 	ms, err := unix.ParseSocketControlMessage(oob)
 	if err != nil || len(ms) != 1 {

@@ -9,15 +9,15 @@ import (
 	"viaduct/internal/notify"
 )
 
-// A connect counts as the one that was answered, made again, if the same thread makes it
-// with the same arguments, once, and has made no other call of its end since.
+// A connect counts as a repetition of the answered one only if the same thread makes it, with the
+// same arguments, once, and the program has made no other call on its end in between.
 func TestPairRepeats(t *testing.T) {
 	args := [6]uint64{5, 0x1000, 16}
-	told := &notify.Call{ID: 1, TID: 7, Args: args}
+	answered := &notify.Call{ID: 1, TID: 7, Args: args}
 	for _, c := range []struct {
 		what string
 		call notify.Call
-		on   bool // another call came before
+		on   bool // another call came in between
 		want bool
 	}{
 		{"made again", notify.Call{ID: 2, TID: 7, Args: args}, false, true},
@@ -28,7 +28,7 @@ func TestPairRepeats(t *testing.T) {
 		p := new(pair)
 		ps := &pairs{m: map[uint64]*pair{9: p}}
 		ps.used.Store(true)
-		p.told.Store(told)
+		p.answered.Store(answered)
 		if c.on {
 			ps.goesOn(9)
 		}
@@ -42,15 +42,15 @@ func TestPairRepeats(t *testing.T) {
 	}
 }
 
-// A buffer is the memory of a program: the length of the space for a name, and that space.
+// A buffer is memory of a program: the length of a buffer for a name, and the buffer.
 type buffer [64]byte
 
 func (b *buffer) ReadMem(addr uint64, p []byte) (int, error)  { return copy(p, b[addr:]), nil }
 func (b *buffer) WriteMem(addr uint64, p []byte) (int, error) { return copy(b[addr:], p), nil }
 
-// A call whose answer was lost is made again, and finds the whole length of the name where it passed
-// the length of its buffer: what is behind the buffer stays as it is. A call behind one that was
-// answered has the room that it says.
+// A call whose answer was lost is repeated, and then finds the whole length of the name instead of
+// the length of its buffer. Memory beyond the buffer must not be written. A new call, after an
+// answer, may use the length that it passes.
 func TestShortNames(t *testing.T) {
 	const room, full = 16, 28
 	name := make([]byte, full)
@@ -61,7 +61,7 @@ func TestShortNames(t *testing.T) {
 		what     string
 		thread   int
 		answered bool
-		want     int // bytes that are written for the second call
+		want     int // bytes written by the second call
 	}{
 		{"made again", 7, false, room},
 		{"of another thread", 8, false, full},

@@ -1,14 +1,12 @@
-// Package run is the verb run: it carries the TCP connections of an unmodified
-// program over SDP.
+// Package run is the verb run: it carries the TCP connections of an unmodified program over SDP.
 //
-// Three processes take part. The front is the one that the shell started: it
-// starts the supervisor, passes on signals, ends with the program's exit code,
-// and serves the program's calls should the supervisor die. The supervisor
-// starts the program, answers its calls, and carries its connections; it stays
-// while any process of the program's is alive. The program is its child.
+// Three processes take part. The front is the process that the shell started. It starts the
+// supervisor, passes on signals, and ends with the program's exit code. If the supervisor dies, the
+// front serves the program's calls. The supervisor starts the program as its child, answers its
+// calls, and carries its connections. It lives as long as any process of the program.
 //
-// A carried connection is the program's own TCP socket, connected over loopback
-// to the supervisor, which relays it.
+// A carried connection is the program's own TCP socket, connected over loopback to the supervisor,
+// which relays its bytes.
 package run
 
 import (
@@ -20,7 +18,7 @@ import (
 	"time"
 )
 
-// Exit codes, as those of a shell.
+// Exit codes, with the meaning that shells give them.
 const (
 	ExitRun       = 125 // run itself failed
 	ExitNotExec   = 126 // the program can't be executed
@@ -29,25 +27,25 @@ const (
 
 // Options are the flags of the verb.
 type Options struct {
-	To      []string // rules of outgoing connections, see parseTo
+	To      []string // rules for outgoing connections, see parseTo
 	Listen  []string // ports of carried listeners, see parseListen
-	PortMap string   // address of the Port Mapper to ask; "" asks each host's own
-	// PortMapListen is the UDP address at which the supervisor answers for its
-	// listeners; "" tries the usual port, "off" does not answer.
+	PortMap string   // address of the Port Mapper to ask; "" means the one of each host
+	// PortMapListen is the UDP address of the supervisor's Port Mapper for its listeners. "" tries
+	// the usual port, "off" means none.
 	PortMapListen string
-	// SameHost are the ports whose connections between two programs of this host
-	// become socket pairs, see parseSameHost; "" is none.
+	// SameHost are the ports whose connections between two programs of this host become socket
+	// pairs, see parseSameHost; "" means none.
 	SameHost string
 	Require  bool
 	Explain  string        // "" off, "-" stderr, else a file
-	Bound    time.Duration // how long a connect call waits before it is answered in progress
-	Service  NewService    // serves the program's calls in place of all this; nil as a rule
+	Bound    time.Duration // how long a connect call waits before it is answered as in progress
+	Service  NewService    // serves the program's calls instead of the supervisor; usually nil
 
 	Program string
-	Args    []string // with the program as the first
+	Args    []string // the program and its arguments
 }
 
-// A toRule carries outgoing connections.
+// A toRule selects outgoing connections to carry.
 type toRule struct {
 	prefix  netip.Prefix
 	port    uint16 // 0 is any
@@ -56,10 +54,9 @@ type toRule struct {
 	sdpPort uint16 // 0: the port of the connection
 }
 
-// parseTo reads PREFIX[:PORT][=WHERE]. PREFIX is an address, a prefix, or * for
-// all; an IPv6 one with a port stands in brackets. WHERE is "portmap", or
-// [HOST]:PORT, where SDP is spoken; without it SDP is spoken at the very address
-// and port.
+// parseTo parses PREFIX[:PORT][=WHERE]. PREFIX is an address, a prefix, or * for all; an IPv6 one
+// with a port is in brackets. WHERE is the place where SDP is spoken: "portmap", or [HOST]:PORT.
+// Without WHERE, SDP is spoken at the same address and port.
 func parseTo(s string) (r toRule, err error) {
 	what, where, has := strings.Cut(s, "=")
 	bad := func(msg string) (toRule, error) { return toRule{}, fmt.Errorf("--to %q: %s", s, msg) }
@@ -101,7 +98,7 @@ func parseTo(s string) (r toRule, err error) {
 	return r, nil
 }
 
-// splitPort takes PREFIX:PORT apart. An IPv6 prefix with a port is in brackets.
+// splitPort splits PREFIX:PORT. An IPv6 prefix with a port is in brackets.
 func splitPort(s string) (prefix, port string) {
 	if rest, ok := strings.CutPrefix(s, "["); ok {
 		prefix, port, _ = strings.Cut(rest, "]")
@@ -126,7 +123,7 @@ func (r *toRule) matches(to netip.AddrPort) bool {
 	return (r.port == 0 || r.port == to.Port()) && (!r.prefix.IsValid() || r.prefix.Contains(to.Addr().WithZone("")))
 }
 
-// sdpAddr is where SDP is spoken for a matching connection.
+// sdpAddr returns the SDP address for a matching connection.
 func (r *toRule) sdpAddr(to netip.AddrPort) netip.AddrPort {
 	host, port := to.Addr(), to.Port()
 	if r.host.IsValid() {
@@ -138,13 +135,13 @@ func (r *toRule) sdpAddr(to netip.AddrPort) netip.AddrPort {
 	return netip.AddrPortFrom(host, port)
 }
 
-// A listenRule carries a listener.
+// A listenRule selects a listener to carry.
 type listenRule struct {
 	port    uint16 // 0 is any
 	sdpPort uint16 // 0: the system picks one
 }
 
-// parseListen reads PORT[=SDPPORT], or "any".
+// parseListen parses PORT[=SDPPORT], or "any".
 func parseListen(s string) (r listenRule, err error) {
 	if s == "any" {
 		return r, nil
@@ -159,7 +156,7 @@ func parseListen(s string) (r listenRule, err error) {
 	return r, nil
 }
 
-// parseSameHost reads PORT[,PORT]..., or "any", which is port 0.
+// parseSameHost parses PORT[,PORT]..., or "any", which is port 0.
 func parseSameHost(s string) (ports []uint16, err error) {
 	switch s {
 	case "":
@@ -177,11 +174,11 @@ func parseSameHost(s string) (ports []uint16, err error) {
 	return ports, nil
 }
 
-// rules are all of them.
+// rules holds all rules of one run.
 type rules struct {
 	to     []toRule
 	listen []listenRule
-	pairs  []uint16 // ports; 0 is any
+	pairs  []uint16 // ports; 0 means any
 }
 
 func parseRules(o *Options) (r rules, err error) {
@@ -203,8 +200,8 @@ func parseRules(o *Options) (r rules, err error) {
 	return r, err
 }
 
-// outgoing finds the rule of a connection. Without any rule at all the Port
-// Mapper decides: its own one if it has an address, else those of other hosts.
+// outgoing returns the rule for a connection. Without any rule, the Port Mapper decides: the named
+// one if there is one, otherwise that of each host.
 func (r *rules) outgoing(to netip.AddrPort, portMap bool) *toRule {
 	for i := range r.to {
 		if r.to[i].matches(to) {
@@ -231,5 +228,5 @@ func (r *rules) sameHost(port uint16) bool {
 	return slices.Contains(r.pairs, 0) || slices.Contains(r.pairs, port)
 }
 
-// serves reports whether a listener at a port is one of ours.
+// serves reports whether the supervisor serves a listener at a port.
 func (r *rules) serves(port uint16) bool { return r.listener(port) != nil || r.sameHost(port) }

@@ -9,7 +9,7 @@ import (
 	"viaduct/cmd/viaduct/internal/shell"
 )
 
-// IsSupervisor reports false: nothing is supervised on this system.
+// IsSupervisor returns false, because nothing is supervised on this system.
 func IsSupervisor() bool { return false }
 
 var errSystem = shell.Hint(errors.New("programs can be run over SDP on Linux with amd64 or arm64 only"), "use viaduct proxy")
@@ -25,5 +25,5 @@ func Main(_ context.Context, _ *shell.Env, o *Options) error {
 // Check returns an error.
 func Check(*shell.Env, []Finding) error { return &shell.Exit{Code: ExitRun, Err: errSystem} }
 
-// NewService is nothing on this system.
+// NewService is unused on this system.
 type NewService func()

@@ -10,19 +10,18 @@ import (
 	"viaduct/internal/notify"
 )
 
-// A Service serves a program's calls in place of the supervisor of its TCP
-// connections. Serve is called by one goroutine, and by another if
-// a call holds that one up, see attend.
+// A Service serves a program's calls instead of the supervisor of TCP connections. One goroutine at
+// a time calls Serve, and another one if a call blocks (see attend).
 type Service interface {
 	Rules() []notify.Rule
 	Serve(c *notify.Call)
-	Sweep()       // releases at once what no process has any more
+	Sweep()       // releases at once everything that no process has any more
 	Reap(pid int) // a child of this process has ended, and its number will be free
 	Close()       // after the last process has ended
 }
 
-// A NewService makes a Service in the supervisor's process. explain is nil if nothing
-// is to be explained.
+// A NewService makes a Service in the supervisor's process. explain is nil if no explanation is
+// wanted.
 type NewService func(e *shell.Env, explain func(format string, args ...any)) (Service, error)
 
 func (s *supervisor) openService() (err error) {

@@ -23,13 +23,13 @@ var forwarded = []syscall.Signal{
 	syscall.SIGPWR, syscall.SIGVTALRM,
 }
 
-// stopping are the signals that stop a process unless it handles them. They are passed on
-// too, and the front stops when the program has: a shell gives the terminal to its next
-// command when the front has stopped, and until the program has it may read from it.
+// stopping are the signals that stop a process unless it handles them. They are passed on, too. The
+// front stops only after the program has stopped: when the front stops, the shell gives the
+// terminal to its next command, and a running program could still read from it.
 var stopping = []syscall.Signal{syscall.SIGTSTP, syscall.SIGTTIN, syscall.SIGTTOU}
 
-// catchSignals makes the runtime send signals to ch. Of those that stop a process the ignored ones
-// are left alone: the terminal treats a process that handles them otherwise.
+// catchSignals makes the runtime send signals to ch. It skips stop signals that are ignored,
+// because the terminal treats a process that handles them differently.
 func catchSignals(ch chan<- os.Signal, which ...syscall.Signal) {
 	ignored := ignoredNow()
 	for _, s := range which {
@@ -39,30 +39,30 @@ func catchSignals(ch chan<- os.Signal, which ...syscall.Signal) {
 	}
 }
 
-// outlive ignores what the program ignores as well, does not have passed on, and would end this
-// process, if it is sent to the process group: Go's runtime lets a process live through the others.
+// outlive ignores the signals that the program ignores, that are not passed on, and that would end
+// this process when sent to its process group. Go's runtime survives the other ones.
 func outlive(ignored signalSet) {
 	if ignored.has(syscall.SIGABRT) {
 		signal.Ignore(syscall.SIGABRT)
 	}
 }
 
-// signalSettle is how long a signal to the whole group may take at least to reach the
-// supervisor after it has reached the front.
+// signalSettle is the least time that a signal to the whole group gets to reach the supervisor
+// after it has reached the front.
 const signalSettle = 20 * time.Millisecond
 
-// settled is a signal that the supervisor sends to itself: what was sent to it before
-// has come when that does.
+// settled is a signal that the supervisor sends to itself. When it arrives, all signals that were
+// sent before have arrived.
 const settled = syscall.Signal(64) // the last one
 
-// signalCounts tell signals to the whole process group, which have reached the
-// program, from those to the front alone.
+// signalCounts distinguishes signals to the whole process group, which have reached the program,
+// from signals to the front alone.
 type signalCounts struct {
-	settling sync.Mutex    // held while a signal settled is under way
+	settling sync.Mutex    // held while a signal settled is pending
 	settled  chan struct{} // it has come
 
 	mu    sync.Mutex
-	seen  [65]int // guarded by mu; received by this process and not by the front yet
+	seen  [65]int // guarded by mu; received by this process, and not reported by the front yet
 	ended bool    // guarded by mu; the program's process number is free
 }
 
@@ -88,8 +88,8 @@ func (c *signalCounts) count() {
 	}()
 }
 
-// settle waits until what was sent to this process has been counted, and returns how
-// long that took.
+// settle waits until all signals sent to this process have been counted. It returns how long that
+// took.
 func (c *signalCounts) settle() time.Duration {
 	c.settling.Lock()
 	defer c.settling.Unlock()
@@ -100,11 +100,10 @@ func (c *signalCounts) settle() time.Duration {
 	return time.Since(begin)
 }
 
-// pass sends the program a signal that the front got, unless this process got
-// it as well.
+// pass sends the program a signal that the front received, unless this process received it as well.
 func (c *signalCounts) pass(program int, sig syscall.Signal) {
-	// A thread that handles the signal may be held up for longer than one that handles
-	// what came after it, all the more on a machine that is busy.
+	// The thread that handles the signal may be delayed for longer than the thread that handles a
+	// later one, in particular on a busy machine.
 	took := c.settle()
 	for until := time.Now().Add(max(signalSettle, 4*took)); ; time.Sleep(time.Millisecond) {
 		c.mu.Lock()
@@ -137,45 +136,45 @@ func (c *signalCounts) programEnded() {
 	c.mu.Unlock()
 }
 
-// stopBy stops this process by a signal, and returns when it is continued.
+// stopBy stops this process with a signal. It returns when the process is continued.
 func stopBy(sig syscall.Signal) {
-	// Package signal has no way back to what the kernel does with a signal.
+	// Package signal cannot restore the kernel's default action of a signal.
 	var kernels, ours [32]byte // struct sigaction
 	action := func(set, old *[32]byte) {
 		unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(sig), uintptr(unsafe.Pointer(set)), uintptr(unsafe.Pointer(old)), 8, 0, 0)
 	}
 	action(&kernels, &ours)
 	defer action(&ours, nil)
-	runtime.LockOSThread() // a thread takes what is sent to it before the call returns
+	runtime.LockOSThread() // a signal to this thread takes effect before the call returns
 	defer runtime.UnlockOSThread()
 	unix.Tgkill(os.Getpid(), unix.Gettid(), sig)
 }
 
-// stops has the front stopped while the program is.
+// stops keeps the front stopped while the program is stopped.
 type stops struct {
 	front, frontPid int              // a pidfd, and the process number
 	program         int              // its process number
-	tell            func(signal int) // tells the front to stop
+	stopOrder       func(signal int) // sends the front the order to stop
 	resume          func()           // continues the program
 
 	mu        sync.Mutex
-	times     int  // guarded by mu; how often the front was told
-	by        int  // guarded by mu; the signal that has stopped the program; 0: it runs
-	told      bool // guarded by mu; the front is to stop, and has not said yet that it goes on
-	continued bool // guarded by mu; since it was told, the program has been continued
+	times     int  // guarded by mu; how many orders were sent to the front
+	by        int  // guarded by mu; the signal that has stopped the program; 0: the program runs
+	ordered   bool // guarded by mu; the front must stop, and has not reported yet that it was continued
+	continued bool // guarded by mu; the program was continued since the last order
 }
 
-// changed takes that the program has stopped or been continued.
+// changed handles a stop or continuation of the program.
 func (s *stops) changed() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c := takeChange(s.program, 0)
 	switch {
 	case c.stopped:
-		s.continued = s.continued || s.by != 0 // and stopped before that was taken
+		s.continued = s.continued || s.by != 0 // and stopped again before we noticed
 		s.by = c.code
 		s.stopFront()
-	case c.continued && s.told && !s.continued:
+	case c.continued && s.ordered && !s.continued:
 		s.by, s.continued = 0, true
 		go s.continueFront(s.times)
 	case c.continued:
@@ -183,38 +182,38 @@ func (s *stops) changed() {
 	}
 }
 
-// stopFront has the front stop unless it is stopping. It is called with mu held.
+// stopFront orders the front to stop unless that is already pending. It is called with mu held.
 func (s *stops) stopFront() {
-	if !s.told {
+	if !s.ordered {
 		s.times++
-		s.told, s.continued = true, false
-		s.tell(s.by)
+		s.ordered, s.continued = true, false
+		s.stopOrder(s.by)
 	}
 }
 
-// continueFront continues the front, which may be about to stop, until it says that it
-// goes on.
+// continueFront continues the front, which may be about to stop, until the front reports that it
+// was continued.
 func (s *stops) continueFront(times int) {
 	for {
 		s.mu.Lock()
-		done := !s.told || s.times != times
+		done := !s.ordered || s.times != times
 		s.mu.Unlock()
 		if done {
 			return
 		}
-		if isStopped(s.frontPid) { // or else the signal could undo one that is to stop it
+		if isStopped(s.frontPid) { // before that, SIGCONT could cancel the signal that is to stop it
 			unix.PidfdSendSignal(s.front, syscall.SIGCONT, nil, 0)
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
 }
 
-// frontContinued takes that the front goes on, and continues the program if that was
-// not, alone or with the front.
+// frontContinued handles the front's report that it was continued. It continues the program as well
+// if that is still stopped.
 func (s *stops) frontContinued() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.told = false
+	s.ordered = false
 	switch {
 	case s.by == 0 || takeChange(s.program, unix.WNOWAIT).pid != 0 || !isStopped(s.program):
 	case s.continued: // and stopped again

@@ -10,24 +10,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The lengths of socket addresses. The kernel takes an IPv6 one without its
-// scope.
+// The lengths of socket addresses. The kernel accepts an IPv6 address without its scope.
 const (
 	lenInet      = 16
 	lenInet6     = 28
 	lenInet6Free = 24
-	lenStorage   = 128 // of struct sockaddr_storage: the kernel takes no longer one
+	lenStorage   = 128 // of struct sockaddr_storage: the kernel rejects longer addresses
 )
 
-// A target is what a connect call asks for.
+// A target is the address of a connect call.
 type target struct {
-	addr   netip.AddrPort // with the loopback address for the unspecified one, as the kernel has it
-	family int            // of the structure: an IPv6 one may hold an IPv4 address
-	any    bool           // the program gave the unspecified address
+	addr   netip.AddrPort // an unspecified address is replaced by loopback, as the kernel does
+	family int            // of the structure: an IPv6 structure may hold an IPv4 address
+	any    bool           // the program passed the unspecified address
 }
 
-// parseSockaddr reads a socket address as the kernel does. ok is false for
-// families other than IPv4 and IPv6 and for addresses that are too short.
+// parseSockaddr parses a socket address like the kernel. ok is false for families other than IPv4
+// and IPv6, and for addresses that are too short.
 func parseSockaddr(b []byte) (t target, ok bool) {
 	if len(b) < lenInet {
 		return t, false
@@ -58,9 +57,9 @@ func parseSockaddr(b []byte) (t target, ok bool) {
 	return t, true
 }
 
-// refusedBy reports whether the kernel refuses to connect a socket to t at once, whatever is
-// there: only what the kernel would connect may be connected elsewhere. bound is the address that
-// the socket is bound to, not valid if there is none.
+// refusedBy reports whether the kernel would refuse at once to connect a socket to t, whatever
+// listens there. Such a connect must not be carried. bound is the address that the socket is bound
+// to, not valid if it is not bound.
 func (t target) refusedBy(b *borrowed, bound netip.Addr) bool {
 	ip := t.addr.Addr()
 	switch {
@@ -70,7 +69,7 @@ func (t target) refusedBy(b *borrowed, bound netip.Addr) bool {
 		return true
 	case ip.Is6() && ip.IsLinkLocalUnicast() && ip.Zone() == "":
 		return true
-	case bound.IsValid() && (t.any || bound.Is4() != ip.Is4()): // which the kernel may connect, in its own way
+	case bound.IsValid() && (t.any || bound.Is4() != ip.Is4()): // the kernel may connect it, by rules of its own
 		return true
 	case b.family == unix.AF_INET6 && ip.Is4():
 		only, err := unix.GetsockoptInt(b.fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY)
@@ -79,7 +78,7 @@ func (t target) refusedBy(b *borrowed, bound netip.Addr) bool {
 	return false
 }
 
-// as4 is an address as a socket of IPv4 has it, 0.0.0.0 for one that is of no use there.
+// as4 returns an address as an IPv4 socket shows it: 0.0.0.0 for one that is not IPv4.
 func as4(a netip.Addr) [4]byte {
 	if a = a.Unmap(); a.Is4() {
 		return a.As4()
@@ -87,7 +86,7 @@ func as4(a netip.Addr) [4]byte {
 	return [4]byte{}
 }
 
-// appendSockaddr writes an address as a socket of the given family shows it.
+// appendSockaddr appends an address as a socket of the given family shows it.
 func appendSockaddr(b []byte, a netip.AddrPort, family int) []byte {
 	if family == unix.AF_INET {
 		ip := as4(a.Addr())
@@ -105,7 +104,7 @@ func appendSockaddr(b []byte, a netip.AddrPort, family int) []byte {
 	return binary.NativeEndian.AppendUint32(b, uint32(scope))
 }
 
-// toSockaddr makes the form that x/sys wants.
+// toSockaddr converts an address to the type of x/sys.
 func toSockaddr(a netip.AddrPort, family int) unix.Sockaddr {
 	if family == unix.AF_INET {
 		return &unix.SockaddrInet4{Port: int(a.Port()), Addr: as4(a.Addr())}
@@ -128,7 +127,7 @@ func fromSockaddr(sa unix.Sockaddr) netip.AddrPort {
 	return netip.AddrPort{}
 }
 
-// localName and peerName are the kernel's names of a socket.
+// localName and peerName return the kernel's names of a socket.
 func localName(fd int) netip.AddrPort {
 	sa, err := unix.Getsockname(fd)
 	if err != nil {
@@ -137,7 +136,7 @@ func localName(fd int) netip.AddrPort {
 	return fromSockaddr(sa)
 }
 
-// loopbackOf is the loopback address of a family.
+// loopbackOf returns the loopback address of a family.
 func loopbackOf(family int) netip.Addr {
 	if family == unix.AF_INET6 {
 		return netip.IPv6Loopback()

@@ -13,17 +13,17 @@ import (
 	"viaduct/internal/notify"
 )
 
-const ipprotoMPTCP = 262 // what Go's listeners are
+const ipprotoMPTCP = 262 // Go's listeners use it
 
-// TCP's states, as tcp_info tells them.
+// TCP's states, as numbered in tcp_info.
 const (
 	tcpEstablished = 1
 	tcpClose       = 7
 )
 
-// A borrowed socket is a copy of one of the program's, for the time of a call. It
-// is closed before the call is answered: the program may close its own then, and
-// expects that to end the socket, that it can bind to its port again for instance.
+// A borrowed socket is a copy of a socket of the program, for the duration of a call. It is closed
+// before the call is answered. The program may close its own descriptor right after the call, and
+// expects that this closes the socket, for example so that it can bind to its port again.
 type borrowed struct {
 	fd     int
 	family int
@@ -39,17 +39,17 @@ func (b *borrowed) close() {
 	}
 }
 
-// A notCarried error says why something stays plain TCP. Its text completes
-// "plain tcp: ".
+// A notCarried error is the reason why a connection stays plain TCP. Its text completes "plain tcp:
+// ".
 type notCarried struct {
 	why   string
-	quiet bool // not worth a line: it is no TCP connection at all
+	quiet bool // no line of --explain: it is no TCP connection at all
 }
 
 func (e *notCarried) Error() string { return e.why }
 
-// borrow copies the socket that a call's first argument names. The error is a
-// *notCarried if it is no TCP socket that could be carried.
+// borrow copies the socket of a call's first argument. The error is a *notCarried if the socket is
+// not one of TCP that can be carried.
 func (s *supervisor) borrow(c *notify.Call) (*borrowed, error) {
 	if !s.spare.whole() {
 		return nil, &notCarried{why: unix.EMFILE.Error()}
@@ -92,7 +92,7 @@ func (b *borrowed) identify(netns uint64) error {
 	return nil
 }
 
-// netnsCookie names our network namespace; 0 on kernels before 5.14.
+// netnsCookie identifies our network namespace; 0 on kernels before 5.14.
 func netnsCookie() uint64 {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -106,7 +106,7 @@ func netnsCookie() uint64 {
 	return n
 }
 
-// tcpState is the state of a TCP socket.
+// tcpState returns the state of a TCP socket.
 func tcpState(fd int) int {
 	info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
 	if err != nil {
@@ -115,15 +115,15 @@ func tcpState(fd int) int {
 	return int(info.State)
 }
 
-// hasError reports whether a socket has an error that was not told yet.
+// hasError reports whether a socket has an error that was not reported yet.
 func hasError(fd int) bool {
 	p := []unix.PollFd{{Fd: int32(fd)}}
 	n, err := unix.Poll(p, 0)
 	return err == nil && n > 0 && p[0].Revents&unix.POLLERR != 0
 }
 
-// setMostHops lets packets of a socket reach sockets that take only packets of direct
-// neighbours (IP_MINTTL, IPV6_MINHOPCOUNT): they ask for the greatest hop limit there is.
+// setMostHops sets the greatest hop limit. Sockets that accept only packets of direct neighbours
+// (IP_MINTTL, IPV6_MINHOPCOUNT) demand it.
 func setMostHops(fd, family int) {
 	if family == unix.AF_INET6 {
 		unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS, 255)
@@ -143,8 +143,8 @@ func isNonblock(fd int) bool {
 	return err == nil && flags&unix.O_NONBLOCK != 0
 }
 
-// withNonblock runs f while the socket has O_NONBLOCK set. The flag is that of
-// the program's socket; it is changed for the microseconds of one call.
+// withNonblock runs f while the socket has O_NONBLOCK set. The flag belongs to the program's
+// socket. It is changed for the microseconds of one call.
 func withNonblock(fd int, f func() error) error {
 	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
 	if err != nil {
@@ -160,8 +160,7 @@ func withNonblock(fd int, f func() error) error {
 	return f()
 }
 
-// toConn makes a TCP connection with a socket of the program of a descriptor, which it takes
-// over.
+// toConn makes a TCP connection of a descriptor. It owns the descriptor.
 func toConn(fd int) (*net.TCPConn, error) {
 	boundNear(fd)
 	f := os.NewFile(uintptr(fd), "tcp")
@@ -178,14 +177,14 @@ func toConn(fd int) (*net.TCPConn, error) {
 	return tc, nil
 }
 
-// A nearSocket is to be this process's end of a connection with a socket of the
-// program. The second descriptor that toConn needs for a moment is there from the
-// start: by then the program's socket is connected.
+// A nearSocket becomes this process's end of a connection with a socket of the program. toConn
+// needs a second descriptor for a moment. It is reserved in advance, because it must not be missing
+// after the program's socket is connected.
 type nearSocket struct {
-	fd, room int // -1 once they are closed or another's
+	fd, room int // -1 once they are closed or passed on
 }
 
-// newNear takes fd over.
+// newNear takes ownership of fd.
 func newNear(fd int) (*nearSocket, error) {
 	room, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
@@ -195,7 +194,7 @@ func newNear(fd int) (*nearSocket, error) {
 	return &nearSocket{fd, room}, nil
 }
 
-// conn makes the connection of it.
+// conn makes a connection of the socket.
 func (n *nearSocket) conn() (*net.TCPConn, error) {
 	fd := n.fd
 	unix.Close(n.room)

@@ -10,14 +10,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// outOfDescriptors reports whether this process, or the system, has none left.
+// outOfDescriptors reports whether this process, or the system, has no free descriptors.
 func outOfDescriptors(err error) bool { return err == unix.EMFILE || err == unix.ENFILE }
 
-// A spare keeps descriptors for calls that have to be answered when no other is left:
-// for a thread of the program, for its socket, and for a connection that it accepts.
+// A spare reserves descriptors for calls that must be answered when no others are free: one for a
+// thread of the program, one for its socket, and one for a connection that it accepts.
 type spare struct {
-	// lent says that a call is being served by them. What becomes free then is that
-	// call's: arrivals get none of it.
+	// lent means that a call uses the spare descriptors. Descriptors that become free belong to
+	// that call, and not to arrivals.
 	lent atomic.Bool
 
 	mu  sync.Mutex
@@ -26,11 +26,11 @@ type spare struct {
 
 const (
 	spares    = 3
-	spareTime = time.Second // that a call waits for spare descriptors
+	spareTime = time.Second // how long a call waits for spare descriptors
 )
 
-// whole reports whether all spare descriptors are there. While they are not no
-// further connection is carried.
+// whole reports whether all spare descriptors are open. While they are not, no further connection
+// is carried.
 func (s *spare) whole() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -48,8 +48,8 @@ func (s *spare) fillLocked() bool {
 	return true
 }
 
-// use calls f with the spare descriptors free until it reports success, for a limited
-// time: another goroutine may have taken what became free.
+// use frees the spare descriptors and calls f until it reports success, for a limited time, because
+// another goroutine may have taken a freed descriptor.
 func (s *spare) use(f func() bool) {
 	until := time.Now().Add(spareTime)
 	s.mu.Lock()

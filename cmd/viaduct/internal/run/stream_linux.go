@@ -15,13 +15,12 @@ import (
 	"viaduct/sdp"
 )
 
-// A stream is one end of a relay. An urgent byte has its place among the others, and is
-// marked.
+// A stream is one end of a relay. An urgent byte keeps its place among the others, and is marked.
 type stream interface {
 	net.Conn
 	CloseWrite() error
 
-	// ReadMarked is Read, and tells the index of an urgent byte in p[:n], or -1.
+	// ReadMarked is Read. It also returns the index of an urgent byte in p[:n], or -1.
 	ReadMarked(p []byte) (n, mark int, err error)
 	// WriteUrgent writes p, whose last byte is urgent.
 	WriteUrgent(p []byte) (int, error)
@@ -43,7 +42,7 @@ func streamOf(c net.Conn) (stream, error) {
 			return nil, err
 		}
 		oerr := raw.Control(func(fd uintptr) {
-			boundUnsent(int(fd)) // it may be of the plain connection to the peer
+			boundUnsent(int(fd)) // it may be the plain connection to the peer
 			err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_OOBINLINE, 1)
 		})
 		return tcpStream{c, raw}, cmp.Or(oerr, err)
@@ -57,9 +56,9 @@ type tcpStream struct {
 	raw syscall.RawConn
 }
 
-// ReadMarked implements stream. The kernel's read ends ahead of an urgent byte that has
-// been announced, which it is before it comes. So the first byte is looked for before the
-// mark is: a mark asked for while nothing is there says nothing of what comes next.
+// ReadMarked implements stream. A read of the kernel ends before an urgent byte that was announced,
+// and the announcement precedes the byte. Therefore the code first waits for a byte and then asks
+// for the mark: without any byte, the mark says nothing of the next one.
 func (c tcpStream) ReadMarked(p []byte) (n, mark int, err error) {
 	mark = -1
 	rerr := c.raw.Read(func(fd uintptr) bool {
@@ -83,7 +82,8 @@ func (c tcpStream) ReadMarked(p []byte) (n, mark int, err error) {
 
 // WriteUrgent implements stream.
 func (c tcpStream) WriteUrgent(p []byte) (n int, err error) {
-	// The kernel marks the last byte of a send that it cuts short: only one byte may be sent so.
+	// If the kernel cuts a send short, it marks the last byte of the rest as urgent. Therefore only
+	// one byte may be sent as urgent.
 	if last := len(p) - 1; last > 0 {
 		if n, err = c.Write(p[:last]); err != nil {
 			return n, err
@@ -117,8 +117,7 @@ func (c tcpStream) opError(op string, err error) error {
 
 var pumpBuffers = sync.Pool{New: func() any { b := make([]byte, pumpSize); return &b }}
 
-// pump moves bytes from one stream to another until the end of the first, urgent ones as
-// such.
+// pump moves bytes from one stream to another until the end of the first. Urgent bytes stay urgent.
 func pump(to, from stream, bytes *counter) error {
 	b := pumpBuffers.Get().(*[]byte)
 	defer pumpBuffers.Put(b)
@@ -140,7 +139,7 @@ func pump(to, from stream, bytes *counter) error {
 	}
 }
 
-// writeMarked writes p, of which the byte with index mark is urgent unless that is -1.
+// writeMarked writes p. The byte with index mark is urgent; -1 means none.
 func writeMarked(to stream, p []byte, mark int) (n int, err error) {
 	if mark >= 0 {
 		if n, err = to.WriteUrgent(p[:mark+1]); err != nil || n == len(p) {

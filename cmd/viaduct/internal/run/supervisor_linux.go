@@ -34,10 +34,10 @@ type supervisor struct {
 	rules   rules
 	carrier *carrier
 	explain *explainer
-	service Service // serves the calls in place of this supervisor; nil as a rule
+	service Service // serves the calls instead of this supervisor; usually nil
 	front   *net.UnixConn
 	netns   uint64
-	lanes   [2]*lane // of IPv4 and IPv6; nil if the host has none
+	lanes   [2]*lane // for IPv4 and IPv6; nil if the host does not have the family
 
 	ls     listeners
 	names  nameTable
@@ -45,9 +45,9 @@ type supervisor struct {
 	pairs  pairs
 	short  shortNames
 	stats  stats
-	relays sync.WaitGroup // connects, accepts, dials and relays: what the end waits for
+	relays sync.WaitGroup // connects, accepts, dials and relays; the supervisor waits for them at its end
 
-	alive context.Context // done when no process of the program's is left
+	alive context.Context // done when no process of the program is left
 	die   context.CancelFunc
 
 	mu    sync.Mutex
@@ -57,7 +57,7 @@ type supervisor struct {
 	stops stops
 }
 
-// supervise is the supervisor's process.
+// supervise is the main function of the supervisor's process.
 func supervise(e *shell.Env, o *Options, r rules, control string) error {
 	fail := func(code int, err error) error { return &shell.Exit{Code: code, Err: err} }
 	var fd int
@@ -102,19 +102,19 @@ func supervise(e *shell.Env, o *Options, r rules, control string) error {
 	}
 	child, err := notify.Start(cmd)
 	if errors.Is(err, notify.ErrNested) && !o.Require {
-		// The rules of the outer one hold; it sees the program's calls already.
+		// Only the outer supervisor sees the program's calls, so that its rules apply.
 		fmt.Fprintln(os.Stderr, "viaduct run: inside another viaduct run, whose rules hold; these do not")
 		return fail(ExitNotExec, syscall.Exec(path, o.Args, os.Environ()))
 	}
 	if err != nil {
 		return startFailed(o.Program, err)
 	}
-	s.tell(sayPid, child.Pid)
+	s.sendFront(sayPid, child.Pid)
 	closeInherited(conn)
 	s.stops.program = child.Pid
-	s.stops.tell = func(sig int) { s.tell(sayStopped, sig) }
+	s.stops.stopOrder = func(sig int) { s.sendFront(sayStopped, sig) }
 	s.stops.resume = func() { s.sigs.kill(child.Pid, syscall.SIGCONT) }
-	go s.hearFront(child.Pid)
+	go s.readFront(child.Pid)
 	ended := make(chan struct{})
 	go s.reap(child.Pid, ended)
 	err = s.serve(child.Listener)
@@ -124,7 +124,7 @@ func supervise(e *shell.Env, o *Options, r rules, control string) error {
 	return fail(0, err)
 }
 
-// findProgram looks a program up as a shell does.
+// findProgram finds a program like a shell does.
 func findProgram(name string) (path string, code int, err error) {
 	path, err = exec.LookPath(name)
 	switch {
@@ -139,7 +139,7 @@ func findProgram(name string) (path string, code int, err error) {
 	return "", ExitNoProgram, shell.Hint(fmt.Errorf("there is no program %s", name), "check its name and PATH")
 }
 
-// startFailed makes the exit of a program that did not start.
+// startFailed returns the exit for a program that did not start.
 func startFailed(name string, err error) error {
 	code, hint := ExitRun, "see viaduct run --check"
 	if se, ok := errors.AsType[*notify.StartError](err); ok {
@@ -155,7 +155,7 @@ func startFailed(name string, err error) error {
 	return &shell.Exit{Code: code, Err: shell.Hint(fmt.Errorf("start %s: %w", name, err), hint)}
 }
 
-// open makes what serving needs.
+// open opens everything that the supervisor needs.
 func (s *supervisor) open() error {
 	if s.o.Service != nil {
 		return s.openService()
@@ -187,11 +187,11 @@ func (s *supervisor) open() error {
 		return err
 	}
 	s.inheritListeners()
-	s.e.Status.Server() // the program is seen before it connects
+	s.e.Status.Server() // lists the program in "viaduct ps" before it connects
 	return nil
 }
 
-// openExplain opens what --explain writes to.
+// openExplain opens the output of --explain.
 func (s *supervisor) openExplain() error {
 	switch s.o.Explain {
 	case "":
@@ -207,7 +207,7 @@ func (s *supervisor) openExplain() error {
 	return nil
 }
 
-// filter is what the program's calls go through.
+// filter returns the rules for the program's calls.
 func (s *supervisor) filter() []notify.Rule {
 	if s.service != nil {
 		return s.service.Rules()
@@ -222,7 +222,7 @@ func (s *supervisor) filter() []notify.Rule {
 		{Nr: unix.SYS_SENDTO, If: with(3), Do: refuse},
 		{Nr: unix.SYS_SENDMSG, If: with(2), Do: refuse},
 		{Nr: unix.SYS_SENDMMSG, If: with(3), Do: refuse},
-		// Its calls could not be seen.
+		// The supervisor does not see calls that are made through io_uring.
 		{Nr: unix.SYS_IO_URING_SETUP, Do: notify.Errno(uint16(unix.ENOSYS))},
 		{Nr: unix.SYS_CONNECT, Do: notify.Notify},
 		{Nr: unix.SYS_GETSOCKNAME, Do: notify.Notify},
@@ -238,8 +238,7 @@ func (s *supervisor) filter() []notify.Rule {
 	return rules
 }
 
-// giveListener passes a copy of the listener to the front before the program
-// runs.
+// giveListener passes a copy of the listener to the front before the program runs.
 func (s *supervisor) giveListener(pid int, l *notify.Listener) error {
 	if err := s.checkAccess(pid); err != nil {
 		return err
@@ -259,7 +258,7 @@ func (s *supervisor) giveListener(pid int, l *notify.Listener) error {
 	return nil
 }
 
-func (s *supervisor) tell(what byte, n int) {
+func (s *supervisor) sendFront(what byte, n int) {
 	s.front.Write(binary.LittleEndian.AppendUint32([]byte{what}, uint32(n)))
 }
 
@@ -292,18 +291,17 @@ func (s *supervisor) serve(l *notify.Listener) error {
 	}
 }
 
-// reap waits for the program, upon which it closes ended, and for its
-// descendants whose parents died.
+// reap waits for the program and then closes ended. It also waits for orphaned descendants.
 func (s *supervisor) reap(program int, ended chan<- struct{}) {
 	for {
 		c, err := changedChild()
 		switch {
 		case err == unix.EINTR:
 			continue
-		case err != nil: // no child is left, but another may come
+		case err != nil: // there is no child, but there may be one later
 			time.Sleep(10 * time.Millisecond)
 			continue
-		case c.traced: // by notify.Call.Perform, which waits for it
+		case c.traced: // notify.Call.Perform traces it and waits for it
 			time.Sleep(time.Millisecond)
 			continue
 		case c.stopped || c.continued:
@@ -314,18 +312,18 @@ func (s *supervisor) reap(program int, ended chan<- struct{}) {
 			}
 			continue
 		case c.pid == program:
-			program = 0 // its number may be another's once it has been waited for
+			program = 0 // once waited for, the number may belong to another process
 			s.sigs.programEnded()
-			// What it listened at is free when the front ends.
+			// The ports at which the program listened are free when the front ends.
 			if s.service == nil {
 				s.checkListeners()
 				s.explain.summary(&s.stats)
 			} else {
 				s.service.Sweep()
 			}
-			// A reader of standard error to its end waits for the program only.
+			// A process that reads standard error to its end must not wait for the supervisor.
 			toNull(2)
-			s.tell(sayExit, c.code)
+			s.sendFront(sayExit, c.code)
 			close(ended)
 		}
 		if s.service != nil {
@@ -335,14 +333,14 @@ func (s *supervisor) reap(program int, ended chan<- struct{}) {
 	}
 }
 
-// A change is what has become of a child of this process.
+// A change is a change of state of a child of this process.
 type change struct {
-	pid, code          int // the exit code as shells have it, or the signal that has stopped the child
+	pid, code          int // the exit code as in shells, or the signal that has stopped the child
 	stopped, continued bool
-	traced             bool // it stands still for this process, which traces it
+	traced             bool // the child is stopped because this process traces it
 }
 
-// waitChange waits for a change by waitid, which with unix.WNOHANG may return none.
+// waitChange waits for a change with waitid. With unix.WNOHANG it may return none.
 func waitChange(idType, id, options int) (change, error) {
 	var info struct { // siginfo_t
 		_, _, code, _ int32
@@ -362,28 +360,27 @@ func waitChange(idType, id, options int) (change, error) {
 		c.stopped = true
 	case 6: // CLD_CONTINUED
 		c.continued = true
-	default: // it was ended by a signal, or there is no change
+	default: // a signal has ended it, or there is no change
 		c.code += 128
 	}
 	return c, nil
 }
 
-// changedChild waits for a child that has ended, stopped or been continued, and does not
-// take the change. One that has ended keeps its number.
+// changedChild waits until a child has ended, stopped or was continued. It does not consume the
+// event, so that a child that has ended keeps its number.
 func changedChild() (change, error) {
 	return waitChange(unix.P_ALL, 0, unix.WEXITED|unix.WSTOPPED|unix.WCONTINUED|unix.WNOWAIT)
 }
 
-// takeChange takes that a child has stopped or been continued; without a pid if there is
-// no such change.
+// takeChange consumes one stop or continue event of a child. pid is 0 if there is none.
 func takeChange(pid, options int) change {
 	c, _ := waitChange(unix.P_PID, pid, unix.WSTOPPED|unix.WCONTINUED|unix.WNOHANG|options)
 	return c
 }
 
-// hearFront takes the front's signals. Should the front be killed, the program
-// is: it is what the shell meant.
-func (s *supervisor) hearFront(program int) {
+// readFront receives the front's messages. If the front is killed, it kills the program, because
+// that is what the user meant to kill.
+func (s *supervisor) readFront(program int) {
 	for {
 		var b [8]byte
 		n, err := s.front.Read(b[:])
@@ -400,7 +397,7 @@ func (s *supervisor) hearFront(program int) {
 	}
 }
 
-// carried counts a connection that goes over SDP, and says so.
+// carried counts and explains a connection that goes over SDP.
 func (s *supervisor) carried(c *notify.Call, call string, d *dial) {
 	s.count("sdp")
 	s.explain.line(event{Call: call, thread: c.TID, Remote: d.to, Path: "sdp", via: d.conn})
@@ -418,7 +415,7 @@ func (s *supervisor) count(path string) {
 	}
 }
 
-// ignoreEOF takes the end of all processes for what it is.
+// ignoreEOF returns nil for io.EOF, which means that all processes have ended.
 func ignoreEOF(err error) error {
 	if errors.Is(err, io.EOF) {
 		return nil

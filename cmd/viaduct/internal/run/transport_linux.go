@@ -22,29 +22,29 @@ import (
 
 // Times of a dial.
 const (
-	// dialTimeout is longer than the kernel gives a connect: one that is held
-	// ends by the kernel's own clock first.
+	// dialTimeout is longer than the kernel's limit for a connect, so that a held connect ends by
+	// the kernel's own clock first.
 	dialTimeout = 130 * time.Second
-	// answerTimeout bounds the wait for a peer that takes the connection and then is silent, as a
-	// server of plain TCP is that waits for a line of its client's, if plain TCP is the way out.
+	// answerTimeout bounds the wait for a peer that accepts the connection and sends nothing, if
+	// plain TCP can be used instead. A plain TCP server does so if it waits for its client's first
+	// line.
 	answerTimeout = 5 * time.Second
-	// plainFor is how long a place is remembered that speaks no SDP.
+	// plainFor is how long the supervisor remembers that an address does not speak SDP.
 	plainFor = time.Minute
-	// tryingAfter is when --explain says what a connect that takes its time is waiting for.
+	// tryingAfter is when --explain prints what a slow connect is waiting for.
 	tryingAfter = 20 * time.Millisecond
-	// lingerSeconds bounds how long the end of a connection waits until the peer
-	// has everything.
+	// lingerSeconds bounds how long a close waits until the peer has received everything.
 	lingerSeconds = 10
 )
 
-// A carrier makes the connections that programs are carried over.
+// A carrier dials the connections that carry those of programs.
 type carrier struct {
 	options sdp.Options
 	mapper  *portmap.Client
 	status  *shell.Status
 	metrics *shell.Metrics
-	named   bool // the Port Mapper was named by a flag
-	require bool // a connection that can't be carried fails
+	named   bool // a flag names the Port Mapper
+	require bool // a connection that cannot be carried fails
 	local   localAddrs
 	gates   gates
 	plain   plainPlaces
@@ -74,8 +74,8 @@ func (c *carrier) Resolve(ctx context.Context, local, service netip.AddrPort) (n
 
 func (c *carrier) Forget(service netip.AddrPort) { c.mapper.Forget(service) }
 
-// dial connects over SDP as a rule says; from, if valid, is the address that the
-// program bound its socket to.
+// dial connects over SDP according to a rule. from, if valid, is the address that the program bound
+// its socket to.
 func (c *carrier) dial(ctx context.Context, r *toRule, to netip.AddrPort, from netip.Addr) (net.Conn, error) {
 	d := sdp.Dialer{Options: c.options}
 	if from.IsValid() {
@@ -116,7 +116,7 @@ func (c *carrier) dial(ctx context.Context, r *toRule, to netip.AddrPort, from n
 	return conn, nil
 }
 
-// trying says what a dial waits for.
+// trying describes what a dial waits for.
 func (c *carrier) trying(r *toRule, to netip.AddrPort) string {
 	limit := c.options.SetupTimeout
 	if limit == 0 {
@@ -131,7 +131,7 @@ func (c *carrier) trying(r *toRule, to netip.AddrPort) string {
 	return fmt.Sprintf("at %v, for %v at most, then plain tcp", r.sdpAddr(to), limit)
 }
 
-// A noSDPError says that a place takes connections and speaks something else.
+// A noSDPError means that the peer accepts connections and does not speak SDP.
 type noSDPError struct {
 	at    netip.AddrPort
 	what  string // it does instead
@@ -148,11 +148,11 @@ func (e *noSDPError) Error() string {
 
 func (e *noSDPError) Unwrap() error { return e.cause }
 
-// noSDP makes a *noSDPError of the error of a dial if it is one of a peer that does not answer as
-// one that speaks SDP does. ctx is the dial's.
+// noSDP returns a *noSDPError if the error of a dial shows that the peer does not speak SDP;
+// otherwise it returns err. ctx is the dial's.
 func noSDP(ctx context.Context, at netip.AddrPort, err error) error {
 	switch {
-	case errors.Is(err, sdp.ErrNoHelloAck): // it has answered as a server of plain TCP would not
+	case errors.Is(err, sdp.ErrNoHelloAck): // a server of plain TCP would not have answered so
 	case errors.Is(err, iwarp.ErrTimeout), errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
 		return &noSDPError{at: at, what: "does not answer the set-up of a connection", cause: err}
 	case errors.Is(err, mpa.ErrKey):
@@ -161,14 +161,14 @@ func noSDP(ctx context.Context, at netip.AddrPort, err error) error {
 	return err
 }
 
-// plainPlaces remembers the places that speak no SDP: each connection there would wait again, and the
-// server there would take the first message of SDP for one of its clients'.
+// plainPlaces remembers the addresses that do not speak SDP. Otherwise each connection would wait
+// again, and the server would take the first message of SDP for a request of its own protocol.
 type plainPlaces struct {
 	mu sync.Mutex
 	m  map[netip.AddrPort]*noSDPError // guarded by mu
 }
 
-// known returns what is remembered of a place, nil if that is nothing.
+// known returns the remembered error of an address, nil if there is none.
 func (p *plainPlaces) known(at netip.AddrPort) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -183,7 +183,7 @@ func (p *plainPlaces) known(at netip.AddrPort) error {
 	return e
 }
 
-// note remembers a place if err is a *noSDPError.
+// note remembers an address if err is a *noSDPError.
 func (p *plainPlaces) note(at netip.AddrPort, err error) {
 	e, ok := errors.AsType[*noSDPError](err)
 	if !ok {
@@ -199,12 +199,12 @@ func (p *plainPlaces) note(at netip.AddrPort, err error) {
 	p.m[at] = &known
 }
 
-// dialsAtOnce is how many dials to one place are under way at a time. An SDP listener
-// refuses more than 32 set-ups from another host (sdp.ListenConfig.MaxPendingPerHost), where
-// one of TCP has its queue; a program may begin any number.
+// dialsAtOnce is how many dials to one address run at a time. A program may start any number of
+// connects. A TCP listener queues them, but an SDP listener refuses more than 32 set-ups from
+// another host (sdp.ListenConfig.MaxPendingPerHost).
 const dialsAtOnce = 24
 
-// gates are where dials wait for each other, place by place.
+// gates limits the dials to each address.
 type gates struct {
 	mu sync.Mutex
 	m  map[netip.AddrPort]*gate // guarded by mu
@@ -215,7 +215,7 @@ type gate struct {
 	uses  int // guarded by gates.mu
 }
 
-// enter waits until a dial to a place may begin; leave is called at its end.
+// enter waits until a dial to an address may begin. The caller calls leave at its end.
 func (g *gates) enter(ctx context.Context, at netip.AddrPort) (leave func(), err error) {
 	g.mu.Lock()
 	p := g.m[at]
@@ -244,7 +244,7 @@ func (g *gates) enter(ctx context.Context, at netip.AddrPort) (leave func(), err
 	}
 }
 
-// whyNot says in a few words why SDP was not used.
+// whyNot describes in a few words why SDP was not used.
 func whyNot(err error) string {
 	switch {
 	case errors.Is(err, portmap.ErrDenied):
@@ -255,7 +255,7 @@ func whyNot(err error) string {
 	return err.Error()
 }
 
-// localAddrs knows the addresses of this host, as of some seconds ago.
+// localAddrs caches the addresses of this host for some seconds.
 type localAddrs struct {
 	mu  sync.Mutex
 	at  time.Time           // guarded by mu
@@ -270,7 +270,7 @@ func (l *localAddrs) has(a netip.Addr) bool {
 	defer l.mu.Unlock()
 	if time.Since(l.at) > 5*time.Second {
 		as, err := net.InterfaceAddrs()
-		if err == nil { // else those of before hold
+		if err == nil { // otherwise the cached addresses stay
 			l.all, l.at = map[netip.Addr]bool{}, time.Now()
 		}
 		for _, a := range as {

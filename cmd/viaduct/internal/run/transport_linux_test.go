@@ -16,8 +16,8 @@ import (
 	"viaduct/sdp"
 )
 
-// TestPlainPlaces: a place is remembered as one of plain TCP if it takes a connection and says
-// nothing, and is not if it answers as iWARP and is slow then.
+// TestPlainPlaces: an address is remembered as plain TCP if it accepts a connection and sends
+// nothing. It is not if it answers as iWARP and then is slow.
 func TestPlainPlaces(t *testing.T) {
 	for _, tc := range []struct {
 		name       string
@@ -56,7 +56,7 @@ func TestPlainPlaces(t *testing.T) {
 	}
 }
 
-// The addresses of this host are not forgotten when they can't be asked for.
+// The cached addresses of this host stay if they cannot be read again.
 func TestLocalAddrsShort(t *testing.T) {
 	var here netip.Addr
 	as, err := net.InterfaceAddrs()
@@ -75,7 +75,7 @@ func TestLocalAddrsShort(t *testing.T) {
 	if !l.has(here) {
 		t.Fatalf("%v is not an address of this host", here)
 	}
-	l.at = time.Time{} // they are to be asked for once more
+	l.at = time.Time{} // expire the cache
 	var was unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
 		t.Fatal(err)

@@ -13,8 +13,8 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// TestWakingByteLate: an arrival whose waking byte has not come yet, because the program's queue
-// was full for instance, keeps no accept call waiting, and is accepted when the byte has come.
+// TestWakingByteLate: a waking byte may be late, for example because the program's queue was full.
+// Meanwhile accept calls do not wait for that connection. It is accepted when the byte has arrived.
 func TestWakingByteLate(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
