@@ -22,7 +22,7 @@ import (
 	"viaduct/portmap"
 )
 
-// An Env is the surroundings of one run of the command.
+// An Env is the environment of one run of the command.
 type Env struct {
 	Stdin  io.Reader
 	Stdout io.Writer
@@ -49,7 +49,7 @@ type Env struct {
 	Status  *Status
 
 	sockets   *systemd.Sockets // of a service manager; see Inherit
-	ready     chan struct{}    // closed at the end; nil if the service manager was told nothing
+	ready     chan struct{}    // closed at the end; nil if there is no service manager to notify
 	reloading reloading
 
 	printed bool // guarded by mu: PrintJSON has printed the result
@@ -63,7 +63,7 @@ func NewEnv() *Env {
 	return &Env{Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Log: slog.New(slog.DiscardHandler)}
 }
 
-// Open acts on the flags. Close must follow.
+// Open applies the flags. Close must follow.
 func (e *Env) Open() error {
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(e.LogLevel)); err != nil || !strings.Contains("debug info warn error", e.LogLevel) {
@@ -101,16 +101,16 @@ func (e *Env) Open() error {
 // wherever warnings are.
 const levelNotice = slog.LevelWarn + 1
 
-// Notice logs what a user has to see of a normal start.
+// Notice logs a message that users must see during a normal start.
 func (e *Env) Notice(msg string, args ...any) {
 	e.Log.Log(context.Background(), levelNotice, msg, args...)
 }
 
-// HTTPLog is the logger for what net/http says of its connections.
+// HTTPLog returns the logger for messages of net/http.
 func (e *Env) HTTPLog() *log.Logger { return slog.NewLogLogger(e.Log.Handler(), slog.LevelInfo) }
 
-// plainAttr gives network addresses one form, where in JSON some would be text and others
-// objects, and names the level of a notice.
+// plainAttr gives network addresses one form, because in JSON some would be text and others
+// objects. It also names the level of a notice.
 func plainAttr(_ []string, a slog.Attr) slog.Attr {
 	if a.Key == slog.LevelKey && a.Value.Any() == levelNotice {
 		a.Value = slog.StringValue("NOTICE")
@@ -123,7 +123,7 @@ func plainAttr(_ []string, a slog.Attr) slog.Attr {
 	return a
 }
 
-// Close writes out the capture and ends the metrics server.
+// Close flushes the capture and stops the metrics server.
 func (e *Env) Close() error {
 	e.endReloading()
 	e.Status.close()
@@ -139,7 +139,7 @@ func (e *Env) Close() error {
 	return nil
 }
 
-// Wrap records the connection if a capture is wanted. dialed means that this process opened it.
+// Wrap records the connection if there is a capture. dialed means that this process opened it.
 func (e *Env) Wrap(c net.Conn, dialed bool) net.Conn {
 	if e.Capture == nil {
 		return c
@@ -147,8 +147,8 @@ func (e *Env) Wrap(c net.Conn, dialed bool) net.Conn {
 	return e.Capture.Conn(c, dialed)
 }
 
-// Listening prints the address at which a command listens. Call the result when it stops listening,
-// if that is before the command ends.
+// Listening prints the address at which a command listens. Call over when it stops listening, if
+// that is before the command ends.
 func (e *Env) Listening(u *addr.URL) (over func()) {
 	over = e.Status.Server().Listening(u.Scheme, u.String())
 	e.PrintListening(u.String())
@@ -181,8 +181,8 @@ func (e *Env) Printf(format string, a ...any) {
 	fmt.Fprintf(e.Stdout, format, a...)
 }
 
-// PrintJSON writes the result of the command, one document on a line. It also says what
-// failed, if anything did: PrintFailure then prints nothing.
+// PrintJSON writes the result of the command, one document on a line. The result must include
+// failures, because PrintFailure prints nothing afterwards.
 func (e *Env) PrintJSON(v any) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()

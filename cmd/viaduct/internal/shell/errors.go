@@ -1,5 +1,5 @@
-// Package shell is what every verb of the command shares: where results, logs
-// and progress go, exit codes, captures, metrics.
+// Package shell holds the functions that all verbs of the command share: output of results, logs
+// and progress, exit codes, captures, metrics.
 package shell
 
 import (
@@ -28,13 +28,13 @@ const (
 	ExitUsage  = 2
 )
 
-// A usageError is a mistake in how the command was called.
+// A usageError is a mistake in the command line.
 type usageError struct{ err error }
 
 func (e *usageError) Error() string { return e.err.Error() }
 func (e *usageError) Unwrap() error { return e.err }
 
-// Usage marks err as wrong usage.
+// Usage marks err as a mistake in the command line.
 func Usage(err error) error {
 	if err == nil {
 		return nil
@@ -42,16 +42,16 @@ func Usage(err error) error {
 	return &usageError{err}
 }
 
-// Usagef makes an error of wrong usage.
+// Usagef makes an error for a mistake in the command line.
 func Usagef(format string, a ...any) error { return &usageError{fmt.Errorf(format, a...)} }
 
-// IsUsage reports whether err is a mistake in how the command was called.
+// IsUsage reports whether err is a mistake in the command line.
 func IsUsage(err error) bool {
 	_, ok := errors.AsType[*usageError](err)
 	return ok
 }
 
-// A hinted error says what to do about it.
+// A hinted error has a remedy.
 type hinted struct {
 	err  error
 	hint string
@@ -69,7 +69,7 @@ func Hint(err error, hint string) error {
 	return &hinted{err, hint}
 }
 
-// An Exit ends the process with a code of its own. Without Err nothing is said.
+// An Exit ends the process with a code of its own. Without Err, no error is printed.
 type Exit struct {
 	Code int
 	Err  error
@@ -129,7 +129,7 @@ func (e *Env) PrintFailure(verb string, err error) {
 	}
 }
 
-// advice says what to do about an error: its own hint, else what usually helps.
+// advice returns the remedy for an error: its own hint, otherwise the usual remedy.
 func advice(verb string, err error) string {
 	if h, ok := errors.AsType[*hinted](err); ok {
 		return h.hint
@@ -183,8 +183,7 @@ func advice(verb string, err error) string {
 	return "run it again with --log-level debug to see more"
 }
 
-// ErrorKind names the kind of an error in a word, for counting.
-// There are some fifteen of them.
+// ErrorKind returns the kind of an error in one word, for counters. There are about fifteen kinds.
 func ErrorKind(err error) string {
 	var dns *net.DNSError
 	var unknown x509.UnknownAuthorityError

@@ -10,7 +10,7 @@ import (
 	"viaduct/sdp"
 )
 
-// TestAdvice: what to do fits the error.
+// TestAdvice: each remedy fits its error.
 func TestAdvice(t *testing.T) {
 	for _, c := range []struct {
 		err  error

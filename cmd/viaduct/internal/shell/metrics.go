@@ -14,8 +14,8 @@ import (
 )
 
 // Metrics are the counters of the process in Prometheus' format. Names and units follow Prometheus'
-// conventions. Every label has a few values that are known beforehand: a transport, an operation, a
-// kind of error, never an address or a path. Metrics are safe for concurrent use.
+// conventions. Every label has a small fixed set of values, such as a transport, an operation or a
+// kind of error. It is never an address or a path. Metrics are safe for concurrent use.
 type Metrics struct {
 	reg       *prometheus.Registry
 	opened    *prometheus.CounterVec
@@ -36,7 +36,7 @@ type Metrics struct {
 	srv       *http.Server
 }
 
-// The borders of the histograms in seconds: each is four times the one before.
+// The bucket limits of the histograms in seconds. Each is four times the one before.
 var (
 	tripBuckets     = prometheus.ExponentialBuckets(10e-6, 4, 9)  // 10 us to 0.66 s
 	setupBuckets    = prometheus.ExponentialBuckets(100e-6, 4, 9) // 0.1 ms to 6.6 s
@@ -136,7 +136,7 @@ func (m *Metrics) Request(transport, operation string, took time.Duration, refus
 // Denied counts a request that was refused because its token was missing or wrong.
 func (m *Metrics) Denied(transport, kind string) { m.denied.WithLabelValues(transport, kind).Inc() }
 
-// Transfer counts a file that a client has got or put, unless ctx was ended by a signal.
+// Transfer counts a file that a client has fetched or stored, unless a signal ended ctx.
 func (m *Metrics) Transfer(ctx context.Context, transport, operation string, took time.Duration, err error) {
 	result := "ok"
 	if err != nil {
@@ -169,14 +169,14 @@ func (o opCounter) count(n int) {
 	o.bytes.Add(float64(n))
 }
 
-// Send counts a message of n bytes that was handed over.
+// Send counts a sent message of n bytes.
 func (o *Operations) Send(n int) {
 	if o != nil {
 		o.send.count(n)
 	}
 }
 
-// Receive counts a message of n bytes that came.
+// Receive counts a received message of n bytes.
 func (o *Operations) Receive(n int) {
 	if o != nil {
 		o.receive.count(n)
@@ -197,7 +197,7 @@ func (o *Operations) Read(n int) {
 	}
 }
 
-// Describe sends the descriptions of all that there can be.
+// Describe sends the descriptions of all metrics.
 func (m *Metrics) Describe(ch chan<- *prometheus.Desc) { m.reg.Describe(ch) }
 
 // Register adds a collector, for engines with statistics of their own.
@@ -215,7 +215,7 @@ func CheckHostPort(s string) error {
 	return err
 }
 
-// serve answers at /metrics and /debug/pprof/ and says on stderr where.
+// serve answers at /metrics and /debug/pprof/, and prints the address on stderr.
 func (m *Metrics) serve(e *Env) error {
 	if err := CheckHostPort(e.MetricsAt); err != nil {
 		return Usage(fmt.Errorf("--metrics %q is not HOST:PORT: %w", e.MetricsAt, err))

@@ -7,8 +7,8 @@ import (
 	"unicode/utf8"
 )
 
-// Name returns the name of a file as a line for people shows it: as it is, or in quotes with
-// escapes if it holds what would break the line or is not UTF-8.
+// Name returns the name of a file for a line of output. A name that is not UTF-8, or would break
+// the line, is quoted with escapes.
 func Name(s string) string {
 	if utf8.ValidString(s) && !strings.HasPrefix(s, `"`) && !strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {
 		return s

@@ -10,8 +10,8 @@ import (
 	"github.com/vbauerster/mpb/v8/decor"
 )
 
-// A Bar shows how far long work has come: bytes, rate, time left. Off a
-// terminal it shows nothing. The zero of its pointer is usable.
+// A Bar shows the progress of work: bytes, rate, time left. It shows nothing if stderr is no
+// terminal. A nil Bar can be used and shows nothing.
 type Bar struct {
 	p    *mpb.Progress
 	b    *mpb.Bar
@@ -83,7 +83,7 @@ func (t *Total) Found(bytes int64) {
 	}
 }
 
-// Moved adds a complete file. Add was already called for told of its bytes.
+// Moved adds a complete file. told is the number of its bytes for which Add was called already.
 func (t *Total) Moved(bytes, told int64) {
 	t.moved.Add(1)
 	if t.Bar != nil {

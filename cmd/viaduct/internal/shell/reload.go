@@ -6,9 +6,9 @@ import (
 	"syscall"
 )
 
-// A reloading runs the functions that SIGHUP triggers in a service. Env.mu guards it.
+// A reloading holds the functions that SIGHUP triggers in a service. Env.mu guards it.
 type reloading struct {
-	signals chan os.Signal // nil until something wants SIGHUP
+	signals chan os.Signal // nil until the first OnHangup
 	over    chan struct{}  // closed at the end
 	reloads []reload
 }
@@ -29,7 +29,7 @@ func (e *Env) OnHangup(what string, read func() error) {
 	e.takeHangupLocked()
 }
 
-// takeHangupLocked begins to take SIGHUP.
+// takeHangupLocked starts to handle SIGHUP.
 func (e *Env) takeHangupLocked() {
 	r := &e.reloading
 	if r.signals != nil {
@@ -66,7 +66,7 @@ func (e *Env) reload() {
 	}
 }
 
-// endReloading gives SIGHUP back.
+// endReloading restores the default action of SIGHUP.
 func (e *Env) endReloading() {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -69,21 +69,21 @@ func (e *Env) Ready() error {
 	return nil
 }
 
-// alive speaks to the watchdog until done is closed.
+// alive sends notices to the watchdog until done is closed.
 func alive(done <-chan struct{}, every time.Duration) {
 	t := time.NewTicker(every)
 	defer t.Stop()
 	for {
 		select {
 		case <-t.C:
-			systemd.Notify("WATCHDOG=1") // one that is lost is made up for by the next
+			systemd.Notify("WATCHDOG=1") // the next one makes up for a lost notice
 		case <-done:
 			return
 		}
 	}
 }
 
-// stopping ends what Ready began.
+// stopping ends the watchdog notices and reports that the service stops.
 func (e *Env) stopping() {
 	if e.ready == nil {
 		return

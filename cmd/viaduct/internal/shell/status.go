@@ -17,8 +17,8 @@ type Status struct {
 
 func newStatus(e *Env) *Status { return &Status{e: e} }
 
-// Server is where connections are shown; nil if the socket can't be made,
-// without which everything works.
+// Server returns the server that lists connections. It is nil if the socket cannot be created,
+// without which everything else works.
 func (s *Status) Server() *status.Server {
 	if s == nil {
 		return nil
@@ -32,7 +32,7 @@ func (s *Status) Server() *status.Server {
 	return s.s
 }
 
-// close removes the socket. Server does not make it from now on.
+// close removes the socket. Later calls of Server return nil.
 func (s *Status) close() {
 	if s == nil {
 		return

@@ -5,8 +5,8 @@ import (
 	"unicode/utf8"
 )
 
-// Table lays out rows in columns; the first row is the head. Columns whose
-// name ends in ">" (which is not shown) are set to the right.
+// Table lays out rows in columns; the first row is the head. A column whose name ends in ">" (which
+// is not shown) is right-aligned.
 func Table(rows [][]string) string {
 	if len(rows) == 0 {
 		return ""

@@ -28,9 +28,9 @@ type counts struct {
 	byMechanism                         [len(mechanisms)][2]uint64
 }
 
-// gauges are of a connection that is open.
+// gauges describe an open connection.
 type gauges struct {
-	credits  int // -1 where nothing counts them
+	credits  int // -1 without flow control by credits
 	requests uint64
 	bytes    uint64
 	memory   uint64
@@ -68,10 +68,10 @@ func (c *counts) add(o *counts) { c.each(o, func(c, o *uint64) { *c += *o }) }
 // must not fall from one sample to the next.
 func (c *counts) reach(o *counts) { c.each(o, func(c, o *uint64) { *c = max(*c, *o) }) }
 
-// A source is a connection whose engine counts.
+// A source is a connection whose engine keeps counters.
 type source struct {
 	transport string
-	ended     func() bool // what report tells does not change any more
+	ended     func() bool // the numbers of report do not change any more
 	report    func() sample
 	last      counts
 }
@@ -109,7 +109,7 @@ func (t *traffic) watch(s *source) {
 func (t *traffic) sweepLocked(open func(*source, sample)) {
 	kept := t.live[:0]
 	for _, s := range t.live {
-		over := s.ended() // before report, which is its last word then
+		over := s.ended() // before report, so that its numbers are final
 		if !over && open == nil {
 			kept = append(kept, s)
 			continue
@@ -162,7 +162,7 @@ func (t *traffic) Collect(ch chan<- prometheus.Metric) {
 	type now struct {
 		counts
 		gauges
-		counted, idle int // connections with credits, and of those without any left
+		counted, idle int // connections with credits, and those without any left
 	}
 	sums := make(map[string]*now)
 	open := make(map[string]*now)
@@ -228,7 +228,7 @@ func (t *traffic) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// WatchVI has what a connected VI carries counted; memory is what its receives take.
+// WatchVI counts the traffic of a connected VI; memory is the size of its receives.
 func (m *Metrics) WatchVI(transport string, v *vi.VI, memory uint64) {
 	if m == nil {
 		return
@@ -243,7 +243,7 @@ func (m *Metrics) WatchVI(transport string, v *vi.VI, memory uint64) {
 	}})
 }
 
-// WatchQueuePair has what a stream of iWARP carries counted.
+// WatchQueuePair counts the traffic of an iWARP stream; memory is the size of its receives.
 func (m *Metrics) WatchQueuePair(q *iwarp.QueuePair, memory uint64) {
 	if m == nil {
 		return
@@ -259,7 +259,8 @@ func (m *Metrics) WatchQueuePair(q *iwarp.QueuePair, memory uint64) {
 	}})
 }
 
-// WatchStream has what a connection of SDP carries counted, and others by their path.
+// WatchStream counts the traffic of an SDP connection. Other streams are counted by their path
+// only.
 func (m *Metrics) WatchStream(c net.Conn) {
 	if m == nil {
 		return
@@ -275,7 +276,7 @@ func (m *Metrics) WatchStream(c net.Conn) {
 	}
 }
 
-// StreamPath returns the path that the bytes of a stream take.
+// StreamPath returns the path of a stream's bytes.
 func StreamPath(c net.Conn) samehost.Path {
 	if c, ok := c.(*sdp.Conn); ok {
 		p := c.Path()
@@ -297,7 +298,7 @@ func sdpSample(st sdp.Stats) sample {
 	return s
 }
 
-// path counts how the bytes of a connection go.
+// path counts connections by the path of their bytes.
 func (m *Metrics) path(transport string, p samehost.Path) {
 	by, reason := "tcp", sock.Reason(p)
 	if p.SharedMemory {

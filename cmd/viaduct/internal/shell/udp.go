@@ -6,8 +6,7 @@ import (
 	"net/netip"
 )
 
-// DialUDP opens a UDP socket whose datagrams go into the capture, if there is
-// one.
+// DialUDP opens a UDP socket whose datagrams are recorded in the capture, if there is one.
 func (e *Env) DialUDP(ctx context.Context, d *net.Dialer, network, address string) (net.Conn, error) {
 	c, err := d.DialContext(ctx, network, address)
 	if err != nil || e.Capture == nil {
@@ -16,7 +15,7 @@ func (e *Env) DialUDP(ctx context.Context, d *net.Dialer, network, address strin
 	return &tappedUDP{c, e}, nil
 }
 
-// A tappedUDP puts the datagrams of a connected socket into the capture.
+// A tappedUDP records the datagrams of a connected socket in the capture.
 type tappedUDP struct {
 	net.Conn
 	e *Env
