@@ -20,7 +20,7 @@ import (
 	"viaduct/internal/sock"
 )
 
-// quietEnough is the part of the machine that others may use.
+// quietEnough is the part of the processor time that other processes may use without a warning.
 const quietEnough = 0.1
 
 func benchCommand(e *shell.Env) *cobra.Command {
@@ -109,8 +109,8 @@ and --client both are measured.`,
 	return c
 }
 
-// benchDefault are the transports worth comparing: all, and what switching
-// CRCs off gives.
+// benchDefault returns the transports to compare by default: all, and those with CRCs also without
+// them.
 func benchDefault() (out []string) {
 	for _, n := range transport.Names() {
 		out = append(out, n)
@@ -178,8 +178,8 @@ func benchOps(list string) ([]string, error) {
 }
 
 // benchFits refuses a requested operation that none of the requested transports has, because its
-// rows would be missing silently. Plain TCP counts only if list names it or nothing else: it is
-// measured with every request.
+// rows would be missing silently. Plain TCP counts only if list names it or names nothing else,
+// because every request measures it.
 func benchFits(list string, transports, ops []string) error {
 	if len(transports) > 1 && !slices.Contains(split(list), "tcp") {
 		transports = transports[1:]
@@ -326,11 +326,11 @@ func benchProgress(e *shell.Env) func(done, all int, what string) {
 	}
 }
 
-// A benchTable prints each result as soon as it is known.
+// A benchTable prints each result as soon as it is measured.
 type benchTable struct {
 	e         *shell.Env
 	c         *shell.Columns
-	intervals bool // they stand between the rows, so that each group has its own head
+	intervals bool // interval lines separate the rows, so that each group has its own head
 	any       bool // rows have been printed
 }
 
@@ -370,7 +370,7 @@ func (t *benchTable) rows(rows []bench.Row) {
 	t.any = true
 }
 
-// interval prints a line about a measurement that goes on.
+// interval prints a line about a running measurement.
 func (t *benchTable) interval(i bench.Interval) {
 	t.clear()
 	what := benchOp(i.Op, i.Doorbell)
@@ -381,7 +381,7 @@ func (t *benchTable) interval(i bench.Interval) {
 	t.e.Printf("%-9s %8d  %-20s  round %d  %15s s  %10d done  %10s\n", what, i.Size, i.Transport, i.Round, fmt.Sprintf("%.2f-%.2f", i.From, i.To), i.Done, value)
 }
 
-// clear takes away the line of the progress, which may be on the same terminal.
+// clear removes the progress line, which may be on the same terminal.
 func (t *benchTable) clear() {
 	if t.e.IsTerminal() {
 		fmt.Fprint(t.e.Stderr, "\r\x1b[K")
@@ -395,7 +395,7 @@ func benchOp(op string, doorbell int) string {
 	return op
 }
 
-// benchLine is a row of the table.
+// benchLine returns a row of the table.
 func benchLine(row bench.Row) []string {
 	line := []string{benchOp(row.Op, row.Doorbell), strconv.Itoa(row.Size), strconv.Itoa(row.Conns), row.Transport}
 	if row.Error != "" {

@@ -51,7 +51,7 @@ func startChild(ctx context.Context, e *shell.Env, args ...string) (*child, erro
 		}
 		close(c.lines)
 		c.exit <- c.cmd.Wait()
-		close(c.exit) // stop may come after line has taken it
+		close(c.exit) // stop may still receive after line has received
 	}()
 	return c, nil
 }
@@ -69,7 +69,7 @@ func (c *child) line(ctx context.Context) (string, error) {
 	}
 }
 
-// listening waits for n lines that say where the child listens.
+// listening waits for n lines with addresses at which the child listens.
 func (c *child) listening(ctx context.Context, n int) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
@@ -86,7 +86,7 @@ func (c *child) listening(ctx context.Context, n int) ([]string, error) {
 	return urls, nil
 }
 
-// stop ends the child in an orderly way, and by force if that takes long.
+// stop ends the child in an orderly way, and kills it if that takes long.
 func (c *child) stop() {
 	c.cmd.Process.Signal(syscall.SIGTERM)
 	for {

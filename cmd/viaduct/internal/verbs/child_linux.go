@@ -2,5 +2,5 @@ package verbs
 
 import "syscall"
 
-// withParent ends the child when its parent is killed.
+// withParent makes the kernel kill the child when its parent dies.
 func withParent() *syscall.SysProcAttr { return &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} }

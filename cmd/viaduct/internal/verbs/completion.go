@@ -90,8 +90,7 @@ func complete(c *cobra.Command) {
 	}
 }
 
-// operands are the words of a usage line that are neither the verb nor flags
-// with their values.
+// operands returns the words of a usage line that are neither the verb nor flags with their values.
 func operands(use string) (names []string) {
 	use, _, _ = strings.Cut(use, " | ")
 	words := strings.Fields(use)[1:]
@@ -110,7 +109,7 @@ func operands(use string) (names []string) {
 	return names
 }
 
-// completeOperand completes what a usage line calls name.
+// completeOperand completes an operand by its name in the usage line.
 func completeOperand(ctx context.Context, name, word string, listens bool) ([]cobra.Completion, cobra.ShellCompDirective) {
 	switch {
 	case strings.Contains(name, "URL"):
@@ -123,7 +122,7 @@ func completeOperand(ctx context.Context, name, word string, listens bool) ([]co
 	return nil, cobra.ShellCompDirectiveNoFileComp
 }
 
-// flagWords are the values of flags that have few.
+// flagWords returns the values of flags that have only a few.
 func flagWords(verb, flag string) []string {
 	switch flag {
 	case "log-level":
@@ -152,8 +151,8 @@ func lists(words []string, word string) ([]cobra.Completion, cobra.ShellCompDire
 	return out, cobra.ShellCompDirectiveNoFileComp
 }
 
-// completeURL completes an address: its transport, this host, the names of its parameters and their
-// values.
+// completeURL completes an address: its transport, this host, and the names and values of its
+// parameters.
 func completeURL(ctx context.Context, word string, listens bool) (out []cobra.Completion, _ cobra.ShellCompDirective) {
 	const more = cobra.ShellCompDirectiveNoSpace | cobra.ShellCompDirectiveNoFileComp
 	offer := func(s, about string) {
@@ -212,27 +211,27 @@ func completeURL(ctx context.Context, word string, listens bool) (out []cobra.Co
 	return out, more
 }
 
-// A listener is where a process of this user listens.
+// A listener is an address at which a process of this user listens.
 type listener struct{ url, program string }
 
-// running returns the listeners of this user's processes as addresses. A wildcard address becomes
-// one of this host.
+// running returns the listeners of this user's processes as addresses. A wildcard address is
+// replaced by an address of this host.
 func running(ctx context.Context) (list []listener) {
 	ps, err := status.List(ctx, "", false)
 	if err != nil {
-		return nil // there is nothing to say it on
+		return nil // completion must not print errors
 	}
 	for _, p := range ps {
 		for _, l := range p.Listeners {
 			u, err := addr.Parse(l.URL)
 			if err != nil {
-				continue // what no address of this command leads to
+				continue // not an address of this command
 			}
 			if ip, err := netip.ParseAddr(u.Host); err == nil && ip.IsUnspecified() {
 				u.Host = "localhost"
 			}
 			at := u.Query.Get("fabric")
-			u.Query = nil // what else is said there is the listener's own
+			u.Query = nil // the other parameters concern the listener only
 			if at != "" {
 				u.Query = url.Values{"fabric": {at}}
 			}

@@ -58,7 +58,7 @@ func readConfig(file string) (settings []setting, tables map[string]int, wrong [
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	// The whole language, with keys that are there twice; the loop below knows lines.
+	// This parses the whole language and finds duplicate keys. The loop below finds the lines.
 	var all map[string]any
 	if err := toml.Unmarshal(b, &all); err != nil {
 		line := 1
@@ -98,7 +98,7 @@ func readConfig(file string) (settings []setting, tables map[string]int, wrong [
 	return settings, tables, wrong, p.Error()
 }
 
-// nameOf is the dotted name of a table or a key, and its line.
+// nameOf returns the dotted name of a table or a key, and its line.
 func nameOf(p *unstable.Parser, x *unstable.Node) (name string, line int) {
 	var parts []string
 	for it := x.Key(); it.Next(); {
@@ -111,7 +111,7 @@ func nameOf(p *unstable.Parser, x *unstable.Node) (name string, line int) {
 	return strings.Join(parts, "."), line
 }
 
-// service finds the command of a table.
+// service returns the command of a table.
 func service(root *cobra.Command, table string) *cobra.Command {
 	if !slices.Contains(services, table) {
 		return nil
@@ -123,7 +123,7 @@ func service(root *cobra.Command, table string) *cobra.Command {
 	return c
 }
 
-// tableOf is the table of a command, empty if it is no service.
+// tableOf returns the table of a command, "" if the command is no service.
 func tableOf(c *cobra.Command) string {
 	t := strings.ReplaceAll(strings.TrimPrefix(c.CommandPath(), c.Root().Name()+" "), " ", ".")
 	if !slices.Contains(services, t) {
@@ -132,7 +132,7 @@ func tableOf(c *cobra.Command) string {
 	return t
 }
 
-// settable returns the flag that a key sets. Without c the flag may belong to any verb.
+// settable returns the flag that a key sets. If c is nil, the flag may belong to any verb.
 func settable(root, c *cobra.Command, key string) *pflag.Flag {
 	if key == configFlag || key == defaultFlag || key == "help" || key == "json" {
 		return nil
@@ -143,8 +143,8 @@ func settable(root, c *cobra.Command, key string) *pflag.Flag {
 	return c.Flags().Lookup(key)
 }
 
-// checkConfig finds the mistakes of a file. Flags of c, which may be nil, that the
-// command line has left alone are set.
+// checkConfig returns the mistakes in a file. It also sets the flags of c, which may be nil, that
+// the command line has not set.
 func checkConfig(root, c *cobra.Command, file string) ([]mistake, error) {
 	settings, tables, wrong, err := readConfig(file)
 	if err != nil || settings == nil && wrong != nil {
@@ -171,7 +171,7 @@ func checkConfig(root, c *cobra.Command, file string) ([]mistake, error) {
 			if s.table == "portmap" {
 				add(s.line, "%s: keys of portmap stand in [portmap.serve]", s.key)
 			}
-			continue // its table was told of
+			continue // the mistake in its table was already reported
 		}
 		f := settable(root, of, s.key)
 		if f == nil {
@@ -187,7 +187,7 @@ func checkConfig(root, c *cobra.Command, file string) ([]mistake, error) {
 			}
 		}
 		if err == nil && c != nil && (s.table == "" || s.table == ours) && !f.Changed {
-			if own := c.Flags().Lookup(s.key); own != nil { // cobra has merged those of all verbs
+			if own := c.Flags().Lookup(s.key); own != nil { // cobra has merged the flags of all verbs
 				f = own
 			}
 			if sv, ok := f.Value.(pflag.SliceValue); ok {
@@ -206,7 +206,7 @@ func checkConfig(root, c *cobra.Command, file string) ([]mistake, error) {
 	return wrong, nil
 }
 
-// unknownKey says what a key may have been meant to be.
+// unknownKey returns the message for an unknown key, with a similar key if there is one.
 func unknownKey(root, of *cobra.Command, s setting) string {
 	if s.table == "" && slices.ContainsFunc(services, func(t string) bool { return settable(root, service(root, t), s.key) != nil }) {
 		return fmt.Sprintf("%s belongs into the table of a service, such as [serve]", s.key)
@@ -316,7 +316,7 @@ func oneOf(v string, of ...string) error {
 	return nil
 }
 
-// addConfig gives the services their flags.
+// addConfig adds the configuration flags to the services.
 func addConfig(root *cobra.Command) {
 	for _, t := range services {
 		f := service(root, t).Flags()

@@ -12,7 +12,7 @@ import (
 	"viaduct/cmd/viaduct/internal/shell"
 )
 
-// TestConfigFlags: every flag of a service can stand in a file.
+// TestConfigFlags: a configuration file can set every flag of a service.
 func TestConfigFlags(t *testing.T) {
 	samples := map[string]string{"log-level": "debug", "log-format": "json", "metrics": ":0", "same-host": "auto", "name": "20:00:00:00:00:00:00:01",
 		"tls-pin": strings.Repeat("0", 64), "max-file": "1K", "cache": "never", "map": ":1=:2", "to": "tcp://h:1", "tls-side": "to", "join": "h:1", "listen": "tcp://h:1"}

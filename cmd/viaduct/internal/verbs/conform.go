@@ -146,8 +146,8 @@ func conformList(e *shell.Env, args []string) error {
 	return nil
 }
 
-// conformKeepAlive has the system ask whether the peer's end is still there: a reset
-// is sent once, and may be lost.
+// conformKeepAlive makes the kernel probe whether the peer's end still exists, because a reset is
+// sent only once and may be lost.
 var conformKeepAlive = net.KeepAliveConfig{Enable: true, Idle: time.Second, Interval: time.Second, Count: 20}
 
 func conformRun(ctx context.Context, e *shell.Env, u *addr.URL, p conformPlan) error {
@@ -162,7 +162,7 @@ func conformRun(ctx context.Context, e *shell.Env, u *addr.URL, p conformPlan) e
 	g := conform.Target{Disc: u.Disc, Service: p.service, Patience: p.patience, Quiet: min(p.patience, max(p.patience/10, 100*time.Millisecond)), Pause: p.pause, Dangerous: p.dangerous, Only: p.only}
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	var first net.Conn // whether there is a peer; the first case has this connection
+	var first net.Conn // proves that there is a peer; the first case uses this connection
 	defer func() {
 		if first != nil {
 			first.Close()
@@ -287,7 +287,7 @@ func conformMapper(ctx context.Context, u *addr.URL, wait time.Duration) error {
 				continue
 			}
 		}
-		select { // the system says that nothing listens
+		select { // the kernel reports that nothing listens
 		case <-time.After(pause):
 		case <-ctx.Done():
 			return context.Cause(ctx)
@@ -345,7 +345,7 @@ func conformAccept(ctx context.Context, e *shell.Env, wg *sync.WaitGroup, l net.
 
 // conformExec starts the dialling program for one case. over ends it.
 func conformExec(ctx context.Context, wg *sync.WaitGroup, u *addr.URL, command string) (over func(), err error) {
-	cctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // it lives as long as the connection
+	cctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // the program lives as long as the connection
 	command = strings.NewReplacer("{url}", u.String(), "{address}", u.HostPort()).Replace(command)
 	c := exec.CommandContext(cctx, "sh", "-c", command)
 	c.WaitDelay = time.Second
@@ -359,7 +359,7 @@ func conformExec(ctx context.Context, wg *sync.WaitGroup, u *addr.URL, command s
 }
 
 // conformDatagram returns the first datagram of a peer, with a connection to the peer's address. If
-// a command is the peer, datagrams of the commands before it may still arrive, and are ignored.
+// a command starts the peer, datagrams of earlier peers may still arrive, and are ignored.
 func conformDatagram(ctx context.Context, e *shell.Env, wg *sync.WaitGroup, pc net.PacketConn, u *addr.URL, command string, before map[string]bool) (net.Conn, error) {
 	over := func() {}
 	b := make([]byte, 2048)

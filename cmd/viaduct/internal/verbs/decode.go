@@ -81,8 +81,7 @@ func parseAs(list []string) (map[uint16]string, error) {
 	return as, nil
 }
 
-// A stoppable reader ends at an interrupt: a capture of a living network has no
-// end of its own.
+// A stoppable reader ends at an interrupt, because a capture of a live network has no end.
 type stoppable struct {
 	ctx context.Context
 	r   io.Reader
@@ -115,13 +114,13 @@ func (s *stoppable) Read(b []byte) (int, error) {
 	}
 }
 
-// flushLines is how long a line waits at most before it is seen.
+// flushLines is how long a line is buffered at most.
 const flushLines = 100 * time.Millisecond
 
 func decodeLines(e *shell.Env, in io.Reader, opt decode.Options, f *decode.Filter) error {
 	var mu sync.Mutex // of the writer
 	w := bufio.NewWriterSize(e.Stdout, 64<<10)
-	var failed error // of the output; guarded by mu
+	var failed error // the first write error; guarded by mu
 	stop, done := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
@@ -163,7 +162,7 @@ func decodeLines(e *shell.Env, in io.Reader, opt decode.Options, f *decode.Filte
 	return notCapture(err)
 }
 
-// failing ends the input when nothing can be written any more.
+// failing ends the input after the first write error.
 type failing struct {
 	io.Reader
 	mu  *sync.Mutex

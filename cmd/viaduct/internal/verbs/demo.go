@@ -161,7 +161,7 @@ func demoOrder() (ts []*transport.Transport) {
 // A demoPath is a transport with its setting for shared memory.
 type demoPath struct {
 	t        *transport.Transport
-	sameHost string // of the address; "" where there is nothing to ask
+	sameHost string // parameter of the address; "" for transports without it
 }
 
 // demoWays returns both paths of each transport that has two here. With a capture there is only
@@ -178,7 +178,7 @@ func demoWays(e *shell.Env, ts []*transport.Transport) (ways []demoPath) {
 	return ways
 }
 
-// demoURL is where the demo's server listens.
+// demoURL returns the address of the demo's server.
 func demoURL(scheme string) string {
 	for _, s := range addr.Schemes {
 		if s.Name == scheme && s.HasDisc {
@@ -219,7 +219,7 @@ func demoSource(path string, from io.Reader) (int64, [32]byte, error) {
 	return n, [32]byte(h.Sum(nil)), f.Close()
 }
 
-// demoWay goes one way over one transport.
+// demoWay moves the data one way over one transport.
 func demoWay(ctx context.Context, e *shell.Env, w demoPath, at, dir, source string, size int64, sum [32]byte, r *demoRow) error {
 	t := w.t
 	if w.sameHost != "" {
@@ -256,7 +256,7 @@ func demoWay(ctx context.Context, e *shell.Env, w demoPath, at, dir, source stri
 				os.Remove(filepath.Join(filepath.Dir(source), name))
 			}
 		}
-		bar.Drop() // the row takes its place
+		bar.Drop() // the row replaces it
 		if err != nil {
 			return err
 		}
@@ -318,8 +318,8 @@ func fileSum(path string) (sum [32]byte, err error) {
 	return [32]byte(h.Sum(nil)), nil
 }
 
-// A laterHash hashes a file when the sum is asked for, and not while the bytes pass, because the
-// demo times their movement.
+// A laterHash hashes a file when its sum is requested, not while the bytes pass, because the demo
+// measures the time of the transfer.
 type laterHash struct {
 	hash.Hash
 	f *os.File
@@ -333,11 +333,11 @@ func (h *laterHash) Sum(b []byte) []byte {
 	return h.Hash.Sum(b)
 }
 
-// demoLine is a line of the table. Its columns have fixed widths, since a row is
-// printed as soon as it is there.
+// demoLine is a line of the table. Its columns have fixed widths, because each row is printed at
+// once.
 const demoLine = "%-9s  %-4s %-10s %12s %8s %10s %7s  %s\n"
 
-// pathWord is how the bytes go, in a table.
+// pathWord returns the path of the bytes, for a table.
 func pathWord(shared bool) string {
 	if shared {
 		return "shm"

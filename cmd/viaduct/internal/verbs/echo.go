@@ -67,7 +67,7 @@ func runEcho(ctx context.Context, e *shell.Env, us []*addr.URL, ts []*transport.
 		return err
 	}
 	for _, u := range bound {
-		e.Listening(u) // what reads that finds the names too
+		e.Listening(u) // a reader of this line also finds the registered names
 	}
 	if err := e.Ready(); err != nil {
 		return err
@@ -80,8 +80,8 @@ func runEcho(ctx context.Context, e *shell.Env, us []*addr.URL, ts []*transport.
 	}
 }
 
-// acceptAll listens and serves every connection in a goroutine of wg until ctx
-// ends. An error of one connection is logged and harms no other.
+// acceptAll listens and serves every connection in a goroutine of wg until ctx ends. It logs an
+// error of a connection and serves the others.
 func acceptAll(ctx context.Context, e *shell.Env, wg *sync.WaitGroup, u *addr.URL, t *transport.Transport, o *transport.Options, fail chan<- error,
 	stream func(context.Context, *shell.Env, string, net.Conn) error, messages func(context.Context, *shell.Env, string, msg.Conn) error) (net.Addr, error) {
 	serve := func(remote net.Addr, close func() error, run func(context.Context) error) {
@@ -147,7 +147,7 @@ func acceptAll(ctx context.Context, e *shell.Env, wg *sync.WaitGroup, u *addr.UR
 	return at, nil
 }
 
-// echoStream returns every byte, and the end of the stream after them.
+// echoStream returns every byte to its sender, and then ends the stream.
 func echoStream(_ context.Context, e *shell.Env, scheme string, c net.Conn) error {
 	n, err := io.Copy(c, c)
 	e.Metrics.Bytes(scheme, "in").Add(float64(n))
@@ -158,7 +158,7 @@ func echoStream(_ context.Context, e *shell.Env, scheme string, c net.Conn) erro
 	return err
 }
 
-// echoMessages returns every message with its immediate data.
+// echoMessages returns every message to its sender, with its immediate data.
 func echoMessages(ctx context.Context, e *shell.Env, scheme string, c msg.Conn) error {
 	in, out := e.Metrics.Bytes(scheme, "in"), e.Metrics.Bytes(scheme, "out")
 	for {
@@ -172,7 +172,7 @@ func echoMessages(ctx context.Context, e *shell.Env, scheme string, c msg.Conn) 
 		in.Add(float64(len(m.Data)))
 		switch err := c.Send(ctx, m); {
 		case errors.Is(err, io.EOF):
-			return nil // the other side did not wait for it
+			return nil // the peer closed without waiting for this message
 		case err != nil:
 			return err
 		}

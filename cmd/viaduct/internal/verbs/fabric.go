@@ -104,7 +104,7 @@ fabrics give in place of HOST:PORT, with the same --registry:
 	return c
 }
 
-// switchName reads a name or makes a locally administered one.
+// switchName parses a name, or makes a locally administered one.
 func switchName(s string) (fc.WWN, error) {
 	if s != "" {
 		w, err := fc.ParseWWN(s)
@@ -123,7 +123,7 @@ func switchName(s string) (fc.WWN, error) {
 // joinTime bounds the first attempt to link to another fabric.
 const joinTime = 20 * time.Second
 
-// fabricRecords returns what registers a fabric daemon that listens at u.
+// fabricRecords returns the registry records of a fabric daemon that listens at u.
 func fabricRecords(register []string, u *addr.URL) (rs []registry.Record, err error) {
 	if len(register) == 0 {
 		return nil, nil
@@ -144,8 +144,8 @@ func fabricRecords(register []string, u *addr.URL) (rs []registry.Record, err er
 	return rs, nil
 }
 
-// runFabric serves until ctx ends. start registers the daemon that listens at an address, and stop
-// undoes that.
+// runFabric serves until ctx ends. start registers the daemon's address, and stop removes the
+// registration.
 func runFabric(ctx context.Context, e *shell.Env, cfg fabricd.Config, listen string, join []string, start func(ctx context.Context, at *addr.URL) (stop func(), err error)) error {
 	if err := e.Inherit(); err != nil {
 		return err

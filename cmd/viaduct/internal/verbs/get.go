@@ -24,7 +24,7 @@ import (
 	"viaduct/cmd/viaduct/internal/store"
 )
 
-// A transferResult is what get and put report.
+// A transferResult is the result of get and put.
 type transferResult struct {
 	Verb      string     `json:"verb"`
 	URL       string     `json:"url"`
@@ -32,7 +32,7 @@ type transferResult struct {
 	Transport string     `json:"transport"`
 	Mechanism string     `json:"mechanism"`
 	Size      int64      `json:"size"`   // of the whole file
-	Offset    int64      `json:"offset"` // bytes that were there before
+	Offset    int64      `json:"offset"` // bytes that the file already had
 	Bytes     int64      `json:"bytes"`  // bytes that were moved
 	Seconds   float64    `json:"seconds"`
 	Rate      float64    `json:"bytes_per_second"`
@@ -151,8 +151,8 @@ status 1.`,
 	return c
 }
 
-// getPattern fetches what a pattern matches into the directory out. With literal there is
-// that path itself, and nothing was done.
+// getPattern fetches the matches of a pattern into the directory out. If literal is true, that path
+// itself exists, and getPattern has done nothing.
 func getPattern(ctx context.Context, tr *tree, out string, recursive bool) (literal bool, err error) {
 	fc, err := tr.dial(ctx)
 	if err != nil {
@@ -173,8 +173,8 @@ func getPattern(ctx context.Context, tr *tree, out string, recursive bool) (lite
 	return false, tr.getMatches(ctx, cmp.Or(out, "."), found, recursive)
 }
 
-// getDirect fetches into a device or a pipe. Written bytes stay there even if they turn out to be
-// wrong.
+// getDirect fetches into a device or a pipe. Bytes that were written cannot be taken back if they
+// turn out to be wrong.
 func getDirect(ctx context.Context, e *shell.Env, fc fileClient, u *addr.URL, out string, r *transferResult) error {
 	f, err := openPipe(ctx, out, os.O_WRONLY)
 	if err != nil {

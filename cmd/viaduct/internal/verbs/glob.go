@@ -14,7 +14,7 @@ import (
 	"viaduct/cmd/viaduct/internal/store"
 )
 
-// A match is what a pattern of the server's side names.
+// A match is a file of the server that matches a pattern.
 type match struct {
 	rel string // below the base of the pattern
 	en  store.Entry
@@ -78,7 +78,7 @@ func (g *globber) in(rel string, parts []string, depth int) error {
 	}
 	es, err := g.fc.List(g.ctx, path.Join(g.base, rel))
 	if depth > 0 && (errors.Is(err, memsvc.ErrRefused) || errors.Is(err, httpfile.ErrRefused)) {
-		return nil // it may have gone, or be no directory: one of many is looked for
+		return nil // it may have been removed meanwhile, or be no directory
 	}
 	if err != nil {
 		return err
@@ -86,7 +86,7 @@ func (g *globber) in(rel string, parts []string, depth int) error {
 	literal := slices.ContainsFunc(es, func(en store.Entry) bool { return string(en.Name) == parts[0] })
 	many := parts[0] == "**" && !literal
 	rest := parts[1:]
-	if many && len(rest) > 0 { // no directory at all
+	if many && len(rest) > 0 { // not a directory
 		if err := g.in(rel, rest, depth+1); err != nil {
 			return err
 		}

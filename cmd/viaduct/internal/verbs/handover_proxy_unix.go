@@ -16,30 +16,31 @@ import (
 	"viaduct/sdp"
 )
 
-// Messages of a handover, in order: hello of the new process; what listens, from
-// the old one; for each pair of connections where its SDP ends are, an answer
-// when they are expected, and their states; the end.
+// The messages of a handover, in order. The new process sends its hello. The old one sends the
+// listeners. For each pair of connections, the old process sends which ends are SDP, the new one
+// answers when it expects these, and the old one sends their states. The last message ends the
+// handover.
 
 type handoverHello struct {
 	Version int `json:"version"`
 }
 
-// handoverVersion names this form of the conversation.
+// handoverVersion is the version of this protocol.
 const handoverVersion = 1
 
 type handoverListeners struct {
-	URLs []string `json:"urls"` // with a file each
+	URLs []string `json:"urls"` // the file of each follows
 }
 
 type handoverEnd struct {
 	Scheme string         `json:"scheme"`
-	SDP    bool           `json:"sdp"` // otherwise a file comes with the state
+	SDP    bool           `json:"sdp"` // for other ends, the state has the file
 	Local  netip.AddrPort `json:"local"`
 	Remote netip.AddrPort `json:"remote"`
 	State  []byte         `json:"state,omitempty"`
-	Left   []byte         `json:"left,omitempty"` // read from the other end, not written to this one
+	Left   []byte         `json:"left,omitempty"` // read from the other end and not written to this one yet
 	EOF    bool           `json:"eof"`            // this end has ended its stream
-	Told   bool           `json:"told"`           // and the other end knows
+	Told   bool           `json:"told"`           // and the end of the stream was forwarded to the other end
 }
 
 type handoverPair struct {
@@ -65,7 +66,7 @@ func describe(scheme string, c net.Conn) handoverEnd {
 	return e
 }
 
-// greet reads the greeting of the other end. It fails if that is no successor, or one of another
+// greet reads the greeting of the other process. It fails if that is no successor, or has another
 // version.
 func (h *handoverConn) greet() error {
 	h.c.SetReadDeadline(time.Now().Add(handoverTime))
@@ -83,8 +84,8 @@ func (h *handoverConn) greet() error {
 	return h.c.SetReadDeadline(time.Time{})
 }
 
-// giveAway hands listeners and connections to the process at the other end,
-// which has greeted. It returns how many pairs went.
+// giveAway passes listeners and connections to the process at the other end, which has sent its
+// greeting. It returns the number of passed pairs.
 func (p *proxy) giveAway(ctx context.Context, h *handoverConn) (moved int, err error) {
 	p.settle()
 	var urls handoverListeners
@@ -133,7 +134,7 @@ func giveAwayPair(ctx context.Context, h *handoverConn, d *duplex) (bool, error)
 	var failed error
 	for i, c := range []net.Conn{d.near, d.far} {
 		e := &q.Ends[i]
-		in, out := &d.out, &d.back // what comes from this end, what goes to it
+		in, out := &d.out, &d.back // direction that reads from this end, direction that writes to it
 		if i == 1 {
 			in, out = out, in
 		}
@@ -163,7 +164,7 @@ func giveAwayPair(ctx context.Context, h *handoverConn, d *duplex) (bool, error)
 	if failed != nil || !ready.OK {
 		abort(d.near)
 		abort(d.far)
-		return false, h.send(handoverPair{More: true}) // no ends: forget it
+		return false, h.send(handoverPair{More: true}) // no ends: the successor drops the pair
 	}
 	err := h.send(q, files...)
 	for _, c := range []net.Conn{d.near, d.far} {
@@ -174,8 +175,8 @@ func giveAwayPair(ctx context.Context, h *handoverConn, d *duplex) (bool, error)
 	return err == nil, err
 }
 
-// takeOver gets listeners and connections from the process that holds the
-// handover socket; ok is false if there is none.
+// takeOver takes listeners and connections from the process that has the handover socket. ok is
+// false if there is none.
 func (p *proxy) takeOver(ctx context.Context, path string) (ok bool, err error) {
 	h, err := dialHandover(path)
 	if err != nil || h == nil {
@@ -219,7 +220,7 @@ func (p *proxy) takeOver(ctx context.Context, path string) (ok bool, err error) 
 	}
 }
 
-// A returning is an SDP end that will come back to this process.
+// A returning is an SDP end that will return to this process.
 type returning struct {
 	l *sdp.Listener
 	x *sdp.Expectation
@@ -240,7 +241,7 @@ func (p *proxy) expect(e handoverEnd) (*returning, error) {
 
 func (r *returning) port() uint16 { return r.l.Addr().(*net.TCPAddr).AddrPort().Port() }
 
-// resume waits for the end to come back.
+// resume waits for the end to return.
 func (r *returning) resume(ctx context.Context, state []byte) (net.Conn, error) {
 	var s sdp.State
 	if err := s.UnmarshalBinary(state); err != nil {
@@ -260,7 +261,7 @@ func (r *returning) close() {
 	r.l.Close()
 }
 
-// takePair expects the SDP ends of one pair, gets their states, and carries on.
+// takePair expects the SDP ends of one pair, receives their states, and continues the copy.
 func (p *proxy) takePair(ctx context.Context, h *handoverConn, q handoverPair) error {
 	var ends [2]*returning
 	closeEnds := func() {
@@ -293,7 +294,7 @@ func (p *proxy) takePair(ctx context.Context, h *handoverConn, q handoverPair) e
 		closeEnds()
 		return err
 	}
-	if st.Ends[0].Scheme == "" { // it did not go
+	if st.Ends[0].Scheme == "" { // the old process kept the pair
 		closeEnds()
 		return nil
 	}
@@ -349,7 +350,7 @@ func (p *proxy) takePair(ctx context.Context, h *handoverConn, q handoverPair) e
 	return nil
 }
 
-// serveHandover waits for a successor and hands everything over to it. given then receives, and
+// serveHandover waits for a successor and passes everything to it. given then receives a value, and
 // this process is done. A caller that is no successor changes nothing.
 func (p *proxy) serveHandover(ctx context.Context, path string, given chan<- error) error {
 	l, err := listenHandover(path)

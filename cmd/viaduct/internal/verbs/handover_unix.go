@@ -14,12 +14,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A handoverConn carries JSON messages with open files between two processes:
-// length and count of files in 8 bytes, which the files accompany, then the
+// A handoverConn carries JSON messages with open files between two processes. The length of the
+// message and the number of files come first, in 8 bytes that the files accompany. Then comes the
 // text.
 type handoverConn struct{ c *net.UnixConn }
 
-// maxHandover bounds one message: the buffers of a pair of connections.
+// maxHandover bounds one message. It holds the buffered bytes of a pair of connections.
 const maxHandover = 64 << 20
 
 func (h *handoverConn) send(v any, files ...*os.File) error {
@@ -47,8 +47,8 @@ func (h *handoverConn) send(v any, files ...*os.File) error {
 	return err
 }
 
-// withFDs calls f with the descriptors of files. It does not use File.Fd, because that would make
-// them blocking, and with them the sockets that they share.
+// withFDs calls f with the descriptors of files. It does not use File.Fd, which would make the
+// files blocking, and so the sockets that they share with another process.
 func withFDs(files []*os.File, fds []int, f func([]int) error) error {
 	if len(files) == 0 {
 		return f(fds)
@@ -120,8 +120,7 @@ func parseFiles(oob []byte) (files []*os.File, err error) {
 	return files, nil
 }
 
-// dialHandover finds the process that holds a handover socket; nil if there is
-// none.
+// dialHandover connects to the process that has a handover socket. It returns nil if there is none.
 func dialHandover(path string) (*handoverConn, error) {
 	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ECONNREFUSED) {
@@ -133,9 +132,9 @@ func dialHandover(path string) (*handoverConn, error) {
 	return &handoverConn{c}, nil
 }
 
-// listenHandover takes the socket, also from a process that died.
+// listenHandover opens the socket. It replaces that of a dead process.
 func listenHandover(path string) (*net.UnixListener, error) {
-	old := unix.Umask(0o177) // for the owner alone: a process that can speak here gets our connections
+	old := unix.Umask(0o177) // for the owner alone: a process that connects gets our connections
 	defer unix.Umask(old)
 	os.Remove(path)
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})

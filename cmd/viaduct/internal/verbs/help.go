@@ -13,7 +13,7 @@ import (
 	"viaduct/cmd/viaduct/internal/transport"
 )
 
-// helpAsJSON makes the help of all commands a document if --json is given.
+// helpAsJSON prints the help of all commands as a document if --json is set.
 func helpAsJSON(e *shell.Env, root *cobra.Command) {
 	text := root.HelpFunc()
 	root.SetHelpFunc(func(c *cobra.Command, args []string) {
@@ -41,7 +41,7 @@ func urlsTopic() *cobra.Command {
 	}
 }
 
-// urlsText is the table of package addr for a terminal.
+// urlsText returns the table of package addr for a terminal.
 func urlsText() string {
 	var b strings.Builder
 	b.WriteString(`An address names a transport, a host, what the transport wants beside them, and
@@ -87,7 +87,7 @@ congestion (a name) too.
 	return strings.TrimRight(b.String(), "\n")
 }
 
-// URLsMarkdown is the table of package addr for the guide.
+// URLsMarkdown returns the table of package addr for the guide.
 func URLsMarkdown() string {
 	var b strings.Builder
 	for _, s := range built() {
@@ -118,7 +118,7 @@ func URLsMarkdown() string {
 	return b.String()
 }
 
-// built are the transports of this build, in the order of the table.
+// built returns the transports of this build, in the order of the table.
 func built() []addr.Scheme {
 	names := transport.Names()
 	var list []addr.Scheme
@@ -130,7 +130,7 @@ func built() []addr.Scheme {
 	return list
 }
 
-// facts are default, range and side of a parameter.
+// facts returns default, range and side of a parameter.
 func facts(p *addr.Param) []string {
 	f := []string{"default " + strings.TrimSuffix(strings.TrimPrefix(p.Default, "("), ")")}
 	if r := p.Range(); r != "" {

@@ -179,7 +179,7 @@ func writeLadder(e *shell.Env, d *ladder.Diagram, out, form string, toScale bool
 	return writePicture(e, out, b.Bytes())
 }
 
-// writePicture writes a file and, with --json, says which.
+// writePicture writes a file. With --json it prints a document about it.
 func writePicture(e *shell.Env, file string, b []byte) error {
 	if err := os.WriteFile(file, b, 0o644); err != nil || !e.JSON {
 		return err

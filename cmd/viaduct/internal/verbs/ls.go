@@ -11,8 +11,7 @@ import (
 	"viaduct/cmd/viaduct/internal/store"
 )
 
-// maxDepth bounds how deep a directory is followed: a symbolic link on the
-// server may lead back up.
+// maxDepth bounds the depth of directories, because a symbolic link on the server may lead back up.
 const maxDepth = 64
 
 func lsCommand(e *shell.Env) *cobra.Command {
@@ -78,7 +77,7 @@ func tooDeep(rel string) error {
 	return shell.Hint(fmt.Errorf("%s is more than %d directories deep", rel, maxDepth), "a symbolic link on the server may lead back to a directory above it")
 }
 
-// checkName refuses an entry whose name would make a client look, or write, elsewhere.
+// checkName refuses an entry whose name would make a client read or write elsewhere.
 func checkName(en store.Entry) error {
 	if n := string(en.Name); path.Base(n) != n || n == "." || n == ".." || n == "/" {
 		return fmt.Errorf("the server names an entry %q, which is no name", en.Name)

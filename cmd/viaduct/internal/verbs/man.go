@@ -51,7 +51,7 @@ viaduct-urls(7). To read one from there:
 	}
 }
 
-// documented are the commands that have a page.
+// documented returns the commands that have a page.
 func documented(c *cobra.Command) []*cobra.Command {
 	list := []*cobra.Command{c}
 	for _, sub := range c.Commands() {
@@ -72,8 +72,8 @@ func section(c *cobra.Command) string {
 	return "7"
 }
 
-// manPage is the page of a command in the language of man(7), from what its help
-// says.
+// manPage returns the page of a command in the language of man(7). Its content is that of the
+// command's help.
 func manPage(c *cobra.Command) []byte {
 	var b bytes.Buffer
 	date := ""
@@ -128,7 +128,7 @@ func manPage(c *cobra.Command) []byte {
 	return b.Bytes()
 }
 
-// paragraphs writes text. Indented lines are kept as they are.
+// paragraphs writes text. It keeps indented lines unchanged.
 func paragraphs(b *bytes.Buffer, text string) {
 	asIs, open := false, true
 	for _, line := range strings.Split(text, "\n") {

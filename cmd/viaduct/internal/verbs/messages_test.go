@@ -20,7 +20,7 @@ import (
 	"viaduct/cmd/viaduct/internal/shell"
 )
 
-// speaking are the folders whose messages a user of the command may see.
+// speaking are the directories whose messages users may see.
 var speaking = []string{"cmd/viaduct", "iwarp", "vitcp", "fcvi", "sdp", "vi", "roce", "portmap", "registry", "samehost", "internal/fc", "internal/frameio",
 	"internal/sdpcore", "internal/sock", "internal/rping", "internal/viplconf"}
 
@@ -36,10 +36,10 @@ func TestMessagesNameNoFields(t *testing.T) {
 			}
 		}
 	}
-	// Names with a capital inside, else words of English would be among them.
+	// Only names with a capital letter inside, because others may be English words.
 	compound := regexp.MustCompile(`\b[A-Z]+[a-z0-9]+(?:[A-Z]+[a-z0-9]*)+\b`)
 	selector := regexp.MustCompile(`\b[A-Z]\w*[a-z]\w*\.[A-Z]\w*[a-z]\w*\b`)
-	// Fields of messages on the wire, by the names that the specifications give them.
+	// Fields of messages on the wire are allowed, with the names in the specifications.
 	wire := []string{"MaxAdverts", "LocIRD", "LocORD", "NonDiscards", "MaxUnacked", "MaxTransferSize", "PmTime"}
 	for _, l := range texts {
 		for _, word := range append(compound.FindAllString(l.text, -1), selector.FindAllString(l.text, -1)...) {
@@ -53,11 +53,11 @@ func TestMessagesNameNoFields(t *testing.T) {
 	}
 }
 
-// TestMessagesNameFlags: the flags and parameters that a message of the command names exist.
+// TestMessagesNameFlags: the flags and parameters in messages of the command exist.
 func TestMessagesNameFlags(t *testing.T) {
 	known := map[string]bool{"--help": true, "--config": true,
 		"--security-opt": true, "--cap-add": true, "--mount-proc": true, // of other programs
-		"?ca": true} // of the address of a registry
+		"?ca": true} // a parameter of a registry's address
 	var add func(c *cobra.Command)
 	add = func(c *cobra.Command) {
 		for _, set := range []*pflag.FlagSet{c.Flags(), c.PersistentFlags()} {
@@ -89,16 +89,16 @@ func TestMessagesNameFlags(t *testing.T) {
 	}
 }
 
-// A literal is a text of more than a word: of an error, a hint, the log or the help.
+// A literal is a text of more than one word: of an error, a hint, the log or the help.
 type literal struct{ at, text string }
 
-// A parsedFile is what the tests look at in a file.
+// A parsedFile holds the parts of a file that the tests check.
 type parsedFile struct {
 	texts  []literal
-	fields []string // exported ones of its structs
+	fields []string // the exported fields of its structs
 }
 
-// parsed reads the files of a folder of the repository, and of those below it.
+// parsed parses the files of a directory of the repository, and of its subdirectories.
 func parsed(t *testing.T, dir string) (all []parsedFile) {
 	t.Helper()
 	err := filepath.WalkDir(filepath.Join("../../../..", dir), func(path string, d fs.DirEntry, err error) error {

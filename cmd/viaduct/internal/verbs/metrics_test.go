@@ -31,7 +31,7 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// exposition is the text that Prometheus would read.
+// exposition returns the text that Prometheus would scrape.
 func exposition(t *testing.T, e *shell.Env) string {
 	t.Helper()
 	w := httptest.NewRecorder()
@@ -71,7 +71,7 @@ func metricsEnv(t *testing.T) *shell.Env {
 	return e
 }
 
-// filesServer serves a directory over a transport from this process until stop.
+// filesServer serves a directory over a transport from this process until stop is called.
 func filesServer(t *testing.T, scheme, dir string) (e *shell.Env, u *addr.URL, stop func()) {
 	t.Helper()
 	listen := scheme + "://127.0.0.1:0"
@@ -112,7 +112,7 @@ func filesServer(t *testing.T, scheme, dir string) (e *shell.Env, u *addr.URL, s
 	}
 }
 
-// Sizes of the transfers: no multiple of a piece.
+// The sizes of the transfers are no multiples of a piece.
 const (
 	putSize = 3<<20 + 17
 	getSize = 2<<20 + 5
@@ -121,8 +121,8 @@ const (
 	streamSize = 100_001 // one piece
 )
 
-// transfer puts a file and a stream and gets another file over a transport, and returns what both
-// sides have counted when all has ended.
+// transfer puts a file and a stream and gets another file over a transport. It returns both
+// environments after the end, with their counters.
 func transfer(t *testing.T, scheme string) (client, server *shell.Env) {
 	t.Helper()
 	dir := t.TempDir()
@@ -154,7 +154,7 @@ func transfer(t *testing.T, scheme string) (client, server *shell.Env) {
 		t.Error("got something else")
 	}
 	fc.Close()
-	// Use a separate connection, so that the pace of iWARP need not ask for receives.
+	// A separate connection, so that iWARP's pacing needs no extra RDMA Read.
 	if fc, err = dialFiles(t.Context(), client, u, ct, &transport.Options{Env: client}); err != nil {
 		t.Fatal(err)
 	}
@@ -162,7 +162,7 @@ func transfer(t *testing.T, scheme string) (client, server *shell.Env) {
 		t.Fatal(err)
 	}
 	fc.Close()
-	// A server that ends breaks connections whose end it has not seen yet.
+	// A server that stops breaks connections whose end it has not seen yet.
 	testkit.Eventually(t, "the end of the connection", func() bool {
 		return scrape(t, server)[fmt.Sprintf("viaduct_connections_active{transport=%q}", scheme)] == 0
 	})
@@ -170,8 +170,8 @@ func transfer(t *testing.T, scheme string) (client, server *shell.Env) {
 	return client, server
 }
 
-// TestMetricsExact: the counters of a transfer whose size is known are exactly right
-// at both ends.
+// TestMetricsExact: after transfers of known sizes, the counters at both ends have exactly the
+// expected values.
 func TestMetricsExact(t *testing.T) {
 	for _, scheme := range transport.Names() {
 		t.Run(scheme, func(t *testing.T) {
@@ -310,8 +310,8 @@ func TestMetricsErrors(t *testing.T) {
 	}
 }
 
-// TestMetricsOfPackage: the alerts and the dashboard of the packages ask for metrics
-// that there are, and promtool accepts the metrics and the alerts.
+// TestMetricsOfPackage: the alerts and the dashboard of the packages use only metrics that exist,
+// and promtool accepts the metrics and the alerts.
 func TestMetricsOfPackage(t *testing.T) {
 	e := metricsEnv(t)
 	for _, m := range []prometheus.Collector{portmapStats{}, newRegistryStats()} {
@@ -403,7 +403,7 @@ func TestMetricsOfPackage(t *testing.T) {
 	if len(alerts) == 0 || panels == 0 {
 		t.Fatalf("%d alerts, %d panels", len(alerts), panels)
 	}
-	for n := range known { // the dashboard shows all of ours
+	for n := range known { // the dashboard shows all metrics
 		if base := strings.TrimSuffix(strings.TrimSuffix(n, "_sum"), "_count"); strings.HasPrefix(n, "viaduct_") && !asked[n] && !asked[base+"_bucket"] {
 			t.Errorf("neither an alert nor a panel asks for %s", n)
 		}

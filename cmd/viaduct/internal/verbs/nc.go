@@ -16,7 +16,7 @@ import (
 	"viaduct/cmd/viaduct/internal/transport"
 )
 
-// ncChunk is the length of the longest message into which nc cuts its input.
+// ncChunk is the length of the longest message that nc sends.
 const ncChunk = 64 << 10
 
 func ncCommand(e *shell.Env) *cobra.Command {
@@ -103,7 +103,7 @@ end of input. The line that says where it listens goes to standard error.
 	return c
 }
 
-// ncStream makes the one connection of a byte stream.
+// ncStream opens the one connection of a byte stream.
 func ncStream(ctx context.Context, e *shell.Env, t *transport.Transport, u *addr.URL, o *transport.Options, listen bool) (net.Conn, error) {
 	if !listen {
 		return t.Stream(ctx, u, o)
@@ -123,7 +123,7 @@ func ncStream(ctx context.Context, e *shell.Env, t *transport.Transport, u *addr
 	return c, err
 }
 
-// ncMessages makes the one connection of a message transport.
+// ncMessages opens the one connection of a message transport.
 func ncMessages(ctx context.Context, e *shell.Env, t *transport.Transport, us []*addr.URL, o *transport.Options, listen, peer bool) (msg.Conn, func(), error) {
 	switch {
 	case peer:
@@ -179,15 +179,15 @@ func pipeStream(ctx context.Context, e *shell.Env, scheme string, c net.Conn) er
 	if err := both(ctx, sent, received); err != nil {
 		return err
 	}
-	err := c.Close() // what has been written may still be lost
+	err := c.Close() // the written bytes may still be lost
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
 	return err
 }
 
-// both waits for the two directions. An error of either ends the wait, since
-// no user can be asked to end standard input.
+// both waits for the two directions. An error of either ends the wait, because nobody may be there
+// to end standard input.
 func both(ctx context.Context, sent, received <-chan error) error {
 	for range 2 {
 		var err error
@@ -209,7 +209,7 @@ func both(ctx context.Context, sent, received <-chan error) error {
 	return nil
 }
 
-// pipeMessages copies both ways until an empty message has gone each way.
+// pipeMessages copies both ways until each side has sent an empty message.
 func pipeMessages(ctx context.Context, e *shell.Env, scheme string, c msg.Conn) error {
 	defer e.Metrics.Connection(scheme, "nc")()
 	sent, received := make(chan error, 1), make(chan error, 1)

@@ -5,6 +5,6 @@ import (
 	"syscall"
 )
 
-// isNotConnected reports that the other side ended both directions before we ended ours. No data
+// isNotConnected reports whether the other side ended both directions before we ended ours. No data
 // was lost then.
 func isNotConnected(err error) bool { return errors.Is(err, syscall.ENOTCONN) }

@@ -35,7 +35,7 @@ func nvmeCommand(e *shell.Env) *cobra.Command {
 	return c
 }
 
-// An nvmePlan is what the flags ask for.
+// An nvmePlan holds the values of the flags.
 type nvmePlan struct {
 	listen          []string
 	nqn             string
@@ -127,7 +127,7 @@ func runNVMe(ctx context.Context, e *shell.Env, p *nvmePlan, disks []string) err
 	return nil
 }
 
-// disk opens what an operand names.
+// disk opens the disk that an operand names.
 func (p *nvmePlan) disk(name string) (n nvme.Namespace, c io.Closer, err error) {
 	if size, ok := strings.CutPrefix(name, "mem:"); ok {
 		bytes, err := addr.ParseSize(size)
@@ -148,7 +148,7 @@ func (p *nvmePlan) disk(name string) (n nvme.Namespace, c io.Closer, err error) 
 			return n, nil, err
 		}
 		c = f
-		size, err := f.Seek(0, io.SeekEnd) // a block device has its size there too
+		size, err := f.Seek(0, io.SeekEnd) // works for block devices, too
 		if err != nil {
 			return n, c, err
 		}
@@ -158,7 +158,7 @@ func (p *nvmePlan) disk(name string) (n nvme.Namespace, c io.Closer, err error) 
 	return n, c, nil
 }
 
-// nvmeStats exports the queues of a target and what they have done.
+// nvmeStats exports the queues of a target and their counters.
 type nvmeStats struct{ t *nvme.Target }
 
 var (

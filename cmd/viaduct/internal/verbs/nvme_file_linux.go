@@ -8,11 +8,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A holeFile is a file that gives the space of what is discarded back, where its file
-// system can.
+// A holeFile is a file that frees the space of discarded ranges, if its file system can do so.
 type holeFile struct{ *os.File }
 
-// diskFile is a file as a disk.
+// diskFile returns a file as a disk.
 func diskFile(f *os.File) io.ReaderAt { return holeFile{f} }
 
 // Discard implements [nvme.Discarder].

@@ -7,5 +7,5 @@ import (
 	"os"
 )
 
-// diskFile is a file as a disk.
+// diskFile returns a file as a disk.
 func diskFile(f *os.File) io.ReaderAt { return f }

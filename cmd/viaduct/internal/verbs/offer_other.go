@@ -9,5 +9,5 @@ import (
 	"viaduct/portmap"
 )
 
-// offerMapper does nothing: only viaduct run registers services, and it needs Linux.
+// offerMapper does nothing, because only viaduct run registers services, and it needs Linux.
 func offerMapper(*shell.Env, netip.AddrPort, *portmap.Registry) (stop func()) { return func() {} }

@@ -8,7 +8,7 @@ import (
 	"viaduct/cmd/viaduct/internal/store"
 )
 
-// An omission is something that a copy of a tree does not copy.
+// An omission is a file that a copy of a tree leaves out.
 type omission struct {
 	Path store.Text `json:"path"`
 	Why  string     `json:"why"`

@@ -14,8 +14,9 @@ import (
 	"viaduct/cmd/viaduct/internal/shell"
 )
 
-// destination returns the name that "-o out" gives to the file of u: out itself, or a file in that
-// directory. direct means that out is a device, a pipe, or another file that is written directly.
+// destination returns the name of the file that "-o out" gives to u: out itself, or a file in that
+// directory. direct means that the file is written directly, because it is a device, a pipe, or the
+// like.
 func destination(u *addr.URL, out string) (name string, direct bool, err error) {
 	base := path.Base(u.Path)
 	if out == "" {
@@ -63,7 +64,7 @@ func openPipe(ctx context.Context, name string, flags int) (*os.File, error) {
 
 // openPart opens the file to write to, for this process alone. With resume it keeps the existing
 // bytes: those of the part, or otherwise those of an incomplete file with the final name, which
-// becomes the part.
+// then becomes the part.
 func openPart(out, part string, resume bool) (*os.File, error) {
 	for {
 		if resume {
@@ -91,8 +92,8 @@ func openPart(out, part string, resume bool) (*os.File, error) {
 	}
 }
 
-// claim locks f, which was opened by the name part. It returns false if the name belongs to another
-// file by now, because the process that had locked it is done.
+// claim locks f, which was opened by the name part. It returns false if another file has the name
+// now, because the process that had locked f is done.
 func claim(f *os.File, part string) (bool, error) {
 	free, err := lockPart(f)
 	if err != nil {

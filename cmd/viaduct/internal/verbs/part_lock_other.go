@@ -4,5 +4,5 @@ package verbs
 
 import "os"
 
-// lockPart has no locks to take on this system.
+// lockPart takes no lock on this system.
 func lockPart(*os.File) (ok bool, err error) { return true, nil }

@@ -21,7 +21,7 @@ func lockPart(f *os.File) (ok bool, err error) {
 	case errors.Is(err, syscall.EWOULDBLOCK):
 		return false, nil
 	case errors.Is(err, syscall.ENOTSUP), errors.Is(err, syscall.ENOSYS), errors.Is(err, syscall.ENOLCK):
-		return true, nil // a file system without locks
+		return true, nil // the file system has no locks
 	}
 	return err == nil, err
 }

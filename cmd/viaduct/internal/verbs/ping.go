@@ -23,10 +23,10 @@ import (
 // pingTimeout bounds the wait for one echo.
 const pingTimeout = 10 * time.Second
 
-// lastTrip bounds the wait for the echo that was missing when ping was interrupted.
+// lastTrip bounds the wait for the outstanding echo after ping was interrupted.
 const lastTrip = 250 * time.Millisecond
 
-// A pingResult is what ping reports; times are in microseconds.
+// A pingResult is the result of ping; times are in microseconds.
 type pingResult struct {
 	URL       string  `json:"url"`
 	Transport string  `json:"transport"`
@@ -38,7 +38,7 @@ type pingResult struct {
 	P90       float64 `json:"p90_us"`
 	P99       float64 `json:"p99_us"`
 	Max       float64 `json:"max_us"`
-	Error     string  `json:"error,omitempty"` // why not all were made
+	Error     string  `json:"error,omitempty"` // why there are fewer round trips than requested
 }
 
 func pingCommand(e *shell.Env) *cobra.Command {
@@ -108,8 +108,7 @@ type pingPlan struct {
 	reach    *reach
 }
 
-// A roundTrip sends b and returns the bytes that came back, in a buffer that is valid until the
-// next call.
+// A roundTrip sends b and returns the echoed bytes, in a buffer that is valid until the next call.
 type roundTrip func(ctx context.Context, b []byte) ([]byte, error)
 
 func runPing(ctx context.Context, e *shell.Env, u *addr.URL, t *transport.Transport, o *transport.Options, p pingPlan) error {
@@ -162,7 +161,7 @@ func runPing(ctx context.Context, e *shell.Env, u *addr.URL, t *transport.Transp
 			hangUp()
 			hangUp = func() {}
 			err = fmt.Errorf("round trip %d: %w", r.Sent, err)
-			if tries.again(err, passing) && tries.do(dial) == nil { // what did not come back is lost
+			if tries.again(err, passing) && tries.do(dial) == nil { // bytes that did not return are lost
 				lost = err
 				continue
 			}
@@ -186,10 +185,10 @@ func runPing(ctx context.Context, e *shell.Env, u *addr.URL, t *transport.Transp
 	if r.Received == 0 {
 		return cmp.Or(failed, context.Cause(ctx), lost)
 	}
-	// A server that goes away in the middle does not make the figures less true.
+	// The times so far are valid even if the server then fails.
 	r.fill(times)
 	if failed == nil && r.Sent < p.count && errors.Is(context.Cause(ctx), errTimeout) {
-		failed = errTimeout // an interrupted ping is done, and this one was to make them all
+		failed = errTimeout // an interrupted ping succeeds, but --timeout is an error
 	}
 	if e.JSON {
 		if failed != nil {
@@ -210,7 +209,7 @@ func (r *pingResult) fill(t []time.Duration) {
 	r.Min, r.Median, r.P90, r.P99, r.Max = at(0), at(0.5), at(0.9), at(0.99), micros(t[len(t)-1])
 }
 
-// stamp makes each message differ from the one before.
+// stamp makes each message different from the previous one.
 func stamp(b []byte, n uint64) {
 	for i := range b {
 		b[i] = byte(n) + byte(i)
@@ -248,8 +247,8 @@ func dialPing(ctx context.Context, u *addr.URL, t *transport.Transport, o *trans
 	}, func() { c.Close() }, nil
 }
 
-// streamTrip reads while it writes, so that a message larger than all buffers on the way comes back
-// too.
+// streamTrip reads while it writes, so that a message larger than all buffers on the way also
+// returns.
 func streamTrip(c net.Conn, size int) roundTrip {
 	in := make([]byte, size)
 	return func(ctx context.Context, b []byte) ([]byte, error) {
@@ -260,11 +259,11 @@ func streamTrip(c net.Conn, size int) roundTrip {
 		if size > 32<<10 {
 			go write()
 		} else {
-			write() // every buffer holds that much, and a goroutine costs time
+			write() // all buffers hold that much, and a goroutine costs time
 		}
 		_, err := io.ReadFull(c, in)
 		if err != nil {
-			c.SetDeadline(time.Unix(1, 0)) // the writer need not go on
+			c.SetDeadline(time.Unix(1, 0)) // end the writer
 		}
 		if e := <-werr; e != nil {
 			err = e

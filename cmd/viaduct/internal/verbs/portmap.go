@@ -117,7 +117,7 @@ func addMapping(reg *portmap.Registry, s string, life portmap.PmTime) error {
 	return reg.Set(a, m)
 }
 
-// A mapSource is where mappings come from that change while the server runs.
+// A mapSource is a source of mappings that change while the server runs.
 type mapSource struct {
 	file     string
 	registry string
@@ -125,7 +125,7 @@ type mapSource struct {
 	life     portmap.PmTime
 }
 
-// follow keeps reg true to its source until ctx ends; ready is closed when reg is filled.
+// follow keeps reg equal to its source until ctx ends. ready is closed when reg is filled.
 func (src mapSource) follow(ctx context.Context, e *shell.Env, reg *portmap.Registry, ready chan<- struct{}) error {
 	if src.file != "" {
 		return reg.WatchFile(ctx, src.file, 0, ready, func(n int, err error) {
@@ -160,7 +160,7 @@ func (src mapSource) follow(ctx context.Context, e *shell.Env, reg *portmap.Regi
 	return reg.Follow(ctx, f, ready)
 }
 
-// registryStats exports what a registry answers.
+// registryStats exports the state of a registry's answers.
 type registryStats struct{ names, stale prometheus.Gauge }
 
 func newRegistryStats() registryStats {
@@ -272,7 +272,7 @@ func portmapQuery(e *shell.Env) *cobra.Command {
 				}
 			}
 			cfg.Dial = e.DialUDP
-			// A bound port is what a dialer would ask with.
+			// A bound port is the same as a dialer's.
 			l, err := net.ListenTCP("tcp", nil)
 			if err != nil {
 				return err
@@ -313,7 +313,7 @@ func portmapQuery(e *shell.Env) *cobra.Command {
 	return c
 }
 
-// resolveTCP turns HOST:PORT into an address and a port.
+// resolveTCP resolves HOST:PORT.
 func resolveTCP(ctx context.Context, s string) (netip.AddrPort, error) {
 	host, port, err := net.SplitHostPort(s)
 	if err != nil {
@@ -327,7 +327,7 @@ func resolveTCP(ctx context.Context, s string) (netip.AddrPort, error) {
 	return netip.AddrPortFrom(a, uint16(n)), err
 }
 
-// lookup finds an address of a host, of the family of like if that is valid.
+// lookup returns an address of a host, of the same family as like if that is valid.
 func lookup(ctx context.Context, host string, like netip.Addr) (netip.Addr, error) {
 	if a, err := netip.ParseAddr(host); err == nil {
 		return a.Unmap(), nil
@@ -344,7 +344,7 @@ func lookup(ctx context.Context, host string, like netip.Addr) (netip.Addr, erro
 	return as[0].Unmap(), nil
 }
 
-// ResolveMapper turns HOST[:PORT] into the address of a Port Mapper.
+// ResolveMapper resolves HOST[:PORT], the address of a Port Mapper.
 func ResolveMapper(ctx context.Context, s string, service netip.Addr) (netip.AddrPort, error) {
 	host, port := s, uint64(portmap.Port)
 	if h, p, err := net.SplitHostPort(s); err == nil {

@@ -17,7 +17,7 @@ import (
 	"viaduct/cmd/viaduct/internal/transport"
 )
 
-// proxyDialTimeout bounds how long a client waits for its other side.
+// proxyDialTimeout bounds how long a client waits for the connection to its target.
 const proxyDialTimeout = 30 * time.Second
 
 func proxyCommand(e *shell.Env) *cobra.Command {
@@ -94,17 +94,17 @@ type proxy struct {
 	tt       *transport.Transport
 	us       []*addr.URL
 	ts       []*transport.Transport
-	handover string // path of the socket, or empty
+	handover string // path of the socket; "" without handover
 	rf       *registerFlags
 
 	wg    sync.WaitGroup
-	bases []*gate                   // TCP listeners under those of the transports, with handover
-	given map[string][]net.Listener // from a predecessor, by address without port
+	bases []*gate                   // with handover: the TCP listeners under those of the transports
+	given map[string][]net.Listener // passed by a predecessor, by address without port
 	urls  []*addr.URL               // where it listens
 	ls    []net.Listener
 
 	mu       sync.Mutex
-	live     map[*duplex]struct{} // guarded by mu; nil once they were taken
+	live     map[*duplex]struct{} // guarded by mu; nil once they were passed on
 	starting int                  // guarded by mu; accepted and not yet in live
 }
 
@@ -151,7 +151,7 @@ func (p *proxy) run(ctx context.Context) error {
 	}
 }
 
-// listen opens a listener, or takes over the one of a predecessor.
+// listen opens a listener, or takes one that a predecessor passed.
 func (p *proxy) listen(i int, u *addr.URL) (net.Listener, error) {
 	if p.handover == "" {
 		return p.ts[i].ListenStream(u, p.o)
@@ -203,8 +203,8 @@ func (g *gate) Close() error {
 
 // How long a handover waits for connections that are being set up.
 const (
-	settleSetup = 300 * time.Millisecond // by their transport, which does not tell
-	settleDial  = 10 * time.Second       // by us, to the other side
+	settleSetup = 300 * time.Millisecond // for set-ups of the transports, which do not report their number
+	settleDial  = 10 * time.Second       // for our connections to the target
 )
 
 // settle stops accepting connections and waits for those that are being set up.
@@ -224,8 +224,8 @@ func (p *proxy) settle() {
 	}
 }
 
-// withoutPort names what a predecessor listened for: its port may have been
-// picked by the system.
+// withoutPort returns the key of a passed listener. The port is not part of it, because the system
+// may have picked it.
 func withoutPort(u *addr.URL) string {
 	v := *u
 	v.Port = 0
@@ -293,7 +293,7 @@ func (p *proxy) serve(ctx context.Context, scheme string, c net.Conn) error {
 	cancel()
 	if err != nil {
 		p.began(-1)
-		abort(c) // the client learns it as it would from a dead service
+		abort(c) // the client gets the same reset as from a dead service
 		return fmt.Errorf("connect to %s: %w", p.to, err)
 	}
 	defer p.e.Metrics.Connection(p.to.Scheme, "dial")()
@@ -312,7 +312,7 @@ func (p *proxy) serve(ctx context.Context, scheme string, c net.Conn) error {
 	return splice(p.e, scheme, c, p.to.Scheme, far)
 }
 
-// began counts connections that are half made.
+// began adds n to the number of connections that are being set up.
 func (p *proxy) began(n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -355,8 +355,8 @@ func (p *proxy) carry(ctx context.Context, d *duplex) error {
 	return err
 }
 
-// splice carries each direction to the other side, its end as a half-close,
-// and a broken connection as a reset.
+// splice carries each direction to the other side, its end as a half-close, and a broken connection
+// as a reset.
 func splice(e *shell.Env, nearName string, near net.Conn, farName string, far net.Conn) error {
 	defer near.Close()
 	defer far.Close()

@@ -54,12 +54,12 @@ RECEIVED are payload since the connection began, with --watch also per second.`,
 	return c
 }
 
-// A psDocument is what --json prints.
+// A psDocument is the document that --json prints.
 type psDocument struct {
 	Processes []status.Process `json:"processes"`
 }
 
-// listProcesses asks all processes but this one.
+// listProcesses asks all processes except this one.
 func listProcesses(ctx context.Context, counters bool) ([]status.Process, error) {
 	ps, err := status.List(ctx, "", counters)
 	if err != nil && ctx.Err() == nil {
@@ -150,14 +150,14 @@ func (p paint) with(code, s string) string {
 	return "\x1b[" + code + "m" + s + "\x1b[0m"
 }
 
-// A connKey names a connection from one list to the next.
+// A connKey identifies a connection in successive lists.
 type connKey struct {
 	pid     int
 	started int64
 	id      uint64
 }
 
-// A psView draws lists, and knows the one before.
+// A psView draws lists and remembers the previous one.
 type psView struct {
 	now    time.Time
 	paint  paint
@@ -179,7 +179,7 @@ func (v *psView) remember(ps []status.Process) {
 	}
 }
 
-// rate is bytes per second since the list before.
+// rate returns the bytes per second since the previous list.
 func (v *psView) rate(p *status.Process, c *status.Conn) (sent, received string) {
 	old, ok := v.counts[keyOf(p, c)]
 	if s := v.now.Sub(v.before).Seconds(); ok && s > 0 {
@@ -189,8 +189,8 @@ func (v *psView) rate(p *status.Process, c *status.Conn) (sent, received string)
 	return "-", "-"
 }
 
-// render draws a list as wide as the terminal. Of a line that is too long the last
-// column, the reason, is shortened first.
+// render draws a list as wide as the terminal. If a line is too long, its last column, the reason,
+// is shortened first.
 func (v *psView) render(ps []status.Process, size size) string {
 	if len(ps) == 0 {
 		return "no viaduct process of this user has connections or listens\n"
@@ -258,9 +258,9 @@ func (v *psView) render(ps []status.Process, size size) string {
 	return b.String()
 }
 
-// leftOut are the columns that a narrow terminal does without, the first first.
-// The reason at the end is cut before any of them goes, down to whyRoom. Without
-// LOCAL, the address of a listener is in the column of the remote ones.
+// leftOut are the columns that a narrow terminal omits, in this order. Before that, the reason at
+// the end of the line is cut, down to whyRoom. Without LOCAL, the address of a listener is shown in
+// the column of the remote ones.
 var leftOut = []string{"QUEUED>", "CREDIT>", "AGE>", "LOCAL", "PROGRAM", "RECEIVED>", "SENT>"}
 
 const whyRoom = 12
@@ -295,8 +295,8 @@ func narrow(rows [][]string, columns int) [][]string {
 	return rows
 }
 
-// oneAddress makes one column of REMOTE and of what LOCAL says where there is no
-// remote address.
+// oneAddress merges REMOTE and LOCAL into one column. Rows without a remote address show the local
+// one.
 func oneAddress(rows [][]string) [][]string {
 	local, remote := slices.Index(rows[0], "LOCAL"), slices.Index(rows[0], "REMOTE")
 	rows = slices.Clone(rows)
@@ -312,7 +312,7 @@ func oneAddress(rows [][]string) [][]string {
 	return rows
 }
 
-// oneLine is s without line ends and control characters, cut to n characters.
+// oneLine returns s without line ends and control characters, cut to n characters.
 func oneLine(s string, n int) string {
 	rs := []rune(strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f {
@@ -338,7 +338,7 @@ func ageText(d time.Duration) string {
 	return fmt.Sprintf("%dd", int(d.Hours())/24)
 }
 
-// bytesText is a number of bytes in three or four figures.
+// bytesText returns a number of bytes in three or four digits.
 func bytesText(n float64) string {
 	unit := "B"
 	for _, u := range []string{"KiB", "MiB", "GiB", "TiB"} {

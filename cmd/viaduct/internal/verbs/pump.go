@@ -18,12 +18,12 @@ type pump struct {
 	to, from net.Conn
 	left     []byte
 	eof      bool // from has ended
-	ended    bool // and to was told
+	ended    bool // the stream has ended and the end was forwarded
 	n        int64
 }
 
-// run copies until the direction has ended or paused is set and the deadlines
-// of both connections are over.
+// run copies until the direction has ended, or until paused is set and the deadlines of both
+// connections have passed.
 func (p *pump) run(paused *atomic.Bool) error {
 	buf := make([]byte, pumpBytes)
 	for {
@@ -59,7 +59,7 @@ func (p *pump) run(paused *atomic.Bool) error {
 	}
 }
 
-// A duplex is two connections that are copied into each other.
+// A duplex is a pair of connections with bytes copied in both directions.
 type duplex struct {
 	near, far         net.Conn
 	nearName, farName string
@@ -96,8 +96,8 @@ func (d *duplex) failed(err error) {
 	}
 }
 
-// pause stops both directions and waits until they have stopped. live reports whether either has
-// more to copy.
+// pause stops both directions and waits until they have stopped. live reports whether either is
+// unfinished.
 func (d *duplex) pause() (live bool) {
 	d.paused.Store(true)
 	past := time.Unix(1, 0)

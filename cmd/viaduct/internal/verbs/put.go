@@ -67,7 +67,7 @@ directories or to nothing) is named, and makes the exit status 1.`,
 				return err
 			}
 			dial := func(ctx context.Context) (fileClient, error) { return dialFiles(ctx, e, u, t, o) }
-			st, err := os.Stat(args[0]) // before opening: opening a pipe would wait
+			st, err := os.Stat(args[0]) // before opening, since opening a pipe would block
 			switch {
 			case args[0] == "-":
 			case err != nil:
@@ -76,7 +76,8 @@ directories or to nothing) is named, and makes the exit status 1.`,
 				return shell.Usagef("%s is a directory: -r stores what is in it", args[0])
 			}
 			if args[0] == "-" || !st.Mode().IsRegular() {
-				// Before connecting: a server does not wait as long as a pipe for its writer may.
+				// The source is opened before the connection, because a pipe may wait for its
+				// writer for longer than a server waits.
 				in, err := openStream(cmd.Context(), e, args[0])
 				if err != nil {
 					return err

@@ -29,18 +29,18 @@ import (
 	"viaduct/vi"
 )
 
-// A reach is how long and how often a verb tries to reach a server.
+// A reach holds the flags for how long and how often a verb tries to reach a server.
 type reach struct {
 	wait    time.Duration // for a server that does not listen yet
-	timeout time.Duration // of the whole command; 0 is no bound
+	timeout time.Duration // of the whole command; 0 means no limit
 	retry   int           // further attempts after a failure
 }
 
 // errTimeout is the cause of a context that --timeout ended.
 var errTimeout = errors.New("the time of --timeout is over")
 
-// add gives c the flags --timeout and --retry, and --wait if the server listens by TCP. The
-// context of c ends after --timeout from then on.
+// add adds the flags --timeout and --retry to c, and --wait if the server listens on TCP. It makes
+// --timeout end the context of c.
 func (r *reach) add(c *cobra.Command, wait bool) {
 	f := c.Flags()
 	if wait {
@@ -76,7 +76,7 @@ func (r *reach) add(c *cobra.Command, wait bool) {
 	}
 }
 
-// The pauses between two attempts of --retry: the first, doubled up to the last.
+// The pauses between two attempts of --retry: the first one, which is doubled up to the last one.
 const (
 	firstRetry = 500 * time.Millisecond
 	lastRetry  = 30 * time.Second
@@ -94,7 +94,7 @@ func (r *reach) retrier(ctx context.Context, e *shell.Env) *retrier {
 	return &retrier{e: e, left: r.retry, pause: firstRetry, ctx: ctx}
 }
 
-// again reports whether err calls for another attempt, and pauses before it.
+// again reports whether err justifies another attempt, and pauses before it.
 func (r *retrier) again(err error, calls func(error) bool) bool {
 	if err == nil || r.left <= 0 || r.ctx.Err() != nil || !calls(err) {
 		return false
@@ -131,7 +131,7 @@ func retrying[T any](r *retrier, f func() (T, error)) (v T, err error) {
 	return v, err
 }
 
-// passing reports whether err is an error of a server, or of the network, that may soon be gone.
+// passing reports whether err is a temporary error of a server or of the network.
 func passing(err error) bool {
 	if shell.IsUsage(err) || refusedTLS(err) {
 		return false
@@ -146,7 +146,7 @@ func passing(err error) bool {
 	}, func(e error) bool { return errors.Is(err, e) })
 }
 
-// refusedTLS reports whether err is about a certificate. Waiting does not help against such errors.
+// refusedTLS reports whether err is about a certificate. Such errors do not pass by waiting.
 func refusedTLS(err error) bool {
 	return errors.As(err, new(*tls.CertificateVerificationError)) || errors.As(err, new(x509.UnknownAuthorityError)) ||
 		errors.As(err, new(x509.HostnameError)) || errors.As(err, new(tls.AlertError))
@@ -159,7 +159,7 @@ type localError struct{ err error }
 func (e *localError) Error() string { return e.err.Error() }
 func (e *localError) Unwrap() error { return e.err }
 
-// broke reports whether another connection may help against err: not if err is the server's answer,
+// broke reports whether another connection may help. It does not if err is the server's answer,
 // concerns one of this side's files, or reports damage.
 func broke(err error) bool {
 	if shell.IsUsage(err) || refusedTLS(err) || errors.As(err, new(*localError)) {
@@ -177,7 +177,7 @@ type retryingFiles struct {
 	reach *reach
 	e     *shell.Env
 	dial  func(context.Context) (fileClient, error)
-	fc    fileClient // nil between two connections
+	fc    fileClient // nil while there is no connection
 	names [2]string  // of the mechanisms
 }
 
@@ -193,7 +193,7 @@ func (r *reach) files(ctx context.Context, e *shell.Env, dial func(context.Conte
 	})
 }
 
-// do has op use a connection.
+// do calls op with a connection.
 func (f *retryingFiles) do(ctx context.Context, op func(fileClient) error) error {
 	r := f.reach.retrier(ctx, f.e)
 	return f.attempts(ctx, r, op)
@@ -221,7 +221,7 @@ func (f *retryingFiles) attempts(ctx context.Context, r *retrier, op func(fileCl
 	}
 }
 
-// drop gives up the connection.
+// drop closes the connection.
 func (f *retryingFiles) drop(ctx context.Context) {
 	if f.fc != nil {
 		ending(ctx, f.fc.Close)
@@ -326,7 +326,7 @@ func (f *retryingFiles) PutStream(ctx context.Context, path string, r io.Reader,
 	})
 }
 
-// A onceReader knows whether anything was read of it.
+// A onceReader records whether any byte was read.
 type onceReader struct {
 	r    io.Reader
 	read bool

@@ -34,7 +34,7 @@ func (f *registerFlags) add(cmd *cobra.Command, conn *connFlags) {
 	cmd.Flags().DurationVar(&f.lease, "lease", defaultLease, "a registration ends `TIME` after this process has died")
 }
 
-// check looks at the flags before anything listens.
+// check checks the flags before anything listens.
 func (f *registerFlags) check(us []*addr.URL) error {
 	if err := checkRegister(f.conn.registry, f.register, f.lease); err != nil {
 		return err
@@ -60,7 +60,7 @@ func checkRegister(at string, names []string, lease time.Duration) error {
 	return nil
 }
 
-// start registers the listeners. stop withdraws them, and may be called whatever the error is.
+// start registers the listeners. stop removes the registrations. Call it even after an error.
 func (f *registerFlags) start(ctx context.Context, e *shell.Env, us []*addr.URL) (stop func(), err error) {
 	var records []registry.Record
 	for _, n := range f.register {
@@ -76,7 +76,8 @@ func (f *registerFlags) start(ctx context.Context, e *shell.Env, us []*addr.URL)
 	return keepAll(ctx, e, f.conn.registry, records, f.lease)
 }
 
-// keepAll registers records. stop withdraws them, and may be called whatever the error is.
+// keepAll registers records and renews them. stop removes the registrations. Call it even after an
+// error.
 func keepAll(ctx context.Context, e *shell.Env, at string, records []registry.Record, lease time.Duration) (stop func(), err error) {
 	var kept []*registry.Registration
 	reg, closeReg, err := names.Open(at, e.Log)
@@ -116,16 +117,17 @@ func keepAll(ctx context.Context, e *shell.Env, at string, records []registry.Re
 	return stop, nil
 }
 
-// findTime bounds one question to a registry.
+// findTime bounds one query to a registry.
 const findTime = 10 * time.Second
 
-// finder returns what finds names in the registry at an address; nil for none.
+// finder returns a function that looks up names in the registry at an address; nil without a
+// registry.
 func finder(e *shell.Env, at string) (transport.Finder, error) {
 	if at == "" {
 		return nil, nil
 	}
 	open := func() (registry.Registry, func() error, error) { return names.Open(at, e.Log) }
-	_, closeReg, err := open() // an address that can't be understood is told at once
+	_, closeReg, err := open() // an address that cannot be parsed is reported at once
 	if err != nil {
 		return nil, err
 	}
@@ -149,7 +151,7 @@ func finder(e *shell.Env, at string) (transport.Finder, error) {
 	}, nil
 }
 
-// records returns what a name means for listeners.
+// records returns the records of a name for listeners.
 func (f *registerFlags) records(name string, us []*addr.URL) ([]registry.Record, error) {
 	var rs []registry.Record
 	service, notService := portmap.ParseHostPort(name)
@@ -164,7 +166,7 @@ func (f *registerFlags) records(name string, us []*addr.URL) ([]registry.Record,
 			case u.Scheme == "sdp" && notService == nil:
 				conv := service
 				if conv.Addr().IsUnspecified() {
-					conv = netip.AddrPortFrom(a, service.Port()) // of this host, not of all
+					conv = netip.AddrPortFrom(a, service.Port()) // the address of this host, not the wildcard
 				}
 				if len(at) > 1 && conv.Addr().Is4() != a.Is4() {
 					continue
@@ -188,7 +190,7 @@ func (f *registerFlags) records(name string, us []*addr.URL) ([]registry.Record,
 }
 
 // ownAddresses returns the addresses at which other hosts reach the listener of a URL. If it
-// listens on all addresses these are the addresses of the interfaces, or loopback if there is no
+// listens on all addresses, these are the addresses of the interfaces, or loopback if there is no
 // other.
 func ownAddresses(host string) ([]netip.Addr, error) {
 	if host != "" {

@@ -14,7 +14,7 @@ import (
 	"viaduct/registry"
 )
 
-// registryCommand shows what a registry has.
+// registryCommand lists the records of a registry.
 func registryCommand(e *shell.Env) *cobra.Command {
 	var watch bool
 	c := &cobra.Command{

@@ -1,4 +1,4 @@
-// Package verbs is the viaduct command: one file per verb.
+// Package verbs is the viaduct command. Each verb has one file.
 package verbs
 
 import (
@@ -92,7 +92,7 @@ func Run(ctx context.Context, e *shell.Env, args []string) int {
 	return shell.ExitCode(err)
 }
 
-// errPlainAtTLS is what Go's HTTP server answers to a client without TLS.
+// errPlainAtTLS is the answer of Go's HTTP server to a client without TLS.
 var errPlainAtTLS = errors.New("HTTP request to an HTTPS server")
 
 // refusalHint returns the remedy for a server's refusal. The reasons of packages store and token
@@ -132,7 +132,7 @@ func wantsJSON(args []string) bool {
 	return slices.Contains(args, "--json") || slices.Contains(args, "--json=true")
 }
 
-// unknownVerb returns the error for a word that names no command, with similar names.
+// unknownVerb returns the error for an unknown command, with similar names.
 func unknownVerb(cmd *cobra.Command, what, word string) error {
 	cmd.SuggestionsMinimumDistance = 2
 	var near []string
@@ -147,12 +147,12 @@ func unknownVerb(cmd *cobra.Command, what, word string) error {
 	return shell.Usagef("unknown %s %q", what, word)
 }
 
-// interruptGrace is how long an interrupted command waits for its connections
-// to end as their protocol says: a peer that has stopped answers nothing.
+// interruptGrace is how long an interrupted command waits for the orderly end of its connections.
+// It is bounded because a stopped peer does not answer.
 const interruptGrace = 700 * time.Millisecond
 
-// ending runs f, which ends connections, and waits for it. Once ctx has ended it waits for at most
-// interruptGrace. Connections that are still open then end with the process.
+// ending runs f, which ends connections, and waits for it. After the end of ctx it waits for at
+// most interruptGrace. Connections that are still open then end with the process.
 func ending(ctx context.Context, f func()) {
 	done := make(chan struct{})
 	go func() {
@@ -241,8 +241,8 @@ This build has: ` + strings.Join(transport.Names(), ", "),
 	return root
 }
 
-// unrecorded are the verbs without anything to record: they would write an empty capture. bench is
-// one of them because a tap would change its measurements.
+// unrecorded are the verbs for which --pcap would write an empty capture. bench is one of them,
+// because recording would change its measurements.
 var unrecorded = []string{"bench", "registry", "decode", "ladder", "wireshark", "ps", "stat", "vipl", "config", "version", "completion", "man", "help"}
 
 // mayRecord refuses --pcap for a verb that cannot record.
@@ -326,7 +326,7 @@ func parse(s string) (*addr.URL, *transport.Transport, error) {
 	return u, t, err
 }
 
-// noPath refuses an address with a file's path where none belongs.
+// noPath refuses an address with a path where no file is meant.
 func noPath(u *addr.URL) error {
 	if u.Path != "" {
 		return shell.Usagef("address %q: a path means nothing here", u)
@@ -352,16 +352,16 @@ func parseAll(list []string) (us []*addr.URL, ts []*transport.Transport, err err
 // A connFlags holds the common flags of verbs with connections.
 type connFlags struct {
 	tls        transport.TLSFlags
-	dialTLS    bool // of a verb that also listens: without TLS there
+	dialTLS    bool // of a verb that also listens, and listens without TLS
 	congestion string
 	registry   string
 	reach      reach
 
-	token    string    // the file it is in
-	readable sync.Once // it was said that the token can be read on the way
+	token    string    // the file that holds it
+	readable sync.Once // warns once that others on the network can read the token
 }
 
-// addToken is for the verbs of files.
+// addToken adds --token, for the verbs that transfer files.
 func (c *connFlags) addToken(cmd *cobra.Command, about string) {
 	cmd.Flags().StringVar(&c.token, "token-file", "", about)
 }

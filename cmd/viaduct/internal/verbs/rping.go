@@ -32,7 +32,7 @@ type rpingPlan struct {
 	reach                      reach
 }
 
-// An rpingResult is what rping reports.
+// An rpingResult is the result of rping.
 type rpingResult struct {
 	Role     string  `json:"role"`
 	Remote   string  `json:"remote"`
@@ -82,7 +82,7 @@ first client, unless -P is given.`,
 	return c
 }
 
-// config returns the configuration of the streams. The flags stand in for the parameters that the
+// config returns the configuration of the streams. The flags replace the parameters, which the
 // address of rping does not have.
 func (p *rpingPlan) config(e *shell.Env, dials bool) (*iwarp.Config, error) {
 	u := &addr.URL{Scheme: "iwarp", Query: map[string][]string{"crc": {"on"}}}
@@ -103,7 +103,7 @@ func (p *rpingPlan) config(e *shell.Env, dials bool) (*iwarp.Config, error) {
 	return rping.Config(c), nil
 }
 
-// options print the rounds as rdma-core's program does.
+// options makes rping print the rounds like rdma-core's program.
 func (p *rpingPlan) options(e *shell.Env, label string) rping.Options {
 	o := rping.Options{Size: p.size, Count: p.count, Verify: p.validate}
 	if p.verbose && !e.JSON {
@@ -123,10 +123,10 @@ func rpingClient(ctx context.Context, e *shell.Env, p rpingPlan) error {
 	at := net.JoinHostPort(p.host, strconv.Itoa(int(p.port)))
 	start := time.Now()
 	n := 0
-	var all error // of a connection that had done all rounds
+	var all error // the error of a connection that had done all rounds
 	err = p.reach.retrier(ctx, e).do(func() error {
 		o := p.options(e, "ping data")
-		o.Count = max(0, p.count-n) // what an earlier connection did need not be done again
+		o.Count = max(0, p.count-n) // rounds of an earlier connection are not repeated
 		k, err := transport.Await(ctx, p.reach.wait, func() (int, error) {
 			if n == 0 {
 				start = time.Now()

@@ -47,7 +47,7 @@ can't be executed, 127 if there is none.`,
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			e.DataOnStdout = !check // it is the program's
+			e.DataOnStdout = !check // the program's output
 			if check {
 				if overRDMA {
 					return run.Check(e, rdmaFindings())
@@ -73,7 +73,7 @@ can't be executed, 127 if there is none.`,
 		},
 	}
 	f := c.Flags()
-	f.SetInterspersed(false) // what follows the program is its own
+	f.SetInterspersed(false) // the flags after the program belong to the program
 	f.StringArrayVar(&o.To, "to", nil, "carry connections to `PREFIX[:PORT][=WHERE]`; may be repeated")
 	f.StringArrayVar(&o.Listen, "listen", nil, "carry connections to the listener at `PORT[=SDPPORT]`, or any; may be repeated")
 	f.StringVar(&o.PortMap, "portmap", "", "ask the Port Mapper at `ADDRESS[:PORT]` instead of each host's own")

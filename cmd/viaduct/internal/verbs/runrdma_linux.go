@@ -27,7 +27,7 @@ func rdmaService(devices []rdma.Device, noCRC, tcp bool) run.NewService {
 	}
 }
 
-// rdmaFindings is what "run --rdma --check" says besides.
+// rdmaFindings returns the additional findings of "run --rdma --check".
 func rdmaFindings() (all []run.Finding) {
 	for _, f := range rdma.Check() {
 		all = append(all, run.Finding(f))

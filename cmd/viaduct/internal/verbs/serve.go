@@ -23,8 +23,9 @@ import (
 )
 
 // memReceives is the number of receives of the memory service. It exceeds the number of unanswered
-// requests, so that over iWARP a sender seldom has to ask for a free receive. memReceiveSize lets a
-// request that is too long arrive, so that it can be answered.
+// requests, so that over iWARP a sender seldom has to wait for a free receive. memReceiveSize is
+// larger than any valid request, so that a request that is too long still arrives and can be
+// answered.
 const (
 	memReceives    = 16
 	memReceiveSize = 2 * memsvc.MaxMessage
@@ -95,7 +96,7 @@ alone.`,
 type server struct {
 	e     *shell.Env
 	store *store.Store
-	token *token.Token // nil: all clients are answered
+	token *token.Token // nil: all clients are served
 	ts    []*transport.Transport
 	rf    *registerFlags
 	wg    sync.WaitGroup

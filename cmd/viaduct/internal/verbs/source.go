@@ -17,8 +17,8 @@ import (
 	"viaduct/cmd/viaduct/internal/token"
 )
 
-// openStream opens what put reads to its end: "-" is standard input, else a pipe or a
-// device. A pipe waits for its writer.
+// openStream opens a source that put reads to its end: standard input ("-"), a pipe or a device. A
+// pipe waits for its writer.
 func openStream(ctx context.Context, e *shell.Env, name string) (io.ReadCloser, error) {
 	if name == "-" {
 		return io.NopCloser(e.Stdin), nil
@@ -26,7 +26,7 @@ func openStream(ctx context.Context, e *shell.Env, name string) (io.ReadCloser, 
 	return openPipe(ctx, name, os.O_RDONLY)
 }
 
-// putStream stores a file whose length is not known before its end.
+// putStream stores a file whose length is not known in advance.
 func putStream(ctx context.Context, e *shell.Env, fc fileClient, u *addr.URL, name string, in io.Reader) error {
 	r := &transferResult{Verb: "put", URL: u.String(), File: store.Text(name), Transport: u.Scheme}
 	_, r.Mechanism = fc.Mechanisms()
@@ -53,10 +53,10 @@ func putStream(ctx context.Context, e *shell.Env, fc fileClient, u *addr.URL, na
 	return r.print(e)
 }
 
-// inputBytes is what an input reads at a time.
+// inputBytes is the length of one read of an input.
 const inputBytes = 256 << 10
 
-// An input reads ahead of its user, and ends with its context, which a read of a pipe would not.
+// An input reads ahead of its user. It ends with its context, which a read of a pipe does not.
 type input struct {
 	ctx  context.Context
 	full chan chunk
@@ -65,7 +65,7 @@ type input struct {
 	rest []byte // of cur
 }
 
-// A chunk is what one read gave.
+// A chunk is the result of one read.
 type chunk struct {
 	buf []byte
 	n   int

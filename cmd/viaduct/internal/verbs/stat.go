@@ -93,8 +93,8 @@ func (k statKeep) pick(ps []status.Process) (out []status.Process) {
 	return out
 }
 
-// at reports whether s is the selected address. The ports must be equal, and the hosts too unless
-// one of them is a wildcard.
+// at reports whether s is the selected address. The ports must be equal. The hosts must be equal,
+// too, unless one of them is a wildcard.
 func (k statKeep) at(s string) bool {
 	want, got := k.url.HostPort(), hostPort(s)
 	if got == want {

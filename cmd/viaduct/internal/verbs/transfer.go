@@ -19,12 +19,10 @@ import (
 	"viaduct/samehost"
 )
 
-// A fileClient fetches and stores files on one server, by whatever means the
-// transport has.
+// A fileClient fetches and stores files on one server, in the way of the transport.
 type fileClient interface {
-	// Get fetches path from offset on. h holds the bytes before offset; it is
-	// fed with the rest. An error of nil says that all bytes fetched are
-	// verified.
+	// Get fetches path from offset to its end and writes the bytes to w and h. h already holds the
+	// bytes before offset. A nil error means that all fetched bytes are verified.
 	Get(ctx context.Context, path string, offset int64, w io.Writer, h hash.Hash, begin func(length, size int64), progress func(n int)) error
 	// Put stores length bytes of r. It may read r again from the start. It writes the bytes to h,
 	// which must be empty.
@@ -34,12 +32,12 @@ type fileClient interface {
 	// PrefixSum returns the SHA-256 of the first n bytes at the server. known is false if the
 	// server cannot compute it without sending the bytes.
 	PrefixSum(ctx context.Context, path string, n int64) (sum [32]byte, known bool, err error)
-	// List lists a directory, by name.
+	// List returns the entries of a directory, sorted by name.
 	List(ctx context.Context, path string) ([]store.Entry, error)
 	Close()
 	// Path reports whether the bytes go through shared memory.
 	Path() samehost.Path
-	// Mechanisms name how bytes come and go.
+	// Mechanisms returns how the transport fetches and stores bytes, for messages.
 	Mechanisms() (get, put string)
 }
 
@@ -52,7 +50,7 @@ func dialFiles(ctx context.Context, e *shell.Env, u *addr.URL, t *transport.Tran
 	return &countedFiles{fc, e.Metrics, u.Scheme}, nil
 }
 
-// A countedFiles has its transfers in the metrics.
+// A countedFiles counts its transfers in the metrics.
 type countedFiles struct {
 	fileClient
 	m      *shell.Metrics
@@ -113,8 +111,8 @@ func connectFiles(ctx context.Context, e *shell.Env, u *addr.URL, t *transport.T
 		}
 	}
 	ended := e.Metrics.Connection(u.Scheme, "dial")
-	// Close the connection first: deregistering memory during an RDMA Read would end the connection
-	// with an error.
+	// The connection is closed first: deregistering memory during an RDMA Read would end the
+	// connection with an error.
 	return &memFiles{m, c.Path(), func() { c.Close(); m.Close(); ended() }}, nil
 }
 
@@ -132,7 +130,7 @@ func (m *memFiles) Get(ctx context.Context, path string, offset int64, w io.Writ
 	if offset == 0 {
 		return m.Client.Get(ctx, path, 0, w, h, begin, progress)
 	}
-	// The service hashes the range alone, h the whole file.
+	// The service hashes only the range. h holds the whole file.
 	return m.Client.Get(ctx, path, offset, io.MultiWriter(w, h), sha256.New(), begin, progress)
 }
 
@@ -156,7 +154,7 @@ type httpFiles struct {
 
 func (h *httpFiles) Path() samehost.Path { return h.path }
 
-// dialHTTP connects at once, so that an unreachable server is an error of its own.
+// dialHTTP connects at once, so that an unreachable server is reported before the first request.
 func dialHTTP(ctx context.Context, e *shell.Env, u *addr.URL, t *transport.Transport, o *transport.Options) (fileClient, error) {
 	dial := func(ctx context.Context) (*countedConn, error) {
 		c, err := t.Stream(ctx, u, o)
@@ -194,8 +192,8 @@ func dialHTTP(ctx context.Context, e *shell.Env, u *addr.URL, t *transport.Trans
 	return &httpFiles{httpfile.Client{HTTP: &http.Client{Transport: tr, CheckRedirect: noRedirect}, Host: u.HostPort(), Token: o.Token}, tr, shell.StreamPath(first.Conn)}, nil
 }
 
-// noRedirect: another address would be another server. A redirect is an answer
-// that is no success.
+// noRedirect makes a redirect an answer that is no success, because its address could be another
+// server.
 func noRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
 func (h *httpFiles) Close() { h.tr.CloseIdleConnections() }
@@ -204,7 +202,7 @@ func (h *httpFiles) Put(ctx context.Context, path string, length int64, r io.Rea
 	return h.Client.PutStream(ctx, path, &exactly{r, length}, sum, progress)
 }
 
-// An exactly reads the first left bytes of r. It is an error if r ends before.
+// An exactly reads the first left bytes of r. It is an error if r ends earlier.
 type exactly struct {
 	r    io.Reader
 	left int64

@@ -27,9 +27,8 @@ import (
 // maxParallel bounds --parallel.
 const maxParallel = 64
 
-// A tree copies many files between a directory and a server, over several
-// connections at once. A file that both sides have alike is left out if resume is
-// set; what an interrupted copy has done is so not done again.
+// A tree copies many files between a directory and a server, over several connections at a time.
+// With resume it skips files that both sides have alike, so that an interrupted copy continues.
 type tree struct {
 	e        *shell.Env
 	verb     string
@@ -48,13 +47,13 @@ type tree struct {
 	result treeResult // guarded by mu
 }
 
-// A treeResult is the report about a copy.
+// A treeResult is the result of a copy.
 type treeResult struct {
 	Verb      string  `json:"verb"`
 	URL       string  `json:"url"`
 	Transport string  `json:"transport"`
 	Files     int     `json:"files"` // that were moved
-	Alike     int     `json:"alike"` // that were there already
+	Alike     int     `json:"alike"` // already there
 	Bytes     int64   `json:"bytes"` // that were moved
 	Seconds   float64 `json:"seconds"`
 	Rate      float64 `json:"bytes_per_second"`
@@ -63,19 +62,19 @@ type treeResult struct {
 	LeftOut []omission `json:"left_out,omitempty"`
 }
 
-// A mover does a job, and reports the progress of the bytes. alike means that there was nothing to
-// do.
+// A mover copies one file and reports its progress. alike means that both sides had the file
+// already.
 type mover func(ctx context.Context, fc fileClient, j job, progress func(n int)) (alike bool, err error)
 
 // A job is one file.
 type job struct {
 	rel   string // path below both directories, with slashes
-	local string // of a put: the file
+	local string // for a put: the file
 	size  int64
 }
 
-// run calls produce to find the jobs and move for each of them. The first error ends the copy. A
-// copy that leaves files out runs to its end, and then returns an error.
+// run calls produce to find the jobs, and move for each of them. The first error ends the copy. A
+// copy that leaves files out runs to its end and then returns an error.
 func (tr *tree) run(ctx context.Context, produce func(ctx context.Context, found func(job) error) error, move mover) error {
 	began := time.Now()
 	if tr.bar = new(shell.Total); !tr.dryRun {
@@ -173,7 +172,7 @@ func (tr *tree) dial(ctx context.Context) (fileClient, error) {
 	return tr.reach.files(ctx, tr.e, func(ctx context.Context) (fileClient, error) { return dialFiles(ctx, tr.e, tr.u, tr.t, o) })
 }
 
-// one does a job and says so.
+// one copies one file and prints it.
 func (tr *tree) one(ctx context.Context, fc fileClient, j job, move mover) error {
 	var told atomic.Int64
 	alike, err := move(ctx, fc, j, func(n int) {
@@ -202,7 +201,7 @@ func (tr *tree) one(ctx context.Context, fc fileClient, j job, move mover) error
 // unchanged.
 func (tr *tree) same(ctx context.Context, fc fileClient, remote string, f io.ReadSeeker, n int64) (bool, error) {
 	if n == 0 {
-		return false, nil // as quickly moved as asked for
+		return false, nil // for a short file, a comparison takes as long as a copy
 	}
 	sum, known, err := fc.PrefixSum(ctx, remote, n)
 	if errors.Is(err, memsvc.ErrRefused) || errors.Is(err, httpfile.ErrRefused) || err == nil && !known {
@@ -299,8 +298,7 @@ func (tr *tree) local(src, base string, found func(job) error) error {
 	})
 }
 
-// sizes remember the listings of the server's directories, so that each is asked
-// for once.
+// sizes caches the listings of the server's directories, so that each is requested once.
 type sizes struct {
 	tr  *tree
 	mu  sync.Mutex
@@ -316,7 +314,7 @@ type listing struct {
 
 func newSizes(tr *tree) *sizes { return &sizes{tr: tr, dir: make(map[string]*listing)} }
 
-// of is the size of a file at the server; known is false if it is not there.
+// of returns the size of a file at the server. known is false if the file does not exist.
 func (s *sizes) of(ctx context.Context, fc fileClient, remote string) (n int64, known bool, err error) {
 	d := path.Dir(remote)
 	if d == "." {
@@ -331,7 +329,7 @@ func (s *sizes) of(ctx context.Context, fc fileClient, remote string) (n int64, 
 	s.mu.Unlock()
 	l.once.Do(func() {
 		es, err := fc.List(ctx, d)
-		if err != nil && !errors.Is(err, memsvc.ErrRefused) && !errors.Is(err, httpfile.ErrRefused) { // else it is not there yet
+		if err != nil && !errors.Is(err, memsvc.ErrRefused) && !errors.Is(err, httpfile.ErrRefused) { // otherwise it does not exist yet
 			l.err = err
 		}
 		for _, en := range es {
@@ -351,8 +349,8 @@ func (tr *tree) get(ctx context.Context, dir string) error {
 	})
 }
 
-// getMatches fetches what a pattern has found below tr.u; directories are left out
-// unless recursive is set.
+// getMatches fetches the matches of a pattern below tr.u. It leaves directories out unless
+// recursive is set.
 func (tr *tree) getMatches(ctx context.Context, dir string, found []match, recursive bool) error {
 	if recursive {
 		found = topmost(found)
@@ -376,12 +374,12 @@ func (tr *tree) getMatches(ctx context.Context, dir string, found []match, recur
 	})
 }
 
-// getBelow fetches the files that visitAll has visit see, by their paths below tr.u.
+// getBelow fetches the files that visitAll passes to visit, by their paths below tr.u.
 func (tr *tree) getBelow(ctx context.Context, dir string, visitAll func(ctx context.Context, fc fileClient, visit func(rel string, en store.Entry) error) error) error {
 	if err := os.MkdirAll(dir, 0o777); err != nil {
 		return err
 	}
-	root, err := os.OpenRoot(dir) // no link in it leads a name of the server elsewhere
+	root, err := os.OpenRoot(dir) // keeps names of the server from leading elsewhere through links
 	if err != nil {
 		return err
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// helpWidth is the width in columns that help keeps to.
+// helpWidth is the width of help texts in columns.
 const helpWidth = 80
 
 // usage writes the forms of a command, its subcommands and its flags.
@@ -45,8 +45,8 @@ func usage(c *cobra.Command) error {
 	return nil
 }
 
-// forms are the ways to call a command, which " | " parts in its Use, each with
-// the whole name of the command.
+// forms returns the ways to call a command, each with the full name of the command. " | " separates
+// them in its Use.
 func forms(c *cobra.Command) (list []string) {
 	above := ""
 	if c.HasParent() {
@@ -82,7 +82,7 @@ func alternative(s string) int {
 	return len(s)
 }
 
-// columns writes rows of two columns below a title, with long texts broken.
+// columns writes rows of two columns below a title, and wraps long texts.
 func columns(w io.Writer, title string, rows [][2]string) {
 	if len(rows) == 0 {
 		return
@@ -129,8 +129,8 @@ func flagText(f *pflag.Flag) (value, about string) {
 	return value, about
 }
 
-// longTexts breaks descriptions into lines of helpWidth columns, but for paragraphs
-// with indented lines, and gives commands without one their short one as a sentence.
+// longTexts wraps descriptions at helpWidth columns, except paragraphs with indented lines. A
+// command without a description gets its short one as a sentence.
 func longTexts(c *cobra.Command) {
 	if c.Long == "" {
 		c.Long = strings.ToUpper(c.Short[:1]) + c.Short[1:] + "."

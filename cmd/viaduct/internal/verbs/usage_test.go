@@ -11,7 +11,7 @@ import (
 	"viaduct/cmd/viaduct/internal/shell"
 )
 
-// TestForms: the forms of a command are the parts of its Use, which are separated outside of
+// TestForms: the forms of a command are the parts of its Use that " | " separates outside of
 // brackets.
 func TestForms(t *testing.T) {
 	root := &cobra.Command{Use: "viaduct"}

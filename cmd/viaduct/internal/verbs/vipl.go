@@ -30,7 +30,7 @@ func viplCommand(e *shell.Env) *cobra.Command {
 	return c
 }
 
-// A viplNIC is a NIC as a program sees it, or the reason why the program does not get it.
+// A viplNIC is a NIC as a program sees it, or the reason why the program cannot open it.
 type viplNIC struct {
 	Name        string `json:"name"`
 	Provider    string `json:"provider,omitempty"`
@@ -106,7 +106,7 @@ func viplReport(e *shell.Env, cfg *viplconf.Config, names []string) error {
 	return viplHint(failed)
 }
 
-// viplHint says where names that mean nothing are explained.
+// viplHint adds where to find how names are defined.
 func viplHint(err error) error {
 	if errors.Is(err, vi.ErrInvalidParameter) {
 		return shell.Hint(err, "docs/libvipl.md has the names of NICs and the lines of the configuration file")
