@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The zones of addresses are numbers of interfaces here, as in a sockaddr, and not their names.
+// The zone of an address is the number of an interface here, as in a sockaddr, not its name.
 
-// sockaddr makes the kernel's form of an address.
+// sockaddr returns the kernel's form of an address.
 func sockaddr(a netip.AddrPort) unix.Sockaddr {
 	if a.Addr().Is4() {
 		return &unix.SockaddrInet4{Port: int(a.Port()), Addr: a.Addr().As4()}

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// An address keeps its scope on the way through sockets, and has the number of the interface
-// however Go calls it.
+// An address keeps its scope through sockets. Its zone is the number of the interface, even where
+// Go uses the name.
 func TestAddressScope(t *testing.T) {
 	all, err := net.Interfaces()
 	if err != nil || len(all) == 0 {

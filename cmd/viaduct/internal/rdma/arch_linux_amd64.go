@@ -8,7 +8,7 @@ import (
 
 const sysFstatat = unix.SYS_NEWFSTATAT
 
-// legacyPathCalls are those that arm64 does not have.
+// legacyPathCalls are the calls that arm64 does not have.
 func legacyPathCalls() map[int]pathCall {
 	stat := func(s *Service, c *notify.Call, p place) { s.statPlace(c, p, c.Args[1]) }
 	return map[int]pathCall{
@@ -22,5 +22,6 @@ func legacyPathCalls() map[int]pathCall {
 	}
 }
 
-// compatExecs are the numbers by which 32-bit calls execute a program: those of a 64-bit program too.
+// compatExecs are the numbers of execve and execveat in 32-bit calls, which 64-bit programs can
+// make, too.
 var compatExecs = []int{11, 358}

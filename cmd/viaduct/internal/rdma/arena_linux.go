@@ -15,20 +15,20 @@ import (
 
 const pageSize = 4096
 
-// An arena is the memory that is shared with a program: a file in memory whose
-// parts are its rings. It can't be made shorter, so that touching it is safe,
-// but the program may write anything anywhere in it at any time.
+// An arena is memory shared with a program: a memfd whose parts are the program's rings. The file
+// cannot be shortened, so that an access never faults. The program may write anything anywhere in
+// it at any time.
 type arena struct {
 	fd    int
 	quota *ringQuota
 
 	mu   sync.Mutex
 	size int64           // guarded by mu
-	free map[int][]int64 // guarded by mu; places of rings that were closed, by length
+	free map[int][]int64 // guarded by mu; offsets of closed rings, by length
 	open [][]byte        // guarded by mu
 }
 
-// newArena makes an arena, and a second description of its file for the program.
+// newArena makes an arena. theirs is a second open file description of its memfd, for the program.
 func newArena(quota *ringQuota) (a *arena, theirs int, err error) {
 	mem, err := unix.MemfdCreate("viaduct-uverbs", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
@@ -38,7 +38,7 @@ func newArena(quota *ringQuota) (a *arena, theirs int, err error) {
 	if _, err := unix.FcntlInt(uintptr(mem), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK); err != nil {
 		return nil, -1, err
 	}
-	// Both are opened by name, so that orphaned can count the openings.
+	// Both are opened by name, so that orphaned can count the open file descriptions.
 	ours, err := reopen(mem, unix.O_RDWR)
 	if err != nil {
 		return nil, -1, err
@@ -47,8 +47,8 @@ func newArena(quota *ringQuota) (a *arena, theirs int, err error) {
 		unix.Close(ours)
 		return nil, -1, err
 	}
-	// A command that is written to a duplicate outside the reserved range is the kernel's, which is to refuse it (EINVAL)
-	// behind the last byte that a file may have, and not to put it into a ring.
+	// A command written to a duplicate outside of the reserved range reaches the kernel. At the
+	// largest file offset, the kernel refuses it (EINVAL) instead of writing it into a ring.
 	if _, err := unix.Seek(theirs, math.MaxInt64, io.SeekStart); err != nil {
 		unix.Close(ours)
 		unix.Close(theirs)
@@ -57,8 +57,8 @@ func newArena(quota *ringQuota) (a *arena, theirs int, err error) {
 	return &arena{fd: ours, quota: quota, free: map[int][]int64{}}, theirs, nil
 }
 
-// orphaned reports whether the file is open here alone: then a lease on it is
-// granted. A mapping of the program's counts as an opening.
+// orphaned reports whether only this process has the file open: then the kernel grants a lease on
+// it. A mapping of the program counts as open.
 func (a *arena) orphaned() bool {
 	if _, err := unix.FcntlInt(uintptr(a.fd), unix.F_SETLEASE, unix.F_WRLCK); err != nil {
 		return false
@@ -67,7 +67,7 @@ func (a *arena) orphaned() bool {
 	return true
 }
 
-// ring makes room for n bytes and returns them, zeroed, with their offset in the file.
+// ring allocates n zeroed bytes and returns them with their offset in the file.
 func (a *arena) ring(n int) (b []byte, key int64, err error) {
 	n = (n + pageSize - 1) &^ (pageSize - 1)
 	if !a.quota.take() {
@@ -85,17 +85,18 @@ func (a *arena) ring(n int) (b []byte, key int64, err error) {
 		a.free[n] = old[:len(old)-1]
 	} else {
 		if a.size == abi.NoKey {
-			a.size += pageSize // a hole, which takes no memory
+			a.size += pageSize // the page stays a hole and takes no memory
 		}
 		key = a.size
-		// All of it is there from now on: touching a file without room is a fault.
+		// All pages are allocated now, because an access to a page that cannot be allocated would
+		// fault.
 		if err := unix.Fallocate(a.fd, 0, key, int64(n)); err != nil {
 			return nil, 0, err
 		}
 		a.size += int64(n)
 	}
 	if b, err = unix.Mmap(a.fd, key, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
-		a.free[n] = append(a.free[n], key) // the next to ask for as much gets it
+		a.free[n] = append(a.free[n], key) // the next ring of this length gets it
 		return nil, 0, err
 	}
 	clear(b)
@@ -103,7 +104,7 @@ func (a *arena) ring(n int) (b []byte, key int64, err error) {
 	return b, key, nil
 }
 
-// drop gives a ring back. Nothing of ours touches it any more.
+// drop frees a ring. This process must not access it any more.
 func (a *arena) drop(b []byte, key int64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -11,19 +11,19 @@ import (
 	"viaduct/internal/notify"
 )
 
-// A channel carries events to the program: a pipe of which it has the reading
-// end, so that reading and polling are the kernel's.
+// A channel carries events to the program. It is a pipe, and the program has the reading end, so
+// that the kernel serves reads and polls.
 type channel struct {
 	id inode
 
 	mu     sync.Mutex
 	w      int         // guarded by mu; the writing end, -1 after close
 	size   int         // guarded by mu; bytes of an event
-	unread []*notifier // guarded by mu; owners of the events that may be unread, in order
+	unread []*notifier // guarded by mu; owners of the events that may be unread, oldest first
 }
 
-// newChannel makes a channel; the reading end belongs to the caller. It waits when it is
-// read, as the kernel's does.
+// newChannel makes a channel. The caller owns the reading end. It is in blocking mode, like the
+// kernel's.
 func newChannel() (*channel, int, error) {
 	r, w, err := newPipe()
 	if err != nil {
@@ -48,7 +48,7 @@ func (ch *channel) close() {
 	defer ch.mu.Unlock()
 	if ch.w >= 0 {
 		ch.forgetReadLocked()
-		for _, owner := range ch.unread { // which nobody can read any more
+		for _, owner := range ch.unread { // nobody can read their events any more
 			owner.sent--
 		}
 		ch.unread = nil
@@ -57,8 +57,8 @@ func (ch *channel) close() {
 	}
 }
 
-// giveChannel makes a channel whose other end the program has at number n. With a nil
-// channel the command has failed.
+// giveChannel makes a channel. n is the program's descriptor for its reading end. If ch is nil, the
+// command has failed and was answered.
 func (k *command) giveChannel() (ch *channel, n int) {
 	ch, theirs, err := newChannel()
 	if err != nil {
@@ -85,8 +85,8 @@ func (k *command) createCompChannel() {
 	k.answer(abi.Words(uint32(n)))
 }
 
-// addChannel notes a completion channel. Nothing tells when the program closes one: the
-// closed ones are looked for as often as the number of channels has doubled.
+// addChannel records a completion channel. No event reports that the program has closed one.
+// Therefore addChannel removes the closed channels whenever their number has doubled.
 func (x *context) addChannel(ch *channel) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -102,7 +102,7 @@ func (x *context) addChannel(ch *channel) {
 	x.chs[ch.id] = ch
 }
 
-// orphaned reports whether no reading end is left.
+// orphaned reports whether no process has the reading end any more.
 func (ch *channel) orphaned() bool {
 	ch.mu.Lock()
 	defer ch.mu.Unlock()

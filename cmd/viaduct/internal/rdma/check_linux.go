@@ -12,20 +12,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Finding is what Check says of one thing: whether it is as it has to be, or, with Warn, that
-// programs can be run but do not get everything; and what to do.
+// A Finding is the result of one test of Check. Good means that the test has passed. Warn means
+// that programs can be run, but with limits. The rest is what to do.
 type Finding struct {
 	What       string
 	Good, Warn bool
 	Says, Do   string
 }
 
-// Check says what this machine has of what programs under a Service need.
+// Check tests whether this machine has everything that programs under a Service need.
 func Check() []Finding {
 	return []Finding{checkLimit(unix.Getrlimit), checkNetlink(), checkPayload(), checkLease(), checkLibraries("/"), checkDevices("/")}
 }
 
-// checkLimit looks how many descriptors programs can have for devices.
+// checkLimit checks how many descriptors programs can have for devices.
 func checkLimit(get func(int, *unix.Rlimit) error) Finding {
 	limit := descriptorLimit(get).Max
 	n := newNumbers(limit).count(limit)
@@ -36,7 +36,7 @@ func checkLimit(get func(int, *unix.Rlimit) error) Finding {
 	return f
 }
 
-// checkNetlink makes the socket that stands for RDMA's.
+// checkNetlink opens a socket of the kind that replaces RDMA's netlink socket.
 func checkNetlink() Finding {
 	f := Finding{What: "netlink", Good: true, Says: "devices can be listed"}
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_USERSOCK)
@@ -49,7 +49,7 @@ func checkNetlink() Finding {
 	return f
 }
 
-// checkPayload reads and writes memory as payload is.
+// checkPayload reads and writes memory in the same way as payload.
 func checkPayload() Finding {
 	f := Finding{What: "payload", Good: true, Says: "registered memory can be read and written"}
 	fd, err := unix.Open("/proc/self/mem", unix.O_RDWR|unix.O_CLOEXEC, 0)
@@ -68,7 +68,7 @@ func checkPayload() Finding {
 	return f
 }
 
-// checkLease makes the file that a device is, and asks for what tells that it was closed.
+// checkLease creates a file like a device's, and requests the lease that shows that it was closed.
 func checkLease() Finding {
 	f := Finding{What: "rings", Good: true, Says: "queues can be shared with programs"}
 	a, theirs, err := newArena(&ringQuota{most: 1})
@@ -85,8 +85,8 @@ func checkLease() Finding {
 	return f
 }
 
-// checkLibraries looks for the distribution's libraries below a folder. A program may bring
-// its own, so they are not a must.
+// checkLibraries looks for the distribution's libraries below root. They are optional, because a
+// program may bring its own.
 func checkLibraries(root string) Finding {
 	f := Finding{What: "libraries", Good: true, Says: "libibverbs, librdmacm and the providers of siw and rxe are installed"}
 	var missing []string
@@ -110,7 +110,7 @@ func checkLibraries(root string) Finding {
 	return f
 }
 
-// checkDevices tells of devices of the kernel below a folder, which programs do not see.
+// checkDevices reports devices of the kernel below root, because programs do not see these.
 func checkDevices(root string) Finding {
 	f := Finding{What: "kernel devices", Good: true, Says: "none"}
 	if all, err := os.ReadDir(filepath.Join(root, "sys/class/infiniband")); err == nil && len(all) > 0 {

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What is missing is told with what to do about it.
+// Check reports missing features with a remedy.
 func TestCheck(t *testing.T) {
 	limit := func(n uint64) func(int, *unix.Rlimit) error {
 		return func(_ int, l *unix.Rlimit) error { l.Max = n; return nil }
@@ -48,7 +48,7 @@ func TestCheck(t *testing.T) {
 		t.Errorf("a device: %+v", f)
 	}
 	for _, f := range []Finding{checkNetlink(), checkPayload(), checkLease()} {
-		if !f.Good || f.Warn { // where this fails, the tests of programs do too
+		if !f.Good || f.Warn { // the tests of programs need this, too
 			t.Errorf("%+v", f)
 		}
 	}

@@ -63,8 +63,8 @@ func (p *process) writeAll(chunks []rxe.Chunk) int {
 	return p.move(unix.SYS_PROCESS_VM_WRITEV, chunks)
 }
 
-// move copies chunks by as few calls of the kernel as lists of vectorMost allow, and returns how many bytes it has
-// copied.
+// move copies chunks with as few system calls as lists of at most vectorMost chunks allow. It
+// returns the number of copied bytes.
 func (p *process) move(nr uintptr, chunks []rxe.Chunk) (done int) {
 	const vectorMost = 32
 	var here [vectorMost]unix.Iovec
@@ -79,7 +79,7 @@ func (p *process) move(nr uintptr, chunks []rxe.Chunk) (done int) {
 			there[i] = unix.RemoteIovec{Base: uintptr(c.Addr), Len: len(c.Bytes)}
 			size += len(c.Bytes)
 		}
-		// Not by a function of package unix, for which the lists would be allocated.
+		// The function of package unix would allocate the lists.
 		n, _, e := unix.Syscall6(nr, uintptr(p.pid), uintptr(unsafe.Pointer(&here)), uintptr(len(now)), uintptr(unsafe.Pointer(&there)), uintptr(len(now)), 0)
 		if e != 0 {
 			return done

@@ -12,8 +12,8 @@ import (
 	"viaduct/internal/notify"
 )
 
-// A cmFile is an open rdma_cm file, an event channel of librdmacm. Its stand-in is the
-// reading end of a pipe, in which there is a byte as long as there are events.
+// A cmFile is an open rdma_cm file, an event channel of librdmacm. Its stand-in is the reading end
+// of a pipe that holds a byte as long as there are events.
 type cmFile struct {
 	s       *Service
 	pid     uint32 // of the process that opened it
@@ -21,22 +21,22 @@ type cmFile struct {
 
 	mu      sync.Mutex
 	w       int          // guarded by mu
-	filled  bool         // guarded by mu; there is a byte in the pipe
+	filled  bool         // guarded by mu; the pipe holds a byte
 	events  []*cmEvent   // guarded by mu
-	waiting []*cmCommand // guarded by mu; get_event calls that wait
+	waiting []*cmCommand // guarded by mu; waiting get_event calls
 }
 
-// A cmEvent belongs to the identifier at which it is counted: for a request of
-// connection that is the listener.
+// A cmEvent belongs to the identifier that counts it. For a connection request, that is the
+// listener.
 type cmEvent struct {
 	abi.CMEvent
 	of *cmID
-	// subject is the new identifier of a request of connection, else nil.
+	// subject is the new identifier of a connection request, otherwise nil.
 	subject *cmID
-	join    *roceJoin // of the event that a multicast group was joined, else nil
+	join    *roceJoin // for the event that a multicast group was joined, otherwise nil
 }
 
-// openCM gives the program a stand-in for rdma_cm.
+// openCM installs a stand-in for rdma_cm in the program.
 func (s *Service) openCM(c *notify.Call, flags int) error {
 	r, w, err := newPipe()
 	if err != nil {
@@ -59,7 +59,7 @@ func (s *Service) openCM(c *notify.Call, flags int) error {
 
 func (f *cmFile) stat() unix.Stat_t { return charStat(abi.CMDev) }
 
-// orphaned reports whether no reading end is left.
+// orphaned reports whether no process has the reading end any more.
 func (f *cmFile) orphaned() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -81,12 +81,12 @@ type cmCommand struct {
 	*notify.Call
 	abi.CMRequest
 	f     *cmFile
-	raw   []byte // the command as it came
-	fd    int    // a copy of the program's descriptor, for the time of the call
+	raw   []byte // the command as it was written
+	fd    int    // a copy of the program's descriptor, for the duration of the call
 	count int64
 }
 
-// maxCMRequest is more than the longest command has.
+// maxCMRequest is larger than any command.
 const maxCMRequest = 1024
 
 func (f *cmFile) serve(c *notify.Call, fd int) {
@@ -116,7 +116,7 @@ func (f *cmFile) serve(c *notify.Call, fd int) {
 	switch _, out := r.Command.Lengths(); {
 	case h == nil:
 		k.Return(0, unix.ENOSYS)
-	case r.Out < out: // which the kernel looks at first
+	case r.Out < out: // the kernel checks this first
 		k.Return(0, unix.ENOSPC)
 	default:
 		h(k)
@@ -140,21 +140,21 @@ var cmHandlers = map[abi.CMCommand]func(*cmCommand){
 	abi.CMSetOption:    (*cmCommand).setOption,
 	abi.CMNotify:       func(k *cmCommand) { k.done(k.idAt(0) != nil) },
 	abi.CMMigrateID:    (*cmCommand).migrateID,
-	// The newer forms are for addresses of InfiniBand: the library finds that out
-	// and uses those above.
+	// The newer forms are for addresses of InfiniBand. After this error, the library uses the
+	// commands above.
 	abi.CMQuery:       func(k *cmCommand) { k.Return(0, unix.EINVAL) },
 	abi.CMBind:        func(k *cmCommand) { k.Return(0, unix.EINVAL) },
 	abi.CMResolveAddr: func(k *cmCommand) { k.Return(0, unix.EINVAL) },
 }
 
-// Return ends the command. If a signal has taken the thread out of it, the thread has
-// the answer when it comes again.
+// Return ends the command. If a signal has interrupted the call, the thread gets the answer when it
+// repeats the call.
 func (k *cmCommand) Return(value int64, errno unix.Errno) {
 	k.f.repeats.answer(k.Call, repeat{command: k.raw, value: value, errno: errno})
 }
 
-// done answers a command without response. An identifier that does not exist was
-// answered for by idAt.
+// done answers a command without a response. If the identifier does not exist, idAt has already
+// answered.
 func (k *cmCommand) done(ok bool) {
 	if ok {
 		k.Return(k.count, 0)
@@ -169,8 +169,8 @@ func (k *cmCommand) finish(err unix.Errno) {
 	k.Return(k.count, 0)
 }
 
-// answer writes a response at an address, and ends the command. It is false if the
-// response could not be written.
+// answer writes a response at an address, and ends the command. It returns false if the response
+// could not be written.
 func (k *cmCommand) answer(at uint64, b abi.Body) bool {
 	if k.Out < len(b) {
 		k.Return(0, unix.ENOSPC)
@@ -179,8 +179,8 @@ func (k *cmCommand) answer(at uint64, b abi.Body) bool {
 	return k.f.repeats.answer(k.Call, repeat{command: k.raw, value: k.count, response: []abi.Put{{At: at, Bytes: b}}})
 }
 
-// idAt returns the identifier that a field of the body names; if there is none it answers
-// the command.
+// idAt returns the identifier in a field of the body. If there is none, idAt answers the command
+// and returns nil.
 func (k *cmCommand) idAt(at int) *cmID {
 	id := k.f.s.cm.get(k.Body.U32(at))
 	switch {
@@ -194,12 +194,12 @@ func (k *cmCommand) idAt(at int) *cmID {
 	return nil
 }
 
-// post adds an event, and gives it to a call that waits. It is false if the identifier is
-// destroyed: the program, for which that is memory it has freed, must not get the event.
+// post adds an event, and delivers it to a waiting call. It returns false if the identifier is
+// destroyed: the program must not get the event, which would name memory that it has freed.
 func (f *cmFile) post(e *cmEvent) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if e.of.isDestroyed() { // which it is before drop looks for its events
+	if e.of.isDestroyed() { // destroy sets it before drop looks for events
 		return false
 	}
 	f.events = append(f.events, e)
@@ -212,7 +212,8 @@ func (f *cmFile) post(e *cmEvent) bool {
 	return true
 }
 
-// deliverLocked gives a call the first event. If the call was interrupted the event stays. fd is as for signalLocked.
+// deliverLocked returns the first event to a call. If the call was interrupted, the event stays. fd
+// is as for signalLocked.
 func (f *cmFile) deliverLocked(k *cmCommand, fd int) {
 	e := f.events[0]
 	b, ok := e.Put(k.Out)
@@ -224,8 +225,8 @@ func (f *cmFile) deliverLocked(k *cmCommand, fd int) {
 		k.Call.Return(0, unix.EFAULT)
 		return
 	}
-	// All is as it is behind the event before the program has it: a descriptor that it finds readable still would have it
-	// wait for an event that never comes.
+	// The state is updated before the program gets the event. Otherwise the program could find its
+	// descriptor still readable, and then wait for an event that never comes.
 	f.events = f.events[1:]
 	e.of.delivered(e, true)
 	f.signalLocked(fd)
@@ -236,17 +237,16 @@ func (f *cmFile) deliverLocked(k *cmCommand, fd int) {
 	}
 }
 
-// settle does what signalLocked could not, for want of a descriptor for instance. The
-// sweep calls it.
+// settle repeats signalLocked if that failed, for example because no descriptor was free. The sweep
+// calls it.
 func (f *cmFile) settle() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.signalLocked(-1)
 }
 
-// signalLocked keeps a byte in the pipe while there are events. fd is the
-// program's end, or -1: then one is opened to take the byte away. If that fails, settle
-// comes back to it.
+// signalLocked keeps a byte in the pipe exactly while there are events. fd is the program's end. If
+// fd is -1, signalLocked opens that end to take the byte out. If that fails, settle repeats it.
 func (f *cmFile) signalLocked(fd int) {
 	switch want := len(f.events) > 0; {
 	case f.w < 0 || want == f.filled:
@@ -259,12 +259,13 @@ func (f *cmFile) signalLocked(fd int) {
 	}
 }
 
-// takeByte takes a byte out of a pipe without waiting for one, which the program may have
-// taken itself. fd is the program's end, which may be one that waits, or -1.
+// takeByte takes a byte out of a pipe. It does not wait, because the program may already have taken
+// the byte. fd is the program's end, possibly in blocking mode, or -1.
 func takeByte(w, fd int) bool {
 	var b [1]byte
 	if fd >= 0 {
-		// Not every kernel reads pipes so, and none one that was opened by name.
+		// Not every kernel supports this for pipes, and none supports it for a pipe that was opened
+		// by name.
 		if _, err := unix.Preadv2(fd, [][]byte{b[:]}, -1, unix.RWF_NOWAIT); err == nil || err == unix.EAGAIN {
 			return true
 		}
@@ -290,7 +291,7 @@ func (k *cmCommand) getEvent() {
 		k.Call.Return(0, unix.EAGAIN)
 		return
 	}
-	// Those whose threads were interrupted do not wait any more.
+	// Calls whose threads were interrupted do not wait any more.
 	still := f.waiting[:0]
 	for _, w := range f.waiting {
 		if w.Valid() {
@@ -347,7 +348,7 @@ func (k *cmCommand) migrateID() {
 	k.answer(k.Body.U64(0), abi.Words(n))
 }
 
-// A cmTable has the identifiers of all files.
+// A cmTable holds the identifiers of all files.
 type cmTable struct {
 	mu   sync.Mutex
 	m    map[uint32]*cmID // guarded by mu
@@ -374,7 +375,7 @@ func (t *cmTable) get(num uint32) *cmID {
 	return t.m[num]
 }
 
-// take removes an identifier; false if it was not there any more.
+// take removes an identifier. It returns false if the identifier had already been removed.
 func (t *cmTable) take(id *cmID) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -51,10 +51,11 @@ func (k *cmCommand) connect() {
 	})
 }
 
-// connectTimeout bounds the peer's decision.
+// connectTimeout bounds the time for the peer's decision.
 const connectTimeout = 60 * time.Second
 
-// depths are the numbers of Reads as a configuration has them: negative is none.
+// depths converts the numbers of Reads to those of a configuration, where a negative number means
+// none.
 func depths(p abi.ConnParam) (ird, ord int) {
 	ird, ord = int(p.IRD), int(p.ORD)
 	if ird == 0 {
@@ -66,7 +67,7 @@ func depths(p abi.ConnParam) (ird, ord int) {
 	return min(ird, maxReads), min(ord, maxReads)
 }
 
-// dial makes the connection of an identifier.
+// dial opens the connection of an identifier.
 func (id *cmID) dial(ctx stdcontext.Context, q *queuePair, cfg *iwarp.Config, bound int, t turn) {
 	id.mu.Lock()
 	src, dst := id.src, id.dst
@@ -99,11 +100,11 @@ func (id *cmID) dial(ctx stdcontext.Context, q *queuePair, cfg *iwarp.Config, bo
 	id.fail(err)
 }
 
-// dialTCP connects from src, which the socket bound reserves if it is not negative. The bytes of a
-// connection within this host go through shared memory if the peer offers that, unless they are
-// captured.
+// dialTCP connects from src. The socket bound, if not negative, reserves the port of src. The bytes
+// of a connection within this host go through shared memory if the peer offers that, unless they
+// are captured.
 func (s *Service) dialTCP(ctx stdcontext.Context, bound int, src, dst netip.AddrPort) (net.Conn, error) {
-	if bound >= 0 { // it keeps the port while the dialer binds sockets of its own to it
+	if bound >= 0 { // it keeps the port reserved while the dialer binds its own sockets to it
 		defer unix.Close(bound)
 	}
 	var d net.Dialer
@@ -123,16 +124,16 @@ func (s *Service) dialTCP(ctx stdcontext.Context, bound int, src, dst netip.Addr
 			return nc, err
 		}
 		nc = sock.Own(nc)
-		return nc, sock.ShareMemory(ctx, nc, s.opt.SameHost, "") // which fails with samehost.Require alone
+		return nc, sock.ShareMemory(ctx, nc, s.opt.SameHost, "") // fails only with samehost.Require
 	}
 }
 
-// refusedFor is for how long a refused connection is tried again. Programs that give up
-// a listener and make it anew between two connections, as perftest's do, count on the other
-// side being slower than that.
+// refusedFor is how long a refused connection is retried. Programs such as perftest's close a
+// listener and reopen it between two connections. They rely on the other side being slower than
+// that.
 const refusedFor = 300 * time.Millisecond
 
-// fail tells why the connection could not be made.
+// fail reports to the program why the connection could not be made.
 func (id *cmID) fail(err error) {
 	id.mu.Lock()
 	id.state = cmOver
@@ -145,7 +146,7 @@ func (id *cmID) fail(err error) {
 		p.Private = rej.Private[:min(len(rej.Private), abi.MaxPrivate)]
 	case errors.Is(err, unix.ECONNREFUSED), errors.Is(err, unix.ECONNRESET):
 		t, status = abi.EvRejected, unix.ECONNREFUSED
-	case errors.Is(err, unix.EINVAL): // the queue pair was destroyed, or is in error
+	case errors.Is(err, unix.EINVAL): // the queue pair was destroyed, or is in the error state
 		status = unix.EINVAL
 	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, unix.ETIMEDOUT), errors.Is(err, iwarp.ErrTimeout):
 		t, status = abi.EvUnreachable, unix.ETIMEDOUT
@@ -156,8 +157,8 @@ func (id *cmID) fail(err error) {
 	id.tell(t, status, p)
 }
 
-// connected begins the life of a connection. It reports false if the queue pair
-// can't have one any more; the stream is closed then. The link may be nil. role is "dial" or "accept".
+// connected attaches the stream to the queue pair. If the queue pair cannot have a connection any
+// more, it closes the stream and returns false. The link may be nil. role is "dial" or "accept".
 func (id *cmID) connected(q *queuePair, iw *iwarp.QueuePair, l *link, role string) bool {
 	ready := make(chan struct{})
 	gone := func() {
@@ -195,7 +196,7 @@ func (id *cmID) connected(q *queuePair, iw *iwarp.QueuePair, l *link, role strin
 	return true
 }
 
-// ended tells the end of the connection.
+// ended reports the end of the connection to the program.
 func (id *cmID) ended() {
 	id.mu.Lock()
 	id.state = cmOver
@@ -225,9 +226,10 @@ func (k *cmCommand) disconnect() {
 	}
 }
 
-// queuePair finds the queue pair that a stream of id is for, and the settings of the
-// stream. With a nil queue pair the command has been answered. Numbers are those of the whole device: one of a context that the
-// program does not have is refused, whose memory the stream's peer could else reach.
+// queuePair returns the queue pair for a stream of id, and the settings of the stream. If the queue
+// pair is nil, the command was answered. Queue pair numbers belong to the whole device. A queue
+// pair in a context that the program does not have is refused, because the peer of the stream could
+// otherwise reach its memory.
 func (k *cmCommand) queuePair(id *cmID, n uint32) (*queuePair, *iwarp.Config) {
 	q := id.dev.qp(n)
 	if q == nil || !q.x.openIn(k.Call, q.at) {

@@ -14,7 +14,7 @@ import (
 	"viaduct/cmd/viaduct/internal/rdma/rxe"
 )
 
-// A cmState is where an identifier is in its life.
+// A cmState is the state of an identifier.
 type cmState uint8
 
 const (
@@ -23,13 +23,13 @@ const (
 	cmAddrResolved
 	cmRouteResolved
 	cmListening
-	cmRequested  // the peer asks; the program is to accept or reject
-	cmConnecting // connect or accept is under way
+	cmRequested  // the peer has requested a connection; the program must accept or reject it
+	cmConnecting // connect or accept is in progress
 	cmConnected
 	cmOver // the connection has ended, or could not be made
 )
 
-// A cmID is an rdma_cm identifier: a socket in the making, a listener or a connection.
+// A cmID is an rdma_cm identifier: an unconnected socket, a listener or a connection.
 type cmID struct {
 	s   *Service
 	num uint32
@@ -39,7 +39,7 @@ type cmID struct {
 	file      *cmFile               // guarded by mu
 	uid       uint64                // guarded by mu
 	state     cmState               // guarded by mu
-	dev       *device               // guarded by mu; nil while bound to no address
+	dev       *device               // guarded by mu; nil while the identifier has no address
 	src, dst  netip.AddrPort        // guarded by mu
 	sock      int                   // guarded by mu; bound TCP socket, -1 for none
 	bound     *binding              // guarded by mu; nil before bind and resolve_addr
@@ -50,12 +50,12 @@ type cmID struct {
 	qp        *queuePair            // guarded by mu
 	reported  uint32                // guarded by mu; events delivered
 	destroyed bool                  // guarded by mu
-	backlog   int                   // guarded by mu; requests that may still come
+	backlog   int                   // guarded by mu; how many more requests may arrive
 	cancel    stdcontext.CancelFunc // guarded by mu; of the dial
 
-	typ     rxe.Type // of the queue pair that it is for
-	timeout uint8    // guarded by mu; of acknowledgements, 0 unless the program says so
-	roce    *roceID  // guarded by mu; nil unless the identifier is of a RoCE device
+	typ     rxe.Type // of its queue pair
+	timeout uint8    // guarded by mu; of acknowledgements, 0 unless the program has set it
+	roce    *roceID  // guarded by mu; nil unless the device is one of RoCE
 }
 
 // Port spaces.
@@ -78,7 +78,7 @@ func (id *cmID) isDestroyed() bool {
 	return id.destroyed
 }
 
-// delivered counts an event that the program gets, or has not got after all.
+// delivered counts an event as read by the program, or, if got is false, as not read after all.
 func (id *cmID) delivered(e *cmEvent, got bool) {
 	id.mu.Lock()
 	defer id.mu.Unlock()
@@ -95,7 +95,7 @@ func (id *cmID) delivered(e *cmEvent, got bool) {
 	}
 }
 
-// tell posts an event of the identifier. It is not called with mu held.
+// tell posts an event of the identifier. The caller must not hold mu.
 func (id *cmID) tell(t abi.CMEventType, status unix.Errno, p abi.ConnParam) {
 	id.mu.Lock()
 	f, uid := id.file, id.uid
@@ -137,7 +137,7 @@ func (k *cmCommand) destroyID() {
 	k.answer(k.Body.U64(0), abi.Words(n))
 }
 
-// destroy ends whatever the identifier is.
+// destroy ends the connection, listener or attempt of the identifier.
 func (id *cmID) destroy() {
 	if !id.s.cm.take(id) {
 		return
@@ -171,13 +171,13 @@ func (id *cmID) destroy() {
 		q.mu.Unlock()
 	}
 	for _, e := range f.drop(id) {
-		if e.subject != nil { // a request that the program never saw
+		if e.subject != nil { // a connection request that the program never saw
 			e.subject.destroy()
 		}
 	}
 }
 
-// newSocket makes the TCP socket of an identifier and binds it.
+// newSocket opens the TCP socket of an identifier and binds it.
 func newSocket(a netip.AddrPort, v6only bool) (fd int, at netip.AddrPort, err error) {
 	family := unix.AF_INET6
 	if a.Addr().Is4() {
@@ -217,7 +217,7 @@ func (k *cmCommand) bindIP() {
 	k.finish(id.bind(a))
 }
 
-// bind binds the identifier to an address: its port is reserved from now on.
+// bind binds the identifier to an address and reserves its port.
 func (id *cmID) bind(a netip.AddrPort) unix.Errno {
 	id.mu.Lock()
 	defer id.mu.Unlock()
@@ -235,7 +235,7 @@ func (id *cmID) bindLocked(a netip.AddrPort) unix.Errno {
 		}
 	}
 	b := &binding{space: id.ps, at: a, ownFamily: a.Addr().Is4() || id.v6only, reuse: id.reuse}
-	if a.Port() != 0 { // the table knows more than the kernel, to which these sockets may all be reused
+	if a.Port() != 0 { // the kernel allows conflicts that the table finds, because all these sockets have SO_REUSEADDR
 		if e := id.s.ports.add(b); e != 0 {
 			return e
 		}
@@ -293,7 +293,7 @@ func (k *cmCommand) resolveIP() {
 	id.tell(abi.EvAddrResolved, 0, abi.ConnParam{})
 }
 
-// resolveLocked finds the local address and the device by which an address is reached.
+// resolveLocked determines the local address and the device for a destination.
 func (id *cmID) resolveLocked(dst netip.AddrPort) unix.Errno {
 	if id.ps != psTCP {
 		return unix.ENODEV
@@ -309,8 +309,8 @@ func (id *cmID) resolveLocked(dst netip.AddrPort) unix.Errno {
 	if dev == nil {
 		return unix.ENODEV
 	}
-	// The port is the identifier's from here on, as programs ask for it before they connect. If none is
-	// free for a socket that is bound, there may be one for the connection.
+	// The identifier reserves its port here, because programs ask for it before they connect. If no
+	// port is free for a bound socket, the connection may still find one.
 	if id.state == cmIdle {
 		if e := id.bindLocked(netip.AddrPortFrom(from, 0)); e != 0 && e != unix.EADDRINUSE {
 			return e
@@ -321,7 +321,7 @@ func (id *cmID) resolveLocked(dst netip.AddrPort) unix.Errno {
 	return 0
 }
 
-// sourceFor asks the system which local address it would use.
+// sourceFor returns the local address that the system would use.
 func sourceFor(dst netip.AddrPort) (netip.Addr, error) {
 	family := unix.AF_INET6
 	if dst.Addr().Is4() {
@@ -437,8 +437,8 @@ func (k *cmCommand) setOption() {
 	k.Return(k.count, 0)
 }
 
-// setReuse says whether the port may be shared. Once the identifier is bound that can't be taken
-// back, and a listener shares with none.
+// setReuse sets whether the port may be shared. A bound identifier cannot stop sharing, and a
+// listener never shares.
 func (id *cmID) setReuse(on bool) unix.Errno {
 	id.mu.Lock()
 	defer id.mu.Unlock()
@@ -453,7 +453,7 @@ func (id *cmID) setReuse(on bool) unix.Errno {
 	return 0
 }
 
-// setOwnFamily says whether an IPv6 listener is to have no IPv4 connections.
+// setOwnFamily sets whether an IPv6 listener refuses IPv4 connections.
 func (id *cmID) setOwnFamily(on bool) unix.Errno {
 	id.mu.Lock()
 	defer id.mu.Unlock()

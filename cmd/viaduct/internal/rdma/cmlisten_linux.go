@@ -23,8 +23,8 @@ func (k *cmCommand) listen() {
 	k.finish(id.listen(int(int32(k.Body.U32(4)))))
 }
 
-// maxBacklog is how many requests may wait at a listener, as the kernel's rdma_cm has it. A program
-// that names no number gets them all.
+// maxBacklog is how many requests may wait at a listener, as in the kernel's rdma_cm. It is also
+// the default.
 const maxBacklog = 1024
 
 func (id *cmID) listen(backlog int) unix.Errno {
@@ -72,8 +72,8 @@ func (id *cmID) listen(backlog int) unix.Errno {
 	return 0
 }
 
-// serve takes the connections of a listener. It bounds those whose request has not come yet, as it
-// bounds the requests that the program has not seen.
+// serve accepts the connections of a listener. It bounds the connections that have not sent their
+// request yet, and the requests that the program has not seen yet.
 func (id *cmID) serve(l net.Listener) {
 	var arrivals turns
 	coming := make(chan struct{}, maxBacklog)
@@ -86,7 +86,7 @@ func (id *cmID) serve(l net.Listener) {
 			if errors.Is(err, net.ErrClosed) {
 				return
 			}
-			time.Sleep(10 * time.Millisecond) // no descriptor left, for instance
+			time.Sleep(10 * time.Millisecond) // for example, no descriptor is free
 			continue
 		}
 		select {
@@ -104,8 +104,8 @@ func (id *cmID) serve(l net.Listener) {
 	}
 }
 
-// arrival reads the request of a connection and tells the program. If too many wait for the program
-// already, the request is rejected.
+// arrival reads the request of a connection and reports it to the program. It rejects the request
+// if too many already wait for the program.
 func (id *cmID) arrival(nc net.Conn, t turn) {
 	local, remote := addrOf(nc.LocalAddr()), addrOf(nc.RemoteAddr())
 	dev := id.s.deviceFor(local.Addr())
@@ -129,7 +129,7 @@ func (id *cmID) arrival(nc net.Conn, t turn) {
 		r.refuse()
 		return
 	}
-	id.backlog-- // until the program has the event
+	id.backlog-- // until the program has read the event
 	n.file = id.file
 	f, uid := id.file, id.uid
 	id.mu.Unlock()
@@ -165,8 +165,8 @@ func (k *cmCommand) accept() {
 		l := id.s.links.accept(route{id.dst, id.src}, q)
 		iw, err := r.accept(cfg, p.Private)
 		if err == nil {
-			// The answer is first: the program's thread may be the one that
-			// takes the event.
+			// The command is answered first, because its thread may be the one that reads the
+			// event.
 			k.Return(k.count, 0)
 			if !id.connected(q, iw, l, "accept") {
 				l.cut()

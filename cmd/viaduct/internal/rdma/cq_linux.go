@@ -12,20 +12,20 @@ import (
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 )
 
-// A completionQueue is a ring that this side fills and the program empties, without
-// a call.
+// A completionQueue is a ring that this side fills and that the program empties without system
+// calls.
 type completionQueue struct {
 	x          *context
 	userHandle uint64
-	events     notifier // of completions; without a channel if the program only polls
+	events     notifier // for completions; has no channel if the program only polls
 	async      notifier
 	key        int64
-	users      int // guarded by context.mu; queues of queue pairs
+	users      int // guarded by context.mu; number of work queues that use it
 
 	mu      sync.Mutex
 	mem     []byte // guarded by mu; nil once destroyed
 	n       uint32
-	at      uint32 // guarded by mu; the next to fill
+	at      uint32 // guarded by mu; the next entry to fill
 	overrun bool   // guarded by mu
 }
 
@@ -72,12 +72,13 @@ func (k *command) createCQ() {
 	}
 }
 
-// control is the word by which the program asks for an event.
+// control returns the word in which the program requests an event.
 func (q *completionQueue) control() *uint32 {
 	return (*uint32)(unsafe.Pointer(&q.mem[int(q.n)*abi.CQELen]))
 }
 
-// push shows completions to the program, and tells of them if it asked.
+// push makes completions visible to the program, and sends an event if the program has requested
+// one.
 func (q *completionQueue) push(cs ...abi.Completion) {
 	q.mu.Lock()
 	if q.mem == nil {
@@ -88,7 +89,7 @@ func (q *completionQueue) push(cs ...abi.Completion) {
 	for i := range cs {
 		c := &cs[i]
 		slot := q.mem[int(q.at%q.n)*abi.CQELen:][:abi.CQELen]
-		if atomic.LoadUint32(word(slot))&abi.Valid != 0 { // the program has not taken it
+		if atomic.LoadUint32(word(slot))&abi.Valid != 0 { // the program has not read this entry yet: overflow
 			overrun, q.overrun = !q.overrun, true
 			break
 		}
@@ -96,8 +97,8 @@ func (q *completionQueue) push(cs ...abi.Completion) {
 		q.at++
 		solicited = solicited || c.Solicited || c.Status != abi.WCSuccess
 	}
-	// The entries are visible before this word is read, as the program writes the
-	// word before it looks for entries.
+	// The entries become visible before this word is read. The program, in turn, writes the word
+	// before it looks for entries. So at least one side sees the other's write.
 	asked := atomic.LoadUint32(q.control())
 	if asked&abi.NotifyNext != 0 || asked&abi.NotifySolicited != 0 && solicited {
 		atomic.StoreUint32(q.control(), 0)
@@ -113,8 +114,8 @@ func (q *completionQueue) push(cs ...abi.Completion) {
 	}
 }
 
-// destroy takes the memory away, and returns how many events of completions and how many
-// asynchronous ones the program has read.
+// destroy frees the memory. It returns how many completion events and how many asynchronous events
+// the program has read.
 func (q *completionQueue) destroy() (completions, async uint32) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

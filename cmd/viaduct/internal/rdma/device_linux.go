@@ -21,7 +21,7 @@ const (
 	uverbsMinor = 192
 )
 
-// Limits of a device, those of the kernel's siw where it has them.
+// Limits of a device. They equal those of the kernel's siw where that has them.
 const (
 	maxQP     = 64 << 10
 	maxQPWR   = 32 << 10
@@ -35,19 +35,19 @@ const (
 	maxMRSize = 1 << 46
 )
 
-// A device is one that programs find.
+// A device is an emulated RDMA device.
 type device struct {
 	s     *Service
 	is    *personality
 	found abi.Found
 	mac   [6]byte
 	gids  gidTable
-	addrs []netip.Addr // none: all that no other device has
-	port  *rxe.Port    // of a RoCE device
+	addrs []netip.Addr // empty: all addresses that no other device has
+	port  *rxe.Port    // set for a RoCE device
 	mtu   uint8        // code of the path MTU of a RoCE device
 	iw    *iwarp.Device
 
-	// How many objects all contexts have.
+	// How many objects exist in all contexts.
 	held struct{ pds, mrs, cqs, qps, srqs, ahs, mws atomic.Int32 }
 
 	mu     sync.Mutex
@@ -81,8 +81,8 @@ func newDevice(s *Service, i int, d Device) *device {
 	return v
 }
 
-// findInterface names the network interface that the device belongs to: that of
-// its first address, else the first that is up and no loopback, else any.
+// findInterface chooses the network interface of the device: that of its first address, otherwise
+// the first one that is up and not loopback, otherwise any.
 func (d *device) findInterface() {
 	all, _ := net.Interfaces()
 	var best *net.Interface
@@ -109,7 +109,7 @@ func (d *device) findInterface() {
 		d.found.NetIndex, d.found.NetName = uint32(best.Index), best.Name
 		copy(d.mac[:], best.HardwareAddr)
 	}
-	if d.mac == [6]byte{} { // one of our own, as a name gives it
+	if d.mac == [6]byte{} { // derived from the name
 		h := fnv.New64a()
 		h.Write([]byte(d.found.Name))
 		v := h.Sum64()
@@ -117,7 +117,7 @@ func (d *device) findInterface() {
 	}
 }
 
-// owns reports whether connections of a local address belong to the device.
+// owns reports whether the device serves connections of a local address.
 func (d *device) owns(a netip.Addr) bool {
 	a = a.Unmap().WithZone("")
 	for _, x := range d.addrs {
@@ -128,11 +128,11 @@ func (d *device) owns(a netip.Addr) bool {
 	return false
 }
 
-// deviceFor returns the iWARP device of a local address, nil if it has none.
+// deviceFor returns the iWARP device of a local address, nil if there is none.
 func (s *Service) deviceFor(a netip.Addr) *device {
 	var rest *device
 	for _, d := range s.devices {
-		if d.is != siw { // whose connections are iWARP
+		if d.is != siw { // only siw devices have iWARP connections
 			continue
 		}
 		if d.owns(a) {
@@ -145,7 +145,7 @@ func (s *Service) deviceFor(a netip.Addr) *device {
 	return rest
 }
 
-// queryDevice makes the response of query_device.
+// queryDevice returns the response of query_device.
 func (d *device) queryDevice() abi.Body {
 	b := make(abi.Body, abi.QueryDeviceLen)
 	putGUID(b[8:16], d.found.GUID)
@@ -170,11 +170,11 @@ func putGUID(b []byte, g uint64) {
 	}
 }
 
-// queryPort makes the response of query_port.
+// queryPort returns the response of query_port.
 func (d *device) queryPort() abi.Body {
 	const mtu4096 = 5
 	b := make(abi.Body, abi.QueryPortLen)
-	b.Put32(0, 0x80010000) // as the kernel's: connection management, device management
+	b.Put32(0, 0x80010000) // as in the kernel: connection management, device management
 	b.Put32(4, 0xffffffff)
 	b.Put32(16, 1)
 	b.Put16(20, 1)

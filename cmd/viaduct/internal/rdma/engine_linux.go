@@ -16,43 +16,43 @@ import (
 	"viaduct/iwarp"
 )
 
-// An engine moves the work of a connected queue pair: entries of its send queue to the
-// stream, completions of the stream to the completion queues. It sleeps when there is
-// nothing to do, and then only is the doorbell rung.
+// An engine moves the work of a connected queue pair: entries of its send queue to the stream, and
+// completions of the stream to the completion queues. It sleeps when there is nothing to do. Only
+// then does the program have to ring the doorbell.
 type engine struct {
 	q  *queuePair
 	iw *iwarp.QueuePair
 	cq *iwarp.CompletionQueue
 
-	link    *link // nil if the other end is not served here, or not to be reached so
+	link    *link // nil if this service does not serve the other end, or must not bypass the stream
 	carrier carrier
 
-	batch    []taken // send entries that were taken together
-	at       int     // the next of them
+	batch    []taken // send entries taken together
+	at       int     // index of the next one
 	gatherer gatherer
-	bulk     bool      // there were many of them
-	alone    int       // those before this one are carried out one by one
-	joint    []byte    // payload of several Writes
-	held     bool      // the next has to wait for the link's other end
+	bulk     bool      // the batch was a large one
+	alone    int       // entries of batch before this index are executed one by one
+	joint    []byte    // joined payload of several Writes
+	held     bool      // the next entry waits for the link's other end
 	since    time.Time // of that wait
 
-	pending []posted // what was posted to the stream, in order
+	pending []posted // entries posted to the stream, in order
 	head    int      // of pending
 	reads   int      // Reads of pending
-	broken  bool     // an entry was wrong: nothing more is taken
+	broken  bool     // an entry was invalid: no more are taken
 	wrs     []iwarp.SendWR
 	sgs     [engineBatch][abi.MaxSGE]iwarp.SGE // of wrs
 	cs      []iwarp.Completion
 	out     []abi.Completion
-	counts  struct{ taken, sent, received int } // entries: taken, completed, and receives completed
+	counts  struct{ taken, sent, received int } // entries: taken, completed, and completed receives
 
-	flushing  atomic.Bool // the program has set the error state: nothing more is carried out
+	flushing  atomic.Bool // the program has set the error state: further entries are flushed
 	closing   chan struct{}
 	closeOnce sync.Once
-	quit      chan struct{} // closed by detach: leave the rings alone
+	quit      chan struct{} // closed by detach: the rings must not be used any more
 	quitOnce  sync.Once
 	done      chan struct{} // closed when run has returned
-	finished  bool          // run's until done is closed; the stream has ended, and gone was called
+	finished  bool          // owned by run until done is closed; the stream has ended, and gone was called
 	gone      func()
 }
 
@@ -61,31 +61,33 @@ type posted struct {
 	id        uint64
 	op        abi.WROp
 	signaled  bool
-	status    abi.WCStatus // not WCSuccess: it was not posted to the stream
+	status    abi.WCStatus // if not WCSuccess, the entry was not posted to the stream
 	solicited bool
-	buf       *gathered // that its payload lies in
+	buf       *gathered // the buffer that holds its payload
 }
 
 const (
 	closeTimeout = time.Second
 	engineSpin   = 20 * time.Microsecond
-	// lookAgain is how long after it has gone to sleep an engine looks once more. The library looks whether
-	// it has to ring behind the writing of its entry, and without a barrier: its processor may do so before
-	// the entry is seen here, and while the one before was valid still.
+	// lookAgain is how long after it has gone to sleep an engine checks the ring once more. The
+	// library writes its entry and then checks, without a barrier, whether it must ring. Its
+	// processor may do the check before the entry is visible here, while the previous entry was
+	// still valid. Then the library does not ring.
 	lookAgain   = time.Millisecond
 	engineBatch = 64
-	// bulkBatch is how many requests taken together show that the program has more of them than it waits for each.
-	// An engine that lacks work then sleeps for a moment and looks again by itself, so often, before it has the
-	// program ring: where processors are scarce the program could not post while the engine spun.
+	// A batch of at least bulkBatch requests shows that the program does not wait for each of them.
+	// An engine without work then sleeps for a short time and checks the ring itself, several
+	// times, before it makes the program ring. It does not spin, because on few processors the
+	// program could then not post.
 	bulkBatch = 8
 	doze      = 30 * time.Microsecond
 	dozes     = 10
-	// engineLast is how many steps an engine makes when the peer has closed its direction,
-	// before it closes the other: a program may go on posting for ever.
+	// engineLast bounds the steps of an engine between the peer's close and its own, because a
+	// program may post without end.
 	engineLast = 4 * maxQPWR / engineBatch
 )
 
-// config is that of a stream for the queue pair.
+// config returns the configuration of a stream for the queue pair.
 func (q *queuePair) config() (*iwarp.Config, error) {
 	c := &iwarp.Config{
 		Device: q.x.dev.iw, PD: q.pd.iw, Source: &q.recv,
@@ -97,9 +99,9 @@ func (q *queuePair) config() (*iwarp.Config, error) {
 	return c, err
 }
 
-// start begins to serve the queue pair over a stream made with its configuration. gone is called
-// once, when the stream has ended and everything was flushed, or the queue pair is destroyed. The
-// link may be nil.
+// start serves the queue pair over a stream that was made with config. It calls gone once: after
+// the stream has ended and everything was flushed, or when the queue pair is destroyed. The link
+// may be nil.
 func (q *queuePair) start(iw *iwarp.QueuePair, l *link, gone func()) error {
 	e := &engine{q: q, iw: iw, cq: iw.SendCQ(), link: l, gone: gone,
 		closing: make(chan struct{}), quit: make(chan struct{}), done: make(chan struct{}),
@@ -117,18 +119,18 @@ func (q *queuePair) start(iw *iwarp.QueuePair, l *link, gone func()) error {
 	return nil
 }
 
-// close ends the stream in order.
+// close ends the stream in an orderly way.
 func (e *engine) close() { e.closeOnce.Do(func() { close(e.closing) }) }
 
-// flush ends the stream, as the error state wants it: what has not begun by then, and what is
-// posted later, completes as flushed.
+// flush ends the stream for the error state: requests that have not begun, and later ones, complete
+// as flushed.
 func (e *engine) flush() {
 	e.flushing.Store(true)
 	e.close()
 }
 
-// detach stops the engine at once, which is the end of the connection for this side. The stream is
-// closed later.
+// detach stops the engine at once. For this side, the connection has ended; the stream is closed
+// later.
 func (e *engine) detach() {
 	e.quitOnce.Do(func() { close(e.quit) })
 	<-e.done
@@ -143,7 +145,7 @@ func (e *engine) detach() {
 	})
 }
 
-// quits reports whether the engine is to leave the rings alone.
+// quits reports whether the engine must not use the rings any more.
 func (e *engine) quits() bool {
 	select {
 	case <-e.quit:
@@ -153,7 +155,8 @@ func (e *engine) quits() bool {
 	}
 }
 
-// last makes steps while there is anything to do, but not for ever: a program may go on posting.
+// last makes steps while there is work, but at most engineLast, because a program may post without
+// end.
 func (e *engine) last(step func() bool) {
 	for n := engineLast; n > 0 && !e.quits() && step(); n-- {
 	}
@@ -172,7 +175,7 @@ func (e *engine) run() {
 		if closed == nil {
 			closed = make(chan struct{})
 			e.link.cut()
-			if e.at < len(e.batch) { // the stream has them before it ends
+			if e.at < len(e.batch) { // these are posted to the stream before its end
 				e.step(false)
 			}
 			e.q.recv.hurry()
@@ -187,7 +190,7 @@ func (e *engine) run() {
 		select {
 		case <-e.quit:
 			return
-		case <-closing: // which is not to wait until there is nothing to do
+		case <-closing: // closing must not wait until there is no work
 			closing = nil
 			shut()
 		default:
@@ -197,7 +200,7 @@ func (e *engine) run() {
 			continue
 		}
 		if e.broken && e.head == len(e.pending) {
-			// What the wrong entry stood behind is done.
+			// The entries before the invalid one are done.
 			e.iw.Abort()
 			shut()
 		}
@@ -211,12 +214,13 @@ func (e *engine) run() {
 		}
 		if e.bulk && dozed < dozes && !e.held {
 			dozed++
-			t := unix.NsecToTimespec(int64(doze)) // Go's timers are of milliseconds
+			t := unix.NsecToTimespec(int64(doze)) // Go's timers are too coarse: they have milliseconds
 			unix.Nanosleep(&t, nil)
 			continue
 		}
 		if !armed {
-			// All is looked at once more after both sides were asked for a signal.
+			// Everything is checked once more after both sides were asked for a signal, because
+			// work may have arrived in between.
 			e.cq.Arm(false)
 			if !e.awaits() {
 				e.q.sq.sleep()
@@ -242,7 +246,7 @@ func (e *engine) run() {
 			shut()
 		case <-peer:
 			peer = nil
-			e.last(func() bool { return e.step(false) }) // what came before the end
+			e.last(func() bool { return e.step(false) }) // work that arrived before the end
 			shut()
 		case <-e.iw.Ended():
 			shut()
@@ -255,7 +259,7 @@ func (e *engine) run() {
 	}
 }
 
-// finish passes on what the stream still completes, and flushes the rest.
+// finish reports the stream's last completions, and flushes the rest.
 func (e *engine) finish(closed chan struct{}) {
 	for over := false; ; {
 		for e.complete(false) {
@@ -274,7 +278,7 @@ func (e *engine) finish(closed chan struct{}) {
 		}
 	}
 	q := e.q
-	for ; e.at < len(e.batch); e.at++ { // the step that gave them to the stream came too late
+	for ; e.at < len(e.batch); e.at++ { // these were taken in a step that came too late for the stream
 		e.pending = append(e.pending, e.posted(&e.batch[e.at].entry))
 	}
 	for ; e.head < len(e.pending); e.head++ {
@@ -299,21 +303,21 @@ func (e *engine) finish(closed chan struct{}) {
 	e.gone()
 }
 
-// step does what there is to do, and reports whether there was anything. Once signals were
-// asked for, the connection is left to its own goroutine.
+// step does the available work, and reports whether there was any. When armed, the stream's own
+// goroutine drives the connection.
 func (e *engine) step(armed bool) bool {
 	took := e.take()
 	return e.complete(armed) || took
 }
 
-// heldFor is how soon it is looked again whether an entry that had to wait can go.
+// heldFor is how soon an entry that had to wait is tried again.
 const heldFor = 100 * time.Microsecond
 
-// awaits reports whether the engine is woken by the end of what the stream has, before anything that comes
-// behind it could go: then the program need not ring. Behind a Read something can.
+// awaits reports whether a completion will wake the engine before the next request can start, so
+// that the program need not ring. It is false while a Read is outstanding.
 func (e *engine) awaits() bool { return e.head < len(e.pending) && e.reads == 0 && !e.broken }
 
-// fetch takes the next entries of the send queue, and reads what payload can be read together.
+// fetch takes the next entries of the send queue, and reads the payload that can be read together.
 func (e *engine) fetch(room int) {
 	e.batch, e.at, e.alone = e.batch[:0], 0, 0
 	var raw [abi.SQELen]byte
@@ -336,7 +340,7 @@ func (e *engine) posted(s *abi.SendEntry) posted {
 	return posted{id: s.ID, op: s.Op, signaled: e.q.req.SignalAll || s.Flags&abi.Signalled != 0, solicited: s.Flags&abi.Solicited != 0}
 }
 
-// take carries out entries of the send queue if there is a link, else it posts them to the stream.
+// take executes entries of the send queue over the link, or posts them to the stream.
 func (e *engine) take() bool {
 	room := int(e.q.sq.n) - (len(e.pending) - e.head)
 	if e.broken || room <= 0 {
@@ -346,7 +350,7 @@ func (e *engine) take() bool {
 		e.fetch(room)
 	}
 	e.held = false
-	if e.flushing.Load() { // read after the entries, so those posted in the error state find it set
+	if e.flushing.Load() { // read after the entries, so that entries posted in the error state are always flushed
 		return e.flushBatch()
 	}
 	begin := e.at
@@ -401,7 +405,7 @@ func (e *engine) take() bool {
 	return e.at > begin
 }
 
-// flushBatch completes the entries that were fetched as flushed, in their turn.
+// flushBatch completes the fetched entries as flushed, in order.
 func (e *engine) flushBatch() bool {
 	n := len(e.batch) - e.at
 	for ; e.at < len(e.batch); e.at++ {
@@ -412,9 +416,8 @@ func (e *engine) flushBatch() bool {
 	return n > 0
 }
 
-// carryWrites carries out the Writes that come next as one, if they lie behind each other in the peer's memory
-// and their payload is there. It returns how many there were: none if they have to go
-// one by one.
+// carryWrites executes the next Writes as one if they are adjacent in the peer's memory and their
+// payload was read. It returns their number, 0 if they must be executed one by one.
 func (e *engine) carryWrites() int {
 	if e.at < e.alone {
 		return 0
@@ -446,8 +449,8 @@ func (e *engine) carryWrites() int {
 	return n
 }
 
-// carry carries out an entry past the stream, and shows its end. What has to wait too long for a receive is
-// left to the stream, which ends then.
+// carry executes an entry over the link, and completes it. An entry that waits too long for a
+// receive is posted to the stream, which then ends.
 func (e *engine) carry(t *taken, p *posted) carriage {
 	s := &t.entry
 	c := e.carrier.carry(e.link, e.q, s, t.payload(), e.iw.ORD() > 0, func() {
@@ -476,8 +479,8 @@ func (e *engine) carry(t *taken, p *posted) carriage {
 	return c
 }
 
-// refused marks the last n entries as not posted: the first for a reason of its
-// own, those behind as flushed. An entry that was wrong anyway stays the last.
+// refused marks the last n entries as not posted: the first with the status for err, the others as
+// flushed. An entry that was already invalid stays the last one.
 func (e *engine) refused(n int, err error) {
 	at := len(e.pending) - n
 	if at > e.head && e.pending[len(e.pending)-1].status != abi.WCSuccess {
@@ -492,7 +495,7 @@ func (e *engine) refused(n int, err error) {
 	e.broken = true
 }
 
-// request makes the stream's request of an entry; sg is room for its list.
+// request converts an entry to a request of the stream. sg is the memory for its list.
 func (e *engine) request(t *taken, sg []iwarp.SGE) (wr iwarp.SendWR, status abi.WCStatus) {
 	s := &t.entry
 	wr.Fence = s.Flags&abi.ReadFence != 0
@@ -521,7 +524,7 @@ func (e *engine) request(t *taken, sg []iwarp.SGE) (wr iwarp.SendWR, status abi.
 			return wr, abi.WCLocQPOp
 		}
 		wr.Inline = true
-		wr.SG = append(sg, iwarp.Buf(t.payload())) // the stream copies it
+		wr.SG = append(sg, iwarp.Buf(t.payload())) // the stream copies these bytes
 		return wr, abi.WCSuccess
 	}
 	if t.data != nil {
@@ -536,10 +539,10 @@ func (e *engine) request(t *taken, sg []iwarp.SGE) (wr iwarp.SendWR, status abi.
 	return wr, status
 }
 
-// complete passes on completions of the stream; armed as in step.
+// complete reports completions of the stream; armed is as in step.
 func (e *engine) complete(armed bool) bool {
 	any := false
-	// Entries that were not posted have their turn when those before are done.
+	// Entries that were not posted complete when those before them have completed.
 	for e.head < len(e.pending) && e.pending[e.head].status != abi.WCSuccess {
 		p := &e.pending[e.head]
 		e.emit(p, p.status, 0)
@@ -585,13 +588,13 @@ func (e *engine) complete(armed bool) bool {
 	return any || n > 0
 }
 
-// sentSoon is how long a message waits for the completion of the only request.
+// sentSoon is how long a received message waits for the completion of the only outstanding request.
 const sentSoon = 100 * time.Microsecond
 
-// awaitSent gives the only request that is under way a moment to complete before a
-// message is shown, which may be the answer to it: the peer can be faster than the
-// return of the call that sends, and ib_send_lat -e looks once for the completion
-// of its request when the answer has come. n completions are in e.cs already.
+// awaitSent waits a moment for the completion of the only outstanding request before a received
+// message is reported, which may be the answer to it. The peer can be faster than the return of our
+// send, and ib_send_lat -e checks only once, after the answer, whether its request has completed.
+// e.cs already holds n completions.
 func (e *engine) awaitSent(n int) int {
 	if n == 0 || n == len(e.cs) || len(e.pending)-e.head != 1 {
 		return n
@@ -612,7 +615,7 @@ func (e *engine) awaitSent(n int) int {
 func (e *engine) received(c *iwarp.Completion) {
 	id, ok := e.q.recv.completed(c.ID)
 	if !ok {
-		return // the end of the source: the ring is flushed from here
+		return // the source has ended: finish flushes the ring
 	}
 	e.flushOut()
 	e.counts.received++
@@ -620,14 +623,14 @@ func (e *engine) received(c *iwarp.Completion) {
 		Inval: c.STag, HasInval: c.Invalidated, QP: e.q.num, Solicited: c.Solicited})
 }
 
-// emit shows the end of a send entry, if the program wants to know.
+// emit reports the completion of a send entry if the program wants it.
 func (e *engine) emit(p *posted, status abi.WCStatus, n uint32) {
 	if p.signaled || status != abi.WCSuccess {
 		e.out = append(e.out, abi.Completion{ID: p.id, Op: p.op, Status: status, Bytes: n, QP: e.q.num, Solicited: p.solicited})
 	}
 }
 
-// flushOut pushes what was emitted.
+// flushOut writes the emitted completions to the queue.
 func (e *engine) flushOut() {
 	if len(e.out) > 0 {
 		e.q.scq.push(e.out...)

@@ -17,10 +17,10 @@ import (
 	"viaduct/iwarp"
 )
 
-// patience bounds waits for what has to happen, on a machine however busy.
+// patience bounds waits for events that must happen, even on a busy machine.
 const patience = 30 * time.Second
 
-// connectedPair is a queue pair that is connected, and its peer.
+// connectedPair returns a connected queue pair and its peer.
 func connectedPair(t *testing.T) (q *queuePair, peer *iwarp.QueuePair) {
 	t.Helper()
 	x := testContext(t)
@@ -32,7 +32,7 @@ func connectedPair(t *testing.T) (q *queuePair, peer *iwarp.QueuePair) {
 	if q.sq.ring, err = newRing(x.arena, 64, abi.SQELen); err != nil {
 		t.Fatal(err)
 	}
-	x.qps.add(q) // so that it ends with the context
+	x.qps.add(q) // the context then closes it
 	cfg, err := q.config()
 	if err != nil {
 		t.Fatal(err)
@@ -63,7 +63,7 @@ func connectedPair(t *testing.T) (q *queuePair, peer *iwarp.QueuePair) {
 	return q, peer
 }
 
-// busyPair is a connected queue pair whose program never stops posting, and its peer.
+// busyPair returns a connected queue pair whose program posts without end, and its peer.
 func busyPair(t *testing.T) (q *queuePair, peer *iwarp.QueuePair) {
 	t.Helper()
 	q, peer = connectedPair(t)
@@ -71,7 +71,7 @@ func busyPair(t *testing.T) (q *queuePair, peer *iwarp.QueuePair) {
 	stopped := make(chan struct{})
 	mem, n := q.sq.mem, q.sq.n
 	ring := ring{mem: mem, entry: abi.SQELen, n: n}
-	go func() { // a program that posts whether there is room or not
+	go func() { // a program that posts whether or not there is room
 		defer close(stopped)
 		for {
 			select {
@@ -82,7 +82,7 @@ func busyPair(t *testing.T) (q *queuePair, peer *iwarp.QueuePair) {
 			}
 			for range 100 {
 				for i := range n {
-					// A Write of no bytes, of which nothing is told.
+					// A Write of no bytes, which is not signalled.
 					atomic.StoreUint32(word(ring.slot(i)), abi.Valid|abi.Inline|uint32(abi.WROpWrite)<<24)
 				}
 			}
@@ -92,8 +92,8 @@ func busyPair(t *testing.T) (q *queuePair, peer *iwarp.QueuePair) {
 	return q, peer
 }
 
-// What a peer has posted to a program that is killed is flushed, though the program's memory is gone
-// before its connection.
+// The posted receives of a killed program are flushed, although its memory disappears before its
+// connection.
 func TestEngineKilled(t *testing.T) {
 	gone := deadMemory(t)
 	for _, op := range []iwarp.Op{iwarp.OpRead, iwarp.OpWrite, iwarp.OpSend} {
@@ -128,11 +128,11 @@ func TestEngineKilled(t *testing.T) {
 	}
 }
 
-// A Send that comes when its queue pair has been destroyed, and what the program had posted is still on its
-// way, is met by the end of the connection and not by a Terminate.
+// A Send may arrive after its queue pair was destroyed, while posted requests of the program are
+// still in flight. The peer then sees the end of the connection, not a Terminate.
 func TestEngineLateSend(t *testing.T) {
 	q, peer := connectedPair(t)
-	q.recv.stop() // as destroy does; the direction of the queue pair is not closed yet
+	q.recv.stop() // as destroy does; the queue pair's direction is not closed yet
 	wr := iwarp.SendWR{Op: iwarp.OpSend, SG: []iwarp.SGE{iwarp.Buf(make([]byte, 64))}}
 	if err := peer.Post(wr); err != nil {
 		t.Fatal(err)
@@ -143,7 +143,7 @@ func TestEngineLateSend(t *testing.T) {
 	}
 }
 
-// deadMemory is that of a process that has ended.
+// deadMemory returns the memory of a process that has ended.
 func deadMemory(t *testing.T) *memory {
 	t.Helper()
 	c := exec.Command("cat")
@@ -175,8 +175,8 @@ func within(t *testing.T, what string, f func()) {
 	}
 }
 
-// A queue pair whose program posts without end is destroyed, also when the peer has closed
-// its direction, and disconnected.
+// A queue pair whose program posts without end can be destroyed and disconnected, also after the
+// peer has closed its direction.
 func TestEngineBusy(t *testing.T) {
 	t.Run("destroy", func(t *testing.T) {
 		q, peer := busyPair(t)
@@ -201,8 +201,8 @@ func TestEngineBusy(t *testing.T) {
 	})
 }
 
-// The program need not ring while the engine is woken by the end of what the stream has; behind a Read, and of what will
-// never be done, it has to.
+// The program need not ring while a completion of the stream will wake the engine. It must ring
+// after a Read, and for requests that will never complete.
 func TestEngineAwaits(t *testing.T) {
 	write, read := posted{op: abi.WROpWrite}, posted{op: abi.WROpRead}
 	for _, c := range []struct {
@@ -235,7 +235,7 @@ func TestEngineAwaits(t *testing.T) {
 			t.Errorf("completion %d is %+v", i, o)
 		}
 	}
-	// What was not taken yet is free for the program, and the last that was taken too once it has to ring.
+	// Free entries and the last taken one become free for the program when it must ring.
 	within(t, "that the program has to ring", func() {
 		for atomic.LoadUint32(word(a.ring.slot(11)))&abi.Valid != 0 {
 			time.Sleep(100 * time.Microsecond)
@@ -247,7 +247,7 @@ func TestEngineAwaits(t *testing.T) {
 	}
 }
 
-// The last steps of an engine have an end, though the program goes on posting.
+// The last steps of an engine end, although the program still posts.
 func TestEngineLast(t *testing.T) {
 	e := &engine{quit: make(chan struct{})}
 	n := 0
@@ -278,8 +278,8 @@ func (q *queuePair) engineOf() *engine {
 	return q.engine
 }
 
-// A queue pair that is destroyed while it is connected ends its connection: the connection manager
-// is told once, as it is of an end that the peer has made.
+// Destroying a connected queue pair ends its connection. The connection manager gets one event, as
+// after a close by the peer.
 func TestEngineDetached(t *testing.T) {
 	for _, over := range []bool{false, true} {
 		q, peer := connectedPair(t)
@@ -299,7 +299,7 @@ func TestEngineDetached(t *testing.T) {
 	}
 }
 
-// What is posted in the error state is flushed and not carried out.
+// Requests posted in the error state are flushed and not executed.
 func TestEngineErrorState(t *testing.T) {
 	q, peer := connectedPair(t)
 	for range 2 {

@@ -12,8 +12,8 @@ import (
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 )
 
-// A place in the arena that can't be mapped is used by the next ring: a program that tries
-// again and again does not make the file grow.
+// If a part of the arena cannot be mapped, the next ring uses it again, so that a program that
+// repeats the command does not make the file grow.
 func TestArenaUnmapped(t *testing.T) {
 	a, theirs, err := newArena(&ringQuota{most: 100})
 	if err != nil {
@@ -21,7 +21,7 @@ func TestArenaUnmapped(t *testing.T) {
 	}
 	defer a.close()
 	defer unix.Close(theirs)
-	// The program can bring that about.
+	// The program can do this.
 	if _, err := unix.FcntlInt(uintptr(theirs), unix.F_ADD_SEALS, unix.F_SEAL_FUTURE_WRITE); err != nil {
 		t.Skipf("SKIPPED: the kernel has no such seal: %v", err)
 	}
@@ -35,7 +35,7 @@ func TestArenaUnmapped(t *testing.T) {
 	}
 }
 
-// No ring has the offset by which the provider is told that there is none.
+// No ring has offset 0, which means to the provider that there is no ring.
 func TestArenaNoKey(t *testing.T) {
 	for _, n := range []int{pageSize, abi.NoKey} {
 		a, theirs, err := newArena(&ringQuota{most: 1 << 20})
@@ -58,8 +58,8 @@ func TestArenaNoKey(t *testing.T) {
 	}
 }
 
-// An event that comes when its identifier has been destroyed is not shown, and the request
-// of connection that it tells of is refused.
+// An event that arrives after its identifier was destroyed is not delivered. Its connection request
+// is refused.
 func TestEventAfterDestroy(t *testing.T) {
 	s := &Service{done: make(chan struct{}), files: map[inode]file{}}
 	r, w, err := newPipe()
@@ -83,8 +83,8 @@ func TestEventAfterDestroy(t *testing.T) {
 	f.release()
 }
 
-// A device has no more objects than it says, of all contexts together, and has room again
-// when some are gone.
+// A device has at most the announced number of objects in all contexts together, and accepts new
+// ones when others are gone.
 func TestDeviceLimits(t *testing.T) {
 	s := &Service{done: make(chan struct{}), files: map[inode]file{}, log: slog.New(slog.DiscardHandler)}
 	d := newDevice(s, 0, Device{Name: "siw0"})
@@ -130,8 +130,8 @@ func TestDeviceLimits(t *testing.T) {
 	}
 }
 
-// Without a descriptor the byte that tells of an event stays in the pipe when the event is
-// dropped; it is taken away as soon as there is one again.
+// If no descriptor is free when an event is dropped, its byte stays in the pipe. It is removed as
+// soon as a descriptor is free.
 func TestCMSignalWithoutDescriptors(t *testing.T) {
 	s := &Service{done: make(chan struct{}), files: map[inode]file{}}
 	r, w, err := newPipe()

@@ -8,15 +8,15 @@ import (
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 )
 
-// A taken is an entry of a send queue that was taken, and has not been carried out or posted yet.
+// A taken is an entry that was taken from a send queue, and not executed or posted yet.
 type taken struct {
 	entry abi.SendEntry
 	valid bool
-	data  []byte    // its payload, if that was read with others'
-	buf   *gathered // that data lies in
+	data  []byte    // its payload, if it was read together with others
+	buf   *gathered // the buffer that holds data
 }
 
-// payload is what of its bytes has been read: all, or nil.
+// payload returns the payload that was read already: all of it, or nil.
 func (t *taken) payload() []byte {
 	if t.valid && t.entry.Flags&abi.Inline != 0 {
 		return t.entry.Inline[:t.entry.SGE[0].Length]
@@ -27,33 +27,34 @@ func (t *taken) payload() []byte {
 // A gathered is the payload of several requests.
 type gathered struct {
 	b    []byte
-	uses int // requests that the stream has, whose payload is here
+	uses int // requests of the stream whose payload is in the buffer
 }
 
-// gatherEach is how much payload a request may have that is read with others': for more of it one call more does not count.
+// gatherEach is the longest payload that is read together with others. For longer ones, one more
+// system call does not matter.
 const gatherEach = 1024
 
-// A gatherer reads the payload of short requests that were taken together with one call. What it does not read,
-// since it is long, is not there, may not be read or has to wait for a Read, is dealt with as if
-// there were no gatherer: so a request that is wrong has its own end, and those beside it theirs.
+// A gatherer reads the payload of several short requests with one system call. Requests that it
+// leaves out are handled as without a gatherer: long ones, those with invalid memory or rights, and
+// those after a Read. So an invalid request fails alone, with its own status.
 type gatherer struct {
 	remote []unix.RemoteIovec
-	list   []*taken // those that are read
+	list   []*taken // requests whose payload is read
 	holds  []*region
 	buf    *gathered
 	spare  []*gathered
 
-	calls, requests int // that have read payload, and whose it was
+	calls, requests int // numbers of reads, and of the requests read, for Explain
 }
 
-// gather reads what it can for the requests of a batch.
+// gather reads payload for the requests of a batch.
 func (g *gatherer) gather(q *queuePair, batch []taken) {
 	g.remote, g.list = g.remote[:0], g.list[:0]
 	var from *process
 	total := 0
 	for i := range batch {
 		t := &batch[i]
-		if t.valid && t.entry.Op == abi.WROpRead { // which may bring what is behind it
+		if t.valid && t.entry.Op == abi.WROpRead { // it may change the payload of later requests
 			break
 		}
 		n, p := g.add(q, t, from)
@@ -63,7 +64,7 @@ func (g *gatherer) gather(q *queuePair, batch []taken) {
 		from = p
 		total += n
 	}
-	if len(g.list) > 1 { // of a single one the pieces are read as they are
+	if len(g.list) > 1 { // without company, the request is read as usual
 		g.read(from, total)
 	}
 	for i, r := range g.holds {
@@ -73,7 +74,8 @@ func (g *gatherer) gather(q *queuePair, batch []taken) {
 	g.holds = g.holds[:0]
 }
 
-// add adds the payload of a request, n bytes of the memory of p. That is nil if it is not to be read so.
+// add adds the payload of a request, n bytes of the memory of p. It returns a nil p if the payload
+// must not be gathered.
 func (g *gatherer) add(q *queuePair, t *taken, from *process) (n int, p *process) {
 	e := &t.entry
 	switch e.Op {
@@ -110,7 +112,7 @@ func (g *gatherer) add(q *queuePair, t *taken, from *process) (n int, p *process
 	return n, from
 }
 
-// hold holds a region until the payload was read.
+// hold keeps a region registered until the payload was read.
 func (g *gatherer) hold(r *region) bool {
 	if n := len(g.holds); n > 0 && g.holds[n-1] == r {
 		return true
@@ -122,7 +124,7 @@ func (g *gatherer) hold(r *region) bool {
 	return true
 }
 
-// read reads all pieces, and gives the requests what belongs to them.
+// read reads all pieces, and assigns the bytes to the requests.
 func (g *gatherer) read(from *process, total int) {
 	b := g.room(total)
 	g.calls++
@@ -141,7 +143,7 @@ func (g *gatherer) read(from *process, total int) {
 	}
 }
 
-// joined makes one piece of those that lie behind each other.
+// joined merges adjacent pieces.
 func joined(ps []unix.RemoteIovec) []unix.RemoteIovec {
 	n := 0
 	for _, p := range ps[1:] {
@@ -155,7 +157,7 @@ func joined(ps []unix.RemoteIovec) []unix.RemoteIovec {
 	return ps[:n+1]
 }
 
-// room returns a buffer of n bytes that nothing uses any more.
+// room returns an unused buffer of n bytes.
 func (g *gatherer) room(n int) *gathered {
 	if g.buf == nil || g.buf.uses > 0 {
 		g.buf = nil
@@ -171,7 +173,7 @@ func (g *gatherer) room(n int) *gathered {
 	return g.buf
 }
 
-// done tells that the stream does not need the payload of a request any more.
+// done records that the stream no longer needs the payload of one request.
 func (g *gatherer) done(b *gathered) {
 	if b == nil {
 		return

@@ -18,7 +18,7 @@ import (
 	"viaduct/iwarp"
 )
 
-// ownProcess is this process, as one that registers memory.
+// ownProcess returns this process in the role of a program that registers memory.
 func ownProcess(t *testing.T, ps *processes) *process {
 	t.Helper()
 	return processByNumber(t, ps, os.Getpid())
@@ -35,7 +35,7 @@ func processByNumber(t *testing.T, ps *processes, pid int) *process {
 	return p
 }
 
-// batchOf makes the entries of Writes, each of the parts of one list.
+// batchOf returns entries of Writes, each with the parts of one list.
 func (e *linkEnd) batchOf(lists ...[]part) []taken {
 	batch := make([]taken, len(lists))
 	for i, parts := range lists {
@@ -47,15 +47,15 @@ func (e *linkEnd) batchOf(lists ...[]part) []taken {
 	return batch
 }
 
-// Payload of several requests is read with one call: that of requests which are right, short and not behind a Read,
-// whatever is wrong beside them.
+// TestGather: one call reads the payload of all requests that are valid, short and not after a
+// Read, whatever is wrong with the others.
 func TestGather(t *testing.T) {
 	a, _ := linkedPair(t, true)
 	fill(a)
 	other := a.register(0, 4096, abi.AccessLocalWrite, newDomain(a.q.x.dev))
 	lists := [][]part{
 		{{off: 0, n: 64}},
-		{{off: 64, n: 64}}, // behind the one before
+		{{off: 64, n: 64}}, // adjacent to the one before
 		{{off: 5000, n: 1}, {off: 9000, n: 0}, {off: 70, n: 9}}, // several pieces
 		{{off: 3000, n: gatherEach + 1}},                        // long
 		{{off: 3000, n: gatherEach - 1}, {off: 0, n: 2}},
@@ -102,7 +102,7 @@ func TestGather(t *testing.T) {
 	}
 }
 
-// A buffer is used again when the stream needs the payload of none of its requests, and not before.
+// A buffer is reused when the stream needs the payload of none of its requests, and not before.
 func TestGatherBuffers(t *testing.T) {
 	a, _ := linkedPair(t, true)
 	fill(a)
@@ -139,10 +139,11 @@ func TestGatherBuffers(t *testing.T) {
 	}
 }
 
-// A request whose memory is gone fails alone and with its own status, though its payload would have been read with that of
-// others: what stands before it is done, and nothing of the others' is lost or changed.
+// A request whose memory is gone fails alone and with its own status, although its payload would
+// have been read with that of others. The requests before it complete, and no byte of the others is
+// lost or changed.
 func TestGatherFault(t *testing.T) {
-	const n, bad = 12, 7 // the completion queue has 16
+	const n, bad = 12, 7 // the completion queue has 16 entries
 	for _, linked := range []bool{false, true} {
 		t.Run(fmt.Sprintf("linked %v", linked), func(t *testing.T) {
 			a, b := linkedPair(t, linked)
@@ -153,7 +154,7 @@ func TestGatherFault(t *testing.T) {
 			if _, _, e := unix.Syscall(unix.SYS_MUNMAP, uintptr(a.at(hole)), uintptr(page), 0); e != 0 {
 				t.Fatal(e)
 			}
-			defer func() { // so that all of it is there to be given back
+			defer func() { // so that all of it can be freed
 				if _, _, e := unix.Syscall6(unix.SYS_MMAP, uintptr(a.at(hole)), uintptr(page), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_FIXED|unix.MAP_PRIVATE|unix.MAP_ANON, ^uintptr(0), 0); e != 0 {
 					t.Error(e)
 				}
@@ -189,13 +190,14 @@ func TestGatherFault(t *testing.T) {
 	}
 }
 
-// Writes that lie behind each other in the peer's memory are carried out as one, up to the one that may not be.
+// Writes that are adjacent in the peer's memory are executed as one, up to the first that is not
+// allowed.
 func TestLinkWrites(t *testing.T) {
 	a, b := linkedPair(t, true)
 	fill(a, b)
 	half := b.register(0, 8192, abi.AccessLocalWrite|abi.AccessRemoteWrite, b.q.pd)
 	want := bytes.Clone(b.mem)
-	for i := range 10 { // the sixth begins within the region and ends behind it
+	for i := range 10 { // the sixth begins within the region and ends beyond it
 		at := 8192 - 5*100 - 50 + 100*i
 		if i < 5 {
 			copy(want[at:], a.mem[2000*i:][:100])
@@ -256,12 +258,12 @@ func TestProcess(t *testing.T) {
 		t.Error("a process that runs does not live")
 	}
 	in.Close()
-	// It has ended, and has not been waited for: its number can't be another's yet.
+	// It has ended and was not waited for, so that its number cannot be another's yet.
 	within(t, "its end", func() {
 		for p.lives() {
 		}
 	})
-	// Its number is another's now, as it were: what that one's memory has is read and thrown away.
+	// Pretend that another process has the number. Bytes read from that process are discarded.
 	p.pid = os.Getpid()
 	clear(to)
 	if n := p.read(to, at); n != 0 {
@@ -270,7 +272,8 @@ func TestProcess(t *testing.T) {
 	c.Wait()
 }
 
-// What is long is moved by the number of the process where that may be used, and as the rest where it may not, or memory is missing.
+// Long payload is moved by the number of the process if that is allowed, and otherwise, or if
+// memory is missing, like short payload.
 func TestMoveLong(t *testing.T) {
 	a, _ := linkedPair(t, true)
 	m := a.whole.mem

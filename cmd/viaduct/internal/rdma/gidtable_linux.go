@@ -14,14 +14,14 @@ import (
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 )
 
-// A gidTable has the addresses of a port by index. It only grows: an address that its interface has lost keeps its
-// index, since programs remember indexes, and some give up at an index that is not there.
+// A gidTable holds the addresses of a port by index. It only grows: an address that its interface
+// has lost keeps its index, because programs remember indexes, and some give up at a missing one.
 type gidTable struct {
 	mu  sync.RWMutex
 	all []gidEntry // guarded by mu; entries do not change
 }
 
-// entries returns the table, which the caller does not change.
+// entries returns the table, which callers must not change.
 func (t *gidTable) entries() []gidEntry {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
@@ -34,7 +34,7 @@ func (t *gidTable) add(more ...gidEntry) {
 	t.all = append(t.all[:len(t.all):len(t.all)], more...)
 }
 
-// lacking returns those of a list that the table does not have.
+// lacking returns the entries of a list that are not in the table.
 func (t *gidTable) lacking(now []gidEntry) (new []gidEntry) {
 	had := t.entries()
 	for _, g := range now {
@@ -54,8 +54,8 @@ func gidFiles(i int, g gidEntry) []sysFile {
 	}
 }
 
-// watchAddresses adds addresses that interfaces get to the devices that have those of all interfaces, until the
-// service ends.
+// watchAddresses adds new addresses of interfaces to the devices that have the addresses of all
+// interfaces, until the service ends.
 func (s *Service) watchAddresses() {
 	if !slices.ContainsFunc(s.devices, (*device).followsInterfaces) {
 		return
@@ -79,7 +79,8 @@ func (s *Service) watchAddresses() {
 	s.wg.Go(func() {
 		b := make([]byte, 32<<10)
 		for {
-			// What changed is of no interest, and neither is an overflow of the socket (ENOBUFS).
+			// The content of the message does not matter, and neither does an overflow of the
+			// socket (ENOBUFS).
 			if _, err := changes.Read(b); err != nil && unixErrno(err) != unix.ENOBUFS {
 				return
 			}
@@ -96,11 +97,12 @@ func unixErrno(err error) unix.Errno {
 	return e
 }
 
-// followsInterfaces reports whether the device has the addresses of all interfaces, also those that come later.
+// followsInterfaces reports whether the device has the addresses of all interfaces, including later
+// ones.
 func (d *device) followsInterfaces() bool { return d.is == roce && len(d.addrs) == 0 }
 
-// addAddresses adds the addresses of interfaces that devices do not have yet, and tells programs: first there are the
-// files, then the table is longer, then comes the event.
+// addAddresses adds new addresses of interfaces to the devices, and notifies programs. It first
+// adds the files, then extends the table, and then sends the event.
 func (s *Service) addAddresses() {
 	for _, d := range s.devices {
 		if !d.followsInterfaces() {
@@ -124,7 +126,7 @@ func (s *Service) addAddresses() {
 	}
 }
 
-// addTreeFiles adds files of a device to the tree, whose folders nobody may write.
+// addTreeFiles adds files of a device to the tree, whose directories are read-only.
 func (s *Service) addTreeFiles(d *device, files []sysFile) error {
 	for _, f := range files {
 		path := s.tree + "/sys/class/infiniband/" + d.found.Name + "/" + f.name
@@ -158,7 +160,7 @@ func (d *device) contexts() (all []*context) {
 	return all
 }
 
-// raisePort sends an asynchronous event of the port. Nobody counts those.
+// raisePort sends an asynchronous event of the port. Such events are not counted.
 func (x *context) raisePort(t abi.AsyncType) {
 	const port = 1
 	x.mu.Lock()

@@ -10,20 +10,21 @@ import (
 	"viaduct/internal/notify"
 )
 
-// known has, for a moment, the descriptors of uverbs files that commands came by. Whether the next command comes by
-// the same file one call of the kernel tells (kcmp); that its descriptor is fetched, looked at and closed takes three. Nothing is
-// taken for granted: what a number stands for changes by close, dup2, exec and others, of which no notification tells.
+// known caches the descriptors of uverbs files by the program's numbers for them. To get, check and
+// close a copy of a descriptor takes three system calls. kcmp checks in one call whether the number
+// still refers to the same file. The check is needed for every command, because close, dup2 and
+// exec change descriptors without a notification.
 //
-// What is kept here holds the file open, as a descriptor of the program's does, so Sweep drops all of it before it
-// looks for files that no process has. Files of rdma_cm are not kept: an epoll instance knows them, and goes on to
-// report what a program has closed while it is open elsewhere.
+// A cached descriptor keeps its file open, like one of the program. Therefore Sweep empties the
+// cache before it looks for files that no process has. Files of rdma_cm are not cached: epoll would
+// still report a file that the program has closed, while it is open elsewhere.
 type known struct {
 	pid     int // of this process
 	numbers numbers
 
 	mu  sync.Mutex
-	at  map[int]knownFile // guarded by mu; by the program's number, the last process that had it there
-	off bool              // guarded by mu; the kernel does not compare, or it is not allowed
+	at  map[int]knownFile // guarded by mu; by the program's number; for the last process that used it
+	off bool              // guarded by mu; kcmp is missing or not allowed
 }
 
 type knownFile struct {
@@ -31,7 +32,8 @@ type knownFile struct {
 	x  *context
 }
 
-// begin returns what a number of a call's process stands for, if that is known, with the call counted in calls; else nil.
+// begin returns the context that a number of the calling process refers to, if it is cached, and
+// counts the call in calls. Otherwise it returns nil.
 func (k *known) begin(c *notify.Call, number int) *context {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -45,14 +47,14 @@ func (k *known) begin(c *notify.Call, number int) *context {
 		k.off = true
 		k.dropLocked()
 	case e == 0 && order == 0:
-		// Under mu: Sweep does not find it abandoned before.
+		// Counted under mu, so that Sweep does not find the file orphaned before.
 		f.x.calls.Add(1)
 		return f.x
 	}
 	return nil
 }
 
-// keep takes over a descriptor that is a copy of a number of a process.
+// keep caches a descriptor, a copy of a number of a process. It owns the descriptor.
 func (k *known) keep(number, fd int, x *context) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -69,7 +71,7 @@ func (k *known) keep(number, fd int, x *context) {
 	k.at[number] = knownFile{fd, x}
 }
 
-// drop forgets all.
+// drop empties the cache.
 func (k *known) drop() {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -12,8 +12,8 @@ import (
 	"viaduct/internal/notify"
 )
 
-// A file that is known by a number is found as long as the number stands for it in the thread that calls, whatever has
-// happened there, and nothing is kept after drop.
+// A cached file is found as long as the number refers to it in the calling thread, whatever has
+// happened to the number. The cache is empty after drop.
 func TestKnown(t *testing.T) {
 	k := &known{pid: os.Getpid(), numbers: newNumbers(1024)}
 	file := func(number int) {
@@ -29,14 +29,15 @@ func TestKnown(t *testing.T) {
 	}
 	const at = firstLow + 3
 	x := &context{}
-	// In threads that end with the goroutine, since one has descriptors of its own.
+	// Each case runs in a thread that ends with its goroutine, because it gives the thread a
+	// descriptor table of its own.
 	var in func(f func(c *notify.Call))
 	in = func(f func(c *notify.Call)) {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
 			runtime.LockOSThread()
-			if unix.Gettid() == k.pid { // the first thread stays, and /proc/self is what it sees
+			if unix.Gettid() == k.pid { // the first thread stays alive, and /proc/self shows its descriptors
 				defer runtime.UnlockOSThread()
 				in(f)
 				return
@@ -105,7 +106,7 @@ func TestKnown(t *testing.T) {
 	if len(k.at) != 0 {
 		t.Error("known after drop")
 	}
-	k.off = true // then nothing is kept
+	k.off = true // nothing is cached then
 	keep()
 	unix.Close(at)
 	for _, fd := range kept {

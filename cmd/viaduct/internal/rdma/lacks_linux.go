@@ -4,10 +4,10 @@ package rdma
 
 import "viaduct/cmd/viaduct/internal/rdma/abi"
 
-// What programs ask of RDMA devices that iWARP does not have. They get the error that the kernel's
-// driver gives, which says only that something is not possible; the user gets a line that says what.
+// Features of RDMA that iWARP does not have. The program gets the error of the kernel's driver,
+// which only means that something is not possible. The user gets a line that names the feature.
 
-// A lack is something that is asked for, and what the user can do about it.
+// A lack is a missing feature, with a remedy for the user.
 type lack struct{ what, instead string }
 
 const (
@@ -16,7 +16,7 @@ const (
 	useRDMCM = "connect by rdma_cm (perftest: -R), or run it with --device rxe0, a RoCE device, where programs connect queue pairs themselves"
 )
 
-// queuePairLacks are the types of queue pairs that are no reliable connections.
+// queuePairLacks are the types of queue pairs other than reliable connections.
 var queuePairLacks = map[uint8]lack{
 	3:  {"unreliable connections (UC)", useRoCE},
 	4:  {"datagrams (UD)", useRoCE},
@@ -25,7 +25,7 @@ var queuePairLacks = map[uint8]lack{
 	10: {"XRC", useNone},
 }
 
-// commandLacks are the commands that have no handler.
+// commandLacks are the commands without a handler.
 var commandLacks = map[abi.Command]lack{
 	abi.CreateAH:    {"an address handle, for datagrams", useRoCE},
 	abi.AllocMW:     {"a memory window", useRoCE},
@@ -41,7 +41,7 @@ var (
 	lacksConnector = lack{"a queue pair that is connected without rdma_cm", useRDMCM}
 )
 
-// lacks reports to the user a feature that the program asked for and the device does not have.
+// lacks reports to the user a feature that the program requested and the device does not have.
 func (k *command) lacks(l lack) {
 	if l.what == "" {
 		return
@@ -49,7 +49,7 @@ func (k *command) lacks(l lack) {
 	k.x.s.tellOnce(l.what, "%s asks %s for %s, which %s does not have: %s", programName(k.TID), k.x.dev.found.Name, l.what, k.x.dev.is.kind, l.instead)
 }
 
-// lacksDatagrams tells the user that rdma_cm has no device for datagrams, if so.
+// lacksDatagrams reports to the user that rdma_cm has no device for datagrams, if that is so.
 func (s *Service) lacksDatagrams(tid int) {
 	for _, d := range s.devices {
 		if d.is != siw {
@@ -59,8 +59,9 @@ func (s *Service) lacksDatagrams(tid int) {
 	s.tellOnce("datagrams of rdma_cm", "%s asks rdma_cm for datagrams (UD), which iWARP does not have: %s", programName(tid), useRoCE)
 }
 
-// lackOfRights tells of rights of memory that nothing can use. Libraries ask for atomic operations along with
-// Writes, whether they need them or not; who asks for them alone does.
+// lackOfRights reports requested rights of memory that nothing can use. Libraries request atomic
+// operations along with Writes, whether or not they need them. Only a request for atomic operations
+// alone is reported.
 func (k *command) lackOfRights(access uint32) {
 	switch {
 	case access&abi.AccessRemoteAtomic == 0 || k.x.dev.is != siw:

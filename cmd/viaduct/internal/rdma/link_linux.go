@@ -10,19 +10,19 @@ import (
 	"viaduct/samehost"
 )
 
-// A link joins two queue pairs that are connected with each other and are both served here. The requests of
-// either are carried out at once, from the one program's memory to the other's, and their stream is idle. What is
-// wrong in a request, and what comes when the connection ends, is left to the stream, which tells both sides as
-// it does where they are apart: the link is cut then, and nothing is carried past it any more.
+// A link joins two connected queue pairs that this service serves both. It executes requests by
+// copying directly from one program's memory to the other's; the stream stays idle. Invalid
+// requests and the end of the connection are left to the stream, so that both sides get the same
+// errors as between two hosts. The link is then cut, and carries nothing any more.
 type link struct {
 	ends [2]*queuePair
 
-	mu      sync.RWMutex // held by readers while a request is carried out
-	started int          // guarded by mu; ends that have an engine
+	mu      sync.RWMutex // read-locked while a request is executed
+	started int          // guarded by mu; number of ends with an engine
 	over    bool         // guarded by mu
 }
 
-// start tells that one end has an engine. Before both have, nothing is carried.
+// start records that one end has an engine. The link carries nothing before both ends have one.
 func (l *link) start() {
 	if l == nil {
 		return
@@ -32,7 +32,7 @@ func (l *link) start() {
 	l.mu.Unlock()
 }
 
-// cut leaves all to the stream from now on. Requests that are being carried out are done when it returns.
+// cut ends the use of the link. When it returns, all requests in progress are done.
 func (l *link) cut() {
 	if l == nil {
 		return
@@ -49,26 +49,26 @@ func (l *link) peerOf(q *queuePair) *queuePair {
 	return l.ends[0]
 }
 
-// links finds the two ends of connections that begin and end here.
+// links finds the two ends of connections within this service.
 type links struct {
 	mu    sync.Mutex
 	dials map[route]*dialled // guarded by mu
 }
 
-// A route is the addresses of a connection, from the side that dialled it.
+// A route is the pair of addresses of a connection, seen from the side that dialled.
 type route struct{ from, to netip.AddrPort }
 
-// A dialled is a connection that was dialled here, and has no answer yet.
+// A dialled is a connection that was dialled here, and was not answered yet.
 type dialled struct {
 	q    *queuePair
-	link *link // of the side that answers, if it is here too
+	link *link // set when the accepting side is served here, too
 }
 
-// linked reports whether connections whose ends are both served here get a link: not where their bytes are to be
-// seen on TCP.
+// linked reports whether connections within this service get a link. They do not if their bytes
+// must be visible on TCP.
 func (s *Service) linked() bool { return s.opt.WrapConn == nil && s.opt.SameHost != samehost.Off }
 
-// dial notes a connection that is dialled for q.
+// dial records a connection that is dialled for q.
 func (ls *links) dial(r route, q *queuePair) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -78,8 +78,8 @@ func (ls *links) dial(r route, q *queuePair) {
 	ls.dials[r] = &dialled{q: q}
 }
 
-// accept makes the link of a connection that is accepted for q; nil if it was not dialled here. It is
-// called before the answer is sent.
+// accept makes the link of a connection that is accepted for q. It returns nil if the connection
+// was not dialled here. It must be called before the answer is sent.
 func (ls *links) accept(r route, q *queuePair) *link {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -91,7 +91,7 @@ func (ls *links) accept(r route, q *queuePair) *link {
 	return d.link
 }
 
-// answered returns what accept has made for a connection that was dialled.
+// answered returns the link that accept has made for a dialled connection.
 func (ls *links) answered(r route) *link {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -103,30 +103,31 @@ func (ls *links) answered(r route) *link {
 	return d.link
 }
 
-// What becomes of a request on a link.
+// A carriage is the result of trying to execute a request over a link.
 type carriage uint8
 
 const (
 	carried  carriage = iota
-	notYet            // the other end is not there yet, or has no receive for the message
-	byStream          // it is left to the stream
+	notYet            // the other end has no engine yet, or no receive for the message
+	byStream          // the request is left to the stream
 )
 
-// A piece is a part of a program's memory, whose region stays until it is let go.
+// A piece is a part of a program's memory. Its region stays registered until the piece is released.
 type piece struct {
 	region *region
 	addr   uint64
 	n      int
 }
 
-// pieces are those of one side of a request.
+// pieces are the pieces of one side of a request.
 type pieces struct {
 	list [abi.MaxSGE]piece
 	n    int
 	len  int // bytes of all
 }
 
-// add pins a part of a region that the queue pair may use so. It is false if there is no such.
+// add pins a part of a region. It returns false if there is no such region, or if the queue pair
+// may not use it in this way.
 func (ps *pieces) add(q *queuePair, s *abi.SGE, need uint32) bool {
 	if s.Length == 0 {
 		return true
@@ -158,23 +159,24 @@ func (ps *pieces) letGo() {
 	ps.n, ps.len = 0, 0
 }
 
-// maxMessage is how long a message may be, as the kernel's siw has it.
+// maxMessage is the longest message, as in the kernel's siw.
 const maxMessage = 1 << 31
 
-// carriageLen is how many bytes are moved at a time: so many stay in a processor's cache.
+// carriageLen is how many bytes are copied at a time, so that they stay in the processor's cache.
 const carriageLen = 128 << 10
 
 var carriages = sync.Pool{New: func() any { return new([carriageLen]byte) }}
 
-// A carrier carries out the requests of an engine.
+// A carrier executes the requests of an engine.
 type carrier struct {
 	from, to pieces
 	size     int // bytes of the last request
 	recv     abi.RecvEntry
 }
 
-// carry carries out a request, if it can: then all bytes are where they belong, and done is called before the peer
-// is told of a message. data is the request's payload if that was read already. reads says that Reads may be asked for.
+// carry executes a request if it can. Then all bytes are in place, and it has called done before
+// the peer gets notice of a message. data is the request's payload if that was already read. reads
+// means that Reads are allowed.
 func (c *carrier) carry(l *link, q *queuePair, s *abi.SendEntry, data []byte, reads bool, done func()) carriage {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -220,7 +222,8 @@ func (c *carrier) carry(l *link, q *queuePair, s *abi.SendEntry, data []byte, re
 	return carried
 }
 
-// write writes to the peer's memory, if it may. If that fails some may have been written.
+// write writes to the peer's memory if the rights allow it. After a failure, a part may have been
+// written.
 func (c *carrier) write(l *link, q *queuePair, at uint64, key uint32, b []byte) bool {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -231,7 +234,7 @@ func (c *carrier) write(l *link, q *queuePair, at uint64, key uint32, b []byte) 
 	return c.to.add(l.peerOf(q), &abi.SGE{Addr: at, Length: uint32(len(b)), Key: key}, abi.AccessRemoteWrite) && c.move(b)
 }
 
-// send carries out a Send: it needs a receive of the peer's.
+// send executes a Send, which needs a receive of the peer.
 func (c *carrier) send(peer *queuePair, s *abi.SendEntry, inline []byte, done func()) carriage {
 	switch there, valid := peer.recv.peek(&c.recv); {
 	case !there:
@@ -248,8 +251,8 @@ func (c *carrier) send(peer *queuePair, s *abi.SendEntry, inline []byte, done fu
 	return carried
 }
 
-// move copies the bytes of from, or inline, to the beginning of to. It is false if memory is not there; some
-// may have been copied then.
+// move copies the bytes of from, or inline, to the beginning of to. It returns false if memory is
+// missing; a part may have been copied then.
 func (c *carrier) move(inline []byte) bool {
 	from, to := c.from.list[:c.from.n], c.to.list[:c.to.n]
 	if len(inline) > 0 {
@@ -277,7 +280,7 @@ func (c *carrier) move(inline []byte) bool {
 	return true
 }
 
-// scatter writes b to the beginning of pieces, which are what is left then.
+// scatter writes b to the beginning of to, and removes the written part from it.
 func scatter(b []byte, to *[]piece) bool {
 	for len(b) > 0 {
 		p := &(*to)[0]
@@ -291,7 +294,7 @@ func scatter(b []byte, to *[]piece) bool {
 	return true
 }
 
-// advance takes n bytes off the first piece.
+// advance removes n bytes from the first piece.
 func advance(ps []piece, n int) []piece {
 	p := &ps[0]
 	if p.addr, p.n = p.addr+uint64(n), p.n-n; p.n == 0 {

@@ -18,7 +18,7 @@ import (
 	"viaduct/iwarp"
 )
 
-// A linkEnd is one of two queue pairs that are connected with each other, and what its program does.
+// A linkEnd is one of two connected queue pairs, with the actions of its program.
 type linkEnd struct {
 	t      *testing.T
 	q      *queuePair
@@ -32,7 +32,7 @@ type linkEnd struct {
 
 const linkMemory = 1 << 20
 
-// linkedPair makes two ends, with a link or with their stream alone.
+// linkedPair returns two ends, with a link or with only their stream.
 func linkedPair(t *testing.T, linked bool) (a, b *linkEnd) {
 	t.Helper()
 	end := func() *linkEnd {
@@ -94,7 +94,7 @@ func linkedPair(t *testing.T, linked bool) (a, b *linkEnd) {
 	return a, b
 }
 
-// at is the address of a byte of the end's memory.
+// at returns the address of a byte of the end's memory.
 func (e *linkEnd) at(off int) uint64 { return uint64(uintptr(unsafe.Pointer(&e.mem[0]))) + uint64(off) }
 
 func (e *linkEnd) register(off, n int, access uint32, pd *domain) *region {
@@ -123,7 +123,7 @@ func (e *linkEnd) register(off, n int, access uint32, pd *domain) *region {
 	return r
 }
 
-// A part is some bytes of the end's memory under a region; the zero region is that of all.
+// A part is a range of the end's memory in a region. The zero region is the one of all memory.
 type part struct {
 	off, n int
 	r      *region
@@ -211,7 +211,7 @@ func (e *linkEnd) poll(n int) (got []outcome) {
 	return got
 }
 
-// fill makes all bytes of both memories known, and other ones for each end.
+// fill gives all bytes of both memories known values, different for each end.
 func fill(ends ...*linkEnd) {
 	for k, e := range ends {
 		for i := range e.mem {
@@ -220,7 +220,7 @@ func fill(ends ...*linkEnd) {
 	}
 }
 
-// sentBytes is what both streams have sent.
+// sentBytes returns how many bytes both streams have sent.
 func sentBytes(ends ...*linkEnd) (n uint64) {
 	for _, e := range ends {
 		n += e.iw.Stats().SentBytes
@@ -228,19 +228,19 @@ func sentBytes(ends ...*linkEnd) (n uint64) {
 	return n
 }
 
-// payloadOf is what "viaduct ps" tells that two ends have sent and received.
+// payloadOf returns the sent and received bytes of two ends, as "viaduct ps" shows them.
 func payloadOf(a, b *linkEnd) (n [4]uint64) {
 	for i, e := range [][2]*linkEnd{{a, b}, {b, a}} {
 		c := report(e[0].q, e[1].q, e[0].iw, "dial", true)
-		const request = 28 // bytes of a Read Request, which a link does without
+		const request = 28 // bytes of a Read Request, which a link does not send
 		n[2*i] = c.SentBytes - request*e[1].iw.Stats().ServedReads
 		n[2*i+1] = c.ReceivedBytes - request*e[0].iw.Stats().ServedReads
 	}
 	return n
 }
 
-// Over a link and over a stream requests do the same: the same bytes go to the same places, with the same
-// completions; and the link leaves the stream idle.
+// TestLink: requests have the same effect over a link as over a stream: the same bytes at the same
+// places, with the same completions. The link leaves the stream idle.
 func TestLink(t *testing.T) {
 	long := linkMemory - 4096
 	for name, do := range map[string]func(a, b *linkEnd) (got [2][]outcome){
@@ -265,7 +265,7 @@ func TestLink(t *testing.T) {
 				a.send(uint64(i), abi.WROpSend, 0, 0, 0, part{off: 1000 * i, n: 100})
 			}
 			got[1] = b.poll(1)
-			time.Sleep(5 * time.Millisecond) // the engine has no entry to ring for
+			time.Sleep(5 * time.Millisecond) // the engine has no entry that would wake it
 			b.receive(8, part{off: 100, n: 100})
 			b.receive(9, part{off: 200, n: 100})
 			got[1] = append(got[1], b.poll(2)...)
@@ -274,7 +274,7 @@ func TestLink(t *testing.T) {
 		},
 		"Write": func(a, b *linkEnd) (got [2][]outcome) {
 			a.send(1, abi.WROpWrite, 0, b.at(5000), b.whole.iw.STag(), part{off: 17, n: 33}, part{off: 900, n: 4000})
-			b.receive(7, part{off: 0, n: 1}) // a Send tells that it is there
+			b.receive(7, part{off: 0, n: 1}) // its completion shows that the Send has arrived
 			a.send(2, abi.WROpSend, 0, 0, 0, part{off: 3, n: 1})
 			return [2][]outcome{a.poll(2), b.poll(1)}
 		},
@@ -293,7 +293,7 @@ func TestLink(t *testing.T) {
 			return [2][]outcome{a.poll(1), nil}
 		},
 		"short Writes": func(a, b *linkEnd) (got [2][]outcome) {
-			// Behind each other, from places that are not; over each other; inline; and of nothing.
+			// Adjacent, from separate places; overlapping; inline; and of no bytes.
 			to := 5000
 			for i := range 10 {
 				flags := uint32(0)
@@ -318,7 +318,7 @@ func TestLink(t *testing.T) {
 			for i := range 3 {
 				a.post(uint64(i), abi.WROpWrite, 0, b.at(5000+100*i), b.whole.iw.STag(), part{off: 1000 * i, n: 100})
 			}
-			// What it brings goes on.
+			// The bytes of the Read are sent on.
 			a.post(3, abi.WROpRead, 0, b.at(70000), b.whole.iw.STag(), part{off: 9000, n: 300})
 			for i := range 3 {
 				a.post(uint64(4+i), abi.WROpWrite, abi.ReadFence, b.at(6000+100*i), b.whole.iw.STag(), part{off: 9000 + 100*i, n: 100})
@@ -392,8 +392,8 @@ func firstDifference(a, b []byte) int {
 	return -1
 }
 
-// What may not be done has the same end over a link as over a stream, and does nothing: no byte of the peer's is
-// read or written without the right to it.
+// TestLinkRefuses: an invalid request has the same result over a link as over a stream, and no
+// effect: no byte of the peer's memory is read or written without the right to it.
 func TestLinkRefuses(t *testing.T) {
 	some := func(e *linkEnd, access uint32) *region { return e.register(0, 8192, access, e.q.pd) }
 	foreign := func(e *linkEnd) *region {
@@ -455,7 +455,7 @@ func TestLinkRefuses(t *testing.T) {
 				fill(a, b)
 				before := append(bytes.Clone(a.mem), b.mem...)
 				b.receive(100, part{off: 4096, n: 1}) // flushed at the end
-				b.posted.receives = 0                 // a case that posts a receive does so in its place
+				b.posted.receives = 0                 // a case that posts a receive posts this one again
 				c.post(a, b)
 				within(t, "the end of both", func() { <-a.iw.Ended(); <-b.iw.Ended() })
 				outcomes[i] = fmt.Sprint(a.poll(1), b.poll(1), kindOf(a.iw.Err()), kindOf(b.iw.Err()))
@@ -471,7 +471,7 @@ func TestLinkRefuses(t *testing.T) {
 	}
 }
 
-// kindOf is an error without addresses.
+// kindOf returns an error without its addresses.
 func kindOf(err error) string {
 	if e, ok := err.(*iwarp.TerminateError); ok {
 		return fmt.Sprintf("Terminate, remote %v, %v %v", e.Remote, e.Layer, e.Code)
@@ -479,7 +479,8 @@ func kindOf(err error) string {
 	return fmt.Sprintf("%T", err)
 }
 
-// A region is not closed while bytes of it are copied past the streams, and none are when it is.
+// A region is not closed while bytes of it are copied past the streams, and no bytes are copied
+// afterwards.
 func TestLinkHolds(t *testing.T) {
 	a, b := linkedPair(t, true)
 	r := b.register(0, 4096, abi.AccessRemoteRead, b.q.pd)
@@ -510,8 +511,8 @@ func TestLinkHolds(t *testing.T) {
 	}
 }
 
-// A message for which no receive is posted ends the connection after a time, over a link as over a stream, and what
-// is posted is flushed.
+// A message without a posted receive ends the connection after a time, over a link as over a
+// stream. Posted requests are flushed.
 func TestLinkNotReady(t *testing.T) {
 	a, b := linkedPair(t, true)
 	begin := time.Now()
@@ -529,7 +530,8 @@ func TestLinkNotReady(t *testing.T) {
 	}
 }
 
-// Connections are linked if they begin and end here, once, and when they are not to be seen on TCP.
+// TestLinks: a connection gets one link if both ends are served here and its bytes need not be
+// visible on TCP.
 func TestLinks(t *testing.T) {
 	var ls links
 	p, q := &queuePair{}, &queuePair{}

@@ -12,13 +12,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mappings tell what a process has mapped where. /proc/PID/mem lets a tracer write what the process
-// itself may not, its constants and code for instance, so what is written is asked for here first.
-// Like the memory it belongs to, fd names the address space for good.
+// mappings returns the mappings of a process. It is needed because /proc/PID/mem lets a tracer
+// write memory that the process itself may not write, for example its constants and code. Therefore
+// every write is checked here first. fd refers to one address space for good, like that of the
+// memory.
 type mappings struct {
 	fd int // of /proc/PID/maps
-	// each calls visit for the mapping at an address and those after it, in order, until visit is false. It is
-	// queryMappings or, with kernels before 6.11, readMappings.
+	// each calls visit for the mapping at an address and for those after it, in order, until visit
+	// returns false. It is queryMappings or, on kernels before 6.11, readMappings.
 	each    func(fd int, addr uint64, visit func(mapping) bool)
 	written atomic.Pointer[permit]
 }
@@ -29,14 +30,15 @@ type mapping struct {
 	read, write bool
 }
 
-// A permit says that a range was found to be writable a moment ago. Asking for each of a million
-// small writes a second would take longer than writing.
+// A permit records that a range was writable a moment ago. It is needed for small writes, of which
+// there may be a million a second: a query takes longer than such a write.
 type permit struct {
 	start, end uint64
 	until      time.Time
 }
 
-// permitFor is how long a permit holds: so long a write may come behind the end of its mapping.
+// permitFor is how long a permit is valid. A write may still be made that long after the end of its
+// mapping.
 const permitFor = time.Millisecond
 
 // openMappings opens the list of a thread's process.
@@ -54,8 +56,8 @@ func openMappings(tid int) (*mappings, error) {
 
 func (m *mappings) close() { unix.Close(m.fd) }
 
-// hold reports whether all of a range may be read, or written. It is what pinning the range asks of
-// it (ib_umem_get): no hole, and the right in every mapping.
+// hold reports whether all of a range may be read, or written. It makes the same check as the
+// kernel's pinning (ib_umem_get): no hole, and the right in every mapping.
 func (m *mappings) hold(addr, length uint64, write bool) bool {
 	at, end := addr, addr+length
 	m.each(m.fd, addr, func(p mapping) bool {
@@ -71,7 +73,7 @@ func (m *mappings) hold(addr, length uint64, write bool) bool {
 	return at >= end
 }
 
-// mayWrite is hold for a write that is about to be made.
+// mayWrite is hold for a write that is about to be made. It may use a recent permit.
 func (m *mappings) mayWrite(addr, length uint64) bool {
 	if p := m.written.Load(); p != nil && addr >= p.start && addr+length <= p.end && time.Now().Before(p.until) {
 		return true
@@ -101,7 +103,7 @@ func query(fd int, addr uint64, q *mapQuery) (*mapQuery, unix.Errno) {
 	return q, e
 }
 
-// queryMappings asks the kernel for each mapping by its address. A hole ends it.
+// queryMappings queries the kernel for each mapping by its address. It ends at a hole.
 func queryMappings(fd int, addr uint64, visit func(mapping) bool) {
 	for {
 		q, e := query(fd, addr, new(mapQuery))
@@ -112,7 +114,7 @@ func queryMappings(fd int, addr uint64, visit func(mapping) bool) {
 	}
 }
 
-// readMappings reads the list once, however many mappings are visited.
+// readMappings reads the list once, for any number of mappings.
 func readMappings(fd int, addr uint64, visit func(mapping) bool) {
 	var rest []byte
 	buf := make([]byte, 64<<10)

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ownMappings are those of this process.
+// ownMappings returns the mappings of this process.
 func ownMappings(t testing.TB) *mappings {
 	m, err := openMappings(os.Getpid())
 	if err != nil {
@@ -23,7 +23,7 @@ func ownMappings(t testing.TB) *mappings {
 	return m
 }
 
-// Both ways to ask find rights and holes, also where several mappings follow each other.
+// Both kinds of query find rights and holes, also in a range of several mappings.
 func TestMappings(t *testing.T) {
 	b, err := unix.Mmap(-1, 0, 8*pageSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
 	if err != nil {
@@ -71,9 +71,9 @@ func TestMappings(t *testing.T) {
 	}
 }
 
-// A range of many mappings is looked at by reading the list once, where the kernel can't be asked for one.
+// On kernels without the query, a range of many mappings is checked by reading the list once.
 func TestManyMappings(t *testing.T) {
-	const n = 30000 // the list would be read for minutes if it were read for each
+	const n = 30000 // to read the list for each mapping would take minutes
 	list, err := os.Create(filepath.Join(t.TempDir(), "maps"))
 	if err != nil {
 		t.Fatal(err)
@@ -96,7 +96,8 @@ func TestManyMappings(t *testing.T) {
 	}
 }
 
-// What became read-only after it was registered is not written, though the kernel would let a tracer do it.
+// Memory that became read-only after its registration is not written, although the kernel would
+// allow it for a tracer.
 func TestMemoryReadOnly(t *testing.T) {
 	b, err := unix.Mmap(-1, 0, 2*pageSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
 	if err != nil {
@@ -117,7 +118,7 @@ func TestMemoryReadOnly(t *testing.T) {
 	if err := unix.Mprotect(b[:pageSize], unix.PROT_READ); err != nil {
 		t.Fatal(err)
 	}
-	m.maps.written.Store(nil) // the permit of a moment ago
+	m.maps.written.Store(nil) // expire the permit
 	if err := m.WriteAt([]byte("second"), at); err != errFault || string(b[:5]) != "first" {
 		t.Errorf("%q, %v; want the first and %v", b[:6], err, errFault)
 	}

@@ -15,15 +15,14 @@ import (
 	"viaduct/iwarp"
 )
 
-// A memory is the address space of one of the program's processes. Its
-// descriptor names that space for good: when the process ends or executes
-// another program there is nothing left to read or write, and a process that
-// gets its number later is not touched.
+// A memory is the address space of one of the program's processes. Its descriptor refers to that
+// address space for good: after the process has ended or has executed another program, nothing can
+// be read or written, and a later process with the same number is not touched.
 type memory struct {
 	fd   int
 	maps *mappings
 	uses int      // guarded by memories.mu
-	by   *process // nil if it can't be read by its number
+	by   *process // nil if the memory cannot be accessed by the process number
 }
 
 var (
@@ -31,7 +30,8 @@ var (
 	errGone  = errors.New("rdma: the process has ended, or executes another program")
 )
 
-// long is how much is moved quicker by the number of the process, without a copy in between.
+// long is the least number of bytes for which access by the process number is faster, because it
+// makes no intermediate copy.
 const long = 8 << 10
 
 func (m *memory) ReadAt(p []byte, addr uint64) error {
@@ -54,7 +54,8 @@ func (m *memory) WriteAt(p []byte, addr uint64) error {
 	return m.move(unix.Pwrite, p, addr)
 }
 
-// absent is the error for what is not there: all of the address space, or what was asked for.
+// absent returns the error for missing memory: errGone if the address space is gone, errFault if
+// only the range is missing.
 func (m *memory) absent() error {
 	var b [1]byte
 	if n, err := unix.Pread(m.fd, b[:], 0); n == 0 && err == nil {
@@ -72,7 +73,7 @@ func (m *memory) move(call func(fd int, p []byte, at int64) (int, error), p []by
 			continue
 		case err != nil:
 			return errFault
-		case n == 0: // the kernel's word for an address space that is no more
+		case n == 0: // the kernel's result for an address space that is gone
 			return errGone
 		}
 		p, addr = p[n:], addr+uint64(n)
@@ -80,25 +81,25 @@ func (m *memory) move(call func(fd int, p []byte, at int64) (int, error), p []by
 	return nil
 }
 
-// maxMemories is how many are kept for further regions: each is a descriptor.
+// maxMemories bounds the memories that are kept for further regions, because each has a descriptor.
 const maxMemories = 16
 
-// memories are those of the processes that use a context: one, unless they fork.
+// memories are those of the processes that use a context. There is one, unless they fork.
 type memories struct {
-	processes *processes // where they are listed; nil: none is read by its number
+	processes *processes // the processes that are accessed by number; nil: none is
 
 	mu    sync.Mutex
 	byTID map[int]*memory // guarded by mu
 }
 
-// of opens the memory of a call's process, in which there is something at addr.
+// of opens the memory of a call's process. addr must be mapped there.
 func (ms *memories) of(c *notify.Call, addr uint64) (*memory, error) {
 	ms.mu.Lock()
 	defer ms.mu.Unlock()
 	if m := ms.byTID[c.TID]; m != nil {
 		var b [1]byte
-		// A thread that took the number of one that ended may be of another process;
-		// the memory of a process that has ended can't be read.
+		// A thread with the number of one that has ended may belong to another process. This read
+		// fails if the process of the memory has ended.
 		if _, err := unix.Pread(m.fd, b[:], int64(addr)); err == nil {
 			return m, nil
 		}
@@ -118,7 +119,7 @@ func (ms *memories) of(c *notify.Call, addr uint64) (*memory, error) {
 		unix.Close(fd)
 		return nil, err
 	}
-	if len(ms.byTID) >= maxMemories { // of threads that have ended, for the greater part
+	if len(ms.byTID) >= maxMemories { // most are those of threads that have ended
 		ms.forgetLocked()
 	}
 	if ms.byTID == nil {
@@ -160,7 +161,7 @@ func (ms *memories) close() {
 	ms.forgetLocked()
 }
 
-// forgetLocked drops what is kept for further regions; the regions keep theirs.
+// forgetLocked drops the memories kept for further regions. Regions keep theirs.
 func (ms *memories) forgetLocked() {
 	for tid, m := range ms.byTID {
 		delete(ms.byTID, tid)
@@ -175,20 +176,20 @@ type region struct {
 	mem    *memory
 	space  *space
 	pd     *domain
-	base   uint64 // address by which the program and its peers name the first byte
+	base   uint64 // address that the program and its peers use for the first byte
 	length uint64
 	access uint32
 	once   sync.Once
 
-	windows atomic.Int32 // memory windows into it
+	windows atomic.Int32 // number of memory windows bound to it
 
 	mu     sync.Mutex
 	closed bool          // guarded by mu
-	holds  int           // guarded by mu; copies past the streams that are under way
-	free   chan struct{} // guarded by mu; closed by the last of them when the region is
+	holds  int           // guarded by mu; copies in progress over links
+	free   chan struct{} // guarded by mu; closed by the last copy after the region was closed
 }
 
-// hold keeps the region's memory registered until letGo. It is false if the region is closed.
+// hold keeps the region's memory registered until letGo. It returns false if the region is closed.
 func (r *region) hold() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -206,7 +207,7 @@ func (r *region) letGo() {
 	}
 }
 
-// endHolds waits until nothing is copied any more.
+// endHolds waits for all copies in progress.
 func (r *region) endHolds() {
 	r.mu.Lock()
 	r.closed = true
@@ -219,7 +220,8 @@ func (r *region) endHolds() {
 }
 
 func (k *command) regMR() {
-	// As the kernel's driver, with the right to atomic operations, which the device has not.
+	// The right to atomic operations is accepted, as by the kernel's driver, although the device
+	// has none.
 	const known = abi.AccessLocalWrite | abi.AccessRemoteWrite | abi.AccessRemoteRead | abi.AccessRemoteAtomic | abi.AccessMWBind | 0x3ff00000 // and hints
 	x := k.x
 	q := abi.ParseRegMR(&k.Request)
@@ -244,7 +246,7 @@ func (k *command) regMR() {
 		return
 	}
 	if x.roce != nil {
-		q.Key = 0 // the lowest byte belongs to memory windows, see rxe.Space
+		q.Key = 0 // the lowest byte is for memory windows, see rxe.Space
 	}
 	r, err := x.register(k, pd, q)
 	for err == nil && x.roce != nil && x.roce.space.HasKey(r.iw.STag()) {
@@ -304,14 +306,14 @@ func (x *context) register(k *command, pd *domain, q abi.MRRequest) (*region, er
 	return &region{x: x, iw: mr, mem: mem, space: s, pd: pd, base: q.HCAVA, length: q.Length, access: q.Access}, nil
 }
 
-// mapped reports by its error whether all of what is to be registered is there, with the rights that
-// registering wants: the kernel's pinning fails for all of it else.
+// mapped returns an error unless all memory of a registration is mapped with the rights that it
+// needs, because the kernel's pinning would fail as well.
 func mapped(mem *memory, q abi.MRRequest) error {
 	const writes = abi.AccessLocalWrite | abi.AccessRemoteWrite | abi.AccessRemoteAtomic | abi.AccessMWBind
 	if !mem.maps.hold(q.Start, q.Length, q.Access&writes != 0) {
 		return unix.EFAULT
 	}
-	// A file may be shorter than its mapping, and a device not be memory.
+	// A file may be shorter than its mapping, and the mapping of a device may not be memory.
 	var b [1]byte
 	for _, at := range []uint64{q.Start, q.Start + q.Length - 1} {
 		if mem.ReadAt(b[:], at) != nil {
@@ -324,7 +326,7 @@ func mapped(mem *memory, q abi.MRRequest) error {
 // A space is the memory of a region as its streams see it.
 type space struct {
 	mem *memory
-	by  uint64 // what is added to an address of the wire
+	by  uint64 // is added to an address on the wire
 	pd  *domain
 }
 
@@ -333,9 +335,9 @@ var _ iwarp.Space = (*space)(nil)
 func (s *space) ReadAt(p []byte, addr uint64) error  { return s.judge(s.mem.ReadAt(p, addr+s.by)) }
 func (s *space) WriteAt(p []byte, addr uint64) error { return s.judge(s.mem.WriteAt(p, addr+s.by)) }
 
-// judge resets the streams of the domain if the memory is gone, before they learn that. A process that is
-// killed loses its memory before its descriptors are closed, and the peer of a program
-// that was killed is to see the end of the connection, not a Terminate that blames the peer's request.
+// judge resets the streams of the domain if the memory is gone, before they see that error. A
+// killed process loses its memory before its descriptors are closed. The peer of a killed program
+// must see the end of the connection, not a Terminate that blames its request.
 func (s *space) judge(err error) error {
 	if err == errGone {
 		s.pd.abort()

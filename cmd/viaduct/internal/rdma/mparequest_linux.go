@@ -16,14 +16,14 @@ import (
 // requestTimeout is how long a peer may take to send its Request.
 const requestTimeout = 10 * time.Second
 
-// An mpaRequest is a connection whose Request was read and not answered.
+// An mpaRequest is a connection whose Request was read and not answered yet.
 type mpaRequest struct {
 	nc   net.Conn
 	read []byte
 	p    mpa.Params
 }
 
-// readMPA reads a Request, before it is known which queue pair it is for.
+// readMPA reads a Request before its queue pair is known.
 func readMPA(nc net.Conn, stop <-chan struct{}) (*mpaRequest, error) {
 	m, err := mpa.NewResponder(mpa.ResponderConfig{CRC: true, IRD: maxReads, ORD: maxReads})
 	if err != nil {
@@ -60,7 +60,7 @@ func readMPA(nc net.Conn, stop <-chan struct{}) (*mpaRequest, error) {
 	}
 }
 
-// param is what the request of connection tells the program: the depths are the
+// param returns the parameters of the connection request for the program. The depths are the
 // peer's, seen from here.
 func (r *mpaRequest) param() abi.ConnParam {
 	return abi.ConnParam{Private: r.p.Private[:min(len(r.p.Private), abi.MaxPrivate)],

@@ -11,9 +11,9 @@ import (
 	"viaduct/internal/notify"
 )
 
-// socket gives the program a netlink socket of a family that every kernel has, in
-// place of RDMA's. It is a true one, so binding, receiving and polling are the
-// kernel's; only what is sent is looked at, and answered by unicast.
+// socket installs a netlink socket in the program, instead of one for RDMA. Its family is one that
+// every kernel has. The kernel serves bind, receive and poll on it. Only sent messages are
+// intercepted, and answered by unicast.
 func (s *Service) socket(c *notify.Call) {
 	const flags = unix.SOCK_CLOEXEC | unix.SOCK_NONBLOCK
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|int(c.Args[1])&flags, unix.NETLINK_USERSOCK)
@@ -25,7 +25,7 @@ func (s *Service) socket(c *notify.Call) {
 	s.place(c, fd, int(c.Args[1])&unix.SOCK_CLOEXEC)
 }
 
-// netlink answers what is sent on a socket of the reserved range.
+// netlink answers a message sent on a socket of the reserved range.
 func (s *Service) netlink(c *notify.Call) {
 	fd, err := c.Borrow(int(int32(c.Args[0])))
 	if err != nil {
@@ -55,10 +55,10 @@ func (s *Service) netlink(c *notify.Call) {
 	c.Return(int64(len(b)), 0)
 }
 
-// maxNetlink is how much of a message is looked at.
+// maxNetlink is how many bytes of a message are read.
 const maxNetlink = 16 << 10
 
-// sent reads what a sendto or sendmsg sends.
+// sent reads the message of a sendto or sendmsg.
 func sent(c *notify.Call) ([]byte, error) {
 	if c.Nr == unix.SYS_SENDTO {
 		b := make([]byte, min(c.Args[2], maxNetlink))
@@ -88,8 +88,8 @@ func sent(c *notify.Call) ([]byte, error) {
 	return out, nil
 }
 
-// portID returns the name of the program's socket, which it gets at the first
-// sending if it has none.
+// portID returns the address of the program's socket. The socket gets one at the first send if it
+// has none.
 func portID(fd int) (uint32, error) {
 	for range 2 {
 		sa, err := unix.Getsockname(fd)

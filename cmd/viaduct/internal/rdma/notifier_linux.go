@@ -10,10 +10,10 @@ import (
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 )
 
-// A notifier sends the events of one object to one channel, and counts them. Every object that
-// has events needs one for each kind: libibverbs waits in the call that destroys the object until
-// the program has acknowledged as many events as the answer says it has read. One too many, and
-// the call never returns; one too few, and an event names memory that the program has freed.
+// A notifier sends the events of one object to one channel, and counts them. Every object needs one
+// notifier for each kind of its events. The call of libibverbs that destroys an object waits until
+// the program has acknowledged as many events as the answer says. If that number is too large, the
+// call never returns. If it is too small, an event names memory that the program has freed.
 //
 // The zero notifier has no channel, and drops its events.
 type notifier struct {
@@ -22,18 +22,18 @@ type notifier struct {
 	retired bool   // guarded by ch.mu
 }
 
-// send shows the program an event, unless the channel is closed or full of unread events.
+// send sends the program an event, unless the channel is closed or full of unread events.
 func (n *notifier) send(event []byte) {
 	if n.ch != nil {
 		n.ch.send(n, event)
 	}
 }
 
-// raise sends an asynchronous event of the object that the program knows by that handle.
+// raise sends an asynchronous event of the object whose handle in the program is userHandle.
 func (n *notifier) raise(userHandle uint64, t abi.AsyncType) { n.send(abi.AsyncEvent(userHandle, t)) }
 
 // retire removes the unread events from the channel, and returns how many events the program has
-// read. Nothing is sent after it. It is called once the object can't be found any more.
+// read. It is called once, when the object can no longer be found. No event may be sent afterwards.
 func (n *notifier) retire() (read uint32) {
 	if n.ch == nil {
 		return 0
@@ -44,8 +44,8 @@ func (n *notifier) retire() (read uint32) {
 	return n.sent - n.ch.takeBackLocked(n)
 }
 
-// send puts an event of a notifier into the pipe. A pipe that is full holds thousands of unread
-// events, and the new one is dropped.
+// send writes an event of a notifier into the pipe. If the pipe is full, it holds thousands of
+// unread events, and the new one is dropped.
 func (ch *channel) send(of *notifier, event []byte) {
 	ch.mu.Lock()
 	defer ch.mu.Unlock()
@@ -93,8 +93,8 @@ func (ch *channel) takeBackLocked(of *notifier) (n uint32) {
 		return 0
 	}
 	defer unix.Close(r)
-	// A single read empties the pipe: the program can't take an event in its midst, so what was read
-	// are the newest events of the list.
+	// One read empties the pipe. The program cannot read in between, so that the bytes are the
+	// newest events of the list.
 	all := make([]byte, len(ch.unread)*ch.size)
 	got, err := unix.Read(r, all)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 )
 
-// readEvent takes one asynchronous event as the program does, and returns the handle it names.
+// readEvent reads one asynchronous event like the program, and returns its handle.
 func readEvent(t *testing.T, fd int) uint64 {
 	t.Helper()
 	b := make(abi.Body, 16)
@@ -20,8 +20,8 @@ func readEvent(t *testing.T, fd int) uint64 {
 	return b.U64(0)
 }
 
-// The end of an object removes its unread events from the channel, counts those that the program
-// has read, and leaves the events of other objects in their order.
+// retire removes the object's unread events from the channel, counts those that the program has
+// read, and keeps the events of other objects in order.
 func TestNotifierRetire(t *testing.T) {
 	ch, fd, err := newChannel()
 	if err != nil {
@@ -49,7 +49,7 @@ func TestNotifierRetire(t *testing.T) {
 			t.Errorf("object %d: %d events read, want %d", i, got, want)
 		}
 	}
-	raise(0, 3) // the first of which is over
+	raise(0, 3) // object 0 is retired: its event is dropped
 	for _, want := range []uint64{2, 2, 3} {
 		if got := readEvent(t, fd); got != want {
 			t.Errorf("read an event of %d, want %d", got, want)
@@ -62,13 +62,13 @@ func TestNotifierRetire(t *testing.T) {
 		t.Errorf("object 2: %d events read, want 2", got)
 	}
 	raise(3)
-	ch.close() // as if the program had closed its end
+	ch.close() // as after a close by the program
 	if got := objects[3].retire(); got != 1 {
 		t.Errorf("object 3: %d events read, want 1", got)
 	}
 }
 
-// Many events of two objects: what is read in between is counted for the right one.
+// With many events of two objects, reads in between are counted for the right object.
 func TestNotifierCounts(t *testing.T) {
 	ch, fd, err := newChannel()
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 )
 
-// objects lists what programs have made of a device, as "rdma resource" shows it.
+// objects lists the programs' objects on a device, as "rdma resource" shows them.
 func (d *device) objects() (all []abi.Object) {
 	for i, x := range d.contexts() {
 		all = append(all, abi.NewObject(abi.ObjectContext, uint32(i), x.pid))
@@ -17,7 +17,7 @@ func (d *device) objects() (all []abi.Object) {
 	return append(all, d.s.cm.objects(d)...)
 }
 
-// objects lists what the context has.
+// objects lists the objects of the context.
 func (x *context) objects() (all []abi.Object) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -47,7 +47,7 @@ func (x *context) objects() (all []abi.Object) {
 	return all
 }
 
-// objects lists the identifiers that belong to a device.
+// objects lists the identifiers of a device.
 func (t *cmTable) objects(d *device) (all []abi.Object) {
 	t.mu.Lock()
 	ids := make([]*cmID, 0, len(t.m))
@@ -69,7 +69,7 @@ func (t *cmTable) objects(d *device) (all []abi.Object) {
 	return all
 }
 
-// kernelStates are the states of identifiers as the kernel numbers them.
+// kernelStates maps the states of identifiers to the kernel's numbers.
 var kernelStates = map[cmState]uint8{
 	cmAddrResolved: 2, cmRouteResolved: 4, cmRequested: 5, cmConnecting: 5, cmConnected: 5, cmOver: 6, cmBound: 7, cmListening: 8,
 }

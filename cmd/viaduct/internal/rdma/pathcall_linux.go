@@ -11,20 +11,19 @@ import (
 	"viaduct/internal/notify"
 )
 
-// A pathCall is a system call that names a file. All that a program can ask of a file of RDMA goes
-// through one of these.
+// A pathCall is a system call that takes a path. Every access to a file of RDMA uses one of these.
 type pathCall struct {
-	dir, name int // the arguments with folder and name; without a folder (cwd) the working directory holds
+	dir, name int // arguments with the directory and the path; dir cwd: relative to the working directory
 	link      linkRule
 	serve     func(s *Service, c *notify.Call, p place)
 }
 
 const cwd = -1
 
-// A linkRule says when a call is about a symbolic link itself and not about its target.
+// A linkRule determines whether a call concerns a symbolic link itself or its target.
 type linkRule struct {
 	arg  int
-	flag uint64 // in that argument; 0: never
+	flag uint64 // of that argument; 0: always the target
 	not  bool   // the flag has the opposite meaning
 }
 
@@ -33,12 +32,12 @@ var (
 	itself  = linkRule{not: true}
 )
 
-// statFlag is the rule of calls with AT_SYMLINK_NOFOLLOW in an argument.
+// statFlag returns the rule for calls with AT_SYMLINK_NOFOLLOW in an argument.
 func statFlag(arg int) linkRule { return linkRule{arg: arg, flag: unix.AT_SYMLINK_NOFOLLOW} }
 
 func (r linkRule) itself(c *notify.Call) bool { return (c.Args[r.arg]&r.flag != 0) != r.not }
 
-// pathCalls are the calls by number. Those of the processor's own are in arch_linux_*.go.
+// pathCalls returns the calls by number. Calls that only one processor has are in arch_linux_*.go.
 func pathCalls() map[int]pathCall {
 	m := map[int]pathCall{
 		unix.SYS_OPENAT: {0, 1, linkRule{arg: 2, flag: unix.O_NOFOLLOW}, func(s *Service, c *notify.Call, p place) {
@@ -58,7 +57,7 @@ func pathCalls() map[int]pathCall {
 		unix.SYS_STATFS:     {cwd, 0, follows, (*Service).statfs},
 		unix.SYS_INOTIFY_ADD_WATCH: {cwd, 1, linkRule{arg: 2, flag: unix.IN_DONT_FOLLOW},
 			(*Service).watch},
-		// ls looks for access lists and labels.
+		// ls reads access lists and labels.
 		unix.SYS_GETXATTR:   {cwd, 0, follows, noAttribute},
 		unix.SYS_LGETXATTR:  {cwd, 0, itself, noAttribute},
 		unix.SYS_LISTXATTR:  {cwd, 0, follows, noAttributes},
@@ -68,10 +67,11 @@ func pathCalls() map[int]pathCall {
 	return m
 }
 
-// pathRules are the rules by which the calls are notified.
+// pathRules returns the rules that notify the calls.
 func (s *Service) pathRules() (rules []notify.Rule) {
 	for _, nr := range slices.Sorted(maps.Keys(s.paths)) {
-		// Most calls with AT_EMPTY_PATH are an fstat. Of a descriptor that is no stand-in the kernel knows all.
+		// Most calls with AT_EMPTY_PATH are an fstat. For descriptors other than stand-ins, the
+		// kernel can answer them.
 		if arg, ok := map[int]int{sysFstatat: 3, unix.SYS_STATX: 2}[nr]; ok {
 			fstat := notify.Cond{Arg: arg, Mask: unix.AT_EMPTY_PATH, Low: unix.AT_EMPTY_PATH, High: unix.AT_EMPTY_PATH}
 			for _, ours := range s.numbers.conds(0) {
@@ -84,7 +84,7 @@ func (s *Service) pathRules() (rules []notify.Rule) {
 	return append(rules, notify.Rule{Nr: unix.SYS_GETCWD, Do: notify.Notify})
 }
 
-// path serves a call that names a file, if the file is one of RDMA's; all others are the kernel's.
+// path serves a call with a path if the file is one of RDMA. All others are left to the kernel.
 func (s *Service) path(c *notify.Call, pc pathCall) {
 	name, ok := s.name(c, c.Args[pc.name])
 	if !ok {

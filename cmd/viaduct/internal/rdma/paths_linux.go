@@ -25,7 +25,7 @@ func errnoOf(err error) unix.Errno {
 	return unix.EIO
 }
 
-// open answers the opening of a place.
+// open answers an open of a place.
 func (s *Service) open(c *notify.Call, p place, flags uint32) {
 	if p.node != nil && flags&(unix.O_PATH|unix.O_DIRECTORY) == 0 {
 		if err := p.node.open(c, int(flags)); err != nil {
@@ -33,7 +33,7 @@ func (s *Service) open(c *notify.Call, p place, flags uint32) {
 		}
 		return
 	}
-	if flags&unix.O_CREAT != 0 { // nothing can be made in /sys, and elsewhere the mode is not known here
+	if flags&unix.O_CREAT != 0 { // /sys is read-only, and elsewhere the mode is unknown here
 		c.Return(0, unix.EACCES)
 		return
 	}
@@ -56,18 +56,19 @@ func (s *Service) open(c *notify.Call, p place, flags uint32) {
 func (s *Service) openHow(c *notify.Call, p place) {
 	how := make(abi.Body, 24)
 	if _, err := c.ReadMem(c.Args[2], how); err != nil || c.Args[3] < 24 {
-		c.Continue() // the kernel knows the right error
+		c.Continue() // the kernel returns the right error
 		return
 	}
 	const free = unix.RESOLVE_NO_XDEV | unix.RESOLVE_NO_MAGICLINKS
-	if how.U64(16)&^free != 0 { // bound to a folder, which ours is not in, or without links
+	if how.U64(16)&^free != 0 { // confined to a directory outside of the tree, or without links
 		c.Continue()
 		return
 	}
 	s.open(c, p, uint32(how.U64(0)))
 }
 
-// access answers whether a place may be read, written or executed: everybody may read all of it, and use devices.
+// access answers whether a place may be read, written or executed. Everybody may read all places
+// and use the devices.
 func (s *Service) access(c *notify.Call, p place, mode uint32) {
 	if !p.ours {
 		c.Return(0, errnoOf(unix.Faccessat(unix.AT_FDCWD, p.host, mode, 0)))
@@ -95,7 +96,7 @@ func (s *Service) access(c *notify.Call, p place, mode uint32) {
 	c.Return(0, 0)
 }
 
-// readlink answers with the text of a symbolic link.
+// readlink answers with the target of a symbolic link.
 func (s *Service) readlink(c *notify.Call, p place, to, room uint64) {
 	b := make([]byte, min(room, maxPath))
 	if len(b) == 0 {
@@ -110,7 +111,7 @@ func (s *Service) readlink(c *notify.Call, p place, to, room uint64) {
 	s.give(c, to, b[:n], int64(n))
 }
 
-// give answers with bytes in the program's memory.
+// give answers with bytes that it writes to the program's memory.
 func (s *Service) give(c *notify.Call, to uint64, b []byte, value int64) {
 	if _, err := c.WriteMem(to, b); err != nil {
 		c.Return(0, unix.EFAULT)
@@ -119,8 +120,8 @@ func (s *Service) give(c *notify.Call, to uint64, b []byte, value int64) {
 	c.Return(value, 0)
 }
 
-// chdir makes a folder the thread's working directory. Only the thread itself can do that, by a
-// descriptor that it is given.
+// chdir makes a directory the thread's working directory. Only the thread itself can do that, with
+// a descriptor that it is given.
 func (s *Service) chdir(c *notify.Call, p place) {
 	fd, err := unix.Open(p.host, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -133,13 +134,13 @@ func (s *Service) chdir(c *notify.Call, p place) {
 		if err == nil {
 			err = c.Perform(notify.Native{Nr: unix.SYS_FCHDIR, Args: [6]uint64{uint64(n)}}, notify.Native{Nr: unix.SYS_CLOSE, Args: [6]uint64{uint64(n)}})
 		}
-		if err != nil && !errors.Is(err, notify.ErrGone) { // a debugger traces it, for instance
+		if err != nil && !errors.Is(err, notify.ErrGone) { // for example, a debugger traces it
 			c.Return(0, errnoOf(err))
 		}
 	})
 }
 
-// getcwd answers for a working directory in the tree.
+// getcwd answers if the working directory is in the tree.
 func (s *Service) getcwd(c *notify.Call) {
 	path, ok := strings.CutPrefix(s.folder(c.TID, unix.AT_FDCWD), s.tree)
 	if !ok || !c.Valid() {
@@ -154,7 +155,8 @@ func (s *Service) getcwd(c *notify.Call) {
 	s.give(c, c.Args[0], b, int64(len(b)))
 }
 
-// watch answers inotify_add_watch. The instance is the program's; what it is told of a file is the kernel's business.
+// watch answers inotify_add_watch. The instance belongs to the program, and the kernel sends its
+// events.
 func (s *Service) watch(c *notify.Call, p place) {
 	fd, err := c.Borrow(int(int32(c.Args[0])))
 	if err != nil {
@@ -170,7 +172,7 @@ func (s *Service) watch(c *notify.Call, p place) {
 	c.Return(int64(wd), 0)
 }
 
-// noAttribute answers the question for an extended attribute, of which there are none.
+// noAttribute answers a query for an extended attribute: there are none.
 func noAttribute(_ *Service, c *notify.Call, p place) {
 	_, err := os.Lstat(p.host)
 	if err == nil {
@@ -179,7 +181,7 @@ func noAttribute(_ *Service, c *notify.Call, p place) {
 	c.Return(0, errnoOf(err))
 }
 
-// noAttributes answers the question for all.
+// noAttributes answers a query for all extended attributes.
 func noAttributes(_ *Service, c *notify.Call, p place) {
 	if _, err := os.Lstat(p.host); err != nil {
 		c.Return(0, errnoOf(err))

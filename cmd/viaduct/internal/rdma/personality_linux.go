@@ -9,34 +9,34 @@ import (
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 )
 
-// A personality is the kernel driver that a device passes for. Programs see it in netlink, in the
-// ioctl header and in sysfs; all three take it from here.
+// A personality describes the kernel driver that a device imitates. Netlink, the ioctl header and
+// sysfs all use it.
 //
-// Another personality is another table like siw, and a case in personalityOf.
+// Another personality needs another table like siw, and a case in personalityOf.
 type personality struct {
 	driver abi.Driver
-	kind   string // as users know it
+	kind   string // name for users
 	desc   string // node_desc
-	// gids makes the GID table of the port, by index. All of it is readable, since programs read
-	// every entry and some give up at the first that fails.
+	// gids returns the GID table of the port, by index. All entries can be read, because programs
+	// read every entry and some give up at the first failure.
 	gids func(d *device) []gidEntry
-	// files makes the files of sysfs that other personalities do not have, or have with other
-	// text. Names are relative to /sys/class/infiniband/NAME.
+	// files returns files of sysfs that other personalities do not have, or that have other text
+	// there. Names are relative to /sys/class/infiniband/NAME.
 	files func(d *device) []sysFile
-	// queryDevice and queryPort make the responses to the commands of these names.
+	// queryDevice and queryPort return the responses to the commands of these names.
 	queryDevice, queryPort func(d *device) abi.Body
-	// handlers serve the commands that other personalities do not have, or serve otherwise.
+	// handlers serve commands that other personalities do not have, or serve differently.
 	handlers map[abi.Command]func(*command)
 }
 
-// siw passes for the kernel's software iWARP.
+// siw imitates the kernel's software iWARP.
 var siw = &personality{
 	driver: abi.SIW,
 	kind:   "iWARP",
 	desc:   "Software iWARP stack",
 	gids: func(d *device) []gidEntry {
 		g := gidEntry{kind: gidIB, ndev: d.found.NetName}
-		copy(g.gid[:], d.mac[:]) // the hardware address, as siw has it
+		copy(g.gid[:], d.mac[:]) // the hardware address, as in the kernel's siw
 		return []gidEntry{g}
 	},
 	files: func(*device) []sysFile {
@@ -65,7 +65,7 @@ type gidEntry struct {
 type gidKind uint32
 
 const (
-	gidIB     gidKind = 0 // also that of iWARP's
+	gidIB     gidKind = 0 // also for iWARP
 	gidRoCEv2 gidKind = 2
 )
 
@@ -89,11 +89,11 @@ func (g gidEntry) String() string {
 // A sysFile is a file of sysfs and its text, without the newline.
 type sysFile struct{ name, text string }
 
-// nodeTypes are the words of node_type.
+// nodeTypes are the values of node_type.
 var nodeTypes = map[uint8]string{abi.NodeCA: "1: CA", abi.NodeRNIC: "4: RNIC"}
 
-// sysFiles returns the files of a device below /sys/class/infiniband/NAME. A later one of the same
-// name holds.
+// sysFiles returns the files of a device below /sys/class/infiniband/NAME. If a name occurs twice,
+// the later one counts.
 func (d *device) sysFiles() []sysFile {
 	guid := abi.GUIDString(d.found.GUID)
 	all := []sysFile{

@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A portTable holds the ports that identifiers have bound. The kernel's rdma_cm has one for each
-// network namespace; this one is of all programs of one viaduct run. Another run, and sockets, are
-// met by bind or listen of the TCP socket.
+// A portTable holds the ports that identifiers have bound. The kernel's rdma_cm has one table for
+// each network namespace. This one is for all programs of one viaduct run. Conflicts with another
+// run, or with sockets, are found by bind or listen of the TCP socket.
 type portTable struct {
 	mu     sync.Mutex
 	owners map[portKey][]*binding // guarded by mu
@@ -23,17 +23,18 @@ type portKey struct {
 	port  uint16
 }
 
-// A binding is the port of an identifier, from bind_addr or resolve_addr to the end of the
-// identifier.
+// A binding reserves a port for an identifier, from bind_addr or resolve_addr to the identifier's
+// end.
 type binding struct {
 	space     uint16
 	at        netip.AddrPort
-	ownFamily bool // connections of its own family alone
-	reuse     bool // guarded by portTable.mu; the port may be shared with others that say so
+	ownFamily bool // only connections of its own family
+	reuse     bool // guarded by portTable.mu; the port may be shared with other such bindings
 }
 
-// add enters a binding, unless another one forbids it: the port is in use at the same address
-// (EADDRINUSE), or at every address of either (EADDRNOTAVAIL), as the kernel's rdma_cm says it.
+// add adds a binding, unless another one forbids it. The errors are those of the kernel's rdma_cm:
+// EADDRINUSE if the port is in use at the same address, EADDRNOTAVAIL if either binding has every
+// address.
 func (t *portTable) add(b *binding) unix.Errno {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -48,7 +49,7 @@ func (t *portTable) add(b *binding) unix.Errno {
 	return 0
 }
 
-// exclude makes a binding the only one of its addresses, which a listener has to be.
+// exclude makes a binding the only one of its addresses. Listeners require that.
 func (t *portTable) exclude(b *binding) unix.Errno {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -68,7 +69,7 @@ func (t *portTable) share(b *binding) {
 	t.mu.Unlock()
 }
 
-// remove gives a port back. b may be nil.
+// remove removes a binding, which may be nil.
 func (t *portTable) remove(b *binding) {
 	if b == nil {
 		return
@@ -81,7 +82,8 @@ func (t *portTable) remove(b *binding) {
 	}
 }
 
-// conflict compares a binding with others of its port. The table is locked.
+// conflict returns the error of a conflict of a binding with others of its port. The caller holds
+// the table's mu.
 func (b *binding) conflict(others []*binding) unix.Errno {
 	for _, o := range others {
 		switch {

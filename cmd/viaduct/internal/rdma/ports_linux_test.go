@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A port is bound once, as the kernel's rdma_cm has it: see cma_check_port in its source for the
+// A port can be bound once, as in the kernel's rdma_cm: see cma_check_port in its source for the
 // two errors.
 func TestPortTable(t *testing.T) {
 	const reuse, ownFamily = 1, 2
@@ -51,7 +51,7 @@ func TestPortTable(t *testing.T) {
 	}
 }
 
-// A listener shares its port with nobody, and nobody can share it later.
+// A listener does not share its port, and cannot share it later.
 func TestPortTableListener(t *testing.T) {
 	var ports portTable
 	at := netip.MustParseAddrPort("127.0.0.1:7")

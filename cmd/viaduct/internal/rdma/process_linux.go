@@ -14,21 +14,23 @@ import (
 	"viaduct/internal/notify"
 )
 
-// A process is a memory by the number of its process: process_vm_readv and process_vm_writev, which move many
-// places at once and without a copy in between, know no other name. A number may come to stand for another memory, in two ways. A process
-// that executes another program is caught before it does, and its number is not used again. One that
-// ends may be followed by another of its number, so what was read is thrown away unless the process lives still. What was written
-// could not be taken back: only a child of this process is written to, whose number is no other's before Reap lets it go.
+// A process gives access to a memory by the process number. process_vm_readv and process_vm_writev
+// copy many ranges at once and without an intermediate copy, but they know only that number. In two
+// ways, the number may come to mean another memory. If the process executes another program, that
+// call is intercepted, and the number is not used any more. If the process ends, another one may
+// get its number. Therefore bytes that were read are discarded unless the process is still alive. A
+// write could not be undone. Therefore only children of this process are written in this way: their
+// number stays reserved until Reap.
 type process struct {
 	pid   int
 	fd    int  // a pidfd
-	child bool // of this process; does not change, since a process gets another parent only when it has lost its own
+	child bool // a child of this process; constant, because a process gets another parent only when its own has ended
 
-	gate sync.RWMutex // held by readers and writers during the call
-	over bool         // guarded by gate: the number is not used any more
+	gate sync.RWMutex // read-locked by reads and writes during the call
+	over bool         // guarded by gate: the number must not be used any more
 }
 
-// processOf returns the process of a thread and that one's parent.
+// processOf returns the process of a thread, and the parent of that process.
 func processOf(tid int) (pid, parent int, ok bool) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", tid))
 	if err != nil {
@@ -53,8 +55,8 @@ func pidOf(c *notify.Call) uint32 {
 	return uint32(pid)
 }
 
-// read reads the pieces that remote names, one behind the other, and returns how many bytes of to it has filled:
-// fewer if a piece is not there, none if the process is not.
+// read reads the ranges in remote, one after the other, and returns how many bytes of to it has
+// filled. There are fewer if a range is missing, and none if the process is gone.
 func (p *process) read(to []byte, remote []unix.RemoteIovec) int {
 	p.gate.RLock()
 	defer p.gate.RUnlock()
@@ -70,8 +72,8 @@ func (p *process) read(to []byte, remote []unix.RemoteIovec) int {
 	return n
 }
 
-// write writes all of from. It is false if it could not, since the memory may not be written for instance, or may not try; some
-// may have been written then.
+// write writes all of from. It returns false if that failed, for example because the memory is
+// read-only or the process is no child. A part may have been written then.
 func (p *process) write(from []byte, addr uint64) bool {
 	p.gate.RLock()
 	defer p.gate.RUnlock()
@@ -84,21 +86,21 @@ func (p *process) write(from []byte, addr uint64) bool {
 	return err == nil && n == len(from)
 }
 
-// lives reports whether the process has not ended.
+// lives reports whether the process is alive.
 func (p *process) lives() bool {
 	f := [1]unix.PollFd{{Fd: int32(p.fd), Events: unix.POLLIN}}
 	n, err := unix.Poll(f[:], 0)
 	return n == 0 && err == nil
 }
 
-// end waits for what is under way. After it there is nothing.
+// end waits for calls in progress, and prevents further ones.
 func (p *process) end() {
 	p.gate.Lock()
 	p.over = true
 	p.gate.Unlock()
 }
 
-// has reports whether a thread is one of the process.
+// has reports whether a thread belongs to the process.
 func (p *process) has(tid int) bool {
 	if tid == p.pid {
 		return true
@@ -107,13 +109,13 @@ func (p *process) has(tid int) bool {
 	return err == nil
 }
 
-// processes are those whose memory is read by their number.
+// processes are the processes whose memory is accessed by their number.
 type processes struct {
 	mu sync.Mutex
 	m  map[*process]bool // guarded by mu
 }
 
-// open finds the process of a call. It is nil if there is no way to read its memory so.
+// open returns the process of a call, or nil if its memory cannot be accessed by number.
 func (ps *processes) open(c *notify.Call) *process {
 	pid, parent, ok := processOf(c.TID)
 	if !ok {
@@ -125,7 +127,8 @@ func (ps *processes) open(c *notify.Call) *process {
 	}
 	p := &process{pid: pid, fd: fd, child: parent == os.Getpid()}
 	ps.add(p)
-	// The number may have been another's. If it is not, and the process ends from here on, Reap finds it.
+	// The number may already have belonged to another process. If it does not, Reap is called when
+	// the process ends.
 	if !c.Valid() {
 		ps.drop(p)
 		return nil
@@ -142,7 +145,7 @@ func (ps *processes) add(p *process) {
 	ps.m[p] = true
 }
 
-// drop closes a process that nothing reads any more.
+// drop removes a process that nothing uses any more.
 func (ps *processes) drop(p *process) {
 	ps.mu.Lock()
 	delete(ps.m, p)
@@ -150,7 +153,7 @@ func (ps *processes) drop(p *process) {
 	unix.Close(p.fd)
 }
 
-// of returns those that a thread is one of: several if it has several devices open.
+// of returns the processes of a thread. There are several if it has several devices open.
 func (ps *processes) of(tid int) (all []*process) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
@@ -162,14 +165,15 @@ func (ps *processes) of(tid int) (all []*process) {
 	return all
 }
 
-// Reap is to be called when a child of this process has ended, before it is waited for, which gives its number to others.
+// Reap must be called when a child of this process has ended, before it is waited for, because
+// another process may get its number then.
 func (s *Service) Reap(pid int) {
 	for _, p := range s.processes.numbered(pid) {
 		p.end()
 	}
 }
 
-// numbered returns those of a number.
+// numbered returns the processes with a number.
 func (ps *processes) numbered(pid int) (all []*process) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
@@ -181,14 +185,14 @@ func (ps *processes) numbered(pid int) (all []*process) {
 	return all
 }
 
-// exec serves the call by which a thread executes another program.
+// exec serves the call with which a thread executes another program.
 func (s *Service) exec(c *notify.Call) {
 	all := s.processes.of(c.TID)
 	if len(all) == 0 {
 		c.Continue()
 		return
 	}
-	s.wg.Go(func() { // a read may wait for the program itself
+	s.wg.Go(func() { // a read in progress may wait for the program itself
 		for _, p := range all {
 			p.end()
 		}

@@ -13,8 +13,8 @@ import (
 
 func init() { notify.MaybeStub() }
 
-// A child of this process is known as such, which its own child is not. Its number is not used behind Reap, and that of no process
-// that is about to execute a program, by whichever call.
+// A child of this process is recognized as such, and its own child is not. A number is not used
+// after Reap, nor after its process has executed a program, by whichever call.
 func TestChild(t *testing.T) {
 	program, err := notify.Start(&notify.Command{Path: "/bin/sh", Args: []string{"sh", "-c", "umask 7; (umask 7; :) & wait"},
 		Rules: []notify.Rule{{Nr: unix.SYS_UMASK, Do: notify.Notify}}})
@@ -44,7 +44,7 @@ func TestChild(t *testing.T) {
 			}
 			if !child {
 				as := *c
-				as.Compat = true // the only such calls execute programs
+				as.Compat = true // the only 32-bit calls that are notified execute programs
 				s.Serve(&as)
 				s.wg.Wait()
 				continue

@@ -12,14 +12,14 @@ import (
 	"viaduct/iwarp"
 )
 
-// A queuePair is the program's queue pair. Until it is connected it is a pair of
-// rings and a state; then an engine moves entries between rings and stream.
+// A queuePair is the program's queue pair. Until it is connected, it is a pair of rings and a
+// state. Then an engine moves entries between rings and stream.
 type queuePair struct {
 	x          *context
 	userHandle uint64
 	async      notifier
 	num        uint32
-	at         int // number of the descriptor by which it was made
+	at         int // descriptor through which it was created
 	pd         *domain
 	scq, rcq   *completionQueue
 	srq        *sharedQueue // nil: rq is its own
@@ -29,7 +29,7 @@ type queuePair struct {
 	passed     passed
 
 	recv receiver
-	sq   sendRing // the engine's while it runs, else guarded by mu
+	sq   sendRing // owned by the engine while that runs, otherwise guarded by mu
 
 	mu        sync.Mutex
 	state     abi.State // guarded by mu
@@ -66,7 +66,7 @@ func (k *command) createQP() {
 	x.mu.Unlock()
 
 	var err error
-	// The last entry taken stays valid, so there is one more.
+	// One entry more than requested, because the last taken entry stays valid.
 	if q.sq.ring, err = newRing(x.arena, max(r.SendWR, 1)+1, abi.SQELen); err == nil && q.srq == nil {
 		if q.recv.ring.ring, err = newRing(x.arena, max(r.RecvWR, 1), abi.RQELen); err != nil {
 			x.arena.drop(q.sq.mem, q.sq.key)
@@ -96,7 +96,7 @@ func (k *command) createQP() {
 	d.Put64(16, uint64(q.sq.key))
 	d.Put64(24, uint64(q.recv.ring.key))
 	if q.srq != nil {
-		d.Put64(24, ^uint64(0)) // no ring of its own
+		d.Put64(24, ^uint64(0)) // it has no ring of its own
 	}
 	if !k.answer(abi.Words(h, q.num, r.SendWR, r.RecvWR, r.SendSGE, r.RecvSGE, abi.MaxInline, 0), d) {
 		x.mu.Lock()
@@ -106,7 +106,8 @@ func (k *command) createQP() {
 	}
 }
 
-// countUsersLocked counts the queue pair at what it uses; context.mu is held.
+// countUsersLocked adds n to the use counts of the objects that the queue pair uses. The caller
+// holds context.mu.
 func (q *queuePair) countUsersLocked(n int) {
 	q.pd.users += n
 	q.scq.users += n
@@ -131,7 +132,7 @@ func (d *device) addQP(q *queuePair) uint32 {
 	}
 }
 
-// qp returns the queue pair of a number.
+// qp returns the queue pair with a number.
 func (d *device) qp(num uint32) *queuePair {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -184,7 +185,7 @@ func (k *command) queryQP() {
 		b.Put32(64+4*i, v)
 	}
 	b.Put32(100, access)
-	if state == abi.Reset { // an iWARP queue pair is fit for receives from the start, and says so
+	if state == abi.Reset { // an iWARP queue pair can receive from the start, and reports that
 		state = abi.Init
 	}
 	b.Put8(108, uint8(state))
@@ -219,9 +220,8 @@ func (k *command) modifyQP() {
 	k.answer()
 }
 
-// setState moves the state as the program wants it. What an iWARP stream does is
-// the connection manager's business: of the states the error state alone has an
-// effect on it.
+// setState sets the state that the program wants. The connection manager controls the iWARP stream:
+// of all states, only the error state has an effect on it.
 func (q *queuePair) setState(to abi.State) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -238,7 +238,7 @@ func (q *queuePair) setState(to abi.State) {
 	}
 }
 
-// flushLocked completes all that is posted and can't be done. There is no engine.
+// flushLocked completes all posted entries as flushed. There is no engine.
 func (q *queuePair) flushLocked() {
 	if q.destroyed {
 		return
@@ -269,8 +269,8 @@ func (q *queuePair) abort() {
 	}
 }
 
-// destroy ends the queue pair. After it nothing is written to rings any more; what
-// was sent may still be on its way.
+// destroy ends the queue pair. Afterwards nothing is written to its rings, but sent data may still
+// be in flight.
 func (q *queuePair) destroy() {
 	q.mu.Lock()
 	if q.destroyed {
@@ -312,8 +312,8 @@ func (k *command) destroyQP() {
 	})
 }
 
-// region returns the region that a piece of memory is in, if the queue pair may use it and it has the rights that are
-// needed; else nil.
+// region returns the region of an element, if the queue pair may use it and it has the needed
+// rights, otherwise nil.
 func (q *queuePair) region(s *abi.SGE, need uint32) *region {
 	v, ok := q.x.regions.Load(s.Key)
 	if !ok {
@@ -327,7 +327,7 @@ func (q *queuePair) region(s *abi.SGE, need uint32) *region {
 	return r
 }
 
-// gather makes the list of an entry's elements, whose memory has the rights that are needed.
+// gather converts an entry's list. All elements must have the needed rights.
 func (q *queuePair) gather(to []iwarp.SGE, from []abi.SGE, need uint32) ([]iwarp.SGE, abi.WCStatus) {
 	for i := range from {
 		s := &from[i]

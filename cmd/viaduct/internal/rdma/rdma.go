@@ -1,19 +1,17 @@
-// Package rdma serves RDMA devices to an unmodified program: libibverbs and
-// librdmacm of the distribution find a device siw0 and drive it as they would the
-// kernel's software iWARP, and what they send is iWARP on TCP.
+// Package rdma serves RDMA devices to an unmodified program. The distribution's libibverbs and
+// librdmacm find a device siw0 and use it like the kernel's software iWARP. The data is iWARP over
+// TCP.
 //
-// The program's calls on the files of RDMA are answered by seccomp notification
-// (package notify). What the program holds instead of a character device are
-// stand-ins at numbers of a reserved range: a memfd for uverbs, whose mappings
-// are the work and completion queues, and a pipe for rdma_cm. Only calls on
-// those numbers, and calls that name a path, are notified; posting and polling are
-// memory of both processes.
+// The program's calls on files of RDMA are answered by seccomp notification (package notify).
+// Instead of a character device, the program gets a stand-in at a number of a reserved range. For
+// uverbs, it is a memfd whose mappings are the work and completion queues. For rdma_cm, it is a
+// pipe. Only calls on those numbers, and calls with a path, are notified. Posting and polling need
+// no call, because both processes share the memory of the queues.
 //
-// Everything that comes from the program may be wrong: lengths, handles, addresses,
-// and the rings at any moment. Payload is read and written through the
-// program's /proc/PID/mem, which keeps naming the same memory whatever becomes
-// of the process number. Only what is read in many pieces, or is long, is read by that number,
-// which is guarded: see process.
+// Everything that comes from the program may be wrong: lengths, handles, addresses, and the rings
+// at any moment. Payload is accessed through the program's /proc/PID/mem, which keeps its meaning
+// whatever becomes of the process number. Only payload in many pieces, or long payload, is accessed
+// by that number, with precautions: see process.
 package rdma
 
 import (
@@ -23,15 +21,15 @@ import (
 	"strings"
 )
 
-// A Device is what a program finds.
+// A Device is a device for programs to find.
 type Device struct {
 	Name string // siw0
-	// Addrs are the local addresses by which connections belong to the device;
-	// none stands for all that no other device has.
+	// Addrs are the local addresses whose connections belong to the device. If empty, they are all
+	// that no other device has.
 	Addrs []netip.Addr
 }
 
-// ParseDevice reads NAME[=ADDRESS[,ADDRESS]...].
+// ParseDevice parses NAME[=ADDRESS[,ADDRESS]...].
 func ParseDevice(s string) (Device, error) {
 	name, list, has := strings.Cut(s, "=")
 	d := Device{Name: name}
@@ -51,14 +49,14 @@ func ParseDevice(s string) (Device, error) {
 	return d, nil
 }
 
-// ParseDevices reads the --device flags; none stands for siw0.
+// ParseDevices parses the --device flags. Without any, it returns siw0.
 func ParseDevices(flags []string) ([]Device, error) {
 	if len(flags) == 0 {
 		return []Device{{Name: "siw0"}}, nil
 	}
 	var ds []Device
 	seen := map[string]bool{}
-	anywhere := map[bool]int{} // by whether it is a RoCE device
+	anywhere := map[bool]int{} // number of devices for all addresses, by whether they are RoCE
 	for _, s := range flags {
 		d, err := ParseDevice(s)
 		if err != nil {
@@ -85,5 +83,5 @@ func ParseDevices(flags []string) ([]Device, error) {
 	return ds, nil
 }
 
-// isRoCE reports whether a device of a name is a RoCE device. The others are of iWARP.
+// isRoCE reports whether the name is that of a RoCE device. All others are iWARP devices.
 func isRoCE(name string) bool { return strings.HasPrefix(name, "rxe") }

@@ -10,26 +10,26 @@ import (
 	"viaduct/iwarp"
 )
 
-// A receiver gives arriving messages the memory of receive entries, which are
-// taken when the message begins, from the ring of the queue pair or a shared one.
+// A receiver assigns receive entries to arriving messages. An entry is taken when its message
+// begins, from the ring of the queue pair or from a shared one.
 type receiver struct {
 	q *queuePair
 
 	mu   sync.Mutex
 	ring recvRing       // guarded by mu; without memory if the queue is shared
-	bad  abi.Completion // guarded by mu; of an entry that ended the stream
+	bad  abi.Completion // guarded by mu; for an entry that ended the stream
 	has  bool           // guarded by mu; bad is set
 	ids  []uint64       // guarded by mu; of entries that were taken and have not completed
-	seq  uint64         // guarded by mu; number of ids[0], as the stream is told it
+	seq  uint64         // guarded by mu; number of ids[0] at the stream
 	sg   [abi.MaxSGE]iwarp.SGE
 	gone bool // guarded by mu
 
-	ahead     [abi.RQELen]byte // guarded by mu; an entry that was taken for the message that is about to begin
+	ahead     [abi.RQELen]byte // guarded by mu; an entry taken in advance for the next message
 	hasAhead  bool             // guarded by mu
-	waits     bool             // guarded by mu; a message is left at the stream until there is an entry
-	since     time.Time        // guarded by mu; of the wait
-	impatient bool             // guarded by mu; nothing is left any more: the stream is to end
-	messages  int              // guarded by mu; that came by a link
+	waits     bool             // guarded by mu; a message waits at the stream for an entry
+	since     time.Time        // guarded by mu; start of the wait
+	impatient bool             // guarded by mu; messages do not wait any more: without an entry the stream ends
+	messages  int              // guarded by mu; number of messages that came over a link
 }
 
 var _ iwarp.RecvSource = (*receiver)(nil)
@@ -39,8 +39,8 @@ func (r *receiver) NextRecv([]byte, int, bool) (wr iwarp.RecvWR, ok bool) {
 	r.mu.Lock()
 	if r.gone {
 		r.mu.Unlock()
-		// The queue pair was destroyed. As with the kernel's siw, the connection just ends: a Terminate
-		// would blame a peer that has done nothing wrong.
+		// The queue pair was destroyed. As with the kernel's siw, the connection simply ends: a
+		// Terminate would blame a peer that has done nothing wrong.
 		r.q.abort()
 		return wr, false
 	}
@@ -59,12 +59,12 @@ func (r *receiver) NextRecv([]byte, int, bool) (wr iwarp.RecvWR, ok bool) {
 		return wr, false
 	}
 	r.ids = append(r.ids, e.ID)
-	// From 1 on: 0 is what the stream itself says at its end.
+	// Numbers start at 1, because the stream itself uses 0 at its end.
 	wr.ID = r.seq + uint64(len(r.ids))
 	return wr, true
 }
 
-// completed returns the program's ID of an entry that was taken. They complete in order.
+// completed returns the program's ID of an entry that was taken. Entries complete in order.
 func (r *receiver) completed(n uint64) (id uint64, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -78,7 +78,7 @@ func (r *receiver) completed(n uint64) (id uint64, ok bool) {
 	return id, true
 }
 
-// takeLocked takes the next entry; valid is false if it can't be one.
+// takeLocked takes the next entry. valid is false for an invalid entry.
 func (r *receiver) takeLocked(e *abi.RecvEntry) (valid, ok bool) {
 	if r.gone || r.has {
 		return false, false
@@ -95,7 +95,7 @@ func (r *receiver) takeLocked(e *abi.RecvEntry) (valid, ok bool) {
 	return ok && abi.ParseRecv(&raw, e), ok
 }
 
-// peek shows the entry of the next message without taking it; valid is false if it can't be one.
+// peek reads the entry for the next message without taking it. valid is false for an invalid entry.
 func (r *receiver) peek(e *abi.RecvEntry) (there, valid bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -112,7 +112,7 @@ func (r *receiver) peek(e *abi.RecvEntry) (there, valid bool) {
 	return r.hasAhead, r.hasAhead && abi.ParseRecv(&r.ahead, e)
 }
 
-// consume takes the entry that peek has shown: its message is there.
+// consume takes the entry that peek has read, after its message is in place.
 func (r *receiver) consume() {
 	r.mu.Lock()
 	r.hasAhead = false
@@ -120,15 +120,15 @@ func (r *receiver) consume() {
 	r.mu.Unlock()
 }
 
-// linked is how many messages came by a link.
+// linked returns how many messages came over a link.
 func (r *receiver) linked() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.messages
 }
 
-// flush completes the entry that ended the stream, and those of the queue pair's own
-// ring. Those of a shared one serve others.
+// flush completes the entry that ended the stream, and those of the queue pair's own ring. The
+// entries of a shared ring stay for other queue pairs.
 func (r *receiver) flush() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -147,7 +147,7 @@ func (r *receiver) flush() {
 		}
 		return
 	}
-	for range r.ring.n + 1 { // and the one that was taken ahead
+	for range r.ring.n + 1 { // and the one that was taken in advance
 		if _, ok := r.takeLocked(&e); !ok {
 			return
 		}
@@ -168,8 +168,8 @@ func (r *receiver) stop() {
 	}
 }
 
-// depth is how many messages may be there whose completions were not passed on: one
-// for each entry.
+// depth returns how many messages may have arrived whose completions were not reported: one for
+// each entry.
 func (r *receiver) depth() int {
 	if r.q.srq != nil {
 		return int(r.q.srq.ring.n) + 1
@@ -180,10 +180,10 @@ func (r *receiver) depth() int {
 // notReadyFor bounds how long a message waits for a receive.
 const notReadyFor = 2 * time.Second
 
-// Full implements [iwarp.RecvSource]: a message for which the program has posted no
-// receive yet stays at the stream for a while. iWARP has no "receiver not ready", and the
-// end of the stream would be right; but a program that was written for networks which have
-// it posts its receives when it gets round to it, and TCP holds its peer up until then.
+// Full implements [iwarp.RecvSource]. A message without a posted receive stays at the stream for a
+// while. In iWARP, which has no "receiver not ready", the stream could end at once. But programs
+// written for networks that have it may post their receives late. Until then, TCP slows down their
+// peer.
 func (r *receiver) Full(stream iwarp.Pending) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -199,8 +199,8 @@ func (r *receiver) Full(stream iwarp.Pending) bool {
 	return r.waits
 }
 
-// readyLocked reports whether there is an entry for the next message. Of a shared queue
-// it is taken at once, before another queue pair does.
+// readyLocked reports whether there is an entry for the next message. An entry of a shared queue is
+// taken at once, before another queue pair takes it.
 func (r *receiver) readyLocked() bool {
 	if r.q.srq == nil {
 		return r.ring.valid()
@@ -209,20 +209,20 @@ func (r *receiver) readyLocked() bool {
 	return r.hasAhead
 }
 
-// Keep implements [iwarp.RecvSource]: the stream is looked at again in a millisecond.
+// Keep implements [iwarp.RecvSource]: the stream asks again after a millisecond.
 func (r *receiver) Keep() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.waits
 }
 
-// hurry lets messages for which there is no receive end the stream from now on.
+// hurry makes messages without a receive end the stream from now on.
 func (r *receiver) hurry() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.impatient = true
 }
 
-// Nothing is lent and nothing guessed: the memory is another process's.
+// No memory is lent or guessed, because the memory is another process's.
 func (*receiver) Reclaim(uint64) []iwarp.SGE { return nil }
 func (*receiver) Guess() (g iwarp.RecvGuess) { return g }

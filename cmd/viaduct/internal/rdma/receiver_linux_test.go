@@ -12,13 +12,13 @@ import (
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 )
 
-// next is what a stream has next: a Send or not.
+// next is the next message of a stream: a Send or not.
 type next bool
 
 func (next) Has(int) bool   { return true }
 func (n next) IsSend() bool { return bool(n) }
 
-// testContext is a context that no program has.
+// testContext returns a context without a program.
 func testContext(t *testing.T) *context {
 	t.Helper()
 	s := &Service{done: make(chan struct{}), files: map[inode]file{}}
@@ -41,15 +41,14 @@ func testRing(t *testing.T, x *context) recvRing {
 	return recvRing{r}
 }
 
-// postRecv does what the program does to post a receive.
+// postRecv posts a receive like the program.
 func postRecv(r *recvRing, at uint32, id uint64) {
 	e := r.slot(at)
 	abi.Body(e).Put64(0, id)
 	atomic.StoreUint32(word(e), atomic.LoadUint32(word(e))|abi.Valid)
 }
 
-// A message for which there is no receive stays at the stream for a time, and nothing
-// else does.
+// A message without a receive stays at the stream for a time. Other messages do not wait.
 func TestReceiverNotReady(t *testing.T) {
 	x := testContext(t)
 	r := &receiver{q: &queuePair{x: x}, ring: testRing(t, x)}
@@ -87,8 +86,8 @@ func TestReceiverNotReady(t *testing.T) {
 	}
 }
 
-// Of a shared queue each receive goes to one message, and one that was taken for a message
-// that never came is given back as flushed.
+// Each receive of a shared queue goes to one message. An entry taken for a message that never
+// arrived completes as flushed.
 func TestReceiverShared(t *testing.T) {
 	x := testContext(t)
 	srq := &sharedQueue{x: x, pd: &domain{}, ring: testRing(t, x)}

@@ -13,22 +13,22 @@ import (
 	"viaduct/internal/notify"
 )
 
-// repeats keeps the answers that threads did not get because a signal took them out
-// of their calls: the kernel has them make the same call again behind the handler,
-// and what the command did must not be done, or refused, a second time.
+// repeats keeps answers that threads did not get because a signal interrupted their calls. After
+// the signal handler, the kernel repeats the call. The command must not be executed a second time,
+// nor be refused then.
 type repeats struct {
 	mu    sync.Mutex
 	of    map[int]repeat // guarded by mu; by thread
-	begun map[int]begun  // guarded by mu; by thread: commands whose answer comes later
+	begun map[int]begun  // guarded by mu; by thread: commands that will be answered later
 }
 
-// A begun is a command that is being dealt with, and the call that last made it.
+// A begun is a command in progress, and the last call that made it.
 type begun struct {
 	command []byte
 	call    *notify.Call
 }
 
-// A repeat is an answer that was not taken.
+// A repeat is an answer that its thread did not get.
 type repeat struct {
 	command  []byte
 	value    int64
@@ -36,11 +36,11 @@ type repeat struct {
 	response []abi.Put
 }
 
-// maxRepeats is the number of answers kept of one file: threads may end before they
-// repeat a call.
+// maxRepeats bounds the answers kept for one file, because threads may end before they repeat a
+// call.
 const maxRepeats = 256
 
-// begin tells that the answer of a call comes later. A repeated call gets it then.
+// begin records that a call will be answered later. A repetition of the call then gets that answer.
 func (r *repeats) begin(c *notify.Call, command []byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -50,9 +50,8 @@ func (r *repeats) begin(c *notify.Call, command []byte) {
 	r.begun[c.TID] = begun{command, c}
 }
 
-// give answers a call and reports true if it repeats the command of the same thread
-// whose answer was not taken, or will answer it if that has yet to come. The answer of
-// any other command is forgotten.
+// give reports whether a call repeats the unanswered command of its thread. It answers such a call,
+// now or when the answer is known. The kept answer to any other command is dropped.
 func (r *repeats) give(c *notify.Call, command []byte) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -72,8 +71,8 @@ func (r *repeats) give(c *notify.Call, command []byte) bool {
 	return true
 }
 
-// answer answers a call, or keeps the answer if the thread is not there any more. It
-// is false if the response could not be written, which the answer says then.
+// answer answers a call, or keeps the answer if the thread has left the call. If the response
+// cannot be written, it answers with that error and returns false.
 func (r *repeats) answer(c *notify.Call, a repeat) (ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -82,8 +81,8 @@ func (r *repeats) answer(c *notify.Call, a repeat) (ok bool) {
 		delete(r.begun, c.TID)
 		c = b.call
 	}
-	// A command that has failed did nothing, and the interruption may be why: it may
-	// be tried once more.
+	// The answer of a failed command is not kept: the command did nothing, and the interruption may
+	// be the reason of the failure, so that it may be executed again.
 	return r.answerLocked(c, a, begun || a.errno == 0)
 }
 

@@ -14,22 +14,22 @@ import (
 	"viaduct/internal/notify"
 )
 
-// A place is where a name leads.
+// A place is the file that a path refers to.
 type place struct {
-	path string // from the program's root, without symbolic links
-	host string // where the file is for this process
+	path string // path from the program's root, without symbolic links
+	host string // path of the file for this process
 	node *node  // set for a device file
-	ours bool   // in the tree; else a file of the system that is reached through the tree
+	ours bool   // in the tree; otherwise a file of the system that is reached through the tree
 }
 
 const maxPath = 4096 // PATH_MAX
 
-// name reads the name of a file from the program.
+// name reads a path from the program's memory.
 func (s *Service) name(c *notify.Call, addr uint64) ([]byte, bool) {
-	const step = 256 // most names are shorter
+	const step = 256 // most paths are shorter
 	var b []byte
 	for n := 0; n < maxPath; {
-		// The page behind may not be there.
+		// The next page may not be mapped.
 		k := min(step, pageSize-int((addr+uint64(n))%pageSize), maxPath-n)
 		b = append(b, make([]byte, k)...)
 		if _, err := c.ReadMem(addr+uint64(n), b[n:]); err != nil {
@@ -43,12 +43,12 @@ func (s *Service) name(c *notify.Call, addr uint64) ([]byte, bool) {
 	return nil, false
 }
 
-// words are in the name of every file of RDMA that is a device or a folder of ours at the top.
+// words are parts of the names of all devices of RDMA, and of the topmost directories of the tree.
 var words = [][]byte{[]byte("infiniband"), []byte("rdma_cm"), []byte("uverbs")}
 
-// mayLead reports whether a name could lead to a file of ours, without looking at what most names
-// lead to. A name relative to a folder of the tree needs no help: the kernel finds the files there,
-// but for devices and for what is above.
+// mayLead reports whether a path could refer to a file of ours. It makes the cheap checks that rule
+// out most paths. A path relative to a directory of the tree needs no help, because the kernel
+// finds the files there, except devices and anything above the directory.
 func (s *Service) mayLead(tid, dir int, name []byte, itself bool) bool {
 	for _, w := range words {
 		if bytes.Contains(name, w) {
@@ -59,7 +59,7 @@ func (s *Service) mayLead(tid, dir int, name []byte, itself bool) bool {
 	if relative && bytes.Contains(name, []byte("..")) {
 		return strings.HasPrefix(s.folder(tid, dir), s.tree)
 	}
-	// A symbolic link may lead to ours. The kernel finds nothing there then.
+	// A symbolic link may lead to a file of ours. The kernel does not find its target then.
 	at := string(name)
 	if relative {
 		at = folderLink(tid, dir) + "/" + at
@@ -70,13 +70,13 @@ func (s *Service) mayLead(tid, dir int, name []byte, itself bool) bool {
 	if unix.Faccessat(unix.AT_FDCWD, at, unix.F_OK, 0) != unix.ENOENT {
 		return false
 	}
-	// Nothing is there. If the folder is, only the last name can be such a link.
+	// The path does not exist. If its directory does, only the last name can be such a link.
 	var b [1]byte
 	_, err := unix.Readlink(at, b[:])
 	return err == nil || unix.Faccessat(unix.AT_FDCWD, filepath.Dir(at), unix.F_OK, 0) == unix.ENOENT
 }
 
-// folderLink is the link in /proc to a folder that names are relative to.
+// folderLink returns the link in /proc to the directory that paths are relative to.
 func folderLink(tid, dir int) string {
 	if dir == unix.AT_FDCWD {
 		return "/proc/" + strconv.Itoa(tid) + "/cwd"
@@ -84,22 +84,22 @@ func folderLink(tid, dir int) string {
 	return procFD(tid, dir)
 }
 
-// folder returns the path of a folder that names are relative to.
+// folder returns the path of the directory that paths are relative to.
 func (s *Service) folder(tid, dir int) string {
 	p, _ := os.Readlink(folderLink(tid, dir))
 	return p
 }
 
-// maxLinks is how many symbolic links a name may lead through, as for the kernel.
+// maxLinks is how many symbolic links a path may use, as in the kernel.
 const maxLinks = 40
 
-// resolve follows a name to a file of ours, or to one that is reached through ours. Each element is looked at in the
-// tree if it is there, else in the system as the thread sees it.
+// resolve finds the file of ours, or reached through ours, that a path refers to. Each element is
+// looked up in the tree if it is there, otherwise in the system as the thread sees it.
 func (s *Service) resolve(tid, dir int, name string, itself bool) (place, bool) {
 	at, through := "/", false
 	if name[0] != '/' {
 		base := s.folder(tid, dir)
-		if base == "" || base[0] != '/' { // a pipe, for instance
+		if base == "" || base[0] != '/' { // for example, a pipe
 			return place{}, false
 		}
 		if rest, ok := strings.CutPrefix(base, s.tree); ok {
@@ -143,7 +143,7 @@ func (s *Service) resolve(tid, dir int, name string, itself bool) (place, bool) 
 	return p, p.ours || through && sameRights(tid)
 }
 
-// host is where this process finds a file of the program.
+// host returns this process's path of a file of the program.
 func (s *Service) host(tid int, path string) string {
 	if isOurs(path) {
 		return s.tree + path
@@ -151,7 +151,8 @@ func (s *Service) host(tid int, path string) string {
 	return "/proc/" + strconv.Itoa(tid) + "/root" + path
 }
 
-// sameRights reports whether a thread has the rights of this process, which so may open for it what is none of ours.
+// sameRights reports whether a thread has the rights of this process. Only then may this process
+// open files outside of the tree for it.
 func sameRights(tid int) bool {
 	of := func(who string) (rights string) {
 		b, _ := os.ReadFile("/proc/" + who + "/status")

@@ -9,14 +9,14 @@ import (
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 )
 
-// A ring is a work queue in shared memory: the program fills entries and marks
-// them valid, this side takes them in order and marks them free.
+// A ring is a work queue in shared memory. The program fills entries and marks them valid; this
+// side takes them in order and marks them free.
 type ring struct {
 	mem   []byte
 	key   int64
 	entry int    // bytes of one
-	n     uint32 // entries, a power of two
-	at    uint32 // the next to take
+	n     uint32 // number of entries, a power of two
+	at    uint32 // the next entry to take
 }
 
 func newRing(a *arena, entries uint32, size int) (r ring, err error) {
@@ -33,26 +33,26 @@ func (r *ring) slot(i uint32) []byte {
 	return r.mem[at : at+r.entry : at+r.entry]
 }
 
-// word is the word with the flags of an entry.
+// word returns the word with the flags of an entry.
 func word(entry []byte) *uint32 {
 	return (*uint32)(unsafe.Pointer(&entry[abi.FlagsAt]))
 }
 
-// valid reports whether the next entry is there.
+// valid reports whether the next entry is filled.
 func (r *ring) valid() bool { return atomic.LoadUint32(word(r.slot(r.at)))&abi.Valid != 0 }
 
 // free lets the program use an entry again.
 func free(entry []byte) {
 	w := word(entry)
-	// Only this side clears the bit, and the program writes the entry only when it is clear.
+	// Only this side clears the bit, and the program writes the entry only while it is clear.
 	atomic.StoreUint32(w, atomic.LoadUint32(w)&^abi.Valid)
 }
 
-// A sendRing is a send queue. The entry before the next is left valid while this
-// side is awake: the program rings only if it finds it free.
+// A sendRing is a send queue. While this side is awake, it leaves the last taken entry valid: the
+// program rings only if it finds that entry free.
 type sendRing struct {
 	ring
-	held bool // the entry before at is taken, and valid still
+	held bool // the entry before at is taken, and still valid
 }
 
 // take copies the next entry.
@@ -69,8 +69,8 @@ func (r *sendRing) take(e *[abi.SQELen]byte) bool {
 	return true
 }
 
-// sleep asks for a ring of the doorbell. It reports false if there is an entry
-// already.
+// sleep makes the program ring the doorbell at the next entry. It returns false if there is an
+// entry already.
 func (r *sendRing) sleep() bool {
 	if r.held {
 		r.held = false
@@ -79,8 +79,8 @@ func (r *sendRing) sleep() bool {
 	return !r.valid()
 }
 
-// A recvRing is a receive queue, of one queue pair or shared. Its entries are
-// freed as they are taken; there is no doorbell.
+// A recvRing is a receive queue, of one queue pair or shared. Entries are freed when they are
+// taken; there is no doorbell.
 type recvRing struct{ ring }
 
 func (r *recvRing) take(e *[abi.RQELen]byte) bool {

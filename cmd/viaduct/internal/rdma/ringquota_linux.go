@@ -9,8 +9,9 @@ import (
 	"sync/atomic"
 )
 
-// A ringQuota bounds the rings of all contexts. Each is a mapping of this process, of which the kernel allows a number
-// (vm.max_map_count), and without any left the Go runtime can't allocate and ends the process.
+// A ringQuota bounds the rings of all contexts. Each ring is a mapping of this process, and the
+// kernel limits their number (vm.max_map_count). If none is left, the Go runtime cannot allocate,
+// and the process ends.
 type ringQuota struct {
 	most int64
 	held atomic.Int64
@@ -26,7 +27,8 @@ func (q *ringQuota) take() bool {
 
 func (q *ringQuota) give(n int) { q.held.Add(-int64(n)) }
 
-// ringsMost returns how many rings there may be: half of what the kernel allows, the rest is for the runtime.
+// ringsMost returns the limit of rings: half of the mappings that the kernel allows. The rest is
+// for the runtime.
 func ringsMost() int64 {
 	const byDefault = 65530
 	b, _ := os.ReadFile("/proc/sys/vm/max_map_count")

@@ -11,10 +11,11 @@ import (
 	"viaduct/iwarp"
 )
 
-// A passed counts the payload that a queue pair has sent and received over its link, past its stream.
+// A passed counts the payload that a queue pair has sent and received over its link, without its
+// stream.
 type passed struct {
 	sent, received atomic.Uint64 // bytes
-	last           atomic.Int64  // when the queue pair's own requests last moved some, in nanoseconds since 1970
+	last           atomic.Int64  // the last time, in nanoseconds since 1970, that the queue pair's own requests moved payload
 }
 
 // pass counts n bytes that a request of q has moved.
@@ -27,7 +28,7 @@ func (l *link) pass(q *queuePair, op abi.WROp, n int) {
 	to.passed.received.Add(uint64(n))
 }
 
-// show shows a connection to "viaduct ps", for as long as its stream lasts.
+// show lists a connection in "viaduct ps", as long as its stream lasts.
 func (s *Service) show(q *queuePair, iw *iwarp.QueuePair, l *link, role string) {
 	if l == nil {
 		s.opt.Status.WatchQueuePair(iw, status.Hint{Role: role})
@@ -47,7 +48,8 @@ func (s *Service) show(q *queuePair, iw *iwarp.QueuePair, l *link, role string) 
 	})
 }
 
-// report is what is told of a connection with a link: what went over the link and over the stream.
+// report returns the status of a connection with a link: the sum of the traffic over the link and
+// the stream.
 func report(q, peer *queuePair, iw *iwarp.QueuePair, role string, counters bool) status.Conn {
 	st := iw.Stats()
 	c := status.Conn{Transport: "iwarp", Role: role, Local: iw.LocalAddr().String(), Remote: iw.RemoteAddr().String(), State: "open", Active: st.LastActivity,

@@ -11,7 +11,7 @@ import (
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 )
 
-// A sharedQueue is a receive queue that several queue pairs take from.
+// A sharedQueue is a receive queue that several queue pairs share.
 type sharedQueue struct {
 	x          *context
 	userHandle uint64
@@ -23,7 +23,7 @@ type sharedQueue struct {
 
 	mu    sync.Mutex
 	ring  recvRing // guarded by mu
-	limit uint32   // guarded by mu; 0 is not armed
+	limit uint32   // guarded by mu; 0 means not armed
 	gone  bool     // guarded by mu
 }
 
@@ -68,13 +68,14 @@ func (k *command) createSRQ() {
 	}
 }
 
-// take takes the next receive, and tells the program if few are left.
+// take takes the next receive, and sends the program an event if few are left.
 func (s *sharedQueue) take(e *[abi.RQELen]byte) bool {
 	s.mu.Lock()
 	low := false
 	ok := !s.gone && s.ring.take(e)
 	if ok && s.limit > 0 {
-		// Entries are valid in order, so one look tells whether there are limit of them.
+		// Entries are valid in order, so that one look shows whether at least limit of them are
+		// left.
 		if atomic.LoadUint32(word(s.ring.slot(s.ring.at+s.limit-1)))&abi.Valid == 0 {
 			low, s.limit = true, 0
 		}
@@ -100,7 +101,7 @@ func (s *sharedQueue) destroy() {
 	s.x.mu.Unlock()
 }
 
-// find returns the queue of a handle.
+// srq returns the queue with a handle.
 func (x *context) srq(h uint32) *sharedQueue {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -114,7 +115,7 @@ func (k *command) modifySRQ() {
 	case s == nil, mask&^(abi.SRQMaxWR|abi.SRQLimit) != 0:
 		k.fail(unix.EINVAL)
 		return
-	case mask&abi.SRQMaxWR != 0: // as siw, which can't
+	case mask&abi.SRQMaxWR != 0: // siw cannot do that either
 		k.fail(unix.EOPNOTSUPP)
 		return
 	case mask&abi.SRQLimit != 0:

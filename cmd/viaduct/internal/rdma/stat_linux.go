@@ -10,7 +10,7 @@ import (
 	"viaduct/internal/notify"
 )
 
-// statPlace answers stat and its kin.
+// statPlace answers stat and related calls.
 func (s *Service) statPlace(c *notify.Call, p place, to uint64) {
 	var st unix.Stat_t
 	if err := unix.Lstat(p.host, &st); err != nil {
@@ -36,7 +36,7 @@ func (s *Service) statx(c *notify.Call, p place) {
 	s.writeStatx(c, &st)
 }
 
-// fillStatx sets the fields that a device has.
+// fillStatx sets the fields for a device.
 func fillStatx(st *unix.Statx_t, of unix.Stat_t) {
 	st.Mask |= unix.STATX_BASIC_STATS
 	st.Mode, st.Ino, st.Nlink, st.Blksize, st.Size, st.Blocks = uint16(of.Mode), of.Ino, uint32(of.Nlink), uint32(of.Blksize), 0, 0
@@ -54,7 +54,8 @@ func (s *Service) writeStatx(c *notify.Call, st *unix.Statx_t) {
 	s.give(c, c.Args[4], unsafe.Slice((*byte)(unsafe.Pointer(st)), unsafe.Sizeof(*st)), 0)
 }
 
-// statfs answers statfs of a place: of ours, with what programs know the file systems by.
+// statfs answers statfs of a place. For our places, it reports the file system types that programs
+// expect.
 func (s *Service) statfs(c *notify.Call, p place) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(p.host, &st); err != nil {

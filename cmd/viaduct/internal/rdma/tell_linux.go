@@ -2,8 +2,8 @@
 
 package rdma
 
-// tellOnce tells the user something that the program's own error does not say, once for each
-// subject: a program may try again and again.
+// tellOnce prints a line for the user that the program's own error does not contain. It does so
+// once for each subject, because a program may try repeatedly.
 func (s *Service) tellOnce(subject, format string, args ...any) {
 	if s.opt.Tell == nil {
 		return

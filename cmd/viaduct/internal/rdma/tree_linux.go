@@ -16,11 +16,11 @@ import (
 	"viaduct/internal/notify"
 )
 
-// What programs find of RDMA below /sys and /dev is a tree of files in a folder of this process.
-// A call on such a path is made there on the program's behalf; a folder that is opened is the one
-// of the tree, so its list and names relative to it are the kernel's business.
+// The RDMA files below /sys and /dev that programs see are a tree of files in a directory of this
+// process. A call with such a path is made in the tree for the program. An open directory is the
+// one in the tree, so that the kernel lists it and resolves paths relative to it.
 
-// ourFolders are the parts of the system that the tree has.
+// ourFolders are the directories of the system that the tree replaces.
 var ourFolders = []string{"/dev/infiniband", "/sys/class/infiniband", "/sys/class/infiniband_verbs", "/sys/class/misc/rdma_cm"}
 
 // isOurs reports whether a path is in the tree.
@@ -35,7 +35,7 @@ func isOurs(path string) bool {
 
 // A node is a device file.
 type node struct {
-	dev  uint64 // number of the device
+	dev  uint64 // device number
 	open func(c *notify.Call, flags int) error
 }
 
@@ -75,13 +75,13 @@ func (s *Service) treeFiles() (files, links map[string]string) {
 	return files, links
 }
 
-// renderTree makes the tree.
+// renderTree writes the tree.
 func (s *Service) renderTree() (err error) {
 	dir, err := os.MkdirTemp("", "viaduct-rdma-")
 	if err != nil {
 		return err
 	}
-	// As the kernel names it, where a folder is asked for.
+	// The path must be the one that the kernel reports for an open directory.
 	if s.tree, err = filepath.EvalSymlinks(dir); err != nil {
 		s.tree = dir
 	}
@@ -111,7 +111,7 @@ func (s *Service) renderTree() (err error) {
 		return err
 	}
 	for path := range s.nodes {
-		// The one device file that everybody may make, so that folders show one. It can't be opened.
+		// A device file that every user may create, so that listings show one. It cannot be opened.
 		if unix.Mknod(s.tree+path, unix.S_IFCHR|0o666, 0) != nil {
 			if err = os.WriteFile(s.tree+path, nil, 0o444); err != nil {
 				return err
@@ -121,7 +121,7 @@ func (s *Service) renderTree() (err error) {
 	return s.protectTree(0o555, 0o444)
 }
 
-// protectTree sets the modes of folders and files below the folder of the tree, whatever the umask is.
+// protectTree sets the modes of the tree's directories and files, whatever the umask is.
 func (s *Service) protectTree(folder, file fs.FileMode) error {
 	return filepath.WalkDir(s.tree, func(path string, e fs.DirEntry, err error) error {
 		switch {

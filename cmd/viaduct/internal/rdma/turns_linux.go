@@ -7,15 +7,14 @@ import (
 	"time"
 )
 
-// turns keeps what goes on side by side in the order in which it was begun.
-// Programs that make several connections at once count on it: the third that is
-// asked for here is the third that arrives there.
+// turns keeps concurrent set-ups in the order in which they began. Programs that open several
+// connections at once rely on it: the third that is requested here arrives third at the peer.
 type turns struct {
 	mu   sync.Mutex
 	last chan struct{} // guarded by mu
 }
 
-// turnTime bounds how long one that is slow holds up those behind it.
+// turnTime bounds how long a slow set-up delays the later ones.
 const turnTime = 100 * time.Millisecond
 
 // A turn is a place in the order.
@@ -40,5 +39,5 @@ func (n turn) wait() {
 	}
 }
 
-// end ends the turn. It is called once.
+// end ends the turn. Call it once.
 func (n turn) end() { close(n.over) }

@@ -16,19 +16,19 @@ import (
 	"viaduct/iwarp"
 )
 
-// A context is an open uverbs file: its objects, by handles of their own kind.
+// A context is an open uverbs file. It holds the file's objects, each kind with its own handles.
 type context struct {
 	s     *Service
 	dev   *device
 	pid   uint32 // of the process that opened it
 	id    inode  // of its stand-in
-	arena *arena // the memfd that is its stand-in, with the rings
+	arena *arena // its stand-in, a memfd with the rings
 	mems  memories
 	roce  *rxeContext // nil unless the device is of RoCE
 	async *channel    // nil before get_context or alloc_async; guarded by mu
 
-	opened atomic.Bool // by the program's get_context
-	writes atomic.Bool // commands are written, as the program was told
+	opened atomic.Bool // the program has used get_context
+	writes atomic.Bool // the program was told to write its commands
 
 	repeats repeats
 
@@ -40,23 +40,23 @@ type context struct {
 	srqs    table[*sharedQueue]
 	regions sync.Map           // *region by key
 	chs     map[inode]*channel // guarded by mu; completion channels
-	chsMost int                // guarded by mu; as many as chs may grow to before it is looked for closed ones
+	chsMost int                // guarded by mu; the size of chs at which closed channels are removed
 
-	// What release waits for: commands that are being answered, by Serve and behind it.
+	// release waits for these: commands that are being answered, by Serve and by later goroutines.
 	calls, later sync.WaitGroup
-	// Streams that end behind their queue pairs.
+	// Streams that end after their queue pairs.
 	ends sync.WaitGroup
 }
 
-// A table hands out handles. Guarded by context.mu.
+// A table assigns handles. context.mu guards it.
 type table[T any] struct {
 	m    map[uint32]T
 	next uint32
-	most int32         // objects of the kind that the device has at most
-	held *atomic.Int32 // that it has, of all contexts
+	most int32         // most objects of this kind that the device may have
+	held *atomic.Int32 // objects of this kind in all contexts
 }
 
-// add is false if the device has as many as it may.
+// add adds an object. ok is false if the device has as many as it may.
 func (t *table[T]) add(v T) (h uint32, ok bool) {
 	if t.held.Add(1) > t.most {
 		t.held.Add(-1)
@@ -75,7 +75,7 @@ func (t *table[T]) add(v T) (h uint32, ok bool) {
 	}
 }
 
-// remove gives a handle back, if there is such.
+// remove frees a handle, if it is in use.
 func (t *table[T]) remove(h uint32) {
 	if _, ok := t.m[h]; ok {
 		delete(t.m, h)
@@ -83,7 +83,7 @@ func (t *table[T]) remove(h uint32) {
 	}
 }
 
-// removeAll gives all handles back.
+// removeAll frees all handles.
 func (t *table[T]) removeAll() {
 	t.held.Add(-int32(len(t.m)))
 	t.m = nil
@@ -123,7 +123,7 @@ func (d *domain) abort() {
 	}
 }
 
-// openUverbs gives the program a stand-in for a uverbs file.
+// openUverbs installs a stand-in for a uverbs file in the program.
 func (s *Service) openUverbs(c *notify.Call, d *device, flags int) error {
 	a, theirs, err := newArena(&s.rings)
 	if err != nil {
@@ -143,14 +143,15 @@ func (s *Service) openUverbs(c *notify.Call, d *device, flags int) error {
 	return nil
 }
 
-// openIn reports whether the process of a call has a descriptor of the context, at that number most probably.
+// openIn reports whether the process of a call has a descriptor of the context, most likely at that
+// number.
 func (x *context) openIn(c *notify.Call, number int) bool {
 	at := func(name string) bool {
 		var st unix.Stat_t
 		return unix.Stat(name, &st) == nil && inode{uint64(st.Dev), st.Ino} == x.id
 	}
 	has := at(procFD(c.TID, number))
-	if !has { // it was given its descriptor by another process, or has moved it
+	if !has { // the process got the descriptor from another one, or has moved it
 		dir := fmt.Sprintf("/proc/%d/fd/", c.TID)
 		fds, _ := os.ReadDir(dir)
 		has = slices.ContainsFunc(fds, func(e os.DirEntry) bool { return at(dir + e.Name()) })
@@ -180,7 +181,7 @@ func (x *context) orphaned() bool { return x.arena.orphaned() }
 func (x *context) serve(c *notify.Call, fd int) {
 	x.calls.Add(1)
 	defer x.calls.Done()
-	x.s.known.keep(int(int32(c.Args[0])), fd, x) // from here on the program may end, and the context with it
+	x.s.known.keep(int(int32(c.Args[0])), fd, x) // the program, and with it the context, may end from here on
 	x.call(c)
 }
 
@@ -193,9 +194,10 @@ func (x *context) call(c *notify.Call) {
 	}
 }
 
-// ioctl serves a command in the form of libraries that do not use write. A library that knows
-// both asks for a context which it shall use: write, where a command is in one piece. A duplicate outside the reserved
-// range has ioctl alone, so it may always be used there.
+// ioctl serves a command of a library that does not use write. A library that knows both forms asks
+// for a context, and the answer tells it to use write, where a command is in one piece. On a
+// duplicate outside of the reserved range, only ioctl works, so that ioctl is always accepted
+// there.
 func (x *context) ioctl(c *notify.Call) {
 	mayWrite := x.s.numbers.has(int(int32(c.Args[0])))
 	if uint32(c.Args[1]) != abi.IoctlVerbs || mayWrite && x.writes.Load() {
@@ -240,7 +242,7 @@ func (x *context) write(c *notify.Call) {
 }
 
 func (x *context) do(k *command) {
-	// A doorbell may be rung twice; two of them look alike.
+	// A doorbell may be rung twice, and both calls are equal.
 	if k.Command != abi.PostSend && x.repeats.give(k.Call, k.raw) {
 		return
 	}
@@ -270,24 +272,23 @@ func parseErrno(err error) unix.Errno {
 	return unix.EINVAL
 }
 
-// A command is one that waits for its answer.
+// A command waits for its answer.
 type command struct {
 	*notify.Call
 	abi.Request
 	x     *context
-	raw   []byte     // the command as it came
+	raw   []byte     // the command as it was written
 	at    uint64     // and from where
-	count int64      // what the answer of success is
-	ioctl *abi.Ioctl // nil if it was written
+	count int64      // the result of the call if the command succeeds
+	ioctl *abi.Ioctl // nil if the command was written
 }
 
 func (k *command) fail(e unix.Errno) {
 	k.x.repeats.answer(k.Call, repeat{command: k.raw, errno: e})
 }
 
-// answer writes the response, of core and provider, and ends the command. It
-// is false if the response could not be written: what the command has made is to be
-// unmade then.
+// answer writes the response, of core and provider, and ends the command. If the response cannot be
+// written, it returns false, and the caller must undo the command.
 func (k *command) answer(parts ...abi.Body) bool {
 	a := repeat{command: k.raw, value: k.count}
 	if k.ioctl != nil {
@@ -328,7 +329,7 @@ var handlers = map[abi.Command]func(*command){
 	abi.DestroySRQ:        (*command).destroySRQ,
 }
 
-// compVectors is how many there are: one does.
+// compVectors is the number of completion vectors. One is enough.
 const compVectors = 1
 
 // getContext is openContext and allocAsync in one.
@@ -354,7 +355,7 @@ func (k *command) allocAsync() {
 	k.giveAsync(func(n uint32) bool { return k.answer(abi.Words(n)) })
 }
 
-// giveAsync makes the channel of asynchronous events, which answer tells the program.
+// giveAsync makes the channel of asynchronous events. answer sends its number to the program.
 func (k *command) giveAsync(answer func(n uint32) bool) bool {
 	x := k.x
 	x.mu.Lock()
@@ -452,11 +453,11 @@ func (k *command) deallocPD() {
 	}
 }
 
-// release ends all that the context has, as the last close of the file does.
+// release ends everything that the context has, like the last close of the file.
 func (x *context) release() {
 	x.calls.Wait()
 	if x.roce != nil {
-		x.later.Wait() // queue pairs that are being changed
+		x.later.Wait() // queue pairs that are being modified
 		x.roce.close(x)
 	}
 	x.mu.Lock()
@@ -474,15 +475,15 @@ func (x *context) release() {
 		wg.Go(q.destroy)
 	}
 	wg.Wait()
-	// A Read of the peer, which is about to see the end, is to find its region there and the memory
-	// gone, see space.judge; a region that is not there would be the peer's fault.
+	// A Read of the peer, which is about to see the end, must find its region with its memory gone,
+	// see space.judge. A missing region would be the peer's fault.
 	x.s.wg.Go(func() {
 		x.ends.Wait()
 		for _, m := range mrs {
 			m.close()
 		}
 	})
-	x.later.Wait() // queue pairs that the program was destroying use the rings still
+	x.later.Wait() // queue pairs that the program was destroying still use the rings
 	x.mu.Lock()
 	for _, ch := range x.chs {
 		ch.close()
@@ -506,7 +507,7 @@ func newPipe() (r, w int, err error) {
 	return p[0], p[1], err
 }
 
-// reopen opens what a descriptor refers to a second time, with flags of its own.
+// reopen opens the file of a descriptor a second time, with other flags.
 func reopen(fd, flags int) (int, error) {
 	return unix.Open(fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), fd), flags|unix.O_CLOEXEC, 0)
 }

@@ -8,7 +8,8 @@ import (
 	"slices"
 )
 
-// vendorLibraries are the direct interfaces of adapters of one make, which programs use past verbs.
+// vendorLibraries are the direct interfaces of one manufacturer's adapters, which programs use
+// without verbs.
 var vendorLibraries = []struct{ soname, needs string }{
 	{"libmlx5.so.1", "an mlx5 adapter (mlx5dv)"},
 	{"libmlx4.so.1", "an mlx4 adapter (mlx4dv)"},
@@ -17,8 +18,7 @@ var vendorLibraries = []struct{ soname, needs string }{
 	{"libhns.so.1", "an hns adapter (hnsdv)"},
 }
 
-// explainVendor writes one line of explanation if the program of a thread is linked with such a
-// library.
+// explainVendor explains in one line that the program of a thread is linked with such a library.
 func (s *Service) explainVendor(tid int) {
 	if s.opt.Explain == nil {
 		return
