@@ -223,7 +223,7 @@ func TestMan(t *testing.T) {
 		return
 	}
 	out, err := exec.Command("mandoc", "-Tascii", "-O", "width=78", filepath.Join(dir, "man1/viaduct-ping.1")).Output()
-	for _, want := range []string{"viaduct-ping - measure", "viaduct ping URL [-c COUNT]", "--wait TIME", "EXIT STATUS", "viaduct-urls(7)"} {
+	for _, want := range []string{"viaduct-ping - measure", "viaduct ping URL [-c COUNT]", "--wait TIME", "EXIT STATUS", "EXAMPLES", "viaduct ping iwarp://server", "viaduct-urls(7)"} {
 		if text := overstruck.ReplaceAllString(string(out), ""); err != nil || !strings.Contains(text, want) {
 			t.Errorf("%v: no %q in\n%s", err, want, text)
 		}

@@ -154,7 +154,8 @@ func jsonPlaces(t *testing.T) *strings.Replacer {
 		"{rping}", rping[0][strings.LastIndexByte(rping[0], ':')+1:], "{closed}", "127.0.0.1:1")
 }
 
-// leafVerbs are the verbs that the help lists, and those below them.
+// leafVerbs returns the verbs that the help lists. Instead of a verb with subcommands, it returns
+// these.
 func leafVerbs(t *testing.T) (all []string) {
 	t.Helper()
 	var below func(verb string)
@@ -164,16 +165,21 @@ func leafVerbs(t *testing.T) (all []string) {
 		if r.code != 0 {
 			t.Fatalf("help %s: exit %d", verb, r.code)
 		}
-		_, list, ok := strings.Cut(r.stdout, "\nVerbs:\n")
-		if !ok {
-			all = append(all, verb)
-			return
-		}
-		list, _, _ = strings.Cut(list, "\n\n")
-		for line := range strings.Lines(list) {
-			if name := strings.Fields(line)[0]; strings.HasPrefix(line, "  "+name) { // else the text of the line above goes on
-				below(strings.TrimSpace(verb + " " + name))
+		leaf := true
+		for section := range strings.SplitSeq(r.stdout, "\n\n") {
+			title, list, _ := strings.Cut(section, "\n")
+			if !strings.HasPrefix(title, "Verbs") {
+				continue
 			}
+			leaf = false
+			for line := range strings.Lines(list) {
+				if name := strings.Fields(line)[0]; strings.HasPrefix(line, "  "+name) { // otherwise the line continues the one above
+					below(strings.TrimSpace(verb + " " + name))
+				}
+			}
+		}
+		if leaf {
+			all = append(all, verb)
 		}
 	}
 	below("")

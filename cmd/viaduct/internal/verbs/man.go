@@ -21,11 +21,8 @@ func manCommand(e *shell.Env) *cobra.Command {
 	return &cobra.Command{
 		Use:   "man DIR",
 		Short: "write the manual pages of all verbs",
-		Long: `Write the manual pages into DIR/man1 and DIR/man7, which are made if they are not
-there: viaduct(1), one page per verb, such as viaduct-serve(1), and
-viaduct-urls(7). To read one from there:
-
-  viaduct man /tmp/man && man -M /tmp/man viaduct-serve`,
+		Long: `Write the manual pages into DIR/man1 and DIR/man7, which are created if needed:
+viaduct(1), one page per verb, such as viaduct-serve(1), and viaduct-urls(7).`,
 		Args: usageArgs(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			n := 0
@@ -105,10 +102,11 @@ func manPage(c *cobra.Command) []byte {
 			fmt.Fprintf(&b, ".TP\n\\fB%s\\fR(%s)\n%s\n", roff(pageName(sub)), section(sub), roff(sub.Short))
 		}
 	}
+	exampleSection(&b, c.Example)
 	flagSection(&b, "OPTIONS", c.LocalNonPersistentFlags())
 	flagSection(&b, "OPTIONS OF ALL VERBS", c.Root().PersistentFlags())
 	if c.Runnable() {
-		b.WriteString(".SH EXIT STATUS\n0 done, 1 failed, 2 wrong usage. The last line on standard error has the reason, and what\nto do about it.\n")
+		b.WriteString(".SH EXIT STATUS\n0: done; 1: failed; 2: wrong usage. The last line on standard error has the reason and\na remedy.\n")
 	}
 	if !c.HasParent() {
 		fmt.Fprintf(&b, ".SH ENVIRONMENT\n.TP\n\\fB%s\\fR\nNAME=VALUE,...: parameters of all SDP connections, see viaduct\\-urls(7).\n", transport.SDPEnvironment)
@@ -155,6 +153,23 @@ func paragraphs(b *bytes.Buffer, text string) {
 	if asIs {
 		b.WriteString(".fi\n")
 	}
+}
+
+// exampleSection writes examples: their descriptions as paragraphs, their commands unchanged.
+func exampleSection(b *bytes.Buffer, text string) {
+	if text == "" {
+		return
+	}
+	b.WriteString(".SH EXAMPLES\n")
+	var page strings.Builder
+	for _, line := range strings.Split(text, "\n") {
+		if about, ok := strings.CutPrefix(line, "# "); ok {
+			fmt.Fprintf(&page, "\n%s%s:\n\n", strings.ToUpper(about[:1]), about[1:])
+		} else {
+			page.WriteString("  " + line + "\n")
+		}
+	}
+	paragraphs(b, strings.Trim(page.String(), "\n"))
 }
 
 func flagSection(b *bytes.Buffer, title string, fs *pflag.FlagSet) {

@@ -176,9 +176,18 @@ func newRoot(e *shell.Env) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "viaduct",
 		Short: "RDMA over ordinary TCP, in user space",
-		Long: `viaduct moves memory between processes by RDMA Write and RDMA Read over ordinary
-TCP, without special hardware, kernel modules or privileges. "viaduct run --rdma"
-gives an RDMA device to programs that are not changed.
+		Long: `viaduct is RDMA over ordinary TCP, in user space. It needs no RDMA adapter, no
+kernel module and no privileges. It is for those who
+
+  - run or test programs that use libibverbs or librdmacm: "viaduct run --rdma"
+    gives unmodified programs an emulated RDMA device
+  - work on iWARP, SDP, VI/TCP or FC-VI: "viaduct decode" and "ladder" show
+    captures, and "viaduct conform" tests an implementation
+  - move files and messages by RDMA Write and RDMA Read: "viaduct serve", "get"
+    and "put", "echo" and "ping"
+  - try unmodified TCP programs over SDP: "viaduct run", "proxy"
+
+It does not make a network faster: the processor copies each byte.
 
 Addresses:
   vitcp://HOST[:PORT]/DISCRIMINATOR  a VI over TCP (port 3936)
@@ -186,8 +195,9 @@ Addresses:
   sdp://HOST:PORT                    a byte stream over SDP [?portmap=HOST[:PORT]]
   fcvi://HOST[:PORT]/DISCRIMINATOR   a VI over Fibre Channel in an FCIP link (port 3225)
   tcp://HOST:PORT                    plain TCP, the baseline
-A file's path follows the rest. Port 0 lets a listener pick one. "viaduct help
-urls" lists the parameters that each takes.
+The path of a file comes last. With port 0, a listener picks a free port.
+"viaduct help urls" lists the parameters of each address.
+
 This build has: ` + strings.Join(transport.Names(), ", "),
 		SilenceErrors: true,
 		SilenceUsage:  true,
@@ -237,6 +247,8 @@ This build has: ` + strings.Join(transport.Names(), ", "),
 		}
 	}
 	longTexts(root)
+	addGroups(root)
+	addExamples(root, examples())
 	complete(root)
 	return root
 }

@@ -26,21 +26,25 @@ func usage(c *cobra.Command) error {
 	if c.HasExample() {
 		fmt.Fprintf(w, "\nExamples:\n  %s\n", strings.ReplaceAll(c.Example, "\n", "\n  "))
 	}
-	var verbs, topics [][2]string
+	verbs := map[string][][2]string{}
+	var topics [][2]string
 	for _, s := range c.Commands() {
 		switch row := [2]string{"  " + s.Name(), s.Short}; {
 		case s.IsAdditionalHelpTopicCommand():
 			topics = append(topics, row)
 		case s.IsAvailableCommand() || s.Name() == "help":
-			verbs = append(verbs, row)
+			verbs[s.GroupID] = append(verbs[s.GroupID], row)
 		}
 	}
-	columns(w, "Verbs", verbs)
+	for _, g := range c.Groups() {
+		columns(w, g.Title, verbs[g.ID])
+	}
+	columns(w, "Verbs", verbs[""])
 	columns(w, "Topics of help", topics)
 	columns(w, "Flags", flagRows(c.LocalFlags()))
 	columns(w, "Flags of all verbs", flagRows(c.InheritedFlags()))
 	if len(verbs) > 0 {
-		fmt.Fprintf(w, "\n\"%s VERB --help\" tells the flags of a verb.\n", c.CommandPath())
+		fmt.Fprintf(w, "\n\"%s VERB --help\" lists the flags of a verb.\n", c.CommandPath())
 	}
 	return nil
 }

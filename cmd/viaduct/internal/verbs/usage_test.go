@@ -37,7 +37,7 @@ func TestHelpFits(t *testing.T) {
 		help := c.UsageString()
 		_, lists, _ := strings.Cut(help, "\nFlags:\n")
 		if c.HasAvailableSubCommands() {
-			_, lists, _ = strings.Cut(help, "\nVerbs:\n")
+			_, lists, _ = strings.Cut(help, "\nVerbs")
 		}
 		for l := range strings.SplitSeq(c.Long, "\n") {
 			if utf8.RuneCountInString(l) > helpWidth && !strings.HasPrefix(l, " ") {
