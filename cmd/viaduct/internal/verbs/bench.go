@@ -29,28 +29,28 @@ func benchCommand(e *shell.Env) *cobra.Command {
 	var rc reach
 	c := &cobra.Command{
 		Use:   "bench [--transports LIST] [--ops LIST] [--sizes LIST] [--time D]",
-		Short: "measure the transports beside plain TCP in the same run",
+		Short: "compare the speed of the transports with plain TCP",
 		Long: `Measure bandwidth, message rate, latency and processor time of the transports,
-always with plain TCP in the same run. There are two processes on this host, or
-two hosts: one runs --server URL, the other --client with the URL it prints.
-What is compared takes turns, round by round; the table has medians, and grows as
-they are known. With -i each measurement tells every interval what it has done; with
---json these are lines of their own, {"interval":{...}}, before the line of the report.
-Operations:
+with plain TCP in every run. The measurements are between two processes of this
+host, or between two hosts: one runs --server URL, the other --client with the
+URL that the server prints. The measurements of a comparison take turns, round
+by round. The table has medians and grows as they are known. With -i, each
+measurement prints a line per interval; with --json, these are lines of their
+own, {"interval":{...}}, before the line of the report. Operations:
 
   write, read, send  RDMA Writes, RDMA Reads and Sends, many outstanding
   stream             a byte stream, one write call per message
   poll, wait         round trips, both sides polling or waiting
   rate               64-byte RDMA Writes (for streams: writes) by --doorbells
-  setup              connections made, one after the other, each until both ends
-                     can send; ending them is not counted
-  churn              connections made and ended, one after the other
+  setup              connections opened, one after the other, each until both
+                     ends can send; their end is not counted
+  churn              connections opened and closed, one after the other
   idle               memory of an idle connection, for --idle-conns of them
 
-A transport may have parameters, such as iwarp?crc=off. The column "path" says
-"shm" where the bytes went through shared memory, as they do between processes
-of one host if nothing is said; X?samehost=off is X by TCP. Without --transports
-and --client both are measured.`,
+A transport may have parameters, such as iwarp?crc=off. The column "path" is
+"shm" if the bytes went through shared memory, which is the default between
+processes of one host. X?samehost=off measures X over TCP. Without --transports
+and --client, both are measured.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if server != "" {
 				if client != "" || plot != "" || rc != (reach{}) {
@@ -99,10 +99,10 @@ and --client both are measured.`,
 	f.StringVar(&conns, "conns", "1", "`LIST` of connection counts for write, read, send and stream")
 	f.IntVar(&p.IdleConns, "idle-conns", 1000, "make `N` connections for idle")
 	f.DurationVar(&p.Time, "time", 400*time.Millisecond, "`D`uration of each measurement")
-	f.DurationVarP(&p.Interval, "interval", "i", 0, "tell every `D` what the measurement has done")
+	f.DurationVarP(&p.Interval, "interval", "i", 0, "print the progress of a measurement every `D`")
 	f.IntVar(&p.Rounds, "rounds", 5, "make each measurement `N` times")
 	f.StringVar(&p.Congestion, "congestion", "", "congestion control `ALGORITHM` of all sockets (Linux)")
-	f.StringVar(&server, "server", "", "be the other side of a measurement: listen at `URL` (tcp://HOST:PORT)")
+	f.StringVar(&server, "server", "", "be the server of a measurement: listen at `URL` (tcp://HOST:PORT)")
 	f.StringVar(&client, "client", "", "measure against the server at `URL` instead of a process of our own")
 	f.StringVar(&plot, "plot", "", "draw bandwidth, rate and round trips into `FILE.svg`")
 	rc.add(c, true)

@@ -320,8 +320,8 @@ func oneOf(v string, of ...string) error {
 func addConfig(root *cobra.Command) {
 	for _, t := range services {
 		f := service(root, t).Flags()
-		f.String(configFlag, "", "take the flags that are not given from `FILE` (TOML); -FILE if there is one")
-		f.StringArray(defaultFlag, nil, "value of a flag that neither is given nor stands in the file, `FLAG=VALUE`; may be repeated")
+		f.String(configFlag, "", "read the other flags from `FILE` (TOML); with -FILE, the file may be missing")
+		f.StringArray(defaultFlag, nil, "default of a flag that neither the command line nor the file sets, `FLAG=VALUE`; may be repeated")
 	}
 }
 
@@ -392,12 +392,12 @@ func configCommand(e *shell.Env) *cobra.Command {
 	}
 	c.AddCommand(&cobra.Command{
 		Use:   "check FILE",
-		Short: "say what is wrong with a configuration file, line by line",
-		Long: `Say what is wrong with a configuration file, by FILE:LINE: keys that are not known,
-values of a wrong type, values that are wrong. The file is in TOML. Each service has
-a table: [` + strings.Join(services, "], [") + `], with the names of
-the verb's flags as keys; those of all verbs (log-level, metrics and so on) may also
-stand before the first table. A flag on the command line comes before the file.
+		Short: "print the mistakes in a configuration file, line by line",
+		Long: `Print the mistakes in a configuration file with FILE:LINE: unknown keys, values of
+a wrong type, invalid values. The file is in TOML. Each service has a table:
+[` + strings.Join(services, "], [") + `], with the names of
+the verb's flags as keys. The flags of all verbs (log-level, metrics and so on)
+may also precede the first table. A flag on the command line overrides the file.
 
   log-level = "info"
   [serve]
@@ -405,8 +405,8 @@ stand before the first table. A flag on the command line comes before the file.
   listen = ["vitcp://:3936/files", "tcp://:8080"]
   writable = true
 
-viaduct serve --config FILE then serves what it says. Secrets are in files of their
-own, which keys such as tls-key name.`,
+viaduct serve --config FILE then uses the file. Secrets are in separate files,
+which keys such as tls-key name.`,
 		Args: usageArgs(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			wrong, err := checkConfig(cmd.Root(), nil, args[0])

@@ -39,15 +39,15 @@ func conformCommand(e *shell.Env) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "conform URL | conform --listen URL [--exec COMMAND] | conform --list",
 		Short: "test a peer against the requirements of its protocol",
-		Long: `Test the peer at URL, which listens (iwarp, vitcp, sdp, fcvi and
-portmap://HOST[:PORT]), or with --listen the peers that dial URL, one
-conversation after another. An echo server shows most, and a client that waits
-for an echo. Each case prints the requirement that it found broken, by its id in
-docs/requirements.
+		Long: `Test the peer that listens at URL (iwarp, vitcp, sdp, fcvi and
+portmap://HOST[:PORT]), or with --listen the peers that dial URL. Each case is
+one conversation. The most cases can be observed with a server that echoes, or
+a client that waits for an echo. A case that fails prints the id of the broken
+requirement in docs/requirements.
 
-With --listen the peer has to dial once for each case; --exec COMMAND runs a
-command for each, in which {url} stands for the address, and {address} for its
-HOST:PORT. The exit status is 1 if a requirement is broken.`,
+With --listen, the peer must dial once for each case. --exec COMMAND runs a
+command for each case, in which {url} is replaced by the address and {address}
+by its HOST:PORT. The exit status is 1 if a requirement is broken.`,
 		Args: usageArgs(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if p.patience < 100*time.Millisecond {
@@ -85,13 +85,13 @@ HOST:PORT. The exit status is 1 if a requirement is broken.`,
 	f.BoolVar(&p.listen, "listen", false, "listen at URL and test the peers that dial it")
 	f.StringVar(&p.exec, "exec", "", "with --listen, run `COMMAND` for each case; {url} and {address} in it are the address")
 	f.StringArrayVar(&p.only, "only", nil, "run only the case `ID`, or the cases of requirement ID; may be repeated")
-	f.BoolVar(&p.dangerous, "dangerous", false, "also run cases that are known to kill some peers")
+	f.BoolVar(&p.dangerous, "dangerous", false, "also run cases that are known to crash some peers")
 	f.BoolVar(&p.list, "list", false, "list the cases and run none")
 	f.StringVar(&p.junit, "junit", "", "write the report to `FILE` as JUnit XML")
 	f.StringVar(&p.html, "html", "", "write the report to `FILE` as HTML")
 	f.StringVar(&p.service, "service", "127.0.0.1:80", "portmap: the `ADDRESS` to ask for")
 	f.DurationVar(&p.wait, "wait", 0, "wait up to `TIME` for a peer that starts later")
-	f.DurationVar(&p.pause, "pause", 0, "iwarp: send nothing for `TIME` behind a Reply, for peers that leave unread what comes at once")
+	f.DurationVar(&p.pause, "pause", 0, "iwarp: wait `TIME` after a Reply, for peers that do not read bytes that arrive at once")
 	f.DurationVar(&p.patience, "patience", 3*time.Second, "`TIME` that the peer may take for an answer")
 	return c
 }

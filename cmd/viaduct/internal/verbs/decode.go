@@ -26,16 +26,15 @@ func decodeCommand(e *shell.Env) *cobra.Command {
 	var opt decode.Options
 	c := &cobra.Command{
 		Use:   "decode FILE|-",
-		Short: "what the protocols said in a capture, and what was wrong with it",
-		Long: `Print what VI/TCP, MPA, DDP, RDMAP, SDP, the Port Mapper, FCIP, Fibre Channel and
-FC-VI said in a capture (pcap or pcapng: of --pcap, tcpdump or Wireshark; - is
-standard input), a line per message: time, connection, direction, layer, name,
-fields, and what is WRONG with it by the id of the requirement. With --json every
-message is an object on a line of its own; docs/decode.md has the schema.
-Protocols are recognised by content. --filter takes terms such as proto=sdp,
-name~read, ddp.msn>=10 or wrong, all of which have to hold.`,
-		Example: "viaduct decode --filter wrong x.pcapng\ntcpdump -i lo -w - | viaduct decode -",
-		Args:    usageArgs(cobra.ExactArgs(1)),
+		Short: "print the protocol messages in a capture, and their errors",
+		Long: `Print the messages of VI/TCP, MPA, DDP, RDMAP, SDP, the Port Mapper, FCIP, Fibre
+Channel and FC-VI in a capture. FILE is in pcap or pcapng format, from --pcap,
+tcpdump or Wireshark; - is standard input. Each message is a line: time,
+connection, direction, layer, name, fields, and after WRONG the id of a broken
+requirement. With --json, each message is an object on a line; docs/decode.md
+has the schema. Protocols are recognised by content. --filter takes terms such
+as proto=sdp, name~read, ddp.msn>=10 or wrong, all of which must hold.`,
+		Args: usageArgs(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f, err := decode.ParseFilter(filter)
 			if err != nil {
@@ -60,7 +59,7 @@ name~read, ddp.msn>=10 or wrong, all of which have to hold.`,
 		},
 	}
 	c.Flags().StringArrayVar(&as, "as", nil, "decode connections of a port as a protocol, `PORT=PROTO`; may be repeated. PROTO is one of "+strings.Join(decode.Protocols, ", "))
-	c.Flags().StringVar(&filter, "filter", "", "only messages that fulfil all `TERMS`")
+	c.Flags().StringVar(&filter, "filter", "", "only messages for which all `TERMS` hold")
 	c.Flags().BoolVar(&summary, "summary", false, "count messages by connection instead")
 	c.Flags().BoolVar(&opt.Segments, "segments", false, "every segment of a message, not only the last")
 	c.Flags().IntVar(&opt.Stream, "stream", 0, "only connection number `N`")

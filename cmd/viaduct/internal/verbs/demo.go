@@ -55,11 +55,11 @@ func demoCommand(e *shell.Env) *cobra.Command {
 	return &cobra.Command{
 		Use:   "demo [FILE]",
 		Short: "the tour: a file over every transport, both ways, verified",
-		Long: `Start a server in a process of its own and move FILE, or 64 MiB of random bytes,
-over every transport, both ways, by TCP and through shared memory ("shm"), which
-is what processes of one user on one host use by themselves. Seconds are those
-of the movement: the server hashes what is put as it comes, the rest is hashed
-apart. The table compares each row with plain TCP.`,
+		Long: `Start a server process and move FILE, or 64 MiB of random bytes, over every
+transport, both ways, over TCP and through shared memory ("shm"), which is the
+default between processes of one user on one host. The seconds are those of the
+transfer, without the time to hash the file, except that the server hashes
+arriving bytes. The table compares each row with plain TCP.`,
 		Args: usageArgs(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			dir, err := os.MkdirTemp("", "viaduct-demo-*")

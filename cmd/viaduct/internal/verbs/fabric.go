@@ -36,12 +36,12 @@ and other fabrics join over FCIP links. An address joins it with ?fabric=HOST:PO
   viaduct echo --listen 'fcvi://10.0.0.1/echo?fabric=192.0.2.1:3225'
   viaduct ping 'fcvi://10.0.0.1/echo?fabric=192.0.2.1:3225&self=10.0.0.2'
 
-Hosts of a fabric have addresses of their own there; they need not be those of
-the network below. When the fabric ends and is started again, its members and
-the fabrics that joined it come back by themselves.
+Hosts of a fabric have addresses of their own there, independent of those of the
+network below. When the fabric is restarted, its members and the fabrics that
+joined it reconnect.
 
 With --registry ADDRESS --register NAME it has a name, which its members and other
-fabrics give in place of HOST:PORT, with the same --registry:
+fabrics use instead of HOST:PORT, with the same --registry:
 
   viaduct fabric --registry file:/etc/viaduct/names --register plant1
   viaduct ping --registry file:/etc/viaduct/names 'fcvi://10.0.0.1/echo?fabric=plant1&self=10.0.0.2'`,
@@ -96,9 +96,9 @@ fabrics give in place of HOST:PORT, with the same --registry:
 	f.StringArrayVar(&join, "join", nil, "link to the fabric at `HOST:PORT`, or with a name; may be repeated")
 	f.StringVar(&at, "registry", "", "find fabrics, and register, in the registry at `ADDRESS`")
 	f.StringArrayVar(&register, "register", nil, "register the fabric as `NAME`; may be repeated")
-	f.DurationVar(&lease, "lease", defaultLease, "a registration ends `TIME` after this process has died")
-	f.StringVar(&name, "name", "", "switch name, a `WWN`; made up if left out")
-	f.Uint8Var(&domain, "domain", 1, "domain `NUMBER` of the switch, another one in each of the fabrics that are linked")
+	f.DurationVar(&lease, "lease", defaultLease, "a registration expires `TIME` after this process has died")
+	f.StringVar(&name, "name", "", "switch name, a `WWN`; by default a random one")
+	f.Uint8Var(&domain, "domain", 1, "domain `NUMBER` of the switch; linked fabrics need different ones")
 	f.StringVar(&sameHost, "same-host", "auto", "shared memory instead of TCP for links within this host: `POLICY` is auto, off or require")
 	f.StringVar(&congestion, "congestion", "", "congestion control `ALGORITHM` of the sockets (Linux)")
 	return c

@@ -59,22 +59,23 @@ func getCommand(e *shell.Env) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "get URL/PATH [-o FILE] [-r]",
 		Short: "fetch a file by RDMA Read (vitcp, iwarp, fcvi) or HTTP (sdp, tcp)",
-		Long: `Fetch a file and verify its SHA-256. It is written to FILE.part and gets its name
-when it is complete; without -o, FILE is the last element of PATH, and if it is
-a directory, that name in it. A device or a pipe is written to as it is. "-o -"
-writes to standard output.
+		Long: `Fetch a file and verify its SHA-256. The bytes are written to FILE.part, which is
+renamed to FILE when it is complete. Without -o, FILE is the last element of
+PATH. If FILE is a directory, the file gets its name in that directory. Devices
+and pipes are written directly. "-o -" writes to standard output.
 
-Where no entry has that name, an element of PATH is a pattern, in which * and [...]
-match names as in a shell and ** any number of directories; a ? of it is written
-%3F. All files that match are fetched into the directory that -o names, else the
-current one, below the names of directories that were matched.
+An element of PATH that exists on the server is taken literally. Otherwise it is
+a pattern, in which * and [...] match names as in a shell, and ** matches any
+number of directories. Write %3F for ? in a pattern. All files that match are
+fetched into the directory of -o, by default the current one, below the names of
+the matched directories.
 
-With -r PATH is a directory: all that is in it is fetched into the directory that
--o names, else that of PATH's last element, over several connections at once.
-With --resume files that are there alike, by size and SHA-256, are left out, and
-those that were interrupted are gone on with. What cannot be fetched (pipes, links
-that lead out of the server's directory or nowhere) is named, and makes the exit
-status 1.`,
+With -r, PATH is a directory. All files in it are fetched into the directory of
+-o, by default one with the name of PATH's last element, over several
+connections at a time. With --resume, files that are alike on both sides, by
+size and SHA-256, are skipped, and interrupted files are continued. Files that
+cannot be fetched (pipes, and links that lead nowhere or out of the server's
+directory) are listed, and the exit status is then 1.`,
 		Args: usageArgs(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			u, t, err := parse(args[0])
@@ -142,8 +143,8 @@ status 1.`,
 		},
 	}
 	c.Flags().StringVarP(&out, "output", "o", "", "write to `FILE`, or into that directory; - is standard output")
-	c.Flags().BoolVar(&resume, "resume", false, "go on with FILE.part, or with an incomplete FILE")
-	c.Flags().BoolVarP(&tf.recursive, "recursive", "r", false, "fetch a directory with all that is in it")
+	c.Flags().BoolVar(&resume, "resume", false, "continue FILE.part, or an incomplete FILE")
+	c.Flags().BoolVarP(&tf.recursive, "recursive", "r", false, "fetch a directory with everything in it")
 	tf.addParallel(c)
 	cf.addToken(c, "prove to have the token in `FILE`, as a server with --token-file asks for")
 	cf.reach.add(c, true)

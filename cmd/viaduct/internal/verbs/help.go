@@ -44,8 +44,8 @@ func urlsTopic() *cobra.Command {
 // urlsText returns the table of package addr for a terminal.
 func urlsText() string {
 	var b strings.Builder
-	b.WriteString(`An address names a transport, a host, what the transport wants beside them, and
-the path of a file where a verb moves files:
+	b.WriteString(`An address names a transport and a host, for some transports a discriminator,
+and for verbs that move files the path of a file:
 
 `)
 	for _, s := range built() {
@@ -56,8 +56,8 @@ the path of a file where a verb moves files:
 		b.WriteString("\n")
 	}
 	b.WriteString(`
-HOST is a name, an IPv4 address, or an IPv6 address in brackets. Port 0 lets a
-listener pick one. DISCRIMINATOR is 1 to 16 bytes of text, or 0x and hex. A
+HOST is a name, an IPv4 address, or an IPv6 address in brackets. With port 0, a
+listener picks a free port. DISCRIMINATOR is 1 to 16 bytes of text, or 0x and hex. A
 file's PATH comes next, and parameters last: ?NAME=VALUE&NAME=VALUE (quote the
 & for a shell). A SIZE is bytes, with an optional K, M or G (1024s).
 `)
@@ -69,7 +69,7 @@ file's PATH comes next, and parameters last: ?NAME=VALUE&NAME=VALUE (quote the
 		}
 		fmt.Fprintf(&b, "\nParameters of %s:\n", s.Name)
 		if s.Name == "fcvi" && shared["vitcp"] {
-			b.WriteString("  those of vitcp, and\n")
+			b.WriteString("  the parameters of vitcp, and\n")
 		}
 		for _, p := range s.Params {
 			if v := addr.SchemeOf("vitcp"); s.Name == "fcvi" && shared["vitcp"] && v.Param(p.Name) != nil {

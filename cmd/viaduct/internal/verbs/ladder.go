@@ -26,15 +26,15 @@ func ladderCommand(e *shell.Env) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "ladder FILE|- | --demo NAME",
 		Short: "draw the messages of a capture or of an exchange as a ladder",
-		Long: `Draw the messages between two hosts as a sequence diagram: two lifelines, an arrow per
-message, the states of both ends at the sides, and their credit. FILE is a capture as of
-decode; drawn are the connections between the hosts of the first one. With --demo the
-engines carry out an exchange of the specifications over a line that takes 8 ms; --list
-prints the names. The file of -o ends in .svg, .html (one file: both scales, zoom,
-the fields of a message under the pointer), .txt, or, with --demo, .pcapng; without
--o, or with -, it is text on standard output.`,
-		Example: "viaduct ladder --demo sdp-read-zcopy\nviaduct ladder x.pcapng --stream 2 -o x.html",
-		Args:    usageArgs(cobra.MaximumNArgs(1)),
+		Long: `Draw the messages between two hosts as a sequence diagram, with an arrow per
+message, and the states and credits of both ends at the sides. FILE is a capture
+as for decode. The diagram has all connections between the two hosts of the first
+connection. With --demo, the engines perform an exchange from the specifications
+over a line with a delay of 8 ms; --list prints the names. The file of -o ends in
+.svg, .html (with both time scales, zoom, and the fields of a message under the
+pointer), .txt, or with --demo .pcapng. Without -o, or with -o -, the diagram is
+text on standard output.`,
+		Args: usageArgs(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			switch {
 			case list && (len(args) > 0 || demo != ""):

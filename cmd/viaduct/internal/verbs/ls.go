@@ -19,15 +19,16 @@ func lsCommand(e *shell.Env) *cobra.Command {
 	var cf connFlags
 	c := &cobra.Command{
 		Use:   "ls URL[/PATH] [-r]",
-		Short: "list a directory that is served",
-		Long: `List a directory of a server: one name per line, those of directories with a /
-at the end, files with their size in bytes before the name, and what cannot be
-fetched (pipes, links that lead out of the directory or nowhere) with a - there. A
-name with control characters, or that is not UTF-8, is shown in quotes with escapes.
+		Short: "list a directory of a server",
+		Long: `List a directory of a server, one name per line. Directories end in /. Files have
+their size in bytes before the name. Entries that cannot be fetched (pipes, and
+links that lead nowhere or out of the directory) have a - there. Names with
+control characters, or that are not UTF-8, are quoted with escapes.
 
-Where no entry has that name, an element of PATH is a pattern, in which * and [...]
-match names as in a shell and ** any number of directories: then what matches is
-listed. A ? begins the parameters of an address; write %3F for the one of a pattern.`,
+An element of PATH that exists on the server is taken literally. Otherwise it is
+a pattern, in which * and [...] match names as in a shell, and ** matches any
+number of directories. The matches are then listed. Write %3F for ? in a pattern,
+because ? begins the parameters of an address.`,
 		Args: usageArgs(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			u, t, err := parse(args[0])
@@ -66,7 +67,7 @@ listed. A ? begins the parameters of an address; write %3F for the one of a patt
 			return e.PrintJSON(map[string]any{"url": u.String(), "entries": list})
 		},
 	}
-	c.Flags().BoolVarP(&recursive, "recursive", "r", false, "list the directories in it too")
+	c.Flags().BoolVarP(&recursive, "recursive", "r", false, "list subdirectories, too")
 	cf.addToken(c, "prove to have the token in `FILE`, as a server with --token-file asks for")
 	cf.reach.add(c, true)
 	cf.add(c)

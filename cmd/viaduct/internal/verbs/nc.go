@@ -27,11 +27,11 @@ func ncCommand(e *shell.Env) *cobra.Command {
 		Use:   "nc URL | nc -l URL | nc --peer LOCALURL REMOTEURL",
 		Short: "standard input and output over a connection",
 		Long: `Connect standard input and output to a connection. Byte streams (tcp, sdp) are
-half-closed at the end of input. Over messages (vitcp, iwarp, fcvi) each chunk
-that is read is one message of at most 64 KiB, and an empty message marks the
-end of input. The line that says where it listens goes to standard error.
+half-closed at the end of the input. Over message transports (vitcp, iwarp,
+fcvi), each chunk of the input is a message of at most 64 KiB, and an empty
+message marks the end. The address of a listener is printed on standard error.
 
---retry repeats connecting, and nothing that has been sent.`,
+--retry repeats only the connection attempt, and never resends data.`,
 		Args: func(_ *cobra.Command, args []string) error {
 			switch {
 			case listen && peer:
@@ -95,9 +95,9 @@ end of input. The line that says where it listens goes to standard error.
 			return pipeMessages(cmd.Context(), e, us[0].Scheme, c)
 		},
 	}
-	c.Flags().BoolVarP(&listen, "listen", "l", false, "listen on URL and take one connection")
+	c.Flags().BoolVarP(&listen, "listen", "l", false, "listen on URL and accept one connection")
 	c.Flags().BoolVar(&peer, "peer", false, "connect in the peer-to-peer model (vitcp, fcvi)")
-	c.Flags().DurationVar(&connectTimeout, "connect-timeout", 0, "give up connecting after `TIME` in all; 0 leaves it to the transport")
+	c.Flags().DurationVar(&connectTimeout, "connect-timeout", 0, "give up connecting after `TIME` in all; 0 means the transport's own limit")
 	cf.reach.add(c, true)
 	cf.add(c)
 	return c

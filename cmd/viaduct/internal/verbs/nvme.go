@@ -49,13 +49,13 @@ func nvmeServeCommand(e *shell.Env) *cobra.Command {
 		Use:   "serve FILE|mem:SIZE ... [--listen HOST:PORT]",
 		Short: "serve files, block devices or memory as disks",
 		Long: `Serve files, block devices or memory as the namespaces of an NVMe subsystem, the
-first as number 1. mem:SIZE is memory that is zero and is lost with the process. A
-Linux host with an iWARP device, in software (siw) or not, attaches them:
+first as number 1. mem:SIZE is zeroed memory, which is lost with the process. A
+Linux host with an iWARP device, such as the software device siw, attaches them:
 
   rdma link add siw0 type siw netdev eth0
   nvme connect -t rdma -a HOST -s 4420 -n nqn.2026-11.viaduct:disk
 
-Whoever reaches the port may read and write the disks.`,
+Everyone who can connect to the port may read and write the disks.`,
 		Args: usageArgs(cobra.MinimumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			for _, l := range p.listen {
@@ -71,7 +71,7 @@ Whoever reaches the port may read and write the disks.`,
 	f.StringVar(&p.nqn, "nqn", "", "the `NAME` of the subsystem (default: nqn.2026-11.viaduct:disk)")
 	f.IntVar(&p.block, "block-size", 512, "`BYTES` of a block: 512, 1024, 2048 or 4096")
 	f.BoolVar(&p.readOnly, "read-only", false, "refuse writes")
-	f.BoolVar(&p.noCRC, "no-crc", false, "do without MPA's CRC if the peer agrees")
+	f.BoolVar(&p.noCRC, "no-crc", false, "use no MPA CRC if the peer agrees")
 	return c
 }
 

@@ -77,10 +77,10 @@ func pingCommand(e *shell.Env) *cobra.Command {
 			return runPing(cmd.Context(), e, u, t, o, pingPlan{count, int(n), interval, quiet || e.JSON, &cf.reach})
 		},
 	}
-	c.Flags().IntVarP(&count, "count", "c", 10, "make `COUNT` round trips; 0 goes on until interrupted")
+	c.Flags().IntVarP(&count, "count", "c", 10, "make `COUNT` round trips; 0 means until interrupted")
 	c.Flags().StringVarP(&size, "size", "s", "64", "send messages of `BYTES` each")
-	c.Flags().DurationVarP(&interval, "interval", "i", 100*time.Millisecond, "`INTERVAL` from one to the next; 0 sends at once")
-	c.Flags().BoolVarP(&quiet, "quiet", "q", false, "print the summary alone")
+	c.Flags().DurationVarP(&interval, "interval", "i", 100*time.Millisecond, "`INTERVAL` between round trips; 0 means no pause")
+	c.Flags().BoolVarP(&quiet, "quiet", "q", false, "print only the summary")
 	cf.reach.add(c, true)
 	cf.add(c)
 	return c

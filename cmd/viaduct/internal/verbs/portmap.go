@@ -41,18 +41,18 @@ func portmapServe(e *shell.Env) *cobra.Command {
 	var cache string
 	c := &cobra.Command{
 		Use:   "serve [--listen UDPADDR] [--map CONVENTIONAL=SDPADDR[,SDPADDR...] ... | --file FILE | --registry ADDRESS]",
-		Short: "answer which address speaks SDP for a service",
-		Long: `Answer which address speaks SDP for a service. A conventional address without
-host (":80") or with host * stands for every address of this host; an SDP
-address without host for the address that was asked for. Several SDP addresses
-are handed out in turn. FILE holds one mapping per line (CONVENTIONAL SDPADDR,...
-[cache=TIME]) and is watched for changes. What has no mapping there is answered
-for services of this host that run under viaduct run --listen, which register.
+		Short: "answer clients with the SDP addresses of services",
+		Long: `Answer clients that ask which address speaks SDP for a service. A conventional
+address without host (":80"), or with host *, means every address of this host.
+An SDP address without host means the address in the question. Several SDP
+addresses are used in turn. FILE has one mapping per line (CONVENTIONAL
+SDPADDR,... [cache=TIME]) and is read again after changes. Programs under viaduct
+run --listen on this host register their own mappings as well.
 
-With --registry the mappings are those that services have registered, on any
-host; see viaduct registry --help. No answer is kept for longer than what it
-comes from is valid. While the registry can't be asked its last known mappings
-are answered, each until its lease ends, for one connection at a time.`,
+With --registry, the mappings are those that services have registered, on any
+host; see viaduct registry --help. An answer is valid for at most as long as its
+registration. While the registry is unreachable, clients get the last known
+mappings, until their leases expire, each for one connection only.`,
 		Args: usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			reg := portmap.NewRegistry()
@@ -91,8 +91,8 @@ are answered, each until its lease ends, for one connection at a time.`,
 	c.Flags().StringVar(&listen, "listen", ":"+strconv.Itoa(portmap.Port), "listen on `UDPADDR`")
 	c.Flags().StringArrayVar(&maps, "map", nil, "a mapping, `CONVENTIONAL=SDPADDR`; may be repeated")
 	c.Flags().StringVar(&src.file, "file", "", "read the mappings from `FILE` and follow its changes")
-	c.Flags().StringVar(&src.registry, "registry", "", "take the mappings from the registry at `ADDRESS`")
-	c.Flags().StringArrayVar(&services, "service", nil, "answer for `CONVENTIONAL` alone; needed with dns:, whose names can't be listed")
+	c.Flags().StringVar(&src.registry, "registry", "", "use the mappings in the registry at `ADDRESS`")
+	c.Flags().StringArrayVar(&services, "service", nil, "answer only for `CONVENTIONAL`; needed with dns:, which cannot list its names")
 	c.Flags().StringVar(&cache, "cache", "30s", "how long clients may keep an answer of --map or --registry: never, forever or a `TIME` up to 254s")
 	return c
 }
@@ -257,7 +257,7 @@ func portmapQuery(e *shell.Env) *cobra.Command {
 	var rc reach
 	c := &cobra.Command{
 		Use:   "query HOST:PORT [--server HOST[:PORT]]",
-		Short: "ask which address speaks SDP for a service",
+		Short: "ask for the SDP address of a service",
 		Args:  usageArgs(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			service, err := resolveTCP(cmd.Context(), args[0])

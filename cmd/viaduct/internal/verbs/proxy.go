@@ -29,14 +29,13 @@ func proxyCommand(e *shell.Env) *cobra.Command {
 		Use:   "proxy --listen URL --to URL",
 		Short: "carry streams from one transport to another (tcp and sdp)",
 		Long: `Accept streams on one transport and carry them over another, tcp and sdp in any
-pairing. Half-closes and resets are carried over.
+combination. Half-closes and resets are forwarded.
 
-With --handover SOCKET (a path) the proxy can be replaced without dropping a
-connection: start another one with the same flags, and the old one hands its
-listeners and its live connections over (SDP ones by socket duplication) and
-ends.
+With --handover SOCKET (a path), the proxy can be replaced without dropping a
+connection. Start another one with the same flags: the old one passes on its
+listeners and open connections (those of SDP by socket duplication) and exits.
 
-The flags of TLS are for both sides, or for the one that --tls-side names.`,
+The flags of TLS apply to both sides, or to the side that --tls-side names.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if len(listen) == 0 || to == "" {
 				return shell.Usagef("--listen URL and --to URL are needed")
@@ -77,12 +76,12 @@ The flags of TLS are for both sides, or for the one that --tls-side names.`,
 			return p.run(cmd.Context())
 		},
 	}
-	c.Flags().StringVar(&handover, "handover", "", "take over from, and later hand over to, another process by way of `SOCKET`")
+	c.Flags().StringVar(&handover, "handover", "", "take over from another process, and later hand over to one, through `SOCKET`")
 	c.Flags().StringArrayVar(&listen, "listen", nil, "`URL` to accept streams on; may be repeated")
 	c.Flags().StringVar(&to, "to", "", "`URL` to carry them to")
 	rf.add(c, &cf)
 	cf.add(c)
-	c.Flags().StringVar(&tlsSide, "tls-side", "both", "use TLS on this `SIDE` alone: listen, to or both")
+	c.Flags().StringVar(&tlsSide, "tls-side", "both", "use TLS only on this `SIDE`: listen, to or both")
 	return c
 }
 

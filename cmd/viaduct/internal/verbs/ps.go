@@ -24,12 +24,13 @@ func psCommand(e *shell.Env) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "ps [--watch]",
 		Short: "list the connections of this user's viaduct processes",
-		Long: `List the listeners and connections of this user's viaduct processes, programs
-under "viaduct run" and programs that open a status socket (package debug)
-among them: the path that each connection takes, and why.
+		Long: `List the listeners and connections of this user's viaduct processes, with the
+path of each connection and its reason. The processes include programs under
+"viaduct run" and programs that open a status socket (package debug).
 
 A process that does not answer within half a second is listed as such. SENT and
-RECEIVED are payload since the connection began, with --watch also per second.`,
+RECEIVED are payload since the start of the connection, with --watch also per
+second.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if interval < 100*time.Millisecond {
 				return shell.Usagef("--interval %v is shorter than 100ms", interval)
@@ -49,8 +50,8 @@ RECEIVED are payload since the connection began, with --watch also per second.`,
 			return nil
 		},
 	}
-	c.Flags().BoolVar(&watch, "watch", false, "draw the list again and again, with rates, until interrupted")
-	c.Flags().DurationVar(&interval, "interval", 2*time.Second, "with --watch, the `TIME` between two lists")
+	c.Flags().BoolVar(&watch, "watch", false, "update the list, with rates, until interrupted")
+	c.Flags().DurationVar(&interval, "interval", 2*time.Second, "with --watch, the `TIME` between updates")
 	return c
 }
 

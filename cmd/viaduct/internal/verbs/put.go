@@ -22,16 +22,18 @@ func putCommand(e *shell.Env) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "put FILE... URL/PATH [-r] | put - URL/PATH",
 		Short: "store a file by RDMA Write (vitcp, iwarp, fcvi) or HTTP (sdp, tcp)",
-		Long: `Store a file. It appears at the server only when its SHA-256 was verified there;
-otherwise nothing is left. A PATH that is empty or ends in / gets FILE's name.
-A FILE of - is standard input; it, a pipe or a device is stored up to its end.
+		Long: `Store a file. It appears on the server only after the server has verified its
+SHA-256; after a failure, nothing remains. If PATH is empty or ends in /, FILE's
+name is added. FILE - is standard input. Standard input, pipes and devices are
+stored up to their end.
 
-Several files, and with -r directories with all that is in them, are stored below
-PATH under their own names, over several connections at once. With --resume those
-that are there alike, by size and SHA-256, are left out: so an interrupted copy
-goes on. A link is stored as the file that it leads to, inside the directory or not;
---no-follow leaves links out. What cannot be stored (pipes, sockets, links to
-directories or to nothing) is named, and makes the exit status 1.`,
+Several files, and with -r directories with everything in them, are stored below
+PATH under their own names, over several connections at a time. With --resume,
+files that are alike on both sides, by size and SHA-256, are skipped, so that an
+interrupted copy continues. A link is stored as the file that it leads to, inside
+the directory or not; --no-follow leaves links out. Files that cannot be stored
+(pipes, sockets, links to directories or to nothing) are listed, and the exit
+status is then 1.`,
 		Args: usageArgs(cobra.MinimumNArgs(2)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			at := len(args) - 1
@@ -126,8 +128,8 @@ directories or to nothing) is named, and makes the exit status 1.`,
 			return r.print(e)
 		},
 	}
-	c.Flags().BoolVarP(&tf.recursive, "recursive", "r", false, "store directories with all that is in them")
-	c.Flags().BoolVar(&tf.resume, "resume", false, "leave out files that the server has alike below PATH")
+	c.Flags().BoolVarP(&tf.recursive, "recursive", "r", false, "store directories with everything in them")
+	c.Flags().BoolVar(&tf.resume, "resume", false, "skip files that are alike on the server below PATH")
 	tf.addParallel(c)
 	tf.addNoFollow(c)
 	cf.addToken(c, "prove to have the token in `FILE`, as a server with --token-file asks for")

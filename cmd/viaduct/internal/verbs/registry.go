@@ -19,8 +19,8 @@ func registryCommand(e *shell.Env) *cobra.Command {
 	var watch bool
 	c := &cobra.Command{
 		Use:   "registry ADDRESS [KIND [NAME]]",
-		Short: "show what a registry of names has",
-		Long: `Show what a registry of names has. ADDRESS is one of
+		Short: "show the records of a registry of names",
+		Long: `Show the records of a registry of names. ADDRESS is one of
 
   etcd://HOST[:PORT],.../PREFIX   an etcd cluster, port 2379, prefix viaduct;
                                   ?ca=FILE, cert=FILE and key=FILE for TLS,
@@ -30,11 +30,12 @@ func registryCommand(e *shell.Env) *cobra.Command {
                                   for a NAME, read only; dns://SERVER/DOMAIN
                                   asks that server
 
-KIND is sdp (conventional address, SDP address: what portmap serve --registry
-answers), vi (hosts of the VI name service) or fabric (daemons of fabrics).
-Services register with --registry ADDRESS --register NAME, under a lease that
-they renew: what has died is gone when its lease ends. When the registry can't
-be asked the last known names are shown, marked stale, none beyond its lease.`,
+KIND is sdp (conventional and SDP addresses, for portmap serve --registry), vi
+(hosts of the VI name service) or fabric (daemons of fabrics). Services register
+with --registry ADDRESS --register NAME, under a lease that they renew. The
+records of a dead service disappear when its lease expires. While the registry
+is unreachable, the last known records are shown until their leases expire,
+marked stale.`,
 		Args: usageArgs(cobra.RangeArgs(1, 3)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx := cmd.Context()
@@ -82,7 +83,7 @@ be asked the last known names are shown, marked stale, none beyond its lease.`,
 			return printAnswer(e, as)
 		},
 	}
-	c.Flags().BoolVarP(&watch, "watch", "w", false, "show it again whenever something changes")
+	c.Flags().BoolVarP(&watch, "watch", "w", false, "show the records again after every change")
 	return c
 }
 

@@ -47,9 +47,9 @@ func rpingCommand(e *shell.Env) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "rping -s | rping -c -a HOST [-p PORT] [-C COUNT] [-S SIZE] [-v] [-V]",
 		Short: "rdma-core's rping over iwarp, as server or client",
-		Long: `Speak the rping exchange of rdma-core: each round the server reads the client's
-buffer by RDMA Read and writes it back by RDMA Write. A server ends after its
-first client, unless -P is given.`,
+		Long: `Perform the exchange of rdma-core's rping, as server or client. In each round, the
+server reads the client's buffer by RDMA Read and writes it back by RDMA Write. A
+server exits after its first client, unless -P is given.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
 			case p.server == p.client:
@@ -70,15 +70,15 @@ first client, unless -P is given.`,
 	f := c.Flags()
 	f.BoolVarP(&p.server, "server", "s", false, "be the server")
 	f.BoolVarP(&p.client, "client", "c", false, "be the client")
-	f.BoolVarP(&p.persistent, "persistent", "P", false, "server: take any number of clients")
+	f.BoolVarP(&p.persistent, "persistent", "P", false, "server: serve any number of clients")
 	f.StringVarP(&p.host, "addr", "a", "", "connect to `HOST`, or listen on that address")
 	f.Uint16VarP(&p.port, "port", "p", rping.Port, "TCP `PORT`")
-	f.IntVarP(&p.count, "count", "C", 0, "client: make `COUNT` rounds; 0 goes on until interrupted")
+	f.IntVarP(&p.count, "count", "C", 0, "client: make `COUNT` rounds; 0 means until interrupted")
 	f.IntVarP(&p.size, "size", "S", rping.DefaultSize, "client: move `SIZE` bytes in each round")
 	f.BoolVarP(&p.verbose, "verbose", "v", false, "print the data of each round")
-	f.BoolVarP(&p.validate, "validate", "V", false, "client: verify what comes back")
+	f.BoolVarP(&p.validate, "validate", "V", false, "client: verify the returned data")
 	p.reach.add(c, true)
-	f.BoolVar(&p.noCRC, "no-crc", false, "do without MPA's CRC if the peer agrees")
+	f.BoolVar(&p.noCRC, "no-crc", false, "use no MPA CRC if the peer agrees")
 	return c
 }
 

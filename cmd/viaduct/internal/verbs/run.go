@@ -17,25 +17,29 @@ func runCommand(e *shell.Env) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "run [--to PREFIX[:PORT][=WHERE]]... [--listen PORT[=SDPPORT]]... -- PROGRAM [ARGS...] | run --rdma [--device NAME[=ADDRESS,...]]... -- PROGRAM [ARGS...]",
 		Short: "run a program with its TCP carried over SDP, or with an RDMA device (--rdma)",
-		Long: `Run an unmodified program with its TCP connections carried over SDP: those that a
-rule covers, or without any rule those for which a Port Mapper knows an SDP
-address. All others stay plain TCP, and so does what can't be carried. The
-program sees the true addresses. It needs Linux, and no privileges.
+		Long: `Run an unmodified program, with its TCP connections carried over SDP, or with an
+RDMA device (--rdma). Both need Linux, and no privileges.
+
+With --rdma, a program that uses libibverbs or librdmacm finds the device siw0, or
+the devices of --device. They are served in user space, without a kernel module.
+Data is sent as iWARP over TCP. A device whose name begins with rxe is a RoCE
+device, and connects only programs under the same command. TCP connections are
+not changed.
+
+Without --rdma, the connections that a rule covers are carried over SDP. Without
+any rule, these are the connections for which a Port Mapper has an SDP address.
+All other connections stay plain TCP, and so do those that cannot be carried. The
+program sees the real addresses.
 
 --to PREFIX[:PORT] carries connections to an address, a prefix (192.0.2.0/24) or
-everything (*), an IPv6 one with a port in brackets. SDP is spoken at that very
-address and port, or with =[HOST]:PORT there, or with =portmap where the Port
-Mapper says. --listen PORT carries connections to the program's listener at PORT
-("any": all of its listeners): SDP is spoken at SDPPORT or at a port of the
-system's choice, which a Port Mapper of this process tells.
+everything (*); write an IPv6 prefix with a port in brackets. SDP is spoken at the
+same address and port, or with =[HOST]:PORT at that one, or with =portmap at the
+one from the Port Mapper. --listen PORT carries connections to the program's
+listener at PORT ("any": all of its listeners). SDP is spoken at SDPPORT, or at a
+free port that clients learn from a Port Mapper in this process.
 
-With --rdma the program is one that uses libibverbs or librdmacm, and its TCP
-connections are left alone: it finds a device siw0 (or those of --device), served in
-user space without any kernel module, and what it sends is iWARP on TCP. A device rxe0
-is of RoCE, and connects programs under the same command.
-
-The exit status is the program's, 125 if run itself failed, 126 if the program
-can't be executed, 127 if there is none.`,
+The exit status is that of the program, 125 if run itself failed, 126 if the
+program cannot be executed, 127 if it does not exist.`,
 		Args: cobra.ArbitraryArgs,
 		// The supervisor opens captures and metrics. The process that waits for it does not.
 		PersistentPreRunE: func(*cobra.Command, []string) error {
@@ -78,16 +82,16 @@ can't be executed, 127 if there is none.`,
 	f.StringArrayVar(&o.Listen, "listen", nil, "carry connections to the listener at `PORT[=SDPPORT]`, or any; may be repeated")
 	f.StringVar(&o.PortMap, "portmap", "", "ask the Port Mapper at `ADDRESS[:PORT]` instead of each host's own")
 	f.StringVar(&o.PortMapListen, "portmap-listen", "", "be found for --listen by the Port Mapper at the UDP `ADDRESS`, or not, with off (default: that of this host, which this process is if no other is)")
-	f.BoolVar(&check, "check", false, "say what this machine allows, and run nothing; with --rdma of RDMA programs")
-	f.BoolVar(&overRDMA, "rdma", false, "serve RDMA devices to the program instead, over iWARP")
+	f.BoolVar(&check, "check", false, "print what this machine allows and run nothing; with --rdma, for RDMA programs")
+	f.BoolVar(&overRDMA, "rdma", false, "give the program RDMA devices, over iWARP")
 	f.StringArrayVar(&devices, "device", nil, "with --rdma: serve device `NAME[=ADDRESS,...]`, of RoCE if it begins with rxe, with these local addresses; may be repeated (default siw0, with all)")
-	f.BoolVar(&noCRC, "no-crc", false, "with --rdma: do without MPA's CRC if the peer agrees")
-	f.BoolVar(&tcp, "tcp", false, "with --rdma: leave connections within this host to TCP instead of shared memory")
-	f.BoolVar(&o.Require, "require", false, "fail a connection that a rule covers and that can't be carried")
-	f.StringVar(&o.SameHost, "same-host", "", "connect to programs of this host that run the same way by unix socket pairs; `PORT,...` for some ports only")
+	f.BoolVar(&noCRC, "no-crc", false, "with --rdma: use no MPA CRC if the peer agrees")
+	f.BoolVar(&tcp, "tcp", false, "with --rdma: use TCP within this host instead of shared memory")
+	f.BoolVar(&o.Require, "require", false, "fail connections that a rule covers and that cannot be carried")
+	f.StringVar(&o.SameHost, "same-host", "", "use unix socket pairs to programs on this host that also run with this flag; `PORT,...` for some ports only")
 	f.Lookup("same-host").NoOptDefVal = "any"
-	f.DurationVar(&o.Bound, "bound", 10*time.Millisecond, "hold a connect call for `TIME` before it is answered in progress")
-	f.StringVar(&o.Explain, "explain", "", "say of each connection how it goes, and why, on stderr or in `FILE`")
+	f.DurationVar(&o.Bound, "bound", 10*time.Millisecond, "let a connect call wait `TIME` before it is answered as in progress")
+	f.StringVar(&o.Explain, "explain", "", "print the path of each connection, and why, on stderr or into `FILE`")
 	f.Lookup("explain").NoOptDefVal = "-"
 	c.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
 		e.DataOnStdout = true

@@ -45,10 +45,10 @@ func serveCommand(e *shell.Env) *cobra.Command {
 		Short: "serve a directory: by RDMA (vitcp, iwarp, fcvi) or HTTP (sdp, tcp)",
 		Long: `Serve a directory: by RDMA (vitcp, iwarp, fcvi) or HTTP (sdp, tcp).
 
-With --token-file only clients that have the same token are answered. By RDMA both
-sides prove that they have it, and it is never sent; by HTTP it is a bearer token,
-which --tls keeps from being read on the way. What is moved is protected by --tls
-alone.`,
+With --token-file, only clients with the same token are served. Over RDMA, both
+sides prove that they have the token without sending it. Over HTTP it is a bearer
+token, which others can read unless --tls is given. Only --tls protects the
+transferred data.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if root == "" || len(listen) == 0 {
 				return shell.Usagef("--root DIR and at least one --listen URL are needed")

@@ -23,10 +23,10 @@ func statCommand(e *shell.Env) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "stat [PID | URL]",
 		Short: "counters and rates of connections of this user's viaduct processes",
-		Long: `Print what the connections of a process, of all processes of this user, or those at
-one address count: each counter with its total and its rate over --interval.
-Counters have the names of "rdma statistic" where they mean the same. Those that
-are zero are left out unless --all is given.`,
+		Long: `Print the counters of connections: of one process, of all processes of this user,
+or at one address. Each counter has its total and its rate over --interval. The
+names are those of "rdma statistic" for counters with the same meaning. Counters
+that are zero are omitted unless --all is given.`,
 		Args: usageArgs(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			keep, err := statFilter(args)
@@ -39,7 +39,7 @@ are zero are left out unless --all is given.`,
 			return stat(cmd.Context(), e, keep, interval, all)
 		},
 	}
-	c.Flags().DurationVar(&interval, "interval", time.Second, "`TIME` over which rates are measured; 0 measures none")
+	c.Flags().DurationVar(&interval, "interval", time.Second, "`TIME` over which rates are measured; 0 means no rates")
 	c.Flags().BoolVar(&all, "all", false, "print counters that are zero as well")
 	return c
 }

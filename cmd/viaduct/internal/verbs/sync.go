@@ -14,13 +14,13 @@ func syncCommand(e *shell.Env) *cobra.Command {
 	var cf connFlags
 	c := &cobra.Command{
 		Use:   "sync DIR URL[/PATH]",
-		Short: "store what a directory has and a server has not, or has otherwise",
-		Long: `Store the files of a directory that the server does not have alike below PATH,
-by size and SHA-256. Nothing is removed there. An interrupted sync leaves files
-that are complete, and none that are not; to go on, run it again. A link is stored
-as the file that it leads to; --no-follow leaves links out. What cannot be stored
-(pipes, sockets, links to directories or to nothing) is named, and makes the exit
-status 1.`,
+		Short: "store the files of a directory that a server lacks or has otherwise",
+		Long: `Store the files of a directory that the server does not have below PATH with the
+same size and SHA-256. No file is removed from the server. An interrupted sync
+leaves only complete files; run it again to continue. A link is stored as the
+file that it leads to; --no-follow leaves links out. Files that cannot be stored
+(pipes, sockets, links to directories or to nothing) are listed, and the exit
+status is then 1.`,
 		Args: usageArgs(cobra.ExactArgs(2)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			u, t, err := parse(args[1])
@@ -41,7 +41,7 @@ status 1.`,
 			return tr.put(cmd.Context(), args[:1], true)
 		},
 	}
-	c.Flags().BoolVar(&dryRun, "dry-run", false, "only say what would be stored")
+	c.Flags().BoolVar(&dryRun, "dry-run", false, "only print the files that would be stored")
 	f.addParallel(c)
 	f.addNoFollow(c)
 	cf.addToken(c, "prove to have the token in `FILE`, as a server with --token-file asks for")

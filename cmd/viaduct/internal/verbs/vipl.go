@@ -17,7 +17,7 @@ import (
 func viplCommand(e *shell.Env) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "vipl check",
-		Short: "what programs that use libvipl get",
+		Short: "check the NICs of programs that use libvipl",
 		Args:  cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
@@ -47,10 +47,11 @@ func viplCheck(e *shell.Env) *cobra.Command {
 	var config string
 	c := &cobra.Command{
 		Use:   "check [--config FILE] [NAME...]",
-		Short: "open NICs as programs do and print what they get, or why not",
-		Long: `Open NICs by name as programs that use libvipl do, and print their providers, addresses
-and limits, or why a program would get none. Without NAME it is the NICs of the
-configuration, and the usual names without one. The exit status is 1 if one can't be opened.`,
+		Short: "open NICs as programs do, and print their properties or the errors",
+		Long: `Open NICs by name as programs that use libvipl do. Print their providers, addresses
+and limits, or why a program could not open them. Without NAME, these are the NICs
+of the configuration, or without a configuration the usual names. The exit status
+is 1 if a NIC cannot be opened.`,
 		Args: usageArgs(cobra.ArbitraryArgs),
 		RunE: func(_ *cobra.Command, names []string) error {
 			file := cmp.Or(config, os.Getenv("VIPL_CONFIG"))

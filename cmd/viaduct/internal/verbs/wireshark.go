@@ -16,11 +16,11 @@ func wiresharkCommand(e *shell.Env) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "wireshark --install [--dir DIR] | --print",
 		Short: "dissectors for Wireshark: VI/TCP, SDP, Port Mapper, FC-VI",
-		Long: `Put Lua dissectors for VI/TCP, SDP over iWARP, its Port Mapper and FC-VI into the folder
-where Wireshark and tshark look for the plugins of this user (--install), or print them
-(--print). Fields are named as those of decode, with iwarp_sdp for sdp and sdp_portmap for
-portmap, since Wireshark knows other protocols by these names; docs/wireshark.md has more.`,
-		Example: "viaduct wireshark --install\ntshark -o tcp.try_heuristic_first:TRUE -r x.pcapng -Y iwarp_sdp.mode",
+		Long: `Install Lua dissectors for VI/TCP, SDP over iWARP, its Port Mapper and FC-VI into
+the directory where Wireshark and tshark look for this user's plugins (--install),
+or print them (--print). Fields have the same names as in decode, except that sdp
+is iwarp_sdp and portmap is sdp_portmap, because Wireshark uses these names for
+other protocols; docs/wireshark.md has more.`,
 		RunE: func(*cobra.Command, []string) error {
 			switch {
 			case install == show:
@@ -62,7 +62,7 @@ portmap, since Wireshark knows other protocols by these names; docs/wireshark.md
 			return nil
 		},
 	}
-	c.Flags().BoolVar(&install, "install", false, "write the dissectors into the folder of plugins")
+	c.Flags().BoolVar(&install, "install", false, "write the dissectors into the directory of plugins")
 	c.Flags().StringVar(&dir, "dir", "", "with --install: write into this `DIR` instead")
 	c.Flags().BoolVar(&show, "print", false, "print the dissectors")
 	return c
