@@ -207,15 +207,24 @@ func (a *Attention) Wait() {
 	// First, so that a goroutine which found the consumer looking and steps aside
 	// finds that it does not look any more, or is resumed below.
 	a.waited.Store(true)
-	if a.State() == Reserved {
-		a.role.Lock()
-		defer a.role.Unlock()
-		a.begin(Reserved, Wait)
+	if a.State() == Reserved && a.endReservation() {
 		return
 	}
 	if _, do := a.move(Wait); do == Resume {
 		a.wakeGoroutine()
 	}
+}
+
+// endReservation leads from Reserved on. It returns false if another consumer's Wait has done that
+// since the caller saw Reserved: registering the source once more would end its registration.
+func (a *Attention) endReservation() bool {
+	a.role.Lock()
+	defer a.role.Unlock()
+	if a.State() != Reserved {
+		return false
+	}
+	a.begin(Reserved, Wait)
+	return true
 }
 
 func (a *Attention) wakeGoroutine() {

@@ -1,6 +1,7 @@
 package attend
 
 import (
+	"runtime"
 	"testing"
 	"time"
 
@@ -60,5 +61,44 @@ func TestSlotTaken(t *testing.T) {
 	p.generation++
 	if _, _, ok := p.next(0, &now); ok {
 		t.Error("still serves after another goroutine has taken over")
+	}
+}
+
+// Two consumers that wait at once both find a connection reserved. The second one, which gets the
+// receive role when the first has registered the connection, does not register it again: with several
+// pollers that would leave a registration behind that nothing ends.
+func TestTwoEndReservation(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(4)) // two pollers
+	registered := func() (n int) {
+		for i := range pollers {
+			p := &pollers[i]
+			p.mu.Lock()
+			n += len(p.slots) - len(p.free)
+			p.mu.Unlock()
+		}
+		return n
+	}
+	before := registered()
+	nc, peer := testkit.TCPPair(t)
+	defer peer.Close()
+	r := &byteReader{src: sock.Take(nc)}
+	a := new(Attention)
+	a.Init(r.src, r)
+	a.Lock()
+	a.Reserve()
+	a.Unlock()
+	if !a.endReservation() || a.State() != Shared {
+		t.Fatalf("state %v after the first Wait", a.State())
+	}
+	if a.endReservation() {
+		t.Error("the second Wait ends a reservation, too")
+	}
+	peer.Write([]byte("x"))
+	testkit.Eventually(t, "the poller receives", func() bool { return r.bytes.Load() == 1 })
+	a.Close(func() {})
+	r.src.Close(false)
+	a.Join()
+	if n := registered(); n != before {
+		t.Errorf("%d registrations are left of a closed connection", n-before)
 	}
 }
