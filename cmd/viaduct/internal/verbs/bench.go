@@ -301,16 +301,29 @@ func runBench(ctx context.Context, e *shell.Env, p *bench.Plan, at string, rc re
 	if e.JSON {
 		err = e.PrintJSON(r)
 	}
-	failed := 0
-	for _, row := range r.Rows {
-		if row.Error != "" {
-			failed++
-		}
-	}
-	if err == nil && failed > 0 {
-		err = shell.Hint(fmt.Errorf("%d of %d measurements failed", failed, len(r.Rows)), "the table says which and why")
+	if err == nil {
+		err = failures(r.Rows)
 	}
 	return err
+}
+
+// failures counts the measurements that failed, and tells the reason of the first.
+func failures(rows []bench.Row) error {
+	var first *bench.Row
+	failed := 0
+	for i := range rows {
+		if rows[i].Error == "" {
+			continue
+		}
+		if failed++; first == nil {
+			first = &rows[i]
+		}
+	}
+	if first == nil {
+		return nil
+	}
+	return fmt.Errorf("%d of %d measurements failed, the first is %s %s of %d bytes: %s", failed, len(rows),
+		first.Transport, first.Op, first.Size, first.Error)
 }
 
 // benchProgress shows the current measurement on a terminal.
