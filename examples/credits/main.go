@@ -1,0 +1,175 @@
+// Command credits sends messages to a server that bounds how many may be on their way. Then it
+// sends one message more than allowed, to show what the bound is for.
+package main
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log"
+	"time"
+
+	"viaduct/iwarp"
+)
+
+const (
+	window   = 8  // receives that the server posts, which is what it grants
+	batch    = 4  // the server returns credits when it has so many
+	msgLen   = 64 // bytes that a message may have
+	messages = 1000
+)
+
+func main() {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	l := must(iwarp.Listen("127.0.0.1:0", nil))
+	defer l.Close()
+
+	served := make(chan error)
+	go func() { served <- serve(ctx, l) }()
+	s := must(dial(ctx, l.Addr().String()))
+	for range messages {
+		check(s.send(ctx, []byte("a message")))
+	}
+	fmt.Printf("%d messages sent, at most %d at a time\n", messages, window)
+	check(s.q.Close())
+	check(<-served)
+
+	// A server that posts its receives and handles nothing, and a client that does not count.
+	go func() { served <- ignore(ctx, l) }()
+	s = must(dial(ctx, l.Addr().String()))
+	for range window + 1 {
+		check(s.q.Post(iwarp.SendWR{SG: []iwarp.SGE{iwarp.Buf([]byte("a message"))}}))
+	}
+	<-s.q.Ended()
+	var t *iwarp.TerminateError
+	fmt.Printf("%d messages for %d receives: the server ends the stream: %v\n", window+1, window, errors.As(s.q.Err(), &t) && t.Remote)
+	check(<-served)
+}
+
+// A sender sends messages while it has credits.
+type sender struct {
+	q       *iwarp.QueuePair
+	credits int
+	grants  [window / batch][4]byte // receives for the grants: there can be no more on their way
+}
+
+// dial connects. The server's first grant is in the private data of its answer.
+func dial(ctx context.Context, addr string) (*sender, error) {
+	s := new(sender)
+	q, err := iwarp.Dial(ctx, addr, &iwarp.Config{Prepare: func(q *iwarp.QueuePair) error {
+		for i := range s.grants {
+			if err := q.PostRecv(iwarp.RecvWR{ID: uint64(i), SG: []iwarp.SGE{iwarp.Buf(s.grants[i][:])}}); err != nil {
+				return err
+			}
+		}
+		return nil
+	}})
+	if err != nil {
+		return nil, err
+	}
+	if len(q.PeerPrivate()) < 4 {
+		return nil, errors.New("the server grants nothing")
+	}
+	s.q, s.credits = q, int(binary.BigEndian.Uint32(q.PeerPrivate()))
+	return s, nil
+}
+
+// send sends one message, which costs one credit. Without a credit it waits for the next grant.
+func (s *sender) send(ctx context.Context, msg []byte) error {
+	for s.credits == 0 {
+		c, err := s.q.RecvCQ().Wait(ctx)
+		if err != nil {
+			return err
+		}
+		if err := c.Err(); err != nil {
+			return err
+		}
+		grant := &s.grants[c.ID]
+		s.credits += int(binary.BigEndian.Uint32(grant[:]))
+		if err := s.q.PostRecv(iwarp.RecvWR{ID: c.ID, SG: []iwarp.SGE{iwarp.Buf(grant[:])}}); err != nil {
+			return err
+		}
+	}
+	s.credits--
+	return post(ctx, s.q, msg)
+}
+
+// post sends one message and waits until TCP has it.
+func post(ctx context.Context, q *iwarp.QueuePair, msg []byte) error {
+	if err := q.Post(iwarp.SendWR{SG: []iwarp.SGE{iwarp.Buf(msg)}}); err != nil {
+		return err
+	}
+	c, err := q.SendCQ().Wait(ctx)
+	if err != nil {
+		return err
+	}
+	return c.Err()
+}
+
+// accept posts the receives of a connection, and only then grants that many messages.
+func accept(ctx context.Context, l *iwarp.Listener) (*iwarp.QueuePair, *[window][msgLen]byte, error) {
+	r, err := l.AcceptRequest(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	bufs := new([window][msgLen]byte)
+	for i := range bufs {
+		if err := r.QueuePair().PostRecv(iwarp.RecvWR{ID: uint64(i), SG: []iwarp.SGE{iwarp.Buf(bufs[i][:])}}); err != nil {
+			return nil, nil, err
+		}
+	}
+	q, err := r.Accept(binary.BigEndian.AppendUint32(nil, window))
+	return q, bufs, err
+}
+
+func serve(ctx context.Context, l *iwarp.Listener) error {
+	q, bufs, err := accept(ctx, l)
+	if err != nil {
+		return err
+	}
+	defer q.Close()
+	got, free := 0, 0
+	for c := range q.RecvCQ().All(ctx) {
+		if c.Err() != nil { // the client has closed
+			break
+		}
+		got++ // this is where the message in bufs[c.ID] is handled
+		if err := q.PostRecv(iwarp.RecvWR{ID: c.ID, SG: []iwarp.SGE{iwarp.Buf(bufs[c.ID][:])}}); err != nil {
+			break // likewise
+		}
+		// The receive is posted: now it may be granted.
+		if free++; free == batch {
+			if err := post(ctx, q, binary.BigEndian.AppendUint32(nil, batch)); err != nil {
+				return err
+			}
+			free = 0
+		}
+	}
+	if got != messages {
+		return fmt.Errorf("%d messages received of %d: %w", got, messages, q.Err())
+	}
+	return nil
+}
+
+func ignore(ctx context.Context, l *iwarp.Listener) error {
+	q, _, err := accept(ctx, l)
+	if err != nil {
+		return err
+	}
+	<-q.Ended()
+	q.Close()
+	return nil
+}
+
+func must[T any](v T, err error) T {
+	check(err)
+	return v
+}
+
+func check(err error) {
+	if err != nil {
+		log.Fatal(err)
+	}
+}
