@@ -28,10 +28,10 @@ func init() {
 	}
 }
 
-// need32 skips the test where 32-bit calls of 64-bit programs do not work. The kernel may be
-// built without them (CONFIG_IA32_EMULATION, ia32_emulation=0), and some virtual machines let
-// the instruction fault although the kernel has them. Go's runtime turns that fault into a
-// panic, so the test looks at what a call does and not at how the program ended.
+// need32 skips the test where 32-bit calls of 64-bit programs do not work. The kernel may be built
+// without them (CONFIG_IA32_EMULATION, ia32_emulation=0), and some virtual machines let the
+// instruction fault although the kernel has them. Go's runtime turns that fault into a panic, so
+// the test checks the effect of a call instead of the program's end.
 func need32(t *testing.T) {
 	t.Helper()
 	self, err := os.Executable()
@@ -82,7 +82,7 @@ func lowPage() []byte {
 	return m
 }
 
-// A program of 64 bits that executes another one by a 32-bit call is seen.
+// A 64-bit program that executes another one by a 32-bit call is notified.
 func TestCompatExec(t *testing.T) {
 	need32(t)
 	self, err := os.Executable()

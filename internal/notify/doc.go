@@ -1,6 +1,5 @@
-// Package notify answers system calls of another program, unmodified and
-// unprivileged, by the kernel's seccomp user notification (Linux on amd64 and
-// arm64). It knows nothing of what the calls mean.
+// Package notify answers system calls of another program, unmodified and unprivileged, by the
+// kernel's seccomp user notification (Linux on amd64 and arm64). It does not interpret the calls.
 //
 //	func main() {
 //		notify.MaybeStub() // first: the program is started by this same binary
@@ -20,22 +19,20 @@
 //
 // # What a call is
 //
-// A Call stands for a thread that waits in the kernel. It may be answered at
-// once or later, by any goroutine, exactly once. A signal to that thread takes
-// the call back: answers then fail with ErrGone, and if the call is restarted it
-// comes again as a new Call. So serving a call has to be idempotent. The
-// flag WAIT_KILLABLE_RECV, which would defer signals, is not set on purpose: a
-// call that is held would otherwise not be interrupted as the native one is.
+// A Call represents a thread that waits in the kernel. It may be answered at once or later, by any
+// goroutine, exactly once. A signal to that thread withdraws the call: answers then fail with
+// ErrGone, and a restarted call arrives as a new Call. So serving a call must be idempotent. The
+// flag WAIT_KILLABLE_RECV, which would defer signals, is deliberately not set, because signals must
+// interrupt a held call like a native one.
 //
-// The numbers and pointers of a call are the program's, and another of its
-// threads may change what they lead to at any moment. Read once, check Valid,
-// and act on the copy. After Continue the kernel reads them again.
+// The numbers and pointers of a call belong to the program, and another of its threads may change
+// the memory that they point to at any time. Read it once, check Valid, and use the copy. After
+// Continue the kernel reads it again.
 //
 // # Death
 //
-// When the process that receives calls dies, every notified call would fail with
-// ENOSYS, and those already received would wait for ever. A second process that
-// holds the listener (Listener.File, FromFile) may call Guard, which lets all
-// calls pass, and Wake for those that wait. A process that is killed in the
-// middle of Inject leaves the call answered with 0; the kernel has no cure.
+// If the process that receives calls dies, every notified call fails with ENOSYS, and calls already
+// received wait forever. To prevent that, a second process that holds the listener (Listener.File,
+// FromFile) may call Guard, which lets all calls pass, and Wake for waiting ones. A process that is
+// killed in the middle of Inject leaves the call answered with 0; the kernel has no cure.
 package notify

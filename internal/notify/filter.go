@@ -9,7 +9,7 @@ type Insn struct {
 	K      uint32
 }
 
-// The instructions that a filter is made of.
+// The instructions of a filter.
 const (
 	opLoad = 0x20 // A = word at K
 	opAnd  = 0x54 // A &= K
@@ -20,7 +20,7 @@ const (
 	opRet  = 0x06
 )
 
-// Where the words of struct seccomp_data stand.
+// Offsets of the words of struct seccomp_data.
 const (
 	dataNr   = 0
 	dataArch = 4
@@ -30,8 +30,8 @@ const (
 // maxInsns is the kernel's limit of a filter.
 const maxInsns = 4096
 
-// x32Bit marks the numbers of the x32 interface of amd64. They would pass the
-// rules unseen, so they do not exist: ENOSYS, as on kernels built without x32.
+// x32Bit marks the numbers of the x32 interface of amd64. The rules would not see them, so the
+// filter fails them with ENOSYS, as kernels built without x32 do.
 const (
 	x32Bit = 0x40000000
 	enosys = 38
@@ -68,7 +68,7 @@ func assemble(arch, compat uint32, hasX32 bool, rules []Rule) ([]Insn, error) {
 	return p, nil
 }
 
-// beyond makes instructions be skipped unless A is k.
+// beyond skips instructions unless A is k.
 func beyond(k uint32, p []Insn) []Insn {
 	// A conditional jump reaches 255 instructions, the other kind any number.
 	return append([]Insn{{Code: opJeq, K: k, Jt: 1}, {Code: opJump, K: uint32(len(p))}}, p...)
@@ -130,7 +130,7 @@ func (g *numberRules) body() (p []Insn) {
 			if c.Mask != 0 {
 				conds = append(conds, Insn{Code: opAnd, K: c.Mask})
 			}
-			// Each bound is followed by a jump that is to leave the rule.
+			// After each bound comes a jump that leaves the rule.
 			conds = append(conds,
 				Insn{Code: opJge, K: c.Low, Jt: 1}, Insn{Code: opJump},
 				Insn{Code: opJgt, K: c.High, Jf: 1}, Insn{Code: opJump})

@@ -122,8 +122,8 @@ func TestFilter(t *testing.T) {
 	})
 }
 
-// A range of descriptors, and a call with several conditions, as a supervisor of
-// stand-in descriptors asks for them.
+// A range of descriptors, and a call with several conditions, as a supervisor with stand-in
+// descriptors needs them.
 func TestFilterRanges(t *testing.T) {
 	rules := []Rule{
 		{Nr: 1, If: []Cond{{Arg: 0, Low: 960, High: 1019}}, Do: Notify},
@@ -157,7 +157,7 @@ func TestFilterRanges(t *testing.T) {
 	}
 }
 
-// Rules that can't be kept are refused.
+// Invalid rules are refused.
 func TestFilterErrors(t *testing.T) {
 	long := []Rule{{Nr: 1, Do: Notify}}
 	for range 1000 {

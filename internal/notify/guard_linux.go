@@ -14,9 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Guard serves a listener whose first receiver has died: every call is allowed,
-// until no task is left that could make one. It returns when Recv does, with its
-// error. Wake is to be called meanwhile.
+// Guard serves a listener whose first receiver has died: every call is allowed, until no task is
+// left that could make one. It returns when Recv does, with its error. Call Wake meanwhile.
 func Guard(l *Listener) error {
 	for {
 		c, err := l.Recv()
@@ -32,10 +31,10 @@ func Guard(l *Listener) error {
 // program, or have become one by PR_SET_CHILD_SUBREAPER. Nothing else may wait for children of this
 // process before Wake returns, because it would consume the events that Wake waits for.
 func Wake() {
-	// Attaching belongs to the thread that does it.
+	// Only the thread that attaches can trace.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	// Once more, for threads that were on their way into the call.
+	// Two rounds, for threads that were about to enter the call.
 	for range 2 {
 		for _, pid := range descendants(os.Getpid()) {
 			tasks, err := os.ReadDir("/proc/" + strconv.Itoa(pid) + "/task")
@@ -53,8 +52,8 @@ func Wake() {
 	}
 }
 
-// isHeld reports whether a thread sleeps in a notification, as far as can be
-// seen: by the name of the kernel's function, or if that is hidden by its state.
+// isHeld reports whether a thread probably sleeps in a notification. It checks the name of the
+// kernel's function or, if that is hidden, the thread's state.
 func isHeld(pid, tid int) bool {
 	dir := "/proc/" + strconv.Itoa(pid) + "/task/" + strconv.Itoa(tid)
 	if b, err := os.ReadFile(dir + "/wchan"); err == nil && len(b) > 1 {
@@ -68,8 +67,8 @@ func isHeld(pid, tid int) bool {
 	return ok && len(rest) > 0 && rest[0] == 'S'
 }
 
-// interrupt breaks off what a thread sleeps in, without a trace: no signal is
-// delivered. Where tracing is not allowed the process is stopped and continued.
+// interrupt interrupts the call in which a thread sleeps, without delivering a signal. If tracing
+// is not allowed, it stops and continues the process.
 func interrupt(pid, tid int) {
 	if err := unix.PtraceSeize(tid); err != nil {
 		if syscall.Kill(pid, syscall.SIGSTOP) == nil {

@@ -45,18 +45,18 @@ type addition struct {
 // Close belong to one goroutine at a time, everything else may be called by any.
 type Listener struct {
 	fd      int
-	polled  bool // the kernel does not tell a thread that waits for a call when no task is left
+	polled  bool // the kernel does not wake a thread that waits for a call when no task is left
 	threads threads
 
 	mu     sync.RWMutex // guards fd against being closed while in use; Recv does without
 	closed bool         // guarded by mu
 }
 
-// newListener takes fd over.
+// newListener returns a listener that owns fd.
 func newListener(fd int) *Listener {
 	l := &Listener{fd: fd, polled: kernelBefore(6, 11)}
-	// Waking the receiver on the processor of the caller makes short calls three
-	// times as fast; kernels before 6.6 do not know it.
+	// Waking the receiver on the processor of the caller makes short calls three times as fast;
+	// kernels before 6.6 lack it.
 	unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SECCOMP_IOCTL_NOTIF_SET_FLAGS, unix.SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP)
 	return l
 }
@@ -99,14 +99,14 @@ func (l *Listener) File() (*os.File, error) {
 	return os.NewFile(uintptr(fd), "seccomp-listener"), nil
 }
 
-// ioctl runs one on the listener. ENOENT and ESRCH are ErrGone.
+// ioctl runs an ioctl on the listener. ENOENT and ESRCH are ErrGone.
 func (l *Listener) ioctl(req uintptr, arg unsafe.Pointer) (int, error) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	if l.closed {
 		return 0, net.ErrClosed
 	}
-	call := unix.RawSyscall // most do not wait, and Go's scheduler need not know of them
+	call := unix.RawSyscall // most do not wait, so Go's scheduler need not be informed
 	if req == unix.SECCOMP_IOCTL_NOTIF_ADDFD {
 		call = unix.Syscall
 	}
@@ -158,7 +158,8 @@ func (l *Listener) Recv() (*Call, error) {
 	}
 }
 
-// poll waits, for a time of milliseconds or for ever, until there is a call or no task is left.
+// poll waits until there is a call or no task is left, for a number of milliseconds or without
+// limit.
 func (l *Listener) poll(timeout int) (said int16, err error) {
 	p := [1]unix.PollFd{{Fd: int32(l.fd), Events: unix.POLLIN}}
 	for {
@@ -168,8 +169,8 @@ func (l *Listener) poll(timeout int) (said int16, err error) {
 	}
 }
 
-// Close gives the listener up. If no other process has a handle of it, calls of the
-// program that the filter notifies fail with ENOSYS from now on.
+// Close closes the listener. If no other process has a handle of it, notified calls of the program
+// fail with ENOSYS from now on.
 func (l *Listener) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -202,7 +203,7 @@ func (c *Call) Valid() bool {
 	return err == nil
 }
 
-// Continue lets the kernel do the call, with the arguments as they are then.
+// Continue lets the kernel do the call, with the arguments at that moment.
 func (c *Call) Continue() error {
 	return c.send(response{id: c.ID, flags: unix.SECCOMP_USER_NOTIF_FLAG_CONTINUE})
 }
@@ -267,9 +268,9 @@ func (c *Call) ReadMem(addr uint64, b []byte) (n int, err error) {
 }
 
 // WriteMem writes the program's memory at addr, if the call is still valid. A signal in the
-// microsecond between that check and the write is not noticed, and the write then happens after the
-// program has gone on. Calls are therefore written for as late as possible, and with the data that
-// the call, if restarted, will write again.
+// microsecond between that check and the write is not noticed; the write then happens while the
+// program already runs on. Therefore write as late as possible, and write the data that a restarted
+// call would write again.
 func (c *Call) WriteMem(addr uint64, b []byte) (n int, err error) {
 	if !c.Valid() {
 		return 0, ErrGone
@@ -297,9 +298,9 @@ func (c *Call) mem(nr uintptr, addr uint64, b []byte) (int, error) {
 	return int(n), nil
 }
 
-// Borrow returns a copy of the program's descriptor, which the caller closes. It
-// shares offset and status flags with the program's. The error is EBADF if there
-// is none, EPERM if the process can't be looked into.
+// Borrow returns a copy of the program's descriptor, which the caller closes. It shares offset and
+// status flags with the program's. The error is EBADF if there is none, EPERM if access to the
+// process is denied.
 func (c *Call) Borrow(fd int) (int, error) { return c.l.threads.borrow(c, fd) }
 
 // OpenThread returns a pidfd of the call's thread, which the caller closes. It polls as readable
@@ -309,7 +310,7 @@ func (c *Call) OpenThread() (int, error) {
 	if err != nil {
 		return -1, err
 	}
-	if !c.Valid() { // the number may have been another thread's by then
+	if !c.Valid() { // the number may belong to another thread by then
 		unix.Close(fd)
 		return -1, ErrGone
 	}

@@ -17,7 +17,7 @@ func init() { MaybeStub() }
 
 // A listener that was closed is not used any more, and keeps no descriptor.
 func TestListenerClose(t *testing.T) {
-	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC) // as silent as a listener without calls
+	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC) // like a listener without calls
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,7 +33,8 @@ func TestListenerClose(t *testing.T) {
 	}
 }
 
-// Recv gives every call of a program, and returns when its last task has ended, by either way of waiting.
+// Recv returns every call of a program, and returns when its last task has ended, by either way of
+// waiting.
 func TestRecvEnd(t *testing.T) {
 	for _, polled := range []bool{true, false} {
 		if !polled && kernelBefore(6, 11) {
@@ -62,7 +63,7 @@ func TestRecvEnd(t *testing.T) {
 				}
 				calls++
 			}
-			// The shell asks for the mask it had before it sets one, or does not.
+			// Some shells query the mask before they set one, others do not.
 			if calls < 2 {
 				t.Errorf("%d calls, want one of each of two processes", calls)
 			}

@@ -23,7 +23,7 @@ type Native struct {
 // the call still waits, unless the error is [ErrGone]. Other code that waits for children of this
 // process may see the thread stop (CLD_TRAPPED), and must ignore that.
 func (c *Call) Perform(calls ...Native) error {
-	// Tracing belongs to the thread that does it.
+	// Only the thread that attaches can trace.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	if err := unix.PtraceSeize(c.TID); err != nil {
@@ -37,7 +37,7 @@ func (c *Call) Perform(calls ...Native) error {
 	if err != nil {
 		return err
 	}
-	if !event { // a signal was quicker
+	if !event { // a signal arrived first
 		t.detach(sig)
 		return ErrGone
 	}
@@ -47,7 +47,7 @@ func (c *Call) Perform(calls ...Native) error {
 // A traced is a stopped thread that this thread traces.
 type traced struct{ tid int }
 
-// wait waits until the thread stands still. event is set if no signal made it.
+// wait waits until the thread stops. event is set unless a signal stopped it.
 func (t *traced) wait() (sig unix.Signal, event bool, err error) {
 	for {
 		var ws unix.WaitStatus
@@ -61,7 +61,7 @@ func (t *traced) wait() (sig unix.Signal, event bool, err error) {
 	}
 }
 
-// inCall is what PTRACE_O_TRACESYSGOOD adds to the signal of a stop at a call.
+// inCall is the bit that PTRACE_O_TRACESYSGOOD adds to the signal of a stop at a call.
 const inCall = 0x80
 
 func (t *traced) detach(sig unix.Signal) {
@@ -75,7 +75,7 @@ func (t *traced) perform(c *Call, calls []Native) error {
 		t.detach(0)
 		return ErrGone
 	}
-	// No signal comes in between; the kernel holds them back until the thread goes on.
+	// Block signals in between; the kernel delivers them when the thread continues.
 	mask, err := t.setMask(^uint64(0))
 	if err != nil {
 		t.detach(0)
@@ -88,7 +88,7 @@ func (t *traced) perform(c *Call, calls []Native) error {
 		if err == ErrGone {
 			return ErrGone
 		}
-		if err != nil { // the thread is told to stop: it makes its own call again when it goes on
+		if err != nil { // the thread was stopped: it makes its own call again when it continues
 			old.set(t.tid)
 			t.setMask(mask)
 			t.detach(unix.SIGSTOP)

@@ -11,8 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A thread makes other calls instead of its own: its folder becomes one that it has not named, and
-// its registers, except those that a call changes, and its descriptors are unchanged.
+// A thread makes other calls instead of its own. Its working directory becomes one that the thread
+// itself has not named. Its descriptors are unchanged, and its registers except those that a call
+// changes.
 func TestPerform(t *testing.T) {
 	dir, err := os.Open(t.TempDir())
 	if err != nil {
@@ -42,7 +43,7 @@ func TestPerform(t *testing.T) {
 			c.Continue()
 			unix.Wait4(child.Pid, nil, 0, nil)
 			t.Skip("this process may not trace its children")
-		case err != nil && err != ErrGone: // a signal takes a call back, which comes again
+		case err != nil && err != ErrGone: // a signal has withdrawn the call, which arrives again
 			t.Error(err)
 			c.Continue()
 		case err == nil:

@@ -21,7 +21,7 @@ import (
 // process a stub.
 const stubEnv = "VIADUCT_NOTIFY_STUB"
 
-// A Command says what to start.
+// A Command is the program to start, with its rules.
 type Command struct {
 	Path string   // of the program
 	Args []string // with the program's name as the first
@@ -38,8 +38,8 @@ type Command struct {
 	// others have their default.
 	Ignored uint64
 
-	// Before, if set, is called when the listener is there and before the
-	// program runs. Its error ends the start.
+	// Before, if set, is called once the listener exists and before the program runs. Its error
+	// ends the start.
 	Before func(pid int, l *Listener) error
 }
 
@@ -117,8 +117,8 @@ func dupHigh(fd int) (int, error) {
 	return unix.FcntlInt(uintptr(fd), unix.F_DUPFD, 10)
 }
 
-// handshake: filter, names and signals go to the stub; the listener comes back; a byte
-// lets it run the program; the end of the socket says that it does.
+// handshake sends filter, names and signals to the stub, and receives the listener. Then a byte
+// lets the stub execute the program, and the end of the socket confirms that.
 func (ch *Child) handshake(c *Command, ctl int, filter []Insn) error {
 	var b bytes.Buffer
 	binary.Write(&b, binary.LittleEndian, filter)
@@ -150,8 +150,8 @@ func (ch *Child) handshake(c *Command, ctl int, filter []Insn) error {
 	return nil
 }
 
-// passExec lets the stub execute the program if the rules have that notified. It returns when the stub has said
-// something or has become the program, whose calls are left to the caller.
+// passExec lets the stub execute the program if the rules notify execve. It returns once the stub
+// has sent a message or has become the program, whose calls it leaves to the caller.
 func (ch *Child) passExec(ctl int) error {
 	said := func(timeout int, more ...unix.PollFd) (p []unix.PollFd, err error) {
 		p = append([]unix.PollFd{{Fd: int32(ctl), Events: unix.POLLIN}}, more...)
@@ -166,7 +166,8 @@ func (ch *Child) passExec(ctl int) error {
 		if err != nil || p[0].Revents != 0 || p[1].Revents&unix.POLLIN == 0 {
 			return err
 		}
-		// The socket was looked at before the listener: the call may be one of the program's already.
+		// Check the socket again, since it was polled before the listener: the call may already be
+		// one of the program.
 		if p, err = said(0); err != nil || p[0].Revents != 0 {
 			return err
 		}
@@ -234,7 +235,7 @@ func MaybeStub() {
 		fmt.Fprintln(os.Stderr, "viaduct: started as a stub by something else than viaduct")
 		os.Exit(125)
 	}
-	// The rules may have calls on high numbers notified, and nobody answers yet.
+	// Use a low number, because the rules may notify calls on high ones, and nobody answers yet.
 	if low, err := unix.FcntlInt(uintptr(ctl), unix.F_DUPFD_CLOEXEC, 3); err == nil {
 		unix.Close(ctl)
 		ctl = low
@@ -251,8 +252,7 @@ func MaybeStub() {
 
 // stub returns only if something failed.
 func stub(ctl int) (step byte, err error) {
-	// The filter belongs to the thread, and the thread that executes the program
-	// is the one that survives.
+	// The filter belongs to the thread, and only the thread that executes the program survives.
 	runtime.LockOSThread()
 	b := make([]byte, maxInsns*8)
 	n, err := unix.Read(ctl, b)
@@ -276,8 +276,8 @@ func stub(ctl int) (step byte, err error) {
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return 'f', err
 	}
-	// The filter confines nothing: the program runs as fast as without it also where
-	// kernels (before 5.16) guard confined programs against speculation.
+	// The filter does not confine the program, so switch off the protection against speculation by
+	// which kernels before 5.16 slow filtered programs down.
 	const flags = unix.SECCOMP_FILTER_FLAG_NEW_LISTENER | unix.SECCOMP_FILTER_FLAG_SPEC_ALLOW
 	prog := unix.SockFprog{Len: uint16(n / 8), Filter: (*unix.SockFilter)(unsafe.Pointer(&b[0]))}
 	fd, _, e := unix.RawSyscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, flags, uintptr(unsafe.Pointer(&prog)))
@@ -299,9 +299,9 @@ func stub(ctl int) (step byte, err error) {
 	return 'e', err
 }
 
-// ignore makes the kernel ignore signals, bit 0 standing for signal 1, without the knowledge of the
-// runtime. The setting is for the program, which this process becomes next; the runtime's handlers
-// end with that.
+// ignore makes the kernel ignore signals, with bit 0 for signal 1, without informing the runtime.
+// The setting is for the program that this process is about to execute, which ends the runtime's
+// handlers.
 func ignore(mask uint64) {
 	action := [4]uint64{1} // struct sigaction: SIG_IGN
 	for sig := 1; sig <= 64; sig++ {

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// openThread returns a pidfd of a thread. Kernels before 6.9 have them for processes only; the
-// descriptor table is then the one of the process.
+// openThread returns a pidfd of a thread. Kernels before 6.9 have them for processes only; then it
+// uses the descriptor table of the process.
 func openThread(tid int) (int, error) {
 	fd, err := unix.PidfdOpen(tid, unix.PIDFD_THREAD)
 	if err == unix.EINVAL {
@@ -36,7 +36,7 @@ func openThread(tid int) (int, error) {
 func processOf(tid int) (int, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", tid))
 	if e, ok := errors.AsType[unix.Errno](err); ok && e != unix.ENOENT && e != unix.ESRCH {
-		return 0, e // for want of descriptors, for instance: the thread is still there
+		return 0, e // for example because descriptors ran out: the thread still exists
 	}
 	if err != nil {
 		return 0, ErrGone
@@ -49,7 +49,7 @@ func processOf(tid int) (int, error) {
 	return 0, ErrGone
 }
 
-// maxThreads is how many pidfds are kept.
+// maxThreads is the number of cached pidfds.
 const maxThreads = 64
 
 // threads caches pidfds by thread. If a thread's number was reused, its pidfd returns ESRCH,
@@ -62,7 +62,7 @@ type threads struct {
 type thread struct {
 	fd   int
 	uses int  // guarded by threads.mu
-	gone bool // guarded by threads.mu: not in the map any more
+	gone bool // guarded by threads.mu: removed from the map
 }
 
 func (t *threads) borrow(c *Call, fd int) (int, error) {
@@ -97,7 +97,7 @@ func (t *threads) get(c *Call) (th *thread, fresh bool, err error) {
 	t.mu.Unlock()
 	fd, err := c.OpenThread()
 	if err == unix.EMFILE {
-		t.drop() // those kept for later make room
+		t.drop() // release cached descriptors
 		fd, err = c.OpenThread()
 	}
 	if err != nil {

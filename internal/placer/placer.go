@@ -5,7 +5,7 @@ import (
 	"viaduct/internal/regmem"
 )
 
-// maxDiscard is how many bytes without a place are read at a time.
+// maxDiscard is the largest number of unwanted bytes that one read takes.
 const maxDiscard = 64 << 10
 
 // A Placer places the frames of one connection. The receive role owns it. Wire is set before the
@@ -21,7 +21,7 @@ type Placer struct {
 type long struct {
 	Predictions
 	pins    []regmem.Ref // memory of the frame in progress, from Plan to Landed
-	discard []byte       // where bytes go that are not wanted
+	discard []byte       // memory for unwanted bytes
 }
 
 // Ahead returns the pins of memory of predicted frames.
@@ -32,13 +32,13 @@ func (x *Placer) Ahead() []regmem.Ref {
 	return x.long.pinned
 }
 
-// Open reports whether bytes of a frame that has begun are still to come.
+// Open reports whether the current frame is incomplete.
 func (x *Placer) Open() bool { return x.f.open }
 
-// Placed returns how many bytes of the frame's payload are in place, or were dropped.
+// Placed returns the number of payload bytes of the frame that were placed or dropped.
 func (x *Placer) Placed() int { return x.f.placed }
 
-// Missing returns how many bytes of the frame are to be read straight into place.
+// Missing returns the number of bytes of the frame that the next reads place directly.
 func (x *Placer) Missing() int {
 	if !x.f.open {
 		return 0
@@ -147,10 +147,10 @@ func (x *Placer) Hold(ref regmem.Ref) bool {
 	return true
 }
 
-// Held returns the pin that is held.
+// Held returns the pin that Hold keeps.
 func (x *Placer) Held() regmem.Ref { return x.held }
 
-// LetGo gives the held pin back.
+// LetGo releases the held pin.
 func (x *Placer) LetGo() {
 	x.f.At = nil
 	if x.held.Pins() {
@@ -167,7 +167,7 @@ func (x *Placer) Drop() {
 	}
 }
 
-// unpin gives the pins of the frame in progress back.
+// unpin releases the pins of the current frame.
 func (m *long) unpin() {
 	m.pins, m.discard = regmem.ReleaseAll(m.pins), nil
 }
@@ -186,8 +186,8 @@ func (x *Placer) Plan(p *frameio.Plan) {
 	}
 }
 
-// planRest plans the missing bytes of the frame. If they are not wanted, it returns false and they
-// are read to a place where they do no harm.
+// planRest plans the missing bytes of the frame. If they are unwanted, it returns false, and they
+// are read into the discard buffer.
 func (x *Placer) planRest(p *frameio.Plan) bool {
 	m := x.long
 	for at := x.f.placed; at < x.f.Size; {

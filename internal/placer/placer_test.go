@@ -18,9 +18,9 @@ import (
 // The kinds of a test frame: a header of four bytes, its size, its kind and zero, and the payload.
 const (
 	plain   = iota // nothing else
-	summed         // a sum of the payload comes behind it, as the CRC of an FPDU
-	watched        // the last bytes are put into place after all others, as of VI/TCP's Writes
-	dropped        // its payload is not wanted
+	summed         // a sum follows the payload, like the CRC of an FPDU
+	watched        // the last bytes become visible after all others, as for VI/TCP's Writes
+	dropped        // its payload is dropped
 	kinds
 )
 
@@ -175,7 +175,7 @@ func appendFrame(stream, want []byte, kind byte, size int, rnd *rand.Rand) (s, w
 	return stream, append(want, payload...)
 }
 
-// check sees that everything is in place, and no memory is pinned.
+// check checks that all payload is in place, and that no memory is pinned.
 func (m *model) check(tb testing.TB, frames int, want []byte) {
 	tb.Helper()
 	if m.ends != frames || m.lost != nil || !bytes.Equal(m.region.Bytes()[:len(want)], want) {
@@ -186,8 +186,8 @@ func (m *model) check(tb testing.TB, frames int, want []byte) {
 	}
 }
 
-// TestModel: frames of every kind leave the same in memory wherever the stream is cut, and whether
-// they are staged, read early, or read ahead of their headers.
+// TestModel: frames of every kind leave the same bytes in memory wherever the stream is cut, and on
+// each of the three paths.
 func TestModel(t *testing.T) {
 	const frames, room = 250, 16 << 20
 	rnd := rand.New(rand.NewPCG(1, 2))
@@ -244,7 +244,7 @@ func FuzzPlacer(f *testing.F) {
 	})
 }
 
-// feed shows m the stream, up to one cut after the other, as frameio would.
+// feed passes the stream to m up to one cut after the other, as frameio would.
 func feed(t *testing.T, m *model, stream []byte, cuts []int) {
 	at, missing := 0, 0
 	for _, end := range cuts {

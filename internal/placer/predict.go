@@ -5,19 +5,19 @@ import (
 	"viaduct/internal/regmem"
 )
 
-// Predictions are the frames that are predicted for one read.
+// Predictions are the predicted frames of one read.
 type Predictions struct {
 	Max    int          // bytes that may be predicted; a Wire may lower it
-	pinned []regmem.Ref // their memory, from Plan to Landed
+	pinned []regmem.Ref // memory of the predicted frames, from Plan to Landed
 
 	plan  *frameio.Plan
-	first int // bytes that are missing of the payload in progress
+	first int // missing bytes of the current payload
 	extent
 }
 
-// An extent is how much is predicted.
+// An extent is the size of the predicted frames.
 type extent struct {
-	gap  int // bytes of the frame before that come behind its payload
+	gap  int // trailer bytes of the previous frame, after its payload
 	size int
 }
 
@@ -29,17 +29,17 @@ func (x *Placer) predict(p *frameio.Plan) {
 	}
 	x.Wire.Predict(a)
 	a.plan = nil
-	if len(p.Predicted) == 0 { // Landed need not follow
+	if len(p.Predicted) == 0 { // Landed may not be called
 		a.release()
 	}
 }
 
 func (a *Predictions) release() { a.pinned = regmem.ReleaseAll(a.pinned) }
 
-// Len returns how many frames are predicted.
+// Len returns the number of predicted frames.
 func (a *Predictions) Len() int { return len(a.plan.Predicted) }
 
-// Next returns how many bytes of the stream come before the headers of the next frame to be predicted.
+// Next returns the number of stream bytes before the headers of the next frame to predict.
 func (a *Predictions) Next() int { return a.first + a.size + a.gap }
 
 // Try runs f. If f returns false, Try removes the frames that f added.
@@ -55,8 +55,8 @@ func (a *Predictions) Try(f func() bool) bool {
 // Room reports whether another frame may be predicted.
 func (a *Predictions) Room() bool { return a.plan.Room() && a.size < a.Max }
 
-// Pin keeps the pin of ref until Landed, if n bytes are in it and can be read to at any time: else it
-// gives the pin back and returns nil.
+// Pin keeps the pin of ref until Landed and returns its bytes, if there are n of them and a read
+// may write to them at any time. Otherwise it releases the pin and returns nil.
 func (a *Predictions) Pin(ref regmem.Ref, n int) []byte {
 	if ref.Len() != n || ref.Far() || ref.Guarded() && !ref.FaultBreaks() {
 		ref.Release()
@@ -80,8 +80,8 @@ func (a *Predictions) Add(header int, place []byte, trailer int) bool {
 }
 
 // takePredicted handles a frame that matches its prediction, and the trailer of the frame before. n
-// bytes came from there on. It returns how many of them it consumed: none after the headers if
-// another frame came.
+// bytes have arrived from that trailer on. It returns how many of them it consumed: none after the
+// trailer if another frame arrived.
 func (x *Placer) takePredicted(f frameio.Prediction, n int) (taken int, err error) {
 	if x.f.open {
 		if taken = x.f.Trailer; taken >= len(f.Header) {
@@ -99,7 +99,7 @@ func (x *Placer) takePredicted(f frameio.Prediction, n int) (taken int, err erro
 		x.Place(payload)
 	}
 	payload = f.Place[:min(n-len(f.Header), len(f.Place))]
-	x.f.At = nil // else the bytes would be copied to where they are
+	x.f.At = nil // otherwise the bytes would be copied onto themselves
 	x.Place(payload)
 	if x.f.open = x.f.placed < x.f.Size || x.f.Trailer > 0; !x.f.open {
 		err = x.Wire.End(nil)

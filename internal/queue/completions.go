@@ -16,13 +16,13 @@ var (
 	ErrCapacity = errors.New("queue: more entries than the new capacity")
 )
 
-// Completions is a completion queue. Its capacity is a reservation: a
-// completion is never lost, the ring grows when a consumer undersized it.
+// Completions is a completion queue. Its capacity is a reservation: no completion is ever lost,
+// because the ring grows if the capacity was too small.
 //
-// An entry goes to the first Notify registration if there is one, else to
-// one waiter, else it is kept until polled.
+// An entry goes to the first Notify registration, else to one waiter, else it stays until it is
+// polled.
 type Completions[E any] struct {
-	kept counter.Counter // how many are in it, as mu was last given back, so that to find nothing takes no lock
+	kept counter.Counter // number of entries when mu was last released, so that an empty poll takes no lock
 
 	mu       perturb.Mutex
 	s        slots[E]
@@ -38,7 +38,7 @@ func NewCompletions[E any](capacity int) *Completions[E] {
 	return &Completions[E]{capacity: capacity}
 }
 
-// Push appends an entry. On a closed queue it is dropped.
+// Push appends an entry. A closed queue drops it.
 func (c *Completions[E]) Push(e E) { c.PushN(e, 1) }
 
 // PushN appends the same entry n times.
@@ -122,9 +122,8 @@ func (c *Completions[E]) PollN(buf []E) int {
 	return n
 }
 
-// Wait takes the first entry, waiting for one. A result that is there wins
-// over a cancelled context. p may be nil. The error is the context's or
-// ErrClosed.
+// Wait takes the first entry, waiting for one. A present entry wins over a cancelled context. p may
+// be nil. The error is the context's or ErrClosed.
 func (c *Completions[E]) Wait(ctx context.Context, p attend.Progress) (e E, err error) {
 	c.mu.Lock()
 	if err := attend.Until(ctx, &c.mu, &c.waiters, (*completionSource[E])(c), p); err != nil {
@@ -167,10 +166,10 @@ func (c *Completions[E]) Notify(f func(E)) error {
 	return nil
 }
 
-// Len returns how many entries wait to be polled.
+// Len returns the number of entries.
 func (c *Completions[E]) Len() int { return int(c.kept.Load()) }
 
-// Cap returns the capacity last asked for.
+// Cap returns the capacity last set.
 func (c *Completions[E]) Cap() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()

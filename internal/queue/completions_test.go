@@ -179,7 +179,7 @@ func TestCompletionsWait(t *testing.T) {
 		c.Push(20)
 		expect(result{2, 20, nil})
 
-		// A waiter that gave up passes its place to the next.
+		// A cancelled waiter does not delay the next one.
 		ctx, cancel := context.WithCancel(bg)
 		sleep(3, ctx)
 		sleep(4, bg)

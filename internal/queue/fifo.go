@@ -2,9 +2,9 @@ package queue
 
 import "viaduct/internal/perturb"
 
-// A FIFO is a queue of any length, of which any number of goroutines may push to one
-// end and pop from the other. The zero value is empty. It is for requests that are
-// taken out as they begin: their order of completion is kept elsewhere.
+// A FIFO is a queue of any length. Any number of goroutines may push and pop. The zero value is
+// empty. It is for requests that leave the queue when they start; their order of completion is
+// tracked elsewhere.
 type FIFO[T any] struct {
 	mu perturb.Mutex
 	s  slots[T] // guarded by mu
@@ -40,7 +40,7 @@ type slots[T any] struct {
 	head, n int
 }
 
-// push appends an entry, which is the zero value, to be written to.
+// push appends a zero entry and returns a pointer to it.
 func (s *slots[T]) push() *T {
 	if s.n == len(s.ring) {
 		ring := make([]T, max(firstSlots, 2*len(s.ring))) // [VIA-1.6-2]
@@ -66,7 +66,7 @@ func (s *slots[T]) pop() (v T) {
 // popN removes up to len(buf) entries, and returns how many.
 func (s *slots[T]) popN(buf []T) int {
 	n := min(len(buf), s.n)
-	for got := 0; got < n; { // twice if the ring's end lies between
+	for got := 0; got < n; { // two rounds if the entries wrap around the ring's end
 		k := min(n-got, len(s.ring)-s.head)
 		run := s.ring[s.head : s.head+k]
 		copy(buf[got:], run)

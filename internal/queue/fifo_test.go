@@ -11,7 +11,7 @@ func TestFIFO(t *testing.T) {
 		t.Fatal("popped from an empty queue")
 	}
 	next := 0
-	for i := range 100 { // grows with its oldest entry anywhere
+	for i := range 100 { // grow with the oldest entry at any index
 		if q.Push(i); i%3 == 0 {
 			if v, ok := q.Pop(); !ok || v != next {
 				t.Fatalf("popped %d, %t, want %d", v, ok, next)
@@ -32,7 +32,7 @@ func TestFIFO(t *testing.T) {
 	}
 }
 
-// TestFIFOTogether: each entry is popped once, whatever pushes and pops beside.
+// TestFIFOTogether: each entry is popped once, whatever pushes and pops run concurrently.
 func TestFIFOTogether(t *testing.T) {
 	const pushers, each = 4, 1000
 	var q FIFO[int]

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// PostN takes what fits and says how many that were.
+// PostN posts the requests that fit and returns their number.
 func TestPostN(t *testing.T) {
 	w := Work[int]{Limit: 5}
 	if n, err := w.PostN([]int{1, 2, 3}); n != 3 || err != nil {
@@ -23,8 +23,7 @@ func TestPostN(t *testing.T) {
 	}
 }
 
-// What PeekN shows is started one by one, and only what was started counts as
-// started when the queue is flushed.
+// Requests that PeekN returns are started one by one, and a flush treats only those as started.
 func TestPeekN(t *testing.T) {
 	var w Work[int]
 	w.PostN([]int{10, 11, 12, 13, 14})
@@ -49,8 +48,8 @@ func TestPeekN(t *testing.T) {
 	}
 }
 
-// What is done by one step is told of together, after each by itself, and
-// taken out by the same step.
+// Retire calls OnDone for each request that is done, then OnDones once, and reaps the requests in
+// the same step.
 func TestRetire(t *testing.T) {
 	var w Work[int]
 	var told []int
@@ -78,8 +77,8 @@ func TestRetire(t *testing.T) {
 	}
 }
 
-// TestEmpty: a queue is empty when OnDones has told of the last requests and they were reaped, which is
-// later than that they are done.
+// TestEmpty: a queue is empty only after OnDones has returned for the last requests and they were
+// reaped, which is later than they are done.
 func TestEmpty(t *testing.T) {
 	var w Work[int]
 	var during []bool

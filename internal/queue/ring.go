@@ -5,9 +5,9 @@ import (
 	"sync/atomic"
 )
 
-// A Ring is a queue of bounded capacity between one goroutine that pushes and one that
-// pops, which may run at once: neither waits for the other. Its memory is taken with
-// the first push. Init comes before use.
+// A Ring is a queue of bounded capacity between one pushing and one popping goroutine, which may
+// run concurrently without waiting for each other. The first push allocates its memory. Call Init
+// before use.
 type Ring[T any] struct {
 	slots      []T
 	size       uint32        // a power of two
@@ -33,8 +33,8 @@ func (r *Ring[T]) Push(v T) {
 	r.tail.Store(t + 1)
 }
 
-// At returns the entry behind the i oldest, nil if there is none. It is good until it is
-// popped. [popper]
+// At returns the entry with index i, where 0 is the oldest, or nil if there is none. It is valid
+// until it is popped. [popper]
 func (r *Ring[T]) At(i int) *T {
 	h := r.head.Load() + uint32(i)
 	if int32(r.tail.Load()-h) <= 0 {

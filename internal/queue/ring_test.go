@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestRing: entries come out as they went in, at full and at empty, while both ends
-// run; the memory of what was popped is not kept.
+// TestRing: entries are popped in the order of pushing, also if the ring is full or empty and while
+// both ends run. A popped entry's memory is released.
 func TestRing(t *testing.T) {
 	for _, n := range []int{0, 1, 2, 3, 8, 100} {
 		var r Ring[*int]

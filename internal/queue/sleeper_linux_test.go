@@ -55,7 +55,7 @@ func (p *piped) Poll() (got bool) {
 	return n > 0
 }
 
-// Unpoll has a goroutine receive what comes next.
+// Unpoll makes a goroutine receive the next bytes.
 func (p *piped) Unpoll() {
 	p.unpoll.Go(func() {
 		for {
@@ -85,8 +85,8 @@ func (p *piped) SleepAt(z *attend.Sleeper) bool {
 	return z.Add(p.r)
 }
 
-// Completions wake every waiter, dozing or not, wherever they come from. On a busy
-// machine a storm of them may pass without a doze.
+// Completions wake every waiter, dozing or not, from whichever source. On a busy machine there may
+// be no doze during a storm.
 func TestDozers(t *testing.T) {
 	for _, waiters := range []int{1, 2, 6} {
 		p := newPiped(t)
@@ -100,7 +100,7 @@ func TestDozers(t *testing.T) {
 	}
 }
 
-// storm has waiters wait for many completions that come in all ways.
+// storm makes waiters wait for many completions from all sources.
 func storm(t *testing.T, p *piped, waiters int) {
 	const each = 1000
 	var wg sync.WaitGroup
@@ -144,7 +144,7 @@ func storm(t *testing.T, p *piped, waiters int) {
 	wg.Wait()
 }
 
-// A consumer that dozes hears of the end of the queue and of the context.
+// The end of the queue and of the context wake a dozing consumer.
 func TestDozeEnds(t *testing.T) {
 	for i := range 40 {
 		p := newPiped(t)

@@ -11,8 +11,8 @@ import (
 	"viaduct/internal/attend"
 )
 
-// slowProgress finds something with every other look, each of which takes 0.6
-// of the time that a consumer polls in vain.
+// A slowProgress reports progress in every other poll. Each poll takes 0.6 of the time after which
+// a consumer without progress stops polling.
 type slowProgress struct {
 	polls, unpolls int
 	polled         func(n int)
@@ -31,11 +31,11 @@ func (p *slowProgress) Unpoll() {
 	p.slept()
 }
 
-// on has the test run as on n processors.
+// on makes the test run as if there were n processors.
 func on(t *testing.T, n int) { t.Cleanup(attend.AssumeProcessors(n)) }
 
-// A consumer that waits goes on polling while something comes, however long it
-// takes, and sleeps soon after nothing does.
+// A waiting consumer continues to poll while there is progress, however long that lasts, and sleeps
+// soon after it stops.
 func TestSpinAfterProgress(t *testing.T) {
 	on(t, 2)
 	synctest.Test(t, func(t *testing.T) {
@@ -49,9 +49,9 @@ func TestSpinAfterProgress(t *testing.T) {
 		if v, err := c.Wait(context.Background(), p); v != 7 || err != nil || p.polls != 20 {
 			t.Errorf("waited for %d, %v in %d polls", v, err, p.polls)
 		}
-		dry := &slowProgress{polls: 1, polled: func(int) {}} // the first look finds something
+		dry := &slowProgress{polls: 1, polled: func(int) {}} // only the first poll makes progress
 		dry.slept = func() {
-			if dry.polls != 4 { // and two more in vain are too long
+			if dry.polls != 4 { // two more polls without progress exceed the limit
 				t.Errorf("sleeps after poll %d", dry.polls)
 			}
 			c.Push(8)
@@ -63,7 +63,7 @@ func TestSpinAfterProgress(t *testing.T) {
 	})
 }
 
-// A near progress has the other end on this host.
+// A near is a progress with its peer on this host.
 type near struct {
 	*slowProgress
 	is bool
@@ -74,12 +74,12 @@ func (p *near) Near() bool                   { return p.is }
 func (p *near) Expects() bool                { return false }
 func (p *near) SleepAt(*attend.Sleeper) bool { return false }
 
-// An answer from this host is polled for longer than one from another host, unless
-// other goroutines wait as well; where many do, nothing is polled for.
+// A consumer polls longer for an answer from this host than for one from another host, unless other
+// goroutines wait as well. If many wait, no consumer polls.
 func TestSpinNear(t *testing.T) {
 	on(t, 2)
 	synctest.Test(t, func(t *testing.T) {
-		for range 4 { // which are waits of late in what follows
+		for range 4 { // recent waits for the checks that follow
 			polled(t, new(Completions[int]), false)
 		}
 		for _, test := range []struct {
@@ -104,7 +104,7 @@ func TestSpinNear(t *testing.T) {
 				attend.Unpark()
 			}
 		}
-		// Where those that wait do nothing else, it is as if there were none.
+		// Waiters without progress do not count.
 		for range 3 {
 			attend.Park()
 			defer attend.Unpark()
@@ -113,7 +113,7 @@ func TestSpinNear(t *testing.T) {
 		for range 16 {
 			polled(t, &c, true)
 		}
-		for range 512 { // of which few are polled for, as all are in vain
+		for range 512 { // few of which poll, since no poll makes progress
 			if polled(t, &c, true) >= attend.NearSpinTime {
 				return
 			}
@@ -121,7 +121,7 @@ func TestSpinNear(t *testing.T) {
 		t.Error("an answer is not polled for since idle goroutines wait")
 	})
 	synctest.Test(t, func(t *testing.T) {
-		// Of two that poll at a time one polls for long.
+		// Of two concurrent pollers, one polls for long.
 		var long atomic.Int32
 		var wg sync.WaitGroup
 		for range 2 {
@@ -141,20 +141,20 @@ func TestSpinNear(t *testing.T) {
 // A crowd is a progress whose consumer may sleep at its sources.
 type crowd struct {
 	near
-	asked int // how often Until asked whether that is worth it
+	asked int // how often Until asked whether sleeping at the sources pays off
 }
 
 func (p *crowd) Expects() bool { p.asked++; return false }
 
-// A consumer does not sleep at its sources where more is waited for than there are
-// processors: its thread would hold one of them.
+// A consumer does not sleep at its sources if there are more waiters than processors, because its
+// thread would hold a processor.
 func TestSleepAtSourcesCrowded(t *testing.T) {
 	for _, test := range []struct{ processors, others, asked int }{
 		{1, 0, 1}, {1, 1, 1}, {1, 2, 0}, {2, 2, 1}, {2, 3, 0}, {4, 4, 1}, {4, 5, 0},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			on(t, test.processors)
-			for range 6 { // which are recent waits in what follows
+			for range 6 { // recent waits for the checks that follow
 				polled(t, new(Completions[int]), false)
 			}
 			for range test.others {
@@ -171,7 +171,7 @@ func TestSleepAtSourcesCrowded(t *testing.T) {
 	}
 }
 
-// polled returns for how long a consumer polls in vain before it sleeps.
+// polled returns how long a consumer polls without progress before it sleeps.
 func polled(t *testing.T, c *Completions[int], isNear bool) (d time.Duration) {
 	start := time.Now()
 	p := &near{&slowProgress{polled: func(int) {}}, isNear}
@@ -182,7 +182,7 @@ func polled(t *testing.T, c *Completions[int], isNear bool) (d time.Duration) {
 	return d
 }
 
-// vain finds something with its first look only.
+// A vain makes progress in its first poll only.
 type vain struct{ *slowProgress }
 
 func (p *vain) Poll() bool { return p.slowProgress.Poll() && p.polls == 2 }

@@ -9,11 +9,10 @@ import (
 	"viaduct/internal/perturb"
 )
 
-// ErrFull tells that a work queue holds as many requests as it may.
+// ErrFull means that a work queue has reached its limit.
 var ErrFull = errors.New("queue: work queue is full")
 
-// A Work is a work queue. Its requests pass through four positions, each at
-// or behind the one before:
+// A Work is a work queue. Four positions count its requests; each is at most the one before:
 //
 //	posted    the request is in the queue
 //	started   the engine has begun with it
@@ -22,8 +21,8 @@ var ErrFull = errors.New("queue: work queue is full")
 //
 // The zero value is an empty queue that takes any number of requests.
 type Work[T any] struct {
-	// Limit is how many requests may be in the queue, from post to reap;
-	// 0 means no limit. Set it before use.
+	// Limit is the largest number of requests in the queue, from post to reap; 0 means no limit.
+	// Set it before use.
 	Limit int
 
 	// OnDone, if set, is called for each request at the moment it is done,
@@ -32,21 +31,19 @@ type Work[T any] struct {
 	// must not call this queue. Set it before use.
 	OnDone func(T)
 
-	// OnDones, if set, is called after the calls of OnDone for requests that
-	// are done at one moment, under the same rules: the place to publish them
-	// together. Set it before use.
+	// OnDones, if set, is called once after the OnDone calls of requests that become done together,
+	// under the same rules. Use it to publish them together. Set it before use.
 	OnDones func()
 
-	// started is written with mu held, but for MarkStarted.
+	// started is written with mu held, except by MarkStarted.
 	started atomic.Uint64
 
-	// These are written with mu held too. Reading them without tells a
-	// caller that there is nothing to do, which is the usual answer for one
-	// that polls.
-	posted, done, reaped atomic.Uint64 // sequence numbers: how many ever were
+	// These are written with mu held. Reading them without mu is enough to find that there is
+	// nothing to do, the usual result of a poll.
+	posted, done, reaped atomic.Uint64 // sequence numbers: total counts
 
 	mu      perturb.Mutex
-	slots   atomic.Pointer[[]slot[T]] // ring; nil or of a power of two; written with mu held, before posted
+	slots   atomic.Pointer[[]slot[T]] // ring; nil or of a power of two; written with mu held, before posted changes
 	waiters attend.Waiters
 }
 
@@ -72,9 +69,9 @@ func (w *Work[T]) Post(v T) (seq uint64, err error) {
 	return seq, err
 }
 
-// PostStarted is Post and Start in one, for the one goroutine that starts requests. It is false,
-// and nothing has happened, if others are to be started before v, or the queue is full. It
-// must not run beside Flush.
+// PostStarted is Post and Start in one, for the one goroutine that starts requests. It returns
+// false and does nothing if other requests must start before v, or if the queue is full. It must
+// not run concurrently with Flush.
 func (w *Work[T]) PostStarted(v T) (seq uint64, ok bool) {
 	w.mu.Lock()
 	if seq = w.posted.Load(); seq == w.started.Load() && w.putLocked(seq, v) == nil {
@@ -86,8 +83,8 @@ func (w *Work[T]) PostStarted(v T) (seq uint64, ok bool) {
 	return seq, ok
 }
 
-// PostN is Post for many, under one lock. It stops at the first that finds
-// the queue full and returns how many were posted.
+// PostN is Post for many, under one lock. It stops when the queue is full and returns the number of
+// posted requests.
 func (w *Work[T]) PostN(vs []T) (n int, err error) {
 	w.mu.Lock()
 	seq := w.posted.Load()
@@ -101,7 +98,7 @@ func (w *Work[T]) PostN(vs []T) (n int, err error) {
 	return n, err
 }
 
-// putLocked makes v request seq, the next to be posted.
+// putLocked stores v as request seq, the next one.
 func (w *Work[T]) putLocked(seq uint64, v T) error {
 	n := seq - w.reaped.Load()
 	if w.Limit > 0 && n >= uint64(w.Limit) {
@@ -137,31 +134,29 @@ func (w *Work[T]) Peek() (v T, seq uint64, ok bool) {
 	return v, seq, ok
 }
 
-// PeekN stores up to len(buf) requests that are to be started next in buf,
-// and returns how many there were and the number of the first. It starts
-// none: each is started with MarkStarted when its turn comes. Like that it is for the
-// one goroutine that starts requests, takes no lock, and must not run beside Flush.
+// PeekN stores up to len(buf) of the next requests to start in buf, and returns their number and
+// the sequence number of the first. It starts none of them: MarkStarted does. Both are for the one
+// goroutine that starts requests, take no lock, and must not run concurrently with Flush.
 func (w *Work[T]) PeekN(buf []T) (n int, first uint64) {
 	first = w.started.Load()
 	end := w.posted.Load()
 	if first == end {
 		return 0, first
 	}
-	// These slots are not written to before they are started and done, and the ring
-	// is one that has them. One that took its place has the same in them.
+	// Reading these slots is safe: a slot is not written to before its request is started and done,
+	// and a ring that replaces this one holds the same requests.
 	for ring := *w.slots.Load(); n < len(buf) && first+uint64(n) < end; n++ {
 		buf[n] = in(ring, first+uint64(n)).v
 	}
 	return n, first
 }
 
-// MarkStarted starts the requests up to and including seq, which PeekN has
-// returned. It is for the one goroutine that starts requests, takes no lock,
-// and must not run beside Flush.
+// MarkStarted starts the requests up to and including seq, which PeekN has returned. It is for the
+// one goroutine that starts requests, takes no lock, and must not run concurrently with Flush.
 func (w *Work[T]) MarkStarted(seq uint64) { w.started.Store(seq + 1) }
 
-// Start starts the next request and returns it with its number. It is for the one goroutine
-// that starts requests, takes no lock, and must not run beside Flush.
+// Start starts the next request and returns it with its number. It is for the one goroutine that
+// starts requests, takes no lock, and must not run concurrently with Flush.
 func (w *Work[T]) Start() (v T, seq uint64, ok bool) {
 	if seq = w.started.Load(); seq != w.posted.Load() {
 		v, ok = w.at(seq).v, true
@@ -170,8 +165,8 @@ func (w *Work[T]) Start() (v T, seq uint64, ok bool) {
 	return v, seq, ok
 }
 
-// StartN starts up to len(buf) requests, stores them in buf, and returns how
-// many there were and the number of the first.
+// StartN starts up to len(buf) requests, stores them in buf, and returns their number and the
+// sequence number of the first.
 func (w *Work[T]) StartN(buf []T) (n int, first uint64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -185,10 +180,9 @@ func (w *Work[T]) StartN(buf []T) (n int, first uint64) {
 	return n, first
 }
 
-// Finish marks request seq as finished and returns how many requests are done
-// by it, which is none if an earlier one is not finished. A request that was
-// finished before, or flushed, is left alone, so an engine may finish what a
-// flush has overtaken.
+// Finish marks request seq as finished and returns how many requests become done by that: none if
+// an earlier one is unfinished. It has no effect on a finished or flushed request, so an engine may
+// finish a request that was flushed meanwhile.
 func (w *Work[T]) Finish(seq uint64) int { return w.FinishRange(seq, seq+1) }
 
 // FinishRange is Finish for the requests first to end-1.
@@ -200,10 +194,9 @@ func (w *Work[T]) FinishRange(first, end uint64) int {
 	return n
 }
 
-// Retire is FinishRange for a queue whose consumer learns of the end of requests
-// by OnDone alone: what is done is reaped in the same step. It stores up to
-// len(buf) requests in buf, and returns how many; if that is len(buf), Reap may
-// have more.
+// Retire is FinishRange for a queue whose consumer relies on OnDone alone: it also reaps the
+// requests that become done. It stores up to len(buf) requests in buf, and returns how many; if
+// that is len(buf), Reap may have more.
 func (w *Work[T]) Retire(first, end uint64, buf []T) int {
 	w.mu.Lock()
 	w.markLocked(first, end)
@@ -237,11 +230,11 @@ func (w *Work[T]) advanceLocked() int {
 	if seq == first {
 		return 0
 	}
-	// Before OnDone, which may bring others here: they must find that there
-	// is something, and then wait for the lock.
+	// Store done before OnDone: OnDone may wake other goroutines, which must see that there is a
+	// request and then wait for the lock.
 	w.done.Store(seq)
 	if w.started.Load() < seq {
-		w.started.Store(seq) // flushed before they were started
+		w.started.Store(seq) // flushed requests that were not started
 	}
 	if w.OnDone != nil {
 		for i := first; i < seq; i++ {
@@ -255,9 +248,8 @@ func (w *Work[T]) advanceLocked() int {
 	return int(seq - first)
 }
 
-// Update calls f for request seq under the queue's lock if it is not
-// finished yet, and tells whether it did: f may then set the request's
-// status without racing a flush.
+// Update calls f for request seq under the queue's lock if it is not finished yet, and reports
+// whether it did. So f can set the request's status without racing with a flush.
 func (w *Work[T]) Update(seq uint64, f func(*T)) bool {
 	if seq < w.done.Load() {
 		return false
@@ -271,8 +263,7 @@ func (w *Work[T]) Update(seq uint64, f func(*T)) bool {
 	return true
 }
 
-// Each calls f for every request that is not finished, in order and under the
-// queue's lock.
+// Each calls f for every unfinished request, in order and under the queue's lock.
 func (w *Work[T]) Each(f func(v *T)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -283,9 +274,8 @@ func (w *Work[T]) Each(f func(v *T)) {
 	}
 }
 
-// Flush finishes every request that is not, calling f with each in order and
-// whether it had been started, and returns how many are done by it. f runs
-// under the queue's lock.
+// Flush finishes every unfinished request, and returns how many become done. It calls f with each
+// in order, and with whether the request was started. f runs under the queue's lock.
 func (w *Work[T]) Flush(f func(v *T, started bool)) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -298,7 +288,7 @@ func (w *Work[T]) Flush(f func(v *T, started bool)) int {
 	return w.advanceLocked()
 }
 
-// A Head tells what is at the front of a work queue.
+// A Head is the state of the first request of a work queue.
 type Head uint8
 
 const (
@@ -307,10 +297,10 @@ const (
 	Done                // the first request is done
 )
 
-// Reap takes the first request out if it is done.
+// Reap removes the first request if it is done.
 func (w *Work[T]) Reap() (v T, h Head) {
-	// In this order: if nothing is between the two, nothing was at the
-	// moment done was looked at.
+	// Load reaped before done: if they are equal, nothing was done and unreaped when done was
+	// loaded.
 	if r := w.reaped.Load(); r == w.done.Load() {
 		if r == w.posted.Load() {
 			return v, Empty
@@ -341,9 +331,8 @@ func (w *Work[T]) reapLocked() (v T, h Head) {
 	return v, Empty
 }
 
-// Wait is Reap that waits until the first request is done; a queue that is
-// empty at the call, or becomes so, answers Empty at once. A result that is
-// there wins over a cancelled context. p may be nil.
+// Wait is Reap that waits until the first request is done; if the queue is or becomes empty, it
+// returns Empty at once. A request that is done wins over a cancelled context. p may be nil.
 func (w *Work[T]) Wait(ctx context.Context, p attend.Progress) (v T, h Head, err error) {
 	w.mu.Lock()
 	if err := attend.Until(ctx, &w.mu, &w.waiters, (*workSource[T])(w), p); err != nil {
@@ -374,10 +363,9 @@ func (w *Work[T]) Counts() Counts {
 	return Counts{w.posted.Load(), w.started.Load(), w.done.Load(), w.reaped.Load()}
 }
 
-// Empty reports whether every request is done and was reaped, so that what OnDone and
-// OnDones do with it is done too. It takes no lock.
+// Empty reports whether every request is done and was reaped, so that its OnDone and OnDones calls
+// have returned. It takes no lock.
 func (w *Work[T]) Empty() bool { return w.reaped.Load() == w.posted.Load() }
 
-// Posted returns how many requests were posted since the queue was made. It
-// takes no lock.
+// Posted returns the number of requests ever posted. It takes no lock.
 func (w *Work[T]) Posted() uint64 { return w.posted.Load() }

@@ -21,7 +21,7 @@ type workModel struct {
 	reqs                    []int  // everything ever posted
 	finished                []bool // of each
 	started, done, reaped   int
-	reported, wantsReported []int // by OnDone, and what it should have been
+	reported, wantsReported []int // by OnDone: actual and expected
 }
 
 func (m *workModel) advance() (n int) {
@@ -129,8 +129,7 @@ func TestWorkAgainstModel(t *testing.T) {
 				m.started += n
 			},
 			"finish": func(t *rapid.T) {
-				// Requests that are finished already, or were never posted,
-				// do no harm.
+				// Finishing a finished request, or one that was never posted, has no effect.
 				seq := rapid.IntRange(0, len(m.reqs)+1).Draw(t, "seq")
 				finish(seq, seq+1)
 			},
@@ -311,7 +310,7 @@ func TestWaitEnds(t *testing.T) {
 				w.mu.Lock()
 				cancel()
 				for range 100 {
-					runtime.Gosched() // the waiter has seen it and wants the lock
+					runtime.Gosched() // the waiter has seen the request and waits for the lock
 				}
 				w.at(0).finished = true
 				w.advanceLocked()
@@ -322,8 +321,8 @@ func TestWaitEnds(t *testing.T) {
 			}
 		},
 		"a wake-up that came too late goes on": func(t *testing.T) {
-			// The first waiter is woken and cancelled at the same moment:
-			// it takes the result or the next one does.
+			// The first waiter is woken and cancelled at the same moment: either it takes the
+			// result, or the next waiter does.
 			for range 50 {
 				w := post(t, 1, 2)
 				ctx, cancel := context.WithCancel(bg)
@@ -407,8 +406,7 @@ func TestWaitPolls(t *testing.T) {
 			t.Errorf("%d after %d polls", h, p.polls)
 		}
 	})
-	// A connection that is busy with everything but this queue's work must
-	// not keep the wait beyond its deadline.
+	// Other traffic of a busy connection must not extend the wait beyond its deadline.
 	t.Run("other traffic for ever", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			for name, wait := range map[string]func(context.Context, attend.Progress) error{
@@ -436,8 +434,8 @@ func TestWaitPolls(t *testing.T) {
 	})
 }
 
-// TestWorkConcurrently has posters, an engine that finishes out of order, a
-// flush now and then, and consumers of both kinds.
+// TestWorkConcurrently runs posters, an engine that finishes out of order, occasional flushes, and
+// consumers of both kinds.
 func TestWorkConcurrently(t *testing.T) {
 	const posters, each = 4, 2000
 	w := &Work[int]{Limit: 64}

@@ -5,8 +5,7 @@ import (
 	"unsafe"
 )
 
-// An Outcome says how an access check ended. Protocols map it to their own
-// status or wire code.
+// An Outcome is the result of an access check. Protocols map it to their own status or wire code.
 type Outcome uint8
 
 const (
@@ -42,8 +41,8 @@ func (o Outcome) String() string {
 
 // Access checks that a connection of domain d and identity owner may use length bytes at addr of
 // the region of handle, in the way that need describes, and pins them. The checks are made in the
-// order of the Outcome constants, and the first failure is returned. The bytes are then untouched
-// and nothing is pinned. Every bit of need must be granted.
+// order of the Outcome constants. The first failure is returned, and then nothing is pinned. Every
+// bit of need must be granted.
 //
 // A range of length 0 passes if addr lies in the region or at its end.
 func (g *Registry) Access(handle uint32, addr, length uint64, d *Domain, owner any, need Rights) (Ref, Outcome) {
@@ -80,10 +79,9 @@ func (r *Region) Access(addr, length uint64, d *Domain, owner any, need Rights) 
 	return Ref{p: unsafe.SliceData(b), n: len(b), region: r}, OK
 }
 
-// Within gives another range of the region that ref pins, under the checks of
-// [Region.Access]. It costs no pin of its own: the bytes are not to be used
-// after ref was released. It answers NoRegion as soon as the region is being
-// deregistered. The region is near.
+// Within returns another range of the region that ref pins, after the checks of [Region.Access]. It
+// takes no pin of its own, so the bytes must not be used after ref was released. It returns
+// NoRegion once the region is being deregistered. The region is near.
 func Within(ref Ref, addr, length uint64, d *Domain, owner any, need Rights) ([]byte, Outcome) {
 	r := ref.region
 	off, out := r.check(addr, length, d, owner, need)
@@ -122,7 +120,7 @@ func (r *Region) check(addr, length uint64, d *Domain, owner any, need Rights) (
 	if length != 0 && addr+(length-1) < addr {
 		return 0, Wrap
 	}
-	// Only trusted numbers are subtracted from: nothing here can wrap.
+	// Subtract only from trusted numbers, so that nothing wraps.
 	if addr < r.base || addr-r.base > r.size || length > r.size-(addr-r.base) { // [VIA-1.4-3] [VIA-8.3-15]
 		return 0, OutOfBounds
 	}

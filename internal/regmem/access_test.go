@@ -20,9 +20,8 @@ func register(t testing.TB, g *Registry, n int, o Options) *Region {
 	return r
 }
 
-// The checks come in the order of the outcomes, so what a peer learns of a
-// region it may not use is that and no more.
-// [VIA-1.4-7] [VIA-1.5-2]
+// The checks come in the order of the outcomes, so that a peer learns nothing about a region that
+// it may not use. [VIA-1.4-7] [VIA-1.5-2]
 func TestOutcomeOrder(t *testing.T) {
 	g := New(Limits{})
 	d, other := NewDomain(), NewDomain()
@@ -35,7 +34,7 @@ func TestOutcomeOrder(t *testing.T) {
 		owner     any
 		need      Rights
 	}{r.Handle(), 10, 20, d, owner, RemoteRead}
-	// Everything wrong at first; each step rights one more thing.
+	// All checks fail at first; each step corrects one more field.
 	c := good
 	c.handle, c.d, c.owner, c.need, c.addr, c.len = ^good.handle, other, stranger, RemoteWrite, math.MaxUint64-5, 200
 	try := func(want Outcome) {
@@ -247,7 +246,7 @@ func TestWindows(t *testing.T) {
 		{0, 20, owner, RemoteWrite, OK},
 		{0, 20, nil, RemoteWrite, WrongOwner},
 		{0, 20, owner, RemoteRead, NoRights},
-		{0, 20, owner, LocalRead, NoRights}, // a window gives its owner nothing
+		{0, 20, owner, LocalRead, NoRights}, // a window adds no local rights for its owner
 		{0, 21, owner, RemoteWrite, OutOfBounds},
 		{r.Base() + 10, 1, owner, RemoteWrite, OutOfBounds},
 	} {
@@ -312,8 +311,7 @@ func TestAttributes(t *testing.T) {
 	}
 }
 
-// Handles are never 0, unpredictable, honour a fixed key, and don't come back
-// soon.
+// Handles are never 0, unpredictable, honour a fixed key, and are not reused soon.
 func TestHandles(t *testing.T) {
 	g := New(Limits{})
 	mem := make([]byte, 1)
@@ -347,9 +345,8 @@ func TestHandles(t *testing.T) {
 	}
 }
 
-// What the generator draws is passed over if it is 0, in use, or retired; the
-// oldest retired handles come free again.
-// [VIA-1.4-5] [VIA-1.4-6]
+// A drawn handle is skipped if it is 0, in use, or retired; the oldest retired handles become free
+// again. [VIA-1.4-5] [VIA-1.4-6]
 func TestDraw(t *testing.T) {
 	g := New(Limits{})
 	mem := make([]byte, 1)
@@ -523,8 +520,8 @@ func BenchmarkAccess(b *testing.B) {
 	}
 }
 
-// A pin gives further ranges of its region under the same checks, until the
-// region is being deregistered.
+// Within returns further ranges of a pinned region under the same checks, until the region is being
+// deregistered.
 func TestAccessByPin(t *testing.T) {
 	g := New(Limits{})
 	d := NewDomain()

@@ -35,8 +35,8 @@ func CopyLast(dst, src []byte, guarded bool) error {
 	return nil
 }
 
-// copyLast orders what copy does not: that is free to write in any order, and to
-// be seen in any other. An atomic store follows everything before it.
+// copyLast orders its stores, which copy does not: copy may write in any order. An atomic store
+// becomes visible after all earlier stores.
 func copyLast(dst, src []byte) {
 	n := len(src)
 	if n == 0 {
@@ -54,7 +54,7 @@ func copyLast(dst, src []byte) {
 		k := n - min(n, max(int(end%4), 1))
 		copy(dst, src[:k])
 		for ; k < n; k++ {
-			var fence atomic.Uint32 // there is no store of a byte that is ordered by itself
+			var fence atomic.Uint32 // Go has no ordered store of a single byte
 			fence.Add(1)
 			dst[k] = src[k]
 		}
@@ -74,7 +74,7 @@ func probe(b []byte) error {
 		if len(b) > 0 {
 			sum += b[0]
 		}
-		runtime.KeepAlive(sum) // so that no read is left out
+		runtime.KeepAlive(sum) // so that the compiler keeps the reads
 	})
 }
 
@@ -85,7 +85,7 @@ func Guard(f func()) (err error) {
 	defer func() {
 		debug.SetPanicOnFault(old)
 		if e := recover(); e != nil {
-			// A fault's panic value has the faulting address.
+			// The panic value of a fault has the faulting address.
 			if _, ok := e.(interface{ Addr() uintptr }); !ok {
 				panic(e)
 			}

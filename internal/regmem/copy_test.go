@@ -28,7 +28,7 @@ func TestGuardPassesPanics(t *testing.T) {
 	Guard(func() { panic("mine") })
 }
 
-// A nil pointer is a mistake of ours and no fault of the memory's.
+// A nil pointer is a bug of this program, not a fault of guarded memory.
 func TestGuardPassesNilPointers(t *testing.T) {
 	defer func() {
 		if recover() == nil {

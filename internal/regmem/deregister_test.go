@@ -129,15 +129,15 @@ func TestDeregisterDoesNotWaitForHolders(t *testing.T) {
 	if other.asked.Load() != 0 {
 		t.Error("a holder without pins was asked")
 	}
-	// No holder is asked where there are no pins.
+	// Without pins no holder is asked.
 	if err := g.Deregister(register(t, g, 1, Options{})); err != nil || hs[0].asked.Load() != 1 {
 		t.Errorf("%v, asked %d times", err, hs[0].asked.Load())
 	}
 }
 
-// TestConcurrently registers, binds, uses, changes and deregisters from many
-// goroutines. The goroutine that deregistered owns the memory alone: the race detector
-// and the pattern tell if anything still touches it.
+// TestConcurrently registers, binds, uses, changes and deregisters from many goroutines. After
+// Deregister the calling goroutine alone owns the memory: the race detector and a pattern detect
+// any later access.
 func TestConcurrently(t *testing.T) {
 	g := New(Limits{})
 	var wg sync.WaitGroup

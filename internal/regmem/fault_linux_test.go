@@ -77,8 +77,8 @@ func TestFault(t *testing.T) {
 	}
 }
 
-// TestCopyLastFault: a fault of guarded memory is an error of CopyLast, and one of other
-// memory is not taken for that. [VIA-4.2-5]
+// TestCopyLastFault: a fault of guarded memory is an error of CopyLast, and a fault of other memory
+// is not. [VIA-4.2-5]
 func TestCopyLastFault(t *testing.T) {
 	gone, err := unix.Mmap(-1, 0, os.Getpagesize(), unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANON)
 	if err != nil {

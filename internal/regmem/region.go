@@ -15,7 +15,7 @@ const (
 	RemoteWrite                     // target of a peer's RDMA Write
 	RemoteAtomic                    // target of a peer's atomic operation
 
-	// Local is what every region allows its owner.
+	// Local has the rights that every region gives its owner.
 	Local = LocalRead | LocalWrite
 )
 
@@ -84,8 +84,8 @@ type Region struct {
 // Handle returns the memory handle or STag. It is never 0.
 func (r *Region) Handle() uint32 { return r.handle }
 
-// Base returns the address of the first byte as peers name it: the virtual
-// address, or what [Options].Base said.
+// Base returns the address of the first byte as peers name it: the virtual address, or 0 with
+// Options.ZeroBased.
 func (r *Region) Base() uint64 { return r.base }
 
 // Len returns the length in bytes.
@@ -121,9 +121,8 @@ func (r *Region) pin() bool {
 
 func (r *Region) unpin() {
 	if r.state.Add(-1) == closing {
-		// The last pin of a region that is being deregistered. A pin that
-		// failed may bring the count up and down again, so the signal can be
-		// given more than once.
+		// This was the last pin of a region that is being deregistered. A failing pin raises and
+		// lowers the count again, so the signal can be sent more than once.
 		select {
 		case r.drained <- struct{}{}:
 		default:
@@ -144,7 +143,7 @@ type Ref struct {
 // Of returns a Ref to unpinned bytes.
 func Of(b []byte) Ref { return Ref{p: unsafe.SliceData(b), n: len(b)} }
 
-// B returns the bytes, nil if they are far. They are not to be kept past Release.
+// B returns the bytes, nil if they are far. They must not be used after Release.
 func (ref Ref) B() []byte {
 	if ref.p == nil {
 		return nil
@@ -202,7 +201,7 @@ func (ref Ref) Pins() bool { return ref.region != nil }
 // RegionOf returns the region that a range belongs to, nil for the zero Ref.
 func RegionOf(ref Ref) *Region { return ref.region }
 
-// Release gives the pin back. Call it once per successful access.
+// Release releases the pin. Call it once per successful access.
 func (ref Ref) Release() {
 	if r := ref.region; r != nil {
 		p := r.parent
@@ -213,8 +212,7 @@ func (ref Ref) Release() {
 	}
 }
 
-// ReleaseAll gives many pins back and returns the slice, empty and without a trace
-// of them, for reuse.
+// ReleaseAll releases the pins of all refs and returns the cleared, empty slice for reuse.
 func ReleaseAll(refs []Ref) []Ref {
 	for i := range refs {
 		refs[i].Release()

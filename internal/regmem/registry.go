@@ -34,17 +34,17 @@ type Registry struct {
 
 	mu      perturb.Mutex
 	bytes   uint64   // guarded by mu
-	retired []uint32 // guarded by mu; ring of handles not to be given out again soon
+	retired []uint32 // guarded by mu; ring of handles that are not reused soon
 	next    int      // guarded by mu; position in retired
 	random  [512]byte
-	unread  []byte // guarded by mu; what is left of random
+	unread  []byte // guarded by mu; unused bytes of random
 
 	holdersMu perturb.Mutex
 	holders   map[Holder]struct{} // guarded by holdersMu
 }
 
-// A Holder keeps pins while it waits for a peer (a sender whose socket is
-// full), and can be asked to let go of them.
+// A Holder keeps pins while it waits for a peer (a sender whose socket is full), and can be asked
+// to release them.
 type Holder interface {
 	// Relinquish copies the bytes of pinned memory that are still needed, and releases the pins. It
 	// does not wait for a peer.
@@ -81,9 +81,9 @@ func (g *Registry) askHolders() {
 	}
 }
 
-// quarantine is how many deregistrations must pass before a handle may be
-// drawn again. A stale handle in a peer's hands then names nothing for long,
-// which plays the part of a generation number without giving up random bits.
+// quarantine is how many deregistrations must pass before a handle may be drawn again. So a stale
+// handle of a peer names nothing for a long time. This serves as a generation number without
+// reducing the number of random bits.
 const quarantine = 4096
 
 // New returns an empty registry.
@@ -93,8 +93,8 @@ func New(l Limits) *Registry {
 	return g
 }
 
-// Options says how memory is registered. The zero value gives local rights
-// only, virtual addressing and the wildcard domain.
+// Options holds the settings of a registration. The zero value gives local rights only, virtual
+// addressing and the wildcard domain.
 type Options struct {
 	Rights Rights  // remote rights; local ones are always added
 	Domain *Domain // protection tag or domain
@@ -117,9 +117,8 @@ type Options struct {
 	KeySet bool
 }
 
-// Register makes mem usable under a new handle. The memory must stay where it
-// is until Deregister; for Go memory the registry's own reference sees to
-// that. Zero-length regions are refused.
+// Register makes mem usable under a new handle. The memory must stay where it is until Deregister;
+// for Go memory the registry's own reference ensures that. Zero-length regions are refused.
 //
 // Errors: ErrInvalid, ErrLimit.
 func (g *Registry) Register(mem []byte, o Options) (*Region, error) {
@@ -229,11 +228,11 @@ func (g *Registry) isRetiredLocked(h uint32) bool {
 	return false
 }
 
-// Deregister takes r out of the registry and waits until nothing uses its
-// memory. Afterwards accesses with its handle answer [NoRegion].
+// Deregister removes r from the registry and waits until nothing uses its memory. Afterwards
+// accesses with its handle return [NoRegion].
 //
-// Errors: ErrNoRegion if r is not, or no longer, registered here; ErrBusy if
-// windows are bound to it.
+// Errors: ErrNoRegion if r is not, or no longer, registered here; ErrBusy if windows are bound to
+// it.
 func (g *Registry) Deregister(r *Region) error {
 	g.mu.Lock()
 	if g.live.get(r.handle) != r {

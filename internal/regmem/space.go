@@ -13,10 +13,10 @@ type Space interface {
 	WriteAt(p []byte, addr uint64) error
 }
 
-// RegisterSpace makes n bytes of a space, from address base on, usable under a
-// new handle: a far region. Peers name them by the addresses of the space, unless
-// o.ZeroBased makes those start at 0. What is checked, and when, is the same as
-// for near memory. The space may lose the memory at any time: transfers fail then.
+// RegisterSpace makes n bytes of a space, from address base on, usable under a new handle: a far
+// region. Peers name them by the addresses of the space, unless o.ZeroBased makes those start at 0.
+// The checks are the same as for near memory. The space may lose the memory at any time; transfers
+// fail then.
 //
 // Errors: ErrInvalid, ErrLimit.
 func (g *Registry) RegisterSpace(s Space, base, n uint64, o Options) (*Region, error) {

@@ -5,14 +5,13 @@ import (
 	"sync/atomic"
 )
 
-// A table maps handles to regions. Readers take no lock and may run beside
-// one writer; writers are kept apart by Registry.mu.
+// A table maps handles to regions. Readers take no lock and may run concurrently with one writer;
+// Registry.mu excludes other writers.
 //
-// It is an open-addressed hash table whose slots are atomic pointers. A
-// removed region leaves a tombstone, so that probe sequences through it stay
-// whole; growing copies the live regions into a new array and publishes that.
-// A reader that still holds the old array can find a region which was removed
-// meanwhile: pinning it fails then.
+// It is an open-addressed hash table whose slots are atomic pointers. A removed region leaves a
+// tombstone, so that probe sequences through it stay whole; growing copies the live regions into a
+// new array and publishes that. A reader that still holds the old array can find a region which was
+// removed meanwhile: pinning it fails then.
 type table struct {
 	slots atomic.Pointer[[]atomic.Pointer[Region]]
 
