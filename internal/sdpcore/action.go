@@ -2,20 +2,20 @@ package sdpcore
 
 import "viaduct/internal/wire/sdpwire"
 
-// An Op says what an Action asks for.
+// An Op is the kind of an Action.
 type Op uint8
 
 const (
-	// OpSend: send Msg as an iWARP Send; nothing else counts as a message. [SDP-5-4] Its payload
-	// are N bytes of write ID from Off, then the bytes of the OpPart actions that follow directly.
-	// If Adv is not zero, the message advertises: register Msg.Size bytes (of write ID from Off for
-	// a SrcAvail, of read RID from Off for a SinkAvail), put STag and VA into Msg and pass them to
+	// OpSend: send Msg as an iWARP Send; only OpSend counts as a message. [SDP-5-4] Its payload is
+	// N bytes of write ID from Off, then the bytes of the OpPart actions that follow directly. If
+	// Adv is not zero, the message advertises: register Msg.Size bytes (of write ID from Off for a
+	// SrcAvail, of read RID from Off for a SinkAvail), put STag and VA into Msg and pass them to
 	// the machine by Bind.
 	OpSend Op = iota
 	// OpPart: N more payload bytes for the OpSend before it, of write ID from Off.
 	OpPart
-	// OpRDMAWrite, and OpRDMARead below, carry no solicited event [SDP-14.2-3]:
-	// write N bytes of write ID from Off to the peer's STag at TO.
+	// OpRDMAWrite: write N bytes of write ID from Off to the peer's STag at TO. Neither this nor
+	// OpRDMARead carries a solicited event [SDP-14.2-3].
 	OpRDMAWrite
 	// OpRDMARead: read N bytes from the peer's STag at TO into read ID from
 	// Off, or, if Local is set, into memory of the driver's own, which joins
@@ -28,10 +28,10 @@ const (
 	// OpCompact: copy the newest held payload (N bytes) elsewhere, so that its Private Buffer can
 	// be posted again. [D-79]
 	OpCompact
-	// OpCopy: move N bytes from the front of the held payload to read ID at
-	// Off. A Private Buffer all of whose bytes are gone is to be posted again.
+	// OpCopy: move N bytes from the front of the held payload to read ID at Off. Post a Private
+	// Buffer again once all its bytes were moved.
 	OpCopy
-	// OpDrop: N bytes from the front of the held payload are not wanted.
+	// OpDrop: drop N bytes from the front of the held payload.
 	OpDrop
 	// OpRevoke: the advertisement Adv has ended; unless Remote is set its STag
 	// must be invalidated now, before any later action. [D-41]
@@ -40,8 +40,8 @@ const (
 	// once the Sends and RDMA Writes before this action are complete. Err is
 	// nil, ErrCancelled, or what ended the connection.
 	OpWriteDone
-	// OpDetach: write ID is cancelled but the peer is owed the bytes from Off:
-	// copy them, let the caller go with the full count, and use the copy. [D-32]
+	// OpDetach: write ID is cancelled but the peer is owed the bytes from Off: copy them, let the
+	// caller return with the full count, and use the copy. [D-32]
 	OpDetach
 	// OpReadDone: read ID has ended with N bytes in it. Err is nil, io.EOF
 	// (only with N 0), ErrCancelled, or what ended the connection.
@@ -51,7 +51,7 @@ const (
 	// OpUrgent: the byte at stream position Pos is urgent; with Local set it is
 	// the last payload byte of the message just received and not in the stream.
 	OpUrgent
-	// OpPeerClosed: DisConn has come; nothing more will be received.
+	// OpPeerClosed: DisConn was received; nothing more will be.
 	OpPeerClosed
 	// OpMode: a half changed its mode to Msg.Mode; the sending half if Local.
 	OpMode
@@ -68,9 +68,9 @@ const (
 	// OpFinish: both directions are closed; tear the LLP down gracefully once
 	// everything before is sent. [D-49]
 	OpFinish
-	// OpAbort: end the LLP. With Local set an AbortConn went before, which the
-	// peer has to get: tear the LLP down in order once it is sent. Otherwise end
-	// it by a reset at once. Err says why. Nothing follows but OpRevoke, OpWriteDone and OpReadDone.
+	// OpAbort: end the LLP. With Local set, an AbortConn precedes that the peer must receive: tear
+	// the LLP down in order once it is sent. Otherwise reset the LLP at once. Err is the reason.
+	// Only OpRevoke, OpWriteDone and OpReadDone follow.
 	OpAbort
 )
 
@@ -85,8 +85,7 @@ func (o Op) String() string {
 	return "Op(?)"
 }
 
-// An Action is one thing for the driver to do. Which fields mean something
-// depends on Op.
+// An Action is one thing for the driver to do. Op determines which fields are valid.
 type Action struct {
 	Op         Op
 	Solicited  bool // OpSend: with Solicited Event

@@ -59,7 +59,7 @@ func TestSDP_6_1_2_Hints(t *testing.T) {
 	})
 }
 
-// Nothing but AbortConn and credits means anything after both DisConns.
+// After both DisConns only AbortConn and credits have an effect.
 func TestSDP_8_2_1_Finished(t *testing.T) {
 	t.Run("SDP-8.2.1-8", func(t *testing.T) {
 		done := func() *probe {
@@ -90,7 +90,7 @@ func TestSDP_8_2_2_Die(t *testing.T) {
 	})
 	t.Run("SDP-8.2.1-14", func(t *testing.T) { // an RDMA Read in progress
 		p := newProbe(t).recv("SrcAvail size=300 +1").read(1, 300).skip().abort(boom).want("abort boom", "got 1 1")
-		p.readDone().want() // it comes all the same
+		p.readDone().want() // it completes nevertheless
 	})
 	t.Run("SDP-8.2.2-5", func(t *testing.T) { // bytes that had come stay, unless the end was asked for here
 		newProbe(t).recv("Data +5").skip().abort(boom).want("abort boom").read(1, 3).read(2, 3).read(3, 3).want("copy 1 3@0", "got 1 3", "copy 2 2@0", "got 2 2", "got 3 0 boom")
@@ -103,7 +103,7 @@ func TestSDP_8_2_2_Die(t *testing.T) {
 		if p.m.WriteErr() != nil || p.m.Err() != io.EOF { // [SDP-8.2.1-22]
 			t.Errorf("%v, %v", p.m.WriteErr(), p.m.Err())
 		}
-		// A DisConn that was to go and did not is lost like data.
+		// A queued DisConn that was not sent is lost like data.
 		p = newProbe(t)
 		p.bufs = 0
 		p.recv("Data", "DisConn").closeWrite().skip()
@@ -120,7 +120,7 @@ func TestSDP_8_2_2_Die(t *testing.T) {
 	})
 }
 
-// Thresholds count as said, to the byte.
+// Thresholds apply exactly, to the byte.
 func TestSDP_9_1_Thresholds(t *testing.T) {
 	threshold := func(n int) func(*Params) { return func(p *Params) { p.RecvThreshold = n } }
 	t.Run("SDP-9-1", func(t *testing.T) { // [SDP-10-6] [SDP-9.5.1-2] at least the buffer size
@@ -135,7 +135,7 @@ func TestSDP_9_1_Thresholds(t *testing.T) {
 		newProbe(t, threshold(200)).recv("SrcAvail size=500 +1").read(1, 1).skip().read(2, 201).want("read 2 201@0 from 1")
 		newProbe(t, threshold(200)).recv("SrcAvail size=180 +1").read(1, 1).skip().read(2, 179).want("read 2 179@0 from 1")
 		newProbe(t, threshold(200)).recv("SrcAvail size=180 +1").read(1, 1).skip().read(2, 178).want("SendSm")
-		// Only the oldest is answered so, as the read may go away.
+		// Only the oldest is answered like this, because the read may be cancelled.
 		p := newProbe(t).pipelined(false, true).recv("SrcAvail size=150", "SrcAvail size=300").read(1, 150).read(2, 20).skip()
 		p.cancelRead(2).read(3, 300).want("got 2 0 cancelled", "read 3 300@0 from 0")
 		// A read that has bytes ends with them first.
@@ -169,7 +169,7 @@ func TestSDP_9_1_Thresholds(t *testing.T) {
 	})
 }
 
-// Straight is Write where a Data message or several take all of it.
+// Straight equals Write if Data messages take all bytes.
 func TestSDP_9_1_Straight(t *testing.T) {
 	t.Run("SDP-9.1-1", func(t *testing.T) {
 		straight := func(p *probe, n, room int) []sdpwire.Message {
@@ -208,7 +208,7 @@ func TestSDP_9_1_Straight(t *testing.T) {
 				t.Errorf("%d bytes without a threshold: %d messages", n, got)
 			}
 		}
-		// Three credits for each.
+		// Each message needs three credits.
 		for bufs := range uint16(6) {
 			p := newProbe(t)
 			p.bufs = bufs
@@ -221,7 +221,7 @@ func TestSDP_9_1_Straight(t *testing.T) {
 				t.Errorf("%d messages with %d credits, want %d", got, bufs, want)
 			}
 		}
-		// Where something goes before it, or nothing may go any more.
+		// Cases in which something must be sent first, or nothing may be sent any more.
 		for what, p := range map[string]*probe{
 			"a write that waits":  newProbe(t).write(1, 200),
 			"a SinkAvail":         newProbe(t).pipelined(true, false).recv("SinkAvail size=300 nd=0"),
@@ -245,7 +245,7 @@ func TestSDP_9_1_Straight(t *testing.T) {
 	})
 }
 
-// goModeLater makes the policy want Buffered Mode as soon as it looks.
+// goModeLater makes the policy choose Buffered Mode at its next decision.
 func (p *probe) goModeLater() *probe {
 	p.write(1, 5).skip()
 	p.now += 2 * time.Second
@@ -270,11 +270,11 @@ func TestSDP_9_2_Edges(t *testing.T) {
 		p.recv("SendSm").skip() // one message goes, the rest waits
 		p.cancelWrite(1).want("detach 1 85").cancelWrite(1).want()
 		newProbe(t).write(1, 200).skip().cancelWrite(1).want("SrcAvailCancel").cancelWrite(1).want()
-		// Urgent, but not announced yet: as any other.
+		// An urgent byte that is not announced yet is like any other.
 		p = newProbe(t)
 		p.bufs = 2
 		p.recv("Data").write(1, 70_000).urgent(2, 1).skip().cancelWrite(2).want("wrote 2 0 cancelled")
-		// Announced: the byte is owed.
+		// An announced byte must be sent.
 		p = newProbe(t)
 		p.bufs = 2
 		p.recv("Data").write(1, 10).urgent(2, 3).skip().cancelWrite(2).want("detach 2 0")
@@ -293,9 +293,9 @@ func TestSDP_9_3_Edges(t *testing.T) {
 		pipe().read(1, 300).skip().cancelRead(1).read(2, 300).want("SinkAvailCancel")
 		newProbe(t).recv("ModeChange Pipelined ", "DisConn").skip().read(1, 300).want("got 1 0 EOF")
 		newProbe(t).recv("Data +5", "ModeChange Pipelined").skip().readAll(1, 7).read(2, 300).want("copy 1 5@0")
-		// Bytes that are owed come first.
+		// Bytes that the peer is owed are sent first.
 		pipe().recv("SrcAvail size=500").read(1, 20).skip().read(2, 300).want()
-		// Behind an offered one only offered ones.
+		// After an offered read only offered ones follow.
 		pipe().read(1, 300).read(2, 50).read(3, 300).want("SinkAvail size=300 nd=0")
 	})
 	t.Run("SDP-9.3-13", func(t *testing.T) { // [D-20] nothing written: behind those that may be being written
@@ -312,9 +312,9 @@ func TestSDP_9_3_Edges(t *testing.T) {
 	})
 	t.Run("SDP-9.5.5-10", func(t *testing.T) { // [SDP-9.5.5-11] [D-34] a cancel whose SinkAvails are Processed holds up no other
 		p := pipe().read(1, 300).cancelRead(1).skip()
-		ack := p.ack // the SinkAvail and the cancel have come
+		ack := p.ack // the SinkAvail and the cancel were received
 		p.ack = ack - 1
-		// The peer ignores the cancel when that comes, and has nothing to say. [SDP-9.5.5-4]
+		// The peer ignores the cancel when it arrives, and sends no answer. [SDP-9.5.5-4]
 		p.recv("RdmaWrCompl size=8").want("revoke", "got 1 8").read(2, 300).cancelRead(2).want("SinkAvail size=300 nd=0", "SinkAvailCancel")
 		p.ack = ack
 		p.recv("SinkCancelAck").want() // of the first
@@ -410,7 +410,7 @@ func TestSDP_10_6_Edges(t *testing.T) {
 	})
 }
 
-// While a suspension is out nothing is said but what keeps the peer able to answer.
+// During a suspension only credit is sent, so that the peer can answer.
 func TestSDP_13_1_1_Silence(t *testing.T) {
 	t.Run("SDP-13.1.1-5", func(t *testing.T) { // [SDP-10.5-9] [D-53]
 		p := newProbe(t)
@@ -643,8 +643,8 @@ func TestSDP_10_5_Arithmetic(t *testing.T) {
 
 // When an empty Data is spent to have credit refreshed.
 func TestD10_Nudge(t *testing.T) { // [D-10] [D-08] [SDP-10.4-1]
-	// Three messages with payload were sent, two of them are acknowledged, and two credits are
-	// left.
+	// waiting returns a probe that has sent three messages with payload, two of them acknowledged,
+	// and has two credits left.
 	waiting := func(change ...func(*Params)) *probe {
 		p := newProbe(t, append(change, func(p *Params) { p.PeerBufs = 5 })...).write(1, 1).write(2, 1).write(3, 1)
 		return p.recv("Data ack=1 bufs=3").write(4, 1).want("Data +1", "wrote 1 1", "Data +1", "wrote 2 1", "Data +1", "wrote 3 1")
@@ -664,18 +664,19 @@ func TestD10_Nudge(t *testing.T) { // [D-10] [D-08] [SDP-10.4-1]
 		p.pass(again - 1).want().pass(1).want("Data")
 		p.recv("Data ack=4 bufs=9").want("Data +1", "wrote 4 1").stats("CreditStalls=1")
 	}
-	// Nothing waits: nothing is spent.
+	// Without waiting payload no credit is spent.
 	p := newProbe(t, func(p *Params) { p.PeerBufs = 5 }).write(1, 1).write(2, 1).write(3, 1).recv("Data ack=1 bufs=3").skip()
 	p.pass(time.Minute).want()
-	// All unacknowledged messages are empty Data, which the peer need not answer: send at once.
+	// If all unacknowledged messages are empty Data, which the peer need not answer, send at once.
 	p = newProbe(t, func(p *Params) { p.PeerBufs, p.RecvBufs, p.FirstSend = 5, 4, 10 })
 	p.ack = 9
 	p.recv("Data +1").read(1, 1).recv("Data +1").read(2, 1).wantMsgs("Data")
 	p.ack = 9
 	p.recv("Data bufs=4").skip().write(3, 1).wantMsgs("Data") // two of them, as the first did not give the peer all there was
-	// Message 0, whose acknowledgement looks like none: at once. [D-08]
+	// If message 0 is unacknowledged, send at once, because its acknowledgement looks like none.
+	// [D-08]
 	newProbe(t, func(p *Params) { p.PeerBufs = 3 }).write(1, 1).write(2, 1).wantMsgs("Data +1", "Data")
-	// Advertised bytes wait for no credit.
+	// Advertised bytes do not wait for credit.
 	p = newProbe(t, func(p *Params) { p.PeerBufs = 5 }).write(1, 1).write(2, 1).write(3, 300).recv("Data ack=1 bufs=3").skip().write(4, 1)
 	p.pass(100 * ms).want()
 }
@@ -773,8 +774,8 @@ func TestSDP_9_5_3_Edges(t *testing.T) {
 			}
 		}
 	})
-	// One message of the peer's size could take the byte and more than the
-	// distance before it: it is cut where the byte may be announced.
+	// One message of the peer's size could carry the byte and more bytes before it than the
+	// distance. So it is cut where the byte may be announced.
 	t.Run("SDP-9.5.3-5", func(t *testing.T) { // [SDP-9.5.3-4] [SDP-9.5.3-2]
 		for _, tc := range []struct{ ahead, urgent int }{{65535, 1}, {65536, 1}, {100_000, 1}, {190_000, 10_000}, {0, 65536}, {0, 65537}, {0, 200_000}, {150_000, 150_000}} {
 			p := newProbe(t, func(p *Params) { p.PeerSize, p.SendThreshold = 200_000+sdpwire.BSDHLen, Infinite })
@@ -816,11 +817,11 @@ func TestSDP_9_3_Source_Edges(t *testing.T) {
 	t.Run("SDP-9.5.2.2-1", func(t *testing.T) { // [D-22] [SDP-9.3-6] [SDP-11.3-11] small writes among others
 		p := low(2, pipe()).write(1, 10).write(2, 10).want()
 		p.bufs = 9
-		p.recv("SinkAvail size=500 nd=0").want("Data +20", "wrote 1 10", "wrote 2 10") // and the SinkAvail is stale
-		// Behind a large one they share its completion.
+		p.recv("SinkAvail size=500 nd=0").want("Data +20", "wrote 1 10", "wrote 2 10") // and the SinkAvail becomes stale
+		// After a large write they share its completion.
 		p = pipe().write(1, 200).write(2, 10).write(3, 10).skip().recv("SinkAvail size=500 nd=0")
 		p.want("revoke", "write 1 200@0 -> 0", "wrote 1 200", "write 2 10@0 -> 200", "wrote 2 10", "write 3 10@0 -> 210", "wrote 3 10", "RdmaWrCompl size=220")
-		// The rest of a large write is small.
+		// The rest of a large write counts as small.
 		p = low(0, pipe().write(1, 200).write(2, 10)).recv("SinkAvail size=120 nd=0").recv("SinkAvail size=120 nd=0").want("revoke", "write 1 120@0 -> 0")
 		p.bufs = 20
 		p.recv("Data").want("RdmaWrCompl size=120", "Data +84", "wrote 1 200", "Data +6", "wrote 2 10")

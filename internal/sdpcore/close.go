@@ -15,23 +15,23 @@ func (m *Machine) CloseWrite(now Time, out []Action) []Action {
 	return m.end()
 }
 
-// Abort ends the connection at once: unsent data is dropped, AbortConn goes if
-// a DisConn went before. [SDP-8.2.2-1] [SDP-8.2.2-5] [SDP-8.2.1-18]
+// Abort ends the connection at once: unsent data is dropped, and AbortConn is sent if a DisConn
+// was. [SDP-8.2.2-1] [SDP-8.2.2-5] [SDP-8.2.1-18]
 func (m *Machine) Abort(now Time, err error, out []Action) []Action {
 	m.begin(now, out)
 	m.abort(err)
 	return m.end()
 }
 
-// LLPClosed reports that the LLP connection is gone. Only DisConn and AbortConn decide whether that
-// was graceful, because a peer whose program ends after its DisConn resets a TCP connection if
+// LLPClosed reports that the LLP connection has ended. Only DisConn and AbortConn decide whether
+// that was graceful, because a peer whose program ends after its DisConn resets a TCP connection if
 // credit still arrives. err is the cause, if there is one. [SDP-8.2.1-12] [SDP-8.2.2-4] [D-48]
 func (m *Machine) LLPClosed(now Time, err error, out []Action) []Action {
 	m.begin(now, out)
 	switch {
 	case m.life == lifeDead || m.life == lifeSuspended || m.life == lifeFinished:
 	case m.snk.eof:
-		m.dieWith(io.EOF, orReset(err)) // graceful for the reader; what was not sent is lost
+		m.dieWith(io.EOF, orReset(err)) // graceful for the reader; unsent bytes are lost
 	default:
 		m.die(orReset(err))
 	}
@@ -48,9 +48,9 @@ func orReset(err error) error {
 // Finished reports whether both directions have been closed gracefully.
 func (m *Machine) Finished() bool { return m.life == lifeFinished }
 
-// WriteErr returns why writes fail on a connection that has ended, or nil. It is
-// nil too if the peer had closed its direction, no AbortConn followed and nothing
-// was left to send: then the end was graceful. [SDP-8.2.1-12] [SDP-8.2.1-22]
+// WriteErr returns why writes fail on a connection that has ended, or nil. It is also nil after a
+// graceful end: the peer had closed its direction, no AbortConn followed, and nothing was left to
+// send. [SDP-8.2.1-12] [SDP-8.2.1-22]
 func (m *Machine) WriteErr() error {
 	if m.err == io.EOF && !m.lost {
 		return nil
@@ -58,24 +58,24 @@ func (m *Machine) WriteErr() error {
 	return m.werr
 }
 
-// Acknowledged reports whether the peer has acknowledged all messages that were
-// more than news of credit. An MSeqAck of 0 is taken to mean message 0: the peer
-// has said something since. [D-08]
+// Acknowledged reports whether the peer has acknowledged all messages except credit updates. It
+// takes an MSeqAck of 0 as an acknowledgement of message 0, because the peer has sent a message
+// since. [D-08]
 func (m *Machine) Acknowledged() bool {
 	c := &m.cr
 	return !c.acked.less(c.lastReal) || !c.ackSure && c.lastReal == c.first+1
 }
 
-// Dead reports whether the connection ended abortively or the LLP is gone.
+// Dead reports whether the connection ended abortively or the LLP has ended.
 func (m *Machine) Dead() bool { return m.life == lifeDead }
 
-// finish: both DisConns have gone; the LLP is torn down. [SDP-8.2.1-23]
+// finish tears the LLP down after both DisConns were sent. [SDP-8.2.1-23]
 func (m *Machine) finish() {
 	m.life = lifeFinished
 	m.do(Action{Op: OpFinish})
 }
 
-// beginDisConn judges a DisConn: it comes once, after all else.
+// beginDisConn checks a DisConn: it must come once, after all other messages.
 func (m *Machine) beginDisConn(msg *inbound) bool {
 	switch k := &m.snk; {
 	case k.disSeen:
@@ -117,7 +117,7 @@ func (m *Machine) abort(err error) {
 
 // endAbortConn ends the connection. [SDP-6.2.4-3] [SDP-8.2.1-22]
 func (m *Machine) endAbortConn(*inbound) {
-	m.do(Action{Op: OpAbort, Err: ErrReset}) // the DisConn before counts no more: reads end with this too
+	m.do(Action{Op: OpAbort, Err: ErrReset}) // the earlier DisConn is void: reads end with this error too
 	m.die(ErrReset)
 }
 
@@ -129,13 +129,12 @@ func (m *Machine) verdict() error {
 	return m.err
 }
 
-// die completes all reads and writes with the bytes they have and revokes all
-// advertisements. [SDP-8.2.1-13] [SDP-8.2.1-14] [SDP-8.2.1-24] [SDP-8.2.2-5]
-// Payload that had come stays readable, unless the ULP closed the connection
-// itself.
+// die completes all reads and writes with the bytes they have and revokes all advertisements.
+// [SDP-8.2.1-13] [SDP-8.2.1-14] [SDP-8.2.1-24] [SDP-8.2.2-5] Received payload stays readable,
+// unless the ULP closed the connection itself.
 func (m *Machine) die(err error) { m.dieWith(err, err) }
 
-// dieWith is die with an error of its own for the writes.
+// dieWith is die with a separate error for the writes.
 func (m *Machine) dieWith(err, werr error) {
 	s, k := &m.src, &m.snk
 	m.life, m.err, m.werr = lifeDead, err, werr

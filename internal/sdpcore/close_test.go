@@ -27,7 +27,7 @@ func TestSDP_8_2_1_Graceful(t *testing.T) {
 	p = newProbe(t).pipelined(false, true).read(1, 300).read(2, 300).skip().recv("DisConn").want("closed", "revoke", "revoke", "got 1 0 EOF", "got 2 0 EOF")
 	// [SDP-8.2.1-16] [SDP-8.2.1-19] [SDP-8.2.1-21] sending goes on
 	p.write(3, 100).want("Data +84", "Data +16", "wrote 3 100").closeWrite().want("DisConn", "finish")
-	// Bytes received before the end are read first.
+	// Bytes received before the end of the stream are read first.
 	newProbe(t).recv("Data +5", "DisConn").read(1, 10).want("hold 5", "closed", "copy 1 5@0", "got 1 5").read(2, 10).want("got 2 0 EOF")
 	newProbe(t).recv("Data +5", "DisConn").skip().readAll(1, 10).want("copy 1 5@0", "got 1 5")
 	newProbe(t).recv("DisConn", "DisConn").aborted("SDP-8.2.1-6")
@@ -88,7 +88,7 @@ func TestSDP_8_2_2_Abortive(t *testing.T) {
 	p.took(p.m.LLPClosed(0, nil, mark())).want("revoke", "revoke", "wrote 1 0 reset", "wrote 3 0 reset", "got 2 0 reset")
 	p = newProbe(t).write(1, 200).recv("RdmaRdCompl size=99").skip()
 	p.took(p.m.LLPClosed(0, nil, mark())).want("revoke", "wrote 1 100 reset")
-	// Bytes that had come stay readable. [SDP-8.2.2-6]
+	// Received bytes stay readable. [SDP-8.2.2-6]
 	p = newProbe(t).recv("Data +5", "Data seq=9").skip()
 	p.read(1, 10).want("copy 1 5@0", "got 1 5").read(2, 10).want("got 2 0 SDP-6.1.5-2")
 	// [D-49] data after reading was shut down

@@ -7,7 +7,7 @@ import (
 	"viaduct/internal/wire/sdpwire"
 )
 
-// A Role is the part a peer played in setting up the present LLP connection. [D-54]
+// A Role is the part of a peer in setting up the current LLP connection. [D-54]
 type Role uint8
 
 const (
@@ -23,11 +23,11 @@ func (r Role) String() string {
 	return "connecting"
 }
 
-// A Policy says which mode a half-connection is steered to. [D-42]
+// A Policy selects the mode to which a half-connection is steered. [D-42]
 type Policy uint8
 
 const (
-	Auto         Policy = iota // by what the traffic looks like
+	Auto         Policy = iota // depends on the traffic
 	PinBuffered                // Buffered as soon as possible
 	PinCombined                // Combined
 	PinPipelined               // Pipelined
@@ -46,7 +46,7 @@ func (p Policy) String() string {
 	return "auto"
 }
 
-// Infinite as a threshold means that zero copy is never begun. [SDP-11-1]
+// Infinite as a threshold disables zero copy. [SDP-11-1]
 const Infinite = 1 << 62
 
 // Params are the properties of a connection at the end of its set-up.
@@ -55,13 +55,13 @@ type Params struct {
 
 	// More of both may be announced by any later message. [SDP-10.3-2]
 	RecvBufs       int // own receive Private Buffers announced, 3 to 65535; the driver posts one more as a spare [D-08]
-	MaxRecvBufs    int // own receive Private Buffers that may be posted in time; RecvBufs if that is more
+	MaxRecvBufs    int // own receive Private Buffers that may be posted later; RecvBufs if that is more
 	RecvSize       int // bytes of each, at least 37
 	PeerBufs       int // as announced by the peer
 	PeerSize       int // as announced by the peer
 	MaxAdverts     int // announced to the peer
 	PeerMaxAdverts int // announced by the peer
-	ORD            int // RDMA Reads that may be open at one time, after both Hellos
+	ORD            int // RDMA Reads that may be outstanding, after both Hellos
 
 	SendPolicy Policy // of the half in which this end is Data Source
 	RecvPolicy Policy // of the other half
@@ -74,11 +74,11 @@ type Params struct {
 	BigPrefix     bool // put as much payload as fits into a SrcAvail, not one byte [D-82]
 	UrgentApart   bool // keep urgent bytes out of the stream [D-29]
 
-	RecvBudget int // bytes of payload held for the ULP beside the Private Buffers [SDP-9.5.6-1] [D-79]
-	SendBudget int // bytes the driver can copy on the sending side; bounds what a timed-out SrcAvail turns into Bcopy [D-81]
+	RecvBudget int // bytes of payload held for the ULP besides the Private Buffers [SDP-9.5.6-1] [D-79]
+	SendBudget int // bytes the driver can copy on the sending side; bounds the SrcAvails that go by Bcopy after a time-out [D-81]
 
-	MinRecvSize, MaxRecvSize int  // bounds of RecvSize when the peer asks for another [SDP-10.6-7]
-	NoResize                 bool // keep RecvSize whatever the peer asks [SDP-10.6-14]
+	MinRecvSize, MaxRecvSize int  // bounds of RecvSize if the peer requests another size [SDP-10.6-7]
+	NoResize                 bool // keep RecvSize, whatever the peer requests [SDP-10.6-14]
 	NoSuspend                bool // answer SuspComm by an abort [D-55]
 	MinSuspendPort           int  // least port a SuspComm may name [D-55]
 
@@ -90,10 +90,10 @@ type Params struct {
 	FirstSrcCount, FirstSnkCount uint32
 }
 
-// Timers are the times a machine acts on by itself. A zero field takes the default.
+// Timers are the time limits after which a machine acts by itself. A zero field means the default.
 type Timers struct {
-	LocalRead    time.Duration // a SrcAvail without reader is fetched into local memory after this; default 1 ms [D-38]
-	Deadlock     time.Duration // both ends advertise and neither reads; default 10 ms, the Connecting Peer waits twice longer again [D-38]
+	LocalRead    time.Duration // a SrcAvail without a reader is fetched into local memory after this; default 1 ms [D-38]
+	Deadlock     time.Duration // both ends advertise and neither reads; default 10 ms, three times as long at the Connecting Peer [D-38]
 	Unanswered   time.Duration // a SrcAvail without answer goes by Bcopy if it fits SendBudget; default 1 s [D-81]
 	Cancel       time.Duration // an unanswered cancel ends the connection; default 5 s [D-81]
 	Suspend      time.Duration // as above for a suspension; default 5 s [D-53]
@@ -122,16 +122,16 @@ func (t *Timers) fill() {
 	}
 }
 
-// A life is where a machine stands as a whole.
+// A life is the state of a machine as a whole.
 type life uint8
 
 const (
-	lifeOpen       life = iota // messages go both ways
+	lifeOpen       life = iota // messages are exchanged in both directions
 	lifeSuspending             // finishing RDMA before SuspComm or SuspCommAck
-	lifeSuspSent               // SuspComm is out; only the peer may send [SDP-13.1.1-5]
+	lifeSuspSent               // SuspComm was sent; only the peer may send [SDP-13.1.1-5]
 	lifeSuspended              // no connection until Resume [SDP-13.1.1-7]
 	lifeFinished               // DisConn sent and received
-	lifeDead                   // aborted, or the LLP is gone
+	lifeDead                   // aborted, or the LLP has ended
 )
 
 var lifeNames = [...]string{"open", "suspending", "suspend sent", "suspended", "finished", "dead"}
@@ -146,9 +146,9 @@ type Machine struct {
 	now  time.Duration
 	out  []Action
 	life life
-	err  error // why lifeDead: what reads end with
+	err  error // why lifeDead: the error of reads
 	werr error // and writes
-	lost bool  // something was written that had not been sent by then
+	lost bool  // some written bytes had not been sent by then
 
 	cr  credits
 	src source
@@ -198,23 +198,22 @@ func (m *Machine) start(p Params) {
 // Err returns why the connection ended abortively, or nil.
 func (m *Machine) Err() error { return m.err }
 
-// SendMode and RecvMode return the present modes of the two halves; they are
-// independent. [SDP-11-3]
+// SendMode and RecvMode return the current modes of the two halves, which are independent.
+// [SDP-11-3]
 func (m *Machine) SendMode() sdpwire.Mode { return m.src.mode }
 func (m *Machine) RecvMode() sdpwire.Mode { return m.snk.mode }
 
-// SendQueue returns the number of bytes written and not yet sent, read or
-// acknowledged.
+// SendQueue returns the number of written bytes that are not yet sent, read or acknowledged.
 func (m *Machine) SendQueue() int { return m.src.queued }
 
 // Credits returns how many messages may be sent now.
 func (m *Machine) Credits() int { return m.cr.credit() }
 
-// Held returns the number of payload bytes held for reads to come.
+// Held returns the number of payload bytes held for later reads.
 func (m *Machine) Held() int { return m.snk.held }
 
-// Readable reports whether a read posted now would end without waiting for
-// anything but an RDMA Read: there are bytes, or the end of the stream.
+// Readable reports whether a read posted now would end without waiting, except for an RDMA Read:
+// there are bytes, or the stream has ended.
 func (m *Machine) Readable() bool {
 	return m.snk.held > 0 || m.snk.eof || m.life == lifeDead || m.snk.adverts.len() > 0
 }
@@ -280,8 +279,8 @@ type Stats struct {
 	RecvSrcAvails      uint64
 	SentSinkAvails     uint64
 	RecvSinkAvails     uint64
-	StaleSinkAvails    uint64 // received and discarded by the counter
-	Overrides          uint64 // SrcAvails given up for a SinkAvail
+	StaleSinkAvails    uint64 // received and discarded because of the counter
+	Overrides          uint64 // SrcAvails abandoned for a SinkAvail
 	SentSendSms        uint64
 	RecvSendSms        uint64
 	SentSrcCancels     uint64

@@ -99,7 +99,7 @@ func TestSDP_6_1_2_Preference(t *testing.T) {
 		p := newProbe(t).goMode(sdpwire.Buffered)
 		p.m.p.SendPolicy = Auto
 		p.recv("ModeChange Pipelined").read(1, 500).skip()
-		// A completion of the other half, late, carries the hint.
+		// A late completion of the other half carries the hint.
 		p.recv("ModeChange Combined S").skip()
 		p.goMode(sdpwire.Buffered).skip()
 		p.recv("RdmaWrCompl size=0 PIPE").recv("Data PIPE").alive()
@@ -126,21 +126,21 @@ func TestSDP_6_2_Order(t *testing.T) {
 	// [D-09] acknowledgements do not go back
 	p = newProbe(t).write(1, 1).write(2, 1).write(3, 1).recv("Data ack=2")
 	p.recv("Data ack=1").aborted("D-09")
-	// What Parse refuses ends the connection with the row. [SDP-8.2.2-6]
+	// An error of Parse ends the connection and names the row. [SDP-8.2.2-6]
 	for err, row := range map[error]string{sdpwire.ErrLen: "SDP-6.1.4-1", sdpwire.ErrMID: "SDP-6.1.1-3", sdpwire.ErrSize: "SDP-6.3.2.1-2",
 		sdpwire.ErrMode: "SDP-6.3.8.2-1", sdpwire.ErrConst: "SDP-6.5.1.2-1", sdpwire.ErrFlags: "SDP-6.1.2-5", errors.New("other"): "SDP-8.2.2-6"} {
 		p := newProbe(t)
 		p.took(p.m.ReceiveBad(0, sdpwire.Data, err, mark()))
 		p.aborted(row)
 	}
-	// An STag may be invalidated by the two completions alone. [D-41]
+	// Only the two completions may invalidate an STag. [D-41]
 	newProbe(t).recv("Data +1 inv=5").aborted("D-41")
 }
 
 // [SDP-10.5-10] [SDP-10.3-2] windows of all sizes, growing and shrinking
 func TestSDP_10_2_Credit(t *testing.T) {
 	p := newProbe(t, func(p *Params) { p.PeerBufs = 8 })
-	// Message 0 counts until it is certain [D-08]: n-2 payload messages go.
+	// Message 0 counts until it is certain [D-08]: n-2 payload messages are sent.
 	for i := range uint64(12) {
 		p.write(i, 84)
 	}
@@ -153,7 +153,7 @@ func TestSDP_10_2_Credit(t *testing.T) {
 	if len(p.msgs) != 4 {
 		t.Errorf("%d messages, want 4", len(p.msgs))
 	}
-	// The window shrinks: nothing goes, queued data stays. [SDP-10.5-5]
+	// The window shrinks: nothing is sent, and data stays queued. [SDP-10.5-5]
 	p.skip().recv("Data ack=7 bufs=2").wantMsgs()
 	if p.m.Stats().CreditStalls == 0 {
 		t.Error("stall not counted")
@@ -269,7 +269,7 @@ func TestD08_MessageZero(t *testing.T) {
 		p.pass(time.Minute).wantMsgs()
 		p.recv("Data ack=2 bufs=3").wantMsgs("Data +1")
 	}
-	// One that answers is not asked again.
+	// A peer that answers is not asked again.
 	p = newProbe(t, func(p *Params) { p.PeerBufs = 3 }).write(1, 1).write(2, 1).skip()
 	p.recv("Data ack=1 bufs=3").wantMsgs("Data +1").recv("Data ack=2 bufs=3").pass(time.Minute).wantMsgs()
 }
@@ -296,10 +296,10 @@ func TestSDP_11_Bcopy(t *testing.T) {
 	// The pieces of a long write end where pages do, and the last has the rest.
 	long := newProbe(t, func(p *Params) { p.PeerSize, p.SendPolicy = 128<<10+64, PinBuffered }).pass(time.Second).skip().write(1, 300<<10)
 	long.want("Data +131072", "Data +131072", "Data +45056", "wrote 1 307200")
-	// Buffered Mode has nothing else. [SDP-11.1-1]
+	// Buffered Mode has no other mechanism. [SDP-11.1-1]
 	p := newProbe(t, func(p *Params) { p.SendPolicy = PinBuffered }).pass(time.Second).skip().write(1, 200)
 	p.want("Data +84", "Data +84", "Data +32", "wrote 1 200")
-	// Small writes that wait for credit travel together. [D-78]
+	// Small writes that wait for credit are sent together. [D-78]
 	p = newProbe(t, func(p *Params) { p.PeerBufs = 3 })
 	for i := range uint64(5) {
 		p.write(i, 3)
@@ -655,7 +655,7 @@ func TestSDP_9_5_4_SrcCancel_Sink(t *testing.T) {
 	if m := p.msgs[0]; m.MSeqAck != p.seq-1 {
 		t.Error("MSeqAck held for nothing")
 	}
-	// Everything was read after all: no SendSm, and the hold ends. [D-33] [SDP-9.2-9]
+	// If everything was read after all, there is no SendSm, and the hold ends. [D-33] [SDP-9.2-9]
 	p = newProbe(t).recv("SrcAvail size=200 +1").read(1, 200).recv("SrcAvailCancel").skip().readDone().wantMsgs("RdmaRdCompl size=199")
 	p.write(2, 3)
 	if m := p.msgs[0]; m.MSeqAck != p.seq-1 {
@@ -673,7 +673,7 @@ func TestSDP_9_5_5_SinkCancel(t *testing.T) {
 	// Each advertisement is resolved by itself. [D-34]
 	p = pipe().cancelRead(1).skip().recv("Data +5").want("revoke", "hold 5", "copy 1 5@0", "got 1 5")
 	p.recv("RdmaWrCompl size=8").want("revoke", "got 2 8").read(3, 300).want("SinkAvail size=300 nd=0")
-	p.recv("SinkCancelAck ack=2").want() // of a cancel that is over: says nothing
+	p.recv("SinkCancelAck ack=2").want() // for an ended cancel: no effect
 	p.cancelRead(3).want("SinkAvailCancel")
 	p = pipe().cancelRead(1).skip().pass(5 * time.Second)
 	if p.m.Err() != ErrDeadPeer {
@@ -696,7 +696,7 @@ func TestSDP_9_5_5_SinkCancel(t *testing.T) {
 }
 
 func TestSDP_9_5_6_Buffering(t *testing.T) {
-	// One-byte messages do not use up the buffers. [SDP-9.5.6-1] [D-79]
+	// One-byte messages do not exhaust the buffers. [SDP-9.5.6-1] [D-79]
 	p := newProbe(t, func(p *Params) { p.RecvBufs, p.RecvBudget = 8, 1000 })
 	given := 8
 	n := 0
@@ -727,7 +727,7 @@ func TestSDP_9_2_29_Deadlock(t *testing.T) {
 	// More than there is room for: as much as fits, and the rest goes by Bcopy. [SDP-9.5.6-1]
 	newProbe(t).recv("SrcAvail size=5000 +1").skip().pass(time.Millisecond).want("read local 1000 from 1").readDone().want("RdmaRdCompl size=1000").
 		pass(time.Second).want()
-	// Too large for that, and both wait: the Accepting Peer gives in first.
+	// If a SrcAvail is too large for that and both ends wait, the Accepting Peer yields first.
 	small := func(p *Params) { p.RecvBudget = 0; p.SendBudget = 0 }
 	newProbe(t, small, accepting).write(1, 500).recv("SrcAvail size=500 +1").skip().pass(10 * time.Millisecond).want("SendSm")
 	newProbe(t, small).write(1, 500).recv("SrcAvail size=500 +1").skip().pass(29 * time.Millisecond).want().pass(time.Millisecond).want("SendSm")

@@ -6,8 +6,8 @@ type credits struct {
 	// Sending.
 	first    serial // MSeq of the first message sent
 	next     serial // MSeq of the next message sent
-	acked    serial // messages before this one have reached the peer
-	ackSure  bool   // MSeqAck was once different from zero
+	acked    serial // the peer has received all messages before this one
+	ackSure  bool   // MSeqAck was different from zero at some time
 	bufs     int    // Bufs of the last message received
 	idleBufs int    // lowest Bufs while nothing had been sent
 	lastReal serial // MSeq after the last message sent that was not an empty Data
@@ -16,17 +16,17 @@ type credits struct {
 
 	// Receiving.
 	rfirst  serial // the first message after Hello or HelloAck is number 0 in either layout [D-05]
-	expect  serial // MSeq of the next message to come
+	expect  serial // MSeq of the next message to receive
 	pool    int    // own Private Buffers announced
-	most    int    // that pool may grow to
+	most    int    // limit of pool
 	size    int    // bytes of each, before the peer asked for another size
-	taken   int    // bytes that reads took since pool grew
+	taken   int    // bytes consumed by reads since pool grew
 	free    int    // own Private Buffers posted; -1 when the spare is used
 	hold    bool   // MSeqAck is held for a SrcAvailCancel [SDP-9.5.4-5]
 	holdAt  serial // value it is held at
-	toldAck serial // what the peer knows: messages of its own before this one were acknowledged
-	told    int    // and this many buffers were posted then
-	high    serial // by all it was ever told, the peer may have sent messages before this one
+	toldAck serial // acknowledgement last sent: messages of the peer before this one
+	told    int    // Bufs sent with it
+	high    serial // bound on the peer's messages by all announcements: it may have sent those before this one
 	ackTold bool   // an MSeqAck other than zero was sent
 	empties int    // empty Data received since the last message sent
 }
@@ -68,8 +68,8 @@ func (c *credits) unacked() int { return int(c.next.sub(c.acked)) }
 func (c *credits) received(bufs int, ack serial) bool {
 	upTo := ack + 1
 	if !c.ackSure && ack == 0 {
-		// Zero says "message 0" as well as "nothing". Fewer buffers than there
-		// ever were while nothing was sent prove the former. [D-08]
+		// Zero may mean "message 0" or "nothing". Fewer buffers than the lowest number while
+		// nothing was sent prove the former. [D-08]
 		upTo = c.acked
 		if c.next != c.first && bufs < c.idleBufs {
 			upTo = max(upTo, c.first+1)
@@ -99,8 +99,8 @@ func (c *credits) ack() serial {
 	return c.expect - 1
 }
 
-// ackNext is ack()+1 as a careful peer understands it: as long as only message
-// 0 has come, the zero that is sent proves nothing. [D-08]
+// ackNext is ack()+1 as a careful peer understands it: while only message 0 was received, the zero
+// that is sent proves nothing. [D-08]
 func (c *credits) ackNext() serial {
 	v := c.expect
 	if c.hold {
@@ -122,9 +122,9 @@ func (c *credits) gain() int { return c.announce() - c.told + int(c.ackNext().su
 
 // gainForLast is gain for a message that takes the last credit. The message must leave the peer
 // with credit even if messages in flight use up all that it was ever given. Otherwise two ends
-// whose last messages cross would both have none. gain is not enough for that: a message that
-// acknowledges message 0 may read like less than the peer had, and merely making up for that gives
-// it nothing. [SDP-10.5-3] [D-10]
+// whose last messages cross would both have none. gain is not enough for that: the peer may read
+// the acknowledgement of message 0 as less than it had, and compensating for that gives it no
+// credit. [SDP-10.5-3] [D-10]
 func (c *credits) gainForLast() int {
 	if now := c.ackNext() + serial(c.announce()); c.high.less(now) {
 		return int(now.sub(c.high))
@@ -132,11 +132,11 @@ func (c *credits) gainForLast() int {
 	return 0
 }
 
-// announced records the credit that the message sent now gives the peer. A hold takes none back,
-// since the cancel uses no buffer, and only the rest of an earlier SendSm can arrive before its
-// answer. [D-12]
+// announced records the credit that the message sent now gives the peer. A hold withdraws no
+// credit, since the cancel uses no buffer, and only the rest of an earlier SendSm can arrive before
+// its answer. [D-12]
 func (c *credits) announced() {
-	most := c.expect + serial(c.announce()) // as the peer may read it at best
+	most := c.expect + serial(c.announce()) // the most that the peer may compute
 	if c.hold {
 		most = c.holdAt + 1 + serial(c.announce())
 	}
@@ -150,17 +150,15 @@ func (c *credits) announced() {
 // peerHas returns the peer's remaining credits: those it was given less those it has used since.
 func (c *credits) peerHas() int { return c.told - int(c.expect.sub(c.toldAck)) }
 
-// mustRefresh reports whether the peer is down to one credit and there is more
-// to give: that message may take the last credit and waits for nothing.
-// [SDP-10.5-8] [SDP-10.5-9]
+// mustRefresh reports whether the peer has one credit left and there is more to give. Such a
+// message may take the last credit and must not wait. [SDP-10.5-8] [SDP-10.5-9]
 func (c *credits) mustRefresh() bool {
 	return c.peerHas() <= 1 && (c.gainForLast() >= 1 || c.credit() >= 2 && c.gain() >= 1)
 }
 
-// shouldRefresh reports whether an empty Data is worth its cost: the peer is
-// down to two credits, where its payload stops, or half of the pool is new.
-// What only empty Data messages have used up is not given back by one.
-// [SDP-10.4-1] [D-10]
+// shouldRefresh reports whether an empty Data is worth its cost: the peer is down to two credits,
+// where its payload stops, or half of the pool is new. Credit that only empty Data messages have
+// consumed is not returned by one. [SDP-10.4-1] [D-10]
 func (c *credits) shouldRefresh() bool {
 	gain := c.gain() - c.empties
 	return gain >= 1 && (c.peerHas() <= 2 || gain >= (c.pool+1)/2)
@@ -171,6 +169,6 @@ func (c *credits) shouldRefresh() bool {
 // [SDP-10.5-4]
 func (c *credits) mayPayload() bool { return c.credit() >= 3 } // [SDP-10.5-7]; and anything else [SDP-10.5-10]
 func (c *credits) mayControl() bool {
-	n := c.credit()                                 // with none nothing goes [SDP-10.5-5]
+	n := c.credit()                                 // with none nothing may be sent [SDP-10.5-5]
 	return n >= 2 || n == 1 && c.gainForLast() >= 1 // [SDP-10.5-6]
 }

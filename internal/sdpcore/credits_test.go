@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// What two ends do with their credits, and nothing else: every order of
-// sending, receiving and reading is tried up to a number of moves.
+// A model of the credits of two ends. The test tries every order of sending, receiving and reading
+// up to a number of moves.
 type (
 	creditKind uint8
 	creditMsg  struct {
@@ -63,8 +63,8 @@ func (s creditState) receive(i int) (creditState, error) {
 	return s, nil
 }
 
-// cancelling reports whether end i has a SrcAvailCancel open: no payload goes
-// before it is answered. [SDP-11.2-4]
+// cancelling reports whether end i has a SrcAvailCancel open: no payload is sent before the answer.
+// [SDP-11.2-4]
 func (s *creditState) cancelling(i int) bool {
 	for _, m := range s.wire[i][:s.n[i]] {
 		if m.kind == creditCancel {
@@ -74,14 +74,13 @@ func (s *creditState) cancelling(i int) bool {
 	return s.end[1-i].hold
 }
 
-// mayRefresh is what stepCredit goes by when nothing waits.
+// mayRefresh is the condition of stepCredit without waiting payload.
 func (c *credits) mayRefresh() bool {
 	return c.credit() >= 1 && c.mustRefresh() || c.credit() >= 2 && c.shouldRefresh()
 }
 
-// next returns all states that can follow. At rest neither end has anything to
-// receive or to refresh; then each needs the two credits with which all but
-// payload may go.
+// next returns all states that can follow. At rest neither end has anything to receive or to
+// refresh; then each needs two credits, with which everything except payload may be sent.
 func (s creditState) next(holds, reads bool, out []creditState) ([]creditState, error) {
 	busy := false
 	for i := range s.end {
@@ -157,8 +156,8 @@ func explore(t *testing.T, a, b, first, depth int, holds, reads bool) {
 	t.Logf("pools of %d and %d, first %d: %d states", a, b, first, len(seen))
 }
 
-// Whatever messages cross, the last credits never leave both ends without any, and an end with
-// fewer than two always gets more. [SDP-10.5-3] [SDP-10.5-8] [D-10]
+// Whatever messages cross, spending the last credits never leaves both ends without any, and an end
+// with fewer than two always gets more. [SDP-10.5-3] [SDP-10.5-8] [D-10]
 func TestSDP_10_5_NoStandstill(t *testing.T) {
 	for _, c := range []struct {
 		a, b, first, depth int

@@ -1,7 +1,6 @@
 package sdpcore
 
-// A deque is a queue in a ring that grows and is used again. Its zero value is
-// empty.
+// A deque is a queue in a reusable ring that grows. Its zero value is empty.
 type deque[T any] struct {
 	ring []T // length is a power of two, or zero
 	head int
@@ -35,7 +34,7 @@ func (d *deque[T]) pop() (v T) {
 	return v
 }
 
-// remove takes out element i and keeps the order of the others.
+// remove removes element i and keeps the order of the others.
 func (d *deque[T]) remove(i int) (v T) {
 	v = *d.at(i)
 	for ; i < d.n-1; i++ {

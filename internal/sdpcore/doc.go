@@ -1,27 +1,23 @@
-// Package sdpcore is the Sockets Direct Protocol of
-// draft-pinkerton-iwarp-sdp-01 without any input or output: events go in,
-// actions come out, and time is an argument.
+// Package sdpcore is the Sockets Direct Protocol of draft-pinkerton-iwarp-sdp-01 as a machine
+// without input or output: its methods take events and the time, and return actions.
 //
-// A [Machine] is one end of one connection after its Hello and HelloAck. It
-// holds both half-connections (it is the Data Source of one and the Data Sink
-// of the other), each with its flow control mode, and carries out the four
-// data transfer mechanisms in either role, with credits, advertisements and
-// their revocation, mode changes, urgent data, buffer resizing, graceful and
-// abortive close, and suspension for socket duplication.
+// A [Machine] is one end of one connection after its Hello and HelloAck. It holds both
+// half-connections (it is the Data Source of one and the Data Sink of the other), each with its
+// flow control mode, and carries out the four data transfer mechanisms in either role, with
+// credits, advertisements and their revocation, mode changes, urgent data, buffer resizing,
+// graceful and abortive close, and suspension for socket duplication.
 //
-// The machine never sees a byte of payload. A write or a read is a number the
-// caller chose and a length; the actions say which bytes of it to send, place
-// or copy. A driver does, for ever:
+// The machine never sees a byte of payload. A write or a read is a length and a number that the
+// caller chose; the actions say which bytes of it to send, place or copy. A driver loops:
 //
 //	acts = m.Receive(now, &msg, inv, acts[:0])   // or Write, Read, ReadDone, Tick, ...
 //	for i := range acts { carry out acts[i], in order }
 //
-// Every event function appends to the slice it is given, so that a driver which
-// hands in the same slice again allocates nothing per message.
+// Every event function appends to the slice that it gets, so that a driver which reuses the slice
+// allocates nothing per message.
 //
-// A message that breaks a rule yields an OpAbort whose Err is a [*Violation]
-// naming the row of the requirement matrix. A wrong call by the driver panics.
+// A message that breaks a rule yields an OpAbort whose Err is a [*Violation] naming the row of the
+// requirement matrix. A wrong call by the driver panics.
 //
-// A Machine is not safe for concurrent use. There is no promise of
-// compatibility before version 1.
+// A Machine is not safe for concurrent use. There is no promise of compatibility before version 1.
 package sdpcore

@@ -8,11 +8,11 @@ import (
 	"viaduct/internal/wire/sdpwire"
 )
 
-// keep marks a write as lying in the driver's own memory.
+// keep marks a write whose bytes are in the driver's own memory.
 func (p *probe) keep(id uint64) *probe { p.m.KeepByCopy(id); return p }
 
-// A message that breaks its rule has no other effect: neither its request nor its header numbers
-// count.
+// A message that breaks its rule has no other effect: both its request and its header numbers are
+// ignored.
 func TestSDP_Refused(t *testing.T) {
 	pipe := func() *probe { return newProbe(t).pipelined(false, true) }
 	t.Run("SDP-11.1-1", func(t *testing.T) { // [SDP-9.2-2] [SDP-9.2-3] [SDP-11.2-4] [SDP-9.5.4-10] [D-18] [SDP-6.3.2.1-1] [SDP-11.3-18] [SDP-6.2.1.3-1] [D-15] [SDP-8.2.1-8]
@@ -68,12 +68,12 @@ func TestSDP_Refused(t *testing.T) {
 		}
 		// The bytes that the address space ends with can be written.
 		newProbe(t).pipelined(true, false).recv("SinkAvail size=15 nd=0 va=0xfffffffffffffff0").alive()
-		// Its payload is taken in any case.
+		// Its payload is accepted in any case.
 		p := newProbe(t).pipelined(true, false).skip().recv("SinkAvail size=300 nd=0 +5").want("hold 5").stats("RecvBytesTransact=5 RecvSinkAvails=1 RecvBytesBcopy=0")
 		// It ends the SrcAvails, and also a cancel that has crossed it.
 		p.read(9, 5).write(1, 200).want("copy 9 5@0", "got 9 5", "write 1 200@0 -> 0", "wrote 1 200", "RdmaWrCompl size=200")
 		p.write(2, 200).cancelWrite(2).want("SrcAvail size=200", "SrcAvailCancel").recv("SinkAvail size=300 nd=0").want("revoke", "wrote 2 0 cancelled").due(-1)
-		// Behind our DisConn it is void.
+		// After our DisConn it is void.
 		p = newProbe(t).pipelined(true, false).closeWrite().recv("SinkAvail size=300 nd=0").alive().stats("RecvSinkAvails=1")
 		if n := p.m.src.avail.len(); n != 0 { // [SDP-8.2.1-15]
 			t.Errorf("%d SinkAvails at hand behind DisConn", n)
@@ -134,7 +134,7 @@ func TestSDP_Refused(t *testing.T) {
 	})
 }
 
-// Which mechanism moves which bytes, and what is counted for it.
+// TestSDP_11_Ways: each mechanism moves the right bytes and counts them.
 func TestSDP_11_Ways(t *testing.T) {
 	pipe := func(change ...func(*Params)) *probe { return newProbe(t, change...).pipelined(true, false) }
 	t.Run("SDP-11-1", func(t *testing.T) { // [SDP-11.2-1] [SDP-11.2-2] [SDP-11.3-1] [SDP-11.3-2] [D-18] [SDP-9.1-1] [SDP-9-2] urgent bytes and the driver's copies are never advertised
@@ -145,7 +145,7 @@ func TestSDP_11_Ways(t *testing.T) {
 	})
 	t.Run("SDP-11.3-11", func(t *testing.T) { // [D-22] [SDP-9.5.2.2-1] [SDP-9.3-6] nor are urgent bytes written
 		pipe().recv("SinkAvail size=500 nd=0").urgent(1, 160).wantMsgs("Data OOB_PEND +84", "Data OOB_PRES +76")
-		// A write as long as the threshold goes by Data if more follows.
+		// A write as long as the threshold is sent by Data if more follows.
 		low := func(n int) *probe { return pipe().credits(0).write(1, n).write(2, 10).skip() }
 		low(150).credits(9).wantMsgs("Data +84", "Data +76")
 		low(150).credits(0).recv("SinkAvail size=500 nd=0").want().credits(9).wantMsgs("Data +84", "Data +76")
@@ -304,7 +304,7 @@ func TestSDP_Late(t *testing.T) {
 		if !panics(func() { newProbe(t).resume() }) || !panics(func() { newProbe(t).suspend().resume() }) {
 			t.Error("resumed without a suspension")
 		}
-		// A stall of the connection before is not counted on.
+		// A stall of the earlier connection is not counted further.
 		p := newProbe(t)
 		if p.credits(2).write(1, 5).skip(); !p.m.src.stalled {
 			t.Fatal("no stall")

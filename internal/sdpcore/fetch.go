@@ -6,9 +6,9 @@ import (
 	"viaduct/internal/wire/sdpwire"
 )
 
-// fetch carries out the peer's request: it starts an RDMA Read into r [SDP-9-4] from the oldest SrcAvail that has bytes left
-// to ask for. [SDP-9.2-7] [SDP-9.5.2.1-3] If r does not suit, that SrcAvail is
-// to be answered by SendSm. [SDP-9.2-6] [SDP-6.3.5-1]
+// fetch carries out the peer's request: it starts an RDMA Read into r [SDP-9-4] from the oldest
+// SrcAvail with unrequested bytes. [SDP-9.2-7] [SDP-9.5.2.1-3] If r is unsuitable, that SrcAvail
+// will be answered by SendSm. [SDP-9.2-6] [SDP-6.3.5-1]
 func (m *Machine) fetch(r *read) bool {
 	s := &m.snk
 	i := m.fetchable()
@@ -24,7 +24,7 @@ func (m *Machine) fetch(r *read) bool {
 		}
 		return false
 	}
-	n := min(room, left) // behind the prefix, from the STag named [SDP-9.2-8] [SDP-6.3.2.3-1] [SDP-11.3-15]
+	n := min(room, left) // after the prefix, from the STag named [SDP-9.2-8] [SDP-6.3.2.3-1] [SDP-11.3-15]
 	m.do(Action{Op: OpRDMARead, ID: r.id, Off: r.off + r.inflight, N: n, STag: a.stag, TO: a.to + uint64(a.asked)})
 	s.ops.push(readOp{adv: a.key, rid: r.id, n: n})
 	a.asked += n
@@ -91,7 +91,7 @@ func (m *Machine) ReadDone(now time.Duration, out []Action) []Action {
 	return m.end()
 }
 
-// beginSrcAvail judges a SrcAvail, before its payload is taken.
+// beginSrcAvail checks a SrcAvail, before its payload is accepted.
 func (m *Machine) beginSrcAvail(msg *inbound) bool {
 	s, n := &m.snk, msg.n
 	m.stats.RecvSrcAvails++
@@ -132,7 +132,7 @@ func (m *Machine) beginSrcAvail(msg *inbound) bool {
 	return true
 }
 
-// endSrcAvail takes what a SrcAvail advertises. Each ends by RDMA or by a SendSm.
+// endSrcAvail records the advertisement of a SrcAvail. Each ends by RDMA or by a SendSm.
 // [SDP-9.5.2.1-4]
 func (m *Machine) endSrcAvail(msg *inbound) {
 	s, n := &m.snk, msg.n
@@ -182,16 +182,15 @@ func (m *Machine) rdCompl() {
 	}
 }
 
-// endHold lets MSeqAck go on when nothing of a SrcAvailCancel is left to do.
-// [D-33]
+// endHold ends the hold of MSeqAck once the SrcAvailCancel is complete. [D-33]
 func (m *Machine) endHold() {
 	if m.snk.adverts.len() == 0 {
 		m.snk.srcCancel, m.cr.hold = false, false
 	}
 }
 
-// sendSmReady reports whether a SendSm is due, in whatever mode [SDP-11-2] [D-21]: for the oldest SrcAvail, whose
-// reads are all finished and reported, or for a cancel.
+// sendSmReady reports whether a SendSm is due, in any mode [SDP-11-2] [D-21]: for the oldest
+// SrcAvail, whose reads are all finished and reported, or for a cancel.
 func (m *Machine) sendSmReady() bool {
 	s := &m.snk
 	if s.adverts.len() == 0 {
@@ -226,7 +225,7 @@ func (m *Machine) sendSm() {
 	m.stats.SentSendSms++
 }
 
-// beginSrcAvailCancel judges a SrcAvailCancel: there is one at a time.
+// beginSrcAvailCancel checks a SrcAvailCancel: there may be one at a time.
 func (m *Machine) beginSrcAvailCancel(msg *inbound) bool {
 	if m.snk.srcCancel {
 		m.violation("SDP-9.5.4-10", msg.MID, "another is being answered")
@@ -235,8 +234,8 @@ func (m *Machine) beginSrcAvailCancel(msg *inbound) bool {
 	return true
 }
 
-// endSrcAvailCancel drops all SrcAvails that are not finished. [SDP-9.5.4-2]
-// [SDP-9.5.4-3] If there is none, nothing happens. [SDP-9.5.4-4]
+// endSrcAvailCancel drops all unfinished SrcAvails. [SDP-9.5.4-2] [SDP-9.5.4-3] If there is none,
+// nothing happens. [SDP-9.5.4-4]
 func (m *Machine) endSrcAvailCancel(msg *inbound) {
 	s := &m.snk
 	if s.adverts.len() == 0 {

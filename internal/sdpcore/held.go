@@ -11,7 +11,7 @@ func (m *Machine) take(r *read, n int) {
 	m.consume(n)
 }
 
-// consume counts n held bytes as gone and their Private Buffers as posted again.
+// consume counts n held bytes as consumed and their Private Buffers as posted again.
 func (m *Machine) consume(n int) {
 	s := &m.snk
 	s.held -= n
@@ -33,8 +33,8 @@ func (m *Machine) consume(n int) {
 	}
 }
 
-// accept takes n bytes of payload of the current message. If apart is set, the last byte is urgent
-// and kept apart. It returns false if the rules do not allow payload now.
+// accept accepts n bytes of payload of the current message. If apart is set, the last byte is
+// urgent and kept out of the stream. It returns false if the rules do not allow payload now.
 func (m *Machine) accept(mid sdpwire.MID, n int, apart bool) bool {
 	s := &m.snk
 	switch {
@@ -62,8 +62,8 @@ func (m *Machine) accept(mid sdpwire.MID, n int, apart bool) bool {
 		m.hold(n, apart)
 		return true
 	}
-	// The oldest SinkAvail is used up by this message and by no other. [SDP-9.5.1-4] [SDP-9.5.1-5]
-	// The peer learns that from its own counter.
+	// This message, and no other, consumes the oldest SinkAvail. [SDP-9.5.1-4] [SDP-9.5.1-5] The
+	// peer learns that from its own counter.
 	r := m.endOffer(0, false)
 	m.hold(n, apart)
 	if r == s.reads.at(0) && s.held > 0 {
@@ -74,7 +74,7 @@ func (m *Machine) accept(mid sdpwire.MID, n int, apart bool) bool {
 	return true
 }
 
-// hold appends n bytes to what waits for reads.
+// hold appends n bytes to the held payload.
 func (m *Machine) hold(n int, apart bool) {
 	s := &m.snk
 	s.pos += uint64(n)
@@ -105,7 +105,7 @@ func (m *Machine) dropHeld() {
 // the peer a whole credit. [SDP-9.5.6-1] [D-79]
 func (m *Machine) compact() {
 	s := &m.snk
-	if m.cr.free > m.cr.pool/2 { // else something is held: nothing but that fills buffers
+	if m.cr.free > m.cr.pool/2 { // below that, something is held, since only held payload fills buffers
 		return
 	}
 	h := s.holds.at(s.holds.len() - 1)
@@ -117,8 +117,8 @@ func (m *Machine) compact() {
 	h.private = false
 	s.compacted += h.n
 	m.cr.free++
-	// One run is enough to count. There is one before: with the newest freed at
-	// least one of three buffers was full still.
+	// Merge the copy with the run before it. There is such a run: without the newest buffer, at
+	// least one of three is still full.
 	if before := s.holds.at(s.holds.len() - 2); !before.private {
 		before.n += h.n
 		s.holds.remove(s.holds.len() - 1)

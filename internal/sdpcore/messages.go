@@ -2,22 +2,22 @@ package sdpcore
 
 import "viaduct/internal/wire/sdpwire"
 
-// A messageType is how the messages of one type are taken, after what all of them
-// carry. A message comes whole, so what other protocols have as fail is one function
-// for all types here: violation.
+// A messageType has the functions for messages of one type, which run after the common header was
+// handled. A message arrives completely, so there is no function for partial ones; violation
+// handles the errors of all types.
 type messageType struct {
 	// begin checks a message before it has any effect. nil means that the message is always
-	// allowed. It returns false after a violation, and for a message that is void.
+	// allowed. It returns false after a violation, and for a void message.
 	begin func(m *Machine, msg *inbound) bool
 
-	// target takes the payload, which is in a Private Buffer or in the memory of a
-	// waiting read. It is false after a violation. A type without it has no payload.
+	// target accepts the payload, which is in a Private Buffer or in the memory of a waiting read.
+	// It returns false after a violation. A type without it has no payload.
 	target func(m *Machine, msg *inbound) bool
 
-	// end performs the message. A type without end is not allowed on a running connection.
+	// end carries out the message. A type without end is not allowed on a running connection.
 	end func(m *Machine, msg *inbound)
 
-	invalidates bool // the Send that it comes by may name an STag [D-41]
+	invalidates bool // its Send may name an STag [D-41]
 }
 
 // messageTypes has the rows by MID.
@@ -60,7 +60,7 @@ func (m *Machine) takeData(msg *inbound) bool {
 		if s.announced > 0 {
 			s.announced--
 		} else {
-			m.do(Action{Op: OpUrgentPending}) // the byte announces itself [D-29]
+			m.do(Action{Op: OpUrgentPending}) // the byte needs no earlier announcement [D-29]
 		}
 		m.stats.UrgentRecv++
 		m.do(Action{Op: OpUrgent, Pos: s.pos + uint64(msg.n) - 1, Local: apart})
@@ -68,7 +68,7 @@ func (m *Machine) takeData(msg *inbound) bool {
 	return m.accept(msg.MID, msg.n, apart)
 }
 
-// takePayload takes the payload of an advertisement.
+// takePayload accepts the payload of an advertisement.
 func (m *Machine) takePayload(msg *inbound) bool { return m.accept(msg.MID, msg.n, false) }
 
 func (m *Machine) endData(msg *inbound) { m.stats.RecvBytesBcopy += uint64(msg.n) }

@@ -9,7 +9,7 @@ import (
 // Time is the time of an event, counted from any instant that suits the driver.
 type Time = time.Duration
 
-// A side is the part one end plays in a half-connection.
+// A side is the part of one end in a half-connection.
 type side uint8
 
 const (
@@ -31,7 +31,7 @@ var modeArrows = [...]struct {
 	{sdpwire.Pipelined, sdpwire.Combined, dataSource}, // [SDP-12.4-1]
 }
 
-// modeChangeBy reports whether the given side may change the mode so.
+// modeChangeBy reports whether a side may change the mode from from to to.
 func modeChangeBy(by side, from, to sdpwire.Mode) bool {
 	for _, a := range modeArrows {
 		if a.from == from && a.to == to && a.master == by {
@@ -66,8 +66,8 @@ func (m *Machine) sendModeChange(to sdpwire.Mode, s bool) {
 	m.stats.ModeChangesSent++
 }
 
-// leavingPipelined reports whether the policy wants to go from Pipelined to
-// Combined: nothing new is begun then.
+// leavingPipelined reports whether the policy wants to go from Pipelined to Combined: then no new
+// transfer is begun.
 func (m *Machine) leavingPipelined() bool {
 	return m.src.mode == sdpwire.Pipelined && m.src.pol.target == sdpwire.Combined && m.src.pol.wanted
 }
@@ -87,12 +87,12 @@ func (m *Machine) changeSendMode() bool {
 	switch {
 	case s.mode == sdpwire.Buffered:
 		return false // the peer is master [SDP-12-2]
-	case s.mode == sdpwire.Pipelined: // by way of Combined, whatever the target
+	case s.mode == sdpwire.Pipelined: // via Combined, whatever the target
 		to = sdpwire.Combined
 		switch {
-		case s.avail.len() > 0 && s.avail.at(0).filled > 0: // RdmaWrCompl goes first [SDP-12.4-5]
+		case s.avail.len() > 0 && s.avail.at(0).filled > 0: // RdmaWrCompl must be sent first [SDP-12.4-5]
 			return false
-		case s.cancelOpen: // one that is wanted has been sent: it goes first
+		case s.cancelOpen: // a cancel must be answered first
 			return false
 		}
 		m.sendModeChange(to, false)
@@ -116,7 +116,7 @@ func (m *Machine) changeSendMode() bool {
 // policy wants it. [SDP-12.2-1]
 func (m *Machine) changeRecvMode() bool {
 	k := &m.snk
-	if !k.pol.wanted || k.eof { // wanted in no mode but Buffered
+	if !k.pol.wanted || k.eof { // policies change no mode but Buffered here
 		return false
 	}
 	k.pol.wanted = false
@@ -125,9 +125,8 @@ func (m *Machine) changeRecvMode() bool {
 	return true
 }
 
-// beginModeChange judges a ModeChange. As messages are ordered, and a new master
-// exists only after it has seen the change, a change by the wrong side can only be an
-// error. [D-43]
+// beginModeChange checks a ModeChange. A change by the wrong side is always an error: messages are
+// ordered, and a new master exists only after it has received the change. [D-43]
 func (m *Machine) beginModeChange(msg *inbound) bool {
 	half, from, by := "receiving", m.snk.mode, dataSource
 	if msg.S {
@@ -159,6 +158,6 @@ func (m *Machine) endModeChange(msg *inbound) {
 		m.setSendMode(msg.Mode)
 		return
 	}
-	m.voidOffers() // Figure 29; there are none but in Pipelined Mode [SDP-12.4-9] [SDP-12.4-4]
+	m.voidOffers() // Figure 29; only Pipelined Mode has any [SDP-12.4-9] [SDP-12.4-4]
 	m.setRecvMode(msg.Mode)
 }

@@ -120,7 +120,7 @@ func TestSDP_12_Transitions(t *testing.T) {
 		p.m.p.SendPolicy = PinBuffered
 		p.pass(time.Millisecond).want()
 		p.recv("RdmaRdCompl size=199").want("revoke", "wrote 1 200", "ModeChange Buffered", "mode send Buffered")
-		// As seen by the sink. [SDP-12.1-2]
+		// The same from the view of the sink. [SDP-12.1-2]
 		newProbe(t).recv("SrcAvail size=300 +1", "ModeChange Buffered").aborted("SDP-12.1-2")
 	})
 	t.Run("SDP-12.2-1", func(t *testing.T) {
@@ -172,7 +172,7 @@ func TestSDP_12_4(t *testing.T) {
 		p.bufs = 0
 		p.recv("SinkAvail size=500 nd=0").write(1, 300).skip() // the completion waits for credit
 		leave(p).want()
-		// Were there a credit, the ModeChange would wait all the same.
+		// The ModeChange waits even with a credit.
 		p.m.cr.bufs += 9
 		if p.m.changeSendMode() || p.m.src.mode != sdpwire.Pipelined {
 			t.Error("a ModeChange overtook the RdmaWrCompl")

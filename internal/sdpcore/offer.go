@@ -56,8 +56,8 @@ func (m *Machine) sinkAvail(i int, transact bool) {
 	}
 }
 
-// endOffer ends SinkAvail i. Until then the peer may write. [SDP-9.3-14] The read stays in its
-// place.
+// endOffer ends SinkAvail i. Until then the peer may write. [SDP-9.3-14] The read keeps its
+// position.
 func (m *Machine) endOffer(i int, remote bool) *read {
 	s := &m.snk
 	o := s.offers.remove(i)
@@ -92,7 +92,7 @@ func (m *Machine) checkSinkCancel() {
 	}
 }
 
-// beginRdmaWrCompl judges an RdmaWrCompl: it is about the oldest SinkAvail.
+// beginRdmaWrCompl checks an RdmaWrCompl: it refers to the oldest SinkAvail.
 func (m *Machine) beginRdmaWrCompl(msg *inbound) bool {
 	s := &m.snk
 	switch {
@@ -108,8 +108,7 @@ func (m *Machine) beginRdmaWrCompl(msg *inbound) bool {
 	return false
 }
 
-// endRdmaWrCompl: the peer has written into the oldest SinkAvail and is done
-// with it. [SDP-9.3-13] [D-20]
+// endRdmaWrCompl handles the end of writes into the oldest SinkAvail. [SDP-9.3-13] [D-20]
 func (m *Machine) endRdmaWrCompl(msg *inbound) {
 	s := &m.snk
 	n := int(msg.Size)
@@ -121,8 +120,8 @@ func (m *Machine) endRdmaWrCompl(msg *inbound) {
 	if n > 0 {
 		m.endRead(i, nil)
 	} else {
-		// No bytes came: the read continues to wait, after those whose buffers the peer may already
-		// be writing. [D-20]
+		// No bytes were written: the read continues to wait, after reads whose buffers the peer may
+		// already be writing. [D-20]
 		rr := s.reads.remove(i)
 		s.reads.push(rr)
 		for j := s.reads.len() - 1; j > i && !s.reads.at(j-1).offered; j-- {
@@ -133,8 +132,8 @@ func (m *Machine) endRdmaWrCompl(msg *inbound) {
 	m.noteHint(msg.Flags) // [SDP-6.1.2-13]
 }
 
-// endSinkCancelAck: the peer has dropped all SinkAvails that are still open.
-// One without a cancel, or for an earlier cancel, says nothing. [D-34]
+// endSinkCancelAck: the peer has dropped all SinkAvails that are still open. A SinkCancelAck
+// without a cancel, or for an earlier one, is ignored. [D-34]
 func (m *Machine) endSinkCancelAck(msg *inbound) {
 	if s := &m.snk; s.cancelOpen && !serial(msg.MSeqAck).less(s.cancelSeq) {
 		m.voidOffers()

@@ -6,10 +6,10 @@ import (
 	"viaduct/internal/wire/sdpwire"
 )
 
-// srcPolicy holds the facts by which the sending half chooses its mode. [D-42]
+// srcPolicy holds the state on which the sending half bases its mode. [D-42]
 type srcPolicy struct {
 	target    sdpwire.Mode
-	wanted    bool // target is to be reached
+	wanted    bool // target must be reached
 	changed   bool
 	changedAt time.Duration
 	sendSms   int           // in a row
@@ -21,15 +21,14 @@ type srcPolicy struct {
 
 // snkPolicy is the same for the receiving half.
 type snkPolicy struct {
-	wanted    bool // Combined is wanted where the mode is Buffered
+	wanted    bool // change from Buffered to Combined
 	bcopied   int  // bytes received by Bcopy since the mode changed
 	changedAt time.Duration
 	bigReads  int // reads that suit zero copy, posted in a row
 }
 
-// RequestSendMode asks for a mode of the sending half, now and once; a pinned
-// policy may undo it. It is reached as soon as the rules allow; from Buffered
-// the way out is the peer's to take.
+// RequestSendMode requests a mode of the sending half, once; a pinned policy may undo it. The mode
+// is reached as soon as the rules allow. Only the peer can end Buffered Mode.
 func (m *Machine) RequestSendMode(now Time, to sdpwire.Mode, out []Action) []Action {
 	m.begin(now, out)
 	m.src.pol.target, m.src.pol.wanted = to, to != m.src.mode

@@ -13,8 +13,8 @@ import (
 	"viaduct/internal/wire/sdpwire"
 )
 
-// A probe plays the peer of one machine by a script. The machine's actions are written down in
-// words and compared, and the peer's messages are written in the same way.
+// A probe plays the peer of one machine by a script. It records the machine's actions as words and
+// compares them; the peer's messages are given in the same form.
 //
 //	"SrcAvail size=200 +1"     a message, +N is payload
 //	"read 1 199@0"             RDMA Read of 199 bytes into read 1 at 0

@@ -6,7 +6,7 @@ import (
 	"viaduct/internal/wire/sdpwire"
 )
 
-// pump sends, reads and writes all that the rules allow now.
+// pump sends, reads and writes as much as the rules allow now.
 func (m *Machine) pump() {
 	for m.life != lifeDead {
 		m.serve()
@@ -23,10 +23,9 @@ func (m *Machine) pump() {
 	m.noteStall()
 }
 
-// send appends the OpSend of the next message, with everything in it but the
-// extended header and the payload, and returns its index. Messages enter the
-// send queue in the order of their numbers. [SDP-10.1-1] [SDP-6.1.5-1]
-// [SDP-6.1.5-2] [SDP-6.1.5-3]
+// send appends the OpSend of the next message, complete except for the extended header and the
+// payload, and returns its index. Messages enter the send queue in the order of their numbers.
+// [SDP-10.1-1] [SDP-6.1.5-1] [SDP-6.1.5-2] [SDP-6.1.5-3]
 func (m *Machine) send(mid sdpwire.MID, flags sdpwire.Flags) int {
 	c := &m.cr
 	if c.credit() == 0 {
@@ -34,7 +33,7 @@ func (m *Machine) send(mid sdpwire.MID, flags sdpwire.Flags) int {
 	}
 	if m.src.urgents > 0 {
 		if w := m.announceable(); w != nil { // once for each urgent byte [SDP-9.5.3-4], at the latest with it [SDP-9.5.3-5]
-			flags |= sdpwire.OOBPend // in whatever message goes next [SDP-6.1.2-7] [SDP-9.5.3-2]
+			flags |= sdpwire.OOBPend // in the next message of any type [SDP-6.1.2-7] [SDP-9.5.3-2]
 			w.pended = true
 			m.src.urgents--
 		}
@@ -59,7 +58,7 @@ func (m *Machine) header(mid sdpwire.MID, flags sdpwire.Flags) sdpwire.Message {
 	return h
 }
 
-// sentPayload notes that the last message carries payload.
+// sentPayload records that the last message carries payload.
 func (m *Machine) sentPayload() {
 	m.cr.lastReal, m.cr.nudged = m.cr.next, false
 	if s := &m.src; s.stalled {
@@ -68,13 +67,11 @@ func (m *Machine) sentPayload() {
 	}
 }
 
-// urgentDistance is how many bytes may lie between an announcement and its byte.
-// [SDP-9.5.3-6]
+// urgentDistance is the largest number of bytes between an announcement and its byte. [SDP-9.5.3-6]
 const urgentDistance = 65535
 
-// announceable returns the urgent write to announce, or nil while more than
-// urgentDistance bytes would lie between the announcement and its byte, whatever way
-// they go. [SDP-9.5.3-6] [D-30]
+// announceable returns the urgent write to announce, or nil while more than urgentDistance bytes
+// would lie between the announcement and its byte, by any mechanism. [SDP-9.5.3-6] [D-30]
 func (m *Machine) announceable() *write {
 	s := &m.src
 	between := -1
@@ -114,7 +111,7 @@ func (m *Machine) step() bool {
 	return m.stepPayload() || m.stepUrgent() || m.stepClose() || m.stepCredit()
 }
 
-// stepAnswers sends what finishes transfers of both halves.
+// stepAnswers sends messages that finish transfers of both halves.
 func (m *Machine) stepAnswers() bool {
 	s := &m.src
 	switch {
@@ -134,11 +131,11 @@ func (m *Machine) stepAnswers() bool {
 }
 
 // stepRelease answers a SrcAvailCancel with the last credit. While MSeqAck is held, no message
-// gives the peer credit [D-12]. This one does, because it carries the true number, by which the
-// cancel's own buffer is free again. [SDP-10.5-2] For a SendSm that is the rule. An RdmaRdCompl
-// would keep the held number [D-33]. But with pools of three both ends might then wait for credit
-// until the cancel times out. The SendSm ends the cancel for the peer, or the fact that no SrcAvail
-// is open, and not the MSeqAck of another message.
+// gives the peer credit [D-12]. The answer does, because its true number frees the cancel's own
+// buffer. [SDP-10.5-2] A SendSm always carries it. An RdmaRdCompl should keep the held number
+// [D-33], but then two ends with pools of three might wait for credit until the cancel times out.
+// For the peer the cancel ends with the SendSm, or when no SrcAvail is open, but never by the
+// MSeqAck of another message.
 func (m *Machine) stepRelease() bool {
 	c := &m.cr
 	if !c.hold || c.credit() != 1 || m.life != lifeOpen {
@@ -156,8 +153,8 @@ func (m *Machine) stepRelease() bool {
 	return false
 }
 
-// wrComplDue reports whether the oldest SinkAvail is to be reported as written: it is full, or
-// nothing more is written to it now. A SinkAvail that is filled in part is never kept. [D-37]
+// wrComplDue reports whether to report the oldest SinkAvail as written: it is full, or nothing more
+// is written to it now. A partly filled SinkAvail is never kept. [D-37]
 func (m *Machine) wrComplDue() bool {
 	s := &m.src
 	if s.avail.len() == 0 {
@@ -167,9 +164,9 @@ func (m *Machine) wrComplDue() bool {
 	return k.filled > 0 && !m.writable()
 }
 
-// writable reports whether the next bytes of the stream go into the oldest
-// SinkAvail. [SDP-11.3-11] Small ones do if none follow, or if they share the
-// RdmaWrCompl of others; else Data is cheaper. [D-22] [SDP-9.5.2.2-1] [SDP-9.3-6]
+// writable reports whether the next bytes of the stream go into the oldest SinkAvail. [SDP-11.3-11]
+// Small writes do if none follow, or if they share the RdmaWrCompl of others; otherwise Data is
+// cheaper. [D-22] [SDP-9.5.2.2-1] [SDP-9.3-6]
 func (m *Machine) writable() bool {
 	s := &m.src
 	if s.avail.len() == 0 || m.life != lifeOpen || m.leavingPipelined() || s.nforced > 0 {
@@ -209,9 +206,8 @@ func (m *Machine) stepControl() bool {
 	return true
 }
 
-// stepPayload moves bytes of the outgoing stream, or offers room for the other. A
-// SinkAvail that is partly written was reported before, by stepAnswers, if there is
-// credit for anything.
+// stepPayload moves bytes of the outgoing stream, or offers room for the other. If there was
+// credit, stepAnswers has already reported a partly written SinkAvail.
 func (m *Machine) stepPayload() bool {
 	s := &m.src
 	c := &m.cr
@@ -262,7 +258,7 @@ func (m *Machine) advertise(w *write) bool {
 	}
 	if s.advs.len()+m.snk.offers.len() >= m.p.PeerMaxAdverts { // [SDP-6.2.1.3-1] [SDP-11.3-18] [D-15]
 		if s.advs.len() == 0 {
-			w.bcopy = true // SinkAvails of ours hold the whole allowance; do not wait for them
+			w.bcopy = true // our own SinkAvails use the whole allowance; do not wait for them
 			return true
 		}
 		return false
@@ -336,10 +332,10 @@ func (m *Machine) waiting() bool {
 }
 
 // nudge reports whether to spend one of two credits on an empty Data, because payload waits and the
-// peer has no reason to send more. That is so if all its unacknowledged messages are empty Data,
-// which it does not answer while we have two credits, or if message 0 is unacknowledged, whose
-// acknowledgement looks like none [D-08]. A peer that refreshes only at one credit is asked after a
-// while. [D-10]
+// peer has no reason to send more. There are two such cases: all its unacknowledged messages are
+// empty Data, which it does not answer while we have two credits; or message 0 is unacknowledged,
+// and its acknowledgement looks like none [D-08]. A peer that refreshes only at one credit is asked
+// after a while. [D-10]
 func (m *Machine) nudge() bool {
 	c := &m.cr
 	if c.credit() != 2 || c.unacked() == 0 || !m.waiting() {
@@ -367,14 +363,13 @@ func (m *Machine) inDoubt() bool {
 	return c.nudged && !c.ackSure && c.unacked() == 2 && c.credit() == 1 && m.waiting()
 }
 
-// insistAfter is how long the peer has to answer before. It is long, and differs
-// between the peers: two that gave up their last credit while the refresh of the
-// other was on its way would both have none. [D-08]
+// insistAfter is how long the peer may take to answer before that. It is long, and differs between
+// the peers: if both spent their last credit while the other's refresh was in flight, both would
+// have none. [D-08]
 func (m *Machine) insistAfter() time.Duration { return 200 * m.nudgeAgain() }
 
-// nudgeAgain is how long to wait before another empty Data is spent. It differs
-// between the peers: two that ask each other at the same time would go on for
-// ever.
+// nudgeAgain is the pause before another empty Data is sent. It differs between the peers, because
+// two that ask each other at the same time would never stop.
 func (m *Machine) nudgeAgain() time.Duration {
 	if m.p.Role == Connecting {
 		return m.p.Timers.Nudge

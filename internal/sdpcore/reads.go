@@ -23,9 +23,9 @@ func (m *Machine) Read(now time.Duration, id uint64, n int, all bool, out []Acti
 	return m.end()
 }
 
-// CancelRead asks for read id back. It ends by OpReadDone with the exact count:
-// at once, or when RDMA into it is over: an RDMA Read has come, or the peer has
-// answered the SinkAvailCancel. [SDP-9.5.5-1]
+// CancelRead cancels read id. The read ends by OpReadDone with the exact count: at once, or after
+// RDMA into it has ended because an RDMA Read completed or the peer answered the SinkAvailCancel.
+// [SDP-9.5.5-1]
 func (m *Machine) CancelRead(now time.Duration, id uint64, out []Action) []Action {
 	m.begin(now, out)
 	s := &m.snk
@@ -94,12 +94,12 @@ func (m *Machine) serve() {
 		switch {
 		case r.inflight > 0:
 			if r.off+r.inflight < r.n && r.all {
-				return // the next bytes are still its own
+				return // it gets the next bytes as well
 			}
 			i++
 		case r.off > 0 && !r.all:
 			if s.expects && m.life == lifeOpen && !r.cancel {
-				return // more for it is at hand
+				return // more bytes for it will follow at once
 			}
 			m.endRead(i, nil)
 		case m.drained():
@@ -116,8 +116,8 @@ func (m *Machine) drained() bool {
 	return s.eof && s.held == 0 && s.ops.len() == 0
 }
 
-// Expect records whether more messages have arrived than the machine was given. A read that is not
-// full then waits for them. Call Settle when there are no more.
+// Expect records whether more messages have arrived than the machine has received. A read that is
+// not full then waits for them. Call Settle when there are no more.
 func (m *Machine) Expect(more bool) { m.snk.expects = more }
 
 // Settle ends reads that waited because of Expect.
@@ -141,8 +141,8 @@ func (m *Machine) Landing() (id uint64, off int, ok bool) {
 	return r.id, r.off, !r.cancel && r.inflight == 0
 }
 
-// CloseRead records that the ULP reads no more. Later payload then ends the connection abortively,
-// as with TCP [D-49], unless discard is set: then it is dropped. Reads in progress end.
+// CloseRead records that the ULP stops reading. Later payload then ends the connection abortively,
+// as with TCP [D-49], or is dropped if discard is set. Reads in progress end.
 func (m *Machine) CloseRead(now time.Duration, discard bool, out []Action) []Action {
 	m.begin(now, out)
 	s := &m.snk
@@ -151,11 +151,11 @@ func (m *Machine) CloseRead(now time.Duration, discard bool, out []Action) []Act
 		for i := range s.reads.len() {
 			s.reads.at(i).cancel = true
 		}
-		s.cancelWant = !s.cancelOpen // if there is anything to cancel
+		s.cancelWant = !s.cancelOpen // if there is a SinkAvail to cancel
 		m.checkSinkCancel()
 		m.dropHeld()
 		if !discard && s.adverts.len() > 0 {
-			m.abort(ErrReadClosed) // the rest of them is yet to come
+			m.abort(ErrReadClosed) // the rest of these bytes is still to be received
 		}
 		for i := range s.adverts.len() {
 			s.adverts.at(i).wantSm = true

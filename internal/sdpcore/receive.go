@@ -20,7 +20,7 @@ func (m *Machine) Receive(now Time, msg *sdpwire.Message, inv uint32, invalidate
 	return m.end()
 }
 
-// ReceiveBad takes a message that Parse refused: the connection ends. [SDP-8.2.2-6]
+// ReceiveBad handles a message that Parse refused: it ends the connection. [SDP-8.2.2-6]
 func (m *Machine) ReceiveBad(now Time, mid sdpwire.MID, err error, out []Action) []Action {
 	m.begin(now, out)
 	if m.life != lifeDead {
@@ -30,7 +30,7 @@ func (m *Machine) ReceiveBad(now Time, mid sdpwire.MID, err error, out []Action)
 	return m.end()
 }
 
-// head deals with what every message carries. It reports whether to go on.
+// head handles the fields that every message carries. It reports whether to continue.
 func (m *Machine) head(msg *inbound) bool {
 	c, s := &m.cr, &m.src
 	switch {
@@ -40,10 +40,10 @@ func (m *Machine) head(msg *inbound) bool {
 	case serial(msg.MSeq) != c.expect: // [SDP-10.1-2] [D-06]
 		m.violation("SDP-6.1.5-2", msg.MID, "MSeq %d where %d was due", msg.MSeq, uint32(c.expect))
 		return false
-	case c.free < 0: // the spare is gone as well
+	case c.free < 0: // the spare is used as well
 		m.violation("SDP-10.5-5", msg.MID, "no credit for it")
 		return false
-	case int64(msg.Len) > int64(m.p.RecvSize): // up to that all is taken [SDP-10-1] [SDP-5-2]
+	case int64(msg.Len) > int64(m.p.RecvSize): // a message up to that size is accepted [SDP-10-1] [SDP-5-2]
 		m.violation("SDP-10-4", msg.MID, "%d bytes for buffers of %d", msg.Len, m.p.RecvSize)
 		return false
 	case !c.received(int(msg.Bufs), serial(msg.MSeqAck)):
@@ -72,7 +72,7 @@ func (m *Machine) head(msg *inbound) bool {
 	return true
 }
 
-// byType takes the message by the row of its type, after head.
+// byType handles the message by the row of its type, after head.
 func (m *Machine) byType(msg *inbound) {
 	t := &messageTypes[msg.MID]
 	switch {
@@ -80,7 +80,7 @@ func (m *Machine) byType(msg *inbound) {
 		if msg.n > 0 || msg.MID == sdpwire.SrcAvail {
 			m.violation("SDP-8.2.1-8", msg.MID, "after DisConn")
 		}
-	case t.end == nil: // Hello, HelloAck, and what Parse refuses [D-75]
+	case t.end == nil: // Hello, HelloAck, and types that Parse refuses [D-75]
 		m.violation("SDP-6.1.1-3", msg.MID, "has no place on a running connection")
 	case t.begin != nil && !t.begin(m, msg):
 	case msg.n > 0 && !t.target(m, msg):

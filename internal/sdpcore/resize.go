@@ -4,23 +4,23 @@ import "viaduct/internal/wire/sdpwire"
 
 // resize is the state of changes to the sizes of Private Buffers. [SDP 10.6]
 type resize struct {
-	// As the end that asks.
-	want   int  // size to ask the peer for, or 0
+	// State of the requesting end.
+	want   int  // size to request from the peer, or 0
 	sent   bool // a ChRcvBuf is unacknowledged [SDP-10.6-19]
 	asked  int
 	actual int  // peer's size as last announced; its use may be limited to less [D-47]
 	noMore bool // an increase was answered with the old size [SDP-10.6-17]
-	noLess bool // a decrease was [SDP-10.6-18]
+	noLess bool // the same for a decrease [SDP-10.6-18]
 
-	// As the end that is asked.
+	// State of the end that gets a request.
 	ackOwed bool
 	ready   bool // the buffers have their new size
 	size    int  // that size
 }
 
-// RequestPeerSize asks the peer to give its receive Private Buffers n bytes
-// each. [SDP-10.6-1] It reports whether it will be asked: not while another
-// request is open, and not in a direction that the peer has refused.
+// RequestPeerSize asks the peer to give its receive Private Buffers n bytes each. [SDP-10.6-1] ok
+// is false, and no request is sent, while another request is open, and in a direction that the peer
+// has refused.
 func (m *Machine) RequestPeerSize(now Time, n int, out []Action) (acts []Action, ok bool) {
 	m.begin(now, out)
 	z := &m.rsz
@@ -84,7 +84,7 @@ func (m *Machine) setPeerSize(n int) {
 	m.do(Action{Op: OpPeerSize, N: n})
 }
 
-// beginChRcvBuf judges a ChRcvBuf: there is one at a time.
+// beginChRcvBuf checks a ChRcvBuf: there may be one at a time.
 func (m *Machine) beginChRcvBuf(msg *inbound) bool {
 	if m.rsz.ackOwed {
 		m.violation("SDP-10.6-19", msg.MID, "before the last one was acknowledged")
@@ -93,9 +93,9 @@ func (m *Machine) beginChRcvBuf(msg *inbound) bool {
 	return true
 }
 
-// endChRcvBuf: the peer would like other buffer sizes. It always gets an
-// answer [SDP-10.6-11], except where both asked and this end is the Accepting
-// Peer. [SDP-10.6.1-1]
+// endChRcvBuf handles the peer's request for another buffer size. The peer always gets an answer
+// [SDP-10.6-11], unless both ends have sent a request and this end is the Accepting Peer.
+// [SDP-10.6.1-1]
 func (m *Machine) endChRcvBuf(msg *inbound) {
 	z := &m.rsz
 	if z.sent {
@@ -110,7 +110,7 @@ func (m *Machine) endChRcvBuf(msg *inbound) {
 	case m.p.NoResize: // [SDP-10.6-14] [SDP-6.4.2.1-2]
 		size = old
 	case want < old:
-		size = min(size, old) // [SDP-10.6-8], and by the maximum above never below the wish [SDP-10.6-9]
+		size = min(size, old) // [SDP-10.6-8], and because of the maximum above never below the request [SDP-10.6-9]
 		size = max(size, want)
 	default:
 		size = max(size, old) // [SDP-10.6-10]
@@ -121,7 +121,7 @@ func (m *Machine) endChRcvBuf(msg *inbound) {
 	}
 	m.stats.Resizes++
 	if size < old {
-		m.p.RecvSize = size // the peer keeps to its wish already
+		m.p.RecvSize = size // the peer already observes its own request
 	}
 	m.do(Action{Op: OpResize, N: size}) // new buffers are posted at once [SDP-10.6.2-1] [SDP-10.6.2-2]
 }
@@ -142,7 +142,7 @@ func (m *Machine) beginChRcvBufAck(msg *inbound) bool {
 	return false
 }
 
-// endChRcvBufAck: the peer's buffers have changed, or not.
+// endChRcvBufAck handles the peer's answer: its buffers have changed, or not.
 func (m *Machine) endChRcvBufAck(msg *inbound) {
 	z, act := &m.rsz, int(msg.Size)
 	up := z.asked > z.actual

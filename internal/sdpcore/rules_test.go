@@ -67,7 +67,7 @@ func (m *Machine) sums() error {
 	return nil
 }
 
-// suspend asks for a suspension.
+// suspend requests a suspension.
 func (p *probe) suspend() *probe {
 	p.t.Helper()
 	acts, err := p.m.Suspend(p.now, 5000, mark())
@@ -108,8 +108,8 @@ func (p *probe) credits(bufs uint16) *probe {
 	return p.recv("Data")
 }
 
-// A DisConn that went is taken back by AbortConn also while the peer waits for
-// the end of an RDMA Read to be suspended.
+// AbortConn revokes a sent DisConn, even while the suspension requested by the peer waits for the
+// end of an RDMA Read.
 func TestSDP_8_2_2_Suspending(t *testing.T) {
 	t.Run("SDP-8.2.2-1", func(t *testing.T) {
 		p := newProbe(t).recv("SrcAvail size=300 +1").read(1, 300).closeWrite().recv("SuspComm port=6000").skip()
@@ -158,7 +158,7 @@ func TestSDP_9_5_1_Apart(t *testing.T) {
 		newProbe(t, apart).recv("Data +5").want("hold 5").recv("Data +5 PRES").want("pending", "urgent 9", "hold 4")
 		newProbe(t).recv("Data +5").want("hold 5").recv("Data +5 PRES").want("pending", "urgent 9", "hold 5")
 	})
-	// A message that consists of an urgent byte uses up a SinkAvail and brings its read no bytes.
+	// A message that consists of an urgent byte consumes a SinkAvail, and its read gets no bytes.
 	// The read stays the first, and is not advertised after others.
 	t.Run("SDP-9.5.1-4", func(t *testing.T) { // [SDP-9.5.1-5] [SDP-9.5.1-1] [SDP-9.3-2] [SDP-9.3-14] [SDP-11.3-8] [SDP-11.3-14]
 		p := newProbe(t, apart).pipelined(false, true).read(1, 300).read(2, 300).read(3, 300).skip()
@@ -168,7 +168,7 @@ func TestSDP_9_5_1_Apart(t *testing.T) {
 	})
 }
 
-// What a SrcAvail meets: each ends by RDMA or by a SendSm, or the peer broke a rule.
+// Each SrcAvail ends by RDMA or by a SendSm, or the peer broke a rule.
 func TestSDP_9_5_2_SrcAvail(t *testing.T) {
 	ms := time.Millisecond
 	pipe := func(change ...func(*Params)) *probe { return newProbe(t, change...).pipelined(false, true) }
@@ -247,7 +247,7 @@ func TestSDP_9_5_6_Runs(t *testing.T) {
 			t.Errorf("%d bytes held in %d runs", p.m.Held(), n)
 		}
 		p.skip().read(1, 300).wantMsgs("Data")
-		// What lies outside of the Private Buffers is not copied again.
+		// Bytes outside of the Private Buffers are not copied again.
 		p = newProbe(t, few).recv("Data +84", "Data +84", "Data +5").want("hold 84", "hold 84", "hold 5", "compact 5").pass(time.Second).stats("CompactedBytes=5")
 		p.recv("Data +6").stats("CompactedBytes=11")
 	})
@@ -263,7 +263,7 @@ func TestSDP_9_2_29_Lonely(t *testing.T) {
 			pipe(full, as).recv("SrcAvail size=300").due(-1).pass(time.Minute).want()
 			p := pipe(full, as, func(p *Params) { p.SendBudget = 0 }).write(1, 200).skip().due(-1).recv("SrcAvail size=300").due(after)
 			p.pass(after - 1).want().pass(1).want("SendSm").due(-1)
-			// Nor where a reader is there, or comes.
+			// Nor with a reader, now or later.
 			p = pipe(full, as, func(p *Params) { p.SendBudget = 0 }).write(1, 200).recv("SrcAvail size=300").read(2, 300).skip().due(-1).pass(time.Minute).want()
 			p.readDone().want("got 2 300", "RdmaRdCompl size=300")
 		}
@@ -303,15 +303,15 @@ func TestSDP_10_6_Bounds(t *testing.T) {
 // An empty Data that asks for credit is sent only if it may help.
 func TestD08_Doubt(t *testing.T) { // [D-08] [D-10]
 	ms := time.Millisecond
-	// While nothing had been sent the peer had two buffers, so that two prove nothing
-	// later; with no credit at all there is nothing to wait for but a message.
+	// The peer had two buffers while nothing had been sent, so a later two proves nothing. Without
+	// any credit only a message of the peer helps.
 	p := newProbe(t, autoPolicy, func(p *Params) { p.PeerBufs = 3 }).credits(2).goMode(sdpwire.Pipelined).write(1, 1)
 	p.ack = 0
 	p.credits(3).wantMsgs("ModeChange Pipelined", "Data").due(200 * 5 * ms)
 	p.ack = 0
 	p.credits(2).due(-1)
-	// Payload in a SrcAvail is payload that went: what waits later is nudged for
-	// when it has waited, not for an old nudge. [SDP-9.2-2]
+	// Payload in a SrcAvail counts as sent payload. So later waiting payload causes a nudge after
+	// its own wait, independent of an old nudge. [SDP-9.2-2]
 	p = newProbe(t, func(p *Params) { p.PeerBufs = 5 }).write(1, 1).write(2, 1).write(3, 1).recv("Data ack=1 bufs=3").write(4, 300).skip()
 	p.pass(5 * ms).wantMsgs("Data").recv("Data ack=3 bufs=3").wantMsgs("SrcAvail size=300 +1")
 	p.recv("RdmaRdCompl size=299 ack=3 bufs=3").skip()

@@ -14,10 +14,10 @@ import (
 	"viaduct/internal/wire/sdpwire"
 )
 
-// The simulation consists of two machines, two ordered wires that stand for iWARP, two random
-// programs and random interleaving. After every step, code that shares nothing with the machines
-// checks the draft's rules about the wire, and follows every byte from write to read. A seed
-// repeats a run exactly. [SDP-6.1.2-11] [D-28]
+// The simulation consists of two machines, two ordered wires in place of iWARP, two random programs
+// and random interleaving. After every step, code that shares nothing with the machines checks the
+// draft's rules about the wire, and follows every byte from write to read. A seed repeats a run
+// exactly. [SDP-6.1.2-11] [D-28]
 
 var (
 	simSeed  = flag.Uint64("sim.seed", 0, "run the one simulation with this seed, and print its ladder")
@@ -105,10 +105,10 @@ type simEnd struct {
 	nextID   uint64
 	nextStag uint32
 
-	// What this end has received as a stream.
+	// State of the stream that this end has received.
 	curWrite, curOff int
 
-	// Wire knowledge, gathered from messages alone.
+	// State of the wire, derived from messages alone.
 	seq       uint32
 	seenBufs  int
 	seenAck   uint32
@@ -671,7 +671,7 @@ func anyKey[V any](r *rand.Rand, m map[uint64]V, lo, hi uint64, ok func(V) bool)
 	return 0, false
 }
 
-// program lets the ULP of e do something.
+// program makes the ULP of e do a random operation.
 func (s *sim) program(e *simEnd) {
 	r := s.rng
 	size := func() int {
@@ -796,7 +796,7 @@ func (s *sim) wires() bool {
 	return true
 }
 
-// check looks for what must hold after every step.
+// check checks the invariants after every step.
 func (s *sim) check() {
 	for _, e := range []*simEnd{s.a, s.b} {
 		if e.dead != nil {
@@ -968,7 +968,7 @@ func ladderOf(seed uint64) string {
 // Seeds that once stopped or broke a rule. [D-10]
 func TestSimulationSeeds(t *testing.T) {
 	for _, seed := range []uint64{
-		3945, // both ends spent their last credits on what acknowledged message 0 and no more, and the two crossed
+		3945, // both ends spent their last credits on messages that only acknowledged message 0, and these crossed
 	} {
 		s := newSim(seed, false)
 		s.play(2000)

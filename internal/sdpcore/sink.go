@@ -11,27 +11,27 @@ type read struct {
 	id       uint64
 	n        int  // room in bytes
 	off      int  // bytes in it
-	inflight int  // bytes asked for by RDMA Read behind them
+	inflight int  // bytes after these, requested by RDMA Reads in progress
 	all      bool // ends only when full [SDP-9.3-15]
 	fetched  bool // an RDMA Read was started for it
 	offered  bool // advertised by a SinkAvail
-	cancel   bool // the driver wants it back
+	cancel   bool // cancelled by the driver
 }
 
-// A held is payload that waits for a read.
+// A held is a run of payload that waits for a read.
 type held struct {
 	n       int
 	private bool // lies in a Private Buffer
 }
 
-// An inAdv is a SrcAvail of the peer that is Unprocessed, or In-Process once asked
-// is not zero. It is Processed, and gone, when its last message is sent. [SDP-5-1]
+// An inAdv is a SrcAvail of the peer that is Unprocessed, or In-Process once asked is not zero. It
+// is Processed, and removed, when its last message is sent. [SDP-5-1]
 type inAdv struct {
 	key      uint64
 	stag     uint32
 	to       uint64 // of the first byte not in the payload of the SrcAvail
-	size     int    // bytes behind that payload
-	asked    int    // bytes asked for by RDMA Read
+	size     int    // bytes after that payload
+	asked    int    // bytes requested by RDMA Read
 	done     int    // bytes whose RDMA Read is complete
 	reported int    // bytes acknowledged by RdmaRdCompl
 	at       time.Duration
@@ -70,7 +70,7 @@ type sink struct {
 	adverts  deque[inAdv]
 	ops      deque[readOp]
 	opsLocal int // of them, into local memory
-	expected int // bytes still to come by Data after a SendSm [SDP-9.2-27]
+	expected int // bytes still to be received by Data after a SendSm [SDP-9.2-27]
 
 	srcCancel bool // a SrcAvailCancel is being answered [SDP-9.5.4-5]
 
@@ -84,11 +84,11 @@ type sink struct {
 	expects   bool // the driver has more messages at hand
 	eof       bool // DisConn received
 	disSeen   bool // on the present connection [D-52]
-	closed    bool // the ULP reads no more
-	discard   bool // and wants nothing of what is still held
+	closed    bool // the ULP has stopped reading
+	discard   bool // and drops payload that is still held
 	announced int  // OOB_PEND received without its byte [D-29]
 	pos       uint64
 
-	waitAt time.Duration // since when the oldest SrcAvail has found no reader
+	waitAt time.Duration // time since which the oldest SrcAvail has had no reader
 	pol    snkPolicy
 }

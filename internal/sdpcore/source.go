@@ -6,18 +6,17 @@ import (
 	"viaduct/internal/wire/sdpwire"
 )
 
-// A write is a stretch of the outgoing stream that lies in one buffer of the
-// driver's.
+// A write is a part of the outgoing stream in one buffer of the driver.
 type write struct {
 	id       uint64
 	n        int  // bytes
 	off      int  // bytes sent, written, or acknowledged as read; never repeated [D-83]
 	urgent   bool // its last byte is urgent
 	pended   bool // and has been announced by OOB_PEND
-	bcopy    bool // not to be advertised (any more)
+	bcopy    bool // must not be advertised (any more)
 	forced   bool // a SendSm asked for the rest by Data [SDP-9.2-25]
-	cancel   bool // the driver wants it back
-	detached bool // the caller has gone with the full count [D-32]
+	cancel   bool // cancelled by the driver
+	detached bool // the caller has returned with the full count [D-32]
 }
 
 // A srcAdv is an open SrcAvail.
@@ -31,7 +30,7 @@ type srcAdv struct {
 	zeroes int // RdmaRdCompl without bytes in a row [D-19]
 }
 
-// A sinkOffer is a SinkAvail of the peer that is fresh and not finished.
+// A sinkOffer is a fresh, unfinished SinkAvail of the peer.
 type sinkOffer struct {
 	size, filled int
 	stag         uint32
@@ -40,13 +39,13 @@ type sinkOffer struct {
 
 // source is the half-connection in which this end is the Data Source.
 //
-// Open SrcAvails [SDP-11.3-17] cover the oldest writes, one each, in order; the writes
-// before them are those that SendSms have forced to Bcopy. Everything behind is
-// plain: not yet handed to the wire beyond its off.
+// Open SrcAvails [SDP-11.3-17] cover the oldest writes, one each, in order; SendSms have forced the
+// writes before them to Bcopy. All later writes are plain: their bytes from off on were not handed
+// to the wire yet.
 type source struct {
 	mode   sdpwire.Mode
 	writes deque[write]
-	queued int // bytes of writes not yet gone
+	queued int // bytes of writes not yet finished
 
 	nforced int // oldest writes that are owed to the peer by Data
 	advs    deque[srcAdv]
@@ -93,8 +92,8 @@ func (s *source) plain() *write {
 // written returns the write that the oldest open SrcAvail covers.
 func (s *source) written() *write { return s.writes.at(s.nforced) }
 
-// zcopy reports whether w is to go by zero copy in the present mode.
-// [SDP-11-1] [SDP-11.2-1] [SDP-11.2-2] [SDP-11.3-1] [SDP-11.3-2]
+// zcopy reports whether to send w by zero copy in the current mode. [SDP-11-1] [SDP-11.2-1]
+// [SDP-11.2-2] [SDP-11.3-1] [SDP-11.3-2]
 func (s *source) zcopy(w *write) bool {
 	return s.mode != sdpwire.Buffered && !w.bcopy && !w.urgent && w.n-w.off > max(s.threshold, 1) // a SrcAvail of one byte would be all payload [D-18]
 }
@@ -126,9 +125,9 @@ func (m *Machine) Write(now time.Duration, id uint64, n int, urgent bool, out []
 	return m.end()
 }
 
-// Exchange queues a write and posts the read for its answer together, so that
-// one message can carry both the bytes and the SinkAvail where the modes allow
-// it; otherwise it is Write and Read. [SDP-9.4-1]
+// Exchange queues a write and posts the read for its answer together, so that one message can carry
+// both the bytes and the SinkAvail if the modes allow it. Otherwise it equals Write and Read.
+// [SDP-9.4-1]
 func (m *Machine) Exchange(now Time, wid uint64, wn int, rid uint64, rn int, out []Action) []Action {
 	m.begin(now, out)
 	s := &m.src
@@ -159,8 +158,8 @@ func (m *Machine) Extend(id uint64, n int) bool {
 	return true
 }
 
-// KeepByCopy marks the write as one that lies in the driver's own memory and is
-// never advertised.
+// KeepByCopy marks a write whose bytes are in the driver's own memory. Such a write is never
+// advertised.
 func (m *Machine) KeepByCopy(id uint64) {
 	for i := m.src.writes.len() - 1; i >= 0; i-- {
 		if w := m.src.writes.at(i); w.id == id {
@@ -170,10 +169,9 @@ func (m *Machine) KeepByCopy(id uint64) {
 	}
 }
 
-// CancelWrite asks for write id back. It ends by OpWriteDone with the exact
-// count: at once if nothing of it is advertised, else when the peer has
-// answered the SrcAvailCancel. [SDP-9.5.4-1] [D-32] If the peer is owed the
-// rest, OpDetach comes instead.
+// CancelWrite cancels write id. The write ends by OpWriteDone with the exact count: at once if no
+// byte of it is advertised, otherwise when the peer has answered the SrcAvailCancel. [SDP-9.5.4-1]
+// [D-32] If the peer is owed the rest, the machine returns OpDetach instead.
 func (m *Machine) CancelWrite(now time.Duration, id uint64, out []Action) []Action {
 	m.begin(now, out)
 	s := &m.src
@@ -208,8 +206,7 @@ func (m *Machine) dropWrite(i int, err error) {
 	m.do(Action{Op: OpWriteDone, ID: w.id, N: w.off, Err: err})
 }
 
-// advance counts n more bytes of the write at i as gone and ends it if they
-// were the last.
+// advance counts n more bytes of write i as finished, and ends the write after its last byte.
 func (m *Machine) advance(i, n int) {
 	s := &m.src
 	w := s.writes.at(i)
@@ -223,8 +220,8 @@ func (m *Machine) advance(i, n int) {
 	}
 }
 
-// data is Bcopy: it sends one Data message made [SDP-9-2] [SDP-11.1-1] of the rest of the forced write, or of as
-// many plain bytes as fit, from several writes if need be. [SDP-9.1-1] [SDP-10-4]
+// data is Bcopy: it sends one Data message made [SDP-9-2] [SDP-11.1-1] of the rest of the forced
+// write, or of as many plain bytes as fit, possibly from several writes. [SDP-9.1-1] [SDP-10-4]
 func (m *Machine) data() {
 	s := &m.src
 	end := s.writes.len()
@@ -234,8 +231,8 @@ func (m *Machine) data() {
 	flags := sdpwire.Flags(0)
 	limit := m.p.PeerSize - sdpwire.BSDHLen
 	if w, between := m.urgentWithin(end, limit); between > urgentDistance { // [SDP-9.5.3-5] [SDP-9.5.3-6]
-		// A message that took it all would carry the byte before it may be
-		// announced. The next one does both.
+		// A message with all bytes would carry the urgent byte before it may be announced. The next
+		// message announces and carries it.
 		limit = between - urgentDistance
 	} else if w != nil {
 		flags = sdpwire.OOBPres // [SDP-6.1.2-4] [SDP-9.5.3-8]
@@ -246,9 +243,8 @@ func (m *Machine) data() {
 	m.stats.SentBytesBcopy += uint64(n)
 }
 
-// urgentWithin returns the write whose urgent byte the payload gathered from the
-// writes before end under the limit ends in, and how many bytes come before that
-// byte; or nil.
+// urgentWithin gathers payload from the writes before end, up to limit. If that ends in an urgent
+// byte, it returns the byte's write and the number of bytes before the byte; otherwise nil.
 func (m *Machine) urgentWithin(end, limit int) (w *write, between int) {
 	s := &m.src
 	for i := range min(end, maxParts) {
@@ -267,14 +263,14 @@ func (m *Machine) urgentWithin(end, limit int) (w *write, between int) {
 	return nil, 0
 }
 
-// maxParts bounds the pieces one message is gathered from.
+// maxParts bounds the pieces of one message.
 const maxParts = 32
 
-// page is what the pieces that a long write is cut into are multiples of.
+// page is the unit of the pieces of a long write.
 const page = 4 << 10
 
-// piece returns how many of the next n bytes of a write go into a message with
-// room for limit. The pieces of a long write are alike.
+// piece returns how many of the next n bytes of a write go into a message with room for limit. The
+// pieces of a long write have equal lengths.
 func piece(n, limit int) int {
 	if n <= limit {
 		return n
@@ -285,10 +281,10 @@ func piece(n, limit int) int {
 	return limit
 }
 
-// payload adds up to limit bytes of writes at..end to the message of the
-// action at index a, and counts them as sent. It stops behind an urgent byte,
-// which must be the last [SDP-6.1.2-4], and before a write that goes by zero
-// copy. Every message with payload may make one SinkAvail stale. [SDP-9.5.1-8]
+// payload adds up to limit bytes of writes at..end to the message of the action at index a, and
+// counts them as sent. It stops after an urgent byte, which must be the last [SDP-6.1.2-4], and
+// before a write that zero copy will send. Every message with payload may make one SinkAvail stale.
+// [SDP-9.5.1-8]
 func (m *Machine) payload(a, at, end, limit int) (total int) {
 	s := &m.src
 	parts := 0
@@ -301,8 +297,8 @@ func (m *Machine) payload(a, at, end, limit int) (total int) {
 		if parts == 0 {
 			m.out[a].ID, m.out[a].Off, m.out[a].N = w.id, w.off, n
 		} else {
-			// Ahead of the OpWriteDone of the parts before: those of one
-			// message stand together.
+			// Insert it before the OpWriteDone of earlier parts, because the parts of one message
+			// must be adjacent.
 			m.insertPart(a+parts-1, Action{Op: OpPart, ID: w.id, Off: w.off, N: n})
 		}
 		parts++
@@ -317,8 +313,8 @@ func (m *Machine) payload(a, at, end, limit int) (total int) {
 	}
 	m.out[a].Parts = parts - 1
 	m.out[a].Msg.Len += uint32(total)
-	// A fresh SinkAvail at hand is used up by this message instead of being
-	// met by the counter; the sum is the same. [D-23]
+	// This message consumes a fresh SinkAvail instead of incrementing the counter; the sum is the
+	// same. [D-23]
 	if s.avail.len() > 0 { // [SDP-9.5.2.2-2]
 		s.avail.pop()
 	} else {
@@ -368,7 +364,7 @@ func (m *Machine) srcAvail() {
 	m.stats.SentBytesPrefix += uint64(prefix)
 }
 
-// Bind tells the STag that the driver gave to advertisement adv.
+// Bind passes the STag that the driver has assigned to advertisement adv.
 func (m *Machine) Bind(adv uint64, stag uint32) {
 	for i := m.src.advs.len() - 1; i >= 0; i-- {
 		if a := m.src.advs.at(i); a.key == adv {
@@ -384,11 +380,10 @@ func (m *Machine) Bind(adv uint64, stag uint32) {
 	}
 }
 
-// rdmaWrite moves bytes into the oldest SinkAvail of the peer, from one write, by
-// the STag it names and from its address on. [SDP-6.3.3.3-1] [SDP-6.3.3.2-2]
-// What a Transaction asked for is filled this way too, if it suits. [SDP-9.4-3]
-// [SDP-9.4-4] [SDP-9.4-5]
-// [SDP-9.3-1] [SDP-9.3-5] [SDP-11.3-11]
+// rdmaWrite moves bytes into the oldest SinkAvail of the peer, from one write, by the STag it names
+// and from its address on. [SDP-6.3.3.3-1] [SDP-6.3.3.2-2] It also fills the buffer of a
+// Transaction, if that is suitable. [SDP-9.4-3] [SDP-9.4-4] [SDP-9.4-5] [SDP-9.3-1] [SDP-9.3-5]
+// [SDP-11.3-11]
 func (m *Machine) rdmaWrite() {
 	s := &m.src
 	k, w := s.avail.at(0), s.writes.at(s.covered())
@@ -399,8 +394,8 @@ func (m *Machine) rdmaWrite() {
 	m.advance(s.covered(), n)
 }
 
-// wrCompl reports the oldest SinkAvail as written, with the bytes in it, be it
-// full or not. [SDP-9.3-7] [SDP-9.3-12] [SDP-6.3.6.1-1] [SDP-6.3.6.1-2]
+// wrCompl reports the oldest SinkAvail as written, with its bytes, whether it is full or not.
+// [SDP-9.3-7] [SDP-9.3-12] [SDP-6.3.6.1-1] [SDP-6.3.6.1-2]
 func (m *Machine) wrCompl() {
 	k := m.src.avail.pop()
 	a := m.send(sdpwire.RdmaWrCompl, m.preference())
@@ -410,8 +405,8 @@ func (m *Machine) wrCompl() {
 	}
 }
 
-// revokeAdvs ends all open SrcAvails without an answer of their own: their
-// writes are plain again, from the first byte not delivered on. [D-83]
+// revokeAdvs ends all open SrcAvails without separate answers. Their writes become plain again,
+// from the first undelivered byte on. [D-83]
 func (m *Machine) revokeAdvs() {
 	s := &m.src
 	for s.advs.len() > 0 {
@@ -441,7 +436,7 @@ func (m *Machine) checkCancel() {
 	}
 }
 
-// beginRdmaRdCompl judges an RdmaRdCompl: it is about the oldest open SrcAvail.
+// beginRdmaRdCompl checks an RdmaRdCompl: it refers to the oldest open SrcAvail.
 func (m *Machine) beginRdmaRdCompl(msg *inbound) bool {
 	s := &m.src
 	switch {
@@ -453,7 +448,7 @@ func (m *Machine) beginRdmaRdCompl(msg *inbound) bool {
 		return false
 	}
 	a := s.advs.at(0)
-	n := int(msg.Size) // any part of what is left, in any number of rounds [SDP-9.2-14] [SDP-9.2-15]
+	n := int(msg.Size) // any part of the rest, in any number of rounds [SDP-9.2-14] [SDP-9.2-15]
 	switch {           // [SDP-9.2-17]
 	case n > a.left:
 		m.violation("SDP-9.2-17", msg.MID, "%d bytes of the %d that were left", n, a.left)
@@ -494,7 +489,7 @@ func (m *Machine) endRdmaRdCompl(msg *inbound) {
 	m.noteHint(msg.Flags) // here and in endRdmaWrCompl only [SDP-6.1.2-12]
 }
 
-// beginSendSm judges a SendSm: it is about the oldest open SrcAvail.
+// beginSendSm checks a SendSm: it refers to the oldest open SrcAvail.
 func (m *Machine) beginSendSm(msg *inbound) bool {
 	m.stats.RecvSendSms++
 	if m.src.advs.len() == 0 { // [SDP-9.2-16]
@@ -526,8 +521,8 @@ func (m *Machine) endSendSm(msg *inbound) {
 	m.checkCancel()
 }
 
-// endSinkAvail takes the advertisement of a SinkAvail, after its payload, fresh or
-// not, which may change what it means. [SDP-9.5.1-10]
+// endSinkAvail handles the advertisement of a SinkAvail, fresh or not. It runs after its payload
+// was accepted, which may change the meaning of the advertisement. [SDP-9.5.1-10]
 func (m *Machine) endSinkAvail(msg *inbound) {
 	s := &m.src
 	m.stats.RecvBytesTransact += uint64(msg.n)
@@ -562,8 +557,8 @@ func (m *Machine) endSinkAvail(msg *inbound) {
 		return
 	}
 	s.avail.push(sinkOffer{size: int(msg.Size), stag: msg.STag, to: msg.VA})
-	// What was advertised has been discarded by the peer [SDP-11.3-12]; what the
-	// SinkAvail leaves over is advertised again. [SDP-11.3-13]
+	// The peer has discarded the open SrcAvails [SDP-11.3-12]; bytes that do not fit into the
+	// SinkAvail are advertised again. [SDP-11.3-13]
 	m.stats.Overrides += uint64(s.advs.len())
 	m.revokeAdvs()
 	m.checkCancel()
@@ -580,13 +575,14 @@ func (m *Machine) lateSinkAvail(nd serial, msg *inbound) {
 		s.count0--
 		s.count--
 		m.stats.StaleSinkAvails++
-	default: // fresh: the peer has discarded what was advertised before [SDP-12.4-6]
+	default: // fresh: the peer has discarded earlier advertisements [SDP-12.4-6]
 		m.reissue()
 	}
 }
 
-// reissue returns the writes of all SrcAvails sent before the ModeChange to the
-// queue, once, and only if the peer has discarded them. [SDP-12.4-6] [SDP-12.4-8] Those sent after it stand. [D-26]
+// reissue returns the writes of all SrcAvails sent before the ModeChange to the queue, once, and
+// only if the peer has discarded them. [SDP-12.4-6] [SDP-12.4-8] Those sent after it remain valid.
+// [D-26]
 func (m *Machine) reissue() {
 	s := &m.src
 	if s.advs.len() > 0 && s.advs.at(0).seq.less(s.leaveSeq) {
@@ -606,7 +602,7 @@ func (m *Machine) endSinkAvailCancel(*inbound) {
 		k := s.avail.at(0)
 		if k.filled > 0 {
 			keep = 1
-			if k.filled < k.size { // room is given up [SDP-9.5.5-8] [D-35]
+			if k.filled < k.size { // room that is given up [SDP-9.5.5-8] [D-35]
 				s.ackOwed = true
 				k.size = k.filled
 			}
@@ -614,6 +610,6 @@ func (m *Machine) endSinkAvailCancel(*inbound) {
 	}
 	for s.avail.len() > keep {
 		s.avail.remove(s.avail.len() - 1)
-		s.ackOwed = true // [SDP-9.5.5-9]; with none left to cancel nothing is owed [SDP-9.5.5-4] [D-36]
+		s.ackOwed = true // [SDP-9.5.5-9]; without a SinkAvail to cancel no ack is owed [SDP-9.5.5-4] [D-36]
 	}
 }

@@ -6,24 +6,23 @@ import (
 	"viaduct/internal/wire/sdpwire"
 )
 
-// suspend is the state of a suspension. [SDP 13.1.1] Starting one is an option that
-// is provided. [SDP-13.1-2] [SDP-13.1-3]
+// suspend is the state of a suspension. [SDP 13.1.1] Starting one is optional; this package
+// supports it. [SDP-13.1-2] [SDP-13.1-3]
 type suspend struct {
 	local    bool   // asked for here
-	remote   bool   // asked for by the peer, to be answered
-	port     uint16 // where the peer is to come back to, if local
-	peerPort uint16 // where we are to go, if remote
-	retry    bool   // the own request was overtaken; ask again after Resume [SDP-13.1.2-3]
+	remote   bool   // requested by the peer, to be answered
+	port     uint16 // if local: port to which the peer must reconnect
+	peerPort uint16 // if remote: port to which we must reconnect
+	retry    bool   // our own request was overtaken; repeat it after Resume [SDP-13.1.2-3]
 	peerDone bool   // the peer has sent its last message
 	at       time.Duration
 	times    [8]time.Duration // when suspensions were answered, newest last [D-55]
 	n        int
 }
 
-// Suspend begins a suspension: RDMA in progress is finished, then SuspComm goes
-// with the port at which the connection will be taken up again. [SDP-13.1.1-3]
-// [SDP-13.1.1-4] OpSuspended says when that is done; reads and writes stay
-// queued.
+// Suspend begins a suspension: RDMA in progress is finished, then SuspComm is sent with the port at
+// which the connection will be resumed. [SDP-13.1.1-3] [SDP-13.1.1-4] OpSuspended reports the end
+// of that; reads and writes stay queued.
 func (m *Machine) Suspend(now Time, port uint16, out []Action) ([]Action, error) {
 	m.begin(now, out)
 	if m.life != lifeOpen {
@@ -34,9 +33,9 @@ func (m *Machine) Suspend(now Time, port uint16, out []Action) ([]Action, error)
 	return m.end(), nil
 }
 
-// beginSuspend starts to finish what is In-Process. A SrcAvailCancel is not
-// answered any more, as the suspension cancels everything; holding MSeqAck for
-// it would only keep credit from the peer, which needs one to answer.
+// beginSuspend starts to finish In-Process transfers. It drops a SrcAvailCancel without an answer,
+// because the suspension cancels everything. Holding MSeqAck for it would deny the peer the credit
+// that it needs to answer.
 func (m *Machine) beginSuspend() {
 	m.life, m.sus.at = lifeSuspending, m.now
 	m.cr.hold = false
@@ -45,7 +44,7 @@ func (m *Machine) beginSuspend() {
 // stepSuspend sends SuspComm or SuspCommAck once nothing is In-Process.
 // [SDP-13.1.1-3] [SDP-13.1.1-6] [D-53]
 func (m *Machine) stepSuspend() bool {
-	if m.snk.ops.len() > 0 { // what has been read is reported before, by stepAnswers
+	if m.snk.ops.len() > 0 { // stepAnswers reports completed reads first
 		return false
 	}
 	if m.sus.remote {
@@ -60,7 +59,7 @@ func (m *Machine) stepSuspend() bool {
 	return true
 }
 
-// quiesce ends the present connection: no advertisement survives. [SDP-13-1]
+// quiesce ends the current connection: no advertisement survives. [SDP-13-1]
 func (m *Machine) quiesce() {
 	s, k := &m.src, &m.snk
 	m.life = lifeSuspended
@@ -78,13 +77,13 @@ func (m *Machine) quiesce() {
 	m.voidOffers()
 }
 
-// endSuspComm: the peer wants to move. [SDP-13.1-1]
+// endSuspComm handles the peer's request to move the connection. [SDP-13.1-1]
 func (m *Machine) endSuspComm(msg *inbound) {
 	u := &m.sus
 	switch {
 	case m.life == lifeSuspSent && m.p.Role == Accepting:
 		u.peerDone = true
-		return // crossed: ours goes first [SDP-13.1.2-1] [D-54]
+		return // crossed: ours takes precedence [SDP-13.1.2-1] [D-54]
 	case m.p.NoSuspend, int(msg.Port) < m.p.MinSuspendPort, m.tooOften(): // [D-55]
 		m.abort(ErrNoSuspend)
 		return
@@ -109,7 +108,7 @@ func (m *Machine) tooOften() bool {
 	return false
 }
 
-// beginSuspCommAck judges a SuspCommAck: it answers a SuspComm.
+// beginSuspCommAck checks a SuspCommAck: it must answer a SuspComm.
 func (m *Machine) beginSuspCommAck(msg *inbound) bool {
 	if m.life != lifeSuspSent {
 		m.violation("SDP-13.1.1-6", msg.MID, "nothing was asked")
@@ -128,10 +127,9 @@ func (m *Machine) endSuspCommAck(*inbound) {
 // Suspended reports whether the machine waits for Resume.
 func (m *Machine) Suspended() bool { return m.life == lifeSuspended }
 
-// Resume goes on with a suspended connection over a new one, set up by Hello
-// and HelloAck as any: numbers, credits and counters start afresh, both modes
-// are Combined, and what was not delivered is sent. [SDP-13.1.1-10]
-// [SDP-13.1.1-17] [D-52]
+// Resume continues a suspended connection over a new one, which is set up by Hello and HelloAck as
+// usual. Numbers, credits and counters restart, both modes are Combined, and undelivered bytes are
+// sent again. [SDP-13.1.1-10] [SDP-13.1.1-17] [D-52]
 func (m *Machine) Resume(now Time, p Params, out []Action) []Action {
 	if m.life != lifeSuspended {
 		panic("sdpcore: Resume of a connection that is " + m.life.String())
@@ -151,7 +149,7 @@ func (m *Machine) Resume(now Time, p Params, out []Action) []Action {
 	}
 	k.pol = snkPolicy{changedAt: m.now}
 	k.disSeen, k.announced = false, 0
-	for i := range k.holds.len() { // what is held lies outside the new Private Buffers
+	for i := range k.holds.len() { // held bytes lie outside the new Private Buffers
 		if h := k.holds.at(i); h.private {
 			h.private = false
 			k.compacted += h.n
@@ -166,21 +164,21 @@ func (m *Machine) Resume(now Time, p Params, out []Action) []Action {
 	return m.end()
 }
 
-// A State is what a connection hands to another process, beside the bytes it
-// holds. [SDP-13.1.1-11]
+// A State is the data that a connection passes to another process, besides the bytes that it holds.
+// [SDP-13.1.1-11]
 type State struct {
 	Role     Role // on the connection that was suspended
 	RecvSize int  // bytes of each receive Private Buffer [SDP-13.1.1-14]
 	RecvBufs int
 	ORD      int
 	Held     int    // bytes received and not yet read [SDP-13.1.1-16]
-	RecvPos  uint64 // stream position behind them
-	EOF      bool   // the peer's DisConn has come
+	RecvPos  uint64 // stream position after them
+	EOF      bool   // the peer's DisConn was received
 	Closing  bool   // DisConn is to be sent, or has been
-	Unsent   int    // bytes queued and not delivered
+	Unsent   int    // queued bytes that were not delivered
 }
 
-// State returns what has to be handed over. The machine must be suspended.
+// State returns the state to hand over. The machine must be suspended.
 func (m *Machine) State() State {
 	if m.life != lifeSuspended {
 		panic("sdpcore: State of a connection that is " + m.life.String())
@@ -189,8 +187,8 @@ func (m *Machine) State() State {
 		RecvPos: m.snk.pos, EOF: m.snk.eof, Closing: m.src.closing, Unsent: m.src.queued}
 }
 
-// Restore returns a machine that goes on where another process stopped. The
-// driver holds st.Held bytes as if by OpHold and queues the unsent ones by Write.
+// Restore returns a machine that continues where another process stopped. The driver holds st.Held
+// bytes as if by OpHold and queues the unsent ones by Write.
 func Restore(p Params, st State) *Machine {
 	m := New(p)
 	k := &m.snk

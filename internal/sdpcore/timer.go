@@ -15,7 +15,7 @@ func (m *Machine) Deadline() (at Time, ok bool) {
 	return m.soonest()
 }
 
-// soonest is Deadline by a look at each timer.
+// soonest computes Deadline by checking each timer.
 func (m *Machine) soonest() (at Time, ok bool) {
 	next := func(t Time) {
 		if !ok || t < at {
@@ -67,16 +67,15 @@ func (m *Machine) soonest() (at Time, ok bool) {
 	return at, ok
 }
 
-// untimed reports that time changes nothing, which is so after nearly every event and
-// found without a look at each timer: nothing is advertised, nothing waits for credit,
-// and no mode is about to change.
+// untimed reports that no timer is running. It avoids checking each timer after nearly every event:
+// nothing is advertised, nothing waits for credit, and no mode is about to change.
 func (m *Machine) untimed() bool {
 	s, k := &m.src, &m.snk
 	return m.life == lifeOpen && s.advs.len() == 0 && k.adverts.len() == 0 &&
 		!(s.cancelOpen || k.cancelOpen || s.leaving || s.stalled || m.cr.nudged || s.pol.wanted) && m.p.SendPolicy != PinBuffered
 }
 
-// Tick does what has become due. Calling it early or late does no harm.
+// Tick handles expired timers. Calling it early or late does no harm.
 func (m *Machine) Tick(now Time, out []Action) []Action {
 	m.begin(now, out)
 	s, k, t := &m.src, &m.snk, &m.p.Timers
@@ -109,8 +108,8 @@ func (m *Machine) Tick(now Time, out []Action) []Action {
 	return m.end()
 }
 
-// unansweredFits reports whether the oldest SrcAvail could be cancelled and its
-// bytes go by Bcopy.
+// unansweredFits reports whether the oldest SrcAvail could be cancelled and its bytes sent by
+// Bcopy.
 func (m *Machine) unansweredFits() bool {
 	s := &m.src
 	return s.advs.len() > 0 && !s.cancelOpen && !s.cancelWant && s.advs.at(0).left <= m.p.SendBudget
@@ -126,9 +125,9 @@ func (m *Machine) lonely() bool {
 	return !a.wantSm && a.asked < a.size
 }
 
-// lonelyFits returns how many of its bytes can be fetched into memory of our own:
-// all, or as many as the receive buffer has room for, so that a write that fits
-// the buffers of both ends does not wait for a reader. [D-38] [SDP-9.5.6-1]
+// lonelyFits returns how many bytes of that SrcAvail can be fetched into local memory: all, or as
+// many as the receive buffer has room for. So a write that fits the buffers of both ends does not
+// wait for a reader. [D-38] [SDP-9.5.6-1]
 func (m *Machine) lonelyFits() int {
 	k := &m.snk
 	if !m.lonely() {
@@ -142,8 +141,8 @@ func (m *Machine) lonelyFits() int {
 	return min(left, room)
 }
 
-// fetchLocal reads n bytes of the oldest SrcAvail into memory of the driver's, for
-// a reader to come. [SDP-9.5.6-1] [SDP-9.2-29]
+// fetchLocal reads n bytes of the oldest SrcAvail into memory of the driver, for a later reader.
+// [SDP-9.5.6-1] [SDP-9.2-29]
 func (m *Machine) fetchLocal(n int) {
 	k := &m.snk
 	a := k.adverts.at(0)
@@ -156,7 +155,7 @@ func (m *Machine) fetchLocal(n int) {
 // deadlocked reports whether both ends advertise and neither reads. [SDP-9.2-29]
 func (m *Machine) deadlocked() bool { return m.src.advs.len() > 0 && m.lonely() }
 
-// deadlockAfter differs between the peers, so that one of them moves first. [D-38]
+// deadlockAfter differs between the peers, so that one of them acts first. [D-38]
 func (m *Machine) deadlockAfter() time.Duration {
 	if m.p.Role == Connecting {
 		return 3 * m.p.Timers.Deadlock

@@ -7,20 +7,20 @@ import (
 	"viaduct/internal/wire/sdpwire"
 )
 
-// A Violation says that the peer, which is not trusted [SDP-15-1], broke a rule of
-// the protocol. The connection ends abortively. [SDP-8.2.2-6]
+// A Violation reports that the peer, which is not trusted [SDP-15-1], broke a rule of the protocol.
+// The connection ends abortively. [SDP-8.2.2-6]
 type Violation struct {
 	Row  string      // of the requirement matrix, or a decision: "SDP-9.2-17", "D-24"
 	MID  sdpwire.MID // type of the message that broke it
 	What string      // what was wrong
 }
 
-// Error returns the row and what was wrong.
+// Error returns the row and a description.
 func (v *Violation) Error() string {
 	return fmt.Sprintf("sdp: protocol violation [%s] in %v: %s", v.Row, v.MID, v.What)
 }
 
-// Reasons of OpAbort, OpReadDone and OpWriteDone beside a *Violation.
+// Reasons of OpAbort, OpReadDone and OpWriteDone besides a *Violation.
 var (
 	ErrClosed      = errors.New("sdp: connection closed")                        // by a local call
 	ErrReset       = errors.New("sdp: connection reset by peer")                 // LLP torn down, or AbortConn
