@@ -64,19 +64,25 @@ func (f *Flow) prefix(h *[maxPrefix]byte, n int) int {
 	return at + udpLen
 }
 
-// masked replaces the reserved byte 8a of the BTH, which routers may change. [ROCE-ICRC-2]
-var masked = []byte{0xff}
-
-const masked8a = 4 // offset in the BTH
+const masked8a = 4 // offset in the BTH of the reserved byte that routers may change [ROCE-ICRC-2]
 
 // icrc returns the invariant CRC of a packet, which ICRCLen bytes for the CRC follow. [ROCE-ICRC-1]
 func (f *Flow) icrc(p []byte) uint32 {
 	var h [maxPrefix]byte
-	n := f.prefix(&h, len(p)+ICRCLen)
-	c := crc32.ChecksumIEEE(h[:n])
-	c = crc32.Update(c, crc32.IEEETable, p[:masked8a])
-	c = crc32.Update(c, crc32.IEEETable, masked)
+	c := updateShort(0, h[:f.prefix(&h, len(p)+ICRCLen)])
+	c = updateShort(c, p[:masked8a])
+	c = updateShort(c, []byte{0xff})
 	return crc32.Update(c, crc32.IEEETable, p[masked8a+1:])
+}
+
+// updateShort is crc32.Update for a few bytes on the stack, which would not stay there: package crc32
+// calls what it has found the processor to have.
+func updateShort(c uint32, p []byte) uint32 {
+	c = ^c
+	for _, b := range p {
+		c = crc32.IEEETable[byte(c)^b] ^ c>>8
+	}
+	return ^c
 }
 
 // Seal appends the invariant CRC to a packet, which has at least a BTH. [ROCE-ICRC-1]
