@@ -216,8 +216,8 @@ func (q *QueuePair) SendCQ() *CompletionQueue { return q.cfg.SendCQ }
 // RecvCQ returns the completion queue of the receive queue.
 func (q *QueuePair) RecvCQ() *CompletionQueue { return q.cfg.RecvCQ }
 
-// Post adds requests to the send queue: all, or none. It never waits for the peer. After an error of the
-// connection they complete with StatusFlushed.
+// Post adds requests to the send queue: all, or none. It waits neither for the peer nor, on Linux, for the
+// network interface. After an error of the connection they complete with StatusFlushed.
 //
 // Errors: ErrQueueFull, ErrInvalid, ErrRegistered, ErrTooLong, ErrNotConnected, ErrClosed.
 func (q *QueuePair) Post(wrs ...SendWR) error {

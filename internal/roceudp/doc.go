@@ -9,7 +9,8 @@
 // identification 0 that their invariant CRC is computed for. Other systems send them one by
 // one.
 //
-// One goroutine receives; a consumer that polls ([Port.Poll]) receives in its place. Packets of a Pair
-// are sent with its lock held, by whoever has something to send, so that they leave in order; if the
-// socket is full, that waits for the network interface.
+// One goroutine receives; a consumer that polls ([Port.Poll]) receives in its place, a bounded number of
+// packets at a time. Packets of a Pair are sent with its lock held, by whoever has something to send, so
+// that they leave in order. Nobody waits for the network interface on Linux: if the socket is full, or
+// a Pair has very many packets to send, a second goroutine sends the rest.
 package roceudp

@@ -19,7 +19,10 @@ type Pair struct {
 	dgram  *rocecore.Datagram   // guarded by mu; nil unless Datagrams was called
 	peer   netip.Addr           // guarded by mu; of conn
 	out    rocecore.Output      // guarded by mu
+	taken  int                  // guarded by mu: packets of out that the socket has taken
 	closed bool                 // guarded by mu
+
+	late bool // guarded by backlog.mu: the pair is in the backlog of its port
 
 	timer *time.Timer   // guarded by mu; nil before it is needed
 	armed rocecore.Time // guarded by mu: when timer fires, 0 if it does not
@@ -78,8 +81,14 @@ func (q *Pair) Datagrams(host rocecore.Host, cfg rocecore.DatagramConfig) {
 	q.dgram = rocecore.NewDatagram(host, cfg)
 }
 
-// Post posts requests and sends what may go. It is false, and nothing has happened, if the queue pair
-// is not ready to send.
+// postTurns is how many turns Post gives a queue pair at most. The window of a reliable connection has
+// two; a message of an unreliable one may have thousands.
+const postTurns = 4
+
+// Post posts requests and sends what may go now. It waits neither for the peer nor for the network
+// interface: packets that the socket has no room for, and those of more than postTurns turns, are sent
+// by the goroutine of the port. It is false, and nothing has happened, if the queue pair is not ready
+// to send.
 func (q *Pair) Post(rs ...*rocecore.Request) bool {
 	q.mu.Lock()
 	switch {
@@ -95,12 +104,24 @@ func (q *Pair) Post(rs ...*rocecore.Request) bool {
 			q.conn.Post(r)
 		}
 	}
-	for q.transmitLocked() {
+	left := q.transmitLocked()
+	for n := 1; left == canGo && n < postTurns; n++ {
 		q.mu.Unlock() // the receiver has a turn
 		q.mu.Lock()
+		left = q.transmitLocked()
 	}
 	q.mu.Unlock()
+	if left != nothing {
+		q.port.backlog.add(q)
+	}
 	return true
+}
+
+// Full reports whether packets wait for room in the socket. What is posted meanwhile waits as well.
+func (q *Pair) Full() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.taken < q.out.Len()
 }
 
 // Fail puts the queue pair into error: what is posted is flushed.
@@ -177,34 +198,57 @@ func (q *Pair) take(p *ib.Packet, raw []byte, from netip.AddrPort) bool {
 	return true
 }
 
-// takeTurn sends some packets, and reports whether there are more.
+// takeTurn sends some packets, and reports whether there are more that can go now.
 func (q *Pair) takeTurn() bool {
 	q.mu.Lock()
-	defer q.mu.Unlock()
-	return q.transmitLocked()
+	left := q.transmitLocked()
+	q.mu.Unlock()
+	if left == needsRoom {
+		q.port.backlog.add(q)
+	}
+	return left == canGo
 }
 
-// transmitLocked sends some packets, sets the timer, and reports whether there are more to send.
-func (q *Pair) transmitLocked() (more bool) {
+// A remainder says what a queue pair has to send after a turn.
+type remainder uint8
+
+const (
+	nothing   remainder = iota
+	canGo               // more packets, for which the socket has room
+	needsRoom           // packets that the socket has no room for
+)
+
+// transmitLocked sends a turn of packets, sets the timer, and reports what is left to send. While the
+// socket is full no more packets are made.
+func (q *Pair) transmitLocked() remainder {
 	if q.closed {
-		return false
+		return nothing
 	}
 	now := q.port.now()
+	defer q.armLocked(now)
+	if !q.flushLocked() {
+		return needsRoom
+	}
 	q.out.Reset()
+	q.taken = 0
+	more := false
 	if q.dgram != nil {
 		more = q.dgram.Transmit(&q.out, turn)
 	} else if q.conn != nil {
 		more = q.conn.Transmit(now, &q.out, turn)
 	}
-	if q.out.Len() > 0 {
-		q.sendLocked()
+	q.sealLocked()
+	switch {
+	case !q.flushLocked():
+		return needsRoom
+	case more:
+		return canGo
 	}
-	q.armLocked(now)
-	return more
+	return nothing
 }
 
-// sendLocked seals the packets and gives them to the socket.
-func (q *Pair) sendLocked() {
+// sealLocked gives the packets their invariant CRCs.
+func (q *Pair) sealLocked() {
 	own := netip.AddrPortFrom(q.port.addr, ib.Port)
 	for i := range q.out.Len() {
 		b, to := q.out.Packet(i)
@@ -214,7 +258,16 @@ func (q *Pair) sendLocked() {
 		flow := ib.Flow{Source: own, Destination: netip.AddrPortFrom(to, ib.Port)}
 		flow.Seal(b[:len(b)-ib.ICRCLen])
 	}
-	q.port.unsent.Add(uint64(q.port.sock.send(&q.out, q.peer)))
+}
+
+// flushLocked gives the packets to the socket, and reports whether it has taken all.
+func (q *Pair) flushLocked() bool {
+	if q.taken < q.out.Len() {
+		n, refused := q.port.sock.send(&q.out, q.taken, q.peer)
+		q.taken += n
+		q.port.unsent.Add(uint64(refused))
+	}
+	return q.taken == q.out.Len()
 }
 
 // armLocked sets the timer to the next deadline. One that is set for an earlier time is left: most
@@ -237,15 +290,17 @@ func (q *Pair) armLocked(now rocecore.Time) {
 
 func (q *Pair) tick() {
 	q.mu.Lock()
-	defer q.mu.Unlock()
 	q.armed = 0
-	if q.closed || q.conn == nil {
-		return
+	left := nothing
+	if !q.closed && q.conn != nil {
+		now := q.port.now()
+		if at, ok := q.conn.Deadline(); ok && at <= now {
+			q.conn.Tick(now)
+		}
+		left = q.transmitLocked()
 	}
-	now := q.port.now()
-	if at, ok := q.conn.Deadline(); ok && at <= now {
-		q.conn.Tick(now)
-	}
-	for q.transmitLocked() {
+	q.mu.Unlock()
+	if left != nothing {
+		q.port.backlog.add(q)
 	}
 }

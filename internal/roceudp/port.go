@@ -44,8 +44,11 @@ type Port struct {
 	batch   *batch        // guarded by rx
 	touched []*Pair       // guarded by rx: what has something to send after a batch
 
+	backlog backlog
+
 	malformed, wrongCRC, noPair, stranger, unsent atomic.Uint64
 
+	done  chan struct{} // closed by Close
 	ended sync.WaitGroup
 }
 
@@ -58,9 +61,15 @@ func open(addr netip.Addr, port uint16) (*Port, error) {
 	if err != nil {
 		return nil, fmt.Errorf("roceudp: port %d of %v: %w", port, addr, err)
 	}
-	p := &Port{addr: addr, sock: sock, begin: time.Now(), pairs: make(map[uint32]*Pair), batch: newBatch()}
+	return newPort(addr, sock), nil
+}
+
+func newPort(addr netip.Addr, sock socket) *Port {
+	p := &Port{addr: addr, sock: sock, begin: time.Now(), pairs: make(map[uint32]*Pair), batch: newBatch(),
+		backlog: backlog{wake: make(chan struct{}, 1)}, done: make(chan struct{})}
 	p.ended.Go(p.receive)
-	return p, nil
+	p.ended.Go(p.sendBacklog)
+	return p
 }
 
 // Addr returns the address of the port.
@@ -144,6 +153,7 @@ func (p *Port) Close() error {
 	for _, q := range all {
 		q.Close()
 	}
+	close(p.done)
 	err := p.sock.close()
 	p.ended.Wait()
 	return err

@@ -49,8 +49,8 @@ func port(t *testing.T) *Port {
 }
 
 // TestStranger sends packets of all kinds to a port with a queue pair, from an address that is not its peer's: random
-// bytes, packets of random contents that are sealed as they should be, and a peer's with a wrong CRC. Nothing is
-// answered and no memory is looked at. [ROCE-NET-4] [ROCE-NET-5] [ROCE-NET-8] [ROCE-ICRC-3]
+// bytes, packets of random contents that are sealed as they should be, and a peer's with a wrong CRC. Each is counted,
+// none is answered or costs memory, and no memory is looked at. [ROCE-NET-4] [ROCE-NET-5] [ROCE-NET-8] [ROCE-ICRC-3]
 func TestStranger(t *testing.T) {
 	p := port(t)
 	q, err := p.NewPair()
@@ -70,49 +70,75 @@ func TestStranger(t *testing.T) {
 		return c
 	}
 	bad, known := from(stranger), from(peer)
-	to := net.UDPAddrFromAddrPort(netip.AddrPortFrom(p.Addr(), ib.Port))
-	r := rand.New(rand.NewPCG(3, 4))
+	to := netip.AddrPortFrom(p.Addr(), ib.Port)
+	r, bytes := rand.New(rand.NewPCG(3, 4)), rand.NewChaCha8([32]byte{5})
 	random := func(n int) []byte {
-		b := make([]byte, n)
-		for i := range b {
-			b[i] = byte(r.Uint32())
-		}
+		b := make([]byte, n, n+ib.ICRCLen)
+		bytes.Read(b)
 		return b
 	}
 	sealed := func(a netip.Addr, b []byte, qpn uint32) []byte {
+		for !ib.Opcode(b[0]).Assigned() {
+			b[0] = byte(r.Uint32())
+		}
 		binary.BigEndian.PutUint32(b[4:], qpn)
 		b[1] &^= 0x0f
-		f := ib.Flow{Source: netip.AddrPortFrom(a, ib.Port), Destination: netip.AddrPortFrom(p.Addr(), ib.Port)}
+		f := ib.Flow{Source: netip.AddrPortFrom(a, ib.Port), Destination: to}
 		return f.Seal(b)
 	}
 	total := uint64(0)
+	const ahead = 200 // packets that any socket has room for
 	send := func(c *net.UDPConn, b []byte) {
-		if _, err := c.WriteTo(b, to); err != nil {
+		if _, err := c.WriteToUDPAddrPort(b, to); err != nil {
 			t.Fatal(err)
 		}
-		if total++; total%50 == 0 { // no faster than they are taken
+		if total++; total%ahead == 0 { // no faster than they are taken
 			testkit.Eventually(t, "packets", func() bool {
 				n := p.Counters()
 				return n.Malformed+n.NoPair+n.Stranger+n.WrongCRC == total
 			})
 		}
 	}
-	for range 3000 {
-		send(bad, random(r.IntN(200)))
-		send(bad, sealed(stranger, random(12+4*r.IntN(50)), q.QPN()))
-		send(bad, sealed(stranger, random(12+4*r.IntN(50)), r.Uint32N(1<<24)))
+	kinds := func() (all [4][]byte) {
+		all[0] = random(r.IntN(200))
+		all[1] = sealed(stranger, random(12+4*r.IntN(50)), q.QPN())
+		all[2] = sealed(stranger, random(12+4*r.IntN(50)), r.Uint32N(1<<24))
 		b := sealed(peer, random(12+4*r.IntN(50)), q.QPN())
 		binary.LittleEndian.PutUint32(b[len(b)-4:], binary.LittleEndian.Uint32(b[len(b)-4:])^0x80000000) // no identification makes that
-		send(known, b)
+		all[3] = b
+		return all
+	}
+	rounds, begin := 3000, time.Now()
+	if testkit.LongRuns() {
+		rounds = 250_000
+	}
+	for range rounds {
+		for i, b := range kinds() {
+			c := bad
+			if i == 3 {
+				c = known
+			}
+			send(c, b)
+		}
 	}
 	send(bad, random(maxPacket+1))
-	for total%50 != 0 {
+	for total%ahead != 0 {
 		send(bad, nil)
 	}
 	n := p.Counters()
+	t.Logf("%d packets in %v: %+v", total, time.Since(begin), n)
 	if n.Malformed == 0 || n.NoPair == 0 || n.Stranger == 0 || n.WrongCRC == 0 {
 		t.Errorf("%+v", n)
 	}
+	p.rx.Lock()
+	for i, b := range kinds() {
+		copy(p.batch.buf[0][:], b)
+		p.batch.len[0], p.batch.from[0] = len(b), netip.AddrPortFrom([]netip.Addr{stranger, peer}[i/3], ib.Port)
+		if n := testing.AllocsPerRun(100, func() { p.handleLocked(0) }); n != 0 {
+			t.Errorf("a packet of kind %d costs %v allocations", i, n)
+		}
+	}
+	p.rx.Unlock()
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if *h != (host{}) || q.conn.Counters() != (rocecore.Counters{}) {

@@ -25,6 +25,8 @@ type batch struct {
 	len  [batchLen]int // more than maxPacket of one that was cut short
 	from [batchLen]netip.AddrPort
 	sys  batchSys
+
+	packet ib.Packet // that is being handled
 }
 
 // receive receives until the socket is closed.
@@ -33,7 +35,8 @@ func (p *Port) receive() {
 		err := p.sock.wait(func() bool {
 			p.rx.Lock()
 			defer p.rx.Unlock()
-			return p.pollLocked()
+			any, left := p.pollLocked()
+			return any || left
 		})
 		if err != nil {
 			return
@@ -41,30 +44,41 @@ func (p *Port) receive() {
 	}
 }
 
-// Poll receives what has arrived, without waiting, and reports whether anything had.
+// Poll receives what has arrived, without waiting, and reports whether anything had. It returns after
+// some batches even if packets arrive without end: the goroutine of the port takes the rest.
+// [ROCE-NET-8]
 func (p *Port) Poll() bool {
 	if !p.rx.TryLock() {
 		return false
 	}
 	defer p.rx.Unlock()
-	return p.pollLocked()
+	any, _ := p.pollLocked()
+	for _, q := range p.touched {
+		p.backlog.add(q)
+	}
+	p.touched = p.touched[:0]
+	return any
 }
 
-// pollLocked handles what has arrived, and sends what comes of it: each queue pair a turn, and more
-// packets are received before the next.
-func (p *Port) pollLocked() bool {
-	any := false
-	for {
+// pollMost is how many batches one call of pollLocked handles.
+const pollMost = 4
+
+// pollLocked handles batches of what has arrived, and sends what comes of it: each queue pair a turn,
+// and more packets are received before the next. any tells that something had arrived, left that there
+// may be more to do.
+func (p *Port) pollLocked() (any, left bool) {
+	for range pollMost {
 		n := p.sock.receive(p.batch)
 		for i := range n {
 			p.handleLocked(i)
 		}
 		if n == 0 && len(p.touched) == 0 {
-			return any
+			return any, false
 		}
 		any = any || n > 0
 		p.touched = slices.DeleteFunc(p.touched, func(q *Pair) bool { return !q.takeTurn() })
 	}
+	return any, true
 }
 
 // handleLocked gives a packet of the batch to its queue pair. What costs least is checked first.
@@ -76,17 +90,17 @@ func (p *Port) handleLocked(i int) {
 		return
 	}
 	raw := b.buf[i][:b.len[i]]
-	pkt, err := ib.Parse(raw[:len(raw)-ib.ICRCLen])
-	if err != nil {
+	var err error
+	if b.packet, err = ib.Parse(raw[:len(raw)-ib.ICRCLen]); err != nil {
 		p.malformed.Add(1)
 		return
 	}
-	q := p.pair(pkt.QPN)
+	q := p.pair(b.packet.QPN)
 	if q == nil { // [ROCE-NET-5]
 		p.noPair.Add(1)
 		return
 	}
-	if q.take(&pkt, raw, b.from[i]) && !slices.Contains(p.touched, q) {
+	if q.take(&b.packet, raw, b.from[i]) && !slices.Contains(p.touched, q) {
 		p.touched = append(p.touched, q)
 	}
 }

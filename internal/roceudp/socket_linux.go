@@ -1,6 +1,7 @@
 package roceudp
 
 import (
+	"io"
 	"net"
 	"net/netip"
 	"sync"
@@ -19,7 +20,7 @@ const bufferLen = 8 << 20
 
 // A socket is a UDP socket that receives and sends in batches.
 type socket struct {
-	c   *net.UDPConn
+	c   io.Closer
 	raw syscall.RawConn
 	tx  *sync.Pool // of *transmission
 }
@@ -49,13 +50,13 @@ func newSocket(at netip.AddrPort) (socket, error) {
 	if err != nil {
 		return socket{}, err
 	}
-	raw, err := c.SyscallConn()
+	s, err := socketOf(c)
 	if err != nil {
 		c.Close()
 		return socket{}, err
 	}
 	var bad error
-	err = raw.Control(func(fd uintptr) { bad = setOptions(int(fd), at.Addr().Is4()) })
+	err = s.raw.Control(func(fd uintptr) { bad = setOptions(int(fd), at.Addr().Is4()) })
 	if err == nil {
 		err = bad
 	}
@@ -63,7 +64,16 @@ func newSocket(at netip.AddrPort) (socket, error) {
 		c.Close()
 		return socket{}, err
 	}
-	return socket{c, raw, &sync.Pool{New: func() any { return new(transmission) }}}, nil
+	return s, nil
+}
+
+// socketOf returns the socket of a connection of package net.
+func socketOf(c interface {
+	io.Closer
+	syscall.Conn
+}) (socket, error) {
+	raw, err := c.SyscallConn()
+	return socket{c, raw, &sync.Pool{New: func() any { return new(transmission) }}}, err
 }
 
 // setOptions makes a socket send IPv4 packets with identification 0 and DF, and without a checksum,
@@ -155,12 +165,13 @@ type transmission struct {
 	name [batchLen]unix.RawSockaddrInet6
 }
 
-// send sends the packets of out, those that have no destination to peer, and returns how many the
-// system has refused, which count as lost. It waits while the socket is full.
-func (s *socket) send(out *rocecore.Output, peer netip.Addr) (refused int) {
+// send sends the packets of out from number first on, those that have no destination to peer. It
+// returns how many the socket has taken, fewer if it is full, and how many of these the system has
+// refused, which count as lost.
+func (s *socket) send(out *rocecore.Output, first int, peer netip.Addr) (taken, refused int) {
 	t := s.tx.Get().(*transmission)
 	defer s.tx.Put(t)
-	for at := 0; at < out.Len(); {
+	for at := first; at < out.Len(); {
 		n := min(batchLen, out.Len()-at)
 		for i := range n {
 			b, to := out.Packet(at + i)
@@ -172,27 +183,41 @@ func (s *socket) send(out *rocecore.Output, peer netip.Addr) (refused int) {
 			h := &t.hdr[i].Hdr
 			*h = unix.Msghdr{Name: (*byte)(unsafe.Pointer(&t.name[i])), Namelen: sockaddr(&t.name[i], to, ib.Port), Iov: &t.iov[i], Iovlen: 1}
 		}
-		done := 0
-		err := s.raw.Write(func(fd uintptr) bool {
-			for done < n {
-				r, _, e := unix.Syscall6(unix.SYS_SENDMMSG, fd, uintptr(unsafe.Pointer(&t.hdr[done])), uintptr(n-done), unix.MSG_DONTWAIT, 0, 0)
-				switch e {
-				case 0:
-					done += int(r)
-				case unix.EINTR:
-				case unix.EAGAIN:
-					return false
-				default: // of the first packet
-					done++
-					refused++
-				}
-			}
-			return true
-		})
+		done, bad, err := s.sendBatch(t, n)
+		at, taken, refused = at+done, taken+done, refused+bad
 		if err != nil { // closed
-			return refused + out.Len() - at
+			return out.Len() - first, refused + out.Len() - at
 		}
-		at += n
+		if done < n {
+			break
+		}
 	}
-	return refused
+	return taken, refused
+}
+
+// sendBatch sends the first n packets of t, and returns how many the socket has taken, and how many of
+// these the system has refused.
+func (s *socket) sendBatch(t *transmission, n int) (done, refused int, err error) {
+	err = s.raw.Control(func(fd uintptr) {
+		for done < n {
+			r, _, e := unix.Syscall6(unix.SYS_SENDMMSG, fd, uintptr(unsafe.Pointer(&t.hdr[done])), uintptr(n-done), unix.MSG_DONTWAIT, 0, 0)
+			switch e {
+			case 0:
+				done += int(r)
+			case unix.EINTR:
+			case unix.EAGAIN:
+				return
+			default: // of the first packet
+				done++
+				refused++
+			}
+		}
+	})
+	return done, refused, err
+}
+
+// waitRoom calls f, which sends, again and again until it reports true, and waits for room in between.
+// The error tells that the socket is closed.
+func (s *socket) waitRoom(f func() bool) error {
+	return s.raw.Write(func(uintptr) bool { return f() })
 }

@@ -42,8 +42,7 @@ func (s *socket) wait(f func() bool) error {
 	}
 	if err == nil {
 		s.arrived <- arrival{b[:n], netip.AddrPortFrom(from.Addr().Unmap(), from.Port())}
-		for len(s.arrived) > 0 {
-			f()
+		for f() || len(s.arrived) > 0 {
 		}
 	}
 	return nil
@@ -61,10 +60,11 @@ func (s *socket) receive(b *batch) int {
 	}
 }
 
-// send sends the packets of out, those that have no destination to peer, and returns how many the
-// system has refused, which count as lost.
-func (s *socket) send(out *rocecore.Output, peer netip.Addr) (refused int) {
-	for i := range out.Len() {
+// send sends the packets of out from number first on, those that have no destination to peer, and
+// returns how many the socket has taken, and how many of these the system has refused, which count as
+// lost. It waits while the socket is full, so that it takes all.
+func (s *socket) send(out *rocecore.Output, first int, peer netip.Addr) (taken, refused int) {
+	for i := first; i < out.Len(); i++ {
 		b, to := out.Packet(i)
 		if !to.IsValid() {
 			to = peer
@@ -73,5 +73,12 @@ func (s *socket) send(out *rocecore.Output, peer netip.Addr) (refused int) {
 			refused++
 		}
 	}
-	return refused
+	return out.Len() - first, refused
+}
+
+// waitRoom calls f, which sends, until it reports true.
+func (s *socket) waitRoom(f func() bool) error {
+	for !f() {
+	}
+	return nil
 }
