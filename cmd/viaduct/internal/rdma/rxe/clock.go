@@ -34,13 +34,16 @@ func (w *wait) over(now time.Time, a *Attributes) bool {
 }
 
 func (w *wait) limit(a *Attributes) (time.Duration, bool) {
-	if w.why == notReady {
+	switch w.why {
+	case notReady:
 		return rnrLimit(a.RNRRetry, w.timer)
+	case noRoom:
+		return 0, true
 	}
 	return ackLimit(a.Timeout, a.Retry)
 }
 
-// How soon it is looked again for a receive: posting one rings nothing.
+// How soon it is looked again for a receive, or for room in a socket: neither rings.
 const (
 	lookSoon  = 50 * time.Microsecond
 	lookLater = time.Millisecond

@@ -19,15 +19,24 @@ const (
 	levelIPv6 = 9
 )
 
-// datagram sends an entry to all that it is for. Who has no receive for it does not get it, and nobody is told.
-func (q *QP) datagram(a *Attributes, r *request) Status {
+// datagram sends an entry to all that it is for. Who has no receive for it does not get it, and nobody is told. The
+// outcome is noRoom, and nothing has happened, if it has to go by a socket that is full.
+func (q *QP) datagram(a *Attributes, r *request) (outcome, Status) {
 	e := r.entry
 	if e.size > maxDatagram {
-		return LocalLength
+		return done, LocalLength
 	}
 	to, ok := q.space.path(e.ud.ah, q.memory)
 	if !ok {
-		return LocalQPOperation
+		return done, LocalQPOperation
+	}
+	own := q.port.GID(to.SGID)
+	var l *udLink
+	if !to.DGID.multicast() && !q.fabric.local(to.DGID) {
+		l = q.udLink(own)
+	}
+	if l != nil && l.pair.Full() {
+		return noRoom, Success
 	}
 	qkey := e.ud.qkey
 	if int32(qkey) < 0 { // the sender's own is meant
@@ -35,14 +44,12 @@ func (q *QP) datagram(a *Attributes, r *request) Status {
 	}
 	b := make([]byte, grhLen+e.size)
 	if copy(b[grhLen:], e.inline); e.inline == nil && gather(b[grhLen:], r.local) != nil {
-		return LocalProtection
+		return done, LocalProtection
 	}
-	if links := q.udLinks.Load(); links != nil && !to.DGID.multicast() && !q.fabric.local(to.DGID) {
-		if l := (*links)[q.port.GID(to.SGID)]; l != nil {
-			return l.send(e, b[grhLen:], to.DGID, qkey)
-		}
+	if l != nil {
+		return done, l.send(e, b[grhLen:], to.DGID, qkey)
 	}
-	ipv4 := putGRH(b[:grhLen], q.port.GID(to.SGID), to.DGID, int(e.size))
+	ipv4 := putGRH(b[:grhLen], own, to.DGID, int(e.size))
 	c := completion{kind: doneRecv, length: uint32(len(b)), src: q.num, flags: hasGRH, sl: levelIPv6, solicited: e.flags&flagSolicited != 0}
 	if ipv4 {
 		c.sl = levelIPv4
@@ -53,7 +60,7 @@ func (q *QP) datagram(a *Attributes, r *request) Status {
 	for _, p := range q.fabric.members(to.DGID, e.ud.qpn) {
 		p.receiveDatagram(b, qkey, c)
 	}
-	return Success
+	return done, Success
 }
 
 // receiveDatagram puts a datagram into the next receive, if it fits.

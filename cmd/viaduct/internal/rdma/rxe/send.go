@@ -47,6 +47,7 @@ const (
 	notReady         // the responder has no receive for it
 	noAnswer         // there is no responder, or it is not ready
 	busy             // another request is being carried out there, and this one may not wait for it
+	noRoom           // the socket has no room for more packets
 )
 
 // A peer is the far end of a connection.
@@ -315,7 +316,8 @@ func (q *QP) execute(a *Attributes, e *sendEntry, short bool) (o outcome, status
 	}
 	r := &request{from: q, entry: e, local: local, short: short}
 	if q.typ == UD {
-		return done, q.datagram(a, r), 0
+		o, status = q.datagram(a, r)
+		return o, status, 0
 	}
 	o, status = noAnswer, Success
 	if p := q.peer(a); p != nil {

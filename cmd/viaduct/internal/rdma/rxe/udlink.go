@@ -42,7 +42,16 @@ func (q *QP) listen(a *Attributes) {
 	q.udLinks.Store(&links)
 }
 
-// send sends a datagram to another host. It is complete when it is sent; sendSide.mu is locked.
+// udLink returns the link of an address of the port, nil if it has none.
+func (q *QP) udLink(own GID) *udLink {
+	if links := q.udLinks.Load(); links != nil {
+		return (*links)[own]
+	}
+	return nil
+}
+
+// send sends a datagram to another host. It is complete at once, since the pair was not full: only this queue pair
+// posts to it, and sendSide.mu is locked.
 func (l *udLink) send(e *sendEntry, payload []byte, to GID, qkey uint32) Status {
 	r := rocecore.Request{Op: rocecore.Send, Buf: inline(payload), Solicited: e.flags&flagSolicited != 0,
 		To: rocecore.Destination{Addr: to.addr(), QPN: e.ud.qpn, QKey: qkey}}
