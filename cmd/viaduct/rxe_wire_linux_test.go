@@ -5,13 +5,20 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
+	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"viaduct/internal/testkit"
 )
 
 // Unchanged programs under two supervisors reach each other by RoCEv2: connected by themselves, and by rdma_cm.
@@ -64,4 +71,76 @@ func rxeAt(ctx context.Context, addr, script string) (*exec.Cmd, *bytes.Buffer) 
 	c.Stdout, c.Stderr = out, out
 	c.WaitDelay = 5 * time.Second
 	return c, out
+}
+
+// A supervisor whose address has lost its UDP port to another process says so, to --check and when a peer elsewhere is
+// wanted, and programs under it still reach each other.
+func TestRXEPortTaken(t *testing.T) {
+	t.Parallel()
+	need(t, "ibv_rc_pingpong", "ibverbs-utils")
+	need(t, "rping", "rdmacm-utils")
+	a := wireAddr()
+	taken, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.ParseIP(a), Port: 4791})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	who := fmt.Sprintf("process %d (", os.Getpid())
+	r := run(t, "run", "--rdma", "--device", "rxe0="+a, "--check")
+	if r.code != 0 || !strings.Contains(r.stdout, who) || !strings.Contains(r.stdout, "4791 of "+a) {
+		t.Errorf("--check: exit %d\n%s%s", r.code, r.stdout, r.stderr)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	port := strconv.Itoa(20000 + rand.IntN(10000))
+	both, out := rxeAt(ctx, a, strings.ReplaceAll("ibv_rc_pingpong -p PORT -g 1 -c -n 20 & i=0; "+
+		"until ibv_rc_pingpong -p PORT -g 1 -c -n 20 localhost; do i=$((i + 1)); [ $i -lt 10 ] || exit 1; sleep 1; done; wait $!", "PORT", port))
+	if err := both.Run(); err != nil {
+		t.Errorf("inside the host: %v\n%s", err, out)
+	}
+	away := run(t, "run", "--rdma", "--device", "rxe0="+a, "--", "rping", "-c", "-p", port, "-C", "1", "-a", wireAddr())
+	if away.code == 0 || !strings.Contains(away.stderr, who) || !strings.Contains(away.stderr, "--device rxe0=127.0.0.2") {
+		t.Errorf("elsewhere: exit %d\n%s", away.code, away.stderr)
+	}
+	if r := run(t, "run", "--rdma", "--device", "rxe0="+wireAddr(), "--check"); !strings.Contains(r.stdout, "reached by RoCEv2") {
+		t.Errorf("a free port: %s", r.stdout)
+	}
+}
+
+// The example of package roce writes into the memory of a C program under the command, and reads it back.
+func TestRXEExample(t *testing.T) {
+	t.Parallel()
+	testkit.Long(t, "5 s")
+	cc := need(t, "cc", "gcc libc6-dev")
+	dir := t.TempDir()
+	memory, example := filepath.Join(dir, "memory"), filepath.Join(dir, "roce")
+	source := filepath.Join("..", "..", "interop", "roce", "guest", "memory.c")
+	if out, err := exec.Command(cc, "-O1", "-Wall", "-o", memory, source, "-libverbs").CombinedOutput(); err != nil {
+		t.Skipf("SKIPPED: a C program that uses verbs can't be compiled (Debian: apt-get install libibverbs-dev): %v\n%s", err, out)
+	}
+	if out, err := exec.Command("go", "build", "-pgo=off", "-o", example, "viaduct/examples/roce").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	port := strconv.Itoa(20000 + rand.IntN(10000))
+	server, serverOut := rxeAt(ctx, wireAddr(), memory+" 1 1024 "+port)
+	if err := server.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var out []byte
+	err := errors.New("connection refused")
+	for ctx.Err() == nil && err != nil && strings.Contains(string(out)+err.Error(), "refused") { // the program does not listen yet
+		time.Sleep(20 * time.Millisecond)
+		out, err = exec.CommandContext(ctx, example, wireAddr(), "127.0.0.1:"+port).CombinedOutput()
+	}
+	if err != nil {
+		cancel()
+	}
+	serverErr := server.Wait()
+	const word = "hello fr" // what the program prints as a number
+	if err != nil || serverErr != nil || !strings.Contains(string(out), `read back "hello from Go"`) ||
+		!strings.Contains(serverOut.String(), fmt.Sprint(binary.NativeEndian.Uint64([]byte(word)))) {
+		t.Errorf("example %v, program %v\nexample: %s\nprogram: %s", err, serverErr, out, serverOut)
+	}
 }

@@ -1,7 +1,8 @@
 /*
  * memory GID-INDEX MTU PORT: lends a MiB of memory to whoever connects to a TCP port, by a reliable connection of the
  * device rxe0. The two sides send each other a line "address qpn psn key place"; the conversation ends with the TCP
- * connection. It prints the first word of the memory then.
+ * connection. It prints the first word of the memory then. One Send of no bytes is received, as the example of
+ * package roce sends it.
  */
 #include <arpa/inet.h>
 #include <infiniband/verbs.h>
@@ -61,6 +62,8 @@ int main(int argc, char **argv)
 
 	struct ibv_qp_attr a = {.qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = access};
 	check(ibv_modify_qp(qp, &a, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS) == 0, "INIT");
+	struct ibv_recv_wr empty = {0}, *bad;
+	check(ibv_post_recv(qp, &empty, &bad) == 0, "ibv_post_recv");
 	struct ibv_qp_attr r = {.qp_state = IBV_QPS_RTR, .path_mtu = atoi(argv[2]) == 4096 ? IBV_MTU_4096 : IBV_MTU_1024,
 		.dest_qp_num = qpn, .rq_psn = psn, .max_dest_rd_atomic = 16, .min_rnr_timer = 12,
 		.ah_attr = {.is_global = 1, .port_num = 1, .grh = {.hop_limit = 64, .sgid_index = index}}};

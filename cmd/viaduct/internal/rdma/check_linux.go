@@ -20,9 +20,15 @@ type Finding struct {
 	Says, Do   string
 }
 
-// Check tests whether this machine has everything that programs under a Service need.
-func Check() []Finding {
-	return []Finding{checkLimit(unix.Getrlimit), checkNetlink(), checkPayload(), checkLease(), checkLibraries("/"), checkDevices("/")}
+// Check tests whether this machine has everything that programs under a Service with these devices need.
+func Check(devices []Device) []Finding {
+	all := []Finding{checkLimit(unix.Getrlimit), checkNetlink(), checkPayload(), checkLease(), checkLibraries("/"), checkDevices("/")}
+	for _, d := range devices {
+		if isRoCE(d.Name) {
+			all = append(all, checkWire(d))
+		}
+	}
+	return all
 }
 
 // checkLimit checks how many descriptors programs can have for devices.

@@ -53,10 +53,14 @@ program cannot be executed, 127 if it does not exist.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			e.DataOnStdout = !check // the program's output
 			if check {
-				if overRDMA {
-					return run.Check(e, rdmaFindings())
+				if !overRDMA {
+					return run.Check(e, nil)
 				}
-				return run.Check(e, nil)
+				ds, err := rdma.ParseDevices(devices)
+				if err != nil {
+					return &shell.Exit{Code: run.ExitRun, Err: shell.Usage(err)}
+				}
+				return run.Check(e, rdmaFindings(ds))
 			}
 			if len(args) == 0 {
 				return &shell.Exit{Code: run.ExitRun, Err: shell.Usagef("a program is missing")}

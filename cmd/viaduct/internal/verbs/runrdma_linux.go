@@ -28,8 +28,8 @@ func rdmaService(devices []rdma.Device, noCRC, tcp bool) run.NewService {
 }
 
 // rdmaFindings returns the additional findings of "run --rdma --check".
-func rdmaFindings() (all []run.Finding) {
-	for _, f := range rdma.Check() {
+func rdmaFindings(devices []rdma.Device) (all []run.Finding) {
+	for _, f := range rdma.Check(devices) {
 		all = append(all, run.Finding(f))
 	}
 	return all

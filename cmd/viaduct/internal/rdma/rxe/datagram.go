@@ -33,7 +33,9 @@ func (q *QP) datagram(a *Attributes, r *request) (outcome, Status) {
 	own := q.port.GID(to.SGID)
 	var l *udLink
 	if !to.DGID.multicast() && !q.fabric.local(to.DGID) {
-		l = q.udLink(own)
+		if l = q.udLink(own); l == nil {
+			q.tellUnsent(own, to.DGID)
+		}
 	}
 	if l != nil && l.pair.Full() {
 		return noRoom, Success

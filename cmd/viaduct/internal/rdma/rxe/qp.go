@@ -47,6 +47,8 @@ type QP struct {
 	link     atomic.Pointer[link]
 	udLinks  atomic.Pointer[map[GID]*udLink]
 
+	toldUnsent bool // guarded by sendSide.mu
+
 	groups map[GID]bool // guarded by Fabric.mu
 
 	mu    sync.Mutex                 // held around each replacement of attrs

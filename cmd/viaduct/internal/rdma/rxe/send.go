@@ -1,6 +1,7 @@
 package rxe
 
 import (
+	"fmt"
 	"sync"
 	"time"
 
@@ -350,6 +351,11 @@ func (q *QP) explainFailure(a *Attributes, e *posted, status Status) {
 		switch p := q.fabric.QP(a.DestQP); {
 		case p == nil:
 			why = ": there is no such queue pair"
+			if who := PortUser(a.Path.DGID.addr()); who != "" {
+				why += " here, and " + who + " has UDP port 4791 of that address"
+				q.tell(fmt.Sprintf("no queue pair %d at %v here: %s has UDP port 4791 of that address, and its queue pairs are not reached from here; give each viaduct run an address of its own, as in --device rxe0=127.0.0.2",
+					a.DestQP, a.Path.DGID, who))
+			}
 		case p.attrs.Load().DestQP != q.num:
 			why = ": that queue pair is not connected to this one"
 		default:

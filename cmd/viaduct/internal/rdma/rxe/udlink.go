@@ -50,6 +50,21 @@ func (q *QP) udLink(own GID) *udLink {
 	return nil
 }
 
+// tellUnsent tells the user, once for each queue pair, why a datagram does not leave this host: the program is not told.
+func (q *QP) tellUnsent(own, to GID) {
+	if q.toldUnsent {
+		return
+	}
+	q.toldUnsent = true
+	err := errNoWire
+	if onWire(own.addr()) {
+		if _, err = q.fabric.wire.port(own.addr()); err == nil {
+			return // the queue pair became ready before the device had the address
+		}
+	}
+	q.tell("datagrams to " + to.String() + ": " + err.Error())
+}
+
 // send sends a datagram to another host. It is complete at once, since the pair was not full: only this queue pair
 // posts to it, and sendSide.mu is locked.
 func (l *udLink) send(e *sendEntry, payload []byte, to GID, qkey uint32) Status {

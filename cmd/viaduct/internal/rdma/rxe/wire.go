@@ -44,7 +44,11 @@ func (w *wire) port(own netip.Addr) (*roceudp.Port, error) {
 	}
 	p, err := roceudp.Open(own)
 	if errors.Is(err, syscall.EADDRINUSE) {
-		err = fmt.Errorf("%w: the kernel's rxe or another viaduct run has it; give this device an address of its own, as in --device rxe0=127.0.0.2", err)
+		who := PortUser(own)
+		if who == "" {
+			who = "another process"
+		}
+		err = fmt.Errorf("%w: %s has it, so that programs here reach only each other; give this device an address of its own, as in --device rxe0=127.0.0.2", err, who)
 	}
 	if err != nil {
 		return nil, err

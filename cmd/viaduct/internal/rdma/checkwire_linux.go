@@ -1,0 +1,62 @@
+//go:build linux && (amd64 || arm64)
+
+package rdma
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"viaduct/cmd/viaduct/internal/rdma/rxe"
+	"viaduct/internal/wire/ib"
+)
+
+// checkWire opens the UDP port of each address that a RoCE device has. Without it programs reach those under the same
+// command alone.
+func checkWire(d Device) Finding {
+	f := Finding{What: d.Name, Good: true, Says: "other hosts are reached by RoCEv2 from UDP port 4791"}
+	var own, says []string
+	for _, g := range roceGIDs(&device{addrs: d.Addrs}) {
+		a := netip.AddrFrom16(g.gid).Unmap()
+		if !rxe.OnWire(g.gid) {
+			continue
+		}
+		own = append(own, a.String())
+		if why := portTaken(a); why != "" {
+			says = append(says, why)
+		}
+	}
+	switch {
+	case len(says) > 0:
+		f.Warn, f.Says = true, strings.Join(says, "; ")+": programs under one command reach each other, and no other host from there"
+		f.Do = "give the device an address of its own (--device " + d.Name + "=ADDRESS), or take the kernel's device away (rdma link delete)"
+	case len(own) == 0:
+		f.Warn, f.Says = true, "this host has no address for RoCEv2: programs reach those under the same command"
+	default:
+		f.Says += " of " + strings.Join(own, ", ")
+	}
+	return f
+}
+
+// portTaken says why the UDP port of RoCEv2 can't be had at an address, and is empty if it can.
+func portTaken(a netip.Addr) string {
+	c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(a, ib.Port)))
+	switch {
+	case err == nil:
+		c.Close()
+		return ""
+	case errors.Is(err, unix.EADDRINUSE):
+		who := rxe.PortUser(a)
+		if who == "" {
+			who = "another process"
+		}
+		return fmt.Sprintf("%s has UDP port 4791 of %v", who, a)
+	case errors.Is(err, unix.EADDRNOTAVAIL):
+		return fmt.Sprintf("%v is no address of this host", a)
+	}
+	return err.Error()
+}

@@ -1,0 +1,108 @@
+package rxe
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"viaduct/internal/wire/ib"
+)
+
+// A portUser is who has UDP port 4791 of an address, as far as the system tells: the kernel's rxe has a
+// socket without a file.
+type portUser struct {
+	inode string // of the socket, "0" for the kernel's
+	uid   string
+	pid   int // 0 if it is not known
+	name  string
+}
+
+// String names the user, for messages.
+func (u portUser) String() string {
+	switch {
+	case u.inode == "0":
+		return "the kernel's rxe"
+	case u.pid != 0:
+		return fmt.Sprintf("process %d (%s)", u.pid, u.name)
+	}
+	return "a process of user " + u.uid
+}
+
+// PortUser names who has UDP port 4791 of an address of this host, and is empty if nobody else has it, or
+// the system does not tell.
+func PortUser(addr netip.Addr) string {
+	for _, file := range []string{"/proc/net/udp", "/proc/net/udp6"} {
+		table, err := os.ReadFile(file)
+		if err != nil {
+			continue
+		}
+		u, ok := findPortUser(string(table), addr)
+		if !ok {
+			continue
+		}
+		if u.inode != "0" {
+			u.pid, u.name = socketHolder(u.inode)
+		}
+		if u.pid != os.Getpid() {
+			return u.String()
+		}
+	}
+	return ""
+}
+
+// findPortUser finds the socket that packets to port 4791 of an address go to in a table of UDP sockets, as
+// /proc/net/udp and udp6 have it.
+func findPortUser(table string, addr netip.Addr) (u portUser, ok bool) {
+	const local, uid, inode = 1, 7, 9 // fields of a line
+	for line := range strings.Lines(table) {
+		f := strings.Fields(line)
+		if len(f) <= inode {
+			continue
+		}
+		at, err := parseSocketAddr(f[local])
+		if err != nil || at.Port() != ib.Port || at.Addr() != addr && !at.Addr().IsUnspecified() {
+			continue
+		}
+		return portUser{inode: f[inode], uid: f[uid]}, true
+	}
+	return u, false
+}
+
+// parseSocketAddr reads an address as the tables have it: words of 32 bits in the order of this machine, and
+// the port.
+func parseSocketAddr(s string) (netip.AddrPort, error) {
+	words, port, _ := strings.Cut(s, ":")
+	p, err := strconv.ParseUint(port, 16, 16)
+	if err != nil {
+		return netip.AddrPort{}, err
+	}
+	var b []byte
+	for ; len(words) >= 8; words = words[8:] {
+		w, err := strconv.ParseUint(words[:8], 16, 32)
+		if err != nil {
+			return netip.AddrPort{}, err
+		}
+		b = binary.NativeEndian.AppendUint32(b, uint32(w))
+	}
+	a, _ := netip.AddrFromSlice(b)
+	return netip.AddrPortFrom(a.Unmap(), uint16(p)), nil
+}
+
+// socketHolder returns the process that has a socket, 0 if that is not to be seen.
+func socketHolder(inode string) (pid int, name string) {
+	fds, _ := filepath.Glob("/proc/[0-9]*/fd/*")
+	for _, fd := range fds {
+		if to, err := os.Readlink(fd); err != nil || to != "socket:["+inode+"]" {
+			continue
+		}
+		dir := filepath.Dir(filepath.Dir(fd))
+		comm, _ := os.ReadFile(filepath.Join(dir, "comm"))
+		pid, _ = strconv.Atoi(filepath.Base(dir))
+		return pid, strings.TrimSpace(string(comm))
+	}
+	return 0, ""
+}
