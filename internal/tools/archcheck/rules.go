@@ -79,6 +79,7 @@ var rules = []rule{
 	{"internal/...", []string{"internal/..."}, internal},
 	{"internal/tools/...", []string{"internal/tools/register"}, tool},
 	{"internal/testkit", nil, testOnly},
+	{"internal/badwire", []string{"internal/wire/ib"}, testOnly},
 	{"internal/replay", []string{"iwarp", "internal/wire/mpa", "internal/wire/ddp", "internal/wire/rdmap"}, testOnly},
 }
 
