@@ -1,8 +1,10 @@
 package roce
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"net/netip"
 	"sync/atomic"
 	"time"
@@ -206,6 +208,31 @@ func (q *QueuePair) Connect(peer Endpoint) error {
 	q.state.CompareAndSwap(unconnected, ready)
 	return nil
 }
+
+// MulticastQPN is the number of the queue pair that a datagram to a group is sent to: all members.
+const MulticastQPN = ib.MulticastQPN
+
+// Join makes a queue pair of datagrams receive those to a multicast group, which is an address of the family
+// of the device, until Leave or Close. A datagram to the group is sent to MulticastQPN at its address, and
+// its own sender receives it as well if it has joined. It goes no further than the network of the device.
+//
+// Errors: ErrInvalid if the queue pair is not of datagrams, or the group can't be joined; ErrClosed.
+func (q *QueuePair) Join(group netip.Addr) error { // [ROCE-UD-6]
+	if q.cfg.Transport != UD {
+		return fmt.Errorf("%w: %v in a multicast group", ErrInvalid, q.cfg.Transport)
+	}
+	err := q.pair.Join(group, nil)
+	switch {
+	case errors.Is(err, net.ErrClosed):
+		return ErrClosed
+	case err != nil:
+		return fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	return nil
+}
+
+// Leave ends the membership in a group.
+func (q *QueuePair) Leave(group netip.Addr) { q.pair.Leave(group) }
 
 // PD returns the protection domain of the queue pair.
 func (q *QueuePair) PD() *ProtectionDomain { return q.pd }

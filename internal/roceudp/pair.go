@@ -186,16 +186,21 @@ func (q *Pair) take(p *ib.Packet, raw []byte, from netip.AddrPort) bool {
 		return false
 	}
 	if q.dgram != nil {
-		const hops = 64 // a socket is not told
-		grh := ib.GRH{Source: from.Addr(), Destination: q.port.addr, HopLimit: hops, Length: uint16(8 + len(raw))}
-		if from.Addr().Is4() {
-			grh.Length += 20
-		}
-		q.dgram.Receive(p, &grh)
+		q.receiveDatagramLocked(p, raw, from.Addr(), q.port.addr)
 		return true
 	}
 	q.conn.Receive(q.port.now(), p)
 	return true
+}
+
+// receiveDatagramLocked handles a datagram that was sent to an address: that of the port, or of a group.
+func (q *Pair) receiveDatagramLocked(p *ib.Packet, raw []byte, from, to netip.Addr) {
+	const hops = 64 // a socket is not told
+	grh := ib.GRH{Source: from, Destination: to, HopLimit: hops, Length: uint16(8 + len(raw))}
+	if from.Is4() {
+		grh.Length += 20
+	}
+	q.dgram.Receive(p, &grh)
 }
 
 // takeTurn sends some packets, and reports whether there are more that can go now.

@@ -37,8 +37,9 @@ type Port struct {
 	begin time.Time
 
 	mu     perturb.RWMutex
-	pairs  map[uint32]*Pair // guarded by mu
-	closed bool             // guarded by mu
+	pairs  map[uint32]*Pair      // guarded by mu
+	groups map[netip.Addr]*group // guarded by mu
+	closed bool                  // guarded by mu
 
 	rx      perturb.Mutex // the receive role
 	batch   *batch        // guarded by rx
@@ -134,6 +135,11 @@ func (p *Port) remove(q *Pair) {
 	defer p.mu.Unlock()
 	if p.pairs[q.qpn] == q { // else the number has been given again
 		delete(p.pairs, q.qpn)
+	}
+	for at, g := range p.groups {
+		if _, in := g.members[q]; in {
+			p.leaveLocked(q, at)
+		}
 	}
 }
 

@@ -56,7 +56,7 @@ func newSocket(at netip.AddrPort) (socket, error) {
 		return socket{}, err
 	}
 	var bad error
-	err = s.raw.Control(func(fd uintptr) { bad = setOptions(int(fd), at.Addr().Is4()) })
+	err = s.raw.Control(func(fd uintptr) { bad = setOptions(int(fd), at.Addr()) })
 	if err == nil {
 		err = bad
 	}
@@ -78,12 +78,16 @@ func socketOf(c interface {
 
 // setOptions makes a socket send IPv4 packets with identification 0 and DF, and without a checksum,
 // which the invariant CRC makes needless. [R-1] [ROCE-NET-2] [ROCE-NET-3]
-func setOptions(fd int, ipv4 bool) error {
+func setOptions(fd int, own netip.Addr) error {
 	for _, o := range []int{unix.SO_RCVBUF, unix.SO_SNDBUF} {
 		unix.SetsockoptInt(fd, unix.SOL_SOCKET, o, bufferLen)
 	}
 	unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, bufferLen) // may be refused
-	if !ipv4 {
+	if !own.Is4() {
+		// Packets to a group leave by the interface of the address, as those of IPv4 do by themselves.
+		if index, err := interfaceOf(own); err == nil {
+			unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_IF, index)
+		}
 		// rxe sends no checksum over IPv6 either, and a socket drops such packets unless told.
 		if err := unix.SetsockoptInt(fd, unix.IPPROTO_UDP, unix.UDP_NO_CHECK6_RX, 1); err != nil {
 			return err

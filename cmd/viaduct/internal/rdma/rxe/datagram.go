@@ -32,7 +32,10 @@ func (q *QP) datagram(a *Attributes, r *request) (outcome, Status) {
 	}
 	own := q.port.GID(to.SGID)
 	var l *udLink
-	if !to.DGID.multicast() && !q.fabric.local(to.DGID) {
+	switch {
+	case to.DGID.multicast():
+		l = q.groupLink(own, to.DGID)
+	case !q.fabric.local(to.DGID):
 		if l = q.udLink(own); l == nil {
 			q.tellUnsent(own, to.DGID)
 		}
@@ -49,7 +52,9 @@ func (q *QP) datagram(a *Attributes, r *request) (outcome, Status) {
 		return done, LocalProtection
 	}
 	if l != nil {
-		return done, l.send(e, b[grhLen:], to.DGID, qkey)
+		if status := l.send(e, b[grhLen:], to.DGID, qkey); status != Success || !to.DGID.multicast() {
+			return done, status
+		}
 	}
 	ipv4 := putGRH(b[:grhLen], own, to.DGID, int(e.size))
 	c := completion{kind: doneRecv, length: uint32(len(b)), src: q.num, flags: hasGRH, sl: levelIPv6, solicited: e.flags&flagSolicited != 0}

@@ -150,6 +150,16 @@ func (f *Fabric) Attach(q *QP, g GID) error {
 	if q.typ != UD || !g.multicast() {
 		return ErrInvalid
 	}
+	q.changing.Lock()
+	defer q.changing.Unlock()
+	if err := f.attach(q, g); err != nil {
+		return err
+	}
+	q.joinGroups(g)
+	return nil
+}
+
+func (f *Fabric) attach(q *QP, g GID) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	switch {
@@ -171,6 +181,9 @@ func (f *Fabric) Attach(q *QP, g GID) error {
 
 // Detach ends the membership.
 func (f *Fabric) Detach(q *QP, g GID) error {
+	q.changing.Lock()
+	defer q.changing.Unlock()
+	q.leaveGroup(g)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if !f.groups[g][q] {

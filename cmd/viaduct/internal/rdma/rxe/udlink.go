@@ -40,6 +40,7 @@ func (q *QP) listen(a *Attributes) {
 		pair.Datagrams(l, rocecore.DatagramConfig{MTU: maxDatagram, QKey: a.QKey, PSN: ib.PSN(a.SendPSN)})
 	}
 	q.udLinks.Store(&links)
+	q.joinGroups(q.fabric.groupsOf(q)...)
 }
 
 // udLink returns the link of an address of the port, nil if it has none.
@@ -70,6 +71,9 @@ func (q *QP) tellUnsent(own, to GID) {
 func (l *udLink) send(e *sendEntry, payload []byte, to GID, qkey uint32) Status {
 	r := rocecore.Request{Op: rocecore.Send, Buf: inline(payload), Solicited: e.flags&flagSolicited != 0,
 		To: rocecore.Destination{Addr: to.addr(), QPN: e.ud.qpn, QKey: qkey}}
+	if to.multicast() {
+		r.To.Addr, r.To.QPN = to.groupAddr(), ib.MulticastQPN
+	}
 	if e.op == OpSendImm {
 		r.HasImm = true
 		binary.LittleEndian.PutUint32(r.Imm[:], e.imm)

@@ -203,3 +203,62 @@ func TestWireDrain(t *testing.T) {
 	a.qp.Close()
 	b.qp.Close()
 }
+
+// A datagram to a group reaches the members under other supervisors, and each member under its own once.
+func TestWireGroup(t *testing.T) {
+	a, b := wireEnds(t, UD)
+	group := GID{0: 0xff, 1: 0x0e, 10: 0xff, 11: 0xff, 12: 239, 13: 255, 14: byte(rand.IntN(256)), 15: byte(rand.IntN(256))}
+	if err := a.f.Attach(a.qp, group); err != nil { // before it is ready, and after that
+		t.Fatal(err)
+	}
+	for _, e := range []*end{a, b} {
+		for _, s := range []abi.State{abi.Init, abi.RTR, abi.RTS} {
+			e.modify(s, 0, nil)
+		}
+	}
+	if err := b.f.Attach(b.qp, group); err != nil {
+		t.Fatal(err)
+	}
+	attr := make(abi.Body, 32)
+	copy(attr, group[:])
+	attr.Put8(29, 1)
+	attr.Put8(30, 1)
+	ah, err := a.space.NewAH(a.memory, attr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.memory.add(1, 64, 0)
+	send := func(id uint64) {
+		a.post(OpSend, id, func(e abi.Body) {
+			one(1, 8, 0)(e)
+			e.Put32(24, 0xffffff)
+			e.Put32(28, 7)
+			e.Put32(36, ah.Num)
+		})
+	}
+	to := b.memory.add(2, 128, abi.AccessLocalWrite)
+	a.memory.add(3, 128, abi.AccessLocalWrite)
+	b.receive(6, 2, 48)
+	a.receive(5, 3, 48)
+	a.receive(8, 3, 48)
+	send(1)
+	a.want(5, Success)
+	a.want(1, Success)
+	if c := b.want(6, Success); c.length != 48 || c.src != a.qp.num || !bytes.Equal(to.get()[36:40], group[12:]) {
+		t.Errorf("%+v, %x", c, to.get()[:40])
+	}
+	a.none()
+	if err := b.f.Detach(b.qp, group); err != nil {
+		t.Fatal(err)
+	}
+	b.receive(9, 2, 48)
+	send(2)
+	a.want(8, Success)
+	a.want(2, Success)
+	b.none()
+	if err := a.f.Detach(a.qp, group); err != nil {
+		t.Fatal(err)
+	}
+	a.qp.Close()
+	b.qp.Close()
+}
