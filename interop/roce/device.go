@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"net"
 	"net/netip"
 	"os/exec"
 	"path/filepath"
@@ -11,8 +12,11 @@ import (
 	"time"
 )
 
-// deviceAddr is the address of the emulated device: this process has UDP port 4791 of the others.
-var deviceAddr = netip.MustParseAddr("198.18.87.3")
+// The addresses of the emulated device: this process has UDP port 4791 of the others.
+var (
+	deviceAddr  = netip.MustParseAddr("198.18.87.3")
+	deviceAddr6 = netip.MustParseAddr("fd87::3")
+)
 
 // A deviceTalk is a conversation between a program of this machine, under viaduct run --rdma, and one of the
 // guest.
@@ -21,14 +25,15 @@ type deviceTalk struct {
 	ours, theirs string // options of either side alone
 	client       string // what stands before the address of the server, at the client
 	serves       bool   // our side is the server
+	ipv6         bool   // the address of the server is that of IPv6
 	packets      int
 }
 
 func (t deviceTalk) String() string {
 	if t.serves {
-		return "device, guest calls: " + t.line
+		return "device, guest calls: " + t.line + " " + t.ours
 	}
-	return "device, guest serves: " + t.line
+	return "device, guest serves: " + t.line + " " + t.ours
 }
 
 // deviceTalks are conversations of unchanged programs, in both roles.
@@ -44,6 +49,12 @@ func deviceTalks() (ts []deviceTalk) {
 		add("ibv_rc_pingpong -d rxe0 -e -n 100 -s 1", 200)
 		add("ibv_srq_pingpong -d rxe0 -q 4 -n 100 -s 4096", 200)
 		add("ibv_ud_pingpong -d rxe0 -n 50 -s 1000", 100)
+		for _, line := range []string{"ibv_rc_pingpong -d rxe0 -c -n 50 -s 65536 -m 4096", "ibv_ud_pingpong -d rxe0 -n 50 -s 1000"} {
+			ts = append(ts, deviceTalk{line: line, ours: "-g 2", theirs: "-g $(gid fd87)", serves: serves, packets: 100})
+		}
+		for _, line := range perftests() {
+			ts = append(ts, deviceTalk{line: line, ours: "-x 1", theirs: "-x $(gid ffff:c612)", serves: serves, packets: 100})
+		}
 		// By the connection manager. The server of rping is told its address, and a client of ours which of the
 		// addresses of the interface is the device's.
 		from := func(option string) string {
@@ -54,18 +65,59 @@ func deviceTalks() (ts []deviceTalk) {
 		}
 		rping := deviceTalk{line: "rping -v -V -C 20", client: "-c" + from("-I") + " -a", serves: serves, packets: 80}
 		rping.ours, rping.theirs = "-s -a "+deviceAddr.String(), "-s -a "+theirs.String()
-		ts = append(ts, rping,
+		rping6 := rping
+		rping6.client, rping6.ours, rping6.theirs, rping6.ipv6 = strings.ReplaceAll(rping.client, deviceAddr.String(), deviceAddr6.String()), "-s -a "+deviceAddr6.String(), "-s -a "+theirs6.String(), true
+		ts = append(ts, rping, rping6,
 			deviceTalk{line: "ucmatose -c 4 -C 20 -S 2000", client: from("-b") + " -s", serves: serves, packets: 160},
 			deviceTalk{line: "udaddy -c 4 -C 20", client: from("-b") + " -s", serves: serves, packets: 160})
 	}
 	return ts
 }
 
-// buildViaduct builds the command.
-func buildViaduct(ctx context.Context, dir string) (string, error) {
-	bin := filepath.Join(dir, "viaduct")
-	_, err := command(ctx, "", "go", "build", "-o", bin, "viaduct/cmd/viaduct")
+// perftests are programs of perftest, each operation in latency and bandwidth by each transport that has it.
+func perftests() (lines []string) {
+	for _, c := range []struct{ operation, transports string }{{"send", "RC UC UD"}, {"write", "RC UC"}, {"read", "RC"}, {"atomic", "RC"}} {
+		for transport := range strings.FieldsSeq(c.transports) {
+			for _, measure := range []string{"lat", "bw"} {
+				line := fmt.Sprintf("ib_%s_%s -d rxe0 -F -n 100 -m 1024 -c %s", c.operation, measure, transport)
+				if c.operation == "atomic" {
+					line = strings.TrimSuffix(line, " -c RC")
+				} else {
+					line += " -s 1024"
+				}
+				lines = append(lines, line)
+			}
+		}
+	}
+	return lines
+}
+
+// build builds a command of this module.
+func build(ctx context.Context, dir, path string) (string, error) {
+	bin := filepath.Join(dir, filepath.Base(path)+".bin")
+	_, err := command(ctx, "", "go", "build", "-o", bin, "viaduct/"+path)
 	return bin, err
+}
+
+// runExample lets the example of package roce write into the memory of a program of the guest, and read it back.
+func runExample(ctx context.Context, bin string, g *guest) error {
+	ctx, cancel := context.WithTimeout(ctx, talkLimit)
+	defer cancel()
+	served := make(chan error, 1)
+	go func() {
+		_, err := g.run(talkLimit, "memory "+gidIndex(deviceAddr)+" 1024 "+memoryPort)
+		served <- err
+	}()
+	for {
+		out, err := command(ctx, "", bin, deviceAddr.String(), net.JoinHostPort(g.address, memoryPort))
+		switch {
+		case err == nil && strings.Contains(string(out), `read back "hello from Go"`):
+			return <-served
+		case ctx.Err() != nil || !strings.Contains(fmt.Sprint(err), "refused"):
+			return fmt.Errorf("%q, %w", out, err)
+		}
+		time.Sleep(50 * time.Millisecond) // the guest's program does not listen yet
+	}
 }
 
 // hold has the conversation.
@@ -73,7 +125,7 @@ func (t deviceTalk) hold(ctx context.Context, bin string, g *guest) error {
 	ctx, cancel := context.WithTimeout(ctx, talkLimit)
 	defer cancel()
 	ours := func(line string) error {
-		cmd := exec.CommandContext(ctx, bin, "run", "--rdma", "--device", "rxe0="+deviceAddr.String(), "--", "sh", "-c", line)
+		cmd := exec.CommandContext(ctx, bin, "run", "--rdma", "--device", "rxe0="+deviceAddr.String()+","+deviceAddr6.String(), "--", "sh", "-c", line)
 		cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 		cmd.WaitDelay = 5 * time.Second
 		out, err := cmd.CombinedOutput()
@@ -94,6 +146,12 @@ func (t deviceTalk) hold(ctx context.Context, bin string, g *guest) error {
 	}
 	served := make(chan error, 1)
 	go func() { served <- serve(t.line + " " + atServer) }()
+	if t.ipv6 {
+		address = theirs6.String()
+		if t.serves {
+			address = deviceAddr6.String()
+		}
+	}
 	if t.client != "" { // the options are the server's
 		atClient = ""
 	}

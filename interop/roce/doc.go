@@ -4,7 +4,7 @@
 //	go run ./interop/roce -keep DIR # and keep the capture and the console
 //	go run ./interop/roce -only device
 //
-// The guest is Debian's kernel with its module rdma_rxe and the pingpong programs of this machine's rdma-core. It is
+// The guest is Debian's kernel with its module rdma_rxe and the pingpong programs of this machine's rdma-core, and perftest. It is
 // reached by a tap interface with an MTU of 9000, because the invariant CRC covers IP addresses that QEMU's own
 // network would rewrite: so this needs root. Without root, QEMU, Debian's packages or port 4791 it is skipped, and
 // says so.

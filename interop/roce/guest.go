@@ -20,7 +20,8 @@ import (
 var guestInit []byte
 
 // guestPrograms go into the guest with the libraries they need.
-var guestPrograms = []string{"ibv_rc_pingpong", "ibv_uc_pingpong", "ibv_ud_pingpong", "ibv_srq_pingpong", "rping", "ucmatose", "udaddy", "ibv_devinfo", "rdma"}
+var guestPrograms = []string{"ibv_rc_pingpong", "ibv_uc_pingpong", "ibv_ud_pingpong", "ibv_srq_pingpong", "rping", "ucmatose", "udaddy", "ibv_devinfo", "rdma",
+	"ib_send_lat", "ib_send_bw", "ib_write_lat", "ib_write_bw", "ib_read_lat", "ib_read_bw", "ib_atomic_lat", "ib_atomic_bw"}
 
 // guestModules go into the guest with the modules they need. Without crc32_generic rxe can't be made.
 var guestModules = []string{"virtio_pci", "virtio_net", "virtio_rng", "rdma_ucm", "ib_uverbs", "rdma_rxe", "crc32_generic"}

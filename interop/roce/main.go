@@ -46,11 +46,12 @@ func main() {
 	}
 }
 
-// The addresses of this side and of the guest, whose other one is in its init.
+// The addresses of this side and of the guest, whose init has that of IPv6 too.
 var (
-	ours   = netip.MustParseAddr("198.18.87.1")
-	ours6  = netip.MustParseAddr("fd87::1")
-	theirs = netip.MustParseAddr("198.18.87.2")
+	ours    = netip.MustParseAddr("198.18.87.1")
+	ours6   = netip.MustParseAddr("fd87::1")
+	theirs  = netip.MustParseAddr("198.18.87.2")
+	theirs6 = netip.MustParseAddr("fd87::2")
 )
 
 func run(ctx context.Context, keep, cache string, only *regexp.Regexp) error {
@@ -79,7 +80,11 @@ func run(ctx context.Context, keep, cache string, only *regexp.Regexp) error {
 		}
 	}
 	begin := time.Now()
-	bin, err := buildViaduct(ctx, work)
+	bin, err := build(ctx, work, "cmd/viaduct")
+	if err != nil {
+		return err
+	}
+	example, err := build(ctx, work, "examples/roce")
 	if err != nil {
 		return err
 	}
@@ -89,7 +94,7 @@ func run(ctx context.Context, keep, cache string, only *regexp.Regexp) error {
 	}
 	fmt.Printf("guest: built in %.0f s\n", time.Since(begin).Seconds())
 	tap := fmt.Sprintf("roce%d", os.Getpid()%100000)
-	for _, args := range []string{"tuntap add dev %s mode tap", "addr add " + ours.String() + "/24 dev %s", "addr add " + deviceAddr.String() + "/24 dev %s", "addr add " + ours6.String() + "/64 dev %s nodad", "link set %s mtu 9000 up"} {
+	for _, args := range []string{"tuntap add dev %s mode tap", "addr add " + ours.String() + "/24 dev %s", "addr add " + deviceAddr.String() + "/24 dev %s", "addr add " + ours6.String() + "/64 dev %s nodad", "addr add " + deviceAddr6.String() + "/64 dev %s nodad", "link set %s mtu 9000 up"} {
 		if _, err := command(ctx, "", "ip", strings.Fields(fmt.Sprintf(args, tap))...); err != nil {
 			return skip("no tap interface: " + err.Error())
 		}
@@ -110,7 +115,8 @@ func run(ctx context.Context, keep, cache string, only *regexp.Regexp) error {
 		return err
 	}
 	fmt.Printf("guest: up after %.0f s\n", time.Since(begin).Seconds())
-	cs := checks(dev, dev6)
+	cs := append(checks(dev, dev6), check{"examples/roce writes into the memory of a program of the guest", 6,
+		func(ctx context.Context, g *guest) error { return runExample(ctx, example, g) }})
 	for _, t := range deviceTalks() {
 		cs = append(cs, check{t.String(), t.packets, func(ctx context.Context, g *guest) error { return t.hold(ctx, bin, g) }})
 	}
