@@ -10,7 +10,8 @@ import (
 // words makes little-endian bytes.
 func words(v ...uint32) []byte { return Words(v...) }
 
-// Lengths in headers are the program's: each that is not the command's is refused as the kernel does.
+// The program controls the lengths in headers. A length that differs from the command's is refused
+// with the kernel's error.
 func TestParseRequest(t *testing.T) {
 	pd := words(uint32(AllocPD), 4|2<<16, 0x1000, 0)
 	for _, c := range []struct {
@@ -55,8 +56,8 @@ func TestParseRequest(t *testing.T) {
 	}
 }
 
-// Whatever is written to a file is decoded without a panic, and nothing in it lies
-// outside of what was written.
+// Any bytes written to a file are decoded without a panic, and no part of the request lies outside
+// of them.
 func FuzzRequest(f *testing.F) {
 	f.Add(words(uint32(AllocPD), 4|2<<16, 0x1000, 0))
 	f.Add(append(words(uint32(QueryDeviceEx), 1|38<<16, 0x1000, 0, 0, 0), make([]byte, 8)...))
@@ -100,7 +101,7 @@ func FuzzRequest(f *testing.F) {
 	})
 }
 
-// The rings' entries are those of siw-abi.h.
+// The entries of the rings have the layout of siw-abi.h.
 func TestEntries(t *testing.T) {
 	var b [SQELen]byte
 	p := Body(b[:])
@@ -149,8 +150,8 @@ func TestEntries(t *testing.T) {
 	}
 }
 
-// Each request that asks for an acknowledgement gets one behind its answer, but for a list, which
-// has an end. iproute2's rdma waits for it.
+// A request that asks for an acknowledgement gets one after its answer, because iproute2's rdma
+// waits for it. A list gets none, because it has an end message.
 func TestNetlinkAck(t *testing.T) {
 	dev := []Found{{Driver: SIW, Index: 3, Name: "siw0", Uverbs: "uverbs3"}}
 	index := nlAttr(nil, attrDevIndex, Words(3))
@@ -179,7 +180,8 @@ func TestNetlinkAck(t *testing.T) {
 	}
 }
 
-// Objects are counted, listed, found by their numbers, and split over messages that a reader's buffer holds.
+// Objects are counted, listed, and found by their numbers. Long lists are split into messages that
+// fit into a reader's buffer.
 func TestNetlinkObjects(t *testing.T) {
 	var all []Object
 	for i := range uint32(200) {
@@ -211,7 +213,7 @@ func TestNetlinkObjects(t *testing.T) {
 	}
 }
 
-// A dump tells the devices; a command that is not known is refused as the kernel does.
+// A dump lists the devices. An unknown command is refused with the kernel's error.
 func TestAnswerNetlink(t *testing.T) {
 	dev := []Found{{Driver: SIW, Index: 3, Name: "siw0", GUID: 0x0102030405060708, Uverbs: "uverbs3", UverbsDev: CharDev(231, 195)}}
 	out := AnswerNetlink(nlMessage(NLGet, nlDump|1, 5, 0, nil), 9, dev)
@@ -256,8 +258,8 @@ func TestAddr(t *testing.T) {
 	}
 }
 
-// Every command of write has its fields, which are parts of its body and do not overlap, and begins with the address of
-// its response if it has one.
+// Every write command has a table of fields. The fields lie within its body and do not overlap. If
+// the command has a response, the first field is the address of the response.
 func TestFields(t *testing.T) {
 	for c, l := range layouts {
 		list := c.Fields()

@@ -52,11 +52,11 @@ func (c CMCommand) String() string {
 type CMRequest struct {
 	Command CMCommand
 	Body    Body
-	Out     int // bytes for the response
+	Out     int // bytes available for the response
 }
 
-// ParseCM decodes what was written to an rdma_cm file. A body that is shorter than its
-// structure reads as zeros behind its end.
+// ParseCM decodes bytes that were written to an rdma_cm file. Reads beyond a body that is shorter
+// than its structure return zeros.
 func ParseCM(b []byte) (r CMRequest, err error) {
 	if len(b) < 8 {
 		return r, ErrLength
@@ -76,18 +76,18 @@ const (
 	QueryRouteLen = 208
 	QPAttrLen     = 144
 	EventLen      = 336
-	// eventLeast is what the kernel wants to have room for: all but a reserved word and what newer
-	// forms have behind it.
+	// eventLeast is the room that the kernel requires: all of the structure except a reserved word
+	// and the fields of newer versions.
 	eventLeast = 324
 )
 
-// Families of addresses.
+// Address families.
 const (
 	afInet  = 2
 	afInet6 = 10
 )
 
-// ParseAddr decodes a sockaddr_in or sockaddr_in6. valid is false for any other. The zone of a
+// ParseAddr decodes a sockaddr_in or sockaddr_in6. valid is false for other families. The zone of a
 // link-local address is the number of its interface.
 func ParseAddr(b Body) (a netip.AddrPort, valid bool) {
 	port := uint16(b.U8(2))<<8 | uint16(b.U8(3))
@@ -104,8 +104,8 @@ func ParseAddr(b Body) (a netip.AddrPort, valid bool) {
 	return a, false
 }
 
-// PutAddr writes an address as a sockaddr of its family, to at least 28 bytes. Its zone, if it has
-// one, is the number of an interface.
+// PutAddr writes an address as a sockaddr of its family. b must have at least 28 bytes. The zone of
+// the address, if any, is the number of an interface.
 func PutAddr(b Body, a netip.AddrPort) {
 	switch {
 	case !a.IsValid():
@@ -124,10 +124,10 @@ func PutAddr(b Body, a netip.AddrPort) {
 	b[2], b[3] = byte(a.Port()>>8), byte(a.Port())
 }
 
-// MaxPrivate is how many bytes of private data fit a ConnParam.
+// MaxPrivate is how many bytes of private data fit into a ConnParam.
 const MaxPrivate = 255
 
-// A ConnParam is what connect and accept say, and what events tell.
+// A ConnParam holds the connection parameters in connect, accept and events.
 type ConnParam struct {
 	QP       uint32
 	Private  []byte
@@ -170,7 +170,7 @@ const (
 	EvRouteResolved  CMEventType = 2
 	EvRouteError     CMEventType = 3
 	EvConnectRequest CMEventType = 4
-	EvConnectReply   CMEventType = 5 // of RoCE: the active side has to answer with accept
+	EvConnectReply   CMEventType = 5 // only RoCE: the active side must answer with accept
 	EvConnectError   CMEventType = 6
 	EvUnreachable    CMEventType = 7
 	EvRejected       CMEventType = 8
@@ -188,10 +188,10 @@ type CMEvent struct {
 	Type   CMEventType
 	Status int32 // negative error number
 	Param  ConnParam
-	UD     *UDParam // of datagrams, in place of Param
+	UD     *UDParam // for datagrams, instead of Param
 }
 
-// Put encodes the event for a response of out bytes. ok is false if that is too short.
+// Put encodes the event for a response of out bytes. ok is false if the event does not fit.
 func (e *CMEvent) Put(out int) (b Body, ok bool) {
 	if out < eventLeast {
 		return nil, false
@@ -209,8 +209,8 @@ func (e *CMEvent) Put(out int) (b Body, ok bool) {
 	return b[:min(out, EventLen)], true
 }
 
-// QPAttr makes the response of init_qp_attr for a state; ok is false if there is no
-// such change.
+// QPAttr returns the response of init_qp_attr for a state. ok is false if the state cannot be
+// entered.
 func QPAttr(s State) (b Body, ok bool) {
 	b = make(Body, QPAttrLen)
 	b.Put32(4, uint32(s))

@@ -5,15 +5,15 @@ import (
 	"slices"
 )
 
-// The kinds of fields that rdma_cm's commands have besides those of write.
+// The additional kinds of fields in the commands of rdma_cm.
 const (
 	Identifier Kind = 64 + iota // the number of an identifier
 	PortSpace                   // TCP, UDP or InfiniBand's own
-	IDType                      // of the queue pair that an identifier is for; 0 for any
+	IDType                      // type of the identifier's queue pair; 0 for any
 	Family                      // of an address
 	QPNumber                    // of a queue pair
-	Given                       // not 0 if the parameters of a connection are
-	CMState                     // of a queue pair, whose attributes are asked for
+	Given                       // not 0 if the command has connection parameters
+	CMState                     // state of a queue pair whose attributes are requested
 	Value                       // the address of an option's value
 	Level                       // of an option
 	Option                      // its name
@@ -23,7 +23,8 @@ const (
 
 func id(at int) Field { return Field{"id", at, 4, Identifier} }
 
-// cmFields are the bodies of the commands of rdma_cm that iWARP has a use for, without parts that nothing looks at.
+// cmFields are the bodies of the rdma_cm commands that iWARP uses, without the parts that nothing
+// reads.
 var cmFields = map[CMCommand][]Field{
 	CMCreateID:     {{"uid", 0, 8, Any}, {"response", 8, 8, Reply}, {"ps", 16, 2, PortSpace}, {"qp_type", 18, 1, IDType}},
 	CMDestroyID:    {reply, id(8)},
@@ -43,13 +44,13 @@ var cmFields = map[CMCommand][]Field{
 	CMMigrateID:    {reply, id(8), {"fd", 12, 4, CMFile}},
 }
 
-// CMCommands returns the commands of rdma_cm that have fields, in their order.
+// CMCommands returns the commands of rdma_cm that have fields, in order.
 func CMCommands() []CMCommand { return slices.Sorted(maps.Keys(cmFields)) }
 
 // Fields returns the parts of the command's body.
 func (c CMCommand) Fields() []Field { return cmFields[c] }
 
-// Lengths returns how many bytes the body has, and how many the response has at least.
+// Lengths returns the length of the body, and the least length of the response.
 func (c CMCommand) Lengths() (in, out int) { return cmLengths[c].in, cmLengths[c].out }
 
 var cmLengths = map[CMCommand]struct{ in, out int }{

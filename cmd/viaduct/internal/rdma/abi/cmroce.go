@@ -1,11 +1,11 @@
 package abi
 
-// What a RoCE connection's events and attributes have besides those of iWARP.
+// The additional parts of a RoCE connection's events and attributes.
 
-// A UDParam is what events of datagrams tell: how the other end is reached.
+// A UDParam is the part of a datagram event that describes how to reach the other end.
 type UDParam struct {
 	QP, QKey uint32
-	AH       Body // as PutAH makes it; nil for none
+	AH       Body // as MakeAH returns it; nil for none
 	Private  []byte
 }
 
@@ -20,7 +20,8 @@ func (p *UDParam) put(b Body) {
 // AHLen is the length in bytes of the attributes of an address handle in rdma_cm.
 const AHLen = 32
 
-// MakeAH makes the attributes of an address handle for a GID, from the address at an index of the port.
+// MakeAH returns the attributes of an address handle for a GID, with the port's address at an index
+// as the source.
 func MakeAH(gid [16]byte, sgidIndex uint8) Body {
 	const hops = 64
 	b := make(Body, AHLen)
@@ -32,7 +33,7 @@ func MakeAH(gid [16]byte, sgidIndex uint8) Body {
 	return b
 }
 
-// A RoCEAttr is what init_qp_attr answers for an identifier of RoCE.
+// A RoCEAttr is the answer of init_qp_attr for an identifier of RoCE.
 type RoCEAttr struct {
 	UD                   bool
 	DestQP               uint32
@@ -47,7 +48,7 @@ type RoCEAttr struct {
 // DatagramKey is the queue key of datagrams between programs that use rdma_cm.
 const DatagramKey = 0x01234567
 
-// Attributes that the answer gives, by the bits of modify_qp.
+// Attributes in the answer, as bits of modify_qp.
 const (
 	qpPKey      = 1 << 4
 	qpQKey      = 1 << 6
@@ -62,7 +63,7 @@ const (
 	qpDestReads = 1 << 17
 )
 
-// For makes the response for a state; ok is false if there is no such change.
+// For returns the response for a state. ok is false if the state cannot be entered.
 func (a *RoCEAttr) For(s State) (b Body, ok bool) {
 	b = make(Body, QPAttrLen)
 	b.Put32(4, uint32(s))
@@ -102,7 +103,8 @@ func (a *RoCEAttr) For(s State) (b Body, ok bool) {
 	return b, true
 }
 
-// PutPath writes the record of the one path that a resolved route has into the response of query_route.
+// PutPath writes the path record of a resolved route into the response of query_route. A route has
+// one path.
 func PutPath(b Body, from, to [16]byte, mtu uint8) {
 	const pathAt, hops = 8, 64
 	p := b[pathAt:]
@@ -116,7 +118,8 @@ func PutPath(b Body, from, to [16]byte, mtu uint8) {
 	p.Put8(56, 1)
 }
 
-// Bytes of private data that each message of the connection manager has room for. The kernel tells all of them.
+// Bytes of private data in each message of the connection manager. The kernel passes all of them to
+// the program, used or not.
 const (
 	PrivateRequest   = 56
 	PrivateReply     = 196

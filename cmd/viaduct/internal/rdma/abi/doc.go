@@ -1,20 +1,18 @@
-// Package abi has the structures by which user-space RDMA libraries and the
-// kernel talk: commands of /dev/infiniband/uverbsN and rdma_cm, the netlink
-// messages by which devices are found, and the rings of the siw provider. All
-// are little-endian, as both processors are that Viaduct serves them on. It does
-// no input or output.
+// Package abi has the structures that user-space RDMA libraries and the kernel exchange: commands
+// of /dev/infiniband/uverbsN and rdma_cm, the netlink messages for finding devices, and the rings
+// of the siw provider. All are little-endian, like both processors that Viaduct supports here. The
+// package does no input or output.
 //
-// The facts are those of Linux' include/uapi/rdma: ib_user_verbs.h,
-// rdma_user_cm.h, rdma_netlink.h and siw-abi.h.
+// The structures are those of Linux' include/uapi/rdma: ib_user_verbs.h, rdma_user_cm.h,
+// rdma_netlink.h and siw-abi.h.
 package abi
 
 import "encoding/binary"
 
 var le = binary.LittleEndian
 
-// A Body is the body of a command, or a response in the making, by the offsets of its
-// structure. Reading behind its end gives zeros, so that a decoder needs one check
-// of its length.
+// A Body is the body of a command or of a response. Its methods use the offsets of the structure.
+// Reads beyond its end return zeros, so that a decoder needs only one check of its length.
 type Body []byte
 
 // U8, U16, U32 and U64 return the number at an offset.
@@ -46,7 +44,7 @@ func (b Body) U64(at int) uint64 {
 	return 0
 }
 
-// Bytes returns n bytes at an offset, zeros where the body ends before.
+// Bytes returns n bytes at an offset. Bytes beyond the end of the body are zeros.
 func (b Body) Bytes(at, n int) []byte {
 	if at+n <= len(b) {
 		return b[at : at+n : at+n]
@@ -58,13 +56,13 @@ func (b Body) Bytes(at, n int) []byte {
 	return p
 }
 
-// Put8, Put16, Put32 and Put64 set the number at an offset, which lies in b.
+// Put8, Put16, Put32 and Put64 set the number at an offset, which must lie in b.
 func (b Body) Put8(at int, v uint8)   { b[at] = v }
 func (b Body) Put16(at int, v uint16) { le.PutUint16(b[at:], v) }
 func (b Body) Put32(at int, v uint32) { le.PutUint32(b[at:], v) }
 func (b Body) Put64(at int, v uint64) { le.PutUint64(b[at:], v) }
 
-// Words makes a body of 32-bit numbers.
+// Words returns a body of 32-bit numbers.
 func Words(v ...uint32) Body {
 	b := make(Body, 0, 4*len(v))
 	for _, w := range v {

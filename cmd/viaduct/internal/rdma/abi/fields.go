@@ -12,35 +12,35 @@ type Field struct {
 	Kind     Kind
 }
 
-// A Kind says what a field holds, and so which values are wrong.
+// A Kind is the meaning of a field. It determines which values are wrong.
 type Kind uint8
 
 // The kinds of fields.
 const (
-	Any       Kind = iota // a number of the program's own, or one that nothing looks at
+	Any       Kind = iota // the program's own number, or a number that nothing reads
 	Reply                 // the address of the response
 	Domain                // the handle of a protection domain
 	Region                // of a region
 	CQ                    // of a completion queue
 	QP                    // of a queue pair
 	SRQ                   // of a shared receive queue
-	Channel               // the descriptor of a completion channel; negative for none
+	Channel               // the descriptor of a completion channel; negative means none
 	Start                 // an address in the program's memory
-	Virtual               // the address by which peers name it, at the same place of a page
-	Length                // how many bytes begin at Start
-	Count                 // how many entries or elements there shall be
-	Bool                  // 1 if a field that depends on it counts
+	Virtual               // the address that peers use for Start, with the same offset in its page
+	Length                // number of bytes that begin at Start
+	Count                 // requested number of entries or elements
+	Bool                  // 1 if a field that depends on it is used
 	Rights                // access flags of a region
-	QPMask                // which attributes of a queue pair are given
-	SRQMask               // which attributes of a shared receive queue are given
+	QPMask                // which attributes of a queue pair are set
+	SRQMask               // which attributes of a shared receive queue are set
 	NextState             // of a queue pair
 	Type                  // of a queue pair
-	Port                  // 1 is the one that there is
+	Port                  // 1, the only port
 	Vector                // a completion vector
-	Zero                  // 0, until there is a use for it
+	Zero                  // 0, because it has no use yet
 )
 
-// fields are the bodies of the commands of write. Bytes that are not named are padding.
+// fields are the bodies of the write commands. Bytes without a name are padding.
 var fields = map[Command][]Field{
 	GetContext:        {reply},
 	QueryDevice:       {reply},
@@ -68,7 +68,7 @@ var fields = map[Command][]Field{
 
 var reply = Field{"response", 0, 8, Reply}
 
-// Commands returns the commands of write that all providers send, in their order.
+// Commands returns the write commands that all providers send, in order.
 func Commands() []Command { return slices.Sorted(maps.Keys(fields)) }
 
 // Fields returns the parts of the command's body.
@@ -79,5 +79,5 @@ func (c Command) Fields() []Field {
 	return fields[c]
 }
 
-// Lengths returns how many bytes the body and the core's response have at least, without headers.
+// Lengths returns the least lengths of the body and of the core's response, without headers.
 func (c Command) Lengths() (in, out int) { return layouts[c].in, layouts[c].out }

@@ -2,26 +2,26 @@ package abi
 
 import "errors"
 
-// IoctlVerbs is the number of the ioctl by which libraries send commands that do not
-// use write.
+// IoctlVerbs is the number of the ioctl with which libraries send commands if they do not use
+// write.
 const IoctlVerbs = 0xc0181b01
 
-// Errors of the ioctl's form of commands, besides those of the other.
+// Additional errors of commands sent by ioctl.
 var (
 	ErrFault    = errors.New("abi: the program has no such memory")                    // EFAULT
 	ErrProtocol = errors.New("abi: there is no such method, or not with an attribute") // EPROTONOSUPPORT
 )
 
-// Commands that write has none of: the context without its asynchronous events, those, and
-// a GID.
+// Commands that do not exist as write commands: open a context without its asynchronous events,
+// open those events, and query a GID.
 const (
 	OpenContext Command = 1<<30 + iota
 	AllocAsync
 	QueryGID
 )
 
-// OptionalAccess says in the answer to OpenContext that access flags of a region which the
-// device does not know may be ignored.
+// OptionalAccess, in the answer to OpenContext, means that the device ignores unknown optional
+// access flags of a region.
 const OptionalAccess = 1
 
 const (
@@ -50,8 +50,8 @@ const (
 	objAsyncEvent = 16
 )
 
-// invokeWrite is the method that carries the commands of write. Its attributes are the body, the
-// response and the command.
+// invokeWrite is the method that carries a write command. Its attributes are the body, the response
+// and the number of the command.
 var invokeWrite = methodID{objDevice, 0}
 
 const (
@@ -60,16 +60,16 @@ const (
 	invokeCommand
 )
 
-// A method is a command in the ioctl's own form: attributes in place of a body and a response.
+// A method is a command in the ioctl's own form, with attributes instead of a body and a response.
 type method struct {
 	command Command
 	in      []attrIn
 	out     []attrOut
-	// rest, if set, is what the attributes do not say one by one.
+	// rest, if set, decodes the parts that do not correspond to one attribute each.
 	rest func(v *Ioctl, body Body) error
 }
 
-// An attrIn says where in the body an attribute belongs.
+// An attrIn maps an attribute to its place in the body.
 type attrIn struct {
 	id       uint16
 	at, size int
@@ -80,13 +80,13 @@ type attrIn struct {
 type attrKind uint8
 
 const (
-	value  attrKind = iota // size bytes, in the attribute or where it points
-	number                 // a 64-bit number, of which the body has size bytes
-	object                 // a handle or a descriptor, which has no length
+	value  attrKind = iota // size bytes, in the attribute or at the address in it
+	number                 // a 64-bit number; the body has its lowest size bytes
+	object                 // a handle or a descriptor, without a length
 )
 
-// An attrOut says which part of the core's response goes to an attribute. Without a size
-// it is a handle or a descriptor, and goes into the attribute itself.
+// An attrOut maps a part of the core's response to an attribute. A part without a size is a handle
+// or a descriptor, and is stored in the attribute itself.
 type attrOut struct {
 	id       uint16
 	at, size int
@@ -121,11 +121,12 @@ var methods = map[methodID]*method{
 		out: []attrOut{{0, 0, 0}, {13, 8, 20}, {14, 4, 4}},
 		rest: func(v *Ioctl, body Body) error {
 			const signalAll = 1 << 4
-			// What has no place in the body of write was put where the address of the response is.
+			// Values that have no place in the body of the write command use the place of the
+			// response's address.
 			flags := body.U32(0)
 			switch {
 			case v.find(1) != nil, flags&^signalAll != 0:
-				return ErrCommand // other types of queue pairs have these
+				return ErrCommand // only other types of queue pairs have these attributes
 			case v.find(2) == nil, v.find(4) == nil, v.find(5) == nil:
 				return ErrLength
 			}
@@ -144,7 +145,7 @@ var methods = map[methodID]*method{
 		out: []attrOut{{0, 0, 0}, {11, 4, 4}, {12, 8, 4}, {13, 12, 4}},
 		rest: func(v *Ioctl, body Body) error {
 			if body.U32(0) != 0 {
-				return ErrCommand // the basic type alone
+				return ErrCommand // only the basic type is supported
 			}
 			return nil
 		}},
@@ -157,12 +158,11 @@ type attr struct {
 	data           uint64
 }
 
-// An Ioctl is a command as an ioctl carries it. Its Request has no Response: Answer says
-// where the parts of that go.
+// An Ioctl is a command carried by an ioctl. The Response of its Request is 0, because Answer
+// determines where the parts of the response go.
 type Ioctl struct {
 	Request
-	// Asks is set if the program only wants to know whether the commands of write may come
-	// this way.
+	// Asks is set if the program only asks whether the ioctl accepts write commands.
 	Asks bool
 
 	at    uint64 // address of the structure
@@ -171,14 +171,14 @@ type Ioctl struct {
 	out   []attrOut
 }
 
-// A Put is bytes that are to be written at an address.
+// A Put is a run of bytes to write at an address.
 type Put struct {
 	At    uint64
 	Bytes []byte
 }
 
-// ParseIoctl decodes the structure at an address, of a command to a device of a driver. read reads
-// the program's memory.
+// ParseIoctl decodes the structure at an address, a command to a device with this driver. read
+// reads the program's memory.
 func ParseIoctl(driver uint32, at uint64, read func(addr uint64, p []byte) error) (*Ioctl, error) {
 	v := &Ioctl{at: at, raw: make(Body, ioctlHeaderLen)}
 	if read(at, v.raw) != nil {
@@ -230,7 +230,7 @@ func ParseIoctl(driver uint32, at uint64, read func(addr uint64, p []byte) error
 	return v, nil
 }
 
-// has reports whether a method has an attribute; nil is invokeWrite.
+// has reports whether a method has an attribute. m is nil for invokeWrite.
 func (m *method) has(id uint16) bool {
 	if id == attrDriverIn || id == attrDriverOut {
 		return true
@@ -261,7 +261,8 @@ func (v *Ioctl) find(id uint16) *attr {
 	return nil
 }
 
-// bytes returns what an attribute holds or points at, nil if it is not there.
+// bytes returns the value of an attribute, which is in the attribute or at the address in it. It
+// returns nil if there is no such attribute.
 func (v *Ioctl) bytes(id uint16, read func(uint64, []byte) error) (Body, error) {
 	a := v.find(id)
 	switch {
@@ -279,7 +280,7 @@ func (v *Ioctl) bytes(id uint16, read func(uint64, []byte) error) (Body, error) 
 	return b[:a.len], nil
 }
 
-// invoke makes the request of a command of write.
+// invoke decodes the request of a carried write command.
 func (v *Ioctl) invoke(read func(uint64, []byte) error) error {
 	c, err := v.bytes(invokeCommand, read)
 	if err != nil {
@@ -315,7 +316,7 @@ func (v *Ioctl) invoke(read func(uint64, []byte) error) error {
 	return nil
 }
 
-// translate makes the request that write would have carried.
+// translate converts the attributes to the equivalent write request.
 func (v *Ioctl) translate(m *method, read func(uint64, []byte) error) error {
 	v.Command, v.out = m.command, m.out
 	v.Body = make(Body, layouts[m.command].in)
@@ -361,7 +362,7 @@ func (v *Ioctl) translate(m *method, read func(uint64, []byte) error) error {
 	return nil
 }
 
-// Key tells one command from another: the same call, made twice, has the same.
+// Key identifies the command: a repetition of the same call has the same key.
 func (v *Ioctl) Key() []byte {
 	b := le.AppendUint32([]byte("ioctl"), uint32(v.Command))
 	b = le.AppendUint64(b, v.at)
@@ -369,9 +370,10 @@ func (v *Ioctl) Key() []byte {
 	return append(b, v.Driver...)
 }
 
-// Answer says what is to be written for a response of the core and one of the provider.
+// Answer returns the bytes to write for a response of the core and one of the provider.
 func (v *Ioctl) Answer(core, driver Body) (puts []Put) {
-	// The attributes are written back as a whole: what was put is marked, and numbers stand in them.
+	// All attributes are written back. Those that received a value are marked, and numbers are
+	// stored in them.
 	raw := append(Body(nil), v.raw...)
 	put := func(id uint16, b Body) {
 		for i := range v.attrs {

@@ -7,13 +7,13 @@ import (
 	"testing"
 )
 
-// An ioctlAttr is an attribute in the making.
+// An ioctlAttr describes an attribute to encode.
 type ioctlAttr struct {
 	id, len, flags uint16
 	data           uint64
 }
 
-// ioctlBytes makes the structure of an ioctl.
+// ioctlBytes returns the structure of an ioctl.
 func ioctlBytes(object, method uint16, attrs ...ioctlAttr) Body {
 	b := make(Body, ioctlHeaderLen+attrLen*len(attrs))
 	b.Put16(0, uint16(len(b)))
@@ -31,7 +31,7 @@ func ioctlBytes(object, method uint16, attrs ...ioctlAttr) Body {
 	return b
 }
 
-// memoryAt reads b as memory that begins at 0x1000.
+// memoryAt returns a function that reads b as memory starting at 0x1000.
 func memoryAt(b []byte) func(uint64, []byte) error {
 	return func(addr uint64, p []byte) error {
 		if addr < 0x1000 || addr-0x1000 > uint64(len(b)) || uint64(len(b))-(addr-0x1000) < uint64(len(p)) {
@@ -42,8 +42,8 @@ func memoryAt(b []byte) func(uint64, []byte) error {
 	}
 }
 
-// What is wrong in the structure of an ioctl is refused as the kernel does, and what is right
-// makes the command that write would have carried.
+// Errors in the structure of an ioctl are refused like in the kernel. A correct structure gives the
+// same command as write.
 func TestParseIoctl(t *testing.T) {
 	change := func(b Body, f func(Body)) Body { f(b); return b }
 	port := func() Body { return ioctlBytes(objDevice, 2, ioctlAttr{0, 8, 1, 1}, ioctlAttr{1, 48, 1, 0x9000}) }
@@ -95,7 +95,8 @@ func TestParseIoctl(t *testing.T) {
 	}
 }
 
-// A queue pair by attributes is that of the written command, and its answer goes where they say.
+// A queue pair created by attributes equals that of the write command, and the answer goes where
+// the attributes say.
 func TestIoctlCreateQP(t *testing.T) {
 	b := ioctlBytes(objQP, 0,
 		ioctlAttr{2, 0, 1, 11}, ioctlAttr{4, 0, 1, 12}, ioctlAttr{5, 0, 1, 13}, ioctlAttr{3, 0, 1, 14}, ioctlAttr{0, 0, 1, 0},
@@ -130,7 +131,8 @@ func TestIoctlCreateQP(t *testing.T) {
 			t.Errorf("attribute %d is marked as written: %v", back.U16(16*i), marked)
 		}
 	}
-	// The second time the structure has what the first has put into it, and is the same command.
+	// The second call finds the values that the first one has stored in the structure, and is the
+	// same command.
 	copy(b[24:], back)
 	again, err := ParseIoctl(SIW.ID, 0x1000, memoryAt(b))
 	if err != nil || !bytes.Equal(again.Key(), v.Key()) {
@@ -138,7 +140,7 @@ func TestIoctlCreateQP(t *testing.T) {
 	}
 }
 
-// What is wrong with an attribute of a method is refused as the kernel does, whatever the method.
+// Errors in the attributes of any method are refused like in the kernel.
 func TestMethods(t *testing.T) {
 	for id, m := range methods {
 		parse := func(attrs []ioctlAttr) error {
@@ -165,7 +167,7 @@ func TestMethods(t *testing.T) {
 		for _, out := range m.out {
 			attrs = append(attrs, ioctlAttr{out.id, uint16(out.size), attrMandatory, 0x1000})
 		}
-		for i, in := range m.in { // one may be for what there is not
+		for i, in := range m.in { // an attribute may be for a feature that does not exist
 			if less := slices.Delete(slices.Clone(attrs), i, i+1); in.optional && errors.Is(parse(attrs), ErrCommand) && parse(less) == nil {
 				attrs = less
 				break

@@ -2,7 +2,7 @@ package abi
 
 import "fmt"
 
-// Commands of RDMA's netlink family, as types of messages.
+// Commands of RDMA's netlink family, as message types.
 const (
 	NLGet        = 0x1401
 	NLPortGet    = 0x1405
@@ -16,7 +16,7 @@ const (
 	nlMulti  = 2
 	nlAck    = 4
 	nlDump   = 0x300
-	nlCapped = 0x100 // an acknowledgement has the request's header alone
+	nlCapped = 0x100 // the acknowledgement has only the request's header
 )
 
 // Attributes.
@@ -43,12 +43,12 @@ const (
 	attrCopyOnFork  = 93
 )
 
-// A Driver is what the kernel's driver of a device says of itself.
+// A Driver holds the properties of the kernel's driver for a device.
 type Driver struct {
-	ID       uint32 // of libibverbs' providers, in netlink and in the header of ioctl
+	ID       uint32 // number of the libibverbs provider, in netlink and in the ioctl header
 	ABI      uint64 // of its commands
-	Node     uint8  // the node type, from which libibverbs takes the transport
-	Protocol string // as netlink names it
+	Node     uint8  // node type, from which libibverbs derives the transport
+	Protocol string // name of the protocol in netlink
 }
 
 // SIW is the kernel's software iWARP.
@@ -69,21 +69,21 @@ const (
 	physLinkUp  = 5
 )
 
-// A Found is a device as netlink shows it.
+// A Found is the description of a device in netlink.
 type Found struct {
 	Driver    Driver
 	Index     uint32
 	Name      string // siw0
-	GUID      uint64 // as a number whose highest byte is the first of the GUID
+	GUID      uint64 // as a number whose highest byte is the first byte of the GUID
 	Uverbs    string // uverbs0
 	UverbsDev uint64 // device number
-	NetIndex  uint32 // of the network interface, 0 for none
+	NetIndex  uint32 // number of the network interface, 0 for none
 	NetName   string
 
-	Objects func() []Object // what programs have made; nil: nothing
+	Objects func() []Object // lists the programs' objects; nil: there are none
 }
 
-// CharDev makes a device number of the kernel's format for user space.
+// CharDev returns a device number in the kernel's format for user space.
 func CharDev(major, minor uint32) uint64 {
 	return uint64(minor&0xff | major<<8 | (minor&^0xff)<<12)
 }
@@ -91,8 +91,8 @@ func CharDev(major, minor uint32) uint64 {
 // CMDev is the device number of rdma_cm.
 var CMDev = CharDev(10, 121)
 
-// AnswerNetlink answers the messages in b, written to a socket of RDMA's netlink
-// family by port id pid. Each element of the result is a datagram.
+// AnswerNetlink answers the messages in b, which the port pid has sent to a socket of RDMA's
+// netlink family. Each element of the result is a datagram.
 func AnswerNetlink(b []byte, pid uint32, devices []Found) (out [][]byte) {
 	for len(b) >= 16 {
 		h := Body(b)
@@ -159,7 +159,7 @@ func (m *nlRequest) answer(devices []Found) [][]byte {
 	return m.fail(eopnotsupp)
 }
 
-// each describes all devices, or the one that is asked for.
+// each describes all devices, or the requested one.
 func (m *nlRequest) each(devices []Found, describe func(*Found) []byte) (out [][]byte) {
 	if m.dumps() {
 		for i := range devices {
@@ -174,11 +174,11 @@ func (m *nlRequest) each(devices []Found, describe func(*Found) []byte) (out [][
 	return m.done(m.message(0, describe(d)))
 }
 
-// end is the last message of a list.
+// end returns the last message of a list.
 func (m *nlRequest) end() []byte { return nlMessage(nlDone, nlMulti, m.seq, m.pid, make([]byte, 4)) }
 
-// done is an answer, and the acknowledgement if the request asks for one. Lists are never
-// acknowledged: they have an end.
+// done returns an answer, with an acknowledgement if the request asks for one. Lists are not
+// acknowledged, because they have an end message.
 func (m *nlRequest) done(answer []byte) [][]byte {
 	if m.flags&nlAck == 0 {
 		return [][]byte{answer}
@@ -193,7 +193,7 @@ const (
 	eopnotsupp = 95
 )
 
-// device returns the one that the request names.
+// device returns the device in the request.
 func (m *nlRequest) device(devices []Found) *Found {
 	a, ok := m.attr(attrDevIndex)
 	for i := range devices {

@@ -14,8 +14,8 @@ const (
 	ObjectSRQ
 )
 
-// objectKinds says how each is listed: the name in the summary, the command, and the attributes of the
-// table, of an entry, and of the number by which one is asked for.
+// objectKinds holds how each kind is listed: its name in the summary, its command, and the
+// attributes of the table, of an entry, and of the number that selects one entry.
 var objectKinds = [...]struct {
 	name                      string
 	command, table, entry, id uint16
@@ -58,7 +58,7 @@ const (
 	nested = 1 << 15
 )
 
-// An Object is one that a program has made.
+// An Object is an object of a program, encoded for netlink.
 type Object struct {
 	Kind  ObjectKind
 	ID    uint32
@@ -70,7 +70,7 @@ func NewObject(k ObjectKind, id, pid uint32) Object {
 	return Object{Kind: k, ID: id, attrs: nlAttr(nlAttr(nil, objectKinds[k].id, Words(id)), attrPID, Words(pid))}
 }
 
-// QP adds what is told of a queue pair.
+// QP adds the attributes of a queue pair.
 func (o Object) QP(typ uint8, state State, pd uint32) Object {
 	o.attrs = nlAttr(o.attrs, attrRemoteQPN, Words(0))
 	o.attrs = nlAttr(o.attrs, attrRecvPSN, Words(0))
@@ -81,7 +81,7 @@ func (o Object) QP(typ uint8, state State, pd uint32) Object {
 	return o
 }
 
-// Users adds how many objects use this one.
+// Users adds the number of objects that use this one.
 func (o Object) Users(n int) Object {
 	o.attrs = nlAttr(o.attrs, attrUsers, le.AppendUint64(nil, uint64(n)))
 	return o
@@ -99,8 +99,8 @@ func (o Object) Length(n uint64) Object {
 	return o
 }
 
-// CM adds what is told of an identifier of rdma_cm: states are the kernel's, addresses as sockets
-// have them, of 28 bytes.
+// CM adds the attributes of an rdma_cm identifier. state is one of the kernel's. The addresses are
+// encoded as sockaddr of 28 bytes.
 func (o Object) CM(state uint8, space uint32, src, dst []byte) Object {
 	o.attrs = nlAttr(o.attrs, attrState, []byte{state})
 	o.attrs = nlAttr(o.attrs, attrPortSpace, Words(space))
@@ -117,7 +117,7 @@ func (o Object) CM(state uint8, space uint32, src, dst []byte) Object {
 	return o
 }
 
-// head names a device.
+// head returns the attributes that name a device.
 func (d *Found) head() []byte {
 	return nlAttr(nlAttr(nil, attrDevIndex, Words(d.Index)), attrDevName, append([]byte(d.Name), 0))
 }
@@ -144,10 +144,10 @@ func (d *Found) summary() []byte {
 	return nlAttr(d.head(), attrSummary|nested, table)
 }
 
-// maxTable is how long a list in one message may be.
+// maxTable bounds the length of a list in one message.
 const maxTable = 3 << 10
 
-// resources answers a question for objects of a kind: for all, or for one by its number.
+// resources answers a request for all objects of a kind, or for one by its number.
 func (m *nlRequest) resources(devices []Found, k ObjectKind) [][]byte {
 	d := m.device(devices)
 	id, named := m.attr(objectKinds[k].id)
@@ -168,7 +168,8 @@ func (m *nlRequest) resources(devices []Found, k ObjectKind) [][]byte {
 	}
 	var out [][]byte
 	var table []byte
-	// None of ours belongs to a port. rdma asks for those of no port and of each port in turn.
+	// Our objects belong to no port. rdma asks for the objects of no port, and then for those of
+	// each port.
 	if port, ok := m.attr(attrPortIndex); ok && len(port) == 4 && port.U32(0) != 0 {
 		return [][]byte{m.end()}
 	}
@@ -191,7 +192,7 @@ func (m *nlRequest) resources(devices []Found, k ObjectKind) [][]byte {
 	return append(out, m.end())
 }
 
-// statistics answers a question for counters. There are none by queue pair.
+// statistics answers a request for counters. There are no counters of single queue pairs.
 func (m *nlRequest) statistics(devices []Found) [][]byte {
 	const (
 		attrStatResource = 75

@@ -5,20 +5,20 @@ const (
 	SQELen = 120
 	RQELen = 112
 	CQELen = 32
-	// CQCtrlLen is the length of what follows the last entry of a completion queue:
-	// the flags by which the program asks for an event.
+	// CQCtrlLen is the length of the control word after the last entry of a completion queue. In
+	// it, the program requests an event.
 	CQCtrlLen = 8
 
 	MaxSGE    = 6
-	MaxInline = 80 // bytes, in place of the elements behind the first
+	MaxInline = 80 // bytes; they replace the elements after the first one
 )
 
-// NoKey, where the offset of a ring stands in the answer to the command that makes it, tells the provider
-// that there is no ring. It is an offset that a ring could have.
+// NoKey, as the offset of a ring in the answer to the command that creates it, means to the
+// provider that there is no ring. It is an offset that a ring could otherwise have.
 const NoKey = 0x90000
 
-// Flags of entries. Valid stands in the word at FlagsAt of send and receive
-// entries and in the lowest byte of that word of completions.
+// Flags of entries. In send and receive entries, Valid is in the word at FlagsAt. In completions,
+// it is in the lowest byte of that word.
 const (
 	Valid     = 1 << 0
 	Inline    = 1 << 1
@@ -30,7 +30,7 @@ const (
 	FlagsAt = 8
 )
 
-// What a program asks for in a completion queue's control word.
+// The requests of a program in the control word of a completion queue.
 const (
 	NotifySolicited = 1 << 0
 	NotifyNext      = 1 << 1
@@ -50,7 +50,7 @@ const (
 	WROpReceive      WROp = 8
 )
 
-// A WCStatus is the status of a completion, as the provider numbers them.
+// A WCStatus is the status of a completion, with the provider's numbers.
 type WCStatus uint16
 
 // The statuses.
@@ -67,7 +67,7 @@ const (
 	WCGeneral
 )
 
-// An SGE names a piece of the program's memory.
+// An SGE describes a range of the program's memory.
 type SGE struct {
 	Addr   uint64
 	Length uint32
@@ -83,11 +83,11 @@ type SendEntry struct {
 	RKey   uint32
 	RAddr  uint64
 	SGE    [MaxSGE]SGE
-	Inline [MaxInline]byte // with the flag; SGE[0].Length bytes of it
+	Inline [MaxInline]byte // if the flag Inline is set; SGE[0].Length bytes of it
 }
 
-// ParseSend decodes an entry of SQELen bytes. What is impossible in it is
-// told by ok: too many elements, too much inline data.
+// ParseSend decodes an entry of SQELen bytes. ok is false if the entry has too many elements or too
+// much inline data.
 func ParseSend(b *[SQELen]byte, e *SendEntry) (ok bool) {
 	p := Body(b[:])
 	e.ID, e.Flags, e.NumSGE, e.Op = p.U64(0), p.U16(8), p.U8(10), WROp(p.U8(11))
@@ -116,7 +116,7 @@ type RecvEntry struct {
 	SGE    [MaxSGE]SGE
 }
 
-// ParseRecv decodes an entry of RQELen bytes, see ParseSend.
+// ParseRecv decodes an entry of RQELen bytes. ok is as for ParseSend.
 func ParseRecv(b *[RQELen]byte, e *RecvEntry) (ok bool) {
 	p := Body(b[:])
 	e.ID, e.Flags, e.NumSGE = p.U64(0), p.U16(8), p.U8(10)
@@ -133,11 +133,11 @@ type Completion struct {
 	Inval     uint32 // STag, if HasInval
 	HasInval  bool
 	QP        uint32
-	Solicited bool // the program may have asked for an event on such only
+	Solicited bool // the program may have requested events only for such completions
 }
 
-// Put writes the completion, but for the word of the flags at FlagsAt, which is
-// returned: storing it shows the entry to the program.
+// Put writes the completion except for the flags at FlagsAt, which it returns. The caller stores
+// the flags last, because that makes the entry visible to the program.
 func (c *Completion) Put(b []byte) (flags uint32) {
 	p := Body(b)
 	p.Put64(0, c.ID)

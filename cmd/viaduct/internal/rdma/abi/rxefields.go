@@ -5,12 +5,12 @@ import (
 	"slices"
 )
 
-// The kinds of fields that commands of the rxe provider have besides.
+// The additional kinds of fields in commands of the rxe provider.
 const (
 	AH         Kind = 96 + iota // the handle of an address handle
 	Window                      // of a memory window
 	WindowType                  // 1 or 2
-	Address                     // a half of the address of a port
+	Address                     // one half of the address of a port
 	Group                       // the first half of the address of a multicast group
 	GIDIndex                    // the index of a GID of the port
 	Global                      // not 0: packets have a global header

@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// A Command is the number of a uverbs command; Extended marks those of the longer header.
+// A Command is the number of a uverbs command. Extended marks commands with the longer header.
 type Command uint32
 
 // The commands.
@@ -45,7 +45,7 @@ const (
 	CreateQPEx            = Extended | CreateQP
 )
 
-// A layout says how long a command and its response are at least.
+// A layout holds the least lengths of a command and its response.
 type layout struct {
 	name     string
 	in       int // bytes of the body, without headers
@@ -86,7 +86,7 @@ var layouts = map[Command]layout{
 	CreateCQEx:        {"ex_create_cq", 32, 16, true},
 	CreateQPEx:        {"ex_create_qp", 56, 40, true},
 
-	// By ioctl alone.
+	// These exist only as ioctl methods.
 	OpenContext: {"open_context", 0, 12, false},
 	AllocAsync:  {"alloc_async", 0, 4, false},
 	QueryGID:    {"query_gid", 12, GIDEntryLen, false},
@@ -113,7 +113,7 @@ const (
 	headerLen   = 8
 	exHeaderLen = 16 // behind the other
 
-	// MaxRequest is how many bytes of a command are looked at.
+	// MaxRequest bounds how many bytes of a command are read.
 	MaxRequest = 4096
 )
 
@@ -128,12 +128,12 @@ var (
 type Request struct {
 	Command  Command
 	Body     Body   // begins with the address of the response, if there is one
-	Driver   Body   // what follows for the provider
+	Driver   Body   // the provider's part after the body
 	Response uint64 // address, 0 for none
-	Room     int    // bytes for the response, that of the provider included
+	Room     int    // bytes for the response, including the provider's part
 }
 
-// ParseRequest decodes what was written to a uverbs file. The request refers to b.
+// ParseRequest decodes bytes that were written to a uverbs file. The request refers to b.
 func ParseRequest(b []byte) (r Request, err error) {
 	if len(b) < headerLen {
 		return r, ErrLength
@@ -184,12 +184,12 @@ func ParseRequest(b []byte) (r Request, err error) {
 	return r, nil
 }
 
-// A CQ to be created.
+// A CQRequest is a CQ to create.
 type CQRequest struct {
 	UserHandle uint64
 	Entries    uint32
 	Vector     uint32
-	Channel    int32 // a descriptor; negative for none
+	Channel    int32 // a descriptor; negative means none
 }
 
 // ParseCreateCQ decodes the body of create_cq.
@@ -197,14 +197,14 @@ func ParseCreateCQ(b Body) CQRequest {
 	return CQRequest{b.U64(8), b.U32(16), b.U32(20), int32(b.U32(24))}
 }
 
-// ParseCreateCQEx decodes the body of the extended create_cq. more is true if it asks for something
-// that the plain command has not: time stamps, for instance.
+// ParseCreateCQEx decodes the body of the extended create_cq. more is true if it requests features
+// that the plain command does not have, for example time stamps.
 func ParseCreateCQEx(b Body) (q CQRequest, more bool) {
 	q = CQRequest{b.U64(0), b.U32(8), b.U32(12), int32(b.U32(16))}
 	return q, b.U32(20) != 0 || b.U32(24) != 0 || b.U32(28) != 0
 }
 
-// A MRRequest is a region to be registered.
+// An MRRequest is a region to register.
 type MRRequest struct {
 	Start, Length, HCAVA uint64
 	PD, Access           uint32
@@ -226,7 +226,7 @@ func ParseRegMR(r *Request) MRRequest {
 	return MRRequest{b.U64(8), b.U64(16), b.U64(24), b.U32(32), b.U32(36), r.Driver.U8(0)}
 }
 
-// A QPRequest is a queue pair to be created.
+// A QPRequest is a queue pair to create.
 type QPRequest struct {
 	UserHandle               uint64
 	PD, SendCQ, RecvCQ, SRQ  uint32
@@ -249,14 +249,15 @@ func ParseCreateQP(b Body) QPRequest {
 	}
 }
 
-// ParseCreateQPEx decodes the body of the extended create_qp; more is as for create_cq.
+// ParseCreateQPEx decodes the body of the extended create_qp. more is as for create_cq.
 func ParseCreateQPEx(b Body) (q QPRequest, more bool) {
-	// The attributes are those of the plain command, which has the address of the response before them.
+	// The attributes are those of the plain command, which has the address of the response before
+	// them.
 	q = ParseCreateQP(append(make(Body, 8), b.Bytes(0, 48)...))
 	return q, b.U32(48) != 0 || b.U32(52) != 0
 }
 
-// A SRQRequest is a shared receive queue to be created.
+// An SRQRequest is a shared receive queue to create.
 type SRQRequest struct {
 	UserHandle         uint64
 	PD, WR, SGE, Limit uint32
@@ -267,7 +268,7 @@ func ParseCreateSRQ(b Body) SRQRequest {
 	return SRQRequest{b.U64(8), b.U32(16), b.U32(20), b.U32(24), b.U32(28)}
 }
 
-// ParseCreateXSRQ decodes the body of create_xsrq; more is true for a type that is not the basic one.
+// ParseCreateXSRQ decodes the body of create_xsrq. more is true for types other than the basic one.
 func ParseCreateXSRQ(b Body) (q SRQRequest, more bool) {
 	return SRQRequest{b.U64(8), b.U32(20), b.U32(24), b.U32(28), b.U32(32)}, b.U32(16) != 0
 }
@@ -278,10 +279,10 @@ const (
 	QPCurState    = 1 << 1
 	QPAccessFlags = 1 << 3
 	QPPort        = 1 << 5
-	QPAddress     = 1 << 7  // of the peer, in a queue pair that is connected without rdma_cm
+	QPAddress     = 1 << 7  // of the peer, for a queue pair that is connected without rdma_cm
 	QPDestination = 1 << 20 // number of the peer's queue pair
 
-	QPStandardBits = 1<<21 - 1 // those that there are
+	QPStandardBits = 1<<21 - 1 // all defined bits
 
 	SRQMaxWR = 1 << 0
 	SRQLimit = 1 << 1
@@ -326,7 +327,7 @@ func ParseModifyQP(b Body) ModifyRequest {
 // An AsyncType is the type of an asynchronous event.
 type AsyncType uint32
 
-// The types that there are here.
+// The types that these devices send.
 const (
 	AsyncCQError   AsyncType = 0
 	AsyncQPFatal   AsyncType = 1
@@ -338,7 +339,7 @@ const (
 	AsyncGIDChange AsyncType = 18
 )
 
-// AsyncEvent makes an event of the async descriptor.
+// AsyncEvent returns an event for the asynchronous descriptor.
 func AsyncEvent(userHandle uint64, t AsyncType) []byte {
 	b := make(Body, 16)
 	b.Put64(0, userHandle)
