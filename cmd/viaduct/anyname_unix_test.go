@@ -14,10 +14,10 @@ import (
 	"viaduct/cmd/viaduct/internal/transport"
 )
 
-// oddNames are file names that are no valid text, or that break a line.
+// oddNames are file names that are not valid text or that break a line.
 var oddNames = []string{"caf\xe9", "caf\xea", "d\xff/f\xfe", "line\nbreak", "quote\"", "100%", "plain"}
 
-// sowOdd makes a file of each odd name, with other bytes in each.
+// sowOdd creates a file with each odd name. Each file has different content.
 func sowOdd(t *testing.T, root string) {
 	t.Helper()
 	for _, n := range oddNames {

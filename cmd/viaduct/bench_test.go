@@ -76,7 +76,7 @@ func benchBothPaths(t *testing.T) {
 	}
 }
 
-// benchTwoHosts is what two hosts do, as far as one can show it.
+// benchTwoHosts measures like two hosts do, as far as one host can show it.
 func benchTwoHosts(t *testing.T) {
 	p, urls := start(t, 1, "bench", "--server", "tcp://127.0.0.1:0")
 	r := good(t, "bench", "--client", urls[0], "--transports", "vitcp,iwarp?crc=off", "--ops", "write", "--sizes", "4K", "--rounds", "2", "--time", "5ms")

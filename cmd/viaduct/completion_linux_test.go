@@ -18,8 +18,8 @@ func completed(t *testing.T, words ...string) string {
 	return good(t, append([]string{"__complete"}, words...)...).stdout
 }
 
-// TestCompletion: addresses, their parameters and values, lists and fixed words
-// complete; files do where a file belongs.
+// TestCompletion: addresses, their parameters and values, lists and fixed words are completed.
+// Operands that are files are completed as files.
 func TestCompletion(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -118,8 +118,8 @@ func TestCompletionBash(t *testing.T) {
 	}
 }
 
-// typing starts c on a terminal of its own, types first and waits until shown is on
-// it; the result goes on so.
+// typing starts c on a terminal of its own, types first and waits until shown appears. The returned
+// function types more and waits in the same way.
 func typing(t *testing.T, c *exec.Cmd, first, shown string) func(typed, shown string) {
 	t.Helper()
 	master, slave := terminal(t)
@@ -186,11 +186,10 @@ func TestCompletionZsh(t *testing.T) {
 	show("vi\t", "vitcp://")
 }
 
-// overstruck is how a terminal's bold and underlined letters begin.
+// overstruck is the beginning of a bold or underlined letter on a terminal.
 var overstruck = regexp.MustCompile(".\b")
 
-// TestMan: there is a page for every verb, and the programs that show manual
-// pages find nothing wrong with any.
+// TestMan: every verb has a page, and the programs that show manual pages report no error in any.
 func TestMan(t *testing.T) {
 	t.Setenv("SOURCE_DATE_EPOCH", "1000000000")
 	dir := t.TempDir()

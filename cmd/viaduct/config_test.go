@@ -107,8 +107,8 @@ config = "y"
 	fails(t, 1, "no such file", "serve", "--config", filepath.Join(dir, "none"))
 }
 
-// TestConfigDefaults: what --default sets gives way to the file, and that to the command
-// line; a file may be missing if a - stands before its name.
+// TestConfigDefaults: the file overrides --default, and the command line overrides the file. The
+// file may be missing if its name begins with -.
 func TestConfigDefaults(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -137,7 +137,7 @@ func TestConfigDefaults(t *testing.T) {
 	if err := os.WriteFile(file, []byte("[serve]\nroof = 1\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	fails(t, 2, ":2: roof is no key", serve...) // a - does not forgive mistakes
+	fails(t, 2, ":2: roof is no key", serve...) // the - does not make mistakes acceptable
 }
 
 // TestUnits: each shipped unit starts its service as its file in /etc/viaduct configures it.
@@ -146,7 +146,7 @@ func TestUnits(t *testing.T) {
 	for unit, text := range map[string]string{
 		"serve@":  "[serve]\nlisten = [\"vitcp://127.0.0.1:0/f\", \"sdp://127.0.0.1:0\"]\nwritable = true\n",
 		"proxy@":  "[proxy]\nlisten = [\"tcp://127.0.0.1:0\", \"sdp://127.0.0.1:0\"]\nto = \"sdp://127.0.0.1:1\"\n",
-		"portmap": "", // as it is shipped
+		"portmap": "", // in the shipped state
 		"fabric":  "[fabric]\nlisten = \"127.0.0.1:0\"\ndomain = 7\n",
 	} {
 		b, err := os.ReadFile("../../packaging/systemd/viaduct-" + unit + ".service")

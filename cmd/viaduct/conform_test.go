@@ -43,7 +43,7 @@ func allPass(t *testing.T, r conform.Report) {
 	}
 }
 
-// conformPeers are what conform is pointed at.
+// conformPeers are the servers that conform tests.
 var conformPeers = []struct {
 	scheme, listen string
 	args           []string
@@ -65,7 +65,7 @@ func TestConform(t *testing.T) {
 			allPass(t, conformReport(t, 0, "--dangerous", conformTarget(urls[0])))
 		})
 	}
-	for _, p := range conformDialers { // whose environment says already that they are the command
+	for _, p := range conformDialers { // their environment already makes them the command
 		t.Run(p.scheme+" active", func(t *testing.T) {
 			t.Parallel()
 			allPass(t, conformReport(t, 0, "--dangerous", "--listen", "--exec", "exec "+os.Args[0]+" "+p.command, p.listen))
@@ -73,7 +73,7 @@ func TestConform(t *testing.T) {
 	}
 }
 
-// conformDialers are what conform is dialled by.
+// conformDialers are the clients that conform tests.
 var conformDialers = []struct {
 	scheme, listen, command string
 }{
@@ -84,7 +84,7 @@ var conformDialers = []struct {
 	{"portmap", "portmap://127.0.0.1:0", "portmap query 127.0.0.1:80 --server {address}"},
 }
 
-// conformTarget is the address of a peer as conform takes it.
+// conformTarget returns the address of a peer in conform's form.
 func conformTarget(url string) string { return strings.Replace(url, "udp://", "portmap://", 1) }
 
 // TestConformReports: the formats of the report, and the refused arguments.
@@ -133,7 +133,7 @@ func TestConformWait(t *testing.T) {
 		select {
 		case <-cl.done:
 			t.Fatalf("conform %s did not wait: %s", p.url, cl.stderr())
-		case <-time.After(200 * time.Millisecond): // it has asked in vain
+		case <-time.After(200 * time.Millisecond): // it has asked without success
 		}
 		_, address, _ := strings.Cut(p.url, "://")
 		args := slices.Clone(p.peer)
@@ -144,7 +144,7 @@ func TestConformWait(t *testing.T) {
 		}
 	}
 	cl, urls := start(t, 1, "conform", "--listen", "iwarp://127.0.0.1:0", "--only", "iwarp/request", "--wait", "1m")
-	run(t, "ping", urls[0], "-c", "1") // ends with the case
+	run(t, "ping", urls[0], "-c", "1") // ends when the case ends
 	if code := cl.wait(); code != 0 {
 		t.Errorf("conform --listen: exit %d: %s", code, cl.stderr())
 	}
@@ -178,7 +178,7 @@ func TestConformRows(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, p := range conformPeers { // the page counts them
+	for _, p := range conformPeers { // the page has their number
 		row := regexp.MustCompile(fmt.Sprintf(`(?m)^\|.*%s://.* \| %d\b.* \| %d\b.* \|$`, p.scheme, len(conform.Cases(p.scheme, conform.Passive)), len(conform.Cases(p.scheme, conform.Active))))
 		if !row.Match(page) {
 			t.Errorf("docs/conform.md has no row %v", row)
@@ -199,8 +199,7 @@ func TestConformRows(t *testing.T) {
 	}
 }
 
-// conformFaults are the faults of internal/fault, and the requirement that each
-// breaks.
+// conformFaults are the faults of internal/fault, each with the requirement that it breaks.
 var conformFaults = []struct {
 	name, scheme, row string
 }{
@@ -314,7 +313,7 @@ func TestConformFaults(t *testing.T) {
 	wg.Wait()
 }
 
-// found runs conform, which has to name the requirement.
+// found runs conform, which must report the requirement.
 func found(t *testing.T, fault, row string, args ...string) {
 	out := run(t, append([]string{"conform", "--json", "--patience", "2s"}, args...)...)
 	var r conform.Report

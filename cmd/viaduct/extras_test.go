@@ -68,12 +68,12 @@ func TestTLS(t *testing.T) {
 			same(t, out, body)
 			good(t, "put", out, at(urls[0], "g"), "--tls", "--tls-ca", cert)
 			same(t, filepath.Join(root, "g"), body)
-			fails(t, 1, "--tls-ca", "get", at(urls[0], "f"), "-o", out, "--tls") // no authority vouches for it
+			fails(t, 1, "--tls-ca", "get", at(urls[0], "f"), "-o", out, "--tls") // no known authority has signed it
 			if r := run(t, "get", at(urls[0], "f"), "-o", out); r.code != 1 {
 				t.Errorf("without TLS: exit %d", r.code)
 			}
 
-			// A certificate made for the run, known by its fingerprint.
+			// A certificate made for this run, identified by its fingerprint.
 			srv, urls := start(t, 1, "echo", "--listen", listenURL(scheme, "127.0.0.1"), "--tls")
 			srv.waitStderr("tls-pin=")
 			pin := regexp.MustCompile("tls-pin=([0-9a-f]{64})").FindStringSubmatch(srv.stderr())[1]
@@ -313,8 +313,8 @@ func TestDemo(t *testing.T) {
 	}
 	fails(t, 1, "no such file", "demo", filepath.Join(t.TempDir(), "none"))
 
-	// The first line is there before anything is moved: here nothing can be, since
-	// the server does not start.
+	// The first line is printed before the transfer. Here there is no transfer, since the server
+	// does not start.
 	c := command(t.Context(), "demo", file)
 	c.Env = append(c.Env, "VIADUCT_SDP=nonsense=1")
 	if out, err := c.Output(); err == nil || !strings.HasPrefix(string(out), "transport ") {
@@ -322,8 +322,8 @@ func TestDemo(t *testing.T) {
 	}
 }
 
-// captured has a file of n bytes served and fetched, and returns the captures that the
-// server and the client have made of that.
+// captured serves and fetches a file of n bytes, and returns the captures of the server and the
+// client.
 func captured(t *testing.T, scheme string, n int) []string {
 	t.Helper()
 	root, work := t.TempDir(), t.TempDir()
@@ -338,8 +338,8 @@ func captured(t *testing.T, scheme string, n int) []string {
 	return []string{a, b}
 }
 
-// TestDecodeOwn: nothing is wrong with what both sides of a transfer recorded,
-// and all of it is understood.
+// TestDecodeOwn: the captures of both sides of a transfer contain no error, and decode knows every
+// message in them.
 func TestDecodeOwn(t *testing.T) {
 	t.Parallel()
 	layer := map[string]string{"vitcp": "vitcp", "iwarp": "rdmap", "sdp": "sdp", "fcvi": "fcvi"}

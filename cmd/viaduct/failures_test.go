@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// TestOneLogger: what net/http logs has the format and the level of the rest, and a normal
+// TestOneLogger: log lines of net/http have the same format and level as all others, and a normal
 // start logs no warning.
 func TestOneLogger(t *testing.T) {
 	t.Parallel()

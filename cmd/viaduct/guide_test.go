@@ -12,8 +12,7 @@ import (
 
 var renew = flag.Bool("renew", false, "write the generated parts of docs/guide anew")
 
-// TestGuideURLs: the operator's page shows the table of parameters that
-// addresses are read by, letter by letter.
+// TestGuideURLs: the operator's page has exactly the table of parameters that the parser uses.
 func TestGuideURLs(t *testing.T) {
 	t.Parallel()
 	const file, begin, end = "../../docs/guide/operate.md", "-run TestGuideURLs -renew -->\n", "<!-- /the tables -->"
@@ -38,8 +37,7 @@ func TestGuideURLs(t *testing.T) {
 	}
 }
 
-// TestHelpURLs: the help has every transport, and every parameter with its
-// default and a sentence.
+// TestHelpURLs: the help has every transport, and every parameter with its default and a sentence.
 func TestHelpURLs(t *testing.T) {
 	t.Parallel()
 	r := good(t, "help", "urls")
@@ -49,7 +47,7 @@ func TestHelpURLs(t *testing.T) {
 		}
 		_, of, _ := strings.Cut(r.stdout, "\nParameters of "+s.Name+":")
 		of, _, _ = strings.Cut(of, "\n\n")
-		if s.Name == "fcvi" { // whose text refers to vitcp's
+		if s.Name == "fcvi" { // its text refers to that of vitcp
 			_, vi, _ := strings.Cut(r.stdout, "\nParameters of vitcp:")
 			of += vi
 		}

@@ -17,9 +17,9 @@ import (
 	"viaduct/cmd/viaduct/internal/transport"
 )
 
-// TestHandover: either of two proxies is replaced by a new process, twice, while
-// connections are busy in both directions; none is dropped, no byte is lost,
-// and new connections find the successor at the same address.
+// TestHandover: each of two proxies is replaced by a new process, twice, while connections are busy
+// in both directions. No connection is dropped, no byte is lost, and new connections find the
+// successor at the same address.
 func TestHandover(t *testing.T) {
 	t.Parallel()
 	proxy := func(n int, args ...string) (*proc, []string) {
@@ -57,7 +57,7 @@ func TestHandover(t *testing.T) {
 	nearProc, nearURL := proxy(1, near...)
 
 	const busy = 4
-	const inFlight = 1 << 20 // of a connection: all buffers on the way would take seconds to drain
+	const inFlight = 1 << 20 // per connection: to drain all buffers would take seconds
 	stop := make(chan struct{})
 	results := make(chan string, busy)
 	moved := make(chan struct{}, 1000)
@@ -126,7 +126,7 @@ func TestHandover(t *testing.T) {
 		if urls[0] != was {
 			t.Errorf("the successor listens at %s, not at %s", urls[0], was)
 		}
-		// One may still wait in the queue of the listening socket, which goes along.
+		// One connection may still wait in the queue of the listening socket, which moves too.
 		if code := old.wait(); code != 0 || !regexp.MustCompile(`connections=[1-5]`).MatchString(old.stderr()) || strings.Contains(old.stderr(), "lost") {
 			t.Errorf("the predecessor ended with %d: %s", code, old.stderr())
 		}
@@ -144,7 +144,7 @@ func TestHandover(t *testing.T) {
 		}
 		return fresh
 	}
-	for _, path := range []string{"far", "near"} { // a caller that is no successor gets nothing and ends nothing
+	for _, path := range []string{"far", "near"} { // a caller that is no successor gets nothing and changes nothing
 		c, err := net.Dial("unix", filepath.Join(dir, path))
 		if err != nil {
 			t.Fatal(err)
@@ -170,7 +170,7 @@ func TestHandover(t *testing.T) {
 	fails(t, 2, "--handover", "proxy", "--listen", "tcp://127.0.0.1:0", "--to", "tcp://127.0.0.1:1", "--handover", filepath.Join(dir, "x"), "--tls")
 }
 
-// A counted buffer says how many bytes it has while it is written.
+// A counted buffer reports its length while it is written.
 type counted struct {
 	b bytes.Buffer
 	n atomic.Int64

@@ -10,9 +10,9 @@ import (
 	"viaduct/cmd/viaduct/internal/transport"
 )
 
-// TestInterruptedClient: a ping that is interrupted ends its connection in order, and the server's
-// log says so. If it is killed, the connection breaks, provided that the protocol has an orderly
-// end of its own.
+// TestInterruptedClient: an interrupted ping ends its connection in an orderly way, and the
+// server's log shows that. If ping is killed, the connection breaks, provided that the protocol has
+// an orderly end of its own.
 func TestInterruptedClient(t *testing.T) {
 	t.Parallel()
 	for _, scheme := range transport.Names() {
@@ -24,7 +24,7 @@ func TestInterruptedClient(t *testing.T) {
 			for n, args := range []string{"-i 0 -s 100000", "-i 0", "-i 1ms", "-i 0 -s 100000"} {
 				client, _ := start(t, 0, append([]string{"ping", urls[0], "-c", "0"}, strings.Fields(args)...)...)
 				for range 20 {
-					client.line() // it goes to and fro
+					client.line() // round trips have begun
 				}
 				go func() {
 					for range client.out {
@@ -39,7 +39,7 @@ func TestInterruptedClient(t *testing.T) {
 				t.Errorf("orderly ends are taken for failures:\n%s", server.stderr())
 			}
 			if !hasDisc(scheme) {
-				return // TCP's own end is all there is, and a killed process makes that too
+				return // the only end is that of TCP, which a killed process sends, too
 			}
 			client, _ := start(t, 0, "ping", urls[0], "-c", "0")
 			client.line()

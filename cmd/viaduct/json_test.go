@@ -11,19 +11,19 @@ import (
 	"testing"
 )
 
-// A jsonCase is how a verb is run with --json, once to success and once to failure. Words are
-// separated by spaces, and names in braces stand for what jsonPlaces made.
+// A jsonCase runs a verb with --json, once to success and once to failure. Words are separated by
+// spaces. Names in braces are replaced by values of jsonPlaces.
 type jsonCase struct {
 	good, bad string
-	service   bool   // good goes on until it is stopped, and says where it listens
+	service   bool   // good runs until it is stopped, and prints where it listens
 	stdin     string // of good
-	data      bool   // stdout is the data that the verb moves: documents are on stderr
+	data      bool   // stdout is the data that the verb moves; documents are on stderr
 	status    int    // of bad, if not 1
 }
 
 var jsonCases = map[string]jsonCase{
 	"bench":         {good: "--transports vitcp --ops wait --sizes 64 --rounds 1 --time 5ms -i 1ms", bad: "--client tcp://{closed}"},
-	"completion":    {bad: "bash", status: 2}, // a script is no JSON
+	"completion":    {bad: "bash", status: 2}, // a script is not JSON
 	"config check":  {good: "{config}", bad: "{file}"},
 	"conform":       {good: "--list vitcp", bad: "iwarp://{closed}"},
 	"decode":        {good: "{capture}", bad: "{file}"},
@@ -54,8 +54,8 @@ var jsonCases = map[string]jsonCase{
 	"wireshark":     {good: "--install --dir {dir}/plugins", bad: "--install --dir {file}"},
 }
 
-// TestJSON: with --json every verb prints nothing but JSON on stdout, a document on each line,
-// when it succeeds and when it fails; a failure is a document with the reason or in the result.
+// TestJSON: with --json every verb prints only JSON on stdout, one document per line, when it
+// succeeds and when it fails. A failure is a document with the reason, or is part of the result.
 func TestJSON(t *testing.T) {
 	t.Parallel()
 	if got, want := leafVerbs(t), slices.Sorted(maps.Keys(jsonCases)); !slices.Equal(got, want) {
@@ -134,7 +134,7 @@ func documents(t *testing.T, s string) (all []any) {
 	return all
 }
 
-// jsonPlaces makes what the cases name in braces.
+// jsonPlaces creates the values for the names in braces.
 func jsonPlaces(t *testing.T) *strings.Replacer {
 	dir := t.TempDir()
 	in := func(name string) string { return filepath.Join(dir, name) }
@@ -187,8 +187,8 @@ func leafVerbs(t *testing.T) (all []string) {
 	return all
 }
 
-// TestJSONUsage: what can't be read to its end is a failure in JSON too, and so is a word that
-// names no verb.
+// TestJSONUsage: with --json, a command line that cannot be parsed is reported as JSON, and so is
+// an unknown verb.
 func TestJSONUsage(t *testing.T) {
 	t.Parallel()
 	for _, args := range []string{"ping", "ping --no-such-flag tcp://127.0.0.1:1", "no-such-verb", "portmap", "config none"} {

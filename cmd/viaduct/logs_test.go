@@ -12,8 +12,8 @@ import (
 	"viaduct/cmd/viaduct/internal/transport"
 )
 
-// TestLogForms: addresses are text in every event, an event without an error names
-// none, and an orderly end is not logged as a break.
+// TestLogForms: addresses are text in every event, an event without an error has no error
+// attribute, and an orderly end is not logged as a break.
 func TestLogForms(t *testing.T) {
 	t.Parallel()
 	for _, scheme := range transport.Names() {
@@ -49,7 +49,7 @@ func TestLogForms(t *testing.T) {
 					t.Errorf("an orderly end: %s", l)
 				}
 			}
-			local := scheme != "fcvi" && scheme != "tcp" // which tell the peer's address alone
+			local := scheme != "fcvi" && scheme != "tcp" // these log only the peer's address
 			if seen["remote"] == 0 || (seen["local"] > 0) != local {
 				t.Errorf("addresses are told in %v events", seen)
 			}
@@ -99,7 +99,7 @@ func TestInterruptQuiet(t *testing.T) {
 	}
 }
 
-// TestHints: what to do about an error fits the error.
+// TestHints: each hint fits its error.
 func TestHints(t *testing.T) {
 	t.Parallel()
 	for _, scheme := range transport.Names() {
@@ -111,7 +111,7 @@ func TestHints(t *testing.T) {
 			t.Errorf("%s: %s", scheme, r.last())
 		}
 	}
-	if runtime.GOOS != "windows" && os.Getuid() != 0 { // root may read everything
+	if runtime.GOOS != "windows" && os.Getuid() != 0 { // root may read every file
 		secret := filepath.Join(t.TempDir(), "f")
 		random(t, secret, 10)
 		os.Chmod(secret, 0)
@@ -121,8 +121,7 @@ func TestHints(t *testing.T) {
 	}
 }
 
-// TestBackslash: a backslash is a character like others where paths have
-// another separator.
+// TestBackslash: on systems with another separator, a backslash is an ordinary character of a path.
 func TestBackslash(t *testing.T) {
 	t.Parallel()
 	if filepath.Separator == '\\' {

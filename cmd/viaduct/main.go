@@ -1,6 +1,6 @@
-// Viaduct is RDMA over ordinary TCP, in user space: a server and a client that
-// move memory, an echo server, a pipe, a proxy, a benchmark, and a tour of them
-// all. "viaduct help" lists the verbs.
+// Viaduct is RDMA over ordinary TCP, in user space. It gives RDMA devices to unmodified programs,
+// moves files and messages, decodes captures and tests other implementations. "viaduct help" lists
+// the verbs.
 package main
 
 import (
@@ -11,6 +11,6 @@ import (
 )
 
 func main() {
-	notify.MaybeStub() // the process may be about to become a program of "viaduct run"
+	notify.MaybeStub() // this process may have to become a program of "viaduct run"
 	os.Exit(verbs.Main())
 }

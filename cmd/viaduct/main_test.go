@@ -40,7 +40,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(asCommand) != "" {
 		os.Exit(verbs.Main())
 	}
-	// These tests wait for processes most of the time: as many as processors would leave those idle.
+	// These tests mostly wait for processes. With as many tests as processors, these would be idle.
 	flag.Parse()
 	if f := flag.Lookup("test.parallel"); f.Value.String() == strconv.Itoa(runtime.GOMAXPROCS(0)) {
 		f.Value.Set(strconv.Itoa(2 * runtime.GOMAXPROCS(0)))
@@ -48,24 +48,24 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// patience bounds everything that should take moments.
+// patience bounds the wait for events that normally take moments.
 const patience = 2 * testkit.Patience
 
 func command(ctx context.Context, args ...string) *exec.Cmd {
 	c := exec.CommandContext(ctx, os.Args[0], args...)
-	// The race detector would have every process sleep for a second at its end.
+	// By default, the race detector makes every process sleep for a second at its end.
 	c.Env = append(os.Environ(), asCommand+"=1", "GORACE=atexit_sleep_ms=0 exitcode=66 "+os.Getenv("GORACE"))
 	c.WaitDelay = 5 * time.Second
 	return c
 }
 
-// A result is how a command ended.
+// A result is the outcome of a command.
 type result struct {
 	stdout, stderr string
 	code           int
 }
 
-// last is the last line of stderr.
+// last returns the last line of stderr.
 func (r result) last() string {
 	return lastLine(r.stderr)
 }
@@ -99,7 +99,7 @@ func runIn(t *testing.T, dir string, stdin io.Reader, args ...string) result {
 	return r
 }
 
-// runHere runs a command that ends at once within this process, which spares starting one.
+// runHere runs a short command within this process, which saves the start of another one.
 func runHere(t *testing.T, args ...string) result {
 	t.Helper()
 	var out, errs bytes.Buffer
@@ -110,7 +110,7 @@ func runHere(t *testing.T, args ...string) result {
 	return result{out.String(), errs.String(), code}
 }
 
-// good is run for a command that must succeed.
+// good runs a command that must succeed.
 func good(t *testing.T, args ...string) result {
 	t.Helper()
 	r := run(t, args...)
@@ -120,7 +120,7 @@ func good(t *testing.T, args ...string) result {
 	return r
 }
 
-// fails is run for a command that must end with a code and a reason.
+// fails runs a command that must end with this exit code and reason.
 func fails(t *testing.T, code int, reason string, args ...string) {
 	t.Helper()
 	r := run(t, args...)
@@ -129,7 +129,7 @@ func fails(t *testing.T, code int, reason string, args ...string) {
 	}
 }
 
-// A proc is a command that goes on.
+// A proc is a running command.
 type proc struct {
 	t    *testing.T
 	cmd  *exec.Cmd
@@ -146,7 +146,7 @@ func start(t *testing.T, n int, args ...string) (*proc, []string) {
 	return startWith(t, func(*exec.Cmd) {}, n, args...)
 }
 
-// startWith is start of a command that prepare has changed before.
+// startWith is start for a command that prepare modifies before.
 func startWith(t *testing.T, prepare func(*exec.Cmd), n int, args ...string) (*proc, []string) {
 	t.Helper()
 	p := begin(t, prepare, args...)
@@ -261,7 +261,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// each runs f for every transport that is built, on both families.
+// each runs f for every transport of this build, with both address families.
 func each(t *testing.T, f func(t *testing.T, scheme, listen string)) {
 	for _, scheme := range transport.Names() {
 		for _, host := range []string{"127.0.0.1", "[::1]"} {
@@ -289,7 +289,7 @@ func withQuery(u, q string) string {
 	return u + "?" + q
 }
 
-// at puts a path into an address.
+// at adds a path to an address.
 func at(u, path string) string {
 	base, query, ok := strings.Cut(u, "?")
 	if ok {

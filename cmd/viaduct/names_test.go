@@ -8,14 +8,14 @@ import (
 	"testing"
 )
 
-// TestNames: a fabric and hosts are found by the names under which they have registered, by
-// members of the fabric, other fabrics and clients.
+// TestNames: members of a fabric, other fabrics and clients find fabrics and hosts by their
+// registered names.
 func TestNames(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	reg := "file:" + filepath.Join(dir, "names")
 	start(t, 1, "fabric", "--listen", "127.0.0.1:0", "--registry", reg, "--register", "plant1")
-	// A fabric that joined it serves its members too.
+	// A fabric that has joined it serves members, too.
 	start(t, 1, "fabric", "--listen", "127.0.0.1:0", "--domain", "2", "--registry", reg, "--join", "plant1", "--register", "plant2")
 	start(t, 1, "echo", "--listen", "fcvi://10.0.0.1/echo?fabric=plant1", "--registry", reg, "--register", "node1")
 	p, _ := start(t, 1, "echo", "--listen", "vitcp://127.0.0.1:0/echo", "--registry", reg, "--register", "node7")

@@ -18,8 +18,8 @@ import (
 // TestGetInto: get writes into a directory, into a device and into a pipe.
 func TestGetInto(t *testing.T) {
 	t.Parallel()
-	// By a name of the test's own: a command that did not know devices would put a file
-	// in the place of the system's.
+	// The test uses its own name for the device: a command that replaced it by a file would
+	// otherwise damage the system.
 	null := filepath.Join(t.TempDir(), "null")
 	if err := os.Symlink(os.DevNull, null); err != nil {
 		t.Fatal(err)
@@ -63,7 +63,7 @@ func TestGetInto(t *testing.T) {
 			}
 			// A pipe without a reader does not hold an interrupted command.
 			cl, _ = start(t, 0, "get", u, "-o", fifo, "--metrics", "127.0.0.1:0")
-			cl.waitStderr("msg=metrics") // it would die of a signal that came before it is ready for one
+			cl.waitStderr("msg=metrics") // before that, it would die of the signal
 			select {
 			case <-cl.done:
 				t.Errorf("ended without a reader: %s", cl.stderr())
@@ -84,8 +84,8 @@ func TestGetInto(t *testing.T) {
 	}
 }
 
-// soon ends a command by a signal and wants it to be over within a second, and
-// what a loaded machine takes for little.
+// soon ends a command with a signal. The command must end within a second, plus the delay that a
+// loaded machine may add.
 func soon(t *testing.T, p *proc, s syscall.Signal, code int) {
 	t.Helper()
 	began := time.Now()
@@ -97,11 +97,11 @@ func soon(t *testing.T, p *proc, s syscall.Signal, code int) {
 	}
 }
 
-// interruptBound is above the 0.7 seconds that an interrupted command waits for
-// a peer, and below the 2, 3, 5 and 10 seconds of the protocols' own timers.
+// interruptBound is above the 0.7 seconds for which an interrupted command waits for a peer. It is
+// below the 2, 3, 5 and 10 seconds of the protocols' own timers.
 const interruptBound = 1800 * time.Millisecond
 
-// TestInterruptStopped: a peer that has stopped does not hold a command up.
+// TestInterruptStopped: an interrupted command ends although its peer is stopped.
 func TestInterruptStopped(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
@@ -124,7 +124,7 @@ func TestInterruptStopped(t *testing.T) {
 			soon(t, cl, syscall.SIGINT, 0)
 			srv.cmd.Process.Kill()
 
-			// The other way round: the server of a client that has stopped.
+			// The other direction: the server of a stopped client.
 			srv, urls = start(t, 1, "echo", "--listen", listenURL(scheme, "127.0.0.1"))
 			cl, _ = start(t, 0, "ping", urls[0], "-c", "0", "-i", "1ms")
 			cl.line()
@@ -161,12 +161,12 @@ func TestOnePart(t *testing.T) {
 	}
 	first.cmd.Process.Kill()
 	first.wait()
-	good(t, "get", at(urls[0], "f"), "-o", out) // a part that nothing holds is no hindrance
+	good(t, "get", at(urls[0], "f"), "-o", out) // a part that no process has locked is reused
 	same(t, out, body)
 }
 
 // TestServerDies: a ping whose server is killed still prints its measurements, and no verb blames
-// itself.
+// this side.
 func TestServerDies(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
@@ -221,8 +221,7 @@ func blamed(t *testing.T, p *proc) {
 	}
 }
 
-// TestTruncated: a file that is truncated while it is fetched is reported as truncated, on both
-// sides.
+// TestTruncated: both sides report that a file was truncated during its transfer.
 func TestTruncated(t *testing.T) {
 	t.Parallel()
 	for _, scheme := range []string{"iwarp", "fcvi"} {

@@ -49,8 +49,8 @@ func TestEchoPing(t *testing.T) {
 	})
 }
 
-// TestTooLong: a message longer than an iWARP echo server takes is a length
-// error, and the server goes on.
+// TestTooLong: a message longer than an iWARP echo server accepts is a length error, and the server
+// continues.
 func TestTooLong(t *testing.T) {
 	t.Parallel()
 	_, urls := start(t, 1, "echo", "--listen", "iwarp://127.0.0.1:0")
@@ -117,7 +117,7 @@ func TestNCAborted(t *testing.T) {
 		if err := c.CloseWrite(); err != nil {
 			t.Fatal(err)
 		}
-		if before { // more than the connection takes without a reader
+		if before { // more than the connection buffers without a reader
 			go func() {
 				io.CopyN(p.in, zeros{}, 100<<20)
 				p.in.Close()
@@ -144,8 +144,8 @@ func (zeros) Read(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// startRaw starts a listening command whose input is a file and whose output is
-// bytes, all of it: the listening line comes on stderr. The result waits for them.
+// startRaw starts a listening command with a file as its input. The returned function waits for its
+// output, which is bytes only: the listening line is on stderr.
 func startRaw(t *testing.T, input string, args ...string) (func() []byte, string) {
 	t.Helper()
 	c := command(t.Context(), args...)
@@ -222,8 +222,8 @@ func TestPeer(t *testing.T) {
 func freePort(t *testing.T) int {
 	t.Helper()
 	for range 100 {
-		// The port is below the range from which the kernel assigns ports to connections at any
-		// moment.
+		// The port is below the range from which the kernel assigns ports to connections, which
+		// happens at any moment.
 		port := 12000 + rand.IntN(20000)
 		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
 		if err != nil {
@@ -236,11 +236,10 @@ func freePort(t *testing.T) int {
 	return 0
 }
 
-// hostPort is the address to dial of a tcp URL.
+// hostPort returns the address to dial for a tcp URL.
 func hostPort(u string) string { return strings.TrimPrefix(u, "tcp://") }
 
-// TestProxy: half-closes and resets are carried over, over every pair of
-// stream transports.
+// TestProxy: half-closes and resets are forwarded, over every pair of stream transports.
 func TestProxy(t *testing.T) {
 	t.Parallel()
 	for _, scheme := range transport.Names() {
@@ -261,7 +260,7 @@ func TestProxy(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if _, err := c.Write([]byte("x")); err != nil { // a lazy path opens with the first byte
+				if _, err := c.Write([]byte("x")); err != nil { // SDP connects lazily, with the first byte
 					t.Fatal(err)
 				}
 				s, err := l.Accept()
@@ -307,7 +306,7 @@ func TestProxy(t *testing.T) {
 	}
 	_, urls := start(t, 1, "proxy", "--listen", "tcp://127.0.0.1:0", "--to", "tcp://127.0.0.1:1")
 	c, err := net.Dial("tcp", hostPort(urls[0]))
-	if err == nil { // the reset may have been faster than Dial
+	if err == nil { // the reset may arrive before Dial returns
 		defer c.Close()
 		c.SetDeadline(time.Now().Add(patience))
 		_, err = c.Read(make([]byte, 1))

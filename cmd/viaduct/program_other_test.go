@@ -2,5 +2,5 @@
 
 package main
 
-// asProgram makes the test binary another program of these tests: none here.
+// asProgram would make the test binary another program; there are none on this system.
 func asProgram() bool { return false }

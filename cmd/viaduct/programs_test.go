@@ -17,9 +17,9 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// TestMappedService: an address with portmap= is the conventional one. It is
-// reached over SDP where the mapper knows a way, and over plain TCP where it
-// does not, or where no mapper answers, or where the way is a dead end. [D-71]
+// TestMappedService: an address with portmap= is a conventional address. It is reached over SDP if
+// the mapper has a mapping that works. Otherwise, and if no mapper answers, it is reached over
+// plain TCP. [D-71]
 func TestMappedService(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
@@ -72,7 +72,7 @@ func TestSDPSettings(t *testing.T) {
 		_, urls := start(t, 1, "serve", "--root", root, "--listen", "sdp://127.0.0.1:0?"+q)
 		out := filepath.Join(t.TempDir(), "out")
 		name, body := "big", big
-		if strings.Contains(q, "=37") { // 21 bytes to a message
+		if strings.Contains(q, "=37") { // 21 bytes per message
 			name, body = "small", small
 		}
 		for _, d := range []string{"", "layout=ibta", "hello=raw"} {
@@ -86,8 +86,8 @@ func TestSDPSettings(t *testing.T) {
 	}
 }
 
-// TestFabric: two NICs reach each other in a fabric of its own process, and across two linked
-// fabrics.
+// TestFabric: two NICs reach each other in a fabric that is a separate process, and across two
+// linked fabrics.
 func TestFabric(t *testing.T) {
 	t.Parallel()
 	_, first := start(t, 1, "fabric", "--listen", "127.0.0.1:0")
@@ -111,8 +111,8 @@ func TestFabric(t *testing.T) {
 	fails(t, 1, "join", "fabric", "--listen", "127.0.0.1:0", "--join", "127.0.0.1:1")
 }
 
-// TestFabricRestart: a fabric that is killed and restarted gets its members back by themselves, and
-// the fabrics that were linked to it. The members log the loss at the default level. [FCFS-3.2-5]
+// TestFabricRestart: after a fabric was killed and restarted, its members and the linked fabrics
+// reconnect. The members log the loss at the default level. [FCFS-3.2-5]
 func TestFabricRestart(t *testing.T) {
 	t.Parallel()
 	address := fmt.Sprintf("127.0.0.1:%d", freePort(t))
@@ -148,8 +148,8 @@ func TestFabricRestart(t *testing.T) {
 	}
 }
 
-// withPrograms skips a test that runs a program of other people, unless tests run at full length:
-// dozens of such tests take longer than all others. A shell and a C compiler are no such programs.
+// withPrograms skips a test that runs a program of other people, unless tests run at full length,
+// because dozens of such tests take longer than all others. A shell and a C compiler do not count.
 func withPrograms(t *testing.T, name string) {
 	t.Helper()
 	if name != "sh" && name != "cc" && !testkit.LongRuns() {
@@ -157,7 +157,7 @@ func withPrograms(t *testing.T, name string) {
 	}
 }
 
-// program finds a program of the system's, or skips.
+// program returns the path of an installed program, or skips the test.
 func program(t *testing.T, name string) string {
 	t.Helper()
 	withPrograms(t, name)
@@ -208,7 +208,7 @@ func daemon(t *testing.T, port int, name string, args ...string) {
 	})
 }
 
-// TestCurl: an HTTP client of another make, directly and through the proxy.
+// TestCurl: another HTTP client works, directly and through the proxy.
 func TestCurl(t *testing.T) {
 	t.Parallel()
 	curl := program(t, "curl")
@@ -228,8 +228,8 @@ func TestCurl(t *testing.T) {
 	}
 }
 
-// TestFetchers: rclone and wget copy a served directory whole, directly and through the
-// proxy, and find nothing to do the second time.
+// TestFetchers: rclone and wget copy a served directory completely, directly and through the proxy,
+// and find no changes the second time.
 func TestFetchers(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
@@ -243,7 +243,7 @@ func TestFetchers(t *testing.T) {
 			t.Run("rclone", func(t *testing.T) {
 				rclone := program(t, "rclone")
 				config, to := filepath.Join(t.TempDir(), "rclone.conf"), filepath.Join(t.TempDir(), "copy")
-				if err := os.WriteFile(config, nil, 0o600); err != nil { // nothing of the user's
+				if err := os.WriteFile(config, nil, 0o600); err != nil { // the user's configuration is not read
 					t.Fatal(err)
 				}
 				output(t, rclone, "--config", config, "copy", ":http:", to, "--http-url", "http://"+at+"/")
@@ -311,12 +311,12 @@ func TestIperf(t *testing.T) {
 		args := append([]string{"-c", host, "-p", near, "-t", "1", "-J"}, extra...)
 		var b []byte
 		var err error
-		// The server takes one client at a time and a moment between two.
+		// The server accepts one client at a time, and needs a moment between two.
 		for end := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			b, err = exec.CommandContext(ctx, iperf, args...).CombinedOutput()
 			cancel()
-			// With -J it may say so and exit with 0.
+			// With -J, iperf3 may report that and exit with 0.
 			busy := strings.Contains(string(b), "busy") || strings.Contains(string(b), "unable to")
 			if !busy || time.Now().After(end) {
 				break

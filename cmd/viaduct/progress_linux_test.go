@@ -63,9 +63,9 @@ func onTerminal(t *testing.T, args ...string) string {
 	return watchTerminal(t, false, func(string) {}, args...)
 }
 
-// watchTerminal is onTerminal with a function that is told, as often as more is shown,
-// what that was so far; with both, results come to the terminal too. A command that
-// has not ended after the time of patience gets SIGQUIT, so that the failure shows its goroutines.
+// watchTerminal is onTerminal with a function that gets the text shown so far, each time there is
+// more. With both, the results go to the terminal, too. A command that has not ended after patience
+// gets SIGQUIT, so that the failure shows its goroutines.
 func watchTerminal(t *testing.T, both bool, seen func(shown string), args ...string) string {
 	t.Helper()
 	master, slave := terminal(t)
@@ -95,7 +95,7 @@ func watchTerminal(t *testing.T, both bool, seen func(shown string), args ...str
 			c.Process.Kill()
 		}
 		if err != nil {
-			break // EIO when the last has closed the terminal
+			break // EIO after the last process has closed the terminal
 		}
 		shown = append(shown, b[:n]...)
 		seen(string(shown))
@@ -123,7 +123,7 @@ func TestDemoBar(t *testing.T) {
 	}
 }
 
-// TestPutBar: while the server has all of a file and has not answered, the bar says so.
+// TestPutBar: while the server has all bytes of a file and has not answered, the bar shows that.
 func TestPutBar(t *testing.T) {
 	t.Parallel()
 	src := filepath.Join(t.TempDir(), "f")
@@ -151,8 +151,8 @@ func TestPutBar(t *testing.T) {
 	}, "put", src, strings.Replace(srv.URL, "http:", "tcp:", 1)+"/a")
 }
 
-// TestTotalDraws: files are found while the bar is drawn, which it is every 100 ms, and neither
-// waits for the other.
+// TestTotalDraws: files are found while the bar is drawn, every 100 ms, and neither blocks the
+// other.
 func TestTotalDraws(t *testing.T) {
 	t.Parallel()
 	master, slave := terminal(t)
@@ -177,8 +177,8 @@ func TestTotalDraws(t *testing.T) {
 	}
 }
 
-// TestTreeBar: many files have one bar on a terminal, with how many there are, the bytes of
-// all, the rate and the time left; off a terminal a line each.
+// TestTreeBar: on a terminal, many files have one bar with their number, the bytes of all, the rate
+// and the time left. Otherwise each file is a line.
 func TestTreeBar(t *testing.T) {
 	t.Parallel()
 	from := t.TempDir()

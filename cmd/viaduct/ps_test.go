@@ -164,7 +164,7 @@ func TestPsWatchCost(t *testing.T) {
 		d := psList(t)
 		return len(d.Processes) == 1 && len(d.Processes[0].Conns) == conns
 	})
-	// watch returns what so many lists take of a processor.
+	// watch returns the processor time for a number of lists.
 	watch := func(interval time.Duration, lists int) time.Duration {
 		p := begin(t, func(*exec.Cmd) {}, "ps", "--watch", "--interval", interval.String())
 		for n := 0; n < lists; {
@@ -173,7 +173,7 @@ func TestPsWatchCost(t *testing.T) {
 			}
 		}
 		p.cmd.Process.Signal(os.Interrupt)
-		for range p.out { // the rest of the last one
+		for range p.out { // the remaining lines of the last list
 		}
 		p.wait()
 		return p.cmd.ProcessState.UserTime() + p.cmd.ProcessState.SystemTime()
@@ -205,7 +205,7 @@ func cpuOf(t *testing.T, pid int) time.Duration {
 	return time.Duration(user+system) * 10 * time.Millisecond
 }
 
-// TestPsTaken: nc accepts one connection, and is no longer listed as a listener then.
+// TestPsTaken: nc accepts one connection, and is then no longer listed as a listener.
 func TestPsTaken(t *testing.T) {
 	psDir(t)
 	for _, u := range []string{"sdp://127.0.0.1:0", "vitcp://127.0.0.1:0/x"} {
@@ -235,7 +235,7 @@ func TestPsTaken(t *testing.T) {
 	}
 }
 
-// TestPsProxy: both sides of what a proxy carries are listed.
+// TestPsProxy: both sides of a proxy's connections are listed.
 func TestPsProxy(t *testing.T) {
 	psDir(t)
 	l, err := net.Listen("tcp", "127.0.0.1:0")

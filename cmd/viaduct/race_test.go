@@ -2,5 +2,5 @@
 
 package main
 
-// raceDetector says that everything takes ten times as long.
+// raceDetector means that everything takes about ten times as long.
 const raceDetector = true

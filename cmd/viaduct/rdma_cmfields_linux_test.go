@@ -12,13 +12,13 @@ import (
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 )
 
-// A cmFields sends the commands of rdma_cm with every field wrong in turn. Each command gets an
-// identifier in the state that the command requires.
+// A cmFields sends the commands of rdma_cm with each field wrong in turn. Each command gets an
+// identifier in the state that it requires.
 type cmFields struct {
 	*rdmaFields
 	id, gone uint32
 	other    uint32 // an identifier of another file
-	file     int    // the one that an identifier comes from
+	file     int    // the file of an identifier to move
 }
 
 func (h *cmFields) value(k abi.Kind) uint64 {
@@ -33,7 +33,7 @@ func (h *cmFields) value(k abi.Kind) uint64 {
 		return abi.TypeRC
 	case abi.QPNumber:
 		return uint64(h.have[abi.QP])
-	case abi.Given, abi.Option: // the option is to use addresses again
+	case abi.Given, abi.Option: // the option is to reuse addresses
 		return 1
 	case abi.CMState:
 		return uint64(abi.Init)
@@ -87,7 +87,7 @@ func (h *cmFields) senseless(k abi.Kind) (values []uint64, says []unix.Errno) {
 	case abi.CMFile:
 		return []uint64{0, 900, uint64(h.uverbs), 1<<32 - 1}, []unix.Errno{unix.EINVAL, unix.EBADF}
 	}
-	return nil, nil // whatever is there is right
+	return nil, nil // any value is correct
 }
 
 func (h *cmFields) body(c abi.CMCommand) abi.Body {
@@ -96,7 +96,7 @@ func (h *cmFields) body(c abi.CMCommand) abi.Body {
 	switch c {
 	case abi.CMBindIP:
 		copy(b[8:], h.address())
-		b.Put16(10, 0) // a port that is free
+		b.Put16(10, 0) // a free port
 	case abi.CMResolveIP:
 		copy(b[28:], h.address())
 	case abi.CMConnect:
@@ -110,7 +110,7 @@ func (h *cmFields) body(c abi.CMCommand) abi.Body {
 	return b
 }
 
-// right sends a command that is right.
+// right sends a correct command.
 func (h *cmFields) right(c abi.CMCommand) error {
 	_, out := c.Lengths()
 	if err := h.cmCommand(c, out, h.body(c)); err != nil {
@@ -149,7 +149,7 @@ func (h *cmFields) before(c abi.CMCommand) (err error) {
 	case abi.CMResolveRoute:
 		resolved()
 	case abi.CMGetEvent:
-		do(abi.CMResolveIP) // whose event is not taken yet
+		do(abi.CMResolveIP) // the program has not read its event yet
 	case abi.CMConnect, abi.CMNotify:
 		resolved()
 		do(abi.CMResolveRoute)
@@ -195,7 +195,7 @@ func (h *cmFields) try(c abi.CMCommand) (bad error) {
 		}
 	}
 	_, out := c.Lengths()
-	ends := c == abi.CMDestroyID // what a response that can't be written comes after
+	ends := c == abi.CMDestroyID // after a response that cannot be written
 	for _, f := range c.Fields() {
 		values, says := h.wrong(f.Kind)
 		for _, v := range values {
@@ -243,7 +243,7 @@ func (h *rdmaFields) managerCommand(c abi.CMCommand) (err error) {
 	if err := h.right(abi.CreateQP); err != nil {
 		return err
 	}
-	h.have[abi.QP] = h.word(1) // by number, as rdma_cm names it
+	h.have[abi.QP] = h.word(1) // by number, as in rdma_cm
 	open := func() (fd int) {
 		if err == nil {
 			fd, err = unix.Open("/dev/infiniband/rdma_cm", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
@@ -260,7 +260,7 @@ func (h *rdmaFields) managerCommand(c abi.CMCommand) (err error) {
 		return err
 	}
 	defer unix.Close(h.cm)
-	if c == abi.CMMigrateID { // from a third file to this one
+	if c == abi.CMMigrateID { // move an identifier from a third file to this one
 		to := h.cm
 		if h.cm = open(); err != nil {
 			return err
@@ -291,7 +291,7 @@ func (h *cmFields) tryMigrate(id uint32) (bad error) {
 	_, out := c.Lengths()
 	for _, f := range c.Fields() {
 		values, says := h.wrong(f.Kind)
-		if f.Kind == abi.Reply { // the kernel has moved it by then
+		if f.Kind == abi.Reply { // the kernel has moved the identifier by then
 			continue
 		}
 		for _, v := range values {

@@ -83,7 +83,7 @@ func (h *rdmaAbuser) outside(uverbs, cm int) error {
 	return nil
 }
 
-// inside tries them at numbers in it.
+// inside tries duplicates at numbers in the reserved range.
 func (h *rdmaAbuser) inside(uverbs, cm int) error {
 	for i, fd := range []int{uverbs, cm} {
 		if err := unix.Dup3(fd, servedAt+i, unix.O_CLOEXEC); err != nil {
@@ -111,7 +111,7 @@ func (h *rdmaAbuser) reused(uverbs int) error {
 	defer unix.Close(pipe[1])
 	defer h.use(h.uverbs, h.cm, h.ioctls)
 	h.use(servedAt, h.cm, false)
-	// A domain is made and given back; handles are not used again.
+	// The command creates and destroys a domain; handles are not reused.
 	domain := func() (uint32, error) {
 		err := h.command(abi.AllocPD, 4, h.at(0))
 		pd := h.word(0)

@@ -12,11 +12,12 @@ import (
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 )
 
-// asRDMAEvents makes the test binary a program that takes events of connection management, and looks whether there are more.
+// asRDMAEvents makes the test binary a program that reads connection manager events, and checks
+// whether there are more.
 const asRDMAEvents = "VIADUCT_TEST_RDMA_EVENTS"
 
-// A channel is readable while it has an event, and not any more when a program has got the last: a library that
-// polls would then wait in get_event for ever.
+// A channel is readable exactly while it has an event. If it were still readable after the last
+// one, a library that polls would wait in get_event for ever.
 func TestRDMAEvents(t *testing.T) {
 	t.Parallel()
 	good(t, "run", "--rdma", "--", "env", calm, asRDMAEvents+"=1", os.Args[0])

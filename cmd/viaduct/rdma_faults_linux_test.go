@@ -72,7 +72,7 @@ func rdmaObjects() error {
 		}
 	}
 	used := h.uverbs
-	if h.uverbs, err = unix.Dup(used); err != nil { // at a number that no command has come by
+	if h.uverbs, err = unix.Dup(used); err != nil { // a number without any earlier command
 		return err
 	}
 	if err := next("regions"); err != nil {
@@ -125,7 +125,7 @@ func TestRDMAObjects(t *testing.T) {
 	}
 }
 
-// asRDMASignals makes the test binary a program that opens rdma_cm again and again in a thread that
+// asRDMASignals makes the test binary a program that opens rdma_cm repeatedly in a thread that
 // signals interrupt.
 const asRDMASignals = "VIADUCT_TEST_RDMA_SIGNALS"
 

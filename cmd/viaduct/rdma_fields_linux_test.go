@@ -16,21 +16,21 @@ import (
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 )
 
-// asRDMAFields makes the test binary a program that sends every command of the tables of package abi with
-// every field wrong, by write and by ioctl.
+// asRDMAFields makes the test binary a program that sends every command in the tables of package
+// abi with each field wrong in turn, by write and by ioctl.
 const asRDMAFields = "VIADUCT_TEST_RDMA_FIELDS"
 
-// calm keeps the runtime of a program from sending signals to its threads. In the moment of
-// an answer a signal has the kernel lose that, and the command is carried out once more.
+// calm keeps the Go runtime of a program from sending signals to its threads. If a signal arrives
+// at the moment of an answer, the kernel drops the answer and repeats the command.
 const calm = "GODEBUG=asyncpreemptoff=1"
 
 // rdmaFields is a program with one object of each kind.
 type rdmaFields struct {
 	rdmaAbuser
 	have     map[abi.Kind]uint32   // handles, and the descriptor of the channel
-	gone     map[abi.Kind]uint32   // handles that there were
-	readOnly uint64                // the address of a page that can't be written to
-	foreign  map[abi.Kind][]uint64 // what another program has, in place of other wrong values
+	gone     map[abi.Kind]uint32   // handles of destroyed objects
+	readOnly uint64                // address of a page that is read-only
+	foreign  map[abi.Kind][]uint64 // values of another program, used instead of other wrong values
 }
 
 // rdmaMakers are the commands that create objects, in order: a later one may use objects of earlier
@@ -43,7 +43,7 @@ var rdmaMakers = []struct {
 	{abi.CQ, abi.CreateCQ, abi.DestroyCQ}, {abi.SRQ, abi.CreateSRQ, abi.DestroySRQ}, {abi.QP, abi.CreateQP, abi.DestroyQP},
 }
 
-// value is what a field holds in a command that is right.
+// value returns the value of a field in a correct command.
 func (h *rdmaFields) value(k abi.Kind) uint64 {
 	switch k {
 	case abi.Reply:
@@ -64,7 +64,7 @@ func (h *rdmaFields) value(k abi.Kind) uint64 {
 		return abi.QPState
 	case abi.SRQMask:
 		return abi.SRQLimit
-	case abi.NextState: // in which a queue pair takes sends without a connection
+	case abi.NextState: // in this state, a queue pair accepts sends without a connection
 		return uint64(abi.Err)
 	case abi.Type:
 		return abi.TypeRC
@@ -116,10 +116,10 @@ func (h *rdmaFields) senseless(k abi.Kind, out int) (values []uint64, says []uni
 	case abi.Zero:
 		return []uint64{1, 1<<32 - 1}, []unix.Errno{unix.EINVAL}
 	}
-	return rxeSenseless(k), nil // or whatever is there is right
+	return rxeSenseless(k), nil // or any value is correct
 }
 
-// body makes the body of a command that is right.
+// body returns the body of a correct command.
 func (h *rdmaFields) body(c abi.Command) abi.Body {
 	n, _ := c.Lengths()
 	b := make(abi.Body, n)
@@ -135,7 +135,7 @@ func put(b abi.Body, f abi.Field, v uint64) {
 	}
 }
 
-// room is how many bytes the program has for a response.
+// room returns the number of bytes for a response.
 func room(c abi.Command) int {
 	if c&abi.Extended != 0 {
 		return abi.QueryDeviceExLen
@@ -144,7 +144,8 @@ func room(c abi.Command) int {
 	return out
 }
 
-// send sends a command. Those with the longer header have the address of their response there.
+// send sends a command. In commands with the longer header, the header has the address of the
+// response.
 func (h *rdmaFields) send(c abi.Command, b abi.Body, out int, reply uint64) error {
 	if c&abi.Extended == 0 {
 		return h.command(c, out, []byte(b))
@@ -156,7 +157,7 @@ func (h *rdmaFields) send(c abi.Command, b abi.Body, out int, reply uint64) erro
 	return h.write(h.uverbs, append(append(w, make([]byte, 8)...), b...))
 }
 
-// right sends a command that is right.
+// right sends a correct command.
 func (h *rdmaFields) right(c abi.Command) error {
 	if err := h.send(c, h.body(c), room(c), h.at(0)); err != nil {
 		return fmt.Errorf("%v that is right: %w", c, err)
@@ -174,7 +175,7 @@ func (h *rdmaFields) setUp() (err error) {
 	if err := h.right(abi.GetContext); err != nil {
 		return err
 	}
-	unix.Close(int(h.word(0))) // of the asynchronous events
+	unix.Close(int(h.word(0))) // descriptor of the asynchronous events
 	for _, m := range rdmaMakers {
 		if m.end != 0 {
 			if err := h.make(m.kind, m.create); err != nil {
@@ -238,7 +239,7 @@ func (h *rdmaFields) try(c abi.Command) (bad error) {
 			b := h.body(c)
 			put(b, f, v)
 			want(fmt.Sprintf("%s %#x", f.Name, v), h.send(c, b, room(c), h.at(0)), says...)
-			if f.Kind == abi.Reply { // the kernel finds that out when it has ended the object
+			if f.Kind == abi.Reply { // the kernel notices after it has destroyed the object
 				bad = errors.Join(bad, h.spare(c))
 			}
 		}
@@ -253,7 +254,7 @@ func (h *rdmaFields) try(c abi.Command) (bad error) {
 	} else {
 		values, says := h.wrong(abi.Reply, room(c))
 		for _, v := range values {
-			if v == 0 { // there is no response then
+			if v == 0 { // without an address there is no response
 				continue
 			}
 			want(fmt.Sprintf("response at %#x", v), h.send(c, h.body(c), room(c), v), says...)
@@ -311,7 +312,7 @@ func (h *rdmaFields) allCommands() error {
 			if err := h.setUp(); err != nil {
 				return err
 			}
-			if c == abi.GetContext { // there is one for a file
+			if c == abi.GetContext { // a file has only one
 				unix.Close(h.uverbs)
 				if h.uverbs, err = unix.Open("/dev/infiniband/uverbs0", unix.O_RDWR|unix.O_CLOEXEC, 0); err != nil {
 					return err
@@ -333,8 +334,8 @@ func (h *rdmaFields) allCommands() error {
 	return errors.Join(bad, h.managerFields())
 }
 
-// manager sends the commands of rdma_cm, and some that there are not, in all lengths and with each word wrong, without
-// an identifier.
+// manager sends the commands of rdma_cm, and some unknown ones, in all lengths and with each word
+// wrong, without an identifier.
 func (h *rdmaFields) manager() (err error) {
 	if h.cm, err = unix.Open("/dev/infiniband/rdma_cm", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0); err != nil {
 		return err
@@ -352,7 +353,7 @@ func (h *rdmaFields) manager() (err error) {
 		for n := 0; n <= longest; n += 4 {
 			try(c, n, make(abi.Body, n))
 			b := make(abi.Body, longest)
-			b.Put64(8, h.at(0)) // of the response, where create_id has it
+			b.Put64(8, h.at(0)) // address of the response, as in create_id
 			for _, v := range []uint32{1, 1 << 31, 1<<32 - 1} {
 				b.Put32(min(n, longest-4), v)
 				try(c, longest, b)

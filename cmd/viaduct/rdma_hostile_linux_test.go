@@ -77,7 +77,7 @@ type rdmaAbuser struct {
 	port                        uint16
 	scratch                     []byte // answers go to the first half, transfers to the second
 	uverbs, cm                  int
-	ioctls                      bool // commands go by ioctl
+	ioctls                      bool // commands are sent by ioctl
 	commands, done, connections int
 }
 
@@ -94,7 +94,7 @@ func rdmaHostile(arg string) error {
 		return err
 	}
 	clear(h.scratch)
-	// On a busy machine the time is too short for the counts that the test requires.
+	// On a busy machine, the planned time may be too short for the counts that the test requires.
 	enough := func() bool { return h.commands >= 500 && h.done >= 50 && h.connections >= 2 }
 	for end := time.Now().Add(time.Duration(seconds * float64(time.Second))); time.Now().Before(end) || !enough(); {
 		if err := h.round(); err != nil {
@@ -136,7 +136,7 @@ const (
 	inputAt = ioctlAt + 4096
 )
 
-// ioctl makes the ioctl of a method.
+// ioctl encodes the ioctl of a method.
 func (h *rdmaAbuser) ioctl(object, method uint16, attrs ...ioctlAttr) error {
 	h.commands++
 	b := le.AppendUint16(h.scratch[ioctlAt:ioctlAt], uint16(24+16*len(attrs)))
@@ -202,7 +202,7 @@ func (h *rdmaAbuser) write(fd int, b []byte) error {
 	if err == nil && n == len(b) {
 		h.done++
 	}
-	if err == unix.ENOSYS && fd == h.uverbs { // rdma_cm says so of commands that there are not
+	if err == unix.ENOSYS && fd == h.uverbs { // rdma_cm returns that for unknown commands
 		return errSupervisorGone
 	}
 	return err
@@ -338,7 +338,7 @@ func (h *rdmaAbuser) connect(qps [2]uint32) error {
 	return nil
 }
 
-// create makes an identifier.
+// create creates an identifier.
 func (h *rdmaAbuser) create(uid uint64) (uint32, error) {
 	b := le.AppendUint64(le.AppendUint64(nil, uid), h.at(0))
 	err := h.cmCommand(abi.CMCreateID, 4, append(b, 6, 1, 2, 0, 0, 0, 0, 0))
@@ -375,7 +375,7 @@ func (h *rdmaAbuser) listen() (id uint32, err error) {
 	return id, nil
 }
 
-// dial asks for a connection of a queue pair to the port.
+// dial requests a connection of a queue pair to the port.
 func (h *rdmaAbuser) dial(qp uint32) (id uint32, err error) {
 	if id, err = h.create(2); err != nil {
 		return 0, err
@@ -421,8 +421,8 @@ func connParam(qp uint32) []byte {
 	return b
 }
 
-// scribble writes entries into the rings: sane ones name the region, and move data for a
-// while; others are noise.
+// scribble writes entries into the rings. Sane ones name the region and move data for a while; the
+// others are random bytes.
 func (h *rdmaAbuser) scribble(maps [][]byte, stag uint32, sane bool) {
 	half := len(h.scratch) / 2
 	for i, m := range maps {
@@ -454,7 +454,7 @@ func (h *rdmaAbuser) scribble(maps [][]byte, stag uint32, sane bool) {
 	}
 }
 
-// random sends one command: noise, or the right lengths with small numbers, which often are
+// random sends one command: random bytes, or the right lengths with small numbers, which often are
 // handles.
 func (h *rdmaAbuser) random(pd, cq uint32) error {
 	noise := func(n int) []byte {
@@ -480,7 +480,7 @@ func (h *rdmaAbuser) random(pd, cq uint32) error {
 	switch mrand.IntN(9) {
 	case 7:
 		return h.descriptor(noise(64))
-	case 8: // a method of ioctl, with attributes that are right now and then
+	case 8: // an ioctl method, sometimes with correct attributes
 		if !h.ioctls {
 			break
 		}
@@ -495,7 +495,7 @@ func (h *rdmaAbuser) random(pd, cq uint32) error {
 			}
 		}
 		return h.ioctl([]uint16{0, 1, 3, 4, 5, 7, 16, uint16(mrand.IntN(20))}[mrand.IntN(8)], uint16(mrand.IntN(7)), attrs...)
-	case 0: // no command at all
+	case 0: // an unknown command
 		fd := h.uverbs
 		if mrand.IntN(2) == 0 {
 			fd = h.cm
@@ -505,7 +505,7 @@ func (h *rdmaAbuser) random(pd, cq uint32) error {
 			b[1], b[2], b[3] = 0, 0, b[3]&0x80
 		}
 		if fd == h.cm && len(b) > 0 && (b[0] == byte(abi.CMResolveIP) || b[0] == byte(abi.CMBindIP)) {
-			b[0] = byte(abi.CMQuery) // no addresses of others
+			b[0] = byte(abi.CMQuery) // not the addresses of other programs
 		}
 		return h.write(fd, b)
 	case 1, 2: // rdma_cm

@@ -13,7 +13,7 @@ import (
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 )
 
-// asRDMALacks makes the test binary a program that asks for what iWARP does not have.
+// asRDMALacks makes the test binary a program that requests features that iWARP does not have.
 const asRDMALacks = "VIADUCT_TEST_RDMA_LACKS"
 
 // A program that asks an iWARP device for a missing feature gets its error. The user gets one line

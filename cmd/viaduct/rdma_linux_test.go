@@ -21,8 +21,8 @@ import (
 	"viaduct/samehost"
 )
 
-// listens reports whether a TCP socket listens at the port: RDMA programs do not say so,
-// and a connection to try it would be one of theirs.
+// listens reports whether a TCP socket listens at the port. RDMA programs do not print that, and
+// would take a test connection for one of theirs.
 func listens(port string) bool {
 	n, _ := strconv.Atoi(port)
 	for _, f := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
@@ -36,7 +36,7 @@ func listens(port string) bool {
 	return false
 }
 
-// rdmaRun is "viaduct run --rdma" of a program.
+// rdmaRun returns the command "viaduct run --rdma" for a program.
 func rdmaRun(ctx context.Context, out *bytes.Buffer, program ...string) *exec.Cmd {
 	c := command(ctx, append([]string{"run", "--rdma", "--explain", "--"}, program...)...)
 	c.Stdout, c.Stderr = out, out
@@ -79,7 +79,7 @@ func TestRDMAPs(t *testing.T) {
 		{"iwarp", [][]string{{"rping", "-s", "-a", "127.0.0.1", "-p"}, {"sh", "-c", "while ! rping -c -a 127.0.0.1 -p $0; do sleep 0.1; done"}}},
 	} {
 		t.Run(c.path, func(t *testing.T) {
-			if samehost.Auto != 0 { // in this build all goes by TCP
+			if samehost.Auto != 0 { // in this build, the default is TCP
 				c.path = "iwarp"
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -192,7 +192,7 @@ func TestRDMARping(t *testing.T) {
 				t.Errorf("%d bytes: the %s saw %d rounds:\n%s", size, side, n, out)
 			}
 		}
-		// A listener that is slow, as on a busy machine, is asked by TCP.
+		// If the listener is slow, as on a busy machine, the request goes over TCP.
 		shared, slow := strings.Contains(c, "by shared memory"), strings.Contains(c, "by tcp: the listener has not ")
 		if !strings.Contains(c, "connected over iWARP") || sock.SharesByDefault && !shared && !slow || shared != strings.Contains(s, "by shared memory") {
 			t.Errorf("--explain does not tell of a connection through shared memory:\n%s\nserver:\n%s", c, s)
@@ -200,7 +200,7 @@ func TestRDMARping(t *testing.T) {
 	}
 }
 
-// A program that knows nothing of run is the other end: viaduct's own rping.
+// The other end may be a program outside of run: viaduct's own rping.
 func TestRDMARpingWithOwn(t *testing.T) {
 	t.Parallel()
 	need(t, "rping", "rdmacm-utils")
@@ -227,7 +227,7 @@ func TestRDMARpingWithOwn(t *testing.T) {
 	}
 }
 
-// perftest's tools, over events, several queue pairs and a shared receive queue.
+// perftest's tools work with events, several queue pairs and a shared receive queue.
 func TestRDMAPerftest(t *testing.T) {
 	t.Parallel()
 	need(t, "ib_write_bw", "perftest")

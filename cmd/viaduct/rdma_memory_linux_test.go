@@ -23,9 +23,9 @@ import (
 // asRDMAMemory makes the test binary one of the programs of TestRDMAMemory: "first MODE PORT", "second ...", "after SOCKET".
 const asRDMAMemory = "VIADUCT_TEST_RDMA_MEMORY"
 
-// A program registers memory and lets a child process work with its queues. Then it executes
-// another program, which has other memory at the same addresses. Requests left in the queues must
-// not read or write that memory, neither over a link nor by the process ID, which is the same.
+// A program registers memory and lets a child process use its queues. Then it executes another
+// program, which has other memory at the same addresses. Requests left in the queues must not read
+// or write that memory, neither over a link nor by the process number, which is unchanged.
 func TestRDMAMemory(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"read", "write"} {
@@ -140,13 +140,13 @@ func newRDMAEnd(port uint16, addr uint64, n, skip int) (*rdmaEnd, error) {
 	return e, e.mapRings(h.uverbs)
 }
 
-// endObjects ends what newRDMAEnd has made.
+// endObjects destroys the objects of newRDMAEnd.
 func (e *rdmaEnd) endObjects() error {
 	return errors.Join(e.command(abi.DestroyQP, 4, e.at(0), e.handle, uint32(0)), e.command(abi.DestroyCQ, 8, e.at(0), e.cqHandle, uint32(0)),
 		e.command(abi.DeregMR, 0, e.mr), e.command(abi.DeallocPD, 0, e.pd))
 }
 
-// close gives everything back.
+// close releases everything.
 func (e *rdmaEnd) close() {
 	for _, m := range [][]byte{e.sq, e.cq, e.scratch} {
 		unix.Munmap(m)
@@ -165,10 +165,10 @@ func (e *rdmaEnd) mapRings(fd int) (err error) {
 
 func wordAt(b []byte, at int) *uint32 { return (*uint32)(unsafe.Pointer(&b[at])) }
 
-// writes posts n Writes of size bytes each, from addr to raddr on, which are all there when the doorbell rings.
+// writes posts n Writes of size bytes each, from addr to raddr, before it rings the doorbell once.
 func (e *rdmaEnd) writes(n, size int, stag uint32, addr uint64, rkey uint32, raddr uint64) error {
 	for i := range n {
-		e.post(abi.WROpWrite, size, stag, addr+uint64(i*size*2), rkey, raddr+uint64(i*size)) // not behind each other
+		e.post(abi.WROpWrite, size, stag, addr+uint64(i*size*2), rkey, raddr+uint64(i*size)) // not adjacent
 	}
 	return e.ring()
 }
@@ -197,7 +197,7 @@ func (e *rdmaEnd) ring() error {
 	return e.rdmaAbuser.write(e.doorbell, b)
 }
 
-// completions waits for n, and returns their statuses.
+// completions waits for n completions, and returns their statuses.
 func (e *rdmaEnd) completions(n int) (got []abi.WCStatus, err error) {
 	for end := time.Now().Add(20 * time.Second); len(got) < n; time.Sleep(time.Millisecond) {
 		at := int(e.taken%64) * abi.CQELen
@@ -297,7 +297,7 @@ func rdmaAfter(arg string) error {
 	return nil
 }
 
-// rdmaSecond accepts the connection, and works with the queues of both.
+// rdmaSecond accepts the connection, and uses the queues of both.
 func rdmaSecond(arg string) error {
 	var role, mode string
 	var port uint16
@@ -321,7 +321,7 @@ func rdmaSecond(arg string) error {
 	if err := first.mapRings(uverbsFD); err != nil {
 		return err
 	}
-	first.doorbell = 1000 // a number at which devices are served
+	first.doorbell = 1000 // a number in the reserved range
 	if err := unix.Dup3(uverbsFD, first.doorbell, unix.O_CLOEXEC); err != nil {
 		return err
 	}
@@ -359,7 +359,7 @@ func rdmaSecond(arg string) error {
 		}
 	}
 	if mode == "read" {
-		// Over TCP they are done when they are sent.
+		// Over TCP, Writes complete when they are sent, so that the bytes may arrive later.
 		for end := time.Now().Add(20 * time.Second); !bytes.Equal(mem[:400], bytes.Repeat([]byte("A"), 400)); time.Sleep(time.Millisecond) {
 			if time.Now().After(end) {
 				return fmt.Errorf("second: %q was written", mem[:400])

@@ -25,15 +25,15 @@ import (
 // which starts "honest WHAT" and "hostile WHAT". WHAT is all or requests, or rxe for TestRXENeighbour.
 const asRDMANeighbour = "VIADUCT_TEST_RDMA_NEIGHBOUR"
 
-// One of two programs under one supervisor knows all numbers of the other, and uses them in every
-// field of every command and in its requests. It is refused, none of the other's memory is read or
-// written, and the other goes on.
+// One of two programs under one supervisor has all numbers of the other. It uses them in every
+// field of every command and in its requests. All are refused, no memory of the other is read or
+// written, and the other continues.
 func TestRDMANeighbour(t *testing.T) {
 	t.Parallel()
 	for _, flags := range [][]string{nil, {"--tcp"}} {
 		t.Run(strings.Join(flags, " "), func(t *testing.T) {
 			what := "all"
-			if flags != nil { // to which commands are the same
+			if flags != nil { // the commands are the same there
 				what = "requests"
 			}
 			arg := fmt.Sprintf("%s=both %s", asRDMANeighbour, what)
@@ -56,21 +56,21 @@ const (
 	honestStep = 1 << 20
 	honestLen  = 64 << 10
 	honestEnds = 3
-	// What of the memory of the first two ends moves; the rest is secret.
+	// The memory of the first two ends that is transferred; the rest is secret.
 	movingLen = 4096
 	// The honest program creates and destroys this many objects first, so that the two programs
 	// have different handles.
 	honestSkip = 200
-	// The numbers at which the honest program has duplicates of its descriptors, and the hostile
-	// one no file.
+	// The descriptor numbers at which the honest program has duplicates. The hostile program has no
+	// file there.
 	honestChannel, honestCM = 700, 701
 )
 
-// honestNumbers is the hostile program's knowledge of the other one.
+// honestNumbers are the honest program's numbers, which the hostile program gets.
 type honestNumbers struct {
 	Foreign map[abi.Kind][]uint64
 	STags   []uint32 // of its ends
-	QPs     []uint32 // numbers of its queue pairs, of TestRXENeighbour
+	QPs     []uint32 // numbers of its queue pairs, for TestRXENeighbour
 	Offsets []int64  // of its rings
 	PID     uint32
 }
@@ -280,7 +280,7 @@ func rdmaHostileNeighbour(commands bool) error {
 	}
 	requests := 0
 	for i := range 2 * len(hostileRequests) {
-		over := 1 + i/len(hostileRequests) // memory of a queue pair that is connected, and of one that is not
+		over := 1 + i/len(hostileRequests) // memory of a connected queue pair, and of one that is not connected
 		e, err := hostileRequest(mem, &n, over, i%len(hostileRequests))
 		seen = append(seen, e...)
 		if err != nil {
@@ -298,7 +298,7 @@ func rdmaHostileNeighbour(commands bool) error {
 		return errors.Join(bad, err)
 	}
 	for _, b := range [][]byte{seen, mem} {
-		// Look for any part of the secret that is too long to be there by chance.
+		// Look for parts of the secret that are too long to occur by chance.
 		for i := range secret[:len(secret)-8] {
 			if at := bytes.Index(b, secret[i:i+8]); at >= 0 {
 				bad = errors.Join(bad, fmt.Errorf("hostile: the other program's memory was read, to byte %d", at))
@@ -399,7 +399,7 @@ func hostileRequest(mem []byte, n *honestNumbers, over, i int) (seen []byte, err
 	for _, m := range [][]byte{a.scratch, b.scratch, a.sq, a.cq, b.cq} {
 		seen = append(seen, m...)
 	}
-	// The other's offsets are places of this program's own file, if of any.
+	// The other program's offsets are at most places in this program's own file.
 	for _, key := range n.Offsets {
 		if _, err := unix.Pwrite(a.uverbs, bytes.Repeat([]byte{0xff}, 4096), key); err != nil {
 			return seen, err
@@ -413,7 +413,8 @@ func hostileRequest(mem []byte, n *honestNumbers, over, i int) (seen []byte, err
 	return seen, nil
 }
 
-// hostileNetlink asks for devices in the name of the other program's process. The answer is its own.
+// hostileNetlink asks for devices with the port of the other program's process. It gets the answer
+// itself.
 func hostileNetlink(pid uint32) error {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_RDMA)
 	if err != nil {

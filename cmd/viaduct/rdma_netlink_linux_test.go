@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// iproute2's rdma, which asks for acknowledgements, shows devices, links and what programs have made.
+// iproute2's rdma, which asks for acknowledgements, shows devices, links and the programs' objects.
 func TestRDMATool(t *testing.T) {
 	t.Parallel()
 	need(t, "rdma", "iproute2")

@@ -16,7 +16,8 @@ import (
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 )
 
-// asRDMANumbers makes the test binary a program that opens devices and channels: "HOWMANY".
+// asRDMANumbers makes the test binary a program that opens devices and channels. The value is their
+// number.
 const asRDMANumbers = "VIADUCT_TEST_RDMA_NUMBERS"
 
 // A program can open as many devices and channels as its limit allows, whether the limit was low at
@@ -65,7 +66,7 @@ func TestRDMANumbers(t *testing.T) {
 	}
 }
 
-// rdmaNumbers opens devices and channels in turns, and gives the last device a command.
+// rdmaNumbers opens devices and channels in turn, and sends a command to the last device.
 func rdmaNumbers(arg string) error {
 	var n, opened int
 	if _, err := fmt.Sscan(arg, &n); err != nil {

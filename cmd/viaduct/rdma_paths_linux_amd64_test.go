@@ -7,7 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// legacyPathCalls adds the calls that arm64 does not have, and libraries of amd64 do not make any more.
+// legacyPathCalls adds the calls that arm64 does not have, and that libraries of amd64 no longer
+// make.
 func legacyPathCalls(calls map[string]func() error, name string, mode func(uint32, uint64) error, access func(error) error) {
 	p, err := unix.BytePtrFromString(name)
 	if err != nil {

@@ -12,11 +12,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// asRDMAPaths makes the test binary a program that asks for the files of RDMA by every call there is.
+// asRDMAPaths makes the test binary a program that accesses the files of RDMA with every system
+// call that takes a path.
 const asRDMAPaths = "VIADUCT_TEST_RDMA_PATHS"
 
-// Every call that names a file finds the RDMA files: by absolute names, by names relative to
-// folders, and through symbolic links.
+// Every call with a path finds the RDMA files: by absolute paths, by paths relative to directories,
+// and through symbolic links.
 func TestRDMAPathCalls(t *testing.T) {
 	t.Parallel()
 	r := good(t, "run", "--rdma", "--", "env", asRDMAPaths+"="+t.TempDir(), os.Args[0])
@@ -25,7 +26,7 @@ func TestRDMAPathCalls(t *testing.T) {
 	}
 }
 
-// Programs that list, enter and test the folders of RDMA.
+// Programs that list, enter and test the directories of RDMA.
 func TestRDMAPathPrograms(t *testing.T) {
 	t.Parallel()
 	link := t.TempDir() + "/link"
@@ -55,7 +56,7 @@ func TestRDMAPathPrograms(t *testing.T) {
 	}
 }
 
-// rdmaPaths asks by every call; dir is a folder for symbolic links.
+// rdmaPaths tries every call; dir is a directory for symbolic links.
 func rdmaPaths(dir string) error {
 	root, err := unix.Open("/", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -120,7 +121,7 @@ func pathCallsOf(at int, name string, dev uint64, dir bool) map[string]func() er
 	}
 	access := func(err error) error {
 		if dev == 0 && !dir && err == unix.EACCES {
-			return nil // a file of sysfs is there and not for writing
+			return nil // files of sysfs exist and are read-only
 		}
 		return err
 	}
@@ -221,7 +222,7 @@ func pathCallsOf(at int, name string, dev uint64, dir bool) map[string]func() er
 	return calls
 }
 
-// rdmaPathErrors looks for what must not be there, and not be possible.
+// rdmaPathErrors tries paths that must not exist, and operations that must fail.
 func rdmaPathErrors(dir string) error {
 	loop := dir + "/loop-infiniband"
 	if err := unix.Symlink(loop, loop); err != nil {

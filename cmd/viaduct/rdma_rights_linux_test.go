@@ -16,7 +16,7 @@ import (
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 )
 
-// asRDMARights makes the test binary a program that registers memory that it does not have, or may
+// asRDMARights makes the test binary a program that registers memory that it does not have or may
 // not write.
 const asRDMARights = "VIADUCT_TEST_RDMA_RIGHTS"
 
@@ -32,7 +32,7 @@ func TestRDMARights(t *testing.T) {
 	}
 }
 
-// constant is in the part of the program's file that is mapped for reading alone.
+// constant is in a part of the program's file that is mapped read-only.
 const constant = "a constant that no peer may change"
 
 const (
@@ -96,7 +96,8 @@ func rightsOfRegistering() error {
 	return nil
 }
 
-// rightsOfWriting lets a peer write to registered memory, in whose place there are then the program's constants.
+// rightsOfWriting lets a peer write to registered memory after it was replaced by the program's
+// constants.
 func rightsOfWriting() error {
 	b, err := mapAt(writtenAt, 4*page)
 	if err != nil {
@@ -139,12 +140,12 @@ func rightsOfWriting() error {
 	if _, _, e := unix.Syscall6(unix.SYS_MMAP, writtenAt, page, unix.PROT_READ, unix.MAP_PRIVATE|unix.MAP_FIXED, file.Fd(), 0); e != 0 {
 		return e
 	}
-	time.Sleep(50 * time.Millisecond) // a moment later the change is known
+	time.Sleep(50 * time.Millisecond) // the service notices the change after a moment
 	for _, size := range []int{7, page / 2} {
 		if err := from.writes(1, size, from.stag, writtenAt+2*page, to.stag, writtenAt+64); err != nil {
 			return err
 		}
-		from.completions(1) // over TCP a Write is complete when it is on its way
+		from.completions(1) // over TCP, a Write completes when it was sent
 		time.Sleep(50 * time.Millisecond)
 		if !bytes.Equal(b[:page], want) {
 			return fmt.Errorf("a Write of %d bytes has changed what the program may not write", size)

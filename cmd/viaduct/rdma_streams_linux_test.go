@@ -25,8 +25,8 @@ const asRDMAStreams = "VIADUCT_TEST_RDMA_STREAMS"
 var rdmaStreams = flag.Int("streams", 150, "how many streams of RDMA commands at random are sent; 10000 take a minute or two")
 
 // Streams of commands are generated from the tables of package abi: correct ones mixed with wrong
-// lengths, handles, addresses and flags. They get only errors that the kernel returns too, and the
-// device is as good as new after each stream. The number of a stream is its seed.
+// lengths, handles, addresses and flags. Only errors that the kernel would return are allowed, and
+// the device must work as before after each stream. The number of a stream is its seed.
 func TestRDMAStreams(t *testing.T) {
 	t.Parallel()
 	r := good(t, "run", "--rdma", "--", "env", fmt.Sprintf("%s=%d %d", asRDMAStreams, *rdmaStreams, freePort(t)), os.Args[0])
@@ -42,10 +42,10 @@ func TestRDMAStreams(t *testing.T) {
 type rdmaStream struct {
 	cmFields
 	r         *rand.Rand
-	ids       []uint32      // identifiers that were made
+	ids       []uint32      // created identifiers
 	qpn       uint32        // number of a queue pair
-	port      uint16        // at which it connects with itself
-	connected bool          // or it is not to
+	port      uint16        // at which it connects to itself
+	connected bool          // if false, it does not connect
 	verbs     []abi.Command // those of uverbs
 }
 
@@ -66,8 +66,8 @@ func rdmaStreamsMain(arg string) error {
 	clear(scratch)
 	h := &rdmaFields{readOnly: uint64(uintptr(unsafe.Pointer(&readOnly[0])))}
 	h.scratch = scratch
-	time.Sleep(time.Millisecond) // for which the runtime opens what it keeps
-	const lowest = 64            // what a stream opens is from here on
+	time.Sleep(time.Millisecond) // the runtime then opens its own descriptors
+	const lowest = 64            // the descriptors that a stream opens begin here
 	for fd := 0; fd < lowest-1; {
 		if fd, err = unix.Dup(0); err != nil {
 			return err
@@ -129,7 +129,7 @@ func (s *rdmaStream) spoil(b abi.Body, fields []abi.Field, senseless func(abi.Ki
 		address := false
 		switch f.Kind {
 		case abi.Reply, abi.Value:
-			address = true // at which things of this program's may be
+			address = true // objects of this program may be at the address
 			begin = max(begin, f.At+f.Size)
 		}
 		switch k := r.IntN(16); {
@@ -168,7 +168,7 @@ func (s *rdmaStream) verb() error {
 		return values
 	}, room(c))
 	var err error
-	if !s.ioctls && s.r.IntN(24) == 0 { // a header that says something else
+	if !s.ioctls && s.r.IntN(24) == 0 { // a header with another number or length
 		w := le.AppendUint32(nil, uint32(c))
 		w = le.AppendUint16(w, uint16(s.r.IntN(1<<(1+s.r.IntN(16)))))
 		err = s.write(s.uverbs, append(le.AppendUint16(w, uint16(out/4)), b...))
@@ -188,7 +188,7 @@ func (s *rdmaStream) verb() error {
 	return err
 }
 
-// method makes an ioctl of a method, whose attributes are right now and then.
+// method sends an ioctl of a method. Its attributes are sometimes correct.
 func (s *rdmaStream) method() error {
 	r := s.r
 	attrs := make([]ioctlAttr, r.IntN(15))
@@ -236,7 +236,7 @@ func (s *rdmaStream) manage() error {
 		s.ids = append(s.ids, s.word(0))
 	}
 	switch {
-	case err == unix.ENOSYS && c == abi.CMSetOption: // there is no such option
+	case err == unix.ENOSYS && c == abi.CMSetOption: // this kind of option does not exist
 		return nil
 	case err == unix.ENOSYS:
 		return errSupervisorGone
@@ -244,7 +244,7 @@ func (s *rdmaStream) manage() error {
 	return err
 }
 
-// connectWhole connects two new queue pairs, on which the rest of the stream goes on.
+// connectWhole connects two new queue pairs, which the rest of the stream uses.
 func (s *rdmaStream) connectWhole() error {
 	cm, ioctls := s.cm, s.ioctls
 	defer func() { s.cm, s.ioctls = cm, ioctls }()

@@ -41,8 +41,8 @@ func fileCertificate(t *testing.T, cert, key string) (pin string) {
 	return hex.EncodeToString(sum[:])
 }
 
-// TestHangupReloads: SIGHUP has a server use a new certificate and a new token, and keep
-// the old ones where the new ones can't be read.
+// TestHangupReloads: at SIGHUP, a server reads its certificate and its token again. It keeps the
+// old ones if the new ones cannot be read.
 func TestHangupReloads(t *testing.T) {
 	t.Parallel()
 	for _, scheme := range []string{"vitcp", "iwarp", "tcp"} {

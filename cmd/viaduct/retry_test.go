@@ -12,10 +12,10 @@ import (
 	"viaduct/cmd/viaduct/internal/transport"
 )
 
-// TestTimeout: --timeout ends a command whatever it waits for, and says so.
+// TestTimeout: --timeout ends a command whatever it waits for, and the error says so.
 func TestTimeout(t *testing.T) {
 	t.Parallel()
-	l, err := net.Listen("tcp", "127.0.0.1:0") // takes connections and says nothing
+	l, err := net.Listen("tcp", "127.0.0.1:0") // accepts connections and sends nothing
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,7 +46,7 @@ func TestTimeout(t *testing.T) {
 		fails(t, 1, "not done after 100ms", append(args, "--timeout", "100ms")...)
 	}
 	_, urls := start(t, 1, "echo", "--listen", "tcp://127.0.0.1:0")
-	for count, want := range map[string]int{"0": 0, "1000000000": 1} { // as long as it may, and so many
+	for count, want := range map[string]int{"0": 0, "1000000000": 1} { // without a number the end of the time is no error
 		t.Run("ping -c "+count, func(t *testing.T) {
 			t.Parallel()
 			r := run(t, "ping", urls[0], "-c", count, "--timeout", "2s", "-q")
@@ -57,8 +57,8 @@ func TestTimeout(t *testing.T) {
 	}
 }
 
-// TestRetry: a copy goes on with --retry when its server dies in the middle and another
-// comes; what a server refuses is not asked for again.
+// TestRetry: with --retry, a copy continues after its server has died and another one has started.
+// A request that the server refuses is not repeated.
 func TestRetry(t *testing.T) {
 	t.Parallel()
 	for _, scheme := range transport.Names() {
@@ -166,7 +166,7 @@ func TestRetryPing(t *testing.T) {
 	})
 }
 
-// TestRetryPingLost: connecting again brings no round trip back that was lost.
+// TestRetryPingLost: a new connection does not bring back a lost round trip.
 func TestRetryPingLost(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

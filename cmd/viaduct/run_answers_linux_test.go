@@ -47,7 +47,7 @@ func TestRunAnswers(t *testing.T) {
 		}
 	}
 	for call, answer := range got {
-		// Without a route there is natively no socket that is connecting.
+		// Without viaduct run, no socket is connecting if there is no route.
 		if natively, ok := want[call]; ok && natively != answer {
 			t.Errorf("%s: %s, the kernel answers %s", call, answer, natively)
 		} else if !ok && !strings.Contains(call, "connecting") {
@@ -62,7 +62,7 @@ func linesByCall(text string) map[string]string {
 	last := ""
 	for line := range strings.Lines(text) {
 		call, answer, _ := strings.Cut(strings.TrimSuffix(line, "\n"), ": ")
-		if strings.HasPrefix(call, "  ") { // belongs to the line before
+		if strings.HasPrefix(call, "  ") { // continues the line before
 			call = last + call
 		}
 		m[call], last = answer, call

@@ -41,8 +41,8 @@ func dialFrom(t *testing.T, from, to string) *sdp.Conn {
 	return c.(*sdp.Conn)
 }
 
-// A process may accept a connection unseen, here by a listener that it shares with the program, and
-// take the peer for a local one. Not a byte is then carried, either way.
+// A process may accept a connection unseen, here with a listener that it shares with the program,
+// and take the peer for a local one. Then no byte is carried in either direction.
 func TestRunUnseen(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -65,7 +65,7 @@ func TestRunUnseen(t *testing.T) {
 	s := &served{proc: &proc{t: t}, file: file}
 	port := s.sdpPort("")
 
-	for _, speak := range []string{"banner\r\n", ""} { // then it says something, or it hangs up
+	for _, speak := range []string{"banner\r\n", ""} { // the process then sends something, or closes
 		far := dialFrom(t, "127.0.0.1", "127.0.0.1:"+port)
 		if _, err := far.Write([]byte("secret")); err != nil {
 			t.Fatal(err)
@@ -134,7 +134,7 @@ c.sendall(("%s %d %s %d" % (peer + c.getpeername())).encode())
 	}
 }
 
-// remoteAddr returns an address of this host that is not loopback.
+// remoteAddr returns an address of this host other than loopback.
 func remoteAddr(t *testing.T) string {
 	t.Helper()
 	as, err := net.InterfaceAddrs()
@@ -150,8 +150,8 @@ func remoteAddr(t *testing.T) string {
 	return ""
 }
 
-// redis admits peers of other hosts only with a password, including those whose connections are
-// carried.
+// redis admits peers on other hosts only with a password. It treats carried connections the same
+// way.
 func TestRunRedisProtected(t *testing.T) {
 	t.Parallel()
 	redis := need(t, "redis-server", "redis-server")
@@ -178,7 +178,7 @@ func TestRunRedisProtected(t *testing.T) {
 	}
 }
 
-// postgres trusts 127.0.0.1 and nothing else.
+// postgres trusts only 127.0.0.1.
 func TestRunPostgresTrust(t *testing.T) {
 	t.Parallel()
 	bins, _ := filepath.Glob("/usr/lib/postgresql/*/bin")
@@ -236,8 +236,8 @@ func TestRunPostgresTrust(t *testing.T) {
 	}
 }
 
-// deathPy connects, accepts and asks for names all the time. Told to by a line,
-// it wants everything to work, and ends with 0.
+// deathPy connects, accepts and queries names continuously. After a line on its input, every call
+// must succeed, and it exits with 0.
 const deathPy = `
 import errno, os, socket, sys, threading
 far = ("127.0.0.1", int(sys.argv[1]))
@@ -283,7 +283,7 @@ os._exit(23)
 // supervisor is the process that serves the program's calls.
 func (s *served) supervisor() int { s.t.Helper(); return supervisorOf(s.t, s.cmd.Process.Pid) }
 
-// supervisorOf is the supervisor that a front has started.
+// supervisorOf returns the supervisor that a front has started.
 func supervisorOf(t *testing.T, front int) int {
 	t.Helper()
 	return childOf(t, front, "VIADUCT_RUN_SUPERVISOR=")
@@ -326,7 +326,7 @@ func TestRunSupervisorKilled(t *testing.T) {
 			t.Fatal("the program does not start")
 		}
 		eventually(t, "carried connection", func() bool { return count(s.explained(), "connect", "sdp") > 0 })
-		time.Sleep(time.Duration(i) * 700 * time.Microsecond) // another point each time
+		time.Sleep(time.Duration(i) * 700 * time.Microsecond) // a different moment each time
 		syscall.Kill(s.supervisor(), syscall.SIGKILL)
 		s.waitStderr("the supervisor died")
 		io.WriteString(s.in, "go on\n")

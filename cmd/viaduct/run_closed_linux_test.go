@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestRunClosedListener: a connect at once after the listener was closed is refused, as
-// without run: it does not succeed to be reset.
+// TestRunClosedListener: a connect right after the listener was closed is refused, as without run.
+// It must not succeed and then be reset.
 func TestRunClosedListener(t *testing.T) {
 	t.Parallel()
 	python := need(t, "python3", "python3-minimal")

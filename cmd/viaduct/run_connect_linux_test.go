@@ -33,12 +33,12 @@ func buildCFile(t *testing.T, name string) string {
 	return out
 }
 
-// listenOn listens on loopback at a port of the system's choice, and closes at
-// the end of the test. An IPv6 listener skips the test where there is none.
+// listenOn listens on loopback at a free port until the end of the test. It skips the test if there
+// is no IPv6.
 func listenOn(t *testing.T, host string) net.Listener {
 	t.Helper()
 	var lc net.ListenConfig
-	lc.SetMultipathTCP(false) // which takes no socket filter
+	lc.SetMultipathTCP(false) // MPTCP sockets take no socket filter
 	l, err := lc.Listen(t.Context(), "tcp", net.JoinHostPort(host, "0"))
 	if err != nil {
 		if host == "::1" {
@@ -50,7 +50,7 @@ func listenOn(t *testing.T, host string) net.Listener {
 	return l
 }
 
-// closedPort is a port where nothing listens, nor will while the test lasts.
+// closedPort returns a port where nothing listens for the duration of the test.
 func closedPort(t *testing.T, host string) string {
 	t.Helper()
 	family, at := unix.AF_INET, unix.Sockaddr(&unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}})
@@ -91,7 +91,7 @@ func serveEcho(l net.Listener) {
 	}
 }
 
-// echoSDP is an echo server over SDP; its address is returned.
+// echoSDP starts an echo server over SDP and returns its address.
 func echoSDP(t *testing.T, host string) string {
 	t.Helper()
 	l, err := sdp.Listen(net.JoinHostPort(host, "0"), nil)
@@ -103,8 +103,8 @@ func echoSDP(t *testing.T, host string) string {
 	return l.Addr().String()
 }
 
-// slow accepts connections and goes on with them after a delay: to an address,
-// or "" for their end; a negative delay is for ever.
+// slow accepts connections. After a delay it connects each to an address, or closes it if the
+// address is "". A negative delay means never.
 func slow(t *testing.T, host, to string, delay time.Duration) net.Listener {
 	l := listenOn(t, host)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -145,7 +145,7 @@ func slow(t *testing.T, host, to string, delay time.Duration) net.Listener {
 	return l
 }
 
-// deaf is a listener that no SYN reaches.
+// deaf returns a listener that receives no SYN.
 func deaf(t *testing.T, host string) net.Listener {
 	l := listenOn(t, host)
 	raw, err := l.(*net.TCPListener).SyscallConn()
@@ -238,8 +238,8 @@ func TestRunConnect(t *testing.T) {
 	}
 }
 
-// A thousand connections of each family are held until their dial has succeeded. All are made, and
-// correct. Connections that the program gives up meanwhile leave nothing.
+// A thousand connections of each family are held until their dial has succeeded. All of them
+// succeed and carry the right bytes. Connections that the program gives up meanwhile leave nothing.
 func TestRunHeld(t *testing.T) {
 	t.Parallel()
 	program := buildCFile(t, "shapes")
@@ -250,7 +250,7 @@ func TestRunHeld(t *testing.T) {
 	for host, family := range map[string]string{"127.0.0.1": "4", "::1": "6"} {
 		t.Run(host, func(t *testing.T) {
 			t.Parallel()
-			refused := closedPort(t, host) // without SDP there is nothing
+			refused := closedPort(t, host) // without SDP nothing listens there
 			far := slow(t, host, echoSDP(t, host), 30*time.Millisecond)
 			s := startRun(t, []string{"--require", "--bound", "0", "--to", net.JoinHostPort(host, refused) + "=:" + portOf(far.Addr())},
 				program, "held", refused, strconv.Itoa(n), family)

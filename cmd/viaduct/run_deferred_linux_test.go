@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// deferredPy accepts with options on its listener that withhold connections. HOW says when the
-// options are set, and by which descriptor. It prints the results of getsockopt, the bytes pending
+// deferredPy accepts with options on its listener that withhold connections. HOW selects when the
+// options are set, and on which descriptor. It prints the results of getsockopt, the bytes pending
 // in an accepted socket before the peer has sent anything, and the peer. Then it echoes.
 const deferredPy = `
 import array, fcntl, os, select, socket, sys, termios
@@ -82,7 +82,7 @@ func TestRunDeferredAccept(t *testing.T) {
 			for range 3 {
 				c := dialFrom(t, "127.0.0.3", "127.0.0.1:"+port)
 				b := make([]byte, 100)
-				n, err := c.Read(b) // before anything was sent
+				n, err := c.Read(b) // before the peer has sent anything
 				want := strings.Replace(fmt.Sprintf("31 0 %v\n", c.LocalAddr()), ":", " ", 1)
 				if err != nil || string(b[:n]) != want {
 					t.Fatalf("%q, %v, want %q after %v; %s", b[:n], err, want, time.Since(begin), s.stderr())

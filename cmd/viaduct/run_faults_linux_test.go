@@ -22,7 +22,7 @@ import (
 // its socket.
 const asNames = "VIADUCT_TEST_NAMES"
 
-// A rule may lead to an address of the other family. The program's socket then shows an address of
+// A rule may map to an address of the other family. The program's socket then shows an address of
 // its own family.
 func TestRunOtherFamily(t *testing.T) {
 	t.Parallel()
@@ -43,12 +43,12 @@ func TestRunOtherFamily(t *testing.T) {
 	}
 }
 
-// rendezvous is where a supervisor takes requests of pairs for a port of loopback.
+// rendezvous returns the address at which a supervisor takes pair requests for a port of loopback.
 func rendezvous(port string) *net.UnixAddr {
 	return &net.UnixAddr{Net: "unixpacket", Name: fmt.Sprintf("@viaduct-run/1/%d/127.0.0.1:%s", os.Geteuid(), port)}
 }
 
-// askPair sends a request of a pair with descriptors, and returns why it is refused.
+// askPair sends a pair request with descriptors, and returns the reason of the refusal.
 func askPair(t *testing.T, port, from string, fds ...int) (why string) {
 	t.Helper()
 	c, err := net.DialUnix("unixpacket", nil, rendezvous(port))
@@ -72,7 +72,7 @@ func askPair(t *testing.T, port, from string, fds ...int) (why string) {
 	return a.Why
 }
 
-// Invalid requests for pairs are refused, and leave nothing.
+// Invalid pair requests are refused, and leave no descriptors.
 func TestRunPairRequests(t *testing.T) {
 	t.Parallel()
 	port := strconv.Itoa(freePort(t))
@@ -107,8 +107,7 @@ func TestRunPairRequests(t *testing.T) {
 	}
 }
 
-// A supervisor that answers a request of a pair without sense gets none: the connection is
-// plain.
+// If a supervisor gives an invalid answer to a pair request, the connection is plain TCP.
 func TestRunPairAnswers(t *testing.T) {
 	t.Parallel()
 	for _, answer := range []string{`{}`, `{"from":"[::1]:5"}`, `{`} {
@@ -153,7 +152,7 @@ func TestRunShortAccept(t *testing.T) {
 	steady(t, supervisor) // the connection is in the program's queue
 	end := short(t, supervisor)
 	io.WriteString(s.in, "x")
-	time.Sleep(300 * time.Millisecond) // for the call to come
+	time.Sleep(300 * time.Millisecond) // until the call has arrived
 	end()
 	if mark, err := markedOn(c); err != nil || mark != 3 {
 		t.Errorf("mark %d, %v", mark, err)
@@ -164,8 +163,8 @@ func TestRunShortAccept(t *testing.T) {
 	}
 }
 
-// Without descriptors a supervisor does not say that the socket of a pair has no options of
-// TCP, and takes requests of pairs again when it has some.
+// A supervisor without descriptors does not report that the socket of a pair has no TCP options. It
+// accepts pair requests again when descriptors are free.
 func TestRunShortPairs(t *testing.T) {
 	t.Parallel()
 	port, program := strconv.Itoa(freePort(t)), buildCFile(t, "shapes")
@@ -177,7 +176,7 @@ func TestRunShortPairs(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer m.Close()
-	time.Sleep(100 * time.Millisecond) // for the supervisor to see it
+	time.Sleep(100 * time.Millisecond) // until the supervisor has noticed
 	end()
 
 	c := startRun(t, []string{"--same-host"}, program, "option-told", port)

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestRunFlow: a sender whose peer reads nothing can leave at most 1 MB more on the way
-// than over TCP, whichever end it is.
+// TestRunFlow: if the peer does not read, a sender can have at most 1 MB more in flight than over
+// TCP, in either direction.
 func TestRunFlow(t *testing.T) {
 	t.Parallel()
 	python := need(t, "python3", "python3-minimal")

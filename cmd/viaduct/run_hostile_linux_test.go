@@ -27,7 +27,7 @@ var hostileFor = flag.Duration("hostile", 3*time.Second, "how long programs pull
 // asHostile makes the test binary the hostile Go program: "SECONDS PORT LISTENPORT".
 const asHostile = "VIADUCT_TEST_HOSTILE"
 
-// asProgram runs the program that the environment asks for, and reports whether there was one.
+// asProgram runs the program that the environment names, and reports whether there was one.
 func asProgram() bool {
 	if arg, ok := os.LookupEnv(asRDMAHostile); ok {
 		if err := rdmaHostile(arg); err != nil {
@@ -162,7 +162,7 @@ func asProgram() bool {
 	return true
 }
 
-// The numbers that are fought over.
+// The descriptor numbers that all threads use.
 const hostileLow, hostileHigh = 100, 116
 
 // hostile is a Go program that closes, duplicates and replaces descriptors while
@@ -183,7 +183,7 @@ func hostile(arg string) error {
 	fail := func(err error) { failure.CompareAndSwap(nil, &err) }
 	var rounds, served atomic.Int64
 	var wg sync.WaitGroup
-	go func() { // an echo server, which its peers judge
+	go func() { // an echo server for the peers
 		for {
 			c, err := l.Accept()
 			if err != nil {
@@ -224,7 +224,8 @@ func hostile(arg string) error {
 				case 3:
 					unix.Getpeername(fd)
 				case 4:
-					// A listener may have been made of a socket that the supervisor connects.
+					// The descriptor may be a listener, made from a socket that the supervisor
+					// connects.
 					if c, _, err := unix.Accept4(fd, unix.SOCK_NONBLOCK); err == nil {
 						unix.Close(c)
 					}
@@ -277,8 +278,8 @@ func hostileRound(to string) error {
 	return echoOnce(c)
 }
 
-// A Go program does the same to itself: the supervisor lives, and no connection
-// gets another's descriptor or bytes, on either side.
+// A Go program does the same to itself. The supervisor survives, and no connection gets the
+// descriptor or the bytes of another, on either side.
 func TestRunHostileGo(t *testing.T) {
 	t.Parallel()
 	to, port := newTarget(t), strconv.Itoa(freePort(t))
@@ -303,7 +304,7 @@ func TestRunHostileGo(t *testing.T) {
 		var wrong *wrongBytes
 		if errors.As(err, &wrong) {
 			t.Errorf("connection %d to the program: %v", n, err)
-		} else if err != nil { // only its end may break a connection
+		} else if err != nil { // a connection may only break at its end
 			select {
 			case <-s.done:
 			case <-time.After(5 * time.Second):

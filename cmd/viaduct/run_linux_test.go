@@ -24,7 +24,8 @@ import (
 	"viaduct/sdp"
 )
 
-// need skips a test whose program is not installed, and says what to install.
+// need returns the path of a program. If it is not installed, need skips the test and names the
+// package.
 func need(t *testing.T, program, pkg string) string {
 	t.Helper()
 	withPrograms(t, program)
@@ -42,8 +43,8 @@ type explained struct {
 	Summary                                 map[string]int64
 }
 
-// summaryOf returns the counters that are written when the program has ended. It
-// need not be the last line: the end of a dial that was under way then comes later.
+// summaryOf returns the counters that are written when the program has ended. They need not be on
+// the last line, because a dial in progress may end later.
 func summaryOf(es []explained) map[string]int64 {
 	for _, e := range es {
 		if e.Summary != nil {
@@ -53,8 +54,7 @@ func summaryOf(es []explained) map[string]int64 {
 	return nil
 }
 
-// runRun runs a program under viaduct run and returns what became of its
-// connections as well.
+// runRun runs a program under viaduct run. It also returns the lines of --explain.
 func runRun(t *testing.T, flags []string, program ...string) (result, []explained) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "explain")
@@ -102,7 +102,7 @@ func serveFile(t *testing.T, size int) (at string, want []byte) {
 	return strings.TrimPrefix(urls[0], "sdp://"), want
 }
 
-// curl is carried whether the dial is waited for or the socket held.
+// curl is carried, whether its connect waits for the dial or its socket is held.
 func TestRunCurl(t *testing.T) {
 	t.Parallel()
 	need(t, "curl", "curl")
@@ -155,7 +155,7 @@ func TestRunExit(t *testing.T) {
 	}
 }
 
-// A run inside a run leaves the program to the outer one.
+// A run inside another run leaves the program to the outer one.
 func TestRunNested(t *testing.T) {
 	t.Parallel()
 	r := run(t, "run", "--", os.Args[0], "run", "--", "sh", "-c", "echo inside; exit 3")
@@ -164,7 +164,7 @@ func TestRunNested(t *testing.T) {
 	}
 }
 
-// A served is a program that goes on under viaduct run.
+// A served is a program that runs under viaduct run.
 type served struct {
 	*proc
 	file string
@@ -221,8 +221,8 @@ func echoTrue(port string) error {
 	return nil
 }
 
-// No connection is lost, and none wrong, while signals break into accept, and into every
-// thread of the supervisor: the program sees it fail, or restarted, as without us.
+// No connection is lost or wrong while signals interrupt accept and every thread of the supervisor.
+// The program's calls fail or are restarted, as without viaduct run.
 func TestRunAcceptSignals(t *testing.T) {
 	t.Parallel()
 	program := buildC(t, acceptC)

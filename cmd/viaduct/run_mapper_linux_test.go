@@ -13,8 +13,8 @@ import (
 	"viaduct/portmap"
 )
 
-// The one Port Mapper of a host finds all its services, whichever of them began first, and
-// whichever has ended in whatever way.
+// The one Port Mapper of a host finds all its services, whatever the order of their starts and
+// ends.
 func TestRunServicesOfOneHost(t *testing.T) {
 	t.Parallel()
 	python := need(t, "python3", "python3-minimal")
@@ -61,7 +61,7 @@ while True: l.accept()[0].close()
 	c.stop(syscall.SIGTERM)
 }
 
-// A service registers with viaduct portmap serve too, and that mapper's own entries stay.
+// A service also registers with viaduct portmap serve, and that mapper's own entries stay.
 func TestRunRegistersWithServe(t *testing.T) {
 	t.Parallel()
 	python := need(t, "python3", "python3-minimal")
@@ -85,7 +85,7 @@ socket.create_server(("127.0.0.1", int(sys.argv[1]))).accept()
 	s.stop(syscall.SIGTERM)
 }
 
-// A UDP port that belongs to something else is named, and so is the way out.
+// A UDP port that another program uses is reported with a remedy.
 func TestRunForeignMapper(t *testing.T) {
 	t.Parallel()
 	python := need(t, "python3", "python3-minimal")
@@ -101,7 +101,7 @@ func TestRunForeignMapper(t *testing.T) {
 	}
 }
 
-// freeUDP is a UDP port where nothing listens.
+// freeUDP returns a UDP port where nothing listens.
 func freeUDP(t *testing.T) int {
 	t.Helper()
 	c, err := net.ListenPacket("udp", "127.0.0.1:0")

@@ -26,7 +26,7 @@ func TestRunPlainServer(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			l := listenOn(t, "127.0.0.1")
-			first := make(chan string, 10) // what comes first by each connection
+			first := make(chan string, 10) // the first bytes of each connection
 			go func() {
 				for {
 					c, err := l.Accept()

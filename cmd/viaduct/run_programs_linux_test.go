@@ -93,7 +93,7 @@ int main(int argc, char **argv) {
 // directory and file. serve is the body of the location.
 func nginxAt(t *testing.T, port, serve string) (dir, conf string) {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "viaduct-nginx") // its workers are another user's
+	dir, err := os.MkdirTemp("", "viaduct-nginx") // its workers run as another user
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,8 +110,8 @@ func nginxAt(t *testing.T, port, serve string) (dir, conf string) {
 	return dir, conf
 }
 
-// nginx with two workers serves carried clients, completely and with the true address in its log,
-// and plain clients too.
+// nginx with two workers serves carried and plain clients completely. Its log has the real
+// addresses of carried clients.
 func TestRunNginx(t *testing.T) {
 	t.Parallel()
 	nginx := need(t, "nginx", "nginx-light")
@@ -149,7 +149,7 @@ func TestRunNginx(t *testing.T) {
 	}
 	wg.Wait()
 	get(&http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patience})
-	if code := s.stop(syscall.SIGQUIT); code != 0 { // which the front passes on
+	if code := s.stop(syscall.SIGQUIT); code != 0 { // the front passes it on
 		t.Errorf("nginx: exit %d", code)
 	}
 	log, err := os.ReadFile(filepath.Join(dir, "access.log"))
@@ -221,7 +221,7 @@ func TestRunSameHost(t *testing.T) {
 		t.Errorf("%d connections came by a pair, want 3: %+v", n, s.explained())
 	}
 
-	// The other program does not run this way.
+	// The other program does not run under viaduct run.
 	port = strconv.Itoa(freePort(t))
 	plain := exec.Command(redis, "--port", port, "--save", "", "--dir", t.TempDir())
 	if err := plain.Start(); err != nil {
@@ -298,7 +298,7 @@ const hostileC = `
 #include <time.h>
 #include <unistd.h>
 
-enum { low = 100, high = 116 }; // the numbers that are fought over
+enum { low = 100, high = 116 }; // the numbers that all threads use
 static struct sockaddr_in to = {.sin_family = AF_INET};
 static volatile int over;
 
@@ -376,12 +376,12 @@ int main(int argc, char **argv) {
 	pthread_join(t[0], &r0);
 	pthread_join(t[1], &r1);
 	if (!r0 || !r1) { fprintf(stderr, "nothing was done\n"); return 1; }
-	_exit(0); // the others may wait in a call
+	_exit(0); // other threads may wait in a call
 }
 `
 
-// A program that pulls descriptors from under its own calls harms itself at most:
-// the supervisor lives, and no connection gets another's bytes.
+// A program that changes descriptors during its own calls harms at most itself. The supervisor
+// survives, and no connection gets the bytes of another.
 func TestRunHostile(t *testing.T) {
 	t.Parallel()
 	program := buildC(t, hostileC)

@@ -46,7 +46,7 @@ func selfSigned(t *testing.T, dir string) (cert, key string) {
 	return write("cert.pem", "CERTIFICATE", c), write("key.pem", "PRIVATE KEY", b)
 }
 
-// needPython is a Python with the modules of its standard library.
+// needPython returns a Python that has its standard library.
 func needPython(t *testing.T) string {
 	t.Helper()
 	python := need(t, "python3", "python3")
@@ -56,8 +56,8 @@ func needPython(t *testing.T) string {
 	return python
 }
 
-// Blocking sockets, time-outs, selectors, asyncio, TLS and servers of Python say
-// the same as without viaduct run, both ends carried.
+// Blocking sockets, time-outs, selectors, asyncio, TLS and servers of Python behave as without
+// viaduct run, with both ends carried.
 func TestRunPython(t *testing.T) {
 	t.Parallel()
 	python := needPython(t)
@@ -79,12 +79,12 @@ func TestRunPython(t *testing.T) {
 			if r.code != 0 {
 				t.Errorf("exit %d\n%s", r.code, r.stderr)
 			}
-			if how == "pair" { // which has no reset
+			if how == "pair" { // a pair has no reset
 				want = strings.Replace(want, "reset: ConnectionResetError ECONNRESET", "reset: ended b''", 1)
 			}
 			compareTables(t, r.stdout, want)
-			// EpollSelector registers before it connects, so that no pair is made there. One
-			// connection is never accepted.
+			// EpollSelector registers the socket before it connects, so that no pair is made there.
+			// One connection is never accepted.
 			n := map[string]int{"sdp": 25, "pair": 24}[how]
 			if c, a := count(es, "connect", how), count(es, "accept", how); c != n || a != n-1 {
 				t.Errorf("%d connections were carried, %d accepted, want %d and one less: %+v", c, a, n, es)
@@ -93,7 +93,7 @@ func TestRunPython(t *testing.T) {
 	}
 }
 
-// The options and calls of a connection that is a pair say what TCP says.
+// Options and calls of a connection that is a pair return the same as over TCP.
 func TestRunSameHostOptions(t *testing.T) {
 	t.Parallel()
 	python := needPython(t)

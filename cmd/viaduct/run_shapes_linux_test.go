@@ -28,7 +28,7 @@ import (
 	"viaduct/sdp"
 )
 
-// openDir is a directory of the test that every user may use.
+// openDir returns a directory of the test that every user may use.
 func openDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "viaduct-run")
@@ -42,7 +42,7 @@ func openDir(t *testing.T) string {
 	return dir
 }
 
-// install puts a copy of a program where every user may run it.
+// install copies a program to a place where every user may run it.
 func install(t *testing.T, program, dir string) string {
 	t.Helper()
 	to := filepath.Join(dir, filepath.Base(program))
@@ -61,10 +61,10 @@ func install(t *testing.T, program, dir string) string {
 
 // An asUser runs viaduct run as a given user.
 type asUser struct {
-	dir  string // which that user may write
+	dir  string // a directory that the user may write
 	self string // this binary
 	attr *syscall.SysProcAttr
-	uid  int // of the program, as this namespace has it
+	uid  int // of the program, in this namespace
 }
 
 const nobody = 65534
@@ -115,14 +115,14 @@ func startAs(t *testing.T, u *asUser, args ...string) *proc {
 	}, args...)
 }
 
-// finish waits for a program and returns what became of its connections.
+// finish waits for a program and returns the lines of --explain.
 func (s *served) finish() (code int, es []explained) {
 	s.t.Helper()
 	code = s.wait()
 	return code, s.explained()
 }
 
-// echoPlain is an echo server over TCP, with a count of its connections.
+// echoPlain starts an echo server over TCP that counts its connections.
 func echoPlain(t *testing.T) (port string, count *atomic.Int64) {
 	l := listenOn(t, "127.0.0.1")
 	count = new(atomic.Int64)
@@ -192,7 +192,8 @@ func gone(t *testing.T, pid int) {
 	eventually(t, fmt.Sprintf("end of process %d", pid), func() bool { return syscall.Kill(pid, 0) != nil })
 }
 
-// Calls that could make a connection unseen are refused with the error of a system that lacks them.
+// Calls that could open a connection unseen are refused with the error of a system that does not
+// have them.
 func TestRunFilter(t *testing.T) {
 	t.Parallel()
 	r := run(t, "run", "--", buildCFile(t, "shapes"), "filter", strconv.Itoa(freePort(t)))
@@ -204,8 +205,8 @@ func TestRunFilter(t *testing.T) {
 	}
 }
 
-// A daemon is carried like any program: the command ends with the process that it
-// started, the supervisor stays until the daemon has ended.
+// A daemon is carried like any program. The command ends with the process that it has started; the
+// supervisor stays until the daemon has ended.
 func TestRunDaemon(t *testing.T) {
 	t.Parallel()
 	program := buildCFile(t, "shapes")
@@ -215,7 +216,7 @@ func TestRunDaemon(t *testing.T) {
 		done := filepath.Join(t.TempDir(), "done")
 		s := startRun(t, []string{"--to", to.rule}, program, "daemon", to.port, done)
 		supervisor := s.supervisor()
-		state, err := s.cmd.Process.Wait() // its output is the daemon's as well
+		state, err := s.cmd.Process.Wait() // the daemon has the output, too
 		if err != nil || state.ExitCode() != 0 {
 			t.Fatalf("%v, %v\n%s", state, err, s.stderr())
 		}
@@ -300,8 +301,8 @@ func TestRunPrefork(t *testing.T) {
 	}
 }
 
-// A listener that is closed refuses peers, and is carried again when the program
-// opens another.
+// After the program has closed a carried listener, peers are refused. It is carried again when the
+// program opens another one.
 func TestRunReopen(t *testing.T) {
 	t.Parallel()
 	program := buildCFile(t, "shapes")
@@ -317,7 +318,7 @@ func TestRunReopen(t *testing.T) {
 		if got := s.line(); got != "closed" {
 			t.Fatalf("said %q", got)
 		}
-		if i == 0 { // the others open again before anything has noticed
+		if i == 0 { // the others reopen before anything has noticed
 			eventually(t, "a refusal", func() bool { _, err := marked("127.0.0.1", sdpPort); return err != nil })
 			eventually(t, "the end of the listener", func() bool {
 				c, err := net.Dial("tcp", "127.0.0.1:"+sdpPort)
@@ -356,7 +357,7 @@ func TestRunFlap(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 				if c, err := new(sdp.Dialer).DialContext(ctx, "tcp", "127.0.0.1:"+sdpPort); err == nil {
 					c.SetDeadline(time.Now().Add(time.Second))
-					echoOnce(c) // what it knocks at may be closed
+					echoOnce(c) // the listener may be closed
 					c.Close()
 				}
 				cancel()
@@ -369,8 +370,8 @@ func TestRunFlap(t *testing.T) {
 	wg.Wait()
 }
 
-// A thread with a descriptor table of its own is served by that table, while another thread uses
-// the same numbers.
+// A thread with its own descriptor table is served with that table, while another thread uses the
+// same numbers.
 func TestRunOwnTable(t *testing.T) {
 	t.Parallel()
 	program := buildCFile(t, "shapes")
@@ -423,8 +424,8 @@ func TestRunUsers(t *testing.T) {
 	})
 }
 
-// What an unprivileged supervisor can't look into stays plain TCP, and gets none
-// of the peers that come over SDP; to root nothing is closed.
+// Processes that an unprivileged supervisor cannot inspect use plain TCP, and get no connections of
+// SDP peers. A supervisor of root can inspect all.
 func TestRunUndumpable(t *testing.T) {
 	t.Parallel()
 	users(t, func(t *testing.T, u *asUser) {
@@ -434,7 +435,7 @@ func TestRunUndumpable(t *testing.T) {
 		if got := s.line(); got != "connected" {
 			t.Fatalf("said %q", got)
 		}
-		privileged := u.uid == 0 // also in its own namespace
+		privileged := u.uid == 0 // root in its own namespace counts
 		path := "tcp"
 		if privileged {
 			path = "sdp"
@@ -450,7 +451,7 @@ func TestRunUndumpable(t *testing.T) {
 		if !privileged && err == nil {
 			t.Error("a process that can't be looked into was given a peer of SDP")
 		}
-		// Plain peers are its own.
+		// Plain peers are served by the process itself.
 		c, err := net.Dial("tcp", "127.0.0.1:"+port)
 		if err != nil {
 			t.Fatal(err)
@@ -520,7 +521,7 @@ func TestRunEMFILE(t *testing.T) {
 	}
 }
 
-// limited is a program that runs under viaduct run, both with few descriptors.
+// limited starts a program under viaduct run, both with few descriptors.
 func limited(t *testing.T, n int, flags []string, program ...string) *served {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "explain")
@@ -532,8 +533,8 @@ func limited(t *testing.T, n int, flags []string, program ...string) *served {
 	return &served{file: file, proc: p}
 }
 
-// A supervisor without descriptors left leaves connections plain, hangs nothing,
-// and carries again when it has some.
+// A supervisor without free descriptors leaves connections plain, blocks no call, and carries again
+// when descriptors are free.
 func TestRunSupervisorEMFILE(t *testing.T) {
 	t.Parallel()
 	program := buildCFile(t, "shapes")
@@ -551,7 +552,7 @@ func TestRunSupervisorEMFILE(t *testing.T) {
 		if !slices.ContainsFunc(s.explained(), func(e explained) bool { return e.Path == "tcp" && strings.Contains(e.Why, "too many open files") }) {
 			t.Errorf("the reason is not told: %+v", s.explained())
 		}
-		// The connections end on their way through both relays.
+		// The end of each connection has to pass through both relays first.
 		supervisor := s.supervisor()
 		eventually(t, "the supervisor's descriptors", func() bool { return descriptors(t, supervisor) < 30 })
 		io.WriteString(s.in, "x")
@@ -617,7 +618,7 @@ func TestRunSupervisorEMFILE(t *testing.T) {
 		s := limited(t, 64, []string{"--listen", port}, program, "accept-edge", port)
 		sdpPort, supervisor := s.sdpPort(port), s.supervisor()
 		var open []net.Conn
-		late := 0 // were given up, and may have been made nevertheless
+		late := 0 // dials that were given up, and may have succeeded all the same
 		for full := 0; full < 64 && len(open) < 64; {
 			ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 			c, err := new(sdp.Dialer).DialContext(ctx, "tcp", "127.0.0.1:"+sdpPort)
@@ -628,7 +629,7 @@ func TestRunSupervisorEMFILE(t *testing.T) {
 				break
 			}
 		}
-		for range 64 { // what is left goes to connections that say nothing
+		for range 64 { // the rest goes to connections that send nothing
 			if descriptors(t, supervisor) == 64 {
 				break
 			}
@@ -645,7 +646,7 @@ func TestRunSupervisorEMFILE(t *testing.T) {
 		served := 0
 		want := make([]byte, 32)
 		rand.Read(want)
-		for _, c := range open { // in whatever order they were accepted
+		for _, c := range open { // in any order of their accepts
 			c.SetDeadline(time.Now().Add(5 * time.Second))
 			c.Write(want)
 		}
@@ -682,7 +683,7 @@ func echoOnce(c net.Conn) error {
 	return nil
 }
 
-// A wrongBytes error says that an echo is another's.
+// A wrongBytes error means that an echo belongs to another connection.
 type wrongBytes struct{ want, got [32]byte }
 
 func (e *wrongBytes) Error() string { return fmt.Sprintf("sent %x, got %x", e.want, e.got) }
@@ -779,8 +780,8 @@ func steady(t *testing.T, pid int) (n int) {
 	return n
 }
 
-// Connections that are made while signals break into every call of the program,
-// and into every thread of the supervisor, are all made, and right.
+// Connections succeed with the right bytes while signals interrupt every call of the program and
+// every thread of the supervisor.
 func TestRunStorm(t *testing.T) {
 	t.Parallel()
 	program := buildCFile(t, "shapes")

@@ -133,7 +133,7 @@ for line in sys.stdin: print(n.get(signal.SIGTSTP, 0), n.get(signal.SIGCONT, 0),
 			steps = steps[:1]
 		}
 		for _, tc := range steps {
-			asleep(t, program) // Python does not look at signals right before it reads
+			asleep(t, program) // Python does not check for signals right before it reads
 			syscall.Kill(tc.stop, tc.by)
 			eventually(t, tc.name+": stop", func() bool { return processState(front) == 'T' })
 			if st := processState(program); st != 'T' {
@@ -189,7 +189,7 @@ func TestRunSignalsAtStart(t *testing.T) {
 	}
 }
 
-// A signal that was ignored at the start is passed on to a program that handles it nevertheless.
+// A signal that was ignored at the start is passed on to a program that handles it all the same.
 func TestRunIgnoredPassedOn(t *testing.T) {
 	t.Parallel()
 	python := need(t, "python3", "python3-minimal")
@@ -216,8 +216,8 @@ while True: signal.pause()
 	}
 }
 
-// On a terminal a program is interrupted, stopped, continued and ended as it is without
-// viaduct run: once each time.
+// On a terminal, a program is interrupted, stopped, continued and ended as without viaduct run,
+// once each time.
 func TestRunTerminal(t *testing.T) {
 	t.Parallel()
 	python := need(t, "python3", "python3-minimal")
@@ -286,8 +286,8 @@ func newCutter(t *testing.T, to string) *cutter {
 	return c
 }
 
-// cut ends all connections, by a reset as a host that has restarted does, or by an end of
-// the stream as a process does that was killed.
+// cut ends all connections: by a reset, like a host that has restarted, or by an end of the stream,
+// like a killed process.
 func (c *cutter) cut(reset bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -300,8 +300,8 @@ func (c *cutter) cut(reset bool) {
 	c.conns = nil
 }
 
-// The transport's connection breaks in the middle: the program sees a reset, as when a
-// connection of its own breaks, and goes on.
+// If the transport's connection breaks, the program sees a reset, as when its own connection
+// breaks, and continues.
 func TestRunTransportDies(t *testing.T) {
 	t.Parallel()
 	python := need(t, "python3", "python3-minimal")

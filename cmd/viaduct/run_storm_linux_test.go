@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestRunStormBothEnds: no call of short connections fails in a storm of a thousand signals a second
-// at either end.
+// TestRunStormBothEnds: no call on short connections fails during a thousand signals a second at
+// either end.
 func TestRunStormBothEnds(t *testing.T) {
 	t.Parallel()
 	program := buildCFile(t, "storm")

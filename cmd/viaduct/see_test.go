@@ -14,7 +14,7 @@ import (
 	"viaduct/cmd/viaduct/internal/tshark"
 )
 
-// TestLadder: every form that ladder writes, of an exchange and of a capture.
+// TestLadder: ladder writes every format, for an exchange and for a capture.
 func TestLadder(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -55,7 +55,7 @@ func TestLadder(t *testing.T) {
 	fails(t, 1, "no such file", "ladder", filepath.Join(dir, "nothing"))
 }
 
-// TestWireshark: the dissectors get where they are to go.
+// TestWireshark: the dissectors are written to the right directory.
 func TestWireshark(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "a", "b")
@@ -75,12 +75,11 @@ func TestWireshark(t *testing.T) {
 	fails(t, 1, "not a directory", "wireshark", "--install", "--dir", filepath.Join(out[0], "x"))
 }
 
-// TestPcap: what tshark shows of a transfer that both sides recorded is what decode
-// says of it, in every field of every message.
+// TestPcap: tshark and decode agree on every field of every message in captures of both sides.
 func TestPcap(t *testing.T) {
 	t.Parallel()
 	shark := newShark(t)
-	fields := map[string]string{ // one that the transfer has
+	fields := map[string]string{ // a field that the transfer has
 		"vitcp": "vitcp.rdma_length", "iwarp": "rdmap.size", "sdp": "sdp.mseq", "fcvi": "fcvi.rmt_va", "tcp": "",
 	}
 	for _, scheme := range transport.Names() {
@@ -126,8 +125,8 @@ func newShark(t *testing.T) *tshark.Shark {
 	return s
 }
 
-// agree compares what decode says of a capture with what tshark shows. Captures of FCIP
-// are compared with a packet for each frame.
+// agree compares the outputs of decode and tshark for a capture. In captures of FCIP, each frame
+// first gets a packet of its own.
 func agree(t *testing.T, s *tshark.Shark, file string, as ...string) *tshark.Report {
 	t.Helper()
 	decode := append([]string{"decode", "--json", "--segments"}, as...)

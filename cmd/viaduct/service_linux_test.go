@@ -51,8 +51,8 @@ func (m *manager) await(line string) {
 	}
 }
 
-// service starts a command with sockets as systemd does: a shell that becomes the command stands
-// for the fork in which LISTEN_PID is set.
+// service starts a command with sockets like systemd. A shell that becomes the command takes the
+// part of the fork in which LISTEN_PID is set.
 func (m *manager) service(sockets []*os.File, args ...string) *exec.Cmd {
 	m.t.Helper()
 	c := command(m.t.Context(), args...)
@@ -72,7 +72,7 @@ func (m *manager) service(sockets []*os.File, args ...string) *exec.Cmd {
 	return c
 }
 
-// tcpSocket is a listening socket as a file, and its address.
+// tcpSocket returns a listening socket as a file, and its address.
 func tcpSocket(t *testing.T) (*os.File, string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -102,7 +102,7 @@ func TestSocketActivation(t *testing.T) {
 				u += "/x"
 			}
 			first := make(chan result, 1)
-			go func() { first <- run(t, "ping", u, "-c", "3", "-i", "1ms") }() // the kernel holds it until the service is there
+			go func() { first <- run(t, "ping", u, "-c", "3", "-i", "1ms") }() // the kernel queues it until the service runs
 			m := newManager(t)
 			c := m.service([]*os.File{f}, "echo", "--listen", u)
 			m.await("READY=1")
@@ -116,7 +116,7 @@ func TestSocketActivation(t *testing.T) {
 			if err := c.Wait(); err != nil {
 				t.Error(err)
 			}
-			// The service held the manager's own socket: it is open still.
+			// The service had the manager's own socket, which is still open.
 			d, err := net.Dial("tcp", at)
 			if err != nil {
 				t.Fatalf("the socket was not the manager's: %v", err)
@@ -126,7 +126,7 @@ func TestSocketActivation(t *testing.T) {
 	}
 }
 
-// TestSocketActivationUDP: the Port Mapper takes a UDP socket.
+// TestSocketActivationUDP: the Port Mapper uses a UDP socket of the manager.
 func TestSocketActivationUDP(t *testing.T) {
 	t.Parallel()
 	c, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
@@ -148,8 +148,8 @@ func TestSocketActivationUDP(t *testing.T) {
 	}
 }
 
-// TestServices: every unit that is shipped may do little, by the judgement of
-// systemd itself, and names nothing that systemd does not know.
+// TestServices: systemd itself judges that every shipped unit has few privileges, and knows all
+// settings in it.
 func TestServices(t *testing.T) {
 	t.Parallel()
 	analyze, err := exec.LookPath("systemd-analyze")

@@ -32,7 +32,7 @@ func TestTokenFile(t *testing.T) {
 	srv, urls := start(t, 2, "serve", "--root", root, "--writable", "--token-file", right, "--metrics", "127.0.0.1:0",
 		"--listen", "vitcp://127.0.0.1:0/test", "--listen", "tcp://127.0.0.1:0")
 	half := filepath.Join(work, "half")
-	kept := random(t, half+".part", 1000) // the server says nothing of f, so it stays
+	kept := random(t, half+".part", 1000) // the refusal does not show whether f exists, so that the part stays
 	var said strings.Builder
 	for _, u := range urls {
 		good(t, "get", at(u, "f"), "-o", out, "--token-file", right)

@@ -180,7 +180,7 @@ func TestKill(t *testing.T) {
 	}
 }
 
-// TestInterrupt: an interrupted get reports where its bytes are.
+// TestInterrupt: an interrupted get reports where the bytes so far are.
 func TestInterrupt(t *testing.T) {
 	t.Parallel()
 	root, work := t.TempDir(), t.TempDir()

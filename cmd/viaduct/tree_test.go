@@ -37,7 +37,7 @@ func sow(t *testing.T, root string, dirs, files, long int) {
 	random(t, filepath.Join(root, "empty"), 0)
 }
 
-// alike compares two directories, names and contents.
+// alike compares the names and contents of two directories.
 func alike(t *testing.T, a, b string) {
 	t.Helper()
 	want, got := files(t, a), files(t, b)
@@ -90,7 +90,7 @@ func tree(t *testing.T, scheme, listen, from string) {
 	os.WriteFile(filepath.Join(back, "d1/dir 1/f3"), []byte("other"), 0o644)
 	os.Remove(filepath.Join(back, "d1/dir 1/f4"))
 	if d := document(t, good(t, "get", "-r", at(u, "tree/"+filepath.Base(from)), "-o", back, "--resume", "--json")); d["alike"].(float64) < 119 || d["files"].(float64) > 3 {
-		t.Errorf("%v", d) // a file without bytes is moved again
+		t.Errorf("%v", d) // an empty file is copied again
 	}
 	alike(t, from, back)
 
@@ -119,9 +119,8 @@ func tree(t *testing.T, scheme, listen, from string) {
 	fails(t, 2, "--parallel", "sync", from, at(u, "x"), "--parallel", "0")
 }
 
-// TestTreeInterrupted: a copy that is interrupted in the middle, by a signal or by
-// the end of either side, leaves complete files and nothing else at the server, and
-// goes on when it is run again.
+// TestTreeInterrupted: a copy may be interrupted by a signal or by the end of either side. It then
+// leaves only complete files on the server, and continues when it is run again.
 func TestTreeInterrupted(t *testing.T) {
 	t.Parallel()
 	from := t.TempDir()
@@ -165,7 +164,7 @@ func TestTreeInterrupted(t *testing.T) {
 	}
 }
 
-// TestTreeHostile: a client refuses names by which a server could make it write elsewhere.
+// TestTreeHostile: a client refuses names with which a server could make it write elsewhere.
 func TestTreeHostile(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"../evil", "/evil", "a/b", "..", ".", ""} {
@@ -184,7 +183,7 @@ func TestTreeHostile(t *testing.T) {
 		}
 		l.Close()
 	}
-	// Nor does a link that is there already lead elsewhere.
+	// An existing link does not lead elsewhere either.
 	if runtime.GOOS == "windows" {
 		return
 	}

@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// TestVIPLCheck: the check reports what programs of libvipl get, and why they get nothing.
+// TestVIPLCheck: the check prints what programs with libvipl can open, and why they cannot open the
+// rest.
 func TestVIPLCheck(t *testing.T) {
 	t.Parallel()
 	conf := filepath.Join(t.TempDir(), "vipl.conf")

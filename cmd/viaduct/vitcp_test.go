@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestSmallMTU: files longer than the longest message that a connection agreed on
-// come and go whole. [V-14] [VIT-3.2-5]
+// TestSmallMTU: files longer than the longest message of a connection are transferred completely.
+// [V-14] [VIT-3.2-5]
 func TestSmallMTU(t *testing.T) {
 	t.Parallel()
 	for _, scheme := range []string{"vitcp", "fcvi", "iwarp"} {
@@ -20,7 +20,7 @@ func TestSmallMTU(t *testing.T) {
 				root, out := t.TempDir(), filepath.Join(t.TempDir(), "f")
 				body := random(t, filepath.Join(root, "f"), 300_000)
 				_, urls := start(t, 1, "serve", "--root", root, "--writable", "--listen", listenURL(scheme, "127.0.0.1")+"?mtu="+mtu)
-				u, _, _ := strings.Cut(urls[0], "?") // the agreed one is the lesser
+				u, _, _ := strings.Cut(urls[0], "?") // the lesser of both applies
 				good(t, "get", at(u, "f"), "-o", out)
 				same(t, out, body)
 				good(t, "put", out, at(u, "g"))

@@ -22,13 +22,13 @@ func TestWait(t *testing.T) {
 			select {
 			case <-cl.done:
 				t.Fatalf("the client did not wait: %s", cl.stderr())
-			case <-time.After(200 * time.Millisecond): // it has been refused at least once
+			case <-time.After(200 * time.Millisecond): // it was refused at least once
 			}
 			start(t, 1, "echo", "--listen", u)
 			if code := cl.wait(); code != 0 {
 				t.Errorf("exit %d: %s", code, cl.stderr())
 			}
-			// A server that never starts is reported as the refusal that it is.
+			// A server that never starts is reported as a refused connection.
 			nowhere := strings.Replace(listenURL(scheme, "127.0.0.1"), ":0", ":1", 1)
 			began := time.Now()
 			fails(t, 1, "refused", "ping", nowhere, "-c", "1", "--wait", "100ms")
@@ -65,8 +65,7 @@ func benchWaits(t *testing.T) {
 	}
 }
 
-// TestRefusal: a server that is down is not taken for one with another
-// discriminator.
+// TestRefusal: the error for a server that is down differs from the one for a wrong discriminator.
 func TestRefusal(t *testing.T) {
 	t.Parallel()
 	for _, scheme := range transport.Names() {

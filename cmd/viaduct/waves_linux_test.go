@@ -41,7 +41,7 @@ func TestEchoWaves(t *testing.T) {
 	t.Parallel()
 	waves, conns := 4, 1000
 	if !testkit.LongRuns() || raceDetector {
-		waves, conns = 2, 200 // the race detector has ten times the memory, and the time
+		waves, conns = 2, 200 // the race detector needs ten times the memory and the time
 	}
 	var files syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files); err != nil {
@@ -96,15 +96,15 @@ func TestEchoWaves(t *testing.T) {
 	}
 }
 
-// wave1kB makes connections to an echo server and has 17 messages of 1 kB come back on
-// each. All stay open.
+// wave1kB opens connections to an echo server, and receives 17 echoes of 1 kB on each. All
+// connections stay open.
 func wave1kB(t *testing.T, conns int, dial func(context.Context) (msg.Conn, error)) []msg.Conn {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	all := make([]msg.Conn, conns)
 	errs := make(chan error, conns)
-	slots := make(chan struct{}, 16) // that are being set up
+	slots := make(chan struct{}, 16) // limits the connections that are being set up
 	var wg sync.WaitGroup
 	for i := range conns {
 		slots <- struct{}{}

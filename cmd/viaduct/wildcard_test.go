@@ -12,7 +12,7 @@ import (
 	"viaduct/cmd/viaduct/internal/transport"
 )
 
-// hostAddresses returns the addresses by which this host can be called without a zone.
+// hostAddresses returns the addresses of this host that can be dialled without a zone.
 func hostAddresses(t *testing.T) (at []netip.Addr) {
 	t.Helper()
 	as, err := net.InterfaceAddrs()
@@ -56,8 +56,8 @@ func callAt(t *testing.T, listening string, ip netip.Addr) string {
 	return u.String()
 }
 
-// TestWildcard: what listens at no host, 0.0.0.0 or [::] answers at every address of the
-// host, and at the address that it prints.
+// TestWildcard: a listener at no host, at 0.0.0.0 or at [::] answers at every address of the host,
+// and at the address that it prints.
 func TestWildcard(t *testing.T) {
 	t.Parallel()
 	eachWildcard(t, func(t *testing.T, listen string) {
@@ -81,7 +81,7 @@ func TestWildcardFiles(t *testing.T) {
 			_, urls := start(t, 1, "serve", "--root", root, "--listen", listen)
 			for _, ip := range hostAddresses(t) {
 				if !ip.IsLoopback() {
-					continue // the address of an interface is what a listener prints
+					continue // a listener prints the address of an interface
 				}
 				out := filepath.Join(t.TempDir(), "f")
 				good(t, "get", at(callAt(t, urls[0], ip), "f"), "-o", out)
