@@ -60,17 +60,52 @@ const (
 	chartText    = 12.5
 )
 
-// chartColors are those of the lines, on light and on dark.
-var chartColors = [][2]string{
-	{"#0969da", "#58a6ff"}, {"#cf222e", "#ff7b72"}, {"#1a7f37", "#3fb950"}, {"#8250df", "#bc8cff"},
-	{"#bc4c00", "#f0883e"}, {"#57606a", "#9da7b3"}, {"#bf3989", "#f778ba"},
+// A style is how a line is drawn. Its mark is drawn around 0,0: no two lines of a chart have colour
+// alone to tell them apart.
+type style struct {
+	name        string // what the names of such lines begin with
+	light, dark string // colours
+	mark        string
 }
 
-// chartMarks are the marks of the points, around 0,0: no two lines of a chart have colour alone
-// to tell them apart.
-var chartMarks = []string{
-	`<circle r="4"/>`, `<rect x="-4" y="-4" width="8" height="8"/>`, `<path d="M0,-5L5,4L-5,4Z"/>`, `<path d="M0,-5.5L5.5,0L0,5.5L-5.5,0Z"/>`,
-	`<path d="M0,5L5,-4L-5,-4Z"/>`, `<path d="M-4,-1.5H-1.5V-4H1.5V-1.5H4V1.5H1.5V4H-1.5V1.5H-4Z"/>`, `<circle r="4" class="hollow"/>`,
+// chartStyles are the styles of all charts, so that a line of one looks like that of another. Of
+// several names that fit, the longest counts. The marks of shared memory are hollow.
+var chartStyles = []style{
+	{"vitcp", "#0969da", "#58a6ff", `<circle r="4"/>`},
+	{"iwarp", "#cf222e", "#ff7b72", `<rect x="-4" y="-4" width="8" height="8"/>`},
+	{"C TCP", "#1a7f37", "#3fb950", `<path d="M0,-5L5,4L-5,4Z"/>`},
+	{"UCX", "#8250df", "#bc8cff", `<path d="M0,-5.5L5.5,0L0,5.5L-5.5,0Z"/>`},
+	{"libfabric", "#bc4c00", "#f0883e", `<path d="M0,5L5,-4L-5,-4Z"/>`},
+	{"vitcp, shared memory", "#57606a", "#9da7b3", `<circle r="4" class="hollow"/>`},
+	{"iwarp, shared memory", "#bf3989", "#f778ba", `<rect x="-4" y="-4" width="8" height="8" class="hollow"/>`},
+	{"libfabric shm", "#1b7c83", "#39c5cf", `<path d="M0,5L5,-4L-5,-4Z" class="hollow"/>`},
+}
+
+// styles returns the index of each line's style. A line whose style has been taken, and one without
+// any, has the first that is free.
+func (c *Chart) styles() []int {
+	chosen := make([]int, len(c.Lines))
+	taken := map[int]bool{}
+	for i, l := range c.Lines {
+		best := -1
+		for k, s := range chartStyles {
+			if strings.HasPrefix(l.Name, s.name) && !taken[k] && (best < 0 || len(s.name) > len(chartStyles[best].name)) {
+				best = k
+			}
+		}
+		if chosen[i] = best; best >= 0 {
+			taken[best] = true
+		}
+	}
+	for i, k := range chosen {
+		if k >= 0 {
+			continue
+		}
+		for k = 0; taken[k] && k < len(chartStyles)-1; k++ {
+		}
+		chosen[i], taken[k] = k, true
+	}
+	return chosen
 }
 
 func (c *Chart) svg() []byte {
@@ -105,6 +140,7 @@ func (c *Chart) svg() []byte {
 	}
 	text(&b, (chartLeft+right)/2, bottom+38, "middle", "", fmt.Sprintf("%s (%s scale)", c.X, c.Scale))
 	fmt.Fprintf(&b, `<text class="axis" transform="translate(16,%.0f) rotate(-90)" text-anchor="middle">%s</text>`+"\n", bottom-chartPlot/2, escape(c.Y+" (logarithmic scale)"))
+	styles := c.styles()
 	for i, l := range c.Lines {
 		var path strings.Builder
 		move := "M"
@@ -116,18 +152,18 @@ func (c *Chart) svg() []byte {
 			fmt.Fprintf(&path, "%s%.1f,%.1f", move, x(j), y(v))
 			move = "L"
 		}
-		fmt.Fprintf(&b, `<path class="line c%d" d="%s"/>`+"\n", i%len(chartColors), path.String())
+		fmt.Fprintf(&b, `<path class="line c%d" d="%s"/>`+"\n", styles[i], path.String())
 		for j, v := range l.At {
 			if v > 0 {
-				mark(&b, i, x(j), y(v))
+				mark(&b, styles[i], x(j), y(v))
 			}
 		}
 	}
 	const column = (chartWidth - 40) / chartColumns
 	for i, l := range c.Lines {
 		lx, ly := float64(28+i%chartColumns*column), bottom+62+float64(i/chartColumns*chartLegend)
-		fmt.Fprintf(&b, `<path class="line c%d" d="M%.0f,%.0fh28"/>`+"\n", i%len(chartColors), lx, ly-4)
-		mark(&b, i, lx+14, ly-4)
+		fmt.Fprintf(&b, `<path class="line c%d" d="M%.0f,%.0fh28"/>`+"\n", styles[i], lx, ly-4)
+		mark(&b, styles[i], lx+14, ly-4)
 		text(&b, lx+36, ly, "start", "", l.Name)
 	}
 	text(&b, 28, float64(height-12), "start", "small", c.Caption)
@@ -151,8 +187,8 @@ func (c *Chart) bounds() (lo, hi float64) {
 	return lo / 1.15, max(hi*1.15, lo*2)
 }
 
-func mark(b *bytes.Buffer, i int, x, y float64) {
-	fmt.Fprintf(b, `<g class="mark c%d" transform="translate(%.1f,%.1f)">%s</g>`+"\n", i%len(chartColors), x, y, chartMarks[i%len(chartMarks)])
+func mark(b *bytes.Buffer, style int, x, y float64) {
+	fmt.Fprintf(b, `<g class="mark c%d" transform="translate(%.1f,%.1f)">%s</g>`+"\n", style, x, y, chartStyles[style].mark)
 }
 
 func text(b *bytes.Buffer, x, y float64, anchor, class, s string) {
@@ -173,14 +209,14 @@ func chartStyle() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "<style>\ntext{font:%gpx sans-serif;fill:#1f2328}.title{font-size:15px;font-weight:600}.small{font-size:11px}\n", chartText)
 	b.WriteString(".page{fill:#fff}.grid{stroke:#d0d7de;stroke-width:1}.line{fill:none;stroke-width:2}.hollow{fill:#fff;stroke-width:2}\n")
-	colors := func(k int) {
-		for i, c := range chartColors {
-			fmt.Fprintf(&b, ".line.c%d{stroke:%s}.mark.c%d{fill:%s;stroke:%s}", i, c[k], i, c[k], c[k])
+	colors := func(of func(style) string) {
+		for i, s := range chartStyles {
+			fmt.Fprintf(&b, ".line.c%d{stroke:%[2]s}.mark.c%[1]d{fill:%[2]s;stroke:%[2]s}", i, of(s))
 		}
 	}
-	colors(0)
+	colors(func(s style) string { return s.light })
 	b.WriteString("\n@media (prefers-color-scheme:dark){text{fill:#e6edf3}.page{fill:#0d1117}.grid{stroke:#30363d}.hollow{fill:#0d1117}\n")
-	colors(1)
+	colors(func(s style) string { return s.dark })
 	b.WriteString("}\n</style>\n")
 	return b.String()
 }

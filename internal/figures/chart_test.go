@@ -156,6 +156,35 @@ func bent(all [][2]float64) string {
 	return ""
 }
 
+// TestStyles: a line looks the same in every chart, and no two lines of a chart look the same.
+func TestStyles(t *testing.T) {
+	for _, c := range []struct {
+		names string
+		want  string
+	}{
+		{"vitcp;vitcp, shared memory;iwarp", "[0 5 1]"},
+		{"vitcp, shared memory;vitcp;libfabric shm, write;libfabric tcp", "[5 0 7 4]"},
+		{"other;C TCP, spinning;C TCP", "[0 2 1]"},
+	} {
+		chart := new(Chart)
+		for name := range strings.SplitSeq(c.names, ";") {
+			chart.Lines = append(chart.Lines, Line{Name: name})
+		}
+		if got := fmt.Sprint(chart.styles()); got != c.want {
+			t.Errorf("%s: %s, want %s", c.names, got, c.want)
+		}
+	}
+	for _, p := range drawings(t) {
+		seen := map[int]string{}
+		for i, k := range p.styles() {
+			if seen[k] != "" {
+				t.Errorf("%s: %q and %q look the same", p.File, seen[k], p.Lines[i].Name)
+			}
+			seen[k] = p.Lines[i].Name
+		}
+	}
+}
+
 // TestNiceTicks: an axis has some values, and not too many.
 func TestNiceTicks(t *testing.T) {
 	for _, c := range [][2]float64{{1, 10}, {0.9, 2.1}, {3, 7}, {0.01, 20}, {1e-3, 1e3}, {4, 9000}} {
