@@ -9,8 +9,8 @@ import (
 	"unicode"
 )
 
-// An Address is a VI network address: a host part, whose form is the
-// provider's business, and a discriminator chosen by the application.
+// An Address is a VI network address: a host part, whose form depends on the provider, and a
+// discriminator that the application chooses.
 type Address struct { // [VIA 7]
 	Host          []byte // for vitcp and fcvi an IP address, see IPAddress
 	Discriminator []byte // at most NICAttributes.MaxDiscriminatorLen bytes
@@ -21,8 +21,8 @@ func (a Address) Equal(b Address) bool {
 	return bytes.Equal(a.Host, b.Host) && bytes.Equal(a.Discriminator, b.Discriminator) // [VIA-7-1] [VIA-7-2]
 }
 
-// IPAddress returns the address of a VI at an IP address and port. A port of
-// 0 stands for the provider's default and is left out of the host part.
+// IPAddress returns the address of a VI at an IP address and port. A port of 0 means the provider's
+// default and is left out of the host part.
 func IPAddress(ap netip.AddrPort, discriminator string) Address {
 	h := ap.Addr().Unmap().AsSlice()
 	if ap.Port() != 0 {

@@ -19,7 +19,7 @@ const (
 	ErrorRecvQEmpty                     // an incoming message found no receive descriptor
 	ErrorVIOverrun                      // more descriptors posted than a work queue can hold
 	ErrorRDMAWProt                      // protection error on an incoming RDMA Write without immediate data
-	ErrorRDMAWData                      // corrupted data on one
+	ErrorRDMAWData                      // corrupted data on such a Write
 	ErrorRDMAWAbort                     // one was incomplete
 	ErrorRDMARProt                      // protection error on an incoming RDMA Read
 	ErrorCompProt                       // a completion could not be written
@@ -45,10 +45,10 @@ func (c ErrorCode) String() string {
 
 // [VIA 5.2]
 
-// A Resource says which fields of an ErrorDescriptor mean something.
+// A Resource says which fields of an ErrorDescriptor are valid.
 type Resource uint32
 
-// What an error is about.
+// The object of an error.
 const (
 	ResourceNIC        Resource = iota
 	ResourceVI                  // one connection

@@ -7,7 +7,7 @@ import "fmt"
 // A Reliability is a reliability level, or in NIC attributes a set of levels. The bits are VIPL's.
 type Reliability uint16
 
-// The levels of the architecture: what a completed send says of its message.
+// The levels of the architecture: the meaning of a completed send for its message.
 const (
 	UnreliableDelivery Reliability = 1 << iota // it was sent; it arrives once at most
 	ReliableDelivery                           // it was sent, and will arrive unless the connection breaks
@@ -55,12 +55,12 @@ type NICAttributes struct { // [VIA 6.2]
 	MaxRegisterRegions     int
 	MaxRegisterBlockBytes  uint64 // in one region
 	MaxVI                  int
-	MaxDescriptorsPerQueue int // posted and not taken back
+	MaxDescriptorsPerQueue int // posted and not yet dequeued
 	MaxSegmentsPerDesc     int // data segments
 	MaxCQ                  int
 	MaxCQEntries           int    // in one queue
 	MaxTransferSize        uint32 // of one descriptor
-	NativeMTU              uint32 // what the provider moves at once
+	NativeMTU              uint32 // the provider's unit of transfer
 	MaxPtags               int
 	ReliabilityLevels      Reliability // supported levels
 	RDMAReadSupport        Reliability // levels at which RDMA Read works
@@ -75,7 +75,7 @@ type Attributes struct { // [VIA 6.2]
 	// it is the agreed value.
 	MaxTransferSize uint32
 
-	// QoS is carried and has no meaning of its own.
+	// QoS is carried and not interpreted.
 	QoS uintptr
 
 	// Ptag is the protection tag; nil matches every region of the NIC,
@@ -87,9 +87,8 @@ type Attributes struct { // [VIA 6.2]
 	EnableRDMAWrite bool
 	EnableRDMARead  bool
 
-	// FlowControl asks for Descriptor Flow Control: the provider holds
-	// messages back until the remote side has posted the receive they
-	// consume. Both sides must ask for it.
+	// FlowControl requests Descriptor Flow Control: the provider holds a message back until the
+	// remote side has posted the receive that it consumes. Both sides must request it.
 	FlowControl bool
 
 	// ReadWindow is how many RDMA Reads of the peer this VI serves at once;
@@ -114,8 +113,8 @@ type MemAttributes struct { // [VIA 6.2]
 	EnableRDMAWrite bool
 	EnableRDMARead  bool
 
-	// Guarded declares that the memory is a mapped file which another process may truncate. A
-	// fault then fails the transfer and nothing else.
+	// Guarded declares that the memory is a mapped file which another process may truncate. A fault
+	// then only fails the transfer.
 	Guarded bool
 
 	// FaultBreaks, together with Guarded, allows a fault in the middle of a transfer to end the

@@ -2,8 +2,7 @@ package vi
 
 import "viaduct/internal/regmem"
 
-// checkSend applies the rules of section 3 to a send-queue descriptor and
-// returns the error bits it earns.
+// checkSend applies the rules of section 3 to a send-queue descriptor and returns its error bits.
 func (e *Endpoint) checkSend(d *Descriptor) Status {
 	if bad := e.checkSendForm(d); bad != 0 {
 		return bad
@@ -128,7 +127,7 @@ type Cursor struct { // [VIA-3.5-7] [VIA-8.3-11]
 	off uint32
 }
 
-// Skip moves the cursor n bytes on in the list of d.
+// Skip advances the cursor by n bytes in the list of d.
 func (c *Cursor) Skip(d *Descriptor, n uint64) {
 	for n > 0 && c.seg < len(d.Segments) {
 		k := uint64(d.Segments[c.seg].Length - c.off)

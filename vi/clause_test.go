@@ -15,9 +15,8 @@ import (
 	"viaduct/vi"
 )
 
-// Tests of single rows of the VI Architecture where the suite that every
-// provider passes can't look: what a provider sees of the engine, and what a
-// consumer sees of a provider that does the unusual.
+// Tests of single rows of the VI Architecture that the suite for providers cannot reach: the engine
+// from a provider's view, and the behaviour with an unusual provider.
 
 func region(t testing.TB, n *vi.NIC, size int, a vi.MemAttributes) *vi.Region {
 	t.Helper()
@@ -112,7 +111,7 @@ func TestVIA_3(t *testing.T) {
 // If two goroutines post one descriptor at the same time, one of them is refused.
 func TestVIA_3_3(t *testing.T) {
 	t.Run("VIA-3.3-5", func(t *testing.T) {
-		// What an earlier use left in the status is gone while it is posted.
+		// Posting clears the status of an earlier use.
 		v, l := (&puppet{}).connected(t, vi.Attributes{Reliability: vi.UnreliableDelivery})
 		d := vi.NewSend()
 		for range 2 {
@@ -241,7 +240,7 @@ func TestVIA_4_4(t *testing.T) {
 		}
 		expect(t, "then 1 with an error", done(v), bad, vi.StatusFlushed)
 	})
-	t.Run("VIA-1.2-2", func(t *testing.T) { // the error that comes first in the queue is found last
+	t.Run("VIA-1.2-2", func(t *testing.T) { // the error that is first in the queue is found last
 		v, l, s, _ := post(t, vi.ReliableDelivery)
 		if l.finish(s[2], bad) || l.finish(s[1], bad) {
 			t.Error("broken by what is not done")
@@ -258,7 +257,7 @@ func TestVIA_4_4(t *testing.T) {
 			t.Error("forgotten that it is broken")
 		}
 	})
-	t.Run("VIA-4.3-3", func(t *testing.T) { // what an error does not end goes on
+	t.Run("VIA-4.3-3", func(t *testing.T) { // an error without an effect on the connection does not end other operations
 		v, l, s, last := post(t, vi.UnreliableDelivery)
 		if l.finish(s[1], bad) || l.finish(s[0], bad) || l.finish(s[2], 0) {
 			t.Error("broken at an unreliable level")
@@ -411,7 +410,7 @@ func TestVIA_2_3(t *testing.T) {
 	}
 }
 
-// What a NIC does not support, and the largest it does.
+// Attributes that a NIC does not support, and the largest that it does.
 func TestVIA_6_4_Create(t *testing.T) {
 	t.Run("VIA-6.4-5", func(t *testing.T) {
 		p := &puppet{limits: func(a *vi.NICAttributes) {
@@ -451,7 +450,7 @@ func TestVIA_6_4_Create(t *testing.T) {
 	})
 }
 
-// The end of a registration gives its tag back.
+// The end of a registration releases its tag.
 func TestVIA_6_4_Deregister(t *testing.T) {
 	t.Run("VIA-6.4-3", func(t *testing.T) {
 		n, other := (&puppet{}).open(t), (&puppet{}).open(t)
@@ -484,7 +483,7 @@ func TestVIA_6_4_Deregister(t *testing.T) {
 	})
 }
 
-// The name service asks the provider for what its own file does not have.
+// The name service asks the provider for names that its own file does not have.
 func TestVIA_6_4_Names(t *testing.T) {
 	t.Run("VIA-6.4-28", func(t *testing.T) {
 		broken := errors.New("no server")

@@ -17,8 +17,8 @@ type attempt struct {
 	err    error
 }
 
-// begin moves an Idle VI to Connect Pending. peer says that the result is
-// asked for later. [VIA 2.2]
+// begin moves an Idle VI to Connect Pending. peer means that the result is requested later.
+// [VIA 2.2]
 func (v *VI) begin(ctx context.Context, peer bool) (context.Context, *attempt, *Endpoint, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -51,7 +51,7 @@ func (v *VI) end(ctx context.Context, a *attempt, ep *Endpoint, l Link, g Agreem
 	defer v.nic.attempts.Done()
 	v.mu.Lock()
 	if v.attempt != a {
-		// Disconnect or Close overtook us.
+		// Disconnect or Close was called meanwhile.
 		v.mu.Unlock()
 		if l != nil {
 			v.nic.stop(l, StopDisconnect)
@@ -81,7 +81,7 @@ func (v *VI) end(ctx context.Context, a *attempt, ep *Endpoint, l Link, g Agreem
 	return g.Remote, err
 }
 
-// connectError names the end of a context as VIPL does.
+// connectError translates the end of a context to VIPL's error.
 func connectError(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil && (errors.Is(err, ctx.Err()) || errors.Is(err, cause)) {
 		return waitError(cause) // [VIA-6.4-19]
@@ -136,7 +136,7 @@ func (n *NIC) checkAddresses(as ...Address) error {
 	return nil
 }
 
-// ConnectPeerRequest asks for a connection in the peer-to-peer model, with a VI that asks for one
+// ConnectPeerRequest requests a connection in the peer-to-peer model, with a VI that requests one
 // with the two addresses exchanged. It returns at once. The VI is Connect Pending until
 // ConnectPeerDone or ConnectPeerWait returns the result, at the latest after timeout (0 or less: no
 // limit).
@@ -218,10 +218,9 @@ func (v *VI) peerResult(a *attempt) (Attributes, error) {
 	return a.remote, a.err
 }
 
-// Disconnect ends the VI's connection, or cancels the one being made. The VI
-// is Idle at once; every descriptor that had not completed is flushed, and
-// all are still to be dequeued. Data of sends that completed is still
-// delivered. On an Idle VI posted receives are flushed.
+// Disconnect ends the VI's connection, or cancels the one being made. The VI is Idle at once; every
+// incomplete descriptor is flushed, and all must still be dequeued. Data of sends that completed is
+// still delivered. On an Idle VI posted receives are flushed.
 func (v *VI) Disconnect() error { // [VIA 6.4.5]
 	v.mu.Lock()
 	gone := v.gone
@@ -262,8 +261,8 @@ func (v *VI) letGo() (l Link) {
 	return l
 }
 
-// Link returns the provider's side of the connection, nil if there is none:
-// for statistics and the like.
+// Link returns the provider's side of the connection, for example for statistics, or nil if there
+// is none.
 func (v *VI) Link() Link {
 	if ep := v.conn.Load(); ep != nil {
 		return ep.link
@@ -290,11 +289,10 @@ type ConnRequest struct { // [VIA 6.4.5]
 	decided bool // guarded by mu
 }
 
-// ConnectWait waits for a connection request for local's discriminator.
-// Requests that come while no call waits are answered with No Match.
+// ConnectWait waits for a connection request for local's discriminator. Requests that arrive while
+// no call waits are answered with No Match.
 //
-// Errors: ErrTimeout, ErrInvalidParameter, ErrResource, ErrClosed, or the
-// context's.
+// Errors: ErrTimeout, ErrInvalidParameter, ErrResource, ErrClosed, or the context's.
 func (n *NIC) ConnectWait(ctx context.Context, local Address) (*ConnRequest, error) { // [VIA 6.4.5]
 	if err := n.checkAddresses(local); err != nil {
 		return nil, err

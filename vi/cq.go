@@ -11,8 +11,8 @@ import (
 	"viaduct/internal/queue"
 )
 
-// A Completion says that a descriptor of a work queue has completed. The
-// descriptor itself is taken with SendDone or RecvDone.
+// A Completion reports that a descriptor of a work queue has completed. SendDone or RecvDone
+// returns the descriptor itself.
 type Completion struct { // [VIA 6.4.7]
 	VI   *VI
 	Recv bool // the receive queue, else the send queue
@@ -184,9 +184,9 @@ func (c *CompletionQueue) detachLocked(v *VI) {
 	c.q.Discard(func(e Completion) bool { return e.VI == v })
 }
 
-// pollable is up to how many VIs a consumer of their completion queue reads
-// the sockets itself. Beyond, the calls that find nothing cost more than
-// being woken by the goroutines that wait for the sockets.
+// pollable is the largest number of VIs whose sockets a consumer of their completion queue reads
+// itself. With more VIs, the calls that find nothing cost more than being woken by the goroutines
+// that wait for the sockets.
 const pollable = 8
 
 // cqProgress drives the connections attached to a completion queue.
@@ -199,7 +199,7 @@ func (p *cqProgress) Poll() (got bool) {
 	}
 	var last *VI
 	for _, v := range vis {
-		if v != last && v.Poll() { // both queues of a VI stand side by side
+		if v != last && v.Poll() { // the two queues of a VI are adjacent
 			got = true
 		}
 		last = v

@@ -43,7 +43,7 @@ type Descriptor struct { // [VIA-3.1-1]
 	// order. A segment of length 0 needs no valid handle.
 	Segments []Segment
 
-	// Context is the consumer's own.
+	// Context is for the consumer's use.
 	Context any
 
 	// OnDone, if set, is called when the descriptor completes, before it can be dequeued, under a
@@ -58,8 +58,8 @@ type Descriptor struct { // [VIA-3.1-1]
 	// Length [VIA 3.5] [VIA-3.5-3] [VIA-3.5-5], Segments [VIA 3.4].
 }
 
-// Status returns how the descriptor ended; StatusDone is clear while it is
-// posted. Everything a completion brings is visible once StatusDone is seen.
+// Status returns how the descriptor ended; StatusDone is clear while it is posted. All effects of a
+// completion are visible once StatusDone is set.
 func (d *Descriptor) Status() Status { return Status(d.status.Load() &^ statusPosted) }
 
 // NewSend returns a Send of segs.
@@ -103,8 +103,7 @@ func (d *Descriptor) WithFence() *Descriptor {
 	return d
 }
 
-// Capacity returns the sum of the segments' lengths: what a receive can
-// take.
+// Capacity returns the sum of the segments' lengths: the capacity of a receive.
 func (d *Descriptor) Capacity() uint64 { // [VIA-3.5-4]
 	var n uint64
 	for i := range d.Segments {
@@ -117,14 +116,14 @@ func (d *Descriptor) Capacity() uint64 { // [VIA-3.5-4]
 // not one of VIPL's bits.
 const statusPosted = 1 << 31
 
-// take makes d the NIC's, without a status, whatever the consumer left there.
-// It reports whether d was not posted already. [VIA-3.3-5]
+// take passes d to the NIC and clears its status. It returns false if d is already posted.
+// [VIA-3.3-5]
 func (d *Descriptor) take() bool {
 	old := d.status.Load()
 	return old&statusPosted == 0 && d.status.CompareAndSwap(old, statusPosted)
 }
 
-// giveBack undoes take for a descriptor that no queue took.
+// giveBack undoes take for a descriptor that was not posted.
 func (d *Descriptor) giveBack() { d.status.Store(0) }
 
 // publish makes the result the status. It runs under the queue's lock.

@@ -1,9 +1,8 @@
-// Package vi implements the Virtual Interface Architecture 1.0: NICs, Virtual
-// Interfaces with send and receive queues, completion queues, descriptors,
-// registered memory with protection tags, connections of both models, and
-// asynchronous errors. It has what the VI Provider Library (VIPL) has for C
-// programs. A [Provider] carries messages over a network: package vitcp over
-// TCP, package fcvi over Fibre Channel.
+// Package vi implements the Virtual Interface Architecture 1.0: NICs, Virtual Interfaces with send
+// and receive queues, completion queues, descriptors, registered memory with protection tags,
+// connections of both models, and asynchronous errors. It offers the functions that the VI Provider
+// Library (VIPL) offers to C programs. A [Provider] carries messages over a network: package vitcp
+// over TCP, package fcvi over Fibre Channel.
 //
 // To register memory, connect and send:
 //
@@ -16,29 +15,26 @@
 //
 // # Ownership
 //
-// Posting lends a descriptor and the memory of its segments to the NIC until
-// the descriptor has come back from Done, Wait or Notify. After that neither
-// is touched again.
+// Posting lends a descriptor and the memory of its segments to the NIC until Done, Wait or Notify
+// returns the descriptor. The NIC does not touch them afterwards.
 //
 // # Completions
 //
-// A descriptor carries a [Status]; [Status.Err] gives the error for programs that
-// want one. Done, Wait and Notify return the descriptor at the head of its
-// queue, in posting order, and an error that matches [ErrDescriptor] if its
-// status has an error bit. Cancelling the context of a wait leaves the queue
-// as it is.
+// A descriptor carries a [Status]; [Status.Err] gives the error for programs that want one. Done,
+// Wait and Notify return the descriptor at the head of its queue, in posting order, and an error
+// that matches [ErrDescriptor] if its status has an error bit. Cancelling the context of a wait
+// leaves the queue as it is.
 //
 // # Errors
 //
-// Functions return errors that match one of the sentinel errors of this
-// package, one for each return code of VIPL.
-// Errors that belong to no call go to the handler set with
+// Functions return errors that match one of the sentinel errors of this package, one for each
+// return code of VIPL. Errors that belong to no call are passed to the handler of
 // [NIC.ErrorCallback], one at a time.
 //
 // # Concurrency
 //
-// All methods may be called concurrently, also from handlers, except that
-// NIC.Close must not be called from a Notify handler.
+// All methods may be called concurrently, also from handlers, except that NIC.Close must not be
+// called from a Notify handler.
 //
 // Where the architecture leaves a choice, or its documents were not available,
 // docs/requirements/vi-requirements.md records the decision.

@@ -18,9 +18,9 @@ type slowLink struct {
 func (l *slowLink) Stop(r vi.StopReason) { l.stopped = r }
 func (l *slowLink) Wait()                { <-l.over }
 
-// TestCloseWaitsForLinks: what a stopped link has still to say to the peer is said
-// before Close returns, though its VI is destroyed by then: a process that ends
-// after Close would take it along. [VIA-6.4-1]
+// TestCloseWaitsForLinks: a stopped link sends its last messages to the peer before Close returns,
+// even if its VI is already destroyed. Otherwise a process that ends after Close would lose these
+// messages. [VIA-6.4-1]
 func TestCloseWaitsForLinks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nic := open(t, memvi.New(), "mem0", nil)
@@ -46,8 +46,8 @@ func TestCloseWaitsForLinks(t *testing.T) {
 	})
 }
 
-// TestEndOfLinks: the engine counts a stopped link until it is gone, whether the link reports that
-// or the engine waits for it.
+// TestEndOfLinks: the engine counts a stopped link until it has ended, whether the link reports
+// that or the engine waits for it.
 func TestEndOfLinks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nic := open(t, memvi.New(), "mem0", nil)
@@ -70,7 +70,7 @@ func TestEndOfLinks(t *testing.T) {
 	})
 }
 
-// A tellingLink is a link that reports when it is gone.
+// A tellingLink is a link that reports its end.
 type tellingLink struct {
 	vi.Link
 	gone func()
@@ -80,8 +80,8 @@ func (l *tellingLink) Stop(vi.StopReason) {}
 func (l *tellingLink) Wait()              {}
 func (l *tellingLink) End(gone func())    { l.gone = gone }
 
-// The wire is ended once, after the link was stopped, and without a lock: what ends
-// it may take a moment, and look at the VI.
+// The wire is ended once, after the link was stopped, and without a lock, because ending it may take
+// a moment and may use the VI.
 func TestEndWithoutLock(t *testing.T) {
 	for name, end := range map[string]func(*vi.VI, *puppetLink){
 		"disconnect": func(v *vi.VI, _ *puppetLink) { v.Disconnect() },
@@ -114,7 +114,7 @@ func TestTrafficOfAnEnd(t *testing.T) {
 		var during vi.Traffic
 		l.onStop = func() {
 			during = v.Traffic()
-			sent++ // what was in the kernel's hands
+			sent++ // bytes that were in the kernel
 		}
 		if before := v.Traffic(); before.SentMessages != 3 || before.Credits != 7 {
 			t.Errorf("%s: %+v before", name, before)
@@ -129,8 +129,8 @@ func TestTrafficOfAnEnd(t *testing.T) {
 	}
 }
 
-// That the peer has disconnected is what brought a VI to Error, and is past with that
-// state. [VIA-4.6-17]
+// PeerDisconnected is true for a VI in state Error because its peer disconnected, and false once it
+// has left that state. [VIA-4.6-17]
 func TestPeerDisconnected(t *testing.T) {
 	for _, orderly := range []bool{true, false} {
 		v, l := (&puppet{}).connected(t, vi.Attributes{Reliability: vi.ReliableDelivery})

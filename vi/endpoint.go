@@ -6,14 +6,12 @@ import (
 	"viaduct/internal/regmem"
 )
 
-// An Endpoint is a VI as its provider sees it during one connection. The
-// provider takes send descriptors from it, delivers messages into receive
-// descriptors, and checks memory accesses.
+// An Endpoint is the provider's view of a VI during one connection. The provider takes send
+// descriptors from it, delivers messages into receive descriptors, and checks memory accesses.
 //
-// The methods for the send queue's front (NextSend, StartSend) are for one
-// goroutine at a time, likewise StartRecv. The others may be called from any
-// goroutine. None blocks. After Link.Stop has returned none may be called
-// but Break, which does nothing then.
+// The methods for the front of the send queue (NextSend, StartSend) are for one goroutine at a
+// time, and so is StartRecv. The others may be called from any goroutine. None blocks. After
+// Link.Stop has returned, only Break may be called, and does nothing.
 type Endpoint struct {
 	v      *VI
 	link   Link
@@ -40,8 +38,8 @@ func (e *Endpoint) VI() *VI { return e.v }
 // posted before it was set up.
 func (e *Endpoint) RecvPosted() uint64 { return e.v.recv.q.Posted() - e.recvBase }
 
-// NextSend returns the send descriptor to be started next, nil if there is
-// none or if it has to wait for RDMA Reads because of its fence.
+// NextSend returns the send descriptor to be started next, or nil if there is none or if its fence
+// must wait for RDMA Reads.
 func (e *Endpoint) NextSend() *Descriptor {
 	if e.stopSends.Load() {
 		return nil
@@ -68,11 +66,11 @@ func (e *Endpoint) NextSend() *Descriptor {
 // It belongs to the role that starts them.
 type lookahead struct {
 	d     [16]*Descriptor
-	at, n int    // the next, and how many there are
+	at, n int    // index of the next, and their number
 	seq   uint64 // of the next
 }
 
-// lookAhead fills the lookahead; false if nothing is posted.
+// lookAhead fills the lookahead, and returns false if nothing is posted.
 func (e *Endpoint) lookAhead() bool {
 	a := e.ahead
 	a.at = 0
@@ -95,8 +93,8 @@ func (e *Endpoint) StartSend() (d *Descriptor, seq uint64, bad Status) {
 	return d, seq, e.started(d, e.checkSend(d))
 }
 
-// PostStarted posts a descriptor that a directSender was given, and starts it as StartSend would.
-// ok is false, and nothing is posted, if the descriptor would not be the next to start, or has to
+// PostStarted posts a descriptor that was passed to a directSender, and starts it like StartSend.
+// ok is false, and nothing is posted, if the descriptor would not be the next to start, or must
 // wait for its fence. For a Send or RDMA Write of one segment, held pins the whole segment and the
 // caller releases it. It belongs to the methods for the front of the send queue.
 func (e *Endpoint) PostStarted(d *Descriptor) (seq uint64, held Memory, bad Status, ok bool) {
@@ -148,9 +146,8 @@ func (e *Endpoint) FinishSends(first, end uint64) (broken bool) {
 // broken reports whether an error was published at a reliable level.
 func (e *Endpoint) broken() bool { return e.failed.Load() || e.v.send.failed.Load() }
 
-// FailSend is FinishSend for a provider that knows only the number of the
-// descriptor, with error bits. A descriptor that is finished already is left
-// alone.
+// FailSend is FinishSend for a provider that knows only the number of the descriptor, with error
+// bits. It has no effect on a finished descriptor.
 func (e *Endpoint) FailSend(seq uint64, bad Status) (broken bool) {
 	var d *Descriptor
 	if e.v.send.q.Update(seq, func(p **Descriptor) { d = *p }) {
@@ -202,7 +199,7 @@ func (e *Endpoint) faults(d *Descriptor) bool {
 	}
 }
 
-// pageStep is not more than the size of a page anywhere.
+// pageStep is at most the page size of any system.
 const pageStep = 4 << 10
 
 // Fenced reports whether sends wait for a queue fence. After the last read was finished the
@@ -233,7 +230,7 @@ func (e *Endpoint) StartRecvHeld() (d *Descriptor, seq uint64, held Memory, bad 
 	return d, seq, held, bad, true
 }
 
-// A Delivery is how a receive descriptor ends.
+// A Delivery is the result of a receive descriptor.
 type Delivery struct {
 	Length      uint32 // bytes that came
 	Immediate   bool   // Data means something
@@ -262,9 +259,9 @@ func (e *Endpoint) FinishRecv(d *Descriptor, seq uint64, r Delivery) (broken boo
 	return e.broken()
 }
 
-// Target checks that length bytes at addr of the region handle may be
-// written (or, with write false, read) by the peer, and pins them; ok is false if
-// they may not. The VI's own enables count too. held is as for Gather.
+// Target checks that length bytes at addr of the region handle may be written (or, with write
+// false, read) by the peer, and pins them; ok is false if they may not. It also checks the VI's own
+// enables. held is as for Gather.
 func (e *Endpoint) Target(held Memory, handle MemHandle, addr uint64, length uint64, write bool) (m Memory, ok bool) { // [VIA 1.5]
 	need, ok := e.targetRights(write)
 	if !ok {
@@ -279,8 +276,8 @@ func (e *Endpoint) CheckTarget(handle MemHandle, addr uint64, length uint64, wri
 	return ok && e.v.nic.memory.Check(uint32(handle), addr, length, e.domain, nil, need) == regmem.OK
 }
 
-// targetRights returns what a region has to allow the peer; false if the VI
-// itself does not.
+// targetRights returns the rights that a region must give the peer; ok is false if the VI itself
+// refuses.
 func (e *Endpoint) targetRights(write bool) (need regmem.Rights, ok bool) {
 	if write {
 		return regmem.RemoteWrite, e.attrs.EnableRDMAWrite // [VIA-1.5-7] [VIA-1.5-9]

@@ -30,7 +30,7 @@ var ( // [VIA 6.3]
 	// nil descriptor.
 	ErrQueueEmpty error = &emptyError{}
 
-	// ErrOverrun is a post to a full work queue.
+	// ErrOverrun is returned for a post to a full work queue.
 	ErrOverrun = errors.New("vi: more descriptors posted than the work queue holds")
 
 	// ErrOverrun [VIA 5.2].
@@ -38,8 +38,8 @@ var ( // [VIA 6.3]
 
 // [VIA-8.3-1]
 
-// ErrClosed matches net.ErrClosed: the NIC, VI or completion queue is gone.
-// As a VIPL return code it is INVALID_PARAMETER, a stale handle.
+// ErrClosed matches net.ErrClosed: the NIC, VI or completion queue is closed. As a VIPL return code
+// it is INVALID_PARAMETER, a stale handle.
 var ErrClosed = closedError{}
 
 type closedError struct{}

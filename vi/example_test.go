@@ -60,7 +60,7 @@ func Example() {
 	if err := client.PostSend(vi.NewRDMAWrite(to.Remote(0), from.Segment(0, 13))); err != nil {
 		log.Fatal(err)
 	}
-	d, err := client.SendWait(ctx) // at Reliable Reception: it is in place
+	d, err := client.SendWait(ctx) // at Reliable Reception: the data is in place
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -116,7 +116,7 @@ func ExampleVI_ConnectPeerRequest() {
 		}
 	}
 
-	// A Send without memory has immediate data to bring.
+	// A Send without memory can carry immediate data.
 	if err := left.PostSend(vi.NewSend().WithImmediate(42)); err != nil {
 		log.Fatal(err)
 	}

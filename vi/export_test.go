@@ -12,13 +12,13 @@ func Raise(v *VI, c ErrorCode) {
 	v.nic.async.raise(ErrorDescriptor{VI: v, Resource: ResourceVI, Code: c})
 }
 
-// StopLink ends a link of nic's.
+// StopLink stops a link of n.
 func (n *NIC) StopLink(l Link, r StopReason) { n.stop(l, r) }
 
 // EndLink ends the wire of a link that was stopped.
 func (n *NIC) EndLink(l Link) { n.end(l) }
 
-// Ending returns how many links are stopped and not gone.
+// Ending returns the number of stopped links that have not ended.
 func (n *NIC) Ending() int {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -52,8 +52,8 @@ func TestDoneN(t *testing.T) {
 	}
 }
 
-// TestMayUse: the range, the handle and the protection tag count, before and
-// while a VI is connected. [VIA-1.5-4]
+// TestMayUse checks the range, the handle and the protection tag, before and while a VI is
+// connected. [VIA-1.5-4]
 func TestMayUse(t *testing.T) {
 	network := memvi.New()
 	n := open(t, network, "mem0", nil)

@@ -152,8 +152,8 @@ func (r *Region) Len() int { return r.r.Len() }
 // Bytes returns the memory.
 func (r *Region) Bytes() []byte { return r.r.Bytes() }
 
-// Segment names n bytes at offset off as a local data segment. It checks
-// nothing: the NIC does when the descriptor's turn comes.
+// Segment names n bytes at offset off as a local data segment. It checks nothing, because the NIC
+// checks when it starts the descriptor.
 func (r *Region) Segment(off, n int) Segment {
 	return Segment{Address: r.r.Base() + uint64(off), Handle: r.Handle(), Length: uint32(n)}
 }

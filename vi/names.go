@@ -76,9 +76,9 @@ func (n *NIC) hostsFile() ([]hostEntry, error) {
 	return n.names.hosts, nil
 }
 
-// NSGetHostByName returns the host part of the index-th address of a name,
-// counted from 0. A host that is written as an address is its own name.
-// Errors: ErrNameService for an unknown name or an index past the end.
+// NSGetHostByName returns the host part of the index-th address of a name, counted from 0. An
+// address is accepted as a name too. Errors: ErrNameService for an unknown name or an index past
+// the end.
 func (n *NIC) NSGetHostByName(ctx context.Context, name string, index int) ([]byte, error) { // [VIA 6.4.9] [VIA-6.4-28] [VIA-8.3-20]
 	hosts, err := n.hostsFile()
 	if err != nil {

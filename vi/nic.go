@@ -11,9 +11,9 @@ import (
 	"viaduct/internal/regmem"
 )
 
-// Config is how a NIC is opened. The zero value and nil mean the same.
+// Config holds the settings for opening a NIC. The zero value and nil mean the same.
 type Config struct {
-	// Logger gets events of connections; nil means silence.
+	// Logger gets events of connections; nil disables them.
 	Logger *slog.Logger
 
 	// StrictPtags refuses the nil protection tag, which otherwise matches
@@ -45,7 +45,7 @@ type NIC struct { // [VIA 1.1]
 	closed bool                          // guarded by mu
 	vis    map[*VI]struct{}              // guarded by mu
 	cqs    map[*CompletionQueue]struct{} // guarded by mu
-	ending map[Link]struct{}             // guarded by mu; stopped, not over
+	ending map[Link]struct{}             // guarded by mu; stopped links that have not ended
 	ptags  int                           // guarded by mu
 }
 
@@ -93,11 +93,10 @@ func (n *NIC) Device() Device { return n.dev }
 // Logger returns the logger of the NIC, never nil. For providers.
 func (n *NIC) Logger() *slog.Logger { return n.cfg.Logger }
 
-// Close ends everything that is left of the NIC: connections as by
-// Disconnect, completion queues, regions. It may be called twice, and from
-// an error handler, but not from a Notify handler. It waits for the
-// provider's goroutines and for Notify handlers; asynchronous errors whose
-// handler has not begun by then are dropped.
+// Close ends all remaining objects of the NIC: connections as by Disconnect, completion queues,
+// regions. It may be called twice, and from an error handler, but not from a Notify handler. It
+// waits for the provider's goroutines and for Notify handlers; asynchronous errors whose handler
+// has not begun by then are dropped.
 func (n *NIC) Close() error { // [VIA 6.4.1] [VIA-6.4-1]
 	n.mu.Lock()
 	if n.closed {
@@ -197,8 +196,7 @@ func (n *NIC) DestroyPtag(p *Ptag) error {
 	return nil
 }
 
-// usePtagLocked takes a use of p for a VI or region and returns what regions
-// are matched by.
+// usePtagLocked counts a use of p by a VI or region, and returns the domain of p.
 func (n *NIC) usePtagLocked(p *Ptag) (*regmem.Domain, error) {
 	if p == nil {
 		if n.cfg.StrictPtags {

@@ -5,8 +5,8 @@ import "viaduct/samehost"
 // A routed link reports the path of its bytes. Links of providers need not implement it.
 type routed interface{ Path() samehost.Path }
 
-// Path returns how the bytes of the connection go: through shared memory, or by TCP
-// with the reason. It may be called at any time, by any goroutine.
+// Path reports whether the bytes of the connection go through shared memory, or by TCP and why. It
+// may be called at any time, by any goroutine.
 func (v *VI) Path() samehost.Path {
 	ep := v.conn.Load()
 	if ep == nil {

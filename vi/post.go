@@ -42,10 +42,9 @@ func (v *VI) sendDoorbell() {
 	v.flushUnconnected() // [VIA-2.2-11]
 }
 
-// PostRecv posts a descriptor to the receive queue. It never blocks. Before
-// a connection it waits there for one; in state Error it completes at once
-// as flushed. As with an io.Reader, all of its memory may be used as scratch space,
-// even if the message is shorter.
+// PostRecv posts a descriptor to the receive queue. It never blocks. Without a connection the
+// descriptor waits in the queue for one; in state Error it completes at once as flushed. As with an
+// io.Reader, all of its memory may be used as scratch space, even if the message is shorter.
 func (v *VI) PostRecv(d *Descriptor) error { // [VIA 6.4.4] [VIA 2.3]
 	if err := v.recv.prepare(d); err != nil {
 		return err
@@ -75,15 +74,15 @@ func (v *VI) recvDoorbell() {
 	}
 }
 
-// flushUnconnected completes what must not wait for a connection. A post
-// looks at the connection after its descriptor is in the queue, and the end
-// of a connection flushes after it was taken away: one of the two sees the
-// other. The same holds for the end of the VI.
+// flushUnconnected completes descriptors that must not wait for a connection. A post checks the
+// connection after its descriptor is in the queue. The end of a connection removes it before it
+// flushes the queue. So at least one of the two sees the other. The same holds for the end of the
+// VI.
 func (v *VI) flushUnconnected() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if ep := v.conn.Load(); ep != nil {
-		// Connected meanwhile: an ordinary post after all.
+		// The VI was connected meanwhile, so this is an ordinary post.
 		ep.link.SendPosted()
 		ep.link.RecvPosted()
 		return
@@ -94,34 +93,32 @@ func (v *VI) flushUnconnected() {
 	}
 }
 
-// overrun is what a post to a full queue does. [VIA 5.3] [VIA-5.2-5] [VIA-8.3-22]
+// overrun handles a post to a full queue. [VIA 5.3] [VIA-5.2-5] [VIA-8.3-22]
 func (v *VI) overrun(d *Descriptor) {
 	v.nic.async.raise(ErrorDescriptor{VI: v, OpCode: d.Control.Op(), Resource: ResourceVI, Code: ErrorVIOverrun})
 	v.toError()
 }
 
-// ReportPostError does what posting a descriptor does whose own memory is
-// misaligned, not registered or of another protection tag: it raises the
-// asynchronous error Post Descriptor and moves the VI to Error. In Go
-// descriptors need no registration; a consumer interface whose descriptors
-// lie in registered memory checks them and calls this.
+// ReportPostError reports that a posted descriptor is itself in memory that is misaligned, not
+// registered or of another protection tag: it raises the asynchronous error Post Descriptor and
+// moves the VI to Error. In Go descriptors need no registration. A C library whose descriptors are
+// in registered memory checks them and calls this.
 func (v *VI) ReportPostError(d *Descriptor) { // [VIA 5.3] [VIA-5.2-2] [VIA-5.3-2]
 	v.nic.async.raise(ErrorDescriptor{VI: v, Descriptor: d, Resource: ResourceDescriptor, Code: ErrorPostDesc})
 	v.toError()
 }
 
-// ReportCompletionError does what a descriptor does whose completion could not
-// be written since its memory is gone: it raises the asynchronous error
-// Completion Protection and moves the VI to Error. It is for a consumer
-// interface whose descriptors lie in memory of the program. Must not be called
-// from OnDone.
+// ReportCompletionError reports that the completion of a descriptor could not be written because
+// its memory was unmapped: it raises the asynchronous error Completion Protection and moves the VI
+// to Error. It is for a C library whose descriptors are in memory of the program. It must not be
+// called from OnDone.
 func (v *VI) ReportCompletionError(d *Descriptor) { // [VIA 5.2] [VIA-5.2-9]
 	v.nic.async.raise(ErrorDescriptor{VI: v, Descriptor: d, OpCode: d.Control.Op(), Resource: ResourceDescriptor, Code: ErrorCompProt})
 	v.toError()
 }
 
-// toError breaks the connection, or the attempt at one; without either an
-// Idle VI goes to Error.
+// toError breaks the connection, or cancels the attempt at one; without either, an Idle VI goes to
+// Error.
 func (v *VI) toError() {
 	v.mu.Lock()
 	if ep := v.conn.Load(); ep != nil {
@@ -159,9 +156,9 @@ func (v *VI) SendDoneN(buf []*Descriptor) (n int, err error) { return v.send.don
 // RecvDoneN is SendDoneN for the receive queue.
 func (v *VI) RecvDoneN(buf []*Descriptor) (n int, err error) { return v.recv.doneN(buf) }
 
-// SendWait is SendDone that waits until the head has completed. An empty
-// queue is ErrQueueEmpty at once, a deadline that passes ErrTimeout, and a
-// queue attached to a completion queue ErrResource.
+// SendWait is SendDone that waits until the head has completed. The error is ErrQueueEmpty at once
+// for an empty queue, ErrTimeout after a deadline, and ErrResource for a queue that is attached to
+// a completion queue.
 func (v *VI) SendWait(ctx context.Context) (*Descriptor, error) { return v.send.wait(ctx) } // [VIA 6.4.4]
 
 // RecvWait is SendWait for the receive queue.

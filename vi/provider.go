@@ -9,8 +9,8 @@ import (
 // A Provider is a network mapping of the VI Architecture: VI/TCP, FC-VI. It
 // is passed to [Open]; package vi knows none by name.
 type Provider interface {
-	// Open opens the device called name. The NIC is the engine's side of it,
-	// good until Device.Close. An unknown name is ErrInvalidParameter.
+	// Open opens the device called name. nic is the engine's side of it, valid until Device.Close.
+	// The error for an unknown name is ErrInvalidParameter.
 	Open(name string, nic *NIC) (Device, error)
 }
 
@@ -23,25 +23,24 @@ type Device interface {
 	// Connect sets up a client-server connection. It returns a Link that has not begun to handle
 	// arrivals, and the attributes that the two sides agreed on. Errors: ErrReject, ErrNoMatch,
 	// ErrNotReachable, ErrInvalidReliability, ErrInvalidMTU, ErrResource, or the context's. A
-	// failed attempt leaves nothing behind it.
+	// failed attempt leaves no resources behind.
 	Connect(ctx context.Context, ep *Endpoint, local, remote Address) (Link, Agreement, error)
 
 	// ConnectPeer is Connect in the peer-to-peer model: it keeps trying until it finds a matching
 	// peer request or ctx ends.
 	ConnectPeer(ctx context.Context, ep *Endpoint, local, remote Address) (Link, Agreement, error)
 
-	// Wait waits for a connection request whose called discriminator is
-	// local's. Requests that come while no call waits are answered with No
-	// Match. Several waits may be pending, on equal discriminators too.
+	// Wait waits for a connection request whose called discriminator is local's. Requests that
+	// arrive while no call waits are answered with No Match. Several waits may be pending, also on
+	// equal discriminators.
 	Wait(ctx context.Context, local Address) (Request, error)
 
-	// FormatHost writes a host part the way people do, ParseHost reads
-	// it. They serve the name service and messages.
+	// FormatHost returns the text form of a host part, and ParseHost parses it. The name service
+	// and messages use them.
 	FormatHost(host []byte) string
 	ParseHost(s string) ([]byte, error)
 
-	// LookupHost asks the system's name service. FC-VI, which has none,
-	// answers ErrNameService.
+	// LookupHost asks the system's name service. FC-VI, which has none, returns ErrNameService.
 	LookupHost(ctx context.Context, name string) ([][]byte, error)
 	LookupAddr(ctx context.Context, host []byte) (string, error)
 
@@ -56,7 +55,7 @@ type Device interface {
 type Request interface {
 	Remote() Address              // the caller's host and calling discriminator
 	Local() Address               // the called one
-	RemoteAttributes() Attributes // what the caller offers
+	RemoteAttributes() Attributes // the caller's attributes
 	Security() []byte             // the security information, nil if none
 
 	// Accept answers the request for ep, whose attributes were found to
@@ -70,9 +69,9 @@ type Request interface {
 	// Security [VIT 3.2].
 }
 
-// An Agreement is what both sides of a connection hold to.
+// An Agreement holds the parameters that both sides of a connection have agreed on.
 type Agreement struct {
-	Remote          Attributes // the remote VI's attributes, as it told them
+	Remote          Attributes // the remote VI's attributes, as it announced them
 	RemoteAddress   Address
 	MaxTransferSize uint32 // bytes of the longest message, the lesser of both
 	ReadWindow      int    // RDMA Reads this side may have outstanding
@@ -99,16 +98,15 @@ type Link interface {
 	Poll() bool
 	Unpoll()
 
-	// Stop ends the connection. When it returns, the provider touches
-	// neither a descriptor nor local or registered memory of this connection
-	// any more, and calls no method of the Endpoint. Ending the wire goes on
-	// in the background, as reason demands: data of sends that completed
-	// successfully is still delivered after StopDisconnect, and what explains
-	// an error to the peer after StopBroken. Stop is called once. It is not
-	// called from a goroutine that runs a method of the provider's data path.
+	// Stop ends the connection. When it returns, the provider touches neither a descriptor nor
+	// local or registered memory of this connection any more, and calls no method of the Endpoint.
+	// The wire is ended in the background, depending on reason: after StopDisconnect, data of
+	// successfully completed sends is still delivered; after StopBroken, a message that explains an
+	// error to the peer is. Stop is called once. It is not called from a goroutine that runs a
+	// method of the provider's data path.
 	Stop(reason StopReason)
 
-	// Wait waits until nothing of the link is left: Device.Close needs it.
+	// Wait waits until the link has ended completely, for Device.Close.
 	Wait()
 }
 
@@ -128,9 +126,9 @@ type directSender interface {
 	SendOne(d *Descriptor) (posted bool)
 }
 
-// An ender is a Link that leaves to End what Stop would have go on in the background.
-// The engine calls it once after Stop, without a lock. gone is called when nothing of the
-// link is left, before End returns or later, in any goroutine.
+// An ender is a Link whose End ends the wire, instead of Stop in the background. The engine calls
+// End once after Stop, without a lock. The link calls gone once it has ended completely, before End
+// returns or later, in any goroutine.
 type ender interface {
 	End(gone func())
 }

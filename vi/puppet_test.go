@@ -9,7 +9,8 @@ import (
 )
 
 // A puppet is a provider of one device whose connections a test drives by hand. By default it
-// connects at once, to nothing, and moves no descriptor. A test replaces parts of that.
+// connects at once, without a peer, and moves no descriptor. A test replaces parts of this
+// behaviour.
 type puppet struct {
 	limits   func(*vi.NICAttributes)
 	connect  func(context.Context, *puppetLink) error
@@ -96,7 +97,7 @@ func (l *puppetLink) Traffic() vi.Traffic {
 	return l.traffic()
 }
 
-// A started is a send that was started.
+// A started is a started send.
 type started struct {
 	d   *vi.Descriptor
 	seq uint64

@@ -88,7 +88,7 @@ func (s *side) postAll(ds []*Descriptor) (n int, err error) {
 	return n, s.notPosted(ds[n], full)
 }
 
-// prepare makes d the NIC's.
+// prepare passes d to the NIC.
 func (s *side) prepare(d *Descriptor) error {
 	switch {
 	case d == nil:
@@ -107,7 +107,7 @@ func (s *side) prepare(d *Descriptor) error {
 	return nil
 }
 
-// notPosted gives d, which the queue did not take, back.
+// notPosted returns d to the consumer, because the queue refused it.
 func (s *side) notPosted(d *Descriptor, err error) error {
 	d.giveBack()
 	if errors.Is(err, queue.ErrFull) {
@@ -186,7 +186,7 @@ func (s *side) wait(ctx context.Context) (*Descriptor, error) {
 	return d.reaped()
 }
 
-// waitError turns the end of a context into what VIPL calls it.
+// waitError translates the end of a context to VIPL's error.
 func waitError(err error) error {
 	if errors.Is(err, context.DeadlineExceeded) {
 		return ErrTimeout // [VIA-6.4-19] [VIA-8.3-9]
@@ -206,7 +206,7 @@ func (s *side) addNotify(f func(*Descriptor)) error {
 		return fmt.Errorf("%w: the queue is attached to a completion queue", ErrResource) // [VIA-6.4-10]
 	}
 	s.mu.Lock()
-	if s.v.closed.Load() { // cancelNotify was, or waits for mu
+	if s.v.closed.Load() { // cancelNotify has run, or waits for mu
 		s.mu.Unlock()
 		return ErrClosed
 	}
@@ -217,7 +217,7 @@ func (s *side) addNotify(f func(*Descriptor)) error {
 	return nil
 }
 
-// serveNotify hands descriptors that are done to registrations, in order.
+// serveNotify passes completed descriptors to registrations, in order.
 func (s *side) serveNotify() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -55,7 +55,7 @@ const (
 	StatusLengthError      Status = 0x00000008 // length rule violated
 	StatusPartialError     Status = 0x00000010 // message arrived incompletely
 	StatusFlushed          Status = 0x00000020 // not executed: not connected, or connection broken
-	StatusTransportError   Status = 0x00000040 // the transport could not do it
+	StatusTransportError   Status = 0x00000040 // the transport failed
 	StatusRDMAProtection   Status = 0x00000080 // remote memory check of an RDMA failed
 	StatusRemoteDescriptor Status = 0x00000100 // the receive descriptor at the remote end was in error
 	StatusErrorMask        Status = 0x000001fe // any of the errors

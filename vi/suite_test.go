@@ -30,11 +30,11 @@ func harness(network *memvi.Network) vitest.Harness {
 	}
 }
 
-// TestSuite proves the provider-independent suite with the reference
-// provider, and package vi with both.
+// TestSuite runs the provider-independent suite with the reference provider, which tests the suite,
+// the provider and package vi.
 func TestSuite(t *testing.T) { vitest.Run(t, harness(memvi.New())) }
 
-// TestSuiteLossy is the same where messages at unreliable delivery vanish.
+// TestSuiteLossy is the same with a network that loses messages at unreliable delivery.
 func TestSuiteLossy(t *testing.T) {
 	network := memvi.New()
 	var n atomic.Uint32

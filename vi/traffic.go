@@ -6,11 +6,11 @@ type Traffic struct {
 	SentBytes, ReceivedBytes       uint64 // payload
 	ServedReads                    uint64 // RDMA Reads of the peer that were answered
 
-	// Credits is how many messages that consume a receive descriptor may be sent now. It is -1 if
-	// nothing counts them.
+	// Credits is the number of messages that consume a receive descriptor and may be sent now. It
+	// is -1 without flow control.
 	Credits int
 
-	SendPosted, RecvPosted uint64 // descriptors in the queues that were not taken back yet
+	SendPosted, RecvPosted uint64 // descriptors in the queues that were not dequeued yet
 }
 
 // A counted Link counts its traffic.
@@ -45,7 +45,7 @@ func (v *VI) keepTraffic(l Link) {
 	v.carried.Store(&t)
 }
 
-// waiting is how many descriptors the side holds.
+// waiting returns the number of descriptors in the queue.
 func (s *side) waiting() uint64 {
 	c := s.q.Counts()
 	return c.Posted - c.Reaped

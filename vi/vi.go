@@ -50,7 +50,7 @@ type VI struct { // [VIA 1]
 	state atomic.Uint32            // a State; written with mu held
 	conn  atomic.Pointer[Endpoint] // the connection; written with mu held
 
-	carried atomic.Pointer[Traffic] // of the connection that ended last; written with mu held
+	carried atomic.Pointer[Traffic] // counters of the last ended connection; written with mu held
 
 	closed atomic.Bool // as gone, for readers that don't take mu
 
@@ -58,17 +58,17 @@ type VI struct { // [VIA 1]
 	attrs    Attributes     // guarded by mu
 	domain   *regmem.Domain // guarded by mu; of attrs.Ptag
 	attempt  *attempt       // guarded by mu; the connection being made
-	peer     *attempt       // guarded by mu; peer-to-peer request whose result was not asked for yet
+	peer     *attempt       // guarded by mu; peer-to-peer request whose result was not requested yet
 	orderly  bool           // guarded by mu; in Error: the peer disconnected
 	gone     bool           // guarded by mu; destroyed
 	userData any            // guarded by mu
 }
 
-// CreateVI makes a VI in state Idle. Either work queue may be attached to a
-// completion queue, both to the same one too; nil attaches it to none.
+// CreateVI makes a VI in state Idle. Either work queue may be attached to a completion queue, and
+// both may share one; nil attaches none.
 //
-// Errors: ErrInvalidParameter, ErrResource, ErrInvalidReliability,
-// ErrInvalidMTU, ErrInvalidPtag, ErrInvalidRDMARead, ErrClosed.
+// Errors: ErrInvalidParameter, ErrResource, ErrInvalidReliability, ErrInvalidMTU, ErrInvalidPtag,
+// ErrInvalidRDMARead, ErrClosed.
 func (n *NIC) CreateVI(a Attributes, sendCQ, recvCQ *CompletionQueue) (*VI, error) { // [VIA 6.4.3]
 	if err := n.checkAttributes(&a); err != nil {
 		return nil, err

@@ -131,7 +131,7 @@ func TestValues(t *testing.T) {
 	}
 }
 
-// TestErrorsOfNet: errors answer for those of packages net and os that mean the same.
+// TestErrorsOfNet: errors match those of packages net and os with the same meaning.
 func TestErrorsOfNet(t *testing.T) {
 	if !errors.Is(vi.ErrClosed, net.ErrClosed) || !errors.Is(vi.ErrTimeout, os.ErrDeadlineExceeded) {
 		t.Error("errors do not match those of package net and os")
@@ -276,7 +276,7 @@ func TestLimits(t *testing.T) {
 		}
 	}
 	drain()
-	for i, d := range more { // those that were not posted are still the consumer's
+	for i, d := range more { // unposted descriptors still belong to the consumer
 		want(fmt.Sprint("descriptor ", i, " again"), v.PostRecv(d), nil)
 	}
 	drain()
@@ -306,7 +306,7 @@ func TestTransportFailure(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	const started = 64 // what memvi's wire takes
+	const started = 64 // the capacity of memvi's wire
 	testkit.Eventually(t, "the wire is full", func() bool { return memvi.Backlog(y) == started })
 	memvi.Cut(x)
 	for i := range n {
@@ -326,7 +326,7 @@ func TestTransportFailure(t *testing.T) {
 	testkit.Eventually(t, "the other side sees it", func() bool { return y.State() == vi.Error })
 }
 
-// No more RDMA Reads are under way than the peer serves. [VIA-4.3-4]
+// No more RDMA Reads are outstanding than the peer serves. [VIA-4.3-4]
 func TestReadWindow(t *testing.T) {
 	const window = 3
 	x, y := connected(t, vi.Attributes{Reliability: vi.ReliableDelivery, EnableRDMARead: true, ReadWindow: window})
@@ -516,7 +516,7 @@ func TestErrorsAreBounded(t *testing.T) {
 	}
 }
 
-// The states of VIs go to the Logger, and to no other log.
+// The states of VIs are logged to the Logger alone.
 func TestLogger(t *testing.T) {
 	var buf bytes.Buffer
 	network := memvi.New()
@@ -564,8 +564,7 @@ func TestCloseWaitsForNotify(t *testing.T) {
 	}
 }
 
-// Closing from many sides at once, while everything is in use.
-// [VIA-6.4-1] [VIA-6.7-1]
+// Many goroutines close at once, while all objects are in use. [VIA-6.4-1] [VIA-6.7-1]
 func TestCloseConcurrently(t *testing.T) {
 	for range 20 {
 		network := memvi.New()
@@ -625,7 +624,7 @@ func (h *holder) Handle(_ context.Context, r slog.Record) error {
 }
 
 // While a NIC closes no attempt to connect begins. Close would not find the attempt in a VI that it
-// has already visited, and would wait for it for ever. [VIA-6.4-1]
+// has already visited, and would wait for it forever. [VIA-6.4-1]
 func TestNoAttemptWhileClosing(t *testing.T) {
 	h := &holder{Handler: slog.DiscardHandler, held: make(chan struct{}), free: make(chan struct{})}
 	n := open(t, memvi.New(), "", &vi.Config{Logger: slog.New(h)})
@@ -641,7 +640,7 @@ func TestNoAttemptWhileClosing(t *testing.T) {
 	closed := make(chan error, 1)
 	go func() { closed <- n.Close() }()
 	<-h.held
-	other := vis[0] // that Close is not at yet
+	other := vis[0] // one that Close has not reached yet
 	if other.State() == vi.Idle {
 		other = vis[1]
 	}

@@ -6,7 +6,7 @@ import (
 	"viaduct/internal/wire/vitcpwire"
 )
 
-// How much may be left unacknowledged while more input is at hand. [V-12]
+// Limits of unacknowledged input while more input is available. [V-12]
 const (
 	ackMessages = 32
 	ackBytes    = 1 << 20
@@ -27,7 +27,7 @@ type acker struct {
 	free bool
 }
 
-// begin sets the number that means "none yet": the one before the peer's first. [V-09]
+// begin sets the number before the peer's first one, which means "none yet". [V-09]
 func (a *acker) begin(n vitcpwire.Number) {
 	a.last.Store(uint32(n))
 	a.acked.Store(uint32(n))

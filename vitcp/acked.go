@@ -32,8 +32,8 @@ func (l *link) acknowledged() {
 	l.die(&RemoteError{Code: uint16(x.h.Error), Number: uint32(n)}, nil, func() { l.ep.FailSend(seq, st) })
 }
 
-// sequence is the number of the send descriptor of message n: both rise by
-// one, at a reliable level.
+// sequence returns the sequence number of the send descriptor of message n: both rise by one, at a
+// reliable level.
 func (l *link) sequence(n vitcpwire.Number) uint64 {
 	off := l.seqOff.Load()
 	// Message numbers wrap and sequence numbers do not: n is at most 2^31 before the number of the

@@ -34,9 +34,9 @@ type activeState uint8
 const (
 	activeDisconnected activeState = iota // nothing exists
 	activeConnecting                      // TCP is being set up
-	activePending                         // the Connect Request is out, the answer is awaited
+	activePending                         // the Connect Request was sent, the answer is awaited
 	activeBackingOff                      // TCP closed; the next attempt waits for its time
-	activeConnected                       // the Connect Accept is in; the VI connection exists
+	activeConnected                       // the Connect Accept was received; the VI connection exists
 )
 
 var activeStateNames = [...]string{"Disconnected", "Connecting", "Pending Accept", "Backing Off", "Connected"}
@@ -47,7 +47,7 @@ func (s activeState) String() string { return activeStateNames[s] }
 // of steps in order.
 type setupStep struct {
 	do   setupAction
-	conn int          // peer-to-peer: the incoming connection it is about; else 0
+	conn int          // peer-to-peer: the incoming connection of the step; else 0
 	code uint8        // stepReject: the reason [V-46]
 	out  setupOutcome // stepDone
 	err  error        // stepDone: the cause, may be nil
@@ -56,7 +56,7 @@ type setupStep struct {
 type setupAction uint8
 
 const (
-	stepDial        setupAction = iota + 1 // begin to set TCP up; the result comes as an event
+	stepDial        setupAction = iota + 1 // start to set TCP up; the result is a later event
 	stepSendRequest                        // send the Connect Request on the outgoing connection
 	stepClose                              // close the outgoing connection, or stop setting it up
 	stepSendAccept                         // answer the incoming connection
@@ -213,8 +213,8 @@ func (a *active) tcpFailed(err error) []setupStep {
 	panic("vitcp: TCP failed in state " + a.state.String())
 }
 
-// tcpClosed: the peer closed or reset the connection. If it came before any
-// byte of an answer the attempt is repeated. [VIT-4.2-3] [VIT-4.2-6] [V-34]
+// tcpClosed: the peer closed or reset the connection. If no byte of an answer was received, the
+// attempt is repeated. [VIT-4.2-3] [VIT-4.2-6] [V-34]
 func (a *active) tcpClosed(now time.Time, sawBytes bool, err error) []setupStep {
 	switch a.state {
 	case activePending:
@@ -231,7 +231,7 @@ func (a *active) tcpClosed(now time.Time, sawBytes bool, err error) []setupStep 
 	panic("vitcp: TCP closed in state " + a.state.String())
 }
 
-// accepted: a proper Connect Accept came. [VIT-4.2-5]
+// accepted: a valid Connect Accept was received. [VIT-4.2-5]
 func (a *active) accepted() []setupStep {
 	switch a.state {
 	case activePending:
@@ -242,7 +242,7 @@ func (a *active) accepted() []setupStep {
 	panic("vitcp: accepted in state " + a.state.String())
 }
 
-// rejected: a Connect Reject came. [VIT-4.2-4]
+// rejected: a Connect Reject was received. [VIT-4.2-4]
 func (a *active) rejected(code uint8) []setupStep {
 	switch a.state {
 	case activePending:
@@ -252,8 +252,8 @@ func (a *active) rejected(code uint8) []setupStep {
 	panic("vitcp: rejected in state " + a.state.String())
 }
 
-// noMatch: a Connect No Match came. The figure leaves it out; the time line
-// of [VIT 4.1] has it return to the caller as a refusal does.
+// noMatch: a Connect No Match was received. The figure leaves it out; in the time line of [VIT 4.1]
+// it returns to the caller like a refusal.
 func (a *active) noMatch() []setupStep {
 	switch a.state {
 	case activePending:
@@ -263,7 +263,7 @@ func (a *active) noMatch() []setupStep {
 	panic("vitcp: no match in state " + a.state.String())
 }
 
-// violated: something came that is no answer. [V-01] [V-41]
+// violated: the received bytes are no answer. [V-01] [V-41]
 func (a *active) violated(err error) []setupStep {
 	switch a.state {
 	case activePending:

@@ -13,9 +13,8 @@ import (
 	"viaduct/vi"
 )
 
-// Faults that no honest peer makes: each ends the connection by a reset, with
-// the reason, and nothing else happens. [V-01] [V-02] [V-07] [V-08] [V-09]
-// [V-24] [V-37] [V-38] [V-41]
+// Each fault that no honest peer makes ends the connection by a reset, with the reason, and has no
+// other effect. [V-01] [V-02] [V-07] [V-08] [V-09] [V-24] [V-37] [V-38] [V-41]
 func TestViolations(t *testing.T) {
 	type script func(s *session, r *vi.Region)
 	rdma := func(r *vi.Region, n uint32) *vitcpwire.RDMA {
@@ -143,9 +142,8 @@ func TestViolations(t *testing.T) {
 	}
 }
 
-// The peer vanishes at every byte of a message: the receive in use is partial
-// (or flushed, if no byte of its message came), and both ways of going are
-// noticed. [VIT-2.2.2.2.2-3] [VIA 4.6]
+// The peer vanishes at every byte of a message: the current receive is partial, or flushed if no
+// byte of its message arrived. Both FIN and reset are detected. [VIT-2.2.2.2.2-3] [VIA 4.6]
 func TestTornStream(t *testing.T) {
 	for _, reset := range []bool{false, true} {
 		for _, cut := range []int{0, 1, 23, 24, 25, 28} {
@@ -186,7 +184,7 @@ func TestTornStream(t *testing.T) {
 	})
 }
 
-// Segments mean the same in whatever pieces they arrive: many in one read, or one byte at a time.
+// The pieces in which segments arrive make no difference: many in one read, or one byte at a time.
 func TestAnySplitting(t *testing.T) {
 	for _, max := range []int{1, 7, 100, 5000, 100000, 1 << 20} {
 		t.Run(fmt.Sprint(max), func(t *testing.T) {
@@ -282,8 +280,8 @@ func FuzzConnection(f *testing.F) {
 		if level%3 != 0 {
 			must(t, s.v.PostSend(vi.NewRDMARead(vi.RemoteSegment{}, segment(r, 50, 8))))
 		}
-		// Addresses and handles in the input are made to point into the
-		// region, so that more than the checks is reached.
+		// Make addresses and handles in the input point into the region, so that more code than the
+		// checks is reached.
 		for i := 0; i+40 <= len(stream); {
 			n := int(stream[i+2])<<8 | int(stream[i+3])
 			if typ := stream[i+1] >> 3; typ >= 1 && typ <= 3 {

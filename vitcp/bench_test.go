@@ -69,7 +69,7 @@ func (p *pump) drain() {
 	}
 }
 
-// batchFor is how many messages are posted with one doorbell.
+// batchFor returns how many messages are posted with one doorbell.
 func batchFor(size int) int { return max(1, min(16, 256<<10/size)) }
 
 func BenchmarkWrite(b *testing.B) { benchRDMA(b, false) }

@@ -33,7 +33,7 @@ const (
 
 // [V-26]
 
-// DefaultReadWindow is Config.ReadWindow unless it says otherwise.
+// DefaultReadWindow is the default of Config.ReadWindow.
 const DefaultReadWindow = 16
 
 // The other defaults of a Config.
@@ -47,8 +47,8 @@ const (
 	// defaultRequestTimeout [V-35], defaultDrainTimeout [V-18], defaultMaxSecurity [V-06].
 )
 
-// A Config holds the settings of a provider. The zero value is what this
-// project speaks with itself. It must not be changed after New.
+// A Config holds the settings of a provider. The zero value is the project's own dialect. It must
+// not be changed after New.
 type Config struct {
 	// Listen is the address, host and port, on which a device begins to listen when it is opened.
 	// The NIC's LocalAddress reports the port that port 0 picks. Without a host, or with 0.0.0.0 or
@@ -78,11 +78,10 @@ type Config struct {
 	Dialect Dialect
 
 	// ReliableIsDelivery reads the draft's one reliable bit as Reliable Delivery. Reliable
-	// Reception cannot be offered then.
+	// Reception is not available then.
 	ReliableIsDelivery bool
 
-	// TolerantAttributes ignores attribute bits without a meaning instead of
-	// refusing the connection.
+	// TolerantAttributes ignores unknown attribute bits instead of refusing the connection.
 	TolerantAttributes bool
 
 	// StrictEnables refuses a connection if the RDMA enables of the two
@@ -101,7 +100,7 @@ type Config struct {
 	// Segments says how messages are cut.
 	Segments Segments
 
-	// FirstMessage is the number before the first message on each connection. Any number will do.
+	// FirstMessage is the number before the first message on each connection. Any number works.
 	FirstMessage uint32
 
 	// CreditThreshold is a number of unused receive descriptors known to the peer. Below it a NOP
@@ -109,12 +108,12 @@ type Config struct {
 	// that the peer ever knew.
 	CreditThreshold int
 
-	// ReadWindow is how many RDMA Reads of its peer a VI serves at once if
-	// its attributes do not say; 0 means DefaultReadWindow. At most 65535.
+	// ReadWindow is how many RDMA Reads of its peer a VI serves at once if its attributes have no
+	// number; 0 means DefaultReadWindow. At most 65535.
 	ReadWindow int
 
-	// RequestTimeout bounds the time from accepting a TCP connection to having its whole Connect
-	// Request, TLS handshake included. 0 means 10 s.
+	// RequestTimeout bounds the time from accepting a TCP connection to receiving its whole Connect
+	// Request, including the TLS handshake. 0 means 10 s.
 	RequestTimeout time.Duration
 
 	// DrainTimeout bounds how long a disconnected connection waits for the
@@ -122,13 +121,12 @@ type Config struct {
 	// 5 s.
 	DrainTimeout time.Duration
 
-	// Grace keeps a request that no call waits for, for so long, before it is
-	// answered with No Match. 0 answers at once.
+	// Grace is how long a request that no call waits for is kept, before it is answered with No
+	// Match. 0 answers at once.
 	Grace time.Duration
 
-	// HalfOpen is how many arrived connections may be without a verdict at a
-	// time on one listening address; 0 means 128. One more is
-	// closed at once.
+	// HalfOpen is the number of undecided incoming connections on one listening address; 0 means
+	// 128. Further ones are closed at once.
 	HalfOpen int
 
 	// PerPeer is the most connections, established or not, that one IP address may have to this
@@ -139,26 +137,25 @@ type Config struct {
 	// means 4096. At most what one segment holds after the header, about 64 KiB.
 	MaxSecurity int
 
-	// Security, if set, adds its own security information to the one that VIs send. It checks the
-	// peer's before a consumer is asked.
+	// Security, if set, adds its own security information to that of VIs. It checks the peer's
+	// before a consumer is asked.
 	Security Authenticator
 
-	// Allow, if set, is asked for each arriving connection; false closes it
-	// at once.
+	// Allow, if set, is called for each incoming connection; false closes it at once.
 	Allow func(remote netip.Addr) bool
 
-	// TLSDial and TLSListen, if set, put TLS under VI/TCP for connections
-	// made and accepted. The peer must do the same; there is no negotiation,
-	// so another port should be used than for connections without.
+	// TLSDial and TLSListen, if set, put TLS under VI/TCP for connections made and accepted. The
+	// peer must do the same; there is no negotiation, so use a separate port for connections with
+	// TLS.
 	TLSDial   *tls.Config
 	TLSListen *tls.Config
 
-	// SameHost says whether the bytes of connections go through shared memory if
-	// the peer is a process of the same user on this host that agrees; Linux only.
-	// Above TLS or WrapConn they do not.
+	// SameHost selects whether the bytes of connections go through shared memory if the peer is a
+	// process of the same user on this host that agrees. It has no effect with TLS or WrapConn, or
+	// on systems other than Linux.
 	SameHost samehost.Policy
-	// SameHostDir is a directory in which two processes on one host find each other when they have
-	// network namespaces of their own, as containers have. Both need it. See package samehost.
+	// SameHostDir is a directory in which two processes on one host find each other if they have
+	// separate network namespaces, as containers have. Both need it. See package samehost.
 	SameHostDir string
 
 	// Congestion names the congestion control algorithm of the sockets; ""
@@ -182,8 +179,7 @@ type Config struct {
 	// Broken must not block and must not call the VI.
 	Broken func(v *vi.VI, cause error)
 
-	// Logger gets the life of connections at Info and messages at Debug; nil
-	// means silence.
+	// Logger gets the life of connections at Info and messages at Debug; nil disables them.
 	Logger *slog.Logger
 
 	// Listen [V-31], ImplicitListen [V-31] [VIT-4.3-1], ReliableIsDelivery [V-10],
@@ -193,7 +189,7 @@ type Config struct {
 	// Security [VIT-3.2-6], Allow [V-43], TLSDial [V-43], KeepAlive [V-35], UserTimeout [V-35].
 }
 
-// check fills in defaults and refuses what cannot be.
+// check fills in defaults and refuses invalid settings.
 func (c *Config) check() error {
 	def := func(v *int, d int) {
 		if *v == 0 {

@@ -11,11 +11,11 @@ import (
 // bits could not tell a newer count from an older one. [V-20]
 const maxCredits = 1<<15 - 1
 
-// sendCredits holds the peer's receive descriptors as far as we know them. A message that consumes
-// one waits until one is known. The send role uses credits and the receive role updates them; both
-// run at the same time. [VIT-2.2.1-2] [VIT-3.1-17] [V-20]
+// sendCredits counts the peer's receive descriptors that we know of. A message that consumes one
+// waits until one is known. The send role uses credits and the receive role updates them; both run
+// at the same time. [VIT-2.2.1-2] [VIT-3.1-17] [V-20]
 type sendCredits struct {
-	posted atomic.Uint32   // Count: the peer's, as last told
+	posted atomic.Uint32   // Count: the peer's, as last received
 	used   counter.Counter // Count: messages of ours that consume, since set-up
 }
 
@@ -48,15 +48,15 @@ func (c *sendCredits) take() { c.used.Set(uint64(uint16(c.used.Load() + 1))) }
 type recvCredits struct {
 	posted     atomic.Uint64   // descriptors posted; not modulo anything
 	consumed   counter.Counter // of those, used up by arrived messages
-	advertised counter.Counter // of those, known to the peer
-	high       counter.Counter // most that were unconsumed and known at one time
+	advertised counter.Counter // of those, advertised to the peer
+	high       counter.Counter // largest number that was unconsumed and advertised at one time
 
 	// free means that descriptor flow control is off: the count does not limit the peer, but is
 	// advertised all the same.
 	free bool
 
-	// threshold is below how many unused credits a NOP is due although input
-	// has not drained; 0 means half of the most ever known. [VIT-3.1-NOP-4]
+	// threshold is the number of unused credits below which a NOP is due although input has not
+	// drained; 0 means half of the largest number ever advertised. [VIT-3.1-NOP-4]
 	threshold uint64
 }
 
@@ -93,8 +93,8 @@ func (c *recvCredits) advertise() vitcpwire.Count {
 	return vitcpwire.Count(n)
 }
 
-// consume counts one message that uses a descriptor. It returns false if the peer had no right to
-// send the message. [receive role]
+// consume counts one message that uses a descriptor. It returns false if the peer sent the message
+// without a credit. [receive role]
 func (c *recvCredits) consume() bool {
 	n := c.consumed.Load()
 	if n == c.advertised.Load() {

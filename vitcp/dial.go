@@ -14,7 +14,7 @@ import (
 	"viaduct/vi"
 )
 
-// A call is what one side says about itself when a connection is set up.
+// A call holds one side's parameters for setting up a connection.
 type call struct {
 	d      *device
 	ep     *vi.Endpoint
@@ -41,8 +41,8 @@ func (d *device) newCall(ep *vi.Endpoint, local, remote vi.Address, peer bool) (
 		c.from = ap.Addr().Unmap()
 	}
 	if !peer && c.from == d.known.Addr() {
-		// A device at a wildcard is known by one address and calls from any. A peer-to-peer request
-		// keeps the named address, because the other side expects it. [V-36]
+		// A device at a wildcard reports one address and calls from any. A peer-to-peer request
+		// keeps the reported address, because the other side expects it. [V-36]
 		c.from = d.addr.Addr()
 	}
 	return c, c.setAttributes(peer)
@@ -107,7 +107,7 @@ func (c *call) greeting(t vitcpwire.Type, mtu uint32, security []byte) greeting 
 	}
 }
 
-// security makes the security information of a message of ours.
+// security returns the security information for one of our messages.
 func (c *call) security(about Call) ([]byte, error) {
 	cfg := &c.d.p.cfg
 	info := c.ep.Attributes().Security
@@ -232,8 +232,8 @@ func (c *call) ask(nc net.Conn) (a answer) {
 	return a
 }
 
-// take makes a link of an accepted call. The error is typed; the connection
-// is left to the caller then.
+// take turns an accepted call into a link. On an error, which is typed, the caller must close the
+// connection.
 func (c *call) take(nc net.Conn, a answer) (vi.Link, vi.Agreement, error) {
 	p := c.d.p
 	ce := &a.g.ce
@@ -256,7 +256,7 @@ func (c *call) take(nc net.Conn, a answer) (vi.Link, vi.Agreement, error) {
 	return l, g, nil
 }
 
-// link makes the connection's data path from what both sides said.
+// link creates the connection's data path from the parameters of both sides.
 func (c *call) link(nc net.Conn, theirs greeting, advertised vitcpwire.Count, mtu uint32, bits uint16, info []byte) (*link, vi.Agreement) {
 	ce := &theirs.ce
 	g := vi.Agreement{
@@ -284,7 +284,7 @@ func (d *device) hostOf(nc net.Conn) []byte {
 	return vi.IPAddress(netip.AddrPortFrom(addrPort(nc.RemoteAddr()).Addr(), 0), "").Host
 }
 
-// remoteAttributes returns the attributes that the peer stated for its VI.
+// remoteAttributes returns the attributes that the peer announced for its VI.
 func (p *Provider) remoteAttributes(ce *vitcpwire.CE, info []byte) vi.Attributes {
 	a := vi.Attributes{
 		MaxTransferSize: ce.MTU,
@@ -431,7 +431,7 @@ func (c *call) connect(ctx context.Context, to netip.AddrPort) (vi.Link, vi.Agre
 	}
 }
 
-// gaveUp is the end of the caller's context: its deadline, or a cancellation.
+// gaveUp handles the end of the caller's context: its deadline, or a cancellation.
 func (c *call) gaveUp(ctx context.Context, m *active) []setupStep {
 	if !m.deadline.IsZero() && errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return m.timer(m.deadline)
@@ -456,7 +456,7 @@ func (m *active) answered(now time.Time, a answer) []setupStep {
 	return m.noMatch()
 }
 
-// outcomeError is how a failed attempt looks to the engine.
+// outcomeError returns the engine's error for a failed attempt.
 func outcomeError(ctx context.Context, s setupStep, code vitcpwire.RemoteError) error {
 	switch s.out {
 	case outcomeTimeout:

@@ -6,45 +6,40 @@
 //	v, err := nic.CreateVI(vi.Attributes{Reliability: vi.ReliableReception}, nil, nil)
 //	_, err = v.ConnectRequest(ctx, local, vi.IPAddress(host, "files"))
 //
-// A VI address is an IP address (4 or 16 bytes, and 2 more of port if it is
-// not the default one) with a discriminator of up to 16 bytes. All NICs that
-// were opened through one [Provider] share its listening ports; requests find
-// their way by discriminator. A NIC that listens without a host, as above, is known
-// by one address (LocalAddress) and answers at every address of the host, whether a
+// A VI address is an IP address (4 or 16 bytes, and 2 more of port if it is not the default one)
+// with a discriminator of up to 16 bytes. All NICs that were opened through one [Provider] share
+// its listening ports; requests find their way by discriminator. A NIC that listens without a host,
+// as above, reports one address (LocalAddress) and answers at every address of the host, whether a
 // wait names that address or none.
 //
 // # What is implemented
 //
-// Everything in the draft: Sends, RDMA Writes and Reads; both connection
-// models; negotiation of MTU and read window; descriptor flow control;
-// acknowledgements and remote error codes; the security field, with [HMAC] as a
-// ready-made check. In addition: Reliable Delivery as a level of its own beside
-// Reliable Reception, an optional Disconnect message, TLS, and limits on what
-// peers can use before they are connected. Retransmission is left to TCP.
+// Everything in the draft: Sends, RDMA Writes and Reads; both connection models; negotiation of MTU
+// and read window; descriptor flow control; acknowledgements and remote error codes; the security
+// field, with [HMAC] as a ready-made check. In addition: Reliable Delivery as a level of its own
+// besides Reliable Reception, an optional Disconnect message, TLS, and limits on what peers can use
+// before they are connected. Retransmission is left to TCP.
 //
 // The draft fixes hardly any numeric values. Those used here are decisions that
-// docs/requirements/vitcp-decisions.md records; [Config.Dialect] and the fields
-// beside it adapt to a peer that uses others.
+// docs/requirements/vitcp-decisions.md records; [Config.Dialect] and the fields next to it adapt to
+// a peer that uses others.
 //
 // # Errors
 //
-// Setting a connection up fails with the errors of package vi, which wrap a
-// [*RejectError], [*MismatchError], [*ProtocolError] or [ErrSecurity] where
-// that says more. A connection that breaks leaves its reason with
-// [Config.Broken]; descriptors and the NIC's error handler get what the
-// architecture says. A connection whose peer violates the protocol is
-// reset; no other connection is affected.
+// Setting a connection up fails with the errors of package vi, which wrap a [*RejectError],
+// [*MismatchError], [*ProtocolError] or [ErrSecurity] for details. The reason of a broken
+// connection is passed to [Config.Broken]; descriptors and the NIC's error handler get the errors
+// of the architecture. A connection whose peer violates the protocol is reset; no other connection
+// is affected.
 //
 // # Order and concurrency
 //
-// Descriptors of a send queue are started in posting order. RDMA Reads beyond
-// the window of the VI that serves them (vi.Attributes.ReadWindow) hold back
-// what is posted behind them. All exported methods may be called concurrently.
-// Connecting and waiting end with their context. Closing the NIC ends what is
-// left: half-open connections, undecided requests, links.
+// Descriptors of a send queue are started in posting order. RDMA Reads beyond the window of the VI
+// that serves them (vi.Attributes.ReadWindow) hold back descriptors that are posted after them. All
+// exported methods may be called concurrently. Connecting and waiting end with their context.
+// Closing the NIC ends half-open connections, undecided requests and links.
 //
-// Several processes of a host use separate ports, or share one by
-// [Config.SharePort].
+// Several processes of a host use separate ports, or share one by [Config.SharePort].
 package vitcp
 
 // The package as a whole keeps [VIT-2.2.2.2.1-1] [VIT-2.2.2.2.1-2]

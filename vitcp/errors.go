@@ -17,7 +17,7 @@ type ProtocolError struct { // [V-41]
 	Err    error  // of the parser, may be nil
 }
 
-// Error gives Reason and Err.
+// Error returns Reason and Err.
 func (e *ProtocolError) Error() string {
 	if e.Err != nil {
 		return "vitcp: peer against the protocol: " + e.Reason + ": " + e.Err.Error()
@@ -35,7 +35,7 @@ func framingf(format string, args ...any) error {
 // A RejectError is the peer's Connect Reject. It matches vi.ErrReject, or vi.ErrResource if the
 // peer gave that as its reason.
 type RejectError struct { // [V-46]
-	Code uint16 // the Remote Error Code as it came: its low byte is the reason
+	Code uint16 // the received Remote Error Code: its low byte is the reason
 }
 
 // Error names the reason.
@@ -54,7 +54,7 @@ func (e *RejectError) Is(target error) bool {
 // A RemoteError is the peer's report that it could not accept one of our messages. The connection
 // is broken.
 type RemoteError struct { // [VIT-3.1-ERR-1]
-	Code   uint16 // the Remote Error Code as it came: its high byte is the VI Error Type
+	Code   uint16 // the received Remote Error Code: its high byte is the VI Error Type
 	Number uint32 // of the message
 }
 
@@ -63,11 +63,11 @@ func (e *RemoteError) Error() string {
 	return fmt.Sprintf("vitcp: peer reports %v for message %d", vitcpwire.RemoteError(e.Code), e.Number)
 }
 
-// errPeerDisconnected is the orderly end by the peer.
+// errPeerDisconnected is the cause of an orderly end by the peer.
 var errPeerDisconnected = errors.New("vitcp: the peer disconnected")
 
-// dialError translates a failure to set TCP up. A refusal means that the host
-// is up and nothing listens. [VIA 6.3]
+// dialError translates a failure to set TCP up. A refusal means that the host is up but has no
+// listener. [VIA 6.3]
 func dialError(err error) error {
 	var ne net.Error
 	switch {

@@ -12,8 +12,7 @@ import (
 	"viaduct/vi"
 )
 
-// cut resets the TCP connection of a VI under both sides: neither has closed
-// anything.
+// cut resets the TCP connection of a VI, although neither side has closed it.
 func cut(v *vi.VI) {
 	nc := v.Link().(*link).c.NetConn()
 	if sock.Cut(nc) {

@@ -9,7 +9,7 @@ import (
 	"viaduct/vi"
 )
 
-// cut is not to be had here; its tests are skipped.
+// cut is not available on this system; its tests are skipped.
 var cut func(*vi.VI)
 
 func readSpinning(c net.Conn, buf []byte) error {

@@ -19,11 +19,11 @@ import (
 func TestInboundFaults(t *testing.T) {
 	const (
 		recvOK   = 1 << iota // a receive descriptor is posted, of 100 bytes
-		recvBad              // likewise, with a handle that is none
+		recvBad              // likewise, with an invalid handle
 		recvThin             // likewise, of 4 bytes
 		imm                  // immediate data, with the last segment only if there are two
 		void                 // the Transmit Error flag on the last segment
-		foreign              // the Write's handle is none
+		foreign              // the Write's handle is invalid
 		short                // the Write's range is of 4 bytes
 		long                 // the message has 101 bytes, the MTU is 100
 	)
@@ -55,7 +55,7 @@ func TestInboundFaults(t *testing.T) {
 		for _, level := range levels {
 			for _, segments := range []int{1, 2} {
 				if segments == 2 && level != vi.UnreliableDelivery && v.with&imm != 0 && v.with&(foreign|long) != 0 {
-					continue // found with the first segment, which does not say that there is immediate data
+					continue // found with the first segment, which does not show whether there is immediate data
 				}
 				t.Run(fmt.Sprintf("%s/%v/%d", v.name, level, segments), func(t *testing.T) {
 					has := func(x int) bool { return v.with&x != 0 }
@@ -135,7 +135,7 @@ func TestInboundFaults(t *testing.T) {
 							t.Errorf("status %v, want %v", d.Status(), st)
 						}
 					}
-					if level == vi.UnreliableDelivery { // dropped, and on it goes
+					if level == vi.UnreliableDelivery { // dropped, and the connection continues
 						n := s.message(write, &vitcpwire.RDMA{}, nil)
 						link := s.v.Link().(*link)
 						for end := time.Now().Add(patience); link.acks.last.Load() != uint32(n); time.Sleep(time.Millisecond) {
@@ -178,8 +178,8 @@ func TestInboundFaults(t *testing.T) {
 	}
 }
 
-// A region that is deregistered between the segments of a Write ends the Write like a region that
-// was never the peer's: nothing more is placed, and the error is reported to the peer. [V-42]
+// If a region is deregistered between the segments of a Write, the Write ends like one to a foreign
+// region: nothing more is placed, and the error is reported to the peer. [V-42]
 func TestWriteWithdrawn(t *testing.T) {
 	s := serveProbe(t, sessionOpts{attrs: reliableAll})
 	r, buf := register(t, s.n, 10, allRights)
@@ -225,9 +225,9 @@ func TestWriteOutlivesItsRegion(t *testing.T) {
 	s.n.noAsync(t)
 }
 
-// Memory of ours that is gone when the response to an RDMA Read comes is that Read's
-// error, in one segment and in two, and breaks the connection; the bytes are not taken
-// for read. [VIA-4.6-15] [VIA-4.5-5]
+// If our memory is deregistered when the response to an RDMA Read arrives, in one segment or in
+// two, the Read fails and the connection breaks; the bytes do not count as read. [VIA-4.6-15]
+// [VIA-4.5-5]
 func TestReadWithdrawn(t *testing.T) {
 	for _, level := range levels[1:] {
 		for _, first := range []int{10, 4} { // bytes before the region goes away

@@ -8,7 +8,7 @@ import (
 	"viaduct/internal/wire/vitcpwire"
 )
 
-// A caller that hangs up just before a wait is found for it is not handed to the wait.
+// A request whose caller disconnects just before a wait is found for it is not passed to the wait.
 func TestCallerGone(t *testing.T) {
 	nc, peer := testkit.Pipe()
 	defer peer.Close()
@@ -25,7 +25,7 @@ func TestCallerGone(t *testing.T) {
 		return len(l.held[r.g.ce.Called]) == 1
 	})
 	r.mu.Lock()
-	l.wait(r.g.ce.Called, w) // now it is going to be offered
+	l.wait(r.g.ce.Called, w) // now it will be offered
 	r.m.closed()             // as watch does
 	r.mu.Unlock()
 	if testkit.Await(t, "the verdict", offered) {

@@ -70,7 +70,7 @@ type soonReader struct{ nc net.Conn }
 
 func (r soonReader) Read(p []byte) (int, error) { return sock.ReadSoon(r.nc, p) }
 
-// tornStream makes an end of the stream inside a message recognisable as such.
+// tornStream replaces io.EOF by io.ErrUnexpectedEOF for an end inside a message.
 func tornStream(err error) error {
 	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF

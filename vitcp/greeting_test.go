@@ -78,7 +78,7 @@ func TestReadGreeting(t *testing.T) {
 	if err := writeGreeting(here, d, greeting{ce: ce}); !errors.Is(err, io.ErrClosedPipe) {
 		t.Errorf("to a closed pipe: %v", err)
 	}
-	// The rest of a message with a discriminator that is too long is good.
+	// A message with a too long discriminator is otherwise usable.
 	g, n, _, err := read(message(3, func(b []byte) { b[vitcpwire.HeaderLen+27] = 17 }))
 	if !errors.Is(err, vitcpwire.ErrDiscriminator) || n != head+3 || len(g.security) != 3 {
 		t.Errorf("a long discriminator: read %d, %q, %v", n, g.security, err)

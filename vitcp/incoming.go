@@ -15,15 +15,15 @@ import (
 	"viaduct/vi"
 )
 
-// answerTimeout bounds how long an answer may take to leave: it is the first
-// thing on a fresh connection, so only a broken peer makes it wait.
+// answerTimeout bounds the time to send an answer. The answer is the first message on a new
+// connection, so only a broken peer can delay it.
 const answerTimeout = 5 * time.Second
 
 // A request is a Connect Request that arrived. It drives the passive machine of its connection.
 // [VIT 4.3]
 type request struct {
 	l             *listener
-	d             *device // the one that waited; set when handed over
+	d             *device // the device whose wait got the request; set when handed over
 	nc            net.Conn
 	tcp           net.Conn // below wrappers; what the listener knows
 	g             greeting
@@ -32,7 +32,7 @@ type request struct {
 	local, remote netip.AddrPort
 
 	timer   *time.Timer   // of watch
-	watched chan struct{} // closed when nothing reads ahead any more
+	watched chan struct{} // closed when the read-ahead has ended
 	mu      perturb.Mutex
 	m       passive // guarded by mu once offered
 }
@@ -55,8 +55,8 @@ func (r *request) end() {
 	r.l.p.leavePeer(addrPort(r.tcp.RemoteAddr()).Addr())
 }
 
-// receive reads the request and finds a waiting call for it; false: the connection
-// is to be closed.
+// receive reads the request and finds a waiting call for it. If it returns false, the caller must
+// close the connection.
 func (l *listener) receive(r *request) (handedOver bool) {
 	p := l.p
 	if err := l.prepare(r); err != nil {
@@ -88,7 +88,7 @@ func (l *listener) receive(r *request) (handedOver bool) {
 		r.run(r.m.reject(rejectApplication))
 		return false
 	}
-	// What no VI could match is refused before a consumer is asked. [V-05] [V-14]
+	// Refuse a request that no VI can match before a consumer is asked. [V-05] [V-14]
 	_, levelOK := p.cfg.habits().level(ce.Attributes)
 	if unknown := ce.Attributes &^ vitcpwire.KnownAttributes; ce.MTU == 0 || !levelOK || unknown != 0 && !p.cfg.TolerantAttributes {
 		r.run(r.m.reject(rejectAttributes))
@@ -143,10 +143,10 @@ func (l *listener) note(r *request, err error) {
 	l.p.cfg.Logger.Info("no connect request", "remote", addrPort(r.tcp.RemoteAddr()).String(), "err", err)
 }
 
-// offerWait looks for a wait, and if there is none, for the time of grace.
+// offerWait looks for a wait, during the grace period if there is none at once.
 func (l *listener) offerWait(r *request) bool {
-	// The caller may wait long for an answer, so the request watches for its hanging up before it
-	// is handed over.
+	// The caller may wait long for an answer, so the request watches for its disconnection before
+	// it is handed over.
 	r.nc.SetDeadline(time.Time{})
 	r.watch()
 	var grace <-chan time.Time
@@ -154,7 +154,7 @@ func (l *listener) offerWait(r *request) bool {
 	for {
 		taken, later := false, (<-chan bool)(nil)
 		r.mu.Lock()
-		gone := r.m.state != passiveMatching // the caller, as watch has seen
+		gone := r.m.state != passiveMatching // watch has seen the caller disconnect
 		if !gone {
 			if taken, later = l.offer(r, patient); taken {
 				r.m.match()
@@ -188,7 +188,7 @@ func (l *listener) offerWait(r *request) bool {
 	}
 }
 
-// unhold takes a request in its grace off the list.
+// unhold removes a request in its grace period from the list.
 func (l *listener) unhold(d vitcpwire.Discriminator, ch <-chan bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -218,8 +218,8 @@ func (r *request) run(steps []setupStep) {
 	}
 }
 
-// reply sends a refusal. It repeats the request's fields from the other side;
-// errors do not matter any more.
+// reply sends a refusal. It repeats the request's fields from the other side's view, and ignores
+// errors.
 func (r *request) reply(t vitcpwire.Type, code uint8) {
 	g := greeting{
 		h: vitcpwire.Header{Type: t, Error: vitcpwire.MakeRemoteError(vitcpwire.NoError, code)},
@@ -249,12 +249,12 @@ func (r *request) about(request []byte) Call {
 	}
 }
 
-// watchAfter is how long the consumer may take before the caller is watched.
-// Most decide at once, and Accept looks itself.
+// watchAfter is how long the consumer may take before the caller is watched. Most decide at once,
+// and Accept checks the connection itself.
 const watchAfter = 10 * time.Millisecond
 
-// watch reads ahead while the consumer decides: a caller that is patient
-// sends nothing, so whatever comes ends the request.
+// watch reads ahead while the consumer decides: a correct caller sends nothing meanwhile, so any
+// input ends the request.
 func (r *request) watch() {
 	r.watched = make(chan struct{})
 	r.timer = time.AfterFunc(watchAfter, func() {
@@ -324,7 +324,7 @@ func (r *request) Accept(ctx context.Context, ep *vi.Endpoint) (vi.Link, vi.Agre
 	r.unwatch()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	// The goroutine that looked ahead may have been stopped with the end in sight.
+	// The read-ahead goroutine may have been stopped just before it read the end.
 	if r.withdrawn() {
 		r.m.closed()
 	}
@@ -341,15 +341,15 @@ func (r *request) Accept(ctx context.Context, ep *vi.Endpoint) (vi.Link, vi.Agre
 	return l, g, err
 }
 
-// withdrawn reports whether the caller has gone, or said something before it was
-// answered. What a record layer sends by itself is none of our business.
+// withdrawn reports whether the caller has disconnected, or has sent bytes before it was answered.
+// It ignores bytes that a record layer sends by itself.
 func (r *request) withdrawn() bool {
 	ended, sent := hungUp(r.tcp)
 	return ended || sent && r.l.p.cfg.TLSListen == nil
 }
 
-// answer sends the Connect Accept and makes the link. The machine is
-// Connected already; on an error it is for the caller to end it.
+// answer sends the Connect Accept and makes the link. The machine is Connected already; on an error
+// the caller must end it.
 func (r *request) answer(ctx context.Context, c *call) (vi.Link, vi.Agreement, error) {
 	mtu, _ := agreeMTU(c.mtu, r.g.ce.MTU)
 	request := r.g.security
@@ -372,7 +372,7 @@ func (r *request) answer(ctx context.Context, c *call) (vi.Link, vi.Agreement, e
 	r.nc.SetDeadline(time.Time{})
 	l, agreed := c.link(r.nc, r.g, g.h.Posted, mtu, r.bits, r.info)
 	remote := addrPort(r.tcp.RemoteAddr()).Addr()
-	p := r.l.p // the request is not needed any more
+	p := r.l.p // the request may be released by then
 	l.onEnd = func() { p.leavePeer(remote) }
 	return l, agreed, nil
 }
@@ -394,8 +394,8 @@ func (r *request) refuse(code uint8) {
 	r.end()
 }
 
-// remember registers a request that the consumer decides about, so that closing the device ends it.
-// It fails if the device is closed.
+// remember registers a request that waits for the consumer's decision, so that closing the device
+// ends it. It fails if the device is closed.
 func (d *device) remember(r *request) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()

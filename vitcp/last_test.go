@@ -11,8 +11,8 @@ import (
 	"viaduct/vi"
 )
 
-// TestLastBytes: the last bytes of an RDMA Write that the system puts into place are
-// put there when all others are, wherever the stream pauses. [VIA-4.2-5]
+// TestLastBytes: if the kernel places an RDMA Write, its last bytes are placed after all others,
+// wherever the stream pauses. [VIA-4.2-5]
 func TestLastBytes(t *testing.T) {
 	const size = 181_000 // the last segment is a long one
 	for _, short := range []int{1, 7, 8, 9, 100} {
@@ -22,7 +22,7 @@ func TestLastBytes(t *testing.T) {
 		body := bytes.Repeat([]byte{7}, size)
 		rdma := &vitcpwire.RDMA{Address: r.Address(), Handle: uint32(r.Handle()), Length: size}
 		h := vitcpwire.Header{Type: vitcpwire.Write}
-		for message := range 3 { // the later ones are guessed
+		for message := range 3 { // the later ones are predicted
 			clear(buf)
 			h.Number, h.Flags = vitcpwire.Number(message+1), 0
 			n := vitcpwire.MaxSegment - s.d.HeaderLen(h.Type)
@@ -73,7 +73,7 @@ func TestLastBytesCut(t *testing.T) {
 	const size = 181_000
 	const segment = -1
 	for _, short := range []int{1, 7, 8, 9, 5000, segment} {
-		for before := range 3 { // Writes that are whole; those behind are guessed
+		for before := range 3 { // complete Writes; later ones are predicted
 			causes := make(chan error, 1)
 			cfg := Config{Broken: func(_ *vi.VI, err error) { causes <- err }}
 			s := serveProbe(t, sessionOpts{cfg: cfg, attrs: reliableAll, ce: func(ce *vitcpwire.CE) { ce.MTU = 1 << 30 }})
@@ -121,8 +121,8 @@ func TestLastBytesCut(t *testing.T) {
 	}
 }
 
-// So has one that ends when all others of the segment were put into place, and the last are due:
-// nothing of the segment is staged or missing then. [VIA-4.6-11] [V-17]
+// The same holds for a stream that ends after all other bytes of the segment were placed and before
+// the last ones are: then no byte of the segment is staged or missing. [VIA-4.6-11] [V-17]
 func TestLastBytesDue(t *testing.T) {
 	const size = 60_000
 	causes := make(chan error, 1)

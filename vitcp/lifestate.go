@@ -2,7 +2,7 @@ package vitcp
 
 import "viaduct/internal/machine"
 
-// A lifeState says what of an established connection still goes on.
+// A lifeState is the state of an established connection.
 //
 //	          start            disconnected
 //	Made ------------> Open ------------------> Left
@@ -30,24 +30,23 @@ const (
 	// Made: set-up is over, and Start has not been called.
 	lifeMade lifeState = iota
 
-	// Open: messages are begun and taken.
+	// Open: messages are begun and accepted.
 	lifeOpen
 
 	// Left: as Open, and the peer's Disconnect has arrived: the end of the
 	// stream is orderly. [V-17]
 	lifeLeft
 
-	// Leaving: the VI consumer disconnects. Nothing of the consumer is touched
-	// any more, here and in the states below Reset. Our Disconnect is still sent,
-	// if both sides know it, and the end of our direction. [V-17] [V-18]
+	// Leaving: the VI consumer disconnects. The link no longer touches memory of the consumer, in
+	// this state and in those below Reset. Our Disconnect, if both sides support it, and the end of
+	// our direction are still sent. [V-17] [V-18]
 	lifeLeaving
 
-	// Broken: an error was found, or the stream has ended. No message is begun or
-	// taken; the report of the error is still sent, and the end of our direction.
+	// Broken: an error was found, or the stream has ended. No further message is begun or accepted.
+	// The report of the error and the end of our direction are still sent.
 	lifeBroken
 
-	// Reset: the peer was against the protocol, and the TCP connection is reset.
-	// [V-41]
+	// Reset: the peer violated the protocol, and the TCP connection is reset. [V-41]
 	lifeReset
 
 	// Discarded: stopped before Start.
@@ -66,14 +65,14 @@ var lifeStateNames = [lifeStates]string{"Made", "Open", "Left", "Leaving", "Brok
 
 func (s lifeState) String() string { return lifeStateNames[s] }
 
-// running: messages are begun and taken.
+// running: messages are begun and accepted.
 func (s lifeState) running() bool { return s <= lifeLeft }
 
-// faulted: the stream is over, or its end was found to be necessary.
+// faulted: the stream has ended, or an error requires its end.
 func (s lifeState) faulted() bool { return s == lifeBroken || s == lifeReset || s >= lifeClosing }
 
-// stopped: the engine has stopped the link, and nothing of the consumer may be
-// touched any more.
+// stopped: the engine has stopped the link, and memory of the consumer must not be touched any
+// more.
 func (s lifeState) stopped() bool { return s == lifeLeaving || s >= lifeDiscarded }
 
 // A lifeEvent ends something of a connection.
@@ -83,7 +82,7 @@ const (
 	lifeStart        lifeEvent = iota // the VI is connected
 	lifeDisconnected                  // the peer's Disconnect has arrived
 	lifeFault                         // an error was found, or the stream has ended
-	lifeViolation                     // what arrived is against the protocol
+	lifeViolation                     // the input violates the protocol
 	lifeLeave                         // the VI consumer disconnects
 	lifeStop                          // the engine has broken the connection
 

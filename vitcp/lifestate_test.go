@@ -91,7 +91,7 @@ func TestStreamEnds(t *testing.T) {
 	remote := &RemoteError{}
 	violation := &ProtocolError{}
 	for name, v := range map[string]struct {
-		agreed bool // on the Disconnect message
+		agreed bool // on using the Disconnect message
 		end    func(s *session)
 		cause  error
 		state  lifeState
@@ -156,7 +156,7 @@ func TestStreamEnds(t *testing.T) {
 			}
 			s.n.expectAsync(t, vi.ErrorConnLost)
 			waitState(t, s.v, vi.Error)
-			l.violated(framingf("another")) // which is no news
+			l.violated(framingf("another")) // has no further effect
 			must(t, s.v.Disconnect())
 			l.Wait()
 			if got := l.life.Load(); got != v.state {

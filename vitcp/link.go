@@ -29,13 +29,13 @@ const (
 	// because the peer's number must not decide how much memory we use.
 	maxAsked = 256
 
-	// idleNOP is how long news may wait for a segment to ride on: of receive
-	// descriptors posted on an idle connection while the peer still has
-	// plenty, and of messages taken by a consumer that polls.
+	// idleNOP is how long counts may wait for a segment that carries them: counts of receive
+	// descriptors posted on an idle connection while the peer still has enough, and
+	// acknowledgements of messages that a polling consumer received.
 	idleNOP = time.Millisecond
 )
 
-// linkTerms are what set-up has agreed on.
+// linkTerms are the parameters that set-up has agreed on.
 type linkTerms struct {
 	mtu        uint32           // bytes of the longest message
 	asks       uint32           // RDMA Reads of ours outstanding
@@ -43,15 +43,14 @@ type linkTerms struct {
 	peerPosted vitcpwire.Count  // receive descriptors the peer had posted
 	peerFirst  vitcpwire.Number // the number before that of its first message
 	advertised vitcpwire.Count  // our receive descriptors, as the connect message counted them
-	disconnect bool             // both sides know the Disconnect message [V-17]
+	disconnect bool             // both sides support the Disconnect message [V-17]
 }
 
-// A link is an established connection: the data path between a VI's work
-// queues and one TCP connection of its own. [VIT-2.2.2.2.2-1] It is driven by a frameio.Conn, in two roles that run at
-// once: the send role (Fill, Sent; fields of tx) and the receive role
-// (Receive, Plan, Landed, Drained; fields of rx). What both need is
-// atomic. What of it still goes on is its life; see lifeState. The methods stand in
-// files by the part that they work on.
+// A link is an established connection: the data path between a VI's work queues and one TCP
+// connection of its own. [VIT-2.2.2.2.2-1] It is driven by a frameio.Conn, in two roles that run at
+// once: the send role (Fill, Sent; fields of tx) and the receive role (Receive, Plan, Landed,
+// Drained; fields of rx). Fields of both roles are atomic. life is its state; see lifeState. The
+// methods are divided into files by the part that they work on.
 type link struct {
 	p       *Provider
 	ep      *vi.Endpoint
@@ -76,10 +75,10 @@ type link struct {
 	count linkCounters
 }
 
-// A flowControl has the descriptors and the Reads that each side has for the other.
+// A flowControl counts the receive descriptors and the Reads that each side grants the other.
 type flowControl struct {
 	flow      bool        // descriptor flow control
-	overdrawn bool        // the peer had posted more descriptors than it may
+	overdrawn bool        // the peer announced more descriptors than it may post
 	credits   sendCredits // the peer's receive descriptors
 	mine      recvCredits // ours
 	asked     readWindow
@@ -87,21 +86,21 @@ type flowControl struct {
 	blocked   atomic.Bool // the send role waits for a credit or the read window
 }
 
-// messages holds the state that the send role passes to the receive role about our messages, and
-// the receive role to the send role about the peer's.
+// messages is the state that the two roles exchange: the send role passes on our messages, the
+// receive role those of the peer.
 type messages struct {
 	acks   acker
 	reads  queue.Ring[readOut] // pushed by the send role, popped by the receive role
 	jobs   queue.Ring[readJob] // the other way round
 	begun  atomic.Uint32       // Number: of the message of ours begun last
-	whole  atomic.Uint32       // Number: of the last one all of which is in a batch or beyond
-	seqOff atomic.Uint64       // sequence number of a send descriptor less its message number
-	nop    atomic.Bool         // a NOP is wanted if there is news
+	whole  atomic.Uint32       // Number: of the last message that is completely in a batch or sent
+	seqOff atomic.Uint64       // difference between sequence number and message number of a send descriptor
+	nop    atomic.Bool         // send a NOP if the counts have changed
 }
 
 // A pace holds the work outside the roles: ending the connection, and the NOP of an idle link.
 type pace struct {
-	work    sync.WaitGroup // ends when everything has
+	work    sync.WaitGroup // goroutines outside the roles
 	timerMu perturb.Mutex
 	timer   *time.Timer // guarded by timerMu: of idleNOP; nil until needed
 	armed   atomic.Bool
@@ -114,8 +113,8 @@ type readOut struct {
 	number vitcpwire.Number
 }
 
-// A readJob is an RDMA Read of the peer to be answered. A refused Read waits its turn too, so that
-// the Reads before it are answered first.
+// A readJob is an RDMA Read of the peer to be answered. A refused Read also waits for its turn, so
+// that the Reads before it are answered first.
 type readJob struct {
 	r       vitcpwire.RDMA
 	number  vitcpwire.Number
@@ -161,7 +160,7 @@ var (
 	_ frameio.Planner  = (*link)(nil)
 )
 
-// newLink makes the data path of a connection that was set up on nc.
+// newLink creates the data path of a connection that was set up on nc.
 func newLink(c *call, nc net.Conn, t linkTerms) *link {
 	p := c.d.p
 	l := &link{
@@ -208,7 +207,7 @@ func newLink(c *call, nc net.Conn, t linkTerms) *link {
 	return l
 }
 
-// The segment length where the path's MSS is unknown, and the least MSS that is believed.
+// The segment length for an unknown MSS, and the least MSS that is accepted as valid.
 const (
 	defaultMSS = 1400
 	minMSS     = 256
@@ -237,8 +236,8 @@ func (l *link) Start() {
 // SendPosted implements vi.Link.
 func (l *link) SendPosted() { l.c.Kick() }
 
-// RecvPosted implements vi.Link. The new count travels with the next segment, or with a NOP soon.
-// With flow control the NOP leaves at once if the peer is running out.
+// RecvPosted implements vi.Link. The next segment carries the new count, or a NOP does soon. With
+// flow control the NOP is sent at once if the peer is running out.
 func (l *link) RecvPosted() {
 	if l.life.Load().stopped() {
 		return
@@ -311,7 +310,7 @@ func (l *link) SleepAt(s *attend.Sleeper) bool { return l.c.SleepAt(s) }
 // Stop implements vi.Link.
 func (l *link) Stop(reason vi.StopReason) {
 	e := lifeStop
-	if reason == vi.StopDisconnect { // the peer is told, see fillLast [V-17]
+	if reason == vi.StopDisconnect { // fillLast informs the peer [V-17]
 		e = lifeLeave
 	}
 	lifeTable.Move(&l.life, e)
@@ -322,7 +321,7 @@ func (l *link) Stop(reason vi.StopReason) {
 // End ends the wire after Stop; see package vi's ender.
 func (l *link) End(gone func()) { l.c.Go(func() { l.wind(gone) }) }
 
-// wind ends the stream and the link, in the way that the state asks for.
+// wind ends the stream and the link, in the way that the state requires.
 func (l *link) wind(gone func()) {
 	switch l.life.Load() {
 	case lifeAborting:
@@ -404,7 +403,7 @@ func (l *link) die(cause error, f *fault, after func()) {
 func (l *link) violated(err error) {
 	from, to := lifeTable.Move(&l.life, lifeViolation)
 	if from == to {
-		return // that an error of ours is followed by another is no news
+		return // an earlier error was already handled
 	}
 	l.p.count.protocolErrors.Add(1)
 	l.c.Abort()
@@ -420,7 +419,7 @@ func (l *link) Failed(err error) {
 	}
 	from, to := lifeTable.Move(&l.life, lifeFault)
 	if from == to {
-		return // that an error of ours is followed by the end is no news
+		return // an earlier error was already handled
 	}
 	l.c.Quiesce()
 	faulted := errors.Is(err, syscall.EFAULT) || errors.Is(err, regmem.ErrFault) // [VIA-4.6-2]

@@ -17,12 +17,12 @@ import (
 	"viaduct/vi"
 )
 
-// A listener is one listening TCP address of the process. It hands each Connect Request to the call
-// that waits for its discriminator. [VIT-2.2.2.2.1-2]
+// A listener is one listening TCP address of the process. It passes each Connect Request to the
+// call that waits for its discriminator. [VIT-2.2.2.2.1-2]
 type listener struct {
 	p    *Provider
 	l    net.Listener
-	addr netip.AddrPort // that is served: as bound, or that of which this is a branch
+	addr netip.AddrPort // served address: the bound one, or that of which this is a branch
 	sign net.Listener   // announces a branch; else nil, see sharing.go
 	refs int            // guarded by Provider.mu: devices that hold it
 	stop chan struct{}  // closed with the listener
@@ -30,16 +30,16 @@ type listener struct {
 
 	mu       perturb.Mutex
 	closed   bool                                    // guarded by mu, as all below
-	halfOpen map[net.Conn]struct{}                   // connections without a verdict
+	halfOpen map[net.Conn]struct{}                   // undecided connections
 	waits    map[vitcpwire.Discriminator][]*wait     // in order of arrival
 	peers    map[peerKey][]*peerCall                 // pending peer-to-peer requests
-	held     map[vitcpwire.Discriminator][]chan bool // requests in their grace: told when a wait appears
+	held     map[vitcpwire.Discriminator][]chan bool // requests in their grace period: the channel gets a value when a wait appears
 }
 
 // A wait is one call of Device.Wait.
 type wait struct {
 	local netip.Addr    // only connections to this address; invalid: any
-	got   chan *request // one slot; filled by the goroutine that takes the wait off the list
+	got   chan *request // one slot; filled by the goroutine that removes the wait from the list
 }
 
 // listenString opens a new listening address, host:port, for one device.
@@ -110,7 +110,7 @@ func (p *Provider) socket(addr string) (net.Listener, error) {
 	return nl, nil
 }
 
-// bound is the address of a listening socket.
+// bound returns the address of a listening socket.
 func bound(nl net.Listener) netip.AddrPort {
 	ap := nl.Addr().(*net.TCPAddr).AddrPort()
 	return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port())
@@ -131,14 +131,14 @@ func (p *Provider) startLocked(nl net.Listener, ap netip.AddrPort, sign net.List
 	return l
 }
 
-// own takes a listening socket, and those of its connections, away from the Go runtime, if nothing
-// else needs the sockets.
+// own removes a listening socket and the sockets of its connections from the Go runtime, if no
+// other code needs them.
 func (p *Provider) own(nl net.Listener) (net.Listener, error) {
 	if !p.cfg.owns(p.cfg.TLSListen) {
 		return nl, nil
 	}
 	l, err := sock.OwnListener(nl, p.cfg.tuning())
-	if err != nil && p.cfg.Congestion != "" { // a wish, see tune
+	if err != nil && p.cfg.Congestion != "" { // an unavailable algorithm is ignored, see tune
 		l, err = sock.OwnListener(nl, sock.Tuning{KeepAlive: p.cfg.KeepAlive, SameHost: p.cfg.SameHost, SameHostDir: p.cfg.SameHostDir})
 	}
 	if err != nil {
@@ -180,7 +180,7 @@ func (p *Provider) release(l *listener) {
 	l.wg.Wait()
 }
 
-// acceptLoop takes connections until the listener is closed.
+// acceptLoop accepts connections until the listener is closed.
 func (l *listener) acceptLoop() {
 	pause := time.Duration(0)
 	for {
@@ -189,7 +189,8 @@ func (l *listener) acceptLoop() {
 			return
 		}
 		if err != nil {
-			// The process is out of descriptors, or the connection was reset at once. Both pass.
+			// The process is out of descriptors, or the connection was reset at once. Both are
+			// temporary.
 			pause = min(max(2*pause, 5*time.Millisecond), time.Second)
 			l.p.cfg.Logger.Warn("accept failed", "local", l.addr.String(), "err", err)
 			select {
@@ -236,14 +237,15 @@ func (l *listener) admit(c net.Conn) {
 	})
 }
 
-// verdict takes c out of the half-open ones.
+// verdict removes c from the half-open connections.
 func (l *listener) verdict(c net.Conn) {
 	l.mu.Lock()
 	delete(l.halfOpen, c)
 	l.mu.Unlock()
 }
 
-// enterPeer counts one more connection from remote. It returns false if remote has its share.
+// enterPeer counts one more connection from remote. It returns false if remote has reached its
+// limit.
 func (p *Provider) enterPeer(remote netip.Addr) bool {
 	if p.cfg.PerPeer <= 0 {
 		return true
@@ -293,7 +295,7 @@ func (l *listener) offer(r *request, grace bool) (taken bool, later <-chan bool)
 			continue
 		}
 		l.dropWaitLocked(d, i)
-		delete(l.halfOpen, r.tcp) // from here on it is not the listener's to close
+		delete(l.halfOpen, r.tcp) // from here on the listener must not close it
 		w.got <- r
 		return true, nil
 	}
@@ -320,7 +322,7 @@ func (l *listener) wait(d vitcpwire.Discriminator, w *wait) {
 	defer l.mu.Unlock()
 	l.waits[d] = append(l.waits[d], w)
 	for _, ch := range l.held[d] {
-		ch <- true // one slot, told once
+		ch <- true // one slot, sent once
 	}
 	delete(l.held, d)
 }

@@ -16,20 +16,20 @@ type messageType struct {
 	// its message. The error is a *ProtocolError.
 	begin func(l *link, first bool) error
 
-	// target pins the memory of the message's payload from offset at on, n bytes at most, and
-	// nothing if they are not wanted. What lies in the region that held pins is not pinned again.
-	// A type without target has no payload that means anything.
+	// target pins the memory of the message's payload from offset at on, n bytes at most, or
+	// nothing to drop them. Memory in the region that held pins is not pinned again. A type without
+	// target ignores its payload.
 	target func(l *link, held vi.Memory, at uint32, n int) vi.Memory
 
-	// end handles a message whose bytes are all in place. void means that the sender gave the
-	// message up. Types without end are no messages. The error is a *ProtocolError.
+	// end handles a message whose bytes are all in place. void means that the sender aborted the
+	// message. A type without end is not a message. The error is a *ProtocolError.
 	end func(l *link, void bool) error
 
-	// fail is what a memory fault amounts to for the message.
+	// fail handles a memory fault during the message.
 	fail func(l *link)
 }
 
-// messageTypes has the rows by type. One without a row has no place on an established
+// messageTypes has the rows by type. A type without a row is a violation on an established
 // connection.
 var messageTypes = [32]messageType{
 	vitcpwire.NOP:          {begin: func(*link, bool) error { return nil }}, // [VIT-3.1-NOP-1]
@@ -40,12 +40,12 @@ var messageTypes = [32]messageType{
 	vitcpwire.ReadResponse: {(*link).beginResponse, (*link).responseTarget, (*link).endResponse, (*link).failResponse},
 }
 
-// inbound is the Send or RDMA Write being taken.
+// inbound is the current incoming Send or RDMA Write.
 type inbound struct {
 	d    *vi.Descriptor // receive descriptor that was started; nil if none was
 	seq  uint64
 	rdma vitcpwire.RDMA
-	drop bool // the message's bytes are not wanted any more
+	drop bool // drop the rest of the message
 
 	// bad is the error of an RDMA Write at Unreliable Delivery, whose
 	// consequence depends on its last segment.
@@ -60,7 +60,7 @@ func (l *link) beginDisconnect(bool) error {
 	return nil
 }
 
-// beginSend begins to take a Send: it uses a receive descriptor.
+// beginSend starts to receive a Send, which consumes a receive descriptor.
 func (l *link) beginSend(first bool) error {
 	if !first {
 		return nil
@@ -122,8 +122,8 @@ func (l *link) endSend(void bool) error {
 	return nil
 }
 
-// beginWrite begins to take an RDMA Write: the whole of its range is checked
-// before the first byte is placed. [V-42] [VIT-2.2.2.2.2-6]
+// beginWrite starts to receive an RDMA Write: it checks the whole range before the first byte is
+// placed. [V-42] [VIT-2.2.2.2.2-6]
 func (l *link) beginWrite(first bool) error {
 	x := &l.rx
 	in := &x.in
@@ -147,7 +147,7 @@ func (l *link) beginWrite(first bool) error {
 	return nil
 }
 
-// hold keeps memory of all of the message that begins, if the pin can be held.
+// hold keeps the memory of the whole new message, if its pin can be held.
 func (l *link) hold(m regmem.Ref) {
 	if x := &l.rx; !m.Pins() || x.Hold(m) {
 		x.all = m.B()
@@ -234,7 +234,7 @@ func (l *link) failWrite(bad vi.Status, async vi.ErrorCode, code uint8) {
 	l.refuse(code, fmt.Errorf("vitcp: RDMA Write %d of the peer: %v", uint32(l.rx.h.Number), async))
 }
 
-// asyncOf is the asynchronous error for an RDMA Write without immediate data.
+// asyncOf returns the asynchronous error for an RDMA Write without immediate data.
 func asyncOf(bad vi.Status) vi.ErrorCode {
 	if bad == vi.StatusRDMAProtection {
 		return vi.ErrorRDMAWProt
@@ -242,9 +242,8 @@ func asyncOf(bad vi.Status) vi.ErrorCode {
 	return vi.ErrorRDMAWAbort
 }
 
-// takeDescriptor starts the next receive descriptor for the message being
-// taken. If there is none, or it is in error, the message is dropped and at
-// the reliable levels the connection ends. [V-19]
+// takeDescriptor starts the next receive descriptor for the current message. If there is none, or
+// it is in error, the message is dropped and at the reliable levels the connection ends. [V-19]
 func (l *link) takeDescriptor(remoteWrite bool) bool {
 	in := &l.rx.in
 	d, seq, held, bad, ok := l.ep.StartRecvHeld()
@@ -291,9 +290,8 @@ func (l *link) failReceive(bad vi.Status, code uint8) {
 	l.refuse(code, fmt.Errorf("vitcp: receive descriptor in error: %w", (bad|vi.StatusDone|vi.StatusOpReceive).Err()))
 }
 
-// refuse ends the connection at the reliable levels, after a report on the
-// message being taken. At Unreliable Delivery the message is dropped and
-// nothing else happens. [V-13] [V-44]
+// refuse ends the connection at the reliable levels, after a report on the current message. At
+// Unreliable Delivery it only drops the message. [V-13] [V-44]
 func (l *link) refuse(code uint8, cause error) {
 	l.count.droppedMessages.Add(1)
 	if l.level != unreliable { // [VIA-4.5-2] [VIA-4.5-3] [VIA-8.3-10]
@@ -301,7 +299,7 @@ func (l *link) refuse(code uint8, cause error) {
 	}
 }
 
-// beginReadRequest takes an RDMA Read Request. [V-26] [V-42]
+// beginReadRequest handles an RDMA Read Request. [V-26] [V-42]
 func (l *link) beginReadRequest(bool) error {
 	x := &l.rx
 	if x.h.Flags&vitcpwire.EndOfMessage == 0 || x.payload != 0 { // [V-09]
@@ -343,7 +341,7 @@ func (l *link) beginResponse(bool) error {
 func (l *link) responseTarget(held vi.Memory, at uint32, n int) vi.Memory {
 	ref, bad := l.scatter(held, l.reads.Front().d, at, n)
 	if bad == 0 && ref.Len() == 0 {
-		bad = vi.StatusFormatError // the descriptor was changed under us
+		bad = vi.StatusFormatError // the descriptor was changed while it was posted
 	}
 	if bad != 0 { // [VIA-4.6-15]
 		l.failRead(bad)

@@ -27,8 +27,8 @@ type habits struct {
 	strict             bool // differing RDMA enables are refused [V-15]
 }
 
-// attributes returns the bits that say level r. With reliableIsDelivery there
-// is no way to say Reliable Reception, and ok is false. [V-10]
+// attributes returns the bits for level r. With reliableIsDelivery there are none for Reliable
+// Reception, and ok is false. [V-10]
 func (h habits) attributes(r reliability) (a vitcpwire.Attributes, ok bool) {
 	switch r {
 	case delivery:
@@ -42,8 +42,7 @@ func (h habits) attributes(r reliability) (a vitcpwire.Attributes, ok bool) {
 	return 0, true
 }
 
-// level returns the level that the bits say; ok is false for the extension bit
-// without the draft's bit.
+// level returns the level of the bits; ok is false for the extension bit without the draft's bit.
 func (h habits) level(a vitcpwire.Attributes) (r reliability, ok bool) {
 	switch a & (vitcpwire.Reliable | vitcpwire.ReliableDelivery) {
 	case vitcpwire.Reliable:
@@ -59,13 +58,13 @@ func (h habits) level(a vitcpwire.Attributes) (r reliability, ok bool) {
 	return unreliable, false
 }
 
-// A mismatch says which attribute keeps two VIs from being connected.
+// A mismatch is the attribute that prevents two VIs from being connected.
 type mismatch uint8
 
 const (
 	matching            mismatch = iota
 	mismatchReliability          // the levels differ
-	mismatchFlowControl          // one side wants descriptor flow control, the other not
+	mismatchFlowControl          // one side requires descriptor flow control, the other does not
 	mismatchModel                // one side connects peer-to-peer, the other not
 	mismatchRDMA                 // the RDMA enables differ, and that is not tolerated
 	mismatchUnknown              // a bit without a known meaning is set
@@ -113,12 +112,12 @@ func agreeMTU(ours, proposed uint32) (mtu uint32, ok bool) {
 // the proposal.
 func checkMTU(proposed, agreed uint32) bool { return agreed != 0 && agreed <= proposed }
 
-// A MismatchError names the attribute that kept two VIs from being connected. Either this side
-// found it, or the peer refused (Remote); a peer does not say which attribute it means.
+// A MismatchError names the attribute that prevented two VIs from being connected. Either this side
+// found it, or the peer refused (Remote); a peer does not report the attribute.
 type MismatchError struct {
 	Remote    bool   // the peer found it
 	Attribute string // which one; "" if the peer found it
-	Ours      string // the attributes asked for here, by name
+	Ours      string // the attributes requested here, by name
 	Theirs    string // those of the peer; "" if it found the mismatch
 }
 

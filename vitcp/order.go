@@ -2,18 +2,18 @@ package vitcp
 
 import "viaduct/internal/wire/vitcpwire"
 
-// An assembly follows the segments of the messages that arrive. Messages do not interleave, with
-// one exception: segments of Read Responses may come between those of other messages. So there is
-// one progress for responses and one for all others. [VIT-2.2.2.2.3-5] [VIT-2.2.2.2.3-6] [V-28]
-// [V-37] [V-38]
+// An assembly tracks the segments of incoming messages. Messages do not interleave, with one
+// exception: segments of Read Responses may come between those of other messages. So there is one
+// progress for responses and one for all others. [VIT-2.2.2.2.3-5] [VIT-2.2.2.2.3-6] [V-28] [V-37]
+// [V-38]
 type assembly struct {
-	started bool             // a numbered message has been seen
+	started bool             // a numbered message was received
 	last    vitcpwire.Number // of the message begun last
 	data    progress         // Send, RDMA Write, RDMA Read Request
 	resp    progress         // RDMA Read Response
 }
 
-// A progress is how far one message has come.
+// A progress is the state of one incomplete message.
 type progress struct {
 	active bool             // begun and not ended
 	typ    vitcpwire.Type   //
@@ -21,7 +21,7 @@ type progress struct {
 	offset uint32           // payload bytes so far: the Data Offset of the next segment
 }
 
-// segment checks the next segment against the one before, and reports whether it begins its
+// segment checks the next segment against the previous one, and reports whether it begins its
 // message. payload is the length without headers. For a Read Response, awaited is the number of the
 // oldest request without a complete response, and ok is false if there is none. The error is a
 // *ProtocolError.

@@ -69,7 +69,7 @@ func openNIC(t testing.TB, p *Provider) *nicUnderTest {
 	return n
 }
 
-// addr is the address of discriminator d at the NIC.
+// addr returns the address of discriminator d at the NIC.
 func (n *nicUnderTest) addr(d string) vi.Address {
 	return vi.Address{Host: n.Query().LocalAddress, Discriminator: []byte(d)}
 }
@@ -99,7 +99,7 @@ func (n *nicUnderTest) expectAsync(t testing.TB, codes ...vi.ErrorCode) {
 	}
 }
 
-// noAsync checks that no asynchronous error has come.
+// noAsync checks that no asynchronous error was reported.
 func (n *nicUnderTest) noAsync(t testing.TB) {
 	t.Helper()
 	select {
@@ -231,8 +231,7 @@ func waitState(t testing.TB, v *vi.VI, s vi.State) {
 	}
 }
 
-// hideDescriptor takes the descriptor away from a connection, so that the
-// portable path is used.
+// hideDescriptor hides the descriptor of a connection, so that the portable path is used.
 func hideDescriptor(c net.Conn) net.Conn { return struct{ net.Conn }{c} }
 
 var loopback = netip.MustParseAddr("127.0.0.1")

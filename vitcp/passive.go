@@ -2,8 +2,7 @@ package vitcp
 
 import "time"
 
-// A passiveState is a state of the called side while it sets a connection up.
-// [VIT 4.3]
+// A passiveState is a state of the called side while it sets a connection up. [VIT 4.3]
 //
 //	+--------------+
 //	|  Listening   |
@@ -29,18 +28,17 @@ import "time"
 //	|  Connected   |-------------------------------------->|              |
 //	+--------------+                                       +--------------+
 //
-// Refusals that come before a consumer is asked (limits, attributes, Matching)
-// take the arrow of Connect Reject too, and a caller that goes away while the
-// VI consumer still decides ends in Disconnected; the draft's figure is silent
-// about both.
+// Refusals that come before a consumer is asked (limits, attributes, Matching) take the arrow of
+// Connect Reject too, and a caller that disconnects while the VI consumer still decides leads to
+// Disconnected; the draft's figure has neither.
 type passiveState uint8
 
 const (
 	passiveListening    passiveState = iota // nothing has arrived
 	passiveIncoming                         // TCP is accepted, the request is awaited
-	passiveMatching                         // the request is in, a call that waits for it is sought
+	passiveMatching                         // the request was received, a call that waits for it is sought
 	passivePending                          // the VI consumer decides
-	passiveConnected                        // the Connect Accept is out; the VI connection exists
+	passiveConnected                        // the Connect Accept was sent; the VI connection exists
 	passiveDisconnected                     // over
 )
 
@@ -89,7 +87,7 @@ func (p *passive) tcpAccepted(now time.Time) []setupStep {
 	panic("vitcp: TCP accepted in state " + p.state.String())
 }
 
-// request: a whole and proper Connect Request is in.
+// request: a complete and valid Connect Request was received.
 func (p *passive) request() []setupStep {
 	switch p.state {
 	case passiveIncoming:
@@ -100,8 +98,7 @@ func (p *passive) request() []setupStep {
 	panic("vitcp: request in state " + p.state.String())
 }
 
-// violated: something came that is no Connect Request. It gets no answer.
-// [V-01]
+// violated: the received bytes are no Connect Request. They get no answer. [V-01]
 func (p *passive) violated() []setupStep {
 	switch p.state {
 	case passiveIncoming, passivePending:

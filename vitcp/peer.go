@@ -31,16 +31,16 @@ import (
 //	         (from every state but Connected) -->| Over |<------+
 //	                                             +------+
 //
-// Where the peer may wait at further places, TCP that fails and No Match lead to Dialing
-// at once, until each was asked.
+// If the peer may wait at further places, a failed TCP connection and No Match lead to Dialing at
+// once, until each place was tried.
 type peerState uint8
 
 const (
 	peerIdle      peerState = iota // not yet requested
 	peerDialing                    // TCP is being set up; nothing was sent
-	peerRequested                  // our Connect Request is out
+	peerRequested                  // our Connect Request was sent
 	peerWaiting                    // no connection of ours exists; the next attempt waits for its time
-	peerConnected                  // one connection is chosen, its Connect Accept is in or out
+	peerConnected                  // one connection is chosen, its Connect Accept was sent or received
 	peerOver                       // failed
 )
 
@@ -56,9 +56,9 @@ const (
 
 // An incomingRequest is a Connect Request of the peer that matches our own.
 type incomingRequest struct {
-	conn          int            // how the driver names the connection it came on
+	conn          int            // the driver's name for its connection
 	local, remote netip.AddrPort // the ends of that connection; local is ours
-	mismatch      bool           // the attributes do not go together
+	mismatch      bool           // the attributes do not match
 }
 
 // A peer is one peer-to-peer connection request without sockets or clocks. Its methods are the
@@ -73,9 +73,9 @@ type peer struct {
 	fromPort      uint16       // likewise
 	retryAt       time.Time    // in peerWaiting
 	backoff       backoff      //
-	tied          bool         // in peerRequested: the requests could not be told apart
+	tied          bool         // in peerRequested: the order of the requests is a tie
 	more          bool         // the peer may wait at a further place, which is dialled next
-	last          setupOutcome // what a timeout is to report
+	last          setupOutcome // the outcome to report after a timeout
 	lastErr       error        //
 }
 
@@ -96,7 +96,7 @@ func (p *peer) next(now time.Time, steps ...setupStep) []setupStep {
 	return append(steps, setupStep{do: stepDial})
 }
 
-// wait begins the pause before the next attempt: a growing one, or a random one after a tie.
+// wait starts the pause before the next attempt: a growing pause, or a random one after a tie.
 func (p *peer) wait(now time.Time, steps ...setupStep) []setupStep {
 	pause := minTiePause
 	if p.tied {
@@ -134,7 +134,7 @@ func (p *peer) request() []setupStep {
 	panic("vitcp: peer request in state " + p.state.String())
 }
 
-// tcpEstablished: our connection is there, from the given address.
+// tcpEstablished: our connection was set up, from the given address.
 func (p *peer) tcpEstablished(from netip.AddrPort) []setupStep {
 	switch p.state {
 	case peerDialing:
@@ -169,7 +169,7 @@ func (p *peer) tcpClosed(now time.Time, err error) []setupStep {
 	panic("vitcp: TCP closed in state " + p.state.String())
 }
 
-// accepted: a proper Connect Accept came on our connection.
+// accepted: a valid Connect Accept was received on our connection.
 func (p *peer) accepted() []setupStep {
 	switch p.state {
 	case peerRequested:
@@ -181,7 +181,7 @@ func (p *peer) accepted() []setupStep {
 }
 
 // rejected handles a Connect Reject on our connection. The peer may prefer its own connection,
-// whose request must then be on its way. If it is not, we try again. [V-33]
+// whose request must then be in flight. If none arrives, we try again. [V-33]
 func (p *peer) rejected(now time.Time, code uint8) []setupStep {
 	switch p.state {
 	case peerRequested:
@@ -199,7 +199,7 @@ func (p *peer) rejected(now time.Time, code uint8) []setupStep {
 	panic("vitcp: rejected in state " + p.state.String())
 }
 
-// noMatch: a Connect No Match came: the peer has not requested yet. [VIT-4-2]
+// noMatch: a Connect No Match was received: the peer has no request yet. [VIT-4-2]
 func (p *peer) noMatch(now time.Time) []setupStep {
 	switch p.state {
 	case peerRequested:
@@ -210,7 +210,7 @@ func (p *peer) noMatch(now time.Time) []setupStep {
 	panic("vitcp: no match in state " + p.state.String())
 }
 
-// violated: something came on our connection that is no answer.
+// violated: the bytes received on our connection are no answer.
 func (p *peer) violated(err error) []setupStep {
 	switch p.state {
 	case peerRequested:
@@ -220,9 +220,8 @@ func (p *peer) violated(err error) []setupStep {
 	panic("vitcp: violation in state " + p.state.String())
 }
 
-// incoming: a request of the peer matches ours. As long as ours is not out
-// there is no conflict and theirs is accepted; else the lower side gives way.
-// [VIT-4-1] [V-32] [V-33]
+// incoming: a request of the peer matches ours. If ours was not sent yet, there is no conflict and
+// theirs is accepted; otherwise the lower side yields. [VIT-4-1] [V-32] [V-33]
 func (p *peer) incoming(in incomingRequest) []setupStep {
 	accept := []setupStep{{do: stepSendAccept, conn: in.conn}, {do: stepDone, out: outcomeConnected, conn: in.conn}}
 	switch p.state {
@@ -249,18 +248,18 @@ func (p *peer) incoming(in incomingRequest) []setupStep {
 		case order > 0:
 			return []setupStep{{do: stepSendReject, conn: in.conn, code: rejectCrossed}}
 		}
-		// Our own request is still answered by the peer, in the same way. It
-		// is not withdrawn: the peer may no longer be tied when it sees it.
+		// The peer still answers our own request, in the same way. We do not withdraw it, because
+		// the tie may be resolved when the peer receives it.
 		p.tied = true
 		return []setupStep{{do: stepSendNoMatch, conn: in.conn}}
 	case peerConnected, peerOver, peerIdle:
 	}
-	// Too late: the driver had found us before we left the table.
+	// Too late: the driver found this call before it was removed from the table.
 	return []setupStep{{do: stepSendNoMatch, conn: in.conn}}
 }
 
 // order compares our end with the peer's: less than zero if ours is the lower one. It uses the IP
-// addresses of the incoming connection, because both sides see those alike. [V-32]
+// addresses of the incoming connection, because both sides see the same ones. [V-32]
 func (p *peer) order(in incomingRequest) int {
 	if c := plainAddr(in.local.Addr()).Compare(plainAddr(in.remote.Addr())); c != 0 {
 		return c
@@ -271,14 +270,14 @@ func (p *peer) order(in incomingRequest) int {
 	return int(p.fromPort) - int(in.remote.Port())
 }
 
-// isOwn reports whether a request from the given address is our own: a VI that calls the very
-// address and discriminator from which it calls must not be connected to itself.
+// isOwn reports whether a request from the given address is our own: a VI that calls its own
+// address and discriminator must not be connected to itself.
 func (p *peer) isOwn(from netip.AddrPort) bool {
 	return p.state == peerRequested && from.Port() == p.fromPort && plainAddr(from.Addr()) == p.from
 }
 
-// plainAddr returns a without zone, and an IPv4 address in IPv6 clothes as
-// IPv4: the order compares IPv4 as 4 bytes, and the shorter family is lower.
+// plainAddr returns a without zone, and an IPv4-mapped address as IPv4, because the order compares
+// IPv4 as 4 bytes, and the shorter family is lower.
 func plainAddr(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }
 
 // timer: the time of wakeAt has come, or may have.

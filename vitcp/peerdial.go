@@ -14,20 +14,20 @@ import (
 	"viaduct/vi"
 )
 
-// A peerKey is how an incoming peer-to-peer request finds ours: their calling
-// discriminator is the one we call and the other way round.
+// A peerKey finds our request for an incoming peer-to-peer request: the calling discriminator of
+// one is the called one of the other.
 type peerKey struct {
-	calling, called vitcpwire.Discriminator // as the incoming request spells them
+	calling, called vitcpwire.Discriminator // as in the incoming request
 }
 
 // A peerCall drives the machine of one peer-to-peer request. Everything happens in one goroutine,
 // the caller of ConnectPeer.
 type peerCall struct {
 	*call
-	at      netip.AddrPort // where the peer's requests are waited for; unspecified: at every address
-	l       *listener      // nil as long as another process waits there
+	at      netip.AddrPort // where we wait for the peer's requests; unspecified: at every address
+	l       *listener      // nil while another process waits there
 	m       peer
-	places  []netip.AddrPort // where the peer may wait and was not asked yet; empty: all were
+	places  []netip.AddrPort // places at which the peer may wait and that were not tried yet
 	results chan peerResult
 	inbox   chan peerOffer
 	over    chan struct{} // closed when ConnectPeer returns
@@ -56,7 +56,7 @@ type peerResult struct {
 // it.
 type peerOffer struct {
 	r     *request
-	last  bool // no other is asked after this one
+	last  bool // this is the last call that is asked
 	reply chan bool
 }
 
@@ -97,10 +97,10 @@ func (d *device) ConnectPeer(ctx context.Context, ep *vi.Endpoint, local, remote
 	return link, g, err
 }
 
-// listen has requests of the peer find ours. If another process waits at the address
-// that is no error where the peer's has the same port: that process may be the peer, or
-// the peer waits on another host. Our own request finds it then, and we listen again
-// before each.
+// listen makes our request available to requests of the peer. If another process waits at the
+// address and the peer's address has the same port, that is no error: that process may be the peer,
+// or the peer is on another host. Then our own request finds the peer, and we try to listen again
+// before each attempt.
 func (pc *peerCall) listen() error {
 	l, err := pc.d.listen(pc.at)
 	if errors.Is(err, syscall.EADDRINUSE) && pc.at.Port() == pc.target.Port() {
@@ -155,8 +155,7 @@ func (pc *peerCall) run(ctx context.Context) (vi.Link, vi.Agreement, error) {
 	return pc.link, pc.g, pc.err
 }
 
-// result handles news of the outgoing connection. That of one we gave up is
-// ignored.
+// result handles an event of the outgoing connection. It ignores those of an abandoned one.
 func (pc *peerCall) result(ctx context.Context, r peerResult) {
 	if r.attempt != pc.attempt || pc.cancel == nil {
 		if r.nc != nil {
@@ -183,7 +182,7 @@ func (pc *peerCall) result(ctx context.Context, r peerResult) {
 		if err == nil {
 			pc.link, pc.g = link, g
 			pc.cancel()
-			pc.cancel, pc.nc = nil, nil // the link's from now on
+			pc.cancel, pc.nc = nil, nil // the link owns it from now on
 		}
 		pc.do(ctx, pc.m.accepted(), nil)
 		pc.err = err
@@ -245,7 +244,7 @@ func (pc *peerCall) do(ctx context.Context, steps []setupStep, a *answer) {
 		switch s.do {
 		case stepDial:
 			if pc.l == nil {
-				pc.listen() // an error is that of the address still
+				pc.listen() // ignore the error, because the address may still be in use
 			}
 			to := pc.nextPlace()
 			var actx context.Context
@@ -312,7 +311,7 @@ func (pc *peerCall) report(r peerResult) {
 	}
 }
 
-// drop gives the outgoing connection up, whatever its stage.
+// drop abandons the outgoing connection, whatever its stage.
 func (pc *peerCall) drop() {
 	if pc.cancel != nil {
 		pc.cancel()
@@ -354,7 +353,7 @@ func (l *listener) offerPeer(r *request) bool {
 		}
 	}
 	if len(cs) > 0 {
-		delete(l.halfOpen, r.tcp) // one that takes it does so before it replies
+		delete(l.halfOpen, r.tcp) // a call that takes it replies afterwards
 	}
 	l.mu.Unlock()
 	for i, pc := range cs {

@@ -9,17 +9,16 @@ import (
 	"time"
 )
 
-// A peerSim is two peer-to-peer requests and a network between them. At each point choose selects
-// one of the events that are possible next, so that a run is a sequence of choices and can be
-// repeated.
+// A peerSim is two peer-to-peer requests and a network between them. At each step choose selects
+// one of the possible events, so that a run is a sequence of choices and can be repeated.
 type peerSim struct {
 	choose  func(n int) int
 	ends    [2]*simEnd
 	conns   []*simConn
 	now     time.Time
-	timers  int // how many more timers may fire while messages are under way
-	refuses int // how many more connection attempts may be refused
-	places  int // how many more attempts go to a place where the peer is not
+	timers  int // remaining timers that may fire while messages are in flight
+	refuses int // remaining connection attempts that may be refused
+	places  int // remaining attempts that go to a place without the peer
 	log     strings.Builder
 }
 
@@ -28,7 +27,7 @@ type simEnd struct {
 	ip       netip.Addr
 	started  bool
 	out      int          // index of our outgoing connection, -1 none
-	chosen   int          // the connection we were connected on, -1 none
+	chosen   int          // the connection on which we were connected, -1 none
 	outcome  setupOutcome // valid if done
 	done     bool
 	nextPort uint16
@@ -40,7 +39,7 @@ type simConn struct {
 	port    uint16
 	dialing bool
 	beside  bool        // where the peer is not; another answers there
-	sent    [2][]string // messages under way to end 0 and to end 1
+	sent    [2][]string // messages in flight to end 0 and to end 1
 	closed  [2]bool     // by that end
 }
 
@@ -110,7 +109,7 @@ func (s *peerSim) enabled() []simEvent {
 	return evs
 }
 
-// deliver hands the next message on connection n to end to.
+// deliver passes the next message on connection n to end to.
 func (s *peerSim) deliver(n, to int) {
 	c, e := s.conns[n], s.ends[to]
 	msg := c.sent[to][0]
@@ -162,7 +161,7 @@ func (s *peerSim) close(n, end int) {
 	}
 }
 
-// do carries out what end i wants.
+// do carries out the steps of end i.
 func (s *peerSim) do(i int, steps []setupStep) {
 	e := s.ends[i]
 	for _, st := range steps {
@@ -204,7 +203,7 @@ func (s *peerSim) do(i int, steps []setupStep) {
 	}
 }
 
-// run lets things happen until nothing more can.
+// run executes events until none is possible.
 func (s *peerSim) run() error {
 	for range 2000 {
 		evs := s.enabled()

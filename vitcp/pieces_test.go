@@ -30,7 +30,7 @@ func TestVIT_3_1_Credits(t *testing.T) {
 		snd.used.Set(uint64(uint16(base)))
 
 		var toSender []vitcpwire.Count // counts under way
-		inFlight := 0                  // consuming messages under way
+		inFlight := 0                  // consuming messages in flight
 		posted, consumed, told, sent, heard := 0, 0, 0, 0, 0
 		var heardQ []int
 		for range rapid.IntRange(1, 300).Draw(t, "steps") {
@@ -84,8 +84,8 @@ func TestVIT_3_1_Credits(t *testing.T) {
 	})
 }
 
-// A peer is caught that lowers its count, claims more than it may, or uses descriptors that it was
-// not given. [V-20]
+// A peer that lowers its count, announces more than it may, or uses descriptors without credit is
+// detected. [V-20]
 func TestVIT_3_1_CreditViolations(t *testing.T) {
 	var s sendCredits
 	if !s.update(100) || s.update(99) || s.available() != 100 {
@@ -120,8 +120,8 @@ func TestVIT_3_1_CreditViolations(t *testing.T) {
 	}
 }
 
-// The count of the connect message is known before any count of the stream: otherwise a newer one,
-// recorded while the connection starts, would make the first look like one that went back.
+// The count of the connect message is recorded before any count of the stream. Otherwise a newer
+// count, recorded while the connection starts, would make the first look like a decrease.
 // [VIT-2.2.1-2] [V-20]
 func TestVIT_3_1_FirstCount(t *testing.T) {
 	n := openProvider(t, Config{})
@@ -145,13 +145,13 @@ func TestVIT_3_1_FirstCount(t *testing.T) {
 	}
 }
 
-// When a NOP must go for the sake of credits. [VIT-3.1-NOP-3] [VIT-3.1-NOP-4]
-// [V-21]
+// TestVIT_3_1_NOP_Threshold: when a NOP must be sent to announce credits. [VIT-3.1-NOP-3]
+// [VIT-3.1-NOP-4] [V-21]
 func TestVIT_3_1_NOP_Threshold(t *testing.T) {
 	for _, v := range []struct {
 		name      string
 		threshold uint64
-		told      int // known to the peer at first
+		told      int // advertised to the peer at first
 		consumed  int
 		posted    int // afterwards
 		want      bool
@@ -211,10 +211,9 @@ func TestVIT_3_1_ACK(t *testing.T) {
 	})
 }
 
-// A stream of messages cut into segments at random, with responses woven in,
-// passes; the same stream with one fault does not. [VIT-2.2.2.2.3-3]
-// [VIT-2.2.2.2.3-5] [VIT-2.2.2.2.3-6] [VIT-3.1-8] [VIT-3.1-10] [VIT-3.1-11]
-// [VIT-3.1-12] [VIT-3.1-13] [VIT-3.1-15] [V-28] [V-37] [V-38]
+// A stream of messages in random segments with interleaved responses is accepted; the same stream
+// with one fault is not. [VIT-2.2.2.2.3-3] [VIT-2.2.2.2.3-5] [VIT-2.2.2.2.3-6] [VIT-3.1-8]
+// [VIT-3.1-10] [VIT-3.1-11] [VIT-3.1-12] [VIT-3.1-13] [VIT-3.1-15] [V-28] [V-37] [V-38]
 func TestVIT_3_1_Assembly(t *testing.T) {
 	type seg struct {
 		h       vitcpwire.Header
@@ -306,10 +305,10 @@ func TestVIT_3_1_Assembly(t *testing.T) {
 			}
 		case 3: // a segment twice
 			if s.payload == 0 && s.h.Flags&vitcpwire.EndOfMessage == 0 {
-				return // empty, and not even the last: it can't be told
+				return // an empty segment that is not the last: the fault is undetectable
 			}
 			if s.open && s.h.Flags&vitcpwire.EndOfMessage != 0 && s.h.Offset == 0 {
-				return // a whole response twice: the driver's awaited number finds that
+				return // a complete response twice: the awaited number of the caller detects that
 			}
 			bad = slices.Insert(bad, i, *s)
 		}
@@ -334,7 +333,7 @@ func TestVIT_3_1_AssemblyLength(t *testing.T) {
 	}
 }
 
-// The read window never lets more out than its limit. [VIT-2.2.2.2.6-2] [V-26]
+// The read window never allows more requests than its limit. [VIT-2.2.2.2.6-2] [V-26]
 func TestVIT_2_2_2_2_6_Window(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		limit := rapid.Uint32Range(0, 5).Draw(t, "limit")
@@ -502,7 +501,7 @@ func TestVIT_3_1_Nudge(t *testing.T) {
 			if l.tx.ended != v.want {
 				t.Errorf("%+v: the send role has looked: %v", v, l.tx.ended)
 			}
-			if !news { // and that is all that Drained has to note
+			if !news { // which Drained must send
 				l.life.Set(lifeOpen)
 				l.rx.fresh = true
 				if l.Drained(); l.rx.fresh || l.nop.Load() {

@@ -12,13 +12,13 @@ import (
 	"viaduct/vi"
 )
 
-// deregistration is a DeregisterMem under way.
+// A deregistration is a DeregisterMem in progress.
 type deregistration struct {
 	t    testing.TB
 	done chan error
 }
 
-// deregister begins one, and waits until the handle names nothing any more.
+// deregister starts a deregistration, and waits until the handle is invalid.
 func deregister(t testing.TB, n *nicUnderTest, r *vi.Region) *deregistration {
 	d := &deregistration{t, make(chan error, 1)}
 	go func() { d.done <- n.DeregisterMem(r) }()
@@ -78,8 +78,8 @@ func TestPinOfOneReceive(t *testing.T) {
 	s.wantEnd(io.EOF)
 }
 
-// Between two Receives nothing is pinned: memory that short messages have just
-// gone to is given back at once, and the next finds it gone. [V-42]
+// Between two Receives nothing is pinned: memory that short messages have just used can be
+// deregistered at once, and the next message fails. [V-42]
 func TestNoPinBetweenReceives(t *testing.T) {
 	s := serveProbe(t, sessionOpts{attrs: reliableAll})
 	r, buf := register(t, s.n, 100, allRights)
@@ -99,8 +99,8 @@ func TestNoPinBetweenReceives(t *testing.T) {
 	s.wantEnd(io.EOF)
 }
 
-// A held pin does not extend the rights of a message: rights and bounds belong to each message, and
-// another handle is another region.
+// A held pin does not extend the rights of a message: rights and bounds are checked for each
+// message, and another handle is another region.
 func TestHeldPinGrantsNothing(t *testing.T) {
 	for name, change := range map[string]func(*session, *vi.Region, *vitcpwire.RDMA){
 		"bounds": func(_ *session, _ *vi.Region, h *vitcpwire.RDMA) { h.Address += 51 },
@@ -141,8 +141,8 @@ func TestHeldPinGrantsNothing(t *testing.T) {
 	}
 }
 
-// Short messages that wait for a peer which does not read have been copied,
-// or are when asked: their memory can be given back. [VIA-8.3-16]
+// Short messages that wait for a peer which does not read are copied at once or on demand, so that
+// their memory can be deregistered. [VIA-8.3-16]
 func TestDeregisterBehindAFullSocket(t *testing.T) {
 	s := serveProbe(t, sessionOpts{attrs: withLevel(reliableAll, vi.ReliableDelivery)})
 	r, buf := register(t, s.n, 2000, vi.MemAttributes{})
@@ -151,7 +151,7 @@ func TestDeregisterBehindAFullSocket(t *testing.T) {
 	}
 	const count = 40000 // more than sockets take
 	var ds []*vi.Descriptor
-	for i := range count { // some copied at once, some referred to
+	for i := range count { // some copied at once, some referenced
 		ds = append(ds, vi.NewRDMAWrite(vi.RemoteSegment{Handle: 1}, segment(r, 0, 1000+i%2*1000)))
 	}
 	for len(ds) > 0 {
@@ -165,7 +165,7 @@ func TestDeregisterBehindAFullSocket(t *testing.T) {
 	for i := range buf {
 		buf[i] = 0xaa // ours again
 	}
-	s.v.PostSend(vi.NewRDMAWrite(vi.RemoteSegment{Handle: 1}, segment(r, 0, 1))) // ends it, should all the others be out
+	s.v.PostSend(vi.NewRDMAWrite(vi.RemoteSegment{Handle: 1}, segment(r, 0, 1))) // ends the connection if all the others were sent
 	for _, x := range s.wantEnd(io.EOF) {
 		if bytes.Contains(x.payload, []byte{0xaa}) {
 			t.Fatal("memory was read after it was given back")
