@@ -25,7 +25,7 @@ func (p *port) addWait(now fc.Time, w *wait) {
 	p.waits = append(p.waits, w)
 }
 
-// removeWait takes w back; false if it has matched already.
+// removeWait removes w; it returns false if w has already matched.
 func (p *port) removeWait(w *wait) bool {
 	for i, o := range p.waits {
 		if o == w {
@@ -64,7 +64,7 @@ func (p *port) isMine(a iu.NetAddress) bool {
 	return false
 }
 
-// connectRqst takes a CONNECT_RQST. [FCVI 5.3.2] [FCVI 5.3.3] [FCVI 5.3.4]
+// connectRqst handles a CONNECT_RQST. [FCVI 5.3.2] [FCVI 5.3.3] [FCVI 5.3.4]
 func (p *port) connectRqst(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.Header) {
 	defer p.pump(now)
 	key := setupKey{r.PortName, h.Total} // [FCVI-5.9.10-3]
@@ -201,7 +201,7 @@ func (c *conn) take(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.Header, q *iu.
 	c.respond(now)
 }
 
-// caller notes what a CONNECT_RQST says and registers the set-up.
+// caller records the fields of a CONNECT_RQST and registers the set-up.
 func (c *conn) caller(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.Header, q *iu.ConnectPayload) {
 	p := c.p
 	c.rHandle, c.rattrs, c.initRx, c.security = q.Handle, q.Attributes, q.InitialMsgID, q.Security
@@ -241,7 +241,7 @@ func (p *port) hold(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.Header, q *iu.
 // heldTooLong runs when a held request was not decided in time.
 func (c *conn) heldTooLong(now fc.Time) {
 	switch {
-	case now < c.deadline && c.taken: // the consumer takes its time
+	case now < c.deadline && c.taken: // the consumer has not decided yet
 		c.timer.Set(c.deadline)
 		c.sendResp1(now, iu.Pending)
 	case c.taken:
@@ -271,8 +271,8 @@ func (c *conn) tellAccept(now fc.Time, reason iu.Reason) {
 	}
 }
 
-// accept answers a held request for the consumer up; done is called once. It
-// reports false if the request is gone.
+// accept answers a held request for the consumer up; done is called once. It returns false if the
+// request no longer exists.
 func (c *conn) accept(now fc.Time, attrs iu.Attributes, up consumer, holds bool, done func(now fc.Time, reason iu.Reason)) bool {
 	if c.state != stHeld {
 		return false
@@ -349,7 +349,7 @@ func (p *port) refuse(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.Header, hand
 	p.sendIU(now, r, f.Class(), &a, iu.Use{Last: true, End: true}, f.OXID, p.rxid(f), 0, nil)
 }
 
-// repeated takes a request whose set-up is known. [FCVI-C-3] [FCVI-C-5] [FCVI-C-6]
+// repeated handles a request whose set-up is known. [FCVI-C-3] [FCVI-C-5] [FCVI-C-6]
 func (p *port) repeated(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.Header, s *setup) {
 	c := s.conn
 	if c == nil {
@@ -359,7 +359,7 @@ func (p *port) repeated(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.Header, s 
 	}
 	if c.their.attempt.After(h.MsgID) || c.remote != r {
 		p.stats.StaleResponses++
-		return // a late copy of an attempt that was given up
+		return // a late copy of an abandoned attempt
 	}
 	c.onExchange(f, h)
 	switch c.state {
@@ -375,8 +375,7 @@ func (p *port) repeated(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.Header, s 
 	}
 }
 
-// resp2 takes CONNECT_RESP2: the originator is ready, or withdraws.
-// [FCVI-5.3.2-10]
+// resp2 handles CONNECT_RESP2: the originator is ready, or withdraws. [FCVI-5.3.2-10]
 func (c *conn) resp2(now fc.Time, f *fc.Frame, h *iu.Header) {
 	if h.Total != c.their.id || h.MsgID != c.their.attempt || !c.hasKey { // [FCVI-C-7]
 		c.p.stats.StaleResponses++

@@ -6,7 +6,7 @@ import (
 	"viaduct/vi"
 )
 
-// An answer is a response that this side has to send. Answers are sent in the order of requests.
+// An answer is a response that this side must send. Answers are sent in the order of requests.
 type answer struct {
 	op     iu.Opcode
 	id     iu.MsgID
@@ -53,7 +53,7 @@ func (c *conn) sendAnswer(now fc.Time, room int) int {
 		var ok bool
 		payload, ok = c.up.fetch(a.mh, a.va, a.n, a.off, n, p.scratch[:min(n, size)])
 		if !ok {
-			// The region went away meanwhile.
+			// The region was deregistered meanwhile.
 			bad := *a
 			c.up.async(vi.ErrorRDMARProt, vi.OpRDMARead)
 			if bad.off == 0 {
@@ -67,7 +67,7 @@ func (c *conn) sendAnswer(now fc.Time, room int) int {
 	f := p.frame(fc.RCtl(p.cfg.codec.RCtl(a.op)), p.cfg.codec.DFCtl(a.op), fc.FCtl(p.cfg.codec.FCtl(a.op, use)))
 	f.SeqID, f.SeqCnt, f.OXID, f.RXID = a.seq, a.cnt, a.oxid, a.rxid
 	f.Opt, f.Payload = p.cfg.codec.AppendHeader(p.opt[:0], h), payload
-	f.Param = a.off // 0 where there is no data
+	f.Param = a.off // 0 without data
 	if use.Last {   // step has seen that the other port is ready
 		p.np.Send(now, c.remote, c.class, first, f)
 	} else {

@@ -443,7 +443,7 @@ func TestHostileFrames(t *testing.T) {
 		if b.c.state != stConnected {
 			t.Fatalf("%v: state %v", level, b.c.state)
 		}
-		// A response that was asked for long ago.
+		// A response to a request of long ago.
 		s.inject(1, iu.Header{Handle: a.c.handle, Op: iu.SendResp, MsgID: a.c.tx.nextID - 1}, nil, nil)
 		if a.c.state != stConnected {
 			t.Errorf("an old response: state %v", a.c.state)
@@ -457,7 +457,8 @@ func TestHostileFrames(t *testing.T) {
 			t.Errorf("%v: malformed %d, opcodes %d, state %v", level, st.Malformed, st.BadOpcode, b.c.state)
 		}
 	}
-	// Writes and reads that go where they must not. [FCVI-6.1-4] [FCVI-5.2.3-3] [FCVI-5.9.8-2] [FCVI-6.4-1] [FCVI-5.2.4-2]
+	// Writes and Reads of memory that they may not access. [FCVI-6.1-4] [FCVI-5.2.3-3]
+	// [FCVI-5.9.8-2] [FCVI-6.4-1] [FCVI-5.2.4-2]
 	for name, v := range map[string]struct {
 		h      iu.Header
 		data   []byte
@@ -492,8 +493,8 @@ func TestHostileFrames(t *testing.T) {
 	}
 }
 
-// TestForgedFARP: a reply without a request, or whose claims do not fit,
-// changes nothing. [FCVI-7.5-5]
+// TestForgedFARP: a reply without a request, or with contradictory claims, has no effect.
+// [FCVI-7.5-5]
 func TestForgedFARP(t *testing.T) {
 	s := newSim(t, simConfig{seed: 1, p2p: false, loop: true})
 	a, b := s.ports[0].np, s.ports[1].np

@@ -6,7 +6,7 @@ import (
 	"viaduct/internal/wire/iu"
 )
 
-// resp1 takes a CONNECT_RESP1 on the Exchange that we originated. [FCVI 5.3.4]
+// resp1 handles a CONNECT_RESP1 on the Exchange that we originated. [FCVI 5.3.4]
 func (c *conn) resp1(now fc.Time, f *fc.Frame, h *iu.Header) {
 	p := c.p
 	reason := h.Status().Reason
@@ -70,9 +70,8 @@ func (c *conn) resp1(now fc.Time, f *fc.Frame, h *iu.Header) {
 	}
 }
 
-// acceptedBy takes RESP1(ACCEPTED): check the attributes, enable reception,
-// then confirm. [FCVI-5.3.2-9]
-// [FCVI-5.3.4-4]
+// acceptedBy handles RESP1(ACCEPTED): it checks the attributes, enables reception, then confirms.
+// [FCVI-5.3.2-9] [FCVI-5.3.4-4]
 func (c *conn) acceptedBy(now fc.Time, f *fc.Frame, h *iu.Header) {
 	p := c.p
 	a, _, err := p.cfg.codec.ParseConnectResp1(f.Payload)
@@ -139,7 +138,7 @@ func (c *conn) sendResp2(now fc.Time, reason iu.Reason, end bool) {
 	c.sendSetup(now, &c.own, &h, iu.Use{End: end}, nil)
 }
 
-// yielded takes RESP1(PEER_YIELD). [FCVI-5.3.4-5] [FCVI-5.3.4-6]
+// yielded handles RESP1(PEER_YIELD). [FCVI-5.3.4-5] [FCVI-5.3.4-6]
 func (c *conn) yielded(now fc.Time) {
 	c.closeOwn()
 	if c.beats(c.remote.PortName, c.want.Discriminator, 0) {
@@ -155,7 +154,7 @@ func (c *conn) beats(name fc.WWN, disc []byte, handle uint32) bool {
 	return c.p.cfg.codec.Beats(uint64(c.p.np.Name()), uint64(name), c.local.Discriminator, disc, c.handle, handle)
 }
 
-// refused takes a negative RESP1. [FCVI-8.5-4] [FCVI-5.3.4-10] [FCVI-5.3.4-11]
+// refused handles a negative RESP1. [FCVI-8.5-4] [FCVI-5.3.4-10] [FCVI-5.3.4-11]
 func (c *conn) refused(now fc.Time, reason iu.Reason) {
 	c.closeOwn()
 	peer := c.mode == iu.PeerToPeer
@@ -182,7 +181,7 @@ func (c *conn) refused(now fc.Time, reason iu.Reason) {
 	}
 }
 
-// resp3 takes CONNECT_RESP3: the set-up is complete. [FCVI-5.3.2-9]
+// resp3 handles CONNECT_RESP3: the set-up is complete. [FCVI-5.3.2-9]
 func (c *conn) resp3(now fc.Time, f *fc.Frame, h *iu.Header) {
 	if h.Total != c.own.id || h.MsgID != c.own.attempt || c.responder {
 		c.p.stats.StaleResponses++

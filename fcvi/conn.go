@@ -53,7 +53,7 @@ type work struct {
 	data uint32
 	va   uint64
 	mh   uint32
-	bad  vi.Status // what a check of the descriptor found
+	bad  vi.Status // error bits from a check of the descriptor
 
 	d   *vi.Descriptor
 	seq uint64
@@ -105,7 +105,7 @@ type terms struct {
 	sec       []byte // of ours
 }
 
-// A setUp is how far a connection has come that is not established yet.
+// A setUp is the state of a connection that is being set up.
 type setUp struct {
 	own       leg // the set-up we originated
 	their     leg // the one the peer originated
@@ -133,12 +133,12 @@ type holding struct {
 	holds   bool // messages wait for a receive descriptor instead of failing
 }
 
-// An ending is how far the end of a connection has come.
+// An ending is the state of a connection that is being ended.
 type ending struct {
 	late    *lateDisc // the peer's disconnect, held back
 	disc    leg       // our DISCONNECT_RQST
 	discHdr iu.Header // as sent
-	ended   []func()  // called when the endpoint is gone
+	ended   []func()  // called when the endpoint was released
 	gone    bool
 }
 
@@ -253,8 +253,7 @@ func (p *port) remember(now fc.Time, k setupKey, reason iu.Reason) {
 	})
 }
 
-// release takes the endpoint out of the tables; its handle is not used again
-// for a while. [FCVI-4-6]
+// release removes the endpoint from the tables; its handle is not reused for a while. [FCVI-4-6]
 func (c *conn) release(now fc.Time, quarantine time.Duration) {
 	if c.gone {
 		return
@@ -281,7 +280,7 @@ func (c *conn) loggedOut(now fc.Time) {
 	case stRqst, stResp2, stConceded, stResp1:
 		c.own.open = false // all Exchanges with the port ended [FCFS-2.10-7]
 		c.sentResp2 = false
-		if c.mode == iu.PeerToPeer { // it may come again
+		if c.mode == iu.PeerToPeer { // the peer may repeat its request
 			c.setState(stResolve)
 			c.their, c.own.attempt, c.tries, c.remote = leg{}, 0, 0, nil
 			c.remember(now, iu.Stale)

@@ -50,8 +50,8 @@ func (p *port) connect(now fc.Time, a connectArgs) *conn {
 	return c
 }
 
-// lookUp resolves the address and sends the first CONNECT_RQST. A peer that
-// cannot be found may come later, or may find us.
+// lookUp resolves the address and sends the first CONNECT_RQST. A peer that cannot be found may
+// start later, or may find us.
 func (c *conn) lookUp(now fc.Time) {
 	p := c.p
 	p.resolve(now, c.want, func(now fc.Time, r *fc.Remote, err error) {
@@ -80,9 +80,8 @@ func (c *conn) lookUp(now fc.Time) {
 	})
 }
 
-// notReachable is what a set-up ends with when the address could not be
-// resolved or logged in to. It is a local outcome and never on the wire.
-// [FCVI-5.9.7-10]
+// notReachable is the outcome of a set-up whose address could not be resolved or logged in to. It
+// is a local outcome and never on the wire. [FCVI-5.9.7-10]
 const notReachable iu.Reason = 0xFF
 
 // capTransfer limits the offered message size to one Sequence of the frames that both ports accept,
@@ -103,8 +102,8 @@ func (c *conn) matches(theirWant, theirLocal iu.NetAddress) bool {
 	return c.mode == iu.PeerToPeer && c.want.Equal(theirLocal) && sameLocal(c.local, theirWant)
 }
 
-// sameLocal compares an address of ours with the one called; an unspecified
-// host on our side stands for any of ours.
+// sameLocal compares an address of ours with the one called; an unspecified host on our side
+// matches any of our addresses.
 func sameLocal(ours, called iu.NetAddress) bool {
 	if ours.HostLen == 0 {
 		return string(ours.Discriminator) == string(called.Discriminator)
@@ -112,7 +111,7 @@ func sameLocal(ours, called iu.NetAddress) bool {
 	return ours.Equal(called)
 }
 
-// adopt takes the Exchange over that a held request came on.
+// adopt takes over the Exchange of a held request.
 func (c *conn) adopt(now fc.Time, h *conn) {
 	c.remote, c.class, c.rHandle, c.rattrs, c.initRx, c.security = h.remote, h.class, h.rHandle, h.rattrs, h.initRx, h.security
 	c.their, c.key, c.hasKey = h.their, h.key, true
@@ -175,7 +174,7 @@ func (c *conn) expired(now fc.Time) {
 	case stResp2: // T_RESP3 [FCVI-C-5]
 		c.setState(stRqst)
 		c.retry(now)
-	case stResp1: // T_RESP2: the originator is gone [FCVI-C-4]
+	case stResp1: // T_RESP2: the originator has vanished [FCVI-C-4]
 		if c.mode == iu.PeerToPeer {
 			c.restart(now) // another may come
 		} else {

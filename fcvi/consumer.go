@@ -25,15 +25,15 @@ type viConsumer struct {
 	end     func(orderly bool) // breaks the connection, elsewhere
 
 	listed            bool   // the station settles it when the lock is given back
-	first, last       uint64 // sends from first to last-1 are finished and not told
-	src, dst, landing piece  // of the send, the receive and the RDMA Read in hand
+	first, last       uint64 // sends from first to last-1 are finished and not yet reported
+	src, dst, landing piece  // of the current send, receive and RDMA Read
 	target            target
 }
 
 // A piece is pinned memory of a descriptor.
 type piece struct {
 	d    *vi.Descriptor
-	from uint32 // the offset in the message where it begins
+	from uint32 // its offset in the message
 	ref  vi.Memory
 }
 
@@ -108,9 +108,8 @@ func (v *viConsumer) next(w *work) {
 	v.src.drop()
 }
 
-// at returns pinned memory of d from offset off, as much as is contiguous; nil
-// if it is not accessible. cur stands at pos, which is where the search for off
-// begins.
+// at returns pinned memory of d from offset off, as much as is contiguous; nil if it is not
+// accessible. cur is at pos, where the search for off begins.
 func (v *viConsumer) at(p *piece, d *vi.Descriptor, cur *vi.Cursor, pos *uint32, off, rest uint32, write bool) []byte {
 	if p.d == d && off >= p.from && int(off-p.from) < p.ref.Len() {
 		return p.ref.B()[off-p.from:]
@@ -131,7 +130,7 @@ func (v *viConsumer) at(p *piece, d *vi.Descriptor, cur *vi.Cursor, pos *uint32,
 		*pos += uint32(ref.Len())
 		ref.Release()
 	}
-	v.ahead = *cur // cur stays where the piece begins
+	v.ahead = *cur // cur stays at the beginning of the piece
 	ref, bad := get(vi.Memory{}, d, &v.ahead, int(rest))
 	if bad != 0 || ref.Len() == 0 {
 		return nil

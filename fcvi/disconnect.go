@@ -159,7 +159,7 @@ func (c *conn) disconnectRqst(now fc.Time, f *fc.Frame, h *iu.Header) {
 		c.setState(stError)
 		c.finish(now)
 	case stRqst, stResp2, stConceded, stResp1:
-		// The peer withdraws from the set-up, or was connected and is gone.
+		// The peer withdraws from the set-up, or was connected and has disconnected.
 		if c.state == stResp1 && c.mode == iu.PeerToPeer {
 			c.restart(now)
 			return
@@ -171,7 +171,7 @@ func (c *conn) disconnectRqst(now fc.Time, f *fc.Frame, h *iu.Header) {
 		c.release(now, c.p.np.RATOV())
 		c.remember(now, iu.Cancelled)
 		c.tellAccept(now, iu.Cancelled)
-	case stDiscSent, stError: // crossed, or what the ERR response asked for [FCVI-5.3.5-4]
+	case stDiscSent, stError: // crossed, or the reaction to our ERR response [FCVI-5.3.5-4]
 		c.finish(now)
 	case stIdle, stResolve:
 	}
@@ -227,7 +227,7 @@ func (c *conn) restart(now fc.Time) {
 	c.timer.Set(now + c.p.np.EDTOV())
 }
 
-// disconnectResp takes a DISCONNECT_RESP.
+// disconnectResp handles a DISCONNECT_RESP.
 func (c *conn) disconnectResp(now fc.Time, f *fc.Frame, h *iu.Header) {
 	if !c.disc.open || f.OXID != c.disc.oxid {
 		c.p.stats.StaleResponses++

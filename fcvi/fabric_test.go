@@ -60,7 +60,7 @@ func TestFabricDaemon(t *testing.T) {
 	if s := ds[0].Stats(); s.Forwarded == 0 || s.NoRoute != 0 {
 		t.Errorf("%+v", s)
 	}
-	// A daemon that ends takes its ports down, and the other ports are notified.
+	// The end of a daemon ends its ports, and the other ports are notified.
 	ds[1].Close()
 	for v.State() == vi.Connected {
 		if ctx.Err() != nil {
@@ -105,7 +105,7 @@ func TestCutLink(t *testing.T) {
 	}
 }
 
-// A slowProvider accepts requests and does something before vi has the link.
+// A slowProvider calls a function between accepting a request and passing the link to vi.
 type slowProvider struct {
 	*Provider
 	meanwhile func()
@@ -179,7 +179,7 @@ func TestCutBeforeStart(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
 	defer cancel()
 	called := make(chan struct{})
-	go func() { // the end may come before the last answer: it fails then
+	go func() { // fails if the end precedes the last answer
 		defer close(called)
 		vis[0].ConnectRequest(ctx, vi.Address{Discriminator: []byte("me")}, at)
 	}()
@@ -257,7 +257,7 @@ func allocsPer(runs int, f func()) float64 {
 	return float64(after.Mallocs-before.Mallocs) / float64(runs)
 }
 
-// poll calls done until it has something.
+// poll calls done until it returns a descriptor.
 func poll(t *testing.T, done func() (*vi.Descriptor, error)) {
 	t.Helper()
 	for end := time.Now().Add(testkit.Patience); ; {
@@ -273,9 +273,8 @@ func poll(t *testing.T, done func() (*vi.Descriptor, error)) {
 	}
 }
 
-// TestFabricRestart: the members of a fabric that went away and came back are
-// its members again within five seconds, and what waited for requests still
-// does. [FCFS-3.2-5]
+// TestFabricRestart: the members of a restarted fabric have joined it again within five seconds,
+// and pending waits for requests continue. [FCFS-3.2-5]
 func TestFabricRestart(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -130,7 +130,7 @@ func TestFailingMessage(t *testing.T) {
 		t.Helper()
 		for i, w := range a.sends {
 			want := []vi.Status{0, 0, vi.StatusRemoteDescriptor}
-			if i > 2 { // flushed by what is above
+			if i > 2 { // flushed by the failures above
 				if w.done {
 					t.Errorf("message %d: %v", i, w.status)
 				}
@@ -162,7 +162,7 @@ func TestFailingMessage(t *testing.T) {
 			MsgID: a.c.tx.pending.at(0).id + 2, Param: iu.Status{Reason: iu.NoRecvDesc}.Param()}
 		s.inject(1, h, nil, func(f *fc.Frame) { f.FCtl = 0x290000 })
 		check(t, a)
-		if !a.order { // the failed one was told, nothing else is a transport error
+		if !a.order { // the failed send was reported, so no other send is a transport error
 			t.Error("an orderly end was expected")
 		}
 	})
@@ -259,7 +259,7 @@ func TestLostResp2(t *testing.T) {
 	if b.c.state != stResp1 || a.c.state != stResp2 {
 		t.Fatalf("states %v, %v", a.c.state, b.c.state)
 	}
-	a.c.timer.Stop() // the client is gone without a word
+	a.c.timer.Stop() // the client vanishes silently
 	limit := s.ports[1].np.RATOV() + 8*s.ports[1].tRqst()
 	s.net.Run(limit - 100*time.Millisecond)
 	if b.c.state != stResp1 || len(b.result) != 0 {
@@ -322,8 +322,8 @@ func TestClientRefuses(t *testing.T) {
 	}
 }
 
-// TestConcededThenAccepted: a loser whose request the winner's side accepts all
-// the same goes on as originator. [FCVI-5.3.4-8]
+// TestConcededThenAccepted: a loser whose request the winner accepts nevertheless continues as
+// originator. [FCVI-5.3.4-8]
 func TestConcededThenAccepted(t *testing.T) {
 	s := newSim(t, simConfig{seed: 1, order: true})
 	a, b := s.fake(0, iu.ReliableDelivery), s.fake(1, iu.ReliableDelivery)
@@ -331,7 +331,7 @@ func TestConcededThenAccepted(t *testing.T) {
 	a.p.connectPeer(s, a, b)
 	s.net.RunUntil(time.Second, func() bool { return requests(s, *all, 0) > 0 })
 	s.net.Run(time.Millisecond)
-	s.resp1(a, b, iu.PeerYield, nil) // for a request that never comes
+	s.resp1(a, b, iu.PeerYield, nil) // for a request that never arrives
 	if a.c.state != stConceded {
 		t.Fatalf("state %v", a.c.state)
 	}
@@ -395,7 +395,7 @@ func TestFCVI_7_6(t *testing.T) {
 	if found == nil || found.PortName != good.Name() {
 		t.Errorf("behind a candidate that does not answer: %v", found)
 	}
-	// So is one that the directory knows nothing of.
+	// The same holds for a port that the directory does not know.
 	found = nil
 	x = &search{p: p.port, key: keyOf(iu.IPAddress(addrOf(9), nil)), ids: []fc.Addr{0x01ee00, good.ID()}, done: func(_ fc.Time, r *fc.Remote, _ error) { found = r }}
 	x.candidate(s.net.Now())
@@ -501,7 +501,7 @@ func TestClass2Failure(t *testing.T) {
 					if a.broke+b.broke != 0 || !w.done || w.status != vi.StatusTransportError || aborts != 1 {
 						t.Errorf("broken %d %d, %v %v, %d aborts", a.broke, b.broke, w.done, w.status, aborts)
 					}
-					r := b.postRecv(9000) // the connection goes on
+					r := b.postRecv(9000) // the connection continues
 					next := a.post(vi.OpSendReceive, []byte("next"))
 					s.net.Run(5 * time.Second)
 					if !next.done || next.status != 0 || !(b.recvs[0].done && string(b.recvs[0].buf[:4]) == "next" || r.done) {
@@ -568,7 +568,7 @@ func TestFailedExchanges(t *testing.T) {
 		if a.broke != 0 {
 			t.Error("broken by reports of others")
 		}
-		for range 2 { // the second finds nothing left to break
+		for range 2 { // the second has nothing left to break
 			report(s, a, a.c.remote, answer(iu.SendResp, a.c.rHandle))
 		}
 		if got := ops(*all); a.broke != 1 || got != "DISCONNECT_RQST DISCONNECT_RESP" {
@@ -596,7 +596,7 @@ func TestFailedExchanges(t *testing.T) {
 	})
 }
 
-// TestPieces: messages whose memory lies in pieces arrive as others do, and nothing is sent
+// TestPieces: messages whose memory is in several pieces arrive like others, and no byte is sent
 // twice. [FCVI-5.2.5-5] [FCVI-5.1-3] [FCVI-8.4-1]
 func TestPieces(t *testing.T) {
 	const length = 30_000
@@ -756,7 +756,7 @@ func TestCounters(t *testing.T) {
 			t.Errorf("%d without a receive, %d discarded; broken %d, told %v", got.NoReceive, got.Discarded, b.broke, b.asyncs)
 		}
 	})
-	t.Run("FCVI-5.2.5-2", func(t *testing.T) { // an answer of another kind than what was asked
+	t.Run("FCVI-5.2.5-2", func(t *testing.T) { // an answer of another kind than requested
 		s := newSim(t, simConfig{seed: 1, order: true})
 		a, b := s.connect(iu.ReliableReception)
 		s.net.AddFault(&fabric.Fault{Match: opcode(iu.SendResp), Do: fabric.Drop, Nth: 1})
@@ -820,7 +820,7 @@ func TestToldOnce(t *testing.T) {
 			}
 		}
 	})
-	t.Run("FCVI-8.2-4", func(t *testing.T) { // [FCVI-8.2-3] an answer asks for nothing, and what is remembered is bounded
+	t.Run("FCVI-8.2-4", func(t *testing.T) { // [FCVI-8.2-3] an answer causes no answer, and the remembered state is bounded
 		s := newSim(t, simConfig{seed: 1, order: true})
 		s.connect(iu.ReliableDelivery)
 		p := s.ports[1]
@@ -864,8 +864,8 @@ func TestHeldForAnother(t *testing.T) {
 	})
 }
 
-// TestOneExchange: a message has an Exchange of its own if one is asked for, if it is answered, and
-// in class 2.
+// TestOneExchange: a message has an Exchange of its own if the configuration requests it, if the
+// message is answered, and in class 2.
 func TestOneExchange(t *testing.T) {
 	t.Run("FCVI-5.2.1-1", func(t *testing.T) { // [FCVI-5.2.1-4]
 		for _, v := range []struct {

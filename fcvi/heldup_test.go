@@ -37,7 +37,7 @@ func TestHeldUp(t *testing.T) {
 				}
 				w := a.post(op, data)
 				got := 0
-				s.net.AddFault(&fabric.Fault{Match: func(f *fc.Frame) bool { // the fault that does nothing counts
+				s.net.AddFault(&fabric.Fault{Match: func(f *fc.Frame) bool { // a fault without effect counts frames
 					if opcode(ius)(f) {
 						if got++; got == 9 {
 							s.ports[from].end.Delay += heldUp
@@ -126,7 +126,7 @@ func TestProbeAnswered(t *testing.T) {
 			t.Error(got)
 		}
 	})
-	t.Run("slow", func(t *testing.T) { // an answer that takes long is asked for, and comes
+	t.Run("slow", func(t *testing.T) { // a slow answer is requested again, and arrives
 		s := newSim(t, simConfig{seed: 1, order: true})
 		a, b := s.provers(iu.ReliableReception)
 		b.c.holds = true

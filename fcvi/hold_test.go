@@ -25,7 +25,7 @@ func TestHold(t *testing.T) {
 			for i := range n {
 				from := mem[0].Segment(i*size, size)
 				d := vi.NewSend(from)
-				if i%3 != 1 { // the first too: it is placed, and waits to be told
+				if i%3 != 1 { // the first too: it is placed, and not reported yet
 					d = vi.NewRDMAWrite(mem[1].Remote(i*size), from)
 				}
 				if err := v.PostSend(d.WithImmediate(uint32(i))); err != nil {

@@ -16,8 +16,7 @@ import (
 // fabric announces a new port later than the port itself does. [FCVI-7.7-6] [FCVI-5.1-7]
 func TestVerifiedMeanwhile(t *testing.T) {
 	const slow = 30 * time.Millisecond
-	// announce reports a change of the other port to port i, whose query to the directory takes a
-	// while.
+	// announce reports a change of the other port to port i, whose query to the directory is slow.
 	announce := func(s *sim, i int) {
 		name := s.ports[i].np.ID()
 		s.net.AddFault(&fabric.Fault{Nth: 1, Do: fabric.Delay, Late: slow, Match: func(f *fc.Frame) bool {
@@ -64,7 +63,7 @@ func TestVerifiedMeanwhile(t *testing.T) {
 			}
 		})
 	}
-	t.Run("given up", func(t *testing.T) { // what is kept for an Exchange that is given up is never sent
+	t.Run("given up", func(t *testing.T) { // an IU kept for an abandoned Exchange is never sent
 		s := newSim(t, simConfig{seed: 5, order: true})
 		x, _ := s.connect(iu.ReliableReception)
 		all := s.record()
@@ -104,8 +103,8 @@ func TestVerifiedMeanwhile(t *testing.T) {
 	})
 }
 
-// TestSentBehindFailed: at Unreliable Delivery, a message whose memory is gone by the time it is
-// sent does not hold up those after it. [FCVI-3-6]
+// TestSentBehindFailed: at Unreliable Delivery, a message whose memory was deregistered before it
+// is sent does not delay later ones. [FCVI-3-6]
 func TestSentBehindFailed(t *testing.T) {
 	s := newSim(t, simConfig{seed: 6, order: true})
 	a, b := s.connect(iu.Unreliable)

@@ -72,8 +72,7 @@ func (l *ladder) String() string {
 	return b.String()
 }
 
-// TestLadder: the frames of a connection stand on its ladder, with their names and
-// senders.
+// TestLadder: the ladder of a connection shows its frames with their names and senders.
 func TestLadder(t *testing.T) {
 	s := newSim(t, simConfig{seed: 1, order: true})
 	l := &ladder{}

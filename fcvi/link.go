@@ -20,7 +20,7 @@ type link struct {
 	c    *conn // under s.mu
 	v    *viConsumer
 	poll poller
-	gone chan struct{} // closed when the endpoint is gone
+	gone chan struct{} // closed when the endpoint was released
 
 	started  bool   // vi has the connection; guarded by s.mu
 	before   func() // what broke it before that; guarded by s.mu
@@ -32,9 +32,9 @@ var _ vi.Link = (*link)(nil)
 func newLink(s *station, ep *vi.Endpoint) *link {
 	l := &link{s: s, v: &viConsumer{s: s, ep: ep}, gone: make(chan struct{})}
 	l.v.end = func(orderly bool) {
-		// Break takes the VI's lock and stops this link: not from here.
+		// Call Break in another goroutine, because it takes the VI's lock and stops this link.
 		end := func() { l.breaking.Do(func() { s.breaks.Go(func() { ep.Break(orderly) }) }) }
-		if !l.started { // to an endpoint without a connection Break would do nothing
+		if !l.started { // without a connection Break would have no effect
 			l.before = end
 			return
 		}
@@ -173,7 +173,7 @@ func (d *device) connect(ctx context.Context, ep *vi.Endpoint, local, remote vi.
 	defer over()
 	s, err := d.stationFor(ctx, remote, home)
 	for err != nil && mode == iu.PeerToPeer && ctx.Err() == nil {
-		// The peer may come later. [VIA 6.4.6]
+		// The peer may start later. [VIA 6.4.6]
 		select {
 		case <-ctx.Done():
 		case <-time.After(50 * time.Millisecond):

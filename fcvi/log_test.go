@@ -5,7 +5,7 @@ import (
 	"os"
 )
 
-// testLogger shows the life of ports and connections if asked for.
+// testLogger logs the life of ports and connections if FCVI_LOG is set.
 var testLogger = func() *slog.Logger {
 	if os.Getenv("FCVI_LOG") == "" {
 		return nil

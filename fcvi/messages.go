@@ -6,7 +6,7 @@ import (
 	"viaduct/vi"
 )
 
-// A messageType is how the Information Units of one opcode are taken.
+// A messageType has the functions for Information Units of one opcode.
 type messageType struct {
 	// arrive handles an IU that names the endpoint c and comes from the port of its peer. Message
 	// requests arrive as frames. The functions below are for them alone, and are the same whether
@@ -19,8 +19,8 @@ type messageType struct {
 	// runs before all other checks.
 	begin func(c *conn, h *iu.Header, payload int) bool
 
-	// place puts payload where it belongs; nil if there is none. It is false if the
-	// message does not go on, or waits for a receive descriptor.
+	// place places payload; it is nil for a type without payload. It returns false if the message
+	// has ended, or waits for a receive descriptor.
 	place func(c *conn, now fc.Time, m *rxMsg, off uint32, b []byte) bool
 
 	// end completes a message that has arrived in full. It returns false if the message has to wait
@@ -58,13 +58,13 @@ func init() {
 
 func (c *conn) beginAny(*iu.Header, int) bool { return true }
 
-// beginRead reports whether a Read may come: at the reliable levels alone, and it is a
-// header. [FCVI-5.2.4-6]
+// beginRead reports whether a Read is allowed: only at the reliable levels, and only as a header.
+// [FCVI-5.2.4-6]
 func (c *conn) beginRead(h *iu.Header, payload int) bool {
 	return c.reliable() && payload == 0 && h.Flags&iu.FlagImm == 0
 }
 
-// placeSend places bytes of a Send, which takes a receive descriptor first.
+// placeSend places bytes of a Send, for which it takes a receive descriptor first.
 func (c *conn) placeSend(now fc.Time, m *rxMsg, off uint32, b []byte) bool {
 	return (m.taken || c.takeRecv(now, m)) && c.scatter(now, m, off, b)
 }
@@ -163,7 +163,7 @@ func (c *conn) writeError(now fc.Time, m *rxMsg, d vi.Delivery) bool {
 		c.rx.haveRecv = false
 		c.up.finishRecv(d)
 	} else if c.up != nil {
-		c.rx.waiting = false                          // nothing is left to wait for
+		c.rx.waiting = false                          // no message waits any more
 		c.up.async(vi.ErrorRDMAWProt, vi.OpRDMAWrite) // [VIA-4.6-8] [VIA-5.2-6]
 	}
 	if c.up == nil {

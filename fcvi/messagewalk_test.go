@@ -28,7 +28,7 @@ type passage struct {
 	counts Stats
 }
 
-// A path is what a connection runs over.
+// A path is the kind of network under a connection.
 type path struct {
 	level iu.Reliability
 	order bool
@@ -166,8 +166,8 @@ func (w *passage) outcome() string {
 	return strings.Join(lines, "\n\t")
 }
 
-// aftermath returns the later effects of the event when nothing else happens for a while: sent
-// frames, the state, and changed facts.
+// aftermath returns the effects of the event over a while without other events: sent frames, the
+// state, and changed facts.
 func (w *passage) aftermath() string {
 	was, state := w.facts(), w.c.state
 	w.sent = nil
@@ -234,13 +234,13 @@ func (w *passage) read(n int, total uint32, flags iu.Flags) {
 	w.arrive(n, iu.Header{Op: iu.ReadRqst, Flags: flags, RmtHandle: 7, RmtVA: 1000, Total: total}, "", nil)
 }
 
-// A step is something that is done to an end.
+// A step is an operation on one end.
 type step struct {
 	name string
 	run  func(w *passage)
 }
 
-// arrivals is where a receiver stands when an event comes.
+// arrivals lists the states of a receiver in which an event occurs.
 var arrivals = []step{
 	{"two receives", func(w *passage) { w.f.postRecv(16); w.f.postRecv(16) }},
 	{"no receive", func(w *passage) {}},
@@ -397,7 +397,7 @@ func (w *passage) disconnect(n int) {
 	w.arrive(n, iu.Header{Op: iu.DisconnectRqst, Flags: iu.FlagMsgID, RmtHandle: w.c.rHandle, Total: w.c.connID(), Param: iu.Status{Reason: iu.ULPDisconnect}.Param()}, "", nil)
 }
 
-// stall does something while the link has room for one frame in all.
+// stall runs fn while the link has room for a single frame.
 func (w *passage) stall(fn func()) {
 	room, left := w.c.p.room, 0
 	w.c.p.room = func(fc.Addr) int { return left }
@@ -410,8 +410,8 @@ func (w *passage) stall(fn func()) {
 	w.c.p.room = room
 }
 
-// walkMessages writes what each event does where a connection stands so, on each path,
-// one golden file in dir for each place.
+// walkMessages runs each event in each state and on each path, and writes the effects to one golden
+// file in dir per state.
 func walkMessages(t *testing.T, dir string, end int, places, events []step) {
 	if raceEnabled {
 		places = places[:2] // it is one goroutine
@@ -426,13 +426,13 @@ func walkMessages(t *testing.T, dir string, end int, places, events []step) {
 func walkEvents(t *testing.T, golden string, end int, at step, events []step) {
 	by, order := map[string][]string{}, []string{} // events by what they do
 	for _, e := range events {
-		same, ways := map[string][]string{}, []string{} // paths by what the event does there
+		same, ways := map[string][]string{}, []string{} // paths by the effect of the event
 		for _, on := range every {
 			w := pass(t, on, end)
 			at.run(w)
 			w.ready()
 			e.run(w)
-			w.net.Run(10 * time.Microsecond) // so that what was sent is seen
+			w.net.Run(10 * time.Microsecond) // so that the sent frames are recorded
 			o := w.outcome() + "\n\t" + w.aftermath()
 			if len(same[o]) == 0 {
 				ways = append(ways, o)
@@ -457,7 +457,7 @@ func walkEvents(t *testing.T, golden string, end int, at step, events []step) {
 	testkit.Golden(t, golden, []byte(text.String()))
 }
 
-// every is all reliability levels where frames keep their order and where they do not.
+// every lists all reliability levels, with and without reordering of frames.
 var every = []path{{iu.Unreliable, true}, {iu.Unreliable, false}, {iu.ReliableDelivery, true}, {iu.ReliableDelivery, false}, {iu.ReliableReception, true}, {iu.ReliableReception, false}}
 
 // TestFCVI_8_4_Receive runs every arrival in every state of a receiver. The golden files list each
@@ -489,7 +489,7 @@ func (w *passage) resp(n int, op iu.Opcode, flags iu.Flags, reason iu.Reason, da
 	})
 }
 
-// quiet posts what nothing of the peer's ever answers.
+// quiet posts requests that the peer never answers.
 func (w *passage) quiet(post func()) {
 	w.net.AddFault(&fabric.Fault{Match: func(f *fc.Frame) bool { return f.Type == fc.TypeFCVI && f.SID == w.c.remote.Addr }, Do: fabric.Drop})
 	post()
@@ -499,7 +499,7 @@ func (w *passage) quiet(post func()) {
 // askEach has each message at Reliable Reception ask for its response.
 func (w *passage) askEach() { w.c.attrs.Streaming = false }
 
-// departures is where a sender stands when an event comes.
+// departures lists the states of a sender in which an event occurs.
 var departures = []step{
 	{"nothing sent", func(w *passage) {}},
 	{"three Sends", func(w *passage) {
@@ -653,12 +653,13 @@ func (w *passage) bad(s *fakeSend) {
 	w.f.post(vi.OpSendReceive, []byte("behind"))
 }
 
-// TestFCVI_8_4_Send walks what may stand at a sender by what may come next: answers of
-// all kinds, descriptors, time.
-// [FCVI-3-6] [FCVI-3-7] [FCVI-5.1-3] [FCVI-5.2.1-1] [FCVI-5.2.2-9] [FCVI-5.2.4-1] [FCVI-5.2.4-4] [FCVI-5.2.4-7] [FCVI-5.2.5-2..4]
-// [FCVI-5.7-1] [FCVI-5.7-2] [FCVI-5.7-6] [FCVI-5.8-5] [FCVI-5.8-6] [FCVI-5.9.4-3] [FCVI-5.9.4-4] [FCVI-5.9.6-1] [FCVI-5.9.7-1] [FCVI-5.9.8-1]
-// [FCVI-5.3.5-1] [FCVI-5.9.10-1] [FCVI-6.2-1] [FCVI-6.6-1] [FCVI-6.7-1] [FCVI-8.4-12..14] [FCVI-8.4-16] [FCVI-E-1..4] [FCVI-F-2]
-// [VIA-4.3-4] [VIA-4.5-4..6] [VIA-4.6-15] [FCVI-F-1]
+// TestFCVI_8_4_Send runs all events (answers of all kinds, descriptors, time) in all states of a
+// sender. [FCVI-3-6] [FCVI-3-7] [FCVI-5.1-3] [FCVI-5.2.1-1] [FCVI-5.2.2-9] [FCVI-5.2.4-1]
+// [FCVI-5.2.4-4] [FCVI-5.2.4-7] [FCVI-5.2.5-2..4] [FCVI-5.7-1] [FCVI-5.7-2] [FCVI-5.7-6]
+// [FCVI-5.8-5] [FCVI-5.8-6] [FCVI-5.9.4-3] [FCVI-5.9.4-4] [FCVI-5.9.6-1] [FCVI-5.9.7-1]
+// [FCVI-5.9.8-1] [FCVI-5.3.5-1] [FCVI-5.9.10-1] [FCVI-6.2-1] [FCVI-6.6-1] [FCVI-6.7-1]
+// [FCVI-8.4-12..14] [FCVI-8.4-16] [FCVI-E-1..4] [FCVI-F-2] [VIA-4.3-4] [VIA-4.5-4..6] [VIA-4.6-15]
+// [FCVI-F-1]
 func TestFCVI_8_4_Send(t *testing.T) {
 	walkMessages(t, "send", 0, departures, answers)
 }

@@ -36,7 +36,7 @@ func (x *inProcess) attach(_ func() fc.Time, dev func(out fc.Sender) fabricd.Loc
 	}, err
 }
 
-// netDevice locks around what a Net calls.
+// A netDevice holds a device's lock during calls of a Net.
 type netDevice struct{ dev fabricd.LocalDevice }
 
 func (w *netDevice) LinkUp(_ fc.Time, i fc.LinkInfo) {

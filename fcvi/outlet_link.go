@@ -14,7 +14,7 @@ type linkOutlet struct {
 	keep *keeper // makes the next link; nil leaves the station without one
 	s    *station
 
-	now   fc.Time         // of the batch that is being taken; guarded by the station
+	now   fc.Time         // of the current batch; guarded by the station
 	yield func(*fc.Frame) // frame, made once
 }
 
@@ -57,7 +57,7 @@ func (o *linkOutlet) poller(fc.Addr) poller { return o.l }
 // lock is held.
 func (o *linkOutlet) current() bool { return !o.s.dead && o.s.out == outlet(o) }
 
-// Frames takes a batch under one lock.
+// Frames handles a batch under one lock.
 func (o *linkOutlet) Frames(recv func(yield func(f *fc.Frame))) {
 	s := o.s
 	o.now = s.enter()
@@ -69,7 +69,7 @@ func (o *linkOutlet) Frames(recv func(yield func(f *fc.Frame))) {
 
 func (o *linkOutlet) frame(f *fc.Frame) { o.s.np.Receive(o.now, f) }
 
-// Room lets the connections that wait for the link go on.
+// Room resumes the connections that wait for the link.
 func (o *linkOutlet) Room() { o.s.do(o.s.p.linkRoom) }
 
 // Down ends every login, because the ports beyond the link are out of reach. The other end waits
@@ -89,8 +89,8 @@ func (o *linkOutlet) Down(err error) {
 	})
 }
 
-// restore dials the fabric until it takes the station in again, or the device
-// is closed. Listeners are the port's and outlive the link.
+// restore dials the fabric until the station has joined it again, or the device is closed.
+// Listeners belong to the port and outlive the link.
 func (o *linkOutlet) restore(why error) {
 	log := o.keep.redial.Config.Logger
 	if log != nil {

@@ -6,11 +6,10 @@ import (
 	"viaduct/vi"
 )
 
-// placeFrame puts the bytes of a frame where they belong if it is the turn of
-// their message, and holds them otherwise: a later Write must not be overtaken
-// in memory by an earlier one. Bytes are placed as frames come, which is in
-// ascending order where the path keeps their order. It reports whether the
-// message goes on. [VIA-4.2-5]
+// placeFrame places the bytes of a frame if it is the turn of their message, and holds them
+// otherwise, because an earlier Write must not overwrite a later one. Bytes are placed in the order
+// of arrival of frames, which is ascending if the path keeps it. placeFrame reports whether the
+// message continues. [VIA-4.2-5]
 func (c *conn) placeFrame(now fc.Time, m *rxMsg, off uint32, b []byte) bool {
 	r := &c.rx
 	t := &messageTypes[m.h.Op]
@@ -56,7 +55,7 @@ func (c *conn) takeRecv(now fc.Time, m *rxMsg) bool {
 	capacity, bad, ok := c.up.takeRecv()
 	if !ok {
 		if c.holds {
-			r.waiting = true // what was placed of it, by a Write, stays [VIA-4.1-3]
+			r.waiting = true // bytes that a Write has placed stay [VIA-4.1-3]
 			return false
 		}
 		c.p.stats.NoReceive++                                        // [FCVI-5.2.3-4]
@@ -76,8 +75,7 @@ func (c *conn) takeRecv(now fc.Time, m *rxMsg) bool {
 	return true
 }
 
-// recvPosted is the doorbell of the receive queue: a message that waits may go
-// on.
+// recvPosted is the doorbell of the receive queue: a waiting message may continue.
 func (c *conn) recvPosted(now fc.Time) {
 	r := &c.rx
 	if c.state != stConnected || c.up == nil || !r.waiting {
@@ -93,8 +91,7 @@ func (c *conn) recvPosted(now fc.Time) {
 	c.p.pump(now)
 }
 
-// recvError completes the receive descriptor in hand with an error and deals
-// with its message.
+// recvError completes the current receive descriptor with an error and handles its message.
 func (c *conn) recvError(now fc.Time, m *rxMsg, st vi.Status, reason iu.Reason) {
 	c.rx.haveRecv = false
 	c.up.finishRecv(vi.Delivery{Length: 0, Status: st})

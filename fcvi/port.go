@@ -20,9 +20,9 @@ const ( // [FCVI-5.7-5] [FCVI-8.3-2]
 	defaultMaxUnacked  = 256
 	LimitMaxUnacked    = 512
 
-	window      = 64        // messages a receive stream holds where frames overtake each other [FCVI-8.4-6]
+	window      = 64        // messages that a receive stream holds if frames can overtake each other [FCVI-8.4-6]
 	streamLimit = 256       // messages of a stream Exchange [FCVI-5.2.1-6]
-	askEvery    = 32        // a streamed message asks for a response this often [FCVI-E-2]
+	askEvery    = 32        // number of streamed messages per requested response [FCVI-E-2]
 	askBytes    = 256 << 10 // or after so many bytes
 	maxAttempts = 4         // [FCVI-8.5-3]
 	discTries   = 3         // [FCVI-8.6-1]
@@ -47,7 +47,7 @@ type machineConfig struct {
 // Stats counts what an FC-VI port saw and did. Every counter only grows.
 type Stats struct {
 	SentMessages, SentBytes         uint64 // requests and read answers transmitted
-	DeliveredMessages               uint64 // messages of peers that were taken in full
+	DeliveredMessages               uint64 // completely received messages of peers
 	PlacedBytes                     uint64 // payload bytes written to memory
 	SentIUs, RecvFrames             uint64
 	RCtlMismatch                    uint64 // frames whose R_CTL is not that of their IU
@@ -58,7 +58,7 @@ type Stats struct {
 	WrongState                      uint64 // message IUs of connections that are not Connected
 	BadOpcode                       uint64 // no IU of the standard
 	Malformed                       uint64 // header or payload against the rules of the IU
-	Discarded                       uint64 // messages given up at Unreliable Delivery
+	Discarded                       uint64 // messages dropped at Unreliable Delivery
 	NoReceive                       uint64 // messages that met no receive descriptor
 	Gaps                            uint64 // losses detected
 	WindowFull                      uint64 // messages that found the window or the memory for those that wait full
@@ -67,7 +67,7 @@ type Stats struct {
 	Connected, Rejected, SetupsLost uint64 // set-ups by how they ended
 	Broken                          uint64 // connections that ended in error
 	Aborts                          uint64 // ABTS sent
-	StaleResponses                  uint64 // answers to nothing that is awaited
+	StaleResponses                  uint64 // answers that no request awaits
 	SetupLimit                      uint64 // requests refused for want of room
 
 	// RCtlMismatch [FCVI-5.1-6], Synonyms [FCVI-5.6-2], WrongSource [FCVI-4-1],
@@ -81,7 +81,7 @@ type Stats struct {
 type port struct {
 	cfg   machineConfig
 	np    *fc.NPort
-	room  func(dst fc.Addr) int // how many frames the link takes at least
+	room  func(dst fc.Addr) int // lower bound of the frames that the link can take
 	rng   *rand.Rand
 	stats Stats
 
@@ -93,13 +93,13 @@ type port struct {
 	cache    map[hostKey]mapping
 	told     map[tellKey]fc.Time // unknown handles answered
 	connSeq  uint32
-	active   []*conn // have something to send, in turn
+	active   []*conn // connections with something to send, in turn
 	kept     []keptIU
 	opt      [iu.LongLen]byte
 	scratch  [fc.MaxData]byte
 	tx       fc.Frame
-	hdr      iu.Header // of what is being sent
-	got      iu.Header // of the frame in hand
+	hdr      iu.Header // of the frame being sent
+	got      iu.Header // of the received frame
 	onlineFn []func(now fc.Time)
 }
 
@@ -108,7 +108,7 @@ type setupKey struct {
 	id   uint32
 }
 
-// A setup is what a responder remembers of a connection request.
+// A setup is a responder's record of a connection request.
 type setup struct {
 	conn   *conn     // nil once it is over
 	reason iu.Reason // how it was answered then
@@ -201,7 +201,7 @@ func (p *port) Acked(now fc.Time, r *fc.Remote, f *fc.Frame) {
 			c.acked(now, f.OXID)
 		}
 	}
-	if r.Room() { // credit is the port's: any connection with r may go on
+	if r.Room() { // credit belongs to the port: any connection with r may continue
 		for _, c := range p.handles.conns {
 			if c.remote == r {
 				p.activate(c)
@@ -234,7 +234,7 @@ func (p *port) Failed(now fc.Time, r *fc.Remote, f *fc.Frame, reason uint8) {
 }
 
 // Abort handles an ABTS for an exchange that the peer originated, or for one of ours that the peer
-// gives up.
+// abandons.
 func (p *port) Abort(now fc.Time, r *fc.Remote, f *fc.Frame) bool {
 	if f.FromResponder() {
 		c := p.oxids.owner(f.OXID)
@@ -248,7 +248,7 @@ func (p *port) Abort(now fc.Time, r *fc.Remote, f *fc.Frame) bool {
 	return false
 }
 
-// Frame takes an FC-VI frame from a port that is logged in.
+// Frame handles an FC-VI frame from a port that is logged in.
 func (p *port) Frame(now fc.Time, r *fc.Remote, f *fc.Frame) {
 	p.stats.RecvFrames++
 	h := &p.got
@@ -316,7 +316,7 @@ func (p *port) unknown(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.Header) {
 	case h.Op == iu.DisconnectRqst: // [FCVI-5.3.5-5]
 		p.answerDisconnect(now, r, f, h)
 	case h.Op == iu.ConnectResp1 && h.Flags&iu.FlagPos != 0:
-		// An acceptance for a request that was given up. [FCVI-C-1]
+		// An acceptance of an abandoned request. [FCVI-C-1]
 		if a, _, err := p.cfg.codec.ParseConnectResp1(f.Payload); err == nil {
 			p.cancel(now, r, a.Handle, h.Handle, h.Total)
 		}
@@ -340,7 +340,7 @@ func (p *port) cancel(now fc.Time, r *fc.Remote, theirs, ours, id uint32) {
 		Flags: iu.FlagErr, Param: iu.Status{Reason: iu.Cancelled}.Param()})
 }
 
-// sendOnce sends a request IU on a new Exchange that nothing waits for.
+// sendOnce sends a request IU on a new Exchange, without waiting for an answer.
 func (p *port) sendOnce(now fc.Time, r *fc.Remote, h *iu.Header) {
 	ox, ok := p.oxids.alloc(nil)
 	if !ok {
@@ -399,7 +399,7 @@ func (p *port) frame(rctl fc.RCtl, dfctl uint8, fctl fc.FCtl) *fc.Frame {
 	return f
 }
 
-// activate puts c among the connections that have something to send.
+// activate adds c to the connections with something to send.
 func (p *port) activate(c *conn) {
 	if !c.queued {
 		c.queued = true
@@ -423,7 +423,7 @@ func (p *port) pump(now fc.Time) {
 		}
 		room := p.room(c.remote.Addr)
 		if room == 0 {
-			c.stalled = true // linkRoom comes back to it [FCFS-2.9-1]
+			c.stalled = true // linkRoom resumes it [FCFS-2.9-1]
 			continue
 		}
 		room = min(room, quantum)
@@ -550,9 +550,8 @@ func (o *oxidPool) at(ox uint16) *oxid {
 	return &o.pages[ox/oxidPage][ox%oxidPage]
 }
 
-// alloc takes the next free OX_ID for c. An id is used again when the pool has
-// gone round, which is safe because every frame carries MSG_ID and a handle
-// with a generation; ids of open and of aborted Exchanges are passed over.
+// alloc takes the next free OX_ID for c. Ids are used in a cycle. Reuse is safe because every frame
+// carries MSG_ID and a handle with a generation; ids of open and of aborted Exchanges are skipped.
 // [FCVI-5.4-3]
 func (o *oxidPool) alloc(c *conn) (uint16, bool) {
 	for range iu.LastOXID - iu.FirstOXID + 1 {
@@ -585,7 +584,7 @@ func (o *oxidPool) release(ox uint16) {
 	}
 }
 
-// hold takes an id out of use without an owner.
+// hold reserves an id without an owner.
 func (o *oxidPool) hold(ox uint16) {
 	x := o.at(ox)
 	if x == nil {

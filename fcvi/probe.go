@@ -5,13 +5,12 @@ import (
 	"viaduct/internal/wire/iu"
 )
 
-// A loss that nothing follows shows by nothing: not at Reliable Delivery, where a
-// Send or Write has no answer, nor soon where one is missing, since an answer may
-// take long. It is found by a probe: a READ_RQST of no bytes and no region. Its
-// answer says that everything before it was delivered, a hole before it is
-// found by the receiver as any other, and one before the answer by the sender. It
-// is sent E_D_TOV after the last message, unless that has been answered, and
-// again each E_D_TOV until it is answered itself, since it carries nothing.
+// A probe detects the loss of the last message. Without it, no later frame would reveal that loss:
+// at Reliable Delivery a Send or Write has no answer, and at Reliable Reception an answer may take
+// long. A probe is a READ_RQST of zero bytes and no region. Its answer proves that everything
+// before it was delivered. The receiver finds a gap before the probe like any other gap, and the
+// sender finds one before the answer. The probe is sent E_D_TOV after the last unanswered message,
+// and again after each E_D_TOV until it is answered, which is safe because it carries no data.
 
 // A proof holds the transmitting side's knowledge about messages that have no answer.
 type proof struct {
@@ -19,8 +18,8 @@ type proof struct {
 	last  fc.Time  // when the last message was sent
 	owed  bool     // that message is not known to have been delivered
 	upTo  iu.MsgID // that message
-	want  bool     // a probe is to be sent as soon as its turn comes
-	sent  bool     // a probe is under way
+	want  bool     // send a probe at the next turn
+	sent  bool     // a probe is outstanding
 	id    iu.MsgID
 	oxid  uint16
 }
@@ -28,7 +27,7 @@ type proof struct {
 // probes reports whether probes are understood.
 func (c *conn) probes() bool { return c.attrs.Proves && c.rattrs.Proves && c.reliable() }
 
-// isProbe reports whether h asks for a proof.
+// isProbe reports whether h is the header of a probe.
 func isProbe(h *iu.Header) bool {
 	return h.Op == iu.ReadRqst && h.Total == 0 && h.RmtHandle == 0 && h.RmtVA == 0
 }
@@ -43,7 +42,7 @@ func (c *conn) owe(now fc.Time) {
 	}
 }
 
-// proofDue runs when nothing may have been sent for E_D_TOV.
+// proofDue runs when E_D_TOV may have passed without a sent frame.
 func (c *conn) proofDue(now fc.Time) {
 	p := &c.tx.proof
 	if c.state != stConnected || c.up == nil || !p.owed && !p.sent {

@@ -19,8 +19,7 @@ func (s *sim) provers(level iu.Reliability) (a, b *fake) {
 	return a, b
 }
 
-// TestProbe: a loss that nothing follows is found all the same. [FCVI-3-4]
-// [FCVI-8.4-10]
+// TestProbe: the loss of the last message is detected. [FCVI-3-4] [FCVI-8.4-10]
 func TestProbe(t *testing.T) {
 	const soon = 4 * fc.DefaultEDTOV
 	for _, order := range []bool{true, false} {

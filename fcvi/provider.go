@@ -55,7 +55,7 @@ type Config struct {
 	// Stream sends one-way messages in stream Exchanges.
 	Stream bool
 
-	// EachAnswered asks for a response to every message at Reliable Reception. Otherwise one
+	// EachAnswered requests a response to every message at Reliable Reception. Otherwise one
 	// response answers several messages, which saves frames.
 	EachAnswered bool
 
@@ -86,7 +86,7 @@ type Config struct {
 	// Static [FCVI-7.4-1].
 }
 
-// A network is where a port can be attached in this process, in real time.
+// A network is a network of this process to which a port can be attached, in real time.
 type network interface {
 	// attach connects a device. dev gets the device's sender, which also reports whether there is
 	// room. now is the device's clock. After detach the device is not called any more.
@@ -149,7 +149,7 @@ type device struct {
 	cancel context.CancelCauseFunc
 
 	daemon *fabricd.Daemon // of Listen
-	home   *station        // takes connection requests; nil if the NIC only dials
+	home   *station        // receives connection requests; nil if the NIC only dials
 
 	mu    perturb.Mutex
 	away  map[string]*dialing // stations at other fabrics, by FCIP address; guarded by mu
@@ -164,8 +164,8 @@ type dialing struct {
 	err  error
 }
 
-// Open opens a NIC. The name is its host address, an IP address. An empty name stands for the
-// address of Listen.
+// Open opens a NIC. The name is its host address, an IP address. An empty name means the address of
+// Listen.
 func (p *Provider) Open(name string, nic *vi.NIC) (vi.Device, error) {
 	d := &device{p: p, nic: nic, name: name, away: map[string]*dialing{}, same: map[string]*halves{}}
 	var mac [8]byte

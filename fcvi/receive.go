@@ -5,8 +5,8 @@ import (
 	"viaduct/internal/wire/iu"
 )
 
-// request takes a frame of the request stream. [FCVI 8.4]
-// [FCVI-5.2.1-8] [FCVI-5.3.5-3] [FCVI-5.2.5-2] [FCVI-8.4-11]
+// request handles a frame of the request stream. [FCVI 8.4] [FCVI-5.2.1-8] [FCVI-5.3.5-3]
+// [FCVI-5.2.5-2] [FCVI-8.4-11]
 func (c *conn) request(now fc.Time, f *fc.Frame, h *iu.Header) {
 	p := c.p
 	if c.state == stResp2 || c.state == stRqst && c.sentResp2 {
@@ -72,7 +72,7 @@ func (c *conn) inOrder(now fc.Time, f *fc.Frame, h *iu.Header) {
 	}
 	if m.open {
 		p.stats.Discarded++ // [FCVI-3-3]
-		r.reset(m)          // the receive descriptor taken for it serves the next [FCVI-B-5]
+		r.reset(m)          // its receive descriptor serves the next message [FCVI-B-5]
 	}
 	r.stallAt = 0
 	if f.Param != 0 && h.Op.HasData() {
@@ -204,7 +204,7 @@ func (c *conn) stall(now fc.Time, m *rxMsg) {
 	}
 }
 
-// gapExpired runs when something may have been missing for T_GAP.
+// gapExpired runs when a gap may have lasted for T_GAP.
 func (c *conn) gapExpired(now fc.Time) {
 	r, p := &c.rx, c.p
 	if r.stallAt == 0 || c.state != stConnected || c.up == nil || r.waiting {
@@ -246,7 +246,7 @@ func (c *conn) gapExpired(now fc.Time) {
 	p.pump(now)
 }
 
-// abortedMessage takes an ABTS for a message in arrival.
+// abortedMessage handles an ABTS for an incomplete message.
 func (c *conn) abortedMessage(now fc.Time, oxid uint16) bool {
 	if c.state != stConnected || c.up == nil {
 		return false

@@ -78,7 +78,7 @@ func (p *port) resolve(now fc.Time, a iu.NetAddress, done func(now fc.Time, r *f
 	s.byFARP(now)
 }
 
-// A search is one resolution under way.
+// A search is one resolution in progress.
 type search struct {
 	p    *port
 	want iu.NetAddress
@@ -87,8 +87,8 @@ type search struct {
 	ids  []fc.Addr // candidates left
 }
 
-// byDirectory asks the name server for the ports with the address. If it knows none, it is asked
-// for the node with the address. [FCVI-7.6-3]
+// byDirectory asks the name server for the ports with the address. If there are none, byDirectory
+// asks for the node with the address. [FCVI-7.6-3]
 func (s *search) byDirectory(now fc.Time) {
 	s.p.np.Query(now, fc.NSGIDIPP, s.key.host[:], func(now fc.Time, reply []byte, err error) {
 		if err == nil {
@@ -130,8 +130,8 @@ func (s *search) byNode(now fc.Time) {
 	})
 }
 
-// candidate tries the next address: it has to have FC-VI among its FC-4 types,
-// and to log in under the name the directory has. [FCVI-7.6-4]
+// candidate tries the next address: its port must have FC-VI among its FC-4 types, and log in under
+// the name in the directory. [FCVI-7.6-4]
 func (s *search) candidate(now fc.Time) {
 	np := s.p.np
 	if len(s.ids) == 0 {

@@ -8,25 +8,25 @@ import (
 	"viaduct/vi"
 )
 
-// A pending is a request of ours whose response has not come.
+// A pending is one of our requests without a response.
 type pending struct {
 	w        work
 	id       iu.MsgID
 	oxid     uint16
 	rxid     uint16
 	asked    bool // a response was required
-	probe    bool // asked for a proof, by no consumer
+	probe    bool // it is a probe, not posted by a consumer
 	done     bool // its answer is here but an earlier one is missing
 	bad      vi.Status
 	reason   iu.Reason
 	got      spans // of a READ_RESP
 	end      int64 // length of the READ_RESP, -1 while unknown
 	since    fc.Time
-	started  bool    // frames of the READ_RESP came
+	started  bool    // frames of the READ_RESP have arrived
 	progress fc.Time // of the last one
 }
 
-// response takes a frame of the response stream. [FCVI-5.2.5-2]
+// response handles a frame of the response stream. [FCVI-5.2.5-2]
 func (c *conn) response(now fc.Time, f *fc.Frame, h *iu.Header) {
 	p, t := c.p, &c.tx
 	if c.state != stConnected || c.up == nil { // [FCVI-8.2-2]
@@ -91,7 +91,7 @@ func (c *conn) response(now fc.Time, f *fc.Frame, h *iu.Header) {
 	}
 	if q.done {
 		if h.Flags&iu.FlagErr != 0 {
-			for k := range i { // those before an error that is told were good [FCVI-E-4]
+			for k := range i { // requests before a reported error have succeeded [FCVI-E-4]
 				if e := t.pending.at(k); !e.asked {
 					e.done = true
 				}
@@ -113,8 +113,7 @@ func (c *conn) response(now fc.Time, f *fc.Frame, h *iu.Header) {
 
 func (c *conn) firstAnswered() bool { return c.tx.pending.at(0).done }
 
-// readData places a frame of a READ_RESP. It reports whether the response
-// stream should go on.
+// readData places a frame of a READ_RESP. It reports whether the response stream continues.
 func (c *conn) readData(now fc.Time, f *fc.Frame, q *pending, i int) bool {
 	p := c.p
 	off, n := f.Param, uint32(len(f.Payload))
@@ -168,7 +167,7 @@ func (c *conn) retire(now fc.Time) {
 		q := t.pending.at(n)
 		n++
 		t.unproven -= int64(q.w.n)
-		if c.class == fc.Class2 { // what is not acknowledged yet has arrived all the same
+		if c.class == fc.Class2 { // unacknowledged frames have arrived nevertheless
 			c.dropAck(q.oxid)
 			p.np.Forget(now, c.remote, q.oxid)
 			p.oxids.release(q.oxid)
@@ -298,7 +297,7 @@ func (c *conn) respExpired(now fc.Time) {
 	c.loseResponse(now, reason)
 }
 
-// loseResponse breaks the connection for a response that will not come.
+// loseResponse breaks the connection because a response was lost.
 func (c *conn) loseResponse(now fc.Time, reason iu.Reason) {
 	t := &c.tx
 	q := *t.pending.at(0)

@@ -32,7 +32,7 @@ func TestULPTimeout(t *testing.T) {
 	}
 }
 
-// A sink takes frames and sends none.
+// A sink receives frames and sends none.
 type sink struct{}
 
 func (sink) Send(*fc.Frame) {}
@@ -253,7 +253,7 @@ func TestClass2Completes(t *testing.T) {
 	}
 }
 
-// TestLinkRoom: what finds no room on the link goes on when there is. [FCFS-2.9-1]
+// TestLinkRoom: a connection without room on the link continues once there is room. [FCFS-2.9-1]
 func TestLinkRoom(t *testing.T) {
 	s := newSim(t, simConfig{seed: 1, order: true})
 	a, b := s.connect(iu.ReliableDelivery)
@@ -328,7 +328,7 @@ func TestDraining(t *testing.T) {
 		t.Error("a message begins")
 	}
 	a.c.tx.draining = false
-	a.c.attrs.Reliability = iu.Unreliable // where a bad descriptor ends nothing
+	a.c.attrs.Reliability = iu.Unreliable // at which a bad descriptor ends nothing
 	a.sends = append([]*fakeSend{{ctl: vi.OpSendReceive, bad: true}}, a.sends...)
 	if !a.c.startMessage(s.net.Now()) || a.next1 != 2 || a.sends[0].status != vi.StatusLengthError || a.sends[1].done {
 		t.Error("no message begins")
@@ -422,7 +422,7 @@ func TestCachedNames(t *testing.T) {
 		r := p.np.RemoteByName(s.ports[1].np.Name())
 		if !other {
 			var failed error
-			(&search{p: p.port, done: func(_ fc.Time, _ *fc.Remote, err error) { failed = err }}).login(s.net.Now(), 0x010900, name) // where no port is
+			(&search{p: p.port, done: func(_ fc.Time, _ *fc.Remote, err error) { failed = err }}).login(s.net.Now(), 0x010900, name) // an address without a port
 			s.net.Run(time.Minute)
 			if failed == nil || errors.Is(failed, fc.ErrNoMatch) {
 				t.Errorf("logged in to no port: %v", failed)
@@ -463,7 +463,7 @@ func TestRemembered(t *testing.T) {
 	}
 }
 
-// TestNoHandles: where there is no handle left a request is refused for that reason, in both models.
+// TestNoHandles: without a free handle a request is refused for that reason, in both models.
 // [FCVI-5.3.3-1] [FCVI-A-2] [FCVI-6.8-3]
 func TestNoHandles(t *testing.T) {
 	for _, mode := range []iu.Mode{iu.ClientServer, iu.PeerToPeer} {
@@ -483,8 +483,8 @@ func TestNoHandles(t *testing.T) {
 	}
 }
 
-// TestSourceGone: a Read whose target is gone when its turn has come is answered with the reason, and no
-// data. [FCVI-5.2.4-3] [FCVI-5.2.5-5] [FCVI-5.2.4-5]
+// TestSourceGone: a Read whose memory was deregistered before its turn is answered with the reason,
+// and no data. [FCVI-5.2.4-3] [FCVI-5.2.5-5] [FCVI-5.2.4-5]
 func TestSourceGone(t *testing.T) {
 	s := newSim(t, simConfig{seed: 1, order: true})
 	a, b := s.connect(iu.ReliableDelivery)
@@ -531,7 +531,7 @@ func TestFirstIDs(t *testing.T) {
 	}
 }
 
-// TestUnreadable: a frame without a whole header is counted and does nothing. [FCVI-6.1-3]
+// TestUnreadable: a frame with an incomplete header is counted and has no effect. [FCVI-6.1-3]
 func TestUnreadable(t *testing.T) {
 	s := newSim(t, simConfig{seed: 1, order: true})
 	_, b := s.connect(iu.ReliableDelivery)
@@ -612,7 +612,8 @@ func TestRetryWithoutExchange(t *testing.T) {
 	}
 }
 
-// TestClass2Gone: for a message whose memory is gone before it is sent no ACK is awaited. [FCVI-5.2.2-1]
+// TestClass2Gone: no ACK is awaited for a message whose memory was deregistered before it was sent.
+// [FCVI-5.2.2-1]
 func TestClass2Gone(t *testing.T) {
 	s := newSim(t, simConfig{seed: 1, order: true, class: fc.Class2, class2: true})
 	a, b := s.connect(iu.Unreliable)

@@ -44,11 +44,11 @@ func TestAsks(t *testing.T) {
 	c.p.cfg.maxUnacked = 500
 	limit := c.sendWindow()
 	every := min(askEvery, max(1, limit/2))
-	most := int64(c.maxHold()) - int64(c.mts) // unproven, with the message in hand
+	most := int64(c.maxHold()) - int64(c.mts) // unproven bytes, including the current message
 	for _, v := range []struct {
 		what           string
 		ours, theirs   bool // both stream
-		more           bool // messages wait behind it
+		more           bool // later messages wait
 		unasked, bytes int  // before it
 		pending        int
 		unproven       int64
@@ -96,7 +96,7 @@ func TestAsks(t *testing.T) {
 	}
 }
 
-// TestAsksSmallWindow: where the window has a few places each message asks. [FCVI-E-2]
+// TestAsksSmallWindow: if the window has few places, each message requests a response. [FCVI-E-2]
 func TestAsksSmallWindow(t *testing.T) {
 	for window, want := range map[uint16]bool{1: true, 2: true, 3: true, 4: false} {
 		s := newSim(t, simConfig{seed: 1, order: true})

@@ -5,9 +5,8 @@ import (
 	"viaduct/internal/wire/iu"
 )
 
-// A run is what a connection knows of the frame that came last, if the next ones
-// may be given to Take. It is good until another frame comes, or the port is
-// left: nothing else happens in between.
+// A run is the state of the last frame, if Take may handle its successors. It is valid until
+// another frame arrives or the port is left.
 type run struct {
 	now  fc.Time
 	resp bool // of the response stream
@@ -43,7 +42,7 @@ func (c *conn) Take(b []byte) bool {
 	return taken
 }
 
-// takeRequest takes a frame of the message that is next in the request stream.
+// takeRequest handles a frame of the next message in the request stream.
 func (c *conn) takeRequest(b []byte) bool {
 	r := &c.rx
 	m := r.ahead(r.mexp)
@@ -64,7 +63,7 @@ func (c *conn) takeRequest(b []byte) bool {
 	return true
 }
 
-// takeRead takes a frame of the READ_RESP that is next in the response stream.
+// takeRead handles a frame of the next READ_RESP in the response stream.
 func (c *conn) takeRead(b []byte) bool {
 	if c.tx.pending.len() == 0 {
 		return false

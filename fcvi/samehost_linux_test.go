@@ -10,8 +10,8 @@ import (
 	"viaduct/vi"
 )
 
-// TestSameHost: VIs whose link goes through shared memory, and can't go otherwise,
-// transfer as over TCP, messages longer than the ring included.
+// TestSameHost: VIs on a link that requires shared memory transfer as over TCP, including messages
+// longer than the ring.
 func TestSameHost(t *testing.T) {
 	const n = 3 << 20
 	from, to, src, dst := benchPair(t, vi.ReliableReception, Config{SameHost: samehost.Require, MaxTransferSize: n})

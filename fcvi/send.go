@@ -26,7 +26,7 @@ type txState struct {
 	pending      fifo[pending] // in MSG_ID order
 	unproven     int64         // bytes of them
 	reads        int
-	unasked      int // streamed messages since a response was asked for
+	unasked      int // streamed messages since the last requested response
 	unaskedBytes int
 	proof        proof
 	answers      fifo[answer]
@@ -91,8 +91,8 @@ func (c *conn) posted(now fc.Time) {
 	}
 }
 
-// step sends a frame, or several that follow each other in their sequence, at
-// most room. It returns how many; 0 if there is nothing to send now.
+// step sends a frame, or several successive ones of a sequence, at most room. It returns their
+// number, or 0 if there is nothing to send now.
 func (c *conn) step(now fc.Time, room int) int {
 	if c.gone || c.remote == nil || !c.remote.Ready() {
 		return 0
@@ -121,8 +121,7 @@ func (c *conn) step(now fc.Time, room int) int {
 	return 0
 }
 
-// startMessage takes the next send descriptor, if the peer takes another
-// request. [FCVI-F-2]
+// startMessage starts the next send descriptor, if the peer can accept another request. [FCVI-F-2]
 func (c *conn) startMessage(now fc.Time) bool {
 	t := &c.tx
 	for !t.draining {

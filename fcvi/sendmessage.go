@@ -6,7 +6,7 @@ import (
 	"viaduct/vi"
 )
 
-// openMessage prepares the transmission of the descriptor in hand.
+// openMessage prepares the transmission of the current descriptor.
 func (c *conn) openMessage(now fc.Time) bool {
 	t := &c.tx
 	w := &t.cur
@@ -121,13 +121,13 @@ func (c *conn) sendFrames(now fc.Time, room int) int {
 			if c.reliable() {
 				c.drain(now)
 			}
-			return 1 // there may be more behind it
+			return 1 // more messages may follow
 		}
 	}
 	f := p.frame(t.rctl, t.dfctl, fc.FCtl(p.cfg.codec.FCtl(w.op, use))) // [FCVI-5.9.1-2] [FCVI-5.9.1-4]
 	f.SeqID, f.SeqCnt, f.OXID, f.RXID = t.seq, t.cnt, t.oxid, fc.Unassigned
 	f.Opt, f.Payload = t.hdr[:t.hdrLen], payload
-	f.Param = t.off           // relative offset, 0 where there is no data [FCVI-5.8-6]
+	f.Param = t.off           // relative offset, 0 without data [FCVI-5.8-6]
 	if c.class == fc.Class2 { // [FCVI-5.2.2-1]
 		t.acking.at(t.acking.len()-1).left++ // one at a time, see step
 	}

@@ -149,7 +149,7 @@ type fake struct {
 	rights [2]bool
 	piece  int // bytes that are given at a time at most, but for what fits scratch; 0 for all
 	asyncs []vi.ErrorCode
-	causes []vi.Control // the operations they were told of
+	causes []vi.Control // the operations in their error reports
 	result []iu.Reason
 	broke  int
 	order  bool // of the end
@@ -163,7 +163,7 @@ type fakeSend struct {
 	mh     uint32
 	done   bool
 	bad    bool // a check of the descriptor finds an error
-	gone   bool // its memory is taken away before it is sent
+	gone   bool // its memory is deregistered before it is sent
 	status vi.Status
 }
 
@@ -171,7 +171,7 @@ type fakeRecv struct {
 	buf  []byte
 	done bool
 	d    vi.Delivery
-	bad  vi.Status // what a check of the descriptor finds
+	bad  vi.Status // error bits from the check of the descriptor
 	gone vi.Status // what placing bytes finds
 }
 

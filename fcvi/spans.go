@@ -6,7 +6,7 @@ import "slices"
 // which needs no memory of its own.
 type spans struct {
 	front  uint32 // everything before it is here
-	beyond []span // what is behind a hole; sorted, disjoint, not adjacent
+	beyond []span // spans after a hole; sorted, disjoint, not adjacent
 }
 
 type span struct{ from, to uint32 }
@@ -19,7 +19,7 @@ type spanResult uint8
 const (
 	spanNew  spanResult = iota // taken
 	spanSeen                   // here already, wholly or in part
-	spanHole                   // something before it is missing, and order is kept
+	spanHole                   // bytes before it are missing, although the path keeps order
 	spanFull                   // too many holes
 )
 
@@ -31,8 +31,7 @@ func (s *spans) next() uint32 { return s.front }
 // covers reports whether everything up to n is here.
 func (s *spans) covers(n uint32) bool { return s.front >= n }
 
-// extend notes n bytes at next. It reports false, and does nothing, if there is
-// something beyond.
+// extend adds n bytes at next. It returns false, and does nothing, if there are spans beyond.
 func (s *spans) extend(n uint32) bool {
 	if len(s.beyond) > 0 {
 		return false
@@ -41,8 +40,8 @@ func (s *spans) extend(n uint32) bool {
 	return true
 }
 
-// add notes n bytes at off. Without bytes it changes nothing and says whether
-// off is where the next are expected.
+// add adds n bytes at off. If n is 0, it changes nothing, and the result shows whether off is the
+// next expected offset.
 func (s *spans) add(off, n uint32, inOrder bool) spanResult {
 	switch {
 	case inOrder && off > s.front:

@@ -51,10 +51,10 @@ import (
 type state uint8
 
 const (
-	stIdle      state = iota // not connected; also before the request went out
+	stIdle      state = iota // not connected; also before the request was sent
 	stResolve                // connect request, address unknown
 	stRqst                   // CONNECT_RQST sent
-	stConceded               // lost the tie, or told to yield: the peer's request will come
+	stConceded               // lost the tie, or was told to yield: the peer's request will arrive
 	stHeld                   // CONNECT_RQST received, the consumer decides; no VI yet
 	stResp1                  // RESP1(ACCEPTED) sent, reception not enabled
 	stResp2                  // RESP2 sent: reception enabled, transmission not

@@ -24,13 +24,13 @@ type walk struct {
 	moves []string // changes of state, FROM TO
 	sent  []string
 
-	accepted []iu.Reason // what the waiter was told
+	accepted []iu.Reason // the result at the waiter
 
 	before []string // facts before the event
 	counts Stats    // of the port, then
 
 	since fc.Time  // when the event was over
-	later []string // what came of it afterwards, with the time
+	later []string // later effects, with the time
 }
 
 // A standing is the start of a walk: a state, and the facts that distinguish its cases.
@@ -167,8 +167,8 @@ func (w *walk) happened(what string) {
 	}
 }
 
-// aftermath returns the later effects of the event when nothing else happens for a while: sent
-// frames, the states, and the facts at the end.
+// aftermath returns the effects of the event over a while without other events: sent frames, the
+// states, and the facts at the end.
 func (w *walk) aftermath() string {
 	w.since = w.net.Now()
 	told := len(w.f.result)
@@ -536,7 +536,7 @@ func TestFCVI_8_2_Walk(t *testing.T) {
 			for _, e := range events {
 				w := begin(t, mode, at)
 				e.run(w)
-				w.net.Run(time.Nanosecond) // so that what was sent is seen
+				w.net.Run(time.Nanosecond) // so that the sent frames are recorded
 				o := w.outcome()
 				moved := len(w.moves)
 				o += "\n\t\t" + w.aftermath()

@@ -15,12 +15,12 @@ import (
 // released.
 type station struct {
 	mu     perturb.Mutex
-	start  time.Time // when the clock began, and later by what it did not count; guarded by mu
-	at     fc.Time   // the clock when mu was taken; guarded by mu
+	start  time.Time // start of the clock, plus any time that it did not count; guarded by mu
+	at     fc.Time   // the clock when mu was locked; guarded by mu
 	np     *fc.NPort
 	p      *port
 	armed  fc.Time // when timer fires; guarded by mu
-	waited bool    // timer was late and was set anew; guarded by mu
+	waited bool    // timer was late and was set again; guarded by mu
 	timer  *time.Timer
 	dead   bool // closed; guarded by mu
 	out    outlet
@@ -32,9 +32,9 @@ type station struct {
 // An outlet is the link of a station.
 type outlet interface {
 	fc.Sender
-	room(dst fc.Addr) int // frames it takes at least
+	room(dst fc.Addr) int // lower bound of the frames that it can take
 	flush()
-	poller(dst fc.Addr) poller // nil if there is nothing to poll
+	poller(dst fc.Addr) poller // nil without a link to poll
 	close()
 }
 
@@ -106,7 +106,7 @@ func (s *station) lock() {
 // now is the time since when mu has been held.
 func (s *station) now() fc.Time { return s.at }
 
-// enter takes the machines over. leave releases them, sets the timer and writes queued frames.
+// enter locks the machines. leave unlocks them, sets the timer and writes queued frames.
 func (s *station) enter() fc.Time {
 	s.lock()
 	return s.at
@@ -155,8 +155,8 @@ func (s *station) do(fn func(now fc.Time)) {
 // drainTime bounds how long a closed station waits for peers to answer its disconnects.
 const drainTime = 5 * time.Second
 
-// close ends the station: set-ups are given up, disconnects under way get a
-// while to be answered. No machine runs afterwards.
+// close ends the station: set-ups are abandoned, and pending disconnects get a while to be
+// answered. No machine runs afterwards.
 func (s *station) close() {
 	done := make(chan struct{}, 1)
 	left := 0

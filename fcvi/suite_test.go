@@ -188,12 +188,10 @@ func TestVI_SuiteOutOfOrder(t *testing.T) {
 	vitest.Run(t, h)
 }
 
-// TestVI_SuiteLossy runs the levels that promise delivery over fabrics that
-// lose 1% of all frames, and double and reorder others. In class 2 the losses
-// are made good: everything passes as if nothing had happened. In class 3 they
-// are reported: connections break, but every end is reported, nothing comes
-// wrong, and what breaks now comes through when tried again, or where frames
-// are acknowledged.
+// TestVI_SuiteLossy runs the levels that promise delivery over fabrics that lose 1% of all frames,
+// and double and reorder others. In class 2 lost frames are retransmitted, and every test passes.
+// In class 3 losses break connections, but every break is reported, no data is wrong, and a test
+// whose connection broke passes when it is repeated, or in class 2.
 func TestVI_SuiteLossy(t *testing.T) {
 	var tally vitest.Tally
 	var runs sync.WaitGroup // all at once, however few processors: they wait for timers most of the time

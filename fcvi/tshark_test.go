@@ -236,7 +236,7 @@ func number(s string) string {
 	return s
 }
 
-// askFor asks for a connection until a wait for it is under way.
+// askFor requests a connection until a wait for it exists.
 func askFor(ctx context.Context, v *vi.VI, local, remote vi.Address) error {
 	for {
 		_, err := v.ConnectRequest(ctx, local, remote)

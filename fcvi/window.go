@@ -10,7 +10,7 @@ type rxMsg struct {
 	open     bool
 	complete bool
 	discard  bool // Unreliable Delivery: the rest is ignored
-	taken    bool // a receive descriptor was taken for it
+	taken    bool // a receive descriptor was taken for the message
 	checked  bool // the RDMA target was checked
 	held     bool // its bytes are in buf
 	h        iu.Header
@@ -19,7 +19,7 @@ type rxMsg struct {
 	seq      uint8
 	class    fc.Class
 	got      spans
-	end      int64  // length, -1 until the last frame came
+	end      int64  // length, -1 until the last frame has arrived
 	buf      []byte // bytes that have no place yet
 	bad      iu.Reason
 }
@@ -30,11 +30,11 @@ type rxState struct {
 	front    iu.MsgID // the next message to arrive, ahead of mexp while messages wait
 	win      []rxMsg  // by MSG_ID modulo their number, a power of two; nil until the first message
 	timer    *fc.Timer
-	stallAt  fc.Time // when what is missing is declared lost, 0 if nothing is
+	stallAt  fc.Time // when missing frames are declared lost, 0 if none are missing
 	hold     int     // bytes held
 	waiting  bool    // the message at mexp waits for a receive descriptor
-	capacity uint64  // of the receive descriptor that was taken
-	haveRecv bool    // a receive descriptor is taken and not completed
+	capacity uint64  // of the current receive descriptor
+	haveRecv bool    // a receive descriptor was taken and is not completed
 	unasked  bool    // messages were delivered that no response was required for
 	failed   iu.Reason
 	failedID iu.MsgID
@@ -86,7 +86,7 @@ func (r *rxState) reset(m *rxMsg) {
 	*m = rxMsg{buf: buf, got: got}
 }
 
-// skip gives up the messages from front to id, while earlier ones wait for receive descriptors. It
+// skip drops the messages from front to id, while earlier ones wait for receive descriptors. It
 // returns false if the window does not reach id.
 func (r *rxState) skip(id, window iu.MsgID) bool {
 	if id-r.mexp >= window {

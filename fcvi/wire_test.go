@@ -219,7 +219,7 @@ func TestFCVI_5_3_5(t *testing.T) {
 	if a.broke != 1 || !a.c.gone || b.p.handles.get(h) != nil {
 		t.Errorf("half open: broken %d, %v", a.broke, a.c.state)
 	}
-	// No answer comes. [FCVI-8.6-1]
+	// No answer arrives. [FCVI-8.6-1]
 	a, _ = s.connect(iu.ReliableDelivery)
 	f := s.net.AddFault(&fabric.Fault{Match: opcode(iu.DisconnectRqst), Do: fabric.Drop})
 	a.c.disconnect(s.net.Now())
@@ -231,7 +231,7 @@ func TestFCVI_5_3_5(t *testing.T) {
 
 // TestFCVI_C: [FCVI-C-8] the set-up rules that a plain success does not prove.
 func TestFCVI_C(t *testing.T) {
-	t.Run("FCVI-C-1", func(t *testing.T) { // the client gives up after RESP2 went out
+	t.Run("FCVI-C-1", func(t *testing.T) { // the client gives up after RESP2 was sent
 		s := newSim(t, simConfig{seed: 1, order: true})
 		s.net.AddFault(&fabric.Fault{Match: opcode(iu.ConnectResp3), Do: fabric.Drop})
 		a, b := s.fake(0, iu.ReliableDelivery), s.fake(1, iu.ReliableDelivery)
@@ -546,8 +546,8 @@ func TestFCVI_7_4(t *testing.T) {
 	}
 }
 
-// TestFCVI_5_2_5: a disconnect in the middle of a message is handled at once,
-// whatever its diagnostic bits say. [FCVI-5.2.5-6] [FCVI-5.9.7-3]
+// TestFCVI_5_2_5: a disconnect in the middle of a message is handled at once, whatever its
+// diagnostic bits are. [FCVI-5.2.5-6] [FCVI-5.9.7-3]
 func TestFCVI_5_2_5(t *testing.T) {
 	s := newSim(t, simConfig{seed: 1, order: true})
 	a, b := s.connect(iu.ReliableDelivery)

@@ -61,7 +61,7 @@ func requests(s *sim, all []sent, i int) (n int) {
 // TestFCVI_5_3_4 has what two of our machines never say to each other. Port b
 // has the higher name and wins.
 func TestFCVI_5_3_4(t *testing.T) {
-	t.Run("FCVI-5.3.4-5", func(t *testing.T) { // a winner that is told to yield asks again
+	t.Run("FCVI-5.3.4-5", func(t *testing.T) { // a winner that is told to yield sends its request again
 		s := newSim(t, simConfig{seed: 1, order: true})
 		all := s.record()
 		a, b := s.fake(0, iu.ReliableDelivery), s.fake(1, iu.ReliableDelivery)
@@ -83,11 +83,11 @@ func TestFCVI_5_3_4(t *testing.T) {
 		a.p.connectPeer(s, a, b)
 		connectedPeers(t, s, a, b)
 	})
-	t.Run("FCVI-5.3.4-9", func(t *testing.T) { // a loser that is accepted after all stays what it is
+	t.Run("FCVI-5.3.4-9", func(t *testing.T) { // a loser that is accepted nevertheless stays a loser
 		s := newSim(t, simConfig{seed: 1, order: true})
 		all := s.record()
 		a, b := s.fake(0, iu.ReliableDelivery), s.fake(1, iu.ReliableDelivery)
-		// b sees nothing of a's acceptance for now, and a nothing of b's yield.
+		// For now neither a's acceptance reaches b nor b's yield a.
 		s.net.AddFault(&fabric.Fault{Match: opcode(iu.ConnectResp1), Do: fabric.Drop, Nth: 1})
 		s.net.AddFault(&fabric.Fault{Match: opcode(iu.ConnectResp1), Do: fabric.Drop, Nth: 2})
 		a.p.connectPeer(s, a, b)
