@@ -12,8 +12,7 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// TestPilesUp: whatever happens during a pause, all frames come in order, and so
-// does the end.
+// TestPilesUp: whatever happens during a pause, all frames arrive in order, and then the end.
 func TestPilesUp(t *testing.T) {
 	for round := range 3 {
 		nc, peer := testkit.TCPPair(t)
@@ -39,7 +38,7 @@ func TestPilesUp(t *testing.T) {
 			binary.BigEndian.PutUint32(f[4:], sent)
 		}
 		all := func() bool { return got.Load() == sent }
-		// On a busy machine there may be no pause. All has to hold then too.
+		// On a busy machine there may be no pause. The checks must hold then too.
 		intoLull := func() {
 			limit := time.Now().Add(100 * time.Millisecond)
 			for attend.Pauses() == 0 && time.Now().Before(limit) {
@@ -50,7 +49,7 @@ func TestPilesUp(t *testing.T) {
 		for range 10 {
 			intoLull()
 			testkit.Eventually(t, "all frames, and nothing after", all)
-			time.Sleep(2 * time.Millisecond) // the pause is over
+			time.Sleep(2 * time.Millisecond) // the pause has ended
 			begin := time.Now()
 			send()
 			testkit.Eventually(t, "one more", all)
@@ -77,13 +76,13 @@ func TestPilesUp(t *testing.T) {
 			p.c.sock.Load().Interrupt() // as the sweep does
 			testkit.Eventually(t, "all frames with another goroutine", all)
 		}
-		if best > sweepEvery/2 { // then another goroutine would find it
+		if best > sweepEvery/2 { // more, and another goroutine would find it
 			t.Errorf("after a pause a frame took %v at best", best)
 		}
 		intoLull()
 		switch round {
 		case 0:
-			peer.Close() // whose receive buffer is not empty: a reset, perhaps
+			peer.Close() // its receive buffer is not empty, so this may be a reset
 			testkit.Await(t, "the end of the stream", p.failed)
 		case 1:
 			peer.(*net.TCPConn).CloseWrite()

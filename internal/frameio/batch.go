@@ -12,7 +12,7 @@ const (
 	// send buffer is cheaper than one more vector entry.
 	CopyLimit = 1024
 
-	// MaxHeader is how many bytes Header gives out at a time: a short frame.
+	// MaxHeader is the largest number of bytes that Header returns: a short frame.
 	MaxHeader = CopyLimit + 64
 
 	// slabSize holds the headers, trailers and short payloads of one batch.
@@ -21,20 +21,20 @@ const (
 	// maxVecs keeps a batch below the kernel's 1024 vector entries.
 	maxVecs = 512
 
-	// batchBytes ends a batch: more per call is no gain, and the peer
-	// could have started on the first frames.
+	// batchBytes is the size at which a batch ends: more bytes per call gain nothing, and would
+	// only delay the peer's work on the first frames.
 	batchBytes = 512 << 10
 
-	// aheadBytes is the limit where the peer predicts frames and reads many of them at once: one
-	// MiB of payload and its headers leave in one call.
+	// aheadBytes is the limit if the peer predicts frames and reads many of them at once: one MiB
+	// of payload and its headers are written in one call.
 	aheadBytes = 1100 << 10
 
-	// frameSlack is what must be free in the slab for Full to say no: a
-	// frame's headers, a short payload and a trailer.
+	// frameSlack is the free space in the slab that Full requires for another frame: a frame's
+	// headers, a short payload and a trailer.
 	frameSlack = MaxHeader + 512 + trailerSlack
 
-	// trailerSlack is never taken by payload, so that a frame of many short
-	// pieces has room for its trailer.
+	// trailerSlack is not available for payload, so that a frame of many short pieces has room for
+	// its trailer.
 	trailerSlack = 64
 )
 
@@ -43,17 +43,17 @@ const (
 // for a trailer.
 type Batch struct {
 	slab  []byte       // copied bytes; capacity never changes, so that vecs stay valid
-	start int          // of the slab bytes that are not yet in vecs
-	vecs  [][]byte     // what is to be written, in order
+	start int          // offset of the slab bytes that are not yet in vecs
+	vecs  [][]byte     // bytes to write, in order
 	pins  []regmem.Ref // memory referenced by vecs
 	last  regmem.Ref   // the pin taken last, one of pins
 	bytes int          // total length
 
 	more    bool              // Fill has left something for the next batch
 	guarded bool              // some of vecs may fault
-	gone    bool              // one of them has: the stream can't go on
-	to      *sock.Socket      // that was given some of vecs, which it may still depend on
-	scratch [maxVecs]sock.Vec // of the system call
+	gone    bool              // one of them has: the stream cannot continue
+	to      *sock.Socket      // socket that was given some of vecs, which it may still use
+	scratch [maxVecs]sock.Vec // for the system call
 	short   [CopyLimit]byte   // see Short
 }
 
@@ -92,11 +92,10 @@ func (b *Batch) Header(n int) []byte {
 	return b.slab[at : at+n : at+n]
 }
 
-// Data appends the bytes of ref, which are copied now if they are short and
-// referenced otherwise. The batch takes the pin over. A frame may have at
-// most [Batch.Pieces] pieces.
+// Data appends the bytes of ref, which are copied now if they are short and referenced otherwise.
+// The batch takes over the pin. A frame may have at most [Batch.Pieces] pieces.
 //
-// The error is regmem.ErrFault if guarded memory is gone.
+// The error is regmem.ErrFault if guarded memory was unmapped.
 func (b *Batch) Data(ref regmem.Ref) error {
 	if b.Copies(ref.Len()) {
 		h := b.Header(ref.Len())
@@ -120,9 +119,8 @@ func (b *Batch) Copies(n int) bool {
 // Data copies it.
 func (b *Batch) Short() []byte { return b.short[:] }
 
-// Pin takes the pin of ref over until the batch is written. A protocol that sends many
-// pieces of one region gets all but the first from [Batch.Pinned], and spares
-// a pin for each.
+// Pin takes over the pin of ref until the batch is written. A protocol that sends many pieces of
+// one region uses [Batch.Pinned] for all but the first, which saves a pin for each.
 func (b *Batch) Pin(ref regmem.Ref) {
 	if !ref.Pins() {
 		return
@@ -177,8 +175,8 @@ func (b *Batch) release() {
 	b.last = regmem.Ref{}
 }
 
-// detach makes what a socket was given, and has not counted as written, independent of
-// the batch.
+// detach makes the bytes that a socket holds, but has not counted as written, independent of the
+// batch.
 func (b *Batch) detach() {
 	if b.to != nil && b.bytes > 0 {
 		b.to.Detach()
@@ -196,8 +194,7 @@ func (b *Batch) reset() {
 	b.start, b.bytes, b.more, b.guarded, b.gone = 0, 0, false, false, false
 }
 
-// own copies whatever of the referenced memory is not written yet and gives
-// the pins back.
+// own copies the referenced bytes that are not written yet and releases the pins.
 func (b *Batch) own() {
 	b.detach()
 	for i, v := range b.vecs {
@@ -206,7 +203,7 @@ func (b *Batch) own() {
 		}
 		c := make([]byte, len(v))
 		if regmem.Copy(c, v, b.guarded) != nil {
-			b.gone = true // as the write would have found
+			b.gone = true // the write would also have found this
 		}
 		b.vecs[i] = c
 	}

@@ -112,7 +112,7 @@ func TestEndsInEveryState(t *testing.T) {
 	})
 }
 
-// All of it at once, while both sides send, poll and quiesce.
+// All ways to end at once, while both sides send, poll and quiesce.
 func TestEndsFromEverywhere(t *testing.T) {
 	everyKind(t, func(t *testing.T, k kind) {
 		for round := range 12 {
@@ -180,8 +180,7 @@ func (p *blockedFailure) Failed(error) {
 	<-p.leave
 }
 
-// Close waits for the methods of the protocol that run, in either role or in
-// none.
+// Close waits for running methods of the protocol, in either role or in none.
 func TestCloseWaits(t *testing.T) {
 	everyKind(t, func(t *testing.T, k kind) {
 		for _, role := range []string{"send", "receive", "none"} {
@@ -258,9 +257,9 @@ func TestCloseAfterGivesUp(t *testing.T) {
 	})
 }
 
-// Abort resets: the peer does not take it for an orderly end.
+// Abort resets: the peer does not see an orderly end.
 func TestAbortResets(t *testing.T) {
-	for _, k := range kinds[:2] { // a pipe has no resets of its own
+	for _, k := range kinds[:2] { // a pipe cannot be reset
 		t.Run(k.name, func(t *testing.T) {
 			a, b := k.connect(t)
 			a.c.Start(nil)

@@ -37,7 +37,7 @@ type Protocol interface {
 	// acknowledgements. [receive role]
 	Drained()
 
-	// Failed reports, once, why the connection cannot go on. err is io.EOF after an orderly end
+	// Failed reports, once, why the connection cannot continue. err is io.EOF after an orderly end
 	// between frames and io.ErrUnexpectedEOF after an end inside a frame. Otherwise it is the error
 	// of Receive, Plan or Landed, or the stream's. Failed is not called after Close or Abort. No
 	// role is held. Queued frames may still be sent if only the peer's direction ended.
@@ -72,13 +72,12 @@ type SendFailer interface {
 // A Deliverer is a Protocol that notifies its consumer after a Receive, and after a Sent that ran
 // in another goroutine than Kick.
 type Deliverer interface {
-	// Deliver is called without a role, by one goroutine or several at a time. It
-	// reports whether what ErrEnough has left is best kept for a consumer, which is
-	// about to poll. [no role]
+	// Deliver is called without a role, by one goroutine or several at a time. It reports whether
+	// to keep the bytes that ErrEnough left for a consumer that is about to poll. [no role]
 	Deliver() (keep bool)
 }
 
-// Options for New. The zero value is right for most.
+// Options are settings for New. The zero value suits most users.
 type Options struct {
 	// Portable forces the portable path even where the fast path would work.
 	Portable bool
@@ -99,9 +98,9 @@ type Conn struct {
 
 	tx  sender
 	rx  receiver
-	att attend.Attention // the receive role, and what waits for arrivals
+	att attend.Attention // the receive role, and the goroutines that wait for arrivals
 
-	slept atomic.Uint32 // tx.batches as a consumer last slept at the socket
+	slept atomic.Uint32 // tx.batches when a consumer last slept at the socket
 
 	failOnce sync.Once
 	closing  atomic.Bool // Close or Abort was called
@@ -129,9 +128,8 @@ func (c *Conn) InPlace() bool { return c.sock.Load() != nil }
 // of the Conn's.
 func (c *Conn) Start(early []byte) { c.start(early, false) }
 
-// StartPolled is Start for a caller that begins by polling, and calls Unpoll
-// when it is done with that: only then does anything else wait for the socket.
-// Until Poll or Unpoll nothing is received.
+// StartPolled is Start for a caller that begins by polling, and later calls Unpoll: no other
+// goroutine waits for the socket before that. Until Poll or Unpoll nothing is received.
 func (c *Conn) StartPolled(early []byte) { c.start(early, true) }
 
 func (c *Conn) start(early []byte, polled bool) {
@@ -194,7 +192,7 @@ func (c *Conn) Control(f func(fd uintptr)) error {
 	return raw.Control(f)
 }
 
-// Go is go f(), for work on the connection.
+// Go runs f in a goroutine, for work on the connection.
 func (c *Conn) Go(f func()) { attend.Go(c.sock.Load() != nil, f) }
 
 // fail reports the first failure to the protocol.
@@ -205,8 +203,8 @@ func (c *Conn) fail(err error) {
 	c.failOnce.Do(func() { c.proto.Failed(err) })
 }
 
-// Pending returns how many bytes have arrived and were not yet shown to the protocol. It is 0 for a
-// portable stream. [receive role]
+// Pending returns how many bytes have arrived and were not yet passed to the protocol. It is 0 for
+// a portable stream. [receive role]
 func (c *Conn) Pending() int {
 	if s := c.sock.Load(); s != nil {
 		return len(c.rx.early) + s.Pending()
@@ -214,16 +212,16 @@ func (c *Conn) Pending() int {
 	return 0
 }
 
-// WithReceiver calls f in the receive role, waiting for it if need be, which is
-// never for the peer. f must not call methods of the Conn.
+// WithReceiver calls f in the receive role. It may wait for the role, but never for the peer. f
+// must not call methods of the Conn.
 func (c *Conn) WithReceiver(f func()) {
 	c.att.Lock()
 	defer c.att.Unlock()
 	f()
 }
 
-// Shutdown ends the sending direction in an orderly way as soon as everything
-// that is queued was sent. Receiving goes on. It does not block.
+// Shutdown ends the sending direction in an orderly way as soon as all queued frames were sent.
+// Receiving continues. It does not block.
 func (c *Conn) Shutdown() {
 	c.tx.finishing.Store(true)
 	c.Kick()
@@ -260,9 +258,8 @@ func (c *Conn) Close() error {
 	return nil
 }
 
-// CloseAfter waits until the peer has ended its direction too, at most for d,
-// then closes. For use after Shutdown, when everything received meanwhile is
-// of no interest any more.
+// CloseAfter waits until the peer has ended its direction too, at most for d, then closes. For use
+// after Shutdown, when further received bytes do not matter.
 func (c *Conn) CloseAfter(d time.Duration) error {
 	over := c.over()
 	select {
@@ -294,7 +291,7 @@ func (c *Conn) tearDown() {
 			c.tx.mu.Lock()
 			c.tx.closed = true
 			if c.tx.batch != nil {
-				c.tx.batch.detach() // before its pins are given back
+				c.tx.batch.detach() // before its pins are released
 			}
 			c.tx.mu.Unlock()
 			c.unpark()
@@ -310,6 +307,6 @@ func (c *Conn) tearDown() {
 }
 
 // ErrEnough is returned by a Protocol's Receive to stop receiving for now. It is not allowed on a
-// portable stream (see [Conn.Leaves]). The bytes left over are shown to the next Receive, which
+// portable stream (see [Conn.Leaves]). The remaining bytes are passed to the next Receive, which
 // follows soon after Deliver or when the consumer polls.
 var ErrEnough = errors.New("frameio: enough")

@@ -20,7 +20,7 @@ func TestNoAllocations(t *testing.T) {
 	a.got, b.got = count, count
 	a.c.Start(nil)
 	b.c.Start(nil)
-	if a.c.sock.Load() == nil { // there from Start on
+	if a.c.sock.Load() == nil { // set from Start on
 		if runtime.GOOS == "linux" {
 			t.Fatal("no fast path")
 		}
@@ -55,7 +55,7 @@ func TestIdleMemory(t *testing.T) {
 	const conns = 500
 	measure := func() uint64 {
 		for range 3 {
-			runtime.GC() // pools are emptied in two rounds
+			runtime.GC() // the second round empties the pools
 		}
 		var m runtime.MemStats
 		runtime.ReadMemStats(&m)
@@ -80,7 +80,7 @@ func TestIdleMemory(t *testing.T) {
 		q.place, p.place, p.queue = nil, nil, nil
 		ends = append(ends, end{p}, end{q})
 	}
-	time.Sleep(5 * time.Millisecond) // nothing reads any more
+	time.Sleep(5 * time.Millisecond) // no goroutine reads any more
 	after := measure()
 	per := (float64(after) - float64(before)) / (2 * conns)
 	t.Logf("%.0f bytes per idle connection, net.Conn included", per)

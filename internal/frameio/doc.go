@@ -1,6 +1,6 @@
 // Package frameio moves framed bytes over a stream: queued frames leave in batched gather writes,
-// and arriving bytes are read into one staging buffer and handed over many frames at a time. It
-// knows no protocol; a [Protocol] builds and parses the frames.
+// and arriving bytes are read into one staging buffer and passed on many frames at a time. It knows
+// no protocol; a [Protocol] builds and parses the frames.
 //
 // # Sending
 //
@@ -17,9 +17,9 @@
 // the Attention and keeps the bytes.
 //
 // Before each read that may belong to a long frame the protocol returns a [Plan]: the place for the
-// rest of the current frame, and the frames that it predicts next. One read then puts many frames
-// in place, which costs both ends less than one read per frame, because headers and payloads are
-// scattered by the kernel. A wrong prediction is taken back: its bytes are copied to staging.
+// rest of the current frame, and the frames that it predicts next. One read then places many
+// frames, which costs both ends less than one read per frame, because the kernel scatters headers
+// and payloads. The bytes of a wrong prediction are copied to staging.
 //
 // On Linux a connection with a socket of its own takes the fast path (recvmsg and sendmsg on the
 // socket). Any other net.Conn (TLS, captures, pipes, other systems) is read by one goroutine and

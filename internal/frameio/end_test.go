@@ -9,9 +9,9 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// The end of the stream may have arrived together with the last bytes, and
-// more bytes than one turn of the receive role takes may have arrived before
-// the first look. Neither wakes a waiting goroutine again.
+// The end of the stream may have arrived together with the last bytes, and more bytes than one turn
+// of the receive role handles may have arrived before the first check. Neither wakes a waiting
+// goroutine again.
 func TestEndBehindDataIsSeen(t *testing.T) {
 	a, b := kinds[0].connect(t)
 	const frames = 40

@@ -71,8 +71,7 @@ func TestFaultWhileSending(t *testing.T) {
 	})
 }
 
-// Short frames are copied while the batch is filled, where the protocol can
-// still do something about it.
+// Short frames are copied while the batch is filled, when the protocol can still handle a fault.
 func TestFaultWhileFilling(t *testing.T) {
 	f, mem := mappedFile(t, 8192)
 	g := regmem.New(regmem.Limits{})

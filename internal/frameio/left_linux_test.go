@@ -15,7 +15,7 @@ import (
 
 // TestLeft: bytes that a protocol leaves are received at once by the goroutine that read them. If
 // they are kept for a consumer, the consumer receives them when it polls, and otherwise another
-// goroutine does soon. No arrival follows.
+// goroutine receives them soon. No arrival follows.
 func TestLeft(t *testing.T) {
 	for _, from := range []attend.State{attend.Shared, attend.Dedicated, attend.Reserved} {
 		t.Run(from.String(), func(t *testing.T) {
@@ -76,14 +76,14 @@ func TestLeft(t *testing.T) {
 				keep.Store(false)
 				send()
 				testkit.Eventually(t, "both frames", func() bool { return got.Load() == first+4*i+2 })
-				keep.Store(true) // the consumer does not come
+				keep.Store(true) // the consumer does not poll
 				send()
 				testkit.Eventually(t, "the first frame", func() bool { return got.Load() >= first+4*i+3 })
 				keep.Store(false)
 				allowed.Store(first + 4*i + 4)
 				testkit.Eventually(t, "both frames, without a consumer", func() bool { return got.Load() == first+4*i+4 })
 			}
-			// The consumer comes, within a millisecond most of the time.
+			// The consumer polls, usually within a millisecond.
 			best := int32(0)
 			for range 50 {
 				for len(delivered) > 0 {

@@ -7,11 +7,12 @@ import "time"
 // the send role is parked meanwhile: it has no goroutine, and the consumer's polls resume it. If
 // the consumer stops polling, a goroutine takes the role again.
 
-// parkTime is after how long at least a role is taken up that no poll has.
+// parkTime is the least time after which a goroutine resumes a parked role that no poll has
+// resumed.
 const parkTime = time.Millisecond
 
-// park leaves the role, whose batch waits for the peer, to the consumer, if that has
-// polled since the role last waited.
+// park leaves the role, whose batch waits for the peer, to the polls of the consumer, if the
+// consumer has polled since the role last waited.
 func (c *Conn) park() bool {
 	t := &c.tx
 	looks := c.att.Looks()
@@ -39,7 +40,7 @@ func (c *Conn) park() bool {
 // unpark gives the role to a goroutine if it is parked.
 func (c *Conn) unpark() {
 	if c.tx.parked.CompareAndSwap(true, false) {
-		c.tx.release() // the goroutine lists itself when it waits, and may have nothing to wait for
+		c.tx.release() // the goroutine registers itself if it waits, and may not need to
 		go c.sendLoop()
 	}
 }
@@ -64,7 +65,7 @@ func (c *Conn) takeUp() bool {
 	return true
 }
 
-// watch takes up a role that was parked and is not polled for any more.
+// watch resumes a parked role if the consumer has stopped polling.
 func (c *Conn) watch() {
 	t := &c.tx
 	for last := t.parks.Load(); ; {
@@ -76,7 +77,7 @@ func (c *Conn) watch() {
 		}
 		t.watched.Store(false)
 		c.unpark()
-		if !t.parked.Load() || t.watched.Swap(true) { // parked just now, or watched by another
+		if !t.parked.Load() || t.watched.Swap(true) { // not parked again, or watched by another goroutine
 			return
 		}
 	}

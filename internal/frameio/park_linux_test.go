@@ -116,8 +116,8 @@ func TestParkedAndLeft(t *testing.T) {
 	}
 }
 
-// A region that a parked role has pinned is deregistered at once; and a connection that was
-// closed with a parked role is asked for no pins any more.
+// A region that a parked role has pinned can be deregistered at once. A connection that was closed
+// with a parked role is not asked for pins any more.
 func TestParkedPins(t *testing.T) {
 	for _, closes := range []bool{false, true} {
 		t.Run(fmt.Sprintf("closes=%t", closes), func(t *testing.T) {

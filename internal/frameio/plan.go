@@ -31,42 +31,42 @@ type Plan struct {
 
 // A Prediction is a frame of which no byte has been consumed yet.
 type Prediction struct {
-	Header []byte // the bytes between the payload before and this one, once they have come
-	Place  []byte // where the payload belongs, as long as it is; written to whatever comes
+	Header []byte // the bytes between the previous payload and this one, once they have arrived
+	Place  []byte // predicted place of the payload, of its length; may be overwritten by other bytes
 }
 
 // Room reports whether another frame may be predicted.
 func (p *Plan) Room() bool { return len(p.Predicted) < p.most }
 
-// Predict adds a frame with so many bytes, 1 to 64, between the payload before and its
-// own, which belongs at place. There must be room for it. All frames together should have
-// about [MaxAhead] bytes.
+// Predict adds a frame. header is the number of bytes, 1 to 64, between the previous payload and
+// its own, and place is where its payload belongs. There must be room for it. All frames together
+// should have about [MaxAhead] bytes.
 func (p *Plan) Predict(header int, place []byte) {
 	n := len(p.Predicted)
 	p.Predicted = append(p.Predicted, Prediction{p.heads[n][:header], place})
 }
 
-// begin empties p for a read with up to so many predictions.
+// begin empties p for a read with up to most predictions.
 func (p *Plan) begin(most int) {
 	p.Frame, p.Predicted, p.Guarded, p.most = p.Frame[:0], p.Predicted[:0], false, most
 }
 
-// over lets go of all memory.
+// over drops all references to memory.
 func (p *Plan) over() {
 	clear(p.Frame)
 	clear(p.Predicted)
 	p.Frame, p.Predicted = p.Frame[:0], p.Predicted[:0]
 }
 
-// MaxAhead is how many bytes should be read ahead of their headers at most: as many
-// are copied if they turn out to be something else.
+// MaxAhead is the largest number of bytes that should be read ahead of their headers: so many must
+// be copied if the prediction is wrong.
 const MaxAhead = 1 << 20
 
 const (
 	maxHeader = 64 // longest header of a predicted frame
 
-	// minPredictions and maxPredictions are how many frames are predicted at a time
-	// at most, depending on whether predictions were right.
+	// minPredictions and maxPredictions bound the number of frames predicted at a time, which
+	// depends on whether predictions were right.
 	minPredictions = 4
 	maxPredictions = 36
 )
@@ -74,17 +74,17 @@ const (
 // wrong is the back-off of predicting: many right predictions make up for one wrong one.
 var wrong = budget.Rule{Hits: 32, Max: 255}
 
-// ahead is what a receiver keeps about predictions.
+// An ahead is a receiver's record of predictions.
 type ahead struct {
-	never  bool  // memory of a prediction was gone
-	right  bool  // the last long frame was where it was predicted
+	never  bool  // memory of a prediction was unmapped
+	right  bool  // the last long frame was predicted correctly
 	peeked bool  // the socket peeks past the next bytes
 	atOnce uint8 // frames predicted at a time
 	worth  budget.Budget
 }
 
-// mayPredict returns how many frames the protocol may predict for the next read: none
-// unless long ones came not long ago.
+// mayPredict returns how many frames the protocol may predict for the next read: none unless long
+// frames arrived recently.
 func (r *receiver) mayPredict() int {
 	if r.ahead.never || !r.large || r.fill > 0 || !r.ahead.worth.Worth() {
 		return 0
@@ -95,7 +95,7 @@ func (r *receiver) mayPredict() int {
 // LooksAhead reports whether LookAhead can work on this system, as far as is known.
 func LooksAhead() bool { return sock.PeeksAhead() }
 
-// Ahead returns how many bytes have arrived and can be looked at by LookAhead.
+// Ahead returns the number of arrived bytes that LookAhead can read.
 func (c *Conn) Ahead() int {
 	if !sock.PeeksAhead() {
 		return 0
@@ -113,8 +113,8 @@ func (c *Conn) LookAhead(off int, p []byte) bool {
 	return err == nil && n == len(p)
 }
 
-// plan asks the protocol where the next bytes belong, with up to so many predictions.
-// Without an answer they go to staging.
+// plan asks the protocol where the next bytes belong, with up to most predictions. Without an
+// answer they are staged.
 func (c *Conn) plan(most int) (*Plan, error) {
 	r := &c.rx
 	p := &r.stage.plan
@@ -153,7 +153,7 @@ func (c *Conn) readPlan(from *sock.Socket, p *Plan) (n, room int, err error) {
 	n, err = r.readV(from, iov, p.Guarded)
 	come := max(n, 0)
 	if p.Guarded && n > 0 && n < places {
-		room = n // it ended where memory is gone, perhaps, and says nothing of whether there is more
+		room = n // the read may have ended at unmapped memory, and does not show whether more bytes have arrived
 	}
 	taken, missing, lerr := c.planner.Landed(p, min(frame, come), max(come-frame, 0))
 	if lerr != nil {
@@ -173,15 +173,15 @@ func (c *Conn) readPlan(from *sock.Socket, p *Plan) (n, room int, err error) {
 	}
 	r.judge(p, come-frame, taken)
 	rest := func() { r.stageRest(iov, min(frame, come)+taken, come) }
-	if p.Guarded { // what came is lost if the memory is gone meanwhile
+	if p.Guarded { // the bytes are lost if the memory was unmapped meanwhile
 		return n, room, regmem.Guard(rest)
 	}
 	rest()
 	return n, room, nil
 }
 
-// readV reads to iov, whose memory may be gone if mayFault is set: what did not find a place
-// then is EFAULT, whatever moves the bytes.
+// readV reads to iov. If mayFault is set, memory of iov may be unmapped: then the error is EFAULT,
+// whether the kernel or this process moves the bytes.
 func (r *receiver) readV(from *sock.Socket, iov [][]byte, mayFault bool) (n int, err error) {
 	if !mayFault || from.ByKernel() {
 		return from.ReadV(iov, &r.stage.vecs)
@@ -196,7 +196,7 @@ func (r *receiver) readV(from *sock.Socket, iov [][]byte, mayFault bool) (n int,
 	return n, nil
 }
 
-// judge records which predictions were right. n bytes came after the current frame, and the
+// judge records which predictions were right. n bytes arrived after the current frame, and the
 // protocol consumed taken of them.
 func (r *receiver) judge(p *Plan, n, taken int) {
 	at := 0
@@ -225,7 +225,7 @@ func (r *receiver) judge(p *Plan, n, taken int) {
 	}
 }
 
-// trusted has more frames predicted at a time.
+// trusted raises the number of frames predicted at a time.
 func (r *receiver) trusted() {
 	r.ahead.atOnce = min(max(2*r.ahead.atOnce, 2*minPredictions), maxPredictions)
 }
@@ -238,7 +238,7 @@ func (r *receiver) stageRest(iov [][]byte, taken, n int) {
 		n -= len(iov[0])
 		iov = iov[1:]
 	}
-	if rest := iov[0][min(taken, len(iov[0])):]; len(rest) >= n-taken { // all that is left is here
+	if rest := iov[0][min(taken, len(iov[0])):]; len(rest) >= n-taken { // all remaining bytes are in this piece
 		r.fill = n - taken
 		if len(iov) > 1 || taken > 0 {
 			copy(r.stage.b[:], rest[:r.fill])

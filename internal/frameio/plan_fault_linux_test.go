@@ -51,8 +51,8 @@ func mapping(t *testing.T, size, room int) []byte {
 	return mem
 }
 
-// TestPredictionFaults: memory that is gone ends the connection if something belongs there,
-// at once although nothing more arrives, and not if it was only predicted to.
+// TestPredictionFaults: unmapped memory ends the connection if bytes belong there, at once and
+// without another arrival, but not if bytes were only predicted to belong there.
 func TestPredictionFaults(t *testing.T) {
 	const usual, room, size = 20000, 36 << 10, 1 << 20
 	rnd := rand.New(rand.NewPCG(1, 2))
@@ -121,7 +121,7 @@ func TestPredictionFaults(t *testing.T) {
 	})
 }
 
-// arrive sends p and waits until it has come.
+// arrive sends p and waits until it has arrived.
 func arrive(t *testing.T, a net.Conn, c *Conn, p []byte) {
 	t.Helper()
 	if _, err := a.Write(p); err != nil {
@@ -131,7 +131,7 @@ func arrive(t *testing.T, a net.Conn, c *Conn, p []byte) {
 }
 
 // Memory that faults after its region was revoked from a waiting sender is an error, as it is in a
-// write. Sending zeros instead would pass for data.
+// write. Zeros sent instead would look like data.
 func TestFaultWhileWaiting(t *testing.T) {
 	const size = 1 << 20
 	f, mem := mappedFile(t, size)

@@ -19,7 +19,7 @@ type predictor struct {
 	sizes   []int       // of the frames predicted, if they are not all usual
 
 	out     []byte
-	usual   int // length of the next payload, by guess
+	usual   int // predicted length of the next payload
 	missing int
 	trailer bool
 	right   int
@@ -27,7 +27,7 @@ type predictor struct {
 	plans   int // with places
 	landed  int
 	most    int  // predictions at a time
-	shreds  bool // memory is in many pieces
+	shreds  bool // memory consists of many pieces
 }
 
 const predictedHead, predictedTrailer = 8, 4
@@ -146,8 +146,8 @@ func (g *predictor) Sent()        {}
 func (g *predictor) Drained()     {}
 func (g *predictor) Failed(error) {}
 
-// TestPredictions: payload whose place was predicted is the same as any other, whether
-// the prediction was right or wrong, and wherever the bytes are cut.
+// TestPredictions: predicted payload arrives unchanged, whether the prediction was right or wrong,
+// and wherever the stream is cut.
 func TestPredictions(t *testing.T) {
 	a, b := testkit.TCPPair(t)
 	rnd := rand.New(rand.NewPCG(5, 6))
@@ -238,7 +238,7 @@ func (c *Conn) receiveForTest() (got bool, err error) {
 	return got, err
 }
 
-// sated takes whatever it is shown, and wants no more then.
+// A sated consumes its input and then returns ErrEnough.
 type sated struct{ predictor }
 
 func (*sated) Receive(p []byte, _ bool) (n, missing int, err error) { return len(p), 0, ErrEnough }
@@ -285,7 +285,7 @@ func TestManyPieces(t *testing.T) {
 	}
 }
 
-// TestPredictionDoubt: where predictions are wrong most of the time few are made.
+// TestPredictionDoubt: if most predictions are wrong, few are made.
 func TestPredictionDoubt(t *testing.T) {
 	a, b := testkit.TCPPair(t)
 	g := &predictor{out: make([]byte, 0, 16<<20)}

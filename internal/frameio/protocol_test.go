@@ -35,9 +35,9 @@ type lengthFramed struct {
 	calls   int // of Plan
 	drained int
 
-	enough func() bool           // whether what comes next is left for later; nil for never
+	enough func() bool           // leave the next frames for later; nil for never
 	keep   func() bool           // called by Deliver, whose result it is; nil for false
-	refuse atomic.Pointer[error] // what Receive returns from now on
+	refuse atomic.Pointer[error] // the result of Receive from now on
 	over   atomic.Bool           // Close has returned
 	late   atomic.Int32          // calls since
 	fails  atomic.Int32
@@ -129,7 +129,7 @@ func (p *lengthFramed) Receive(b []byte, mayPlan bool) (n, missing int, err erro
 	return n, 0, nil
 }
 
-// Plan gives the missing bytes in two pieces, and at times only some.
+// Plan returns places for the missing bytes in two pieces, and sometimes only for some of them.
 func (p *lengthFramed) Plan(to *Plan) error {
 	p.check()
 	if e := p.refuse.Load(); e != nil {
@@ -265,7 +265,7 @@ func frames(n int) [][]byte {
 	return fs
 }
 
-// stream is how frames look on the wire.
+// stream returns the wire form of frames.
 func stream(fs [][]byte) (s []byte) {
 	for _, f := range fs {
 		s = binary.BigEndian.AppendUint32(s, uint32(len(f)))

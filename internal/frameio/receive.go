@@ -44,15 +44,15 @@ type stage struct {
 
 var stages = sync.Pool{New: func() any { return new(stage) }}
 
-// A receiver is where received bytes are, in the receiving half of a Conn. The
-// receive role owns it.
+// A receiver holds the received bytes and the state of the receiving half of a Conn. The receive
+// role owns it.
 type receiver struct {
 	started bool // Start was called
-	closed  bool // Close or Abort has come so far that nothing reads any more
+	closed  bool // Close or Abort was called and no goroutine reads any more
 	ended   chan struct{}
 	over    bool // the peer's direction has ended or failed; ended is closed, if there is one
 
-	stage   *stage // staging buffer; nil if nothing is staged and nothing reads
+	stage   *stage // staging buffer; nil if no bytes are staged and no goroutine reads
 	fill    int    // bytes staged
 	early   []byte // bytes after the staged ones and before those in the socket
 	missing int    // payload bytes of the frame in progress, to be read straight into place
@@ -60,7 +60,7 @@ type receiver struct {
 	unread  bool   // the socket holds bytes that no further report announces
 
 	took     int    // bytes read by the receive in progress, or the last one
-	polled   bool   // it is a consumer that receives
+	polled   bool   // the current receiver is a consumer
 	before   uint32 // Looks as the receive in progress began
 	large    bool   // a frame was long enough to be read straight into place not long ago
 	glimpses int    // reads since the last long frame
@@ -96,8 +96,8 @@ func (r *receiver) keep(p []byte) {
 	r.left = len(p) > 0
 }
 
-// Poll reads and handles the bytes in the socket without blocking, and reports whether any came. If
-// another goroutine is receiving, Poll returns at once. A consumer that polls keeps other
+// Poll reads and handles the bytes in the socket without blocking, and reports whether any arrived.
+// If another goroutine is receiving, Poll returns at once. A consumer that polls keeps other
 // goroutines away from the socket; a consumer that is about to wait calls Unpoll.
 func (c *Conn) Poll() bool {
 	if c.sock.Load() == nil {
@@ -217,7 +217,7 @@ func (c *Conn) receive(all bool) (got, more bool, err error) {
 		} else if err != nil {
 			return got, false, err
 		}
-		if n < room && len(r.early) == 0 { // else what was read did not fit into staging
+		if n < room && len(r.early) == 0 { // otherwise the bytes did not fit into staging
 			c.proto.Drained()
 			if undrained = false; !all {
 				return got, false, nil
@@ -290,7 +290,7 @@ func (c *Conn) read() (n, room int, err error) {
 	}
 	r.fill += max(n, 0)
 	if n < room && from.Apart() {
-		room = n // the read was short for another reason than that there was no more
+		room = n // the read was short although more bytes may have arrived
 	}
 	return n, room, err
 }
@@ -303,8 +303,8 @@ func (r *receiver) glimpse() int {
 	return longGlimpse
 }
 
-// limit is up to where the next read fills the stage. After a long frame
-// another is likely, whose payload should not pass through here.
+// limit returns the size up to which the next read fills the stage. After a long frame another one
+// is likely, whose payload should not be staged.
 func (r *receiver) limit() int {
 	if r.large {
 		return min(r.fill+r.glimpse(), stageSize)
@@ -358,8 +358,8 @@ func (c *Conn) eof() error {
 	return io.EOF
 }
 
-// readLoop receives from a portable stream. Nothing is read straight into
-// place, since the read may wait for the peer and nothing may stay pinned.
+// readLoop receives from a portable stream. Nothing is read straight into place, since the read may
+// wait for the peer, and no memory may stay pinned meanwhile.
 func (c *Conn) readLoop() {
 	r := &c.rx
 	buf := make([]byte, max(maxFrame, len(r.early)+1))

@@ -98,7 +98,7 @@ func TestEveryCut(t *testing.T) {
 	defer peer.Close()
 	p := newFramed(nc, Options{})
 	p.c.Start(nil)
-	// taken is how many bytes the receiver has, wherever they are.
+	// taken returns how many bytes the receiver has, wherever they are.
 	var whole int // in complete frames; guarded by the receive role
 	taken := func() int {
 		p.c.Poll()
@@ -163,7 +163,7 @@ func TestEarlyBytes(t *testing.T) {
 			p.close(t)
 			peer.Close()
 		}
-		// Nothing else may have to come for them to be handled.
+		// They must be handled without another arrival.
 		x, peer := k.pair(t)
 		p := newFramed(x, k.opt)
 		done := p.expect(t, fs[:2])
@@ -265,7 +265,7 @@ func TestPassiveTakesOver(t *testing.T) {
 			if _, err := peer.Write(one); err != nil {
 				t.Fatal(err)
 			}
-			for len(got) == 0 { // the poller gets it
+			for len(got) == 0 { // the poller receives it
 				p.c.Poll()
 			}
 			<-got
@@ -279,7 +279,7 @@ func TestPassiveTakesOver(t *testing.T) {
 			took = append(took, testkit.Await(t, "a frame without a poller", got).Sub(begin))
 		}
 		slices.Sort(took)
-		// The best of them, since the machine may be busy with anything.
+		// Judge the best result, since the machine may be busy.
 		if limit := 5 * time.Millisecond; took[0] > limit {
 			t.Errorf("unpoll %t: the passive goroutine took %v at best", unpoll, took[0])
 		}
@@ -387,7 +387,7 @@ func TestFrameTooLong(t *testing.T) {
 	})
 }
 
-// hoarder never takes anything.
+// A hoarder never consumes a byte.
 type hoarder struct{ *lengthFramed }
 
 func (hoarder) Receive([]byte, bool) (int, int, error) { return 0, 0, nil }

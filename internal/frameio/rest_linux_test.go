@@ -48,7 +48,7 @@ func TestRetiredAtWork(t *testing.T) {
 	testkit.Await(t, "all frames", done)
 	close(stop)
 	wg.Wait()
-	// The last one interrupted may retire just now; what waits instead lives.
+	// The goroutine interrupted last may be retiring; the one that waits instead must work.
 	more := b.expect(t, fs[:1])
 	a.post(fs[0])
 	a.c.Kick()

@@ -35,7 +35,7 @@ func TestSeldom(t *testing.T) {
 		time.Sleep(2 * sweepEvery)
 		if b.c.att.State() == attend.Shared && time.Since(last) < 3*sweepEvery {
 			t.Fatal("the shared poller has it back")
-		} // else the machine was busy with something else
+		} // otherwise the machine was busy
 	}
 	testkit.Eventually(t, "the shared poller has it", func() bool { return b.c.att.State() == attend.Shared })
 }

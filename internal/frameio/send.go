@@ -21,11 +21,11 @@ const (
 	idle  = iota // nothing sends and nothing is known to be queued
 	busy         // a goroutine has the role
 	again        // a goroutine has the role and must look at the queue once more
-	dead         // the connection is gone; the role is not taken any more
+	dead         // the connection has ended; the role is not taken any more
 )
 
-// turns is how many batches a caller of Kick sends before a goroutine takes
-// over: a poster should not be kept sending what others post.
+// turns is the number of batches that a caller of Kick sends before a goroutine takes over, so that
+// a poster is not kept sending frames of others.
 const turns = 8
 
 // A sender is the sending half of a Conn.
@@ -48,7 +48,7 @@ type sender struct {
 	reset    bool               // a write returned that the peer has reset the stream; guarded by mu
 	held     []*regmem.Registry // where this sender is listed as a holder
 
-	parked  atomic.Bool   // the role is a poll's to take up; see park
+	parked  atomic.Bool   // a poll may resume the role; see park
 	watched atomic.Bool   // watch runs
 	parks   atomic.Uint32 // moves with every park
 	looks   uint32        // of the Attention as the role last waited; owned by the role
@@ -108,7 +108,7 @@ func (c *Conn) Kick() {
 	}
 }
 
-// drain sends until the queue is empty. The caller has the role; drain gives it back or hands it to
+// drain sends until the queue is empty. The caller has the role; drain releases it or passes it to
 // a goroutine.
 func (c *Conn) drain() {
 	if c.take(); c.sock.Load() == nil {
@@ -132,7 +132,7 @@ func (c *Conn) drainOn() {
 			}
 			continue
 		}
-		if n >= turns { // rounds that found nothing count too
+		if n >= turns { // rounds without a frame count too
 			go c.sendLoop()
 			return
 		}
@@ -143,7 +143,7 @@ func (c *Conn) drainOn() {
 	}
 }
 
-// sendLater hands the role on after a write failed with err. The next holder waits for room in the
+// sendLater passes the role on after a write failed with err. The next holder waits for room in the
 // socket, or ends the direction because nothing can be sent any more.
 func (c *Conn) sendLater(err error) {
 	switch {
@@ -155,11 +155,11 @@ func (c *Conn) sendLater(err error) {
 }
 
 // SendNow sends one frame past the queue, if the send role is free. It calls fill, instead of the
-// protocol's Fill, to build the frame in memory that Frame returns. It reports whether the frame is
-// on its way: it is false, and nothing is sent, if the role is taken or fill returned false. Sent
-// reports, before SendNow returns or later, that the kernel or the peer has the whole frame.
-// SendNow does not wait for the peer. fill runs in the send role, at most once, by the rules for
-// methods of a Protocol. Use it to spare a short message the batch when nothing else is queued.
+// protocol's Fill, to build the frame in memory that Frame returns. It returns false, and sends
+// nothing, if the role is taken or fill returned false. Sent reports, before SendNow returns or
+// later, that the kernel or the peer has the whole frame. SendNow does not wait for the peer. fill
+// runs in the send role, at most once, by the rules for methods of a Protocol. Use it to send a
+// short message without a batch when nothing else is queued.
 func (c *Conn) SendNow(fill func() bool) bool {
 	t := &c.tx
 	perturb.Point()
@@ -175,10 +175,10 @@ func (c *Conn) SendNow(fill func() bool) bool {
 	return ok
 }
 
-// Frame returns n bytes, n from 1 to MaxHeader, for the frame of a SendNow: in the ring that
-// the peer reads, if there is one with room for them, and else in a batch. Their contents are
-// undefined, and may change, as the peer may write there. To be called by the fill of a
-// SendNow, once.
+// Frame returns n bytes, n from 1 to MaxHeader, for the frame of a SendNow: in the ring that the
+// peer reads, if there is one with room for them, and else in a batch. Their contents are
+// undefined, and may change, as the peer may write there. Only the fill of a SendNow may call it,
+// once.
 func (c *Conn) Frame(n int) []byte {
 	t := &c.tx
 	if p := c.sock.Load().Reserve(n); p != nil {
@@ -189,7 +189,7 @@ func (c *Conn) Frame(n int) []byte {
 	return t.batch.Header(n)
 }
 
-// sendOnly sends a frame that fill makes.
+// sendOnly sends a frame that fill builds.
 func (c *Conn) sendOnly(fill func() bool) (ok bool, err error) {
 	t := &c.tx
 	t.mu.Lock()
@@ -240,7 +240,7 @@ func (c *Conn) sendLoop() {
 	t := &c.tx
 	for {
 		if !c.fill() {
-			c.deliver() // Fill may have ended what needs no bytes
+			c.deliver() // Fill may have completed requests that need no bytes
 			if c.giveBack() {
 				return
 			}
@@ -271,7 +271,7 @@ func (c *Conn) deliver() {
 	}
 }
 
-// fill makes sure that there is a batch to write, unless nothing is queued.
+// fill creates a batch to write if there is none, unless nothing is queued.
 func (c *Conn) fill() bool {
 	last := c.tx.finishing.Load()
 	c.tx.mu.Lock()
@@ -318,7 +318,7 @@ func (c *Conn) endWrite() {
 	}
 }
 
-// giveBack ends the role; false if something was queued meanwhile.
+// giveBack releases the role. It returns false if a frame was queued meanwhile.
 func (c *Conn) giveBack() bool {
 	t := &c.tx
 	t.drop()
@@ -384,7 +384,7 @@ func (c *Conn) sendFailed(err error) {
 	t.die()
 }
 
-// lastWords is how long the receiver goes on after a failed write, for a peer that may have sent
+// lastWords is how long the receiver continues after a failed write, for a peer that may have sent
 // its reason before it closed. A portable stream may need the time to deliver. A peer that sends
 // without end gets no more than that.
 const lastWords = 250 * time.Millisecond
@@ -439,8 +439,8 @@ var flats = sync.Pool{New: func() any { return new(flat) }}
 
 type flat [aheadBytes + slabSize + maxFrame]byte
 
-// writePortable writes the batch through the net.Conn. The bytes are copied
-// first, since the write may wait for the peer and nothing may stay pinned.
+// writePortable writes the batch through the net.Conn. The bytes are copied first, since the write
+// may wait for the peer, and no memory may stay pinned meanwhile.
 func (c *Conn) writePortable() error {
 	if p := c.tx.single(); p != nil {
 		return c.writeAll(p)
@@ -465,13 +465,13 @@ func (t *sender) single() []byte {
 	return nil
 }
 
-// flatten appends the batch to p and gives its pins back.
+// flatten appends the batch to p and releases its pins.
 func (t *sender) flatten(p []byte) ([]byte, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, v := range t.batch.vecs {
 		n := len(p)
-		if cap(p)-n < len(v) { // a frame longer than any of ours
+		if cap(p)-n < len(v) { // a frame longer than any of ours needs more room
 			p = slices.Grow(p, len(v))
 		}
 		p = p[:n+len(v)]
@@ -541,9 +541,9 @@ func (t *sender) Relinquish() {
 	}
 }
 
-// WithSender calls f while no batch is filled or written, and Sent is not called, after all that the
-// present one names of others' memory was copied. It does not wait for the peer, and
-// must not be called from a method of the protocol.
+// WithSender calls f while no batch is filled or written and Sent is not called. Before that it
+// copies the referenced memory of the current batch. It does not wait for the peer, and must not be
+// called from a method of the protocol.
 func (c *Conn) WithSender(f func()) {
 	c.tx.mu.Lock()
 	defer c.tx.mu.Unlock()
@@ -553,12 +553,10 @@ func (c *Conn) WithSender(f func()) {
 	f()
 }
 
-// Quiesce waits until no method of the protocol that began before runs any
-// more, and makes queued bytes independent of registered memory. A protocol
-// that first marks itself stopped, and looks at the mark in its methods,
-// touches no memory of its consumer after Quiesce. It does not wait for the
-// peer, and must not be called from a method of the protocol other than
-// Failed.
+// Quiesce waits for the protocol methods that began before it, and makes queued bytes independent
+// of registered memory. A protocol that first marks itself stopped, and checks the mark in its
+// methods, accesses no memory of its consumer after Quiesce. It does not wait for the peer, and
+// must not be called from a method of the protocol other than Failed.
 func (c *Conn) Quiesce() {
 	t := &c.tx
 	t.mu.Lock()
@@ -570,8 +568,8 @@ func (c *Conn) Quiesce() {
 	c.att.Unlock() //lint:ignore SA2001 the point is to have waited
 }
 
-// writeBatch writes as much of the batch as the socket takes: nil when all is
-// gone, sock.ErrWouldBlock when the socket is full.
+// writeBatch writes as much of the batch as the socket takes: nil if all was written,
+// sock.ErrWouldBlock if the socket is full.
 func (c *Conn) writeBatch(to *sock.Socket) error {
 	b := c.tx.batch
 	for {
@@ -585,15 +583,15 @@ func (c *Conn) writeBatch(to *sock.Socket) error {
 	}
 }
 
-// writeTo makes one write call. Unmapped memory is EFAULT, whether the kernel copies the bytes or
-// this process does.
+// writeTo makes one write call. The error for unmapped memory is EFAULT, whether the kernel copies
+// the bytes or this process does.
 func (b *Batch) writeTo(to *sock.Socket) (n int, err error) {
 	b.to = to
 	if !b.guarded || to.ByKernel() {
 		return to.WriteV(b.vecs, b.scratch[:0:maxVecs])
 	}
 	if regmem.Guard(func() { n, err = to.WriteV(b.vecs, b.scratch[:0:maxVecs]) }) != nil {
-		return 0, syscall.EFAULT // the stream ends here; what was written of the batch does not matter
+		return 0, syscall.EFAULT // the stream ends here, so the number of written bytes does not matter
 	}
 	return n, err
 }

@@ -86,7 +86,7 @@ func TestSocketFull(t *testing.T) {
 		done := b.expect(t, append(fs, []byte("last")))
 		b.c.Start(nil)
 		testkit.Eventually(t, "everything is reported as sent", func() bool { return a.sentFrames() == n })
-		// And the role is free again: the next frame goes at once.
+		// The role is free again: the next frame is sent at once.
 		testkit.Eventually(t, "the role is free", func() bool { return a.c.tx.state.Load() == idle })
 		a.post([]byte("last"))
 		a.c.Kick()
@@ -97,10 +97,9 @@ func TestSocketFull(t *testing.T) {
 	})
 }
 
-// fullSocket posts pieces of r's memory, pinned, until the sender waits for
-// the peer. Pins of frames that are not in a batch yet are given back, as by
-// an engine that looks its memory up when it builds the frame. It returns how
-// many frames are in the batch or were sent.
+// fullSocket posts pieces of r's memory, pinned, until the sender waits for the peer. It releases
+// the pins of frames that are not in a batch yet, like an engine that looks up its memory when it
+// builds the frame. It returns how many frames are in the batch or were sent.
 func fullSocket(t *testing.T, a *lengthFramed, r *regmem.Region, piece int) int {
 	t.Helper()
 	for off := 0; off+piece <= r.Len(); off += piece {
@@ -345,7 +344,7 @@ func TestKickWhileRoleEnds(t *testing.T) {
 type counted struct {
 	*lengthFramed
 	fills int  // guarded by the send role
-	one   bool // a Fill is told of one frame at a time
+	one   bool // each Fill sees one frame
 }
 
 func (p *counted) Fill(b *Batch) {
@@ -576,8 +575,8 @@ func TestPinned(t *testing.T) {
 	}
 }
 
-// A caller of Kick that finds the queue empty again and again, because others kick meanwhile, still
-// sends the frame that it finds at last.
+// A caller of Kick that finds the queue empty repeatedly, because others kick meanwhile, still
+// sends a frame that it finally finds.
 func TestEmptyRounds(t *testing.T) {
 	everyKind(t, func(t *testing.T, k kind) {
 		a, b := k.connect(t)

@@ -24,7 +24,7 @@ func (p *lengthFramed) sendNow(f []byte) bool {
 	})
 }
 
-// TestSendNow: a frame passes the queue if the send role is free, and Sent reports it as usual.
+// TestSendNow: a frame bypasses the queue if the send role is free, and Sent reports it as usual.
 // Otherwise nothing happens. Frames posted meanwhile follow.
 func TestSendNow(t *testing.T) {
 	everyKind(t, func(t *testing.T, k kind) {

@@ -21,7 +21,7 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// goroutines is how many there are with function f on their stack.
+// goroutines returns the number of goroutines with function f on their stack.
 func goroutines(f string) (n int) {
 	b := make([]byte, 4<<20)
 	for g := range strings.SplitSeq(string(b[:runtime.Stack(b, true)]), "\n\n") {
@@ -32,7 +32,7 @@ func goroutines(f string) (n int) {
 	return n
 }
 
-// The goroutines of package attend, and the thresholds it decides by.
+// The goroutines of package attend, and its thresholds.
 const (
 	attendants = "(*attendant).run"
 	pollers    = "(*sharedPoller).run"
@@ -121,7 +121,7 @@ func TestSharedAtWork(t *testing.T) {
 			for i, f := range fs {
 				a.post(f)
 				a.c.Kick()
-				if i%4 == 3 { // the next finds no goroutine awake
+				if i%4 == 3 { // the next arrival finds no goroutine awake
 					time.Sleep(time.Duration(rand.IntN(400)) * time.Microsecond)
 				}
 			}
@@ -161,8 +161,8 @@ func TestSharedAtWork(t *testing.T) {
 	consumer.Wait()
 }
 
-// Where much arrives for one connection after the other, the holder of the receive role lets some
-// more gather before the next look.
+// If many bytes arrive for one connection after the other, the holder of the receive role pauses
+// before the next read, so that more arrive.
 func TestGather(t *testing.T) {
 	onePoller(t)
 	var as []*lengthFramed
@@ -326,7 +326,7 @@ func TestReportWhileRead(t *testing.T) {
 	testkit.Await(t, "the frame", got)
 }
 
-// A connection whose consumer blocks where it must not holds up no other connection.
+// A connection whose consumer blocks where it must not does not delay other connections.
 func TestRelieved(t *testing.T) {
 	onePoller(t)
 	a, b := kinds[1].connect(t)
@@ -366,7 +366,7 @@ func TestRelieved(t *testing.T) {
 	testkit.Eventually(t, "one polls", func() bool { return goroutines(pollers) == 1 })
 }
 
-// Connections that end while others come leave nothing waiting and nothing open.
+// Connections that end while others start leave no goroutine waiting and no descriptor open.
 func TestSharedPollerCloses(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range 4 {

@@ -72,9 +72,8 @@ func TestDoze(t *testing.T) {
 	}
 }
 
-// Something can be expected once after each write. A consumer can't doze on a connection
-// that has ended, is read by another goroutine, brings long frames, or has none of its
-// own descriptors.
+// An arrival is expected once after each write. A consumer can't doze on a connection that has
+// ended, is read by another goroutine, brings long frames, or has none of its own descriptors.
 func TestMayDoze(t *testing.T) {
 	a, b := kinds[0].connect(t)
 	if dozes(t, a.c) {

@@ -12,8 +12,8 @@ func (p *scripted) Receive(b []byte, _ bool) (n, direct int, err error) {
 	return len(b), p.direct, nil
 }
 
-// After a long frame little is staged at a time, since another is likely to
-// follow, until it is clear that none does.
+// After a long frame few bytes are staged at a time, since another long frame is likely, until none
+// has followed.
 func TestGlimpses(t *testing.T) {
 	p := &scripted{}
 	c := &Conn{proto: p}
@@ -34,7 +34,7 @@ func TestGlimpses(t *testing.T) {
 		take(100, 50000)
 		for range maxGlimpses - 1 {
 			take(longGlimpse, 0)
-			take(longGlimpse/2, 0) // does not count: there was no more
+			take(longGlimpse/2, 0) // does not count: no more bytes had arrived
 		}
 		if r.limit() != longGlimpse {
 			t.Errorf("stages up to %d not long after a long frame", r.limit())
