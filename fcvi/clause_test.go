@@ -448,8 +448,8 @@ func TestHostileFrames(t *testing.T) {
 		if a.c.state != stConnected {
 			t.Errorf("an old response: state %v", a.c.state)
 		}
-		// A header of the wrong size, an unknown opcode: dropped, and at the
-		// reliable levels the end. [FCVI-6.1-3] [FCVI-5.9.3-3]
+		// A frame with a header of the wrong size or an unknown opcode is dropped, and at the
+		// reliable levels it ends the connection. [FCVI-6.1-3] [FCVI-5.9.3-3]
 		good.MsgID++
 		s.inject(0, good, []byte("x"), func(f *fc.Frame) { f.Opt = append(f.Opt, make([]byte, 16)...); f.DFCtl = 2 })
 		s.inject(0, iu.Header{Handle: b.c.handle, Op: 0x55, MsgID: good.MsgID}, nil, func(f *fc.Frame) { f.Opt, f.DFCtl = f.Opt[:16], 1 })

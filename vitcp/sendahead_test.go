@@ -129,8 +129,8 @@ func TestSendsAhead(t *testing.T) {
 }
 
 // TestSendEndsSoon: a Send may end earlier than predicted, with a segment that looks like one from
-// the middle. The bytes predicted after it are taken back before the consumer gets the completion
-// and may use the buffer.
+// the middle. The bytes that were wrongly placed after it are moved away before the consumer gets
+// the completion and may use the buffer.
 func TestSendEndsSoon(t *testing.T) {
 	for segments := 1; segments < 7; segments++ {
 		attrs := reliableAll

@@ -771,8 +771,8 @@ func TestDISC(t *testing.T) {
 	}
 }
 
-// TestABTS: the frame that aborts an exchange, and its one outcome. It needs no
-// Sequence Initiative. [FCFS-2.8-1] [FCFS-2.8-3]
+// TestABTS: an ABTS is sent without Sequence Initiative, and its outcome is reported once.
+// [FCFS-2.8-1] [FCFS-2.8-3]
 func TestABTS(t *testing.T) {
 	type outcome struct {
 		calls    int

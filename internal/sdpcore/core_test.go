@@ -189,7 +189,8 @@ func TestSDP_10_5_LastCredits(t *testing.T) {
 }
 
 func TestSDP_10_4_Refresh(t *testing.T) {
-	// A silent peer that only sends gets its credits back. [SDP-10.4-1] [SDP-10.5-8] [SDP-10.5-9]
+	// A peer that only sends gets its credits back from an end with nothing to send. [SDP-10.4-1]
+	// [SDP-10.5-8] [SDP-10.5-9]
 	p := newProbe(t, func(p *Params) { p.RecvBufs = 8 })
 	sent, given := 0, 8
 	for i := range uint64(1000) {

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// A child is the server, or a victim.
+// A child is a process that this one has started: the server, or a victim.
 type child struct {
 	cmd *exec.Cmd
 	in  io.WriteCloser

@@ -255,8 +255,8 @@ const (
 	cacheLine   = 64
 )
 
-// finish ends a stream: in order, or at once if the run failed, since a peer that waits elsewhere
-// for this end would not close it.
+// finish ends a stream: in order if the run succeeded, otherwise at once, because a failed run's
+// peer may wait on the other stream and never close this one.
 func finish(q *iwarp.QueuePair, err *error) {
 	if *err != nil {
 		q.Abort()
