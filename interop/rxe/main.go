@@ -10,194 +10,161 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 )
 
-const nobody = 65534
-
 func main() {
-	only := regexp.MustCompile("")
+	p := plan{only: regexp.MustCompile("")}
 	flag.Func("only", "make the trials whose name matches the regular expression `RE`", func(s string) (err error) {
-		only, err = regexp.Compile(s)
+		p.only, err = regexp.Compile(s)
 		return err
 	})
-	runs := flag.Int("runs", 1, "make each trial so many times, all in turn")
-	limit := flag.Duration("limit", time.Minute, "how long a run may take; pyverbs may take four times that")
-	viaduct := flag.String("viaduct", "", "use the command in `FILE` instead of building it")
+	flag.BoolVar(&p.long, "long", false, "make all trials, not the most telling ones alone")
+	flag.IntVar(&p.runs, "runs", 1, "make each trial so many times, all in turn; an interrupt ends that with the table")
+	flag.IntVar(&p.busy, "busy", 0, "run so many busy loops meanwhile")
+	flag.DurationVar(&p.limit, "limit", time.Minute, "how long a run may take; slow trials may take four times that")
+	flag.StringVar(&p.viaduct, "viaduct", "", "use the command in `FILE` instead of building it")
+	flag.StringVar(&p.sources.rdmaCore, "rdma-core", "", "use the libraries and programs of rdma-core that were built in `DIR`")
+	flag.StringVar(&p.sources.valkey, "valkey", "", "run the RDMA test of valkey, whose source was built in `DIR`")
+	flag.StringVar(&p.sources.mpi4py, "mpi4py", "", "run the tests of mpi4py, whose source is in `DIR`")
+	figures := flag.Bool("figures", false, "measure latency, rates and an idle device, and stop")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if err := try(ctx, *viaduct, only, *runs, *limit); err != nil {
+	run := try
+	if *figures {
+		run = measure
+	}
+	if err := run(ctx, p); err != nil {
 		fmt.Fprintln(os.Stderr, "interop/rxe:", err)
 		os.Exit(1)
 	}
 }
 
-// A trial is a script whose programs all run under one supervisor.
-type trial struct {
-	name   string
-	needs  []string // programs
-	script string   // of sh; the word ADDR is the host's address
-	says   []string // all of which the output has to have
-	judge  func(out string) (note string, err error)
-	slow   bool
+// A plan says which trials are made, and how.
+type plan struct {
+	only       *regexp.Regexp
+	long       bool
+	runs, busy int
+	limit      time.Duration
+	viaduct    string // the command; empty if it is to be built
+	sources    sources
 }
 
-// pair is a script of a server and a client, which both have to end well. The server gets a moment to listen.
-func pair(server, client string) string {
-	return server + ` & s=$!; sleep 0.5; ` + client + `; c=$?; wait $s; e=$?; echo "server $e, client $c"; exit $((e + c))`
+// A row is what came of a trial.
+type row struct {
+	trial
+	good, bad        int
+	fastest, slowest time.Duration
+	note             string
 }
 
-// A lab is where trials are made.
-type lab struct {
-	dir, viaduct, addr string
-	limit              time.Duration
-}
-
-func newLab(ctx context.Context, viaduct string, limit time.Duration) (*lab, error) {
-	dir, err := os.MkdirTemp("", "viaduct-interop-rxe")
-	if err != nil {
-		return nil, err
+// add counts a run, and prints it if it is the only one of its trial or failed.
+func (r *row) add(took time.Duration, note string, err error, alone bool) {
+	word := "ok"
+	if r.note = note; err != nil {
+		word = "FAILED"
+		r.bad++
+	} else {
+		r.good++
 	}
-	l := &lab{dir: dir, viaduct: filepath.Join(dir, "viaduct"), limit: limit}
-	if err := os.Chmod(dir, 0o777); err != nil {
-		return nil, err
+	if r.good+r.bad == 1 || took < r.fastest {
+		r.fastest = took
 	}
-	if viaduct != "" {
-		l.viaduct = viaduct
-		return l, nil
-	}
-	c := exec.CommandContext(ctx, "go", "build", "-o", l.viaduct, "./cmd/viaduct")
-	c.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if b, err := c.CombinedOutput(); err != nil {
-		os.RemoveAll(dir)
-		return nil, fmt.Errorf("build: %w\n%s", err, b)
-	}
-	return l, nil
-}
-
-// run makes a script under a supervisor, as a user without any capability.
-func (l *lab) run(ctx context.Context, script string, limit time.Duration) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	c := exec.CommandContext(ctx, l.viaduct, "run", "--rdma", "--device", "rxe0", "--", "sh", "-c", script)
-	c.Dir = l.dir
-	c.Env = append(os.Environ(), "HOME="+l.dir, "LC_ALL=C", "TMPDIR="+l.dir)
-	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if os.Getuid() == 0 {
-		c.SysProcAttr.Credential = &syscall.Credential{Uid: nobody, Gid: nobody}
-	}
-	c.Cancel = func() error { return syscall.Kill(-c.Process.Pid, syscall.SIGKILL) }
-	c.WaitDelay = 5 * time.Second
-	out, err := c.CombinedOutput()
-	if ctx.Err() == context.DeadlineExceeded {
-		err = fmt.Errorf("it did not end within %v", limit)
-	}
-	return string(out), err
-}
-
-// make makes a trial once.
-func (l *lab) make(ctx context.Context, tr trial) (note string, err error) {
-	limit := l.limit
-	if tr.slow {
-		limit *= 4
-	}
-	out, err := l.run(ctx, strings.ReplaceAll(tr.script, "ADDR", l.addr), limit)
-	if tr.judge != nil {
-		return tr.judge(out)
+	r.slowest = max(r.slowest, took)
+	if alone || err != nil {
+		fmt.Printf("%-40s %-6s %5.1f s  %s\n", r.name, word, took.Seconds(), note)
 	}
 	if err != nil {
-		return "", fmt.Errorf("%w\n%s", err, out)
+		fmt.Println(err)
 	}
-	for _, s := range tr.says {
-		if s = strings.ReplaceAll(s, "ADDR", l.addr); !strings.Contains(out, s) {
-			return "", fmt.Errorf("it does not say %q:\n%s", s, out)
-		}
-	}
-	return "", nil
 }
 
-// address finds the address that the device has, as programs do.
-func (l *lab) address(ctx context.Context) error {
-	out, err := l.run(ctx, "cat /sys/class/infiniband/rxe0/ports/1/gids/1", l.limit)
-	if err != nil {
-		return fmt.Errorf("%w: %s", err, strings.TrimSpace(out))
-	}
-	words := strings.Split(strings.TrimSpace(out), ":")
-	if len(words) != 8 || words[5] != "ffff" {
-		return fmt.Errorf("the GID at index 1 is no IPv4 address: %s", out)
-	}
-	var a [4]int
-	if _, err := fmt.Sscanf(words[6]+words[7], "%02x%02x%02x%02x", &a[0], &a[1], &a[2], &a[3]); err != nil {
-		return err
-	}
-	l.addr = fmt.Sprintf("%d.%d.%d.%d", a[0], a[1], a[2], a[3])
-	return nil
-}
-
-func missing(tr trial) string {
-	for _, p := range tr.needs {
-		if _, err := exec.LookPath(p); err != nil {
-			if _, err := os.Stat(p); err != nil {
-				return p
-			}
-		}
-	}
-	return ""
-}
-
-func try(ctx context.Context, viaduct string, only *regexp.Regexp, runs int, limit time.Duration) error {
-	l, err := newLab(ctx, viaduct, limit)
+func try(ctx context.Context, p plan) error {
+	l, err := newLab(ctx, p)
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(l.dir)
-	if err := l.address(ctx); err != nil {
+	if err := l.findAddress(ctx); err != nil {
 		fmt.Printf("\n*** SKIPPED: run --rdma --device rxe0 does not work here: %v ***\n", err)
 		return nil
 	}
-	skipped := map[string][]string{}
-	var failed []string
-	made := 0
-	for n := range runs {
-		for _, tr := range trials {
-			if !only.MatchString(tr.name) || ctx.Err() != nil {
-				continue
-			}
-			if m := missing(tr); m != "" {
-				if n == 0 {
-					skipped[m] = append(skipped[m], tr.name)
-				}
-				continue
-			}
+	rows, skipped := l.rows(p)
+	defer keepBusy(p.busy)()
+	for n := 0; n < p.runs && ctx.Err() == nil; n++ {
+		for _, r := range rows {
 			began := time.Now()
-			note, err := l.make(ctx, tr)
-			made++
-			word := "ok"
-			if err != nil {
-				word = "FAILED"
-				failed = append(failed, tr.name)
+			note, err := l.make(ctx, r.trial)
+			if ctx.Err() != nil {
+				break // which is no fault of the trial
 			}
-			fmt.Printf("%-40s %-6s %5.1f s  %s\n", tr.name, word, time.Since(began).Seconds(), note)
-			if err != nil {
-				fmt.Println(err)
-			}
+			r.add(time.Since(began), note, err, p.runs == 1)
 		}
 	}
-	for p, names := range skipped {
-		fmt.Printf("*** SKIPPED for want of %s: %s ***\n", p, strings.Join(names, ", "))
+	for missing, names := range skipped {
+		fmt.Printf("*** SKIPPED because %s is missing: %s ***\n", missing, strings.Join(names, ", "))
 	}
-	switch {
-	case len(failed) > 0:
-		slices.Sort(failed)
-		return fmt.Errorf("%d of %d failed: %s", len(failed), made, strings.Join(slices.Compact(failed), ", "))
-	case made == 0 && len(skipped) == 0:
+	if len(rows) == 0 && len(skipped) == 0 {
 		return errors.New("no trial has such a name")
 	}
+	return report(rows, p.runs > 1)
+}
+
+// rows returns a row for each trial that can be made, and the names of the others by what they lack.
+func (l *lab) rows(p plan) (rows []*row, skipped map[string][]string) {
+	skipped = map[string][]string{}
+	for _, tr := range slices.Concat(trials, p.sources.trials()) {
+		if !p.only.MatchString(tr.name) || tr.long && !p.long {
+			continue
+		}
+		if m := l.missing(tr); m != "" {
+			skipped[m] = append(skipped[m], tr.name)
+			continue
+		}
+		rows = append(rows, &row{trial: tr})
+	}
+	return rows, skipped
+}
+
+// report prints a table of many runs, and returns an error that names the trials that failed.
+func report(rows []*row, table bool) error {
+	made := 0
+	var failed []string
+	for _, r := range rows {
+		made += r.good + r.bad
+		if r.bad > 0 {
+			failed = append(failed, r.name)
+		}
+		if table {
+			fmt.Printf("%-50s %4d of %4d ok, %.1f to %.1f s\n", r.name, r.good, r.good+r.bad, r.fastest.Seconds(), r.slowest.Seconds())
+		}
+	}
+	fmt.Printf("%d runs of %d trials\n", made, len(rows))
+	if len(failed) > 0 {
+		return fmt.Errorf("%d trials failed: %s", len(failed), strings.Join(failed, ", "))
+	}
 	return nil
+}
+
+// keepBusy runs n processes that compute until the function that it returns is called.
+func keepBusy(n int) (stop func()) {
+	var all []*exec.Cmd
+	for range n {
+		c := exec.Command("sh", "-c", "while :; do :; done")
+		if err := c.Start(); err != nil {
+			fmt.Println("no busy process:", err)
+			continue
+		}
+		all = append(all, c)
+	}
+	return func() {
+		for _, c := range all {
+			c.Process.Kill()
+			c.Wait()
+		}
+	}
 }

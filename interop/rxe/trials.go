@@ -9,7 +9,7 @@ import (
 
 // trials are what is tried, the quickest first.
 var trials = slices.Concat([]trial{
-	{name: "ibv_devinfo", needs: []string{"ibv_devinfo"}, script: "ibv_devinfo -v", says: []string{"InfiniBand (0)", "PORT_ACTIVE", "ADDR", "RoCE v2"}},
+	{name: "ibv_devinfo", needs: []string{"ibv_devinfo"}, script: "ibv_devinfo -v", says: []string{"InfiniBand (0)", "PORT_ACTIVE", "$ADDR", "RoCE v2"}},
 }, pingpongs(), perftests(), cmPrograms, fabrics, []trial{
 	{name: "pyverbs", needs: []string{"python3", pyverbsTests}, script: pyverbsScript, judge: judgePyverbs, slow: true},
 }, mpis())
@@ -22,7 +22,7 @@ func pingpongs() (all []trial) {
 			if typ == "ud" && strings.Contains(opt, "1048576") {
 				opt = "-g 1 -c -s 1024 -n 100"
 			}
-			all = append(all, trial{name: name + " " + opt, needs: []string{name}, script: pair(name+" "+opt, name+" "+opt+" ADDR"),
+			all = append(all, trial{name: name + " " + opt, needs: []string{name}, script: pair(name+" -p $PORT "+opt, name+" -p $PORT "+opt+" $ADDR"),
 				says: []string{" iters in "}})
 		}
 	}
@@ -34,20 +34,26 @@ func perftests() (all []trial) {
 	for _, c := range []struct {
 		tool string
 		opts []string
+		long []string
 	}{
-		{"ib_send_lat", []string{"", "-c UC", "-c UD", "-e", "-R", "-c UD -R"}},
-		{"ib_send_bw", []string{"", "-b", "-c UC", "-c UD", "--use-srq -q 4", "-l 32", "-R"}},
-		{"ib_write_lat", []string{"", "-c UC", "-R"}},
-		{"ib_write_bw", []string{"", "-q 8 -b", "-l 32", "-R"}},
-		{"ib_read_lat", []string{"", "-e", "-R"}},
-		{"ib_read_bw", []string{"", "-b", "-R"}},
-		{"ib_atomic_lat", []string{"", "-A CMP_AND_SWAP"}},
-		{"ib_atomic_bw", []string{"", "-A CMP_AND_SWAP"}},
+		{"ib_send_lat", []string{"", "-c UC", "-c UD", "-e", "-R", "-c UD -R"}, []string{"-a", "-e -R"}},
+		{"ib_send_bw", []string{"", "-b", "-c UC", "-c UD", "--use-srq -q 4", "-l 32", "-R"},
+			[]string{"-a", "-e", "-q 8 -b", "-q 8 -b -c UC", "-q 8 -b -c UD", "-c UD -R", "--use-srq -q 4 -R", "-l 32 -c UC", "-l 32 -c UD"}},
+		{"ib_write_lat", []string{"", "-c UC", "-R"}, []string{"-a", "-s 1048576"}},
+		{"ib_write_bw", []string{"", "-q 8 -b", "-l 32", "-R"}, []string{"-a", "-c UC", "-q 8 -b -c UC", "-q 8 -b -R", "-l 32 -q 8"}},
+		{"ib_read_lat", []string{"", "-e", "-R"}, []string{"-a", "-s 1048576"}},
+		{"ib_read_bw", []string{"", "-b", "-R"}, []string{"-a", "-e", "-q 8 -b", "-l 32", "-q 8 -b -R"}},
+		{"ib_atomic_lat", []string{"", "-A CMP_AND_SWAP"}, []string{"-e", "-R"}},
+		{"ib_atomic_bw", []string{"", "-A CMP_AND_SWAP"}, []string{"-e", "-b", "-R", "-q 8 -b", "-l 32"}},
 	} {
-		for _, opt := range c.opts {
-			p := c.tool + " -F -n 320 " + opt // a multiple of the length of lists
-			all = append(all, trial{name: strings.TrimSpace(c.tool + " " + opt), needs: []string{c.tool}, script: pair(p, p+" ADDR"),
-				says: []string{"#bytes"}})
+		for i, opt := range append(c.opts, c.long...) {
+			p := c.tool + " -F -n 320 -p $PORT " + opt // a multiple of the length of lists
+			script := pair(p, p+" $ADDR")
+			if strings.Contains(opt, "-R") {
+				script = pairCM(p, p+" $ADDR")
+			}
+			all = append(all, trial{name: strings.TrimSpace(c.tool + " " + opt), needs: []string{c.tool}, script: script,
+				says: []string{"#bytes"}, long: i >= len(c.opts)})
 		}
 	}
 	return all
@@ -55,39 +61,78 @@ func perftests() (all []trial) {
 
 // cmPrograms use rdma_cm, in the form of RoCE.
 var cmPrograms = []trial{
-	{name: "rping", needs: []string{"rping"}, script: pair("rping -s -v -C 20 -a ADDR", "rping -c -v -C 20 -a ADDR"), says: []string{"ping data: rdma-ping-19"}},
-	{name: "ucmatose", needs: []string{"ucmatose"}, script: pair("ucmatose", "ucmatose -s 127.0.0.1"), says: []string{"data transfers complete", "return status 0"}},
-	{name: "udaddy", needs: []string{"udaddy"}, script: pair("udaddy", "udaddy -s ADDR"), says: []string{"data transfers complete", "return status 0"}},
-	{name: "mckey", needs: []string{"mckey"}, script: pair("mckey -m 239.1.1.1 -b ADDR", "mckey -m 239.1.1.1 -b ADDR -s"),
+	{name: "rping", needs: []string{"rping"}, script: pairCM("rping -s -v -C 20 -a $ADDR", "rping -c -v -C 20 -a $ADDR"), says: []string{"ping data: rdma-ping-19"}},
+	{name: "ucmatose", needs: []string{"ucmatose"}, script: pairCM("ucmatose", "ucmatose -s 127.0.0.1"), says: []string{"data transfers complete", "return status 0"}},
+	{name: "udaddy", needs: []string{"udaddy"}, script: pairCM("udaddy", "udaddy -s $ADDR"), says: []string{"data transfers complete", "return status 0"}},
+	{name: "mckey", needs: []string{"mckey"}, script: pairCM("mckey -m 239.1.1.1 -b $ADDR", "mckey -m 239.1.1.1 -b $ADDR -s"),
 		says: []string{"data transfers complete", "return status 0"}},
-	{name: "rdma_client", needs: []string{"rdma_client"}, script: pair("rdma_server", "rdma_client -s ADDR"), says: []string{"rdma_client: end 0", "rdma_server: end 0"}},
-	{name: "rstream", needs: []string{"rstream"}, script: pair("rstream -S 4096 -C 100 -b ADDR", "rstream -S 4096 -C 100 -s ADDR"), says: []string{"custom"}},
-	{name: "riostream", needs: []string{"riostream"}, script: pair("riostream -S 4096 -C 100 -b ADDR", "riostream -S 4096 -C 100 -s ADDR"), says: []string{"custom"}},
-	{name: "qperf", needs: []string{"qperf"}, script: `qperf & sleep 0.5; qperf -t 1 -cm1 ADDR rc_lat rc_bw rc_rdma_write_bw rc_compare_swap_mr; c=$?; qperf ADDR quit; wait; exit $c`,
-		says: []string{"rc_rdma_write_bw", "rc_compare_swap_mr"}},
-	{name: "fio", needs: []string{"fio"}, script: pair(
-		"fio --name=s --ioengine=rdma --hostname=ADDR --port=18999 --verb=write --rw=read --bs=64k --size=4m --thread",
-		"fio --name=c --ioengine=rdma --hostname=ADDR --port=18999 --verb=write --rw=write --bs=64k --size=4m --thread"), says: []string{"WRITE: bw="}},
+	// The server of cmtime does not end by itself.
+	{name: "cmtime", needs: []string{"cmtime"}, script: `cmtime -b $ADDR & s=$!; sleep 0.5; cmtime -s $ADDR -c 20; c=$?; kill $s; wait $s; exit $c`,
+		says: []string{"resolve route", "disconnect"}},
+	{name: "rdma_client", needs: []string{"rdma_client"}, script: pairCM("rdma_server", "rdma_client -s $ADDR"), says: []string{"rdma_client: end 0", "rdma_server: end 0"}},
+	{name: "rstream", needs: []string{"rstream"}, script: pairCM("rstream -S 4096 -C 100 -b $ADDR", "rstream -S 4096 -C 100 -s $ADDR"), says: []string{"custom"}},
+	{name: "riostream", needs: []string{"riostream"}, script: pairCM("riostream -S 4096 -C 100 -b $ADDR", "riostream -S 4096 -C 100 -s $ADDR"), says: []string{"custom"}},
+	qperf("qperf", false, "rc_lat rc_bw rc_rdma_write_bw rc_compare_swap_mr"),
+	qperf("qperf, other tests", true, "rc_bi_bw rc_rdma_read_lat rc_rdma_read_bw rc_rdma_write_lat rc_rdma_write_poll_lat rc_fetch_add_mr"),
+	fio("fio", false, "write", "read", "write"),
+	fio("fio read", true, "read", "read", "read"),
+	fio("fio send", true, "send", "read", "write"),
+}
+
+// qperf makes tests of qperf, which takes the first GID of a device unless it connects by rdma_cm.
+func qperf(name string, long bool, tests string) trial {
+	return trial{name: name, long: long, needs: []string{"qperf"}, says: strings.Fields(tests),
+		script: `qperf -lp $PORT & listens; qperf -lp $PORT -t 1 -cm1 $ADDR ` + tests + `; c=$?; qperf -lp $PORT $ADDR quit; wait; exit $c`}
+}
+
+// fio makes a job of fio at each end, where the client uses a verb and both say which way the bytes go.
+func fio(name string, long bool, verb, server, client string) trial {
+	job := func(name, verb, rw string) string {
+		return "fio --name=" + name + " --ioengine=rdma --hostname=$ADDR --port=18999 --verb=" + verb + " --rw=" + rw + " --bs=64k --size=4m --thread"
+	}
+	at := verb
+	if verb == "send" {
+		at = "recv"
+	}
+	return trial{name: name, long: long, needs: []string{"fio"}, script: pairCM(job("s", at, server), job("c", verb, client)),
+		says: []string{strings.ToUpper(client) + ": bw="}}
 }
 
 // fabrics are libfabric and UCX.
 var fabrics = slices.Concat([]trial{
-	{name: "fi_pingpong msg", needs: []string{"fi_pingpong"}, script: pair("fi_pingpong -p verbs -e msg -I 50", "fi_pingpong -p verbs -e msg -I 50 ADDR"), says: []string{"bytes"}},
-	{name: "fi_pingpong dgram", needs: []string{"fi_pingpong"}, script: pair("fi_pingpong -p verbs -e dgram -I 50 -S 512", "fi_pingpong -p verbs -e dgram -I 50 -S 512 ADDR"), says: []string{"bytes"}},
+	fiPingpong("msg", "", false), fiPingpong("dgram", "-S 512", false), fiPingpong("msg", "-S all", true), fiPingpong("dgram", "-S 64", true),
 	{name: "ucx_info", needs: []string{"ucx_info"}, script: "ucx_info -d", says: []string{"Transport: rc_verbs", "Transport: ud_verbs"}},
 }, ucxTrials())
 
+func fiPingpong(endpoint, opt string, long bool) trial {
+	p := strings.TrimSpace("fi_pingpong -p verbs -e " + endpoint + " -I 50 " + opt)
+	return trial{name: strings.TrimSpace("fi_pingpong " + endpoint + " " + opt), long: long, needs: []string{"fi_pingpong"},
+		script: pair(p+" -B $PORT", p+" -P $PORT $ADDR"), says: []string{"bytes"}}
+}
+
+// ucxTrials use UCX's transports themselves (uct), and what is built on them (ucp).
 func ucxTrials() (all []trial) {
-	ucx := func(name, env, opts string) {
-		p := env + " ucx_perftest -n 200 -w 20 " + opts
-		all = append(all, trial{name: "ucx_perftest " + name, needs: []string{"ucx_perftest"}, script: pair(p, p+" ADDR"), says: []string{"Final:"}})
+	ucx := func(name, env, opts string, long bool) {
+		p := env + " ucx_perftest -p $PORT -n 200 -w 20 " + opts
+		all = append(all, trial{name: "ucx_perftest " + name, needs: []string{"ucx_perftest"}, script: pair(p, p+" $ADDR"), says: []string{"Final:"}, long: long})
 	}
-	for _, c := range []struct{ tl, test string }{{"rc_verbs", "am_lat"}, {"rc_verbs", "put_lat"}, {"rc_verbs", "fadd"}, {"rc_verbs", "cswap"}, {"ud_verbs", "am_lat"}} {
-		ucx(c.tl+" "+c.test, "", "-d rxe0:1 -x "+c.tl+" -t "+c.test)
+	uct := func(transport string, long bool, tests ...string) {
+		for _, t := range tests {
+			ucx(transport+" "+t, "", "-d rxe0:1 -x "+transport+" -t "+t, long)
+		}
 	}
-	for _, test := range []string{"tag_lat", "stream_lat", "ucp_put_lat", "ucp_get", "ucp_fadd", "ucp_cswap"} {
-		ucx("rc "+test, "UCX_TLS=rc,self", "-t "+test)
+	ucp := func(tls string, long bool, tests ...string) {
+		for _, t := range tests {
+			ucx(tls+" "+t, "UCX_TLS="+tls+",self", "-t "+t, long)
+		}
 	}
-	ucx("ud tag_lat", "UCX_TLS=ud,self", "-t tag_lat")
+	uct("rc_verbs", false, "am_lat", "put_lat", "fadd", "cswap")
+	uct("rc_verbs", true, "am_bw", "am_mr", "get", "put_bw", "add_mr")
+	uct("ud_verbs", false, "am_lat")
+	uct("ud_verbs", true, "am_bw", "am_mr")
+	ucp("rc", false, "tag_lat", "stream_lat", "ucp_put_lat", "ucp_get", "ucp_fadd", "ucp_cswap")
+	ucp("rc", true, "tag_bw", "tag_sync_lat", "stream_bw", "ucp_put_bw", "ucp_add", "ucp_swap", "ucp_am_lat", "ucp_am_bw")
+	ucp("ud", false, "tag_lat")
+	ucp("ud", true, "tag_bw", "stream_lat", "stream_bw", "ucp_put_lat", "ucp_put_bw", "ucp_get", "ucp_fadd", "ucp_cswap", "ucp_am_lat")
 	return all
 }

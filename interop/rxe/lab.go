@@ -1,0 +1,172 @@
+//go:build linux && (amd64 || arm64)
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+const nobody = 65534
+
+// A trial is a script whose programs all run under one supervisor. Its environment has ADDR, the
+// host's address, and PORT, a free port of TCP.
+type trial struct {
+	name   string
+	needs  []string // programs or files
+	script string   // of sh
+	says   []string // all of which the output must contain
+	judge  func(out string) (note string, err error)
+	slow   bool
+	long   bool // made by hand alone
+}
+
+// A lab is where trials are made.
+type lab struct {
+	dir, viaduct, addr string
+	limit              time.Duration
+	env                []string
+	path               string // where programs are looked for
+}
+
+func newLab(ctx context.Context, p plan) (*lab, error) {
+	dir, err := os.MkdirTemp("", "viaduct-interop-rxe")
+	if err != nil {
+		return nil, err
+	}
+	l := &lab{dir: dir, viaduct: filepath.Join(dir, "viaduct"), limit: p.limit, path: p.sources.path()}
+	l.env = append(os.Environ(), "HOME="+dir, "LC_ALL=C", "TMPDIR="+dir, "PATH="+l.path)
+	l.env = append(l.env, p.sources.env()...)
+	if err := os.Chmod(dir, 0o777); err != nil {
+		return nil, err
+	}
+	if p.viaduct != "" {
+		l.viaduct = p.viaduct
+		return l, nil
+	}
+	c := exec.CommandContext(ctx, "go", "build", "-o", l.viaduct, "./cmd/viaduct")
+	c.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if b, err := c.CombinedOutput(); err != nil {
+		os.RemoveAll(dir)
+		return nil, fmt.Errorf("build: %w\n%s", err, b)
+	}
+	return l, nil
+}
+
+// run runs a script under a supervisor, as a user without any capability.
+func (l *lab) run(ctx context.Context, script string, limit time.Duration) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	port, err := freePort()
+	if err != nil {
+		return "", err
+	}
+	c := exec.CommandContext(ctx, l.viaduct, "run", "--rdma", "--device", "rxe0", "--", "sh", "-c", listens+script)
+	c.Dir = l.dir
+	c.Env = append(l.env, "ADDR="+l.addr, "PORT="+strconv.Itoa(port), fmt.Sprintf("HEXPORT=%04X", port))
+	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if os.Getuid() == 0 {
+		c.SysProcAttr.Credential = &syscall.Credential{Uid: nobody, Gid: nobody}
+	}
+	c.Cancel = func() error { return syscall.Kill(-c.Process.Pid, syscall.SIGKILL) }
+	c.WaitDelay = 5 * time.Second
+	out, err := c.CombinedOutput()
+	if ctx.Err() == context.DeadlineExceeded {
+		err = fmt.Errorf("it did not end within %v", limit)
+	}
+	return string(out), err
+}
+
+// freePort returns a port of TCP that nothing uses. Programs of others may use the tools' own ports.
+func freePort() (int, error) {
+	l, err := net.Listen("tcp", ":0")
+	if err != nil {
+		return 0, err
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port, nil
+}
+
+// listens is a function of sh that waits until a program listens at PORT.
+const listens = `listens() {
+	for i in $(seq 1500); do
+		grep -qs " [0-9A-F]*:$HEXPORT 0*:0000 0A" /proc/net/tcp /proc/net/tcp6 && return
+		sleep 0.02
+	done
+	echo "nothing listens at port $PORT"
+}
+`
+
+// pair is a script of a server that listens at PORT and a client, which both must succeed.
+func pair(server, client string) string { return both(server, "listens", client) }
+
+// pairCM is a script of a server that listens by rdma_cm and a client, which both must succeed. The
+// server gets a moment, because nothing shows when it listens.
+func pairCM(server, client string) string { return both(server, "sleep 0.5", client) }
+
+func both(server, ready, client string) string {
+	return server + ` & s=$!; ` + ready + `; ` + client + `; c=$?; wait $s; e=$?; echo "server $e, client $c"; exit $((e + c))`
+}
+
+// make makes a trial once.
+func (l *lab) make(ctx context.Context, tr trial) (note string, err error) {
+	limit := l.limit
+	if tr.slow {
+		limit *= 4
+	}
+	out, err := l.run(ctx, tr.script, limit)
+	if tr.judge != nil {
+		return tr.judge(out)
+	}
+	if err != nil {
+		return "", fmt.Errorf("%w\n%s", err, out)
+	}
+	for _, s := range tr.says {
+		if s = strings.ReplaceAll(s, "$ADDR", l.addr); !strings.Contains(out, s) {
+			return "", fmt.Errorf("the output lacks %q:\n%s", s, out)
+		}
+	}
+	return "", nil
+}
+
+// findAddress finds the address that the device has, as programs do.
+func (l *lab) findAddress(ctx context.Context) error {
+	out, err := l.run(ctx, "cat /sys/class/infiniband/rxe0/ports/1/gids/1", l.limit)
+	if err != nil {
+		return fmt.Errorf("%w: %s", err, strings.TrimSpace(out))
+	}
+	words := strings.Split(strings.TrimSpace(out), ":")
+	if len(words) != 8 || words[5] != "ffff" {
+		return fmt.Errorf("the GID at index 1 is no IPv4 address: %s", out)
+	}
+	var a [4]int
+	if _, err := fmt.Sscanf(words[6]+words[7], "%02x%02x%02x%02x", &a[0], &a[1], &a[2], &a[3]); err != nil {
+		return err
+	}
+	l.addr = fmt.Sprintf("%d.%d.%d.%d", a[0], a[1], a[2], a[3])
+	return nil
+}
+
+// missing returns the first program or file that a trial needs and that is not there.
+func (l *lab) missing(tr trial) string {
+	for _, p := range tr.needs {
+		found := false
+		for _, dir := range filepath.SplitList(l.path) {
+			if _, err := os.Stat(filepath.Join(dir, p)); err == nil {
+				found = true
+			}
+		}
+		if _, err := os.Stat(p); err != nil && !found {
+			return p
+		}
+	}
+	return ""
+}

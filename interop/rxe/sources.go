@@ -1,0 +1,88 @@
+//go:build linux && (amd64 || arm64)
+
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+)
+
+// sources are folders of what no package has. An empty one is not there, and its trials are skipped.
+type sources struct {
+	rdmaCore string // a build of rdma-core, with bin and lib
+	valkey   string // valkey's source, where "make BUILD_RDMA=module" and "make -C tests/rdma" were run
+	mpi4py   string // mpi4py's source, of the version that is installed
+}
+
+// path is where programs are looked for.
+func (s sources) path() string {
+	if s.rdmaCore == "" {
+		return os.Getenv("PATH")
+	}
+	return filepath.Join(s.rdmaCore, "bin") + ":" + os.Getenv("PATH")
+}
+
+// env makes all programs use the libraries of that build.
+func (s sources) env() []string {
+	if s.rdmaCore == "" {
+		return nil
+	}
+	return []string{"LD_LIBRARY_PATH=" + filepath.Join(s.rdmaCore, "lib")}
+}
+
+// trials are those of programs that are tried from source.
+func (s sources) trials() (all []trial) {
+	all = append(all, trial{name: "valkey", needs: []string{orFlag(s.valkey, "valkey", "tests/rdma/rdma-test")}, script: valkeyScript(s.valkey), slow: true,
+		says: []string{"Valkey Over RDMA"}})
+	for _, ranks := range []string{"1", "2", "4"} {
+		all = append(all, trial{
+			name: "mpi4py " + ranks + " ranks", needs: []string{orFlag(s.mpi4py, "mpi4py", "test/runtests.py"), "mpirun.openmpi"},
+			script: "UCX_TLS=rc,self " + openMPI + " -n " + ranks + " /usr/bin/python3 " + filepath.Join(s.mpi4py, "test/runtests.py") + " --no-builddir -e spawn -e dynproc",
+			judge:  judgeMPI4Py, slow: true, long: ranks != "2",
+		})
+	}
+	return all
+}
+
+// orFlag is a file of a folder, or what has to be said to have it.
+func orFlag(dir, flag, file string) string {
+	if dir == "" {
+		return "-" + flag + " DIR"
+	}
+	return filepath.Join(dir, file)
+}
+
+// valkeyScript runs valkey's own test against its server. The module takes its options from the server in
+// newer versions, and as its own arguments in older ones.
+func valkeyScript(dir string) string {
+	return "cd " + dir + ` || exit 1
+at="--rdma-port 6379 --rdma-bind $ADDR"
+grep -q '"rdma-bind"' src/config.c || at="port=6379 bind=$ADDR"
+src/valkey-server --port 0 --protected-mode yes --appendonly no --save '' --dir "$TMPDIR" --loadmodule src/valkey-rdma.so $at &
+s=$!
+sleep 2
+tests/rdma/rdma-test --thread 4 -h $ADDR
+c=$?
+kill $s
+wait $s
+exit $c
+`
+}
+
+var (
+	mpi4pyRan  = regexp.MustCompile(`(?m)^Ran (\d+) tests`)
+	mpi4pyGood = regexp.MustCompile(`(?m)^OK( \(skipped=\d+\))?$`)
+)
+
+// judgeMPI4Py reads what each rank says of the suite.
+func judgeMPI4Py(out string) (note string, err error) {
+	ran, good := mpi4pyRan.FindAllStringSubmatch(out, -1), mpi4pyGood.FindAllString(out, -1)
+	if len(ran) == 0 || len(good) != len(ran) {
+		return "", fmt.Errorf("%d ranks ran the suite, and %d passed it:\n%s", len(ran), len(good), out)
+	}
+	n, _ := strconv.Atoi(ran[0][1])
+	return fmt.Sprintf("%d tests in each of %d ranks: %s", n, len(ran), good[0]), nil
+}
