@@ -33,7 +33,7 @@ func mpis() (all []trial) {
 			all = append(all, trial{
 				name: m.name + " " + c.ranks + " ranks " + c.tls, needs: []string{m.cc},
 				script: "cat >ring.c <<'END'\n" + ringProgram + "END\n" + m.cc + " -o ring ring.c && UCX_TLS=" + c.tls + " " + m.run + " -n " + c.ranks + " ./ring" + arg,
-				says:   []string{"all results are right"}, long: c.long,
+				says:   []string{"all results are right"}, slow: true, long: c.long,
 			})
 		}
 	}

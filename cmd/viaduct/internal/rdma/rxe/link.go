@@ -91,8 +91,12 @@ func (l *link) end() {
 	l.pair.Close()
 }
 
-// postMost is how many entries are posted at a time.
-const postMost = 32
+// postMost is how many entries are posted at a time, and postRoom how many bytes may be under way for a
+// caller that may not take long: each packet of them is a call of the kernel.
+const (
+	postMost = 32
+	postRoom = 24 << 10
+)
 
 // work posts what the program has posted. One goroutine at a time does.
 func (l *link) work(short bool) progress {
@@ -129,7 +133,7 @@ func (l *link) take(short bool) (rs []*rocecore.Request, p progress) {
 		}
 		e := &s.entry
 		e.take(s.ring.slot(s.ring.at + uint32(len(l.posted))))
-		if short && l.size+e.size > shortRoom {
+		if short && l.size+e.size > postRoom {
 			return rs, tooLong
 		}
 		status := q.unfit(a, e)
