@@ -6,8 +6,8 @@ import (
 	"viaduct/internal/wire/nvmewire"
 )
 
-// events are what a controller has to tell of namespaces, and the requests that it holds to
-// do so.
+// events are the changed namespaces that a controller has to report, and the requests that it
+// answers to report them.
 type events struct {
 	enabled uint32 // a bit for each kind
 	held    []nvmewire.SQE

@@ -84,8 +84,7 @@ const (
 	End     // the end of the queue
 )
 
-// A Step is what is to be done for a command. Whatever it is, the command is answered after
-// it by Respond.
+// A Step is the work for a command. When it is done, Respond answers the command.
 type Step struct {
 	Kind   Kind
 	Status nvmewire.Status // of Answer
