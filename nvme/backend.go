@@ -5,9 +5,10 @@ import (
 	"fmt"
 	"io"
 	"math/bits"
+	"sync/atomic"
 
 	"viaduct/internal/nvmecore"
-	"viaduct/internal/wire/nvmewire"
+	"viaduct/iwarp"
 )
 
 // A Namespace says what a disk is made of.
@@ -16,7 +17,7 @@ type Namespace struct {
 	// an io.WriterAt too, and ReadOnly is not set, the disk can be written. [Syncer],
 	// [Discarder], [Zeroer] and [Slicer] are used if Data has them.
 	Data     io.ReaderAt
-	Size     int64 // bytes; what is left of the last block is not used
+	Size     int64 // bytes; a part of a block at the end is not used
 	ReadOnly bool
 
 	// BlockSize is the number of bytes of a block, a power of two from 512 to 4096; 0 means
@@ -26,10 +27,14 @@ type Namespace struct {
 	// UUID is by what a host knows the disk again. It must be the disk's alone. Zero means one
 	// that is made of the target's name and the number of the namespace.
 	UUID [16]byte
+
+	// Release, if not nil, is called once when no command uses Data any more: after
+	// [Target.Remove] or [Target.Close]. It must not call the target.
+	Release func()
 }
 
-// A Syncer stores what was written, so that it outlives a loss of power. It is asked by the
-// host's flushes, of which fsync is one. [os.File] is a Syncer.
+// A Syncer stores all written bytes durably, so that they outlive a loss of power. A flush of the
+// host calls it, for example because of fsync there. [os.File] is a Syncer.
 type Syncer interface {
 	Sync() error
 }
@@ -55,7 +60,22 @@ type Slicer interface {
 // A space is a namespace with its backend.
 type space struct {
 	Namespace
-	core nvmecore.Namespace
+	core   nvmecore.Namespace
+	mapped *iwarp.MemoryRegion // of a mapped file, otherwise nil
+	users  *users
+}
+
+// users counts the commands that use a backend, and the namespace itself as one. A resized
+// namespace has the users of its predecessor.
+type users struct {
+	n       atomic.Int64
+	release func()
+}
+
+func (u *users) drop() {
+	if u.n.Add(-1) == 0 {
+		u.release()
+	}
 }
 
 func newSpace(n Namespace, id uint32, nqn string) (*space, error) {
@@ -80,6 +100,30 @@ func newSpace(n Namespace, id uint32, nqn string) (*space, error) {
 	}}, nil
 }
 
+// use prepares the backend for commands of streams of the domain.
+func (s *space) use(pd *iwarp.ProtectionDomain) error {
+	s.users = &users{release: s.release}
+	s.users.n.Store(1)
+	m, ok := s.Data.(*mapping)
+	if !ok {
+		return nil
+	}
+	// A read or write that meets the end of a file that became shorter fails. [iwarp.RegionOptions]
+	var err error
+	s.mapped, err = pd.Register(m.b, iwarp.LocalOnly, iwarp.RegionOptions{Guarded: true})
+	return err
+}
+
+// release ends the use of the backend.
+func (s *space) release() {
+	if s.mapped != nil {
+		s.mapped.Close()
+	}
+	if s.Release != nil {
+		s.Release()
+	}
+}
+
 // slice returns memory of the backend, or nil.
 func (s *space) slice(off, n int64, write bool) []byte {
 	if m, ok := s.Data.(Slicer); ok {
@@ -102,9 +146,6 @@ func (s *space) sync() error { // [NVME-IO-2]
 	return nil
 }
 
-// zeroes is what is written where there is no Zeroer.
-var zeroes [1 << 16]byte
-
 func (s *space) zero(off, n int64) error { // [NVME-IO-3]
 	switch d := s.Data.(type) {
 	case Zeroer:
@@ -112,7 +153,13 @@ func (s *space) zero(off, n int64) error { // [NVME-IO-3]
 	case Discarder:
 		return d.Discard(off, n)
 	}
-	w := s.Data.(io.WriterAt)
+	return writeZeroes(s.Data.(io.WriterAt), off, n)
+}
+
+// zeroes are written to a backend without Zeroer.
+var zeroes [1 << 16]byte
+
+func writeZeroes(w io.WriterAt, off, n int64) error {
 	for n > 0 {
 		k := min(n, int64(len(zeroes)))
 		if _, err := w.WriteAt(zeroes[:k], off); err != nil {
@@ -130,12 +177,4 @@ func (s *space) discard(off, n int64) error { // [NVME-IO-3]
 		return d.Discard(off, n)
 	}
 	return nil
-}
-
-// status is the status of an error of a backend.
-func status(err error) nvmewire.Status {
-	if err != nil {
-		return nvmewire.InternalError
-	}
-	return nvmewire.OK
 }

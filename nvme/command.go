@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"viaduct/internal/nvmecore"
+	"viaduct/internal/regmem"
 	"viaduct/internal/wire/nvmewire"
 	"viaduct/iwarp"
 )
@@ -45,7 +46,9 @@ func (c *command) arrived(n int) {
 	q.commands.Add(1)
 	t.mu.Lock()
 	c.step = q.core.Command(&c.sqe, len(c.inline))
-	c.space = t.spaces[c.step.NSID]
+	if c.space = t.spaces[c.step.NSID]; c.space != nil {
+		c.space.users.n.Add(1)
+	}
 	t.unlock()
 	c.begin()
 }
@@ -67,16 +70,32 @@ func (c *command) begin() {
 	case nvmecore.Connect, nvmecore.Compare, nvmecore.Discard:
 		c.fetch()
 	case nvmecore.Read:
-		if c.data = c.space.slice(s.Offset, s.Length, false); c.data != nil {
-			q.readBytes.Add(uint64(s.Length))
-			c.respond(0, nvmewire.OK, c.data)
-			return
-		}
-		c.memory()
-		c.job()
+		c.read()
 	default:
 		c.job()
 	}
+}
+
+// read reads from memory here, and from another backend in a job.
+func (c *command) read() {
+	q, s := c.q, &c.step
+	memory := c.space.slice(s.Offset, s.Length, false)
+	switch {
+	case memory == nil:
+		c.memory()
+		c.job()
+		return
+	case q.crc: // is computed before the bytes are sent: no other command may change them meanwhile
+		c.memory()
+		if err := regmem.Copy(c.data, memory, c.space.mapped != nil); err != nil {
+			c.respond(0, c.failed(err), nil)
+			return
+		}
+	default:
+		c.data, c.stored = memory, true
+	}
+	q.readBytes.Add(uint64(s.Length))
+	c.respond(0, nvmewire.OK, c.data)
 }
 
 // memory is where the data of the step go, if nothing better is there.
@@ -90,10 +109,11 @@ func (c *command) fetch() {
 	g := c.sqe.SGL
 	if g.Type == nvmewire.SGLOffset { // in the capsule, as the machine has checked
 		from := c.inline[g.Addr:][:c.step.Length]
-		if c.stored {
-			copy(c.data, from)
-		} else {
+		if !c.stored {
 			c.data = from
+		} else if err := regmem.Copy(c.data, from, c.space.mapped != nil); err != nil {
+			c.respond(0, c.failed(err), nil)
+			return
 		}
 		c.fetched()
 		return
@@ -101,11 +121,19 @@ func (c *command) fetch() {
 	if !c.stored {
 		c.memory()
 	}
-	c.sg[0] = iwarp.Buf(c.data)
+	c.sg[0] = c.element(c.data)
 	wr := iwarp.SendWR{ID: idRead | c.id, Op: iwarp.OpRead, SG: c.sg[:], Remote: iwarp.RemoteAddr{STag: g.Key, TO: g.Addr}}
 	if c.q.reads.Post(wr) != nil {
 		c.q.qp.Abort()
 	}
+}
+
+// element is the element of a request for the data of the command.
+func (c *command) element(data []byte) iwarp.SGE {
+	if c.stored && c.space.mapped != nil {
+		return c.space.mapped.SGE(int(c.step.Offset), len(data))
+	}
+	return iwarp.Buf(data)
 }
 
 // fetched goes on when the data have come.
@@ -171,10 +199,17 @@ func (c *command) execute() {
 	if err == nil && s.Durable { // [NVME-IO-2]
 		err = p.sync()
 	}
-	if err != nil {
-		c.q.t.log.Warn("backend failed", "namespace", s.NSID, "offset", s.Offset, "bytes", s.Length, "err", err)
+	c.respond(0, c.failed(err), nil)
+}
+
+// failed logs the error of a backend, if it is one, and returns its status.
+func (c *command) failed(err error) nvmewire.Status {
+	if err == nil {
+		return nvmewire.OK
 	}
-	c.respond(0, status(err), nil)
+	s := &c.step
+	c.q.t.log.Warn("backend failed", "namespace", s.NSID, "offset", s.Offset, "bytes", s.Length, "err", err)
+	return nvmewire.InternalError
 }
 
 // readFull reads all of b: at the end a reader may return io.EOF with the last bytes.
@@ -193,10 +228,14 @@ func (c *command) compare() nvmewire.Status { // [NVME-IO-4]
 		defer b.giveBack()
 		have = b.b[:len(c.data)]
 		if err := readFull(c.space.Data, have, c.step.Offset); err != nil {
-			return status(err)
+			return c.failed(err)
 		}
 	}
-	if !bytes.Equal(have, c.data) {
+	equal := false
+	if err := regmem.Guard(func() { equal = bytes.Equal(have, c.data) }); err != nil {
+		return c.failed(err) // a mapped file became shorter
+	}
+	if !equal {
 		return nvmewire.CompareFailure
 	}
 	return nvmewire.OK
@@ -210,7 +249,7 @@ func (c *command) discard() nvmewire.Status { // [NVME-IO-5]
 		off, n, st := t.core.DiscardRange(c.step.NSID, r)
 		t.unlock()
 		if st == nvmewire.OK && c.sqe.CDW[1]>>2&1 != 0 { // other attributes are hints
-			st = status(c.space.discard(off, n))
+			st = c.failed(c.space.discard(off, n))
 		}
 		if st != nvmewire.OK {
 			return st
@@ -228,15 +267,18 @@ func (c *command) flush() error {
 	t.mu.Lock()
 	all := make([]*space, 0, len(t.spaces))
 	for _, s := range t.spaces {
+		s.users.n.Add(1)
 		all = append(all, s)
 	}
 	t.mu.Unlock()
+	var err error
 	for _, s := range all {
-		if err := s.sync(); err != nil {
-			return err
+		if err == nil {
+			err = s.sync()
 		}
+		s.users.drop()
 	}
-	return nil
+	return err
 }
 
 // respond answers the command, after data for the host.

@@ -137,29 +137,3 @@ func inUse() int64 {
 	runtime.ReadMemStats(&m)
 	return int64(m.HeapAlloc + m.StackInuse)
 }
-
-// BenchmarkRead reads 4 KiB at a time at depth 1, and 128 KiB at depth 16.
-func BenchmarkRead(b *testing.B) {
-	for _, c := range []struct {
-		name     string
-		n, depth int
-	}{{"4KiB", 4096, 1}, {"128KiB", 128 << 10, 16}} {
-		b.Run(c.name, func(b *testing.B) {
-			_, addr := serve(b, Memory(1<<20))
-			_, h := attach(b, addr, 32)
-			l := newLoop(h, h.rw(nvmewire.OpRead, 0, c.n), 0)
-			b.SetBytes(int64(c.n))
-			b.ReportAllocs()
-			for range c.depth - 1 {
-				l.post(b)
-			}
-			for b.Loop() {
-				l.post(b)
-				l.response(b)
-			}
-			for range c.depth - 1 {
-				l.response(b)
-			}
-		})
-	}
-}

@@ -16,6 +16,6 @@
 //
 // Whoever reaches the port may read and write the disks. Hosts of kernels have no TLS over
 // RDMA: let the port be reached only by networks whose hosts may do so. A host that breaks
-// the protocol loses its queues, and can harm neither the process nor other hosts; what it
-// may write it may also overwrite.
+// the protocol loses its queues, and can harm neither the process nor other hosts. But it may
+// overwrite the data of other hosts on a disk that both may write.
 package nvme

@@ -61,11 +61,11 @@ type hostQueue struct {
 
 const hostMemory = 1 << 20
 
-// dial opens a stream with the private data.
+// dial opens a stream with the private data, which has CRCs if the target wants them.
 func dial(t testing.TB, addr string, private []byte) (*hostQueue, error) {
 	t.Helper()
 	h := &hostQueue{t: t, mem: make([]byte, hostMemory)}
-	cfg := &iwarp.Config{Private: private, SendDepth: 1024, RecvDepth: 512, IRD: 64, Prepare: func(q *iwarp.QueuePair) error {
+	cfg := &iwarp.Config{Private: private, SendDepth: 1024, RecvDepth: 512, IRD: 64, Device: withoutCRC(), Prepare: func(q *iwarp.QueuePair) error {
 		for i := range 200 {
 			h.bufs = append(h.bufs, make([]byte, nvmewire.CQELen))
 			if err := q.PostRecv(iwarp.RecvWR{ID: uint64(i), SG: []iwarp.SGE{iwarp.Buf(h.bufs[i])}}); err != nil {

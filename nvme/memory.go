@@ -26,15 +26,13 @@ var errRange = errors.New("nvme: beyond the end of the memory")
 
 // Slice implements [Slicer].
 func (m *memory) Slice(off, n int64, write bool) []byte {
-	if off < 0 || n < 0 || off > int64(len(m.b)) || n > int64(len(m.b))-off {
-		return nil
-	}
-	if write {
+	s := part(m.b, off, n)
+	if write && s != nil {
 		for i := off / chunk; i*chunk < off+n; i++ {
 			m.written[i].Store(true)
 		}
 	}
-	return m.b[off : off+n : off+n]
+	return s
 }
 
 // ReadAt implements [io.ReaderAt].

@@ -2,6 +2,8 @@ package nvme
 
 import (
 	"bytes"
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"sync/atomic"
@@ -9,6 +11,7 @@ import (
 
 	"viaduct/internal/nvmecore"
 	"viaduct/internal/wire/nvmewire"
+	"viaduct/iwarp"
 )
 
 func pattern(n int, seed byte) []byte {
@@ -34,7 +37,7 @@ type syncFile struct {
 
 func (f *syncFile) Sync() error { f.syncs.Add(1); return nil }
 
-func file(t testing.TB, size int64) *syncFile {
+func newFile(t testing.TB, size int64) *os.File {
 	t.Helper()
 	f, err := os.Create(filepath.Join(t.TempDir(), "disk"))
 	if err != nil {
@@ -44,53 +47,87 @@ func file(t testing.TB, size int64) *syncFile {
 	if err := f.Truncate(size); err != nil {
 		t.Fatal(err)
 	}
-	return &syncFile{File: f}
+	return f
+}
+
+func counting(t testing.TB, size int64) *syncFile { return &syncFile{File: newFile(t, size)} }
+
+// backends are namespaces of every kind that can be written. Without CRC data of memory go out
+// where they are, otherwise they are copied first.
+func backends(t testing.TB, size int64) map[string]Namespace {
+	t.Helper()
+	f, err := File(newFile(t, size))
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]Namespace{"memory": Memory(size), "plain file": {Data: counting(t, size), Size: size}, "file": f}
+	m, err := MapFile(newFile(t, size), false)
+	if errors.Is(err, errors.ErrUnsupported) {
+		t.Log("not tried: mapped files, which this system does not have")
+		return all
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	all["mapped file"] = m
+	return all
+}
+
+func withoutCRC() *iwarp.Device { return iwarp.NewDevice(iwarp.DeviceConfig{NoCRC: true}) }
+
+// crcConfig is the configuration of a target that wants CRCs, or does not.
+func crcConfig(crc bool) Config {
+	if crc {
+		return Config{}
+	}
+	return Config{Stream: &iwarp.Config{Device: withoutCRC()}}
 }
 
 // TestReadWrite moves data of many lengths, by key and in the capsule, over two queues, to
-// memory and to a file.
+// backends of each kind.
 func TestReadWrite(t *testing.T) { // [NVME-SGL-5] [NVME-IO-1] [NVME-CM-3]
-	for _, c := range []struct {
-		name string
-		ns   Namespace
-	}{{"memory", Memory(4 << 20)}, {"file", Namespace{Data: file(t, 4<<20), Size: 4 << 20}}} {
-		t.Run(c.name, func(t *testing.T) {
-			tg, addr := serve(t, c.ns)
-			adm, id := admin(t, addr, defaultNQN)
-			setQueues(adm, 2)
-			a, b := ioQueue(t, addr, id, 1, 128), ioQueue(t, addr, id, 2, 2)
-			for i, n := range []int{512, 4096, 64 << 10, 1 << 20} {
-				want := pattern(n, byte(i))
-				a.write(8*i, want)
-				if got := b.read(8*i, n); !bytes.Equal(got, want) {
-					t.Errorf("%d bytes differ", n)
-				}
-			}
-			want := pattern(4096, 99)
-			s := a.rw(nvmewire.OpWrite, 16, 4096)
-			s.SGL = nvmewire.SGL{Type: nvmewire.SGLOffset, Length: 4096}
-			a.want(nvmewire.OK, s, want...)
-			if got := b.read(16, 4096); !bytes.Equal(got, want) {
-				t.Error("data in the capsule differ")
-			}
-			copy(a.mem, want) // [NVME-IO-4]
-			a.want(nvmewire.OK, a.rw(nvmewire.OpCompare, 16, 4096))
-			a.mem[4095]++
-			a.want(nvmewire.CompareFailure, a.rw(nvmewire.OpCompare, 16, 4096))
-			last := 4<<20/512 - 1
-			a.want(nvmewire.OK, a.rw(nvmewire.OpRead, last, 512))
-			a.want(nvmewire.LBAOutOfRange, a.rw(nvmewire.OpRead, last, 1024))
-			if q := tg.Queues(); len(q) != 3 || q[0].Host != hostNQN {
-				t.Errorf("%+v", q)
-			}
-		})
+	for _, crc := range []bool{true, false} {
+		for name, ns := range backends(t, 4<<20) {
+			t.Run(fmt.Sprintf("%s, CRC %v", name, crc), func(t *testing.T) { testReadWrite(t, crcConfig(crc), ns) })
+		}
+	}
+}
+
+func testReadWrite(t *testing.T, cfg Config, ns Namespace) {
+	tg, addr := serveWith(t, cfg, ns)
+	adm, id := admin(t, addr, defaultNQN)
+	setQueues(adm, 2)
+	a, b := ioQueue(t, addr, id, 1, 128), ioQueue(t, addr, id, 2, 2)
+	for i, n := range []int{512, 4096, 64 << 10, 1 << 20} {
+		want := pattern(n, byte(i))
+		a.write(8*i, want)
+		if got := b.read(8*i, n); !bytes.Equal(got, want) {
+			t.Errorf("%d bytes differ", n)
+		}
+	}
+	want := pattern(4096, 99)
+	s := a.rw(nvmewire.OpWrite, 16, 4096)
+	s.SGL = nvmewire.SGL{Type: nvmewire.SGLOffset, Length: 4096}
+	a.want(nvmewire.OK, s, want...)
+	if got := b.read(16, 4096); !bytes.Equal(got, want) {
+		t.Error("data in the capsule differ")
+	}
+	copy(a.mem, want) // [NVME-IO-4]
+	a.want(nvmewire.OK, a.rw(nvmewire.OpCompare, 16, 4096))
+	a.mem[4095]++
+	a.want(nvmewire.CompareFailure, a.rw(nvmewire.OpCompare, 16, 4096))
+	last := 4<<20/512 - 1
+	a.want(nvmewire.OK, a.rw(nvmewire.OpRead, last, 512))
+	a.want(nvmewire.LBAOutOfRange, a.rw(nvmewire.OpRead, last, 1024))
+	if q := tg.Queues(); len(q) != 3 || q[0].Host != hostNQN {
+		t.Errorf("%+v", q)
 	}
 }
 
 // TestDeep has a queue full of reads and writes at a time, more than its ORD.
 func TestDeep(t *testing.T) {
 	const n = 100
-	_, addr := serve(t, Namespace{Data: file(t, 1<<20), Size: 1 << 20})
+	_, addr := serve(t, Namespace{Data: newFile(t, 1<<20), Size: 1 << 20})
 	_, io := attach(t, addr, n)
 	want := pattern(n*4096, 3)
 	for _, op := range []uint8{nvmewire.OpWrite, nvmewire.OpRead} {
@@ -135,7 +172,7 @@ func TestInvalidate(t *testing.T) { // [NVME-SGL-2]
 
 // TestZeroes expects discarded and zeroed ranges to read as zeroes.
 func TestZeroes(t *testing.T) { // [NVME-IO-3] [NVME-IO-5]
-	for name, ns := range map[string]Namespace{"memory": Memory(1 << 20), "file": {Data: file(t, 1<<20), Size: 1 << 20}} {
+	for name, ns := range backends(t, 1<<20) {
 		t.Run(name, func(t *testing.T) {
 			_, addr := serve(t, ns)
 			_, io := attach(t, addr, 8)
@@ -149,7 +186,7 @@ func TestZeroes(t *testing.T) { // [NVME-IO-3] [NVME-IO-5]
 			r := nvmewire.DSMRange{Blocks: 2, First: 500}.Append(nil)
 			copy(io.mem, nvmewire.DSMRange{Blocks: 1, First: 700}.Append(r))
 			io.want(nvmewire.OK, nvmewire.SQE{Opcode: nvmewire.OpDSM, NSID: 1, SGL: io.keyed(4096), CDW: [6]uint32{1, 4}})
-			if name == "memory" {
+			if _, ok := ns.Data.(Discarder); ok {
 				clear(want[500*512:][:1024])
 				clear(want[700*512:][:512])
 			}
@@ -162,7 +199,7 @@ func TestZeroes(t *testing.T) { // [NVME-IO-3] [NVME-IO-5]
 
 // TestFlush counts how often the backend is told to store.
 func TestFlush(t *testing.T) { // [NVME-IO-2]
-	f := file(t, 1<<20)
+	f := counting(t, 1<<20)
 	_, addr := serve(t, Namespace{Data: f, Size: 1 << 20})
 	_, io := attach(t, addr, 8)
 	durable := io.rw(nvmewire.OpWrite, 0, 512)
@@ -339,6 +376,9 @@ func TestEvents(t *testing.T) { // [NVME-AER-1] [NVME-SQE-4]
 	event()
 	if got := changed(); got[0] != 2 || got[4] != 0 {
 		t.Errorf("changed: %x", got)
+	}
+	if id, err := tg.Add(Memory(1 << 20)); err != nil || id != 3 { // not the disk that a host knows as 2
+		t.Errorf("number %d, %v, want 3", id, err)
 	}
 	if tg.Remove(2) != ErrNamespace || tg.Resize(2, 1<<20) != ErrNamespace {
 		t.Error("a namespace that is not there")

@@ -18,6 +18,7 @@ type queue struct {
 	core  *nvmecore.Queue // guarded by t.mu, but for ID and Depth
 	qp    *iwarp.QueuePair
 	cq    *iwarp.CompletionQueue
+	crc   bool            // FPDUs have CRCs; set by open
 	reads iwarp.ReadQueue // used by the goroutine of run alone
 	jobs  sync.WaitGroup  // commands that workers have
 	counters
@@ -33,7 +34,7 @@ type queue struct {
 	}
 }
 
-// Of the ID of a request, the high half says what it is, the low half which command.
+// The high half of the ID of a request is its kind, the low half the number of the command.
 const (
 	idCommand  = iota << 32 // receive
 	idRead                  // of data from the host
@@ -67,7 +68,9 @@ func (q *queue) open(r *iwarp.Request) (err error) {
 		r.Reject(nil)
 		return net.ErrClosed
 	}
-	_, err = r.Accept(nvmewire.AppendReply(nil, uint16(q.core.Depth+1)))
+	if _, err = r.Accept(nvmewire.AppendReply(nil, uint16(q.core.Depth+1))); err == nil {
+		q.crc = q.qp.Params().CRC
+	}
 	return err
 }
 
@@ -143,10 +146,26 @@ func (q *queue) release(c *command) {
 			*b = nil
 		}
 	}
-	c.data, c.space = nil, nil
+	c.data = nil
+	c.leaveSpace()
 	q.free.Lock()
 	q.free.list = append(q.free.list, c)
 	q.free.Unlock()
+}
+
+// leaveSpace ends the command's use of its namespace.
+func (c *command) leaveSpace() {
+	if c.space != nil {
+		c.space.users.drop()
+		c.space = nil
+	}
+}
+
+// abandon ends the use of namespaces by commands whose queue has ended.
+func (q *queue) abandon() {
+	for _, c := range q.free.all {
+		c.leaveSpace()
+	}
 }
 
 // NextRecv implements [iwarp.RecvSource]: memory is bound while a command is on its way.
@@ -199,7 +218,7 @@ func (q *queue) send(c *command, e nvmewire.CQE, data []byte) {
 	wrs := p.wr[1:]
 	if len(data) > 0 {
 		wrs = p.wr[:]
-		p.sg[0] = iwarp.Buf(data)
+		p.sg[0] = c.element(data)
 		p.wr[0] = iwarp.SendWR{ID: idWrite | c.id, Op: iwarp.OpWrite, SG: p.sg[:1], Unsignaled: true,
 			Remote: iwarp.RemoteAddr{STag: g.Key, TO: g.Addr}}
 	}

@@ -45,6 +45,7 @@ type Config struct {
 type Target struct {
 	cfg     Config
 	dev     *iwarp.Device
+	pd      *iwarp.ProtectionDomain // of the streams, and of mapped files
 	log     *slog.Logger
 	buffers buffers
 	workers workers
@@ -81,6 +82,7 @@ func New(cfg Config) (*Target, error) {
 	if t.dev == nil {
 		t.dev = iwarp.NewDevice(iwarp.DeviceConfig{})
 	}
+	t.pd = t.dev.NewPD()
 	if t.log == nil {
 		t.log = slog.New(slog.DiscardHandler)
 	}
@@ -92,22 +94,26 @@ func New(cfg Config) (*Target, error) {
 // NQN returns the name of the subsystem, by which hosts connect.
 func (t *Target) NQN() string { return t.cfg.NQN }
 
-// Add adds a namespace and returns its number, counted from 1. Hosts that are connected
-// are told of it.
+// Add adds a namespace and returns its number, counted from 1. The number of a removed
+// namespace is used again when no other is left. Hosts that are connected get an event.
 func (t *Target) Add(n Namespace) (id uint32, err error) {
 	t.mu.Lock()
+	defer t.unlock()
+	if t.closed {
+		return 0, net.ErrClosed
+	}
 	if id = t.core.FreeID(); id == 0 {
-		t.mu.Unlock()
 		return 0, fmt.Errorf("nvme: %d namespaces are all that a target has", nvmecore.MaxNamespaces)
 	}
 	s, err := newSpace(n, id, t.cfg.NQN)
 	if err != nil {
-		t.mu.Unlock()
+		return 0, err
+	}
+	if err := s.use(t.pd); err != nil {
 		return 0, err
 	}
 	t.spaces[id] = s
 	t.core.Put(s.core)
-	t.unlock()
 	return id, nil
 }
 
@@ -126,6 +132,7 @@ func (t *Target) Resize(id uint32, size int64) error {
 	n.Size = size
 	s, err := newSpace(n, id, t.cfg.NQN)
 	if err == nil {
+		s.mapped, s.users = old.mapped, old.users
 		t.spaces[id] = s
 		t.core.Put(s.core)
 	}
@@ -133,16 +140,18 @@ func (t *Target) Resize(id uint32, size int64) error {
 	return err
 }
 
-// Remove removes a namespace. Commands in progress go on using its Data until they are
-// done.
+// Remove removes a namespace. Commands in progress go on using its Data: its Release is called
+// when they are done.
 func (t *Target) Remove(id uint32) error {
 	t.mu.Lock()
-	ok := t.core.Remove(id)
+	s := t.spaces[id]
 	delete(t.spaces, id)
+	t.core.Remove(id)
 	t.unlock()
-	if !ok {
+	if s == nil {
 		return ErrNamespace
 	}
+	s.users.drop()
 	return nil
 }
 
@@ -189,7 +198,7 @@ func (t *Target) watch() {
 // several. Port 4420 is where hosts look first.
 func (t *Target) Listen(addr string) (net.Addr, error) {
 	c := *t.cfg.Stream
-	c.Device, c.Source, c.SRQ, c.PD, c.SendCQ, c.RecvCQ = t.dev, nil, nil, nil, nil, nil
+	c.Device, c.Source, c.SRQ, c.PD, c.SendCQ, c.RecvCQ = t.dev, nil, nil, t.pd, nil, nil
 	c.SendDepth, c.RecvDepth, c.EndWithPeer = 1, 1, true // Configure says which
 	if c.ORD == 0 {
 		c.ORD = 32
@@ -239,6 +248,7 @@ func (t *Target) serve(r *iwarp.Request) {
 		err = q.qp.Err()
 	}
 	q.jobs.Wait()
+	q.abandon()
 	t.mu.Lock()
 	t.core.Closed(core)
 	delete(t.queues, core)
@@ -257,8 +267,8 @@ func reached(a net.Addr) nvmecore.Address {
 	return nvmecore.Address{IPv6: ip != nil && ip.To4() == nil, Host: host, Service: port}
 }
 
-// Close ends all queues and stops listening. It waits for commands in progress. Backends
-// are the caller's to close, after it.
+// Close ends all queues and stops listening. It waits for commands in progress, and calls Release
+// of each namespace. A backend without Release is the caller's to close, after it.
 func (t *Target) Close() error {
 	t.mu.Lock()
 	t.closed = true
@@ -278,5 +288,12 @@ func (t *Target) Close() error {
 	}
 	t.wg.Wait()
 	t.workers.close()
+	t.mu.Lock()
+	spaces := t.spaces
+	t.spaces = nil
+	t.mu.Unlock()
+	for _, s := range spaces {
+		s.users.drop()
+	}
 	return nil
 }

@@ -65,12 +65,14 @@ func (w *workers) work(c *command) {
 	}
 }
 
-// close ends the workers; nothing is done by them any more.
+// close ends the workers, which have no commands left. It may be called twice.
 func (w *workers) close() {
-	w.mu.Lock()
-	w.closed = true
-	w.mu.Unlock()
 	w.once.Do(func() { w.jobs = make(chan *command) })
-	close(w.jobs)
+	w.mu.Lock()
+	if !w.closed {
+		w.closed = true
+		close(w.jobs)
+	}
+	w.mu.Unlock()
 	w.wg.Wait()
 }

@@ -1,6 +1,5 @@
-// Command nvme serves a file as a disk that cannot be written: a Linux host attaches it by
-// "nvme connect -t rdma -a HOST -s 4420 -n nqn.2026-11.viaduct:disk". Anything with ReadAt
-// does instead of the file.
+// Command nvme serves a file, or any other io.ReaderAt, as a read-only disk. A Linux host attaches
+// it by "nvme connect -t rdma -a HOST -s 4420 -n nqn.2026-11.viaduct:disk".
 package main
 
 import (

@@ -1,6 +1,6 @@
 // Package nvmecore is what an NVMe target knows and decides, without input and output:
 // its namespaces, its controllers, their queues, and which answer a command gets. It takes
-// commands and the time, and returns what is to be done. Package nvme moves the data.
+// commands and the time, and returns the work to do. Package nvme moves the data.
 //
 // Nothing here is safe for concurrent use.
 package nvmecore
@@ -45,7 +45,7 @@ type Namespace struct {
 	Blocks    uint64
 	Shift     uint8 // log2 of the block's bytes
 	ReadOnly  bool
-	ReadsZero bool // what was discarded
+	ReadsZero bool // discarded blocks read as zeroes
 	UUID      [16]byte
 }
 
@@ -63,7 +63,8 @@ type Target struct {
 	spaces      map[uint32]*Namespace
 	controllers map[uint16]*controller
 	queues      map[*Queue]bool
-	lastID      uint16
+	lastID      uint16 // of a controller
+	lastSpace   uint32 // id of the namespace that was added last
 	outputs     []Output
 }
 
@@ -72,8 +73,8 @@ func New(cfg Config) *Target {
 	return &Target{cfg: cfg, spaces: make(map[uint32]*Namespace), controllers: make(map[uint16]*controller), queues: make(map[*Queue]bool)}
 }
 
-// Outputs returns what is to be done now, and forgets it. To be called after every other
-// call, before the next one.
+// Outputs returns the work that is due, and forgets it. Call it after every other call, before the
+// next one.
 func (t *Target) Outputs() []Output {
 	o := t.outputs
 	t.outputs = nil
@@ -82,6 +83,9 @@ func (t *Target) Outputs() []Output {
 
 // Put adds a namespace, or replaces the one of that id.
 func (t *Target) Put(n Namespace) {
+	if t.spaces[n.ID] == nil {
+		t.lastSpace = n.ID
+	}
 	t.spaces[n.ID] = &n
 	t.changed(n.ID)
 }
@@ -99,10 +103,11 @@ func (t *Target) Remove(id uint32) bool {
 // Space returns a namespace, nil if there is none of that id.
 func (t *Target) Space(id uint32) *Namespace { return t.spaces[id] }
 
-// FreeID returns the least id that no namespace has, 0 if there is none.
+// FreeID returns an id that no namespace has, 0 if there is none. It returns the id of a removed
+// namespace last: a host takes a disk with that id for the disk that it has used.
 func (t *Target) FreeID() uint32 {
-	for id := uint32(1); id <= MaxNamespaces; id++ {
-		if t.spaces[id] == nil {
+	for i := range uint32(MaxNamespaces) {
+		if id := (t.lastSpace+i)%MaxNamespaces + 1; t.spaces[id] == nil {
 			return id
 		}
 	}
@@ -153,7 +158,7 @@ func (t *Target) end(q *Queue) {
 	}
 }
 
-// Closed is told that the stream of a queue has ended. Without its admin queue a controller
+// Closed ends a queue whose stream has ended. Without its admin queue a controller
 // ends with all its queues. [NVME-CM-4]
 func (t *Target) Closed(q *Queue) {
 	q.ending = true
