@@ -1,0 +1,190 @@
+package nvme
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"runtime"
+	"testing"
+	"time"
+
+	"viaduct/internal/wire/nvmewire"
+	"viaduct/iwarp"
+)
+
+// A pair is two ends of a stream without NVMe: the one that opened it, which has to send first, and
+// the other one.
+type pair struct {
+	a, b *iwarp.QueuePair
+}
+
+func connectPair(t testing.TB, crc bool) *pair {
+	t.Helper()
+	cfg := &iwarp.Config{SendDepth: 256, RecvDepth: 256}
+	if !crc {
+		cfg.Device = withoutCRC()
+	}
+	l, err := iwarp.Listen("127.0.0.1:0", cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	p := new(pair)
+	accepted := make(chan error, 1)
+	go func() {
+		r, err := l.AcceptRequest(patience(t))
+		if err == nil {
+			p.b, err = r.Accept(nil)
+		}
+		accepted <- err
+	}()
+	p.a, err = iwarp.Dial(patience(t), l.Addr().String(), &iwarp.Config{SendDepth: 256, RecvDepth: 256, Device: withoutCRC()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := <-accepted; err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { p.a.Abort(); p.b.Abort() })
+	return p
+}
+
+// poll takes one completion.
+func poll(t testing.TB, cq *iwarp.CompletionQueue) iwarp.Completion {
+	for end := time.Now().Add(time.Minute); ; runtime.Gosched() {
+		switch c, ok := cq.Poll(); {
+		case ok && c.Status != iwarp.StatusOK:
+			t.Fatal(c.Status)
+		case ok:
+			return c
+		case time.Now().After(end):
+			t.Fatal("no completion")
+		}
+	}
+}
+
+// pingPong answers each Send of a command's length by one of n bytes and a response's length. It
+// returns a function that does so once.
+func pingPong(t testing.TB, crc bool, n int) func() {
+	p := connectPair(t, crc)
+	there, back := make([]byte, nvmewire.SQELen), make([]byte, n+nvmewire.CQELen)
+	end := func(q *iwarp.QueuePair, recv, send []byte) (receive, reply func() error) {
+		in, out := []iwarp.SGE{iwarp.Buf(make([]byte, len(recv)))}, []iwarp.SGE{iwarp.Buf(send)}
+		receive = func() error { return q.PostRecv(iwarp.RecvWR{SG: in}) }
+		reply = func() error { return q.Post(iwarp.SendWR{SG: out, Unsignaled: true}) }
+		return receive, reply
+	}
+	receiveA, ping := end(p.a, back, there)
+	receiveB, pong := end(p.b, there, back)
+	if err := receiveB(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		for {
+			if c, err := p.b.RecvCQ().Wait(context.Background()); err != nil || c.Status != iwarp.StatusOK || receiveB() != nil || pong() != nil {
+				return
+			}
+		}
+	}()
+	return func() {
+		if err := receiveA(); err != nil {
+			t.Fatal(err)
+		}
+		if err := ping(); err != nil {
+			t.Fatal(err)
+		}
+		poll(t, p.a.RecvCQ())
+	}
+}
+
+// writes returns a function that writes count times n bytes, depth at a time, and waits until all
+// of them are at the other end.
+func writes(t testing.TB, crc bool, n, depth, count int) func() {
+	p := connectPair(t, crc)
+	mr, err := p.b.Register(make([]byte, n), iwarp.RemoteWrite)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wr := iwarp.SendWR{Op: iwarp.OpWrite, SG: []iwarp.SGE{iwarp.Buf(make([]byte, n))}, Remote: iwarp.RemoteAddr{STag: mr.STag(), TO: mr.TO()}}
+	return func() {
+		if err := p.b.PostRecv(iwarp.RecvWR{}); err != nil {
+			t.Fatal(err)
+		}
+		for i := range count + depth {
+			if i >= depth {
+				poll(t, p.a.SendCQ())
+			}
+			if i < count {
+				if err := p.a.Post(wr); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		if err := p.a.Post(iwarp.SendWR{Unsignaled: true}); err != nil {
+			t.Fatal(err)
+		}
+		poll(t, p.b.RecvCQ())
+	}
+}
+
+// reads returns a function that reads count times n bytes, depth at a time.
+func reads(t testing.TB, crc bool, n, depth, count int) func() {
+	_, addr := serveWith(t, crcConfig(crc), Memory(1<<20))
+	_, h := attach(t, addr, 32)
+	l := newLoop(h, h.rw(nvmewire.OpRead, 0, n), 0)
+	return func() {
+		for i := range count + depth {
+			if i >= depth {
+				l.response(t)
+			}
+			if i < count {
+				l.post(t)
+			}
+		}
+	}
+}
+
+// compared returns the shortest times of two functions that run in turns.
+func compared(rounds int, a, b func()) (time.Duration, time.Duration) {
+	least := [2]time.Duration{math.MaxInt64, math.MaxInt64}
+	for range rounds {
+		for i, f := range []func(){a, b} {
+			begin := time.Now()
+			f()
+			least[i] = min(least[i], time.Since(begin))
+		}
+	}
+	return least[0], least[1]
+}
+
+// TestSpeed compares commands with what the stream does without NVMe. The aims are 1.3 and 0.8 on a
+// quiet machine; the test wants less, for machines that are not.
+func TestSpeed(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector makes the two sides slow in different ways")
+	}
+	for _, crc := range []bool{true, false} {
+		t.Run(fmt.Sprintf("CRC %v", crc), func(t *testing.T) {
+			const count, rounds = 400, 12
+			once := pingPong(t, crc, 4096)
+			read, ping := compared(rounds, reads(t, crc, 4096, 1, count), func() {
+				for range count {
+					once()
+				}
+			})
+			ratio := float64(read) / float64(ping)
+			t.Logf("4 KiB at depth 1: %v a read, %v a ping-pong, ratio %.2f", read/count, ping/count, ratio)
+			if ratio > 3 {
+				t.Errorf("a read takes %.2f times a ping-pong", ratio)
+			}
+			const large, many, depth = 128 << 10, 100, 16
+			read, write := compared(rounds, reads(t, crc, large, depth, many), writes(t, crc, large, depth, many))
+			ratio = float64(write) / float64(read)
+			t.Logf("128 KiB at depth %d: reads %.0f MB/s, RDMA Writes %.0f MB/s, ratio %.2f", depth,
+				large*many/read.Seconds()/1e6, large*many/write.Seconds()/1e6, ratio)
+			if ratio < 0.3 {
+				t.Errorf("reads have %.2f of the bandwidth of RDMA Writes", ratio)
+			}
+		})
+	}
+}
