@@ -87,3 +87,52 @@ func TestHangupReloads(t *testing.T) {
 		})
 	}
 }
+
+// TestHangupDisks: SIGHUP makes nvme serve look at its files again.
+func TestHangupDisks(t *testing.T) {
+	t.Parallel()
+	for _, flags := range [][]string{nil, {"--map"}} {
+		t.Run(strings.Join(append(flags, "disks"), " "), func(t *testing.T) {
+			t.Parallel()
+			file, dir := filepath.Join(t.TempDir(), "one"), t.TempDir()
+			two := filepath.Join(dir, "two")
+			sized := func(name string, n int64) {
+				t.Helper()
+				f, err := os.OpenFile(name, os.O_CREATE|os.O_WRONLY, 0o600)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer f.Close()
+				if err := f.Truncate(n); err != nil {
+					t.Fatal(err)
+				}
+			}
+			sized(file, 1<<20)
+			p, _ := start(t, 1, append([]string{"nvme", "serve", file, "mem:1M", dir, "--listen", "127.0.0.1:0"}, flags...)...)
+			hangup := func(want string) {
+				t.Helper()
+				p.cmd.Process.Signal(syscall.SIGHUP)
+				p.waitStderr(want)
+			}
+			sized(two, 1<<20)
+			hangup("\"disk added\" file=" + two + " namespace=3")
+			sized(file, 2<<20)
+			if flags == nil {
+				hangup("\"disk resized\" file=" + file + " namespace=1 bytes=2097152")
+			} else { // a mapping cannot grow
+				hangup("\"disk removed\" file=" + file + " namespace=1")
+				p.waitStderr("\"disk added\" file=" + file + " namespace=4")
+			}
+			os.Remove(two)
+			hangup("\"disk removed\" file=" + two + " namespace=3")
+			os.Remove(file)
+			sized(file, 1<<20) // another file of the same name
+			hangup("\"disk added\" file=" + file + " namespace=" + map[bool]string{true: "4", false: "5"}[flags == nil])
+			sized(two, 100)
+			hangup("not served as it is now\" file=" + two)
+			if code := p.stop(syscall.SIGTERM); code != 0 {
+				t.Errorf("exit %d", code)
+			}
+		})
+	}
+}

@@ -3,11 +3,7 @@ package verbs
 import (
 	"context"
 	"fmt"
-	"io"
-	"math"
 	"net"
-	"os"
-	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
@@ -41,19 +37,25 @@ type nvmePlan struct {
 	nqn             string
 	block           int
 	readOnly, noCRC bool
+	mapped          bool
 }
 
 func nvmeServeCommand(e *shell.Env) *cobra.Command {
 	var p nvmePlan
 	c := &cobra.Command{
-		Use:   "serve FILE|mem:SIZE ... [--listen HOST:PORT]",
+		Use:   "serve FILE|DIRECTORY|mem:SIZE ... [--listen HOST:PORT]",
 		Short: "serve files, block devices or memory as disks",
 		Long: `Serve files, block devices or memory as the namespaces of an NVMe subsystem, the
-first as number 1. mem:SIZE is zeroed memory, which is lost with the process. A
-Linux host with an iWARP device, such as the software device siw, attaches them:
+first as number 1. A directory stands for the files in it. mem:SIZE is zeroed memory,
+which is lost with the process. A Linux host with an iWARP device, such as the software
+device siw, attaches them:
 
   rdma link add siw0 type siw netdev eth0
   nvme connect -t rdma -a HOST -s 4420 -n nqn.2026-11.viaduct:disk
+
+SIGHUP makes serve look at the files again: a file that has another size changes its
+disk, one that is gone removes it, and one that is new in a directory is added. Hosts
+notice by themselves. A file that is added gets a number that no disk had.
 
 Everyone who can connect to the port may read and write the disks.`,
 		Args: usageArgs(cobra.MinimumNArgs(1)),
@@ -71,11 +73,12 @@ Everyone who can connect to the port may read and write the disks.`,
 	f.StringVar(&p.nqn, "nqn", "", "the `NAME` of the subsystem (default: nqn.2026-11.viaduct:disk)")
 	f.IntVar(&p.block, "block-size", 512, "`BYTES` of a block: 512, 1024, 2048 or 4096")
 	f.BoolVar(&p.readOnly, "read-only", false, "refuse writes")
+	f.BoolVar(&p.mapped, "map", false, "map files into memory instead of reading and writing them")
 	f.BoolVar(&p.noCRC, "no-crc", false, "use no MPA CRC if the peer agrees")
 	return c
 }
 
-func runNVMe(ctx context.Context, e *shell.Env, p *nvmePlan, disks []string) error {
+func runNVMe(ctx context.Context, e *shell.Env, p *nvmePlan, operands []string) error {
 	cfg := nvme.Config{NQN: p.nqn, Logger: e.Log, Stream: &iwarp.Config{
 		Device: iwarp.NewDevice(iwarp.DeviceConfig{NoCRC: p.noCRC}), Logger: e.Log,
 		Prepare: func(q *iwarp.QueuePair) error {
@@ -90,28 +93,15 @@ func runNVMe(ctx context.Context, e *shell.Env, p *nvmePlan, disks []string) err
 	if err != nil {
 		return shell.Usage(err)
 	}
-	var files []io.Closer
-	defer func() {
-		t.Close()
-		for _, f := range files {
-			f.Close()
-		}
-	}()
+	defer t.Close()
 	if err := e.Metrics.Register(nvmeStats{t}); err != nil {
 		return err
 	}
-	for _, d := range disks {
-		n, f, err := p.disk(d)
-		if f != nil {
-			files = append(files, f)
-		}
-		if err == nil {
-			_, err = t.Add(n)
-		}
-		if err != nil {
-			return fmt.Errorf("%s: %w", d, err)
-		}
+	d := &nvmeDisks{plan: p, target: t, env: e, operands: operands, served: make(map[diskName]*nvmeDisk)}
+	if err := d.add(); err != nil {
+		return err
 	}
+	e.OnHangup("disks", d.reload)
 	for _, l := range p.listen {
 		at, err := t.Listen(l)
 		if err != nil {
@@ -125,37 +115,6 @@ func runNVMe(ctx context.Context, e *shell.Env, p *nvmePlan, disks []string) err
 	}
 	<-ctx.Done()
 	return nil
-}
-
-// disk opens the disk that an operand names.
-func (p *nvmePlan) disk(name string) (n nvme.Namespace, c io.Closer, err error) {
-	if size, ok := strings.CutPrefix(name, "mem:"); ok {
-		bytes, err := addr.ParseSize(size)
-		switch {
-		case err != nil:
-			return n, nil, shell.Usage(err)
-		case bytes < 4096 || bytes > math.MaxInt64/2:
-			return n, nil, shell.Usagef("memory of %d bytes is no disk", bytes)
-		}
-		n = nvme.Memory(int64(bytes))
-	} else {
-		flags := os.O_RDWR
-		if p.readOnly {
-			flags = os.O_RDONLY
-		}
-		f, err := os.OpenFile(name, flags, 0)
-		if err != nil {
-			return n, nil, err
-		}
-		c = f
-		size, err := f.Seek(0, io.SeekEnd) // works for block devices, too
-		if err != nil {
-			return n, c, err
-		}
-		n = nvme.Namespace{Data: diskFile(f), Size: size}
-	}
-	n.BlockSize, n.ReadOnly = p.block, p.readOnly
-	return n, c, nil
 }
 
 // nvmeStats exports the queues of a target and their counters.
