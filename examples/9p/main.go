@@ -1,13 +1,12 @@
-// Command 9p serves a directory, or any other fs.FS, to Linux's 9P client over RDMA, to be
-// read:
+// Command 9p serves a directory, or any other fs.FS, to Linux's 9P client over RDMA, to be read:
 //
-//	mount -t 9p -o trans=rdma,port=5640,version=9p2000.L,msize=65536 HOST /mnt
+//	mount -t 9p -o trans=rdma,port=5640,version=9p2000.L,msize=65536,ro HOST /mnt
 //
-// One message of 9P is one Send, in both directions; the client posts a receive for each
-// response that it waits for.
+// Each message of 9P is one Send: length, type, tag, fields. Files of the fs.FS need ReadAt.
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -17,204 +16,135 @@ import (
 	"log"
 	"os"
 	"path"
-	"strings"
 
 	"viaduct/iwarp"
 )
 
-const (
-	msize = 65536 // bytes of a message
-	depth = 64    // receives; the client has 32 requests under way
-	// Errors of Linux.
-	noEntry, ioError, notSupported = 2, 5, 95
-)
+const msize, depth = 65536, 64 // bytes of a message, and receives: the client has 32 requests
 
 var le = binary.LittleEndian
 
-// A session is a mount: fids are names of files that the client has walked to.
-type session struct {
-	fsys fs.FS
-	fids map[uint32]string
-}
-
 func main() {
-	listener, err := iwarp.Listen(":5640", &iwarp.Config{RecvDepth: depth, EndWithPeer: true,
-		Device: iwarp.NewDevice(iwarp.DeviceConfig{NoCRC: true})})
-	if err != nil {
-		log.Fatal(err)
-	}
-	for {
-		request, err := listener.AcceptRequest(context.Background())
-		if err != nil {
-			log.Fatal(err)
+	device := iwarp.NewDevice(iwarp.DeviceConfig{NoCRC: true})
+	l, err := iwarp.Listen(":5640", &iwarp.Config{Device: device, RecvDepth: depth, EndWithPeer: true})
+	for err == nil {
+		var r *iwarp.Request
+		if r, err = l.AcceptRequest(context.Background()); err == nil {
+			go func() { log.Print(r.RemoteAddr(), ": ", serve(r, os.DirFS(os.Args[1]))) }()
 		}
-		go func() {
-			s := &session{os.DirFS(os.Args[1]), make(map[uint32]string)}
-			log.Printf("%v: %v", request.RemoteAddr(), s.serve(request))
-		}()
 	}
+	log.Fatal(err)
 }
 
 // serve answers messages until the client goes.
-func (s *session) serve(request *iwarp.Request) error {
-	buffers := make([][]byte, depth)
-	post := func(q *iwarp.QueuePair, i uint64) error {
-		return q.PostRecv(iwarp.RecvWR{ID: i, SG: []iwarp.SGE{iwarp.Buf(buffers[i])}})
+func serve(r *iwarp.Request, fsys fs.FS) (err error) {
+	fids, buffers := make(map[uint32]string), make([][msize]byte, depth)
+	receive := func(q *iwarp.QueuePair, i uint64) error {
+		return q.PostRecv(iwarp.RecvWR{ID: i, SG: []iwarp.SGE{iwarp.Buf(buffers[i][:])}})
 	}
-	for i := range buffers { // before the client may send
-		buffers[i] = make([]byte, msize)
-		if err := post(request.QueuePair(), uint64(i)); err != nil {
-			return err
-		}
+	for i := range uint64(depth) { // before the client may send
+		err = errors.Join(err, receive(r.QueuePair(), i))
 	}
-	q, err := request.Accept(nil)
-	if err != nil {
+	q, refused := r.Accept(nil)
+	if err = errors.Join(err, refused); err != nil {
 		return err
 	}
 	defer q.Close()
-	for {
-		c, err := q.RecvCQ().Wait(context.Background())
-		if err != nil || c.Err() != nil {
-			return q.Err()
+	for c := range q.RecvCQ().All(context.Background()) {
+		if c.Err() != nil {
+			break
 		}
-		m := buffers[c.ID][:c.Len]
-		if len(m) < 7 || int(le.Uint32(m)) != len(m) {
-			return errors.New("malformed message")
+		b := buffers[c.ID][:]
+		clear(b[c.Len:]) // missing fields are zero
+		reply, err := answer(fsys, fids, b[4], b[7:], []byte{0, 0, 0, 0, b[4] + 1, b[5], b[6]})
+		if err != nil { // Rlerror, with ENOENT or EIO
+			reply = put([]byte{0, 0, 0, 0, 7, b[5], b[6]}, map[bool]uint32{true: 2, false: 5}[errors.Is(err, fs.ErrNotExist)])
 		}
-		reply := s.answer(m[4], reader{m[7:]}, append(make([]byte, 5, 512), m[5], m[6])) // the tag
 		le.PutUint32(reply, uint32(len(reply)))
-		if err := errors.Join(post(q, c.ID), q.Post(iwarp.SendWR{SG: []iwarp.SGE{iwarp.Buf(reply)}})); err != nil {
-			return err
-		}
-		for ok := true; ok; _, ok = q.SendCQ().Poll() { // what was sent is garbage now
+		if receive(q, c.ID) != nil || q.Post(iwarp.SendWR{SG: []iwarp.SGE{iwarp.Buf(reply)}, Unsignaled: true}) != nil {
+			break
 		}
 	}
+	return q.Err()
 }
 
-// answer appends the body of the response to a request, and sets its type.
-func (s *session) answer(kind byte, r reader, b []byte) []byte {
-	b[4] = kind + 1
-	if kind == 100 { // Tversion
-		return text(le.AppendUint32(b, min(r.u32(), msize)), "9P2000.L")
-	} else if kind == 108 { // Tflush: whatever it names was answered
-		return b
+// answer appends the response to a request with the fields f to b. fids are the names of the files
+// that the client has walked to.
+func answer(fsys fs.FS, fids map[uint32]string, kind byte, f, b []byte) ([]byte, error) {
+	fid, off, count := le.Uint32(f), le.Uint64(f[4:]), int64(min(le.Uint32(f[12:]), msize-11))
+	switch kind {
+	case 100: // Tversion, which has a size in this place
+		return text(put(b, min(fid, msize)), "9P2000.L"), nil
+	case 104: // Tattach
+		fids[fid] = "."
+	case 120: // Tclunk
+		delete(fids, fid)
+		fallthrough
+	case 108: // Tflush: everything before it was answered
+		return b, nil
 	}
-	fid := r.u32()
-	if kind == 104 { // Tattach
-		s.fids[fid] = "."
-	}
-	name, known := s.fids[fid]
-	info, err := fs.Stat(s.fsys, name)
-	if !known || err != nil {
-		return failed(b, noEntry)
+	name := fids[fid]
+	info, err := fs.Stat(fsys, name)
+	if err != nil {
+		return b, err
 	}
 	switch kind {
 	case 104:
-		return qid(b, name, info.IsDir())
-	case 8: // Tstatfs
-		b = append(b, make([]byte, 4+4+6*8)...)
-		return le.AppendUint32(b, 255)
+		return put(b, qid(name, info.IsDir())), nil
 	case 12: // Tlopen
-		return le.AppendUint32(qid(b, name, info.IsDir()), 0)
-	case 24: // Tgetattr
-		mode := uint32(info.Mode().Perm()) | 0o100000
-		if info.IsDir() {
-			mode ^= 0o140000
-		}
-		b = qid(le.AppendUint64(b, 0x7ff), name, info.IsDir())
-		b = append(le.AppendUint32(b, mode), make([]byte, 8)...) // of root
-		for _, v := range []uint64{1, 0, uint64(info.Size()), 4096, uint64(info.Size()+511) / 512} {
-			b = le.AppendUint64(b, v)
-		}
-		for range 3 { // accessed, changed, and its inode
-			b = le.AppendUint64(le.AppendUint64(b, uint64(info.ModTime().Unix())), uint64(info.ModTime().Nanosecond()))
-		}
-		return append(b, make([]byte, 32)...)
+		return put(b, qid(name, info.IsDir()), uint32(0)), nil
+	case 24: // Tgetattr: the file is root's and has one link, blocks of 4 KiB and one time
+		mode := map[bool]uint32{false: 0o100000, true: 0o040000}[info.IsDir()] | uint32(info.Mode().Perm())
+		size, at := uint64(info.Size()), uint64(info.ModTime().Unix())
+		return put(b, uint64(0x7ff), qid(name, info.IsDir()), mode, [8]byte{},
+			[]uint64{1, 0, size, 4096, (size + 511) / 512, at, 0, at, 0, at, 0, 0, 0, 0, 0}), nil
 	case 110: // Twalk
-		to, n := r.u32(), int(r.u16())
-		b = le.AppendUint16(b, uint16(n))
-		for range n {
-			if name = path.Join(name, r.text()); strings.HasPrefix(name, "..") {
-				name = "."
+		b = append(b, f[8:10]...)
+		to, n, f := le.Uint32(f[4:]), le.Uint16(f[8:]), f[10:]
+		for ; n > 0 && len(f) > 2; n-- {
+			k := min(int(le.Uint16(f)), len(f)-2)
+			name, f = cmp.Or(path.Join("/", name, string(f[2:][:k]))[1:], "."), f[2+k:]
+			if info, err = fs.Stat(fsys, name); err != nil {
+				return b, err
 			}
-			if info, err = fs.Stat(s.fsys, name); err != nil {
-				return failed(b, noEntry)
-			}
-			b = qid(b, name, info.IsDir())
+			b = put(b, qid(name, info.IsDir()))
 		}
-		s.fids[to] = name
-		return b
-	case 40, 116: // Treaddir, Tread
-		off, count := r.u64(), min(int(r.u32()), msize-11)
-		b = append(b, 0, 0, 0, 0)
-		if b, err = s.read(b, name, kind == 40, int64(off), count); err != nil {
-			return failed(b, ioError)
+		fids[to] = name
+		return b, nil
+	case 40: // Treaddir, of entries from number off on
+		entries, err := fs.ReadDir(fsys, name)
+		b = put(b, uint32(0))
+		for i := off; i < uint64(len(entries)) && int64(len(b)-11+24+len(entries[i].Name())) <= count; i++ {
+			e := entries[i]
+			b = text(put(b, qid(path.Join(name, e.Name()), e.IsDir()), i+1, uint8(0)), e.Name())
 		}
 		le.PutUint32(b[7:], uint32(len(b)-11))
-		return b
-	case 120: // Tclunk
-		delete(s.fids, fid)
-		return b
-	}
-	return failed(b, notSupported)
-}
-
-// read appends count bytes of a file, or entries of a directory from number off on.
-func (s *session) read(b []byte, name string, dir bool, off int64, count int) ([]byte, error) {
-	if !dir {
-		f, err := s.fsys.Open(name)
+		return b, err
+	case 116: // Tread
+		file, err := fsys.Open(name)
 		if err != nil {
 			return b, err
 		}
-		defer f.Close()
-		at, ok := f.(io.ReaderAt)
-		if !ok {
-			return b, errors.ErrUnsupported
-		}
-		data := make([]byte, count)
-		n, err := at.ReadAt(data, off)
-		if err == io.EOF {
-			err = nil
-		}
-		return append(b, data[:n]...), err
+		defer file.Close()
+		data, err := io.ReadAll(io.NewSectionReader(file.(io.ReaderAt), int64(off), count))
+		return put(b, uint32(len(data)), data), err
 	}
-	entries, err := fs.ReadDir(s.fsys, name)
-	for i := int(min(off, int64(len(entries)))); i < len(entries) && len(b)-11+24+len(entries[i].Name()) <= count; i++ {
-		e := entries[i]
-		b = le.AppendUint64(qid(b, path.Join(name, e.Name()), e.IsDir()), uint64(i+1))
-		b = text(append(b, 0), e.Name())
-	}
-	return b, err
+	return b, errors.ErrUnsupported
 }
 
-// failed makes the response an Rlerror.
-func failed(b []byte, errno uint32) []byte {
-	b[4] = 7
-	return le.AppendUint32(b[:7], errno)
-}
-
-// qid appends what tells a file from others.
-func qid(b []byte, name string, dir bool) []byte {
+// qid tells a file from others.
+func qid(name string, isDir bool) (id [13]byte) {
 	h := fnv.New64a()
 	h.Write([]byte(name))
-	kind := byte(0)
-	if dir {
-		kind = 0x80
+	h.Sum(id[:5]) // the path; there are no versions
+	id[0] = map[bool]byte{true: 0x80}[isDir]
+	return id
+}
+func text(b []byte, s string) []byte { return append(put(b, uint16(len(s))), s...) }
+
+func put(b []byte, values ...any) []byte {
+	for _, v := range values {
+		b, _ = binary.Append(b, le, v)
 	}
-	return le.AppendUint64(append(b, kind, 0, 0, 0, 0), h.Sum64())
+	return b
 }
-
-func text(b []byte, s string) []byte { return append(le.AppendUint16(b, uint16(len(s))), s...) }
-
-// A reader takes fields from a message; those that are missing are zero.
-type reader struct{ b []byte }
-
-func (r *reader) take(n int) []byte {
-	field := make([]byte, n)
-	r.b = r.b[copy(field, r.b):]
-	return field
-}
-func (r *reader) u16() uint16  { return le.Uint16(r.take(2)) }
-func (r *reader) u32() uint32  { return le.Uint32(r.take(4)) }
-func (r *reader) u64() uint64  { return le.Uint64(r.take(8)) }
-func (r *reader) text() string { return string(r.take(int(r.u16()))) }
