@@ -131,13 +131,13 @@ func (t *toolbox) pictures(base measure) []*picture {
 	sizes := []int{64, kib, 8 * kib, 64 * kib, mib}
 	ping := func(int) func(*measure) { return pings(8) }
 	return []*picture{
-		{file: "rate.svg", title: "RDMA Writes of 64 bytes over TCP", x: "messages per doorbell", y: "10^6 messages/s",
+		{file: "rate.svg", title: "RDMA Writes of 64 bytes over TCP", x: "messages per doorbell", y: "million messages/s",
 			xs: []int{1, 2, 4, 16, 64}, tick: func(x int) string { return fmt.Sprint(x) }, what: rate, scale: 1e6, curves: []curve{
 				mine("vitcp", bell), mine("iwarp", bell),
 				{"C TCP, sendmsg of so many", func(x int) side { return p.cSide("", "stream", 64, x, 16*kib) }, false},
 				constant("UCX tcp, put", p.ucxSide("ucp_put_bw", 64)), constant("libfabric tcp, write", p.fiSides("write", 64)[0]),
 			}},
-		{file: "bandwidth.svg", title: "RDMA Write over TCP", x: "bytes per message", y: "10^9 bytes/s",
+		{file: "bandwidth.svg", title: "RDMA Write over TCP", x: "bytes per message", y: "GB/s",
 			xs: sizes, tick: size, what: bandwidth, scale: 1e9, curves: []curve{
 				mine("vitcp", bulk), mine("iwarp", bulk),
 				{"C TCP", func(x int) side { return p.cSide("", "stream", x, 1, max(x, 16*kib)) }, false},
@@ -150,7 +150,7 @@ func (t *toolbox) pictures(base measure) []*picture {
 				constant("C TCP, spinning", p.cSide("", "spin", 8, 1, 8)), constant("libfabric tcp", p.fiSides("ping", 8)[0]),
 				constant("libfabric shm", p.fiShm("ping", 8)),
 			}},
-		{file: "samehost.svg", title: "RDMA Write within one host", x: "bytes per message", y: "10^9 bytes/s",
+		{file: "samehost.svg", title: "RDMA Write within one host", x: "bytes per message", y: "GB/s",
 			xs: sizes, tick: size, what: bandwidth, scale: 1e9, curves: []curve{
 				ring("vitcp", bulk), mine("vitcp", bulk), ring("iwarp", bulk),
 				{"C TCP", func(x int) side { return p.cSide("", "stream", x, 1, max(x, 16*kib)) }, false},
