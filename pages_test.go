@@ -24,7 +24,9 @@ func pages(t *testing.T) (names []string) {
 		if err != nil || len(found) == 0 {
 			t.Fatalf("%s: %d pages, %v", pattern, len(found), err)
 		}
-		names = append(names, found...)
+		for _, name := range found {
+			names = append(names, filepath.ToSlash(name))
+		}
 	}
 	return slices.DeleteFunc(names, func(name string) bool {
 		return name == "CHANGELOG.md" || name == "docs/conformance.md" || name == "docs/mutation.md"
