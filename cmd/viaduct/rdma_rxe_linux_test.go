@@ -21,7 +21,8 @@ import (
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 )
 
-// asRXEStreams makes the test binary a program that sends streams of commands to a RoCE device: their number.
+// asRXEStreams makes the test binary a program that sends streams of commands to a RoCE device. The
+// value is their number.
 const asRXEStreams = "VIADUCT_TEST_RXE_STREAMS"
 
 // A RoCE device gets random command streams, like TestRDMAStreams, and queue pairs whose rings the
@@ -158,7 +159,7 @@ func (s *rxeStream) run() (err error) {
 	return nil
 }
 
-// Where the rings of the rxe provider have their indexes and entries.
+// The offsets of the indexes and the entries in the rings of the rxe provider.
 const (
 	rxeProducerAt = 128
 	rxeConsumerAt = 256
@@ -204,7 +205,7 @@ func (s *rxeStream) attack() error {
 	return nil
 }
 
-// rxeChange is a body of modify_qp that is right. qpn is the peer's number.
+// rxeChange returns a correct body of modify_qp. qpn is the peer's number.
 func rxeChange(gid [16]byte, handle, qpn uint32, to abi.State) abi.Body {
 	masks := map[abi.State]uint32{abi.Reset: 1, abi.Init: 0x39, abi.RTR: 0x12_9181, abi.RTS: 0x1_2e01}
 	n, _ := abi.ModifyQP.Lengths()

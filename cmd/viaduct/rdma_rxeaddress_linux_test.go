@@ -11,8 +11,9 @@ import (
 	"time"
 )
 
-// An address that an interface gets while programs run is in the table of the RoCE device, in sysfs and by
-// commands, a waiting program is told, and it can be used: at first the device had a loopback address alone.
+// An interface gets a new address while programs run. The address appears in the table of the RoCE
+// device, in sysfs and in the answers of commands. A waiting program gets an event, and can use the
+// address. At first, the device has only a loopback address.
 func TestRXELateAddress(t *testing.T) {
 	need(t, "ibv_rc_pingpong", "ibverbs-utils")
 	need(t, "ibv_asyncwatch", "ibverbs-utils")

@@ -14,11 +14,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// asRXEBlocked makes the test binary a program whose registered memory does not come: "1".
+// asRXEBlocked makes the test binary a program whose registered memory cannot be read at first. The
+// value is "1".
 const asRXEBlocked = "VIADUCT_TEST_RXE_BLOCKED"
 
-// Calls of the program are answered while the memory that a request reads does not come, which depends on
-// such a call here: userfaultfd serves the memory after a command on another device file.
+// The program's calls are answered while a request waits for memory. Here the memory depends on
+// such a call: userfaultfd provides it after a command on another device file.
 func TestRXEBlockedMemory(t *testing.T) {
 	t.Parallel()
 	r := good(t, "run", "--rdma", "--device", "rxe0", "--", "env", asRXEBlocked+"=1", os.Args[0])
@@ -56,12 +57,13 @@ func rxeBlocked() error {
 	if err := unix.Madvise(mem[page:], unix.MADV_DONTNEED); err != nil {
 		return err
 	}
-	// Two requests, since one of so few bytes is read by /proc/PID/mem, which fails and does not wait.
+	// There are two requests, because a single one of so few bytes is read through /proc/PID/mem,
+	// which fails instead of waiting.
 	r := rxeRequest{n: 8, addr: at + page, key: e.key, raddr: at, rkey: e.key}
 	if err := e.post(r, r); err != nil {
 		return fmt.Errorf("doorbell: %w", err)
 	}
-	// The request waits for the memory: it has asked for it.
+	// The page fault shows that the request waits for the memory.
 	p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 	if n, err := unix.Poll(p, 60_000); n != 1 {
 		return fmt.Errorf("nothing reads the memory: %v", err)
@@ -86,7 +88,8 @@ func rxeBlocked() error {
 	return nil
 }
 
-// newUserfault has the process itself serve a range of its memory, once it was given back to the kernel.
+// newUserfault makes this process itself serve the page faults of a range of its memory, whose
+// pages it gives back to the kernel.
 func newUserfault(at, n uint64) (fd int, err error) {
 	const (
 		api        = 0xc018aa3f // UFFDIO_API
@@ -109,7 +112,7 @@ func newUserfault(at, n uint64) (fd int, err error) {
 	return int(r), nil
 }
 
-// zeroUserfault brings the memory.
+// zeroUserfault provides the pages, filled with zeros.
 func zeroUserfault(fd int, at, n uint64) error {
 	const zeropage = 0xc020aa04 // UFFDIO_ZEROPAGE
 	of := [4]uint64{at, n}

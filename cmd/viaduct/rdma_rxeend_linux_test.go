@@ -24,7 +24,8 @@ type rxeEnd struct {
 	taken            uint32  // completions
 }
 
-// newRXEEnd creates an end whose memory is at addr, and destroys skip objects of each kind before.
+// newRXEEnd creates an end whose memory is at addr. It first creates and destroys skip objects of
+// each kind.
 func newRXEEnd(addr uint64, n, skip int) (e *rxeEnd, err error) {
 	h := &rdmaAbuser{}
 	e = &rxeEnd{rdmaAbuser: h}
@@ -64,7 +65,7 @@ func newRXEEnd(addr uint64, n, skip int) (e *rxeEnd, err error) {
 	return e, err
 }
 
-// ring maps the ring that the last answer describes at an offset.
+// ring maps the ring whose description is at an offset of the last answer.
 func (e *rxeEnd) ring(at int, err *error) []byte {
 	if *err != nil {
 		return nil
@@ -78,7 +79,7 @@ func (e *rxeEnd) ring(at int, err *error) []byte {
 	return b
 }
 
-// endObjects ends what newRXEEnd has made.
+// endObjects destroys the objects of newRXEEnd.
 func (e *rxeEnd) endObjects() error {
 	for _, m := range [][]byte{e.rq, e.sq, e.cq} {
 		unix.Munmap(m)
@@ -96,7 +97,8 @@ func (e *rxeEnd) endObjects() error {
 	return nil
 }
 
-// connect takes the queue pair from reset to where it sends to another, and drops the completions there are.
+// connect moves the queue pair from reset to the state in which it sends to another, and drops
+// existing completions.
 func (e *rxeEnd) connect(qpn uint32) error {
 	for _, s := range []abi.State{abi.Reset, abi.Init, abi.RTR, abi.RTS} {
 		if err := e.command(abi.ModifyQP, 0, []byte(rxeChange(e.gid, e.handle, qpn, s))); err != nil {
@@ -185,7 +187,7 @@ func (e *rxeEnd) receive(addr uint64, n, key uint32) {
 	})
 }
 
-// completions waits for n, and returns their statuses.
+// completions waits for n completions, and returns their statuses.
 func (e *rxeEnd) completions(n int) (got []uint32, err error) {
 	for end := time.Now().Add(time.Minute); len(got) < n; {
 		if atomic.LoadUint32(wordAt(e.cq, rxeProducerAt)) == e.taken {
@@ -203,7 +205,7 @@ func (e *rxeEnd) completions(n int) (got []uint32, err error) {
 	return got, nil
 }
 
-// state asks for the state of the queue pair.
+// state queries the state of the queue pair.
 func (e *rxeEnd) state() (abi.State, error) {
 	err := e.command(abi.QueryQP, 128, e.at(0), e.handle, uint32(1))
 	return abi.State(e.scratch[108]), err

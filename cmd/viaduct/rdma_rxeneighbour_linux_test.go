@@ -19,7 +19,8 @@ import (
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 )
 
-// TestRDMANeighbour for a RoCE device, where a program can besides name the queue pairs of the other as its peers.
+// TestRXENeighbour is TestRDMANeighbour for a RoCE device, where a program can also name the queue
+// pairs of the other program as its peers.
 func TestRXENeighbour(t *testing.T) {
 	t.Parallel()
 	r := good(t, "run", "--rdma", "--device", "rxe0", "--", "env", asRDMANeighbour+"=both rxe", os.Args[0])
@@ -34,7 +35,7 @@ func TestRXENeighbour(t *testing.T) {
 	t.Log(strings.TrimSpace(r.stdout))
 }
 
-// rxeHonest transfers data between two queue pairs while the other program does what it does.
+// rxeHonest transfers data between two queue pairs while the other program attacks.
 func rxeHonest() error {
 	mem, err := mapAt(honestAt, honestEnds*honestStep)
 	if err != nil {
@@ -117,7 +118,7 @@ func rxeHonest() error {
 	return err
 }
 
-// rxeHostileNeighbour does what it can with the numbers of the other program.
+// rxeHostileNeighbour attacks with all numbers of the other program.
 func rxeHostileNeighbour() error {
 	msg := make([]byte, 64<<10)
 	k, err := unix.Read(neighbourSocket, msg)
@@ -206,7 +207,7 @@ func rxeForeignCommands(n *honestNumbers) (commands int, bad error) {
 	return commands, bad
 }
 
-// An rxeAttack is a request that has to fail.
+// An rxeAttack is a request that must fail.
 type rxeAttack struct {
 	name string
 	to   uint32 // number of the peer
@@ -249,7 +250,8 @@ func rxeHostileRequests(self uint32, at uint64, key uint32, n *honestNumbers, ov
 				all = append(all, rxeAttack{name: fmt.Sprintf("operation %d, remote %d", op, i), to: self, rxeRequest: r})
 			}
 		}
-		// Its queue pairs, by the right names of its own memory.
+		// The other program's queue pairs, with the correct addresses and keys of this program's
+		// own memory.
 		mine.raddr, mine.rkey = theirs, theirKey
 		all = append(all, rxeAttack{name: fmt.Sprintf("operation %d to its queue pair", op), to: n.QPs[over], rxeRequest: mine})
 	}
@@ -258,7 +260,8 @@ func rxeHostileRequests(self uint32, at uint64, key uint32, n *honestNumbers, ov
 		rxeAttack{name: "bind of its region", to: self, rxeRequest: rxeRequest{op: rxeBind, n: 8, raddr: theirs, key: theirKey, rkey: theirKey}})
 }
 
-// try makes the request behind one that is right, so that both are looked at together, and sees it fail.
+// try posts the request after a correct one, so that both are read together, and expects it to
+// fail.
 func (r *rxeAttack) try(e *rxeEnd, at uint64) error {
 	if err := e.connect(r.to); err != nil {
 		return err

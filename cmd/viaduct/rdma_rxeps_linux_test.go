@@ -17,8 +17,8 @@ import (
 	"time"
 )
 
-// "viaduct ps" shows the queue pairs of a RoCE device, with what they have moved, and drops them when
-// they are closed. "rdma resource" shows them as well.
+// "viaduct ps" shows the queue pairs of a RoCE device with the bytes that they have moved, and
+// removes them when they are closed. "rdma resource" shows them as well.
 func TestRXEPs(t *testing.T) {
 	need(t, "ibv_rc_pingpong", "ibverbs-utils")
 	psDir(t)
@@ -72,7 +72,8 @@ func TestRXEResources(t *testing.T) {
 	}
 }
 
-// A program that is linked with the direct interface of one make of adapters gets one line that says what it needs.
+// A program that is linked with the direct interface of one manufacturer's adapters gets one line
+// about the missing adapter.
 func TestRDMAVendorLibrary(t *testing.T) {
 	const library = "libmlx5.so.1"
 	need(t, "cc", "gcc")

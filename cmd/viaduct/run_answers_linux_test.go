@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// Calls with addresses of every family and length, and with sockets in every state, return what the
-// kernel returns, and the sockets then report the same state.
+// Calls with addresses of every family and length, and with sockets in every state, return the same
+// as without viaduct run. Afterwards the sockets report the same state.
 func TestRunAnswers(t *testing.T) {
 	t.Parallel()
 	program := buildCFile(t, "answers")

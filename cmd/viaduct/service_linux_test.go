@@ -51,8 +51,8 @@ func (m *manager) await(line string) {
 	}
 }
 
-// service starts a command with sockets like systemd. A shell that becomes the command takes the
-// part of the fork in which LISTEN_PID is set.
+// service starts a command with sockets like systemd, which sets LISTEN_PID between fork and exec.
+// Here, a shell sets LISTEN_PID to its own number and then becomes the command.
 func (m *manager) service(sockets []*os.File, args ...string) *exec.Cmd {
 	m.t.Helper()
 	c := command(m.t.Context(), args...)

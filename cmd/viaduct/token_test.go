@@ -14,7 +14,7 @@ import (
 )
 
 // TestTokenFile: by RDMA and by HTTP, a server with a token serves clients that have it. It refuses
-// the others with an error that says so, a log line and a metric, none of which contains the token.
+// the others with an error that says so, a log line and a metric. None of these contains the token.
 func TestTokenFile(t *testing.T) {
 	t.Parallel()
 	const secret = "correct-horse-battery-staple"

@@ -1,5 +1,5 @@
-// Package bench compares the transports. It measures between two processes, in rounds in which the
-// transports take turns, with plain TCP in every run.
+// Package bench compares the transports. It measures between two processes. The transports take
+// turns in rounds, and plain TCP is part of every run.
 package bench
 
 import (

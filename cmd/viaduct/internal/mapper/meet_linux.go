@@ -210,7 +210,7 @@ func (p peer) mayRegister(r registration, owners func(port uint16) (uids []int, 
 	return nil
 }
 
-// overflowUID is what the kernel shows for users without a number here.
+// overflowUID is the kernel's number for users that have none in this user namespace.
 const overflowUID = 65534
 
 // allUsersKnown reports whether every user of the host has a number in this user namespace.

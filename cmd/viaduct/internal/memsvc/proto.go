@@ -63,8 +63,8 @@ func (p piece) remote() (at msg.Remote, err error) {
 	return at, err
 }
 
-// ErrRefused wraps what the server said no to. What it does not even look at for the lack
-// of a token matches token.ErrMissing or token.ErrWrong, and not ErrRefused.
+// ErrRefused wraps the reason of a refused request. A request refused because of the token matches
+// token.ErrMissing or token.ErrWrong, and not ErrRefused.
 var ErrRefused = errors.New("the server refused")
 
 // ErrNotServed wraps an answer that cannot come from a server of this package.

@@ -481,8 +481,8 @@ func (s *session) closeRead(q request) ([]byte, error) {
 	return encode(reply{OK: true, SHA256: hex.EncodeToString(sum[:])}), nil
 }
 
-// closeWrite stores the last n bytes of the file from the next piece. The file becomes visible if
-// its length and sum are those that the client sent.
+// closeWrite stores the last bytes of the file, which are in the next piece. It then makes the file
+// visible if its length and SHA-256 equal those in the request.
 func (s *session) closeWrite(q request) ([]byte, error) {
 	k := openKey{path.Clean(string(q.Path)), q.Mode}
 	o := s.open[k]

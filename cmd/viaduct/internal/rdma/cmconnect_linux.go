@@ -54,8 +54,8 @@ func (k *cmCommand) connect() {
 // connectTimeout bounds the time for the peer's decision.
 const connectTimeout = 60 * time.Second
 
-// depths converts the numbers of Reads to those of a configuration, where a negative number means
-// none.
+// depths converts the numbers of Reads to the form of a configuration, where a negative number
+// means none.
 func depths(p abi.ConnParam) (ird, ord int) {
 	ird, ord = int(p.IRD), int(p.ORD)
 	if ird == 0 {

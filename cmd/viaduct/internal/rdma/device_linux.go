@@ -21,7 +21,7 @@ const (
 	uverbsMinor = 192
 )
 
-// Limits of a device. They equal those of the kernel's siw where that has them.
+// Limits of a device. They are the kernel's limits for siw where that has one.
 const (
 	maxQP     = 64 << 10
 	maxQPWR   = 32 << 10
@@ -81,8 +81,8 @@ func newDevice(s *Service, i int, d Device) *device {
 	return v
 }
 
-// findInterface chooses the network interface of the device: that of its first address, otherwise
-// the first one that is up and not loopback, otherwise any.
+// findInterface chooses the network interface of the device: the one with its first address,
+// otherwise the first one that is up and not loopback, otherwise any.
 func (d *device) findInterface() {
 	all, _ := net.Interfaces()
 	var best *net.Interface

@@ -303,8 +303,8 @@ func (e *engine) finish(closed chan struct{}) {
 	e.gone()
 }
 
-// step does the available work, and reports whether there was any. When armed, the stream's own
-// goroutine drives the connection.
+// step does the available work, and reports whether there was any. armed means that the completion
+// queue will wake the engine: then the stream's own goroutine receives, and step does not poll it.
 func (e *engine) step(armed bool) bool {
 	took := e.take()
 	return e.complete(armed) || took

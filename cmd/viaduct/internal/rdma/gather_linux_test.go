@@ -140,8 +140,8 @@ func TestGatherBuffers(t *testing.T) {
 }
 
 // A request whose memory is gone fails alone and with its own status, although its payload would
-// have been read with that of others. The requests before it complete, and no byte of the others is
-// lost or changed.
+// have been read together with others. The requests before it complete, and no byte of the others
+// is lost or changed.
 func TestGatherFault(t *testing.T) {
 	const n, bad = 12, 7 // the completion queue has 16 entries
 	for _, linked := range []bool{false, true} {

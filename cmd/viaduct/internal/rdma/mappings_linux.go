@@ -30,8 +30,8 @@ type mapping struct {
 	read, write bool
 }
 
-// A permit records that a range was writable a moment ago. It is needed for small writes, of which
-// there may be a million a second: a query takes longer than such a write.
+// A permit records that a range was writable a moment ago. A program may make a million small
+// writes a second, and to query the mapping takes longer than such a write.
 type permit struct {
 	start, end uint64
 	until      time.Time

@@ -84,7 +84,8 @@ func (m *memory) move(call func(fd int, p []byte, at int64) (int, error), p []by
 // maxMemories bounds the memories that are kept for further regions, because each has a descriptor.
 const maxMemories = 16
 
-// memories are those of the processes that use a context. There is one, unless they fork.
+// memories holds one memory for each process that uses a context. There is one process, unless it
+// forks.
 type memories struct {
 	processes *processes // the processes that are accessed by number; nil: none is
 

@@ -53,8 +53,8 @@ func newNumbers(limit uint64) (ns numbers) {
 	return ns
 }
 
-// descriptorLimit returns how many descriptors a program of this process may have, and up to which
-// number it may raise that.
+// descriptorLimit returns the soft and the hard limit of descriptors for programs that this process
+// starts.
 func descriptorLimit(get func(int, *unix.Rlimit) error) (l unix.Rlimit) {
 	if get(unix.RLIMIT_NOFILE, &l) != nil {
 		l.Cur, l.Max = firstHigh+1, firstHigh+1
@@ -130,7 +130,7 @@ func (s *Service) place(c *notify.Call, fd, flags int) {
 	}
 }
 
-// noNumber tells the user why a program gets no descriptor, because its libraries only report
+// noNumber prints for the user why a program gets no descriptor, because its libraries only report
 // ENOENT or ENOMEM.
 func (s *Service) noNumber(tid int, l unix.Rlimit) {
 	s.tellOnce("numbers", "%s has no descriptor free for RDMA: of %d that it may have, %d are for devices and event channels (EMFILE); raise the limit (ulimit -Hn), or close some",

@@ -83,5 +83,5 @@ func ParseDevices(flags []string) ([]Device, error) {
 	return ds, nil
 }
 
-// isRoCE reports whether the name is that of a RoCE device. All others are iWARP devices.
+// isRoCE reports whether a RoCE device has this name. All others are iWARP devices.
 func isRoCE(name string) bool { return strings.HasPrefix(name, "rxe") }

@@ -127,8 +127,8 @@ func (r *receiver) linked() int {
 	return r.messages
 }
 
-// flush completes the entry that ended the stream, and those of the queue pair's own ring. The
-// entries of a shared ring stay for other queue pairs.
+// flush completes the entry that ended the stream, and the entries of the queue pair's own ring.
+// The entries of a shared ring stay for other queue pairs.
 func (r *receiver) flush() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -223,6 +223,7 @@ func (r *receiver) hurry() {
 	r.impatient = true
 }
 
-// No memory is lent or guessed, because the memory is another process's.
+// Reclaim implements [iwarp.RecvSource]. It returns nothing, because NextRecv lends no memory in
+// advance: the memory belongs to another process.
 func (*receiver) Reclaim(uint64) []iwarp.SGE { return nil }
 func (*receiver) Guess() (g iwarp.RecvGuess) { return g }

@@ -31,19 +31,19 @@ type Options struct {
 	SameHost samehost.Policy
 	// Status shows the connections; nil shows none.
 	Status *status.Server
-	// Tell, if set, gets a line for the user where a program's error does not say what to do.
+	// Tell, if set, prints a line for the user when a program's error does not show what to do.
 	Tell func(format string, args ...any)
-	// Explain, if set, gets one line for each connection and what became of it.
+	// Explain, if set, prints one line for each connection, with its path.
 	Explain func(format string, args ...any)
 }
 
-// A Service answers the calls of one program and its descendants. Serve is called
-// by one goroutine, and by another only if a call holds that one up for a second.
+// A Service answers the calls of one program and its descendants. One goroutine calls Serve, and
+// another one only if a call blocks for a second.
 type Service struct {
 	opt     Options
 	log     *slog.Logger
 	devices []*device
-	tree    string           // the folder with what stands for /sys and /dev
+	tree    string           // directory with the replacements of /sys and /dev
 	nodes   map[string]*node // the device files of the tree, by path
 	paths   map[int]pathCall // by number
 	done    chan struct{}
@@ -53,7 +53,7 @@ type Service struct {
 	ports portTable
 	dials turns
 	links links
-	roce  *rxe.Fabric // of all RoCE devices
+	roce  *rxe.Fabric // shared by all RoCE devices
 
 	roceCM roceManager
 	cmWire *cmWire
@@ -70,13 +70,12 @@ type Service struct {
 	files map[inode]file // guarded by mu; the stand-ins
 }
 
-// An inode identifies what a descriptor refers to, whatever its number and
-// process.
+// An inode identifies the file of a descriptor, whatever its number and process.
 type inode struct{ dev, ino uint64 }
 
-// A file is what a stand-in stands for.
+// A file is the object that a stand-in represents.
 type file interface {
-	// serve serves a write or ioctl. It takes fd over, a copy of the program's descriptor.
+	// serve serves a write or ioctl. It owns fd, a copy of the program's descriptor.
 	serve(c *notify.Call, fd int)
 	stat() unix.Stat_t
 	// orphaned reports whether no process has the stand-in any more.
@@ -104,7 +103,7 @@ func New(o Options) (*Service, error) {
 	return s, nil
 }
 
-// Close releases everything, as the end of all processes does.
+// Close releases everything, as after the end of all processes.
 func (s *Service) Close() {
 	close(s.done)
 	s.mu.Lock()
@@ -115,7 +114,7 @@ func (s *Service) Close() {
 	for _, f := range files {
 		f.release()
 	}
-	s.wg.Wait() // listeners and the ends of connections
+	s.wg.Wait() // wait for listeners and the ends of connections
 	s.cmWire.close()
 	s.roce.Close()
 	s.removeTree()
@@ -127,7 +126,7 @@ func (s *Service) explain(format string, args ...any) {
 	}
 }
 
-// Rules are the calls that Serve is to be given.
+// Rules returns the rules for the calls that Serve must get.
 func (s *Service) Rules() []notify.Rule {
 	rules := []notify.Rule{
 		{Nr: unix.SYS_SOCKET, If: []notify.Cond{{Arg: 0, Low: unix.AF_NETLINK, High: unix.AF_NETLINK}, {Arg: 2, Low: unix.NETLINK_RDMA, High: unix.NETLINK_RDMA}}, Do: notify.Notify},
@@ -137,7 +136,7 @@ func (s *Service) Rules() []notify.Rule {
 			rules = append(rules, notify.Rule{Nr: nr, If: []notify.Cond{ours}, Do: notify.Notify})
 		}
 	}
-	// This number is no other device's, so a duplicate is served wherever it is.
+	// No other device has this number, so that a duplicate is served at any descriptor number.
 	rules = append(rules, notify.Rule{Nr: unix.SYS_IOCTL, If: []notify.Cond{{Arg: 1, Low: abi.IoctlVerbs, High: abi.IoctlVerbs}}, Do: notify.Notify})
 	for _, cmd := range []uint32{unix.F_DUPFD, unix.F_DUPFD_CLOEXEC} {
 		for _, ours := range s.numbers.conds(0) {
@@ -182,7 +181,7 @@ func (s *Service) Serve(c *notify.Call) {
 	}
 }
 
-// emptyPath reports whether a call is a stat of a descriptor where stand-ins are.
+// emptyPath reports whether a call is a stat of a descriptor in the range of stand-ins.
 func (s *Service) emptyPath(c *notify.Call) bool {
 	switch c.Nr {
 	case sysFstatat:
@@ -193,7 +192,7 @@ func (s *Service) emptyPath(c *notify.Call) bool {
 	return false
 }
 
-// descriptor serves a call on a number of the reserved range, or the ioctl of verbs on any.
+// descriptor serves a call on a number of the reserved range, or a verbs ioctl on any number.
 func (s *Service) descriptor(c *notify.Call) {
 	number := int(int32(c.Args[0]))
 	if c.Nr == unix.SYS_WRITE || c.Nr == unix.SYS_IOCTL {
@@ -211,7 +210,7 @@ func (s *Service) descriptor(c *notify.Call) {
 		}
 		c.Continue()
 		return
-	case fd < 0: // the kernel must not answer: it would write into the rings, for instance
+	case fd < 0: // the kernel must not answer: for example, it would write into the rings
 		c.Return(0, unix.ENOMEM)
 		return
 	}
@@ -233,9 +232,9 @@ func (s *Service) descriptor(c *notify.Call) {
 	unix.Close(fd)
 }
 
-// lookup borrows a descriptor and tells what it stands for: nil if it is no
-// stand-in, which a program with many files may have at such a number. Without room for
-// a descriptor in this process it tells what it stands for only; fd is -1 then.
+// lookup copies a descriptor of the program and returns the file that it represents. f is nil for a
+// descriptor that is no stand-in, which a program with many files may have at such a number. If
+// this process has no free descriptor, fd is -1, but f is still returned.
 func (s *Service) lookup(c *notify.Call, number int) (fd int, f file) {
 	fd, err := c.Borrow(number)
 	if err == unix.EMFILE || err == unix.ENFILE {
@@ -256,7 +255,7 @@ func (s *Service) lookup(c *notify.Call, number int) (fd int, f file) {
 	return fd, s.file(id)
 }
 
-// file is what stands at an inode, nil for none.
+// file returns the file with an inode, nil if there is none.
 func (s *Service) file(id inode) file {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -277,10 +276,10 @@ func (s *Service) add(id inode, f file) {
 	s.files[id] = f
 }
 
-// sweepEvery is how soon the end of a program is noticed by its peers.
+// sweepEvery is how soon peers notice the end of a program.
 const sweepEvery = 50 * time.Millisecond
 
-// sweep calls Sweep again and again.
+// sweep calls Sweep periodically.
 func (s *Service) sweep() {
 	t := time.NewTicker(sweepEvery)
 	defer t.Stop()
@@ -294,9 +293,8 @@ func (s *Service) sweep() {
 	}
 }
 
-// Sweep releases what no process has any more: a stand-in is closed by close, by
-// exec, or by the end of the last process that has it. Its sockets are closed when
-// Sweep returns.
+// Sweep releases the files that no process has any more. A stand-in is closed by close, by exec, or
+// by the end of the last process that has it. Its sockets are closed when Sweep returns.
 func (s *Service) Sweep() {
 	s.sweeping.Lock()
 	defer s.sweeping.Unlock()

@@ -195,7 +195,7 @@ func (x *context) call(c *notify.Call) {
 }
 
 // ioctl serves a command of a library that does not use write. A library that knows both forms asks
-// for a context, and the answer tells it to use write, where a command is in one piece. On a
+// which one to use for a context. The answer is write, whose commands are in one piece. On a
 // duplicate outside of the reserved range, only ioctl works, so that ioctl is always accepted
 // there.
 func (x *context) ioctl(c *notify.Call) {
@@ -242,7 +242,7 @@ func (x *context) write(c *notify.Call) {
 }
 
 func (x *context) do(k *command) {
-	// A doorbell may be rung twice, and both calls are equal.
+	// Two doorbell calls look the same, so that a repetition cannot be recognized. It does no harm.
 	if k.Command != abi.PostSend && x.repeats.give(k.Call, k.raw) {
 		return
 	}

@@ -273,10 +273,10 @@ func (s *supervisor) watchUnclaimed(from netip.AddrPort, a *arrival) {
 	}()
 }
 
-// watchQueue ends watchUnclaimed once the arrival has left the program's queue without a claim. A
-// served accept call first takes the arrival and then claims it. On a busy machine, any time may pass
-// between the two. Therefore a check counts only if no accept call is between these two points:
-// such a call would have claimed the arrival.
+// watchQueue makes watchUnclaimed close the arrival once it has left the program's queue without a
+// claim. An accept call first takes an arrival from the queue and claims it later, after any time
+// on a busy machine. Therefore a check does not count while an accept call is between the two
+// (taking is not 0).
 func (a *arrival) watchQueue(taking *atomic.Int64, stop <-chan struct{}) {
 	to := addrPort(a.near.RemoteAddr())
 	look := time.NewTicker(unseenCheck)

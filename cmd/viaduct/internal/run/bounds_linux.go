@@ -9,10 +9,10 @@ import (
 )
 
 // How many bytes a relay accepts from a sender whose peer does not read. The program's own sockets
-// hold as much as those of a TCP connection. Between them are the receive buffer of this process's
-// socket, one piece in each relay, the Private Buffers of SDP, and unsent bytes. Each is bounded
-// here, to less than 1 MB in all. Programs depend on that bound if they write with a time-out or
-// wait for poll before they write.
+// hold as much as any TCP socket. Between them are the receive buffer of this process's socket, one
+// piece in each relay, the Private Buffers of SDP, and unsent bytes. Each is bounded here, to less
+// than 1 MB in all. Programs depend on that bound if they write with a time-out or wait for poll
+// before they write.
 
 const (
 	// pumpSize is the size of the pieces that a relay moves.

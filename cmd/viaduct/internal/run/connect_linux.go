@@ -521,7 +521,7 @@ func (l *lane) acceptFrom(from netip.AddrPort) (net.Conn, error) {
 		if err != nil {
 			continue
 		}
-		// A connection that has ended is that of an earlier socket with the same address.
+		// A connection that has ended belongs to an earlier socket with the same address.
 		if fromSockaddr(sa) == from && tcpState(fd) == tcpEstablished {
 			return toConn(fd)
 		}

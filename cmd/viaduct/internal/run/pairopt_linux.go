@@ -15,7 +15,7 @@ import (
 )
 
 // A pair's shadow, a TCP socket without data, has the options of TCP and IP, because unix sockets
-// do not have them. All other options are those of the unix socket.
+// do not have them. All other options are set on the unix socket.
 
 // pairFilter returns the rules that notify the supervisor of calls for the shadow's options.
 func pairFilter() (rules []notify.Rule) {

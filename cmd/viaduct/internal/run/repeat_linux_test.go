@@ -42,7 +42,7 @@ func TestPairRepeats(t *testing.T) {
 	}
 }
 
-// A buffer is memory of a program: the length of a buffer for a name, and the buffer.
+// A buffer is a program's memory for a name: first the length of the space, then the space itself.
 type buffer [64]byte
 
 func (b *buffer) ReadMem(addr uint64, p []byte) (int, error)  { return copy(p, b[addr:]), nil }

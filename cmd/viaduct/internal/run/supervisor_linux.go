@@ -314,7 +314,8 @@ func (s *supervisor) reap(program int, ended chan<- struct{}) {
 		case c.pid == program:
 			program = 0 // once waited for, the number may belong to another process
 			s.sigs.programEnded()
-			// The ports at which the program listened are free when the front ends.
+			// The services end before the front does, so that a caller that waits for viaduct run
+			// can bind to the program's ports at once.
 			if s.service == nil {
 				s.checkListeners()
 				s.explain.summary(&s.stats)
@@ -378,8 +379,8 @@ func takeChange(pid, options int) change {
 	return c
 }
 
-// readFront receives the front's messages. If the front is killed, it kills the program, because
-// that is what the user meant to kill.
+// readFront receives the front's messages. If the front is killed, it kills the program, because a
+// user who kills viaduct run means the program.
 func (s *supervisor) readFront(program int) {
 	for {
 		var b [8]byte

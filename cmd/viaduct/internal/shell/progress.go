@@ -83,11 +83,11 @@ func (t *Total) Found(bytes int64) {
 	}
 }
 
-// Moved adds a complete file. told is the number of its bytes for which Add was called already.
-func (t *Total) Moved(bytes, told int64) {
+// Moved adds a complete file. Add was already called for the first added bytes of it.
+func (t *Total) Moved(bytes, added int64) {
 	t.moved.Add(1)
 	if t.Bar != nil {
-		t.b.IncrInt64(max(0, bytes-told))
+		t.b.IncrInt64(max(0, bytes-added))
 	}
 }
 

@@ -58,7 +58,7 @@ func New(text string) (*Token, error) {
 	return t, nil
 }
 
-// Replace replaces the secret of t by that of other.
+// Replace gives t the secret of other.
 func (t *Token) Replace(other *Token) { t.secret.Store(other.secret.Load()) }
 
 // Read reads the token from a file of one line. The file must not be readable by other users.

@@ -11,8 +11,8 @@ import (
 	"viaduct/vitcp"
 )
 
-// TestParams: the transports accept all values that the table of parameters allows. The ranges and
-// defaults of SDP equal those of package sdp.
+// TestParams: the transports accept all values that the table of parameters allows. The table and
+// package sdp have the same ranges and defaults for SDP.
 func TestParams(t *testing.T) {
 	for _, s := range addr.Schemes {
 		base := s.Name + "://127.0.0.1:1"

@@ -69,7 +69,7 @@ func sdpOptions(u *addr.URL, o *Options) (opt sdp.Options, err error) {
 	return opt, opt.Set(set)
 }
 
-// RunOptions returns the properties of the connections that carry those of other programs.
+// RunOptions returns the properties of the SDP connections under viaduct run.
 func RunOptions(e *shell.Env) (opt sdp.Options, err error) {
 	set, err := sdpEnvironment()
 	if err != nil {

@@ -136,8 +136,8 @@ const (
 	lastPause  = 250 * time.Millisecond
 )
 
-// Await calls dial repeatedly while its error means that no server listens, for at most wait. The
-// error is that of the last attempt, or the cause of ctx.
+// Await calls dial repeatedly while its error means that no server listens, for at most wait. It
+// returns the error of the last attempt, or the cause of ctx.
 func Await[T any](ctx context.Context, wait time.Duration, dial func() (T, error)) (T, error) {
 	end := time.Now().Add(wait)
 	for pause := firstPause; ; pause = min(2*pause, lastPause) {

@@ -104,8 +104,8 @@ type seen struct {
 	value string
 }
 
-// Compare compares decoded, the output of decode --json --segments for the file capture, with that
-// of tshark. Every value of every field must be in the same packet, in the same order.
+// Compare compares decoded, the output of decode --json --segments for the file capture, with
+// tshark's output. Every value of every field must be in the same packet, in the same order.
 func (s *Shark) Compare(ctx context.Context, capture string, decoded []byte) (*Report, error) {
 	r := &Report{Fields: make(map[string]int)}
 	ours := make(map[string][]seen)

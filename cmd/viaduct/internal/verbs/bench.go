@@ -307,7 +307,7 @@ func runBench(ctx context.Context, e *shell.Env, p *bench.Plan, at string, rc re
 	return err
 }
 
-// failures counts the measurements that failed, and tells the reason of the first.
+// failures returns an error with the number of failed measurements and the reason of the first.
 func failures(rows []bench.Row) error {
 	var first *bench.Row
 	failed := 0

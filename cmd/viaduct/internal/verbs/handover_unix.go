@@ -132,7 +132,7 @@ func dialHandover(path string) (*handoverConn, error) {
 	return &handoverConn{c}, nil
 }
 
-// listenHandover opens the socket. It replaces that of a dead process.
+// listenHandover opens the socket. It replaces the socket of a dead process.
 func listenHandover(path string) (*net.UnixListener, error) {
 	old := unix.Umask(0o177) // for the owner alone: a process that connects gets our connections
 	defer unix.Umask(old)

@@ -62,9 +62,8 @@ func openPipe(ctx context.Context, name string, flags int) (*os.File, error) {
 	}
 }
 
-// openPart opens the file to write to, for this process alone. With resume it keeps the existing
-// bytes: those of the part, or otherwise those of an incomplete file with the final name, which
-// then becomes the part.
+// openPart opens the file to write to, for this process alone. With resume it keeps existing bytes:
+// of the part, or otherwise of an incomplete file with the final name, which then becomes the part.
 func openPart(out, part string, resume bool) (*os.File, error) {
 	for {
 		if resume {

@@ -206,7 +206,7 @@ const (
 	settleDial  = 10 * time.Second       // for our connections to the target
 )
 
-// settle stops accepting connections and waits for those that are being set up.
+// settle stops accepting connections and waits until none is being set up.
 func (p *proxy) settle() {
 	for _, g := range p.bases {
 		close(g.shut)

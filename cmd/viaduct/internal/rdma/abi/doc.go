@@ -3,7 +3,7 @@
 // of the siw provider. All are little-endian, like both processors that Viaduct supports here. The
 // package does no input or output.
 //
-// The structures are those of Linux' include/uapi/rdma: ib_user_verbs.h, rdma_user_cm.h,
+// The structures are defined in Linux' include/uapi/rdma: ib_user_verbs.h, rdma_user_cm.h,
 // rdma_netlink.h and siw-abi.h.
 package abi
 

@@ -95,8 +95,8 @@ func TestParseIoctl(t *testing.T) {
 	}
 }
 
-// A queue pair created by attributes equals that of the write command, and the answer goes where
-// the attributes say.
+// A queue pair created by attributes equals one created by the write command, and the answer goes
+// where the attributes say.
 func TestIoctlCreateQP(t *testing.T) {
 	b := ioctlBytes(objQP, 0,
 		ioctlAttr{2, 0, 1, 11}, ioctlAttr{4, 0, 1, 12}, ioctlAttr{5, 0, 1, 13}, ioctlAttr{3, 0, 1, 14}, ioctlAttr{0, 0, 1, 0},

@@ -249,10 +249,11 @@ func ParseCreateQP(b Body) QPRequest {
 	}
 }
 
-// ParseCreateQPEx decodes the body of the extended create_qp. more is as for create_cq.
+// ParseCreateQPEx decodes the body of the extended create_qp. more is true if it requests features
+// that the plain command does not have.
 func ParseCreateQPEx(b Body) (q QPRequest, more bool) {
-	// The attributes are those of the plain command, which has the address of the response before
-	// them.
+	// The attributes have the layout of the plain command, in which the address of the response
+	// precedes them.
 	q = ParseCreateQP(append(make(Body, 8), b.Bytes(0, 48)...))
 	return q, b.U32(48) != 0 || b.U32(52) != 0
 }
