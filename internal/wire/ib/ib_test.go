@@ -352,8 +352,8 @@ func TestROCE_ICRC(t *testing.T) {
 			for i := range b {
 				b[i] = byte(r.Uint32())
 			}
-			if err := unknown.Check(f.Seal(b)); err != nil {
-				t.Fatalf("identification %#x, %d bytes: %v", id, len(b), err)
+			if got, err := unknown.Identification(f.Seal(b)); err != nil || got != id {
+				t.Fatalf("identification %#x, %d bytes: %#x, %v", id, len(b), got, err)
 			}
 			if got, ok := identification(f.icrc(b)^unknown.icrc(b), len(b)); !ok || got != id {
 				t.Fatalf("identification %#x, not %#x", got, id)

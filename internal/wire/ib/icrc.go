@@ -94,21 +94,28 @@ func (f *Flow) Seal(p []byte) []byte { return binary.LittleEndian.AppendUint32(p
 // 16 of the 32 bits. The errors are io.ErrUnexpectedEOF and ErrICRC. [ROCE-ICRC-3]
 // [ROCE-ICRC-4 deviates] a socket does not report the identification.
 func (f *Flow) Check(p []byte) error {
+	_, err := f.Identification(p)
+	return err
+}
+
+// Identification returns the identification of the IPv4 header that the invariant CRC at the end of
+// a packet fits, f.ID for IPv6. The errors are those of Check.
+func (f *Flow) Identification(p []byte) (id uint16, err error) {
 	if len(p) < BTHLen+ICRCLen {
-		return io.ErrUnexpectedEOF
+		return 0, io.ErrUnexpectedEOF
 	}
 	body := p[:len(p)-ICRCLen]
 	d := f.icrc(body) ^ binary.LittleEndian.Uint32(p[len(body):])
 	if d == 0 {
-		return nil
+		return f.ID, nil
 	}
 	if !f.Source.Addr().Is4() {
-		return ErrICRC
+		return 0, ErrICRC
 	}
-	if _, ok := identification(d, len(body)); ok {
-		return nil
+	if differs, ok := identification(d, len(body)); ok {
+		return f.ID ^ differs, nil
 	}
-	return ErrICRC
+	return 0, ErrICRC
 }
 
 // identification returns the bits in which the identification of an IPv4 header differs from the
