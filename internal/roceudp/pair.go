@@ -262,6 +262,7 @@ func (q *Pair) sealLocked() {
 		}
 		flow := ib.Flow{Source: own, Destination: netip.AddrPortFrom(to, ib.Port)}
 		flow.Seal(b[:len(b)-ib.ICRCLen])
+		q.port.observe(true, flow.Destination, b)
 	}
 }
 

@@ -47,6 +47,8 @@ type Port struct {
 
 	backlog backlog
 
+	tap atomic.Pointer[Tap] // nil without one
+
 	malformed, wrongCRC, noPair, stranger, unsent atomic.Uint64
 
 	done  chan struct{} // closed by Close

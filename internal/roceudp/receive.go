@@ -90,6 +90,7 @@ func (p *Port) handleLocked(i int) {
 		return
 	}
 	raw := b.buf[i][:b.len[i]]
+	p.observe(false, b.from[i], raw)
 	var err error
 	if b.packet, err = ib.Parse(raw[:len(raw)-ib.ICRCLen]); err != nil {
 		p.malformed.Add(1)

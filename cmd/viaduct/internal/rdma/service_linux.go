@@ -14,6 +14,7 @@ import (
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 	"viaduct/cmd/viaduct/internal/rdma/rxe"
 	"viaduct/internal/notify"
+	"viaduct/internal/roceudp"
 	"viaduct/internal/status"
 	"viaduct/samehost"
 )
@@ -24,6 +25,8 @@ type Options struct {
 	Logger  *slog.Logger
 	// WrapConn, if set, is given each TCP connection, and whether it was dialled.
 	WrapConn func(nc net.Conn, dialled bool) net.Conn
+	// Tap, if set, is given each packet of RoCEv2.
+	Tap roceudp.Tap
 	// NoCRC leaves MPA's CRCs out if the peer agrees.
 	NoCRC bool
 	// SameHost says whether connections within this host go through shared memory. With WrapConn they
@@ -88,6 +91,9 @@ func New(o Options) (*Service, error) {
 	s := &Service{opt: o, log: o.Logger, done: make(chan struct{}), files: map[inode]file{}, roce: rxe.NewFabric(), known: known{pid: os.Getpid()}, numbers: newNumbers(descriptorLimit(unix.Getrlimit).Max)}
 	s.known.numbers, s.rings.most = s.numbers, ringsMost()
 	s.cmWire = newCMWire(s)
+	if o.Tap != nil {
+		s.roce.SetTap(o.Tap)
+	}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}

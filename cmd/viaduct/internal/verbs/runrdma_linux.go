@@ -22,6 +22,7 @@ func rdmaService(devices []rdma.Device, noCRC, tcp bool) run.NewService {
 		}
 		if e.Capture != nil {
 			o.WrapConn = func(nc net.Conn, dialled bool) net.Conn { return e.Wrap(nc, dialled) }
+			o.Tap = e.Capture.RoCE
 		}
 		return rdma.New(o)
 	}

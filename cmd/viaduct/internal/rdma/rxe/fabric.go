@@ -3,6 +3,8 @@ package rxe
 import (
 	"net/netip"
 	"sync"
+
+	"viaduct/internal/roceudp"
 )
 
 // A GID is an address of a port.
@@ -76,6 +78,13 @@ func NewFabric() *Fabric {
 
 // Close ends what the fabric has on the wire, after all queue pairs are closed.
 func (f *Fabric) Close() { f.wire.close() }
+
+// SetTap gives the packets on the wire to tap. It is called before the first queue pair is made.
+func (f *Fabric) SetTap(tap roceudp.Tap) {
+	f.wire.mu.Lock()
+	defer f.wire.mu.Unlock()
+	f.wire.tap = tap
+}
 
 // NewPort makes a port of the fabric without GIDs.
 func (f *Fabric) NewPort() *Port {

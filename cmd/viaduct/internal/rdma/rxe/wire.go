@@ -15,6 +15,7 @@ import (
 type wire struct {
 	mu     sync.Mutex
 	ports  map[netip.Addr]*roceudp.Port // guarded by mu
+	tap    roceudp.Tap                  // guarded by mu; nil without one
 	closed bool                         // guarded by mu
 }
 
@@ -55,6 +56,9 @@ func (w *wire) port(own netip.Addr) (*roceudp.Port, error) {
 	}
 	if w.ports == nil {
 		w.ports = map[netip.Addr]*roceudp.Port{}
+	}
+	if w.tap != nil {
+		p.SetTap(w.tap)
 	}
 	w.ports[own] = p
 	return p, nil
