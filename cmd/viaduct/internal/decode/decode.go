@@ -24,7 +24,7 @@ type Options struct {
 }
 
 // Protocols are the names that Options.As takes.
-var Protocols = []string{"iwarp", "sdp", "vitcp", "fcip", "portmap", "none"}
+var Protocols = []string{"iwarp", "sdp", "vitcp", "fcip", "portmap", "roce", "none"}
 
 // A Decoder decodes one capture. Only one goroutine may use it.
 type Decoder struct {
@@ -33,6 +33,7 @@ type Decoder struct {
 	conns map[connKey]*conn
 	order []*conn // as they were opened, closed ones included until they are many
 	made  int     // connections so far
+	roce  roceHosts
 
 	frame   int
 	now     time.Time

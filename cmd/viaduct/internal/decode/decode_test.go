@@ -545,7 +545,7 @@ func TestIDs(t *testing.T) {
 		text.Write(b)
 	}
 	sources, _ := filepath.Glob("*.go")
-	id := regexp.MustCompile(`"((?:MPA|DDP|RDMAP|SDP|VIT|FCVI|FCFS|D)-[0-9][0-9A-Z.]*(?:-[0-9A-Z]+)*)"`)
+	id := regexp.MustCompile(`"((?:(?:MPA|DDP|RDMAP|SDP|VIT|FCVI|FCFS|D)-[0-9][0-9A-Z.]*(?:-[0-9A-Z]+)*|ROCE-[A-Z]+-[0-9]+))"`)
 	n := 0
 	for _, f := range sources {
 		if strings.HasSuffix(f, "_test.go") {

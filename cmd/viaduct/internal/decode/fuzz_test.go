@@ -9,6 +9,7 @@ import (
 
 	"viaduct/internal/fc"
 	"viaduct/internal/fc/fcip"
+	"viaduct/internal/wire/ib"
 	"viaduct/internal/wire/iu"
 	"viaduct/internal/wire/portmapwire"
 	"viaduct/internal/wire/rdmap"
@@ -360,7 +361,7 @@ func FuzzReassembly(f *testing.F) {
 	})
 }
 
-// FuzzDatagram decodes a datagram of the Port Mapper.
+// FuzzDatagram decodes a datagram of the Port Mapper, and a packet of RoCEv2.
 func FuzzDatagram(f *testing.F) {
 	for typ := portmapwire.Request; typ <= portmapwire.Deny; typ++ {
 		ap := netip.MustParseAddrPort("192.0.2.1:80")
@@ -368,8 +369,19 @@ func FuzzDatagram(f *testing.F) {
 	}
 	f.Add(make([]byte, 48))
 	f.Add([]byte{0x10, 4})
+	for _, o := range []ib.Opcode{ib.SendFirst, ib.WriteOnlyImm, ib.FetchAdd, ib.ReadResponseOnly, ib.AtomicAcknowledge, ib.SendOnlyImm.On(ib.UD)} {
+		p := roceSample(o, 7)
+		f.Add(append(p.Append(nil), 0, 0, 0, 0))
+	}
+	c := cmSample(ib.CMReq, talkers[0].Addr(), talkers[1].Addr())
+	p := managementPacket(c.Append(nil))
+	f.Add(append(p.Append(nil), 0, 0, 0, 0))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		d := New(Options{As: map[uint16]string{talkers[0].Port(): "portmap"}}, func(m *Message) { m.AppendJSON(nil) })
-		d.datagram(&packet{src: talkers[0], dst: talkers[1], proto: protoUDP, payload: b})
+		for _, as := range []string{"portmap", "roce"} {
+			d := New(Options{As: map[uint16]string{talkers[0].Port(): as}}, func(m *Message) { m.AppendJSON(m.AppendLine(nil)) })
+			for missing := range 8 {
+				d.datagram(&packet{src: talkers[0], dst: talkers[1], proto: protoUDP, payload: b, missing: missing})
+			}
+		}
 	})
 }

@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"viaduct/internal/wire/ib"
 )
 
 // A Message is one message of a protocol, or a remark about the capture. It is valid during the
@@ -175,6 +177,28 @@ func (m *Message) dir() string {
 var quiet = map[string]bool{
 	"mpa.ulpdu_length": true, "ddp.tagged": true, "ddp.last": true, "rdmap.opcode": true, "sdp.mid": true,
 	"fcip.length": true, "vitcp.type": true, "portmap.type": true, "fcvi.opcode": true,
+	"bth.opcode": true, "bth.pad": true, "bth.version": true, "aeth.syndrome": true,
+}
+
+// leftOut reports whether a line for people leaves a field out.
+func (m *Message) leftOut(f *Field) bool {
+	switch {
+	case quiet[f.Key]:
+		return true
+	case f.Key == "mpa.crc":
+		return f.Text != "bad"
+	case f.Key == "roce.icrc":
+		return f.Text == "good"
+	case f.Key == "rdmap.segments":
+		return f.N == 1
+	case f.Key == "bth.pkey":
+		return f.N == ib.DefaultPKey
+	case strings.HasPrefix(f.Key, "bth."):
+		return m.Proto == "cm" || f.Kind == truth && f.N == 0
+	case m.Proto == "cm":
+		return strings.HasPrefix(f.Key, "deth.") || f.Key == "roce.payload"
+	}
+	return false
 }
 
 // AppendLine appends m as one line for people.
@@ -194,7 +218,7 @@ func (m *Message) AppendLine(b []byte) []byte {
 	b = append(b, m.Name...)
 	for i := range m.Fields {
 		f := &m.Fields[i]
-		if quiet[f.Key] || f.Key == "mpa.crc" && f.Text != "bad" || f.Key == "rdmap.segments" && f.N == 1 {
+		if m.leftOut(f) {
 			continue
 		}
 		key := f.Key

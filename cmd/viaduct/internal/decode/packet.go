@@ -15,6 +15,14 @@ type packet struct {
 	flags    uint8
 	payload  []byte // as far as it was captured
 	missing  int    // bytes of payload behind it that were not
+	ipv4     ipv4Facts
+}
+
+// ipv4Facts are what RoCEv2 asks about an IPv4 header. All are zero in a packet of IPv6.
+type ipv4Facts struct {
+	id          uint16 // identification
+	options     bool
+	mayFragment bool // DF is not set
 }
 
 const (
@@ -112,7 +120,13 @@ func parseIPv4(b []byte, p *packet) skipped {
 		return fragment
 	}
 	src, dst := netip.AddrFrom4([4]byte(b[12:])), netip.AddrFrom4([4]byte(b[16:]))
-	return parseTransport(b[9], src, dst, b[hdr:min(total, len(b))], max(0, total-len(b)), p)
+	const dontFragment = 0x4000
+	facts := ipv4Facts{
+		id: binary.BigEndian.Uint16(b[4:]), options: hdr > 20, mayFragment: binary.BigEndian.Uint16(b[6:])&dontFragment == 0,
+	}
+	why := parseTransport(b[9], src, dst, b[hdr:min(total, len(b))], max(0, total-len(b)), p)
+	p.ipv4 = facts
+	return why
 }
 
 func parseIPv6(b []byte, p *packet) skipped {

@@ -9,15 +9,8 @@ import (
 	"viaduct/portmap"
 )
 
-// datagram decodes a UDP datagram from or to a Port Mapper.
-func (d *Decoder) datagram(p *packet) {
-	as := d.forced(p.src, p.dst)
-	if as == "" && (p.src.Port() == portmap.Port || p.dst.Port() == portmap.Port) {
-		as = "portmap"
-	}
-	if as != "portmap" || d.opt.Stream > 0 {
-		return
-	}
+// portmap decodes a UDP datagram from or to a Port Mapper.
+func (d *Decoder) portmap(p *packet) {
 	m := d.message(nil, p.src.Port() == portmap.Port)
 	m.Src, m.Dst, m.Proto, m.Name = p.src, p.dst, "portmap", "malformed datagram"
 	defer d.emit(m)

@@ -89,7 +89,7 @@ func (s *Summary) Add(m *Message) {
 	c.Count++
 	for j := range m.Fields {
 		switch f := &m.Fields[j]; f.Key {
-		case "rdmap.bytes", "vitcp.bytes", "fc.payload", "tcp.bytes", "tcp.skipped":
+		case "rdmap.bytes", "vitcp.bytes", "fc.payload", "roce.payload", "tcp.bytes", "tcp.skipped":
 			c.Bytes += f.N
 		}
 	}

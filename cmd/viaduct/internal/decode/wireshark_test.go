@@ -22,6 +22,7 @@ func TestDissectors(t *testing.T) {
 	shark := newShark(t)
 	captures := map[string][]byte{
 		"all of VI/TCP": allVITCP(t), "all of SDP": allSDP(t, sdpwire.Figure), "all of SDP, IBTA": allSDP(t, sdpwire.IBTA), "Port Mapper": allPortmap(t),
+		"RoCEv2 over IPv4": allRoCE(t, "IPv4"), "RoCEv2 over IPv6": allRoCE(t, "IPv6"),
 	}
 	for _, x := range exchange.All() {
 		r, err := x.Run(t.Context())
@@ -47,6 +48,8 @@ func TestDissectors(t *testing.T) {
 		"vitcp.type", "vitcp.address", "vitcp.attributes", "vitcp.calling", "vitcp.error", "vitcp.immediate", "vitcp.reason",
 		"portmap.type", "portmap.handle", "portmap.cp", "fcvi.opcode", "fcvi.rmt_va", "fcvi.tot_len", "fcvi.msg_id",
 		"mpa.rev", "ddp.stag", "ddp.msn", "rdmap.opcode", "rdmap.size", "fc.ox_id", "fc.f_ctl", "fc.sof", "fc.els", "fcip.length", "fcip.source",
+		"bth.opcode", "bth.pad", "bth.psn", "deth.qkey", "reth.va", "atomic.compare", "atomic_ack.value", "aeth.syndrome", "imm.data", "ieth.rkey",
+		"cm.tid", "cm.service_id", "cm.qpn",
 	} {
 		if compared[k] == 0 {
 			t.Errorf("no message had %s", k)

@@ -1,7 +1,7 @@
 // Package tshark compares the output of viaduct decode for a capture with that of tshark, field by
-// field. It is for tests. tshark has its own dissectors for MPA, DDP, RDMAP, FCIP and Fibre
-// Channel, which are independent of this module's codecs. For the other protocols it runs our Lua
-// dissectors.
+// field. It is for tests. tshark has its own dissectors for MPA, DDP, RDMAP, FCIP, Fibre
+// Channel and InfiniBand (RoCEv2), which are independent of this module's codecs. For the other
+// protocols it runs our Lua dissectors.
 package tshark
 
 import (
@@ -62,7 +62,39 @@ var native = map[string][]string{
 	"fc.els": {"fcels.opcode"}, "fc.sof": {"fcip.sof"}, "fc.eof": {"fcip.eof"},
 	"fcip.length": {"fcip.framelen"}, "fcip.source": {"fcip.srcwwn"}, "fcip.entity": {"fcip.srcid"},
 	"fcip.nonce": {"fcip.nonce"},
+	"bth.opcode": {"infiniband.bth.opcode"}, "bth.solicited": {"infiniband.bth.se"}, "bth.migrated": {"infiniband.bth.m"},
+	"bth.pad": {"infiniband.bth.padcnt"}, "bth.version": {"infiniband.bth.tver"}, "bth.pkey": {"infiniband.bth.p_key"},
+	"bth.qpn": {"infiniband.bth.destqp"}, "bth.ack_req": {"infiniband.bth.a"}, "bth.psn": {"infiniband.bth.psn"},
+	"deth.qkey": {"infiniband.deth.q_key"}, "deth.source_qpn": {"infiniband.deth.srcqp"},
+	"reth.va": {"infiniband.reth.va"}, "reth.rkey": {"infiniband.reth.r_key"}, "reth.length": {"infiniband.reth.dmalen"},
+	"atomic.swap_add": {"infiniband.atomiceth.swapdt"}, "atomic.compare": {"infiniband.atomiceth.cmpdt"},
+	"aeth.syndrome": {"infiniband.aeth.syndrome"}, "aeth.msn": {"infiniband.aeth.msn"}, "atomic_ack.value": {"infiniband.atomicacketh.origremdt"},
+	"imm.data": {"infiniband.immdt"}, "ieth.rkey": {"infiniband.ieth"},
+	"cm.tid": {"infiniband.mad.transactionid"},
+	"cm.local": {"infiniband.cm.req", "infiniband.cm.rep", "infiniband.cm.rtu.localcommid", "infiniband.cm.rej.localcommid",
+		"infiniband.cm.dreq.localcommid", "infiniband.cm.drsp.localcommid"},
+	"cm.remote": {"infiniband.cm.rep.remotecommid", "infiniband.cm.rtu.remotecommid", "infiniband.cm.rej.remotecommid",
+		"infiniband.cm.dreq.remotecommid", "infiniband.cm.drsp.remotecommid"},
+	"cm.service_id": {"infiniband.cm.req.serviceid"}, "cm.guid": {"infiniband.cm.req.localcaguid", "infiniband.cm.rep.localcaguid"},
+	"cm.qpn":       {"infiniband.cm.req.localqpn", "infiniband.cm.rep.localqpn", "infiniband.cm.req.remoteqpneecn"},
+	"cm.psn":       {"infiniband.cm.req.startpsn", "infiniband.cm.rep.startpsn"},
+	"cm.responder": {"infiniband.cm.req.responderres", "infiniband.cm.rep.respres"},
+	"cm.initiator": {"infiniband.cm.req.initdepth", "infiniband.cm.rep.initdepth"}, "cm.retries": {"infiniband.cm.req.retrcount"},
+	"cm.rnr_retries": {"infiniband.cm.req.rnrretrcount", "infiniband.cm.rep.rnrretrcount"},
+	"cm.srq":         {"infiniband.cm.req.srq", "infiniband.cm.rep.srq"}, "cm.transport": {"infiniband.cm.req.transpsvctype"},
+	"cm.pkey": {"infiniband.cm.req.pkey"}, "cm.mtu": {"infiniband.cm.req.pppmtu"}, "cm.response_time": {"infiniband.cm.req.remoteresptout"},
+	"cm.local_time": {"infiniband.cm.req.localresptout"}, "cm.max_retries": {"infiniband.cm.req.maxcmretr"},
+	"cm.ack_timeout": {"infiniband.cm.req.prim_localacktout"}, "cm.about": {"infiniband.cm.rej.msgrej"}, "cm.reason": {"infiniband.cm.rej.reason"},
 }
+
+// shared are fields that tshark shows by the name of another of ours.
+var shared = map[string]string{"atomic.va": "reth.va", "atomic.rkey": "reth.rkey"}
+
+// twice are fields that tshark shows as a header and, with the same name, as its only field.
+var twice = map[string]bool{"imm.data": true, "ieth.rkey": true}
+
+// headless are messages of which tshark shows the header alone, and none of their fields but these.
+var headless = map[string]string{"MRA": "cm.tid", "SIDR_REQ": "cm.tid", "SIDR_REP": "cm.tid"}
 
 // silent are the fields that tshark does not show, or shows only as a part of other text.
 var silent = map[string]bool{
@@ -73,6 +105,8 @@ var silent = map[string]bool{
 	"fcip.changed": true, // tshark shows it for every frame
 	"fc.payload":   true, "fc.ct": true,
 	"tcp.bytes": true, "tcp.skipped": true,
+	"aeth.text": true, "roce.icrc": true, "roce.payload": true,
+	"cm.source_gid": true, "cm.destination_gid": true, "cm.source": true, "cm.destination": true, // shown as several fields
 }
 
 // theirs returns tshark's names for one of our fields.
@@ -110,7 +144,7 @@ func (s *Shark) Compare(ctx context.Context, capture string, decoded []byte) (*R
 	r := &Report{Fields: make(map[string]int)}
 	ours := make(map[string][]seen)
 	columns := make(map[string]int) // of tshark's output
-	args := []string{"-r", capture, "-o", "fc.reassemble:FALSE", "-T", "fields",
+	args := []string{"-r", capture, "-o", "fc.reassemble:FALSE", "-o", "infiniband.identify_payload:FALSE", "-T", "fields",
 		"-E", "occurrence=a", "-E", "aggregator=~", "-e", "frame.number"}
 	for _, fault := range faults {
 		args = append(args, "-e", fault)
@@ -126,6 +160,7 @@ func (s *Shark) Compare(ctx context.Context, capture string, decoded []byte) (*R
 		var m struct {
 			Frame  int
 			Proto  string
+			Name   string
 			Dir    string
 			Src    netip.AddrPort
 			Dst    netip.AddrPort
@@ -145,6 +180,12 @@ func (s *Shark) Compare(ctx context.Context, capture string, decoded []byte) (*R
 			as[fmt.Sprintf("udp.port==%d,sdp_portmap", m.Dst.Port())] = true
 		}
 		for key, v := range m.Fields {
+			if only, ok := headless[m.Name]; ok && m.Proto == "cm" && strings.HasPrefix(key, "cm.") && key != only {
+				continue
+			}
+			if of, ok := shared[key]; ok {
+				key = of
+			}
 			names, err := theirs(key)
 			if err != nil {
 				return nil, err
@@ -190,6 +231,9 @@ func (s *Shark) Compare(ctx context.Context, capture string, decoded []byte) (*R
 			names, _ := theirs(key)
 			for _, name := range names {
 				for v := range strings.SplitSeq(cols[columns[name]], "~") {
+					if n := len(shows[key]); twice[key] && n > 0 && shows[key][n-1].frame == frame {
+						continue
+					}
 					if v != "" {
 						shows[key] = append(shows[key], seen{frame, shown(key, v)})
 					}
@@ -264,6 +308,7 @@ func value(key, s string) string {
 // inBytes are numbers that tshark prints as bytes.
 var inBytes = map[string]bool{
 	"fc.s_id": true, "fc.d_id": true, "fcip.source": true, "fcip.destination": true, "fcip.entity": true, "fcip.nonce": true,
+	"imm.data": true, "ieth.rkey": true,
 }
 
 // shown converts a value of tshark to the form that value returns, too.

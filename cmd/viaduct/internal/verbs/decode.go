@@ -28,7 +28,7 @@ func decodeCommand(e *shell.Env) *cobra.Command {
 		Use:   "decode FILE|-",
 		Short: "print the protocol messages in a capture, and their errors",
 		Long: `Print the messages of VI/TCP, MPA, DDP, RDMAP, SDP, the Port Mapper, FCIP, Fibre
-Channel and FC-VI in a capture. FILE is in pcap or pcapng format, from --pcap,
+Channel, FC-VI and RoCEv2 in a capture. FILE is in pcap or pcapng format, from --pcap,
 tcpdump or Wireshark; - is standard input. Each message is a line: time,
 connection, direction, layer, name, fields, and after WRONG the id of a broken
 requirement. With --json, each message is an object on a line; docs/decode.md
