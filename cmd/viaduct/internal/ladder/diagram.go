@@ -193,6 +193,8 @@ var telling = []struct{ key, word string }{
 	{"vitcp.calling", ""}, {"vitcp.called", "calls "}, {"vitcp.reason", ""}, {"vitcp.number", "number "}, {"vitcp.ack", "ack "},
 	{"vitcp.posted", "posted "}, {"vitcp.bytes", "bytes "}, {"vitcp.mtu", "MTU "},
 	{"fcvi.msg_id", "MSG_ID "}, {"fcvi.tot_len", "TOT_LEN "}, {"fc.payload", "payload "}, {"fc.ox_id", "OX_ID "},
+	{"cm.service_id", "service "}, {"cm.status", "status "}, {"cm.reason", "reason "}, {"cm.qpn", "QP "}, {"cm.psn", "PSN "},
+	{"aeth.text", ""}, {"reth.length", "length "}, {"roce.payload", "bytes "}, {"bth.psn", "PSN "}, {"bth.qpn", "to QP "},
 	{"portmap.cp", "CP "}, {"portmap.ap", "AP "}, {"tcp.bytes", "bytes "}, {"tcp.skipped", "skipped "}, {"capture.reason", ""}, {"capture.packets", "packets "},
 }
 
@@ -223,6 +225,12 @@ func dull(m *decode.Message, key, v string) bool {
 		return v == "0" || strings.HasPrefix(m.Name, "CONNECT")
 	case "fc.payload":
 		return v == "0"
+	case "aeth.text":
+		return v == "ACK" && m.Name == "RC Acknowledge"
+	case "roce.payload":
+		return v == "0" || m.Proto == "cm"
+	case "bth.psn", "bth.qpn":
+		return m.Proto == "cm"
 	}
 	return false
 }

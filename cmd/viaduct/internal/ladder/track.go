@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"viaduct/cmd/viaduct/internal/decode"
+	"viaduct/internal/wire/ib"
 )
 
 // A track follows the states of both ends of a connection and their credit, as they
@@ -54,6 +55,10 @@ func (t *track) follow(m *decode.Message, x *Message) {
 		t.vitcp(m, x, me, peer)
 	case "fcvi":
 		t.fcvi(m, x, me, peer)
+	case "cm":
+		t.connection(m, x, me, peer)
+	case "roce":
+		t.negative(m, x, me, peer)
 	case "tcp":
 		if m.Name == "reset" {
 			t.to(x, me, "Reset")
@@ -161,6 +166,45 @@ func (t *track) vitcp(m *decode.Message, x *Message, me, peer int) {
 	_, immediate := m.Get("vitcp.immediate")
 	if _, whole := m.Get("vitcp.bytes"); whole && (m.Name == "Send" || m.Name == "RDMA Write" && immediate) {
 		t.used[me]++
+	}
+}
+
+// connection follows the connection management of RoCEv2.
+func (t *track) connection(m *decode.Message, x *Message, me, peer int) {
+	switch m.Name {
+	case "REQ", "SIDR_REQ":
+		t.to(x, me, "Requesting")
+		t.to(x, peer, "Requested")
+	case "REP":
+		t.to(x, me, "Replied")
+	case "RTU":
+		t.to(x, me, "Connected")
+		t.to(x, peer, "Connected")
+	case "SIDR_REP":
+		s := "Resolved"
+		if v, _ := m.Get("cm.status"); v != "0" {
+			s = "Rejected"
+		}
+		t.to(x, me, s)
+		t.to(x, peer, s)
+	case "REJ":
+		t.to(x, me, "Rejected")
+		t.to(x, peer, "Rejected")
+	case "DREQ":
+		t.to(x, me, "Disconnecting")
+	case "DREP":
+		t.to(x, me, "Disconnected")
+		t.to(x, peer, "Disconnected")
+	}
+}
+
+// negative follows the answers of RoCEv2 that refuse a request. All but a sequence error and a
+// receiver that is not ready end the connection.
+func (t *track) negative(m *decode.Message, x *Message, me, peer int) {
+	n, ok := number(m, "aeth.syndrome")
+	if s := ib.Syndrome(n); ok && s.Type() == ib.TypeNAK && s != ib.NAKSequence {
+		t.to(x, me, "Error")
+		t.to(x, peer, "Error")
 	}
 }
 
