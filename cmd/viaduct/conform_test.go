@@ -178,8 +178,8 @@ func TestConformRows(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, p := range conformPeers { // the page has their number
-		row := regexp.MustCompile(fmt.Sprintf(`(?m)^\|.*%s://.* \| %d\b.* \| %d\b.* \|$`, p.scheme, len(conform.Cases(p.scheme, conform.Passive)), len(conform.Cases(p.scheme, conform.Active))))
+	for _, scheme := range []string{"iwarp", "vitcp", "sdp", "fcvi", "portmap", "roce"} { // the page has their number
+		row := regexp.MustCompile(fmt.Sprintf(`(?m)^\|.*%s://.* \| %d\b.* \| %d\b.* \|$`, scheme, len(conform.Cases(scheme, conform.Passive)), len(conform.Cases(scheme, conform.Active))))
 		if !row.Match(page) {
 			t.Errorf("docs/conform.md has no row %v", row)
 		}

@@ -46,25 +46,35 @@ func newBatch() *batch {
 }
 
 func newSocket(at netip.AddrPort) (socket, error) {
-	c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(at))
+	c, err := listen(at)
 	if err != nil {
 		return socket{}, err
 	}
 	s, err := socketOf(c)
 	if err != nil {
 		c.Close()
-		return socket{}, err
 	}
-	var bad error
-	err = s.raw.Control(func(fd uintptr) { bad = setOptions(int(fd), at.Addr()) })
+	return s, err
+}
+
+// listen opens a UDP port whose packets are those of RoCEv2.
+func listen(at netip.AddrPort) (*net.UDPConn, error) {
+	c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(at))
+	if err != nil {
+		return nil, err
+	}
+	raw, err := c.SyscallConn()
 	if err == nil {
-		err = bad
+		var bad error
+		if err = raw.Control(func(fd uintptr) { bad = setOptions(int(fd), at.Addr()) }); err == nil {
+			err = bad
+		}
 	}
 	if err != nil {
 		c.Close()
-		return socket{}, err
+		return nil, err
 	}
-	return s, nil
+	return c, nil
 }
 
 // socketOf returns the socket of a connection of package net.

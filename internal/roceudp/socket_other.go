@@ -26,8 +26,12 @@ type batchSys struct{}
 
 func newBatch() *batch { return new(batch) }
 
+func listen(at netip.AddrPort) (*net.UDPConn, error) {
+	return net.ListenUDP("udp", net.UDPAddrFromAddrPort(at))
+}
+
 func newSocket(at netip.AddrPort) (socket, error) {
-	c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(at))
+	c, err := listen(at)
 	return socket{c, make(chan arrival, 1)}, err
 }
 

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"os"
 	"slices"
 	"syscall"
@@ -63,7 +64,8 @@ type Result struct {
 
 // Cases returns the cases for a protocol and a role of the peer.
 func Cases(proto string, role Role) (cs []Case) {
-	for _, c := range slices.Concat(iwarpPassive, iwarpActive, vitcpPassive, sdpPassive, portmapPassive, fcviPassive, vitcpActive, sdpActive, portmapActive, fcviActive) {
+	for _, c := range slices.Concat(iwarpPassive, iwarpActive, vitcpPassive, sdpPassive, portmapPassive, fcviPassive, rocePassive,
+		vitcpActive, sdpActive, portmapActive, fcviActive, roceActive) {
 		if c.Proto == proto && c.Role == role {
 			cs = append(cs, c)
 		}
@@ -77,6 +79,10 @@ type Target struct {
 	Connect func(ctx context.Context) (net.Conn, error)
 	// Again returns another connection with the peer of the last Connect; nil means Connect.
 	Again func(ctx context.Context) (net.Conn, error)
+	// Datagrams opens UDP port 4791 of an address of ours, for RoCEv2. MTU is the payload of a packet
+	// that the peer's queue pair is made for.
+	Datagrams func(own netip.Addr) (net.PacketConn, error)
+	MTU       int
 	// Disc is the discriminator of a VI; Service the address to ask a Port Mapper
 	// for.
 	Disc    []byte
@@ -144,6 +150,8 @@ type T struct {
 	c     *Case
 	conns []net.Conn
 
+	sockets []net.PacketConn // of RoCEv2
+
 	answers [][]byte // of a Port Mapper, so far
 }
 
@@ -152,6 +160,9 @@ func play(ctx context.Context, g *Target, c *Case) (o outcome) {
 	defer func() {
 		for _, c := range t.conns {
 			c.Close()
+		}
+		for _, s := range t.sockets {
+			s.Close()
 		}
 		switch x := recover().(type) {
 		case nil:

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -31,6 +32,7 @@ type conformPlan struct {
 	only                    []string
 	junit, html             string
 	service                 string
+	mtu                     int
 	patience, wait, pause   time.Duration
 }
 
@@ -39,15 +41,17 @@ func conformCommand(e *shell.Env) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "conform URL | conform --listen URL [--exec COMMAND] | conform --list",
 		Short: "test a peer against the requirements of its protocol",
-		Long: `Test the peer that listens at URL (iwarp, vitcp, sdp, fcvi and
-portmap://HOST[:PORT]), or with --listen the peers that dial URL. Each case is
-one conversation. The most cases can be observed with a server that echoes, or
-a client that waits for an echo. A case that fails prints the id of the broken
-requirement in docs/requirements.
+		Long: `Test the peer that listens at URL (iwarp, vitcp, sdp, fcvi,
+portmap://HOST[:PORT] and roce://HOST[:PORT]), or with --listen the peers that
+dial URL. Each case is one conversation. The most cases can be observed with a
+server that echoes, or a client that waits for an echo. A case that fails prints
+the id of the broken requirement in docs/requirements.
 
 With --listen, the peer must dial once for each case. --exec COMMAND runs a
-command for each case, in which {url} is replaced by the address and {address}
-by its HOST:PORT. The exit status is 1 if a requirement is broken.`,
+command for each case, in which {url} is replaced by the address, {address}
+by its HOST:PORT, and {host} and {port} by the parts. For RoCEv2, queue pairs
+are exchanged as ibv_rc_pingpong does. The exit status is 1 if a requirement is
+broken.`,
 		Args: usageArgs(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if p.patience < 100*time.Millisecond {
@@ -58,6 +62,9 @@ by its HOST:PORT. The exit status is 1 if a requirement is broken.`,
 			}
 			if p.exec != "" && p.wait > 0 {
 				return shell.Usagef("--exec starts the peer, and there is nothing to --wait for")
+			}
+			if !slices.Contains(pathMTUs, p.mtu) {
+				return shell.Usagef("--mtu %d: the MTU of a path is one of 256, 512, 1024, 2048 and 4096", p.mtu)
 			}
 			if len(args) == 0 && !p.list {
 				return shell.Usagef("the URL of the peer is missing")
@@ -83,13 +90,14 @@ by its HOST:PORT. The exit status is 1 if a requirement is broken.`,
 	}
 	f := c.Flags()
 	f.BoolVar(&p.listen, "listen", false, "listen at URL and test the peers that dial it")
-	f.StringVar(&p.exec, "exec", "", "with --listen, run `COMMAND` for each case; {url} and {address} in it are the address")
+	f.StringVar(&p.exec, "exec", "", "with --listen, run `COMMAND` for each case; {url}, {address}, {host} and {port} in it are the address")
 	f.StringArrayVar(&p.only, "only", nil, "run only the case `ID`, or the cases of requirement ID; may be repeated")
 	f.BoolVar(&p.dangerous, "dangerous", false, "also run cases that are known to crash some peers")
 	f.BoolVar(&p.list, "list", false, "list the cases and run none")
 	f.StringVar(&p.junit, "junit", "", "write the report to `FILE` as JUnit XML")
 	f.StringVar(&p.html, "html", "", "write the report to `FILE` as HTML")
 	f.StringVar(&p.service, "service", "127.0.0.1:80", "portmap: the `ADDRESS` to ask for")
+	f.IntVar(&p.mtu, "mtu", 1024, "roce: the path `MTU` that the peer's queue pair is made for")
 	f.DurationVar(&p.wait, "wait", 0, "wait up to `TIME` for a peer that starts later")
 	f.DurationVar(&p.pause, "pause", 0, "iwarp: wait `TIME` after a Reply, for peers that do not read bytes that arrive at once")
 	f.DurationVar(&p.patience, "patience", 3*time.Second, "`TIME` that the peer may take for an answer")
@@ -97,19 +105,27 @@ by its HOST:PORT. The exit status is 1 if a requirement is broken.`,
 }
 
 // conformSchemes are the schemes of peers for which there are cases.
-var conformSchemes = []string{"iwarp", "vitcp", "sdp", "fcvi", "portmap"}
+var conformSchemes = []string{"iwarp", "vitcp", "sdp", "fcvi", "portmap", "roce"}
 
-// conformURL parses the address of a peer. A Port Mapper has the scheme portmap here.
+// pathMTUs are the payloads of a packet that both ends of a queue pair can agree on.
+var pathMTUs = []int{256, 512, 1024, 2048, 4096}
+
+// conformOnly are the schemes that no other command has, with their ports: a Port Mapper, and the TCP
+// port by which ibv_rc_pingpong exchanges queue pairs.
+var conformOnly = map[string]string{"portmap": "3935", "roce": "18515"}
+
+// conformURL parses the address of a peer.
 func conformURL(s string) (*addr.URL, error) {
-	if rest, ok := strings.CutPrefix(s, "portmap://"); ok {
+	scheme, rest, _ := strings.Cut(s, "://")
+	if port, ok := conformOnly[scheme]; ok {
 		u, err := addr.Parse("tcp://" + rest)
 		if err != nil { // without a port
-			u, err = addr.Parse("tcp://" + rest + ":3935")
+			u, err = addr.Parse("tcp://" + rest + ":" + port)
 		}
 		if err != nil {
 			return nil, shell.Usage(err)
 		}
-		u.Scheme = "portmap"
+		u.Scheme = scheme
 		return u, nil
 	}
 	if u, _, err := parse(s); err == nil || slices.ContainsFunc(conformSchemes, func(x string) bool { return strings.HasPrefix(s, x+"://") }) {
@@ -159,7 +175,8 @@ func conformRun(ctx context.Context, e *shell.Env, u *addr.URL, p conformPlan) e
 	if len(cases) == 0 {
 		return shell.Usagef("there are no cases for %s with a peer that is %s", u.Scheme, role)
 	}
-	g := conform.Target{Disc: u.Disc, Service: p.service, Patience: p.patience, Quiet: min(p.patience, max(p.patience/10, 100*time.Millisecond)), Pause: p.pause, Dangerous: p.dangerous, Only: p.only}
+	g := conform.Target{Disc: u.Disc, Service: p.service, Patience: p.patience, Quiet: min(p.patience, max(p.patience/10, 100*time.Millisecond)), Pause: p.pause, Dangerous: p.dangerous, Only: p.only,
+		MTU: p.mtu, Datagrams: func(own netip.Addr) (net.PacketConn, error) { return listenRoCE(e, own) }}
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	var first net.Conn // proves that there is a peer; the first case uses this connection
@@ -205,7 +222,7 @@ func conformRun(ctx context.Context, e *shell.Env, u *addr.URL, p conformPlan) e
 			network = "udp"
 		}
 		g.Connect = func(ctx context.Context) (net.Conn, error) {
-			d := net.Dialer{KeepAliveConfig: conformKeepAlive}
+			d := net.Dialer{KeepAliveConfig: conformKeepAlive, LocalAddr: conformLocal(u)}
 			c, err := d.DialContext(ctx, network, u.HostPort())
 			if err != nil {
 				return nil, err
@@ -346,7 +363,7 @@ func conformAccept(ctx context.Context, e *shell.Env, wg *sync.WaitGroup, l net.
 // conformExec starts the dialling program for one case. over ends it.
 func conformExec(ctx context.Context, wg *sync.WaitGroup, u *addr.URL, command string) (over func(), err error) {
 	cctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // the program lives as long as the connection
-	command = strings.NewReplacer("{url}", u.String(), "{address}", u.HostPort()).Replace(command)
+	command = strings.NewReplacer("{url}", u.String(), "{address}", u.HostPort(), "{host}", u.Host, "{port}", strconv.Itoa(int(u.Port))).Replace(command)
 	c := exec.CommandContext(cctx, "sh", "-c", command)
 	c.WaitDelay = time.Second
 	if err := c.Start(); err != nil {

@@ -1,0 +1,94 @@
+//go:build linux && (amd64 || arm64)
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"viaduct/cmd/viaduct/internal/conform"
+	"viaduct/internal/testkit"
+)
+
+// TestRXEPcap: what --pcap records of programs that connect by rdma_cm and talk by RoCEv2 has nothing
+// wrong, and is what tshark shows.
+func TestRXEPcap(t *testing.T) {
+	t.Parallel()
+	need(t, "rping", "rdmacm-utils")
+	file := filepath.Join(t.TempDir(), "x.pcapng")
+	a, b := wireAddr(), wireAddr()
+	port := strconv.Itoa(20000 + rand.IntN(10000))
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	server, serverOut := rxeAt(ctx, a, "rping -s -a "+a+" -p "+port+" -C 3")
+	if err := server.Start(); err != nil {
+		t.Fatal(err)
+	}
+	client := command(ctx, "run", "--rdma", "--device", "rxe0="+b, "--pcap", file, "--", "sh", "-c",
+		"for i in 1 2 3 4 5 6 7 8 9; do rping -c -a "+a+" -p "+port+" -C 3 && exit; sleep 1; done; exit 1")
+	client.WaitDelay = 5 * time.Second
+	out, err := client.CombinedOutput()
+	if err != nil {
+		cancel()
+	}
+	if serverErr := server.Wait(); err != nil || serverErr != nil {
+		t.Fatalf("client %v, server %v\n%s\n%s", err, serverErr, out, serverOut)
+	}
+	names := map[string]bool{}
+	for line := range strings.Lines(good(t, "decode", "--json", file).stdout) {
+		var m struct {
+			Proto, Name string
+			Fields      map[string]any
+			Wrong       []any
+		}
+		if err := json.Unmarshal([]byte(line), &m); err != nil {
+			t.Fatal(err)
+		}
+		names[m.Proto+" "+m.Name] = true
+		if len(m.Wrong) > 0 || m.Fields["roce.icrc"] != "good" {
+			t.Errorf("a false alarm: %s", line)
+		}
+	}
+	for _, want := range []string{"cm REQ", "cm REP", "cm RTU", "roce RC Send Only", "roce RC RDMA Read Request", "roce RC RDMA Write Only", "roce RC Acknowledge"} {
+		if !names[want] {
+			t.Errorf("no %s in the capture: %v", want, names)
+		}
+	}
+	if text := good(t, "ladder", file).stdout; !strings.Contains(text, "[Connected]") || !strings.Contains(text, "REQ  service 0x106") {
+		t.Errorf("the ladder is\n%.2000s", text)
+	}
+	agree(t, newShark(t), file)
+}
+
+// TestConformDevice: the RoCE device passes the cases that a program of other people shows, which
+// has no memory for its peer. A program is started for each case.
+func TestConformDevice(t *testing.T) {
+	t.Parallel()
+	need(t, "ibv_rc_pingpong", "ibverbs-utils")
+	args := []string{"--listen", "--exec",
+		"exec " + os.Args[0] + " run --rdma --device rxe0=" + wireAddr() + " -- ibv_rc_pingpong -g 1 -n 100000 -p {port} {host}",
+		"roce://" + wireAddr() + ":0"}
+	if !testkit.LongRuns() {
+		args = append([]string{"--only", "roce/long-send", "--only", "roce/ahead", "--only", "roce/middle-first"}, args...)
+	}
+	seen := 0
+	for _, x := range conformReport(t, 0, args...).Results {
+		switch x.Verdict {
+		case conform.Pass:
+			seen++
+		case conform.NotObservable:
+		default:
+			t.Errorf("%s: %s %s %s", x.Name, x.Verdict, x.Row, x.Detail)
+		}
+	}
+	if seen < 3 || testkit.LongRuns() && seen < 20 {
+		t.Errorf("%d cases were seen to pass", seen)
+	}
+}
