@@ -107,7 +107,7 @@ func TestVIT_4_2_Caller(t *testing.T) {
 		p.wantEndAny()
 	})
 	t.Run("VIT-4.2-3", func(t *testing.T) {
-		// TCP that closes before any byte is set up again. [VIT-4.2-3] [V-34]
+		// A TCP connection that closes before any byte is set up again. [VIT-4.2-3] [V-34]
 		c := listenProbe(t)
 		w := newVI(t, n, reliableAll)
 		done := callVI(t, n, w, c.addr("x"), patience)
@@ -126,7 +126,7 @@ func TestVIT_4_2_Caller(t *testing.T) {
 		must(t, w.PostRecv(vi.NewRecv()))
 		done := callVI(t, n, w, c.addr("x"), patience)
 		p, req := c.accept()
-		if req.h.Posted != 1 { // told at once [V-20]
+		if req.h.Posted != 1 { // advertised at once [V-20]
 			t.Errorf("%v", req.h)
 		}
 		ce := ceOf(reliableAll, "x", "caller")
@@ -331,7 +331,7 @@ func TestVIT_4_3_Called(t *testing.T) {
 	})
 }
 
-// pendingOf returns the one request that the consumer has not decided on.
+// pendingOf returns the only undecided request.
 func pendingOf(n *nicUnderTest) (r *request) {
 	d := n.Device().(*device)
 	d.mu.Lock()
@@ -356,7 +356,7 @@ func TestVIT_4_3_AcceptFails(t *testing.T) {
 		attrs func(*vi.Attributes)
 		act   func(*nicUnderTest, *probe)
 		want  error
-		told  uint8 // the reason of a Connect Reject; 0: none comes
+		told  uint8 // reason of the Connect Reject; 0: none is received
 	}{
 		"read window": {attrs: func(a *vi.Attributes) { a.ReadWindow = 65536 }, want: vi.ErrInvalidParameter, told: rejectAttributes},
 		"enables":     {cfg: Config{StrictEnables: true}, attrs: func(a *vi.Attributes) { a.EnableRDMARead = false }, want: vi.ErrInvalidReliability, told: rejectAttributes},
@@ -564,8 +564,7 @@ func TestVIT_4_PeerToPeer(t *testing.T) {
 		})
 	}
 	t.Run("one NIC", func(t *testing.T) {
-		// Two VIs of one NIC, with the very same addresses: not to be
-		// connected each with itself.
+		// Two VIs of one NIC with equal addresses must not be connected each to itself.
 		n := openNIC(t, openProvider(t, Config{}))
 		a, b := newVI(t, n, reliableAll), newVI(t, n, reliableAll)
 		must(t, a.ConnectPeerRequest(n.addr("x"), n.addr("x"), patience))
@@ -702,7 +701,7 @@ func TestVIT_4_PeerToPeer(t *testing.T) {
 				t.Errorf("stats %+v", st)
 			}
 		}
-		// One that was tried counts.
+		// A request that was tried counts.
 		w := newVI(t, n, reliableAll)
 		must(t, w.ConnectPeerRequest(n.addr("x"), c.addr("y"), 20*time.Millisecond))
 		if _, err := w.ConnectPeerWait(testContext(t)); !errors.Is(err, vi.ErrTimeout) {

@@ -39,8 +39,7 @@ type Authenticator interface { // [VIT-2.2.1-3] [VIT-3.2-6]
 	Verify(c Call, security []byte) (info []byte, err error)
 }
 
-// ErrSecurity is what connecting fails with if the peer's security
-// information was not accepted.
+// ErrSecurity is the error of connecting if the peer's security information was not accepted.
 var ErrSecurity = errors.New("vitcp: security information not accepted")
 
 // Layout of the part that an HMAC adds in front of the consumer's own.
@@ -53,8 +52,8 @@ const (
 	hmacSumAt   = hmacNonceAt + 16
 	hmacLen     = hmacSumAt + sha256.Size
 
-	// hmacNonces bounds the memory for nonces seen; when so many are young
-	// enough to matter, further connections are refused.
+	// hmacNonces bounds the number of remembered nonces; while that many are still valid, further
+	// connections are refused.
 	hmacNonces = 1 << 16
 )
 
@@ -79,7 +78,7 @@ type HMAC struct {
 	Now func() time.Time
 
 	mu   perturb.Mutex
-	seen map[[16]byte]time.Time // guarded by mu: nonce to when it is too old to matter
+	seen map[[16]byte]time.Time // guarded by mu: the time until which each nonce is remembered
 }
 
 var _ Authenticator = (*HMAC)(nil)
@@ -162,7 +161,7 @@ func (h *HMAC) sum(c Call, head, info []byte) []byte {
 	return m.Sum(nil)
 }
 
-// fresh notes the nonce until the given time and reports whether it is new.
+// fresh remembers the nonce until the given time and reports whether it is new.
 func (h *HMAC) fresh(nonce [16]byte, now, until time.Time) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -21,8 +21,7 @@ import (
 	"viaduct/vi"
 )
 
-// The ready-made keyed check: everything it covers is covered, and nothing is
-// accepted twice. [VIT-3.2-6]
+// HMAC covers every field that it should, and accepts no message twice. [VIT-3.2-6]
 func TestHMAC(t *testing.T) {
 	now := t0
 	clock := func() time.Time { return now }
@@ -91,7 +90,7 @@ func TestHMAC(t *testing.T) {
 	b, err := loose.Sign(c, []byte("hello"))
 	must(t, err)
 	must(t, verify(loose, far, b))
-	// Memory for nonces is bounded, and comes back with time.
+	// Memory for nonces is bounded, and is released with time.
 	for n := range hmacNonces + 10 {
 		checker.fresh([16]byte{byte(n), byte(n >> 8), byte(n >> 16)}, now, now.Add(time.Second))
 	}
@@ -273,7 +272,7 @@ func TestLimits(t *testing.T) {
 	})
 	t.Run("per peer", func(t *testing.T) {
 		n := openNIC(t, openProvider(t, Config{PerPeer: 2}))
-		for range 3 { // a connection that ends gives its place back
+		for range 3 { // the end of a connection frees its place
 			a, b := dialProbe(t, n), dialProbe(t, n)
 			for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
 				n.p.mu.Lock()
@@ -376,7 +375,7 @@ func TestDisconnectMessage(t *testing.T) {
 		q.greet(vitcpwire.ConnectAccept, vitcpwire.Header{}, ceOf(reliableAll, "x", "caller"), security)
 		must(t, <-done)
 		if offers {
-			// TCP that ends without it was cut.
+			// An end of TCP without Disconnect is a lost connection.
 			w := newVI(t, n, reliableAll)
 			done := callVI(t, n, w, c.addr("x"), patience)
 			q, _ := c.accept()

@@ -28,13 +28,13 @@ type txState struct {
 	// region need no pin.
 	held vi.Memory
 
-	copied []*copiedSegment // what the batch being sent has of memory that may fault
+	copied []*copiedSegment // copies of memory that may fault, for the current batch
 
 	unpublished
 }
 
-// The outgoing message is the one being sent, if active. Its segments follow each
-// other, but for Read Responses. [VIT-2.2.2.2.3-5]
+// The outgoing message is the one being sent, if active. Its segments are consecutive, except that
+// Read Responses may come between them. [VIT-2.2.2.2.3-5]
 type outgoing struct {
 	active bool
 	typ    vitcpwire.Type
@@ -67,7 +67,7 @@ func (l *link) Fill(b *frameio.Batch) {
 
 // publish publishes the counters of the begun messages, before any of them leaves.
 func (l *link) publish() {
-	if l.level == reception { // acknowledgements mean nothing elsewhere
+	if l.level == reception { // other levels ignore acknowledgements
 		t := &l.tx
 		l.seqOff.Store(t.seqOff)
 		l.begun.Store(uint32(t.last))
@@ -193,7 +193,7 @@ func (l *link) maySend(d *vi.Descriptor) bool {
 		return true
 	}
 	l.blocked.Store(true)
-	return l.ready(d) // the receive role may have looked at blocked before
+	return l.ready(d) // check again, since the receive role may have read blocked before
 }
 
 func (l *link) ready(d *vi.Descriptor) bool {
@@ -232,7 +232,7 @@ func (l *link) putData(b *frameio.Batch) {
 			break
 		}
 		if m.Len() == 0 {
-			bad = vi.StatusFormatError // the descriptor was changed under us
+			bad = vi.StatusFormatError // the descriptor was changed while it was posted
 			break
 		}
 		ref, st := l.steady(b, regmem.Ref(m))
@@ -246,8 +246,8 @@ func (l *link) putData(b *frameio.Batch) {
 	l.endSegment(head, n, bad)
 }
 
-// endSegment writes the header of the active message's next segment, of n bytes of payload.
-// bad is why there are no more, and ends the message.
+// endSegment writes the header of the active message's next segment, of n bytes of payload. bad is
+// the reason for sending no more segments, and ends the message.
 func (l *link) endSegment(head []byte, n int, bad vi.Status) {
 	t := &l.tx
 	d := t.d
@@ -278,8 +278,8 @@ func (l *link) endSegment(head []byte, n int, bad vi.Status) {
 	}
 }
 
-// put appends pinned bytes to the batch, which takes the pin over. One that
-// can serve others is the batch's even if the bytes are copied now.
+// put appends pinned bytes to the batch, which takes over the pin. The batch keeps a pin that can
+// serve further bytes even if it copies these bytes at once.
 func (l *link) put(b *frameio.Batch, ref regmem.Ref) {
 	if ref.Pins() && !ref.Guarded() {
 		b.Pin(ref)
@@ -296,8 +296,8 @@ var copiedSegments = sync.Pool{New: func() any { return new(copiedSegment) }}
 
 // steady returns the pinned memory of ref in a form that cannot fault. Memory that may fault is
 // copied before the header announces its bytes: a fault in the write would find a part of the
-// segment sent already, and the stream could not go on. If the consumer accepts that (FaultBreaks),
-// only memory that has faulted before is an error here. [V-30]
+// segment sent already, and the stream could not continue. If the consumer accepts that
+// (FaultBreaks), only memory that has faulted before is an error here. [V-30]
 func (l *link) steady(b *frameio.Batch, ref regmem.Ref) (regmem.Ref, vi.Status) {
 	if !ref.Guarded() {
 		return ref, 0
@@ -324,7 +324,7 @@ func (l *link) steady(b *frameio.Batch, ref regmem.Ref) (regmem.Ref, vi.Status) 
 	return regmem.Of(p), 0
 }
 
-// uncopied gives back what steady has made for a batch that was sent.
+// uncopied releases the copies that steady has made for a sent batch.
 func (t *txState) uncopied() {
 	for i, c := range t.copied {
 		copiedSegments.Put(c)
@@ -333,7 +333,7 @@ func (t *txState) uncopied() {
 	t.copied = t.copied[:0]
 }
 
-// runs notes that descriptor seq completes when the batch is in the kernel.
+// runs records that descriptor seq completes when the batch is in the kernel.
 func (l *link) runs(seq uint64) {
 	t := &l.tx
 	if n := len(t.runs); n > 0 && t.runs[n-1].end == seq {
@@ -407,9 +407,9 @@ func (l *link) putResponse(b *frameio.Batch, job *readJob) {
 	}
 }
 
-// refuseRead ends a response with the Transmit Error flag: so also a peer at
-// Reliable Delivery learns what became of its read. At Reliable Reception the
-// error code says it too. Either way the connection breaks. [V-30] [V-42]
+// refuseRead ends a response with the Transmit Error flag: so a peer at Reliable Delivery also
+// learns that its read failed. At Reliable Reception the error code reports it as well. Either way
+// the connection breaks. [V-30] [V-42]
 func (l *link) refuseRead(head []byte, h vitcpwire.Header, job *readJob) {
 	h.Length = uint16(len(head))
 	h.Flags = vitcpwire.EndOfMessage | vitcpwire.TransmitError
@@ -442,8 +442,8 @@ func (l *link) finishSend(d *vi.Descriptor, seq uint64, bad vi.Status) {
 // fillLast appends the last segments of an ending connection, once: it ends a begun message as
 // void, and reports our error or our Disconnect to the peer. It does not touch the consumer's
 // memory. Then the sending direction ends. Only the send role may ask for that: another goroutine
-// could ask between a look that found nothing to send and the last one, and the report would be
-// lost.
+// could do so after this role has found nothing to send and before it checks the last time, and the
+// report would be lost.
 func (l *link) fillLast(b *frameio.Batch) {
 	t := &l.tx
 	if t.ended {
@@ -477,8 +477,8 @@ func (l *link) fillLast(b *frameio.Batch) {
 	}
 }
 
-// Sent implements frameio.Protocol: the kernel has the batch, so its Sends
-// and RDMA Writes are complete, but at Reliable Reception.
+// Sent implements frameio.Protocol: the kernel has the batch, so its Sends and RDMA Writes are
+// complete, except at Reliable Reception.
 func (l *link) Sent() {
 	t := &l.tx
 	t.uncopied()

@@ -17,7 +17,7 @@ import (
 func TestSendsAhead(t *testing.T) {
 	const size, margin, bufs = 400_000, 64, 6
 	attrs := reliableAll
-	attrs.FlowControl = false // the probe does not wait until it is told of receives
+	attrs.FlowControl = false // so that the probe need not wait for announced receives
 	s := serveProbe(t, sessionOpts{attrs: attrs, ce: func(ce *vitcpwire.CE) { ce.MTU = 1 << 30 }})
 	sink, into := register(t, s.n, 500_000, allRights)
 	rnd := rand.New(rand.NewPCG(1, 2))

@@ -104,7 +104,7 @@ func TestDirectNot(t *testing.T) {
 	}
 }
 
-// TestDirectInError: a descriptor in error ends the connection, as any.
+// TestDirectInError: a descriptor in error ends the connection, as on the usual path.
 func TestDirectInError(t *testing.T) {
 	for _, c := range []struct {
 		what string

@@ -14,8 +14,7 @@ import (
 	"viaduct/internal/wire/vitcpwire"
 )
 
-// A matrix gathers what each event does in each state, as text and as a
-// drawing for graphviz.
+// A matrix collects the effect of each event in each state, as text and as a drawing for graphviz.
 type matrix struct{ text, dot strings.Builder }
 
 // add runs one event on a machine in state from. A panic means that our own code must not let the
@@ -101,8 +100,8 @@ func TestVIT_4_2(t *testing.T) {
 	testkit.Golden(t, "active.golden", []byte(m.String()))
 }
 
-// The pauses before TCP is re-established double from 100 ms to 1 s. Without a
-// deadline there are only so many attempts. [VIT-4.2-3] [VIT-4.2-4] [V-34]
+// The pauses before TCP is re-established double from 100 ms to 1 s. Without a deadline the number
+// of attempts is limited. [VIT-4.2-3] [VIT-4.2-4] [V-34]
 func TestVIT_4_2_Backoff(t *testing.T) {
 	a := &active{}
 	now := t0
@@ -177,7 +176,7 @@ func TestVIT_4_3(t *testing.T) {
 		}
 	}
 	testkit.Golden(t, "passive.golden", []byte(m.String()))
-	// Without a limit of time a request is awaited for ever.
+	// Without a time limit a request is awaited forever.
 	p := &passive{}
 	p.tcpAccepted(t0)
 	if steps := p.timer(t0.Add(1000 * time.Hour)); len(steps) != 0 || p.state != passiveIncoming || !p.wakeAt().IsZero() {
@@ -274,7 +273,7 @@ func TestVIT_4_Tie(t *testing.T) {
 	}
 }
 
-// What a timeout reports is the last thing that was learned. [VIT-4-2] [V-33] [V-34]
+// A timeout reports the latest outcome of an attempt. [VIT-4-2] [V-33] [V-34]
 func TestVIT_4_TimeoutReports(t *testing.T) {
 	deadline := t0.Add(time.Second)
 	for _, v := range []struct {

@@ -20,9 +20,9 @@ func freePort(t *testing.T) uint16 {
 	return addrPort(l.Addr()).Port()
 }
 
-// TestSharePort: providers stand for processes. Those that share a port all wait at it, and calls
-// and peers find each by its discriminator. A provider that does not share cannot wait there, and a
-// closed one is not asked any more.
+// TestSharePort: each provider simulates a process. Those that share a port all wait at it, and
+// calls and peers find each by its discriminator. A provider that does not share cannot wait there,
+// and a closed one is not asked any more.
 func TestSharePort(t *testing.T) {
 	port := freePort(t)
 	host := vi.IPAddress(netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), port), "").Host
@@ -72,7 +72,7 @@ func TestSharePort(t *testing.T) {
 	}
 	v := newVI(t, alone, vi.Attributes{Reliability: vi.ReliableDelivery})
 	answered := waits(nics[2], "third")
-	for range 20 { // it reaches the first only
+	for range 20 { // such a call reaches only the first process
 		if _, err := v.ConnectRequest(ctx, at("caller"), at("third")); !errors.Is(err, vi.ErrNoMatch) {
 			t.Fatalf("a call without SharePort of what waits beside: %v", err)
 		}

@@ -17,8 +17,8 @@ func setUserTimeout(net.Conn, time.Duration) error {
 // maxSegmentSize is unknown on this system.
 func maxSegmentSize(net.Conn) int { return 0 }
 
-// hungUp cannot be checked without waiting on this system. The first use of the connection finds
-// out.
+// hungUp returns false: this system cannot check without waiting. The first use of the connection
+// detects the end.
 func hungUp(net.Conn) (ended, sent bool) { return false, false }
 
 func latePort(string, string, syscall.RawConn) error { return nil }

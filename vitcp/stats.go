@@ -13,28 +13,28 @@ type Stats struct {
 	Connections      uint64 // set up, either side
 	ActiveRequests   uint64 // attempts to connect begun, client-server and peer-to-peer
 	ActiveFailures   uint64 // of those, failed
-	Incoming         uint64 // TCP connections that arrived
+	Incoming         uint64 // incoming TCP connections
 	IncomingLimited  uint64 // of those, closed at once by a limit or by Allow
-	IncomingTimeouts uint64 // of those, closed since no whole Connect Request came in time
-	IncomingInvalid  uint64 // of those, closed since what came was no Connect Request, or was torn
+	IncomingTimeouts uint64 // of those, closed because no complete Connect Request arrived in time
+	IncomingInvalid  uint64 // of those, closed because the bytes were no Connect Request, or a torn one
 	NoMatches        uint64 // Connect No Match sent
 	Rejects          uint64 // Connect Reject sent
 	SecurityRefusals uint64 // peers whose security information was not accepted, either side
-	ProtocolErrors   uint64 // connections reset since the peer was against the protocol
+	ProtocolErrors   uint64 // connections reset because the peer violated the protocol
 	RemoteErrors     uint64 // connections broken by an error that the peer reported
 
 	SentMessages     uint64 // numbered messages begun
-	SentSegments     uint64 // segments of any kind handed to TCP
-	SentBytes        uint64 // payload handed to TCP
+	SentSegments     uint64 // segments of any kind passed to TCP
+	SentBytes        uint64 // payload passed to TCP
 	SentNOPs         uint64 // of the segments, NOPs
-	ReceivedMessages uint64 // numbered messages taken in full
+	ReceivedMessages uint64 // completely received numbered messages
 	ReceivedSegments uint64 // segments of any kind
 	ReceivedBytes    uint64 // payload placed or dropped
-	DroppedMessages  uint64 // taken and thrown away, at Unreliable Delivery
-	ServedReads      uint64 // RDMA Reads of peers answered in full
+	DroppedMessages  uint64 // received and dropped, at Unreliable Delivery
+	ServedReads      uint64 // completely answered RDMA Reads of peers
 }
 
-// counters holds Stats while they are counted. Connections count their own messages, and add them
+// counters holds the running counts of Stats. Connections count their own messages, and add them
 // here when they end; see linkCounters.
 type counters struct {
 	connections, activeRequests, activeFailures                                             atomic.Uint64

@@ -48,7 +48,7 @@ func TestSteady(t *testing.T) {
 			for _, v := range []struct {
 				attrs vi.MemAttributes
 				n     int
-				same  bool // the memory itself is given to the batch
+				same  bool // the batch references the memory itself
 				apart bool // it is copied, and not into the batch
 			}{
 				{vi.MemAttributes{}, 1, true, false},

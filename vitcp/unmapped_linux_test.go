@@ -48,7 +48,7 @@ func TestUnmappedSend(t *testing.T) {
 		if _, err := waitSend(t, v); err != nil {
 			t.Fatalf("%d bytes, %+v, while it is mapped: %v", size, c.attrs, err)
 		}
-		// As unmapped, but for that no other mapping of the process can take the place.
+		// Like unmapping, except that no other mapping of the process can take the address.
 		must(t, unix.Mprotect(mem, unix.PROT_NONE))
 		defer unix.Munmap(mem)
 		_, err = v.PostSends([]*vi.Descriptor{bad, late})
@@ -141,9 +141,8 @@ func TestUnmappedWhileDeregistering(t *testing.T) {
 	waitState(t, s.v, vi.Error)
 }
 
-// Memory that was unmapped where a peer's long RDMA Write goes is that transfer's error, on
-// each path, however many of its bytes had a place: the process lives, and no pin is left.
-// [VIA-4.6-2]
+// A peer's long RDMA Write to unmapped memory fails on each path, however many of its bytes could
+// be placed: the process lives, and no pin is left. [VIA-4.6-2]
 func TestUnmappedTarget(t *testing.T) {
 	const size = 1 << 20
 	for _, policy := range []samehost.Policy{samehost.Auto, samehost.Off} {
@@ -163,7 +162,7 @@ func TestUnmappedTarget(t *testing.T) {
 					must(t, p.a.PostSend(d))
 					return d
 				}
-				for range 3 { // what follows is read ahead
+				for range 3 { // the following frames are read ahead
 					write()
 					if _, err := waitSend(t, p.a); err != nil {
 						t.Fatalf("%v, %+v, while it is mapped: %v", policy, attrs, err)

@@ -54,7 +54,7 @@ func TestWatch(t *testing.T) {
 
 			p, req = offered(t, n)
 			time.Sleep(v.wait)
-			p.nop() // before any limit of time
+			p.nop() // no time limit has expired yet
 			if segs := p.wantEndAny(); len(segs) != 0 {
 				t.Errorf("answered %v", segs)
 			}
@@ -73,7 +73,7 @@ func TestWatch(t *testing.T) {
 		})
 	}
 	t.Run("forgotten", func(t *testing.T) {
-		// The consumer takes its time. A caller that ends its direction meanwhile is dropped.
+		// The consumer decides late. A caller that ends its direction meanwhile is dropped.
 		n := openNIC(t, openProvider(t, Config{Grace: patience}))
 		p, req := offered(t, n)
 		if err := p.nc.(interface{ CloseWrite() error }).CloseWrite(); err != nil {

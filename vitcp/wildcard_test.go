@@ -47,7 +47,7 @@ func callWildcard(ctx context.Context, nic *vi.NIC, to netip.AddrPort, d string)
 }
 
 // TestWildcard: a NIC at a wildcard reports one address. A wait for that address, and a wait
-// without a host, take requests to every address of the host. [V-31]
+// without a host, accept requests to every address of the host. [V-31]
 func TestWildcard(t *testing.T) {
 	for _, listen := range []string{":0", "0.0.0.0:0", "[::]:0"} {
 		t.Run(listen, func(t *testing.T) {
@@ -77,7 +77,7 @@ func TestWildcard(t *testing.T) {
 	}
 }
 
-// TestWildcardOneAddress: a wait for another address than the NIC's own takes requests to that
+// TestWildcardOneAddress: a wait for another address than the NIC's own accepts requests to that
 // address alone. A NIC that was opened by an address answers at that address alone.
 // [VIT-2.2.2.2.1-1]
 func TestWildcardOneAddress(t *testing.T) {

@@ -14,8 +14,7 @@ type readWindow struct {
 // outstanding returns how many requests are without a complete response.
 func (w *readWindow) outstanding() int { return int(w.taken.Load() - w.given.Load()) }
 
-// take counts one more request; false, and nothing counted, if the window is
-// full. [V-27]
+// take counts one more request. If the window is full, it returns false and counts nothing. [V-27]
 func (w *readWindow) take() bool {
 	n := w.taken.Load()
 	if n-w.given.Load() >= w.limit {

@@ -16,7 +16,7 @@ func TestVIT_4_CancelledPeer(t *testing.T) {
 	n := openNIC(t, openProvider(t, Config{}))
 	c := listenProbe(t)
 	v := newVI(t, n, reliableAll)
-	must(t, v.ConnectPeerRequest(n.addr("me"), c.addr("x"), 0)) // lower than they are: theirs would be taken
+	must(t, v.ConnectPeerRequest(n.addr("me"), c.addr("x"), 0)) // our address is lower, so theirs would be accepted
 	p := c.take()
 	p.want(vitcpwire.ConnectRequest)
 

@@ -1,6 +1,6 @@
 /*
- * What the C half of libvipl (front/) and its Go half tell each other. The Go
- * half never sees a pointer to a handle, only numbers.
+ * The interface between the C half of libvipl (front/) and its Go half. The Go half never gets a
+ * pointer to a handle, only numbers.
  */
 #ifndef VIPL_ENGINE_H
 #define VIPL_ENGINE_H
@@ -20,7 +20,7 @@ struct vipl_post {
 	VIP_MEM_HANDLE handle;
 };
 
-/* A descriptor that was taken from its queue, and what its Done call returns. */
+/* A descriptor that was taken from its queue, with the return code of its Done call. */
 struct vipl_ready {
 	VIP_DESCRIPTOR *d;
 	int32_t code;
@@ -36,7 +36,7 @@ typedef void (*vipl_notify)(VIP_PVOID, VIP_NIC_HANDLE, VIP_VI_HANDLE, VIP_DESCRI
 typedef void (*vipl_cq_notify)(VIP_PVOID, VIP_NIC_HANDLE, VIP_VI_HANDLE, VIP_BOOLEAN);
 typedef void (*vipl_error)(VIP_PVOID, VIP_ERROR_DESCRIPTOR *);
 
-/* How the Go half calls the program's handlers; in front/handlers.c. */
+/* The Go half calls the program's handlers by these functions in front/handlers.c. */
 void vipl_call_notify(vipl_notify f, void *context, uintptr_t nic, uintptr_t vi, void *d);
 void vipl_call_cq_notify(vipl_cq_notify f, void *context, uintptr_t nic, uintptr_t vi, int recv);
 void vipl_call_error(vipl_error f, void *context, uintptr_t nic, uintptr_t vi, uintptr_t cq, void *d,

@@ -269,7 +269,7 @@ func (g *Registry) Deregister(r *Region) error {
 }
 
 // SetAttributes replaces rights, domain and owner of r for accesses that
-// start from now on. Local rights of a region that is no window stay.
+// start from now on. A region that is not a window keeps its local rights.
 func (g *Registry) SetAttributes(r *Region, rights Rights, d *Domain, owner any) {
 	if r.parent == nil {
 		rights |= Local

@@ -355,7 +355,7 @@ func TestSDP_9_2_ReadZcopy_Source(t *testing.T) {
 	// [SDP-11.3-5] [SDP-11.3-6] [SDP-11.3-7] small data waits, except what SendSm forces
 	pipe().write(4, 10).skip().recv("SendSm").want("revoke", "Data +84", "Data +84", "Data +32", "wrote 1 200").
 		recv("RdmaRdCompl size=300", "RdmaRdCompl size=400").want("revoke", "wrote 2 300", "revoke", "wrote 3 400", "Data +10", "wrote 4 10")
-	// [SDP-9.2-26] [SDP-9.2-27] as judged by the source: forced bytes come first
+	// [SDP-9.2-26] [SDP-9.2-27] from the view of the source: forced bytes are sent first
 	p = newProbe(t, func(p *Params) { p.PeerBufs = 5 }).pipelined(true, false).write(1, 400).write(2, 300)
 	p.bufs = 3
 	p.recv("SendSm", "RdmaRdCompl size=300").aborted("SDP-9.2-27")

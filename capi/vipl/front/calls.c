@@ -1,9 +1,9 @@
-/* The calls of VIPL: they check pointers and lead to the Go half. */
+/* The calls of VIPL. They check pointers and call the Go half. */
 #include "front.h"
 
 #define N(h) ((uintptr_t)(h))
 
-/* Nothing can be done before a NIC was opened, nor in a child of fork. */
+/* Every call fails before a NIC was opened, and in a child of fork. */
 static int blocked(VIP_RETURN *r) {
 	if (atomic_load_explicit(&orphaned, memory_order_relaxed)) {
 		*r = VIP_ERROR_RESOURCE;
@@ -16,7 +16,7 @@ static int blocked(VIP_RETURN *r) {
 	return 0;
 }
 
-/* CHECK begins the posts and the calls that may be answered here. */
+/* CHECK begins the calls that post, and those that the C half may answer itself. */
 #define CHECK(valid)                                 \
 	do {                                         \
 		VIP_RETURN blocked_;                 \
@@ -26,7 +26,7 @@ static int blocked(VIP_RETURN *r) {
 			return VIP_INVALID_PARAMETER; \
 	} while (0)
 
-/* ENTER begins all others: what the thread has posted precedes them. */
+/* ENTER begins all other calls: it first hands over the sends that this thread has posted. */
 #define ENTER(valid)                                 \
 	do {                                         \
 		CHECK(valid);                        \
@@ -122,7 +122,7 @@ VIP_RETURN VipCreateVi(VIP_NIC_HANDLE nic, VIP_VI_ATTRIBUTES *attrs, VIP_CQ_HAND
 	return VIP_SUCCESS;
 }
 
-/* lock_both holds both queues of a VI. Nothing is gathered for it then. */
+/* lock_both locks both queues of a VI, after its gathered sends were handed over. */
 static void lock_both(struct vi *v) {
 	pthread_mutex_lock(&v->q[0].lock);
 	pthread_mutex_lock(&v->q[1].lock);
@@ -229,7 +229,7 @@ static VIP_RETURN post_to(VIP_VI_HANDLE vi, int recv, VIP_DESCRIPTOR *d, VIP_MEM
 	return post(&v->q[recv], d, mem);
 }
 
-/* take_locked returns the next of what was taken from a work queue; NULL if there is nothing. */
+/* take_locked returns the next descriptor taken from a work queue, or NULL if there is none. */
 static struct vipl_ready *take_locked(struct queue *q) {
 	if (q->n == 0)
 		return NULL;
@@ -239,8 +239,10 @@ static struct vipl_ready *take_locked(struct queue *q) {
 	return &q->taken.ready[q->first++];
 }
 
-/* lock_to_look locks a queue of which nothing may be there yet: then what the
- * thread has posted, and what is gathered for the VI, goes out first. */
+/*
+ * lock_to_look locks a queue for a call that may find it empty. If it is empty, the sends that
+ * this thread has posted, and those gathered for the VI, are handed over first.
+ */
 static struct vipl_ready *lock_to_look(struct vi *v, struct queue *q) {
 	struct vipl_ready *t;
 
@@ -395,7 +397,7 @@ VIP_RETURN VipDestroyCQ(VIP_CQ_HANDLE cq) {
 	return r;
 }
 
-/* live drops entries of VIs that were destroyed since they were taken. */
+/* live drops taken entries of VIs that were destroyed meanwhile. */
 static struct vipl_entry *live_locked(struct queue *q) {
 	while (q->n > 0) {
 		struct vipl_entry *e = &q->taken.entry[q->first++];

@@ -1,9 +1,8 @@
 /*
- * The flusher: a thread that hands over sends which a program has posted and then
- * left, without another call of the library. It exists from the first gathered send
- * on, and sleeps while nothing is gathered. Its looks cost the program time where
- * processors are few: while a program streams, and so hands over by itself what it
- * posts, they become rarer.
+ * The flusher is a thread that hands over gathered sends of a program that makes no further call
+ * of the library. It is started with the first gathered send, and sleeps while no queue has any.
+ * On few processors its checks cost the program time. So they become rarer while a program
+ * streams, because then its own posts hand over the gathered sends.
  */
 #define _GNU_SOURCE
 #include <signal.h>
@@ -11,15 +10,18 @@
 #include <time.h>
 #include "front.h"
 
-#define RAREST 100000 /* ns between two looks at most */
-#define ROUNDS 50     /* without a gathered send until a queue is given up */
-#define LONGEST 1023  /* pause in gathering after one in vain, in posts */
+#define RAREST 100000 /* largest ns between two checks */
+#define ROUNDS 50     /* checks without a gathered send until a queue is no longer watched */
+#define LONGEST 1023  /* longest pause in gathering, in posts, after it delayed a send */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t wanted = PTHREAD_COND_INITIALIZER;
 static struct queue *watched; /* guarded by lock */
 
-/* fetch hands over what waits too long. A thread that has the queue's lock does it too. */
+/*
+ * fetch hands over sends that have waited too long. A thread that has the lock of the queue also
+ * does that.
+ */
 static void fetch(struct queue *q, uint64_t now) {
 	struct burst *b = &q->burst;
 	uint64_t since = atomic_load(&b->since);
@@ -116,7 +118,7 @@ int watch(struct queue *q) {
 	return 0;
 }
 
-/* A program that ends has posted what it has posted. */
+/* The sends of a program that ends are handed over. */
 __attribute__((destructor)) static void leave(void) {
 	struct queue *q;
 

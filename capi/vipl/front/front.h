@@ -1,6 +1,6 @@
 /*
- * The C half of libvipl: what programs call. See doc comments in main.go for how
- * the halves divide the work.
+ * The C half of libvipl: the interface to programs. The documentation in main.go describes how the
+ * halves divide the work.
  */
 #ifndef VIPL_FRONT_H
 #define VIPL_FRONT_H
@@ -11,21 +11,21 @@
 #include "../engine.h"
 
 #define TAKE 32   /* descriptors or entries taken from a queue at a time */
-#define GATHER 16 /* sends handed to the Go half at a time at most */
+#define GATHER 16 /* most sends handed to the Go half at a time */
 
-/* What a send queue knows of how it is posted to; see post.c. */
+/* How a program posts to a send queue; see post.c. */
 struct burst {
-	struct vipl_post post[GATHER]; /* gathered, not yet the Go half's */
+	struct vipl_post post[GATHER]; /* gathered, not yet handed to the Go half */
 	unsigned n;
-	_Atomic unsigned handed; /* how often they were handed over */
-	_Atomic uint64_t since; /* when the first of them was gathered, in ns; 0: none is */
-	uint64_t last;          /* when the last post was made that was not gathered */
-	unsigned run, before;   /* posts since the program last waited, and from there to the time before */
-	_Atomic int waited;     /* it has, since the last post */
-	unsigned vain, rest;    /* the pause in gathering after one was in vain, and what is left of it, in posts */
+	_Atomic unsigned handed; /* number of hand-overs */
+	_Atomic uint64_t since; /* time at which the first of them was gathered, in ns; 0: none is */
+	uint64_t last;          /* time of the last post that was not gathered */
+	unsigned run, before;   /* posts since the last wait, and between the last two waits */
+	_Atomic int waited;     /* the program has waited since the last post */
+	unsigned vain, rest;    /* pause in gathering after it delayed a send, and its remainder, in posts */
 	int off;                /* never gather */
 
-	/* The flusher's, guarded by its lock; see flush.c. */
+	/* Used by the flusher, guarded by its lock; see flush.c. */
 	struct queue *next;
 	_Atomic int watched;
 	unsigned idle, looked;
@@ -33,7 +33,7 @@ struct burst {
 
 /* How a queue is polled; see poll.c. */
 struct poll {
-	int vain, looks, fit;  /* looks in vain in a row; of the last call; that fit into one */
+	int vain, looks, fit;  /* empty checks in a row; checks of the last call; checks that fit into one call */
 	uint64_t began, ended; /* the last call, in ns, once vain is large */
 };
 
@@ -45,8 +45,8 @@ struct queue {
 
 	/* Guarded by lock: */
 	int attached;        /* to a completion queue */
-	int waiters;         /* in the Go half; nothing is taken ahead of them */
-	unsigned first, n;   /* taken and not asked for yet */
+	int waiters;         /* in the Go half; they take precedence over the C half */
+	unsigned first, n;   /* taken and not yet reaped by the program */
 	struct burst burst;  /* of a send queue */
 	struct poll poll;
 	union {
@@ -83,32 +83,32 @@ extern _Atomic int started, orphaned; /* orphaned: in a child of fork */
 
 /* post.c */
 VIP_RETURN post(struct queue *q, VIP_DESCRIPTOR *d, VIP_MEM_HANDLE h);
-VIP_RETURN hand_over_locked(struct queue *q); /* what is gathered, to the Go half */
+VIP_RETURN hand_over_locked(struct queue *q); /* passes gathered sends to the Go half */
 void hand_over(struct queue *q);
 uint64_t nanoseconds(void);
 
 /* The send queue that this thread has gathered for, and the last that it has posted to; or NULL. */
 extern _Thread_local struct queue *gathering, *posted;
 
-/* Called before whatever needs what this thread has posted. */
+/* Called before every call that depends on the sends of this thread. */
 static inline void hand_over_mine(void) {
 	if (gathering)
 		hand_over(gathering);
 }
 
-/* Called when the program waits, or has looked for something that is not there. */
+/* Called when the program waits, or has polled an empty queue. */
 static inline void waits(void) {
 	if (posted)
 		atomic_store_explicit(&posted->burst.waited, 1, memory_order_relaxed);
 }
 
 /* poll.c */
-int looks_locked(struct queue *q); /* how often the Go half is to look */
+int looks_locked(struct queue *q); /* number of checks for the Go half */
 void looked_locked(struct queue *q, int found);
 
 /* flush.c */
-#define PATIENCE 20000          /* how long sends are gathered at most, in ns */
-int watch(struct queue *q);     /* has the flusher look after a queue; 0 or -1 */
+#define PATIENCE 20000          /* longest time of gathering, in ns */
+int watch(struct queue *q);     /* makes the flusher watch a queue; 0 or -1 */
 
 /* handlers.c */
 extern _Thread_local int in_notify;

@@ -1,4 +1,4 @@
-/* How the Go half calls handlers of the program. */
+/* The Go half calls handlers of the program by these functions. */
 #include "front.h"
 
 _Thread_local int in_notify;

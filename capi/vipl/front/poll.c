@@ -1,14 +1,13 @@
 /*
- * Polling. The way into the Go half and back costs more than a look at a queue there. A
- * program that looks at one queue again and again, and does hardly anything else, has the
- * Go half look several times before that comes back with nothing.
+ * A call of the Go half costs more than a check of a queue there. So the Go half checks several
+ * times before it returns nothing to a program that polls one queue and does hardly anything else.
  */
 #include "front.h"
 
-#define EAGER 16   /* looks in vain, one soon after the other, from which a program polls */
-#define SOON 1000  /* ns between two looks of a program that polls at most */
-#define SPELL 300  /* ns that its looks may take in all */
-#define MOST 8     /* looks */
+#define EAGER 16   /* empty checks in quick succession after which a program counts as polling */
+#define SOON 1000  /* largest ns between two calls of a polling program */
+#define SPELL 300  /* largest ns of all checks of one call */
+#define MOST 8     /* largest number of checks of one call */
 
 int looks_locked(struct queue *q) {
 	struct poll *p = &q->poll;

@@ -1,20 +1,20 @@
 /*
- * Posting. A receive is the Go half's at once: the peer may use it as soon as the
- * call has returned. Sends that are posted one after the other are gathered, since
- * a system call for each costs more than everything else about a small message:
- * until the program waits or looks for something that is not there, GATHER are
- * together, the thread calls anything else, or PATIENCE has passed (flush.c).
+ * A receive is passed to the Go half at once, because the peer may use it as soon as the call has
+ * returned. Sends that are posted one after the other are gathered, since a system call for each
+ * costs more than all other work for a small message. Gathering ends when the program waits or
+ * polls an empty queue, when GATHER sends are gathered, when the thread makes any other call, or
+ * when PATIENCE has passed (flush.c).
  *
- * The first send after a wait goes out at once, so that a message and its answer
- * take no longer than ever, unless the program has posted several before its last
- * wait. Taking the last message that has come is as good as a wait: an answer may
- * be what is posted next. A queue whose posts had to be fetched by the flusher, whose program watches
- * memory for example, is left alone for a while, which doubles each time.
+ * The first send after a wait is handed over at once, so that gathering does not delay a message
+ * and its answer. If the program has posted several sends before its last wait, the first one is
+ * gathered as well. Taking the last arrived message counts as a wait, because the next post may be
+ * an answer. If the flusher had to fetch the posts of a queue, for example because its program
+ * watches memory, nothing is gathered for the queue for a while, which doubles each time.
  */
 #include <time.h>
 #include "front.h"
 
-#define SEVERAL 4    /* posts between two waits from which the first is gathered too */
+#define SEVERAL 4    /* posts between two waits for which the first is gathered too */
 
 _Thread_local struct queue *gathering, *posted;
 
@@ -26,9 +26,9 @@ uint64_t nanoseconds(void) {
 }
 
 /*
- * give_locked posts to the Go half. What has ended by then of a send queue, as most
- * sends have, is taken along, so that asking for it needs no call of that half. Behind a long
- * send none are gathered: what it costs is moving its bytes, and the flusher would disturb that.
+ * give_locked posts to the Go half. It also takes the sends that have completed by then, usually
+ * most of them, so that reaping them needs no further call of that half. After a long send none
+ * are gathered, because copying its bytes dominates the cost, and the flusher would disturb that.
  */
 static VIP_RETURN give_locked(struct queue *q, struct vipl_post *posts, unsigned n) {
 	int take = !q->recv && q->n == 0 && q->waiters == 0, ended = 0, is_long = 0;
@@ -65,7 +65,7 @@ void hand_over(struct queue *q) {
 	pthread_mutex_unlock(&q->lock);
 }
 
-/* gathers_locked reports whether a send is to be gathered, and notes it. */
+/* gathers_locked reports whether to gather a send, and counts the post. */
 static int gathers_locked(struct queue *q) {
 	struct burst *b = &q->burst;
 	uint64_t now;
@@ -92,7 +92,7 @@ static int gathers_locked(struct queue *q) {
 	if (watch(q) != 0)
 		return 0;
 	atomic_store(&b->since, now);
-	/* Behind the store: the flusher gives a queue up before it looks a last time. */
+	/* Check after the store, because the flusher stops watching a queue before its last check. */
 	if (!atomic_load(&b->watched))
 		watch(q);
 	return 1;

@@ -1,7 +1,7 @@
 /*
- * What the C half has of each VI and completion queue, found by the index in its
- * handle. Slots are made in chunks and stay, so that a stale handle leads to a
- * slot that is free or another's, and never to freed memory.
+ * A slot is the record of the C half for a VI or a completion queue. The index in the handle finds
+ * it. Slots are allocated in chunks and never freed, so that a stale handle leads to a free slot
+ * or to that of another object, but never to freed memory.
  */
 #include <stdlib.h>
 #include "front.h"
@@ -57,7 +57,7 @@ static void queue_enter(struct queue *q, uintptr_t h, int recv, int attached, in
 	pthread_mutex_unlock(&q->lock);
 }
 
-/* queue_leave forgets what was taken or gathered: those descriptors have no owner any more. */
+/* queue_leave forgets taken and gathered descriptors, because they have no owner any more. */
 static void queue_leave(struct queue *q) {
 	pthread_mutex_lock(&q->lock);
 	q->n = q->burst.n = 0;

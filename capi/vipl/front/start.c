@@ -1,6 +1,6 @@
 /*
- * The Go half is started when the first NIC is opened and not when the library
- * is loaded: a program may fork, as daemons do, before it uses VIs.
+ * The Go half is started when the first NIC is opened instead of when the library is loaded,
+ * because a program may fork, as daemons do, before it uses VIs.
  */
 #define _GNU_SOURCE
 #include <signal.h>
@@ -14,8 +14,8 @@ extern char **environ;
 _Atomic int started, orphaned;
 
 /*
- * What the Go runtime would have the dynamic linker call: capi/build.sh moves
- * it out of .init_array into a section of this name.
+ * The function that the Go runtime would register with the dynamic linker: capi/build.sh moves it
+ * out of .init_array into a section of this name.
  */
 typedef void (*starter)(int, char **, char **);
 extern starter const __start_vipl_go_start[] __attribute__((visibility("hidden")));
@@ -24,10 +24,10 @@ extern starter const __stop_vipl_go_start[] __attribute__((visibility("hidden"))
 static void forked(void) { atomic_store(&orphaned, 1); }
 
 /*
- * The runtime reads its arguments and environment from one block, like that of
- * a new process: argv, environment, auxiliary vector, each ended by 0; an empty
- * auxiliary vector has it ask the kernel. Ours differs from the program's by a
- * setting: stacks of goroutines do not shrink, see headroom in stack.go.
+ * The runtime reads its arguments and environment from one block, like that of a new process:
+ * argv, environment and auxiliary vector, each ended by 0. With an empty auxiliary vector it asks
+ * the kernel. Our block differs from the program's in one setting: stacks of goroutines do not
+ * shrink, see headroom in stack.go.
  */
 static char **runtime_block(void) {
 	static const char setting[] = "gcshrinkstackoff=1";
@@ -48,7 +48,7 @@ static char **runtime_block(void) {
 		else
 			block[k++] = environ[i];
 	}
-	/* The runtime looks for ends of strings 32 bytes at a time. */
+	/* The runtime searches for ends of strings in steps of 32 bytes. */
 	block[k] = calloc(1, (debug ? strlen(debug) : 8) + sizeof setting + 64);
 	if (!block[k]) {
 		free(block);
@@ -58,7 +58,7 @@ static char **runtime_block(void) {
 	if (debug && debug[8])
 		strcat(block[k], ",");
 	strcat(block[k], setting);
-	return block; /* the runtime's for good */
+	return block; /* the runtime keeps it */
 }
 
 static void start_once(void) {
