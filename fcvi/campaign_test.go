@@ -222,9 +222,8 @@ func injuries() []fabric.Fault {
 	}
 }
 
-// TestCampaignSingle injures every IU of every exchange in every way, one at a
-// time. [FCVI-8.5-1] [FCVI-8.6-1] [FCVI-C-2] [FCVI-C-3] [FCVI-C-5]
-// [FCVI-D-1] [FCVI-A-4] [FCVI-A-5]
+// TestCampaignSingle applies every fault to every IU of every exchange, one at a time. [FCVI-8.5-1]
+// [FCVI-8.6-1] [FCVI-C-2] [FCVI-C-3] [FCVI-C-5] [FCVI-D-1] [FCVI-A-4] [FCVI-A-5]
 func TestCampaignSingle(t *testing.T) {
 	for _, v := range campaign {
 		t.Run(v.String(), func(t *testing.T) {

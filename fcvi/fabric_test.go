@@ -295,7 +295,7 @@ func TestFabricRestart(t *testing.T) {
 	client, server := open(0, "192.0.2.1"), open(1, "192.0.2.2")
 	v, w, _ := connectNICs(t, client, server, vi.ReliableReception)
 
-	// One listener waits since before the loss, and one request is made during it.
+	// One listener has waited since before the loss, and one request is made during it.
 	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
 	defer cancel()
 	at := vi.Address{Host: server.Query().LocalAddress, Discriminator: []byte("later")}

@@ -843,8 +843,7 @@ func TestToldOnce(t *testing.T) {
 	})
 }
 
-// TestHeldForAnother: a held request is not answered by a request of ours between other
-// addresses.
+// TestHeldForAnother: one of our requests between other addresses does not answer a held request.
 func TestHeldForAnother(t *testing.T) {
 	t.Run("FCVI-5.3.3-2", func(t *testing.T) { // [FCVI-4-6]
 		held := standing{"C_HELD", stHeld, func(c *conn) { c.up, c.done = nil, nil }}

@@ -98,7 +98,8 @@ type messages struct {
 	nop    atomic.Bool         // send a NOP if the counts have changed
 }
 
-// A pace holds the work outside the roles: ending the connection, and the NOP of an idle link.
+// A pace holds the goroutines and the timer outside the roles: they end the connection, and send
+// the NOP of an idle link.
 type pace struct {
 	work    sync.WaitGroup // goroutines outside the roles
 	timerMu perturb.Mutex

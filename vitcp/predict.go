@@ -66,8 +66,8 @@ func (l *link) predictReads(to *placer.Predictions) {
 	}
 }
 
-// predictRest predicts bytes at to end of a message, whose memory pin pins. It is true if all of them
-// are predicted.
+// predictRest predicts bytes at to end of a message, with memory from pin. It returns true if all
+// of them are predicted.
 func (l *link) predictRest(to *placer.Predictions, t vitcpwire.Type, at, end uint32, pin func(at uint32, n int) vi.Memory) bool {
 	x := &l.rx
 	x.typ = t

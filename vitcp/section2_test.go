@@ -466,8 +466,7 @@ func TestVIT_2_2_2_2_3(t *testing.T) {
 		}
 	})
 	t.Run("VIT-2.2.2.2.3-4 writes", func(t *testing.T) {
-		// What TCP is given at a time is one segment, also of short messages.
-		// [VIT-2.2.2.2.3-4] [V-40]
+		// Each write passes one segment to TCP, also for short messages. [VIT-2.2.2.2.3-4] [V-40]
 		w := new(writes)
 		s := serveProbe(t, sessionOpts{cfg: Config{Segments: SegmentsMSS, WrapConn: w.wrap}, attrs: reliableAll, posted: 20})
 		r, _ := register(t, s.n, 20000, vi.MemAttributes{})
@@ -592,7 +591,7 @@ func TestVIT_2_2_2_2_6(t *testing.T) {
 		}
 		s.message(vitcpwire.ReadRequest, &vitcpwire.RDMA{Address: r.Address(), Handle: uint32(r.Handle()), Length: size}, nil)
 		s.want(vitcpwire.ReadResponse)
-		// The sender waits for the socket when nothing more is made of the response.
+		// The sender waits for the socket once no further segment of the response is built.
 		for l, before := s.v.Link().(*link), uint64(0); ; {
 			n := l.count.sentBytes.Load()
 			if n > 0 && n == before {

@@ -224,7 +224,7 @@ func (p *NPort) loopUp(now Time, info LinkInfo) {
 }
 
 // publicLoopUp follows a LIP on a loop with a fabric port. If a FAN announces the known fabric,
-// everything goes on. Otherwise FLOGI decides. [FCVI 7.7.4]
+// logins and exchanges continue. Otherwise FLOGI decides. [FCVI 7.7.4]
 func (p *NPort) publicLoopUp(now Time, info LinkInfo) {
 	p.suspendAll()
 	p.failExchanges(now, ErrOffline)

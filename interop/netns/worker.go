@@ -166,7 +166,7 @@ func (w *worker) listen(j job) (addresses, error) {
 	for plan, p := range j.Plans {
 		at[plan] = map[string]string{}
 		for _, transport := range j.Transports {
-			// A node for each plan: the listeners of one VI NIC share a name.
+			// Open a node for each plan, because the listeners of one VI NIC share a name.
 			n, err := mixed.Open(transport, j.settings())
 			if err != nil {
 				return nil, err

@@ -119,8 +119,8 @@ func isForPeople(d *ast.FuncDecl) bool {
 	return false
 }
 
-// walk visits a node and what is below, parents first, so that the brackets of
-// a parent are outside those of its children.
+// walk visits a node and its children, parents first, so that the brackets of a parent are outside
+// those of its children.
 func (m *mutator) walk(n ast.Node) {
 	ast.Inspect(n, func(n ast.Node) bool {
 		if n == nil {
