@@ -1,5 +1,5 @@
-/* The errors of rdma_cm, and who owns a port: what cma.c and ucma.c of the kernel answer to an
- * identifier that is in the wrong state, and to an address that can't be had. One process, no
+/* The errors of rdma_cm, and the ownership of ports: the behaviour of the kernel's cma.c and ucma.c
+ * for an identifier in the wrong state, and for an address that is not available. One process, no
  * connection. */
 #include "check.h"
 #include "end.h"

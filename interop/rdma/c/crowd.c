@@ -1,5 +1,6 @@
-/* Many identifiers of one process, which is both ends: how many requests may wait at a listener,
- * what becomes of them when it goes, and events that move to another channel with their identifier. */
+/* Many identifiers of one process, which is both ends: the number of requests that may wait at a
+ * listener, their end with the listener, and events that move to another channel with their
+ * identifier. */
 #include "check.h"
 #include "end.h"
 
@@ -19,7 +20,7 @@ static uint16_t port_of(struct rdma_cm_id *id)
 	return ntohs(rdma_get_src_port(id));
 }
 
-/* call connects n clients, none of which has an answer. */
+/* call connects n clients, none of which gets an answer. */
 static void call(struct rdma_cm_id *listener, int n)
 {
 	for (int i = 0; i < n; i++)
@@ -75,7 +76,7 @@ static void backlog_of_none(void)
 	int requests = 0;
 
 	call(l, CROWD);
-	usleep(500000); /* in which more than the backlog come, or the case shows nothing */
+	usleep(500000); /* time for more requests than the backlog; otherwise the case shows nothing */
 	while (requests < CROWD && (id = take_request(passive, NULL))) {
 		requests++;
 		rdma_destroy_id(id);

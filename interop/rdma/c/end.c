@@ -23,7 +23,7 @@ struct sockaddr_in local_address(uint16_t port)
 	};
 }
 
-/* The request of the peer's next case, which may come before the end of this one does. */
+/* The request of the peer's next case, which may arrive before this case ends. */
 static struct rdma_cm_event *early;
 
 struct rdma_cm_event *next_event(struct rdma_event_channel *ch, int milliseconds)
@@ -36,7 +36,7 @@ struct rdma_cm_event *next_event(struct rdma_event_channel *ch, int milliseconds
 	return e;
 }
 
-/* next_but_request is next_event for one who waits for no request. */
+/* next_but_request is next_event for a caller that expects no request. */
 static struct rdma_cm_event *next_but_request(struct rdma_event_channel *ch, int milliseconds)
 {
 	struct rdma_cm_event *request = NULL, *e = next_event(ch, milliseconds);

@@ -19,27 +19,28 @@ struct end {
 	char memory[MEMORY];
 };
 
-/* With an event that does not come within this many milliseconds something is wrong. */
+/* Time limit for an event, in milliseconds. A later event is a fault. */
 #define PATIENCE 10000
 
-/* next_event returns the next event of the channel, which is to be acknowledged, or NULL. */
+/* next_event returns the next event of the channel, which the caller must acknowledge, or NULL. */
 struct rdma_cm_event *next_event(struct rdma_event_channel *ch, int milliseconds);
 
-/* take_event expects an event of that type, and acknowledges it. It returns its status. A request
- * of connection that comes before it is kept for next_event. */
+/* take_event expects an event of that type, acknowledges it, and returns its status. It keeps an
+ * earlier connection request for next_event. */
 int take_event(struct rdma_event_channel *ch, enum rdma_cm_event_type want);
 
-/* expect_silence expects that no event comes soon, but for a request. */
+/* expect_silence expects that no event except a request arrives soon. */
 void expect_silence(struct rdma_event_channel *ch);
 
-/* resolve makes an identifier for a port of this host that is ready to connect. */
+/* resolve creates an identifier that is ready to connect to a port of this host. */
 struct rdma_cm_id *resolve(struct rdma_event_channel *ch, uint16_t port);
 
-/* listen_at makes a listener of 127.0.0.1; a port of 0 is chosen by the system. */
+/* listen_at creates a listener at 127.0.0.1; for port 0 the system chooses one. */
 struct rdma_cm_id *listen_at(struct rdma_event_channel *ch, uint16_t port, int backlog);
 
-/* make_end gives an identifier what it needs to be connected. With shared it has a shared receive
- * queue. unmake_end ends it all; so it does if the queue pair has been destroyed before. */
+/* make_end creates the objects that an identifier needs to be connected. With shared it has a
+ * shared receive queue. unmake_end destroys them all, even if the queue pair was already destroyed.
+ * */
 void make_end(struct end *e, struct rdma_cm_id *id, bool shared);
 void unmake_end(struct end *e);
 
@@ -56,7 +57,7 @@ int post_remote(struct end *e, uint64_t id, enum ibv_wr_opcode op, int size, uin
 /* take_completion expects a completion of that identifier and status. It returns its length. */
 int take_completion(struct end *e, uint64_t id, enum ibv_wc_status want);
 
-/* readable reports whether there is something to be read within that time. */
+/* readable reports whether the descriptor becomes readable within that time. */
 bool readable(int fd, int milliseconds);
 
 struct sockaddr_in local_address(uint16_t port);

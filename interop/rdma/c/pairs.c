@@ -1,10 +1,10 @@
-/* What two processes see of a connection between them: the order of events, private data, what the
- * end of a connection, a queue pair or a process does, and requests that are flushed or refused.
+/* A connection between two processes: the order of events, private data, the effects of the end of
+ * a connection, a queue pair or a process, and requests that are flushed or refused.
  *
- *	pairs serve PORT	waits for the other, and takes the passive part of each case
- *	pairs call PORT		takes the active part
+ *	pairs serve PORT	waits for the other program, and is the passive side of each case
+ *	pairs call PORT		is the active side
  *
- * Both make the same cases in the same order, each on a connection of its own. */
+ * Both run the same cases in the same order, each on a connection of its own. */
 #include "check.h"
 #include "end.h"
 
@@ -21,7 +21,7 @@ static struct rdma_cm_id *listener;
 static uint16_t port;
 static struct end end;
 
-/* Private data of every length has bytes that its reader knows. */
+/* Private data of every length has bytes that the reader can predict. */
 static unsigned char pattern[256];
 
 static void check_pattern(const struct rdma_conn_param *p, int n, const char *what)
@@ -33,7 +33,7 @@ static void check_pattern(const struct rdma_conn_param *p, int n, const char *wh
 
 /* The passive side. */
 
-/* request waits for a request of connection. With an event the caller has to acknowledge it. */
+/* request waits for a connection request. If event is set, the caller must acknowledge it. */
 static void request(bool shared, struct rdma_cm_event **event)
 {
 	struct rdma_cm_event *e = next_event(events, PATIENCE);
@@ -54,7 +54,7 @@ static void establish_passive(void)
 	expect(take_event(events, RDMA_CM_EVENT_ESTABLISHED), 0, "status of ESTABLISHED");
 }
 
-/* accepted has a connection with receives posted, whose memory the peer may use. */
+/* accepted returns a connection with posted receives and memory that the peer may access. */
 static void accepted(bool shared)
 {
 	struct { uint64_t addr; uint32_t key; } there;
@@ -274,7 +274,7 @@ static void disconnect_far_passive(void)
 static void disconnect_both_active(void)
 {
 	connected();
-	rdma_disconnect(end.id); /* the peer may have been first */
+	rdma_disconnect(end.id); /* the peer may have disconnected first */
 	disconnected();
 	unmake_end(&end);
 }
@@ -351,7 +351,7 @@ static void error_state_active(void)
 static void error_state_passive(void)
 {
 	accepted(false);
-	for (int i = 0; i < 4; i++) /* none of them has come */
+	for (int i = 0; i < 4; i++) /* none of them has arrived */
 		take_completion(&end, 100 + i, IBV_WC_WR_FLUSH_ERR);
 	hung_up();
 }

@@ -1,6 +1,6 @@
-/* The errors, limits and lifetimes of verbs: what uverbs_cmd.c of the kernel and its siw driver
- * answer, and what happens to events that are unread when their object goes. One process, no
- * connection: completions are those of the error state, and two of them overrun a queue of one. */
+/* The errors, limits and lifetimes of verbs: the behaviour of the kernel's uverbs_cmd.c and its siw
+ * driver, and the end of unread events when their object is destroyed. One process, no connection:
+ * completions are those of the error state, and two of them overrun a queue of one. */
 #include "check.h"
 
 #include <infiniband/verbs.h>
@@ -14,7 +14,7 @@ static struct ibv_context *device;
 static struct ibv_device_attr limits;
 static char memory[4096];
 
-/* A queue pair, and what it needs. */
+/* A queue pair with the objects that it needs. */
 struct pair {
 	struct ibv_pd *pd;
 	struct ibv_comp_channel *channel;
@@ -66,7 +66,7 @@ static int move(struct pair *p, enum ibv_qp_state to)
 
 static int receive(struct pair *p, uint64_t id)
 {
-	struct ibv_sge s = { .addr = (uintptr_t)memory, .length = 1 }; /* it is never received to */
+	struct ibv_sge s = { .addr = (uintptr_t)memory, .length = 1 }; /* no message is ever received into it */
 	struct ibv_recv_wr wr = { .wr_id = id, .sg_list = &s, .num_sge = 1 }, *bad;
 
 	return ibv_post_recv(p->qp, &wr, &bad);
@@ -100,7 +100,7 @@ static void expect_flushed(struct pair *p, uint64_t id)
 	expect(wc.qp_num, p->qp->qp_num, "qp_num");
 }
 
-/* failed is the error of a call that returns an object. */
+/* failed returns the error of a call that returns an object. */
 static int failed(const void *object)
 {
 	return object ? 0 : -1;
@@ -201,7 +201,7 @@ static void cq_events_unread(void)
 	void *context;
 
 	make(&p, 8, true);
-	/* A second queue on the same channel, whose event has to stay. */
+	/* A second queue on the same channel, whose event must stay. */
 	memset(&q, 0, sizeof(q));
 	q.pd = ibv_alloc_pd(device);
 	need((q.cq = ibv_create_cq(device, 8, &q, p.channel, 0)) != NULL, "ibv_create_cq");
@@ -355,7 +355,7 @@ static void error_sends(void)
 
 	make(&p, 8, false);
 	expect(move(&p, IBV_QPS_ERR), 0, "ibv_modify_qp");
-	for (int i = 0; i < 20; i++) { /* more than the queue has */
+	for (int i = 0; i < 20; i++) { /* more than the capacity of the queue */
 		expect(send_nothing(&p, i), 0, "ibv_post_send");
 		expect_flushed(&p, i);
 	}
@@ -478,7 +478,7 @@ static void opened_twice(void)
 
 	need(other != NULL, "ibv_open_device");
 	need((pd = ibv_alloc_pd(other)) != NULL, "ibv_alloc_pd");
-	/* The device is closed with an object, which goes with it. */
+	/* The device is closed with an open object, which is destroyed with it. */
 	expect(ibv_close_device(other), 0, "ibv_close_device");
 	need((pd = ibv_alloc_pd(device)) != NULL, "ibv_alloc_pd");
 	expect(ibv_dealloc_pd(pd), 0, "ibv_dealloc_pd of the first");
