@@ -156,6 +156,19 @@ func TestROCE_RESP(t *testing.T) {
 			t.Error(msns)
 		}
 	})
+	t.Run("ROCE-RESP-15 the same requests again and again", func(t *testing.T) { // [ROCE-NET-8]
+		c, _ := connection(nil)
+		long := packet(ib.ReadRequest, 101, 0)
+		long.RETH.Length = 600
+		for range 1000 { // and nothing is sent meanwhile
+			for _, p := range []*ib.Packet{packet(ib.WriteOnly, 100, 8), long, packet(ib.FetchAdd, 104, 0)} {
+				c.Receive(0, p)
+			}
+		}
+		if n := c.resp.responses.len(); n > 4 {
+			t.Errorf("%d responses wait to be sent", n)
+		}
+	})
 	t.Run("ROCE-RESP-10 memory that goes", func(t *testing.T) {
 		c, h := connection(nil)
 		p := packet(ib.ReadRequest, 100, 0)
