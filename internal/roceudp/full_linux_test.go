@@ -116,7 +116,7 @@ func TestPollBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	any, left := p.pollLocked()
+	any, left := p.pollLocked(false)
 	handled := p.Counters().Malformed
 	p.rx.Unlock()
 	if !any || !left || handled != most {
