@@ -53,7 +53,7 @@ type loan struct {
 
 // borrow connects with the guest's program.
 func borrow(ctx context.Context, dev *roce.Device, g *guest, mtu int) (*loan, error) {
-	qp, err := dev.NewQueuePair(roce.Config{MTU: mtu})
+	qp, err := dev.NewQueuePair(roce.Config{MTU: mtu, Timeout: guestTimeout})
 	if err != nil {
 		return nil, err
 	}

@@ -29,6 +29,9 @@ const (
 	pingPort  = "18515"
 	pingQKey  = 0x11111111
 	talkLimit = 60 * time.Second
+
+	// guestTimeout is long: a guest whose processor is emulated, on a busy machine, may answer late.
+	guestTimeout = 500 * time.Millisecond
 )
 
 func (t talk) program() string { return "ibv_" + strings.ToLower(t.transport.String()) + "_pingpong" }
@@ -100,7 +103,7 @@ func dial(ctx context.Context, a netip.Addr) (net.Conn, error) {
 func (t talk) hold(ctx context.Context, dev *roce.Device, g *guest) error {
 	ctx, cancel := context.WithTimeout(ctx, talkLimit)
 	defer cancel()
-	qp, err := dev.NewQueuePair(roce.Config{Transport: t.transport, MTU: t.mtu, QKey: pingQKey, SendDepth: 4})
+	qp, err := dev.NewQueuePair(roce.Config{Transport: t.transport, MTU: t.mtu, QKey: pingQKey, SendDepth: 4, Timeout: guestTimeout})
 	if err != nil {
 		return err
 	}
