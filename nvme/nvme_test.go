@@ -12,6 +12,7 @@ import (
 	"viaduct/internal/nvmecore"
 	"viaduct/internal/wire/nvmewire"
 	"viaduct/iwarp"
+	"viaduct/samehost"
 )
 
 func pattern(n int, seed byte) []byte {
@@ -75,12 +76,9 @@ func backends(t testing.TB, size int64) map[string]Namespace {
 
 func withoutCRC() *iwarp.Device { return iwarp.NewDevice(iwarp.DeviceConfig{NoCRC: true}) }
 
-// crcConfig is the configuration of a target that wants CRCs, or does not.
+// crcConfig is the configuration of a target that wants CRCs, or does not, and uses TCP in any case.
 func crcConfig(crc bool) Config {
-	if crc {
-		return Config{}
-	}
-	return Config{Stream: &iwarp.Config{Device: withoutCRC()}}
+	return Config{Stream: &iwarp.Config{SameHost: samehost.Off, Device: iwarp.NewDevice(iwarp.DeviceConfig{NoCRC: !crc})}}
 }
 
 // TestReadWrite moves data of many lengths, by key and in the capsule, over two queues, to

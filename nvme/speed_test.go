@@ -20,11 +20,9 @@ type pair struct {
 
 func connectPair(t testing.TB, crc bool) *pair {
 	t.Helper()
-	cfg := &iwarp.Config{SendDepth: 256, RecvDepth: 256}
-	if !crc {
-		cfg.Device = withoutCRC()
-	}
-	l, err := iwarp.Listen("127.0.0.1:0", cfg)
+	cfg := *crcConfig(crc).Stream
+	cfg.SendDepth, cfg.RecvDepth = 256, 256
+	l, err := iwarp.Listen("127.0.0.1:0", &cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
