@@ -90,6 +90,7 @@ func FuzzCommands(f *testing.F) {
 			for _, s := range []nvmewire.SQE{
 				{Opcode: op, Flags: 0x40, NSID: 1, SGL: nvmewire.SGL{Type: nvmewire.SGLKeyedInvalidate, Length: 4096}, CDW: [6]uint32{1, 0, 7}},
 				{Opcode: op, Flags: 0x40, NSID: 1, SGL: nvmewire.SGL{Type: nvmewire.SGLOffset, Length: 512}},
+				{Opcode: op, Flags: 0x40, NSID: 1, SGL: nvmewire.SGL{Type: nvmewire.SGLOffset, Length: 512, Addr: 1 << 63}},
 				{Opcode: op, Flags: 0x40, FCType: 4, NSID: 2, SGL: nvmewire.SGL{Type: nvmewire.SGLKeyed, Length: 1024}, CDW: [6]uint32{2, 1}},
 			} {
 				f.Add(s.Append([]byte{queue}))
