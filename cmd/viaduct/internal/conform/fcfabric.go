@@ -56,7 +56,7 @@ func (t *T) linkedBy() *fabric {
 		q = t.specialOf(c)
 		t.check(q.Nonce != nonce, "FCFS-2.4-7", "the nonce of two links is %#x", nonce)
 	}
-	t.fail("FCFS-2.4-3", "the peer was told that it has reached %v, and asks for %v", s.name, q.Destination)
+	t.fail("FCFS-2.4-3", "the peer has reached %v, and asks for %v", s.name, q.Destination)
 	return nil
 }
 

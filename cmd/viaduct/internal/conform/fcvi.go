@@ -152,7 +152,7 @@ func (v *fcviEnd) unit(within time.Duration) (*fcviUnit, end) {
 		}
 		t.check(h == u.h, "FCVI-5.9.1-4", "the Device_Header changes within a message, from %v to %v", u.h, h)
 		t.check(f.SeqID == u.first.SeqID, "FCVI-5.1-7", "SEQ_ID changes within a message, from %d to %d", u.first.SeqID, f.SeqID)
-		t.check(f.SeqCnt == u.first.SeqCnt+uint16(u.n), "FCVI-5.8-5", "SEQ_CNT is %d behind %d", f.SeqCnt, u.first.SeqCnt+uint16(u.n)-1)
+		t.check(f.SeqCnt == u.first.SeqCnt+uint16(u.n), "FCVI-5.8-5", "SEQ_CNT is %d after %d", f.SeqCnt, u.first.SeqCnt+uint16(u.n)-1)
 		t.check((f.FCtl&fc.FCtlRelOffset != 0) == h.Op.HasData(), "FCVI-5.8-6", "F_CTL of a %v is %06x", h.Op, uint32(f.FCtl))
 		t.check(int(f.Param) == len(u.data) || !h.Op.HasData() && f.Param == 0, "FCVI-5.8-6", "the relative offset is %d at byte %d", f.Param, len(u.data))
 		u.data, u.last, u.n = append(u.data, f.Payload...), f.FCtl, u.n+1

@@ -222,13 +222,13 @@ const retryTime = 500 * time.Millisecond
 const pendingTime = time.Second
 
 var fcviActive = slices.Concat([]Case{
-	{Name: "fcvi/active-link", Proto: "fcvi", Role: Active, Rows: list("FCFS-2.4-1", "FCFS-2.4-3", "FCFS-2.4-7"), Text: "a special frame opens the link; told the name of the switch, the peer comes again for it, with another nonce",
+	{Name: "fcvi/active-link", Proto: "fcvi", Role: Active, Rows: list("FCFS-2.4-1", "FCFS-2.4-3", "FCFS-2.4-7"), Text: "a special frame opens the link; when the peer has the name of the switch, it connects again, with another nonce",
 		run: func(t *T) { t.linkedBy() }},
 	wrongEcho("active-other-nonce", "an echo that differs does not open a link", func(s *fcip.Special) { s.Nonce++ }),
 	wrongEcho("active-no-name", "an echo without the name of the switch does not open a link", func(s *fcip.Special) { s.Destination = 0 }),
 	{Name: "fcvi/active-login", Proto: "fcvi", Role: Active, Rows: list("FCFS-2.7-3", "FCFS-2.7-1", "FCFS-2.7-2", "FCFS-2.7-5", "FCFS-2.6-1", "FCFS-2.1-4", "FCFS-2.2-2", "FCFS-2.10-2", "FCVI-5.4-1", "FCVI-5.8-2"), Text: "the peer logs in to the fabric first, and to our port before it calls",
 		run: func(t *T) { t.fcviCalled(nil) }},
-	{Name: "fcvi/active-directory", Proto: "fcvi", Role: Active, Rows: list("FCVI-7.6-2", "FCVI-7.6-1", "FCVI-7.6-3", "FCFS-2.11-1", "FCFS-2.11-3"), Text: "the peer tells the directory of itself and asks it for the address",
+	{Name: "fcvi/active-directory", Proto: "fcvi", Role: Active, Rows: list("FCVI-7.6-2", "FCVI-7.6-1", "FCVI-7.6-3", "FCFS-2.11-1", "FCFS-2.11-3"), Text: "the peer registers with the directory and asks it for the address",
 		run: func(t *T) {
 			v := t.fcviCalled(nil)
 			t.check(v.sw.known(), "FCVI-7.6-2", "of names, FC-4 types and FC-4 features only these are registered: %v", v.sw.registered)
@@ -339,7 +339,7 @@ var fcviActive = slices.Concat([]Case{
 			v.called(2*retryTime+t.g.Patience, true)
 			t.check(v.u.first.OXID != first.u.first.OXID, "FCVI-8.5-2", "the next attempt is on the same exchange %#04x", v.u.first.OXID)
 			t.check(v.u.h.Total == first.u.h.Total, "FCVI-8.5-2", "the connection id changes from %#x to %#x", first.u.h.Total, v.u.h.Total)
-			t.check(v.u.h.MsgID == first.u.h.MsgID+1, "FCVI-5.9.6-4", "the attempt behind %d has the number %d", first.u.h.MsgID, v.u.h.MsgID)
+			t.check(v.u.h.MsgID == first.u.h.MsgID+1, "FCVI-5.9.6-4", "the attempt after %d has the number %d", first.u.h.MsgID, v.u.h.MsgID)
 			t.check(v.q.Handle == first.q.Handle && v.q.InitialMsgID == first.q.InitialMsgID, "FCVI-8.5-2", "handle and first message id change")
 			t.check(v.sw.aborted[first.u.first.OXID], "FCVI-8.5-2", "the exchange of the attempt before is not aborted")
 			v.accept(0, nil, nil)

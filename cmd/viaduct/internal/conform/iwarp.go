@@ -289,7 +289,7 @@ func (s *stream) terminated(row string, x expected, bad []byte) {
 		}
 	}
 	u, e = s.fpdu(t.g.Patience)
-	t.check(e != whole, "RDMAP-5.4-8", "%d octets behind the Terminate", len(u))
+	t.check(e != whole, "RDMAP-5.4-8", "%d octets after the Terminate", len(u))
 	t.check(e != quiet, "RDMAP-7-3", "the connection stays open after the Terminate")
 }
 

@@ -100,7 +100,7 @@ func (v *viEnd) message() (b []byte, last vitcpwire.Header, ok bool) {
 		}
 		t.check(h.Type == vitcpwire.Send, "VIT-3.1-3", "%v unasked", h.Type)
 		if v.sure && len(b) == 0 {
-			t.check(h.Number == v.theirs.Add(1), "VIT-3.1-10", "message number %d behind %d", uint32(h.Number), uint32(v.theirs))
+			t.check(h.Number == v.theirs.Add(1), "VIT-3.1-10", "message number %d after %d", uint32(h.Number), uint32(v.theirs))
 		}
 		t.check(int(h.Offset) == len(b), "VIT-3.1-8", "Data Offset is %d, %d bytes came before", h.Offset, len(b))
 		v.theirs, v.sure = h.Number, true

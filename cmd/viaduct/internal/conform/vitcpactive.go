@@ -20,7 +20,7 @@ func (t *T) calledBy() *viCall {
 	t.check(h.Flags&vitcpwire.EndOfMessage != 0, "VIT-3.1-5", "a Connect Request without the flag of a last segment")
 	t.check(h.Offset == 0, "VIT-3.1-8", "Data Offset of a Connect Request is %d", h.Offset)
 	ce, _, err := vitcpwire.ParseCE(body)
-	t.check(err == nil, "VIT-3.2-1", "a Connect Request with %d bytes behind its header: %v", len(body), err)
+	t.check(err == nil, "VIT-3.2-1", "a Connect Request with %d bytes after its header: %v", len(body), err)
 	v.h, v.ce = h, ce
 	return v
 }
@@ -122,7 +122,7 @@ var vitcpActive = []Case{
 			v.number += 7
 			v.send(vitcpwire.Header{Type: vitcpwire.Send}, b)
 			v.broken("VIT-3.1-10", "after a gap in the message numbers", func(h vitcpwire.Header) {
-				t.check(h.Type != vitcpwire.Send, "VIT-3.1-10", "the peer takes a message behind a gap in the numbers, and goes on")
+				t.check(h.Type != vitcpwire.Send, "VIT-3.1-10", "the peer accepts a message after a gap in the numbers, and continues")
 			})
 		}},
 	{Name: "vitcp/active-bad-handle", Proto: "vitcp", Role: Active, Rows: list("VIT-2.2.2.2.2-6", "VIT-3.1-ACK-6", "VIT-3.1-ERR-1", "VIT-3.1-ERR-3"), Text: "a Write to a handle that does not exist is reported as a protection error, and breaks the connection",

@@ -196,7 +196,7 @@ func (p peer) mayRegister(r registration, owners func(port uint16) (uids []int, 
 	for _, a := range append([]netip.AddrPort{r.Service}, r.Targets...) {
 		uids, err := owners(a.Port())
 		if err != nil {
-			return fmt.Errorf("whose service it is can't be told: %w", err)
+			return fmt.Errorf("the owner of the service is unknown: %w", err)
 		}
 		if len(uids) == 0 {
 			return fmt.Errorf("nothing listens at port %d", a.Port())

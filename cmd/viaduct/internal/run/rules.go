@@ -92,7 +92,7 @@ func parseTo(s string) (r toRule, err error) {
 			}
 		}
 		if r.sdpPort, err = parsePort(port); err != nil {
-			return bad("behind = stands portmap or [HOST]:PORT: " + err.Error())
+			return bad("after = comes portmap or [HOST]:PORT: " + err.Error())
 		}
 	}
 	return r, nil

@@ -146,7 +146,7 @@ func advice(verb string, err error) string {
 		}
 		return strings.Join(strings.Fields("see viaduct "+verb+" --help"), " ")
 	case errors.Is(err, ErrInterrupted):
-		return "run it again to start anew"
+		return "run it again to start from the beginning"
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return "check that the server is running and that host and port are right"
 	case errors.Is(err, syscall.EADDRINUSE):

@@ -55,7 +55,7 @@ func (e *Env) Ready() error {
 		return err
 	}
 	if err := systemd.Notify("READY=1"); err != nil {
-		return fmt.Errorf("tell the service manager: %w", err)
+		return fmt.Errorf("notify the service manager: %w", err)
 	}
 	e.ready = make(chan struct{})
 	if os.Getenv("NOTIFY_SOCKET") != "" {

@@ -44,7 +44,7 @@ func bounded[C any](dial func(context.Context, *addr.URL, *Options) (C, error)) 
 		if err != nil && context.Cause(ctx) == errSetup {
 			var none C
 			err = fmt.Errorf("connect to %s: no answer within %v: %w", u, limit, os.ErrDeadlineExceeded)
-			return none, shell.Hint(err, "the other side may be stopped, overloaded, behind something that drops packets, or speak another protocol at this port")
+			return none, shell.Hint(err, "the other side may be stopped or overloaded, a firewall may drop packets, or the port may speak another protocol")
 		}
 		return c, err
 	}

@@ -83,7 +83,7 @@ broken.`,
 				return err
 			}
 			if p.pause > 0 && (p.listen || u.Scheme != "iwarp") {
-				return shell.Usagef("--pause stands behind the Reply of an iwarp peer that listens")
+				return shell.Usagef("--pause comes after the Reply of an iwarp peer that listens")
 			}
 			return conformRun(cmd.Context(), e, u, p)
 		},

@@ -252,7 +252,7 @@ func prefix(ctx context.Context, e *shell.Env, fc fileClient, u *addr.URL, f *os
 	if err != nil {
 		why = err.Error()
 	}
-	e.Log.Warn("what is there is not how the server's file begins, starting anew", "file", f.Name(), "why", why)
+	e.Log.Warn("the local bytes differ from the server's file, starting from the beginning", "file", f.Name(), "why", why)
 	h.Reset()
 	if err := f.Truncate(0); err != nil {
 		return 0, err

@@ -267,7 +267,7 @@ func (r *Registry) watch(rev int64) <-chan struct{} {
 		for resp := range events {
 			if err := resp.Err(); err != nil {
 				if ctx.Err() == nil {
-					r.cfg.Logger.Debug("the watch of the registry has ended, all is read anew", "err", err)
+					r.cfg.Logger.Debug("the watch of the registry has ended, reading all names again", "err", err)
 				}
 				return
 			}
