@@ -36,8 +36,8 @@ func (t deviceTalk) String() string {
 	return "device, guest serves: " + t.line + " " + t.ours
 }
 
-// deviceTalks are conversations of unchanged programs, in both roles.
-func deviceTalks() (ts []deviceTalk) {
+// deviceTalks are conversations of unchanged programs, in both roles; all has those that take minutes.
+func deviceTalks(all bool) (ts []deviceTalk) {
 	for _, serves := range []bool{false, true} {
 		add := func(line string, packets int) {
 			ts = append(ts, deviceTalk{line: line, ours: "-g 1", theirs: "-g $(gid ffff:c612)", serves: serves, packets: packets})
@@ -49,12 +49,6 @@ func deviceTalks() (ts []deviceTalk) {
 		add("ibv_rc_pingpong -d rxe0 -e -n 100 -s 1", 200)
 		add("ibv_srq_pingpong -d rxe0 -q 4 -n 100 -s 4096", 200)
 		add("ibv_ud_pingpong -d rxe0 -n 50 -s 1000", 100)
-		for _, line := range []string{"ibv_rc_pingpong -d rxe0 -c -n 50 -s 65536 -m 4096", "ibv_ud_pingpong -d rxe0 -n 50 -s 1000"} {
-			ts = append(ts, deviceTalk{line: line, ours: "-g 2", theirs: "-g $(gid fd87)", serves: serves, packets: 100})
-		}
-		for _, line := range perftests() {
-			ts = append(ts, deviceTalk{line: line, ours: "-x 1", theirs: "-x $(gid ffff:c612)", serves: serves, packets: 100})
-		}
 		// By the connection manager. The server of rping is told its address, and a client of ours which of the
 		// addresses of the interface is the device's.
 		from := func(option string) string {
@@ -65,11 +59,20 @@ func deviceTalks() (ts []deviceTalk) {
 		}
 		rping := deviceTalk{line: "rping -v -V -C 20", client: "-c" + from("-I") + " -a", serves: serves, packets: 80}
 		rping.ours, rping.theirs = "-s -a "+deviceAddr.String(), "-s -a "+theirs.String()
-		rping6 := rping
-		rping6.client, rping6.ours, rping6.theirs, rping6.ipv6 = strings.ReplaceAll(rping.client, deviceAddr.String(), deviceAddr6.String()), "-s -a "+deviceAddr6.String(), "-s -a "+theirs6.String(), true
-		ts = append(ts, rping, rping6,
+		ts = append(ts, rping,
 			deviceTalk{line: "ucmatose -c 4 -C 20 -S 2000", client: from("-b") + " -s", serves: serves, packets: 160},
 			deviceTalk{line: "udaddy -c 4 -C 20", client: from("-b") + " -s", serves: serves, packets: 160})
+		if all {
+			for _, line := range []string{"ibv_rc_pingpong -d rxe0 -c -n 50 -s 65536 -m 4096", "ibv_ud_pingpong -d rxe0 -n 50 -s 1000"} {
+				ts = append(ts, deviceTalk{line: line, ours: "-g 2", theirs: "-g $(gid fd87)", serves: serves, packets: 100})
+			}
+			for _, line := range perftests() {
+				ts = append(ts, deviceTalk{line: line, ours: "-x 1", theirs: "-x $(gid ffff:c612)", serves: serves, packets: 100})
+			}
+			rping6 := rping
+			rping6.client, rping6.ours, rping6.theirs, rping6.ipv6 = strings.ReplaceAll(rping.client, deviceAddr.String(), deviceAddr6.String()), "-s -a "+deviceAddr6.String(), "-s -a "+theirs6.String(), true
+			ts = append(ts, rping6)
+		}
 	}
 	return ts
 }

@@ -3,6 +3,7 @@
 //	go run ./interop/roce           # everything, a minute or two
 //	go run ./interop/roce -keep DIR # and keep the capture and the console
 //	go run ./interop/roce -only device
+//	go run ./interop/roce -all      # with perftest, some minutes more
 //
 // The guest is Debian's kernel with its module rdma_rxe and the pingpong programs of this machine's rdma-core, and perftest. It is
 // reached by a tap interface with an MTU of 9000, because the invariant CRC covers IP addresses that QEMU's own

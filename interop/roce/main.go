@@ -24,6 +24,7 @@ func main() {
 	cache := flag.String("cache", "", "directory of downloaded kernels (default: viaduct/roce in the user's cache directory)")
 	limit := flag.Duration("timeout", 10*time.Minute, "time for everything")
 	only := flag.String("only", "", "hold the conversations alone whose names match this expression")
+	all := flag.Bool("all", false, "hold the conversations of perftest, and by IPv6 addresses of the device, as well: some minutes more")
 	require := flag.Bool("require", false, "fail if something is missing, instead of skipping")
 	flag.Parse()
 	which, err := regexp.Compile(*only)
@@ -32,7 +33,7 @@ func main() {
 		os.Exit(2)
 	}
 	ctx, cancel := context.WithTimeout(ctx, *limit)
-	err = run(ctx, *keep, *cache, which)
+	err = run(ctx, *keep, *cache, which, *all)
 	cancel()
 	stop()
 	var s skip
@@ -54,7 +55,7 @@ var (
 	theirs6 = netip.MustParseAddr("fd87::2")
 )
 
-func run(ctx context.Context, keep, cache string, only *regexp.Regexp) error {
+func run(ctx context.Context, keep, cache string, only *regexp.Regexp, all bool) error {
 	if err := need("qemu-system-x86_64", "ip"); err != nil {
 		return err
 	}
@@ -117,7 +118,10 @@ func run(ctx context.Context, keep, cache string, only *regexp.Regexp) error {
 	fmt.Printf("guest: up after %.0f s\n", time.Since(begin).Seconds())
 	cs := append(checks(dev, dev6), check{"examples/roce writes into the memory of a program of the guest", 6,
 		func(ctx context.Context, g *guest) error { return runExample(ctx, example, g) }})
-	for _, t := range deviceTalks() {
+	if !all {
+		fmt.Println("left out without -all: perftest, and IPv6 addresses of the device")
+	}
+	for _, t := range deviceTalks(all) {
 		cs = append(cs, check{t.String(), t.packets, func(ctx context.Context, g *guest) error { return t.hold(ctx, bin, g) }})
 	}
 	cs = slices.DeleteFunc(cs, func(c check) bool { return !only.MatchString(c.name) })
