@@ -35,13 +35,13 @@ const recipe = "3"
 var guestPrograms = []string{"rping", "ib_write_bw", "ib_read_bw", "ib_send_bw", "rdma"}
 
 // storagePrograms go into the guest if the host has them: -nvme needs them.
-var storagePrograms = []string{"nvme", "fio", "mke2fs", "e2fsck"}
+var storagePrograms = []string{"nvme", "fio", "mke2fs", "e2fsck", "mkfs.xfs", "xfs_repair"}
 
 // guestModules go into the guest with the modules they need. The CRC is the
 // one in plain C: the one for Intel's instructions, on QEMU's emulated
 // processor, now and then gives a wrong value for right data.
 var guestModules = []string{"virtio_pci", "virtio_net", "virtio_rng", "rdma_ucm", "ib_uverbs", "iw_cm", "rdma_cm", "crc32c_generic",
-	"nvme-rdma", "ext4", "9p", "9pnet_rdma"}
+	"nvme-rdma", "ext4", "xfs", "9p", "9pnet_rdma"}
 
 // ensureImage returns the image in the cache directory, and makes it first if
 // it is not there.

@@ -35,9 +35,9 @@ func (r *runner) ninep(ctx context.Context) error {
 modprobe 9p && modprobe 9pnet_rdma && mkdir -p /mnt9
 i=0
 until mount -t 9p -o trans=rdma,port=5640,version=9p2000.L,msize=65536,ro 10.0.2.2 /mnt9; do i=$((i+1)); [ $i -lt 20 ]; sleep 0.5; done
-cd /mnt9; find . -type f | sort | while read -r f; do sha256sum "$f"; done
-cat ./none 2>/dev/null && exit 1
-cd /; umount /mnt9`)
+cp -r /mnt9 /tmp/copy
+if cat /mnt9/none 2>/dev/null; then exit 1; fi
+umount /mnt9; cd /tmp/copy; find . -type f | sort | xargs sha256sum`)
 	if err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -15,7 +16,8 @@ import (
 // A disk is a target under test and the guest that uses it.
 type disk struct {
 	*runner
-	file   string // that the target serves
+	file   string // that the target serves as namespace 1; 2 is memory
+	dir    string // with files that come and go as others
 	at     string // port
 	target *exec.Cmd
 }
@@ -31,22 +33,15 @@ func (r *runner) nvme(ctx context.Context) error {
 	if err := r.load(ctx, modes[0]); err != nil {
 		return err
 	}
-	d := &disk{runner: r, file: filepath.Join(r.dir, "disk")}
-	f, err := os.Create(d.file)
-	if err != nil {
-		return err
-	}
-	if err = f.Truncate(256 << 20); err == nil {
-		err = f.Close()
-	}
-	if err != nil {
+	d := &disk{runner: r, file: filepath.Join(r.dir, "disk"), dir: filepath.Join(r.dir, "disks")}
+	if err := errors.Join(sparse(d.file, 384<<20), os.MkdirAll(d.dir, 0o755)); err != nil { // xfs wants 300 MiB
 		return err
 	}
 	if err := d.start(ctx); err != nil {
 		return err
 	}
 	defer d.stop()
-	if _, err := r.guest.run(ctx, 30*time.Second, "modprobe nvme-rdma && modprobe ext4 && mkdir -p /mnt /etc/nvme /dev/shm"); err != nil {
+	if _, err := r.guest.run(ctx, 30*time.Second, "modprobe nvme-rdma && modprobe ext4 && modprobe xfs && mkdir -p /mnt /etc/nvme /dev/shm"); err != nil {
 		return skip("the guest lacks a module: " + err.Error())
 	}
 	for _, c := range d.checks() {
@@ -71,10 +66,19 @@ func (r *runner) nvme(ctx context.Context) error {
 	return nil
 }
 
+// sparse makes a file of size bytes, or gives it that size.
+func sparse(name string, size int64) error {
+	f, err := os.OpenFile(name, os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Truncate(size), f.Close())
+}
+
 // start starts the target, at the port of its predecessor if there was one.
 func (d *disk) start(ctx context.Context) error {
 	listen := "127.0.0.1:" + d.at
-	d.target = exec.CommandContext(ctx, d.viaduct, "nvme", "serve", d.file, "mem:64M", "--no-crc", "--listen", listen)
+	d.target = exec.CommandContext(ctx, d.viaduct, "nvme", "serve", d.file, "mem:64M", d.dir, "--no-crc", "--listen", listen)
 	d.target.Stderr = os.Stderr
 	out, err := d.target.StdoutPipe()
 	if err != nil {
@@ -117,7 +121,18 @@ const (
 
 // fio is a run that writes and verifies.
 func fio(name, options string) string {
-	return "fio --name=" + name + " --filename=" + diskDev + " --direct=1 --ioengine=libaio --verify=crc32c --verify_fatal=1 " + options + " >/tmp/fio 2>&1 || { tail -30 /tmp/fio; exit 1; }\n"
+	return "fio --name=" + name + " --filename=" + diskDev + " --direct=1 --ioengine=libaio --verify=xxhash --verify_fatal=1 " + options + " >/tmp/fio 2>&1 || { tail -30 /tmp/fio; exit 1; }\n"
+}
+
+// blocks are options of fio for blocks of all sizes.
+const blocks = "--rw=randwrite --bsrange=512-1M --blockalign=512 "
+
+// fileSystem makes a file system, copies files to it, drops the caches, and compares the files.
+func fileSystem(kind, make, check string) string {
+	return "/usr/bin/" + make + " " + diskDev + "\nmount -t " + kind + " " + diskDev + " /mnt\n" +
+		"cp /bin/busybox /tmp/r /mnt/; mkdir /mnt/d; cp /tmp/r /mnt/d/; sync; echo 3 >/proc/sys/vm/drop_caches\n" +
+		"cmp /tmp/r /mnt/r; cmp /tmp/r /mnt/d/r; cmp /bin/busybox /mnt/busybox; umount /mnt\n" +
+		"/usr/bin/" + check + " " + diskDev + " >/tmp/check 2>&1 || { cat /tmp/check; exit 1; }\n"
 }
 
 func (d *disk) checks() []diskCheck {
@@ -129,13 +144,14 @@ func (d *disk) checks() []diskCheck {
 		{"discover", time.Minute, fmt.Sprintf("nvme discover -t rdma -a 10.0.2.2 -s %s %s >/tmp/d 2>&1 || { cat /tmp/d; exit 1; }\ngrep -q 'subnqn: *%s' /tmp/d && grep -q 'rdma_prtype: iwarp' /tmp/d", d.at, hostNQN, nqn), nil},
 		{"connect over two queues", time.Minute, connect + ready + "dmesg | grep 'mapped 2/0/0' && [ -b /dev/nvme0n2 ]\n" +
 			"nvme id-ctrl /dev/nvme0 >/dev/null && nvme id-ns " + diskDev + " >/dev/null && nvme smart-log /dev/nvme0 >/dev/null && nvme effects-log /dev/nvme0 >/dev/null", nil},
-		{"ext4, with files read back after the caches were dropped", 2 * time.Minute, "/usr/bin/mke2fs -q -t ext4 -F " + diskDev + "\nmount -t ext4 " + diskDev + " /mnt\n" +
-			"dd if=/dev/urandom of=/tmp/r bs=64k count=128 2>/dev/null; cp -r /bin/busybox /tmp/r /mnt/; mkdir /mnt/d; cp /tmp/r /mnt/d/; sync\n" +
-			"echo 3 >/proc/sys/vm/drop_caches; cmp /tmp/r /mnt/r; cmp /tmp/r /mnt/d/r; cmp /bin/busybox /mnt/busybox; umount /mnt; /usr/bin/e2fsck -fn " + diskDev + " >/tmp/fsck 2>&1 || { cat /tmp/fsck; exit 1; }", nil},
-		{"fio, 512 bytes to 1 MiB at depths 1, 16 and 128", 3 * time.Minute,
-			fio("shallow", "--rw=randwrite --bs=4k --size=4M --iodepth=1") +
-				fio("mixed", "--rw=randwrite --bsrange=512-1M --blockalign=512 --size=48M --iodepth=16") +
-				fio("deep", "--rw=randwrite --bs=4k --size=8M --iodepth=128"), nil},
+		{"ext4, with files read back after the caches were dropped", 2 * time.Minute,
+			"dd if=/dev/urandom of=/tmp/r bs=64k count=64 2>/dev/null\n" + fileSystem("ext4", "mke2fs -q -t ext4 -F", "e2fsck -fn"), nil},
+		{"xfs, the same", 2 * time.Minute, fileSystem("xfs", "mkfs.xfs -q -f", "xfs_repair -n"), nil},
+		{"fio of 128 MiB, 512 bytes to 1 MiB at depths 1, 16 and 128", 3 * time.Minute,
+			fio("shallow", blocks+"--size=16M --iodepth=1") +
+				fio("mixed", blocks+"--size=64M --iodepth=16") +
+				fio("deep", blocks+"--size=48M --iodepth=128"), nil},
+		{"a disk is added, resized and removed", time.Minute, "[ ! -e /dev/nvme0n3 ]", d.events},
 		{"discard and write-zeroes read back as zeroes", time.Minute, "dd if=/dev/urandom of=" + diskDev + " bs=1M count=4 oflag=direct 2>/dev/null\n" +
 			"blkdiscard -o 0 -l 1048576 " + diskDev + " && nvme write-zeroes " + diskDev + " -s 4096 -c 2047 >/dev/null\n" +
 			"dd if=" + diskDev + " bs=1M count=4 iflag=direct of=/tmp/z 2>/dev/null; dd if=/dev/zero of=/tmp/zero bs=1M count=1 2>/dev/null\n" +
@@ -152,20 +168,45 @@ func (d *disk) checks() []diskCheck {
 // kill kills the target while the guest writes, starts it again, and waits until the guest
 // has verified what it wrote.
 func (d *disk) kill(ctx context.Context) error {
-	for range 2 {
-		time.Sleep(2 * time.Second) // into the writing
-		d.target.Process.Kill()
-		d.target.Wait()
-		time.Sleep(time.Second)
-		if err := d.start(ctx); err != nil {
-			return err
-		}
-		if _, err := d.guest.run(ctx, time.Minute, "i=0; while [ \"$(cat /sys/class/nvme/nvme0/state)\" != live ] && [ $i -lt 500 ]; do sleep 0.1; i=$((i+1)); done; [ \"$(cat /sys/class/nvme/nvme0/state)\" = live ]"); err != nil {
-			return err
-		}
+	time.Sleep(2 * time.Second) // into the writing
+	d.target.Process.Kill()
+	d.target.Wait()
+	time.Sleep(time.Second)
+	if err := d.start(ctx); err != nil {
+		return err
+	}
+	if _, err := d.guest.run(ctx, time.Minute, "i=0; while [ \"$(cat /sys/class/nvme/nvme0/state)\" != live ] && [ $i -lt 500 ]; do sleep 0.1; i=$((i+1)); done; [ \"$(cat /sys/class/nvme/nvme0/state)\" = live ]"); err != nil {
+		return err
 	}
 	_, err := d.guest.run(ctx, 2*time.Minute, "i=0; while [ ! -e /tmp/done ] && [ $i -lt 1000 ]; do sleep 0.1; i=$((i+1)); done; cat /tmp/fio; [ \"$(cat /tmp/done)\" = 0 ]")
 	return err
+}
+
+// events adds a disk to the running target, makes it larger, and removes it. The connected guest
+// has to notice each time.
+func (d *disk) events(ctx context.Context) error {
+	file := filepath.Join(d.dir, "third")
+	for _, step := range []struct {
+		what   string
+		do     func() error
+		script string // succeeds when the guest has noticed
+	}{
+		{"added", func() error { return sparse(file, 64<<20) }, `[ "$(cat /sys/block/nvme0n3/size 2>/dev/null)" = 131072 ] && [ -b /dev/nvme0n3 ]`},
+		{"resized", func() error { return sparse(file, 96<<20) }, `[ "$(cat /sys/block/nvme0n3/size)" = 196608 ]`},
+		{"written", nil, "dd if=/tmp/r of=/dev/nvme0n3 bs=1M seek=90 oflag=direct 2>/dev/null && dd if=/dev/nvme0n3 bs=1M skip=90 count=4 iflag=direct 2>/dev/null | cmp - /tmp/r"},
+		{"removed", func() error { return os.Remove(file) }, "[ ! -e /sys/block/nvme0n3 ] && [ -b " + diskDev + " ] && [ -b /dev/nvme0n2 ]"},
+	} {
+		if step.do != nil {
+			if err := errors.Join(step.do(), d.target.Process.Signal(syscall.SIGHUP)); err != nil {
+				return err
+			}
+		}
+		wait := "i=0; until " + step.script + "; do i=$((i+1)); [ $i -lt 300 ] || { ls /sys/block; exit 1; }; sleep 0.1; done"
+		if _, err := d.guest.run(ctx, time.Minute, wait); err != nil {
+			return fmt.Errorf("%s: %w", step.what, err)
+		}
+	}
+	return nil
 }
 
 // nothingLeft waits until ps shows no stream of the target.

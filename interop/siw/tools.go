@@ -52,6 +52,8 @@ var debianPackage = map[string]string{
 	"fio":                "fio",
 	"mke2fs":             "e2fsprogs",
 	"e2fsck":             "e2fsprogs",
+	"mkfs.xfs":           "xfsprogs",
+	"xfs_repair":         "xfsprogs",
 	"apt-get":            "apt",
 	"apt-cache":          "apt",
 	"dpkg-deb":           "dpkg",
