@@ -97,6 +97,7 @@ func (p *Port) receiveGroup(g *group, at netip.Addr) {
 		}
 		pkt, err := ib.Parse(raw[:n-ib.ICRCLen])
 		flow := ib.Flow{Source: from, Destination: netip.AddrPortFrom(at, ib.Port)}
+		p.observe(false, from, flow.Destination, raw)
 		switch {
 		case err != nil:
 			p.malformed.Add(1)

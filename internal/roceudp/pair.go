@@ -262,7 +262,7 @@ func (q *Pair) sealLocked() {
 		}
 		flow := ib.Flow{Source: own, Destination: netip.AddrPortFrom(to, ib.Port)}
 		flow.Seal(b[:len(b)-ib.ICRCLen])
-		q.port.observe(true, flow.Destination, b)
+		q.port.observe(true, own, flow.Destination, b)
 	}
 }
 

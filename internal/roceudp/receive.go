@@ -97,7 +97,7 @@ func (p *Port) handleLocked(i int) {
 		return
 	}
 	raw := b.buf[i][:b.len[i]]
-	p.observe(false, b.from[i], raw)
+	p.observe(false, b.from[i], netip.AddrPortFrom(p.addr, ib.Port), raw)
 	var err error
 	if b.packet, err = ib.Parse(raw[:len(raw)-ib.ICRCLen]); err != nil {
 		p.malformed.Add(1)

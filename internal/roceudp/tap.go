@@ -1,10 +1,6 @@
 package roceudp
 
-import (
-	"net/netip"
-
-	"viaduct/internal/wire/ib"
-)
+import "net/netip"
 
 // A Tap is given every packet of a port, with its invariant CRC: those sent, and those that arrive,
 // the refused ones included. Several goroutines may call it at a time. It does not keep b.
@@ -14,15 +10,8 @@ type Tap func(out bool, src, dst netip.AddrPort, b []byte)
 func (p *Port) SetTap(tap Tap) { p.tap.Store(&tap) }
 
 // observe gives a packet to the tap, if there is one.
-func (p *Port) observe(out bool, far netip.AddrPort, b []byte) {
-	tap := p.tap.Load()
-	if tap == nil {
-		return
-	}
-	own := netip.AddrPortFrom(p.addr, ib.Port)
-	if out {
-		(*tap)(true, own, far, b)
-	} else {
-		(*tap)(false, far, own, b)
+func (p *Port) observe(out bool, src, dst netip.AddrPort, b []byte) {
+	if tap := p.tap.Load(); tap != nil {
+		(*tap)(out, src, dst, b)
 	}
 }
