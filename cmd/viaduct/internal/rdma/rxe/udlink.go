@@ -51,7 +51,8 @@ func (q *QP) udLink(own GID) *udLink {
 	return nil
 }
 
-// tellUnsent tells the user, once for each queue pair, why a datagram does not leave this host: the program is not told.
+// tellUnsent tells the user, once for each queue pair, why a datagram does not leave this host. The
+// program does not learn of it.
 func (q *QP) tellUnsent(own, to GID) {
 	if q.toldUnsent {
 		return
