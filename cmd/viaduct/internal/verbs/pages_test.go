@@ -18,6 +18,9 @@ import (
 // goes on.
 var shownCommand = regexp.MustCompile("(?:^|[ `$])viaduct ([a-z][^`|&;>]*)")
 
+// quoted matches an argument that holds the words of another command.
+var quoted = regexp.MustCompile(`'[^']*'`)
+
 // checkCommand returns what is wrong with the words after "viaduct": the verb and the names of its
 // flags have to be there. Values are not looked at, because pages write DIR and URL.
 func checkCommand(root *cobra.Command, words []string) (wrong []string) {
@@ -96,7 +99,7 @@ func TestPageFlags(t *testing.T) {
 						continue // a sentence, or what the command prints
 					}
 					seen++
-					for _, wrong := range checkCommand(root, strings.Fields(l[m[2]:m[3]])) {
+					for _, wrong := range checkCommand(root, strings.Fields(quoted.ReplaceAllString(l[m[2]:m[3]], "''"))) {
 						t.Errorf("%s:%d: %s", strings.TrimPrefix(page, top), i+1, wrong)
 					}
 				}
