@@ -174,7 +174,7 @@ func (c *Client) setup(ctx context.Context, s spec, dl dialer, d time.Duration, 
 	defer watched()
 	var took time.Duration
 	n := 0
-	for n < maxSetups && time.Since(start) < d {
+	for n == 0 || n < maxSetups && time.Since(start) < d {
 		was := time.Now()
 		l, err := dl.dial(ctx)
 		if err != nil {
@@ -254,11 +254,11 @@ func (c *Client) drive(ctx context.Context, s spec, lanes []dialed, d time.Durat
 }
 
 // push keeps the window full until the time is over, and returns how many
-// operations the other side has confirmed.
+// operations the other side has confirmed. Like pingPong it posts once at least.
 func push(ctx context.Context, s spec, l lane, end time.Time, count *meter) (n int, err error) {
 	w, batch, out := s.window(), max(1, s.Doorbell), 0
 	for i := 0; ; i++ {
-		if i&15 == 0 && time.Now().After(end) {
+		if i&15 == 0 && i > 0 && time.Now().After(end) {
 			break
 		}
 		for out+batch > w {
