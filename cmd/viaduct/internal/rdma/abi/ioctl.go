@@ -46,7 +46,9 @@ const (
 	objCQ         = 3
 	objQP         = 4
 	objSRQ        = 5
+	objAH         = 6
 	objMR         = 7
+	objMW         = 8
 	objAsyncEvent = 16
 )
 
@@ -100,6 +102,8 @@ var methods = map[methodID]*method{
 	{objPD, 0}:         {command: DeallocPD, in: []attrIn{{0, 0, 4, object, false}}},
 	{objAsyncEvent, 0}: {command: AllocAsync, out: []attrOut{{0, 0, 0}}},
 	{objMR, 1}:         {command: DeregMR, in: []attrIn{{0, 0, 4, object, false}}},
+	{objAH, 0}:         {command: DestroyAH, in: []attrIn{{0, 0, 4, object, false}}},
+	{objMW, 0}:         {command: DeallocMW, in: []attrIn{{0, 0, 4, object, false}}},
 	{objCQ, 0}: {command: CreateCQ,
 		in: []attrIn{{1, 16, 4, value, false}, {2, 8, 8, value, false}, {3, 24, 4, object, true}, {4, 20, 4, value, false},
 			{5, 28, 4, value, true}, {7, 0, 4, object, true}},

@@ -211,3 +211,26 @@ func TestMethods(t *testing.T) {
 		check("unknown, and told to ignore it", 99, append(slices.Clone(attrs), ioctlAttr{id: 99}), nil)
 	}
 }
+
+// Libraries that send commands by ioctl alone destroy objects by methods of their classes, while
+// they make address handles and windows by commands that the ioctl carries.
+func TestIoctlDestroy(t *testing.T) {
+	for _, c := range []struct {
+		object, method uint16
+		command        Command
+	}{
+		{objPD, 0, DeallocPD}, {objAH, 0, DestroyAH}, {objMR, 1, DeregMR}, {objMW, 0, DeallocMW},
+	} {
+		const handle = 7
+		v, err := ParseIoctl(RXE.ID, 0x1000, memoryAt(func() Body {
+			b := ioctlBytes(c.object, c.method, ioctlAttr{0, 0, attrMandatory, handle})
+			b.Put32(16, RXE.ID)
+			return b
+		}()))
+		if err != nil {
+			t.Errorf("%v: %v", c.command, err)
+		} else if v.Command != c.command || v.Body.U32(0) != handle {
+			t.Errorf("%v of %d, want %v of %d", v.Command, v.Body.U32(0), c.command, handle)
+		}
+	}
+}
