@@ -48,9 +48,10 @@ func port(t *testing.T) *Port {
 	return p
 }
 
-// TestStranger sends packets of all kinds to a port with a queue pair, from an address that is not its peer's: random
-// bytes, packets of random contents that are sealed as they should be, and a peer's with a wrong CRC. Each is counted,
-// none is answered or costs more than an error, and no memory is looked at. [ROCE-NET-4] [ROCE-NET-5] [ROCE-NET-8] [ROCE-ICRC-3]
+// TestStranger sends packets of all kinds to a port with a queue pair, from an address that is not its
+// peer's: random bytes, packets of random contents that are sealed correctly, and a peer's with a wrong
+// CRC. Each is counted, none is answered or costs more than an error, and no memory is looked at.
+// [ROCE-NET-4] [ROCE-NET-5] [ROCE-NET-8] [ROCE-ICRC-3]
 func TestStranger(t *testing.T) {
 	p := port(t)
 	q, err := p.NewPair()
