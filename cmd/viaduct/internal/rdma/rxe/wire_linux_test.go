@@ -238,23 +238,26 @@ func TestWireGroup(t *testing.T) {
 	}
 	to := b.memory.add(2, 128, abi.AccessLocalWrite)
 	a.memory.add(3, 128, abi.AccessLocalWrite)
-	b.receive(6, 2, 48)
-	a.receive(5, 3, 48)
+	const rounds = 20 // after which a copy of the first would have arrived
 	a.receive(8, 3, 48)
-	send(1)
-	a.want(5, Success)
-	a.want(1, Success)
-	if c := b.want(6, Success); c.length != 48 || c.src != a.qp.num || !bytes.Equal(to.get()[36:40], group[12:]) {
-		t.Errorf("%+v, %x", c, to.get()[:40])
+	for id := range uint64(rounds) {
+		b.receive(6, 2, 48)
+		a.receive(8, 3, 48)
+		send(id)
+		a.want(8, Success)
+		a.want(id, Success)
+		if c := b.want(6, Success); c.length != 48 || c.src != a.qp.num || !bytes.Equal(to.get()[36:40], group[12:]) {
+			t.Errorf("%+v, %x", c, to.get()[:40])
+		}
 	}
 	a.none()
 	if err := b.f.Detach(b.qp, group); err != nil {
 		t.Fatal(err)
 	}
 	b.receive(9, 2, 48)
-	send(2)
+	send(rounds)
 	a.want(8, Success)
-	a.want(2, Success)
+	a.want(rounds, Success)
 	b.none()
 	if err := a.f.Detach(a.qp, group); err != nil {
 		t.Fatal(err)
