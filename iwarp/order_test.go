@@ -498,7 +498,7 @@ func TestSendCompletes(t *testing.T) {
 // TestPostNow: a request that TCP takes at once has no completion. Any other has one although it
 // did not ask for it. Both keep the order of posting.
 func TestPostNow(t *testing.T) {
-	p, q := asResponder(t, &Config{NoNudge: true, SendDepth: 3})
+	p, q := asResponder(t, &Config{FPDUSize: 16 << 10, SendDepth: 3})
 	send := func(id byte, n int) bool {
 		t.Helper()
 		sent, err := q.PostNow(SendWR{ID: uint64(id), Unsignaled: true, SG: []SGE{Buf(bytes.Repeat([]byte{id}, n))}})

@@ -31,7 +31,8 @@ func TestSameHostOneProcessor(t *testing.T) {
 		t.Fatalf("%d processors", n)
 	}
 	best := map[samehost.Policy]int64{}
-	for range 4 {
+	slow := func() bool { return best[samehost.Require] < best[samehost.Off]*2/3 }
+	for i := 0; i < 4 || i < 20 && slow(); i++ { // more on a machine that others use, too
 		for _, policy := range []samehost.Policy{samehost.Require, samehost.Off} {
 			var p pumper
 			q, _, stop := p.withChild(t, true, policy, nil)
@@ -47,7 +48,7 @@ func TestSameHostOneProcessor(t *testing.T) {
 		}
 	}
 	t.Logf("%d messages through shared memory, %d by TCP", best[samehost.Require], best[samehost.Off])
-	if best[samehost.Require] < best[samehost.Off]*2/3 {
+	if slow() {
 		t.Error("polling is in the way")
 	}
 }
