@@ -127,7 +127,7 @@ func ucxTrials() (all []trial) {
 		}
 	}
 	uct("rc_verbs", false, "am_lat", "put_lat", "fadd", "cswap")
-	uct("rc_verbs", true, "am_bw", "am_mr", "get", "put_bw", "add_mr")
+	uct("rc_verbs", true, "am_bw", "am_mr", "get -D zcopy", "put_bw", "add_mr")
 	uct("ud_verbs", false, "am_lat")
 	uct("ud_verbs", true, "am_bw", "am_mr")
 	ucp("rc", false, "tag_lat", "stream_lat", "ucp_put_lat", "ucp_get", "ucp_fadd", "ucp_cswap")
