@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"sync/atomic"
-	"unsafe"
 
 	"viaduct/internal/perturb"
 	"viaduct/internal/regmem"
@@ -145,8 +144,9 @@ type RegionOptions struct {
 }
 
 // Register makes mem usable by all streams of the domain, and by no others:
-// locally without further ado, by their peers as far as access says. The slice
-// may be of Go memory or of a mapping; it must stay until [MemoryRegion.Close].
+// locally in every case, by their peers as far as access says. The slice
+// may be of Go memory, of a mapping, or of memory of C (unsafe.Slice). It must stay until
+// [MemoryRegion.Close].
 // Grant the exact bytes that are meant, by slicing; zero memory before you let
 // a peer read it. Do not give peers that distrust each other the right to write
 // to the same bytes through different regions.
@@ -156,16 +156,6 @@ type RegionOptions struct {
 // Errors: ErrInvalid, ErrLimit.
 func (p *ProtectionDomain) Register(mem []byte, access Access, opt ...RegionOptions) (*MemoryRegion, error) { // [DDP-8.2-3] [SEC-6.1.1-2] [DDP-8.3-1] [SEC-6.3.6-1] [SEC-6.3.4-1] [SEC-6.3.2-1] [RDMAP-8.1.1-4] [RDMAP-8.1.1-7]
 	return p.register(mem, access, nil, opt)
-}
-
-// RegisterPointer is Register for n bytes at ptr that Go does not manage, such as C memory. The
-// caller must own them and keep them in place until Close: only nil and a range that wraps are
-// refused.
-func (p *ProtectionDomain) RegisterPointer(ptr unsafe.Pointer, n int, access Access, opt ...RegionOptions) (*MemoryRegion, error) {
-	if ptr == nil || n <= 0 || uintptr(ptr)+uintptr(n) < uintptr(ptr) {
-		return nil, fmt.Errorf("%w: %d bytes at %p", ErrInvalid, n, ptr)
-	}
-	return p.register(unsafe.Slice((*byte)(ptr), n), access, nil, opt)
 }
 
 func (p *ProtectionDomain) register(mem []byte, access Access, owner *QueuePair, opt []RegionOptions) (*MemoryRegion, error) {
