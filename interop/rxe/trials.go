@@ -75,7 +75,6 @@ var cmPrograms = []trial{
 	qperf("qperf", false, "rc_lat rc_bw rc_rdma_write_bw rc_compare_swap_mr"),
 	qperf("qperf, other tests", true, "rc_bi_bw rc_rdma_read_lat rc_rdma_read_bw rc_rdma_write_lat rc_rdma_write_poll_lat rc_fetch_add_mr"),
 	fio("fio", false, "write", "read", "write"),
-	fio("fio read", true, "read", "read", "read"),
 	fio("fio send", true, "send", "read", "write"),
 }
 
@@ -127,7 +126,7 @@ func ucxTrials() (all []trial) {
 		}
 	}
 	uct("rc_verbs", false, "am_lat", "put_lat", "fadd", "cswap")
-	uct("rc_verbs", true, "am_bw", "am_mr", "get -D zcopy", "put_bw", "add_mr")
+	uct("rc_verbs", true, "am_bw", "am_mr", "put_bw", "add_mr")
 	uct("ud_verbs", false, "am_lat")
 	uct("ud_verbs", true, "am_bw", "am_mr")
 	ucp("rc", false, "tag_lat", "stream_lat", "ucp_put_lat", "ucp_get", "ucp_fadd", "ucp_cswap")
