@@ -28,6 +28,10 @@ func (s *supervisor) seize(b *borrowed, d *dial) (*holder, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := dialRoom(h.fd); err != nil {
+		h.close()
+		return nil, err
+	}
 	s.names.set(b.cookie, names{local: netip.AddrPortFrom(loopbackOf(familyOf(d.to.Addr())), d.port), remote: d.to})
 	if err := earlier(connectNow(b.fd, h.addr, b.family)); err != nil {
 		s.names.remove(b.cookie)
@@ -36,6 +40,23 @@ func (s *supervisor) seize(b *borrowed, d *dial) (*holder, error) {
 	}
 	h.at = localName(b.fd)
 	return h, nil
+}
+
+// dialRoom returns an error if fewer descriptors are free than a plain dial may need. A program's
+// socket that is held cannot be left to the kernel any more: if the dial failed then for want of
+// descriptors, the plain one would fail as well, and the program's connect with it.
+func dialRoom(fd int) (err error) {
+	var fds []int
+	for len(fds) < 4 && err == nil {
+		var n int
+		if n, err = unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0); err == nil {
+			fds = append(fds, n)
+		}
+	}
+	for _, n := range fds {
+		unix.Close(n)
+	}
+	return err
 }
 
 // notHeld answers a connect whose socket cannot be held.
