@@ -20,7 +20,7 @@ const ( // [I-14] [I-33] [I-36]
 	defaultCloseTimeout     = 5 * time.Second
 
 	terminateTimeout = 2 * time.Second // for the socket to take a Terminate
-	drainTimeout     = 1 * time.Second // for the peer to close after a Terminate
+	drainTimeout     = 5 * time.Second // for the peer to close after a Terminate
 	rejectTimeout    = 1 * time.Second // for the peer to close after a rejection
 	nudgeDelay       = 20 * time.Millisecond
 	nudges           = 3
