@@ -52,17 +52,17 @@ func TestRDMANoProgram(t *testing.T) {
 	if err := os.WriteFile(file, []byte("no program\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
 	for _, c := range []struct {
 		argv []string
 		code int
 	}{{[]string{file}, 126}, {[]string{"sh", "-c", "exec " + file + ".not"}, 127}, {[]string{"sh", "-c", "sh -c 'exit 7'"}, 7}} {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		var out bytes.Buffer
 		var exit *exec.ExitError
 		if err := rdmaRun(ctx, &out, c.argv...).Run(); !errors.As(err, &exit) || exit.ExitCode() != c.code {
 			t.Errorf("%q: %v, want exit code %d\n%s", c.argv, err, c.code, out.String())
 		}
+		cancel()
 	}
 }
 
