@@ -64,9 +64,9 @@ func (p *Port) Poll() bool {
 // pollMost is how many batches one call of pollLocked handles.
 const pollMost = 4
 
-// pollLocked handles batches of what has arrived, and sends what comes of it: each queue pair a turn,
-// and more packets are received before the next. any tells that something had arrived, left that there
-// may be more to do. A batch that is not full has emptied the socket.
+// pollLocked handles some batches of packets. After each batch the queue pairs that it concerns send for
+// a turn each. any reports whether a packet had arrived, left whether there may be more to do: a batch
+// that is not full has emptied the socket.
 //
 // If the caller can yield, consumers that were woken run before acknowledgements go: the packets of an
 // answer take them along, in one call of the system instead of two.

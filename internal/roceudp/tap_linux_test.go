@@ -10,8 +10,8 @@ import (
 	"viaduct/internal/wire/ib"
 )
 
-// A tap gets the packets that are sent, and those that arrive, with a group as destination if they were
-// sent to one; the invariant CRC is that of the addresses.
+// A tap gets each packet that the port sends or receives. The addresses that it gets are those that the
+// invariant CRC covers, so the destination of a packet to a group is the group.
 func TestTap(t *testing.T) {
 	own := netip.AddrFrom4([4]byte{127, byte(1 + rand.IntN(250)), byte(rand.IntN(256)), byte(1 + rand.IntN(250))})
 	group := netip.AddrFrom4([4]byte{239, 255, byte(rand.IntN(256)), byte(rand.IntN(256))})

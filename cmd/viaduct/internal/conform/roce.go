@@ -10,7 +10,7 @@ import (
 	"viaduct/internal/wire/ib"
 )
 
-// A roceEnd is our end of a reliable connection of RoCEv2. It sends what it is told to, and
+// A roceEnd is our end of a reliable connection of RoCEv2. It sends the packets of a case, and
 // acknowledges the Sends of the peer.
 type roceEnd struct {
 	t    *T

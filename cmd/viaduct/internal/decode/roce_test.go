@@ -271,8 +271,8 @@ func TestRoCEWrong(t *testing.T) {
 	}
 }
 
-// TestRoCEFlow: notes on packets that go again, and on those that are missing; a queue pair that is
-// connected anew is no gap.
+// TestRoCEFlow expects a note on a packet that is sent twice, and one on a gap in the sequence
+// numbers. A queue pair that connects again begins with other numbers, which is no gap.
 func TestRoCEFlow(t *testing.T) {
 	r := newRoCETalk(t, "IPv6")
 	for _, p := range []ib.Packet{

@@ -25,8 +25,8 @@ type requests struct {
 // unseen stands for an opcode or a length that the capture does not show.
 const unseen = -1
 
-// newConversation is a distance of sequence numbers that tells that a queue pair was connected
-// anew, not that packets are missing or go again.
+// newConversation is the least distance between two sequence numbers from which follow takes the
+// second for the first of a new connection, and not for a gap or a repetition.
 const newConversation = 1 << 16
 
 // follow compares a request of a connection with those before it. Responses are not followed: they
