@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"viaduct/internal/sock"
 	"viaduct/internal/testkit"
 	"viaduct/internal/wire/rdmap"
 )
@@ -64,7 +65,7 @@ func full(t *testing.T, q *QueuePair) (yes bool) {
 			t.Fatal(err)
 		}
 		p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}
-		n, err := unix.Poll(p, 0)
+		n, err := sock.Poll(p, 0)
 		yes = info.Unacked == 0 && n == 0 && err == nil
 	}); err != nil {
 		t.Fatal(err)

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"viaduct/cmd/viaduct/internal/rdma/abi"
+	"viaduct/internal/sock"
 )
 
 // asRDMAEvents makes the test binary a program that reads connection manager events, and checks
@@ -33,7 +34,7 @@ func rdmaEvents() (err error) {
 	}
 	readable := func(timeout int) bool {
 		p := []unix.PollFd{{Fd: int32(h.cm), Events: unix.POLLIN}}
-		n, err := unix.Poll(p, timeout)
+		n, err := sock.Poll(p, timeout)
 		return n > 0 && err == nil
 	}
 	body := le.AppendUint64(nil, h.at(0))

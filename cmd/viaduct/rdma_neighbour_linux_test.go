@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"viaduct/cmd/viaduct/internal/rdma/abi"
+	"viaduct/internal/sock"
 )
 
 // asRDMANeighbour makes the test binary one of the programs of TestRDMANeighbour: "both WHAT",
@@ -182,7 +183,7 @@ func rdmaHonest() (err error) {
 	transfers := 0
 	for done := false; !done; transfers++ {
 		p := []unix.PollFd{{Fd: neighbourSocket, Events: unix.POLLIN}}
-		if _, err := unix.Poll(p, 5); err == nil && p[0].Revents != 0 {
+		if _, err := sock.Poll(p, 5); err == nil && p[0].Revents != 0 {
 			done = true // behind one more
 		}
 		for i := range movingLen {

@@ -12,6 +12,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"viaduct/internal/sock"
 )
 
 // asRXEBlocked makes the test binary a program whose registered memory cannot be read at first. The
@@ -65,7 +67,7 @@ func rxeBlocked() error {
 	}
 	// The page fault shows that the request waits for the memory.
 	p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-	if n, err := unix.Poll(p, 60_000); n != 1 {
+	if n, err := sock.Poll(p, 60_000); n != 1 {
 		return fmt.Errorf("nothing reads the memory: %v", err)
 	}
 	began := time.Now()

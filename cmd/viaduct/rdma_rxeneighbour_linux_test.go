@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"viaduct/cmd/viaduct/internal/rdma/abi"
+	"viaduct/internal/sock"
 )
 
 // TestRXENeighbour is TestRDMANeighbour for a RoCE device, where a program can also name the queue
@@ -77,7 +78,7 @@ func rxeHonest() error {
 	transfers := 0
 	for done := false; !done; transfers++ {
 		p := []unix.PollFd{{Fd: neighbourSocket, Events: unix.POLLIN}}
-		if _, err := unix.Poll(p, 5); err == nil && p[0].Revents != 0 {
+		if _, err := sock.Poll(p, 5); err == nil && p[0].Revents != 0 {
 			done = true // behind one more
 		}
 		for i := range movingLen {

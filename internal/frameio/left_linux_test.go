@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"viaduct/internal/attend"
+	"viaduct/internal/sock"
 	"viaduct/internal/testkit"
 )
 
@@ -159,7 +160,7 @@ func TestEndBehindEnough(t *testing.T) {
 		testkit.Eventually(t, "both are there", func() (ended bool) {
 			raw.Control(func(fd uintptr) {
 				fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
-				_, _ = unix.Poll(fds, 0)
+				_, _ = sock.Poll(fds, 0)
 				ended = fds[0].Revents&unix.POLLRDHUP != 0
 			})
 			return ended

@@ -11,6 +11,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"viaduct/internal/sock"
 )
 
 // A notification is struct seccomp_notif.
@@ -162,11 +164,8 @@ func (l *Listener) Recv() (*Call, error) {
 // limit.
 func (l *Listener) poll(timeout int) (said int16, err error) {
 	p := [1]unix.PollFd{{Fd: int32(l.fd), Events: unix.POLLIN}}
-	for {
-		if _, err = unix.Poll(p[:], timeout); err != unix.EINTR {
-			return p[0].Revents, err
-		}
-	}
+	_, err = sock.Poll(p[:], timeout)
+	return p[0].Revents, err
 }
 
 // Close closes the listener. If no other process has a handle of it, notified calls of the program

@@ -15,6 +15,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"viaduct/internal/sock"
 )
 
 // stubEnv names the descriptor of the control socket; its presence makes a
@@ -155,11 +157,8 @@ func (ch *Child) handshake(c *Command, ctl int, filter []Insn) error {
 func (ch *Child) passExec(ctl int) error {
 	said := func(timeout int, more ...unix.PollFd) (p []unix.PollFd, err error) {
 		p = append([]unix.PollFd{{Fd: int32(ctl), Events: unix.POLLIN}}, more...)
-		for {
-			if _, err = unix.Poll(p, timeout); err != unix.EINTR {
-				return p, err
-			}
-		}
+		_, err = sock.Poll(p, timeout)
+		return p, err
 	}
 	for {
 		p, err := said(-1, unix.PollFd{Fd: int32(ch.Listener.fd), Events: unix.POLLIN})

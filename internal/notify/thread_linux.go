@@ -12,6 +12,8 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"viaduct/internal/sock"
 )
 
 // openThread returns a pidfd of a thread. Kernels before 6.9 have them for processes only; then it
@@ -148,7 +150,7 @@ func (t *threads) sweepLocked() {
 	for tid, th := range t.m {
 		polls, tids = append(polls, unix.PollFd{Fd: int32(th.fd), Events: unix.POLLIN}), append(tids, tid)
 	}
-	if n, err := unix.Poll(polls, 0); err != nil || n == 0 {
+	if n, err := sock.Poll(polls, 0); err != nil || n == 0 {
 		return
 	}
 	for i, p := range polls {

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"viaduct/internal/attend"
+	"viaduct/internal/sock"
 	"viaduct/internal/testkit"
 )
 
@@ -60,7 +61,7 @@ func (p *piped) Unpoll() {
 	p.unpoll.Go(func() {
 		for {
 			fds := [1]unix.PollFd{{Fd: int32(p.r), Events: unix.POLLIN}}
-			if n, _ := unix.Poll(fds[:], 5); n == 1 {
+			if n, _ := sock.Poll(fds[:], 5); n == 1 {
 				p.Poll()
 				return
 			}

@@ -151,7 +151,7 @@ func sendProof(mine, theirs int) error {
 				return errNotTheEnd
 			}
 			p := [1]unix.PollFd{{Fd: int32(mine), Events: unix.POLLIN}}
-			_, _ = unix.Poll(p[:], int(left/time.Millisecond)+1)
+			_, _ = Poll(p[:], int(left/time.Millisecond)+1)
 		case err != nil:
 			return err
 		case k == 0:

@@ -371,7 +371,7 @@ func awaitAnswer(ctx context.Context, fd int, end time.Time) (theirs int, err er
 		}
 		left = min(left, 100*time.Millisecond) // ctx may end meanwhile
 		p := [1]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-		if _, err := unix.Poll(p[:], int((left+time.Millisecond-1)/time.Millisecond)); err != nil && err != unix.EINTR {
+		if _, err := Poll(p[:], int((left+time.Millisecond-1)/time.Millisecond)); err != nil {
 			return theirs, os.NewSyscallError("poll", err)
 		}
 		k, fds, err := recvRights(fd, b[n:], 1)

@@ -88,7 +88,7 @@ func peekAbove(fd int, p []byte, have int) (int, error) {
 		return n, err
 	}
 	events := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
-	if k, err := unix.Poll(events, 0); err == nil && k > 0 {
+	if k, err := Poll(events, 0); err == nil && k > 0 {
 		if n, err := peek(fd, p); err != nil || n > have {
 			return n, err // it came before the end
 		}

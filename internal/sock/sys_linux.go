@@ -66,7 +66,7 @@ func (s *Socket) Unread() bool {
 		return err != ErrWouldBlock
 	}
 	fds := [1]unix.PollFd{{Fd: int32(s.fd), Events: unix.POLLIN | unix.POLLRDHUP}}
-	n, err := unix.Poll(fds[:], 0)
+	n, err := Poll(fds[:], 0)
 	return n > 0 || err != nil
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"viaduct/internal/sock"
 	"viaduct/internal/sockdiag"
 	"viaduct/portmap"
 )
@@ -233,9 +234,5 @@ func waitEnd(c *net.UnixConn) {
 	}
 	defer unix.Close(fd)
 	p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
-	for {
-		if _, err := unix.Poll(p, -1); err != unix.EINTR {
-			return
-		}
-	}
+	_, _ = sock.Poll(p, -1)
 }

@@ -9,6 +9,7 @@ import (
 
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 	"viaduct/internal/notify"
+	"viaduct/internal/sock"
 )
 
 // A channel carries events to the program. It is a pipe, and the program has the reading end, so
@@ -112,7 +113,7 @@ func (ch *channel) orphaned() bool {
 // withoutReader reports whether no process has the reading end of a pipe any more.
 func withoutReader(w int) bool {
 	p := []unix.PollFd{{Fd: int32(w)}}
-	n, err := unix.Poll(p, 0)
+	n, err := sock.Poll(p, 0)
 	return err == nil && n == 1 && p[0].Revents&unix.POLLERR != 0
 }
 

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"viaduct/cmd/viaduct/internal/rdma/abi"
+	"viaduct/internal/sock"
 )
 
 // If a part of the arena cannot be mapped, the next ring uses it again, so that a program that
@@ -145,7 +146,7 @@ func TestCMSignalWithoutDescriptors(t *testing.T) {
 	s.cm.add(id)
 	readable := func() bool {
 		p := []unix.PollFd{{Fd: int32(r), Events: unix.POLLIN}}
-		n, err := unix.Poll(p, 0)
+		n, err := sock.Poll(p, 0)
 		return err == nil && n == 1
 	}
 	f.post(&cmEvent{of: id})

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"viaduct/internal/notify"
+	"viaduct/internal/sock"
 )
 
 // A process gives access to a memory by the process number. process_vm_readv and process_vm_writev
@@ -89,7 +90,7 @@ func (p *process) write(from []byte, addr uint64) bool {
 // lives reports whether the process is alive.
 func (p *process) lives() bool {
 	f := [1]unix.PollFd{{Fd: int32(p.fd), Events: unix.POLLIN}}
-	n, err := unix.Poll(f[:], 0)
+	n, err := sock.Poll(f[:], 0)
 	return n == 0 && err == nil
 }
 

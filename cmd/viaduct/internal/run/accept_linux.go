@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"viaduct/internal/notify"
+	"viaduct/internal/sock"
 	"viaduct/internal/sockdiag"
 	"viaduct/internal/status"
 )
@@ -483,7 +484,7 @@ func (s *supervisor) serveAccept(c *notify.Call, b *borrowed, l *carriedListener
 			slice = min(slice, max(time.Until(until), time.Millisecond))
 		}
 		p := []unix.PollFd{{Fd: int32(b.fd), Events: unix.POLLIN}, {Fd: int32(thread), Events: unix.POLLIN}}
-		unix.Poll(p, int(slice.Milliseconds()))
+		sock.Poll(p, int(slice.Milliseconds()))
 		if p[1].Revents != 0 || !c.Valid() {
 			return
 		}

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"viaduct/internal/notify"
+	"viaduct/internal/sock"
 )
 
 const ipprotoMPTCP = 262 // Go's listeners use it
@@ -118,7 +119,7 @@ func tcpState(fd int) int {
 // hasError reports whether a socket has an error that was not reported yet.
 func hasError(fd int) bool {
 	p := []unix.PollFd{{Fd: int32(fd)}}
-	n, err := unix.Poll(p, 0)
+	n, err := sock.Poll(p, 0)
 	return err == nil && n > 0 && p[0].Revents&unix.POLLERR != 0
 }
 
@@ -222,11 +223,6 @@ func abort(c net.Conn) {
 // waitFor polls a descriptor for events, at most ms milliseconds.
 func waitFor(fd int, events int16, ms int) bool {
 	p := []unix.PollFd{{Fd: int32(fd), Events: events}}
-	for {
-		n, err := unix.Poll(p, ms)
-		if err == unix.EINTR {
-			continue
-		}
-		return err == nil && n > 0
-	}
+	n, err := sock.Poll(p, ms)
+	return err == nil && n > 0
 }
