@@ -25,6 +25,7 @@ import (
 	"viaduct/cmd/viaduct/internal/transport"
 	"viaduct/cmd/viaduct/internal/verbs"
 	"viaduct/internal/notify"
+	"viaduct/internal/shm"
 	"viaduct/internal/testkit"
 )
 
@@ -40,6 +41,9 @@ func TestMain(m *testing.M) {
 	if os.Getenv(asCommand) != "" {
 		os.Exit(verbs.Main())
 	}
+	// Tests that run at the same time share the memory that the rings of this process may take, and
+	// the connections of TestEchoWaves alone take all of the default.
+	shm.SetLimit(4 * shm.DefaultLimit)
 	// These tests mostly wait for processes. With as many tests as processors, these would be idle.
 	flag.Parse()
 	if f := flag.Lookup("test.parallel"); f.Value.String() == strconv.Itoa(runtime.GOMAXPROCS(0)) {
