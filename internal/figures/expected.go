@@ -17,19 +17,19 @@ type expectation struct {
 const rdma = "^(vitcp|iwarp)"
 
 var expectations = []expectation{
-	{"Rate of Writes of 64 bytes, 16 per doorbell, to that of UCX and libfabric", "^RDMA Write, 64 B: messages, 16 ", rdma + ", 16 ", "^(UCX|libfabric)"},
+	{"Rate of 64-byte Writes, 16 per doorbell, compared with UCX and libfabric", "^RDMA Write, 64 B: messages, 16 ", rdma + ", 16 ", "^(UCX|libfabric)"},
 	{"the same, 64 per doorbell", "^RDMA Write, 64 B: messages, 64 ", rdma + ", 64 ", "^(UCX|libfabric)"},
 	{"the same, one per doorbell", "^RDMA Write, 64 B: messages, one ", rdma + ", 1 ", "^(UCX|libfabric)"},
-	{"the same, to C that calls send for each", "^RDMA Write, 64 B: messages, one ", rdma + ", 1 ", "^C TCP"},
-	{"Latency of 8 bytes, polling, to that of UCX and libfabric", "^Latency one way, 8 B, polling:", rdma + "$", "^(UCX|libfabric)"},
-	{"the same, to C that spins", "^Latency one way, 8 B, polling:", rdma + "$", "^C TCP, spinning"},
-	{"Bandwidth of Writes of 64 KiB to that of libfabric", "^RDMA Write, 64 KiB:", rdma + "$", "^libfabric"},
-	{"the same, to C TCP", "^RDMA Write, 64 KiB:", rdma + "$", "^C TCP"},
-	{"Bandwidth of Writes of 1 MiB to that of C TCP", "^RDMA Write, 1 MiB:", rdma + "$", "^C TCP"},
-	{"Through shared memory: latency of 8 bytes, polling, to ours by TCP", "^Same host, latency one way, 8 B, polling", "shared memory", rdma + "$"},
-	{"bandwidth of Writes of 64 KiB to C TCP", "^Same host, RDMA Write, 64 KiB", "shared memory", "^C TCP"},
-	{"bandwidth of an SDP stream to Go's TCP", "^Same host, stream, writes", "shared memory", "^Go TCP"},
-	{"HTTP requests over SDP, 1 KiB, 16 clients, to Go's TCP", "^Same host, HTTP, answers of 1 KiB, 16 clients: requests", "shared memory", "^Go TCP"},
+	{"the same, compared with C that calls send for each", "^RDMA Write, 64 B: messages, one ", rdma + ", 1 ", "^C TCP"},
+	{"Latency of 8 bytes, polling, compared with UCX and libfabric", "^Latency one way, 8 B, polling:", rdma + "$", "^(UCX|libfabric)"},
+	{"the same, compared with C that spins", "^Latency one way, 8 B, polling:", rdma + "$", "^C TCP, spinning"},
+	{"Bandwidth of 64 KiB Writes, compared with libfabric", "^RDMA Write, 64 KiB:", rdma + "$", "^libfabric"},
+	{"the same, compared with C TCP", "^RDMA Write, 64 KiB:", rdma + "$", "^C TCP"},
+	{"Bandwidth of 1 MiB Writes, compared with C TCP", "^RDMA Write, 1 MiB:", rdma + "$", "^C TCP"},
+	{"Through shared memory: latency of 8 bytes, polling, compared with Viaduct over TCP", "^Same host, latency one way, 8 B, polling", "shared memory", rdma + "$"},
+	{"Through shared memory: bandwidth of 64 KiB Writes, compared with C TCP", "^Same host, RDMA Write, 64 KiB", "shared memory", "^C TCP"},
+	{"Through shared memory: bandwidth of an SDP stream, compared with Go's TCP", "^Same host, stream, writes", "shared memory", "^Go TCP"},
+	{"Through shared memory: HTTP requests over SDP, 1 KiB, 16 clients, compared with Go's TCP", "^Same host, HTTP, answers of 1 KiB, 16 clients: requests", "shared memory", "^Go TCP"},
 }
 
 // expected is the table of the expectations.

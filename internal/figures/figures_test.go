@@ -24,7 +24,7 @@ func TestFiguresChanged(t *testing.T) {
 		{"a cell of the table of peers", page, "| 7.92 GB/s |", "| 7.93 GB/s |"},
 		{"a verdict", page, "| MISSED |", "| goal |"},
 		{"a cell of the table of programs", page, "| 21.79 |", "| 21.97 |"},
-		{"a row of what to expect", page, "to C TCP | 1 to 1.1 |", "to C TCP | 1 to 1.2 |"},
+		{"a row of what to expect", page, "compared with C TCP | 1 to 1.1 |", "compared with C TCP | 1 to 1.2 |"},
 		{"a sentence of the page", page, "## In pictures", "It has 50 GB/s.\n\n## In pictures"},
 		{"a figure of the README", "README.md", "\n## Start", "\nUp to 99 GB/s, 5.5 us, 60 times UCX, 8 million messages a second.\n\n## Start"},
 		{"a point of a picture", "docs/performance/rate.svg", `<path class="line c0" d="M90.0,`, `<path class="line c0" d="M90.0,1`},
