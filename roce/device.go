@@ -12,14 +12,15 @@ import (
 	"viaduct/internal/roceudp"
 )
 
-// A Device is an address of this host, with port 4791, and the memory that is registered there. Safe for
-// concurrent use.
+// A Device is UDP port 4791 of one address of this host, and the memory registered for use there.
+// All methods are safe for concurrent use.
 type Device struct {
 	port    *roceudp.Port
 	regions *regmem.Registry
 }
 
-// Open opens the device of an address of this host.
+// Open opens the device of addr, an address of this host. It fails if another socket has bound port
+// 4791 of that address. The caller closes the device.
 func Open(addr netip.Addr) (*Device, error) {
 	port, err := roceudp.Open(addr)
 	if err != nil {
@@ -31,10 +32,11 @@ func Open(addr netip.Addr) (*Device, error) {
 // Addr returns the address of the device.
 func (d *Device) Addr() netip.Addr { return d.port.Addr() }
 
-// NewPD returns a new, empty domain.
+// NewPD returns a new protection domain without regions.
 func (d *Device) NewPD() *ProtectionDomain { return &ProtectionDomain{d, regmem.NewDomain()} }
 
-// Close closes all queue pairs of the device. Closing again returns an error that matches ErrClosed.
+// Close closes all queue pairs of the device and its socket. A second call returns an error that
+// matches ErrClosed.
 func (d *Device) Close() error {
 	if err := d.port.Close(); errors.Is(err, net.ErrClosed) {
 		return ErrClosed
@@ -43,42 +45,42 @@ func (d *Device) Close() error {
 	}
 }
 
-// Stats returns how many packets were dropped because no queue pair took them.
+// Stats returns the counters of dropped packets.
 func (d *Device) Stats() DeviceStats {
 	c := d.port.Counters()
 	return DeviceStats{Malformed: c.Malformed, WrongCRC: c.WrongCRC, NoQueuePair: c.NoPair, Stranger: c.Stranger, Unsent: c.Unsent}
 }
 
-// DeviceStats count packets of a Device that were dropped. They only grow.
+// DeviceStats counts the packets that a Device dropped. The counters never decrease.
 type DeviceStats struct {
-	Malformed   uint64 // no packet of RoCEv2
+	Malformed   uint64 // not a RoCEv2 packet
 	WrongCRC    uint64
-	NoQueuePair uint64 // no such queue pair, or one that does not receive
-	Stranger    uint64 // for a connected queue pair, not from its peer
-	Unsent      uint64 // packets that the system refused to send
+	NoQueuePair uint64 // no such queue pair, or the queue pair does not receive
+	Stranger    uint64 // the queue pair is connected, and the sender is not its peer
+	Unsent      uint64 // packets that the operating system refused to send
 }
 
-// A Completion tells the end of a request.
+// A Completion reports the end of a request or of a receive.
 type Completion struct {
-	ID     uint64 // of the request
+	ID     uint64 // ID of the request or receive
 	QP     *QueuePair
-	Op     Op     // OpRecv or OpRecvWrite for a receive
+	Op     Op     // the operation; OpRecv or OpRecvWrite for a receive
 	Status Status // StatusOK, or why the request failed
 
-	Len int // bytes received or read, with the 40 that a datagram begins with
+	Len int // bytes received or read, including the 40 bytes in front of a datagram
 
 	// For receives.
-	Solicited   bool    // the peer asked for an event
-	HasImm      bool    // Imm came with the message
+	Solicited   bool    // the peer requested an event
+	HasImm      bool    // Imm is valid
 	Imm         [4]byte // with HasImm
 	Invalidated bool    // the message invalidated Key
 	Key         uint32  // with Invalidated
-	SourceQPN   uint32  // of a datagram
+	SourceQPN   uint32  // queue pair that sent the datagram
 
-	Value uint64 // what the word was before an atomic operation
+	Value uint64 // value of the word before an atomic operation
 }
 
-// Err returns a StatusError, nil if the request succeeded.
+// Err returns nil if the request succeeded, and otherwise a StatusError.
 func (c *Completion) Err() error {
 	if c.Status == StatusOK {
 		return nil
@@ -86,21 +88,22 @@ func (c *Completion) Err() error {
 	return StatusError{c.Status}
 }
 
-// A CompletionQueue collects the completions of one or more queue pairs of a device. It grows as needed.
-// Safe for concurrent use.
+// A CompletionQueue collects the completions of one or more queue pairs of a device. It grows as
+// needed. All methods are safe for concurrent use.
 type CompletionQueue struct {
 	q    *queue.Completions[Completion]
 	port *roceudp.Port
 }
 
-// NewCQ returns a completion queue.
+// NewCQ returns an empty completion queue.
 func (d *Device) NewCQ() *CompletionQueue {
 	const first = 64
 	return &CompletionQueue{queue.NewCompletions[Completion](first), d.port}
 }
 
-// Poll takes the first completion if there is one. If there is none it looks at the socket, without
-// waiting: polling in a loop is the fastest way to learn of a completion.
+// Poll removes and returns the oldest completion. If the queue is empty, Poll receives from the
+// socket without waiting and tries again; ok is false if there is still none. Polling in a loop has
+// the lowest latency.
 func (c *CompletionQueue) Poll() (Completion, bool) {
 	e, ok := c.q.Poll()
 	if !ok && c.port.Poll() {
@@ -109,14 +112,14 @@ func (c *CompletionQueue) Poll() (Completion, bool) {
 	return e, ok
 }
 
-// Wait takes the first completion and waits for one if there is none. It polls for a moment before it
-// sleeps. The error is that of the context, which is how a wait is bounded.
+// Wait removes and returns the oldest completion, and waits for one if the queue is empty. It polls
+// for a short time before it sleeps. The error is that of ctx, which limits the wait.
 func (c *CompletionQueue) Wait(ctx context.Context) (Completion, error) {
 	return c.q.Wait(ctx, progress{c.port})
 }
 
-// A progress lets a consumer that waits receive. The goroutine of the port receives as well, so that there
-// is nothing to be done when the consumer goes to sleep.
+// A progress receives packets for a consumer that waits. The receive goroutine of the port runs all
+// the time, so nothing has to be started when the consumer goes to sleep.
 type progress struct{ port *roceudp.Port }
 
 // Poll implements attend.Progress.

@@ -1,41 +1,42 @@
-// Package roce speaks RoCEv2 from an ordinary UDP socket: the reliable connection, the unreliable
-// connection and the unreliable datagram of InfiniBand, in UDP datagrams to port 4791. Its peers are
-// the Linux kernel's rxe, adapters in RoCE mode, and programs that use this package. It needs no
-// device, no kernel module and no privileges.
+// Package roce implements RoCEv2 over an ordinary UDP socket: the reliable connection, the
+// unreliable connection and the unreliable datagram of InfiniBand, in UDP datagrams to port 4791.
+// Its peers are the Linux kernel's rxe, adapters in RoCE mode, and programs that use this package.
+// It needs no device, no kernel module and no privileges.
 //
-// Names are those of RDMA verbs, and of package iwarp where the idea is the same. A [Device] is an
-// address of this host. A [QueuePair] is connected by telling each side, by whatever means, the
-// [Endpoint] of the other; memory that a peer may touch is a [MemoryRegion], named by a key.
+// Names are those of RDMA verbs, and those of package iwarp where the idea is the same. A [Device]
+// is an address of this host. A [QueuePair] is connected with the [Endpoint] of its peer, which the
+// two sides exchange by any means, for example over TCP. Memory that a peer may access is a
+// [MemoryRegion], which the peer names by its key.
 //
 //	dev, err := roce.Open(netip.MustParseAddr("192.0.2.1"))
 //	qp, err := dev.NewQueuePair(roce.Config{})
 //	mr, err := qp.PD().Register(make([]byte, 1<<20), roce.RemoteWrite)
-//	tell(qp.Local(), mr.Key(), mr.Addr())           // over TCP, for instance
+//	exchange(qp.Local(), mr.Key(), mr.Addr())       // over TCP, for example
 //	err = qp.Connect(peer)
 //	err = qp.Post(roce.SendWR{Op: roce.OpSend, SG: []roce.SGE{roce.Buf(hello)}})
 //	c, err := qp.SendCQ().Wait(ctx)
 //
-// Posting never waits for the peer and may be done by any goroutine. Memory named in a request is lent
-// until its completion was taken from the queue. A request of a reliable connection that completes with
-// StatusOK was executed by the peer.
+// Posting never waits for the peer, and any goroutine may post. The memory of a request is lent to
+// the queue pair until the completion was taken from the queue. A request of a reliable connection
+// that completes with StatusOK was executed by the peer.
 //
 // # Errors
 //
-// An error of either side puts a connected queue pair into error: the request that is to blame completes
-// with its status, everything else that is posted with StatusFlushed. A silent peer is given up after
-// Config.Timeout times one more than Config.Retries.
+// An error of either side puts a connected queue pair into the error state: the request that caused
+// the error completes with its status, all other posted requests and receives with StatusFlushed. A
+// queue pair gives up a silent peer after Config.Retries + 1 times Config.Timeout.
 //
 // # Security
 //
-// RoCEv2 has no authentication: who can send packets with the address of a peer can do what the peer may.
-// Keys, numbers of queue pairs and first packet numbers are drawn at random. The invariant CRC of IPv4
-// packets is checked as far as a socket allows, which is half of its bits.
+// RoCEv2 has no authentication: whoever can send packets from the address of a peer can do
+// everything that the peer may. Keys, queue pair numbers and first packet numbers are random. The
+// invariant CRC of IPv4 packets is checked as far as a socket allows, which is half of its bits.
 //
 // # What is missing
 //
-// Connection management (rdma_cm), shared receive queues, memory windows, multicast, XRC, automatic path
-// migration, congestion notification and the extended transport operations. On systems other than Linux
-// IPv4 packets have an identification that their CRC does not cover, so that only peers of this package
-// take them; use IPv6. One process has port 4791 of an address. The kernel's rxe takes the port of all
-// addresses of its host.
+// Connection management (rdma_cm), shared receive queues, memory windows, XRC, automatic
+// path migration, congestion notification and the extended transport operations. On systems other
+// than Linux the kernel chooses an IPv4 identification that the CRC does not cover, so that only
+// peers that use this package accept the packets; use IPv6 there. Only one process can have port
+// 4791 of an address. The kernel's rxe takes the port of all addresses of its host.
 package roce

@@ -7,9 +7,9 @@ import (
 	"viaduct/internal/rocecore"
 )
 
-// Errors of the methods. Test with errors.Is.
+// Errors of the methods. Test for them with errors.Is.
 var (
-	// ErrClosed matches net.ErrClosed.
+	// ErrClosed also matches net.ErrClosed.
 	ErrClosed       error = closedError{}
 	ErrQueueFull          = errors.New("roce: queue is full")
 	ErrTooLong            = errors.New("roce: message too long")
@@ -24,21 +24,21 @@ type closedError struct{}
 func (closedError) Error() string        { return "roce: queue pair or device is closed" }
 func (closedError) Is(target error) bool { return target == net.ErrClosed }
 
-// A Status says how a request ended.
+// A Status is the result of a request or of a receive.
 type Status uint8
 
 // The statuses.
 const (
 	StatusOK               = Status(rocecore.OK)
-	StatusFlushed          = Status(rocecore.Flushed)              // not done, because the queue pair is in error or closed
-	StatusLength           = Status(rocecore.LocalLength)          // receive: the message was longer
-	StatusLocalAccess      = Status(rocecore.LocalProtection)      // local memory was not, or no longer, registered
-	StatusBadResponse      = Status(rocecore.BadResponse)          // a response that does not fit the request
-	StatusInvalidRequest   = Status(rocecore.RemoteInvalidRequest) // the peer does not take the request
-	StatusRemoteAccess     = Status(rocecore.RemoteAccess)         // the peer does not allow it
-	StatusRemoteOperation  = Status(rocecore.RemoteOperation)      // the peer failed
-	StatusRetryExceeded    = Status(rocecore.RetryExceeded)        // the peer is silent
-	StatusRNRRetryExceeded = Status(rocecore.RNRRetryExceeded)     // the peer had no receive
+	StatusFlushed          = Status(rocecore.Flushed)              // not executed: the queue pair is in error or closed
+	StatusLength           = Status(rocecore.LocalLength)          // receive: the message was longer than the buffer
+	StatusLocalAccess      = Status(rocecore.LocalProtection)      // local memory is not, or no longer, registered
+	StatusBadResponse      = Status(rocecore.BadResponse)          // the response does not fit the request
+	StatusInvalidRequest   = Status(rocecore.RemoteInvalidRequest) // the peer does not support the request
+	StatusRemoteAccess     = Status(rocecore.RemoteAccess)         // the peer does not allow the access
+	StatusRemoteOperation  = Status(rocecore.RemoteOperation)      // the peer failed to execute the request
+	StatusRetryExceeded    = Status(rocecore.RetryExceeded)        // the peer did not respond
+	StatusRNRRetryExceeded = Status(rocecore.RNRRetryExceeded)     // the peer had no receive posted
 )
 
 // String returns the name of the status.

@@ -11,10 +11,11 @@ import (
 	"viaduct/roce"
 )
 
-// Two queue pairs of one device write into each other's memory. Between hosts each side has a
-// device, and the sides tell each other Local, Key and Addr, over TCP for example.
+// Two queue pairs of one device write into each other's memory. Between two hosts, each side opens
+// its own device, and the sides exchange Local, Key and Addr, for example over TCP.
 func Example() {
-	// Any address of this host will do. Those of 127.0.0.0/8 reach this host alone.
+	// Any address of this host will do. Addresses in 127.0.0.0/8 can be reached from this host
+	// only.
 	at := netip.AddrFrom4([4]byte{127, byte(1 + rand.IntN(250)), byte(rand.IntN(256)), byte(1 + rand.IntN(250))})
 	dev, err := roce.Open(at)
 	check(err)

@@ -15,7 +15,7 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// overBadWire returns two queue pairs that are connected by a wire with faults.
+// overBadWire returns two queue pairs that are connected through w, a wire with the faults f.
 func overBadWire(t *testing.T, cfg Config, f badwire.Faults) (a, b *QueuePair, w *badwire.Wire) {
 	t.Helper()
 	da, db := devices(t)
@@ -40,22 +40,23 @@ func overBadWire(t *testing.T, cfg Config, f badwire.Faults) (a, b *QueuePair, w
 	return a, b, w
 }
 
-// A conversation is requests of all kinds from one queue pair to another, with what has to come of them.
+// A conversation sends requests of all kinds from one queue pair to another, and checks their
+// results.
 type conversation struct {
 	t        *testing.T
 	from, to *QueuePair
 	size     int // bytes of a message
 
-	far       *MemoryRegion // a part that is read and never written, one that is written, and a word
-	sink      []byte        // of Reads and atomic operations, a piece for each that is under way
-	sum       uint64        // of what was added to the word
-	received  chan error    // the end of the receiver
+	far       *MemoryRegion // size bytes that are only read, slots places to write, and a word
+	sink      []byte        // destination of Reads, one piece for each request in progress
+	sum       uint64        // expected value of the word
+	received  chan error    // result of the receiving goroutine
 	completed int
 }
 
 const (
-	underWay = 32 // requests at a time
-	slots    = 64 // places that are written
+	underWay = 32 // requests in progress at a time
+	slots    = 64 // places that Writes use in turn
 )
 
 func newConversation(t *testing.T, from, to *QueuePair, size int) *conversation {
@@ -70,7 +71,7 @@ func newConversation(t *testing.T, from, to *QueuePair, size int) *conversation 
 	return c
 }
 
-// fill fills b with bytes that message i alone has.
+// fill fills b with bytes that depend on i, so that messages can be told apart.
 func fill(b []byte, i int) {
 	for k := range b {
 		b[k] = byte(k*7 + k>>8 + i*31 + i>>3)
@@ -83,7 +84,7 @@ func (c *conversation) place(off int) RemoteAddr {
 
 func (c *conversation) wordAt() int { return (c.size + slots*c.size + 7) &^ 7 }
 
-// request returns request i: by turns a Send, a Write, a Read and an addition.
+// request returns request i: in turn a Send, a Write, a Read and a FetchAdd.
 func (c *conversation) request(i int) SendWR {
 	wr := SendWR{ID: uint64(i)}
 	sink := c.sink[i%underWay*c.size:][:c.size]
@@ -104,7 +105,8 @@ func (c *conversation) request(i int) SendWR {
 	return wr
 }
 
-// hold holds the conversation of n requests, and calls at before each.
+// hold runs a conversation of n requests, and checks the memory at the end. It calls at before each
+// request.
 func (c *conversation) hold(n int, at func(i int)) {
 	c.t.Helper()
 	go func() { c.received <- c.receive((n + 3) / 4) }()
@@ -123,7 +125,7 @@ func (c *conversation) hold(n int, at func(i int)) {
 	if err := <-c.received; err != nil {
 		c.t.Fatal(err)
 	}
-	c.to.Stats() // takes the lock that the memory was written under, for the race detector
+	c.to.Stats() // takes the lock under which the memory was written, for the race detector
 	writes := (n + 2) / 4
 	for s := range min(slots, writes) {
 		last := (writes-1-s)/slots*slots + s // the number of the last Write to this place
@@ -138,7 +140,7 @@ func (c *conversation) hold(n int, at func(i int)) {
 	}
 }
 
-// complete waits for the next request, and checks what it has brought.
+// complete waits for the completion of the oldest request, and checks its result.
 func (c *conversation) complete() {
 	c.t.Helper()
 	e := good(c.t, c.from.SendCQ())
@@ -160,7 +162,7 @@ func (c *conversation) complete() {
 	}
 }
 
-// receive receives n Sends, and checks them.
+// receive receives n Sends and checks them. It returns an error at the first wrong one.
 func (c *conversation) receive(n int) error {
 	ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
 	defer cancel()
@@ -192,20 +194,20 @@ func (c *conversation) receive(n int) error {
 	return nil
 }
 
-// patient makes a timeout an event that only a fault of ours explains: a busy machine keeps a goroutine
-// from its processor for less.
+// patient is a timeout that only a fault of this package exceeds: a busy machine delays a goroutine
+// for less.
 const patient = 2 * time.Second
 
-// Conversations over wires that lose, duplicate and reorder packets end with the right data. At a loss of
-// one packet in a thousand, none of 10,000 messages waits for a timeout. [ROCE-REQ-9] [ROCE-REQ-11]
-// [ROCE-RESP-3] [ROCE-RESP-4] [ROCE-RESP-5]
+// TestFaults runs conversations over wires that lose, duplicate and reorder packets, and checks the
+// transferred data. If one packet in a thousand is lost, none of 10,000 messages waits for a
+// timeout. [ROCE-REQ-9] [ROCE-REQ-11] [ROCE-RESP-3] [ROCE-RESP-4] [ROCE-RESP-5]
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name     string
 		faults   badwire.Faults
 		n        int
-		timeouts bool // may occur
+		timeouts bool // timeouts are allowed
 	}{
 		{"loss 0.1 %", badwire.Faults{Seed: 1, Loss: 0.001}, 10000, false},
 		{"loss 1 %", badwire.Faults{Seed: 2, Loss: 0.01}, 2000, true},
@@ -227,7 +229,7 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// A wire that passes nothing for a while holds a conversation up, and does not end it.
+// A wire that passes nothing for a while delays a conversation without ending it.
 func TestBlackout(t *testing.T) {
 	t.Parallel()
 	outage := 500 * time.Millisecond
@@ -247,8 +249,8 @@ func TestBlackout(t *testing.T) {
 	}
 }
 
-// A wire that passes nothing any more ends the requests at the time that follows from the retry count: a
-// timeout for the first attempt and for each retry. [ROCE-REQ-9] [ROCE-REQ-13]
+// If the wire passes nothing more, requests fail after one timeout for the first attempt and one
+// for each retry. [ROCE-REQ-9] [ROCE-REQ-13]
 func TestBlackoutForever(t *testing.T) {
 	t.Parallel()
 	const timeout, retries = 300 * time.Millisecond, 3
@@ -263,7 +265,7 @@ func TestBlackoutForever(t *testing.T) {
 	if c := wait(t, a.SendCQ()); c.ID != 1 || c.Status != StatusRetryExceeded {
 		t.Errorf("%+v", c)
 	}
-	// The machine may be late, and never early.
+	// A busy machine may be late, but the failure must not come early.
 	if took := time.Since(begin); took < computed || took > computed+5*time.Second {
 		t.Errorf("given up after %v, computed %v", took, computed)
 	}
@@ -275,7 +277,8 @@ func TestBlackoutForever(t *testing.T) {
 	}
 }
 
-// Over a wire that loses packets, what an unreliable connection delivers was sent, whole and in order.
+// Over a wire that loses packets, an unreliable connection delivers only messages that were sent,
+// each of them whole and in order.
 func TestFaultsUnreliable(t *testing.T) {
 	t.Parallel()
 	a, b, w := overBadWire(t, Config{Transport: UC, MTU: 1024}, badwire.Faults{Seed: 7, Loss: 0.05})
@@ -312,7 +315,7 @@ func TestFaultsUnreliable(t *testing.T) {
 		}
 		good(t, a.SendCQ())
 		look()
-		if i%16 == 0 { // no faster than the wire passes packets
+		if i%16 == 0 { // not faster than the wire passes packets
 			testkit.Eventually(t, "the wire", func() bool {
 				passed, spoilt := w.Packets()
 				return passed+spoilt == a.Stats().SentPackets

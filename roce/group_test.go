@@ -9,21 +9,23 @@ import (
 	"testing"
 )
 
-// A datagram to a multicast group reaches the members on all devices, the sender included, and nobody who has
-// left. [ROCE-UD-6]
+// A datagram to a multicast group reaches the members on all devices, including its sender, and no
+// queue pair that has left the group. [ROCE-UD-6]
 func TestMulticast(t *testing.T) {
 	da, db := devices(t)
 	testMulticast(t, da, db, netip.AddrFrom4([4]byte{239, 255, byte(rand.IntN(256)), byte(rand.IntN(256))}))
 }
 
-// The same over IPv6, between two queue pairs of one device. A loopback interface has no multicast of IPv6.
+// TestMulticastIPv6 does the same over IPv6, with two queue pairs of one device. It needs a real
+// interface, because a loopback interface has no IPv6 multicast.
 func TestMulticastIPv6(t *testing.T) {
 	d := deviceIPv6(t)
-	group := [16]byte{0: 0xff, 1: 0x15, 14: byte(rand.IntN(256)), 15: byte(1 + rand.IntN(255))} // transient, of this site
+	group := [16]byte{0: 0xff, 1: 0x15, 14: byte(rand.IntN(256)), 15: byte(1 + rand.IntN(255))} // transient, site-local
 	testMulticast(t, d, d, netip.AddrFrom16(group))
 }
 
-// deviceIPv6 returns a device at an IPv6 address of an interface that reaches others.
+// deviceIPv6 returns a device at a global IPv6 address of this host. It skips the test if there is
+// none.
 func deviceIPv6(t *testing.T) *Device {
 	t.Helper()
 	all, err := net.InterfaceAddrs()

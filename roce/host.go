@@ -5,7 +5,8 @@ import (
 	"viaduct/internal/wire/ib"
 )
 
-// A host is the rocecore.Host of a queue pair. Its methods are called with the lock of the pair held.
+// A host implements rocecore.Host for a queue pair. Its methods are called with the lock of the
+// roceudp.Pair held.
 type host struct {
 	memory
 	*QueuePair
@@ -41,16 +42,18 @@ func (q *host) Received(r rocecore.Receive, a rocecore.Arrival) {
 	q.cfg.RecvCQ.q.Push(e)
 }
 
-// Refused implements rocecore.Host. The peer is told, the owner finds its queue pair in error.
+// Refused implements rocecore.Host. It does nothing: the peer gets a NAK, and Failed reports the
+// error to the owner of the queue pair.
 func (q *host) Refused(ib.Syndrome) {}
 
-// Failed implements rocecore.Host. [ROCE-RESP-16]
+// Failed implements rocecore.Host. It moves the queue pair to the error state. [ROCE-RESP-16]
 func (q *host) Failed(rocecore.Status) {
 	q.state.CompareAndSwap(ready, inError)
 	q.flushReceives()
 }
 
-// flushReceives gives all receives back, and from now on each that is posted.
+// flushReceives completes all posted receives with StatusFlushed. Receives posted later are flushed
+// at once.
 func (q *QueuePair) flushReceives() {
 	q.mu.Lock()
 	defer q.mu.Unlock()

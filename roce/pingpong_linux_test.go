@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// BenchmarkPingPong sends 8 bytes there and back. Plain UDP sockets, used as a C program uses them, are the
-// neighbours: a reader waits in the kernel, or looks again and again.
+// BenchmarkPingPong sends 8 bytes there and back. For comparison it does the same over plain UDP
+// sockets, used as a C program uses them: the reader either blocks in the kernel or polls.
 func BenchmarkPingPong(b *testing.B) {
 	b.Run("udp waiting", func(b *testing.B) { udpPingPong(b, 0) })
 	b.Run("udp polling", func(b *testing.B) { udpPingPong(b, unix.MSG_DONTWAIT) })
@@ -27,7 +27,8 @@ func BenchmarkPingPong(b *testing.B) {
 
 const pingLen = 8
 
-// udpSocket is a UDP socket that blocks, without package net.
+// udpSocket returns a blocking UDP socket that is bound to at. It avoids package net, whose sockets
+// do not block.
 func udpSocket(b *testing.B, at netip.AddrPort) int {
 	b.Helper()
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)

@@ -16,14 +16,14 @@ import (
 	"viaduct/internal/wire/ib"
 )
 
-// A Transport is the service of a queue pair.
+// A Transport is the transport service of a queue pair.
 type Transport uint8
 
 // The transports.
 const (
-	RC Transport = iota // reliable connection
-	UC                  // unreliable connection: Sends and Writes, lost if a packet is
-	UD                  // unreliable datagram: Sends of one packet to any queue pair
+	RC Transport = iota // reliable connection: all operations
+	UC                  // unreliable connection: Sends and Writes, lost with any packet
+	UD                  // unreliable datagram: Sends of one packet, to any queue pair
 )
 
 // String returns the short name of the transport.
@@ -39,37 +39,43 @@ func (t Transport) String() string {
 	return fmt.Sprintf("Transport(%d)", uint8(t))
 }
 
-// A Config says how a queue pair is made. The zero value is right for most.
+// A Config holds the parameters of a queue pair. The zero value is a reliable connection with
+// defaults that suit most programs.
 type Config struct {
 	Transport Transport
-	PD        *ProtectionDomain // nil means one of its own, and so do these
+	PD        *ProtectionDomain // nil makes a new domain; nil queues below are made likewise
 	SendCQ    *CompletionQueue
-	RecvCQ    *CompletionQueue // may be the same as SendCQ
+	RecvCQ    *CompletionQueue // may equal SendCQ
 
-	// SendDepth is how many requests may be posted that are not complete, RecvDepth how many receives; 0
+	// SendDepth is the greatest number of incomplete requests, RecvDepth that of posted receives; 0
 	// means DefaultDepth.
 	SendDepth, RecvDepth int
 
-	// MTU is the payload of a packet in bytes: 256, 512, 1024, 2048 or 4096, the same at both ends. 0 means 1024.
-	// The network must carry it with its headers: 4096 needs jumbo frames.
+	// MTU is the payload of a packet in bytes: 256, 512, 1024, 2048 or 4096, equal at both ends; 0
+	// means 1024. The network must carry packets of this payload and up to 128 bytes of headers, so
+	// 4096 needs jumbo frames.
 	MTU int
 
-	// Access is what the peer may do at all, if a region allows it; 0 means everything.
+	// Access limits what the peer may do, in addition to the rights of each region; 0 means
+	// everything.
 	Access Access
-	// Reads is how many Reads and atomic operations may be outstanding, in each direction; 0 means 16.
+	// Reads is the greatest number of outstanding Reads and atomic operations in each direction, at
+	// most 255; 0 means 16.
 	Reads int
 
-	// Timeout is how long nothing may be acknowledged until packets go again, Retries how often that may happen
-	// without progress until the peer is given up; 0 means 67 ms and 7, negative for ever, and none.
+	// Timeout is the time without an acknowledgement after which packets are retransmitted; 0 means
+	// 67 ms, a negative value never. Retries is the number of retransmissions without progress
+	// after which the peer is given up; 0 means 7, a negative value none.
 	Timeout time.Duration
 	Retries int
-	// RNRRetries is how often a peer is tried again that has no receive; 0 means for ever, negative never.
+	// RNRRetries is how often a message is retransmitted to a peer that has no receive for it, 1 to
+	// 6; 0 or more than 6 means without limit, a negative value never.
 	RNRRetries int
-	// RNRTimer is the code of the time that the peer is asked to wait if there is no receive for its message; 0
-	// means 12, which is 0.64 ms.
+	// RNRTimer is the code, 1 to 31, of the time that the peer has to wait if there is no receive
+	// for its message; 0 means 12, which is 0.64 ms.
 	RNRTimer uint8
 
-	QKey uint32 // of datagrams that are received
+	QKey uint32 // key that received datagrams must carry
 }
 
 // DefaultDepth is the default depth of a send or receive queue.
@@ -111,19 +117,19 @@ func (c *Config) setDefaults(d *Device) {
 	}
 }
 
-// An Endpoint is what the other side has to know of a queue pair.
+// An Endpoint names a queue pair to its peer.
 type Endpoint struct {
 	Addr netip.Addr
 	QPN  uint32
-	PSN  uint32 // of the first packet that it sends; not of datagrams
+	PSN  uint32 // first packet sequence number that the queue pair sends; unused for datagrams
 }
 
-// GID returns the address as programs that use verbs know it: an IPv4 address is mapped to IPv6.
+// GID returns the address in the form that verbs programs use: an IPv4 address is mapped to IPv6.
 func (e Endpoint) GID() [16]byte { // [ROCE-NET-7]
 	return e.Addr.As16()
 }
 
-// A QueuePair is a send queue and a receive queue. All methods may be called by any goroutine at any time.
+// A QueuePair is a send queue and a receive queue. All methods are safe for concurrent use.
 type QueuePair struct {
 	host host
 	dev  *Device
@@ -137,10 +143,10 @@ type QueuePair struct {
 
 	mu       perturb.Mutex
 	receives queue.FIFO[rocecore.Receive]
-	flushing bool // guarded by mu: receives are flushed as they are posted
+	flushing bool // guarded by mu: new receives are flushed at once
 }
 
-// The states of a queue pair, in their order. [ROCE-RESP-16]
+// The states of a queue pair, which it passes in this order. [ROCE-RESP-16]
 const (
 	unconnected uint32 = iota
 	ready
@@ -148,8 +154,11 @@ const (
 	closed
 )
 
-// NewQueuePair returns a queue pair. One of datagrams is ready; another has to be connected. Receives may be
-// posted at once.
+// NewQueuePair returns a queue pair. A queue pair for datagrams can send at once; others must be
+// connected first. Receives may be posted before Connect.
+//
+// Errors: ErrInvalid if a value of cfg is out of range or belongs to another device; ErrLimit if no
+// queue pair number is free; ErrClosed.
 func (d *Device) NewQueuePair(cfg Config) (*QueuePair, error) {
 	cfg.setDefaults(d)
 	if cfg.Transport > UD || !rocecore.ValidMTU(cfg.MTU) || cfg.Reads < 0 || cfg.Reads > 255 || cfg.RNRTimer > 31 {
@@ -173,16 +182,17 @@ func (d *Device) NewQueuePair(cfg Config) (*QueuePair, error) {
 	return q, nil
 }
 
-// Local returns what the other side has to know.
+// Local returns the endpoint that the peer passes to Connect.
 func (q *QueuePair) Local() Endpoint {
 	return Endpoint{Addr: q.dev.Addr(), QPN: q.pair.QPN(), PSN: uint32(q.psn)}
 }
 
-// Connect connects the queue pair with that of a peer, which connects it with this one. Packets of the peer
-// that come before are lost, and come again if the connection is reliable.
+// Connect connects the queue pair with that of a peer, which has to do the same with the Endpoint
+// of Local. Packets that the peer sends before are dropped; on a reliable connection the peer
+// retransmits them.
 //
-// Errors: ErrInvalid if it is connected already, or the peer can't be reached from the address of the device;
-// ErrClosed.
+// Errors: ErrInvalid if the queue pair is connected already or is for datagrams, or if peer has an
+// address of another family than the device; ErrClosed.
 func (q *QueuePair) Connect(peer Endpoint) error {
 	if q.cfg.Transport == UD || !peer.Addr.IsValid() || peer.Addr.Unmap().Is4() != q.dev.Addr().Is4() {
 		return fmt.Errorf("%w: connecting %v with %v", ErrInvalid, q.cfg.Transport, peer.Addr)
@@ -209,14 +219,16 @@ func (q *QueuePair) Connect(peer Endpoint) error {
 	return nil
 }
 
-// MulticastQPN is the number of the queue pair that a datagram to a group is sent to: all members.
+// MulticastQPN is the queue pair number in datagrams to a group, which all members receive.
 const MulticastQPN = ib.MulticastQPN
 
-// Join makes a queue pair of datagrams receive those to a multicast group, which is an address of the family
-// of the device, until Leave or Close. A datagram to the group is sent to MulticastQPN at its address, and
-// its own sender receives it as well if it has joined. It goes no further than the network of the device.
+// Join makes a queue pair for datagrams receive datagrams to a multicast group, until Leave or
+// Close. The group is an address of the same family as the device. To send to the group, send to
+// MulticastQPN at the address of the group; the sender receives its own datagrams if it has joined.
+// Datagrams to a group do not leave the network of the device.
 //
-// Errors: ErrInvalid if the queue pair is not of datagrams, or the group can't be joined; ErrClosed.
+// Errors: ErrInvalid if the queue pair is not for datagrams, or if the group cannot be joined;
+// ErrClosed.
 func (q *QueuePair) Join(group netip.Addr) error { // [ROCE-UD-6]
 	if q.cfg.Transport != UD {
 		return fmt.Errorf("%w: %v in a multicast group", ErrInvalid, q.cfg.Transport)
@@ -231,7 +243,7 @@ func (q *QueuePair) Join(group netip.Addr) error { // [ROCE-UD-6]
 	return nil
 }
 
-// Leave ends the membership in a group.
+// Leave ends the membership in a group. It does nothing if the queue pair is not a member.
 func (q *QueuePair) Leave(group netip.Addr) { q.pair.Leave(group) }
 
 // PD returns the protection domain of the queue pair.
@@ -243,8 +255,9 @@ func (q *QueuePair) SendCQ() *CompletionQueue { return q.cfg.SendCQ }
 // RecvCQ returns the completion queue of the receive queue.
 func (q *QueuePair) RecvCQ() *CompletionQueue { return q.cfg.RecvCQ }
 
-// Post adds requests to the send queue: all, or none. It waits neither for the peer nor, on Linux, for the
-// network interface. After an error of the connection they complete with StatusFlushed.
+// Post adds requests to the send queue, either all of them or none. It waits neither for the peer
+// nor, on Linux, for the network interface. After an error of the connection the requests complete
+// with StatusFlushed.
 //
 // Errors: ErrQueueFull, ErrInvalid, ErrRegistered, ErrTooLong, ErrNotConnected, ErrClosed.
 func (q *QueuePair) Post(wrs ...SendWR) error {
@@ -273,7 +286,7 @@ func (q *QueuePair) Post(wrs ...SendWR) error {
 	return nil
 }
 
-// PostRecv adds a buffer to the receive queue. Messages take buffers in the order of posting.
+// PostRecv adds a buffer to the receive queue. Messages use the buffers in the order of posting.
 //
 // Errors: ErrQueueFull, ErrInvalid, ErrRegistered, ErrTooLong, ErrClosed.
 func (q *QueuePair) PostRecv(wr RecvWR) error {
@@ -299,8 +312,9 @@ func (q *QueuePair) PostRecv(wr RecvWR) error {
 	return nil
 }
 
-// Close ends the queue pair at once: what is posted is flushed, and the peer is not told. When Close
-// returns nothing completes any more. Closing again does nothing.
+// Close closes the queue pair at once, without a message to the peer. Posted requests and receives
+// complete with StatusFlushed before Close returns, and nothing completes after that. A second call
+// does nothing; the error is always nil.
 func (q *QueuePair) Close() error {
 	q.state.Store(closed)
 	q.pair.Close()
@@ -308,17 +322,17 @@ func (q *QueuePair) Close() error {
 	return nil
 }
 
-// Stats are counters of a queue pair. They only grow.
+// Stats holds the counters of a queue pair. They never decrease.
 type Stats struct {
 	SentPackets, ReceivedPackets uint64
-	Resent                       uint64 // packets that went again
-	Probes                       uint64 // of these, to find out what is missing
+	Resent                       uint64 // retransmitted packets
+	Probes                       uint64 // part of Resent: packets sent early to detect a loss
 	Timeouts                     uint64
-	SentNAKs, ReceivedNAKs       uint64 // of packets that are missing
-	SentRNR, ReceivedRNR         uint64 // of messages without a receive
-	Duplicates                   uint64 // requests that were executed before
-	Refused                      uint64 // packets of another partition or transport, or datagrams that were not taken
+	SentNAKs, ReceivedNAKs       uint64 // NAKs for missing packets
+	SentRNR, ReceivedRNR         uint64 // NAKs for messages without a receive
+	Duplicates                   uint64 // requests received again after they were executed
+	Refused                      uint64 // packets of the wrong partition or transport, datagrams not received
 }
 
-// Stats returns the counters at this moment.
+// Stats returns the current counters.
 func (q *QueuePair) Stats() Stats { return Stats(q.pair.Counters()) }

@@ -9,8 +9,8 @@ import (
 	"viaduct/internal/rocecore"
 )
 
-// An Access is a set of things that a peer may do with a region. The owner may always read and write
-// locally.
+// An Access is a set of rights that a peer has on a region. The owner may always read and write the
+// region.
 type Access uint8
 
 // Access rights. Give no more than the transfer needs.
@@ -19,7 +19,7 @@ const (
 	RemoteWrite  = Access(rocecore.RemoteWrite)
 	RemoteAtomic = Access(rocecore.RemoteAtomic)
 
-	LocalOnly Access = 0 // nothing; enough for the sink of an own Read
+	LocalOnly Access = 0 // no rights; enough for the destination of a Read
 )
 
 func rights(a rocecore.Access) (r regmem.Rights) {
@@ -35,15 +35,16 @@ func rights(a rocecore.Access) (r regmem.Rights) {
 	return r
 }
 
-// A ProtectionDomain groups queue pairs and memory: a region is usable only by queue pairs of its domain.
-// Safe for concurrent use.
+// A ProtectionDomain groups queue pairs and regions: a region can be used only by queue pairs of
+// its domain. All methods are safe for concurrent use.
 type ProtectionDomain struct {
 	dev *Device
 	dom *regmem.Domain
 }
 
-// Register makes mem usable by the queue pairs of the domain, and by their peers as far as access says. The
-// slice must stay until MemoryRegion.Close. Grant the exact bytes that are meant, by slicing.
+// Register makes mem usable by the queue pairs of the domain, and by their peers as far as access
+// allows. The memory must stay valid until MemoryRegion.Close. Pass a slice of exactly the bytes
+// that the peer needs.
 //
 // Errors: ErrInvalid, ErrLimit.
 func (p *ProtectionDomain) Register(mem []byte, access Access) (*MemoryRegion, error) {
@@ -54,26 +55,26 @@ func (p *ProtectionDomain) Register(mem []byte, access Access) (*MemoryRegion, e
 	return &MemoryRegion{p, r}, nil
 }
 
-// A MemoryRegion is registered memory. Safe for concurrent use.
+// A MemoryRegion is registered memory. All methods are safe for concurrent use.
 type MemoryRegion struct {
 	pd *ProtectionDomain
 	r  *regmem.Region
 }
 
-// Bytes returns the memory.
+// Bytes returns the registered memory itself, not a copy.
 func (m *MemoryRegion) Bytes() []byte { return m.r.Bytes() }
 
-// Key returns the name by which peers know the region: an unpredictable number.
+// Key returns the number by which peers name the region. It is random.
 func (m *MemoryRegion) Key() uint32 { return m.r.Handle() }
 
-// Addr returns the address of the first byte as peers name it.
+// Addr returns the address that peers use for the first byte.
 func (m *MemoryRegion) Addr() uint64 { return m.r.Base() }
 
-// SGE returns the element of a request that names n bytes at offset off of the region.
+// SGE returns an element for n bytes at offset off of the region. Post checks the bounds.
 func (m *MemoryRegion) SGE(off, n int) SGE { return SGE{Region: m, Off: uint64(off), Len: uint64(n)} }
 
-// Close revokes the key. When it returns no peer and no request touches the memory any more. Closing
-// again returns ErrRegistered.
+// Close revokes the key. After it returned, neither a peer nor a request accesses the memory. A
+// second call returns ErrRegistered.
 func (m *MemoryRegion) Close() error {
 	if m.pd.dev.regions.Deregister(m.r) != nil {
 		return ErrRegistered
@@ -81,7 +82,7 @@ func (m *MemoryRegion) Close() error {
 	return nil
 }
 
-// A memory is what the peer of a queue pair may touch: the part of rocecore.Host that is about memory.
+// A memory implements the part of rocecore.Host that accesses memory for the peer.
 type memory struct {
 	regions *regmem.Registry
 	dom     *regmem.Domain
@@ -121,8 +122,9 @@ func (m *memory) Read(p rocecore.Place, b []byte) rocecore.Verdict {
 	return rocecore.Allowed
 }
 
-// Atomic implements rocecore.Host, with the processor's atomic instructions: no other atomic operation of
-// any queue pair, and no use of sync/atomic, comes between. [ROCE-RESP-17]
+// Atomic implements rocecore.Host with the atomic instructions of the processor. The operation is
+// therefore atomic with regard to all other queue pairs, and to sync/atomic in this process.
+// [ROCE-RESP-17]
 func (m *memory) Atomic(op rocecore.Op, p rocecore.Place, swapAdd, compare uint64) (uint64, rocecore.Verdict) {
 	const word = 8
 	ref, out := m.regions.Access(p.Key, p.VA, word, m.dom, nil, regmem.RemoteAtomic)
@@ -149,5 +151,5 @@ func (m *memory) Atomic(op rocecore.Op, p rocecore.Place, swapAdd, compare uint6
 	}
 }
 
-// Invalidate implements rocecore.Host. Regions can't be invalidated by a peer.
+// Invalidate implements rocecore.Host. It refuses, because a peer cannot invalidate regions.
 func (m *memory) Invalidate(uint32) rocecore.Verdict { return rocecore.Refused }

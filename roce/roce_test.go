@@ -19,7 +19,8 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// devices returns two devices on loopback addresses of their own.
+// devices returns two devices on different loopback addresses. It skips the test on systems other
+// than Linux.
 func devices(t testing.TB) (a, b *Device) {
 	t.Helper()
 	if runtime.GOOS != "linux" {
@@ -39,7 +40,7 @@ func devices(t testing.TB) (a, b *Device) {
 	return open(), open()
 }
 
-// connected returns two queue pairs that are connected.
+// connected returns two connected queue pairs on two devices.
 func connected(t testing.TB, cfg Config) (a, b *QueuePair) {
 	t.Helper()
 	da, db := devices(t)
@@ -73,7 +74,7 @@ func wait(t testing.TB, cq *CompletionQueue) Completion {
 	return c
 }
 
-// good waits for a completion that has succeeded.
+// good waits for a completion, and fails the test unless its status is StatusOK.
 func good(t testing.TB, cq *CompletionQueue) Completion {
 	t.Helper()
 	c := wait(t, cq)
@@ -128,7 +129,7 @@ func TestOperations(t *testing.T) {
 				t.Fatal(err)
 			}
 			c := good(t, a.SendCQ())
-			b.Stats() // takes the lock that the memory was written under, for the race detector
+			b.Stats() // takes the lock under which the memory was written, for the race detector
 			if c.ID != 3 || c.Len != 300_000 || !bytes.Equal(got, near.Bytes()) || !bytes.Equal(far.Bytes()[1000:301_000], got) {
 				t.Errorf("%+v", c)
 			}
@@ -166,7 +167,7 @@ func TestOperations(t *testing.T) {
 	}
 }
 
-// Atomic operations of several queue pairs on one word lose nothing. [ROCE-RESP-17]
+// Concurrent atomic operations of several queue pairs on one word lose no update. [ROCE-RESP-17]
 func TestAtomicsTogether(t *testing.T) {
 	da, db := devices(t)
 	pd := db.NewPD()
@@ -189,7 +190,7 @@ func TestAtomicsTogether(t *testing.T) {
 			t.Fatal(err)
 		}
 		g.Go(func() {
-			defer b.Stats() // takes the lock that the memory was written under, for the race detector
+			defer b.Stats() // takes the lock under which the memory was written, for the race detector
 			for i := range adds {
 				if err := a.Post(SendWR{ID: uint64(i), Op: OpFetchAdd, Remote: RemoteAddr{far.Addr(), far.Key()}, SwapAdd: 1}); err != nil {
 					t.Error(err)
@@ -208,7 +209,8 @@ func TestAtomicsTogether(t *testing.T) {
 	}
 }
 
-// A message waits for its receive, and the data is right. [ROCE-RESP-9] [ROCE-REQ-12]
+// A message sent before its receive is posted is retransmitted and arrives intact. [ROCE-RESP-9]
+// [ROCE-REQ-12]
 func TestLateReceive(t *testing.T) {
 	a, b := connected(t, Config{})
 	if err := a.Post(SendWR{SG: []SGE{Buf([]byte("hello"))}}); err != nil {
@@ -267,7 +269,7 @@ func TestDatagrams(t *testing.T) {
 	if c.Len != 1064 || c.SourceQPN != a.Local().QPN || !bytes.Equal(got[40:], data) || netip.AddrFrom4([4]byte(got[32:36])) != da.Addr() {
 		t.Errorf("%+v", c)
 	}
-	if b.Stats().Refused != 1 { // the other key
+	if b.Stats().Refused != 1 { // the datagram with the wrong key
 		t.Errorf("%+v", b.Stats())
 	}
 	if err := a.Post(SendWR{SG: []SGE{Buf(make([]byte, 1025))}, To: b.Local()}); !errors.Is(err, ErrTooLong) {
@@ -275,7 +277,7 @@ func TestDatagrams(t *testing.T) {
 	}
 }
 
-// A peer that is silent is given up after the timeouts and no earlier. [ROCE-REQ-9]
+// A request to a silent peer fails after all timeouts, and not earlier. [ROCE-REQ-9]
 func TestSilence(t *testing.T) {
 	a, b := connected(t, Config{Timeout: 20 * time.Millisecond, Retries: 2})
 	b.Close()

@@ -8,22 +8,22 @@ import (
 	"viaduct/internal/wire/ib"
 )
 
-// MaxSGE is the greatest number of elements in the gather or scatter list of a request.
+// MaxSGE is the greatest number of elements in the list of a request or receive.
 const MaxSGE = 16
 
 // MaxMessage is the greatest length in bytes of a message.
 const MaxMessage = rocecore.MaxMessage
 
-// An SGE names a piece of local memory: Len bytes at offset Off of Region, or the slice Buf if Region is
-// nil. Memory that no peer is to touch need not be registered.
+// An SGE names a piece of local memory: Len bytes at offset Off of Region, or the slice Buf if
+// Region is nil. Memory that no peer accesses need not be registered.
 type SGE struct {
 	Region *MemoryRegion
 	Off    uint64 // bytes
 	Len    uint64 // bytes
-	Buf    []byte // lent like Region, until the completion was polled
+	Buf    []byte // lent to the queue pair until the completion was polled
 }
 
-// Buf returns the SGE of memory that is not registered.
+// Buf returns the SGE of a slice that is not registered.
 func Buf(b []byte) SGE { return SGE{Buf: b} }
 
 // An Op is the operation of a request.
@@ -38,15 +38,15 @@ const (
 	OpFetchAdd
 	OpCmpSwap
 
-	// OpRecv is the operation of the completion of a receive, OpRecvWrite that of one which an RDMA Write
-	// with immediate data has taken.
+	// OpRecv and OpRecvWrite occur in completions only. OpRecv is a receive that a Send has filled,
+	// OpRecvWrite a receive that an RDMA Write with immediate data has used up.
 	OpRecv
 	OpRecvWrite
 )
 
 var opNames = [...]string{"send", "send with invalidate", "write", "read", "fetch and add", "compare and swap", "receive", "receive of a write"}
 
-// String returns the name of the operation.
+// String returns the name of the operation, or its number in hex.
 func (o Op) String() string {
 	if int(o) < len(opNames) {
 		return opNames[o]
@@ -54,58 +54,59 @@ func (o Op) String() string {
 	return fmt.Sprintf("Op(%#x)", uint8(o))
 }
 
-// A RemoteAddr is a place in the peer's memory, as the peer told it.
+// A RemoteAddr is a place in the peer's memory. The peer provides both values.
 type RemoteAddr struct {
 	Addr uint64
 	Key  uint32
 }
 
-// A SendWR is a request to send, write, read or change the peer's memory. The zero value is a Send of
-// zero bytes.
+// A SendWR is a request to send a message, or to read or change the peer's memory. The zero value
+// is a Send of zero bytes.
 type SendWR struct {
-	ID uint64 // comes back in the completion
+	ID uint64 // returned in the completion
 	Op Op
 
-	// SG is the memory to send or write from, or to read into: at most MaxSGE elements. The list is copied,
-	// the memory it names is lent until the completion was polled. An atomic operation puts there what the
-	// word was, 8 bytes in the order of this machine, if it has elements.
+	// SG is the memory to send or write from, or to read into: at most MaxSGE elements. The list is
+	// copied; the memory is lent until the completion was polled. An atomic operation stores the
+	// old value of the word there, 8 bytes in native byte order, unless SG is empty.
 	SG []SGE
 
-	Remote     RemoteAddr // of a Write, Read or atomic operation
-	Invalidate uint32     // key that OpSendInvalidate invalidates
+	Remote     RemoteAddr // for Writes, Reads and atomic operations
+	Invalidate uint32     // the key that OpSendInvalidate invalidates
 
-	HasImm bool    // OpSend, OpWrite: Imm goes with the message
-	Imm    [4]byte // big endian by convention
+	HasImm bool    // OpSend and OpWrite: send Imm with the message
+	Imm    [4]byte // by convention big endian
 
-	SwapAdd uint64 // OpFetchAdd: what is added; OpCmpSwap: what is stored if the word equals Compare
+	SwapAdd uint64 // OpFetchAdd: the addend; OpCmpSwap: the new value if the word equals Compare
 	Compare uint64
 
-	To   Endpoint // of a datagram
-	QKey uint32   // of a datagram
+	To   Endpoint // destination of a datagram
+	QKey uint32   // key of a datagram
 
-	// Fence holds this request back until every Read and atomic operation posted earlier is complete.
+	// Fence delays this request until all Reads and atomic operations posted earlier are complete.
 	Fence bool
-	// Solicited asks for an event at the peer.
+	// Solicited requests an event at the peer.
 	Solicited bool
-	// Unsignaled asks for no completion unless the request fails. It is known to be complete when a later
-	// one completes.
+	// Unsignaled suppresses the completion unless the request fails. The request is complete when a
+	// later request completes.
 	Unsignaled bool
 }
 
-// A RecvWR is a buffer for one message. That of a datagram begins with 40 bytes that name the sender.
+// A RecvWR is a buffer for one message. A datagram is preceded in it by 40 bytes of addresses, as
+// in package ib's GRH.
 type RecvWR struct {
 	ID uint64
-	SG []SGE // as in SendWR; the pieces are filled in order
+	SG []SGE // as in SendWR; a message fills the elements in order
 }
 
-// A pieces is the memory of a request: its elements, one behind the other.
+// A pieces is the concatenated memory of a request or receive. It implements rocecore.Buffer.
 type pieces struct {
 	q   *QueuePair
 	sg  []SGE
 	len int
 }
 
-// newPieces checks the elements of a request, and returns nil if they have no bytes.
+// newPieces checks the elements of a request and copies the list.
 func (q *QueuePair) newPieces(sg []SGE) (*pieces, error) {
 	if len(sg) > MaxSGE {
 		return nil, fmt.Errorf("%w: %d elements, at most %d", ErrInvalid, len(sg), MaxSGE)
@@ -147,7 +148,8 @@ func (s *pieces) WriteAt(p []byte, off int) error {
 	return s.each(p, off, regmem.LocalWrite, func(ref regmem.Ref, part []byte) error { return ref.CopyFrom(part) })
 }
 
-// each calls f for the elements that the bytes from off on are in, with the part of p that belongs there.
+// each calls f for every element that overlaps the len(p) bytes from offset off on, with the
+// corresponding part of p.
 func (s *pieces) each(p []byte, off int, need regmem.Rights, f func(regmem.Ref, []byte) error) error {
 	for i := range s.sg {
 		e := &s.sg[i]
@@ -171,7 +173,7 @@ func (s *pieces) each(p []byte, off int, need regmem.Rights, f func(regmem.Ref, 
 	return nil
 }
 
-// use calls f for the bytes of the element from off on.
+// use calls f for len(p) bytes of the element from offset off on.
 func (e *SGE) use(q *QueuePair, off int, p []byte, need regmem.Rights, f func(regmem.Ref, []byte) error) error {
 	if e.Region == nil {
 		return f(regmem.Of(e.Buf[off:off+len(p)]), p)
@@ -184,7 +186,7 @@ func (e *SGE) use(q *QueuePair, off int, p []byte, need regmem.Rights, f func(re
 	return f(ref, p)
 }
 
-// request returns the request of wr for the transport, once checked.
+// request checks wr and converts it to a request of package rocecore.
 func (q *QueuePair) request(wr *SendWR) (*rocecore.Request, error) {
 	if wr.Op >= OpRecv || q.cfg.Transport == UD && wr.Op != OpSend || q.cfg.Transport == UC && wr.Op != OpSend && wr.Op != OpWrite {
 		return nil, fmt.Errorf("%w: %v on %v", ErrInvalid, wr.Op, q.cfg.Transport)
