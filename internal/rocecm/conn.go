@@ -7,28 +7,28 @@ import (
 	"viaduct/internal/wire/ib"
 )
 
-// A Time is a time since an origin of the driver's choice.
+// A Time is the time since an origin that the driver chooses.
 type Time = time.Duration
 
-// A state is where a connection is in its life.
+// A state is the state of a connection.
 type state uint8
 
 const (
-	requesting    state = iota // REQ or SIDR_REQ was sent
-	requested                  // one was received
-	replied                    // REP was received
-	accepting                  // REP was sent
-	established                // RTU was sent or received
-	disconnecting              // DREQ was sent
+	requesting    state = iota // a REQ or SIDR_REQ was sent
+	requested                  // a REQ or SIDR_REQ was received
+	replied                    // a REP was received
+	accepting                  // a REP or SIDR_REP was sent
+	established                // an RTU was sent or received
+	disconnecting              // a DREQ was sent
 	over
 )
 
-// A Conn is one side of a connection, or of the question for a service of datagrams.
+// A Conn is one side of a connection, or of a request for a datagram service (SIDR).
 type Conn struct {
-	Owner any // of the driver's choice
+	Owner any // set and read by the driver only
 
 	state   state
-	own     netip.Addr // of the port that it belongs to
+	own     netip.Addr // address of the local port
 	peer    netip.Addr
 	kind    ib.CMKind // CMReq or CMSIDRReq
 	tid     uint64
@@ -36,13 +36,13 @@ type Conn struct {
 	remote  uint32
 	peerQPN uint32
 
-	again ib.CM // what goes again
+	again ib.CM // the message to retransmit
 	gap   time.Duration
-	due   Time // when it does, 0 for never
-	left  int  // how often it still does
+	due   Time // time of the next retransmission, 0 for none
+	left  int  // number of retransmissions left
 }
 
-// How a message goes again: first after firstGap, then after twice as long up to lastGap. [ROCE-CM-7]
+// A message is retransmitted after firstGap, then after gaps that double up to lastGap. [ROCE-CM-7]
 const (
 	firstGap = 300 * time.Millisecond
 	lastGap  = 4 * time.Second
@@ -50,19 +50,19 @@ const (
 	mostDReq = 5
 )
 
-// repeat makes m the message that goes again.
+// repeat makes m the message that is retransmitted, at most times times.
 func (c *Conn) repeat(now Time, m ib.CM, times int) {
 	c.again, c.gap, c.left = m, firstGap, times
 	c.due = now + c.gap
 }
 
-// answered ends the repetition.
+// answered ends the retransmissions.
 func (c *Conn) answered() {
 	c.due = 0
 	c.again.Private = nil
 }
 
-// message begins a message of the connection.
+// message returns a message of kind k with the numbers of the connection.
 func (c *Conn) message(k ib.CMKind) ib.CM {
 	return ib.CM{Kind: k, TID: c.tid, Local: c.local, Remote: c.remote}
 }

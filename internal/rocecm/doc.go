@@ -1,8 +1,8 @@
-// Package rocecm is the connection manager of RoCEv2 without any input or output: messages, requests and
-// times go in, messages and events come out. Its messages are datagrams between the queue pairs 1 of two
-// ports; rdma_cm of Linux speaks the same.
+// Package rocecm is the connection manager of RoCEv2 without input or output: messages, requests
+// and times go in, messages and events come out. The messages are datagrams between the queue pairs
+// 1 of two ports. rdma_cm of Linux uses the same protocol.
 //
-//	asks            is asked
+//	active          passive
 //	  | --- REQ ---> |         Connect, Requested
 //	  | <--- MRA --- |         the program takes its time
 //	  | <--- REP --- |         Replied, Accept
@@ -10,10 +10,11 @@
 //	  | --- DREQ --> |         Disconnect, Ended
 //	  | <--- DREP -- |
 //
-// A message that wants an answer goes again until there is one. A service of datagrams is asked for with
-// SIDR_REQ and answered with SIDR_REP.
+// A message that needs an answer is retransmitted until the answer arrives. A datagram service is
+// requested with SIDR_REQ and answered with SIDR_REP.
 //
-// A driver calls [Manager.Receive] for each message that has arrived, [Manager.Tick] when
-// [Manager.Deadline] has come, and sends what [Manager.Take] returns after each call of any method. No
-// type is safe for concurrent use. There is no promise of compatibility before version 1.
+// A driver calls [Manager.Receive] for each message that has arrived, and [Manager.Tick] at the
+// time of [Manager.Deadline]. After each call of any method it sends the messages that
+// [Manager.Take] returns. No type is safe for concurrent use. There is no promise of compatibility
+// before version 1.
 package rocecm

@@ -7,52 +7,54 @@ import (
 	"viaduct/internal/wire/ib"
 )
 
-// An End is why a connection has ended, or could not be made.
+// An End is the reason why a connection ended, or could not be established.
 type End uint8
 
-// The ends.
+// The reasons.
 const (
-	Rejected     End = iota // the peer rejects; the message has the reason
+	Rejected     End = iota // the peer rejected the connection; the message has the reason
 	Unreachable             // the peer does not answer
-	Disconnected            // the peer has ended the connection
+	Disconnected            // the peer ended the connection
 )
 
-// A Handler acts on the events of connections. Methods of the Manager call it, with whatever lock their
-// caller holds; it may call Reject, and no other method of the Manager.
+// A Handler handles the events of connections. Methods of the Manager call it; locks that their
+// caller holds are held. A Handler may call Reject, and no other method of the Manager.
 type Handler interface {
-	// Requested tells that a peer asks for a connection, by a REQ or SIDR_REQ. It is false if there is no
-	// such service. The driver answers with Accept or Reject.
+	// Requested handles a REQ or SIDR_REQ of the peer at address from. It returns false if there is
+	// no such service. Otherwise the driver answers with Accept or Reject, at any time.
 	Requested(c *Conn, from netip.Addr, m *ib.CM) bool
-	// Replied tells that the peer accepts, by a REP or SIDR_REP. A REP is answered with Confirm or Reject.
+	// Replied handles a REP or SIDR_REP: the peer accepts. The driver answers a REP with Confirm or
+	// Reject, and a SIDR_REP not at all.
 	Replied(c *Conn, m *ib.CM)
-	// Established tells that the peer has confirmed.
+	// Established handles an RTU: the peer has confirmed.
 	Established(c *Conn)
-	// Ended tells that the connection is no more; m is nil unless the peer has rejected it.
+	// Ended reports that the connection no longer exists. m is the message of the peer if it
+	// rejected the connection, and nil otherwise.
 	Ended(c *Conn, why End, m *ib.CM)
 }
 
-// A Message is one to be sent.
+// A Message is a message to be sent.
 type Message struct {
 	From, To netip.Addr
 	CM       ib.CM
 }
 
-// A Manager has the connections of one or more ports.
+// A Manager manages the connections of one or more ports.
 type Manager struct {
 	handler Handler
-	conns   map[uint32]*Conn // by the local number
-	asked   map[asked]*Conn  // what peers have asked for
+	conns   map[uint32]*Conn // by local number
+	asked   map[asked]*Conn  // requests of peers, to recognize repeated ones
 	out     []Message
 }
 
-// An asked identifies what a peer has asked for.
+// An asked identifies the request of a peer.
 type asked struct {
 	peer   netip.Addr
 	kind   ib.CMKind
 	remote uint32
 }
 
-// maxAsked bounds what strangers can ask for.
+// maxAsked limits the number of requests of strangers that are remembered.
 const maxAsked = 4096
 
 // New returns a manager without connections.
@@ -60,7 +62,7 @@ func New(h Handler) *Manager {
 	return &Manager{handler: h, conns: map[uint32]*Conn{}, asked: map[asked]*Conn{}}
 }
 
-// Take returns the messages to be sent.
+// Take returns the messages that are to be sent, and removes them from the Manager.
 func (m *Manager) Take() []Message {
 	out := m.out
 	m.out = nil
@@ -69,10 +71,10 @@ func (m *Manager) Take() []Message {
 
 func (m *Manager) send(c *Conn, msg ib.CM) { m.out = append(m.out, Message{c.own, c.peer, msg}) }
 
-// Len returns the number of connections that are remembered.
+// Len returns the number of connections in any state.
 func (m *Manager) Len() int { return len(m.conns) }
 
-// add gives a connection its local number.
+// add gives a connection an unused local number.
 func (m *Manager) add(c *Conn) {
 	for {
 		c.local = rand.Uint32()
@@ -92,8 +94,8 @@ func (m *Manager) remove(c *Conn) {
 	}
 }
 
-// Connect asks a peer for a connection, from the port of an address. The message is a REQ or a
-// SIDR_REQ without numbers. [ROCE-CM-11]
+// Connect requests a connection from the port at address own to a peer. req is a REQ or a SIDR_REQ;
+// Connect sets its transaction and number. [ROCE-CM-11]
 func (m *Manager) Connect(now Time, own, to netip.Addr, req ib.CM, owner any) *Conn {
 	c := &Conn{Owner: owner, own: own, peer: to, kind: req.Kind, tid: rand.Uint64()}
 	m.add(c)
@@ -103,16 +105,16 @@ func (m *Manager) Connect(now Time, own, to netip.Addr, req ib.CM, owner any) *C
 	return c
 }
 
-// Accept answers a request; the message is a REP or a SIDR_REP without numbers. It is false if the peer
-// has given up.
+// Accept answers a request. rep is a REP or a SIDR_REP; Accept sets its transaction and numbers. It
+// returns false, and sends nothing, if the peer has given up.
 func (m *Manager) Accept(now Time, c *Conn, rep ib.CM) bool {
 	if c.state != requested {
 		return false
 	}
 	rep.TID, rep.Local, rep.Remote = c.tid, c.local, c.remote
 	if c.kind == ib.CMSIDRReq {
-		rep.Local = c.remote // a SIDR has one number
-		c.state = accepting  // kept for a request that comes again
+		rep.Local = c.remote // a SIDR request has one number
+		c.state = accepting  // remembered until repetitions of the request are over
 		c.again, c.left, c.due = rep, 0, now+most*lastGap
 	} else {
 		c.state = accepting
@@ -122,7 +124,8 @@ func (m *Manager) Accept(now Time, c *Conn, rep ib.CM) bool {
 	return true
 }
 
-// Confirm answers a REP: the connection is established. It is false if the peer has given up.
+// Confirm answers a REP, which establishes the connection. It returns false, and sends nothing, if
+// the peer has given up.
 func (m *Manager) Confirm(c *Conn) bool {
 	if c.state != replied {
 		return false
@@ -132,7 +135,8 @@ func (m *Manager) Confirm(c *Conn) bool {
 	return true
 }
 
-// Reject ends a connection that is not established. After it nothing is told of c.
+// Reject ends a connection that is not established, with a reason and private data for the peer.
+// The Handler gets no more events of c.
 func (m *Manager) Reject(c *Conn, reason uint16, private []byte) {
 	r := c.message(ib.CMRej)
 	r.Reason, r.Private = reason, private
@@ -156,11 +160,11 @@ func (m *Manager) Reject(c *Conn, reason uint16, private []byte) {
 
 // Statuses of a SIDR_REP.
 const (
-	sidrNoService = 1 // not supported
+	sidrNoService = 1 // the service is not supported
 	sidrRejected  = 2
 )
 
-// Disconnect ends a connection, at whatever point it is. After it nothing is told of c.
+// Disconnect ends a connection in any state. The Handler gets no more events of c.
 func (m *Manager) Disconnect(now Time, c *Conn) {
 	switch c.state {
 	case requesting:
@@ -169,7 +173,7 @@ func (m *Manager) Disconnect(now Time, c *Conn) {
 		m.Reject(c, ib.RejectConsumer, nil)
 	case accepting, established:
 		if c.kind == ib.CMSIDRReq {
-			return // the answer may have to go again
+			return // the answer may have to be repeated
 		}
 		c.state = disconnecting
 		c.tid = rand.Uint64()
@@ -181,7 +185,7 @@ func (m *Manager) Disconnect(now Time, c *Conn) {
 	}
 }
 
-// Deadline returns when Tick is due; ok is false if nothing waits for an answer.
+// Deadline returns the time at which Tick is due; ok is false if no message waits for an answer.
 func (m *Manager) Deadline() (at Time, ok bool) {
 	for _, c := range m.conns {
 		if c.due != 0 && (!ok || c.due < at) {
@@ -191,9 +195,8 @@ func (m *Manager) Deadline() (at Time, ok bool) {
 	return at, ok
 }
 
-// Tick sends every message again whose answer is overdue. It ends a connection whose message was sent
-// as often as is allowed.
-// [ROCE-CM-7]
+// Tick retransmits every message whose answer is overdue. It ends a connection whose message was
+// sent as often as allowed; the Handler gets Ended with Unreachable. [ROCE-CM-7]
 func (m *Manager) Tick(now Time) {
 	for _, c := range m.conns {
 		if c.due == 0 || c.due > now {

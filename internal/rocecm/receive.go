@@ -6,7 +6,7 @@ import (
 	"viaduct/internal/wire/ib"
 )
 
-// Receive handles a message of a peer, that has come to the port of an address.
+// Receive handles a message of the peer at address from to the port at address own.
 func (m *Manager) Receive(now Time, own, from netip.Addr, msg *ib.CM) {
 	switch msg.Kind {
 	case ib.CMReq, ib.CMSIDRReq:
@@ -17,7 +17,7 @@ func (m *Manager) Receive(now Time, own, from netip.Addr, msg *ib.CM) {
 		return
 	}
 	c := m.conns[msg.Remote]
-	if msg.Kind == ib.CMRej && msg.Remote == 0 { // the peer gives up before it knows our number
+	if msg.Kind == ib.CMRej && msg.Remote == 0 { // the peer gave up before it knew our number
 		c = m.asked[asked{from, ib.CMReq, msg.Local}]
 	}
 	if c != nil && (c.peer != from || c.kind != ib.CMReq || c.remote != 0 && c.remote != msg.Local) {
@@ -51,17 +51,18 @@ func (m *Manager) Receive(now Time, own, from netip.Addr, msg *ib.CM) {
 	}
 }
 
-// ackTime returns the time of a code, at most as long as the kernel asks for.
+// ackTime returns the time that a timer code stands for, limited to the greatest one that the
+// kernel asks for.
 func ackTime(code uint8) Time {
 	const longest = 24
 	return 4096 << min(code, longest)
 }
 
-// serviceTime is the code of the time that a program may take to answer: 68 seconds, as the kernel's
-// rdma_cm says.
+// serviceTime is the code of the time that a program may take to answer: 68 seconds, as in the
+// kernel's rdma_cm.
 const serviceTime = 24
 
-// request handles a REQ or SIDR_REQ. One that has come before is answered again. [ROCE-CM-8]
+// request handles a REQ or SIDR_REQ. It answers a repeated request like the first. [ROCE-CM-8]
 func (m *Manager) request(own, from netip.Addr, msg *ib.CM) {
 	k := asked{from, msg.Kind, msg.Local}
 	if c := m.asked[k]; c != nil {
@@ -88,7 +89,8 @@ func (m *Manager) request(own, from netip.Addr, msg *ib.CM) {
 	}
 }
 
-// takeTime tells the peer that its request has come. [ROCE-CM-10]
+// takeTime tells the peer with an MRA that the request arrived and the answer takes time.
+// [ROCE-CM-10]
 func (m *Manager) takeTime(c *Conn) {
 	if c.kind == ib.CMReq {
 		r := c.message(ib.CMMRA)
@@ -97,7 +99,7 @@ func (m *Manager) takeTime(c *Conn) {
 	}
 }
 
-// refuse answers a request for a service that is not there.
+// refuse answers a request for a service that does not exist.
 func (m *Manager) refuse(c *Conn) {
 	if c.state != requested {
 		return
@@ -111,7 +113,7 @@ func (m *Manager) refuse(c *Conn) {
 	m.remove(c)
 }
 
-// reply handles a REP. One that has come before is confirmed again. [ROCE-CM-8]
+// reply handles a REP. It confirms a repeated REP again. [ROCE-CM-8]
 func (m *Manager) reply(c *Conn, msg *ib.CM) {
 	switch c.state {
 	case requesting:
@@ -153,8 +155,8 @@ func (m *Manager) disconnected(c *Conn, msg *ib.CM) {
 	}
 }
 
-// unknown handles a message of a connection that is not there. A DREQ that comes again is answered. A REP
-// is rejected: the peer would send it again and again. [ROCE-CM-9]
+// unknown handles a message for a connection that does not exist. It answers a repeated DREQ, and
+// it rejects a REP, because the peer would retransmit it otherwise. [ROCE-CM-9]
 func (m *Manager) unknown(own, from netip.Addr, msg *ib.CM) {
 	r := ib.CM{TID: msg.TID, Local: msg.Remote, Remote: msg.Local}
 	switch msg.Kind {

@@ -17,13 +17,13 @@ var (
 	addrB = netip.MustParseAddr("192.0.2.2")
 )
 
-// A side is a manager with what it was told.
+// A side is a Manager that records its events.
 type side struct {
 	*Manager
 	told     []string
-	conn     *Conn // the last one it was told of
-	noPlace  bool  // there is no service
-	accepted bool  // accept and confirm at once
+	conn     *Conn // connection of the last event
+	noPlace  bool  // the requested service does not exist
+	accepted bool  // accept requests and confirm replies at once
 	now      *Time
 }
 
@@ -46,7 +46,7 @@ func (s *side) Requested(c *Conn, from netip.Addr, m *ib.CM) bool {
 	return !s.noPlace
 }
 
-// accept answers as a program does.
+// accept answers a request as a program does.
 func (s *side) accept(c *Conn) bool {
 	if c.kind == ib.CMSIDRReq {
 		return s.Accept(*s.now, c, ib.CM{Kind: ib.CMSIDRRep, SIDR: ib.CMService{QPN: 22}})
@@ -77,8 +77,8 @@ func (s *side) want(t *testing.T, told ...string) {
 	s.told = nil
 }
 
-// carry brings the messages of both sides to the other, through their encoding, and returns their kinds. lose says
-// which are lost.
+// carry delivers the messages of both sides to the other side, encoded and decoded, until neither
+// sends more. It returns their kinds. It drops the messages for which lose returns true.
 func carry(t *testing.T, now Time, a, b *side, lose func(*ib.CM) bool) string {
 	t.Helper()
 	var kinds []string
@@ -119,7 +119,7 @@ func TestROCE_CM(t *testing.T) {
 			t.Errorf("on the wire %q, want %q", got, want)
 		}
 	}
-	t.Run("ROCE-CM-2", func(t *testing.T) { // from REQ to DREP
+	t.Run("ROCE-CM-2", func(t *testing.T) { // a connection from REQ to DREP
 		a, b := begin()
 		c := a.Connect(now, addrA, addrB, connectReq(), nil)
 		wire(t, a, b, "REQ MRA", nil)
@@ -161,7 +161,7 @@ func TestROCE_CM(t *testing.T) {
 			t.Errorf("%d and %d connections are left", a.Len(), b.Len())
 		}
 	})
-	t.Run("ROCE-CM-7", func(t *testing.T) { // nobody answers
+	t.Run("ROCE-CM-7", func(t *testing.T) { // the peer does not answer
 		a, b := begin()
 		a.Connect(now, addrA, addrB, connectReq(), nil)
 		n := 0
@@ -185,9 +185,9 @@ func TestROCE_CM(t *testing.T) {
 		tick(firstGap, a)
 		wire(t, a, b, "REQ REP", once)
 		tick(2*firstGap, a)
-		wire(t, a, b, "REQ REP RTU", once) // a REQ that came before
+		wire(t, a, b, "REQ REP RTU", once) // the REQ is repeated
 		tick(firstGap, b)
-		wire(t, a, b, "REP RTU", once) // a REP that came before
+		wire(t, a, b, "REP RTU", once) // the REP is repeated
 		a.want(t, "REP 22 yes")
 		b.want(t, "REQ 11 req", "established")
 	})
@@ -199,13 +199,13 @@ func TestROCE_CM(t *testing.T) {
 		a.Disconnect(now, c)
 		wire(t, a, b, "DREQ DREP", func(m *ib.CM) bool { return m.Kind == ib.CMDRep })
 		tick(firstGap, a)
-		wire(t, a, b, "DREQ DREP", nil) // of a connection that b has forgotten
+		wire(t, a, b, "DREQ DREP", nil) // for a connection that b no longer has
 		b.want(t, "REQ 11 req", "established", "ended 2")
 		if a.Len()+b.Len() != 0 {
 			t.Errorf("%d and %d connections are left", a.Len(), b.Len())
 		}
 	})
-	t.Run("ROCE-CM-10", func(t *testing.T) { // a program that takes half a minute
+	t.Run("ROCE-CM-10", func(t *testing.T) { // the program answers after half a minute
 		a, b := begin()
 		c := a.Connect(now, addrA, addrB, connectReq(), nil)
 		wire(t, a, b, "REQ MRA", nil)
@@ -213,11 +213,11 @@ func TestROCE_CM(t *testing.T) {
 		wire(t, a, b, "", nil)
 		b.accept(b.conn)
 		wire(t, a, b, "REP", nil)
-		a.Disconnect(now, c) // without RTU
+		a.Disconnect(now, c) // no RTU was received
 		wire(t, a, b, "REJ", nil)
 		b.want(t, "REQ 11 req", "ended 0, reason 28 \x00\x00\x00")
 	})
-	t.Run("ROCE-CM-11", func(t *testing.T) { // a service of datagrams
+	t.Run("ROCE-CM-11", func(t *testing.T) { // a datagram service
 		a, b := begin()
 		b.accepted = true
 		req := ib.CM{Kind: ib.CMSIDRReq, SIDR: ib.CMService{ServiceID: 5, PKey: ib.DefaultPKey}}
@@ -246,7 +246,8 @@ func TestROCE_CM(t *testing.T) {
 	})
 }
 
-// Two sides that lose messages agree in the end: both connected, or both not, and nothing is left.
+// If two sides connect and disconnect although 40 % of the messages are lost, the side that
+// disconnects forgets the connection in the end.
 func TestLoss(t *testing.T) {
 	for seed := range uint64(500) {
 		r := rand.New(rand.NewPCG(seed, 1))
@@ -272,7 +273,7 @@ func TestLoss(t *testing.T) {
 		}
 		run()
 		if c.state != established || b.conn.state != established {
-			continue // 16 messages were lost
+			continue // all 16 transmissions were lost
 		}
 		b.Disconnect(now, b.conn)
 		run()
@@ -282,8 +283,8 @@ func TestLoss(t *testing.T) {
 	}
 }
 
-// FuzzReceive gives a manager whatever a stranger may send. It costs bounded memory, and what is sent is well
-// formed.
+// FuzzReceive gives a manager the messages of a stranger. The memory that they use must be bounded,
+// and its answers must be well formed.
 func FuzzReceive(f *testing.F) {
 	f.Add(func() []byte { m := connectReq(); return m.Append(nil) }())
 	f.Add((&ib.CM{Kind: ib.CMDReq, Local: 1, Remote: 2}).Append(nil))

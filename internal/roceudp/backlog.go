@@ -2,15 +2,17 @@ package roceudp
 
 import "viaduct/internal/perturb"
 
-// A backlog is the queue pairs that have packets to send which nobody else sends: the socket had no
-// room for them, or they were too many for the goroutine that posted them.
+// A backlog is a queue of the queue pairs with packets that no other goroutine will send. Either
+// the socket had no room for the packets, or there were too many for the goroutine that posted
+// them.
 type backlog struct {
 	mu    perturb.Mutex
-	pairs []*Pair       // guarded by mu; each once, the one that has waited longest first
-	wake  chan struct{} // of one slot: there are pairs
+	pairs []*Pair       // guarded by mu; each pair once, in the order of add
+	wake  chan struct{} // one slot, filled if pairs is not empty
 }
 
-// add puts a queue pair at the end. It is called without the lock of the pair.
+// add appends a queue pair, unless the backlog has it already. The caller must not hold the lock of
+// the pair.
 func (b *backlog) add(q *Pair) {
 	b.mu.Lock()
 	if !q.late {
@@ -24,7 +26,7 @@ func (b *backlog) add(q *Pair) {
 	}
 }
 
-// next takes the first queue pair, nil if there is none.
+// next removes and returns the first queue pair, or returns nil if there is none.
 func (b *backlog) next() *Pair {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -38,8 +40,8 @@ func (b *backlog) next() *Pair {
 	return q
 }
 
-// sendBacklog gives the queue pairs of the backlog turns until the port is closed. It is the only
-// goroutine that waits for room in the socket.
+// sendBacklog sends packets of the queue pairs in the backlog until the port is closed. On Linux it
+// is the only goroutine that waits for room in the socket.
 func (p *Port) sendBacklog() {
 	for {
 		select {
@@ -53,7 +55,8 @@ func (p *Port) sendBacklog() {
 	}
 }
 
-// takeTurns gives queue pairs of the backlog turns until it is empty. It is false if the socket is full.
+// takeTurns lets the queue pairs of the backlog send, a turn each, until the backlog is empty. It
+// returns false if the socket is full.
 func (p *Port) takeTurns() bool {
 	for {
 		q := p.backlog.next()

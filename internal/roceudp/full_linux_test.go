@@ -11,16 +11,16 @@ import (
 	"viaduct/internal/wire/ib"
 )
 
-// A zeros is a Buffer of any length without memory.
+// A zeros is a Buffer of any length that needs no memory.
 type zeros int
 
 func (z zeros) Len() int                  { return int(z) }
 func (z zeros) ReadAt([]byte, int) error  { return nil }
 func (z zeros) WriteAt([]byte, int) error { return nil }
 
-// clogged returns a port whose socket takes nothing more once its buffer is full, until the returned connection
-// is read. A UDP socket can't be made so without a privilege: the socket is one of TCP, which
-// ignores the addresses that packets are sent to.
+// clogged returns a port whose socket stays full once its buffer is full, until the returned
+// connection is read. A UDP socket needs a privilege for that, so the socket is a TCP socket, which
+// ignores the destination addresses of packets.
 func clogged(t *testing.T) (*Port, net.Conn) {
 	ours, theirs := testkit.TCPPair(t)
 	sock, err := socketOf(ours.(*net.TCPConn))
@@ -32,7 +32,7 @@ func clogged(t *testing.T) (*Port, net.Conn) {
 	return p, theirs
 }
 
-// soon calls f, and fails the test if f does not return.
+// soon calls f, and fails the test if f does not return in time.
 func soon(t *testing.T, what string, f func()) {
 	t.Helper()
 	done := make(chan struct{})
@@ -44,8 +44,8 @@ func soon(t *testing.T, what string, f func()) {
 	}
 }
 
-// A caller that posts does not wait for a socket that is full, and neither does anybody else. What was
-// posted goes when there is room, in the order of posting.
+// Post returns although the socket is full, and other calls are not blocked either. Once there is
+// room, the packets are sent in the order of posting.
 func TestFullSocket(t *testing.T) {
 	p, far := clogged(t)
 	h := new(host)
@@ -55,7 +55,7 @@ func TestFullSocket(t *testing.T) {
 	}
 	q.Receive(h, loopback(), rocecore.Config{Transport: ib.UC, MTU: 4096, PeerQPN: 99})
 	q.Send(rocecore.SendConfig{})
-	const size = 32 << 20 // more than TCP buffers grow to
+	const size = 32 << 20 // larger than TCP buffers grow
 	soon(t, "Post", func() { q.Post(&rocecore.Request{Op: rocecore.Write, Buf: zeros(size)}) })
 	testkit.Eventually(t, "a full socket", q.Full)
 	soon(t, "Post to a full socket", func() { q.Post(new(rocecore.Request)) })
@@ -87,7 +87,7 @@ func TestFullSocket(t *testing.T) {
 	}
 }
 
-// A port is closed while its socket is full.
+// Close returns while the socket of the port is full.
 func TestCloseFull(t *testing.T) {
 	p, _ := clogged(t)
 	q, err := p.NewPair()
@@ -101,7 +101,8 @@ func TestCloseFull(t *testing.T) {
 	soon(t, "Close", func() { p.Close() })
 }
 
-// Poll handles a bounded number of packets, and the port's goroutine the rest. [ROCE-NET-8]
+// Poll handles a bounded number of packets, and leaves the others to the goroutine of the port.
+// [ROCE-NET-8]
 func TestPollBounded(t *testing.T) {
 	p := port(t)
 	c, err := net.Dial("udp", net.JoinHostPort(p.Addr().String(), "4791"))
@@ -109,7 +110,7 @@ func TestPollBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	p.rx.Lock() // nobody receives
+	p.rx.Lock() // so that no other goroutine receives
 	const most, sent = pollMost * batchLen, 400
 	for range sent {
 		if _, err := c.Write([]byte("x")); err != nil {
@@ -125,7 +126,7 @@ func TestPollBounded(t *testing.T) {
 	testkit.Eventually(t, "the rest", func() bool { return p.Counters().Malformed == sent })
 }
 
-// What a bounded Poll leaves to send is sent.
+// The goroutine of the port sends the packets that a bounded Poll has left in the backlog.
 func TestPollLeaves(t *testing.T) {
 	p := port(t)
 	h := new(host)
@@ -141,7 +142,7 @@ func TestPollLeaves(t *testing.T) {
 	p.rx.Lock()
 	p.touched = append(p.touched, q)
 	p.rx.Unlock()
-	p.Poll() // the port's goroutine sleeps: nothing arrives
+	p.Poll() // nothing arrives, so the goroutine of the port sleeps
 	testkit.Eventually(t, "the end", func() bool {
 		q.mu.Lock()
 		defer q.mu.Unlock()

@@ -9,25 +9,27 @@ import (
 	"viaduct/internal/wire/ib"
 )
 
-// ErrNoGroup tells that packets to a multicast group can't be received.
+// ErrNoGroup reports that a port cannot receive packets to a multicast group.
 var ErrNoGroup = errors.New("roceudp: no multicast group")
 
-// maxGroups is how many groups a port is in: each has a socket and a goroutine.
+// maxGroups is the greatest number of groups that a port receives from. Each needs a socket and a
+// goroutine.
 const maxGroups = 64
 
-// A group is a multicast address that queue pairs of a port receive from. Its socket is bound to the
-// address of the group, which other processes may be as well: each gets all packets.
+// A group is a multicast address that queue pairs of a port receive from. Its socket is bound to
+// the group address. Other processes may bind the same address; each socket gets all packets.
 type group struct {
 	c       *net.UDPConn
 	members map[*Pair]Senders // guarded by Port.mu
 }
 
-// Senders reports whether datagrams from an address are wanted; nil stands for all. It is called with
-// locks held, and must not call the port.
+// A Senders function reports whether datagrams from an address are wanted; nil accepts all. It is
+// called with locks held and must not call the port.
 type Senders func(netip.Addr) bool
 
-// Join makes a queue pair of datagrams receive those to a group, which is an address of the family of
-// the port, from some senders. [ROCE-UD-6]
+// Join makes a queue pair for datagrams receive datagrams to the group at, if from accepts their
+// sender. The group must be an address of the family of the port. The error matches ErrNoGroup or
+// net.ErrClosed. [ROCE-UD-6]
 func (q *Pair) Join(at netip.Addr, from Senders) error {
 	p, at := q.port, at.Unmap()
 	if !at.IsMulticast() || at.Is4() != p.addr.Is4() {
@@ -58,7 +60,7 @@ func (q *Pair) Join(at netip.Addr, from Senders) error {
 	return nil
 }
 
-// Leave ends what Join has begun.
+// Leave ends the membership that Join began. It does nothing without one.
 func (q *Pair) Leave(at netip.Addr) {
 	q.port.mu.Lock()
 	defer q.port.mu.Unlock()
@@ -77,7 +79,7 @@ func (p *Port) leaveLocked(q *Pair, at netip.Addr) {
 	}
 }
 
-// receiveGroup receives packets to a group until its socket is closed.
+// receiveGroup receives packets to a group until the socket of the group is closed.
 func (p *Port) receiveGroup(g *group, at netip.Addr) {
 	b := make([]byte, maxPacket+1)
 	var members []*Pair
@@ -120,7 +122,7 @@ func (p *Port) receiveGroup(g *group, at netip.Addr) {
 	}
 }
 
-// membersOf appends to all the members of a group that want datagrams from an address.
+// membersOf appends to all the members of a group that accept datagrams from an address.
 func (p *Port) membersOf(g *group, from netip.Addr, all []*Pair) []*Pair {
 	p.mu.RLock()
 	defer p.mu.RUnlock()

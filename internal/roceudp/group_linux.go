@@ -8,8 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// joinGroup opens a socket that receives what is sent to a group, by the network interface of an address
-// of this host. Package net would bind it to all addresses, which the sockets of ports are in the way of.
+// joinGroup opens a socket that receives packets to the group at through the network interface that
+// has the address own. Package net would bind the socket to all addresses, which fails while
+// sockets of ports are bound.
 func joinGroup(own netip.Addr, at netip.AddrPort) (*net.UDPConn, error) {
 	index, err := interfaceOf(own)
 	if err != nil {
@@ -24,7 +25,7 @@ func joinGroup(own netip.Addr, at netip.AddrPort) (*net.UDPConn, error) {
 		return nil, os.NewSyscallError("socket", err)
 	}
 	f := os.NewFile(uintptr(fd), "group "+at.String())
-	defer f.Close() // the connection has a copy
+	defer f.Close() // net.FileConn duplicates the descriptor
 	if err := joinOn(fd, index, at); err != nil {
 		return nil, err
 	}
@@ -44,7 +45,8 @@ func joinOn(fd, index int, at netip.AddrPort) error {
 		if err := unix.Bind(fd, &unix.SockaddrInet4{Port: int(at.Port()), Addr: at.Addr().As4()}); err != nil {
 			return os.NewSyscallError("bind", err)
 		}
-		// Memberships of other sockets of this host do not matter here.
+		// Without this option the socket would also receive groups that other sockets of this host
+		// joined.
 		unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_MULTICAST_ALL, 0)
 		m := unix.IPMreqn{Multiaddr: at.Addr().As4(), Ifindex: int32(index)}
 		return os.NewSyscallError("setsockopt", unix.SetsockoptIPMreqn(fd, unix.IPPROTO_IP, unix.IP_ADD_MEMBERSHIP, &m))
@@ -57,8 +59,8 @@ func joinOn(fd, index int, at netip.AddrPort) error {
 	return os.NewSyscallError("setsockopt", unix.SetsockoptIPv6Mreq(fd, unix.IPPROTO_IPV6, unix.IPV6_JOIN_GROUP, &m))
 }
 
-// interfaceOf returns the index of the network interface that has an address: that of the loopback
-// interface for any loopback address.
+// interfaceOf returns the index of the network interface that has the address a. Any loopback
+// address belongs to the loopback interface.
 func interfaceOf(a netip.Addr) (index int, err error) {
 	all, err := net.Interfaces()
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"net/netip"
 )
 
-// joinGroup is not written for this system.
+// joinGroup returns errors.ErrUnsupported: it is only written for Linux.
 func joinGroup(netip.Addr, netip.AddrPort) (*net.UDPConn, error) {
 	return nil, errors.ErrUnsupported
 }

@@ -9,7 +9,7 @@ import (
 	"viaduct/internal/wire/ib"
 )
 
-// A Pair is a queue pair of a port. Safe for concurrent use.
+// A Pair is a queue pair of a port. All methods are safe for concurrent use.
 type Pair struct {
 	port *Port
 	qpn  uint32
@@ -17,21 +17,22 @@ type Pair struct {
 	mu     perturb.Mutex
 	conn   *rocecore.Connection // guarded by mu; nil before Receive
 	dgram  *rocecore.Datagram   // guarded by mu; nil unless Datagrams was called
-	peer   netip.Addr           // guarded by mu; of conn
+	peer   netip.Addr           // guarded by mu: the peer of conn
 	out    rocecore.Output      // guarded by mu
-	taken  int                  // guarded by mu: packets of out that the socket has taken
+	taken  int                  // guarded by mu: number of packets of out that the socket has accepted
 	closed bool                 // guarded by mu
 
 	late bool // guarded by backlog.mu: the pair is in the backlog of its port
 
 	timer *time.Timer   // guarded by mu; nil before it is needed
-	armed rocecore.Time // guarded by mu: when timer fires, 0 if it does not
+	armed rocecore.Time // guarded by mu: when timer fires, 0 if it is not set
 }
 
 // QPN returns the number of the queue pair.
 func (q *Pair) QPN() uint32 { return q.qpn }
 
-// Receive makes the queue pair ready to receive from a peer.
+// Receive connects the queue pair with a peer address and makes it ready to receive. It does
+// nothing after Close.
 func (q *Pair) Receive(host rocecore.Host, peer netip.Addr, cfg rocecore.Config) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -42,7 +43,8 @@ func (q *Pair) Receive(host rocecore.Host, peer netip.Addr, cfg rocecore.Config)
 	q.conn = rocecore.New(host, cfg)
 }
 
-// Send makes the queue pair, which is ready to receive, ready to send.
+// Send makes the queue pair ready to send. It must be ready to receive; otherwise Send does
+// nothing.
 func (q *Pair) Send(cfg rocecore.SendConfig) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -51,8 +53,8 @@ func (q *Pair) Send(cfg rocecore.SendConfig) {
 	}
 }
 
-// SetAccess changes what the peer of a connected queue pair may do, and the code of the time that it
-// waits if it finds no receive.
+// SetAccess changes the rights of the peer, and the timer code of RNR NAKs. It does nothing unless
+// the queue pair is connected.
 func (q *Pair) SetAccess(a rocecore.Access, rnrTimer uint8) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -61,7 +63,8 @@ func (q *Pair) SetAccess(a rocecore.Access, rnrTimer uint8) {
 	}
 }
 
-// SetQKey changes the key that datagrams must have which are received.
+// SetQKey changes the key that received datagrams must carry. It does nothing unless the queue pair
+// is for datagrams.
 func (q *Pair) SetQKey(k uint32) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -70,7 +73,8 @@ func (q *Pair) SetQKey(k uint32) {
 	}
 }
 
-// Datagrams makes the queue pair send and receive datagrams. The number of cfg is set to its own.
+// Datagrams makes the queue pair ready to send and receive datagrams. cfg.QPN is ignored. It does
+// nothing after Close.
 func (q *Pair) Datagrams(host rocecore.Host, cfg rocecore.DatagramConfig) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -81,14 +85,14 @@ func (q *Pair) Datagrams(host rocecore.Host, cfg rocecore.DatagramConfig) {
 	q.dgram = rocecore.NewDatagram(host, cfg)
 }
 
-// postTurns is how many turns Post gives a queue pair at most. The window of a reliable connection has
-// two; a message of an unreliable one may have thousands.
+// postTurns is the greatest number of turns that Post sends. The window of a reliable connection
+// fits into two turns; a message of an unreliable connection may need thousands.
 const postTurns = 4
 
-// Post posts requests and sends what may go now. It waits neither for the peer nor for the network
-// interface: packets that the socket has no room for, and those of more than postTurns turns, are sent
-// by the goroutine of the port. It is false, and nothing has happened, if the queue pair is not ready
-// to send.
+// Post posts requests and sends the packets that may be sent now. It waits neither for the peer nor
+// for the network interface: the goroutine of the backlog sends the packets that the socket has no
+// room for, and those after postTurns turns. Post returns false without an effect if the queue pair
+// is neither connected nor for datagrams.
 func (q *Pair) Post(rs ...*rocecore.Request) bool {
 	q.mu.Lock()
 	switch {
@@ -106,7 +110,7 @@ func (q *Pair) Post(rs ...*rocecore.Request) bool {
 	}
 	left := q.transmitLocked()
 	for n := 1; left == canGo && n < postTurns; n++ {
-		q.mu.Unlock() // the receiver has a turn
+		q.mu.Unlock() // lets the receiver have the lock
 		q.mu.Lock()
 		left = q.transmitLocked()
 	}
@@ -117,14 +121,15 @@ func (q *Pair) Post(rs ...*rocecore.Request) bool {
 	return true
 }
 
-// Full reports whether packets wait for room in the socket. What is posted meanwhile waits as well.
+// Full reports whether packets wait for room in the socket. Later packets of this queue pair wait
+// as well.
 func (q *Pair) Full() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.taken < q.out.Len()
 }
 
-// Fail puts the queue pair into error: what is posted is flushed.
+// Fail puts the queue pair into the error state, which flushes all posted requests.
 func (q *Pair) Fail() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -140,7 +145,8 @@ func (q *Pair) failLocked() {
 	}
 }
 
-// Close flushes what is posted. When it returns the host is not called any more.
+// Close removes the queue pair from its port and flushes all posted requests. No method of the host
+// is called after Close has returned. A second call does nothing.
 func (q *Pair) Close() {
 	q.port.remove(q)
 	q.mu.Lock()
@@ -155,7 +161,7 @@ func (q *Pair) Close() {
 	}
 }
 
-// Counters returns the counters at this moment.
+// Counters returns the current counters.
 func (q *Pair) Counters() rocecore.Counters {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -168,7 +174,9 @@ func (q *Pair) Counters() rocecore.Counters {
 	return rocecore.Counters{}
 }
 
-// take handles a packet, and reports whether the queue pair has taken it. [ROCE-NET-4] [ROCE-NET-5]
+// take handles the packet p, whose bytes with the CRC are raw. It drops the packet, counts it and
+// returns false if the queue pair does not receive, if from is not its peer, or if the CRC is wrong.
+// [ROCE-NET-4] [ROCE-NET-5]
 func (q *Pair) take(p *ib.Packet, raw []byte, from netip.AddrPort) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -193,9 +201,10 @@ func (q *Pair) take(p *ib.Packet, raw []byte, from netip.AddrPort) bool {
 	return true
 }
 
-// receiveDatagramLocked handles a datagram that was sent to an address: that of the port, or of a group.
+// receiveDatagramLocked handles a datagram to the address to, which is that of the port or of a
+// group.
 func (q *Pair) receiveDatagramLocked(p *ib.Packet, raw []byte, from, to netip.Addr) {
-	const hops = 64 // a socket is not told
+	const hops = 64 // the hop limit of a packet is not known from its socket
 	grh := ib.GRH{Source: from, Destination: to, HopLimit: hops, Length: uint16(8 + len(raw))}
 	if from.Is4() {
 		grh.Length += 20
@@ -203,7 +212,8 @@ func (q *Pair) receiveDatagramLocked(p *ib.Packet, raw []byte, from, to netip.Ad
 	q.dgram.Receive(p, &grh)
 }
 
-// takeTurn sends some packets, and reports whether there are more that can go now.
+// takeTurn sends a turn of packets, and reports whether more packets can be sent at once. If the
+// socket is full, it adds the queue pair to the backlog.
 func (q *Pair) takeTurn() bool {
 	q.mu.Lock()
 	left := q.transmitLocked()
@@ -214,17 +224,17 @@ func (q *Pair) takeTurn() bool {
 	return left == canGo
 }
 
-// A remainder says what a queue pair has to send after a turn.
+// A remainder says whether a queue pair has more to send after a turn.
 type remainder uint8
 
 const (
 	nothing   remainder = iota
-	canGo               // more packets, for which the socket has room
-	needsRoom           // packets that the socket has no room for
+	canGo               // more packets, and room in the socket
+	needsRoom           // packets without room in the socket
 )
 
-// transmitLocked sends a turn of packets, sets the timer, and reports what is left to send. While the
-// socket is full no more packets are made.
+// transmitLocked sends a turn of packets, sets the timer, and returns what remains. It makes no new
+// packets while the socket is full.
 func (q *Pair) transmitLocked() remainder {
 	if q.closed {
 		return nothing
@@ -252,7 +262,7 @@ func (q *Pair) transmitLocked() remainder {
 	return nothing
 }
 
-// sealLocked gives the packets their invariant CRCs.
+// sealLocked computes the invariant CRCs of the packets in out.
 func (q *Pair) sealLocked() {
 	own := netip.AddrPortFrom(q.port.addr, ib.Port)
 	for i := range q.out.Len() {
@@ -266,7 +276,7 @@ func (q *Pair) sealLocked() {
 	}
 }
 
-// flushLocked gives the packets to the socket, and reports whether it has taken all.
+// flushLocked passes the packets of out to the socket, and reports whether the socket accepted all.
 func (q *Pair) flushLocked() bool {
 	if q.taken < q.out.Len() {
 		n, refused := q.port.sock.send(&q.out, q.taken, q.peer)
@@ -276,8 +286,8 @@ func (q *Pair) flushLocked() bool {
 	return q.taken == q.out.Len()
 }
 
-// armLocked sets the timer to the next deadline. One that is set for an earlier time is left: most
-// deadlines are put off before they come.
+// armLocked sets the timer for the next deadline. It leaves a timer that fires earlier, because
+// most deadlines are moved before they are reached.
 func (q *Pair) armLocked(now rocecore.Time) {
 	if q.conn == nil {
 		return

@@ -15,22 +15,22 @@ import (
 	"viaduct/internal/wire/ib"
 )
 
-// ErrLimit tells that no number is left for a queue pair.
+// ErrLimit reports that the port has as many queue pairs as it can have.
 var ErrLimit = errors.New("roceudp: too many queue pairs")
 
-// maxPairs is the number of queue pairs of a port.
+// maxPairs is the greatest number of queue pairs of a port.
 const maxPairs = 1 << 16
 
-// Counters count packets that no queue pair took. They only grow.
+// Counters holds the numbers of packets that were dropped. They never decrease.
 type Counters struct {
-	Malformed uint64 // no packet of RoCEv2
+	Malformed uint64 // not a RoCEv2 packet
 	WrongCRC  uint64
-	NoPair    uint64 // no such queue pair, or one that does not receive
-	Stranger  uint64 // for a connected queue pair, not from its peer
-	Unsent    uint64 // packets that the system refused to send
+	NoPair    uint64 // no such queue pair, or the queue pair does not receive
+	Stranger  uint64 // the queue pair is connected, and the sender is not its peer
+	Unsent    uint64 // packets that the operating system refused to send
 }
 
-// A Port is UDP port 4791 of an address. Safe for concurrent use.
+// A Port is UDP port 4791 of an address. All methods are safe for concurrent use.
 type Port struct {
 	addr  netip.Addr
 	sock  socket
@@ -41,13 +41,13 @@ type Port struct {
 	groups map[netip.Addr]*group // guarded by mu
 	closed bool                  // guarded by mu
 
-	rx      perturb.Mutex // the receive role
+	rx      perturb.Mutex // held by the goroutine that receives
 	batch   *batch        // guarded by rx
-	touched []*Pair       // guarded by rx: what has something to send after a batch
+	touched []*Pair       // guarded by rx: pairs with something to send after a batch
 
 	backlog backlog
 
-	tap atomic.Pointer[Tap] // nil without one
+	tap atomic.Pointer[Tap] // nil if SetTap was not called
 
 	malformed, wrongCRC, noPair, stranger, unsent atomic.Uint64
 
@@ -55,7 +55,8 @@ type Port struct {
 	ended sync.WaitGroup
 }
 
-// Open binds port 4791 of addr, which is an address of this host. [ROCE-NET-1] [ROCE-NET-2]
+// Open binds port 4791 of addr, an address of this host, and starts to receive. [ROCE-NET-1]
+// [ROCE-NET-2]
 func Open(addr netip.Addr) (*Port, error) { return open(addr, ib.Port) }
 
 func open(addr netip.Addr, port uint16) (*Port, error) {
@@ -78,14 +79,15 @@ func newPort(addr netip.Addr, sock socket) *Port {
 // Addr returns the address of the port.
 func (p *Port) Addr() netip.Addr { return p.addr }
 
-// Counters returns the counters at this moment.
+// Counters returns the current counters.
 func (p *Port) Counters() Counters {
 	return Counters{p.malformed.Load(), p.wrongCRC.Load(), p.noPair.Load(), p.stranger.Load(), p.unsent.Load()}
 }
 
 func (p *Port) now() rocecore.Time { return time.Since(p.begin) }
 
-// NewPair returns a queue pair with a number that is hard to guess. It receives nothing yet.
+// NewPair returns a queue pair with a random number, which is hard to guess. It receives nothing
+// yet. The error is ErrLimit or net.ErrClosed.
 func (p *Port) NewPair() (*Pair, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -95,7 +97,7 @@ func (p *Port) NewPair() (*Pair, error) {
 	if len(p.pairs) >= maxPairs {
 		return nil, ErrLimit
 	}
-	const firstQPN = 16 // numbers below are for management
+	const firstQPN = 16 // lower numbers are reserved for management
 	for {
 		n := firstQPN + rand.Uint32N(ib.MulticastQPN-firstQPN)
 		if p.pairs[n] == nil {
@@ -104,8 +106,8 @@ func (p *Port) NewPair() (*Pair, error) {
 	}
 }
 
-// NewPairNumbered returns a queue pair with a number of the caller's choice, which no other queue pair
-// of the port may have. It receives nothing yet.
+// NewPairNumbered returns a queue pair with the number qpn. It receives nothing yet. It fails if
+// another queue pair of the port has the number; other errors are ErrLimit and net.ErrClosed.
 func (p *Port) NewPairNumbered(qpn uint32) (*Pair, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -135,7 +137,7 @@ func (p *Port) pair(qpn uint32) *Pair {
 func (p *Port) remove(q *Pair) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.pairs[q.qpn] == q { // else the number has been given again
+	if p.pairs[q.qpn] == q { // otherwise another queue pair has the number now
 		delete(p.pairs, q.qpn)
 	}
 	for at, g := range p.groups {
@@ -145,7 +147,8 @@ func (p *Port) remove(q *Pair) {
 	}
 }
 
-// Close closes all queue pairs and the socket.
+// Close closes all queue pairs and the socket, and waits for the goroutines of the port. A second
+// call returns net.ErrClosed.
 func (p *Port) Close() error {
 	p.mu.Lock()
 	if p.closed {

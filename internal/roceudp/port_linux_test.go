@@ -15,7 +15,7 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// A host counts what it is asked for.
+// A host counts the calls of its methods.
 type host struct{ memory, receives, received, done, failed int }
 
 func (h *host) Check(rocecore.Place, uint64, rocecore.Access) rocecore.Verdict {
@@ -48,10 +48,10 @@ func port(t *testing.T) *Port {
 	return p
 }
 
-// TestStranger sends packets of all kinds to a port with a queue pair, from an address that is not its
-// peer's: random bytes, packets of random contents that are sealed correctly, and a peer's with a wrong
-// CRC. Each is counted, none is answered or costs more than an error, and no memory is looked at.
-// [ROCE-NET-4] [ROCE-NET-5] [ROCE-NET-8] [ROCE-ICRC-3]
+// TestStranger sends packets of all kinds from an address that is not the peer's to a port with a
+// queue pair: random bytes, random packets with a correct CRC, and packets from the peer's address
+// with a wrong CRC. Each packet is counted. None is answered, allocates more than its error, or
+// causes an access to memory. [ROCE-NET-4] [ROCE-NET-5] [ROCE-NET-8] [ROCE-ICRC-3]
 func TestStranger(t *testing.T) {
 	p := port(t)
 	q, err := p.NewPair()
@@ -92,12 +92,12 @@ func TestStranger(t *testing.T) {
 		n := p.Counters()
 		return n.Malformed + n.NoPair + n.Stranger + n.WrongCRC
 	}
-	const ahead = 300 // packets that any socket has room for, and some more
+	const ahead = 300 // every socket buffer has room for so many packets
 	send := func(c *net.UDPConn, b []byte) {
 		if _, err := c.WriteToUDPAddrPort(b, to); err != nil {
 			t.Fatal(err)
 		}
-		if total++; total%100 == 0 { // no faster than they are taken
+		if total++; total%100 == 0 { // wait, so that the socket drops none
 			testkit.Eventually(t, "packets", func() bool { return handled()+ahead >= total })
 		}
 	}
@@ -106,7 +106,7 @@ func TestStranger(t *testing.T) {
 		all[1] = sealed(stranger, random(12+4*r.IntN(50)), q.QPN())
 		all[2] = sealed(stranger, random(12+4*r.IntN(50)), r.Uint32N(1<<24))
 		b := sealed(peer, random(12+4*r.IntN(50)), q.QPN())
-		binary.LittleEndian.PutUint32(b[len(b)-4:], binary.LittleEndian.Uint32(b[len(b)-4:])^0x80000000) // no identification makes that
+		binary.LittleEndian.PutUint32(b[len(b)-4:], binary.LittleEndian.Uint32(b[len(b)-4:])^0x80000000) // a change that no identification explains
 		all[3] = b
 		return all
 	}
@@ -134,7 +134,7 @@ func TestStranger(t *testing.T) {
 	for i, b := range kinds() {
 		copy(p.batch.buf[0][:], b)
 		p.batch.len[0], p.batch.from[0] = len(b), netip.AddrPortFrom([]netip.Addr{stranger, peer}[i/3], ib.Port)
-		const ofError = 4 // that says what is wrong with a packet
+		const ofError = 4 // allocations of an error that describes a packet
 		if n := testing.AllocsPerRun(100, func() { p.handleLocked(0) }); n > ofError {
 			t.Errorf("a packet of kind %d costs %v allocations", i, n)
 		}
@@ -147,8 +147,8 @@ func TestStranger(t *testing.T) {
 	}
 }
 
-// Packets have DF and no checksum, identification 0, and come from port 4791. [ROCE-NET-1]
-// [ROCE-NET-2] [ROCE-NET-3]
+// IPv4 packets have the DF flag, no UDP checksum, identification 0, and source port 4791.
+// [ROCE-NET-1] [ROCE-NET-2] [ROCE-NET-3]
 func TestHeaders(t *testing.T) {
 	p := port(t)
 	raw, err := net.ListenIP("ip4:udp", &net.IPAddr{IP: p.Addr().AsSlice()})
@@ -186,7 +186,7 @@ func TestHeaders(t *testing.T) {
 	}
 }
 
-// A packet without UDP checksum is taken over IPv6 too, as rxe sends it. [ROCE-NET-2]
+// A port accepts packets without a UDP checksum over IPv6 too, because rxe sends them. [ROCE-NET-2]
 func TestNoChecksum(t *testing.T) {
 	p, err := Open(netip.IPv6Loopback())
 	if err != nil {

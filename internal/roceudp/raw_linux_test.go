@@ -2,7 +2,7 @@ package roceudp
 
 import "golang.org/x/sys/unix"
 
-// readRaw reads a packet with its IP header, if there is one.
+// readRaw reads a packet with its IP header into b and returns its length, or 0 if there is none.
 func readRaw(fd uintptr, b []byte) int {
 	n, _, err := unix.Recvfrom(int(fd), b, unix.MSG_DONTWAIT)
 	if err != nil {

@@ -9,28 +9,28 @@ import (
 )
 
 const (
-	// batchLen is how many packets one call takes from the socket, or gives to it.
+	// batchLen is the greatest number of packets per call of recvmmsg or sendmmsg.
 	batchLen = 64
 
-	// maxPacket is the length of the longest packet that is taken: 4096 bytes of payload with all
-	// headers that an opcode can have.
+	// maxPacket is the greatest length of a packet: 4096 bytes of payload, and the headers of any
+	// opcode.
 	maxPacket = 4096 + 128
 
-	// turn is how many packets of a queue pair go before others have a turn.
+	// turn is the number of packets that a queue pair sends before other queue pairs may send.
 	turn = 64
 )
 
-// A batch is packets as they came.
+// A batch holds received packets.
 type batch struct {
 	buf  [batchLen][maxPacket]byte
-	len  [batchLen]int // more than maxPacket of one that was cut short
+	len  [batchLen]int // greater than maxPacket if the packet was truncated
 	from [batchLen]netip.AddrPort
 	sys  batchSys
 
-	packet ib.Packet // that is being handled
+	packet ib.Packet // the decoded packet that is being handled
 }
 
-// receive receives until the socket is closed.
+// receive receives packets until the socket is closed.
 func (p *Port) receive() {
 	for {
 		err := p.sock.wait(func() bool {
@@ -45,9 +45,9 @@ func (p *Port) receive() {
 	}
 }
 
-// Poll receives what has arrived, without waiting, and reports whether anything had. It returns after
-// some batches even if packets arrive without end: the goroutine of the port takes the rest.
-// [ROCE-NET-8]
+// Poll receives the packets that have arrived, without waiting, and reports whether there were any.
+// It handles at most pollMost batches, even if packets arrive without end: the goroutine of the
+// port receives the rest. It returns false if another goroutine is receiving. [ROCE-NET-8]
 func (p *Port) Poll() bool {
 	if !p.rx.TryLock() {
 		return false
@@ -61,15 +61,15 @@ func (p *Port) Poll() bool {
 	return any
 }
 
-// pollMost is how many batches one call of pollLocked handles.
+// pollMost is the greatest number of batches that one call of pollLocked handles.
 const pollMost = 4
 
-// pollLocked handles some batches of packets. After each batch the queue pairs that it concerns send for
-// a turn each. any reports whether a packet had arrived, left whether there may be more to do: a batch
-// that is not full has emptied the socket.
+// pollLocked handles up to pollMost batches of packets. After each batch, every queue pair that got
+// a packet sends for a turn. any reports whether a packet had arrived, left whether there may be
+// more to do; a batch that is not full has emptied the socket.
 //
-// If the caller can yield, consumers that were woken run before acknowledgements go: the packets of an
-// answer take them along, in one call of the system instead of two.
+// If yield is set, consumers that were woken run before the queue pairs send. Their replies and the
+// acknowledgements then leave in one system call instead of two.
 func (p *Port) pollLocked(yield bool) (any, left bool) {
 	for range pollMost {
 		n := p.sock.receive(p.batch)
@@ -88,7 +88,7 @@ func (p *Port) pollLocked(yield bool) (any, left bool) {
 	return any, true
 }
 
-// handleLocked gives a packet of the batch to its queue pair. What costs least is checked first.
+// handleLocked passes packet i of the batch to its queue pair. It makes the cheapest checks first.
 // [ROCE-NET-8]
 func (p *Port) handleLocked(i int) {
 	b := p.batch

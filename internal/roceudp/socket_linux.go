@@ -14,18 +14,18 @@ import (
 	"viaduct/internal/wire/ib"
 )
 
-// bufferLen is what is asked for as buffer of the socket: more than a window of packets. Without a
-// privilege the system gives what it gives to anybody.
+// bufferLen is the requested size of the socket buffers in bytes, which is more than a window of
+// packets. Without a privilege the system may grant less.
 const bufferLen = 8 << 20
 
-// A socket is a UDP socket that receives and sends in batches.
+// A socket is a UDP socket that sends and receives in batches.
 type socket struct {
 	c   io.Closer
 	raw syscall.RawConn
-	tx  *sync.Pool // of *transmission
+	tx  *sync.Pool // contains *transmission
 }
 
-// A batchSys is what recvmmsg is given for a batch.
+// A batchSys holds the arguments of recvmmsg for a batch.
 type batchSys struct {
 	hdr  [batchLen]unix.Mmsghdr
 	iov  [batchLen]unix.Iovec
@@ -57,7 +57,7 @@ func newSocket(at netip.AddrPort) (socket, error) {
 	return s, err
 }
 
-// listen opens a UDP port whose packets are those of RoCEv2.
+// listen opens a UDP socket with the options that RoCEv2 needs.
 func listen(at netip.AddrPort) (*net.UDPConn, error) {
 	c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(at))
 	if err != nil {
@@ -77,7 +77,7 @@ func listen(at netip.AddrPort) (*net.UDPConn, error) {
 	return c, nil
 }
 
-// socketOf returns the socket of a connection of package net.
+// socketOf returns a socket that uses the descriptor of c.
 func socketOf(c interface {
 	io.Closer
 	syscall.Conn
@@ -86,19 +86,22 @@ func socketOf(c interface {
 	return socket{c, raw, &sync.Pool{New: func() any { return new(transmission) }}}, err
 }
 
-// setOptions makes a socket send IPv4 packets with identification 0 and DF, and without a checksum,
-// which the invariant CRC makes needless. [R-1] [ROCE-NET-2] [ROCE-NET-3]
+// setOptions makes a socket send IPv4 packets with identification 0 and DF, and without a UDP
+// checksum, because the invariant CRC replaces it. own is the address of the socket.
+// [ROCE-NET-2] [ROCE-NET-3]
 func setOptions(fd int, own netip.Addr) error {
 	for _, o := range []int{unix.SO_RCVBUF, unix.SO_SNDBUF} {
 		unix.SetsockoptInt(fd, unix.SOL_SOCKET, o, bufferLen)
 	}
-	unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, bufferLen) // may be refused
+	unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, bufferLen) // needs a privilege
 	if !own.Is4() {
-		// Packets to a group leave by the interface of the address, as those of IPv4 do by themselves.
+		// Send packets to an IPv6 group through the interface that has the address. For IPv4 the
+		// bound address selects the interface.
 		if index, err := interfaceOf(own); err == nil {
 			unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_IF, index)
 		}
-		// rxe sends no checksum over IPv6 either, and a socket drops such packets unless told.
+		// rxe sends no checksum over IPv6 either. Without this option the socket drops such
+		// packets.
 		if err := unix.SetsockoptInt(fd, unix.IPPROTO_UDP, unix.UDP_NO_CHECK6_RX, 1); err != nil {
 			return err
 		}
@@ -112,13 +115,13 @@ func setOptions(fd int, own netip.Addr) error {
 
 func (s *socket) close() error { return s.c.Close() }
 
-// wait calls f, which receives, again and again until it reports true, and waits for arrivals in
-// between. The error tells that the socket is closed.
+// wait calls f, which receives, until f returns true. It waits for packets between the calls. It
+// returns an error if the socket is closed.
 func (s *socket) wait(f func() bool) error {
 	return s.raw.Read(func(uintptr) bool { return f() })
 }
 
-// receive takes what has arrived into b and returns the number of packets.
+// receive reads packets into b without waiting, and returns their number.
 func (s *socket) receive(b *batch) (n int) {
 	s.raw.Control(func(fd uintptr) {
 		for i := range batchLen {
@@ -147,7 +150,7 @@ func (s *socket) receive(b *batch) (n int) {
 	return n
 }
 
-// address returns what a socket address says.
+// address converts a socket address.
 func address(a *unix.RawSockaddrInet6) netip.AddrPort {
 	port := func(p *uint16) uint16 { b := (*[2]byte)(unsafe.Pointer(p)); return uint16(b[0])<<8 | uint16(b[1]) }
 	if a.Family == unix.AF_INET {
@@ -157,7 +160,7 @@ func address(a *unix.RawSockaddrInet6) netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom16(a.Addr).Unmap(), port(&a.Port))
 }
 
-// sockaddr puts an address into a, and returns the length of it.
+// sockaddr stores an address in a, and returns its length in bytes.
 func sockaddr(a *unix.RawSockaddrInet6, to netip.Addr, port uint16) uint32 {
 	put := func(p *uint16) { b := (*[2]byte)(unsafe.Pointer(p)); b[0], b[1] = byte(port>>8), byte(port) }
 	*a = unix.RawSockaddrInet6{}
@@ -172,16 +175,16 @@ func sockaddr(a *unix.RawSockaddrInet6, to netip.Addr, port uint16) uint32 {
 	return unix.SizeofSockaddrInet6
 }
 
-// A transmission is what sendmmsg is given.
+// A transmission holds the arguments of sendmmsg.
 type transmission struct {
 	hdr  [batchLen]unix.Mmsghdr
 	iov  [batchLen]unix.Iovec
 	name [batchLen]unix.RawSockaddrInet6
 }
 
-// send sends the packets of out from number first on, those that have no destination to peer. It
-// returns how many the socket has taken, fewer if it is full, and how many of these the system has
-// refused, which count as lost.
+// send sends the packets of out from number first on. Packets without a destination go to peer.
+// taken is the number of packets that the socket accepted; it is smaller than requested if the
+// socket is full. refused is how many of these the system refused; they count as lost.
 func (s *socket) send(out *rocecore.Output, first int, peer netip.Addr) (taken, refused int) {
 	t := s.tx.Get().(*transmission)
 	defer s.tx.Put(t)
@@ -199,7 +202,7 @@ func (s *socket) send(out *rocecore.Output, first int, peer netip.Addr) (taken, 
 		}
 		done, bad, err := s.sendBatch(t, n)
 		at, taken, refused = at+done, taken+done, refused+bad
-		if err != nil { // closed
+		if err != nil { // the socket is closed
 			return out.Len() - first, refused + out.Len() - at
 		}
 		if done < n {
@@ -209,8 +212,8 @@ func (s *socket) send(out *rocecore.Output, first int, peer netip.Addr) (taken, 
 	return taken, refused
 }
 
-// sendBatch sends the first n packets of t, and returns how many the socket has taken, and how many of
-// these the system has refused.
+// sendBatch sends the first n packets of t. done is the number of packets that the socket accepted,
+// refused how many of these the system refused.
 func (s *socket) sendBatch(t *transmission, n int) (done, refused int, err error) {
 	err = s.raw.Control(func(fd uintptr) {
 		for done < n {
@@ -221,7 +224,7 @@ func (s *socket) sendBatch(t *transmission, n int) (done, refused int, err error
 			case unix.EINTR:
 			case unix.EAGAIN:
 				return
-			default: // of the first packet
+			default: // an error of the first packet
 				done++
 				refused++
 			}
@@ -230,8 +233,8 @@ func (s *socket) sendBatch(t *transmission, n int) (done, refused int, err error
 	return done, refused, err
 }
 
-// waitRoom calls f, which sends, again and again until it reports true, and waits for room in between.
-// The error tells that the socket is closed.
+// waitRoom calls f, which sends, until f returns true. It waits for room in the socket between the
+// calls. It returns an error if the socket is closed.
 func (s *socket) waitRoom(f func() bool) error {
 	return s.raw.Write(func(uintptr) bool { return f() })
 }

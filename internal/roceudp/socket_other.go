@@ -11,7 +11,8 @@ import (
 	"viaduct/internal/wire/ib"
 )
 
-// A socket is a UDP socket. The goroutine that waits reads one packet at a time.
+// A socket is a UDP socket. A goroutine reads one packet at a time in wait, and hands it to receive
+// through the channel.
 type socket struct {
 	c       *net.UDPConn
 	arrived chan arrival
@@ -37,7 +38,8 @@ func newSocket(at netip.AddrPort) (socket, error) {
 
 func (s *socket) close() error { return s.c.Close() }
 
-// wait waits for a packet and calls f, which receives. The error tells that the socket is closed.
+// wait waits for a packet and calls f, which receives, until the packet is handled. It returns an
+// error if the socket is closed.
 func (s *socket) wait(f func() bool) error {
 	b := make([]byte, maxPacket+1)
 	n, from, err := s.c.ReadFromUDPAddrPort(b)
@@ -52,7 +54,7 @@ func (s *socket) wait(f func() bool) error {
 	return nil
 }
 
-// receive takes a packet into b if one has arrived.
+// receive copies a packet into b, and returns 1, or 0 if none has arrived.
 func (s *socket) receive(b *batch) int {
 	select {
 	case a := <-s.arrived:
@@ -64,9 +66,9 @@ func (s *socket) receive(b *batch) int {
 	}
 }
 
-// send sends the packets of out from number first on, those that have no destination to peer, and
-// returns how many the socket has taken, and how many of these the system has refused, which count as
-// lost. It waits while the socket is full, so that it takes all.
+// send sends the packets of out from number first on. Packets without a destination go to peer. It
+// waits while the socket is full, so the socket accepts all packets. refused is how many of them
+// the system refused; they count as lost.
 func (s *socket) send(out *rocecore.Output, first int, peer netip.Addr) (taken, refused int) {
 	for i := first; i < out.Len(); i++ {
 		b, to := out.Packet(i)
@@ -80,7 +82,7 @@ func (s *socket) send(out *rocecore.Output, first int, peer netip.Addr) (taken, 
 	return out.Len() - first, refused
 }
 
-// waitRoom calls f, which sends, until it reports true.
+// waitRoom calls f, which sends, until f returns true. The sending itself waits for room.
 func (s *socket) waitRoom(f func() bool) error {
 	for !f() {
 	}

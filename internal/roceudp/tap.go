@@ -2,14 +2,15 @@ package roceudp
 
 import "net/netip"
 
-// A Tap is given every packet of a port, with its invariant CRC: those sent, and those that arrive,
-// the refused ones included. Several goroutines may call it at a time. It does not keep b.
+// A Tap is called with every packet of a port, including its invariant CRC: the sent packets, and
+// all received packets, even those that the port drops. Several goroutines may call it at the same
+// time. It must not keep b.
 type Tap func(out bool, src, dst netip.AddrPort, b []byte)
 
-// SetTap gives the packets from now on to tap.
+// SetTap makes tap receive all later packets.
 func (p *Port) SetTap(tap Tap) { p.tap.Store(&tap) }
 
-// observe gives a packet to the tap, if there is one.
+// observe passes a packet to the tap, if there is one.
 func (p *Port) observe(out bool, src, dst netip.AddrPort, b []byte) {
 	if tap := p.tap.Load(); tap != nil {
 		(*tap)(out, src, dst, b)
