@@ -2,20 +2,20 @@ package samehost
 
 import "viaduct/internal/shm"
 
-// Alloc returns n zeroed bytes, n at least 1, at the beginning of a page, that are sent over shared
-// memory with a single copy. The peer's process copies long payload from these bytes directly to
-// its destination; from other memory, this process copies it to a ring first. So a send, a Write or
-// the answer to a Read from such memory completes once the peer's process has copied it. Over TCP,
-// and below 16 KiB, memory of Alloc behaves like any other.
+// Alloc returns n zeroed bytes at the beginning of a page; n is at least 1. Over shared memory,
+// long payload in this memory is copied once: the peer's process copies it directly to its
+// destination. From other memory, this process copies it to a ring first. So a send, a Write or the
+// answer to a Read from this memory completes once the peer's process has copied it. Over TCP, and
+// below 16 KiB, it behaves like any other memory.
 //
-// As soon as some memory of Alloc was sent to a process of the same user over shared memory, that
+// As soon as memory of Alloc was sent over shared memory to a process of the same user, that
 // process can read all memory of Alloc; no process can write to it. The memory is registered like
-// any other. The garbage collector does not manage it: it stays until [Free]. At most 64 GiB can be
-// allocated at a time, less if the limits of the process require it. On systems other than Linux
-// the error is [errors.ErrUnsupported]. Alloc may be called from any goroutine.
+// any other. The garbage collector does not manage it, so it stays until [Free]. At most 64 GiB can
+// be allocated at a time, less if the limits of the process require it. On systems other than
+// Linux, Alloc returns [errors.ErrUnsupported]. Alloc is safe for concurrent use.
 func Alloc(n int) ([]byte, error) { return shm.Alloc(n) }
 
-// Free releases memory that Alloc returned. b must be the whole slice, and is released once. Close
-// its registrations first, and wait for all requests that use it: an access afterwards is a fault
-// that ends the process. The error means that Alloc did not return b.
+// Free releases memory that Alloc returned. b must be the whole slice, and may be released once.
+// Before the call, close the registrations of b and wait for all requests that use it: a later
+// access is a fault that ends the process. Free returns an error if Alloc did not return b.
 func Free(b []byte) error { return shm.Free(b) }

@@ -2,5 +2,5 @@
 
 package samehost
 
-// auto is the value of Auto.
+// auto is the value of Auto. It differs in builds with the tag plaintcp.
 const auto = 0

@@ -9,11 +9,11 @@ import (
 	"viaduct/samehost"
 )
 
-// If both ends set SameHost and belong to one user on one host, the bytes of the stream go through
-// shared memory. All transports have this option.
+// If both ends set SameHost and belong to one user on one host, the connection uses shared memory.
+// All transports have this option.
 func Example() {
 	ctx := context.Background()
-	cfg := &iwarp.Config{SameHost: samehost.Auto} // Require fails where Auto uses TCP
+	cfg := &iwarp.Config{SameHost: samehost.Auto} // samehost.Require would fail where Auto uses TCP
 	l, err := iwarp.Listen("127.0.0.1:0", cfg)
 	if err != nil {
 		log.Fatal(err)

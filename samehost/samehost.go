@@ -1,19 +1,20 @@
-// Package samehost selects and reports whether the bytes of a connection between two processes of
-// one host go through shared memory instead of TCP. All transports use its types.
+// Package samehost selects and reports whether a connection between two processes of one host
+// transfers its bytes through shared memory instead of TCP. All transports use its types.
 //
 // The two processes find each other by a name in the abstract namespace of AF_UNIX sockets, which
 // the processes of one network namespace share. Containers with separate network namespaces need a
-// directory that is mounted into both (SameHostDir of the transports). Its owner must be the user
-// of both processes, and no other user may write to it. Each side then passes its end of the TCP
-// connection to the other, as a proof. If addresses are translated on the way, the bytes go by TCP.
+// directory that is mounted into both (SameHostDir of the transports). The user of both processes
+// must own the directory, and no other user may write to it. As a proof, each side then passes its
+// end of the TCP connection to the other. If addresses are translated between them, the connection
+// uses TCP.
 //
 // The TCP connection is made as usual, and stays open and silent: it ends when the peer ends.
 // Frames, limits and errors are the same. Both processes must belong to one user. If one end cannot
-// or does not want to use shared memory, the bytes go by TCP, and [Path] has the reason.
+// or does not want to use shared memory, the connection uses TCP, and [Path] has the reason.
 //
 // Over shared memory this process copies the sent bytes itself, while over TCP the kernel copies
 // them. So memory that is unmapped or shrinks while it is registered must be registered with
-// Guarded; without it, the access is a fault that ends the process.
+// Guarded; without Guarded, the access is a fault that ends the process.
 package samehost
 
 import (
@@ -25,7 +26,7 @@ import (
 // A Policy selects shared memory or TCP.
 type Policy uint8
 
-// Auto is the zero value.
+// The policies. Auto is the zero value.
 const (
 	Auto    Policy = auto     // shared memory if both ends can, else TCP
 	Off     Policy = 1 - auto // TCP
@@ -42,7 +43,7 @@ func (p Policy) String() string {
 	return "Policy(" + strconv.Itoa(int(p)) + ")"
 }
 
-// Parse is the inverse of String.
+// Parse returns the policy that s names: "auto", "off" or "require". It is the inverse of String.
 func Parse(s string) (Policy, error) {
 	if i := slices.Index(names[:], s); i >= 0 {
 		return Policy(i), nil
@@ -50,10 +51,10 @@ func Parse(s string) (Policy, error) {
 	return Auto, errors.New("must be auto, off or require")
 }
 
-// A Path reports whether the bytes of a connection go through shared memory.
+// A Path reports whether a connection uses shared memory.
 type Path struct {
 	SharedMemory bool
-	Why          string // why they go by TCP; "" if they do not
+	Why          string // why the connection uses TCP; "" if SharedMemory is true
 }
 
 // String returns "shared memory", or "tcp" with the reason.

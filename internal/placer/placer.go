@@ -8,8 +8,8 @@ import (
 // maxDiscard is the largest number of unwanted bytes that one read takes.
 const maxDiscard = 64 << 10
 
-// A Placer places the frames of one connection. The receive role owns it. Wire is set before the
-// first frame.
+// A Placer places the frames of one connection. Only the receive role of the connection uses it, so
+// it has no lock. Set Wire before the first frame.
 type Placer struct {
 	Wire Wire
 	f    Frame
@@ -35,10 +35,11 @@ func (x *Placer) Ahead() []regmem.Ref {
 // Open reports whether the current frame is incomplete.
 func (x *Placer) Open() bool { return x.f.open }
 
-// Placed returns the number of payload bytes of the frame that were placed or dropped.
+// Placed returns the number of payload bytes of the current frame that were placed or dropped.
 func (x *Placer) Placed() int { return x.f.placed }
 
-// Missing returns the number of bytes of the frame that the next reads place directly.
+// Missing returns the number of payload bytes of the current frame that have not arrived. The next
+// reads place them directly. It is 0 if no frame is open.
 func (x *Placer) Missing() int {
 	if !x.f.open {
 		return 0
@@ -46,7 +47,9 @@ func (x *Placer) Missing() int {
 	return x.f.Size - x.f.placed
 }
 
-// Receive handles the frames in p, as [frameio.Protocol] requires. No pin outlasts it.
+// Receive handles the frames at the front of p, as [frameio.Protocol] requires: it returns the
+// number of bytes that it consumed, and the payload bytes that the last frame still lacks. It
+// releases all pins before it returns.
 func (x *Placer) Receive(p []byte, mayPlan bool) (n, missing int, err error) {
 	w := x.Wire
 	for n < len(p) && err == nil {
@@ -78,8 +81,8 @@ func (x *Placer) Receive(p []byte, mayPlan bool) (n, missing int, err error) {
 	return n, x.Missing(), err
 }
 
-// Take begins a frame outside of Receive, places its payload, and ends it if the payload is
-// complete. No other frame may be open.
+// Take begins frame f outside of Receive and places payload, the first bytes of f. It ends f if its
+// payload is complete. No other frame may be open.
 func (x *Placer) Take(f Frame, payload []byte) error {
 	x.f = f
 	if len(payload) > 0 {
@@ -91,13 +94,14 @@ func (x *Placer) Take(f Frame, payload []byte) error {
 	return x.Wire.End(nil)
 }
 
-// end ends a frame that was open.
+// end ends the open frame, whose trailer has arrived.
 func (x *Placer) end(trailer []byte) error {
 	x.f.open = false
 	return x.Wire.End(trailer)
 }
 
-// Place puts the next bytes of the payload where they belong.
+// Place copies p, the next payload bytes of the current frame, to the memory that the Wire names
+// for them.
 func (x *Placer) Place(p []byte) {
 	if at := x.f.At; at != nil {
 		if at = at[x.f.placed:]; x.f.Watched {
@@ -111,7 +115,7 @@ func (x *Placer) Place(p []byte) {
 	for len(p) > 0 {
 		ref := x.Wire.Target(x.held, x.f.placed, len(p))
 		n := ref.Len()
-		if n == 0 { // not wanted
+		if n == 0 { // the Wire does not want these bytes
 			n = len(p)
 		} else if err := x.copy(ref, p[:n]); err != nil {
 			x.Wire.Lost(err)
@@ -124,7 +128,8 @@ func (x *Placer) Place(p []byte) {
 	}
 }
 
-// copy copies p to ref, unless it was read there.
+// copy copies p to ref. It does nothing if p is that memory already, because a read placed it
+// there.
 func (x *Placer) copy(ref regmem.Ref, p []byte) error {
 	switch {
 	case !ref.Far() && &ref.B()[0] == &p[0]:
@@ -135,9 +140,9 @@ func (x *Placer) copy(ref regmem.Ref, p []byte) error {
 	return ref.CopyFrom(p)
 }
 
-// Hold keeps the pin of ref, instead of the previous one, until the current Receive or Landed ends.
-// Successive messages usually use the same memory, so that one pin serves many. Far memory and
-// memory that may fault are not held, and Hold returns false.
+// Hold keeps the pin of ref until the current Receive or Landed ends, and releases the previously
+// held pin. Successive messages usually use the same region, so one pin serves many of them. Hold
+// returns false and does nothing for far memory and for memory that may fault.
 func (x *Placer) Hold(ref regmem.Ref) bool {
 	if !ref.Pins() || ref.Guarded() || ref.Far() {
 		return false
@@ -147,10 +152,10 @@ func (x *Placer) Hold(ref regmem.Ref) bool {
 	return true
 }
 
-// Held returns the pin that Hold keeps.
+// Held returns the pin that Hold keeps; its zero value holds none.
 func (x *Placer) Held() regmem.Ref { return x.held }
 
-// LetGo releases the held pin.
+// LetGo releases the held pin, if there is one.
 func (x *Placer) LetGo() {
 	x.f.At = nil
 	if x.held.Pins() {
@@ -159,7 +164,7 @@ func (x *Placer) LetGo() {
 	}
 }
 
-// Drop forgets the frame in progress because the stream has ended.
+// Drop forgets the current frame and releases its pins, because the stream has ended.
 func (x *Placer) Drop() {
 	x.f.open = false
 	if x.long != nil {
@@ -172,7 +177,7 @@ func (m *long) unpin() {
 	m.pins, m.discard = regmem.ReleaseAll(m.pins), nil
 }
 
-// Plan names the places for the missing bytes of the current frame, and for the frames that will
+// Plan adds to p the places of the missing bytes of the current frame, and of the frames that will
 // probably follow.
 func (x *Placer) Plan(p *frameio.Plan) {
 	if x.long == nil {
@@ -186,8 +191,8 @@ func (x *Placer) Plan(p *frameio.Plan) {
 	}
 }
 
-// planRest plans the missing bytes of the frame. If they are unwanted, it returns false, and they
-// are read into the discard buffer.
+// planRest plans the missing bytes of the current frame. If the Wire does not want them, it plans
+// to read them into the discard buffer and returns false.
 func (x *Placer) planRest(p *frameio.Plan) bool {
 	m := x.long
 	for at := x.f.placed; at < x.f.Size; {
@@ -207,8 +212,9 @@ func (x *Placer) planRest(p *frameio.Plan) bool {
 	return true
 }
 
-// Landed handles the bytes read to the places of the last Plan, as [frameio.Protocol] requires. No
-// pin outlasts it.
+// Landed handles the bytes that a read placed by the last Plan, as [frameio.Protocol] requires:
+// frame bytes of the current frame, then after bytes from the first predicted header on. It returns
+// how many of the latter it consumed. It releases all pins before it returns.
 func (x *Placer) Landed(p *frameio.Plan, frame, after int) (taken, missing int, err error) {
 	if x.Missing() > 0 {
 		x.long.unpin()

@@ -15,7 +15,8 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// The kinds of a test frame: a header of four bytes, its size, its kind and zero, and the payload.
+// The kinds of a test frame. Each frame has a header of four bytes (its size, its kind and zero),
+// followed by the payload.
 const (
 	plain   = iota // nothing else
 	summed         // a sum follows the payload, like the CRC of an FPDU
@@ -26,7 +27,8 @@ const (
 
 const header, sumLen, watchedLen, least = 4, 4, 8, 8 << 10
 
-// A model is a protocol of such frames, whose payloads are adjacent in memory.
+// A model is a protocol of test frames. The payload of each frame is placed after the payload of
+// the one before.
 type model struct {
 	placer.Placer
 	region *regmem.Region
@@ -34,7 +36,7 @@ type model struct {
 	size   int
 	kind   byte
 	ends   int
-	right  int // predictions
+	right  int // number of predictions that matched
 	lost   error
 	failed chan error
 }
@@ -70,7 +72,7 @@ func (m *model) Next(p []byte, early bool, f *placer.Frame) (n int, payload []by
 	return len(p), come, true, nil
 }
 
-// begin begins a frame that is read into place.
+// begin begins the current frame of m in f.
 func (m *model) begin(f *placer.Frame) {
 	last := 0
 	if m.kind == watched {
@@ -110,7 +112,8 @@ func (m *model) End(trailer []byte) error {
 	return nil
 }
 
-// Predict predicts a frame as long as the last one, of the same kind, in one piece of memory.
+// Predict predicts that the next frame has the size and kind of the last one, and contiguous
+// memory.
 func (m *model) Predict(to *placer.Predictions) {
 	at := m.at
 	if m.Open() && m.kind != dropped {
@@ -155,7 +158,8 @@ func sum(p []byte) (s uint32) {
 	return s
 }
 
-// appendFrame appends a frame to the stream, and its effect on memory to want.
+// appendFrame appends a frame of size random bytes to stream. It appends to want the bytes that the
+// frame leaves in memory.
 func appendFrame(stream, want []byte, kind byte, size int, rnd *rand.Rand) (s, w []byte) {
 	if kind == watched {
 		size = max(size, watchedLen)
@@ -175,7 +179,8 @@ func appendFrame(stream, want []byte, kind byte, size int, rnd *rand.Rand) (s, w
 	return stream, append(want, payload...)
 }
 
-// check checks that all payload is in place, and that no memory is pinned.
+// check reports an error unless m ended the given number of frames, memory equals want, and no
+// memory is pinned.
 func (m *model) check(tb testing.TB, frames int, want []byte) {
 	tb.Helper()
 	if m.ends != frames || m.lost != nil || !bytes.Equal(m.region.Bytes()[:len(want)], want) {
@@ -186,8 +191,8 @@ func (m *model) check(tb testing.TB, frames int, want []byte) {
 	}
 }
 
-// TestModel: frames of every kind leave the same bytes in memory wherever the stream is cut, and on
-// each of the three paths.
+// TestModel cuts a stream of frames of every kind at random places. Memory must hold the same bytes
+// wherever the stream is cut, on each of the three paths.
 func TestModel(t *testing.T) {
 	const frames, room = 250, 16 << 20
 	rnd := rand.New(rand.NewPCG(1, 2))
@@ -224,8 +229,8 @@ func TestModel(t *testing.T) {
 	}
 }
 
-// FuzzPlacer cuts a stream of frames anywhere. The input has four bytes for each frame: its kind, its
-// size and a cut.
+// FuzzPlacer cuts a stream of frames at any place. Each frame takes four bytes of the input: its
+// kind, its size and a cut.
 func FuzzPlacer(f *testing.F) {
 	f.Add([]byte{plain, 0, 9, 3, summed, 200, 1, 90, watched, 120, 0, 255, dropped, 90, 0, 7, watched, 0, 3, 1})
 	f.Fuzz(func(t *testing.T, in []byte) {
@@ -244,7 +249,7 @@ func FuzzPlacer(f *testing.F) {
 	})
 }
 
-// feed passes the stream to m up to one cut after the other, as frameio would.
+// feed passes the stream to m in pieces that end at cuts, as frameio would.
 func feed(t *testing.T, m *model, stream []byte, cuts []int) {
 	at, missing := 0, 0
 	for _, end := range cuts {

@@ -5,9 +5,9 @@ import (
 	"viaduct/internal/regmem"
 )
 
-// Predictions are the predicted frames of one read.
+// Predictions are the predicted frames of one read. A Wire fills them in Predict.
 type Predictions struct {
-	Max    int          // bytes that may be predicted; a Wire may lower it
+	Max    int          // largest sum of predicted bytes; a Wire may lower it
 	pinned []regmem.Ref // memory of the predicted frames, from Plan to Landed
 
 	plan  *frameio.Plan
@@ -15,7 +15,7 @@ type Predictions struct {
 	extent
 }
 
-// An extent is the size of the predicted frames.
+// An extent is the number of stream bytes that the predicted frames take.
 type extent struct {
 	gap  int // trailer bytes of the previous frame, after its payload
 	size int
@@ -39,7 +39,8 @@ func (a *Predictions) release() { a.pinned = regmem.ReleaseAll(a.pinned) }
 // Len returns the number of predicted frames.
 func (a *Predictions) Len() int { return len(a.plan.Predicted) }
 
-// Next returns the number of stream bytes before the headers of the next frame to predict.
+// Next returns the number of stream bytes that precede the headers of the next frame to predict,
+// counted from the first missing byte of the current frame.
 func (a *Predictions) Next() int { return a.first + a.size + a.gap }
 
 // Try runs f. If f returns false, Try removes the frames that f added.
@@ -55,8 +56,8 @@ func (a *Predictions) Try(f func() bool) bool {
 // Room reports whether another frame may be predicted.
 func (a *Predictions) Room() bool { return a.plan.Room() && a.size < a.Max }
 
-// Pin keeps the pin of ref until Landed and returns its bytes, if there are n of them and a read
-// may write to them at any time. Otherwise it releases the pin and returns nil.
+// Pin returns the bytes of ref if there are n of them and a read may write to them at any time; it
+// then keeps the pin of ref until Landed. Otherwise it releases the pin and returns nil.
 func (a *Predictions) Pin(ref regmem.Ref, n int) []byte {
 	if ref.Len() != n || ref.Far() || ref.Guarded() && !ref.FaultBreaks() {
 		ref.Release()
@@ -67,8 +68,9 @@ func (a *Predictions) Pin(ref regmem.Ref, n int) []byte {
 	return ref.B()
 }
 
-// Add predicts a frame: the length of its headers, the memory of its payload, which is pinned or
-// lent, and the length of its trailer. It returns false if there is no room for the frame.
+// Add predicts a frame with header bytes of headers, the payload memory place, and trailer bytes
+// after it. place must be pinned or lent until Landed. Add returns false and adds nothing if there
+// is no room for the frame.
 func (a *Predictions) Add(header int, place []byte, trailer int) bool {
 	if len(place) == 0 || !a.plan.Room() || a.size+len(place) > a.Max {
 		return false
@@ -79,9 +81,9 @@ func (a *Predictions) Add(header int, place []byte, trailer int) bool {
 	return true
 }
 
-// takePredicted handles a frame that matches its prediction, and the trailer of the frame before. n
-// bytes have arrived from that trailer on. It returns how many of them it consumed: none after the
-// trailer if another frame arrived.
+// takePredicted handles predicted frame f, and the trailer of the frame before it. n bytes have
+// arrived from that trailer on. It returns how many of them it consumed: only the trailer if the
+// arrived frame does not match f.
 func (x *Placer) takePredicted(f frameio.Prediction, n int) (taken int, err error) {
 	if x.f.open {
 		if taken = x.f.Trailer; taken >= len(f.Header) {

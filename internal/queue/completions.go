@@ -16,11 +16,11 @@ var (
 	ErrCapacity = errors.New("queue: more entries than the new capacity")
 )
 
-// Completions is a completion queue. Its capacity is a reservation: no completion is ever lost,
-// because the ring grows if the capacity was too small.
+// Completions is a completion queue. Its capacity is only a reservation: the ring grows if more
+// entries are pushed, so no completion is ever lost.
 //
-// An entry goes to the first Notify registration, else to one waiter, else it stays until it is
-// polled.
+// An entry goes to the first Notify registration. If there is none, it goes to one waiter;
+// otherwise it stays until it is polled.
 type Completions[E any] struct {
 	kept counter.Counter // number of entries when mu was last released, so that an empty poll takes no lock
 
@@ -69,7 +69,7 @@ func (c *Completions[E]) PushN(e E, n int) {
 	}
 }
 
-// PushAll appends entries under one lock.
+// PushAll appends the entries of es under one lock, if no Notify registration is pending.
 func (c *Completions[E]) PushAll(es []E) {
 	if len(es) == 0 {
 		return
@@ -90,14 +90,14 @@ func (c *Completions[E]) PushAll(es []E) {
 	}
 }
 
-// popLocked takes the first entry, which must exist.
+// popLocked removes and returns the first entry, which must exist.
 func (c *Completions[E]) popLocked() E {
 	e := c.s.pop()
 	c.kept.Set(uint64(c.s.n))
 	return e
 }
 
-// Poll takes the first entry if there is one.
+// Poll removes and returns the first entry. ok is false if there is none.
 func (c *Completions[E]) Poll() (e E, ok bool) {
 	if c.kept.Load() == 0 {
 		return e, false
@@ -110,7 +110,7 @@ func (c *Completions[E]) Poll() (e E, ok bool) {
 	return e, ok
 }
 
-// PollN takes up to len(buf) entries and returns how many.
+// PollN removes up to len(buf) entries, stores them in buf and returns their number.
 func (c *Completions[E]) PollN(buf []E) int {
 	if c.kept.Load() == 0 {
 		return 0
@@ -122,8 +122,9 @@ func (c *Completions[E]) PollN(buf []E) int {
 	return n
 }
 
-// Wait takes the first entry, waiting for one. A present entry wins over a cancelled context. p may
-// be nil. The error is the context's or ErrClosed.
+// Wait removes and returns the first entry. It waits until there is one, or until ctx ends or the
+// queue is closed; the error is then that of ctx or ErrClosed. A present entry wins over a
+// cancelled context. p, which may be nil, is the connection that Wait polls for progress.
 func (c *Completions[E]) Wait(ctx context.Context, p attend.Progress) (e E, err error) {
 	c.mu.Lock()
 	if err := attend.Until(ctx, &c.mu, &c.waiters, (*completionSource[E])(c), p); err != nil {
@@ -146,9 +147,9 @@ func (s *completionSource[E]) ReadyLocked() (bool, error) {
 	return false, nil
 }
 
-// Notify passes one entry to f: the first present one, at once, or else one that is pushed later.
-// Registrations are served in order. f is called without a lock, by the caller of Notify or of
-// Push, and must not block.
+// Notify passes one entry to f. If an entry is present, Notify calls f with it at once. Otherwise
+// the caller of a later Push calls f. Registrations are served in order. f is called without a
+// lock, and must not block. The error is ErrClosed if the queue is closed; f is then not called.
 func (c *Completions[E]) Notify(f func(E)) error {
 	c.mu.Lock()
 	if c.closed {
@@ -169,15 +170,15 @@ func (c *Completions[E]) Notify(f func(E)) error {
 // Len returns the number of entries.
 func (c *Completions[E]) Len() int { return int(c.kept.Load()) }
 
-// Cap returns the capacity last set.
+// Cap returns the capacity last set, in entries.
 func (c *Completions[E]) Cap() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.capacity
 }
 
-// Resize changes the capacity. Present entries stay. The error is ErrCapacity if there are more
-// than the new capacity.
+// Resize changes the capacity. Present entries stay. It returns ErrCapacity and changes nothing if
+// there are more entries than the new capacity.
 func (c *Completions[E]) Resize(capacity int) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -188,7 +189,7 @@ func (c *Completions[E]) Resize(capacity int) error {
 	return nil
 }
 
-// Discard removes the entries for which drop returns true.
+// Discard removes the entries for which drop returns true. It calls drop under the queue's lock.
 func (c *Completions[E]) Discard(drop func(E) bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -200,7 +201,8 @@ func (c *Completions[E]) Discard(drop func(E) bool) {
 	c.kept.Set(uint64(c.s.n))
 }
 
-// Close drops entries and registrations, and wakes waiters with ErrClosed.
+// Close discards the entries and registrations, and wakes the waiters, whose Wait returns
+// ErrClosed. It may be called twice.
 func (c *Completions[E]) Close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

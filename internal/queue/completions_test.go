@@ -22,7 +22,7 @@ func TestCompletionsAgainstModel(t *testing.T) {
 		var (
 			model            []int // entries that wait
 			registered       int
-			served, expected []int // by registrations
+			served, expected []int // by registrations: actual and expected
 			closed           bool
 			next             int
 		)
@@ -174,7 +174,7 @@ func TestCompletionsWait(t *testing.T) {
 		bg := context.Background()
 		sleep(1, bg)
 		sleep(2, bg)
-		c.Push(10) // one entry, one waiter, first come first served
+		c.Push(10) // one entry, first come first served
 		expect(result{1, 10, nil})
 		c.Push(20)
 		expect(result{2, 20, nil})
@@ -237,8 +237,8 @@ func TestCompletionsWait(t *testing.T) {
 	})
 }
 
-// TestCompletionsConcurrently: every entry goes to exactly one consumer, and
-// the order of one producer is kept.
+// TestCompletionsConcurrently pushes from four goroutines and takes entries in every way. Every
+// entry must go to exactly one consumer, and the entries of one producer must arrive in order.
 func TestCompletionsConcurrently(t *testing.T) {
 	const producers, each = 4, 3000
 	c := NewCompletions[[2]int](1)

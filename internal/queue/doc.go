@@ -1,7 +1,8 @@
-// Package queue has the two queues every engine needs: the work queue, whose requests complete
+// Package queue has the two queues that every engine needs: the work queue, whose requests complete
 // strictly in posting order, and the completion queue, to which many work queues report. It knows
 // no protocol: the types of requests and completions are type parameters.
 //
-// All methods are safe for concurrent use. Each queue has one mutex, held for a few instructions.
-// Batch operations take it once for a burst of messages.
+// All methods are safe for concurrent use, except those of Ring and where a method says otherwise.
+// Each queue has one mutex, held for a few instructions. Batch operations lock it once for a burst
+// of messages.
 package queue

@@ -2,9 +2,8 @@ package queue
 
 import "viaduct/internal/perturb"
 
-// A FIFO is a queue of any length. Any number of goroutines may push and pop. The zero value is
-// empty. It is for requests that leave the queue when they start; their order of completion is
-// tracked elsewhere.
+// A FIFO is a queue of any length, safe for concurrent use. The zero value is empty. It is for
+// requests that leave the queue when they start; their order of completion is tracked elsewhere.
 type FIFO[T any] struct {
 	mu perturb.Mutex
 	s  slots[T] // guarded by mu
@@ -17,7 +16,7 @@ func (q *FIFO[T]) Push(v T) {
 	q.mu.Unlock()
 }
 
-// Pop removes the oldest entry; ok is false if there is none.
+// Pop removes and returns the oldest entry. ok is false if there is none.
 func (q *FIFO[T]) Pop() (v T, ok bool) {
 	q.mu.Lock()
 	if ok = q.s.n > 0; ok {
@@ -34,7 +33,7 @@ func (q *FIFO[T]) Len() int {
 	return q.s.n
 }
 
-// slots is a ring that grows. The zero value is empty.
+// slots is a ring that grows when it is full. The zero value is empty.
 type slots[T any] struct {
 	ring    []T // length 0 or a power of two
 	head, n int
@@ -53,7 +52,7 @@ func (s *slots[T]) push() *T {
 	return &s.ring[(s.head+s.n-1)&(len(s.ring)-1)]
 }
 
-// pop removes the oldest entry, which must exist.
+// pop removes and returns the oldest entry, which must exist.
 func (s *slots[T]) pop() (v T) {
 	p := &s.ring[s.head]
 	var zero T
@@ -63,7 +62,7 @@ func (s *slots[T]) pop() (v T) {
 	return v
 }
 
-// popN removes up to len(buf) entries, and returns how many.
+// popN removes up to len(buf) entries, stores them in buf and returns their number.
 func (s *slots[T]) popN(buf []T) int {
 	n := min(len(buf), s.n)
 	for got := 0; got < n; { // two rounds if the entries wrap around the ring's end

@@ -32,7 +32,8 @@ func TestFIFO(t *testing.T) {
 	}
 }
 
-// TestFIFOTogether: each entry is popped once, whatever pushes and pops run concurrently.
+// TestFIFOTogether pushes and pops concurrently. Each entry must be popped once, and a consumer
+// must see the entries of one pusher in order.
 func TestFIFOTogether(t *testing.T) {
 	const pushers, each = 4, 1000
 	var q FIFO[int]

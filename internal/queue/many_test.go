@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// PostN posts the requests that fit and returns their number.
+// TestPostN posts more requests than fit. PostN must post those that fit, and return their number.
 func TestPostN(t *testing.T) {
 	w := Work[int]{Limit: 5}
 	if n, err := w.PostN([]int{1, 2, 3}); n != 3 || err != nil {
@@ -23,7 +23,8 @@ func TestPostN(t *testing.T) {
 	}
 }
 
-// Requests that PeekN returns are started one by one, and a flush treats only those as started.
+// TestPeekN starts requests one by one after PeekN has returned them. A flush must treat only those
+// as started.
 func TestPeekN(t *testing.T) {
 	var w Work[int]
 	w.PostN([]int{10, 11, 12, 13, 14})
@@ -48,8 +49,8 @@ func TestPeekN(t *testing.T) {
 	}
 }
 
-// Retire calls OnDone for each request that is done, then OnDones once, and reaps the requests in
-// the same step.
+// TestRetire finishes requests out of order. Retire must call OnDone for each request that is done,
+// then OnDones once, and reap the requests in the same step.
 func TestRetire(t *testing.T) {
 	var w Work[int]
 	var told []int
@@ -77,8 +78,8 @@ func TestRetire(t *testing.T) {
 	}
 }
 
-// TestEmpty: a queue is empty only after OnDones has returned for the last requests and they were
-// reaped, which is later than they are done.
+// TestEmpty checks that a queue is empty only after OnDones has returned for the last requests and
+// they were reaped. That is later than the requests are done.
 func TestEmpty(t *testing.T) {
 	var w Work[int]
 	var during []bool

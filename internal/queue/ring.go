@@ -5,16 +5,16 @@ import (
 	"sync/atomic"
 )
 
-// A Ring is a queue of bounded capacity between one pushing and one popping goroutine, which may
-// run concurrently without waiting for each other. The first push allocates its memory. Call Init
-// before use.
+// A Ring is a queue of bounded capacity between one goroutine that pushes and one that pops. Both
+// may run concurrently without waiting for each other. Comments mark the methods for one of them
+// with [pusher] or [popper]. The first push allocates the memory. Call Init before use.
 type Ring[T any] struct {
 	slots      []T
 	size       uint32        // a power of two
 	head, tail atomic.Uint32 // popped and pushed so far
 }
 
-// Init sets the capacity, n entries or the next power of two.
+// Init sets the capacity to n entries, rounded up to a power of two.
 func (r *Ring[T]) Init(n int) { r.size = 1 << bits.Len(uint(max(n, 1)-1)) }
 
 // Cap returns the capacity.
@@ -33,8 +33,8 @@ func (r *Ring[T]) Push(v T) {
 	r.tail.Store(t + 1)
 }
 
-// At returns the entry with index i, where 0 is the oldest, or nil if there is none. It is valid
-// until it is popped. [popper]
+// At returns the entry with index i, where 0 is the oldest, or nil if there is none. The pointer is
+// valid until the entry is popped. [popper]
 func (r *Ring[T]) At(i int) *T {
 	h := r.head.Load() + uint32(i)
 	if int32(r.tail.Load()-h) <= 0 {
@@ -43,7 +43,7 @@ func (r *Ring[T]) At(i int) *T {
 	return &r.slots[h&(r.size-1)]
 }
 
-// Front returns the oldest entry, nil if there is none. [popper]
+// Front returns the oldest entry, or nil if there is none. [popper]
 func (r *Ring[T]) Front() *T { return r.At(0) }
 
 // Pop removes the oldest entry, which must exist. [popper]

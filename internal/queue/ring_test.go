@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestRing: entries are popped in the order of pushing, also if the ring is full or empty and while
-// both ends run. A popped entry's memory is released.
+// TestRing pushes and pops concurrently, with rings of several capacities. Entries must be popped
+// in the order of pushing, and the memory of a popped entry must be released.
 func TestRing(t *testing.T) {
 	for _, n := range []int{0, 1, 2, 3, 8, 100} {
 		var r Ring[*int]

@@ -16,7 +16,7 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// A piped is a SourceSleeper whose connection is a pipe: each byte is a completion.
+// A piped is a SourceSleeper whose connection is a pipe. Each byte in the pipe is a completion.
 type piped struct {
 	q    Completions[byte]
 	r, w int
@@ -56,7 +56,7 @@ func (p *piped) Poll() (got bool) {
 	return n > 0
 }
 
-// Unpoll makes a goroutine receive the next bytes.
+// Unpoll starts a goroutine that receives the next bytes of the pipe.
 func (p *piped) Unpoll() {
 	p.unpoll.Go(func() {
 		for {
@@ -86,8 +86,9 @@ func (p *piped) SleepAt(z *attend.Sleeper) bool {
 	return z.Add(p.r)
 }
 
-// Completions wake every waiter, dozing or not, from whichever source. On a busy machine there may
-// be no doze during a storm.
+// TestDozers pushes completions from every source. They must wake every waiter, whether it dozes at
+// the pipe or not. On a busy machine one storm may pass without a doze, so the test repeats it
+// until there was one.
 func TestDozers(t *testing.T) {
 	for _, waiters := range []int{1, 2, 6} {
 		p := newPiped(t)
@@ -101,7 +102,8 @@ func TestDozers(t *testing.T) {
 	}
 }
 
-// storm makes waiters wait for many completions from all sources.
+// storm makes each of the waiters wait for 1000 completions, which come from all sources: the pipe
+// and Push.
 func storm(t *testing.T, p *piped, waiters int) {
 	const each = 1000
 	var wg sync.WaitGroup
@@ -145,7 +147,8 @@ func storm(t *testing.T, p *piped, waiters int) {
 	wg.Wait()
 }
 
-// The end of the queue and of the context wake a dozing consumer.
+// TestDozeEnds checks that the end of the queue, or of the context, wakes a consumer that dozes at
+// the pipe.
 func TestDozeEnds(t *testing.T) {
 	for i := range 40 {
 		p := newPiped(t)

@@ -11,8 +11,8 @@ import (
 	"viaduct/internal/attend"
 )
 
-// A slowProgress reports progress in every other poll. Each poll takes 0.6 of the time after which
-// a consumer without progress stops polling.
+// A slowProgress makes progress in every other poll. Each poll takes 0.6 of the time after which a
+// consumer without progress stops polling.
 type slowProgress struct {
 	polls, unpolls int
 	polled         func(n int)
@@ -34,8 +34,8 @@ func (p *slowProgress) Unpoll() {
 // on makes the test run as if there were n processors.
 func on(t *testing.T, n int) { t.Cleanup(attend.AssumeProcessors(n)) }
 
-// A waiting consumer continues to poll while there is progress, however long that lasts, and sleeps
-// soon after it stops.
+// TestSpinAfterProgress checks that a waiting consumer continues to poll while there is progress,
+// however long that lasts, and sleeps soon after the progress stops.
 func TestSpinAfterProgress(t *testing.T) {
 	on(t, 2)
 	synctest.Test(t, func(t *testing.T) {
@@ -63,7 +63,7 @@ func TestSpinAfterProgress(t *testing.T) {
 	})
 }
 
-// A near is a progress with its peer on this host.
+// A near is a progress whose peer may be on this host: is reports that. Its polls make no progress.
 type near struct {
 	*slowProgress
 	is bool
@@ -74,12 +74,12 @@ func (p *near) Near() bool                   { return p.is }
 func (p *near) Expects() bool                { return false }
 func (p *near) SleepAt(*attend.Sleeper) bool { return false }
 
-// A consumer polls longer for an answer from this host than for one from another host, unless other
-// goroutines wait as well. If many wait, no consumer polls.
+// TestSpinNear checks how long a consumer polls. It polls longer for an answer from this host than
+// for one from another host, unless other goroutines wait as well. If many wait, no consumer polls.
 func TestSpinNear(t *testing.T) {
 	on(t, 2)
 	synctest.Test(t, func(t *testing.T) {
-		for range 4 { // recent waits for the checks that follow
+		for range 4 { // the checks below need recent waits
 			polled(t, new(Completions[int]), false)
 		}
 		for _, test := range []struct {
@@ -113,7 +113,7 @@ func TestSpinNear(t *testing.T) {
 		for range 16 {
 			polled(t, &c, true)
 		}
-		for range 512 { // few of which poll, since no poll makes progress
+		for range 512 { // few of them poll, because no poll makes progress
 			if polled(t, &c, true) >= attend.NearSpinTime {
 				return
 			}
@@ -141,20 +141,20 @@ func TestSpinNear(t *testing.T) {
 // A crowd is a progress whose consumer may sleep at its sources.
 type crowd struct {
 	near
-	asked int // how often Until asked whether sleeping at the sources pays off
+	asked int // how often Until has called Expects
 }
 
 func (p *crowd) Expects() bool { p.asked++; return false }
 
-// A consumer does not sleep at its sources if there are more waiters than processors, because its
-// thread would hold a processor.
+// TestSleepAtSourcesCrowded checks that a consumer does not sleep at its sources if there are more
+// waiters than processors, because its thread would hold a processor.
 func TestSleepAtSourcesCrowded(t *testing.T) {
 	for _, test := range []struct{ processors, others, asked int }{
 		{1, 0, 1}, {1, 1, 1}, {1, 2, 0}, {2, 2, 1}, {2, 3, 0}, {4, 4, 1}, {4, 5, 0},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			on(t, test.processors)
-			for range 6 { // recent waits for the checks that follow
+			for range 6 { // the checks below need recent waits
 				polled(t, new(Completions[int]), false)
 			}
 			for range test.others {
@@ -171,7 +171,7 @@ func TestSleepAtSourcesCrowded(t *testing.T) {
 	}
 }
 
-// polled returns how long a consumer polls without progress before it sleeps.
+// polled returns how long a consumer of c polls without progress before it sleeps.
 func polled(t *testing.T, c *Completions[int], isNear bool) (d time.Duration) {
 	start := time.Now()
 	p := &near{&slowProgress{polled: func(int) {}}, isNear}
@@ -182,7 +182,7 @@ func polled(t *testing.T, c *Completions[int], isNear bool) (d time.Duration) {
 	return d
 }
 
-// A vain makes progress in its first poll only.
+// A vain makes progress only in the poll that it counts as the second.
 type vain struct{ *slowProgress }
 
 func (p *vain) Poll() bool { return p.slowProgress.Poll() && p.polls == 2 }

@@ -38,8 +38,8 @@ type Work[T any] struct {
 	// started is written with mu held, except by MarkStarted.
 	started atomic.Uint64
 
-	// These are written with mu held. Reading them without mu is enough to find that there is
-	// nothing to do, the usual result of a poll.
+	// Changes of these happen with mu held. A poll usually finds nothing to do, and reads them
+	// without mu for that.
 	posted, done, reaped atomic.Uint64 // sequence numbers: total counts
 
 	mu      perturb.Mutex
@@ -58,7 +58,8 @@ func (w *Work[T]) at(seq uint64) *slot[T] { return in(*w.slots.Load(), seq) }
 
 func in[T any](ring []slot[T], seq uint64) *slot[T] { return &ring[seq&uint64(len(ring)-1)] }
 
-// Post appends v and returns its sequence number, which counts from 0.
+// Post appends v and returns its sequence number, which counts from 0. The error is ErrFull if the
+// queue has reached Limit.
 func (w *Work[T]) Post(v T) (seq uint64, err error) {
 	w.mu.Lock()
 	seq = w.posted.Load()
@@ -69,9 +70,9 @@ func (w *Work[T]) Post(v T) (seq uint64, err error) {
 	return seq, err
 }
 
-// PostStarted is Post and Start in one, for the one goroutine that starts requests. It returns
-// false and does nothing if other requests must start before v, or if the queue is full. It must
-// not run concurrently with Flush.
+// PostStarted posts v and starts it in one step, for the one goroutine that starts requests. It
+// returns false and does nothing if other requests must start before v, or if the queue is full. It
+// must not run concurrently with Flush.
 func (w *Work[T]) PostStarted(v T) (seq uint64, ok bool) {
 	w.mu.Lock()
 	if seq = w.posted.Load(); seq == w.started.Load() && w.putLocked(seq, v) == nil {
@@ -83,8 +84,8 @@ func (w *Work[T]) PostStarted(v T) (seq uint64, ok bool) {
 	return seq, ok
 }
 
-// PostN is Post for many, under one lock. It stops when the queue is full and returns the number of
-// posted requests.
+// PostN posts the requests in vs, in order and under one lock. It stops when the queue is full, and
+// returns the number of posted requests and ErrFull.
 func (w *Work[T]) PostN(vs []T) (n int, err error) {
 	w.mu.Lock()
 	seq := w.posted.Load()
@@ -98,7 +99,8 @@ func (w *Work[T]) PostN(vs []T) (n int, err error) {
 	return n, err
 }
 
-// putLocked stores v as request seq, the next one.
+// putLocked stores v as request seq, which must be the next one. It returns ErrFull if the queue
+// has reached Limit.
 func (w *Work[T]) putLocked(seq uint64, v T) error {
 	n := seq - w.reaped.Load()
 	if w.Limit > 0 && n >= uint64(w.Limit) {
@@ -123,8 +125,8 @@ func (w *Work[T]) growLocked(end uint64) {
 	w.slots.Store(&ring)
 }
 
-// Peek returns the next request to start, and its number, without starting
-// it.
+// Peek returns the next request to start, and its sequence number, without starting it. ok is false
+// if there is none.
 func (w *Work[T]) Peek() (v T, seq uint64, ok bool) {
 	w.mu.Lock()
 	if seq = w.started.Load(); seq != w.posted.Load() {
@@ -134,8 +136,8 @@ func (w *Work[T]) Peek() (v T, seq uint64, ok bool) {
 	return v, seq, ok
 }
 
-// PeekN stores up to len(buf) of the next requests to start in buf, and returns their number and
-// the sequence number of the first. It starts none of them: MarkStarted does. Both are for the one
+// PeekN stores up to len(buf) of the next requests to start in buf. It returns their number and the
+// sequence number of the first. It starts none of them: MarkStarted does. Both are for the one
 // goroutine that starts requests, take no lock, and must not run concurrently with Flush.
 func (w *Work[T]) PeekN(buf []T) (n int, first uint64) {
 	first = w.started.Load()
@@ -155,8 +157,9 @@ func (w *Work[T]) PeekN(buf []T) (n int, first uint64) {
 // one goroutine that starts requests, takes no lock, and must not run concurrently with Flush.
 func (w *Work[T]) MarkStarted(seq uint64) { w.started.Store(seq + 1) }
 
-// Start starts the next request and returns it with its number. It is for the one goroutine that
-// starts requests, takes no lock, and must not run concurrently with Flush.
+// Start starts the next request and returns it with its sequence number. ok is false if there is
+// none. It is for the one goroutine that starts requests, takes no lock, and must not run
+// concurrently with Flush.
 func (w *Work[T]) Start() (v T, seq uint64, ok bool) {
 	if seq = w.started.Load(); seq != w.posted.Load() {
 		v, ok = w.at(seq).v, true
@@ -181,11 +184,12 @@ func (w *Work[T]) StartN(buf []T) (n int, first uint64) {
 }
 
 // Finish marks request seq as finished and returns how many requests become done by that: none if
-// an earlier one is unfinished. It has no effect on a finished or flushed request, so an engine may
+// an earlier one is unfinished. It has no effect on a finished or flushed request. So an engine may
 // finish a request that was flushed meanwhile.
 func (w *Work[T]) Finish(seq uint64) int { return w.FinishRange(seq, seq+1) }
 
-// FinishRange is Finish for the requests first to end-1.
+// FinishRange marks the requests first to end-1 as finished, like Finish, and returns how many
+// requests become done by that.
 func (w *Work[T]) FinishRange(first, end uint64) int {
 	w.mu.Lock()
 	w.markLocked(first, end)
@@ -194,9 +198,9 @@ func (w *Work[T]) FinishRange(first, end uint64) int {
 	return n
 }
 
-// Retire is FinishRange for a queue whose consumer relies on OnDone alone: it also reaps the
-// requests that become done. It stores up to len(buf) requests in buf, and returns how many; if
-// that is len(buf), Reap may have more.
+// Retire does the work of FinishRange for a queue whose consumer relies on OnDone alone: it also
+// reaps the requests that become done. It stores up to len(buf) of them in buf, and returns their
+// number. If the number is len(buf), more may be done; remove those with Reap.
 func (w *Work[T]) Retire(first, end uint64, buf []T) int {
 	w.mu.Lock()
 	w.markLocked(first, end)
@@ -248,7 +252,7 @@ func (w *Work[T]) advanceLocked() int {
 	return int(seq - first)
 }
 
-// Update calls f for request seq under the queue's lock if it is not finished yet, and reports
+// Update calls f for request seq, under the queue's lock, if it is not finished yet. It reports
 // whether it did. So f can set the request's status without racing with a flush.
 func (w *Work[T]) Update(seq uint64, f func(*T)) bool {
 	if seq < w.done.Load() {
@@ -274,8 +278,9 @@ func (w *Work[T]) Each(f func(v *T)) {
 	}
 }
 
-// Flush finishes every unfinished request, and returns how many become done. It calls f with each
-// in order, and with whether the request was started. f runs under the queue's lock.
+// Flush finishes every unfinished request, and returns how many requests become done. It calls f
+// with each of them, in order and under the queue's lock; started reports whether the request was
+// started.
 func (w *Work[T]) Flush(f func(v *T, started bool)) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -297,7 +302,8 @@ const (
 	Done                // the first request is done
 )
 
-// Reap removes the first request if it is done.
+// Reap removes and returns the first request if it is done. Otherwise h says why not, and v is the
+// zero value.
 func (w *Work[T]) Reap() (v T, h Head) {
 	// Load reaped before done: if they are equal, nothing was done and unreaped when done was
 	// loaded.
@@ -331,8 +337,10 @@ func (w *Work[T]) reapLocked() (v T, h Head) {
 	return v, Empty
 }
 
-// Wait is Reap that waits until the first request is done; if the queue is or becomes empty, it
-// returns Empty at once. A request that is done wins over a cancelled context. p may be nil.
+// Wait waits until the first request is done, and then reaps it. If the queue is or becomes empty,
+// it returns Empty. If ctx ends, it returns NotDone and the error of ctx. A request that is done
+// wins over a cancelled context. p, which may be nil, is the connection that Wait polls for
+// progress.
 func (w *Work[T]) Wait(ctx context.Context, p attend.Progress) (v T, h Head, err error) {
 	w.mu.Lock()
 	if err := attend.Until(ctx, &w.mu, &w.waiters, (*workSource[T])(w), p); err != nil {
@@ -350,8 +358,8 @@ func (s *workSource[T]) ReadyLocked() (bool, error) {
 	return r < s.done.Load() || r == s.posted.Load(), nil
 }
 
-// Counts are the positions of a work queue, as numbers of requests since it
-// was made.
+// Counts holds the four positions of a work queue, each as a number of requests since the queue was
+// made.
 type Counts struct {
 	Posted, Started, Done, Reaped uint64
 }

@@ -209,7 +209,7 @@ func TestWaitEnds(t *testing.T) {
 			v, h, err := w.Wait(ctx, nil)
 			c <- result{v, h, err}
 		}()
-		synctest.Wait() // asleep, or done
+		synctest.Wait() // asleep, or finished
 		return c
 	}
 	post := func(t *testing.T, vs ...int) *Work[int] {
@@ -345,7 +345,7 @@ func TestWaitEnds(t *testing.T) {
 	}
 }
 
-// progress plays the connection behind a queue.
+// progress stands for the connection behind a queue. It counts the calls.
 type progress struct {
 	poll           func() bool
 	polls, unpolls int
@@ -434,8 +434,8 @@ func TestWaitPolls(t *testing.T) {
 	})
 }
 
-// TestWorkConcurrently runs posters, an engine that finishes out of order, occasional flushes, and
-// consumers of both kinds.
+// TestWorkConcurrently runs concurrently: posters, an engine that finishes requests out of order,
+// occasional flushes, and consumers of both kinds. Every request must be reaped once.
 func TestWorkConcurrently(t *testing.T) {
 	const posters, each = 4, 2000
 	w := &Work[int]{Limit: 64}
