@@ -8,19 +8,19 @@ import (
 
 // [RDMAP-3.2-7] [RDMAP-8.1.1-5]
 
-// Access is a set of things that a peer may do with a region or window. The
-// owner may always read and write locally.
+// Access is a set of rights that a peer has to a region or window. The owner may always read and
+// write locally.
 type Access uint8
 
 // Access rights. Give no more than the transfer needs.
 const ( // [SEC-6.3.5-1]
 	RemoteRead  Access = 1 << iota // source of the peer's RDMA Reads
 	RemoteWrite                    // target of the peer's RDMA Writes
-	// RemoteAtomic makes a region the target of the peer's Atomic Operations.
-	// Words used so are best used for nothing else.
+	// RemoteAtomic makes a region the target of the peer's Atomic Operations. Use a word of Atomic
+	// Operations for nothing else.
 	RemoteAtomic
 
-	LocalOnly Access = 0 // nothing; enough for the sink of an own RDMA Read
+	LocalOnly Access = 0 // no rights; enough for the sink of an own RDMA Read
 
 	// RemoteAtomic [RDMAPX-5-4], LocalOnly [I-58].
 )
@@ -41,8 +41,8 @@ func (a Access) rights() (r regmem.Rights) {
 	return r
 }
 
-// refine distinguishes a range that ends exactly at 2^64 from one that merely leaves the region:
-// its 64-bit sum has wrapped to zero. [I-59]
+// refine returns regmem.Wrap instead of OutOfBounds for n bytes at offset to if the range ends
+// exactly at 2^64: its 64-bit sum is zero. It returns any other outcome unchanged. [I-59]
 func refine(out regmem.Outcome, to, n uint64) regmem.Outcome {
 	if out == regmem.OutOfBounds && n > 0 && to+n == 0 {
 		return regmem.Wrap
@@ -50,8 +50,8 @@ func refine(out regmem.Outcome, to, n uint64) regmem.Outcome {
 	return out
 }
 
-// writeFault names the outcome of an access check of a Tagged segment that
-// came in. [DDP-7.1-9] [DDP-7.1-10] [DDP-7.1-11] [DDP-7.1-12] [DDP-7.1-13] [I-42]
+// writeFault returns the DDP fault for the outcome of an access check of a received Tagged segment.
+// [DDP-7.1-9] [DDP-7.1-10] [DDP-7.1-11] [DDP-7.1-12] [DDP-7.1-13] [I-42]
 func writeFault(out regmem.Outcome) ddp.Fault {
 	switch out {
 	case regmem.OK:
@@ -68,9 +68,9 @@ func writeFault(out regmem.Outcome) ddp.Fault {
 	return ddp.Catastrophic
 }
 
-// readFault names the outcome of an access check of the source of a Read or
-// the target of an Atomic. [RDMAP-7.2-7] [RDMAP-7.2-8] [RDMAP-7.2-9] [RDMAP-7.2-10]
-// [RDMAP-7.2-11] [RDMAP-7.2-12] [RDMAPX-8.2-3] [I-43] [I-67]
+// readFault returns the RDMAP fault for the outcome of an access check of the source of a Read or
+// the target of an Atomic. [RDMAP-7.2-7] [RDMAP-7.2-8] [RDMAP-7.2-9] [RDMAP-7.2-10] [RDMAP-7.2-11]
+// [RDMAP-7.2-12] [RDMAPX-8.2-3] [I-43] [I-67]
 func readFault(out regmem.Outcome) rdmap.Fault {
 	switch out {
 	case regmem.OK:

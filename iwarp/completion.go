@@ -12,13 +12,13 @@ type Status uint8
 // The statuses.
 const (
 	StatusOK          Status = iota
-	StatusFlushed            // not done, because the stream ended
-	StatusLocalAccess        // local memory of the request was not, or no longer, registered
+	StatusFlushed            // not done, because the stream has ended
+	StatusLocalAccess        // local memory of the request was not registered, or no longer
 	StatusLength             // receive: the message was longer than the buffer
 	StatusRemote             // the peer refused this request with a Terminate
 )
 
-// Errors of statuses, see [Completion.Err].
+// The errors that [Completion.Err] returns for the statuses.
 var (
 	ErrFlushed     = errors.New("iwarp: request flushed")
 	ErrLocalAccess = errors.New("iwarp: local memory of the request is not accessible")
@@ -26,7 +26,7 @@ var (
 	ErrRemote      = errors.New("iwarp: request refused by the peer")
 )
 
-// String returns the name of the status.
+// String returns the name of the status, or its number if it is unknown.
 func (s Status) String() string {
 	switch s {
 	case StatusOK:
@@ -43,7 +43,7 @@ func (s Status) String() string {
 	return fmt.Sprintf("status 0x%02x", uint8(s))
 }
 
-// err is the error of the status, nil for StatusOK.
+// err returns the error of the status, or nil for StatusOK.
 func (s Status) err() error {
 	switch s {
 	case StatusOK:
@@ -69,21 +69,21 @@ type Completion struct { // [RDMAP-3.2-2]
 	Len uint32
 
 	// For receives.
-	Solicited   bool    // the peer asked for an event
+	Solicited   bool    // the peer asked for an event at the receiver
 	Invalidated bool    // the message invalidated STag
-	HasImm      bool    // the message was Immediate Data; the buffer is untouched
+	HasImm      bool    // the message was Immediate Data; the buffer is unchanged
 	STag        uint32  // with Invalidated
 	Imm         [8]byte // with HasImm
 
-	// Value is what the word was before an Atomic Operation.
+	// Value is the value of the word before an Atomic Operation.
 	Value uint64
 
 	// Len [DDP-5.4-3] [RDMAP-5.3-3], HasImm [I-66].
 }
 
-// Err returns the error of the status, or nil if the request succeeded. That of a flushed request
-// also wraps the reason, as far as there is one yet: that of [QueuePair.Err], or io.EOF for a
-// receive if the peer has closed its direction in order.
+// Err returns the error of the status, or nil if the request succeeded. The error of a flushed
+// request also wraps the reason if it is known: the error of [QueuePair.Err], or io.EOF for a
+// receive after the peer has closed its direction in order.
 func (c *Completion) Err() error {
 	if c.Status != StatusFlushed || c.QP == nil {
 		return c.Status.err()
@@ -98,7 +98,7 @@ func (c *Completion) Err() error {
 	return fmt.Errorf("%w: %w", ErrFlushed, cause)
 }
 
-// taken gives the slots of completions back that a consumer has taken.
+// taken returns the queue slots of completions that a consumer has polled.
 func taken(cs []Completion) {
 	for i := 0; i < len(cs); {
 		c := &cs[i]

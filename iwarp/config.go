@@ -12,7 +12,7 @@ import (
 	"viaduct/samehost"
 )
 
-// Timers of our choice.
+// Timers that no RFC prescribes.
 const ( // [I-14] [I-33] [I-36]
 	defaultRequestTimeout   = 10 * time.Second
 	defaultReplyTimeout     = 30 * time.Second
@@ -29,159 +29,153 @@ const ( // [I-14] [I-33] [I-36]
 // DefaultDepth is the default depth of a send or receive queue.
 const DefaultDepth = 128
 
-// A Config says how streams are made. A nil *Config and the zero value are
-// right for most. A Config may be used for many streams, but not changed while
-// it is in use.
+// A Config describes how streams are made. A nil *Config and the zero value suit most uses. A
+// Config may be used for many streams, but must not be changed while it is in use.
 type Config struct {
-	// Where the stream belongs. Nil means an own one for each stream, so that
-	// nothing is shared.
+	// The objects that the stream belongs to. A stream makes its own for each that is nil, so that
+	// it shares nothing.
 	Device *Device
 	PD     *ProtectionDomain
 	SendCQ *CompletionQueue
 	RecvCQ *CompletionQueue // may be the same as SendCQ
 	SRQ    *SharedReceiveQueue
-	// Source, if set, takes the place of posted receives: RecvDepth is then how
-	// many messages may have come whose completions were not polled.
+	// Source, if set, replaces posted receives. RecvDepth then limits the number of messages that
+	// were received and whose completions were not polled.
 	Source RecvSource
 
-	// SendDepth and RecvDepth are how many requests each queue takes, from
-	// posting until the completion is polled; 0 means DefaultDepth.
+	// SendDepth and RecvDepth are the numbers of requests that each queue holds, from posting until
+	// the completion is polled; 0 means DefaultDepth.
 	SendDepth, RecvDepth int
-	// SRQShare is how many buffers of SRQ this stream may hold that were not
-	// polled yet; 0 means no limit of its own. A peer that needs more ends its
-	// stream, and an unfinished message holds one.
+	// SRQShare limits the buffers of SRQ that this stream holds, from taking one until its
+	// completion is polled; 0 means no limit of its own. An unfinished message holds one buffer.
+	// The stream ends if its peer needs more.
 	SRQShare int
 
-	// Prepare, if set, is called with the new stream before start-up frames
-	// are exchanged. It is the place to post receives: once both sides are
-	// ready the peer's first message may be there at any time.
+	// Prepare, if set, is called with the new stream before start-up frames are exchanged. Post
+	// receives here: the peer's first message may arrive as soon as both sides are ready. If it
+	// returns an error, the stream is not started.
 	Prepare func(*QueuePair) error
 
-	// Polled says that the caller begins by polling the completion queues, or by
-	// waiting at them, and leaves the stream to its own goroutine only by that:
-	// until the first Wait or Arm nothing is received but by polling. It spares
-	// a set-up the start of that goroutine.
+	// Polled announces that the caller begins by polling the completion queues or waiting on them.
+	// The stream then starts no goroutine to receive until the first Wait or Arm, which makes
+	// start-up faster. Until then only polling receives.
 	Polled bool
 
-	// Private is the private data of a Request, or of the Reply of a Server or
-	// Listener that accepts everything. At most 252 bytes reach every peer;
-	// some cut 252 and more short.
+	// Private is the private data of a Request, or of the Reply of a Server or Listener that
+	// accepts everything. At most 252 bytes reach every peer, because some peers truncate longer
+	// data.
 	Private []byte
-	// MaxPrivate is the greatest PD_Length sent; 0 means 256, at most 512.
+	// MaxPrivate is the largest PD_Length that is sent, in bytes; 0 means 256, at most 512.
 	MaxPrivate int
 
-	// IRD is how many Reads of the peer are served at a time, ORD how many of
-	// ours may be outstanding. Zero means 16, negative none. What holds after
-	// start-up is told by QueuePair.IRD and ORD.
+	// IRD is the number of the peer's Reads that are served at a time, and ORD the number of our
+	// Reads that may be outstanding. Zero means 16, negative means none. QueuePair.IRD and ORD
+	// return the values in use after start-up.
 	IRD, ORD int
-	// MaxIRD is how far IRD may be raised if the peer wants it; 0 means 128.
+	// MaxIRD is the value to which IRD may be raised if the peer asks for it; 0 means 128.
 	MaxIRD int
 	// MinORD makes a Responder reject peers that serve fewer Reads.
 	MinORD int
-	// ULPDepth says in the Request that the two ULPs settle the depths.
+	// ULPDepth announces in the Request that the two ULPs negotiate the depths.
 	ULPDepth bool
 
-	// Plain uses revision 1 of MPA, without depths and peer-to-peer model.
+	// Plain uses revision 1 of MPA, without depths and without the peer-to-peer model.
 	Plain bool
-	// PlainFallback lets Dial try revision 1 on a second connection if the
-	// peer closed the first without a word.
+	// PlainFallback makes Dial try revision 1 on a second connection if the peer closed the first
+	// one without an answer.
 	PlainFallback bool
 	// PlainOnly makes a Responder refuse revision 2.
 	PlainOnly bool
-	// ClientServer asks for the model in which the Initiator's ULP sends
-	// first. Without it the stack itself opens the way.
+	// ClientServer asks for the model in which the Initiator's ULP sends first. Without it, the
+	// stack itself sends a first message that allows the Responder to send.
 	ClientServer bool
-	// EarlyResponder lets a Responder send before it has received an FPDU,
-	// because an agreement above MPA says that the Initiator is ready. It
-	// breaks a rule of RFC 5044; unknown peers must not meet it.
+	// EarlyResponder lets a Responder send before it has received an FPDU, because an agreement
+	// above MPA ensures that the Initiator is ready. This breaks a rule of RFC 5044, so do not set
+	// it for unknown peers.
 	EarlyResponder bool
 
-	// Markers asks for markers in what is received. A peer that asks gets them
-	// in any case.
+	// Markers asks for markers in the received stream. A peer that asks for markers gets them in
+	// any case.
 	Markers bool
-	// FPDUSize fixes the ULPDU size in bytes, 128 to 64766, instead of fitting
-	// FPDUs to TCP segments. Software peers take any size and large ones are
-	// faster; adapters may be slow with FPDUs that are not aligned. 0 means
-	// fitting, which is about 64 KiB on a loopback interface.
+	// FPDUSize fixes the size of ULPDUs in bytes, 128 to 64766. 0 fits FPDUs to TCP segments, which
+	// gives about 64 KiB on a loopback interface. Software peers take any size, and large ones are
+	// faster; adapters may be slow with FPDUs that are not aligned to segments.
 	FPDUSize int
-	// MaxFPDU is the greatest ULPDU accepted; 0 means all.
+	// MaxFPDU is the largest ULPDU that is accepted, in bytes; 0 means all.
 	MaxFPDU int
 
 	// Atomic and Immediate enable the messages of RFC 7306. There is no
 	// negotiation on the wire: enable them only if the peer has them.
 	Atomic, Immediate bool
-	// MaxRead is the greatest RDMA Read served, in bytes; 0 means no limit but
-	// the region.
+	// MaxRead is the largest RDMA Read that is served, in bytes; 0 means that only the region
+	// limits it.
 	MaxRead uint32
 	// StrictInvalidate ends the stream if the peer invalidates an STag that is
 	// invalid already.
 	StrictInvalidate bool
 
-	// FirstFPDUDelay delays the first FPDU of an Initiator. NoNudge switches
-	// off the zero-length RDMA Write that follows a first FPDU to which nothing
-	// came back for 20 ms; some peers leave a first FPDU unread.
+	// FirstFPDUDelay delays the first FPDU of an Initiator. NoNudge switches off the zero-length
+	// RDMA Write that is sent if nothing arrives within 20 ms after the first FPDU. Some peers do
+	// not read a first FPDU until another one arrives.
 	FirstFPDUDelay time.Duration
 	NoNudge        bool
 
-	// Timers; 0 means the default, negative means none. Idle ends a stream on
-	// which nothing was sent or received for so long; none by default.
-	RequestTimeout   time.Duration // Responder: the whole Request; 10 s
-	ReplyTimeout     time.Duration // Initiator: the whole Reply; 30 s
-	FirstFPDUTimeout time.Duration // Responder, peer-to-peer: the first FPDU; 10 s
-	CloseTimeout     time.Duration // Close: draining and the peer's end, together; 5 s
+	// Timers; 0 means the default, negative means none. IdleTimeout ends a stream on which nothing
+	// was sent or received for that long; by default there is none.
+	RequestTimeout   time.Duration // Responder: to receive the whole Request; 10 s
+	ReplyTimeout     time.Duration // Initiator: to receive the whole Reply; 30 s
+	FirstFPDUTimeout time.Duration // Responder, peer-to-peer: to receive the first FPDU; 10 s
+	CloseTimeout     time.Duration // Close: to drain both directions; 5 s
 	IdleTimeout      time.Duration
 
-	// EndWithPeer ends the stream when the peer closes its direction, as a peer does
-	// that closes its socket: what is posted is flushed, and [QueuePair.Err] is io.EOF.
-	// Without it our direction stays open until it is closed, because a peer may close its
-	// direction and still want what is sent to it. The consumers of RDMA in kernels do not:
-	// they close the whole connection, and a server that waits only for
-	// [QueuePair.Ended] would keep their streams for ever.
+	// EndWithPeer ends the stream when the peer closes its direction, for example by closing its
+	// socket. Posted requests are flushed, and [QueuePair.Err] is io.EOF. Without it our direction
+	// stays open until it is closed, because a peer may close its direction and still want to
+	// receive. Consumers of RDMA in kernels do not: they close the whole connection, so a server
+	// that waits only for [QueuePair.Ended] would keep their streams for ever.
 	EndWithPeer bool
 
-	// TLS, if set, puts the stream into a TLS connection. No RFC says how; it
-	// works between peers of this package. Dial needs ServerName or
-	// InsecureSkipVerify as for crypto/tls. With certificates on both sides it
-	// is authentication, integrity, replay protection and confidentiality;
-	// without it, or IPsec of the hosts, an attacker on the path owns the memory
-	// that is exposed.
+	// TLS, if set, runs the stream over a TLS connection. No RFC specifies this; it works between
+	// peers of this package. Dial needs ServerName or InsecureSkipVerify as for crypto/tls. With
+	// certificates on both sides, TLS gives authentication, integrity, replay protection and
+	// confidentiality. Without TLS, or IPsec of the hosts, an attacker on the path can read and
+	// write the exposed memory.
 	TLS *tls.Config
-	// WrapConn, if set, is given each connection before anything was sent, and
-	// returns what to use instead: a capture, a shaper.
+	// WrapConn, if set, is called with each connection before anything is sent. The stream uses the
+	// connection that it returns, for example one that captures or shapes traffic.
 	WrapConn func(net.Conn) net.Conn
-	// Congestion names the congestion control of the socket, "" leaves the
-	// system's. KeepAlive is the TCP keepalive period as in net.Dialer.
+	// Congestion names the congestion control of the socket; "" keeps the system's default.
+	// KeepAlive is the TCP keepalive period as in net.Dialer.
 	Congestion string
 	KeepAlive  time.Duration
 
-	// SameHost says whether the bytes go through shared memory if the peer is a
-	// process of the same user on this host that agrees; Linux only. Above TLS or
-	// WrapConn they do not.
+	// SameHost selects shared memory if the peer is a process of the same user on this host that
+	// agrees; Linux only. Streams with TLS or WrapConn do not use it.
 	SameHost samehost.Policy
-	// SameHostDir is a directory in which the two processes meet for that if they have
-	// network namespaces of their own, as containers have; both need it. See package
-	// samehost.
+	// SameHostDir is a directory in which the two processes find each other if they have separate
+	// network namespaces, as containers have. Both need to set it. See package samehost.
 	SameHostDir string
 
-	// KeepConn hands the TCP connection over after a rejection, see
-	// [RejectedError] and [Request.RejectKeep], instead of closing it.
+	// KeepConn returns the TCP connection to the caller after a rejection, instead of closing it.
+	// See [RejectedError] and [Request.RejectKeep].
 	KeepConn bool
 
-	// MaxPending and MaxPendingPerHost bound the start-ups a Listener has in
-	// progress; more connections are closed at once. 0 means 256, and 32 of each
-	// host but this one.
+	// MaxPending and MaxPendingPerHost limit the start-ups that a Listener has in progress; it
+	// closes more connections at once. 0 means 256 in all, and 32 from each host other than this
+	// one.
 	MaxPending, MaxPendingPerHost int
-	// Filter, if set, refuses connections of a Listener by address.
+	// Filter, if set, is called with the address of each connection of a Listener, which closes the
+	// connection if Filter returns false.
 	Filter func(net.Addr) bool
 
-	// Logger gets the life of streams at Info and messages at Debug; nil is
-	// silent.
+	// Logger logs the beginning and end of streams at Info, and messages at Debug. Nil logs
+	// nothing.
 	Logger *slog.Logger
 
-	portable bool      // tests: the portable path of frameio
-	firstMSN [4]uint32 // tests: MSNs to begin with, 0 means 1; outgoing and incoming
-	rtr      mpa.RTR   // tests: the ready messages offered, 0 means Write and Read
-	forceRTR mpa.RTR   // tests: what a Responder names whatever is offered
+	portable bool      // for tests: use the portable path of frameio
+	firstMSN [4]uint32 // for tests: first MSN of each queue; 0 means 1
+	rtr      mpa.RTR   // for tests: the ready messages offered; 0 means Write and Read
+	forceRTR mpa.RTR   // for tests: the ready message that a Responder names, whatever is offered
 
 	// Device [I-60] [SEC-2.2.4-1] [SEC-6.1.1-1] [SEC-3-2] [RDMAP-8.1.2-2] [DDP-8.3.2-2],
 	// SRQShare [SEC-6.4.3.1-1] [SEC-6.4.3.1-2], Private [I-12], IRD, ORD [RDMAP-6.1-2] [RDMAP-6.1-3]
@@ -193,7 +187,7 @@ type Config struct {
 	// KeepConn [I-15], MaxPending, MaxPendingPerHost [I-70].
 }
 
-// settings holds the part of the Config that a stream needs as long as it lives.
+// settings holds the part of the Config that a stream needs until it ends.
 type settings struct {
 	sendDepth, recvDepth int
 	ord                  int
@@ -202,7 +196,7 @@ type settings struct {
 	strictInvalidate     bool
 	noNudge              bool
 	endWithPeer          bool
-	fixedSize            bool // of FPDUs
+	fixedSize            bool // FPDUs have a fixed size
 	closeTimeout         time.Duration
 }
 
@@ -259,7 +253,7 @@ func (c *Config) logger() *slog.Logger {
 
 var silent = slog.New(slog.DiscardHandler)
 
-// complete sets defaults and checks the other values.
+// complete sets defaults and checks the other values. It returns ErrInvalid or ErrLimit.
 func (c *Config) complete() error {
 	if c.PD == nil && c.SRQ != nil {
 		c.PD = c.SRQ.pd

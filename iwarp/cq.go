@@ -12,11 +12,12 @@ import (
 	"viaduct/internal/queue"
 )
 
-// A CompletionQueue collects the completions of one or more queues. Its capacity is fixed, and
-// queues whose depths together exceed it are not attached, so that it cannot overflow.
+// A CompletionQueue collects the completions of one or more send and receive queues. Its capacity
+// is fixed. A stream whose queues are deeper than the free capacity cannot be made, so a completion
+// queue never overflows.
 //
-// Streams share a queue only if the caller passes it to several of them. Do so only if they may
-// know about each other.
+// Streams share a queue only if the caller passes it to several of them. Do so only if those
+// streams may know about each other.
 //
 // A CompletionQueue is safe for concurrent use.
 type CompletionQueue struct { // [SEC-6.4.3.2-1] [SEC-6.4.3.2-2] [RDMAP-8.1.1-11] [RDMAP-8.1.2-4] [SEC-6.4.6-1] [SEC-6.4.3.2-3] [RDMAP-8.1.1-10] [SEC-7.1-1]
@@ -31,14 +32,15 @@ type CompletionQueue struct { // [SEC-6.4.3.2-1] [SEC-6.4.3.2-2] [RDMAP-8.1.1-11
 	events   chan struct{} // guarded by mu; made when first needed
 }
 
-// What a completion queue is armed for.
+// The events that a completion queue is armed for.
 const (
 	armedNot = iota
 	armedSolicited
 	armedAny
 )
 
-// NewCQ returns a completion queue for at most capacity completions.
+// NewCQ returns a completion queue for at most capacity completions. The error is ErrLimit if
+// capacity is not positive or exceeds Limits.CQEntries.
 func (d *Device) NewCQ(capacity int) (*CompletionQueue, error) {
 	if capacity <= 0 || capacity > d.cfg.Limits.CQEntries {
 		return nil, fmt.Errorf("%w: completion queue of %d entries, at most %d", ErrLimit, capacity, d.cfg.Limits.CQEntries)
@@ -50,9 +52,9 @@ func (d *Device) NewCQ(capacity int) (*CompletionQueue, error) {
 	return c, nil
 }
 
-// Poll takes the first completion if there is one. If there is none it looks
-// at the connections of the streams attached to the queue, without waiting.
-// Polling in a loop is the fastest way to learn of a completion.
+// Poll removes and returns the first completion. If there is none, it receives from the connections
+// of the attached streams without waiting. ok is false if there is still none. Polling in a loop
+// has the lowest latency.
 func (c *CompletionQueue) Poll() (Completion, bool) {
 	e, ok := c.q.Poll()
 	if !ok && (*progress)(c).Poll() {
@@ -64,8 +66,8 @@ func (c *CompletionQueue) Poll() (Completion, bool) {
 	return e, ok
 }
 
-// PollN takes up to len(buf) completions and returns how many. Like Poll it looks at
-// the connections if there is none, unless the queue has a handler.
+// PollN removes up to len(buf) completions, stores them in buf and returns their number. If there
+// is none, it receives from the connections like Poll, unless the queue has a handler.
 func (c *CompletionQueue) PollN(buf []Completion) int {
 	n := c.q.PollN(buf)
 	if n == 0 && len(buf) > 0 && c.handler.Load() == nil && (*progress)(c).Poll() {
@@ -75,8 +77,8 @@ func (c *CompletionQueue) PollN(buf []Completion) int {
 	return n
 }
 
-// Wait returns the first completion, and waits for one if there is none. It polls for a moment
-// before it sleeps. Bound the wait with the context, whose error it returns.
+// Wait removes and returns the first completion, and waits for one if there is none. It polls for a
+// moment before it sleeps. If ctx ends first, Wait returns the error of ctx.
 func (c *CompletionQueue) Wait(ctx context.Context) (Completion, error) {
 	e, err := c.q.Wait(ctx, (*progress)(c)) // [MPA-7.1.2-26]
 	if err == nil {
@@ -86,7 +88,7 @@ func (c *CompletionQueue) Wait(ctx context.Context) (Completion, error) {
 }
 
 // All returns an iterator over the completions, which waits for each as [CompletionQueue.Wait]
-// does. It ends when ctx does.
+// does. It ends when ctx ends.
 func (c *CompletionQueue) All(ctx context.Context) iter.Seq[Completion] {
 	return func(yield func(Completion) bool) {
 		for {
@@ -98,14 +100,13 @@ func (c *CompletionQueue) All(ctx context.Context) iter.Seq[Completion] {
 	}
 }
 
-// Len returns how many completions wait to be polled.
+// Len returns the number of completions that were not polled.
 func (c *CompletionQueue) Len() int { return c.q.Len() }
 
-// Arm asks for one signal on [CompletionQueue.Events]: at the next completion,
-// or, if solicited is set, at the next that is of a message with Solicited
-// Event or of a request that failed. Poll until the queue is empty after
-// arming and before waiting, since completions that were there before give no
-// signal.
+// Arm asks for one signal on [CompletionQueue.Events], at the next completion. If solicited is
+// true, the signal comes at the next completion of a message with Solicited Event or of a request
+// that failed. After arming, poll until the queue is empty before you wait: completions that were
+// present already cause no signal.
 func (c *CompletionQueue) Arm(solicited bool) { // [RDMAP-5.3-6] [I-72]
 	v := int32(armedAny)
 	if solicited {
@@ -124,20 +125,20 @@ func (c *CompletionQueue) arm(v int32) {
 	}
 }
 
-// Handle makes the queue call f when completions arrive. The caller of f is a goroutine that
-// received, sent or ended a stream, and may be the one that posts or polls. So f must not block,
-// may post, and may run in several goroutines at once. f gets the completions by PollN, which then
-// polls no connection. f is not called for completions from before Handle.
+// Handle makes the queue call f when completions arrive. The goroutine that received, sent or ended
+// a stream calls f; it may be one that posts or polls. So f must not block, may post, and may run
+// in several goroutines at once. f gets the completions by PollN, which then polls no connection. f
+// is not called for completions that arrived before Handle.
 func (c *CompletionQueue) Handle(f func()) { c.handler.Store(&f) }
 
-// deliver calls the handler if there is anything for it. No role is held.
+// deliver calls the handler if the queue has one and is not empty. The caller holds no role.
 func (c *CompletionQueue) deliver() {
 	if f := c.handler.Load(); f != nil && c.q.Len() > 0 {
 		(*f)()
 	}
 }
 
-// Events returns the channel of signals. It holds at most one.
+// Events returns the channel of the signals that Arm asks for. It holds at most one.
 func (c *CompletionQueue) Events() <-chan struct{} { return c.signals() }
 
 func (c *CompletionQueue) signals() chan struct{} {
@@ -165,7 +166,7 @@ func (c *CompletionQueue) pushAll(es []Completion) {
 	}
 }
 
-// wake gives a signal whether it was asked for or not.
+// wake sends a signal even if the queue is not armed.
 func (c *CompletionQueue) wake() {
 	select {
 	case c.signals() <- struct{}{}:
@@ -182,7 +183,7 @@ func (c *CompletionQueue) signal(a int32, e *Completion) {
 	}
 }
 
-// attach reserves room for depth completions of q.
+// attach reserves room for depth completions of q. The error is ErrLimit if there is less room.
 func (c *CompletionQueue) attach(q *QueuePair, depth int) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -212,9 +213,8 @@ func init() {
 	attend.ProgressOf = func(queue any) attend.SourceSleeper { return (*progress)(queue.(*CompletionQueue)) }
 }
 
-// maxPolled is how many connections a consumer looks at itself. With more, the
-// calls would cost more than they gain, and the connections' own goroutines do
-// it.
+// maxPolled is the largest number of connections that a consumer polls itself. With more, the
+// system calls would cost more than they gain, so the goroutines of the connections receive.
 const maxPolled = 8
 
 // Poll implements [attend.Progress].

@@ -9,38 +9,36 @@ import (
 	"viaduct/internal/regmem"
 )
 
-// Limits of a [Device]. Zero means the default.
+// Limits of a [Device]. Zero means the default. The numbers are of objects that exist at the same
+// time.
 type Limits struct { // [I-70] [SEC-6.4.1-1] [RDMAP-8.1.2-5] [DDP-8.3.2-4]
-	Streams     int    // streams at a time; default 65536
-	Regions     int    // regions and windows at a time; default 1<<20
-	Bytes       uint64 // registered bytes at a time; 0: no limit
+	Streams     int    // default 65536
+	Regions     int    // regions and windows; default 1<<20
+	Bytes       uint64 // registered bytes; 0: no limit
 	RegionBytes uint64 // bytes of one region; 0: no limit
-	QueueDepth  int    // greatest depth of a send or receive queue; default 1024
-	CQEntries   int    // greatest capacity of a completion queue; default 1<<20
+	QueueDepth  int    // largest depth of a send or receive queue; default 1024
+	CQEntries   int    // largest capacity of a completion queue; default 1<<20
 }
 
-// DeviceConfig is configuration that belongs to the operator of a program rather than to its
-// connections.
+// DeviceConfig is the configuration that the operator of a program chooses, not its connections.
 type DeviceConfig struct {
 	Limits Limits
 
-	// NoCRC says that MPA's CRCs are not wanted. They are then left out on
-	// connections whose peer does not want them either. It is for the
-	// administrator to set, and only where the whole path protects data at
-	// least as well as a CRC32c would: a TCP checksum does not. Nothing else
-	// that a program sees depends on it.
+	// NoCRC switches MPA's CRCs off on connections whose peer does not want them either. It is for
+	// the administrator to set, and only where the whole path protects data at least as well as a
+	// CRC32c: a TCP checksum does not. It changes nothing else that a program sees.
 	NoCRC bool
 
 	// NoCRC [MPA-4.4-6] [MPA-4.4-2] [MPA-4.4-3] [MPA-4.4-5] [MPA-1.2-2] [I-05].
 }
 
-// A Device is what an RDMA adapter would be: the table of registered memory
-// and the limits that all its streams share. It is the privileged resource
-// manager of RFC 5042. Safe for concurrent use.
+// A Device has the role of an RDMA adapter: it holds the table of registered memory and the limits
+// that all its streams share. It is the privileged resource manager of RFC 5042. Safe for
+// concurrent use.
 type Device struct {
 	cfg DeviceConfig
 	reg *regmem.Registry
-	far atomic.Bool // a far region was registered once
+	far atomic.Bool // whether a far region was ever registered
 
 	nudger nudger
 
@@ -48,7 +46,7 @@ type Device struct {
 	streams map[*QueuePair]struct{} // guarded by mu
 }
 
-// Errors of objects of a Device. Test with errors.Is.
+// Errors of the objects of a Device. Test for them with errors.Is.
 var (
 	ErrLimit      = errors.New("iwarp: limit of the device reached")
 	ErrInvalid    = errors.New("iwarp: invalid argument")
@@ -79,7 +77,7 @@ func NewDevice(cfg DeviceConfig) *Device {
 	}
 }
 
-// Streams returns the streams in use, for an administrator that looks for idle or greedy ones. See
+// Streams returns the streams in use, so that an administrator can find idle or greedy ones. See
 // [QueuePair.Stats] and [QueuePair.Abort].
 func (d *Device) Streams() []*QueuePair { // [SEC-6.4.1-2] [SEC-6.4.2-1] [SEC-6.4.4-1]
 	d.mu.Lock()
@@ -91,7 +89,7 @@ func (d *Device) Streams() []*QueuePair { // [SEC-6.4.1-2] [SEC-6.4.2-1] [SEC-6.
 	return s
 }
 
-// Regions returns how many regions and windows are registered.
+// Regions returns the number of registered regions and windows.
 func (d *Device) Regions() int { return d.reg.Count() }
 
 func (d *Device) add(q *QueuePair) error {
@@ -110,9 +108,8 @@ func (d *Device) remove(q *QueuePair) {
 	d.mu.Unlock()
 }
 
-// A ProtectionDomain groups streams and memory: a region is usable only by
-// streams of its domain. Streams of one domain must trust each other.
-// Safe for concurrent use.
+// A ProtectionDomain groups streams and memory: only streams of a domain can use its regions.
+// Streams of one domain must trust each other. Safe for concurrent use.
 type ProtectionDomain struct { // [SEC-2.2.4-2] [RDMAP-8.1.1-1]
 	dev *Device
 	dom *regmem.Domain
@@ -126,34 +123,30 @@ func (d *Device) NewPD() *ProtectionDomain {
 // Device returns the device of the domain.
 func (p *ProtectionDomain) Device() *Device { return p.dev }
 
-// RegionOptions are further choices at registration. The zero value is right
-// for most.
+// RegionOptions are further choices at registration. The zero value suits most uses.
 type RegionOptions struct {
-	// Virtual makes tagged offsets run from the virtual address of the memory
-	// instead of from 0. It shows addresses of this process to the peer.
+	// Virtual makes tagged offsets start at the virtual address of the memory instead of 0. The
+	// peer then sees addresses of this process.
 	Virtual bool
-	// Guarded says that the memory may fault when it is touched, as a mapped
-	// file does that is truncated. Transfers then fail instead of the
-	// program.
+	// Guarded marks memory whose access may fault, for example a mapped file that is truncated. A
+	// transfer then fails, instead of the program.
 	Guarded bool
-	// Key, if KeySet, fixes the low eight bits of the STag.
+	// Key fixes the low eight bits of the STag if KeySet is true.
 	Key    uint8
 	KeySet bool
 
 	// Virtual [I-57].
 }
 
-// Register makes mem usable by all streams of the domain, and by no others:
-// locally in every case, by their peers as far as access says. The slice
-// may be of Go memory, of a mapping, or of memory of C (unsafe.Slice). It must stay until
-// [MemoryRegion.Close].
-// Grant the exact bytes that are meant, by slicing; zero memory before you let
-// a peer read it. Do not give peers that distrust each other the right to write
-// to the same bytes through different regions.
+// Register makes mem usable by all streams of the domain, and by no others. Local use is always
+// allowed; access lists the rights of their peers. mem may be Go memory, a mapping, or memory of C
+// (unsafe.Slice). It must stay allocated until [MemoryRegion.Close]. Slice mem to the exact bytes
+// that are meant, and zero them before a peer may read them. Do not give peers that distrust each
+// other the right to write to the same bytes through different regions.
 //
-// A region of a domain can't be invalidated by a peer.
+// A peer cannot invalidate a region of a domain.
 //
-// Errors: ErrInvalid, ErrLimit.
+// The error wraps ErrInvalid or ErrLimit.
 func (p *ProtectionDomain) Register(mem []byte, access Access, opt ...RegionOptions) (*MemoryRegion, error) { // [DDP-8.2-3] [SEC-6.1.1-2] [DDP-8.3-1] [SEC-6.3.6-1] [SEC-6.3.4-1] [SEC-6.3.2-1] [RDMAP-8.1.1-4] [RDMAP-8.1.1-7]
 	return p.register(mem, access, nil, opt)
 }
@@ -181,21 +174,22 @@ func (p *ProtectionDomain) register(mem []byte, access Access, owner *QueuePair,
 	return &MemoryRegion{pd: p, r: r, owner: owner}, nil
 }
 
-// A Space is memory that this process cannot address, for example that of another process. Any
-// number of goroutines may call its methods at a time. A method moves all of p or returns an error;
-// part of p may have been moved then. It must not wait for a peer.
+// A Space is memory that this process cannot address, for example that of another process. Its
+// methods must be safe for concurrent use, and must not wait for a peer. addr is an address of the
+// space. A method moves all of p or returns an error; after an error, part of p may have been
+// moved.
 type Space interface {
 	ReadAt(p []byte, addr uint64) error
 	WriteAt(p []byte, addr uint64) error
 }
 
-// RegisterSpace is Register for n bytes of a space from address base on. Tagged
-// offsets are the addresses of the space. The memory may go at any time: what needs it
-// then fails, locally with StatusLocalAccess, for a peer as if the region had been
-// closed. Bytes of the region is nil, and it is no target of Atomic Operations. Of the
-// options Key and KeySet alone are looked at.
+// RegisterSpace registers n bytes of the space s, from address base on; see
+// [ProtectionDomain.Register]. Tagged offsets are the addresses of the space. The memory may
+// disappear at any time: a local request that needs it then fails with StatusLocalAccess, and a
+// request of a peer fails as if the region had been closed. [MemoryRegion.Bytes] returns nil, and
+// Atomic Operations are refused. Only the options Key and KeySet are used.
 //
-// Errors: ErrInvalid, ErrLimit.
+// The error wraps ErrInvalid or ErrLimit.
 func (p *ProtectionDomain) RegisterSpace(s Space, base, n uint64, access Access, opt ...RegionOptions) (*MemoryRegion, error) {
 	ro := regmem.Options{Rights: access.rights() &^ regmem.RemoteAtomic, Domain: p.dom}
 	if len(opt) > 0 {
@@ -209,7 +203,8 @@ func (p *ProtectionDomain) RegisterSpace(s Space, base, n uint64, access Access,
 	return &MemoryRegion{pd: p, r: r}, nil
 }
 
-// wrapRegistry turns errors of the registry into ours.
+// wrapRegistry returns the error of this package for an error of the registry, or err itself if
+// there is none.
 func wrapRegistry(err error) error {
 	for _, m := range [...]struct{ from, to error }{
 		{regmem.ErrLimit, ErrLimit}, {regmem.ErrInvalid, ErrInvalid},

@@ -34,8 +34,7 @@ func dial(ctx context.Context, addr string, c *Config) (_ *QueuePair, silent boo
 	return nil, false, err
 }
 
-// dialTCP makes the TCP connection, which belongs to the stream from the first
-// byte unless the user wants to see it.
+// dialTCP makes the TCP connection. It is not a net.TCPConn if the stream alone uses it.
 func dialTCP(ctx context.Context, addr string, c *Config) (net.Conn, error) {
 	var d net.Dialer
 	dial := d.DialContext
@@ -55,7 +54,7 @@ func dialTCP(ctx context.Context, addr string, c *Config) (net.Conn, error) {
 	return nc, nil
 }
 
-// plainHint adds to an error that an old peer may be the reason.
+// plainHint adds to an error the hint that an old peer may be the reason.
 type plainHint struct{ err error }
 
 func (e *plainHint) Error() string {

@@ -6,13 +6,13 @@ import (
 	"os"
 )
 
-// closedError is the error of everything after Close.
+// closedError is the type of ErrClosed.
 type closedError struct{}
 
 func (closedError) Error() string        { return "iwarp: stream is closed" }
 func (closedError) Is(target error) bool { return target == net.ErrClosed }
 
-// timeoutError is the error of start-up and idle timers.
+// timeoutError is the type of ErrTimeout, the error of start-up and idle timers.
 type timeoutError struct{}
 
 func (timeoutError) Error() string        { return "iwarp: timed out" }
@@ -25,11 +25,11 @@ var _ net.Error = timeoutError{}
 // A RejectedError is the error of Dial and Client if the peer's ULP rejected
 // the connection.
 type RejectedError struct { // [MPA-7.1.1-12] [MPA-7.1.2-13]
-	Private  []byte // private data of the peer
-	IRD, ORD int    // depths of its Reply: what it would have needed
+	Private  []byte // private data of the peer: input from the network
+	IRD, ORD int    // depths in the Reply: the ones that the peer would have needed
 
-	// Conn is the TCP connection, if Config.KeepConn is set; it then belongs to
-	// the caller, which reads Unread first.
+	// Conn is the TCP connection if Config.KeepConn is set, otherwise nil. It belongs to the
+	// caller. Unread are bytes that were already read from it.
 	Conn   net.Conn
 	Unread []byte
 

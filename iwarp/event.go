@@ -2,11 +2,11 @@ package iwarp
 
 import "sync/atomic"
 
-// An event happens once. Its channel is made for the first wait: of most
-// events of most streams there is none, and a channel costs as much memory as
-// twelve of these. The zero value has not happened.
+// An event happens once. Its channel is made by the first wait, because most events of most streams
+// are never waited for, and a channel takes as much memory as twelve events. The zero value has not
+// happened.
 type event struct {
-	ch atomic.Pointer[chan struct{}] // nil: nothing waits; &happened: it has happened
+	ch atomic.Pointer[chan struct{}] // nil: nobody waits; &happened: it has happened
 }
 
 var happened = func() chan struct{} {
@@ -15,7 +15,8 @@ var happened = func() chan struct{} {
 	return c
 }()
 
-// happen makes the event happen and reports whether it had not before.
+// happen makes the event happen. It reports whether this call did, which is false for a second
+// call.
 func (e *event) happen() bool {
 	old := e.ch.Swap(&happened)
 	if old == &happened {
@@ -30,7 +31,7 @@ func (e *event) happen() bool {
 // has reports whether the event has happened.
 func (e *event) has() bool { return e.ch.Load() == &happened }
 
-// C returns a channel that is closed when the event has happened.
+// C returns a channel that is closed when the event happens.
 func (e *event) C() <-chan struct{} {
 	if p := e.ch.Load(); p != nil {
 		return *p

@@ -8,16 +8,16 @@ import (
 	"viaduct/internal/wire/rdmap"
 )
 
-// farWrites are adjacent segments of RDMA Writes to far memory that arrived with one read of the
-// stream. They are short, except that the first may be a long one whose message the short ones
+// farWrites are adjacent segments of RDMA Writes to far memory that arrived in one read of the
+// stream. All are short, except that the first may be a long one whose message the short ones
 // continue. They are checked and placed together, because each access to far memory is a system
-// call, which costs more than the rest of a short segment. If that is refused or fails, they are
-// placed one by one, so that each has the outcome that it would have had alone.
+// call, which costs more than all other work for a short segment. If that access is refused or
+// fails, they are placed one by one, so that each has the outcome that it would have had alone.
 type farWrites struct {
 	list  []farWrite
-	b     []byte // payload of all: in room, or where that of a long one has come
-	room  []byte // for short ones
-	frame []byte // the FPDU that is being taken, and what was read with it behind; nil if its payload was moved
+	b     []byte // payload of all segments: in room, or in frame after a long one
+	room  []byte // memory for the payload of short segments
+	frame []byte // the current FPDU and all bytes read after it; nil if its payload was moved
 }
 
 type farWrite struct {
@@ -26,30 +26,32 @@ type farWrite struct {
 }
 
 const (
-	farEach = 1 << 10  // payload of a segment for which a call of its own counts
-	farAll  = 32 << 10 // short payload of those that are placed together
+	farEach = 1 << 10  // largest payload of a short segment
+	farAll  = 32 << 10 // largest sum of short payloads that are placed together
 )
 
-// taking records that the FPDU at the front of p is being handled. p is nil if there is none.
+// taking sets frame to p, which begins with the FPDU that is handled next. p is nil if there is
+// none.
 func (f *farWrites) taking(p []byte) {
 	if f != nil {
 		f.frame = p[:len(p):len(p)]
 	}
 }
 
-// postpone keeps a segment, to place it together with the next ones. It returns false for a segment
-// that cannot be kept, which the caller places; the kept segments are placed before. The stream may
-// have ended then.
+// postpone keeps s, to place it together with the segments that follow it, and returns true. It
+// returns false for a segment that cannot be kept, which the caller then places. In that case it
+// has placed the kept segments first. It also returns true if the stream has ended meanwhile.
 func (q *QueuePair) postpone(s *segment) bool {
 	f := q.rx.far
-	if f == nil { // the first far region has just come to be
+	if f == nil { // the first far region was registered just now
 		return false
 	}
 	if s.op != rdmap.Write || s.size == 0 {
 		return q.placePostponed()
 	}
 	if f.follows(s) {
-		// The place behind a long one had its CRC and the headers of those that were taken since.
+		// The memory after the payload of a long segment is free: it held the CRC of that segment
+		// and the headers of segments that were handled since.
 		f.b = append(f.b, s.payload()...)
 		if f.list[0].size <= farEach {
 			f.room = f.b
@@ -77,7 +79,7 @@ func (q *QueuePair) postpone(s *segment) bool {
 	return true
 }
 
-// follows reports whether a segment can be placed together with the kept ones.
+// follows reports whether s can be placed together with the kept segments.
 func (f *farWrites) follows(s *segment) bool {
 	if len(f.list) == 0 || s.size > farEach {
 		return false
@@ -92,7 +94,8 @@ func (f *farWrites) follows(s *segment) bool {
 	return len(f.b)+s.size <= farAll
 }
 
-// placePostponed places the kept segments. It reports whether the stream has ended.
+// placePostponed places the kept segments, if there are any. It reports whether the stream has
+// ended.
 func (q *QueuePair) placePostponed() (ended bool) {
 	f := q.rx.far
 	if f == nil || len(f.list) == 0 {
@@ -111,7 +114,7 @@ func (q *QueuePair) placePostponed() (ended bool) {
 		}
 	}
 	r := &q.rx
-	was := r.seg // of which nothing has been placed
+	was := r.seg // the current segment, of which nothing has been placed
 	for _, w := range list {
 		if q.life.Load().ended() {
 			break

@@ -14,21 +14,21 @@ import (
 	"viaduct/internal/wire/rdmap"
 )
 
-// How a stream ends on the wire.
+// An ending is the way in which a stream ends on the wire.
 type ending uint8
 
 const (
 	endTerminate ending = iota // our Terminate, then FIN [RDMAP-6.2.1-4]
 	endQuiet                   // FIN [I-37]
-	endLate                    // FIN was sent long ago, nothing is waited for [I-33]
+	endLate                    // the FIN was sent before; the peer's end is not awaited [I-33]
 	endAbort                   // reset
 )
 
-// errNoAnswer is the cause if a request came too late.
+// errNoAnswer is the cause if a request of the peer arrives too late to be answered.
 var errNoAnswer = errors.New("iwarp: request of the peer after our direction was closed")
 
-// fault ends the stream with an error of our own finding, told to the peer if
-// that is possible. The first fault is kept. [RDMAP-6.2.1-1] [RDMAP-7-1] [RDMAP-7.1-1]
+// fault ends the stream because of an error that this side found. It reports the error to the peer
+// if that is possible. Only the first fault counts. [RDMAP-6.2.1-1] [RDMAP-7-1] [RDMAP-7.1-1]
 // [RDMAP-7.1-5] [DDP-6.2.2-1] [DDP-6.2.2-3] [DDP-6.2.2-4] [DDP-6.2-1] [DDP-7-1] [I-34] [I-41]
 func (q *QueuePair) fault(t rdmap.Terminate, cause error) {
 	body := t.Append(nil)
@@ -40,11 +40,11 @@ func (q *QueuePair) fault(t rdmap.Terminate, cause error) {
 	}
 }
 
-// endWith ends the stream without a Terminate.
+// endWith ends the stream with err and without a Terminate.
 func (q *QueuePair) endWith(err error, how ending) { q.end(err, how, nil) }
 
-// end ends the stream, once. It may be called from within methods of the protocol, because waiting
-// is left to another goroutine.
+// end ends the stream, once; later calls have no effect. Methods of the protocol may call it,
+// because another goroutine does the waiting.
 func (q *QueuePair) end(err error, how ending, term *[]byte) {
 	if q.markEnd(err, how, term) {
 		if q.ready.Load() {
@@ -55,8 +55,8 @@ func (q *QueuePair) end(err error, how ending, term *[]byte) {
 	}
 }
 
-// markEnd reports whether this call ends the stream. The caller then runs tearDown in a place where
-// it may wait. term is the Terminate, if any.
+// markEnd marks the stream as ended, and reports whether this call did. The caller then runs
+// tearDown where it may wait. term is the Terminate to send, or nil.
 func (q *QueuePair) markEnd(err error, how ending, term *[]byte) bool {
 	q.mu.Lock()
 	if q.err != nil {
@@ -65,7 +65,7 @@ func (q *QueuePair) markEnd(err error, how ending, term *[]byte) bool {
 		return false
 	}
 	q.err = err
-	q.term.Store(term) // before the state, behind which it is all that is sent
+	q.term.Store(term) // Set term before the state: after the state has changed, only term is sent.
 	lifeTable.Move(&q.life, lifeEnd)
 	for _, t := range q.timers {
 		t.Stop()
@@ -92,8 +92,8 @@ func (q *QueuePair) logEnd(err error, how ending) {
 	}
 }
 
-// tearDown ends the connection and releases everything: it closes the peer's windows, then flushes
-// posted requests, then ends the TCP stream.
+// tearDown ends the connection and releases everything: it closes the peer's windows, flushes
+// posted requests, and then ends the TCP stream.
 func (q *QueuePair) tearDown(how ending) {
 	if q.ready.Load() {
 		if how == endTerminate {
@@ -103,23 +103,26 @@ func (q *QueuePair) tearDown(how ending) {
 	}
 	q.closeWindows()
 	q.flushAll()
-	q.tell() // now: the end of the wire may take the peer a while
+	q.callHandlers() // call handlers now, because the end of the TCP stream may wait for the peer
 	if q.ready.Load() {
 		// [RDMAP-6.2.1-3] [RDMAP-7-2] [RDMAP-7-3] [DDP-3-9] [DDP-3-11] [DDP-6.2-2]
 		q.endWire(how)
 	}
 	q.wg.Wait()
-	q.flushAll() // a local invalidation may have been in progress
-	q.tell()
+	q.flushAll() // a local invalidation may have finished only now
+	q.callHandlers()
 	q.sendCQ.detach(q, q.set.sendDepth)
 	q.recvCQ.detach(q, q.set.recvDepth)
 	q.dev.remove(q)
 	q.gone.happen()
 }
 
-// flushAll completes every posted request. A request posted later is flushed by its own post.
+// flushAll completes every posted request. A request that is posted later is flushed by the call
+// that posts it.
 func (q *QueuePair) flushAll() {
-	q.flushing.Lock() // a PostRecv that sees the state flushes behind what is ahead of it
+	// So that a concurrent PostRecv, which sees the new state, flushes after the receives posted
+	// earlier.
+	q.flushing.Lock()
 	defer q.flushing.Unlock()
 	lifeTable.Move(&q.life, lifeFlush)
 	q.flushSends()                // [DDP-6.2.2-2] [RDMAP-5.4-7] [DDP-3-3]
@@ -146,8 +149,8 @@ func (q *QueuePair) endWire(how ending) {
 		}
 		fallthrough
 	case endQuiet:
-		// What still comes is read and dropped: closing a socket with unread
-		// input would reset it and destroy the Terminate on its way.
+		// Bytes that still arrive are read and dropped: closing a socket with unread input would
+		// reset it and destroy the Terminate on its way.
 		q.fc.Shutdown()
 		q.fc.CloseAfter(drainTimeout) // [I-36]
 	case endLate:
@@ -157,8 +160,8 @@ func (q *QueuePair) endWire(how ending) {
 	}
 }
 
-// Failed implements [frameio.Protocol]. An end between messages is half of an
-// orderly one; anything else is a loss. [I-32] [MPA-8-1] [RDMAP-6.2-2]
+// Failed implements [frameio.Protocol]. The end of the stream between messages closes the peer's
+// direction in order; any other err is a lost connection. [I-32] [MPA-8-1] [RDMAP-6.2-2]
 func (e *engine) Failed(err error) {
 	q := (*QueuePair)(e)
 	if q.life.Load().ended() {
@@ -173,7 +176,7 @@ func (e *engine) Failed(err error) {
 		}
 		err = io.ErrUnexpectedEOF
 	}
-	if err == io.ErrUnexpectedEOF { // our half is still open
+	if err == io.ErrUnexpectedEOF { // our direction is still open
 		q.fault(rdmap.TerminateMPA(uint8(mpa.CodeClosed)), err)
 		return
 	}
@@ -181,7 +184,7 @@ func (e *engine) Failed(err error) {
 	q.endWith(lostError(err), endAbort)
 }
 
-// SendFailed handles a failure of the sending direction after the peer had ended its own.
+// SendFailed handles a failure of the sending direction after the peer had closed its own.
 func (e *engine) SendFailed(err error) {
 	q := (*QueuePair)(e)
 	q.sendFailed()
@@ -192,8 +195,8 @@ func (e *engine) SendFailed(err error) {
 
 func (q *QueuePair) sendFailed() { q.txFailed.happen() }
 
-// peerClosed records that the peer has closed its direction in order. Ours goes on until it is
-// closed, unless Config.EndWithPeer is set. [DDP-6.2.1-4] [DDP-6.2.1-5] [I-32]
+// peerClosed records that the peer has closed its direction in order. Our direction stays open
+// until it is closed, unless Config.EndWithPeer is set. [DDP-6.2.1-4] [DDP-6.2.1-5] [I-32]
 func (q *QueuePair) peerClosed() {
 	_, to := lifeTable.Move(&q.life, lifePeerClose)
 	q.peerEnd.happen()
@@ -209,8 +212,8 @@ func (q *QueuePair) peerClosed() {
 	}
 }
 
-// endInOrder ends a stream both of whose directions have ended. A Close that waits
-// for that does the rest itself.
+// endInOrder ends a stream after both of its directions have ended. If a Close waits for that,
+// Close ends the stream instead.
 func (q *QueuePair) endInOrder() {
 	if !q.closer.Load() {
 		q.endWith(io.EOF, endQuiet)
@@ -218,8 +221,9 @@ func (q *QueuePair) endInOrder() {
 }
 
 // CloseWrite closes our direction in order: posted requests are still sent, Reads wait for their
-// data, received requests of the peer are answered, then TCP's FIN follows. Nothing more can be
-// posted to the send queue, and receiving goes on. CloseWrite does not wait.
+// data, received requests of the peer are answered, and then TCP's FIN follows. No more requests
+// can be posted to the send queue, and receiving continues. CloseWrite does not wait. The error
+// matches ErrClosed if the stream has ended.
 func (q *QueuePair) CloseWrite() error { // [DDP-6.2.1-1] [DDP-6.2.1-6] [DDP-6.2.1-7] [MPA-7.2-1] [I-33]
 	err := q.closeWrite()
 	if err == nil {
@@ -228,7 +232,7 @@ func (q *QueuePair) CloseWrite() error { // [DDP-6.2.1-1] [DDP-6.2.1-6] [DDP-6.2
 	return err
 }
 
-// closeWrite is CloseWrite for a caller that looks at the connection itself, or calls
+// closeWrite does the work of CloseWrite for a caller that polls the connection itself, or calls
 // unpoll.
 func (q *QueuePair) closeWrite() error {
 	if from, to := lifeTable.Move(&q.life, lifeClose); from == to {
@@ -239,12 +243,12 @@ func (q *QueuePair) closeWrite() error {
 	}
 	q.Flush()
 	q.maybeFinish()
-	q.sendCQ.deliver() // of a Post that runs now, if the end of the direction has sent it
+	q.sendCQ.deliver() // completions of a concurrent Post, if Flush has sent its request
 	return nil
 }
 
-// maybeFinish ends our direction if it is closing and nothing is left to do, the completions
-// of all requests included.
+// maybeFinish ends our direction if it is closing, every request is done and its completion
+// published, and every request of the peer is answered.
 func (q *QueuePair) maybeFinish() {
 	if !q.sq.Empty() || q.direct.pending() || q.inbound.Len() > 0 {
 		return
@@ -260,12 +264,12 @@ func (q *QueuePair) maybeFinish() {
 	}
 }
 
-// Close ends the stream in order and waits for it: first our direction, as [QueuePair.CloseWrite]
-// does, then the peer's, which may go on sending until it closes too. Close waits for at most
-// Config.CloseTimeout, 5 s by default, and flushes the remaining requests then. A peer that does
-// not close costs its share of that time and loses nothing. If our own direction could not end, the
-// connection is reset. After Close returns nothing completes any more. A second Close waits for the
-// first.
+// Close ends the stream in order and waits for its end: it closes our direction like
+// [QueuePair.CloseWrite], then waits for the peer, which may continue to send until it closes too.
+// Close waits for at most Config.CloseTimeout, 5 s by default, and then flushes the remaining
+// requests. A peer that does not close costs that time, but no data is lost. If our own direction
+// did not end in that time, the connection is reset. No request completes after Close has returned.
+// A second Close waits for the first. The error is always nil.
 func (q *QueuePair) Close() error { // [RDMAP-6.2-1] [I-33]
 	q.closer.Store(true)
 	q.CloseWrite()
@@ -283,8 +287,8 @@ func init() {
 	attend.CloseSoon = func(qp any) bool { return qp.(*QueuePair).closeSoon() }
 }
 
-// closeSoon is Close for a peer that ends its direction within a moment. It reports whether the
-// peer did.
+// closeSoon closes the stream like Close if the peer ends its direction within a moment. It reports
+// whether the peer did; if not, only our direction is closed.
 func (q *QueuePair) closeSoon() bool {
 	q.closer.Store(true)
 	if q.closeWrite() != nil || !q.ready.Load() {
@@ -302,8 +306,8 @@ func (q *QueuePair) closeSoon() bool {
 	return true
 }
 
-// awaitEnd waits until both directions have ended, or for too long, and returns
-// how the stream is to end if it has not.
+// awaitEnd waits until both directions have ended, the stream has ended, or Config.CloseTimeout has
+// passed. It returns the way in which Close ends the stream, and the error for [QueuePair.Err].
 func (q *QueuePair) awaitEnd() (ending, error) {
 	if q.drained.has() && q.peerEnd.has() {
 		return endQuiet, io.EOF
@@ -332,12 +336,13 @@ func (q *QueuePair) awaitEnd() (ending, error) {
 }
 
 // Abort resets the connection at once, without a Terminate. Posted requests are flushed. Abort does
-// not wait; Close does.
+// not wait for that; a Close after it does.
 func (q *QueuePair) Abort() {
 	q.endWith(ErrClosed, endAbort)
 }
 
-// after runs f once after d unless the stream has ended before.
+// after runs f once after d, unless the stream ends before. It returns nil if the stream has ended
+// already.
 func (q *QueuePair) after(d time.Duration, f func()) *time.Timer {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -355,7 +360,8 @@ func (q *QueuePair) after(d time.Duration, f func()) *time.Timer {
 	return t
 }
 
-// forgetLocked drops a timer, so that it costs a continuing stream no memory.
+// forgetLocked removes a timer that has fired or was stopped, so that it takes no memory while the
+// stream continues.
 func (q *QueuePair) forgetLocked(t *time.Timer) {
 	if i := slices.Index(q.timers, t); i >= 0 {
 		if q.timers = slices.Delete(q.timers, i, i+1); len(q.timers) == 0 {
@@ -364,8 +370,7 @@ func (q *QueuePair) forgetLocked(t *time.Timer) {
 	}
 }
 
-// limitFirst ends the stream if the peer's first FPDU has not come after d.
-// [I-14]
+// limitFirst ends the stream if the peer's first FPDU does not arrive within d. [I-14]
 func (q *QueuePair) limitFirst(d time.Duration) {
 	t := q.after(d, func() {
 		if q.stats.recvFPDUs.Load() == 0 {
@@ -377,7 +382,7 @@ func (q *QueuePair) limitFirst(d time.Duration) {
 	q.mu.Unlock()
 }
 
-// firstCame lifts the limit.
+// firstCame stops the timer of limitFirst, because the first FPDU has arrived.
 func (q *QueuePair) firstCame() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -388,8 +393,8 @@ func (q *QueuePair) firstCame() {
 	}
 }
 
-// watchIdle ends the stream when nothing was sent or received for d. It looks when
-// that may be so, in rest at first. [SEC-6.4.2-1] [I-71]
+// watchIdle ends the stream when nothing was sent or received for d. It checks that after rest, and
+// then at the earliest time at which it may be true. [SEC-6.4.2-1] [I-71]
 func (q *QueuePair) watchIdle(d, rest time.Duration) {
 	q.after(rest, func() {
 		idle := time.Since(q.lastActivity())
@@ -401,7 +406,7 @@ func (q *QueuePair) watchIdle(d, rest time.Duration) {
 	})
 }
 
-// firstSent is called after the first FPDU left.
+// firstSent starts nudging, if it is enabled, after the first FPDU was sent.
 func (q *QueuePair) firstSent() {
 	if q.initiator && !q.set.noNudge {
 		q.dev.nudger.add(q)

@@ -2,7 +2,7 @@ package iwarp
 
 import "viaduct/internal/machine"
 
-// A lifeState says which directions of a stream go on. [RDMAP 6.2]
+// A lifeState records which directions of a stream are open. [RDMAP 6.2]
 //
 //	             run               peerClose
 //	Idle ----------------> Running ----------> PeerClosed
@@ -15,9 +15,8 @@ import "viaduct/internal/machine"
 //	                          v      peerClose     v
 //	                      HalfClosed -----------> Done
 //
-// end leads from each of these to Ended, and flush from there to Flushed, which
-// nothing leads away from. lifeTable is this figure; the full matrix is in
-// testdata/life.golden.
+// The event end leads from each of these states to Ended, and flush leads from Ended to Flushed,
+// which is final. lifeTable is this figure; the full matrix is in testdata/life.golden.
 type lifeState uint32
 
 const (
@@ -30,15 +29,15 @@ const (
 	// PeerClosed: the peer has closed its direction; ours is open. [DDP-6.2.1-4]
 	lifePeerClosed
 
-	// IdleClosing: our direction is to be closed once start-up is complete.
-	// Nothing can be posted to the send queue, here and below.
+	// IdleClosing: our direction will be closed once start-up is complete. In this state and the
+	// ones below, nothing can be posted to the send queue.
 	lifeIdleClosing
 
-	// Closing: what is posted is still sent and answered; then our direction ends.
-	// [DDP-6.2.1-1]
+	// Closing: posted requests are still sent, and requests of the peer answered; then our
+	// direction ends. [DDP-6.2.1-1]
 	lifeClosing
 
-	// ClosingLast: as Closing, and the peer has closed its direction.
+	// ClosingLast: like Closing, but the peer has closed its direction.
 	lifeClosingLast
 
 	// HalfClosed: our direction has ended.
@@ -47,11 +46,11 @@ const (
 	// Done: both directions have ended in order.
 	lifeDone
 
-	// Ended: the stream has ended. No message leaves any more, but a Terminate, and
-	// what arrives is dropped. [DDP-7.1-16]
+	// Ended: the stream has ended. No message but a Terminate is sent any more, and arriving bytes
+	// are dropped. [DDP-7.1-16]
 	lifeEnded
 
-	// Flushed: as Ended, and what is posted from now on is flushed at once.
+	// Flushed: like Ended, and requests that are posted from now on are flushed at once.
 	lifeFlushed
 
 	lifeStates = iota
@@ -61,26 +60,26 @@ var lifeStateNames = [lifeStates]string{"Idle", "Running", "PeerClosed", "IdleCl
 
 func (s lifeState) String() string { return lifeStateNames[s] }
 
-// posts: requests may be posted to the send queue.
+// posts reports whether requests may be posted to the send queue.
 func (s lifeState) posts() bool { return s <= lifePeerClosed }
 
-// closing: our direction ends as soon as nothing is left to do.
+// closing reports whether our direction ends as soon as all requests are done.
 func (s lifeState) closing() bool { return s == lifeClosing || s == lifeClosingLast }
 
-// finished: our direction has ended in order, and the other may go on.
+// finished reports whether our direction has ended in order; the other may be open.
 func (s lifeState) finished() bool { return s == lifeHalfClosed || s == lifeDone }
 
-// ended: nothing goes on any more.
+// ended reports whether the stream has ended.
 func (s lifeState) ended() bool { return s >= lifeEnded }
 
-// A lifeEvent opens or ends something of a stream.
+// A lifeEvent changes the lifeState of a stream.
 type lifeEvent uint8
 
 const (
 	lifeRun       lifeEvent = iota // start-up is complete
 	lifeClose                      // the consumer closes our direction
 	lifePeerClose                  // the peer's direction has ended in order
-	lifeFinish                     // nothing is left to be sent or awaited
+	lifeFinish                     // every request is sent and answered
 	lifeEnd                        // the stream ends, for whatever reason
 	lifeFlush                      // the queues are about to be flushed
 
@@ -91,7 +90,7 @@ var lifeEventNames = [lifeEvents]string{"run", "close", "peerClose", "finish", "
 
 func (e lifeEvent) String() string { return lifeEventNames[e] }
 
-// lifeTable has the transitions.
+// lifeTable holds the transitions.
 var lifeTable = func() machine.Table[lifeState, lifeEvent] {
 	t := machine.NewTable(lifeStates, lifeEvents, []machine.Arrow[lifeState, lifeEvent]{
 		{From: lifeIdle, On: lifeRun, To: lifeRunning},

@@ -12,12 +12,12 @@ import (
 	"viaduct/internal/wire/mpa"
 )
 
-// defaultMaxPending is our choice of a limit for start-ups in progress.
+// defaultMaxPending is the default limit of start-ups in progress. No RFC prescribes one.
 const defaultMaxPending = 256 // [I-70]
 
-// A Listener accepts streams. Start-ups run side by side, so that a slow peer
-// holds up no other, and within limits, so that many slow peers do not either.
-// Safe for concurrent use.
+// A Listener accepts streams. Start-ups run concurrently, so that a slow peer does not delay
+// others. Their number is limited, so that many slow peers cannot exhaust memory. Safe for
+// concurrent use.
 type Listener struct { // [SEC-6.4.1-1] [SEC-6.4.1-2]
 	l     net.Listener
 	cfg   *Config
@@ -33,8 +33,8 @@ type Listener struct { // [SEC-6.4.1-1] [SEC-6.4.1-2]
 	refused uint64         // guarded by mu
 }
 
-// Listen listens for TCP connections on addr, host:port, where port 0 picks a free one. cfg may be
-// nil. All streams share its queues and domain if it names any.
+// Listen listens for TCP connections on addr, host:port, where port 0 selects a free one. cfg may
+// be nil. If cfg names queues or a domain, all streams share them.
 func Listen(addr string, cfg *Config) (*Listener, error) {
 	l, err := net.Listen("tcp", addr)
 	if err != nil {
@@ -51,7 +51,8 @@ func Listen(addr string, cfg *Config) (*Listener, error) {
 	return NewListener(l, cfg), nil
 }
 
-// NewListener returns a Listener for the connections of l, which it closes.
+// NewListener returns a Listener for the connections of l. Closing the Listener closes l. cfg may
+// be nil.
 func NewListener(l net.Listener, cfg *Config) *Listener {
 	ln := &Listener{l: l, cfg: cfg.clone(), ready: make(chan *Request), hosts: make(map[string]int)}
 	if ln.cfg.MaxPending <= 0 {
@@ -62,11 +63,10 @@ func NewListener(l net.Listener, cfg *Config) *Listener {
 	return ln
 }
 
-// Addr returns the address listened on.
+// Addr returns the address that the Listener listens on.
 func (l *Listener) Addr() net.Addr { return l.l.Addr() }
 
-// Refused returns how many connections were closed because of the limits or
-// the filter.
+// Refused returns the number of connections that were closed because of the limits or the filter.
 func (l *Listener) Refused() uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -106,7 +106,8 @@ func hostOf(a net.Addr) string {
 	return a.String()
 }
 
-// admit counts a start-up in, unless there are too many.
+// admit counts a new start-up of host and returns true, unless there are too many or the filter
+// refuses nc.
 func (l *Listener) admit(nc net.Conn, host string) bool {
 	ok := l.cfg.Filter == nil || l.cfg.Filter(nc.RemoteAddr())
 	l.mu.Lock()
@@ -145,8 +146,8 @@ func (l *Listener) startUp(nc net.Conn, host string) {
 	}
 }
 
-// AcceptRequest waits for the next Request. The error is the context's, or
-// ErrClosed.
+// AcceptRequest waits for the next Request. The error is that of the context, or ErrClosed after
+// Close, or the error that ended listening.
 func (l *Listener) AcceptRequest(ctx context.Context) (*Request, error) {
 	select {
 	case r := <-l.ready:
@@ -168,8 +169,9 @@ func (l *Listener) AcceptRequest(ctx context.Context) (*Request, error) {
 	}
 }
 
-// Accept waits for the next Request and accepts it, with Config.Private as
-// private data. Requests that can't be accepted any more are passed over.
+// Accept waits for the next Request and accepts it, with Config.Private as private data. It skips a
+// Request that cannot be accepted any more, for example because its peer has gone. The errors are
+// those of AcceptRequest, or one that wraps ErrTooLong if Config.Private is too long.
 func (l *Listener) Accept(ctx context.Context) (*QueuePair, error) {
 	for {
 		r, err := l.AcceptRequest(ctx)
@@ -187,8 +189,8 @@ func (l *Listener) Accept(ctx context.Context) (*QueuePair, error) {
 	}
 }
 
-// Close stops listening and ends start-ups that were not accepted. Streams
-// go on.
+// Close stops listening and ends the start-ups that were not accepted. Accepted streams are not
+// affected.
 func (l *Listener) Close() error {
 	l.stop()
 	err := l.l.Close()

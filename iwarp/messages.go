@@ -8,7 +8,7 @@ import (
 	"viaduct/internal/wire/rdmap"
 )
 
-// messageTypes has the rows by opcode. An opcode without one is refused by parse.
+// messageTypes holds the messageType of each opcode. parse refuses the other opcodes.
 var messageTypes = [16]messageType{
 	rdmap.Write:            {(*QueuePair).beginWrite, (*QueuePair).writeTarget, (*QueuePair).endWrite, (*QueuePair).failWrite},
 	rdmap.ReadResponse:     {(*QueuePair).beginResponse, (*QueuePair).listTarget, (*QueuePair).endResponse, (*QueuePair).failResponse},
@@ -26,11 +26,10 @@ var messageTypes = [16]messageType{
 
 var send = messageType{(*QueuePair).beginSend, (*QueuePair).listTarget, (*QueuePair).endSend, (*QueuePair).failSend}
 
-// beginWrite judges a segment of an RDMA Write. An empty one names no memory: neither STag
-// nor TO is looked at. Everything is checked, for this segment as for each, before its
-// first byte is placed, at whatever offset. [DDP-5.2-10] [DDP-5.2-9] [RDMAP-5.1-8] [DDP-4.2-5]
-// [DDP-4.2-8] [DDP-5.2-4] [DDP-8.3.1-1] [RDMAP-5.1-4] [RDMAP-5.1-6] [DDP-7.1-14] [RDMAP-5.1-2]
-// [RDMAP-3.2-4] [RDMAP-8.1.1-3] [SEC-6.2.1-1] [RDMAP-5.1-3]
+// beginWrite checks a segment of an RDMA Write before its first byte is placed. An empty segment
+// names no memory, so neither its STag nor its TO is checked. [DDP-5.2-10] [DDP-5.2-9]
+// [RDMAP-5.1-8] [DDP-4.2-5] [DDP-4.2-8] [DDP-5.2-4] [DDP-8.3.1-1] [RDMAP-5.1-4] [RDMAP-5.1-6]
+// [DDP-7.1-14] [RDMAP-5.1-2] [RDMAP-3.2-4] [RDMAP-8.1.1-3] [SEC-6.2.1-1] [RDMAP-5.1-3]
 func (q *QueuePair) beginWrite(s *segment) refusal {
 	if s.size == 0 {
 		return refusal{}
@@ -53,8 +52,8 @@ func (q *QueuePair) failWrite(s *segment, out regmem.Outcome, err error) {
 	q.refuse(s, refusal{ddp: writeFault(refine(out, s.tagged.TO+at, n))}, err)
 }
 
-// checkResponse judges a segment of n bytes of a Read Response: it must be the
-// next piece of the answer to our oldest request. [DDP-4.2-7] [RDMAP-5.2.2-5] [RDMAP-5.2.2-7] [RDMAP-5.2.2-4]
+// checkResponse checks a segment of n bytes of a Read Response: it must continue the answer to our
+// oldest request, which is returned. [DDP-4.2-7] [RDMAP-5.2.2-5] [RDMAP-5.2.2-7] [RDMAP-5.2.2-4]
 // [RDMAP-7.2-2] [I-45] [I-46]
 func (q *QueuePair) checkResponse(h ddp.Tagged, n int) (*pendingRead, ddp.Fault, rdmap.Fault) {
 	p := q.reads.Front()
@@ -75,7 +74,7 @@ func (q *QueuePair) checkResponse(h ddp.Tagged, n int) (*pendingRead, ddp.Fault,
 	return p, ddp.OK, rdmap.OK
 }
 
-// beginResponse judges a segment of a Read Response. [I-45] [I-46]
+// beginResponse checks a segment of a Read Response, and sets its place. [I-45] [I-46]
 func (q *QueuePair) beginResponse(s *segment) refusal {
 	p, df, rf := q.checkResponse(s.tagged, s.size)
 	if p != nil && s.size > 0 {
@@ -84,8 +83,8 @@ func (q *QueuePair) beginResponse(s *segment) refusal {
 	return refusal{df, rf}
 }
 
-// endResponse completes the request with the last segment: here alone, the ULP of the
-// other side sees nothing.
+// endResponse counts the bytes, and completes our Read with the last segment. The ULP of the peer
+// is not notified.
 func (q *QueuePair) endResponse(s *segment) {
 	q.reads.Front().got += uint32(s.size)
 	if s.last { // [RDMAP-3.2-6] [RDMAP-5.5-6] [RDMAP-5.2.2-3] [RDMAP-5.5-16] [RDMAP-5.5-19]
@@ -93,14 +92,16 @@ func (q *QueuePair) endResponse(s *segment) {
 	}
 }
 
-// failResponse ends the stream for memory of ours that is gone. [I-34]
+// failResponse ends the stream because the sink of a Read is not accessible any more. [I-34]
 func (q *QueuePair) failResponse(*segment, regmem.Outcome, error) {
 	p := q.reads.Front()
-	q.sq.Update(p.seq, func(w **sendWQE) { (*w).status = StatusLocalAccess }) // with which it is flushed
+	// The status with which the Read is flushed.
+	q.sq.Update(p.seq, func(w **sendWQE) { (*w).status = StatusLocalAccess })
 	q.fault(rdmap.TerminateRDMAP(rdmap.Catastrophic, nil), ErrLocalAccess)
 }
 
-// readDone completes our oldest Read or Atomic.
+// readDone completes our oldest Read or Atomic. If the send queue waits for that, it wakes the send
+// role.
 func (q *QueuePair) readDone() {
 	p := q.reads.Front()
 	w, seq := p.w, p.seq
@@ -113,9 +114,9 @@ func (q *QueuePair) readDone() {
 	}
 }
 
-// beginSend judges a segment on queue 0, and takes a receive for a new message.
-// Zero-length messages use one up too. [RDMAP-5.3-2] [RDMAP-5.3-11]
-// [RDMAPX-6.3-2] [DDP-7.1-2] [DDP-7.1-6] [DDP-7.1-7] [DDP-7.1-8] [I-49] [I-50] [I-51]
+// beginSend checks a segment on queue 0, and takes a receive for a new message, even for one
+// without bytes. [RDMAP-5.3-2] [RDMAP-5.3-11] [RDMAPX-6.3-2] [DDP-7.1-2] [DDP-7.1-6] [DDP-7.1-7]
+// [DDP-7.1-8] [I-49] [I-50] [I-51]
 func (q *QueuePair) beginSend(s *segment) refusal {
 	r := &q.rx
 	h := s.un
@@ -137,14 +138,15 @@ func (q *QueuePair) beginSend(s *segment) refusal {
 	if r.recv != nil {
 		size = r.recv.length
 	}
-	if s.op.IsImmediate() { // its eight bytes do not go there [I-66]
+	if s.op.IsImmediate() { // its eight bytes are not placed in the receive [I-66]
 		size = math.MaxUint32
 	}
 	f := o.Check(h, s.size, size, r.recv != nil)
 	if f == ddp.InvalidMSNNoBuffer { // [DDP-7.1-5]
 		q.stats.noReceive.Add(1)
 	}
-	if s.op != r.op && (f == ddp.OK || f == ddp.MessageTooLong) { // in its place, but of another kind [I-47] [RDMAP-5.3-7]
+	// A segment that continues the message must have the opcode of the message. [I-47] [RDMAP-5.3-7]
+	if s.op != r.op && (f == ddp.OK || f == ddp.MessageTooLong) {
 		return refusal{rdmap: rdmap.UnexpectedOpcode}
 	}
 	if f == ddp.OK && !s.op.IsImmediate() {
@@ -153,7 +155,8 @@ func (q *QueuePair) beginSend(s *segment) refusal {
 	return refusal{ddp: f}
 }
 
-// takeRecv takes the next receive, nil if there is none.
+// takeRecv takes the next posted receive. It returns nil if there is none, or if the stream holds
+// its share of the shared queue.
 func (q *QueuePair) takeRecv() *recvWQE {
 	if q.srq == nil {
 		w, _ := q.rq.take()
@@ -170,8 +173,9 @@ func (q *QueuePair) takeRecv() *recvWQE {
 	return w
 }
 
-// endSend delivers the message with its last segment. [RDMAP-5.3-5] [RDMAP-5.5-5]
-// [RDMAP-5.5-13] [RDMAP-5.5-15] [RDMAPX-6.3-3] [RDMAPX-6.4-1] [RDMAPX-7-1]
+// endSend counts the bytes of a segment, and delivers the message with its last segment.
+// [RDMAP-5.3-5] [RDMAP-5.5-5] [RDMAP-5.5-13] [RDMAP-5.5-15] [RDMAPX-6.3-3] [RDMAPX-6.4-1]
+// [RDMAPX-7-1]
 func (q *QueuePair) endSend(s *segment) {
 	n, done := q.rx.queues[rdmap.QueueSend].Placed(s.un, s.size)
 	if !done { // [DDP-5.4-2] [DDP-4.1-7]
@@ -183,14 +187,14 @@ func (q *QueuePair) endSend(s *segment) {
 	q.deliver(s, n)
 }
 
-// failSend ends the stream for memory of a receive that is gone. [I-34] [I-66]
+// failSend ends the stream because memory of a receive is not accessible any more. [I-34] [I-66]
 func (q *QueuePair) failSend(*segment, regmem.Outcome, error) {
 	q.completeRecv(StatusLocalAccess, 0)
 	q.fault(rdmap.TerminateRDMAP(rdmap.Catastrophic, nil), ErrLocalAccess)
 }
 
-// deliver completes the receive of a message. An STag that the message invalidates is invalidated
-// before.
+// deliver completes the receive of a message of n bytes. Before that, it invalidates the STag that
+// the message names, if any.
 func (q *QueuePair) deliver(s *segment, n uint32) {
 	if stag, ok := rdmap.InvalidateSTag(q.rx.head); ok { // [DDP-5.4-4] [RDMAP-5.3-13] [RDMAP-5.3-14]
 		if !q.invalidateByPeer(stag) {
@@ -209,7 +213,7 @@ func (q *QueuePair) deliver(s *segment, n uint32) {
 	}
 }
 
-// completeRecv completes the receive in use.
+// completeRecv completes the current receive with status st and n bytes.
 func (q *QueuePair) completeRecv(st Status, n uint32) {
 	r := &q.rx
 	w := r.recv
@@ -223,12 +227,12 @@ func (q *QueuePair) completeRecv(st Status, n uint32) {
 	r.done = append(r.done, c)
 }
 
-// invalidateByPeer closes the window that a Send with Invalidate names. Only a
-// window of this very stream can be closed by its peer; regions, and whatever
-// other streams might use, can't. One that is closed already is no error
-// unless asked for. [RDMAP-5.3-14] [RDMAP-7.2-4] [RDMAP-7.2-5] [RDMAP-8.1.1-7] [SEC-6.4.5-1] [I-55]
+// invalidateByPeer closes the window that a Send with Invalidate names, and reports whether the
+// message is valid. A peer can close only a window of its own stream, and no region. If the window
+// is closed already, the message is valid unless Config.StrictInvalidate is set. [RDMAP-5.3-14]
+// [RDMAP-7.2-4] [RDMAP-7.2-5] [RDMAP-8.1.1-7] [SEC-6.4.5-1] [I-55]
 func (q *QueuePair) invalidateByPeer(stag uint32) bool {
-	q.rx.LetGo() // closing a window waits for its pins
+	q.rx.LetGo() // closing a window waits until it is not pinned
 	w, former := q.findWindow(stag)
 	if w != nil && w.invalidate() {
 		return true
@@ -236,13 +240,13 @@ func (q *QueuePair) invalidateByPeer(stag uint32) bool {
 	return (w != nil || former) && !q.set.strictInvalidate
 }
 
-// beginReadRequest and beginAtomicRequest judge a request: each uses up a place of
-// queue 1, of which there are as many as start-up agreed on. It is invisible to
-// the ULP. [RDMAP-5.2.1-2] [RDMAP-5.2.1-3] [RDMAP-5.2.1-4] [RDMAP-5.2.1-5] [RDMAP-5.2.2-2]
-// [RDMAP-6.1-2] [RDMAP-6.1-6] [MPA2-9.1-2] [SEC-6.4.3.3-3] [RDMAPX-5.2.1-7] [RDMAPX-5.2.1-8]
-// [RDMAPX-5.2.1-9] [RDMAPX-5.2.2-3] [I-20] [I-64]
+// beginReadRequest checks a request, which occupies a slot of queue 1; start-up agreed on their
+// number. beginAtomicRequest does so for an Atomic. The ULP is not notified of either.
+// [RDMAP-5.2.1-2] [RDMAP-5.2.1-3] [RDMAP-5.2.1-4] [RDMAP-5.2.1-5] [RDMAP-5.2.2-2] [RDMAP-6.1-2]
+// [RDMAP-6.1-6] [MPA2-9.1-2] [SEC-6.4.3.3-3] [RDMAPX-5.2.1-7] [RDMAPX-5.2.1-8] [RDMAPX-5.2.1-9]
+// [RDMAPX-5.2.2-3] [I-20] [I-64]
 func (q *QueuePair) beginReadRequest(s *segment) refusal {
-	f := q.checkRequest(s, q.inbound.reads.Load()) // what DDP finds is told first
+	f := q.checkRequest(s, q.inbound.reads.Load()) // a fault of DDP is reported first
 	r, _, _ := rdmap.ParseReadRequest(s.payload())
 	f.rdmap = q.checkSource(&r)
 	return f
@@ -255,15 +259,16 @@ func (q *QueuePair) beginAtomicRequest(s *segment) refusal {
 	return f
 }
 
-// checkRequest judges the place of a request of whose kind so many are being answered.
+// checkRequest checks whether a slot of queue 1 is free for a request, if busy requests of its kind
+// are being answered.
 func (q *QueuePair) checkRequest(s *segment, busy int32) refusal {
 	have := busy < q.ird.Load() && q.inbound.Len() < q.inbound.Cap()
 	return refusal{ddp: q.rx.queues[rdmap.QueueReadRequest].Check(s.un, s.size, rdmap.AtomicRequestLen, have)}
 }
 
-// endRequest leaves a request to the send role, which answers it.
+// endRequest queues a request for the send role, which answers it.
 func (q *QueuePair) endRequest(s *segment) {
-	if q.life.Load().finished() { // nothing can be answered any more [I-33]
+	if q.life.Load().finished() { // our direction has ended, so no answer can be sent [I-33]
 		q.endWith(lostError(errNoAnswer), endAbort)
 		return
 	}
@@ -274,8 +279,8 @@ func (q *QueuePair) endRequest(s *segment) {
 	q.rx.kick = true // [RDMAP-5.5-7] [RDMAP-5.5-14] [RDMAPX-5.4-3] [RDMAPX-5.4-5] [RDMAPX-7-2]
 }
 
-// checkSource judges the source of a Read. A Read of zero bytes has none.
-// [RDMAP-5.2.1-10] [RDMAP-5.2.1-13] [RDMAP-5.2.1-14] [RDMAP-7.2-7] [RDMAP-7.2-12] [SEC-6.3.1-1] [SEC-6.3.5-2] [I-43]
+// checkSource checks the source of a Read. A Read of zero bytes has no source. [RDMAP-5.2.1-10]
+// [RDMAP-5.2.1-13] [RDMAP-5.2.1-14] [RDMAP-7.2-7] [RDMAP-7.2-12] [SEC-6.3.1-1] [SEC-6.3.5-2] [I-43]
 func (q *QueuePair) checkSource(r *rdmap.ReadRequest) rdmap.Fault {
 	if r.Size == 0 {
 		return rdmap.OK
@@ -287,7 +292,8 @@ func (q *QueuePair) checkSource(r *rdmap.ReadRequest) rdmap.Fault {
 	return readFault(refine(out, r.SourceTO, uint64(r.Size)))
 }
 
-// checkAtomic judges an Atomic Request. [RDMAPX-5.2.1-10] [RDMAPX-8.2-1] [I-67]
+// checkAtomic checks the operation and the word of an Atomic Request. [RDMAPX-5.2.1-10]
+// [RDMAPX-8.2-1] [I-67]
 func (q *QueuePair) checkAtomic(r *rdmap.AtomicRequest) rdmap.Fault {
 	if !r.Op.Supported() {
 		return rdmap.UnexpectedOpcode
@@ -297,8 +303,8 @@ func (q *QueuePair) checkAtomic(r *rdmap.AtomicRequest) rdmap.Fault {
 	return f
 }
 
-// beginAtomicResponse judges the response to the oldest Atomic of ours. [RDMAPX-5.2.2-1]
-// [RDMAPX-5.2.2-4] [RDMAPX-5.2.2-5] [I-67] [I-68]
+// beginAtomicResponse checks that a response answers our oldest request, and that this is an
+// Atomic. [RDMAPX-5.2.2-1] [RDMAPX-5.2.2-4] [RDMAPX-5.2.2-5] [I-67] [I-68]
 func (q *QueuePair) beginAtomicResponse(s *segment) refusal {
 	r, _, _ := rdmap.ParseAtomicResponse(s.payload())
 	p := q.reads.Front()
@@ -312,7 +318,8 @@ func (q *QueuePair) beginAtomicResponse(s *segment) refusal {
 	return refusal{}
 }
 
-// endAtomicResponse completes it. [RDMAPX-5.2.2-6] [RDMAPX-5-6] [RDMAPX-5.4-1] [RDMAPX-5.4-7]
+// endAtomicResponse stores the original value, and completes the Atomic. [RDMAPX-5.2.2-6]
+// [RDMAPX-5-6] [RDMAPX-5.4-1] [RDMAPX-5.4-7]
 func (q *QueuePair) endAtomicResponse(s *segment) {
 	r, _, _ := rdmap.ParseAtomicResponse(s.payload())
 	q.rx.queues[rdmap.QueueAtomicResponse].Placed(s.un, s.size)
@@ -320,20 +327,22 @@ func (q *QueuePair) endAtomicResponse(s *segment) {
 	q.readDone()
 }
 
-// beginTerminate judges the peer's Terminate. It needs no receive, and is
-// understood at any time. [RDMAP-5.4-3] [RDMAP-5.4-4] [RDMAP-5.4-5]
+// beginTerminate checks the peer's Terminate. It needs no receive, and may arrive at any time.
+// [RDMAP-5.4-3] [RDMAP-5.4-4] [RDMAP-5.4-5]
 func (q *QueuePair) beginTerminate(s *segment) refusal {
 	return refusal{ddp: q.rx.queues[rdmap.QueueTerminate].Check(s.un, s.size, rdmap.MaxTerminateLen, true)}
 }
 
-// endTerminate ends the stream. [RDMAP-5.4-6] [RDMAP-5.4-9] [I-37]
+// endTerminate ends the stream with the error in the peer's Terminate. [RDMAP-5.4-6] [RDMAP-5.4-9]
+// [I-37]
 func (q *QueuePair) endTerminate(s *segment) {
 	t, _, _ := rdmap.ParseTerminate(s.payload())
 	q.blame(t)
 	q.endWith(terminateError(t, true, s.payload(), nil), endQuiet)
 }
 
-// blame marks the Read or Atomic that a Terminate returns, so that it completes with StatusRemote.
+// blame finds the Read or Atomic whose header a Terminate contains, and sets its status to
+// StatusRemote.
 func (q *QueuePair) blame(t rdmap.Terminate) {
 	h, _, err := ddp.ParseUntagged(t.DDP)
 	p := q.reads.Front()

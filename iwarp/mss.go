@@ -7,19 +7,19 @@ import (
 	"viaduct/internal/wire/mpa"
 )
 
-// Payload of a TCP segment with timestamps on a link with an MTU of 1500.
+// Payload in bytes of a TCP segment with timestamps, on a link with an MTU of 1500.
 const (
 	segmentIPv4 = 1448
 	segmentIPv6 = 1428
 )
 
-// A controller lends the descriptor of a connection.
+// A controller calls a function with the file descriptor of a connection, as [syscall.RawConn]
+// does.
 type controller interface {
 	Control(func(fd uintptr)) error
 }
 
-// segmentSize returns the payload in bytes that a TCP segment of c carries now.
-// [MPA-5.1-1] [I-27]
+// segmentSize returns the current payload size in bytes of a TCP segment of c. [MPA-5.1-1] [I-27]
 func segmentSize(c net.Conn) int {
 	sc, ok := c.(syscall.Conn)
 	if !ok {
@@ -32,8 +32,8 @@ func segmentSize(c net.Conn) int {
 	return segmentSizeBy(raw, c)
 }
 
-// segmentSizeBy is segmentSize for a caller that has the descriptor of c already. It
-// allocates nothing.
+// segmentSizeBy does the work of segmentSize, without allocation, for a caller that has a
+// controller of c.
 func segmentSizeBy(by controller, c net.Conn) int {
 	switch size := askSegmentSize(by); {
 	case size >= mpa.MinMULPDU:
@@ -44,7 +44,7 @@ func segmentSizeBy(by controller, c net.Conn) int {
 	return usualSegment(c)
 }
 
-// usualSegment returns the size to assume if the size of the connection is unknown. [MPA-5.1-2]
+// usualSegment returns the payload size to assume if that of the connection is unknown. [MPA-5.1-2]
 func usualSegment(c net.Conn) int {
 	if a, ok := c.RemoteAddr().(*net.TCPAddr); ok && a.IP.To4() == nil {
 		return segmentIPv6

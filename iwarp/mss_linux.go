@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A segmentProbe asks the system for the size of a connection's segments.
+// A segmentProbe asks the kernel for the segment size of a connection.
 type segmentProbe struct {
 	info unix.TCPInfo
 	size int

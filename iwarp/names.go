@@ -5,7 +5,7 @@ import (
 	"viaduct/internal/wire/rdmap"
 )
 
-// Params are what the two sides of a stream agreed on at start-up, seen from one of them.
+// Params are the results of start-up, seen from one side.
 type Params struct {
 	Rev         uint8 // revision of MPA
 	SendMarkers bool  // the peer asked for markers
@@ -15,7 +15,7 @@ type Params struct {
 	PeerToPeer  bool  // a ready message opens the Initiator's direction
 
 	IRD, ORD         uint16 // our own depths after the exchange
-	PeerIRD, PeerORD uint16 // those in the peer's frame; 0 in revision 1
+	PeerIRD, PeerORD uint16 // depths in the peer's frame; 0 in revision 1
 
 	Private []byte // private data of the peer: input from the network
 
@@ -33,7 +33,7 @@ func params(p mpa.Params) Params {
 
 // [RDMAP 4.8]
 
-// A Layer is the one that found the error of a [TerminateError].
+// A Layer is a protocol layer in which the error of a [TerminateError] was found.
 type Layer uint8
 
 // The layers.

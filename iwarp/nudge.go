@@ -6,22 +6,22 @@ import (
 	"viaduct/internal/perturb"
 )
 
-// A nudger sends empty FPDUs to peers that have sent nothing yet. Some Linux versions do not read
-// bytes that arrive too early, be it the first FPDU or several at once. On a slow peer the empty
-// FPDU arrives too early as well, so there are a few, further and further apart. [I-10] One timer
-// serves all streams of a device: most wait only for the peer's first request, and a timer each
-// would be a good part of their cost.
+// A nudger sends empty FPDUs to peers that have sent nothing yet. Some Linux versions leave bytes
+// that arrive too early unread, whether that is the first FPDU or several at once, until more bytes
+// arrive. With a slow peer the empty FPDU arrives too early as well, so up to three are sent, with
+// growing pauses. [I-10] One timer serves all streams of a device, because most streams only wait
+// for the peer's first request, and a timer for each would be a good part of their cost.
 type nudger struct {
 	mu   perturb.Mutex
 	list []nudge // guarded by mu
-	tick bool    // guarded by mu; the timer runs
+	tick bool    // guarded by mu; whether the timer runs
 }
 
-// A nudge is a stream that is going to be nudged.
+// A nudge is a stream that waits for its next empty FPDU.
 type nudge struct {
 	q    *QueuePair
 	at   time.Time
-	next time.Duration // until the nudge after that
+	next time.Duration // pause after the next one
 	left int
 }
 
@@ -41,7 +41,7 @@ func (n *nudger) wakeLocked() {
 	}
 }
 
-// look nudges those whose time has come.
+// look nudges the streams whose time has come.
 func (n *nudger) look() {
 	n.mu.Lock()
 	list := n.list

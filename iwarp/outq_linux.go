@@ -2,7 +2,8 @@ package iwarp
 
 import "golang.org/x/sys/unix"
 
-// undelivered returns how many bytes are in the send queue of a socket.
+// undelivered returns the number of bytes in the send queue of a socket, or 0 if the kernel does
+// not report it.
 func undelivered(c controller) (n int) {
 	_ = c.Control(func(fd uintptr) { n, _ = unix.IoctlGetInt(int(fd), unix.SIOCOUTQ) })
 	return n

@@ -5,7 +5,7 @@ import (
 	"viaduct/samehost"
 )
 
-// Path returns how the bytes of the stream go.
+// Path reports whether the stream uses shared memory or TCP, and why.
 func (q *QueuePair) Path() samehost.Path {
 	if q.conn == nil {
 		return samehost.Path{Why: "there is no connection"}

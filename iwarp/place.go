@@ -5,8 +5,9 @@ import (
 	"viaduct/internal/wire/rdmap"
 )
 
-// reach returns a range that the peer names by its STag, if the STag has the needed rights and held
-// pins the range. Otherwise the bytes are nil.
+// reach returns the n bytes at offset to of the region with the given STag of the peer. The outcome
+// is regmem.OK if the region allows the rights in need. The bytes are nil if it does not, and also
+// if the range is not pinned by held: it is then pinned later, in pieces.
 func (q *QueuePair) reach(stag uint32, to, n uint64, need regmem.Rights) ([]byte, regmem.Outcome) {
 	r := &q.rx
 	if m := regmem.RegionOf(r.Held()); m != nil && m.Handle() == stag {
@@ -20,8 +21,8 @@ func (q *QueuePair) reach(stag uint32, to, n uint64, need regmem.Rights) ([]byte
 	return ref.B(), out
 }
 
-// reachList returns n bytes of one of our lists from offset off on, if they are in one piece and
-// are pinned by held or need no pin. Otherwise it returns nil.
+// reachList returns n bytes from offset off of a list of ours, if they are contiguous, and are
+// pinned by held or need no pin. Otherwise it returns nil.
 func (q *QueuePair) reachList(sg []SGE, off, n uint64) []byte {
 	for i := range sg {
 		s := &sg[i]
@@ -53,7 +54,8 @@ func (q *QueuePair) reachList(sg []SGE, off, n uint64) []byte {
 	return nil
 }
 
-// pieceOf pins the first piece, of up to n bytes, of the memory of a list from offset off on.
+// pieceOf pins the memory of a list from offset off on: at most n bytes, up to the end of the
+// element that contains off.
 func (q *QueuePair) pieceOf(sg []SGE, off, n uint64) (regmem.Ref, regmem.Outcome) {
 	for i := range sg {
 		s := &sg[i]
@@ -67,8 +69,8 @@ func (q *QueuePair) pieceOf(sg []SGE, off, n uint64) (regmem.Ref, regmem.Outcome
 	return regmem.Ref{}, regmem.OutOfBounds
 }
 
-// list returns the memory of a Send's receive or of a Read's sink, and where in it the
-// payload of the segment begins.
+// list returns the memory of a Send's receive or of a Read's sink, and the offset in it at which
+// the payload of the segment begins.
 func (q *QueuePair) list(s *segment) (sg []SGE, off uint64) {
 	if s.op == rdmap.ReadResponse {
 		p := q.reads.Front()
@@ -78,13 +80,13 @@ func (q *QueuePair) list(s *segment) (sg []SGE, off uint64) {
 	return w.sg[:w.nsg], uint64(s.un.MO)
 }
 
-// listTarget is the target of message types whose memory is a list of ours.
+// listTarget is the target of message types whose payload goes to a list of ours.
 func (q *QueuePair) listTarget(s *segment, off, n uint64) (regmem.Ref, regmem.Outcome) {
 	sg, from := q.list(s)
 	return q.pieceOf(sg, from+off, n)
 }
 
-// far reports whether memory of the segment is far: nothing can be read straight into it.
+// far reports whether memory of the segment is far, so that nothing can be read directly into it.
 func (q *QueuePair) far(s *segment) bool {
 	if s.op == rdmap.Write {
 		m := q.dev.reg.Lookup(s.tagged.STag)

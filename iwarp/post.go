@@ -15,16 +15,16 @@ func freeRecvWQE(w *recvWQE) {
 	recvWQEs.Put(w)
 }
 
-// Post adds a request to the send queue. It never waits for the peer. The
-// errors, all of them found before anything happened:
+// Post adds a request to the send queue. It never waits for the peer. After an error nothing has
+// happened:
 //
 //   - ErrQueueFull: SendDepth requests are posted whose completions were not
 //     polled;
-//   - ErrInvalid, ErrRegistered: local memory is not what the request says;
+//   - ErrInvalid, ErrRegistered: the request names invalid local memory;
 //   - ErrTooLong: longer than MaxMessage, or than MaxInline with Inline;
 //   - ErrNoReads, ErrNotEnabled: the stream does not have the operation;
 //   - ErrPeerClosed: a Read after the peer has closed its direction;
-//   - ErrClosed.
+//   - ErrClosed: the stream is closed or has ended.
 func (q *QueuePair) Post(wr SendWR) error {
 	if !wr.More {
 		if _, ok := q.sendDirect(&wr, !wr.Unsignaled); ok {
@@ -44,13 +44,12 @@ func (q *QueuePair) Post(wr SendWR) error {
 	return nil
 }
 
-// PostNow is Post for one request without More whose end the caller would like to
-// know at once: where sent is true the request is complete already, and has no
-// completion unless it failed. Otherwise its completion comes in time, whatever
-// Unsignaled says.
+// PostNow posts one request without More, for a caller that can use its result at once. If sent is
+// true, the request is complete, and has no completion on the queue unless it failed. Otherwise its
+// completion follows, even if Unsignaled is set. The errors are those of Post.
 func (q *QueuePair) PostNow(wr SendWR) (sent bool, err error) {
 	if n, ok := q.sendDirect(&wr, false); ok {
-		sent = !q.direct.tell(n)
+		sent = !q.direct.signal(n)
 		q.sendCQ.deliver()
 		return sent, nil
 	}
@@ -68,7 +67,7 @@ func (q *QueuePair) PostNow(wr SendWR) (sent bool, err error) {
 		q.spare.put(ws[:])
 		return false, err
 	}
-	seq, _ := q.sq.Post(ws[0]) // has no limit of its own
+	seq, _ := q.sq.Post(ws[0]) // sq has no limit of its own
 	if q.life.Load() == lifeFlushed {
 		q.flushSends() // the stream ended meanwhile
 	}
@@ -76,8 +75,8 @@ func (q *QueuePair) PostNow(wr SendWR) (sent bool, err error) {
 	return !q.sq.Update(seq, func(w **sendWQE) { (*w).signaled = true }), nil
 }
 
-// KeepSends copies the unsent bytes of memory that posted requests name without a region. The
-// caller may reuse that memory at once, though the requests complete later. The memory of Reads and
+// KeepSends copies the unsent payload of posted requests that is not in a region. The caller may
+// then reuse that memory at once, though the requests complete later. The memory of Reads and
 // Atomics stays lent. KeepSends does not wait for the peer. Call it after start-up.
 func (q *QueuePair) KeepSends() {
 	q.fc.WithSender(func() {
@@ -95,8 +94,8 @@ func (q *QueuePair) KeepSends() {
 	})
 }
 
-// PostBatch posts requests with one doorbell. It returns how many were posted, and the error of the
-// first refused request.
+// PostBatch posts requests and starts sending them together. It returns the number of posted
+// requests, and the error of the first refused one.
 func (q *QueuePair) PostBatch(wrs []SendWR) (n int, err error) {
 	for n < len(wrs) && err == nil {
 		var k int
@@ -109,7 +108,7 @@ func (q *QueuePair) PostBatch(wrs []SendWR) (n int, err error) {
 	return n, err
 }
 
-// Flush sends requests that were posted with More.
+// Flush sends the requests that were posted with More.
 func (q *QueuePair) Flush() {
 	if q.waiting.Load() {
 		q.waiting.Store(false)
@@ -117,11 +116,11 @@ func (q *QueuePair) Flush() {
 	q.kick()
 }
 
-// postRun is how many requests are posted under one lock.
+// postRun is the largest number of requests that are posted under one lock.
 const postRun = 16
 
-// post posts up to postRun requests without a doorbell. It returns how many
-// were posted, and the error of the next one if that was not all.
+// post posts up to postRun requests without starting to send. It returns the number of posted
+// requests, and the error of the next one if there is one.
 func (q *QueuePair) post(wrs []SendWR) (n int, err error) {
 	if !q.life.Load().posts() { // [DDP-6.2.1-2]
 		return 0, q.closedErr()
@@ -135,7 +134,7 @@ func (q *QueuePair) post(wrs []SendWR) (n int, err error) {
 		}
 	}
 	if n > 0 {
-		q.sq.PostN(ws[:n]) // has no limit of its own
+		q.sq.PostN(ws[:n]) // sq has no limit of its own
 		if q.life.Load() == lifeFlushed {
 			q.flushSends() // the stream ended meanwhile
 			q.sendCQ.deliver()
@@ -152,7 +151,7 @@ func (q *QueuePair) post(wrs []SendWR) (n int, err error) {
 	return n, err
 }
 
-// reserve takes up to n slots of the send queue and returns how many.
+// reserve reserves up to n slots of the send queue and returns their number.
 func (q *QueuePair) reserve(n int) int {
 	over := q.sqUsed.Add(int64(n)) - int64(q.set.sendDepth)
 	if over <= 0 {
@@ -163,7 +162,8 @@ func (q *QueuePair) reserve(n int) int {
 	return n - int(over)
 }
 
-// fillWQE makes the entry of a request.
+// fillWQE copies request wr to its queue entry w. It returns the errors of Post, and may change w
+// in any case.
 func (q *QueuePair) fillWQE(w *sendWQE, wr *SendWR) error {
 	n, err := q.checkSG(wr.SG)
 	if err == nil {
@@ -195,7 +195,7 @@ func (q *QueuePair) checkPost(wr *SendWR) error {
 	return q.checkOp(wr, n)
 }
 
-// checkSG judges a list of memory and returns its length in bytes.
+// checkSG checks a list of memory and returns its length in bytes.
 func (q *QueuePair) checkSG(sg []SGE) (n uint64, err error) {
 	if len(sg) > MaxSGE {
 		return 0, fmt.Errorf("%w: %d elements, at most %d", ErrInvalid, len(sg), MaxSGE)
@@ -209,7 +209,7 @@ func (q *QueuePair) checkSG(sg []SGE) (n uint64, err error) {
 	return n, nil
 }
 
-// checkOp judges the rest of a request of n bytes.
+// checkOp checks the other fields of a request with n bytes of payload.
 func (q *QueuePair) checkOp(wr *SendWR, n uint64) error {
 	switch wr.Op {
 	case OpSend, OpSendInvalidate, OpSendSE, OpSendSEInvalidate, OpWrite:
@@ -247,7 +247,7 @@ func (q *QueuePair) checkOp(wr *SendWR, n uint64) error {
 	return nil
 }
 
-// inlineData copies the payload of a request into its entry.
+// inlineData copies the payload of request wr into its queue entry w.
 func (q *QueuePair) inlineData(w *sendWQE, wr *SendWR) error {
 	for i := range wr.SG {
 		s := &wr.SG[i]
@@ -266,8 +266,8 @@ func (q *QueuePair) inlineData(w *sendWQE, wr *SendWR) error {
 	return nil
 }
 
-// sendDone publishes the completion of a request. It runs under the lock of the queue, in the order
-// of posting.
+// sendDone records the completion of a request, for sendsDone to publish. The send queue calls it
+// under its lock, in the order of posting.
 func (q *QueuePair) sendDone(w *sendWQE) {
 	if !w.signaled && w.status == StatusOK {
 		q.sqUsed.Add(-1)
@@ -277,25 +277,26 @@ func (q *QueuePair) sendDone(w *sendWQE) {
 	if w.op == OpRead && w.status == StatusOK {
 		c.Len = uint32(w.length)
 	}
-	if len(q.told) == cap(q.told) && len(q.told) >= maxTold {
+	if len(q.unpublished) == cap(q.unpublished) && len(q.unpublished) >= maxUnpublished {
 		q.sendsDone()
 	}
-	q.told = append(q.told, c) // [RDMAP-5.5-12]
+	q.unpublished = append(q.unpublished, c) // [RDMAP-5.5-12]
 }
 
-// maxTold is how many completions of the send queue are published together.
-const maxTold = 32
+// maxUnpublished is the largest number of completions of the send queue that are published together.
+const maxUnpublished = 32
 
-// sendsDone publishes completions, still under the lock.
+// sendsDone publishes the recorded completions. The send queue calls it under its lock.
 func (q *QueuePair) sendsDone() {
-	if len(q.told) > 0 {
-		q.sendCQ.pushAll(q.told)
-		q.told = q.told[:0] // what is behind it refers to the stream alone
+	if len(q.unpublished) > 0 {
+		q.sendCQ.pushAll(q.unpublished)
+		// Stale entries of the array refer only to this stream, so they keep nothing else alive.
+		q.unpublished = q.unpublished[:0]
 	}
 }
 
-// finish marks requests first to end-1 as done and recycles entries. With the last one
-// our direction may end.
+// finish marks requests first to end-1 as done, and reuses the entries of requests that complete.
+// If our direction is closing, the last request ends it.
 func (q *QueuePair) finish(first, end uint64) {
 	var ws [lookAhead]*sendWQE
 	for n := len(ws); n == len(ws); first, end = 0, 0 {
@@ -308,7 +309,7 @@ func (q *QueuePair) finish(first, end uint64) {
 }
 
 func (q *QueuePair) flushSends() {
-	q.flushDirect() // it was posted before all that is in the queue
+	q.flushDirect() // it was posted before all requests in the queue
 	q.sq.Flush(func(w **sendWQE, _ bool) {
 		if (*w).status == StatusOK {
 			(*w).status = StatusFlushed
@@ -317,9 +318,8 @@ func (q *QueuePair) flushSends() {
 	q.finish(0, 0)
 }
 
-// PostRecv adds a buffer to the receive queue. Messages take buffers in the
-// order of posting. A message that finds none ends the stream. With a shared
-// receive queue, post there instead.
+// PostRecv adds a buffer to the receive queue. Messages use buffers in the order of posting, and a
+// message that finds none ends the stream. With a shared receive queue, post there instead.
 //
 // Errors: ErrQueueFull, ErrInvalid, ErrRegistered, ErrPeerClosed, ErrClosed.
 func (q *QueuePair) PostRecv(wr RecvWR) error {
@@ -363,9 +363,9 @@ func newRecvWQE(wr *RecvWR, q *QueuePair) (*recvWQE, error) {
 	return w, nil
 }
 
-// flushRecvs completes the remaining receives and notifies the consumer. The end of the stream and
-// a PostRecv may call it at the same time, and completions still come in the order of posting. [no
-// role]
+// flushRecvs completes the remaining receives with StatusFlushed, and calls the handler. The end of
+// the stream and a PostRecv may call it concurrently; completions still follow the order of
+// posting. [no role]
 func (q *QueuePair) flushRecvs() {
 	q.flushing.Lock()
 	q.flushRecvsLocked()

@@ -15,25 +15,27 @@ import (
 const (
 	maxPredictedHeader = 32
 
-	// maxVerified is how many bytes are read ahead where they are looked at again
-	// for their CRC: they should be in the processor's cache still.
+	// maxVerified is the largest number of bytes that are read ahead if their CRC is verified: they
+	// should still be in the processor's cache then.
 	maxVerified = 512 << 10
 )
 
-// seldomSeen is how looking ahead for Writes backs off where it finds little.
+// seldomSeen is the back-off of looking ahead for Writes when it seldom finds any.
 var seldomSeen = budget.Rule{Max: 63}
 
-// A guess is what segments are predicted by.
+// A guess holds the data from which segments are predicted.
 type guess struct {
-	longOp       rdmap.Opcode  // of the last segment that was read into place
-	fullSend     int           // payload of the last segment that began a message on queue 0 and did not end it
-	lastSend     uint32        // length of the last message on queue 0 of more than one segment
-	sendGuess    uint32        // that of the one in progress, by guess; 0 if none was made
-	fullResponse int           // payload of the last segment of a Read Response that did not end it
-	see          budget.Budget // whether it looks ahead for Writes
+	longOp rdmap.Opcode // opcode of the last segment that was read into place
+	// Payload of the last segment that began a message on queue 0 without ending it.
+	fullSend  int
+	lastSend  uint32 // length of the last message on queue 0 of more than one segment
+	sendGuess uint32 // predicted length of the current message; 0 if none was predicted
+	// Payload of the last segment of a Read Response that did not end the response.
+	fullResponse int
+	see          budget.Budget // whether to look ahead for Writes
 }
 
-// begun notes a segment that is read into place.
+// begun records s, a segment whose payload is read into place.
 func (g *guess) begun(s *segment) {
 	g.longOp = s.op
 	switch {
@@ -45,17 +47,18 @@ func (g *guess) begun(s *segment) {
 	}
 }
 
-// addSegment predicts a segment with n bytes of headers above MPA, and its payload. It is
-// false if there is no room for it.
+// addSegment predicts a segment with n bytes of headers above MPA, and the payload memory place. It
+// returns false if there is no room for the segment.
 func addSegment(to *placer.Predictions, n int, place []byte) bool {
 	u := n + len(place)
 	return to.Add(mpa.LengthLen+n, place, mpa.FPDULen(u)-mpa.LengthLen-u)
 }
 
 // Predict implements [placer.Wire]. It predicts the segments after the current or last one, in
-// memory that only the peer's next messages may change: lent by a RecvSource, posted for a message
-// that has begun, or the sinks of our own Reads. RDMA Writes do not state their length, and the
-// memory after one may be in use. So nothing is predicted of them, but their headers are peeked at.
+// memory that only the peer's next messages may change: memory lent by a RecvSource, the receive of
+// a message that has begun, or the sinks of our own Reads. RDMA Writes do not state their length,
+// and the memory after one may be in use, so they are not predicted. Instead, Predict looks ahead
+// at the headers of those that have arrived.
 func (w *frames) Predict(to *placer.Predictions) {
 	q := (*QueuePair)(w)
 	r := &q.rx
@@ -82,7 +85,8 @@ func (w *frames) Predict(to *placer.Predictions) {
 	}
 }
 
-// predictSource predicts the rest of the current message, and the messages after it.
+// predictSource predicts the rest of the current message, and the messages that follow it, in the
+// memory that lent names.
 func (q *QueuePair) predictSource(to *placer.Predictions, lent RecvGuess) {
 	r := &q.rx
 	if r.recv != nil {
@@ -134,8 +138,8 @@ func (q *QueuePair) sendEnd() (at int, last bool) {
 	return int(n), !open
 }
 
-// predictRest predicts the current message from offset at on, assuming that it has size bytes. It
-// returns false if later segments cannot be predicted.
+// predictRest predicts the rest of the current message from offset at on, assuming that the message
+// has size bytes. It returns false if later segments cannot be predicted.
 func (q *QueuePair) predictRest(to *placer.Predictions, at, size int) bool {
 	r := &q.rx
 	if r.fullSend == 0 {
@@ -144,8 +148,8 @@ func (q *QueuePair) predictRest(to *placer.Predictions, at, size int) bool {
 	return q.predictList(to, ddp.UntaggedLen, r.recv.sg[:r.recv.nsg], at, size, r.fullSend)
 }
 
-// predictList predicts segments for bytes at to size of a list, with full bytes of payload each. It is
-// false if not all of them are predicted.
+// predictList predicts segments with full bytes of payload each, for the bytes at to size-1 of a
+// list. It returns false if it did not predict all of them.
 func (q *QueuePair) predictList(to *placer.Predictions, header int, sg []SGE, at, size, full int) bool {
 	for at < size {
 		n := min(full, size-at)
@@ -158,8 +162,8 @@ func (q *QueuePair) predictList(to *placer.Predictions, header int, sg []SGE, at
 	return at == size
 }
 
-// predictSend predicts that the message in progress is as long as the last long one. It
-// is false if there is nothing to predict.
+// predictSend predicts that the current message is as long as the last long one. It returns false
+// if it predicted nothing.
 func (q *QueuePair) predictSend(to *placer.Predictions) bool {
 	r := &q.rx
 	at, last := q.sendEnd()
@@ -171,9 +175,9 @@ func (q *QueuePair) predictSend(to *placer.Predictions) bool {
 	return to.Len() > 0
 }
 
-// sendMissed reports whether u, the beginning of a segment with n bytes of payload, belongs to
-// another message than predicted, or ends the message early. The bytes read after it, and their
-// memory, are then taken back before the message is delivered.
+// sendMissed reports whether the prediction of the current message was wrong: u, the headers of a
+// segment with n bytes of payload, belongs to another message, or ends the message early. The
+// caller then takes back the bytes read after the segment before it delivers the message.
 func (q *QueuePair) sendMissed(u []byte, n int) bool {
 	if q.rx.sendGuess == 0 {
 		return false
@@ -205,10 +209,10 @@ func (q *QueuePair) predictReads(to *placer.Predictions) {
 	}
 }
 
-// seeWrites finds arrived segments of RDMA Writes after the current one, by reading one header
-// after the other: each gives the place of its payload and the position of the next header. It
-// stops before any other message, since that may change access rights, and before short segments,
-// which are better copied from staging. If these often come next, it is tried less often.
+// seeWrites finds segments of RDMA Writes that have arrived after the current one. It reads one
+// header after the other: each gives the place of its payload and the position of the next header.
+// It stops at any other message, because that may change access rights, and at a short segment,
+// which is better copied from staging. If that happens often, seeWrites is tried less often.
 func (q *QueuePair) seeWrites(to *placer.Predictions) {
 	r := &q.rx
 	if !r.see.Worth() {

@@ -18,14 +18,13 @@ import (
 )
 
 // A QueuePair is one RDMAP Stream: a send queue, a receive queue and a TCP connection of its own.
-// It is created by [Dial], [Client], [Server] or a [Listener]. Any goroutine may call any method at
-// any time.
+// [Dial], [Client], [Server] and a [Listener] make one. Its methods are safe for concurrent use.
 //
-// Errors of its methods match ErrClosed (and so net.ErrClosed) after Close or after the stream has
-// ended. [QueuePair.Err] returns why it ended.
+// After Close, or after the stream has ended, the errors of its methods match ErrClosed (and so
+// net.ErrClosed). [QueuePair.Err] returns the reason for the end.
 type QueuePair struct {
-	// The consumer posts to it and frameio drives it, hence its many methods. They
-	// stand in files by the part that they work on.
+	// It has many methods because both the consumer and frameio call it. They are in files by the
+	// part of the stream that they use.
 
 	set    settings
 	dev    *Device
@@ -41,7 +40,7 @@ type QueuePair struct {
 	reading
 	activity
 
-	life  machine.Life[lifeState] // which directions go on
+	life  machine.Life[lifeState] // which directions are open
 	tx    txState
 	rx    rxState
 	stats counters
@@ -53,17 +52,17 @@ type QueuePair struct {
 	ends
 }
 
-// A sendQueue holds the posted requests, and the conditions that hold them up.
+// A sendQueue holds the posted requests, and the conditions that delay them.
 type sendQueue struct {
-	sq      queue.Work[*sendWQE]
-	sqUsed  atomic.Int64 // posted, and the completion not yet polled
-	spare   spareWQEs
-	direct  directSend
-	told    []Completion // about to be published; guarded by the lock of sq
-	blocked atomic.Bool  // the send queue waits for Reads to complete
-	waiting atomic.Bool  // requests were posted with More and not announced
+	sq          queue.Work[*sendWQE]
+	sqUsed      atomic.Int64 // requests posted whose completion was not polled
+	spare       spareWQEs
+	direct      directSend
+	unpublished []Completion // completions to be published together; guarded by the lock of sq
+	blocked     atomic.Bool  // the send queue waits for Reads to complete
+	waiting     atomic.Bool  // requests were posted with More, and sending was not started
 
-	invalidated atomic.Bool // a local invalidation that the send queue waits for is done
+	invalidated atomic.Bool // the local invalidation that the send queue waits for is done
 }
 
 // receives are the receives of a stream: its own queue, a shared one, or a source of them.
@@ -71,61 +70,61 @@ type receives struct {
 	rq       recvQueue
 	srq      *SharedReceiveQueue
 	srqHeld  atomic.Int64
-	supply   RecvSource  // in place of posted receives, or nil
-	flushed  atomic.Bool // flushSource was done
-	flushing sync.Mutex  // held from taking a receive to showing that it was flushed
+	supply   RecvSource  // used instead of posted receives, or nil
+	flushed  atomic.Bool // flushSource has run
+	flushing sync.Mutex  // held from taking a receive until its flushed completion is published
 }
 
-// The wire is what start sets before any role begins.
+// The wire holds the connection. start sets it before any role begins.
 type wire struct {
-	cfg       *Config // during start-up
+	cfg       *Config // used during start-up, then nil
 	fc        *frameio.Conn
 	conn      net.Conn
 	params    mpa.Params
 	responder *mpa.Responder // nil for an Initiator, and after the first FPDU
 	initiator bool
-	ready     atomic.Bool // fc and what stands above are set
+	ready     atomic.Bool // whether fc and the fields above are set
 
-	sendOpen atomic.Bool            // we may send FPDUs [MPA-7.1.2-15]
-	nudge    atomic.Bool            // a zero-length Write is to be sent [I-10]
-	term     atomic.Pointer[[]byte] // the Terminate to be sent: its RDMAP header
+	sendOpen atomic.Bool            // whether we may send FPDUs [MPA-7.1.2-15]
+	nudge    atomic.Bool            // whether to send a zero-length Write [I-10]
+	term     atomic.Pointer[[]byte] // RDMAP header of the Terminate to send, or nil
 }
 
-// Reading is what both sides have asked of the other's memory, and may.
+// The reading part holds the outstanding Reads and Atomics of both directions, and their limits.
 type reading struct {
 	reads   queue.Ring[pendingRead]
 	inbound inboundRing
-	ord     atomic.Int32 // our Reads outstanding at most
-	ird     atomic.Int32 // the peer's
+	ord     atomic.Int32 // limit of our outstanding Reads
+	ird     atomic.Int32 // limit of the peer's outstanding Reads
 }
 
 // An activity is the time of the last traffic. Reading the clock takes a good part of the time of a
 // short message, so a consumer that polls records the activity in the next empty poll.
 type activity struct {
 	born  time.Time
-	moved atomic.Int64  // since born
-	noted atomic.Uint64 // FPDUs received as that was noted
+	moved atomic.Int64  // duration since born, in nanoseconds
+	noted atomic.Uint64 // number of received FPDUs when moved was set
 }
 
-// The limits of a stream in time, and what runs for it.
+// The limits are the timers of a stream, and its goroutines.
 type limits struct {
-	timers []*time.Timer // guarded by mu; those that have not fired
-	limit  *time.Timer   // guarded by mu; one of timers: for the first FPDU
+	timers []*time.Timer // guarded by mu; timers that have not fired
+	limit  *time.Timer   // guarded by mu; the one of timers that waits for the first FPDU
 	wg     sync.WaitGroup
 }
 
-// The ends of a stream, step by step.
+// The ends are the steps by which a stream ends.
 type ends struct {
-	closer   atomic.Bool // Close waits, and ends the stream when both directions have ended
+	closer   atomic.Bool // whether a Close waits, and will end the stream after both directions
 	ended    event       // err is set
 	drained  event       // our direction was ended
 	peerEnd  event       // the peer has ended its direction
-	termSent event       // the Terminate is in the socket
+	termSent event       // TCP has the Terminate
 	txFailed event       // nothing can be sent any more
 	gone     event       // everything is released
 }
 
-// newQueuePair returns a stream that is not connected yet. It owns cfg.
+// newQueuePair returns a stream that is not connected yet. It keeps cfg, which nobody else may use.
 func newQueuePair(cfg *Config) (*QueuePair, error) {
 	if err := cfg.complete(); err != nil {
 		return nil, err
@@ -148,7 +147,7 @@ func newQueuePair(cfg *Config) (*QueuePair, error) {
 	return q, nil
 }
 
-// attach makes the completion queues that were left out, and reserves room.
+// attach makes the completion queues that the Config leaves out, and reserves room in them.
 func (q *QueuePair) attach() (err error) {
 	if q.sendCQ == nil {
 		if q.sendCQ, err = q.dev.NewCQ(q.set.sendDepth); err != nil {
@@ -179,21 +178,19 @@ func (q *QueuePair) RecvCQ() *CompletionQueue { return q.recvCQ }
 // PD returns the Protection Domain of the stream.
 func (q *QueuePair) PD() *ProtectionDomain { return q.pd }
 
-// Register makes mem usable by this stream only. See
-// [ProtectionDomain.Register].
+// Register makes mem usable by this stream only. See [ProtectionDomain.Register].
 func (q *QueuePair) Register(mem []byte, access Access, opt ...RegionOptions) (*MemoryRegion, error) { // [DDP-8.2-2] [SEC-6.1.1-3] [DDP-8.2-4] [DDP-8.3-3] [RDMAP-8.1.1-2] [SEC-6.4.5-1] [I-60]
 	return q.pd.register(mem, access, q, opt)
 }
 
-// IRD returns how many Reads of the peer are served at a time, and ORD how
-// many of ours may be outstanding, as start-up agreed.
+// IRD returns the number of the peer's Reads that are served at a time, as start-up agreed.
 func (q *QueuePair) IRD() int { return int(q.ird.Load()) } // [RDMAP-6.1-4]
 
-// ORD returns how many Reads may be outstanding; see IRD.
+// ORD returns the number of our Reads and Atomics that may be outstanding, as start-up agreed.
 func (q *QueuePair) ORD() int { return int(q.ord.Load()) }
 
-// SetORD changes ORD to the value that the ULPs agreed on by their own means, up to the ORD of the
-// configuration.
+// SetORD changes ORD to a value on which the ULPs agreed by their own means. n is 0 up to
+// Config.ORD; otherwise the error wraps ErrInvalid.
 func (q *QueuePair) SetORD(n int) error {
 	if n < 0 || n > q.set.ord {
 		return fmt.Errorf("%w: ORD %d, configured %d", ErrInvalid, n, q.set.ord)
@@ -203,8 +200,8 @@ func (q *QueuePair) SetORD(n int) error {
 	return nil
 }
 
-// SetIRD changes IRD to the value that the ULPs agreed on by their own means, up to the IRD of the
-// configuration or of start-up, whichever is greater.
+// SetIRD changes IRD to a value on which the ULPs agreed by their own means. n is 0 up to the
+// larger one of Config.IRD and the IRD of start-up; otherwise the error wraps ErrInvalid.
 func (q *QueuePair) SetIRD(n int) error {
 	room := q.inbound.Cap() / 2
 	if q.ext.Atomic {
@@ -217,17 +214,17 @@ func (q *QueuePair) SetIRD(n int) error {
 	return nil
 }
 
-// Params returns everything that start-up agreed on.
+// Params returns the results of start-up.
 func (q *QueuePair) Params() Params { return params(q.params) } // [MPA-7.1.1-18] [MPA-3-13]
 
 // PeerPrivate returns the private data of the peer's start-up frame. It is unchecked input from the
 // network; a consumer that rejects it closes the stream.
 func (q *QueuePair) PeerPrivate() []byte { return q.params.Private } // [MPA-7.1.1-21] [MPA-7.1.2-17]
 
-// MULPDU returns the size in bytes of the ULPDUs that are sent.
+// MULPDU returns the largest size in bytes of the ULPDUs that are sent.
 func (q *QueuePair) MULPDU() int { return int(q.tx.mulpdu.Load()) } // [MPA-3-2] [DDP-3-1]
 
-// LocalAddr returns the local address of the connection.
+// LocalAddr returns the local address of the connection, or nil if there is no connection.
 func (q *QueuePair) LocalAddr() net.Addr {
 	if q.conn == nil {
 		return nil
@@ -235,7 +232,7 @@ func (q *QueuePair) LocalAddr() net.Addr {
 	return q.conn.LocalAddr()
 }
 
-// RemoteAddr returns the peer's address.
+// RemoteAddr returns the peer's address, or nil if there is no connection.
 func (q *QueuePair) RemoteAddr() net.Addr {
 	if q.conn == nil {
 		return nil
@@ -243,21 +240,20 @@ func (q *QueuePair) RemoteAddr() net.Addr {
 	return q.conn.RemoteAddr()
 }
 
-// Err returns why the stream ended: a *TerminateError, ErrClosed after Close,
-// io.EOF after both sides closed in order; nil as long as it has not ended.
+// Err returns the reason for the end of the stream: a *TerminateError, ErrClosed after Close, or
+// io.EOF after both sides have closed in order. It returns nil until the stream has ended.
 func (q *QueuePair) Err() error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.err
 }
 
-// Ended returns a channel that is closed when the stream has ended, for
-// whatever reason. Completions of flushed requests may follow.
+// Ended returns a channel that is closed when the stream has ended, for whatever reason.
+// Completions of flushed requests may follow later.
 func (q *QueuePair) Ended() <-chan struct{} { return q.ended.C() }
 
-// PeerClosed returns a channel that is closed when the peer has closed its
-// direction: nothing will be received any more, Reads can't be posted, Sends
-// and Writes can.
+// PeerClosed returns a channel that is closed when the peer has closed its direction. No message
+// will be received any more, and Reads cannot be posted, but Sends and Writes can.
 func (q *QueuePair) PeerClosed() <-chan struct{} { return q.peerEnd.C() } // [DDP-6.2.1-4] [DDP-3-10] [MPA-3-12] [MPA-7.2-2]
 
 func (q *QueuePair) closedErr() error {
@@ -274,22 +270,22 @@ func (q *QueuePair) lastActivity() time.Time {
 	return q.born.Add(time.Duration(q.moved.Load()))
 }
 
-// unnoted reports whether something has come at a time that was not noted.
+// unnoted reports whether FPDUs have arrived since the activity was last recorded.
 func (q *QueuePair) unnoted() bool { return q.stats.recvFPDUs.Load() != q.noted.Load() }
 
-// note records the time of received traffic.
+// note records this moment as the time of the traffic received so far.
 func (q *QueuePair) note() {
 	q.noted.Store(q.stats.recvFPDUs.Load())
 	q.touch()
 }
 
-// touch notes the time of what happens at this moment.
+// touch records this moment as the time of the last activity.
 func (q *QueuePair) touch() {
 	q.moved.Store(int64(time.Since(q.born)))
 }
 
-// Undelivered returns how many bytes TCP has taken that the peer's TCP has not acknowledged, or 0
-// if the system does not report it. They may be lost if the process ends before.
+// Undelivered returns the number of bytes that TCP has taken and the peer's TCP has not
+// acknowledged, or 0 if the system does not report it. They may be lost if the process ends now.
 func (q *QueuePair) Undelivered() int {
 	if !q.ready.Load() {
 		return 0
@@ -297,7 +293,7 @@ func (q *QueuePair) Undelivered() int {
 	return undelivered(q.fc)
 }
 
-// poll looks at the connection without waiting.
+// poll receives from the connection without waiting. It reports whether anything arrived.
 func (q *QueuePair) poll() bool {
 	if !q.ready.Load() {
 		return false
@@ -320,7 +316,7 @@ func (q *QueuePair) unpoll() {
 	}
 }
 
-// ring rings the doorbell for requests that were posted with More.
+// ring starts sending requests that were posted with More.
 func (q *QueuePair) ring() {
 	if q.waiting.Load() && q.waiting.Swap(false) {
 		q.kick()

@@ -1,22 +1,23 @@
 package iwarp
 
 // A ReadQueue keeps RDMA Reads and Atomic Operations beyond [QueuePair.ORD] out of the send queue.
-// There a Read that waits for an earlier one holds back every later request, even unrelated ones.
-// For example, a server that answers many requests at a time, some of them by Reads, posts its
-// Reads through a ReadQueue, and its answers to the stream.
+// In the send queue, a Read that waits for an earlier one delays every later request, even
+// unrelated ones. For example, a server that answers many requests at a time, some of them by
+// Reads, posts its Reads through a ReadQueue, and its answers to the stream directly.
 //
-// The zero value with QP set is ready. All Reads of the stream must go through it. It is not safe
-// for concurrent use. Its memory is kept, so that posting allocates only while the queue grows.
+// The zero value with QP set is ready for use. All Reads of the stream must go through the
+// ReadQueue. It is not safe for concurrent use. It reuses its memory, so posting allocates only
+// while the queue grows.
 type ReadQueue struct {
 	QP *QueuePair
 
-	started int      // posted and not done
-	waiting []SendWR // from first on
+	started int      // number of Reads posted and not done
+	waiting []SendWR // from index first on
 	first   int
 }
 
-// Post posts a Read or an Atomic Operation, or keeps it until others are done. A kept one counts as
-// lent like a posted one. The errors are those of [QueuePair.Post].
+// Post posts a Read or an Atomic Operation, or keeps it until others are done. The memory of a kept
+// one is lent as if it were posted. The errors are those of [QueuePair.Post].
 func (r *ReadQueue) Post(wr SendWR) error {
 	if r.started >= r.QP.ORD() {
 		if r.QP.ORD() == 0 {
@@ -33,9 +34,9 @@ func (r *ReadQueue) Post(wr SendWR) error {
 	return nil
 }
 
-// Done posts the next waiting request. Call it for each completion of a request that was posted by
-// Post. It returns the error of [QueuePair.Post]: the stream has ended or that request was invalid,
-// and no request follows it.
+// Done posts the next waiting request, if there is one. Call it for each completion of a request
+// that was posted by Post. It returns the error of [QueuePair.Post]: the stream has ended, or the
+// request was invalid. No further request is posted after an error.
 func (r *ReadQueue) Done() error {
 	r.started--
 	if r.first == len(r.waiting) {

@@ -11,21 +11,21 @@ import (
 	"viaduct/internal/wire/rdmap"
 )
 
-// rxState belongs to the receive role of frameio.
+// rxState is the state of receiving. Only the receive role of frameio uses it.
 type rxState struct {
 	placer.Placer
 	dec    mpa.Decoder
-	queues [4]ddp.Queue // by queue number
-	first  bool         // the first FPDU was seen
-	kick   bool         // something may be sent because of what came
-	op     rdmap.Opcode // of the message in progress on queue 0
+	queues [4]ddp.Queue // untagged queues, by queue number
+	first  bool         // whether the first FPDU has arrived
+	kick   bool         // whether received messages allow the send role to continue
+	op     rdmap.Opcode // opcode of the current message on queue 0
 	head   ddp.Untagged // its first header, whose RsvdULP counts [DDP-4.3-4] [I-47]
-	recv   *recvWQE     // its buffer
+	recv   *recvWQE     // receive of the current message on queue 0
 	done   []Completion // receives to be published
 	far    *farWrites   // nil while the device has no far regions
-	seg    segment      // being taken, or the last one
-	staged int          // bytes that were read and not looked at
-	next   []byte       // of them, while the source is asked
+	seg    segment      // the current segment, or the last one
+	staged int          // number of bytes read and not handled
+	next   []byte       // the first of these bytes, during a call of the source
 	guess
 }
 
@@ -34,8 +34,8 @@ func (e *engine) Receive(p []byte, mayPlan bool) (n, missing int, err error) {
 	q := (*QueuePair)(e)
 	r := &q.rx
 	if q.life.Load().ended() {
-		// tearDown waits for the receive role once: from then on what is posted
-		// and what has completed is its own.
+		// tearDown waits for the receive role once. After that, posted and completed requests
+		// belong to tearDown.
 		r.Drop()
 		return len(p), 0, nil
 	}
@@ -75,8 +75,7 @@ func (e *engine) Landed(p *frameio.Plan, frame, behind int) (taken, missing int,
 // Drained implements [frameio.Protocol].
 func (e *engine) Drained() {}
 
-// publish shows what one read has brought: completions, and answers to be
-// sent.
+// publish publishes the results of one read: completions, and requests to answer.
 func (q *QueuePair) publish() {
 	r := &q.rx
 	if !q.fc.Polled() {
@@ -88,7 +87,8 @@ func (q *QueuePair) publish() {
 	}
 	if len(r.done) > 0 {
 		q.recvCQ.pushAll(r.done)
-		r.done = r.done[:0] // what is behind it refers to the stream alone
+		// Stale entries of the array refer only to this stream, so they keep nothing else alive.
+		r.done = r.done[:0]
 	}
 	if r.kick {
 		r.kick = false
@@ -96,8 +96,8 @@ func (q *QueuePair) publish() {
 	}
 }
 
-// badFPDU ends the stream after an invalid FPDU. As Responder no Terminate can
-// be sent before a valid one came. [MPA-8-2] [MPA-8-9] [MPA-8-10] [I-23] [I-38]
+// badFPDU ends the stream after an invalid FPDU. A Responder cannot send a Terminate before it has
+// received a valid FPDU. [MPA-8-2] [MPA-8-9] [MPA-8-10] [I-23] [I-38]
 func (q *QueuePair) badFPDU(err error) {
 	code := mpa.CodeCRC
 	if me, ok := errors.AsType[*mpa.Error](err); ok {
@@ -114,8 +114,8 @@ func (q *QueuePair) badFPDU(err error) {
 	q.fault(rdmap.TerminateMPA(uint8(code)), err)
 }
 
-// firstFPDU opens the way for our FPDUs. It reports whether u is a ready
-// message that must not use up a receive. [MPA-7.1.2-15] [I-08] [I-21]
+// firstFPDU allows us to send FPDUs, because u, the first one of the peer, has arrived. It reports
+// whether u is a ready message that must not use up a receive. [MPA-7.1.2-15] [I-08] [I-21]
 func (q *QueuePair) firstFPDU(u []byte) (swallow bool) {
 	if q.responder == nil {
 		return false
@@ -129,7 +129,7 @@ func (q *QueuePair) firstFPDU(u []byte) (swallow bool) {
 	return rtr && kind == mpa.RTRSend
 }
 
-// rtrKind returns which kind of ready message u could be, 0 if none.
+// rtrKind returns the kind of ready message that u could be, or 0 if it cannot be one.
 func rtrKind(u []byte) mpa.RTR {
 	if ddp.IsTagged(u[0]) {
 		h, n, err := ddp.ParseTagged(u)

@@ -7,17 +7,16 @@ import (
 	"viaduct/internal/regmem"
 )
 
-// A MemoryRegion is registered memory. It is made by
-// [ProtectionDomain.Register], for all streams of a domain, or by
-// [QueuePair.Register], for one stream. Safe for concurrent use.
+// A MemoryRegion is registered memory. [ProtectionDomain.Register] makes one for all streams of a
+// domain, [QueuePair.Register] for one stream. Safe for concurrent use.
 type MemoryRegion struct {
 	pd    *ProtectionDomain
 	r     *regmem.Region
 	owner *QueuePair
 }
 
-// STag returns the name by which peers know the region: an unpredictable
-// number, which names nothing else for long after the region is gone.
+// STag returns the number by which peers name the region. It is unpredictable, and is not reused
+// until long after the region was closed.
 func (m *MemoryRegion) STag() uint32 { return m.r.Handle() } // [RDMAP-8.1.1-8] [RDMAP-8.1.1-9] [SEC-6.1.1-4] [SEC-6.1.1-5] [I-56]
 
 // TO returns the tagged offset of the first byte: 0, or its virtual address.
@@ -26,20 +25,20 @@ func (m *MemoryRegion) TO() uint64 { return m.r.Base() }
 // Len returns the length in bytes.
 func (m *MemoryRegion) Len() int { return m.r.Len() }
 
-// Bytes returns the memory.
+// Bytes returns the memory, or nil for a region of a [Space].
 func (m *MemoryRegion) Bytes() []byte { return m.r.Bytes() }
 
-// Close revokes the STag. When it returns no peer and no request of ours
-// touches the memory any more, and none ever will; transfers in progress fail.
+// Close invalidates the STag. After Close has returned, no peer and no request of ours accesses the
+// memory; transfers in progress fail.
 //
-// Errors: ErrRegistered if it was closed before, ErrWindows if windows are
+// The error wraps ErrRegistered if the region was closed before, and ErrWindows if windows are
 // bound to it.
 func (m *MemoryRegion) Close() error { // [RDMAP-8.1.1-6] [SEC-6.2.2-2] [DDP-8.3-2] [RDMAP-3.2-8]
 	return wrapRegistry(m.pd.dev.reg.Deregister(m.r))
 }
 
-// SetAccess replaces the rights of peers, for accesses that begin from now on:
-// a right is best given no longer than it is needed.
+// SetAccess replaces the rights of peers, for accesses that begin after the call. Grant a right
+// only as long as it is needed.
 func (m *MemoryRegion) SetAccess(access Access) { // [SEC-6.3.3-1]
 	var owner any
 	if m.owner != nil {
@@ -48,16 +47,14 @@ func (m *MemoryRegion) SetAccess(access Access) { // [SEC-6.3.3-1]
 	m.pd.dev.reg.SetAttributes(m.r, access.rights(), m.pd.dom, owner)
 }
 
-// SGE returns the element of a request that names n bytes at offset off of the
-// region.
+// SGE returns the element of a request that names n bytes at offset off of the region.
 func (m *MemoryRegion) SGE(off, n int) SGE {
 	return SGE{Region: m, Off: uint64(off), Len: uint64(n)}
 }
 
-// A Window is an STag for an exact range of a region, usable by one stream
-// only. It ends when the peer invalidates it with a Send, when [Window.Close]
-// or a request of [OpLocalInvalidate] does, or with the stream. Safe for
-// concurrent use.
+// A Window is an STag for an exact range of a region, usable by one stream only. It is open until
+// the peer invalidates it with a Send, until [Window.Close] or a request of [OpLocalInvalidate]
+// closes it, or until the stream ends. Safe for concurrent use.
 type Window struct {
 	qp     *QueuePair
 	r      *regmem.Region
@@ -65,12 +62,12 @@ type Window struct {
 }
 
 // Bind opens a window of n bytes at offset off of m for the peer of q. Tagged offsets begin at 0,
-// or with RegionOptions.Virtual at those of the region. The window is open when Bind returns, so
-// that its STag may be sent to the peer. The region stays registered at least as long as the
-// window.
+// or with RegionOptions.Virtual at the tagged offset that the first byte has in the region. The
+// window is open when Bind returns, so its STag may be sent to the peer at once. The region cannot
+// be closed while the window is open.
 //
-// Errors: ErrInvalid if the range is empty or leaves the region or the region belongs to another
-// domain or stream, ErrRegistered, ErrLimit, ErrClosed.
+// The error wraps ErrInvalid if the range is empty or exceeds the region, or if the region belongs
+// to another domain or stream. Other errors wrap ErrRegistered, ErrLimit or ErrClosed.
 func (q *QueuePair) Bind(m *MemoryRegion, off, n int, access Access, opt ...RegionOptions) (*Window, error) {
 	if m.pd != q.pd || m.owner != nil && m.owner != q {
 		return nil, fmt.Errorf("%w: region of another domain or stream", ErrInvalid)
@@ -96,7 +93,7 @@ func (q *QueuePair) Bind(m *MemoryRegion, off, n int, access Access, opt ...Regi
 	return w, nil
 }
 
-// STag returns the name of the window.
+// STag returns the number by which the peer names the window.
 func (w *Window) STag() uint32 { return w.r.Handle() }
 
 // TO returns the tagged offset of the first byte.
@@ -105,17 +102,19 @@ func (w *Window) TO() uint64 { return w.r.Base() }
 // Len returns the length in bytes.
 func (w *Window) Len() int { return w.r.Len() }
 
-// Valid reports whether the window is open. A peer may close it at any moment.
+// Valid reports whether the window is open. The peer may close it at any moment.
 func (w *Window) Valid() bool { return !w.closed.Load() }
 
-// Close invalidates the window locally. When it returns the peer cannot access the memory through
-// it any more, so that the written bytes may be read. A second Close does nothing.
+// Close invalidates the window locally. After Close has returned, the peer cannot access the memory
+// through the window, so the program may safely read written bytes. A second Close does nothing.
+// The error is always nil.
 func (w *Window) Close() error { // [SEC-6.2.2-1] [SEC-A-1]
 	w.invalidate()
 	return nil
 }
 
-// invalidate closes the window, once, and reports whether it did.
+// invalidate closes the window. It reports whether this call did, which is false if the window was
+// closed before.
 func (w *Window) invalidate() bool {
 	if w.closed.Swap(true) {
 		return false
@@ -125,15 +124,14 @@ func (w *Window) invalidate() bool {
 	return true
 }
 
-// formerWindows is how many closed windows a stream remembers, so that a
-// peer's Send with Invalidate that crosses our own invalidation does no harm.
-// [I-55]
+// formerWindows is the number of closed windows that a stream remembers, so that a peer's Send with
+// Invalidate that crosses our own invalidation is not an error. [I-55]
 const formerWindows = 1024
 
-// windows keeps what Bind made for one stream. Guarded by QueuePair.mu.
+// windows holds the windows that Bind made for one stream. Guarded by QueuePair.mu.
 type windows struct {
 	open   map[uint32]*Window
-	former []uint32 // ring
+	former []uint32 // ring of the STags of closed windows
 	next   int
 	gone   bool
 }
@@ -163,8 +161,8 @@ func (q *QueuePair) dropWindow(w *Window) {
 	q.win.next = (q.win.next + 1) % formerWindows
 }
 
-// findWindow returns the open window of an STag. former means that the STag belongs to a closed
-// window.
+// findWindow returns the open window with the given STag, or nil. former is true if the STag
+// belonged to a closed window.
 func (q *QueuePair) findWindow(stag uint32) (w *Window, former bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -179,7 +177,7 @@ func (q *QueuePair) findWindow(stag uint32) (w *Window, former bool) {
 	return nil, false
 }
 
-// closeWindows invalidates all windows of the stream and keeps new ones out.
+// closeWindows invalidates all windows of the stream and prevents new ones.
 func (q *QueuePair) closeWindows() {
 	q.mu.Lock()
 	q.win.gone = true

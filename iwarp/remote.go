@@ -14,8 +14,8 @@ type RemoteAddr struct {
 // RemoteAddrLen is the length in bytes of an encoded RemoteAddr.
 const RemoteAddrLen = 12
 
-// Append appends the RemoteAddrLen bytes of a to b: STag, then TO, big-endian. No RFC has such an
-// encoding, because each application sends addresses in messages of its own.
+// Append appends the RemoteAddrLen bytes of a to b: STag, then TO, big-endian. No RFC defines this
+// encoding, because applications send addresses in messages of their own.
 func (a RemoteAddr) Append(b []byte) []byte {
 	return binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint32(b, a.STag), a.TO)
 }
@@ -35,7 +35,7 @@ func (a RemoteAddr) Add(n int) RemoteAddr {
 	return a
 }
 
-// Remote returns the address by which the peer reaches the byte at off.
+// Remote returns the address by which the peer reaches the byte at offset off.
 func (r *MemoryRegion) Remote(off int) RemoteAddr {
 	return RemoteAddr{STag: r.STag(), TO: r.TO()}.Add(off)
 }

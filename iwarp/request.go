@@ -11,27 +11,26 @@ import (
 	"viaduct/internal/wire/mpa"
 )
 
-// A Request is a start-up in progress: the peer has asked for a stream and
-// waits for an answer. Call exactly one of Accept, Reject and RejectKeep, and
-// soon: some peers give up after 10 s.
+// A Request is a start-up in progress: the peer has asked for a stream and waits for an answer.
+// Call exactly one of Accept, Reject and RejectKeep. Call it soon: some peers give up after 10 s.
 type Request struct {
 	q    *QueuePair
 	nc   net.Conn
 	r    *mpa.Responder
 	late *time.Timer
-	done func() // tells the listener
+	done func() // reports to the listener that the start-up is over
 }
 
-// slowAnswer is the time after which the log reports that the ULP has not answered. [I-14]
+// slowAnswer is the time after which a missing answer of the ULP is logged. [I-14]
 const slowAnswer = 8 * time.Second
 
-// ReadRequest starts a stream as Responder on a connection that is there
-// already, and returns what the peer asks for. read is what the caller has read of the
-// Request, nil if nothing. The connection belongs to the stream from the call on,
-// also if it fails. Nothing is sent before the Request is complete and answered.
+// ReadRequest starts a stream as Responder on the connection nc, and returns the peer's Request.
+// read holds the part of the Request that the caller has read already, or nil. cfg may be nil. The
+// stream owns nc from the call on, and closes it after an error. Nothing is sent before the Request
+// is complete and answered.
 //
-// Errors: one that wraps ErrNotMPA if the Request is malformed, ErrTimeout, the error of
-// the context, that of Config.Prepare.
+// Errors: one that wraps ErrNotMPA if the Request is malformed, one that wraps ErrTimeout, the
+// error of the context, or the error of Config.Prepare.
 func ReadRequest(ctx context.Context, nc net.Conn, read []byte, cfg *Config) (*Request, error) { // [MPA-7.1.2-3] [MPA-7.1-4] [I-74] [MPA-7.1.5-1]
 	return readRequest(ctx, nc, cfg, read)
 }
@@ -80,8 +79,8 @@ func readRequest(ctx context.Context, nc net.Conn, cfg *Config, read []byte) (_ 
 	return req, nil
 }
 
-// await reads the Request. One read takes all arrived bytes, because bytes after the frame make it
-// malformed.
+// await reads the Request. One read takes all bytes that have arrived, because bytes after the
+// frame make the Request malformed.
 func await(ctx context.Context, nc net.Conn, r *mpa.Responder, limit time.Duration, read []byte) error {
 	stop := bound(ctx, nc, limit)
 	defer stop()
@@ -115,25 +114,25 @@ func await(ctx context.Context, nc net.Conn, r *mpa.Responder, limit time.Durati
 // Private returns the private data of the peer: input from the network.
 func (r *Request) Private() []byte { return r.r.Params().Private } // [MPA-7.1.1-21]
 
-// Params returns everything the Request says.
+// Params returns the values in the Request.
 func (r *Request) Params() Params { return params(r.r.Params()) }
 
 // RemoteAddr returns the peer's address.
 func (r *Request) RemoteAddr() net.Addr { return r.nc.RemoteAddr() }
 
-// QueuePair returns the stream to be, for posting receives and registering
-// memory before Accept.
+// QueuePair returns the future stream, so that receives can be posted and memory registered before
+// Accept.
 func (r *Request) QueuePair() *QueuePair { return r.q }
 
-// Configure changes the configuration of the future stream, when the Request and its private data
+// Configure changes the configuration of the future stream, after the Request and its private data
 // are known: the depths of its queues, the queues themselves, the source of its receives, its
-// timers. change gets a copy of the Config. Values in start-up frames are settled already and stay:
-// IRD and ORD, markers, the kinds of RTR. [Request.QueuePair] returns a new stream afterwards.
-// Receives posted to the old one and memory registered with it are gone, and Config.Prepare is
-// called for the new one.
+// timers. It calls change with a copy of the Config. Values in start-up frames are fixed already
+// and keep their values: IRD and ORD, markers, the kinds of RTR. Afterwards [Request.QueuePair]
+// returns a new stream. Receives posted to the old one and memory registered with it are gone.
+// Config.Prepare is called for the new one.
 //
-// After an error, that of Config.Prepare or one that wraps ErrLimit or ErrInvalid, the Request is
-// open and its stream is the old one.
+// An error is that of Config.Prepare, or wraps ErrLimit or ErrInvalid. The Request is then still
+// open, with its old stream.
 func (r *Request) Configure(change func(*Config)) error {
 	c := r.q.cfg.clone()
 	change(c)
@@ -151,12 +150,11 @@ func (r *Request) Configure(change func(*Config)) error {
 	return nil
 }
 
-// Accept answers with the private data and starts the stream. The stream
-// belongs to the caller. Sends may be posted at once; they leave when the peer's
-// first FPDU has come.
+// Accept answers with the private data and starts the stream, which belongs to the caller. Sends
+// may be posted at once; they are sent after the peer's first FPDU has arrived.
 //
-// If the error wraps ErrTooLong, because of the private data, the Request is still open. If
-// the peer serves fewer Reads than Config.MinORD, Accept rejects it and returns an error.
+// If the error wraps ErrTooLong, because of the private data, the Request is still open. If the
+// peer serves fewer Reads than Config.MinORD, Accept rejects the Request and returns an error.
 func (r *Request) Accept(private []byte) (*QueuePair, error) { // [MPA-7.1.2-8] [MPA-7.1.2-9] [MPA-7.1.2-10] [MPA-7.1.2-15]
 	reply, err := r.r.Accept(mpa.Decision{Private: private})
 	if errors.Is(err, mpa.ErrPrivateTooLong) {
@@ -170,8 +168,8 @@ func (r *Request) Accept(private []byte) (*QueuePair, error) { // [MPA-7.1.2-8] 
 		q.discard(err)
 		return nil, err
 	}
-	// The stream is complete before the Reply goes out: what the peer sends at
-	// once finds it ready. [MPA-7.1-6]
+	// The stream is complete before the Reply is sent, so that it can receive what the peer sends
+	// at once. [MPA-7.1-6]
 	if err = q.start(r.nc, r.r.Params(), r.r); err == nil {
 		err = r.writeFrame(reply)
 	}
@@ -184,8 +182,8 @@ func (r *Request) Accept(private []byte) (*QueuePair, error) { // [MPA-7.1.2-8] 
 	return q, nil
 }
 
-// Reject answers with a rejection that carries the private data, and closes the
-// connection after the peer has, or after a second.
+// Reject answers with a rejection that carries the private data. It closes the connection after the
+// peer has closed it, or after a second.
 func (r *Request) Reject(private []byte) error { // [MPA-7.1.2-5] [MPA-7.1.4.2-1] [I-15]
 	err := r.reject(private)
 	if !errors.Is(err, mpa.ErrPrivateTooLong) {
@@ -195,8 +193,7 @@ func (r *Request) Reject(private []byte) error { // [MPA-7.1.2-5] [MPA-7.1.4.2-1
 	return err
 }
 
-// RejectKeep answers with a rejection and hands the TCP connection over,
-// which goes on outside of MPA.
+// RejectKeep answers with a rejection and returns the TCP connection, which belongs to the caller.
 func (r *Request) RejectKeep(private []byte) (net.Conn, error) { // [MPA-7.1.2-7]
 	if err := r.reject(private); err != nil {
 		if !errors.Is(err, mpa.ErrPrivateTooLong) {
@@ -233,8 +230,8 @@ func (r *Request) writeFrame(frame []byte) error {
 	return err
 }
 
-// linger ends our direction and waits for the peer, so that the rejection
-// arrives.
+// linger closes our direction and waits for the peer to close, so that the rejection arrives. It
+// then closes the connection.
 func (r *Request) linger() {
 	if cw, ok := r.nc.(interface{ CloseWrite() error }); ok {
 		cw.CloseWrite()
@@ -244,8 +241,8 @@ func (r *Request) linger() {
 	r.nc.Close()
 }
 
-// Server starts a stream as Responder and accepts whatever is asked, with
-// Config.Private as private data. See [ReadRequest] for a decision.
+// Server starts a stream as Responder on nc and accepts every Request, with Config.Private as
+// private data. Use [ReadRequest] to decide on the Request.
 func Server(ctx context.Context, nc net.Conn, cfg *Config) (*QueuePair, error) {
 	r, err := ReadRequest(ctx, nc, nil, cfg)
 	if err != nil {

@@ -8,16 +8,15 @@ import (
 	"viaduct/internal/wire/rdmap"
 )
 
-// A pendingRead is a Read or Atomic of ours whose answer is not complete. They are
-// kept in the order of their requests: the send role adds, the receive role removes.
-// [RDMAP-5.2.2-6]
+// A pendingRead is a Read or Atomic of ours whose answer is not complete. They are kept in the
+// order of their requests: the send role adds, the receive role removes. [RDMAP-5.2.2-6]
 type pendingRead struct {
-	w      *sendWQE // nil for the RTR
+	w      *sendWQE // nil for the ready message
 	seq    uint64   // of w in the send queue
 	msn    ddp.MSN  // of the request
 	atomic bool
-	id     uint32 // of an Atomic Request
-	stag   uint32 // sink, as the request named it
+	id     uint32 // identifier of an Atomic Request
+	stag   uint32 // STag of the sink in the request
 	to     uint64
 	size   uint32
 	got    uint32 // bytes of the response that are placed
@@ -27,10 +26,10 @@ type pendingRead struct {
 type inboundRead struct {
 	atomic bool
 	n      uint8                                          // length of ulpdu
-	ulpdu  [ddp.UntaggedLen + rdmap.AtomicRequestLen]byte // as it came, checked
+	ulpdu  [ddp.UntaggedLen + rdmap.AtomicRequestLen]byte // as received, and checked
 }
 
-// read and op return the RDMAP header of each kind.
+// read returns the RDMAP header of a Read; op returns that of an Atomic.
 func (in *inboundRead) read() rdmap.ReadRequest {
 	r, _, _ := rdmap.ParseReadRequest(in.ulpdu[ddp.UntaggedLen:])
 	return r
@@ -41,14 +40,14 @@ func (in *inboundRead) op() rdmap.AtomicRequest {
 	return r
 }
 
-// An inboundRing keeps the peer's requests in the order they were delivered.
-// The receive role adds, the send role answers and, when TCP has taken the
-// last byte of an answer, removes. Each stream has its own. [RDMAP-5.2.1-8]
-// [RDMAP-5.5-17] [RDMAP-8.1.2-6] [SEC-6.4.3.3-1] [SEC-A-3] [I-20]
+// An inboundRing holds the peer's requests in the order of their delivery. The receive role adds a
+// request. The send role answers it, and removes it when TCP has the last byte of the answer. Each
+// stream has its own ring. [RDMAP-5.2.1-8] [RDMAP-5.5-17] [RDMAP-8.1.2-6] [SEC-6.4.3.3-1] [SEC-A-3]
+// [I-20]
 type inboundRing struct {
 	queue.Ring[inboundRead]
-	begun   int          // of the oldest, those being answered; send role
-	reads   atomic.Int32 // of each kind
+	begun   int          // number of the oldest requests that are being answered; send role
+	reads   atomic.Int32 // unanswered requests of each kind
 	atomics atomic.Int32
 }
 
@@ -62,7 +61,7 @@ func (r *inboundRing) add(in inboundRead) {
 	r.Push(in)
 }
 
-// start returns the next to be answered, nil if there is none. [send role]
+// start returns the next request to answer, or nil if there is none. [send role]
 func (r *inboundRing) start() *inboundRead {
 	in := r.At(r.begun)
 	if in != nil {
@@ -71,8 +70,9 @@ func (r *inboundRing) start() *inboundRead {
 	return in
 }
 
-// answered returns the peer's place just before the last segment is sent, because the peer may have
-// the segment and ask for more before the send call returns here. [send role]
+// answered frees the peer's slot for another request. It is called just before the last segment of
+// the answer is sent, because the peer may receive the segment and send another request before the
+// send call returns here. [send role]
 func (r *inboundRing) answered(atomic bool) {
 	if atomic {
 		r.atomics.Add(-1)
@@ -81,7 +81,7 @@ func (r *inboundRing) answered(atomic bool) {
 	}
 }
 
-// free removes the n oldest. [send role]
+// free removes the n oldest requests. [send role]
 func (r *inboundRing) free(n int) {
 	r.begun -= n
 	for range n {

@@ -11,55 +11,54 @@ import (
 	"viaduct/internal/wire/rdmap"
 )
 
-// longMin is how much payload must be missing for a segment to be begun before
-// all of it is there: below, another look at the staging buffer is cheaper.
+// longMin is the least number of missing payload bytes for which a segment is begun before all of
+// it has arrived. With fewer, another look at the staging buffer is cheaper.
 const longMin = 8 << 10
 
-// A messageType is how segments of one opcode are taken. A segment that is staged
-// whole, one that is read into place in pieces and one that was predicted take the
-// same steps.
+// A messageType holds the steps for segments of one opcode. The steps are the same for a segment
+// that is staged whole, one that is read into place in pieces, and one that was predicted.
 type messageType struct {
-	// begin judges a segment before its first byte is placed. What it refuses has
-	// changed nothing that counts, so that a segment whose CRC is to be verified
-	// first can be judged again.
+	// begin checks a segment before its first byte is placed. A refused segment has changed nothing
+	// of importance, so a segment whose CRC is to be verified first can be checked again.
 	begin func(q *QueuePair, s *segment) refusal
 
-	// target pins where payload from offset off on belongs: the first piece of it, n
-	// bytes at most. A type without target has its payload handled by end.
+	// target pins the memory for the payload from offset off on, at most n bytes. A type without
+	// target leaves its payload to end.
 	target func(q *QueuePair, s *segment, off, n uint64) (regmem.Ref, regmem.Outcome)
 
-	// end takes a segment all of whose payload is in place.
+	// end handles a segment after all of its payload was placed.
 	end func(q *QueuePair, s *segment)
 
-	// fail ends the stream for memory that is gone since begin.
+	// fail ends the stream because memory became inaccessible after begin.
 	fail func(q *QueuePair, s *segment, out regmem.Outcome, err error)
 }
 
-// A segment is the DDP segment being taken.
+// A segment is the DDP segment being handled.
 type segment struct {
 	op     rdmap.Opcode
-	last   bool         // of its message
-	tagged ddp.Tagged   // its header, if op is a tagged one
-	un     ddp.Untagged // its header otherwise
-	u      []byte       // what has come of the ULPDU, its headers at least
-	size   int          // of the payload
-	at     []byte       // its place, if that is in one piece in memory that is held
+	last   bool         // it is the last one of its message
+	tagged ddp.Tagged   // header, if op is a tagged opcode
+	un     ddp.Untagged // header otherwise
+	u      []byte       // arrived part of the ULPDU, at least its headers
+	size   int          // of the payload, in bytes
+	at     []byte       // memory of the payload, if it is contiguous and pinned; otherwise nil
 
-	// Of one that is read into place:
-	crc uint32                // of its headers
+	// For a segment that is read into place:
+	crc uint32                // CRC of its headers
 	hdr [ddp.UntaggedLen]byte // memory of u
 }
 
-// payload returns what has come of it.
+// payload returns the arrived part of the payload.
 func (s *segment) payload() []byte { return s.u[headerLen(s.op):] }
 
-// trailerLen returns how many bytes of pad and CRC follow the payload.
+// trailerLen returns the number of bytes of pad and CRC that follow the payload.
 func (s *segment) trailerLen() int {
 	n := headerLen(s.op) + s.size
 	return mpa.FPDULen(n) - mpa.LengthLen - n
 }
 
-// A refusal is a fault found in a segment by DDP or by RDMAP; the zero value is none.
+// A refusal is a fault that DDP or RDMAP found in a segment. The zero value means that there is
+// none.
 type refusal struct {
 	ddp   ddp.Fault
 	rdmap rdmap.Fault
@@ -67,9 +66,10 @@ type refusal struct {
 
 func (f refusal) ok() bool { return f == refusal{} }
 
-// parse reads the headers of a ULPDU of n bytes of which u has come. The order of
-// checks is version, queue number, RDMAP version and opcode, so that the rest can be
-// left to the opcode's messageType. [DDP-4.1-1] [DDP-4.1-2] [DDP-7.1-1] [RDMAP-7.2-1] [I-42] [I-47] [I-48]
+// parse reads into s the headers of a ULPDU of n bytes, whose arrived part is u. It checks the
+// version, the queue number, the RDMAP version and the opcode, in this order; the opcode's
+// messageType checks the rest. [DDP-4.1-1] [DDP-4.1-2] [DDP-7.1-1] [RDMAP-7.2-1] [I-42] [I-47]
+// [I-48]
 func (q *QueuePair) parse(s *segment, u []byte, n int) (f refusal) {
 	s.u, s.at = u, nil
 	var hl int
@@ -87,15 +87,18 @@ func (q *QueuePair) parse(s *segment, u []byte, n int) (f refusal) {
 		return refusal{ddp: ddp.VersionFault(u[0])}
 	}
 	s.size, s.last = n-hl, s.un.Last
-	f.ddp = rdmap.CheckQueue(s.un.QN, q.ext)                 // [DDP-7.1-1], told before a fault of RDMAP
+	// [DDP-7.1-1], reported before a fault of RDMAP.
+	f.ddp = rdmap.CheckQueue(s.un.QN, q.ext)
 	s.op, f.rdmap = rdmap.CheckUntagged(s.un, s.size, q.ext) // [RDMAP-7.2-2] [RDMAP-7.2-3] [RDMAP-7.2-6]
 	return f
 }
 
-// refuse ends the stream because of the segment, and tells both ULPs.
-// [DDP-8.3-4] [SEC-6.1.1-6] [RDMAPX-6.1-2] [RDMAPX-8.1-2] [DDP-7.1-14] [DDP-7.1-15] [DDP-7.1-17] [RDMAP-7.1-3] [RDMAP-7.1-4]
+// refuse ends the stream because of fault f in the segment. Both ULPs get the error. [DDP-8.3-4]
+// [SEC-6.1.1-6] [RDMAPX-6.1-2] [RDMAPX-8.1-2] [DDP-7.1-14] [DDP-7.1-15] [DDP-7.1-17] [RDMAP-7.1-3]
+// [RDMAP-7.1-4]
 func (q *QueuePair) refuse(s *segment, f refusal, cause error) {
-	if f.ddp == ddp.MessageTooLong { // a Send: no other length depends on a buffer [RDMAP-5.3-4] [DDP-1.2-1]
+	// S is a Send: no other length depends on a buffer. [RDMAP-5.3-4] [DDP-1.2-1]
+	if f.ddp == ddp.MessageTooLong {
 		q.completeRecv(StatusLength, 0)
 	}
 	var t rdmap.Terminate
@@ -108,14 +111,14 @@ func (q *QueuePair) refuse(s *segment, f refusal, cause error) {
 	q.fault(t, cause)
 }
 
-// frames is a QueuePair as the placer sees it.
+// frames is the QueuePair as a [placer.Wire].
 type frames QueuePair
 
 var _ placer.Wire = (*frames)(nil)
 
-// Next implements [placer.Wire]: it verifies an FPDU before anything of it is believed. With
-// CRCs off, a long one may be begun before all of it has come. Nothing that follows the end of the
-// stream is looked at. [DDP-7.1-16] [MPA-8-8]
+// Next implements [placer.Wire]. It verifies an FPDU before it uses any part of it. With CRCs off,
+// a long FPDU may be begun before all of it has arrived. Bytes after the end of the stream are
+// ignored. [DDP-7.1-16] [MPA-8-8]
 func (w *frames) Next(p []byte, early bool, f *placer.Frame) (n int, payload []byte, ok bool, err error) {
 	q := (*QueuePair)(w)
 	r := &q.rx
@@ -128,7 +131,7 @@ func (w *frames) Next(p []byte, early bool, f *placer.Frame) (n int, payload []b
 	u, n, err := r.dec.Next(p)
 	switch {
 	case err != nil: // [MPA-6-1] [MPA-6-5]
-		q.placePostponed() // first, and with what is wrong with it
+		q.placePostponed() // before the end of the stream, and for the bytes before the invalid FPDU
 		q.badFPDU(err)
 		return 0, nil, false, nil
 	case n == 0:
@@ -148,7 +151,8 @@ func (w *frames) Next(p []byte, early bool, f *placer.Frame) (n int, payload []b
 	return n, payload, ok, nil // [MPA-3-8]
 }
 
-// fpdu begins to take the ULPDU of a valid FPDU. ok is false if that is done.
+// fpdu begins a valid FPDU with the ULPDU u. It returns false for ok if it has handled the FPDU
+// completely.
 func (q *QueuePair) fpdu(u []byte, f *placer.Frame) (payload []byte, ok bool) {
 	q.stats.recvFPDUs.Add(1)
 	if len(u) == 0 || len(u) < ddp.HeaderLen(u[0]) { // [I-25]
@@ -169,7 +173,7 @@ func (q *QueuePair) fpdu(u []byte, f *placer.Frame) (payload []byte, ok bool) {
 		return nil, false
 	}
 	q.count(s)
-	if swallow { // a ready message, for which no receive is used up [I-08]
+	if swallow { // a ready message, which uses up no receive [I-08]
 		q.rx.queues[rdmap.QueueSend].Placed(s.un, 0)
 		return nil, false
 	}
@@ -179,9 +183,9 @@ func (q *QueuePair) fpdu(u []byte, f *placer.Frame) (payload []byte, ok bool) {
 	return q.judge(s, f)
 }
 
-// judge begins to place a segment that has come whole. One whose place is known is placed and ended
-// at once, and ok is false: short messages are most of what comes, and the placer's steps cost each
-// some 20 ns.
+// judge begins to place a segment that has arrived completely. If its place is known, judge places
+// and ends it at once, and returns false for ok. It does so because most messages are short, and
+// the steps of the placer cost each of them some 20 ns.
 func (q *QueuePair) judge(s *segment, f *placer.Frame) (payload []byte, ok bool) {
 	t := &messageTypes[s.op]
 	if r := t.begin(q, s); r != (refusal{}) {
@@ -191,7 +195,7 @@ func (q *QueuePair) judge(s *segment, f *placer.Frame) (payload []byte, ok bool)
 	if t.target == nil || s.at != nil || s.size == 0 { // no step is left for the placer
 		if t.target != nil {
 			copy(s.at, s.payload())
-			s.at = nil // the pin may go
+			s.at = nil // the pin may be released
 		}
 		t.end(q, s)
 		return nil, false
@@ -201,7 +205,7 @@ func (q *QueuePair) judge(s *segment, f *placer.Frame) (payload []byte, ok bool)
 	return payload, true
 }
 
-// count moves the counters for a segment.
+// count counts a segment in the statistics.
 func (q *QueuePair) count(s *segment) {
 	c := &q.stats
 	c.recvBytes.Add(uint64(s.size))
@@ -215,11 +219,12 @@ func (q *QueuePair) count(s *segment) {
 	}
 }
 
-// beginLong takes the beginning of an FPDU if at least so many bytes of its payload are missing: those
-// are read straight into place. It requires that CRCs are off, when the header of an FPDU may be
-// believed at once, or that memory is lent for the message. On any fault ok is false; the staged path
-// then finds and reports it. ok is false too if payload behind p was read to at and belongs
-// elsewhere: moving it could overwrite what was read behind it. [I-22] [MPA-4.4-8]
+// beginLong begins an FPDU of which at least least bytes of payload are missing; these will be read
+// directly into place. p is the arrived part. beginLong requires that CRCs are off, so that the
+// header can be used at once, or that memory was lent for the message. On any fault ok is false,
+// and the staged path finds and reports the fault. at is the memory into which the payload after p
+// was already read, or nil. ok is false too if that payload belongs elsewhere, because moving it
+// could overwrite later payload. [I-22] [MPA-4.4-8]
 func (q *QueuePair) beginLong(p []byte, least int, at []byte, f *placer.Frame) (payload []byte, ok bool) {
 	r := &q.rx
 	if r.dec.Markers || !r.first || len(p) <= mpa.LengthLen {
@@ -232,7 +237,7 @@ func (q *QueuePair) beginLong(p []byte, least int, at []byte, f *placer.Frame) (
 		return nil, false
 	}
 	s := &r.seg
-	if f := q.parse(s, u, ulpdu); !f.ok() { // or its header is not all there
+	if f := q.parse(s, u, ulpdu); !f.ok() { // also if the header has not arrived completely
 		return nil, false
 	}
 	t := &messageTypes[s.op]
@@ -251,8 +256,8 @@ func (q *QueuePair) beginLong(p []byte, least int, at []byte, f *placer.Frame) (
 	return u[hl:], true
 }
 
-// belongs reports whether payload of a segment from offset off on, the first piece of it at
-// least, belongs where at begins.
+// belongs reports whether the payload of a segment from offset off on belongs at the beginning of
+// at. It checks the first piece only.
 func (q *QueuePair) belongs(t *messageType, s *segment, off uint64, at []byte) bool {
 	ref, out := t.target(q, s, off, uint64(len(at)))
 	if out != regmem.OK {
@@ -282,7 +287,7 @@ func (w *frames) Target(_ regmem.Ref, off, n int) regmem.Ref {
 	s := &q.rx.seg
 	t := &messageTypes[s.op]
 	if q.life.Load().ended() {
-		return regmem.Ref{} // read and dropped, so that our Terminate gets through [I-36]
+		return regmem.Ref{} // the bytes are read and dropped, so that our Terminate arrives [I-36]
 	}
 	ref, out := t.target(q, s, uint64(off), uint64(n))
 	if out != regmem.OK {
@@ -298,8 +303,8 @@ func (w *frames) Lost(err error) {
 	messageTypes[q.rx.seg.op].fail(q, &q.rx.seg, regmem.NoRegion, err)
 }
 
-// End implements [placer.Wire]: it delivers a segment, after its CRC was verified if that was read
-// into place.
+// End implements [placer.Wire]. It delivers a segment. If the segment was read into place and has a
+// CRC, End verifies the CRC first.
 func (w *frames) End(trailer []byte) error {
 	q := (*QueuePair)(w)
 	s := &q.rx.seg
@@ -316,7 +321,8 @@ func (w *frames) End(trailer []byte) error {
 	return nil
 }
 
-// verify checks the CRC of a long segment, if there are any.
+// verify checks the CRC of a segment that was read into place. It returns nil if the stream has no
+// CRCs.
 func (q *QueuePair) verify(s *segment, trailer []byte) error {
 	if !q.rx.dec.CRC {
 		return nil
@@ -325,7 +331,7 @@ func (q *QueuePair) verify(s *segment, trailer []byte) error {
 	for off := 0; off < s.size; {
 		ref, out := q.listTarget(s, uint64(off), uint64(s.size-off))
 		if out != regmem.OK {
-			break // the CRC is wrong then
+			break // the CRC cannot match then
 		}
 		crc = mpa.CRC(crc, ref.B())
 		off += ref.Len()

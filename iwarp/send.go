@@ -12,67 +12,66 @@ import (
 	"viaduct/internal/wire/rdmap"
 )
 
-// txState belongs to the send role of frameio, except mulpdu, which others
-// may read.
+// txState is the state of sending. Only the send role of frameio uses it, except mulpdu, which
+// others may read.
 type txState struct {
 	enc    mpa.Encoder
 	mulpdu atomic.Int32
-	msn    [4]ddp.MSN // next of each queue
+	msn    [4]ddp.MSN // number of the next message, by queue
 	cur    txMessage
 	opID   uint32 // identifier of the next Atomic Request [I-68]
 
-	turn    bool    // whose turn it is: the peer's requests or our queue [I-54]
-	rtr     mpa.RTR // the ready message that has to go first
-	begun   bool    // the first FPDU of all was sent
-	invalid bool    // a local invalidation is in progress
+	turn    bool    // true: a request of the peer is next; false: one of our queue [I-54]
+	rtr     mpa.RTR // the ready message that must be sent first, or 0
+	begun   bool    // whether the first FPDU was sent
+	invalid bool    // whether a local invalidation is in progress
 
-	lookedAt
-	inBatch
+	peeked
+	batchWork
 
-	asked time.Duration // when the MSS was last looked at, since the stream was made; 0 for never
+	asked time.Duration // time since born at which the MSS was last checked; 0 for never
 	since int           // bytes sent since then
 	hdr   [ddp.UntaggedLen]byte
-	arena *arena // FPDUs and payload that the batch in progress refers to
-	used  int    // bytes of it
+	arena *arena // holds the FPDUs and payload to which the current batch refers
+	used  int    // bytes used of the arena
 }
 
-// Those lookedAt are requests of the send queue that have not begun. Each belongs to the
-// queue still.
-type lookedAt struct {
+// The peeked requests of the send queue have not begun. They still belong to the queue.
+type peeked struct {
 	ahead    [lookAhead]*sendWQE
-	aheadAt  int // the next of them
+	aheadAt  int // index of the next one
 	aheadN   int
-	aheadSeq uint64 // number of ahead[0]
+	aheadSeq uint64 // sequence number of ahead[0]
 }
 
-// What is inBatch the batch in progress will have done when it is sent.
-type inBatch struct {
+// batchWork lists the work that is complete once the current batch has been sent.
+type batchWork struct {
 	done     []run // requests of the send queue
-	answered int   // requests of the peer
-	over     bool  // the Terminate is in it, nothing may follow
+	answered int   // number of the peer's requests
+	over     bool  // the batch contains the Terminate, so nothing may follow
 }
 
-// lookAhead is how many requests are taken under one lock of the send queue.
+// lookAhead is the number of requests that are peeked at together.
 const lookAhead = 8
 
-// A run is a range of requests of the send queue.
+// A run is the range first to end-1 of requests of the send queue.
 type run struct{ first, end uint64 }
 
-// A txMessage is the message that is being cut into segments: one of RDMAP, one
-// of DDP. [RDMAP-3.1-3]
+// A txMessage is a message that is being sent in segments: one message of RDMAP is one message of
+// DDP. [RDMAP-3.1-3]
 type txMessage struct {
 	active bool
 	op     rdmap.Opcode
 	cut    ddp.Cutter
-	w      *sendWQE     // own message
-	seq    uint64       // of w
-	in     *inboundRead // request of a Read Response
+	w      *sendWQE     // request of our own message, or nil
+	seq    uint64       // sequence number of w
+	in     *inboundRead // the peer's request, if this is a Read Response, or nil
 	read   rdmap.ReadRequest
 	msn    ddp.MSN
-	rest   []byte // far payload of its last segment, if that was fetched already
+	rest   []byte // payload of its last segment, if it was already copied from far memory, or nil
 }
 
-// engine is the face of a QueuePair towards frameio.
+// engine is the QueuePair as a [frameio.Protocol].
 type engine QueuePair
 
 var (
@@ -80,21 +79,21 @@ var (
 	_ frameio.Planner  = (*engine)(nil)
 )
 
-// Fill implements [frameio.Protocol]: it adds FPDUs to the batch. A Terminate
-// goes before everything else and ends the direction; then the RTR; then the message
-// in progress, whole; then, by turns, answers to the peer's requests and our own
-// queue. Nothing but messages of RDMAP in segments of DDP is ever sent; many may go
-// into one TCP segment.
+// Fill implements [frameio.Protocol]. It adds FPDUs to the batch, in this order: a Terminate, which
+// ends the direction; the ready message; the rest of the current message; then, by turns, answers
+// to the peer's requests and requests of our queue. Only messages of RDMAP in segments of DDP are
+// sent; many may share one TCP segment.
 func (e *engine) Fill(b *frameio.Batch) {
 	q := (*QueuePair)(e)
 	t := &q.tx
-	t.used, t.cur.rest = 0, nil // the arena is another
+	t.used, t.cur.rest = 0, nil // a new batch has a new arena
 	q.refreshMSS()
-	for !b.FullFor(q.tellsAhead()) && !t.over { // [MPA-5.1-4] [I-35]
+	for !b.FullFor(q.peerPredicts()) && !t.over { // [MPA-5.1-4] [I-35]
 		if !q.sendOpen.Load() { // [MPA-7.1.2-15]
 			return
 		}
-		if t.used > arenaSize-2*mpa.MaxFPDU || b.Pieces() < MaxSGE { // each may be taken twice
+		// Gather may use each of them twice.
+		if t.used > arenaSize-2*mpa.MaxFPDU || b.Pieces() < MaxSGE {
 			b.LeaveMore()
 			return
 		}
@@ -123,14 +122,13 @@ func (e *engine) Fill(b *frameio.Batch) {
 	}
 }
 
-// tellsAhead reports whether the peer can tell the next segment ahead: the rest of an
-// answer that it asked for, or, where the consumer's messages are a stream to a
-// [RecvSource], as they are here, any.
-func (q *QueuePair) tellsAhead() bool { return q.supply != nil || q.tx.cur.in != nil }
+// peerPredicts reports whether the peer can predict the place of the next segment. It can for the
+// rest of a Read Response, because it has asked for it. It can for any segment if the consumer's
+// messages are a stream to a [RecvSource], as they are on this side.
+func (q *QueuePair) peerPredicts() bool { return q.supply != nil || q.tx.cur.in != nil }
 
-// Sent implements [frameio.Protocol]: Sends and Writes complete when TCP has
-// all of their bytes, and slots of the peer's requests are free when TCP has their
-// answers.
+// Sent implements [frameio.Protocol]. TCP has all bytes of the batch: its Sends and Writes
+// complete, and the slots of the answered requests are free.
 func (e *engine) Sent() {
 	q := (*QueuePair)(e)
 	t := &q.tx
@@ -160,7 +158,7 @@ func (e *engine) Sent() {
 	}
 }
 
-// next begins the next message. It reports whether there was one.
+// next begins the next message. It reports whether there was one to begin.
 func (q *QueuePair) next(b *frameio.Batch) bool {
 	t := &q.tx
 	for range 2 {
@@ -177,7 +175,7 @@ func (q *QueuePair) next(b *frameio.Batch) bool {
 	return false
 }
 
-// sends notes that request seq is complete when the batch is sent.
+// sends records that request seq will be complete once the current batch has been sent.
 func (t *txState) sends(seq uint64) {
 	if n := len(t.done); n > 0 && t.done[n-1].end == seq {
 		t.done[n-1].end++
@@ -193,7 +191,8 @@ func headerLen(op rdmap.Opcode) int {
 	return ddp.UntaggedLen
 }
 
-// peek returns the next request of the send queue. It is started by started.
+// peek returns the next request of the send queue, without starting it. ok is false if there is
+// none.
 func (q *QueuePair) peek() (w *sendWQE, seq uint64, ok bool) {
 	t := &q.tx
 	if t.aheadAt == t.aheadN {
@@ -205,15 +204,15 @@ func (q *QueuePair) peek() (w *sendWQE, seq uint64, ok bool) {
 	return t.ahead[t.aheadAt], t.aheadSeq + uint64(t.aheadAt), true
 }
 
-// started starts the request that peek returned. No flush comes between: the
-// queues are flushed when no Fill runs, and none begins a message afterwards.
+// started marks request seq, which peek returned, as started. The queues are flushed only while no
+// Fill runs, and no Fill begins a message afterwards, so no flush can happen in between.
 func (q *QueuePair) started(seq uint64) {
 	q.sq.MarkStarted(seq)
 	q.tx.aheadAt++
 }
 
-// nextRequest begins the request at the head of the send queue, if it may
-// begin. Requests begin in the order of posting.
+// nextRequest begins the request at the head of the send queue, if there is one and it may begin.
+// It reports whether it did. Requests begin in the order of posting.
 func (q *QueuePair) nextRequest(b *frameio.Batch) bool {
 	t := &q.tx
 	if t.invalid {
@@ -231,7 +230,7 @@ func (q *QueuePair) nextRequest(b *frameio.Batch) bool {
 	}
 	if w.op.reads() {
 		ord := int(q.ord.Load())
-		if ord == 0 { // posted before start-up told so
+		if ord == 0 { // it was posted before start-up found that the peer serves no Reads
 			q.started(seq)
 			w.status = StatusFlushed
 			q.finish(seq, seq+1)
@@ -268,8 +267,8 @@ func (q *QueuePair) nextRequest(b *frameio.Batch) bool {
 	return true
 }
 
-// mayPass reports whether no more than n Reads and Atomics are outstanding. If
-// not, the completion of one rings the doorbell.
+// mayPass reports whether at most n Reads and Atomics are outstanding. If not, the completion of
+// the next one wakes the send role.
 func (q *QueuePair) mayPass(n int) bool {
 	if q.reads.Len() <= n {
 		return true
@@ -278,16 +277,16 @@ func (q *QueuePair) mayPass(n int) bool {
 	return q.reads.Len() <= n
 }
 
-// nextMSN returns the number of the next message of a queue. [DDP-4.3-6]
+// nextMSN returns the number of the next message of queue qn. [DDP-4.3-6]
 func (q *QueuePair) nextMSN(qn int) ddp.MSN {
 	m := q.tx.msn[qn]
 	q.tx.msn[qn] = m.Next()
 	return m
 }
 
-// short sends a message that is one short FPDU with at most one piece of
-// payload, which is what there are many of. It reports whether it did; whatever
-// is not plain is left to segment.
+// short sends a message that is one short FPDU with at most one piece of payload. It reports
+// whether it did; segment handles all other messages. Most messages are short, and this path costs
+// less.
 func (q *QueuePair) short(b *frameio.Batch, w *sendWQE, seq uint64, msg rdmap.Opcode, hl int) bool {
 	t := &q.tx
 	if w.length > smallFPDU || w.nsg > 1 || t.enc.Markers {
@@ -329,8 +328,8 @@ func (q *QueuePair) short(b *frameio.Batch, w *sendWQE, seq uint64, msg rdmap.Op
 	return true
 }
 
-// piece gives n bytes at offset off of an element of a request. Those of a
-// region that the batch has pinned already come without a pin of their own.
+// piece pins n bytes at offset off of an element of a request. If the batch has pinned the region
+// already, ref has no pin of its own. ok is false if the memory is not accessible.
 func (q *QueuePair) piece(b *frameio.Batch, s *SGE, off, n uint64) (ref regmem.Ref, ok bool) {
 	if s.Region != nil {
 		r := s.Region.r
@@ -343,8 +342,8 @@ func (q *QueuePair) piece(b *frameio.Batch, s *SGE, off, n uint64) (ref regmem.R
 	return ref, out == regmem.OK
 }
 
-// segment adds the next segment of the message in progress. If memory for it is gone, it
-// ends the stream.
+// segment adds the next segment of the current message. If its memory is not accessible any more,
+// it ends the stream.
 func (q *QueuePair) segment(b *frameio.Batch) {
 	t := &q.tx
 	m := &t.cur
@@ -357,7 +356,7 @@ func (q *QueuePair) segment(b *frameio.Batch) {
 	if m.in != nil && n > 0 { // Read Response: source checked and read for each segment [I-43] [I-61] [RDMAP-5.2.2-8]
 		r := &m.read
 		ref, out := q.dev.reg.Access(r.SourceSTag, r.SourceTO+off, uint64(n), q.pd.dom, q, regmem.RemoteRead)
-		switch { // what was refused is neither
+		switch { // a refused ref is neither far nor guarded
 		case ref.Far():
 			var ok bool
 			ref, ok = t.fetchNext(ref, func(n uint64) (regmem.Ref, regmem.Outcome) {
@@ -371,7 +370,8 @@ func (q *QueuePair) segment(b *frameio.Batch) {
 			out = regmem.NoRegion
 		}
 		if out != regmem.OK {
-			q.failAnswer(m.in, uint32(off), readFault(out)) // the bounds were good for the whole of it
+			// Off is known to be in the bounds of the Read.
+			q.failAnswer(m.in, uint32(off), readFault(out))
 			return
 		}
 		refs = append(refs, ref)
@@ -382,7 +382,7 @@ func (q *QueuePair) segment(b *frameio.Batch) {
 			return
 		}
 	}
-	// What was fetched does not change any more.
+	// Bytes that were copied from far memory do not change any more.
 	moving := m.w != nil && changeable(m.w) || m.in != nil && n > 0 && refs[0].Pins()
 	q.frame(b, h, refs, n, t.enc.CRC && moving)
 	if last {
@@ -390,8 +390,7 @@ func (q *QueuePair) segment(b *frameio.Batch) {
 	}
 }
 
-// endMessage notes that the last segment of the message in progress is in the
-// batch.
+// endMessage records that the last segment of the current message is in the batch.
 func (q *QueuePair) endMessage() {
 	t := &q.tx
 	m := &t.cur
@@ -407,8 +406,8 @@ func (q *QueuePair) endMessage() {
 	t.cur = txMessage{}
 }
 
-// gather pins n bytes at offset off of the payload of a request. If its memory
-// is gone the request fails, and the stream with it: nil.
+// gather appends to refs n pinned bytes at offset off of the payload of request w. If its memory is
+// not accessible any more, gather fails the request, ends the stream, and returns nil.
 func (q *QueuePair) gather(b *frameio.Batch, refs []regmem.Ref, w *sendWQE, off, n uint64) []regmem.Ref {
 	t := &q.tx
 	if w.inlineLen > 0 {
@@ -448,7 +447,8 @@ func (q *QueuePair) gather(b *frameio.Batch, refs []regmem.Ref, w *sendWQE, off,
 	return nil
 }
 
-// fetch copies far bytes, which it gives back, to the arena. It is false if they are gone.
+// fetch copies the far bytes of ref to the arena, and releases ref. It returns false if they are
+// not accessible any more.
 func (t *txState) fetch(ref regmem.Ref) (regmem.Ref, bool) {
 	p := t.room()[:ref.Len():ref.Len()]
 	err := ref.CopyTo(p)
@@ -460,12 +460,14 @@ func (t *txState) fetch(ref regmem.Ref) (regmem.Ref, bool) {
 	return regmem.Of(p), true
 }
 
-// farTail is how long the last segment of a message may be that is fetched with the one before: each access
-// to far memory is a call. Messages of 64 KiB, which no FPDU holds, end in such.
+// farTail is the largest payload of a last segment that is copied together with the segment before
+// it, because each access to far memory is a system call. For example, a message of 64 KiB does not
+// fit into one FPDU, so it ends in a short segment.
 const farTail = 8 << 10
 
-// fetchNext is fetch for all payload of the segment in progress. Of a message that ends in a short segment that one is
-// fetched too, if it is there; longer pins the first n bytes from where the payload begins.
+// fetchNext copies the payload of the current segment, which ref pins, from far memory. If the last
+// segment of the message follows and is short, fetchNext copies its payload too and keeps it for
+// the next call. longer pins n bytes from the start of the payload.
 func (t *txState) fetchNext(ref regmem.Ref, longer func(n uint64) (regmem.Ref, regmem.Outcome)) (regmem.Ref, bool) {
 	m := &t.cur
 	if rest := m.rest; rest != nil {
@@ -487,12 +489,12 @@ func (t *txState) fetchNext(ref regmem.Ref, longer func(n uint64) (regmem.Ref, r
 	return t.fetch(ref)
 }
 
-// touchable tells whether memory that may fault can be read now.
+// touchable reports whether memory that may fault can be read now.
 func touchable(ref regmem.Ref) bool {
 	return !ref.Guarded() || regmem.Guard(func() { mpa.CRC(0, ref.B()) }) == nil
 }
 
-// failRequest ends the stream because local memory of a request is gone.
+// failRequest ends the stream because local memory of request w is not accessible any more.
 func (q *QueuePair) failRequest(w *sendWQE) {
 	w.status = StatusLocalAccess
 	seq := q.tx.cur.seq
@@ -501,9 +503,9 @@ func (q *QueuePair) failRequest(w *sendWQE) {
 	q.fault(rdmap.TerminateRDMAP(rdmap.Catastrophic, nil), ErrLocalAccess)
 }
 
-// frame adds one FPDU: the DDP header and n bytes of payload. It takes the
-// pins over. moving says that the payload has a CRC and may change before it is
-// sent: it is then copied first, so that a change can't spoil it.
+// frame adds one FPDU with the DDP header hdr and n bytes of payload. It releases the pins in refs.
+// moving means that the FPDU has a CRC and the payload may change before it is sent. frame then
+// copies the payload first, so that a change cannot make the CRC wrong.
 func (q *QueuePair) frame(b *frameio.Batch, hdr []byte, refs []regmem.Ref, n int, moving bool) {
 	t := &q.tx
 	q.stats.sentFPDUs.Add(1)
@@ -514,7 +516,7 @@ func (q *QueuePair) frame(b *frameio.Batch, hdr []byte, refs []regmem.Ref, n int
 	case t.enc.Markers:
 		q.frameMarked(b, hdr, refs)
 		return
-	case total <= smallFPDU: // in one piece
+	case total <= smallFPDU: // contiguous
 		h := b.Header(total)
 		p := append(t.enc.AppendLength(h[:0], ulpdu), hdr...)
 		p = take(p, refs) // [DDP-4.4-1]
@@ -530,7 +532,7 @@ func (q *QueuePair) frame(b *frameio.Batch, hdr []byte, refs []regmem.Ref, n int
 	t.enc.AppendLength(h[:0], ulpdu)
 	copy(h[2:], hdr) // [DDP-4.4-1]
 	crc := t.crc(h)
-	if t.enc.CRC { // while it is about to be used anyway
+	if t.enc.CRC { // the bytes are about to be sent, so reading them now costs little
 		for i := range refs {
 			crc = mpa.CRC(crc, refs[i].B())
 		}
@@ -543,8 +545,8 @@ func (q *QueuePair) frame(b *frameio.Batch, hdr []byte, refs []regmem.Ref, n int
 	t.enc.AppendTrailer(tr[:0], ulpdu, crc)
 }
 
-// smallFPDU is the longest FPDU that is made in one piece: what a batch gives
-// out at a time.
+// smallFPDU is the longest FPDU that is built in one piece. It is the largest memory that a batch
+// provides at a time.
 const smallFPDU = frameio.MaxHeader
 
 func (t *txState) crc(b []byte) uint32 {
@@ -554,8 +556,7 @@ func (t *txState) crc(b []byte) uint32 {
 	return 0
 }
 
-// take appends what is pinned to p and gives the pins back. Bytes of a mapping
-// that has gone are zero.
+// take appends the bytes of refs to p and releases refs. Bytes of a mapping that has gone are zero.
 func take(p []byte, refs []regmem.Ref) []byte {
 	for i := range refs {
 		n := len(p)
@@ -569,9 +570,9 @@ func take(p []byte, refs []regmem.Ref) []byte {
 	return p
 }
 
-// changeable tells whether a peer may write to the memory, by a region's own
-// STag. A consumer that sends from under a window that a peer may write to, or changes
-// what is posted, has to expect a CRC error.
+// changeable reports whether a peer may write to the memory of w by the STag of its region. It does
+// not know of windows: a consumer that sends from memory under a writable window, or that changes
+// posted memory, must expect a CRC error.
 func changeable(w *sendWQE) bool {
 	for i := range w.sg[:w.nsg] {
 		if m := w.sg[i].Region; m != nil && !m.r.Far() && m.r.Rights()&(regmem.RemoteWrite|regmem.RemoteAtomic) != 0 {
@@ -581,15 +582,15 @@ func changeable(w *sendWQE) bool {
 	return false
 }
 
-// arenaSize is room for a few of the largest FPDUs: about a batch.
+// arenaSize is the size of a few of the largest FPDUs, about a batch.
 const arenaSize = 384 << 10
 
-// An arena holds bytes that a batch refers to until it is sent.
+// An arena holds bytes to which a batch refers until it is sent.
 type arena [arenaSize]byte
 
 var arenas = sync.Pool{New: func() any { return new(arena) }}
 
-// room returns what is left of the arena.
+// room returns the unused part of the arena.
 func (t *txState) room() []byte {
 	if t.arena == nil {
 		t.arena = arenas.Get().(*arena)
@@ -597,8 +598,8 @@ func (t *txState) room() []byte {
 	return t.arena[t.used:]
 }
 
-// frameMarked is frame for a peer that wants markers. They cut payload at
-// every 512 bytes, so it is copied.
+// frameMarked adds one FPDU for a peer that wants markers. It copies the payload, because a marker
+// interrupts it every 512 bytes.
 func (q *QueuePair) frameMarked(b *frameio.Batch, hdr []byte, refs []regmem.Ref) {
 	t := &q.tx
 	var room [MaxSGE + 1][]byte
@@ -612,21 +613,22 @@ func (q *QueuePair) frameMarked(b *frameio.Batch, hdr []byte, refs []regmem.Ref)
 	b.Bytes(p)
 }
 
-// control adds a message whose payload is an RDMAP header: one segment.
+// control adds a message of one segment, whose payload body is an RDMAP header.
 func (q *QueuePair) control(b *frameio.Batch, h ddp.Untagged, body []byte) {
 	refs := [1]regmem.Ref{regmem.Of(body)}
 	q.frame(b, h.Append(q.tx.hdr[:0]), refs[:min(1, len(body))], len(body), false)
 	q.stats.sentMessages.Add(1)
 }
 
-// mssBytes and mssAge say how long a size is believed. [I-27]
+// mssBytes and mssAge limit the use of a segment size: after so many bytes or that time, it is read
+// again. [I-27]
 const (
 	mssBytes = 4 << 20
 	mssAge   = time.Second
 )
 
-// refreshMSS fits MULPDU to the TCP segments of the moment; the message in
-// progress keeps its size. [MPA-4.5-6] [MPA-4.5-3] [DDP-3-1] [DDP-3-2] [I-27]
+// refreshMSS fits the MULPDU to the current size of TCP segments. The current message keeps its
+// size. [MPA-4.5-6] [MPA-4.5-3] [DDP-3-1] [DDP-3-2] [I-27]
 func (q *QueuePair) refreshMSS() {
 	t := &q.tx
 	if q.set.fixedSize {

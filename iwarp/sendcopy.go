@@ -7,23 +7,21 @@ import (
 )
 
 const (
-	// copiedPayload is up to how many bytes of payload in each FPDU a long
-	// message is copied together. A short FPDU by reference costs three pieces
-	// of a gather write, which the kernel takes longer to follow than this side
-	// to copy them. FPDUs that fit segments of an Ethernet are that short.
+	// copiedPayload is the largest payload of an FPDU that is sent as a copy together with others.
+	// A short FPDU by reference costs three pieces of a gather write, and the kernel takes longer
+	// to follow these than this side takes to copy the bytes. FPDUs that fit the segments of an
+	// Ethernet are that short.
 	copiedPayload = 2048
 
-	// copiedBytes is how much is copied before it is written: half of it would
-	// do as well, and it should still be in the cache when the kernel copies
-	// it again.
+	// copiedBytes is the largest number of bytes that are copied before they are written. They
+	// should still be in the cache when the kernel copies them again; half of it would do as well.
 	copiedBytes = 128 << 10
 )
 
-// copied adds segments of the message in progress, as many as there are or
-// have room, with their payload copied: one piece of memory with all that is
-// between them. The memory is checked for all of them at once, at the moment
-// they are copied. It reports false, and has added nothing, if the message is
-// not one to be treated so, or its memory is not all there: segment finds out
+// copied adds the next segments of the current message with their payload copied, so that they are
+// one contiguous piece of memory: all segments of the message, or as many as there is room for. It
+// checks and copies the memory of all of them at once. It returns false and adds nothing if the
+// message is not suitable, or if its memory is not accessible completely; segment then finds out
 // from where on.
 func (q *QueuePair) copied(b *frameio.Batch) bool {
 	t := &q.tx
@@ -67,8 +65,8 @@ func (q *QueuePair) copied(b *frameio.Batch) bool {
 	return true
 }
 
-// source pins n bytes at offset off of the payload of a message, if they can
-// be copied without further ado.
+// source pins n bytes at offset off of the payload of message m. ok is false if they are not
+// accessible, or if they cannot be copied directly because they are far or may fault.
 func (q *QueuePair) source(m *txMessage, off, n uint64) (ref regmem.Ref, ok bool) {
 	var out regmem.Outcome
 	if r := &m.read; m.in != nil {
@@ -83,7 +81,7 @@ func (q *QueuePair) source(m *txMessage, off, n uint64) (ref regmem.Ref, ok bool
 	return ref, out == regmem.OK
 }
 
-// appendHeader appends the DDP header of the segment at offset off.
+// appendHeader appends to p the DDP header of the segment at offset off.
 func (m *txMessage) appendHeader(p []byte, off uint64, last bool) []byte {
 	switch {
 	case m.in != nil:
@@ -91,6 +89,7 @@ func (m *txMessage) appendHeader(p []byte, off uint64, last bool) []byte {
 	case m.op.Tagged():
 		return m.op.TaggedHeader(m.w.remote.STag, m.w.remote.TO+off, last).Append(p) // [DDP-5.2-7] [DDP-4.2-6]
 	}
-	// all but MO and L as in the first [DDP-4.3-2] [DDP-4.3-5] [DDP-4.3-9] [DDP-4.2-4]
+	// all fields but MO and L as in the first segment [DDP-4.3-2] [DDP-4.3-5] [DDP-4.3-9]
+	// [DDP-4.2-4]
 	return m.op.UntaggedHeader(m.msn, uint32(off), last, m.w.stag).Append(p)
 }

@@ -8,36 +8,37 @@ import (
 	"viaduct/internal/wire/rdmap"
 )
 
-// A directSend is a request that goes past the send queue: a Send or Write of one
-// short FPDU that finds the queue empty, with the completions of all that was in it
-// published. Most of what such a request costs would be its way through the queue. There
-// is one at a time, until TCP, or the peer through shared memory, has all of it.
+// A directSend is a request that bypasses the send queue: a Send or Write of one short FPDU, posted
+// while the queue is empty and all completions of the queue are published. The queue would be most
+// of the cost of such a request. There is one at a time, until TCP has all of it, or the peer has
+// it through shared memory.
 type directSend struct {
-	// state is the number of the request, shifted, and what became of it. The send
-	// role begins one; whatever takes it out of the pending ones completes it.
+	// state is the number of the request, shifted left by directBits, plus its kind. The send role
+	// begins a request. The goroutine that changes a pending kind to another one completes it.
 	state atomic.Uint64
 
-	// These are written before state, by the send role.
+	// The send role writes these before state.
 	id uint64
 	op Op
 }
 
 const (
-	directSent       = iota // complete; so is what there never was
-	directUnsignaled        // pending, and has no completion if it is sent
-	directSignaled          // pending
-	directFlushed           // was flushed, and has a completion
+	directSent       = iota // complete; also the initial kind, before any request
+	directUnsignaled        // pending, without a completion when it is sent
+	directSignaled          // pending, with a completion
+	directFlushed           // flushed, with a completion
 
-	directBits = 2 // of these
+	directBits = 2 // number of bits for the kind
 )
 
-// pending reports whether there is one that is neither sent nor flushed.
+// pending reports whether there is a request that is neither sent nor flushed.
 func (d *directSend) pending() bool {
 	k := d.state.Load() & (1<<directBits - 1)
 	return k == directUnsignaled || k == directSignaled
 }
 
-// take ends the pending request, if there is one, and reports what it was.
+// take changes the kind of the pending request to end, and returns its kind so far. ok is false if
+// no request is pending.
 func (d *directSend) take(end uint64) (kind uint64, ok bool) {
 	s := d.state.Load()
 	kind = s & (1<<directBits - 1)
@@ -47,19 +48,19 @@ func (d *directSend) take(end uint64) (kind uint64, ok bool) {
 	if d.state.CompareAndSwap(s, s-kind+end) {
 		return kind, true
 	}
-	return d.take(end) // its completion was asked for just now
+	return d.take(end) // a completion was requested just now
 }
 
-// tell asks for a completion of request n, which began without. It is false if n is
+// signal requests a completion for request n, which began without one. It returns false if n is
 // sent already.
-func (d *directSend) tell(n uint64) bool {
+func (d *directSend) signal(n uint64) bool {
 	n <<= directBits
 	return d.state.CompareAndSwap(n+directUnsignaled, n+directSignaled) || d.state.Load() == n+directFlushed
 }
 
-// sendDirect sends wr at once if it can go past the send queue. It returns the number
-// of the request. If it is false nothing has happened, and the way through the queue
-// finds what is wrong with wr, if anything is.
+// sendDirect sends wr at once if it can bypass the send queue, and returns the number of the
+// request. If it returns false, it has done nothing; wr then goes through the queue, which also
+// finds its errors.
 func (q *QueuePair) sendDirect(wr *SendWR, signaled bool) (n uint64, ok bool) {
 	if !q.ready.Load() || !q.sq.Empty() || wr.Op > OpWrite {
 		return 0, false
@@ -81,11 +82,11 @@ func (q *QueuePair) sendDirect(wr *SendWR, signaled bool) (n uint64, ok bool) {
 	return n, ok
 }
 
-// beginDirect makes the FPDU of a request of size bytes, and returns its number, or 0 if
-// it has to go another way. [send role]
+// beginDirect builds the FPDU of a request of size bytes and returns the number of the request. It
+// returns 0 if the request must go through the queue. [send role]
 func (q *QueuePair) beginDirect(wr *SendWR, size int, signaled bool) (n uint64) {
 	t := &q.tx
-	if !q.life.Load().posts() { // nothing is flushed before this has ended
+	if !q.life.Load().posts() { // nothing is flushed until this call has returned
 		return 0
 	}
 	if !q.sq.Empty() || !q.sendOpen.Load() || q.term.Load() != nil || t.rtr != 0 || q.nudge.Load() || t.enc.Markers {
@@ -142,8 +143,8 @@ func (q *QueuePair) beginDirect(wr *SendWR, size int, signaled bool) (n uint64) 
 	return n
 }
 
-// finishDirect completes the request that went past the queue, if the batch had one:
-// when TCP has all of its bytes, as any. [send role]
+// finishDirect completes the direct request, if the sent batch had one: TCP now has all of its
+// bytes. [send role]
 func (q *QueuePair) finishDirect() {
 	d := &q.direct
 	switch kind, ok := d.take(directSent); {
@@ -155,7 +156,7 @@ func (q *QueuePair) finishDirect() {
 	}
 }
 
-// flushDirect is the end of the stream for it.
+// flushDirect completes the pending direct request as flushed, if there is one.
 func (q *QueuePair) flushDirect() {
 	d := &q.direct
 	if _, ok := d.take(directFlushed); ok {

@@ -188,7 +188,7 @@ func TestDirectFlushed(t *testing.T) {
 	if c, ok := q.SendCQ().Poll(); ok {
 		t.Errorf("one more: %+v", c)
 	}
-	if q.direct.tell(uint64(last)) == false {
+	if q.direct.signal(uint64(last)) == false {
 		t.Error("PostNow would take a flushed request for sent")
 	}
 }

@@ -11,8 +11,8 @@ import (
 	"viaduct/internal/wire/rdmap"
 )
 
-// sendRTR sends the ready message that start-up agreed on: a zero-length
-// message of its kind, the first FPDU of all. [MPA2-9.2-10] [MPA2-5-2] [I-08]
+// sendRTR sends the ready message that start-up agreed on: a zero-length message of the agreed
+// kind, which is the first FPDU. [MPA2-9.2-10] [MPA2-5-2] [I-08]
 func (q *QueuePair) sendRTR(b *frameio.Batch) {
 	t := &q.tx
 	kind := t.rtr
@@ -20,7 +20,7 @@ func (q *QueuePair) sendRTR(b *frameio.Batch) {
 	switch kind {
 	case mpa.RTRWrite:
 		q.frame(b, rdmap.Write.TaggedHeader(1, 0, true).Append(t.hdr[:0]), nil, 0, false)
-	case mpa.RTRRead: // uses up MSN 1 and a place among our Reads
+	case mpa.RTRRead: // it uses MSN 1 and counts as one of our Reads
 		msn := q.nextMSN(rdmap.QueueReadRequest)
 		q.reads.Push(pendingRead{msn: msn})
 		r := rdmap.ReadRequest{SourceSTag: 1}
@@ -30,9 +30,9 @@ func (q *QueuePair) sendRTR(b *frameio.Batch) {
 	}
 }
 
-// sendRead sends a Read Request. The sink is named by the region's STag if the
-// request has a single registered piece, otherwise by a number of this request
-// alone: only the answer we wait for may use it. [RDMAP-5.2-1] [I-58]
+// sendRead sends a Read Request. If the request has a single registered piece, the region's STag
+// names the sink. Otherwise the sink is a number of this request, which only its answer may use.
+// [RDMAP-5.2-1] [I-58]
 func (q *QueuePair) sendRead(b *frameio.Batch, w *sendWQE, seq uint64) {
 	p := pendingRead{w: w, seq: seq, msn: q.nextMSN(rdmap.QueueReadRequest), size: uint32(w.length)} // [DDP-4.3-6]
 	if w.nsg == 1 && w.sg[0].Region != nil {
@@ -42,8 +42,10 @@ func (q *QueuePair) sendRead(b *frameio.Batch, w *sendWQE, seq uint64) {
 		p.stag, p.to = uint32(seq)<<8|0x5a, 0
 	}
 	r := rdmap.ReadRequest{SinkSTag: p.stag, SinkTO: p.to, Size: p.size, SourceSTag: w.remote.STag, SourceTO: w.remote.TO}
-	q.reads.Push(p)                                                                             // from here on it belongs to the receive role
-	q.control(b, rdmap.ReadRequestOp.UntaggedHeader(p.msn, 0, true, 0), r.Append(w.inline[:0])) // inline is free in a Read
+	// From here on p belongs to the receive role.
+	q.reads.Push(p)
+	// A Read does not use w.inline.
+	q.control(b, rdmap.ReadRequestOp.UntaggedHeader(p.msn, 0, true, 0), r.Append(w.inline[:0]))
 }
 
 // sendAtomic sends an Atomic Request.
@@ -61,11 +63,11 @@ func (q *QueuePair) sendAtomic(b *frameio.Batch, w *sendWQE, seq uint64) {
 	q.control(b, rdmap.AtomicRequestOp.UntaggedHeader(p.msn, 0, true, 0), r.Append(w.inline[:0]))
 }
 
-// answer begins the answer to a request of the peer. Requests are processed in
-// the order they were delivered, and an Atomic only when all before it were
-// answered. What came behind a request may be placed and delivered before the
-// answer is made. [RDMAP-5.2.2-6] [RDMAP-5.5-17] [RDMAP-5.5-8] [RDMAPX-5.2.2-7] [RDMAPX-5.2.1-13]
-// [RDMAPX-5.2.1-14] [RDMAPX-5.4-4] [RDMAPX-5.4-6] [RDMAPX-5.4-8] [RDMAPX-7-3] [RDMAPX-7-4]
+// answer begins the answer to request in of the peer. Requests are processed in the order of their
+// delivery, and an Atomic only after all earlier requests were answered. Messages that arrived
+// after a request may be placed and delivered before it is answered. [RDMAP-5.2.2-6] [RDMAP-5.5-17]
+// [RDMAP-5.5-8] [RDMAPX-5.2.2-7] [RDMAPX-5.2.1-13] [RDMAPX-5.2.1-14] [RDMAPX-5.4-4] [RDMAPX-5.4-6]
+// [RDMAPX-5.4-8] [RDMAPX-7-3] [RDMAPX-7-4]
 func (q *QueuePair) answer(b *frameio.Batch, in *inboundRead) {
 	t := &q.tx
 	if !in.atomic {
@@ -90,20 +92,20 @@ func (q *QueuePair) answer(b *frameio.Batch, in *inboundRead) {
 	q.stats.servedAtomics.Add(1)
 }
 
-// failAnswer ends the stream because the source of a Read, or the word of an Atomic, was
-// deregistered since the request was checked. The returned request is advanced by the bytes sent.
-// [RDMAP-4.8-12] [I-43]
+// failAnswer ends the stream because the source of a Read, or the word of an Atomic, became
+// inaccessible after the request was checked. The Terminate contains the request, advanced by the
+// sent bytes. [RDMAP-4.8-12] [I-43]
 func (q *QueuePair) failAnswer(in *inboundRead, sent uint32, f rdmap.Fault) {
 	u := in.ulpdu[:in.n]
 	if !in.atomic {
 		u = in.read().Advance(sent).Append(append([]byte(nil), u[:ddp.UntaggedLen]...))
 	}
-	q.fault(rdmap.TerminateRDMAP(f, u), nil) // behind which nothing is sent
+	q.fault(rdmap.TerminateRDMAP(f, u), nil) // nothing is sent after it
 }
 
-// atomicTarget checks the word of an Atomic Operation and pins it: rights as
-// for a Read and a Write, or the right to atomics alone; then the alignment of
-// the real address. [RDMAPX-8.2-2] [RDMAPX-8.2-3] [RDMAPX-5.1.1-3] [RDMAPX-5.1.2-5] [I-67]
+// atomicTarget checks the word of an Atomic Operation and pins it. The region must allow reading
+// and writing, or Atomic Operations, and the real address must be aligned. [RDMAPX-8.2-2]
+// [RDMAPX-8.2-3] [RDMAPX-5.1.1-3] [RDMAPX-5.1.2-5] [I-67]
 func (q *QueuePair) atomicTarget(r *rdmap.AtomicRequest) (regmem.Ref, rdmap.Fault) {
 	const word = 8
 	ref, out := q.dev.reg.Access(r.STag, r.TO, word, q.pd.dom, q, regmem.RemoteAtomic)
@@ -113,7 +115,7 @@ func (q *QueuePair) atomicTarget(r *rdmap.AtomicRequest) (regmem.Ref, rdmap.Faul
 	if out != regmem.OK {
 		return regmem.Ref{}, readFault(refine(out, r.TO, word))
 	}
-	if ref.Far() { // no atomic access from here
+	if ref.Far() { // far memory has no atomic access
 		ref.Release()
 		return regmem.Ref{}, rdmap.AccessRights
 	}
@@ -124,10 +126,10 @@ func (q *QueuePair) atomicTarget(r *rdmap.AtomicRequest) (regmem.Ref, rdmap.Faul
 	return ref, rdmap.OK
 }
 
-// atomic performs an Atomic Operation on memory in the order of bytes of this
-// machine, with the processor's atomic instructions: no other Atomic of any
-// stream, and no use of sync/atomic, comes between. [RDMAPX-5-1] [RDMAPX-5.3-1]
-// [RDMAPX-5.4-2] [RDMAPX-5.1.1-7] [RDMAPX-5-2] [I-65]
+// atomic performs an Atomic Operation in the byte order of this machine, with the processor's
+// atomic instructions. So it is atomic with respect to the Atomics of all streams and to uses of
+// sync/atomic. It returns the original value. [RDMAPX-5-1] [RDMAPX-5.3-1] [RDMAPX-5.4-2]
+// [RDMAPX-5.1.1-7] [RDMAPX-5-2] [I-65]
 func (q *QueuePair) atomic(r *rdmap.AtomicRequest) (old uint64, _ rdmap.Fault) {
 	ref, f := q.atomicTarget(r)
 	if f != rdmap.OK {
@@ -141,7 +143,7 @@ func (q *QueuePair) atomic(r *rdmap.AtomicRequest) (old uint64, _ rdmap.Fault) {
 	return guarded(p, r)
 }
 
-// apply performs the operation on a word and returns its former value.
+// apply performs the operation on a word and returns its original value.
 func apply(p *uint64, r *rdmap.AtomicRequest) uint64 {
 	for {
 		old := atomic.LoadUint64(p)
@@ -152,7 +154,7 @@ func apply(p *uint64, r *rdmap.AtomicRequest) uint64 {
 	}
 }
 
-// guarded is apply for a word that may be gone.
+// guarded performs the operation on a word that may fault.
 func guarded(p *uint64, r *rdmap.AtomicRequest) (old uint64, _ rdmap.Fault) {
 	if regmem.Guard(func() { old = apply(p, r) }) != nil {
 		return 0, rdmap.InvalidSTag
@@ -160,8 +162,8 @@ func guarded(p *uint64, r *rdmap.AtomicRequest) (old uint64, _ rdmap.Fault) {
 	return old, rdmap.OK
 }
 
-// localInvalidate closes a window as a request of the send queue. Closing
-// waits for the window's users, so it can't be done in the send role.
+// localInvalidate closes a window for a request of the send queue. It starts a goroutine for that,
+// because closing waits for the window's users, and the send role must not wait.
 func (q *QueuePair) localInvalidate(stag uint32, seq uint64) {
 	w, _ := q.findWindow(stag)
 	if w == nil {

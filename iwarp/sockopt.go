@@ -6,8 +6,8 @@ import (
 )
 
 // SyscallConn gives access to the options of the TCP socket below the stream. Use only Control of
-// the result: reading and writing belong to the stream. The error is errors.ErrUnsupported if there
-// is no socket, or ErrClosed before the stream is up.
+// the result: only the stream may read and write. The error is errors.ErrUnsupported if there is no
+// socket, or ErrClosed during start-up.
 func (q *QueuePair) SyscallConn() (syscall.RawConn, error) {
 	if !q.ready.Load() {
 		return nil, ErrClosed

@@ -7,67 +7,68 @@ import (
 	"viaduct/internal/wire/rdmap"
 )
 
-// A RecvSource chooses the memory of each message when the message begins to arrive, instead of
-// receives that are posted ahead. Memory is bound only while it is in use, the last used memory is
-// reused first, and a waiting consumer can receive bytes where it wants them. Messages are reported
-// as usual: by completions with the given ID.
+// A RecvSource chooses the memory of each message when the message begins to arrive, so that no
+// receives are posted in advance. Memory is bound only while it is in use, the last used memory is
+// reused first, and a waiting consumer can receive bytes directly into its buffer. Messages are
+// reported as usual, by completions with the given ID.
 //
 // All methods except Keep are called in the receive role of the stream: one at a time, by the
 // goroutine that has the role. They must neither block nor call methods of the stream.
 //
-// A consumer may lend memory for a time, for example that of a waiting read, and take it back by
-// [QueuePair.Reclaim].
+// A consumer may lend memory for a time, for example the buffer of a waiting read, and take it back
+// by [QueuePair.Reclaim].
 type RecvSource interface {
-	// NextRecv returns the memory of the next message. head is what has come
-	// of it so far, perhaps nothing; size is the length in bytes of its first
-	// segment, and last says that there is no other. Without memory the stream
-	// ends, as it does where no receive is posted.
+	// NextRecv returns the memory of the next message. head is the part of the message that has
+	// arrived, and may be empty. size is the length in bytes of its first segment, and last is true
+	// if the message has no other segment. If ok is false, the stream ends, as it does if no
+	// receive is posted.
 	NextRecv(head []byte, size int, last bool) (wr RecvWR, ok bool)
 
-	// Reclaim is told the ID of the message in progress when lent memory is
-	// asked back; see [QueuePair.Reclaim]. It returns other memory for it, laid
-	// out alike, to which what has come is moved; or nil to leave it where it is.
+	// Reclaim is called by [QueuePair.Reclaim] with the ID of the current message. It returns other
+	// memory for the message, with the same layout, to which the arrived bytes are moved. It
+	// returns nil to leave the message where it is.
 	Reclaim(id uint64) []SGE
 
-	// Full reports that what comes next is better left alone until the consumer
-	// has dealt with what came before. It is asked before each message. stream tells
-	// how much has come of what comes next, which may take a system call.
+	// Full reports whether the stream should not receive the next message before the consumer has
+	// handled earlier ones. It is called before each message. stream reports how much of the next
+	// messages has arrived, which may take a system call.
 	Full(stream Pending) bool
 
-	// Keep reports, after the handler of the completion queue was called, whether
-	// what was left alone stays so for a consumer that is about to poll: for a
-	// millisecond at most. It is called without a role.
+	// Keep reports whether messages that Full refused stay unread for a consumer that is about to
+	// poll, for at most a millisecond. It is called without a role, after the handler of the
+	// completion queue.
 	Keep() bool
 
-	// Guess tells what the next messages will be if they are like the last one;
-	// the zero value if it can't tell. Whatever comes may be written there.
+	// Guess predicts the next messages, assuming that they are like the last one. It returns the
+	// zero value if it cannot. Any arriving bytes may be written to the memory that it names.
 	Guess() RecvGuess
 }
 
-// A RecvGuess is what a RecvSource expects to come. Until it is asked again,
-// NextRecv gives messages memory that is either the next part of Payload or no part
-// of it.
+// A RecvGuess is the prediction of a RecvSource. Until the next call of Guess, NextRecv must give
+// messages memory that is either the next part of Payload or no part of it.
 type RecvGuess struct {
-	Open    int    // length of the message in progress, 0 if that is not known
-	Header  int    // length of the header of each that follows, at most 32
-	Size    int    // of the payload of each
-	Payload []byte // lent memory where their payloads go, one behind the other
-	Partial int    // how many of them may be put there before they have come whole
+	Open    int    // length of the current message in bytes; 0 if unknown
+	Header  int    // length of the header of each following message, at most 32
+	Size    int    // length of the payload of each
+	Payload []byte // lent memory for their payloads, one after the other
+	Partial int    // number of them that may be read there before they have arrived completely
 }
 
-// A Pending reports how many unread bytes have arrived on a stream. It must not be kept.
+// A Pending reports on the unread bytes that have arrived on a stream. It is valid only during the
+// call that got it.
 type Pending interface {
-	// Has reports whether that is n bytes, with the headers of all layers.
+	// Has reports whether at least n bytes have arrived, including the headers of all layers.
 	Has(n int) bool
 
-	// IsSend reports whether it begins with a Send, which takes a receive; as far as
-	// that can be told before its checksum was looked at.
+	// IsSend reports whether the bytes begin with a Send, which needs a receive. The result is
+	// provisional, because the checksum was not verified.
 	IsSend() bool
 }
 
-// Reclaim ends the use of memory that was lent to the stream's RecvSource, which no longer returns
-// it. A message in progress there is moved, and nothing reads into the memory any more. Reclaim
-// waits for a goroutine that is receiving, but never for the peer.
+// Reclaim makes the stream stop using memory that its RecvSource has lent; the RecvSource must not
+// return that memory any more. A current message in it is moved to other memory. After Reclaim has
+// returned, nothing reads into the lent memory. Reclaim waits for a goroutine that is receiving,
+// but never for the peer.
 func (q *QueuePair) Reclaim() { q.fc.WithReceiver(q.reclaim) }
 
 func (q *QueuePair) reclaim() {
@@ -88,7 +89,8 @@ func (q *QueuePair) reclaim() {
 	r.recv.nsg = copy(r.recv.sg[:], to)
 }
 
-// move copies the first n bytes of a list to another, as far as both are there still.
+// move copies the first n bytes of one list to another. It stops early if memory of either is not
+// accessible any more.
 func (q *QueuePair) move(to, from []SGE, n uint64) {
 	for off := uint64(0); off < n; {
 		src, out := q.pieceOf(from, off, n-off)
@@ -109,7 +111,7 @@ func (q *QueuePair) move(to, from []SGE, n uint64) {
 	}
 }
 
-// full reports whether Receive should leave the rest for later. next are the next bytes, of which
+// full reports whether Receive should leave the next bytes unread. next holds these bytes, of which
 // staged have arrived.
 func (q *QueuePair) full(next []byte, staged int) bool {
 	r := &q.rx
@@ -135,7 +137,8 @@ func (e *engine) IsSend() bool {
 // Has implements [Pending].
 func (e *engine) Has(n int) bool { return e.rx.staged >= n || e.rx.staged+e.fc.Pending() >= n }
 
-// nextRecv asks the source.
+// nextRecv returns the receive for the next message, from the source. It returns nil if the queue
+// is full, or if the source has none or returns an invalid one.
 func (q *QueuePair) nextRecv(head []byte, size int, last bool) *recvWQE {
 	if q.rq.used.Load() >= int64(q.rq.depth) {
 		return nil
@@ -155,20 +158,20 @@ func (q *QueuePair) nextRecv(head []byte, size int, last bool) *recvWQE {
 // Deliver implements [frameio.Deliverer].
 func (e *engine) Deliver() (keep bool) {
 	q := (*QueuePair)(e)
-	q.tell()
+	q.callHandlers()
 	return q.supply != nil && q.supply.Keep()
 }
 
-// tell calls the handlers of the completion queues. It must be called without a role.
-func (q *QueuePair) tell() {
+// callHandlers calls the handlers of the completion queues. The caller holds no role.
+func (q *QueuePair) callHandlers() {
 	q.sendCQ.deliver()
 	if q.recvCQ != q.sendCQ {
 		q.recvCQ.deliver()
 	}
 }
 
-// flushSource reports that no message will come any more, by the completion that a posted receive
-// would have.
+// flushSource reports that no more messages will come, by a completion like that of a flushed
+// receive.
 func (q *QueuePair) flushSource() {
 	if q.supply != nil && !q.flushed.Swap(true) {
 		q.rq.used.Add(1)

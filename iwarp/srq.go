@@ -7,13 +7,12 @@ import (
 	"viaduct/internal/queue"
 )
 
-// A recvQueue holds receive buffers. TCP delivers in order, so a buffer is
-// taken at the first segment of a message and completes before the next is
-// taken.
+// A recvQueue holds receive buffers. TCP delivers in order, so a buffer is taken at the first
+// segment of a message, and completes before the next one is taken.
 type recvQueue struct {
 	wait  queue.FIFO[*recvWQE] // posted and not yet taken
 	depth int
-	used  atomic.Int64 // posted and not yet polled
+	used  atomic.Int64 // posted, and the completion not yet polled
 }
 
 func (r *recvQueue) post(w *recvWQE) error {
@@ -27,11 +26,10 @@ func (r *recvQueue) post(w *recvWQE) error {
 
 func (r *recvQueue) take() (*recvWQE, bool) { return r.wait.Pop() }
 
-// A SharedReceiveQueue is a receive queue that several streams take buffers
-// from. How many each stream took and still holds is in its statistics, a
-// stream can be bounded with Config.SRQShare, and a notice comes when buffers
-// run low: a peer that takes more than its share can be found.
-// Safe for concurrent use.
+// A SharedReceiveQueue is a receive queue from which several streams take buffers. Three means
+// bound a peer that takes more than its share: the statistics of each stream count the buffers that
+// it took and holds, Config.SRQShare limits them, and Low signals when buffers run low. Safe for
+// concurrent use.
 type SharedReceiveQueue struct { // [SEC-6.4.3.1-1] [DDP-8.3.2-5] [RDMAP-8.1.2-7]
 	pd  *ProtectionDomain
 	q   recvQueue
@@ -39,8 +37,8 @@ type SharedReceiveQueue struct { // [SEC-6.4.3.1-1] [DDP-8.3.2-5] [RDMAP-8.1.2-7
 	sig chan struct{}
 }
 
-// NewSRQ returns a shared receive queue of the domain for at most depth
-// buffers.
+// NewSRQ returns a shared receive queue of the domain for at most depth buffers. The error is
+// ErrLimit if depth is not positive or exceeds Limits.QueueDepth.
 func (p *ProtectionDomain) NewSRQ(depth int) (*SharedReceiveQueue, error) {
 	if depth <= 0 || depth > p.dev.cfg.Limits.QueueDepth {
 		return nil, fmt.Errorf("%w: receive queue of %d, at most %d", ErrLimit, depth, p.dev.cfg.Limits.QueueDepth)
@@ -48,7 +46,7 @@ func (p *ProtectionDomain) NewSRQ(depth int) (*SharedReceiveQueue, error) {
 	return &SharedReceiveQueue{pd: p, q: recvQueue{depth: depth}, sig: make(chan struct{}, 1)}, nil
 }
 
-// Post adds a buffer. Errors: ErrInvalid, ErrRegistered, ErrQueueFull.
+// Post adds a buffer. The error wraps ErrInvalid, ErrRegistered or ErrQueueFull.
 func (s *SharedReceiveQueue) Post(wr RecvWR) error {
 	w, err := newRecvWQE(&wr, &QueuePair{pd: s.pd, dev: s.pd.dev})
 	if err != nil {
@@ -61,14 +59,13 @@ func (s *SharedReceiveQueue) Post(wr RecvWR) error {
 	return nil
 }
 
-// Len returns how many buffers are left.
+// Len returns the number of buffers in the queue.
 func (s *SharedReceiveQueue) Len() int { return s.q.wait.Len() }
 
-// ArmLow asks for one signal on [SharedReceiveQueue.Low] when fewer than n
-// buffers are left.
+// ArmLow asks for one signal on [SharedReceiveQueue.Low], when fewer than n buffers are left.
 func (s *SharedReceiveQueue) ArmLow(n int) { s.low.Store(int64(n)) }
 
-// Low returns the channel of low-water signals. It holds at most one.
+// Low returns the channel of the signals that ArmLow asks for. It holds at most one.
 func (s *SharedReceiveQueue) Low() <-chan struct{} { return s.sig }
 
 func (s *SharedReceiveQueue) take() (*recvWQE, bool) {

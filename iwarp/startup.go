@@ -19,15 +19,14 @@ import (
 	"viaduct/internal/wire/rdmap"
 )
 
-// Client starts a stream as Initiator on a connection that is there already,
-// at the byte the caller has reached in both directions: the Reply follows the
-// Request that Client sends, so the caller can't have read any of it. Either end of the TCP
-// connection may be the Initiator. The connection belongs to the stream from
-// the call on, also if it fails.
+// Client starts a stream as Initiator on the connection nc, from the byte that the caller has
+// reached in both directions. The Reply follows the Request that Client sends, so the caller cannot
+// have read a part of the Reply. Either end of the TCP connection may be the Initiator. cfg may be
+// nil. The stream owns nc from the call on, and closes it after an error.
 //
-// Errors: *RejectedError; one that wraps ErrNotMPA if the peer does not speak the
-// protocol, ErrTimeout, or ErrTooLong if Config.Private is; *TerminateError if start-up ended
-// with a Terminate; the error of the context; that of Config.Prepare.
+// Errors: *RejectedError; one that wraps ErrNotMPA if the peer does not speak the protocol; one
+// that wraps ErrTimeout; one that wraps ErrTooLong if Config.Private is too long; *TerminateError
+// if start-up ended with a Terminate; the error of the context; the error of Config.Prepare.
 func Client(ctx context.Context, nc net.Conn, cfg *Config) (*QueuePair, error) { // [MPA-7.1-1] [MPA-7.1-3] [MPA-7.1-4] [MPA-7.1-7] [I-74]
 	c := cfg.clone()
 	q, _, err := client(ctx, nc, c)
@@ -78,7 +77,7 @@ func client(ctx context.Context, nc net.Conn, c *Config) (_ *QueuePair, in *mpa.
 			act, err = in.Fail(err), nil
 		}
 		if act == mpa.Terminate && err == nil {
-			// The error is told as the first FPDU. [MPA2-8-1] [MPA2-9.3-2] [I-38]
+			// The error is reported in the first FPDU. [MPA2-8-1] [MPA2-9.3-2] [I-38]
 			q.begin(false, rest)
 			q.terminateStartup(in.Err())
 			<-q.gone.C()
@@ -98,7 +97,8 @@ func client(ctx context.Context, nc net.Conn, c *Config) (_ *QueuePair, in *mpa.
 	return q, in, nil
 }
 
-// exchange sends the Request and waits for the Reply. rest holds bytes that came after the Reply.
+// exchange sends the Request and waits for the Reply. rest holds bytes that arrived after the
+// Reply.
 func exchange(ctx context.Context, nc net.Conn, in *mpa.Initiator, limit time.Duration) (_ mpa.Action, rest []byte, err error) {
 	stop := bound(ctx, nc, limit)
 	defer stop()
@@ -131,8 +131,8 @@ type startupBuffer [mpa.FrameLen + mpa.MaxPrivate + 108]byte
 
 var startupBuffers = sync.Pool{New: func() any { return new(startupBuffer) }}
 
-// startupError returns the error of the context if that ended, otherwise err as one that
-// errors.Is finds the exported error in.
+// startupError returns the error of the context if the context has ended. Otherwise it returns err,
+// wrapped so that it matches the exported error.
 func startupError(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -149,7 +149,7 @@ func startupError(ctx context.Context, err error) error {
 	return err
 }
 
-// A startupFault is an error of MPA, with its text, that also wraps an exported one.
+// A startupFault has the text of an error of package mpa, and also wraps an exported error.
 type startupFault struct {
 	error
 	is error
@@ -162,8 +162,8 @@ func isTimeout(err error) bool {
 	return ok && ne.Timeout()
 }
 
-// bound limits all reads and writes of start-up together, by time and by the
-// context; the returned function lifts the bound.
+// bound limits all reads and writes of start-up together, by time and by the context. The returned
+// function removes the limit.
 func bound(ctx context.Context, nc net.Conn, limit time.Duration) (stop func()) {
 	if limit > 0 {
 		nc.SetDeadline(time.Now().Add(limit)) // [MPA-7.1.2-25]
@@ -184,10 +184,10 @@ func bound(ctx context.Context, nc net.Conn, limit time.Duration) (stop func()) 
 	}
 }
 
-// wrap applies the configured layers between the stream and TCP.
+// wrap applies the configured layers between the stream and TCP. It closes nc after an error.
 func (c *Config) wrap(ctx context.Context, nc net.Conn, server bool) (net.Conn, error) {
-	// Nagle's algorithm is off, so that FPDUs begin segments when they can; the
-	// buffers are the system's, which fits them to the path. [MPA-5.1-3] [DDP-A-1]
+	// Nagle's algorithm is off, so that FPDUs begin segments when they can. The system chooses the
+	// buffer sizes, because it fits them to the path. [MPA-5.1-3] [DDP-A-1]
 	if err := sock.Tune(nc, c.tuning()); err != nil {
 		nc.Close()
 		return nil, err
@@ -223,7 +223,7 @@ func (c *Config) tuning() sock.Tuning {
 	return sock.Tuning{Congestion: c.Congestion, KeepAlive: c.KeepAlive, SameHost: c.SameHost, SameHostDir: c.SameHostDir}
 }
 
-// owns reports whether the stream alone sees the TCP connection.
+// owns reports whether only the stream uses the TCP connection.
 func (c *Config) owns() bool {
 	return c.WrapConn == nil && c.TLS == nil && !c.portable && !c.KeepConn
 }
@@ -239,13 +239,13 @@ func (q *QueuePair) prepare() error {
 	return nil
 }
 
-// discard ends a stream that never ran.
+// discard ends a stream that was never started.
 func (q *QueuePair) discard(err error) {
 	q.endWith(err, endAbort)
 	<-q.gone.C()
 }
 
-// rejected makes the error of a rejection and deals with the connection.
+// rejected returns the error of a rejection. With Config.KeepConn it contains the connection.
 // [MPA-7.1.2-13] [I-15]
 func (q *QueuePair) rejected(nc net.Conn, p mpa.Params, rest []byte) error {
 	e := &RejectedError{Private: p.Private, IRD: int(p.PeerIRD), ORD: int(p.PeerORD)}
@@ -255,14 +255,13 @@ func (q *QueuePair) rejected(nc net.Conn, p mpa.Params, rest []byte) error {
 	return e
 }
 
-// start ties the stream to its connection, before any FPDU can be sent or
-// received.
+// start binds the stream to its connection, before any FPDU can be sent or received.
 func (q *QueuePair) start(nc net.Conn, p mpa.Params, r *mpa.Responder) error {
 	q.conn, q.params, q.responder, q.initiator = nc, p, r, r == nil
 	q.ird.Store(int32(p.IRD))
 	q.ord.Store(min(int32(p.ORD), int32(q.cfg.ord())))
 	n := max(int(p.IRD), int(q.cfg.ird()), 1)
-	n *= 2 // as many again whose answers are just being sent
+	n *= 2 // as many again, whose answers are being sent
 	if q.ext.Atomic {
 		n *= 2 // Reads, and as many Atomics [I-64]
 	}
@@ -285,7 +284,7 @@ func (q *QueuePair) start(nc net.Conn, p mpa.Params, r *mpa.Responder) error {
 	return nil
 }
 
-// begin opens the stream. run is false if all it will do is send a Terminate.
+// begin opens the stream. run is false if the stream only sends a Terminate.
 func (q *QueuePair) begin(run bool, rest []byte) {
 	cfg := q.cfg
 	q.cfg = nil
@@ -329,14 +328,14 @@ func (q *QueuePair) begin(run bool, rest []byte) {
 	}
 }
 
-// greet looks for the first FPDU, which opens our direction.
+// greet polls for a moment for the first FPDU, which opens our direction.
 func (q *QueuePair) greet() {
 	if !sock.Soon(func() bool { q.fc.Poll(); return q.sendOpen.Load() }) {
 		q.fc.Unpoll()
 	}
 }
 
-// terminateStartup reports to the peer why start-up failed after its Reply.
+// terminateStartup reports to the peer why start-up failed after the Reply.
 func (q *QueuePair) terminateStartup(err error) {
 	code := mpa.CodeCatastrophic
 	if e, ok := errors.AsType[*mpa.Error](err); ok {

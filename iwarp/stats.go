@@ -7,28 +7,28 @@ import (
 	"viaduct/internal/counter"
 )
 
-// Stats are counters of a stream. They only grow, except SRQHeld and SendPosted.
+// Stats are counters of a stream. All except SRQHeld and SendPosted only grow.
 type Stats struct {
-	SentFPDUs, ReceivedFPDUs       uint64 // moves when an FPDU is handed to TCP, or was found valid
+	SentFPDUs, ReceivedFPDUs       uint64 // FPDUs that were handed to TCP, or were found valid
 	SentBytes, ReceivedBytes       uint64 // payload bytes in them
-	SentMessages, ReceivedMessages uint64 // moves with the last segment
+	SentMessages, ReceivedMessages uint64 // counted with the last segment
 	PlacedBytes                    uint64 // bytes written to registered memory by the peer's Writes
 	ServedReads, ServedReadBytes   uint64 // the peer's Reads that were answered
 	ServedAtomics                  uint64 // the peer's Atomic Operations that were answered
 
-	// Slow paths that keep a stream alive; a peer that does nothing else can
-	// be ended by an administrator.
+	// These count work that brings the consumer little. An administrator can end a stream whose
+	// peer does nothing else.
 	ReceivedEmpty uint64 // messages without payload
 	ReceivedTiny  uint64 // segments that are not the last of their message and carry less than 64 bytes
 	NoReceive     uint64 // messages for which no receive was posted
 
 	SRQTaken uint64 // buffers taken from a shared receive queue
-	SRQHeld  uint64 // of these, how many are not polled yet
+	SRQHeld  uint64 // of these, the buffers whose completion was not polled
 
 	SendPosted uint64 // requests of the send queue that are not complete
 
-	// LastActivity is when something was last sent or received. What a consumer has
-	// received by polling is noted when it polls next, or waits, or when this is asked.
+	// LastActivity is the time of the last sending or receiving. If the consumer polls, the time of
+	// received traffic is recorded by its next empty poll or wait, or by this call.
 	LastActivity time.Time
 
 	// ReceivedEmpty [SEC-6.4.4-1], NoReceive [DDP-7.1-3].
@@ -62,7 +62,7 @@ func (q *QueuePair) Stats() Stats {
 	}
 }
 
-// posted is how much of the send queue is under way.
+// posted returns the number of posted send requests that are not done.
 func (q *QueuePair) posted() uint64 {
 	c := q.sq.Counts()
 	n := c.Posted - c.Done

@@ -9,21 +9,22 @@ import (
 	"viaduct/internal/wire/rdmap"
 )
 
-// A TerminateError reports that a stream ended with an error of RDMAP, DDP or MPA: one that the
-// peer reported with a Terminate message, or one that we found, and reported if that was possible.
+// A TerminateError reports that a stream ended with an error of RDMAP, DDP or MPA. Either the peer
+// found the error and reported it with a Terminate message, or we found it, and reported it if that
+// was possible.
 type TerminateError struct { // [RDMAP-7.1-1] [RDMAP-5.4-5] [DDP-6.2.2-1] [MPA-8-2] [RDMAP-3.2-3] [RDMAP-3.2-5]
-	Remote bool  // the peer told us; otherwise we found it
-	Layer  Layer // which of the three found it
+	Remote bool  // whether the peer reported the error; otherwise we found it
+	Layer  Layer // layer that found the error
 	Type   uint8 // error type
 	Code   uint8 // error code, of that type
 
 	SegLen int    // length in bytes of the offending segment, -1 if unknown
-	DDP    []byte // its DDP header, if known
-	RDMAP  []byte // its RDMAP header, if it was a Read Request
+	DDP    []byte // DDP header of that segment, if known
+	RDMAP  []byte // RDMAP header of that segment, if it was a Read Request
 
 	Raw   []byte // the Terminate message without its DDP header, as sent or received
-	Hint  string // another reading of Raw, for people
-	Cause error  // what led to it here, if there is more to say
+	Hint  string // for people: another possible meaning of Raw
+	Cause error  // underlying error on this side, or nil
 }
 
 // Error implements error.
@@ -46,15 +47,16 @@ func (e *TerminateError) Error() string {
 // Unwrap returns the cause.
 func (e *TerminateError) Unwrap() error { return e.Cause }
 
-// Is reports whether target is a *TerminateError with the same layer, type,
-// code and origin and nothing else set.
+// Is reports whether target is a *TerminateError with the same layer, type, code and origin that
+// has neither Cause nor Raw.
 func (e *TerminateError) Is(target error) bool {
 	t, ok := target.(*TerminateError)
 	return ok && t.Remote == e.Remote && t.Layer == e.Layer && t.Type == e.Type && t.Code == e.Code &&
 		t.Cause == nil && t.Raw == nil
 }
 
-// terminateError makes the error of a Terminate that is sent or was received.
+// terminateError returns the error for a Terminate that is sent, or, if remote is true, was
+// received. raw is the message without its DDP header.
 func terminateError(t rdmap.Terminate, remote bool, raw []byte, cause error) *TerminateError {
 	e := &TerminateError{Remote: remote, Layer: Layer(t.Layer), Type: t.Type, Code: t.Code, SegLen: -1, Cause: cause}
 	if t.Length {
@@ -67,7 +69,8 @@ func terminateError(t rdmap.Terminate, remote bool, raw []byte, cause error) *Te
 	return e
 }
 
-// hint explains codes that known peers use in their own way. Nothing depends on it. [I-40] [I-75]
+// hint returns another meaning of a code that known peers use in their own way, or "". It is only
+// for people. [I-40] [I-75]
 func hint(t rdmap.Terminate) string {
 	if s, ok := t.Swapped(); ok {
 		return fmt.Sprintf("fields swapped, probably Linux siw: %v error %d/%d/%02x, %s", s.Layer, uint8(s.Layer), s.Type, s.Code, s.Text())
@@ -81,13 +84,13 @@ func hint(t rdmap.Terminate) string {
 	return ""
 }
 
-// lostError says that the connection went away.
+// lostError returns the error of a lost connection.
 func lostError(cause error) *TerminateError {
 	t := rdmap.TerminateMPA(uint8(mpa.CodeClosed))
 	return terminateError(t, false, nil, cause)
 }
 
-// Errors of a stream. Test with errors.Is.
+// Errors of a stream. Test for them with errors.Is.
 var (
 	// ErrClosed matches net.ErrClosed.
 	ErrClosed     error = closedError{}

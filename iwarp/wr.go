@@ -9,31 +9,29 @@ import (
 	"viaduct/internal/wire/rdmap"
 )
 
-// MaxSGE is the greatest number of elements in the gather or scatter list of a
-// request.
+// MaxSGE is the largest number of elements in the gather or scatter list of a request.
 const MaxSGE = 8
 
-// MaxInline is the greatest payload in bytes of a request with Inline.
+// MaxInline is the largest payload in bytes of a request with Inline.
 const MaxInline = 256
 
 // [I-62] [DDP-5.2-2]
 
 // [DDP-5.2-2]
 
-// MaxMessage is the greatest length in bytes of a message.
+// MaxMessage is the largest length in bytes of a message.
 const MaxMessage = 1<<32 - 1
 
-// An SGE names a piece of local memory: Len bytes at offset Off of Region, or
-// the slice Buf if Region is nil. Memory that no peer is to touch need not be
-// registered.
+// An SGE names a piece of local memory: Len bytes at offset Off of Region, or the slice Buf if
+// Region is nil. Memory that no peer accesses by an STag need not be registered.
 type SGE struct {
 	Region *MemoryRegion
 	Off    uint64 // bytes
 	Len    uint64 // bytes
-	Buf    []byte // lent like Region, until the completion was polled
+	Buf    []byte // lent, like Region, until the completion was polled
 }
 
-// Buf returns the SGE of memory that is not registered.
+// Buf returns an SGE for memory that is not registered.
 func Buf(b []byte) SGE { return SGE{Buf: b} }
 
 func (s *SGE) length() uint64 {
@@ -43,7 +41,7 @@ func (s *SGE) length() uint64 {
 	return s.Len
 }
 
-// check judges the element when a request is posted.
+// check checks the element when a request is posted. It returns ErrInvalid, ErrRegistered or nil.
 func (s *SGE) check(q *QueuePair) error {
 	m := s.Region
 	if m == nil {
@@ -61,7 +59,7 @@ func (s *SGE) check(q *QueuePair) error {
 	return nil
 }
 
-// pin gives access to n bytes at offset off of the element.
+// pin pins n bytes at offset off of the element for the rights in need.
 func (s *SGE) pin(q *QueuePair, off, n uint64, need regmem.Rights) (regmem.Ref, regmem.Outcome) {
 	if s.Region == nil {
 		return regmem.Of(s.Buf[off : off+n : off+n]), regmem.OK
@@ -84,9 +82,9 @@ const (
 	OpImmediateSE     // RFC 7306, must be enabled
 	OpFetchAdd        // RFC 7306, must be enabled
 	OpCmpSwap         // RFC 7306, must be enabled
-	OpLocalInvalidate // makes no message
+	OpLocalInvalidate // sends no message
 
-	// OpRecv is the operation of the completion of a receive.
+	// OpRecv is the operation in the completion of a receive.
 	OpRecv
 	numOps
 )
@@ -109,7 +107,7 @@ var ops = [numOps]struct {
 	OpRecv:             {"receive", 0},
 }
 
-// String returns the name of the operation.
+// String returns the name of the operation, or its number if it is unknown.
 func (o Op) String() string {
 	if o < numOps {
 		return ops[o].name
@@ -120,11 +118,10 @@ func (o Op) String() string {
 // reads reports whether the operation waits for an answer of the peer.
 func (o Op) reads() bool { return o == OpRead || o == OpFetchAdd || o == OpCmpSwap }
 
-// Atomic holds the operands of an Atomic Operation. The zero value with
-// OpFetchAdd changes nothing and shows whether the peer has them. For
-// OpFetchAdd, Data is added and Mask marks the top bits of fields (0: one field
-// of 64 bits). For OpCmpSwap, the bits of SwapMask are replaced by those of
-// Data if the word equals Compare in the bits of CompareMask.
+// Atomic holds the operands of an Atomic Operation. For OpFetchAdd, Data is added, and Mask marks
+// the top bits of fields (0: one field of 64 bits). The zero value with OpFetchAdd changes nothing,
+// and shows whether the peer supports Atomic Operations. For OpCmpSwap, if the word equals Compare
+// in the bits of CompareMask, its bits of Mask are replaced by those of Data.
 type Atomic struct { // [RDMAPX-1.1-4]
 	Data        uint64
 	Mask        uint64
@@ -132,58 +129,54 @@ type Atomic struct { // [RDMAPX-1.1-4]
 	CompareMask uint64
 }
 
-// A SendWR is a request to send, write, read or change the peer's memory. The
-// zero value is a Send of zero bytes, which is as good as any; so are Writes
-// and Reads of zero bytes.
+// A SendWR is a request to send, or to write, read or change the peer's memory. The zero value is a
+// valid Send of zero bytes; Writes and Reads of zero bytes are valid too.
 type SendWR struct { // [RDMAP-5.3-10] [RDMAP-5.2.1-12] [RDMAP-3.2-1]
-	ID uint64 // comes back in the completion
+	ID uint64 // returned in the completion
 	Op Op
 
-	// SG is the memory to send or write from, or to read into. The list is
-	// copied, the memory it names is lent until the completion was polled. At
-	// most MaxSGE elements.
+	// SG is the memory to send or write from, or to read into, in at most MaxSGE elements. The list
+	// is copied, and the memory is lent until the completion was polled.
 	SG []SGE
 
-	// Remote is the one place in the peer's memory: the target of OpWrite, the
-	// source of OpRead, the word of an atomic, whose address must be a multiple
-	// of 8.
+	// Remote is an address in the peer's memory: the target of OpWrite, the source of OpRead, or
+	// the word of an atomic, whose address must be a multiple of 8.
 	Remote     RemoteAddr
 	Invalidate uint32  // STag that OpSendInvalidate, OpSendSEInvalidate or OpLocalInvalidate invalidates
-	Immediate  [8]byte // OpImmediate, OpImmediateSE
-	Atomic     Atomic  // OpFetchAdd, OpCmpSwap
+	Immediate  [8]byte // for OpImmediate and OpImmediateSE
+	Atomic     Atomic  // for OpFetchAdd and OpCmpSwap
 
-	// Fence holds this request and all behind it back until every Read and
-	// Atomic posted earlier is complete.
+	// Fence delays this request and all later ones until every Read and Atomic posted earlier is
+	// complete.
 	Fence bool
-	// Unsignaled asks for no completion unless the request fails. It is known
-	// to be complete when a later one completes.
+	// Unsignaled means that the request has no completion unless it fails. When a later request
+	// completes, this one is complete too.
 	Unsignaled bool
-	// Inline copies the payload, at most MaxInline bytes, when the request is
-	// posted, so that its memory is free at once.
+	// Inline copies the payload, at most MaxInline bytes, when the request is posted, so its memory
+	// may be reused at once.
 	Inline bool
-	// More says that another request follows soon: nothing is sent for this
-	// one until one without More is posted, [QueuePair.Flush] is called or a
-	// completion queue of the stream is polled.
+	// More means that another request follows soon. This one is not sent until a request without
+	// More is posted, [QueuePair.Flush] is called, or a completion queue of the stream is polled.
 	More bool
 
 	// Remote [DDP-5.2-6] [RDMAP-5.1-7] [RDMAP-5.2.1-9], Fence [RDMAP-5.5-9].
 }
 
-// A RecvWR is a buffer for one message of Send type or of Immediate Data. As with an
-// io.Reader, all of it may be used as scratch space, even if the message is shorter.
+// A RecvWR is a buffer for one message of Send type or of Immediate Data. All of the buffer may be
+// used as scratch space, even if the message is shorter, as with an io.Reader.
 type RecvWR struct {
 	ID uint64
 	SG []SGE // as in SendWR; the pieces are filled in order
 }
 
-// sendWQE is a SendWR in the queue.
+// sendWQE is the entry of a SendWR in the send queue.
 type sendWQE struct {
 	id        uint64
 	op        Op
 	fence     bool
 	signaled  bool
 	status    Status
-	stag      uint32 // to invalidate
+	stag      uint32 // STag to invalidate
 	nsg       int
 	inlineLen int
 	length    uint64
@@ -201,19 +194,19 @@ func (w *sendWQE) reset() {
 	w.nsg, w.status, w.value, w.inlineLen = 0, StatusOK, 0, 0
 }
 
-// spareWQEs keeps a few entries of a stream's send queue for reuse.
+// spareWQEs keeps some unused entries of a stream's send queue for reuse.
 type spareWQEs struct {
 	mu   perturb.Mutex
 	list []*sendWQE // guarded by mu
 }
 
-// maxSpare is how many are kept: as many as leave together in a large batch of
-// short messages. The rest goes back to all streams.
+// maxSpare is the largest number of entries that are kept, as many as complete together in a large
+// batch of short messages. Other entries go to a pool for all streams.
 const maxSpare = 64
 
 var sendWQEs = sync.Pool{New: func() any { return new(sendWQE) }}
 
-// get fills ws.
+// get fills ws with unused entries.
 func (s *spareWQEs) get(ws []*sendWQE) {
 	s.mu.Lock()
 	k := len(s.list) - min(len(ws), len(s.list))
@@ -226,7 +219,7 @@ func (s *spareWQEs) get(ws []*sendWQE) {
 	}
 }
 
-// put takes entries back that are not in use any more.
+// put returns entries that are not in use any more.
 func (s *spareWQEs) put(ws []*sendWQE) {
 	for _, w := range ws {
 		w.reset()
@@ -240,7 +233,7 @@ func (s *spareWQEs) put(ws []*sendWQE) {
 	}
 }
 
-// recvWQE is a RecvWR in a queue.
+// recvWQE is the entry of a RecvWR in a receive queue.
 type recvWQE struct {
 	id     uint64
 	nsg    int
