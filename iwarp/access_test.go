@@ -9,10 +9,10 @@ import (
 	"viaduct/internal/wire/rdmap"
 )
 
-// What an access check finds, as DDP names it for a Write and RDMAP for the source of a
-// Read or the word of an Atomic. [DDP-7.1-9] [DDP-7.1-10] [DDP-7.1-11] [DDP-7.1-12]
-// [DDP-7.1-13] [DDP-8.2-1] [DDP-8.2-2] [RDMAP-7.2-7] [RDMAP-7.2-8] [RDMAP-7.2-9]
-// [RDMAP-7.2-10] [RDMAP-7.2-11] [RDMAP-7.2-12] [RDMAPX-8.2-3] [I-42] [I-43] [I-67]
+// TestAccessFaults compares the outcomes of an access check with the faults that DDP names for a
+// Write, and RDMAP for the source of a Read or the word of an Atomic. [DDP-7.1-9] [DDP-7.1-10]
+// [DDP-7.1-11] [DDP-7.1-12] [DDP-7.1-13] [DDP-8.2-1] [DDP-8.2-2] [RDMAP-7.2-7] [RDMAP-7.2-8]
+// [RDMAP-7.2-9] [RDMAP-7.2-10] [RDMAP-7.2-11] [RDMAP-7.2-12] [RDMAPX-8.2-3] [I-42] [I-43] [I-67]
 func TestAccessFaults(t *testing.T) {
 	for out, want := range map[regmem.Outcome]struct {
 		write ddp.Fault
@@ -36,8 +36,8 @@ func TestAccessFaults(t *testing.T) {
 	}
 }
 
-// A range that ends exactly at 2^64 wraps. For a range that ends elsewhere the check's outcome
-// stands. [I-59]
+// TestRefine checks that a range that ends exactly at 2^64 wraps. For a range that ends elsewhere,
+// the outcome of the check must stay the same. [I-59]
 func TestRefine(t *testing.T) {
 	const top = 1<<64 - 1
 	for _, v := range []struct {
@@ -59,9 +59,10 @@ func TestRefine(t *testing.T) {
 	}
 }
 
-// A segment of a Read Response is the next piece of the answer to the oldest request,
-// or a fault; the last flag stands where all has come and nowhere else. [DDP-4.2-7]
-// [RDMAP-5.2.2-4] [RDMAP-5.2.2-5] [RDMAP-5.2.2-7] [RDMAP-7.2-2] [I-45] [I-46]
+// TestCheckResponse offers segments of a Read Response. A segment must be the next piece of the
+// answer to the oldest request; otherwise it is a fault. Only the segment that completes the answer
+// may have the last flag. [DDP-4.2-7] [RDMAP-5.2.2-4] [RDMAP-5.2.2-5] [RDMAP-5.2.2-7] [RDMAP-7.2-2]
+// [I-45] [I-46]
 func TestCheckResponse(t *testing.T) {
 	const stag, to = 0x1234, 1000
 	for _, v := range []struct {
@@ -111,7 +112,8 @@ func TestCheckResponse(t *testing.T) {
 	}
 }
 
-// How long a message may be, and which operations there are. [DDP-5.2-2] [DDP-1.2-2] [RDMAPX-1.1-2]
+// TestCheckOp checks the limits of the message length, and the operations that may be posted.
+// [DDP-5.2-2] [DDP-1.2-2] [RDMAPX-1.1-2]
 func TestCheckOp(t *testing.T) {
 	for _, v := range []struct {
 		op     Op
@@ -139,8 +141,8 @@ func TestCheckOp(t *testing.T) {
 	}
 }
 
-// A message that is longer than the receive ends that receive with the reason, and the
-// stream with the fault. [RDMAP-5.3-4] [DDP-1.2-1]
+// TestTooLongForReceive sends a message that is longer than the receive. The receive must complete
+// with the reason, and the stream must end with the fault. [RDMAP-5.3-4] [DDP-1.2-1]
 func TestTooLongForReceive(t *testing.T) {
 	p, q := asInitiator(t, nil)
 	if err := q.PostRecv(RecvWR{ID: 7, SG: []SGE{Buf(make([]byte, 4))}}); err != nil {

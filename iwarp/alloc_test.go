@@ -10,8 +10,8 @@ import (
 	"viaduct/internal/sock"
 )
 
-// drive waits for a completion by polling both ends, as a consumer in a hurry
-// does.
+// drive waits for a completion on q and returns it. It polls both ends, because nothing else
+// receives.
 func drive(t testing.TB, q *CompletionQueue, others ...*CompletionQueue) Completion {
 	for i := 0; ; i++ {
 		if c, ok := q.Poll(); ok {
@@ -29,8 +29,8 @@ func drive(t testing.TB, q *CompletionQueue, others ...*CompletionQueue) Complet
 	}
 }
 
-// TestAllocs: in steady state a message costs no allocation on either side,
-// whatever the operation and the framing.
+// TestAllocs checks that a message causes no allocation on either side in steady state, whatever
+// its operation and framing.
 func TestAllocs(t *testing.T) {
 	for _, v := range []struct {
 		name   string
@@ -46,7 +46,9 @@ func TestAllocs(t *testing.T) {
 			a, b := connect(t, &v.ci, &v.cr)
 			long := 200000
 			if sock.SharesByDefault {
-				long = 100000 // a ring takes all of a round, as a socket does: a sender that waits for room costs a goroutine
+				// A ring or a socket holds a whole round of this size; a sender that waits for room
+				// starts a goroutine.
+				long = 100000
 			}
 			for _, n := range []int{8, 4096, long} {
 				t.Run(fmt.Sprint(n), func(t *testing.T) { allocs(t, a, b, n) })
@@ -84,16 +86,17 @@ func allocs(t *testing.T, a, b *QueuePair, n int) {
 		recv()
 	}
 	if raceEnabled {
-		return // pools drop things on purpose
+		return // in race builds, pools drop objects at random
 	}
-	// Many rounds, so that what the runtime needs now and then does not count.
+	// The mean of many rounds hides the rare allocations of the runtime.
 	if got := testing.AllocsPerRun(500, func() { round(); recv() }); got >= 1 {
 		t.Errorf("%v allocations per round of 5 messages", got)
 	}
 }
 
-// TestQueuePairSize: the QueuePair is most of the memory of an idle stream. The runtime rounds it,
-// with a word of its own, up to a size class, of which 1792 is one and 2048 the next.
+// TestQueuePairSize limits the size of a QueuePair, because it is most of the memory of an idle
+// stream. The runtime rounds the size, plus one word of its own, up to a size class. 1792 is a
+// class, and 2048 is the next.
 func TestQueuePairSize(t *testing.T) {
 	if strconv.IntSize == 32 {
 		t.Skip("the sizes are those of 64-bit words")

@@ -12,8 +12,8 @@ import (
 	"viaduct/internal/wire/rdmap"
 )
 
-// TestBegunTwice: a message whose beginning was looked at and left until the whole of it has
-// come takes one receive. [RDMAP-5.3-2] [I-22]
+// TestBegunTwice sends a message in two parts. The end begins it, cannot read it into place, and
+// waits for the rest. Even so, the message must take only one receive. [RDMAP-5.3-2] [I-22]
 func TestBegunTwice(t *testing.T) {
 	const size = 60000
 	p, q := asInitiator(t, &Config{Device: NewDevice(DeviceConfig{NoCRC: true})})
@@ -41,7 +41,7 @@ func TestBegunTwice(t *testing.T) {
 	}
 }
 
-// TestBeginAt: the least that has to be missing for a segment to be begun. [I-22]
+// TestBeginAt checks the least number of missing bytes for which a segment is begun. [I-22]
 func TestBeginAt(t *testing.T) {
 	p, q := asInitiator(t, &Config{Device: NewDevice(DeviceConfig{NoCRC: true})})
 	mr, err := q.Register(make([]byte, 2*longMin), RemoteWrite)
@@ -58,24 +58,24 @@ func TestBeginAt(t *testing.T) {
 // A beginning is the received part of an FPDU.
 type beginning struct {
 	name string
-	head []byte // of DDP
-	size int    // of the payload
-	come int    // bytes of the FPDU that are there
-	pays int    // so many bytes have to be missing, if not longMin
+	head []byte // DDP header
+	size int    // of the payload, in bytes
+	come int    // bytes of the FPDU that have arrived
+	pays int    // least number of missing bytes, if not longMin
 	want bool   // whether it is begun
 	crc  bool
-	lent bool // there is a RecvSource
-	open int  // bytes of the message that have come before
+	lent bool // whether there is a RecvSource
+	open int  // bytes of the message that arrived before
 	mark bool
-	wait bool // no FPDU has come before
-	ends bool // the stream ends
+	wait bool // no FPDU arrived before
+	ends bool // whether the stream ends
 	note func(q *QueuePair) string
 }
 
-// TestBeginLong: of an FPDU that has come in part, the payload is read into place as soon
-// as its header can be believed: at once without CRCs, with them only where memory is lent for
-// the message. All else stays as it was until the whole of it is there.
-// [I-22] [MPA-4.4-8] [DDP-7.1-14]
+// TestBeginLong offers FPDUs that have arrived in part. The payload of one may be read into place
+// as soon as its header can be trusted: at once without CRCs, and with CRCs only if memory is lent
+// for the message. In all other cases, nothing may change until the whole FPDU has arrived. [I-22]
+// [MPA-4.4-8] [DDP-7.1-14]
 func TestBeginLong(t *testing.T) {
 	const size = 30000
 	h := ddp.UntaggedLen + mpa.LengthLen
@@ -92,7 +92,7 @@ func TestBeginLong(t *testing.T) {
 		}
 	}
 	const (
-		good = iota + 1 // in place of STags that are not known yet
+		good = iota + 1 // replaced by STags that are known later
 		far
 		closed
 		readable
@@ -214,7 +214,7 @@ func TestBeginLong(t *testing.T) {
 				}
 				n := q.Stats()
 				n.LastActivity = before.LastActivity
-				if c.ends { // the send role has told the peer, or is about to
+				if c.ends { // the send role has sent the Terminate, or is about to
 					n.SentFPDUs, n.SentMessages, n.SentBytes = before.SentFPDUs, before.SentMessages, before.SentBytes
 				}
 				if n != after {
@@ -258,7 +258,7 @@ func TestBeginLong(t *testing.T) {
 	}
 }
 
-// takeULPDU takes a ULPDU as Receive would take a valid FPDU.
+// takeULPDU handles a ULPDU as Receive handles a valid FPDU.
 func takeULPDU(q *QueuePair, u []byte) {
 	var f placer.Frame
 	if payload, ok := q.fpdu(u, &f); ok {

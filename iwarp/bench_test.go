@@ -33,7 +33,7 @@ func benchPair(b *testing.B, crc bool, fpdu int) (x, y *QueuePair) {
 	return connect(b, cfg(), cfg())
 }
 
-// outstanding bounds how many bytes are on the way.
+// outstanding returns the number of messages of n bytes that may be under way.
 func outstanding(n int) int { return max(4, min(128, (1<<20)/n)) }
 
 func BenchmarkTCPStream(b *testing.B) {
@@ -99,7 +99,7 @@ func benchOneSided(b *testing.B, op Op) {
 				for ; inFlight > 0; inFlight-- {
 					waitOK(b, x.SendCQ())
 				}
-				// All of it must have arrived.
+				// The answer to a Read shows that all Writes have arrived.
 				x.Post(SendWR{Op: OpRead, SG: []SGE{local.SGE(0, 1)}, Remote: RemoteAddr{STag: remote.STag()}})
 				waitOK(b, x.SendCQ())
 			})
@@ -156,8 +156,8 @@ func BenchmarkSend(b *testing.B) {
 	}
 }
 
-// BenchmarkLatency is the round trip of a consumer that waits. Both ends are in
-// one process; what polling gains is seen with two.
+// BenchmarkLatency measures a round trip of a consumer that waits. Both ends are in one process.
+// The gain of polling shows only with two processes.
 func BenchmarkLatency(b *testing.B) {
 	b.Run("tcp/8", func(b *testing.B) {
 		x, y := testkit.TCPPair(b)
@@ -201,8 +201,8 @@ func BenchmarkLatency(b *testing.B) {
 	}
 }
 
-// BenchmarkOneWay is what a message of 8 bytes takes of the processor at both ends, which
-// one goroutine is: nothing waits, and no line of a cache goes from one processor to another.
+// BenchmarkOneWay measures the processor time that a message of 8 bytes takes at both ends. One
+// goroutine is both ends, so nothing waits, and no cache line moves from one processor to another.
 func BenchmarkOneWay(b *testing.B) {
 	x, y := benchPair(b, false, 64766)
 	xr, _ := x.Register(make([]byte, 8), LocalOnly)
@@ -222,7 +222,8 @@ func BenchmarkOneWay(b *testing.B) {
 	}
 }
 
-// waitOK is wantOK without a time limit, which costs more than a message.
+// waitOK waits for a successful completion without a time limit, because a limit costs more than a
+// message.
 func waitOK(b *testing.B, q *CompletionQueue) {
 	c, err := q.Wait(b.Context())
 	if err != nil || c.Status != StatusOK {
@@ -230,8 +231,8 @@ func waitOK(b *testing.B, q *CompletionQueue) {
 	}
 }
 
-// congestion is the algorithm of all compared connections: the usual one of a
-// system may be tuned for long paths.
+// congestion returns the congestion control of all compared connections. The default of a system
+// may be tuned for long paths.
 var congestion = sync.OnceValue(func() string {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

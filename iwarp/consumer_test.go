@@ -36,7 +36,7 @@ func TestEndWithPeer(t *testing.T) {
 	}
 }
 
-// TestConfigure chooses the depths by the private data of the Request.
+// TestConfigure sets the queue depths by the private data of the Request.
 func TestConfigure(t *testing.T) {
 	dev := NewDevice(DeviceConfig{})
 	nca, ncb := testkit.TCPPair(t)
@@ -99,8 +99,8 @@ func TestConfigure(t *testing.T) {
 	}
 }
 
-// TestReadQueue posts more Reads than the peer serves at a time, and a Send after them. The peer's
-// engine serves one Read at a time, so that the Send overtakes the waiting Reads.
+// TestReadQueue posts more Reads than the peer serves at a time, and a Send after them. The Send
+// must overtake the Reads that wait in the ReadQueue.
 func TestReadQueue(t *testing.T) {
 	const reads = 8
 	a, b := connect(t, &Config{ORD: 1}, &Config{IRD: 1, MaxIRD: 1})

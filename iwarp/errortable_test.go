@@ -15,19 +15,19 @@ import (
 )
 
 // A ground is the target of bad segments: a stream with a receive of 16 bytes, regions with various
-// rights, and regions of others.
+// rights, and regions that belong to others.
 type ground struct {
 	q, other   *QueuePair
 	rw         *MemoryRegion // 64 bytes, all rights but atomic, virtual offsets
 	wr, rd     *MemoryRegion // write only, read only
 	local      *MemoryRegion
 	foreign    *MemoryRegion // of another domain
-	stranger   *MemoryRegion // of another stream in the same domain
-	closed     uint32        // STag of a region that is gone
+	stranger   *MemoryRegion // of another stream of the same domain
+	closed     uint32        // STag of a closed region
 	pdWide     *MemoryRegion
 	strangeWin *Window // of another stream
 	mem        []byte
-	oddAtomic  *MemoryRegion // atomics allowed, base not aligned
+	oddAtomic  *MemoryRegion // allows atomics, base not aligned
 }
 
 func lay(t *testing.T, q *QueuePair, other *QueuePair, foreign *ProtectionDomain) *ground {
@@ -70,7 +70,7 @@ type errorCase struct {
 	row, name        string
 	segments         []string
 	layer, typ, code uint8
-	ddp, rdmap       bool // the headers in the Terminate
+	ddp, rdmap       bool // headers that the Terminate contains
 }
 
 func errorCases(t *testing.T, lines []string) (all []errorCase) {
@@ -90,7 +90,7 @@ func errorCases(t *testing.T, lines []string) (all []errorCase) {
 	return all
 }
 
-// segmentOps are the first words of segments.
+// segmentOps maps the first word of a script to an opcode.
 var segmentOps = map[string]rdmap.Opcode{
 	"write": rdmap.Write, "send": rdmap.Send, "sendSE": rdmap.SendSE, "invalidate": rdmap.SendInvalidate, "invalidateSE": rdmap.SendSEInvalidate,
 	"read": rdmap.ReadRequestOp, "request": rdmap.ReadRequestOp, "response": rdmap.ReadResponse, "terminate": rdmap.TerminateOp,
@@ -98,7 +98,7 @@ var segmentOps = map[string]rdmap.Opcode{
 	"op12": 12, "op15": 15,
 }
 
-// segment makes a ULPDU of its script:
+// segment returns the ULPDU that a script describes:
 //
 //	OP TARGET LENGTH      Tagged, of LENGTH bytes to TARGET
 //	OP LENGTH             Untagged
@@ -107,11 +107,10 @@ var segmentOps = map[string]rdmap.Opcode{
 //	invalidate TARGET     Send with Invalidate, invalidateSE likewise
 //	nothing               an empty ULPDU
 //
-// A target is a region of the ground, "gone" for one that was closed, "none" for an
-// STag that never was, "window", or a number; +N and -N move the Tagged Offset from
-// the region's first byte, @N replaces it. Then may follow "more" (the L bit is
-// clear), q=, msn= and mo= (0, 1 and 0 if left out), [I]=HEX, which sets a byte of
-// the result, and [:N], which cuts it.
+// A target is a region of the ground, "gone" for a closed one, "none" for an STag that never
+// existed, "window", or a number. +N and -N move the Tagged Offset from the region's first byte, @N
+// replaces it. Options follow: "more" clears the L bit; q=, msn= and mo= set the fields, which are
+// 0, 1 and 0 otherwise; [I]=HEX sets a byte of the result, and [:N] truncates the result.
 func (g *ground) segment(t *testing.T, script string) []byte {
 	t.Helper()
 	w := strings.Fields(script)
@@ -208,7 +207,7 @@ func (g *ground) segment(t *testing.T, script string) []byte {
 	return u
 }
 
-// target is what a target of a script means.
+// target returns the STag and the Tagged Offset of the target s of a script.
 func (g *ground) target(t *testing.T, s string) (stag uint32, to uint64) {
 	t.Helper()
 	name, offset := s, ""
@@ -246,16 +245,16 @@ func (g *ground) target(t *testing.T, s string) (stag uint32, to uint64) {
 	return stag, to + uint64(n)
 }
 
-// TestErrorTable drives the tables of RFC 5040, 5041 and 5044: each bad segment
-// is answered by the Terminate whose every byte is known, with the headers that
-// Figure 10 gives it, then by FIN; a good Write behind the bad segment has no
-// effect; the local ULP gets the same as a typed error, and what was posted
-// comes back flushed. Both as Initiator and as Responder. [DDP-1.2-1] [RDMAP-5.2.1-5]
-// [RDMAP-5.3-4] [RDMAP-5.3-7] [RDMAP-7.2-1] [RDMAP-8.1.1-3] [RDMAPX-5.1.1-5] [RDMAPX-8.2-2] [I-42] [I-44] [I-69]
+// TestErrorTable tests the error tables of RFC 5040, 5041 and 5044. A bad segment must cause
+// exactly the expected Terminate, with the headers that Figure 10 requires, and then FIN. A valid
+// Write after the bad segment must have no effect. The local ULP must get the same error as a typed
+// one, and its posted requests flushed. The end under test is both Initiator and Responder.
+// [DDP-1.2-1] [RDMAP-5.2.1-5] [RDMAP-5.3-4] [RDMAP-5.3-7] [RDMAP-7.2-1] [RDMAP-8.1.1-3]
+// [RDMAPX-5.1.1-5] [RDMAPX-8.2-2] [I-42] [I-44] [I-69]
 func TestErrorTable(t *testing.T) {
-	// Each case has its row, a name, the segments that the peer sends, of which the last
-	// is the bad one (see ground.segment), and layer, type and code of the Terminate
-	// with the headers that it repeats.
+	// A case is a row, a name, the segments that the peer sends (see ground.segment), and the
+	// Terminate: its layer, type, code, and the headers that it contains. The last segment is the
+	// bad one.
 	cases := errorCases(t, []string{
 		// Tagged Buffer errors of DDP. [DDP-7.2-1]
 		"DDP-7.1-9       | unknown STag                       | write none 4                   | 1 1 0 ddp",
@@ -369,11 +368,12 @@ func TestErrorTable(t *testing.T) {
 				for _, s := range c.segments[:last] {
 					p.ulpdu(g.segment(t, s))
 				}
-				if c.name == "too many reads" { // see TestReadLimits for the limit; here MSN 1 comes again
+				// TestReadLimits tests the limit; here MSN 1 is sent twice.
+				if c.name == "too many reads" {
 					p.next()
 				}
 				bad := g.segment(t, c.segments[last])
-				// The good Write behind it comes in the same TCP segment. [DDP-7.1-16] [MPA-8-8]
+				// The valid Write after it is in the same TCP segment. [DDP-7.1-16] [MPA-8-8]
 				p.ulpdu(bad, tag(rdmap.Write, g.wr.STag(), 0, true, []byte("later")))
 				want := []byte{c.layer<<4 | c.typ, c.code, 0, 0}
 				if c.ddp {
@@ -401,10 +401,11 @@ func TestErrorTable(t *testing.T) {
 				if bytes.Contains(g.wr.Bytes(), []byte("later")) {
 					t.Error("a segment behind the bad one took effect")
 				}
-				for _, m := range []*MemoryRegion{g.rw, g.wr, g.rd, g.local, g.oddAtomic} { // nothing holds it any more
+				// No pin may be left.
+				for _, m := range []*MemoryRegion{g.rw, g.wr, g.rd, g.local, g.oddAtomic} {
 					within(t, "Close of a region", func() { m.Close() })
 				}
-				// The receive comes back, one way or the other. [DDP-6.2.2-2] [RDMAP-6.2.1-2]
+				// The receive must complete, with success or flushed. [DDP-6.2.2-2] [RDMAP-6.2.1-2]
 				if comp, ok := q.RecvCQ().Poll(); !ok || last == 0 && comp.Status == StatusOK {
 					t.Errorf("receive: %+v, %t", comp, ok)
 				}
@@ -416,8 +417,8 @@ func TestErrorTable(t *testing.T) {
 	}
 }
 
-// TestExtensionsOff: without being enabled the messages of RFC 7306 do not
-// exist. [RDMAPX-1.1-1] [RDMAPX-1.1-3] [I-63]
+// TestExtensionsOff sends the messages of RFC 7306 to an end that does not enable them. They must
+// be refused as unknown. [RDMAPX-1.1-1] [RDMAPX-1.1-3] [I-63]
 func TestExtensionsOff(t *testing.T) {
 	for op, v := range map[rdmap.Opcode]struct{ qn, n int }{
 		rdmap.Immediate: {0, 8}, rdmap.ImmediateSE: {0, 8}, rdmap.AtomicRequestOp: {1, 52},
@@ -431,7 +432,7 @@ func TestExtensionsOff(t *testing.T) {
 			wantTerminate(t, ended(t, q), false, 0, 2, 6)
 		})
 	}
-	p, q := asInitiator(t, nil) // queue 3 is not in use then
+	p, q := asInitiator(t, nil) // queue 3 is not in use without the extension
 	bad := seg(rdmap.AtomicResponseOp, 3, 1, 0, true, make([]byte, 12))
 	p.ulpdu(bad)
 	p.terminate(append([]byte{0x12, 1, 0xc0, 0, 0, 30}, bad[:18]...))
@@ -447,9 +448,10 @@ func TestExtensionsOff(t *testing.T) {
 	}
 }
 
-// TestMPAErrors: a bad CRC anywhere in an FPDU, early or late in the stream, a
-// wrong marker, and a length above the limit. [MPA-4.4-14] [MPA-4.4-15] [MPA-4.4-7]
-// [MPA-6-1] [MPA-8-1] [MPA-8-2] [MPA-8-3] [MPA-8-8] [MPA-8-9] [MPA-8-10] [I-22] [I-23]
+// TestMPAErrors sends a wrong CRC in several places of an FPDU, early and late in the stream, a
+// wrong marker, and a length above the limit. Each must end the stream with its own error.
+// [MPA-4.4-14] [MPA-4.4-15] [MPA-4.4-7] [MPA-6-1] [MPA-8-1] [MPA-8-2] [MPA-8-3] [MPA-8-8] [MPA-8-9]
+// [MPA-8-10] [I-22] [I-23]
 func TestMPAErrors(t *testing.T) {
 	for _, at := range []int{0, 2, 10, 30, -1} {
 		t.Run(fmt.Sprintf("CRC, byte %d", at), func(t *testing.T) {
@@ -464,7 +466,7 @@ func TestMPAErrors(t *testing.T) {
 				at += len(b)
 			}
 			if at == 0 {
-				at = 1 // the length still says that the FPDU is complete
+				at = 1 // byte 0 would change the length, so that the FPDU seems incomplete
 			}
 			b[at] ^= 1
 			if at == 1 {
@@ -486,7 +488,7 @@ func TestMPAErrors(t *testing.T) {
 	t.Run("marker", func(t *testing.T) {
 		p, q := asInitiator(t, &Config{Markers: true})
 		b := p.enc.Append(nil, seg(rdmap.Send, 0, 1, 0, true, make([]byte, 1000)))
-		i := bytes.Index(b, []byte{0, 0, 1, 0xe8}) // a marker 0x1e8 bytes behind the length field
+		i := bytes.Index(b, []byte{0, 0, 1, 0xe8}) // a marker 0x1e8 bytes after the length field
 		if i < 0 {
 			t.Fatalf("no marker in %x", b[:520])
 		}
@@ -498,21 +500,22 @@ func TestMPAErrors(t *testing.T) {
 	})
 	t.Run("length limit", func(t *testing.T) {
 		p, q := asInitiator(t, &Config{MaxFPDU: 1000})
-		p.raw([]byte{1001 >> 8, 1001 & 0xff}) // nothing more is waited for
+		p.raw([]byte{1001 >> 8, 1001 & 0xff}) // the length alone must end the stream
 		p.terminate([]byte{0x20, 3, 0, 0})
 		wantTerminate(t, ended(t, q), false, 2, 0, 3)
 	})
 }
 
-// TestReadLimits: each Read Request beyond IRD finds no buffer on queue 1.
-// [RDMAP-5.2.1-2] [RDMAP-6.1-6] [RDMAP-6.1-2] [RDMAP-5.2.2-2] [MPA2-9.1-2] [SEC-6.4.3.3-3] [I-20]
+// TestReadLimits sends more Read Requests than IRD. The first one beyond IRD must find no buffer on
+// queue 1. [RDMAP-5.2.1-2] [RDMAP-6.1-6] [RDMAP-6.1-2] [RDMAP-5.2.2-2] [MPA2-9.1-2] [SEC-6.4.3.3-3]
+// [I-20]
 func TestReadLimits(t *testing.T) {
 	p, q := asInitiator(t, &Config{IRD: 2, MaxIRD: 2})
 	if q.IRD() != 2 {
 		t.Fatalf("IRD %d", q.IRD())
 	}
 	mr, _ := q.Register(make([]byte, 16<<20), RemoteRead)
-	// The answers do not fit the sockets, and are not read.
+	// The answers exceed the socket buffers, and the peer does not read them.
 	for i := ddp.MSN(1); i <= 3; i++ {
 		p.ulpdu(readReq(i, rdmap.ReadRequest{SinkSTag: 9, Size: 16 << 20, SourceSTag: mr.STag()}))
 	}

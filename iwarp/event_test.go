@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// An event happens once, and every waiter learns of it, however early or late it waits.
+// TestEvent checks that an event happens once, and that every waiter sees it, whether its wait
+// began earlier or later.
 func TestEvent(t *testing.T) {
 	for range 200 {
 		var e event

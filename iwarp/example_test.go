@@ -37,7 +37,7 @@ func Example() {
 		if err != nil {
 			log.Fatal(err)
 		}
-		mr.Close() // revoke before looking
+		mr.Close() // revoke the right before looking
 		served <- fmt.Sprintf("%s %s", note[:c.Len], mr.Bytes()[:5])
 		q.Close()
 	}()
@@ -57,8 +57,8 @@ func Example() {
 	// Output: written: hello
 }
 
-// A client counts in the memory of a server, which does nothing but wait for the
-// end: no message, no completion there.
+// A client counts in the memory of a server. The server gets no message and no completion, and only
+// waits for the end.
 func ExampleQueuePair_Post_atomic() {
 	ctx := context.Background()
 	l, err := iwarp.Listen("127.0.0.1:0", &iwarp.Config{Atomic: true})
@@ -81,7 +81,7 @@ func ExampleQueuePair_Post_atomic() {
 		if _, err := r.Accept(mr.Remote(0).Append(nil)); err != nil {
 			log.Fatal(err)
 		}
-		<-q.PeerClosed() // nothing comes any more
+		<-q.PeerClosed() // no more operations will arrive
 		q.Close()
 	}()
 
@@ -103,7 +103,7 @@ func ExampleQueuePair_Post_atomic() {
 		}
 		fmt.Println("it was", c.Value)
 	}
-	q.Close() // in order: the server sees PeerClosed
+	q.Close() // in order, so the server sees PeerClosed
 	<-served
 	// Output:
 	// it was 0
@@ -111,7 +111,8 @@ func ExampleQueuePair_Post_atomic() {
 	// it was 20
 }
 
-// A server takes messages until the peer closes the stream. The last receive then ends with io.EOF.
+// A server receives messages until the peer closes the stream. The last receive then ends with
+// io.EOF.
 func ExampleCompletionQueue_All() {
 	ctx := context.Background()
 	l, err := iwarp.Listen("127.0.0.1:0", nil)

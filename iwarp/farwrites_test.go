@@ -37,22 +37,23 @@ func (s *countingSpace) WriteAt(p []byte, addr uint64) error {
 
 const (
 	farBase = 0x7f1200000000
-	farLen  = 64 << 10 // of the region
-	farHas  = 60 << 10 // of it, there is so much memory
+	farLen  = 64 << 10 // length of the region
+	farHas  = 60 << 10 // length of its accessible memory
 )
 
 // A farEnd is the result of a conversation.
 type farEnd struct {
 	mem    []byte
-	said   string // what the end under test has sent, without its STag, a line for each ULPDU
+	said   string // what the end under test has sent, without its STag, one line for each ULPDU
 	done   string // completions
 	placed uint64
 	ended  bool
 	writes int
 }
 
-// farConversation plays ULPDUs to an end whose memory is far: all at once, or each when the one before was dealt with.
-// spoil is the index of one whose CRC is wrong, or negative.
+// farConversation sends ULPDUs to an end whose memory is far: all at once if together is true,
+// otherwise each after the one before was handled. spoil is the index of a ULPDU that is sent with
+// a wrong CRC, or negative.
 func farConversation(t *testing.T, us func(stag uint32) [][]byte, spoil int, together bool) (e farEnd) {
 	t.Helper()
 	inBubble(t, func(t *testing.T) {
@@ -77,7 +78,7 @@ func farConversation(t *testing.T, us func(stag uint32) [][]byte, spoil int, tog
 				all = append(all, b...)
 				continue
 			}
-			// What comes behind the end of the stream is not heard.
+			// The end does not read bytes after the end of the stream.
 			p.c.SetWriteDeadline(time.Now().Add(time.Second))
 			p.c.Write(b)
 			synctest.Wait()
@@ -96,7 +97,8 @@ func farConversation(t *testing.T, us func(stag uint32) [][]byte, spoil int, tog
 		e.ended = err == io.EOF
 		for len(p.buf) > 0 {
 			u := p.next()
-			// Whether the answer to a Read gets out before a Terminate depends on how soon that is found.
+			// The answer to a Read may or may not be sent before a Terminate, depending on when the
+			// error is found.
 			if e.ended && ddp.IsTagged(u[0]) {
 				continue
 			}
@@ -135,7 +137,7 @@ func (e *farEnd) differs(o *farEnd) string {
 	return ""
 }
 
-// Adjacent short Writes that arrive together are placed with one call.
+// TestFarWrites checks that adjacent short Writes that arrive together are placed with one call.
 func TestFarWrites(t *testing.T) {
 	e := farConversation(t, func(stag uint32) (us [][]byte) {
 		for i := range 20 {
@@ -159,7 +161,8 @@ func TestFarWrites(t *testing.T) {
 	}
 }
 
-// A long segment and the short ones that end its message are placed with one call.
+// TestFarWritesLong checks that a long segment and the short ones that end its message are placed
+// with one call.
 func TestFarWritesLong(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -194,8 +197,9 @@ func TestFarWritesLong(t *testing.T) {
 	}
 }
 
-// The short last segment of a message is read together with the one before. If its memory is
-// missing, the one before is sent all the same.
+// TestFarTail sends a message from far memory that ends in a short segment, which is read together
+// with the segment before it. If memory of the short segment is missing, the one before it must be
+// sent all the same.
 func TestFarTail(t *testing.T) {
 	const base, size = 0x7f1200000000, 1 << 20
 	qi, qr := connect(t, nil, nil)
@@ -236,7 +240,7 @@ func TestFarTail(t *testing.T) {
 			}
 			if op == OpWrite {
 				qr.PostRecv(RecvWR{})
-				post(qi, SendWR{Op: OpSend}) // tells that the Write is in place
+				post(qi, SendWR{Op: OpSend}) // arrives after the Write is in place
 				wantOK(t, qr.RecvCQ())
 			}
 			if !bytes.Equal(sink[:c.n], s.mem[5:][:c.n]) || sink[c.n] != 0 {
@@ -249,7 +253,7 @@ func TestFarTail(t *testing.T) {
 	}
 	clear(sink)
 	var wrs []SendWR
-	for i := range 15 { // which are sent by several calls
+	for i := range 15 { // they are sent by several calls
 		at := i * (segment + 200)
 		wrs = append(wrs, SendWR{Op: OpWrite, SG: []SGE{far.SGE(at, segment+100+i)}, Remote: RemoteAddr{STag: mr.STag(), TO: mr.TO() + uint64(at)}})
 	}
@@ -275,9 +279,9 @@ func TestFarTail(t *testing.T) {
 	}
 }
 
-// Segments that arrive together have the same outcome as if they had arrived one by one: the same
-// bytes are placed, a bad segment gets the same Terminate, and nothing after it is placed.
-// [DDP-7.1-14] [DDP-7.1-16] [MPA-6-1] [I-25]
+// TestFarWritesAlone compares segments that arrive together with the same segments arriving one by
+// one. The outcome must be the same: the same bytes are placed, a bad segment gets the same
+// Terminate, and nothing after it is placed. [DDP-7.1-14] [DDP-7.1-16] [MPA-6-1] [I-25]
 func TestFarWritesAlone(t *testing.T) {
 	n := 400
 	if !testkit.LongRuns() {
@@ -302,18 +306,18 @@ func TestFarWritesAlone(t *testing.T) {
 					size = 1000 + rnd.IntN(3000)
 				}
 				key := stag
-				// What is read may be read late, and is not to be written again.
+				// The answer to a Read may be sent late, so its source must not be written again.
 				switch k := rnd.IntN(180); {
 				case reads > 1:
-				case k < 6: // elsewhere
+				case k < 6: // another place
 					to = farBase + 200 + uint64(rnd.IntN(farHas-2000))
-				case k < 12: // over the one before
+				case k < 12: // overlapping the Write before
 					to -= min(uint64(rnd.IntN(40)), to-farBase-200)
 				}
 				switch rnd.IntN(180) {
-				case 2: // from what is there to what is not
+				case 2: // from accessible memory to missing memory
 					to = farBase + farHas - uint64(rnd.IntN(200))
-				case 3: // to the end of the region, and beyond
+				case 3: // up to the end of the region, and beyond
 					to = farBase + farLen - uint64(rnd.IntN(200))
 				case 4:
 					key++
@@ -323,19 +327,19 @@ func TestFarWritesAlone(t *testing.T) {
 					to = ^uint64(0) - uint64(rnd.IntN(100))
 				case 7:
 					size = 0
-				case 8, 9, 20, 21, 22, 23: // what was written is read
+				case 8, 9, 20, 21, 22, 23: // a Read of written bytes
 					if to-200 >= farBase && to <= farBase+farHas {
 						us = append(us, readReq(ddp.MSN(reads), rdmap.ReadRequest{Size: 200, SinkSTag: 5, SourceSTag: stag, SourceTO: to - 200}))
 						reads++
 					}
 					continue
-				case 10, 11, 24, 25, 26, 27: // or told
+				case 10, 11, 24, 25, 26, 27: // or a Send
 					if msn <= 4 {
 						us = append(us, seg(rdmap.Send, 0, ddp.MSN(msn), 0, true, pattern(20, byte(msn))))
 						msn++
 					}
 					continue
-				case 12: // no such version
+				case 12: // an unknown version
 					u := tag(rdmap.Write, stag, to, true, pattern(9, 1))
 					u[0] ^= 3
 					us = append(us, u)

@@ -15,7 +15,7 @@ import (
 	"viaduct/internal/wire/rdmap"
 )
 
-// A sinkConn takes everything and gives nothing until it is closed.
+// A sinkConn accepts all writes. Its reads block until it is closed.
 type sinkConn struct {
 	closed chan struct{}
 	once   sync.Once
@@ -30,9 +30,10 @@ func (c *sinkConn) SetDeadline(time.Time) error      { return nil }
 func (c *sinkConn) SetReadDeadline(time.Time) error  { return nil }
 func (c *sinkConn) SetWriteDeadline(time.Time) error { return nil }
 
-// FuzzStream feeds an established stream, either raw bytes or ULPDUs in valid FPDUs. In the latter
+// FuzzStream feeds an established stream with raw bytes, or with ULPDUs in valid FPDUs. In ULPDUs,
 // the STags 0, 1 and 2 stand for a writable region, a readable one, and a window. Nothing may
-// panic, no memory outside the grants may change, and a stream that ends must report why.
+// panic, no memory without the right to write may change, and a stream that ends must report a
+// reason.
 func FuzzStream(f *testing.F) {
 	pack := func(us ...[]byte) (b []byte) {
 		for _, u := range us {
@@ -101,7 +102,7 @@ func fuzzStream(t *testing.T, in []byte, framed, crc bool, cut int) {
 	}
 	e := (*engine)(q)
 	var buf []byte
-	q.fc.Quiesce() // nothing else receives: the connection gives nothing
+	q.fc.Quiesce() // no other goroutine receives, because reads of the connection block
 	for len(stream) > 0 {
 		k := min(cut, len(stream))
 		buf = append(buf, stream[:k]...)
@@ -135,7 +136,7 @@ func fuzzStream(t *testing.T, in []byte, framed, crc bool, cut int) {
 	}
 	nc.Close()
 	q.Abort()
-	q.Close() // an Atomic may just be answered
+	q.Close() // an Atomic may be being answered
 	for i, b := range mem {
 		in := i >= guard && i < guard+16 || i >= 2*guard+16 && i < 2*guard+32
 		if !in && b != 0xaa {
@@ -150,7 +151,7 @@ func fuzzStream(t *testing.T, in []byte, framed, crc bool, cut int) {
 	}
 }
 
-// named replaces small STags in a ULPDU by those of this stream.
+// named replaces the STags in a ULPDU that are indexes of stags by the elements of stags.
 func named(u []byte, stags []uint32) {
 	put := func(b []byte) {
 		if len(b) < 4 {

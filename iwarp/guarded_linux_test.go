@@ -10,8 +10,8 @@ import (
 	"viaduct/internal/wire/rdmap"
 )
 
-// TestTruncatedFile: a mapped file that shrinks while it is registered ends the stream that
-// accesses it, and not the program. [I-34] [I-43]
+// TestTruncatedFile truncates a mapped file while it is registered. The access must end the stream,
+// and not the program. [I-34] [I-43]
 func TestTruncatedFile(t *testing.T) {
 	const size = 1 << 16
 	open := func(t *testing.T, q *QueuePair) (*MemoryRegion, *os.File) {
@@ -57,7 +57,7 @@ func TestTruncatedFile(t *testing.T) {
 			wantTerminate(t, ended(t, q), false, c.layer, c.typ, c.co)
 			p.c.Close()
 			<-q.gone.C()
-			within(t, "Close of the region", func() { mr.Close() }) // nothing holds it any more
+			within(t, "Close of the region", func() { mr.Close() }) // no pin may be left
 		})
 	}
 	t.Run("Send", func(t *testing.T) {

@@ -39,7 +39,7 @@ func handle(q *QueuePair) *handled {
 	return h
 }
 
-// want waits for one completion.
+// want waits for one completion, and fails the test if it is another than the given one.
 func (h *handled) want(t testing.TB, op Op, id uint64, st Status) {
 	t.Helper()
 	for late := time.After(testkit.Patience); ; {
@@ -62,8 +62,8 @@ func (h *handled) want(t testing.TB, op Op, id uint64, st Status) {
 	}
 }
 
-// TestHandlerHears: whatever completes a request, the handler is called for it, though
-// nothing polls the queue.
+// TestHandlerHears checks that the handler is called for each request, whatever completes it,
+// although nothing polls the queue.
 func TestHandlerHears(t *testing.T) {
 	byte1 := []SGE{Buf([]byte{1})}
 	for _, portable := range []bool{false, true} {
@@ -128,7 +128,7 @@ func TestHandlerHears(t *testing.T) {
 				h := handle(q)
 				q.PostRecv(RecvWR{ID: 1})
 				sink := make([]byte, 8)
-				q.Post(readInto(2, sink)) // has no answer
+				q.Post(readInto(2, sink)) // not answered
 				q.Abort()
 				h.want(t, OpRead, 2, StatusFlushed)
 				h.want(t, OpRecv, 1, StatusFlushed)
@@ -137,7 +137,7 @@ func TestHandlerHears(t *testing.T) {
 	}
 }
 
-// A watchedConn notes when its stream begins to end it.
+// A watchedConn records that its stream has begun to close it.
 type watchedConn struct {
 	net.Conn
 	ended *atomic.Bool
@@ -150,8 +150,8 @@ func (c watchedConn) CloseWrite() error {
 	return c.Conn.(*net.TCPConn).CloseWrite()
 }
 
-// TestHandlerHearsAtOnce: the handler is called for flushed requests before the connection is
-// closed, for which the peer may take seconds.
+// TestHandlerHearsAtOnce checks that the handler is called for flushed requests before the
+// connection is closed, because the peer may take seconds to close.
 func TestHandlerHearsAtOnce(t *testing.T) {
 	for what, end := range map[string]func(p *peer, q *QueuePair){
 		"Terminate": func(p *peer, _ *QueuePair) { p.ulpdu(seg(rdmap.Send, 5, 1, 0, true, nil)) }, // no such queue
@@ -171,9 +171,9 @@ func TestHandlerHearsAtOnce(t *testing.T) {
 	}
 }
 
-// TestHandlerHearsOfLast: the handler is called for a request that is posted while the direction,
-// or the stream, is closed, whichever of the two calls completes the request. No completion stays
-// in the queue.
+// TestHandlerHearsOfLast posts a request while another goroutine closes the direction or the
+// stream. The handler must be called for the request, whichever of the two calls completes it, and
+// no completion may stay in the queue.
 func TestHandlerHearsOfLast(t *testing.T) {
 	for name, end := range map[string]func(q *QueuePair){
 		"CloseWrite": func(q *QueuePair) { q.CloseWrite() },

@@ -16,7 +16,8 @@ func ctxt(t testing.TB) context.Context {
 	return ctx
 }
 
-// connect starts up a stream between two configurations.
+// connect starts a stream and returns its Initiator with configuration ci and its Responder with
+// cr.
 func connect(t testing.TB, ci, cr *Config) (qi, qr *QueuePair) {
 	t.Helper()
 	a, b := sock.Shared(testkit.TCPPair(t))
@@ -65,7 +66,7 @@ func pattern(n int, seed byte) []byte {
 	return b
 }
 
-// variants are the ways bytes can travel.
+// variants are configurations that transfer bytes in different ways.
 var variants = []struct {
 	name   string
 	ci, cr Config
@@ -83,8 +84,8 @@ var variants = []struct {
 	{name: "send RTR", ci: Config{rtr: 1}},
 }
 
-// TestTransfer: what one side gives arrives on the other.
-// [DDP-1.2-1] [DDP-5.2-4] [RDMAP-5.1-4] [RDMAP-5.3-3] [DDP-4.1-1] [DDP-4.1-2]
+// TestTransfer checks that sent bytes arrive, in every variant and at many sizes. [DDP-1.2-1]
+// [DDP-5.2-4] [RDMAP-5.1-4] [RDMAP-5.3-3] [DDP-4.1-1] [DDP-4.1-2]
 func TestTransfer(t *testing.T) {
 	for _, v := range variants {
 		t.Run(v.name, func(t *testing.T) {
@@ -103,8 +104,8 @@ func TestTransfer(t *testing.T) {
 	}
 }
 
-// transfer moves n bytes by Send, Write and Read and compares. The Send is
-// shorter than its buffer, the Write goes into the middle of a region.
+// transfer moves n bytes by Send, Write and Read, and compares them. The Send is shorter than its
+// buffer, and the Write goes into the middle of a region.
 func transfer(t *testing.T, a, b *QueuePair, n int) {
 	data := pattern(n, 1)
 	sink := make([]byte, n+2)
@@ -138,7 +139,7 @@ func transfer(t *testing.T, a, b *QueuePair, n int) {
 	if c := wantOK(t, a.SendCQ()); c.ID != 4 || c.Len != uint32(n) {
 		t.Fatalf("Read: %+v", c)
 	}
-	// A Write is visible when a later Send is. [RDMAP-5.1-6]
+	// A Write is visible once a later Send was received. [RDMAP-5.1-6]
 	if err := b.PostRecv(RecvWR{}); err != nil {
 		t.Fatal(err)
 	}

@@ -16,15 +16,17 @@ import (
 	"viaduct/internal/wire/rdmap"
 )
 
-// TestClose: Close sends the accepted requests, lets Reads finish, and ends with FIN, not with a
-// reset. Afterwards every call is an error. [DDP-6.2.1-1] [DDP-6.2.1-2] [DDP-6.2.1-5] [DDP-6.2.1-6]
-// [MPA-7.2-1] [RDMAP-6.2-1] [RDMAP-7-3] [DDP-3-10] [DDP-3-11] [DDP-6.2-2] [I-33]
+// TestClose checks that Close sends the posted requests, waits for the Reads, and ends with FIN
+// instead of a reset. After Close, every call must return an error. [DDP-6.2.1-1] [DDP-6.2.1-2]
+// [DDP-6.2.1-5] [DDP-6.2.1-6] [MPA-7.2-1] [RDMAP-6.2-1] [RDMAP-7-3] [DDP-3-10] [DDP-3-11]
+// [DDP-6.2-2] [I-33]
 func TestClose(t *testing.T) {
 	p, q := asResponder(t, &Config{NoNudge: true, FPDUSize: 64766})
 	big := pattern(8<<20, 1)
 	mr, _ := q.Register(make([]byte, 1<<20), RemoteRead)
 	q.PostRecv(RecvWR{ID: 9})
-	p.ulpdu(readReq(1, rdmap.ReadRequest{Size: 1 << 20, SourceSTag: mr.STag()})) // a Read that has come is answered
+	// A Read Request that has arrived is answered.
+	p.ulpdu(readReq(1, rdmap.ReadRequest{Size: 1 << 20, SourceSTag: mr.STag()}))
 	for deadline := time.Now().Add(patience); q.Stats().ReceivedFPDUs == 0 && time.Now().Before(deadline); {
 		time.Sleep(time.Millisecond)
 	}
@@ -46,7 +48,8 @@ func TestClose(t *testing.T) {
 	if u, err := p.tryNext(); err != io.EOF {
 		t.Errorf("%x, %v", u, err)
 	}
-	p.ulpdu(seg(rdmap.Send, 0, 1, 0, true, nil)) // reception goes on until the peer closes [DDP-6.2.1-7]
+	// Receiving continues until the peer closes. [DDP-6.2.1-7]
+	p.ulpdu(seg(rdmap.Send, 0, 1, 0, true, nil))
 	p.c.Close()
 	if err := <-closed; err != nil {
 		t.Error(err)
@@ -74,15 +77,15 @@ func TestClose(t *testing.T) {
 	if _, err := q.Bind(mr, 0, 1, RemoteRead); !errors.Is(err, net.ErrClosed) {
 		t.Error(err)
 	}
-	q.Close() // again
+	q.Close() // a second time
 	q.Abort()
 	if n := len(q.dev.Streams()); n != 0 {
 		t.Errorf("%d streams left", n)
 	}
 }
 
-// TestHalfClose: either direction ends on its own. [DDP-6.2.1-4] [DDP-6.2.1-7]
-// [MPA-3-12] [MPA-7.2-2] [DDP-3-10] [I-32]
+// TestHalfClose checks that each direction can be closed without the other. [DDP-6.2.1-4]
+// [DDP-6.2.1-7] [MPA-3-12] [MPA-7.2-2] [DDP-3-10] [I-32]
 func TestHalfClose(t *testing.T) {
 	a, b := connect(t, nil, nil)
 	sink := make([]byte, 10)
@@ -115,18 +118,20 @@ func TestHalfClose(t *testing.T) {
 	if err := b.Post(readInto(1, sink)); !errors.Is(err, ErrPeerClosed) {
 		t.Error(err)
 	}
-	if err := b.Post(SendWR{ID: 4, SG: []SGE{Buf([]byte("after"))}}); err != nil { // still open
+	// This direction is open.
+	if err := b.Post(SendWR{ID: 4, SG: []SGE{Buf([]byte("after"))}}); err != nil {
 		t.Fatal(err)
 	}
 	wantOK(t, b.SendCQ())
 	a.PostRecv(RecvWR{ID: 5, SG: []SGE{Buf(sink)}})
-	if c, err := a.RecvCQ().Wait(ctxt(t)); err != nil || c.ID != 3 { // too short on purpose: see below
+	// The buffer is too short on purpose, see below.
+	if c, err := a.RecvCQ().Wait(ctxt(t)); err != nil || c.ID != 3 {
 		t.Errorf("%+v, %v", c, err)
 	}
 }
 
-// TestClosePolled: an end that has closed its direction need not poll to notice the end of the
-// other one. [DDP-6.2.1-1] [DDP-6.2.1-7] [I-33]
+// TestClosePolled checks that an end that has closed its direction notices the peer's close without
+// polling. [DDP-6.2.1-1] [DDP-6.2.1-7] [I-33]
 func TestClosePolled(t *testing.T) {
 	p, q := asResponder(t, &Config{NoNudge: true, Polled: true})
 	q.CloseWrite()
@@ -139,8 +144,8 @@ func TestClosePolled(t *testing.T) {
 	}
 }
 
-// TestHalvesEnd: a stream both of whose directions have ended in order is at its end,
-// whichever ended first, without a Close. [DDP-6.2.1-4] [DDP-6.2.1-5] [I-32]
+// TestHalvesEnd checks that a stream ends when both of its directions have ended in order,
+// whichever ends first, without a Close. [DDP-6.2.1-4] [DDP-6.2.1-5] [I-32]
 func TestHalvesEnd(t *testing.T) {
 	for _, oursFirst := range []bool{false, true} {
 		p, q := asResponder(t, &Config{NoNudge: true})
@@ -161,8 +166,8 @@ func TestHalvesEnd(t *testing.T) {
 	}
 }
 
-// TestFlushTogether: receives complete in the order of posting even if the end of the stream and a
-// PostRecv at the same moment both flush them.
+// TestFlushTogether flushes receives in two goroutines at once, as the end of the stream and a
+// PostRecv may do. The receives must complete in the order of posting.
 func TestFlushTogether(t *testing.T) {
 	a, b := connect(t, nil, &Config{RecvDepth: 1024})
 	defer closeBoth(a, b)
@@ -185,8 +190,8 @@ func TestFlushTogether(t *testing.T) {
 	}
 }
 
-// TestHalfCloseReset: a reset after the peer's orderly half is noticed when
-// something is sent. [DDP-6.2.2-1] [DDP-3-3]
+// TestHalfCloseReset resets the connection after the peer has closed its direction. The next send
+// must fail with the loss. [DDP-6.2.2-1] [DDP-3-3]
 func TestHalfCloseReset(t *testing.T) {
 	p, q := asResponder(t, &Config{NoNudge: true})
 	p.c.(*net.TCPConn).CloseWrite()
@@ -201,9 +206,9 @@ func TestHalfCloseReset(t *testing.T) {
 	wantTerminate(t, ended(t, q), false, 2, 0, 1)
 }
 
-// TestLost: the connection goes away. A FIN inside an FPDU or a message, or
-// while we wait for a Read, is a loss too, told to the peer whose other half is
-// open. [MPA-8-1] [MPA-8-2] [DDP-6.2.2-1] [DDP-6.2.2-2] [DDP-7-1] [DDP-3-3] [RDMAP-6.2-2]
+// TestLost loses the connection in several ways. A FIN inside an FPDU or a message, or during a
+// Read, is a loss too. If the peer's other direction is open, the loss must be reported to the
+// peer. [MPA-8-1] [MPA-8-2] [DDP-6.2.2-1] [DDP-6.2.2-2] [DDP-7-1] [DDP-3-3] [RDMAP-6.2-2]
 // [RDMAP-7.1-1] [DDP-6.2.1-3] [I-32] [I-34]
 func TestLost(t *testing.T) {
 	for _, c := range []struct {
@@ -241,7 +246,7 @@ func TestLost(t *testing.T) {
 				t.Errorf("the sending direction is not told, or sends %x", e.Raw)
 			}
 			<-q.gone.C()
-			for i := range 3 { // in order
+			for i := range 3 { // in the order of posting
 				if c, ok := q.RecvCQ().Poll(); !ok || c.ID != uint64(i) || c.Status != StatusFlushed {
 					t.Errorf("%+v, %t", c, ok)
 				}
@@ -253,10 +258,10 @@ func TestLost(t *testing.T) {
 	}
 }
 
-// TestTerminateReceived: in every state of a stream, with every form of
-// Terminate. It is understood without a receive, ends sending, flushes what is
-// posted, and is not answered. [RDMAP-5.4-3] [RDMAP-5.4-4] [RDMAP-5.4-5] [RDMAP-5.4-7]
-// [RDMAP-5.4-9] [RDMAP-3.2-3] [RDMAP-3.2-5] [RDMAP-6.2.1-2] [RDMAP-6.2.1-3] [MPA-8-10] [I-37] [I-40] [I-75]
+// TestTerminateReceived sends every form of Terminate to a stream in every state. The stream must
+// understand it without a posted receive, stop sending, flush its requests, and not answer.
+// [RDMAP-5.4-3] [RDMAP-5.4-4] [RDMAP-5.4-5] [RDMAP-5.4-7] [RDMAP-5.4-9] [RDMAP-3.2-3] [RDMAP-3.2-5]
+// [RDMAP-6.2.1-2] [RDMAP-6.2.1-3] [MPA-8-10] [I-37] [I-40] [I-75]
 func TestTerminateReceived(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -285,7 +290,7 @@ func TestTerminateReceived(t *testing.T) {
 					q.PostRecv(RecvWR{ID: 1, SG: []SGE{Buf(make([]byte, 4))}})
 					prepare(p, q)
 					p.ulpdu(seg(rdmap.TerminateOp, 2, 1, 0, true, []byte(c.body)),
-						seg(rdmap.Send, 0, 1, 0, true, nil)) // nothing behind it counts
+						seg(rdmap.Send, 0, 1, 0, true, nil)) // nothing after it may have an effect
 					e := wantTerminate(t, ended(t, q), true, c.l[0], c.l[1], c.l[2])
 					if string(e.Raw) != c.body || e.Error() == "" {
 						t.Errorf("%+v", e)
@@ -334,11 +339,10 @@ func TestTerminateReceived(t *testing.T) {
 	})
 }
 
-// TestTerminateArrives: with unread input in our socket and a full socket in
-// the other direction the Terminate still reaches the peer, after the FPDU
-// that was being written and ahead of what was queued. [RDMAP-6.2.1-1] [RDMAP-6.2.1-4]
-// [RDMAP-7.1-3] [RDMAP-7.1-5] [RDMAP-5.4-7] [RDMAP-5.4-8] [DDP-3-9] [DDP-6.2-1] [DDP-6.2.2-3] [DDP-6.2.2-4] [DDP-7.1-17]
-// [MPA-8-9] [I-35] [I-36] [I-41]
+// TestTerminateArrives ends a stream that has unread input and a full socket. The Terminate must
+// still reach the peer, after the FPDU that is being written and before queued messages.
+// [RDMAP-6.2.1-1] [RDMAP-6.2.1-4] [RDMAP-7.1-3] [RDMAP-7.1-5] [RDMAP-5.4-7] [RDMAP-5.4-8] [DDP-3-9]
+// [DDP-6.2-1] [DDP-6.2.2-3] [DDP-6.2.2-4] [DDP-7.1-17] [MPA-8-9] [I-35] [I-36] [I-41]
 func TestTerminateArrives(t *testing.T) {
 	p, q := asResponder(t, &Config{NoNudge: true})
 	for i := range 20 {
@@ -347,12 +351,12 @@ func TestTerminateArrives(t *testing.T) {
 	bad := tag(rdmap.Write, 1, 0, true, []byte("x"))
 	var b []byte
 	b = p.enc.Append(b, bad)
-	b = p.enc.Append(b, seg(rdmap.Send, 99, 1, 0, true, nil)) // a second error, not reported
+	b = p.enc.Append(b, seg(rdmap.Send, 99, 1, 0, true, nil)) // a second error, which is not reported
 	for range 2000 {
 		b = p.enc.Append(b, tag(rdmap.Write, 1, 0, true, make([]byte, 500)))
 	}
 	done := make(chan struct{})
-	go func() { // the peer goes on sending until it has heard
+	go func() { // the peer continues to send until the connection is closed
 		defer close(done)
 		for {
 			if _, err := p.c.Write(b); err != nil {
@@ -396,8 +400,7 @@ func TestTerminateArrives(t *testing.T) {
 	}
 }
 
-// TestStuckPeer: a peer that reads nothing does not hold the end up for ever.
-// [I-36] [I-33]
+// TestStuckPeer checks that Close ends in time although the peer reads nothing. [I-36] [I-33]
 func TestStuckPeer(t *testing.T) {
 	p, q := asResponder(t, &Config{NoNudge: true, CloseTimeout: 100 * time.Millisecond})
 	q.Post(SendWR{ID: 1, SG: []SGE{Buf(make([]byte, 32<<20))}})
@@ -412,8 +415,8 @@ func TestStuckPeer(t *testing.T) {
 	_ = p
 }
 
-// TestPeerStaysOpen: Close waits for a peer that does not close for exactly the configured time.
-// The peer gets everything that was sent, and then FIN. [I-33]
+// TestPeerStaysOpen checks that Close waits exactly CloseTimeout for a peer that does not close.
+// The peer must get all sent bytes, and then FIN. [I-33]
 func TestPeerStaysOpen(t *testing.T) {
 	const bound = 200 * time.Millisecond
 	p, q := asResponder(t, &Config{NoNudge: true, CloseTimeout: bound})
@@ -436,7 +439,8 @@ func TestPeerStaysOpen(t *testing.T) {
 	p.fin()
 }
 
-// TestAbort resets, and flushes in the order of posting. [DDP-6.2.2-2]
+// TestAbort checks that Abort resets the connection, and flushes requests in the order of posting.
+// [DDP-6.2.2-2]
 func TestAbort(t *testing.T) {
 	p, q := asResponder(t, &Config{NoNudge: true})
 	for i := range 5 {
@@ -466,9 +470,9 @@ func TestAbort(t *testing.T) {
 	}
 }
 
-// TestReadAfterEnd: a Read Request that comes when our direction has ended can't be
-// answered: it ends the stream, at once and with an error that says so. What needs no
-// answer is taken. [I-33]
+// TestReadAfterEnd sends a Read Request after our direction has ended. It cannot be answered, so it
+// must end the stream at once with an error that says so. A message that needs no answer must be
+// received. [I-33]
 func TestReadAfterEnd(t *testing.T) {
 	p, q := asResponder(t, nil)
 	mr, err := q.Register(make([]byte, 10), RemoteRead)
@@ -493,13 +497,13 @@ func TestReadAfterEnd(t *testing.T) {
 	}
 }
 
-// TestIdleTimeout: a stream without traffic for the configured time ends, as an administrator wants
-// it, and no other stream does. [SEC-6.4.2-1] [I-71]
+// TestIdleTimeout checks that a stream ends after the configured time without traffic, and not
+// before. [SEC-6.4.2-1] [I-71]
 func TestIdleTimeout(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		const idle = time.Minute
 		p, q := asResponder(t, &Config{NoNudge: true, IdleTimeout: idle})
-		for range 8 { // twice as long as an idle one lives
+		for range 8 { // in all twice the idle timeout
 			p.ulpdu(tag(rdmap.Write, 0, 0, true, nil))
 			time.Sleep(idle / 4)
 		}
@@ -523,8 +527,8 @@ func TestIdleTimeout(t *testing.T) {
 	}
 }
 
-// TestCloseBehindInvalidation: our direction ends with the last request, even if that sends
-// nothing.
+// TestCloseBehindInvalidation checks that our direction ends after the last request, even if this
+// is an invalidation, which sends nothing.
 func TestCloseBehindInvalidation(t *testing.T) {
 	p, q := asResponder(t, &Config{CloseTimeout: time.Hour})
 	mr, _ := q.Register(make([]byte, 8), RemoteWrite)
@@ -532,7 +536,8 @@ func TestCloseBehindInvalidation(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pin, out := q.dev.reg.Access(w.STag(), w.TO(), 8, q.pd.dom, q, regmem.RemoteWrite) // the invalidation waits for it
+	// The invalidation waits for this pin.
+	pin, out := q.dev.reg.Access(w.STag(), w.TO(), 8, q.pd.dom, q, regmem.RemoteWrite)
 	if out != regmem.OK {
 		t.Fatal(out)
 	}
@@ -552,8 +557,8 @@ func TestCloseBehindInvalidation(t *testing.T) {
 	q.Close()
 }
 
-// TestPolledActivity: messages that a consumer receives by polling update the activity in the next
-// poll, in a poll before a wait, and when the activity is asked for.
+// TestPolledActivity receives messages by polling. The activity must be updated in the next poll,
+// in the poll before a wait, and by a call that returns it.
 func TestPolledActivity(t *testing.T) {
 	p, q := asResponder(t, &Config{Polled: true})
 	if !q.fc.InPlace() {
@@ -584,9 +589,9 @@ func TestPolledActivity(t *testing.T) {
 	}
 }
 
-// TestLocalFaults: local memory that goes away after posting fails the request
-// with its own status, then ends the stream with a Terminate without headers.
-// [RDMAP-7.1-2] [RDMAPX-8.1-1] [RDMAP-4.8-9] [RDMAP-5.4-7] [I-34]
+// TestLocalFaults closes local memory after it was posted. The request must fail with its own
+// status, and then the stream must end with a Terminate that contains no headers. [RDMAP-7.1-2]
+// [RDMAPX-8.1-1] [RDMAP-4.8-9] [RDMAP-5.4-7] [I-34]
 func TestLocalFaults(t *testing.T) {
 	check := func(t *testing.T, p *peer, q *QueuePair, cq *CompletionQueue, id uint64) {
 		t.Helper()
@@ -635,8 +640,8 @@ func TestLocalFaults(t *testing.T) {
 	})
 }
 
-// TestSourceRevoked: the source of a Read goes away in the middle of a long
-// response, or the right to read it: the header that comes back is moved on by what was sent.
+// TestSourceRevoked closes the source of a Read in the middle of a long response, or revokes the
+// right to read it. The Terminate must contain the request advanced by the sent bytes.
 // [RDMAP-4.8-12] [SEC-6.2.2-2] [SEC-6.3.1-1] [SEC-6.3.3-1] [I-43]
 func TestSourceRevoked(t *testing.T) {
 	const size = 64 << 20
@@ -681,14 +686,14 @@ func TestSourceRevoked(t *testing.T) {
 	}
 }
 
-// withoutRead leaves a region all rights but the one to be read.
+// withoutRead removes the right to read a region, and leaves the others.
 func withoutRead(mr *MemoryRegion) error {
 	mr.SetAccess(RemoteWrite | RemoteAtomic)
 	return nil
 }
 
-// TestBothSidesLearn runs the faults between two real streams: the typed error
-// is the same on both sides. [RDMAP-5.1-3] [RDMAP-3.2-3] [RDMAP-3.2-5] [RDMAP-7-1] [RDMAP-7.1-1] [MPA-8-2]
+// TestBothSidesLearn causes faults between two real streams. Both sides must get the same typed
+// error. [RDMAP-5.1-3] [RDMAP-3.2-3] [RDMAP-3.2-5] [RDMAP-7-1] [RDMAP-7.1-1] [MPA-8-2]
 func TestBothSidesLearn(t *testing.T) {
 	for _, c := range []struct {
 		wr        SendWR

@@ -22,7 +22,7 @@ func TestLifeStates(t *testing.T) {
 				shown = "-"
 			}
 			fmt.Fprintf(&out, "%-11s %-9s %s\n", s, e, shown)
-			// What has ended does not begin again.
+			// An ended direction must not be open again.
 			if s.ended() && !to.ended() || s.finished() && !to.finished() && !to.ended() || !s.posts() && to.posts() {
 				t.Errorf("%v, %v: back to %v", s, e, to)
 			}
@@ -37,8 +37,8 @@ func TestLifeStates(t *testing.T) {
 	testkit.Golden(t, "life.golden", []byte(out.String()))
 }
 
-// TestLifeOrders: in whatever order the parts of an orderly end arrive, the last one leads to Done,
-// and is reported as the last.
+// TestLifeOrders checks that the events of an orderly end lead to Done in whatever order they
+// happen, and that exactly one of them reports the change to Done.
 func TestLifeOrders(t *testing.T) {
 	for range 200 {
 		var l machine.Life[lifeState]

@@ -5,9 +5,8 @@ import (
 	"testing"
 )
 
-// TestIdleMemory: what an idle stream costs in user memory, both ends in this
-// process: heap and goroutine stacks. The bound is generous; see the log for
-// the figure.
+// TestIdleMemory measures the heap and the goroutine stacks of idle streams, with both ends in this
+// process. The limit is generous; the log has the figure.
 func TestIdleMemory(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector has memory of its own")

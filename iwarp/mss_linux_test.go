@@ -11,11 +11,12 @@ import (
 	"viaduct/internal/wire/mpa"
 )
 
-// limitMSS lowers the segment size of the peer of c. It works only before connecting; here it
-// reports that the system can.
+// limitMSS reports whether withMSS can limit the segment size of the peer of c. It changes nothing,
+// because the limit must be set before connecting.
 func limitMSS(net.Conn, int) bool { return true }
 
-// withMSS is asResponder over a connection whose segments are small.
+// withMSS sets up the ends like asResponder, over a connection whose segments have at most mss
+// bytes.
 func withMSS(t *testing.T, mss int) (*peer, *QueuePair) {
 	t.Helper()
 	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {

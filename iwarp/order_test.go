@@ -21,7 +21,7 @@ func readInto(id uint64, b []byte) SendWR {
 	return SendWR{ID: id, Op: OpRead, SG: []SGE{Buf(b)}, Remote: RemoteAddr{STag: 77, TO: 1000 * id}}
 }
 
-// respond answers a Read Request.
+// respond answers the Read Request u with data.
 func (p *peer) respond(u []byte, data []byte) {
 	p.t.Helper()
 	r, _, err := rdmap.ParseReadRequest(u[ddp.UntaggedLen:])
@@ -31,9 +31,9 @@ func (p *peer) respond(u []byte, data []byte) {
 	p.ulpdu(tag(rdmap.ReadResponse, r.SinkSTag, r.SinkTO, true, data))
 }
 
-// TestORD: Reads wait at the head of the queue, and every later request waits too, until fewer than
-// ORD are outstanding. [RDMAP-6.1-3] [RDMAP-6.1-5] [MPA2-9.1-3] [MPA2-9.1-11] [I-20] [RDMAP-5.2-1]
-// [I-58]
+// TestORD checks that a Read waits at the head of the queue until fewer than ORD are outstanding,
+// and that every later request waits too. [RDMAP-6.1-3] [RDMAP-6.1-5] [MPA2-9.1-3] [MPA2-9.1-11]
+// [I-20] [RDMAP-5.2-1] [I-58]
 func TestORD(t *testing.T) { inBubble(t, testORD) }
 
 func testORD(t *testing.T) {
@@ -56,12 +56,13 @@ func testORD(t *testing.T) {
 	p.silence()
 	p.respond(r1, []byte("one."))
 	r3 := p.next()
-	if u := p.next(); hex.EncodeToString(u[:2]) != "4143" { // the Send passes as soon as the last Read was written [I-53]
+	// The Send follows as soon as the last Read was sent. [I-53]
+	if u := p.next(); hex.EncodeToString(u[:2]) != "4143" {
 		t.Errorf("%x", u)
 	}
 	p.respond(r2, []byte("two."))
 	p.silence()
-	if got := q.SendCQ().Len(); got != 3 { // 0, 1 and 2; the Send is behind Read 3 [RDMAP-5.5-12]
+	if got := q.SendCQ().Len(); got != 3 { // 0, 1 and 2; the Send waits for Read 3 [RDMAP-5.5-12]
 		t.Errorf("%d completions", got)
 	}
 	p.respond(r3, []byte("3333"))
@@ -83,7 +84,7 @@ func testORD(t *testing.T) {
 	}
 }
 
-// TestFence: a request with Fence waits for all Reads before it. [RDMAP-5.5-9]
+// TestFence checks that a request with Fence waits for all earlier Reads. [RDMAP-5.5-9]
 // [RDMAP-5.5-8]
 func TestFence(t *testing.T) { inBubble(t, testFence) }
 
@@ -92,7 +93,7 @@ func testFence(t *testing.T) {
 	q.Post(readInto(1, make([]byte, 4)))
 	q.Post(SendWR{ID: 2, Op: OpWrite})              // does not wait
 	q.Post(SendWR{ID: 3, Op: OpWrite, Fence: true}) // waits
-	q.Post(SendWR{ID: 4})                           // behind it
+	q.Post(SendWR{ID: 4})                           // after it
 	r := p.next()
 	if u := p.next(); u[0] != 0xc1 {
 		t.Errorf("%x", u)
@@ -112,8 +113,9 @@ func testFence(t *testing.T) {
 	}
 }
 
-// TestReadCompletes: not before the last octet of its response was delivered.
-// [DDP-4.1-7] [MPA-7.1.2-26] [RDMAP-5.5-16] [RDMAP-5.5-6] [RDMAP-5.5-19] [RDMAP-5.2.2-3] [RDMAP-5.2-1]
+// TestReadCompletes checks that a Read does not complete before the last octet of its response was
+// delivered. [DDP-4.1-7] [MPA-7.1.2-26] [RDMAP-5.5-16] [RDMAP-5.5-6] [RDMAP-5.5-19] [RDMAP-5.2.2-3]
+// [RDMAP-5.2-1]
 func TestReadCompletes(t *testing.T) {
 	p, q := asResponder(t, &Config{NoNudge: true})
 	sink := make([]byte, 8)
@@ -137,8 +139,8 @@ func TestReadCompletes(t *testing.T) {
 	}
 }
 
-// TestReadResponses: a segment that is not the next piece of the answer to our oldest Read ends the
-// stream, and is not placed. [RDMAP-5.2.2-4] [RDMAP-5.2.2-7] [RDMAP-7.2-2] [DDP-4.2-7]
+// TestReadResponses sends segments that do not continue the answer to our oldest Read. Each must
+// end the stream, and not be placed. [RDMAP-5.2.2-4] [RDMAP-5.2.2-7] [RDMAP-7.2-2] [DDP-4.2-7]
 // [SEC-6.2.1-1] [I-45] [I-46] [I-58]
 func TestReadResponses(t *testing.T) {
 	for _, c := range []struct {
@@ -198,8 +200,9 @@ func TestReadResponses(t *testing.T) {
 	}
 }
 
-// TestReadyResponse: the answer to the ready message, which has no sink, comes in its turn like
-// others, and the numbers of Reads follow it. [I-45] [I-46] [MPA2-5-2] [DDP-4.3-6]
+// TestReadyResponse checks that the answer to a ready message of the kind Read, which has no sink,
+// is handled in its turn like any other, and that the numbers of later Reads follow it. [I-45]
+// [I-46] [MPA2-5-2] [DDP-4.3-6]
 func TestReadyResponse(t *testing.T) {
 	reply := usualReply
 	reply.Conn.RTR = mpa.RTRRead
@@ -221,11 +224,12 @@ func TestReadyResponse(t *testing.T) {
 	}
 }
 
-// TestServing: Reads of the peer are answered in order, without the ULP, and
-// see what was written before them; Writes are not shown to the ULP either.
-// [RDMAP-3.2-4] [RDMAP-5.1-2] [RDMAP-5.2.1-3] [RDMAP-5.2.1-4] [RDMAP-5.2.1-8]
-// [RDMAP-5.2.1-10] [RDMAP-5.2.1-11] [RDMAP-5.2.1-12] [RDMAP-5.2.2-2] [RDMAP-5.2.2-5] [RDMAP-5.2.2-6] [RDMAP-5.5-7]
-// [RDMAP-5.5-14] [RDMAP-5.5-17] [RDMAP-4.4-2] [RDMAP-4.4-3] [RDMAP-3.2-6] [RDMAP-6.1-2] [MPA2-9.1-2] [MPA2-9.1-10] [I-20]
+// TestServing checks that the peer's Reads are answered in order, without the ULP, and return the
+// bytes of earlier Writes. The ULP must not be notified of the Writes either. [RDMAP-3.2-4]
+// [RDMAP-5.1-2] [RDMAP-5.2.1-3] [RDMAP-5.2.1-4] [RDMAP-5.2.1-8] [RDMAP-5.2.1-10] [RDMAP-5.2.1-11]
+// [RDMAP-5.2.1-12] [RDMAP-5.2.2-2] [RDMAP-5.2.2-5] [RDMAP-5.2.2-6] [RDMAP-5.5-7] [RDMAP-5.5-14]
+// [RDMAP-5.5-17] [RDMAP-4.4-2] [RDMAP-4.4-3] [RDMAP-3.2-6] [RDMAP-6.1-2] [MPA2-9.1-2] [MPA2-9.1-10]
+// [I-20]
 func TestServing(t *testing.T) {
 	p, q := asInitiator(t, &Config{FPDUSize: 32000})
 	mr, _ := q.Register(make([]byte, 300000), RemoteRead|RemoteWrite)
@@ -261,11 +265,11 @@ func TestServing(t *testing.T) {
 	}
 }
 
-// A lateConn is a connection whose writes return long after the peer has their
-// bytes.
+// A lateConn is a connection whose Write may return long after the peer has the bytes.
 type lateConn struct {
 	net.Conn
-	held chan chan struct{} // takes a channel for each write to wait for
+	// A Write takes one channel from it, if there is one, and returns when that channel is closed.
+	held chan chan struct{}
 }
 
 func (c lateConn) Write(p []byte) (int, error) {
@@ -278,7 +282,7 @@ func (c lateConn) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// hold has the next write of a lateConn return when release is called, or the test ends.
+// hold delays the return of the next Write of a lateConn until release is called, or the test ends.
 func hold(t *testing.T, held chan chan struct{}) (release func()) {
 	gate := make(chan struct{})
 	held <- gate
@@ -287,10 +291,10 @@ func hold(t *testing.T, held chan chan struct{}) (release func()) {
 	return release
 }
 
-// TestReadInside: a Read from the middle of a region gets exactly the bytes that it asks for, in
-// however many segments. [I-43] [I-61]
+// TestReadInside checks that a Read from the middle of a region gets exactly the bytes that it asks
+// for, in however many segments. [I-43] [I-61]
 func TestReadInside(t *testing.T) {
-	for _, size := range []int{0, 1442} { // short segments are copied many at a time
+	for _, size := range []int{0, 1442} { // many short segments are copied together
 		a, b := connect(t, nil, &Config{FPDUSize: size})
 		src := pattern(1<<20, 3)
 		mr, err := b.Register(src, RemoteRead)
@@ -311,8 +315,9 @@ func TestReadInside(t *testing.T) {
 	}
 }
 
-// TestReadPlace: a peer that has the last segment of an answer may send another request, even if
-// the call that sent the segment has not returned here. [RDMAP-6.1-2] [SEC-6.4.3.3-3] [I-20]
+// TestReadPlace checks that a peer that has received the last segment of an answer may send another
+// request, although the call that sent the segment has not returned. [RDMAP-6.1-2] [SEC-6.4.3.3-3]
+// [I-20]
 func TestReadPlace(t *testing.T) {
 	held := make(chan chan struct{}, 1)
 	cfg := &Config{IRD: 1, MaxIRD: 1, FPDUSize: 1000, WrapConn: func(nc net.Conn) net.Conn { return lateConn{nc, held} }}
@@ -340,8 +345,8 @@ func TestReadPlace(t *testing.T) {
 	}
 }
 
-// TestAtomicPlace: Atomics have places of their own besides those of the Reads, even while the
-// answers to as many of each are in flight. [I-64] [RDMAPX-5.2.1-7] [RDMAPX-5.2.1-8]
+// TestAtomicPlace checks that Atomics have slots of their own besides those of Reads, even while
+// the answers to as many of each are being sent. [I-64] [RDMAPX-5.2.1-7] [RDMAPX-5.2.1-8]
 func TestAtomicPlace(t *testing.T) {
 	held := make(chan chan struct{}, 1)
 	cfg := &Config{IRD: 1, MaxIRD: 1, Atomic: true, WrapConn: func(nc net.Conn) net.Conn { return lateConn{nc, held} }}
@@ -360,7 +365,7 @@ func TestAtomicPlace(t *testing.T) {
 			}
 		}
 	}
-	// While a write is held both requests come, so that the next one has both answers.
+	// Both requests arrive while a write is held, so the next write contains both answers.
 	first := hold(t, held)
 	if err := q.Post(SendWR{}); err != nil {
 		t.Fatal(err)
@@ -371,7 +376,7 @@ func TestAtomicPlace(t *testing.T) {
 	second := hold(t, held)
 	first()
 	answered()
-	ask(3) // the write that brought the answers has not returned here
+	ask(3) // the write that sent the answers has not returned
 	receivedFPDUs(t, q, 5)
 	second()
 	answered()
@@ -380,7 +385,7 @@ func TestAtomicPlace(t *testing.T) {
 	}
 }
 
-// TestMovingSource: memory that is read while its owner changes it yields its momentary content,
+// TestMovingSource reads memory while its owner changes it. The Read must return current bytes, and
 // never a CRC error. [I-61] [RDMAP-5.5-8]
 func TestMovingSource(t *testing.T) {
 	if raceEnabled {
@@ -406,7 +411,7 @@ func TestMovingSource(t *testing.T) {
 		}
 	}()
 	sink := make([]byte, size)
-	for start := time.Now(); time.Since(start) < 200*time.Millisecond; { // enough for both to run
+	for start := time.Now(); time.Since(start) < 200*time.Millisecond; { // long enough for both to run
 		if err := reader.Post(SendWR{Op: OpRead, SG: []SGE{Buf(sink)}, Remote: at}); err != nil {
 			t.Fatal(err, reader.Err())
 		}
@@ -416,8 +421,8 @@ func TestMovingSource(t *testing.T) {
 	<-done
 }
 
-// TestFairness: answers to the peer and our own messages take turns, whole
-// messages each; Sends are delivered while answers wait. [I-54] [RDMAP-5.5-15] [I-52]
+// TestFairness checks that answers to the peer alternate with our own messages, as whole messages,
+// and that Sends are delivered while answers wait. [I-54] [RDMAP-5.5-15] [I-52]
 func TestFairness(t *testing.T) {
 	p, q := asInitiator(t, &Config{FPDUSize: 64766})
 	big := make([]byte, 3<<20)
@@ -429,7 +434,7 @@ func TestFairness(t *testing.T) {
 		q.Post(SendWR{Op: OpWrite, SG: []SGE{Buf(big)}})
 	}
 	q.PostRecv(RecvWR{})
-	p.ulpdu(seg(rdmap.Send, 0, 1, 0, true, nil)) // the peer has read nothing yet
+	p.ulpdu(seg(rdmap.Send, 0, 1, 0, true, nil)) // the peer has read nothing so far
 	wantOK(t, q.RecvCQ())
 	reads, writes := 0, 0
 	for range 6 {
@@ -445,9 +450,9 @@ func TestFairness(t *testing.T) {
 	}
 }
 
-// TestSendCompletes: a Send completes when TCP has taken it, whether or not the peer has read it,
-// and not before. [DDP-5.4-1] [RDMAP-5.5-4] [RDMAP-5.5-11] [RDMAP-5.5-10] [RDMAP-5.1-5]
-// [RDMAP-5.3-9] [DDP-5.3-1] [DDP-4.3-6] [DDP-4.3-7]
+// TestSendCompletes checks that a Send completes when TCP has taken all of it, whether or not the
+// peer has read it, and not before. [DDP-5.4-1] [RDMAP-5.5-4] [RDMAP-5.5-11] [RDMAP-5.5-10]
+// [RDMAP-5.1-5] [RDMAP-5.3-9] [DDP-5.3-1] [DDP-4.3-6] [DDP-4.3-7]
 func TestSendCompletes(t *testing.T) {
 	p, q := asResponder(t, &Config{NoNudge: true, FPDUSize: 64766})
 	q.Post(SendWR{ID: 1, SG: []SGE{Buf([]byte("small"))}})
@@ -495,8 +500,8 @@ func TestSendCompletes(t *testing.T) {
 	}
 }
 
-// TestPostNow: a request that TCP takes at once has no completion. Any other has one although it
-// did not ask for it. Both keep the order of posting.
+// TestPostNow checks that a request that TCP takes at once has no completion, and that any other
+// has one, although Unsignaled is set. Both must keep the order of posting.
 func TestPostNow(t *testing.T) {
 	p, q := asResponder(t, &Config{FPDUSize: 16 << 10, SendDepth: 3})
 	send := func(id byte, n int) bool {
@@ -565,8 +570,8 @@ func TestPostNow(t *testing.T) {
 	}
 }
 
-// TestManyTogether: short FPDUs leave together, even if they are more than one system call takes,
-// and if each has pieces of memory of its own. [MPA-5.1-4] [RDMAP-3.1-1] [I-52]
+// TestManyTogether checks that short FPDUs are sent together, even if they need more than one
+// system call, and if each has separate pieces of memory. [MPA-5.1-4] [RDMAP-3.1-1] [I-52]
 func TestManyTogether(t *testing.T) {
 	const piece = 1025
 	p, q := asResponder(t, &Config{NoNudge: true, SendDepth: 1024, FPDUSize: 20000})
@@ -600,7 +605,7 @@ func TestManyTogether(t *testing.T) {
 	}
 }
 
-// TestPosting: limits, batches, More, Unsignaled, Inline, and errors of the post itself.
+// TestPosting tests limits, batches, More, Unsignaled, Inline, and the errors of Post.
 // [RDMAP-3.2-1] [I-34]
 func TestPosting(t *testing.T) { inBubble(t, testPosting) }
 
@@ -614,12 +619,12 @@ func testPosting(t *testing.T) {
 	if err := q.Post(SendWR{}); !errors.Is(err, ErrQueueFull) {
 		t.Error(err)
 	}
-	p.silence() // More: not announced yet
+	p.silence() // because of More, nothing is sent so far
 	q.Flush()
 	for range 4 {
 		p.next()
 	}
-	if err := q.Post(SendWR{}); !errors.Is(err, ErrQueueFull) { // completions not polled
+	if err := q.Post(SendWR{}); !errors.Is(err, ErrQueueFull) { // the completions were not polled
 		t.Error(err)
 	}
 	for i := range 4 {
@@ -635,7 +640,7 @@ func testPosting(t *testing.T) {
 		p.next()
 		wantOK(t, q.SendCQ())
 	}
-	for i := range 20 { // Unsignaled: no completion, but room
+	for i := range 20 { // Unsignaled requests have no completion, but their slots are free
 		if err := q.Post(SendWR{ID: 99, Unsignaled: true}); err != nil {
 			t.Fatalf("%d: %v", i, err)
 		}
@@ -650,7 +655,7 @@ func testPosting(t *testing.T) {
 	b := []byte("inline")
 	q.Post(SendWR{Inline: true, More: true, SG: []SGE{Buf(b[:2]), Buf(b[2:])}})
 	copy(b, "xxxxxx")
-	q.SendCQ().Poll() // polling announces what More held back
+	q.SendCQ().Poll() // polling sends requests that More has delayed
 	if u := p.next(); string(u[18:]) != "inline" {
 		t.Errorf("%q", u[18:])
 	}
@@ -693,10 +698,10 @@ func testPosting(t *testing.T) {
 	if err := q.PostRecv(RecvWR{}); !errors.Is(err, ErrQueueFull) {
 		t.Error(err)
 	}
-	if q.life.Load() != lifeRunning { // a caller's mistake does no harm
+	if q.life.Load() != lifeRunning { // a mistake of the caller must not end the stream
 		t.Error(q.Err())
 	}
-	if big := make([]SGE, 8); true { // 2^32 bytes, without having them [DDP-5.2-2] [DDP-1.2-2]
+	if big := make([]SGE, 8); true { // 2^32 bytes that do not exist [DDP-5.2-2] [DDP-1.2-2]
 		b := make([]byte, 1<<29)
 		for i := range big {
 			big[i] = Buf(b)
@@ -707,8 +712,8 @@ func testPosting(t *testing.T) {
 	}
 }
 
-// TestManyPosters: any goroutine may post; nothing is lost or doubled, and
-// each poster's messages keep their order. [DDP-5.3-5] [DDP-5.3-6] [RDMAP-5.3-5]
+// TestManyPosters posts from many goroutines. No message may be lost or doubled, and the messages
+// of each poster must keep their order. [DDP-5.3-5] [DDP-5.3-6] [RDMAP-5.3-5]
 func TestManyPosters(t *testing.T) {
 	a, b := connect(t, nil, nil)
 	const posters, each = 8, 300
@@ -718,7 +723,7 @@ func TestManyPosters(t *testing.T) {
 		b.PostRecv(RecvWR{ID: uint64(i), SG: []SGE{Buf(bufs[i])}})
 	}
 	var wg sync.WaitGroup
-	credit := make(chan struct{}, 64) // at most so many not received
+	credit := make(chan struct{}, 64) // limits the messages that are sent and not received
 	for p := range posters {
 		wg.Go(func() {
 			for i := range each {
@@ -760,9 +765,9 @@ func TestManyPosters(t *testing.T) {
 	wg.Wait()
 }
 
-// TestSolicited: an armed queue signals once, for what it was armed for.
-// Zero-length Sends use up receives. [RDMAP-5.3-2] [RDMAP-5.3-11]
-// [RDMAP-5.3-6] [RDMAP-3.2-2] [I-72]
+// TestSolicited checks that an armed queue signals once, at the first event that it was armed for.
+// Zero-length Sends use up receives. [RDMAP-5.3-2] [RDMAP-5.3-11] [RDMAP-5.3-6] [RDMAP-3.2-2]
+// [I-72]
 func TestSolicited(t *testing.T) {
 	p, q := asInitiator(t, nil)
 	for range 4 {
@@ -795,7 +800,7 @@ func TestSolicited(t *testing.T) {
 	if c := wantOK(t, cq); !c.Solicited {
 		t.Errorf("%+v", c)
 	}
-	p.ulpdu(seg(rdmap.SendSE, 0, 3, 0, true, nil)) // armed once only
+	p.ulpdu(seg(rdmap.SendSE, 0, 3, 0, true, nil)) // the queue was armed for one signal
 	wantOK(t, cq)
 	signal(false)
 	cq.Arm(false)
@@ -804,15 +809,15 @@ func TestSolicited(t *testing.T) {
 	wantOK(t, cq)
 	q.PostRecv(RecvWR{})
 	cq.Arm(true)
-	q.Abort() // errors never sleep
+	q.Abort() // a failed request always signals
 	signal(true)
 	if c, ok := cq.Poll(); !ok || c.Status != StatusFlushed || !errors.Is(c.Err(), ErrFlushed) {
 		t.Errorf("%+v", c)
 	}
 }
 
-// TestArmPolled: what arms a queue need not poll, also on a stream that was to be received for by
-// polling alone. [RDMAP-5.3-6] [I-72]
+// TestArmPolled checks that an armed queue signals without polling, also on a stream with
+// Config.Polled. [RDMAP-5.3-6] [I-72]
 func TestArmPolled(t *testing.T) {
 	p, q := asResponder(t, &Config{NoNudge: true, Polled: true})
 	q.PostRecv(RecvWR{ID: 1})
@@ -824,8 +829,8 @@ func TestArmPolled(t *testing.T) {
 	}
 }
 
-// TestPostBatch: a batch is posted up to the first refused request, and the rest uses no place in
-// the queue.
+// TestPostBatch checks that a batch is posted up to the first refused request, and that the rest
+// occupies no slots of the queue.
 func TestPostBatch(t *testing.T) {
 	p, q := asResponder(t, &Config{NoNudge: true, SendDepth: 100})
 	wrs := make([]SendWR, 70)

@@ -21,8 +21,8 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// A peer is the other side of a stream, played by hand: it frames the test's segments, right or
-// wrong, and returns the answers.
+// A peer is the other side of a stream, controlled by the test. It puts the test's segments, valid
+// or not, into FPDUs, and returns the answers.
 type peer struct {
 	t   testing.TB
 	c   net.Conn
@@ -33,12 +33,12 @@ type peer struct {
 
 const patience = testkit.Patience
 
-// bubbles holds the names of tests that run in a synctest bubble, where a socket is of no use.
+// bubbles holds the names of tests that run in a synctest bubble, where sockets cannot be used.
 // Their peers are connected by a stream in memory.
 var bubbles sync.Map
 
-// inBubble runs a test in a bubble, where time passes only when all goroutines are blocked. A wait
-// there ends at once, and silence is certain.
+// inBubble runs a test in a bubble, where time passes only while all goroutines are blocked. So
+// waiting there takes no real time, and a test can be sure that nothing will arrive.
 func inBubble(t *testing.T, f func(t *testing.T)) {
 	t.Helper()
 	bubbles.Store(t.Name(), true)
@@ -46,12 +46,12 @@ func inBubble(t *testing.T, f func(t *testing.T)) {
 	synctest.Test(t, f)
 }
 
-// runInBubble is t.Run with a test in a bubble.
+// runInBubble runs f as a subtest in a bubble.
 func runInBubble(t *testing.T, name string, f func(t *testing.T)) {
 	t.Run(name, func(t *testing.T) { inBubble(t, f) })
 }
 
-// peerPair joins a peer and the end under test.
+// peerPair returns a connection between a peer and the end under test.
 func peerPair(t testing.TB) (a, b net.Conn) {
 	t.Helper()
 	if _, ok := bubbles.Load(t.Name()); ok {
@@ -60,8 +60,8 @@ func peerPair(t testing.TB) (a, b net.Conn) {
 	return testkit.TCPPair(t)
 }
 
-// newPeer returns the peer of a queue pair that begin, Client or Server, sets up; ready
-// waits until that is done.
+// newPeer returns the peer of a queue pair that begin, which is Client or Server, starts with cfg.
+// ready waits for the start-up and returns the queue pair.
 func newPeer(t testing.TB, begin func(context.Context, net.Conn, *Config) (*QueuePair, error), cfg *Config) (p *peer, ready func() *QueuePair) {
 	t.Helper()
 	a, b := peerPair(t)
@@ -86,8 +86,8 @@ func newPeer(t testing.TB, begin func(context.Context, net.Conn, *Config) (*Queu
 	}
 }
 
-// asInitiator makes q a Responder with configuration cfg, and plays the
-// Initiator. It has opened the stream with a zero-length Write.
+// asInitiator makes q a Responder with configuration cfg, and p the Initiator. p has sent a
+// zero-length Write, so that q may send.
 func asInitiator(t testing.TB, cfg *Config) (*peer, *QueuePair) {
 	t.Helper()
 	p, q := asSilentInitiator(t, cfg, mpa.Enhanced{PeerToPeer: true, RTR: mpa.RTRWrite, IRD: 16, ORD: 16}, false)
@@ -95,7 +95,8 @@ func asInitiator(t testing.TB, cfg *Config) (*peer, *QueuePair) {
 	return p, q
 }
 
-// asSilentInitiator is asInitiator before the first FPDU.
+// asSilentInitiator does the same as asInitiator with the depths and model in e, but p has sent no
+// FPDU.
 func asSilentInitiator(t testing.TB, cfg *Config, e mpa.Enhanced, markers bool) (*peer, *QueuePair) {
 	t.Helper()
 	p, ready := newPeer(t, Server, cfg)
@@ -107,12 +108,12 @@ func asSilentInitiator(t testing.TB, cfg *Config, e mpa.Enhanced, markers bool) 
 	return p, ready()
 }
 
-// asResponder makes q an Initiator with configuration cfg, and plays the
-// Responder. The ready message has been received.
+// asResponder makes q an Initiator with configuration cfg, and p the Responder. p has received the
+// ready message.
 func asResponder(t testing.TB, cfg *Config) (*peer, *QueuePair) {
 	t.Helper()
 	c := cfg.clone()
-	c.NoNudge = true // a slow machine would nudge at any moment
+	c.NoNudge = true // on a slow machine, a nudge could be sent at any moment
 	p, q := asResponderWith(t, c, usualReply)
 	u := p.next()
 	if got := hex.EncodeToString(u); got != "c140000000010000000000000000" {
@@ -124,8 +125,7 @@ func asResponder(t testing.TB, cfg *Config) (*peer, *QueuePair) {
 var usualReply = mpa.Frame{Kind: mpa.Reply, Rev: 2, CRC: true, Enhanced: true,
 	Conn: mpa.Enhanced{PeerToPeer: true, RTR: mpa.RTRWrite, IRD: 16, ORD: 16}}
 
-// asResponderWith is asResponder with a Reply of the test's, before the first
-// FPDU.
+// asResponderWith does the same as asResponder with another Reply, but p has received no FPDU.
 func asResponderWith(t testing.TB, cfg *Config, reply mpa.Frame) (*peer, *QueuePair) {
 	t.Helper()
 	p, ready := newPeer(t, Client, cfg)
@@ -144,16 +144,17 @@ func (p *peer) raw(b []byte) {
 	}
 }
 
-// more reads the bytes that have arrived.
+// more reads bytes that have arrived, or waits for some.
 func (p *peer) more() error {
-	var b [64 << 10]byte // a slow machine has a second for the megabytes before a Terminate
+	// Large, because a slow machine has only a second to read the megabytes before a Terminate.
+	var b [64 << 10]byte
 	p.c.SetReadDeadline(time.Now().Add(patience))
 	n, err := p.c.Read(b[:])
 	p.buf = append(p.buf, b[:n]...)
 	return err
 }
 
-// frame reads a start-up frame.
+// frame reads and returns a start-up frame.
 func (p *peer) frame() mpa.Frame {
 	p.t.Helper()
 	for {
@@ -172,7 +173,7 @@ func (p *peer) frame() mpa.Frame {
 	}
 }
 
-// ulpdu sends FPDUs.
+// ulpdu sends each of us in an FPDU.
 func (p *peer) ulpdu(us ...[]byte) {
 	p.t.Helper()
 	var b []byte
@@ -182,7 +183,7 @@ func (p *peer) ulpdu(us ...[]byte) {
 	p.raw(b)
 }
 
-// next returns the next ULPDU.
+// next returns the next ULPDU. It fails the test if there is none.
 func (p *peer) next() []byte {
 	p.t.Helper()
 	u, err := p.tryNext()
@@ -209,8 +210,8 @@ func (p *peer) tryNext() ([]byte, error) {
 	}
 }
 
-// silence fails the test if anything comes within five seconds. It is for tests in a
-// bubble, where they cost nothing.
+// silence fails the test if anything arrives within five seconds. It is for tests in a bubble,
+// where that takes no real time.
 func (p *peer) silence() {
 	p.t.Helper()
 	if _, ok := bubbles.Load(p.t.Name()); !ok {
@@ -226,8 +227,8 @@ func (p *peer) silence() {
 	}
 }
 
-// terminate expects a Terminate as next FPDU, whose RDMAP header is as given,
-// and then FIN, not RST. [RDMAP-5.4-8] [RDMAP-6.2.1-4] [DDP-6.2.2-4]
+// terminate expects that the next FPDU is a Terminate with the RDMAP header want, and that FIN
+// follows, not RST. [RDMAP-5.4-8] [RDMAP-6.2.1-4] [DDP-6.2.2-4]
 func (p *peer) terminate(want []byte) {
 	p.t.Helper()
 	u := p.next()
@@ -238,7 +239,7 @@ func (p *peer) terminate(want []byte) {
 	p.fin()
 }
 
-// fin expects the orderly end of the stream.
+// fin expects the orderly end of the stream, and closes the connection.
 func (p *peer) fin() {
 	p.t.Helper()
 	if u, err := p.tryNext(); err != io.EOF {
@@ -247,7 +248,7 @@ func (p *peer) fin() {
 	p.c.Close()
 }
 
-// ended waits for the end of q and returns why.
+// ended waits for the end of q and returns its reason.
 func ended(t testing.TB, q *QueuePair) error {
 	t.Helper()
 	select {
@@ -267,14 +268,14 @@ func wantTerminate(t testing.TB, err error, remote bool, layer, typ, code uint8)
 	return e
 }
 
-// seg makes an Untagged ULPDU.
+// seg returns an Untagged ULPDU.
 func seg(o rdmap.Opcode, qn uint32, msn ddp.MSN, mo uint32, last bool, body []byte) []byte {
 	h := o.UntaggedHeader(msn, mo, last, 0)
 	h.QN = qn
 	return append(h.Append(nil), body...)
 }
 
-// tag makes a Tagged ULPDU.
+// tag returns a Tagged ULPDU.
 func tag(o rdmap.Opcode, stag uint32, to uint64, last bool, body []byte) []byte {
 	return append(o.TaggedHeader(stag, to, last).Append(nil), body...)
 }

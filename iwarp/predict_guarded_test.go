@@ -10,9 +10,9 @@ import (
 	"viaduct/internal/wire/rdmap"
 )
 
-// TestAheadGuarded: bytes are never predicted into a region whose memory may fault. No pin outlasts
-// the message that checked this, so that a region can be closed after writes, reads and sends into
-// it. [RDMAP-5.2.2-6]
+// TestAheadGuarded checks that no bytes are predicted into a region whose memory may fault.
+// Afterwards no pin may be left, so that the region can be closed after Writes, Reads and Sends
+// into it. [RDMAP-5.2.2-6]
 func TestAheadGuarded(t *testing.T) {
 	const size, full = 300_000, 50_000
 	body := bytes.Repeat([]byte{7}, size)
@@ -42,7 +42,8 @@ func TestAheadGuarded(t *testing.T) {
 			if err := q.PostRecv(RecvWR{SG: []SGE{mr.SGE(0, size)}}); err != nil {
 				t.Fatal(err)
 			}
-			q.fc.WithReceiver(func() { q.rx.lastSend, q.rx.fullSend = size, full }) // the one before was as long
+			// As if the message before had this length.
+			q.fc.WithReceiver(func() { q.rx.lastSend, q.rx.fullSend = size, full })
 			var fs [][]byte
 			for at := 0; at < size; at += full {
 				fs = append(fs, p.enc.Append(nil, seg(rdmap.Send, 0, 1, uint32(at), at+full == size, body[at:at+full])))
@@ -61,12 +62,13 @@ func TestAheadGuarded(t *testing.T) {
 			}
 			for _, f := range begin(t, p, q, mr) {
 				p.raw(f[:len(f)/2])
-				for range 100 { // the rest is read straight into place
+				for range 100 { // the rest is read directly into place
 					q.SendCQ().Poll()
 				}
 				p.raw(f[len(f)/2:])
 			}
-			p.ulpdu(rdmap.Write.TaggedHeader(0, 0, true).Append(nil)) // counted when all before it is in place
+			// Counted after all earlier segments are in place.
+			p.ulpdu(rdmap.Write.TaggedHeader(0, 0, true).Append(nil))
 			for end := timeUp(); q.Stats().ReceivedMessages < 3; q.SendCQ().Poll() {
 				if end() {
 					t.Fatalf("%+v", q.Stats())

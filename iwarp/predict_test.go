@@ -9,9 +9,9 @@ import (
 	"viaduct/internal/wire/rdmap"
 )
 
-// TestReadsAhead: the answers to several Reads reach their sinks by few reads of the socket,
-// wherever they are cut, whatever messages come in between, and whether a sink is one piece of
-// memory or several. No byte outside is touched. [RDMAP-5.2.2-6]
+// TestReadsAhead checks that the answers to several Reads reach their sinks by few reads of the
+// socket, wherever the stream is cut, whatever messages come between them, and whether a sink is
+// one piece of memory or several. No byte outside the sinks may change. [RDMAP-5.2.2-6]
 func TestReadsAhead(t *testing.T) {
 	p, q := asSilentInitiator(t, &Config{NoNudge: true, Polled: true, Device: NewDevice(DeviceConfig{NoCRC: true})},
 		mpa.Enhanced{PeerToPeer: true, RTR: mpa.RTRWrite, IRD: 16, ORD: 16}, false)
@@ -62,7 +62,7 @@ func TestReadsAhead(t *testing.T) {
 			want[i] = body
 			for at := 0; at < len(body); at += full {
 				end := min(at+full, len(body))
-				if i == 3 || i == 4 && at > 0 { // something else between two segments
+				if i == 3 || i == 4 && at > 0 { // another message between two segments
 					w := rdmap.Write.TaggedHeader(target.STag(), target.TO(), true).Append(nil)
 					stream = p.enc.Append(stream, append(w, make([]byte, 30000)...))
 				}

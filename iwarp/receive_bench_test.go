@@ -10,7 +10,7 @@ import (
 )
 
 // BenchmarkReceive measures the processor time of the receive role for staged messages, 16 at a
-// time. No system call and no other role is included.
+// time. It includes no system call and no other role.
 func BenchmarkReceive(b *testing.B) {
 	for _, op := range []rdmap.Opcode{rdmap.Send, rdmap.Write} {
 		for _, size := range []int{8, 64} {
@@ -33,7 +33,7 @@ func benchReceive(b *testing.B, op rdmap.Opcode, size int) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	q.fc.Quiesce() // nothing else receives: the connection gives nothing
+	q.fc.Quiesce() // no other goroutine receives, because reads of the connection block
 	e := (*engine)(q)
 	msn := ddp.MSN(1)
 	var enc mpa.Encoder

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestRemoteAddr: an address has 12 bytes, and what Append writes ParseRemoteAddr reads, also with
-// more after it, but no prefix of it.
+// TestRemoteAddr checks that an address has 12 bytes, and that ParseRemoteAddr reads what Append
+// writes, also with more bytes after it, but no prefix of it.
 func TestRemoteAddr(t *testing.T) {
 	for a, want := range map[RemoteAddr]string{
 		{}:                               "\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00",
@@ -29,8 +29,8 @@ func TestRemoteAddr(t *testing.T) {
 	}
 }
 
-// TestFlushCause: a receive that the peer's orderly close ended answers for io.EOF while the stream
-// still runs, and one that this side's Close ended for ErrClosed; both are flushed.
+// TestFlushCause checks the causes of flushed receives: io.EOF if the peer has closed its direction
+// in order, while the stream continues, and ErrClosed if this side has closed the stream.
 func TestFlushCause(t *testing.T) {
 	a, b := connect(t, nil, nil)
 	if err := b.PostRecv(RecvWR{SG: []SGE{Buf(make([]byte, 8))}}); err != nil {
@@ -61,7 +61,7 @@ func TestFlushCause(t *testing.T) {
 	a.Abort()
 }
 
-// TestRemote: a peer writes at the address that Remote gives.
+// TestRemote checks that a peer can write to the address that Remote returns.
 func TestRemote(t *testing.T) {
 	a, b := connect(t, nil, nil)
 	mr, err := b.Register(make([]byte, 16), RemoteWrite)

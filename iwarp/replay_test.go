@@ -11,10 +11,10 @@ import (
 	"viaduct/internal/wire/rdmap"
 )
 
-// TestReplay takes recorded conversations of Linux hosts through every layer:
-// our start-up machines reach the same agreement, and every FPDU of both
-// directions passes the checks of a receiver and comes out of our encoder byte
-// for byte, but for pads, which that peer does not clear.
+// TestReplay passes recorded conversations of Linux hosts through every layer. Our start-up
+// machines must reach the same agreement. Every FPDU of both directions must pass the checks of a
+// receiver, and our encoder must produce the same bytes, except pads, which that peer does not
+// clear.
 func TestReplay(t *testing.T) {
 	files, err := filepath.Glob("../interop/testdata/siw-*.pcap")
 	if err != nil || len(files) < 8 {
@@ -73,7 +73,7 @@ func replayConversation(t *testing.T, c testkit.Conversation) {
 	}
 }
 
-// replayDirection returns the first ULPDU.
+// replayDirection replays the FPDUs of one direction and returns the first ULPDU.
 func replayDirection(t *testing.T, b []byte, crc bool) (first []byte) {
 	d, e := mpa.Decoder{CRC: crc}, mpa.Encoder{CRC: crc}
 	queues := [4]ddp.Queue{}

@@ -19,10 +19,10 @@ func extended() *Config { return &Config{Atomic: true, Immediate: true, NoNudge:
 
 func word(b []byte) *uint64 { return (*uint64)(unsafe.Pointer(&b[0])) }
 
-// TestAtomics: random operands against the words computed here, the original
-// value back each time, in the byte order of this machine. [RDMAPX-5.1.1-7]
-// [RDMAPX-5.1.1-8] [RDMAPX-5.1.2-1] [RDMAPX-5.1.2-2] [RDMAPX-5.2.2-5] [RDMAPX-5.4-1] [RDMAPX-5.4-7] [RDMAPX-1.1-4]
-// [RDMAPX-5.2.1-9] [RDMAPX-5.2.1-14] [I-65]
+// TestAtomics performs Atomic Operations with random operands, and compares the words with words
+// that the test computes. Each must return the original value. The byte order is that of this
+// machine. [RDMAPX-5.1.1-7] [RDMAPX-5.1.1-8] [RDMAPX-5.1.2-1] [RDMAPX-5.1.2-2] [RDMAPX-5.2.2-5]
+// [RDMAPX-5.4-1] [RDMAPX-5.4-7] [RDMAPX-1.1-4] [RDMAPX-5.2.1-9] [RDMAPX-5.2.1-14] [I-65]
 func TestAtomics(t *testing.T) {
 	a, b := connect(t, extended(), extended())
 	mem := make([]byte, 64)
@@ -40,7 +40,7 @@ func TestAtomics(t *testing.T) {
 				wr.Atomic.Compare ^= 1 << rand.IntN(64)
 			}
 			next, _ = rdmap.NewCmpSwap(0, 0, wr.Atomic.Compare, ops.CompareMask, ops.Data, ops.Mask).Apply(want)
-		case 2: // a harmless probe
+		case 2: // a probe that changes nothing
 			wr.Atomic.Data = 0
 			next = want
 		}
@@ -63,13 +63,13 @@ func TestAtomics(t *testing.T) {
 	}
 }
 
-// TestAtomicsTogether: many streams and a goroutine of the ULP add to one word;
-// the sum is exact. [RDMAPX-5-1] [RDMAPX-5.3-1] [RDMAPX-5.4-2] [RDMAPX-5-2]
+// TestAtomicsTogether adds to one word from many streams and from a goroutine of the ULP. The sum
+// must be exact. [RDMAPX-5-1] [RDMAPX-5.3-1] [RDMAPX-5.4-2] [RDMAPX-5-2]
 func TestAtomicsTogether(t *testing.T) {
 	dev := NewDevice(DeviceConfig{})
 	pd := dev.NewPD()
 	mem := make([]byte, 8)
-	mr, _ := pd.Register(mem, RemoteRead|RemoteWrite) // both rights do as well
+	mr, _ := pd.Register(mem, RemoteRead|RemoteWrite) // the rights to read and write suffice together
 	const streams, each = 3, 300
 	var wg sync.WaitGroup
 	for range streams {
@@ -95,10 +95,11 @@ func TestAtomicsTogether(t *testing.T) {
 	}
 }
 
-// TestAtomicsOnTheWire: order, places, identifiers; memory is not touched if
-// anything is wrong (see TestErrorTable). [RDMAPX-5-5] [RDMAPX-5-6] [RDMAPX-5.1.1-4] [RDMAPX-5.1.2-4]
-// [RDMAPX-5.2-2] [RDMAPX-5.2.1-3] [RDMAPX-5.2.1-7] [RDMAPX-5.2.1-8] [RDMAPX-5.2.1-12] [RDMAPX-5.2.1-13] [RDMAPX-5.2.2-1] [RDMAPX-5.2.2-2]
-// [RDMAPX-5.2.2-3] [RDMAPX-5.2.2-7] [RDMAPX-5.4-3] [RDMAPX-5.4-5] [RDMAPX-5.4-8] [RDMAPX-7-3] [RDMAPX-4.2-1] [I-64]
+// TestAtomicsOnTheWire checks the order of Atomic Responses, their slots and their identifiers. See
+// TestErrorTable for refused operations. [RDMAPX-5-5] [RDMAPX-5-6] [RDMAPX-5.1.1-4]
+// [RDMAPX-5.1.2-4] [RDMAPX-5.2-2] [RDMAPX-5.2.1-3] [RDMAPX-5.2.1-7] [RDMAPX-5.2.1-8]
+// [RDMAPX-5.2.1-12] [RDMAPX-5.2.1-13] [RDMAPX-5.2.2-1] [RDMAPX-5.2.2-2] [RDMAPX-5.2.2-3]
+// [RDMAPX-5.2.2-7] [RDMAPX-5.4-3] [RDMAPX-5.4-5] [RDMAPX-5.4-8] [RDMAPX-7-3] [RDMAPX-4.2-1] [I-64]
 func TestAtomicsOnTheWire(t *testing.T) {
 	cfg := extended()
 	cfg.IRD, cfg.MaxIRD = 16, 16
@@ -111,8 +112,8 @@ func TestAtomicsOnTheWire(t *testing.T) {
 		return u
 	}
 	for round := range 50 {
-		// A Write, then a chain of CmpSwaps on what it wrote, then Reads: as
-		// many of each as agreed, all outstanding together.
+		// A Write, then a chain of CmpSwaps on the written word, then Reads: as many of each as
+		// agreed, all outstanding together.
 		var w [8]byte
 		binary.NativeEndian.PutUint64(w[:], uint64(1000*round))
 		us := [][]byte{tag(rdmap.Write, mr.STag(), 0, true, w[:])}
@@ -144,8 +145,8 @@ func TestAtomicsOnTheWire(t *testing.T) {
 	}
 }
 
-// TestAtomicResponses: what does not answer our oldest Atomic ends the stream.
-// [RDMAPX-5-6] [RDMAPX-5.2.2-4] [RDMAPX-5.2.2-6] [I-67] [I-68]
+// TestAtomicResponses sends responses that do not answer our oldest Atomic. Each must end the
+// stream. [RDMAPX-5-6] [RDMAPX-5.2.2-4] [RDMAPX-5.2.2-6] [I-67] [I-68]
 func TestAtomicResponses(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -172,7 +173,7 @@ func TestAtomicResponses(t *testing.T) {
 			wantTerminate(t, ended(t, q), false, 0, 2, 0xff)
 		})
 	}
-	t.Run("answer to a Read", func(t *testing.T) { // which has no number
+	t.Run("answer to a Read", func(t *testing.T) { // it has no identifier
 		p, q := asResponder(t, extended())
 		q.Post(readInto(1, make([]byte, 4)))
 		p.next()
@@ -197,9 +198,9 @@ func TestAtomicResponses(t *testing.T) {
 	})
 }
 
-// TestImmediate: Immediate Data is eight bytes, ordered with Sends, uses one receive each, and
-// arrives after the Writes before it. [RDMAPX-6.1-1] [RDMAPX-6.3-2] [RDMAPX-6.3-3] [RDMAPX-6.3-6]
-// [RDMAPX-6.4-1] [RDMAPX-7-1] [I-66]
+// TestImmediate checks that Immediate Data is eight bytes, keeps its order with Sends, uses one
+// receive each, and arrives after the Writes before it. [RDMAPX-6.1-1] [RDMAPX-6.3-2]
+// [RDMAPX-6.3-3] [RDMAPX-6.3-6] [RDMAPX-6.4-1] [RDMAPX-7-1] [I-66]
 func TestImmediate(t *testing.T) {
 	a, b := connect(t, extended(), extended())
 	mem := make([]byte, 8)
@@ -209,7 +210,7 @@ func TestImmediate(t *testing.T) {
 		for j := range 3 {
 			w := RecvWR{ID: uint64(j), SG: []SGE{Buf(into[j])}}
 			if j == 1 && i%2 == 0 {
-				w.SG = nil // one of zero length will do
+				w.SG = nil // a receive of zero length suffices
 			}
 			b.PostRecv(w)
 		}
@@ -238,8 +239,8 @@ func TestImmediate(t *testing.T) {
 	}
 }
 
-// TestOthersMayPass: messages that the peer sends after a Read or Atomic need not wait for the
-// answer. [RDMAPX-5.4-4] [RDMAPX-5.4-6] [RDMAPX-7-4] [RDMAPX-7-2]
+// TestOthersMayPass checks that messages that the peer sends after a Read or Atomic do not wait for
+// its answer. [RDMAPX-5.4-4] [RDMAPX-5.4-6] [RDMAPX-7-4] [RDMAPX-7-2]
 func TestOthersMayPass(t *testing.T) {
 	p, q := asInitiator(t, extended())
 	big, _ := q.Register(make([]byte, 32<<20), RemoteRead|RemoteAtomic)

@@ -19,7 +19,7 @@ import (
 	"viaduct/internal/wire/rdmap"
 )
 
-// within waits for f to return.
+// within fails the test if f does not return in time.
 func within(t *testing.T, what string, f func()) {
 	t.Helper()
 	done := make(chan struct{})
@@ -31,7 +31,7 @@ func within(t *testing.T, what string, f func()) {
 	}
 }
 
-// receivedFPDUs waits until q has taken so many.
+// receivedFPDUs waits until q has received n FPDUs.
 func receivedFPDUs(t *testing.T, q *QueuePair, n uint64) {
 	t.Helper()
 	for end := timeUp(); q.Stats().ReceivedFPDUs < n; time.Sleep(time.Millisecond) {
@@ -41,12 +41,12 @@ func receivedFPDUs(t *testing.T, q *QueuePair, n uint64) {
 	}
 }
 
-// TestAtomicRevoked: an Atomic Operation whose word is deregistered between the check and its turn
-// is not performed, and its request is returned unchanged. [RDMAP-4.8-12] [SEC-6.2.2-2]
-// [SEC-6.3.3-1] [RDMAPX-5-1] [I-43] [I-65] [I-67]
+// TestAtomicRevoked deregisters the word of an Atomic Operation between the check and its turn. The
+// operation must not be performed, and the Terminate must contain the unchanged request.
+// [RDMAP-4.8-12] [SEC-6.2.2-2] [SEC-6.3.3-1] [RDMAPX-5-1] [I-43] [I-65] [I-67]
 func TestAtomicRevoked(t *testing.T) {
 	p, q := asInitiator(t, extended())
-	const size = 16 << 20 // more than the sockets hold, so that the Atomic behind it waits
+	const size = 16 << 20 // more than the sockets hold, so that the Atomic after it waits
 	big, _ := q.Register(make([]byte, size), RemoteRead)
 	mem := make([]byte, 8)
 	mr, _ := q.Register(mem, RemoteAtomic)
@@ -64,8 +64,8 @@ func TestAtomicRevoked(t *testing.T) {
 	}
 }
 
-// TestReadSink: a Read into unregistered memory names its sink by a number of its own, which is no
-// STag that any other message could use. [RDMAP-5.2-1] [I-58]
+// TestReadSink checks that a Read into unregistered memory names its sink by a number of its own,
+// which is no STag that another message could use. [RDMAP-5.2-1] [I-58]
 func TestReadSink(t *testing.T) {
 	p, q := asResponder(t, nil)
 	mr, _ := q.Register(make([]byte, 16), LocalOnly)
@@ -95,8 +95,8 @@ func TestReadSink(t *testing.T) {
 	}
 }
 
-// TestFaultBehindClose: when our direction has ended in order no Terminate can follow,
-// and the end is not kept waiting for one. [I-38] [I-34] [I-33] [RDMAP-6.2.1-1]
+// TestFaultBehindClose finds a fault after our direction has ended in order. No Terminate can be
+// sent then, and the end of the stream must not wait for one. [I-38] [I-34] [I-33] [RDMAP-6.2.1-1]
 func TestFaultBehindClose(t *testing.T) {
 	p, q := asResponder(t, nil)
 	q.CloseWrite()
@@ -110,8 +110,8 @@ func TestFaultBehindClose(t *testing.T) {
 	}
 }
 
-// TestFaultBehindAbort: a fault found after a stream has ended for another reason is not reported
-// to the peer, even if the reset that ends the connection is yet to come.
+// TestFaultBehindAbort finds a fault after an Abort, possibly before the reset is sent. The fault
+// must not be reported to the peer.
 func TestFaultBehindAbort(t *testing.T) {
 	_, q := asResponder(t, nil)
 	q.Abort()
@@ -124,8 +124,8 @@ func TestFaultBehindAbort(t *testing.T) {
 	}
 }
 
-// TestEndedOnce: an ended stream gives its share of a completion queue back once, closed or not.
-// [RDMAP-6.2-1] [I-33]
+// TestEndedOnce checks that an ended stream returns its share of a completion queue exactly once,
+// whether or not it is closed as well. [RDMAP-6.2-1] [I-33]
 func TestEndedOnce(t *testing.T) {
 	dev := NewDevice(DeviceConfig{})
 	cq, err := dev.NewCQ(100)
@@ -147,8 +147,8 @@ func TestEndedOnce(t *testing.T) {
 	}
 }
 
-// TestQuietEnd: a stream that may not send a Terminate ends with FIN although input after the fault
-// is unread. Closing the socket then would reset the connection. [I-36] [I-38] [MPA-8-2]
+// TestQuietEnd ends a stream that may not send a Terminate and has unread input after the fault. It
+// must end with FIN: closing the socket at once would reset the connection. [I-36] [I-38] [MPA-8-2]
 // [RDMAP-6.2.1-1]
 func TestQuietEnd(t *testing.T) {
 	p, q := asSilentInitiator(t, nil, mpa.Enhanced{PeerToPeer: true, RTR: mpa.RTRWrite, IRD: 1, ORD: 1}, false)
@@ -162,12 +162,12 @@ func TestQuietEnd(t *testing.T) {
 	}
 }
 
-// TestZeroCRC: an FPDU with a CRC of zero is taken for the Terminate of a failed
-// start-up only if it comes first and can be one; it is a CRC error in any case, and
-// nothing else is. [I-31] [MPA-8-2]
+// TestZeroCRC sends FPDUs with a CRC of zero. The error must mention the Terminate of a failed
+// start-up only if the FPDU is the first one and can be a Terminate. In every case it is a CRC
+// error. [I-31] [MPA-8-2]
 func TestZeroCRC(t *testing.T) {
 	term := seg(rdmap.TerminateOp, 2, 1, 0, true, []byte{0x02, 7, 0, 0})
-	var enc mpa.Encoder // leaves the CRC zero
+	var enc mpa.Encoder // without CRC it writes zero
 	wrong := enc.Append(nil, term)
 	wrong[len(wrong)-1] = 1
 	for _, c := range []struct {
@@ -204,8 +204,8 @@ func TestZeroCRC(t *testing.T) {
 	})
 }
 
-// TestUnagreedSend: a zero-length Send is the ready message only if that was agreed;
-// else it uses up a receive like any other. [I-08] [RDMAP-5.3-11] [MPA-7.1.2-15]
+// TestUnagreedSend checks that a zero-length Send is the ready message only if the two sides agreed
+// on that. Otherwise it uses up a receive like any other Send. [I-08] [RDMAP-5.3-11] [MPA-7.1.2-15]
 func TestUnagreedSend(t *testing.T) {
 	p, q := asSilentInitiator(t, &Config{Prepare: func(q *QueuePair) error {
 		return q.PostRecv(RecvWR{ID: 7})
@@ -216,8 +216,8 @@ func TestUnagreedSend(t *testing.T) {
 	}
 }
 
-// TestSetAccessKeepsScope: other rights leave a region to the stream, or to all of the
-// domain, as it was registered. [SEC-6.3.3-1] [DDP-8.3-3] [RDMAP-8.1.1-2]
+// TestSetAccessKeepsScope checks that SetAccess does not change the scope of a region: one stream,
+// or all streams of the domain. [SEC-6.3.3-1] [DDP-8.3-3] [RDMAP-8.1.1-2]
 func TestSetAccessKeepsScope(t *testing.T) {
 	pd := NewDevice(DeviceConfig{}).NewPD()
 	cfg := &Config{PD: pd}
@@ -240,8 +240,8 @@ func TestSetAccessKeepsScope(t *testing.T) {
 	}
 }
 
-// TestCloseEarly: Close of a stream that was not started up waits for nothing.
-// [RDMAP-6.2-1] [I-33]
+// TestCloseEarly checks that Close of a stream that was not started does not wait. [RDMAP-6.2-1]
+// [I-33]
 func TestCloseEarly(t *testing.T) {
 	a, b := testkit.TCPPair(t)
 	defer b.Close()
@@ -254,8 +254,8 @@ func TestCloseEarly(t *testing.T) {
 	}
 }
 
-// TestPlainOnce: what speaks revision 1 already has no revision to fall back to, and
-// makes no second connection. [MPA2-10-8] [I-02]
+// TestPlainOnce checks that Dial makes no second connection if it uses revision 1 already.
+// [MPA2-10-8] [I-02]
 func TestPlainOnce(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -273,7 +273,7 @@ func TestPlainOnce(t *testing.T) {
 			n++
 			p := &peer{t: t, c: c}
 			p.more()
-			c.Close() // without a word
+			c.Close() // without an answer
 		}
 	}()
 	if _, err := Dial(ctxt(t), l.Addr().String(), &Config{Plain: true, PlainFallback: true}); err == nil {
@@ -285,8 +285,8 @@ func TestPlainOnce(t *testing.T) {
 	}
 }
 
-// TestHints: codes that known peers use in their own way are explained, and no
-// others. [I-40] [I-75]
+// TestHints checks that codes that known peers use in their own way get a hint, and no others.
+// [I-40] [I-75]
 func TestHints(t *testing.T) {
 	for _, c := range []struct {
 		layer     rdmap.Layer
@@ -305,13 +305,13 @@ func TestHints(t *testing.T) {
 	}
 }
 
-// A dumbConn has no descriptor to lend any more.
+// A dumbConn is a connection whose descriptor is not available.
 type dumbConn struct{ net.Conn }
 
 func (dumbConn) SyscallConn() (syscall.RawConn, error) { return nil, errors.New("closed") }
 
-// TestSegmentSizeUnknown: a connection whose segment size is unknown uses the size that every path
-// carries. [MPA-5.1-1] [MPA-5.1-2] [I-27]
+// TestSegmentSizeUnknown checks that a connection whose segment size is unknown uses a size that
+// every path carries. [MPA-5.1-1] [MPA-5.1-2] [I-27]
 func TestSegmentSizeUnknown(t *testing.T) {
 	x, y := net.Pipe()
 	defer x.Close()
@@ -326,9 +326,9 @@ func TestSegmentSizeUnknown(t *testing.T) {
 	}
 }
 
-// TestRevokedUnderWay: memory that goes away while a long segment is coming ends the
-// stream with a Terminate that names the segment, and nothing more is placed.
-// [I-22] [SEC-6.2.2-2] [DDP-8.3-1]
+// TestRevokedUnderWay closes a region while a long segment for it is arriving. The stream must end
+// with a Terminate that names the segment, and no more bytes may be placed. [I-22] [SEC-6.2.2-2]
+// [DDP-8.3-1]
 func TestRevokedUnderWay(t *testing.T) {
 	p, q := asInitiator(t, &Config{Device: NewDevice(DeviceConfig{NoCRC: true})})
 	mem := make([]byte, 60000)
@@ -337,7 +337,7 @@ func TestRevokedUnderWay(t *testing.T) {
 	b := p.enc.Append(nil, u)
 	const first = 20000
 	p.raw(b[:first])
-	receivedFPDUs(t, q, 2) // its header was taken, and it has begun
+	receivedFPDUs(t, q, 2) // its header was handled, so it has begun
 	within(t, "Close of a region", func() { mr.Close() })
 	before := bytes.Clone(mem)
 	p.raw(b[first:])
@@ -349,8 +349,8 @@ func TestRevokedUnderWay(t *testing.T) {
 	}
 }
 
-// TestLongTerminate: the Terminate for a segment that was read into place in pieces states the
-// length of the whole segment, not of its staged part. [RDMAP-4.8-6]
+// TestLongTerminate checks that the Terminate for a segment that was read into place in pieces
+// contains the length of the whole segment, not of its staged part. [RDMAP-4.8-6]
 func TestLongTerminate(t *testing.T) {
 	const size = 60000
 	cfg := &Config{RecvDepth: 4, NoNudge: true, Polled: true, StrictInvalidate: true, Device: NewDevice(DeviceConfig{NoCRC: true})}
@@ -380,9 +380,9 @@ func TestLongTerminate(t *testing.T) {
 	}
 }
 
-// TestQuietDrain: an end without a Terminate leaves the peer time to close. Bytes that the peer
-// sends until then are read, so that no reset overtakes the bytes that were sent to it. [I-34]
-// [I-36] [I-37] [I-38] [RDMAP-6.2.1-1] [RDMAP-5.4-6] [DDP-7-1]
+// TestQuietDrain checks that an end without a Terminate leaves the peer time to close. Bytes that
+// the peer sends until then must be read, so that no reset overtakes the bytes that were sent to
+// it. [I-34] [I-36] [I-37] [I-38] [RDMAP-6.2.1-1] [RDMAP-5.4-6] [DDP-7-1]
 func TestQuietDrain(t *testing.T) {
 	drains := func(t *testing.T, p *peer, begun time.Time) {
 		var err error
@@ -414,9 +414,9 @@ func TestQuietDrain(t *testing.T) {
 	})
 }
 
-// TestTerminateWaits: the Terminate waits for a socket that is full, behind the FPDU that is
-// being written, but not for ever: then the connection is reset.
-// [RDMAP-6.2.1-1] [RDMAP-7-1] [RDMAP-7.1-1] [RDMAP-7.1-5] [DDP-6.2.2-3] [DDP-6.2.2-4] [I-35] [I-36] [I-41]
+// TestTerminateWaits checks that the Terminate waits for a full socket, after the FPDU that is
+// being written, for a limited time. After that the connection must be reset. [RDMAP-6.2.1-1]
+// [RDMAP-7-1] [RDMAP-7.1-1] [RDMAP-7.1-5] [DDP-6.2.2-3] [DDP-6.2.2-4] [I-35] [I-36] [I-41]
 func TestTerminateWaits(t *testing.T) {
 	full := func(t *testing.T) (*peer, *QueuePair) {
 		p, q := asResponder(t, &Config{NoNudge: true})
@@ -461,8 +461,8 @@ func TestTerminateWaits(t *testing.T) {
 	})
 }
 
-// TestTerminateBehindAtomics: the Terminate is the first message of its queue whatever has
-// come on the others. [RDMAP-5.4-3] [RDMAP-5.4-4] [RDMAP-5.4-5]
+// TestTerminateBehindAtomics checks that a Terminate is accepted as the first message of its queue,
+// whatever messages arrived on the other queues. [RDMAP-5.4-3] [RDMAP-5.4-4] [RDMAP-5.4-5]
 func TestTerminateBehindAtomics(t *testing.T) {
 	p, q := asResponder(t, extended())
 	for i := range 3 {
@@ -480,8 +480,8 @@ func TestTerminateBehindAtomics(t *testing.T) {
 	wantTerminate(t, ended(t, q), true, 2, 0, 2)
 }
 
-// TestLateFailure: a stream that has ended does not end again by the loss of its
-// connection: nothing else is told of it. [I-32] [RDMAP-6.2-2]
+// TestLateFailure reports the loss of the connection to a stream that has ended. The state must
+// stay the same, and no end of the peer's direction may be reported. [I-32] [RDMAP-6.2-2]
 func TestLateFailure(t *testing.T) {
 	for _, late := range []error{io.EOF, io.ErrUnexpectedEOF, io.ErrClosedPipe} {
 		_, q := asResponder(t, nil)
@@ -507,8 +507,8 @@ func TestLateFailure(t *testing.T) {
 	}
 }
 
-// TestInvalidateCrossing: a Send that invalidates a window which is closed here at the same moment
-// is no error, unless that is asked for. [I-55] [RDMAP-7.2-4] [SEC-6.4.5-1]
+// TestInvalidateCrossing invalidates a window by a Send while it is being closed here. That is an
+// error only with StrictInvalidate. [I-55] [RDMAP-7.2-4] [SEC-6.4.5-1]
 func TestInvalidateCrossing(t *testing.T) {
 	for _, strict := range []bool{false, true} {
 		_, q := asResponder(t, &Config{StrictInvalidate: strict})
@@ -520,7 +520,7 @@ func TestInvalidateCrossing(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		w.closed.Store(true) // the other side is about to forget it
+		w.closed.Store(true) // another goroutine is about to remove it
 		if got := q.invalidateByPeer(w.STag()); got == strict {
 			t.Errorf("strict %t: taken %t", strict, got)
 		}
@@ -537,8 +537,9 @@ func TestInvalidateCrossing(t *testing.T) {
 	}
 }
 
-// TestAtomicFar: the word of an Atomic Operation has to be in memory of this program; the
-// last eight bytes of a region will do, by either right. [I-67] [RDMAPX-8.2-2] [RDMAPX-8.2-3]
+// TestAtomicFar checks that the word of an Atomic Operation must be in memory of this program. The
+// last eight bytes of a region must be usable, with either right. [I-67] [RDMAPX-8.2-2]
+// [RDMAPX-8.2-3]
 func TestAtomicFar(t *testing.T) {
 	for _, access := range []Access{RemoteAtomic, RemoteRead | RemoteWrite} {
 		p, q := asInitiator(t, extended())
@@ -566,10 +567,10 @@ func TestAtomicFar(t *testing.T) {
 	}
 }
 
-// TestPlanRest: the rest of a long segment goes to where it belongs, and reading to it may
-// fault if that may be gone: memory of a region that is guarded. [I-36]
+// TestPlanRest checks that the rest of a long segment is read to its place, and that the read is
+// marked as guarded if any of this memory may fault. [I-36]
 func TestPlanRest(t *testing.T) {
-	t.Run("pieces", func(t *testing.T) { // one that may fault is enough, wherever it stands
+	t.Run("pieces", func(t *testing.T) { // one guarded piece suffices, at any position
 		for _, guarded := range [][2]bool{{false, false}, {true, false}, {false, true}} {
 			_, q := asInitiator(t, nil)
 			var sg []SGE
@@ -599,7 +600,7 @@ func TestPlanRest(t *testing.T) {
 			})
 		}
 	})
-	t.Run("a piece is gone", func(t *testing.T) { // and the one before it is let go
+	t.Run("a piece is gone", func(t *testing.T) { // the piece before it must be unpinned
 		_, q := asInitiator(t, nil)
 		var mrs [2]*MemoryRegion
 		var sg []SGE
@@ -651,10 +652,10 @@ func TestPlanRest(t *testing.T) {
 			q.rx.Drop()
 			*s = was
 		})
-		if err := mr.Close(); err != nil { // which waits for pins
+		if err := mr.Close(); err != nil { // this waits for pins
 			t.Error(err)
 		}
-		q.fc.WithReceiver(func() { // what has no place any more is read to where it is dropped
+		q.fc.WithReceiver(func() { // bytes without a place are read into the discard buffer
 			s := &q.rx.seg
 			was, before := *s, q.life.Load()
 			*s = segment{op: rdmap.Write, size: 3000, tagged: ddp.Tagged{STag: mr.STag(), TO: 500}}
@@ -669,14 +670,13 @@ func TestPlanRest(t *testing.T) {
 	}
 }
 
-// TestFirstLimitLifted: the first FPDU has to come in time; what follows it has not, nor what an
-// Initiator waits for, nor where the ULP of the Initiator begins.
-// [I-08] [I-14] [MPA-7.1.2-15]
+// TestFirstLimitLifted checks the timer for the first FPDU. It must not limit later FPDUs, nor an
+// Initiator, nor a Responder whose Initiator's ULP sends first. [I-08] [I-14] [MPA-7.1.2-15]
 func TestFirstLimitLifted(t *testing.T) {
 	const limit = time.Second
 	const usual = 10 * time.Second
 	for _, c := range []struct {
-		limit, want         time.Duration // what is set, and what holds: 0 for none
+		limit, want         time.Duration // configured limit, and limit in effect: 0 for none
 		initiator           bool
 		clientSpeaks, comes bool
 	}{

@@ -17,8 +17,8 @@ import (
 	"viaduct/samehost"
 )
 
-// A process that is stopped with data under way keeps its streams, and goes on where it
-// was. VIADUCT_TEST_STOPPED is for how long, 300 ms else.
+// TestSameHostStopped stops a process while data is being sent. Its streams must stay open, and
+// continue after it runs again. VIADUCT_TEST_STOPPED is the time to stop it for, 300 ms by default.
 func TestSameHostStopped(t *testing.T) {
 	stopped := 300 * time.Millisecond
 	if s := os.Getenv("VIADUCT_TEST_STOPPED"); s != "" {
@@ -54,8 +54,8 @@ func TestSameHostStopped(t *testing.T) {
 	}
 }
 
-// Memory of samehost.Alloc that a peer is to copy messages from, and has stopped, is
-// deregistered and given back at once; the peer gets the messages as they were.
+// TestSameHostDetached sends messages from memory of samehost.Alloc to a stopped peer. The memory
+// must be deregistered and released at once, and the peer must get the messages unchanged.
 func TestSameHostDetached(t *testing.T) {
 	p := pumper{}
 	q, child, stop := p.withChild(t, true, samehost.Require, nil)
@@ -111,7 +111,7 @@ func TestSameHostDetached(t *testing.T) {
 		if c.Status != StatusOK {
 			t.Fatal(c.Status)
 		}
-		// The child ends if it is not message n.
+		// The child ends if this is not message n.
 		if c, err = q.RecvCQ().Wait(t.Context()); err != nil || c.Status != StatusOK {
 			t.Fatalf("message %d: %v, %v", n, c.Status, err)
 		}
@@ -121,7 +121,7 @@ func TestSameHostDetached(t *testing.T) {
 	}
 }
 
-// awaitStopped waits until a process has come to a stop.
+// awaitStopped waits until process pid is stopped.
 func awaitStopped(t *testing.T, pid int) {
 	testkit.Eventually(t, "the child is stopped", func() bool {
 		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
@@ -130,7 +130,8 @@ func awaitStopped(t *testing.T, pid int) {
 	})
 }
 
-// A process of another session, and so of another process group, gets shared memory.
+// TestSameHostOtherSession checks that a process of another session, and so of another process
+// group, gets shared memory.
 func TestSameHostOtherSession(t *testing.T) {
 	for _, listens := range []bool{false, true} {
 		var p pumper
@@ -147,11 +148,11 @@ func TestSameHostOtherSession(t *testing.T) {
 	}
 }
 
-// otherUser is a user that no process has, and not that of unknown users.
+// otherUser is the ID of a user that owns no process, and is not the one of unknown users.
 const otherUser = 62345
 
-// A process of another user gets TCP, in both roles, and no connection where shared memory
-// is required.
+// TestSameHostOtherUser checks that a process of another user gets TCP, as listener and as dialer,
+// and no connection if shared memory is required.
 func TestSameHostOtherUser(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("SKIPPED: only root can start a process of another user")
@@ -172,24 +173,24 @@ func TestSameHostOtherUser(t *testing.T) {
 	}
 }
 
-// mixedSlots is how many messages the memory for Writes has room for: a slot is used again
-// when the peer has looked at it, since a pumper is pumpDepth messages ahead at most.
+// mixedSlots is the number of messages for which the memory for Writes has room. A pumper is at
+// most pumpDepth messages ahead, so the peer has checked a slot before it is used again.
 const mixedSlots = 2 * pumpDepth
 
-// A mixer sends messages of random lengths, Writes and Reads, each followed by a message
-// that says what it was, and compares all that comes.
+// A mixer sends messages of random lengths, Writes and Reads, each followed by a message that
+// describes it, and compares all received bytes.
 type mixer struct {
 	pumper
 	q       *QueuePair
-	pattern []byte // which both ends have
-	into    []byte // where the peer writes
+	pattern []byte // both ends have the same
+	into    []byte // memory to which the peer writes
 	moved   uint64 // bytes that this end has sent, written or read
 	remote  struct{ pattern, into RemoteAddr }
 }
 
 const mixedHeader = 16
 
-// run sends count messages, as the peer does.
+// run sends count messages. The peer must send the same number.
 func (m *mixer) run(ctx context.Context, seed uint64, count uint32) error {
 	source, err := m.q.Register(m.pattern, RemoteRead)
 	if err != nil {
@@ -316,8 +317,9 @@ func (m *mixer) run(ctx context.Context, seed uint64, count uint32) error {
 	return nil
 }
 
-// Messages, Writes and Reads of random lengths, both ways at a time, are intact.
-// VIADUCT_TEST_MIXED is how many bytes, about, in MiB; 64 else.
+// TestSameHostIntact sends messages, Writes and Reads of random lengths in both directions at once,
+// and checks that no byte changes. VIADUCT_TEST_MIXED is the approximate number of MiB, 64 by
+// default.
 func TestSameHostIntact(t *testing.T) {
 	mib := 64
 	if s := os.Getenv("VIADUCT_TEST_MIXED"); s != "" {
@@ -332,7 +334,7 @@ func TestSameHostIntact(t *testing.T) {
 }
 
 func sameHostIntact(t *testing.T, mib int, lends bool) {
-	const mean = 24 << 10 // bytes of a message
+	const mean = 24 << 10 // mean size of a message in bytes
 	count := uint32(mib << 20 / 2 / mean)
 	pattern := make([]byte, 4<<20+12345)
 	if lends {
@@ -358,7 +360,7 @@ func sameHostIntact(t *testing.T, mib int, lends bool) {
 			err = ends[i].run(ctx, uint64(i), count)
 		}
 		if err != nil {
-			cancel() // the other end waits
+			cancel() // the other end waits for this one
 		}
 		errs <- err
 	}

@@ -16,22 +16,23 @@ import (
 	"viaduct/samehost"
 )
 
-// hostileVariable makes the other process a hostile one: its value seeds what it writes.
+// hostileVariable makes the other process a hostile one. Its value is the seed for the words that
+// it writes.
 const hostileVariable = "VIADUCT_TEST_SAMEHOST_HOSTILE"
 
-// Where the words of the two controls are that mean something: positions, ends, sizes,
-// requests to be woken, and references.
+// controlWords are the offsets of the words in the two control pages that have a meaning:
+// positions, ends, sizes, requests to be woken, and references.
 var controlWords = []int{0, 8, 16, 128, 136, 144, 256, 384, 1024, 1032, 1040, 1048}
 
-// scribble writes to random words of the shared memory of this process, again and again:
-// to all of it, and more often to the controls, as they lie there and near what is there.
-// It goes on until the memory is unmapped.
+// scribble repeatedly writes to random words of the shared memory of this process, more often to
+// the words of the control pages, and values near the current ones. It continues until the memory
+// is unmapped.
 func scribble(seed uint64) {
 	debug.SetPanicOnFault(true)
 	defer func() { _ = recover() }()
 	r := mrand.New(mrand.NewPCG(seed, 0))
 	mem := ringMemory()
-	time.Sleep(time.Duration(r.IntN(20)) * time.Millisecond) // some connections begin in peace
+	time.Sleep(time.Duration(r.IntN(20)) * time.Millisecond) // some connections begin undisturbed
 	control := unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(mem))), len(mem))
 	const page = 4096
 	for {
@@ -56,7 +57,7 @@ func scribble(seed uint64) {
 	}
 }
 
-// ringMemory returns the shared memory of this process, once there is some.
+// ringMemory waits until this process has shared memory, and returns it.
 func ringMemory() []byte {
 	for {
 		maps, err := os.ReadFile("/proc/self/maps")
@@ -77,10 +78,10 @@ func ringMemory() []byte {
 	}
 }
 
-// A peer that writes random words to all of the shared memory while messages pass does
-// no harm: this process neither crashes nor hangs, memory that the peer was not given
-// stays as it is, and the stream ends, by what was found wrong or with the peer.
-// VIADUCT_TEST_HOSTILE is for how long, 2 s else.
+// TestSameHostHostile runs a peer that writes random words to all of the shared memory while
+// messages are exchanged. This process must neither crash nor hang, memory that was not granted to
+// the peer must stay unchanged, and the stream must end when an error is found or the peer ends.
+// VIADUCT_TEST_HOSTILE is the duration, 2 s by default.
 func TestSameHostHostile(t *testing.T) {
 	length := 2 * time.Second
 	if s := os.Getenv("VIADUCT_TEST_HOSTILE"); s != "" {
@@ -102,7 +103,7 @@ func TestSameHostHostile(t *testing.T) {
 			stop()
 			continue
 		}
-		// Registered, and not for the peer.
+		// This memory is registered, and not granted to the peer.
 		secret := bytes.Repeat([]byte{0xa5}, 1<<20)
 		if _, err := q.Register(secret, 0); err != nil {
 			t.Fatal(err)
@@ -125,7 +126,8 @@ func TestSameHostHostile(t *testing.T) {
 		if !bytes.Equal(secret, bytes.Repeat([]byte{0xa5}, 1<<20)) {
 			t.Fatal("memory that the peer was not given was written")
 		}
-		if err := q.Err(); err != nil && strings.Contains(err.Error(), "index") { // nil: the peer has ended its direction in order
+		// Nil: the peer has closed its direction in order.
+		if err := q.Err(); err != nil && strings.Contains(err.Error(), "index") {
 			ends["by an index"]++
 		}
 		q.Close()

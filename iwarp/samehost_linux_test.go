@@ -22,7 +22,7 @@ import (
 	"viaduct/samehost"
 )
 
-// samePair returns the two ends of a stream by a Listener and Dial.
+// samePair returns the two ends of a stream between a Listener and Dial with the given policies.
 func samePair(t *testing.T, listener, dialer samehost.Policy) (client, server *QueuePair, err error) {
 	t.Helper()
 	l, err := Listen("127.0.0.1:0", &Config{SameHost: listener})
@@ -56,7 +56,7 @@ func TestSameHostPath(t *testing.T) {
 	for _, c := range []struct {
 		listener, dialer samehost.Policy
 		shared           bool
-		client, server   string // why not
+		client, server   string // reason for TCP
 		err              string
 	}{
 		{samehost.Auto, samehost.Auto, true, "", "", ""},
@@ -90,16 +90,16 @@ const (
 	pumpSize  = 100 << 10 // longer than a part of a ring, so that both ends wait for room
 )
 
-// A pumper sends messages of random lengths: half of what the peer has receives for
-// at first, and then one for each that comes.
+// A pumper sends messages of random lengths: first half as many as the peer has receives, then one
+// for each that it receives.
 type pumper struct {
 	bufs      [pumpDepth][]byte
-	came      atomic.Int64 // messages
-	distrusts bool         // what comes need not be what was sent
-	lends     bool         // what is sent is memory of samehost.Alloc
+	came      atomic.Int64 // number of received messages
+	distrusts bool         // the peer may send bytes other than the expected ones
+	lends     bool         // the sent messages are in memory of samehost.Alloc
 }
 
-// out returns memory for a message that is sent.
+// out returns memory for a message to send.
 func (p *pumper) out() []byte {
 	if p.lends {
 		if b, err := samehost.Alloc(pumpSize); err == nil {
@@ -109,10 +109,11 @@ func (p *pumper) out() []byte {
 	return make([]byte, pumpSize)
 }
 
-// config posts the receives before the first message can come.
+// config returns a configuration that posts the receives before the first message can arrive.
 func (p *pumper) config(policy samehost.Policy) *Config {
 	var first time.Duration
-	if p.distrusts { // a peer that ends its direction before it has begun is heard of by this alone
+	// Only this timer ends a stream whose peer closes its direction before its first message.
+	if p.distrusts {
 		first = 500 * time.Millisecond
 	}
 	return &Config{SameHost: policy, FirstFPDUTimeout: first, Prepare: func(q *QueuePair) error {
@@ -126,7 +127,7 @@ func (p *pumper) config(policy samehost.Policy) *Config {
 	}}
 }
 
-// run goes on until the stream ends, and returns how many messages came.
+// run sends and receives until the stream ends, and returns the number of received messages.
 func (p *pumper) run(q *QueuePair) (n int) {
 	out, r, sent := p.out(), mrand.New(mrand.NewPCG(1, 2)), uint64(0)
 	send := func() bool {
@@ -160,7 +161,7 @@ func (p *pumper) run(q *QueuePair) (n int) {
 	}
 }
 
-// sameHostChild is what another process does: it listens, or dials, and pumps.
+// sameHostChild is the main function of the other process: it listens, or dials, and runs a pumper.
 func sameHostChild(role string, policy samehost.Policy) error {
 	p := pumper{distrusts: os.Getenv(hostileVariable) != "", lends: true}
 	cfg := p.config(policy)
@@ -210,14 +211,15 @@ func init() {
 	os.Exit(0)
 }
 
-// withChild connects p to another process, which listens or dials, and is stopped at the
-// end of the test. It may belong to another user. q is nil if p distrusts it and it did not
-// connect.
+// withChild connects p to another process. The other process listens if listens is true, and dials
+// otherwise; attr may start it as another user. It is killed by stop, at the latest at the end of
+// the test. q is nil if p distrusts the process and it did not connect.
 func (p *pumper) withChild(t *testing.T, listens bool, policy samehost.Policy, attr *syscall.SysProcAttr) (q *QueuePair, child *exec.Cmd, stop func()) {
 	t.Helper()
 	cfg := p.config(policy)
-	child = exec.Command("/proc/self/exe") // which other users may start, wherever it is
-	if !p.distrusts {                      // one that writes nonsense to its own memory may find that, or crash
+	child = exec.Command("/proc/self/exe") // other users may start this path, wherever the file is
+	// A process that writes random words to its own memory may report that, or crash.
+	if !p.distrusts {
 		child.Stderr = os.Stderr
 	}
 	child.SysProcAttr = attr
@@ -264,8 +266,8 @@ func (p *pumper) withChild(t *testing.T, listens bool, policy samehost.Policy, a
 	return q, child, stop
 }
 
-// A process that is killed at any moment is missed within a second, and nothing of
-// the stream is left.
+// TestSameHostKill kills a process at a random moment. This process must notice within a second,
+// and release everything of the stream.
 func TestSameHostKill(t *testing.T) {
 	rounds := 6
 	if s := os.Getenv("VIADUCT_TEST_KILLS"); s != "" {
@@ -286,7 +288,7 @@ func TestSameHostKill(t *testing.T) {
 		n := strings.Count(string(b), "viaduct-rings")
 		for line := range strings.Lines(string(b)) {
 			if strings.Contains(line, "viaduct-alloc") && strings.Contains(line, " r--s ") {
-				n++ // what the child has lent
+				n++ // memory that the child has lent
 			}
 		}
 		return n
@@ -310,7 +312,7 @@ func TestSameHostKill(t *testing.T) {
 		q.Close()
 		t.Logf("%d messages, %v", n, q.Err())
 	}
-	once(0) // what the process keeps for good, pollers for instance, is there after that
+	once(0) // creates what the process keeps for good, for example pollers
 	once(1)
 	before := files()
 	for i := range rounds {

@@ -13,11 +13,11 @@ import (
 	"viaduct/samehost"
 )
 
-// oneVariable has the test run in a process that has one processor.
+// oneVariable runs the test in a process that has one processor.
 const oneVariable = "VIADUCT_TEST_ONE_PROCESSOR"
 
-// Two processes that share one processor do not keep it from each other by polling: what
-// they exchange through shared memory goes no slower than by TCP, but for a margin.
+// TestSameHostOneProcessor runs two processes on one processor, where polling could delay the other
+// process. With shared memory they must exchange messages at least two thirds as fast as over TCP.
 func TestSameHostOneProcessor(t *testing.T) {
 	if os.Getenv(oneVariable) == "" {
 		out, err := onOneProcessor(exec.Command("/proc/self/exe", "-test.v", "-test.run", "^TestSameHostOneProcessor$"))
@@ -32,7 +32,7 @@ func TestSameHostOneProcessor(t *testing.T) {
 	}
 	best := map[samehost.Policy]int64{}
 	slow := func() bool { return best[samehost.Require] < best[samehost.Off]*2/3 }
-	for i := 0; i < 4 || i < 20 && slow(); i++ { // more on a machine that others use, too
+	for i := 0; i < 4 || i < 20 && slow(); i++ { // more rounds if other processes use the machine
 		for _, policy := range []samehost.Policy{samehost.Require, samehost.Off} {
 			var p pumper
 			q, _, stop := p.withChild(t, true, policy, nil)
@@ -53,13 +53,13 @@ func TestSameHostOneProcessor(t *testing.T) {
 	}
 }
 
-// onOneProcessor runs a command on one of the processors that this process has.
+// onOneProcessor runs a command on one of the processors of this process.
 func onOneProcessor(cmd *exec.Cmd) (out []byte, err error) {
 	cmd.Env = append(os.Environ(), oneVariable+"=1")
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		runtime.LockOSThread() // which ends with its set of processors
+		runtime.LockOSThread() // so that a new thread ends with its set of processors
 		var set, one unix.CPUSet
 		if err = unix.SchedGetaffinity(0, &set); err != nil {
 			return
@@ -73,7 +73,7 @@ func onOneProcessor(cmd *exec.Cmd) (out []byte, err error) {
 			return
 		}
 		out, err = cmd.CombinedOutput()
-		_ = unix.SchedSetaffinity(0, &set) // if it is the main thread it stays
+		_ = unix.SchedSetaffinity(0, &set) // for the main thread, which does not end
 	}()
 	<-done
 	return out, err

@@ -16,8 +16,8 @@ import (
 	"viaduct/internal/wire/rdmap"
 )
 
-// TestSTags: values are not to be guessed, spread over all 32 bits, and not
-// given out again soon. [RDMAP-8.1.1-8] [RDMAP-8.1.1-9] [SEC-6.1.1-4] [SEC-6.1.1-5] [I-56]
+// TestSTags checks that STags are unpredictable, spread over all 32 bits, and not reused soon.
+// [RDMAP-8.1.1-8] [RDMAP-8.1.1-9] [SEC-6.1.1-4] [SEC-6.1.1-5] [I-56]
 func TestSTags(t *testing.T) {
 	pd := NewDevice(DeviceConfig{}).NewPD()
 	seen := make(map[uint32]int)
@@ -54,9 +54,9 @@ func TestSTags(t *testing.T) {
 	}
 }
 
-// TestRevoke: after Close of a region or window, and after a peer's
-// invalidation, its bytes do not change any more, whatever is on its way.
-// [DDP-8.3.1-1] [RDMAP-8.1.1-6] [RDMAP-8.1.1-4] [SEC-6.2.2-1] [SEC-6.2.2-2] [DDP-8.3-1] [DDP-8.3-2] [RDMAP-3.2-8] [SEC-A-1]
+// TestRevoke closes a region or window, or lets the peer invalidate it, while Writes arrive. Its
+// bytes must not change afterwards, whatever is on its way. [DDP-8.3.1-1] [RDMAP-8.1.1-6]
+// [RDMAP-8.1.1-4] [SEC-6.2.2-1] [SEC-6.2.2-2] [DDP-8.3-1] [DDP-8.3-2] [RDMAP-3.2-8] [SEC-A-1]
 func TestRevoke(t *testing.T) {
 	for _, how := range []string{"region", "window", "rights"} {
 		t.Run(how, func(t *testing.T) {
@@ -114,10 +114,11 @@ func TestRevoke(t *testing.T) {
 	}
 }
 
-// TestScope: a region is of one stream, or of all streams of a domain, as it
-// was registered; domains are not shared unless asked for. [DDP-8.2-3] [DDP-8.2-4] [DDP-8.3-3]
-// [RDMAP-8.1.1-1] [RDMAP-8.1.1-2] [RDMAP-8.1.2-2] [SEC-2.2.4-1] [SEC-2.2.4-2] [SEC-3-2] [SEC-6.1.1-1] [SEC-6.1.1-2]
-// [SEC-6.1.1-3] [SEC-6.1.1-6] [DDP-8.3.2-2] [DDP-4.2-5] [DDP-8.3-4] [I-60]
+// TestScope checks that a region belongs to one stream, or to all streams of a domain, as it was
+// registered, and that streams share a domain only if the caller asks for it. [DDP-8.2-3]
+// [DDP-8.2-4] [DDP-8.3-3] [RDMAP-8.1.1-1] [RDMAP-8.1.1-2] [RDMAP-8.1.2-2] [SEC-2.2.4-1]
+// [SEC-2.2.4-2] [SEC-3-2] [SEC-6.1.1-1] [SEC-6.1.1-2] [SEC-6.1.1-3] [SEC-6.1.1-6] [DDP-8.3.2-2]
+// [DDP-4.2-5] [DDP-8.3-4] [I-60]
 func TestScope(t *testing.T) {
 	_, q1 := asInitiator(t, nil)
 	_, q2 := asInitiator(t, nil)
@@ -158,10 +159,10 @@ func TestScope(t *testing.T) {
 	}
 }
 
-// TestInvalidate: a peer closes a window with a Send; the ULP is told which;
-// afterwards the STag is dead. What is closed already may be invalidated again,
-// unless the stream is strict. [RDMAP-5.3-12] [RDMAP-5.3-13] [RDMAP-5.3-14] [DDP-4.3-3] [DDP-5.4-4]
-// [RDMAP-4.1-3] [RDMAP-3.2-2] [I-55]
+// TestInvalidate closes a window by a Send of the peer. The completion must name the STag, and the
+// STag must be invalid afterwards. A closed window may be invalidated again, unless the stream is
+// strict. [RDMAP-5.3-12] [RDMAP-5.3-13] [RDMAP-5.3-14] [DDP-4.3-3] [DDP-5.4-4] [RDMAP-4.1-3]
+// [RDMAP-3.2-2] [I-55]
 func TestInvalidate(t *testing.T) {
 	for _, op := range []rdmap.Opcode{rdmap.SendInvalidate, rdmap.SendSEInvalidate} {
 		for _, strict := range []bool{false, true} {
@@ -195,7 +196,7 @@ func TestInvalidate(t *testing.T) {
 			if string(mem[8:16]) != "exactly8" || mem[7] != 0 || mem[16] != 0 {
 				t.Errorf("%q", mem)
 			}
-			if err := mr.Close(); err != nil { // nothing holds it any more
+			if err := mr.Close(); err != nil { // no pin may be left
 				t.Error(err)
 			}
 			p.ulpdu(inv(3))
@@ -212,8 +213,8 @@ func TestInvalidate(t *testing.T) {
 	}
 }
 
-// TestInvalidateBehindWrite: what closes a window may come in one read with
-// what was written through it. [RDMAP-5.3-14] [RDMAP-5.1-6]
+// TestInvalidateBehindWrite sends the Send that closes a window in one piece with Writes through
+// this window. The Writes must be placed. [RDMAP-5.3-14] [RDMAP-5.1-6]
 func TestInvalidateBehindWrite(t *testing.T) {
 	p, q := asInitiator(t, nil)
 	mr, _ := q.Register(make([]byte, 100), LocalOnly)
@@ -232,8 +233,8 @@ func TestInvalidateBehindWrite(t *testing.T) {
 	}
 }
 
-// TestInvalidateFirstCounts: if the field changes inside a message, the first
-// segment's is meant. [DDP-4.3-4] [I-47]
+// TestInvalidateFirstCounts changes the STag inside a message. The first segment's STag must be
+// invalidated. [DDP-4.3-4] [I-47]
 func TestInvalidateFirstCounts(t *testing.T) {
 	p, q := asInitiator(t, nil)
 	mr, _ := q.Register(make([]byte, 8), LocalOnly)
@@ -246,8 +247,9 @@ func TestInvalidateFirstCounts(t *testing.T) {
 	}
 }
 
-// TestWindows: an exact range, rights of its own, local invalidation as a
-// request that waits for the Reads before it, and no window survives its stream. [I-53] [RDMAP-5.5-9]
+// TestWindows checks that a window has an exact range and rights of its own, that a local
+// invalidation waits for the Reads before it, and that no window outlasts its stream. [I-53]
+// [RDMAP-5.5-9]
 func TestWindows(t *testing.T) { inBubble(t, testWindows) }
 
 func testWindows(t *testing.T) {
@@ -284,7 +286,7 @@ func testWindows(t *testing.T) {
 	if w.Valid() {
 		t.Error("still valid")
 	}
-	q.Post(SendWR{ID: 4, Op: OpLocalInvalidate, Invalidate: w.STag()}) // again
+	q.Post(SendWR{ID: 4, Op: OpLocalInvalidate, Invalidate: w.STag()}) // a second time
 	wantOK(t, q.SendCQ())
 	virtual, _ := q.Register(make([]byte, 8), LocalOnly, RegionOptions{Virtual: true})
 	v, _ := q.Bind(virtual, 2, 6, RemoteRead, RegionOptions{Virtual: true})
@@ -301,7 +303,7 @@ func testWindows(t *testing.T) {
 	}
 }
 
-// TestRegions: registration, rights, addressing, limits. [RDMAP-3.2-7] [RDMAP-8.1.1-5]
+// TestRegions tests registration, rights, addressing and limits. [RDMAP-3.2-7] [RDMAP-8.1.1-5]
 // [SEC-6.3.4-1] [SEC-6.3.5-1] [SEC-6.4.1-1] [DDP-8.3.2-4] [RDMAP-8.1.2-5] [I-57] [I-70]
 func TestRegions(t *testing.T) {
 	dev := NewDevice(DeviceConfig{Limits: Limits{Regions: 2, Bytes: 100, RegionBytes: 60, QueueDepth: 8, CQEntries: 8, Streams: 1}})
@@ -311,7 +313,7 @@ func TestRegions(t *testing.T) {
 	if err != nil || a.STag()&0xff != 0x42 || a.TO() != 0 || a.Len() != 50 {
 		t.Errorf("%+v, %v", a, err)
 	}
-	for _, n := range []int{0, 51, 61} { // nothing, too many bytes together, too long
+	for _, n := range []int{0, 51, 61} { // empty, more than Bytes in all, more than RegionBytes
 		if _, err := pd.Register(mem[:n], 0); err == nil {
 			t.Errorf("%d bytes registered", n)
 		}
@@ -353,9 +355,10 @@ func TestRegions(t *testing.T) {
 	}
 }
 
-// TestSharedCQ: a completion queue takes only what it has room for, so that it
-// can't overflow, and a flood on one stream leaves others alone. [DDP-7.1-5] [I-50] [SEC-6.4.3.2-1] [SEC-6.4.3.2-2]
-// [SEC-6.4.3.2-3] [SEC-6.4.6-1] [SEC-7.1-1] [RDMAP-8.1.1-10] [RDMAP-8.1.1-11] [RDMAP-8.1.2-4]
+// TestSharedCQ checks that a completion queue refuses streams for which it has no room, so that it
+// cannot overflow, and that a flood on one stream does not affect the others. [DDP-7.1-5] [I-50]
+// [SEC-6.4.3.2-1] [SEC-6.4.3.2-2] [SEC-6.4.3.2-3] [SEC-6.4.6-1] [SEC-7.1-1] [RDMAP-8.1.1-10]
+// [RDMAP-8.1.1-11] [RDMAP-8.1.2-4]
 func TestSharedCQ(t *testing.T) {
 	dev := NewDevice(DeviceConfig{})
 	cq, err := dev.NewCQ(20)
@@ -380,7 +383,7 @@ func TestSharedCQ(t *testing.T) {
 		u[13] = byte(i + 1)
 		flood = append(flood, u)
 	}
-	p1.ulpdu(flood...) // four are received, the fifth finds no buffer
+	p1.ulpdu(flood...) // four are received; the fifth finds no buffer
 	p1.terminate(append([]byte{0x12, 2, 0xc0, 0, 0, 18}, flood[4]...))
 	if cq.Len() > 20 {
 		t.Errorf("%d completions in a queue of 20", cq.Len())
@@ -395,7 +398,7 @@ func TestSharedCQ(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	<-q1.gone.C()
-	if _, err := func() (*QueuePair, error) { // its room is free again
+	if _, err := func() (*QueuePair, error) { // its share of the queue is free again
 		_, q := asInitiator(t, cfg)
 		return q, nil
 	}(); err != nil {
@@ -403,8 +406,8 @@ func TestSharedCQ(t *testing.T) {
 	}
 }
 
-// TestRefusedTakesNothing: a Send that is out of its place takes no receive, which other streams
-// share. [DDP-7.1-8] [I-50]
+// TestRefusedTakesNothing checks that a Send with a wrong number takes no receive from a shared
+// queue. [DDP-7.1-8] [I-50]
 func TestRefusedTakesNothing(t *testing.T) {
 	pd := NewDevice(DeviceConfig{}).NewPD()
 	srq, err := pd.NewSRQ(4)
@@ -434,8 +437,9 @@ func TestRefusedTakesNothing(t *testing.T) {
 	}
 }
 
-// TestSRQ: streams share receives; each is counted, can be bounded, and a
-// notice comes when they run low. [SEC-6.4.3.1-1] [SEC-6.4.3.1-2] [DDP-8.3.2-5] [RDMAP-8.1.2-7]
+// TestSRQ checks that streams share receives, that the receives of each stream are counted and can
+// be limited, and that Low signals when few are left. [SEC-6.4.3.1-1] [SEC-6.4.3.1-2] [DDP-8.3.2-5]
+// [RDMAP-8.1.2-7]
 func TestSRQ(t *testing.T) {
 	pd := NewDevice(DeviceConfig{}).NewPD()
 	srq, err := pd.NewSRQ(10)
@@ -475,7 +479,7 @@ func TestSRQ(t *testing.T) {
 		t.Error("low too early")
 	default:
 	}
-	p1.ulpdu(seg(rdmap.Send, 0, 2, 0, false, []byte("part"))) // an unfinished message holds one
+	p1.ulpdu(seg(rdmap.Send, 0, 2, 0, false, []byte("part"))) // an unfinished message holds a receive
 	<-srq.Low()
 	p1.ulpdu(seg(rdmap.Send, 0, 2, 4, true, nil), seg(rdmap.Send, 0, 3, 0, true, nil), seg(rdmap.Send, 0, 4, 0, true, nil))
 	for q1.RecvCQ().Len() < 3 {
@@ -485,11 +489,11 @@ func TestSRQ(t *testing.T) {
 	if s := q1.Stats(); s.SRQTaken != 4 || s.SRQHeld != 3 {
 		t.Errorf("%+v", s)
 	}
-	p1.ulpdu(seg(rdmap.Send, 0, 5, 0, true, nil)) // more than its share
+	p1.ulpdu(seg(rdmap.Send, 0, 5, 0, true, nil)) // more than the share of the stream
 	wantTerminate(t, ended(t, q1), false, 1, 2, 2)
-	p2.ulpdu(seg(rdmap.Send, 0, 2, 0, true, []byte("on"))) // the other goes on
+	p2.ulpdu(seg(rdmap.Send, 0, 2, 0, true, []byte("on"))) // the other stream continues
 	wantOK(t, q2.RecvCQ())
-	p3, q3 := asInitiator(t, &Config{SRQ: srq}) // without a bound
+	p3, q3 := asInitiator(t, &Config{SRQ: srq}) // without a share
 	p3.ulpdu(seg(rdmap.Send, 0, 1, 0, true, []byte("three")))
 	if c := wantOK(t, q3.RecvCQ()); string(bufs[c.ID][:c.Len]) != "three" {
 		t.Errorf("%+v", c)
@@ -504,7 +508,7 @@ func TestSRQ(t *testing.T) {
 	}
 }
 
-// TestIsolation: a stream at its limits does not touch another. [RDMAP-8.1.2-6]
+// TestIsolation checks that a stream at its limits does not affect another one. [RDMAP-8.1.2-6]
 // [SEC-6.4.3.3-1] [SEC-6.4.3.3-2] [RDMAP-8.1.1-12] [SEC-7.2-1] [SEC-7.2-2] [SEC-A-3]
 func TestIsolation(t *testing.T) {
 	pd := NewDevice(DeviceConfig{}).NewPD()
@@ -523,7 +527,8 @@ func TestIsolation(t *testing.T) {
 	}
 }
 
-// TestMaxRead: a policy bounds what one Read may ask for. [I-62] [RDMAP-5.2.1-10] [SEC-6.3.5-2]
+// TestMaxRead checks that Config.MaxRead limits the size of a Read. [I-62] [RDMAP-5.2.1-10]
+// [SEC-6.3.5-2]
 func TestMaxRead(t *testing.T) {
 	p, q := asInitiator(t, &Config{MaxRead: 100})
 	mr, _ := q.Register(pattern(200, 1), RemoteRead)
@@ -535,8 +540,8 @@ func TestMaxRead(t *testing.T) {
 	wantTerminate(t, ended(t, q), false, 0, 2, 0xff)
 }
 
-// TestEmptyRead works on a region without the right to be read. [SEC-6.3.5-2] [RDMAP-5.2.1-12]
-// [RDMAP-5.2.1-14] [RDMAP-5.2.1-15] [I-45] [I-46]
+// TestEmptyRead checks that a Read of zero bytes succeeds on a region without the right to read.
+// [SEC-6.3.5-2] [RDMAP-5.2.1-12] [RDMAP-5.2.1-14] [RDMAP-5.2.1-15] [I-45] [I-46]
 func TestEmptyRead(t *testing.T) {
 	a, b := connect(t, nil, nil)
 	mr, _ := b.Register(make([]byte, 8), RemoteWrite)

@@ -12,12 +12,12 @@ import (
 	"viaduct/internal/wire/rdmap"
 )
 
-// A writeTarget is memory of a responder, and what it should hold.
+// A writeTarget is memory of a responder, and the bytes that it should hold.
 type writeTarget struct {
 	p    *peer
 	q    *QueuePair
 	mr   *MemoryRegion
-	mem  []byte // the region has a margin on both sides
+	mem  []byte // the region, and a margin on both sides
 	want []byte
 	rnd  *rand.Rand
 }
@@ -45,7 +45,8 @@ func (x *writeTarget) fill(b []byte) {
 	}
 }
 
-// write appends the FPDUs of an RDMA Write to the stream.
+// write appends the FPDUs of an RDMA Write of n bytes at offset at to the stream. Each segment but
+// the last has full bytes.
 func (x *writeTarget) write(stream []byte, at, n, full int) []byte {
 	body := make([]byte, n)
 	x.fill(body)
@@ -69,15 +70,15 @@ func (x *writeTarget) check(t *testing.T) {
 	}
 }
 
-// seen tells how many places were read to ahead at a time.
+// seen returns the largest number of predicted places in one read.
 func (x *writeTarget) seen() (n int) {
 	x.q.fc.WithReceiver(func() { n = cap(x.q.rx.Ahead()) })
 	return n
 }
 
-// TestWritesSeen: many segments of RDMA Writes come to their places by few reads of
-// the socket, wherever they are cut and whatever comes in between, and no byte that no
-// message covers is touched. [RDMAP-5.1-4] [DDP-5.3-1] [DDP-7.1-14]
+// TestWritesSeen checks that many segments of RDMA Writes reach their places by few reads of the
+// socket, wherever the stream is cut and whatever comes between them. No byte that no message
+// covers may change. [RDMAP-5.1-4] [DDP-5.3-1] [DDP-7.1-14]
 func TestWritesSeen(t *testing.T) {
 	const size = 500_000
 	x := newWriteTarget(t, size)
@@ -141,8 +142,9 @@ func TestWritesSeen(t *testing.T) {
 	})
 }
 
-// TestWritesSeenBad: nothing is placed of a segment that must not be placed, nor of
-// those behind it, although all of them have come. [DDP-7.1-9] [DDP-7.1-12] [DDP-7.1-16] [MPA-8-8] [I-22]
+// TestWritesSeenBad sends a segment that must not be placed, followed by others. No byte of them
+// may be placed, although all of them have arrived. [DDP-7.1-9] [DDP-7.1-12] [DDP-7.1-16] [MPA-8-8]
+// [I-22]
 func TestWritesSeenBad(t *testing.T) {
 	const size = 400_000
 	for _, c := range []struct {
@@ -186,7 +188,7 @@ func TestWritesSeenBad(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			x := newWriteTarget(t, size)
-			stream := x.write(nil, 1000, 300_000, 64748) // the staging buffer takes most of it
+			stream := x.write(nil, 1000, 300_000, 64748) // most of it goes to the staging buffer
 			stream = x.write(stream, 7, 390_000, 50_000)
 			stream = x.write(stream, 100, 200_000, 30_000)
 			if c.bad != nil {
@@ -212,7 +214,7 @@ func TestWritesSeenBad(t *testing.T) {
 			}
 			x.q.Abort()
 			x.q.Close()
-			if c.bad == nil { // of the last segment any part may be in place
+			if c.bad == nil { // any part of the last segment may be in place
 				copy(x.want[targetMargin+100+180_000:][:20_000], x.mem[targetMargin+100+180_000:])
 			}
 			x.check(t)
@@ -220,8 +222,8 @@ func TestWritesSeenBad(t *testing.T) {
 	}
 }
 
-// TestWriteBehindInvalidate: a Write is not placed ahead of a Send that takes away the
-// right to it, and the Send does not wait for it. [RDMAP-5.3-14]
+// TestWriteBehindInvalidate checks that a Write is not placed before an earlier Send that revokes
+// the right to it, and that the Send does not wait for the Write. [RDMAP-5.3-14]
 func TestWriteBehindInvalidate(t *testing.T) {
 	x := newWriteTarget(t, 300_000)
 	for msn := range ddp.MSN(11) {

@@ -19,7 +19,7 @@ func sendTarget(t *testing.T) (*peer, *QueuePair) {
 	return p, q
 }
 
-// send appends the FPDUs of a Send to the stream.
+// send appends the FPDUs of a Send of body to the stream. Each segment but the last has full bytes.
 func (p *peer) send(stream []byte, msn ddp.MSN, body []byte, full int) []byte {
 	for i := 0; i == 0 || i < len(body); i += full {
 		end := min(i+full, len(body))
@@ -28,9 +28,9 @@ func (p *peer) send(stream []byte, msn ddp.MSN, body []byte, full int) []byte {
 	return stream
 }
 
-// TestSendsAhead: long Sends come to their buffers by few reads of the socket,
-// wherever they are cut, whether they are as long as those before, longer or shorter;
-// the consumer of one may use its buffer at once, and nothing beside a buffer is touched.
+// TestSendsAhead checks that long Sends reach their buffers by few reads of the socket, wherever
+// the stream is cut, and whether they are as long as the Sends before, longer or shorter. The
+// consumer of one may use its buffer at once, and no byte outside a buffer may change.
 // [RDMAP-5.3-5] [DDP-5.4-2] [I-22]
 func TestSendsAhead(t *testing.T) {
 	const size, margin, bufs, rounds = 400_000, 64, 6, 30
@@ -58,7 +58,7 @@ func TestSendsAhead(t *testing.T) {
 	var taken, most atomic.Int64
 	bodies := make(chan []byte, bufs)
 	over := make(chan struct{})
-	go func() { // a consumer that is in a hurry
+	go func() { // a consumer that reuses its buffer at once
 		defer close(over)
 		var e [1]Completion
 		for body := range bodies {
@@ -89,7 +89,7 @@ func TestSendsAhead(t *testing.T) {
 			switch rnd.IntN(5) {
 			case 0:
 				m = 1 + rnd.IntN(size)
-			case 1: // ends with a segment that could be one in the middle
+			case 1: // ends with a segment as long as one in the middle
 				m = full * (1 + rnd.IntN(usual/full))
 			}
 			body := make([]byte, m)
@@ -129,8 +129,8 @@ func TestSendsAhead(t *testing.T) {
 	})
 }
 
-// TestSendAheadOverlap: a receive may be posted to memory that the one before has no
-// use for.
+// TestSendAheadOverlap posts a receive to memory that the receive before does not use. The bytes of
+// both messages must be right.
 func TestSendAheadOverlap(t *testing.T) {
 	p, q := sendTarget(t)
 	const full = 50_000

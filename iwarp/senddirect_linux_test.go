@@ -14,12 +14,12 @@ import (
 	"viaduct/internal/wire/rdmap"
 )
 
-// tiny is payload that fits into one short FPDU.
+// tiny returns payload that fits into one short FPDU.
 func tiny(i int) []byte { return bytes.Repeat([]byte{byte(i)}, 1000) }
 
-// fillDirect posts requests by post, numbered from 1, until one that goes past the send
-// queue finds the socket full for good, and returns its number. told says whether one that
-// the socket takes late has a completion.
+// fillDirect posts requests by post, numbered from 1, until a request that bypasses the send queue
+// finds the socket full for good. It returns the number of this request. told is true if a request
+// that the socket takes late has a completion.
 func fillDirect(t *testing.T, q *QueuePair, told bool, post func(i int)) int {
 	t.Helper()
 	for i := 1; i < 1<<16; i++ {
@@ -35,7 +35,7 @@ func fillDirect(t *testing.T, q *QueuePair, told bool, post func(i int)) int {
 		}
 		stays := false
 		testkit.Eventually(t, "the socket to be full, or to take it", func() bool {
-			if stays = full(t, q); stays { // still so when a busy kernel has done its work
+			if stays = full(t, q); stays { // still full after a busy kernel has done its work
 				time.Sleep(20 * time.Millisecond)
 				stays = full(t, q) && q.direct.pending()
 			}
@@ -55,8 +55,8 @@ func fillDirect(t *testing.T, q *QueuePair, told bool, post func(i int)) int {
 	return 0
 }
 
-// full reports whether the socket takes nothing, and nothing is under way whose arrival would
-// change that.
+// full reports whether the socket takes no more bytes, and no bytes are under way whose arrival
+// would change that.
 func full(t *testing.T, q *QueuePair) (yes bool) {
 	t.Helper()
 	if err := q.fc.Control(func(fd uintptr) {
@@ -73,9 +73,9 @@ func full(t *testing.T, q *QueuePair) (yes bool) {
 	return yes
 }
 
-// TestDirect: short requests that find the queue empty go past it, in the order of
-// posting, and have the completions that they would have had, also where the socket takes
-// them late. What their memory holds afterwards does not matter.
+// TestDirect checks that short requests that find the queue empty bypass it, keep the order of
+// posting, and have the same completions as through the queue, also if the socket takes them late.
+// Their memory may change after the post.
 func TestDirect(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -105,7 +105,7 @@ func TestDirect(t *testing.T) {
 				}
 				clear(b)
 			})
-			for i := last + 1; i <= last+3; i++ { // they find it under way
+			for i := last + 1; i <= last+3; i++ { // these find a request pending
 				if err := q.Post(SendWR{ID: uint64(i), SG: []SGE{Buf(tiny(i))}}); err != nil {
 					t.Fatal(err)
 				}
@@ -133,7 +133,8 @@ func TestDirect(t *testing.T) {
 	}
 }
 
-// TestDirectNot: what is not short, or has to wait, goes through the queue.
+// TestDirectNot checks that a request that is not short, or that has to wait, goes through the
+// queue.
 func TestDirectNot(t *testing.T) {
 	p, q := asResponder(t, &Config{FPDUSize: 20000, SendDepth: 2})
 	for _, c := range []struct {
@@ -160,7 +161,7 @@ func TestDirectNot(t *testing.T) {
 		}
 	}
 	n := q.sq.Posted()
-	if err := q.Post(SendWR{}); err != nil || q.sq.Posted() != n+1 { // behind the Read
+	if err := q.Post(SendWR{}); err != nil || q.sq.Posted() != n+1 { // after the Read
 		t.Errorf("%v, went past an outstanding Read: %t", err, q.sq.Posted() == n)
 	}
 	if err := q.Post(SendWR{}); !errors.Is(err, ErrQueueFull) {
@@ -168,8 +169,8 @@ func TestDirectNot(t *testing.T) {
 	}
 }
 
-// TestDirectFlushed: a request that waits for the socket when the stream ends is flushed once,
-// before later ones, even if it was to have no completion.
+// TestDirectFlushed ends the stream while a request waits for the socket. The request must be
+// flushed once, before later ones, even if it is unsignaled.
 func TestDirectFlushed(t *testing.T) {
 	_, q := asResponder(t, &Config{FPDUSize: 20000})
 	last := fillDirect(t, q, false, func(i int) {
@@ -193,8 +194,8 @@ func TestDirectFlushed(t *testing.T) {
 	}
 }
 
-// TestDirectClose: our direction does not end before a request that waits for the socket has left.
-// [DDP-6.2.1-1]
+// TestDirectClose checks that our direction does not end before a request that waits for the socket
+// was sent. [DDP-6.2.1-1]
 func TestDirectClose(t *testing.T) {
 	p, q := asResponder(t, &Config{FPDUSize: 20000})
 	last := fillDirect(t, q, true, func(i int) {
@@ -226,8 +227,8 @@ func TestDirectClose(t *testing.T) {
 	}
 }
 
-// TestDirectOrder: a request passes the queue only when all requests before it have completed,
-// including Reads, which the receive role completes.
+// TestDirectOrder checks that a request bypasses the queue only after all earlier requests have
+// completed, including Reads, which the receive role completes.
 func TestDirectOrder(t *testing.T) {
 	a, b := connect(t, nil, nil)
 	mr, err := b.Register(make([]byte, 100), RemoteRead)

@@ -13,21 +13,21 @@ import (
 	"viaduct/internal/wire/rdmap"
 )
 
-// A source is a RecvSource for tests. A message has a header of four bytes, which goes to memory of
-// its own, and payload, which goes to lent memory.
+// A source is a RecvSource for tests. A message has a header of four bytes, for which the source
+// has memory, and payload, which goes to lent memory.
 type source struct {
 	q       *QueuePair
 	into    []byte
 	usual   int
-	moved   []byte // memory for the message in progress when the loan is over
+	moved   []byte // memory to which Reclaim moves the current message
 	head    [4]byte
 	asked   int
-	open    int    // length of the message in progress
-	partial int    // guesses that may come in part
-	limit   int    // messages until it is full; 0 for no limit
-	guesses int    // times it was asked what is likely to come
-	sends   []bool // what Full was told of what comes next
-	long    []int  // payload of each message, if that is not twoSegments for all of several segments
+	open    int    // length of the current message
+	partial int    // value of RecvGuess.Partial
+	limit   int    // number of messages after which Full returns true; 0 for no limit
+	guesses int    // number of calls of Guess
+	sends   []bool // results of IsSend in Full
+	long    []int  // payload of each message, if not twoSegments for all messages of several segments
 }
 
 // lend makes the next messages arrive in p, whichever goroutine receives them.
@@ -35,7 +35,7 @@ func (s *source) lend(p []byte) {
 	s.q.fc.WithReceiver(func() { s.into = p })
 }
 
-// begun returns how many messages have begun to arrive.
+// begun returns the number of messages that have begun to arrive.
 func (s *source) begun() (n int) {
 	s.q.fc.WithReceiver(func() { n = s.asked })
 	return n
@@ -44,7 +44,7 @@ func (s *source) begun() (n int) {
 func (s *source) NextRecv(head []byte, size int, last bool) (RecvWR, bool) {
 	s.asked++
 	s.open = size
-	if !last { // the messages of these tests that have two segments are as long as twoSegments
+	if !last { // the messages of these tests with two segments have twoSegments bytes of payload
 		s.open = twoSegments + len(s.head)
 	}
 	if len(s.long) > 0 {
@@ -69,8 +69,8 @@ func (s *source) Guess() RecvGuess {
 }
 func (s *source) Reclaim(uint64) []SGE { return []SGE{Buf(s.moved)} }
 
-// sourcePeer returns a stream with a source, after the first messages of both ends, and a function
-// that polls until a completion comes.
+// sourcePeer returns a stream with a source, after the first messages of both ends. The returned
+// function polls until a completion arrives.
 func sourcePeer(t *testing.T, crc bool) (*peer, *QueuePair, *source, func() Completion) {
 	t.Helper()
 	s := &source{}
@@ -111,14 +111,14 @@ func warmUp(p *peer, q *QueuePair, s *source, poll func() Completion, n int) {
 	}
 }
 
-// takeN takes completions without a look at the connection.
+// takeN polls completions without polling the connection.
 func takeN(q *QueuePair, e []Completion) int {
 	n := q.RecvCQ().q.PollN(e)
 	taken(e[:n])
 	return n
 }
 
-// timeUp returns a function that reports whether patience is over.
+// timeUp returns a function that reports whether patience has passed since timeUp was called.
 func timeUp() func() bool {
 	end := time.Now().Add(patience)
 	return func() bool { return time.Now().After(end) }
@@ -135,8 +135,8 @@ func longSend(msn ddp.MSN, n int) []byte {
 	return u
 }
 
-// TestSourceGuess: payload comes into lent memory whatever was guessed, with
-// CRCs and without; each message takes a receive. [MPA-3-8] [RDMAP-5.3-2]
+// TestSourceGuess checks that payload arrives in lent memory whether or not the prediction is
+// right. Each message must take one receive. [MPA-3-8] [RDMAP-5.3-2]
 func TestSourceGuess(t *testing.T) {
 	p, q, s, poll := sourcePeer(t, true)
 	lent := make([]byte, 40000)
@@ -144,7 +144,7 @@ func TestSourceGuess(t *testing.T) {
 		s.lend(lent)
 		u := longSend(ddp.MSN(i+1), n)
 		f := p.enc.Append(nil, u)
-		// In two parts now and then, so that it begins before all is there.
+		// Some are sent in two parts, so that they begin before all has arrived.
 		if i%3 == 1 {
 			p.raw(f[:len(f)*2/3])
 			q.poll()
@@ -160,12 +160,12 @@ func TestSourceGuess(t *testing.T) {
 	}
 }
 
-// twoSegments is the payload of a message that the tests cut in two.
+// twoSegments is the payload of the messages that the tests send in two segments.
 const twoSegments = 50001
 
-// TestSourceStream: many messages, some in two segments with a Write in between, come into lent memory by
-// few reads, whether they are like those before or not, wherever they are cut, and
-// with CRCs and without.
+// TestSourceStream checks that many messages, some of two segments with a Write between them,
+// arrive in lent memory by few reads. They may or may not be like those before, the stream is cut
+// at many places, and CRCs are on or off.
 func TestSourceStream(t *testing.T) {
 	for _, crc := range []bool{false, true} {
 		for _, partial := range []int{0, 1, 100} {
@@ -238,8 +238,9 @@ func TestSourceStream(t *testing.T) {
 	}
 }
 
-// TestSourceLonger: where a message ends with a full segment, the next one was guessed to begin
-// where a longer one has one more. Its first bytes belong where the others were read to.
+// TestSourceLonger sends a message that ends with a full segment, after longer ones. The prediction
+// then assumes one more segment before the next message, whose first bytes were therefore read to a
+// wrong place.
 func TestSourceLonger(t *testing.T) {
 	const full = 30000 // payload of a segment that does not end a message
 	for _, crc := range []bool{false, true} {
@@ -260,7 +261,7 @@ func TestSourceLonger(t *testing.T) {
 			}
 			lent := make([]byte, len(want)+8*full)
 			s.lend(lent)
-			// The first message is begun, so that what is behind it is guessed.
+			// The first message is begun alone, so that the next ones are predicted.
 			p.raw(stream[:full/3])
 			for end := timeUp(); s.begun() < 1; {
 				if q.poll(); end() {
@@ -280,8 +281,8 @@ func TestSourceLonger(t *testing.T) {
 	}
 }
 
-// TestSourceFull: a message that the source does not want yet stays, even if it was read together
-// with the one before.
+// TestSourceFull checks that a message that the source refuses for now stays unread, even if it was
+// read together with the one before.
 func TestSourceFull(t *testing.T) {
 	p, q, s, poll := sourcePeer(t, true)
 	lent := make([]byte, 200000)
@@ -318,7 +319,7 @@ func TestSourceFull(t *testing.T) {
 	}
 }
 
-// TestSourceIsSend: the source can distinguish messages that take a receive from others.
+// TestSourceIsSend checks that the source can distinguish messages that take a receive from others.
 func TestSourceIsSend(t *testing.T) {
 	p, q, s, poll := sourcePeer(t, true)
 	s.lend(make([]byte, 100000))
@@ -331,15 +332,16 @@ func TestSourceIsSend(t *testing.T) {
 	poll()
 	var kinds []bool
 	q.fc.WithReceiver(func() { kinds = s.sends })
-	// What has come in part, or not at all, is none yet.
+	// IsSend is false for a message that has not arrived, or not far enough.
 	kinds = slices.DeleteFunc(kinds[:len(kinds):len(kinds)], func(k bool) bool { return !k })
 	if len(kinds) != 2 {
 		t.Errorf("of two Writes and two Sends, %d are said to be Sends", len(kinds))
 	}
 }
 
-// TestSourceCRC: a long message is delivered only if its CRC is right, although it was read into
-// its place before. Later messages are not delivered then. [I-22] [MPA-6-1] [MPA-4.4-15] [MPA-8-8]
+// TestSourceCRC checks that a long message is delivered only if its CRC is right, although it was
+// read into place before, and that later messages are not delivered after a wrong CRC. [I-22]
+// [MPA-6-1] [MPA-4.4-15] [MPA-8-8]
 func TestSourceCRC(t *testing.T) {
 	for _, c := range []struct {
 		what string
@@ -359,11 +361,11 @@ func TestSourceCRC(t *testing.T) {
 				t.Fatal("no pad")
 			}
 			c.flip(f)
-			for msn := range ddp.MSN(3) { // all of it is there before anything is read
+			for msn := range ddp.MSN(3) { // all has arrived before anything is read
 				f = p.enc.Append(f, longSend(3+msn, 30001))
 			}
 			p.raw(f)
-			for range 2 { // what was in progress, and the end
+			for range 2 { // the current message, and the end
 				e := poll()
 				if e.Status == StatusOK {
 					t.Errorf("delivered: %+v", e)
@@ -380,8 +382,9 @@ func TestSourceCRC(t *testing.T) {
 	}
 }
 
-// TestSourceReclaim: a message in progress moves when its memory is reclaimed, nothing touches that
-// memory from then on, and the CRC is still right.
+// TestSourceReclaim reclaims the memory of a message that has arrived in part. The message must
+// move to other memory, nothing may touch the reclaimed memory afterwards, and the CRC must still
+// be right.
 func TestSourceReclaim(t *testing.T) {
 	for _, at := range []int{10, 30, 9000, 20000} {
 		p, q, s, poll := sourcePeer(t, true)

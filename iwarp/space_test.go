@@ -9,7 +9,7 @@ import (
 	"viaduct/internal/wire/rdmap"
 )
 
-// A testSpace is memory of another program, as it were.
+// A testSpace is a Space whose memory belongs to this program. Accesses outside of it fail.
 type testSpace struct {
 	mu   sync.Mutex
 	base uint64
@@ -42,9 +42,9 @@ func (s *testSpace) is(want []byte) bool {
 	return bytes.Equal(s.mem, want)
 }
 
-// TestSpace: all transfers between memory that neither side can address, with near elements among
-// far ones, over every variant of the stream. Each message takes one receive. [I-61] [I-49]
-// [RDMAP-5.3-2] [RDMAP-5.3-11]
+// TestSpace tests all transfers between memory that neither side can address, with near elements
+// among far ones, over every variant of the stream. Each message must take one receive. [I-61]
+// [I-49] [RDMAP-5.3-2] [RDMAP-5.3-11]
 func TestSpace(t *testing.T) {
 	const size = 300000
 	for _, v := range variants {
@@ -82,7 +82,7 @@ func TestSpace(t *testing.T) {
 
 				post(OpWrite, mi.SGE(0, n))
 				qr.PostRecv(RecvWR{})
-				post(OpSend) // tells that the Write is in place
+				post(OpSend) // arrives after the Write is in place
 				wantOK(t, qr.RecvCQ())
 				if !sr.is(want) {
 					t.Fatalf("Write of %d bytes is wrong", n)
@@ -119,8 +119,8 @@ func TestSpace(t *testing.T) {
 	}
 }
 
-// TestSpaceGone: memory that its program has unmapped ends the stream that needs it, like a closed
-// region. [I-34] [I-43]
+// TestSpaceGone checks that memory that its program has unmapped ends the stream that needs it,
+// like a closed region. [I-34] [I-43]
 func TestSpaceGone(t *testing.T) {
 	gone := func(q *QueuePair) *MemoryRegion {
 		mr, err := q.PD().RegisterSpace(&testSpace{}, 0x10000, 1<<16, RemoteRead|RemoteWrite)
@@ -151,7 +151,7 @@ func TestSpaceGone(t *testing.T) {
 			wantTerminate(t, ended(t, q), false, c.layer, c.typ, c.co)
 			p.c.Close()
 			<-q.gone.C()
-			within(t, "Close of the region", func() { mr.Close() }) // nothing holds it any more
+			within(t, "Close of the region", func() { mr.Close() }) // no pin may be left
 		})
 	}
 	for _, n := range []int{10, 5000} {

@@ -33,7 +33,7 @@ const (
 	replyHex   = "4d504120494420526570204672616d65"
 )
 
-// readAll returns all bytes until the end, and the error at the end.
+// readAll reads until the end of c. It returns the bytes, and the error at the end.
 func readAll(t *testing.T, c net.Conn) ([]byte, error) {
 	t.Helper()
 	c.SetReadDeadline(time.Now().Add(patience))
@@ -44,8 +44,9 @@ func readAll(t *testing.T, c net.Conn) ([]byte, error) {
 	return b, err
 }
 
-// TestFirstBytes: what a default Initiator and Responder say first.
-// [MPA-7.1.2-1] [MPA-4.4-2] [MPA-4.4-3] [MPA-1.2-2] [MPA-7.1-3] [MPA2-5-1] [DDP-3-7] [I-01] [I-05] [I-06]
+// TestFirstBytes checks the first frames of an Initiator and a Responder, by default and with
+// several configurations. [MPA-7.1.2-1] [MPA-4.4-2] [MPA-4.4-3] [MPA-1.2-2] [MPA-7.1-3] [MPA2-5-1]
+// [DDP-3-7] [I-01] [I-05] [I-06]
 func TestFirstBytes(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -75,7 +76,7 @@ func TestFirstBytes(t *testing.T) {
 				t.Errorf("Request %x, %v; want %x", buf, err, want)
 			}
 			a.SetReadDeadline(time.Now().Add(20 * time.Millisecond))
-			if n, _ := a.Read(buf); n > 0 { // nothing follows [MPA-7.1.2-11] [I-11]
+			if n, _ := a.Read(buf); n > 0 { // nothing may follow [MPA-7.1.2-11] [I-11]
 				t.Errorf("%d bytes behind the Request", n)
 			}
 			cancel()
@@ -86,9 +87,9 @@ func TestFirstBytes(t *testing.T) {
 	}
 }
 
-// TestMalformedRequest: the Responder closes without a word, and says why.
-// [MPA-7.1.2-3] [MPA-7.1.2-4] [MPA-7.1.2-16] [MPA-7.1.2-22] [MPA-8-6] [MPA-7.1.1-2]
-// [MPA-7.1.1-17] [MPA-7.1.1-20] [MPA-7.1.2-24] [MPA-C-2] [I-11]
+// TestMalformedRequest checks that the Responder closes without an answer, and returns an error
+// that names the reason. [MPA-7.1.2-3] [MPA-7.1.2-4] [MPA-7.1.2-16] [MPA-7.1.2-22] [MPA-8-6]
+// [MPA-7.1.1-2] [MPA-7.1.1-17] [MPA-7.1.1-20] [MPA-7.1.2-24] [MPA-C-2] [I-11]
 func TestMalformedRequest(t *testing.T) {
 	for _, c := range []struct{ name, hex string }{
 		{"key", "4d504120494420526571204672616d66" + "40010000"},
@@ -133,8 +134,9 @@ func TestMalformedRequest(t *testing.T) {
 	})
 }
 
-// TestMalformedReply: the Initiator closes without a word, and says why.
-// [MPA-7.1.2-12] [MPA-7.1.2-16] [MPA-7.1.1-4] [MPA-7.1.2-20] [MPA-8-6] [I-04] [I-38]
+// TestMalformedReply checks that the Initiator closes without an answer, and returns an error that
+// names the reason. [MPA-7.1.2-12] [MPA-7.1.2-16] [MPA-7.1.1-4] [MPA-7.1.2-20] [MPA-8-6] [I-04]
+// [I-38]
 func TestMalformedReply(t *testing.T) {
 	for _, c := range []struct{ name, hex string }{
 		{"key", "4d504120494420526570204672616d66" + "5002000480108010"},
@@ -165,8 +167,9 @@ func TestMalformedReply(t *testing.T) {
 	}
 }
 
-// TestStartupTerminates: if the Initiator cannot agree to a good Reply, its first FPDU reports
-// that. [MPA2-8-1] [MPA2-9.1-9] [MPA2-9.1-12] [MPA2-9.1-13] [MPA2-9.2-11] [MPA2-9.2-12] [I-38]
+// TestStartupTerminates checks that the first FPDU of an Initiator is a Terminate if it cannot
+// agree to a valid Reply. [MPA2-8-1] [MPA2-9.1-9] [MPA2-9.1-12] [MPA2-9.1-13] [MPA2-9.2-11]
+// [MPA2-9.2-12] [I-38]
 func TestStartupTerminates(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -200,14 +203,14 @@ func TestStartupTerminates(t *testing.T) {
 	}
 }
 
-// TestFirstFPDU: a Responder sends nothing before it has received one valid FPDU, and accepts any
-// FPDU as the first. [MPA-7.1.2-15] [MPA-7.1.2-10] [MPA-7.1-6] [DDP-6.1-1] [I-21]
+// TestFirstFPDU checks that a Responder sends nothing before it has received one valid FPDU, and
+// accepts any valid FPDU as the first. [MPA-7.1.2-15] [MPA-7.1.2-10] [MPA-7.1-6] [DDP-6.1-1] [I-21]
 func TestFirstFPDU(t *testing.T) {
 	enhanced := mpa.Enhanced{PeerToPeer: true, RTR: mpa.RTRWrite | mpa.RTRRead | mpa.RTRSend, IRD: 1, ORD: 1}
 	for _, c := range []struct {
 		name string
 		u    []byte
-		recv int // receives that are used up
+		recv int // number of receives that are used up
 		next string
 	}{
 		{"write", tag(rdmap.Write, 1, 0, true, nil), 0, "4143"},
@@ -231,7 +234,7 @@ func TestFirstFPDU(t *testing.T) {
 			}
 		})
 	}
-	t.Run("bad CRC", func(t *testing.T) { // does not open the way, not even for a Terminate [I-38]
+	t.Run("bad CRC", func(t *testing.T) { // allows nothing to be sent, not even a Terminate [I-38]
 		p, q := asSilentInitiator(t, nil, enhanced, false)
 		q.Post(SendWR{})
 		b := p.enc.Append(nil, tag(rdmap.Write, 1, 0, true, nil))
@@ -271,7 +274,7 @@ func TestFirstFPDU(t *testing.T) {
 			t.Errorf("%x", u)
 		}
 	})
-	t.Run("send RTR", func(t *testing.T) { // takes MSN 1 and no receive [I-08]
+	t.Run("send RTR", func(t *testing.T) { // uses MSN 1 and no receive [I-08]
 		p, q := asSilentInitiator(t, nil, mpa.Enhanced{PeerToPeer: true, RTR: mpa.RTRSend}, false)
 		sink := make([]byte, 8)
 		q.PostRecv(RecvWR{SG: []SGE{Buf(sink)}})
@@ -282,8 +285,8 @@ func TestFirstFPDU(t *testing.T) {
 	})
 }
 
-// TestInitiatorFirstFPDU: the first FPDU that an Initiator receives opens nothing, and is like
-// any other: a Send of nothing takes a receive. [MPA-7.1.2-15] [I-08] [I-21]
+// TestInitiatorFirstFPDU checks that the first FPDU that an Initiator receives has no special
+// meaning: a zero-length Send takes a receive. [MPA-7.1.2-15] [I-08] [I-21]
 func TestInitiatorFirstFPDU(t *testing.T) {
 	for _, rtr := range []mpa.RTR{mpa.RTRWrite, mpa.RTRSend} {
 		reply := usualReply
@@ -298,13 +301,13 @@ func TestInitiatorFirstFPDU(t *testing.T) {
 	}
 }
 
-// TestReadyMessages: the Initiator sends the agreed ready message before
-// anything else, whatever was posted. [MPA2-5-2] [MPA2-9.2-10] [MPA2-9.3-1]
+// TestReadyMessages checks that the Initiator sends the agreed ready message before all posted
+// requests. [MPA2-5-2] [MPA2-9.2-10] [MPA2-9.3-1]
 func TestReadyMessages(t *testing.T) {
 	for _, c := range []struct {
 		offer, answer mpa.RTR
 		want          string
-		next          string // MSN of the Send posted early
+		next          string // MSN of the Send that was posted early
 	}{
 		{0, mpa.RTRWrite, "c140000000010000000000000000", "00000001"},
 		{0, mpa.RTRRead, "414100000000" + "00000001" + "00000001" + "00000000" + "00000000" + "0000000000000000" + "00000000" + "00000001" + "0000000000000000", "00000001"},
@@ -320,13 +323,14 @@ func TestReadyMessages(t *testing.T) {
 			if u := p.next(); hex.EncodeToString(u[10:14]) != c.next {
 				t.Errorf("Send %x, want MSN %s", u, c.next)
 			}
-			if c.answer == mpa.RTRRead { // it used up a place, MSN 1, and completes nothing
+			// The ready message has used MSN 1 and a slot, and has no completion.
+			if c.answer == mpa.RTRRead {
 				q.Post(SendWR{Op: OpRead, Remote: RemoteAddr{STag: 9}, SG: []SGE{Buf(make([]byte, 4))}})
 				q.Post(SendWR{Op: OpRead, Remote: RemoteAddr{STag: 9}, SG: []SGE{Buf(make([]byte, 4))}})
 				if u := p.next(); hex.EncodeToString(u[10:14]) != "00000002" {
 					t.Errorf("first Read %x", u)
 				}
-				p.silence() // ORD 2: the ready message and one Read
+				p.silence() // ORD is 2: the ready message and one Read
 				p.ulpdu(tag(rdmap.ReadResponse, 0, 0, true, nil))
 				if u := p.next(); hex.EncodeToString(u[10:14]) != "00000003" {
 					t.Errorf("second Read %x", u)
@@ -336,8 +340,8 @@ func TestReadyMessages(t *testing.T) {
 	}
 }
 
-// TestNudge: a first FPDU without an answer is followed by a zero-length Write, three times at
-// most. An answered one is not. [I-10] [RDMAP-5.1-8]
+// TestNudge checks that an unanswered first FPDU is followed by a zero-length Write, three times at
+// most, and an answered one by none. [I-10] [RDMAP-5.1-8]
 func TestNudge(t *testing.T) { inBubble(t, testNudge) }
 
 func testNudge(t *testing.T) {
@@ -360,7 +364,8 @@ func testNudge(t *testing.T) {
 	p.next()
 	p.silence()
 	p, _ = asResponderWith(t, &Config{Prepare: func(q *QueuePair) error { return q.Post(SendWR{}) }}, usualReply)
-	for _, want := range []string{empty[:4], "4143", empty[:4]} { // however many left at once
+	// In this order, however many were sent at once.
+	for _, want := range []string{empty[:4], "4143", empty[:4]} {
 		if got := hex.EncodeToString(p.next()[:2]); got != want {
 			t.Errorf("FPDU %s, want %s", got, want)
 		}
@@ -378,8 +383,8 @@ func TestFirstFPDUDelay(t *testing.T) {
 	}
 }
 
-// TestUntunable: a connection whose options cannot be set as configured is not used, and is closed.
-// [MPA-5.1-3] [DDP-A-1]
+// TestUntunable checks that a connection whose options cannot be set as configured is not used, and
+// is closed. [MPA-5.1-3] [DDP-A-1]
 func TestUntunable(t *testing.T) {
 	for name, begin := range map[string]func(context.Context, net.Conn, *Config) (*QueuePair, error){"Client": Client, "Server": Server} {
 		a, b := testkit.TCPPair(t)
@@ -393,14 +398,14 @@ func TestUntunable(t *testing.T) {
 	}
 }
 
-// TestReceiveWindow: a peer may have many segments outstanding that nothing reads: the
-// receive buffer is as large as the system makes it.
+// TestReceiveWindow checks that a peer may have many unread segments outstanding: the receive
+// buffer is as large as the system makes it.
 func TestReceiveWindow(t *testing.T) {
 	t.Run("DDP-A-1", func(t *testing.T) {
 		const segments, size = 32, 1460
 		a, b := testkit.TCPPair(t)
 		defer a.Close()
-		a.(*net.TCPConn).SetWriteBuffer(4096) // so that it is the receiver that has them
+		a.(*net.TCPConn).SetWriteBuffer(4096) // so that the receiver holds the segments
 		a.SetWriteDeadline(time.Now().Add(patience))
 		if _, err := a.Write(mpa.Frame{Kind: mpa.Request, Rev: 2, CRC: true, Enhanced: true, Conn: mpa.Enhanced{IRD: 16, ORD: 16}}.Append(nil)); err != nil {
 			t.Fatal(err)
@@ -426,7 +431,7 @@ func rejectKeep(r *Request, private []byte) error {
 
 var errBroken = errors.New("broken")
 
-// A brokenConn fails writes if it is broken, and reports when it is closed.
+// A brokenConn fails writes if broken is true, and records that it was closed.
 type brokenConn struct {
 	net.Conn
 	broken bool
@@ -447,8 +452,8 @@ func (c *brokenConn) Close() error {
 	return c.Conn.Close()
 }
 
-// TestReject: the ULP's refusal, with private data and depths, and what becomes
-// of the TCP connection. [MPA-7.1.2-5] [MPA-7.1.2-6] [MPA-7.1.2-7] [MPA-7.1.2-13]
+// TestReject tests the refusal of the ULP, with private data and depths, and whether the TCP
+// connection is closed or kept. [MPA-7.1.2-5] [MPA-7.1.2-6] [MPA-7.1.2-7] [MPA-7.1.2-13]
 // [MPA-7.1.2-18] [MPA-7.1.4.2-1] [MPA2-9.1-14] [MPA2-10-1] [I-15] [I-16]
 func TestReject(t *testing.T) {
 	for _, keep := range []bool{false, true} {
@@ -485,7 +490,7 @@ func TestReject(t *testing.T) {
 			if !ok || string(re.Private) != "no" || re.ORD != 16 || (re.Conn != nil) != keep || re.Error() == "" {
 				t.Fatalf("%#v", err)
 			}
-			if keep { // plain TCP goes on in both directions
+			if keep { // plain TCP continues in both directions
 				defer re.Conn.Close()
 				defer bare.Close()
 				for _, c := range [][2]net.Conn{{bare, re.Conn}, {re.Conn, bare}} {
@@ -504,8 +509,8 @@ func TestReject(t *testing.T) {
 		private int
 		broken  bool
 		want    error
-		closed  bool // the connection
-		over    bool // the stream to be
+		closed  bool // whether the connection is closed
+		over    bool // whether the future stream has ended
 	}{
 		{"closes", (*Request).Reject, 2, false, nil, true, true},
 		{"closes what is lost", (*Request).Reject, 2, true, errBroken, true, true},
@@ -519,7 +524,7 @@ func TestReject(t *testing.T) {
 			a, b := testkit.TCPPair(t)
 			defer a.Close()
 			defer b.Close()
-			go func() { // a peer that hears of it closes as well
+			go func() { // a peer that closes as well after the rejection
 				a.Write(mpa.Frame{Kind: mpa.Request, Rev: 2, Enhanced: true}.Append(nil))
 				io.Copy(io.Discard, a)
 				a.Close()
@@ -557,8 +562,8 @@ func TestReject(t *testing.T) {
 	})
 }
 
-// TestPrivateData goes both ways, all lengths that matter. [MPA-7.1.1-19]
-// [MPA-7.1.1-21] [MPA-7.1.1-22] [MPA-7.1.2-9] [MPA-7.1.2-17] [I-12]
+// TestPrivateData sends private data in both directions, in all lengths at which the behavior
+// changes. [MPA-7.1.1-19] [MPA-7.1.1-21] [MPA-7.1.1-22] [MPA-7.1.2-9] [MPA-7.1.2-17] [I-12]
 func TestPrivateData(t *testing.T) {
 	for _, c := range []struct {
 		n, max int
@@ -580,8 +585,8 @@ func TestPrivateData(t *testing.T) {
 	}
 }
 
-// TestDepths: what both sides agree on, and show. [MPA2-9.1-4] [MPA2-9.1-10]
-// [MPA2-9.1-11] [RDMAP-6.1-4] [I-18] [I-19]
+// TestDepths checks the depths on which both sides agree, and those that they return. [MPA2-9.1-4]
+// [MPA2-9.1-10] [MPA2-9.1-11] [RDMAP-6.1-4] [I-18] [I-19]
 func TestDepths(t *testing.T) {
 	for _, c := range []struct {
 		ci, cr                 Config
@@ -620,9 +625,9 @@ func TestDepths(t *testing.T) {
 	}
 }
 
-// TestLateStart: MPA begins on a connection that has carried other data, with
-// the roles of TCP turned round, and with bytes that were read too far.
-// [MPA-7.1-1] [MPA-7.1-4] [MPA-7.1-7] [MPA-7.1.5-1] [I-74]
+// TestLateStart starts MPA on a connection that has carried other data, with the TCP server as
+// Initiator, and with bytes of the Request that the caller has read already. [MPA-7.1-1]
+// [MPA-7.1-4] [MPA-7.1-7] [MPA-7.1.5-1] [I-74]
 func TestLateStart(t *testing.T) {
 	a, b := testkit.TCPPair(t) // b is the TCP server
 	for _, c := range [][2]net.Conn{{a, b}, {b, a}} {
@@ -647,7 +652,8 @@ func TestLateStart(t *testing.T) {
 
 	a, b = testkit.TCPPair(t)
 	go func() {
-		r, err := ReadRequest(ctxt(t), a, func() []byte { // the caller's reader has half of the frame
+		// Half of the frame is in the buffer of the caller's reader.
+		r, err := ReadRequest(ctxt(t), a, func() []byte {
 			buf := make([]byte, 10)
 			io.ReadFull(a, buf)
 			return buf
@@ -666,7 +672,7 @@ func TestLateStart(t *testing.T) {
 	closeBoth(qi, qr)
 }
 
-// TestTimers: start-up is bounded as a whole, not per byte. [MPA-7.1.2-21]
+// TestTimers checks that the timers limit start-up as a whole, not each byte. [MPA-7.1.2-21]
 // [MPA-7.1.2-25] [I-14]
 func TestTimers(t *testing.T) {
 	trickle := func(c net.Conn, stop chan struct{}) {
@@ -700,8 +706,8 @@ func TestTimers(t *testing.T) {
 	a.Close()
 }
 
-// TestPlainFallback: on request, a second connection in revision 1 if the first
-// was closed in silence. [MPA2-10-8] [MPA2-10-7] [I-02]
+// TestPlainFallback checks that Dial makes a second connection in revision 1 if the first was
+// closed without an answer, and only if PlainFallback is set. [MPA2-10-8] [MPA2-10-7] [I-02]
 func TestPlainFallback(t *testing.T) {
 	l, err := Listen("127.0.0.1:0", &Config{PlainOnly: true})
 	if err != nil {
@@ -729,7 +735,7 @@ func TestPlainFallback(t *testing.T) {
 	q.Close()
 }
 
-// TestListener: limits, filter, and closing. [SEC-6.4.1-1] [SEC-6.4.1-2] [I-70]
+// TestListener tests the limits, the filter, and Close. [SEC-6.4.1-1] [SEC-6.4.1-2] [I-70]
 func TestListener(t *testing.T) {
 	l, err := Listen("127.0.0.1:0", &Config{MaxPendingPerHost: 2, RequestTimeout: time.Minute})
 	if err != nil {
@@ -764,7 +770,7 @@ func TestListener(t *testing.T) {
 	if _, err := l.Accept(ctxt(t)); !errors.Is(err, net.ErrClosed) {
 		t.Error(err)
 	}
-	for _, c := range conns[:2] { // half-open start-ups end with the listener
+	for _, c := range conns[:2] { // start-ups in progress end with the listener
 		readAll(t, c)
 	}
 
@@ -777,8 +783,8 @@ func TestListener(t *testing.T) {
 	}
 }
 
-// TestListenerHere: by default this host may have as many start-ups in progress as there
-// are in all, another one fewer. [SEC-6.4.1-1] [I-70]
+// TestListenerHere checks that by default this host may have as many start-ups in progress as the
+// Listener allows in all, and another host fewer. [SEC-6.4.1-1] [I-70]
 func TestListenerHere(t *testing.T) {
 	l, err := Listen("127.0.0.1:0", &Config{MaxPending: 100})
 	if err != nil {
@@ -811,9 +817,9 @@ func (between) SetDeadline(time.Time) error        { return nil }
 func (between) SetReadDeadline(t time.Time) error  { return nil }
 func (between) SetWriteDeadline(t time.Time) error { return nil }
 
-// TestTLS: a stream in a protected connection. [SEC-5.1-1] [SEC-5.3-1] [SEC-5.4-1] [DDP-8.4-1]
-// [DDP-8.4-2] [I-73] TLS is offered instead of IPsec. [MPA-9.3-1] [MPA-9.4-1] [DDP-8.4.2-1]
-// [RDMAP-8.2.2-1] [SEC-5.4-3]
+// TestTLS tests a stream over TLS, which is offered instead of IPsec. [SEC-5.1-1] [SEC-5.3-1]
+// [SEC-5.4-1] [DDP-8.4-1] [DDP-8.4-2] [I-73] [MPA-9.3-1] [MPA-9.4-1] [DDP-8.4.2-1] [RDMAP-8.2.2-1]
+// [SEC-5.4-3]
 func TestTLS(t *testing.T) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -847,7 +853,7 @@ func (c countingConn) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-// TestWrapConn: every byte passes through the connection that the hook returns.
+// TestWrapConn checks that every byte passes through the connection that WrapConn returns.
 func TestWrapConn(t *testing.T) {
 	var n atomic.Int64
 	a, b := connect(t, &Config{WrapConn: func(c net.Conn) net.Conn { return countingConn{c, &n} }}, nil)
@@ -873,7 +879,7 @@ func TestPrepareFails(t *testing.T) {
 	a.Close()
 }
 
-// TestBadConfig: what does not fit together is refused before anything is sent.
+// TestBadConfig checks that a contradictory Config is refused before anything is sent.
 func TestBadConfig(t *testing.T) {
 	dev, dev2 := NewDevice(DeviceConfig{}), NewDevice(DeviceConfig{})
 	srq, err := dev.NewPD().NewSRQ(4)
@@ -898,8 +904,8 @@ func TestBadConfig(t *testing.T) {
 	}
 }
 
-// TestPeerRevision1: a peer of revision 1, with a ready message that was not
-// agreed on. [MPA2-6-7] [I-21]
+// TestPeerRevision1 plays a peer of revision 1 that sends a ready message on which the two sides
+// did not agree. [MPA2-6-7] [I-21]
 func TestPeerRevision1(t *testing.T) {
 	a, b := testkit.TCPPair(t)
 	p := &peer{t: t, c: a, enc: mpa.Encoder{CRC: true}, dec: mpa.Decoder{CRC: true}}

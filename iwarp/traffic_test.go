@@ -13,8 +13,9 @@ import (
 )
 
 // TestTraffic makes both ends of a stream post random requests at the same time: every kind, random
-// sizes, fences, inline data, batches. Sends arrive whole and in order, reads return the written
-// bytes, and requests complete in the order of posting. A failing run is repeated with its seed.
+// sizes, fences, inline data, batches. Sends must arrive whole and in order, Reads must return the
+// written bytes, and requests must complete in the order of posting. Repeat a failed run with its
+// seed.
 func TestTraffic(t *testing.T) {
 	for i, v := range []struct {
 		name   string
@@ -61,10 +62,10 @@ type end struct {
 	q      *QueuePair
 	peer   *end
 	rnd    *rand.Rand
-	mr     *MemoryRegion // the peer writes to it: a word for atomics, then data
+	mr     *MemoryRegion // target of the peer's Writes: a word for atomics, then data
 	inbox  [][]byte
 	posted chan job
-	sends  chan int // how many messages the peer has to expect
+	sends  chan int // total number of messages for the peer, when known
 	added  uint64
 }
 
@@ -81,7 +82,7 @@ func newEnd(t *testing.T, q *QueuePair, seed uint64, ops int) *end {
 	e.mr, _ = q.Register(make([]byte, 8+maxTraffic), RemoteRead|RemoteWrite|RemoteAtomic)
 	for i := range ops {
 		b := make([]byte, 4096)
-		if i%7 == 0 { // room for a long one now and then
+		if i%7 == 0 { // some receives have room for a long message
 			b = make([]byte, maxTraffic)
 		}
 		e.inbox = append(e.inbox, b)
@@ -96,14 +97,14 @@ func (e *end) size(limit int) int {
 	switch e.rnd.IntN(6) {
 	case 0, 1:
 		return e.rnd.IntN(limit + 1)
-	case 2: // about as much as full segments hold
+	case 2: // near the size of a full segment
 		full := e.q.MULPDU()
 		return min(max(full*e.rnd.IntN(limit/full+2)-e.rnd.IntN(2*ddp.UntaggedLen), 0), limit)
 	}
 	return e.rnd.IntN(min(limit, 200) + 1)
 }
 
-// text is what message n of a sender says.
+// text returns the payload of message n of a sender.
 func text(n, size int) []byte {
 	b := pattern(max(size, 8), byte(n))
 	binary.BigEndian.PutUint64(b, uint64(n))
@@ -138,7 +139,7 @@ func (e *end) post(ops int) {
 			wr.Op, wr.Remote = OpFetchAdd, at(0)
 			wr.Atomic.Data = uint64(i)
 			e.added += uint64(i)
-		default: // a Write, and a Read that has to see it
+		default: // a Write, and a Read that must return its bytes
 			n := e.size(maxTraffic)
 			off := 8 + e.rnd.IntN(maxTraffic-n+1)
 			data, back := pattern(n, byte(i)), make([]byte, n)
@@ -159,7 +160,7 @@ func (e *end) post(ops int) {
 	e.sends <- sent
 }
 
-// must posts, and waits for room if there is none.
+// must posts a request. If the queue is full, it waits for room.
 func (e *end) must(wr SendWR) {
 	for {
 		err := e.q.Post(wr)
@@ -230,7 +231,7 @@ func (e *end) receive() {
 	}
 }
 
-// word returns the sum of the peer's atomic additions here.
+// word returns the sum of the peer's atomic additions to the word of this end.
 func (e *end) word() uint64 {
 	e.q.fc.Quiesce()
 	return binary.NativeEndian.Uint64(e.mr.Bytes())

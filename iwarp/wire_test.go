@@ -16,10 +16,10 @@ import (
 	"viaduct/internal/wire/rdmap"
 )
 
-// message collects the segments of the next message and checks what all
-// messages have in common: one ULPDU per FPDU, full headers, version fields,
-// reserved bits, L on the last segment alone, rising offsets, equal STag, QN,
-// MSN and RsvdULP, and every segment but the last as long as MULPDU allows.
+// message collects the segments of the next message, and checks what all messages have in common:
+// one ULPDU per FPDU, full headers, version fields, reserved bits, L on the last segment only,
+// rising offsets, and equal STag, QN, MSN and RsvdULP. Every segment but the last must be as long
+// as the MULPDU allows.
 func (p *peer) message(mulpdu int) (op rdmap.Opcode, head []byte, body []byte) {
 	p.t.Helper()
 	for {
@@ -57,12 +57,11 @@ func (p *peer) message(mulpdu int) (op rdmap.Opcode, head []byte, body []byte) {
 	}
 }
 
-// TestMessagesOnTheWire posts one of each and looks at the bytes; peer.message
-// checks what all have in common.
-// [MPA-3-1] [MPA-3-3] [MPA-4.5-5] [DDP-3-1] [DDP-4.1-3] [DDP-4.1-4] [DDP-4.1-5]
-// [DDP-4.1-6] [DDP-4.1-8] [DDP-4.1-10] [DDP-4.2-1] [DDP-4.2-4] [DDP-4.2-6] [DDP-4.3-2] [DDP-4.3-5] [DDP-4.3-9]
-// [DDP-4.3-10] [DDP-4.4-1] [DDP-5.2-1] [DDP-5.2-3] [DDP-5.2-5] [DDP-5.2-7] [DDP-5.3-2] [MPA-C-1] [RDMAP-3.1-1] [RDMAP-3.1-3]
-// [RDMAP-4.1-8] [RDMAP-6.1-1] [RDMAP-5.2.2-8]
+// TestMessagesOnTheWire posts one message of each kind and checks its bytes; peer.message checks
+// what all have in common. [MPA-3-1] [MPA-3-3] [MPA-4.5-5] [DDP-3-1] [DDP-4.1-3] [DDP-4.1-4]
+// [DDP-4.1-5] [DDP-4.1-6] [DDP-4.1-8] [DDP-4.1-10] [DDP-4.2-1] [DDP-4.2-4] [DDP-4.2-6] [DDP-4.3-2]
+// [DDP-4.3-5] [DDP-4.3-9] [DDP-4.3-10] [DDP-4.4-1] [DDP-5.2-1] [DDP-5.2-3] [DDP-5.2-5] [DDP-5.2-7]
+// [DDP-5.3-2] [MPA-C-1] [RDMAP-3.1-1] [RDMAP-3.1-3] [RDMAP-4.1-8] [RDMAP-6.1-1] [RDMAP-5.2.2-8]
 func TestMessagesOnTheWire(t *testing.T) {
 	for _, size := range []int{128, 530, 1442, 64766} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
@@ -126,9 +125,9 @@ func TestMessagesOnTheWire(t *testing.T) {
 	}
 }
 
-// TestFPDUsOnTheWire: length, pad of zeros and CRC of every size; CRC field
-// zero when CRCs are off. [MPA-4.1-1] [MPA-4.1-2] [MPA-4.1-3] [MPA-4.1-5] [MPA-4.1-6]
-// [MPA-4.4-1] [MPA-4.4-9] [MPA-4.4-10] [I-29]
+// TestFPDUsOnTheWire checks the length, the zero pad and the CRC of FPDUs of every size, and that
+// the CRC field is zero if CRCs are off. [MPA-4.1-1] [MPA-4.1-2] [MPA-4.1-3] [MPA-4.1-5]
+// [MPA-4.1-6] [MPA-4.4-1] [MPA-4.4-9] [MPA-4.4-10] [I-29]
 func TestFPDUsOnTheWire(t *testing.T) {
 	for _, crc := range []bool{true, false} {
 		cfg := &Config{NoNudge: true, Device: NewDevice(DeviceConfig{NoCRC: !crc})}
@@ -162,10 +161,10 @@ func TestFPDUsOnTheWire(t *testing.T) {
 	}
 }
 
-// TestMarkersOnTheWire: a peer that asks for markers gets them, from the first
-// byte of full operation on, wherever start-up ended; in the other direction
-// there are none. [MPA-4.3-1] [MPA-4.3-2] [MPA-4.3-8] [MPA-4.3-9] [MPA-4.3-11] [MPA-7.1.1-5]
-// [MPA-7.1.1-6] [MPA-7.1.1-7] [MPA-7.1.2-19] [I-09]
+// TestMarkersOnTheWire checks that a peer that asks for markers gets them from the first byte of
+// full operation on, wherever start-up ended, and that the other direction has none. [MPA-4.3-1]
+// [MPA-4.3-2] [MPA-4.3-8] [MPA-4.3-9] [MPA-4.3-11] [MPA-7.1.1-5] [MPA-7.1.1-6] [MPA-7.1.1-7]
+// [MPA-7.1.2-19] [I-09]
 func TestMarkersOnTheWire(t *testing.T) {
 	data := pattern(1<<20, 4)
 	t.Run("as Responder", func(t *testing.T) {
@@ -210,20 +209,20 @@ func TestMarkersOnTheWire(t *testing.T) {
 	})
 }
 
-// TestSegmentSizes: ULPDUs fit the TCP segments of the connection, and follow
-// them. [MPA-4.5-1] [MPA-4.5-2] [MPA-4.5-6] [MPA-4.5-7] [MPA-4.5-3] [MPA-3-4] [MPA-3-5]
-// [MPA-5.1-1] [MPA-5.1-3] [DDP-3-1] [DDP-3-2] [I-26] [I-27]
+// TestSegmentSizes checks that ULPDUs fit the TCP segments of the connection, and follow their
+// size. [MPA-4.5-1] [MPA-4.5-2] [MPA-4.5-6] [MPA-4.5-7] [MPA-4.5-3] [MPA-3-4] [MPA-3-5] [MPA-5.1-1]
+// [MPA-5.1-3] [DDP-3-1] [DDP-3-2] [I-26] [I-27]
 func TestSegmentSizes(t *testing.T) {
 	a, b := connect(t, nil, nil)
 	mss := segmentSize(a.fc.NetConn())
-	if a.MULPDU() < mpa.MULPDU(mss, false)/3 || mss < 1000 { // it grows with the first answers
+	if a.MULPDU() < mpa.MULPDU(mss, false)/3 || mss < 1000 { // the MSS grows with the first answers
 		t.Errorf("MSS %d, MULPDU %d", mss, a.MULPDU())
 	}
-	for range 3 { // more than the size is believed for
+	for range 3 { // more bytes than mssBytes
 		transfer(t, a, b, 2<<20)
 	}
 	if mss := segmentSize(a.fc.NetConn()); runtime.GOOS == "linux" && (mss < 10000 || a.MULPDU() < 10000) {
-		t.Errorf("loopback: MSS %d, MULPDU %d", mss, a.MULPDU()) // the socket still tells
+		t.Errorf("loopback: MSS %d, MULPDU %d", mss, a.MULPDU()) // the socket still reports its MSS
 	}
 	for _, mss := range []int{88, 536, 1200} {
 		c, d := testkit.TCPPair(t)
@@ -262,13 +261,13 @@ type fakeAddr struct {
 
 func (f fakeAddr) RemoteAddr() net.Addr { return f.a }
 
-// TestRefreshMSS: a new segment size applies to messages that begin later, not to the current one.
-// [MPA-4.5-6] [DDP-3-2]
+// TestRefreshMSS checks that a new segment size applies to messages that begin later, not to the
+// current one. [MPA-4.5-6] [DDP-3-2]
 func TestRefreshMSS(t *testing.T) {
 	p, q := asResponder(t, &Config{NoNudge: true})
 	full := q.MULPDU()
 	data := make([]byte, 32<<20)
-	q.Post(SendWR{Op: OpWrite, SG: []SGE{Buf(data)}}) // does not fit the socket
+	q.Post(SendWR{Op: OpWrite, SG: []SGE{Buf(data)}}) // more than the socket holds
 	u := p.next()
 	if len(u) != full {
 		t.Fatalf("segment of %d bytes", len(u))
@@ -288,8 +287,8 @@ func TestRefreshMSS(t *testing.T) {
 	}
 }
 
-// TestSizeAge: the segment size is asked for again when it is a second old, or four MiB were sent
-// with it, unless it is fixed. [MPA-4.5-6] [MPA-4.5-3] [DDP-3-1] [I-27]
+// TestSizeAge checks that the segment size is read again after a second, or after four MiB were
+// sent with it, unless it is fixed. [MPA-4.5-6] [MPA-4.5-3] [DDP-3-1] [I-27]
 func TestSizeAge(t *testing.T) {
 	for _, c := range []struct {
 		fixed bool
@@ -322,7 +321,7 @@ func TestSizeAge(t *testing.T) {
 	}
 }
 
-// TestCuts: the stream may be cut anywhere. [MPA-5.1-5] [MPA-A.4-1] [MPA-5.2-1]
+// TestCuts checks that the stream may be cut anywhere. [MPA-5.1-5] [MPA-A.4-1] [MPA-5.2-1]
 // [DDP-4.2-8] [MPA-6-2] [MPA-6-4] [MPA-6-5] [MPA-4.3-12] [MPA-3-6] [DDP-3-4] [DDP-3-8]
 func TestCuts(t *testing.T) {
 	for _, markers := range []bool{false, true} {
@@ -361,10 +360,10 @@ func TestCuts(t *testing.T) {
 	}
 }
 
-// TestPeerHabits: harmless deviations in a peer's segments are accepted: reserved bits, pads,
-// garbage in unused fields, a zero-length segment in mid message, the largest ULPDU. [MPA-4.1-4]
-// [DDP-4.1-9] [RDMAP-4.1-8] [RDMAP-4.1-10] [RDMAPX-4.1-3] [DDP-4.3-4] [DDP-5.2-9] [DDP-5.2-10]
-// [MPA-A.4-2] [I-30] [I-51]
+// TestPeerHabits checks that harmless deviations in a peer's segments are accepted: reserved bits,
+// pads, garbage in unused fields, a zero-length segment inside a message, and the largest ULPDU.
+// [MPA-4.1-4] [DDP-4.1-9] [RDMAP-4.1-8] [RDMAP-4.1-10] [RDMAPX-4.1-3] [DDP-4.3-4] [DDP-5.2-9]
+// [DDP-5.2-10] [MPA-A.4-2] [I-30] [I-51]
 func TestPeerHabits(t *testing.T) {
 	p, q := asInitiator(t, nil)
 	mr, _ := q.Register(make([]byte, 65536), RemoteWrite)
@@ -375,13 +374,14 @@ func TestPeerHabits(t *testing.T) {
 	u[0] |= 0x3c
 	u[1] |= 0x30
 	b := p.enc.Append(nil, u)
-	b[len(b)-5], b[len(b)-6] = 0x33, 0x44 // pad of a peer that leaks
+	b[len(b)-5], b[len(b)-6] = 0x33, 0x44 // pad of a peer that does not clear it
 	if mpa.PadLen(len(u)) != 2 {
 		t.Fatal("vector without pad")
 	}
 	binary.LittleEndian.PutUint32(b[len(b)-4:], mpa.CRC(0, b[:len(b)-4]))
 	p.raw(b)
-	p.ulpdu(tag(rdmap.Write, mr.STag(), 8, true, make([]byte, 65535-14))) // the longest an FPDU can hold
+	// The longest that an FPDU can hold.
+	p.ulpdu(tag(rdmap.Write, mr.STag(), 8, true, make([]byte, 65535-14)))
 	s1 := seg(rdmap.Send, 0, 1, 0, false, []byte("abc"))
 	s2 := seg(rdmap.Send, 0, 1, 3, false, nil)
 	s3 := seg(rdmap.Send, 0, 1, 3, true, []byte("def"))
@@ -402,7 +402,7 @@ func TestPeerHabits(t *testing.T) {
 	}
 }
 
-// TestMSNWrap: 0 follows 2^32-1 in both directions. [DDP-4.3-8]
+// TestMSNWrap checks that 0 follows 2^32-1 in both directions. [DDP-4.3-8]
 func TestMSNWrap(t *testing.T) {
 	const near = 0xfffffffe
 	cfg := func() *Config {
@@ -430,7 +430,7 @@ func TestMSNWrap(t *testing.T) {
 	}
 }
 
-// TestCRCNegotiated: the four combinations of C. [MPA-7.1.1-8] [MPA-7.1.1-9]
+// TestCRCNegotiated tests the four combinations of the C bit. [MPA-7.1.1-8] [MPA-7.1.1-9]
 // [MPA-4.4-6] [MPA-4.4-7] [MPA-4.4-8] [MPA-4.1-7]
 func TestCRCNegotiated(t *testing.T) {
 	for _, c := range [][3]bool{{true, true, true}, {true, false, true}, {false, true, true}, {false, false, false}} {
@@ -450,7 +450,7 @@ func TestCRCNegotiated(t *testing.T) {
 	if c := wantOK(t, q.RecvCQ()); c.Len != 3 {
 		t.Errorf("%+v", c)
 	}
-	// The peer's Reply turns CRCs on although we asked for none.
+	// The peer's Reply enables CRCs although this end asked for none.
 	p, q = asResponderWith(t, off(), mpa.Frame{Kind: mpa.Reply, Rev: 2, CRC: true, Enhanced: true, Conn: mpa.Enhanced{PeerToPeer: true, RTR: mpa.RTRWrite}})
 	p.next()
 	b = p.enc.Append(nil, seg(rdmap.Send, 0, 1, 0, true, nil))
