@@ -124,7 +124,7 @@ var methods = map[methodID]*method{
 			{10, 0, 4, value, true}, {12, 4, 4, object, true}},
 		out: []attrOut{{0, 0, 0}, {13, 8, 20}, {14, 4, 4}},
 		rest: func(v *Ioctl, body Body) error {
-			const signalAll = 1 << 4
+			const signalAll = 1 << 12 // IB_UVERBS_QP_CREATE_SQ_SIG_ALL
 			// Values that have no place in the body of the write command use the place of the
 			// response's address.
 			flags := body.U32(0)

@@ -100,7 +100,7 @@ func TestParseIoctl(t *testing.T) {
 func TestIoctlCreateQP(t *testing.T) {
 	b := ioctlBytes(objQP, 0,
 		ioctlAttr{2, 0, 1, 11}, ioctlAttr{4, 0, 1, 12}, ioctlAttr{5, 0, 1, 13}, ioctlAttr{3, 0, 1, 14}, ioctlAttr{0, 0, 1, 0},
-		ioctlAttr{9, 8, 1, TypeRC}, ioctlAttr{7, 8, 1, 0xabcd}, ioctlAttr{10, 4, 1, 1 << 4}, ioctlAttr{12, 0, 1, 5},
+		ioctlAttr{9, 8, 1, TypeRC}, ioctlAttr{7, 8, 1, 0xabcd}, ioctlAttr{10, 4, 1, 1 << 12}, ioctlAttr{12, 0, 1, 5},
 		ioctlAttr{8, 20, 1, 0x1000 + 24 + 16*13}, ioctlAttr{13, 20, 1, 0x5000}, ioctlAttr{14, 4, 1, 0x6000}, ioctlAttr{attrDriverOut, 8, 1, 0x7000})
 	b = append(b, Words(21, 22, 3, 4, 5)...)
 	v, err := ParseIoctl(SIW.ID, 0x1000, memoryAt(b))
@@ -137,6 +137,27 @@ func TestIoctlCreateQP(t *testing.T) {
 	again, err := ParseIoctl(SIW.ID, 0x1000, memoryAt(b))
 	if err != nil || !bytes.Equal(again.Key(), v.Key()) {
 		t.Errorf("made again: %v, key %x, want %x", err, again.Key(), v.Key())
+	}
+}
+
+// Of the flags of a queue pair only the one that signals all requests is supported.
+func TestIoctlQPFlags(t *testing.T) {
+	for bit := range 32 {
+		b := ioctlBytes(objQP, 0,
+			ioctlAttr{2, 0, 1, 11}, ioctlAttr{4, 0, 1, 12}, ioctlAttr{5, 0, 1, 13}, ioctlAttr{0, 0, 1, 0},
+			ioctlAttr{9, 8, 1, TypeRC}, ioctlAttr{7, 8, 1, 0xabcd}, ioctlAttr{10, 4, 1, 1 << bit},
+			ioctlAttr{8, 20, 1, 0x1000 + 24 + 16*8})
+		v, err := ParseIoctl(SIW.ID, 0x1000, memoryAt(append(b, Words(1, 1, 1, 1, 0)...)))
+		switch {
+		case bit != 12:
+			if err != ErrCommand {
+				t.Errorf("flag 1<<%d: %v, want %v", bit, err, ErrCommand)
+			}
+		case err != nil:
+			t.Errorf("all requests signalled: %v", err)
+		case !ParseCreateQP(v.Body).SignalAll:
+			t.Error("the flag for all requests has no effect")
+		}
 	}
 }
 
