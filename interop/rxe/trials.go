@@ -75,6 +75,7 @@ var cmPrograms = []trial{
 	qperf("qperf", false, "rc_lat rc_bw rc_rdma_write_bw rc_compare_swap_mr"),
 	qperf("qperf, other tests", true, "rc_bi_bw rc_rdma_read_lat rc_rdma_read_bw rc_rdma_write_lat rc_rdma_write_poll_lat rc_fetch_add_mr"),
 	fio("fio", false, "write", "read", "write"),
+	fio("fio verb=read", true, "read", "read", "write"),
 	fio("fio send", true, "send", "read", "write"),
 }
 
@@ -85,6 +86,8 @@ func qperf(name string, long bool, tests string) trial {
 }
 
 // fio makes a job of fio at each end, where the client uses a verb and both say which way the bytes go.
+// In fio, --rw chooses the role and --verb the operation: a job that reads listens, and one that writes
+// connects, also if its verb is read.
 func fio(name string, long bool, verb, server, client string) trial {
 	job := func(name, verb, rw string) string {
 		return "fio --name=" + name + " --ioengine=rdma --hostname=$ADDR --port=18999 --verb=" + verb + " --rw=" + rw + " --bs=64k --size=4m --thread"
