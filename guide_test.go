@@ -19,8 +19,8 @@ import (
 )
 
 // TestGuide: each program on a page of docs/guide is the file of examples that
-// it names itself after, letter by letter, prints what the page says, and no
-// example is left out of the guide.
+// it names itself after, letter by letter, and no example is left out of the guide. At full length
+// the programs run, and print what the page says.
 func TestGuide(t *testing.T) {
 	pages, err := filepath.Glob("docs/guide/*.md")
 	if err != nil || len(pages) < 7 {
@@ -78,6 +78,10 @@ func TestGuide(t *testing.T) {
 		}
 		build = append(build, "./"+filepath.Dir(f))
 	}
+	if !testkit.LongRuns() {
+		t.Logf("%d programs were compared with their pages: VIADUCT_LONG=1 also runs them, which takes 20 s to link", len(prints))
+		return
+	}
 	if out, err := exec.Command("go", build...).CombinedOutput(); err != nil {
 		t.Fatalf("go %v: %v\n%s", build, err, out)
 	}
@@ -102,6 +106,7 @@ func TestGuide(t *testing.T) {
 
 // TestOutside follows README.md to a module of its own outside of the tree.
 func TestOutside(t *testing.T) {
+	testkit.Long(t, "10 s")
 	readme, err := os.ReadFile("README.md")
 	if err != nil {
 		t.Fatal(err)
