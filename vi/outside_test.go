@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"viaduct/internal/testkit"
 )
 
 // outsideMain connects two VIs by a provider of its own module and sends a message.
@@ -74,6 +76,7 @@ func main() {
 // TestOutsideProvider: a module outside of this one can implement [vi.Provider]. The test copies
 // the provider of internal/vitest/memvi, which passes the suite here.
 func TestOutsideProvider(t *testing.T) {
+	testkit.Long(t, "5 s")
 	root, err := filepath.Abs("..")
 	if err != nil {
 		t.Fatal(err)
