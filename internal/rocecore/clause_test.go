@@ -11,8 +11,8 @@ import (
 	"viaduct/internal/wire/ib"
 )
 
-// connection returns a connection of MTU 256 with one region of 4096 bytes, whose peer begins with
-// PSN 100 and which itself begins with PSN 200.
+// connection returns a connection of MTU 256 whose host has one region of 4096 bytes. The first PSN
+// of its peer is 100, its own first PSN is 200. change may modify the parameters; nil leaves them.
 func connection(change func(*Config, *SendConfig)) (*Connection, *fakeHost) {
 	h := &fakeHost{mem: make([]byte, 4096), rights: RemoteRead | RemoteWrite | RemoteAtomic}
 	for i := range h.mem {
@@ -43,7 +43,7 @@ func (h *fakeHost) post(id uint64, n int) {
 	h.receives = append(h.receives, Receive{ID: id, Buf: make(slice, n)})
 }
 
-// answers describes the responses that c sends.
+// answers describes the responses that c sends, separated by semicolons.
 func answers(t *testing.T, c *Connection) (s string) {
 	t.Helper()
 	for _, p := range packets(t, 0, c, 200) {
@@ -56,7 +56,7 @@ func answers(t *testing.T, c *Connection) (s string) {
 	return s
 }
 
-// TestROCE_RESP is what a responder answers to packets, one line each.
+// TestROCE_RESP checks the answers of a responder to packets, one case a line.
 func TestROCE_RESP(t *testing.T) {
 	with := func(p *ib.Packet, f func(*ib.Packet)) *ib.Packet { f(p); return p }
 	for _, c := range []struct {
@@ -65,8 +65,8 @@ func TestROCE_RESP(t *testing.T) {
 		receives  []int
 		in        []*ib.Packet
 		want      string
-		touched   int    // writes to the region
-		got       string // statuses of receives
+		touched   int    // number of writes to the region
+		got       string // statuses of the completed receives
 	}{
 		{row: "ROCE-RESP-1", name: "send", receives: []int{10, 10}, in: []*ib.Packet{packet(ib.SendOnly, 100, 5)}, want: "ACK 100; ", got: "[ok 5]"},
 		{row: "ROCE-RESP-2", name: "gap", receives: []int{10, 10}, in: []*ib.Packet{packet(ib.SendOnly, 102, 5), packet(ib.SendOnly, 103, 5)}, want: "NAK PSN sequence error 100; ", got: "[]"},
@@ -160,7 +160,7 @@ func TestROCE_RESP(t *testing.T) {
 		c, _ := connection(nil)
 		long := packet(ib.ReadRequest, 101, 0)
 		long.RETH.Length = 600
-		for range 1000 { // and nothing is sent meanwhile
+		for range 1000 { // while nothing is sent
 			for _, p := range []*ib.Packet{packet(ib.WriteOnly, 100, 8), long, packet(ib.FetchAdd, 104, 0)} {
 				c.Receive(0, p)
 			}
@@ -192,7 +192,7 @@ func read(id uint64, n int) *Request {
 	return &Request{ID: id, Op: Read, Buf: make(slice, n), Remote: Place{base, key}}
 }
 
-// sent describes the requests that c sends.
+// sent describes the requests that c sends, at most limit.
 func sent(t *testing.T, now Time, c *Connection, limit int) (s string) {
 	t.Helper()
 	for _, p := range packets(t, now, c, limit) {
@@ -246,7 +246,7 @@ func TestROCE_REQ(t *testing.T) {
 		c.Post(send(1, 1))
 		expect(t, "read", sent(t, 0, c, 9), "RDMA Read Request 16777215 +0,600 A; Send Only 2 A; ")
 	})
-	t.Run("ROCE-REQ-4", func(t *testing.T) { // a window that is full has asked
+	t.Run("ROCE-REQ-4", func(t *testing.T) { // the last packet of a full window requests an acknowledgement
 		c, _ := connection(func(_ *Config, s *SendConfig) { s.Window = 3 })
 		c.Post(send(0, 256*5))
 		expect(t, "window of 3", sent(t, 0, c, 9), "Send First 200 A; Send Middle 201 A; Send Middle 202 A; ")
@@ -285,7 +285,7 @@ func TestROCE_REQ(t *testing.T) {
 		}
 		expect(t, "solicited", sent(t, 0, c, 9), "Send Only 200 A S; RDMA Write Only 201 A; RDMA Write Only with Immediate 202 A S; ")
 	})
-	t.Run("ROCE-REQ-9", func(t *testing.T) { // 8 ms, twice again, then the end after 24 ms
+	t.Run("ROCE-REQ-9", func(t *testing.T) { // a timeout of 8 ms, two retransmissions, failure after 24 ms
 		for name, r := range map[string]*Request{"send": send(0, 600), "read": read(0, 600)} {
 			c, h := connection(nil)
 			c.Post(r)
@@ -342,7 +342,7 @@ func TestROCE_REQ(t *testing.T) {
 		}
 		sent(t, 0, c, 9)
 		c.Receive(0, ack(ib.NAKSequence, 202))
-		c.Receive(0, ack(ib.NAKSequence, 202)) // duplicated by the network
+		c.Receive(0, ack(ib.NAKSequence, 202)) // a NAK that the network duplicated
 		expect(t, "done", h.statuses(), "0 ok; 1 ok; ")
 		expect(t, "again", sent(t, 0, c, 9), "Send Only 202 A; Send Only 203 A; ")
 	})
@@ -405,12 +405,12 @@ func TestROCE_REQ(t *testing.T) {
 		if n := len(packets(t, 0, c, 500)); n != 64 {
 			t.Errorf("%d packets after a loss", n)
 		}
-		c.Receive(0, ack(ib.NAKSequence, 220)) // of the same window
+		c.Receive(0, ack(ib.NAKSequence, 220)) // a loss in the same window
 		if n := len(packets(t, 0, c, 500)); n != 64 {
 			t.Errorf("%d packets after two losses of one window", n)
 		}
 	})
-	t.Run("probe", func(t *testing.T) { // the last packet is lost: a probe shows it long before the timeout
+	t.Run("probe", func(t *testing.T) { // a probe reveals the loss of the last packet long before the timeout
 		c, _ := connection(func(_ *Config, s *SendConfig) { s.Timeout = time.Second })
 		c.Post(send(0, 1))
 		sent(t, 0, c, 9)
@@ -447,7 +447,7 @@ func TestROCE_COMP(t *testing.T) {
 			c.Post(send(uint64(i), 300))
 		}
 		sent(t, 0, c, 9)
-		c.Receive(0, ack(0, 204)) // the first packet of the third; without credits, which are not looked at
+		c.Receive(0, ack(0, 204)) // first packet of the third request; its credits are ignored
 		expect(t, "done", h.statuses(), "0 ok; 1 ok; ")
 	})
 	t.Run("ROCE-COMP-2", func(t *testing.T) {
@@ -488,7 +488,7 @@ func TestROCE_COMP(t *testing.T) {
 		c, h := connection(nil)
 		c.Post(read(0, 600))
 		sent(t, 0, c, 9)
-		c.Receive(0, answer(ib.ReadResponseMiddle, 201, 256)) // the first is missing
+		c.Receive(0, answer(ib.ReadResponseMiddle, 201, 256)) // the first packet was lost
 		expect(t, "again", sent(t, 0, c, 9), "RDMA Read Request 200 +0,600 A; ")
 		for i, op := range []ib.Opcode{ib.ReadResponseFirst, ib.ReadResponseMiddle, ib.ReadResponseLast} {
 			c.Receive(0, answer(op, ib.PSN(200+i), min(256, 600-256*i)))
@@ -541,7 +541,7 @@ func TestROCE_UC(t *testing.T) {
 		c, h := connection(uc)
 		h.post(0, 999)
 		c.Receive(0, p(ib.SendFirst, 100, 256))
-		c.Receive(0, p(ib.SendLast, 102, 9)) // 101 is lost
+		c.Receive(0, p(ib.SendLast, 102, 9)) // packet 101 was lost
 		c.Receive(0, p(ib.SendLast, 103, 9))
 		c.Receive(0, p(ib.SendFirst, 500, 256))
 		c.Receive(0, p(ib.SendLast, 501, 4))
@@ -642,7 +642,7 @@ func TestAckTimeout(t *testing.T) {
 	}
 }
 
-// FuzzResponder gives a connection with work under way the packets that the input spells.
+// FuzzResponder passes packets that the input describes to a connection with requests in progress.
 func FuzzResponder(f *testing.F) {
 	f.Add([]byte{0, 5, 0, 5, 4, 1, 1, 0})
 	r := rand.New(rand.NewPCG(1, 1))
@@ -672,7 +672,7 @@ func FuzzResponder(f *testing.F) {
 				p.PSN = ib.PSN(198 + int(b[1]&31))
 				p.AETH.Syndrome = ib.Syndrome(b[2])
 			}
-			p.RETH.Length = uint32(b[1]>>4) * 256 * uint32(b[2]>>7) // of several packets, or none
+			p.RETH.Length = uint32(b[1]>>4) * 256 * uint32(b[2]>>7) // zero or several packets
 			if b[1]&16 == 0 {
 				p.RETH.Length = uint32(len(p.Payload))
 			}

@@ -6,7 +6,7 @@ import (
 	"viaduct/internal/wire/ib"
 )
 
-// complete handles a response.
+// complete handles a response. It ignores a response to a packet that is not outstanding.
 func (c *Connection) complete(now Time, p *ib.Packet) {
 	q := &c.req
 	if !q.started || p.PSN.Less(q.oldest) || !p.PSN.Less(q.sent) { // [ROCE-COMP-3]
@@ -22,8 +22,8 @@ func (c *Connection) complete(now Time, p *ib.Packet) {
 	}
 }
 
-// acknowledge acknowledges all packets up to psn, as advance does, and counts that as progress.
-// It is false too if the connection has failed.
+// acknowledge marks all packets up to psn as acknowledged, as advance does, and restores the
+// retries if that was progress. It returns false if advance does, or if the connection has failed.
 func (c *Connection) acknowledge(now Time, psn ib.PSN) bool {
 	before := c.req.oldest
 	complete := c.advance(psn)
@@ -31,8 +31,8 @@ func (c *Connection) acknowledge(now Time, psn ib.PSN) bool {
 	return complete && !c.failed
 }
 
-// progressed restores the retries and restarts the clock if the oldest packet is not that one any
-// more. [ROCE-REQ-10]
+// progressed restores the retries and restarts the timer if the oldest unacknowledged packet is
+// later than before. [ROCE-REQ-10]
 func (c *Connection) progressed(now Time, before ib.PSN) {
 	q := &c.req
 	n := q.oldest.Sub(before)
@@ -51,8 +51,9 @@ func (c *Connection) progressed(now Time, before ib.PSN) {
 	c.failBroken()
 }
 
-// advance acknowledges all packets up to psn and completes what is complete by that. It is false if
-// a response is missing before: that of the oldest request. [ROCE-COMP-1] [ROCE-COMP-2] [ROCE-REQ-15]
+// advance marks all packets up to psn as acknowledged, and completes the requests that end there.
+// It stops at a Read or atomic operation whose response is missing, which then is the oldest
+// request, and returns false. [ROCE-COMP-1] [ROCE-COMP-2] [ROCE-REQ-15]
 func (c *Connection) advance(psn ib.PSN) bool {
 	q := &c.req
 	complete := true
@@ -79,7 +80,7 @@ func (c *Connection) advance(psn ib.PSN) bool {
 		}
 		c.host.RequestDone(done.r, Completion{Value: done.value})
 	}
-	// After going back, what is acknowledged need not go again.
+	// After goBack, packets that are acknowledged meanwhile need not be retransmitted.
 	if q.next.Less(q.oldest) {
 		q.next = q.oldest
 	}
@@ -90,7 +91,7 @@ func (c *Connection) advance(psn ib.PSN) bool {
 func (c *Connection) completeAck(now Time, p *ib.Packet) {
 	s := p.AETH.Syndrome
 	switch s.Type() {
-	case ib.TypeACK: // credits are not looked at
+	case ib.TypeACK: // credits are ignored
 		if !c.acknowledge(now, p.PSN) {
 			c.missing()
 		}
@@ -116,8 +117,9 @@ func (c *Connection) completeAck(now Time, p *ib.Packet) {
 	}
 }
 
-// missing sends everything again from the oldest packet, which the peer or its response is missing,
-// unless that has happened since the last progress: what comes in the meantime was under way.
+// missing retransmits from the oldest unacknowledged packet on, because that packet or its response
+// was lost. It does nothing if that has been done since the last progress, since late reports
+// concern packets that were sent before.
 func (c *Connection) missing() {
 	q := &c.req
 	if c.failed || q.window.losing && q.oldest.Less(q.window.recovered) && q.timer.retries < q.cfg.Retries {
@@ -126,8 +128,8 @@ func (c *Connection) missing() {
 	c.retry(RetryExceeded)
 }
 
-// notReady waits as the peer asks, which has no receive, and then sends everything again from the
-// packet that needs one. [ROCE-REQ-12]
+// notReady handles the RNR NAK of a peer that has no receive. It waits as long as the NAK asks, and
+// then retransmits from the packet on that needs a receive. [ROCE-REQ-12]
 func (c *Connection) notReady(now Time, p *ib.Packet) {
 	q := &c.req
 	if q.timer.waiting {
@@ -146,13 +148,13 @@ func (c *Connection) notReady(now Time, p *ib.Packet) {
 		left--
 	}
 	q.goBack()
-	q.timer.restore(q.cfg) // the peer answers
+	q.timer.restore(q.cfg) // the peer has answered
 	q.timer.rnrRetries = left
 	q.timer.waiting = true
 	q.timer.until = now + ib.RNRTime(uint8(p.AETH.Syndrome))
 }
 
-// completeRead places a packet of a Read Response. [ROCE-COMP-4] [ROCE-COMP-6]
+// completeRead stores the payload of a packet of a Read Response. [ROCE-COMP-4] [ROCE-COMP-6]
 func (c *Connection) completeRead(now Time, p *ib.Packet) {
 	q := &c.req
 	if !c.acknowledge(now, p.PSN.Add(-1)) && (c.failed || q.items.at(0).last.Less(p.PSN)) {
@@ -185,8 +187,9 @@ func (c *Connection) completeRead(now Time, p *ib.Packet) {
 	c.progressed(now, p.PSN)
 }
 
-// fits reports whether opcode and length of a Read Response are what its place asks for. A response
-// that begins anew in the middle, since the request went again, may begin as a first one.
+// fits reports whether a packet of a Read Response has the opcode and length that its sequence
+// number requires. The response to a repeated request may begin in the middle of a Read with the
+// opcode of a first packet.
 func (it *item) fits(p *ib.Packet, mtu int) bool {
 	last := p.PSN == it.last
 	want := mtu
@@ -202,7 +205,7 @@ func (it *item) fits(p *ib.Packet, mtu int) bool {
 	return p.PSN != it.first || p.Opcode.Begins()
 }
 
-// completeAtomic takes the result of an atomic operation. [ROCE-COMP-5]
+// completeAtomic stores the result of an atomic operation. [ROCE-COMP-5]
 func (c *Connection) completeAtomic(now Time, p *ib.Packet) {
 	q := &c.req
 	if !c.acknowledge(now, p.PSN.Add(-1)) {

@@ -6,41 +6,42 @@ import (
 	"viaduct/internal/wire/ib"
 )
 
-// A Config is what a connection needs to receive.
+// A Config holds the parameters of the receiving side of a connection.
 type Config struct {
 	Transport ib.Transport // RC or UC
 	MTU       int          // bytes of payload: 256, 512, 1024, 2048 or 4096 [ROCE-NET-6]
 	PeerQPN   uint32
 	PKey      uint16 // 0 means the default partition
 
-	PSN       ib.PSN // that the peer begins with
-	Access    Access // what the peer may do at all
-	MaxServed int    // Reads and atomic operations of the peer that are remembered [ROCE-RESP-20]
-	RNRTimer  uint8  // code of the time that a peer waits which finds no receive
+	PSN       ib.PSN // first PSN of the peer
+	Access    Access // limits the peer in addition to the rights of regions
+	MaxServed int    // Reads and atomic operations remembered for repetition [ROCE-RESP-20]
+	RNRTimer  uint8  // timer code of RNR NAKs, 0 to 31
 }
 
-// A SendConfig is what a connection needs to send.
+// A SendConfig holds the parameters of the sending side of a connection.
 type SendConfig struct {
 	PSN      ib.PSN        // of the first packet
-	MaxReads int           // Reads and atomic operations outstanding at a time
-	Timeout  time.Duration // without acknowledgement until packets go again; 0 means for ever
-	Retries  int           // how often packets go again without progress
-	RNRRetry int           // how often a peer that has no receive is tried again; RNRForever for no end
-	Window   int           // packets without acknowledgement; 0 means MaxWindow
+	MaxReads int           // greatest number of outstanding Reads and atomic operations
+	Timeout  time.Duration // time without an acknowledgement until retransmission; 0 means never
+	Retries  int           // retransmissions without progress
+	RNRRetry int           // retransmissions after RNR NAKs; RNRForever means no limit
+	Window   int           // greatest number of unacknowledged packets; 0 means MaxWindow
 }
 
 const (
-	// MaxWindow is the greatest number of packets without acknowledgement. [ROCE-REQ-5]
+	// MaxWindow is the greatest number of unacknowledged packets. [ROCE-REQ-5]
 	MaxWindow = 128
 
-	// RNRForever as SendConfig.RNRRetry tries again without an end. [ROCE-REQ-12]
+	// RNRForever is the value of SendConfig.RNRRetry for no limit. [ROCE-REQ-12]
 	RNRForever = 7
 
-	// MaxMessage is the greatest length in bytes of a message.
+	// MaxMessage is the greatest length of a message in bytes.
 	MaxMessage = 1 << 31
 )
 
-// AckTimeout returns the time that the code of an ACK timeout stands for, 0 to 31. [ROCE-REQ-9]
+// AckTimeout returns the time that a code of an ACK timeout, 0 to 31, stands for. Code 0 means no
+// timeout, and gives 0. [ROCE-REQ-9]
 func AckTimeout(code uint8) time.Duration {
 	if code == 0 {
 		return 0
@@ -48,5 +49,6 @@ func AckTimeout(code uint8) time.Duration {
 	return 4096 * time.Nanosecond << (code & 31)
 }
 
-// ValidMTU reports whether n is the payload of a packet that both ends can agree on. [ROCE-NET-6]
+// ValidMTU reports whether n bytes is a payload that both ends can agree on: a power of two from
+// 256 to 4096. [ROCE-NET-6]
 func ValidMTU(n int) bool { return n >= 256 && n <= 4096 && n&(n-1) == 0 }

@@ -15,15 +15,15 @@ type Connection struct {
 	count Counters
 }
 
-// Counters count what has happened. They only grow.
+// Counters counts the events of a queue pair. The counters never decrease.
 type Counters struct {
 	SentPackets, ReceivedPackets uint64
-	Resent                       uint64 // packets that went again
-	Probes                       uint64 // of these, to find out what is missing
+	Resent                       uint64 // retransmitted packets
+	Probes                       uint64 // part of Resent: packets sent early to detect a loss
 	Timeouts                     uint64
 	SentNAKs, ReceivedNAKs       uint64 // sequence errors
 	SentRNR, ReceivedRNR         uint64
-	Duplicates                   uint64 // requests that were executed before
+	Duplicates                   uint64 // requests received again after they were executed
 	Refused                      uint64 // packets of another partition or transport
 }
 
@@ -39,19 +39,19 @@ func New(host Host, cfg Config) *Connection {
 	return c
 }
 
-// none stands for no packet before.
+// none is the value of inbound.prev before the first packet.
 const none = -1
 
-// Counters returns the counters at this moment.
+// Counters returns the current counters.
 func (c *Connection) Counters() Counters { return c.count }
 
-// Failed reports whether the connection is in error.
+// Failed reports whether the connection is in the error state.
 func (c *Connection) Failed() bool { return c.failed }
 
 func (c *Connection) reliable() bool { return c.cfg.Transport == ib.RC }
 
-// Receive handles a packet of the peer, whose invariant CRC and address were checked. Its payload is
-// not kept.
+// Receive handles a packet of the peer. The caller has checked the invariant CRC and the source
+// address. Receive keeps no reference to p or its payload.
 func (c *Connection) Receive(now Time, p *ib.Packet) {
 	if c.failed {
 		return
@@ -71,8 +71,9 @@ func (c *Connection) Receive(now Time, p *ib.Packet) {
 	}
 }
 
-// Transmit adds packets to out, responses and requests by turns, at most limit of each, and reports
-// whether there are more that could go now. In error only responses go: the last one says why.
+// Transmit appends packets to out, responses and requests in turn, at most limit of each. more
+// reports whether further packets can be sent now. In the error state Transmit sends only
+// responses, the last of which is the NAK with the cause.
 func (c *Connection) Transmit(now Time, out *Output, limit int) (more bool) {
 	for range limit {
 		response := c.transmitResponse(out)
@@ -83,8 +84,8 @@ func (c *Connection) Transmit(now Time, out *Output, limit int) (more bool) {
 	return true
 }
 
-// Deadline returns the time at which Tick is due, and false if nothing but a packet or a request can
-// change anything.
+// Deadline returns the time at which Tick is due. ok is false if only a packet or a request can
+// change the state.
 func (c *Connection) Deadline() (at Time, ok bool) {
 	if c.failed {
 		return 0, false
@@ -92,15 +93,14 @@ func (c *Connection) Deadline() (at Time, ok bool) {
 	return c.req.deadline()
 }
 
-// SetAccess changes what the peer may do, and the code of the time that it waits if it finds no
-// receive.
+// SetAccess changes the rights of the peer, and the timer code of RNR NAKs.
 func (c *Connection) SetAccess(a Access, rnrTimer uint8) { c.cfg.Access, c.cfg.RNRTimer = a, rnrTimer }
 
-// Fail puts the connection into error: what is posted is flushed.
+// Fail puts the connection into the error state, which flushes all posted requests.
 func (c *Connection) Fail() { c.fail(Flushed) }
 
-// fail puts the connection into error. The oldest request ends with s, all others with Flushed.
-// [ROCE-REQ-13] [ROCE-RESP-16]
+// fail puts the connection into the error state. The oldest request completes with s, all others
+// with Flushed. [ROCE-REQ-13] [ROCE-RESP-16]
 func (c *Connection) fail(s Status) {
 	if c.failed {
 		return

@@ -4,16 +4,16 @@ import (
 	"viaduct/internal/wire/ib"
 )
 
-// A DatagramConfig is what a queue pair of unreliable datagrams needs.
+// A DatagramConfig holds the parameters of a queue pair for unreliable datagrams.
 type DatagramConfig struct {
 	MTU  int // bytes of payload
 	QPN  uint32
 	QKey uint32
 	PKey uint16 // 0 means the default partition
-	PSN  ib.PSN // of the first datagram
+	PSN  ib.PSN // PSN of the first datagram
 }
 
-// A Datagram is a queue pair of unreliable datagrams.
+// A Datagram is a queue pair for unreliable datagrams.
 type Datagram struct {
 	cfg    DatagramConfig
 	host   Host
@@ -31,16 +31,16 @@ func NewDatagram(host Host, cfg DatagramConfig) *Datagram {
 	return &Datagram{cfg: cfg, host: host, psn: cfg.PSN}
 }
 
-// Counters returns the counters at this moment.
+// Counters returns the current counters.
 func (d *Datagram) Counters() Counters { return d.count }
 
-// Failed reports whether the queue pair is in error.
+// Failed reports whether the queue pair is in the error state.
 func (d *Datagram) Failed() bool { return d.failed }
 
-// SetQKey changes the key that datagrams must have which are received.
+// SetQKey changes the key that received datagrams must carry.
 func (d *Datagram) SetQKey(k uint32) { d.cfg.QKey = k }
 
-// Fail puts the queue pair into error: what is posted is flushed.
+// Fail puts the queue pair into the error state, which flushes all posted requests.
 func (d *Datagram) Fail() {
 	if d.failed {
 		return
@@ -52,7 +52,8 @@ func (d *Datagram) Fail() {
 	d.host.Failed(Flushed)
 }
 
-// Post adds a Send, whose buffer has at most DatagramConfig.MTU bytes. [ROCE-UD-1]
+// Post adds a Send, whose buffer has at most DatagramConfig.MTU bytes. In the error state the
+// request is flushed at once. [ROCE-UD-1]
 func (d *Datagram) Post(r *Request) {
 	if d.failed {
 		d.host.RequestDone(r, Completion{Status: Flushed})
@@ -61,8 +62,8 @@ func (d *Datagram) Post(r *Request) {
 	d.posted.push(r)
 }
 
-// Transmit adds at most limit datagrams to out, and reports whether there are more. They are complete
-// by that. [ROCE-UC-4]
+// Transmit appends at most limit datagrams to out, and completes their requests. more reports
+// whether there are further datagrams. [ROCE-UC-4]
 func (d *Datagram) Transmit(out *Output, limit int) (more bool) {
 	for range limit {
 		if d.posted.len() == 0 {
@@ -94,8 +95,9 @@ func (d *Datagram) send(out *Output, r *Request) Status {
 	return OK
 }
 
-// Receive handles a datagram, whose invariant CRC was checked; grh is what it was received with.
-// A datagram that can't be received is dropped. [ROCE-UD-2] [ROCE-UD-4]
+// Receive handles a datagram. The caller has checked its invariant CRC. grh describes the IP
+// header. A datagram that cannot be received is dropped and counted in Refused. [ROCE-UD-2]
+// [ROCE-UD-4]
 func (d *Datagram) Receive(p *ib.Packet, grh *ib.GRH) {
 	if d.failed || p.Opcode.Transport() != ib.UD || p.DETH.QKey != d.cfg.QKey || !ib.PKeyMatches(p.PKey, d.cfg.PKey) || len(p.Payload) > d.cfg.MTU {
 		d.count.Refused++
@@ -110,7 +112,8 @@ func (d *Datagram) Receive(p *ib.Packet, grh *ib.GRH) {
 	d.host.Received(r, d.deliver(r, p, grh))
 }
 
-// deliver places a datagram behind the 40 bytes that name its sender. [ROCE-UD-3] [ROCE-UD-5]
+// deliver stores a datagram in a receive buffer, after the 40 bytes of its GRH. [ROCE-UD-3]
+// [ROCE-UD-5]
 func (d *Datagram) deliver(r Receive, p *ib.Packet, grh *ib.GRH) Arrival {
 	n := ib.GRHLen + len(p.Payload)
 	if r.Buf == nil || r.Buf.Len() < n {

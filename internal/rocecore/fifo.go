@@ -1,15 +1,16 @@
 package rocecore
 
-// A fifo is a queue of any length. The zero value is empty.
+// A fifo is a queue that grows as needed. The zero value is empty.
 type fifo[T any] struct {
-	ring []T // of a power of two
-	head int // counts up without end
+	ring []T // its length is a power of two
+	head int // index of the oldest entry, modulo len(ring); never reset
 	n    int
 }
 
 func (q *fifo[T]) len() int { return q.n }
 
-// at returns the entry behind the i oldest.
+// at returns a pointer to entry i, where entry 0 is the oldest. It is valid until the next push,
+// pop or remove.
 func (q *fifo[T]) at(i int) *T { return &q.ring[(q.head+i)&(len(q.ring)-1)] }
 
 func (q *fifo[T]) push(v T) {
@@ -33,7 +34,7 @@ func (q *fifo[T]) pop() (v T) {
 	return v
 }
 
-// remove removes the entry behind the i oldest.
+// remove removes entry i, where entry 0 is the oldest.
 func (q *fifo[T]) remove(i int) {
 	for ; i > 0; i-- {
 		*q.at(i) = *q.at(i - 1)

@@ -7,11 +7,11 @@ import (
 	"viaduct/internal/wire/ib"
 )
 
-// A Time is a time since an origin of the driver's choice.
+// A Time is the time since an origin that the driver chooses.
 type Time = time.Duration
 
-// A Buffer is the local memory of a request or a receive: its elements, one behind the other.
-// Errors mean that the memory is not, or no longer, there.
+// A Buffer is the local memory of a request or receive. Its elements are concatenated. ReadAt and
+// WriteAt return an error if the memory does not exist any more.
 type Buffer interface {
 	Len() int
 	ReadAt(p []byte, off int) error
@@ -24,7 +24,7 @@ type Receive struct {
 	Buf Buffer
 }
 
-// An Access is a set of things that a peer may do.
+// An Access is a set of rights of a peer.
 type Access uint8
 
 // The rights.
@@ -34,48 +34,51 @@ const (
 	RemoteAtomic
 )
 
-// A Place is memory as a peer names it.
+// A Place is an address and a key, by which a peer names memory.
 type Place struct {
 	VA  uint64
 	Key uint32
 }
 
-// A Verdict is how an access by a peer ended.
+// A Verdict is the result of an access by a peer.
 type Verdict uint8
 
 // The verdicts.
 const (
 	Allowed    Verdict = iota
-	Refused            // key, rights or bounds do not allow it, or the memory is gone
-	Misaligned         // an atomic operation on an address that is no multiple of 8
+	Refused            // key, rights or bounds do not allow the access, or the memory is gone
+	Misaligned         // the address of an atomic operation is not a multiple of 8
 )
 
-// A Host is what a queue pair belongs to: memory that peers name, receives and completions. Its
-// methods are called by the methods of the queue pair; they must not call these, and must not wait
-// for a peer.
+// A Host owns a queue pair. It provides the memory that peers access and the posted receives, and
+// takes the completions. The methods of the queue pair call it. Its methods must not call the queue
+// pair, and must not wait for a peer.
 type Host interface {
-	// Check reports whether a peer may use n bytes at p, without touching them.
+	// Check reports whether a peer may access n bytes at p. It does not access the memory.
 	Check(p Place, n uint64, a Access) Verdict
-	// Write copies b to p, and Read copies from p to b, under the checks of Check.
+	// Write copies b to p, and Read copies from p to b, after the same checks as Check.
 	Write(p Place, b []byte) Verdict
 	Read(p Place, b []byte) Verdict
-	// Atomic performs op, FetchAdd or CompareSwap, on the 8 bytes at p, and returns what they were.
+	// Atomic performs op, FetchAdd or CompareSwap, on the 8 bytes at p, and returns their old
+	// value.
 	Atomic(op Op, p Place, swapAdd, compare uint64) (old uint64, v Verdict)
-	// Invalidate makes a key invalid that the peer may invalidate.
+	// Invalidate makes key invalid, if the peer may invalidate it.
 	Invalidate(key uint32) Verdict
 
-	// NextReceive takes the oldest posted receive. It then belongs to the queue pair until Received.
+	// NextReceive removes and returns the oldest posted receive. The queue pair owns it until it
+	// calls Received. ok is false if no receive is posted.
 	NextReceive() (Receive, bool)
 
-	// RequestDone gives a posted request back. Requests are done in the order they were posted.
+	// RequestDone returns a posted request with its result. Requests complete in the order of
+	// posting.
 	RequestDone(r *Request, c Completion)
-	// Received gives a receive back.
+	// Received returns a receive with its result.
 	Received(r Receive, a Arrival)
-	// Refused tells that a request of the peer is answered with a NAK which ends the connection.
-	// Failed follows.
+	// Refused reports that the queue pair answers a request of the peer with a NAK that ends the
+	// connection. Failed follows.
 	Refused(nak ib.Syndrome)
-	// Failed tells that the queue pair is in error: all requests are given back, and nothing is
-	// received any more. The host flushes the receives it still holds.
+	// Failed reports that the queue pair is in the error state. It has returned all requests, and
+	// receives nothing more. The host flushes the receives that it still holds.
 	Failed(s Status)
 }
 
@@ -96,23 +99,23 @@ const (
 type Request struct {
 	ID     uint64
 	Op     Op
-	Buf    Buffer // nil for no bytes
-	Remote Place  // of Write, Read, FetchAdd, CompareSwap
-	Key    uint32 // that SendInvalidate invalidates
+	Buf    Buffer // nil for zero bytes
+	Remote Place  // for Write, Read, FetchAdd, CompareSwap
+	Key    uint32 // the key that SendInvalidate invalidates
 
-	HasImm bool // of Send and Write
+	HasImm bool // for Send and Write
 	Imm    ib.ImmDt
 
-	SwapAdd, Compare uint64 // of FetchAdd, CompareSwap
+	SwapAdd, Compare uint64 // for FetchAdd, CompareSwap
 
-	Fence      bool // wait until all Reads and atomic operations before are complete
+	Fence      bool // wait until all earlier Reads and atomic operations are complete
 	Solicited  bool
-	Unsignaled bool // for the host: no completion unless it fails
+	Unsignaled bool // used by the host: report the completion only if it failed
 
-	To Destination // of a datagram
+	To Destination // for datagrams
 }
 
-// A Destination is where a datagram goes.
+// A Destination is the address and queue pair of a datagram.
 type Destination struct {
 	Addr netip.Addr
 	QPN  uint32
@@ -138,46 +141,46 @@ func (r *Request) kind() ib.Kind {
 	return ib.Send
 }
 
-// A Completion is how a request ended.
+// A Completion is the result of a request.
 type Completion struct {
 	Status Status
-	Value  uint64 // what the word was before an atomic operation
+	Value  uint64 // value of the word before an atomic operation
 }
 
-// An Arrival is what was received.
+// An Arrival is the result of a receive.
 type Arrival struct {
 	Status    Status
-	Len       int  // bytes in the receive, or of an RDMA Write with immediate data
-	Write     bool // an RDMA Write with immediate data; the receive is untouched
+	Len       int  // bytes in the receive, or bytes of the RDMA Write
+	Write     bool // an RDMA Write with immediate data, which leaves the receive untouched
 	HasImm    bool
 	Imm       ib.ImmDt
 	HasInv    bool
-	Key       uint32 // with HasInv: the key that was invalidated
+	Key       uint32 // the key that the peer invalidated, if HasInv
 	Solicited bool
-	Source    uint32 // queue pair that sent a datagram
+	Source    uint32 // the queue pair that sent the datagram
 }
 
-// A Status says how a request or a receive ended.
+// A Status is the result of a request or receive.
 type Status uint8
 
 // The statuses.
 const (
 	OK                   Status = iota
-	Flushed                     // not done, because the queue pair is in error
-	LocalLength                 // receive: the message is longer
-	LocalProtection             // local memory is not, or no longer, there
-	BadResponse                 // a response that does not fit its request
-	RemoteInvalidRequest        // the responder does not take the request
-	RemoteAccess                // the responder does not allow it
-	RemoteOperation             // the responder failed
-	RetryExceeded               // no response
-	RNRRetryExceeded            // the responder had no receive
+	Flushed                     // not executed: the queue pair is in error
+	LocalLength                 // receive: the message is longer than the buffer
+	LocalProtection             // local memory does not exist any more
+	BadResponse                 // the response does not fit its request
+	RemoteInvalidRequest        // the responder does not support the request
+	RemoteAccess                // the responder does not allow the access
+	RemoteOperation             // the responder failed to execute the request
+	RetryExceeded               // the responder did not respond
+	RNRRetryExceeded            // the responder had no receive posted
 )
 
 var statusNames = [...]string{"ok", "flushed", "local length error", "local protection error", "bad response",
 	"remote invalid request", "remote access error", "remote operation error", "retry exceeded", "RNR retry exceeded"}
 
-// String names the status.
+// String returns the name of the status.
 func (s Status) String() string {
 	if int(s) < len(statusNames) {
 		return statusNames[s]

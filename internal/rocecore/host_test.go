@@ -22,31 +22,31 @@ func (s slice) WriteAt(p []byte, off int) error {
 	return nil
 }
 
-// A gone is a Buffer whose memory has gone.
+// A gone is a Buffer whose memory no longer exists.
 type gone int
 
 func (g gone) Len() int                  { return int(g) }
 func (g gone) ReadAt([]byte, int) error  { return errors.New("gone") }
 func (g gone) WriteAt([]byte, int) error { return errors.New("gone") }
 
-// A done is a request that was given back.
+// A done is a request that was completed.
 type done struct {
 	id uint64
 	c  Completion
 }
 
-// A got is a receive that was given back.
+// A got is a receive that was completed, with the received bytes.
 type got struct {
 	id   uint64
 	a    Arrival
 	data []byte
 }
 
-// A fakeHost has one region, whose key is 0x100 and whose addresses begin at base.
+// A fakeHost has one region with the key 0x100, whose addresses begin at base.
 type fakeHost struct {
 	mem      []byte
 	rights   Access
-	touched  int // writes and atomic operations
+	touched  int // number of writes and atomic operations
 	receives []Receive
 	done     []done
 	got      []got
@@ -134,7 +134,7 @@ func (h *fakeHost) Refused(nak ib.Syndrome) { h.refused = append(h.refused, nak)
 
 func (h *fakeHost) Failed(s Status) { h.failed = append(h.failed, s) }
 
-// packets returns what c sends now.
+// packets returns the packets that c sends now, decoded.
 func packets(t testing.TB, now Time, c interface {
 	Transmit(Time, *Output, int) bool
 }, limit int) (ps []ib.Packet) {

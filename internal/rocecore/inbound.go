@@ -2,34 +2,36 @@ package rocecore
 
 import "viaduct/internal/wire/ib"
 
-// An inbound is the message that is being received.
+// An inbound holds the state of the message that is being received.
 type inbound struct {
-	prev int // opcode of the last packet, none before the first
+	prev int // opcode of the last packet; none before the first
 
-	// A Send has a receive from its first packet on. That of a message which an unreliable
-	// connection has lost serves the next. [ROCE-UC-3]
+	// A Send uses the receive recv, if has is set, from its first packet on. filled counts the
+	// placed bytes. If an unreliable connection loses a message, the next message uses its receive.
+	// [ROCE-UC-3]
 	recv   Receive
 	has    bool
 	filled int
 
-	// An RDMA Write has a place.
+	// An RDMA Write goes to the place to.
 	to     Place
 	length int
 	left   int
 }
 
-// An outcome is what became of a packet.
+// An outcome is the result of handling a request packet.
 type outcome uint8
 
 const (
 	accepted outcome = iota
-	notReady         // no receive
-	invalid          // the packet is not as it should be
-	refused          // memory of the peer's choice
-	broken           // memory of our own
+	notReady         // no receive is posted
+	invalid          // the packet violates the protocol
+	refused          // the peer may not access the memory that it named
+	broken           // the memory of the receive is gone
 )
 
-// giveBack ends the receive of an unfinished message.
+// giveBack completes the receive of an unfinished message with s. It does nothing if there is no
+// receive.
 func (in *inbound) giveBack(h Host, s Status) {
 	if in.has {
 		in.has = false
@@ -37,7 +39,8 @@ func (in *inbound) giveBack(h Host, s Status) {
 	}
 }
 
-// takeReceive makes sure that there is a receive.
+// takeReceive takes a posted receive unless the message has one. It returns false if none is
+// posted.
 func (in *inbound) takeReceive(h Host) bool {
 	if !in.has {
 		in.recv, in.has = h.NextReceive()
@@ -45,8 +48,8 @@ func (in *inbound) takeReceive(h Host) bool {
 	return in.has
 }
 
-// payloadFits reports whether the length of a payload is what its place in the message asks for.
-// [ROCE-RESP-8]
+// payloadFits reports whether the payload has a length that is allowed at its position in the
+// message. [ROCE-RESP-8]
 func (c *Connection) payloadFits(p *ib.Packet) bool {
 	n := len(p.Payload)
 	switch {
@@ -58,7 +61,7 @@ func (c *Connection) payloadFits(p *ib.Packet) bool {
 	return n <= c.cfg.MTU
 }
 
-// placeSend places a packet of a Send, and delivers the message with the last one.
+// placeSend stores the payload of a packet of a Send, and completes the receive at the last packet.
 func (c *Connection) placeSend(p *ib.Packet) outcome {
 	in := &c.resp.in
 	if p.Opcode.Begins() {
@@ -98,8 +101,9 @@ func (c *Connection) placeSend(p *ib.Packet) outcome {
 	return accepted
 }
 
-// spoiled gives the receive of a message back that can't be received. An unreliable connection keeps
-// one that was only too short for the next message.
+// spoiled ends a message that cannot be received, and returns o. It completes the receive with s,
+// except on an unreliable connection whose receive was only too short: there the next message uses
+// the receive.
 func (c *Connection) spoiled(s Status, o outcome) outcome {
 	if c.reliable() || s == LocalProtection {
 		c.resp.in.has = false
@@ -108,7 +112,7 @@ func (c *Connection) spoiled(s Status, o outcome) outcome {
 	return o
 }
 
-// placeWrite places a packet of an RDMA Write.
+// placeWrite stores the payload of a packet of an RDMA Write.
 func (c *Connection) placeWrite(p *ib.Packet) outcome {
 	in := &c.resp.in
 	if p.Opcode.Begins() {
@@ -128,7 +132,7 @@ func (c *Connection) placeWrite(p *ib.Packet) outcome {
 	if !c.payloadFits(p) || n > in.left || p.Opcode.Ends() != (n == in.left) {
 		return invalid
 	}
-	if p.Opcode.HasImm() && !in.takeReceive(c.host) { // before anything is placed [ROCE-RESP-18]
+	if p.Opcode.HasImm() && !in.takeReceive(c.host) { // checked before any byte is placed [ROCE-RESP-18]
 		return notReady
 	}
 	if n > 0 {

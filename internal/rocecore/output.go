@@ -6,33 +6,33 @@ import (
 	"viaduct/internal/wire/ib"
 )
 
-// An Output collects packets to send: their bytes one behind the other, each with room for its
-// invariant CRC. Reset makes it ready for more; its memory is used again.
+// An Output collects packets to send. It stores their bytes contiguously, and leaves room for the
+// invariant CRC after each packet. The zero value is empty.
 type Output struct {
 	bytes   []byte
 	packets []outgoing
 }
 
 type outgoing struct {
-	from, to int // with the room for the CRC
+	from, to int // range in bytes, including the room for the CRC
 	dest     netip.Addr
 }
 
-// Reset forgets all packets.
+// Reset removes all packets and keeps the memory for later ones.
 func (o *Output) Reset() { o.bytes, o.packets = o.bytes[:0], o.packets[:0] }
 
 // Len returns the number of packets.
 func (o *Output) Len() int { return len(o.packets) }
 
-// Packet returns packet i, whose last [ib.ICRCLen] bytes are for the invariant CRC, and where it
-// goes if it is a datagram.
+// Packet returns the bytes of packet i, the last [ib.ICRCLen] of which are reserved for the
+// invariant CRC, and its destination if it is a datagram. The bytes are valid until the next Reset.
 func (o *Output) Packet(i int) ([]byte, netip.Addr) {
 	p := &o.packets[i]
 	return o.bytes[p.from:p.to:p.to], p.dest
 }
 
-// begin appends the headers of p for n bytes of payload and returns the room for these. The packet
-// counts when end is called.
+// begin appends the headers of p, which has n bytes of payload, and returns the room for the
+// payload. The packet counts only after end.
 func (o *Output) begin(p *ib.Packet, n int) []byte {
 	from := 0
 	if k := len(o.packets); k > 0 {

@@ -6,48 +6,49 @@ import (
 	"viaduct/internal/wire/ib"
 )
 
-// A requester turns requests into packets, and sends them again from the oldest one that is not
-// acknowledged (go back N).
+// A requester turns requests into packets. If one is lost, it retransmits from the oldest
+// unacknowledged packet on (go back N).
 //
 //	 oldest         next        sent       tail
 //	----+------------+-----------+----------+----> PSN
-//	    | outstanding| to go     | posted,
-//	    |            | again     | never sent
+//	    | outstanding| to be     | posted,
+//	    |            | resent    | never sent
 //
-// A Read has as many numbers as its response has packets: its one packet has the first of those that
-// have not come. [ROCE-REQ-2]
+// A Read has as many sequence numbers as its response has packets. A Read Request carries the first
+// number whose response packet has not arrived. [ROCE-REQ-2]
 type requester struct {
 	cfg     SendConfig
 	started bool
 
-	items  fifo[item] // from the oldest that is not complete
-	cursor int        // the item that next belongs to, items.len() if there is none
+	items  fifo[item] // incomplete requests, the oldest first
+	cursor int        // index of the item that next belongs to, or items.len()
 	oldest ib.PSN
 	next   ib.PSN
 	sent   ib.PSN
 	tail   ib.PSN
 
-	reads   int // Reads and atomic operations that were sent and are not complete
-	unasked int // packets since an acknowledgement was asked for
+	reads   int // number of Reads and atomic operations sent and incomplete
+	unasked int // packets since one requested an acknowledgement
 
 	timer  timer
 	window window
 }
 
-// An item is a request with its packets.
+// An item is a request and its range of packets.
 type item struct {
 	r           *Request
 	kind        ib.Kind
 	length      int
 	first, last ib.PSN
-	placed      int    // bytes of a Read Response
-	counted     bool   // in requester.reads
-	answered    bool   // the response of a Read or atomic operation is there
-	broken      Status // not OK if it can't be sent; it fails when it is the oldest
+	placed      int    // bytes of the Read Response that were stored
+	counted     bool   // counted in requester.reads
+	answered    bool   // the response of a Read or atomic operation has arrived
+	broken      Status // not OK if it cannot be sent; the connection fails when it is the oldest
 	value       uint64
 }
 
-// awaitsResponse reports whether an acknowledgement is not enough.
+// awaitsResponse reports whether the request needs a response, not only an acknowledgement, and has
+// not got it yet.
 func (it *item) awaitsResponse() bool {
 	return (it.kind == ib.Read || it.kind == ib.Atomic) && !it.answered
 }
@@ -64,8 +65,8 @@ func (c *Connection) StartSending(cfg SendConfig) {
 	q.window.start(cfg.Window)
 }
 
-// Post adds a request, whose buffer has at most MaxMessage bytes. If the connection is in error it
-// is flushed at once.
+// Post adds a request, whose buffer has at most MaxMessage bytes. In the error state the request is
+// flushed at once.
 func (c *Connection) Post(r *Request) {
 	if c.failed {
 		c.host.RequestDone(r, Completion{Status: Flushed})
@@ -81,7 +82,8 @@ func (c *Connection) Post(r *Request) {
 	c.req.items.push(it)
 }
 
-// transmitRequest adds the next packet of a request to out, if one may go now.
+// transmitRequest appends the next packet of a request to out, if one may be sent now, and reports
+// whether it did.
 func (c *Connection) transmitRequest(now Time, out *Output) bool {
 	q := &c.req
 	if !q.started || c.failed || q.timer.waiting {
@@ -140,8 +142,8 @@ func (c *Connection) transmitRequest(now Time, out *Output) bool {
 	return true
 }
 
-// mayStart reports whether the next packet, which is of it, may go: the window is open, and the Reads
-// and fences before allow it. [ROCE-REQ-5] [ROCE-REQ-6] [ROCE-REQ-7]
+// mayStart reports whether the next packet, which belongs to it, may be sent. The window must be
+// open, and the limit of Reads and the fences must allow it. [ROCE-REQ-5] [ROCE-REQ-6] [ROCE-REQ-7]
 func (c *Connection) mayStart(it *item) bool {
 	q := &c.req
 	if !c.reliable() {
@@ -156,7 +158,7 @@ func (c *Connection) mayStart(it *item) bool {
 	return !it.awaitsResponse() || it.counted || q.reads < q.cfg.MaxReads
 }
 
-// unansweredBefore reports whether a Read or atomic operation before item i is not complete.
+// unansweredBefore reports whether a Read or atomic operation before item i is incomplete.
 func (q *requester) unansweredBefore(i int) bool {
 	if q.reads == 0 {
 		return false
@@ -169,7 +171,8 @@ func (q *requester) unansweredBefore(i int) bool {
 	return false
 }
 
-// finishUnreliable completes requests whose last packet is in the output. [ROCE-UC-4]
+// finishUnreliable completes the requests of an unreliable connection whose last packet is in the
+// output. [ROCE-UC-4]
 func (c *Connection) finishUnreliable() {
 	q := &c.req
 	for q.cursor > 0 {
@@ -180,13 +183,14 @@ func (c *Connection) finishUnreliable() {
 	q.oldest = q.next
 }
 
-// sendPacket adds the packet psn of it to out. It is false if the memory is gone.
+// sendPacket appends the packet psn of the request it to out. ask requests an acknowledgement. It
+// returns false if the memory of the request is gone.
 func (c *Connection) sendPacket(out *Output, it *item, psn ib.PSN, ask bool) bool {
 	p := ib.Packet{BTH: ib.BTH{PKey: c.cfg.PKey, QPN: c.cfg.PeerQPN, PSN: psn, AckReq: ask && c.reliable()}}
 	at := psn.Sub(it.first) * c.cfg.MTU
 	n := 0
 	switch it.kind {
-	case ib.Read: // what has not come [ROCE-REQ-14]
+	case ib.Read: // the part of the data that has not arrived [ROCE-REQ-14]
 		p.Opcode = ib.ReadRequest
 		p.RETH = ib.RETH{VA: it.r.Remote.VA + uint64(at), RKey: it.r.Remote.Key, Length: uint32(it.length - at)}
 	case ib.Atomic:
@@ -215,7 +219,8 @@ func (c *Connection) sendPacket(out *Output, it *item, psn ib.PSN, ask bool) boo
 	return true
 }
 
-// opcode returns the opcode of a packet of a Send or RDMA Write. [ROCE-REQ-1]
+// opcode returns the opcode of a packet of a Send or RDMA Write, which may be the first or last of
+// its message, or both. [ROCE-REQ-1]
 func (it *item) opcode(first, last bool) ib.Opcode {
 	imm, inv := it.r.HasImm, it.r.Op == SendInvalidate
 	if it.kind == ib.Write {
@@ -252,7 +257,7 @@ func (it *item) opcode(first, last bool) ib.Opcode {
 	return ib.SendMiddle
 }
 
-// failBroken fails the connection if the oldest request is one that can't be sent.
+// failBroken fails the connection if the oldest request cannot be sent.
 func (c *Connection) failBroken() {
 	if c.req.items.len() > 0 {
 		if s := c.req.items.at(0).broken; s != OK {
@@ -261,9 +266,9 @@ func (c *Connection) failBroken() {
 	}
 }
 
-// goBack makes the next packet the oldest that is not acknowledged.
+// goBack makes the oldest unacknowledged packet the next one to send.
 func (q *requester) goBack() {
 	q.next, q.cursor, q.unasked = q.oldest, 0, 0
 	q.timer.stop()
-	q.timer.measuring = false // an acknowledgement may be of either packet
+	q.timer.measuring = false // an acknowledgement could be for either transmission
 }

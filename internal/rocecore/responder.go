@@ -2,21 +2,21 @@ package rocecore
 
 import "viaduct/internal/wire/ib"
 
-// A responder executes the requests of a peer in the order of their numbers.
+// A responder executes the requests of a peer in the order of their sequence numbers.
 type responder struct {
 	expected ib.PSN
-	msn      uint32 // messages completed [ROCE-RESP-13]
-	silent   bool   // a NAK went out: nothing more is answered until the expected packet comes
+	msn      uint32 // number of completed messages [ROCE-RESP-13]
+	silent   bool   // a NAK was sent: do not answer until the expected packet arrives
 
 	in inbound
 
-	served []served // the last Reads and atomic operations, a ring
-	oldest int      // in served: the next to be forgotten
+	served []served // ring of the last Reads and atomic operations
+	oldest int      // index in served of the oldest entry
 
 	responses fifo[response]
 }
 
-// respond handles a request of a reliable connection.
+// respond handles a request packet of a reliable connection.
 func (c *Connection) respond(p *ib.Packet) {
 	r := &c.resp
 	switch d := p.PSN.Sub(r.expected); {
@@ -42,7 +42,7 @@ func (c *Connection) respond(p *ib.Packet) {
 	r.silent = false
 }
 
-// execute executes the expected packet. [ROCE-RESP-1]
+// execute executes the expected packet. It returns false if the packet was refused. [ROCE-RESP-1]
 func (c *Connection) execute(p *ib.Packet) bool {
 	r := &c.resp
 	v := accepted
@@ -73,7 +73,8 @@ func (c *Connection) execute(p *ib.Packet) bool {
 
 func (c *Connection) completedMessage() { c.resp.msn = (c.resp.msn + 1) & (1<<24 - 1) }
 
-// reject answers a packet that was not executed.
+// reject answers a packet that was not executed, with an RNR NAK or with a NAK that ends the
+// connection.
 func (c *Connection) reject(v outcome) {
 	switch v {
 	case notReady: // [ROCE-RESP-9]
@@ -89,8 +90,8 @@ func (c *Connection) reject(v outcome) {
 	}
 }
 
-// refuse ends the connection with a NAK for the expected packet. A receive that the message took ends
-// with the cause. [ROCE-RESP-16]
+// refuse ends the connection with a NAK for the expected packet. If the message has taken a
+// receive, the receive completes with the corresponding status. [ROCE-RESP-16]
 func (c *Connection) refuse(s ib.Syndrome) {
 	c.answer(c.resp.expected, s)
 	c.host.Refused(s)
@@ -109,8 +110,9 @@ func refusedStatus(nak ib.Syndrome) Status {
 	return RemoteInvalidRequest
 }
 
-// answer queues an acknowledgement. One that is still to go is made to serve this packet as well.
-// [ROCE-RESP-14] [ROCE-RESP-15]
+// answer queues an acknowledgement. If the last queued response is an acknowledgement with the same
+// syndrome, it changes that one instead, so that one packet acknowledges both. [ROCE-RESP-14]
+// [ROCE-RESP-15]
 func (c *Connection) answer(psn ib.PSN, s ib.Syndrome) {
 	r := &c.resp
 	if n := r.responses.len(); n > 0 {
@@ -122,7 +124,7 @@ func (c *Connection) answer(psn ib.PSN, s ib.Syndrome) {
 	r.responses.push(response{kind: ib.Ack, psn: psn, syndrome: s, msn: r.msn})
 }
 
-// repeat answers a request that was executed before. [ROCE-RESP-3]
+// repeat answers a request that was already executed. [ROCE-RESP-3]
 func (c *Connection) repeat(p *ib.Packet) {
 	switch p.Opcode.Kind() {
 	case ib.Send, ib.Write:

@@ -6,21 +6,21 @@ import (
 	"viaduct/internal/wire/ib"
 )
 
-// A response is one that is to go: an acknowledgement, the rest of a Read, or the result of an atomic
-// operation. They go in the order of the requests. [ROCE-RESP-15]
+// A response is a queued acknowledgement, the unsent rest of a Read, or the result of an atomic
+// operation. Responses are sent in the order of the requests. [ROCE-RESP-15]
 type response struct {
 	kind     ib.Kind // Ack, ReadResponse or AtomicAck
-	psn      ib.PSN  // of the next packet
+	psn      ib.PSN  // number of its next packet
 	msn      uint32
 	syndrome ib.Syndrome
 
-	first, last ib.PSN // of the request, as it came first
-	from        Place  // what is still to be read
+	first, last ib.PSN // range of the request when it was first received
+	from        Place  // next byte to read
 	left        int
-	value       uint64 // of an atomic operation
+	value       uint64 // result of an atomic operation
 }
 
-// transmitResponse adds the next packet of a response to out, if there is one.
+// transmitResponse appends the next packet of a response to out, and reports whether there was one.
 func (c *Connection) transmitResponse(out *Output) bool {
 	r := &c.resp
 	if r.responses.len() == 0 {
@@ -38,7 +38,7 @@ func (c *Connection) transmitResponse(out *Output) bool {
 		p.Opcode, p.AtomicAck = ib.AtomicAcknowledge, ib.AtomicAckETH(re.value)
 	}
 	room := out.begin(&p, n)
-	if n > 0 && c.host.Read(re.from, room) != Allowed { // the memory has gone since
+	if n > 0 && c.host.Read(re.from, room) != Allowed { // the memory is gone since the check
 		re.kind, re.syndrome, re.left = ib.Ack, ib.NAKRemoteAccess, 0
 		c.host.Refused(re.syndrome)
 		c.fail(Flushed)
@@ -56,8 +56,8 @@ func (c *Connection) transmitResponse(out *Output) bool {
 	return true
 }
 
-// opcode returns the opcode of the next packet of a Read Response. One that is repeated goes on as
-// the first time.
+// opcode returns the opcode of the next packet of a Read Response. A repeated response has the same
+// opcodes as the first one.
 func (re *response) opcode() ib.Opcode {
 	switch {
 	case re.psn == re.first && re.psn == re.last:

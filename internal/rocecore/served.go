@@ -2,17 +2,19 @@ package rocecore
 
 import "viaduct/internal/wire/ib"
 
-// A served is a Read or an atomic operation that was executed, in case its response is lost. [ROCE-RESP-20]
+// A served is a Read or atomic operation that was executed. It is remembered in case its response
+// is lost. [ROCE-RESP-20]
 type served struct {
-	kind        ib.Kind // Read or Atomic, Unassigned for an empty entry
+	kind        ib.Kind // Read or Atomic; Unassigned in an empty entry
 	first, last ib.PSN
 	from        Place
 	length      int
 	value       uint64
 }
 
-// remember keeps s in place of the oldest one. A peer that keeps to what was agreed has the response of
-// that already: if it is to go once more, it need not.
+// remember stores s in place of the oldest entry. A peer that respects the limit of outstanding
+// Reads has received the response of that entry, so remember also removes the response from the
+// queue.
 func (r *responder) remember(s served) {
 	if old := r.served[r.oldest]; old.kind != ib.Unassigned {
 		r.forget(old)
@@ -21,7 +23,7 @@ func (r *responder) remember(s served) {
 	r.oldest = (r.oldest + 1) % len(r.served)
 }
 
-// forget removes the response of s from those that are to go.
+// forget removes the response of s from the queue, if it is there.
 func (r *responder) forget(s served) {
 	for i := range r.responses.len() {
 		if re := r.responses.at(i); re.kind != ib.Ack && re.first == s.first {
@@ -31,7 +33,7 @@ func (r *responder) forget(s served) {
 	}
 }
 
-// find returns what was executed with the number psn.
+// find returns the executed operation of the given kind whose range contains psn, or nil.
 func (r *responder) find(kind ib.Kind, psn ib.PSN) *served {
 	for i := range r.served {
 		s := &r.served[i]
@@ -42,12 +44,14 @@ func (r *responder) find(kind ib.Kind, psn ib.PSN) *served {
 	return nil
 }
 
-// mayServe reports whether Reads or atomic operations are allowed at all.
+// mayServe reports whether the peer may use the right a at all, and Reads and atomic operations are
+// allowed.
 func (c *Connection) mayServe(a Access) bool {
 	return c.cfg.Access&a != 0 && len(c.resp.served) > 0 // [ROCE-RESP-20]
 }
 
-// startRead executes a Read Request: its response will go.
+// startRead executes a Read Request by queueing its response. It returns false if the request was
+// refused.
 func (c *Connection) startRead(p *ib.Packet) bool {
 	r := &c.resp
 	n := p.RETH.Length
@@ -69,8 +73,8 @@ func (c *Connection) startRead(p *ib.Packet) bool {
 	return true
 }
 
-// queueRead queues the response of a Read from psn on. If a response of the same Read is still to go,
-// it begins anew instead: a peer that asks again and again can't fill the queue.
+// queueRead queues the response of a Read from packet psn on. A response of the same Read that is
+// still queued is replaced, so that a peer that repeats its request cannot fill the queue.
 func (c *Connection) queueRead(s served, psn ib.PSN, from Place, n int) {
 	r := &c.resp
 	re := response{kind: ib.ReadResponse, psn: psn, msn: r.msn, syndrome: ib.ACK, first: s.first, last: s.last, from: from, left: n}
@@ -83,8 +87,8 @@ func (c *Connection) queueRead(s served, psn ib.PSN, from Place, n int) {
 	r.responses.push(re)
 }
 
-// repeatRead answers a Read again that was executed before, if it asks for the rest of it from the
-// packet that it names. [ROCE-RESP-4] [ROCE-RESP-6]
+// repeatRead answers a repeated Read Request, if it asks for the rest of a remembered Read from the
+// named packet on. [ROCE-RESP-4] [ROCE-RESP-6]
 func (c *Connection) repeatRead(p *ib.Packet) {
 	s := c.resp.find(ib.Read, p.PSN)
 	if s == nil {
@@ -98,7 +102,8 @@ func (c *Connection) repeatRead(p *ib.Packet) {
 	c.queueRead(*s, p.PSN, from, s.length-at)
 }
 
-// performAtomic executes an atomic operation. [ROCE-RESP-17]
+// performAtomic executes an atomic operation and queues its result. It returns false if the request
+// was refused. [ROCE-RESP-17]
 func (c *Connection) performAtomic(p *ib.Packet) bool {
 	r := &c.resp
 	if !c.mayServe(RemoteAtomic) {
@@ -136,7 +141,8 @@ func (c *Connection) queueAtomic(psn ib.PSN, value uint64) {
 	r.responses.push(response{kind: ib.AtomicAck, psn: psn, msn: r.msn, syndrome: ib.ACK, first: psn, last: psn, value: value})
 }
 
-// repeatAtomic answers an atomic operation again that was executed before. [ROCE-RESP-5] [ROCE-RESP-6]
+// repeatAtomic answers a repeated atomic operation with the remembered result. [ROCE-RESP-5]
+// [ROCE-RESP-6]
 func (c *Connection) repeatAtomic(p *ib.Packet) {
 	if s := c.resp.find(ib.Atomic, p.PSN); s != nil {
 		c.queueAtomic(p.PSN, s.value)

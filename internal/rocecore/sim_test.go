@@ -14,9 +14,9 @@ import (
 	"viaduct/internal/wire/ib"
 )
 
-// The simulation: two connections, two wires that lose, duplicate, delay and reorder, two random
-// programs. Every byte is followed from request to memory by code that shares nothing with the
-// machines. A seed repeats a run exactly.
+// The simulation connects two connections by two wires that lose, duplicate, delay and reorder
+// packets. Each end runs a random program. The test follows every byte from request to memory, with
+// code that it does not share with the package. The seed determines a run completely.
 
 var (
 	simSeed = flag.Uint64("sim.seed", 0, "run the one simulation with this seed, and print its packets")
@@ -44,7 +44,7 @@ func (q *simEvents) Pop() any {
 	return v
 }
 
-// A sim is a run.
+// A sim is one run of the simulation.
 type sim struct {
 	t      *testing.T
 	r      *rand.Rand
@@ -60,8 +60,9 @@ type sim struct {
 	print  bool
 }
 
-// The memory of an end: what Reads read never changes, what Writes write is compared at the end, since
-// a Read that is answered again may see later Writes; and a word for atomic operations.
+// The memory of an end has three areas. Reads read an area that never changes, because a repeated
+// Read may see later Writes. Writes write an area that is compared at the end. The last area is a
+// word for atomic operations.
 const (
 	readArea  = 64 << 10
 	writeArea = 64 << 10
@@ -74,19 +75,19 @@ type simEnd struct {
 	host  *fakeHost
 	c     *Connection
 	peer  *simEnd
-	tick  Time // the tick that is scheduled, 0 if none
+	tick  Time // time of the next scheduled Tick, 0 if none
 	model []byte
 
 	toPost   int
 	posted   int
-	expected []simExpect // by request
-	sends    []simSend   // what the peer is to receive
-	word     uint64      // of the peer, after all atomic operations posted
+	expected []simExpect // indexed by request
+	sends    []simSend   // messages that the peer has to receive
+	word     uint64      // the peer's word after all posted atomic operations
 }
 
 type simExpect struct {
 	read  slice  // destination
-	want  []byte // what it must be
+	want  []byte // expected contents of read
 	value uint64
 	isAt  bool
 }
@@ -133,7 +134,7 @@ func newSim(t *testing.T, seed uint64, transport ib.Transport) *sim {
 	return s
 }
 
-// program posts a request now and then.
+// program posts a few requests and schedules itself again.
 func (e *simEnd) program() {
 	s := e.s
 	for range 1 + s.r.IntN(4) {
@@ -205,7 +206,7 @@ func (e *simEnd) post() {
 	e.c.Post(r)
 }
 
-// supply posts receives now and then, so that some messages find none.
+// supply posts receives at random times, so that some messages find none.
 func (e *simEnd) supply() {
 	s := e.s
 	for range s.r.IntN(4) {
@@ -214,7 +215,7 @@ func (e *simEnd) supply() {
 	s.after(time.Duration(s.r.IntN(500))*time.Microsecond, e.supply)
 }
 
-// run sends what can go, and schedules the next tick.
+// run sends the packets that may be sent, and schedules the next Tick.
 func (e *simEnd) run() {
 	s := e.s
 	var out Output
@@ -239,7 +240,7 @@ func (e *simEnd) run() {
 	}
 }
 
-// carry takes a packet to the other end, or loses it.
+// carry delivers a packet to the other end, unless the wire loses it.
 func (e *simEnd) carry(b []byte) {
 	s := e.s
 	copies := 1
@@ -260,7 +261,7 @@ func (e *simEnd) carry(b []byte) {
 				s.t.Fatal(err)
 			}
 			e.peer.c.Receive(s.now, &p)
-			if s.r.IntN(4) != 0 { // packets come in bursts
+			if s.r.IntN(4) != 0 { // packets arrive in bursts
 				e.peer.run()
 			} else {
 				s.after(time.Microsecond, e.peer.run)
@@ -285,7 +286,8 @@ func (s *sim) over() bool {
 	return true
 }
 
-// steps runs until everything is complete, for 10 minutes of its time at most.
+// steps runs the simulation until all requests are complete. It returns an error after 10 minutes
+// of simulated time.
 func (s *sim) steps() error {
 	const limit = 10 * time.Minute
 	for n := 0; !s.over(); n++ {
@@ -311,7 +313,7 @@ func (s *sim) steps() error {
 	return nil
 }
 
-// check compares what has become of everything with what had to.
+// check compares the completions, the received messages and the memory with the expected ones.
 func (s *sim) check() error {
 	for _, e := range s.ends {
 		for i, d := range e.host.done { // [ROCE-REQ-15]
@@ -345,7 +347,7 @@ func (s *sim) check() error {
 	return nil
 }
 
-// TestSimulation has pairs of reliable connections talk over bad wires. [ROCE-RESP-1] [ROCE-RESP-3]
+// TestSimulation connects pairs of reliable connections by bad wires. [ROCE-RESP-1] [ROCE-RESP-3]
 // [ROCE-RESP-4] [ROCE-RESP-5] [ROCE-RESP-15] [ROCE-COMP-2] [ROCE-COMP-3]
 func TestSimulation(t *testing.T) {
 	var total Counters
@@ -390,9 +392,9 @@ func TestSimulation(t *testing.T) {
 	}
 }
 
-// TestSimulationUnreliable has pairs of unreliable connections talk over wires that lose and reorder:
-// what is delivered was sent, whole, and in order unless the wire changed it. [ROCE-UC-1] [ROCE-UC-2]
-// [ROCE-UC-3] [ROCE-UC-4]
+// TestSimulationUnreliable connects pairs of unreliable connections by wires that lose packets.
+// Every delivered message must have been sent, and must be whole and in order. [ROCE-UC-1]
+// [ROCE-UC-2] [ROCE-UC-3] [ROCE-UC-4]
 func TestSimulationUnreliable(t *testing.T) {
 	delivered, sent := 0, 0
 	for seed := uint64(1); seed <= 20; seed++ {
@@ -401,7 +403,7 @@ func TestSimulationUnreliable(t *testing.T) {
 		if err := s.steps(); err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
 		}
-		for range 200 { // what is under way, beside receives that go on
+		for range 200 { // packets on the wires; supply never ends
 			if len(s.events) == 0 || s.now > time.Hour {
 				break
 			}

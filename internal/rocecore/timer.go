@@ -6,38 +6,39 @@ import (
 	"viaduct/internal/wire/ib"
 )
 
-// A timer is the clock of a requester: until packets go again for want of an acknowledgement, until
-// a peer that had no receive is tried again, and until a probe.
+// A timer holds the deadlines of a requester: the retransmission timeout, the end of the wait for a
+// peer that had no receive, and the next probe.
 type timer struct {
 	timeout time.Duration // 0 for never
-	running bool          // packets are outstanding
-	at      Time          // when they go again
+	running bool          // packets are unacknowledged
+	at      Time          // time of the retransmission
 
-	probeAt  Time          // when the oldest packet goes once more
-	probeGap time.Duration // doubles with each probe without progress
-	probe    bool          // one is due
+	probeAt  Time          // time at which the oldest packet is sent again as a probe
+	probeGap time.Duration // doubles after each probe without progress
+	probe    bool          // a probe is due
 
-	waiting bool // for a peer without receives
+	waiting bool // for a peer that had no receive
 	until   Time
 
-	retries, rnrRetries int // left
+	retries, rnrRetries int // remaining
 	cfg                 SendConfig
 
-	// Round trips: the packet that is measured, and the smoothed time.
+	// The round trip is measured with one packet at a time, and smoothed.
 	measuring  bool
 	measured   ib.PSN
 	measuredAt Time
 	roundTrip  time.Duration
 }
 
-// The time until a probe: a multiple of the round trip, or this while none was measured.
+// The time until a probe is probeTrips round trips, but at least minProbe. It is firstProbe before
+// a round trip was measured.
 const (
 	firstProbe = 20 * time.Millisecond
 	minProbe   = time.Millisecond
 	probeTrips = 4
 )
 
-// restore gives all retries back. [ROCE-REQ-10]
+// restore resets the retries and the interval of probes. [ROCE-REQ-10]
 func (t *timer) restore(cfg SendConfig) {
 	t.cfg, t.timeout = cfg, cfg.Timeout
 	t.retries, t.rnrRetries = cfg.Retries, cfg.RNRRetry
@@ -47,7 +48,7 @@ func (t *timer) restore(cfg SendConfig) {
 	}
 }
 
-// run starts the clock if it does not run.
+// run starts the timer unless it is running.
 func (t *timer) run(now Time) {
 	if !t.running {
 		t.running = true
@@ -57,14 +58,15 @@ func (t *timer) run(now Time) {
 
 func (t *timer) stop() { t.running, t.probe = false, false }
 
-// measure begins to measure the round trip of the packet psn, unless one is being measured.
+// measure starts to measure the round trip of packet psn, unless another packet is being measured.
 func (t *timer) measure(now Time, psn ib.PSN) {
 	if !t.measuring {
 		t.measuring, t.measured, t.measuredAt = true, psn, now
 	}
 }
 
-// arrived ends the measurement if oldest, the oldest packet that is not acknowledged, is behind.
+// arrived ends the measurement if the measured packet is before oldest, the oldest unacknowledged
+// packet.
 func (t *timer) arrived(now Time, oldest ib.PSN) {
 	if !t.measuring || !t.measured.Less(oldest) {
 		return
@@ -78,7 +80,7 @@ func (t *timer) arrived(now Time, oldest ib.PSN) {
 	t.roundTrip += (d - t.roundTrip) / 8
 }
 
-// probes reports whether a probe may come before the timeout.
+// probes reports whether a probe can be due before the timeout.
 func (t *timer) probes() bool {
 	return t.running && (t.timeout == 0 || t.probeGap < t.timeout/2)
 }
@@ -98,7 +100,7 @@ func (q *requester) deadline() (at Time, ok bool) {
 	return at, ok
 }
 
-// Tick does what is due at now. Transmit sends what comes of it.
+// Tick handles the deadlines up to now. Call Transmit after it.
 func (c *Connection) Tick(now Time) {
 	q, t := &c.req, &c.req.timer
 	if c.failed {
@@ -125,8 +127,8 @@ func (c *Connection) Tick(now Time) {
 	}
 }
 
-// retry sends everything again from the oldest packet that is not acknowledged, or fails with s if
-// that has happened often enough. [ROCE-REQ-9] [ROCE-REQ-11]
+// retry retransmits from the oldest unacknowledged packet on. It fails the connection with s if no
+// retries remain. [ROCE-REQ-9] [ROCE-REQ-11]
 func (c *Connection) retry(s Status) {
 	q := &c.req
 	if q.timer.retries == 0 {

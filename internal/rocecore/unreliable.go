@@ -2,8 +2,9 @@ package rocecore
 
 import "viaduct/internal/wire/ib"
 
-// assemble handles a packet of an unreliable connection: nothing is answered [ROCE-UC-1], and a message
-// of which a packet is missing, or which can't be received, is dropped. [ROCE-UC-2] [ROCE-UC-5]
+// assemble handles a request packet of an unreliable connection. It answers nothing [ROCE-UC-1]. It
+// drops a message if a packet is missing or if the message cannot be received. [ROCE-UC-2]
+// [ROCE-UC-5]
 func (c *Connection) assemble(p *ib.Packet) {
 	r := &c.resp
 	in := &r.in

@@ -2,29 +2,29 @@ package rocecore
 
 import "viaduct/internal/wire/ib"
 
-// A window bounds how many packets are without acknowledgement. It is halved when a packet is lost,
-// once for the packets that were under way then, and grows by one packet for each window that is
-// acknowledged. [ROCE-REQ-16]
+// A window limits the number of unacknowledged packets. A loss halves its size, only once for all
+// packets that were outstanding at the time. Its size grows by one packet for each acknowledged
+// window. [ROCE-REQ-16]
 type window struct {
 	size, limit int
-	acked       int    // packets since size changed
-	recovered   ib.PSN // a loss before this number is part of the last one
-	losing      bool   // recovered holds
+	acked       int    // acknowledged packets since size changed
+	recovered   ib.PSN // a loss before this number belongs to the previous loss
+	losing      bool   // recovered is valid
 }
 
-// minWindow lets a NAK show a loss: a packet, and one behind it.
+// minWindow leaves room for packets after a lost one, without which the peer does not send a NAK.
 const minWindow = 4
 
-// maxUnasked is how many packets go without asking for an acknowledgement, at most. [ROCE-REQ-4]
+// maxUnasked is the greatest number of packets per request for an acknowledgement. [ROCE-REQ-4]
 const maxUnasked = 32
 
 func (w *window) start(limit int) { w.size, w.limit = limit, limit }
 
-// asks reports whether the last of n packets since the last one that asked for an acknowledgement
-// should ask.
+// asks reports whether a packet should request an acknowledgement if it is packet n since the last
+// one that did.
 func (w *window) asks(n int) bool { return n >= min(maxUnasked, max(1, w.size/4)) }
 
-// lost notes that the packet oldest was lost when sent was the next one to be sent.
+// lost records the loss of packet oldest. sent is the number of the next new packet.
 func (w *window) lost(oldest, sent ib.PSN) {
 	if w.losing && oldest.Less(w.recovered) {
 		return
@@ -33,7 +33,8 @@ func (w *window) lost(oldest, sent ib.PSN) {
 	w.acked, w.recovered, w.losing = 0, sent, true
 }
 
-// acknowledged notes that n packets were acknowledged.
+// acknowledged records that n packets were acknowledged, and that oldest is now the oldest
+// unacknowledged packet.
 func (w *window) acknowledged(n int, oldest ib.PSN) {
 	if w.losing && !oldest.Less(w.recovered) {
 		w.losing = false
