@@ -11,62 +11,61 @@ import (
 	"viaduct/iwarp"
 )
 
-// A Namespace says what a disk is made of.
+// A Namespace describes a disk.
 type Namespace struct {
-	// Data are the bytes, which any number of goroutines read at a time. If Data is
-	// an io.WriterAt too, and ReadOnly is not set, the disk can be written. [Syncer],
-	// [Discarder], [Zeroer] and [Slicer] are used if Data has them.
+	// Data holds the bytes of the disk. Any number of goroutines call its methods at the same time.
+	// If Data is also an io.WriterAt, and ReadOnly is not set, hosts can write the disk. The
+	// optional methods of [Syncer], [Discarder], [Zeroer] and [Slicer] are used if Data has them.
 	Data     io.ReaderAt
-	Size     int64 // bytes; a part of a block at the end is not used
+	Size     int64 // bytes; an incomplete block at the end is not used
 	ReadOnly bool
 
-	// BlockSize is the number of bytes of a block, a power of two from 512 to 4096; 0 means
-	// 512.
+	// BlockSize is the size of a block in bytes, a power of two from 512 to 4096; 0 means 512.
 	BlockSize int
 
-	// UUID is by what a host knows the disk again. It must be the disk's alone. Zero means one
-	// that is made of the target's name and the number of the namespace.
+	// UUID identifies the disk to hosts, which recognize it when they reconnect. It must be unique.
+	// Zero derives a UUID from the NQN of the target and the number of the namespace.
 	UUID [16]byte
 
-	// Release, if not nil, is called once when no command uses Data any more: after
-	// [Target.Remove] or [Target.Close]. It must not call the target.
+	// Release, if not nil, is called once after [Target.Remove] or [Target.Close], when no command
+	// uses Data any more. It must not call the target.
 	Release func()
 }
 
-// A Syncer stores all written bytes durably, so that they outlive a loss of power. A flush of the
-// host calls it, for example because of fsync there. [os.File] is a Syncer.
+// A Syncer stores all written bytes durably, so that they survive a loss of power. Sync is called
+// for each flush of a host, for example after an fsync there. [os.File] is a Syncer.
 type Syncer interface {
 	Sync() error
 }
 
-// A Discarder frees a range, which reads as zeroes from then on. Hosts discard whole disks
-// when they make a file system: it should take no time.
+// A Discarder frees the space of a range of bytes, which then reads as zeroes. Hosts discard the
+// whole disk when they make a file system, so Discard should be fast.
 type Discarder interface {
 	Discard(off, n int64) error
 }
 
-// A Zeroer writes zeroes to a range. Without it zeroes are written like other bytes.
+// A Zeroer writes zeroes to a range of bytes. Without it, zeroes are written like other bytes.
 type Zeroer interface {
 	Zero(off, n int64) error
 }
 
-// A Slicer is memory: reads and writes of hosts go from and to the slices that it returns,
-// and are not copied. write says that the slice is going to be written. Nil means that
-// ReadAt or WriteAt is to be used. The memory must not go away while the target is open.
+// A Slicer is backed by memory. Slice returns the bytes of a range without a copy, and hosts read
+// and write them in place. write reports that the bytes will be written. If Slice returns nil,
+// ReadAt or WriteAt is used. The memory must stay valid while the target is open.
 type Slicer interface {
 	Slice(off, n int64, write bool) []byte
 }
 
-// A space is a namespace with its backend.
+// A space is a namespace and the state of its backend.
 type space struct {
 	Namespace
 	core   nvmecore.Namespace
-	mapped *iwarp.MemoryRegion // of a mapped file, otherwise nil
+	mapped *iwarp.MemoryRegion // registration of a mapped file, otherwise nil
 	users  *users
 }
 
-// users counts the commands that use a backend, and the namespace itself as one. A resized
-// namespace has the users of its predecessor.
+// users counts the commands that use a backend, plus one for the namespace itself. A resized
+// namespace shares the users of its predecessor.
 type users struct {
 	n       atomic.Int64
 	release func()
@@ -100,7 +99,7 @@ func newSpace(n Namespace, id uint32, nqn string) (*space, error) {
 	}}, nil
 }
 
-// use prepares the backend for commands of streams of the domain.
+// use prepares the backend for commands. Memory is registered in the domain pd.
 func (s *space) use(pd *iwarp.ProtectionDomain) error {
 	s.users = &users{release: s.release}
 	s.users.n.Store(1)
@@ -108,13 +107,14 @@ func (s *space) use(pd *iwarp.ProtectionDomain) error {
 	if !ok {
 		return nil
 	}
-	// A read or write that meets the end of a file that became shorter fails. [iwarp.RegionOptions]
+	// The region is guarded because the file may become shorter. Access beyond its end then fails
+	// instead of killing the process. [iwarp.RegionOptions]
 	var err error
 	s.mapped, err = pd.Register(m.b, iwarp.LocalOnly, iwarp.RegionOptions{Guarded: true})
 	return err
 }
 
-// release ends the use of the backend.
+// release frees the backend when no command uses it any more.
 func (s *space) release() {
 	if s.mapped != nil {
 		s.mapped.Close()
@@ -124,7 +124,7 @@ func (s *space) release() {
 	}
 }
 
-// slice returns memory of the backend, or nil.
+// slice returns the bytes of a range of the backend, or nil if the backend is not in memory.
 func (s *space) slice(off, n int64, write bool) []byte {
 	if m, ok := s.Data.(Slicer); ok {
 		return m.Slice(off, n, write)
@@ -132,7 +132,7 @@ func (s *space) slice(off, n int64, write bool) []byte {
 	return nil
 }
 
-// quick reports whether nothing that the backend does waits for a device.
+// quick reports whether the backend never waits for a device.
 func (s *space) quick() bool {
 	_, memory := s.Data.(Slicer)
 	_, syncs := s.Data.(Syncer)
@@ -156,7 +156,7 @@ func (s *space) zero(off, n int64) error { // [NVME-IO-3]
 	return writeZeroes(s.Data.(io.WriterAt), off, n)
 }
 
-// zeroes are written to a backend without Zeroer.
+// zeroes is written to backends that are not Zeroers.
 var zeroes [1 << 16]byte
 
 func writeZeroes(w io.WriterAt, off, n int64) error {
@@ -170,8 +170,8 @@ func writeZeroes(w io.WriterAt, off, n int64) error {
 	return nil
 }
 
-// discard is a hint, and does nothing where there is no Discarder: then the namespace does
-// not say that it reads as zeroes.
+// discard discards a range. It does nothing without a Discarder; discarding is only a hint, and the
+// namespace does not claim then that discarded blocks read as zeroes.
 func (s *space) discard(off, n int64) error { // [NVME-IO-3]
 	if d, ok := s.Data.(Discarder); ok && n > 0 {
 		return d.Discard(off, n)

@@ -26,8 +26,8 @@ func mapped(t *testing.T, f *os.File) Namespace {
 	return n
 }
 
-// TestMappedFile expects the file to have what a host writes to its mapping, and the host to read
-// what is written to the file.
+// TestMappedFile checks that bytes that a host writes to a mapped file appear in the file, and that
+// the host reads bytes that were written to the file.
 func TestMappedFile(t *testing.T) {
 	f := newFile(t, 1<<20)
 	_, addr := serveWith(t, crcConfig(false), mapped(t, f))
@@ -48,8 +48,8 @@ func TestMappedFile(t *testing.T) {
 	}
 }
 
-// TestMappedFileShorter cuts a mapped file off while a host uses it. Commands for what is gone fail,
-// or end their queue. The process and the other queue go on.
+// TestMappedFileShorter truncates a mapped file while a host uses it. Commands beyond the new end
+// must fail or end their queue. The process and the other queue must continue.
 func TestMappedFileShorter(t *testing.T) {
 	for _, crc := range []bool{true, false} {
 		for name, do := range map[string]func(*hostQueue) nvmewire.SQE{
@@ -91,7 +91,7 @@ func TestMappedFileShorter(t *testing.T) {
 	}
 }
 
-// slowDisk reads when it is told to.
+// A slowDisk delays each read until the test lets it proceed.
 type slowDisk struct {
 	onlyReader
 	reading chan struct{}
@@ -104,8 +104,8 @@ func (d *slowDisk) ReadAt(p []byte, off int64) (int, error) {
 	return d.onlyReader.ReadAt(p, off)
 }
 
-// TestRelease removes a namespace while a command reads it: it is released when the command is done.
-// Another is released by Close, and one that was resized only once.
+// TestRelease checks that Release is called once per namespace: for a removed one after the command
+// that reads it has ended, for others in Close. Resize must not call it.
 func TestRelease(t *testing.T) {
 	tg, addr := serve(t)
 	var slow, kept, resized atomic.Int32
@@ -148,7 +148,7 @@ func TestRelease(t *testing.T) {
 		t.Fatal(err)
 	}
 	reaches(t, &resized, 1)
-	s.NSID = 2 // is in use when its queue ends
+	s.NSID = 2 // keeps the namespace in use until its queue ends
 	io.post(s, nil)
 	io.qp.Abort()
 	left(t, tg, 1)
@@ -173,8 +173,8 @@ func reaches(t *testing.T, n *atomic.Int32, want int32) {
 	}
 }
 
-// TestReadWhileWritten reads memory that changes all the time, as if other hosts wrote it. The bytes
-// may be of any moment, but the CRC that they are sent with must be theirs.
+// TestReadWhileWritten reads memory that changes all the time, as if other hosts wrote to it. The
+// bytes may be a mixture of old and new ones, but the CRC must match the bytes that were sent.
 func TestReadWhileWritten(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race is the host's, and wanted")

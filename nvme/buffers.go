@@ -15,15 +15,14 @@ type buffer struct {
 }
 
 const (
-	leastShift = 12 // 4 KiB
-	classes    = 9  // to 1 MiB, which is MDTS
+	leastShift = 12 // 4 KiB is the smallest class
+	classes    = 9  // up to 1 MiB, which is MDTS
 )
 
-// buffers are memory that commands without memory of their own use while they run: what
-// idle queues have is nothing.
+// buffers provides memory for commands while they run, so that idle queues hold no memory.
 type buffers struct {
 	capsules sync.Pool
-	sizes    [classes]sync.Pool // by powers of two from 4 KiB
+	sizes    [classes]sync.Pool // by size, powers of two from 4 KiB
 }
 
 func take(p *sync.Pool, n int) *buffer {
@@ -35,12 +34,12 @@ func take(p *sync.Pool, n int) *buffer {
 
 func (b *buffer) giveBack() { b.pool.Put(b) }
 
-// capsule returns memory for a command with data.
+// capsule returns memory for a command capsule with data.
 func (bs *buffers) capsule() *buffer {
 	return take(&bs.capsules, nvmewire.SQELen+nvmecore.InCapsule)
 }
 
-// data returns memory for n bytes, at most MDTS.
+// data returns memory for n bytes. n must be from 1 to MDTS.
 func (bs *buffers) data(n int) *buffer {
 	class := max(bits.Len(uint(n-1))-leastShift, 0)
 	return take(&bs.sizes[class], 1<<(leastShift+class))

@@ -11,25 +11,25 @@ import (
 	"viaduct/iwarp"
 )
 
-// A command is one command of a host, and its memory. It belongs to one goroutine at a
-// time: that of the queue, or a worker.
+// A command is one command of a host, with its memory. At any time it belongs to one goroutine,
+// either that of the queue or a worker.
 type command struct {
 	q       *queue
 	id      uint64
-	head    [nvmewire.SQELen]byte // the capsule, if it has no data
-	capsule *buffer               // otherwise
+	head    [nvmewire.SQELen]byte // the capsule, if it carries no data
+	capsule *buffer               // the capsule, if it carries data
 	inline  []byte                // data in the capsule
 	sqe     nvmewire.SQE
 	step    nvmecore.Step
 	space   *space
-	data    []byte  // of the step: in the capsule, in buf or of the backend
-	buf     *buffer // nil if data are elsewhere
-	stored  bool    // data are of the backend
+	data    []byte  // data of the step: in the capsule, in buf, or in the backend
+	buf     *buffer // nil if data is elsewhere
+	stored  bool    // data is in the backend
 	cqe     [nvmewire.CQELen]byte
 	sg      [1]iwarp.SGE
 }
 
-// arrived begins a command of n bytes.
+// arrived starts the command whose capsule of n bytes was received.
 func (c *command) arrived(n int) {
 	q, t := c.q, c.q.t
 	b := c.head[:min(n, len(c.head))]
@@ -76,7 +76,8 @@ func (c *command) begin() {
 	}
 }
 
-// read reads from memory here, and from another backend in a job.
+// read executes a Read. It sends the bytes directly from a backend in memory; otherwise a job reads
+// them.
 func (c *command) read() {
 	q, s := c.q, &c.step
 	memory := c.space.slice(s.Offset, s.Length, false)
@@ -85,7 +86,7 @@ func (c *command) read() {
 		c.memory()
 		c.job()
 		return
-	case q.crc: // is computed before the bytes are sent: no other command may change them meanwhile
+	case q.crc: // the CRC is computed before sending, so the bytes must not change in between
 		c.memory()
 		if err := regmem.Copy(c.data, memory, c.space.mapped != nil); err != nil {
 			c.respond(0, c.failed(err), nil)
@@ -98,16 +99,16 @@ func (c *command) read() {
 	c.respond(0, nvmewire.OK, c.data)
 }
 
-// memory is where the data of the step go, if nothing better is there.
+// memory allocates memory for the data of the step.
 func (c *command) memory() {
 	c.buf = c.q.t.buffers.data(int(c.step.Length))
 	c.data = c.buf.b[:c.step.Length]
 }
 
-// fetch brings the data from the host, then calls fetched.
+// fetch gets the data from the host and then calls fetched.
 func (c *command) fetch() {
 	g := c.sqe.SGL
-	if g.Type == nvmewire.SGLOffset { // in the capsule, as the machine has checked
+	if g.Type == nvmewire.SGLOffset { // data in the capsule, as nvmecore has checked
 		from := c.inline[g.Addr:][:c.step.Length]
 		if !c.stored {
 			c.data = from
@@ -128,7 +129,7 @@ func (c *command) fetch() {
 	}
 }
 
-// element is the element of a request for the data of the command.
+// element returns the list element for data, in an RDMA request of the command.
 func (c *command) element(data []byte) iwarp.SGE {
 	if c.stored && c.space.mapped != nil {
 		return c.space.mapped.SGE(int(c.step.Offset), len(data))
@@ -136,7 +137,7 @@ func (c *command) element(data []byte) iwarp.SGE {
 	return iwarp.Buf(data)
 }
 
-// fetched goes on when the data have come.
+// fetched continues the command when its data has arrived.
 func (c *command) fetched() {
 	q, t := c.q, c.q.t
 	switch c.step.Kind {
@@ -159,7 +160,7 @@ func (c *command) fetched() {
 	c.job()
 }
 
-// job executes the step here if that does not wait, else in a worker.
+// job executes the step at once if the backend never waits, and otherwise in a worker.
 func (c *command) job() {
 	c.q.jobs.Add(1)
 	if c.space != nil && c.space.quick() {
@@ -169,7 +170,7 @@ func (c *command) job() {
 	c.q.t.workers.do(c)
 }
 
-// execute does with the backend what the step says, and responds.
+// execute performs the step on the backend, and responds.
 func (c *command) execute() {
 	defer c.q.jobs.Done()
 	s, p := &c.step, c.space
@@ -202,7 +203,7 @@ func (c *command) execute() {
 	c.respond(0, c.failed(err), nil)
 }
 
-// failed logs the error of a backend, if it is one, and returns its status.
+// failed logs err, the error of a backend, and returns the status for it; OK if err is nil.
 func (c *command) failed(err error) nvmewire.Status {
 	if err == nil {
 		return nvmewire.OK
@@ -212,7 +213,7 @@ func (c *command) failed(err error) nvmewire.Status {
 	return nvmewire.InternalError
 }
 
-// readFull reads all of b: at the end a reader may return io.EOF with the last bytes.
+// readFull reads all of b. It accepts io.EOF with the last bytes, which io.ReaderAt allows.
 func readFull(r io.ReaderAt, b []byte, off int64) error {
 	n, err := r.ReadAt(b, off)
 	if n == len(b) {
@@ -233,7 +234,7 @@ func (c *command) compare() nvmewire.Status { // [NVME-IO-4]
 	}
 	equal := false
 	if err := regmem.Guard(func() { equal = bytes.Equal(have, c.data) }); err != nil {
-		return c.failed(err) // a mapped file became shorter
+		return c.failed(err) // the mapped file became shorter
 	}
 	if !equal {
 		return nvmewire.CompareFailure
@@ -248,7 +249,7 @@ func (c *command) discard() nvmewire.Status { // [NVME-IO-5]
 		t.mu.Lock()
 		off, n, st := t.core.DiscardRange(c.step.NSID, r)
 		t.unlock()
-		if st == nvmewire.OK && c.sqe.CDW[1]>>2&1 != 0 { // other attributes are hints
+		if st == nvmewire.OK && c.sqe.CDW[1]>>2&1 != 0 { // the other attributes are hints
 			st = c.failed(c.space.discard(off, n))
 		}
 		if st != nvmewire.OK {
@@ -258,7 +259,7 @@ func (c *command) discard() nvmewire.Status { // [NVME-IO-5]
 	return nvmewire.OK
 }
 
-// flush stores a namespace, or all.
+// flush syncs the namespace of the command, or all namespaces if it names none.
 func (c *command) flush() error {
 	if c.space != nil {
 		return c.space.sync()
@@ -281,7 +282,7 @@ func (c *command) flush() error {
 	return err
 }
 
-// respond answers the command, after data for the host.
+// respond sends the response, preceded by data for the host.
 func (c *command) respond(result uint64, st nvmewire.Status, data []byte) {
 	t := c.q.t
 	t.mu.Lock()

@@ -13,7 +13,7 @@ import (
 	"viaduct/iwarp"
 )
 
-// A loop does one command again and again, without allocating.
+// A loop repeats one command without allocating.
 type loop struct {
 	h       *hostQueue
 	capsule []byte
@@ -59,7 +59,8 @@ func (l *loop) response(t testing.TB) {
 	}
 }
 
-// TestNoAllocations does commands of each way for data, and counts what both ends allocate.
+// TestNoAllocations repeats commands with each kind of data transfer, and counts the allocations of
+// both ends.
 func TestNoAllocations(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector empties pools at random, and has memory of its own")
@@ -79,7 +80,8 @@ func TestNoAllocations(t *testing.T) {
 		for range 200 {
 			once()
 		}
-		// Pools that the collector empties are filled again: less than one in two commands.
+		// The garbage collector empties pools, which are then filled again: less than one
+		// allocation per command is allowed.
 		if n := testing.AllocsPerRun(1000, once); n >= 1 {
 			t.Errorf("%s: %v allocations per command", name, n)
 		}
@@ -88,8 +90,8 @@ func TestNoAllocations(t *testing.T) {
 
 const idleQueues = 128
 
-// TestIdleMemory measures the memory of a target with 128 idle I/O queues of 128 commands,
-// whose host is another process.
+// TestIdleMemory measures the memory of a target with 128 idle I/O queues of 128 commands each. The
+// host is another process.
 func TestIdleMemory(t *testing.T) {
 	if addr := os.Getenv("VIADUCT_NVME_HOST"); addr != "" {
 		for range idleQueues / maxQueues {
@@ -128,10 +130,10 @@ func TestIdleMemory(t *testing.T) {
 	}
 }
 
-// inUse is the memory of objects and stacks.
+// inUse returns the number of bytes of objects and stacks.
 func inUse() int64 {
 	var m runtime.MemStats
-	for range 3 { // pools are emptied by the second
+	for range 3 { // a pool is empty after two collections
 		runtime.GC()
 	}
 	runtime.ReadMemStats(&m)

@@ -1,6 +1,6 @@
-// Package nvme is an NVMe over Fabrics target on package iwarp: disks that the host of a
-// Linux kernel attaches by "nvme connect -t rdma", over software iWARP or an iWARP adapter.
-// What a disk is made of is the program's: anything with ReadAt is a disk that can be read.
+// Package nvme implements an NVMe over Fabrics target on package iwarp. Linux hosts attach its
+// disks with "nvme connect -t rdma", over software iWARP or an iWARP adapter. The program provides
+// the contents of a disk: anything with a ReadAt method is a read-only disk.
 //
 //	t, err := nvme.New(nvme.Config{})
 //	id, err := t.Add(nvme.Namespace{Data: file, Size: size})
@@ -8,14 +8,14 @@
 //	...
 //	t.Close()
 //
-// There are discovery, any number of namespaces, which may come, go and grow while hosts
-// use them, up to 64 I/O queues of 128 commands for each host, data in capsules, and events.
-// Reservations, authentication, asymmetric access and TCP as transport are missing.
+// The target supports discovery, namespaces that are added, removed and resized while hosts use
+// them, up to 64 I/O queues of 128 commands for each host, data in capsules, and event requests.
+// Reservations, authentication, asymmetric access and the TCP transport are missing.
 //
 // # Security
 //
-// Whoever reaches the port may read and write the disks. Hosts of kernels have no TLS over
-// RDMA: let the port be reached only by networks whose hosts may do so. A host that breaks
-// the protocol loses its queues, and can harm neither the process nor other hosts. But it may
-// overwrite the data of other hosts on a disk that both may write.
+// Whoever reaches the port may read and write the disks. The Linux host has no TLS over RDMA, so
+// make the port reachable only for trusted hosts. A host that breaks the protocol loses its queues;
+// it can harm neither the process nor other hosts. Hosts that share a writable disk can overwrite
+// each other's data.
 package nvme

@@ -6,22 +6,22 @@ import (
 	"os"
 )
 
-// File returns a namespace of all bytes of f, a file or a block device. Ranges that hosts discard
-// become holes where the system and the file system have them. f must be open for writing unless
-// the namespace is made ReadOnly, and is the caller's to close: see [Namespace.Release].
+// File returns a namespace with all bytes of f, which is a file or a block device. Discarded ranges
+// become holes if the system and the file system support that. f must be open for writing unless
+// the caller sets ReadOnly. The caller closes f, for example in [Namespace.Release].
 func File(f *os.File) (Namespace, error) {
-	size, err := f.Seek(0, io.SeekEnd) // which a block device has too
+	size, err := f.Seek(0, io.SeekEnd) // works for block devices too
 	if err != nil {
 		return Namespace{}, fmt.Errorf("nvme: size of a disk: %w", err)
 	}
 	return Namespace{Data: file{f}, Size: size}, nil
 }
 
-// MapFile is [File] with the bytes mapped into memory: reads and writes of hosts go from and to the
-// page cache, and are not copied. The size of the mapping is fixed, so that a file that has grown
-// needs a new one. If the file becomes shorter, or its file system is full when a hole is written,
-// the command ends its queue and not the process. Release removes the mapping: call it if the
-// namespace was not added to a target.
+// MapFile is [File] with the bytes mapped into memory, so that hosts read and write the page cache
+// without a copy. The mapping has a fixed size; map a file again after it has grown. If the file
+// becomes shorter, or a hole cannot be filled because its file system is full, the affected queue
+// ends, but not the process. Release removes the mapping: call it yourself if the namespace was not
+// added to a target.
 //
 // The error wraps [errors.ErrUnsupported] on systems without mapped files.
 func MapFile(f *os.File, readOnly bool) (Namespace, error) {
@@ -37,8 +37,8 @@ func MapFile(f *os.File, readOnly bool) (Namespace, error) {
 	return n, nil
 }
 
-// A mapping is a file that is also there as memory, which may fault. It reads and writes the file
-// where a fault must not happen.
+// A mapping is a file that is also mapped into memory, whose access may fault. Its ReadAt and
+// WriteAt use the file, so that they return errors instead.
 type mapping struct {
 	file
 	b []byte
@@ -47,7 +47,7 @@ type mapping struct {
 // Slice implements [Slicer].
 func (m *mapping) Slice(off, n int64, _ bool) []byte { return part(m.b, off, n) }
 
-// part returns n bytes from off on, nil if they are not all there.
+// part returns n bytes of b from offset off on, or nil if the range exceeds b.
 func part(b []byte, off, n int64) []byte {
 	if off < 0 || n < 0 || off > int64(len(b)) || n > int64(len(b))-off {
 		return nil
@@ -55,7 +55,7 @@ func part(b []byte, off, n int64) []byte {
 	return b[off : off+n : off+n]
 }
 
-// Sync implements [Syncer], for bytes that were written through the memory too.
+// Sync implements [Syncer]. It also stores bytes that were written through the mapping.
 func (m *mapping) Sync() error {
 	if err := msync(m.b); err != nil {
 		return err

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A file is a disk that gives the space of discarded ranges back.
+// A file is a disk that frees the space of discarded ranges.
 type file struct{ *os.File }
 
 // Discard implements [Discarder].

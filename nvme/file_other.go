@@ -4,5 +4,5 @@ package nvme
 
 import "os"
 
-// A file is a disk whose discarded ranges stay as they are.
+// A file is a disk that cannot discard ranges.
 type file struct{ *os.File }

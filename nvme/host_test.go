@@ -22,7 +22,7 @@ func patience(t testing.TB) context.Context {
 	return ctx
 }
 
-// serve returns a target that listens, with the namespaces.
+// serve returns a listening target with the given namespaces, and its address.
 func serve(t testing.TB, spaces ...Namespace) (*Target, string) {
 	t.Helper()
 	return serveWith(t, Config{}, spaces...)
@@ -47,7 +47,7 @@ func serveWith(t testing.TB, cfg Config, spaces ...Namespace) (*Target, string) 
 	return tg, addr.String()
 }
 
-// A hostQueue is a queue as a host has it, with memory for the data of one command.
+// A hostQueue is a queue on the side of the host, with memory for the data of one command.
 type hostQueue struct {
 	t    testing.TB
 	qp   *iwarp.QueuePair
@@ -55,13 +55,13 @@ type hostQueue struct {
 	mem  []byte
 	bufs [][]byte
 	cid  uint16
-	came []nvmewire.CQE // responses of other commands than the one waited for
+	came []nvmewire.CQE // responses to other commands than the awaited one
 	last iwarp.Completion
 }
 
 const hostMemory = 1 << 20
 
-// dial opens a stream with the private data, which has CRCs if the target wants them.
+// dial opens a stream with the private data. The stream has CRCs if the target requests them.
 func dial(t testing.TB, addr string, private []byte) (*hostQueue, error) {
 	t.Helper()
 	h := &hostQueue{t: t, mem: make([]byte, hostMemory)}
@@ -95,7 +95,7 @@ func open(t testing.TB, addr string, id uint16, depth int) *hostQueue {
 	return h
 }
 
-// post sends a command with data in the capsule and returns its id.
+// post sends a command with data in its capsule, and returns its identifier.
 func (h *hostQueue) post(s nvmewire.SQE, inline []byte) uint16 {
 	h.t.Helper()
 	h.cid++
@@ -133,7 +133,7 @@ func (h *hostQueue) next() (e nvmewire.CQE, ok bool) {
 		h.t.Fatal(err)
 	}
 	h.last = c
-	// After the peer's end no receive can be posted, which matters to nobody.
+	// After the peer has closed the stream this fails, which does not matter.
 	h.qp.PostRecv(iwarp.RecvWR{ID: c.ID, SG: []iwarp.SGE{iwarp.Buf(h.bufs[c.ID])}})
 	return e, true
 }
@@ -154,7 +154,7 @@ func (h *hostQueue) do(s nvmewire.SQE, inline ...byte) nvmewire.CQE {
 	}
 }
 
-// want does a command that has to have the status.
+// want executes a command, and fails the test unless the response has status st.
 func (h *hostQueue) want(st nvmewire.Status, s nvmewire.SQE, inline ...byte) nvmewire.CQE {
 	h.t.Helper()
 	e := h.do(s, inline...)
@@ -164,7 +164,7 @@ func (h *hostQueue) want(st nvmewire.Status, s nvmewire.SQE, inline ...byte) nvm
 	return e
 }
 
-// keyed describes the first n bytes of the memory.
+// keyed returns a descriptor of the first n bytes of the memory.
 func (h *hostQueue) keyed(n int) nvmewire.SGL {
 	return nvmewire.SGL{Type: nvmewire.SGLKeyed, Addr: h.mr.TO(), Length: uint32(n), Key: h.mr.STag()}
 }
@@ -195,7 +195,7 @@ func (h *hostQueue) propertyGet(offset uint32, wide bool) uint64 {
 	return h.want(nvmewire.OK, s).Result
 }
 
-// admin connects an admin queue and enables the controller.
+// admin connects an admin queue and enables the controller. It returns the controller's number.
 func admin(t testing.TB, addr, nqn string) (h *hostQueue, controller uint16) {
 	t.Helper()
 	h = open(t, addr, 0, 32)
@@ -207,7 +207,7 @@ func admin(t testing.TB, addr, nqn string) (h *hostQueue, controller uint16) {
 	return h, controller
 }
 
-// ioQueue opens an I/O queue of the controller, with the data of Connect in the capsule.
+// ioQueue opens I/O queue id of a controller. The data of Connect is in the capsule.
 func ioQueue(t testing.TB, addr string, controller, id uint16, depth int) *hostQueue {
 	t.Helper()
 	h := open(t, addr, id, depth)
@@ -230,7 +230,7 @@ func setQueues(h *hostQueue, n uint32) nvmewire.CQE {
 	return h.do(nvmewire.SQE{Opcode: nvmewire.OpSetFeatures, CDW: [6]uint32{nvmewire.FeatureQueues, (n - 1) | (n-1)<<16}})
 }
 
-// attach is an association with one I/O queue.
+// attach connects an admin queue and one I/O queue of the given depth.
 func attach(t testing.TB, addr string, depth int) (adm, io *hostQueue) {
 	t.Helper()
 	adm, id := admin(t, addr, defaultNQN)
@@ -240,7 +240,7 @@ func attach(t testing.TB, addr string, depth int) (adm, io *hostQueue) {
 	return adm, ioQueue(t, addr, id, 1, depth)
 }
 
-// rw is a Read or Write of n bytes in blocks of 512 from block first on.
+// rw returns a Read or Write of n bytes, starting at block first; blocks have 512 bytes.
 func (h *hostQueue) rw(op uint8, first, n int) nvmewire.SQE {
 	return nvmewire.SQE{Opcode: op, NSID: 1, SGL: h.keyed(n), CDW: [6]uint32{uint32(first), 0, uint32(n/512 - 1)}}
 }
@@ -258,7 +258,7 @@ func (h *hostQueue) read(first, n int) []byte {
 	return bytes.Clone(h.mem[:n])
 }
 
-// ends waits for the end of the queue.
+// ends waits until the target has ended the queue.
 func (h *hostQueue) ends() {
 	h.t.Helper()
 	select {
@@ -269,7 +269,7 @@ func (h *hostQueue) ends() {
 	}
 }
 
-// left waits until the target has n queues.
+// left waits until the target has exactly n queues.
 func left(t testing.TB, tg *Target, n int) {
 	t.Helper()
 	for end := time.Now().Add(testkit.Patience); len(tg.Queues()) != n; time.Sleep(5 * time.Millisecond) {

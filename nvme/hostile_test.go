@@ -10,7 +10,7 @@ import (
 	"viaduct/iwarp"
 )
 
-// refused are Requests that are rejected, with the reason. [NVME-CM-2]
+// refused lists invalid Requests with the reasons of their rejection. [NVME-CM-2]
 var refused = []struct {
 	name    string
 	private []byte
@@ -41,11 +41,11 @@ func TestRefused(t *testing.T) { // [NVME-CM-2]
 	left(t, tg, 0)
 }
 
-// A bad is a command that is answered by a status.
+// A bad is an invalid command with the status that it must get.
 type bad struct {
 	name   string
 	sqe    nvmewire.SQE
-	inline int // bytes in the capsule
+	inline int // bytes of data in the capsule
 	want   nvmewire.Status
 }
 
@@ -68,7 +68,7 @@ func try(t *testing.T, h *hostQueue, table []bad) {
 	}
 }
 
-// TestBadCommands sends commands that are wrong to queues that go on after each.
+// TestBadCommands sends invalid commands. Each must get its status, and its queue must continue.
 func TestBadCommands(t *testing.T) { // [NVME-SQE-2] [NVME-SGL-1] [NVME-SGL-3] [NVME-SGL-4] [NVME-IO-1] [NVME-FAB-2] [NVME-PROP-1] [NVME-ADM-2]
 	_, addr := serve(t, Memory(1<<20))
 	early := open(t, addr, 0, 32)
@@ -152,11 +152,11 @@ func TestBadCommands(t *testing.T) { // [NVME-SQE-2] [NVME-SGL-1] [NVME-SGL-3] [
 		{"Property Get on an I/O queue", property(nvmewire.FCPropertyGet, 0, true), 0, nvmewire.InvalidField},
 		{"a namespace that is not there", nvmewire.SQE{Opcode: nvmewire.OpFlush, NSID: 7}, 0, nvmewire.InvalidNamespace},
 	})
-	io.write(0, pattern(512, 1)) // both go on
+	io.write(0, pattern(512, 1)) // both queues continue
 	adm.want(nvmewire.OK, nvmewire.SQE{Opcode: nvmewire.OpKeepAlive})
 }
 
-// TestBadConnect has each field of Connect wrong. [NVME-FAB-3] [NVME-FAB-4]
+// TestBadConnect sends Connect commands with one wrong field each. [NVME-FAB-3] [NVME-FAB-4]
 func TestBadConnect(t *testing.T) { // [NVME-FAB-3] [NVME-FAB-4]
 	tg, addr := serve(t, Memory(1<<20))
 	adm, id := admin(t, addr, defaultNQN)
@@ -200,7 +200,8 @@ func TestBadConnect(t *testing.T) { // [NVME-FAB-3] [NVME-FAB-4]
 	there.write(0, pattern(512, 1))
 }
 
-// ending are hosts that lose a queue, and with the admin queue all of them.
+// ending lists host actions that end a queue, or all queues of the host if they end its admin
+// queue. left is the number of remaining queues.
 var ending = []struct {
 	name string
 	do   func(t *testing.T, adm, io *hostQueue)
@@ -246,8 +247,8 @@ var ending = []struct {
 	}, 0},
 }
 
-// TestEnding has hosts that break the protocol or go: what was theirs ends, and another
-// host goes on.
+// TestEnding checks that all objects of a host are freed when it breaks the protocol or
+// disconnects, and that another host continues.
 func TestEnding(t *testing.T) { // [NVME-CM-4] [NVME-SQE-3]
 	tg, addr := serve(t, Memory(2<<20))
 	_, bystander := attach(t, addr, 8)
@@ -256,7 +257,7 @@ func TestEnding(t *testing.T) { // [NVME-CM-4] [NVME-SQE-3]
 			adm, io := attach(t, addr, 16)
 			c.do(t, adm, io)
 			if c.name == "more commands than the queue has" {
-				// The peer of this test may be quick enough to answer all of them.
+				// The target may answer all commands before the queue overflows.
 				io.qp.Abort()
 			}
 			left(t, tg, 2+c.left)
@@ -267,7 +268,7 @@ func TestEnding(t *testing.T) { // [NVME-CM-4] [NVME-SQE-3]
 	}
 }
 
-// TestOverrun sends more event requests and commands than the machine has room for, at once.
+// TestOverrun sends more event requests and commands at once than nvmecore has room for.
 func TestOverrun(t *testing.T) { // [NVME-SQE-3]
 	core := nvmecore.New(nvmecore.Config{NQN: defaultNQN, MaxQueues: 1})
 	q, why := core.Open(time.Now(), request(nvmewire.Request{QID: 1, HRQSize: 4, HSQSize: 3}), nvmecore.Address{})
@@ -285,8 +286,8 @@ func TestOverrun(t *testing.T) { // [NVME-SQE-3]
 	}
 }
 
-// TestSilence: a queue ends if its host never sends Connect, and a controller ends if its host is
-// silent for longer than the keep-alive time. The test sets the machine's clock.
+// TestSilence checks that a queue ends if its host never sends Connect, and a controller if its
+// host is silent for longer than the keep-alive time. The test sets the clock of nvmecore.
 func TestSilence(t *testing.T) { // [NVME-CM-5] [NVME-KA-1]
 	now := time.Now()
 	core := nvmecore.New(nvmecore.Config{NQN: defaultNQN, MaxQueues: 1})

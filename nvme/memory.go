@@ -5,19 +5,19 @@ import (
 	"sync/atomic"
 )
 
-// chunk is the number of bytes that memory remembers together whether they were written.
+// chunk is the size in bytes of the units in which memory records writes.
 const chunk = 1 << 16
 
-// memory is a disk in memory. Chunks that were never written are not touched to be
-// discarded: a host discards the whole disk before it makes a file system, which would
-// otherwise take the memory of the whole disk.
+// memory is a disk in memory. Discard clears only chunks that were written: a host discards the
+// whole disk before it makes a file system, and clearing would allocate the memory of the whole
+// disk.
 type memory struct {
 	b       []byte
-	written []atomic.Bool // of chunks
+	written []atomic.Bool // one for each chunk
 }
 
-// Memory returns a namespace of size bytes of memory, all zero, whose pages the system
-// provides as they are written.
+// Memory returns a namespace of size zero bytes in memory. The system allocates its pages when they
+// are first written.
 func Memory(size int64) Namespace {
 	return Namespace{Size: size, Data: &memory{b: make([]byte, size), written: make([]atomic.Bool, (size+chunk-1)/chunk)}}
 }

@@ -23,14 +23,14 @@ func pattern(n int, seed byte) []byte {
 	return b
 }
 
-// onlyReader is a backend without any other ability.
+// An onlyReader is a backend with none of the optional methods.
 type onlyReader struct{ b []byte }
 
 func (r onlyReader) ReadAt(p []byte, off int64) (int, error) {
 	return bytes.NewReader(r.b).ReadAt(p, off)
 }
 
-// syncFile counts how often it was stored.
+// A syncFile counts the calls of Sync.
 type syncFile struct {
 	*os.File
 	syncs atomic.Int32
@@ -53,8 +53,8 @@ func newFile(t testing.TB, size int64) *os.File {
 
 func counting(t testing.TB, size int64) *syncFile { return &syncFile{File: newFile(t, size)} }
 
-// backends are namespaces of every kind that can be written. Without CRC data of memory go out
-// where they are, otherwise they are copied first.
+// backends returns writable namespaces of every kind. Without CRC, the data of memory backends is
+// sent in place; otherwise it is copied first.
 func backends(t testing.TB, size int64) map[string]Namespace {
 	t.Helper()
 	f, err := File(newFile(t, size))
@@ -76,13 +76,14 @@ func backends(t testing.TB, size int64) map[string]Namespace {
 
 func withoutCRC() *iwarp.Device { return iwarp.NewDevice(iwarp.DeviceConfig{NoCRC: true}) }
 
-// crcConfig is the configuration of a target that wants CRCs, or does not, and uses TCP in any case.
+// crcConfig returns a configuration with or without CRCs. The streams always use TCP instead of
+// shared memory.
 func crcConfig(crc bool) Config {
 	return Config{Stream: &iwarp.Config{SameHost: samehost.Off, Device: iwarp.NewDevice(iwarp.DeviceConfig{NoCRC: !crc})}}
 }
 
-// TestReadWrite moves data of many lengths, by key and in the capsule, over two queues, to
-// backends of each kind.
+// TestReadWrite transfers data of many lengths, by key and in the capsule, over two queues, with
+// backends of every kind.
 func TestReadWrite(t *testing.T) { // [NVME-SGL-5] [NVME-IO-1] [NVME-CM-3]
 	for _, crc := range []bool{true, false} {
 		for name, ns := range backends(t, 4<<20) {
@@ -122,7 +123,7 @@ func testReadWrite(t *testing.T, cfg Config, ns Namespace) {
 	}
 }
 
-// TestDeep has a queue full of reads and writes at a time, more than its ORD.
+// TestDeep fills a queue with reads and writes, more at a time than its ORD.
 func TestDeep(t *testing.T) {
 	const n = 100
 	_, addr := serve(t, Namespace{Data: newFile(t, 1<<20), Size: 1 << 20})
@@ -150,8 +151,8 @@ func TestDeep(t *testing.T) {
 	}
 }
 
-// TestInvalidate expects the key of a command to be invalidated by its response, also if
-// the command fails.
+// TestInvalidate checks that the response invalidates the key of a command, even if the command
+// fails.
 func TestInvalidate(t *testing.T) { // [NVME-SGL-2]
 	_, addr := serve(t, Memory(1<<20))
 	_, io := attach(t, addr, 8)
@@ -168,7 +169,7 @@ func TestInvalidate(t *testing.T) { // [NVME-SGL-2]
 	}
 }
 
-// TestZeroes expects discarded and zeroed ranges to read as zeroes.
+// TestZeroes checks that discarded and zeroed ranges read as zeroes.
 func TestZeroes(t *testing.T) { // [NVME-IO-3] [NVME-IO-5]
 	for name, ns := range backends(t, 1<<20) {
 		t.Run(name, func(t *testing.T) {
@@ -195,7 +196,7 @@ func TestZeroes(t *testing.T) { // [NVME-IO-3] [NVME-IO-5]
 	}
 }
 
-// TestFlush counts how often the backend is told to store.
+// TestFlush counts the calls of the backend's Sync.
 func TestFlush(t *testing.T) { // [NVME-IO-2]
 	f := counting(t, 1<<20)
 	_, addr := serve(t, Namespace{Data: f, Size: 1 << 20})
@@ -211,7 +212,7 @@ func TestFlush(t *testing.T) { // [NVME-IO-2]
 	io.want(nvmewire.InvalidNamespace, nvmewire.SQE{Opcode: nvmewire.OpFlush, NSID: 2})
 }
 
-// TestReadOnly serves a reader.
+// TestReadOnly serves a backend that can only be read.
 func TestReadOnly(t *testing.T) { // [NVME-IO-6]
 	want := pattern(8192, 1)
 	_, addr := serve(t, Namespace{Data: onlyReader{want}, Size: 8192, BlockSize: 4096})
@@ -230,7 +231,7 @@ func TestReadOnly(t *testing.T) { // [NVME-IO-6]
 	}
 }
 
-// TestIdentify has what the kernel's host demands.
+// TestIdentify checks the fields that the Linux host requires.
 func TestIdentify(t *testing.T) { // [NVME-ID-1] [NVME-ID-2] [NVME-ID-3] [NVME-ID-4] [NVME-ID-5]
 	tg, addr := serve(t, Memory(1<<20), Memory(2<<20))
 	var all []nvmewire.IdentifyController
@@ -266,7 +267,7 @@ func TestIdentify(t *testing.T) { // [NVME-ID-1] [NVME-ID-2] [NVME-ID-3] [NVME-I
 		identify(nvmewire.CNSNamespace, nvmecore.MaxNamespaces+1, nvmewire.InvalidNamespace)
 		identify(nvmewire.CNSDescriptors, 3, nvmewire.InvalidNamespace)
 		identify(0x33, 1, nvmewire.InvalidField)
-		// With room for 16 bytes no more are written. [NVME-SGL-6]
+		// If the descriptor has room for 16 bytes only, the target writes no more. [NVME-SGL-6]
 		clear(h.mem[:4096])
 		h.want(nvmewire.OK, nvmewire.SQE{Opcode: nvmewire.OpIdentify, SGL: h.keyed(16), CDW: [6]uint32{nvmewire.CNSController}})
 		if h.mem[15] == 0 || h.mem[16] != 0 {
@@ -328,7 +329,8 @@ func TestLogPages(t *testing.T) { // [NVME-ADM-3]
 	h.want(nvmewire.InvalidOpcode, nvmewire.SQE{Opcode: 0x80}) // [NVME-ADM-2]
 }
 
-// TestEvents adds, resizes and removes namespaces of a host that has asked to be told.
+// TestEvents adds, resizes and removes namespaces, and checks the events of a host that requested
+// them.
 func TestEvents(t *testing.T) { // [NVME-AER-1] [NVME-SQE-4]
 	tg, addr := serve(t, Memory(1<<20))
 	h, _ := admin(t, addr, defaultNQN)
@@ -359,7 +361,7 @@ func TestEvents(t *testing.T) { // [NVME-AER-1] [NVME-SQE-4]
 		t.Fatal(id, err)
 	}
 	event()
-	if err := tg.Resize(1, 512<<10); err != nil { // no event before the page was read
+	if err := tg.Resize(1, 512<<10); err != nil { // no second event before the host has read the page
 		t.Fatal(err)
 	}
 	if got := changed(); !bytes.Equal(got, []byte{1, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0}) {
@@ -375,7 +377,7 @@ func TestEvents(t *testing.T) { // [NVME-AER-1] [NVME-SQE-4]
 	if got := changed(); got[0] != 2 || got[4] != 0 {
 		t.Errorf("changed: %x", got)
 	}
-	if id, err := tg.Add(Memory(1 << 20)); err != nil || id != 3 { // not the disk that a host knows as 2
+	if id, err := tg.Add(Memory(1 << 20)); err != nil || id != 3 { // the host knows 2 as another disk
 		t.Errorf("number %d, %v, want 3", id, err)
 	}
 	if tg.Remove(2) != ErrNamespace || tg.Resize(2, 1<<20) != ErrNamespace {
@@ -383,7 +385,7 @@ func TestEvents(t *testing.T) { // [NVME-AER-1] [NVME-SQE-4]
 	}
 }
 
-// TestReset disables a controller: its I/O queues end, and new ones come.
+// TestReset disables a controller, which ends its I/O queues, and connects new ones.
 func TestReset(t *testing.T) { // [NVME-PROP-1] [NVME-PROP-2] [NVME-ADM-1] [NVME-FAB-4]
 	tg, addr := serve(t, Memory(1<<20))
 	adm, id := admin(t, addr, defaultNQN)
@@ -407,7 +409,7 @@ func TestReset(t *testing.T) { // [NVME-PROP-1] [NVME-PROP-2] [NVME-ADM-1] [NVME
 		t.Errorf("status %#x after the shutdown", v)
 	}
 	adm.propertySet(nvmewire.PropCC, 0x460000)
-	adm.propertySet(nvmewire.PropCC, 0x450001) // entries of another size
+	adm.propertySet(nvmewire.PropCC, 0x450001) // unsupported entry sizes
 	if v := adm.propertyGet(nvmewire.PropCSTS, false); v != 2 {
 		t.Errorf("status %#x, want fatal", v)
 	}

@@ -11,43 +11,45 @@ import (
 	"viaduct/iwarp"
 )
 
-// A queue is a stream of a host with the commands on it. One goroutine takes all
+// A queue is the stream of a host's queue, with its commands. One goroutine handles all
 // completions; workers only post responses.
 type queue struct {
 	t     *Target
-	core  *nvmecore.Queue // guarded by t.mu, but for ID and Depth
+	core  *nvmecore.Queue // guarded by t.mu, except ID and Depth
 	qp    *iwarp.QueuePair
 	cq    *iwarp.CompletionQueue
 	crc   bool            // FPDUs have CRCs; set by open
-	reads iwarp.ReadQueue // used by the goroutine of run alone
-	jobs  sync.WaitGroup  // commands that workers have
+	reads iwarp.ReadQueue // used only by the goroutine of run
+	jobs  sync.WaitGroup  // commands in progress in workers
 	counters
 
 	free struct {
-		sync.Mutex // also taken in the receive role: no stream is called with it
+		sync.Mutex // also locked in the receive role, so no method of the stream is called under it
 		all, list  []*command
 	}
 	post struct {
-		sync.Mutex // never taken with the other
+		sync.Mutex // never held together with the other one
 		wr         [2]iwarp.SendWR
 		sg         [2]iwarp.SGE
 	}
 }
 
-// The high half of the ID of a request is its kind, the low half the number of the command.
+// The upper half of the ID of a request is its kind, the lower half the index of the command.
 const (
-	idCommand  = iota << 32 // receive
-	idRead                  // of data from the host
-	idWrite                 // of data to the host; completes only if it fails
-	idResponse              // is done: the command is free
+	idCommand  = iota << 32 // a receive
+	idRead                  // fetches data from the host
+	idWrite                 // sends data to the host; completes only if it fails
+	idResponse              // a response; its completion frees the command
 )
 
 func newQueue(t *Target, core *nvmecore.Queue) *queue { return &queue{t: t, core: core} }
 
-// open accepts the Request with the depths that the queue needs. [NVME-CM-3]
+// open accepts the connection Request r, with send and receive queues as deep as the queue needs.
+// [NVME-CM-3]
 func (q *queue) open(r *iwarp.Request) (err error) {
-	// Responses are complete when TCP has them; a host may have the next command here
-	// before that was noticed. Reads are extra, and a Write before each response.
+	// A response completes when TCP has accepted it. The next command of the host may arrive before
+	// that completion is handled, hence twice the depth. Each command may also need Reads, and a
+	// Write before its response.
 	sends, recvs := 4*q.core.Depth+16, 2*q.core.Depth
 	if q.cq, err = q.t.dev.NewCQ(sends + recvs); err == nil {
 		err = r.Configure(func(c *iwarp.Config) {
@@ -74,7 +76,7 @@ func (q *queue) open(r *iwarp.Request) (err error) {
 	return err
 }
 
-// run takes completions until the stream has ended.
+// run handles completions until the stream has ended.
 func (q *queue) run() {
 	for {
 		c, err := q.cq.Wait(context.Background())
@@ -90,7 +92,7 @@ func (q *queue) run() {
 		q.qp.Abort()
 	}
 	q.qp.Close()
-	for { // of commands, which leave nothing behind
+	for { // of the remaining commands
 		if _, ok := q.cq.Poll(); !ok {
 			return
 		}
@@ -112,15 +114,15 @@ func (q *queue) completed(c *iwarp.Completion) {
 	}
 }
 
-// command returns the command of a request's ID.
+// command returns the command whose index is in the ID of a request.
 func (q *queue) command(id uint64) *command {
 	q.free.Lock()
 	defer q.free.Unlock()
 	return q.free.all[uint32(id)]
 }
 
-// take returns a command that is free, nil if there are too many already: the host has
-// sent more than the queue has room for.
+// take returns a free command. It returns nil if none is left, because the host sent more commands
+// than its queue has room for.
 func (q *queue) take() *command {
 	f := &q.free
 	f.Lock()
@@ -138,7 +140,7 @@ func (q *queue) take() *command {
 	return c
 }
 
-// release frees a command and its memory.
+// release frees the command and its memory.
 func (q *queue) release(c *command) {
 	for _, b := range []**buffer{&c.capsule, &c.buf} {
 		if *b != nil {
@@ -153,7 +155,7 @@ func (q *queue) release(c *command) {
 	q.free.Unlock()
 }
 
-// leaveSpace ends the command's use of its namespace.
+// leaveSpace ends the use of the command's namespace.
 func (c *command) leaveSpace() {
 	if c.space != nil {
 		c.space.users.drop()
@@ -161,14 +163,15 @@ func (c *command) leaveSpace() {
 	}
 }
 
-// abandon ends the use of namespaces by commands whose queue has ended.
+// abandon ends the use of namespaces by all commands, after the queue has ended.
 func (q *queue) abandon() {
 	for _, c := range q.free.all {
 		c.leaveSpace()
 	}
 }
 
-// NextRecv implements [iwarp.RecvSource]: memory is bound while a command is on its way.
+// NextRecv implements [iwarp.RecvSource]. A command thus has memory only while it is received and
+// executed.
 func (q *queue) NextRecv(_ []byte, size int, last bool) (iwarp.RecvWR, bool) {
 	c := q.take()
 	if c == nil { // [NVME-SQE-3]
@@ -194,7 +197,7 @@ func (q *queue) Keep() bool { return false }
 // Guess implements [iwarp.RecvSource].
 func (q *queue) Guess() iwarp.RecvGuess { return iwarp.RecvGuess{} }
 
-// event answers an event request.
+// event sends the response to an event request.
 func (q *queue) event(o *nvmecore.Output) {
 	c := q.take()
 	if c == nil {
@@ -205,7 +208,8 @@ func (q *queue) event(o *nvmecore.Output) {
 	q.send(c, o.CQE, nil)
 }
 
-// send posts the response of a command, after data for the host. [NVME-SGL-2] [NVME-SGL-5]
+// send posts the response to a command, after a Write of data to the host. [NVME-SGL-2]
+// [NVME-SGL-5]
 func (q *queue) send(c *command, e nvmewire.CQE, data []byte) {
 	if e.Status != nvmewire.OK {
 		q.failed.Add(1)

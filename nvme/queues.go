@@ -5,17 +5,17 @@ import (
 	"sync/atomic"
 )
 
-// Counters count what hosts have done. They only grow.
+// Counters counts the commands of hosts. The counters never decrease.
 type Counters struct {
-	Commands   uint64 // that have come
-	Failed     uint64 // of them, answered by an error
-	ReadBytes  uint64 // of namespaces
+	Commands   uint64 // received
+	Failed     uint64 // answered with an error status
+	ReadBytes  uint64 // read from namespaces by hosts
 	WriteBytes uint64
 }
 
 // A QueueInfo describes a queue of a host.
 type QueueInfo struct {
-	Host       string // its NQN, "" before it has connected
+	Host       string // NQN of the host, "" before Connect
 	Remote     net.Addr
 	Controller uint16
 	Queue      uint16 // 0 for the admin queue
@@ -23,7 +23,7 @@ type QueueInfo struct {
 	Counters
 }
 
-// Queues returns the queues that there are.
+// Queues returns the open queues of all hosts, in no particular order.
 func (t *Target) Queues() []QueueInfo {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -37,7 +37,7 @@ func (t *Target) Queues() []QueueInfo {
 	return all
 }
 
-// Totals returns the counters of all queues that there were, and are.
+// Totals returns the sums of the counters of all open and closed queues.
 func (t *Target) Totals() Counters {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -48,7 +48,7 @@ func (t *Target) Totals() Counters {
 	return c
 }
 
-// counters of a queue.
+// counters holds the counters of one queue.
 type counters struct {
 	commands, failed, readBytes, writeBytes atomic.Uint64
 }

@@ -12,8 +12,8 @@ import (
 	"viaduct/iwarp"
 )
 
-// A pair is two ends of a stream without NVMe: the one that opened it, which has to send first, and
-// the other one.
+// A pair is the two ends of a stream without NVMe: a is the end that connected, which must send
+// first, b the other one.
 type pair struct {
 	a, b *iwarp.QueuePair
 }
@@ -47,7 +47,7 @@ func connectPair(t testing.TB, crc bool) *pair {
 	return p
 }
 
-// poll takes one completion.
+// poll waits for one completion by polling.
 func poll(t testing.TB, cq *iwarp.CompletionQueue) iwarp.Completion {
 	for end := time.Now().Add(time.Minute); ; runtime.Gosched() {
 		switch c, ok := cq.Poll(); {
@@ -61,8 +61,8 @@ func poll(t testing.TB, cq *iwarp.CompletionQueue) iwarp.Completion {
 	}
 }
 
-// pingPong answers each Send of a command's length by one of n bytes and a response's length. It
-// returns a function that does so once.
+// pingPong returns a function that makes one exchange: a Send of the length of a command, answered
+// by a Send of n bytes plus the length of a response.
 func pingPong(t testing.TB, crc bool, n int) func() {
 	p := connectPair(t, crc)
 	there, back := make([]byte, nvmewire.SQELen), make([]byte, n+nvmewire.CQELen)
@@ -95,8 +95,8 @@ func pingPong(t testing.TB, crc bool, n int) func() {
 	}
 }
 
-// writes returns a function that writes count times n bytes, depth at a time, and waits until all
-// of them are at the other end.
+// writes returns a function that makes count Writes of n bytes, depth at a time, and waits until
+// the last one has arrived.
 func writes(t testing.TB, crc bool, n, depth, count int) func() {
 	p := connectPair(t, crc)
 	mr, err := p.b.Register(make([]byte, n), iwarp.RemoteWrite)
@@ -125,7 +125,7 @@ func writes(t testing.TB, crc bool, n, depth, count int) func() {
 	}
 }
 
-// reads returns a function that reads count times n bytes, depth at a time.
+// reads returns a function that makes count Reads of n bytes through NVMe, depth at a time.
 func reads(t testing.TB, crc bool, n, depth, count int) func() {
 	_, addr := serveWith(t, crcConfig(crc), Memory(1<<20))
 	_, h := attach(t, addr, 32)
@@ -142,7 +142,7 @@ func reads(t testing.TB, crc bool, n, depth, count int) func() {
 	}
 }
 
-// compared returns the shortest times of two functions that run in turns.
+// compared runs two functions alternately, and returns the shortest time of each.
 func compared(rounds int, a, b func()) (time.Duration, time.Duration) {
 	least := [2]time.Duration{math.MaxInt64, math.MaxInt64}
 	for range rounds {
@@ -155,8 +155,8 @@ func compared(rounds int, a, b func()) (time.Duration, time.Duration) {
 	return least[0], least[1]
 }
 
-// atLeast measures until the ratio is at least the bound, or five measurements were below it: what
-// else runs on the machine can slow down one side of each.
+// atLeast measures until a ratio reaches the bound, at most five times. Other load on the machine
+// can slow down one side of a single measurement.
 func atLeast(t *testing.T, bound float64, what string, measure func() float64) {
 	t.Helper()
 	ratio := 0.0
@@ -170,8 +170,8 @@ func atLeast(t *testing.T, bound float64, what string, measure func() float64) {
 	t.Errorf("%s: ratio %.2f, want at least %.2f", what, ratio, bound)
 }
 
-// TestSpeed compares commands with the stream without NVMe. The aims for a quiet machine are 0.77
-// and 0.8; the bounds are for machines that are not.
+// TestSpeed compares commands with the stream without NVMe. On a quiet machine the ratios should be
+// 0.77 and 0.8; the lower bounds of the test allow for a busy machine.
 func TestSpeed(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector makes the two sides slow in different ways")

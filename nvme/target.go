@@ -16,36 +16,34 @@ import (
 	"viaduct/iwarp"
 )
 
-// defaultNQN is the name of a target that was given none.
+// defaultNQN is the name of a target whose Config has none.
 const defaultNQN = "nqn.2026-11.viaduct:disk"
 
-// maxQueues bounds the I/O queues of a host: one for each of its processors is usual.
+// maxQueues limits the I/O queues of a host. Hosts usually open one per processor.
 const maxQueues = 64
 
-// maxStreams bounds the queues of all hosts.
+// maxStreams limits the queues of all hosts together.
 const maxStreams = 1024
 
-// tick is how often silence is looked for.
+// tick is the interval at which silent hosts are detected.
 const tick = 250 * time.Millisecond
 
-// A Config says how a target is called and how its streams are made. The zero value is
-// ready.
+// A Config holds the parameters of a target. The zero value is valid.
 type Config struct {
-	NQN string // of the subsystem; "" means "nqn.2026-11.viaduct:disk"
+	NQN string // name of the subsystem; "" means "nqn.2026-11.viaduct:disk"
 
-	// Stream is the configuration of the streams, nil for the default: its Device,
-	// Logger, WrapConn, limits and timers are used. Queues, depths and private data are the
-	// target's own.
+	// Stream configures the streams; nil means the default. Its Device, Logger, WrapConn, limits
+	// and timers are used. The target chooses queues, depths and private data itself.
 	Stream *iwarp.Config
 
-	Logger *slog.Logger // associations at Info, commands that failed at Debug; nil is silent
+	Logger *slog.Logger // logs associations at Info, failed commands at Debug; nil is silent
 }
 
-// A Target serves namespaces to hosts. Safe for concurrent use.
+// A Target serves namespaces to hosts. All methods are safe for concurrent use.
 type Target struct {
 	cfg     Config
 	dev     *iwarp.Device
-	pd      *iwarp.ProtectionDomain // of the streams, and of mapped files
+	pd      *iwarp.ProtectionDomain // domain of the streams and of mapped files
 	log     *slog.Logger
 	buffers buffers
 	workers workers
@@ -53,16 +51,17 @@ type Target struct {
 	stop    context.CancelFunc
 	wg      sync.WaitGroup
 
-	mu        sync.Mutex // never held during a call of a stream or of a backend
+	mu        sync.Mutex // never held during a call of a stream or backend
 	core      *nvmecore.Target
 	spaces    map[uint32]*space
 	queues    map[*nvmecore.Queue]*queue
 	listeners []*iwarp.Listener
-	ended     Counters // of queues that are gone
+	ended     Counters // counters of closed queues
 	closed    bool
 }
 
-// New returns a target that has no namespace and does not listen.
+// New returns a target without namespaces that does not listen yet. The error reports an invalid
+// NQN or stream configuration.
 func New(cfg Config) (*Target, error) {
 	if cfg.NQN == "" {
 		cfg.NQN = defaultNQN
@@ -91,11 +90,12 @@ func New(cfg Config) (*Target, error) {
 	return t, nil
 }
 
-// NQN returns the name of the subsystem, by which hosts connect.
+// NQN returns the name of the subsystem, which hosts pass to connect.
 func (t *Target) NQN() string { return t.cfg.NQN }
 
-// Add adds a namespace and returns its number, counted from 1. The number of a removed
-// namespace is used again when no other is left. Hosts that are connected get an event.
+// Add adds a namespace and returns its number, which is at least 1. It reuses the number of a
+// removed namespace only if no other is free. Connected hosts get an event. After Close the error
+// is net.ErrClosed.
 func (t *Target) Add(n Namespace) (id uint32, err error) {
 	t.mu.Lock()
 	defer t.unlock()
@@ -117,10 +117,10 @@ func (t *Target) Add(n Namespace) (id uint32, err error) {
 	return id, nil
 }
 
-// ErrNamespace is the error of a number that no namespace has.
+// ErrNamespace reports that no namespace has the given number.
 var ErrNamespace = errors.New("nvme: no such namespace")
 
-// Resize changes the size of a namespace, whose Data must have that many bytes already.
+// Resize changes the size of a namespace. Its Data must already have size bytes.
 func (t *Target) Resize(id uint32, size int64) error {
 	t.mu.Lock()
 	old := t.spaces[id]
@@ -140,8 +140,8 @@ func (t *Target) Resize(id uint32, size int64) error {
 	return err
 }
 
-// Remove removes a namespace. Commands in progress go on using its Data: its Release is called
-// when they are done.
+// Remove removes a namespace. Commands in progress continue to use its Data. When they are done,
+// Release is called.
 func (t *Target) Remove(id uint32) error {
 	t.mu.Lock()
 	s := t.spaces[id]
@@ -155,7 +155,7 @@ func (t *Target) Remove(id uint32) error {
 	return nil
 }
 
-// unlock gives t.mu back and does what the machine has asked for meanwhile.
+// unlock unlocks t.mu and then does the work that nvmecore has requested meanwhile.
 func (t *Target) unlock() {
 	outputs := t.core.Outputs()
 	if outputs == nil {
@@ -169,7 +169,7 @@ func (t *Target) unlock() {
 	t.mu.Unlock()
 	for i, o := range outputs {
 		switch q := queues[i]; {
-		case q == nil: // has ended
+		case q == nil: // the queue has ended
 		case o.End:
 			q.qp.Abort()
 		default:
@@ -178,7 +178,7 @@ func (t *Target) unlock() {
 	}
 }
 
-// watch looks for silence. [NVME-KA-1]
+// watch detects silent hosts until the target is closed. [NVME-KA-1]
 func (t *Target) watch() {
 	k := time.NewTicker(tick)
 	defer k.Stop()
@@ -194,12 +194,12 @@ func (t *Target) watch() {
 	}
 }
 
-// Listen begins to serve at addr, host:port, and returns the address. A target may listen at
-// several. Port 4420 is where hosts look first.
+// Listen starts to serve at addr, which is host:port, and returns the actual address. A target may
+// listen at several addresses. 4420 is the default port of hosts.
 func (t *Target) Listen(addr string) (net.Addr, error) {
 	c := *t.cfg.Stream
 	c.Device, c.Source, c.SRQ, c.PD, c.SendCQ, c.RecvCQ = t.dev, nil, nil, t.pd, nil, nil
-	c.SendDepth, c.RecvDepth, c.EndWithPeer = 1, 1, true // Configure says which
+	c.SendDepth, c.RecvDepth, c.EndWithPeer = 1, 1, true // Configure sets the real depths
 	if c.ORD == 0 {
 		c.ORD = 32
 	}
@@ -226,7 +226,7 @@ func (t *Target) Listen(addr string) (net.Addr, error) {
 	return l.Addr(), nil
 }
 
-// serve answers a Request and serves the queue until it ends.
+// serve answers a connection Request, and serves the queue until it ends.
 func (t *Target) serve(r *iwarp.Request) {
 	t.mu.Lock()
 	core, why := (*nvmecore.Queue)(nil), nvmewire.RejectFull
@@ -257,7 +257,7 @@ func (t *Target) serve(r *iwarp.Request) {
 	log.Info("queue ended", "queue", core.ID, "err", err)
 }
 
-// reached is the address that a host has reached the target by. [NVME-DISC-3]
+// reached converts the address at which a host reached the target. [NVME-DISC-3]
 func reached(a net.Addr) nvmecore.Address {
 	host, port, err := net.SplitHostPort(a.String())
 	if err != nil {
@@ -267,8 +267,8 @@ func reached(a net.Addr) nvmecore.Address {
 	return nvmecore.Address{IPv6: ip != nil && ip.To4() == nil, Host: host, Service: port}
 }
 
-// Close ends all queues and stops listening. It waits for commands in progress, and calls Release
-// of each namespace. A backend without Release is the caller's to close, after it.
+// Close stops listening and ends all queues. It waits for commands in progress, and then calls
+// Release of each namespace. The caller closes backends without a Release afterwards.
 func (t *Target) Close() error {
 	t.mu.Lock()
 	t.closed = true

@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-// maxWorkers bounds the commands that wait for backends at a time, of all queues. Beyond it
-// a queue waits itself.
+// maxWorkers limits the commands of all queues that wait for backends at the same time. When all
+// workers are busy, the goroutine of the queue executes the command itself.
 const maxWorkers = 64
 
-// workers run commands whose backend may wait for a device.
+// workers executes commands whose backend may wait for a device.
 type workers struct {
 	once   sync.Once
 	jobs   chan *command
@@ -19,10 +19,10 @@ type workers struct {
 	wg     sync.WaitGroup
 }
 
-// idleWorker is how long a worker waits for work before it ends.
+// idleWorker is the time after which an idle worker ends.
 const idleWorker = 5 * time.Second
 
-// do runs the command in a worker, or here if there are enough of them.
+// do executes the command in a worker, or in the caller if all workers are busy.
 func (w *workers) do(c *command) {
 	w.once.Do(func() { w.jobs = make(chan *command) })
 	select {
@@ -65,7 +65,7 @@ func (w *workers) work(c *command) {
 	}
 }
 
-// close ends the workers, which have no commands left. It may be called twice.
+// close ends the workers. No commands may be in progress. It may be called twice.
 func (w *workers) close() {
 	w.once.Do(func() { w.jobs = make(chan *command) })
 	w.mu.Lock()

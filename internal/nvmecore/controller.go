@@ -19,23 +19,23 @@ const (
 	configFixed    = 0xff<<16 | 15<<7 | 7<<4 // sizes of entries and pages, command set
 )
 
-// A controller is an association with a host: an admin queue and I/O queues.
+// A controller is the association of a host: an admin queue and its I/O queues.
 type controller struct {
 	t         *Target
 	id        uint16
 	discovery bool
 	hostNQN   string
 	hostID    [16]byte
-	keepAlive time.Duration // 0: none
-	heard     time.Time     // when anything came last, as far as Tick has seen
+	keepAlive time.Duration // 0 for no limit
+	heard     time.Time     // time of the last arrival, at the accuracy of Tick
 	cc, csts  uint32
-	granted   uint16 // I/O queues
+	granted   uint16 // number of granted I/O queues
 	queues    map[uint16]*Queue
 	ended     bool
 	events
 }
 
-// end ends all queues.
+// end ends the controller with all its queues.
 func (c *controller) end() {
 	c.ended = true
 	for _, q := range c.queues {
@@ -43,11 +43,11 @@ func (c *controller) end() {
 	}
 }
 
-// property answers Property Get. [NVME-PROP-1]
+// property handles Property Get. [NVME-PROP-1]
 func (c *controller) property(p nvmewire.Property) Step {
 	switch {
 	case p.Offset == nvmewire.PropCAP && p.Wide:
-		// Queues have to be contiguous; ready within 7.5 s; the NVM command set.
+		// CAP: contiguous queues required, ready within 7.5 s, NVM command set.
 		return Step{Result: MaxDepth - 1 | 1<<16 | 15<<24 | 1<<37}
 	case p.Offset == nvmewire.PropVS && !p.Wide:
 		return Step{Result: version}
@@ -59,7 +59,7 @@ func (c *controller) property(p nvmewire.Property) Step {
 	return answer(nvmewire.InvalidField)
 }
 
-// setProperty answers Property Set. [NVME-PROP-1] [NVME-PROP-2]
+// setProperty handles Property Set. [NVME-PROP-1] [NVME-PROP-2]
 func (c *controller) setProperty(p nvmewire.Property) Step {
 	if p.Offset != nvmewire.PropCC || p.Wide {
 		return answer(nvmewire.InvalidField)
@@ -81,7 +81,7 @@ func (c *controller) setProperty(p nvmewire.Property) Step {
 	return Step{}
 }
 
-// reset ends the I/O queues, and forgets what the host has set.
+// reset ends the I/O queues and discards the settings of the host.
 func (c *controller) reset() {
 	c.csts = 0
 	for id, q := range c.queues {
@@ -113,7 +113,7 @@ func (c *controller) admin(q *Queue, s *nvmewire.SQE) Step {
 	return answer(nvmewire.InvalidOpcode) // [NVME-ADM-2]
 }
 
-// toHost cuts the data to what the host has room for. [NVME-SGL-6]
+// toHost limits the data of step to the room that the host's descriptor has. [NVME-SGL-6]
 func (c *controller) toHost(s *nvmewire.SQE, step Step) Step {
 	switch {
 	case step.Status != nvmewire.OK || len(step.Data) == 0:

@@ -6,21 +6,21 @@ import (
 	"viaduct/internal/wire/nvmewire"
 )
 
-// events are the changed namespaces that a controller has to report, and the requests that it
-// answers to report them.
+// events holds the changed namespaces that a controller has to report, and the event requests that
+// wait for such a report.
 type events struct {
-	enabled uint32 // a bit for each kind
+	enabled uint32 // one bit for each kind of event
 	held    []nvmewire.SQE
 	list    []uint32 // changed namespaces since the log page was read
-	sent    bool     // an event was sent for them
+	sent    bool     // an event for list was sent
 }
 
-// eventRequest holds a request until there is an event. [NVME-AER-1]
+// eventRequest holds an event request until there is an event. [NVME-AER-1]
 func (c *controller) eventRequest(q *Queue, s *nvmewire.SQE) Step {
 	if len(c.held) == MaxEvents {
 		return answer(nvmewire.EventLimitExceeded)
 	}
-	q.pending-- // not counted while it is held
+	q.pending-- // held requests are not counted
 	c.held = append(c.held, *s)
 	c.deliver()
 	return Step{Kind: Hold}
@@ -36,7 +36,8 @@ func (c *controller) namespaceChanged(id uint32) {
 	c.deliver()
 }
 
-// deliver sends one event for all changes.
+// deliver sends one event for all changes, if the host has a request and events enabled, and the
+// last event was handled.
 func (c *controller) deliver() {
 	q := c.queues[0]
 	if len(c.list) == 0 || c.sent || len(c.held) == 0 || c.enabled&nvmewire.EventNamespaces == 0 || q == nil || q.ending {
@@ -49,7 +50,8 @@ func (c *controller) deliver() {
 	c.t.outputs = append(c.t.outputs, Output{Queue: q, SQE: s, CQE: q.Respond(&s, nvmewire.NoticeNamespaces, nvmewire.OK)})
 }
 
-// changes returns the log page of changed namespaces, which lets the next event go.
+// changes returns the log page of changed namespaces. Unless retain is set, reading it allows the
+// next event.
 func (c *controller) changes(retain bool) []byte {
 	slices.Sort(c.list)
 	page := nvmewire.AppendList(nil, c.list)

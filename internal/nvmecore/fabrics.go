@@ -35,12 +35,12 @@ func (q *Queue) fabrics(s *nvmewire.SQE, inCapsule int) Step {
 	return answer(nvmewire.InvalidOpcode)
 }
 
-// wrong is the answer to a Connect with a wrong field. [NVME-FAB-3]
+// wrong answers a Connect whose field at offset is wrong. [NVME-FAB-3]
 func wrong(offset uint64) Step {
 	return Step{Status: nvmewire.InvalidConnectParam, Result: offset}
 }
 
-// ConnectData goes on with a Connect whose data have come.
+// ConnectData continues a Connect after its data was received.
 func (q *Queue) ConnectData(now time.Time, s *nvmewire.SQE, data []byte) Step {
 	c := s.ConnectCommand()
 	if err := c.ParseData(data); err != nil {
@@ -66,7 +66,7 @@ func (q *Queue) ConnectData(now time.Time, s *nvmewire.SQE, data []byte) Step {
 	return q.join(&c)
 }
 
-// newController makes the controller of an admin queue. [NVME-FAB-4]
+// newController creates the controller for an admin queue. [NVME-FAB-4]
 func (q *Queue) newController(now time.Time, c *nvmewire.Connect) Step {
 	if c.CntlID != 0xffff {
 		return wrong(nvmewire.OffsetCntlID)
@@ -84,7 +84,8 @@ func (q *Queue) newController(now time.Time, c *nvmewire.Connect) Step {
 	return Step{Result: uint64(id)}
 }
 
-// freeController returns an id that no controller has; one just left is used last.
+// freeController returns an unused controller number. A number that became free recently is used
+// last. ok is false if all are in use.
 func (t *Target) freeController() (uint16, bool) {
 	for range 0xffef {
 		if t.lastID++; t.lastID > 0xffef {
@@ -97,7 +98,7 @@ func (t *Target) freeController() (uint16, bool) {
 	return 0, false
 }
 
-// join makes the queue one of a controller that is there. [NVME-FAB-4]
+// join adds the queue to an existing controller. [NVME-FAB-4]
 func (q *Queue) join(c *nvmewire.Connect) Step {
 	k := q.t.controllers[c.CntlID]
 	switch {

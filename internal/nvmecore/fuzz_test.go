@@ -12,8 +12,8 @@ const (
 	fuzzBlocks = 2048
 )
 
-// associated returns a target with two namespaces, the second of them read-only, and the queues of a
-// host that has connected: the admin queue and one I/O queue.
+// associated returns a target with two namespaces, of which the second is read-only, and the admin
+// queue and one I/O queue of a connected host.
 func associated(t testing.TB, now time.Time) (*Target, [2]*Queue) {
 	core := New(Config{NQN: fuzzNQN, MaxQueues: 2})
 	core.Put(Namespace{ID: 1, Blocks: fuzzBlocks, Shift: 9})
@@ -43,7 +43,8 @@ func associated(t testing.TB, now time.Time) (*Target, [2]*Queue) {
 	return core, queues
 }
 
-// checkStep expects what a command is to be done with to be within its namespace and its capsule.
+// checkStep checks that the range of a step lies within its namespace, and its data within the
+// capsule.
 func checkStep(t *testing.T, s *nvmewire.SQE, step Step, inCapsule int) {
 	blocks := map[uint32]int64{1: fuzzBlocks << 9, 2: fuzzBlocks << 12}
 	fromHost := false
@@ -81,9 +82,9 @@ func checkStep(t *testing.T, s *nvmewire.SQE, step Step, inCapsule int) {
 	}
 }
 
-// FuzzCommands sends capsules to the two queues of a host: a byte that chooses the queue and the
-// number of bytes after the command, and the command. Every command gets one answer, and nothing
-// outlives the association.
+// FuzzCommands sends commands to the two queues of a host. The input has a byte that chooses the
+// queue and the amount of data in the capsule, followed by the command. Every command must get one
+// answer, and nothing may remain after the association.
 func FuzzCommands(f *testing.F) {
 	for _, queue := range []byte{0, 1, 0xfe, 0xff} {
 		for _, op := range []uint8{0, 1, 2, 5, 6, 8, 9, 0xa, 0xc, 0x18, 0x7f} {
@@ -133,7 +134,7 @@ func FuzzCommands(f *testing.F) {
 			}
 			now = now.Add(time.Second)
 			core.Tick(now)
-			core.Put(Namespace{ID: 1, Blocks: fuzzBlocks, Shift: 9}) // gives an event
+			core.Put(Namespace{ID: 1, Blocks: fuzzBlocks, Shift: 9}) // causes an event
 			for _, o := range core.Outputs() {
 				if o.End {
 					core.Closed(o.Queue)

@@ -13,7 +13,7 @@ func (c *controller) identify(cns uint8, id uint32, commandSet uint8) Step {
 		return answer(nvmewire.InvalidField)
 	case cns == nvmewire.CNSNamespace: // [NVME-ID-4]
 		switch {
-		case id == 0xffffffff: // what all have in common, which is nothing
+		case id == 0xffffffff: // properties common to all namespaces: none
 			return Step{Data: make([]byte, nvmewire.PageLen)}
 		case id == 0 || id > MaxNamespaces:
 			return answer(nvmewire.InvalidNamespace)
@@ -37,7 +37,7 @@ func (c *controller) identify(cns uint8, id uint32, commandSet uint8) Step {
 	return answer(nvmewire.InvalidField)
 }
 
-// identifyController describes the controller. [NVME-ID-1] [NVME-ID-2]
+// identifyController returns the Identify data of the controller. [NVME-ID-1] [NVME-ID-2]
 func (c *controller) identifyController() Step {
 	cfg := &c.t.cfg
 	i := nvmewire.IdentifyController{
@@ -52,7 +52,7 @@ func (c *controller) identifyController() Step {
 	return Step{Data: i.Append(nil)}
 }
 
-// log returns the part of a log page that is asked for. [NVME-ADM-3]
+// log returns the requested part of a log page. [NVME-ADM-3]
 func (c *controller) log(q *Queue, r nvmewire.LogRequest) Step {
 	var page []byte
 	switch {

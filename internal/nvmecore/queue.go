@@ -6,28 +6,29 @@ import (
 	"viaduct/internal/wire/nvmewire"
 )
 
-// A Queue is a submission queue with its completion queue, which one stream carries.
+// A Queue is a submission queue and its completion queue, on one stream.
 type Queue struct {
 	ID    uint16
-	Depth int // commands at a time
+	Depth int // greatest number of commands at a time
 
 	t       *Target
 	from    Address
 	opened  time.Time
-	ctrl    *controller // after Connect
-	pending int         // commands that are not answered, but for event requests
+	ctrl    *controller // nil before Connect
+	pending int         // unanswered commands, except event requests
 	head    uint16
-	active  bool // something came since the last Tick
+	active  bool // something arrived since the last Tick
 	ending  bool
 }
 
-// An Address is where the host has reached the target.
+// An Address is the address of the target that the host used.
 type Address struct {
 	IPv6          bool
 	Host, Service string
 }
 
-// Open returns the queue that the private data of a Request ask for, or why it is refused.
+// Open returns a queue for a connection Request with the given private data, or the reason why it
+// is rejected.
 func (t *Target) Open(now time.Time, private []byte, at Address) (*Queue, nvmewire.RejectReason) {
 	r, err := nvmewire.ParseRequest(private)
 	depth := int(r.HSQSize) + 1
@@ -51,7 +52,7 @@ func (t *Target) Open(now time.Time, private []byte, at Address) (*Queue, nvmewi
 	return q, 0
 }
 
-// CapsuleLen returns the greatest length in bytes of a command.
+// CapsuleLen returns the greatest length of a command capsule in bytes.
 func (q *Queue) CapsuleLen() int {
 	if q.ID == 0 {
 		return nvmewire.SQELen
@@ -59,7 +60,7 @@ func (q *Queue) CapsuleLen() int {
 	return nvmewire.SQELen + InCapsule
 }
 
-// Describe returns the id of the controller, 0 without one, and the host's name.
+// Describe returns the controller's number and the NQN of the host; 0 and "" before Connect.
 func (q *Queue) Describe() (controller uint16, host string) {
 	if q.ctrl == nil {
 		return 0, ""
@@ -67,39 +68,39 @@ func (q *Queue) Describe() (controller uint16, host string) {
 	return q.ctrl.id, q.ctrl.hostNQN
 }
 
-// A Kind says what a command needs.
+// A Kind is the kind of work that a command needs.
 type Kind uint8
 
 // The kinds.
 const (
-	Answer  Kind = iota // the response, after Data was written to the host
-	Connect             // the data of Connect from the host, then ConnectData
-	Flush               // of one namespace, or of all with NSID 0
+	Answer  Kind = iota // write Data to the host, then respond
+	Connect             // get the data of Connect from the host, then call ConnectData
+	Flush               // flush one namespace, or all if NSID is 0
 	Read
 	Write
 	Compare
 	Zero
-	Discard // ranges from the host, then DiscardRange for each
-	Hold    // nothing: an Output will answer
-	End     // the end of the queue
+	Discard // get ranges from the host, then call DiscardRange for each
+	Hold    // do nothing: an Output answers later
+	End     // end the queue
 )
 
-// A Step is the work for a command. When it is done, Respond answers the command.
+// A Step is the work for a command. After it, Respond makes the response.
 type Step struct {
 	Kind   Kind
-	Status nvmewire.Status // of Answer
-	Result uint64          // of Answer
-	Data   []byte          // for the host
+	Status nvmewire.Status // for Answer
+	Result uint64          // for Answer
+	Data   []byte          // to be sent to the host
 
 	NSID    uint32
 	Offset  int64 // bytes
-	Length  int64 // bytes; from the host with Connect, Write, Compare and Discard
-	Durable bool  // of Write and Zero: then Flush
+	Length  int64 // bytes; fetched from the host for Connect, Write, Compare and Discard
+	Durable bool  // for Write and Zero: flush afterwards
 }
 
 func answer(s nvmewire.Status) Step { return Step{Status: s} }
 
-// Command takes a command with n bytes of data in its capsule. [NVME-SQE-4]
+// Command returns the work for a command that has n bytes of data in its capsule. [NVME-SQE-4]
 func (q *Queue) Command(s *nvmewire.SQE, n int) Step {
 	if q.ending {
 		return Step{Kind: End}
@@ -124,14 +125,14 @@ func (q *Queue) Command(s *nvmewire.SQE, n int) Step {
 	return q.io(s, n)
 }
 
-// Respond returns the response to a command, which is pending no more.
+// Respond returns the response to a command, which is no longer counted as pending.
 func (q *Queue) Respond(s *nvmewire.SQE, result uint64, st nvmewire.Status) nvmewire.CQE {
 	q.pending--
 	return nvmewire.CQE{Result: result, SQHead: q.head, CID: s.CID, Status: st}
 }
 
-// fromHost checks the descriptor of data from the host: it has length bytes, or more if
-// atLeast is set.
+// fromHost checks that the descriptor of data from the host has exactly length bytes, or at least
+// length bytes if atLeast is set.
 func (q *Queue) fromHost(s *nvmewire.SQE, inCapsule int, length int64, atLeast bool) nvmewire.Status {
 	g := s.SGL
 	if g.Type == nvmewire.SGLOffset { // [NVME-SGL-3]
@@ -193,7 +194,7 @@ func (q *Queue) io(s *nvmewire.SQE, inCapsule int) Step {
 	case writes && n.ReadOnly: // [NVME-IO-6]
 		return answer(nvmewire.NamespaceReadOnly)
 	case s.CDW[2]>>26&15 != 0 || step.Kind != Zero && step.Length > maxTransfer:
-		return answer(nvmewire.InvalidField) // protection information, which there is none
+		return answer(nvmewire.InvalidField) // protection information is not supported
 	case step.Kind == Read && (s.SGL.Type == nvmewire.SGLOffset || int64(s.SGL.Length) != step.Length):
 		return answer(nvmewire.SGLLengthInvalid) // [NVME-SGL-4]
 	case step.Kind == Write || step.Kind == Compare:
@@ -204,7 +205,8 @@ func (q *Queue) io(s *nvmewire.SQE, inCapsule int) Step {
 	return step
 }
 
-// DiscardRange returns the bytes of a range of Dataset Management that is to be discarded.
+// DiscardRange converts a range of Dataset Management to bytes. The status is not OK if the range
+// exceeds the namespace.
 func (t *Target) DiscardRange(id uint32, r nvmewire.DSMRange) (off, length int64, st nvmewire.Status) {
 	n := t.spaces[id]
 	switch {

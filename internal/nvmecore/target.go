@@ -1,8 +1,8 @@
-// Package nvmecore is what an NVMe target knows and decides, without input and output:
-// its namespaces, its controllers, their queues, and which answer a command gets. It takes
-// commands and the time, and returns the work to do. Package nvme moves the data.
+// Package nvmecore implements the decisions of an NVMe target without input or output. It manages
+// namespaces, controllers and their queues, and determines the answer to each command. Its calls
+// take commands and the time, and return the work to do. Package nvme transfers the data.
 //
-// Nothing here is safe for concurrent use.
+// No type is safe for concurrent use.
 package nvmecore
 
 import (
@@ -12,10 +12,10 @@ import (
 	"viaduct/internal/wire/nvmewire"
 )
 
-// DiscoveryNQN names the discovery subsystem of every target.
+// DiscoveryNQN is the name of the discovery subsystem, which every target has.
 const DiscoveryNQN = "nqn.2014-08.org.nvmexpress.discovery"
 
-// Limits, our choice.
+// Limits that this package chooses.
 const (
 	MaxDepth      = 128  // commands of an I/O queue
 	AdminDepth    = 32   // commands of an admin queue
@@ -30,26 +30,26 @@ const (
 	connectTimeout = 10 * time.Second // [NVME-CM-5]
 )
 
-// ioCommands are the commands of I/O queues.
+// ioCommands lists the opcodes that I/O queues support.
 var ioCommands = []uint8{nvmewire.OpFlush, nvmewire.OpWrite, nvmewire.OpRead, nvmewire.OpCompare, nvmewire.OpWriteZeroes, nvmewire.OpDSM}
 
-// A Config says what the target is called.
+// A Config holds the names and limits of a target.
 type Config struct {
 	NQN, Serial, Model string
-	MaxQueues          int // I/O queues of a controller
+	MaxQueues          int // greatest number of I/O queues of a controller
 }
 
 // A Namespace is a disk.
 type Namespace struct {
 	ID        uint32
 	Blocks    uint64
-	Shift     uint8 // log2 of the block's bytes
+	Shift     uint8 // log2 of the block size in bytes
 	ReadOnly  bool
 	ReadsZero bool // discarded blocks read as zeroes
 	UUID      [16]byte
 }
 
-// An Output is something to do for a queue that no command of it asked for.
+// An Output is work for a queue that does not result from a command on it.
 type Output struct {
 	Queue *Queue
 	End   bool         // end the queue
@@ -57,13 +57,13 @@ type Output struct {
 	CQE   nvmewire.CQE
 }
 
-// A Target is one subsystem, with the discovery subsystem beside it.
+// A Target is one subsystem, and the discovery subsystem.
 type Target struct {
 	cfg         Config
 	spaces      map[uint32]*Namespace
 	controllers map[uint16]*controller
 	queues      map[*Queue]bool
-	lastID      uint16 // of a controller
+	lastID      uint16 // last assigned controller number
 	lastSpace   uint32 // id of the namespace that was added last
 	outputs     []Output
 }
@@ -73,15 +73,14 @@ func New(cfg Config) *Target {
 	return &Target{cfg: cfg, spaces: make(map[uint32]*Namespace), controllers: make(map[uint16]*controller), queues: make(map[*Queue]bool)}
 }
 
-// Outputs returns the work that is due, and forgets it. Call it after every other call, before the
-// next one.
+// Outputs returns the pending work and removes it from the target. Call it after every other call.
 func (t *Target) Outputs() []Output {
 	o := t.outputs
 	t.outputs = nil
 	return o
 }
 
-// Put adds a namespace, or replaces the one of that id.
+// Put adds a namespace, or replaces the namespace with the same ID.
 func (t *Target) Put(n Namespace) {
 	if t.spaces[n.ID] == nil {
 		t.lastSpace = n.ID
@@ -90,7 +89,7 @@ func (t *Target) Put(n Namespace) {
 	t.changed(n.ID)
 }
 
-// Remove removes a namespace and reports whether it was there.
+// Remove removes a namespace. It returns false if there is none.
 func (t *Target) Remove(id uint32) bool {
 	if t.spaces[id] == nil {
 		return false
@@ -100,11 +99,11 @@ func (t *Target) Remove(id uint32) bool {
 	return true
 }
 
-// Space returns a namespace, nil if there is none of that id.
+// Space returns the namespace with the given ID, or nil.
 func (t *Target) Space(id uint32) *Namespace { return t.spaces[id] }
 
-// FreeID returns an id that no namespace has, 0 if there is none. It returns the id of a removed
-// namespace last: a host takes a disk with that id for the disk that it has used.
+// FreeID returns an unused ID, or 0 if all are in use. It returns the IDs of removed namespaces
+// last, because a host would take a new disk with such an ID for the old one.
 func (t *Target) FreeID() uint32 {
 	for i := range uint32(MaxNamespaces) {
 		if id := (t.lastSpace+i)%MaxNamespaces + 1; t.spaces[id] == nil {
@@ -114,7 +113,7 @@ func (t *Target) FreeID() uint32 {
 	return 0
 }
 
-// ids returns the ids of namespaces above a number, in order. [NVME-ID-3]
+// ids returns the sorted IDs of all namespaces above a given ID. [NVME-ID-3]
 func (t *Target) ids(above uint32) []uint32 {
 	var ids []uint32
 	for id := range t.spaces {
@@ -132,8 +131,8 @@ func (t *Target) changed(id uint32) {
 	}
 }
 
-// Tick ends the controllers that were silent for too long, and the queues that never
-// connected. It is to be called a few times a second.
+// Tick ends controllers that were silent for too long, and queues that never connected. Call it a
+// few times a second.
 func (t *Target) Tick(now time.Time) {
 	for q := range t.queues {
 		switch {
@@ -150,7 +149,7 @@ func (t *Target) Tick(now time.Time) {
 	}
 }
 
-// end asks for the end of a queue, once.
+// end requests the end of a queue, once.
 func (t *Target) end(q *Queue) {
 	if !q.ending {
 		q.ending = true
@@ -158,8 +157,8 @@ func (t *Target) end(q *Queue) {
 	}
 }
 
-// Closed ends a queue whose stream has ended. Without its admin queue a controller
-// ends with all its queues. [NVME-CM-4]
+// Closed removes a queue whose stream has ended. If it is an admin queue, its controller and all
+// other queues of that end too. [NVME-CM-4]
 func (t *Target) Closed(q *Queue) {
 	q.ending = true
 	delete(t.queues, q)

@@ -2,7 +2,7 @@ package nvmewire
 
 import "bytes"
 
-// A Request is the private data of a host's connection request for a queue.
+// A Request is the private data of a connection request for a queue.
 type Request struct { // [NVME-CM-1]
 	RecFmt  uint16
 	QID     uint16
@@ -18,7 +18,7 @@ const (
 	RejectLen  = 4
 )
 
-// ParseRequest reads the private data of a Request.
+// ParseRequest decodes the private data of a Request. The error is ErrShort if b is too short.
 func ParseRequest(b []byte) (r Request, err error) {
 	if len(b) < RequestLen {
 		return r, ErrShort
@@ -26,7 +26,7 @@ func ParseRequest(b []byte) (r Request, err error) {
 	return Request{le.Uint16(b), le.Uint16(b[2:]), le.Uint16(b[4:]), le.Uint16(b[6:]), le.Uint16(b[8:])}, nil
 }
 
-// Append appends the 32 bytes of the request.
+// Append appends the RequestLen bytes of the request to b.
 func (r *Request) Append(b []byte) []byte {
 	for _, v := range []uint16{r.RecFmt, r.QID, r.HRQSize, r.HSQSize, r.CntlID} {
 		b = le.AppendUint16(b, v)
@@ -34,7 +34,7 @@ func (r *Request) Append(b []byte) []byte {
 	return append(b, make([]byte, RequestLen-10)...)
 }
 
-// A RejectReason says why a queue is refused.
+// A RejectReason is the reason why a queue is rejected.
 type RejectReason uint16
 
 // The reasons.
@@ -47,7 +47,8 @@ const ( // [NVME-CM-2]
 	RejectFull    RejectReason = 6 // no resources
 )
 
-// AppendReply appends the private data of an acceptance: the number of receives.
+// AppendReply appends the private data of an acceptance, which contains the depth of the receive
+// queue.
 func AppendReply(b []byte, crqsize uint16) []byte {
 	b = le.AppendUint16(append(b, 0, 0), crqsize)
 	return append(b, make([]byte, ReplyLen-4)...)
@@ -84,13 +85,14 @@ func (s *SQE) ConnectCommand() Connect {
 	return Connect{RecFmt: uint16(s.CDW[0]), QID: uint16(s.CDW[0] >> 16), SQSize: uint16(s.CDW[1]), KATO: s.CDW[2]}
 }
 
-// SetConnect puts the fields into the command.
+// SetConnect sets the fields of the command from c.
 func (s *SQE) SetConnect(c *Connect) {
 	s.Opcode, s.FCType = OpFabrics, FCConnect
 	s.CDW = [6]uint32{uint32(c.RecFmt) | uint32(c.QID)<<16, uint32(c.SQSize), c.KATO}
 }
 
-// ParseData reads the data of Connect. A name without a NUL is invalid, and returned as "".
+// ParseData decodes the data of Connect. A name without a terminating NUL becomes "". The error is
+// ErrShort if b is too short.
 func (c *Connect) ParseData(b []byte) error {
 	if len(b) < ConnectLen {
 		return ErrShort
@@ -101,7 +103,7 @@ func (c *Connect) ParseData(b []byte) error {
 	return nil
 }
 
-// AppendData appends the 1,024 bytes of data. Names longer than 255 bytes are truncated.
+// AppendData appends the ConnectLen bytes of data to b. Names longer than 255 bytes are truncated.
 func (c *Connect) AppendData(b []byte) []byte {
 	n := len(b)
 	b = append(b, make([]byte, ConnectLen)...)
@@ -126,7 +128,7 @@ const ( // [NVME-PROP-1]
 	PropCSTS = 0x1c
 )
 
-// A Property names a property for Property Get and Set, with its value.
+// A Property names a property of Property Get or Set, with its value.
 type Property struct {
 	Offset uint32
 	Wide   bool // 8 bytes
@@ -138,7 +140,7 @@ func (s *SQE) Property() Property {
 	return Property{Offset: s.CDW[1], Wide: s.CDW[0]&7 == 1, Value: s.CDW64(2)}
 }
 
-// SetProperty puts the fields into the command; fctype is FCPropertyGet or FCPropertySet.
+// SetProperty sets the fields of the command from p; fctype is FCPropertyGet or FCPropertySet.
 func (s *SQE) SetProperty(fctype uint8, p Property) {
 	s.Opcode, s.FCType = OpFabrics, fctype
 	s.CDW = [6]uint32{0, p.Offset, uint32(p.Value), uint32(p.Value >> 32)}

@@ -2,7 +2,7 @@ package nvmewire
 
 import "fmt"
 
-// A CQE is a completion queue entry: the response.
+// A CQE is a completion queue entry, which is the response to a command.
 type CQE struct { // [NVME-CQE-1]
 	Result uint64
 	SQHead uint16
@@ -10,7 +10,7 @@ type CQE struct { // [NVME-CQE-1]
 	Status Status
 }
 
-// ParseCQE reads a response capsule.
+// ParseCQE decodes a response capsule. The error is ErrShort if b is too short.
 func ParseCQE(b []byte) (c CQE, err error) {
 	if len(b) < CQELen {
 		return c, ErrShort
@@ -18,7 +18,8 @@ func ParseCQE(b []byte) (c CQE, err error) {
 	return CQE{Result: le.Uint64(b), SQHead: le.Uint16(b[8:]), CID: le.Uint16(b[12:]), Status: Status(le.Uint16(b[14:]) >> 1)}, nil
 }
 
-// Append appends the 16 bytes of the entry. The phase bit is 0, as fabrics has none.
+// Append appends the CQELen bytes of the entry to b. The phase bit is 0, because fabrics does not
+// use it.
 func (c *CQE) Append(b []byte) []byte {
 	b = le.AppendUint64(b, c.Result)
 	b = le.AppendUint16(b, c.SQHead)
@@ -31,10 +32,10 @@ func (c *CQE) Append(b []byte) []byte {
 // bits 10:8, DNR in bit 14.
 type Status uint16
 
-// DNR means that a retry of the same command would fail.
+// DNR (do not retry) means that the same command would fail again.
 const DNR Status = 1 << 14
 
-// The statuses that the users of this package need.
+// The statuses that this module uses.
 const (
 	OK                  Status = 0
 	InvalidOpcode              = 0x001 | DNR
@@ -65,7 +66,7 @@ var statusNames = map[Status]string{
 	CompareFailure: "compare failure", NamespaceReadOnly: "namespace is write protected",
 }
 
-// String names the status.
+// String returns the name of the status, or its number in hex.
 func (s Status) String() string {
 	for _, k := range []Status{s, s | DNR} {
 		if n, ok := statusNames[k]; ok {

@@ -9,7 +9,7 @@ type DSMRange struct { // [NVME-IO-5]
 // DSMRangeLen is the length in bytes of a range.
 const DSMRangeLen = 16
 
-// ParseDSMRange reads a range.
+// ParseDSMRange decodes a range. The error is ErrShort if b is too short.
 func ParseDSMRange(b []byte) (r DSMRange, err error) {
 	if len(b) < DSMRangeLen {
 		return r, ErrShort

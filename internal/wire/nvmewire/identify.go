@@ -22,17 +22,17 @@ const (
 	ONCSWriteZeroes = 1 << 3
 )
 
-// An IdentifyController has the fields that a host reads. All other fields of the structure are
+// An IdentifyController holds the fields that a host uses. All other fields of the structure are
 // zero, or have the only value that this transport allows.
 type IdentifyController struct { // [NVME-ID-1] [NVME-ID-2]
 	Serial, Model, Firmware string // 20, 40 and 8 bytes
-	MDTS                    uint8  // log2 of the pages of a transfer, 0 for no limit
+	MDTS                    uint8  // log2 of the greatest transfer in pages, 0 for no limit
 	CntlID                  uint16
 	Version                 uint32
 	OAES                    uint32
 	Type                    uint8
 	AERL                    uint8  // zero-based
-	KAS                     uint16 // of 100 ms
+	KAS                     uint16 // in units of 100 ms
 	MaxCmd                  uint16
 	Namespaces              uint32
 	ONCS                    uint16
@@ -41,7 +41,7 @@ type IdentifyController struct { // [NVME-ID-1] [NVME-ID-2]
 	InCapsule               uint32 // bytes of data in a capsule, a multiple of 16
 }
 
-// Append appends the 4,096 bytes of the structure.
+// Append appends the PageLen bytes of the structure to b.
 func (c *IdentifyController) Append(b []byte) []byte {
 	n := len(b)
 	b = append(b, make([]byte, PageLen)...)
@@ -79,7 +79,7 @@ func (c *IdentifyController) Append(b []byte) []byte {
 	return b
 }
 
-// ParseIdentifyController reads the structure.
+// ParseIdentifyController decodes the structure. The error is ErrShort if b is too short.
 func ParseIdentifyController(b []byte) (c IdentifyController, err error) {
 	if len(b) < PageLen {
 		return c, ErrShort
@@ -92,17 +92,17 @@ func ParseIdentifyController(b []byte) (c IdentifyController, err error) {
 	}, nil
 }
 
-// An IdentifyNamespace has the fields of a namespace that a host reads.
+// An IdentifyNamespace holds the fields of a namespace that a host uses.
 type IdentifyNamespace struct { // [NVME-ID-4]
 	Blocks     uint64
-	BlockShift uint8 // log2 of the bytes of a block
+	BlockShift uint8 // log2 of the block size in bytes
 	ReadOnly   bool
 	ReadsZero  bool // after deallocation
 	Preferred  uint16
 	NGUID      [16]byte
 }
 
-// Append appends the 4,096 bytes of the structure.
+// Append appends the PageLen bytes of the structure to b.
 func (n *IdentifyNamespace) Append(b []byte) []byte {
 	at := len(b)
 	b = append(b, make([]byte, PageLen)...)
@@ -128,7 +128,7 @@ func (n *IdentifyNamespace) Append(b []byte) []byte {
 	return b
 }
 
-// ParseIdentifyNamespace reads the structure.
+// ParseIdentifyNamespace decodes the structure. The error is ErrShort if b is too short.
 func ParseIdentifyNamespace(b []byte) (n IdentifyNamespace, err error) {
 	if len(b) < PageLen {
 		return n, ErrShort
@@ -141,8 +141,8 @@ func ParseIdentifyNamespace(b []byte) (n IdentifyNamespace, err error) {
 	return n, nil
 }
 
-// AppendDescriptors appends the 4,096 bytes that identify a namespace: its UUID, also as
-// NGUID, and its command set.
+// AppendDescriptors appends the PageLen bytes that identify a namespace: its UUID, the same value
+// as NGUID, and its command set.
 func AppendDescriptors(b []byte, uuid [16]byte) []byte { // [NVME-ID-5]
 	n := len(b) + PageLen
 	for _, typ := range []byte{2, 3} {
@@ -152,7 +152,7 @@ func AppendDescriptors(b []byte, uuid [16]byte) []byte { // [NVME-ID-5]
 	return append(b, make([]byte, n-len(b))...)
 }
 
-// AppendList appends a list of at most 1,024 namespaces in 4,096 bytes.
+// AppendList appends a list of at most 1,024 namespace IDs, in PageLen bytes.
 func AppendList(b []byte, ids []uint32) []byte {
 	n := len(b) + PageLen
 	for _, id := range ids[:min(len(ids), PageLen/4)] {

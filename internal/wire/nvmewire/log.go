@@ -34,7 +34,7 @@ const ( // [NVME-AER-1]
 // A LogRequest has the fields of Get Log Page.
 type LogRequest struct { // [NVME-ADM-3]
 	Page   uint8
-	Retain bool   // keep the event of the page
+	Retain bool   // do not clear the event of the page
 	Length uint64 // bytes
 	Offset uint64 // bytes
 }
@@ -57,7 +57,7 @@ func (s *SQE) SetLogRequest(l LogRequest) {
 	}
 }
 
-// AppendEffects appends the log page that names the commands of both kinds of queues.
+// AppendEffects appends the log page of supported commands; io lists the opcodes of I/O queues.
 func AppendEffects(b []byte, io []uint8) []byte {
 	n := len(b)
 	b = append(b, make([]byte, PageLen)...)
@@ -83,7 +83,7 @@ func AppendHealth(b []byte) []byte {
 	return b
 }
 
-// AppendFirmware appends the log of one firmware slot.
+// AppendFirmware appends the log page of one firmware slot with the given revision.
 func AppendFirmware(b []byte, revision string) []byte {
 	n := len(b)
 	b = append(b, make([]byte, 512)...)
@@ -131,7 +131,8 @@ func AppendDiscovery(b []byte, generation uint64, entries []DiscoveryEntry) []by
 	return b
 }
 
-// ParseDiscovery reads as many entries as the page has.
+// ParseDiscovery decodes as many entries as b holds. The error is ErrShort if b has no complete
+// header.
 func ParseDiscovery(b []byte) (generation uint64, entries []DiscoveryEntry, err error) {
 	if len(b) < DiscoveryHeaderLen {
 		return 0, nil, ErrShort

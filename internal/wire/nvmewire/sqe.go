@@ -15,21 +15,22 @@ const (
 	PageLen    = 4096 // the data of Identify
 )
 
-// ErrShort is the error of a Parse function that has too few bytes.
+// ErrShort is returned by the Parse functions if there are too few bytes.
 var ErrShort = errors.New("nvmewire: too short")
 
-// An SQE is a submission queue entry: the command.
+// An SQE is a submission queue entry, which is a command.
 type SQE struct { // [NVME-SQE-1]
 	Opcode uint8
 	Flags  uint8  // PSDT in bits 7:6
 	CID    uint16 // opaque to the target
-	NSID   uint32 // of commands that have one
-	FCType uint8  // of fabrics commands; the first byte of NSID
+	NSID   uint32 // for commands that have one
+	FCType uint8  // for fabrics commands; the first byte of NSID
 	SGL    SGL
 	CDW    [6]uint32 // command dwords 10 to 15
 }
 
-// ParseSQE reads the entry at the beginning of a command capsule. The capsule's data follow it.
+// ParseSQE decodes the entry at the front of a command capsule, whose data follows it. The error is
+// ErrShort if b is too short.
 func ParseSQE(b []byte) (s SQE, err error) {
 	if len(b) < SQELen {
 		return s, ErrShort
@@ -41,7 +42,8 @@ func ParseSQE(b []byte) (s SQE, err error) {
 	return s, nil
 }
 
-// Append appends the 64 bytes of the entry. Opcode decides whether NSID or FCType is sent.
+// Append appends the SQELen bytes of the entry to b. Opcode decides whether NSID or FCType is
+// encoded.
 func (s *SQE) Append(b []byte) []byte {
 	b = append(b, s.Opcode, s.Flags)
 	b = le.AppendUint16(b, s.CID)
@@ -58,7 +60,7 @@ func (s *SQE) Append(b []byte) []byte {
 	return b
 }
 
-// UsesSGL reports whether the data pointer is an SGL: fabrics has no PRPs.
+// UsesSGL reports whether the data pointer is an SGL; fabrics has no PRPs.
 func (s *SQE) UsesSGL() bool { return s.Flags>>6 == 1 || s.Flags>>6 == 2 } // [NVME-SQE-2]
 
 // CDW64 returns the 64-bit value of command dwords 10+i and 11+i.
@@ -77,12 +79,12 @@ const ( // [NVME-SGL-1]
 	SGLKeyedInvalidate = 0x4f // and the response invalidates the key
 )
 
-// An SGL is the one descriptor of an SQE.
+// An SGL is the only descriptor of an SQE.
 type SGL struct {
 	Type   uint8
 	Addr   uint64
 	Length uint32 // 24 bits in keyed descriptors
-	Key    uint32 // of keyed descriptors
+	Key    uint32 // for keyed descriptors
 }
 
 func parseSGL(b []byte) SGL {
@@ -108,11 +110,11 @@ func (g SGL) append(b []byte) []byte {
 
 func (g SGL) keyed() bool { return g.Type>>4 == SGLKeyed>>4 }
 
-// Valid reports whether this transport has the type.
+// Valid reports whether this transport supports the type.
 func (g SGL) Valid() bool {
 	return g.Type == SGLOffset || g.Type == SGLKeyed || g.Type == SGLKeyedInvalidate
 }
 
-// Invalidates reports whether the response must invalidate the key. A descriptor without length
-// names no memory.
+// Invalidates reports whether the response must invalidate the key. A descriptor of length 0 names
+// no memory.
 func (g SGL) Invalidates() bool { return g.Type == SGLKeyedInvalidate && g.Length > 0 } // [NVME-SGL-2]
