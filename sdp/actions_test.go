@@ -11,8 +11,8 @@ import (
 	"viaduct/iwarp"
 )
 
-// TestActions: every action of the machine is performed, and by iWARP. Received bytes stay where
-// they are until they are read, and sent messages leave at once.
+// TestActions checks that every action of the machine is performed, and by iWARP. Received bytes
+// must stay in place until they are read, and messages must be sent at once.
 func TestActions(t *testing.T) { // [SDP-8.1.1-1] [SDP-8.1.1-32]
 	inBubble(t, "held", func(t *testing.T) {
 		w, c := memWire(t, memSide{}, goodHello)
@@ -26,7 +26,7 @@ func TestActions(t *testing.T) { // [SDP-8.1.1-1] [SDP-8.1.1-32]
 		if n := c.Stats().Held; n != len(want) {
 			t.Errorf("%d of %d bytes are held", n, len(want))
 		}
-		for len(want) > 0 { // in pieces of any length
+		for len(want) > 0 { // reads of any length
 			n := min(len(want), 77)
 			if got, err := readN(c, n); got != want[:n] || err != nil {
 				t.Fatalf("%q, %v, want %q", got, err, want[:n])
@@ -78,14 +78,14 @@ func TestActions(t *testing.T) { // [SDP-8.1.1-1] [SDP-8.1.1-32]
 			t.Errorf("%d bytes, %v", len(got), err)
 		}
 	})
-	inBubble(t, "announced", func(t *testing.T) { // of an idle connection, which no call looks at
+	inBubble(t, "announced", func(t *testing.T) { // on an idle connection, for which no call waits
 		w, c := memWire(t, memSide{}, goodHello)
 		time.Sleep(time.Minute)
 		begun := time.Now()
 		if n, err := c.WriteUrgent([]byte("now")); n != 3 || err != nil {
 			t.Fatalf("%d, %v", n, err)
 		}
-		// [SDP-9.5.3-2] [SDP-9.5.3-3] announced with it at the latest
+		// [SDP-9.5.3-2] [SDP-9.5.3-3] announced in the same message at the latest
 		if m, _, p := w.message(); m.MID != sdpwire.Data || string(p) != "now" || m.Flags != sdpwire.OOBPend|sdpwire.OOBPres || time.Since(begun) != 0 {
 			t.Errorf("%v after %v", &m, time.Since(begun))
 		}
@@ -99,8 +99,8 @@ func TestActions(t *testing.T) { // [SDP-8.1.1-1] [SDP-8.1.1-32]
 	})
 }
 
-// TestAdvertise: memory is registered for the peer's use alone as long as it is
-// advertised, with no other right than is needed; where it can't be the connection ends.
+// TestAdvertise checks that memory is registered only for the peer and only while it is advertised,
+// with no other right than needed. If it cannot be registered, the connection must end.
 func TestAdvertise(t *testing.T) { // [D-80] [SDP-14.1-1] [SDP-8.1.1-1] [SDP-8.1.1-32]
 	for _, v := range []struct {
 		name string
@@ -139,7 +139,7 @@ func TestAdvertise(t *testing.T) { // [D-80] [SDP-14.1-1] [SDP-8.1.1-1] [SDP-8.1
 			})
 		}
 	}
-	inBubble(t, "a sink", func(t *testing.T) { // what a SinkAvail offers can't be read
+	inBubble(t, "a sink", func(t *testing.T) { // the peer cannot read the memory of a SinkAvail
 		w, c := memWire(t, memSide{opt: Options{RecvPolicy: PinCombined, RecvThreshold: 4096, RecvBufferSize: 4096, NoResize: true}}, goodHello)
 		w.send(sdpwire.Message{MID: sdpwire.ModeChange, Mode: sdpwire.Pipelined}, "")
 		time.Sleep(time.Second)
@@ -155,7 +155,7 @@ func TestAdvertise(t *testing.T) { // [D-80] [SDP-14.1-1] [SDP-8.1.1-1] [SDP-8.1
 			t.Errorf("%d, %v", r.n, r.err)
 		}
 	})
-	inBubble(t, "a source", func(t *testing.T) { // what a SrcAvail offers can't be written
+	inBubble(t, "a source", func(t *testing.T) { // the peer cannot write to the memory of a SrcAvail
 		w, c := memWire(t, memSide{opt: Options{SendPolicy: PinCombined, SendThreshold: 1000}}, goodHello)
 		data := make([]byte, 5000)
 		write := started(func() (int, error) { return c.Write(data) })

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// tcpPair returns two ends of plain TCP.
+// tcpPair returns the two ends of a TCP connection.
 func tcpPair(b testing.TB) (c, s net.Conn) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -59,7 +59,7 @@ func benchPair(b *testing.B, opt *Options) (c, s net.Conn) {
 	return pair(b, o, o)
 }
 
-// BenchmarkStream moves a stream one way, with plain TCP as neighbour.
+// BenchmarkStream sends a stream in one direction, with plain TCP for comparison.
 func BenchmarkStream(b *testing.B) {
 	for _, size := range []int{64, 4 << 10, 64 << 10, 256 << 10, 1 << 20} {
 		for _, v := range benchVariants {

@@ -14,7 +14,8 @@ import (
 	"viaduct/iwarp"
 )
 
-// credit gives credit for more messages with payload, whatever has been sent to ask for it.
+// credit gives the connection credit for more messages with payload. It does not wait for a message
+// that asks for credit.
 func (w *wirePeer) credit() {
 	w.send(sdpwire.Message{MID: sdpwire.Data, Bufs: 2 * sdpwire.MinBuffers}, "")
 }
@@ -25,16 +26,16 @@ func isOp(err error, op string, want error) bool {
 	return errors.As(err, &oe) && oe.Op == op && errors.Is(err, want)
 }
 
-// smallHello is of a peer that takes one message of 1008 bytes of payload, and gives
-// credit for no other.
+// smallHello is the Hello of a peer that accepts one message of 1008 bytes of payload, and gives no
+// credit for another.
 var smallHello = func() sdpwire.Hello {
 	h := goodHello
 	h.Bufs, h.LocalRcvSz, h.DesRemRcvSz = sdpwire.MinBuffers, 1024, 1024
 	return h
 }()
 
-// TestRefusedCalls: a call on a connection that was closed, or whose deadline has come,
-// moves nothing, and one for no bytes does nothing.
+// TestRefusedCalls calls a connection that was closed, or whose deadline has passed. The call must
+// move no bytes. A call with an empty slice must do nothing.
 func TestRefusedCalls(t *testing.T) { // [D-32] [D-40] [SDP-4.2-1] [SDP-9.5.3-2] [SDP-9.4-1]
 	past := time.Unix(1, 0)
 	inBubble(t, "deadline", func(t *testing.T) {
@@ -90,7 +91,8 @@ func TestRefusedCalls(t *testing.T) { // [D-32] [D-40] [SDP-4.2-1] [SDP-9.5.3-2]
 	})
 }
 
-// TestSDP_9_3_15: ReadFull is io.ReadFull in one call, also if the stream ends early.
+// TestSDP_9_3_15 checks that ReadFull fills its slice in one call, and returns the errors of
+// io.ReadFull if the stream ends early.
 func TestSDP_9_3_15(t *testing.T) {
 	inBubble(t, "SDP-9.3-15", func(t *testing.T) {
 		a, b := memPair(t, Options{}, Options{})
@@ -125,8 +127,8 @@ func TestSDP_9_3_15(t *testing.T) {
 	})
 }
 
-// TestCloseEndsCalls: Close and Abort end the calls that wait, with net.ErrClosed and
-// the count of what went, however little the peer does.
+// TestCloseEndsCalls checks that Close and Abort end waiting calls with net.ErrClosed and an exact
+// count, even if the peer does nothing.
 func TestCloseEndsCalls(t *testing.T) { // [SDP-8.2.1-5] [SDP-8.2.1-7] [SDP-8.2.2-5] [D-49]
 	for _, v := range []struct {
 		name string
@@ -174,13 +176,13 @@ func TestCloseEndsCalls(t *testing.T) { // [SDP-8.2.1-5] [SDP-8.2.1-7] [SDP-8.2.
 	}
 }
 
-// TestSDP_8_2_1_Linger: how long Close waits, and what becomes of a connection then.
+// TestSDP_8_2_1_Linger checks how long Close waits, and when the connection is reset.
 func TestSDP_8_2_1_Linger(t *testing.T) {
 	for _, v := range []struct {
 		linger int
 		waits  time.Duration
 		err    error
-		resets time.Duration // when the stream is gone, since Close began
+		resets time.Duration // when the stream has ended, from the beginning of Close
 	}{
 		{-1, 10 * time.Second, os.ErrDeadlineExceeded, 60 * time.Second},
 		{3, 3 * time.Second, os.ErrDeadlineExceeded, 3 * time.Second},
@@ -188,7 +190,7 @@ func TestSDP_8_2_1_Linger(t *testing.T) {
 	} {
 		inBubble(t, "SDP-8.2.1-11", func(t *testing.T) { // [SDP-8.2.1-5] [SDP-8.2.1-7] [D-78]
 			_, c := memWire(t, memSide{}, smallHello)
-			if _, err := c.Write(make([]byte, 5000)); err != nil { // the peer takes a part
+			if _, err := c.Write(make([]byte, 5000)); err != nil { // the peer accepts a part of it
 				t.Fatal(err)
 			}
 			if err := c.SetLinger(v.linger); err != nil {
@@ -199,13 +201,13 @@ func TestSDP_8_2_1_Linger(t *testing.T) {
 				t.Errorf("linger %d: %v after %v", v.linger, err, time.Since(begun))
 			}
 			<-c.Done()
-			// The stream is torn down within two seconds. [D-49]
+			// Ending the stream may take two seconds. [D-49]
 			if d := time.Since(begun); d < v.resets || d > v.resets+2*time.Second {
 				t.Errorf("linger %d: the connection is gone after %v", v.linger, d)
 			}
 		})
 	}
-	inBubble(t, "SDP-8.2.1-22", func(t *testing.T) { // all was taken: nothing to wait for
+	inBubble(t, "SDP-8.2.1-22", func(t *testing.T) { // all was delivered, so Close need not wait
 		w, c := memWire(t, memSide{}, goodHello)
 		if _, err := c.Write([]byte("all")); err != nil {
 			t.Fatal(err)
@@ -220,7 +222,7 @@ func TestSDP_8_2_1_Linger(t *testing.T) {
 		if m, _, _ := w.message(); m.MID != sdpwire.DisConn {
 			t.Errorf("%v", &m)
 		}
-		w.send(sdpwire.Message{MID: sdpwire.Data}, "unwanted") // it reads no more [D-49]
+		w.send(sdpwire.Message{MID: sdpwire.Data}, "unwanted") // the connection reads no more [D-49]
 		w.ended()
 		<-c.Done()
 		if err := c.qp.Err(); err == nil {
@@ -229,8 +231,8 @@ func TestSDP_8_2_1_Linger(t *testing.T) {
 	})
 }
 
-// TestCloseHears: CloseWrite and Close handle arrivals first, and return an AbortConn that has
-// arrived as their error.
+// TestCloseHears checks that CloseWrite and Close handle arrivals first, and return the error of an
+// AbortConn that has arrived.
 func TestCloseHears(t *testing.T) {
 	for _, v := range []struct {
 		name string
@@ -248,8 +250,8 @@ func TestCloseHears(t *testing.T) {
 	}
 }
 
-// TestCloseReadWire: CloseRead drops held bytes, ends a waiting Read, and does not affect the other
-// direction. Payload that arrives afterwards resets the stream.
+// TestCloseReadWire checks that CloseRead drops held bytes, ends a waiting Read, and does not
+// affect the other direction. Payload that arrives afterwards must reset the stream.
 func TestCloseReadWire(t *testing.T) { // [D-49] [SDP-8.2.1-3]
 	inBubble(t, "D-49", func(t *testing.T) {
 		w, c := memWire(t, memSide{}, goodHello)
@@ -277,8 +279,9 @@ func TestCloseReadWire(t *testing.T) { // [D-49] [SDP-8.2.1-3]
 	})
 }
 
-// TestUrgentWire: an announcement of the peer's makes Urgent give a value, whether it is
-// called before or after; the mark says how far the byte is.
+// TestUrgentWire checks that the peer's announcement of urgent data sends a value on the channel of
+// Urgent, whether Urgent is called before or after it, and that UrgentMark returns the distance of
+// the byte.
 func TestUrgentWire(t *testing.T) { // [SDP-9.5.3-9] [SDP-8.1.1-1] [SDP-8.1.1-32]
 	got := func(c *Conn) bool {
 		select {
@@ -331,18 +334,18 @@ func TestUrgentWire(t *testing.T) { // [SDP-9.5.3-9] [SDP-8.1.1-1] [SDP-8.1.1-32
 	}
 }
 
-// readN reads n bytes.
+// readN reads n bytes with ReadFull.
 func readN(c *Conn, n int) (string, error) {
 	p := make([]byte, n)
 	n, err := c.ReadFull(p)
 	return string(p[:n]), err
 }
 
-// TestSDP_9_4_ExchangeWire: the messages that an Exchange sends, and the work that it leaves to
-// Write and Read.
+// TestSDP_9_4_ExchangeWire checks the messages that an Exchange sends, and the cases that it leaves
+// to Write and Read.
 func TestSDP_9_4_ExchangeWire(t *testing.T) { // [SDP-9.4-1]
 	pinned := Options{SendPolicy: PinPipelined, RecvPolicy: PinPipelined, SendThreshold: 1000, RecvThreshold: 2048, RecvBufferSize: 2048, NoResize: true}
-	// piped is a connection whose halves are both pipelined.
+	// piped returns a connection whose halves are both in Pipelined Mode.
 	piped := func(t *testing.T) (*wirePeer, *Conn) {
 		w, c := memWire(t, memSide{opt: pinned}, goodHello)
 		w.send(sdpwire.Message{MID: sdpwire.ModeChange, Mode: sdpwire.Pipelined}, "")
@@ -355,10 +358,11 @@ func TestSDP_9_4_ExchangeWire(t *testing.T) { // [SDP-9.4-1]
 		if m, _, _ := w.message(); m.MID != sdpwire.Data {
 			t.Fatalf("%v", &m)
 		}
-		time.Sleep(time.Second) // in which the peer's change of mode arrives
+		time.Sleep(time.Second) // the peer's change of mode arrives in this time
 		return w, c
 	}
-	inBubble(t, "SDP-9.4-1", func(t *testing.T) { // one message, and an answer written into place
+	// One message, and an answer that is written into place.
+	inBubble(t, "SDP-9.4-1", func(t *testing.T) {
 		w, c := piped(t)
 		resp := make([]byte, 5000)
 		locked(c, func() { c.flow.streak = streakLen })
@@ -400,7 +404,7 @@ func TestSDP_9_4_ExchangeWire(t *testing.T) { // [SDP-9.4-1]
 			t.Errorf("%v", &m)
 		}
 	})
-	inBubble(t, "no time to read", func(t *testing.T) { // nothing is offered
+	inBubble(t, "no time to read", func(t *testing.T) { // no buffer is offered
 		w, c := piped(t)
 		c.SetReadDeadline(time.Unix(1, 0))
 		if n, err := c.Exchange([]byte("tell"), make([]byte, 5000)); n != 0 || !isOp(err, "read", os.ErrDeadlineExceeded) {
@@ -423,7 +427,7 @@ func TestSDP_9_4_ExchangeWire(t *testing.T) { // [SDP-9.4-1]
 			t.Fatal("there is no answer")
 		}
 		go c.Close()
-		if m, _, _ := w.message(); m.MID == sdpwire.SinkAvailCancel { // of a buffer that was offered
+		if m, _, _ := w.message(); m.MID == sdpwire.SinkAvailCancel { // for a buffer that was offered
 			w.sendOp(sdpwire.Message{MID: sdpwire.SinkCancelAck}, "", iwarp.OpSendSE, 0)
 		}
 		if r := <-x; r.n != 0 || !isOp(r.err, "read", net.ErrClosed) {
@@ -490,7 +494,7 @@ func TestSDP_9_4_ExchangeWire(t *testing.T) { // [SDP-9.4-1]
 			}
 		}
 	})
-	inBubble(t, "several", func(t *testing.T) { // one that fails takes no other's read with it
+	inBubble(t, "several", func(t *testing.T) { // a failed one must not end the reads of others
 		w, c := memWire(t, memSide{opt: Options{SendBuffer: 1}}, smallHello)
 		c.SetWriteBuffer(0)
 		first := started(func() (int, error) { return c.Exchange([]byte("ask"), make([]byte, 10)) })
@@ -525,8 +529,8 @@ func TestSDP_9_4_ExchangeWire(t *testing.T) { // [SDP-9.4-1]
 	})
 }
 
-// TestSDP_9_4_ExchangeOffered: an Exchange whose request does not go returns when the peer
-// has given back the buffer that was offered with it.
+// TestSDP_9_4_ExchangeOffered checks that an Exchange whose request cannot be sent returns after
+// the peer has released the buffer that was offered with it.
 func TestSDP_9_4_ExchangeOffered(t *testing.T) {
 	inBubble(t, "SDP-9.4-1", func(t *testing.T) { // [SDP-9.5.5-1]
 		w, c := memWire(t, memSide{opt: Options{SendPolicy: PinPipelined, RecvPolicy: PinPipelined, SendThreshold: 1 << 20, RecvThreshold: 2048, RecvBufferSize: 2048, NoResize: true}}, smallHello)
@@ -566,12 +570,13 @@ func TestSDP_9_4_ExchangeOffered(t *testing.T) {
 	})
 }
 
-// TestBuffersSet: SetReadBuffer bounds the bytes held in addition to the Private Buffers.
+// TestBuffersSet checks that SetReadBuffer limits the bytes held in addition to the Private
+// Buffers.
 func TestBuffersSet(t *testing.T) {
 	inBubble(t, "D-79", func(t *testing.T) { // [SDP-8.2.2-5]
 		w, c := memWire(t, memSide{opt: Options{RecvBuffers: 4, RecvBufferSize: 512, NoResize: true, ReceiveBuffer: 1000}}, goodHello)
 		for _, v := range []struct{ set, send, want int }{
-			{-5, 3, 0}, // none: every byte stays in its Private Buffer
+			{-5, 3, 0}, // 0: every byte stays in its Private Buffer
 			{2, 4, 2},
 		} {
 			if err := c.SetReadBuffer(v.set); err != nil {
@@ -602,8 +607,8 @@ func TestBuffersSet(t *testing.T) {
 	})
 }
 
-// TestStreamEnds: a connection closed by both ends ends its stream in order, and an aborted one
-// resets it. In both cases no advertised memory stays registered.
+// TestStreamEnds checks that a connection that both ends have closed ends its stream in order, and
+// that an aborted one resets it. In both cases no memory may stay registered.
 func TestStreamEnds(t *testing.T) {
 	t.Run("SDP-8.2.1-24", func(t *testing.T) { // [SDP-8.2.1-23] [SDP-6.2-2]
 		w, c := connectWire(t, Options{})
@@ -657,8 +662,8 @@ func TestStreamEnds(t *testing.T) {
 	})
 }
 
-// TestKeepAliveSet: TCP's own keepalive is what SetKeepAlive says, and a stream without a
-// socket has none.
+// TestKeepAliveSet checks that SetKeepAlive changes TCP's keepalive, and that a stream without a
+// socket returns errors.ErrUnsupported.
 func TestKeepAliveSet(t *testing.T) {
 	t.Run("SDP-14.3-1", func(t *testing.T) { // [SDP-14.3-2] [D-77]
 		a, b := memPair(t, Options{}, Options{})
@@ -671,8 +676,8 @@ func TestKeepAliveSet(t *testing.T) {
 	})
 }
 
-// TestTransferDetached: if a write is cancelled while the peer is owed its bytes, the write ends
-// for its caller, with all bytes counted, once they have been copied and sent.
+// TestTransferDetached cancels a write after the peer has asked for its bytes. The write must end,
+// with all bytes counted, once they have been copied and sent.
 func TestTransferDetached(t *testing.T) { // [D-32] [SDP-9.5.4-1] [SDP-8.1.1-1]
 	inBubble(t, "D-32", func(t *testing.T) {
 		w, c := memWire(t, memSide{opt: Options{SendPolicy: PinCombined, RecvPolicy: PinCombined, SendThreshold: 1000}}, smallHello)
@@ -691,7 +696,7 @@ func TestTransferDetached(t *testing.T) { // [D-32] [SDP-9.5.4-1] [SDP-8.1.1-1]
 			}
 		})
 		x.Cancel()
-		select { // although the peer takes nothing
+		select { // although the peer accepts nothing
 		case <-x.Done():
 		case <-time.After(testkit.Patience):
 			t.Error("the transfer does not end")
@@ -720,8 +725,8 @@ func TestTransferDetached(t *testing.T) { // [D-32] [SDP-9.5.4-1] [SDP-8.1.1-1]
 	})
 }
 
-// TestTerminateBehindDisConn: an error of a lower layer after the peer's DisConn may have lost
-// written bytes. Close reports that if the peer has not acknowledged them.
+// TestTerminateBehindDisConn ends the stream by an error of a lower layer after the peer's DisConn.
+// Written bytes may be lost then, and Close must report that unless the peer has acknowledged them.
 func TestTerminateBehindDisConn(t *testing.T) {
 	for _, acked := range []bool{false, true} {
 		inBubble(t, "SDP-8.2.1-7", func(t *testing.T) { // [D-49]

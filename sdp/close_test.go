@@ -17,11 +17,11 @@ import (
 	"viaduct/samehost"
 )
 
-// asWriter in the environment makes the test binary a program that writes to the
-// address it holds, closes and ends.
+// asWriter is an environment variable. It makes the test binary a program that writes to the
+// address in the variable, closes the connection and exits.
 const asWriter = "VIADUCT_SDP_WRITER"
 
-// Writes of such a program: more messages than the other end has Private Buffers.
+// The writes of this program: more messages than the other end has Private Buffers.
 const (
 	exitWrites = 40
 	exitSize   = 100
@@ -46,8 +46,8 @@ func writerMain(address string) int {
 	return 0
 }
 
-// TestCloseAndExit: a program may end after Close; a reader that begins late gets
-// all bytes and the end of the stream, and not a reset. [D-78]
+// TestCloseAndExit runs a program that exits after Close. A reader that begins late must get all
+// bytes and the end of the stream, and not a reset. [D-78]
 func TestCloseAndExit(t *testing.T) {
 	exe, err := os.Executable()
 	if err != nil {
@@ -84,7 +84,7 @@ func TestCloseAndExit(t *testing.T) {
 			c := nc.(*Conn)
 			c.SetDeadline(time.Now().Add(testkit.Patience))
 			exited := error(nil)
-			select { // a program that does not wait ends meanwhile
+			select { // a program that does not wait exits meanwhile
 			case exited = <-ended:
 				ended <- exited
 			case <-time.After(v.late):
@@ -101,8 +101,8 @@ func TestCloseAndExit(t *testing.T) {
 	}
 }
 
-// TestCloseLate: with a peer that reads nothing, Close takes its full time and returns an error.
-// The bytes are still delivered later.
+// TestCloseLate closes a connection whose peer reads nothing. Close must take its full time and
+// return an error, and the bytes must still be delivered later.
 func TestCloseLate(t *testing.T) { // [D-78]
 	const size = 100_000 // more than the other end holds
 	a, b := pair(t, Options{SendBuffer: 1 << 20}, Options{RecvBuffers: 4, RecvBufferSize: 512, NoResize: true, ReceiveBuffer: 1})
@@ -125,8 +125,8 @@ func TestCloseLate(t *testing.T) { // [D-78]
 	<-a.Done()
 }
 
-// TestCloseReset: bytes that TCP had taken and could not deliver are an error of
-// Close. [SDP-8.2.1-5] [SDP-8.2.1-7]
+// TestCloseReset resets a connection with bytes that TCP has taken and cannot deliver. Close must
+// return an error. [SDP-8.2.1-5] [SDP-8.2.1-7]
 func TestCloseReset(t *testing.T) {
 	l, err := Listen("127.0.0.1:0", nil)
 	if err != nil {
@@ -139,7 +139,7 @@ func TestCloseReset(t *testing.T) {
 	}
 	defer relay.Close()
 	near := make(chan *net.TCPConn, 1)
-	stall := make(chan struct{}) // the relay takes nothing more
+	stall := make(chan struct{}) // when closed, the relay reads no more
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -185,11 +185,11 @@ func TestCloseReset(t *testing.T) {
 	close(stall)
 	<-done
 	a.SetWriteBuffer(1 << 20)
-	if _, err := a.Write(make([]byte, 1<<20)); err != nil { // more than the relay's socket takes
+	if _, err := a.Write(make([]byte, 1<<20)); err != nil { // more than the relay's socket holds
 		t.Fatal(err)
 	}
 	go func() {
-		a.mu.Lock() // Close has begun when it marks the connection
+		a.mu.Lock() // Close has begun once it has marked the connection
 		for !a.closed {
 			a.mu.Unlock()
 			time.Sleep(time.Millisecond)
@@ -207,10 +207,10 @@ func TestCloseReset(t *testing.T) {
 	<-b.Done()
 }
 
-// TestFINAlone: the end of the peer's stream without a DisConn, as of a program that
-// was killed, ends a Read that waits. [SDP-8.2.2-4] [SDP-8.2.1-7]
+// TestFINAlone ends the peer's stream without a DisConn, as the death of the peer's process does. A
+// waiting Read must end. [SDP-8.2.2-4] [SDP-8.2.1-7]
 func TestFINAlone(t *testing.T) {
-	for _, after := range []time.Duration{0, 20 * time.Millisecond} { // until the Read sleeps
+	for _, after := range []time.Duration{0, 20 * time.Millisecond} { // so that the Read sleeps
 		a, b := pair(t, Options{}, Options{})
 		if _, err := a.Write([]byte("begun")); err != nil {
 			t.Fatal(err)
@@ -243,9 +243,10 @@ func TestFINAlone(t *testing.T) {
 	}
 }
 
-// TestEndsBehindDisConn: what ends the connection after the peer's DisConn.
+// TestEndsBehindDisConn ends the connection in several ways after the peer's DisConn.
 func TestEndsBehindDisConn(t *testing.T) {
-	t.Run("SDP-8.2.1-12", func(t *testing.T) { // a reset, as of a program that has ended: graceful [D-48]
+	// A reset after the peer's program has exited is graceful. [D-48]
+	t.Run("SDP-8.2.1-12", func(t *testing.T) {
 		w, c := connectWire(t, Options{})
 		w.send(sdpwire.Message{MID: sdpwire.Data}, "all")
 		w.send(sdpwire.Message{MID: sdpwire.DisConn}, "")
@@ -267,8 +268,9 @@ func TestEndsBehindDisConn(t *testing.T) {
 			t.Errorf("nothing was left to send: %v", err)
 		}
 	})
-	for _, own := range []bool{false, true} { // whether our DisConn has gone
-		t.Run("SDP-8.2.2-4", func(t *testing.T) { // [SDP-8.2.1-22] [SDP-8.2.1-12] an AbortConn: not
+	for _, own := range []bool{false, true} { // whether our DisConn was sent
+		// [SDP-8.2.1-22]. [SDP-8.2.1-12] an AbortConn is not graceful
+		t.Run("SDP-8.2.2-4", func(t *testing.T) {
 			w, c := connectWire(t, Options{})
 			defer w.close()
 			if own {
@@ -292,8 +294,8 @@ func TestEndsBehindDisConn(t *testing.T) {
 	}
 }
 
-// TestCloseHalf: Close waits until the peer's TCP has acknowledged the DisConn, which
-// TCP would put off for 40 ms where the peer says nothing in return.
+// TestCloseHalf checks that Close returns soon if the peer sends nothing. Close waits until the
+// peer's TCP has acknowledged the DisConn, and TCP would delay that acknowledgement by 40 ms.
 func TestCloseHalf(t *testing.T) {
 	best := time.Hour
 	for range 5 {

@@ -16,18 +16,17 @@ import (
 	"viaduct/iwarp"
 )
 
-// A Conn is a stream socket over SDP. It is a net.Conn: all methods may be
-// called by any goroutine; writes are atomic with respect to each other, reads
-// are served in the order of the calls.
+// A Conn is a stream socket over SDP. It is a net.Conn, and its methods are safe for concurrent
+// use. Writes are atomic with respect to each other, and reads are served in the order of the
+// calls.
 //
-// Errors are *net.OpError. They match net.ErrClosed after a local Close,
-// os.ErrDeadlineExceeded for deadlines, ErrReset where the peer or the network
-// ended the connection, *ProtocolError where the peer broke the protocol, and
-// *iwarp.TerminateError where the layers below did.
+// Errors are *net.OpError. They match net.ErrClosed after a local Close, os.ErrDeadlineExceeded
+// after a deadline, and ErrReset if the peer or the network ended the connection. They match
+// *ProtocolError if the peer broke the protocol, and *iwarp.TerminateError if an error of the
+// layers below ended the connection.
 type Conn struct { // [D-84] [SDP-4.1-1]
-	// It drives a machine of internal/sdpcore by the completions of a stream of iwarp.
-	// The methods, those of net.Conn and of that, stand in files by the part that they
-	// work on.
+	// A Conn passes the completions of an iwarp stream to a machine of internal/sdpcore. Its
+	// methods are in files by the part of the connection that they use.
 
 	opt    Options
 	layout sdpwire.Layout
@@ -36,13 +35,13 @@ type Conn struct { // [D-84] [SDP-4.1-1]
 	token  []byte
 
 	rd, wd half
-	queue  atomic.Pointer[iwarp.CompletionQueue] // of the stream
+	queue  atomic.Pointer[iwarp.CompletionQueue] // completion queue of the stream
 
-	mu    perturb.Mutex // guards everything below; given back by unlock
+	mu    perturb.Mutex // guards all fields below; released by unlock
 	m     *sdpcore.Machine
 	qp    *iwarp.QueuePair
 	acts  []sdpcore.Action
-	comps [8]iwarp.Completion // for run
+	comps [8]iwarp.Completion // buffer of run
 	born  time.Time
 	calls
 
@@ -58,32 +57,32 @@ type Conn struct { // [D-84] [SDP-4.1-1]
 	moving
 }
 
-// The calls in progress.
+// The calls are the reads and writes in progress.
 type calls struct {
-	wops   []*op // writes in the machine
-	rops   []*op // reads in the machine
-	ending []*op // writes done but for their Sends
+	wops   []*op // writes that the machine holds
+	rops   []*op // reads that the machine holds
+	ending []*op // writes that are done, except that their Sends are not complete
 	nextID uint64
 }
 
-// The ends of a connection.
+// The ends are the steps by which a connection ends.
 type ends struct {
 	closed      bool          // Close was called
-	readClosed  bool          // CloseRead was
-	onEnd       []func()      // what is told of the end
-	linger      time.Duration // as SetLinger; negative for the default
-	closeWithin time.Duration // how long Close waits by default
-	flushed     chan struct{} // closed when DisConn has been handed to TCP, or never will be
-	gone        chan struct{} // closed when the connection and all its resources are gone
+	readClosed  bool          // CloseRead was called
+	onEnd       []func()      // functions to call at the end
+	linger      time.Duration // set by SetLinger; negative for the default
+	closeWithin time.Duration // time that Close waits by default
+	flushed     chan struct{} // closed when TCP has the DisConn, or never will have it
+	gone        chan struct{} // closed when the connection has ended and all its resources are released
 	released    bool
-	closing     bool   // Close is about to let go of the stream, if that has ended in order
-	letGo       func() // what Close is to do for that
+	closing     bool   // Close will release the stream itself, if the stream has ended in order
+	letGo       func() // set instead of releasing the stream, for Close to call
 }
 
-// A moving connection goes on in another process or on another stream.
+// A moving connection continues in another process or on another stream.
 type moving struct {
-	suspendTo chan error // waits for OpSuspended
-	resumeAt  uint16     // the port OpReconnect says to go to, until that begins
+	suspendTo chan error // gets the result of Suspend
+	resumeAt  uint16     // port to which OpReconnect asks to connect; 0 once that has begun
 	suspended bool
 }
 
@@ -93,33 +92,33 @@ var (
 	_ io.WriterTo   = (*Conn)(nil)
 )
 
-// An op is a read or write in the machine.
+// An op is a read or write that the machine holds.
 type op struct {
 	id     uint64
-	buf    []byte // for a write: bytes from base on
+	buf    []byte // buffer of a read; for a write, its bytes from base on
 	base   int
-	n      int   // bytes done, at the end
-	err    error // of the end
+	n      int   // bytes done, set at the end
+	err    error // error, set at the end
 	done   bool
 	read   bool
-	own    bool   // a write whose bytes the connection has copied; no call waits
-	held   int    // bytes of the send buffer an own write occupies
-	after  uint64 // a write is free when this Send is complete
+	own    bool   // a write whose bytes the connection has copied, so that no call waits for it
+	held   int    // bytes of the send buffer that an own write occupies
+	after  uint64 // the Send that must be complete before the memory of a write is free
 	cancel bool
-	waited bool         // a call still looks at it although own is set
-	late   sdpcore.Time // when the call of a write that waits returns as soon as it may, 0 for never
-	free   bool         // the call of a write may return; like done set with the half locked, too
-	past   bool         // late has come
-	ended  bool         // an own write whose call has to let go of it
+	waited bool         // a call still uses the op although own is set
+	late   sdpcore.Time // when the call of a waiting write returns if it may; 0 for never
+	free   bool         // the call of a write may return; set with the half locked, like done
+	past   bool         // late has passed
+	ended  bool         // an own write that has ended, so that its call must free it
 	onDone func()
 }
 
 var opPool = sync.Pool{New: func() any { return new(op) }}
 
-// actions are slices that events of connections are answered in.
+// actions is a pool of slices for the actions of an event.
 var actions = sync.Pool{New: func() any { return new(make([]sdpcore.Action, 0, 8)) }}
 
-// room is where the machine puts the actions of an event.
+// room returns the memory for the actions of an event.
 func (c *Conn) room() []sdpcore.Action { return c.acts[:0] }
 
 func newOp() *op {
@@ -133,7 +132,7 @@ func freeOp(o *op) {
 	opPool.Put(o)
 }
 
-// newConn makes the connection of a set-up that is complete.
+// newConn returns the connection of a complete set-up.
 func newConn(opt Options, layout sdpwire.Layout, s *setup, p sdpcore.Params) *Conn {
 	c := &Conn{opt: opt, layout: layout, role: p.Role, born: time.Now(), acts: *actions.Get().(*[]sdpcore.Action)}
 	c.linger, c.closeWithin = -1, defaultCloseTimeout
@@ -145,7 +144,7 @@ func newConn(opt Options, layout sdpwire.Layout, s *setup, p sdpcore.Params) *Co
 	return c
 }
 
-// attach gives the connection the stream of a set-up.
+// attach makes the connection use the stream of a set-up.
 func (c *Conn) attach(s *setup) {
 	c.qp = s.qp
 	c.queue.Store(s.cq)
@@ -155,7 +154,7 @@ func (c *Conn) attach(s *setup) {
 	c.alarm.attend = c.now() + attendTime
 }
 
-// begin makes the connection handle arrivals. It is called once path is known.
+// begin starts the handling of arrivals. Call it after path was set.
 func (c *Conn) begin() {
 	c.mu.Lock()
 	defer c.unlock()
@@ -164,16 +163,17 @@ func (c *Conn) begin() {
 
 func (c *Conn) now() sdpcore.Time { return time.Since(c.born) }
 
-// LocalAddr and RemoteAddr return the addresses of the TCP connection.
+// LocalAddr returns the local address of the TCP connection; RemoteAddr returns the peer's.
 func (c *Conn) LocalAddr() net.Addr  { return c.path.Local }
 func (c *Conn) RemoteAddr() net.Addr { return c.path.Remote }
 
-// SetDeadline sets both deadlines.
+// SetDeadline sets the read and the write deadline. A zero t means never.
 func (c *Conn) SetDeadline(t time.Time) error {
 	return errors.Join(c.SetReadDeadline(t), c.SetWriteDeadline(t))
 }
 
-// SetReadDeadline ends reads that are still waiting at t. A zero t means never.
+// SetReadDeadline sets the time at which waiting reads, and later ones, end with
+// os.ErrDeadlineExceeded. A zero t means never.
 func (c *Conn) SetReadDeadline(t time.Time) error {
 	if c.isClosed() {
 		return c.opError("set", net.ErrClosed)
@@ -182,7 +182,8 @@ func (c *Conn) SetReadDeadline(t time.Time) error {
 	return nil
 }
 
-// SetWriteDeadline ends writes that are still waiting at t. A zero t means never.
+// SetWriteDeadline sets the time at which waiting writes, and later ones, end with
+// os.ErrDeadlineExceeded. A zero t means never.
 func (c *Conn) SetWriteDeadline(t time.Time) error {
 	if c.isClosed() {
 		return c.opError("set", net.ErrClosed)
@@ -198,16 +199,16 @@ func (c *Conn) isClosed() bool {
 }
 
 // SetLinger sets how long Close waits until the peer's TCP has all written bytes and the end of the
-// stream. With sec < 0, the default, it is 10 seconds; after that, delivery continues in the
-// background as long as the process lives. With sec > 0 it is that many seconds, after which the
-// connection is reset. With 0 Close does not wait: undelivered bytes are dropped and the connection
-// is reset.
+// stream. With sec < 0, the default, Close waits 10 seconds; after that, delivery continues in the
+// background as long as the process runs. With sec > 0, Close waits that many seconds, and then
+// resets the connection. With sec = 0, Close does not wait: it drops undelivered bytes and resets
+// the connection.
 func (c *Conn) SetLinger(sec int) error { // [D-78] [SDP-8.2.1-11]
 	return c.setting(func() { c.linger = time.Duration(sec) * time.Second })
 }
 
-// SetReadBuffer and SetWriteBuffer bound the bytes held in either direction in addition to the
-// Private Buffers. They apply to later bytes.
+// SetReadBuffer limits the received bytes that are held in addition to the Private Buffers. It
+// applies to later bytes.
 func (c *Conn) SetReadBuffer(bytes int) error { // [D-79]
 	return c.setting(func() {
 		c.opt.ReceiveBuffer = max(0, bytes)
@@ -215,7 +216,7 @@ func (c *Conn) SetReadBuffer(bytes int) error { // [D-79]
 	})
 }
 
-// SetWriteBuffer bounds the bytes that Write copies before it blocks.
+// SetWriteBuffer limits the bytes that Write copies before it blocks. It applies to later bytes.
 func (c *Conn) SetWriteBuffer(bytes int) error {
 	return c.setting(func() {
 		c.opt.SendBuffer = max(0, bytes)
@@ -223,7 +224,7 @@ func (c *Conn) SetWriteBuffer(bytes int) error {
 	})
 }
 
-// setting changes a property of a connection that is not closed.
+// setting runs change with mu held. It returns net.ErrClosed if the connection is closed.
 func (c *Conn) setting(change func()) error {
 	c.mu.Lock()
 	defer c.unlock()
@@ -234,18 +235,20 @@ func (c *Conn) setting(change func()) error {
 	return nil
 }
 
-// SetKeepAlive and SetKeepAlivePeriod control TCP's own keepalive; SDP has no
-// messages for it.
+// SetKeepAlive switches TCP's keepalive on or off; SDP has no messages for it. It returns
+// ErrUnsupported on systems other than Linux.
 func (c *Conn) SetKeepAlive(on bool) error { // [SDP-14.3-1] [SDP-14.3-2] [D-77]
 	return c.opError("set", c.sockopt(func(fd uintptr) error { return setKeepAlive(fd, on) }))
 }
 
-// SetKeepAlivePeriod sets the period of TCP's keepalive.
+// SetKeepAlivePeriod sets the period of TCP's keepalive, rounded up to seconds. It returns
+// ErrUnsupported on systems other than Linux.
 func (c *Conn) SetKeepAlivePeriod(d time.Duration) error {
 	return c.opError("set", c.sockopt(func(fd uintptr) error { return setKeepAlivePeriod(fd, d) }))
 }
 
-// sockopt calls f with the descriptor of the TCP socket.
+// sockopt calls f with the descriptor of the TCP socket. The error is net.ErrClosed if the
+// connection is closed.
 func (c *Conn) sockopt(f func(fd uintptr) error) error {
 	c.mu.Lock()
 	defer c.unlock()
@@ -262,26 +265,26 @@ func (c *Conn) sockopt(f func(fd uintptr) error) error {
 	return err
 }
 
-// SetNoDelay does nothing: messages are never held back to be filled, only
-// small writes that wait for credit travel together.
+// SetNoDelay does nothing, because messages are never delayed to be filled. Only small writes that
+// wait for credit are sent together.
 func (c *Conn) SetNoDelay(bool) error { return nil } // [D-78]
 
-// SetPolicies changes the policies of the two halves.
+// SetPolicies changes the policies of the two half-connections, send for the outgoing one.
 func (c *Conn) SetPolicies(send, recv Policy) {
 	c.mu.Lock()
 	defer c.unlock()
 	c.exec(c.m.SetPolicy(c.now(), sdpcore.Policy(send), sdpcore.Policy(recv), c.room()))
 }
 
-// SetThresholds changes Options.SendThreshold and RecvThreshold of this connection.
+// SetThresholds changes Options.SendThreshold and RecvThreshold of this connection, in bytes.
 func (c *Conn) SetThresholds(send, recv int) {
 	c.mu.Lock()
 	defer c.unlock()
 	c.exec(c.m.SetThresholds(c.now(), threshold(send), recv, c.room()))
 }
 
-// RequestPeerBufferSize asks the peer to make its Private Buffers n bytes each.
-// It reports whether the peer is asked.
+// RequestPeerBufferSize asks the peer to make each of its Private Buffers n bytes. It reports
+// whether the request was sent.
 func (c *Conn) RequestPeerBufferSize(n int) bool { // [SDP-10.6-1]
 	c.mu.Lock()
 	defer c.unlock()
@@ -297,8 +300,8 @@ func threshold(n int) int {
 	return n
 }
 
-// CloseWrite ends the outgoing stream: written bytes are delivered, then the peer reads io.EOF.
-// Reading goes on. If the connection ended by an abort, or before all bytes were sent, CloseWrite
+// CloseWrite ends the outgoing stream: written bytes are delivered, and then the peer reads io.EOF.
+// Reading continues. If the connection was aborted, or ended before all bytes were sent, CloseWrite
 // returns the cause.
 func (c *Conn) CloseWrite() error { // [SDP-4.1-3] [SDP-8.2.1-1] [SDP-8.2.1-22]
 	c.mu.Lock()
@@ -307,12 +310,11 @@ func (c *Conn) CloseWrite() error { // [SDP-4.1-3] [SDP-8.2.1-1] [SDP-8.2.1-22]
 		return c.opError("close", net.ErrClosed)
 	}
 	c.exec(c.m.CloseWrite(c.now(), c.room()))
-	c.look() // what has come may be the end
+	c.look() // the peer may have ended the connection
 	return c.opError("close", c.lost())
 }
 
-// CloseRead ends reading. Data that comes afterwards resets the connection, as
-// with TCP.
+// CloseRead ends reading. Data that arrives afterwards resets the connection, as with TCP.
 func (c *Conn) CloseRead() error { // [D-49]
 	c.mu.Lock()
 	defer c.unlock()
@@ -324,11 +326,11 @@ func (c *Conn) CloseRead() error { // [D-49]
 	return nil
 }
 
-// Close ends both directions. Blocked calls return. Close waits until the peer's TCP has the
-// written bytes, see SetLinger, so that a program may end afterwards as after Close of a TCP
-// connection. It returns an error if they were not delivered: that of a deadline if the time was
-// too short, otherwise the cause of the connection's end. After an AbortConn of the peer it returns
-// ErrReset whatever was delivered.
+// Close ends both directions, and blocked calls return. Close waits until the peer's TCP has the
+// written bytes, see SetLinger, so that the process may exit afterwards, as after Close of a TCP
+// connection. If the bytes were not delivered, Close returns an error: os.ErrDeadlineExceeded if
+// the time was too short, otherwise the cause of the end. After an AbortConn of the peer it returns
+// ErrReset whatever was delivered. A second Close returns net.ErrClosed.
 func (c *Conn) Close() error { // [SDP-8.2.1-5] [SDP-8.2.1-7] [SDP-8.2.1-22]
 	c.mu.Lock()
 	if c.closed {
@@ -337,8 +339,8 @@ func (c *Conn) Close() error { // [SDP-8.2.1-5] [SDP-8.2.1-7] [SDP-8.2.1-22]
 	}
 	c.closed = true
 	linger := c.linger
-	c.closing = linger != 0 // or it would wait for the end of the stream
-	c.wd.set(longAgo)       // the reads are ended by the machine
+	c.closing = linger != 0 // without linger, release must not wait for Close
+	c.wd.set(longAgo)       // the machine ends the reads
 	if linger == 0 {
 		c.exec(c.m.Abort(c.now(), sdpcore.ErrClosed, c.room()))
 	} else {
@@ -346,12 +348,12 @@ func (c *Conn) Close() error { // [SDP-8.2.1-5] [SDP-8.2.1-7] [SDP-8.2.1-22]
 		c.exec(c.m.CloseWrite(c.now(), c.room()))
 	}
 	c.alarm.close = c.now() + defaultLingerTimeout
-	c.look() // the DisConn has gone by now, most likely
+	c.look() // TCP most likely has the DisConn now
 	limit := linger
 	if linger < 0 {
 		limit = c.closeWithin
 	}
-	soon := linger != 0 && c.send.ended // TCP has all of it
+	soon := linger != 0 && c.send.ended // TCP has the DisConn
 	c.unlock()
 	c.endSoon(soon)
 	if linger == 0 {
@@ -366,11 +368,10 @@ func (c *Conn) Close() error { // [SDP-8.2.1-5] [SDP-8.2.1-7] [SDP-8.2.1-22]
 	return c.opError("close", errDeadline)
 }
 
-// endSoon ends what Close may end without a wait to speak of. Where the peer answers
-// at once, its DisConn and the end of its stream come within a few microseconds, and
-// are better received here than by goroutines that are woken for them. With answer
-// the peer's DisConn is waited for, for a little longer than its TCP takes to
-// acknowledge ours.
+// endSoon completes the end of the connection if that needs no long wait. A peer that answers at
+// once sends its DisConn and the end of its stream within a few microseconds; receiving them here
+// costs less than waking goroutines for them. If answer is true, endSoon waits for the peer's
+// DisConn, for answerTime after the peer's TCP has acknowledged ours.
 func (c *Conn) endSoon(answer bool) {
 	if answer {
 		acked := time.Time{}
@@ -402,9 +403,9 @@ func (c *Conn) endSoon(answer bool) {
 	}
 }
 
-// awaitDelivery waits until the peer's TCP has all written bytes and the DisConn. If the process
-// ended before, unread arrivals such as credit would reset the connection, and the bytes that have
-// not left by then would be lost.
+// awaitDelivery waits until the peer's TCP has all written bytes and the DisConn, but at most
+// limit. If the process ended earlier, unread arrivals such as credit would reset the connection,
+// and bytes that were not sent so far would be lost.
 func (c *Conn) awaitDelivery(limit time.Duration) error {
 	var err error
 	known := func() (done bool) {
@@ -425,7 +426,7 @@ func (c *Conn) awaitDelivery(limit time.Duration) error {
 	case <-late.C:
 		return errDeadline
 	}
-	if sock.Soon(known) { // the peer's acknowledgement is on its way, most of the time
+	if sock.Soon(known) { // the peer's acknowledgement usually arrives at once
 		return err
 	}
 	for d := 50 * time.Microsecond; !known(); d = min(2*d, 10*time.Millisecond) {
@@ -442,14 +443,15 @@ func (c *Conn) awaitDelivery(limit time.Duration) error {
 	return err
 }
 
-// napping is how many calls of Close nap, and maxNapping how many may: each keeps a
+// napping is the number of Close calls that nap, and maxNapping its limit, because each occupies a
 // thread meanwhile.
 var napping atomic.Int32
 
 const maxNapping = 4
 
-// nap sleeps for less than a millisecond, the shortest time of a timer in an otherwise idle
-// process. It returns false if the system cannot.
+// nap sleeps for d, less than a millisecond, which is the shortest time of a timer in an otherwise
+// idle process. It returns false without sleeping if the system has no such sleep, or if too many
+// calls nap.
 func nap(d time.Duration) bool {
 	defer napping.Add(-1)
 	if napping.Add(1) > maxNapping || !attend.CanNap {
@@ -459,7 +461,7 @@ func nap(d time.Duration) bool {
 	return true
 }
 
-// lost returns why bytes that were written will not be delivered, or nil.
+// lost returns the reason why written bytes will not be delivered, or nil.
 func (c *Conn) lost() error {
 	if err := c.m.WriteErr(); err != nil {
 		return err
@@ -481,15 +483,15 @@ func (c *Conn) delivered() (known bool, err error) {
 	left := c.qp.Undelivered()
 	select {
 	case <-c.qp.Ended():
-		// The socket may have been closed before it was asked. With both DisConns
-		// there the end is graceful [SDP-8.2.1-12]; streamEnded tells of others.
+		// The socket may have been closed before Undelivered was called. If both DisConns were
+		// exchanged, the end is graceful [SDP-8.2.1-12]; streamEnded reports other ends.
 		return c.m.Finished(), nil
 	default:
 		return left == 0, nil
 	}
 }
 
-// Abort resets the connection: bytes not yet delivered are dropped.
+// Abort resets the connection and drops undelivered bytes. It does not wait.
 func (c *Conn) Abort() { // [SDP-8.2.2-5]
 	c.mu.Lock()
 	defer c.unlock()
@@ -497,6 +499,5 @@ func (c *Conn) Abort() { // [SDP-8.2.2-5]
 	c.exec(c.m.Abort(c.now(), sdpcore.ErrClosed, c.room()))
 }
 
-// Done returns a channel that is closed when the connection has ended and holds
-// nothing any more.
+// Done returns a channel that is closed when the connection has ended and released its resources.
 func (c *Conn) Done() <-chan struct{} { return c.gone }

@@ -54,7 +54,7 @@ func TestD40_Transfers(t *testing.T) {
 	if !bytes.Equal(got, data) {
 		t.Error("bytes differ")
 	}
-	// A read offered ahead of the write is written directly. [SDP-11.3-8]
+	// A read that is offered before the write is written directly. [SDP-11.3-8]
 	p := make([]byte, 20000)
 	x, err := b.StartRead(p)
 	if err != nil {
@@ -71,7 +71,7 @@ func TestD40_Transfers(t *testing.T) {
 	if !bytes.Equal(p, data[:20000]) {
 		t.Error("bytes differ")
 	}
-	// Cancelled, with an exact count.
+	// A cancelled transfer has an exact count.
 	x, err = b.StartRead(make([]byte, 5000))
 	if err != nil {
 		t.Fatal(err)
@@ -95,8 +95,8 @@ func TestD40_Transfers(t *testing.T) {
 	}
 }
 
-// TestSDP_9_4_ExchangeFails: the error of an Exchange names the half that failed. Bytes that arrive
-// later go to the next Read. [SDP-9.4-1]
+// TestSDP_9_4_ExchangeFails checks that the error of an Exchange names the half that failed. Bytes
+// that arrive later must go to the next Read. [SDP-9.4-1]
 func TestSDP_9_4_ExchangeFails(t *testing.T) {
 	told := func(what string, n int, err, want error, op string) {
 		t.Helper()
@@ -122,7 +122,7 @@ func TestSDP_9_4_ExchangeFails(t *testing.T) {
 		t.Errorf("the answer that came late: %q, %v", resp[:n], err)
 	}
 	a.SetWriteDeadline(time.Now().Add(50 * time.Millisecond))
-	n, err = a.Exchange(make([]byte, 4<<20), resp) // more than the other end takes
+	n, err = a.Exchange(make([]byte, 4<<20), resp) // more than the other end accepts
 	told("no room", n, err, os.ErrDeadlineExceeded, "write")
 	if _, err := b.Write([]byte("more")); err != nil {
 		t.Fatal(err)
@@ -136,8 +136,8 @@ func TestSDP_9_4_ExchangeFails(t *testing.T) {
 	shutOne(t, b)
 }
 
-// TestReadFullEnds: for ReadFull an end in the middle is an error, and an end before the first byte
-// is orderly.
+// TestReadFullEnds checks that ReadFull returns io.ErrUnexpectedEOF if the stream ends after some
+// bytes, and io.EOF before the first byte.
 func TestReadFullEnds(t *testing.T) {
 	t.Run("SDP-9.3-15", func(t *testing.T) {
 		a, b := pair(t, Options{}, Options{})
@@ -227,7 +227,7 @@ func TestSDP_9_5_3_Conn(t *testing.T) {
 		t.Error("mark still there")
 	}
 	shut(t, a, b)
-	// Out of line. [D-29]
+	// Out of band. [D-29]
 	a, b = pair(t, Options{}, Options{UrgentApart: true})
 	if _, err := b.ReadUrgent(); !errors.Is(err, ErrNoUrgent) {
 		t.Error(err)
@@ -244,8 +244,8 @@ func TestSDP_9_5_3_Conn(t *testing.T) {
 	shut(t, a, b)
 }
 
-// TestReadMarked: a read returns the position of its urgent byte, even if the byte arrives in the
-// middle of the read.
+// TestReadMarked checks that a read returns the position of its urgent byte, even if the byte
+// arrives in the middle of the read.
 func TestReadMarked(t *testing.T) { // [SDP-9.5.3-1] [SDP-9.5.3-9]
 	a, b := pair(t, Options{}, Options{})
 	a.Write([]byte("abc"))
@@ -271,7 +271,7 @@ func TestReadMarked(t *testing.T) { // [SDP-9.5.3-1] [SDP-9.5.3-9]
 			t.Fatal(err)
 		}
 	}
-	// The newer byte may have come before the older was read.
+	// The newer byte may have arrived before the older one was read.
 	if m := string(marked); string(got) != "abcd!efg?" || m != "!?" && m != "?" {
 		t.Errorf("%q, of which %q are urgent", got, m)
 	}
@@ -286,8 +286,8 @@ func TestReadMarked(t *testing.T) { // [SDP-9.5.3-1] [SDP-9.5.3-9]
 	shut(t, a, b)
 }
 
-// Writes return when their bytes fit the buffers of both ends, although nothing
-// reads. [SDP-9.5.6-1] [SDP-9.5.6-2]
+// TestSDP_9_5_6_Conn checks that writes return while their bytes fit the buffers of both ends,
+// although nobody reads. [SDP-9.5.6-1] [SDP-9.5.6-2]
 func TestSDP_9_5_6_Conn(t *testing.T) {
 	opt := Options{SendBuffer: 100_000, ReceiveBuffer: 100_000, RecvBuffers: 8, RecvBufferSize: 1024, NoResize: true}
 	a, b := pair(t, opt, opt)
@@ -297,7 +297,7 @@ func TestSDP_9_5_6_Conn(t *testing.T) {
 			t.Fatalf("%d, %v", n, err)
 		}
 	}
-	// More than that blocks, and the count at the deadline is exact.
+	// More bytes block, and the count at the deadline is exact.
 	a.SetWriteDeadline(time.Now().Add(50 * time.Millisecond))
 	sent := 100_000
 	for {
@@ -325,7 +325,8 @@ func TestSDP_9_5_6_Conn(t *testing.T) {
 }
 
 func TestSDP_9_2_29_Conn(t *testing.T) {
-	// Both write, then both read: with zero copy alone nothing would move. [D-38] [SDP-9.2-29]
+	// Both ends write, and then both read. With zero copy alone no byte could move. [D-38]
+	// [SDP-9.2-29]
 	opt := Options{SendThreshold: 1000, RecvThreshold: 50_000, SendPolicy: PinCombined, RecvPolicy: PinCombined}
 	a, b := pair(t, opt, opt)
 	run := func(c *Conn, ch chan<- error) {
@@ -507,11 +508,11 @@ func TestIPv6(t *testing.T) { // [SDP-4.1-2]
 	shut(t, a, b)
 }
 
-// A fakeMapper is a Resolver with a table.
+// A fakeMapper is a Resolver that looks services up in a table.
 type fakeMapper struct {
 	table  map[netip.AddrPort]netip.AddrPort
-	asked  []netip.AddrPort // local addresses
-	at     time.Time        // of the last answer
+	asked  []netip.AddrPort // local addresses of the calls
+	at     time.Time        // time of the last answer
 	forgot int
 	err    error
 }
@@ -560,7 +561,8 @@ func TestD71_Resolver(t *testing.T) {
 	service := netip.MustParseAddrPort(tcp.Addr().String())
 	ctx := context.Background()
 
-	// SDP, from the port the mapper was told. [SDP-7-1] [SDP-7.3.1.7-1] [D-57] [D-58] [SDP-7.4-10] [SDP-7.4-12]
+	// SDP, from the port that the mapper was told. [SDP-7-1] [SDP-7.3.1.7-1] [D-57] [D-58]
+	// [SDP-7.4-10] [SDP-7.4-12]
 	f := &fakeMapper{table: map[netip.AddrPort]netip.AddrPort{service: netip.MustParseAddrPort(l.Addr().String())}}
 	for _, mode := range []ResolveMode{ResolvePrefer, ResolveRequire} {
 		d := &Dialer{Resolve: mode, Resolver: f}
@@ -576,14 +578,14 @@ func TestD71_Resolver(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// The answer is used at once: no other lifetime than that of a
-		// connection set-up lies between. [SDP-7.3.1.4-5]
+		// The answer is used at once, so no lifetime passes except the time of a set-up.
+		// [SDP-7.3.1.4-5]
 		if d := time.Since(f.at); d > 10*time.Second {
 			t.Errorf("connected %v after the answer", d)
 		}
 		shut(t, sc, s)
 	}
-	// Fall-back: denied, dead port, a port that does not speak SDP. [SDP-7.5.1-7] [SDP-7.5.1-8]
+	// Fallback: denied, dead port, a port that does not speak SDP. [SDP-7.5.1-7] [SDP-7.5.1-8]
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -618,7 +620,7 @@ func TestD71_Resolver(t *testing.T) {
 			t.Errorf("%s: required SDP, got %T", name, c)
 		}
 	}
-	// One deadline for all of it; half of it is left for the fall-back.
+	// One deadline for all of it; half of the time is left for the fallback.
 	d := &Dialer{Resolve: ResolvePrefer, Resolver: &slowMapper{}, Net: net.Dialer{Timeout: time.Second}}
 	start := time.Now()
 	c, err := d.DialContext(ctx, "tcp", service.String())
@@ -649,8 +651,8 @@ func (slowMapper) Resolve(ctx context.Context, local, service netip.AddrPort) (n
 }
 func (slowMapper) Forget(netip.AddrPort) {}
 
-// A connection moves to another listener, as it would to another process, while
-// both ends have bytes under way. [SDP-8.1.1-32] [SDP-13.1-1] [SDP-13.1-2] [SDP-13.1-3] [D-51] [D-56]
+// TestSDP_13_1_Conn moves a connection to another listener, as to another process, while both ends
+// have bytes under way. [SDP-8.1.1-32] [SDP-13.1-1] [SDP-13.1-2] [SDP-13.1-3] [D-51] [D-56]
 func TestSDP_13_1_Conn(t *testing.T) {
 	for _, mover := range []string{"accepted", "dialled"} {
 		t.Run(mover, func(t *testing.T) {
@@ -659,7 +661,7 @@ func TestSDP_13_1_Conn(t *testing.T) {
 			if mover == "dialled" {
 				stays, goes = b, a
 			}
-			for round := range 2 { // moving again later works as well [SDP-13.2-5]
+			for round := range 2 { // the connection can move again [SDP-13.2-5]
 				nl, err := Listen("127.0.0.1:0", &Options{RecvBufferSize: 9000}) // the new holder [SDP-13.1.1-1] [SDP-13.2-3]
 				if err != nil {
 					t.Fatal(err)
@@ -685,7 +687,7 @@ func TestSDP_13_1_Conn(t *testing.T) {
 				if _, err := goes.Write([]byte("x")); !errors.Is(err, net.ErrClosed) { // [SDP-13.1.1-5]
 					t.Errorf("old holder writes: %v", err)
 				}
-				// While no process holds the connection the peer may write. [SDP-13.1.1-13]
+				// The peer may write while no process holds the connection. [SDP-13.1.1-13]
 				wrote := make(chan error, 1)
 				go func() {
 					_, err := stays.Write([]byte("written meanwhile;"))
@@ -744,8 +746,8 @@ func TestSDP_13_1_Conn(t *testing.T) {
 	}
 }
 
-// If a connection's send queue is full when its peer moves, it follows once the SuspCommAck has
-// left. [SDP-13.1.1-8] [SDP-13.1.1-9]
+// TestSDP_13_1_QueueFull checks that a connection whose send queue is full when its peer moves
+// follows after the SuspCommAck was sent. [SDP-13.1.1-8] [SDP-13.1.1-9]
 func TestSDP_13_1_QueueFull(t *testing.T) {
 	stays, goes := pair(t, Options{}, Options{})
 	nl, err := Listen("127.0.0.1:0", nil)
@@ -760,7 +762,8 @@ func TestSDP_13_1_QueueFull(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
 	defer cancel()
 	stays.mu.Lock()
-	stays.send.backlog = []backlogged{{wr: iwarp.SendWR{Op: iwarp.OpWrite, More: true}}} // of no bytes
+	// An empty request.
+	stays.send.backlog = []backlogged{{wr: iwarp.SendWR{Op: iwarp.OpWrite, More: true}}}
 	stays.mu.Unlock()
 	got := make(chan error, 1)
 	go func() {
@@ -784,7 +787,7 @@ func TestSDP_13_1_QueueFull(t *testing.T) {
 	if stays.suspended {
 		t.Error("the stream was given up with the SuspCommAck still here")
 	}
-	stays.catchUp() // there is room
+	stays.catchUp() // there is room now
 	stays.mu.Unlock()
 	st := <-states
 	if st == nil {
@@ -804,7 +807,8 @@ func TestSDP_13_1_QueueFull(t *testing.T) {
 	shut(t, stays, moved)
 }
 
-// A stranger does not get in: addresses, port, token. [SDP-13.1.1-2] [D-50]
+// TestD50_Expect checks that another peer does not get the connection: its addresses, port or token
+// differ. [SDP-13.1.1-2] [D-50]
 func TestD50_Expect(t *testing.T) {
 	l, err := Listen("127.0.0.1:0", nil)
 	if err != nil {
@@ -829,11 +833,12 @@ func TestD50_Expect(t *testing.T) {
 		}
 		exp.Cancel()
 	}
-	a, b := pairOn(t, l, &Dialer{}) // afterwards all is as before
+	a, b := pairOn(t, l, &Dialer{}) // afterwards the listener accepts new connections
 	shut(t, a, b)
 }
 
-// With NoSuspend a peer resets instead of following. [D-55]
+// TestD55_NoSuspend checks that a connection with NoSuspend is reset instead of following its peer.
+// [D-55]
 func TestD55_NoSuspend(t *testing.T) {
 	a, b := pair(t, Options{NoSuspend: true}, Options{})
 	if _, err := b.Suspend(context.Background(), 5000); err == nil {
@@ -846,7 +851,7 @@ func TestD55_NoSuspend(t *testing.T) {
 	shutOne(t, b)
 }
 
-// TLS runs above the connection as above any other. [SDP-15-3] [D-80]
+// TestTLS runs TLS above a connection. [SDP-15-3] [D-80]
 func TestTLS(t *testing.T) {
 	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.Copy(w, r.Body) }))
 	l, err := Listen("127.0.0.1:0", nil)
@@ -886,7 +891,7 @@ func TestD69_Plain(t *testing.T) {
 			t.Fatal(err)
 		}
 		nc.Write([]byte(first))
-		if first == "MP" { // may still become either
+		if first == "MP" { // may still become a Request or plain text
 			nc.Write([]byte("X"))
 			first += "X"
 		}

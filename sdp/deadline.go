@@ -7,13 +7,13 @@ import (
 	"viaduct/internal/perturb"
 )
 
-// A deadline is a time that can be moved, and a channel that is closed when it has passed.
+// A deadline is a time that can be changed, and a channel that is closed when the time has passed.
 type deadline struct {
-	over atomic.Bool // it has come
+	over atomic.Bool // whether the time has passed
 
 	lock  perturb.Mutex
 	timer *time.Timer
-	ch    chan struct{} // closed when the moment has come
+	ch    chan struct{} // closed when the time has passed
 	gen   int
 	at    time.Time
 }
@@ -23,7 +23,7 @@ var longAgo = time.Unix(1, 0)
 
 func (d *deadline) init() { d.ch = make(chan struct{}) }
 
-// set moves the deadline; the zero time means never.
+// set changes the deadline to t; the zero time means never.
 func (d *deadline) set(t time.Time) {
 	d.lock.Lock()
 	defer d.lock.Unlock()
@@ -62,8 +62,8 @@ func (d *deadline) comeLocked() {
 	close(d.ch)
 }
 
-// Done returns the channel that is closed when the current deadline has passed. With the following
-// methods a deadline is a context.
+// Done returns a channel that is closed when the current deadline has passed. With the following
+// methods, a deadline is a context.Context.
 func (d *deadline) Done() <-chan struct{} {
 	d.lock.Lock()
 	defer d.lock.Unlock()
@@ -85,5 +85,5 @@ func (d *deadline) Err() error {
 
 func (d *deadline) Value(any) any { return nil }
 
-// passed reports whether the deadline has come.
+// passed reports whether the deadline has passed.
 func (d *deadline) passed() bool { return d.over.Load() }

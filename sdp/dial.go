@@ -14,14 +14,14 @@ import (
 	"viaduct/internal/wire/sdpwire"
 )
 
-// A Resolver maps the conventional address of a service to that where it speaks
-// SDP: a client of the Port Mapper.
+// A Resolver maps the conventional address of a service to the address at which the service speaks
+// SDP, like a client of the Port Mapper.
 type Resolver interface { // [D-71]
-	// Resolve returns the SDP address of service. The connection will come from
-	// local, which is bound already. An error means that there is none, or that
-	// is not known.
+	// Resolve returns the SDP address of service. The connection will come from local, which is
+	// already bound, or whose port is 0 if it is open. An error means that there is no such
+	// address, or that it is unknown.
 	Resolve(ctx context.Context, local, service netip.AddrPort) (netip.AddrPort, error)
-	// Forget is told that the address given for service did not work.
+	// Forget reports that the address that Resolve returned for service did not work.
 	Forget(service netip.AddrPort)
 
 	// Resolve [D-57], Forget [D-64].
@@ -29,18 +29,19 @@ type Resolver interface { // [D-71]
 
 // [D-71]
 
-// A ResolveMode says what a dialer does with its Resolver.
+// A ResolveMode selects how a dialer uses its Resolver.
 type ResolveMode uint8
 
 // The modes.
 const (
-	ResolveOff     ResolveMode = iota // the address is one that speaks SDP
-	ResolvePrefer                     // ask, try SDP, else plain TCP to the conventional address
-	ResolveRequire                    // ask, SDP or an error
+	ResolveOff ResolveMode = iota // do not resolve: the dialed address speaks SDP
+	// Resolve and use SDP, otherwise plain TCP to the conventional address.
+	ResolvePrefer
+	ResolveRequire // resolve and use SDP, otherwise fail
 )
 
-// A Dialer makes connections. The zero value dials addresses that speak SDP.
-// It is safe for concurrent use as long as it is not changed.
+// A Dialer makes connections. The zero value dials addresses that speak SDP. It is safe for
+// concurrent use if it is not changed meanwhile.
 type Dialer struct {
 	Options
 
@@ -50,23 +51,24 @@ type Dialer struct {
 	Resolve  ResolveMode
 	Resolver Resolver // needed unless Resolve is ResolveOff
 
-	// Layout of the headers; the listener follows.
+	// Layout is the layout of the headers; the listener uses the same.
 	Layout Layout
-	// RawHello sends the Hello ahead of MPA's start-up instead of within.
+	// RawHello sends the Hello before MPA's start-up instead of in its private data.
 	RawHello bool
-	// NoCpPort leaves the local port open when the Resolver is asked.
+	// NoCpPort leaves the local port open when the Resolver is called.
 	NoCpPort bool
 
 	// Layout [D-01], RawHello [D-02], NoCpPort [D-57].
 }
 
-// Dial connects to an address that speaks SDP. opt may be nil.
+// Dial connects to an address that speaks SDP, host:port. opt may be nil. See [Dialer.DialContext]
+// for the errors.
 func Dial(address string, opt *Options) (*Conn, error) {
 	return DialContext(context.Background(), address, opt)
 }
 
-// DialContext is [Dial] that gives up when ctx ends. See [Dialer.DialContext] for a mapper, and for
-// a fallback to TCP.
+// DialContext connects like [Dial], until ctx ends. See [Dialer.DialContext] for a resolver, and
+// for a fallback to TCP.
 func DialContext(ctx context.Context, address string, opt *Options) (*Conn, error) {
 	d := Dialer{}
 	if opt != nil {
@@ -79,10 +81,10 @@ func DialContext(ctx context.Context, address string, opt *Options) (*Conn, erro
 	return c.(*Conn), nil
 }
 
-// DialContext connects to address, host and port, over network "tcp", "tcp4" or "tcp6", by IPv4 or
-// IPv6. Any other network is a net.UnknownNetworkError, because SDP is a stream over TCP and
-// nothing else. The connection is a *Conn; with ResolvePrefer it may also be a *TCPConn. Both have
-// a method Path that reports how the connection was made.
+// DialContext connects to address, host:port, over network "tcp", "tcp4" or "tcp6". Any other
+// network is a net.UnknownNetworkError, because SDP runs only over TCP. The connection is a *Conn;
+// with ResolvePrefer it may also be a *TCPConn. Both have a method Path that reports how the
+// connection was made.
 //
 // Errors are *net.OpError. They wrap a *RefusedError, a *ProtocolError, or an error of package
 // iwarp or of the Resolver.
@@ -118,8 +120,8 @@ func (d *Dialer) DialContext(ctx context.Context, network, address string) (net.
 	return c, nil
 }
 
-// checkNetwork refuses all networks but TCP: there is no datagram service, and only TCP carries MPA
-// here. [SDP-4.1-1]
+// checkNetwork returns an error for all networks but TCP: there is no datagram service, and only
+// TCP carries MPA here. [SDP-4.1-1]
 func checkNetwork(op, network string, a net.Addr) error {
 	switch network {
 	case "tcp", "tcp4", "tcp6":
@@ -133,7 +135,7 @@ type addrString string
 func (addrString) Network() string  { return "sdp" }
 func (a addrString) String() string { return string(a) }
 
-// dialSDP connects to an SDP address.
+// dialSDP connects to an SDP address. why and mapped are for the Path.
 func (d *Dialer) dialSDP(ctx context.Context, nd net.Dialer, network, address string, opt Options, why string, mapped bool) (*Conn, error) {
 	nc, err := dialTCP(ctx, &nd, network, address, &opt)
 	if err != nil {
@@ -142,8 +144,7 @@ func (d *Dialer) dialSDP(ctx context.Context, nd net.Dialer, network, address st
 	return d.client(ctx, nc, opt, Path{SDP: true, Why: why, Mapped: mapped}, nil)
 }
 
-// dialTCP makes the TCP connection, which belongs to the stream from the first
-// byte unless the user wants to see it.
+// dialTCP makes the TCP connection. It is not a net.TCPConn if only the stream uses it.
 func dialTCP(ctx context.Context, nd *net.Dialer, network, address string, opt *Options) (net.Conn, error) {
 	dial := nd.DialContext
 	if opt.WrapConn == nil {
@@ -180,8 +181,8 @@ func (d *Dialer) client(ctx context.Context, nc net.Conn, opt Options, path Path
 	return c, nil
 }
 
-// Client makes a connection, as Connecting Peer, of a TCP connection that is
-// there already. It belongs to the connection from the call on.
+// Client makes a connection, as Connecting Peer, on the existing TCP connection nc. nc belongs to
+// the connection from the call on, and is closed after an error.
 func (d *Dialer) Client(ctx context.Context, nc net.Conn) (*Conn, error) {
 	opt, err := d.complete()
 	if err != nil {
@@ -191,7 +192,7 @@ func (d *Dialer) Client(ctx context.Context, nc net.Conn) (*Conn, error) {
 	return d.client(ctx, nc, opt, Path{SDP: true, Why: "on a given TCP connection"}, nil)
 }
 
-// dialResolved asks the Resolver first. [D-71]
+// dialResolved resolves the address and connects to the first of its services that works. [D-71]
 func (d *Dialer) dialResolved(ctx context.Context, network, address string, opt Options) (net.Conn, error) {
 	services, err := lookup(ctx, network, address)
 	if err != nil {
@@ -210,7 +211,7 @@ func (d *Dialer) dialResolved(ctx context.Context, network, address string, opt 
 	return nil, last
 }
 
-// lookup returns the addresses of host and port.
+// lookup returns the IP addresses and port of address, host:port.
 func lookup(ctx context.Context, network, address string) ([]netip.AddrPort, error) {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
@@ -241,9 +242,8 @@ func lookup(ctx context.Context, network, address string) ([]netip.AddrPort, err
 	return out, nil
 }
 
-// dialService asks for one service and connects, over SDP or, if that is
-// allowed, over plain TCP. Only half of the time there is may pass before the
-// fall-back begins.
+// dialService connects to one service, over SDP or, with ResolvePrefer, over plain TCP. SDP gets
+// half of the remaining time, so that the other half is left for the fallback.
 func (d *Dialer) dialService(ctx context.Context, network string, service netip.AddrPort, opt Options) (net.Conn, error) {
 	first := ctx
 	if at, ok := ctx.Deadline(); ok && d.Resolve == ResolvePrefer {
@@ -273,7 +273,7 @@ func (d *Dialer) dialService(ctx context.Context, network string, service netip.
 	opt.Logger.Info("falling back to tcp", "service", service, "err", err)
 	release()
 	nc, terr := bound.DialContext(ctx, network, service.String())
-	if terr != nil && bound.LocalAddr != nil { // the port may linger in a state that forbids using it again
+	if terr != nil && bound.LocalAddr != nil { // the port may be in a state that forbids using it again
 		nc, terr = nd.DialContext(ctx, network, service.String())
 	}
 	if terr != nil {
@@ -287,9 +287,9 @@ func (d *Dialer) dialService(ctx context.Context, network string, service netip.
 	return &TCPConn{tc, Path{Why: "no SDP there: " + err.Error(), Err: err, Local: nc.LocalAddr(), Remote: nc.RemoteAddr()}}, nil
 }
 
-// dialMapped asks the Resolver and connects to its result. Any failure before the first byte of the
-// ULP is a reason to fall back: no answer, a denial, a reset or timeout, no MPA or no Hello there.
-// [SDP-7.5.1-7] [SDP-7.5.1-8]
+// dialMapped resolves service and connects to the result. The caller may fall back to TCP after any
+// error: no answer, a denial, a reset, a timeout, no MPA or no Hello. No byte of the ULP was sent
+// so far. [SDP-7.5.1-7] [SDP-7.5.1-8]
 func (d *Dialer) dialMapped(ctx context.Context, nd net.Dialer, network string, local, service netip.AddrPort, opt Options) (*Conn, error) {
 	at, err := d.Resolver.Resolve(ctx, local, service)
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// TestUnknownNetworks: there is a stream service over TCP and no other.
+// TestUnknownNetworks checks that only TCP networks are accepted.
 func TestUnknownNetworks(t *testing.T) {
 	t.Run("SDP-4.1-1", func(t *testing.T) {
 		pc, err := net.ListenPacket("udp", "127.0.0.1:0")
@@ -48,10 +48,10 @@ func TestUnknownNetworks(t *testing.T) {
 	})
 }
 
-// TestDialErrors: a failed dial returns a *net.OpError with the cause, and the set-up has no more
-// time than the dialer.
+// TestDialErrors checks that a failed dial returns a *net.OpError with the cause, and that the
+// set-up takes no more time than the dialer allows.
 func TestDialErrors(t *testing.T) { // [SDP-7-1] [SDP-4.1-2] [D-71] [SDP-7.5.1-7] [SDP-7.5.1-8]
-	silent, err := net.Listen("tcp", "127.0.0.1:0") // it accepts nothing
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // it accepts no connection
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -129,7 +129,7 @@ func TestDialErrors(t *testing.T) { // [SDP-7-1] [SDP-4.1-2] [D-71] [SDP-7.5.1-7
 	shut(t, c, s)
 }
 
-// twoAddresses is a name server in memory that returns two addresses for each name.
+// twoAddresses connects to a name server in memory that returns two addresses for each name.
 func twoAddresses(context.Context, string, string) (net.Conn, error) {
 	client, server := net.Pipe()
 	go func() {
@@ -142,17 +142,17 @@ func twoAddresses(context.Context, string, string) (net.Conn, error) {
 		if _, err := io.ReadFull(server, q); err != nil {
 			return
 		}
-		end := 12 // of the header, and of the question behind it
+		end := 12 // end of the header and of the question after it
 		for q[end] != 0 {
 			end += 1 + int(q[end])
 		}
 		end += 5
 		b := append([]byte{0, 0}, q[:end]...)
 		r := b[2:]
-		copy(r[2:], []byte{0x81, 0x80, 0, 1, 0, 0, 0, 0, 0, 0}) // a response, without error
+		copy(r[2:], []byte{0x81, 0x80, 0, 1, 0, 0, 0, 0, 0, 0}) // a response without error
 		if r[end-3] == 1 {                                      // of type A
 			r[7] = 2
-			for i := range 2 { // the name asked for, type, class, lifetime, address
+			for i := range 2 { // the requested name, type, class, lifetime, address
 				b = append(b, 0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 0, 0, 4, 127, 0, 0, byte(1+i))
 			}
 		}
@@ -162,8 +162,8 @@ func twoAddresses(context.Context, string, string) (net.Conn, error) {
 	return client, nil
 }
 
-// TestDialResolvedAll: the addresses of a name are tried one after another, as long as
-// there is time.
+// TestDialResolvedAll checks that all addresses of a name are tried, one after another, while there
+// is time.
 func TestDialResolvedAll(t *testing.T) { // [D-71] [SDP-7-1]
 	old := net.DefaultResolver
 	net.DefaultResolver = &net.Resolver{PreferGo: true, Dial: twoAddresses}
@@ -198,7 +198,7 @@ func TestDialResolvedAll(t *testing.T) { // [D-71] [SDP-7-1]
 	}
 }
 
-// A tellingMapper knows one service, and calls told with each query.
+// A tellingMapper is a Resolver that knows one service, and calls told for each query.
 type tellingMapper struct {
 	known, at netip.AddrPort
 	asked     []netip.AddrPort

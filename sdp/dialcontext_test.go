@@ -13,8 +13,8 @@ import (
 	"viaduct/sdp"
 )
 
-// TestDialContext: a dial to a host that accepts TCP and says nothing ends with its context, long
-// before the time that the set-up may take.
+// TestDialContext dials a host that accepts TCP and sends nothing. The dial must end with its
+// context, long before the time limit of the set-up.
 func TestDialContext(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -29,7 +29,7 @@ func TestDialContext(t *testing.T) {
 	}
 }
 
-// A client gives the dial a minute; the connection itself has no such bound.
+// A client limits the dial to a minute. The limit does not apply to the connection itself.
 func ExampleDialContext() {
 	l, err := sdp.Listen("127.0.0.1:0", nil)
 	if err != nil {

@@ -11,13 +11,13 @@ import (
 	"viaduct/iwarp"
 )
 
-// streamEnded reports to the machine, once, that the stream below has ended, and why.
+// streamEnded reports to the machine, once, that the stream below has ended, with the reason.
 func (c *Conn) streamEnded() {
 	if c.drv.llp || c.suspended {
 		return
 	}
 	c.drv.llp = true
-	err := error(nil) // as of the peer's FIN
+	err := error(nil) // the reason after the peer's FIN
 	select {
 	case <-c.qp.Ended():
 		err = c.qp.Err()
@@ -27,7 +27,7 @@ func (c *Conn) streamEnded() {
 	case err == nil, err == io.EOF, errors.Is(err, iwarp.ErrClosed):
 		err = nil
 	default:
-		c.drv.left = !c.m.Acknowledged()          // TCP will not deliver it any more
+		c.drv.left = !c.m.Acknowledged()          // TCP will not deliver the rest
 		err = fmt.Errorf("%w: %w", ErrReset, err) // [D-49]
 	}
 	c.exec(c.m.LLPClosed(c.now(), err, c.room()))
@@ -36,16 +36,18 @@ func (c *Conn) streamEnded() {
 	}
 }
 
-// finish ends the stream in order, both directions being closed. [D-49]
-// [SDP-6.2-2] [SDP-8.2.1-23]
+// finish ends the stream in order, because both directions are closed. [D-49] [SDP-6.2-2]
+// [SDP-8.2.1-23]
 func (c *Conn) finish() { c.release(false, nil) }
 
-// abortNow ends the stream: in order after an AbortConn, which a reset might overtake, and by a
-// reset otherwise. [SDP-8.2.2-1] [SDP-8.2.2-3] [SDP-8.2.2-7]
+// abortNow ends the stream because of err. told means that an AbortConn was sent: the stream then
+// ends in order, because a reset might overtake the AbortConn. Otherwise abortNow resets the
+// stream. [SDP-8.2.2-1] [SDP-8.2.2-3] [SDP-8.2.2-7]
 func (c *Conn) abortNow(told bool, err error) { c.release(!told, err) }
 
-// release releases the stream and its resources in the background, as the peer may take two
-// seconds. [SDP-8.2.1-14] [SDP-8.2.1-24]
+// release releases the stream and its resources. That happens in the background, because the peer
+// may take two seconds. reset is true to reset the stream. err is the reason, for the log, or nil.
+// [SDP-8.2.1-14] [SDP-8.2.1-24]
 func (c *Conn) release(reset bool, err error) {
 	if c.released {
 		return
@@ -77,7 +79,8 @@ func (c *Conn) release(reset bool, err error) {
 	attend.Go(c.drv.pooled, letGo)
 }
 
-// drained is called when nothing completes any more.
+// drained completes the end of the connection, after the stream has ended and no request will
+// complete any more.
 func (c *Conn) drained() {
 	cq := c.queue.Load()
 	for n := cq.PollN(c.comps[:]); n > 0; n = cq.PollN(c.comps[:]) {
@@ -85,16 +88,17 @@ func (c *Conn) drained() {
 			switch e := &c.comps[i]; {
 			case e.QP != c.qp || e.Status != iwarp.StatusOK:
 			case e.Op != iwarp.OpRecv:
-				c.sendsDone(e.ID) // the DisConn, perhaps
+				c.sendsDone(e.ID) // possibly the DisConn
 			case c.m.Finished():
-				c.received(c.now(), e) // an AbortConn behind the DisConn counts until the end [SDP-8.2.1-12]
+				// An AbortConn after the DisConn counts until the end. [SDP-8.2.1-12]
+				c.received(c.now(), e)
 			}
 		}
 	}
 	if !c.m.Dead() && !c.m.Finished() {
 		c.exec(c.m.LLPClosed(c.now(), nil, c.room()))
 	}
-	c.send.last = 0 // a DisConn that is still under way was not sent
+	c.send.last = 0 // a DisConn that is not complete was not sent
 	c.sendsDone(^uint64(0))
 	for len(c.send.advs) > 0 {
 		c.revoke(c.send.advs[0].key)

@@ -12,14 +12,14 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// onOne has calls sleep without looking first, as on one processor.
+// onOne makes calls sleep without polling first, as they do on one processor.
 func onOne(t *testing.T) {
 	before := processors
 	processors = 1
 	t.Cleanup(func() { processors = before })
 }
 
-// echo answers whatever comes, after a pause for every eighth.
+// echo returns all bytes that it reads, after a pause for every eighth message.
 func echo(c net.Conn) {
 	b := make([]byte, 4096)
 	for i := 0; ; i++ {
@@ -36,8 +36,8 @@ func echo(c net.Conn) {
 	}
 }
 
-// A reader that sleeps on the socket is woken by arrivals, by its deadline, by a moved deadline, by
-// completions of other calls and by the end.
+// TestDozingReader checks that a reader that sleeps on the socket is woken by arrivals, by its
+// deadline, by a changed deadline, by completions of other calls, and by the end.
 func TestDozingReader(t *testing.T) {
 	onOne(t)
 	a, b := pair(t, Options{}, Options{})
@@ -60,14 +60,14 @@ func TestDozingReader(t *testing.T) {
 	}
 	for i := range 60 {
 		ask(8)
-		// The answer to this is not read yet.
+		// The answer to this message was not read so far.
 		start := time.Now()
 		switch i % 3 {
 		case 0:
 			a.SetReadDeadline(start.Add(time.Duration(i) * 100 * time.Microsecond))
 		case 1:
 			wg.Go(func() { time.Sleep(time.Millisecond / 4); a.SetReadDeadline(time.Unix(1, 0)) })
-		case 2: // another call, whose answer ends it
+		case 2: // another call, whose answer ends the read
 			wg.Go(func() { time.Sleep(time.Millisecond / 4); a.Write([]byte{1}) })
 		}
 		n, err := a.Read(buf)
@@ -86,7 +86,8 @@ func TestDozingReader(t *testing.T) {
 	}
 }
 
-// Close and CloseRead end a read that sleeps on the socket, on either side.
+// TestDozingReaderEnds checks that Close and CloseRead end a read that sleeps on the socket, on
+// either side.
 func TestDozingReaderEnds(t *testing.T) {
 	onOne(t)
 	for i := range 24 {

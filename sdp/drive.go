@@ -9,46 +9,49 @@ import (
 	"viaduct/iwarp"
 )
 
-// A driver holds state that results from performing actions of the machine.
+// A driver holds state that the performed actions of the machine leave.
 type driver struct {
-	pooled  bool // goroutines may be workers, see attend.Go
+	pooled  bool // whether goroutines may be workers, see attend.Go
 	resized bool
 	fail    error
-	llp     bool // the end of the stream has been dealt with
-	left    bool // by a reset, before the peer had acknowledged everything
+	llp     bool // the end of the stream was handled
+	left    bool // the stream was reset before the peer had acknowledged everything
 }
 
 const (
-	attendTime   = time.Millisecond       // after which arrivals are waited for though no call waits
-	bulkSize     = 16 << 10               // bytes of a message that is part of a stream
-	patienceTime = 200 * time.Microsecond // that a write waits before it is copied
-	answerTime   = 20 * time.Microsecond  // that Close waits for the peer's DisConn when its TCP has acknowledged ours
+	// Time after which arrivals are waited for although no call waits.
+	attendTime   = time.Millisecond
+	bulkSize     = 16 << 10               // least payload of a message that is part of a stream
+	patienceTime = 200 * time.Microsecond // time that a write waits before it is copied
+	// Time that Close waits for the peer's DisConn after the peer's TCP has acknowledged ours.
+	answerTime = 20 * time.Microsecond
 )
 
-// completed is the handler of the completion queue. Completions are handled by the goroutine that
-// has mu: another one leaves them to it, and it finds them when it unlocks.
+// completed is the handler of the completion queue. The goroutine that holds mu handles
+// completions. If another goroutine holds it, completed leaves them to that one, which finds them
+// when it unlocks mu.
 func (c *Conn) completed() {
 	if c.mu.TryLock() {
 		c.unlockOnly()
 	}
 }
 
-// unlock releases mu, after each event for the machine. It also handles completions that came
-// meanwhile, lends the buffer of a waiting read, and sets the alarm.
+// unlock releases mu after an event. Before that, it handles completions that arrived meanwhile,
+// lends the buffer of a waiting read, and sets the alarm.
 func (c *Conn) unlock() {
 	if c.unlockOnly() {
-		c.progress().Poll() // bytes were left until there was memory for them
+		c.progress().Poll() // receives bytes that stayed unread for lack of memory
 	}
 }
 
-// unlockOnly is unlock for the handler of completions. It reports whether bytes may
-// have been left that are best received at once.
+// unlockOnly does the work of unlock for the handler of completions. It reports whether the caller
+// should receive at once, because bytes may have been left unread.
 func (c *Conn) unlockOnly() (left bool) {
 	for {
 		before := c.flow.streak
 		ran := c.run()
 		if c.held.on && (c.drv.llp || c.stopped()) {
-			c.settle(c.now()) // no rest of a message comes
+			c.settle(c.now()) // the rest of a message will not arrive
 		}
 		c.letLeave()
 		full, now := c.lend()
@@ -65,14 +68,14 @@ func (c *Conn) unlockOnly() (left bool) {
 	}
 }
 
-// stopped reports whether completions are left alone: the stream has moved, or is
-// being closed, see drained.
+// stopped reports whether completions are left alone, because the stream has moved or is being
+// closed; see drained.
 func (c *Conn) stopped() bool { return c.suspended || c.released }
 
-// progress is what a call that waits receives by.
+// progress returns the object by which a waiting call receives.
 func (c *Conn) progress() attend.SourceSleeper { return attend.ProgressOf(c.queue.Load()) }
 
-// look receives arrivals.
+// look receives arrivals without waiting.
 func (c *Conn) look() {
 	if !c.stopped() && !c.drv.llp {
 		c.progress().Poll()
@@ -92,7 +95,7 @@ func (c *Conn) run() bool {
 	}
 	now := c.now()
 	for {
-		// A read takes what is there, not only the first message of it.
+		// A read takes all that has arrived, not only the first message.
 		c.m.Expect(len(c.rops) > 0)
 		for i := range c.comps[:n] {
 			c.completion(now, &c.comps[i])
@@ -112,16 +115,16 @@ func (c *Conn) run() bool {
 	return true
 }
 
-// settle ends the read that has got something.
+// settle ends a read that has received bytes.
 func (c *Conn) settle(now sdpcore.Time) {
 	c.held.on = false
 	c.m.Expect(false)
 	c.exec(c.m.Settle(now, c.room()))
 }
 
-// lend lends the buffer of the waiting read to the next bytes. left reports whether bytes were left
-// unread until this was done. now means that they must be received now, since no call is about to
-// look for them.
+// lend lends the buffer of the waiting read to the next bytes. left reports whether bytes stayed
+// unread for lack of this buffer. now means that they must be received now, because no call is
+// about to receive.
 func (c *Conn) lend() (left, now bool) {
 	var into []byte
 	if len(c.rops) > 0 && !c.drv.llp && !c.released {
@@ -133,8 +136,8 @@ func (c *Conn) lend() (left, now bool) {
 }
 
 // letLeave lets waiting writes return that have waited long enough and may return, and transfers
-// that were cancelled and copied. It is not called while actions are performed, because the machine
-// already counts their bytes as sent.
+// that were cancelled and copied. It must not be called while actions are performed, because the
+// machine already counts their bytes as sent.
 func (c *Conn) letLeave() {
 	for i := 0; i < len(c.wops); i++ {
 		o := c.wops[i]
@@ -145,14 +148,14 @@ func (c *Conn) letLeave() {
 		if o.late == 0 || o.free || c.now() < o.late {
 			continue
 		}
-		o.past = true // whatever lets it leave is an event
+		o.past = true // the next event that allows it lets the write return
 		if c.mayLeave(o) {
 			c.wd.letGo(o)
 		}
 	}
 }
 
-// completion deals with the end of a request.
+// completion handles the completion e of a request.
 func (c *Conn) completion(now sdpcore.Time, e *iwarp.Completion) {
 	if e.QP != c.qp {
 		return // of the stream before the last move
@@ -180,7 +183,7 @@ func (c *Conn) completion(now sdpcore.Time, e *iwarp.Completion) {
 	}
 }
 
-// received hands a message to the machine.
+// received passes a received message to the machine.
 func (c *Conn) received(now sdpcore.Time, e *iwarp.Completion) {
 	r := &c.recv
 	head, body := r.in.message(e.ID, int(e.Len))
@@ -190,7 +193,7 @@ func (c *Conn) received(now sdpcore.Time, e *iwarp.Completion) {
 		return
 	}
 	if c.logsMessages() {
-		shown := msg // or every message would be on the heap
+		shown := msg // otherwise every message would be allocated on the heap
 		c.opt.Logger.Debug("received", "remote", c.path.Remote, "msg", &shown)
 	}
 	if body == nil {
@@ -199,7 +202,7 @@ func (c *Conn) received(now sdpcore.Time, e *iwarp.Completion) {
 	r.cur, r.index, r.kept = body, int(e.ID), false
 	c.flow.message(len(body))
 	if len(r.cur) == 0 {
-		r.in.release(r.index) // before a message says so
+		r.in.release(r.index) // released before the machine answers, because the answer gives credit
 		r.kept = true
 	}
 	c.exec(c.m.Receive(now, &msg, e.STag, e.Invalidated, c.room()))
@@ -209,15 +212,16 @@ func (c *Conn) received(now sdpcore.Time, e *iwarp.Completion) {
 	r.cur = nil
 }
 
-// An alarm is the timer of a connection, and its purposes besides the deadline of the machine.
+// An alarm is the timer of a connection, and the times that it serves besides the deadline of the
+// machine.
 type alarm struct {
 	timer  *time.Timer
-	at     sdpcore.Time // when it goes off, 0 for never
-	attend sdpcore.Time // from when on arrivals are waited for; 0 if they are already
-	close  sdpcore.Time // a closed connection is reset then; 0 for never
+	at     sdpcore.Time // when it fires; 0 for never
+	attend sdpcore.Time // when waiting for arrivals begins; 0 if it has begun
+	close  sdpcore.Time // when a closed connection is reset; 0 for never
 }
 
-// setAlarm sets the timer for the next due event. A timer that fires earlier is not changed.
+// setAlarm sets the timer for the next due event. It does not change a timer that fires earlier.
 func (c *Conn) setAlarm() {
 	if c.stopped() {
 		return
@@ -253,7 +257,7 @@ func (c *Conn) setAlarm() {
 	}
 }
 
-// wakeUp lets the machine do what time has made due.
+// wakeUp performs the events that are due.
 func (c *Conn) wakeUp() {
 	c.mu.Lock()
 	defer c.unlock()

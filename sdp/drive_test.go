@@ -12,8 +12,7 @@ import (
 	"viaduct/iwarp"
 )
 
-// until waits for something that another goroutine brings about, with mu of c
-// held while ok looks.
+// until waits until ok returns true, and fails the test after limit. It calls ok with mu of c held.
 func until(t *testing.T, c *Conn, what string, limit time.Duration, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(limit); ; time.Sleep(time.Millisecond) {
@@ -29,13 +28,13 @@ func until(t *testing.T, c *Conn, what string, limit time.Duration, ok func() bo
 	}
 }
 
-// TestD81_NoCallWaits: a lent write that the peer does not answer is cancelled in time
-// although no call is there to do it.
+// TestD81_NoCallWaits checks that a lent write that the peer does not answer is cancelled in time
+// although no call waits.
 func TestD81_NoCallWaits(t *testing.T) {
 	opt := Options{SendPolicy: PinCombined, RecvPolicy: PinCombined, SendThreshold: 1000}
 	a, b := pair(t, opt, opt)
 	time.Sleep(2 * attendTime)
-	b.mu.Lock() // the peer answers nothing
+	b.mu.Lock() // so that the peer answers nothing
 	x, err := a.StartWrite(make([]byte, 5000))
 	if err != nil {
 		b.unlock()
@@ -49,7 +48,7 @@ func TestD81_NoCallWaits(t *testing.T) {
 	shut(t, a, b)
 }
 
-// TestNoCallReceives: arrivals are handled although no call waits or ever did.
+// TestNoCallReceives checks that arrivals are handled although no call waits or ever did.
 func TestNoCallReceives(t *testing.T) {
 	a, b := pair(t, Options{}, Options{})
 	defer shut(t, a, b)
@@ -67,8 +66,8 @@ func TestNoCallReceives(t *testing.T) {
 	})
 }
 
-// Bytes received before both ends closed are read, followed by the end, although the stream below
-// is gone by then. [SDP-8.2.1-23]
+// TestReadAfterStreamEnded reads after the stream below has ended. Bytes received before both ends
+// closed must be read, followed by the end. [SDP-8.2.1-23]
 func TestReadAfterStreamEnded(t *testing.T) {
 	a, b := pair(t, Options{}, Options{})
 	if err := a.CloseWrite(); err != nil {
@@ -90,21 +89,21 @@ func TestReadAfterStreamEnded(t *testing.T) {
 		t.Fatal("the stream does not end")
 	}
 	a.mu.Lock()
-	a.streamEnded() // as the completions do that are flushed
+	a.streamEnded() // as flushed completions do
 	a.unlock()
 	if got, err := io.ReadAll(a); err != nil || !bytes.Equal(got, want) {
 		t.Errorf("%d bytes, %v", len(got), err)
 	}
 }
 
-// TestNoAlarmForThePast: a write that has waited long enough, but may not return, sets no alarm. An
-// event lets it return.
+// TestNoAlarmForThePast checks that a write that has waited long enough, but may not return, sets
+// no alarm. An event lets it return.
 func TestNoAlarmForThePast(t *testing.T) {
 	a, b := pair(t, Options{}, Options{})
 	if err := a.SetWriteBuffer(0); err != nil {
 		t.Fatal(err)
 	}
-	b.mu.Lock() // the peer gives no credit
+	b.mu.Lock() // so that the peer gives no credit
 	written := make(chan error, 1)
 	go func() {
 		_, err := a.Write(make([]byte, 32<<20))
@@ -130,8 +129,8 @@ func TestNoAlarmForThePast(t *testing.T) {
 	shut(t, a, b)
 }
 
-// TestKeepBacklog: memory that is given back is not named by requests any more that
-// wait for room in the send queue.
+// TestKeepBacklog checks that no request that waits for room in the send queue refers to memory
+// that was given back.
 func TestKeepBacklog(t *testing.T) {
 	a, b := pair(t, Options{}, Options{})
 	defer shut(t, a, b)
@@ -151,18 +150,18 @@ func TestKeepBacklog(t *testing.T) {
 	}
 }
 
-// TestFlowEndsAtDeadline: a read that polls a stream at intervals stops at its deadline, however
-// many bytes arrive.
+// TestFlowEndsAtDeadline checks that a read that polls a stream at intervals stops at its deadline,
+// however many bytes arrive.
 func TestFlowEndsAtDeadline(t *testing.T) {
-	c := &Conn{born: time.Now()} // a look would panic
+	c := &Conn{born: time.Now()} // a poll would panic
 	c.rd.init()
 	c.rd.set(time.Unix(1, 0))
 	c.flow.on.Store(true)
 	c.receive(&c.rd, newOp())
 }
 
-// TestHeld: a read waits for the rest of a message for a while. Each useless wait makes the next
-// reads wait less.
+// TestHeld checks that a read waits for the rest of a message for a limited time, and that each
+// useless wait makes more of the later reads wary.
 func TestHeld(t *testing.T) {
 	var h held
 	now := sdpcore.Time(0)
@@ -185,7 +184,7 @@ func TestHeld(t *testing.T) {
 		}
 	}
 	h.begin(now)
-	h.begin(now) // more came, which halves the number of reads that are wary
+	h.begin(now) // more bytes came, which halves the number of wary reads
 	h.over(now + heldTime)
 	wary := 0
 	for h.isWary() {
@@ -196,8 +195,8 @@ func TestHeld(t *testing.T) {
 	}
 }
 
-// A reader polls again at once if its last poll returned many bytes or was long ago, or if the
-// bytes are not a stream of large messages.
+// TestTooSoon checks that a reader polls again at once if its last poll returned many bytes or was
+// long ago, or if the bytes are not a stream of large messages.
 func TestTooSoon(t *testing.T) {
 	if !attend.CanNap {
 		t.Skip("SKIPPED: no short sleeps on this system")

@@ -17,7 +17,7 @@ import (
 	"viaduct/iwarp"
 )
 
-// An addressed connection has addresses alone.
+// An addressed connection has only addresses.
 type addressed struct {
 	net.Conn
 	remote string
@@ -41,8 +41,8 @@ type placed struct {
 func (p placed) LocalAddr() net.Addr  { return p.local }
 func (p placed) RemoteAddr() net.Addr { return p.remote }
 
-// TestEnterHere: by default this host may have all of the set-ups in progress, and another host
-// fewer. A configured limit applies to both.
+// TestEnterHere checks that by default this host may have all set-ups in progress, and another host
+// fewer. A configured limit must apply to both.
 func TestEnterHere(t *testing.T) { // [D-17] [SDP-15-4]
 	here := &net.TCPAddr{IP: net.IPv4(10, 0, 0, 1), Port: 1}
 	for _, test := range []struct{ limit, ofHere, ofAnother int }{{0, 100, 32}, {3, 3, 3}} {
@@ -66,8 +66,8 @@ func TestEnterHere(t *testing.T) { // [D-17] [SDP-15-4]
 	}
 }
 
-// TestEnter: set-ups in progress are bounded, in all and of each host, and a filter
-// comes first.
+// TestEnter checks that set-ups in progress are limited, in all and from each host, and that the
+// filter is called first.
 func TestEnter(t *testing.T) { // [D-17] [SDP-15-4]
 	filtered := 0
 	l := &Listener{pending: make(map[netip.Addr]int), lc: ListenConfig{MaxPending: 4, MaxPendingPerHost: 2, Filter: func(local, remote net.Addr) bool {
@@ -99,7 +99,7 @@ func TestEnter(t *testing.T) { // [D-17] [SDP-15-4]
 	enter("[::ffff:10.0.0.2]:6", "10.0.0.2", true)
 	enter("10.0.0.2:7", "10.0.0.2", false)
 	enter("10.0.0.3:5", "10.0.0.3", true)
-	enter("pipe", "", true) // of no host
+	enter("pipe", "", true) // it counts for no host
 	enter("10.0.0.4:5", "10.0.0.4", false)
 	if l.total != 4 || l.pending[netip.MustParseAddr("10.0.0.2")] != 2 || len(l.pending) != 3 {
 		t.Errorf("%d pending, %v", l.total, l.pending)
@@ -118,8 +118,8 @@ func TestEnter(t *testing.T) { // [D-17] [SDP-15-4]
 	enter("10.6.0.1:5", "10.6.0.1", true)
 }
 
-// TestSetUp: a failed set-up releases its place and is counted by kind. A successful one reports
-// its path. Others are not affected.
+// TestSetUp checks that a failed set-up releases its place and is counted by kind, that a
+// successful one reports its path, and that others are not affected.
 func TestSetUp(t *testing.T) { // [SDP-8.1.2-1] [SDP-8.1.2-2]
 	idle := func(t *testing.T, l *Listener, refused, failed uint64) {
 		t.Helper()
@@ -144,7 +144,7 @@ func TestSetUp(t *testing.T) { // [SDP-8.1.2-1] [SDP-8.1.2-2]
 		nc.Close()
 		idle(t, l, 1, 1)
 		nc = ml.dial()
-		nc.Write([]byte("GET / HTTP/1.0\r\n\r\n")) // plain: reset
+		nc.Write([]byte("GET / HTTP/1.0\r\n\r\n")) // plain text, so the connection is reset
 		if _, err := nc.Read(make([]byte, 1)); err == nil {
 			t.Error("it was answered")
 		}
@@ -181,7 +181,8 @@ func TestSetUp(t *testing.T) { // [SDP-8.1.2-1] [SDP-8.1.2-2]
 			t.Errorf("log:\n%s", &log)
 		}
 	})
-	inBubble(t, "not taken", func(t *testing.T) { // a connection that nothing accepts ends with the listener
+	// A connection that is not accepted ends with the listener.
+	inBubble(t, "not taken", func(t *testing.T) {
 		l, ml := listenMem(t, ListenConfig{})
 		w := connectTo(t, ml, goodHello.Append(nil, sdpwire.Figure))
 		w.next()
@@ -189,7 +190,7 @@ func TestSetUp(t *testing.T) { // [SDP-8.1.2-1] [SDP-8.1.2-2]
 		l.Close()
 		w.ended()
 	})
-	inBubble(t, "no call", func(t *testing.T) { // what comes is dealt with although no call ever waits
+	inBubble(t, "no call", func(t *testing.T) { // arrivals are handled although no call ever waits
 		l, ml := listenMem(t, ListenConfig{})
 		w := connectTo(t, ml, goodHello.Append(nil, sdpwire.Figure))
 		w.next()
@@ -197,7 +198,7 @@ func TestSetUp(t *testing.T) { // [SDP-8.1.2-1] [SDP-8.1.2-2]
 		if err != nil {
 			t.Fatal(err)
 		}
-		for range 40 { // more than there are Private Buffers: they are held, and told of
+		for range 40 { // more than the Private Buffers: they are held, and acknowledged
 			w.send(sdpwire.Message{MID: sdpwire.Data}, "x")
 			time.Sleep(time.Second)
 		}
@@ -210,8 +211,8 @@ func TestSetUp(t *testing.T) { // [SDP-8.1.2-1] [SDP-8.1.2-2]
 	})
 }
 
-// TestNewListenerTCP: a listener takes TCP connections that another one accepts, even if plain ones
-// are passed on or a wrapper sees the bytes.
+// TestNewListenerTCP checks that a listener handles TCP connections that another listener accepts,
+// even if it passes on plain ones or a wrapper sees the bytes.
 func TestNewListenerTCP(t *testing.T) { // [SDP-8.1.2-1] [D-69]
 	wrapped := 0
 	for _, v := range []struct {
@@ -221,7 +222,7 @@ func TestNewListenerTCP(t *testing.T) { // [SDP-8.1.2-1] [D-69]
 		{"", ListenConfig{}},
 		{"plain", ListenConfig{Plain: true}},
 		{"wrapped", ListenConfig{Options: Options{WrapConn: func(nc net.Conn) net.Conn {
-			if _, ok := nc.(*net.TCPConn); ok { // and none that only this module knows
+			if _, ok := nc.(*net.TCPConn); ok { // it gets no connection of another type
 				wrapped++
 			}
 			return nc

@@ -12,28 +12,29 @@ import (
 
 // [SDP-8.2.2-6]
 
-// A ProtocolError says which rule of the protocol the peer broke.
+// A ProtocolError names the rule of the protocol that the peer broke.
 type ProtocolError struct {
-	Row     string // of docs/conformance, "SDP-9.2-17", or a decision, "D-24"
-	Message string // name of the type of message that broke it
-	What    string // what was wrong
+	Row     string // row of docs/conformance, "SDP-9.2-17", or a decision, "D-24"
+	Message string // type of the message that broke it
+	What    string // description of the violation
 
-	err error // what led to it, with its text
+	err error // underlying error, whose text Error returns
 }
 
-// Error returns the rule and what was wrong.
+// Error returns the rule and the description.
 func (e *ProtocolError) Error() string { return e.err.Error() }
 
 // Unwrap returns the error of the connection that the violation caused.
 func (e *ProtocolError) Unwrap() error { return e.err }
 
-// violation returns the *ProtocolError of a message that breaks a rule of the matrix.
+// violation returns a *ProtocolError for a message of type mid that breaks a rule of the
+// conformance matrix.
 func violation(row string, mid sdpwire.MID, what string) error {
 	return exportError(&sdpcore.Violation{Row: row, MID: mid, What: what})
 }
 
-// exportError returns a violation that the machine found as a *ProtocolError, and other errors
-// as they are.
+// exportError returns a violation that the machine found as a *ProtocolError, and any other error
+// unchanged.
 func exportError(err error) error {
 	v, ok := errors.AsType[*sdpcore.Violation](err)
 	if !ok {
@@ -42,20 +43,21 @@ func exportError(err error) error {
 	return &ProtocolError{Row: v.Row, Message: v.MID.String(), What: v.What, err: err}
 }
 
-// Errors of connections; all of them come in a *net.OpError.
+// Errors of connections. All of them are wrapped in a *net.OpError.
 var (
 	ErrReset       = sdpcore.ErrReset      // the peer, or the network, ended the connection abortively
-	ErrReadClosed  = sdpcore.ErrReadClosed // data came after CloseRead, so the connection was reset
+	ErrReadClosed  = sdpcore.ErrReadClosed // data arrived after CloseRead, so the connection was reset
 	ErrDeadPeer    = sdpcore.ErrDeadPeer   // the peer does not answer a cancel
 	ErrSuspend     = sdpcore.ErrNoSuspend  // a suspension was refused or took too long
-	ErrUnsupported = errors.ErrUnsupported // the connection can't do that
+	ErrUnsupported = errors.ErrUnsupported // the connection cannot do that
 	ErrNoUrgent    = errors.New("sdp: no urgent byte has come")
-	ErrNoHelloAck  = errors.New("sdp: no HelloAck has come") // the peer speaks iWARP and does not go on with SDP
+	// The peer speaks iWARP and did not continue with SDP.
+	ErrNoHelloAck = errors.New("sdp: no HelloAck has come")
 )
 
-// A RefusedError is the error of a dial that the peer turned down.
+// A RefusedError is the error of a dial that the peer refused.
 type RefusedError struct { // [D-16]
-	Reason Reason // why, if the peer said
+	Reason Reason // the peer's reason, or ReasonUnknown
 }
 
 // Error implements error.
@@ -63,21 +65,21 @@ func (e *RefusedError) Error() string { return "sdp: refused by peer: " + e.Reas
 
 // [D-16]
 
-// A Reason is why a Hello was refused. On the wire it is two bytes in the
-// private data of the MPA reply.
+// A Reason is the reason for refusing a Hello. On the wire it is two bytes in the private data of
+// the MPA reply.
 type Reason uint16
 
 // The reasons.
 const (
 	ReasonUnknown Reason = iota
-	ReasonHello          // no Hello, or one that is malformed
+	ReasonHello          // no Hello, or a malformed one
 	ReasonVersion        // the major version is not supported
 	ReasonAdverts        // MaxAdverts is zero
 	ReasonDepth          // LocIRD or LocORD is zero
-	ReasonBuffers        // too few Private Buffers, or of impossible size
+	ReasonBuffers        // too few Private Buffers, or of invalid size
 	ReasonBusy           // a limit on set-ups or connections
 	ReasonFilter         // the listener's filter
-	ReasonToken          // a token that does not fit
+	ReasonToken          // a wrong token
 
 	// ReasonHello [D-02], ReasonVersion [SDP-6.2.1.1-2], ReasonAdverts [SDP-6.2.1.3-3],
 	// ReasonDepth [SDP-8.1.1-12], ReasonBuffers [D-07], ReasonBusy [D-17],
@@ -87,7 +89,7 @@ const (
 var reasonNames = [...]string{"no reason given", "malformed Hello", "major version not supported", "MaxAdverts is zero",
 	"LocIRD or LocORD is zero", "Private Buffers too few or of impossible size", "too many connections", "filtered", "wrong token"}
 
-// String describes the reason.
+// String describes the reason, or returns its number if it is unknown.
 func (r Reason) String() string {
 	if int(r) < len(reasonNames) {
 		return reasonNames[r]
@@ -101,7 +103,7 @@ var (
 	_           error = (*ProtocolError)(nil)
 )
 
-// opError wraps err as the error of an operation, except io.EOF and nil.
+// opError wraps err as the *net.OpError of an operation. It returns nil for nil.
 func (c *Conn) opError(op string, err error) error {
 	if err == nil {
 		return nil

@@ -12,8 +12,8 @@ import (
 	"viaduct/sdp"
 )
 
-// A Listener is a net.Listener and a Conn a net.Conn: a program replaces its
-// calls of net.Listen and net.Dial.
+// A Listener is a net.Listener and a Conn a net.Conn, so a program only replaces its calls of
+// net.Listen and net.Dial.
 func Example() {
 	l, err := sdp.Listen("127.0.0.1:0", nil)
 	if err != nil {
@@ -35,7 +35,7 @@ func Example() {
 	}
 	defer c.Close()
 	io.WriteString(c, "hello, sdp")
-	c.CloseWrite() // what was written is delivered, then the peer reads io.EOF
+	c.CloseWrite() // written bytes are delivered, then the peer reads io.EOF
 	echo, err := io.ReadAll(c)
 	if err != nil {
 		log.Fatal(err)
@@ -44,7 +44,7 @@ func Example() {
 	// Output: hello, sdp
 }
 
-// HTTP over SDP.
+// HTTP works over SDP without other changes.
 func ExampleDialer_DialContext() {
 	l, err := sdp.Listen("127.0.0.1:0", nil)
 	if err != nil {
@@ -75,7 +75,7 @@ func ExampleDialer_DialContext() {
 	// Output: 200 OK hello, /page
 }
 
-// One port for SDP and plain TCP, for clients that speak first.
+// One port accepts SDP and plain TCP, for clients that send first.
 func ExampleListenConfig_Listen() {
 	lc := sdp.ListenConfig{Plain: true}
 	l, err := lc.Listen(context.Background(), "tcp", "127.0.0.1:0")
@@ -107,8 +107,8 @@ func ExampleListenConfig_Listen() {
 	// over SDP: false
 }
 
-// Two writes at a time, which the peer may fetch both at once. The memory is lent
-// until Wait.
+// Two writes are under way at a time, so the peer may fetch both at once. The memory is lent until
+// Wait.
 func ExampleConn_StartWrite() {
 	l, err := sdp.Listen("127.0.0.1:0", nil)
 	if err != nil {

@@ -9,24 +9,24 @@ import (
 	"viaduct/iwarp"
 )
 
-// sideSend is what sending needs: headers that stay in place until their Send
-// is complete, and how far that is.
+// sideSend is the state of sending: headers that stay in place until their Send is complete, and
+// the numbers of Sends posted and completed.
 type sideSend struct {
-	hdrs    [][48]byte // by the number of the Send; see header
+	hdrs    [][48]byte // indexed by the number of the Send; see header
 	depth   int        // of the send queue
-	posted  uint64     // Sends and Writes posted so far; the last one's number
-	lent    uint64     // number of the last one that names memory of others
+	posted  uint64     // number of Sends and Writes posted so far, and of the last one
+	lent    uint64     // number of the last one that refers to memory of the caller
 	done    uint64     // number of the last one known to be complete
 	backlog []backlogged
 	held    int    // bytes of the send buffer in use
-	last    uint64 // number of the DisConn, until it is complete
-	ended   bool   // it is: TCP has all of the stream
+	last    uint64 // number of the DisConn until it is complete, otherwise 0
+	ended   bool   // the DisConn is complete: TCP has all of the stream
 	rang    bool
 	sg      [iwarp.MaxSGE]iwarp.SGE
 	advs    []advert
 }
 
-// A backlogged request waits for room in the send queue.
+// A backlogged request waits for room in the send queue of the stream.
 type backlogged struct {
 	wr iwarp.SendWR
 	sg [iwarp.MaxSGE]iwarp.SGE
@@ -36,49 +36,48 @@ type backlogged struct {
 type advert struct {
 	key uint64
 	mr  *iwarp.MemoryRegion
-	win *iwarp.Window // of all of it: the peer may invalidate it
+	win *iwarp.Window // window of the whole region, which the peer may invalidate
 }
 
 func (s *sideSend) init(depth int) {
 	*s = sideSend{depth: depth, held: s.held}
 }
 
-// header returns the memory for the header of the Send just numbered, which
-// keeps it until it is complete. There is as much as Sends were under way at a
-// time, up to the depth of the queue, and little of it at first: most connections
-// are short or send little.
+// header returns the memory for the header of the last numbered Send, which uses it until the Send
+// is complete. The memory grows with the number of concurrent Sends, up to the depth of the queue.
+// It is small at first, because most connections are short or send little.
 func (s *sideSend) header() []byte {
 	n := len(s.hdrs)
 	if n == 0 || s.posted > s.done+uint64(n) {
-		if n == s.depth { // it waits for room in the queue
+		if n == s.depth { // this Send waits for room in the queue
 			return make([]byte, 0, len(s.hdrs[0]))
 		}
-		// What is under way keeps the old memory.
+		// Sends under way keep the old memory.
 		n = min(max(8, 2*n), s.depth)
 		s.hdrs = make([][48]byte, n)
 	}
 	return s.hdrs[s.posted%uint64(n)][:0]
 }
 
-// sideRecv is what receiving needs.
+// sideRecv is the state of receiving.
 type sideRecv struct {
 	in    *inbox
-	cur   []byte // payload of the message being dealt with
-	index int    // of its buffer
-	kept  bool   // the machine holds that buffer
-	holds []hold // payload that waits for reads, from head on
+	cur   []byte // payload of the message being handled
+	index int    // index of its buffer
+	kept  bool   // whether the machine holds that buffer
+	holds []hold // payload that waits for reads, from index head on
 	head  int
-	local [][]byte // memory of RDMA Reads that no read of the ULP waits for, oldest first
+	local [][]byte // memory of RDMA Reads for which no read of the ULP waits, oldest first
 }
 
 // A hold is payload that waits for a read.
 type hold struct {
 	b     []byte
-	index int // of its Private Buffer, or -1
+	index int // index of its Private Buffer, or -1
 }
 
-// exec carries out the actions of an event, all of them by iWARP. [SDP-8.1.1-1]
-// [SDP-8.1.1-32] Called with mu held.
+// exec performs the actions of an event, all of them by iWARP. [SDP-8.1.1-1] [SDP-8.1.1-32] mu must
+// be held.
 func (c *Conn) exec(acts []sdpcore.Action) {
 	c.acts = acts
 	for i := 0; i < len(acts); i++ {
@@ -118,8 +117,8 @@ func (c *Conn) exec(acts []sdpcore.Action) {
 		case sdpcore.OpMode:
 			c.opt.Logger.Debug("mode", "remote", c.path.Remote, "sending", a.Local, "mode", a.Msg.Mode)
 		case sdpcore.OpResize:
-			// All buffers are as large as they can become, so that a new size
-			// holds at once. [D-46] [SDP-10.6-13] [SDP-10.6.2-2]
+			// All buffers have their largest possible size, so a new size is valid at once. [D-46]
+			// [SDP-10.6-13] [SDP-10.6.2-2]
 			c.drv.resized = true
 		case sdpcore.OpSuspended:
 			c.suspendedNow(nil)
@@ -131,8 +130,8 @@ func (c *Conn) exec(acts []sdpcore.Action) {
 		case sdpcore.OpAbort:
 			c.abortNow(a.Local, a.Err)
 		case sdpcore.OpPeerClosed:
-			// The peer's Close waits until our TCP has acknowledged this, which it
-			// would put off for 40 ms where no DisConn of ours is about to follow.
+			// The peer's Close waits until our TCP has acknowledged its DisConn. Without a DisConn
+			// of ours to carry the acknowledgement, TCP would delay it by 40 ms.
 			if !c.closed {
 				if raw, err := c.qp.SyscallConn(); err == nil {
 					_ = raw.Control(acknowledge)
@@ -176,14 +175,14 @@ func (c *Conn) writeOp(id uint64) *op {
 	return nil
 }
 
-// bytes returns n bytes of write id from off.
+// bytes returns write id, and n of its bytes from offset off.
 func (c *Conn) bytes(id uint64, off, n int) (*op, []byte) {
 	o := c.writeOp(id)
 	return o, o.buf[off-o.base : off-o.base+n]
 }
 
-// sendMessage posts the Send of acts[i] and of the OpParts that follow it, and returns the number
-// of OpParts.
+// sendMessage posts the Send of acts[i] and of the OpParts that follow it. It returns the number of
+// OpParts.
 func (c *Conn) sendMessage(acts []sdpcore.Action, i int) int {
 	a, s := &acts[i], &c.send
 	if a.Adv != 0 && !c.advertise(a) {
@@ -206,8 +205,8 @@ func (c *Conn) sendMessage(acts []sdpcore.Action, i int) int {
 		wr.Inline = true
 	} else {
 		s.lent = s.posted
-		// Something may wait for this memory. The completion of the Data behind
-		// it will do, if that is of the same kind.
+		// A call may wait for this memory. The completion of the next Send suffices, if the next
+		// action is Data that refers to memory too.
 		next := i + 1 + a.Parts
 		wr.Unsignaled = next < len(acts) && acts[next].Op == sdpcore.OpSend && acts[next].N > iwarp.MaxInline
 	}
@@ -236,8 +235,8 @@ func sendOp(a *sdpcore.Action) iwarp.Op {
 	return iwarp.OpSend
 }
 
-// gather fills the gather list from n on with the payload of acts[i]. More
-// pieces than there are elements are copied together.
+// gather fills the gather list from element n on with the payload of acts[i], and returns the
+// number of elements. If there are more pieces than elements, it copies them to one piece.
 func (c *Conn) gather(acts []sdpcore.Action, i, payload, n int) int {
 	a, s := &acts[i], &c.send
 	if a.Parts+1 > len(s.sg)-n {
@@ -259,7 +258,7 @@ func (c *Conn) gather(acts []sdpcore.Action, i, payload, n int) int {
 	return n
 }
 
-// post passes a request to the stream, or keeps it while the stream's queue is full.
+// post posts a request to the stream, or keeps it while the stream's queue is full.
 func (c *Conn) post(wr *iwarp.SendWR) {
 	s := &c.send
 	s.rang = true
@@ -269,7 +268,7 @@ func (c *Conn) post(wr *iwarp.SendWR) {
 			return
 		}
 		if err != iwarp.ErrQueueFull {
-			return // the stream has ended; its completions say so
+			return // the stream has ended, which its completions report
 		}
 	}
 	b := backlogged{wr: *wr}
@@ -288,7 +287,7 @@ func (c *Conn) post(wr *iwarp.SendWR) {
 	s.backlog = append(s.backlog, b)
 }
 
-// catchUp posts what waited for room.
+// catchUp posts the requests that waited for room.
 func (c *Conn) catchUp() {
 	s := &c.send
 	for len(s.backlog) > 0 {
@@ -306,9 +305,9 @@ func (c *Conn) catchUp() {
 	}
 }
 
-// advertise registers what a SrcAvail or SinkAvail offers to the peer: the
-// exact bytes, for this connection only. [D-80] Reads and Writes by the peer are
-// enabled on every connection. [SDP-14.1-1]
+// advertise registers the bytes that a SrcAvail or SinkAvail offers to the peer, for this
+// connection only. [D-80] It returns false if that fails, and exec then aborts the connection.
+// Reads and Writes by the peer are enabled on every connection. [SDP-14.1-1]
 func (c *Conn) advertise(a *sdpcore.Action) bool {
 	var b []byte
 	access := iwarp.RemoteRead
@@ -335,11 +334,11 @@ func (c *Conn) advertise(a *sdpcore.Action) bool {
 	return true
 }
 
-// revoke ends an advertisement: no peer touches the memory afterwards.
+// revoke ends the advertisement with the given key. The peer does not access the memory afterwards.
 func (c *Conn) revoke(key uint64) {
 	for i, ad := range c.send.advs {
 		if ad.key == key {
-			_ = ad.win.Close() // the peer may have invalidated it already
+			_ = ad.win.Close() // no error: the peer may have invalidated it already
 			_ = ad.mr.Close()
 			c.send.advs[i] = c.send.advs[len(c.send.advs)-1]
 			c.send.advs[len(c.send.advs)-1] = advert{}
@@ -374,15 +373,14 @@ func (c *Conn) rdmaRead(a *sdpcore.Action) {
 	c.post(&iwarp.SendWR{ID: s.posted, Op: iwarp.OpRead, SG: s.sg[:1], Remote: iwarp.RemoteAddr{STag: a.STag, TO: a.TO}, More: true})
 }
 
-// takeHeld moves n bytes from the front of the held payload to dst, or drops
-// them if dst is nil.
+// takeHeld moves n bytes from the front of the held payload to dst. If dst is nil, it drops them.
 func (c *Conn) takeHeld(dst []byte, n int) {
 	r := &c.recv
 	for n > 0 {
 		h := &r.holds[r.head]
 		k := min(n, len(h.b))
 		if dst != nil {
-			if &dst[0] != &h.b[0] { // else it came straight here
+			if &dst[0] != &h.b[0] { // otherwise the bytes were received here directly
 				copy(dst, h.b[:k])
 			}
 			dst = dst[k:]
@@ -402,7 +400,8 @@ func (c *Conn) takeHeld(dst []byte, n int) {
 	}
 }
 
-// compact copies the newest held payload out of its Private Buffer.
+// compact copies the n bytes of the newest held payload out of its Private Buffer, and releases the
+// buffer.
 func (c *Conn) compact(n int) {
 	r := &c.recv
 	h := &r.holds[len(r.holds)-1]
@@ -417,8 +416,8 @@ func (c *Conn) compact(n int) {
 	c.recv.in.release(index)
 }
 
-// withdraw takes back the buffer of the waiting read, to which only the peer, or nothing, writes
-// from now on. Bytes that arrived there and were not counted are kept.
+// withdraw takes back the lent buffer of the waiting read, so that from now on only the peer writes
+// to it, or nobody. It keeps bytes that arrived there and were not counted.
 func (c *Conn) withdraw() {
 	if c.recv.in.lends() {
 		c.qp.Reclaim()
@@ -426,8 +425,8 @@ func (c *Conn) withdraw() {
 	}
 }
 
-// keepLoose copies bytes that arrived directly in the buffer of a read that ended before they were
-// counted.
+// keepLoose copies bytes that arrived directly in the buffer of a read and were not counted when
+// the read ended.
 func (c *Conn) keepLoose() {
 	r := &c.recv
 	for i := r.head; i < len(r.holds); i++ {
@@ -443,7 +442,8 @@ func (c *Conn) keepLoose() {
 	}
 }
 
-// writeDone: the machine needs write a.ID no more.
+// writeDone ends write a.ID, which the machine does not need any more, or keeps it until its Sends
+// are complete.
 func (c *Conn) writeDone(a *sdpcore.Action) {
 	for i, o := range c.wops {
 		if o.id != a.ID {
@@ -463,7 +463,7 @@ func (c *Conn) writeDone(a *sdpcore.Action) {
 	}
 }
 
-// readDone: read a.ID has ended.
+// readDone ends read a.ID with the result in a.
 func (c *Conn) readDone(a *sdpcore.Action) {
 	for i, o := range c.rops {
 		if o.id == a.ID {
@@ -476,7 +476,7 @@ func (c *Conn) readDone(a *sdpcore.Action) {
 	}
 }
 
-// endOp ends a read or write for good.
+// endOp ends a read or write. For an own write it frees the copied bytes.
 func (c *Conn) endOp(o *op) {
 	if o.own {
 		c.send.held -= o.held
@@ -509,7 +509,8 @@ func (c *Conn) letTransferGo(o *op) {
 	c.wd.letGo(o)
 }
 
-// sendsDone ends the writes whose Sends are complete.
+// sendsDone records that the Sends up to number upTo are complete. It ends the writes that waited
+// for them.
 func (c *Conn) sendsDone(upTo uint64) {
 	s := &c.send
 	s.done = max(s.done, upTo)
@@ -532,7 +533,7 @@ func (c *Conn) sendsDone(upTo uint64) {
 	}
 }
 
-// flush says that all of the stream has been handed to TCP, or never will be.
+// flush records that TCP has all of the stream, or never will have it.
 func (c *Conn) flush() {
 	select {
 	case <-c.flushed:
@@ -541,13 +542,13 @@ func (c *Conn) flush() {
 	}
 }
 
-// detach copies the bytes of o from off, so that its caller can return.
+// detach copies the bytes of write o from offset off on, so that its call can return.
 func (c *Conn) detach(o *op, off int) {
 	o.buf = append([]byte(nil), o.buf[off-o.base:]...)
 	o.base = off
 	o.held = len(o.buf)
 	c.send.held += o.held
 	o.own = true
-	// The caller waits for Sends that still name its memory.
+	// The call waits for Sends that still refer to its memory.
 	o.after = c.send.lent
 }

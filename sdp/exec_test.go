@@ -8,14 +8,14 @@ import (
 	"testing"
 )
 
-// The memory of a header is not used again before its Send is known to be
-// complete, and there is no more of it to be used again than Sends were under
-// way, nor than the queue holds.
+// TestHeaderMemory checks that the memory of a header is not used again before its Send is
+// complete. There must not be more memory than for the largest number of concurrent Sends, nor than
+// the queue holds.
 func TestHeaderMemory(t *testing.T) {
 	const depth = 64
 	var s sideSend
 	s.init(depth)
-	under := map[*byte]uint64{} // by memory: the Send it belongs to
+	under := map[*byte]uint64{} // memory in use, and the Send that uses it
 	send := func() {
 		t.Helper()
 		s.posted++
@@ -40,8 +40,8 @@ func TestHeaderMemory(t *testing.T) {
 	}
 }
 
-// TestManyMessages: a write of more messages than the send queue holds arrives unchanged, whether
-// or not they are copied when they are posted. [SDP-4.1-1] [SDP-6.1.5-2]
+// TestManyMessages checks that a write of more messages than the send queue holds arrives
+// unchanged, whether or not the messages are copied when they are posted. [SDP-4.1-1] [SDP-6.1.5-2]
 func TestManyMessages(t *testing.T) {
 	for _, size := range []int{1500, 60} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {

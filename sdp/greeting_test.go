@@ -18,7 +18,7 @@ import (
 	"viaduct/iwarp"
 )
 
-// TestJudge: what a Hello is refused for, at the bounds.
+// TestJudge checks the reasons for refusing a Hello, at their limits.
 func TestJudge(t *testing.T) {
 	for _, v := range []struct {
 		row    string
@@ -50,8 +50,8 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// TestRecvSizeFor: the peer's wish is granted between 4 KiB and the greatest size, where
-// our own is between them too.
+// TestRecvSizeFor checks that the peer's requested size is granted from 4 KiB to the largest size,
+// if our own size is in this range too.
 func TestRecvSizeFor(t *testing.T) { // [SDP-6.2.1.4-2] [SDP-6.2.1.4-3] [D-07] [D-14]
 	for _, v := range []struct {
 		own   int
@@ -71,7 +71,7 @@ func TestRecvSizeFor(t *testing.T) { // [SDP-6.2.1.4-2] [SDP-6.2.1.4-3] [D-07] [
 	}
 }
 
-// TestReadGreeting: a greeting is a Hello of either layout, alone or with a token.
+// TestReadGreeting checks that a greeting is a Hello of either layout, alone or with a token.
 func TestReadGreeting(t *testing.T) { // [SDP-6.2.1-1] [D-01] [D-07]
 	for _, layout := range []sdpwire.Layout{sdpwire.Figure, sdpwire.IBTA} {
 		h := goodHello.Append(nil, layout)
@@ -100,8 +100,8 @@ func TestReadGreeting(t *testing.T) { // [SDP-6.2.1-1] [D-01] [D-07]
 	}
 }
 
-// TestReadRaw: a raw Hello is 32 bytes, in whatever pieces they arrive. A truncated one is an
-// error.
+// TestReadRaw checks that a raw Hello is 32 bytes, in whatever pieces they arrive, and that a
+// truncated one is an error.
 func TestReadRaw(t *testing.T) { // [SDP-8.1.1-10]
 	inBubble(t, "pieces", func(t *testing.T) {
 		want := goodHello.Append(nil, sdpwire.Figure)
@@ -146,12 +146,12 @@ func TestReadRaw(t *testing.T) { // [SDP-8.1.1-10]
 	})
 }
 
-// closing is a connection that reports when it is closed, and the write deadline at that time.
+// closing is a connection that counts its Close calls, and records the write deadlines.
 type closing struct {
 	net.Conn
 	closed  int
 	writeBy []time.Time
-	fails   error // of writes
+	fails   error // error of writes
 }
 
 func (c *closing) Close() error { c.closed++; return c.Conn.Close() }
@@ -166,8 +166,8 @@ func (c *closing) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-// TestConnectFails: the events that end a set-up at the Connecting Peer, with their errors. Nothing
-// of the set-up remains. [SDP-8.1.2-1] [SDP-8.1.2-2]
+// TestConnectFails ends a set-up at the Connecting Peer in several ways, and checks the errors. No
+// part of the set-up may remain. [SDP-8.1.2-1] [SDP-8.1.2-2]
 func TestConnectFails(t *testing.T) { // [SDP-8.1.1-3] [SDP-8.1.1-4] [SDP-9.1-2] [D-02] [D-16]
 	opt, err := (&Options{}).complete()
 	if err != nil {
@@ -204,7 +204,7 @@ func TestConnectFails(t *testing.T) { // [SDP-8.1.1-3] [SDP-8.1.1-4] [SDP-9.1-2]
 			t.Errorf("%v after %v", err, time.Since(begun))
 		}
 	})
-	inBubble(t, "raw Hello", func(t *testing.T) { // and a token behind it
+	inBubble(t, "raw Hello", func(t *testing.T) { // with a token after it
 		a, b := testkit.Pipe()
 		nc := &closing{Conn: a}
 		done := make(chan error, 1)
@@ -266,14 +266,14 @@ func TestConnectFails(t *testing.T) { // [SDP-8.1.1-3] [SDP-8.1.1-4] [SDP-9.1-2]
 	})
 }
 
-// TestHelloAckFails: errors in a HelloAck, field by field, at the limits.
+// TestHelloAckFails sends HelloAcks with an error in each field, at the limits.
 func TestHelloAckFails(t *testing.T) { // [SDP-8.1.1-3] [SDP-8.1.1-4] [SDP-8.1.2-1] [SDP-8.1.2-2]
 	opt, err := (&Options{}).complete()
 	if err != nil {
 		t.Fatal(err)
 	}
-	// dialAs connects to a peer that answers the Hello with ack, after what private data
-	// says, and does then what it is told to.
+	// dialAs connects to a peer that answers the Hello with ack and has private as the private data
+	// of its MPA reply. It then calls then for the peer.
 	dialAs := func(t *testing.T, layout sdpwire.Layout, ird int, private, ack []byte, then func(*wirePeer)) (*setup, sdpcore.Params, error) {
 		t.Helper()
 		a, b := testkit.Pipe()
@@ -305,7 +305,7 @@ func TestHelloAckFails(t *testing.T) { // [SDP-8.1.1-3] [SDP-8.1.1-4] [SDP-8.1.2
 			if p.Role != sdpcore.Connecting || p.PeerBufs != int(goodAck.Bufs) && p.PeerBufs != 3 || s.layout != layout || s.in.layout != layout {
 				t.Errorf("%+v", p)
 			}
-			if !s.in.idle() { // all Private Buffers are there for what comes
+			if !s.in.idle() { // all Private Buffers are free for messages
 				t.Error("the HelloAck keeps its buffer")
 			}
 			s.discard()
@@ -369,7 +369,7 @@ func TestHelloAckFails(t *testing.T) { // [SDP-8.1.1-3] [SDP-8.1.1-4] [SDP-8.1.2
 			t.Error(err)
 		}
 	})
-	inBubble(t, "other private data", func(t *testing.T) { // [SDP-8.1.1-25] is not looked at
+	inBubble(t, "other private data", func(t *testing.T) { // [SDP-8.1.1-25] it is ignored
 		if _, err := dial(t, []byte("anything"), goodAck.Append(nil, sdpwire.Figure), nil); err != nil {
 			t.Error(err)
 		}
@@ -398,7 +398,7 @@ func TestHelloAckFails(t *testing.T) { // [SDP-8.1.1-3] [SDP-8.1.1-4] [SDP-8.1.2
 			t.Error(err)
 		}
 	})
-	inBubble(t, "broken", func(t *testing.T) { // [SDP-8.1.1-25] the cause is told
+	inBubble(t, "broken", func(t *testing.T) { // [SDP-8.1.1-25] the error contains the cause
 		_, err := dial(t, nil, nil, func(w *wirePeer) {
 			w.qp.Post(iwarp.SendWR{Op: iwarp.OpWrite, Remote: iwarp.RemoteAddr{STag: 0x12345}, SG: []iwarp.SGE{iwarp.Buf([]byte("x"))}, Unsignaled: true})
 		})
@@ -412,15 +412,15 @@ func TestHelloAckFails(t *testing.T) { // [SDP-8.1.1-3] [SDP-8.1.1-4] [SDP-8.1.2
 			t.Error(err)
 		}
 	})
-	inBubble(t, "SDP-8.1.1-28", func(t *testing.T) { // [SDP-8.1.1-20] [D-04] MPA has its say in the depth too
+	inBubble(t, "SDP-8.1.1-28", func(t *testing.T) { // [SDP-8.1.1-20] [D-04] MPA limits the depth too
 		if _, p, err := dialAs(t, sdpwire.Figure, 1, nil, goodAck.Append(nil, sdpwire.Figure), nil); err != nil || p.ORD != 1 {
 			t.Errorf("ORD %d, %v", p.ORD, err)
 		}
 	})
 }
 
-// TestConfig: the Private Buffers, one of them a spare, exist before the first message, and an end
-// of the stream takes at most two seconds.
+// TestConfig checks that the Private Buffers, one of them a spare, exist before the first message,
+// and that the end of the stream takes at most two seconds.
 func TestConfig(t *testing.T) { // [SDP-8.1.1-5] [SDP-8.1.1-6] [SDP-8.1.1-7] [SDP-8.1.1-18] [D-08] [D-49]
 	a, b := testkit.TCPPair(t)
 	p, q := testkit.Pipe()
@@ -451,7 +451,7 @@ func TestConfig(t *testing.T) { // [SDP-8.1.1-5] [SDP-8.1.1-6] [SDP-8.1.1-7] [SD
 	}
 }
 
-// TestRawHelloFails: errors in a raw Hello, or in the MPA Request after it.
+// TestRawHelloFails sends errors in a raw Hello, or in the MPA Request after it.
 func TestRawHelloFails(t *testing.T) { // [D-02] [D-16]
 	opt, err := (&Options{}).complete()
 	if err != nil {
@@ -465,8 +465,8 @@ func TestRawHelloFails(t *testing.T) { // [D-02] [D-16]
 	for _, v := range []struct {
 		what string
 		sent []byte
-		why  Reason // of a refusal
-		is   error  // if it is none
+		why  Reason // reason of a refusal
+		is   error  // error if it is not refused
 	}{
 		{"another length", long, ReasonHello, nil},
 		{"nothing", make([]byte, 32), ReasonHello, nil},
@@ -491,7 +491,7 @@ func TestRawHelloFails(t *testing.T) { // [D-02] [D-16]
 			a.Close()
 		})
 	}
-	inBubble(t, "D-03", func(t *testing.T) { // revision 1 behind it: the acceptor speaks first
+	inBubble(t, "D-03", func(t *testing.T) { // revision 1 after it: the acceptor sends first
 		a, b := testkit.Pipe()
 		a.Write(goodHello.Append(nil, sdpwire.Figure))
 		up := make(chan error, 1)

@@ -8,33 +8,32 @@ import (
 	"viaduct/iwarp"
 )
 
-// An inbox receives the messages. It has the announced Private Buffers and one more as a spare
-// [D-08]. A buffer is bound to memory only while a message is in it. While a read waits and no
-// bytes are held for it, payload goes directly into the read's own buffer, and the Private Buffer
-// exists in name only.
+// An inbox receives the messages. It has the announced Private Buffers and a spare one [D-08]. A
+// buffer has memory only while a message is in it. While a read waits and no bytes are held for it,
+// payload goes directly into the read's own buffer, and the Private Buffer has no memory.
 //
-// It is the stream's iwarp.RecvSource, whose methods are called in the receive role. mu guards the
-// state that they share with the connection. It is locked after all other locks.
+// The inbox is the stream's iwarp.RecvSource, whose methods are called in the receive role. mu
+// guards the state that they share with the connection. mu is locked after all other locks.
 type inbox struct {
 	layout sdpwire.Layout
 	size   int  // bytes of a Private Buffer
-	rests  bool // nothing is lent since the last call of lend, and no read waits; that of lend's caller alone
+	rests  bool // lend has lent nothing since its last call, and no read waits; used by lend only
 
-	mu    perturb.Mutex // guards everything below
-	slots []*slot       // those not used so far are nil, and the last ones
-	made  int           // of them
-	free  []int         // made and not in use, last used first
-	loose int           // slots whose payload is in the buffer of a read
+	mu    perturb.Mutex // guards all fields below
+	slots []*slot       // the last ones are nil until they are used
+	made  int           // number of slots that are not nil
+	free  []int         // indexes of unused slots, last used first
+	loose int           // number of slots whose payload is in the buffer of a read
 
-	// What is lent of the buffer of a read that waits.
-	lent    bool   // something is, or was and has all been used
-	into    []byte // what is left of it
-	closed  bool   // payload went elsewhere: what follows has to as well
-	longest int    // payload of a message so far
-	usual   int    // payload of the last message that went there, for the next guess
-	open    int    // length of the message in progress, if it goes there
-	wary    bool   // a read that has got something does not wait for the rest of a message
-	full    bool   // something was left alone since the connection last lent
+	// The lent buffer of a waiting read.
+	lent    bool   // a buffer is lent, even if all of it was used
+	into    []byte // unused rest of the lent buffer
+	closed  bool   // payload went elsewhere, so later payload has to go elsewhere too
+	longest int    // longest payload of a message so far
+	usual   int    // payload of the last message in the buffer, for the next prediction
+	open    int    // length of the current message, if it goes to the buffer
+	wary    bool   // a read that has received bytes does not wait for the rest of a message
+	full    bool   // a message was left unread since the last call of lend
 	noRead  bool   // no read waits
 }
 
@@ -42,7 +41,7 @@ type inbox struct {
 type slot struct {
 	buf  *[]byte // memory of the whole message, or nil
 	hdr  [sdpwire.BSDHLen]byte
-	body []byte // payload in the buffer of a read, with the header in hdr
+	body []byte // payload in the buffer of a read, with the header in hdr; otherwise nil
 	sg   [3]iwarp.SGE
 }
 
@@ -52,7 +51,7 @@ func newInbox(layout sdpwire.Layout, n, size int) *inbox {
 	return &inbox{layout: layout, size: size, slots: make([]*slot, n)}
 }
 
-// takeLocked returns an unused slot, if there is one.
+// takeLocked returns the index of an unused slot. ok is false if there is none.
 func (in *inbox) takeLocked() (i int, ok bool) {
 	if n := len(in.free); n > 0 {
 		i = in.free[n-1]
@@ -88,7 +87,7 @@ func (in *inbox) NextRecv(head []byte, size int, last bool) (wr iwarp.RecvWR, ok
 			in.loose++
 			s.sg[0], s.sg[1] = iwarp.Buf(s.hdr[:]), iwarp.Buf(s.body)
 			wr.SG = s.sg[:2]
-			if !last { // it may be longer than it says
+			if !last { // it may be longer than its header says
 				s.buf = getBuffer(in.size)
 				s.sg[2] = iwarp.Buf(*s.buf)
 				wr.SG = s.sg[:3]
@@ -107,8 +106,8 @@ func (in *inbox) NextRecv(head []byte, size int, last bool) (wr iwarp.RecvWR, ok
 	return wr, true
 }
 
-// lands returns how many bytes of payload a message puts into the lent memory,
-// 0 if it has to go elsewhere.
+// lands returns the number of payload bytes that a message puts into the lent buffer. It returns 0
+// if the message must go to a Private Buffer.
 func (in *inbox) lands(head []byte, size int, last bool) int {
 	if len(head) < sdpwire.BSDHLen {
 		in.closed = true
@@ -120,18 +119,18 @@ func (in *inbox) lands(head []byte, size int, last bool) int {
 	case mid == sdpwire.Data && flags == 0 && n > 0 && n <= len(in.into) && (!last || int(length) == size):
 		return n
 	case mid != sdpwire.Data || n != 0 || !last:
-		// It may be payload, or the source of an RDMA Read that what follows belongs
-		// behind.
+		// It may contain payload, or advertise the source of an RDMA Read whose bytes precede later
+		// payload.
 		in.closed = true
 	}
 	return 0
 }
 
-// lend lends into, the rest of the buffer of a waiting read, or nothing if into is empty. If a
-// message has arrived in a Private Buffer, later bytes must wait until that message was counted,
-// because they would take its place otherwise. Bytes after a message in a read's buffer belong
-// after it. [SDP-4.1-1] left reports whether bytes were left unread. now means that they must be
-// received now; with none set no read waits.
+// lend lends into, the rest of the buffer of a waiting read, or nothing if into is empty. While a
+// message is in a Private Buffer and was not counted, lend lends nothing, because later bytes would
+// take the place of that message. Bytes after a message in a read's buffer belong after it.
+// [SDP-4.1-1] none means that no read waits. left reports whether bytes stayed unread. now means
+// that they must be received now.
 func (in *inbox) lend(into []byte, none, wary bool) (left, now bool) {
 	if in.rests && none && len(into) == 0 {
 		return false, false
@@ -149,20 +148,21 @@ func (in *inbox) lend(into []byte, none, wary bool) (left, now bool) {
 	return left, left && !none
 }
 
-// lends reports whether something may come into the buffer of a read, or has.
+// lends reports whether payload is in the buffer of a read, or may go there. It ends the loan for
+// later messages.
 func (in *inbox) lends() bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	if in.loose == 0 && len(in.into) == 0 {
 		return false
 	}
-	in.into, in.closed = nil, true // from now on
+	in.into, in.closed = nil, true // no later message goes there
 	return true
 }
 
-// Full implements iwarp.RecvSource: bytes that do not fit stay unread until the next read. So does
-// the arrived part of a message of a stream, if the read has already got a message and does not
-// wait for the rest, because that part would have to be moved.
+// Full implements iwarp.RecvSource. Bytes that do not fit the lent buffer stay unread until the
+// next read. So does the arrived part of a message of a stream, if the read has already received a
+// message and does not wait for the rest, because that part would have to be moved.
 func (in *inbox) Full(stream iwarp.Pending) bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -174,22 +174,22 @@ func (in *inbox) Full(stream iwarp.Pending) bool {
 	return full
 }
 
-// Keep implements iwarp.RecvSource: keep bytes until the connection has handled the arrived ones,
-// and then for the next read.
+// Keep implements iwarp.RecvSource. Bytes stay unread until the connection has handled the arrived
+// ones, or for the next read.
 func (in *inbox) Keep() bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	return in.full || in.noRead
 }
 
-// overhead exceeds the bytes that the lower layers add to a message of a stream.
+// overhead is more than the number of bytes that the lower layers add to a message of a stream.
 const overhead = 256
 
-// whole reports whether a message of a stream is left alone unless it is there
-// whole.
+// whole reports whether a message of a stream stays unread until it has arrived completely.
 func (in *inbox) whole() bool { return in.wary && in.longest >= bulkSize }
 
-// Guess implements iwarp.RecvSource: more Data messages as long as the last.
+// Guess implements iwarp.RecvSource. It predicts more Data messages of the same length as the last
+// one.
 func (in *inbox) Guess() iwarp.RecvGuess {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -231,15 +231,15 @@ func (in *inbox) lending() bool {
 	return in.loose > 0
 }
 
-// idle reports whether no message is anywhere in the inbox.
+// idle reports whether the inbox contains no message.
 func (in *inbox) idle() bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	return len(in.free) == in.made
 }
 
-// message returns the message of a completion: its header, and the payload that is not stored with
-// the header.
+// message returns the message of n bytes in slot id: its header, and the payload if it is not
+// stored after the header.
 func (in *inbox) message(id uint64, n int) (head, body []byte) {
 	s := in.slots[id]
 	if s.body != nil {
@@ -248,7 +248,7 @@ func (in *inbox) message(id uint64, n int) (head, body []byte) {
 	return (*s.buf)[:n], nil
 }
 
-// release makes a Private Buffer ready for another message.
+// release makes slot id available for another message.
 func (in *inbox) release(id int) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -261,12 +261,12 @@ func (in *inbox) release(id int) {
 		putBuffer(s.buf)
 		s.buf = nil
 	}
-	clear(s.sg[:]) // or an idle connection would keep what it once used
+	clear(s.sg[:]) // otherwise an idle connection would keep memory that it once used
 	in.free = append(in.free, id)
 }
 
-// own copies the payload of a slot out of the buffer of a read, and returns
-// where the part p of it is now.
+// own copies the payload of slot id out of the buffer of a read. It returns the new place of p,
+// which is a part of that payload.
 func (in *inbox) own(id int, p []byte) []byte {
 	in.mu.Lock()
 	s := in.slots[id]
@@ -285,11 +285,11 @@ func (in *inbox) own(id int, p []byte) []byte {
 	return (*s.buf)[n-len(p) : n]
 }
 
-// smallBuffer is the memory of a message that is not longer.
+// smallBuffer is the memory in bytes for a message that is not longer.
 const smallBuffer = 2 << 10
 
-// Memory of Private Buffers is used again, by whatever connection needs some
-// next. By size: to *sync.Pool of *[]byte.
+// bufferPools reuse the memory of Private Buffers for all connections. They map a size to a
+// *sync.Pool of *[]byte.
 var bufferPools sync.Map
 
 func getBuffer(size int) *[]byte {

@@ -14,8 +14,8 @@ func dataHead(n int, f sdpwire.Flags) []byte {
 	return m.Append(nil, sdpwire.Figure)
 }
 
-// TestInboxLands: payload goes into the lent buffer as long as all earlier payload did and it fits.
-// Any doubt sends it elsewhere.
+// TestInboxLands checks that payload goes into the lent buffer only if it fits and all earlier
+// payload went there. In any doubt it must go elsewhere.
 func TestInboxLands(t *testing.T) {
 	in := newInbox(sdpwire.Figure, 4, 1000)
 	lent := make([]byte, 100)
@@ -32,14 +32,15 @@ func TestInboxLands(t *testing.T) {
 	if n != 2 || &in.slots[a].body[0] != &lent[0] || in.Full(pending(0)) != true {
 		t.Errorf("first: %d pieces, full %t", n, in.Full(pending(0)))
 	}
-	b, n := next(dataHead(40, 0), 40, false) // cut in two, so that it may turn out longer
+	// Cut in two, so that it may be longer than its header says.
+	b, n := next(dataHead(40, 0), 40, false)
 	if n != 3 || &in.slots[b].body[0] != &lent[60] {
 		t.Errorf("second: %d pieces", n)
 	}
 	if c, n := next(dataHead(1, 0), 17, true); n != 1 || in.slots[c].body != nil {
 		t.Error("a third one found room")
 	}
-	// The second is in progress when the lender leaves.
+	// The second message has arrived in part when the loan ends.
 	sg := in.Reclaim(b)
 	if len(sg) != 1 || in.slots[b].body != nil || in.loose != 1 {
 		t.Errorf("reclaimed to %d pieces, %d loose", len(sg), in.loose)
@@ -81,12 +82,12 @@ func TestInboxLands(t *testing.T) {
 	}
 }
 
-// TestInboxLendsLate: a message may arrive in a Private Buffer between the check of the inbox and
-// the loan. Bytes after it then do not go into the buffer of the read. [SDP-4.1-1]
+// TestInboxLendsLate lends a buffer after a message has arrived in a Private Buffer. Bytes after
+// that message must not go into the lent buffer. [SDP-4.1-1]
 func TestInboxLendsLate(t *testing.T) {
 	in := newInbox(sdpwire.Figure, 4, 1000)
 	lent := make([]byte, 100)
-	wr, ok := in.NextRecv(dataHead(10, 0), 26, true) // by another goroutine
+	wr, ok := in.NextRecv(dataHead(10, 0), 26, true) // as by another goroutine
 	if !ok {
 		t.Fatal("no slot")
 	}
@@ -121,9 +122,9 @@ func TestInboxLendsLate(t *testing.T) {
 	}
 }
 
-// TestInboxStream: of a stream of large messages a wary read takes more than one only
-// if they are there, the next are guessed to be like the last, and a message in
-// progress stays where it is from one poll to the next. [SDP-4.1-1]
+// TestInboxStream checks a stream of large messages. A wary read may get more than one message only
+// if they have arrived. The next messages must be predicted to be like the last one, and a current
+// message must stay in place from one poll to the next. [SDP-4.1-1]
 func TestInboxStream(t *testing.T) {
 	const size = bulkSize
 	in := newInbox(sdpwire.Figure, 4, size+100)
@@ -167,7 +168,7 @@ func TestInboxStream(t *testing.T) {
 	}
 	in.release(int(a))
 	in.full = true
-	if left, now := in.lend(nil, true, true); left || now { // b goes on
+	if left, now := in.lend(nil, true, true); left || now { // message b continues
 		t.Errorf("left %t, to be received now %t, while a message is in progress", left, now)
 	}
 	in.full = false
@@ -201,7 +202,7 @@ func TestInboxStream(t *testing.T) {
 	}
 }
 
-// A pending is the arrived length of the next message.
+// A pending is the number of bytes of the next message that have arrived.
 type pending int
 
 func (p pending) Has(n int) bool { return n <= int(p) }

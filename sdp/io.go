@@ -15,12 +15,12 @@ import (
 var processors = runtime.GOMAXPROCS(0)
 
 // Read reads at least one byte of the stream, or returns io.EOF at its end. While it blocks, p may
-// be offered to the peer for RDMA Write.
+// be offered to the peer for RDMA Write. p is free when Read returns.
 func (c *Conn) Read(p []byte) (int, error) { return c.read(p, false) } // [D-40]
 
 // ReadFull fills p in one call, like io.ReadFull or MSG_WAITALL. p is never offered for RDMA Write.
 // At the end of the stream the error is io.ErrUnexpectedEOF, or io.EOF if no byte was read. The
-// count of bytes is exact whatever the error.
+// count is exact even with an error.
 func (c *Conn) ReadFull(p []byte) (int, error) { // [SDP-9.3-15]
 	n, err := c.read(p, true)
 	switch {
@@ -54,7 +54,7 @@ func (c *Conn) readLocked(p []byte, full bool) (int, error) {
 	return c.readEnded(o, full)
 }
 
-// readEnded ends the call of a read.
+// readEnded returns the result of read o, and frees o.
 func (c *Conn) readEnded(o *op, full bool) (int, error) {
 	n, err := o.n, o.err
 	freeOp(o)
@@ -80,7 +80,8 @@ func (c *Conn) readEnded(o *op, full bool) (int, error) {
 	return n, c.opError("read", err)
 }
 
-// refused returns the error of a call that cannot start to move bytes, or nil.
+// refused returns the error of a call that must not start, because the connection is closed or the
+// deadline has passed, or nil.
 func (c *Conn) refused(op string, d *half) error {
 	switch {
 	case c.closed:
@@ -91,11 +92,11 @@ func (c *Conn) refused(op string, d *half) error {
 	return nil
 }
 
-// takenAway reports whether Close or Suspend has taken the connection from the other calls, so that
-// a cancelled call did not time out.
+// takenAway reports whether Close or Suspend has ended the other calls, so that a cancelled call
+// has not timed out.
 func (c *Conn) takenAway() bool { return c.closed || c.suspendTo != nil }
 
-// readCancelled returns why a read was cancelled.
+// readCancelled returns the reason why a read was cancelled.
 func (c *Conn) readCancelled() error {
 	if c.takenAway() || c.readClosed {
 		return net.ErrClosed
@@ -103,10 +104,9 @@ func (c *Conn) readCancelled() error {
 	return errDeadline
 }
 
-// Write sends p. It returns when the bytes are with TCP or with the peer, or
-// have been copied; p is free then. It blocks while more than Options.SendBuffer
-// bytes wait to be sent. With an error the count says how many bytes have been,
-// or will be, delivered.
+// Write sends p. It returns when TCP or the peer has the bytes, or when they were copied; p is free
+// then. It blocks while more than Options.SendBuffer bytes wait to be sent. With an error, the
+// count is the number of bytes that were or will be delivered.
 func (c *Conn) Write(p []byte) (int, error) { // [D-32] [D-40] [SDP-4.2-1]
 	c.mu.Lock()
 	defer c.unlock()
@@ -122,9 +122,10 @@ func (c *Conn) Write(p []byte) (int, error) { // [D-32] [D-40] [SDP-4.2-1]
 	return c.write(p, false)
 }
 
-// straight writes p without a queue and a list of actions, if nothing is in its way. Most of a
-// stream is written like this, and every instruction counts, because the code runs cold after each
-// system call. It reports whether it did: TCP has p then, or p was copied.
+// straight writes p without queueing it and without a list of actions, if no other bytes wait and
+// there is credit. It returns false if it cannot. If it returns true, TCP has p, or p was copied.
+// Most bytes of a stream are written like this, and the code runs cold after each system call, so
+// every instruction counts.
 func (c *Conn) straight(p []byte) bool {
 	s := &c.send
 	if len(c.wops) > 0 || len(c.ending) > 0 || len(s.backlog) > 0 || s.last != 0 || c.suspended || c.released || c.drv.llp || c.logsMessages() {
@@ -146,7 +147,7 @@ func (c *Conn) straight(p []byte) bool {
 		c.nextID++
 		o.id, o.buf, o.n, o.after, o.waited = c.nextID, p, len(p), s.posted, true
 		c.ending = append(c.ending, o)
-		c.await(o, true) // which the end of the stream ends too, with all bytes counted
+		c.await(o, true) // the end of the stream ends it too, with all bytes counted
 		freeOp(o)
 		return true
 	}
@@ -156,7 +157,7 @@ func (c *Conn) straight(p []byte) bool {
 	return true
 }
 
-// join adds p to bytes that wait to be sent already. [D-78]
+// join appends p to bytes that already wait to be sent. It returns false if it cannot. [D-78]
 func (c *Conn) join(p []byte) bool {
 	k := len(c.wops)
 	if k == 0 {
@@ -186,7 +187,7 @@ func (c *Conn) write(p []byte, urgent bool) (int, error) {
 	c.wops = append(c.wops, o)
 	c.exec(c.m.Write(c.now(), o.id, len(p), urgent, c.room()))
 	if !o.done {
-		c.run() // what went straight to TCP is complete by now
+		c.run() // completes what went directly to TCP
 	}
 	if !o.done {
 		c.await(o, true)
@@ -194,8 +195,8 @@ func (c *Conn) write(p []byte, urgent bool) (int, error) {
 	return c.written(o, len(p))
 }
 
-// mayLeave reports whether the caller of a write can go because its bytes have
-// been copied, and copies them if there is room. [SDP-9.5.6-2]
+// mayLeave reports whether the call of a write can return because its bytes were copied. It copies
+// them if there is room. [SDP-9.5.6-2]
 func (c *Conn) mayLeave(o *op) bool {
 	if !o.own {
 		off, ok := c.m.Detachable(o.id)
@@ -208,8 +209,8 @@ func (c *Conn) mayLeave(o *op) bool {
 	return o.after <= c.send.done || o.ended
 }
 
-// written ends the call of a write. With o not done its bytes were copied and o
-// lives on in the connection.
+// written returns the result of write o of want bytes, and frees o. If o is not done, its bytes
+// were copied, and the connection keeps o.
 func (c *Conn) written(o *op, want int) (int, error) {
 	if o.own {
 		if o.waited = false; o.ended {
@@ -230,9 +231,9 @@ func (c *Conn) written(o *op, want int) (int, error) {
 	return n, c.opError("write", err)
 }
 
-// Exchange writes req and reads the answer into resp, at least one byte. If the modes allow it, one
-// message carries both the request and the offer of resp for RDMA Write, which saves a message: the
-// Transaction mechanism.
+// Exchange writes req, and then reads at least one byte of the answer into resp. If the modes allow
+// it, one message carries both the request and the offer of resp for RDMA Write (the Transaction
+// mechanism), which saves a message. Both slices are free when it returns.
 func (c *Conn) Exchange(req, resp []byte) (int, error) { // [SDP-9.4-1]
 	c.mu.Lock()
 	switch {
@@ -265,8 +266,8 @@ func (c *Conn) Exchange(req, resp []byte) (int, error) { // [SDP-9.4-1]
 	return c.readEnded(r, false)
 }
 
-// sendStraight posts messages whose payload is p. It reports whether they have
-// been handed to TCP, and else whether they have been copied.
+// sendStraight posts messages whose payload is p. sent reports whether TCP has them, and inline
+// whether p was copied.
 func (c *Conn) sendStraight(msgs []sdpwire.Message, p []byte) (sent, inline bool) {
 	s := &c.send
 	for i := range msgs {
@@ -294,7 +295,7 @@ func (c *Conn) sendStraight(msgs []sdpwire.Message, p []byte) (sent, inline bool
 
 var copyBuffers = sync.Pool{New: func() any { b := make([]byte, 256<<10); return &b }}
 
-// ReadFrom sends what r has until io.EOF; io.Copy uses it.
+// ReadFrom sends the bytes of r until io.EOF, and returns their number. io.Copy uses it.
 func (c *Conn) ReadFrom(r io.Reader) (n int64, err error) {
 	b := copyBuffers.Get().(*[]byte)
 	defer copyBuffers.Put(b)
@@ -316,7 +317,7 @@ func (c *Conn) ReadFrom(r io.Reader) (n int64, err error) {
 	}
 }
 
-// WriteTo writes the stream to w until its end. io.Copy uses it.
+// WriteTo writes the stream to w until its end, and returns the number of bytes. io.Copy uses it.
 func (c *Conn) WriteTo(w io.Writer) (n int64, err error) {
 	b := copyBuffers.Get().(*[]byte)
 	defer copyBuffers.Put(b)

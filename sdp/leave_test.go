@@ -10,8 +10,8 @@ import (
 	"viaduct/iwarp"
 )
 
-// stalled returns a connection whose peer gives no more credit, with a write of n bytes that waits
-// for credit and for which no call waits.
+// stalled returns a connection whose peer gives no more credit. It has a write of n bytes that
+// waits for credit, and no call that waits for the write.
 func stalled(t *testing.T, opt Options, n int) (*wirePeer, *Conn) {
 	t.Helper()
 	w, c := memWire(t, memSide{opt: opt}, smallHello)
@@ -22,15 +22,17 @@ func stalled(t *testing.T, opt Options, n int) (*wirePeer, *Conn) {
 	return w, c
 }
 
-// TestMayLeave: the caller of a write can go once the bytes that are left fit the send
-// buffer and are copied, and no Send names its memory any more.
+// TestMayLeave checks that the call of a write may return once the remaining bytes fit the send
+// buffer and were copied, and no Send refers to its memory.
 func TestMayLeave(t *testing.T) {
 	const size = 3000
 	for _, v := range []struct {
 		what string
-		room int    // of the send buffer, beyond the bytes that are left
-		base int    // bytes that are not in the buffer of the write any more
-		lent uint64 // the last Send that names memory of others, since the last one that is complete
+		room int // room in the send buffer beyond the remaining bytes
+		base int // bytes that were removed from the buffer of the write
+		// Number of the last Send that refers to memory of callers, relative to the last complete
+		// one.
+		lent uint64
 		end  bool
 		want bool
 		own  bool
@@ -71,7 +73,7 @@ func TestMayLeave(t *testing.T) {
 			if !v.own && (c.send.held != 700 || o.base != v.base) {
 				t.Errorf("%s: %d bytes from %d on, %d are held", v.what, len(o.buf), o.base, c.send.held)
 			}
-			if v.own { // asked again, nothing is copied again
+			if v.own { // a second call must not copy again
 				p := &o.buf[0]
 				c.opt.SendBuffer = 1 << 20
 				if c.mayLeave(o); &o.buf[0] != p || c.send.held != 700+size-off {
@@ -96,13 +98,14 @@ func TestMayLeave(t *testing.T) {
 	})
 }
 
-// TestJoin: small writes join a waiting one in memory of the connection, up to its limits.
+// TestJoin checks that small writes join a waiting one in memory of the connection, up to its
+// limits.
 func TestJoin(t *testing.T) {
 	const held = 10_000
 	for _, v := range []struct {
 		what      string
-		len, room int // of the write, and of the send buffer beyond what is held
-		waits     int // bytes that wait before
+		len, room int // length of the write, and room in the send buffer beyond the held bytes
+		waits     int // bytes that wait before the write
 		lent      bool
 		closing   bool
 		want      bool
@@ -160,10 +163,11 @@ func TestJoin(t *testing.T) {
 			}
 		})
 	})
-	inBubble(t, "the last of several", func(t *testing.T) { // [D-78] [SDP-9.5.6-2] all goes in order, and no copy is advertised
+	// [D-78] [SDP-9.5.6-2] All bytes keep their order, and no copied byte is advertised.
+	inBubble(t, "the last of several", func(t *testing.T) {
 		w, c := memWire(t, memSide{opt: Options{SendPolicy: PinCombined, SendThreshold: 1000}}, smallHello)
 		var want []byte
-		for i := range 20 { // each call returns: it waits for credit and is copied, or joins
+		for i := range 20 { // each call returns, because the write is copied or joins
 			p := bytes.Repeat([]byte{byte('a' + i)}, 300)
 			if n, err := c.Write(p); n != len(p) || err != nil {
 				t.Fatalf("%d, %v", n, err)
@@ -196,8 +200,8 @@ func TestJoin(t *testing.T) {
 	})
 }
 
-// TestKeepSends: writes that wait only for TCP end when their memory is wanted back. Requests that
-// name the memory are copied, and Reads keep their targets.
+// TestKeepSends checks that writes that wait only for TCP end when their memory is wanted back.
+// Requests that refer to the memory must be copied, and Reads must keep their targets.
 func TestKeepSends(t *testing.T) {
 	inBubble(t, "D-32", func(t *testing.T) {
 		_, c := memWire(t, memSide{}, goodHello)

@@ -16,32 +16,30 @@ import (
 	"viaduct/iwarp"
 )
 
-// A ListenConfig says how connections are accepted.
+// A ListenConfig configures a Listener.
 type ListenConfig struct {
 	Options
 
 	// Net listens for TCP.
 	Net net.ListenConfig
 
-	// MaxPending and MaxPendingPerHost bound the set-ups in progress, in all
-	// and of one address; more connections are reset. 0 means 256, and 32 of each
-	// host but this one.
+	// MaxPending and MaxPendingPerHost limit the set-ups in progress, in all and from one address;
+	// more connections are reset. 0 means 256, and 32 from each host other than this one.
 	MaxPending, MaxPendingPerHost int
 
-	// Plain makes the listener one for both: a connection that begins with
-	// neither an MPA Request nor a Hello is returned by Accept as a *TCPConn. It
-	// suits services whose clients speak first.
+	// Plain makes the listener accept plain TCP too: Accept returns a connection that begins with
+	// neither an MPA Request nor a Hello as a *TCPConn. This suits services whose clients send
+	// first.
 	Plain bool
 
-	// Filter, if set, refuses connections by address and by what their Hello
-	// was.
+	// Filter, if set, refuses the connections for which it returns false.
 	Filter func(local, remote net.Addr) bool
 
 	// MaxPending, MaxPendingPerHost [D-17] [SDP-15-4], Plain [D-69], Filter [SDP-8.1.1-13]
 	// [SDP-7.4-31] [D-59].
 }
 
-// A Listener accepts connections over SDP. It is a net.Listener.
+// A Listener accepts connections over SDP. It is a net.Listener, and safe for concurrent use.
 type Listener struct {
 	lc  ListenConfig
 	opt Options
@@ -58,14 +56,15 @@ type Listener struct {
 	closed  bool
 	pending map[netip.Addr]int
 	total   int
-	moves   map[moveKey]*move // connections expected to come back
+	moves   map[moveKey]*move // connections expected to resume here
 	refused uint64
 	failed  uint64
 }
 
 var _ net.Listener = (*Listener)(nil)
 
-// Listen accepts SDP connections at address. opt may be nil.
+// Listen accepts SDP connections at address, host:port, where port 0 selects a free one. opt may be
+// nil.
 func Listen(address string, opt *Options) (*Listener, error) {
 	lc := ListenConfig{}
 	if opt != nil {
@@ -99,7 +98,7 @@ func (lc *ListenConfig) Listen(ctx context.Context, network, address string) (*L
 	return s, err
 }
 
-// NewListener accepts SDP connections on the connections that l accepts. l belongs to the Listener.
+// NewListener accepts SDP connections on the connections of l, which belongs to the Listener.
 func (lc *ListenConfig) NewListener(l net.Listener) (*Listener, error) {
 	opt, err := lc.complete()
 	if err != nil {
@@ -118,30 +117,28 @@ func (lc *ListenConfig) NewListener(l net.Listener) (*Listener, error) {
 // Addr returns the address of the listener.
 func (l *Listener) Addr() net.Addr { return l.l.Addr() }
 
-// Refused returns how many connections were turned down, and Failed how many
-// set-ups failed otherwise.
+// Refused returns the number of connections that were refused.
 func (l *Listener) Refused() uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.refused
 }
 
-// Failed returns how many set-ups failed; see Refused.
+// Failed returns the number of set-ups that failed for another reason than a refusal.
 func (l *Listener) Failed() uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.failed
 }
 
-// Regions returns how many advertisements of the listener's connections are
-// open.
+// Regions returns the number of open advertisements of the listener's connections.
 func (l *Listener) Regions() int { return l.dev.Regions() }
 
-// Accept waits for the next connection, a *Conn, or with ListenConfig.Plain
-// perhaps a *TCPConn. After Close the error matches net.ErrClosed.
+// Accept waits for the next connection and returns it: a *Conn, or with ListenConfig.Plain possibly
+// a *TCPConn. After Close the error matches net.ErrClosed.
 func (l *Listener) Accept() (net.Conn, error) { return l.accept(context.Background()) }
 
-// AcceptConn is Accept with a context, for a *Conn: others are closed.
+// AcceptConn waits for the next *Conn, until ctx ends. It closes other connections.
 func (l *Listener) AcceptConn(ctx context.Context) (*Conn, error) {
 	for {
 		nc, err := l.accept(ctx)
@@ -166,8 +163,8 @@ func (l *Listener) accept(ctx context.Context) (net.Conn, error) {
 	}
 }
 
-// Close stops listening. Set-ups in progress are ended; connections that Accept
-// has returned stay.
+// Close stops listening and ends the set-ups in progress. Connections that Accept has returned are
+// not affected.
 func (l *Listener) Close() error {
 	l.mu.Lock()
 	if l.closed {
@@ -183,7 +180,7 @@ func (l *Listener) Close() error {
 	return err
 }
 
-// run accepts TCP connections.
+// run accepts TCP connections until Close.
 func (l *Listener) run() {
 	delay := time.Duration(0)
 	for {
@@ -192,7 +189,7 @@ func (l *Listener) run() {
 			if errors.Is(err, net.ErrClosed) || l.ctx.Err() != nil {
 				return
 			}
-			// Out of descriptors, most likely: let go for a moment.
+			// Most likely there are no descriptors left, so wait for a moment.
 			delay = min(max(2*delay, 5*time.Millisecond), time.Second)
 			select {
 			case <-time.After(delay):
@@ -215,9 +212,11 @@ func (l *Listener) run() {
 	}
 }
 
-// enter counts a set-up in progress, or refuses it. [D-17] [SDP-15-4]
+// enter counts a new set-up in progress of nc, and returns its host. ok is false if nc is refused.
+// [D-17] [SDP-15-4]
 func (l *Listener) enter(nc net.Conn) (host netip.Addr, ok bool) {
-	ap, _ := netip.ParseAddrPort(nc.RemoteAddr().String()) // a stream of another kind is of no host
+	// A connection without an IP address counts for no host.
+	ap, _ := netip.ParseAddrPort(nc.RemoteAddr().String())
 	host = ap.Addr().Unmap()
 	if f := l.lc.Filter; f != nil && !f(nc.LocalAddr(), nc.RemoteAddr()) {
 		l.count(&l.refused)
@@ -249,7 +248,7 @@ func (l *Listener) count(n *uint64) {
 	l.mu.Unlock()
 }
 
-// setUp takes one connection through Hello and HelloAck. A failure does not affect other
+// setUp exchanges Hello and HelloAck on one connection. A failure does not affect other
 // connections. [SDP-8.1.2-1]
 func (l *Listener) setUp(nc net.Conn, host netip.Addr) {
 	path := Path{SDP: true, Accepted: true, Why: "accepted", Local: nc.LocalAddr(), Remote: nc.RemoteAddr()}
@@ -301,7 +300,8 @@ func (l *Listener) setUp(nc net.Conn, host netip.Addr) {
 	}
 }
 
-// plain handles a connection that does not speak SDP: it is passed on, or reset.
+// plain handles a connection that does not speak SDP: Accept returns it if ListenConfig.Plain is
+// set; otherwise plain resets it.
 func (l *Listener) plain(nc net.Conn, tcp *net.TCPConn, path Path) {
 	if _, ahead := nc.(*peekedConn); !l.lc.Plain || tcp == nil || ahead {
 		l.count(&l.refused)
@@ -316,8 +316,8 @@ func (l *Listener) plain(nc net.Conn, tcp *net.TCPConn, path Path) {
 	}
 }
 
-// A BothListener accepts SDP at one port and plain TCP at another, as a service
-// does whose conventional port is mapped to its SDP port.
+// A BothListener accepts SDP at one port and plain TCP at another. It suits a service whose
+// conventional port is mapped to its SDP port.
 type BothListener struct { // [D-71]
 	SDP *Listener
 	TCP net.Listener
@@ -331,9 +331,8 @@ type BothListener struct { // [D-71]
 
 var _ net.Listener = (*BothListener)(nil)
 
-// ListenBoth accepts plain TCP at the conventional address and SDP at the other,
-// whose port may be 0 for a port of the system's choice. Registering the pair with
-// a Port Mapper is left to the caller.
+// ListenBoth accepts plain TCP at the address conventional, and SDP at the address sdp, whose port
+// may be 0 for a free one. The caller registers the pair with a Port Mapper.
 func (lc *ListenConfig) ListenBoth(ctx context.Context, network, conventional, sdp string) (*BothListener, error) {
 	s, err := lc.Listen(ctx, network, sdp)
 	if err != nil {
@@ -369,7 +368,7 @@ func (b *BothListener) run(l net.Listener) {
 	}
 }
 
-// Accept returns the next connection of either kind, a *Conn or a *TCPConn.
+// Accept waits for the next connection of either kind and returns it, a *Conn or a *TCPConn.
 func (b *BothListener) Accept() (net.Conn, error) {
 	select {
 	case c := <-b.conns:
@@ -385,7 +384,7 @@ func (b *BothListener) Accept() (net.Conn, error) {
 // Addr returns the conventional address.
 func (b *BothListener) Addr() net.Addr { return b.TCP.Addr() }
 
-// Close closes both.
+// Close closes both listeners. A second Close returns net.ErrClosed.
 func (b *BothListener) Close() error {
 	err := error(net.ErrClosed)
 	b.once.Do(func() {

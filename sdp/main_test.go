@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 	testkit.Main(m)
 }
 
-// pair returns two ends of a connection.
+// pair returns the two ends of a connection.
 func pair(t testing.TB, d Options, l Options) (dialled, accepted *Conn) {
 	t.Helper()
 	ln, err := Listen("127.0.0.1:0", &l)
@@ -59,11 +59,11 @@ func pairOn(t testing.TB, ln *Listener, d *Dialer) (dialled, accepted *Conn) {
 	return c.(*Conn), r.c
 }
 
-// shut closes both ends and waits until nothing of them is left.
+// shut closes both ends and waits until they have released their resources.
 func shut(t testing.TB, cs ...*Conn) {
 	t.Helper()
 	var wg sync.WaitGroup
-	for _, c := range cs { // at a time: neither reads what the other has left to send
+	for _, c := range cs { // concurrently, because neither reads the unsent bytes of the other
 		wg.Go(func() { c.Close() })
 	}
 	wg.Wait()
@@ -90,8 +90,8 @@ var variants = []struct {
 	{"tiny pipelined", Options{RecvBuffers: tinyBuffers, RecvBufferSize: 37, SendBuffer: 64, ReceiveBuffer: 64, SendPolicy: PinPipelined, RecvPolicy: PinPipelined, SendThreshold: 50, RecvThreshold: 1}},
 }
 
-// The contract of net.Conn, with every mode pinned and with the smallest
-// buffers there are. [SDP-4.1-1] [SDP-10-5] [D-84]
+// TestNetConn runs the contract of net.Conn, with every mode pinned and with the smallest possible
+// buffers. [SDP-4.1-1] [SDP-10-5] [D-84]
 func TestNetConn(t *testing.T) {
 	for _, v := range variants {
 		t.Run(v.name, func(t *testing.T) {

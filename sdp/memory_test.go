@@ -12,9 +12,9 @@ import (
 	"viaduct/iwarp"
 )
 
-// inBubble is t.Run with a test in a bubble of synctest, where time passes only when all
-// is at rest, so that silence is certain and a timer is exact. Connections are streams in
-// memory there. A consumer that waits polls nothing: it would wait for time to pass.
+// inBubble runs f as a subtest in a bubble of synctest. Time passes there only while all goroutines
+// are blocked, so a test can be sure that nothing will arrive, and timers are exact. Connections
+// are streams in memory. A waiting consumer does not poll, because polling would need time to pass.
 func inBubble(t *testing.T, name string, f func(t *testing.T)) {
 	t.Helper()
 	t.Run(name, func(t *testing.T) {
@@ -23,13 +23,13 @@ func inBubble(t *testing.T, name string, f func(t *testing.T)) {
 	})
 }
 
-// memSide is what an end of a connection in memory is made of.
+// A memSide holds the options and the device for one end of a connection in memory.
 type memSide struct {
 	opt Options
 	dev *iwarp.Device
 }
 
-// memAccept makes a connection of nc as Accepting Peer.
+// memAccept makes a connection on nc as Accepting Peer.
 func memAccept(t testing.TB, nc net.Conn, s memSide) (*Conn, error) {
 	opt, err := s.opt.complete()
 	if err != nil {
@@ -45,8 +45,7 @@ func memAccept(t testing.TB, nc net.Conn, s memSide) (*Conn, error) {
 	return c, nil
 }
 
-// memPair returns the two ends of a connection in memory, which are shut when the test
-// ends.
+// memPair returns the two ends of a connection in memory, which are closed when the test ends.
 func memPair(t testing.TB, d, l Options) (dialled, accepted *Conn) {
 	t.Helper()
 	a, b := testkit.Pipe()
@@ -76,15 +75,15 @@ func memPair(t testing.TB, d, l Options) (dialled, accepted *Conn) {
 	return dialled, r.c
 }
 
-// memWire is connectWire in memory: the peer sends hello, and is answered. Both are shut
-// when the test ends.
+// memWire returns a connection in memory, and the peer, which has sent hello and received the
+// answer. Both are closed when the test ends.
 func memWire(t testing.TB, s memSide, hello sdpwire.Hello) (*wirePeer, *Conn) {
 	t.Helper()
 	w, c, _ := memWireOn(t, s, hello)
 	return w, c
 }
 
-// memWireOn is memWire that also returns the peer's end of the stream.
+// memWireOn does the same as memWire, and also returns the peer's end of the stream.
 func memWireOn(t testing.TB, s memSide, hello sdpwire.Hello) (*wirePeer, *Conn, *testkit.Conn) {
 	t.Helper()
 	a, b := testkit.Pipe()
@@ -116,7 +115,7 @@ func memWireOn(t testing.TB, s memSide, hello sdpwire.Hello) (*wirePeer, *Conn, 
 	return w, r.c, a
 }
 
-// started runs f in a goroutine and returns where its result comes.
+// started runs f in a goroutine, and returns a channel for its result.
 func started(f func() (int, error)) <-chan outcome {
 	ch := make(chan outcome, 1)
 	go func() {
@@ -132,7 +131,7 @@ type outcome struct {
 	err error
 }
 
-// waits reports that a call is still under way when all is at rest.
+// waits reports whether the call of ch has not returned when all goroutines are blocked.
 func waits(ch <-chan outcome) bool {
 	synctest.Wait()
 	return len(ch) == 0

@@ -13,35 +13,34 @@ import (
 	"viaduct/internal/wire/sdpwire"
 )
 
-// Socket duplication: a live connection moves to another process, or to
-// another end of this host, without the program at the other end noticing. The
-// old holder calls Suspend with the port the new holder listens at, hands the
-// State over by whatever means they have, and the new holder gets the
-// connection from Expectation.Resume. [SDP 13] Managed failover is the same thing:
-// the new holder may be anywhere the peer reaches by the old address, moving the
-// address itself is the operator's job, and each end moves by a move of its own.
-// [SDP-13.2-1] [SDP-13.2-2] [SDP-13.2-4] [SDP-13.2-5] [D-56]
+// This file moves a live connection to another process, or to another address of this host,
+// unnoticed by the program at the other end (socket duplication). The old holder calls Suspend with
+// the port at which the new holder listens, and passes the State to the new holder by its own
+// means. The new holder gets the connection from Expectation.Resume. [SDP 13] Managed failover
+// works the same way. The new holder may be anywhere that the peer reaches by the old address; the
+// operator moves the address itself. Each end moves separately. [SDP-13.2-1] [SDP-13.2-2]
+// [SDP-13.2-4] [SDP-13.2-5] [D-56]
 
 // [D-50]
 
-// ResumeTimeout is how long a suspended connection is waited for.
+// ResumeTimeout is the time that each side waits for a suspended connection to resume.
 const ResumeTimeout = 30 * time.Second
 
 // A State is a suspended connection on its way to another holder: the state that the draft
-// requires, and the bytes that were not read or not delivered yet. It is created by [Conn.Suspend]
-// or UnmarshalBinary.
+// requires, and the bytes that were not read or not delivered. [Conn.Suspend] or UnmarshalBinary
+// make one.
 type State struct { // [SDP-13.1.1-11]
 	core   sdpcore.State
 	Local  netip.AddrPort // of the suspended TCP connection
 	Remote netip.AddrPort // the peer's end of it
-	Held   []byte         // received, not read
-	Unsent []byte         // written, not delivered
-	Token  []byte         // the peer shows it when it comes back, if it was given one
+	Held   []byte         // received and not read
+	Unsent []byte         // written and not delivered
+	Token  []byte         // token that the peer presents when it reconnects, or nil
 
 	// Token [D-50].
 }
 
-// MarshalBinary encodes the state for a pipe or a file.
+// MarshalBinary encodes the state, for example for a pipe or a file.
 func (s *State) MarshalBinary() ([]byte, error) {
 	b := []byte("vdsdp1")
 	flags := byte(0)
@@ -65,7 +64,8 @@ func (s *State) MarshalBinary() ([]byte, error) {
 
 var errState = errors.New("sdp: not the state of a suspended connection")
 
-// UnmarshalBinary decodes what MarshalBinary made.
+// UnmarshalBinary decodes a state that MarshalBinary has encoded. It changes nothing after an
+// error.
 func (s *State) UnmarshalBinary(b []byte) error {
 	const head = 6 + 2 + 12 + 8
 	if len(b) < head || string(b[:6]) != "vdsdp1" || b[7] > 1 {
@@ -99,11 +99,11 @@ func (s *State) UnmarshalBinary(b []byte) error {
 	return nil
 }
 
-// Suspend stops the connection so that it can go on elsewhere: the peer is
-// asked to come back to the given port of this host. When Suspend returns
-// without error the connection is finished here, and the State is all there is
-// of it. Calls that wait meanwhile end with net.ErrClosed; bytes they had not
-// got rid of are counted as not written. The new holder must listen already.
+// Suspend stops the connection so that it can continue elsewhere: it asks the peer to reconnect to
+// the given port of this host. After Suspend has returned without error, the connection has ended
+// here, and only the State is left. Waiting calls end with net.ErrClosed, and count bytes that were
+// not sent as not written. The new holder must listen already. If the peer refuses or does not
+// answer in time, the error matches ErrSuspend; the connection is then aborted.
 func (c *Conn) Suspend(ctx context.Context, port uint16) (*State, error) { // [SDP-13.1.1-3] [SDP-13.1.1-4] [SDP-13.1.1-5] [SDP-13.1.1-1] [SDP-13.2-3]
 	c.mu.Lock()
 	if c.closed || c.suspendTo != nil {
@@ -111,7 +111,7 @@ func (c *Conn) Suspend(ctx context.Context, port uint16) (*State, error) { // [S
 		return nil, c.opError("suspend", net.ErrClosed)
 	}
 	for _, o := range append(append([]*op(nil), c.rops...), c.wops...) {
-		c.cancel(o) // the bytes of callers do not move, those copied do
+		c.cancel(o) // bytes in the memory of callers do not move; copied bytes do
 	}
 	acts, err := c.m.Suspend(c.now(), port, c.room())
 	ch := make(chan error, 1)
@@ -138,7 +138,7 @@ func (c *Conn) Suspend(ctx context.Context, port uint16) (*State, error) { // [S
 	return c.export(), nil
 }
 
-// suspendedNow is called when the peer has acknowledged SuspComm.
+// suspendedNow reports to Suspend that the peer has acknowledged SuspComm.
 func (c *Conn) suspendedNow(err error) {
 	c.suspended = true
 	if c.suspendTo != nil {
@@ -146,7 +146,7 @@ func (c *Conn) suspendedNow(err error) {
 	}
 }
 
-// export takes the connection apart.
+// export returns the state of the connection, and ends it here.
 func (c *Conn) export() *State {
 	st := &State{core: c.m.State(), Token: c.token}
 	st.Local, _ = netip.ParseAddrPort(c.path.Local.String())
@@ -161,17 +161,17 @@ func (c *Conn) export() *State {
 	}
 	st.core.Held, st.core.Unsent = len(st.Held), len(st.Unsent)
 	c.closed = true
-	c.exec(c.m.Abort(c.now(), sdpcore.ErrClosed, c.room())) // for what still waits here
+	c.exec(c.m.Abort(c.now(), sdpcore.ErrClosed, c.room())) // for calls that still wait here
 	c.release(false, nil)
 	return st
 }
 
-// reconnect follows a peer that has moved: the stream is closed once the
-// SuspCommAck is out, and a new one is made to the same address and the port it
-// named. [SDP-13.1.1-8] [SDP-13.1.1-9] [D-51] [D-56]
+// reconnect follows a peer that has moved. It closes the stream after the SuspCommAck was sent, and
+// makes a new stream to the same address and the port that the peer named. [SDP-13.1.1-8]
+// [SDP-13.1.1-9] [D-51] [D-56]
 func (c *Conn) reconnect() {
 	if len(c.send.backlog) > 0 {
-		return // the SuspCommAck among it; catchUp comes back to this
+		return // the SuspCommAck is among it; catchUp calls reconnect again
 	}
 	c.suspended = true
 	qp, port := c.qp, c.resumeAt
@@ -189,7 +189,7 @@ func (c *Conn) reconnect() {
 	}()
 }
 
-// comeBack connects to the new holder.
+// comeBack connects to the new holder at the given port, and resumes the connection.
 func (c *Conn) comeBack(port uint16) error {
 	ctx, cancel := context.WithTimeout(context.Background(), ResumeTimeout)
 	defer cancel()
@@ -199,8 +199,8 @@ func (c *Conn) comeBack(port uint16) error {
 	}
 	to := netip.AddrPortFrom(remote.Addr(), port)
 	local := c.path.Local.(*net.TCPAddr)
-	// From the same address and port if that can be had; the new holder may
-	// look at it. [SDP-13.1.1-2] [D-51]
+	// From the same address and port if possible, because the new holder may check them.
+	// [SDP-13.1.1-2] [D-51]
 	nd := net.Dialer{LocalAddr: &net.TCPAddr{IP: local.IP, Port: local.Port, Zone: local.Zone}, Control: reuse}
 	nc, err := nd.DialContext(ctx, "tcp", to.String())
 	if err != nil {
@@ -227,11 +227,12 @@ func (c *Conn) comeBack(port uint16) error {
 	return nil
 }
 
-// resume goes on over a new stream. [SDP-13.1.1-17]
+// resume continues the connection over a new stream. [SDP-13.1.1-17]
 func (c *Conn) resume(s *setup, p sdpcore.Params) {
-	c.send.last = 0 // a DisConn goes again
+	c.send.last = 0 // a DisConn is sent again
 	c.sendsDone(^uint64(0))
-	for i := c.recv.head; i < len(c.recv.holds); i++ { // what is held leaves the old buffers
+	// Held payload leaves the buffers of the old stream.
+	for i := c.recv.head; i < len(c.recv.holds); i++ {
 		h := &c.recv.holds[i]
 		if h.index >= 0 {
 			h.b, h.index = append([]byte(nil), h.b...), -1
@@ -245,15 +246,15 @@ func (c *Conn) resume(s *setup, p sdpcore.Params) {
 	c.progress().Unpoll() // for calls that sleep
 }
 
-// moveKey is by what a returning peer is known. [SDP-13.1.1-2] [D-50]
+// A moveKey identifies a returning peer. [SDP-13.1.1-2] [D-50]
 type moveKey struct{ local, remote netip.Addr }
 
-// A move is a connection expected to come back to this listener.
+// A move is a connection that is expected to resume at this listener.
 type move struct {
 	key    moveKey
-	strict netip.AddrPort // the source address, if it must be the old one
+	strict netip.AddrPort // required source address, if not zero
 	token  []byte
-	ready  chan struct{} // closed when the state has been handed over
+	ready  chan struct{} // closed when the state is set
 	taken  bool
 	got    chan *arrival
 	state  *State
@@ -266,16 +267,17 @@ type arrival struct {
 	path   Path
 }
 
-// An Expectation is a connection that will come back to a listener.
+// An Expectation is a connection that will resume at a listener.
 type Expectation struct {
 	l *Listener
 	m *move
 }
 
-// Expect prepares the listener for a suspended connection between the given addresses, before the
-// old holder suspends it. The first connection from that address is taken to be its peer; others
-// from there are refused meanwhile. With strict the source port must be the old one too. A token,
-// if not nil, must be presented by the peer.
+// Expect prepares the listener for a suspended connection between the given addresses. Call it
+// before the old holder suspends the connection. The first connection from the remote address is
+// taken for the peer; others from there are refused meanwhile. If strict is true, the source port
+// must also be the old one. If token is not nil, the peer must present it. Expect returns an error
+// if the listener is closed, or expects another connection between the same addresses.
 func (l *Listener) Expect(local, remote netip.AddrPort, strict bool, token []byte) (*Expectation, error) { // [SDP-13.1.1-1] [SDP-13.1.1-2] [D-50]
 	m := &move{key: moveKey{local.Addr().Unmap(), remote.Addr().Unmap()}, token: token, ready: make(chan struct{}), got: make(chan *arrival, 1)}
 	if strict {
@@ -293,16 +295,17 @@ func (l *Listener) Expect(local, remote netip.AddrPort, strict bool, token []byt
 	return &Expectation{l, m}, nil
 }
 
-// Cancel gives up.
+// Cancel ends the expectation.
 func (e *Expectation) Cancel() {
 	e.l.mu.Lock()
 	delete(e.l.moves, e.m.key)
 	e.l.mu.Unlock()
 }
 
-// Resume waits for the peer of a suspended connection, whose state has been handed over, and
-// returns the connection where it stopped. Received bytes are read first, and undelivered ones are
-// sent.
+// Resume takes the State of a suspended connection, waits for its peer, and returns the connection.
+// Reads return the received bytes of the State first, and undelivered bytes are sent. The error is
+// that of ctx, or context.DeadlineExceeded after ResumeTimeout, or net.ErrClosed if the listener is
+// closed. Call Resume once.
 func (e *Expectation) Resume(ctx context.Context, st *State) (*Conn, error) { // [SDP-13.1.1-12] [SDP-13.1.1-13] [SDP-13.1.1-16] [SDP-13.1.1-17]
 	ctx, cancel := context.WithTimeout(ctx, ResumeTimeout)
 	defer cancel()
@@ -342,9 +345,9 @@ func (e *Expectation) Resume(ctx context.Context, st *State) (*Conn, error) { //
 	return c, nil
 }
 
-// expected reports whether a Hello belongs to a connection that resumes. The HelloAck waits until
-// the state has been handed over, and its buffer size comes from the state. [SDP-13.1.1-13]
-// [SDP-13.1.1-14] [SDP-13.1.1-15]
+// expected returns the move to which a Hello belongs, or nil if the connection is new, and the
+// reason to refuse it if it is wrong. The HelloAck waits until the state is set, because its buffer
+// size comes from the state. [SDP-13.1.1-13] [SDP-13.1.1-14] [SDP-13.1.1-15]
 func (l *Listener) expected(s *setup, g greeting, path Path) (*move, Reason) {
 	local, _ := netip.ParseAddrPort(path.Local.String())
 	remote, _ := netip.ParseAddrPort(path.Remote.String())
@@ -357,7 +360,7 @@ func (l *Listener) expected(s *setup, g greeting, path Path) (*move, Reason) {
 	case m == nil:
 		l.mu.Unlock()
 		if len(g.token) > 0 {
-			return nil, ReasonToken // no connection is expected with one [D-07]
+			return nil, ReasonToken // no connection with a token is expected [D-07]
 		}
 		return nil, ReasonUnknown
 	case m.strict.IsValid() && m.strict != netip.AddrPortFrom(remote.Addr().Unmap(), remote.Port()), string(m.token) != string(g.token):

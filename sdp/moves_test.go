@@ -17,7 +17,7 @@ import (
 	"viaduct/iwarp"
 )
 
-// A memListener accepts the connections in memory that it is given.
+// A memListener accepts connections in memory, which dial makes.
 type memListener struct {
 	conns chan net.Conn
 	once  sync.Once
@@ -39,14 +39,14 @@ func (l *memListener) Accept() (net.Conn, error) {
 func (l *memListener) Close() error   { l.once.Do(func() { close(l.done) }); return nil }
 func (l *memListener) Addr() net.Addr { return &net.TCPAddr{} }
 
-// dial gives the listener a connection and returns the other end.
+// dial passes a connection to the listener and returns the other end.
 func (l *memListener) dial() *testkit.Conn {
 	a, b := testkit.Pipe()
 	l.conns <- peekable(b)
 	return a
 }
 
-// listenMem is a Listener for connections in memory, which is closed when the test ends.
+// listenMem returns a Listener for connections in memory, which is closed when the test ends.
 func listenMem(t testing.TB, lc ListenConfig) (*Listener, *memListener) {
 	t.Helper()
 	ml := newMemListener()
@@ -58,7 +58,7 @@ func listenMem(t testing.TB, lc ListenConfig) (*Listener, *memListener) {
 	return l, ml
 }
 
-// connectTo makes the peer connect to a listener in memory. The HelloAck is not awaited.
+// connectTo connects a peer to a listener in memory. It does not wait for the HelloAck.
 func connectTo(t testing.TB, ml *memListener, private []byte) *wirePeer {
 	t.Helper()
 	w := &wirePeer{t: t}
@@ -69,13 +69,14 @@ func connectTo(t testing.TB, ml *memListener, private []byte) *wirePeer {
 	return w
 }
 
-// connect begins the stream as Initiator.
+// connect starts the stream of the peer as Initiator.
 func (w *wirePeer) connect(nc net.Conn, private []byte) error {
 	_, err := iwarp.Client(context.Background(), nc, w.config(private))
 	return err
 }
 
-// TestSuspendWire: the messages of a suspension, the events that it waits for, and its failures.
+// TestSuspendWire checks the messages of a suspension, the events that it waits for, and its
+// failures.
 func TestSuspendWire(t *testing.T) { // [SDP-13.1.1-3] [SDP-13.1.1-4] [SDP-13.1.1-5] [SDP-8.1.1-1] [SDP-8.1.1-32] [SDP-8.2.1-14]
 	suspend := func(ctx context.Context, c *Conn) (<-chan outcome, func() *State) {
 		var st *State
@@ -144,7 +145,7 @@ func TestSuspendWire(t *testing.T) { // [SDP-13.1.1-3] [SDP-13.1.1-4] [SDP-13.1.
 			t.Errorf("the connection is gone after %v", d)
 		}
 	})
-	inBubble(t, "D-53", func(t *testing.T) { // no answer
+	inBubble(t, "D-53", func(t *testing.T) { // the peer does not answer
 		w, c := memWire(t, memSide{}, goodHello)
 		begun := time.Now()
 		sus, _ := suspend(t.Context(), c)
@@ -177,11 +178,11 @@ func TestSuspendWire(t *testing.T) { // [SDP-13.1.1-3] [SDP-13.1.1-4] [SDP-13.1.
 	})
 }
 
-// TestComeBackFails: where the new holder can't be reached the connection is lost, for
-// calls that wait too, and the SuspCommAck has gone before.
+// TestComeBackFails follows a peer whose new holder cannot be reached. The connection must be lost,
+// waiting calls must end, and the SuspCommAck must have been sent before.
 func TestComeBackFails(t *testing.T) {
 	inBubble(t, "SDP-13.1.1-8", func(t *testing.T) { // [SDP-13.1.1-9] [D-51] [D-56] [SDP-8.1.1-1]
-		w, c := memWire(t, memSide{}, goodHello) // which comes from no address to go back to
+		w, c := memWire(t, memSide{}, goodHello) // its peer has no address to connect to
 		read := started(func() (int, error) { return c.Read(make([]byte, 10)) })
 		if !waits(read) {
 			t.Fatal("nothing waits")
@@ -199,8 +200,8 @@ func TestComeBackFails(t *testing.T) {
 	})
 }
 
-// TestResumeStream: the state that a connection keeps over a new stream, and the state that ends
-// with the old one.
+// TestResumeStream checks the state that a connection keeps when it changes to a new stream, and
+// the state that ends with the old stream.
 func TestResumeStream(t *testing.T) {
 	inBubble(t, "SDP-13.1.1-17", func(t *testing.T) {
 		w, c := memWire(t, memSide{}, goodHello)
@@ -283,8 +284,8 @@ func TestResumeStream(t *testing.T) {
 	})
 }
 
-// TestResumeState: the new holder continues where the state stops: held bytes are read first,
-// unsent bytes are sent first, and a pending end follows them.
+// TestResumeState checks that the new holder continues where the state stops: held bytes are read
+// first, unsent bytes are sent first, and a pending end follows them.
 func TestResumeState(t *testing.T) { // [SDP-13.1.1-12] [SDP-13.1.1-13] [SDP-13.1.1-14] [SDP-13.1.1-16] [SDP-13.1.1-17]
 	token := []byte("0123456789abcdef")
 	for _, v := range []struct {
@@ -364,7 +365,7 @@ func TestResumeState(t *testing.T) { // [SDP-13.1.1-12] [SDP-13.1.1-13] [SDP-13.
 	}
 	inBubble(t, "no peer", func(t *testing.T) { // [SDP-13.1.1-12]
 		l, _ := listenMem(t, ListenConfig{})
-		for range 2 { // what has failed is not expected any more
+		for range 2 { // a failed expectation has ended
 			exp, err := l.Expect(netip.AddrPort{}, netip.AddrPort{}, false, nil)
 			if err != nil {
 				t.Fatal(err)
@@ -388,7 +389,7 @@ func TestResumeState(t *testing.T) { // [SDP-13.1.1-12] [SDP-13.1.1-13] [SDP-13.
 	})
 }
 
-// TestExpected: which Hello belongs to a connection that resumes.
+// TestExpected checks which Hello belongs to a connection that resumes.
 func TestExpected(t *testing.T) { // [SDP-13.1.1-2] [SDP-13.1.1-13] [SDP-13.1.1-14] [SDP-13.1.1-15] [D-50] [D-07]
 	addr := netip.MustParseAddrPort
 	tcp := func(s string) net.Addr { return net.TCPAddrFromAddrPort(addr(s)) }
@@ -408,7 +409,7 @@ func TestExpected(t *testing.T) { // [SDP-13.1.1-2] [SDP-13.1.1-13] [SDP-13.1.1-
 		size          int
 		moves         bool
 		why           Reason
-		wants         int // size of Private Buffers
+		wants         int // expected size of the Private Buffers
 	}{
 		{"the peer", "10.0.0.1:90", "10.0.0.2:6000", false, nil, nil, false, 5000, true, ReasonUnknown, 5000},
 		{"mapped addresses", "[::ffff:10.0.0.1]:90", "[::ffff:10.0.0.2]:6000", false, nil, nil, false, 5000, true, ReasonUnknown, 5000},
@@ -463,7 +464,7 @@ func TestExpected(t *testing.T) { // [SDP-13.1.1-2] [SDP-13.1.1-13] [SDP-13.1.1-
 			}
 		})
 	}
-	inBubble(t, "no state", func(t *testing.T) { // [SDP-13.1.1-13] it is waited for, with bounds
+	inBubble(t, "no state", func(t *testing.T) { // [SDP-13.1.1-13] it is waited for, for a limited time
 		for _, closes := range []bool{false, true} {
 			l := &Listener{moves: map[moveKey]*move{}, dead: make(chan struct{})}
 			if _, err := l.Expect(local, remote, false, nil); err != nil {

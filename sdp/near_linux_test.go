@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestNear: a waiting call knows whether the peer is on this host. It does not know if the stream
-// has no socket.
+// TestNear checks that a waiting call finds out whether the peer is on this host. It cannot if the
+// stream has no socket.
 func TestNear(t *testing.T) {
 	c, s := pair(t, Options{}, Options{})
 	if !(*waiting)(c).Near() || !(*waiting)(s).Near() {

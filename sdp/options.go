@@ -17,84 +17,83 @@ import (
 const (
 	defaultRecvBuffers    = 32
 	defaultRecvBufferSize = 256<<10 + 64 // bytes: 256 KiB of payload and the largest header
-	defaultThreshold      = 1 << 20      // bytes, of either side
-	defaultSocketBuffer   = 256 << 10    // bytes, of each direction
+	defaultThreshold      = 1 << 20      // bytes, for both sides
+	defaultSocketBuffer   = 256 << 10    // bytes, for each direction
 	defaultMaxAdverts     = 16
 	defaultReadDepth      = 16
 	defaultSetupTimeout   = 10 * time.Second
-	defaultCloseTimeout   = 10 * time.Second // that Close waits unless told otherwise [D-78]
-	defaultLingerTimeout  = 60 * time.Second // a closed connection whose peer does not close
+	defaultCloseTimeout   = 10 * time.Second // time that Close waits by default [D-78]
+	defaultLingerTimeout  = 60 * time.Second
+	// Time after which a closed connection is reset if its peer does not close.
 
 	// defaultRecvBuffers [SDP-10-3], defaultThreshold [D-39], defaultSetupTimeout [D-17].
 )
 
-// Options are the properties of connections that a Dialer and a ListenConfig
-// share. The zero value of a field means its default; [Defaults] has them. They are read when a connection is
-// made and must not change meanwhile.
+// Options are the properties of connections that a Dialer and a ListenConfig share. The zero value
+// of a field means its default; [Defaults] returns the defaults. Options are read when a connection
+// is made, and must not change meanwhile.
 type Options struct {
-	// SendPolicy and RecvPolicy steer the modes of the two halves.
+	// SendPolicy and RecvPolicy select the modes of the two half-connections.
 	SendPolicy, RecvPolicy Policy
 
-	// SendThreshold is the size in bytes above which a write is moved by zero
-	// copy; negative means never. RecvThreshold is the size above which a read
-	// suits it; it is never below RecvBufferSize. Either is 1 MiB by default.
+	// SendThreshold is the size in bytes above which a write is moved by zero copy; negative means
+	// never. RecvThreshold is the size above which a read accepts zero copy; it is at least
+	// RecvBufferSize. The default of both is 1 MiB.
 	SendThreshold, RecvThreshold int
 
-	// RecvBuffers is the number of Private Buffers messages are received in, 3
-	// to 1000, by default 32, and RecvBufferSize the bytes of each, 37 to 1 MiB, by
-	// default 256 KiB of payload and the largest header.
+	// RecvBuffers is the number of Private Buffers that receive messages, 3 to 1000, by default 32.
+	// RecvBufferSize is the size of each in bytes, 37 to 1 MiB, by default 256 KiB of payload and
+	// the largest header.
 	RecvBuffers, RecvBufferSize int
-	// MaxRecvBuffers is how many Private Buffers there may be once reads take what
-	// comes: they are doubled when reads have taken as much as all of them hold, as TCP's
-	// receive buffer grows. By default, and if it is less, there are RecvBuffers, always.
+	// MaxRecvBuffers is the largest number of Private Buffers, at most 1000. As TCP's receive
+	// buffer grows, their number doubles each time that reads have taken as many bytes as all of
+	// them hold. By default, or if it is not larger, the number is always RecvBuffers.
 	MaxRecvBuffers int
 
-	// SendBuffer and ReceiveBuffer are how many bytes may wait on either side
-	// of the connection, as SO_SNDBUF and SO_RCVBUF; 256 KiB by default.
+	// SendBuffer and ReceiveBuffer are the numbers of bytes that may wait on either side of the
+	// connection, like SO_SNDBUF and SO_RCVBUF; 256 KiB by default.
 	SendBuffer, ReceiveBuffer int
 
-	// MaxAdverts is how many advertisements the peer may have open, 1 to 65535; 16 by default.
+	// MaxAdverts is the number of advertisements that the peer may have open, 1 to 65535; 16 by
+	// default.
 	MaxAdverts int
-	// ReadDepth is how many RDMA Reads each side may have outstanding, 1 to 128; 16 by default.
+	// ReadDepth is the number of RDMA Reads that each side may have outstanding, 1 to 128; 16 by
+	// default.
 	ReadDepth int
 
-	NoRDMARead         bool // never fetch: answer every SrcAvail by SendSm
+	NoRDMARead         bool // never fetch: answer every SrcAvail with SendSm
 	NoSinkAvail        bool // never advertise reads
-	NoRemoteInvalidate bool // complete transfers with Send with SE only
+	NoRemoteInvalidate bool // complete transfers only with Send with SE
 	BigPrefix          bool // fill the messages that advertise writes with payload
-	NoResize           bool // keep RecvBufferSize whatever the peer asks
+	NoResize           bool // keep RecvBufferSize even if the peer asks for another size
 	NoSuspend          bool // refuse to follow a peer that moves
 	UrgentApart        bool // keep urgent bytes out of the stream, for ReadUrgent
 
-	// NoCRC leaves MPA's checksum out if the peer agrees. Do so only where the
-	// whole path protects data otherwise.
+	// NoCRC switches MPA's checksum off if the peer agrees. Do so only where the whole path
+	// protects data otherwise.
 	NoCRC bool
 
-	// SetupTimeout bounds the set-up after TCP has connected; 10 s by default.
+	// SetupTimeout limits the set-up after TCP has connected; 10 s by default.
 	SetupTimeout time.Duration
-	// KeepAlive is the TCP keepalive period: 0 as Go's default of 15 s,
-	// negative for none.
+	// KeepAlive is the TCP keepalive period: 0 means Go's default of 15 s, negative means none.
 	KeepAlive time.Duration
-	// SameHost says whether the bytes go through shared memory if the peer is a
-	// process of the same user on this host that agrees; Linux only. Above TLS or
-	// WrapConn they do not. [Path] tells.
+	// SameHost selects shared memory if the peer is a process of the same user on this host that
+	// agrees; Linux only. Connections with WrapConn do not use it. [Path] reports the result.
 	SameHost samehost.Policy
-	// SameHostDir is a directory in which the two processes meet for that if they have
-	// network namespaces of their own, as containers have; both need it. See package
-	// samehost.
+	// SameHostDir is a directory in which the two processes find each other if they have separate
+	// network namespaces, as containers have. Both need to set it. See package samehost.
 	SameHostDir string
-	// Congestion names the congestion control of the sockets; "" leaves the
-	// system's.
+	// Congestion names the congestion control of the sockets; "" keeps the system's default.
 	Congestion string
-	// Timers are the times the protocol acts on by itself.
+	// Timers are the times after which the protocol acts without an event.
 	Timers Timers
 
-	// WrapConn, if set, is given each TCP connection before anything was sent
-	// or received, and returns what to use instead: a capture, a shaper.
+	// WrapConn, if set, is called with each TCP connection before anything is sent or received. The
+	// connection that it returns is used instead, for example one that captures or shapes traffic.
 	WrapConn func(net.Conn) net.Conn
 
-	// Logger gets the life of connections at Info and messages at Debug; nil is
-	// silent.
+	// Logger logs the beginning and end of connections at Info, and messages at Debug. Nil logs
+	// nothing.
 	Logger *slog.Logger
 
 	// SendThreshold, RecvThreshold [SDP-9-1] [SDP-10-6] [D-39], RecvBuffers, RecvBufferSize [SDP-10-2]
@@ -104,14 +103,14 @@ type Options struct {
 	// [D-77].
 }
 
-// Defaults returns the values that the zero Options stands for: sizes, counts and times.
+// Defaults returns the values that the zero Options stand for: sizes, counts and times.
 func Defaults() Options {
 	o, _ := new(Options).complete()
 	o.Logger = nil
 	return o
 }
 
-// complete returns o with defaults filled in, or an error about a wrong value.
+// complete returns o with defaults filled in, or an error that names a wrong value.
 func (o *Options) complete() (Options, error) {
 	c := *o
 	def := func(v *int, d int) {
@@ -151,19 +150,17 @@ func (o *Options) complete() (Options, error) {
 	return c, err
 }
 
-// Setting names of Options.Set, in the order of the documentation.
+// settingNames are the names of settings for Options.Set, in the order of the documentation.
 const settingNames = "send-policy recv-policy send-threshold recv-threshold recv-buffers recv-buffer-size " +
 	"send-buffer receive-buffer max-adverts read-depth crc keepalive setup-timeout congestion samehost samehost-dir"
 
-// Set changes options by name and text, as a program reads them from its
-// environment or configuration; a name that is not known, or a value that does
-// not suit it, is an error and changes nothing. The names are send-policy,
-// recv-policy (auto, buffered, combined, pipelined), send-threshold,
-// recv-threshold, recv-buffers, recv-buffer-size, send-buffer, receive-buffer,
-// max-adverts, read-depth (numbers, sizes also with k, m or g), crc (on, off),
-// keepalive, setup-timeout (durations), congestion, samehost (auto, off, require) and
-// samehost-dir. A send-threshold of 0
-// means that zero copy is never begun.
+// Set changes options by name and text, as a program reads them from its environment or
+// configuration. An unknown name, or a value that does not suit it, is an error, and then nothing
+// changes. The names are send-policy, recv-policy (auto, buffered, combined, pipelined),
+// send-threshold, recv-threshold, recv-buffers, recv-buffer-size, send-buffer, receive-buffer,
+// max-adverts, read-depth (numbers, sizes also with k, m or g), crc (on, off), keepalive,
+// setup-timeout (durations), congestion, samehost (auto, off, require) and samehost-dir. A
+// send-threshold of 0 means that no write is moved by zero copy.
 func (o *Options) Set(settings map[string]string) error { // [D-39] [D-42]
 	c := *o
 	for name, v := range settings {

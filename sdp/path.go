@@ -7,21 +7,21 @@ import (
 	"viaduct/iwarp"
 )
 
-// A Path says how a connection came about, and why in that way.
+// A Path describes how a connection was made, and why in that way.
 type Path struct { // [SDP-7-1] [D-71]
-	SDP      bool     // over SDP; otherwise plain TCP
-	Why      string   // in a sentence
-	Err      error    // what kept SDP from being used
-	Mapped   bool     // a resolver gave the address
-	Local    net.Addr // of the TCP connection
+	SDP      bool     // whether it uses SDP; otherwise plain TCP
+	Why      string   // the reason, in a sentence
+	Err      error    // error that prevented SDP, or nil
+	Mapped   bool     // a resolver returned the address
+	Local    net.Addr // addresses of the TCP connection
 	Remote   net.Addr
-	Accepted bool   // by a listener, not by a dialer
+	Accepted bool   // made by a listener, not by a dialer
 	Layout   Layout // of headers
-	RawHello bool   // the Hello came ahead of MPA's start-up
+	RawHello bool   // the Hello was sent before MPA's start-up
 	CRC      bool   // MPA's checksum is on
 
-	SharedMemory bool   // the bytes go through shared memory, not TCP
-	TCPWhy       string // why they go by TCP; "" if they do not
+	SharedMemory bool   // it uses shared memory, not TCP
+	TCPWhy       string // why it uses TCP; "" if it does not
 }
 
 // String returns the path on one line.
@@ -39,20 +39,19 @@ func (p Path) String() string {
 // Path reports how the connection was made.
 func (c *Conn) Path() Path { return c.path }
 
-// Stats are counters of a connection.
+// Stats are the counters and the state of a connection.
 type Stats struct {
 	Counters
 	SendMode, RecvMode string      // of the two half-connections: Buffered, Combined or Pipelined
 	Credits            int         // messages that may be sent now
 	SendQueue          int         // bytes written and not yet sent, read or acknowledged
-	Held               int         // bytes that arrived and were not read yet
-	Stream             iwarp.Stats // of the stream below
+	Held               int         // bytes that arrived and were not read
+	Stream             iwarp.Stats // counters of the stream below
 
 	// Credits [SDP-10.2-1].
 }
 
-// Stats returns the counters at this moment: bytes by mechanism, mode changes,
-// credit stalls, advertisements, cancels.
+// Stats returns the counters and the state at this moment.
 func (c *Conn) Stats() Stats {
 	c.mu.Lock()
 	defer c.unlock()
@@ -60,8 +59,8 @@ func (c *Conn) Stats() Stats {
 		Credits: c.m.Credits(), SendQueue: c.m.SendQueue(), Held: c.m.Held(), Stream: c.qp.Stats()}
 }
 
-// A TCPConn is the result of a dial with fallback, or of a listener for both, if SDP was not used:
-// plain TCP that reports why.
+// A TCPConn is a plain TCP connection that reports why SDP was not used. A Dialer with
+// ResolvePrefer and a listener with Plain return it.
 type TCPConn struct {
 	*net.TCPConn
 	path Path
@@ -70,7 +69,7 @@ type TCPConn struct {
 // Path reports how the connection was made.
 func (c *TCPConn) Path() Path { return c.path }
 
-// by notes how the bytes go.
+// by records whether the stream uses shared memory.
 func (p *Path) by(q *iwarp.QueuePair) {
 	b := q.Path()
 	p.SharedMemory, p.TCPWhy = b.SharedMemory, b.Why

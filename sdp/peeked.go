@@ -8,13 +8,13 @@ import (
 	"time"
 )
 
-// A peekedConn gives back bytes that were read ahead.
+// A peekedConn is a connection whose Read first returns the bytes that were read ahead.
 type peekedConn struct {
 	net.Conn
 	ahead []byte
 }
 
-// Read takes the bytes read ahead first.
+// Read returns bytes that were read ahead, or else reads from the connection.
 func (p *peekedConn) Read(b []byte) (int, error) {
 	if len(p.ahead) > 0 {
 		n := copy(b, p.ahead)
@@ -24,7 +24,7 @@ func (p *peekedConn) Read(b []byte) (int, error) {
 	return p.Conn.Read(b)
 }
 
-// CloseWrite passes on to connections that have it.
+// CloseWrite calls CloseWrite of the connection, or returns errors.ErrUnsupported if it has none.
 func (p *peekedConn) CloseWrite() error {
 	if cw, ok := p.Conn.(interface{ CloseWrite() error }); ok {
 		return cw.CloseWrite()
@@ -32,10 +32,11 @@ func (p *peekedConn) CloseWrite() error {
 	return errors.ErrUnsupported
 }
 
-// peekable makes a connection one that can be sniffed everywhere.
+// peekable returns a connection of which bytes can be read ahead on every system.
 func peekable(nc net.Conn) net.Conn { return &peekedConn{Conn: nc} }
 
-// sniffWrapped reads ahead on a connection made by peekable.
+// sniffWrapped reads ahead on a connection from peekable, until it has n bytes or enough returns
+// true, and returns the bytes.
 func sniffWrapped(ctx context.Context, nc net.Conn, n int, enough func([]byte) bool, late time.Time) ([]byte, error) {
 	p, ok := nc.(*peekedConn)
 	if !ok {

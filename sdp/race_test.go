@@ -2,6 +2,6 @@
 
 package sdp
 
-// The smallest pools move one message per round trip, 21 bytes; under the race
-// detector that takes longer than the minute nettest allows.
+// tinyBuffers is larger here, because the smallest number of buffers moves one message of 21 bytes
+// per round trip. Under the race detector that takes longer than the minute that nettest allows.
 const tinyBuffers = 48

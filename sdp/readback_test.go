@@ -14,8 +14,8 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// trickle forwards what comes to a connection with addr, in pieces of any size and
-// with pauses, and what comes back as it is. It returns where it listens.
+// trickle relays a connection to addr. It forwards the bytes in pieces of any size and with pauses,
+// and returns the answers unchanged. It returns the address of the relay.
 func trickle(t *testing.T, addr string, seed uint64) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -53,8 +53,8 @@ func trickle(t *testing.T, addr string, seed uint64) string {
 	return l.Addr().String()
 }
 
-// TestReadGivesBack: a read that ends in the middle of a message keeps nothing of
-// its buffer busy, and no byte of the message is lost. [SDP-4.1-1] [D-40]
+// TestReadGivesBack ends reads in the middle of a message. Afterwards nothing may use the buffer of
+// the read, and no byte of the message may be lost. [SDP-4.1-1] [D-40]
 func TestReadGivesBack(t *testing.T) {
 	for _, crc := range []bool{true, false} {
 		l, err := Listen("127.0.0.1:0", &Options{NoCRC: !crc})

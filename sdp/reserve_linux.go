@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// reuse lets the connection's socket take the address that reserve holds.
+// reuse lets the connection's socket use the address that reserve holds.
 func reuse(_, _ string, raw syscall.RawConn) (err error) {
 	cerr := raw.Control(func(fd uintptr) {
 		err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
@@ -20,9 +20,9 @@ func reuse(_, _ string, raw syscall.RawConn) (err error) {
 	return err
 }
 
-// reserve binds the local address a connection to service will come from, so
-// that the Port Mapper can be told its port; no other program gets it as long
-// as it is held. [D-57] [D-58] [SDP-7.5.1-6]
+// reserve binds the local address from which a connection to service will come, so that the Port
+// Mapper can be told its port. No other program gets the port until release is called. [D-57]
+// [D-58] [SDP-7.5.1-6]
 func (d *Dialer) reserve(service netip.AddrPort) (local netip.AddrPort, release func(), err error) {
 	release = func() {}
 	if d.NoCpPort {
@@ -35,7 +35,7 @@ func (d *Dialer) reserve(service netip.AddrPort) (local netip.AddrPort, release 
 		ip, port = ap.Addr().Unmap(), ap.Port()
 	}
 	if !ip.IsValid() || ip.IsUnspecified() {
-		// The address the routing table would choose; nothing is sent.
+		// the address that the routing table chooses; nothing is sent
 		uc, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(service))
 		if err != nil {
 			return local, release, err

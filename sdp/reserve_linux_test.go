@@ -15,8 +15,8 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// TestReserve: the address that the Port Mapper is told of is held until it is released,
-// for connections of the dialer alone.
+// TestReserve checks that the address for the Port Mapper is held until it is released, and that
+// only connections of the dialer can use it.
 func TestReserve(t *testing.T) { // [D-57] [D-58] [SDP-7.5.1-6]
 	steadyFiles()
 	service := netip.MustParseAddrPort("127.0.0.1:9")
@@ -63,7 +63,7 @@ func TestReserve(t *testing.T) { // [D-57] [D-58] [SDP-7.5.1-6]
 			if n := testkit.OpenFiles() - files; n != 1 {
 				t.Errorf("%d descriptors are held, want 1", n)
 			}
-			// Another program's socket shares no address.
+			// Another program's socket cannot use the address.
 			lc := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) (err error) {
 				raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 0) })
 				return err
@@ -72,7 +72,7 @@ func TestReserve(t *testing.T) { // [D-57] [D-58] [SDP-7.5.1-6]
 				l.Close()
 				t.Error("another program can take the address")
 			}
-			// A connection of the dialer's own can.
+			// A connection of the dialer can.
 			ln, err := net.Listen("tcp", netip.AddrPortFrom(v.service.Addr(), 0).String())
 			if err != nil {
 				t.Fatal(err)
@@ -165,7 +165,7 @@ func TestReserve(t *testing.T) { // [D-57] [D-58] [SDP-7.5.1-6]
 	})
 }
 
-// steadyFiles waits until nothing that other tests have left closes descriptors any more.
+// steadyFiles waits until goroutines that other tests have left no longer close descriptors.
 func steadyFiles() {
 	runtime.GC()
 	for n, same := testkit.OpenFiles(), 0; same < 20; {

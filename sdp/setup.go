@@ -15,10 +15,10 @@ import (
 	"viaduct/iwarp"
 )
 
-// sendDepth is the depth of the send queue: more is kept in the connection.
+// sendDepth is the depth of the stream's send queue. The connection keeps further requests.
 const sendDepth = 256
 
-// A setup is a stream on its way to be a connection.
+// A setup is a stream that is becoming a connection.
 type setup struct {
 	opt       Options
 	qp        *iwarp.QueuePair
@@ -30,7 +30,7 @@ type setup struct {
 	pooled    bool // see attend.Go
 }
 
-// newSetup makes what a stream needs. dev may be nil.
+// newSetup makes the objects that a stream needs. dev may be nil for a new one.
 func newSetup(opt Options, dev *iwarp.Device) (*setup, error) {
 	if dev == nil {
 		dev = newDevice(&opt)
@@ -48,11 +48,11 @@ func newDevice(opt *Options) *iwarp.Device {
 	return iwarp.NewDevice(iwarp.DeviceConfig{NoCRC: opt.NoCRC, Limits: iwarp.Limits{QueueDepth: max(sendDepth, 1024)}})
 }
 
-// maxWish is the largest size of Private Buffers, in bytes, that a peer is given
-// on request: what is the default here.
+// maxWish is the largest size of Private Buffers, in bytes, that a peer gets on request. It is not
+// less than the default.
 const maxWish = max(64<<10, defaultRecvBufferSize)
 
-// maxRecvSize is what the Private Buffers can grow to without new memory.
+// maxRecvSize is the size to which the Private Buffers can grow without new memory.
 func (o *Options) maxRecvSize() int {
 	if o.NoResize {
 		return o.RecvBufferSize
@@ -60,12 +60,12 @@ func (o *Options) maxRecvSize() int {
 	return max(o.RecvBufferSize, maxWish)
 }
 
-// mostBuffers is how many Private Buffers there may be.
+// mostBuffers returns the largest number of Private Buffers.
 func (o *Options) mostBuffers() int { return max(o.RecvBuffers, o.MaxRecvBuffers) }
 
-// config returns the iwarp configuration. The Private Buffers are there before
-// anything is said to the peer, and one more as a spare. [SDP-8.1.1-5]
-// [SDP-8.1.1-6] [SDP-8.1.1-7] [SDP-8.1.1-18] [D-08]
+// config returns the iwarp configuration. The Private Buffers, and one more as a spare, are ready
+// before any byte is sent to the peer. [SDP-8.1.1-5] [SDP-8.1.1-6] [SDP-8.1.1-7] [SDP-8.1.1-18]
+// [D-08]
 func (s *setup) config(nc net.Conn) *iwarp.Config {
 	o := &s.opt
 	s.pooled = sock.IsTCP(nc)
@@ -84,7 +84,7 @@ func (s *setup) config(nc net.Conn) *iwarp.Config {
 	}
 }
 
-// discard lets go of a set-up that failed. [SDP-8.1.2-1] [SDP-8.1.2-2]
+// discard releases a set-up that failed. [SDP-8.1.2-1] [SDP-8.1.2-2]
 func (s *setup) discard() {
 	if s.qp != nil {
 		s.qp.Abort()
@@ -101,7 +101,7 @@ func (s *setup) hello(des int) sdpwire.Hello {
 	}
 }
 
-// params puts together what the machine needs.
+// params returns the parameters of the machine.
 func (s *setup) params(role sdpcore.Role, bufs, size, adverts, ord int) sdpcore.Params {
 	o := &s.opt
 	return sdpcore.Params{
@@ -114,10 +114,9 @@ func (s *setup) params(role sdpcore.Role, bufs, size, adverts, ord int) sdpcore.
 	}
 }
 
-// connect makes a connection of a TCP connection as Connecting Peer: one stream of
-// its own, with its own Private Buffers, in the order of the draft. [SDP-8.1.1-3]
-// [SDP-8.1.1-4] [SDP-9.1-2] The TCP
-// connection is closed on failure.
+// connect makes a connection on a TCP connection as Connecting Peer: one stream of its own, with
+// its own Private Buffers, in the order of the draft. [SDP-8.1.1-3] [SDP-8.1.1-4] [SDP-9.1-2] It
+// closes the TCP connection after an error.
 func connect(ctx context.Context, nc net.Conn, opt Options, layout sdpwire.Layout, raw bool, token []byte) (*setup, sdpcore.Params, error) {
 	ctx, cancel := context.WithTimeout(ctx, opt.SetupTimeout) // [D-17]
 	defer cancel()
@@ -130,7 +129,7 @@ func connect(ctx context.Context, nc net.Conn, opt Options, layout sdpwire.Layou
 	hello := append(s.hello(opt.RecvBufferSize).Append(nil, layout), token...)
 	cfg := s.config(nc)
 	if raw {
-		// 32 bytes ahead of the MPA Request. [D-02]
+		// 32 bytes before the MPA Request. [D-02]
 		late, _ := ctx.Deadline()
 		nc.SetWriteDeadline(late)
 		if _, err := nc.Write(hello); err != nil {
@@ -139,12 +138,11 @@ func connect(ctx context.Context, nc net.Conn, opt Options, layout sdpwire.Layou
 		}
 		nc.SetWriteDeadline(time.Time{})
 	} else {
-		// In the private data of the MPA Request: still streaming mode, and
-		// atomic with the change to iWARP. [SDP-8.1.1-2] [SDP-8.1.1-9]
-		// [SDP-8.1.1-10] [D-02]
+		// In the private data of the MPA Request: this is streaming mode, and atomic with the
+		// change to iWARP. [SDP-8.1.1-2] [SDP-8.1.1-9] [SDP-8.1.1-10] [D-02]
 		cfg.Private = hello
 	}
-	// Until HelloAck comes, nothing but MPA's ready message is sent. [SDP-8.1.1-11] [D-03]
+	// Until HelloAck arrives, only MPA's ready message is sent. [SDP-8.1.1-11] [D-03]
 	if _, err := iwarp.Client(ctx, nc, cfg); err != nil {
 		var rej *iwarp.RejectedError
 		if errors.As(err, &rej) {
@@ -164,7 +162,7 @@ func connect(ctx context.Context, nc net.Conn, opt Options, layout sdpwire.Layou
 	return s, p, nil
 }
 
-// awaitHelloAck takes the first message of the Accepting Peer. [SDP-8.1.1-25]
+// awaitHelloAck receives and checks the first message of the Accepting Peer. [SDP-8.1.1-25]
 func (s *setup) awaitHelloAck(ctx context.Context, layout sdpwire.Layout) (p sdpcore.Params, err error) {
 	if _, _, err := sdpwire.ParseHelloAck(s.qp.PeerPrivate(), layout); err == nil {
 		return p, errors.New("sdp: the peer put its HelloAck into the MPA reply, which is not a form spoken here") // [D-02]
@@ -187,7 +185,9 @@ func (s *setup) awaitHelloAck(ctx context.Context, layout sdpwire.Layout) (p sdp
 		return p, fmt.Errorf("sdp: first message of the peer is no HelloAck: %w", err)
 	case n != len(b): // [SDP-6.2.2-1]
 		return p, violation("SDP-6.2.2-1", sdpwire.HelloAckMID, fmt.Sprintf("%d bytes", len(b)))
-	case a.MajV != sdpwire.MajV && !fault.On("sdp-ack-unchecked"): // [SDP-6.2.2.1-2]; MinV is no ground [SDP-6.2.2.2-2] [SDP-8.1.1-26] and rules the same today [SDP-8.1.1-27]
+	case a.MajV != sdpwire.MajV && !fault.On("sdp-ack-unchecked"):
+		// [SDP-6.2.2.1-2]; MinV is no reason to refuse [SDP-6.2.2.2-2] [SDP-8.1.1-26] and selects
+		// the same rules [SDP-8.1.1-27]
 		return p, violation("SDP-6.2.2.1-2", sdpwire.HelloAckMID, fmt.Sprintf("major version %d", a.MajV))
 	case a.MaxAdverts == 0: // [SDP-6.2.2.3-2]
 		return p, violation("SDP-6.2.2.3-2", sdpwire.HelloAckMID, "MaxAdverts is zero")
@@ -197,20 +197,20 @@ func (s *setup) awaitHelloAck(ctx context.Context, layout sdpwire.Layout) (p sdp
 		return p, violation("D-07", sdpwire.HelloAckMID, fmt.Sprintf("%d buffers of %d bytes", a.Bufs, a.ActRcvSz))
 	}
 	s.in.release(int(e.ID))
-	ord := s.settleORD(int(a.LocIRD)) // [SDP-8.1.1-29]; from here on data may go [SDP-8.1.1-31]
+	ord := s.settleORD(int(a.LocIRD)) // [SDP-8.1.1-29]; from here on data may be sent [SDP-8.1.1-31]
 	return s.params(sdpcore.Connecting, int(a.Bufs), int(a.ActRcvSz), int(a.MaxAdverts), ord), nil
 }
 
-// settleORD lowers the outbound depth to what the peer serves. The inbound one
-// stays, which is allowed. [SDP-8.1.1-20] [SDP-8.1.1-28] [D-04]
+// settleORD lowers our ORD to the number of Reads that the peer serves, and returns it. IRD does
+// not change, which is allowed. [SDP-8.1.1-20] [SDP-8.1.1-28] [D-04]
 func (s *setup) settleORD(peerIRD int) int {
 	ord := max(1, min(s.opt.ReadDepth, peerIRD, max(1, s.qp.ORD())))
 	_ = s.qp.SetORD(ord)
 	return ord
 }
 
-// judge decides about a Hello. [SDP-8.1.1-12] A minor version of any kind is
-// taken. [SDP-6.2.1.2-2] [SDP-8.1.1-14] [SDP-8.1.1-15]
+// judge returns the reason to refuse a Hello, or ReasonUnknown if it is acceptable. [SDP-8.1.1-12]
+// Any minor version is acceptable. [SDP-6.2.1.2-2] [SDP-8.1.1-14] [SDP-8.1.1-15]
 func judge(h sdpwire.Hello) Reason {
 	switch {
 	case h.MajV != sdpwire.MajV && !fault.On("sdp-version-unchecked"): // [SDP-6.2.1.1-2]
@@ -225,8 +225,8 @@ func judge(h sdpwire.Hello) Reason {
 	return ReasonUnknown
 }
 
-// recvSizeFor takes the peer's wish into account, within bounds of our own; a
-// wish out of range is none. [SDP-6.2.1.4-2] [SDP-6.2.1.4-3] [D-07] [D-14]
+// recvSizeFor returns the size of our Private Buffers for a peer that asks for des bytes. It
+// ignores a request outside our limits. [SDP-6.2.1.4-2] [SDP-6.2.1.4-3] [D-07] [D-14]
 func recvSizeFor(o *Options, des uint32) int {
 	if o.NoResize || des < 4<<10 || des > maxWish || o.RecvBufferSize < 4<<10 || o.RecvBufferSize > maxWish {
 		return o.RecvBufferSize
@@ -234,7 +234,7 @@ func recvSizeFor(o *Options, des uint32) int {
 	return int(des)
 }
 
-// A greeting is a Hello and where it came from.
+// A greeting is a Hello, and how it was received.
 type greeting struct {
 	hello  sdpwire.Hello
 	layout sdpwire.Layout
@@ -244,12 +244,12 @@ type greeting struct {
 
 const tokenLen = 16 // [D-50]
 
-// readGreeting parses a Hello with nothing behind it but perhaps a token. The
-// layout is detected. [D-01] [SDP-6.2.1-1]
+// readGreeting parses a Hello that only a token may follow. It detects the layout. [D-01]
+// [SDP-6.2.1-1]
 func readGreeting(b []byte) (g greeting, ok bool) {
 	if g.layout, ok = sdpwire.DetectLayout(b); !ok {
-		// Flags may be anything in private data [D-07]; the place of the MID
-		// tells as well, as it is zero and Bufs is not.
+		// Flags may have any value in private data [D-07]. The position of the MID shows the layout
+		// as well, because the MID is zero and Bufs is not.
 		return g, false
 	}
 	h, n, err := sdpwire.ParseHello(b, g.layout)
@@ -260,8 +260,9 @@ func readGreeting(b []byte) (g greeting, ok bool) {
 	return g, true
 }
 
-// accept makes a connection of a TCP connection as Accepting Peer. decide is
-// asked once the Hello is there. The TCP connection is closed on failure.
+// accept makes a connection on a TCP connection as Accepting Peer. It calls decide after the Hello
+// has arrived, and refuses the connection unless the result is ReasonUnknown. It closes the TCP
+// connection after an error, except errPlain.
 func accept(ctx context.Context, nc net.Conn, opt Options, dev *iwarp.Device, decide func(*setup, greeting) Reason) (*setup, greeting, sdpcore.Params, error) {
 	var g greeting
 	fail := func(s *setup, err error) (*setup, greeting, sdpcore.Params, error) {
@@ -270,15 +271,15 @@ func accept(ctx context.Context, nc net.Conn, opt Options, dev *iwarp.Device, de
 		}
 		return nil, g, sdpcore.Params{}, err
 	}
-	// The peer's first bytes are on their way: there is time to get ready.
+	// The peer's first bytes are on their way, so there is time for preparations.
 	s, err := newSetup(opt, dev)
 	if err != nil {
 		nc.Close()
 		return fail(nil, err)
 	}
 	cfg := s.config(nc)
-	// One limit for all that comes before the peer is known: the Hello, and the
-	// MPA Request that holds it or follows it. [D-17]
+	// One time limit for all bytes before the peer is known: the Hello, and the MPA Request that
+	// contains or follows it. [D-17]
 	late := time.Now().Add(opt.SetupTimeout)
 	first, err := sniff(ctx, nc, sniffLen, isPlain, late)
 	if err != nil {
@@ -288,7 +289,7 @@ func accept(ctx context.Context, nc net.Conn, opt Options, dev *iwarp.Device, de
 	if isPlain(first) { // [D-69]
 		return fail(nil, errPlain)
 	}
-	if !isMPA(first) { // a raw Hello, and the MPA Request behind it [D-02]
+	if !isMPA(first) { // a raw Hello, followed by the MPA Request [D-02]
 		b, err := readRaw(ctx, nc, late)
 		if err == nil {
 			var ok bool
@@ -308,8 +309,7 @@ func accept(ctx context.Context, nc net.Conn, opt Options, dev *iwarp.Device, de
 		g.raw = true
 	}
 	if isMPA(first) && first[17] == 1 {
-		// Revision 1 has no ready message: SDP obliges the dialler to be ready.
-		// [D-03]
+		// Revision 1 has no ready message, but SDP requires that the dialer is ready. [D-03]
 		cfg.EarlyResponder = true
 	}
 	cfg.RequestTimeout = max(time.Until(late), 1)
@@ -328,7 +328,7 @@ func accept(ctx context.Context, nc net.Conn, opt Options, dev *iwarp.Device, de
 		}
 	}
 	s.in.layout = g.layout
-	// The sizes may still move: nothing has been announced.
+	// The sizes may still change, because they were not announced.
 	s.opt.RecvBufferSize = recvSizeFor(&s.opt, g.hello.DesRemRcvSz)
 	s.opt.RecvThreshold = max(s.opt.RecvThreshold, s.opt.RecvBufferSize)
 	if r := decide(s, g); r != ReasonUnknown {
@@ -355,21 +355,20 @@ func accept(ctx context.Context, nc net.Conn, opt Options, dev *iwarp.Device, de
 	return s, g, s.params(sdpcore.Accepting, int(h.Bufs), int(h.LocalRcvSz), int(h.MaxAdverts), ord), nil
 }
 
-// refuse rejects an MPA Request with the reason in its private data. [D-16]
+// refuse rejects an MPA Request with the reason in its private data, and returns the error. [D-16]
 func refuse(s *setup, req *iwarp.Request, r Reason) error {
 	s.qp = nil
 	_ = req.Reject(binary.BigEndian.AppendUint16(nil, uint16(r)))
 	return &RefusedError{r}
 }
 
-// sniffLen bytes tell what is coming: the key and the revision of an MPA
-// Request, or a Hello.
+// sniffLen is the number of bytes that distinguish the kinds of connections: the key and the
+// revision of an MPA Request, or a Hello.
 const sniffLen = 18
 
 func isMPA(b []byte) bool { return len(b) >= sniffLen && string(b[:len(mpaKey)]) == mpaKey }
 
-// isPlain reports whether a connection that begins with b speaks neither MPA nor
-// SDP.
+// isPlain reports whether a connection whose first bytes are b speaks neither MPA nor SDP.
 func isPlain(b []byte) bool {
 	if n := min(len(b), len(mpaKey)); string(b[:n]) == mpaKey[:n] {
 		return false
@@ -378,7 +377,7 @@ func isPlain(b []byte) bool {
 	return !(zero(0) && zero(1)) && !(zero(2) && zero(3))
 }
 
-// errPlain says that a connection is none of ours. Nothing was taken from it.
+// errPlain means that a connection speaks neither MPA nor SDP. None of its bytes was read.
 var errPlain = &RefusedError{ReasonHello}
 
 const mpaKey = "MPA ID Req Frame" // begins an MPA Request
@@ -398,7 +397,7 @@ func readRaw(ctx context.Context, nc net.Conn, late time.Time) ([]byte, error) {
 	return b, nil
 }
 
-// bound limits reads of set-up by time and by the context.
+// bound limits the reads of set-up by time and by the context, until stop is called.
 func bound(ctx context.Context, nc net.Conn, late time.Time) (stop func()) {
 	nc.SetReadDeadline(late)
 	cancel := context.AfterFunc(ctx, func() { nc.SetReadDeadline(time.Unix(1, 0)) })
@@ -417,12 +416,12 @@ func reset(nc net.Conn) {
 	nc.Close()
 }
 
-// hostFPDU is the greatest size of an FPDU, in bytes.
+// hostFPDU is the largest size of an FPDU, in bytes.
 const hostFPDU = 64766
 
-// fpduSize fixes the size of FPDUs within one host, where the segments of TCP
-// are no frames: the kernel may cut them at half of 64 KiB, for which no message
-// should be cut in two. Elsewhere FPDUs fit the segments.
+// fpduSize returns a fixed size of FPDUs for connections within one host, and 0 for others, whose
+// FPDUs fit TCP segments. Within a host, TCP segments are not frames: the kernel may cut them at 32
+// KiB, and no message should be cut because of that.
 func fpduSize(nc net.Conn) int {
 	l, ok := nc.LocalAddr().(*net.TCPAddr)
 	if r, isTCP := nc.RemoteAddr().(*net.TCPAddr); ok && isTCP && l.IP.Equal(r.IP) {

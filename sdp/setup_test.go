@@ -16,7 +16,7 @@ import (
 	"viaduct/iwarp"
 )
 
-// A wirePeer speaks SDP by hand over iwarp.
+// A wirePeer is a peer that the test controls message by message, over iwarp.
 type wirePeer struct {
 	t      testing.TB
 	qp     *iwarp.QueuePair
@@ -50,7 +50,8 @@ func (w *wirePeer) config(private []byte) *iwarp.Config {
 		}}
 }
 
-// dialWire connects to a listener and sends private as private data.
+// dialWire connects to a listener. It sends raw before the MPA Request, if it is not nil, and
+// private as private data.
 func dialWire(t testing.TB, addr string, raw, private []byte) (*wirePeer, error) {
 	w := &wirePeer{t: t}
 	nc, err := net.Dial("tcp", addr)
@@ -66,7 +67,7 @@ func dialWire(t testing.TB, addr string, raw, private []byte) (*wirePeer, error)
 	return w, err
 }
 
-// next returns the next message that comes.
+// next returns the next message.
 func (w *wirePeer) next() (iwarp.Completion, []byte) {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
@@ -88,7 +89,7 @@ func (w *wirePeer) next() (iwarp.Completion, []byte) {
 	}
 }
 
-// message returns the next message, parsed, empty Data left out.
+// message returns the next message other than an empty Data, parsed.
 func (w *wirePeer) message() (sdpwire.Message, iwarp.Completion, []byte) {
 	w.t.Helper()
 	for {
@@ -126,7 +127,7 @@ func (w *wirePeer) close() {
 	w.qp.Close()
 }
 
-// ended waits until the stream is gone.
+// ended waits until the stream has ended.
 func (w *wirePeer) ended() {
 	w.t.Helper()
 	for {
@@ -136,7 +137,8 @@ func (w *wirePeer) ended() {
 	}
 }
 
-// hello puts the parts of a set-up right: the peer dials a listener of ours.
+// connectWire returns a peer that has completed the set-up with a listener, and the accepted
+// connection.
 func connectWire(t testing.TB, opt Options) (*wirePeer, *Conn) {
 	t.Helper()
 	l, err := Listen("127.0.0.1:0", &opt)
@@ -268,7 +270,7 @@ func TestSDP_8_1_1_Accepting(t *testing.T) {
 			}
 		}
 	})
-	// [SDP-8.1.1-4] HelloAck, and after it at once as many messages as were announced
+	// [SDP-8.1.1-4] HelloAck, and at once as many messages as were announced
 	t.Run("SDP-8.1.1-18", func(t *testing.T) {
 		w, c := connectWire(t, opt)
 		defer w.close()
@@ -282,7 +284,7 @@ func TestSDP_8_1_1_Accepting(t *testing.T) {
 		}
 		shutOne(t, c)
 	})
-	t.Run("SDP-8.1.2-1", func(t *testing.T) { // the others are served all the same
+	t.Run("SDP-8.1.2-1", func(t *testing.T) { // others are served all the same
 		for range 3 {
 			nc, err := net.Dial("tcp", l.Addr().String())
 			if err != nil {
@@ -292,7 +294,7 @@ func TestSDP_8_1_1_Accepting(t *testing.T) {
 			nc.Close()
 		}
 		accepted(goodHello, sdpwire.Figure, false)
-		if n := l.Regions(); n != 0 { // [SDP-8.1.2-2], and TestMain counts goroutines
+		if n := l.Regions(); n != 0 { // [SDP-8.1.2-2]; TestMain counts goroutines
 			t.Errorf("%d regions left", n)
 		}
 	})
@@ -307,7 +309,7 @@ func TestSDP_8_1_1_Accepting(t *testing.T) {
 			t.Errorf("%v, %d refused", err, l.Refused())
 		}
 	})
-	t.Run("SDP-7.4-31", func(t *testing.T) { // only from the address the mapper was told of
+	t.Run("SDP-7.4-31", func(t *testing.T) { // only from the address that the mapper was told
 		told := netip.MustParseAddr("127.0.0.2")
 		lc := ListenConfig{Filter: func(_, remote net.Addr) bool {
 			return remote.(*net.TCPAddr).AddrPort().Addr().Unmap() == told
@@ -331,7 +333,7 @@ func TestSDP_8_1_1_Accepting(t *testing.T) {
 		}
 		shut(t, c.(*Conn), s)
 	})
-	t.Run("SDP-15-4", func(t *testing.T) { // [D-17] half-open set-ups of one host are limited, and timed out
+	t.Run("SDP-15-4", func(t *testing.T) { // [D-17] set-ups of one host are limited in number and time
 		lc := ListenConfig{MaxPendingPerHost: 2, Options: Options{SetupTimeout: 300 * time.Millisecond}}
 		l, err := lc.Listen(context.Background(), "tcp", "127.0.0.1:0")
 		if err != nil {
@@ -372,9 +374,9 @@ func TestSDP_8_1_1_Accepting(t *testing.T) {
 	})
 }
 
-// TestSDP_6_2_1_Hello: a Hello says what the options say, and nothing else.
-// [SDP-6.2.1-1] [SDP-6.2.1-2] [SDP-6.2.1.1-1] [SDP-6.2.1.2-1] [SDP-6.2.1.3-2] [SDP-6.2.1.4-1] [SDP-6.2.1.5-1]
-// [SDP-6.2.1.6-1] [SDP-6.2.1.7-1] [SDP-8.1.1-8]
+// TestSDP_6_2_1_Hello checks that a Hello contains the values of the options, and nothing else.
+// [SDP-6.2.1-1] [SDP-6.2.1-2] [SDP-6.2.1.1-1] [SDP-6.2.1.2-1] [SDP-6.2.1.3-2] [SDP-6.2.1.4-1]
+// [SDP-6.2.1.5-1] [SDP-6.2.1.6-1] [SDP-6.2.1.7-1] [SDP-8.1.1-8]
 func TestSDP_6_2_1_Hello(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -415,7 +417,9 @@ func TestSDP_6_2_1_Hello(t *testing.T) {
 	}
 }
 
-// serveWire accepts one connection and answers the Hello as told.
+// serveWire accepts one connection and answers the Hello with ack. change,
+// if not nil, may change the configuration of the stream. then is called with the peer. serveWire
+// returns the address.
 func serveWire(t testing.TB, ack []byte, change func(*iwarp.Config), then func(*wirePeer)) string {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -501,7 +505,7 @@ func TestSDP_8_1_1_Connecting(t *testing.T) {
 		c.Abort()
 		<-c.Done()
 	}
-	t.Run("SDP-8.1.1-11", func(t *testing.T) { // silence before HelloAck
+	t.Run("SDP-8.1.1-11", func(t *testing.T) { // nothing is sent before HelloAck
 		quiet := make(chan bool, 1)
 		addr := serveWire(t, nil, nil, func(w *wirePeer) {
 			_, ok := w.cq.Poll()
@@ -510,7 +514,7 @@ func TestSDP_8_1_1_Connecting(t *testing.T) {
 			}
 			quiet <- !ok
 			w.qp.Post(iwarp.SendWR{Op: iwarp.OpSendSE, SG: []iwarp.SGE{iwarp.Buf(goodAck.Append(nil, sdpwire.Figure))}, Unsignaled: true})
-			// [SDP-8.1.1-31] a write right after the set-up needs nothing from us
+			// [SDP-8.1.1-31] a write directly after the set-up needs no message of the peer
 			if m, _, p := w.message(); m.MID != sdpwire.Data || string(p) != "early" || m.MSeq != 0 {
 				t.Errorf("%v %q", &m, p)
 			}
@@ -528,7 +532,8 @@ func TestSDP_8_1_1_Connecting(t *testing.T) {
 		shutOne(t, c)
 	})
 	// [SDP-8.1.1-5] [SDP-8.1.1-6]
-	t.Run("SDP-8.1.1-7 SDP-8.1.1-9 SDP-8.1.1-24", func(t *testing.T) { // HelloAck and a burst right behind it
+	// HelloAck, and a burst directly after it.
+	t.Run("SDP-8.1.1-7 SDP-8.1.1-9 SDP-8.1.1-24", func(t *testing.T) {
 		addr := serveWire(t, goodAck.Append(nil, sdpwire.Figure), nil, func(w *wirePeer) {
 			for range defaultRecvBuffers - 2 {
 				w.send(sdpwire.Message{MID: sdpwire.Data}, "burst")
@@ -564,7 +569,7 @@ func TestSDP_8_1_1_Connecting(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	t.Run("D-03", func(t *testing.T) { // revision 1: the acceptor speaks first
+	t.Run("D-03", func(t *testing.T) { // revision 1: the acceptor sends first
 		l, err := Listen("127.0.0.1:0", nil)
 		if err != nil {
 			t.Fatal(err)
@@ -591,7 +596,7 @@ func TestSDP_8_1_1_Connecting(t *testing.T) {
 		c.Abort()
 		<-c.Done()
 	})
-	t.Run("SDP-8.1.2-1", func(t *testing.T) { // torn down during set-up
+	t.Run("SDP-8.1.2-1", func(t *testing.T) { // the stream ends during set-up
 		addr := serveWire(t, nil, nil, func(w *wirePeer) {})
 		if _, err := Dial(addr, nil); err == nil {
 			t.Error("no error")
@@ -636,8 +641,9 @@ func shutOne(t testing.TB, c *Conn) {
 	}
 }
 
-// Every breach ends the connection: the typed error names the row, what came
-// before is delivered, nothing is left behind. [SDP-8.2.2-6] [SDP-15-1]
+// TestSDP_8_2_2_6 breaks rules of the protocol. Each violation must end the connection: the typed
+// error names the row, earlier bytes are delivered, and no resources are left. [SDP-8.2.2-6]
+// [SDP-15-1]
 func TestSDP_8_2_2_6(t *testing.T) {
 	for _, c := range []struct {
 		row  string
@@ -683,7 +689,7 @@ func TestSDP_8_2_2_6(t *testing.T) {
 		conn.Close()
 		<-conn.Done()
 	})
-	t.Run("D-49", func(t *testing.T) { // what the layers below find is kept in the error
+	t.Run("D-49", func(t *testing.T) { // the error wraps the error of the layers below
 		w, conn := connectWire(t, Options{})
 		w.qp.Post(iwarp.SendWR{Op: iwarp.OpWrite, Remote: iwarp.RemoteAddr{STag: 0x12345}, SG: []iwarp.SGE{iwarp.Buf([]byte("x"))}, Unsignaled: true})
 		var te *iwarp.TerminateError
@@ -696,10 +702,9 @@ func TestSDP_8_2_2_6(t *testing.T) {
 	})
 }
 
-// The four mechanisms, at the wire, against a peer that plays both parts. The
-// peer's Reads and Writes come without events [SDP-14.2-3], and its Sends without
-// solicitation where that is due [D-73].
-// [SDP-14.1-1] [SDP-8.1.1-1] [SDP-8.1.1-32] [SDP-5-4]
+// TestSDP_9_Wire tests the four mechanisms against a peer that is both source and sink. The peer's
+// Reads and Writes cause no events [SDP-14.2-3], and its Sends are unsolicited where that is
+// allowed [D-73]. [SDP-14.1-1] [SDP-8.1.1-1] [SDP-8.1.1-32] [SDP-5-4]
 func TestSDP_9_Wire(t *testing.T) {
 	pinned := Options{SendPolicy: PinCombined, RecvPolicy: PinCombined, SendThreshold: 1000, RecvThreshold: 4096, RecvBufferSize: 4096, NoResize: true}
 	t.Run("read zcopy source", func(t *testing.T) {
@@ -718,7 +723,8 @@ func TestSDP_9_Wire(t *testing.T) {
 		if m.MID != sdpwire.SrcAvail || len(p) != 1 || m.Size != 8000 || e.Solicited { // [SDP-14.2-2]
 			t.Fatalf("%v", &m)
 		}
-		// The whole buffer is readable, and one byte more is not. [SDP-6.3.2.1-1] [SDP-6.3.2.2-2] [SDP-9.2-19] [D-80]
+		// The whole buffer is readable, but not one byte more. [SDP-6.3.2.1-1] [SDP-6.3.2.2-2]
+		// [SDP-9.2-19] [D-80]
 		got := make([]byte, 8000)
 		if s := w.read(m.STag, m.VA, got); s != iwarp.StatusOK || string(got) != string(data) {
 			t.Errorf("%v", s)
@@ -732,7 +738,7 @@ func TestSDP_9_Wire(t *testing.T) {
 		if err := <-errc; err != nil {
 			t.Error(err)
 		}
-		// [SDP-9.2-23] afterwards it is gone
+		// [SDP-9.2-23] afterwards it is not readable
 		if s := w.read(m.STag, m.VA, got[:1]); s == iwarp.StatusOK {
 			t.Error("readable after the completion")
 		}
@@ -751,7 +757,8 @@ func TestSDP_9_Wire(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.send(sdpwire.Message{MID: sdpwire.SrcAvail, Size: 7000, STag: win.STag(), VA: win.TO()}, string(data[1:6]))
-		// A Read returns the payload alone if that was taken before the Read began.
+		// A Read returns only the payload of the message if that was received before the Read
+		// began.
 		got := make([]byte, 7000)
 		n, err := io.ReadFull(c, got)
 		if err != nil || string(got) != string(data[1:7001]) {
@@ -902,7 +909,7 @@ func TestSDP_9_Wire(t *testing.T) {
 		if b, err := io.ReadAll(c); string(b) != "more" || err != nil {
 			t.Errorf("%q, %v", b, err)
 		}
-		select { // [SDP-8.2.1-23] the LLP ends after both
+		select { // [SDP-8.2.1-23] the LLP ends after both directions
 		case <-w.qp.PeerClosed():
 		case <-time.After(testkit.Patience):
 			t.Error("no FIN")
@@ -940,7 +947,7 @@ func TestSDP_9_Wire(t *testing.T) {
 			if errors.Is(err, ErrReset) {
 				break
 			}
-			if err != io.EOF { // the DisConn alone had been seen
+			if err != io.EOF { // only the DisConn had arrived
 				t.Fatal(err)
 			}
 		}
@@ -964,7 +971,7 @@ func TestSDP_9_Wire(t *testing.T) {
 	})
 }
 
-// read fetches from the connection under test by RDMA Read.
+// read reads memory of the connection under test by RDMA Read.
 func (w *wirePeer) read(stag uint32, to uint64, b []byte) iwarp.Status {
 	w.t.Helper()
 	w.qp.Post(iwarp.SendWR{ID: 77, Op: iwarp.OpRead, SG: []iwarp.SGE{iwarp.Buf(b)}, Remote: iwarp.RemoteAddr{STag: stag, TO: to}})

@@ -16,8 +16,8 @@ import (
 	"viaduct/internal/wire/sdpwire"
 )
 
-// TestSDP_8_1_2_shortHello: a connection that ends before its first 18 bytes
-// gives its place back at once, however long a Hello may take.
+// TestSDP_8_1_2_shortHello checks that a connection that ends before its first 18 bytes releases
+// its place at once, however long a Hello may take.
 func TestSDP_8_1_2_shortHello(t *testing.T) {
 	lc := ListenConfig{Options: Options{SetupTimeout: time.Hour}}
 	l, err := lc.Listen(context.Background(), "tcp", "127.0.0.1:0")
@@ -43,15 +43,15 @@ func TestSDP_8_1_2_shortHello(t *testing.T) {
 		})
 	}
 	for end := time.Now().Add(testkit.Patience); l.Failed() < sniffLen && time.Now().Before(end); {
-		time.Sleep(time.Millisecond) // the connection ends a moment before it is counted
+		time.Sleep(time.Millisecond) // the connection ends shortly before it is counted
 	}
 	if l.Refused() != 0 || l.Failed() != sniffLen {
 		t.Errorf("%d refused, %d failed, want 0 and %d", l.Refused(), l.Failed(), sniffLen)
 	}
 }
 
-// TestSniffSleeps: a peer that sends its first bytes slowly is looked at once for
-// each arrival, not all the time.
+// TestSniffSleeps checks that a listener looks at a peer that sends its first bytes slowly once for
+// each arrival, and sleeps between them.
 func TestSniffSleeps(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -96,7 +96,7 @@ func TestSniffSleeps(t *testing.T) {
 		for n := 0; n <= i; {
 			n = <-seen
 		}
-		time.Sleep(20 * time.Millisecond) // in which nothing comes
+		time.Sleep(20 * time.Millisecond) // nothing arrives in this time
 	}
 	if _, err := a.Write([]byte(text[len(text)-1:])); err != nil {
 		t.Fatal(err)
@@ -109,15 +109,15 @@ func TestSniffSleeps(t *testing.T) {
 	}
 }
 
-// TestD17_oneLimit: a peer that sends its bytes one by one has ten seconds in
-// all, wherever its Hello is and whatever part of it came in time.
+// TestD17_oneLimit checks that a peer that sends its bytes one by one has ten seconds in all,
+// whether its Hello is raw or private data, and whatever part of it arrived in time.
 func TestD17_oneLimit(t *testing.T) {
 	request := append([]byte(mpaKey), 0x40, 2, 0, 36) // CRC, revision 2, private data
 	request = append(request, make([]byte, 4)...)
 	hello := goodHello.Append(nil, sdpwire.Figure)
 	for _, v := range []struct {
 		name string
-		wait time.Duration // before a first piece, which comes at once
+		wait time.Duration // pause before the first slow byte; once is sent at once
 		once []byte
 		slow []byte
 	}{
@@ -141,7 +141,7 @@ func TestD17_oneLimit(t *testing.T) {
 						return
 					}
 					for i := range v.slow {
-						time.Sleep(500 * time.Millisecond) // so the first 18 take 9 s
+						time.Sleep(500 * time.Millisecond) // so the first 18 bytes take 9 s
 						if _, err := peer.Write(v.slow[i : i+1]); err != nil {
 							return
 						}
@@ -152,7 +152,7 @@ func TestD17_oneLimit(t *testing.T) {
 				if took := time.Since(begin); err == nil || took != 10*time.Second {
 					t.Errorf("ended after %v with %v, want 10 s", took, err)
 				}
-				<-gone // since the connection was closed
+				<-gone // because the connection was closed
 			})
 		})
 	}

@@ -11,14 +11,14 @@ import (
 	"time"
 )
 
-// A gate is a relay of TCP connections that can be shut.
+// A gate is a relay for TCP connections that can be shut, so that it reads no bytes.
 type gate struct {
 	mu   sync.Mutex
 	cond *sync.Cond
 	shut bool
 }
 
-// newGate relays connections to addr, and returns where from.
+// newGate returns a gate for connections to addr, and the address of the gate.
 func newGate(t *testing.T, addr string) (g *gate, at string) {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -79,11 +79,12 @@ func (g *gate) open(yes bool) {
 	g.cond.Broadcast()
 }
 
-// TestD32_Stall: a write ends at its deadline, and when the connection is closed,
-// although TCP takes nothing more; its bytes are not the caller's memory any more
-// then, and what it counted arrives when the network is back.
+// TestD32_Stall writes while TCP takes no bytes. A write must end at its deadline, and when the
+// connection is closed. Its memory must be free then, and the counted bytes must arrive after the
+// network works again.
 func TestD32_Stall(t *testing.T) {
-	for _, size := range []int{300 << 10, 3 << 20} { // straight, and in more messages than that
+	// One write without a queue, and one that needs the queue.
+	for _, size := range []int{300 << 10, 3 << 20} {
 		ln, err := Listen("127.0.0.1:0", &Options{})
 		if err != nil {
 			t.Fatal(err)
@@ -109,7 +110,7 @@ func TestD32_Stall(t *testing.T) {
 			}
 			n, err := within(t, func() (int, error) { return a.Write(p) })
 			want = append(want, p[:n]...)
-			clear(p) // it is ours again
+			clear(p) // the memory belongs to the test again
 			if err != nil {
 				if !errors.Is(err, os.ErrDeadlineExceeded) {
 					t.Error(err)
@@ -127,7 +128,8 @@ func TestD32_Stall(t *testing.T) {
 			}
 			late <- err
 		}()
-		time.Sleep(10 * time.Millisecond) // it is blocked by now, or will find the connection closed
+		// The write is blocked by now, or will find the connection closed.
+		time.Sleep(10 * time.Millisecond)
 		g.open(true)
 		got := make([]byte, len(want))
 		if _, err := within(t, func() (int, error) { return b.(*Conn).ReadFull(got) }); err != nil || !bytes.Equal(got, want) {
@@ -142,13 +144,13 @@ func TestD32_Stall(t *testing.T) {
 		if _, err := within(t, func() (int, error) { return 0, <-late }); err != nil && !errors.Is(err, net.ErrClosed) {
 			t.Error(err)
 		}
-		g.open(true) // or Close waits all of its time for the network
+		g.open(true) // otherwise Close waits its full time for the network
 		b.Close()
 		<-closed
 	}
 }
 
-// within is what f returns, before patience is at an end.
+// within returns the results of f. It fails the test if f does not return in time.
 func within(t *testing.T, f func() (int, error)) (n int, err error) {
 	t.Helper()
 	done := make(chan struct{})

@@ -10,9 +10,9 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// TestStraight: a write that nothing is in the way of is in TCP's hands without a
-// place in any queue, whatever its length up to a few messages; one that finds
-// the socket full waits, and what is behind it stays behind it. [SDP-4.1-1]
+// TestStraight checks that a write that nothing delays is handed to TCP without being queued, up to
+// a length of a few messages. A write that finds the socket full must wait, and later writes must
+// stay after it. [SDP-4.1-1]
 func TestStraight(t *testing.T) {
 	a, b := pair(t, Options{}, Options{})
 	defer shut(t, a, b)
@@ -51,7 +51,8 @@ func TestStraight(t *testing.T) {
 	}
 	queued := false
 	whole := make([]byte, 40*300<<10)
-	for end := time.Now().Add(testkit.Patience); !queued && time.Now().Before(end); want = want[:0] { // the reader may be as fast as the writer
+	// A reader as fast as the writer leaves no write in the queue, so the test repeats it.
+	for end := time.Now().Add(testkit.Patience); !queued && time.Now().Before(end); want = want[:0] {
 		go func() {
 			_, err := b.ReadFull(whole)
 			read <- err
@@ -68,7 +69,7 @@ func TestStraight(t *testing.T) {
 	}
 }
 
-// setSendBuffer makes the socket of c hold less.
+// setSendBuffer sets the size of the send buffer of c's socket.
 func setSendBuffer(c *Conn, n int) error {
 	rc, err := c.qp.SyscallConn()
 	if err != nil {

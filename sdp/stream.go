@@ -11,31 +11,29 @@ import (
 )
 
 const (
-	// A stream that flows is best taken in larger pieces. Its reader sleeps for a
-	// moment where it would look again and again: nothing has to wake it, and each
-	// look costs the sender too.
+	// A steady stream is best received in large pieces. So its reader naps instead of polling again
+	// and again: no wake-up is needed, and each poll delays the sender too.
 	napTime   = 40 * time.Microsecond
-	napBytes  = 128 << 10 // a look that brought so many was not too soon
-	streakLen = 1 << 20   // bytes that came in one direction alone
+	napBytes  = 128 << 10 // bytes after which the next poll need not wait
+	streakLen = 1 << 20   // bytes in one direction without an answer that make a steady stream
 )
 
-// A flow tells whether what comes is a stream of large messages that nothing is said
-// in answer to.
+// A flow detects a steady stream: large messages in one direction, without messages in the other.
 type flow struct {
 	large  bool // the last message was part of a stream
-	streak int  // bytes of payload since a call last wrote something
+	streak int  // bytes of payload received since a call last wrote
 
-	on    atomic.Bool  // it does
-	until atomic.Int64 // when another look is not too soon: a time since the connection began
+	on    atomic.Bool  // whether a steady stream arrives
+	until atomic.Int64 // time since born before which another poll would be too early; 0 for none
 }
 
-// message counts a message of n bytes.
+// message counts a received message of n bytes.
 func (f *flow) message(n int) {
 	f.large = n >= bulkSize
 	f.streak += n
 }
 
-// brought tells that n bytes have come, and whether more was there.
+// brought records that a poll returned n bytes, and whether more have arrived.
 func (f *flow) brought(n int, more bool, now func() sdpcore.Time) {
 	on := attend.CanNap && f.large && f.streak >= streakLen
 	if on != f.on.Load() {
@@ -48,14 +46,14 @@ func (f *flow) brought(n int, more bool, now func() sdpcore.Time) {
 	}
 }
 
-// tooSoon reports whether another look would bring little.
+// tooSoon reports whether another poll would return little.
 func (f *flow) tooSoon(now sdpcore.Time) bool {
 	until := f.until.Load()
 	return until != 0 && int64(now) < until
 }
 
-// receive receives a stream that flows, for the read o and not beyond the end of ctx: a
-// look now and then brings more at a time than to be woken for what comes.
+// receive polls for read o until ctx ends. On a steady stream, a poll every 40 us returns more
+// bytes per call than waking for each arrival.
 func (c *Conn) receive(ctx context.Context, o *op) {
 	if !c.flow.on.Load() {
 		return
@@ -76,20 +74,21 @@ func (c *Conn) receive(ctx context.Context, o *op) {
 	}
 }
 
-// A held read has got something, and waits for the rest of a message that has
-// begun to come into its buffer behind that: to move what is there would cost more.
-// Where the rest did not come soon several times, later reads are wary of that.
+// A held read has received bytes, and waits for the rest of a message of which the beginning has
+// arrived in its buffer, because moving that beginning would cost more. If the rest was late
+// several times, later reads are wary: they do not wait.
 type held struct {
 	on    bool
 	until sdpcore.Time
-	wary  bool          // the read that waits is
-	worth budget.Budget // whether the rest is waited for
+	wary  bool          // the waiting read is wary
+	worth budget.Budget // whether to wait for the rest
 }
 
-// heldTime is how long the rest is waited for, since something came.
+// heldTime is the time for which a read waits for the rest of a message, counted from the last
+// arrival.
 const heldTime = 200 * time.Microsecond
 
-// seldomCame is how waiting for the rest of a message backs off.
+// seldomCame is the back-off of that waiting.
 var seldomCame = budget.Rule{Max: 1 << 10}
 
 func (h *held) begin(now sdpcore.Time) {
@@ -99,7 +98,7 @@ func (h *held) begin(now sdpcore.Time) {
 	h.on, h.until = true, now+heldTime
 }
 
-// over reports whether the rest is not waited for any more.
+// over reports whether the time for the rest has passed.
 func (h *held) over(now sdpcore.Time) bool {
 	if now < h.until {
 		return false
@@ -108,5 +107,5 @@ func (h *held) over(now sdpcore.Time) bool {
 	return true
 }
 
-// isWary tells whether a read that begins does not wait for the rest of a message.
+// isWary reports whether a read that begins does not wait for the rest of a message.
 func (h *held) isWary() bool { return !h.worth.Worth() }

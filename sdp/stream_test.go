@@ -25,12 +25,12 @@ import (
 
 var streamMiB = flag.Int("sdp.mib", 24, "MiB that TestStreamMixed moves in each direction")
 
-// A long stream in both directions at once, with all mechanisms mixed: sizes
-// from one byte to a MiB, policies and thresholds that change on the way, full
-// reads, exchanges of lent buffers, deadlines that strike in the middle. Every
-// byte arrives once, in order. [SDP-4.1-1] [SDP-9-3] [SDP-9-4] [SDP-11-3] [SDP-11-2] [D-40]
+// TestStreamMixed sends long streams in both directions at once, with all mechanisms mixed: sizes
+// from one byte to a MiB, policies and thresholds that change, full reads, transfers of lent memory,
+// and deadlines in the middle of calls. Every byte must arrive once, in order. [SDP-4.1-1]
+// [SDP-9-3] [SDP-9-4] [SDP-11-3] [SDP-11-2] [D-40]
 func TestStreamMixed(t *testing.T) {
-	var used [2]Counters // by each end, over all rounds
+	var used [2]Counters // used by each end, over all rounds
 	for round := uint64(0); ; round++ {
 		for i, s := range streamMixed(t, round) {
 			t.Logf("%+v", s)
@@ -49,17 +49,16 @@ func TestStreamMixed(t *testing.T) {
 		if missing == "" || t.Failed() {
 			return
 		}
-		// Buffers are lent for Writes by a receiver that waits, which takes a sender that is
-		// behind it.
+		// Only a receiver that waits for a slower sender lends buffers for Writes.
 		if round == 9 {
 			t.Fatalf("a mechanism was not used: %s", missing)
 		}
 	}
 }
 
-// Messages that end with a full segment, among others of any length, for reads that are
-// longer: what is read ahead is guessed by the lengths before, and belongs elsewhere now
-// and then. Every byte arrives, with CRCs and without. [SDP-4.1-1]
+// TestStreamFullSegments sends messages that end with a full segment, among others of any length,
+// to reads that are longer. The places of bytes that are read ahead are predicted from the lengths
+// before, and are sometimes wrong. Every byte must arrive, with and without CRCs. [SDP-4.1-1]
 func TestStreamFullSegments(t *testing.T) {
 	for _, noCRC := range []bool{false, true} {
 		opt := Options{NoCRC: noCRC, SameHost: samehost.Off}
@@ -72,7 +71,7 @@ func TestStreamFullSegments(t *testing.T) {
 		}
 		var wg sync.WaitGroup
 		wg.Go(func() {
-			buf := make([]byte, 256<<10) // the same again, as a program that copies has it
+			buf := make([]byte, 256<<10) // the same memory again, as in a program that copies
 			for rest := data; len(rest) > 0; {
 				n := 1 + rnd.IntN(len(buf))
 				if rnd.IntN(2) == 0 {
@@ -272,8 +271,8 @@ func recvMixed(c *Conn, h hash.Hash, seed uint64) (total int64, err error) {
 	}
 }
 
-// net/http over SDP, both sides, without knowing it, on many connections at once
-// that do not hold each other up. [SDP-9.1-2] [SDP-8.1.1-3]
+// TestHTTP runs net/http over SDP at both ends, without changes, on many connections that must not
+// delay each other. [SDP-9.1-2] [SDP-8.1.1-3]
 func TestHTTP(t *testing.T) {
 	l, err := Listen("127.0.0.1:0", nil)
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"viaduct/internal/sdpcore"
 )
 
-// A Transfer is a read or write that goes on after the call that started it. It
-// borrows the slice until it has ended.
+// A Transfer is a read or write that continues after the call that started it. It borrows the slice
+// until it has ended. Its methods are safe for concurrent use.
 type Transfer struct { // [D-40]
 	c    *Conn
 	o    *op
@@ -19,8 +19,9 @@ type Transfer struct { // [D-40]
 	err  error
 }
 
-// StartWrite begins to send p, which belongs to the connection until Wait
-// returns. Several may be under way: the peer can then fetch them all at once.
+// StartWrite begins to send p, which belongs to the connection until Wait returns. Several writes
+// may be under way, and the peer can then fetch them all at once. The error matches net.ErrClosed
+// after Close.
 func (c *Conn) StartWrite(p []byte) (*Transfer, error) {
 	c.mu.Lock()
 	defer c.unlock()
@@ -36,9 +37,9 @@ func (c *Conn) StartWrite(p []byte) (*Transfer, error) {
 	return t, nil
 }
 
-// StartRead begins a read of at least one byte into p, which belongs to the
-// connection until Wait returns; meanwhile it may be offered to the peer for
-// RDMA Write.
+// StartRead begins to read at least one byte into p, which belongs to the connection until Wait
+// returns. Meanwhile p may be offered to the peer for RDMA Write. The error matches net.ErrClosed
+// after Close.
 func (c *Conn) StartRead(p []byte) (*Transfer, error) {
 	c.mu.Lock()
 	defer c.unlock()
@@ -75,8 +76,8 @@ func (c *Conn) startTransfer(p []byte, read bool) *Transfer {
 // Done returns a channel that is closed when the transfer has ended.
 func (t *Transfer) Done() <-chan struct{} { return t.done }
 
-// Cancel asks to end the transfer early. It ends with the exact count of bytes
-// moved, perhaps all of them.
+// Cancel asks to end the transfer early. The transfer then ends with the exact count of bytes
+// moved, possibly all of them.
 func (t *Transfer) Cancel() {
 	t.c.mu.Lock()
 	defer t.c.unlock()
@@ -85,9 +86,9 @@ func (t *Transfer) Cancel() {
 	}
 }
 
-// Wait returns when the transfer has ended: its count, and nil, io.EOF, or why
-// it is short. If the context ends first the transfer is cancelled, and Wait
-// returns, when it has ended, the cause of the context together with the count.
+// Wait waits for the end of the transfer and returns its count. The error is nil, io.EOF, or the
+// reason for a short count. If ctx ends first, Wait cancels the transfer, waits for its end, and
+// returns the cause of ctx with the count.
 func (t *Transfer) Wait(ctx context.Context) (int, error) {
 	name, h := "write", &t.c.wd
 	if t.o.read {

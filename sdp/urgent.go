@@ -4,9 +4,9 @@ import (
 	"viaduct/internal/sdpcore"
 )
 
-// urgent is what the receiving side knows of urgent data. [D-29]
+// urgent is the receiving side's state of urgent data. [D-29]
 type urgent struct {
-	pending int    // announced so far
+	pending int    // number of announced urgent bytes
 	newest  uint64 // stream position of the newest urgent byte
 	seen    bool
 	readPos uint64 // stream position of the next byte to be read
@@ -25,21 +25,21 @@ func (u *urgent) notify() {
 
 func (u *urgent) advance(n int) { u.readPos += uint64(n) }
 
-// urgentCame notes an urgent byte.
+// urgentCame records the arrival of an urgent byte.
 func (c *Conn) urgentCame(a *sdpcore.Action) {
 	c.urg.newest, c.urg.seen = a.Pos, true
 	if a.Local {
 		c.urg.apart = append(c.urg.apart, c.recv.cur[len(c.recv.cur)-1])
 		c.urg.newest -= uint64(len(c.urg.apart) - 1)
-		if len(c.urg.apart) > 16 { // like TCP, only the newest matter
+		if len(c.urg.apart) > 16 { // keep only the newest, like TCP
 			c.urg.apart = c.urg.apart[len(c.urg.apart)-16:]
 		}
 	}
 	c.urg.notify()
 }
 
-// WriteUrgent sends p; its last byte is urgent data, announced to the peer ahead
-// of what waits to be sent.
+// WriteUrgent sends p, and marks its last byte as urgent. The urgent byte is announced to the peer
+// before bytes that wait to be sent. Count and errors are those of Write.
 func (c *Conn) WriteUrgent(p []byte) (int, error) { // [SDP-9.5.3-2] [SDP-9.5.3-3]
 	c.mu.Lock()
 	defer c.unlock()
@@ -49,8 +49,8 @@ func (c *Conn) WriteUrgent(p []byte) (int, error) { // [SDP-9.5.3-2] [SDP-9.5.3-
 	return c.write(p, true)
 }
 
-// Urgent returns a channel that gets a value when the peer announces an urgent
-// byte, and when one arrives. It holds at most one value.
+// Urgent returns a channel that gets a value when the peer announces an urgent byte, and when one
+// arrives. It holds at most one value.
 func (c *Conn) Urgent() <-chan struct{} { // [SDP-9.5.3-9]
 	c.mu.Lock()
 	defer c.unlock()
@@ -63,8 +63,8 @@ func (c *Conn) Urgent() <-chan struct{} { // [SDP-9.5.3-9]
 	return c.urg.ch
 }
 
-// UrgentMark returns how many bytes are to be read before the newest urgent
-// byte that has come, and whether one has come that was not read yet.
+// UrgentMark returns the number of bytes to read before the newest arrived urgent byte. ok is false
+// if none has arrived, or if it was read already.
 func (c *Conn) UrgentMark() (before int, ok bool) {
 	c.mu.Lock()
 	defer c.unlock()
@@ -75,9 +75,9 @@ func (c *Conn) UrgentMark() (before int, ok bool) {
 	return int(c.urg.newest - c.urg.readPos), true
 }
 
-// ReadMarked is Read, and tells which byte of p[:n] is urgent: mark is its index, or -1 if
-// none is. Of several urgent bytes it tells the newest, as TCP does. With
-// Options.UrgentApart no urgent byte is in the stream, and mark is -1.
+// ReadMarked reads like Read, and returns in mark the index of the urgent byte in p[:n], or -1 if
+// there is none. Of several urgent bytes it returns the newest, like TCP. With Options.UrgentApart
+// no urgent byte is in the stream, and mark is -1.
 func (c *Conn) ReadMarked(p []byte) (n, mark int, err error) {
 	c.mu.Lock()
 	defer c.unlock()
@@ -89,8 +89,8 @@ func (c *Conn) ReadMarked(p []byte) (n, mark int, err error) {
 	return n, int(c.urg.newest - begin), err
 }
 
-// ReadUrgent takes the oldest urgent byte that was kept out of the stream, see
-// Options.UrgentApart. The error is ErrNoUrgent if there is none.
+// ReadUrgent returns the oldest urgent byte that was kept out of the stream, see
+// Options.UrgentApart. The error matches ErrNoUrgent if there is none.
 func (c *Conn) ReadUrgent() (byte, error) {
 	c.mu.Lock()
 	defer c.unlock()

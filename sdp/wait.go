@@ -9,15 +9,15 @@ import (
 	"viaduct/iwarp"
 )
 
-// A half is one direction as far as calls wait for it.
+// A half is one direction of a connection, for the calls that wait in it.
 type half struct {
 	deadline
 
-	mu    perturb.Mutex  // taken with Conn.mu held, or alone
+	mu    perturb.Mutex  // locked with Conn.mu held, or alone
 	calls attend.Waiters // guarded by mu
 }
 
-// finish ends an operation.
+// finish marks o as done and wakes its call.
 func (h *half) finish(o *op) {
 	h.mu.Lock()
 	o.done = true
@@ -25,7 +25,7 @@ func (h *half) finish(o *op) {
 	h.mu.Unlock()
 }
 
-// letGo lets the call of a write return.
+// letGo lets the call of write o return.
 func (h *half) letGo(o *op) {
 	h.mu.Lock()
 	o.free = true
@@ -33,19 +33,18 @@ func (h *half) letGo(o *op) {
 	h.mu.Unlock()
 }
 
-// ReadyLocked implements [attend.Condition], for the call of o.
+// ReadyLocked implements [attend.Condition] for the call of o.
 func (o *op) ReadyLocked() (bool, error) { return o.done || o.free, nil }
 
-// await waits until o is done, or its call may return; a passed deadline cancels o.
-// Called with mu held, returns with it held.
+// await waits until o is done, or its call may return. If bounded is true, a passed deadline
+// cancels o. await is called and returns with mu held.
 func (c *Conn) await(o *op, bounded bool) {
 	h := &c.wd
 	if o.read {
 		h = &c.rd
 		c.held.wary = c.held.isWary()
 	} else if !o.free {
-		// Credit is on its way, most likely; waiting for it is cheaper than copying
-		// what is to be sent.
+		// Credit most likely arrives soon; waiting for it costs less than copying the bytes.
 		o.late = c.now() + patienceTime
 	}
 	ctx := context.Context(&h.deadline)
@@ -66,7 +65,7 @@ func (c *Conn) await(o *op, bounded bool) {
 	}
 }
 
-// until waits for o, with mu free. The error is that of the context.
+// until waits for o, without mu. It returns nil if o is ready, or the error of ctx.
 func (c *Conn) until(ctx context.Context, h *half, o *op) error {
 	h.mu.Lock()
 	err := attend.Until(ctx, &h.mu, &h.calls, o, (*waiting)(c))
@@ -76,13 +75,12 @@ func (c *Conn) until(ctx context.Context, h *half, o *op) error {
 	return err
 }
 
-// waiting is a connection as a call sees it that waits.
+// waiting adapts a Conn to attend.SourceSleeper for a blocked call.
 type waiting Conn
 
 var _ attend.SourceSleeper = (*waiting)(nil)
 
-// Poll implements [attend.Progress]. The handler of the completion queue does the
-// rest.
+// Poll implements [attend.Progress]. The handler of the completion queue handles the arrivals.
 func (w *waiting) Poll() bool { return (*Conn)(w).progress().Poll() }
 
 // Unpoll implements [attend.Progress].
@@ -97,7 +95,7 @@ func (w *waiting) Near() bool { return (*Conn)(w).progress().Near() }
 // SleepAt implements [attend.SourceSleeper].
 func (w *waiting) SleepAt(s *attend.Sleeper) bool { return (*Conn)(w).progress().SleepAt(s) }
 
-// cancel asks the machine to give o back.
+// cancel asks the machine to end o early.
 func (c *Conn) cancel(o *op) {
 	o.cancel = true
 	switch {
@@ -112,11 +110,11 @@ func (c *Conn) cancel(o *op) {
 	}
 }
 
-// keepSends ends the writes that wait for nothing but TCP, which may not take their
-// bytes for as long as the network is down: those are copied. [D-32]
+// keepSends ends the writes that wait only for TCP, which may take a long time if the network is
+// down. Their unsent bytes are copied. [D-32]
 func (c *Conn) keepSends() {
 	c.qp.KeepSends()
-	for i := range c.send.backlog { // those that wait for room in the queue, too
+	for i := range c.send.backlog { // also requests that wait for room in the queue
 		b := &c.send.backlog[i]
 		if b.wr.Op == iwarp.OpRead {
 			continue
