@@ -6,8 +6,8 @@ import (
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 )
 
-// Memory that takes long to come does not keep others from their atomic operations, nor the goroutine that serves
-// all programs.
+// Slow memory of one program delays neither the atomic operations of others nor the goroutine that
+// serves all programs.
 func TestSlowAtomic(t *testing.T) {
 	f := NewFabric()
 	a, b := newEnd(t, f, RC, nil), newEnd(t, f, RC, nil)
@@ -35,7 +35,7 @@ func TestSlowAtomic(t *testing.T) {
 	<-begun
 	c.post(OpFetchAdd, 2, add)
 	c.want(2, Success)
-	// And where the lock is held all the same, a short request does not wait for it.
+	// Even while the lock is held, a short request does not wait for it.
 	f.atomics.Lock()
 	c.post(OpFetchAdd, 3, add)
 	f.atomics.Unlock()

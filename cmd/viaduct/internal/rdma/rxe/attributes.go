@@ -2,10 +2,10 @@ package rxe
 
 import "viaduct/cmd/viaduct/internal/rdma/abi"
 
-// A Path is where the packets of a connection, or of an address handle, go.
+// A Path is the route of the packets of a connection or address handle.
 type Path struct {
 	DGID  GID
-	SGID  uint8 // index of the source in the table of the port
+	SGID  uint8 // index of the source address in the GID table of the port
 	bytes [pathLen]byte
 }
 
@@ -18,13 +18,15 @@ func parsePath(b abi.Body) (p Path) {
 	return p
 }
 
-// usable reports whether packets can take the path: on Ethernet they all have a global header.
+// usable reports whether packets can take the path. It must have a global header, as on Ethernet
+// all packets have.
 func (p *Path) usable(port *Port) bool {
 	const isGlobalAt, portAt = 30, 31
 	return p.bytes[isGlobalAt] != 0 && (p.bytes[portAt] == 1 || p.bytes[portAt] == 0) && port.Has(p.SGID)
 }
 
-// Attributes are those of a queue pair that changes set. They are not changed in place.
+// Attributes are the attributes of a queue pair that modify_qp sets. A value is never changed in
+// place.
 type Attributes struct {
 	State         abi.State
 	Path, AltPath Path
@@ -32,7 +34,7 @@ type Attributes struct {
 	RecvPSN       uint32
 	SendPSN       uint32
 	DestQP        uint32
-	Access        uint32 // what the peer may do
+	Access        uint32 // rights of the peer
 	PKey          uint16
 	MTU           uint8
 	MaxReads      uint8
@@ -43,7 +45,7 @@ type Attributes struct {
 	RNRRetry      uint8
 }
 
-// A Change is what modify_qp asks for.
+// A Change is a request of modify_qp.
 type Change struct {
 	Mask     Mask
 	CurState abi.State
@@ -69,16 +71,16 @@ const (
 	qpnMask = 1<<24 - 1
 )
 
-// What attributes have at most.
+// Limits of attributes.
 const (
 	maxMTU      = 5 // 4096 bytes
 	MaxReads    = 128
 	maxTimer    = 31
 	maxRetry    = 7
-	retryAlways = 7 // of RNR
+	retryAlways = 7 // value of RNRRetry for no limit
 )
 
-// allowed reports whether the values that the change gives are such as the device has.
+// allowed reports whether the device supports all values of the change.
 func (c *Change) allowed(port *Port) bool {
 	has := func(m Mask) bool { return c.Mask&m != 0 }
 	switch {
@@ -98,7 +100,7 @@ func (c *Change) allowed(port *Port) bool {
 	return true
 }
 
-// apply returns the attributes with those of the change.
+// apply returns the attributes a with the values of the change.
 func (c *Change) apply(a Attributes) Attributes {
 	to := &c.Attributes
 	for _, f := range [...]struct {
@@ -132,10 +134,10 @@ func (c *Change) apply(a Attributes) Attributes {
 	return a
 }
 
-// Limits are what a queue pair is made with.
+// Limits are the sizes of a queue pair's queues and entries.
 type Limits struct{ SendWR, RecvWR, SendSGE, RecvSGE, Inline uint32 }
 
-// put writes the response of query_qp.
+// put returns the response of query_qp.
 func (a *Attributes) put(l Limits, signalAll bool) abi.Body {
 	b := make(abi.Body, abi.QueryQPLen)
 	copy(b, a.Path.bytes[:])

@@ -6,24 +6,27 @@ import (
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 )
 
-// What a batch has at most. With more payload than eachMost a request gains nothing from company.
+// Limits of a batch. A request with more payload than eachMost gains nothing from a batch.
 const (
 	batchMost  = 32
 	eachMost   = 1 << 10
 	chunksMost = 2 * batchMost
-	// batchCost is what an entry of a batch counts for in shortRoom: few of them make a call of the kernel.
+	// batchCost is the cost of an entry in shortRoom. It is low because the entries of a batch
+	// share few system calls.
 	batchCost = entryCost / 4
 )
 
-// A batch is the short Writes and Sends at the head of a send queue, which are carried out together:
-// one call reads the payload of all, and one writes it if the responder's process allows that.
+// A batch is the short Writes and Sends at the head of a send queue, which are executed together.
+// One system call reads the payload of all requests. One writes it, if access to the responder's
+// process allows that.
 //
-// What is wrong, long, of another kind or has to wait ends the batch before it and is left in the queue. It
-// is carried out by itself then, so that each fault is found and reported in one place.
+// The batch ends before the first entry that is invalid, long, of another kind, or has to wait.
+// That entry stays in the queue and is later executed alone, so that every fault is found and
+// reported in one place.
 type batch struct {
 	jobs  []job
 	size  int  // bytes of payload
-	sends bool // Sends may be in it: receives of an SRQ are taken one by one
+	sends bool // Sends are allowed; false with an SRQ, whose receives are taken one by one
 	from  copies
 	to    copies
 	buf   [batchMost * eachMost]byte
@@ -33,9 +36,9 @@ type batch struct {
 type job struct {
 	posted
 	remote  remote
-	payload []byte // in batch.buf
-	read    int    // bytes that are read when this job and those before it are
-	written int    // bytes that are written when they are
+	payload []byte // part of batch.buf
+	read    int    // bytes read once this job and all before it have been read
+	written int    // bytes written once this job and all before it have been written
 	receive uint64 // id of the receive that a Send completes
 }
 
@@ -48,7 +51,7 @@ func (b *batch) release() {
 	batches.Put(b)
 }
 
-// keep shortens the batch to the jobs for which done is at least what upTo returns.
+// keep shortens the batch to the jobs for which upTo returns at most done.
 func (b *batch) keep(done int, upTo func(*job) int) {
 	for i := range b.jobs {
 		if upTo(&b.jobs[i]) > done {
@@ -58,8 +61,8 @@ func (b *batch) keep(done int, upTo func(*job) int) {
 	}
 }
 
-// carryOutBatch carries out what it can of the send queue's head as a batch, and returns what that counts for in
-// the room of the caller: 0 if nothing was done. send.mu is locked.
+// carryOutBatch executes entries at the head of the send queue as a batch. It returns their cost in
+// the caller's room, or 0 if it executed none. send.mu is locked.
 func (q *QP) carryOutBatch(a *Attributes, short bool, room int) (spent int) {
 	p, ok := q.peer(a).(*QP)
 	if !ok || p == nil {
@@ -84,7 +87,8 @@ func (q *QP) carryOutBatch(a *Attributes, short bool, room int) (spent int) {
 	return spent
 }
 
-// collect adds the next entry of the send queue. It is false if that does not belong to the batch.
+// collect adds the next entry of the send queue to the batch. It returns false if that entry does
+// not belong to the batch.
 func (q *QP) collect(b *batch, room int) bool {
 	s, e := &q.send, &q.send.entry
 	if s.ring.waiting() <= uint32(len(b.jobs)) || room < b.size+(len(b.jobs)+1)*batchCost {
@@ -109,8 +113,8 @@ func (q *QP) collect(b *batch, room int) bool {
 	return true
 }
 
-// respondBatch carries out a batch at the responder, and shortens it to what was done. As in [QP.respond] a
-// short one does not wait for the lock.
+// respondBatch executes a batch at the responder, and shortens it to the executed jobs. As in
+// [QP.respond], a short batch does not wait for the lock.
 func (q *QP) respondBatch(from *QP, b *batch, short bool) {
 	if !short {
 		q.recv.mu.Lock()
@@ -148,8 +152,8 @@ func (q *QP) respondBatch(from *QP, b *batch, short bool) {
 	}
 }
 
-// place finds where a job works. It is false if the job can't be carried out in this batch. receives is how
-// many receives the jobs before it complete.
+// place determines the responder's memory for a job. It returns false if the job cannot be executed
+// in this batch. receives is the number of receives that the jobs before it complete.
 func (q *QP) place(a *Attributes, b *batch, j *job, receives uint32) bool {
 	to := &q.recv.pieces
 	first := len(to.list)

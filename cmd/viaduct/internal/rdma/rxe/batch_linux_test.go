@@ -9,7 +9,7 @@ import (
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 )
 
-// postAll posts n requests of 8 bytes each and rings once. fill changes the one of a number.
+// postAll posts n requests of 8 bytes each and rings once. fill may change the entry of request i.
 func (e *end) postAll(n int, fill func(i int, b abi.Body)) {
 	r := &e.qp.send.ring
 	first := r.produced()
@@ -28,8 +28,9 @@ func (e *end) postAll(n int, fill func(i int, b abi.Body)) {
 	e.qp.Doorbell()
 }
 
-// A list of short requests is carried out with one read of all payload and one write. A fault among
-// them has its own status, those before it succeed, and those after it are flushed and write nothing.
+// Short requests posted together are executed with one read of all payload and one write. If one of
+// them is invalid, it gets its own status; the requests before it succeed, those after it are
+// flushed and write nothing.
 func TestBatch(t *testing.T) {
 	const n, bad = 12, 7
 	set := func(op Op) func(int, abi.Body) { return func(_ int, b abi.Body) { b.Put32(12, uint32(op)) } }
@@ -38,7 +39,7 @@ func TestBatch(t *testing.T) {
 		fill   func(i int, b abi.Body)
 		sends  bool
 		status Status // of request bad
-		calls  int    // of read and write; 0: not looked at
+		calls  int    // number of reads and writes; 0 if not checked
 	}{
 		{name: "writes", fill: set(OpWrite), calls: 2},
 		{name: "sends", fill: set(OpSend), sends: true, calls: 2},
@@ -133,10 +134,10 @@ func TestBatch(t *testing.T) {
 	}
 }
 
-// pattern is the payload of request i.
+// pattern returns the payload of request i.
 func pattern(i int) []byte { return fmt.Appendf(nil, "bytes %02d", i) }
 
-// A batch takes no more receives than there are: the next Send waits for its own.
+// A batch uses no more receives than are posted. The next Send waits for a receive.
 func TestBatchReceives(t *testing.T) {
 	f := NewFabric()
 	a, b := newEnd(t, f, RC, nil), newEnd(t, f, RC, nil)

@@ -8,11 +8,12 @@ import (
 
 var errNoRegion = errors.New("rxe: no region has that memory")
 
-// A buffer is the memory that the elements of an entry name. Each access looks the regions up: a
-// program may deregister memory while a request is under way, which then fails.
+// A buffer is the memory that the elements of an entry name. It looks up the regions at each
+// access, because the program may deregister memory while a request is in progress, which then
+// fails.
 type buffer struct {
 	memory   Memory
-	need     uint32 // rights that the regions must have
+	need     uint32 // required rights of the regions
 	elements []element
 	size     int
 }
@@ -28,7 +29,7 @@ func (b *buffer) ReadAt(p []byte, off int) error { return b.each(p, off, Region.
 // WriteAt implements rocecore.Buffer.
 func (b *buffer) WriteAt(p []byte, off int) error { return b.each(p, off, Region.WriteAt) }
 
-// each calls do for the pieces that the len(p) bytes at off are in.
+// each calls do for every element that overlaps the len(p) bytes at offset off.
 func (b *buffer) each(p []byte, off int, do func(r Region, p []byte, addr uint64) error) error {
 	for i := range b.elements {
 		e := &b.elements[i]
@@ -57,7 +58,7 @@ func (b *buffer) each(p []byte, off int, do func(r Region, p []byte, addr uint64
 	return nil
 }
 
-// An inline is payload that an entry has in itself.
+// An inline is the payload that is contained in an entry.
 type inline []byte
 
 var _ rocecore.Buffer = inline(nil)

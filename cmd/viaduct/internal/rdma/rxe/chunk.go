@@ -1,34 +1,37 @@
 package rxe
 
-// A Chunk is a piece of a process's memory, and the bytes that are copied from or to it.
+// A Chunk is a piece of a process's memory, and the bytes to copy to or from it.
 type Chunk struct {
 	Bytes []byte
 	Addr  uint64
 }
 
-// A Process is the address space of a program. Two are equal (==) if they are of one program.
+// A Process is the address space of a program. Two values are equal (==) if they belong to the same
+// program.
 type Process interface {
-	// ReadAll and WriteAll copy the chunks in order, with as few calls of the kernel as they can. They
-	// return how many bytes were copied: fewer than all behind the first chunk that fails.
+	// ReadAll and WriteAll copy the chunks in order, with as few system calls as possible. They
+	// return the number of copied bytes. It is smaller than the total if a chunk fails; later
+	// chunks are not copied.
 	ReadAll(chunks []Chunk) int
 	WriteAll(chunks []Chunk) int
 }
 
-// copies are chunks of one process.
+// copies is a list of chunks of one process.
 type copies struct {
 	process Process
 	list    []Chunk
 	size    int // bytes of all
 }
 
-// reset empties the list, and keeps nothing alive.
+// reset empties the list, and removes its references to memory.
 func (c *copies) reset() {
 	clear(c.list)
 	c.process, c.list, c.size = nil, c.list[:0], 0
 }
 
-// add adds the first len(b) bytes of pieces, which b takes or fills. It is false, and nothing is added, if they are of
-// another process or there are too many. Chunks that follow one another here and there become one.
+// add adds chunks for the first len(b) bytes of pieces, to be copied to or from b. It returns false
+// and adds nothing if the pieces belong to another process or the list is full. Chunks that are
+// adjacent on both sides are merged.
 func (c *copies) add(pieces []piece, b []byte) bool {
 	n, last := len(c.list), Chunk{}
 	if n > 0 {
@@ -72,7 +75,7 @@ func (c *copies) append(k Chunk) {
 	c.list = append(c.list, k)
 }
 
-// read fills the chunks and returns how many bytes it has read.
+// read fills the chunks from the process, and returns the number of bytes read.
 func (c *copies) read() int {
 	if c.size == 0 {
 		return 0
@@ -80,7 +83,7 @@ func (c *copies) read() int {
 	return c.process.ReadAll(c.list)
 }
 
-// write copies the chunks to the process and returns how many bytes it has written.
+// write copies the chunks to the process, and returns the number of bytes written.
 func (c *copies) write() int {
 	if c.size == 0 {
 		return 0

@@ -2,32 +2,32 @@ package rxe
 
 import "time"
 
-// rnrTimes are the waits that a responder's timer field stands for, in microseconds.
+// rnrTimes holds the times that the values of a responder's timer field stand for, in microseconds.
 var rnrTimes = [32]time.Duration{655360, 10, 20, 30, 40, 60, 80, 120, 160, 240, 320, 480, 640, 960, 1280, 1920, 2560, 3840, 5120,
 	7680, 10240, 15360, 20480, 30720, 40960, 61440, 81920, 122880, 163840, 245760, 327680, 491520}
 
 func rnrTime(timer uint8) time.Duration { return rnrTimes[timer&31] * time.Microsecond }
 
-// rnrLimit is how long a requester waits for a receive: count waits of the responder's time. forever is true if it
-// never gives up.
+// rnrLimit returns the time after which a requester gives up a responder without a receive: count
+// times the responder's timer. forever is true if it never gives up.
 func rnrLimit(count, timer uint8) (limit time.Duration, forever bool) {
 	return time.Duration(count) * rnrTime(timer), count == retryAlways
 }
 
-// ackLimit is how long a requester waits for a queue pair that does not answer: as long as an ACK
-// may take, once and for each retry.
+// ackLimit returns the time after which a requester gives up a queue pair that does not answer: one
+// timeout, and one more for each retry. forever is true if it never gives up.
 func ackLimit(timeout, retries uint8) (limit time.Duration, forever bool) {
 	return (4096 * time.Nanosecond << timeout) * (time.Duration(retries) + 1), timeout == 0
 }
 
-// A wait is that of the entry at the head of a send queue.
+// A wait describes why the entry at the head of a send queue waits, and since when.
 type wait struct {
 	why   outcome
-	since time.Time // zero if there is none
-	timer uint8     // of the responder
+	since time.Time // zero if it does not wait
+	timer uint8     // timer field of the responder
 }
 
-// over reports whether the wait has been too long, with what the requester allows.
+// over reports whether the wait has exceeded the limit of the requester's attributes.
 func (w *wait) over(now time.Time, a *Attributes) bool {
 	limit, forever := w.limit(a)
 	return !forever && now.Sub(w.since) >= limit
@@ -43,19 +43,20 @@ func (w *wait) limit(a *Attributes) (time.Duration, bool) {
 	return ackLimit(a.Timeout, a.Retry)
 }
 
-// How soon it is looked again for a receive, or for room in a socket: neither rings.
+// Intervals at which the head is tried again. They are needed because a posted receive, or room in
+// a socket, causes no notification.
 const (
 	lookSoon  = 50 * time.Microsecond
 	lookLater = time.Millisecond
 	lookRare  = 5 * time.Millisecond
 )
 
-// next is how long it is until the head is tried again.
+// next returns the time until the head is tried again.
 func (w *wait) next(now time.Time, a *Attributes) time.Duration {
 	waited := now.Sub(w.since)
 	limit, forever := w.limit(a)
 	rest := limit - waited
-	if w.why == noAnswer { // the other queue pair's change of state ends it
+	if w.why == noAnswer { // the state change of the other queue pair ends this wait
 		if forever {
 			return time.Hour
 		}

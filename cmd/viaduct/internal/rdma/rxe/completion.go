@@ -6,7 +6,7 @@ import (
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 )
 
-// A Status is that of a completion, as ibv_wc_status numbers them.
+// A Status is the status of a completion, with the values of ibv_wc_status.
 type Status uint32
 
 // The statuses.
@@ -25,7 +25,7 @@ const (
 	RNRRetryExceeded Status = 13
 )
 
-// String returns the name that ibv_wc_status_str begins with.
+// String returns the beginning of the text that ibv_wc_status_str returns.
 func (s Status) String() string {
 	switch s {
 	case Success:
@@ -56,7 +56,7 @@ func (s Status) String() string {
 	return "status " + strconv.Itoa(int(s))
 }
 
-// Kinds of completions, as ibv_wc_opcode numbers them.
+// Kinds of completions, with the values of ibv_wc_opcode.
 const (
 	doneRecv         = 128
 	doneRecvWriteImm = 129
@@ -91,11 +91,11 @@ type completion struct {
 	status    Status
 	kind      uint32
 	length    uint32
-	imm       uint32 // immediate data, or the key that was invalidated
+	imm       uint32 // immediate data, or the invalidated key
 	qp, src   uint32
 	flags     uint32
 	sl        uint8
-	solicited bool // the sender asked for an event
+	solicited bool // the sender requested an event
 }
 
 func (c *completion) put(slot []byte) {

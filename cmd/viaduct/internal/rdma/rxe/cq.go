@@ -7,17 +7,17 @@ import (
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 )
 
-// Errors of making and changing objects.
+// Errors of methods that create or change objects.
 var (
 	ErrInvalid = errors.New("rxe: a value is outside what the device allows") // EINVAL
 	ErrMemory  = errors.New("rxe: no memory for a ring")                      // ENOMEM
 )
 
-// CQEvents says what becomes of a completion queue. Both functions are called with the queue locked, and
-// must not use it.
+// CQEvents holds the handlers of a completion queue's events. Both are called with the queue
+// locked, and must not use it.
 type CQEvents struct {
-	Completed func() // the program asked to be told of the next completion, and there is one
-	Overrun   func() // a completion was lost because the program did not take those before
+	Completed func() // there is a completion, and the program requested an event for it
+	Overrun   func() // a completion was lost because the ring was full
 }
 
 // A CQ is a completion queue.
@@ -30,7 +30,7 @@ type CQ struct {
 	overrun bool   // guarded by mu
 }
 
-// notify says of which completions the program wants to be told.
+// notify says for which completions the program requested an event.
 type notify uint8
 
 const (
@@ -39,7 +39,7 @@ const (
 	notifyNext
 )
 
-// NewCQ makes a completion queue of at least n entries.
+// NewCQ creates a completion queue for at least n entries. The error is ErrInvalid or ErrMemory.
 func NewCQ(a Arena, n uint32, ev CQEvents) (*CQ, error) {
 	if n == 0 || n > MaxCQE {
 		return nil, ErrInvalid
@@ -51,15 +51,16 @@ func NewCQ(a Arena, n uint32, ev CQEvents) (*CQ, error) {
 	return &CQ{events: ev, ring: r}, nil
 }
 
-// Describe returns how many completions fit, and where the ring is.
+// Describe returns the number of completions that fit, and the description of the ring.
 func (q *CQ) Describe() (entries uint32, info abi.Body) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.ring.mask, q.ring.info()
 }
 
-// Resize gives the queue another ring, with the completions that were not taken. keep is asked whether the
-// program has learnt of it; if not the queue stays as it was.
+// Resize moves the queue with its unread completions to a new ring for at least n entries. It calls
+// keep with the description of the new ring. If keep returns false, because the program could not
+// be informed, the queue keeps its old ring.
 func (q *CQ) Resize(n uint32, keep func(entries uint32, info abi.Body) bool) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -72,7 +73,7 @@ func (q *CQ) Resize(n uint32, keep func(entries uint32, info abi.Body) bool) err
 	}
 	from := q.ring.consumed()
 	unread := (q.ring.at - from) & q.ring.mask
-	if unread > r.mask { // the program has moved its index meanwhile
+	if unread > r.mask { // the program has moved its index in between
 		r.drop()
 		return ErrInvalid
 	}
@@ -87,7 +88,7 @@ func (q *CQ) Resize(n uint32, keep func(entries uint32, info abi.Body) bool) err
 	return nil
 }
 
-// Notify has the next completion told, or only the next solicited or failed one.
+// Notify requests an event for the next completion, or only for the next solicited or failed one.
 func (q *CQ) Notify(solicited bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -99,7 +100,7 @@ func (q *CQ) Notify(solicited bool) {
 	}
 }
 
-// push shows a completion to the program.
+// push writes a completion to the ring, and sends an event if the program requested one.
 func (q *CQ) push(c *completion) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -121,7 +122,7 @@ func (q *CQ) push(c *completion) {
 	}
 }
 
-// Close takes the ring away. No event comes behind it.
+// Close frees the ring. No event follows.
 func (q *CQ) Close() {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -9,18 +9,20 @@ import (
 
 const (
 	maxDatagram = 4096 // bytes of payload
-	grhLen      = 40   // of the header that a receive begins with
+	grhLen      = 40   // bytes of the header in front of the payload in a receive
 )
 
-// What a datagram's completion says as its service level. UCX before 1.19 takes the kind of network header from
-// there, as adapters of one make put it: the low bits are 2 for IPv4 and 1 for IPv6.
+// Service levels in the completions of datagrams. UCX before 1.19 reads the kind of network header
+// from the service level, where adapters of one vendor store it: the low bits are 2 for IPv4 and 1
+// for IPv6.
 const (
 	levelIPv4 = 10
 	levelIPv6 = 9
 )
 
-// datagram sends an entry to all that it is for. Who has no receive for it does not get it, and nobody is told. The
-// outcome is noRoom, and nothing has happened, if it has to go by a socket that is full.
+// datagram sends an entry to all queue pairs at its destination. A queue pair without a receive
+// does not get the datagram, and nobody is informed. If the datagram has to leave through a socket
+// that is full, the outcome is noRoom and nothing was sent.
 func (q *QP) datagram(a *Attributes, r *request) (outcome, Status) {
 	e := r.entry
 	if e.size > maxDatagram {
@@ -44,7 +46,7 @@ func (q *QP) datagram(a *Attributes, r *request) (outcome, Status) {
 		return noRoom, Success
 	}
 	qkey := e.ud.qkey
-	if int32(qkey) < 0 { // the sender's own is meant
+	if int32(qkey) < 0 { // a negative key stands for the sender's own
 		qkey = a.QKey
 	}
 	b := make([]byte, grhLen+e.size)
@@ -70,7 +72,8 @@ func (q *QP) datagram(a *Attributes, r *request) (outcome, Status) {
 	return done, Success
 }
 
-// receiveDatagram puts a datagram into the next receive, if it fits.
+// receiveDatagram stores a datagram in the next receive if it fits; otherwise it drops the
+// datagram.
 func (q *QP) receiveDatagram(b []byte, qkey uint32, c completion) {
 	q.recv.mu.Lock()
 	defer q.recv.mu.Unlock()
@@ -94,8 +97,8 @@ func (q *QP) receiveDatagram(b []byte, qkey uint32, c completion) {
 
 var mapped4 = []byte{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff}
 
-// putGRH writes the header of a datagram of n bytes: one of IPv6, or one of IPv4 in the last 20 bytes, which
-// it reports.
+// putGRH writes the header in front of a datagram of n bytes: an IPv6 header, or an IPv4 header in
+// the last 20 bytes. It returns true for IPv4.
 func putGRH(b []byte, from, to GID, n int) (ipv4 bool) {
 	const udp, bth, deth, icrc, hops = 8, 12, 8, 4, 64
 	const protoUDP = 17
@@ -111,7 +114,7 @@ func putGRH(b []byte, from, to GID, n int) (ipv4 bool) {
 	h := b[20:]
 	h[0] = 0x45
 	binary.BigEndian.PutUint16(h[2:], uint16(len(h)+n))
-	h[6] = 0x40 // not to be fragmented
+	h[6] = 0x40 // do not fragment
 	h[8], h[9] = hops, protoUDP
 	copy(h[12:], from[12:])
 	copy(h[16:], to[12:])
@@ -119,7 +122,7 @@ func putGRH(b []byte, from, to GID, n int) (ipv4 bool) {
 	return true
 }
 
-// checksum is that of an IPv4 header.
+// checksum returns the checksum of an IPv4 header.
 func checksum(h []byte) uint16 {
 	sum := uint32(0)
 	for i := 0; i < len(h); i += 2 {

@@ -1,22 +1,23 @@
-// Package rxe does the work of a device that rdma-core's rxe provider drives, in place of the kernel's
-// rdma_rxe: completion queues, queue pairs of three types, shared receive queues, address handles,
-// memory windows and multicast groups. If both ends of a connection are queue pairs of one [Fabric],
+// Package rxe implements a device for rdma-core's rxe provider, instead of the kernel's rdma_rxe:
+// completion queues, queue pairs of three types, shared receive queues, address handles, memory
+// windows and multicast groups. If both ends of a connection are queue pairs of one [Fabric], the
 // payload is copied from the memory of one program to that of the other. Other peers are reached by
 // RoCEv2 (packages rocecore and roceudp): other supervisors, the kernel's rxe, adapters.
 //
-// The queues are rings in memory that the program can write at any time. An entry is copied once, and
-// only the copy is looked at; indexes are masked; lengths are checked against what was made.
+// The queues are rings in memory that the program can write at any time. Therefore an entry is
+// copied once, and only the copy is examined; indexes are masked; lengths are checked against the
+// size of the ring.
 //
 // # Locks
 //
-// Each side of a queue pair has a lock of its own. They are taken in this order, and a queue pair may
-// so be connected to itself:
+// Each side of a queue pair has its own lock. The locks are taken in the following order, which
+// also allows a queue pair to be connected to itself:
 //
 //	sendSide.mu -> recvSide.mu (of any queue pair) -> SRQ.mu -> Space.mu -> CQ.mu
 //
-// The lock of a roceudp.Pair comes before those of both sides for a connection, and between them for
-// datagrams. QP.changing comes before all.
+// The lock of a roceudp.Pair is taken before both sides for a connection, and between them for
+// datagrams. QP.changing is taken before all of these.
 //
-// QP.mu and Fabric.mu are leaves: nothing else is locked under them. A long copy holds the send side of
-// the requester and the receive side of the responder, and stops no other queue pair.
+// No other lock is taken while QP.mu or Fabric.mu is held. A long copy holds only the send side of
+// the requester and the receive side of the responder, and delays no other queue pair.
 package rxe

@@ -2,14 +2,14 @@ package rxe
 
 import "viaduct/cmd/viaduct/internal/rdma/abi"
 
-// A drainState says how far the send queue is on its way into the state SQD, in which no request is begun. It is
-// drained when the request that was begun before is complete.
+// A drainState is the progress of a send queue towards being drained. In the state SQD no request
+// is begun. The queue is drained when the requests that were begun before are complete.
 type drainState uint32
 
 const (
 	drained drainState = iota
 	draining
-	drainingTold // the program wants an event when it is drained
+	drainingTold // the program requested an event when the queue is drained
 )
 
 func (q *QP) startDraining(tell bool) {
@@ -20,12 +20,13 @@ func (q *QP) startDraining(tell bool) {
 	q.drain.Store(uint32(s))
 }
 
-// draining reports whether the queue is in SQD and not drained yet.
+// draining reports whether the queue pair is in SQD and its send queue is not drained yet.
 func (q *QP) draining() bool {
 	return drainState(q.drain.Load()) != drained && q.attrs.Load().State == abi.SQD
 }
 
-// endDraining is called in SQD when no request is in progress. send.mu is locked.
+// endDraining marks the send queue as drained. It is called in SQD when no request is in progress.
+// send.mu is locked.
 func (q *QP) endDraining() {
 	if drainState(q.drain.Swap(uint32(drained))) == drainingTold {
 		q.event(abi.AsyncSQDrained)

@@ -7,8 +7,9 @@ import (
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 )
 
-// A queue pair that is taken to SQD is drained when the request that was begun is complete, and not before: so
-// says the attribute, and the event if it was asked for. What stands behind begins when the queue pair is back in RTS.
+// A queue pair in SQD is drained when the request that was begun is complete, and not before. The
+// attribute shows that, and an event if the program requested one. Later requests begin when the
+// queue pair is back in RTS.
 func TestDrain(t *testing.T) {
 	for _, tell := range []bool{true, false} {
 		f := NewFabric()
@@ -50,7 +51,7 @@ func TestDrain(t *testing.T) {
 		a.none()
 		a.modify(abi.RTS, b.qp.num, nil)
 		a.want(2, Success)
-		drain() // at once, since nothing is in progress
+		drain() // at once, because nothing is in progress
 		for end := time.Now().Add(time.Minute); a.qp.Query()[112] != 0 || events() != 2*want; time.Sleep(time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatalf("%d events behind the second time", events())

@@ -6,7 +6,7 @@ import (
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 )
 
-// An Op is the operation of a send entry, as ibv_wr_opcode numbers them.
+// An Op is the operation of a send entry, with the values of ibv_wr_opcode.
 type Op uint32
 
 // The operations.
@@ -32,10 +32,10 @@ const (
 	flagInline    = 1 << 3
 )
 
-// What rings of queue pairs have at most.
+// Limits of queue pairs' rings.
 const (
 	MaxSGE    = 32
-	MaxInline = 512 // bytes; the elements of MaxSGE need as many
+	MaxInline = 512 // bytes; MaxSGE elements take as many
 	MaxWR     = 16 << 10
 	MaxCQE    = 1 << 20
 	MaxSRQSGE = 27
@@ -43,7 +43,7 @@ const (
 )
 
 const (
-	sendHeadLen = 208 // of a send entry, before its elements or inline data
+	sendHeadLen = 208 // bytes of a send entry before its elements or inline data
 	recvHeadLen = 40
 	sgeLen      = 16
 )
@@ -55,7 +55,7 @@ type element struct {
 	key    uint32
 }
 
-// An elementList is the elements of an entry.
+// An elementList holds the elements of an entry.
 type elementList struct {
 	n  int
 	at [MaxSGE]element
@@ -70,7 +70,8 @@ func (l *elementList) parse(b abi.Body, n int) {
 	}
 }
 
-// size is the sum of the lengths. The field of the entry is wrong from some versions of the provider.
+// size returns the sum of the lengths. The length field of the entry is not used, because some
+// versions of the provider set it wrongly.
 func (l *elementList) size() (n uint64) {
 	for i := range l.list() {
 		n += uint64(l.at[i].length)
@@ -78,13 +79,13 @@ func (l *elementList) size() (n uint64) {
 	return n
 }
 
-// A posted is what the completion of a send entry is made of.
+// A posted holds the values of a send entry that its completion needs.
 type posted struct {
 	id    uint64
 	op    Op
 	flags uint32
 	imm   uint32 // or the key to invalidate
-	size  uint64 // bytes of payload, or of what is to be read
+	size  uint64 // bytes of payload, or bytes to read
 }
 
 // A sendEntry is a copy of an entry of a send queue.
@@ -95,27 +96,28 @@ type sendEntry struct {
 	bind   bindRequest
 
 	elements elementList
-	inline   []byte // in raw; nil if the payload is in elements
-	valid    bool   // false if there are more elements or inline bytes than the ring has room for
+	inline   []byte // part of raw; nil if the payload is in elements
+	valid    bool   // false if the entry has more elements or inline bytes than fit into it
 
 	raw [sendHeadLen + MaxInline]byte
 }
 
-// A remote says where in the peer's memory a request works, and the operands of an atomic one.
+// A remote is the place in the peer's memory that a request accesses, with the operands of an
+// atomic operation.
 type remote struct {
 	addr          uint64
 	key           uint32
 	compare, swap uint64
 }
 
-// A bindRequest is what an entry says that binds a window.
+// A bindRequest holds the fields of an entry that binds a window.
 type bindRequest struct {
 	addr, length           uint64
 	regionKey, key, newKey uint32
 	access                 uint32
 }
 
-// take copies the entry of a slot, and decodes the copy.
+// take copies an entry from its slot in the ring, and decodes the copy.
 func (e *sendEntry) take(slot []byte) {
 	n := copy(e.raw[:sendHeadLen], slot)
 	b := abi.Body(e.raw[:n])
@@ -155,7 +157,7 @@ func (e *sendEntry) take(slot []byte) {
 type recvEntry struct {
 	id       uint64
 	elements elementList
-	valid    bool // as of a sendEntry
+	valid    bool // as in sendEntry
 	raw      [recvHeadLen + MaxSGE*sgeLen]byte
 }
 
@@ -174,7 +176,7 @@ func (e *recvEntry) take(slot []byte) {
 // local reports whether an operation needs no peer.
 func (o Op) local() bool { return o == OpBindWindow || o == OpLocalInvalidate }
 
-// localRights are those that the requester's memory must have.
+// localRights returns the rights that the requester's regions must have.
 func (o Op) localRights() uint32 {
 	switch o {
 	case OpRead, OpCompareSwap, OpFetchAdd:

@@ -7,26 +7,26 @@ import (
 	"viaduct/internal/roceudp"
 )
 
-// A GID is an address of a port.
+// A GID is an address of a port: an IPv6 address, or an IPv4 address mapped to IPv6.
 type GID [16]byte
 
-// multicast reports whether the address is one of a group.
+// multicast reports whether the address is that of a multicast group.
 func (g GID) multicast() bool { return g[0] == 0xff }
 
-// A Port has the GIDs of a device.
+// A Port holds the GID table of a device.
 type Port struct {
 	mu   sync.RWMutex
 	gids []GID // guarded by mu
 }
 
-// SetGIDs sets the table.
+// SetGIDs replaces the table. The caller must not change gids afterwards.
 func (p *Port) SetGIDs(gids []GID) {
 	p.mu.Lock()
 	p.gids = gids
 	p.mu.Unlock()
 }
 
-// GID returns an entry of the table; zeros if there is none.
+// GID returns the table's entry at index, or zeros if there is none.
 func (p *Port) GID(index uint8) (g GID) {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
@@ -36,7 +36,7 @@ func (p *Port) GID(index uint8) (g GID) {
 	return g
 }
 
-// Has reports whether the table has an index.
+// Has reports whether the table has an entry at index.
 func (p *Port) Has(index uint8) bool { return p.GID(index) != GID{} }
 
 // all returns the table.
@@ -46,7 +46,7 @@ func (p *Port) all() []GID {
 	return p.gids
 }
 
-// owns reports whether an address is one of the port.
+// owns reports whether g is in the table.
 func (p *Port) owns(g GID) bool {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
@@ -58,10 +58,10 @@ func (p *Port) owns(g GID) bool {
 	return false
 }
 
-// A Fabric is what queue pairs reach each other over: those of all devices of one supervisor directly,
+// A Fabric connects queue pairs. Those of all devices of one supervisor reach each other directly,
 // others by RoCEv2.
 type Fabric struct {
-	atomics sync.Mutex // held around each atomic operation, which makes it atomic among them
+	atomics sync.Mutex // locked around each atomic operation, so that these exclude each other
 	wire    wire
 
 	mu     sync.Mutex
@@ -71,22 +71,23 @@ type Fabric struct {
 	groups map[GID]map[*QP]bool // guarded by mu; members of multicast groups
 }
 
-// NewFabric makes one without queue pairs.
+// NewFabric creates a fabric without queue pairs.
 func NewFabric() *Fabric {
 	return &Fabric{qps: map[uint32]*QP{}, groups: map[GID]map[*QP]bool{}, next: firstQPN}
 }
 
-// Close ends what the fabric has on the wire, after all queue pairs are closed.
+// Close closes the sockets of the fabric. All queue pairs must be closed before.
 func (f *Fabric) Close() { f.wire.close() }
 
-// SetTap gives the packets on the wire to tap. It is called before the first queue pair is made.
+// SetTap makes tap receive all packets on the network. It must be called before the first queue
+// pair is created.
 func (f *Fabric) SetTap(tap roceudp.Tap) {
 	f.wire.mu.Lock()
 	defer f.wire.mu.Unlock()
 	f.wire.tap = tap
 }
 
-// NewPort makes a port of the fabric without GIDs.
+// NewPort creates a port of the fabric with an empty GID table.
 func (f *Fabric) NewPort() *Port {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -95,7 +96,7 @@ func (f *Fabric) NewPort() *Port {
 	return p
 }
 
-// local reports whether an address is one of the fabric's ports.
+// local reports whether g is an address of one of the fabric's ports.
 func (f *Fabric) local(g GID) bool {
 	f.mu.Lock()
 	ports := f.ports
@@ -108,10 +109,10 @@ func (f *Fabric) local(g GID) bool {
 	return false
 }
 
-// firstQPN is above the numbers that have a meaning of their own.
+// firstQPN is greater than all queue pair numbers with a special meaning.
 const firstQPN = 17
 
-// add gives a queue pair its number.
+// add assigns an unused number to a queue pair.
 func (f *Fabric) add(q *QP) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -124,7 +125,7 @@ func (f *Fabric) add(q *QP) {
 }
 
 func (f *Fabric) advance() {
-	// 0xffffff is the number of all members of a multicast group.
+	// 0xffffff addresses all members of a multicast group.
 	if f.next++; f.next >= qpnMask {
 		f.next = firstQPN
 	}
@@ -139,22 +140,23 @@ func (f *Fabric) remove(q *QP) {
 	}
 }
 
-// QP returns the queue pair of a number, nil if there is none.
+// QP returns the queue pair with the given number, or nil.
 func (f *Fabric) QP(num uint32) *QP {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.qps[num]
 }
 
-// A datagram to a group is given to all members by the goroutine that serves all programs, so their
-// number is bounded, and so are the groups and those that a queue pair can be in.
+// The goroutine that serves all programs delivers a datagram to all members of a group. Therefore
+// the numbers of members, of groups, and of groups per queue pair are limited.
 const (
-	maxMembers   = 56 // as query_device says
+	maxMembers   = 56 // reported by query_device
 	maxGroups    = 8 << 10
 	maxOwnGroups = 1024
 )
 
-// Attach makes a queue pair a member of a multicast group.
+// Attach makes a queue pair a member of a multicast group. The error is ErrInvalid for a queue pair
+// that is not UD, an address that is not multicast, or an exceeded limit.
 func (f *Fabric) Attach(q *QP, g GID) error {
 	if q.typ != UD || !g.multicast() {
 		return ErrInvalid
@@ -188,7 +190,7 @@ func (f *Fabric) attach(q *QP, g GID) error {
 	return nil
 }
 
-// Detach ends the membership.
+// Detach ends the membership of a queue pair in a group.
 func (f *Fabric) Detach(q *QP, g GID) error {
 	q.changing.Lock()
 	defer q.changing.Unlock()
@@ -202,7 +204,7 @@ func (f *Fabric) Detach(q *QP, g GID) error {
 	return nil
 }
 
-// leave is called with mu locked.
+// leave removes a member from a group. mu is locked.
 func (f *Fabric) leave(q *QP, g GID) {
 	delete(f.groups[g], q)
 	if len(f.groups[g]) == 0 {
@@ -218,7 +220,7 @@ func (f *Fabric) attached(q *QP) bool {
 	return len(q.groups) > 0
 }
 
-// members are the queue pairs that a datagram to an address is for.
+// members returns the queue pairs that receive a datagram to an address and queue pair number.
 func (f *Fabric) members(to GID, qpn uint32) []*QP {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -235,5 +237,5 @@ func (f *Fabric) members(to GID, qpn uint32) []*QP {
 	return nil
 }
 
-// String formats an address as programs print it, IPv4 as such.
+// String formats the address as programs print it: a mapped IPv4 address in the form of IPv4.
 func (g GID) String() string { return netip.AddrFrom16(g).Unmap().String() }

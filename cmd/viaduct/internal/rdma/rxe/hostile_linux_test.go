@@ -9,12 +9,12 @@ import (
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 )
 
-// A program that scribbles on its rings while requests are carried out harms nobody: no other
-// memory is touched, and the other end still works.
+// A program that writes random bytes to its rings while requests are executed harms nobody: other
+// memory stays unchanged, and the other queue pair still works.
 func TestHostileRings(t *testing.T) {
 	f := NewFabric()
 	bad, good := newEnd(t, f, RC, nil), newEnd(t, f, RC, nil)
-	bystander := good.memory.add(5, 64, abi.AccessLocalWrite|abi.AccessRemoteWrite) // of another domain
+	bystander := good.memory.add(5, 64, abi.AccessLocalWrite|abi.AccessRemoteWrite) // in another domain
 	secret := newEnd(t, f, RC, nil)
 	secret.memory.add(6, 64, abi.AccessLocalWrite|abi.AccessRemoteWrite|abi.AccessRemoteRead)
 	r := rand.New(rand.NewPCG(1, 2))
@@ -32,7 +32,7 @@ func TestHostileRings(t *testing.T) {
 			}
 			atomic.StoreUint32((*ring)(&ring{mem: m}).index(at), r.Uint32()>>r.IntN(32))
 		}
-		if n%3 == 0 { // and an entry that is nearly right
+		if n%3 == 0 { // an entry that is almost valid
 			bad.post(Op(r.IntN(17)), 1, func(b abi.Body) {
 				one(uint32(r.IntN(7)), r.IntN(80), uint32(r.IntN(7)))(b)
 				b.Put32(16, r.Uint32N(16))
@@ -60,7 +60,7 @@ func TestHostileRings(t *testing.T) {
 	}
 }
 
-// A ring whose indexes change at random while it is used ends nothing but its own queue pair.
+// If the indexes of a ring change at random while the ring is used, only its own queue pair fails.
 func TestHostileIndexes(t *testing.T) {
 	f := NewFabric()
 	a, b := newEnd(t, f, RC, nil), newEnd(t, f, RC, nil)
@@ -91,7 +91,7 @@ func TestHostileIndexes(t *testing.T) {
 	b.qp.Close()
 }
 
-// Keys, windows and address handles of another domain or context are no use to a queue pair.
+// A queue pair cannot use keys, windows or address handles of another domain or context.
 func TestForeignNames(t *testing.T) {
 	f := NewFabric()
 	a, b := newEnd(t, f, RC, nil), newEnd(t, f, RC, nil)
@@ -117,7 +117,7 @@ func TestForeignNames(t *testing.T) {
 	}
 }
 
-// ahBody is the attributes of create_ah.
+// ahBody returns the attributes of create_ah for an address.
 func ahBody(to GID) abi.Body {
 	b := make(abi.Body, 32)
 	copy(b, to[:])

@@ -9,32 +9,32 @@ import (
 	"viaduct/internal/wire/ib"
 )
 
-// A link is the connection of a queue pair with one that is not of this supervisor. It is the host of a
-// queue pair of package rocecore, whose methods are called with that one's lock held: it comes before
-// the locks of the sides.
+// A link is the connection of a queue pair with one of another supervisor or host. It is the
+// rocecore.Host of a roceudp.Pair, which calls its methods with its own lock held. That lock comes
+// before the locks of the sides.
 type link struct {
 	qp   *QP
 	pair *roceudp.Pair
 
 	// Guarded by the lock of pair:
 	recv   buffer // of the receive in progress
-	badKey bool   // the key that the last request was to invalidate can't be
+	badKey bool   // the key that the last request wanted to invalidate cannot be invalidated
 
 	// Guarded by sendSide.mu:
-	posted  []*sending // the entries at the head of the ring, which are under way
-	size    uint64     // bytes of these
-	stalled bool       // the next entry is carried out when nothing is under way
+	posted  []*sending // requests in progress, which are the entries at the head of the ring
+	size    uint64     // bytes of payload of posted
+	stalled bool       // the next entry is executed when no request is in progress
 	over    bool       // the queue pair was reset
 }
 
-// A sending is an entry of the send queue that is under way.
+// A sending is a request in progress.
 type sending struct {
 	posted
 	request rocecore.Request
 	buf     buffer
 }
 
-// connect makes the queue pair, which is ready to receive, a link to a peer elsewhere.
+// connect creates the link to the peer of a queue pair that becomes ready to receive.
 func (q *QP) connect(a *Attributes) error {
 	own := q.port.GID(a.Path.SGID).addr()
 	pair, err := q.fabric.wire.pair(own, q.num)
@@ -58,10 +58,10 @@ func (q *QP) transport() ib.Transport {
 	return ib.RC
 }
 
-// mtu returns the bytes of payload of a packet.
+// mtu returns the payload of a packet in bytes.
 func (a *Attributes) mtu() int { return 128 << min(max(a.MTU, 1), maxMTU) }
 
-// rights returns what the peer may do at all.
+// rights returns the rights of the peer.
 func (a *Attributes) rights() (r rocecore.Access) {
 	for _, f := range [...]struct {
 		bit uint32
@@ -82,7 +82,7 @@ func (l *link) start(a *Attributes) {
 		Retries: int(a.Retry), RNRRetry: int(a.RNRRetry)})
 }
 
-// end ends the link with the connection of the queue pair. Nothing completes after it.
+// end closes the link. Nothing completes after it returns.
 func (l *link) end() {
 	s := &l.qp.send
 	s.mu.Lock()
@@ -91,19 +91,19 @@ func (l *link) end() {
 	l.pair.Close()
 }
 
-// postMost is how many entries are posted at a time, and postRoom how many bytes may be under way for a
-// caller that may not take long: each packet of them is a call of the kernel.
+// postMost is the number of entries that are posted together. postRoom is the number of bytes in
+// progress that a short caller may add to: each packet costs a system call.
 const (
 	postMost = 32
 	postRoom = 24 << 10
 )
 
-// work posts what the program has posted. One goroutine at a time does.
+// work posts the entries of the send queue. Only one goroutine calls it at a time.
 func (l *link) work(short bool) progress {
 	for {
 		rs, p := l.take(short)
 		if l.qp.failed() {
-			l.pair.Fail() // so that nothing more is sent
+			l.pair.Fail() // so that no more packets are sent
 		}
 		if len(rs) > 0 {
 			l.pair.Post(rs...)
@@ -114,8 +114,8 @@ func (l *link) work(short bool) progress {
 	}
 }
 
-// take takes entries that can be posted. One that no peer is needed for is carried out when all before
-// it are complete.
+// take returns requests for the next entries of the send queue. An entry that needs no peer is
+// executed when all entries before it are complete.
 func (l *link) take(short bool) (rs []*rocecore.Request, p progress) {
 	q, s := l.qp, &l.qp.send
 	s.mu.Lock()
@@ -162,14 +162,15 @@ func (l *link) take(short bool) (rs []*rocecore.Request, p progress) {
 	}
 }
 
-// reachable reports whether the memory of an entry is there, with the rights that it needs.
+// reachable reports whether the memory of an entry is registered with the rights that the operation
+// needs.
 func (l *link) reachable(e *sendEntry) bool {
 	ps := &l.qp.send.pieces
 	defer ps.release()
 	return ps.addAll(l.qp.memory, e.elements.list(), e.op.localRights())
 }
 
-// post makes a request of an entry.
+// post converts an entry to a request, and records it as in progress.
 func (l *link) post(e *sendEntry) *sending {
 	w := &sending{posted: e.posted}
 	r := &w.request
@@ -193,7 +194,7 @@ func (l *link) post(e *sendEntry) *sending {
 	return w
 }
 
-// coreOp has the operations that go by the wire.
+// coreOp maps the operations that need a peer to those of rocecore.
 var coreOp = map[Op]rocecore.Op{
 	OpWrite: rocecore.Write, OpWriteImm: rocecore.Write, OpSend: rocecore.Send, OpSendImm: rocecore.Send, OpSendInvalidate: rocecore.SendInvalidate,
 	OpRead: rocecore.Read, OpCompareSwap: rocecore.CompareSwap, OpFetchAdd: rocecore.FetchAdd,

@@ -10,12 +10,13 @@ import (
 
 var _ rocecore.Host = (*link)(nil)
 
-// remoteRights are the rights that a region must have for what a peer does.
+// remoteRights maps the accesses of a peer to the rights that a region must grant.
 var remoteRights = map[rocecore.Access]uint32{
 	rocecore.RemoteRead: abi.AccessRemoteRead, rocecore.RemoteWrite: abi.AccessRemoteWrite, rocecore.RemoteAtomic: abi.AccessRemoteAtomic,
 }
 
-// find returns the region, held, and the address in it, of memory that a peer names.
+// find returns the region, held, that contains n bytes of memory that a peer names, and their
+// address in it. The region is nil if the peer may not access them.
 func (l *link) find(p rocecore.Place, n uint64, need uint32) (Region, uint64) {
 	q := l.qp
 	if r, at, isWindow := q.space.find(q, p.Key, p.VA, n, need); isWindow {
@@ -61,7 +62,7 @@ func (l *link) Read(p rocecore.Place, b []byte) rocecore.Verdict {
 	return rocecore.Allowed
 }
 
-// Atomic implements rocecore.Host. The word is in the byte order of the programs.
+// Atomic implements rocecore.Host. The word has the byte order of the programs.
 func (l *link) Atomic(op rocecore.Op, p rocecore.Place, swapAdd, compare uint64) (old uint64, v rocecore.Verdict) {
 	r, at := l.find(p, atomicLen, abi.AccessRemoteAtomic)
 	if r == nil {
@@ -111,8 +112,8 @@ func (l *link) NextReceive() (rocecore.Receive, bool) {
 	return rocecore.Receive{ID: r.entry.id, Buf: &l.recv}, true
 }
 
-// fill makes b the memory of a receive. One with more elements than there is room for takes any message,
-// and fails by its first byte.
+// fill makes b the memory of a receive entry. An invalid entry, with more elements than fit,
+// accepts any message and fails at the first byte.
 func (b *buffer) fill(m Memory, e *recvEntry) {
 	b.memory, b.need, b.elements = m, abi.AccessLocalWrite, append(b.elements[:0], e.elements.list()...)
 	b.size = int(e.elements.size())
@@ -121,14 +122,15 @@ func (b *buffer) fill(m Memory, e *recvEntry) {
 	}
 }
 
-// statusOf are the statuses of completions.
+// statusOf maps results to the statuses of completions.
 var statusOf = map[rocecore.Status]Status{
 	rocecore.OK: Success, rocecore.Flushed: Flushed, rocecore.LocalLength: LocalLength, rocecore.LocalProtection: LocalProtection,
 	rocecore.BadResponse: BadResponse, rocecore.RemoteInvalidRequest: RemoteInvalid, rocecore.RemoteAccess: RemoteAccess,
 	rocecore.RemoteOperation: RemoteOperation, rocecore.RetryExceeded: RetryExceeded, rocecore.RNRRetryExceeded: RNRRetryExceeded,
 }
 
-// RequestDone implements rocecore.Host. The queue pair is in error before the program sees why.
+// RequestDone implements rocecore.Host. It moves the queue pair to the error state before the
+// program sees a failed completion.
 func (l *link) RequestDone(_ *rocecore.Request, c rocecore.Completion) {
 	q, s := l.qp, &l.qp.send
 	status := statusOf[c.Status]
@@ -174,7 +176,7 @@ func (l *link) Received(_ rocecore.Receive, a rocecore.Arrival) {
 	q.finishReceive(&c)
 }
 
-// arrival returns the completion of a receive.
+// arrival returns the completion for the result of a receive.
 func arrival(a *rocecore.Arrival) completion {
 	if a.Status != rocecore.OK {
 		return completion{kind: doneRecv, status: statusOf[a.Status], solicited: true}

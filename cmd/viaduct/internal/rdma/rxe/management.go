@@ -7,16 +7,16 @@ import (
 	"viaduct/internal/wire/ib"
 )
 
-// A Management is the queue pair 1 of an address, which has the datagrams of connection management. Safe
-// for concurrent use. It ends with its fabric.
+// A Management is the queue pair 1 of an address, which sends and receives datagrams of connection
+// management. All methods are safe for concurrent use. It is closed with its fabric.
 type Management struct {
-	udLink // for what has no meaning here
+	udLink // for the other methods, which are not needed here
 	handle func(from netip.Addr, b []byte)
-	buf    [grhLen + ib.MADLen]byte // guarded by the lock of the pair
+	buf    [grhLen + ib.MADLen]byte // guarded by the lock of pair
 }
 
-// Manage opens the queue pair 1 of an address of this host. handle gets each datagram, which it may not
-// keep; it must not wait.
+// Manage opens the queue pair 1 of an address of this host. It calls handle with each received
+// datagram. handle must not keep the bytes, and must not block.
 func (f *Fabric) Manage(own netip.Addr, handle func(from netip.Addr, b []byte)) (*Management, error) {
 	pair, err := f.wire.pair(own, ib.ManagementQPN)
 	if err != nil {
@@ -28,7 +28,8 @@ func (f *Fabric) Manage(own netip.Addr, handle func(from netip.Addr, b []byte)) 
 	return m, nil
 }
 
-// Send sends a datagram to the queue pair 1 of another address. [ROCE-CM-1]
+// Send sends a datagram to the queue pair 1 at the address to. b has at most ib.MADLen bytes.
+// [ROCE-CM-1]
 func (m *Management) Send(to netip.Addr, b []byte) {
 	m.pair.Post(&rocecore.Request{Op: rocecore.Send, Buf: inline(b),
 		To: rocecore.Destination{Addr: to, QPN: ib.ManagementQPN, QKey: ib.ManagementQKey}})
@@ -53,8 +54,8 @@ func (m *Management) Received(_ rocecore.Receive, a rocecore.Arrival) {
 
 var _ rocecore.Host = (*Management)(nil)
 
-// OnWire reports whether an address is one that packets can have.
+// OnWire reports whether packets can have the address g.
 func OnWire(g GID) bool { return onWire(g.addr()) }
 
-// Local reports whether an address is one of the fabric's ports.
+// Local reports whether g is an address of one of the fabric's ports.
 func (f *Fabric) Local(g GID) bool { return f.local(g) }

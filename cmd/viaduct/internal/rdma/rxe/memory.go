@@ -5,28 +5,32 @@ import (
 	"sync"
 )
 
-// ErrGone is the error of a region whose program has ended: its memory is no more, though its queue pairs
-// may be there for a moment.
+// ErrGone reports that the program of a region has ended. Its memory no longer exists, though its
+// queue pairs may remain for a short time.
 var ErrGone = errors.New("rxe: the program that registered the memory has ended")
 
-// A Memory is the registered memory of a protection domain. Two are equal (==) if they are of one domain.
+// A Memory is the registered memory of a protection domain. Two values are equal (==) if they
+// belong to the same domain.
 type Memory interface {
-	// Find returns the region of a key, held until its Release. It is nil if the domain has no such region,
-	// if not all n bytes at addr are in it, or if it lacks one of the rights (abi.AccessLocalWrite and so on).
+	// Find returns the region with the given key, held until its Release. It returns nil if the
+	// domain has no such region, if the n bytes at addr are not all in it, or if it lacks one of
+	// the rights need (abi.AccessLocalWrite and so on).
 	Find(key uint32, addr, n uint64, need uint32) Region
 }
 
-// A Region is a registered piece of a program's memory, by the addresses that the program and its peers use.
+// A Region is a registered piece of a program's memory. addr is an address as the program and its
+// peers use it.
 type Region interface {
 	ReadAt(p []byte, addr uint64) error
 	WriteAt(p []byte, addr uint64) error
-	// Place returns the process whose memory the region is, and by what address that knows the byte at addr.
-	// The process is nil if its memory is copied by ReadAt and WriteAt alone.
+	// Place returns the process whose memory the region is, and the address in that process of the
+	// byte at addr. The process is nil if the memory can be copied only with ReadAt and WriteAt.
 	Place(addr uint64) (Process, uint64)
-	// Hold keeps the region registered until Release. It is false if the region is closed.
+	// Hold keeps the region registered until Release. It returns false if the region is closed.
 	Hold() bool
 	Release()
-	// Bound counts windows into the region. A program can't deregister it while there are any.
+	// Bound adds n to the number of windows into the region. The program cannot deregister the
+	// region while there are any.
 	Bound(n int)
 }
 
@@ -37,19 +41,20 @@ type piece struct {
 	n      int
 }
 
-// pieces are one side of a copy.
+// pieces holds the memory of one side of a copy.
 type pieces struct {
 	list []piece
 	size int // bytes of all
 }
 
-// add takes a piece over, whose region is held.
+// add adds a piece of a region that the caller holds. pieces takes over the hold.
 func (ps *pieces) add(r Region, addr uint64, n int) {
 	ps.list = append(ps.list, piece{r, addr, n})
 	ps.size += n
 }
 
-// addAll finds the pieces that elements name. It is false if one is not there; what was found stays held.
+// addAll adds the pieces that the elements name. It returns false if one of them is not accessible;
+// the pieces before it stay held.
 func (ps *pieces) addAll(m Memory, list []element, need uint32) bool {
 	for i := range list {
 		e := &list[i]
@@ -73,18 +78,19 @@ func (ps *pieces) release() {
 	ps.list, ps.size = ps.list[:0], 0
 }
 
-// A copyError says at which side a copy failed.
+// A copyError reports on which side a copy failed.
 type copyError struct {
 	reading bool
-	gone    bool // the program of that side has ended
+	gone    bool // the program on that side has ended
 }
 
-// chunkLen is how many bytes are copied at a time: so many stay in a processor's cache.
+// chunkLen is the number of bytes that are copied at a time, which fit into the processor's cache.
 const chunkLen = 128 << 10
 
 var chunks = sync.Pool{New: func() any { return new([chunkLen]byte) }}
 
-// move copies all bytes of from to the beginning of to. If it fails some may have been copied.
+// move copies all bytes of from to the beginning of to. If it fails, a part may have been copied.
+// It returns nil on success.
 func move(from, to *pieces) *copyError {
 	if from.size == 0 {
 		return nil
@@ -123,15 +129,15 @@ func gather(b []byte, from *pieces) *copyError {
 	return nil
 }
 
-// A cursor is a place in a list of pieces.
+// A cursor is a position in a list of pieces.
 type cursor struct {
 	list []piece
-	done int // bytes of the first that are behind
+	done int // bytes of the first piece before the position
 }
 
 var errShort = errors.New("rxe: the pieces are shorter than what is copied")
 
-// each calls do for the pieces that the next len(b) bytes are in.
+// each calls do for every piece that overlaps the next len(b) bytes, and moves the cursor.
 func (c *cursor) each(b []byte, do func(r Region, p []byte, addr uint64) error) error {
 	for len(b) > 0 {
 		if len(c.list) == 0 {

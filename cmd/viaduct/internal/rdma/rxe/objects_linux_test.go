@@ -6,7 +6,8 @@ import (
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 )
 
-// A window gives the peer what was bound, until it is invalidated: by its owner or by the peer's Send.
+// A window gives the peer access to the bound bytes only. The access ends when the owner or a Send
+// of the peer invalidates the window.
 func TestWindows(t *testing.T) {
 	for _, typ := range []WindowType{Type1, Type2} {
 		f := NewFabric()
@@ -59,7 +60,7 @@ func TestWindows(t *testing.T) {
 				t.Error("the region still counts the window")
 			}
 		}
-		at, n := uint64(2<<16+16), 33 // one byte too much
+		at, n := uint64(2<<16+16), 33 // one byte beyond the end
 		if typ == Type2 {
 			n = 32
 		}
@@ -72,7 +73,7 @@ func TestWindows(t *testing.T) {
 	}
 }
 
-// Datagrams arrive with their header at all members of a group, and only with the right key.
+// Datagrams arrive, with their header, at all members of a group, and only with the right key.
 func TestDatagrams(t *testing.T) {
 	f := NewFabric()
 	group := GID{0: 0xff, 1: 0x0e, 15: 9}
@@ -109,11 +110,11 @@ func TestDatagrams(t *testing.T) {
 	b.receive(5, 1, 128)
 	send(3, group, qpnMask)
 	b.want(5, Success)
-	c.none() // another key
+	c.none() // the key is wrong
 	if !b.qp.Busy() {
 		t.Error("a member of a group may be closed")
 	}
-	send(4, home, 12345) // nobody
+	send(4, home, 12345) // no such queue pair
 	if err := f.Detach(b.qp, group); err != nil || b.qp.Busy() {
 		t.Error("still a member", err)
 	}
@@ -126,7 +127,8 @@ func TestDatagrams(t *testing.T) {
 	}
 }
 
-// A shared queue serves several queue pairs, tells once that it runs low, and keeps its receives when it is resized.
+// A shared receive queue serves several queue pairs, sends one event when it runs low, and keeps
+// its receives when it is resized.
 func TestSharedQueue(t *testing.T) {
 	f := NewFabric()
 	told := 0
@@ -171,8 +173,8 @@ func TestSharedQueue(t *testing.T) {
 	}
 }
 
-// A completion queue keeps what was not taken when it is resized, tells of completions when asked,
-// and of an overrun once.
+// A completion queue keeps unread completions when it is resized, sends requested events, and
+// reports an overrun once.
 func TestCompletionQueue(t *testing.T) {
 	completed, overrun := 0, 0
 	q, err := NewCQ(&heap{}, 7, CQEvents{func() { completed++ }, func() { overrun++ }})
@@ -215,19 +217,20 @@ func TestCompletionQueue(t *testing.T) {
 	q.push(&completion{})
 }
 
-// An unreliable connection drops what does not fit and goes on; its sender is not told.
+// An unreliable connection drops messages that cannot be received, and continues. Its sender is not
+// informed.
 func TestUnreliable(t *testing.T) {
 	f := NewFabric()
 	a, b := newEnd(t, f, UC, nil), newEnd(t, f, UC, nil)
 	connect(a, b, nil)
 	a.memory.add(1, 8, abi.AccessLocalWrite)
 	b.memory.add(1, 8, abi.AccessLocalWrite)
-	a.post(OpSend, 1, one(1, 8, 0)) // no receive
+	a.post(OpSend, 1, one(1, 8, 0)) // no receive is posted
 	a.want(1, Success)
 	a.post(OpWrite, 2, one(1, 8, 9)) // no such key
 	a.want(2, Success)
 	b.receive(3, 1, 4)
-	a.post(OpSend, 4, one(1, 8, 0)) // too long
+	a.post(OpSend, 4, one(1, 8, 0)) // longer than the receive
 	a.want(4, Success)
 	b.none()
 	a.post(OpSend, 5, one(1, 4, 0))

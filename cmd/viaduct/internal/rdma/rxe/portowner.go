@@ -12,16 +12,16 @@ import (
 	"viaduct/internal/wire/ib"
 )
 
-// A portUser is who has UDP port 4791 of an address, as far as the system tells: the kernel's rxe has a
-// socket without a file.
+// A portUser is the user of UDP port 4791 of an address. The kernel's rxe is recognized by a socket
+// without a file.
 type portUser struct {
-	inode string // of the socket, "0" for the kernel's
+	inode string // inode of the socket, "0" for a socket of the kernel
 	uid   string
-	pid   int // 0 if it is not known
+	pid   int // 0 if unknown
 	name  string
 }
 
-// String names the user, for messages.
+// String describes the user for messages.
 func (u portUser) String() string {
 	switch {
 	case u.inode == "0":
@@ -32,8 +32,8 @@ func (u portUser) String() string {
 	return "a process of user " + u.uid
 }
 
-// PortUser names who has UDP port 4791 of an address of this host, and is empty if nobody else has it, or
-// the system does not tell.
+// PortUser describes the user of UDP port 4791 of an address of this host. It returns "" if there
+// is none, or if the system does not show it.
 func PortUser(addr netip.Addr) string {
 	for _, file := range []string{"/proc/net/udp", "/proc/net/udp6"} {
 		table, err := os.ReadFile(file)
@@ -54,8 +54,8 @@ func PortUser(addr netip.Addr) string {
 	return ""
 }
 
-// findPortUser finds the socket that packets to port 4791 of an address go to in a table of UDP sockets, as
-// /proc/net/udp and udp6 have it.
+// findPortUser finds the socket that receives packets to port 4791 of an address. table has the
+// format of /proc/net/udp and /proc/net/udp6.
 func findPortUser(table string, addr netip.Addr) (u portUser, ok bool) {
 	const local, uid, inode = 1, 7, 9 // fields of a line
 	for line := range strings.Lines(table) {
@@ -72,8 +72,8 @@ func findPortUser(table string, addr netip.Addr) (u portUser, ok bool) {
 	return u, false
 }
 
-// parseSocketAddr reads an address as the tables have it: words of 32 bits in the order of this machine, and
-// the port.
+// parseSocketAddr parses an address of such a table: 32-bit words in native byte order, and the
+// port.
 func parseSocketAddr(s string) (netip.AddrPort, error) {
 	words, port, _ := strings.Cut(s, ":")
 	p, err := strconv.ParseUint(port, 16, 16)
@@ -92,7 +92,7 @@ func parseSocketAddr(s string) (netip.AddrPort, error) {
 	return netip.AddrPortFrom(a.Unmap(), uint16(p)), nil
 }
 
-// socketHolder returns the process that has a socket, 0 if that is not to be seen.
+// socketHolder returns a process that has the socket open, or 0 if none can be found.
 func socketHolder(inode string) (pid int, name string) {
 	fds, _ := filepath.Glob("/proc/[0-9]*/fd/*")
 	for _, fd := range fds {

@@ -7,7 +7,7 @@ import (
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 )
 
-// A Config is what a queue pair is made with.
+// A Config holds the parameters of a new queue pair.
 type Config struct {
 	Type           Type
 	SignalAll      bool
@@ -17,13 +17,14 @@ type Config struct {
 	Memory         Memory
 	Space          *Space
 	SendCQ, RecvCQ *CQ
-	SRQ            *SRQ // nil for a receive queue of its own
-	// Event tells the program of an asynchronous event. It may be called with a side locked, and is not called once
-	// Close has returned.
+	SRQ            *SRQ // nil gives the queue pair its own receive queue
+	// Event sends the program an asynchronous event. It may be called with a side locked. It is not
+	// called after Close has returned.
 	Event func(abi.AsyncType)
-	// Explain, if set, gets a line for each connection and for each that failed.
+	// Explain, if not nil, is called with a line about each connection and each failed request.
 	Explain func(format string, args ...any)
-	// Tell, if set, gets a line for the user where a program's error does not say what to do.
+	// Tell, if not nil, is called with a line for the user if the program's error does not show the
+	// remedy.
 	Tell func(line string)
 }
 
@@ -43,36 +44,36 @@ type QP struct {
 	explain   func(format string, args ...any)
 	tell      func(line string)
 
-	changing sync.Mutex // held around each change of state with what it means on the wire; before all other locks
+	changing sync.Mutex // held during a change of state with its effects; before all other locks
 	link     atomic.Pointer[link]
 	udLinks  atomic.Pointer[map[GID]*udLink]
 
 	toldUnsent bool // guarded by sendSide.mu
 
-	groups map[GID]bool // guarded by Fabric.mu
+	groups map[GID]bool // guarded by Fabric.mu; the joined groups
 
-	mu    sync.Mutex                 // held around each replacement of attrs
+	mu    sync.Mutex                 // held while attrs is replaced
 	attrs atomic.Pointer[Attributes] // read without a lock
 
 	drain atomic.Uint32 // a drainState
-	calls atomic.Int64  // doorbells since the send queue was last found empty; not 0 while it is worked on
+	calls atomic.Int64  // doorbells since the send queue was last empty; not 0 while a goroutine works on it
 	send  sendSide
 	recv  recvSide
 
 	sent, received atomic.Uint64 // bytes of payload
 }
 
-// A recvSide is what the requests of the peer are carried out with.
+// A recvSide is the state of the responder.
 type recvSide struct {
 	mu     sync.Mutex
 	closed bool      // guarded by mu
 	ring   ring      // guarded by mu; without memory if there is an SRQ
 	entry  recvEntry // guarded by mu
 	held   bool      // guarded by mu; entry is a receive that was taken and is not complete
-	pieces pieces    // guarded by mu; of the request in progress
+	pieces pieces    // guarded by mu; memory of the request in progress
 }
 
-// NewQP makes a queue pair.
+// NewQP creates a queue pair in the state Reset. The error is ErrInvalid or ErrMemory.
 func (f *Fabric) NewQP(c Config) (*QP, error) {
 	l := c.Limits
 	switch {
@@ -89,7 +90,8 @@ func (f *Fabric) NewQP(c Config) (*QP, error) {
 		q.tell = func(string) {}
 	}
 	q.attrs.Store(&Attributes{})
-	// Elements and inline data share a place, which the program is told the whole of.
+	// Elements and inline data share the same bytes of an entry, so the program may use all of
+	// these bytes for either.
 	room := (max(l.SendSGE*sgeLen, l.Inline, sgeLen) + sgeLen - 1) / sgeLen * sgeLen
 	l.SendSGE, l.Inline = room/sgeLen, room
 	var err error
@@ -109,18 +111,19 @@ func (f *Fabric) NewQP(c Config) (*QP, error) {
 	return q, nil
 }
 
-// Num returns the number by which peers know the queue pair.
+// Num returns the queue pair number.
 func (q *QP) Num() uint32 { return q.num }
 
 // Type returns the type.
 func (q *QP) Type() Type { return q.typ }
 
-// Describe returns the limits, and where the rings are. It is called before the program knows of the queue pair.
+// Describe returns the actual limits, and the descriptions of the rings. It is called before the
+// program can use the queue pair.
 func (q *QP) Describe() (l Limits, recv, send abi.Body) {
 	return q.limits, q.recv.ring.info(), q.send.ring.info()
 }
 
-// Query makes the response of query_qp.
+// Query returns the response of query_qp.
 func (q *QP) Query() abi.Body {
 	const drainingAt = 112
 	b := q.attrs.Load().put(q.limits, q.signalAll)
@@ -130,14 +133,14 @@ func (q *QP) Query() abi.Body {
 	return b
 }
 
-// Attributes returns those that hold now.
+// Attributes returns the current attributes.
 func (q *QP) Attributes() Attributes { return *q.attrs.Load() }
 
-// Passed returns how many bytes of payload were sent and received.
+// Passed returns the number of sent and of received bytes of payload.
 func (q *QP) Passed() (sent, received uint64) { return q.sent.Load(), q.received.Load() }
 
-// Modify changes attributes and state. Slow reports whether Settle has to be called behind it, which may wait for a
-// copy to end.
+// Modify changes attributes and state. The error is ErrInvalid. If slow is true, the caller must
+// then call Settle, which may wait for a copy to end.
 func (q *QP) Modify(c Change) (slow bool, err error) {
 	q.changing.Lock()
 	defer q.changing.Unlock()
@@ -155,21 +158,21 @@ func (q *QP) Modify(c Change) (slow bool, err error) {
 			q.explain("queue pair %d: ready to receive from queue pair %d at %v", q.num, a.DestQP, a.Path.DGID)
 		}
 		if p := q.fabric.QP(a.DestQP); p != nil && q.typ != UD {
-			go p.kick(false) // it may have waited for this
+			go p.kick(false) // it may have waited for this state
 		}
 	case abi.RTS:
 		if old.State == abi.SQD {
 			go q.kick(false)
 		}
 	case abi.SQD:
-		go q.kick(false) // which finds out when the queue is drained
+		go q.kick(false) // finds out when the queue is drained
 	case abi.Reset, abi.Err:
 		return true, nil
 	}
 	return false, nil
 }
 
-// change makes a change of the attributes, and returns those before it and after it.
+// change applies a change to the attributes, and returns the old and the new ones.
 func (q *QP) change(c *Change) (old, now *Attributes, err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -192,7 +195,8 @@ func (q *QP) change(c *Change) (old, now *Attributes, err error) {
 	return old, &a, nil
 }
 
-// fail takes the queue pair to the error state, in which all that is posted is flushed.
+// fail moves the queue pair to the error state, and starts to flush posted requests and receives.
+// It does nothing in the states Err and Reset.
 func (q *QP) fail() {
 	q.mu.Lock()
 	old := q.attrs.Load()
@@ -208,7 +212,8 @@ func (q *QP) fail() {
 	}
 }
 
-// Settle does what the error state and the reset state ask for: it flushes both queues, sends first, or empties them.
+// Settle completes a change to the error or reset state. In the error state it flushes both queues,
+// the send queue first; in the reset state it empties them.
 func (q *QP) Settle() {
 	switch q.attrs.Load().State {
 	case abi.Err:
@@ -231,12 +236,13 @@ func (q *QP) Settle() {
 	}
 }
 
-// flush completes all that is posted, sends first, while the queue pair is in the error state. The
-// program may have reset it meanwhile: what it has posted since is not flushed.
+// flush completes all posted requests, and then all posted receives, while the queue pair is in the
+// error state. The program may reset the queue pair in between; entries that it posts after that
+// are not flushed.
 func (q *QP) flush() {
 	if l := q.link.Load(); l != nil {
 		l.pair.Fail()
-		q.kick(false) // what was not posted yet is flushed by that
+		q.kick(false) // flushes entries that were not posted to the link yet
 	}
 	q.flushSends()
 	q.flushReceives()
@@ -250,7 +256,8 @@ func (q *QP) flush() {
 // failed reports whether the queue pair is in the error state.
 func (q *QP) failed() bool { return q.attrs.Load().State == abi.Err }
 
-// flushReceives completes the receives that are posted. Those of an SRQ stay there.
+// flushReceives completes the posted receives. Receives of an SRQ stay there, except one already
+// taken.
 func (q *QP) flushReceives() {
 	r := &q.recv
 	r.mu.Lock()
@@ -266,7 +273,8 @@ func (q *QP) flushReceives() {
 	}
 }
 
-// takeReceive makes the next receive the one that the request in progress completes. recv.mu is locked.
+// takeReceive takes the next receive for the request in progress, unless one is already held. It
+// returns false if none is posted. recv.mu is locked.
 func (q *QP) takeReceive() bool {
 	if q.recv.held {
 		return true
@@ -289,17 +297,18 @@ func (q *QP) takeOwn() bool {
 	return true
 }
 
-// finishReceive completes the receive that was taken. recv.mu is locked.
+// finishReceive completes the held receive with c. recv.mu is locked.
 func (q *QP) finishReceive(c *completion) {
 	q.recv.held = false
 	c.id, c.qp = q.recv.entry.id, q.num
 	q.rcq.push(c)
 }
 
-// Busy reports whether the queue pair can't be closed: it is a member of a multicast group.
+// Busy reports whether the queue pair cannot be closed because it is a member of a multicast group.
 func (q *QP) Busy() bool { return q.fabric.attached(q) }
 
-// Close ends the queue pair. It waits for copies that are under way. Nothing is written to queues behind it.
+// Close destroys the queue pair. It waits for copies in progress. After it returns, nothing is
+// written to the queues.
 func (q *QP) Close() {
 	q.fabric.remove(q)
 	q.mu.Lock()

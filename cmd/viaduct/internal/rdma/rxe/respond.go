@@ -6,11 +6,11 @@ import (
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 )
 
-// A fault is what a responder finds wrong with a request: what each side is told.
+// A fault describes an invalid request by the statuses and the event that it causes.
 type fault struct {
 	requester Status
-	receive   Status        // of the receive that the message took, if it took one
-	event     abi.AsyncType // at the responder
+	receive   Status        // of the receive that the message has taken, if any
+	event     abi.AsyncType // of the responder
 }
 
 var (
@@ -19,13 +19,13 @@ var (
 	faultLength     = &fault{RemoteInvalid, LocalLength, abi.AsyncQPRequest}
 	faultReceive    = &fault{RemoteOperation, LocalProtection, abi.AsyncQPFatal}
 	faultMalformed  = &fault{RemoteOperation, LocalQPOperation, abi.AsyncQPFatal}
-	faultInvalidate = &fault{Success, RemoteInvalid, abi.AsyncQPRequest} // the payload was acknowledged already
+	faultInvalidate = &fault{Success, RemoteInvalid, abi.AsyncQPRequest} // payload acknowledged before
 )
 
-// A verdict is how a request ends at the responder.
+// A verdict is the result of a request at the responder.
 type verdict struct {
 	outcome outcome
-	status  Status // at the requester, without a fault
+	status  Status // at the requester, if there is no fault
 	fault   *fault
 }
 
@@ -34,13 +34,13 @@ var (
 	rnr        = verdict{outcome: notReady}
 	silent     = verdict{outcome: noAnswer}
 	occupied   = verdict{outcome: busy}
-	unsendable = verdict{status: LocalProtection} // the requester's memory is not there
+	unsendable = verdict{status: LocalProtection} // the requester's memory is not accessible
 )
 
 func wrong(f *fault) verdict { return verdict{fault: f} }
 
-// respond implements peer. The goroutine that serves all programs makes short requests: it must not
-// wait for a long copy of another queue pair, which holds the lock for as long.
+// respond implements peer. The goroutine that serves all programs makes short requests. These do
+// not wait for the lock, which another queue pair holds during a long copy.
 func (q *QP) respond(r *request) (outcome, Status, uint8) {
 	if !r.short {
 		q.recv.mu.Lock()
@@ -61,7 +61,7 @@ func (q *QP) respond(r *request) (outcome, Status, uint8) {
 		return v.outcome, v.status, a.MinRNR
 	}
 	if q.typ == UC {
-		return done, Success, 0 // the message is dropped; a receive that it took is the next one's
+		return done, Success, 0 // the message is dropped; the next message uses its receive
 	}
 	if q.recv.held {
 		q.finishReceive(&completion{kind: doneRecv, status: v.fault.receive, solicited: true})
@@ -71,12 +71,13 @@ func (q *QP) respond(r *request) (outcome, Status, uint8) {
 	return done, v.fault.requester, 0
 }
 
-// answers reports whether the queue pair takes requests of another. recv.mu is locked.
+// answers reports whether the queue pair accepts requests from another. recv.mu is locked.
 func (q *QP) answers(a *Attributes, from *QP) bool {
 	return !q.recv.closed && q.typ == from.typ && a.State >= abi.RTR && a.State != abi.Err && a.DestQP == from.num
 }
 
-// carryOut carries out a request at the responder, in the order of checks that the kernel has.
+// carryOut executes a request at the responder. It makes its checks in the same order as the
+// kernel's driver.
 func (q *QP) carryOut(a *Attributes, r *request) verdict {
 	e := r.entry
 	if need := e.op.right(); a.Access&need != need {
@@ -99,7 +100,7 @@ func (q *QP) carryOut(a *Attributes, r *request) verdict {
 	return q.receive(r)
 }
 
-// right is what the responder's queue pair has to allow, and the region.
+// right returns the right that both the responder's queue pair and the region must grant.
 func (o Op) right() uint32 {
 	switch o {
 	case OpRead:
@@ -112,7 +113,8 @@ func (o Op) right() uint32 {
 	return 0
 }
 
-// target adds the n bytes of memory that a request works in. It is false if the request may not.
+// target adds the n bytes of memory that a request accesses to the responder's pieces. It returns
+// false if the request may not access them.
 func (q *QP) target(r *remote, n uint64, right uint32) bool {
 	reg, at, isWindow := q.space.find(q, r.key, r.addr, n, right)
 	if !isWindow {
@@ -125,7 +127,7 @@ func (q *QP) target(r *remote, n uint64, right uint32) bool {
 	return true
 }
 
-// fetch copies the payload of a request to the responder's memory.
+// fetch copies the payload of a request to the memory to of the responder.
 func (r *request) fetch(to *pieces) *copyError {
 	if r.entry.inline != nil {
 		return scatter(r.entry.inline, to)
@@ -133,7 +135,8 @@ func (r *request) fetch(to *pieces) *copyError {
 	return move(r.local, to)
 }
 
-// judge says what a failed copy of a request means, where writes are to the responder.
+// judge converts the error of a copy to the responder. f is the fault if the responder's memory has
+// failed. err may be nil.
 func judge(err *copyError, f *fault) verdict {
 	switch {
 	case err == nil:
@@ -184,7 +187,7 @@ func (q *QP) write(r *request) verdict {
 	return good
 }
 
-// receive puts a message where the next receive says.
+// receive stores a message in the next receive.
 func (q *QP) receive(r *request) verdict {
 	e, to := r.entry, &q.recv.pieces
 	if !q.takeReceive() {
@@ -215,10 +218,11 @@ func (q *QP) receive(r *request) verdict {
 	return good
 }
 
-// atomicLen is how many bytes an atomic operation works on.
+// atomicLen is the number of bytes of an atomic operation.
 const atomicLen = 8
 
-// atomic carries out an operation that no other of its kind comes between. The processors of the programs may.
+// atomic executes an atomic operation. It is atomic with regard to other requests, but not to the
+// programs' own instructions.
 func (q *QP) atomic(r *request) verdict {
 	e := r.entry
 	if !q.target(&e.remote, atomicLen, e.op.right()) {
@@ -239,9 +243,9 @@ func (q *QP) atomic(r *request) verdict {
 
 func (q *QP) swap(r *request, old *[atomicLen]byte) verdict {
 	e := r.entry
-	// Memory that takes long to come (of a file, or of userfaultfd) is to come before the lock is held.
+	// Slow memory, for example of a file or of userfaultfd, is loaded before the lock is taken.
 	if err := gather(old[:], &q.recv.pieces); err != nil {
-		err.reading = false // it is the responder's memory
+		err.reading = false // the responder's memory was read, not the requester's
 		return judge(err, faultAccess)
 	}
 	if !r.short {

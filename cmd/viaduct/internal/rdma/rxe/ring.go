@@ -8,34 +8,34 @@ import (
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 )
 
-// An Arena has the memory that rings are made of. The program maps it at the keys.
+// An Arena provides the memory of rings. The program maps a ring at the offset key.
 type Arena interface {
-	// Ring returns n zeroed bytes, or more, that begin at a page.
+	// Ring returns at least n zeroed bytes that begin at a page boundary.
 	Ring(n int) (mem []byte, key int64, err error)
 	Drop(mem []byte, key int64)
 }
 
 // The layout of a ring, as in the provider's rxe_queue.h.
 const (
-	logSizeAt  = 0   // log2 of the size of an entry
-	maskAt     = 4   // number of entries, less one
+	logSizeAt  = 0   // log2 of the entry size in bytes
+	maskAt     = 4   // number of entries minus one
 	producerAt = 128 // index of the next entry to fill
-	consumerAt = 256 // index of the next entry to take
+	consumerAt = 256 // index of the next entry to read
 	entriesAt  = 384
 )
 
-// A ring is a queue in memory that is shared with the program. One entry always stays free: producer and
-// consumer are equal if the ring is empty.
+// A ring is a queue in memory shared with the program. It is empty if the producer and consumer
+// indexes are equal; therefore one entry always stays free.
 type ring struct {
 	arena Arena
-	mem   []byte // nil once dropped
+	mem   []byte // nil after drop
 	key   int64
-	shift uint   // log2 of the size of an entry
-	mask  uint32 // number of entries, less one; also the most that fit
-	at    uint32 // the next entry of this side, which is not read back from the memory
+	shift uint   // log2 of the entry size in bytes
+	mask  uint32 // number of entries minus one, which is also the capacity
+	at    uint32 // index of this side's next entry; never read back from the shared memory
 }
 
-// newRing makes a ring that holds at least n entries of size bytes.
+// newRing creates a ring for at least n entries of size bytes.
 func newRing(a Arena, n uint32, size int) (r ring, err error) {
 	r.arena = a
 	for 1<<r.shift < size {
@@ -63,7 +63,8 @@ func (r *ring) drop() {
 	}
 }
 
-// info describes the ring to the provider, which maps it.
+// info describes the ring to the provider, which maps it. It returns zeros for a ring without
+// memory.
 func (r *ring) info() abi.Body {
 	b := make(abi.Body, RingInfoLen)
 	if r.mem != nil {
@@ -78,10 +79,10 @@ const RingInfoLen = 16
 
 func (r *ring) index(at int) *uint32 { return (*uint32)(unsafe.Pointer(&r.mem[at])) }
 
-// produced is the index of the first entry that the program has not filled.
+// produced returns the index of the first entry that the program has not filled.
 func (r *ring) produced() uint32 { return atomic.LoadUint32(r.index(producerAt)) & r.mask }
 
-// consumed is the index of the first entry that the program has not taken.
+// consumed returns the index of the first entry that the program has not read.
 func (r *ring) consumed() uint32 { return atomic.LoadUint32(r.index(consumerAt)) & r.mask }
 
 func (r *ring) slot(i uint32) []byte {
@@ -89,32 +90,32 @@ func (r *ring) slot(i uint32) []byte {
 	return r.mem[at : at+1<<r.shift : at+1<<r.shift]
 }
 
-// waiting is how many entries the program has filled and this side has not taken.
+// waiting returns the number of entries that the program has filled and this side has not taken.
 func (r *ring) waiting() uint32 { return (r.produced() - r.at) & r.mask }
 
-// pop frees the entry that was taken. The program may fill it from here on.
+// pop frees the entry that was taken. From here on the program may fill it.
 func (r *ring) pop() {
 	r.at = (r.at + 1) & r.mask
 	atomic.StoreUint32(r.index(consumerAt), r.at)
 }
 
-// unread is how many entries this side has filled and the program has not taken.
+// unread returns the number of entries that this side has filled and the program has not read.
 func (r *ring) unread() uint32 { return (r.at - r.consumed()) & r.mask }
 
-// publish shows the entry that was filled to the program.
+// publish makes the filled entry visible to the program.
 func (r *ring) publish() {
 	r.at = (r.at + 1) & r.mask
 	atomic.StoreUint32(r.index(producerAt), r.at)
 }
 
-// reset empties a ring.
+// reset empties the ring.
 func (r *ring) reset() {
 	r.at = 0
 	atomic.StoreUint32(r.index(producerAt), 0)
 	atomic.StoreUint32(r.index(consumerAt), 0)
 }
 
-// adopt fills a new ring with the n entries of another that begin at from.
+// adopt copies n entries of another ring, from index from on, into a new ring.
 func (r *ring) adopt(old *ring, from, n uint32) {
 	for i := range n {
 		copy(r.slot(i), old.slot(from+i))

@@ -14,8 +14,8 @@ import (
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 )
 
-// A heap is an arena of memory that is mapped, as that which is shared with programs: a test that
-// scribbles on it races with the engine as a program does.
+// A heap is an arena of mapped memory, like the one shared with programs. The race detector ignores
+// such memory, which tests write while the engine uses it.
 type heap struct{ next int64 }
 
 func (h *heap) Ring(n int) ([]byte, int64, error) {
@@ -26,7 +26,7 @@ func (h *heap) Ring(n int) ([]byte, int64, error) {
 
 func (h *heap) Drop(b []byte, _ int64) { unix.Munmap(b) }
 
-// A store is a program's registered memory: one region for each key, that begins at address key << 16.
+// A store is a program's registered memory. The region with a key begins at the address key << 16.
 type store struct {
 	mu      sync.Mutex
 	regions map[uint32]*block
@@ -39,16 +39,16 @@ type block struct {
 	mu     sync.Mutex
 	holds  int
 	bound  atomic.Int32
-	err    error // of every read and write
+	err    error // returned by every read and write
 	during func()
-	absent bool // there is no memory from absentAt on
-	calls  int  // of ReadAt, WriteAt, ReadAll and WriteAll
+	absent bool // the memory from absentAt on is missing
+	calls  int  // number of calls of ReadAt, WriteAt, ReadAll and WriteAll
 }
 
-// absentAt is the offset from which on a region may lack its memory.
+// absentAt is the offset in a region from which on its memory may be missing.
 const absentAt = 4096
 
-// here returns the bytes at an address. ok is false if they are not there.
+// here returns n bytes at an address. ok is false if a part of them is missing.
 func (b *block) here(n int, addr uint64) (p []byte, ok bool) {
 	at := addr - b.base
 	return b.bytes[at:][:n], !b.absent || at+uint64(n) <= absentAt
@@ -78,21 +78,21 @@ func (s *store) Find(key uint32, addr, n uint64, need uint32) Region {
 	return b
 }
 
-// get returns what the memory holds. The goroutine of the wire may be about to change it.
+// get returns a copy of the memory, which the goroutine of the wire may be changing.
 func (b *block) get() []byte {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return bytes.Clone(b.bytes)
 }
 
-// set writes the first bytes of the memory.
+// set writes p to the beginning of the memory.
 func (b *block) set(p []byte) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	copy(b.bytes, p)
 }
 
-// held returns how many holds there are, as soon as there are none.
+// held waits until the region is not held, for a minute at most, and returns the number of holds.
 func (b *block) held() (n int) {
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(10 * time.Microsecond) {
 		b.mu.Lock()
@@ -170,7 +170,7 @@ func (b *block) Release() {
 
 func (b *block) Bound(n int) { b.bound.Add(int32(n)) }
 
-// An end is a program with one queue pair: what the provider does of it.
+// An end is a program with one queue pair, which it uses as the provider does.
 type end struct {
 	t      *testing.T
 	f      *Fabric
@@ -192,7 +192,7 @@ func newEnd(t *testing.T, f *Fabric, typ Type, change func(*Config)) *end {
 	return newEndAt(t, f, home, typ, change)
 }
 
-// newEndAt makes an end with an address.
+// newEndAt creates an end whose port has the address at.
 func newEndAt(t *testing.T, f *Fabric, at GID, typ Type, change func(*Config)) *end {
 	t.Helper()
 	e := &end{t: t, f: f, port: f.NewPort(), memory: &store{}, gid: at}
@@ -219,7 +219,7 @@ func newEndAt(t *testing.T, f *Fabric, at GID, typ Type, change func(*Config)) *
 	return e
 }
 
-// modify makes a change, with all that it needs.
+// modify changes the state, and sets all attributes that the change needs. set may adjust them.
 func (e *end) modify(to abi.State, dest uint32, set func(*Change)) {
 	e.t.Helper()
 	c := changeTo(e.qp, to)
@@ -237,13 +237,13 @@ func (e *end) modify(to abi.State, dest uint32, set func(*Change)) {
 	}
 }
 
-// changeTo is a change with all attributes that it must have.
+// changeTo returns a change to a state with all required attributes.
 func changeTo(q *QP, to abi.State) Change {
 	return Change{Mask: MaskState | changes[q.typ][change{q.Attributes().State, to}].must, port: 1,
 		Attributes: Attributes{State: to, Path: pathTo(home), MTU: maxMTU, MaxReads: 4, MaxDestReads: 4, QKey: 7}}
 }
 
-// pathTo is a path from the first address of a port.
+// pathTo returns a path from the first address of a port.
 func pathTo(to GID) Path {
 	var path [pathLen]byte
 	copy(path[:], to[:])
@@ -251,7 +251,7 @@ func pathTo(to GID) Path {
 	return parsePath(path[:])
 }
 
-// connect connects two ends, which may be one.
+// connect connects two ends, which may be the same end.
 func connect(a, b *end, set func(*Change)) {
 	a.t.Helper()
 	towards := func(peer *end) func(*Change) {
@@ -270,7 +270,7 @@ func connect(a, b *end, set func(*Change)) {
 	}
 }
 
-// post fills an entry and rings.
+// post fills a send entry, and rings the doorbell.
 func (e *end) post(op Op, id uint64, fill func(b abi.Body)) {
 	r := &e.qp.send.ring
 	i := r.produced()
@@ -284,14 +284,14 @@ func (e *end) post(op Op, id uint64, fill func(b abi.Body)) {
 	e.qp.Doorbell()
 }
 
-// element names the first n bytes of a region.
+// putElement writes an element for the first n bytes of a region.
 func putElement(b abi.Body, at int, key uint32, n int) {
 	b.Put64(at, uint64(key)<<16)
 	b.Put32(at+8, uint32(n))
 	b.Put32(at+12, key)
 }
 
-// one fills an entry with one element, and where it works at the peer.
+// one returns a function that fills an entry with one element, and with the place at the peer.
 func one(key uint32, n int, remote uint32) func(abi.Body) {
 	return func(b abi.Body) {
 		b.Put64(24, uint64(remote)<<16)
@@ -302,10 +302,10 @@ func one(key uint32, n int, remote uint32) func(abi.Body) {
 	}
 }
 
-// receive posts a receive.
+// receive posts a receive for the first n bytes of a region.
 func (e *end) receive(id uint64, key uint32, n int) { e.receiveAt(id, key, 0, n) }
 
-// receiveAt posts a receive into a region at an offset.
+// receiveAt posts a receive for n bytes at an offset of a region.
 func (e *end) receiveAt(id uint64, key uint32, offset uint64, n int) {
 	r := &e.qp.recv.ring
 	if e.srq != nil {
@@ -335,8 +335,8 @@ func (e *end) poll() (c completion, ok bool) {
 	return c, true
 }
 
-// want polls a completion that has to come. It waits, because another goroutine may be at work on
-// the queue: then that one carries out what the caller has posted.
+// want waits for a completion and checks it. It may have to wait, because another goroutine may be
+// working on the queue and then executes the entries of the caller, too.
 func (e *end) want(id uint64, s Status) completion {
 	e.t.Helper()
 	c, ok := e.poll()
@@ -356,8 +356,8 @@ func (e *end) none() {
 	}
 }
 
-// Each kind of request moves its bytes, between two queue pairs of one supervisor or of two, and within one that
-// is connected to itself.
+// Requests of every kind move their bytes: between two queue pairs of one supervisor, between two
+// supervisors, and on a queue pair that is connected to itself.
 func TestRequests(t *testing.T) {
 	t.Run("itself", func(t *testing.T) {
 		a := newEnd(t, NewFabric(), RC, nil)
@@ -426,8 +426,8 @@ func testRequests(t *testing.T, a, b *end) {
 	}
 }
 
-// What is wrong with a request is told to both sides, both queue pairs fail, and what stands behind
-// is flushed, sends before receives.
+// An invalid request is reported to both sides and moves both queue pairs to the error state. Later
+// entries are flushed, sends before receives.
 func TestFaults(t *testing.T) {
 	all := uint32(abi.AccessRemoteWrite | abi.AccessRemoteRead | abi.AccessRemoteAtomic)
 	for _, c := range []struct {
@@ -436,8 +436,8 @@ func TestFaults(t *testing.T) {
 		fill        func(abi.Body)
 		recv        int // bytes of the receive, -1 for none
 		set         func(*Change)
-		here, there Status // there is that of the receive, if it is told
-		wire        Status // here, if the wire has another
+		here, there Status // expected at the requester, and in the receive if it completes
+		wire        Status // expected at the requester over the wire, if different
 		told        bool
 		event       abi.AsyncType
 		noEvent     bool
@@ -500,17 +500,17 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// wantState waits for a state that the queue pair has to come to.
+// wantState waits until the queue pair is in a state.
 func (e *end) wantState(s abi.State) {
 	e.t.Helper()
 	until(e.t, "state "+s.String(), func() bool { return e.qp.Attributes().State == s })
 }
 
-// A queue pair in the error state flushes what is posted, sends before receives.
+// A queue pair in the error state flushes its posted entries, sends before receives.
 func TestFlushOrder(t *testing.T) {
 	f := NewFabric()
 	a := newEnd(t, f, RC, nil)
-	connect(a, newEnd(t, f, RC, nil), nil) // which has no receive
+	connect(a, newEnd(t, f, RC, nil), nil) // the peer has no receive
 	a.memory.add(1, 64, abi.AccessLocalWrite)
 	a.receive(10, 1, 8)
 	a.receive(11, 1, 8)
@@ -528,7 +528,7 @@ func TestFlushOrder(t *testing.T) {
 	}
 }
 
-// While a program's memory is slow to read, other queue pairs of the same program go on.
+// While the memory of a program is slow to read, other queue pairs of the same program continue.
 func TestLongCopy(t *testing.T) {
 	f := NewFabric()
 	a, b := newEnd(t, f, RC, nil), newEnd(t, f, RC, nil)
@@ -543,7 +543,7 @@ func TestLongCopy(t *testing.T) {
 	b.memory.add(2, long, abi.AccessLocalWrite|abi.AccessRemoteWrite)
 	c.memory.add(1, 8, abi.AccessLocalWrite)
 	d.memory.add(2, 8, abi.AccessLocalWrite|abi.AccessRemoteWrite)
-	a.post(OpWrite, 1, one(1, long, 2)) // returns though the copy does not end
+	a.post(OpWrite, 1, one(1, long, 2)) // returns before the copy has ended
 	<-begun
 	c.post(OpWrite, 2, one(1, 8, 2))
 	c.want(2, Success)
@@ -554,7 +554,8 @@ func TestLongCopy(t *testing.T) {
 	a.want(1, Success)
 }
 
-// A peer whose program has ended does not answer; its memory is not an error of the request.
+// If the program of the peer has ended, the request fails because the peer does not answer, not
+// because of the missing memory.
 func TestPeerGone(t *testing.T) {
 	f := NewFabric()
 	a, b := newEnd(t, f, RC, nil), newEnd(t, f, RC, nil)

@@ -8,18 +8,18 @@ import (
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 )
 
-// A sendSide carries out what the program posts.
+// A sendSide is the state of the requester, which executes the entries of the send queue.
 type sendSide struct {
 	mu     sync.Mutex
 	ring   ring        // guarded by mu
 	entry  sendEntry   // guarded by mu
-	held   bool        // guarded by mu; entry is the head of the ring, and was copied
-	pieces pieces      // guarded by mu; the program's side of the entry's payload
+	held   bool        // guarded by mu; entry is a copy of the head of the ring
+	pieces pieces      // guarded by mu; the program's memory of the entry's payload
 	wait   wait        // guarded by mu
-	again  *time.Timer // guarded by mu; tries the head once more
+	again  *time.Timer // guarded by mu; tries the head again
 }
 
-// empty forgets what is posted. mu is locked.
+// empty removes all posted entries. mu is locked.
 func (s *sendSide) empty() {
 	s.held, s.wait = false, wait{}
 	if s.again != nil {
@@ -40,33 +40,34 @@ func (s *sendSide) close() {
 	s.ring.drop()
 }
 
-// An outcome is what became of a request.
+// An outcome is the result of trying to execute a request.
 type outcome uint8
 
 const (
 	done     outcome = iota
 	notReady         // the responder has no receive for it
 	noAnswer         // there is no responder, or it is not ready
-	busy             // another request is being carried out there, and this one may not wait for it
+	busy             // the responder is executing another request, for which this one may not wait
 	noRoom           // the socket has no room for more packets
 )
 
-// A peer is the far end of a connection.
+// A peer is the other end of a connection.
 type peer interface {
-	// respond carries out a request. Its status counts if the outcome is done; timer is the responder's if it is
-	// notReady.
+	// respond executes a request. status is valid if the outcome is done. timer is the timer field
+	// of the responder if the outcome is notReady.
 	respond(r *request) (o outcome, status Status, timer uint8)
 }
 
-// A request is an entry that is being carried out.
+// A request is a send entry that is being executed.
 type request struct {
 	from  *QP
 	entry *sendEntry
 	local *pieces // the requester's memory, unless the payload is inline
-	short bool    // the caller may not wait for a request of another queue pair
+	short bool    // the caller must not wait for requests of other queue pairs
 }
 
-// Posted returns how many requests the send queue has. While one of them is carried out it may say 1.
+// Posted returns the number of requests in the send queue. It returns 1 while one of them is
+// executed.
 func (q *QP) Posted() uint64 {
 	if !q.send.mu.TryLock() {
 		return 1
@@ -78,36 +79,39 @@ func (q *QP) Posted() uint64 {
 	return uint64(q.send.ring.waiting())
 }
 
-// Ready reports whether the program may post.
+// Ready reports whether the program may post sends.
 func (q *QP) Ready() bool { return q.attrs.Load().State >= abi.RTS }
 
-// Doorbell carries out what the program has posted: what is short at once, the rest behind the caller's back.
+// Doorbell executes the posted entries: short ones before it returns, the others in another
+// goroutine.
 func (q *QP) Doorbell() { q.kick(true) }
 
-// What is carried out at once: shortRoom bytes, where each entry counts for entryCost more. To copy 64 KiB
-// takes less time than to wake another goroutine does, and less than the doorbell itself.
+// A doorbell executes entries at once up to a cost of shortRoom. The cost of an entry is its bytes
+// of payload plus entryCost. Copying 64 KiB takes less time than waking another goroutine, and less
+// than the doorbell itself.
 const (
 	shortRoom = 192 << 10
 	entryCost = 192
 )
 
-// kick has the send queue worked on.
+// kick makes a goroutine work on the send queue: the caller, unless another one is working already.
 func (q *QP) kick(short bool) {
 	if q.calls.Add(1) == 1 {
 		q.work(short)
 	}
 }
 
-// progress is what the next step is.
+// progress is the result of a step.
 type progress uint8
 
 const (
 	more progress = iota
 	idle
-	tooLong // for the caller
+	tooLong // takes too long for the caller
 )
 
-// work carries out entries until there are none, or the head has to wait. One goroutine at a time does.
+// work executes entries until there are none, or the head has to wait. Only one goroutine calls it
+// at a time.
 func (q *QP) work(short bool) {
 	for {
 		calls := q.calls.Load()
@@ -121,7 +125,8 @@ func (q *QP) work(short bool) {
 	}
 }
 
-// pass carries out entries until there are none, the head has to wait, or it is too long for the caller.
+// pass executes entries until there are none, the head has to wait, or the next one takes too long
+// for the caller.
 func (q *QP) pass(short bool) progress {
 	if l := q.link.Load(); l != nil {
 		return l.work(short)
@@ -136,7 +141,7 @@ func (q *QP) pass(short bool) progress {
 	}
 }
 
-// step carries out one entry.
+// step executes one entry or batch. It returns its cost, and whether to go on.
 func (q *QP) step(short bool, room int) (spent int, p progress) {
 	s := &q.send
 	s.mu.Lock()
@@ -151,7 +156,7 @@ func (q *QP) step(short bool, room int) (spent int, p progress) {
 		}
 		q.flushSendsLocked()
 		return 0, idle
-	case a.State == abi.SQD && s.held: // it was begun before
+	case a.State == abi.SQD && s.held: // the request was begun before
 	case a.State == abi.SQD:
 		q.endDraining()
 		return 0, idle
@@ -198,7 +203,8 @@ func (q *QP) step(short bool, room int) (spent int, p progress) {
 	return int(e.size) + entryCost, more
 }
 
-// finish completes the head of the queue, whose entry the program may use before it sees that.
+// finish completes the entry at the head of the queue. It frees the entry before the program can
+// see the completion.
 func (q *QP) finish(e *posted, status Status) {
 	q.send.held = false
 	q.send.ring.pop()
@@ -212,7 +218,8 @@ func (q *QP) finish(e *posted, status Status) {
 	q.scq.push(&c)
 }
 
-// wait has the head tried again. It is false if it was tried for too long.
+// wait schedules another attempt to execute the head. It returns false if the limit of the wait is
+// exceeded.
 func (q *QP) wait(a *Attributes, o outcome, timer uint8) bool {
 	s, now := &q.send, time.Now()
 	if s.wait.since.IsZero() || s.wait.why != o {
@@ -234,12 +241,12 @@ func (q *QP) wait(a *Attributes, o outcome, timer uint8) bool {
 func (q *QP) flushSends() {
 	q.send.mu.Lock()
 	defer q.send.mu.Unlock()
-	if q.failed() && q.link.Load() == nil { // the host of a link completes what it is given
+	if q.failed() && q.link.Load() == nil { // the host of a link completes the requests of the link
 		q.flushSendsLocked()
 	}
 }
 
-// flushSendsLocked completes what is posted and can't be done.
+// flushSendsLocked completes all posted entries as flushed.
 func (q *QP) flushSendsLocked() {
 	s := &q.send
 	s.wait = wait{}
@@ -257,7 +264,7 @@ func (q *QP) flushSendsLocked() {
 	}
 }
 
-// requests are the operations that each type of queue pair has.
+// requests holds the operations that each type of queue pair supports.
 var requests = map[Type]map[Op]bool{
 	RC: {OpWrite: true, OpWriteImm: true, OpSend: true, OpSendImm: true, OpRead: true, OpCompareSwap: true, OpFetchAdd: true,
 		OpLocalInvalidate: true, OpBindWindow: true, OpSendInvalidate: true, OpAtomicWrite: true},
@@ -265,7 +272,7 @@ var requests = map[Type]map[Op]bool{
 	UD: {OpSend: true, OpSendImm: true},
 }
 
-// unfit returns the status of an entry that is not begun, because something is wrong with it, or else
+// unfit returns the status of an entry that cannot be begun because it is invalid, and otherwise
 // Success.
 func (q *QP) unfit(a *Attributes, e *sendEntry) Status {
 	switch {
@@ -276,7 +283,7 @@ func (q *QP) unfit(a *Attributes, e *sendEntry) Status {
 	case e.size > maxSize:
 		return LocalLength
 	case e.op == OpAtomicWrite && q.link.Load() != nil:
-		return LocalQPOperation // it has no packet of RoCEv2 here
+		return LocalQPOperation // RoCEv2 as implemented here has no packet for it
 	}
 	switch e.op {
 	case OpCompareSwap, OpFetchAdd:
@@ -292,7 +299,7 @@ func (q *QP) unfit(a *Attributes, e *sendEntry) Status {
 	return Success
 }
 
-// performLocal carries out an entry that needs no peer.
+// performLocal executes an entry that needs no peer.
 func (q *QP) performLocal(e *sendEntry) Status {
 	if e.op == OpBindWindow {
 		return q.space.bind(q, &e.bind)
@@ -303,7 +310,8 @@ func (q *QP) performLocal(e *sendEntry) Status {
 	return Success
 }
 
-// execute carries out an entry. A short one does not wait: its outcome may be busy. send.mu is locked.
+// execute executes an entry. A short one does not wait, and its outcome may be busy. send.mu is
+// locked.
 func (q *QP) execute(a *Attributes, e *sendEntry, short bool) (o outcome, status Status, timer uint8) {
 	if status = q.unfit(a, e); status != Success {
 		return done, status, 0
@@ -326,12 +334,13 @@ func (q *QP) execute(a *Attributes, e *sendEntry, short bool) (o outcome, status
 		o, status, timer = p.respond(r)
 	}
 	if q.typ == UC && o != busy && status != LocalProtection {
-		return done, Success, 0 // nothing tells the sender what became of it
+		return done, Success, 0 // the sender never learns the result
 	}
 	return o, status, timer
 }
 
-// peer returns the queue pair that the connection leads to, nil if none answers at its address.
+// peer returns the queue pair that the connection leads to, or nil if its address has no such queue
+// pair.
 func (q *QP) peer(a *Attributes) peer {
 	p := q.fabric.QP(a.DestQP)
 	if p == nil || !p.port.owns(a.Path.DGID) {
@@ -340,7 +349,7 @@ func (q *QP) peer(a *Attributes) peer {
 	return p
 }
 
-// explainFailure says why a request failed.
+// explainFailure reports why a request failed.
 func (q *QP) explainFailure(a *Attributes, e *posted, status Status) {
 	why := ""
 	switch {

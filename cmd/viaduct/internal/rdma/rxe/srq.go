@@ -6,20 +6,21 @@ import (
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 )
 
-// An SRQ is a receive queue that several queue pairs take from.
+// An SRQ is a receive queue that several queue pairs share.
 type SRQ struct {
 	sge   uint32
-	limit func() // called with the queue locked when fewer receives are left than the limit
+	limit func() // called with the queue locked when it has fewer receives than the limit
 
 	mu   sync.Mutex
 	ring ring   // guarded by mu
-	low  uint32 // guarded by mu; 0 if the limit is not armed
+	low  uint32 // guarded by mu; the limit, 0 if not armed
 }
 
-// SRQLimits are what a shared receive queue is made with.
+// SRQLimits are the sizes of a shared receive queue, and its limit.
 type SRQLimits struct{ WR, SGE, Limit uint32 }
 
-// NewSRQ makes a shared receive queue.
+// NewSRQ creates a shared receive queue. It calls limit, with the queue locked, when the queue has
+// fewer receives than l.Limit. The error is ErrInvalid or ErrMemory.
 func NewSRQ(a Arena, l SRQLimits, limit func()) (*SRQ, error) {
 	if l.WR == 0 || l.WR > MaxWR || l.SGE > MaxSRQSGE || l.Limit > l.WR {
 		return nil, ErrInvalid
@@ -32,14 +33,14 @@ func NewSRQ(a Arena, l SRQLimits, limit func()) (*SRQ, error) {
 	return &SRQ{sge: l.SGE, limit: limit, ring: r, low: l.Limit}, nil
 }
 
-// Describe returns the queue's limits, and where its ring is.
+// Describe returns the actual limits, and the description of the ring.
 func (q *SRQ) Describe() (SRQLimits, abi.Body) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return SRQLimits{q.ring.mask, q.sge, q.low}, q.ring.info()
 }
 
-// take copies the next receive, and frees its entry.
+// take copies the next receive, and frees its entry. It returns false if none is posted.
 func (q *SRQ) take(e *recvEntry) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -55,7 +56,8 @@ func (q *SRQ) take(e *recvEntry) bool {
 	return true
 }
 
-// Arm has limit called when fewer than low receives are left; 0 is never.
+// Arm arms the limit: the queue calls the limit function once when it has fewer than low receives.
+// 0 disarms it.
 func (q *SRQ) Arm(low uint32) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -66,7 +68,8 @@ func (q *SRQ) Arm(low uint32) error {
 	return nil
 }
 
-// Resize gives the queue another ring with the receives that are posted; keep is as for a [CQ].
+// Resize moves the queue with its posted receives to a new ring for at least n receives; keep is as
+// in [CQ.Resize].
 func (q *SRQ) Resize(n uint32, keep func(info abi.Body) bool) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -91,7 +94,7 @@ func (q *SRQ) Resize(n uint32, keep func(info abi.Body) bool) error {
 	return nil
 }
 
-// Close takes the ring away. limit is not called behind it.
+// Close frees the ring. The limit function is not called afterwards.
 func (q *SRQ) Close() {
 	q.mu.Lock()
 	defer q.mu.Unlock()

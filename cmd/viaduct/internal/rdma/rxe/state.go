@@ -12,7 +12,7 @@ const (
 	UD Type = 4
 )
 
-// String returns the name that users know.
+// String returns the usual abbreviation of the type.
 func (t Type) String() string {
 	switch t {
 	case RC:
@@ -23,7 +23,7 @@ func (t Type) String() string {
 	return "UD"
 }
 
-// A Mask says which attributes a change of a queue pair gives.
+// A Mask is the set of attributes that a change contains.
 type Mask uint32
 
 // The attributes.
@@ -51,14 +51,15 @@ const (
 	MaskDestQP
 )
 
-// A change is one from a state to a state.
+// A change is a transition between two states.
 type change struct{ from, to abi.State }
 
-// What a change must have and may have, besides the state.
+// A needs holds the attributes that a change must and may contain, besides the state.
 type needs struct{ must, may Mask }
 
-// changes are those that a program may ask for, with what each must and may give: the table of the kernel's
-// ib_modify_qp_is_ok. Every state may change to Reset and to Err besides, with nothing given.
+// changes lists the transitions that a program may request, with the attributes that each must and
+// may contain. It corresponds to the table of the kernel's ib_modify_qp_is_ok. In addition, every
+// state may change to Reset and to Err without attributes.
 var changes = map[Type]map[change]needs{
 	RC: {
 		{abi.Reset, abi.Init}: {must: MaskPKey | MaskPort | MaskAccess},
@@ -97,7 +98,7 @@ var changes = map[Type]map[change]needs{
 	},
 }
 
-// mayChange reports whether a queue pair of a type may change so, with the attributes of a mask.
+// mayChange reports whether a queue pair of type t may make a transition with the given attributes.
 func mayChange(t Type, c change, given Mask) bool {
 	n, known := changes[t][c]
 	if !known && c.to != abi.Reset && c.to != abi.Err {

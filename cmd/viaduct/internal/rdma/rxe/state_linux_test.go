@@ -6,8 +6,8 @@ import (
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 )
 
-// Every pair of states, with each mask that has one attribute more or less than it needs: what the table names is done,
-// all else is refused and changes nothing.
+// TestStates tries every pair of states, with each mask that has one attribute more or less than
+// the transition needs. Transitions of the table succeed. All others fail and change nothing.
 func TestStates(t *testing.T) {
 	const allBits = 21
 	for _, typ := range []Type{RC, UC, UD} {
@@ -25,7 +25,7 @@ func TestStates(t *testing.T) {
 					want := listed || always
 					switch {
 					case extra == 0, extra == MaskState:
-					case n.must&extra != 0: // one that it needs is missing
+					case n.must&extra != 0: // a required attribute is missing
 						want = false
 					case n.may&extra == 0:
 						want = false
@@ -54,7 +54,7 @@ func TestStates(t *testing.T) {
 	}
 }
 
-// Values that the device does not have are refused.
+// Attribute values that the device does not support are refused.
 func TestAttributeValues(t *testing.T) {
 	for name, set := range map[string]func(*Change){
 		"port":          func(c *Change) { c.port = 2; c.Mask |= MaskPort },

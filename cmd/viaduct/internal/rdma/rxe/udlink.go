@@ -8,18 +8,18 @@ import (
 	"viaduct/internal/wire/ib"
 )
 
-// A udLink connects a queue pair of datagrams with queue pairs of other supervisors and hosts, at one
-// address of the port. It handles datagrams alone, so a peer can't name memory.
+// A udLink connects a queue pair for datagrams with those of other supervisors and hosts, at one
+// address of the port. It handles only datagrams, so a peer cannot access memory through it.
 type udLink struct {
 	qp   *QP
 	pair *roceudp.Pair
-	recv buffer // of the receive in progress; guarded by the lock of pair
-	sl   uint8  // of the completions
+	recv buffer // the receive in progress; guarded by the lock of pair
+	sl   uint8  // service level in completions
 
-	last rocecore.Status // of the datagram that was posted last; guarded by sendSide.mu
+	last rocecore.Status // result of the last datagram; guarded by sendSide.mu
 }
 
-// listen makes the queue pair reachable at all addresses of its port that the wire has.
+// listen makes the queue pair reachable at all addresses of its port that packets can have.
 func (q *QP) listen(a *Attributes) {
 	links := map[GID]*udLink{}
 	for _, g := range q.port.all() {
@@ -43,7 +43,7 @@ func (q *QP) listen(a *Attributes) {
 	q.joinGroups(q.fabric.groupsOf(q)...)
 }
 
-// udLink returns the link of an address of the port, nil if it has none.
+// udLink returns the link of an address of the port, or nil.
 func (q *QP) udLink(own GID) *udLink {
 	if links := q.udLinks.Load(); links != nil {
 		return (*links)[own]
@@ -51,8 +51,8 @@ func (q *QP) udLink(own GID) *udLink {
 	return nil
 }
 
-// tellUnsent tells the user, once for each queue pair, why a datagram does not leave this host. The
-// program does not learn of it.
+// tellUnsent reports to the user, once for each queue pair, why a datagram does not leave this
+// host. The program gets no error.
 func (q *QP) tellUnsent(own, to GID) {
 	if q.toldUnsent {
 		return
@@ -61,14 +61,14 @@ func (q *QP) tellUnsent(own, to GID) {
 	err := errNoWire
 	if onWire(own.addr()) {
 		if _, err = q.fabric.wire.port(own.addr()); err == nil {
-			return // the queue pair became ready before the device had the address
+			return // the device got the address after the queue pair was ready
 		}
 	}
 	q.tell("datagrams to " + to.String() + ": " + err.Error())
 }
 
-// send sends a datagram to another host. It is complete at once, since the pair was not full: only this queue pair
-// posts to it, and sendSide.mu is locked.
+// send sends a datagram to another host, and returns its status. The pair was not full, and only
+// this queue pair posts to it under sendSide.mu, so the datagram completes at once.
 func (l *udLink) send(e *sendEntry, payload []byte, to GID, qkey uint32) Status {
 	r := rocecore.Request{Op: rocecore.Send, Buf: inline(payload), Solicited: e.flags&flagSolicited != 0,
 		To: rocecore.Destination{Addr: to.addr(), QPN: e.ud.qpn, QKey: qkey}}
@@ -84,7 +84,7 @@ func (l *udLink) send(e *sendEntry, payload []byte, to GID, qkey uint32) Status 
 	return statusOf[l.last]
 }
 
-// RequestDone implements rocecore.Host. It is called by send: nothing is posted otherwise.
+// RequestDone implements rocecore.Host. Only send posts requests, so it is called within send.
 func (l *udLink) RequestDone(_ *rocecore.Request, c rocecore.Completion) { l.last = c.Status }
 
 // NextReceive implements rocecore.Host.
@@ -99,7 +99,8 @@ func (l *udLink) NextReceive() (rocecore.Receive, bool) {
 	return rocecore.Receive{Buf: &l.recv}, true
 }
 
-// Received implements rocecore.Host. A receive that is too short for a datagram is the next one's.
+// Received implements rocecore.Host. If a receive is too short for a datagram, the next datagram
+// uses it.
 func (l *udLink) Received(_ rocecore.Receive, a rocecore.Arrival) {
 	q := l.qp
 	q.recv.mu.Lock()
@@ -118,7 +119,7 @@ func (l *udLink) Received(_ rocecore.Receive, a rocecore.Arrival) {
 	q.finishReceive(&c)
 }
 
-// Failed implements rocecore.Host. Nothing is posted that would have to be flushed.
+// Failed implements rocecore.Host. Nothing is posted that it would have to flush.
 func (l *udLink) Failed(rocecore.Status) {}
 
 // Check implements rocecore.Host.

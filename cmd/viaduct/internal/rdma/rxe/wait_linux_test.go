@@ -8,7 +8,8 @@ import (
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 )
 
-// A message without a receive waits for as many of the responder's times as the requester allows, and no longer.
+// A Send without a receive fails after the responder's timer multiplied by the requester's retry
+// count, and not later.
 func TestReceiverNotReady(t *testing.T) {
 	for _, c := range []struct {
 		count, timer uint8
@@ -35,7 +36,8 @@ func TestReceiverNotReady(t *testing.T) {
 	}
 }
 
-// With count 7 the requester waits for ever, and goes on soon after the receive is posted.
+// With an RNR retry count of 7 the requester waits without limit. It continues soon after the
+// receive is posted.
 func TestReceiverNotReadyForLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := NewFabric()
@@ -56,8 +58,8 @@ func TestReceiverNotReadyForLong(t *testing.T) {
 	})
 }
 
-// A request to a queue pair that does not answer waits for the time of all retries; it goes on as soon as the other
-// is ready.
+// A request to a queue pair that does not answer waits for the time of all retries. It continues as
+// soon as the peer becomes ready.
 func TestRetryExceeded(t *testing.T) {
 	const limit = 4096 * time.Nanosecond << 14 * 8
 	for _, comes := range []bool{false, true} {
@@ -89,7 +91,7 @@ func TestRetryExceeded(t *testing.T) {
 	}
 }
 
-// Without a timeout it waits for ever.
+// Without a timeout a request waits for its peer without limit.
 func TestNoTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newEnd(t, NewFabric(), RC, nil)

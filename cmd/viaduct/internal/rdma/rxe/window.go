@@ -9,19 +9,18 @@ import (
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 )
 
-// A Space has what the requests of a context's queue pairs name by number: memory windows and address
-// handles.
+// A Space holds the memory windows and address handles of a context, which requests name by number.
 type Space struct {
 	port *Port
 
-	bound   atomic.Int32 // windows there are
+	bound   atomic.Int32 // number of bound windows
 	mu      sync.Mutex
 	windows map[uint32]*Window // guarded by mu; by the upper 24 bits of the key
 	ahs     map[uint32]*AH     // guarded by mu
 	nextAH  uint32             // guarded by mu
 }
 
-// NewSpace makes one without any.
+// NewSpace creates an empty space.
 func NewSpace(port *Port) *Space {
 	return &Space{port: port, windows: map[uint32]*Window{}, ahs: map[uint32]*AH{}}
 }
@@ -33,7 +32,8 @@ type AH struct {
 	path   Path
 }
 
-// NewAH makes an address handle of the attributes in the body of create_ah.
+// NewAH creates an address handle. attr are the attributes in the body of create_ah. The error is
+// ErrInvalid.
 func (s *Space) NewAH(m Memory, attr abi.Body) (*AH, error) {
 	a := &AH{memory: m, path: parseAHPath(attr)}
 	if !a.path.usable(s.port) {
@@ -41,7 +41,7 @@ func (s *Space) NewAH(m Memory, attr abi.Body) (*AH, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	// Number 0 would have the provider ask for more than it gets.
+	// 0 is not used as a number, because the provider would then request more than it gets.
 	for s.nextAH = max(s.nextAH, 1); s.ahs[s.nextAH] != nil; s.nextAH = max(s.nextAH+1, 1) {
 	}
 	a.Num = s.nextAH
@@ -50,7 +50,7 @@ func (s *Space) NewAH(m Memory, attr abi.Body) (*AH, error) {
 	return a, nil
 }
 
-// parseAHPath decodes the attributes of create_ah, which are in another order than those of modify_qp.
+// parseAHPath decodes the attributes of create_ah. Their order differs from that of modify_qp.
 func parseAHPath(b abi.Body) Path {
 	p := make(abi.Body, pathLen)
 	copy(p, b.Bytes(0, 16))
@@ -60,14 +60,14 @@ func parseAHPath(b abi.Body) Path {
 	return parsePath(p)
 }
 
-// CloseAH takes the handle away.
+// CloseAH removes an address handle.
 func (s *Space) CloseAH(a *AH) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.ahs, a.Num)
 }
 
-// path returns where an address handle of a domain leads; ok is false if there is no such.
+// path returns the path of address handle num of the domain m; ok is false if there is none.
 func (s *Space) path(num uint32, m Memory) (p Path, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -77,7 +77,7 @@ func (s *Space) path(num uint32, m Memory) (p Path, ok bool) {
 	return p, false
 }
 
-// A WindowType says how a window is bound and given up.
+// A WindowType determines how a window is bound and invalidated.
 type WindowType uint8
 
 // The types.
@@ -94,15 +94,15 @@ type Window struct {
 	// Guarded by Space.mu:
 	key          uint32
 	region       Region // nil while the window is not bound
-	qp           *QP    // of type 2
+	qp           *QP    // for type 2
 	addr, length uint64
 	access       uint32
 }
 
-// zeroBased is the right of a window whose addresses begin at 0.
+// zeroBased is the access flag of a window whose addresses begin at 0.
 const zeroBased = 1 << 5
 
-// NewWindow makes a window. taken reports whether a region has a key.
+// NewWindow creates a window with an unused key. taken reports whether a region has the key.
 func (s *Space) NewWindow(m Memory, t WindowType, taken func(key uint32) bool) (*Window, error) {
 	if t != Type1 && t != Type2 {
 		return nil, ErrInvalid
@@ -122,21 +122,21 @@ func (s *Space) NewWindow(m Memory, t WindowType, taken func(key uint32) bool) (
 	return w, nil
 }
 
-// Key returns the key that the window has now.
+// Key returns the current key of the window.
 func (s *Space) Key(w *Window) uint32 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return w.key
 }
 
-// HasKey reports whether a key is a window's, whatever its lowest byte.
+// HasKey reports whether a window has the key, ignoring its lowest byte.
 func (s *Space) HasKey(key uint32) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.windows[key>>8] != nil
 }
 
-// CloseWindow takes the window away.
+// CloseWindow removes a window.
 func (s *Space) CloseWindow(w *Window) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -145,7 +145,7 @@ func (s *Space) CloseWindow(w *Window) {
 	s.bound.Add(-1)
 }
 
-// unbind is called with Space.mu locked.
+// unbind ends the binding of the window, if it has one. Space.mu is locked.
 func (w *Window) unbind() {
 	if w.region != nil {
 		w.region.Bound(-1)
@@ -153,7 +153,7 @@ func (w *Window) unbind() {
 	w.region, w.qp, w.length, w.access = nil, nil, 0, 0
 }
 
-// bind binds a window as a request of q asks.
+// bind binds a window as an entry of q requests, and returns the status of that entry.
 func (s *Space) bind(q *QP, b *bindRequest) Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -177,7 +177,7 @@ func (s *Space) bind(q *QP, b *bindRequest) Status {
 		r.Release()
 	}
 	w.unbind()
-	w.key = w.key&^0xff | b.newKey&0xff // the rest names the window
+	w.key = w.key&^0xff | b.newKey&0xff // the upper 24 bits name the window
 	w.region, w.addr, w.length, w.access = r, b.addr, b.length, b.access
 	if w.typ == Type2 {
 		w.qp = q
@@ -185,7 +185,8 @@ func (s *Space) bind(q *QP, b *bindRequest) Status {
 	return Success
 }
 
-// invalidate gives up what a window of type 2 is bound to. It is false if key is not that of one.
+// invalidate unbinds the window of type 2 that has the given key. It returns false if there is
+// none.
 func (s *Space) invalidate(key uint32, m Memory) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -197,8 +198,9 @@ func (s *Space) invalidate(key uint32, m Memory) bool {
 	return true
 }
 
-// find returns the region behind the key of a window, held, and the address in it: the n bytes at addr are in the
-// window, which q may use so. found is false if the key is not a window's.
+// find looks up n bytes at addr by the key of a window. It returns the region, held, and the
+// address in it, or a nil region if the window does not allow q this access. found is false if no
+// window has the key.
 func (s *Space) find(q *QP, key uint32, addr, n uint64, need uint32) (r Region, at uint64, found bool) {
 	if s.bound.Load() == 0 {
 		return nil, 0, false
@@ -214,7 +216,7 @@ func (s *Space) find(q *QP, key uint32, addr, n uint64, need uint32) (r Region, 
 	}
 	off := addr
 	if w.access&zeroBased == 0 {
-		off = addr - w.addr // wraps around if addr is before
+		off = addr - w.addr // wraps around if addr precedes the window
 	}
 	if off > w.length || n > w.length-off || !w.region.Hold() {
 		return nil, 0, true

@@ -10,19 +10,19 @@ import (
 	"viaduct/internal/roceudp"
 )
 
-// A wire is UDP port 4791 of the addresses of this supervisor, by which queue pairs reach those that
-// other supervisors, kernels and adapters have. A port is opened when a queue pair needs it.
+// A wire is UDP port 4791 of this supervisor's addresses, through which queue pairs reach other
+// supervisors, kernels and adapters. Each port is opened when the first queue pair needs it.
 type wire struct {
 	mu     sync.Mutex
 	ports  map[netip.Addr]*roceudp.Port // guarded by mu
-	tap    roceudp.Tap                  // guarded by mu; nil without one
+	tap    roceudp.Tap                  // guarded by mu; may be nil
 	closed bool                         // guarded by mu
 }
 
-// errNoWire is the error of an address that packets can't have.
+// errNoWire reports an address that packets cannot have.
 var errNoWire = errors.New("rxe: the address is not one that packets can have")
 
-// pair returns a queue pair of a number at an address of this host.
+// pair returns a new queue pair with number num at an address of this host.
 func (w *wire) pair(own netip.Addr, num uint32) (*roceudp.Pair, error) {
 	p, err := w.port(own)
 	if err != nil {
@@ -74,11 +74,11 @@ func (w *wire) close() {
 	w.ports = nil
 }
 
-// addr returns the address that packets have by a GID.
+// addr returns the IP address that corresponds to the GID.
 func (g GID) addr() netip.Addr { return netip.AddrFrom16(g).Unmap() }
 
-// onWire reports whether an address is one that packets can have. One of link-local scope is not: the
-// first GID of a device is made up.
+// onWire reports whether packets can have the address. Link-local IPv6 addresses are excluded,
+// because the first GID of a device is an invented one.
 func onWire(a netip.Addr) bool {
 	return a.IsValid() && !a.IsUnspecified() && !a.IsMulticast() && !(a.Is6() && a.IsLinkLocalUnicast())
 }

@@ -10,8 +10,8 @@ import (
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 )
 
-// eachWay runs a test with the ends of two queue pairs of one supervisor, and with those of two that
-// reach each other by RoCEv2. Both have to answer the same.
+// eachWay runs a test twice: with two queue pairs of one supervisor, and with those of two
+// supervisors that reach each other by RoCEv2. The results must be the same.
 func eachWay(t *testing.T, typ Type, test func(t *testing.T, a, b *end)) {
 	t.Helper()
 	t.Run("copied", func(t *testing.T) {
@@ -26,7 +26,7 @@ func eachWay(t *testing.T, typ Type, test func(t *testing.T, a, b *end)) {
 	})
 }
 
-// wireEnds makes the ends of two supervisors.
+// wireEnds creates ends in two supervisors.
 func wireEnds(t *testing.T, typ Type) (a, b *end) {
 	t.Helper()
 	one := func() *end {
@@ -37,12 +37,12 @@ func wireEnds(t *testing.T, typ Type) (a, b *end) {
 	return one(), one()
 }
 
-// loopback is an address of this host that nobody else is likely to have.
+// loopback returns a random loopback address, which is probably unused.
 func loopback() GID {
 	return netip.AddrFrom4([4]byte{127, byte(1 + rand.IntN(250)), byte(rand.IntN(256)), byte(1 + rand.IntN(250))}).As16()
 }
 
-// until waits until a condition holds.
+// until waits until a condition holds, for a minute at most.
 func until(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); !holds(); time.Sleep(100 * time.Microsecond) {
@@ -52,7 +52,8 @@ func until(t *testing.T, what string, holds func() bool) {
 	}
 }
 
-// A message of many packets, in elements and several regions, comes as it was sent, by each transport.
+// A message of many packets, with several elements and regions, arrives unchanged over each
+// transport.
 func TestWireLong(t *testing.T) {
 	for _, typ := range []Type{RC, UC} {
 		a, b := wireEnds(t, typ)
@@ -69,7 +70,7 @@ func TestWireLong(t *testing.T) {
 			e.Put64(sendHeadLen+sgeLen, 1<<16+7777)
 		})
 		a.want(1, Success)
-		if typ == RC { // an unreliable one may lose a packet
+		if typ == RC { // an unreliable connection may lose a packet
 			if c := b.want(7, Success); c.length != n || !bytes.Equal(from.get(), to.get()) {
 				t.Errorf("%d bytes, equal %v", c.length, bytes.Equal(from.get(), to.get()))
 			}
@@ -82,8 +83,8 @@ func TestWireLong(t *testing.T) {
 	}
 }
 
-// Requests of a peer that does not answer end when the retries are used up. What is posted after that is
-// flushed, and a reset begins anew.
+// Requests to a peer that does not answer fail when the retries are exhausted. Later requests are
+// flushed. After a reset, the queue pair works again.
 func TestWireSilence(t *testing.T) {
 	a, b := wireEnds(t, RC)
 	b.qp.Close()
@@ -117,14 +118,14 @@ func TestWireSilence(t *testing.T) {
 	c.qp.Close()
 }
 
-// Requests that need no peer are carried out in their turn: here after a Send that waits for a receive.
+// A request that needs no peer is executed in order: here after a Send that waits for a receive.
 func TestWireLocal(t *testing.T) {
 	a, b := wireEnds(t, RC)
 	connect(a, b, nil)
 	a.memory.add(1, 64, abi.AccessLocalWrite)
 	b.memory.add(2, 64, abi.AccessLocalWrite)
 	a.post(OpSend, 1, one(1, 8, 0))
-	a.post(OpLocalInvalidate, 2, func(e abi.Body) { e.Put32(20, 77) }) // which is no window
+	a.post(OpLocalInvalidate, 2, func(e abi.Body) { e.Put32(20, 77) }) // no window has this key
 	a.post(OpSend, 3, one(1, 8, 0))
 	time.Sleep(20 * time.Millisecond)
 	a.none()
@@ -137,7 +138,7 @@ func TestWireLocal(t *testing.T) {
 	b.qp.Close()
 }
 
-// Datagrams reach queue pairs of other supervisors, with what programs are told of the sender.
+// Datagrams reach queue pairs of other supervisors. Their completions describe the sender.
 func TestWireDatagram(t *testing.T) {
 	a, b := wireEnds(t, UD)
 	for _, e := range []*end{a, b} {
@@ -155,7 +156,7 @@ func TestWireDatagram(t *testing.T) {
 	}
 	a.memory.add(1, 64, 0)
 	to := b.memory.add(2, 128, abi.AccessLocalWrite)
-	b.receive(6, 2, 41) // too short: it is the next one's
+	b.receive(6, 2, 41) // one byte too short; the next datagram uses it
 	send := func(id uint64, n int, qkey uint32) {
 		a.post(OpSendImm, id, func(e abi.Body) {
 			one(1, n, 0)(e)
@@ -167,7 +168,7 @@ func TestWireDatagram(t *testing.T) {
 		a.want(id, Success)
 	}
 	send(1, 8, 7)
-	send(2, 1, 8) // another key
+	send(2, 1, 8) // the key is wrong
 	a.memory.regions[1].set([]byte("x"))
 	send(3, 1, 7)
 	c := b.want(6, Success)
@@ -180,13 +181,13 @@ func TestWireDatagram(t *testing.T) {
 	b.qp.Close()
 }
 
-// A queue pair whose peer is elsewhere is drained when all that was posted before is complete.
+// A queue pair with a remote peer is drained when all requests posted before are complete.
 func TestWireDrain(t *testing.T) {
 	a, b := wireEnds(t, RC)
 	connect(a, b, nil)
 	a.memory.add(1, 64, abi.AccessLocalWrite)
 	b.memory.add(2, 64, abi.AccessLocalWrite)
-	a.post(OpSend, 1, one(1, 8, 0)) // finds no receive
+	a.post(OpSend, 1, one(1, 8, 0)) // waits for a receive
 	a.modify(abi.SQD, 0, func(c *Change) { c.Mask |= MaskDrainNotify })
 	drained := func() bool {
 		a.mu.Lock()
@@ -204,11 +205,12 @@ func TestWireDrain(t *testing.T) {
 	b.qp.Close()
 }
 
-// A datagram to a group reaches the members under other supervisors, and each member under its own once.
+// A datagram to a group reaches the members under other supervisors, and each member under its own
+// supervisor exactly once.
 func TestWireGroup(t *testing.T) {
 	a, b := wireEnds(t, UD)
 	group := GID{0: 0xff, 1: 0x0e, 10: 0xff, 11: 0xff, 12: 239, 13: 255, 14: byte(rand.IntN(256)), 15: byte(rand.IntN(256))}
-	if err := a.f.Attach(a.qp, group); err != nil { // before it is ready, and after that
+	if err := a.f.Attach(a.qp, group); err != nil { // one joins before it is ready, one after
 		t.Fatal(err)
 	}
 	for _, e := range []*end{a, b} {
@@ -238,7 +240,7 @@ func TestWireGroup(t *testing.T) {
 	}
 	to := b.memory.add(2, 128, abi.AccessLocalWrite)
 	a.memory.add(3, 128, abi.AccessLocalWrite)
-	const rounds = 20 // after which a copy of the first would have arrived
+	const rounds = 20 // enough for a copy of the first datagram to arrive
 	a.receive(8, 3, 48)
 	for id := range uint64(rounds) {
 		b.receive(6, 2, 48)

@@ -2,7 +2,8 @@ package rxe
 
 import "viaduct/cmd/viaduct/internal/rdma/abi"
 
-// joinWire makes what a change of attributes means for packets. changing is locked.
+// joinWire applies a change of attributes to the network: it opens, starts or closes links.
+// changing is locked.
 func (q *QP) joinWire(old, a *Attributes) {
 	l := q.link.Load()
 	switch {
@@ -29,7 +30,7 @@ func (q *QP) joinWire(old, a *Attributes) {
 	}
 }
 
-// leaveWire ends what the queue pair has on the wire. Nothing completes after it.
+// leaveWire closes the links of the queue pair. Nothing completes after it returns.
 func (q *QP) leaveWire() {
 	if l := q.link.Swap(nil); l != nil {
 		l.end()

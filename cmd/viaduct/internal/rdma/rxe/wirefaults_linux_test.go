@@ -10,8 +10,8 @@ import (
 	"viaduct/internal/badwire"
 )
 
-// Requests over a wire that loses, duplicates and delays packets end with the right data, and over one that passes
-// nothing any more with the status that says so, when the retries are used up.
+// Requests over a wire that loses, duplicates and delays packets transfer the right data. If the
+// wire passes nothing more, they fail with RetryExceeded when the retries are exhausted.
 func TestWireFaults(t *testing.T) {
 	a, b := wireEnds(t, RC)
 	w, err := badwire.New(loopback().addr(), a.gid.addr(), b.gid.addr(), badwire.Faults{Seed: 8, Loss: 0.02, Duplicate: 0.02, Late: 0.02})
@@ -19,7 +19,7 @@ func TestWireFaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer w.Close()
-	const code, retries = 15, 2 // of 134 ms
+	const code, retries = 15, 2 // 134 ms
 	connect(a, b, func(c *Change) { c.Path, c.MTU, c.Timeout = pathTo(GID(w.Addr().As16())), 3, 18 })
 	const n, rounds = 50_000, 20
 	from := a.memory.add(1, n, abi.AccessLocalWrite)

@@ -2,8 +2,8 @@ package rxe
 
 import "net/netip"
 
-// groupAddr returns the address that packets to a multicast group have: of a group of IPv4, whose GID has it in the
-// last four bytes, that one.
+// groupAddr returns the address of packets to a multicast group. The GID of an IPv4 group contains
+// that address in its last four bytes.
 func (g GID) groupAddr() netip.Addr {
 	if g[10] == 0xff && g[11] == 0xff {
 		return netip.AddrFrom4([4]byte(g[12:]))
@@ -11,14 +11,14 @@ func (g GID) groupAddr() netip.Addr {
 	return netip.AddrFrom16(g)
 }
 
-// joinGroups makes the queue pair receive what other hosts send to groups, at its addresses on the wire that are of
-// the family of the group. changing is locked.
+// joinGroups makes the queue pair receive datagrams that other hosts send to groups. It joins a
+// group at the addresses of the queue pair that are of the group's family. changing is locked.
 func (q *QP) joinGroups(groups ...GID) {
 	links := q.udLinks.Load()
 	if links == nil {
 		return
 	}
-	// Datagrams of this supervisor are delivered without the wire.
+	// The fabric itself delivers datagrams of this supervisor.
 	elsewhere := func(from netip.Addr) bool { return !q.fabric.local(from.As16()) }
 	for _, g := range groups {
 		at := g.groupAddr()
@@ -33,7 +33,7 @@ func (q *QP) joinGroups(groups ...GID) {
 	}
 }
 
-// leaveGroup ends that. changing is locked.
+// leaveGroup ends the membership of the queue pair's links in a group. changing is locked.
 func (q *QP) leaveGroup(g GID) {
 	if links := q.udLinks.Load(); links != nil {
 		for _, l := range *links {
@@ -42,7 +42,7 @@ func (q *QP) leaveGroup(g GID) {
 	}
 }
 
-// groupsOf returns the groups that a queue pair is in.
+// groupsOf returns the groups that the queue pair has joined.
 func (f *Fabric) groupsOf(q *QP) (all []GID) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -52,7 +52,8 @@ func (f *Fabric) groupsOf(q *QP) (all []GID) {
 	return all
 }
 
-// groupLink returns the link by which datagrams from an address to a group leave this host, nil if they do not.
+// groupLink returns the link through which datagrams from an address to a group leave this host, or
+// nil if they do not leave it.
 func (q *QP) groupLink(own, group GID) *udLink {
 	if own.addr().Is4() != group.groupAddr().Is4() {
 		return nil
