@@ -269,7 +269,7 @@ func TestEndsBehindDisConn(t *testing.T) {
 		}
 	})
 	for _, own := range []bool{false, true} { // whether our DisConn was sent
-		// [SDP-8.2.1-22]. [SDP-8.2.1-12] an AbortConn is not graceful
+		// An AbortConn is not graceful. [SDP-8.2.1-22] [SDP-8.2.1-12]
 		t.Run("SDP-8.2.2-4", func(t *testing.T) {
 			w, c := connectWire(t, Options{})
 			defer w.close()

@@ -163,7 +163,7 @@ func TestJoin(t *testing.T) {
 			}
 		})
 	})
-	// [D-78] [SDP-9.5.6-2] All bytes keep their order, and no copied byte is advertised.
+	// All bytes keep their order, and no copied byte is advertised. [D-78] [SDP-9.5.6-2]
 	inBubble(t, "the last of several", func(t *testing.T) {
 		w, c := memWire(t, memSide{opt: Options{SendPolicy: PinCombined, SendThreshold: 1000}}, smallHello)
 		var want []byte

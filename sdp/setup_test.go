@@ -184,7 +184,8 @@ func TestSDP_8_1_1_Accepting(t *testing.T) {
 		}
 		defer w.close()
 		e, p := w.next()
-		// [SDP-8.1.1-16] [SDP-8.1.1-17] [SDP-8.1.1-22] [SDP-14.2-1] [SDP-6.2.2-1] the first message
+		// The first message. [SDP-8.1.1-16] [SDP-8.1.1-17] [SDP-8.1.1-22] [SDP-14.2-1]
+		// [SDP-6.2.2-1]
 		if !e.Solicited || len(p) != sdpwire.HelloAckLen {
 			t.Errorf("HelloAck of %d bytes, solicited %t", len(p), e.Solicited)
 		}
@@ -270,7 +271,7 @@ func TestSDP_8_1_1_Accepting(t *testing.T) {
 			}
 		}
 	})
-	// [SDP-8.1.1-4] HelloAck, and at once as many messages as were announced
+	// HelloAck, and at once as many messages as were announced. [SDP-8.1.1-4]
 	t.Run("SDP-8.1.1-18", func(t *testing.T) {
 		w, c := connectWire(t, opt)
 		defer w.close()
@@ -514,7 +515,7 @@ func TestSDP_8_1_1_Connecting(t *testing.T) {
 			}
 			quiet <- !ok
 			w.qp.Post(iwarp.SendWR{Op: iwarp.OpSendSE, SG: []iwarp.SGE{iwarp.Buf(goodAck.Append(nil, sdpwire.Figure))}, Unsignaled: true})
-			// [SDP-8.1.1-31] a write directly after the set-up needs no message of the peer
+			// A write directly after the set-up needs no message of the peer. [SDP-8.1.1-31]
 			if m, _, p := w.message(); m.MID != sdpwire.Data || string(p) != "early" || m.MSeq != 0 {
 				t.Errorf("%v %q", &m, p)
 			}
@@ -531,8 +532,7 @@ func TestSDP_8_1_1_Connecting(t *testing.T) {
 		}
 		shutOne(t, c)
 	})
-	// [SDP-8.1.1-5] [SDP-8.1.1-6]
-	// HelloAck, and a burst directly after it.
+	// HelloAck, and a burst directly after it. [SDP-8.1.1-5] [SDP-8.1.1-6]
 	t.Run("SDP-8.1.1-7 SDP-8.1.1-9 SDP-8.1.1-24", func(t *testing.T) {
 		addr := serveWire(t, goodAck.Append(nil, sdpwire.Figure), nil, func(w *wirePeer) {
 			for range defaultRecvBuffers - 2 {
@@ -738,7 +738,7 @@ func TestSDP_9_Wire(t *testing.T) {
 		if err := <-errc; err != nil {
 			t.Error(err)
 		}
-		// [SDP-9.2-23] afterwards it is not readable
+		// Afterwards it is not readable. [SDP-9.2-23]
 		if s := w.read(m.STag, m.VA, got[:1]); s == iwarp.StatusOK {
 			t.Error("readable after the completion")
 		}
@@ -832,7 +832,7 @@ func TestSDP_9_Wire(t *testing.T) {
 		if r.err != nil || string(got[:r.n]) != string(data) {
 			t.Errorf("%d, %v", r.n, r.err)
 		}
-		// [SDP-9.3-11] [SDP-8.2.1-15] a late RDMA Write fails
+		// A late RDMA Write fails. [SDP-9.3-11] [SDP-8.2.1-15]
 		w.qp.Post(iwarp.SendWR{Op: iwarp.OpWrite, SG: []iwarp.SGE{iwarp.Buf(data)}, Remote: iwarp.RemoteAddr{STag: m.STag, TO: m.VA}, Unsignaled: true})
 		if _, err := c.Read(got); err == nil {
 			t.Error("a late write went through")

@@ -7,20 +7,19 @@ type Op uint8
 
 const (
 	// OpSend: send Msg as an iWARP Send; only OpSend counts as a message. [SDP-5-4] Its payload is
-	// N bytes of write ID from Off, then the bytes of the OpPart actions that follow directly. If
-	// Adv is not zero, the message advertises: register Msg.Size bytes (of write ID from Off for a
-	// SrcAvail, of read RID from Off for a SinkAvail), put STag and VA into Msg and pass them to
-	// the machine by Bind.
+	// N bytes of write ID from Off, followed by the bytes of the OpPart actions directly after it.
+	// If Adv is not zero, the message advertises memory: register Msg.Size bytes (of write ID from
+	// Off for a SrcAvail, of read RID from Off for a SinkAvail), store STag and VA in Msg, and pass
+	// the STag to the machine by Bind.
 	OpSend Op = iota
-	// OpPart: N more payload bytes for the OpSend before it, of write ID from Off.
+	// OpPart: N more payload bytes for the preceding OpSend, of write ID from Off.
 	OpPart
 	// OpRDMAWrite: write N bytes of write ID from Off to the peer's STag at TO. Neither this nor
 	// OpRDMARead carries a solicited event [SDP-14.2-3].
 	OpRDMAWrite
-	// OpRDMARead: read N bytes from the peer's STag at TO into read ID from
-	// Off, or, if Local is set, into memory of the driver's own, which joins
-	// the queue of held payload when done. Completions are reported by
-	// ReadDone, in order.
+	// OpRDMARead: read N bytes from the peer's STag at TO into read ID from Off. If Local is set,
+	// read them into memory of the driver, which joins the queue of held payload on completion.
+	// Report completions by ReadDone, in order.
 	OpRDMARead
 	// OpHold: append the payload (N bytes) of the current message to the queue of held payload. It
 	// occupies its Private Buffer.
@@ -33,43 +32,43 @@ const (
 	OpCopy
 	// OpDrop: drop N bytes from the front of the held payload.
 	OpDrop
-	// OpRevoke: the advertisement Adv has ended; unless Remote is set its STag
-	// must be invalidated now, before any later action. [D-41]
+	// OpRevoke: the advertisement Adv has ended. Invalidate its STag before any later action,
+	// unless Remote is set. [D-41]
 	OpRevoke
-	// OpWriteDone: write ID has ended with N bytes sent; its memory is free
-	// once the Sends and RDMA Writes before this action are complete. Err is
-	// nil, ErrCancelled, or what ended the connection.
+	// OpWriteDone: write ID has ended with N bytes sent. Its memory is free once the Sends and RDMA
+	// Writes before this action are complete. Err is nil, ErrCancelled, or the reason for the end
+	// of the connection.
 	OpWriteDone
-	// OpDetach: write ID is cancelled but the peer is owed the bytes from Off: copy them, let the
-	// caller return with the full count, and use the copy. [D-32]
+	// OpDetach: write ID was cancelled, but the bytes from Off must still be sent to the peer. Copy
+	// them, let the caller return with the full count, and use the copy. [D-32]
 	OpDetach
-	// OpReadDone: read ID has ended with N bytes in it. Err is nil, io.EOF
-	// (only with N 0), ErrCancelled, or what ended the connection.
+	// OpReadDone: read ID has ended with N bytes. Err is nil, io.EOF (only with N = 0),
+	// ErrCancelled, or the reason for the end of the connection.
 	OpReadDone
 	// OpUrgentPending: the peer announces an urgent byte.
 	OpUrgentPending
-	// OpUrgent: the byte at stream position Pos is urgent; with Local set it is
-	// the last payload byte of the message just received and not in the stream.
+	// OpUrgent: the byte at stream position Pos is urgent. If Local is set, it is the last payload
+	// byte of the message just received, and not part of the stream.
 	OpUrgent
-	// OpPeerClosed: DisConn was received; nothing more will be.
+	// OpPeerClosed: DisConn was received; the peer will send no more data.
 	OpPeerClosed
-	// OpMode: a half changed its mode to Msg.Mode; the sending half if Local.
+	// OpMode: a half-connection has changed its mode to Msg.Mode: the sending half if Local is set.
 	OpMode
-	// OpResize: make N the size of the receive Private Buffers, by swapping the
-	// free ones at once; report by Resized. [D-46]
+	// OpResize: change the size of the receive Private Buffers to N, by replacing the free ones at
+	// once. Report the end by Resized. [D-46]
 	OpResize
-	// OpPeerSize: the peer's receive Private Buffers now have N bytes.
+	// OpPeerSize: the peer's receive Private Buffers have N bytes from now on.
 	OpPeerSize
 	// OpSuspended: the peer has acknowledged SuspComm; close the LLP.
 	OpSuspended
-	// OpReconnect: once everything before is sent, close the LLP and connect to
-	// port Msg.Port of the same address. [SDP-13.1.1-8] [SDP-13.1.1-9]
+	// OpReconnect: after everything before was sent, close the LLP and connect to port Msg.Port of
+	// the same address. [SDP-13.1.1-8] [SDP-13.1.1-9]
 	OpReconnect
-	// OpFinish: both directions are closed; tear the LLP down gracefully once
-	// everything before is sent. [D-49]
+	// OpFinish: both directions are closed. Close the LLP gracefully after everything before was
+	// sent. [D-49]
 	OpFinish
-	// OpAbort: end the LLP. With Local set, an AbortConn precedes that the peer must receive: tear
-	// the LLP down in order once it is sent. Otherwise reset the LLP at once. Err is the reason.
+	// OpAbort: end the LLP. If Local is set, an AbortConn precedes, which the peer must receive:
+	// close the LLP in order after it was sent. Otherwise reset the LLP at once. Err is the reason.
 	// Only OpRevoke, OpWriteDone and OpReadDone follow.
 	OpAbort
 )
@@ -77,7 +76,7 @@ const (
 var opNames = [...]string{"Send", "Part", "RDMAWrite", "RDMARead", "Hold", "Compact", "Copy", "Drop", "Revoke", "WriteDone",
 	"Detach", "ReadDone", "UrgentPending", "Urgent", "PeerClosed", "Mode", "Resize", "PeerSize", "Suspended", "Reconnect", "Finish", "Abort"}
 
-// String returns the name without "Op".
+// String returns the name without "Op", or "Op(?)" for an unknown one.
 func (o Op) String() string {
 	if int(o) < len(opNames) {
 		return opNames[o]
@@ -85,7 +84,7 @@ func (o Op) String() string {
 	return "Op(?)"
 }
 
-// An Action is one thing for the driver to do. Op determines which fields are valid.
+// An Action is one step for the driver to perform. Op determines which fields are valid.
 type Action struct {
 	Op         Op
 	Solicited  bool // OpSend: with Solicited Event

@@ -9,9 +9,10 @@ import (
 	"viaduct/internal/wire/sdpwire"
 )
 
-// Tests of single rows at their edges. The other files test each chapter as a whole.
+// The tests in this file check single rows at their limits. The other files test each chapter as a
+// whole.
 
-// A message that the header rules refuse has no other effect.
+// TestSDP_6_1_Refused checks that a message that the header rules refuse has no other effect.
 func TestSDP_6_1_Refused(t *testing.T) {
 	for _, c := range []struct{ row, msg string }{
 		{"SDP-6.1.5-2", "Data seq=5 +3"}, // [SDP-10.1-2] [D-06]
@@ -20,11 +21,11 @@ func TestSDP_6_1_Refused(t *testing.T) {
 		{"D-41", "Data +1 inv=5"},        // [D-41]
 	} {
 		p := newProbe(t).recv(c.msg).want("abort " + c.row).stats("RecvMessages=0 Violations=1")
-		p.recv("Data +3").want() // nothing after it either
+		p.recv("Data +3").want() // later messages have no effect either
 		p.read(1, 5).want("got 1 0 " + c.row)
 	}
 	p := newProbe(t, func(p *Params) { p.RecvBufs, p.RecvBudget = 3, 0 })
-	p.recv("Data +1", "Data +1", "Data +1", "Data +1").alive().skip() // the fourth takes the spare
+	p.recv("Data +1", "Data +1", "Data +1", "Data +1").alive().skip() // the fourth uses the spare
 	p.recv("Data +1").want("abort SDP-10.5-5")                        // [SDP-10.5-5]
 	p = newProbe(t)
 	p.took(p.m.ReceiveBad(time.Second, sdpwire.Data, sdpwire.ErrLen, mark())).want("abort SDP-6.1.4-1").stats("Violations=1") // [SDP-8.2.2-6]
@@ -47,7 +48,7 @@ func TestSDP_6_1_2_Hints(t *testing.T) {
 		for range 3 {
 			p.recv("SrcAvail size=300 +1 PIPE", "SrcAvailCancel PIPE", "ChRcvBuf size=100 PIPE")
 			p.write(1, 200).recv("SendSm PIPE").write(1, 200).recv("RdmaRdCompl size=199 PIPE")
-			p.write(1, 200).recv("RdmaRdCompl size=199") // a row of one
+			p.write(1, 200).recv("RdmaRdCompl size=199") // the first one in a row
 		}
 		if p.m.src.pol.hints != 0 || p.m.SendMode() != sdpwire.Combined {
 			t.Errorf("%d hints, mode %v", p.m.src.pol.hints, p.m.SendMode())
@@ -59,7 +60,7 @@ func TestSDP_6_1_2_Hints(t *testing.T) {
 	})
 }
 
-// After both DisConns only AbortConn and credits have an effect.
+// TestSDP_8_2_1_Finished checks that after both DisConns only AbortConn and credits have an effect.
 func TestSDP_8_2_1_Finished(t *testing.T) {
 	t.Run("SDP-8.2.1-8", func(t *testing.T) {
 		done := func() *probe {
@@ -75,7 +76,8 @@ func TestSDP_8_2_1_Finished(t *testing.T) {
 	})
 }
 
-// An event that ends a connection ends every transfer on it, whatever its state.
+// TestSDP_8_2_2_Die checks that an event that ends a connection ends every transfer on it, whatever
+// its state.
 func TestSDP_8_2_2_Die(t *testing.T) {
 	boom := errors.New("boom")
 	t.Run("SDP-8.2.1-13", func(t *testing.T) { // [SDP-8.2.1-12] [SDP-8.2.2-4] [SDP-8.2.1-14] [SDP-8.2.1-24] [SDP-8.2.2-5]
@@ -90,9 +92,10 @@ func TestSDP_8_2_2_Die(t *testing.T) {
 	})
 	t.Run("SDP-8.2.1-14", func(t *testing.T) { // an RDMA Read in progress
 		p := newProbe(t).recv("SrcAvail size=300 +1").read(1, 300).skip().abort(boom).want("abort boom", "got 1 1")
-		p.readDone().want() // it completes nevertheless
+		p.readDone().want() // it completes even so
 	})
-	t.Run("SDP-8.2.2-5", func(t *testing.T) { // bytes that had come stay, unless the end was asked for here
+	// Received bytes stay, unless this end has asked for the end.
+	t.Run("SDP-8.2.2-5", func(t *testing.T) {
 		newProbe(t).recv("Data +5").skip().abort(boom).want("abort boom").read(1, 3).read(2, 3).read(3, 3).want("copy 1 3@0", "got 1 3", "copy 2 2@0", "got 2 2", "got 3 0 boom")
 		newProbe(t).recv("Data +5").skip().abort(ErrClosed).want("abort "+ErrClosed.Error(), "drop 5").read(1, 3).want("got 1 0 " + ErrClosed.Error())
 		newProbe(t).recv("Data +5").skip().abort(boom).readAll(1, 9).want("abort boom", "copy 1 5@0", "got 1 5 boom")
@@ -112,7 +115,8 @@ func TestSDP_8_2_2_Die(t *testing.T) {
 			t.Errorf("%v", p.m.WriteErr())
 		}
 	})
-	t.Run("SDP-8.2.2-1", func(t *testing.T) { // [SDP-8.2.1-18] not on a connection that is suspended
+	// No AbortConn is sent on a suspended connection. [SDP-8.2.1-18]
+	t.Run("SDP-8.2.2-1", func(t *testing.T) {
 		p := newProbe(t).closeWrite().recv("SuspComm port=6000").skip().abort(boom).want("abort boom")
 		if p.m.Err() != boom {
 			t.Error(p.m.Err())
@@ -120,7 +124,7 @@ func TestSDP_8_2_2_Die(t *testing.T) {
 	})
 }
 
-// Thresholds apply exactly, to the byte.
+// TestSDP_9_1_Thresholds checks that thresholds are exact to the byte.
 func TestSDP_9_1_Thresholds(t *testing.T) {
 	threshold := func(n int) func(*Params) { return func(p *Params) { p.RecvThreshold = n } }
 	t.Run("SDP-9-1", func(t *testing.T) { // [SDP-10-6] [SDP-9.5.1-2] at least the buffer size
@@ -130,7 +134,8 @@ func TestSDP_9_1_Thresholds(t *testing.T) {
 		p.took(p.m.SetThresholds(0, 20, 5, mark())).recv("SrcAvail size=500 +1").read(1, 1).skip().read(2, 100).want("SendSm")
 		p.write(3, 21).want("SrcAvail size=21 +1")
 	})
-	t.Run("SDP-9.2-5", func(t *testing.T) { // [SDP-9.2-6] [SDP-9-4] a read that is too small, and one that takes all
+	// A read that is too small, and one that takes all bytes. [SDP-9.2-6] [SDP-9-4]
+	t.Run("SDP-9.2-5", func(t *testing.T) {
 		newProbe(t, threshold(200)).recv("SrcAvail size=500 +1").read(1, 1).skip().read(2, 200).want("SendSm")
 		newProbe(t, threshold(200)).recv("SrcAvail size=500 +1").read(1, 1).skip().read(2, 201).want("read 2 201@0 from 1")
 		newProbe(t, threshold(200)).recv("SrcAvail size=180 +1").read(1, 1).skip().read(2, 179).want("read 2 179@0 from 1")
@@ -169,7 +174,8 @@ func TestSDP_9_1_Thresholds(t *testing.T) {
 	})
 }
 
-// Straight equals Write if Data messages take all bytes.
+// TestSDP_9_1_Straight checks that Straight has the effect of Write if Data messages can carry all
+// bytes.
 func TestSDP_9_1_Straight(t *testing.T) {
 	t.Run("SDP-9.1-1", func(t *testing.T) {
 		straight := func(p *probe, n, room int) []sdpwire.Message {
@@ -202,7 +208,7 @@ func TestSDP_9_1_Straight(t *testing.T) {
 				t.Errorf("%d bytes in %v: %d messages with %d bytes, want %d", c.n, c.mode, len(msgs), total, c.messages)
 			}
 		}
-		for n, want := range []int{0, 1, 0} { // without a threshold two bytes go by zero copy
+		for n, want := range []int{0, 1, 0} { // without a threshold two bytes use zero copy
 			p := newProbe(t, func(p *Params) { p.SendThreshold = 0 })
 			if got := len(straight(p, n, 4)); got != want {
 				t.Errorf("%d bytes without a threshold: %d messages", n, got)
@@ -221,7 +227,7 @@ func TestSDP_9_1_Straight(t *testing.T) {
 				t.Errorf("%d messages with %d credits, want %d", got, bufs, want)
 			}
 		}
-		// Cases in which something must be sent first, or nothing may be sent any more.
+		// In these cases another message must be sent first, or no message may be sent any more.
 		for what, p := range map[string]*probe{
 			"a write that waits":  newProbe(t).write(1, 200),
 			"a SinkAvail":         newProbe(t).pipelined(true, false).recv("SinkAvail size=300 nd=0"),
@@ -253,24 +259,26 @@ func (p *probe) goModeLater() *probe {
 }
 
 func TestSDP_9_2_Edges(t *testing.T) {
-	t.Run("SDP-9.5.2.1-4", func(t *testing.T) { // what the counters say
+	t.Run("SDP-9.5.2.1-4", func(t *testing.T) { // values of the counters
 		newProbe(t).recv("SrcAvail size=500 +10").read(1, 500).readDone().stats("RecvSrcAvails=1 RecvBytesPrefix=10 RecvBytesRead=490 RecvBytesBcopy=0 RecvMessages=1 SentMessages=1")
 		newProbe(t).recv("SrcAvail size=500 +10").read(1, 10).read(2, 20).stats("SentSendSms=1").recv("Data +20").stats("RecvBytesBcopy=20 RecvBytesPrefix=10")
 	})
 	t.Run("SDP-9.5.4-8", func(t *testing.T) { // [SDP-9.5.4-9] [SDP-9.5.2.1-1] [D-32] [D-33]
 		newProbe(t).pipelined(false, true).recv("SrcAvail size=500", "SrcAvail size=500", "SrcAvailCancel").stats("SentSendSms=1 RecvSrcAvails=2").read(1, 300).wantMsgs("SendSm", "SinkAvail size=300 nd=0")
 	})
-	t.Run("SDP-9.2-25", func(t *testing.T) { // [SDP-11.3-6] [SDP-9.5.2.1-2] [SDP-10-4] what was forced goes alone while others are open, else in company
+	// While others are open, a message carries only forced bytes. [SDP-11.3-6] [SDP-9.5.2.1-2]
+	// [SDP-10-4]
+	t.Run("SDP-9.2-25", func(t *testing.T) {
 		newProbe(t).write(1, 200).write(2, 5).skip().recv("SendSm").want("revoke", "Data +84", "Data +84", "Data +36", "wrote 1 200", "wrote 2 5")
 		newProbe(t).pipelined(true, false).write(1, 200).write(2, 300).write(3, 5).skip().recv("SendSm").want("revoke", "Data +84", "Data +84", "Data +32", "wrote 1 200")
 	})
 	t.Run("SDP-9.5.4-1", func(t *testing.T) { // [D-32] cancelled twice
 		p := newProbe(t, func(p *Params) { p.PeerBufs = 4 }).write(1, 400)
 		p.bufs = 3
-		p.recv("SendSm").skip() // one message goes, the rest waits
+		p.recv("SendSm").skip() // one message is sent, the rest waits
 		p.cancelWrite(1).want("detach 1 85").cancelWrite(1).want()
 		newProbe(t).write(1, 200).skip().cancelWrite(1).want("SrcAvailCancel").cancelWrite(1).want()
-		// An urgent byte that is not announced yet is like any other.
+		// An urgent byte that was not announced is like any other.
 		p = newProbe(t)
 		p.bufs = 2
 		p.recv("Data").write(1, 70_000).urgent(2, 1).skip().cancelWrite(2).want("wrote 2 0 cancelled")
@@ -278,14 +286,16 @@ func TestSDP_9_2_Edges(t *testing.T) {
 		p = newProbe(t)
 		p.bufs = 2
 		p.recv("Data").write(1, 10).urgent(2, 3).skip().cancelWrite(2).want("detach 2 0")
-		// Another's id.
+		// The id of another write.
 		newProbe(t).write(1, 200).skip().cancelWrite(7).want()
 	})
 }
 
 func TestSDP_9_3_Edges(t *testing.T) {
 	pipe := func(change ...func(*Params)) *probe { return newProbe(t, change...).pipelined(false, true) }
-	t.Run("SDP-9.3-2", func(t *testing.T) { // [SDP-9.5.1-1] [SDP-11.3-8] [SDP-11.3-14] [SDP-9.4-2] [SDP-12-10] what is not offered
+	// Reads that are not advertised. [SDP-9.5.1-1] [SDP-11.3-8] [SDP-11.3-14] [SDP-9.4-2]
+	// [SDP-12-10]
+	t.Run("SDP-9.3-2", func(t *testing.T) {
 		pipe(func(p *Params) { p.NoSinkAvail = true }).read(1, 300).want()
 		pipe(func(p *Params) { p.RecvThreshold = 200 }).read(1, 200).want().read(2, 201).want()
 		pipe(func(p *Params) { p.RecvThreshold = 200 }).read(1, 201).want("SinkAvail size=201 nd=0")
@@ -293,12 +303,13 @@ func TestSDP_9_3_Edges(t *testing.T) {
 		pipe().read(1, 300).skip().cancelRead(1).read(2, 300).want("SinkAvailCancel")
 		newProbe(t).recv("ModeChange Pipelined ", "DisConn").skip().read(1, 300).want("got 1 0 EOF")
 		newProbe(t).recv("Data +5", "ModeChange Pipelined").skip().readAll(1, 7).read(2, 300).want("copy 1 5@0")
-		// Bytes that the peer is owed are sent first.
+		// Bytes that a SendSm has asked for arrive first.
 		pipe().recv("SrcAvail size=500").read(1, 20).skip().read(2, 300).want()
-		// After an offered read only offered ones follow.
+		// After an advertised read only advertised ones follow.
 		pipe().read(1, 300).read(2, 50).read(3, 300).want("SinkAvail size=300 nd=0")
 	})
-	t.Run("SDP-9.3-13", func(t *testing.T) { // [D-20] nothing written: behind those that may be being written
+	// No bytes written: after reads to which the peer may be writing. [D-20]
+	t.Run("SDP-9.3-13", func(t *testing.T) {
 		p := pipe().read(1, 300).read(2, 300).read(3, 50).skip().recv("RdmaWrCompl size=0").want("revoke", "SinkAvail size=300 nd=0")
 		p.recv("RdmaWrCompl size=5").want("revoke", "got 2 5").recv("RdmaWrCompl size=6").want("revoke", "got 1 6").recv("Data +5").want("hold 5", "copy 3 5@0", "got 3 5")
 		p = pipe().read(1, 300).read(2, 300).read(3, 300).read(4, 50).skip().recv("RdmaWrCompl size=0").want("revoke", "SinkAvail size=300 nd=0")
@@ -310,18 +321,20 @@ func TestSDP_9_3_Edges(t *testing.T) {
 		p.want("revoke", "revoke", "write 1 200@0 -> 0", "wrote 1 200", "write 2 200@0 -> 200", "wrote 2 200", "RdmaWrCompl size=400").stats("Overrides=2 SentBytesWrite=400")
 		newProbe(t).pipelined(true, false).recv("SinkAvail size=500 nd=0").stats("Overrides=0 RecvSinkAvails=1")
 	})
-	t.Run("SDP-9.5.5-10", func(t *testing.T) { // [SDP-9.5.5-11] [D-34] a cancel whose SinkAvails are Processed holds up no other
+	// A cancel whose SinkAvails are Processed does not delay others. [SDP-9.5.5-11] [D-34]
+	t.Run("SDP-9.5.5-10", func(t *testing.T) {
 		p := pipe().read(1, 300).cancelRead(1).skip()
 		ack := p.ack // the SinkAvail and the cancel were received
 		p.ack = ack - 1
 		// The peer ignores the cancel when it arrives, and sends no answer. [SDP-9.5.5-4]
 		p.recv("RdmaWrCompl size=8").want("revoke", "got 1 8").read(2, 300).cancelRead(2).want("SinkAvail size=300 nd=0", "SinkAvailCancel")
 		p.ack = ack
-		p.recv("SinkCancelAck").want() // of the first
+		p.recv("SinkCancelAck").want() // answers the first cancel
 		p.ack = ack + 2
 		p.recv("SinkCancelAck").want("revoke", "got 2 0 cancelled").stats("SentSinkCancels=2")
 	})
-	t.Run("SDP-11.3-18", func(t *testing.T) { // [SDP-6.2.1.3-1] [D-15] the allowance is used up by SinkAvails: Bcopy, at once
+	// SinkAvails use up MaxAdverts, so writes use Bcopy at once. [SDP-6.2.1.3-1] [D-15]
+	t.Run("SDP-11.3-18", func(t *testing.T) {
 		newProbe(t, func(p *Params) { p.PeerMaxAdverts = 1 }).pipelined(true, true).read(1, 300).skip().write(2, 160).want("Data +84", "Data +76", "wrote 2 160")
 	})
 	t.Run("SDP-9.5.1-6", func(t *testing.T) { // served in order
@@ -332,7 +345,8 @@ func TestSDP_9_3_Edges(t *testing.T) {
 
 func TestD39_Threshold(t *testing.T) {
 	p := newProbe(t, autoPolicy)
-	for i, want := range []int{150, 150, 300, 300, 300, 600} { // [D-39] doubled by every third SendSm in a row
+	// Every third SendSm in a row doubles it. [D-39]
+	for i, want := range []int{150, 150, 300, 300, 300, 600} {
 		p.m.noteSendSm()
 		if got := p.m.src.threshold; got != want {
 			t.Errorf("after %d SendSm: %d, want %d", i+1, got, want)
@@ -359,7 +373,8 @@ func TestD39_Threshold(t *testing.T) {
 
 func TestSDP_10_6_Edges(t *testing.T) {
 	lim := func(p *Params) { p.MinRecvSize, p.MaxRecvSize = 60, 300 }
-	t.Run("SDP-10.6-11", func(t *testing.T) { // [SDP-10.6.1-1] less counts before it is acknowledged
+	// A smaller size applies before it is acknowledged. [SDP-10.6.1-1]
+	t.Run("SDP-10.6-11", func(t *testing.T) {
 		p := newProbe(t, lim)
 		p.bufs = 0
 		p.recv("Data").skip().recv("ChRcvBuf size=70").want("resize 70").recv("Data +55").want("abort SDP-10-4")
@@ -370,7 +385,8 @@ func TestSDP_10_6_Edges(t *testing.T) {
 		newProbe(t, lim).recv("ChRcvBuf size=101").want("resize 101").stats("Resizes=1")
 		newProbe(t, lim).recv("ChRcvBuf size=99").want("resize 99", "ChRcvBufAck size=99").stats("Resizes=1")
 	})
-	t.Run("SDP-9.5.1-1", func(t *testing.T) { // while a SinkAvail is not larger than the new size the acknowledgement waits
+	// The acknowledgement waits while a SinkAvail is not larger than the new size.
+	t.Run("SDP-9.5.1-1", func(t *testing.T) {
 		grow := func(n int) *probe {
 			p := newProbe(t, lim).pipelined(false, true).read(1, n).skip().recv("ChRcvBuf size=200").skip()
 			return p.took(p.m.Resized(0, mark()))
@@ -410,7 +426,8 @@ func TestSDP_10_6_Edges(t *testing.T) {
 	})
 }
 
-// During a suspension only credit is sent, so that the peer can answer.
+// TestSDP_13_1_1_Silence checks that during a suspension only credit is sent, so that the peer can
+// answer.
 func TestSDP_13_1_1_Silence(t *testing.T) {
 	t.Run("SDP-13.1.1-5", func(t *testing.T) { // [SDP-10.5-9] [D-53]
 		p := newProbe(t)
@@ -436,7 +453,8 @@ func panics(f func()) (yes bool) {
 }
 
 func TestSDP_10_3_Limits(t *testing.T) {
-	t.Run("SDP-10-2", func(t *testing.T) { // [SDP-10.3-1] [SDP-6.1.3-2] [SDP-10-5] what New refuses
+	// Values that New refuses. [SDP-10.3-1] [SDP-6.1.3-2] [SDP-10-5]
+	t.Run("SDP-10-2", func(t *testing.T) {
 		for i, c := range []struct {
 			change func(*Params)
 			bad    bool
@@ -454,7 +472,7 @@ func TestSDP_10_3_Limits(t *testing.T) {
 			}
 		}
 	})
-	t.Run("SDP-9.3-15", func(t *testing.T) { // a read has room for a byte at least
+	t.Run("SDP-9.3-15", func(t *testing.T) { // a read has room for at least one byte
 		for _, n := range []int{0, -1} {
 			if !panics(func() { newProbe(t).read(1, n) }) {
 				t.Errorf("a read of %d bytes", n)
@@ -477,10 +495,10 @@ func TestSDP_10_3_Limits(t *testing.T) {
 	})
 }
 
-// The arithmetic of credit.
+// TestSDP_10_5_Arithmetic checks the computations of credit.
 func TestSDP_10_5_Arithmetic(t *testing.T) {
 	start := func(p Params) (c credits) { c.start(p); return c }
-	t.Run("D-09", func(t *testing.T) { // [D-08] what an acknowledgement says
+	t.Run("D-09", func(t *testing.T) { // [D-08] the meaning of an acknowledgement
 		sent := func(n serial) credits {
 			c := start(Params{RecvBufs: 4, PeerBufs: 4})
 			c.next = n
@@ -495,15 +513,15 @@ func TestSDP_10_5_Arithmetic(t *testing.T) {
 			sure   bool
 			credit int
 		}{
-			{0, 4, 0, true, 0, false, 4}, // nothing sent, and zero
-			{0, 4, 1, false, 0, true, 4}, // nothing sent
-			{1, 4, 0, true, 0, false, 3}, // message 0 may not have come
-			{1, 3, 0, true, 1, false, 3}, // fewer than ever: it has
+			{0, 4, 0, true, 0, false, 4}, // nothing was sent, and the number is zero
+			{0, 4, 1, false, 0, true, 4}, // nothing was sent
+			{1, 4, 0, true, 0, false, 3}, // message 0 may not have arrived
+			{1, 3, 0, true, 1, false, 3}, // fewer buffers than ever: it has arrived
 			{3, 4, 0, true, 0, false, 1},
 			{3, 3, 0, true, 1, false, 1},
 			{3, 4, 1, true, 2, true, 3},
 			{3, 4, 2, true, 3, true, 4},
-			{3, 4, 3, false, 0, true, 1}, // not sent yet
+			{3, 4, 3, false, 0, true, 1}, // not sent so far
 		} {
 			c := sent(v.sent)
 			ok := c.received(v.bufs, v.ack)
@@ -516,7 +534,8 @@ func TestSDP_10_5_Arithmetic(t *testing.T) {
 			t.Error("an acknowledgement goes back")
 		}
 		c = sent(0)
-		if c.received(3, 0); c.idleBufs != 3 { // seen while nothing was sent: no proof later
+		// Seen while nothing was sent, so it proves nothing later.
+		if c.received(3, 0); c.idleBufs != 3 {
 			t.Errorf("%d buffers while idle", c.idleBufs)
 		}
 		c.next = 1
@@ -524,7 +543,7 @@ func TestSDP_10_5_Arithmetic(t *testing.T) {
 			t.Error("as many buffers as before prove nothing")
 		}
 	})
-	t.Run("D-08", func(t *testing.T) { // what the peer makes of the zero that we send
+	t.Run("D-08", func(t *testing.T) { // the peer's understanding of the zero that we send
 		for i, v := range []struct {
 			c    credits
 			want serial
@@ -544,7 +563,7 @@ func TestSDP_10_5_Arithmetic(t *testing.T) {
 		if c.announced(); !c.ackTold {
 			t.Error("a one tells none")
 		}
-		if c.expect = 1; c.ack() != 0 { // after 2^32 messages zero is a number as any other
+		if c.expect = 1; c.ack() != 0 { // after 2^32 messages zero is a number like any other
 			t.Errorf("acknowledges %d", c.ack())
 		}
 		if c.announced(); !c.ackTold || c.ackNext() != 1 { // [D-12]
@@ -555,7 +574,7 @@ func TestSDP_10_5_Arithmetic(t *testing.T) {
 			t.Error("acknowledged too soon, or not at all")
 		}
 		p = newProbe(t).write(1, 1)
-		if !p.m.Acknowledged() { // message 0, by the zero that has come before
+		if !p.m.Acknowledged() { // message 0, by the zero that came before
 			t.Error("message 0 is not taken as acknowledged")
 		}
 		p.write(2, 1)
@@ -563,7 +582,7 @@ func TestSDP_10_5_Arithmetic(t *testing.T) {
 			t.Error("acknowledged too soon, or not at all")
 		}
 	})
-	t.Run("D-12", func(t *testing.T) { // what was told is not taken back
+	t.Run("D-12", func(t *testing.T) { // announced credit is not withdrawn
 		c := credits{expect: 5, free: 4, pool: 8, high: 20}
 		if c.announced(); c.high != 20 || c.told != 4 || c.toldAck != 5 {
 			t.Errorf("%+v", c)
@@ -577,13 +596,13 @@ func TestSDP_10_5_Arithmetic(t *testing.T) {
 			t.Errorf("held: high %d, acknowledged %d", c.high, c.toldAck)
 		}
 	})
-	t.Run("D-11", func(t *testing.T) { // what a message would give
+	t.Run("D-11", func(t *testing.T) { // credit that a message would give
 		c := credits{expect: 9, toldAck: 5, free: 6, told: 4, pool: 8}
 		if c.gain() != 6 || c.peerHas() != 0 {
 			t.Errorf("gain %d, the peer has %d", c.gain(), c.peerHas())
 		}
 	})
-	t.Run("SDP-10.5-8", func(t *testing.T) { // [SDP-10.5-9] the peer is down to one
+	t.Run("SDP-10.5-8", func(t *testing.T) { // [SDP-10.5-9] the peer has one credit left
 		c := credits{expect: 9, toldAck: 6, free: 4, told: 4, pool: 8, high: 100, bufs: 2, first: 1, next: 1, acked: 1}
 		if c.peerHas() != 1 || c.gainForLast() != 0 || !c.mustRefresh() {
 			t.Error("no refresh with two credits, and something to give")
@@ -598,7 +617,8 @@ func TestSDP_10_5_Arithmetic(t *testing.T) {
 		if c.high = 13; c.mustRefresh() {
 			t.Error("the last credit is given up for nothing new")
 		}
-		for free, want := range []bool{false, false, true} { // one of the three acknowledged is all there is to give, or nothing
+		// One of the three acknowledged ones is all that can be given, or nothing can.
+		for free, want := range []bool{false, false, true} {
 			c := credits{expect: 9, toldAck: 6, free: free, told: 4, pool: 8, high: 100, bufs: 2}
 			if c.mustRefresh() != want {
 				t.Errorf("gain %d: refresh %v", c.gain(), !want)
@@ -620,19 +640,23 @@ func TestSDP_10_5_Arithmetic(t *testing.T) {
 			}
 		}
 	})
-	t.Run("SDP-10.4-1", func(t *testing.T) { // [D-10] when a refresh pays
+	t.Run("SDP-10.4-1", func(t *testing.T) { // [D-10] when an empty Data is worth its cost
 		for i, v := range []struct {
 			c    credits
 			want bool
 		}{
-			{credits{pool: 8, free: 8, told: 8, expect: 5, toldAck: 0}, true},              // half is new
-			{credits{pool: 8, free: 8, told: 8, expect: 4, toldAck: 0}, true},              //
-			{credits{pool: 8, free: 8, told: 8, expect: 3, toldAck: 0}, false},             //
-			{credits{pool: 9, free: 9, told: 9, expect: 4, toldAck: 0}, false},             // rounded up
-			{credits{pool: 9, free: 9, told: 9, expect: 5, toldAck: 0}, true},              //
-			{credits{pool: 8, free: 4, told: 4, expect: 2, toldAck: 0}, true},              // down to two
-			{credits{pool: 8, free: 4, told: 4, expect: 2, toldAck: 0, empties: 2}, false}, // by empty ones
-			{credits{pool: 8, free: 2, told: 4, expect: 2, toldAck: 0}, false},             // nothing to give
+			// Half of the pool is new.
+			{credits{pool: 8, free: 8, told: 8, expect: 5, toldAck: 0}, true},
+			{credits{pool: 8, free: 8, told: 8, expect: 4, toldAck: 0}, true},  //
+			{credits{pool: 8, free: 8, told: 8, expect: 3, toldAck: 0}, false}, //
+			{credits{pool: 9, free: 9, told: 9, expect: 4, toldAck: 0}, false}, // rounded up
+			{credits{pool: 9, free: 9, told: 9, expect: 5, toldAck: 0}, true},  //
+			// Two credits left.
+			{credits{pool: 8, free: 4, told: 4, expect: 2, toldAck: 0}, true},
+			// Consumed by empty Data.
+			{credits{pool: 8, free: 4, told: 4, expect: 2, toldAck: 0, empties: 2}, false},
+			// No credit to give.
+			{credits{pool: 8, free: 2, told: 4, expect: 2, toldAck: 0}, false},
 		} {
 			if got := v.c.shouldRefresh(); got != v.want {
 				t.Errorf("case %d: %v (gain %d, the peer has %d)", i, got, v.c.gain(), v.c.peerHas())
@@ -641,7 +665,7 @@ func TestSDP_10_5_Arithmetic(t *testing.T) {
 	})
 }
 
-// When an empty Data is spent to have credit refreshed.
+// TestD10_Nudge checks when an empty Data is sent to get more credit.
 func TestD10_Nudge(t *testing.T) { // [D-10] [D-08] [SDP-10.4-1]
 	// waiting returns a probe that has sent three messages with payload, two of them acknowledged,
 	// and has two credits left.
@@ -656,7 +680,7 @@ func TestD10_Nudge(t *testing.T) { // [D-10] [D-08] [SDP-10.4-1]
 			t.Errorf("%v: next at %v, %v", role, at, ok)
 		}
 		p.pass(5*ms - 1).want().pass(1).want("Data").stats("CreditStalls=1 SentCreditUpdates=1")
-		p.pass(time.Minute).want() // with one credit nothing, as the acknowledgement is known
+		p.pass(time.Minute).want() // with one credit none is sent, because the acknowledgement is known
 		p = waiting(func(p *Params) { p.Role = role }).pass(5 * ms).want("Data").recv("Data ack=2 bufs=3").want()
 		if at, ok := p.m.Deadline(); !ok || at != 5*ms+again {
 			t.Errorf("%v: again at %v, %v", role, at, ok)
@@ -667,14 +691,16 @@ func TestD10_Nudge(t *testing.T) { // [D-10] [D-08] [SDP-10.4-1]
 	// Without waiting payload no credit is spent.
 	p := newProbe(t, func(p *Params) { p.PeerBufs = 5 }).write(1, 1).write(2, 1).write(3, 1).recv("Data ack=1 bufs=3").skip()
 	p.pass(time.Minute).want()
-	// If all unacknowledged messages are empty Data, which the peer need not answer, send at once.
+	// If all unacknowledged messages are empty Data, which the peer need not answer, one is sent at
+	// once.
 	p = newProbe(t, func(p *Params) { p.PeerBufs, p.RecvBufs, p.FirstSend = 5, 4, 10 })
 	p.ack = 9
 	p.recv("Data +1").read(1, 1).recv("Data +1").read(2, 1).wantMsgs("Data")
 	p.ack = 9
-	p.recv("Data bufs=4").skip().write(3, 1).wantMsgs("Data") // two of them, as the first did not give the peer all there was
-	// If message 0 is unacknowledged, send at once, because its acknowledgement looks like none.
-	// [D-08]
+	// Two of them, because the first one did not give the peer all credit.
+	p.recv("Data bufs=4").skip().write(3, 1).wantMsgs("Data")
+	// If message 0 is unacknowledged, one is sent at once, because its acknowledgement looks like
+	// none. [D-08]
 	newProbe(t, func(p *Params) { p.PeerBufs = 3 }).write(1, 1).write(2, 1).wantMsgs("Data +1", "Data")
 	// Advertised bytes do not wait for credit.
 	p = newProbe(t, func(p *Params) { p.PeerBufs = 5 }).write(1, 1).write(2, 1).write(3, 300).recv("Data ack=1 bufs=3").skip().write(4, 1)
@@ -686,7 +712,7 @@ func TestSDP_9_2_Sink_Edges(t *testing.T) {
 		p := newProbe(t).pipelined(false, true).recv("SrcAvail size=400").skip().read(1, 200).read(2, 200).want("read 1 200@0 from 0", "read 2 200@0 from 200")
 		p.readDone().want("got 1 200").readDone().want("got 2 200", "RdmaRdCompl size=400")
 	})
-	t.Run("SDP-9.5.2.1-4", func(t *testing.T) { // [D-49] reading was shut down
+	t.Run("SDP-9.5.2.1-4", func(t *testing.T) { // [D-49] after CloseRead
 		p := newProbe(t).pipelined(false, true)
 		p.took(p.m.CloseRead(0, false, mark())).recv("SrcAvail size=300").want("abort " + ErrReadClosed.Error())
 		p = newProbe(t).pipelined(false, true)
@@ -717,7 +743,8 @@ func TestSDP_9_2_Sink_Edges(t *testing.T) {
 			t.Errorf("%+v", p.full[0])
 		}
 	})
-	t.Run("SDP-9.5.4-5", func(t *testing.T) { // [SDP-10.5-2] [D-12] [D-33] [D-21] the answer to a cancel may take the last credit
+	// The answer to a cancel may use the last credit. [SDP-10.5-2] [D-12] [D-33] [D-21]
+	t.Run("SDP-9.5.4-5", func(t *testing.T) {
 		p := newProbe(t).pipelined(false, true).recv("SrcAvail size=200").write(9, 5).skip()
 		p.recv("SrcAvailCancel bufs=1").want("SendSm")
 		p = newProbe(t).pipelined(false, true).recv("SrcAvail size=200").read(1, 200).write(9, 5).skip()
@@ -725,14 +752,15 @@ func TestSDP_9_2_Sink_Edges(t *testing.T) {
 		p = newProbe(t).pipelined(false, true).recv("SrcAvail size=200").write(9, 5).skip()
 		p.recv("SrcAvailCancel bufs=0").want().recv("Data bufs=1").want("SendSm")
 	})
-	t.Run("SDP-9.3-3", func(t *testing.T) { // [SDP-6.3.3.1-1] [SDP-6.3.2.1-1] no more than a message can say
+	// At most the largest size in a message. [SDP-6.3.3.1-1] [SDP-6.3.2.1-1]
+	t.Run("SDP-9.3-3", func(t *testing.T) {
 		newProbe(t).pipelined(false, true).read(1, sdpwire.MaxSize+5).want("SinkAvail size=2147483648 nd=0")
 		newProbe(t).pipelined(true, false).write(1, sdpwire.MaxSize+5).want("SrcAvail size=2147483648")
 	})
 }
 
 func TestSDP_6_1_2_Wish(t *testing.T) {
-	t.Run("SDP-6.1.2-9", func(t *testing.T) { // [SDP-6.1.2-10] [SDP-6.3.7-3] by what was read
+	t.Run("SDP-6.1.2-9", func(t *testing.T) { // [SDP-6.1.2-10] [SDP-6.3.7-3] depends on the reads
 		wish := func(reads []int, change ...func(*Params)) string {
 			p := newProbe(t, append(change, autoPolicy)...)
 			for i, n := range reads {
@@ -775,7 +803,7 @@ func TestSDP_9_5_3_Edges(t *testing.T) {
 		}
 	})
 	// One message of the peer's size could carry the byte and more bytes before it than the
-	// distance. So it is cut where the byte may be announced.
+	// distance allows. So it ends where the byte may be announced.
 	t.Run("SDP-9.5.3-5", func(t *testing.T) { // [SDP-9.5.3-4] [SDP-9.5.3-2]
 		for _, tc := range []struct{ ahead, urgent int }{{65535, 1}, {65536, 1}, {100_000, 1}, {190_000, 10_000}, {0, 65536}, {0, 65537}, {0, 200_000}, {150_000, 150_000}} {
 			p := newProbe(t, func(p *Params) { p.PeerSize, p.SendThreshold = 200_000+sdpwire.BSDHLen, Infinite })
@@ -818,7 +846,7 @@ func TestSDP_9_3_Source_Edges(t *testing.T) {
 		p := low(2, pipe()).write(1, 10).write(2, 10).want()
 		p.bufs = 9
 		p.recv("SinkAvail size=500 nd=0").want("Data +20", "wrote 1 10", "wrote 2 10") // and the SinkAvail becomes stale
-		// After a large write they share its completion.
+		// After a large write, small ones share its completion.
 		p = pipe().write(1, 200).write(2, 10).write(3, 10).skip().recv("SinkAvail size=500 nd=0")
 		p.want("revoke", "write 1 200@0 -> 0", "wrote 1 200", "write 2 10@0 -> 200", "wrote 2 10", "write 3 10@0 -> 210", "wrote 3 10", "RdmaWrCompl size=220")
 		// The rest of a large write counts as small.
@@ -826,15 +854,17 @@ func TestSDP_9_3_Source_Edges(t *testing.T) {
 		p.bufs = 20
 		p.recv("Data").want("RdmaWrCompl size=120", "Data +84", "wrote 1 200", "Data +6", "wrote 2 10")
 	})
-	t.Run("SDP-9.2-24", func(t *testing.T) { // [SDP-12-8] [SDP-9.5.2.1-5] two forced writes are one stretch
+	// Two forced writes are sent together. [SDP-12-8] [SDP-9.5.2.1-5]
+	t.Run("SDP-9.2-24", func(t *testing.T) {
 		p := low(2, pipe().write(1, 200).write(2, 300)).recv("SendSm", "SendSm").skip()
 		p.bufs = 20
 		p.recv("Data").wantMsgs("Data +84", "Data +84", "Data +84", "Data +84", "Data +84", "Data +80").stats("RecvSendSms=2 SentBytesBcopy=500") // [SDP-9-2] [SDP-9.1-1]
 	})
-	t.Run("SDP-12.4-3", func(t *testing.T) { // no ModeChange behind DisConn
+	t.Run("SDP-12.4-3", func(t *testing.T) { // no ModeChange after DisConn
 		newProbe(t, autoPolicy).closeWrite().skip().goMode(sdpwire.Buffered).want()
 	})
-	t.Run("SDP-12.4-6", func(t *testing.T) { // [SDP-12.4-8] [D-26] what is advertised after the change stands
+	// a SrcAvail sent after the change stays valid. [SDP-12.4-8] [D-26]
+	t.Run("SDP-12.4-6", func(t *testing.T) {
 		p := pipe().write(9, 5).skip()
 		ack := p.ack
 		p.m.p.SendPolicy = Auto
@@ -866,7 +896,8 @@ func TestSDP_13_1_1_Edges(t *testing.T) {
 		p.seq, p.ack = np.FirstRecv, np.FirstSend
 		return p.took(p.m.Resume(p.now, np, mark()))
 	}
-	t.Run("SDP-13.1.1-3", func(t *testing.T) { // [SDP-13.1.1-6] [D-53] a SrcAvail that is not In-Process is not waited for
+	// a SrcAvail that is not In-Process does not delay it. [SDP-13.1.1-6] [D-53]
+	t.Run("SDP-13.1.1-3", func(t *testing.T) {
 		suspend(newProbe(t).recv("SrcAvail size=200 +1").skip()).want("SuspComm port=5000")
 		suspend(newProbe(t).pipelined(false, true).recv("SrcAvail size=400").read(1, 200).skip()).want()
 		newProbe(t).recv("SrcAvail size=200 +1").skip().recv("SuspComm port=6000").want("SuspCommAck", "reconnect 6000")
@@ -874,7 +905,7 @@ func TestSDP_13_1_1_Edges(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	t.Run("D-55", func(t *testing.T) { // [SDP-13.1-1] least port, and how often
+	t.Run("D-55", func(t *testing.T) { // [SDP-13.1-1] the least port, and the number of suspensions
 		newProbe(t, func(p *Params) { p.MinSuspendPort = 6000 }).recv("SuspComm port=6000").want("SuspCommAck", "reconnect 6000")
 		newProbe(t, func(p *Params) { p.MinSuspendPort = 6000 }).recv("SuspComm port=5999").want("abort " + ErrNoSuspend.Error())
 		for _, after := range []time.Duration{time.Minute - 1, time.Minute} {
@@ -899,7 +930,8 @@ func TestSDP_13_1_1_Edges(t *testing.T) {
 			t.Errorf("%d suspensions", n)
 		}
 	})
-	t.Run("SDP-13.1.1-17", func(t *testing.T) { // [SDP-13.1.1-10] [D-52] what is held stays, and counts
+	// Held bytes stay, and are counted. [SDP-13.1.1-10] [D-52]
+	t.Run("SDP-13.1.1-17", func(t *testing.T) {
 		p := resume(newProbe(t).recv("Data +5", "SuspComm port=6000")).skip().recv("SrcAvail size=1500 +1").skip().pass(time.Millisecond)
 		p.want("read local 995 from 1")
 		// Urgent bytes are announced again.
@@ -917,7 +949,9 @@ func TestSDP_13_1_1_Edges(t *testing.T) {
 }
 
 func TestSDP_9_5_5_Source_Edges(t *testing.T) {
-	t.Run("SDP-9.5.5-3", func(t *testing.T) { // [SDP-9.5.5-2] [SDP-9.5.5-5] [SDP-9.5.5-6] [SDP-9.5.5-4] [SDP-9.5.5-9] what is owed for a cancel
+	// The answers to a cancel. [SDP-9.5.5-2] [SDP-9.5.5-5] [SDP-9.5.5-6] [SDP-9.5.5-4]
+	// [SDP-9.5.5-9]
+	t.Run("SDP-9.5.5-3", func(t *testing.T) {
 		stuck := func(sinks ...string) *probe { // no credit for completions
 			p := newProbe(t).pipelined(true, false)
 			p.bufs = 0
@@ -934,7 +968,7 @@ func TestSDP_9_5_5_Source_Edges(t *testing.T) {
 		finish(stuck("SinkAvail size=300 nd=0", "SinkAvail size=300 nd=0"), "RdmaWrCompl size=300", "SinkCancelAck")
 		finish(stuck("SinkAvail size=301 nd=0", "SinkAvail size=300 nd=0", "SinkAvail size=300 nd=0"), "RdmaWrCompl size=300", "SinkCancelAck")
 	})
-	t.Run("SDP-9.2-17", func(t *testing.T) { // [SDP-9.2-18] [D-19] progress starts the count again
+	t.Run("SDP-9.2-17", func(t *testing.T) { // [SDP-9.2-18] [D-19] progress resets the count
 		p := newProbe(t).write(1, 200)
 		for range 3 {
 			for range 16 {
@@ -950,7 +984,7 @@ func TestSDP_9_5_6_Edges(t *testing.T) {
 	few := func(budget int) func(*Params) {
 		return func(p *Params) { p.RecvBufs, p.RecvBudget = 4, budget }
 	}
-	t.Run("SDP-9.5.6-1", func(t *testing.T) { // [D-79] what is copied to free a buffer
+	t.Run("SDP-9.5.6-1", func(t *testing.T) { // [D-79] bytes that are copied to free a buffer
 		newProbe(t, few(100)).recv("Data +50", "Data +50").wantMsgs().stats("CompactedBytes=50")
 		newProbe(t, few(100)).recv("Data +50", "Data +51").want("hold 50", "hold 51").stats("CompactedBytes=0")
 		newProbe(t, few(49)).recv("Data +50", "Data +50").want("hold 50", "hold 50")
@@ -960,7 +994,7 @@ func TestSDP_9_5_6_Edges(t *testing.T) {
 		// Reading makes room again.
 		p.recv("Data +6", "Data +6").want("hold 6", "hold 6", "compact 6").read(3, 100).want("copy 3 12@0", "got 3 12", "Data").stats("CompactedBytes=16")
 	})
-	t.Run("D-38", func(t *testing.T) { // [SDP-9.5.6-1] what is fetched without a reader
+	t.Run("D-38", func(t *testing.T) { // [SDP-9.5.6-1] bytes that are fetched without a read
 		lone := func(budget, size int) *probe {
 			p := newProbe(t, func(p *Params) { p.RecvBudget = budget }).pipelined(false, true)
 			msg, inv, has := p.parse("SrcAvail")
@@ -983,7 +1017,7 @@ func TestSDP_9_5_6_Edges(t *testing.T) {
 			t.Error("something is waited for")
 		}
 	})
-	t.Run("D-81", func(t *testing.T) { // to the moment
+	t.Run("D-81", func(t *testing.T) { // at the exact time
 		p := newProbe(t).write(1, 200).skip().pass(time.Second - 1).want().pass(1).want("SrcAvailCancel").pass(5*time.Second - 1).alive().pass(1)
 		if p.m.Err() != ErrDeadPeer {
 			t.Error(p.m.Err())
@@ -995,36 +1029,38 @@ func TestSDP_9_5_6_Edges(t *testing.T) {
 		if p.pass(1); p.m.Err() != ErrDeadPeer {
 			t.Error(p.m.Err())
 		}
-		// More than the driver can copy is not cancelled.
+		// A write longer than the driver can copy is not cancelled.
 		newProbe(t).write(1, 1002).skip().pass(time.Minute).want()
 		newProbe(t).write(1, 1001).skip().pass(time.Minute).want("SrcAvailCancel")
 	})
 }
 
 func TestSDP_8_2_1_Owed(t *testing.T) {
-	t.Run("SDP-8.2.1-4", func(t *testing.T) { // DisConn before bytes that are owed
+	t.Run("SDP-8.2.1-4", func(t *testing.T) { // DisConn before bytes that a SendSm has asked for
 		newProbe(t).pipelined(false, true).recv("SrcAvail size=500").read(1, 20).recv("Data +84", "DisConn").aborted("SDP-8.2.1-4")
 		newProbe(t).pipelined(false, true).recv("SrcAvail size=50").read(1, 20).recv("Data +50", "DisConn").alive()
 	})
-	t.Run("SDP-13.1.1-5", func(t *testing.T) { // crossed suspensions: the peer's last message was said
+	// Crossed suspensions: the peer has sent its last message.
+	t.Run("SDP-13.1.1-5", func(t *testing.T) {
 		p := newProbe(t, accepting)
 		acts, _ := p.m.Suspend(0, 5000, mark())
 		p.took(acts).recv("SuspComm port=6000").skip().recv("Data").alive().recv("Data +1").want("abort SDP-13.1.1-5")
 	})
-	t.Run("SDP-10.6-7", func(t *testing.T) { // [SDP-10.6-11] the bounds that hold if none are given
+	t.Run("SDP-10.6-7", func(t *testing.T) { // [SDP-10.6-11] the default limits
 		newProbe(t).recv("ChRcvBuf size=1048576").want("resize 65536")
 		newProbe(t).recv("ChRcvBuf size=1").want("resize 37", "ChRcvBufAck size=37")
 		newProbe(t, func(p *Params) { p.RecvSize = 100_000 }).recv("ChRcvBuf size=1048576").want("ChRcvBufAck size=100000")
 	})
-	t.Run("SDP-12.2-1", func(t *testing.T) { // not behind DisConn
+	t.Run("SDP-12.2-1", func(t *testing.T) { // not after DisConn
 		p := newProbe(t).recv("ModeChange Buffered", "DisConn").skip()
 		p.took(p.m.RequestRecvMode(0, mark())).want()
 		p = newProbe(t)
-		p.took(p.m.RequestRecvMode(0, mark())).want() // nor from another mode
+		p.took(p.m.RequestRecvMode(0, mark())).want() // nor in another mode
 	})
 }
 
-// A resumed connection behaves like a new one, except for its queued bytes.
+// TestSDP_13_1_1_Resume checks that a resumed connection behaves like a new one, except for its
+// queued bytes.
 func TestSDP_13_1_1_Resume(t *testing.T) {
 	t.Run("SDP-13.1.1-10", func(t *testing.T) { // [SDP-13-1] [SDP-13.1.1-17] [D-52]
 		p := newProbe(t, autoPolicy).pipelined(true, true).write(1, 200).write(2, 200).read(3, 300).recv("Data PEND").cancelRead(3)
@@ -1057,7 +1093,7 @@ func TestSDP_13_1_1_Resume(t *testing.T) {
 }
 
 func TestSDP_Small(t *testing.T) {
-	t.Run("SDP-6.1.2-4", func(t *testing.T) { // [SDP-9.5.1-8] a message has 32 parts at most
+	t.Run("SDP-6.1.2-4", func(t *testing.T) { // [SDP-9.5.1-8] a message has at most 32 parts
 		p := newProbe(t)
 		p.bufs = 0
 		p.recv("Data")
@@ -1077,7 +1113,8 @@ func TestSDP_Small(t *testing.T) {
 		p.bufs = 20
 		p.recv("Data").wantMsgs("Data OOB_PRES|OOB_PEND +32", "Data +1")
 	})
-	t.Run("D-21", func(t *testing.T) { // [SDP-11-2] a SendSm waits for what is being read, and is no answer where nothing is left
+	// a SendSm waits for RDMA Reads in progress, and answers no finished SrcAvail. [SDP-11-2]
+	t.Run("D-21", func(t *testing.T) {
 		p := newProbe(t).pipelined(false, true).recv("SrcAvail size=400").skip().read(1, 200).read(2, 20).want("read 1 200@0 from 0")
 		p.readDone().want("got 1 200", "RdmaRdCompl size=200", "SendSm")
 		p = newProbe(t)
@@ -1098,13 +1135,13 @@ func TestSDP_Small(t *testing.T) {
 			t.Errorf("next at %v, %v", at, ok)
 		}
 	})
-	t.Run("SDP-10.1-2", func(t *testing.T) { // nothing counts on a connection that is suspended
+	t.Run("SDP-10.1-2", func(t *testing.T) { // no message has an effect on a suspended connection
 		p := newProbe(t).recv("SuspComm port=6000").skip().recv("Data +5").want().stats("RecvMessages=1")
 		if p.m.Held() != 0 {
 			t.Error("held")
 		}
 	})
-	t.Run("SDP-9.1-1", func(t *testing.T) { // a straight write counts for the policy, and its time
+	t.Run("SDP-9.1-1", func(t *testing.T) { // the policy counts a straight write, and its time
 		p := newProbe(t, autoPolicy)
 		p.m.Straight(time.Hour, 5, make([]sdpwire.Message, 1))
 		if p.m.src.pol.smalls != 1 || p.m.src.pol.smallAt != time.Hour || p.m.now != time.Hour {
@@ -1131,16 +1168,16 @@ func TestSDP_Small(t *testing.T) {
 	t.Run("SDP-6.3.8-3", func(t *testing.T) { // [SDP-12-9] [D-43]
 		newProbe(t).recv("ModeChange Pipelined", "ModeChange Combined").stats("ModeChangesRecv=2").recv("ModeChange Combined").stats("ModeChangesRecv=2 Violations=1")
 	})
-	t.Run("D-49", func(t *testing.T) { // what is discarded stays discarded
+	t.Run("D-49", func(t *testing.T) { // after a discard, payload is always dropped
 		p := newProbe(t)
 		p.took(p.m.CloseRead(0, true, mark()))
 		p.took(p.m.CloseRead(0, false, mark())).recv("Data +5").want("hold 5", "drop 5").alive()
 	})
-	t.Run("SDP-12.2-1", func(t *testing.T) { // asked for once
+	t.Run("SDP-12.2-1", func(t *testing.T) { // requested once
 		p := newProbe(t, func(p *Params) { p.RecvPolicy = Auto }).recv("ModeChange Buffered")
 		p.took(p.m.RequestRecvMode(0, mark())).wantMsgs("ModeChange Combined S").recv("ModeChange Buffered").wantMsgs()
 	})
-	t.Run("SDP-6.1.5-1", func(t *testing.T) { // without credit nothing has a number
+	t.Run("SDP-6.1.5-1", func(t *testing.T) { // without credit no number is used
 		p := newProbe(t)
 		p.bufs = 0
 		p.recv("Data")
@@ -1162,7 +1199,7 @@ func TestSDP_Small(t *testing.T) {
 		newProbe(t).pipelined(true, false).write(1, 200).write(2, 300).stats("SentSrcAvails=2 SentBytesPrefix=0")
 		newProbe(t).write(1, 200).stats("SentSrcAvails=1 SentBytesPrefix=1")
 	})
-	t.Run("SDP-12.4-7", func(t *testing.T) { // [D-26] one that was stale before the change
+	t.Run("SDP-12.4-7", func(t *testing.T) { // [D-26] a SinkAvail that was stale before the change
 		p := newProbe(t).pipelined(true, false).write(1, 5).skip()
 		ack := p.ack
 		p.m.p.SendPolicy = Auto
@@ -1173,7 +1210,7 @@ func TestSDP_Small(t *testing.T) {
 			t.Errorf("counts %d, %d", p.m.src.count, p.m.src.count0)
 		}
 	})
-	t.Run("D-45", func(t *testing.T) { // the acknowledgement is asked for with two credits, not with one
+	t.Run("D-45", func(t *testing.T) { // the empty Data is sent with two credits, not with one
 		for bufs, want := range map[uint16]bool{3: true, 2: false} {
 			p := newProbe(t).pipelined(true, false)
 			ack := p.ack

@@ -6,17 +6,17 @@ import (
 	"viaduct/internal/wire/sdpwire"
 )
 
-// CloseWrite ends the outgoing stream: the queued transfers are completed, then DisConn is sent.
-// [SDP-8.2.1-4] Reading continues until the peer closes too or one of the ends aborts.
-// [SDP-8.2.1-1] [SDP-8.2.1-3] [SDP-8.2.1-9] [SDP-8.2.1-10]
+// CloseWrite ends the outgoing stream: the queued transfers are completed, and then DisConn is
+// sent. [SDP-8.2.1-4] Reading continues until the peer closes too, or one end aborts. [SDP-8.2.1-1]
+// [SDP-8.2.1-3] [SDP-8.2.1-9] [SDP-8.2.1-10]
 func (m *Machine) CloseWrite(now Time, out []Action) []Action {
 	m.begin(now, out)
 	m.src.closing = true
 	return m.end()
 }
 
-// Abort ends the connection at once: unsent data is dropped, and AbortConn is sent if a DisConn
-// was. [SDP-8.2.2-1] [SDP-8.2.2-5] [SDP-8.2.1-18]
+// Abort ends the connection at once, because of err. It drops unsent data, and sends AbortConn if a
+// DisConn was sent. [SDP-8.2.2-1] [SDP-8.2.2-5] [SDP-8.2.1-18]
 func (m *Machine) Abort(now Time, err error, out []Action) []Action {
 	m.begin(now, out)
 	m.abort(err)
@@ -24,8 +24,8 @@ func (m *Machine) Abort(now Time, err error, out []Action) []Action {
 }
 
 // LLPClosed reports that the LLP connection has ended. Only DisConn and AbortConn decide whether
-// that was graceful, because a peer whose program ends after its DisConn resets a TCP connection if
-// credit still arrives. err is the cause, if there is one. [SDP-8.2.1-12] [SDP-8.2.2-4] [D-48]
+// the end was graceful, because a peer whose program exits after its DisConn resets the TCP
+// connection if credit still arrives. err is the cause, or nil. [SDP-8.2.1-12] [SDP-8.2.2-4] [D-48]
 func (m *Machine) LLPClosed(now Time, err error, out []Action) []Action {
 	m.begin(now, out)
 	switch {
@@ -48,9 +48,9 @@ func orReset(err error) error {
 // Finished reports whether both directions have been closed gracefully.
 func (m *Machine) Finished() bool { return m.life == lifeFinished }
 
-// WriteErr returns why writes fail on a connection that has ended, or nil. It is also nil after a
-// graceful end: the peer had closed its direction, no AbortConn followed, and nothing was left to
-// send. [SDP-8.2.1-12] [SDP-8.2.1-22]
+// WriteErr returns the reason why writes fail on a connection that has ended, or nil if it has not
+// ended. It also returns nil after a graceful end: the peer had closed its direction, no AbortConn
+// followed, and no bytes were left to send. [SDP-8.2.1-12] [SDP-8.2.1-22]
 func (m *Machine) WriteErr() error {
 	if m.err == io.EOF && !m.lost {
 		return nil
@@ -58,8 +58,8 @@ func (m *Machine) WriteErr() error {
 	return m.werr
 }
 
-// Acknowledged reports whether the peer has acknowledged all messages except credit updates. It
-// takes an MSeqAck of 0 as an acknowledgement of message 0, because the peer has sent a message
+// Acknowledged reports whether the peer has acknowledged all messages except credit updates. An
+// MSeqAck of 0 counts as an acknowledgement of message 0, because the peer has sent a message
 // since. [D-08]
 func (m *Machine) Acknowledged() bool {
 	c := &m.cr
@@ -69,7 +69,7 @@ func (m *Machine) Acknowledged() bool {
 // Dead reports whether the connection ended abortively or the LLP has ended.
 func (m *Machine) Dead() bool { return m.life == lifeDead }
 
-// finish tears the LLP down after both DisConns were sent. [SDP-8.2.1-23]
+// finish ends the LLP after both DisConns were sent. [SDP-8.2.1-23]
 func (m *Machine) finish() {
 	m.life = lifeFinished
 	m.do(Action{Op: OpFinish})
@@ -88,8 +88,8 @@ func (m *Machine) beginDisConn(msg *inbound) bool {
 	return false
 }
 
-// endDisConn: the peer's stream has ended. Our SinkAvails are void, reads
-// end, sending goes on. [SDP-8.2.1-15] [SDP-8.2.1-16] [SDP-6.2.3-2]
+// endDisConn ends the peer's stream. Our SinkAvails become void and reads end, but sending
+// continues. [SDP-8.2.1-15] [SDP-8.2.1-16] [SDP-6.2.3-2]
 func (m *Machine) endDisConn(*inbound) {
 	k := &m.snk
 	k.eof, k.disSeen = true, true
@@ -100,9 +100,9 @@ func (m *Machine) endDisConn(*inbound) {
 	}
 }
 
-// abort ends the connection from our side. If DisConn was sent, an AbortConn revokes it
-// [SDP-8.2.2-1]. It may use any credit, even the last one, since no later message needs it [D-48].
-// Otherwise nothing more is sent [SDP-8.2.2-2] [SDP-6.2.4-2].
+// abort ends the connection from this end because of err. If DisConn was sent, an AbortConn revokes
+// it [SDP-8.2.2-1]. The AbortConn may use any credit, even the last one, because no later message
+// needs it [D-48]. Without a DisConn no more messages are sent [SDP-8.2.2-2] [SDP-6.2.4-2].
 func (m *Machine) abort(err error) {
 	if m.life == lifeDead {
 		return
@@ -121,7 +121,7 @@ func (m *Machine) endAbortConn(*inbound) {
 	m.die(ErrReset)
 }
 
-// verdict returns the error of a read on a dead connection, after the received bytes were read.
+// verdict returns the error of a read on a dead connection whose received bytes were all read.
 func (m *Machine) verdict() error {
 	if m.err == io.EOF || m.snk.eof && m.err == nil {
 		return io.EOF
@@ -129,12 +129,12 @@ func (m *Machine) verdict() error {
 	return m.err
 }
 
-// die completes all reads and writes with the bytes they have and revokes all advertisements.
+// die ends all reads and writes with the bytes they have, and revokes all advertisements.
 // [SDP-8.2.1-13] [SDP-8.2.1-14] [SDP-8.2.1-24] [SDP-8.2.2-5] Received payload stays readable,
 // unless the ULP closed the connection itself.
 func (m *Machine) die(err error) { m.dieWith(err, err) }
 
-// dieWith is die with a separate error for the writes.
+// dieWith does the work of die, with error err for reads and werr for writes.
 func (m *Machine) dieWith(err, werr error) {
 	s, k := &m.src, &m.snk
 	m.life, m.err, m.werr = lifeDead, err, werr

@@ -9,29 +9,30 @@ import (
 )
 
 func TestSDP_8_2_1_Graceful(t *testing.T) {
-	// [SDP-8.2.1-4] [SDP-8.2.1-6] [SDP-8.2.1-1] DisConn after all data
+	// DisConn is sent after all data. [SDP-8.2.1-4] [SDP-8.2.1-6] [SDP-8.2.1-1]
 	p := newProbe(t).write(1, 200).closeWrite().want("SrcAvail size=200 +1").recv("RdmaRdCompl size=199").want("revoke", "wrote 1 200", "DisConn")
 	// [SDP-8.2.1-2] [SDP-8.2.1-20]
 	p.write(2, 5).want("wrote 2 0 sdp: write after close")
-	// [SDP-8.2.1-3] [SDP-8.2.1-9] [SDP-8.2.1-10] [SDP-10.1-1] receiving goes on, by all mechanisms
+	// Receiving continues, by all mechanisms. [SDP-8.2.1-3] [SDP-8.2.1-9] [SDP-8.2.1-10]
+	// [SDP-10.1-1]
 	p.read(3, 300).recv("Data +5").want("hold 5", "copy 3 5@0", "got 3 5").recv("SrcAvail size=300 +1").read(4, 300).readDone().
 		want("hold 1", "copy 4 1@0", "read 4 299@1 from 1", "got 4 300", "RdmaRdCompl size=299")
-	// [SDP-8.2.1-12] [SDP-8.2.1-17] [SDP-8.2.1-23] end of stream, then the LLP goes
+	// The stream ends, and then the LLP. [SDP-8.2.1-12] [SDP-8.2.1-17] [SDP-8.2.1-23]
 	p.read(5, 10).recv("DisConn").want("closed", "finish", "got 5 0 EOF").read(6, 10).want("got 6 0 EOF")
 	p.took(p.m.LLPClosed(p.now, nil, mark())).want()
 	if !p.m.Finished() || p.m.Err() != nil {
 		t.Error("not graceful")
 	}
 
-	// The other side. [SDP-8.2.1-15] [SDP-6.2.3-2] SinkAvails are void, reads end
+	// The other end. [SDP-8.2.1-15] [SDP-6.2.3-2] SinkAvails become void, and reads end.
 	p = newProbe(t).pipelined(false, true).read(1, 300).read(2, 300).skip().recv("DisConn").want("closed", "revoke", "revoke", "got 1 0 EOF", "got 2 0 EOF")
-	// [SDP-8.2.1-16] [SDP-8.2.1-19] [SDP-8.2.1-21] sending goes on
+	// Sending continues. [SDP-8.2.1-16] [SDP-8.2.1-19] [SDP-8.2.1-21]
 	p.write(3, 100).want("Data +84", "Data +16", "wrote 3 100").closeWrite().want("DisConn", "finish")
 	// Bytes received before the end of the stream are read first.
 	newProbe(t).recv("Data +5", "DisConn").read(1, 10).want("hold 5", "closed", "copy 1 5@0", "got 1 5").read(2, 10).want("got 2 0 EOF")
 	newProbe(t).recv("Data +5", "DisConn").skip().readAll(1, 10).want("copy 1 5@0", "got 1 5")
 	newProbe(t).recv("DisConn", "DisConn").aborted("SDP-8.2.1-6")
-	// [SDP-8.2.1-8] after both have closed there is nothing left to say
+	// After both ends have closed, no data may follow. [SDP-8.2.1-8]
 	newProbe(t).closeWrite().recv("DisConn", "Data +5").aborted("SDP-8.2.1-8")
 	// DisConn needs two credits like any control message. [D-48]
 	p = newProbe(t)
@@ -45,32 +46,33 @@ func TestSDP_8_2_1_Graceful(t *testing.T) {
 
 func TestSDP_8_2_2_Abortive(t *testing.T) {
 	boom := errors.New("boom")
-	// [SDP-8.2.2-2] [SDP-8.2.2-3] [SDP-8.2.2-5] [SDP-6.2.4-2] without DisConn: nothing more is sent, queued data is dropped
+	// Without DisConn, no more messages are sent, and queued data is dropped. [SDP-8.2.2-2]
+	// [SDP-8.2.2-3] [SDP-8.2.2-5] [SDP-6.2.4-2]
 	p := newProbe(t)
 	p.bufs = 2
 	p.recv("Data").write(1, 500).skip().abort(boom).want("abort boom", "wrote 1 0 boom")
 	p.write(2, 5).want("wrote 2 0 boom").recv("Data +5").want()
-	// [SDP-8.2.2-1] [SDP-8.2.1-18] with DisConn sent: AbortConn first
+	// After DisConn was sent, AbortConn comes first. [SDP-8.2.2-1] [SDP-8.2.1-18]
 	t.Run("SDP-8.2.2-1", func(t *testing.T) {
 		newProbe(t).closeWrite().skip().abort(boom).want("AbortConn", "abort after AbortConn boom")
-		// any credit does, the last one too, though AbortConn brings none; with none
-		// nothing may be sent [SDP-10.5-5] [D-48]
+		// It may use any credit, even the last one, though it gives none. Without credit no message
+		// may be sent. [SDP-10.5-5] [D-48]
 		for credits, want := range [][]string{{"abort boom"}, {"AbortConn", "abort after AbortConn boom"}, {"AbortConn", "abort after AbortConn boom"}} {
 			p := newProbe(t).closeWrite()
 			p.bufs = uint16(credits)
 			p.recv("Data").skip().abort(boom).want(want...)
 		}
 	})
-	// [SDP-6.2.4-3] [SDP-8.2.2-4] [SDP-8.2.1-22] AbortConn beats the DisConn before it
+	// AbortConn revokes an earlier DisConn. [SDP-6.2.4-3] [SDP-8.2.2-4] [SDP-8.2.1-22]
 	p = newProbe(t).recv("DisConn", "AbortConn").skip().read(1, 10).want("got 1 0 reset")
 	if p.m.Err() != ErrReset {
 		t.Error(p.m.Err())
 	}
-	// [SDP-8.2.1-12] [SDP-8.2.2-4] the LLP goes without DisConn
+	// The LLP ends without DisConn. [SDP-8.2.1-12] [SDP-8.2.2-4]
 	p = newProbe(t).read(1, 10).skip()
 	p.took(p.m.LLPClosed(0, nil, mark())).want("got 1 0 reset")
-	// The stream ended after it, by whatever means: graceful for the reader. Unsent bytes are lost,
-	// and the write reports that. [SDP-8.2.1-12] [D-48]
+	// After DisConn the stream has ended, whatever ends the LLP: the end is graceful for the
+	// reader. Unsent bytes are lost, and the write reports that. [SDP-8.2.1-12] [D-48]
 	p = newProbe(t).recv("DisConn").skip()
 	p.took(p.m.LLPClosed(0, boom, mark())).read(1, 10).want("got 1 0 EOF").write(2, 5).want("wrote 2 0 boom")
 	if err := p.m.WriteErr(); err != nil {
@@ -83,7 +85,8 @@ func TestSDP_8_2_2_Abortive(t *testing.T) {
 	if p.m.WriteErr() != boom {
 		t.Errorf("a write was left: %v", p.m.WriteErr())
 	}
-	// [SDP-8.2.1-13] all operations end with their counts; [SDP-8.2.1-14] [SDP-8.2.1-24] nothing stays advertised
+	// [SDP-8.2.1-13] All operations end with their counts. [SDP-8.2.1-14] [SDP-8.2.1-24] No memory
+	// stays advertised.
 	p = newProbe(t).pipelined(true, true).write(1, 200).read(2, 300).write(3, 50).skip()
 	p.took(p.m.LLPClosed(0, nil, mark())).want("revoke", "revoke", "wrote 1 0 reset", "wrote 3 0 reset", "got 2 0 reset")
 	p = newProbe(t).write(1, 200).recv("RdmaRdCompl size=99").skip()
@@ -91,7 +94,7 @@ func TestSDP_8_2_2_Abortive(t *testing.T) {
 	// Received bytes stay readable. [SDP-8.2.2-6]
 	p = newProbe(t).recv("Data +5", "Data seq=9").skip()
 	p.read(1, 10).want("copy 1 5@0", "got 1 5").read(2, 10).want("got 2 0 SDP-6.1.5-2")
-	// [D-49] data after reading was shut down
+	// Data arrives after CloseRead. [D-49]
 	p = newProbe(t)
 	p.took(p.m.CloseRead(0, false, mark())).recv("Data").alive().recv("Data +5").want("abort " + ErrReadClosed.Error())
 	p = newProbe(t).recv("SrcAvail size=300 +1").skip()
@@ -101,13 +104,14 @@ func TestSDP_8_2_2_Abortive(t *testing.T) {
 }
 
 func TestSDP_10_6_Resize(t *testing.T) {
-	// The asker. [SDP-10-7] [SDP-10.6-1] [SDP-10.6-2] [SDP-6.4.1-3] less: at once
+	// The end that requests a size. [SDP-10-7] [SDP-10.6-1] [SDP-10.6-2] [SDP-6.4.1-3] A smaller
+	// size applies at once.
 	p := newProbe(t).peerSize(50).want("ChRcvBuf size=50", "peersize 50").write(1, 60).want("Data +34", "Data +26", "wrote 1 60")
 	p.peerSize(40).want() // [SDP-10.6-19]
-	// [SDP-10.6-3] [SDP-10.6-4] more: when acknowledged
+	// A larger size applies when it is acknowledged. [SDP-10.6-3] [SDP-10.6-4]
 	p = newProbe(t).peerSize(200).want("ChRcvBuf size=200").write(1, 100).want("Data +84", "Data +16", "wrote 1 100")
 	p.recv("ChRcvBufAck size=180").want("peersize 180").write(2, 164).want("SrcAvail size=164 +1")
-	// [SDP-10.6-17] [SDP-10.6-18] refused once, refused for ever
+	// After a refusal the request is never repeated. [SDP-10.6-17] [SDP-10.6-18]
 	newProbe(t).peerSize(200).recv("ChRcvBufAck size=100").skip().peerSize(300).want().peerSize(50).want("ChRcvBuf size=50", "peersize 50").
 		recv("ChRcvBufAck size=100").want("peersize 100").peerSize(40).want()
 	for _, c := range []struct {
@@ -118,21 +122,22 @@ func TestSDP_10_6_Resize(t *testing.T) {
 	}
 	newProbe(t).recv("ChRcvBufAck size=100").aborted("D-47")
 
-	// The asked. [SDP-10.6-5] [SDP-10.6-8] [SDP-10.6-9] [SDP-10.6-11] [SDP-10.6-12] [SDP-6.4.2.1-1]
+	// The end that gets a request. [SDP-10.6-5] [SDP-10.6-8] [SDP-10.6-9] [SDP-10.6-11]
+	// [SDP-10.6-12] [SDP-6.4.2.1-1]
 	lim := func(p *Params) { p.MinRecvSize, p.MaxRecvSize = 60, 300 }
 	newProbe(t, lim).recv("ChRcvBuf size=70").want("resize 70", "ChRcvBufAck size=70").recv("Data +55").aborted("SDP-10-4")
 	newProbe(t, lim).recv("ChRcvBuf size=37").want("resize 60", "ChRcvBufAck size=60") // [SDP-10.6-6] [SDP-10.6-7]
 	newProbe(t, lim).recv("ChRcvBuf size=1").want("resize 60", "ChRcvBufAck size=60")
-	// [SDP-10.6-10] [SDP-10.6-13] more: new buffers first
+	// A larger size needs new buffers first. [SDP-10.6-10] [SDP-10.6-13]
 	p = newProbe(t, lim).recv("ChRcvBuf size=1073741824").want("resize 300").recv("Data +84").want("hold 84")
 	p.took(p.m.Resized(0, mark())).want("ChRcvBufAck size=300").recv("Data +284").alive()
 	// [SDP-10.6-14] [SDP-6.4.2.1-2]
 	newProbe(t, lim, func(p *Params) { p.NoResize = true }).recv("ChRcvBuf size=200").want("ChRcvBufAck size=100")
 	newProbe(t, lim).recv("ChRcvBuf size=200", "ChRcvBuf size=200").aborted("SDP-10.6-19")
-	// [SDP-10.6-15] [SDP-10.6-16] which size decides about SinkAvails
+	// SinkAvails depend on the new size. [SDP-10.6-15] [SDP-10.6-16]
 	p = newProbe(t, lim).pipelined(false, true).recv("ChRcvBuf size=200").skip().read(1, 150).want()
 	p.took(p.m.Resized(0, mark())).want("ChRcvBufAck size=200").recv("Data +5").skip().read(2, 201).want("SinkAvail size=201 nd=1")
-	// Crossing. [SDP-10.6.1-1] [SDP-10.6.1-2] [SDP-10.6.1-3] [D-47]
+	// Crossing requests. [SDP-10.6.1-1] [SDP-10.6.1-2] [SDP-10.6.1-3] [D-47]
 	newProbe(t, lim, accepting).peerSize(200).skip().recv("ChRcvBuf size=70").want().recv("ChRcvBufAck size=200").want("peersize 200")
 	newProbe(t, lim).peerSize(200).skip().recv("ChRcvBuf size=70").want("resize 70", "ChRcvBufAck size=70").peerSize(250).want("ChRcvBuf size=250")
 }
@@ -145,7 +150,8 @@ func TestSDP_13_1_1_Suspend(t *testing.T) {
 		}
 		return p.took(acts)
 	}
-	// [SDP-13.1.1-3] [SDP-13.1.1-5] [SDP-6.5.1.1-1] In-Process first, then silence
+	// In-Process transfers are finished, and then no message is sent. [SDP-13.1.1-3] [SDP-13.1.1-5]
+	// [SDP-6.5.1.1-1]
 	p := start(newProbe(t).recv("SrcAvail size=200 +1").read(1, 200).skip()).want().readDone().want("got 1 200", "RdmaRdCompl size=199", "SuspComm port=5000")
 	p.write(2, 50).read(3, 100).recv("Data +5").want("hold 5", "copy 3 5@0", "got 3 5")
 	p.recv("SuspCommAck").want("suspended")
@@ -160,28 +166,29 @@ func TestSDP_13_1_1_Suspend(t *testing.T) {
 	if p.msgs[len(p.msgs)-1].MSeq != 0 {
 		t.Error("numbers did not start afresh")
 	}
-	// The other side. [SDP-13.1-1] [SDP-13.1.1-6] [SDP-13.1.1-7] [SDP-13.1.1-8]
+	// The other end. [SDP-13.1-1] [SDP-13.1.1-6] [SDP-13.1.1-7] [SDP-13.1.1-8]
 	newProbe(t).recv("SrcAvail size=200 +1").read(1, 200).skip().recv("SuspComm port=6000").want().readDone().
 		want("got 1 200", "RdmaRdCompl size=199", "SuspCommAck", "reconnect 6000").write(2, 5).want()
-	// [SDP-13-1] no advertisement survives; bytes not delivered are sent again, those delivered are not [D-52] [D-83]
+	// [SDP-13-1] No advertisement survives. Undelivered bytes are sent again, delivered ones are
+	// not. [D-52] [D-83]
 	p = newProbe(t).write(1, 200).recv("RdmaRdCompl size=99").skip().recv("SuspComm port=6000").want("SuspCommAck", "reconnect 6000", "revoke")
 	p.seq, p.ack = 0, 0
 	p.took(p.m.Resume(p.now, params(), mark())).want("Data +84", "Data +16", "wrote 1 200")
 	newProbe(t).pipelined(false, true).read(1, 300).skip().recv("SuspComm port=6000").want("SuspCommAck", "reconnect 6000", "revoke")
-	// A DisConn sent before is sent again, and a received one is remembered. [D-52]
+	// A DisConn that was sent is sent again, and a received one is remembered. [D-52]
 	p = newProbe(t).closeWrite().skip().recv("SuspComm port=6000").skip()
 	p.seq, p.ack = 0, 0
 	p.took(p.m.Resume(p.now, params(), mark())).want("DisConn")
 	p = newProbe(t).recv("DisConn", "SuspComm port=6000").skip()
 	p.seq, p.ack = 0, 0
 	p.took(p.m.Resume(p.now, params(), mark())).read(1, 5).want("got 1 0 EOF").recv("DisConn").alive()
-	// [SDP-13.1.2-1] crossing, Accepting Peer: its own goes on
+	// Requests have crossed: the Accepting Peer continues with its own. [SDP-13.1.2-1]
 	start(newProbe(t, accepting)).skip().recv("SuspComm port=6000").want().recv("SuspCommAck").want("suspended")
-	// [SDP-13.1.2-2] [SDP-13.1.2-3] Connecting Peer: answers, and asks again later
+	// The Connecting Peer answers, and repeats its request later. [SDP-13.1.2-2] [SDP-13.1.2-3]
 	p = start(newProbe(t)).skip().recv("SuspComm port=6000").want("SuspCommAck", "reconnect 6000")
 	p.seq, p.ack = 0, 0
 	p.took(p.m.Resume(p.now, params(), mark())).want("SuspComm port=5000")
-	// [SDP-13.1.1-5] [D-54] a peer that goes on talking
+	// A peer that continues to send. [SDP-13.1.1-5] [D-54]
 	newProbe(t, accepting).write(1, 300).recv("SuspComm port=6000").skip()
 	newProbe(t).recv("SrcAvail size=200 +1").read(1, 200).recv("SuspComm port=6000").recv("Data +5").aborted("SDP-13.1.1-5")
 	newProbe(t).recv("SuspCommAck").aborted("SDP-13.1.1-6")
@@ -191,18 +198,18 @@ func TestSDP_13_1_1_Suspend(t *testing.T) {
 			t.Error(p.m.Err())
 		}
 	}
-	// [D-53] no answer in five seconds
+	// No answer within five seconds. [D-53]
 	if p := start(newProbe(t)).pass(5 * time.Second); p.m.Err() != ErrNoSuspend {
 		t.Error(p.m.Err())
 	}
-	// [SDP-13.1.1-12] [SDP-13.1.1-16] another holder
+	// Another process continues. [SDP-13.1.1-12] [SDP-13.1.1-16]
 	p = newProbe(t)
 	p.m = Restore(params(), State{Held: 7, RecvPos: 7, EOF: true})
 	p.read(1, 10).want("copy 1 7@0", "got 1 7").read(2, 10).want("got 2 0 EOF")
 }
 
 func TestCoreAllocs(t *testing.T) {
-	// Steady state allocates nothing. [SDP-10.4-1]
+	// A machine in steady state must not allocate. [SDP-10.4-1]
 	m := New(Params{RecvBufs: 16, RecvSize: 1000, PeerBufs: 16, PeerSize: 1000, MaxAdverts: 4, PeerMaxAdverts: 4, ORD: 4, SendPolicy: PinCombined, SendThreshold: Infinite})
 	acts := make([]Action, 0, 64)
 	msg := sdpwire.Message{MID: sdpwire.Data, Bufs: 16, Len: 116}
@@ -246,7 +253,7 @@ func FuzzMessages(f *testing.F) {
 		id := uint64(0)
 		for i := 0; i+2 < len(b) && p.m.Err() == nil; i += 3 {
 			x, y := int(b[i+1]), b[i+2]
-			if b[i] >= 200 { // the ULP does something
+			if b[i] >= 200 { // an operation of the ULP
 				id++
 				switch b[i] % 8 {
 				case 0, 1:

@@ -7,7 +7,7 @@ import (
 	"viaduct/internal/wire/sdpwire"
 )
 
-// A Role is the part of a peer in setting up the current LLP connection. [D-54]
+// A Role is the part that a peer had in setting up the current LLP connection. [D-54]
 type Role uint8
 
 const (
@@ -23,7 +23,7 @@ func (r Role) String() string {
 	return "connecting"
 }
 
-// A Policy selects the mode to which a half-connection is steered. [D-42]
+// A Policy selects the mode to which a half-connection changes. [D-42]
 type Policy uint8
 
 const (
@@ -53,54 +53,69 @@ const Infinite = 1 << 62
 type Params struct {
 	Role Role
 
-	// More of both may be announced by any later message. [SDP-10.3-2]
-	RecvBufs       int // own receive Private Buffers announced, 3 to 65535; the driver posts one more as a spare [D-08]
-	MaxRecvBufs    int // own receive Private Buffers that may be posted later; RecvBufs if that is more
+	// Any later message may announce more of both. [SDP-10.3-2]
+	// Receive Private Buffers that this end announced, 3 to 65535; the driver posts one more as a
+	// spare. [D-08]
+	RecvBufs       int
+	MaxRecvBufs    int // receive Private Buffers that this end may post later; RecvBufs if that is more
 	RecvSize       int // bytes of each, at least 37
 	PeerBufs       int // as announced by the peer
 	PeerSize       int // as announced by the peer
 	MaxAdverts     int // announced to the peer
 	PeerMaxAdverts int // announced by the peer
-	ORD            int // RDMA Reads that may be outstanding, after both Hellos
+	ORD            int // RDMA Reads that may be outstanding, as both Hellos agreed
 
 	SendPolicy Policy // of the half in which this end is Data Source
 	RecvPolicy Policy // of the other half
 
-	SendThreshold int  // writes longer than this many bytes go by zero copy; Infinite for never [D-39]
-	RecvThreshold int  // reads longer than this suit zero copy; raised to RecvSize [SDP-9-1] [SDP-10-6]
-	NoRead        bool // never issue an RDMA Read: answer every SrcAvail by SendSm [SDP-9-5]
+	SendThreshold int // writes longer than this many bytes use zero copy; Infinite for never [D-39]
+	// Reads longer than this accept zero copy; raised to RecvSize. [SDP-9-1] [SDP-10-6]
+	RecvThreshold int
+	NoRead        bool // never issue an RDMA Read: answer every SrcAvail with SendSm [SDP-9-5]
 	NoSinkAvail   bool // never send a SinkAvail
-	NoInvalidate  bool // complete with Send with SE only [D-41]
+	NoInvalidate  bool // complete transfers only with Send with SE [D-41]
 	BigPrefix     bool // put as much payload as fits into a SrcAvail, not one byte [D-82]
 	UrgentApart   bool // keep urgent bytes out of the stream [D-29]
 
-	RecvBudget int // bytes of payload held for the ULP besides the Private Buffers [SDP-9.5.6-1] [D-79]
-	SendBudget int // bytes the driver can copy on the sending side; bounds the SrcAvails that go by Bcopy after a time-out [D-81]
+	// Bytes of payload held for the ULP in addition to the Private Buffers. [SDP-9.5.6-1] [D-79]
+	RecvBudget int
+	// Bytes that the driver can copy on the sending side; limits the SrcAvails that are sent by
+	// Bcopy after a time-out. [D-81]
+	SendBudget int
 
-	MinRecvSize, MaxRecvSize int  // bounds of RecvSize if the peer requests another size [SDP-10.6-7]
+	MinRecvSize, MaxRecvSize int  // limits of RecvSize if the peer requests another size [SDP-10.6-7]
 	NoResize                 bool // keep RecvSize, whatever the peer requests [SDP-10.6-14]
-	NoSuspend                bool // answer SuspComm by an abort [D-55]
+	NoSuspend                bool // answer SuspComm with an abort [D-55]
 	MinSuspendPort           int  // least port a SuspComm may name [D-55]
 
 	Timers Timers
 
-	// First numbers, to make wrap-around cheap to test. Zero on the wire of a
-	// real connection. [SDP-6.1.5-1]
+	// The first numbers, so that tests can reach a wrap-around quickly. They are zero on a real
+	// connection. [SDP-6.1.5-1]
 	FirstSend, FirstRecv         uint32
 	FirstSrcCount, FirstSnkCount uint32
 }
 
-// Timers are the time limits after which a machine acts by itself. A zero field means the default.
+// Timers are the times after which a machine acts without an event. A zero field selects the
+// default.
 type Timers struct {
-	LocalRead    time.Duration // a SrcAvail without a reader is fetched into local memory after this; default 1 ms [D-38]
-	Deadlock     time.Duration // both ends advertise and neither reads; default 10 ms, three times as long at the Connecting Peer [D-38]
-	Unanswered   time.Duration // a SrcAvail without answer goes by Bcopy if it fits SendBudget; default 1 s [D-81]
-	Cancel       time.Duration // an unanswered cancel ends the connection; default 5 s [D-81]
-	Suspend      time.Duration // as above for a suspension; default 5 s [D-53]
-	Hysteresis   time.Duration // least time between two changes of mode by policy; default 1 s [D-42]
-	ModeAck      time.Duration // wait before asking for the acknowledgement of a ModeChange; default 200 ms [D-45]
-	Nudge        time.Duration // payload stopped at two credits asks for more after this; default 5 ms [D-10]
-	SuspendLimit int           // suspensions answered per minute, at most 8; default 4, negative for no limit [D-55]
+	// A SrcAvail for which no read waits is fetched into local memory after this; default 1 ms.
+	// [D-38]
+	LocalRead time.Duration
+	// Both ends advertise and neither reads; default 10 ms, three times as long at the Connecting
+	// Peer. [D-38]
+	Deadlock time.Duration
+	// An unanswered SrcAvail is sent by Bcopy if it fits SendBudget; default 1 s. [D-81]
+	Unanswered time.Duration
+	Cancel     time.Duration // an unanswered cancel ends the connection; default 5 s [D-81]
+	Suspend    time.Duration // an unanswered suspension ends the connection; default 5 s [D-53]
+	Hysteresis time.Duration // least time between two changes of mode by policy; default 1 s [D-42]
+	// Wait before asking for the acknowledgement of a ModeChange; default 200 ms. [D-45]
+	ModeAck time.Duration
+	// Payload that is stopped at two credits asks for more credit after this; default 5 ms. [D-10]
+	Nudge time.Duration
+	// Suspensions answered per minute, at most 8; default 4, negative for no limit. [D-55]
+	SuspendLimit int
 }
 
 func (t *Timers) fill() {
@@ -127,7 +142,7 @@ type life uint8
 
 const (
 	lifeOpen       life = iota // messages are exchanged in both directions
-	lifeSuspending             // finishing RDMA before SuspComm or SuspCommAck
+	lifeSuspending             // RDMA is being finished before SuspComm or SuspCommAck
 	lifeSuspSent               // SuspComm was sent; only the peer may send [SDP-13.1.1-5]
 	lifeSuspended              // no connection until Resume [SDP-13.1.1-7]
 	lifeFinished               // DisConn sent and received
@@ -138,17 +153,17 @@ var lifeNames = [...]string{"open", "suspending", "suspend sent", "suspended", "
 
 func (l life) String() string { return lifeNames[l] }
 
-// A Machine is one end of an SDP connection. Create it with New. A message may change the sending
-// and the receiving half, credits and the connection's life at the same time, so that all methods
+// A Machine is one end of an SDP connection. New makes one. A message may change the sending half,
+// the receiving half, the credits and the state of the connection at the same time, so all methods
 // share one receiver. Each file has the methods of one chapter of the draft.
 type Machine struct {
 	p    Params
 	now  time.Duration
 	out  []Action
 	life life
-	err  error // why lifeDead: the error of reads
-	werr error // and writes
-	lost bool  // some written bytes had not been sent by then
+	err  error // error of reads in lifeDead
+	werr error // error of writes in lifeDead
+	lost bool  // written bytes were left unsent in lifeDead
 
 	cr  credits
 	src source
@@ -157,7 +172,7 @@ type Machine struct {
 	sus suspend
 
 	in    inbound // the message being received
-	keys  uint64  // advertisements made so far
+	keys  uint64  // number of advertisements made
 	stats Stats
 }
 
@@ -195,25 +210,25 @@ func (m *Machine) start(p Params) {
 	m.snk.mode, m.snk.count = sdpwire.Combined, serial(p.FirstSnkCount)                                   // [SDP-6.3.3.4-2]
 }
 
-// Err returns why the connection ended abortively, or nil.
+// Err returns the reason why the connection ended abortively, or nil.
 func (m *Machine) Err() error { return m.err }
 
-// SendMode and RecvMode return the current modes of the two halves, which are independent.
-// [SDP-11-3]
+// SendMode and RecvMode return the current modes of the two half-connections, which are
+// independent. [SDP-11-3]
 func (m *Machine) SendMode() sdpwire.Mode { return m.src.mode }
 func (m *Machine) RecvMode() sdpwire.Mode { return m.snk.mode }
 
-// SendQueue returns the number of written bytes that are not yet sent, read or acknowledged.
+// SendQueue returns the number of written bytes that were not sent, read or acknowledged.
 func (m *Machine) SendQueue() int { return m.src.queued }
 
-// Credits returns how many messages may be sent now.
+// Credits returns the number of messages that may be sent now.
 func (m *Machine) Credits() int { return m.cr.credit() }
 
 // Held returns the number of payload bytes held for later reads.
 func (m *Machine) Held() int { return m.snk.held }
 
 // Readable reports whether a read posted now would end without waiting, except for an RDMA Read:
-// there are bytes, or the stream has ended.
+// bytes are held or advertised, or the stream has ended.
 func (m *Machine) Readable() bool {
 	return m.snk.held > 0 || m.snk.eof || m.life == lifeDead || m.snk.adverts.len() > 0
 }
@@ -224,8 +239,9 @@ func (m *Machine) Stats() Stats { return m.stats }
 // SetBudgets changes Params.SendBudget and RecvBudget.
 func (m *Machine) SetBudgets(send, recv int) { m.p.SendBudget, m.p.RecvBudget = send, recv }
 
-// Detachable returns the offset from which write id is still queued. ok means that the driver may
-// copy the bytes from there and let the caller return, because they are not advertised.
+// Detachable returns the offset from which write id is still queued. If ok is true, these bytes are
+// not advertised, so the driver may copy them and let the caller return. ok is false for an unknown
+// id.
 func (m *Machine) Detachable(id uint64) (off int, ok bool) {
 	s := &m.src
 	for i := range s.writes.len() {
@@ -237,7 +253,7 @@ func (m *Machine) Detachable(id uint64) (off int, ok bool) {
 	return 0, false
 }
 
-// begin and end bracket every event.
+// begin and end enclose every event.
 func (m *Machine) begin(now time.Duration, out []Action) {
 	m.now, m.out = max(now, m.now), out
 }
@@ -259,22 +275,22 @@ func (m *Machine) violation(row string, mid sdpwire.MID, format string, args ...
 	m.abort(&Violation{Row: row, MID: mid, What: fmt.Sprintf(format, args...)})
 }
 
-// Stats count what a machine has done since it was made. They survive Resume.
+// Stats count the work of a machine since it was made. Resume does not reset them.
 type Stats struct {
 	SentBytesBcopy     uint64 // payload of Data
 	SentBytesPrefix    uint64 // payload of SrcAvail
 	SentBytesTransact  uint64 // payload of SinkAvail
-	SentBytesRead      uint64 // taken by the peer's RDMA Reads, when acknowledged
-	SentBytesWrite     uint64 // by RDMA Write
+	SentBytesRead      uint64 // fetched by the peer's RDMA Reads, counted when acknowledged
+	SentBytesWrite     uint64 // sent by RDMA Write
 	RecvBytesBcopy     uint64
 	RecvBytesPrefix    uint64
 	RecvBytesTransact  uint64
 	RecvBytesRead      uint64 // fetched by RDMA Read
-	RecvBytesWrite     uint64 // written by the peer, when acknowledged
+	RecvBytesWrite     uint64 // written by the peer's RDMA Writes, counted when acknowledged
 	SentMessages       uint64
 	RecvMessages       uint64
 	SentCreditUpdates  uint64 // empty Data messages
-	CreditStalls       uint64 // times that payload had to wait for credit
+	CreditStalls       uint64 // number of times that payload had to wait for credit
 	SentSrcAvails      uint64
 	RecvSrcAvails      uint64
 	SentSinkAvails     uint64

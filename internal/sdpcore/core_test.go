@@ -51,7 +51,7 @@ func TestSDP_6_1_Header(t *testing.T) {
 			t.Errorf("%v; %v", &p.msgs[1], &p.msgs[2])
 		}
 	})
-	t.Run("SDP-6.1.2-3", func(t *testing.T) { // parsing drops what is reserved
+	t.Run("SDP-6.1.2-3", func(t *testing.T) { // parsing clears reserved bits
 		newProbe(t).recv("Data +1").alive()
 	})
 }
@@ -123,7 +123,7 @@ func TestSDP_6_2_Order(t *testing.T) {
 	p.seq = 0
 	p.recv("Data +1").aborted("SDP-6.1.5-2") // a repetition
 	newProbe(t).recv("Data +84").alive()     // exactly the size announced [SDP-5-2] [SDP-10-1]
-	// [D-09] acknowledgements do not go back
+	// Acknowledgements must not decrease. [D-09]
 	p = newProbe(t).write(1, 1).write(2, 1).write(3, 1).recv("Data ack=2")
 	p.recv("Data ack=1").aborted("D-09")
 	// An error of Parse ends the connection and names the row. [SDP-8.2.2-6]
@@ -137,38 +137,42 @@ func TestSDP_6_2_Order(t *testing.T) {
 	newProbe(t).recv("Data +1 inv=5").aborted("D-41")
 }
 
-// [SDP-10.5-10] [SDP-10.3-2] windows of all sizes, growing and shrinking
+// TestSDP_10_2_Credit checks windows of all sizes, growing and shrinking. [SDP-10.5-10]
+// [SDP-10.3-2]
 func TestSDP_10_2_Credit(t *testing.T) {
 	p := newProbe(t, func(p *Params) { p.PeerBufs = 8 })
-	// Message 0 counts until it is certain [D-08]: n-2 payload messages are sent.
+	// Message 0 counts as unreceived until its receipt is certain [D-08]: n-2 payload messages are
+	// sent.
 	for i := range uint64(12) {
 		p.write(i, 84)
 	}
 	if len(p.msgs) != 6 { // [SDP-10.5-1] [SDP-10.5-7]
 		t.Errorf("%d messages with 8 credits", len(p.msgs))
 	}
-	// [SDP-10.2-1] [SDP-10.5-4] Four were received and eight posted: 8 - 2 = 6, of which two are
-	// kept.
+	// Four were received and eight posted: 8 - 2 = 6 credits, of which two are reserved.
+	// [SDP-10.2-1] [SDP-10.5-4]
 	p.skip().recv("Data ack=3 bufs=8")
 	if len(p.msgs) != 4 {
 		t.Errorf("%d messages, want 4", len(p.msgs))
 	}
-	// The window shrinks: nothing is sent, and data stays queued. [SDP-10.5-5]
+	// The window shrinks: no message is sent, and data stays queued. [SDP-10.5-5]
 	p.skip().recv("Data ack=7 bufs=2").wantMsgs()
 	if p.m.Stats().CreditStalls == 0 {
 		t.Error("stall not counted")
 	}
-	// [SDP-10.5-3] [SDP-10.5-7] with two credits control passes, payload does not; [SDP-6.1.3-2] covered by New.
+	// [SDP-10.5-3] [SDP-10.5-7] With two credits a control message may be sent, but no payload.
+	// [SDP-6.1.3-2] New checks the rest.
 	p.recv("Data ack=9 bufs=2").skip()
 	p.goMode(sdpwire.Pipelined).wantMsgs("ModeChange Pipelined")
 }
 
 func TestSDP_10_5_LastCredits(t *testing.T) {
-	// [SDP-10.5-6] One credit: a message that brings none is withheld.
+	// One credit: a message that gives no credit must wait. [SDP-10.5-6]
 	p := newProbe(t, func(p *Params) { p.PeerBufs = 3 })
-	p.write(1, 1).recv("Data ack=0 bufs=1").skip() // one left, and of message 0 the peer knows already
+	p.write(1, 1).recv("Data ack=0 bufs=1").skip() // one left, and the peer has acknowledged message 0
 	p.goMode(sdpwire.Pipelined).wantMsgs()
-	// [SDP-10.5-2] [D-11] It passes when it brings credit along: two messages arrive and are read at once.
+	// A message that gives credit may use the last one: two messages arrive and are read at once.
+	// [SDP-10.5-2] [D-11]
 	p = newProbe(t, func(p *Params) { p.PeerBufs = 3 }).write(1, 1)
 	p.recv("Data ack=0 bufs=2 +5", "Data ack=0 bufs=2 +5", "Data ack=0 bufs=2 +5").skip()
 	p.bufs = 2
@@ -189,7 +193,7 @@ func TestSDP_10_5_LastCredits(t *testing.T) {
 }
 
 func TestSDP_10_4_Refresh(t *testing.T) {
-	// A peer that only sends gets its credits back from an end with nothing to send. [SDP-10.4-1]
+	// An end with nothing to send returns the credit of a peer that only sends. [SDP-10.4-1]
 	// [SDP-10.5-8] [SDP-10.5-9]
 	p := newProbe(t, func(p *Params) { p.RecvBufs = 8 })
 	sent, given := 0, 8
@@ -212,16 +216,16 @@ func TestSDP_10_4_Refresh(t *testing.T) {
 	p = newProbe(t, func(p *Params) { p.RecvBufs = 3 })
 	p.recv("Data").wantMsgs()
 	p.recv("Data")
-	if len(p.msgs) != 1 { // one credit left: now it must be
+	if len(p.msgs) != 1 { // one credit left: now it must be sent
 		t.Errorf("%d answers", len(p.msgs))
 	}
-	// Nothing reads: buffers that are full are not announced. [D-13]
+	// Without reads, full buffers are not announced. [D-13]
 	p = newProbe(t, func(p *Params) { p.RecvBufs = 4; p.RecvBudget = 0 })
 	p.recv("Data +50", "Data +50").wantMsgs()
 }
 
-// TestGrowth: Private Buffers are doubled, up to their limit, when reads have taken as much
-// as all of them hold, and not while nothing reads.
+// TestGrowth checks that the number of Private Buffers doubles, up to its limit, when reads have
+// consumed as many bytes as all of them hold, and does not change without reads.
 func TestGrowth(t *testing.T) { // [SDP-10.3-2] [SDP-6.1.3-1]
 	few := func(p *Params) { p.RecvBufs, p.MaxRecvBufs, p.RecvSize, p.RecvBudget = 4, 12, 100, 0 }
 	p := newProbe(t, few)
@@ -233,7 +237,7 @@ func TestGrowth(t *testing.T) { // [SDP-10.3-2] [SDP-6.1.3-1]
 		p.skip()
 	}
 	p.write(1, 1)
-	if n := int(p.msgs[len(p.msgs)-1].Bufs); n != 12 { // the peer is told
+	if n := int(p.msgs[len(p.msgs)-1].Bufs); n != 12 { // it was announced to the peer
 		t.Errorf("%d buffers announced", n)
 	}
 	p = newProbe(t, few).recv("Data +50", "Data +50", "Data +50")
@@ -250,15 +254,15 @@ func TestD08_MessageZero(t *testing.T) {
 	if c.credit() != 2 {
 		t.Errorf("credit %d although message 0 may not have arrived", c.credit())
 	}
-	c.received(2, 0) // fewer than ever before: it has
+	c.received(2, 0) // fewer than ever before: it has arrived
 	if c.credit() != 2 {
 		t.Errorf("credit %d, message 0 has arrived", c.credit())
 	}
-	// With three buffers the doubt is resolved by an empty Data. [D-08]
+	// With three buffers an empty Data resolves the doubt. [D-08]
 	p := newProbe(t, func(p *Params) { p.PeerBufs = 3 }).write(1, 1).write(2, 1)
 	p.wantMsgs("Data +1", "Data")
-	// A peer that follows the printed formula literally then counts two credits for us and stays
-	// silent. It gets one more empty Data, once. [D-08]
+	// A peer that follows the printed formula literally then counts two credits for us and sends
+	// nothing. It gets one more empty Data, once. [D-08]
 	for after, role := range map[time.Duration]Role{time.Second: Connecting, 3 * time.Second: Accepting} {
 		p := newProbe(t, func(p *Params) { p.PeerBufs, p.Role = 3, role }).write(1, 1).write(2, 1)
 		p.wantMsgs("Data +1", "Data")
@@ -276,7 +280,7 @@ func TestD08_MessageZero(t *testing.T) {
 }
 
 func TestNudge(t *testing.T) {
-	// A peer that refreshes only at one credit is asked. [D-10] [SDP-10.4-1]
+	// A peer that gives credit only when one is left is asked. [D-10] [SDP-10.4-1]
 	p := newProbe(t, func(p *Params) { p.PeerBufs = 4 }).write(1, 1)
 	p.recv("Data ack=0 bufs=3").skip()
 	p.recv("Data bufs=3 ack=0").write(2, 1).write(3, 1).skip()
@@ -294,7 +298,7 @@ func TestSDP_11_Bcopy(t *testing.T) {
 		p.write(1, 100) // [SDP-11-1] [SDP-11.1-1] [SDP-11.2-1] [SDP-11.3-1] [SDP-9.1-1] [SDP-10-4] [SDP-9-2]
 		p.want("Data +34", "Data +34", "Data +32", "wrote 1 100")
 	}
-	// The pieces of a long write end where pages do, and the last has the rest.
+	// The pieces of a long write end at page boundaries, and the last one has the rest.
 	long := newProbe(t, func(p *Params) { p.PeerSize, p.SendPolicy = 128<<10+64, PinBuffered }).pass(time.Second).skip().write(1, 300<<10)
 	long.want("Data +131072", "Data +131072", "Data +45056", "wrote 1 307200")
 	// Buffered Mode has no other mechanism. [SDP-11.1-1]
@@ -306,7 +310,7 @@ func TestSDP_11_Bcopy(t *testing.T) {
 		p.write(i, 3)
 	}
 	p.skip().recv("Data ack=1 bufs=3").want("Data +12", "wrote 1 3", "wrote 2 3", "wrote 3 3", "wrote 4 3")
-	// [SDP-10-5] [SDP-10-7] the smallest buffers there are
+	// The smallest buffers. [SDP-10-5] [SDP-10-7]
 	p = newProbe(t, func(p *Params) { p.PeerSize, p.RecvSize = 37, 37 }).write(1, 30)
 	p.want("Data +21", "Data +9", "wrote 1 30")
 }
@@ -315,58 +319,60 @@ func TestSDP_9_2_ReadZcopy_Source(t *testing.T) {
 	combined := func() *probe { return newProbe(t).write(1, 200) }
 	// [SDP-9.2-1] [SDP-9.2-2] [SDP-9.2-4] [SDP-11.2-2] [SDP-11.2-6] [SDP-6.3.2.1-1] [SDP-6.3.2-2]
 	combined().want("SrcAvail size=200 +1").recv("RdmaRdCompl size=199").want("revoke", "wrote 1 200")
-	// [SDP-9.2-14] [SDP-9.2-15] [SDP-9.2-17] [SDP-9.2-18] partial answers, then the rest
+	// Partial answers, and then the rest. [SDP-9.2-14] [SDP-9.2-15] [SDP-9.2-17] [SDP-9.2-18]
 	combined().skip().recv("RdmaRdCompl size=100").want().recv("RdmaRdCompl size=0").want().recv("RdmaRdCompl size=99").want("revoke", "wrote 1 200")
 	combined().recv("RdmaRdCompl size=200").aborted("SDP-9.2-17")
 	combined().recv("RdmaRdCompl size=100", "RdmaRdCompl size=100").aborted("SDP-9.2-17")
-	// [D-19] no progress has an end
+	// Answers without progress are limited. [D-19]
 	p := combined()
 	for range 16 {
 		p.recv("RdmaRdCompl size=0").alive()
 	}
 	p.recv("RdmaRdCompl size=0").aborted("D-19")
-	// [SDP-9.2-24] [SDP-9.2-25] [SDP-9.5.2.1-1] [SDP-9.5.2.1-2] [SDP-9.5.2.1-5] half read, half forced
+	// One half is read, the other forced. [SDP-9.2-24] [SDP-9.2-25] [SDP-9.5.2.1-1] [SDP-9.5.2.1-2]
+	// [SDP-9.5.2.1-5]
 	combined().skip().recv("RdmaRdCompl size=99").want().recv("SendSm").want("revoke", "Data +84", "Data +16", "wrote 1 200")
-	// [SDP-9.2-16] one SendSm only
+	// Only one SendSm. [SDP-9.2-16]
 	combined().recv("SendSm", "SendSm").aborted("SDP-9.2-16")
 	newProbe(t).recv("RdmaRdCompl size=1").aborted("SDP-9.2-13")
 	// [SDP-9.2-22] [D-41]
 	combined().skip().recv("RdmaRdCompl size=199 inv*").alive()
 	combined().recv("RdmaRdCompl size=199 inv=3").aborted("SDP-9.2-22")
 	combined().recv("RdmaRdCompl size=50 inv*").aborted("SDP-9.2-22")
-	// [SDP-11.2-4] [SDP-11.2-5] no payload after an open SrcAvail
+	// No payload after an open SrcAvail. [SDP-11.2-4] [SDP-11.2-5]
 	combined().skip().write(2, 5).write(3, 300).want().recv("RdmaRdCompl size=199").
 		want("revoke", "wrote 1 200", "Data +5", "wrote 2 5", "SrcAvail size=300 +1")
-	// [SDP-9.2-23] without remote invalidation the STag is taken back locally
+	// Without remote invalidation, the STag is invalidated locally. [SDP-9.2-23]
 	p = combined().skip().recv("RdmaRdCompl size=199")
 	if p.full[0].Op != OpRevoke || p.full[0].Remote {
 		t.Errorf("%+v", p.full[0])
 	}
-	// [D-82] a settable prefix that is never all of it [D-18]
+	// [D-82] A longer prefix, but never all of the buffer. [D-18]
 	big := func(p *Params) { p.BigPrefix = true }
 	newProbe(t, big).write(1, 200).want("SrcAvail size=200 +68")
 	newProbe(t, big, func(p *Params) { p.SendThreshold = 10 }).write(1, 30).want("SrcAvail size=30 +29")
 
-	// Pipelined: several, no payload. [SDP-9.2-3] [SDP-11.3-2] [SDP-11.3-4] [SDP-11.3-17]
+	// Pipelined Mode: several SrcAvails, without payload. [SDP-9.2-3] [SDP-11.3-2] [SDP-11.3-4]
+	// [SDP-11.3-17]
 	pipe := func() *probe { return newProbe(t).pipelined(true, false).write(1, 200).write(2, 300).write(3, 400) }
 	pipe().want("SrcAvail size=200", "SrcAvail size=300", "SrcAvail size=400")
-	// [SDP-9.2-12] [SDP-9.2-13] in order
+	// They are answered in order. [SDP-9.2-12] [SDP-9.2-13]
 	pipe().skip().recv("RdmaRdCompl size=200", "RdmaRdCompl size=300").want("revoke", "wrote 1 200", "revoke", "wrote 2 300")
-	// [SDP-11.3-5] [SDP-11.3-6] [SDP-11.3-7] small data waits, except what SendSm forces
+	// Small data waits, except bytes that SendSm forces. [SDP-11.3-5] [SDP-11.3-6] [SDP-11.3-7]
 	pipe().write(4, 10).skip().recv("SendSm").want("revoke", "Data +84", "Data +84", "Data +32", "wrote 1 200").
 		recv("RdmaRdCompl size=300", "RdmaRdCompl size=400").want("revoke", "wrote 2 300", "revoke", "wrote 3 400", "Data +10", "wrote 4 10")
-	// [SDP-9.2-26] [SDP-9.2-27] from the view of the source: forced bytes are sent first
+	// At the source: forced bytes are sent first. [SDP-9.2-26] [SDP-9.2-27]
 	p = newProbe(t, func(p *Params) { p.PeerBufs = 5 }).pipelined(true, false).write(1, 400).write(2, 300)
 	p.bufs = 3
 	p.recv("SendSm", "RdmaRdCompl size=300").aborted("SDP-9.2-27")
-	// [SDP-6.2.1.3-1] [SDP-11.3-18] no more open than the peer takes
+	// At most as many are open as the peer allows. [SDP-6.2.1.3-1] [SDP-11.3-18]
 	newProbe(t, func(p *Params) { p.PeerMaxAdverts = 2 }).pipelined(true, false).write(1, 200).write(2, 200).write(3, 200).
 		want("SrcAvail size=200", "SrcAvail size=200").recv("RdmaRdCompl size=200").want("revoke", "wrote 1 200", "SrcAvail size=200")
 }
 
 func TestSDP_9_2_ReadZcopy_Sink(t *testing.T) {
-	// [SDP-9.2-1] [SDP-9.2-7] [SDP-9.2-8] [SDP-6.3.2.3-1] [SDP-6.3.2.2-1] the prefix is copied, and
-	// reads start after it at any address
+	// The prefix is copied, and RDMA Reads start after it, at any address. [SDP-9.2-1] [SDP-9.2-7]
+	// [SDP-9.2-8] [SDP-6.3.2.3-1] [SDP-6.3.2.2-1]
 	p := newProbe(t).recv("SrcAvail size=500 +10 stag=0x77 va=1001").want("hold 10").read(1, 500)
 	p.want("copy 1 10@0", "read 1 490@10 from 1011")
 	if a := p.full[len(p.full)-1]; a.STag != 0x77 {
@@ -381,22 +387,25 @@ func TestSDP_9_2_ReadZcopy_Sink(t *testing.T) {
 	if a := p.full[len(p.full)-1]; !a.Solicited || a.Invalidate { // [SDP-9.2-21]
 		t.Errorf("without remote invalidation %+v", a)
 	}
-	// [SDP-9.2-14] [SDP-9.2-15] [SDP-9.2-28] pieces
+	// A SrcAvail is read in pieces. [SDP-9.2-14] [SDP-9.2-15] [SDP-9.2-28]
 	p = newProbe(t).recv("SrcAvail size=601 +1 va=0").skip().read(1, 201).readDone().want("copy 1 1@0", "read 1 200@1 from 1", "got 1 201", "RdmaRdCompl size=200")
 	if a := p.full[len(p.full)-1]; a.Invalidate { // not the final one [SDP-9.2-21]
 		t.Error("partial completion invalidates")
 	}
 	p.read(2, 400).readDone().want("read 2 400@0 from 201", "got 2 400", "RdmaRdCompl size=400")
-	// [SDP-9.2-5] [SDP-9.2-6] [SDP-6.3.5-1] too small a read: the prefix, then SendSm
+	// The read is too small: it gets the prefix, and then SendSm follows. [SDP-9.2-5] [SDP-9.2-6]
+	// [SDP-6.3.5-1]
 	newProbe(t).recv("SrcAvail size=500 +1").skip().read(1, 20).want("copy 1 1@0", "got 1 1").read(2, 20).want("SendSm")
-	// [SDP-9-5] no RDMA Read at all
+	// No RDMA Read at all. [SDP-9-5]
 	newProbe(t, func(p *Params) { p.NoRead = true }).recv("SrcAvail size=500 +1").want("hold 1", "SendSm")
-	// [SDP-9.2-26] [SDP-9.2-27] after SendSm, all of those bytes before another completion
+	// After SendSm, all of its bytes precede another completion. [SDP-9.2-26] [SDP-9.2-27]
 	p = newProbe(t).pipelined(false, true)
 	p.recv("SrcAvail size=150", "SrcAvail size=300").read(1, 20).wantMsgs("SendSm")
-	p.readAll(2, 130).read(3, 300).recv("Data +84", "Data +60").wantMsgs() // [SDP-11.3-7] the second one stands
+	// The second SrcAvail stays valid. [SDP-11.3-7]
+	p.readAll(2, 130).read(3, 300).recv("Data +84", "Data +60").wantMsgs()
 	p.recv("Data +6").want("hold 6", "copy 2 6@124", "got 2 130", "read 3 300@0 from 0").readDone().wantMsgs("RdmaRdCompl size=300")
-	// [D-21] [SDP-11-2] in any mode; [SDP-9.5.2.1-3] [SDP-9.5.2.1-4] in order, each one answered
+	// [D-21] [SDP-11-2] In any mode; [SDP-9.5.2.1-3] [SDP-9.5.2.1-4] in order, with an answer for
+	// each.
 	p = newProbe(t).pipelined(false, true).recv("SrcAvail size=200 stag=1", "SrcAvail size=200 stag=2", "SrcAvail size=200 stag=3").skip()
 	p.read(1, 200).read(2, 200).read(3, 200).want("read 1 200@0 from 0", "read 2 200@0 from 0", "read 3 200@0 from 0")
 	for i, a := range p.full {
@@ -405,7 +414,8 @@ func TestSDP_9_2_ReadZcopy_Sink(t *testing.T) {
 		}
 	}
 	p.skip().readDone().readDone().readDone().wantMsgs("RdmaRdCompl size=200", "RdmaRdCompl size=200", "RdmaRdCompl size=200")
-	// [SDP-6.2.1.7-1] [SDP-8.1.1-21] [SDP-8.1.1-29] outstanding reads bounded
+	// The number of outstanding RDMA Reads is limited. [SDP-6.2.1.7-1] [SDP-8.1.1-21]
+	// [SDP-8.1.1-29]
 	p = newProbe(t, func(p *Params) { p.ORD = 2 }).pipelined(false, true).recv("SrcAvail size=200", "SrcAvail size=200", "SrcAvail size=200").skip()
 	p.read(1, 200).read(2, 200).read(3, 200).want("read 1 200@0 from 0", "read 2 200@0 from 0").
 		readDone().want("got 1 200", "read 3 200@0 from 0", "RdmaRdCompl size=200")
@@ -414,23 +424,29 @@ func TestSDP_9_2_ReadZcopy_Sink(t *testing.T) {
 		row  string
 		msgs []string
 	}{
-		{"SDP-9.2-2", []string{"SrcAvail size=500"}},                                     // Combined, empty
-		{"SDP-11.2-4", []string{"SrcAvail size=500 +1", "SrcAvail size=500 +1"}},         // two in Combined
-		{"SDP-11.2-4", []string{"SrcAvail size=500 +1", "Data +5"}},                      // payload behind it
-		{"SDP-9.2-3", []string{"ModeChange Pipelined", "SrcAvail size=500 +1"}},          // Pipelined, payload
-		{"SDP-11.3-5", []string{"ModeChange Pipelined", "SrcAvail size=500", "Data +5"}}, // payload behind it
-		{"SDP-11.1-1", []string{"ModeChange Buffered", "SrcAvail size=500 +1"}},          // Buffered
-		{"D-18", []string{"SrcAvail size=5 +6"}},                                         // more payload than buffer
-		{"SDP-6.3.2.1-1", []string{"SrcAvail size=500 +1 va=0xffffffffffffff00"}},        // wraps
-		{"SDP-8.2.1-8", []string{"DisConn", "SrcAvail size=500 +1"}},                     // after DisConn
-		{"SDP-8.2.1-8", []string{"DisConn", "Data +1"}},                                  // after DisConn
-		{"SDP-8.2.1-4", []string{"SrcAvail size=500 +1", "DisConn"}},                     // not complete
+		// Without payload in Combined.
+		{"SDP-9.2-2", []string{"SrcAvail size=500"}},
+		{"SDP-11.2-4", []string{"SrcAvail size=500 +1", "SrcAvail size=500 +1"}}, // two in Combined
+		// Payload after it.
+		{"SDP-11.2-4", []string{"SrcAvail size=500 +1", "Data +5"}},
+		// With payload in Pipelined.
+		{"SDP-9.2-3", []string{"ModeChange Pipelined", "SrcAvail size=500 +1"}},
+		// Payload after it.
+		{"SDP-11.3-5", []string{"ModeChange Pipelined", "SrcAvail size=500", "Data +5"}},
+		{"SDP-11.1-1", []string{"ModeChange Buffered", "SrcAvail size=500 +1"}}, // in Buffered
+		// More payload than the buffer has.
+		{"D-18", []string{"SrcAvail size=5 +6"}},
+		// The address wraps.
+		{"SDP-6.3.2.1-1", []string{"SrcAvail size=500 +1 va=0xffffffffffffff00"}},
+		{"SDP-8.2.1-8", []string{"DisConn", "SrcAvail size=500 +1"}}, // after DisConn
+		{"SDP-8.2.1-8", []string{"DisConn", "Data +1"}},              // after DisConn
+		{"SDP-8.2.1-4", []string{"SrcAvail size=500 +1", "DisConn"}}, // not complete
 	} {
 		newProbe(t).recv(c.msgs...).aborted(c.row)
 	}
-	// [D-18] all of it is payload
+	// The payload is the whole buffer. [D-18]
 	newProbe(t).recv("SrcAvail size=5 +5").want("hold 5", "RdmaRdCompl size=0")
-	// [SDP-11.3-18] [D-15] more than was allowed
+	// More than this end allows. [SDP-11.3-18] [D-15]
 	p = newProbe(t, func(p *Params) { p.MaxAdverts = 2 }).pipelined(false, true)
 	p.recv("SrcAvail size=500", "SrcAvail size=500").alive().recv("SrcAvail size=500").aborted("SDP-11.3-18")
 }
@@ -439,7 +455,8 @@ func TestSDP_9_3_WriteZcopy_Source(t *testing.T) {
 	pipe := func() *probe { return newProbe(t).pipelined(true, false) }
 	// [SDP-9.3-1] [SDP-9.3-5] [SDP-9.3-7] [SDP-9.3-12] [SDP-11.3-11] [SDP-6.3.3.3-1] [SDP-6.3.6.1-1] [SDP-6.3.3.2-2]
 	p := pipe().recv("SinkAvail size=500 nd=0 stag=9 va=33").write(1, 300)
-	p.want("write 1 300@0 -> 33", "wrote 1 300", "RdmaWrCompl size=300")                                 // short [SDP-6.3.6.1-2] [D-37]
+	// A short write. [SDP-6.3.6.1-2] [D-37]
+	p.want("write 1 300@0 -> 33", "wrote 1 300", "RdmaWrCompl size=300")
 	if a := p.full[len(p.full)-1]; !a.Solicited || !a.Invalidate || a.STag != 9 || p.full[0].STag != 9 { // [SDP-9.3-8]
 		t.Errorf("%+v", a)
 	}
@@ -447,13 +464,14 @@ func TestSDP_9_3_WriteZcopy_Source(t *testing.T) {
 	if a := p.full[len(p.full)-1]; !a.Solicited || a.Invalidate { // [SDP-9.3-9]
 		t.Errorf("%+v", a)
 	}
-	// A write larger than the buffer goes on by SrcAvail. [SDP-11.3-13]
+	// The rest of a write larger than the buffer is advertised by SrcAvail. [SDP-11.3-13]
 	pipe().recv("SinkAvail size=150 nd=0").write(1, 400).want("write 1 150@0 -> 0", "RdmaWrCompl size=150", "SrcAvail size=250")
-	// [SDP-9.3-6] [SDP-9.5.2.2-1] [D-22] a small write alone is written, among others it is not
+	// A small write is written if it is alone, but not among others. [SDP-9.3-6] [SDP-9.5.2.2-1]
+	// [D-22]
 	pipe().recv("SinkAvail size=150 nd=0").write(1, 10).want("write 1 10@0 -> 0", "wrote 1 10", "RdmaWrCompl size=10")
 	// Crossing: the SrcAvail is dropped and the SinkAvail is used. [SDP-11.3-9] [SDP-11.3-11] [SDP-11.3-12]
 	pipe().write(1, 400).want("SrcAvail size=400").recv("SinkAvail size=400 nd=0").want("revoke", "write 1 400@0 -> 0", "wrote 1 400", "RdmaWrCompl size=400")
-	// [SDP-12-11] [SDP-8.1.1-23] no SinkAvail before Pipelined
+	// No SinkAvail before Pipelined Mode. [SDP-12-11] [SDP-8.1.1-23]
 	newProbe(t).recv("SinkAvail size=400 nd=0").aborted("SDP-12-10")
 	// [D-15]
 	p = newProbe(t, func(p *Params) { p.MaxAdverts = 1 }).pipelined(true, false)
@@ -463,26 +481,27 @@ func TestSDP_9_3_WriteZcopy_Source(t *testing.T) {
 
 func TestSDP_9_3_WriteZcopy_Sink(t *testing.T) {
 	pipe := func() *probe { return newProbe(t).pipelined(false, true) }
-	// [SDP-9.3-2] [SDP-9.5.1-1] [SDP-9-1] around the size of a Private Buffer
+	// Sizes around that of a Private Buffer. [SDP-9.3-2] [SDP-9.5.1-1] [SDP-9-1]
 	pipe().read(1, 100).want()
 	pipe().read(1, 101).want("SinkAvail size=101 nd=0")                                             // [SDP-9.3-3] [SDP-9.3-4] [SDP-6.3.3.4-1] [SDP-6.3.3.4-2] [SDP-11.3-8]
 	newProbe(t, func(p *Params) { p.RecvThreshold = 5 }).pipelined(false, true).read(1, 100).want() // [SDP-9.5.1-2] [SDP-10-6]
-	// [SDP-9.3-13] [SDP-9.3-14] [SDP-6.3.3.2-1] in order, short ones too [SDP-6.3.6.1-2] [SDP-9.5.5-8]
+	// [SDP-9.3-13] [SDP-9.3-14] [SDP-6.3.3.2-1] SinkAvails end in order, also after short writes.
+	// [SDP-6.3.6.1-2] [SDP-9.5.5-8]
 	pipe().read(1, 300).read(2, 300).skip().recv("RdmaWrCompl size=300").want("revoke", "got 1 300").recv("RdmaWrCompl size=7").want("revoke", "got 2 7")
 	pipe().read(1, 300).recv("RdmaWrCompl size=301").aborted("D-20")
 	pipe().recv("RdmaWrCompl size=1").aborted("SDP-9.3-13")
 	// [SDP-9.3-10]
 	pipe().read(1, 300).recv("RdmaWrCompl size=300 inv*").alive()
 	pipe().read(1, 300).recv("RdmaWrCompl size=300 inv=3").aborted("SDP-9.3-10")
-	// [D-20] nothing written: the read goes on waiting, and is offered again
+	// No bytes were written: the read continues to wait, and is advertised again. [D-20]
 	pipe().read(1, 300).skip().recv("RdmaWrCompl size=0").want("revoke", "SinkAvail size=300 nd=0")
-	// [SDP-9.3-15] a full read is not advertised
+	// A read that must be full is not advertised. [SDP-9.3-15]
 	pipe().readAll(1, 500).want().recv("Data +50", "Data +50").want("hold 50", "copy 1 50@0", "hold 50", "copy 1 50@50")
-	// [SDP-12-11] not in Combined
+	// None in Combined Mode. [SDP-12-11]
 	newProbe(t).read(1, 300).want()
-	// [SDP-11.3-14] [SDP-11.3-15] not with a SrcAvail in hand: Read Zcopy
+	// None while a SrcAvail is open: Read Zcopy is used. [SDP-11.3-14] [SDP-11.3-15]
 	pipe().recv("SrcAvail size=300").read(1, 500).want("read 1 300@0 from 0")
-	// [SDP-11.3-16] with a SinkAvail open, SrcAvails are dropped but their header counts
+	// While a SinkAvail is open, a SrcAvail is dropped, but its header is used. [SDP-11.3-16]
 	p := pipe().read(1, 300).skip().recv("SrcAvail size=300 bufs=9").want()
 	if p.m.cr.bufs != 9 {
 		t.Error("credits of a discarded SrcAvail")
@@ -491,21 +510,22 @@ func TestSDP_9_3_WriteZcopy_Sink(t *testing.T) {
 	newProbe(t, func(p *Params) { p.PeerMaxAdverts = 1 }).pipelined(false, true).read(1, 300).read(2, 300).want("SinkAvail size=300 nd=0")
 }
 
-// [D-27]
+// TestSDP_9_4_Transaction checks a SinkAvail that carries payload. [D-27]
 func TestSDP_9_4_Transaction(t *testing.T) {
-	// A small write and a large read meet: one message. [SDP-9.4-1] [SDP-6.3.3-3]
+	// A small write and a large read share one message. [SDP-9.4-1] [SDP-6.3.3-3]
 	p := newProbe(t).pipelined(false, true)
 	p.took(p.m.Exchange(0, 1, 10, 2, 300, mark())).want("SinkAvail size=300 nd=0 +10", "wrote 1 10")
-	// [SDP-9.4-2] needs Pipelined for the half that is to be filled
+	// The receiving half must be in Pipelined Mode. [SDP-9.4-2]
 	p = newProbe(t)
 	p.took(p.m.Exchange(0, 1, 10, 2, 300, mark())).want("Data +10", "wrote 1 10")
-	// The other side: payload is delivered, the reply is written. [SDP-9.4-3] [SDP-9.4-4] [SDP-11.2-3] [SDP-11.3-3]
+	// The other end: the payload is delivered, and the reply is written. [SDP-9.4-3] [SDP-9.4-4]
+	// [SDP-11.2-3] [SDP-11.3-3]
 	p = newProbe(t).pipelined(true, false).read(1, 50).recv("SinkAvail size=300 nd=0 stag=8 +10").want("hold 10", "copy 1 10@0", "got 1 10")
 	p.write(2, 300).want("write 2 300@0 -> 0", "wrote 2 300", "RdmaWrCompl size=300")
-	// [SDP-9.4-5] an urgent reply can't be written
+	// An urgent reply cannot be written. [SDP-9.4-5]
 	p = newProbe(t).pipelined(true, false).recv("SinkAvail size=300 nd=0 +10").skip()
 	p.urgent(2, 1).wantMsgs("Data OOB_PRES|OOB_PEND +1")
-	// [SDP-9.5.1-10] stale or not, payload counts
+	// The payload of a stale SinkAvail counts too. [SDP-9.5.1-10]
 	p = newProbe(t).pipelined(true, false).write(1, 5).read(2, 50).skip().recv("SinkAvail size=300 nd=0 +10").want("hold 10", "copy 2 10@0", "got 2 10")
 	if p.m.Stats().StaleSinkAvails != 1 {
 		t.Error("not stale")
@@ -513,31 +533,34 @@ func TestSDP_9_4_Transaction(t *testing.T) {
 }
 
 func TestSDP_9_5_1_Stale(t *testing.T) {
-	// [D-23] The example of the draft: two Data sent, three SinkAvails with 0. [SDP-9.5.1-3] [SDP-9.5.1-8] [SDP-9.5.1-9]
+	// [D-23] The example of the draft: two Data were sent, and three SinkAvails have 0.
+	// [SDP-9.5.1-3] [SDP-9.5.1-8] [SDP-9.5.1-9]
 	p := newProbe(t).pipelined(true, false).write(1, 10).write(2, 10).skip()
 	p.recv("SinkAvail size=300 nd=0", "SinkAvail size=300 nd=0").write(3, 300).want("SrcAvail size=300")
 	p.recv("SinkAvail size=300 nd=0").want("revoke", "write 3 300@0 -> 0", "wrote 3 300", "RdmaWrCompl size=300") // [SDP-11.3-10]
-	// [SDP-9.5.2.2-2] the next one, numbered by the rules, is used: nothing has changed the count since
+	// The next SinkAvail, numbered by the rules, is used, because nothing has changed the count
+	// since. [SDP-9.5.2.2-2]
 	p.recv("SinkAvail size=200 nd=0").write(4, 200).want("write 4 200@0 -> 0", "wrote 4 200", "RdmaWrCompl size=200")
-	// [D-24] ahead of the counter
+	// A number greater than the counter. [D-24]
 	newProbe(t).pipelined(true, false).recv("SinkAvail size=300 nd=1").aborted("D-24")
-	// [SDP-9.5.1-7] [SDP-6.3.3.4-4] wrap
+	// The counters wrap. [SDP-9.5.1-7] [SDP-6.3.3.4-4]
 	p = newProbe(t, func(p *Params) { p.FirstSrcCount, p.FirstSnkCount = math.MaxUint32, math.MaxUint32 }).pipelined(true, true)
 	p.write(1, 10).recv("SinkAvail size=300 nd=0").write(2, 200).skip()
 	p.recv("Data +5").read(3, 5).read(4, 300).want("hold 5", "copy 3 5@0", "got 3 5", "SinkAvail size=300 nd=0")
 
-	// The sink. [SDP-6.3.3.4-3] each message with payload counts, in any mode
+	// The sink. [SDP-6.3.3.4-3] Each message with payload counts, in any mode.
 	p = newProbe(t).recv("Data +5", "Data", "SrcAvail size=9 +9").read(1, 100).skip() // [D-25]
 	p.recv("ModeChange Pipelined", "Data +5").read(2, 5).skip().read(3, 300).want("SinkAvail size=300 nd=3")
-	// [SDP-9.5.1-4] [SDP-9.5.1-5] one message ends one advertised read, and does not count
+	// One message ends one advertised read, and does not count. [SDP-9.5.1-4] [SDP-9.5.1-5]
 	p.read(4, 300).skip().recv("Data +5").want("revoke", "hold 5", "copy 3 5@0", "got 3 5")
 	p.recv("Data +6").want("revoke", "hold 6", "copy 4 6@0", "got 4 6").read(5, 300).want("SinkAvail size=300 nd=3")
-	// [SDP-9.5.1-6] one that is not advertised may take several
+	// A read that is not advertised may get the bytes of several messages. [SDP-9.5.1-6]
 	newProbe(t).recv("Data +5", "Data +6").skip().read(1, 50).want("copy 1 11@0", "got 1 11")
 }
 
 func TestSDP_9_5_3_Urgent(t *testing.T) {
-	// [SDP-6.1.2-4] [SDP-9.5.3-1] [SDP-9.5.3-2] [SDP-9.5.3-8] in place, alone at the end of its message
+	// The urgent byte is sent in order, as the last byte of its message. [SDP-6.1.2-4]
+	// [SDP-9.5.3-1] [SDP-9.5.3-2] [SDP-9.5.3-8]
 	p := newProbe(t, func(p *Params) { p.PeerBufs = 3 })
 	p.bufs = 2
 	p.recv("Data").write(1, 10).skip()
@@ -548,7 +571,7 @@ func TestSDP_9_5_3_Urgent(t *testing.T) {
 	if !p.m.src.writes.empty() {
 		t.Error("bytes left")
 	}
-	// [SDP-9.5.3-6] held back until 65535 bytes lie before it
+	// The announcement waits until at most 65535 bytes precede the byte. [SDP-9.5.3-6]
 	p = newProbe(t, func(p *Params) { p.PeerSize, p.SendThreshold = 10016, Infinite })
 	p.bufs = 2
 	p.recv("Data").write(1, 100_000).urgent(2, 1).wantMsgs()
@@ -564,7 +587,7 @@ func TestSDP_9_5_3_Urgent(t *testing.T) {
 	if far != 60_000 {
 		t.Errorf("announced %d bytes ahead", far)
 	}
-	// ... whatever is advertised counts as well [D-30]
+	// Advertised bytes count as well. [D-30]
 	p = newProbe(t).write(1, 100_000).urgent(2, 1).wantMsgs("SrcAvail size=100000 +1")
 	p.recv("RdmaRdCompl size=40000").wantMsgs("Data OOB_PEND").recv("RdmaRdCompl size=59999").wantMsgs("Data OOB_PRES +1")
 	// Never by RDMA. [SDP-9.5.3-8]
@@ -578,7 +601,7 @@ func TestSDP_9_5_3_Urgent(t *testing.T) {
 	p = newProbe(t).recv("Data PEND").want("pending").recv("Data +5").want("hold 5").recv("Data PRES +4").want("urgent 8", "hold 4")
 	p.recv("Data PRES +1").want("pending", "urgent 9", "hold 1")
 	p.recv("Data PEND PRES +1").want("pending", "urgent 10", "hold 1")
-	// [SDP-6.1.2-7] [D-74] on any message
+	// Any message may announce it. [SDP-6.1.2-7] [D-74]
 	for _, s := range []string{"ModeChange Pipelined PEND", "Data PEND", "ChRcvBuf size=100 PEND", "SrcAvail size=300 +1 PEND", "DisConn PEND"} {
 		p := newProbe(t).recv(s)
 		if p.said[0] != "pending" {
@@ -589,7 +612,7 @@ func TestSDP_9_5_3_Urgent(t *testing.T) {
 	if p.said[0] != "pending" {
 		t.Error("SendSm")
 	}
-	// Out of line if asked for. [D-29]
+	// Out of band if UrgentApart is set. [D-29]
 	newProbe(t, func(p *Params) { p.UrgentApart = true }).recv("Data PEND PRES +4").want("pending", "urgent 3", "hold 3")
 }
 
@@ -597,33 +620,33 @@ func (d *deque[T]) empty() bool { return d.n == 0 }
 
 func TestSDP_9_5_4_SrcCancel_Source(t *testing.T) {
 	pipe := func() *probe { return newProbe(t).pipelined(true, false).write(1, 200).write(2, 300).skip() }
-	// [SDP-9.5.4-1] [SDP-9.5.4-10] [SDP-9.5.4-11]; the others are advertised again
+	// The others are advertised again. [SDP-9.5.4-1] [SDP-9.5.4-10] [SDP-9.5.4-11]
 	p := pipe().cancelWrite(1).want("SrcAvailCancel").write(3, 400).want()
 	p.recv("SendSm").want("revoke", "revoke", "wrote 1 0 cancelled", "SrcAvail size=300", "SrcAvail size=400")
 	// A SendSm that crossed the cancel ends one SrcAvail in the normal way. [D-31]
 	p = pipe().cancelWrite(2).skip()
 	p.recv("SendSm ack=1").want("revoke", "Data +84", "Data +84", "Data +32", "wrote 1 200")
 	p.recv("SendSm").want("revoke", "wrote 2 0 cancelled").alive()
-	// ... and if it was the last, the cancel is over. [SDP-9.2-24] [SDP-9.5.2.1-5]
+	// If that was the last SrcAvail, the cancel has ended. [SDP-9.2-24] [SDP-9.5.2.1-5]
 	p = newProbe(t).write(1, 200).skip().cancelWrite(1).want("SrcAvailCancel").recv("SendSm ack=0")
 	p.want("revoke", "detach 1 1", "Data +84", "Data +84", "Data +31", "wrote 1 200")
 	p.write(2, 300).want("SrcAvail size=300 +1")
-	// The bytes reported are exact. [D-32] [D-83]
+	// The counts are exact. [D-32] [D-83]
 	newProbe(t).write(1, 200).cancelWrite(1).skip().recv("RdmaRdCompl size=50").want().recv("SendSm").want("revoke", "wrote 1 51 cancelled")
-	// All answered: nothing was cancelled. [SDP-9.5.4-11]
+	// All were answered, so nothing was cancelled. [SDP-9.5.4-11]
 	pipe().cancelWrite(1).skip().recv("RdmaRdCompl size=200").want("revoke", "wrote 1 200").recv("RdmaRdCompl size=300").want("revoke", "wrote 2 300").
 		write(3, 200).want("SrcAvail size=200")
-	// Overridden by a SinkAvail. [SDP-9.5.4-11] [SDP-11.3-12]
+	// A SinkAvail overrides the SrcAvails. [SDP-9.5.4-11] [SDP-11.3-12]
 	pipe().cancelWrite(1).skip().recv("SinkAvail size=500 nd=0").
 		want("revoke", "revoke", "wrote 1 0 cancelled", "write 2 300@0 -> 0", "wrote 2 300", "RdmaWrCompl size=300")
-	// Not begun: at once.
+	// A write that has not begun is cancelled at once.
 	newProbe(t).write(1, 200).write(2, 7).skip().cancelWrite(2).want("wrote 2 0 cancelled")
 	// No answer for five seconds. [D-81]
 	p = pipe().cancelWrite(1).pass(5 * time.Second)
 	if p.m.Err() != ErrDeadPeer {
 		t.Error(p.m.Err())
 	}
-	// A SrcAvail unanswered for a second goes by Bcopy. [D-81]
+	// A SrcAvail that is unanswered for a second is sent by Bcopy. [D-81]
 	p = newProbe(t).write(1, 200).skip()
 	p.pass(time.Second).want("SrcAvailCancel").recv("SendSm").want("revoke", "Data +84", "Data +84", "Data +31", "wrote 1 200")
 }
@@ -632,13 +655,15 @@ func TestSDP_9_5_4_SrcCancel_Sink(t *testing.T) {
 	pipe := func() *probe {
 		return newProbe(t).pipelined(false, true).recv("SrcAvail size=200", "SrcAvail size=200", "SrcAvail size=200").skip()
 	}
-	// [SDP-9.5.4-2] [SDP-9.5.4-9] three Unprocessed, one SendSm that acknowledges the cancel
+	// Three Unprocessed SrcAvails get one SendSm, which acknowledges the cancel. [SDP-9.5.4-2]
+	// [SDP-9.5.4-9]
 	p := pipe().recv("SrcAvailCancel").want("SendSm")
 	if m := p.msgs[0]; m.MSeqAck != p.seq-1 {
 		t.Errorf("[SDP-9.5.4-5] SendSm acknowledges %d, the cancel is %d", m.MSeqAck, p.seq-1)
 	}
-	p.read(1, 200).want("SinkAvail size=200 nd=0") // [SDP-9.5.4-8] nothing of them is delivered
-	// [SDP-9.5.4-3] [SDP-9.5.4-5] [SDP-9.5.4-6] [SDP-9.5.4-7] In-Process: no new reads, MSeqAck held, completions first
+	p.read(1, 200).want("SinkAvail size=200 nd=0") // [SDP-9.5.4-8] no byte of them is delivered
+	// In-Process: no new reads begin, MSeqAck is held, and completions come first. [SDP-9.5.4-3]
+	// [SDP-9.5.4-5] [SDP-9.5.4-6] [SDP-9.5.4-7]
 	p = pipe().read(1, 150).skip().recv("SrcAvailCancel").want()
 	cancel := p.seq - 1
 	p.read(2, 200).want() // [D-12] credit is under-counted meanwhile, which does no harm
@@ -650,13 +675,13 @@ func TestSDP_9_5_4_SrcCancel_Sink(t *testing.T) {
 	if a, b := p.msgs[0].MSeqAck, p.msgs[1].MSeqAck; a != cancel-1 || b != cancel {
 		t.Errorf("[D-33] RdmaRdCompl acknowledges %d, SendSm %d, the cancel is %d", a, b, cancel)
 	}
-	// [SDP-9.5.4-4] [SDP-5-1] all Processed: ignored
+	// If all are Processed, the cancel is ignored. [SDP-9.5.4-4] [SDP-5-1]
 	p = newProbe(t).recv("SrcAvail size=200 +1").read(1, 200).readDone().skip().recv("SrcAvailCancel").want()
 	p.write(2, 3)
 	if m := p.msgs[0]; m.MSeqAck != p.seq-1 {
 		t.Error("MSeqAck held for nothing")
 	}
-	// If everything was read after all, there is no SendSm, and the hold ends. [D-33] [SDP-9.2-9]
+	// If everything was read, there is no SendSm, and the hold ends. [D-33] [SDP-9.2-9]
 	p = newProbe(t).recv("SrcAvail size=200 +1").read(1, 200).recv("SrcAvailCancel").skip().readDone().wantMsgs("RdmaRdCompl size=199")
 	p.write(2, 3)
 	if m := p.msgs[0]; m.MSeqAck != p.seq-1 {
@@ -671,10 +696,10 @@ func TestSDP_9_5_5_SinkCancel(t *testing.T) {
 	pipe := func() *probe { return newProbe(t).pipelined(false, true).read(1, 300).read(2, 400).skip() }
 	p := pipe().cancelRead(1).want("SinkAvailCancel").cancelRead(2).want().read(3, 500).want()
 	p.recv("SinkCancelAck").want("revoke", "revoke", "got 1 0 cancelled", "got 2 0 cancelled", "SinkAvail size=500 nd=0")
-	// Each advertisement is resolved by itself. [D-34]
+	// Each advertisement is resolved separately. [D-34]
 	p = pipe().cancelRead(1).skip().recv("Data +5").want("revoke", "hold 5", "copy 1 5@0", "got 1 5")
 	p.recv("RdmaWrCompl size=8").want("revoke", "got 2 8").read(3, 300).want("SinkAvail size=300 nd=0")
-	p.recv("SinkCancelAck ack=2").want() // for an ended cancel: no effect
+	p.recv("SinkCancelAck ack=2").want() // for a cancel that has ended: no effect
 	p.cancelRead(3).want("SinkAvailCancel")
 	p = pipe().cancelRead(1).skip().pass(5 * time.Second)
 	if p.m.Err() != ErrDeadPeer {
@@ -684,10 +709,11 @@ func TestSDP_9_5_5_SinkCancel(t *testing.T) {
 	src := func() *probe { return newProbe(t).pipelined(true, false) }
 	src().recv("SinkAvail size=300 nd=0", "SinkAvail size=300 nd=0", "SinkAvail size=300 nd=0", "SinkAvailCancel").want("SinkCancelAck").
 		write(1, 200).want("SrcAvail size=200")
-	// [SDP-9.5.5-4] [D-36] nothing open: ignored
+	// Without an open SinkAvail the cancel is ignored. [SDP-9.5.5-4] [D-36]
 	src().recv("SinkAvailCancel").want()
 	src().write(1, 5).skip().recv("SinkAvail size=300 nd=0", "SinkAvailCancel").want()
-	// [SDP-9.5.5-3] [SDP-9.5.5-5] [SDP-9.5.5-7] [D-35] In-Process: its completion, then the ack
+	// In-Process: its completion is sent, and then the SinkCancelAck. [SDP-9.5.5-3] [SDP-9.5.5-5]
+	// [SDP-9.5.5-7] [D-35]
 	p = newProbe(t, func(p *Params) { p.PeerBufs = 3 }).pipelined(true, false)
 	p.bufs = 0
 	p.recv("SinkAvail size=500 nd=0").write(1, 300).want("write 1 300@0 -> 0", "wrote 1 300")
@@ -725,7 +751,8 @@ func TestSDP_9_2_29_Deadlock(t *testing.T) {
 	// A lone SrcAvail is fetched into local memory after a while. [D-38]
 	p := newProbe(t).recv("SrcAvail size=500 +1").skip().pass(time.Millisecond).want("read local 499 from 1")
 	p.readDone().want("RdmaRdCompl size=499").read(1, 500).want("copy 1 500@0", "got 1 500")
-	// More than there is room for: as much as fits, and the rest goes by Bcopy. [SDP-9.5.6-1]
+	// If there is not enough room, as much as fits is fetched, and the rest uses Bcopy.
+	// [SDP-9.5.6-1]
 	newProbe(t).recv("SrcAvail size=5000 +1").skip().pass(time.Millisecond).want("read local 1000 from 1").readDone().want("RdmaRdCompl size=1000").
 		pass(time.Second).want()
 	// If a SrcAvail is too large for that and both ends wait, the Accepting Peer yields first.

@@ -1,34 +1,34 @@
 package sdpcore
 
-// credits number the messages of both directions and count Private Buffers.
-// [SDP 10]
+// credits numbers the messages of both directions and counts Private Buffers. [SDP 10]
 type credits struct {
 	// Sending.
 	first    serial // MSeq of the first message sent
 	next     serial // MSeq of the next message sent
-	acked    serial // the peer has received all messages before this one
-	ackSure  bool   // MSeqAck was different from zero at some time
+	acked    serial // number after the last message that the peer has acknowledged
+	ackSure  bool   // whether any received MSeqAck was not zero
 	bufs     int    // Bufs of the last message received
-	idleBufs int    // lowest Bufs while nothing had been sent
+	idleBufs int    // lowest Bufs received while no message had been sent
 	lastReal serial // MSeq after the last message sent that was not an empty Data
-	nudged   bool   // an empty Data was spent to have credits refreshed
-	nudgedAt Time   // when
+	nudged   bool   // an empty Data was sent to get more credit
+	nudgedAt Time   // when it was sent
 
 	// Receiving.
 	rfirst  serial // the first message after Hello or HelloAck is number 0 in either layout [D-05]
-	expect  serial // MSeq of the next message to receive
+	expect  serial // MSeq of the next message to be received
 	pool    int    // own Private Buffers announced
 	most    int    // limit of pool
 	size    int    // bytes of each, before the peer asked for another size
 	taken   int    // bytes consumed by reads since pool grew
 	free    int    // own Private Buffers posted; -1 when the spare is used
 	hold    bool   // MSeqAck is held for a SrcAvailCancel [SDP-9.5.4-5]
-	holdAt  serial // value it is held at
-	toldAck serial // acknowledgement last sent: messages of the peer before this one
+	holdAt  serial // value at which it is held
+	toldAck serial // number after the last message that our last MSeqAck acknowledges
 	told    int    // Bufs sent with it
-	high    serial // bound on the peer's messages by all announcements: it may have sent those before this one
-	ackTold bool   // an MSeqAck other than zero was sent
-	empties int    // empty Data received since the last message sent
+	// Limit of the peer's messages by all announcements: it may have sent those before this number.
+	high    serial
+	ackTold bool // an MSeqAck other than zero was sent
+	empties int  // empty Data messages received since we last sent a message
 }
 
 func (c *credits) start(p Params) {
@@ -40,9 +40,9 @@ func (c *credits) start(p Params) {
 	}
 }
 
-// grow counts n bytes that reads have consumed, and doubles the Private Buffers once the count
-// reaches the size of all of them. So a peer whose bytes are read gets the credit that a long path
-// needs, and a peer whose bytes are not read can occupy only little memory. [SDP-10.3-2]
+// grow counts n bytes that reads have consumed. It doubles the number of Private Buffers once the
+// count reaches the size of all of them. So a peer whose bytes are read gets the credit that a long
+// path needs, and a peer whose bytes are not read can occupy only little memory. [SDP-10.3-2]
 func (c *credits) grow(n int) {
 	if c.pool >= c.most {
 		return
@@ -55,8 +55,8 @@ func (c *credits) grow(n int) {
 	}
 }
 
-// credit returns how many messages may be sent: Bufs less the messages that the peer had not
-// received when it sent Bufs. [SDP-10.2-1] Message 0 counts as unreceived until its receipt is
+// credit returns the number of messages that may be sent: Bufs less the messages that the peer had
+// not received when it sent Bufs. [SDP-10.2-1] Message 0 counts as unreceived until its receipt is
 // certain [D-08]. A hold makes the result too low, which is harmless [D-12].
 func (c *credits) credit() int { return max(0, c.bufs-int(c.next.sub(c.acked))) }
 
@@ -64,12 +64,13 @@ func (c *credits) credit() int { return max(0, c.bufs-int(c.next.sub(c.acked))) 
 func (c *credits) unacked() int { return int(c.next.sub(c.acked)) }
 
 // received records Bufs and MSeqAck of a received message. It returns false for an impossible
-// acknowledgement, which goes back or names a message that was never sent. [D-09]
+// acknowledgement, which is lower than an earlier one or names a message that was never sent.
+// [D-09]
 func (c *credits) received(bufs int, ack serial) bool {
 	upTo := ack + 1
 	if !c.ackSure && ack == 0 {
-		// Zero may mean "message 0" or "nothing". Fewer buffers than the lowest number while
-		// nothing was sent prove the former. [D-08]
+		// Zero may mean "message 0" or "none". If Bufs is lower than it ever was while no message
+		// had been sent, it means message 0. [D-08]
 		upTo = c.acked
 		if c.next != c.first && bufs < c.idleBufs {
 			upTo = max(upTo, c.first+1)
@@ -99,8 +100,8 @@ func (c *credits) ack() serial {
 	return c.expect - 1
 }
 
-// ackNext is ack()+1 as a careful peer understands it: while only message 0 was received, the zero
-// that is sent proves nothing. [D-08]
+// ackNext returns ack()+1 as a careful peer understands it: while only message 0 was received, the
+// zero that is sent proves nothing. [D-08]
 func (c *credits) ackNext() serial {
 	v := c.expect
 	if c.hold {
@@ -112,19 +113,19 @@ func (c *credits) ackNext() serial {
 	return v
 }
 
-// announce returns Bufs for the next message: buffers posted over all time
-// less messages received over all time. [SDP-6.1.3-1] [D-13]
+// announce returns Bufs for the next message: all buffers ever posted less all messages ever
+// received. [SDP-6.1.3-1] [D-13]
 func (c *credits) announce() int { return max(0, c.free) }
 
-// gain returns by how many messages a message sent now would raise the
-// credit that the peer computes. [D-11]
+// gain returns the number of messages by which a message sent now would raise the credit that the
+// peer computes. [D-11]
 func (c *credits) gain() int { return c.announce() - c.told + int(c.ackNext().sub(c.toldAck)) }
 
-// gainForLast is gain for a message that takes the last credit. The message must leave the peer
-// with credit even if messages in flight use up all that it was ever given. Otherwise two ends
-// whose last messages cross would both have none. gain is not enough for that: the peer may read
-// the acknowledgement of message 0 as less than it had, and compensating for that gives it no
-// credit. [SDP-10.5-3] [D-10]
+// gainForLast returns the gain of a message that takes the last credit. The message must leave the
+// peer with credit even if messages in flight use up all credit that it was ever given. Otherwise
+// two ends whose last messages cross would both have none. gain is not enough for that: the peer
+// may take the acknowledgement of message 0 for less than it had, and compensating for that gives
+// it no credit. [SDP-10.5-3] [D-10]
 func (c *credits) gainForLast() int {
 	if now := c.ackNext() + serial(c.announce()); c.high.less(now) {
 		return int(now.sub(c.high))
@@ -132,11 +133,11 @@ func (c *credits) gainForLast() int {
 	return 0
 }
 
-// announced records the credit that the message sent now gives the peer. A hold withdraws no
-// credit, since the cancel uses no buffer, and only the rest of an earlier SendSm can arrive before
-// its answer. [D-12]
+// announced records the credit that the message sent now gives to the peer. A hold withdraws no
+// credit, because the cancel uses no buffer, and only the rest of an earlier SendSm can arrive
+// before its answer. [D-12]
 func (c *credits) announced() {
-	most := c.expect + serial(c.announce()) // the most that the peer may compute
+	most := c.expect + serial(c.announce()) // the largest number that the peer may compute
 	if c.hold {
 		most = c.holdAt + 1 + serial(c.announce())
 	}
@@ -147,28 +148,30 @@ func (c *credits) announced() {
 	c.ackTold = c.ackTold || c.ack() != 0
 }
 
-// peerHas returns the peer's remaining credits: those it was given less those it has used since.
+// peerHas returns the peer's remaining credits: the given ones less those that it has used since.
 func (c *credits) peerHas() int { return c.told - int(c.expect.sub(c.toldAck)) }
 
-// mustRefresh reports whether the peer has one credit left and there is more to give. Such a
-// message may take the last credit and must not wait. [SDP-10.5-8] [SDP-10.5-9]
+// mustRefresh reports whether the peer has one credit left and can be given more. Such a message
+// may take the last credit and must not wait. [SDP-10.5-8] [SDP-10.5-9]
 func (c *credits) mustRefresh() bool {
 	return c.peerHas() <= 1 && (c.gainForLast() >= 1 || c.credit() >= 2 && c.gain() >= 1)
 }
 
-// shouldRefresh reports whether an empty Data is worth its cost: the peer is down to two credits,
-// where its payload stops, or half of the pool is new. Credit that only empty Data messages have
-// consumed is not returned by one. [SDP-10.4-1] [D-10]
+// shouldRefresh reports whether an empty Data is worth its cost: the peer has only two credits
+// left, with which it sends no payload, or half of the pool is new. An empty Data does not return
+// credit that only empty Data messages have consumed. [SDP-10.4-1] [D-10]
 func (c *credits) shouldRefresh() bool {
 	gain := c.gain() - c.empties
 	return gain >= 1 && (c.peerHas() <= 2 || gain >= (c.pool+1)/2)
 }
 
-// mayPayload, mayControl and mayRefresh report whether a message may be sent: one with payload, one
-// without, and one without payload that gives credit. [SDP-10.5-1] [SDP-10.5-2] [SDP-10.5-3]
-// [SDP-10.5-4]
-func (c *credits) mayPayload() bool { return c.credit() >= 3 } // [SDP-10.5-7]; and anything else [SDP-10.5-10]
+// mayPayload reports whether a message with payload may be sent, and mayControl whether one without
+// payload may be sent. One without payload may also take the last credit if it gives credit.
+// [SDP-10.5-1] [SDP-10.5-2] [SDP-10.5-3] [SDP-10.5-4]
+// [SDP-10.5-7]; then any other message may be sent too. [SDP-10.5-10]
+func (c *credits) mayPayload() bool { return c.credit() >= 3 }
 func (c *credits) mayControl() bool {
-	n := c.credit()                                 // with none nothing may be sent [SDP-10.5-5]
+	// Without credit no message may be sent. [SDP-10.5-5]
+	n := c.credit()
 	return n >= 2 || n == 1 && c.gainForLast() >= 1 // [SDP-10.5-6]
 }

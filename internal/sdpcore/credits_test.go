@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// A model of the credits of two ends. The test tries every order of sending, receiving and reading
-// up to a number of moves.
+// These types model the credits of two ends. The test tries every order of sending, receiving and
+// reading, up to a number of moves.
 type (
 	creditKind uint8
 	creditMsg  struct {
@@ -17,7 +17,7 @@ type (
 	}
 	creditState struct {
 		end  [2]credits
-		wire [2][8]creditMsg // from that end to the other
+		wire [2][8]creditMsg // messages from each end to the other
 		n    [2]int
 	}
 )
@@ -25,7 +25,7 @@ type (
 const (
 	creditEmpty   creditKind = iota // an empty Data
 	creditControl                   // any other message without payload
-	creditCancel                    // one for which the receiver holds MSeqAck [D-33]
+	creditCancel                    // a cancel, for which the receiver holds MSeqAck [D-33]
 	creditPayload
 )
 
@@ -63,8 +63,8 @@ func (s creditState) receive(i int) (creditState, error) {
 	return s, nil
 }
 
-// cancelling reports whether end i has a SrcAvailCancel open: no payload is sent before the answer.
-// [SDP-11.2-4]
+// cancelling reports whether end i has a SrcAvailCancel open. It sends no payload before the
+// answer. [SDP-11.2-4]
 func (s *creditState) cancelling(i int) bool {
 	for _, m := range s.wire[i][:s.n[i]] {
 		if m.kind == creditCancel {
@@ -74,13 +74,13 @@ func (s *creditState) cancelling(i int) bool {
 	return s.end[1-i].hold
 }
 
-// mayRefresh is the condition of stepCredit without waiting payload.
+// mayRefresh reports whether stepCredit would send an empty Data, if no payload waits.
 func (c *credits) mayRefresh() bool {
 	return c.credit() >= 1 && c.mustRefresh() || c.credit() >= 2 && c.shouldRefresh()
 }
 
-// next returns all states that can follow. At rest neither end has anything to receive or to
-// refresh; then each needs two credits, with which everything except payload may be sent.
+// next returns all states that can follow s. If neither end has a message to receive or an empty
+// Data to send, each must have two credits, with which it may send everything except payload.
 func (s creditState) next(holds, reads bool, out []creditState) ([]creditState, error) {
 	busy := false
 	for i := range s.end {
@@ -156,8 +156,9 @@ func explore(t *testing.T, a, b, first, depth int, holds, reads bool) {
 	t.Logf("pools of %d and %d, first %d: %d states", a, b, first, len(seen))
 }
 
-// Whatever messages cross, spending the last credits never leaves both ends without any, and an end
-// with fewer than two always gets more. [SDP-10.5-3] [SDP-10.5-8] [D-10]
+// TestSDP_10_5_NoStandstill checks that whatever messages cross, spending the last credits never
+// leaves both ends without any, and that an end with fewer than two always gets more. [SDP-10.5-3]
+// [SDP-10.5-8] [D-10]
 func TestSDP_10_5_NoStandstill(t *testing.T) {
 	for _, c := range []struct {
 		a, b, first, depth int

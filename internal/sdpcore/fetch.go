@@ -6,9 +6,9 @@ import (
 	"viaduct/internal/wire/sdpwire"
 )
 
-// fetch carries out the peer's request: it starts an RDMA Read into r [SDP-9-4] from the oldest
-// SrcAvail with unrequested bytes. [SDP-9.2-7] [SDP-9.5.2.1-3] If r is unsuitable, that SrcAvail
-// will be answered by SendSm. [SDP-9.2-6] [SDP-6.3.5-1]
+// fetch starts an RDMA Read into r [SDP-9-4] from the oldest SrcAvail with unrequested bytes. It
+// returns false if it did not. [SDP-9.2-7] [SDP-9.5.2.1-3] If r is unsuitable, that SrcAvail will
+// be answered with SendSm. [SDP-9.2-6] [SDP-6.3.5-1]
 func (m *Machine) fetch(r *read) bool {
 	s := &m.snk
 	i := m.fetchable()
@@ -19,12 +19,15 @@ func (m *Machine) fetch(r *read) bool {
 	room, left := r.n-r.off-r.inflight, a.size-a.asked
 	// [SDP-9.2-5]
 	if room < left && room <= m.p.RecvThreshold {
-		if i == 0 && (r.off == 0 || r.all) { // nothing is in progress into r: that would be from this SrcAvail, and all the rest of it
+		// No RDMA Read into r is in progress: such a Read would be from this SrcAvail, and for the
+		// whole rest of it.
+		if i == 0 && (r.off == 0 || r.all) {
 			a.wantSm = true
 		}
 		return false
 	}
-	n := min(room, left) // after the prefix, from the STag named [SDP-9.2-8] [SDP-6.3.2.3-1] [SDP-11.3-15]
+	// After the prefix, from the STag in the SrcAvail. [SDP-9.2-8] [SDP-6.3.2.3-1] [SDP-11.3-15]
+	n := min(room, left)
 	m.do(Action{Op: OpRDMARead, ID: r.id, Off: r.off + r.inflight, N: n, STag: a.stag, TO: a.to + uint64(a.asked)})
 	s.ops.push(readOp{adv: a.key, rid: r.id, n: n})
 	a.asked += n
@@ -33,8 +36,8 @@ func (m *Machine) fetch(r *read) bool {
 	return true
 }
 
-// fetchable returns the index of the SrcAvail that the next RDMA Read takes
-// bytes from, or -1.
+// fetchable returns the index of the SrcAvail from which the next RDMA Read takes bytes, or -1 if
+// there is none.
 func (m *Machine) fetchable() int {
 	s := &m.snk
 	if m.life != lifeOpen || s.srcCancel || s.expected > 0 || s.ops.len() >= m.p.ORD { // [SDP-9.5.4-6] [SDP-9.2-26] [SDP-6.2.1.7-1]
@@ -52,7 +55,7 @@ func (m *Machine) fetchable() int {
 	return -1
 }
 
-// ReadDone reports that the oldest RDMA Read is complete.
+// ReadDone reports that the oldest RDMA Read is complete. It panics if there is none.
 func (m *Machine) ReadDone(now time.Duration, out []Action) []Action {
 	m.begin(now, out)
 	s := &m.snk
@@ -124,7 +127,7 @@ func (m *Machine) beginSrcAvail(msg *inbound) bool {
 		m.violation("SDP-6.3.2.1-1", msg.MID, "buffer beyond the address space")
 		return false
 	case s.offers.len() > 0:
-		return false // Write Zcopy wins [SDP-11.3-9] [SDP-11.3-16]
+		return false // Write Zcopy takes precedence [SDP-11.3-9] [SDP-11.3-16]
 	case m.src.avail.len()+s.adverts.len() >= m.p.MaxAdverts: // [SDP-6.2.1.3-1] [D-15]
 		m.violation("SDP-11.3-18", msg.MID, "more than %d advertisements open", m.p.MaxAdverts)
 		return false
@@ -132,7 +135,7 @@ func (m *Machine) beginSrcAvail(msg *inbound) bool {
 	return true
 }
 
-// endSrcAvail records the advertisement of a SrcAvail. Each ends by RDMA or by a SendSm.
+// endSrcAvail records the advertisement of a SrcAvail. It ends by RDMA or by a SendSm.
 // [SDP-9.5.2.1-4]
 func (m *Machine) endSrcAvail(msg *inbound) {
 	s, n := &m.snk, msg.n
@@ -157,14 +160,14 @@ func (m *Machine) rdComplReady() bool {
 		return false
 	}
 	a := s.adverts.at(0)
-	// Answer only for bytes that have been read [SDP-9.2-10], and once no further read is in
+	// Acknowledge only bytes that were read [SDP-9.2-10], and only while no other read is in
 	// progress, so that each round has one answer.
 	return a.empty || a.done > a.reported && a.done == a.asked
 }
 
-// rdCompl acknowledges the bytes of the oldest SrcAvail read since the last
-// time. [SDP-9.2-9] [SDP-9.2-11] [SDP-9.2-12] [SDP-9.2-13] [SDP-9.2-28]
-// [SDP-6.3.7.1-1] [SDP-6.3.7.1-2] [SDP-6.3.7.1-3]
+// rdCompl acknowledges the bytes of the oldest SrcAvail that were read since the last
+// acknowledgement. [SDP-9.2-9] [SDP-9.2-11] [SDP-9.2-12] [SDP-9.2-13] [SDP-9.2-28] [SDP-6.3.7.1-1]
+// [SDP-6.3.7.1-2] [SDP-6.3.7.1-3]
 func (m *Machine) rdCompl() {
 	s := &m.snk
 	a := *s.adverts.at(0)
@@ -173,7 +176,7 @@ func (m *Machine) rdCompl() {
 	act.Msg.Size = uint32(a.done - a.reported)
 	s.adverts.at(0).reported = a.done
 	if a.done == a.size {
-		if !m.p.NoInvalidate { // the final one [SDP-9.2-20]; others by Send with SE [SDP-9.2-21]
+		if !m.p.NoInvalidate { // the final one [SDP-9.2-20]; others use Send with SE [SDP-9.2-21]
 			act.Invalidate, act.STag = true, a.stag
 		}
 		s.adverts.pop()
@@ -190,7 +193,7 @@ func (m *Machine) endHold() {
 }
 
 // sendSmReady reports whether a SendSm is due, in any mode [SDP-11-2] [D-21]: for the oldest
-// SrcAvail, whose reads are all finished and reported, or for a cancel.
+// SrcAvail after all of its reads were finished and acknowledged, or for a cancel.
 func (m *Machine) sendSmReady() bool {
 	s := &m.snk
 	if s.adverts.len() == 0 {
@@ -206,9 +209,9 @@ func (m *Machine) sendSmReady() bool {
 	return a.wantSm && s.expected == 0
 }
 
-// sendSm forces the rest of the oldest SrcAvail to Bcopy [SDP-9.5.2.1-1], or
-// answers a cancel: one message for all SrcAvails, the first to carry the true
-// MSeqAck. [SDP-9.5.4-8] [SDP-9.5.4-9] [D-32] [D-33]
+// sendSm forces the rest of the oldest SrcAvail to Bcopy [SDP-9.5.2.1-1], or answers a cancel: one
+// message for all SrcAvails, which is the first one with the true MSeqAck. [SDP-9.5.4-8]
+// [SDP-9.5.4-9] [D-32] [D-33]
 func (m *Machine) sendSm() {
 	s := &m.snk
 	if s.srcCancel {
@@ -220,12 +223,12 @@ func (m *Machine) sendSm() {
 	}
 	m.send(sdpwire.SendSm, 0)
 	a := s.adverts.pop()
-	s.expected = a.size - a.reported // [SDP-9.2-27]; the SrcAvails behind it stay [SDP-11.3-7]
+	s.expected = a.size - a.reported // [SDP-9.2-27]; later SrcAvails stay [SDP-11.3-7]
 	s.waitAt = m.now
 	m.stats.SentSendSms++
 }
 
-// beginSrcAvailCancel checks a SrcAvailCancel: there may be one at a time.
+// beginSrcAvailCancel checks a SrcAvailCancel: only one may be open at a time.
 func (m *Machine) beginSrcAvailCancel(msg *inbound) bool {
 	if m.snk.srcCancel {
 		m.violation("SDP-9.5.4-10", msg.MID, "another is being answered")
@@ -235,7 +238,7 @@ func (m *Machine) beginSrcAvailCancel(msg *inbound) bool {
 }
 
 // endSrcAvailCancel drops all unfinished SrcAvails. [SDP-9.5.4-2] [SDP-9.5.4-3] If there is none,
-// nothing happens. [SDP-9.5.4-4]
+// it has no effect. [SDP-9.5.4-4]
 func (m *Machine) endSrcAvailCancel(msg *inbound) {
 	s := &m.snk
 	if s.adverts.len() == 0 {

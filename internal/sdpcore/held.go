@@ -4,14 +4,14 @@ import (
 	"viaduct/internal/wire/sdpwire"
 )
 
-// take moves n held bytes into read r.
+// take moves n held bytes to read r.
 func (m *Machine) take(r *read, n int) {
 	m.do(Action{Op: OpCopy, ID: r.id, Off: r.off, N: n})
 	r.off += n
 	m.consume(n)
 }
 
-// consume counts n held bytes as consumed and their Private Buffers as posted again.
+// consume counts n held bytes as consumed, and their Private Buffers as posted again.
 func (m *Machine) consume(n int) {
 	s := &m.snk
 	s.held -= n
@@ -34,7 +34,7 @@ func (m *Machine) consume(n int) {
 }
 
 // accept accepts n bytes of payload of the current message. If apart is set, the last byte is
-// urgent and kept out of the stream. It returns false if the rules do not allow payload now.
+// urgent and kept out of the stream. It returns false if the rules allow no payload now.
 func (m *Machine) accept(mid sdpwire.MID, n int, apart bool) bool {
 	s := &m.snk
 	switch {
@@ -62,8 +62,8 @@ func (m *Machine) accept(mid sdpwire.MID, n int, apart bool) bool {
 		m.hold(n, apart)
 		return true
 	}
-	// This message, and no other, consumes the oldest SinkAvail. [SDP-9.5.1-4] [SDP-9.5.1-5] The
-	// peer learns that from its own counter.
+	// Only this message consumes the oldest SinkAvail. [SDP-9.5.1-4] [SDP-9.5.1-5] The peer knows
+	// that from its own counter.
 	r := m.endOffer(0, false)
 	m.hold(n, apart)
 	if r == s.reads.at(0) && s.held > 0 {
@@ -100,12 +100,13 @@ func (m *Machine) dropHeld() {
 	}
 }
 
-// compact frees the Private Buffer of the newest payload by a copy. It does so when buffers run low
-// and the payload fills less than half of one, because a buffer with a single byte must not cost
-// the peer a whole credit. [SDP-9.5.6-1] [D-79]
+// compact copies the newest payload to free its Private Buffer. It does so when buffers run low and
+// the payload fills less than half of one, because a buffer with a single byte must not cost the
+// peer a whole credit. [SDP-9.5.6-1] [D-79]
 func (m *Machine) compact() {
 	s := &m.snk
-	if m.cr.free > m.cr.pool/2 { // below that, something is held, since only held payload fills buffers
+	// With fewer free buffers payload is held, because only held payload fills buffers.
+	if m.cr.free > m.cr.pool/2 {
 		return
 	}
 	h := s.holds.at(s.holds.len() - 1)
@@ -117,8 +118,8 @@ func (m *Machine) compact() {
 	h.private = false
 	s.compacted += h.n
 	m.cr.free++
-	// Merge the copy with the run before it. There is such a run: without the newest buffer, at
-	// least one of three is still full.
+	// Merge the copy with the preceding run. There is one: without the newest buffer, at least one
+	// of three is still full.
 	if before := s.holds.at(s.holds.len() - 2); !before.private {
 		before.n += h.n
 		s.holds.remove(s.holds.len() - 1)

@@ -3,24 +3,24 @@ package sdpcore
 import "viaduct/internal/wire/sdpwire"
 
 // A messageType has the functions for messages of one type, which run after the common header was
-// handled. A message arrives completely, so there is no function for partial ones; violation
-// handles the errors of all types.
+// handled. A message arrives completely, so no function handles partial ones; violation handles the
+// errors of all types.
 type messageType struct {
-	// begin checks a message before it has any effect. nil means that the message is always
-	// allowed. It returns false after a violation, and for a void message.
+	// begin checks a message before it has any effect. It returns false after a violation, and for
+	// a void message. nil means that the message is always allowed.
 	begin func(m *Machine, msg *inbound) bool
 
 	// target accepts the payload, which is in a Private Buffer or in the memory of a waiting read.
-	// It returns false after a violation. A type without it has no payload.
+	// It returns false after a violation. nil means that the type has no payload.
 	target func(m *Machine, msg *inbound) bool
 
-	// end carries out the message. A type without end is not allowed on a running connection.
+	// end performs the message. nil means that the type is not allowed on a running connection.
 	end func(m *Machine, msg *inbound)
 
-	invalidates bool // its Send may name an STag [D-41]
+	invalidates bool // whether its Send may invalidate an STag [D-41]
 }
 
-// messageTypes has the rows by MID.
+// messageTypes is indexed by MID.
 var messageTypes = [256]messageType{
 	sdpwire.Data:            {target: (*Machine).takeData, end: (*Machine).endData},
 	sdpwire.SrcAvail:        {begin: (*Machine).beginSrcAvail, target: (*Machine).takePayload, end: (*Machine).endSrcAvail},
@@ -44,8 +44,8 @@ var messageTypes = [256]messageType{
 type inbound struct {
 	sdpwire.Message
 	n           int    // bytes of payload
-	inv         uint32 // the STag that its Send invalidated
-	invalidated bool   // whether it did
+	inv         uint32 // STag that its Send has invalidated
+	invalidated bool   // whether its Send has invalidated one
 }
 
 // isCreditUpdate reports whether the message carries only the numbers of its header. [SDP-6.3.1-3]

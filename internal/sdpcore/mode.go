@@ -6,10 +6,10 @@ import (
 	"viaduct/internal/wire/sdpwire"
 )
 
-// Time is the time of an event, counted from any instant that suits the driver.
+// Time is the time of an event, counted from any moment that the driver chooses.
 type Time = time.Duration
 
-// A side is the part of one end in a half-connection.
+// A side is the role of one end in a half-connection.
 type side uint8
 
 const (
@@ -31,7 +31,7 @@ var modeArrows = [...]struct {
 	{sdpwire.Pipelined, sdpwire.Combined, dataSource}, // [SDP-12.4-1]
 }
 
-// modeChangeBy reports whether a side may change the mode from from to to.
+// modeChangeBy reports whether side by may change the mode from from to to.
 func modeChangeBy(by side, from, to sdpwire.Mode) bool {
 	for _, a := range modeArrows {
 		if a.from == from && a.to == to && a.master == by {
@@ -41,7 +41,7 @@ func modeChangeBy(by side, from, to sdpwire.Mode) bool {
 	return false
 }
 
-// setSendMode changes the mode of the half in which this end is Data Source.
+// setSendMode changes the mode of the half-connection in which this end is Data Source.
 func (m *Machine) setSendMode(to sdpwire.Mode) {
 	m.src.mode = to
 	m.src.pol.changed, m.src.pol.changedAt = true, m.now
@@ -49,7 +49,7 @@ func (m *Machine) setSendMode(to sdpwire.Mode) {
 	m.do(Action{Op: OpMode, Local: true, Msg: sdpwire.Message{Mode: to}})
 }
 
-// setRecvMode changes the mode of the other half.
+// setRecvMode changes the mode of the other half-connection.
 func (m *Machine) setRecvMode(to sdpwire.Mode) {
 	m.snk.mode = to
 	m.snk.pol.bcopied = 0
@@ -57,26 +57,26 @@ func (m *Machine) setRecvMode(to sdpwire.Mode) {
 	m.do(Action{Op: OpMode, Msg: sdpwire.Message{Mode: to}})
 }
 
-// sendModeChange sends a ModeChange. The sender is in the new mode from then on, before the message
-// has arrived. [SDP-12-6] [SDP-12-7] [SDP-12.4-2] s tells the receiver which of its halves is
-// meant. [SDP-6.3.8.1-1]
+// sendModeChange sends a ModeChange. From then on the sender is in the new mode, although the
+// message has not arrived. [SDP-12-6] [SDP-12-7] [SDP-12.4-2] s distinguishes the receiver's
+// half-connections. [SDP-6.3.8.1-1]
 func (m *Machine) sendModeChange(to sdpwire.Mode, s bool) {
 	a := m.send(sdpwire.ModeChange, 0)
 	m.out[a].Msg.Mode, m.out[a].Msg.S = to, s
 	m.stats.ModeChangesSent++
 }
 
-// leavingPipelined reports whether the policy wants to go from Pipelined to Combined: then no new
-// transfer is begun.
+// leavingPipelined reports whether the policy wants to change from Pipelined to Combined. In that
+// case no new transfer may begin.
 func (m *Machine) leavingPipelined() bool {
 	return m.src.mode == sdpwire.Pipelined && m.src.pol.target == sdpwire.Combined && m.src.pol.wanted
 }
 
-// changeSendMode makes the next mode change that the policy asks for in the sending half, if the
+// changeSendMode performs the next change of the sending half's mode that the policy wants, if the
 // rules allow it now. It reports whether it did.
 func (m *Machine) changeSendMode() bool {
 	s := &m.src
-	if !s.pol.wanted || s.mode == s.pol.target { // never to the present mode [SDP-12-3]
+	if !s.pol.wanted || s.mode == s.pol.target { // never to the current mode [SDP-12-3]
 		s.pol.wanted = false
 		return false
 	}
@@ -87,7 +87,7 @@ func (m *Machine) changeSendMode() bool {
 	switch {
 	case s.mode == sdpwire.Buffered:
 		return false // the peer is master [SDP-12-2]
-	case s.mode == sdpwire.Pipelined: // via Combined, whatever the target
+	case s.mode == sdpwire.Pipelined: // through Combined, whatever the target
 		to = sdpwire.Combined
 		switch {
 		case s.avail.len() > 0 && s.avail.at(0).filled > 0: // RdmaWrCompl must be sent first [SDP-12.4-5]
@@ -101,22 +101,22 @@ func (m *Machine) changeSendMode() bool {
 		s.count0 = s.count
 		s.avail.clear() // incomplete SinkAvails are discarded [SDP-12.4-6]
 	case to == sdpwire.Buffered:
-		if s.advs.len() > 0 { // [SDP-12.1-2]; without one no cancel is open either
+		if s.advs.len() > 0 { // [SDP-12.1-2]; without an open SrcAvail no cancel is open either
 			return false
 		}
 		m.sendModeChange(to, false)
-	default: // to Pipelined, also with a SrcAvail open [SDP-12.3-2]
+	default: // to Pipelined, even with a SrcAvail open [SDP-12.3-2]
 		m.sendModeChange(to, false)
 	}
 	m.setSendMode(to)
 	return true
 }
 
-// changeRecvMode takes the receiving half from Buffered to Combined if the
-// policy wants it. [SDP-12.2-1]
+// changeRecvMode changes the receiving half from Buffered to Combined if the policy wants it. It
+// reports whether it did. [SDP-12.2-1]
 func (m *Machine) changeRecvMode() bool {
 	k := &m.snk
-	if !k.pol.wanted || k.eof { // policies change no mode but Buffered here
+	if !k.pol.wanted || k.eof { // policies change only Buffered Mode here
 		return false
 	}
 	k.pol.wanted = false
@@ -125,8 +125,8 @@ func (m *Machine) changeRecvMode() bool {
 	return true
 }
 
-// beginModeChange checks a ModeChange. A change by the wrong side is always an error: messages are
-// ordered, and a new master exists only after it has received the change. [D-43]
+// beginModeChange checks a ModeChange. A change by the wrong side is always an error, because
+// messages are ordered, and an end becomes master only by receiving the change. [D-43]
 func (m *Machine) beginModeChange(msg *inbound) bool {
 	half, from, by := "receiving", m.snk.mode, dataSource
 	if msg.S {
@@ -150,14 +150,14 @@ func (m *Machine) beginModeChange(msg *inbound) bool {
 	return true
 }
 
-// endModeChange: the master of a half has changed its mode; the slave follows at once.
-// [SDP-6.3.8-3] [SDP-12-9]
+// endModeChange follows the master of a half-connection, which has changed its mode. [SDP-6.3.8-3]
+// [SDP-12-9]
 func (m *Machine) endModeChange(msg *inbound) {
 	m.stats.ModeChangesRecv++
 	if msg.S {
 		m.setSendMode(msg.Mode)
 		return
 	}
-	m.voidOffers() // Figure 29; only Pipelined Mode has any [SDP-12.4-9] [SDP-12.4-4]
+	m.voidOffers() // Figure 29; only Pipelined Mode has SinkAvails [SDP-12.4-9] [SDP-12.4-4]
 	m.setRecvMode(msg.Mode)
 }

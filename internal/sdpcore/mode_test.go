@@ -12,7 +12,7 @@ import (
 
 var allModes = []sdpwire.Mode{sdpwire.Buffered, sdpwire.Combined, sdpwire.Pipelined}
 
-// inModes returns a probe whose halves are in the given modes.
+// inModes returns a probe whose half-connections are in the given modes.
 func inModes(t testing.TB, send, recv sdpwire.Mode) *probe {
 	p := newProbe(t)
 	p.m.p.SendPolicy = map[sdpwire.Mode]Policy{sdpwire.Buffered: PinBuffered, sdpwire.Combined: PinCombined, sdpwire.Pipelined: PinPipelined}[send]
@@ -26,9 +26,9 @@ func inModes(t testing.TB, send, recv sdpwire.Mode) *probe {
 	return p.skip()
 }
 
-// The matrix of all messages in all pairs of modes, with the machine's reactions: Figure 25, and
-// Figures 26 and 27 for the changes. The golden file shows a changed rule as a changed line.
-// [SDP-11-4] [SDP-12-1] [SDP-12-2] [SDP-12-3]
+// TestSDP_12_Matrix records the machine's reactions to all messages in all pairs of modes: Figure
+// 25, and for the changes Figures 26 and 27. The golden file shows a changed rule as a changed
+// line. [SDP-11-4] [SDP-12-1] [SDP-12-2] [SDP-12-3]
 func TestSDP_12_Matrix(t *testing.T) {
 	var b strings.Builder
 	for _, send := range allModes {
@@ -72,7 +72,7 @@ func TestSDP_12_Matrix(t *testing.T) {
 	testkit.Golden(t, "modes.dot", []byte(dot()))
 }
 
-// dot draws Figure 26.
+// dot returns Figure 26 as a dot drawing.
 func dot() string {
 	var b strings.Builder
 	b.WriteString("digraph modes {\n\tstart [shape=point]\n\tstart -> Combined\n")
@@ -120,20 +120,20 @@ func TestSDP_12_Transitions(t *testing.T) {
 		p.m.p.SendPolicy = PinBuffered
 		p.pass(time.Millisecond).want()
 		p.recv("RdmaRdCompl size=199").want("revoke", "wrote 1 200", "ModeChange Buffered", "mode send Buffered")
-		// The same from the view of the sink. [SDP-12.1-2]
+		// The same at the sink. [SDP-12.1-2]
 		newProbe(t).recv("SrcAvail size=300 +1", "ModeChange Buffered").aborted("SDP-12.1-2")
 	})
 	t.Run("SDP-12.2-1", func(t *testing.T) {
 		p := newProbe(t, func(p *Params) { p.RecvPolicy = Auto }).recv("ModeChange Buffered").skip()
 		p.took(p.m.RequestRecvMode(p.now, mark())).want("ModeChange Combined S", "mode recv Combined")
 		p.recv("SrcAvail size=300 +1").alive()
-		// By policy: much came by Bcopy, and a large read is posted. [D-42]
+		// By policy: many bytes arrived by Bcopy, and a large read is posted. [D-42]
 		p = newProbe(t, func(p *Params) { p.RecvPolicy = Auto; p.RecvBudget = 1 << 20 }).recv("ModeChange Buffered")
 		for i := range uint64(1000) {
 			p.recv("Data +80").read(i, 80)
 		}
 		p.skip().pass(2*time.Second).read(5000, 5000).wantMsgs("ModeChange Combined S")
-		// The other side follows. [SDP-6.3.8.1-1]
+		// The other end follows. [SDP-6.3.8.1-1]
 		p = newProbe(t, func(p *Params) { p.SendPolicy = Auto }).goMode(sdpwire.Buffered).skip().recv("ModeChange Combined S").want("mode send Combined")
 		p.write(1, 200).want("SrcAvail size=200 +1")
 	})
@@ -172,7 +172,7 @@ func TestSDP_12_4(t *testing.T) {
 		p.bufs = 0
 		p.recv("SinkAvail size=500 nd=0").write(1, 300).skip() // the completion waits for credit
 		leave(p).want()
-		// The ModeChange waits even with a credit.
+		// The ModeChange waits even if there is credit.
 		p.m.cr.bufs += 9
 		if p.m.changeSendMode() || p.m.src.mode != sdpwire.Pipelined {
 			t.Error("a ModeChange overtook the RdmaWrCompl")
@@ -181,10 +181,11 @@ func TestSDP_12_4(t *testing.T) {
 		p.bufs = 9
 		p.recv("Data").want("RdmaWrCompl size=300", "ModeChange Combined", "mode send Combined")
 	})
-	t.Run("SDP-12.4-6", func(t *testing.T) { // [SDP-12.4-4] Figure 28, SinkAvails incomplete
+	t.Run("SDP-12.4-6", func(t *testing.T) { // [SDP-12.4-4] Figure 28, with incomplete SinkAvails
 		p := leave(newProbe(t).pipelined(true, false).recv("SinkAvail size=500 nd=0").skip())
 		p.want("ModeChange Combined", "mode send Combined").write(1, 300).want("SrcAvail size=300 +1")
-		// ... received before the acknowledgement: issued again, with payload, one at a time
+		// A SinkAvail received before the acknowledgement: the SrcAvails are issued again, with
+		// payload, one at a time.
 		p = newProbe(t).pipelined(true, false).write(1, 200).write(2, 300).skip()
 		ack := p.ack
 		leave(p).skip()
@@ -192,7 +193,7 @@ func TestSDP_12_4(t *testing.T) {
 		p.recv("SinkAvail size=500 nd=0").want("revoke", "revoke", "SrcAvail size=200 +1")
 		p.recv("RdmaRdCompl size=199").want("revoke", "wrote 1 200", "SrcAvail size=300 +1")
 	})
-	t.Run("SDP-12.4-7", func(t *testing.T) { // ignored but for the BSDH and payload
+	t.Run("SDP-12.4-7", func(t *testing.T) { // ignored except for its BSDH and payload
 		p := newProbe(t).pipelined(true, false)
 		ack := p.ack
 		leave(p).skip()
@@ -202,22 +203,23 @@ func TestSDP_12_4(t *testing.T) {
 			t.Error("credits not taken")
 		}
 		p.ack = ack
-		p.recv("SinkAvail size=500 nd=0").want() // one sent after the change stands [D-26]
+		p.recv("SinkAvail size=500 nd=0").want() // a SrcAvail sent after the change stays valid [D-26]
 		// After the acknowledgement it is an error.
 		p.ack = ack + 1
 		p.recv("Data", "SinkAvail size=500 nd=0").aborted("SDP-12-10")
 	})
-	t.Run("SDP-12.4-8", func(t *testing.T) { // no SinkAvail: nothing is issued again [D-44]
+	t.Run("SDP-12.4-8", func(t *testing.T) { // without a SinkAvail no SrcAvail is issued again [D-44]
 		p := newProbe(t).pipelined(true, false).write(1, 200).write(2, 300).skip()
 		leave(p).want("ModeChange Combined", "mode send Combined").write(3, 400).want()
 		p.recv("RdmaRdCompl size=200", "RdmaRdCompl size=300").want("revoke", "wrote 1 200", "revoke", "wrote 2 300", "SrcAvail size=400 +1")
 	})
-	t.Run("D-26", func(t *testing.T) { // stale ones keep the counters equal
+	t.Run("D-26", func(t *testing.T) { // stale SinkAvails keep the counters equal
 		p := newProbe(t).pipelined(true, false).write(1, 5).write(2, 200).skip()
 		ack := p.ack
 		leave(p).skip()
 		p.ack = ack
-		p.recv("SinkAvail size=500 nd=0").want() // crossed the Data: not a reason to issue again
+		// It has crossed the Data, so no SrcAvail is issued again.
+		p.recv("SinkAvail size=500 nd=0").want()
 		p.ack++
 		p.recv("Data", "RdmaRdCompl size=200").skip()
 		p.goMode(sdpwire.Pipelined).skip().recv("SinkAvail size=500 nd=0").write(3, 300).want("write 3 300@0 -> 0", "wrote 3 300", "RdmaWrCompl size=300")
@@ -244,7 +246,7 @@ func TestD42_Policy(t *testing.T) {
 	if p.m.SendMode() != sdpwire.Buffered {
 		t.Errorf("after four SendSm: %v", p.m.SendMode())
 	}
-	// [D-39] the threshold has been raised on the way
+	// The threshold must be higher than before. [D-39]
 	if p.m.src.threshold <= 150 {
 		t.Error("threshold not raised")
 	}
@@ -255,7 +257,7 @@ func TestD42_Policy(t *testing.T) {
 	if p.m.SendMode() != sdpwire.Buffered {
 		t.Errorf("after a second of small writes: %v", p.m.SendMode())
 	}
-	// Hysteresis: not back and forth within a second.
+	// Hysteresis: no second change within a second.
 	p = newProbe(t, autoPolicy).write(1, 200).write(2, 200)
 	for range 2 {
 		p.recv("SendSm")

@@ -4,8 +4,8 @@ import (
 	"viaduct/internal/wire/sdpwire"
 )
 
-// mayOffer returns the index of the read to advertise by a SinkAvail, or -1.
-// [SDP-9.3-2] [SDP-9.5.1-1] [SDP-11.3-8] [SDP-11.3-14]
+// mayOffer returns the index of the read to advertise by a SinkAvail, or -1 if none may be
+// advertised now. [SDP-9.3-2] [SDP-9.5.1-1] [SDP-11.3-8] [SDP-11.3-14]
 func (m *Machine) mayOffer() int {
 	s := &m.snk
 	switch {
@@ -13,26 +13,29 @@ func (m *Machine) mayOffer() int {
 		return -1
 	case s.held > 0 || s.expected > 0 || s.adverts.len() > 0: // [SDP-11.3-14]; [D-34] no SinkAvail overtakes a SendSm
 		return -1
-	case s.cancelWant || s.cancelOpen: // [SDP-9.5.5-10]; else no read is being cancelled but by RDMA Reads into it
+	case s.cancelWant || s.cancelOpen:
+		// [SDP-9.5.5-10]; a read that is being cancelled otherwise waits only for RDMA Reads into
+		// it.
 		return -1
 	case m.rsz.ackOwed: // the buffer size is about to change [SDP-10.6-15]
 		return -1
 	case s.offers.len()+m.src.advs.len() >= m.p.PeerMaxAdverts: // [SDP-6.2.1.3-1] [SDP-11.3-18]
 		return -1
 	}
-	i := s.offers.len() // the reads before are advertised
+	i := s.offers.len() // all reads before this one are advertised
 	if i >= s.reads.len() {
 		return -1
 	}
 	r := s.reads.at(i)
-	if r.offered || r.all || r.off > 0 || r.n <= m.p.RecvThreshold { // which is at least RecvSize
+	// RecvThreshold is at least RecvSize.
+	if r.offered || r.all || r.off > 0 || r.n <= m.p.RecvThreshold {
 		return -1
 	}
 	return i
 }
 
-// sinkAvail advertises the whole of read i. [SDP-9.3-3] [SDP-6.3.3.1-1] [SDP-6.3.3.2-1] With
-// transact the message also carries small waiting writes. [SDP-9.4-1] [SDP-6.3.3-3]
+// sinkAvail advertises the whole of read i. [SDP-9.3-3] [SDP-6.3.3.1-1] [SDP-6.3.3.2-1] If transact
+// is set, the message also carries small waiting writes. [SDP-9.4-1] [SDP-6.3.3-3]
 func (m *Machine) sinkAvail(i int, transact bool) {
 	s := &m.snk
 	r := s.reads.at(i)
@@ -51,23 +54,25 @@ func (m *Machine) sinkAvail(i int, transact bool) {
 		for end < m.src.writes.len() && !m.src.writes.at(end).urgent {
 			end++
 		}
-		n := m.payload(a, at, end, m.p.PeerSize-sdpwire.SinkAvailLen) // those that zero copy takes stay behind
+		// Writes for zero copy stay in the queue.
+		n := m.payload(a, at, end, m.p.PeerSize-sdpwire.SinkAvailLen)
 		m.stats.SentBytesTransact += uint64(n)
 	}
 }
 
-// endOffer ends SinkAvail i. Until then the peer may write. [SDP-9.3-14] The read keeps its
-// position.
+// endOffer ends SinkAvail i, to which the peer could write until now, and returns its read, which
+// keeps its position. remote means that the peer has invalidated the STag. [SDP-9.3-14]
 func (m *Machine) endOffer(i int, remote bool) *read {
 	s := &m.snk
 	o := s.offers.remove(i)
 	m.do(Action{Op: OpRevoke, Adv: o.key, Remote: remote}) // [SDP-9.3-11]
-	_, r := m.findRead(o.rid)                              // which does not end while it is advertised
+	// It exists, because a read does not end while it is advertised.
+	_, r := m.findRead(o.rid)
 	r.offered = false
 	return r
 }
 
-// voidOffers ends all SinkAvails: the peer will not write any more.
+// voidOffers ends all SinkAvails, because the peer will not write any more.
 func (m *Machine) voidOffers() {
 	for m.snk.offers.len() > 0 {
 		m.endOffer(0, false)
@@ -75,8 +80,8 @@ func (m *Machine) voidOffers() {
 	m.checkSinkCancel()
 }
 
-// checkSinkCancel regards the SinkAvailCancel as Processed when every
-// SinkAvail is resolved. [SDP-9.5.5-11] [D-34]
+// checkSinkCancel ends the SinkAvailCancel and the cancelled reads, if every SinkAvail is resolved.
+// [SDP-9.5.5-11] [D-34]
 func (m *Machine) checkSinkCancel() {
 	s := &m.snk
 	if s.offers.len() > 0 {
@@ -108,7 +113,8 @@ func (m *Machine) beginRdmaWrCompl(msg *inbound) bool {
 	return false
 }
 
-// endRdmaWrCompl handles the end of writes into the oldest SinkAvail. [SDP-9.3-13] [D-20]
+// endRdmaWrCompl ends the oldest SinkAvail, to which the peer has written bytes. [SDP-9.3-13]
+// [D-20]
 func (m *Machine) endRdmaWrCompl(msg *inbound) {
 	s := &m.snk
 	n := int(msg.Size)
@@ -120,8 +126,8 @@ func (m *Machine) endRdmaWrCompl(msg *inbound) {
 	if n > 0 {
 		m.endRead(i, nil)
 	} else {
-		// No bytes were written: the read continues to wait, after reads whose buffers the peer may
-		// already be writing. [D-20]
+		// No bytes were written: the read continues to wait, after reads to whose buffers the peer
+		// may already be writing. [D-20]
 		rr := s.reads.remove(i)
 		s.reads.push(rr)
 		for j := s.reads.len() - 1; j > i && !s.reads.at(j-1).offered; j-- {
@@ -132,8 +138,8 @@ func (m *Machine) endRdmaWrCompl(msg *inbound) {
 	m.noteHint(msg.Flags) // [SDP-6.1.2-13]
 }
 
-// endSinkCancelAck: the peer has dropped all SinkAvails that are still open. A SinkCancelAck
-// without a cancel, or for an earlier one, is ignored. [D-34]
+// endSinkCancelAck ends all SinkAvails that are still open, because the peer has dropped them. It
+// ignores a SinkCancelAck without a cancel, or for an earlier one. [D-34]
 func (m *Machine) endSinkCancelAck(msg *inbound) {
 	if s := &m.snk; s.cancelOpen && !serial(msg.MSeqAck).less(s.cancelSeq) {
 		m.voidOffers()

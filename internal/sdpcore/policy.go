@@ -6,50 +6,51 @@ import (
 	"viaduct/internal/wire/sdpwire"
 )
 
-// srcPolicy holds the state on which the sending half bases its mode. [D-42]
+// srcPolicy holds the state from which the policy of the sending half decides. [D-42]
 type srcPolicy struct {
 	target    sdpwire.Mode
-	wanted    bool // target must be reached
+	wanted    bool // whether target must be reached
 	changed   bool
 	changedAt time.Duration
-	sendSms   int           // in a row
-	hints     int           // completions with REQ_PIPE in a row
-	bigAt     time.Duration // time of the last write above the threshold
-	smallAt   time.Duration // time of the first write below it since
+	sendSms   int           // number in a row
+	hints     int           // number of completions with REQ_PIPE in a row
+	bigAt     time.Duration // time of the last write longer than the threshold
+	smallAt   time.Duration // time of the first shorter write after it
 	smalls    int
 }
 
-// snkPolicy is the same for the receiving half.
+// snkPolicy holds the state from which the policy of the receiving half decides.
 type snkPolicy struct {
-	wanted    bool // change from Buffered to Combined
+	wanted    bool // whether to change from Buffered to Combined
 	bcopied   int  // bytes received by Bcopy since the mode changed
 	changedAt time.Duration
-	bigReads  int // reads that suit zero copy, posted in a row
+	bigReads  int // number of reads that accept zero copy, posted in a row
 }
 
-// RequestSendMode requests a mode of the sending half, once; a pinned policy may undo it. The mode
-// is reached as soon as the rules allow. Only the peer can end Buffered Mode.
+// RequestSendMode requests a mode of the sending half, once; a pinned policy may change it again.
+// The mode is reached as soon as the rules allow. Only the peer can end Buffered Mode.
 func (m *Machine) RequestSendMode(now Time, to sdpwire.Mode, out []Action) []Action {
 	m.begin(now, out)
 	m.src.pol.target, m.src.pol.wanted = to, to != m.src.mode
 	return m.end()
 }
 
-// RequestRecvMode asks to take the receiving half from Buffered to Combined.
+// RequestRecvMode requests to change the receiving half from Buffered to Combined. It has no effect
+// in another mode.
 func (m *Machine) RequestRecvMode(now Time, out []Action) []Action {
 	m.begin(now, out)
 	m.snk.pol.wanted = m.snk.mode == sdpwire.Buffered
 	return m.end()
 }
 
-// SetPolicy changes the policies of the two halves.
+// SetPolicy changes the policies of the two half-connections.
 func (m *Machine) SetPolicy(now Time, send, recv Policy, out []Action) []Action {
 	m.begin(now, out)
 	m.p.SendPolicy, m.p.RecvPolicy = send, recv
 	return m.end()
 }
 
-// SetThresholds changes the zero-copy thresholds; see Params. [SDP-9-1]
+// SetThresholds changes Params.SendThreshold and RecvThreshold, in bytes. [SDP-9-1]
 func (m *Machine) SetThresholds(now Time, send, recv int, out []Action) []Action {
 	m.begin(now, out)
 	m.p.SendThreshold, m.src.threshold = send, send
@@ -58,9 +59,9 @@ func (m *Machine) SetThresholds(now Time, send, recv int, out []Action) []Action
 }
 
 // preference returns REQ_PIPE if this end, as Mode Slave, prefers its receiving half to be
-// Pipelined. In RdmaRdCompl the flag concerns that half, and in RdmaWrCompl the half opposite to
-// the completed one, which is the same. [SDP-6.1.2-9] [SDP-6.1.2-10] [SDP-6.1.2-11] [SDP-6.1.2-16]
-// [SDP-6.3.6-3] [SDP-6.3.7-3]
+// Pipelined, and 0 otherwise. In RdmaRdCompl the flag concerns that half, and in RdmaWrCompl the
+// half opposite to the completed one, which is the same. [SDP-6.1.2-9] [SDP-6.1.2-10]
+// [SDP-6.1.2-11] [SDP-6.1.2-16] [SDP-6.3.6-3] [SDP-6.3.7-3]
 func (m *Machine) preference() sdpwire.Flags {
 	switch m.p.RecvPolicy {
 	case PinPipelined:
@@ -73,8 +74,8 @@ func (m *Machine) preference() sdpwire.Flags {
 	return 0
 }
 
-// noteHint records the peer's preference, which is advice. [SDP-6.1.2-15] [SDP-12-4] [SDP-12-5] It
-// is ignored in Buffered Mode. [SDP-6.1.2-14]
+// noteHint records the peer's preference, which is only advice. [SDP-6.1.2-15] [SDP-12-4]
+// [SDP-12-5] It is ignored in Buffered Mode. [SDP-6.1.2-14]
 func (m *Machine) noteHint(f sdpwire.Flags) {
 	p := &m.src.pol
 	switch {
@@ -86,8 +87,8 @@ func (m *Machine) noteHint(f sdpwire.Flags) {
 	}
 }
 
-// noteSendSm counts a SendSm that forced Bcopy. Three in a row raise the threshold, unless it is
-// fixed. [D-39]
+// noteSendSm counts a SendSm that forced Bcopy. Every third one in a row doubles the threshold,
+// unless the policy is pinned. [D-39]
 func (m *Machine) noteSendSm() {
 	p := &m.src.pol
 	p.sendSms++
@@ -117,8 +118,8 @@ func (m *Machine) noteRead(n int) {
 	}
 }
 
-// steer decides whether a change of mode is wanted. The master may change at
-// any time for reasons of its own. [SDP-12.5-1] [D-42]
+// steer decides whether the modes should change. The master may change a mode at any time for its
+// own reasons. [SDP-12.5-1] [D-42]
 func (m *Machine) steer() {
 	m.steerSend()
 	m.steerRecv()
@@ -162,7 +163,7 @@ func (m *Machine) steerSend() {
 	}
 }
 
-// bigWrites counts up to two queued writes that zero copy would take.
+// bigWrites returns the number of queued writes suitable for zero copy, at most two.
 func (m *Machine) bigWrites() (n int) {
 	s := &m.src
 	for i := 0; i < s.writes.len() && i < 8 && n < 2; i++ {

@@ -13,8 +13,8 @@ import (
 	"viaduct/internal/wire/sdpwire"
 )
 
-// A probe plays the peer of one machine by a script. It records the machine's actions as words and
-// compares them; the peer's messages are given in the same form.
+// A probe is the peer of one machine, controlled by a script. It records the machine's actions as
+// words and compares them. The peer's messages have the same form.
 //
 //	"SrcAvail size=200 +1"     a message, +N is payload
 //	"read 1 199@0"             RDMA Read of 199 bytes into read 1 at 0
@@ -50,7 +50,7 @@ func newProbe(t testing.TB, change ...func(*Params)) *probe {
 	return &probe{t: t, m: New(p), bufs: uint16(p.PeerBufs), ack: p.FirstSend, seq: p.FirstRecv, stag: 0x1000, advs: map[uint64]uint32{}}
 }
 
-// opMark is put before the list to which an event appends. It must remain there.
+// opMark is the first element of each list to which an event appends. It must stay there.
 const opMark = Op(200)
 
 func mark() []Action { return []Action{{Op: opMark}} }
@@ -182,7 +182,7 @@ func (p *probe) want(words ...string) *probe {
 	return p
 }
 
-// wantMsgs compares the messages alone.
+// wantMsgs compares only the messages.
 func (p *probe) wantMsgs(words ...string) *probe {
 	p.t.Helper()
 	var got []string
@@ -220,7 +220,7 @@ func (p *probe) alive() *probe {
 	return p
 }
 
-// recv lets the peer send messages.
+// recv sends messages of the peer to the machine.
 func (p *probe) recv(scripts ...string) *probe {
 	p.t.Helper()
 	for _, s := range scripts {
@@ -263,7 +263,7 @@ func (p *probe) parse(s string) (msg sdpwire.Message, inv uint32, has bool) {
 			msg.VA = n
 		case "inv":
 			inv, has = uint32(n), true
-		case "inv*": // the newest advertisement of the machine
+		case "inv*": // STag of the newest advertisement of the machine
 			inv, has = p.stag, true
 		case "S":
 			msg.S = true
@@ -313,7 +313,7 @@ func (p *probe) peerSize(n int) *probe {
 	return p.took(acts)
 }
 
-// pipelined takes the sending half (out), the receiving half, or both there.
+// pipelined changes the sending half (out), the receiving half (in), or both, to Pipelined Mode.
 func (p *probe) pipelined(out, in bool) *probe {
 	p.t.Helper()
 	if out {
@@ -326,7 +326,7 @@ func (p *probe) pipelined(out, in bool) *probe {
 	return p.skip()
 }
 
-// stats compares the counters that are named.
+// stats compares the counters in want.
 func (p *probe) stats(want string) *probe {
 	p.t.Helper()
 	v := reflect.ValueOf(p.m.Stats())

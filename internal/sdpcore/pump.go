@@ -24,15 +24,16 @@ func (m *Machine) pump() {
 }
 
 // send appends the OpSend of the next message, complete except for the extended header and the
-// payload, and returns its index. Messages enter the send queue in the order of their numbers.
-// [SDP-10.1-1] [SDP-6.1.5-1] [SDP-6.1.5-2] [SDP-6.1.5-3]
+// payload, and returns its index in out. Messages enter the send queue in the order of their
+// numbers. It panics without credit. [SDP-10.1-1] [SDP-6.1.5-1] [SDP-6.1.5-2] [SDP-6.1.5-3]
 func (m *Machine) send(mid sdpwire.MID, flags sdpwire.Flags) int {
 	c := &m.cr
 	if c.credit() == 0 {
 		panic("sdpcore: no credit for " + mid.String())
 	}
 	if m.src.urgents > 0 {
-		if w := m.announceable(); w != nil { // once for each urgent byte [SDP-9.5.3-4], at the latest with it [SDP-9.5.3-5]
+		// Once for each urgent byte. [SDP-9.5.3-4], at the latest in its message [SDP-9.5.3-5]
+		if w := m.announceable(); w != nil {
 			flags |= sdpwire.OOBPend // in the next message of any type [SDP-6.1.2-7] [SDP-9.5.3-2]
 			w.pended = true
 			m.src.urgents--
@@ -42,7 +43,8 @@ func (m *Machine) send(mid sdpwire.MID, flags sdpwire.Flags) int {
 	return len(m.out) - 1
 }
 
-// header returns the next message, without payload, and counts it as sent.
+// header returns the header of the next message, for a message without payload, and counts the
+// message as sent.
 func (m *Machine) header(mid sdpwire.MID, flags sdpwire.Flags) sdpwire.Message {
 	c := &m.cr
 	h := sdpwire.Message{
@@ -67,11 +69,13 @@ func (m *Machine) sentPayload() {
 	}
 }
 
-// urgentDistance is the largest number of bytes between an announcement and its byte. [SDP-9.5.3-6]
+// urgentDistance is the largest number of bytes between the announcement of an urgent byte and the
+// byte. [SDP-9.5.3-6]
 const urgentDistance = 65535
 
-// announceable returns the urgent write to announce, or nil while more than urgentDistance bytes
-// would lie between the announcement and its byte, by any mechanism. [SDP-9.5.3-6] [D-30]
+// announceable returns the urgent write to announce, or nil if there is none. It also returns nil
+// while more than urgentDistance bytes would lie between the announcement and its byte, by any
+// mechanism. [SDP-9.5.3-6] [D-30]
 func (m *Machine) announceable() *write {
 	s := &m.src
 	between := -1
@@ -88,13 +92,13 @@ func (m *Machine) announceable() *write {
 	return nil
 }
 
-// step performs one action, and reports whether there was one.
+// step performs one action. It reports whether there was one.
 func (m *Machine) step() bool {
 	switch m.life {
 	case lifeOpen, lifeSuspending:
 	case lifeSuspSent:
-		// Silence is the rule [SDP-13.1.1-5], but a peer that has used up its credits could never
-		// answer. The rule that credit is refreshed unasked takes precedence. [SDP-10.5-9] [D-53]
+		// The rule is silence [SDP-13.1.1-5], but a peer without credits could never answer. The
+		// rule that credit is refreshed without a request takes precedence. [SDP-10.5-9] [D-53]
 		return m.cr.mustRefresh() && m.stepCredit()
 	default:
 		return false
@@ -111,7 +115,7 @@ func (m *Machine) step() bool {
 	return m.stepPayload() || m.stepUrgent() || m.stepClose() || m.stepCredit()
 }
 
-// stepAnswers sends messages that finish transfers of both halves.
+// stepAnswers sends messages that finish transfers of both half-connections.
 func (m *Machine) stepAnswers() bool {
 	s := &m.src
 	switch {
@@ -121,7 +125,7 @@ func (m *Machine) stepAnswers() bool {
 		m.sendSm()
 	case m.wrComplDue():
 		m.wrCompl()
-	case s.ackOwed: // after the RdmaWrCompl of what was In-Process [SDP-9.5.5-7] [SDP-6.3.11-1]
+	case s.ackOwed: // after the RdmaWrCompl of the In-Process SinkAvail [SDP-9.5.5-7] [SDP-6.3.11-1]
 		s.ackOwed = false
 		m.send(sdpwire.SinkCancelAck, 0)
 	default:
@@ -132,9 +136,9 @@ func (m *Machine) stepAnswers() bool {
 
 // stepRelease answers a SrcAvailCancel with the last credit. While MSeqAck is held, no message
 // gives the peer credit [D-12]. The answer does, because its true number frees the cancel's own
-// buffer. [SDP-10.5-2] A SendSm always carries it. An RdmaRdCompl should keep the held number
-// [D-33], but then two ends with pools of three might wait for credit until the cancel times out.
-// For the peer the cancel ends with the SendSm, or when no SrcAvail is open, but never by the
+// buffer. [SDP-10.5-2] A SendSm always carries the true number. An RdmaRdCompl should keep the held
+// number [D-33], but then two ends with pools of three might wait for credit until the cancel times
+// out. For the peer the cancel ends with the SendSm, or when no SrcAvail is open, but never by the
 // MSeqAck of another message.
 func (m *Machine) stepRelease() bool {
 	c := &m.cr
@@ -153,8 +157,8 @@ func (m *Machine) stepRelease() bool {
 	return false
 }
 
-// wrComplDue reports whether to report the oldest SinkAvail as written: it is full, or nothing more
-// is written to it now. A partly filled SinkAvail is never kept. [D-37]
+// wrComplDue reports whether to report the oldest SinkAvail as written: it is full, or no more
+// bytes are written to it now. A partly filled SinkAvail is never kept. [D-37]
 func (m *Machine) wrComplDue() bool {
 	s := &m.src
 	if s.avail.len() == 0 {
@@ -165,8 +169,8 @@ func (m *Machine) wrComplDue() bool {
 }
 
 // writable reports whether the next bytes of the stream go into the oldest SinkAvail. [SDP-11.3-11]
-// Small writes do if none follow, or if they share the RdmaWrCompl of others; otherwise Data is
-// cheaper. [D-22] [SDP-9.5.2.2-1] [SDP-9.3-6]
+// Small writes do if no write follows, or if they share the RdmaWrCompl of others; otherwise Data
+// is cheaper. [D-22] [SDP-9.5.2.2-1] [SDP-9.3-6]
 func (m *Machine) writable() bool {
 	s := &m.src
 	if s.avail.len() == 0 || m.life != lifeOpen || m.leavingPipelined() || s.nforced > 0 {
@@ -182,7 +186,7 @@ func (m *Machine) writable() bool {
 	return s.covered() == s.writes.len()-1
 }
 
-// stepControl sends cancels, mode changes and resizing.
+// stepControl sends cancels, mode changes and requests for another buffer size.
 func (m *Machine) stepControl() bool {
 	s, k := &m.src, &m.snk
 	switch {
@@ -192,8 +196,9 @@ func (m *Machine) stepControl() bool {
 		s.cancelWant, s.cancelOpen, s.cancelSeq, s.cancelAt = false, true, m.cr.next-1, m.now
 		m.stats.SentSrcCancels++
 	case k.cancelWant && k.offers.len() > 0 && !k.cancelOpen && !s.cancelOpen: // one at a time [SDP-9.5.5-10] [D-34]
-		// Do not cancel while a SrcAvailCancel is open. The peer then holds MSeqAck, which is
-		// needed to tell the SinkCancelAck of this cancel from an earlier one.
+		// Do not cancel while a SrcAvailCancel is open, because the peer then holds MSeqAck.
+		// Without MSeqAck the SinkCancelAck of this cancel could not be distinguished from an
+		// earlier one.
 		m.send(sdpwire.SinkAvailCancel, 0)
 		k.cancelWant, k.cancelOpen, k.cancelSeq, k.cancelAt = false, true, m.cr.next-1, m.now
 		m.stats.SentSinkCancels++
@@ -206,8 +211,8 @@ func (m *Machine) stepControl() bool {
 	return true
 }
 
-// stepPayload moves bytes of the outgoing stream, or offers room for the other. If there was
-// credit, stepAnswers has already reported a partly written SinkAvail.
+// stepPayload moves bytes of the outgoing stream, or advertises a read for the incoming one. If
+// there was credit, stepAnswers has already reported a partly written SinkAvail.
 func (m *Machine) stepPayload() bool {
 	s := &m.src
 	c := &m.cr
@@ -230,7 +235,7 @@ func (m *Machine) stepPayload() bool {
 		return true
 	}
 	switch {
-	case s.nforced > 0: // [SDP-12-8] for this switch: each mode has its mechanisms
+	case s.nforced > 0: // [SDP-12-8] for this switch: each mode has its own mechanisms
 		if c.mayPayload() {
 			m.data()
 			return true
@@ -246,8 +251,8 @@ func (m *Machine) stepPayload() bool {
 	return false
 }
 
-// advertise sends a SrcAvail for w if the mode, the peer's MaxAdverts and the
-// credits allow it.
+// advertise sends a SrcAvail for w if the mode, the peer's MaxAdverts and the credits allow it. It
+// reports whether it did, or made w use Bcopy.
 func (m *Machine) advertise(w *write) bool {
 	s := &m.src
 	if s.cancelOpen { // [SDP-9.5.4-10]
@@ -258,7 +263,7 @@ func (m *Machine) advertise(w *write) bool {
 	}
 	if s.advs.len()+m.snk.offers.len() >= m.p.PeerMaxAdverts { // [SDP-6.2.1.3-1] [SDP-11.3-18] [D-15]
 		if s.advs.len() == 0 {
-			w.bcopy = true // our own SinkAvails use the whole allowance; do not wait for them
+			w.bcopy = true // our own SinkAvails use up MaxAdverts; do not wait for them
 			return true
 		}
 		return false
@@ -270,7 +275,7 @@ func (m *Machine) advertise(w *write) bool {
 	return true
 }
 
-// stepUrgent announces an urgent byte in a message of its own, which may use a reserved credit.
+// stepUrgent announces an urgent byte in a separate message, which may use a reserved credit.
 // [SDP-9.5.3-3] [SDP-9.5.3-7]
 func (m *Machine) stepUrgent() bool {
 	if m.src.urgents == 0 || !m.cr.mayControl() || m.announceable() == nil {
@@ -301,9 +306,9 @@ func (m *Machine) stepCredit() bool {
 	c := &m.cr
 	n := c.credit()
 	switch {
-	case n == 0: // [SDP-10.5-5]
+	case n == 0: // without credit no message may be sent [SDP-10.5-5]
 		return false
-	case c.mustRefresh(): // also with the last credit [SDP-10.5-2] [SDP-10.5-8]
+	case c.mustRefresh(): // even with the last credit [SDP-10.5-2] [SDP-10.5-8]
 	case n >= 2 && c.shouldRefresh():
 	case m.nudge():
 		c.nudged, c.nudgedAt = true, m.now
@@ -318,7 +323,7 @@ func (m *Machine) stepCredit() bool {
 	return true
 }
 
-// waiting reports whether there is payload that only lacks credit.
+// waiting reports whether payload waits only for credit.
 func (m *Machine) waiting() bool {
 	s := &m.src
 	if m.life != lifeOpen || m.cr.mayPayload() || m.leavingPipelined() {
@@ -332,10 +337,10 @@ func (m *Machine) waiting() bool {
 }
 
 // nudge reports whether to spend one of two credits on an empty Data, because payload waits and the
-// peer has no reason to send more. There are two such cases: all its unacknowledged messages are
-// empty Data, which it does not answer while we have two credits; or message 0 is unacknowledged,
-// and its acknowledgement looks like none [D-08]. A peer that refreshes only at one credit is asked
-// after a while. [D-10]
+// peer has no reason to send more credit. There are two such cases: all messages that it has not
+// acknowledged are empty Data, which it does not answer while we have two credits; or message 0 is
+// unacknowledged, and its acknowledgement looks like none [D-08]. A peer that gives credit only
+// when one is left is asked after a while. [D-10]
 func (m *Machine) nudge() bool {
 	c := &m.cr
 	if c.credit() != 2 || c.unacked() == 0 || !m.waiting() {
@@ -354,22 +359,22 @@ func (m *Machine) nudge() bool {
 }
 
 // inDoubt reports whether payload is stuck because the peer did not answer the empty Data after
-// message 0. A peer of three buffers that follows the printed formula literally does that: for it,
-// its MSeqAck of 0 from set-up has acknowledged message 0. It counts two credits where we count
-// one, and owes no refresh before we have one by its count. It gets another empty Data, which by
-// that count is allowed. [D-08]
+// message 0. A peer of three buffers that follows the printed formula literally does that: for such
+// a peer, its MSeqAck of 0 from set-up has acknowledged message 0. It counts two credits where we
+// count one, and need not send more before its count is one. It gets another empty Data, which its
+// count allows. [D-08]
 func (m *Machine) inDoubt() bool {
 	c := &m.cr
 	return c.nudged && !c.ackSure && c.unacked() == 2 && c.credit() == 1 && m.waiting()
 }
 
-// insistAfter is how long the peer may take to answer before that. It is long, and differs between
-// the peers: if both spent their last credit while the other's refresh was in flight, both would
-// have none. [D-08]
+// insistAfter returns the time that the peer has to answer before that empty Data. It is long, and
+// differs between the peers: if both spent their last credit while the other's refresh was in
+// flight, both would have none. [D-08]
 func (m *Machine) insistAfter() time.Duration { return 200 * m.nudgeAgain() }
 
-// nudgeAgain is the pause before another empty Data is sent. It differs between the peers, because
-// two that ask each other at the same time would never stop.
+// nudgeAgain returns the pause before another empty Data. It differs between the peers, because two
+// peers that ask each other at the same time would never stop.
 func (m *Machine) nudgeAgain() time.Duration {
 	if m.p.Role == Connecting {
 		return m.p.Timers.Nudge
@@ -377,7 +382,7 @@ func (m *Machine) nudgeAgain() time.Duration {
 	return 3 * m.p.Timers.Nudge
 }
 
-// noteStall keeps track of payload that waits for credit.
+// noteStall records whether payload waits for credit.
 func (m *Machine) noteStall() {
 	s := &m.src
 	switch w := m.waiting(); {

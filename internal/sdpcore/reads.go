@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// Read posts read id with room for n bytes, at least one. With all it ends only
-// when full, at the end of the stream, or when cancelled; such a read is never
-// advertised. [SDP-9.3-15] Reads are served in order.
+// Read posts read id with room for n bytes, at least one. If all is set, it ends only when it is
+// full, at the end of the stream, or when cancelled; such a read is never advertised. [SDP-9.3-15]
+// Reads are served in order.
 func (m *Machine) Read(now time.Duration, id uint64, n int, all bool, out []Action) []Action {
 	m.begin(now, out)
 	if n <= 0 {
@@ -23,9 +23,9 @@ func (m *Machine) Read(now time.Duration, id uint64, n int, all bool, out []Acti
 	return m.end()
 }
 
-// CancelRead cancels read id. The read ends by OpReadDone with the exact count: at once, or after
-// RDMA into it has ended because an RDMA Read completed or the peer answered the SinkAvailCancel.
-// [SDP-9.5.5-1]
+// CancelRead cancels read id. The read ends by OpReadDone with the exact count. That happens at
+// once, or after RDMA into it has ended because an RDMA Read completed or the peer answered the
+// SinkAvailCancel. [SDP-9.5.5-1]
 func (m *Machine) CancelRead(now time.Duration, id uint64, out []Action) []Action {
 	m.begin(now, out)
 	s := &m.snk
@@ -46,7 +46,7 @@ func (m *Machine) CancelRead(now time.Duration, id uint64, out []Action) []Actio
 	return m.end()
 }
 
-// endRead completes read i with the bytes it has.
+// endRead ends read i with the bytes that it has.
 func (m *Machine) endRead(i int, err error) {
 	r := m.snk.reads.remove(i)
 	if err == io.EOF && r.off > 0 {
@@ -64,7 +64,7 @@ func (m *Machine) findRead(id uint64) (int, *read) {
 	return -1, nil
 }
 
-// serve passes held bytes to the reads and starts RDMA Reads for them. A read that is not
+// serve passes held bytes to the reads, and starts RDMA Reads for them. A read that is not
 // advertised can get the bytes of several messages.
 func (m *Machine) serve() {
 	s := &m.snk
@@ -73,7 +73,7 @@ func (m *Machine) serve() {
 		if r.offered {
 			return
 		}
-		if s.held > 0 { // then no RDMA Read into it is in progress [SDP-9.5.1-6]
+		if s.held > 0 { // no RDMA Read into r is in progress then [SDP-9.5.1-6]
 			m.take(r, min(r.n-r.off, s.held))
 		}
 		if r.off == r.n {
@@ -94,12 +94,12 @@ func (m *Machine) serve() {
 		switch {
 		case r.inflight > 0:
 			if r.off+r.inflight < r.n && r.all {
-				return // it gets the next bytes as well
+				return // r gets the next bytes as well
 			}
 			i++
 		case r.off > 0 && !r.all:
 			if s.expects && m.life == lifeOpen && !r.cancel {
-				return // more bytes for it will follow at once
+				return // more bytes for r follow at once
 			}
 			m.endRead(i, nil)
 		case m.drained():
@@ -110,14 +110,14 @@ func (m *Machine) serve() {
 	}
 }
 
-// drained reports whether the end of the stream has been reached.
+// drained reports whether all bytes of an ended stream were passed to reads.
 func (m *Machine) drained() bool {
 	s := &m.snk
 	return s.eof && s.held == 0 && s.ops.len() == 0
 }
 
-// Expect records whether more messages have arrived than the machine has received. A read that is
-// not full then waits for them. Call Settle when there are no more.
+// Expect records whether more messages have arrived than the machine has received. While more is
+// true, a read that is not full waits for them. Call Settle when there are no more.
 func (m *Machine) Expect(more bool) { m.snk.expects = more }
 
 // Settle ends reads that waited because of Expect.
@@ -131,7 +131,7 @@ func (m *Machine) Settle(now Time, out []Action) []Action {
 }
 
 // Landing returns the read that would get the next payload, and the offset in it. ok is false if
-// the read is not known, or is advertised.
+// that is unknown, or if the read is advertised.
 func (m *Machine) Landing() (id uint64, off int, ok bool) {
 	s := &m.snk
 	if m.life != lifeOpen || s.reads.len() == 0 || s.held > 0 || s.ops.len() > 0 || s.offers.len() > 0 || s.closed {
@@ -142,7 +142,7 @@ func (m *Machine) Landing() (id uint64, off int, ok bool) {
 }
 
 // CloseRead records that the ULP stops reading. Later payload then ends the connection abortively,
-// as with TCP [D-49], or is dropped if discard is set. Reads in progress end.
+// as with TCP [D-49]. If discard is set, it is dropped instead. Reads in progress end.
 func (m *Machine) CloseRead(now time.Duration, discard bool, out []Action) []Action {
 	m.begin(now, out)
 	s := &m.snk
@@ -151,11 +151,11 @@ func (m *Machine) CloseRead(now time.Duration, discard bool, out []Action) []Act
 		for i := range s.reads.len() {
 			s.reads.at(i).cancel = true
 		}
-		s.cancelWant = !s.cancelOpen // if there is a SinkAvail to cancel
+		s.cancelWant = !s.cancelOpen // in case there is a SinkAvail to cancel
 		m.checkSinkCancel()
 		m.dropHeld()
 		if !discard && s.adverts.len() > 0 {
-			m.abort(ErrReadClosed) // the rest of these bytes is still to be received
+			m.abort(ErrReadClosed) // the rest of these bytes was not received
 		}
 		for i := range s.adverts.len() {
 			s.adverts.at(i).wantSm = true

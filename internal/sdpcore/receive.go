@@ -4,8 +4,8 @@ import (
 	"viaduct/internal/wire/sdpwire"
 )
 
-// Receive handles the next message of the peer: its headers as Parse returned them, and the STag
-// that the Send invalidated, if it did. Messages must be passed in iWARP's order of delivery.
+// Receive handles the next message of the peer. msg is the result of Parse, and inv the STag that
+// the Send invalidated if invalidated is set. Messages must be passed in iWARP's order of delivery.
 // [SDP-10.1-2]
 func (m *Machine) Receive(now Time, msg *sdpwire.Message, inv uint32, invalidated bool, out []Action) []Action {
 	m.begin(now, out)
@@ -20,7 +20,7 @@ func (m *Machine) Receive(now Time, msg *sdpwire.Message, inv uint32, invalidate
 	return m.end()
 }
 
-// ReceiveBad handles a message that Parse refused: it ends the connection. [SDP-8.2.2-6]
+// ReceiveBad handles a message that Parse refused with err: it ends the connection. [SDP-8.2.2-6]
 func (m *Machine) ReceiveBad(now Time, mid sdpwire.MID, err error, out []Action) []Action {
 	m.begin(now, out)
 	if m.life != lifeDead {
@@ -30,7 +30,7 @@ func (m *Machine) ReceiveBad(now Time, mid sdpwire.MID, err error, out []Action)
 	return m.end()
 }
 
-// head handles the fields that every message carries. It reports whether to continue.
+// head handles the fields that every message carries. It returns false after a violation.
 func (m *Machine) head(msg *inbound) bool {
 	c, s := &m.cr, &m.src
 	switch {
@@ -40,7 +40,7 @@ func (m *Machine) head(msg *inbound) bool {
 	case serial(msg.MSeq) != c.expect: // [SDP-10.1-2] [D-06]
 		m.violation("SDP-6.1.5-2", msg.MID, "MSeq %d where %d was due", msg.MSeq, uint32(c.expect))
 		return false
-	case c.free < 0: // the spare is used as well
+	case c.free < 0: // the spare is in use as well
 		m.violation("SDP-10.5-5", msg.MID, "no credit for it")
 		return false
 	case int64(msg.Len) > int64(m.p.RecvSize): // a message up to that size is accepted [SDP-10-1] [SDP-5-2]
@@ -65,14 +65,15 @@ func (m *Machine) head(msg *inbound) bool {
 	if s.leaveSeq.less(c.acked) { // [SDP-12.4-3] [D-45]
 		s.leaving = false
 	}
-	if msg.Flags&sdpwire.OOBPend != 0 { // in any type, with the byte or before it [SDP-6.1.2-7] [SDP-6.1.2-8] [D-74]
+	// In any type, together with the byte or before it. [SDP-6.1.2-7] [SDP-6.1.2-8] [D-74]
+	if msg.Flags&sdpwire.OOBPend != 0 {
 		m.snk.announced++
 		m.do(Action{Op: OpUrgentPending}) // [SDP-9.5.3-9]
 	}
 	return true
 }
 
-// byType handles the message by the row of its type, after head.
+// byType handles the message according to its type, after head.
 func (m *Machine) byType(msg *inbound) {
 	t := &messageTypes[msg.MID]
 	switch {

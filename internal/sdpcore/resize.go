@@ -4,23 +4,23 @@ import "viaduct/internal/wire/sdpwire"
 
 // resize is the state of changes to the sizes of Private Buffers. [SDP 10.6]
 type resize struct {
-	// State of the requesting end.
+	// The state of the requesting end.
 	want   int  // size to request from the peer, or 0
 	sent   bool // a ChRcvBuf is unacknowledged [SDP-10.6-19]
 	asked  int
-	actual int  // peer's size as last announced; its use may be limited to less [D-47]
+	actual int  // peer's size as last announced; we may use less [D-47]
 	noMore bool // an increase was answered with the old size [SDP-10.6-17]
 	noLess bool // the same for a decrease [SDP-10.6-18]
 
-	// State of the end that gets a request.
+	// The state of the end that gets a request.
 	ackOwed bool
 	ready   bool // the buffers have their new size
-	size    int  // that size
+	size    int  // the new size
 }
 
-// RequestPeerSize asks the peer to give its receive Private Buffers n bytes each. [SDP-10.6-1] ok
-// is false, and no request is sent, while another request is open, and in a direction that the peer
-// has refused.
+// RequestPeerSize asks the peer to give each of its receive Private Buffers n bytes. [SDP-10.6-1]
+// ok is false, and no request is sent, while another request is open, if the size is n already, or
+// if the peer has refused to change in that direction.
 func (m *Machine) RequestPeerSize(now Time, n int, out []Action) (acts []Action, ok bool) {
 	m.begin(now, out)
 	z := &m.rsz
@@ -42,12 +42,12 @@ func (m *Machine) Resized(now Time, out []Action) []Action {
 	return m.end()
 }
 
-// resizeStep sends a ChRcvBuf or ChRcvBufAck that is due.
+// resizeStep sends a ChRcvBuf or ChRcvBufAck that is due. It reports whether it did.
 func (m *Machine) resizeStep() bool {
 	z := &m.rsz
 	switch {
 	case z.ackOwed && z.ready && m.offersExceed(z.size):
-		// [SDP-10.6-11] [SDP-6.4.2.1-1]; from here on the new size counts [SDP-10.6-16]
+		// [SDP-10.6-11] [SDP-6.4.2.1-1]; from here on the new size applies [SDP-10.6-16]
 		m.p.RecvSize = z.size
 		m.p.RecvThreshold = max(m.p.RecvThreshold, z.size)
 		z.ackOwed = false
@@ -59,15 +59,15 @@ func (m *Machine) resizeStep() bool {
 		a := m.send(sdpwire.ChRcvBuf, 0)
 		m.out[a].Msg.Size = uint32(z.asked) // [SDP-6.4.1-3]
 		if z.asked < z.actual {
-			m.setPeerSize(z.asked) // [SDP-10.6-2]; more only when acknowledged [SDP-10.6-3]
+			m.setPeerSize(z.asked) // [SDP-10.6-2]; a larger size only when acknowledged [SDP-10.6-3]
 		}
 		return true
 	}
 	return false
 }
 
-// offersExceed reports whether every SinkAvail is for a buffer larger than n, so that one message
-// of that size will still fit. [SDP-9.5.1-1]
+// offersExceed reports whether every SinkAvail is for a buffer larger than n, so that a message of
+// n bytes still fits. [SDP-9.5.1-1]
 func (m *Machine) offersExceed(n int) bool {
 	for i := range m.snk.offers.len() {
 		if m.snk.offers.at(i).size <= n {
@@ -77,14 +77,14 @@ func (m *Machine) offersExceed(n int) bool {
 	return true
 }
 
-// setPeerSize bounds the size of sent messages. The driver decides about its own sending memory.
-// [SDP-10-7]
+// setPeerSize limits the size of sent messages to n. The driver chooses the size of its sending
+// memory itself. [SDP-10-7]
 func (m *Machine) setPeerSize(n int) {
 	m.p.PeerSize = n
 	m.do(Action{Op: OpPeerSize, N: n})
 }
 
-// beginChRcvBuf checks a ChRcvBuf: there may be one at a time.
+// beginChRcvBuf checks a ChRcvBuf: only one may be open at a time.
 func (m *Machine) beginChRcvBuf(msg *inbound) bool {
 	if m.rsz.ackOwed {
 		m.violation("SDP-10.6-19", msg.MID, "before the last one was acknowledged")
@@ -102,7 +102,8 @@ func (m *Machine) endChRcvBuf(msg *inbound) {
 		if m.p.Role == Accepting {
 			return // [SDP-10.6.1-1]
 		}
-		z.sent = false // withdrawn; the driver may ask again [SDP-10.6.1-3] [SDP-10.6.1-2] [D-47]
+		// Our request is withdrawn; the driver may repeat it. [SDP-10.6.1-3] [SDP-10.6.1-2] [D-47]
+		z.sent = false
 	}
 	old, want := m.p.RecvSize, int(min(msg.Size, sdpwire.MaxSize))
 	size := min(max(want, m.p.MinRecvSize), m.p.MaxRecvSize) // perhaps larger [SDP-10.6-6], as close as possible [SDP-10.6-5] [SDP-10.6-7]
@@ -110,7 +111,8 @@ func (m *Machine) endChRcvBuf(msg *inbound) {
 	case m.p.NoResize: // [SDP-10.6-14] [SDP-6.4.2.1-2]
 		size = old
 	case want < old:
-		size = min(size, old) // [SDP-10.6-8], and because of the maximum above never below the request [SDP-10.6-9]
+		// [SDP-10.6-8] , and because of the maximum above never less than requested. [SDP-10.6-9]
+		size = min(size, old)
 		size = max(size, want)
 	default:
 		size = max(size, old) // [SDP-10.6-10]
@@ -126,8 +128,8 @@ func (m *Machine) endChRcvBuf(msg *inbound) {
 	m.do(Action{Op: OpResize, N: size}) // new buffers are posted at once [SDP-10.6.2-1] [SDP-10.6.2-2]
 }
 
-// beginChRcvBufAck checks a ChRcvBufAck: its size lies between the old and the requested one, or
-// beyond it. [D-47]
+// beginChRcvBufAck checks a ChRcvBufAck: its size must be between the old and the requested size,
+// or beyond the latter. [D-47]
 func (m *Machine) beginChRcvBufAck(msg *inbound) bool {
 	z, act := &m.rsz, int(msg.Size)
 	up := z.asked > z.actual
@@ -142,12 +144,12 @@ func (m *Machine) beginChRcvBufAck(msg *inbound) bool {
 	return false
 }
 
-// endChRcvBufAck handles the peer's answer: its buffers have changed, or not.
+// endChRcvBufAck records the peer's answer: its buffers have changed, or not.
 func (m *Machine) endChRcvBufAck(msg *inbound) {
 	z, act := &m.rsz, int(msg.Size)
 	up := z.asked > z.actual
 	z.sent = false
-	if act == z.actual { // never ask in that direction again
+	if act == z.actual { // never ask for that direction again
 		z.noMore = z.noMore || up
 		z.noLess = z.noLess || !up
 	}

@@ -5,8 +5,8 @@ package sdpcore
 // [SDP-5-3]
 type serial uint32
 
-// sub returns a - b as a signed distance. This is WrapSubtract of the draft with the sign kept, so
-// that a number from the future is detected. [D-09]
+// sub returns a - b as a signed distance. This is WrapSubtract of the draft, but with the sign
+// kept, so that a number from the future is detected. [D-09]
 func (a serial) sub(b serial) int32 { return int32(a - b) }
 
 // less reports whether a comes before b.

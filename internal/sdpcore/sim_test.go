@@ -14,8 +14,8 @@ import (
 	"viaduct/internal/wire/sdpwire"
 )
 
-// The simulation consists of two machines, two ordered wires in place of iWARP, two random programs
-// and random interleaving. After every step, code that shares nothing with the machines checks the
+// The simulation has two machines, two ordered wires instead of iWARP, two random programs and
+// random interleaving. After every step, code that shares nothing with the machines checks the
 // draft's rules about the wire, and follows every byte from write to read. A seed repeats a run
 // exactly. [SDP-6.1.2-11] [D-28]
 
@@ -25,9 +25,9 @@ var (
 	simSteps = flag.Int("sim.steps", 1_200_000, "steps over all simulations")
 )
 
-// A span is a stretch of the stream: bytes from..from+n of one write.
+// A span is a part of the stream: bytes from to from+n-1 of one write.
 type span struct {
-	write   int // ordinal of the write
+	write   int // number of the write
 	from, n int
 }
 
@@ -51,7 +51,7 @@ type item struct {
 }
 
 type simRegion struct {
-	write, read uint64 // which of the two is not zero
+	write, read uint64 // the one that is not zero
 	off, n      int
 	to          uint64
 }
@@ -59,8 +59,8 @@ type simRegion struct {
 type simWrite struct {
 	ord, n   int
 	done     bool
-	count    int // as OpWriteDone says
-	got      int // bytes the other end has read
+	count    int // count in OpWriteDone
+	got      int // bytes that the other end has read
 	urgent   bool
 	started  bool
 	detached bool
@@ -85,8 +85,8 @@ type simEnd struct {
 	m    *Machine
 	p    Params
 	peer *simEnd
-	out  []item // to the peer, in order
-	resp []item // read responses not yet on the wire
+	out  []item // messages to the peer, in order
+	resp []item // read responses that are not on the wire
 	mr   map[uint32]simRegion
 	advs map[uint64]uint32
 
@@ -105,10 +105,10 @@ type simEnd struct {
 	nextID   uint64
 	nextStag uint32
 
-	// State of the stream that this end has received.
+	// The state of the stream that this end has received.
 	curWrite, curOff int
 
-	// State of the wire, derived from messages alone.
+	// The state of the wire, derived only from messages.
 	seq       uint32
 	seenBufs  int
 	seenAck   uint32
@@ -116,12 +116,12 @@ type simEnd struct {
 	sendMode  sdpwire.Mode
 	recvMode  sdpwire.Mode
 	posted    int
-	pool      int // Private Buffers there are
-	size      int // bytes of each at first
-	taken     int // bytes taken from them since there were more
+	pool      int // number of Private Buffers
+	size      int // bytes of each at the beginning
+	taken     int // bytes consumed since their number has grown
 	pend      int
 	pres      int
-	pendDist  []int // stream bytes sent when each unmatched OOB_PEND went
+	pendDist  []int // for each unmatched OOB_PEND, the number of stream bytes sent before it
 	sentBytes int
 	closing   bool
 	eof       bool
@@ -142,7 +142,7 @@ type sim struct {
 	fail   string
 	suspOK bool
 
-	straight [3]int // writes that went straight, by the number of their messages
+	straight [3]int // straight writes, by the number of their messages
 }
 
 func (s *sim) errorf(format string, args ...any) {
@@ -204,7 +204,7 @@ func (s *sim) join() {
 	}
 }
 
-// run carries out the actions of an event at e.
+// run performs the actions of an event at end e.
 func (s *sim) run(e *simEnd, acts []Action) {
 	if at, ok := e.m.soonest(); ok && e.m.untimed() {
 		s.errorf("%s: something is due at %v, and time is said to change nothing", e.name, at)
@@ -323,7 +323,7 @@ func spanLen(s []span) (n int) {
 	return n
 }
 
-// takeHeld removes n bytes from the front of what e holds.
+// takeHeld removes n bytes from the front of the payload that e holds.
 func (e *simEnd) takeHeld(s *sim, n int) (out []span) {
 	if most := e.p.MaxRecvBufs; e.pool < most {
 		if e.taken += n; e.taken >= e.pool*e.size {
@@ -535,7 +535,7 @@ func (s *sim) send(e *simEnd, acts []Action, i int) int {
 	return a.Parts
 }
 
-// deliver takes the next item off the wire to e.
+// deliver delivers the next item on the wire to e.
 func (s *sim) deliver(e *simEnd) {
 	from := e.peer
 	it := from.out[0]
@@ -619,7 +619,7 @@ func (s *sim) write(e *simEnd, n int, urgent bool) {
 	e.writes[e.nextID] = w
 	e.order = append(e.order, w)
 	s.note(e, fmt.Sprintf("write %d of %d urgent=%t", w.ord, n, urgent))
-	straight := *e.m // which changes nothing that the copy shares with it
+	straight := *e.m // its changes affect nothing that the copy shares with it
 	var msgs [3]sdpwire.Message
 	k := straight.Straight(s.now, n, msgs[:])
 	acts := e.m.Write(s.now, e.nextID, n, urgent, e.acts[:0])
@@ -630,7 +630,7 @@ func (s *sim) write(e *simEnd, n int, urgent bool) {
 	s.run(e, acts)
 }
 
-// sameAsWrite checks that Straight did what Write does.
+// sameAsWrite checks that Straight had the effect of Write.
 func (s *sim) sameAsWrite(e *simEnd, n int, msgs []sdpwire.Message, got *Machine, acts []Action) {
 	id := e.nextID
 	var want []Action
@@ -644,7 +644,7 @@ func (s *sim) sameAsWrite(e *simEnd, n int, msgs []sdpwire.Message, got *Machine
 		s.errorf("%s: straight does %+v, Write %+v", e.name, want, acts)
 	}
 	if e.m.src.writes.len() == 0 {
-		got.src.writes = e.m.src.writes // where in its ring the queue is empty
+		got.src.writes = e.m.src.writes // the position of an empty queue in its ring may differ
 	}
 	if !reflect.DeepEqual(got, e.m) {
 		s.errorf("%s: after a straight write %+v, after Write %+v", e.name, *got, *e.m)
@@ -747,12 +747,12 @@ func (s *sim) program(e *simEnd) {
 	}
 }
 
-// tick lets time pass, up to the next deadline or a little.
+// tick advances the time, up to the next deadline or a little.
 func (s *sim) tick() {
 	d := time.Duration(s.rng.IntN(2000)) * time.Microsecond
 	for _, e := range []*simEnd{s.a, s.b} {
-		// Cancels are answered in time as long as the wire moves; the simulation
-		// must not let five seconds pass at once.
+		// Cancels are answered in time while the wire moves, so the simulation must not advance
+		// five seconds at once.
 		if at, ok := e.m.Deadline(); ok && at > s.now && at-s.now < 1500*time.Millisecond && s.rng.IntN(3) == 0 {
 			d = at - s.now
 		}
@@ -778,7 +778,7 @@ func (s *sim) wires() bool {
 			n += 2
 		}
 		if len(e.resp) > 0 {
-			can[n] = func() { // responses come in order, but not at once
+			can[n] = func() { // responses arrive in order, but later
 				e.out = append(e.out, e.resp[0])
 				e.resp = e.resp[1:]
 			}
@@ -819,8 +819,7 @@ func (s *sim) check() {
 	}
 }
 
-// resume joins two suspended machines by a new connection, whose roles may have
-// changed.
+// resume connects two suspended machines by a new connection, on which their roles may differ.
 func (s *sim) resume() {
 	for _, e := range []*simEnd{s.a, s.b} {
 		if len(e.mr) != 0 {
@@ -854,8 +853,8 @@ func (s *sim) step(program int) bool {
 	return moved
 }
 
-// play runs the whole life of a connection: random work, then both ends close
-// and read to the end.
+// play runs a connection from begin to end: random work, and then both ends close and read to the
+// end.
 func (s *sim) play(steps int) {
 	s.suspOK = s.rng.IntN(3) == 0
 	busy := 10 + s.rng.IntN(50)
@@ -913,8 +912,8 @@ func (s *sim) play(steps int) {
 	}
 }
 
-// TestSimulation plays random connections until enough steps have been taken.
-// A failing seed prints the end of its ladder diagram; -sim.seed repeats it.
+// TestSimulation plays random connections until enough steps were taken. A failing seed prints the
+// end of its ladder diagram; -sim.seed repeats it.
 func TestSimulation(t *testing.T) {
 	if *simSeed != 0 {
 		s := newSim(*simSeed, true)
@@ -944,8 +943,8 @@ func TestSimulation(t *testing.T) {
 		}
 	}
 	t.Logf("%d runs, %d steps, %v straight writes, %+v", runs, steps, straight, total)
-	// The programs must reach every mechanism, since a simulation proves nothing about one that it
-	// never uses.
+	// The programs must reach every mechanism, because a simulation proves nothing about a
+	// mechanism that it never uses.
 	for name, n := range map[string]uint64{
 		"Bcopy": total.SentBytesBcopy, "prefix": total.SentBytesPrefix, "Transaction": total.SentBytesTransact, "Read Zcopy": total.SentBytesRead,
 		"Write Zcopy": total.SentBytesWrite, "stale SinkAvails": total.StaleSinkAvails, "overrides": total.Overrides, "SendSm": total.SentSendSms,
@@ -958,14 +957,15 @@ func TestSimulation(t *testing.T) {
 	}
 }
 
-// ladderOf repeats a seed to record the end of its ladder. This costs nothing while no seed fails.
+// ladderOf repeats a seed to record the end of its ladder. Recording costs nothing while no seed
+// fails.
 func ladderOf(seed uint64) string {
 	s := newSim(seed, true)
 	s.play(2000)
 	return strings.Join(s.ladder[max(0, len(s.ladder)-60):], "\n")
 }
 
-// Seeds that once stopped or broke a rule. [D-10]
+// TestSimulationSeeds plays seeds that once stopped or broke a rule. [D-10]
 func TestSimulationSeeds(t *testing.T) {
 	for _, seed := range []uint64{
 		3945, // both ends spent their last credits on messages that only acknowledged message 0, and these crossed

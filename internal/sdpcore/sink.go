@@ -11,7 +11,7 @@ type read struct {
 	id       uint64
 	n        int  // room in bytes
 	off      int  // bytes in it
-	inflight int  // bytes after these, requested by RDMA Reads in progress
+	inflight int  // bytes after off that RDMA Reads in progress will place
 	all      bool // ends only when full [SDP-9.3-15]
 	fetched  bool // an RDMA Read was started for it
 	offered  bool // advertised by a SinkAvail
@@ -21,7 +21,7 @@ type read struct {
 // A held is a run of payload that waits for a read.
 type held struct {
 	n       int
-	private bool // lies in a Private Buffer
+	private bool // whether it is in a Private Buffer
 }
 
 // An inAdv is a SrcAvail of the peer that is Unprocessed, or In-Process once asked is not zero. It
@@ -29,14 +29,14 @@ type held struct {
 type inAdv struct {
 	key      uint64
 	stag     uint32
-	to       uint64 // of the first byte not in the payload of the SrcAvail
+	to       uint64 // offset of the first byte after the payload of the SrcAvail
 	size     int    // bytes after that payload
 	asked    int    // bytes requested by RDMA Read
 	done     int    // bytes whose RDMA Read is complete
 	reported int    // bytes acknowledged by RdmaRdCompl
 	at       time.Duration
-	wantSm   bool // to be answered by SendSm
-	empty    bool // nothing but payload: to be answered by RdmaRdCompl of 0 [D-18]
+	wantSm   bool // whether to answer it with SendSm
+	empty    bool // its payload is the whole buffer: answer it with RdmaRdCompl of 0 [D-18]
 }
 
 // A readOp is an RDMA Read in progress.
@@ -58,37 +58,38 @@ type sinkAdv struct {
 // sink is the half-connection in which this end is the Data Sink.
 //
 // The stream continues in this order: held payload, bytes of RDMA Reads in progress, the rest of a
-// SrcAvail that was answered by SendSm (expected), the SrcAvails from oldest to newest.
+// SrcAvail that was answered with SendSm (expected), and the SrcAvails from oldest to newest.
 type sink struct {
-	mode  sdpwire.Mode // accept, handleSrcAvail and mayOffer allow what it allows [SDP-11-4] [SDP-11.2-3] [SDP-11.3-3]
+	// Accept, beginSrcAvail and mayOffer check it. [SDP-11-4] [SDP-11.2-3] [SDP-11.3-3]
+	mode  sdpwire.Mode
 	reads deque[read]
 
 	holds     deque[held]
 	held      int // bytes
-	compacted int // of them, outside Private Buffers
+	compacted int // part of held outside Private Buffers
 
 	adverts  deque[inAdv]
 	ops      deque[readOp]
-	opsLocal int // of them, into local memory
+	opsLocal int // number of ops into local memory
 	expected int // bytes still to be received by Data after a SendSm [SDP-9.2-27]
 
 	srcCancel bool // a SrcAvailCancel is being answered [SDP-9.5.4-5]
 
 	offers     deque[sinkAdv]
 	count      serial // NonDiscards [SDP-6.3.3.4-1], wraps as 32-bit numbers do [SDP-6.3.3.4-4]
-	cancelWant bool   // SinkAvailCancel to be sent
-	cancelOpen bool   // sent and not Processed
-	cancelSeq  serial // MSeq of the newest
+	cancelWant bool   // a SinkAvailCancel must be sent
+	cancelOpen bool   // it was sent and is not Processed
+	cancelSeq  serial // MSeq of the newest one
 	cancelAt   time.Duration
 
-	expects   bool // the driver has more messages at hand
+	expects   bool // the driver has more messages
 	eof       bool // DisConn received
-	disSeen   bool // on the present connection [D-52]
+	disSeen   bool // DisConn received on the current connection [D-52]
 	closed    bool // the ULP has stopped reading
-	discard   bool // and drops payload that is still held
+	discard   bool // the ULP drops held payload
 	announced int  // OOB_PEND received without its byte [D-29]
 	pos       uint64
 
-	waitAt time.Duration // time since which the oldest SrcAvail has had no reader
+	waitAt time.Duration // time since which no read waits for the oldest SrcAvail
 	pol    snkPolicy
 }

@@ -12,9 +12,9 @@ type write struct {
 	n        int  // bytes
 	off      int  // bytes sent, written, or acknowledged as read; never repeated [D-83]
 	urgent   bool // its last byte is urgent
-	pended   bool // and has been announced by OOB_PEND
-	bcopy    bool // must not be advertised (any more)
-	forced   bool // a SendSm asked for the rest by Data [SDP-9.2-25]
+	pended   bool // the urgent byte was announced by OOB_PEND
+	bcopy    bool // must not be advertised, or not any more
+	forced   bool // a SendSm has asked for the rest by Data [SDP-9.2-25]
 	cancel   bool // cancelled by the driver
 	detached bool // the caller has returned with the full count [D-32]
 }
@@ -27,10 +27,10 @@ type srcAdv struct {
 	stag   uint32
 	seq    serial
 	at     time.Duration
-	zeroes int // RdmaRdCompl without bytes in a row [D-19]
+	zeroes int // number of RdmaRdCompls without bytes in a row [D-19]
 }
 
-// A sinkOffer is a fresh, unfinished SinkAvail of the peer.
+// A sinkOffer is an unfinished SinkAvail of the peer that is not stale.
 type sinkOffer struct {
 	size, filled int
 	stag         uint32
@@ -39,38 +39,38 @@ type sinkOffer struct {
 
 // source is the half-connection in which this end is the Data Source.
 //
-// Open SrcAvails [SDP-11.3-17] cover the oldest writes, one each, in order; SendSms have forced the
-// writes before them to Bcopy. All later writes are plain: their bytes from off on were not handed
-// to the wire yet.
+// Open SrcAvails [SDP-11.3-17] cover the oldest writes, one each, in order. SendSms have forced the
+// writes before them to Bcopy. All later writes are plain: none of their bytes from off on was
+// sent.
 type source struct {
 	mode   sdpwire.Mode
 	writes deque[write]
-	queued int // bytes of writes not yet finished
+	queued int // bytes of unfinished writes
 
-	nforced int // oldest writes that are owed to the peer by Data
+	nforced int // number of oldest writes whose rest must be sent by Data
 	advs    deque[srcAdv]
 	count   serial // PotentialNonDiscards [SDP-9.5.1-7]
 	avail   deque[sinkOffer]
 
-	ackOwed bool // SinkCancelAck [SDP-9.5.5-9]
+	ackOwed bool // a SinkCancelAck must be sent [SDP-9.5.5-9]
 
-	cancelWant bool          // SrcAvailCancel to be sent
-	cancelOpen bool          // sent and not Processed
+	cancelWant bool          // a SrcAvailCancel must be sent
+	cancelOpen bool          // it was sent and is not Processed
 	cancelSeq  serial        // its MSeq
 	cancelAt   time.Duration // when it was sent
 
-	// Pipelined to Combined. [SDP 12.4]
-	leaving  bool          // ModeChange not yet acknowledged [SDP-12.4-3]
+	// The change from Pipelined to Combined. [SDP 12.4]
+	leaving  bool          // the ModeChange is not acknowledged [SDP-12.4-3]
 	leaveSeq serial        // MSeq of the ModeChange
-	count0   serial        // PotentialNonDiscards as it was then [D-26]
+	count0   serial        // PotentialNonDiscards when it was sent [D-26]
 	leaveAt  time.Duration // when it was sent
 	nudgeAck bool          // an empty Data has asked for the acknowledgement [D-45]
 
-	urgents int // urgent writes not yet announced
+	urgents int // number of urgent writes that were not announced
 
-	closing   bool // no more writes; DisConn to be sent [SDP-8.2.1-2]
+	closing   bool // no more writes are accepted; DisConn must be sent [SDP-8.2.1-2]
 	disSent   bool
-	threshold int // present zero-copy threshold [D-39]
+	threshold int // current zero-copy threshold [D-39]
 
 	stalled   bool // payload is waiting for credit
 	stalledAt time.Duration
@@ -95,13 +95,13 @@ func (s *source) written() *write { return s.writes.at(s.nforced) }
 // zcopy reports whether to send w by zero copy in the current mode. [SDP-11-1] [SDP-11.2-1]
 // [SDP-11.2-2] [SDP-11.3-1] [SDP-11.3-2]
 func (s *source) zcopy(w *write) bool {
-	return s.mode != sdpwire.Buffered && !w.bcopy && !w.urgent && w.n-w.off > max(s.threshold, 1) // a SrcAvail of one byte would be all payload [D-18]
+	// A SrcAvail of one byte would consist only of payload. [D-18]
+	return s.mode != sdpwire.Buffered && !w.bcopy && !w.urgent && w.n-w.off > max(s.threshold, 1)
 }
 
-// Write queues write id of n bytes, at least one. With urgent its last byte is
-// urgent data. [SDP-9.5.3-1] The id must not be in use. After CloseWrite, or on
-// a dead connection, the write ends at once with an error. [SDP-8.2.1-2]
-// [SDP-8.2.1-20]
+// Write queues write id of n bytes, at least one. If urgent is set, its last byte is urgent data.
+// [SDP-9.5.3-1] id must not be in use. After CloseWrite, or on a dead connection, the write ends at
+// once with an error. [SDP-8.2.1-2] [SDP-8.2.1-20]
 func (m *Machine) Write(now time.Duration, id uint64, n int, urgent bool, out []Action) []Action {
 	m.begin(now, out)
 	if n <= 0 {
@@ -125,9 +125,9 @@ func (m *Machine) Write(now time.Duration, id uint64, n int, urgent bool, out []
 	return m.end()
 }
 
-// Exchange queues a write and posts the read for its answer together, so that one message can carry
-// both the bytes and the SinkAvail if the modes allow it. Otherwise it equals Write and Read.
-// [SDP-9.4-1]
+// Exchange queues write wid of wn bytes, and posts read rid with room for rn bytes for the answer.
+// If the modes allow it, one message then carries both the bytes and the SinkAvail. Otherwise it
+// equals Write and Read. [SDP-9.4-1]
 func (m *Machine) Exchange(now Time, wid uint64, wn int, rid uint64, rn int, out []Action) []Action {
 	m.begin(now, out)
 	s := &m.src
@@ -142,8 +142,8 @@ func (m *Machine) Exchange(now Time, wid uint64, wn int, rid uint64, rn int, out
 	return m.end()
 }
 
-// Extend makes the newest write n bytes longer if it is id and still waits to
-// be sent, and reports whether it was. A driver uses it to gather small writes.
+// Extend makes the newest write n bytes longer if its id is id and it still waits to be sent. It
+// reports whether it did. A driver gathers small writes in this way.
 func (m *Machine) Extend(id uint64, n int) bool {
 	s := &m.src
 	if s.closing || m.life == lifeDead || s.writes.len() == 0 || s.covered() == s.writes.len() {
@@ -158,8 +158,8 @@ func (m *Machine) Extend(id uint64, n int) bool {
 	return true
 }
 
-// KeepByCopy marks a write whose bytes are in the driver's own memory. Such a write is never
-// advertised.
+// KeepByCopy marks write id as one whose bytes are in the driver's own memory. Such a write is
+// never advertised.
 func (m *Machine) KeepByCopy(id uint64) {
 	for i := m.src.writes.len() - 1; i >= 0; i-- {
 		if w := m.src.writes.at(i); w.id == id {
@@ -169,9 +169,10 @@ func (m *Machine) KeepByCopy(id uint64) {
 	}
 }
 
-// CancelWrite cancels write id. The write ends by OpWriteDone with the exact count: at once if no
-// byte of it is advertised, otherwise when the peer has answered the SrcAvailCancel. [SDP-9.5.4-1]
-// [D-32] If the peer is owed the rest, the machine returns OpDetach instead.
+// CancelWrite cancels write id. The write ends by OpWriteDone with the exact count. That happens at
+// once if no byte of it is advertised, otherwise after the peer has answered the SrcAvailCancel.
+// [SDP-9.5.4-1] [D-32] If the rest must still be sent to the peer, the machine returns OpDetach
+// instead.
 func (m *Machine) CancelWrite(now time.Duration, id uint64, out []Action) []Action {
 	m.begin(now, out)
 	s := &m.src
@@ -195,7 +196,7 @@ func (m *Machine) CancelWrite(now time.Duration, id uint64, out []Action) []Acti
 	return m.end()
 }
 
-// dropWrite ends write i before all of it is sent.
+// dropWrite ends write i with err before all of it was sent.
 func (m *Machine) dropWrite(i int, err error) {
 	s := &m.src
 	w := s.writes.remove(i)
@@ -220,19 +221,19 @@ func (m *Machine) advance(i, n int) {
 	}
 }
 
-// data is Bcopy: it sends one Data message made [SDP-9-2] [SDP-11.1-1] of the rest of the forced
-// write, or of as many plain bytes as fit, possibly from several writes. [SDP-9.1-1] [SDP-10-4]
+// data is Bcopy: it sends one Data message [SDP-9-2] [SDP-11.1-1] with the rest of the forced
+// write, or with as many plain bytes as fit, possibly from several writes. [SDP-9.1-1] [SDP-10-4]
 func (m *Machine) data() {
 	s := &m.src
 	end := s.writes.len()
 	if s.advs.len() > 0 {
-		end = s.nforced // [SDP-11.3-6] nothing but the forced write [SDP-9.2-25] [SDP-9.5.2.1-2]
+		end = s.nforced // [SDP-11.3-6] only the forced write [SDP-9.2-25] [SDP-9.5.2.1-2]
 	}
 	flags := sdpwire.Flags(0)
 	limit := m.p.PeerSize - sdpwire.BSDHLen
 	if w, between := m.urgentWithin(end, limit); between > urgentDistance { // [SDP-9.5.3-5] [SDP-9.5.3-6]
-		// A message with all bytes would carry the urgent byte before it may be announced. The next
-		// message announces and carries it.
+		// A message with all bytes would carry the urgent byte, which may not be announced so
+		// early. The next message announces and carries it.
 		limit = between - urgentDistance
 	} else if w != nil {
 		flags = sdpwire.OOBPres // [SDP-6.1.2-4] [SDP-9.5.3-8]
@@ -243,8 +244,9 @@ func (m *Machine) data() {
 	m.stats.SentBytesBcopy += uint64(n)
 }
 
-// urgentWithin gathers payload from the writes before end, up to limit. If that ends in an urgent
-// byte, it returns the byte's write and the number of bytes before the byte; otherwise nil.
+// urgentWithin looks for an urgent byte in the next limit bytes of the writes before end, which one
+// message could carry. It returns the write of that byte and the number of bytes before the byte,
+// or nil.
 func (m *Machine) urgentWithin(end, limit int) (w *write, between int) {
 	s := &m.src
 	for i := range min(end, maxParts) {
@@ -263,14 +265,14 @@ func (m *Machine) urgentWithin(end, limit int) (w *write, between int) {
 	return nil, 0
 }
 
-// maxParts bounds the pieces of one message.
+// maxParts is the largest number of pieces of one message.
 const maxParts = 32
 
-// page is the unit of the pieces of a long write.
+// page is the unit for the lengths of the pieces of a long write.
 const page = 4 << 10
 
-// piece returns how many of the next n bytes of a write go into a message with room for limit. The
-// pieces of a long write have equal lengths.
+// piece returns the number of the next n bytes of a write to send in a message with room for limit
+// bytes. The pieces of a long write have equal lengths.
 func piece(n, limit int) int {
 	if n <= limit {
 		return n
@@ -281,10 +283,10 @@ func piece(n, limit int) int {
 	return limit
 }
 
-// payload adds up to limit bytes of writes at..end to the message of the action at index a, and
-// counts them as sent. It stops after an urgent byte, which must be the last [SDP-6.1.2-4], and
-// before a write that zero copy will send. Every message with payload may make one SinkAvail stale.
-// [SDP-9.5.1-8]
+// payload adds up to limit bytes of the writes at to end-1 to the message of the action at index a,
+// counts them as sent, and returns their number. It stops after an urgent byte, which must be the
+// last one [SDP-6.1.2-4], and before a write for zero copy. Every message with payload may make one
+// SinkAvail stale. [SDP-9.5.1-8]
 func (m *Machine) payload(a, at, end, limit int) (total int) {
 	s := &m.src
 	parts := 0
@@ -313,8 +315,8 @@ func (m *Machine) payload(a, at, end, limit int) (total int) {
 	}
 	m.out[a].Parts = parts - 1
 	m.out[a].Msg.Len += uint32(total)
-	// This message consumes a fresh SinkAvail instead of incrementing the counter; the sum is the
-	// same. [D-23]
+	// This message consumes a SinkAvail that is not stale, instead of incrementing the counter; the
+	// sum is the same. [D-23]
 	if s.avail.len() > 0 { // [SDP-9.5.2.2-2]
 		s.avail.pop()
 	} else {
@@ -330,11 +332,11 @@ func (m *Machine) insertPart(after int, p Action) {
 	m.out[after+1] = p
 }
 
-// srcAvail begins a Read Zcopy: it advertises the rest of the oldest plain write,
-// at any address, the bytes in the payload included. [SDP-9.2-1] [SDP-9-3]
-// [SDP-6.3.2.1-1] [SDP-6.3.2.2-1] [SDP-6.3.2.2-2] In Combined Mode it
-// carries the first bytes [SDP-9.2-2] [SDP-11.2-6], in Pipelined Mode none
-// [SDP-9.2-3] [SDP-11.3-4]; it describes the whole buffer either way [SDP-9.2-4].
+// srcAvail begins a Read Zcopy: it advertises the rest of the oldest plain write, at any address,
+// including the bytes in the payload. [SDP-9.2-1] [SDP-9-3] [SDP-6.3.2.1-1] [SDP-6.3.2.2-1]
+// [SDP-6.3.2.2-2] In Combined Mode the message carries the first bytes [SDP-9.2-2] [SDP-11.2-6], in
+// Pipelined Mode none [SDP-9.2-3] [SDP-11.3-4]; in both modes it describes the whole buffer
+// [SDP-9.2-4].
 func (m *Machine) srcAvail() {
 	s := &m.src
 	i := s.covered()
@@ -344,7 +346,7 @@ func (m *Machine) srcAvail() {
 	if s.mode == sdpwire.Combined {
 		prefix = 1 // [D-82]
 		if room := m.p.PeerSize - sdpwire.SrcAvailLen; m.p.BigPrefix {
-			prefix = min(room, size-1) // never all of it [D-18]
+			prefix = min(room, size-1) // never all of the buffer [D-18]
 		}
 	}
 	m.keys++
@@ -364,7 +366,7 @@ func (m *Machine) srcAvail() {
 	m.stats.SentBytesPrefix += uint64(prefix)
 }
 
-// Bind passes the STag that the driver has assigned to advertisement adv.
+// Bind records the STag that the driver has assigned to advertisement adv.
 func (m *Machine) Bind(adv uint64, stag uint32) {
 	for i := m.src.advs.len() - 1; i >= 0; i-- {
 		if a := m.src.advs.at(i); a.key == adv {
@@ -380,10 +382,9 @@ func (m *Machine) Bind(adv uint64, stag uint32) {
 	}
 }
 
-// rdmaWrite moves bytes into the oldest SinkAvail of the peer, from one write, by the STag it names
-// and from its address on. [SDP-6.3.3.3-1] [SDP-6.3.3.2-2] It also fills the buffer of a
-// Transaction, if that is suitable. [SDP-9.4-3] [SDP-9.4-4] [SDP-9.4-5] [SDP-9.3-1] [SDP-9.3-5]
-// [SDP-11.3-11]
+// rdmaWrite writes bytes of one write into the oldest SinkAvail of the peer, after the bytes that
+// it already contains. [SDP-6.3.3.3-1] [SDP-6.3.3.2-2] It also fills the buffer of a Transaction,
+// if that is suitable. [SDP-9.4-3] [SDP-9.4-4] [SDP-9.4-5] [SDP-9.3-1] [SDP-9.3-5] [SDP-11.3-11]
 func (m *Machine) rdmaWrite() {
 	s := &m.src
 	k, w := s.avail.at(0), s.writes.at(s.covered())
@@ -394,8 +395,8 @@ func (m *Machine) rdmaWrite() {
 	m.advance(s.covered(), n)
 }
 
-// wrCompl reports the oldest SinkAvail as written, with its bytes, whether it is full or not.
-// [SDP-9.3-7] [SDP-9.3-12] [SDP-6.3.6.1-1] [SDP-6.3.6.1-2]
+// wrCompl reports the bytes written to the oldest SinkAvail, whether it is full or not. [SDP-9.3-7]
+// [SDP-9.3-12] [SDP-6.3.6.1-1] [SDP-6.3.6.1-2]
 func (m *Machine) wrCompl() {
 	k := m.src.avail.pop()
 	a := m.send(sdpwire.RdmaWrCompl, m.preference())
@@ -414,8 +415,7 @@ func (m *Machine) revokeAdvs() {
 	}
 }
 
-// settleCancel ends the writes that were waiting for a cancel, once no SrcAvail
-// covers them.
+// settleCancel ends the cancelled writes that no SrcAvail covers any more.
 func (m *Machine) settleCancel() {
 	s := &m.src
 	s.cancelOpen, s.cancelWant = false, false
@@ -428,8 +428,7 @@ func (m *Machine) settleCancel() {
 	}
 }
 
-// checkCancel regards the SrcAvailCancel as Processed when no SrcAvail is open
-// any more. [SDP-9.5.4-11]
+// checkCancel ends the SrcAvailCancel if no SrcAvail is open any more. [SDP-9.5.4-11]
 func (m *Machine) checkCancel() {
 	if m.src.advs.len() == 0 {
 		m.settleCancel()
@@ -462,7 +461,7 @@ func (m *Machine) beginRdmaRdCompl(msg *inbound) bool {
 	return false
 }
 
-// endRdmaRdCompl: the peer has read bytes of the oldest open SrcAvail.
+// endRdmaRdCompl counts bytes of the oldest open SrcAvail that the peer has read.
 func (m *Machine) endRdmaRdCompl(msg *inbound) {
 	s := &m.src
 	a, n := s.advs.at(0), int(msg.Size)
@@ -472,7 +471,9 @@ func (m *Machine) endRdmaRdCompl(msg *inbound) {
 	}
 	m.stats.SentBytesRead += uint64(n)
 	a.left -= n
-	if final { // Until here its bytes stayed readable. [SDP-9.2-19] Otherwise a further answer is awaited. [SDP-9.2-18]
+	// Until here the peer could read its bytes. [SDP-9.2-19] Otherwise another answer must follow.
+	// [SDP-9.2-18]
+	if final {
 		key := s.advs.at(0).key
 		i := s.nforced
 		s.advs.pop()
@@ -499,8 +500,8 @@ func (m *Machine) beginSendSm(msg *inbound) bool {
 	return true
 }
 
-// endSendSm: the peer wants the rest of the oldest open SrcAvail by Data
-// [SDP-9.2-24] [SDP-9.5.2.1-5], or has cancelled all of them.
+// endSendSm forces the rest of the oldest open SrcAvail to Data, as the peer wants it [SDP-9.2-24]
+// [SDP-9.5.2.1-5]. If the message answers a cancel, it ends all SrcAvails instead.
 func (m *Machine) endSendSm(msg *inbound) {
 	s := &m.src
 	if s.cancelOpen && !serial(msg.MSeqAck).less(s.cancelSeq) { // [SDP-9.5.4-11]
@@ -521,8 +522,8 @@ func (m *Machine) endSendSm(msg *inbound) {
 	m.checkCancel()
 }
 
-// endSinkAvail handles the advertisement of a SinkAvail, fresh or not. It runs after its payload
-// was accepted, which may change the meaning of the advertisement. [SDP-9.5.1-10]
+// endSinkAvail handles a SinkAvail, stale or not. It runs after its payload was accepted, because
+// that may make the advertisement stale. [SDP-9.5.1-10]
 func (m *Machine) endSinkAvail(msg *inbound) {
 	s := &m.src
 	m.stats.RecvBytesTransact += uint64(msg.n)
@@ -531,7 +532,7 @@ func (m *Machine) endSinkAvail(msg *inbound) {
 		return
 	}
 	m.stats.RecvSinkAvails++
-	if s.disSent { // our DisConn tells the peer that this one is void [SDP-8.2.1-15]
+	if s.disSent { // our DisConn makes it void, which the peer knows [SDP-8.2.1-15]
 		return
 	}
 	nd := serial(msg.NonDiscards)
@@ -547,7 +548,9 @@ func (m *Machine) endSinkAvail(msg *inbound) {
 		m.violation("D-24", msg.MID, "NonDiscards %d, but only %d messages carried payload", nd, s.count)
 		return
 	}
-	if nd != s.count { // [SDP-9.5.1-3] [SDP-9.5.1-9]: crossed by a message with payload; before anything else [SDP-11.3-10]
+	// [SDP-9.5.1-3] [SDP-9.5.1-9] : a message with payload has crossed it; checked before all else
+	// [SDP-11.3-10]
+	if nd != s.count {
 		s.count--
 		m.stats.StaleSinkAvails++
 		return
@@ -564,25 +567,24 @@ func (m *Machine) endSinkAvail(msg *inbound) {
 	m.checkCancel()
 }
 
-// lateSinkAvail: a SinkAvail that the peer sent before it saw our ModeChange to
+// lateSinkAvail handles a SinkAvail that the peer sent before it received our ModeChange to
 // Combined. [SDP-12.4-7] [D-26]
 func (m *Machine) lateSinkAvail(nd serial, msg *inbound) {
 	s := &m.src
 	switch {
 	case s.count0.less(nd):
 		m.violation("D-24", msg.MID, "NonDiscards %d, but only %d messages carried payload", nd, s.count0)
-	case nd != s.count0: // stale before the change
+	case nd != s.count0: // it was stale before the change
 		s.count0--
 		s.count--
 		m.stats.StaleSinkAvails++
-	default: // fresh: the peer has discarded earlier advertisements [SDP-12.4-6]
+	default: // not stale: the peer has discarded earlier advertisements [SDP-12.4-6]
 		m.reissue()
 	}
 }
 
-// reissue returns the writes of all SrcAvails sent before the ModeChange to the queue, once, and
-// only if the peer has discarded them. [SDP-12.4-6] [SDP-12.4-8] Those sent after it remain valid.
-// [D-26]
+// reissue returns the writes of all SrcAvails sent before the ModeChange to the queue, because the
+// peer has discarded them. [SDP-12.4-6] [SDP-12.4-8] SrcAvails sent after it remain valid. [D-26]
 func (m *Machine) reissue() {
 	s := &m.src
 	if s.advs.len() > 0 && s.advs.at(0).seq.less(s.leaveSeq) {
@@ -592,9 +594,9 @@ func (m *Machine) reissue() {
 	}
 }
 
-// endSinkAvailCancel: all SinkAvails not yet written are void. [SDP-9.5.5-2]
-// One that is partly written ends by its RdmaWrCompl, which pump sends before
-// the SinkCancelAck. [SDP-9.5.5-3] [SDP-9.5.5-5] [SDP-9.5.5-6]
+// endSinkAvailCancel makes all SinkAvails void that were not written to. [SDP-9.5.5-2] A partly
+// written one ends by its RdmaWrCompl, which pump sends before the SinkCancelAck. [SDP-9.5.5-3]
+// [SDP-9.5.5-5] [SDP-9.5.5-6]
 func (m *Machine) endSinkAvailCancel(*inbound) {
 	s := &m.src
 	keep := 0
@@ -602,7 +604,7 @@ func (m *Machine) endSinkAvailCancel(*inbound) {
 		k := s.avail.at(0)
 		if k.filled > 0 {
 			keep = 1
-			if k.filled < k.size { // room that is given up [SDP-9.5.5-8] [D-35]
+			if k.filled < k.size { // its free room is given up [SDP-9.5.5-8] [D-35]
 				s.ackOwed = true
 				k.size = k.filled
 			}
@@ -610,6 +612,7 @@ func (m *Machine) endSinkAvailCancel(*inbound) {
 	}
 	for s.avail.len() > keep {
 		s.avail.remove(s.avail.len() - 1)
-		s.ackOwed = true // [SDP-9.5.5-9]; without a SinkAvail to cancel no ack is owed [SDP-9.5.5-4] [D-36]
+		// [SDP-9.5.5-9]; without a SinkAvail to cancel no answer is due. [SDP-9.5.5-4] [D-36]
+		s.ackOwed = true
 	}
 }

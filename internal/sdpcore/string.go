@@ -2,7 +2,7 @@ package sdpcore
 
 import "fmt"
 
-// String describes the state of the machine in one line, to find the reason of a standstill.
+// String describes the state of the machine in one line, for finding the reason of a standstill.
 func (m *Machine) String() string {
 	s, k := &m.src, &m.snk
 	return fmt.Sprintf("[%v send=%v recv=%v credit=%d stalled=%t/%v nudged=%t/%v bufs=%d free=%d told=%d empties=%d now=%v acked=%d next=%d peerHas=%d gain=%d writes=%d forced=%d advs=%d avail=%d cancel=%t/%t leaving=%t closing=%t dis=%t | reads=%d held=%d adverts=%d ops=%d expected=%d offers=%d cancel=%t/%t eof=%t]",

@@ -9,20 +9,21 @@ import (
 // suspend is the state of a suspension. [SDP 13.1.1] Starting one is optional; this package
 // supports it. [SDP-13.1-2] [SDP-13.1-3]
 type suspend struct {
-	local    bool   // asked for here
-	remote   bool   // requested by the peer, to be answered
+	local    bool   // requested by this end
+	remote   bool   // requested by the peer, and not answered
 	port     uint16 // if local: port to which the peer must reconnect
 	peerPort uint16 // if remote: port to which we must reconnect
 	retry    bool   // our own request was overtaken; repeat it after Resume [SDP-13.1.2-3]
 	peerDone bool   // the peer has sent its last message
 	at       time.Duration
-	times    [8]time.Duration // when suspensions were answered, newest last [D-55]
+	times    [8]time.Duration // times at which suspensions were answered, as a ring [D-55]
 	n        int
 }
 
-// Suspend begins a suspension: RDMA in progress is finished, then SuspComm is sent with the port at
-// which the connection will be resumed. [SDP-13.1.1-3] [SDP-13.1.1-4] OpSuspended reports the end
-// of that; reads and writes stay queued.
+// Suspend begins a suspension: RDMA in progress is finished, and then SuspComm is sent with the
+// port at which the connection will be resumed. [SDP-13.1.1-3] [SDP-13.1.1-4] OpSuspended reports
+// the end of the suspension; reads and writes stay queued. The error is ErrNoSuspend if the
+// connection is not open.
 func (m *Machine) Suspend(now Time, port uint16, out []Action) ([]Action, error) {
 	m.begin(now, out)
 	if m.life != lifeOpen {
@@ -33,16 +34,16 @@ func (m *Machine) Suspend(now Time, port uint16, out []Action) ([]Action, error)
 	return m.end(), nil
 }
 
-// beginSuspend starts to finish In-Process transfers. It drops a SrcAvailCancel without an answer,
-// because the suspension cancels everything. Holding MSeqAck for it would deny the peer the credit
-// that it needs to answer.
+// beginSuspend begins to finish In-Process transfers. It drops a SrcAvailCancel without an answer,
+// because the suspension cancels everything, and holding MSeqAck for it would deny the peer the
+// credit that it needs to answer.
 func (m *Machine) beginSuspend() {
 	m.life, m.sus.at = lifeSuspending, m.now
 	m.cr.hold = false
 }
 
-// stepSuspend sends SuspComm or SuspCommAck once nothing is In-Process.
-// [SDP-13.1.1-3] [SDP-13.1.1-6] [D-53]
+// stepSuspend sends SuspComm or SuspCommAck once no transfer is In-Process. It reports whether it
+// did. [SDP-13.1.1-3] [SDP-13.1.1-6] [D-53]
 func (m *Machine) stepSuspend() bool {
 	if m.snk.ops.len() > 0 { // stepAnswers reports completed reads first
 		return false
@@ -59,7 +60,7 @@ func (m *Machine) stepSuspend() bool {
 	return true
 }
 
-// quiesce ends the current connection: no advertisement survives. [SDP-13-1]
+// quiesce ends the current connection, with all advertisements. [SDP-13-1]
 func (m *Machine) quiesce() {
 	s, k := &m.src, &m.snk
 	m.life = lifeSuspended
@@ -83,7 +84,7 @@ func (m *Machine) endSuspComm(msg *inbound) {
 	switch {
 	case m.life == lifeSuspSent && m.p.Role == Accepting:
 		u.peerDone = true
-		return // crossed: ours takes precedence [SDP-13.1.2-1] [D-54]
+		return // the requests have crossed, and ours takes precedence [SDP-13.1.2-1] [D-54]
 	case m.p.NoSuspend, int(msg.Port) < m.p.MinSuspendPort, m.tooOften(): // [D-55]
 		m.abort(ErrNoSuspend)
 		return
@@ -93,7 +94,8 @@ func (m *Machine) endSuspComm(msg *inbound) {
 	m.beginSuspend()
 }
 
-// tooOften counts suspensions by the peer within a minute. [D-55]
+// tooOften reports whether the peer has suspended more often within a minute than allowed. It
+// counts this suspension if not. [D-55]
 func (m *Machine) tooOften() bool {
 	u := &m.sus
 	if m.p.Timers.SuspendLimit < 0 {
@@ -117,7 +119,7 @@ func (m *Machine) beginSuspCommAck(msg *inbound) bool {
 	return true
 }
 
-// endSuspCommAck: the peer is silent from here on.
+// endSuspCommAck ends the current connection, on which the peer sends no more messages.
 func (m *Machine) endSuspCommAck(*inbound) {
 	m.do(Action{Op: OpSuspended})
 	m.sus.local = false
@@ -129,7 +131,7 @@ func (m *Machine) Suspended() bool { return m.life == lifeSuspended }
 
 // Resume continues a suspended connection over a new one, which is set up by Hello and HelloAck as
 // usual. Numbers, credits and counters restart, both modes are Combined, and undelivered bytes are
-// sent again. [SDP-13.1.1-10] [SDP-13.1.1-17] [D-52]
+// sent again. It panics if the connection is not suspended. [SDP-13.1.1-10] [SDP-13.1.1-17] [D-52]
 func (m *Machine) Resume(now Time, p Params, out []Action) []Action {
 	if m.life != lifeSuspended {
 		panic("sdpcore: Resume of a connection that is " + m.life.String())
@@ -139,17 +141,17 @@ func (m *Machine) Resume(now Time, p Params, out []Action) []Action {
 	s, k := &m.src, &m.snk
 	s.count0, s.nudgeAck, s.stalled = 0, false, false
 	s.pol = srcPolicy{}
-	s.disSent = false // sent again if it had been
+	s.disSent = false // a DisConn is sent again
 	s.urgents = 0
 	for i := range s.writes.len() {
-		if w := s.writes.at(i); w.urgent { // announced again
+		if w := s.writes.at(i); w.urgent { // it is announced again
 			w.pended = false
 			s.urgents++
 		}
 	}
 	k.pol = snkPolicy{changedAt: m.now}
 	k.disSeen, k.announced = false, 0
-	for i := range k.holds.len() { // held bytes lie outside the new Private Buffers
+	for i := range k.holds.len() { // held bytes are outside of the new Private Buffers
 		if h := k.holds.at(i); h.private {
 			h.private = false
 			k.compacted += h.n
@@ -164,21 +166,21 @@ func (m *Machine) Resume(now Time, p Params, out []Action) []Action {
 	return m.end()
 }
 
-// A State is the data that a connection passes to another process, besides the bytes that it holds.
-// [SDP-13.1.1-11]
+// A State is the data of a connection that moves to another process, without the bytes of its
+// stream. [SDP-13.1.1-11]
 type State struct {
-	Role     Role // on the connection that was suspended
+	Role     Role // role on the suspended connection
 	RecvSize int  // bytes of each receive Private Buffer [SDP-13.1.1-14]
 	RecvBufs int
 	ORD      int
-	Held     int    // bytes received and not yet read [SDP-13.1.1-16]
+	Held     int    // bytes received and not read [SDP-13.1.1-16]
 	RecvPos  uint64 // stream position after them
 	EOF      bool   // the peer's DisConn was received
-	Closing  bool   // DisConn is to be sent, or has been
+	Closing  bool   // DisConn was sent, or is still to be sent
 	Unsent   int    // queued bytes that were not delivered
 }
 
-// State returns the state to hand over. The machine must be suspended.
+// State returns the state for another process. It panics if the machine is not suspended.
 func (m *Machine) State() State {
 	if m.life != lifeSuspended {
 		panic("sdpcore: State of a connection that is " + m.life.String())
@@ -187,8 +189,8 @@ func (m *Machine) State() State {
 		RecvPos: m.snk.pos, EOF: m.snk.eof, Closing: m.src.closing, Unsent: m.src.queued}
 }
 
-// Restore returns a machine that continues where another process stopped. The driver holds st.Held
-// bytes as if by OpHold and queues the unsent ones by Write.
+// Restore returns a machine that continues where another process stopped. The driver must hold
+// st.Held bytes as if by OpHold, and queue the unsent ones by Write.
 func Restore(p Params, st State) *Machine {
 	m := New(p)
 	k := &m.snk

@@ -6,8 +6,8 @@ import (
 	"viaduct/internal/wire/sdpwire"
 )
 
-// Deadline returns the time at which Tick is next due, and false if only an
-// event can change anything.
+// Deadline returns the time at which Tick is due next. ok is false if only an event can change
+// anything.
 func (m *Machine) Deadline() (at Time, ok bool) {
 	if m.untimed() {
 		return 0, false
@@ -15,7 +15,7 @@ func (m *Machine) Deadline() (at Time, ok bool) {
 	return m.soonest()
 }
 
-// soonest computes Deadline by checking each timer.
+// soonest computes the result of Deadline by checking each timer.
 func (m *Machine) soonest() (at Time, ok bool) {
 	next := func(t Time) {
 		if !ok || t < at {
@@ -67,8 +67,8 @@ func (m *Machine) soonest() (at Time, ok bool) {
 	return at, ok
 }
 
-// untimed reports that no timer is running. It avoids checking each timer after nearly every event:
-// nothing is advertised, nothing waits for credit, and no mode is about to change.
+// untimed reports whether no timer is running: nothing is advertised, nothing waits for credit, and
+// no mode is about to change. This avoids checking each timer after nearly every event.
 func (m *Machine) untimed() bool {
 	s, k := &m.src, &m.snk
 	return m.life == lifeOpen && s.advs.len() == 0 && k.adverts.len() == 0 &&
@@ -108,14 +108,13 @@ func (m *Machine) Tick(now Time, out []Action) []Action {
 	return m.end()
 }
 
-// unansweredFits reports whether the oldest SrcAvail could be cancelled and its bytes sent by
-// Bcopy.
+// unansweredFits reports whether the oldest SrcAvail may be cancelled and its bytes sent by Bcopy.
 func (m *Machine) unansweredFits() bool {
 	s := &m.src
 	return s.advs.len() > 0 && !s.cancelOpen && !s.cancelWant && s.advs.at(0).left <= m.p.SendBudget
 }
 
-// lonely reports whether the oldest SrcAvail waits for a reader.
+// lonely reports whether no read waits for the oldest SrcAvail, which is not answered otherwise.
 func (m *Machine) lonely() bool {
 	k := &m.snk
 	if k.adverts.len() == 0 || k.reads.len() > 0 || k.ops.len() > 0 || k.srcCancel || k.expected > 0 {
@@ -125,9 +124,9 @@ func (m *Machine) lonely() bool {
 	return !a.wantSm && a.asked < a.size
 }
 
-// lonelyFits returns how many bytes of that SrcAvail can be fetched into local memory: all, or as
-// many as the receive buffer has room for. So a write that fits the buffers of both ends does not
-// wait for a reader. [D-38] [SDP-9.5.6-1]
+// lonelyFits returns the number of bytes of that SrcAvail that can be fetched into local memory:
+// all, or as many as the receive buffer has room for. So a write that fits the buffers of both ends
+// does not wait for a reader. [D-38] [SDP-9.5.6-1]
 func (m *Machine) lonelyFits() int {
 	k := &m.snk
 	if !m.lonely() {
@@ -136,13 +135,13 @@ func (m *Machine) lonelyFits() int {
 	left := k.adverts.at(0).size - k.adverts.at(0).asked
 	room := m.p.RecvBudget - k.compacted
 	if room < min(left, m.p.RecvSize) {
-		return 0 // not worth a round trip
+		return 0 // too few for a round trip
 	}
 	return min(left, room)
 }
 
-// fetchLocal reads n bytes of the oldest SrcAvail into memory of the driver, for a later reader.
-// [SDP-9.5.6-1] [SDP-9.2-29]
+// fetchLocal starts an RDMA Read of n bytes of the oldest SrcAvail into memory of the driver, for a
+// later reader. [SDP-9.5.6-1] [SDP-9.2-29]
 func (m *Machine) fetchLocal(n int) {
 	k := &m.snk
 	a := k.adverts.at(0)
@@ -155,7 +154,8 @@ func (m *Machine) fetchLocal(n int) {
 // deadlocked reports whether both ends advertise and neither reads. [SDP-9.2-29]
 func (m *Machine) deadlocked() bool { return m.src.advs.len() > 0 && m.lonely() }
 
-// deadlockAfter differs between the peers, so that one of them acts first. [D-38]
+// deadlockAfter returns the time after which this end resolves a deadlock. It differs between the
+// peers, so that one of them acts first. [D-38]
 func (m *Machine) deadlockAfter() time.Duration {
 	if m.p.Role == Connecting {
 		return 3 * m.p.Timers.Deadlock
@@ -163,8 +163,8 @@ func (m *Machine) deadlockAfter() time.Duration {
 	return m.p.Timers.Deadlock
 }
 
-// askModeAck reports whether an empty Data is due that gets a ModeChange
-// acknowledged, because another change is wanted. [D-45]
+// askModeAck reports whether to send an empty Data that makes the peer acknowledge a ModeChange,
+// because another change is wanted. [D-45]
 func (m *Machine) askModeAck() bool {
 	s := &m.src
 	return s.leaving && !s.nudgeAck && s.pol.wanted && m.cr.credit() >= 2 && m.now >= s.leaveAt+m.p.Timers.ModeAck

@@ -10,9 +10,9 @@ import (
 // A Violation reports that the peer, which is not trusted [SDP-15-1], broke a rule of the protocol.
 // The connection ends abortively. [SDP-8.2.2-6]
 type Violation struct {
-	Row  string      // of the requirement matrix, or a decision: "SDP-9.2-17", "D-24"
+	Row  string      // row of the requirement matrix, or a decision: "SDP-9.2-17", "D-24"
 	MID  sdpwire.MID // type of the message that broke it
-	What string      // what was wrong
+	What string      // description of the violation
 }
 
 // Error returns the row and a description.
@@ -20,10 +20,11 @@ func (v *Violation) Error() string {
 	return fmt.Sprintf("sdp: protocol violation [%s] in %v: %s", v.Row, v.MID, v.What)
 }
 
-// Reasons of OpAbort, OpReadDone and OpWriteDone besides a *Violation.
+// Reasons in OpAbort, OpReadDone and OpWriteDone, besides a *Violation.
 var (
-	ErrClosed      = errors.New("sdp: connection closed")                        // by a local call
-	ErrReset       = errors.New("sdp: connection reset by peer")                 // LLP torn down, or AbortConn
+	ErrClosed = errors.New("sdp: connection closed") // by a local call
+	// The LLP was closed, or AbortConn was received.
+	ErrReset       = errors.New("sdp: connection reset by peer")
 	ErrCancelled   = errors.New("sdp: operation cancelled")                      // by CancelRead or CancelWrite
 	ErrDeadPeer    = errors.New("sdp: no answer to a cancel")                    // [D-81]
 	ErrNoSuspend   = errors.New("sdp: suspension refused or timed out")          // [D-53] [D-55]
@@ -31,7 +32,7 @@ var (
 	ErrWriteClosed = errors.New("sdp: write after close")                        // [SDP-8.2.1-2]
 )
 
-// wireViolation turns an error of sdpwire.Parse into a Violation.
+// wireViolation returns the Violation for an error of sdpwire.Parse.
 func wireViolation(mid sdpwire.MID, err error) *Violation {
 	row := "SDP-8.2.2-6"
 	switch {
