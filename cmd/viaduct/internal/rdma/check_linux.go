@@ -13,7 +13,7 @@ import (
 )
 
 // A Finding is the result of one test of Check. Good means that the test has passed. Warn means
-// that programs can be run, but with limits. The rest is what to do.
+// that programs can be run, but with limits. Says describes the result, and Do the remedy.
 type Finding struct {
 	What       string
 	Good, Warn bool

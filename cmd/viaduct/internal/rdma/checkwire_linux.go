@@ -15,8 +15,8 @@ import (
 	"viaduct/internal/wire/ib"
 )
 
-// checkWire opens the UDP port of each address that a RoCE device has. Without it programs reach those under the same
-// command alone.
+// checkWire tries to open the UDP port of each address of a RoCE device. Without the port, programs
+// reach only other programs under the same command.
 func checkWire(d Device) Finding {
 	f := Finding{What: d.Name, Good: true, Says: "other hosts are reached by RoCEv2 from UDP port 4791"}
 	var own, says []string
@@ -42,7 +42,7 @@ func checkWire(d Device) Finding {
 	return f
 }
 
-// portTaken says why the UDP port of RoCEv2 can't be had at an address, and is empty if it can.
+// portTaken returns why the UDP port of RoCEv2 cannot be opened at an address, or "" if it can.
 func portTaken(a netip.Addr) string {
 	c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(a, ib.Port)))
 	switch {

@@ -26,8 +26,8 @@ type cmFile struct {
 	waiting []*cmCommand // guarded by mu; waiting get_event calls
 }
 
-// A cmEvent belongs to the identifier that counts it. For a connection request, that is the
-// listener.
+// A cmEvent is an event for the program. The identifier that counts it is of; for a connection
+// request, that is the listener.
 type cmEvent struct {
 	abi.CMEvent
 	of *cmID
@@ -301,7 +301,7 @@ func (k *cmCommand) getEvent() {
 	f.waiting = append(still, k)
 }
 
-// drop removes the events of an identifier.
+// drop removes the events of an identifier, and returns them.
 func (f *cmFile) drop(id *cmID) (dropped []*cmEvent) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

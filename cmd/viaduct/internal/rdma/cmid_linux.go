@@ -53,9 +53,9 @@ type cmID struct {
 	backlog   int                   // guarded by mu; how many more requests may arrive
 	cancel    stdcontext.CancelFunc // guarded by mu; of the dial
 
-	typ     rxe.Type // of its queue pair
-	timeout uint8    // guarded by mu; of acknowledgements, 0 unless the program has set it
-	roce    *roceID  // guarded by mu; nil unless the device is one of RoCE
+	typ     rxe.Type // type of its queue pair
+	timeout uint8    // guarded by mu; code of the ACK timeout, 0 unless the program has set it
+	roce    *roceID  // guarded by mu; nil unless the device is a RoCE device
 }
 
 // Port spaces.

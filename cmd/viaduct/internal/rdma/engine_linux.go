@@ -340,7 +340,8 @@ func (e *engine) posted(s *abi.SendEntry) posted {
 	return posted{id: s.ID, op: s.Op, signaled: e.q.req.SignalAll || s.Flags&abi.Signalled != 0, solicited: s.Flags&abi.Solicited != 0}
 }
 
-// take executes entries of the send queue over the link, or posts them to the stream.
+// take executes entries of the send queue over the link, or posts them to the stream. It reports
+// whether there were any.
 func (e *engine) take() bool {
 	room := int(e.q.sq.n) - (len(e.pending) - e.head)
 	if e.broken || room <= 0 {
@@ -539,7 +540,8 @@ func (e *engine) request(t *taken, sg []iwarp.SGE) (wr iwarp.SendWR, status abi.
 	return wr, status
 }
 
-// complete reports completions of the stream; armed is as in step.
+// complete reports completions of the stream to the program, and reports whether there were any;
+// armed is as in step.
 func (e *engine) complete(armed bool) bool {
 	any := false
 	// Entries that were not posted complete when those before them have completed.

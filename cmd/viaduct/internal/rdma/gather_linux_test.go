@@ -63,13 +63,13 @@ func TestGather(t *testing.T) {
 		{{off: 100, n: 20, r: other}}, // another domain's
 		{{off: linkMemory - 8, n: 9}}, // beyond the end
 		{{off: 7, n: 7}},
-		{},               // nothing
-		{{off: 1, n: 1}}, // behind a fence
+		{},               // no element
+		{{off: 1, n: 1}}, // with a fence
 		{{off: 2, n: 2}}, // inline
-		{{off: 3, n: 3}}, // no such operation
+		{{off: 3, n: 3}}, // unknown operation
 		{{off: 4, n: 4}},
 		{{off: 5, n: 5}}, // a Read
-		{{off: 6, n: 6}}, // behind it
+		{{off: 6, n: 6}}, // after the Read
 	}
 	batch := a.batchOf(lists...)
 	batch[10].entry.Flags |= abi.ReadFence

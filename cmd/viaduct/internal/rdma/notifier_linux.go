@@ -44,8 +44,8 @@ func (n *notifier) retire() (read uint32) {
 	return n.sent - n.ch.takeBackLocked(n)
 }
 
-// send writes an event of a notifier into the pipe. If the pipe is full, it holds thousands of
-// unread events, and the new one is dropped.
+// send writes an event of a notifier into the pipe. If the pipe is full, the event is dropped; the
+// pipe then holds thousands of unread events.
 func (ch *channel) send(of *notifier, event []byte) {
 	ch.mu.Lock()
 	defer ch.mu.Unlock()

@@ -73,8 +73,8 @@ func (p *process) read(to []byte, remote []unix.RemoteIovec) int {
 	return n
 }
 
-// write writes all of from. It returns false if that failed, for example because the memory is
-// read-only or the process is no child. A part may have been written then.
+// write writes all of from at addr. It returns false if that failed, for example because the memory
+// is read-only or the process is not a child. A part may have been written then.
 func (p *process) write(from []byte, addr uint64) bool {
 	p.gate.RLock()
 	defer p.gate.RUnlock()

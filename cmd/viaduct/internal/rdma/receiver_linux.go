@@ -95,7 +95,8 @@ func (r *receiver) takeLocked(e *abi.RecvEntry) (valid, ok bool) {
 	return ok && abi.ParseRecv(&raw, e), ok
 }
 
-// peek reads the entry for the next message without taking it. valid is false for an invalid entry.
+// peek reads the entry for the next message without taking it. there is false if there is none;
+// valid is false for an invalid entry.
 func (r *receiver) peek(e *abi.RecvEntry) (there, valid bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

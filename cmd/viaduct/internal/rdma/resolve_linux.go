@@ -24,7 +24,8 @@ type place struct {
 
 const maxPath = 4096 // PATH_MAX
 
-// name reads a path from the program's memory.
+// name reads a path from the program's memory. It returns false if the memory cannot be read, or the
+// path is empty or too long.
 func (s *Service) name(c *notify.Call, addr uint64) ([]byte, bool) {
 	const step = 256 // most paths are shorter
 	var b []byte

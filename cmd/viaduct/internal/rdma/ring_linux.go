@@ -55,7 +55,7 @@ type sendRing struct {
 	held bool // the entry before at is taken, and still valid
 }
 
-// take copies the next entry.
+// take copies the next entry. It returns false if there is none.
 func (r *sendRing) take(e *[abi.SQELen]byte) bool {
 	if !r.valid() {
 		return false

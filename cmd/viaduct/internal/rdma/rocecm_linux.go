@@ -15,7 +15,8 @@ import (
 	"viaduct/internal/rocecm"
 )
 
-// A roceManager connects identifiers of RoCE devices, both of whose ends are served here. A [cmWire] connects others.
+// A roceManager connects identifiers of RoCE devices if this service serves both ends. A [cmWire]
+// connects the others.
 type roceManager struct {
 	mu        sync.Mutex           // taken before cmID.mu
 	listeners map[*cmID]bool       // guarded by mu
@@ -23,26 +24,27 @@ type roceManager struct {
 	nextJoin  uint32               // guarded by mu
 }
 
-// A roceID is an identifier's part of a RoCE connection. It is guarded by roceManager.mu.
+// A roceID is the RoCE part of an identifier. It is guarded by roceManager.mu.
 type roceID struct {
-	peer           *cmID // the other end; nil before the request and behind the end of either
+	peer           *cmID // the other end; nil before the request, and after either end is closed
 	qpn, remoteQPN uint32
-	psn, remotePSN uint32 // that each side wants the other to begin with [ROCE-CM-3]
+	psn, remotePSN uint32 // first packet sequence number of each side [ROCE-CM-3]
 	ird, ord       uint8
 	retry, rnr     uint8
-	over           bool // the connection has ended, and the program was told
+	over           bool // the connection has ended, and the program was informed
 
-	wire    *rocecm.Conn // with a peer that is not served here, else nil
-	peerGID rxe.GID      // of that
+	wire    *rocecm.Conn // connection with a peer that this service does not serve, otherwise nil
+	peerGID rxe.GID      // address of the peer of wire
 }
 
-// A roceCMHandler serves a command on identifiers of RoCE, whose number is at an offset of the body.
+// A roceCMHandler serves a command on identifiers of RoCE devices. The number of the identifier is
+// at the offset at of the body.
 type roceCMHandler struct {
 	at    int
 	serve func(*cmCommand)
 }
 
-// roceCMHandlers serve what iWARP's identifiers do otherwise.
+// roceCMHandlers holds the commands that RoCE devices serve in another way than iWARP devices.
 var roceCMHandlers = map[abi.CMCommand]roceCMHandler{
 	abi.CMBindIP:      {36, (*cmCommand).roceBindIP},
 	abi.CMResolveIP:   {56, (*cmCommand).roceResolveIP},
@@ -57,15 +59,16 @@ var roceCMHandlers = map[abi.CMCommand]roceCMHandler{
 	abi.CMLeaveMcast:  {-1, (*cmCommand).roceLeave},
 }
 
-// isRoCE reports whether a command is for a RoCE device, which is settled when its identifier is bound. at is where the
-// body has the identifier's number.
+// isRoCE reports whether a command is for a RoCE device. The device is determined when the
+// identifier is bound. at is the offset of the identifier's number in the body; a negative one
+// means that the body has none.
 func (k *cmCommand) isRoCE(at int) bool {
 	s := k.f.s
 	if at < 0 {
 		return s.hasRoCE()
 	}
 	id := s.cm.get(k.Body.U32(at))
-	if id == nil || id.channel() != k.f || !s.hasRoCE() { // another program's stays as it is
+	if id == nil || id.channel() != k.f || !s.hasRoCE() { // the common code reports the error
 		return false
 	}
 	var a netip.AddrPort
@@ -101,9 +104,9 @@ func (s *Service) hasRoCE() bool {
 	return false
 }
 
-// roceFor returns the RoCE device that serves an address in a port space, nil if an iWARP device
-// does or none. Of a device of each kind without addresses, the iWARP device has connections and
-// the RoCE device has datagrams.
+// roceFor returns the RoCE device that serves an address in a port space, or nil if an iWARP device
+// serves it, or none. If a RoCE device and an iWARP device both serve all addresses, connections
+// belong to the iWARP device and datagrams to the RoCE device.
 func (s *Service) roceFor(ps uint16, a netip.Addr) *device {
 	var rest *device
 	iwarp := false
@@ -120,7 +123,7 @@ func (s *Service) roceFor(ps uint16, a netip.Addr) *device {
 		}
 	}
 	if rest == nil && !iwarp && (!a.IsValid() || a.IsUnspecified() || a.IsLoopback() || a.IsMulticast()) {
-		for _, d := range s.devices { // any will do
+		for _, d := range s.devices { // any device will do
 			if d.is == roce {
 				rest = d
 				break
@@ -133,17 +136,18 @@ func (s *Service) roceFor(ps uint16, a netip.Addr) *device {
 	return rest
 }
 
-// ownLoopback is an address that means this host, whichever addresses the devices have.
+// ownLoopback is the address of this host on every device.
 var ownLoopback = netip.AddrFrom4([4]byte{127, 0, 0, 1})
 
-// hasLoopback reports whether the device was given an address of the loopback interface. Other addresses of that
-// interface are other devices' then.
+// hasLoopback reports whether the device has an address of the loopback interface of its own. It
+// then serves no other addresses of that interface, except ownLoopback.
 func (d *device) hasLoopback() bool {
 	return slices.ContainsFunc(d.addrs, netip.Addr.IsLoopback)
 }
 
-// gidOf returns the GID by which an address is reached, and its index: that of the address, or any of its family for
-// those of the loopback interface.
+// gidOf returns the GID for a local address, and its index in the table. For loopback addresses
+// that are not in the table, it returns the first GID after the link-local one. ok is false if the
+// device does not serve the address.
 func (d *device) gidOf(a netip.Addr) (g rxe.GID, index uint8, ok bool) {
 	a = a.Unmap().WithZone("")
 	all := d.gids.entries()
@@ -175,13 +179,14 @@ func (k *cmCommand) roceBindIP() {
 	k.finish(e)
 }
 
-// Ports that programs get which do not name one.
+// The range of ports for programs that do not choose one.
 const (
 	firstFreePort = 32768
 	freePorts     = 28232
 )
 
-// bindRoCELocked reserves a port. There is no socket: the port spaces of rdma_cm are not those of TCP and UDP.
+// bindRoCELocked reserves a port. It opens no socket, because the port spaces of rdma_cm are not
+// those of TCP and UDP.
 func (id *cmID) bindRoCELocked(a netip.AddrPort) unix.Errno {
 	if id.state != cmIdle || id.destroyed {
 		return unix.EINVAL
@@ -248,13 +253,13 @@ func (k *cmCommand) roceResolveIP() {
 	id.tell(abi.EvAddrResolved, 0, abi.ConnParam{})
 }
 
-// resolveRoCELocked finds the local address and the device by which an address is reached.
+// resolveRoCELocked determines the local address and the device for a destination.
 func (id *cmID) resolveRoCELocked(dst netip.AddrPort) unix.Errno {
 	from := id.src.Addr()
 	if !from.IsValid() || from.IsUnspecified() {
 		var err error
 		if from, err = sourceFor(dst); err != nil && dst.Addr().IsMulticast() {
-			// No route for groups: any address of the device will do.
+			// Without a route to a group, any address of the device will do.
 			if d := id.s.roceFor(id.ps, dst.Addr()); d != nil {
 				if all := d.gids.entries(); len(all) > 1 {
 					from, err = netip.AddrFrom16(all[1].gid).Unmap(), nil
@@ -305,7 +310,7 @@ func (k *cmCommand) roceQueryRoute() {
 	k.answer(k.Body.U64(0), b[:min(k.Out, len(b))])
 }
 
-// dgidLocked is the GID of the other end.
+// dgidLocked returns the GID of the other end, or zeros if there is none.
 func (id *cmID) dgidLocked() (g [16]byte) {
 	if !id.dst.IsValid() {
 		return g
@@ -319,13 +324,13 @@ func (id *cmID) dgidLocked() (g [16]byte) {
 	return id.dst.Addr().As16()
 }
 
-// ahLocked makes the attributes of an address handle for a GID.
+// ahLocked returns the attributes of an address handle for a GID.
 func (id *cmID) ahLocked(to [16]byte) abi.Body {
 	_, index, _ := id.dev.gidOf(id.src.Addr())
 	return abi.MakeAH(to, index)
 }
 
-// defaultTimeout is that of acknowledgements: 4.096 us * 2^18.
+// defaultTimeout is the code of the ACK timeout: 4.096 us * 2^18.
 const defaultTimeout = 18
 
 func (k *cmCommand) roceInitQPAttr() {

@@ -13,7 +13,7 @@ import (
 	"viaduct/cmd/viaduct/internal/rdma/rxe"
 )
 
-// Reasons of a rejection, as the connection manager of InfiniBand numbers them.
+// Reasons of a rejection, with the numbers of InfiniBand's connection manager.
 const (
 	rejectTimeout    = 4
 	rejectNoService  = 8
@@ -63,7 +63,7 @@ func (id *cmID) listenRoCE(backlog int) unix.Errno {
 	return 0
 }
 
-// listener returns the listener at an address, nil if there is none. mu is locked.
+// listener returns the listener at an address, or nil. mu is locked.
 func (m *roceManager) listener(ps uint16, a netip.AddrPort) *cmID {
 	for l := range m.listeners {
 		l.mu.Lock()
@@ -77,7 +77,7 @@ func (m *roceManager) listener(ps uint16, a netip.AddrPort) *cmID {
 	return nil
 }
 
-// tellReason posts an event whose status is not the number of an error.
+// tellReason posts an event whose status is the reason of a rejection instead of an error number.
 func (id *cmID) tellReason(t abi.CMEventType, reason int32, p abi.ConnParam) {
 	id.mu.Lock()
 	f, uid := id.file, id.uid
@@ -85,7 +85,7 @@ func (id *cmID) tellReason(t abi.CMEventType, reason int32, p abi.ConnParam) {
 	f.post(&cmEvent{CMEvent: abi.CMEvent{UID: uid, ID: id.num, Type: t, Status: reason, Param: p}, of: id})
 }
 
-// filled is private data as a message carries it: all the room, with zeros behind.
+// filled returns private data in the form of a message, padded with zeros to n bytes.
 func filled(p []byte, n int) []byte {
 	b := make([]byte, n)
 	copy(b, p)
@@ -128,7 +128,7 @@ func (k *cmCommand) roceConnect() {
 	if id.requestRoCE(p) {
 		return
 	}
-	id.s.wg.Go(func() { // the listener may be made anew, see refusedFor
+	id.s.wg.Go(func() { // the listener may be opened again soon, see refusedFor
 		for until := time.Now().Add(refusedFor); time.Now().Before(until); {
 			time.Sleep(10 * time.Millisecond)
 			if id.isDestroyed() || id.requestRoCE(p) {
@@ -136,7 +136,7 @@ func (k *cmCommand) roceConnect() {
 			}
 		}
 		id.mu.Lock()
-		if id.destroyed || id.state != cmConnecting { // the program has ended it
+		if id.destroyed || id.state != cmConnecting { // the program has destroyed or disconnected it
 			id.mu.Unlock()
 			return
 		}
@@ -152,14 +152,15 @@ func (k *cmCommand) roceConnect() {
 	})
 }
 
-// elsewhereLocked reports whether the other end is not served here.
+// elsewhereLocked reports whether another service or host serves the other end.
 func (id *cmID) elsewhereLocked() bool {
 	to := rxe.GID(id.dgidLocked())
 	return rxe.OnWire(to) && !id.s.roce.Local(to)
 }
 
-// requestRoCE makes the other end of a connection, and reports it to the program that listens. It is
-// false if none does, and true if the connection was ended meanwhile.
+// requestRoCE creates the identifier of the other end, and reports the request to the listening
+// program. It returns false if no program listens. It also returns true if the connection was ended
+// in the meantime.
 func (id *cmID) requestRoCE(p abi.ConnParam) bool {
 	s := id.s
 	m := &s.roceCM
@@ -222,7 +223,7 @@ func (k *cmCommand) roceAccept() {
 	}
 }
 
-// roceConfirm is the active side's accept: its queue pair is ready.
+// roceConfirm is accept on the active side, whose queue pair is now ready.
 func (k *cmCommand) roceConfirm(id *cmID) {
 	m := &id.s.roceCM
 	m.mu.Lock()
@@ -244,7 +245,7 @@ func (k *cmCommand) roceConfirm(id *cmID) {
 	}
 	k.Return(k.count, 0)
 	if over || peer == nil {
-		return // which it was told
+		return // the program was informed of that
 	}
 	id.s.explain("rdma_cm %v -> %v: connected over RoCE, both ends are served here", id.src, id.dst)
 	peer.tell(abi.EvEstablished, 0, abi.ConnParam{})
@@ -256,7 +257,7 @@ func (id *cmID) setState(s cmState) {
 	id.mu.Unlock()
 }
 
-// roceReply is the passive side's accept.
+// roceReply is accept on the passive side.
 func (k *cmCommand) roceReply(id *cmID, p abi.ConnParam) {
 	room, ud := abi.PrivateReply, id.typ == rxe.UD
 	if ud {
@@ -311,7 +312,7 @@ func (k *cmCommand) roceReply(id *cmID, p abi.ConnParam) {
 		UD: &abi.UDParam{QP: p.QP, QKey: abi.DatagramKey, AH: ah, Private: p.Private}}, of: peer})
 }
 
-// roceReplyWire is the passive side's accept of a peer that is not served here.
+// roceReplyWire is accept on the passive side, for a peer that this service does not serve.
 func (k *cmCommand) roceReplyWire(id *cmID, p abi.ConnParam) {
 	id.mu.Lock()
 	id.uid = k.Body.U64(0)
@@ -362,7 +363,8 @@ func (k *cmCommand) roceReject() {
 	}
 }
 
-// part ends the connection of an identifier, and returns the other end if that does not know yet. mu is locked.
+// part ends the connection of an identifier. It returns the other end if that has not ended yet,
+// and otherwise nil. mu is locked.
 func (m *roceManager) part(id *cmID) *cmID {
 	peer := id.roce.peer
 	id.roce.peer, id.roce.over = nil, true
@@ -412,7 +414,8 @@ func (k *cmCommand) roceDisconnect() {
 	}
 }
 
-// leaveRoCE ends what an identifier has, as its end does. It is called without locks.
+// leaveRoCE ends the listener, memberships and connection of an identifier that is destroyed. The
+// caller must hold no locks.
 func (id *cmID) leaveRoCE() {
 	id.mu.Lock()
 	r := id.roce

@@ -10,16 +10,17 @@ import (
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 )
 
-// A roceJoin is an identifier's membership in a multicast group. The queue pair is attached by the program.
+// A roceJoin is the membership of an identifier in a multicast group. The program attaches the
+// queue pair itself.
 type roceJoin struct {
 	id       *cmID
-	reported uint32 // guarded by cmID.mu; events delivered
+	reported uint32 // guarded by cmID.mu; number of delivered events
 }
 
-// maxJoins is how many memberships there can be.
+// maxJoins is the greatest number of memberships.
 const maxJoins = maxGroups
 
-// groupOf is the GID of a multicast address.
+// groupOf returns the GID of a multicast address.
 func groupOf(a netip.Addr) [16]byte {
 	g := a.As16()
 	if a.Is4() {
@@ -98,7 +99,7 @@ func (k *cmCommand) roceLeave() {
 	k.answer(k.Body.U64(0), abi.Words(n))
 }
 
-// dropJoin removes the event of a membership, if the program has not got it.
+// dropJoin removes the event of a membership, unless the program has read it.
 func (f *cmFile) dropJoin(j *roceJoin) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

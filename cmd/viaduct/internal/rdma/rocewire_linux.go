@@ -16,13 +16,14 @@ import (
 	"viaduct/internal/wire/ib"
 )
 
-// A cmWire connects identifiers of RoCE devices with peers that are not served here, by the connection
-// manager of RoCEv2. It is the rocecm.Handler of that: its mu is taken before roceManager.mu.
+// A cmWire connects identifiers of RoCE devices with peers that this service does not serve,
+// through the connection manager of RoCEv2. It implements rocecm.Handler. Its mu is taken before
+// roceManager.mu.
 type cmWire struct {
 	s     *Service
 	begin time.Time
-	guid  uint64          // of this service for its peers: devices of one host have the same
-	in    chan cmDatagram // what has arrived; more is dropped, and comes again
+	guid  uint64          // identifies this service to its peers; all devices of a host have the same
+	in    chan cmDatagram // received datagrams; more are dropped, and sent again by the peer
 
 	mu     sync.Mutex
 	m      *rocecm.Manager                // guarded by mu
@@ -31,13 +32,13 @@ type cmWire struct {
 	closed bool                           // guarded by mu
 }
 
-// A cmDatagram is a datagram that has come to an address.
+// A cmDatagram is a datagram received at the address own.
 type cmDatagram struct {
 	own, from netip.Addr
 	b         []byte
 }
 
-// maxWaitingDatagrams bounds what strangers can leave here.
+// maxWaitingDatagrams limits the memory that the datagrams of strangers take.
 const maxWaitingDatagrams = 256
 
 func newCMWire(s *Service) *cmWire {
@@ -62,7 +63,7 @@ func (w *cmWire) serve() {
 	}
 }
 
-// do calls f, and sends what comes of it.
+// do calls f, sends the messages that result, and sets the timer. It does nothing after close.
 func (w *cmWire) do(f func(m *rocecm.Manager, now rocecm.Time)) {
 	w.mu.Lock()
 	if w.closed {
@@ -93,7 +94,7 @@ func (w *cmWire) do(f func(m *rocecm.Manager, now rocecm.Time)) {
 
 func (w *cmWire) tick() { w.do((*rocecm.Manager).Tick) }
 
-// close ends all that is on the wire. Nothing is told after it.
+// close stops connection management. No program gets an event from it afterwards.
 func (w *cmWire) close() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -103,7 +104,7 @@ func (w *cmWire) close() {
 	}
 }
 
-// open makes an address reachable for connection management.
+// open makes the address own reachable for connection management.
 func (w *cmWire) open(own netip.Addr) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -126,7 +127,7 @@ func (w *cmWire) open(own netip.Addr) error {
 	return nil
 }
 
-// openFor makes the addresses reachable at which an identifier listens.
+// openFor makes the addresses at which an identifier listens reachable.
 func (w *cmWire) openFor(ps uint16, at netip.Addr) {
 	for _, d := range w.s.devices {
 		for _, g := range d.gids.entries() {
@@ -141,14 +142,15 @@ func (w *cmWire) openFor(ps uint16, at netip.Addr) {
 	}
 }
 
-// Times and numbers that a REQ gives, those of the kernel's rdma_cm.
+// Values in a REQ, as the kernel's rdma_cm sets them.
 const (
 	cmResponseTime = 20
 	cmMaxRetries   = 15
 	hopLimit       = 64
 )
 
-// connect asks a peer that is not served here. Nothing is locked.
+// connect sends a connection request to a peer that this service does not serve. The caller holds
+// no locks.
 func (w *cmWire) connect(id *cmID, p abi.ConnParam) {
 	id.mu.Lock()
 	ps, src, dst, dev, typ := id.ps, id.src, id.dst, id.dev, id.typ
@@ -184,15 +186,15 @@ func (w *cmWire) connect(id *cmID, p abi.ConnParam) {
 		r.wire, r.peerGID = c, to.As16()
 		over := r.over
 		w.s.roceCM.mu.Unlock()
-		if over { // the program has given up meanwhile
+		if over { // the program gave up in the meantime
 			m.Disconnect(now, c)
 		}
 	})
 	w.s.explain("rdma_cm %v -> %v: asking by RoCEv2", src, dst)
 }
 
-// Requested implements rocecm.Handler: it makes an identifier of a request, and reports it to the program that
-// listens. [ROCE-CM-4] [ROCE-CM-5]
+// Requested implements rocecm.Handler. It creates an identifier for the request, and reports the
+// request to the listening program. [ROCE-CM-4] [ROCE-CM-5]
 func (w *cmWire) Requested(c *rocecm.Conn, from netip.Addr, msg *ib.CM) bool {
 	h, ok := ib.ParseIPHeader(msg.Private)
 	service := msg.Req.ServiceID
@@ -205,7 +207,7 @@ func (w *cmWire) Requested(c *rocecm.Conn, from netip.Addr, msg *ib.CM) bool {
 	}
 	s, q := w.s, &msg.Req
 	n := &cmID{s: s, ps: ps, typ: rxe.RC, sock: -1, state: cmRequested, src: dst, dst: h.Source}
-	// Programs ask for the attributes of their queue pair before they accept.
+	// Programs query the attributes of their queue pair before they accept.
 	n.roce = &roceID{wire: c, peerGID: from.As16(), psn: rand.Uint32N(1 << 24), ird: q.Initiator, ord: q.Responder,
 		remoteQPN: q.QPN, remotePSN: uint32(q.PSN), retry: q.Retries, rnr: q.RNRRetries}
 	switch {
@@ -238,13 +240,13 @@ func (w *cmWire) Requested(c *rocecm.Conn, from netip.Addr, msg *ib.CM) bool {
 		e.Param = abi.ConnParam{QP: q.QPN, Private: private, SRQ: q.SRQ, IRD: q.Initiator, ORD: q.Responder, Retry: q.Retries, RNRRetry: q.RNRRetries}
 	}
 	if !f.post(&cmEvent{CMEvent: e, of: l, subject: n}) {
-		s.wg.Go(n.destroy) // which takes mu
+		s.wg.Go(n.destroy) // in a goroutine, because it takes mu
 		return false
 	}
 	return true
 }
 
-// reply is the passive side's accept. It is false if the peer has given up.
+// reply is accept on the passive side. It returns false if the peer has given up.
 func (w *cmWire) reply(id *cmID, p abi.ConnParam) (ok bool) {
 	r := id.roce
 	rep := ib.CM{Kind: ib.CMRep, Private: p.Private, Rep: ib.CMReply{QPN: p.QP, PSN: ib.PSN(r.psn), Responder: p.IRD, Initiator: p.ORD,
@@ -257,7 +259,7 @@ func (w *cmWire) reply(id *cmID, p abi.ConnParam) (ok bool) {
 	return ok
 }
 
-// confirm is the active side's accept. It is false if the peer has given up.
+// confirm is accept on the active side. It returns false if the peer has given up.
 func (w *cmWire) confirm(c *rocecm.Conn) (ok bool) {
 	w.do(func(m *rocecm.Manager, _ rocecm.Time) { ok = m.Confirm(c) })
 	return ok
@@ -284,7 +286,7 @@ func (w *cmWire) Replied(c *rocecm.Conn, msg *ib.CM) {
 		id.tell(abi.EvConnectReply, 0, abi.ConnParam{QP: p.QPN, Private: private, SRQ: p.SRQ, IRD: p.Initiator, ORD: p.Responder, RNRRetry: p.RNRRetries})
 		return
 	}
-	r.wire = nil // a question for datagrams is over with its answer
+	r.wire = nil // a request for datagrams ends with its answer
 	id.mu.Lock()
 	id.state = cmConnected
 	f, uid, ah := id.file, id.uid, id.ahLocked(r.peerGID)

@@ -9,7 +9,7 @@ import (
 	"viaduct/cmd/viaduct/internal/rdma/rxe"
 )
 
-// An rxeContext has the objects of a context of a RoCE device. The tables are guarded by context.mu.
+// An rxeContext holds the objects of a RoCE device's context. The tables are guarded by context.mu.
 type rxeContext struct {
 	space *rxe.Space
 	cqs   table[*rxeCQ]
@@ -29,7 +29,7 @@ func newRXEContext(d *device) *rxeContext {
 	return r
 }
 
-// close ends all objects; no command uses the context any more.
+// close closes all objects. No command may be using the context.
 func (r *rxeContext) close(x *context) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -81,7 +81,7 @@ var rxeHandlers = map[abi.Command]func(*command){
 	abi.DeallocMW:   (*command).rxeDeallocMW,
 }
 
-// rxeGetContext is getContext without the part of siw's provider.
+// rxeGetContext is getContext without the values for siw's provider.
 func (k *command) rxeGetContext() {
 	if k.x.opened.Load() {
 		k.fail(unix.EINVAL)
@@ -98,7 +98,7 @@ func (k *command) rxeOpenContext() {
 	k.x.opened.Store(k.answer(abi.Words(compVectors, abi.OptionalAccess, 0)))
 }
 
-// rxeErrno is the kernel's number of an error of the engine.
+// rxeErrno converts an error of package rxe to the number that the kernel's driver returns.
 func rxeErrno(err error) unix.Errno {
 	if err == rxe.ErrMemory {
 		return unix.ENOMEM
@@ -106,7 +106,7 @@ func rxeErrno(err error) unix.Errno {
 	return unix.EINVAL
 }
 
-// rxeObject returns the object of a handle, and the handle's table.
+// rxeObject returns the object with handle h; ok is false if there is none.
 func rxeObject[T any](x *context, t *table[T], h uint32) (v T, ok bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -114,7 +114,9 @@ func rxeObject[T any](x *context, t *table[T], h uint32) (v T, ok bool) {
 	return v, ok
 }
 
-// rxeTake removes the object of a handle, unless it is in use. busy is called with context.mu locked.
+// rxeTake removes the object with handle h from its table. If there is none, or busy reports that
+// it is in use, rxeTake answers the command with an error and returns false. busy is called with
+// context.mu locked.
 func rxeTake[T any](k *command, t *table[T], h uint32, busy func(T) bool) (v T, ok bool) {
 	x := k.x
 	x.mu.Lock()
@@ -135,7 +137,8 @@ func rxeTake[T any](k *command, t *table[T], h uint32, busy func(T) bool) (v T, 
 	return v, false
 }
 
-// A domainMemory is the memory that requests of a protection domain may name.
+// A domainMemory is the memory that requests of a protection domain may access. It implements
+// [rxe.Memory].
 type domainMemory struct {
 	x  *context
 	pd *domain
@@ -156,7 +159,7 @@ func (m domainMemory) Find(key uint32, addr, n uint64, need uint32) rxe.Region {
 	return rxeRegion{r}
 }
 
-// An rxeRegion is a region as the engine sees it.
+// An rxeRegion adapts a region to [rxe.Region].
 type rxeRegion struct{ *region }
 
 var _ rxe.Region = rxeRegion{}
@@ -179,7 +182,7 @@ func rxeMemoryError(err error) error {
 	return err
 }
 
-// rxeRings are the rings of an arena.
+// rxeRings adapts an arena to [rxe.Arena].
 type rxeRings struct{ *arena }
 
 func (a rxeRings) Ring(n int) ([]byte, int64, error) { return a.ring(n) }

@@ -13,7 +13,7 @@ import (
 type rxeCQ struct {
 	*rxe.CQ
 	events, async notifier
-	users         int // guarded by context.mu; queues of queue pairs
+	users         int // guarded by context.mu; number of send and receive queues that use it
 }
 
 func (k *command) rxeCreateCQ() {
@@ -29,7 +29,8 @@ func (k *command) rxeCreateCQEx() {
 	k.rxeMakeCQ(q, func(h, entries uint32) abi.Body { return abi.Words(h, entries, 0, 16+rxe.RingInfoLen) })
 }
 
-// rxeMakeCQ makes a completion queue; response makes the core's part of the answer.
+// rxeMakeCQ creates a completion queue. response returns the part of the answer that is for
+// libibverbs itself.
 func (k *command) rxeMakeCQ(r abi.CQRequest, response func(h, entries uint32) abi.Body) {
 	x := k.x
 	if r.Vector >= compVectors {

@@ -10,7 +10,7 @@ import (
 	"viaduct/cmd/viaduct/internal/rdma/rxe"
 )
 
-// roce passes for the kernel's software RoCE.
+// roce imitates the kernel's software RoCE.
 var roce = &personality{
 	driver:      abi.RXE,
 	kind:        "soft RoCE",
@@ -24,9 +24,10 @@ var roce = &personality{
 	},
 }
 
-// roceGIDs makes the table of a RoCE port: the link-local address first, as the kernel has it, then those of the
-// interfaces, IPv4 first. Programs take the first IPv4 address or the last address of all, so those of loopback
-// interfaces are left out unless there is no other, or the device was given them.
+// roceGIDs returns the GID table of a RoCE port: the link-local address first, as in the kernel,
+// then the IPv4 and then the IPv6 addresses of the interfaces. Programs use the first IPv4 address,
+// or the last address. Therefore loopback addresses are left out, unless there are no others or the
+// device was given them.
 func roceGIDs(d *device) (all []gidEntry) {
 	add := func(a netip.Addr, ndev string) {
 		g := gidEntry{a.As16(), gidRoCEv2, ndev}
@@ -82,7 +83,7 @@ func interfaceAddrs() (all []interfaceAddr) {
 	return all
 }
 
-// setGIDs tells the engine which addresses the port has.
+// setGIDs copies the GID table to the port.
 func (d *device) setGIDs() {
 	all := d.gids.entries()
 	gids := make([]rxe.GID, len(all))
@@ -92,14 +93,14 @@ func (d *device) setGIDs() {
 	d.port.SetGIDs(gids)
 }
 
-// Limits of a RoCE device that a siw device has not, those of the kernel's rxe.
+// Limits that only RoCE devices have. They are the limits of the kernel's rxe.
 const (
 	maxAH     = 32 << 10
 	maxMW     = 64 << 10
 	maxGroups = 8 << 10
 )
 
-// queryRXEDevice makes the response of query_device.
+// queryRXEDevice returns the response of query_device.
 func queryRXEDevice(d *device) abi.Body {
 	b := make(abi.Body, abi.QueryDeviceLen)
 	putGUID(b[8:16], d.found.GUID)
@@ -133,14 +134,14 @@ func queryRXEDevice(d *device) abi.Body {
 	return b
 }
 
-// Codes of path MTUs: 128 bytes of payload times two to their power.
+// Codes of path MTUs: a payload of 128 bytes shifted left by the code.
 const (
 	mtu256  = 1
 	mtu4096 = 5
 )
 
-// pathMTU returns the code of the largest packet that the interfaces of all addresses carry, with the
-// room for headers that the kernel's rxe leaves.
+// pathMTU returns the code of the largest packet that the interfaces of all addresses can carry. It
+// leaves the same room for headers as the kernel's rxe.
 func pathMTU(gids []gidEntry) uint8 {
 	const headers = 80
 	code := uint8(mtu4096)
@@ -156,7 +157,7 @@ func pathMTU(gids []gidEntry) uint8 {
 	return code
 }
 
-// queryRXEPort makes the response of query_port.
+// queryRXEPort returns the response of query_port.
 func queryRXEPort(d *device) abi.Body {
 	const (
 		capCM       = 1 << 16

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// A device says the path MTU that its interface carries: programs take it for the size of packets, which would be
-// refused otherwise.
+// A device reports the path MTU of its interface. Programs choose the size of packets by it, and
+// larger packets would be refused.
 func TestPathMTU(t *testing.T) {
 	all, err := net.Interfaces()
 	if err != nil {

@@ -16,12 +16,12 @@ type rxeQP struct {
 	*rxe.QP
 	x        *context
 	async    notifier
-	at       int // number of the descriptor by which it was made
+	at       int // the descriptor through which it was created
 	pd       *domain
 	scq, rcq *rxeCQ
-	srq      *rxeSRQ // nil for a receive queue of its own
+	srq      *rxeSRQ // nil gives it its own receive queue
 
-	shown atomic.Bool // to "viaduct ps"
+	shown atomic.Bool // in "viaduct ps"
 }
 
 func (k *command) rxeCreateQP() {
@@ -38,7 +38,8 @@ func (k *command) rxeCreateQPEx() {
 	k.rxeMakeQP(r, abi.Words(0, coreLen+2*rxe.RingInfoLen))
 }
 
-// rxeMakeQP makes a queue pair; rest is what the core's part of the answer ends with.
+// rxeMakeQP creates a queue pair. rest is the end of the part of the answer that is for libibverbs
+// itself.
 func (k *command) rxeMakeQP(r abi.QPRequest, rest abi.Body) {
 	x := k.x
 	switch rxe.Type(r.Type) {
@@ -100,7 +101,8 @@ func (k *command) rxeMakeQP(r abi.QPRequest, rest abi.Body) {
 	}
 }
 
-// countUsersLocked counts the queue pair at what it uses; context.mu is held.
+// countUsersLocked adds n to the use counts of the objects that the queue pair uses. The caller
+// holds context.mu.
 func (q *rxeQP) countUsersLocked(n int) {
 	q.pd.users += n
 	q.scq.users += n
@@ -110,7 +112,7 @@ func (q *rxeQP) countUsersLocked(n int) {
 	}
 }
 
-// destroy ends the queue pair. It waits for copies that are under way.
+// destroy closes the queue pair. It waits for copies in progress.
 func (q *rxeQP) destroy() {
 	q.Close()
 	q.x.mu.Lock()
@@ -158,7 +160,7 @@ func (k *command) rxeModifyQP() {
 	}
 }
 
-// rxePostSend answers first: the program goes on while its requests are carried out.
+// rxePostSend answers before it executes the requests, so that the program continues meanwhile.
 func (k *command) rxePostSend() {
 	q, ok := k.rxeQP(8)
 	if !ok {

@@ -10,7 +10,8 @@ import (
 	"viaduct/internal/status"
 )
 
-// show shows the queue pair to "viaduct ps" from the first time that it can send until it is closed.
+// show lists the queue pair in "viaduct ps" from the time that it can first send until it is
+// closed.
 func (q *rxeQP) show() {
 	if q.Attributes().State != abi.RTS || q.shown.Swap(true) {
 		return
@@ -22,7 +23,7 @@ func (q *rxeQP) show() {
 	})
 }
 
-// report describes the queue pair.
+// report returns the status of the queue pair.
 func (q *rxeQP) report(counters bool) status.Conn {
 	a := q.Attributes()
 	c := status.Conn{Transport: "roce", Role: "peer", Local: endpoint(q.x.dev.port.GID(a.Path.SGID), q.Num()), Remote: endpoint(a.Path.DGID, a.DestQP),
@@ -40,11 +41,11 @@ func (q *rxeQP) report(counters bool) status.Conn {
 	return c
 }
 
-// endpoint names a queue pair by its address and number.
+// endpoint formats the address and number of a queue pair.
 func endpoint(g rxe.GID, qpn uint32) string { return fmt.Sprintf("%v/qp%d", g, qpn) }
 
-// objectsLocked lists what the context has, as "rdma resource" shows it. context.mu is held. pds are the handles of the
-// protection domains.
+// objectsLocked lists the objects of the context, as "rdma resource" shows them. pds maps the
+// protection domains to their handles. The caller holds context.mu.
 func (r *rxeContext) objectsLocked(pid uint32, pds map[*domain]uint32) (all []abi.Object) {
 	for h, q := range r.cqs.m {
 		n, _ := q.Describe()

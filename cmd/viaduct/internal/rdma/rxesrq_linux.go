@@ -14,7 +14,7 @@ type rxeSRQ struct {
 	*rxe.SRQ
 	async notifier
 	pd    *domain
-	users int // guarded by context.mu; queue pairs
+	users int // guarded by context.mu; number of queue pairs
 }
 
 func (k *command) rxeCreateSRQ() { k.rxeMakeSRQ(abi.ParseCreateSRQ(k.Body)) }
@@ -83,7 +83,7 @@ func (k *command) rxeModifySRQ() {
 		k.fail(unix.EINVAL)
 		return
 	}
-	if mask == abi.SRQMaxWR|abi.SRQLimit && limit > wr { // before anything is changed
+	if mask == abi.SRQMaxWR|abi.SRQLimit && limit > wr { // checked before any change
 		k.fail(unix.EINVAL)
 		return
 	}

@@ -19,24 +19,25 @@ import (
 	"viaduct/samehost"
 )
 
-// Options say how devices are served.
+// Options are the parameters of a Service.
 type Options struct {
 	Devices []Device
 	Logger  *slog.Logger
-	// WrapConn, if set, is given each TCP connection, and whether it was dialled.
+	// WrapConn, if not nil, is called with each TCP connection, and with whether this side dialled
+	// it. The result is used in its place.
 	WrapConn func(nc net.Conn, dialled bool) net.Conn
-	// Tap, if set, is given each packet of RoCEv2.
+	// Tap, if not nil, is called with each packet of RoCEv2.
 	Tap roceudp.Tap
-	// NoCRC leaves MPA's CRCs out if the peer agrees.
+	// NoCRC turns MPA's CRCs off if the peer agrees.
 	NoCRC bool
-	// SameHost says whether connections within this host go through shared memory. With WrapConn they
-	// do not.
+	// SameHost determines whether connections within this host use shared memory. With WrapConn
+	// they do not.
 	SameHost samehost.Policy
-	// Status shows the connections; nil shows none.
+	// Status shows the connections in "viaduct ps"; nil shows none.
 	Status *status.Server
-	// Tell, if set, prints a line for the user when a program's error does not show what to do.
+	// Tell, if not nil, prints a line for the user when a program's error does not show the remedy.
 	Tell func(format string, args ...any)
-	// Explain, if set, prints one line for each connection, with its path.
+	// Explain, if not nil, prints one line for each connection, with its path.
 	Explain func(format string, args ...any)
 }
 
@@ -86,7 +87,7 @@ type file interface {
 	release()
 }
 
-// New makes the devices. Close ends them.
+// New creates the devices. Call Close to release them.
 func New(o Options) (*Service, error) {
 	s := &Service{opt: o, log: o.Logger, done: make(chan struct{}), files: map[inode]file{}, roce: rxe.NewFabric(), known: known{pid: os.Getpid()}, numbers: newNumbers(descriptorLimit(unix.Getrlimit).Max)}
 	s.known.numbers, s.rings.most = s.numbers, ringsMost()
@@ -109,7 +110,7 @@ func New(o Options) (*Service, error) {
 	return s, nil
 }
 
-// Close releases everything, as after the end of all processes.
+// Close releases everything. All processes of the program must have ended.
 func (s *Service) Close() {
 	close(s.done)
 	s.mu.Lock()

@@ -15,7 +15,7 @@ import (
 // stream.
 type passed struct {
 	sent, received atomic.Uint64 // bytes
-	last           atomic.Int64  // the last time, in nanoseconds since 1970, that the queue pair's own requests moved payload
+	last           atomic.Int64  // when an own request last moved payload, in ns since 1970
 }
 
 // pass counts n bytes that a request of q has moved.

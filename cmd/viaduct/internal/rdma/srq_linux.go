@@ -68,7 +68,8 @@ func (k *command) createSRQ() {
 	}
 }
 
-// take takes the next receive, and sends the program an event if few are left.
+// take takes the next receive, and sends the program an event if fewer than limit are left. It
+// returns false if there is none.
 func (s *sharedQueue) take(e *[abi.RQELen]byte) bool {
 	s.mu.Lock()
 	low := false

@@ -68,7 +68,7 @@ func (s *Service) statfs(c *notify.Call, p place) {
 	s.give(c, c.Args[1], unsafe.Slice((*byte)(unsafe.Pointer(&st)), unsafe.Sizeof(st)), 0)
 }
 
-// fstat answers for a descriptor.
+// fstat calls answer with the status of a descriptor of the program.
 func (s *Service) fstat(c *notify.Call, number int, answer func(st unix.Stat_t)) {
 	fd, f := s.lookup(c, number)
 	if fd >= 0 {

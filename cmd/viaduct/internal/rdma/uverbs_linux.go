@@ -24,7 +24,7 @@ type context struct {
 	id    inode  // of its stand-in
 	arena *arena // its stand-in, a memfd with the rings
 	mems  memories
-	roce  *rxeContext // nil unless the device is of RoCE
+	roce  *rxeContext // nil unless the device is a RoCE device
 	async *channel    // nil before get_context or alloc_async; guarded by mu
 
 	opened atomic.Bool // the program has used get_context
@@ -42,9 +42,9 @@ type context struct {
 	chs     map[inode]*channel // guarded by mu; completion channels
 	chsMost int                // guarded by mu; the size of chs at which closed channels are removed
 
-	// release waits for these: commands that are being answered, by Serve and by later goroutines.
+	// Commands that Serve or a later goroutine is answering. release waits for both.
 	calls, later sync.WaitGroup
-	// Streams that end after their queue pairs.
+	// ends counts streams that end after their queue pairs.
 	ends sync.WaitGroup
 }
 
@@ -56,7 +56,8 @@ type table[T any] struct {
 	held *atomic.Int32 // objects of this kind in all contexts
 }
 
-// add adds an object. ok is false if the device has as many as it may.
+// add adds an object and returns its handle. ok is false if the device has as many objects of this
+// kind as it may.
 func (t *table[T]) add(v T) (h uint32, ok bool) {
 	if t.held.Add(1) > t.most {
 		t.held.Add(-1)
@@ -95,7 +96,7 @@ type domain struct {
 	users int // guarded by context.mu
 
 	mu      sync.Mutex
-	streams map[*iwarp.QueuePair]bool // guarded by mu; of its queue pairs, until they are closed
+	streams map[*iwarp.QueuePair]bool // guarded by mu; streams of its queue pairs until they are closed
 }
 
 func newDomain(d *device) *domain {
@@ -185,7 +186,7 @@ func (x *context) serve(c *notify.Call, fd int) {
 	x.call(c)
 }
 
-// call serves a call that is counted in calls.
+// call serves a call, which the caller has counted in calls.
 func (x *context) call(c *notify.Call) {
 	if c.Nr == unix.SYS_IOCTL {
 		x.ioctl(c)
@@ -453,7 +454,7 @@ func (k *command) deallocPD() {
 	}
 }
 
-// release ends everything that the context has, like the last close of the file.
+// release frees all objects of the context, like the last close of the file.
 func (x *context) release() {
 	x.calls.Wait()
 	if x.roce != nil {
