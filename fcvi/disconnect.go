@@ -46,6 +46,7 @@ func (c *conn) fail(now fc.Time, reason iu.Reason, msg iu.MsgID, named bool) {
 	if c.state != stConnected {
 		return
 	}
+	c.p.log("connection failed", "conn", c.handle, "reason", reason.String())
 	c.breakNow(now, false)
 	c.setState(stError)
 	c.sendDisconnect(now, reason, msg, named)
