@@ -105,7 +105,7 @@ func rdmaIoctl() (err error) {
 	has("create_srq", 0, 9, 2)
 	copy(h.scratch[inputAt:], []byte{15, 0, 0, 0, 16, 0, 0, 0, 4, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0})
 	qp := []ioctlAttr{obj(0, 0), obj(2, pd), obj(3, srq), obj(4, cq), obj(5, cq), u64(7, 79), to(8, 20, inputAt), u64(9, abi.TypeRC),
-		u32(10, 1<<4), to(13, 20, 0), to(14, 4, 32), to(0x1001, 32, 40)}
+		u32(10, 1<<12), to(13, 20, 0), to(14, 4, 32), to(0x1001, 32, 40)}
 	good("create_qp", h.ioctl(ioctlQP, 0, qp...))
 	q := h.number(0)
 	has("create_qp", 0, 15, 16, 4, 3, 80)
