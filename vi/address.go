@@ -12,17 +12,17 @@ import (
 // An Address is a VI network address: a host part, whose form depends on the provider, and a
 // discriminator that the application chooses.
 type Address struct { // [VIA 7]
-	Host          []byte // for vitcp and fcvi an IP address, see IPAddress
+	Host          []byte // host part; for vitcp and fcvi an IP address, see IPAddress
 	Discriminator []byte // at most NICAttributes.MaxDiscriminatorLen bytes
 }
 
-// Equal reports whether lengths and bytes are equal. Trailing zeros count.
+// Equal reports whether host parts and discriminators are equal byte by byte. Trailing zeros count.
 func (a Address) Equal(b Address) bool {
 	return bytes.Equal(a.Host, b.Host) && bytes.Equal(a.Discriminator, b.Discriminator) // [VIA-7-1] [VIA-7-2]
 }
 
 // IPAddress returns the address of a VI at an IP address and port. A port of 0 means the provider's
-// default and is left out of the host part.
+// default port; the host part then has no port.
 func IPAddress(ap netip.AddrPort, discriminator string) Address {
 	h := ap.Addr().Unmap().AsSlice()
 	if ap.Port() != 0 {
@@ -31,8 +31,9 @@ func IPAddress(ap netip.AddrPort, discriminator string) Address {
 	return Address{Host: h, Discriminator: []byte(discriminator)}
 }
 
-// AddrPort reads an IP host part: 4 or 16 bytes of address, then optionally 2
-// of port, which is 0 if absent.
+// AddrPort returns the IP address and port of the host part. The host part must have 4 or 16 bytes
+// of address and may have 2 bytes of port; without these the port is 0. ok is false for any other
+// form.
 func (a Address) AddrPort() (ap netip.AddrPort, ok bool) { // [VIA 6.6]
 	h := a.Host
 	var port uint16
@@ -44,7 +45,7 @@ func (a Address) AddrPort() (ap netip.AddrPort, ok bool) { // [VIA 6.6]
 	return netip.AddrPortFrom(ip, port), ok
 }
 
-// String shows IP host parts as such and others in hex.
+// String shows a host part with an IP address as an address, and any other in hexadecimal.
 func (a Address) String() string {
 	host := fmt.Sprintf("%x", a.Host)
 	if ap, ok := a.AddrPort(); ok {
@@ -56,8 +57,8 @@ func (a Address) String() string {
 	return host + "/" + FormatDiscriminator(a.Discriminator)
 }
 
-// FormatDiscriminator shows a discriminator as text if it is printable and as
-// 0x and hex otherwise.
+// FormatDiscriminator shows a discriminator as text if it is printable. Otherwise it shows 0x and
+// the bytes in hexadecimal.
 func FormatDiscriminator(d []byte) string {
 	for _, r := range string(d) {
 		if !unicode.IsGraphic(r) || r == unicode.ReplacementChar {

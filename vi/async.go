@@ -14,22 +14,22 @@ import (
 type ErrorCode uint32
 
 const (
-	ErrorPostDesc      ErrorCode = iota // address or handle of a posted descriptor is invalid
+	ErrorPostDesc      ErrorCode = iota // the address or a handle in a posted descriptor is invalid
 	ErrorConnLost                       // a connected VI has lost its peer; its state is Error
 	ErrorRecvQEmpty                     // an incoming message found no receive descriptor
-	ErrorVIOverrun                      // more descriptors posted than a work queue can hold
+	ErrorVIOverrun                      // more descriptors were posted than the work queue can hold
 	ErrorRDMAWProt                      // protection error on an incoming RDMA Write without immediate data
-	ErrorRDMAWData                      // corrupted data on such a Write
-	ErrorRDMAWAbort                     // one was incomplete
+	ErrorRDMAWData                      // corrupted data in an incoming RDMA Write without immediate data
+	ErrorRDMAWAbort                     // an incoming RDMA Write without immediate data was incomplete
 	ErrorRDMARProt                      // protection error on an incoming RDMA Read
 	ErrorCompProt                       // a completion could not be written
-	ErrorRDMATransport                  // transport problem during an RDMA, found late or at the target
-	ErrorCatastrophic                   // NIC or VI unusable
+	ErrorRDMATransport                  // transport error of an RDMA operation, found late or at the target
+	ErrorCatastrophic                   // the NIC or the VI is unusable
 
 	// ErrorPostDesc [VIA-5.2-1].
 )
 
-// String names the code.
+// String returns the name of the code.
 func (c ErrorCode) String() string {
 	names := [...]string{
 		"post descriptor error", "connection lost", "receive queue empty", "VI overrun",
@@ -48,7 +48,7 @@ func (c ErrorCode) String() string {
 // A Resource says which fields of an ErrorDescriptor are valid.
 type Resource uint32
 
-// The object of an error.
+// A Resource is the kind of object that an error concerns.
 const (
 	ResourceNIC        Resource = iota
 	ResourceVI                  // one connection
@@ -64,7 +64,7 @@ type ErrorDescriptor struct { // [VIA 5.2]
 	VI         *VI
 	CQ         *CompletionQueue
 	Descriptor *Descriptor
-	OpCode     Control // the operation concerned, if known
+	OpCode     Control // operation that failed, if known
 	Resource   Resource
 	Code       ErrorCode
 }
@@ -83,19 +83,20 @@ type async struct {
 
 func (a *async) init(n *NIC) { a.nic = n }
 
-// ErrorCallback sets the handler of asynchronous errors. nil restores the default, which writes one
-// line to the NIC's logger. The handler runs in a goroutine of its own, one error at a time and in
-// order, with no lock held: it may call anything, even close the NIC. Once a handler is a thousand
-// errors late, errors of dropped messages are no longer reported.
+// ErrorCallback sets the handler of asynchronous errors. A nil handler restores the default, which
+// writes one line to the NIC's logger. The handler runs in a goroutine of its own, one error at a
+// time and in order, with no lock held. It may call any function, even close the NIC. If a thousand
+// errors wait for a handler, errors of dropped messages are no longer reported.
 func (n *NIC) ErrorCallback(handler func(ErrorDescriptor)) { // [VIA 5.1] [VIA 5.4] [VIA-5.4-1] [VIA-5.1-1] [VIA-8.3-19]
 	n.async.mu.Lock()
 	n.async.handler = handler
 	n.async.mu.Unlock()
 }
 
-// maxPendingErrors bounds how many asynchronous errors wait for a handler. At Unreliable Delivery a
-// peer can cause one with every message. Beyond the bound, errors that leave the VI connected are
-// dropped. An error that ends a connection is always reported.
+// maxPendingErrors is the maximum number of asynchronous errors that wait for a handler. It exists
+// because at Unreliable Delivery a peer can cause an error with every message. Beyond the maximum,
+// errors that leave the VI connected are dropped. An error that ends a connection is always
+// reported.
 const maxPendingErrors = 1024
 
 func (a *async) raise(d ErrorDescriptor) {
@@ -118,7 +119,7 @@ func (a *async) raise(d ErrorDescriptor) {
 	})
 }
 
-// reports returns whether errors are reported at all: to a handler, or to a logger that is not off.
+// reports returns false if errors go nowhere: there is no handler, and the logger is off.
 func (a *async) reports() bool {
 	a.mu.Lock()
 	h := a.handler
@@ -126,11 +127,12 @@ func (a *async) reports() bool {
 	return h != nil || a.nic.cfg.Logger.Enabled(context.Background(), slog.LevelError)
 }
 
-// A dispatcher runs functions one after the other, in a goroutine that exists while there are any.
+// A dispatcher runs functions one after the other in a goroutine. The goroutine exists only while
+// there are functions to run.
 type dispatcher struct {
 	mu      perturb.Mutex
 	queue   []func()      // guarded by mu
-	running chan struct{} // guarded by mu; closed when the goroutine ends, nil if there is none
+	running chan struct{} // guarded by mu; closed when the goroutine ends, nil if there is no goroutine
 	closed  bool          // guarded by mu
 }
 
@@ -147,22 +149,22 @@ func (d *dispatcher) add(f func()) {
 	}
 }
 
-// pending returns how many functions wait for their turn.
+// pending returns the number of functions that have not started.
 func (d *dispatcher) pending() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return len(d.queue)
 }
 
-// close drops functions that have not started, and those added later. It does not wait for the
-// running one, which may be the caller.
+// close drops the functions that have not started, and all that are added later. It does not wait
+// for the running function, because that function may be the caller.
 func (d *dispatcher) close() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.queue, d.closed = nil, true
 }
 
-// wait waits until everything that was added has run.
+// wait waits until every function that was added has run.
 func (d *dispatcher) wait() {
 	d.mu.Lock()
 	running := d.running

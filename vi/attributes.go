@@ -7,16 +7,16 @@ import "fmt"
 // A Reliability is a reliability level, or in NIC attributes a set of levels. The bits are VIPL's.
 type Reliability uint16
 
-// The levels of the architecture: the meaning of a completed send for its message.
+// A level says what a completed send means for its message.
 const (
-	UnreliableDelivery Reliability = 1 << iota // it was sent; it arrives once at most
+	UnreliableDelivery Reliability = 1 << iota // it was sent; it arrives at most once
 	ReliableDelivery                           // it was sent, and will arrive unless the connection breaks
 	ReliableReception                          // it is in the peer's memory
 
 	allLevels = UnreliableDelivery | ReliableDelivery | ReliableReception
 )
 
-// String names the level or lists the set.
+// String returns the name of the level, or the names of the levels of a set.
 func (r Reliability) String() string {
 	names := [...]string{"unreliable delivery", "reliable delivery", "reliable reception"}
 	s := ""
@@ -34,33 +34,32 @@ func (r Reliability) String() string {
 	return s
 }
 
-// one reports whether exactly one known level is set.
+// one reports whether r is exactly one known level.
 func (r Reliability) one() bool {
 	return r == UnreliableDelivery || r == ReliableDelivery || r == ReliableReception
 }
 
-// reliable reports whether an error breaks the connection. [VIA 4.6]
+// reliable reports whether an error at this level breaks the connection. [VIA 4.6]
 func (r Reliability) reliable() bool { return r != UnreliableDelivery }
 
-// NICAttributes describe a NIC. They do not change while it is open.
-// Lengths are in bytes.
+// NICAttributes describe a NIC. They do not change while the NIC is open. Lengths are in bytes.
 type NICAttributes struct { // [VIA 6.2]
-	Name                   string // as given to Open
+	Name                   string // name given to Open
 	HardwareVersion        uint32
 	ProviderVersion        uint32
-	LocalAddress           []byte // host part of the NIC's own address; do not modify
+	LocalAddress           []byte // host part of the NIC's own address; must not be modified
 	ThreadSafe             bool   // methods may be called concurrently
 	MaxDiscriminatorLen    int
-	MaxRegisterBytes       uint64 // in all regions together
+	MaxRegisterBytes       uint64 // limit for all regions together
 	MaxRegisterRegions     int
-	MaxRegisterBlockBytes  uint64 // in one region
+	MaxRegisterBlockBytes  uint64 // limit for one region
 	MaxVI                  int
-	MaxDescriptorsPerQueue int // posted and not yet dequeued
+	MaxDescriptorsPerQueue int // limit for descriptors that are posted and not yet dequeued
 	MaxSegmentsPerDesc     int // data segments
 	MaxCQ                  int
-	MaxCQEntries           int    // in one queue
-	MaxTransferSize        uint32 // of one descriptor
-	NativeMTU              uint32 // the provider's unit of transfer
+	MaxCQEntries           int    // limit for one completion queue
+	MaxTransferSize        uint32 // limit for one descriptor
+	NativeMTU              uint32 // size of the provider's unit of transfer
 	MaxPtags               int
 	ReliabilityLevels      Reliability // supported levels
 	RDMAReadSupport        Reliability // levels at which RDMA Read works
@@ -68,14 +67,14 @@ type NICAttributes struct { // [VIA 6.2]
 
 // Attributes are the attributes of a VI.
 type Attributes struct { // [VIA 6.2]
-	// Reliability has exactly one level.
+	// Reliability is exactly one level.
 	Reliability Reliability
 
-	// MaxTransferSize is the longest message in bytes. 0 means the NIC's maximum. While connected
-	// it is the agreed value.
+	// MaxTransferSize is the maximum length of a message in bytes. 0 means the NIC's maximum. While
+	// the VI is connected it is the value that both sides agreed on.
 	MaxTransferSize uint32
 
-	// QoS is carried and not interpreted.
+	// QoS is stored and not interpreted.
 	QoS uintptr
 
 	// Ptag is the protection tag; nil matches every region of the NIC,
@@ -87,16 +86,16 @@ type Attributes struct { // [VIA 6.2]
 	EnableRDMAWrite bool
 	EnableRDMARead  bool
 
-	// FlowControl requests Descriptor Flow Control: the provider holds a message back until the
-	// remote side has posted the receive that it consumes. Both sides must request it.
+	// FlowControl requests Descriptor Flow Control: the provider sends a message only when the
+	// remote side has posted the receive that the message consumes. Both sides must request it.
 	FlowControl bool
 
-	// ReadWindow is how many RDMA Reads of the peer this VI serves at once;
-	// 0 means the provider's default if EnableRDMARead is set.
+	// ReadWindow is the number of RDMA Reads of the peer that this VI serves at once. 0 means the
+	// provider's default if EnableRDMARead is set.
 	ReadWindow int
 
-	// Security is sent with a connection request or its acceptance, for the
-	// other side's decision.
+	// Security is sent with a connection request or with its acceptance. The other side bases its
+	// decision on it.
 	Security []byte
 
 	// Ptag [VIA 6.6], FlowControl [VIT 2.2.1], ReadWindow [V-26], Security [VIT 3.2].
@@ -113,13 +112,13 @@ type MemAttributes struct { // [VIA 6.2]
 	EnableRDMAWrite bool
 	EnableRDMARead  bool
 
-	// Guarded declares that the memory is a mapped file which another process may truncate. A fault
-	// then only fails the transfer.
+	// Guarded declares that the memory is a mapped file that another process may truncate. A memory
+	// fault then fails the transfer and not the program.
 	Guarded bool
 
-	// FaultBreaks, together with Guarded, allows a fault in the middle of a transfer to end the
-	// connection. Bytes then need not be copied first. Use it for memory that faults only by a
-	// mistake of the program, such as unmapping registered memory. It has no effect at Unreliable
-	// Delivery.
+	// FaultBreaks, together with Guarded, allows the kernel to access the memory directly, so that
+	// the engine need not copy the bytes first. A fault in the middle of a transfer then ends the
+	// connection. Use it for memory that faults only by a mistake of the program, such as unmapping
+	// registered memory. It has no effect at Unreliable Delivery.
 	FaultBreaks bool
 }

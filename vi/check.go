@@ -2,7 +2,8 @@ package vi
 
 import "viaduct/internal/regmem"
 
-// checkSend applies the rules of section 3 to a send-queue descriptor and returns its error bits.
+// checkSend applies the rules of section 3 of the architecture to a descriptor of the send queue.
+// It returns the error bits of the rules that are broken, 0 if there are none.
 func (e *Endpoint) checkSend(d *Descriptor) Status {
 	if bad := e.checkSendForm(d); bad != 0 {
 		return bad
@@ -13,7 +14,8 @@ func (e *Endpoint) checkSend(d *Descriptor) Status {
 	return e.checkSendLength(d)
 }
 
-// checkSendForm and checkSendLength check the parts of a descriptor before and after its segments.
+// checkSendForm checks the fields of a descriptor that precede its segments, and checkSendLength
+// the length of its segments.
 func (e *Endpoint) checkSendForm(d *Descriptor) Status {
 	op := d.Control.Op()
 	if d.Control&controlReserved != 0 || op == opReserved || op == OpRDMARead && d.Control&Immediate != 0 {
@@ -32,8 +34,9 @@ func (e *Endpoint) checkSendLength(d *Descriptor) Status {
 	return 0
 }
 
-// checkRecv does the same for a receive. Immediate and fence bits have no
-// meaning there, and Length is only a convention. [VIA 3.2] [VIA 3.5] [VIA-3.2-2]
+// checkRecv checks a descriptor of the receive queue like checkSend. It ignores the immediate and
+// fence bits, which have no meaning for a receive, and Length, which is only a convention.
+// [VIA 3.2] [VIA 3.5] [VIA-3.2-2]
 func (e *Endpoint) checkRecv(d *Descriptor) Status {
 	if bad := e.checkRecvForm(d); bad != 0 {
 		return bad
@@ -48,7 +51,8 @@ func (e *Endpoint) checkRecvForm(d *Descriptor) Status {
 	return 0
 }
 
-// holdSend is checkSend that also pins the source of a Send or RDMA Write of one segment.
+// holdSend is checkSend and also pins the source of a Send or RDMA Write with one segment. held is
+// the zero Memory if nothing was pinned.
 func (e *Endpoint) holdSend(d *Descriptor) (held Memory, bad Status) {
 	op := d.Control.Op()
 	if !d.oneSegment() || op == OpRDMARead {
@@ -69,7 +73,8 @@ func (e *Endpoint) holdSend(d *Descriptor) (held Memory, bad Status) {
 	return held, bad
 }
 
-// holdRecv is checkRecv that also pins the memory of a descriptor of one segment.
+// holdRecv is checkRecv and also pins the memory of a descriptor with one segment. held is the zero
+// Memory if nothing was pinned.
 func (e *Endpoint) holdRecv(d *Descriptor) (held Memory, bad Status) {
 	if !d.oneSegment() {
 		return Memory{}, e.checkRecv(d)
@@ -80,10 +85,10 @@ func (e *Endpoint) holdRecv(d *Descriptor) (held Memory, bad Status) {
 	return held, bad
 }
 
-// oneSegment reports whether the descriptor has exactly one segment, and it is not empty.
+// oneSegment reports whether the descriptor has exactly one segment and the segment is not empty.
 func (d *Descriptor) oneSegment() bool { return len(d.Segments) == 1 && d.Segments[0].Length > 0 }
 
-// holdSegment pins all of the first segment, by the rule of checkSegments.
+// holdSegment pins all of the first segment, with the checks of checkSegments.
 func (e *Endpoint) holdSegment(d *Descriptor) (Memory, Status) {
 	s := &d.Segments[0]
 	m, out := e.v.nic.memory.Access(uint32(s.Handle), s.Address, uint64(s.Length), e.domain, nil, regmem.Local)
@@ -100,7 +105,7 @@ func (e *Endpoint) checkSegments(d *Descriptor, rdma bool) Status {
 	for i := range d.Segments {
 		s := &d.Segments[i]
 		if s.Length == 0 {
-			continue // needs no valid handle [VIA 3.4] [VIA-3.4-3] [VIA-3.4-4]
+			continue // an empty segment needs no valid handle [VIA 3.4] [VIA-3.4-3] [VIA-3.4-4]
 		}
 		if e.v.nic.memory.Check(uint32(s.Handle), s.Address, uint64(s.Length), e.domain, nil, regmem.Local) != regmem.OK {
 			return StatusProtectionError // [VIA 1.5] [VIA-1.5-4] [VIA-1.5-5] [VIA-1.5-6] [VIA-4.6-2]
@@ -112,7 +117,7 @@ func (e *Endpoint) checkSegments(d *Descriptor, rdma bool) Status {
 func (e *Endpoint) checkSegmentCount(d *Descriptor, rdma bool) Status {
 	n := len(d.Segments)
 	if rdma {
-		n++ // the address segment counts [VIA 3.4] [VIA-3.4-2]
+		n++ // the address segment counts as a segment [VIA 3.4] [VIA-3.4-2]
 	}
 	if m := e.v.nic.attrs.MaxSegmentsPerDesc; m > 0 && n > m { // [VIA-3.4-1]
 		return StatusFormatError
@@ -120,14 +125,14 @@ func (e *Endpoint) checkSegmentCount(d *Descriptor, rdma bool) Status {
 	return 0
 }
 
-// A Cursor walks the segments of a descriptor. The zero Cursor is at the
-// front.
+// A Cursor is a position in the segments of a descriptor. The zero Cursor is the start of the first
+// segment.
 type Cursor struct { // [VIA-3.5-7] [VIA-8.3-11]
 	seg int
 	off uint32
 }
 
-// Skip advances the cursor by n bytes in the list of d.
+// Skip advances the cursor by n bytes in the segments of d.
 func (c *Cursor) Skip(d *Descriptor, n uint64) {
 	for n > 0 && c.seg < len(d.Segments) {
 		k := uint64(d.Segments[c.seg].Length - c.off)
@@ -141,16 +146,16 @@ func (c *Cursor) Skip(d *Descriptor, n uint64) {
 }
 
 // Gather pins the next piece of d's memory, at most limit bytes of one segment, and advances the
-// cursor. An empty Memory with status 0 is the end.
+// cursor. At the end it returns an empty Memory and status 0.
 //
-// held is memory that the caller has pinned already, or the zero Memory. A piece of the same region
-// then comes without a pin of its own and is valid until held is released. All checks are made in
-// either case. held must not be guarded.
+// held is memory that the caller has pinned already, or the zero Memory. If the piece belongs to
+// the region of held, it gets no pin of its own and is valid until held is released. The checks are
+// the same in both cases. held must not be guarded.
 func (e *Endpoint) Gather(held Memory, d *Descriptor, c *Cursor, limit int) (Memory, Status) {
 	return e.piece(held, d, c, limit, regmem.LocalRead)
 }
 
-// Scatter is Gather for memory that will be written.
+// Scatter is Gather for memory that the caller will write.
 func (e *Endpoint) Scatter(held Memory, d *Descriptor, c *Cursor, limit int) (Memory, Status) {
 	return e.piece(held, d, c, limit, regmem.LocalWrite)
 }

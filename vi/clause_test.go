@@ -15,8 +15,8 @@ import (
 	"viaduct/vi"
 )
 
-// Tests of single rows of the VI Architecture that the suite for providers cannot reach: the engine
-// from a provider's view, and the behaviour with an unusual provider.
+// These are tests of single rows of the VI Architecture that the suite for providers cannot reach.
+// They see the engine as a provider does, or use an unusual provider.
 
 func region(t testing.TB, n *vi.NIC, size int, a vi.MemAttributes) *vi.Region {
 	t.Helper()
@@ -108,7 +108,7 @@ func TestVIA_3(t *testing.T) {
 	}
 }
 
-// If two goroutines post one descriptor at the same time, one of them is refused.
+// If two goroutines post one descriptor at the same time, one of the posts fails.
 func TestVIA_3_3(t *testing.T) {
 	t.Run("VIA-3.3-5", func(t *testing.T) {
 		// Posting clears the status of an earlier use.
@@ -153,7 +153,7 @@ func TestVIA_3_3(t *testing.T) {
 	})
 }
 
-// A fence waits for the reads before it, and nothing else does.
+// A fence waits for the reads before it. No other operation waits for reads.
 func TestVIA_3_7(t *testing.T) {
 	t.Run("VIA-3.7-1", func(t *testing.T) {
 		v, l := (&puppet{}).connected(t, vi.Attributes{Reliability: vi.ReliableDelivery})
@@ -204,7 +204,7 @@ func TestVIA_4_4(t *testing.T) {
 		}
 		return v, l, s, last
 	}
-	// done reaps completed descriptors and returns their errors.
+	// done reaps the completed descriptors and returns their statuses.
 	done := func(v *vi.VI) (out []vi.Status) {
 		for {
 			d, _ := v.SendDone()
@@ -240,7 +240,7 @@ func TestVIA_4_4(t *testing.T) {
 		}
 		expect(t, "then 1 with an error", done(v), bad, vi.StatusFlushed)
 	})
-	t.Run("VIA-1.2-2", func(t *testing.T) { // the error that is first in the queue is found last
+	t.Run("VIA-1.2-2", func(t *testing.T) { // the error of the first descriptor in the queue is found last
 		v, l, s, _ := post(t, vi.ReliableDelivery)
 		if l.finish(s[2], bad) || l.finish(s[1], bad) {
 			t.Error("broken by what is not done")
@@ -305,7 +305,7 @@ func TestVIA_6_4_Done(t *testing.T) {
 	})
 }
 
-// A connection that succeeds although it was cancelled is ended again.
+// A connection that is established although it was cancelled is ended again.
 func TestVIA_2_2(t *testing.T) {
 	a := vi.Attributes{Reliability: vi.ReliableDelivery}
 	t.Run("VIA-2.2-8", func(t *testing.T) {
@@ -325,7 +325,7 @@ func TestVIA_2_2(t *testing.T) {
 			t.Errorf("stopped for %v, state %v", r, v.State())
 		}
 	})
-	t.Run("VIA-2.3-5", func(t *testing.T) { // in Connect Pending
+	t.Run("VIA-2.3-5", func(t *testing.T) { // for a VI in state Connect Pending
 		made := make(chan *puppetLink, 1)
 		p := &puppet{connect: func(ctx context.Context, l *puppetLink) error { <-ctx.Done(); made <- l; return nil }}
 		v := create(t, p.open(t), a)
@@ -346,7 +346,7 @@ func TestVIA_2_2(t *testing.T) {
 			t.Errorf("state %v", v.State())
 		}
 	})
-	t.Run("VIA-2.2-13", func(t *testing.T) { // in Idle: no move
+	t.Run("VIA-2.2-13", func(t *testing.T) { // for a VI in state Idle, without a change of state
 		var log bytes.Buffer
 		n := open(t, memvi.New(), "", &vi.Config{Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))})
 		v := create(t, n, a)
@@ -364,7 +364,7 @@ func TestVIA_2_2(t *testing.T) {
 			t.Error(log.String())
 		}
 	})
-	t.Run("VIA-2.2-17", func(t *testing.T) { // queues that are not empty
+	t.Run("VIA-2.2-17", func(t *testing.T) { // for a VI whose queues are not empty
 		v := create(t, (&puppet{}).open(t), a)
 		send(t, v, vi.NewSend())
 		if err := v.Destroy(); !errors.Is(err, vi.ErrResource) {
@@ -379,7 +379,7 @@ func TestVIA_2_2(t *testing.T) {
 	})
 }
 
-// A post that races with the end of the VI completes, without a call of a handler.
+// A post that races with the end of the VI completes, but calls no handler.
 func TestVIA_2_3(t *testing.T) {
 	for row, post := range map[string]func(*vi.VI, *vi.Descriptor, func()){"VIA-2.3-1": vi.PostRecvAcross, "VIA-2.3-2": vi.PostSendAcross} {
 		t.Run(row, func(t *testing.T) {
@@ -410,7 +410,7 @@ func TestVIA_2_3(t *testing.T) {
 	}
 }
 
-// Attributes that a NIC does not support, and the largest that it does.
+// CreateVI refuses attributes that the NIC does not support, and accepts the largest that it does.
 func TestVIA_6_4_Create(t *testing.T) {
 	t.Run("VIA-6.4-5", func(t *testing.T) {
 		p := &puppet{limits: func(a *vi.NICAttributes) {
@@ -450,7 +450,7 @@ func TestVIA_6_4_Create(t *testing.T) {
 	})
 }
 
-// The end of a registration releases its tag.
+// Deregistering a region releases its protection tag.
 func TestVIA_6_4_Deregister(t *testing.T) {
 	t.Run("VIA-6.4-3", func(t *testing.T) {
 		n, other := (&puppet{}).open(t), (&puppet{}).open(t)
@@ -526,7 +526,7 @@ func TestVIA_6_4_Names(t *testing.T) {
 	})
 }
 
-// A refusal that can't be sent is an error.
+// Reject returns an error if the refusal can't be sent.
 func TestVIA_6_4_Reject(t *testing.T) {
 	t.Run("VIA-6.4-17", func(t *testing.T) {
 		for _, want := range []error{nil, vi.ErrNotReachable} {
@@ -552,7 +552,7 @@ type puppetRequest struct {
 
 func (r *puppetRequest) Reject() error { return r.reject }
 
-// Close closes the device once, and drops errors that were not reported yet.
+// Close closes the device once, and drops the errors that were not yet reported.
 func TestVIA_6_4_Close(t *testing.T) {
 	t.Run("VIA-6.4-1", func(t *testing.T) {
 		p := &puppet{closeErr: errors.New("device in flames")}

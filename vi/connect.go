@@ -9,7 +9,7 @@ import (
 	"viaduct/internal/perturb"
 )
 
-// An attempt is a connection being made for a VI.
+// An attempt is an attempt to connect a VI.
 type attempt struct {
 	cancel context.CancelCauseFunc
 	done   chan struct{} // closed when remote and err are set
@@ -17,8 +17,8 @@ type attempt struct {
 	err    error
 }
 
-// begin moves an Idle VI to Connect Pending. peer means that the result is requested later.
-// [VIA 2.2]
+// begin moves an Idle VI to Connect Pending. peer means that ConnectPeerDone or ConnectPeerWait
+// will return the result. [VIA 2.2]
 func (v *VI) begin(ctx context.Context, peer bool) (context.Context, *attempt, *Endpoint, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -45,13 +45,13 @@ func (v *VI) begin(ctx context.Context, peer bool) (context.Context, *attempt, *
 	}, nil
 }
 
-// end concludes an attempt: Connected, or back to Idle with the receives
-// still posted. [VIA 2.2]
+// end concludes an attempt. Without an error the VI becomes Connected; otherwise it becomes Idle
+// again and its receives stay posted. [VIA 2.2]
 func (v *VI) end(ctx context.Context, a *attempt, ep *Endpoint, l Link, g Agreement, err error) (Attributes, error) {
 	defer v.nic.attempts.Done()
 	v.mu.Lock()
 	if v.attempt != a {
-		// Disconnect or Close was called meanwhile.
+		// Disconnect or Close was called during the attempt.
 		v.mu.Unlock()
 		if l != nil {
 			v.nic.stop(l, StopDisconnect)
@@ -81,7 +81,7 @@ func (v *VI) end(ctx context.Context, a *attempt, ep *Endpoint, l Link, g Agreem
 	return g.Remote, err
 }
 
-// connectError translates the end of a context to VIPL's error.
+// connectError returns VIPL's error for the end of a context.
 func connectError(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil && (errors.Is(err, ctx.Err()) || errors.Is(err, cause)) {
 		return waitError(cause) // [VIA-6.4-19]
@@ -163,8 +163,8 @@ func (v *VI) ConnectPeerRequest(local, remote Address, timeout time.Duration) er
 	return nil
 }
 
-// ConnectPeerDone returns the result of ConnectPeerRequest, once, or ErrNotDone. Without a request
-// it returns ErrInvalidState.
+// ConnectPeerDone returns the result of ConnectPeerRequest, once, or ErrNotDone while there is
+// none. If there was no request, it returns ErrInvalidState.
 func (v *VI) ConnectPeerDone() (Attributes, error) { // [VIA 6.4.6]
 	a, err := v.peerAttempt()
 	if err != nil {
@@ -178,8 +178,8 @@ func (v *VI) ConnectPeerDone() (Attributes, error) { // [VIA 6.4.6]
 	}
 }
 
-// ConnectPeerWait waits for the result of ConnectPeerRequest. Ending ctx ends
-// only the wait.
+// ConnectPeerWait waits for the result of ConnectPeerRequest. The end of ctx ends the wait, but not
+// the connection attempt.
 func (v *VI) ConnectPeerWait(ctx context.Context) (Attributes, error) { // [VIA 6.4.6]
 	a, err := v.peerAttempt()
 	if err != nil {
@@ -218,9 +218,10 @@ func (v *VI) peerResult(a *attempt) (Attributes, error) {
 	return a.remote, a.err
 }
 
-// Disconnect ends the VI's connection, or cancels the one being made. The VI is Idle at once; every
-// incomplete descriptor is flushed, and all must still be dequeued. Data of sends that completed is
-// still delivered. On an Idle VI posted receives are flushed.
+// Disconnect ends the VI's connection, or cancels a connection attempt. The VI becomes Idle at
+// once. Every incomplete descriptor completes as flushed, and the program must still dequeue all of
+// them. Data of completed sends is still delivered. On an Idle VI Disconnect flushes the posted
+// receives.
 func (v *VI) Disconnect() error { // [VIA 6.4.5]
 	v.mu.Lock()
 	gone := v.gone
@@ -238,7 +239,8 @@ func (v *VI) disconnect() { // [VIA-2.2-8] [VIA-2.2-12] [VIA-2.2-13] [VIA-2.3-5]
 	}
 }
 
-// letGo makes the VI idle. It returns the VI's former link, stopped, or nil.
+// letGo makes the VI Idle. It returns the former link of the VI, which is stopped then, or nil if
+// there was none.
 func (v *VI) letGo() (l Link) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -261,8 +263,8 @@ func (v *VI) letGo() (l Link) {
 	return l
 }
 
-// Link returns the provider's side of the connection, for example for statistics, or nil if there
-// is none.
+// Link returns the provider's object for the connection, for example for statistics, or nil if the
+// VI is not connected.
 func (v *VI) Link() Link {
 	if ep := v.conn.Load(); ep != nil {
 		return ep.link
@@ -270,8 +272,8 @@ func (v *VI) Link() Link {
 	return nil
 }
 
-// RemoteAddress returns the address of the connected peer and whether there
-// is one.
+// RemoteAddress returns the address of the connected peer. It returns false if the VI is not
+// connected.
 func (v *VI) RemoteAddress() (Address, bool) {
 	if ep := v.conn.Load(); ep != nil {
 		return ep.remote, true
@@ -279,8 +281,8 @@ func (v *VI) RemoteAddress() (Address, bool) {
 	return Address{}, false
 }
 
-// A ConnRequest is an incoming connection request: VIPL's connection handle.
-// It must be accepted or rejected.
+// A ConnRequest is an incoming connection request. VIPL calls it a connection handle. It must be
+// accepted or rejected.
 type ConnRequest struct { // [VIA 6.4.5]
 	nic *NIC
 	req Request
@@ -289,8 +291,8 @@ type ConnRequest struct { // [VIA 6.4.5]
 	decided bool // guarded by mu
 }
 
-// ConnectWait waits for a connection request for local's discriminator. Requests that arrive while
-// no call waits are answered with No Match.
+// ConnectWait waits for a connection request for local's discriminator. The provider answers a
+// request with No Match if no call waits for it.
 //
 // Errors: ErrTimeout, ErrInvalidParameter, ErrResource, ErrClosed, or the context's.
 func (n *NIC) ConnectWait(ctx context.Context, local Address) (*ConnRequest, error) { // [VIA 6.4.5]
@@ -307,7 +309,7 @@ func (n *NIC) ConnectWait(ctx context.Context, local Address) (*ConnRequest, err
 // Remote returns the caller's address.
 func (r *ConnRequest) Remote() Address { return r.req.Remote() }
 
-// Local returns the address that was called.
+// Local returns the address that the caller has requested.
 func (r *ConnRequest) Local() Address { return r.req.Local() }
 
 // RemoteAttributes returns the attributes of the caller's VI.
@@ -316,13 +318,12 @@ func (r *ConnRequest) RemoteAttributes() Attributes { return r.req.RemoteAttribu
 // Security returns the security information of the request.
 func (r *ConnRequest) Security() []byte { return r.req.Security() } // [VIT 3.2]
 
-// Accept connects v with the caller. v's reliability level and flow control
-// must be the caller's; the transfer size becomes the lesser of both. After
-// ErrInvalidReliability, ErrInvalidMTU, ErrInvalidState and
-// ErrInvalidParameter the request is still open.
+// Accept connects v with the caller. The reliability level and the flow control of v must be the
+// caller's. The transfer size becomes the smaller one of both. After ErrInvalidReliability,
+// ErrInvalidMTU, ErrInvalidState or ErrInvalidParameter the request is still open.
 //
-// Errors: those, ErrTimeout if the caller gave up, ErrResource, ErrClosed, or
-// the context's.
+// Other errors: ErrTimeout if the caller has cancelled its request, ErrResource, ErrClosed, or the
+// context's.
 func (r *ConnRequest) Accept(ctx context.Context, v *VI) error { // [VIA 6.4.5]
 	if v == nil || v.nic != r.nic {
 		return fmt.Errorf("%w: VI", ErrInvalidParameter)
@@ -346,8 +347,8 @@ func (r *ConnRequest) Accept(ctx context.Context, v *VI) error { // [VIA 6.4.5]
 	return err
 }
 
-// match returns an error if the VI cannot be connected to one with the attributes remote. [VIA
-// 6.4.5] [V-15] [VIA-6.4-16] [VIA-8.3-7]
+// match returns an error if a VI with the attributes remote can't be connected with this VI.
+// [VIA 6.4.5] [V-15] [VIA-6.4-16] [VIA-8.3-7]
 func (e *Endpoint) match(remote Attributes) error {
 	if e.attrs.Reliability != remote.Reliability {
 		return fmt.Errorf("%w: %v, the caller's is %v", ErrInvalidReliability, e.attrs.Reliability, remote.Reliability)
@@ -358,8 +359,8 @@ func (e *Endpoint) match(remote Attributes) error {
 	return nil
 }
 
-// Reject answers the request with a refusal. Errors: ErrInvalidParameter if
-// it was answered already.
+// Reject answers the request with a refusal. It returns ErrInvalidParameter if the request was
+// answered already.
 func (r *ConnRequest) Reject() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -15,24 +15,23 @@ import (
 // returns the descriptor itself.
 type Completion struct { // [VIA 6.4.7]
 	VI   *VI
-	Recv bool // the receive queue, else the send queue
+	Recv bool // true for the receive queue, false for the send queue
 }
 
-// A CompletionQueue gathers the completions of any number of work queues.
+// A CompletionQueue collects the completions of any number of work queues.
 type CompletionQueue struct {
 	nic *NIC
 	q   *queue.Completions[Completion]
 
-	vis    atomic.Pointer[[]*VI] // attached; replaced with nic.mu held
+	vis    atomic.Pointer[[]*VI] // the attached VIs; replaced with nic.mu held
 	gone   bool                  // guarded by nic.mu
-	closed atomic.Bool           // as gone, or the NIC is closed
+	closed atomic.Bool           // true if gone is true or the NIC is closed
 }
 
-// CreateCQ makes a completion queue with room for entries completions. The
-// room is a reservation: a completion is never lost.
+// CreateCQ creates a completion queue with room for entries completions. Work queues reserve their
+// room, so that no completion is ever lost.
 //
-// Errors: ErrInvalidParameter for 0 or more than MaxCQEntries, ErrResource,
-// ErrClosed.
+// Errors: ErrInvalidParameter for 0 or more than MaxCQEntries, ErrResource, ErrClosed.
 func (n *NIC) CreateCQ(entries int) (*CompletionQueue, error) { // [VIA 6.4.7] [VIA 1.6]
 	if err := n.checkEntries(entries); err != nil {
 		return nil, err
@@ -58,8 +57,8 @@ func (n *NIC) checkEntries(entries int) error {
 	return nil
 }
 
-// Destroy ends the queue and cancels its notify registrations. Errors:
-// ErrResource while a VI is attached, ErrClosed.
+// Destroy ends the queue and cancels its notify registrations. It returns ErrResource while a VI is
+// attached, and ErrClosed.
 func (c *CompletionQueue) Destroy() error { // [VIA 6.4.7]
 	n := c.nic
 	n.mu.Lock()
@@ -81,9 +80,9 @@ func (c *CompletionQueue) close() {
 	c.q.Close()
 }
 
-// Resize changes the room; entries that are present stay. It may be called
-// while the queue is in use. Errors: ErrResource if more are present,
-// ErrInvalidParameter, ErrClosed.
+// Resize changes the room of the queue. Entries in the queue stay. It may be called while the queue
+// is in use. Errors: ErrResource if the queue has more entries than that, ErrInvalidParameter,
+// ErrClosed.
 func (c *CompletionQueue) Resize(entries int) error { // [VIA 6.4.7]
 	if c.closed.Load() {
 		return ErrClosed
@@ -97,7 +96,8 @@ func (c *CompletionQueue) Resize(entries int) error { // [VIA 6.4.7]
 	return nil
 }
 
-// Done removes and returns one entry. It never blocks. Errors: ErrNotDone, ErrClosed.
+// Done removes and returns one entry. It never blocks. Errors: ErrNotDone if the queue is empty,
+// ErrClosed.
 func (c *CompletionQueue) Done() (Completion, error) { // [VIA-6.4-26] [VIA 6.4.7]
 	var e [1]Completion
 	if c.DoneN(e[:]) == 1 {
@@ -109,7 +109,7 @@ func (c *CompletionQueue) Done() (Completion, error) { // [VIA-6.4-26] [VIA 6.4.
 	return Completion{}, ErrNotDone
 }
 
-// DoneN takes up to len(buf) entries and returns how many.
+// DoneN removes up to len(buf) entries, stores them in buf and returns their number.
 func (c *CompletionQueue) DoneN(buf []Completion) int {
 	n := c.poll(buf)
 	if n == 0 && (*cqProgress)(c).Poll() {
@@ -118,8 +118,9 @@ func (c *CompletionQueue) DoneN(buf []Completion) int {
 	return n
 }
 
-// poll returns entries, except those of destroyed VIs: an entry can be published a moment after its
-// descriptor was reaped, when the VI is already gone. [VIA-4.7-3]
+// poll removes entries like DoneN, but skips those of destroyed VIs. Such entries exist because a
+// completion can be published a moment after its descriptor was reaped, when the VI is already
+// destroyed. [VIA-4.7-3]
 func (c *CompletionQueue) poll(buf []Completion) int {
 	for {
 		n := c.q.PollN(buf)
@@ -132,8 +133,8 @@ func (c *CompletionQueue) poll(buf []Completion) int {
 
 func (e Completion) stale() bool { return e.VI.closed.Load() }
 
-// Wait returns one entry, and waits for it if necessary. One entry wakes one waiter. Errors:
-// ErrTimeout, the context's, ErrClosed.
+// Wait removes and returns one entry, and waits for it if the queue is empty. One entry wakes one
+// waiter. Errors: ErrTimeout, the context's, ErrClosed.
 func (c *CompletionQueue) Wait(ctx context.Context) (Completion, error) { // [VIA 6.4.7]
 	e, err := c.q.Wait(ctx, (*cqProgress)(c)) // [VIA-6.4-26] [VIA-6.7-2]
 	for err == nil && e.stale() {
@@ -147,10 +148,9 @@ func (c *CompletionQueue) Wait(ctx context.Context) (Completion, error) { // [VI
 	return e, err
 }
 
-// Notify calls handler once, with an entry that is taken out of the queue,
-// as soon as there is one. Registrations are served in order and before
-// waiters; destroying the queue cancels them. The handler runs in a
-// goroutine of the NIC, one at a time.
+// Notify removes the next entry of the queue and calls handler with it, once. If the queue is
+// empty, it does so when an entry arrives. Registrations are served in order and before waiters.
+// Destroying the queue cancels them. Handlers run in a goroutine of the NIC, one at a time.
 func (c *CompletionQueue) Notify(handler func(Completion)) error { // [VIA 6.4.7]
 	if handler == nil {
 		return fmt.Errorf("%w: no handler", ErrInvalidParameter)
@@ -174,7 +174,8 @@ func (c *CompletionQueue) attachLocked(v *VI) {
 	c.vis.Store(&vis)
 }
 
-// detachLocked removes v, once for each of its queues, and its entries.
+// detachLocked removes one attachment of v, and v's entries from the queue. A VI with both queues
+// attached has two attachments.
 func (c *CompletionQueue) detachLocked(v *VI) {
 	vis := slices.Clone(*c.vis.Load())
 	if i := slices.Index(vis, v); i >= 0 {
@@ -184,12 +185,12 @@ func (c *CompletionQueue) detachLocked(v *VI) {
 	c.q.Discard(func(e Completion) bool { return e.VI == v })
 }
 
-// pollable is the largest number of VIs whose sockets a consumer of their completion queue reads
-// itself. With more VIs, the calls that find nothing cost more than being woken by the goroutines
-// that wait for the sockets.
+// pollable is the largest number of VIs whose sockets a consumer of their completion queue polls
+// itself. With more VIs, the polls that find nothing cost more than wake-ups by the goroutines that
+// wait at the sockets.
 const pollable = 8
 
-// cqProgress drives the connections attached to a completion queue.
+// cqProgress makes the connections of the attached VIs progress, for a consumer that polls.
 type cqProgress CompletionQueue
 
 func (p *cqProgress) Poll() (got bool) {
@@ -207,20 +208,21 @@ func (p *cqProgress) Poll() (got bool) {
 	return got
 }
 
-// Expects implements attend.SourceSleeper.
+// Expects implements attend.SourceSleeper: it reports whether an attached VI expects an arrival
+// soon.
 func (p *cqProgress) Expects() bool {
 	vis := *p.vis.Load()
 	return len(vis) <= pollable && slices.ContainsFunc(vis, func(v *VI) bool { return (*progress)(v).Expects() })
 }
 
-// Near implements attend.SourceSleeper.
+// Near implements attend.SourceSleeper: it reports whether the peers are on this host.
 func (p *cqProgress) Near() bool {
 	vis := *p.vis.Load()
 	far := func(v *VI) bool { return !(*progress)(v).Near() }
 	return 0 < len(vis) && len(vis) <= pollable && !slices.ContainsFunc(vis, far)
 }
 
-// SleepAt implements attend.SourceSleeper.
+// SleepAt implements attend.SourceSleeper: it prepares a sleep at the sockets of the attached VIs.
 func (p *cqProgress) SleepAt(s *attend.Sleeper) bool {
 	vis := *p.vis.Load()
 	var last *VI

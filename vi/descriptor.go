@@ -4,20 +4,20 @@ import (
 	"sync/atomic"
 )
 
-// A MemHandle names a registered region. 0 is never a valid one.
+// A MemHandle names a registered region. 0 is never a valid handle.
 type MemHandle uint32
 
 // A Segment is a range of local registered memory.
 type Segment struct { // [VIA 3.1]
 	Address uint64    // virtual address of the first byte
-	Handle  MemHandle // of the region that holds all of it
+	Handle  MemHandle // handle of the region that contains the whole segment
 	Length  uint32    // bytes
 }
 
-// A RemoteSegment is where an RDMA begins in the peer's memory: the address
-// segment of an RDMA descriptor.
+// A RemoteSegment is the start of a range of the peer's memory. It is the address segment of an
+// RDMA descriptor.
 type RemoteSegment struct { // [VIA 3.1]
-	Address uint64    // virtual address at the peer of the first byte
+	Address uint64    // virtual address of the first byte, in the peer's address space
 	Handle  MemHandle // the peer's
 }
 
@@ -43,26 +43,26 @@ type Descriptor struct { // [VIA-3.1-1]
 	// order. A segment of length 0 needs no valid handle.
 	Segments []Segment
 
-	// Context is for the consumer's use.
+	// Context is for the consumer's use. The engine ignores it.
 	Context any
 
 	// OnDone, if set, is called when the descriptor completes, before it can be dequeued, under a
-	// lock of the engine. It may read Status and store the result elsewhere. Because memory may be
-	// pinned meanwhile, it must neither call this package nor wait for a goroutine that does.
+	// lock of the engine. It may read Status and store the result elsewhere. It must neither call
+	// this package nor wait for a goroutine that does, because memory may still be pinned.
 	OnDone func(*Descriptor)
 
 	status atomic.Uint32 // with statusPosted
-	result Status        // owned by the NIC while posted; becomes status
-	fatal  bool          // owned by the NIC while posted: its error ends the connection
+	result Status        // owned by the NIC while posted; becomes the status
+	fatal  bool          // owned by the NIC while posted; its error ends the connection
 
 	// Length [VIA 3.5] [VIA-3.5-3] [VIA-3.5-5], Segments [VIA 3.4].
 }
 
-// Status returns how the descriptor ended; StatusDone is clear while it is posted. All effects of a
-// completion are visible once StatusDone is set.
+// Status returns the descriptor's status. While the descriptor is posted, StatusDone is clear. A
+// caller that sees StatusDone also sees all effects of the completion.
 func (d *Descriptor) Status() Status { return Status(d.status.Load() &^ statusPosted) }
 
-// NewSend returns a Send of segs.
+// NewSend returns a Send of the bytes of segs.
 func NewSend(segs ...Segment) *Descriptor { return newDescriptor(OpSendReceive, segs) }
 
 // NewRecv returns a Receive into segs.
@@ -113,10 +113,10 @@ func (d *Descriptor) Capacity() uint64 { // [VIA-3.5-4]
 }
 
 // statusPosted marks a descriptor that belongs to the NIC, from the post until it is reaped. It is
-// not one of VIPL's bits.
+// none of VIPL's bits.
 const statusPosted = 1 << 31
 
-// take passes d to the NIC and clears its status. It returns false if d is already posted.
+// take marks d as posted and clears its status. It returns false if d is posted already.
 // [VIA-3.3-5]
 func (d *Descriptor) take() bool {
 	old := d.status.Load()
@@ -126,7 +126,7 @@ func (d *Descriptor) take() bool {
 // giveBack undoes take for a descriptor that was not posted.
 func (d *Descriptor) giveBack() { d.status.Store(0) }
 
-// publish makes the result the status. It runs under the queue's lock.
+// publish makes result the status of the descriptor. The caller holds the queue's lock.
 func (d *Descriptor) publish() {
 	d.status.Store(uint32(d.result|StatusDone) | statusPosted) // [VIA-3.3-4]
 	if d.OnDone != nil {
@@ -134,7 +134,7 @@ func (d *Descriptor) publish() {
 	}
 }
 
-// sendOp is the status op of a send-queue descriptor. [VIA-3.3-2]
+// sendOp returns the operation bits of the status for a descriptor of the send queue. [VIA-3.3-2]
 func (c Control) sendOp() Status {
 	switch c.Op() {
 	case OpRDMAWrite:

@@ -8,7 +8,7 @@ import (
 	"viaduct/vi"
 )
 
-// A slowLink is a link whose end takes as long as the test wants.
+// A slowLink is a link whose end takes as long as the test decides.
 type slowLink struct {
 	vi.Link
 	stopped vi.StopReason
@@ -18,9 +18,9 @@ type slowLink struct {
 func (l *slowLink) Stop(r vi.StopReason) { l.stopped = r }
 func (l *slowLink) Wait()                { <-l.over }
 
-// TestCloseWaitsForLinks: a stopped link sends its last messages to the peer before Close returns,
-// even if its VI is already destroyed. Otherwise a process that ends after Close would lose these
-// messages. [VIA-6.4-1]
+// TestCloseWaitsForLinks: Close returns only after a stopped link has sent its last messages to the
+// peer, even if the VI of the link is already destroyed. Otherwise a process that ends after Close
+// would lose these messages. [VIA-6.4-1]
 func TestCloseWaitsForLinks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nic := open(t, memvi.New(), "mem0", nil)
@@ -46,8 +46,8 @@ func TestCloseWaitsForLinks(t *testing.T) {
 	})
 }
 
-// TestEndOfLinks: the engine counts a stopped link until it has ended, whether the link reports
-// that or the engine waits for it.
+// TestEndOfLinks: the engine counts a stopped link until the link has ended. This holds for a link
+// that reports its end, and for one whose end the engine waits for.
 func TestEndOfLinks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nic := open(t, memvi.New(), "mem0", nil)
@@ -70,7 +70,7 @@ func TestEndOfLinks(t *testing.T) {
 	})
 }
 
-// A tellingLink is a link that reports its end.
+// A tellingLink is a link that reports its end to the engine.
 type tellingLink struct {
 	vi.Link
 	gone func()
@@ -80,8 +80,8 @@ func (l *tellingLink) Stop(vi.StopReason) {}
 func (l *tellingLink) Wait()              {}
 func (l *tellingLink) End(gone func())    { l.gone = gone }
 
-// The wire is ended once, after the link was stopped, and without a lock, because ending it may take
-// a moment and may use the VI.
+// The engine ends the wire of a connection once, after it has stopped the link. It holds no lock
+// then, because ending the wire may take a moment and may use the VI.
 func TestEndWithoutLock(t *testing.T) {
 	for name, end := range map[string]func(*vi.VI, *puppetLink){
 		"disconnect": func(v *vi.VI, _ *puppetLink) { v.Disconnect() },
@@ -101,8 +101,8 @@ func TestEndWithoutLock(t *testing.T) {
 	}
 }
 
-// Traffic is available at every moment of a connection's end, and complete when it has ended.
-// [VIA-2.2-8] [VIA-2.2-12] [VIA-2.2-13] [VIA-2.3-5]
+// The byte counters of a connection can be read at every moment of its end, and are complete when
+// it has ended. [VIA-2.2-8] [VIA-2.2-12] [VIA-2.2-13] [VIA-2.3-5]
 func TestTrafficOfAnEnd(t *testing.T) {
 	for name, end := range map[string]func(*vi.VI, *puppetLink){
 		"disconnect": func(v *vi.VI, _ *puppetLink) { v.Disconnect() },
@@ -114,7 +114,7 @@ func TestTrafficOfAnEnd(t *testing.T) {
 		var during vi.Traffic
 		l.onStop = func() {
 			during = v.Traffic()
-			sent++ // bytes that were in the kernel
+			sent++ // bytes that the kernel had accepted before
 		}
 		if before := v.Traffic(); before.SentMessages != 3 || before.Credits != 7 {
 			t.Errorf("%s: %+v before", name, before)
@@ -129,8 +129,8 @@ func TestTrafficOfAnEnd(t *testing.T) {
 	}
 }
 
-// PeerDisconnected is true for a VI in state Error because its peer disconnected, and false once it
-// has left that state. [VIA-4.6-17]
+// PeerDisconnected is true for a VI that is in state Error because its peer disconnected. It is
+// false once the VI has left that state. [VIA-4.6-17]
 func TestPeerDisconnected(t *testing.T) {
 	for _, orderly := range []bool{true, false} {
 		v, l := (&puppet{}).connected(t, vi.Attributes{Reliability: vi.ReliableDelivery})

@@ -9,37 +9,37 @@ import (
 // An Endpoint is the provider's view of a VI during one connection. The provider takes send
 // descriptors from it, delivers messages into receive descriptors, and checks memory accesses.
 //
-// The methods for the front of the send queue (NextSend, StartSend) are for one goroutine at a
-// time, and so is StartRecv. The others may be called from any goroutine. None blocks. After
-// Link.Stop has returned, only Break may be called, and does nothing.
+// Only one goroutine at a time may call NextSend and StartSend, the methods for the front of the
+// send queue. The same holds for StartRecv. Other methods may be called from any goroutine. None
+// blocks. After Link.Stop has returned, only Break may be called, and has no effect.
 type Endpoint struct {
 	v      *VI
 	link   Link
-	direct directSender // link, or nil
-	attrs  Attributes   // of the VI, fixed while connected
+	direct directSender // the link, if it sends single messages directly; otherwise nil
+	attrs  Attributes   // attributes of the VI, which do not change while it is connected
 	domain *regmem.Domain
 	agreed Agreement
 	remote Address
 
-	ahead     *lookahead   // made and owned by the caller of NextSend and StartSend
+	ahead     *lookahead   // created and owned by the caller of NextSend and StartSend
 	recvBase  uint64       // receives consumed before this connection [VIA-2.3-8]
-	readsOut  atomic.Int32 // RDMA Reads started and not finished
-	stopSends atomic.Bool  // a send failed at a reliable level: start no more
+	readsOut  atomic.Int32 // number of RDMA Reads that have started and not finished
+	stopSends atomic.Bool  // a send has failed at a reliable level, so no further send starts
 	failed    atomic.Bool  // a receive was published with an error at a reliable level
 }
 
 // Attributes returns the attributes of the local VI.
 func (e *Endpoint) Attributes() Attributes { return e.attrs }
 
-// VI returns the VI.
+// VI returns the VI that is connected.
 func (e *Endpoint) VI() *VI { return e.v }
 
 // RecvPosted returns how many receive descriptors were posted for this connection, including those
 // posted before it was set up.
 func (e *Endpoint) RecvPosted() uint64 { return e.v.recv.q.Posted() - e.recvBase }
 
-// NextSend returns the send descriptor to be started next, or nil if there is none or if its fence
-// must wait for RDMA Reads.
+// NextSend returns the send descriptor to start next. It returns nil if there is none, or if its
+// fence must wait for RDMA Reads.
 func (e *Endpoint) NextSend() *Descriptor {
 	if e.stopSends.Load() {
 		return nil
@@ -62,15 +62,15 @@ func (e *Endpoint) NextSend() *Descriptor {
 	return d
 }
 
-// A lookahead holds the send descriptors to start next, so that the queue is locked once for many.
-// It belongs to the role that starts them.
+// A lookahead holds the send descriptors to start next, so that one lock of the queue serves many
+// descriptors. It belongs to the send role, which starts them.
 type lookahead struct {
 	d     [16]*Descriptor
-	at, n int    // index of the next, and their number
-	seq   uint64 // of the next
+	at, n int    // index of the next descriptor, and number of descriptors
+	seq   uint64 // sequence number of the next descriptor
 }
 
-// lookAhead fills the lookahead, and returns false if nothing is posted.
+// lookAhead fills the lookahead from the queue. It returns false if nothing is posted.
 func (e *Endpoint) lookAhead() bool {
 	a := e.ahead
 	a.at = 0
@@ -94,9 +94,9 @@ func (e *Endpoint) StartSend() (d *Descriptor, seq uint64, bad Status) {
 }
 
 // PostStarted posts a descriptor that was passed to a directSender, and starts it like StartSend.
-// ok is false, and nothing is posted, if the descriptor would not be the next to start, or must
-// wait for its fence. For a Send or RDMA Write of one segment, held pins the whole segment and the
-// caller releases it. It belongs to the methods for the front of the send queue.
+// It returns false for ok, and posts nothing, if the descriptor would not be the next to start or
+// must wait for its fence. For a Send or RDMA Write of one segment, held pins the whole segment,
+// and the caller releases held. Only the goroutine that may call StartSend may call PostStarted.
 func (e *Endpoint) PostStarted(d *Descriptor) (seq uint64, held Memory, bad Status, ok bool) {
 	if e.stopSends.Load() || d.Control&QueueFence != 0 && e.readsOut.Load() > 0 {
 		return 0, Memory{}, 0, false
@@ -108,7 +108,7 @@ func (e *Endpoint) PostStarted(d *Descriptor) (seq uint64, held Memory, bad Stat
 	return seq, held, e.started(d, bad), true
 }
 
-// started records the result of checking a send descriptor.
+// started marks d as started with bad as the result of its check, and returns bad.
 func (e *Endpoint) started(d *Descriptor, bad Status) Status {
 	if bad != 0 && e.attrs.Reliability.reliable() {
 		e.stopSends.Store(true)
@@ -120,8 +120,9 @@ func (e *Endpoint) started(d *Descriptor, bad Status) Status {
 }
 
 // FinishSend completes a started send descriptor with error bits, 0 for success. Descriptors
-// complete in order: an unfinished earlier one holds this one back. broken means that an error was
-// published at a reliable level. The provider must then stop handling messages and call Break.
+// complete in order: a finished descriptor waits for unfinished earlier ones. broken means that an
+// error was published at a reliable level. The provider must then stop handling messages and call
+// Break.
 func (e *Endpoint) FinishSend(d *Descriptor, seq uint64, bad Status) (broken bool) { // [VIA-4.4-4] [VIA-1.2-2] [VIA-4.3-3]
 	if d.Control.Op() == OpRDMARead {
 		e.readsOut.Add(-1)
@@ -136,8 +137,8 @@ func (e *Endpoint) FinishSend(d *Descriptor, seq uint64, bad Status) (broken boo
 	return e.FinishSends(seq, seq+1)
 }
 
-// FinishSends completes the started Sends and RDMA Writes first to end-1
-// successfully. None of them may be an RDMA Read.
+// FinishSends completes the started Sends and RDMA Writes from number first to end-1 with success.
+// None of them may be an RDMA Read. broken has the same meaning as for FinishSend.
 func (e *Endpoint) FinishSends(first, end uint64) (broken bool) {
 	e.v.send.completed(e.v.send.q.FinishRange(first, end))
 	return e.broken()
@@ -146,8 +147,8 @@ func (e *Endpoint) FinishSends(first, end uint64) (broken bool) {
 // broken reports whether an error was published at a reliable level.
 func (e *Endpoint) broken() bool { return e.failed.Load() || e.v.send.failed.Load() }
 
-// FailSend is FinishSend for a provider that knows only the number of the descriptor, with error
-// bits. It has no effect on a finished descriptor.
+// FailSend is FinishSend with error bits, for a provider that knows only the number of the
+// descriptor. It has no effect on a finished descriptor.
 func (e *Endpoint) FailSend(seq uint64, bad Status) (broken bool) {
 	var d *Descriptor
 	if e.v.send.q.Update(seq, func(p **Descriptor) { d = *p }) {
@@ -156,8 +157,9 @@ func (e *Endpoint) FailSend(seq uint64, bad Status) (broken bool) {
 	return e.broken()
 }
 
-// FailFaulted ends the first started send whose memory is unmapped with a protection error. It is
-// for a provider that gets EFAULT from the kernel, which does not name one of several sends.
+// FailFaulted finds the first started send whose memory is unmapped, and completes it with a
+// protection error. It is for a provider that gets EFAULT from a system call that carries several
+// sends, because the kernel does not say which one has faulted.
 func (e *Endpoint) FailFaulted() {
 	q := &e.v.send.q
 	for c := q.Counts(); c.Done < c.Started; c.Done++ {
@@ -174,7 +176,8 @@ func (e *Endpoint) FailFaulted() {
 	}
 }
 
-// faults reads a byte of every page of a send's memory.
+// faults reports whether a page of the send's memory can't be read. It reads one byte of every
+// page.
 func (e *Endpoint) faults(d *Descriptor) bool {
 	if d.Control.Op() == OpRDMARead {
 		return false
@@ -199,18 +202,18 @@ func (e *Endpoint) faults(d *Descriptor) bool {
 	}
 }
 
-// pageStep is at most the page size of any system.
+// pageStep is not larger than the page size of any system.
 const pageStep = 4 << 10
 
-// Fenced reports whether sends wait for a queue fence. After the last read was finished the
-// provider must then check the send queue again.
+// Fenced reports whether sends wait for a queue fence. If so, the provider must check the send
+// queue again after the last read has finished.
 func (e *Endpoint) Fenced() bool {
 	d, _, ok := e.v.send.q.Peek()
 	return ok && d.Control&QueueFence != 0
 }
 
-// StartRecv takes the next receive descriptor. seq names it until
-// FinishRecv. bad has the error bits that a check of the descriptor found.
+// StartRecv takes the next receive descriptor; ok is false if none is posted. seq identifies the
+// descriptor until FinishRecv. bad has the error bits that a check of the descriptor found.
 func (e *Endpoint) StartRecv() (d *Descriptor, seq uint64, bad Status, ok bool) {
 	d, seq, ok = e.v.recv.q.Start() // [VIA-4.1-1]
 	if !ok {
@@ -219,8 +222,8 @@ func (e *Endpoint) StartRecv() (d *Descriptor, seq uint64, bad Status, ok bool) 
 	return d, seq, e.checkRecv(d), true
 }
 
-// StartRecvHeld is StartRecv that also pins the memory of a descriptor of one segment. held is
-// empty for any other descriptor. The caller releases it.
+// StartRecvHeld is StartRecv and also pins the memory of a descriptor with one segment. held is
+// empty for any other descriptor. The caller releases held.
 func (e *Endpoint) StartRecvHeld() (d *Descriptor, seq uint64, held Memory, bad Status, ok bool) {
 	d, seq, ok = e.v.recv.q.Start() // [VIA-4.1-1]
 	if !ok {
@@ -232,15 +235,15 @@ func (e *Endpoint) StartRecvHeld() (d *Descriptor, seq uint64, held Memory, bad 
 
 // A Delivery is the result of a receive descriptor.
 type Delivery struct {
-	Length      uint32 // bytes that came
-	Immediate   bool   // Data means something
+	Length      uint32 // bytes received
+	Immediate   bool   // Data is valid
 	Data        uint32 // immediate data
-	RemoteWrite bool   // consumed by the peer's RDMA Write
+	RemoteWrite bool   // an RDMA Write of the peer consumed the descriptor
 	Status      Status // error bits, 0 for success
 }
 
-// FinishRecv completes a receive descriptor. All bytes of the message must be
-// in place. broken is as for FinishSend.
+// FinishRecv completes a receive descriptor with result r. All bytes of the message must be in
+// place. broken has the same meaning as for FinishSend.
 func (e *Endpoint) FinishRecv(d *Descriptor, seq uint64, r Delivery) (broken bool) {
 	d.Length = r.Length
 	d.ImmediateData = 0 // [VIA-3.6-3]
@@ -259,9 +262,9 @@ func (e *Endpoint) FinishRecv(d *Descriptor, seq uint64, r Delivery) (broken boo
 	return e.broken()
 }
 
-// Target checks that length bytes at addr of the region handle may be written (or, with write
-// false, read) by the peer, and pins them; ok is false if they may not. It also checks the VI's own
-// enables. held is as for Gather.
+// Target pins length bytes at addr of the region handle, after checking that the peer may write
+// them or, with write false, read them. It also checks the VI's own enables. ok is false if a check
+// fails. held is as for Gather.
 func (e *Endpoint) Target(held Memory, handle MemHandle, addr uint64, length uint64, write bool) (m Memory, ok bool) { // [VIA 1.5]
 	need, ok := e.targetRights(write)
 	if !ok {
@@ -270,14 +273,14 @@ func (e *Endpoint) Target(held Memory, handle MemHandle, addr uint64, length uin
 	return e.access(held, handle, addr, length, need)
 }
 
-// CheckTarget is Target without the pin.
+// CheckTarget makes the checks of Target without a pin.
 func (e *Endpoint) CheckTarget(handle MemHandle, addr uint64, length uint64, write bool) (ok bool) {
 	need, ok := e.targetRights(write)
 	return ok && e.v.nic.memory.Check(uint32(handle), addr, length, e.domain, nil, need) == regmem.OK
 }
 
-// targetRights returns the rights that a region must give the peer; ok is false if the VI itself
-// refuses.
+// targetRights returns the rights that the region must give the peer. ok is false if the VI itself
+// does not allow the access.
 func (e *Endpoint) targetRights(write bool) (need regmem.Rights, ok bool) {
 	if write {
 		return regmem.RemoteWrite, e.attrs.EnableRDMAWrite // [VIA-1.5-7] [VIA-1.5-9]
@@ -285,7 +288,7 @@ func (e *Endpoint) targetRights(write bool) (need regmem.Rights, ok bool) {
 	return regmem.RemoteRead, e.attrs.EnableRDMARead // [VIA-1.5-8]
 }
 
-// access pins a range, or uses the pin of held if that covers the same region.
+// access pins a range. If held is a pin of the same region, the range gets no pin of its own.
 func (e *Endpoint) access(held Memory, handle MemHandle, addr, length uint64, need regmem.Rights) (Memory, bool) {
 	if r := regmem.RegionOf(regmem.Ref(held)); r != nil && r.Handle() == uint32(handle) {
 		if b, out := regmem.Within(regmem.Ref(held), addr, length, e.domain, nil, need); out == regmem.OK {
@@ -301,17 +304,16 @@ func (e *Endpoint) AsyncError(code ErrorCode, op Control) { // [VIA 5]
 	e.v.nic.async.raise(ErrorDescriptor{VI: e.v, OpCode: op, Resource: ResourceVI, Code: code})
 }
 
-// Break ends the connection from the provider's side: the VI goes to Error, posted descriptors are
+// Break ends the connection from the provider's side. The VI moves to Error, posted descriptors are
 // flushed, and the consumer gets the asynchronous error Connection Lost. orderly means that the
-// peer disconnected; otherwise started sends become transport errors. Break stops the Link with
-// StopBroken. It must not be called from a goroutine that runs a method of the provider's data
-// path.
+// peer disconnected; otherwise started sends complete with a transport error. Break stops the Link
+// with StopBroken. A goroutine that runs a method of the provider's data path must not call it.
 func (e *Endpoint) Break(orderly bool) { // [VIA 2.2]
 	v := e.v
 	v.mu.Lock()
 	if v.conn.Load() != e {
 		v.mu.Unlock()
-		return // disconnected, or broken already
+		return // the connection has ended already
 	}
 	v.keepTraffic(e.link)
 	v.conn.Store(nil)

@@ -7,7 +7,7 @@ import (
 	"os"
 )
 
-// The sentinel errors, one for each VIPL return code. Returned errors wrap them with details.
+// Each sentinel error stands for one return code of VIPL. Returned errors wrap it with details.
 var ( // [VIA 6.3]
 	ErrNotDone                  = errors.New("vi: not done")
 	ErrInvalidParameter         = errors.New("vi: invalid parameter")
@@ -38,8 +38,8 @@ var ( // [VIA 6.3]
 
 // [VIA-8.3-1]
 
-// ErrClosed matches net.ErrClosed: the NIC, VI or completion queue is closed. As a VIPL return code
-// it is INVALID_PARAMETER, a stale handle.
+// ErrClosed matches net.ErrClosed. It means that the NIC, VI or completion queue is closed. The
+// VIPL return code is INVALID_PARAMETER, as for any stale handle.
 var ErrClosed = closedError{}
 
 type closedError struct{}

@@ -60,7 +60,7 @@ func Example() {
 	if err := client.PostSend(vi.NewRDMAWrite(to.Remote(0), from.Segment(0, 13))); err != nil {
 		log.Fatal(err)
 	}
-	d, err := client.SendWait(ctx) // at Reliable Reception: the data is in place
+	d, err := client.SendWait(ctx) // at Reliable Reception a completed send means that the data is in the peer's memory
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -68,8 +68,8 @@ func Example() {
 	// Output: rdma-write: done: hello, memory
 }
 
-// In the peer-to-peer model both sides call, with the addresses exchanged. One completion queue
-// reports the completions of both VIs.
+// In the peer-to-peer model both sides call, each with the addresses from its own view. One
+// completion queue reports the completions of both VIs.
 func ExampleVI_ConnectPeerRequest() {
 	ctx := context.Background()
 	provider, err := vitcp.New(vitcp.Config{Listen: "127.0.0.1:0"})
@@ -116,11 +116,11 @@ func ExampleVI_ConnectPeerRequest() {
 		}
 	}
 
-	// A Send without memory can carry immediate data.
+	// A Send without a segment can still carry immediate data.
 	if err := left.PostSend(vi.NewSend().WithImmediate(42)); err != nil {
 		log.Fatal(err)
 	}
-	for range 2 { // that of the Send, that of the Receive
+	for range 2 { // the completion of the Send and the completion of the Receive
 		c, err := cq.Wait(ctx)
 		if err != nil {
 			log.Fatal(err)

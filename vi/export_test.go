@@ -1,10 +1,10 @@
 package vi
 
-// ReportRecvs reports n completions of v's receive queue, as the engine does
-// after a descriptor became reapable, and at times after it was reaped.
+// ReportRecvs reports n completions of v's receive queue. The engine does that when a descriptor
+// can be reaped, and sometimes only after it was reaped.
 func ReportRecvs(v *VI, n int) { v.recv.completed(n) }
 
-// MaxPendingErrors is how many asynchronous errors wait for a slow handler.
+// MaxPendingErrors is the number of asynchronous errors that wait for a slow handler.
 const MaxPendingErrors = maxPendingErrors
 
 // Raise raises an asynchronous error of v.
@@ -12,10 +12,10 @@ func Raise(v *VI, c ErrorCode) {
 	v.nic.async.raise(ErrorDescriptor{VI: v, Resource: ResourceVI, Code: c})
 }
 
-// StopLink stops a link of n.
+// StopLink stops a link of n for reason r.
 func (n *NIC) StopLink(l Link, r StopReason) { n.stop(l, r) }
 
-// EndLink ends the wire of a link that was stopped.
+// EndLink ends the wire of a link that was stopped before.
 func (n *NIC) EndLink(l Link) { n.end(l) }
 
 // Ending returns the number of stopped links that have not ended.
@@ -25,7 +25,8 @@ func (n *NIC) Ending() int {
 	return len(n.ending)
 }
 
-// PostSendAcross is PostSend that calls between while d is on its way into the queue.
+// PostSendAcross posts d like PostSend, and calls between after d was prepared and before d is in
+// the queue.
 func PostSendAcross(v *VI, d *Descriptor, between func()) {
 	v.send.postAcross(d, between)
 	v.sendDoorbell()
@@ -47,5 +48,5 @@ func (s *side) postAcross(d *Descriptor, between func()) {
 	}
 }
 
-// WaitForErrors waits until the handler of asynchronous errors is done.
+// WaitForErrors waits until the handler of asynchronous errors has handled all of them.
 func WaitForErrors(n *NIC) { n.async.d.wait() }

@@ -9,10 +9,10 @@ import (
 	"viaduct/vi"
 )
 
-// Tests of the C library's needs beyond the calls of VIPL.
+// These tests cover functions that the C library needs beyond the calls of VIPL.
 
-// TestDoneN: descriptors are returned in order, as many as there is room for. An empty queue and
-// one without completions return different errors.
+// TestDoneN: DoneN returns completed descriptors in order, as many as fit. An empty queue and a
+// queue without completions return different errors.
 func TestDoneN(t *testing.T) {
 	x, y := connected(t, vi.Attributes{Reliability: vi.ReliableDelivery})
 	buf := make([]*vi.Descriptor, 3)
@@ -103,8 +103,8 @@ func TestMayUse(t *testing.T) {
 	}
 }
 
-// TestReportCompletionError: the error is reported with the descriptor and its operation, and the
-// VI is in state Error. [VIA 5.2] [VIA-5.2-9]
+// TestReportCompletionError: the handler gets the error with the descriptor and its operation, and
+// the VI moves to state Error. [VIA 5.2] [VIA-5.2-9]
 func TestReportCompletionError(t *testing.T) {
 	n := open(t, memvi.New(), "", nil)
 	v := create(t, n, vi.Attributes{Reliability: vi.ReliableDelivery})

@@ -15,19 +15,18 @@ type Region struct { // [VIA 1.4]
 	attrs MemAttributes // guarded by nic.mu
 }
 
-// RegisterMem registers buf, which must stay allocated and in place until
-// DeregisterMem; Go memory does. The same memory may be registered several
-// times.
+// RegisterMem registers buf, which must stay allocated and in place until DeregisterMem. Go memory
+// does so by itself. The same memory may be registered several times.
 //
-// Errors: ErrInvalidParameter for no memory, ErrInvalidPtag,
-// ErrInvalidRDMARead, ErrResource beyond a limit of the NIC, ErrClosed.
+// Errors: ErrInvalidParameter for an empty buf, ErrInvalidPtag, ErrInvalidRDMARead, ErrResource
+// beyond a limit of the NIC, ErrClosed.
 func (n *NIC) RegisterMem(buf []byte, a MemAttributes) (*Region, error) { // [VIA 6.4.2] [VIA-1.4-1] [VIA-1.4-2] [VIA-1.4-4]
 	return n.register(a, func(o regmem.Options) (*regmem.Region, error) {
 		return n.memory.Register(buf, o)
 	})
 }
 
-// RegisterPointer is RegisterMem for length bytes at p that Go does not own.
+// RegisterPointer is RegisterMem for length bytes at p, memory that Go does not own.
 func (n *NIC) RegisterPointer(p unsafe.Pointer, length uint64, a MemAttributes) (*Region, error) {
 	return n.register(a, func(o regmem.Options) (*regmem.Region, error) {
 		return n.memory.RegisterPointer(p, length, o)
@@ -69,9 +68,9 @@ func (a MemAttributes) rights() regmem.Rights {
 	return r
 }
 
-// DeregisterMem ends a registration. It waits for accesses in progress, so that nothing touches the
-// memory afterwards. Posted descriptors with its handle fail with a protection error when their
-// turn comes.
+// DeregisterMem ends a registration. It waits for accesses in progress, so that nothing accesses
+// the memory afterwards. A posted descriptor with the region's handle fails with a protection error
+// when it starts.
 //
 // Errors: ErrInvalidParameter if r is not registered with this NIC.
 func (n *NIC) DeregisterMem(r *Region) error { // [VIA 6.4.2] [VIA-6.4-3] [VIA-8.3-16]
@@ -87,9 +86,9 @@ func (n *NIC) DeregisterMem(r *Region) error { // [VIA 6.4.2] [VIA-6.4-3] [VIA-8
 	return nil
 }
 
-// MayUse reports whether length bytes at addr lie in the region of handle, and the VI's protection
-// tag allows access. A C library checks a descriptor's own memory with it, where descriptors lie in
-// registered memory.
+// MayUse reports whether length bytes at addr lie in the region of handle and the VI's protection
+// tag allows access to the region. A C library whose descriptors lie in registered memory uses it
+// to check the memory of a descriptor itself.
 func (v *VI) MayUse(handle MemHandle, addr, length uint64) bool { // [VIA 1.5] [VIA-1.5-4]
 	var d *regmem.Domain
 	if ep := v.conn.Load(); ep != nil {
@@ -112,8 +111,8 @@ func (n *NIC) QueryMem(r *Region) (MemAttributes, error) { // [VIA 6.4.2]
 	return r.attrs, nil
 }
 
-// SetMemAttributes changes the attributes of a region for operations that
-// start afterwards. Guarded and FaultBreaks can't be changed.
+// SetMemAttributes changes the attributes of a region. Operations that have started keep the old
+// ones. Guarded and FaultBreaks can't be changed.
 //
 // Errors: ErrInvalidParameter, ErrInvalidPtag, ErrInvalidRDMARead.
 func (n *NIC) SetMemAttributes(r *Region, a MemAttributes) error { // [VIA 6.4.2]
@@ -125,8 +124,8 @@ func (n *NIC) SetMemAttributes(r *Region, a MemAttributes) error { // [VIA 6.4.2
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	// Look the region up with the lock held, since DeregisterMem drops the tag that it finds
-	// afterwards.
+	// The lookup needs the lock: DeregisterMem, which takes it too, releases the tag that the
+	// region has at that moment.
 	if n.memory.Lookup(r.r.Handle()) != r.r || a.Guarded != r.attrs.Guarded || a.FaultBreaks != r.attrs.FaultBreaks {
 		return fmt.Errorf("%w: region", ErrInvalidParameter)
 	}
@@ -152,13 +151,14 @@ func (r *Region) Len() int { return r.r.Len() }
 // Bytes returns the memory.
 func (r *Region) Bytes() []byte { return r.r.Bytes() }
 
-// Segment names n bytes at offset off as a local data segment. It checks nothing, because the NIC
-// checks when it starts the descriptor.
+// Segment returns n bytes at offset off of the region as a local data segment. It checks nothing,
+// because the NIC checks the segment when it starts the descriptor.
 func (r *Region) Segment(off, n int) Segment {
 	return Segment{Address: r.r.Base() + uint64(off), Handle: r.Handle(), Length: uint32(n)}
 }
 
-// Remote returns the name of offset off of the region for a peer. Send it to the peer.
+// Remote returns the address and handle of offset off of the region, in the form that a peer needs
+// for an RDMA.
 func (r *Region) Remote(off int) RemoteSegment {
 	return RemoteSegment{Address: r.r.Base() + uint64(off), Handle: r.Handle()}
 }

@@ -11,8 +11,8 @@ import (
 	"viaduct/internal/perturb"
 )
 
-// nameService resolves host names: an own hosts file first, then the
-// system's resolver. [VIA 7]
+// nameService resolves host names. It searches its own hosts first and then asks the system's
+// resolver. [VIA 7]
 type nameService struct {
 	mu    perturb.Mutex
 	open  bool        // guarded by mu
@@ -24,9 +24,8 @@ type hostEntry struct {
 	names []string
 }
 
-// NSInit opens the name service. It may be called again, and reads the hosts
-// text of the configuration each time. Errors: ErrNameService for a line that
-// can't be read.
+// NSInit opens the name service. Each call reads the hosts text of the configuration again. It
+// returns ErrNameService if a line of the text is invalid.
 func (n *NIC) NSInit() error { // [VIA 6.4.9]
 	hosts, err := n.parseHosts(n.cfg.Hosts)
 	if err != nil {
@@ -59,7 +58,7 @@ func (n *NIC) parseHosts(text []byte) ([]hostEntry, error) {
 	return hosts, nil
 }
 
-// NSShutdown closes the name service. Addresses obtained stay usable.
+// NSShutdown closes the name service. Addresses that it has returned stay valid.
 func (n *NIC) NSShutdown() error {
 	n.names.mu.Lock()
 	defer n.names.mu.Unlock()
@@ -76,9 +75,9 @@ func (n *NIC) hostsFile() ([]hostEntry, error) {
 	return n.names.hosts, nil
 }
 
-// NSGetHostByName returns the host part of the index-th address of a name, counted from 0. An
-// address is accepted as a name too. Errors: ErrNameService for an unknown name or an index past
-// the end.
+// NSGetHostByName returns the host part of the address of a name. index selects one of several
+// addresses, counted from 0. The name may also be an address. It returns ErrNameService for an
+// unknown name or an index past the end.
 func (n *NIC) NSGetHostByName(ctx context.Context, name string, index int) ([]byte, error) { // [VIA 6.4.9] [VIA-6.4-28] [VIA-8.3-20]
 	hosts, err := n.hostsFile()
 	if err != nil {
@@ -103,7 +102,7 @@ func (n *NIC) NSGetHostByName(ctx context.Context, name string, index int) ([]by
 	return slices.Clone(found[index]), nil
 }
 
-// NSGetHostByAddr returns the name of a host part. Errors: ErrNameService.
+// NSGetHostByAddr returns the name of a host part, or ErrNameService if it is unknown.
 func (n *NIC) NSGetHostByAddr(ctx context.Context, host []byte) (string, error) { // [VIA 6.4.9]
 	hosts, err := n.hostsFile()
 	if err != nil {
@@ -121,8 +120,7 @@ func (n *NIC) NSGetHostByAddr(ctx context.Context, host []byte) (string, error) 
 	return name, nil
 }
 
-// KnownHosts returns the host parts of the hosts file, the answer to VIPL's
-// autodiscovery query.
+// KnownHosts returns the host parts of the hosts file. VIPL's autodiscovery query returns these.
 func (n *NIC) KnownHosts() [][]byte { // [VIA 6.4.8]
 	n.names.mu.Lock()
 	defer n.names.mu.Unlock()

@@ -20,9 +20,8 @@ type Config struct {
 	// everything of the same NIC.
 	StrictPtags bool
 
-	// Hosts is the text of a hosts file for the name service, which is asked
-	// before the system's. Each line has an address and one or more names;
-	// # begins a comment. See [NIC.NSInit].
+	// Hosts is the text of a hosts file. The name service searches it before it asks the system.
+	// Each line has an address and one or more names; # begins a comment. See [NIC.NSInit].
 	Hosts []byte
 
 	// StrictPtags [VIA 6.6].
@@ -39,7 +38,7 @@ type NIC struct { // [VIA 1.1]
 	notify dispatcher
 	names  nameService
 
-	attempts sync.WaitGroup // connections being made
+	attempts sync.WaitGroup // counts the connection attempts in progress
 
 	mu     perturb.Mutex
 	closed bool                          // guarded by mu

@@ -8,9 +8,9 @@ import (
 	"viaduct/vi"
 )
 
-// A puppet is a provider of one device whose connections a test drives by hand. By default it
-// connects at once, without a peer, and moves no descriptor. A test replaces parts of this
-// behaviour.
+// A puppet is a provider with one device whose connections a test controls directly. By default a
+// connect succeeds at once, without a peer, and no descriptor moves. A test can replace parts of
+// this behaviour.
 type puppet struct {
 	limits   func(*vi.NICAttributes)
 	connect  func(context.Context, *puppetLink) error
@@ -82,7 +82,7 @@ func (l *puppetLink) Stop(r vi.StopReason) {
 	l.stopped <- r
 }
 
-// End ends the link in the goroutine of the engine.
+// End ends the link in the goroutine that the engine calls it from.
 func (l *puppetLink) End(gone func()) {
 	if l.onEnd != nil {
 		l.onEnd()
@@ -97,7 +97,7 @@ func (l *puppetLink) Traffic() vi.Traffic {
 	return l.traffic()
 }
 
-// A started is a started send.
+// A started is a send descriptor that was started, with its sequence number.
 type started struct {
 	d   *vi.Descriptor
 	seq uint64
@@ -114,7 +114,7 @@ func (p *puppet) openWith(t testing.TB, cfg *vi.Config) *vi.NIC {
 	return n
 }
 
-// connected returns a connected VI of a new NIC, and its link.
+// connected returns a connected VI of a new NIC, and the link of the VI.
 func (p *puppet) connected(t testing.TB, a vi.Attributes) (*vi.VI, *puppetLink) {
 	t.Helper()
 	v := create(t, p.open(t), a)

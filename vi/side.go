@@ -10,13 +10,13 @@ import (
 	"viaduct/internal/queue"
 )
 
-// A side is one work queue of a VI, together with the means that report its completions.
+// A side is one work queue of a VI, with the ways in which it reports completions.
 type side struct {
 	v      *VI
 	q      queue.Work[*Descriptor]
 	cq     *CompletionQueue
 	isRecv bool
-	failed atomic.Bool // an error of this connection's was published
+	failed atomic.Bool // an error of this connection was published
 
 	registered atomic.Bool // there are Notify registrations
 	mu         perturb.Mutex
@@ -29,9 +29,9 @@ func (s *side) init(v *VI, cq *CompletionQueue, isRecv bool, limit int) {
 	s.q.OnDone = s.publish
 }
 
-// publish copies a descriptor's result into its status. It runs under the queue's lock, in posting
-// order. After an error that ends the connection every later descriptor is flushed, even one that
-// had finished before the error was published. [VIA-4.4-5]
+// publish copies a descriptor's result into its status. The caller holds the queue's lock and
+// publishes in posting order. After an error that ends the connection publish flushes every later
+// descriptor, also one that finished before the error was published. [VIA-4.4-5]
 func (s *side) publish(d *Descriptor) {
 	if s.failed.Load() {
 		d.result = d.result&^StatusErrorMask | StatusFlushed
@@ -46,8 +46,7 @@ func (s *side) empty() bool {
 	return c.Posted == c.Reaped
 }
 
-// completed reports that n descriptors are done. It is called without locks
-// of the queues.
+// completed reports that n descriptors are done. The caller holds no lock of a queue.
 func (s *side) completed(n int) {
 	if n == 0 {
 		return
@@ -61,7 +60,8 @@ func (s *side) completed(n int) {
 	}
 }
 
-// post appends d, which is prepared. d belongs to the NIC until it is reaped. [VIA-1.2-1]
+// post appends the prepared descriptor d to the queue. d belongs to the NIC until it is reaped.
+// [VIA-1.2-1]
 func (s *side) post(d *Descriptor) error {
 	if _, err := s.q.Post(d); err != nil {
 		return s.notPosted(d, err)
@@ -69,8 +69,8 @@ func (s *side) post(d *Descriptor) error {
 	return nil
 }
 
-// postAll is post for many, with one look at the queue. It stops at the first
-// error and returns how many were posted.
+// postAll posts many descriptors with one lock of the queue. It stops at the first error and
+// returns the number of posted descriptors.
 func (s *side) postAll(ds []*Descriptor) (n int, err error) {
 	k := 0
 	for ; k < len(ds); k++ {
@@ -88,7 +88,7 @@ func (s *side) postAll(ds []*Descriptor) (n int, err error) {
 	return n, s.notPosted(ds[n], full)
 }
 
-// prepare passes d to the NIC.
+// prepare marks d as posted. It returns an error if d is posted already.
 func (s *side) prepare(d *Descriptor) error {
 	switch {
 	case d == nil:
@@ -107,7 +107,8 @@ func (s *side) prepare(d *Descriptor) error {
 	return nil
 }
 
-// notPosted returns d to the consumer, because the queue refused it.
+// notPosted returns d to the consumer after the queue has refused it, and returns the error for the
+// consumer.
 func (s *side) notPosted(d *Descriptor, err error) error {
 	d.giveBack()
 	if errors.Is(err, queue.ErrFull) {
@@ -117,8 +118,8 @@ func (s *side) notPosted(d *Descriptor, err error) error {
 	return err
 }
 
-// answer converts a result of Reap for the consumer: the first descriptor if it is done, or an
-// error. [VIA 6.4.4] [VIA-6.4-7] [VIA-3.1-2] [VIA-8.3-4]
+// answer converts the result of Reap for the consumer. It returns the first descriptor if that is
+// done, and an error otherwise. [VIA 6.4.4] [VIA-6.4-7] [VIA-3.1-2] [VIA-8.3-4]
 func (s *side) answer(d *Descriptor, h queue.Head) (*Descriptor, error) {
 	switch h {
 	case queue.Done:
@@ -129,7 +130,7 @@ func (s *side) answer(d *Descriptor, h queue.Head) (*Descriptor, error) {
 	return nil, ErrNotDone
 }
 
-// reaped gives the descriptor back to the consumer. [VIA-4.7-1]
+// reaped returns the descriptor to the consumer, with an error if its status has one. [VIA-4.7-1]
 func (d *Descriptor) reaped() (*Descriptor, error) {
 	s := d.Status()
 	d.status.Store(uint32(s))
@@ -143,8 +144,8 @@ func (s *side) emptyError() error {
 	return ErrQueueEmpty
 }
 
-// done returns the first descriptor for a consumer that polls. If it has not completed, done polls
-// the connection first. [VIA-6.4-8] [VIA-8.3-5]
+// done returns the first descriptor to a consumer that polls. If the descriptor has not completed,
+// done polls the connection first. [VIA-6.4-8] [VIA-8.3-5]
 func (s *side) done() (*Descriptor, error) {
 	d, h := s.q.Reap()
 	if h == queue.NotDone {
@@ -154,7 +155,7 @@ func (s *side) done() (*Descriptor, error) {
 	return s.answer(d, h)
 }
 
-// doneN is done for many.
+// doneN returns up to len(buf) completed descriptors in buf, and their number.
 func (s *side) doneN(buf []*Descriptor) (n int, err error) {
 	for n < len(buf) {
 		d, h := s.q.Reap()
@@ -181,12 +182,12 @@ func (s *side) wait(ctx context.Context) (*Descriptor, error) {
 		return nil, waitError(err)
 	}
 	if h == queue.Empty {
-		return nil, s.emptyError() // at once [VIA-6.4-9]
+		return nil, s.emptyError() // without waiting [VIA-6.4-9]
 	}
 	return d.reaped()
 }
 
-// waitError translates the end of a context to VIPL's error.
+// waitError returns VIPL's error for the end of a context.
 func waitError(err error) error {
 	if errors.Is(err, context.DeadlineExceeded) {
 		return ErrTimeout // [VIA-6.4-19] [VIA-8.3-9]
@@ -206,7 +207,7 @@ func (s *side) addNotify(f func(*Descriptor)) error {
 		return fmt.Errorf("%w: the queue is attached to a completion queue", ErrResource) // [VIA-6.4-10]
 	}
 	s.mu.Lock()
-	if s.v.closed.Load() { // cancelNotify has run, or waits for mu
+	if s.v.closed.Load() { // the VI is closed: cancelNotify has run, or waits for mu
 		s.mu.Unlock()
 		return ErrClosed
 	}
@@ -217,7 +218,7 @@ func (s *side) addNotify(f func(*Descriptor)) error {
 	return nil
 }
 
-// serveNotify passes completed descriptors to registrations, in order.
+// serveNotify passes completed descriptors to the registered handlers, in order.
 func (s *side) serveNotify() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -241,8 +242,8 @@ func (s *side) cancelNotify() {
 	s.mu.Unlock()
 }
 
-// flush completes every outstanding descriptor. On a broken connection a started descriptor becomes
-// a transport error. [VIA 2.3]
+// flush completes every outstanding descriptor. started is the status of descriptors that were
+// started: on a broken connection it is a transport error. [VIA 2.3]
 func (s *side) flush(started Status) {
 	s.completed(s.q.Flush(func(d **Descriptor, wasStarted bool) {
 		bits := StatusFlushed // [VIA-2.3-9]

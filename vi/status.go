@@ -15,20 +15,20 @@ const (
 	OpRDMAWrite   Control = 0x0001 // on the send queue
 	OpRDMARead    Control = 0x0002 // on the send queue
 	opReserved    Control = 0x0003
-	OpMask        Control = 0x0003 // the bits that hold one of the three
+	OpMask        Control = 0x0003 // mask of the operation
 
 	Immediate  Control = 0x0004 // the immediate data is valid (Send, RDMA Write)
-	QueueFence Control = 0x0008 // wait for the RDMA Reads posted before
+	QueueFence Control = 0x0008 // the descriptor waits for all RDMA Reads posted before it
 
 	controlReserved Control = 0xfff0
 
 	// OpSendReceive [VIA-3.2-1].
 )
 
-// Op returns the operation alone.
+// Op returns the operation without flags.
 func (c Control) Op() Control { return c & OpMask }
 
-// String names the operation and its flags.
+// String returns the names of the operation and its flags.
 func (c Control) String() string {
 	s := [...]string{"send/receive", "rdma-write", "rdma-read", "reserved"}[c.Op()]
 	if c&Immediate != 0 {
@@ -51,21 +51,21 @@ type Status uint32
 const (
 	StatusDone             Status = 0x00000001 // completed, successfully or not
 	StatusFormatError      Status = 0x00000002 // malformed descriptor
-	StatusProtectionError  Status = 0x00000004 // local memory check failed
-	StatusLengthError      Status = 0x00000008 // length rule violated
-	StatusPartialError     Status = 0x00000010 // message arrived incompletely
-	StatusFlushed          Status = 0x00000020 // not executed: not connected, or connection broken
+	StatusProtectionError  Status = 0x00000004 // the check of local memory failed
+	StatusLengthError      Status = 0x00000008 // a length rule was violated
+	StatusPartialError     Status = 0x00000010 // the message arrived incompletely
+	StatusFlushed          Status = 0x00000020 // the descriptor was not executed: not connected, or connection broken
 	StatusTransportError   Status = 0x00000040 // the transport failed
-	StatusRDMAProtection   Status = 0x00000080 // remote memory check of an RDMA failed
+	StatusRDMAProtection   Status = 0x00000080 // the check of the peer's memory failed for an RDMA
 	StatusRemoteDescriptor Status = 0x00000100 // the receive descriptor at the remote end was in error
-	StatusErrorMask        Status = 0x000001fe // any of the errors
+	StatusErrorMask        Status = 0x000001fe // mask of all errors
 
 	StatusOpSend            Status = 0x00000000
 	StatusOpReceive         Status = 0x00010000
 	StatusOpRDMAWrite       Status = 0x00020000
-	StatusOpRemoteRDMAWrite Status = 0x00030000 // a receive consumed by the peer's RDMA Write
+	StatusOpRemoteRDMAWrite Status = 0x00030000 // the peer's RDMA Write consumed a receive
 	StatusOpRDMARead        Status = 0x00040000
-	StatusOpMask            Status = 0x00070000 // the bits that hold one of the five
+	StatusOpMask            Status = 0x00070000 // mask of the operation
 
 	StatusImmediate Status = 0x00080000 // the immediate data of this receive is valid
 
@@ -97,7 +97,7 @@ var statusNames = [...]struct {
 	{StatusRemoteDescriptor, "remote descriptor error"},
 }
 
-// String names the operation and the error bits.
+// String returns the names of the operation and of the error bits.
 func (s Status) String() string {
 	op := fmt.Sprintf("op %#x", uint32(s&StatusOpMask))
 	switch s & StatusOpMask {
@@ -133,7 +133,7 @@ type StatusError struct {
 	Status Status // with at least one error bit
 }
 
-// Error lists the errors.
+// Error returns the status as text.
 func (e *StatusError) Error() string { return "vi: " + e.Status.String() }
 
 // Is reports whether target is ErrDescriptor.

@@ -34,7 +34,7 @@ func harness(network *memvi.Network) vitest.Harness {
 // the provider and package vi.
 func TestSuite(t *testing.T) { vitest.Run(t, harness(memvi.New())) }
 
-// TestSuiteLossy is the same with a network that loses messages at unreliable delivery.
+// TestSuiteLossy runs the suite over a network that loses messages at Unreliable Delivery.
 func TestSuiteLossy(t *testing.T) {
 	network := memvi.New()
 	var n atomic.Uint32

@@ -1,25 +1,25 @@
 package vi
 
-// Traffic counts what a connected VI has done since its connection was set up.
+// Traffic has the counters of a VI since its connection was set up.
 type Traffic struct {
-	SentMessages, ReceivedMessages uint64 // Sends and RDMA, each counted when it is complete
+	SentMessages, ReceivedMessages uint64 // Sends and RDMAs, each counted when it has completed
 	SentBytes, ReceivedBytes       uint64 // payload
-	ServedReads                    uint64 // RDMA Reads of the peer that were answered
+	ServedReads                    uint64 // RDMA Reads of the peer that this side has answered
 
-	// Credits is the number of messages that consume a receive descriptor and may be sent now. It
-	// is -1 without flow control.
+	// Credits is the number of messages that this side may send now, of those that consume a
+	// receive descriptor. It is -1 without flow control.
 	Credits int
 
-	SendPosted, RecvPosted uint64 // descriptors in the queues that were not dequeued yet
+	SendPosted, RecvPosted uint64 // descriptors in the queues that were not yet dequeued
 }
 
-// A counted Link counts its traffic.
+// A counted is a Link with traffic counters.
 type counted interface{ Traffic() Traffic }
 
-// Traffic returns the current counters. Those of an ended connection remain until the VI is
-// connected again. Before the first connection, and with a provider that does not count, every
-// counter but the posted descriptors is zero. Credits is -1 without a connection. Traffic never
-// waits for the peer.
+// Traffic returns the current counters. The counters of an ended connection remain until the VI is
+// connected again. Before the first connection, and with a provider that does not count, all
+// counters except SendPosted and RecvPosted are zero. Credits is -1 without a connection. Traffic
+// never waits for the peer.
 func (v *VI) Traffic() Traffic {
 	t := Traffic{Credits: -1}
 	if ep := v.conn.Load(); ep != nil {
@@ -33,9 +33,9 @@ func (v *VI) Traffic() Traffic {
 	return t
 }
 
-// keepTraffic stores the traffic of a link: once before the VI drops the link, so that Traffic
-// always has a result, and again after the link was stopped, with the final counts. It is called
-// with mu held.
+// keepTraffic stores the counters of a link. It runs twice: before the VI drops the link, so that
+// Traffic always has a result, and after the link was stopped, with the final counts. The caller
+// holds mu.
 func (v *VI) keepTraffic(l Link) {
 	t := Traffic{Credits: -1}
 	if c, ok := l.(counted); ok {
@@ -45,7 +45,7 @@ func (v *VI) keepTraffic(l Link) {
 	v.carried.Store(&t)
 }
 
-// waiting returns the number of descriptors in the queue.
+// waiting returns the number of descriptors in the queue that were not dequeued.
 func (s *side) waiting() uint64 {
 	c := s.q.Counts()
 	return c.Posted - c.Reaped

@@ -14,15 +14,15 @@ import (
 type State uint32
 
 const (
-	Idle           State = iota // no connection and none being made
+	Idle           State = iota // no connection, and no connection attempt
 	Connected                   // descriptors are processed
-	ConnectPending              // a connection is being made
-	Error                       // the connection broke; Disconnect leads back to Idle
+	ConnectPending              // a connection attempt is in progress
+	Error                       // the connection broke; Disconnect returns to Idle
 
 	// Idle [VIA-2.1-1].
 )
 
-// String names the state.
+// String returns the name of the state.
 func (s State) String() string {
 	switch s {
 	case Idle:

@@ -46,7 +46,8 @@ func need32(t *testing.T) {
 	}
 }
 
-// compatExec executes a program by a 32-bit call of this 64-bit one. It does not return.
+// compatExec executes a program by a 32-bit system call, although this program has 64 bits. It does
+// not return.
 func compatExec(argv ...string) {
 	m := lowPage()
 	base, le := uint32(uintptr(unsafe.Pointer(&m[0]))), binary.LittleEndian
@@ -58,7 +59,7 @@ func compatExec(argv ...string) {
 	call32(execve32, base+2048, base+1024, base+3072) // the path, arguments, no environment
 }
 
-// call32 makes a 32-bit call that does not return.
+// call32 makes a 32-bit system call that does not return.
 func call32(nr, ebx, ecx, edx uint32) {
 	le := binary.LittleEndian
 	code := le.AppendUint32([]byte{0xb8}, nr) // mov eax
@@ -69,11 +70,11 @@ func call32(nr, ebx, ecx, edx uint32) {
 	m := lowPage()
 	copy(m, code)
 	at := &m[0]
-	f := &at // as a func is represented
+	f := &at // a func value is a pointer to a pointer to its code
 	(*(*func())(unsafe.Pointer(&f)))()
 }
 
-// lowPage maps a page at an address of 32 bits that may be executed.
+// lowPage maps an executable page at an address below 4 GiB, which a 32-bit call can name.
 func lowPage() []byte {
 	m, err := unix.Mmap(-1, 0, 4096, unix.PROT_READ|unix.PROT_WRITE|unix.PROT_EXEC, unix.MAP_PRIVATE|unix.MAP_ANON|unix.MAP_32BIT)
 	if err != nil {
@@ -82,7 +83,7 @@ func lowPage() []byte {
 	return m
 }
 
-// A 64-bit program that executes another one by a 32-bit call is notified.
+// The listener is notified if a 64-bit program executes another one by a 32-bit call.
 func TestCompatExec(t *testing.T) {
 	need32(t)
 	self, err := os.Executable()

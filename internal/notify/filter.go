@@ -9,25 +9,25 @@ type Insn struct {
 	K      uint32
 }
 
-// The instructions of a filter.
+// These are the codes of the instructions of a filter.
 const (
 	opLoad = 0x20 // A = word at K
 	opAnd  = 0x54 // A &= K
 	opJump = 0x05 // skip K
-	opJeq  = 0x15 // A == K: skip Jt, else Jf
-	opJgt  = 0x25 // A > K
-	opJge  = 0x35 // A >= K
+	opJeq  = 0x15 // if A == K skip Jt instructions, otherwise Jf
+	opJgt  = 0x25 // the same for A > K
+	opJge  = 0x35 // the same for A >= K
 	opRet  = 0x06
 )
 
-// Offsets of the words of struct seccomp_data.
+// These are the offsets of the words of struct seccomp_data.
 const (
 	dataNr   = 0
 	dataArch = 4
 	dataArgs = 16 // 8 bytes each, the lower word first: both processors are little-endian
 )
 
-// maxInsns is the kernel's limit of a filter.
+// maxInsns is the kernel's limit for the instructions of a filter.
 const maxInsns = 4096
 
 // x32Bit marks the numbers of the x32 interface of amd64. The rules would not see them, so the
@@ -68,19 +68,19 @@ func assemble(arch, compat uint32, hasX32 bool, rules []Rule) ([]Insn, error) {
 	return p, nil
 }
 
-// beyond skips instructions unless A is k.
+// beyond returns p after a test that skips p unless A is k.
 func beyond(k uint32, p []Insn) []Insn {
-	// A conditional jump reaches 255 instructions, the other kind any number.
+	// A conditional jump reaches at most 255 instructions; an unconditional one reaches any number.
 	return append([]Insn{{Code: opJeq, K: k, Jt: 1}, {Code: opJump, K: uint32(len(p))}}, p...)
 }
 
-// A numberRules has the rules of one number, in order.
+// A numberRules holds the rules for one system call number, in order.
 type numberRules struct {
 	nr    int
 	rules []Rule
 }
 
-// group sorts the rules for calls of one kind by their numbers.
+// group returns the rules for calls of one kind, 64-bit or compat, grouped by number.
 func group(all []Rule, compat bool) ([]*numberRules, error) {
 	var rules []Rule
 	for _, r := range all {
@@ -121,7 +121,7 @@ func group(all []Rule, compat bool) ([]*numberRules, error) {
 	return append(conditional, plain...), nil
 }
 
-// body decides calls of one number.
+// body returns the instructions that decide a call of this number.
 func (g *numberRules) body() (p []Insn) {
 	for _, r := range g.rules {
 		var conds []Insn
@@ -130,14 +130,14 @@ func (g *numberRules) body() (p []Insn) {
 			if c.Mask != 0 {
 				conds = append(conds, Insn{Code: opAnd, K: c.Mask})
 			}
-			// After each bound comes a jump that leaves the rule.
+			// If the bound is not met, the jump after it leaves the rule.
 			conds = append(conds,
 				Insn{Code: opJge, K: c.Low, Jt: 1}, Insn{Code: opJump},
 				Insn{Code: opJgt, K: c.High, Jf: 1}, Insn{Code: opJump})
 		}
 		for i := range conds {
 			if conds[i].Code == opJump {
-				conds[i].K = uint32(len(conds) - i) // past the return
+				conds[i].K = uint32(len(conds) - i) // to the instruction after the return
 			}
 		}
 		p = append(append(p, conds...), Insn{Code: opRet, K: uint32(r.Do)})

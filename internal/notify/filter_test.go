@@ -6,7 +6,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// execute runs a filter as the kernel does.
+// execute runs a filter like the kernel, and returns the filter's action for a call.
 func execute(t interface{ Fatalf(string, ...any) }, p []Insn, arch, nr uint32, args [6]uint64) Action {
 	var a uint32
 	for pc := 0; pc < len(p); pc++ {
@@ -51,7 +51,8 @@ func execute(t interface{ Fatalf(string, ...any) }, p []Insn, arch, nr uint32, a
 	return 0
 }
 
-// decide evaluates the rules.
+// decide evaluates the rules directly, without a filter. It returns the action that the filter must
+// return.
 func decide(rules []Rule, compat bool, nr uint32, args [6]uint64) Action {
 next:
 	for _, r := range rules {
@@ -94,7 +95,7 @@ func TestFilter(t *testing.T) {
 		for _, m := range []struct {
 			arch, compat uint32
 			x32          bool
-		}{{testArch, testCompat, true}, {0xc00000b7, 0x40000028, false}} { // amd64 with i386, arm64 with arm
+		}{{testArch, testCompat, true}, {0xc00000b7, 0x40000028, false}} { // the audit numbers of amd64 with i386, and of arm64 with arm
 			p, err := assemble(m.arch, m.compat, m.x32, rules)
 			if err != nil {
 				t.Fatal(err)
@@ -122,8 +123,8 @@ func TestFilter(t *testing.T) {
 	})
 }
 
-// A range of descriptors, and a call with several conditions, as a supervisor with stand-in
-// descriptors needs them.
+// Rules may have a range of descriptors and several conditions, because a supervisor needs them for
+// descriptors of its own.
 func TestFilterRanges(t *testing.T) {
 	rules := []Rule{
 		{Nr: 1, If: []Cond{{Arg: 0, Low: 960, High: 1019}}, Do: Notify},
@@ -157,7 +158,7 @@ func TestFilterRanges(t *testing.T) {
 	}
 }
 
-// Invalid rules are refused.
+// assemble refuses invalid rules.
 func TestFilterErrors(t *testing.T) {
 	long := []Rule{{Nr: 1, Do: Notify}}
 	for range 1000 {

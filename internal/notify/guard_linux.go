@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Guard serves a listener whose first receiver has died: every call is allowed, until no task is
-// left that could make one. It returns when Recv does, with its error. Call Wake meanwhile.
+// Guard serves a listener whose first receiver has died. It lets every call pass, until no task is
+// left that could make one, and returns the error of Recv. Call Wake at the same time.
 func Guard(l *Listener) error {
 	for {
 		c, err := l.Recv()
@@ -26,15 +26,16 @@ func Guard(l *Listener) error {
 	}
 }
 
-// Wake interrupts descendants of this process that wait in a call which a dead receiver had taken.
-// The kernel then restarts the call and reports it again. This process should be an ancestor of the
-// program, or have become one by PR_SET_CHILD_SUBREAPER. Nothing else may wait for children of this
-// process before Wake returns, because it would consume the events that Wake waits for.
+// Wake interrupts descendants of this process that wait in a call which the dead receiver had
+// received. The kernel then restarts the call and reports it again. This process should be an
+// ancestor of the program, or have become one by PR_SET_CHILD_SUBREAPER. No other goroutine may
+// wait for children of this process before Wake returns, because it would consume the events that
+// Wake waits for.
 func Wake() {
-	// Only the thread that attaches can trace.
+	// Linux accepts trace requests only from the thread that attached.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	// Two rounds, for threads that were about to enter the call.
+	// The second round finds threads that were about to enter the call during the first.
 	for range 2 {
 		for _, pid := range descendants(os.Getpid()) {
 			tasks, err := os.ReadDir("/proc/" + strconv.Itoa(pid) + "/task")
@@ -78,7 +79,7 @@ func interrupt(pid, tid int) {
 		return
 	}
 	if unix.PtraceInterrupt(tid) == nil {
-		// The wait is over once the thread has stopped; it may also have died.
+		// The loop ends when the thread has stopped or has died.
 		for range 200 {
 			var ws unix.WaitStatus
 			got, err := unix.Wait4(tid, &ws, unix.WNOHANG|unix.WALL|unix.WNOTHREAD, nil)
@@ -104,7 +105,7 @@ func waitState(pid int, state byte) {
 	}
 }
 
-// descendants returns the processes below root.
+// descendants returns the IDs of the children of root, of their children, and so on.
 func descendants(root int) (out []int) {
 	dirs, err := os.ReadDir("/proc")
 	if err != nil {
@@ -120,7 +121,7 @@ func descendants(root int) (out []int) {
 		if err != nil {
 			continue
 		}
-		// The name may contain anything, parentheses too.
+		// The name may contain any characters, also parentheses.
 		if i := bytes.LastIndexByte(b, ')'); i >= 0 {
 			if f := strings.Fields(string(b[i+1:])); len(f) > 1 {
 				ppid, _ := strconv.Atoi(f[1])

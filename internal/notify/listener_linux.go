@@ -15,7 +15,7 @@ import (
 	"viaduct/internal/sock"
 )
 
-// A notification is struct seccomp_notif.
+// A notification has the layout of struct seccomp_notif.
 type notification struct {
 	id    uint64
 	tid   uint32
@@ -26,7 +26,7 @@ type notification struct {
 	args  [6]uint64
 }
 
-// A response is struct seccomp_notif_resp.
+// A response has the layout of struct seccomp_notif_resp.
 type response struct {
 	id    uint64
 	val   int64
@@ -34,7 +34,7 @@ type response struct {
 	flags uint32
 }
 
-// An addition is struct seccomp_notif_addfd.
+// An addition has the layout of struct seccomp_notif_addfd.
 type addition struct {
 	id         uint64
 	flags      uint32
@@ -43,22 +43,22 @@ type addition struct {
 	newfdFlags uint32
 }
 
-// A Listener receives the calls of a program and of all its descendants. Recv and
-// Close belong to one goroutine at a time, everything else may be called by any.
+// A Listener receives the calls of a program and of all its descendants. Only one goroutine at a
+// time may call Recv or Close. All other methods may be called by any goroutine.
 type Listener struct {
 	fd      int
 	polled  bool // the kernel does not wake a thread that waits for a call when no task is left
 	threads threads
 
-	mu     sync.RWMutex // guards fd against being closed while in use; Recv does without
+	mu     sync.RWMutex // prevents closing fd while it is in use; Recv does not take it
 	closed bool         // guarded by mu
 }
 
 // newListener returns a listener that owns fd.
 func newListener(fd int) *Listener {
 	l := &Listener{fd: fd, polled: kernelBefore(6, 11)}
-	// Waking the receiver on the processor of the caller makes short calls three times as fast;
-	// kernels before 6.6 lack it.
+	// This flag makes the kernel wake the receiver on the processor of the caller, which makes
+	// short calls three times as fast. Kernels before 6.6 do not have it; the error is ignored.
 	unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SECCOMP_IOCTL_NOTIF_SET_FLAGS, unix.SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP)
 	return l
 }
@@ -87,7 +87,7 @@ func FromFile(f *os.File) (*Listener, error) {
 	return newListener(fd), nil
 }
 
-// File returns a second handle of the listener, to be passed to another process.
+// File returns a duplicate of the listener's descriptor, to be passed to another process.
 func (l *Listener) File() (*os.File, error) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -101,7 +101,8 @@ func (l *Listener) File() (*os.File, error) {
 	return os.NewFile(uintptr(fd), "seccomp-listener"), nil
 }
 
-// ioctl runs an ioctl on the listener. ENOENT and ESRCH are ErrGone.
+// ioctl runs an ioctl on the listener and returns its result. It returns ErrGone for ENOENT and
+// ESRCH, which mean that the call does not wait any more.
 func (l *Listener) ioctl(req uintptr, arg unsafe.Pointer) (int, error) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -126,8 +127,8 @@ func (l *Listener) ioctl(req uintptr, arg unsafe.Pointer) (int, error) {
 	}
 }
 
-// Recv waits for the next call. The error is io.EOF when no task is left that
-// could make one, net.ErrClosed after Close.
+// Recv waits for the next call. It returns io.EOF if no task is left that could make a call, and
+// net.ErrClosed after Close.
 func (l *Listener) Recv() (*Call, error) {
 	l.mu.RLock()
 	closed := l.closed
@@ -148,7 +149,7 @@ func (l *Listener) Recv() (*Call, error) {
 		case 0:
 			return &Call{ID: n.id, TID: int(n.tid), Nr: int(n.nr), Args: n.args, Compat: n.arch == auditCompat, l: l}, nil
 		case unix.EINTR:
-		case unix.ENOENT: // the thread was interrupted, or was the last
+		case unix.ENOENT: // the thread was interrupted, or was the last one
 			if said, err := l.poll(0); err != nil {
 				return nil, err
 			} else if said&unix.POLLHUP != 0 {
@@ -160,8 +161,8 @@ func (l *Listener) Recv() (*Call, error) {
 	}
 }
 
-// poll waits until there is a call or no task is left, for a number of milliseconds or without
-// limit.
+// poll waits until there is a call or no task is left, and returns the events of poll(2). timeout
+// is in milliseconds; -1 means no limit.
 func (l *Listener) poll(timeout int) (said int16, err error) {
 	p := [1]unix.PollFd{{Fd: int32(l.fd), Events: unix.POLLIN}}
 	_, err = sock.Poll(p[:], timeout)
@@ -185,29 +186,29 @@ func (l *Listener) Close() error {
 // call its methods. One of Continue, Return and Inject answers it.
 type Call struct {
 	ID   uint64
-	TID  int // the thread, as this process's namespace numbers it
+	TID  int // thread ID in the PID namespace of this process
 	Nr   int
 	Args [6]uint64
 
-	Compat bool // Nr is that of a 32-bit call
+	Compat bool // Nr is the number of a 32-bit call
 
 	l *Listener
 }
 
-// Valid reports whether the call still waits. If so, data read of its thread before belongs to that
-// thread.
+// Valid reports whether the call still waits. If it does, data that was read from the thread before
+// belongs to that thread.
 func (c *Call) Valid() bool {
 	id := c.ID
 	_, err := c.l.ioctl(unix.SECCOMP_IOCTL_NOTIF_ID_VALID, unsafe.Pointer(&id))
 	return err == nil
 }
 
-// Continue lets the kernel do the call, with the arguments at that moment.
+// Continue lets the kernel execute the call, with the arguments that it has at that moment.
 func (c *Call) Continue() error {
 	return c.send(response{id: c.ID, flags: unix.SECCOMP_USER_NOTIF_FLAG_CONTINUE})
 }
 
-// Return answers the call with a value, or with errno if that is not 0.
+// Return answers the call: with errno, or with val if errno is 0.
 func (c *Call) Return(val int64, errno unix.Errno) error {
 	if errno != 0 {
 		val = 0
@@ -220,39 +221,38 @@ func (c *Call) send(r response) error {
 	return err
 }
 
-// Inject gives the program a copy of fd at its lowest free number, which is the
-// answer of the call. flags is 0 or O_CLOEXEC. If the program's table is full
-// the error is EMFILE and the call still waits. fd stays the caller's.
+// Inject gives the program a copy of fd at the lowest free number, and answers the call with that
+// number. flags is 0 or O_CLOEXEC. It returns EMFILE if the program has no free descriptor; the
+// call still waits then. fd stays the caller's.
 func (c *Call) Inject(fd, flags int) error {
 	_, err := c.add(addition{id: c.ID, flags: unix.SECCOMP_ADDFD_FLAG_SEND, srcfd: uint32(fd), newfdFlags: uint32(flags)})
 	return err
 }
 
-// Add gives the program a copy of fd and returns the number it has there. The
-// call still waits.
+// Add gives the program a copy of fd and returns its number in the program. The call still waits.
 func (c *Call) Add(fd, flags int) (int, error) {
 	return c.add(addition{id: c.ID, srcfd: uint32(fd), newfdFlags: uint32(flags)})
 }
 
-// InjectAt gives the program a copy of fd at the given number, and closes the file there. The call
-// still waits.
+// InjectAt gives the program a copy of fd at the given number. If the program has a file there, the
+// kernel closes it. The call still waits.
 func (c *Call) InjectAt(fd, number, flags int) error {
 	_, err := c.add(addition{id: c.ID, flags: unix.SECCOMP_ADDFD_FLAG_SETFD, srcfd: uint32(fd), newfd: uint32(number), newfdFlags: uint32(flags)})
 	return err
 }
 
-// AnswerAt gives the program a copy of fd at the given number, closing the file there, and answers
-// the call with that number. A signal comes before both or after both. flags is 0 or O_CLOEXEC.
-// After an error the call still waits, unless it is [ErrGone]. fd stays the caller's.
+// AnswerAt gives the program a copy of fd at the given number, closing a file there, and answers
+// the call with that number. No signal can arrive between both. flags is 0 or O_CLOEXEC. After an
+// error the call still waits, unless the error is [ErrGone]. fd stays the caller's.
 func (c *Call) AnswerAt(fd, number, flags int) error {
 	const at = unix.SECCOMP_ADDFD_FLAG_SETFD | unix.SECCOMP_ADDFD_FLAG_SEND
 	_, err := c.add(addition{id: c.ID, flags: at, srcfd: uint32(fd), newfd: uint32(number), newfdFlags: uint32(flags)})
 	return err
 }
 
-// add waits until the program's thread has taken the descriptor. Signals are blocked in that wait:
-// SIGURG, by which Go preempts, would leave the call answered with 0 and the descriptor lost, or
-// given twice.
+// add runs the ioctl, which waits until the program's thread has taken the descriptor. Signals are
+// blocked during the wait. Otherwise SIGURG, by which Go preempts goroutines, could interrupt it;
+// the call would then be answered with 0 and the descriptor lost, or given twice.
 func (c *Call) add(a addition) (n int, err error) {
 	err = withoutSignals(func() (err error) {
 		n, err = c.l.ioctl(unix.SECCOMP_IOCTL_NOTIF_ADDFD, unsafe.Pointer(&a))
@@ -261,15 +261,16 @@ func (c *Call) add(a addition) (n int, err error) {
 	return n, err
 }
 
-// ReadMem reads the program's memory at addr. With an error n bytes were read.
+// ReadMem reads the program's memory at addr into b and returns the number of bytes read. It
+// returns an error unless it has read all of b.
 func (c *Call) ReadMem(addr uint64, b []byte) (n int, err error) {
 	return c.mem(unix.SYS_PROCESS_VM_READV, addr, b)
 }
 
-// WriteMem writes the program's memory at addr, if the call is still valid. A signal in the
-// microsecond between that check and the write is not noticed; the write then happens while the
-// program already runs on. Therefore write as late as possible, and write the data that a restarted
-// call would write again.
+// WriteMem writes b to the program's memory at addr, if the call is still valid. A signal in the
+// microsecond between that check and the write is not detected; the write then happens while the
+// program already continues. Therefore write as late as possible, and write the data that a
+// restarted call would write again.
 func (c *Call) WriteMem(addr uint64, b []byte) (n int, err error) {
 	if !c.Valid() {
 		return 0, ErrGone
@@ -277,8 +278,9 @@ func (c *Call) WriteMem(addr uint64, b []byte) (n int, err error) {
 	return c.mem(unix.SYS_PROCESS_VM_WRITEV, addr, b)
 }
 
-// mem moves bytes by a direct system call, because the functions of package unix would allocate the
-// lists.
+// mem copies between b and the program's memory by the system call nr, process_vm_readv or
+// process_vm_writev. It makes the call directly, because the functions of package unix would
+// allocate the lists.
 func (c *Call) mem(nr uintptr, addr uint64, b []byte) (int, error) {
 	if len(b) == 0 {
 		return 0, nil
@@ -297,9 +299,9 @@ func (c *Call) mem(nr uintptr, addr uint64, b []byte) (int, error) {
 	return int(n), nil
 }
 
-// Borrow returns a copy of the program's descriptor, which the caller closes. It shares offset and
-// status flags with the program's. The error is EBADF if there is none, EPERM if access to the
-// process is denied.
+// Borrow returns a copy of the program's descriptor, which the caller closes. The copy shares the
+// file's offset and status flags with the program. The error is EBADF if the program has no such
+// descriptor, and EPERM if this process may not access the program.
 func (c *Call) Borrow(fd int) (int, error) { return c.l.threads.borrow(c, fd) }
 
 // OpenThread returns a pidfd of the call's thread, which the caller closes. It polls as readable
@@ -309,7 +311,7 @@ func (c *Call) OpenThread() (int, error) {
 	if err != nil {
 		return -1, err
 	}
-	if !c.Valid() { // the number may belong to another thread by then
+	if !c.Valid() { // after that the number may belong to another thread
 		unix.Close(fd)
 		return -1, ErrGone
 	}

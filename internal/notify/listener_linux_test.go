@@ -15,9 +15,9 @@ import (
 
 func init() { MaybeStub() }
 
-// A listener that was closed is not used any more, and keeps no descriptor.
+// After Close a Listener makes no call with its descriptor, and has closed it.
 func TestListenerClose(t *testing.T) {
-	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC) // like a listener without calls
+	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC) // an eventfd stands for a listener to which no calls arrive
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,8 +33,8 @@ func TestListenerClose(t *testing.T) {
 	}
 }
 
-// Recv returns every call of a program, and returns when its last task has ended, by either way of
-// waiting.
+// Recv returns every call of a program, and io.EOF when the last task has ended. This holds for
+// both ways in which Recv waits.
 func TestRecvEnd(t *testing.T) {
 	for _, polled := range []bool{true, false} {
 		if !polled && kernelBefore(6, 11) {
@@ -63,7 +63,7 @@ func TestRecvEnd(t *testing.T) {
 				}
 				calls++
 			}
-			// Some shells query the mask before they set one, others do not.
+			// Some shells read the mask before they set it, so there may be one call more.
 			if calls < 2 {
 				t.Errorf("%d calls, want one of each of two processes", calls)
 			}
@@ -86,7 +86,7 @@ func TestKernelBefore(t *testing.T) {
 	}
 }
 
-// Memory of a call's thread is moved without an allocation.
+// ReadMem and WriteMem allocate nothing.
 func TestMemAllocs(t *testing.T) {
 	var from, to [64]byte
 	from[5] = 1

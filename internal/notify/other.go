@@ -2,5 +2,5 @@
 
 package notify
 
-// MaybeStub does nothing: there are no notifications on this system.
+// MaybeStub does nothing, because this system has no seccomp notifications.
 func MaybeStub() {}

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Native is a call of the kernel with its arguments.
+// A Native is a system call with its arguments.
 type Native struct {
 	Nr   int
 	Args [6]uint64
@@ -23,7 +23,7 @@ type Native struct {
 // the call still waits, unless the error is [ErrGone]. Other code that waits for children of this
 // process may see the thread stop (CLD_TRAPPED), and must ignore that.
 func (c *Call) Perform(calls ...Native) error {
-	// Only the thread that attaches can trace.
+	// Linux accepts trace requests only from the thread that attached.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	if err := unix.PtraceSeize(c.TID); err != nil {
@@ -37,17 +37,18 @@ func (c *Call) Perform(calls ...Native) error {
 	if err != nil {
 		return err
 	}
-	if !event { // a signal arrived first
+	if !event { // a signal arrived before the call
 		t.detach(sig)
 		return ErrGone
 	}
 	return t.perform(c, calls)
 }
 
-// A traced is a stopped thread that this thread traces.
+// A traced is a thread that has stopped and that this thread traces.
 type traced struct{ tid int }
 
-// wait waits until the thread stops. event is set unless a signal stopped it.
+// wait waits until the thread stops, and returns the signal of the stop. event is false if a signal
+// stopped the thread, and true for a stop of tracing.
 func (t *traced) wait() (sig unix.Signal, event bool, err error) {
 	for {
 		var ws unix.WaitStatus
@@ -68,14 +69,16 @@ func (t *traced) detach(sig unix.Signal) {
 	unix.Syscall6(unix.SYS_PTRACE, unix.PTRACE_DETACH, uintptr(t.tid), 0, uintptr(sig), 0, 0)
 }
 
-// perform makes the thread make calls, and lets it continue after c, in which it was interrupted.
+// perform makes the thread make calls, one after the other. Afterwards the thread continues after
+// c, the call in which it was interrupted.
 func (t *traced) perform(c *Call, calls []Native) error {
 	var old registers
 	if err := old.get(t.tid); err != nil || !old.interrupted(c) {
 		t.detach(0)
 		return ErrGone
 	}
-	// Block signals in between; the kernel delivers them when the thread continues.
+	// No signal may arrive between the calls, so all are blocked. The kernel delivers them when the
+	// thread continues.
 	mask, err := t.setMask(^uint64(0))
 	if err != nil {
 		t.detach(0)
@@ -88,7 +91,7 @@ func (t *traced) perform(c *Call, calls []Native) error {
 		if err == ErrGone {
 			return ErrGone
 		}
-		if err != nil { // the thread was stopped: it makes its own call again when it continues
+		if err != nil { // a stop came first, so the thread continues and repeats its own call
 			old.set(t.tid)
 			t.setMask(mask)
 			t.detach(unix.SIGSTOP)
@@ -106,14 +109,14 @@ func (t *traced) perform(c *Call, calls []Native) error {
 	return nil
 }
 
-// call makes the thread make one call. The error is ErrGone if the thread has ended, and EINTR if
-// it was stopped first.
+// call makes the thread make the call n and returns its result. It returns ErrGone if the thread
+// has ended, and EINTR if another stop came first.
 func (t *traced) call(from registers, n Native) (int64, error) {
 	from.prepare(n)
 	if err := from.set(t.tid); err != nil {
 		return 0, ErrGone
 	}
-	for range 2 { // at its beginning and at its end
+	for range 2 { // the thread stops at the beginning and at the end of the call
 		if err := unix.PtraceSyscall(t.tid, 0); err != nil {
 			return 0, ErrGone
 		}
@@ -132,7 +135,7 @@ func (t *traced) call(from registers, n Native) (int64, error) {
 	return r.result(), nil
 }
 
-// setMask changes which signals the thread blocks, and returns the mask before.
+// setMask replaces the mask of blocked signals of the thread, and returns the old mask.
 func (t *traced) setMask(mask uint64) (old uint64, err error) {
 	if _, _, e := unix.Syscall6(unix.SYS_PTRACE, unix.PTRACE_GETSIGMASK, uintptr(t.tid), 8, uintptr(unsafe.Pointer(&old)), 0, 0); e != 0 {
 		return 0, e

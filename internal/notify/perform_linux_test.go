@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A thread makes other calls instead of its own. Its working directory becomes one that the thread
-// itself has not named. Its descriptors are unchanged, and its registers except those that a call
-// changes.
+// TestPerform: a thread makes other calls instead of its own. Afterwards its working directory is
+// one whose name the thread never had. Its descriptors are unchanged, and so are its registers
+// except those that every call changes.
 func TestPerform(t *testing.T) {
 	dir, err := os.Open(t.TempDir())
 	if err != nil {
@@ -43,7 +43,7 @@ func TestPerform(t *testing.T) {
 			c.Continue()
 			unix.Wait4(child.Pid, nil, 0, nil)
 			t.Skip("this process may not trace its children")
-		case err != nil && err != ErrGone: // a signal has withdrawn the call, which arrives again
+		case err != nil && err != ErrGone: // a signal has withdrawn the call, and the restarted call arrives as a new one
 			t.Error(err)
 			c.Continue()
 		case err == nil:

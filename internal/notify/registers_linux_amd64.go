@@ -2,7 +2,7 @@ package notify
 
 import "golang.org/x/sys/unix"
 
-// registers are the registers of a stopped thread.
+// registers holds the registers of a stopped thread.
 type registers struct{ unix.PtraceRegs }
 
 func (r *registers) get(tid int) error { return unix.PtraceGetRegs(tid, &r.PtraceRegs) }
@@ -13,20 +13,22 @@ const (
 	callLen    = 2   // bytes of the instruction that makes a call
 )
 
-// interrupted reports whether the thread was interrupted in c and would make it again.
+// interrupted reports whether the thread was interrupted in c and would restart c when it
+// continues.
 func (r *registers) interrupted(c *Call) bool {
 	return int64(r.Rax) == -errRestart && r.Orig_rax == uint64(c.Nr)
 }
 
-// prepare moves the thread back to the instruction of its call, which is to make n.
+// prepare moves the thread back to the system call instruction and sets its registers for the call
+// n.
 func (r *registers) prepare(n Native) {
 	r.Rip -= callLen
-	r.Orig_rax = ^uint64(0) // no call to be made again
+	r.Orig_rax = ^uint64(0) // so that the kernel does not restart the interrupted call
 	r.Rax = uint64(n.Nr)
 	r.Rdi, r.Rsi, r.Rdx, r.R10, r.R8, r.R9 = n.Args[0], n.Args[1], n.Args[2], n.Args[3], n.Args[4], n.Args[5]
 }
 
-// answer moves the thread past its call, which returned result.
+// answer moves the thread past the system call instruction, with result as the call's result.
 func (r *registers) answer(result int64) {
 	r.Orig_rax = ^uint64(0)
 	r.Rax = uint64(result)

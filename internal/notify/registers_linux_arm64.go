@@ -2,7 +2,7 @@ package notify
 
 import "golang.org/x/sys/unix"
 
-// registers are the registers of a stopped thread.
+// registers holds the registers of a stopped thread.
 type registers struct{ unix.PtraceRegsArm64 }
 
 const prStatus = 1 // NT_PRSTATUS
@@ -17,19 +17,20 @@ func (r *registers) set(tid int) error {
 
 const callLen = 4 // bytes of the instruction that makes a call
 
-// interrupted reports whether the thread was interrupted in c and would make it again: the kernel
-// has put it before the instruction already.
+// interrupted reports whether the thread was interrupted in c and would restart c when it
+// continues. The kernel has already moved the thread back to the system call instruction.
 func (r *registers) interrupted(c *Call) bool {
 	return r.Regs[8] == uint64(c.Nr) && r.Regs[0] == c.Args[0]
 }
 
-// prepare moves the thread back to the instruction of its call, which is to make n.
+// prepare moves the thread back to the system call instruction and sets its registers for the call
+// n.
 func (r *registers) prepare(n Native) {
 	copy(r.Regs[:6], n.Args[:])
 	r.Regs[8] = uint64(n.Nr)
 }
 
-// answer moves the thread past its call, which returned result.
+// answer moves the thread past the system call instruction, with result as the call's result.
 func (r *registers) answer(result int64) {
 	r.Pc += callLen
 	r.Regs[0] = uint64(result)

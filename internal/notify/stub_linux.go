@@ -19,33 +19,33 @@ import (
 	"viaduct/internal/sock"
 )
 
-// stubEnv names the descriptor of the control socket; its presence makes a
-// process a stub.
+// stubEnv is the environment variable with the descriptor of the control socket. A process that has
+// the variable is a stub.
 const stubEnv = "VIADUCT_NOTIFY_STUB"
 
 // A Command is the program to start, with its rules.
 type Command struct {
-	Path string   // of the program
-	Args []string // with the program's name as the first
-	Env  []string // nil stands for this process's
+	Path string   // path of the program
+	Args []string // arguments; the first is the program's name
+	Env  []string // environment; nil means the environment of this process
 	Dir  string
 
 	Rules []Rule
 
-	// PidEnv names variables that are set to the program's own process ID if they are in Env, such
-	// as LISTEN_PID.
+	// PidEnv lists variables that get the program's process ID as their value, if Env has them. An
+	// example is LISTEN_PID.
 	PidEnv []string
 
-	// Ignored are the signals that the program ignores from the start, from bit 0 for signal 1; the
-	// others have their default.
+	// Ignored is the set of signals that the program ignores from the start: bit 0 is signal 1. All
+	// other signals have their default action.
 	Ignored uint64
 
-	// Before, if set, is called once the listener exists and before the program runs. Its error
-	// ends the start.
+	// Before, if set, is called when the listener exists and the program does not run yet. If it
+	// returns an error, Start fails with that error.
 	Before func(pid int, l *Listener) error
 }
 
-// A Child is a started program. Its process is a child of this one, which has to wait for it.
+// A Child is a started program. It is a child process of this process, which must wait for it.
 type Child struct {
 	Pid      int
 	Listener *Listener
@@ -60,11 +60,11 @@ type StartError struct {
 func (e *StartError) Error() string { return "notify: " + e.Step + ": " + e.Err.Error() }
 func (e *StartError) Unwrap() error { return e.Err }
 
-// Start runs a program under a filter. Descriptors of this process that are not
-// closed on exec are inherited, numbers included. The program can't gain
-// privileges by setuid files (no_new_privs).
+// Start runs a program under a filter. The program inherits the descriptors of this process that
+// are not closed on exec, under the same numbers. It can't gain privileges from setuid files,
+// because Start sets no_new_privs.
 //
-// The errors are *StartError; ErrNested may be inside.
+// The errors are of type *StartError, and may wrap ErrNested.
 func Start(c *Command) (*Child, error) {
 	filter, err := assemble(auditArch, auditCompat, hasX32, c.Rules)
 	if err != nil {
@@ -108,8 +108,8 @@ func Start(c *Command) (*Child, error) {
 	return child, nil
 }
 
-// dupHigh makes an inheritable copy at a number at which no program expects a file. Numbers from 3
-// on may be descriptors passed on purpose.
+// dupHigh returns an inheritable copy of fd with a number that no program uses. The low numbers
+// from 3 on may be descriptors that are passed on purpose.
 func dupHigh(fd int) (int, error) {
 	for _, low := range []int{900, 200, 50} {
 		if n, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD, low); err == nil {
@@ -119,8 +119,9 @@ func dupHigh(fd int) (int, error) {
 	return unix.FcntlInt(uintptr(fd), unix.F_DUPFD, 10)
 }
 
-// handshake sends filter, names and signals to the stub, and receives the listener. Then a byte
-// lets the stub execute the program, and the end of the socket confirms that.
+// handshake sends the filter, the names of PidEnv and the ignored signals to the stub, and receives
+// the listener. Then a byte allows the stub to execute the program, and the end of the socket
+// confirms that it has.
 func (ch *Child) handshake(c *Command, ctl int, filter []Insn) error {
 	var b bytes.Buffer
 	binary.Write(&b, binary.LittleEndian, filter)
@@ -152,8 +153,8 @@ func (ch *Child) handshake(c *Command, ctl int, filter []Insn) error {
 	return nil
 }
 
-// passExec lets the stub execute the program if the rules notify execve. It returns once the stub
-// has sent a message or has become the program, whose calls it leaves to the caller.
+// passExec allows the execve call of the stub, if the rules notify execve. It returns when the stub
+// has sent a message or has become the program. It leaves the program's calls to the caller.
 func (ch *Child) passExec(ctl int) error {
 	said := func(timeout int, more ...unix.PollFd) (p []unix.PollFd, err error) {
 		p = append([]unix.PollFd{{Fd: int32(ctl), Events: unix.POLLIN}}, more...)
@@ -165,7 +166,7 @@ func (ch *Child) passExec(ctl int) error {
 		if err != nil || p[0].Revents != 0 || p[1].Revents&unix.POLLIN == 0 {
 			return err
 		}
-		// Check the socket again, since it was polled before the listener: the call may already be
+		// The socket was polled before the listener, so it is polled again: the call may already be
 		// one of the program.
 		if p, err = said(0); err != nil || p[0].Revents != 0 {
 			return err
@@ -187,7 +188,8 @@ func sendAll(fd int, messages ...[]byte) error {
 	return nil
 }
 
-// The messages of the stub: the step as a letter, an error number, and with 'l' the listener.
+// A message of the stub has the step as a letter and an error number, and with the letter 'l' also
+// the listener.
 var steps = map[byte]string{'f': "filter", 'e': "exec"}
 
 func (ch *Child) receive(ctl int) (step string, err error) {
@@ -221,8 +223,8 @@ func (ch *Child) receive(ctl int) (step string, err error) {
 	return "filter", nil
 }
 
-// MaybeStub turns the process into the program if it was started by Start. Otherwise it does
-// nothing. A binary that calls Start must call MaybeStub before anything else.
+// MaybeStub turns this process into the program if Start has started this process. Otherwise it
+// does nothing. A binary that calls Start must call MaybeStub before anything else.
 func MaybeStub() {
 	v, ok := os.LookupEnv(stubEnv)
 	if !ok {
@@ -234,7 +236,8 @@ func MaybeStub() {
 		fmt.Fprintln(os.Stderr, "viaduct: started as a stub by something else than viaduct")
 		os.Exit(125)
 	}
-	// Use a low number, because the rules may notify calls on high ones, and nobody answers yet.
+	// The rules may notify calls on descriptors with high numbers, and no listener answers yet.
+	// Therefore the stub uses a low number.
 	if low, err := unix.FcntlInt(uintptr(ctl), unix.F_DUPFD_CLOEXEC, 3); err == nil {
 		unix.Close(ctl)
 		ctl = low
@@ -249,9 +252,10 @@ func MaybeStub() {
 	os.Exit(125)
 }
 
-// stub returns only if something failed.
+// stub sets up the filter and executes the program. It returns only after an error, with the step
+// that failed.
 func stub(ctl int) (step byte, err error) {
-	// The filter belongs to the thread, and only the thread that executes the program survives.
+	// The filter belongs to one thread, so the same thread must execute the program.
 	runtime.LockOSThread()
 	b := make([]byte, maxInsns*8)
 	n, err := unix.Read(ctl, b)
@@ -275,8 +279,8 @@ func stub(ctl int) (step byte, err error) {
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return 'f', err
 	}
-	// The filter does not confine the program, so switch off the protection against speculation by
-	// which kernels before 5.16 slow filtered programs down.
+	// The filter does not confine the program. So it may switch off the protection against
+	// speculation by which kernels before 5.16 slow filtered programs down.
 	const flags = unix.SECCOMP_FILTER_FLAG_NEW_LISTENER | unix.SECCOMP_FILTER_FLAG_SPEC_ALLOW
 	prog := unix.SockFprog{Len: uint16(n / 8), Filter: (*unix.SockFilter)(unsafe.Pointer(&b[0]))}
 	fd, _, e := unix.RawSyscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, flags, uintptr(unsafe.Pointer(&prog)))
@@ -298,11 +302,11 @@ func stub(ctl int) (step byte, err error) {
 	return 'e', err
 }
 
-// ignore makes the kernel ignore signals, with bit 0 for signal 1, without informing the runtime.
-// The setting is for the program that this process is about to execute, which ends the runtime's
-// handlers.
+// ignore makes the kernel ignore the signals of mask, bit 0 for signal 1. It bypasses the Go
+// runtime, because the setting is for the program that this process is about to execute; executing
+// ends the runtime's handlers.
 func ignore(mask uint64) {
-	action := [4]uint64{1} // struct sigaction: SIG_IGN
+	action := [4]uint64{1} // a struct sigaction with SIG_IGN
 	for sig := 1; sig <= 64; sig++ {
 		if mask>>(sig-1)&1 != 0 {
 			unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(sig), uintptr(unsafe.Pointer(&action)), 0, 8, 0, 0)

@@ -16,8 +16,8 @@ import (
 	"viaduct/internal/sock"
 )
 
-// openThread returns a pidfd of a thread. Kernels before 6.9 have them for processes only; then it
-// uses the descriptor table of the process.
+// openThread returns a pidfd of a thread. Kernels before 6.9 have pidfds only for processes. On
+// these it returns the pidfd of the process, because only the descriptor table is needed.
 func openThread(tid int) (int, error) {
 	fd, err := unix.PidfdOpen(tid, unix.PIDFD_THREAD)
 	if err == unix.EINVAL {
@@ -34,11 +34,11 @@ func openThread(tid int) (int, error) {
 	return fd, err
 }
 
-// processOf returns the process of a thread.
+// processOf returns the process ID of a thread.
 func processOf(tid int) (int, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", tid))
 	if e, ok := errors.AsType[unix.Errno](err); ok && e != unix.ENOENT && e != unix.ESRCH {
-		return 0, e // for example because descriptors ran out: the thread still exists
+		return 0, e // for example because no descriptor is free; that does not mean that the thread has ended
 	}
 	if err != nil {
 		return 0, ErrGone
@@ -51,7 +51,7 @@ func processOf(tid int) (int, error) {
 	return 0, ErrGone
 }
 
-// maxThreads is the number of cached pidfds.
+// maxThreads is the maximum number of cached pidfds.
 const maxThreads = 64
 
 // threads caches pidfds by thread. If a thread's number was reused, its pidfd returns ESRCH,
@@ -64,7 +64,7 @@ type threads struct {
 type thread struct {
 	fd   int
 	uses int  // guarded by threads.mu
-	gone bool // guarded by threads.mu: removed from the map
+	gone bool // guarded by threads.mu: th was removed from the map
 }
 
 func (t *threads) borrow(c *Call, fd int) (int, error) {
@@ -88,7 +88,8 @@ func (t *threads) borrow(c *Call, fd int) (int, error) {
 	}
 }
 
-// get returns the pidfd of a call's thread, in use until put.
+// get returns the cached pidfd of a call's thread, or opens one; fresh means that it was opened
+// now. It stays open until put.
 func (t *threads) get(c *Call) (th *thread, fresh bool, err error) {
 	t.mu.Lock()
 	if th := t.m[c.TID]; th != nil {
@@ -143,7 +144,7 @@ func (t *threads) removeLocked(tid int, th *thread) {
 	}
 }
 
-// sweepLocked forgets the threads that have ended.
+// sweepLocked removes the threads that have ended from the cache.
 func (t *threads) sweepLocked() {
 	polls := make([]unix.PollFd, 0, len(t.m))
 	tids := make([]int, 0, len(t.m))
@@ -160,7 +161,7 @@ func (t *threads) sweepLocked() {
 	}
 }
 
-// drop forgets all.
+// drop empties the cache.
 func (t *threads) drop() {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A thread whose process cannot be opened, because descriptors ran out, is not taken for gone: its
+// If no descriptor is free, processOf fails, but the thread is not treated as ended. Otherwise its
 // call would never be answered.
 func TestProcessOfShort(t *testing.T) {
 	var was unix.Rlimit

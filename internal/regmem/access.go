@@ -18,7 +18,7 @@ const (
 	OutOfBounds         // the range leaves the region
 )
 
-// String names the outcome.
+// String returns the outcome in words, for logs and errors.
 func (o Outcome) String() string {
 	switch o {
 	case OK:
@@ -53,16 +53,16 @@ func (g *Registry) Access(handle uint32, addr, length uint64, d *Domain, owner a
 	return r.Access(addr, length, d, owner, need)
 }
 
-// Access is [Registry.Access] for a region already looked up. A region that
-// was deregistered answers NoRegion.
+// Access is [Registry.Access] for a region that the caller has looked up already. It returns
+// NoRegion if the region was deregistered.
 func (r *Region) Access(addr, length uint64, d *Domain, owner any, need Rights) (Ref, Outcome) {
 	off, out := r.check(addr, length, d, owner, need)
 	if out != OK {
 		return Ref{}, out
 	}
-	// The parent is pinned first: while a window is registered its parent
-	// can't be deregistered, and a window's last unpin must not come after
-	// its parent's memory went away.
+	// The parent is pinned before the window, and released after it. While a window is registered
+	// its parent can't be deregistered, and the parent's memory must exist until the last pin of
+	// the window is gone.
 	if p := r.parent; p != nil && !p.pin() {
 		return Ref{}, NoRegion
 	}
@@ -79,9 +79,9 @@ func (r *Region) Access(addr, length uint64, d *Domain, owner any, need Rights) 
 	return Ref{p: unsafe.SliceData(b), n: len(b), region: r}, OK
 }
 
-// Within returns another range of the region that ref pins, after the checks of [Region.Access]. It
-// takes no pin of its own, so the bytes must not be used after ref was released. It returns
-// NoRegion once the region is being deregistered. The region is near.
+// Within returns another range of the region that ref pins, after the checks of [Region.Access].
+// The region must be near. Within takes no pin of its own, so the bytes must not be used after ref
+// was released. It returns NoRegion once the region is being deregistered.
 func Within(ref Ref, addr, length uint64, d *Domain, owner any, need Rights) ([]byte, Outcome) {
 	r := ref.region
 	off, out := r.check(addr, length, d, owner, need)
@@ -95,8 +95,8 @@ func Within(ref Ref, addr, length uint64, d *Domain, owner any, need Rights) ([]
 	return r.mem[off:end:end], OK
 }
 
-// Check is Access without the pin: it reports whether a range could be used now, for checks at the
-// start of a message whose bytes are placed later.
+// Check makes the checks of Access without a pin: it reports whether the range could be used now.
+// It serves the start of a message whose bytes are placed later.
 func (g *Registry) Check(handle uint32, addr, length uint64, d *Domain, owner any, need Rights) Outcome {
 	r := g.live.get(handle)
 	if r == nil {
@@ -120,7 +120,7 @@ func (r *Region) check(addr, length uint64, d *Domain, owner any, need Rights) (
 	if length != 0 && addr+(length-1) < addr {
 		return 0, Wrap
 	}
-	// Subtract only from trusted numbers, so that nothing wraps.
+	// The code subtracts only from trusted numbers, so that no difference wraps.
 	if addr < r.base || addr-r.base > r.size || length > r.size-(addr-r.base) { // [VIA-1.4-3] [VIA-8.3-15]
 		return 0, OutOfBounds
 	}

@@ -34,7 +34,8 @@ func TestOutcomeOrder(t *testing.T) {
 		owner     any
 		need      Rights
 	}{r.Handle(), 10, 20, d, owner, RemoteRead}
-	// All checks fail at first; each step corrects one more field.
+	// The access fails all checks at first. Each step corrects one more field, so that the next
+	// check fails.
 	c := good
 	c.handle, c.d, c.owner, c.need, c.addr, c.len = ^good.handle, other, stranger, RemoteWrite, math.MaxUint64-5, 200
 	try := func(want Outcome) {
@@ -81,8 +82,8 @@ func TestOutcomeOrder(t *testing.T) {
 	}
 }
 
-// regionAt makes a region whose addresses begin at base, which no memory of
-// ours has: for the arithmetic at the upper end of the address space.
+// regionAt returns a region of n bytes whose addresses begin at base. No memory of this program is
+// there; the region is for tests of the arithmetic at the upper end of the address space.
 func regionAt(base uint64, n int) *Region {
 	r := &Region{mem: make([]byte, n), size: uint64(n), base: base, drained: make(chan struct{}, 1)}
 	r.attrs.Store(&attributes{rights: Local})
@@ -139,7 +140,7 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// Against arithmetic in 128 bits, done by hand.
+// FuzzBounds compares Access with a calculation in 128 bits.
 func FuzzBounds(f *testing.F) {
 	f.Add(uint64(1000), uint16(10), uint64(1000), uint64(10))
 	f.Add(uint64(math.MaxUint64-9), uint16(10), uint64(math.MaxUint64), uint64(2))
@@ -189,7 +190,7 @@ func TestRegisterRefuses(t *testing.T) {
 	_, err = g.Register(make([]byte, 41), Options{})
 	want("too much together", err, ErrLimit)
 	b := register(t, g, 40, Options{})
-	if _, err := g.Bind(a, 0, 60, Options{}); err != nil { // a window is a registration but no more memory
+	if _, err := g.Bind(a, 0, 60, Options{}); err != nil { // a window is one more region, but its memory was counted already
 		t.Error(err)
 	}
 	_, err = g.Bind(a, 0, 1, Options{})
@@ -236,7 +237,8 @@ func TestWindows(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The window's own rights, bounds and owner count, not the region's.
+	// An access through a window is checked against the rights, bounds and owner of the window, not
+	// of the region.
 	for _, c := range []struct {
 		addr, n uint64
 		owner   any
@@ -311,7 +313,8 @@ func TestAttributes(t *testing.T) {
 	}
 }
 
-// Handles are never 0, unpredictable, honour a fixed key, and are not reused soon.
+// A drawn handle is not 0, can't be predicted, has the fixed key if there is one, and is not reused
+// soon.
 func TestHandles(t *testing.T) {
 	g := New(Limits{})
 	mem := make([]byte, 1)
@@ -381,13 +384,13 @@ func TestDraw(t *testing.T) {
 	draw(100, 3, 2) // 2 is free, the one after it not yet
 }
 
-// The table against a map, through growth and tombstones.
+// The table behaves like a Go map, also while it grows and collects tombstones.
 func TestTableAgainstMap(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var tab table
 		tab.init()
 		model := map[uint32]*Region{}
-		// Few distinct handles, so that they collide and come again.
+		// There are only few distinct handles, so that they collide and are drawn repeatedly.
 		handle := rapid.Custom(func(t *rapid.T) uint32 {
 			if rapid.Bool().Draw(t, "dense") {
 				return rapid.Uint32Range(1, 40).Draw(t, "h")
@@ -462,7 +465,7 @@ func TestTableGrowsAndShrinks(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for range 9000 { // tombstones are swept, not piled up
+	for range 9000 { // rebuild removes tombstones, so that they do not accumulate
 		r, err := g.Register(mem, Options{})
 		if err != nil {
 			t.Fatal(err)

@@ -9,7 +9,8 @@ import (
 	"unsafe"
 )
 
-// ErrFault means that registered memory could not be accessed: the file of a mapping has shrunk.
+// ErrFault means that registered memory could not be accessed. The usual reason is that a mapped
+// file was truncated.
 var ErrFault = errors.New("regmem: memory fault in a guarded region")
 
 // Copy copies len(src) bytes to dst, which must be at least as long. If
@@ -23,10 +24,10 @@ func Copy(dst, src []byte, guarded bool) error {
 	return Guard(func() { copy(dst[:len(src)], src) })
 }
 
-// CopyLast is Copy for memory that a program polls instead of waiting for a completion: the last
-// bytes become visible after all others. These are the last 8 or 4 bytes, at once, if dst ends at
-// such a boundary. Otherwise they are the bytes after the last boundary of 4, one by one.
-// [VIA-4.2-5]
+// CopyLast is Copy for memory that a program polls instead of waiting for a completion. The last
+// bytes of dst become visible after all others. If the end of dst is a multiple of 8 or 4, these
+// are the last 8 or 4 bytes, in a single store. Otherwise they are the bytes after the last
+// multiple of 4, stored one by one. [VIA-4.2-5]
 func CopyLast(dst, src []byte, guarded bool) error {
 	if guarded {
 		return Guard(func() { copyLast(dst[:len(src)], src) })
@@ -35,8 +36,8 @@ func CopyLast(dst, src []byte, guarded bool) error {
 	return nil
 }
 
-// copyLast orders its stores, which copy does not: copy may write in any order. An atomic store
-// becomes visible after all earlier stores.
+// copyLast uses atomic stores for the last bytes, because the built-in copy may write in any order.
+// An atomic store becomes visible after all earlier stores.
 func copyLast(dst, src []byte) {
 	n := len(src)
 	if n == 0 {
@@ -64,7 +65,7 @@ func copyLast(dst, src []byte) {
 // pageSize is the smallest page size of all systems.
 const pageSize = 4096
 
-// probe reads a byte of each page of b. The error is ErrFault.
+// probe reads one byte of each page of b. It returns ErrFault if a page can't be read.
 func probe(b []byte) error {
 	return Guard(func() {
 		var sum byte
@@ -78,14 +79,14 @@ func probe(b []byte) error {
 	})
 }
 
-// Guard runs f, which touches guarded memory, and turns a fault into
-// ErrFault. Other panics pass through.
+// Guard runs f, which accesses guarded memory. It returns ErrFault if an access faulted, and passes
+// other panics on.
 func Guard(f func()) (err error) {
 	old := debug.SetPanicOnFault(true)
 	defer func() {
 		debug.SetPanicOnFault(old)
 		if e := recover(); e != nil {
-			// The panic value of a fault has the faulting address.
+			// Only the panic value of a memory fault has a method Addr.
 			if _, ok := e.(interface{ Addr() uintptr }); !ok {
 				panic(e)
 			}

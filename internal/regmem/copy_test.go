@@ -15,7 +15,7 @@ func TestCopy(t *testing.T) {
 	}
 }
 
-// Guard turns faults into errors and nothing else.
+// Guard turns memory faults into errors. It passes every other panic on.
 func TestGuardPassesPanics(t *testing.T) {
 	defer func() {
 		if e := recover(); e != "mine" {

@@ -12,8 +12,8 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// Deregister refuses new accesses at once, and returns when the last pin is
-// gone.
+// After the call of Deregister every new access fails, and Deregister returns when the last pin is
+// released.
 func TestDeregisterWaitsForPins(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := New(Limits{})
@@ -83,7 +83,7 @@ func TestDeregisterWaitsForPins(t *testing.T) {
 	})
 }
 
-// holder is a sender that waits for its peer while it holds a pin.
+// A holder is a sender that keeps a pin while it waits for its peer.
 type holder struct {
 	mu    sync.Mutex
 	ref   Ref
@@ -98,8 +98,8 @@ func (h *holder) Relinquish() {
 	h.ref = Ref{}
 }
 
-// A stalled peer does not block deregistration, because the holder of the pin is asked to release
-// it.
+// A stalled peer does not block Deregister, because Deregister asks the holder of the pin to
+// release it.
 func TestDeregisterDoesNotWaitForHolders(t *testing.T) {
 	g := New(Limits{})
 	r := register(t, g, 100, Options{})
@@ -129,7 +129,7 @@ func TestDeregisterDoesNotWaitForHolders(t *testing.T) {
 	if other.asked.Load() != 0 {
 		t.Error("a holder without pins was asked")
 	}
-	// Without pins no holder is asked.
+	// Deregister asks no holder if the region has no pins.
 	if err := g.Deregister(register(t, g, 1, Options{})); err != nil || hs[0].asked.Load() != 1 {
 		t.Errorf("%v, asked %d times", err, hs[0].asked.Load())
 	}
@@ -141,7 +141,7 @@ func TestDeregisterDoesNotWaitForHolders(t *testing.T) {
 func TestConcurrently(t *testing.T) {
 	g := New(Limits{})
 	var wg sync.WaitGroup
-	var handles [16]atomic.Uint32 // what the users try
+	var handles [16]atomic.Uint32 // handles of current and of deregistered regions, which the users try
 	var stop atomic.Bool
 	domain := NewDomain()
 	for k := range 4 {
@@ -174,18 +174,19 @@ func TestConcurrently(t *testing.T) {
 				if err := g.Deregister(r); err != nil {
 					t.Error(err)
 				}
-				for i := range mem { // ours alone now
+				for i := range mem { // Deregister has returned, so no other goroutine may access mem
 					mem[i] = 0xee
 				}
 				if r.state.Load() != closing {
-					// A failed pin may come and go, but none is granted.
+					// The failing attempts to pin the region may change its count for a moment, but
+					// none succeeds.
 					time.Sleep(time.Microsecond)
 				}
 			}
 		})
 	}
 	var users sync.WaitGroup
-	var mus [256]sync.Mutex // users keep apart from each other
+	var mus [256]sync.Mutex // each user locks the bytes that it uses, because users would race with each other otherwise
 	for k := range 3 {
 		users.Go(func() {
 			rnd := rand.New(rand.NewPCG(2, uint64(k)))

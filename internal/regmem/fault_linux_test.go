@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A mapped file that shrinks fails the transfers that access it, and nothing else.
+// If a mapped file is truncated, only the transfers that access the lost pages fail.
 func TestFault(t *testing.T) {
 	page := os.Getpagesize()
 	f, err := os.Create(filepath.Join(t.TempDir(), "f"))
@@ -77,8 +77,8 @@ func TestFault(t *testing.T) {
 	}
 }
 
-// TestCopyLastFault: a fault of guarded memory is an error of CopyLast, and a fault of other memory
-// is not. [VIA-4.2-5]
+// TestCopyLastFault: CopyLast returns a fault of guarded memory as an error, and panics for a fault
+// of other memory. [VIA-4.2-5]
 func TestCopyLastFault(t *testing.T) {
 	gone, err := unix.Mmap(-1, 0, os.Getpagesize(), unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANON)
 	if err != nil {

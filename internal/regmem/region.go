@@ -15,11 +15,11 @@ const (
 	RemoteWrite                     // target of a peer's RDMA Write
 	RemoteAtomic                    // target of a peer's atomic operation
 
-	// Local has the rights that every region gives its owner.
+	// Local is the set of rights that the owner of every region has.
 	Local = LocalRead | LocalWrite
 )
 
-// String lists the rights, "local-read|remote-write".
+// String lists the rights, for example "local-read|remote-write".
 func (r Rights) String() string {
 	names := [...]string{"local-read", "local-write", "remote-read", "remote-write", "remote-atomic"}
 	s := ""
@@ -67,15 +67,15 @@ type Region struct {
 	base    uint64
 	size    uint64
 	mem     []byte  // nil if the region is far
-	space   Space   // of a far region
-	at      uint64  // address in space of the first byte
-	parent  *Region // of a window: the region it looks into
+	space   Space   // the memory of a far region
+	at      uint64  // address of the first byte in space
+	parent  *Region // the region that a window is part of; nil for a region
 	reg     *Registry
 	attrs   atomic.Pointer[attributes]
 
 	faultBreaks bool // see Options
 
-	state   atomic.Int64 // pins, and the closing bit
+	state   atomic.Int64 // count of pins, and the closing bit
 	drained chan struct{}
 
 	windows int // guarded by Registry.mu; windows bound to this region
@@ -88,10 +88,10 @@ func (r *Region) Handle() uint32 { return r.handle }
 // Options.ZeroBased.
 func (r *Region) Base() uint64 { return r.base }
 
-// Len returns the length in bytes.
+// Len returns the length of the region in bytes.
 func (r *Region) Len() int { return int(r.size) }
 
-// Bytes returns the memory itself, nil if the region is far.
+// Bytes returns the memory of the region, or nil if the region is far.
 func (r *Region) Bytes() []byte { return r.mem }
 
 // Rights returns the current rights of the region.
@@ -100,8 +100,8 @@ func (r *Region) Rights() Rights { return r.attrs.Load().rights }
 // Domain returns the protection tag or domain of the region.
 func (r *Region) Domain() *Domain { return r.attrs.Load().domain }
 
-// Owner returns the connection that alone may use the region, nil for any of
-// the domain.
+// Owner returns the only connection that may use the region. It returns nil if every connection of
+// the domain may.
 func (r *Region) Owner() any { return r.attrs.Load().owner }
 
 // Parent returns the region of this window, or nil if r is no window.
@@ -110,7 +110,8 @@ func (r *Region) Parent() *Region { return r.parent }
 // Live reports whether the region is registered and not being deregistered.
 func (r *Region) Live() bool { return r.state.Load()&closing == 0 }
 
-// pin keeps the memory in place; false if the region is being deregistered.
+// pin adds a pin, which keeps the memory in place. It returns false if the region is being
+// deregistered.
 func (r *Region) pin() bool {
 	if r.state.Add(1)&closing != 0 {
 		r.unpin()
@@ -130,9 +131,9 @@ func (r *Region) unpin() {
 	}
 }
 
-// A Ref is a pinned range of a region. The zero Ref pins nothing. It has four words, because the
-// compiler passes larger structs in memory instead of registers, and Refs are passed by each
-// function between a message and its bytes.
+// A Ref is a pinned range of a region. The zero Ref pins nothing. A Ref has four words: every
+// function between a message and its bytes passes Refs, and the compiler passes structs of more
+// words in memory instead of registers.
 type Ref struct {
 	p      *byte // the first byte, nil if they are far
 	n      int
@@ -140,10 +141,10 @@ type Ref struct {
 	at     uint64 // address of the first byte in the space of a far region
 }
 
-// Of returns a Ref to unpinned bytes.
+// Of returns a Ref to bytes that need no pin.
 func Of(b []byte) Ref { return Ref{p: unsafe.SliceData(b), n: len(b)} }
 
-// B returns the bytes, nil if they are far. They must not be used after Release.
+// B returns the bytes, or nil if they are far. They must not be used after Release.
 func (ref Ref) B() []byte {
 	if ref.p == nil {
 		return nil
@@ -151,26 +152,26 @@ func (ref Ref) B() []byte {
 	return unsafe.Slice(ref.p, ref.n)
 }
 
-// Unpinned returns a Ref to the same near bytes without the pin, which is to be released by
-// ref alone.
+// Unpinned returns a Ref to the same near bytes without a pin. The bytes are valid until the caller
+// releases ref.
 func (ref Ref) Unpinned() Ref { return Ref{p: ref.p, n: ref.n} }
 
-// Len returns the number of bytes.
+// Len returns the number of bytes of the range.
 func (ref Ref) Len() int { return ref.n }
 
 // Guarded reports whether accessing B may fault, because the memory is a mapped file that another
 // process can truncate. Copy such bytes with [Copy].
 func (ref Ref) Guarded() bool { return ref.region != nil && ref.region.guarded }
 
-// FaultBreaks reports whether the system call that reads or writes the stream may move B although
-// it is Guarded. A fault may then end the connection.
+// FaultBreaks reports whether the kernel may copy between B and the stream although B is Guarded. A
+// fault in such a system call may end the connection.
 func (ref Ref) FaultBreaks() bool { return ref.region != nil && ref.region.faultBreaks }
 
-// Probe reads a byte of each page of B. The error is a fault.
+// Probe reads one byte of each page of B. It returns ErrFault if a page can't be read.
 func (ref Ref) Probe() error { return probe(ref.B()) }
 
-// CopyTo copies the bytes to dst, which is at least as long. The error is a fault of guarded
-// or far memory; part of the bytes may have been copied then.
+// CopyTo copies all bytes of the range to dst, which must be at least as long. It returns an error
+// if guarded or far memory faults; dst may have received part of the bytes then.
 func (ref Ref) CopyTo(dst []byte) error {
 	if ref.Far() {
 		return ref.region.space.ReadAt(dst[:ref.n], ref.at)
@@ -178,7 +179,8 @@ func (ref Ref) CopyTo(dst []byte) error {
 	return Copy(dst, ref.B(), ref.Guarded())
 }
 
-// CopyFrom copies src, which is at most as long, to the bytes; see CopyTo.
+// CopyFrom copies src to the start of the range, which must be at least as long. The error is that
+// of CopyTo.
 func (ref Ref) CopyFrom(src []byte) error {
 	if ref.Far() {
 		return ref.farFrom(src)
@@ -186,8 +188,8 @@ func (ref Ref) CopyFrom(src []byte) error {
 	return Copy(ref.B(), src, ref.Guarded())
 }
 
-// CopyLastFrom is CopyFrom for memory that a program may watch: the last bytes of
-// src become visible after all others, see [CopyLast].
+// CopyLastFrom is CopyFrom for memory that a program may poll. The last bytes of src become visible
+// after all others, see [CopyLast].
 func (ref Ref) CopyLastFrom(src []byte) error {
 	if ref.Far() {
 		return ref.farFrom(src)
@@ -195,13 +197,13 @@ func (ref Ref) CopyLastFrom(src []byte) error {
 	return CopyLast(ref.B(), src, ref.Guarded())
 }
 
-// Pins reports whether Release must still be called.
+// Pins reports whether the Ref holds a pin, so that Release must be called.
 func (ref Ref) Pins() bool { return ref.region != nil }
 
-// RegionOf returns the region that a range belongs to, nil for the zero Ref.
+// RegionOf returns the region that a range belongs to, or nil for the zero Ref.
 func RegionOf(ref Ref) *Region { return ref.region }
 
-// Release releases the pin. Call it once per successful access.
+// Release releases the pin. The caller must call it exactly once for each successful access.
 func (ref Ref) Release() {
 	if r := ref.region; r != nil {
 		p := r.parent
@@ -221,14 +223,13 @@ func ReleaseAll(refs []Ref) []Ref {
 	return refs[:0]
 }
 
-// Closing reports whether the region is being deregistered and its deregistration waits for the
-// pin.
+// Closing reports whether a Deregister of the region waits for this pin.
 func (ref Ref) Closing() bool {
 	r := ref.region
 	return r != nil && (r.state.Load()&closing != 0 || r.parent != nil && r.parent.state.Load()&closing != 0)
 }
 
-// RegistryOf returns where the region of a range is registered, nil for the zero Ref.
+// RegistryOf returns the registry of the range's region, or nil for the zero Ref.
 func RegistryOf(ref Ref) *Registry {
 	if ref.region == nil {
 		return nil
@@ -236,8 +237,8 @@ func RegistryOf(ref Ref) *Registry {
 	return ref.region.reg
 }
 
-// Address returns the virtual address of the first byte of b, 0 for an empty
-// slice. It is how Go memory is named in a VI data segment.
+// Address returns the virtual address of the first byte of b, or 0 for an empty slice. A VI data
+// segment names Go memory by this address.
 func Address(b []byte) uint64 {
 	if cap(b) == 0 {
 		return 0

@@ -11,7 +11,7 @@ import (
 	"viaduct/internal/perturb"
 )
 
-// Errors of registration. Wrapped with details; test with errors.Is.
+// These errors of registration are wrapped with details. Test for them with errors.Is.
 var (
 	ErrLimit    = errors.New("regmem: limit reached")
 	ErrInvalid  = errors.New("regmem: invalid argument")
@@ -19,11 +19,11 @@ var (
 	ErrNoRegion = errors.New("regmem: not registered")
 )
 
-// Limits bounds a Registry. A zero field means no limit of its own.
+// Limits bounds a Registry. A zero field means that the registry sets no limit.
 type Limits struct {
-	Regions     int    // registrations at one time
-	Bytes       uint64 // their lengths together
-	RegionBytes uint64 // the longest single one
+	Regions     int    // number of registrations at one time
+	Bytes       uint64 // sum of their lengths
+	RegionBytes uint64 // length of the longest registration
 }
 
 // A Registry holds the regions of one NIC or device. The zero value is not
@@ -46,13 +46,14 @@ type Registry struct {
 // A Holder keeps pins while it waits for a peer (a sender whose socket is full), and can be asked
 // to release them.
 type Holder interface {
-	// Relinquish copies the bytes of pinned memory that are still needed, and releases the pins. It
-	// does not wait for a peer.
+	// Relinquish copies the bytes of pinned memory that are still needed and releases the pins. It
+	// must not wait for a peer.
 	Relinquish()
 }
 
-// AddHolder makes Deregister ask h to relinquish. To miss no deregistration in progress, a holder
-// adds itself first and checks [Ref.Closing] of its pins afterwards.
+// AddHolder registers h, so that Deregister asks it to relinquish its pins. A holder first calls
+// AddHolder and then checks [Ref.Closing] of its pins. Otherwise it would miss a Deregister that
+// began before AddHolder.
 func (g *Registry) AddHolder(h Holder) {
 	g.holdersMu.Lock()
 	if g.holders == nil {
@@ -62,7 +63,7 @@ func (g *Registry) AddHolder(h Holder) {
 	g.holdersMu.Unlock()
 }
 
-// RemoveHolder undoes AddHolder.
+// RemoveHolder unregisters h.
 func (g *Registry) RemoveHolder(h Holder) {
 	g.holdersMu.Lock()
 	delete(g.holders, h)
@@ -81,12 +82,12 @@ func (g *Registry) askHolders() {
 	}
 }
 
-// quarantine is how many deregistrations must pass before a handle may be drawn again. So a stale
-// handle of a peer names nothing for a long time. This serves as a generation number without
-// reducing the number of random bits.
+// quarantine is the number of deregistrations after which a handle may be drawn again. Until then a
+// handle that a peer still holds names no region. The quarantine has the purpose of a generation
+// number, but leaves all bits of the handle random.
 const quarantine = 4096
 
-// New returns an empty registry.
+// New returns an empty registry with the given limits.
 func New(l Limits) *Registry {
 	g := &Registry{limits: l}
 	g.live.init()
@@ -96,7 +97,7 @@ func New(l Limits) *Registry {
 // Options holds the settings of a registration. The zero value gives local rights only, virtual
 // addressing and the wildcard domain.
 type Options struct {
-	Rights Rights  // remote rights; local ones are always added
+	Rights Rights  // remote rights; local rights are always added
 	Domain *Domain // protection tag or domain
 	Owner  any     // a comparable value; if not nil, only accesses with the same owner succeed
 
@@ -104,21 +105,21 @@ type Options struct {
 	// virtual address.
 	ZeroBased bool
 
-	// Guarded means that accessing the memory may fault (a mapped file that can be truncated); see
-	// [Copy].
+	// Guarded marks memory that may fault on access, for example a mapped file that another process
+	// can truncate; see [Copy].
 	Guarded bool
 
-	// FaultBreaks, together with Guarded, allows the kernel to access the memory directly. A fault
-	// in a stream then ends the connection.
+	// FaultBreaks allows the kernel to access Guarded memory directly. A fault in such a system
+	// call ends the connection.
 	FaultBreaks bool
 
-	// Key, if KeySet, fixes the low eight bits of the handle.
+	// Key is the value of the low eight bits of the handle, if KeySet is true.
 	Key    uint8
 	KeySet bool
 }
 
-// Register makes mem usable under a new handle. The memory must stay where it is until Deregister;
-// for Go memory the registry's own reference ensures that. Zero-length regions are refused.
+// Register makes mem accessible under a new handle. The memory must stay in place until Deregister;
+// for Go memory the registry's own reference ensures that. An empty mem is refused.
 //
 // Errors: ErrInvalid, ErrLimit.
 func (g *Registry) Register(mem []byte, o Options) (*Region, error) {
@@ -136,8 +137,8 @@ func (g *Registry) Register(mem []byte, o Options) (*Region, error) {
 	return r, nil
 }
 
-// RegisterPointer is Register for memory that Go does not own: n bytes at p,
-// from C or from a mapping. The caller keeps it in place until Deregister.
+// RegisterPointer is Register for n bytes at p that Go does not own, for example memory from C or
+// from a mapping. The caller keeps the memory in place until Deregister.
 func (g *Registry) RegisterPointer(p unsafe.Pointer, n uint64, o Options) (*Region, error) {
 	if p == nil || n == 0 || n > math.MaxInt || uint64(uintptr(p))+n < n {
 		return nil, fmt.Errorf("%w: %d bytes at %p", ErrInvalid, n, p)
@@ -228,10 +229,10 @@ func (g *Registry) isRetiredLocked(h uint32) bool {
 	return false
 }
 
-// Deregister removes r from the registry and waits until nothing uses its memory. Afterwards
-// accesses with its handle return [NoRegion].
+// Deregister removes r from the registry and waits until all pins of r are released. Afterwards
+// every access with its handle returns [NoRegion].
 //
-// Errors: ErrNoRegion if r is not, or no longer, registered here; ErrBusy if windows are bound to
+// Errors: ErrNoRegion if r is not registered here, or not any more; ErrBusy if windows are bound to
 // it.
 func (g *Registry) Deregister(r *Region) error {
 	g.mu.Lock()
@@ -268,8 +269,8 @@ func (g *Registry) Deregister(r *Region) error {
 	return nil
 }
 
-// SetAttributes replaces rights, domain and owner of r for accesses that
-// start from now on. A region that is not a window keeps its local rights.
+// SetAttributes replaces the rights, domain and owner of r. Accesses that have begun keep the old
+// ones. A region that is not a window keeps its local rights.
 func (g *Registry) SetAttributes(r *Region, rights Rights, d *Domain, owner any) {
 	if r.parent == nil {
 		rights |= Local
@@ -277,10 +278,10 @@ func (g *Registry) SetAttributes(r *Region, rights Rights, d *Domain, owner any)
 	r.attrs.Store(&attributes{rights, d, owner})
 }
 
-// Lookup returns the region of a handle, nil if there is none.
+// Lookup returns the region of a handle, or nil if there is none.
 func (g *Registry) Lookup(handle uint32) *Region { return g.live.get(handle) }
 
-// Count returns how many regions and windows are registered.
+// Count returns the number of registered regions and windows.
 func (g *Registry) Count() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -5,18 +5,18 @@ import (
 	"math"
 )
 
-// A Space is memory that this process cannot address, for example that of another process. Any
-// number of goroutines may call its methods at a time. A method moves all of p or returns an error;
-// part of p may have been moved then.
+// A Space is memory that this process cannot address, for example the memory of another process.
+// Its methods are safe for concurrent use. A method moves all of p or returns an error; it may have
+// moved part of p before an error.
 type Space interface {
 	ReadAt(p []byte, addr uint64) error
 	WriteAt(p []byte, addr uint64) error
 }
 
-// RegisterSpace makes n bytes of a space, from address base on, usable under a new handle: a far
-// region. Peers name them by the addresses of the space, unless o.ZeroBased makes those start at 0.
-// The checks are the same as for near memory. The space may lose the memory at any time; transfers
-// fail then.
+// RegisterSpace makes n bytes of the space s accessible under a new handle. They begin at address
+// base. Such a region is called far. Peers name its bytes by the addresses of the space, or from 0
+// with o.ZeroBased. The checks are those of near memory. If the space loses the memory, transfers
+// fail.
 //
 // Errors: ErrInvalid, ErrLimit.
 func (g *Registry) RegisterSpace(s Space, base, n uint64, o Options) (*Region, error) {
@@ -34,11 +34,11 @@ func (g *Registry) RegisterSpace(s Space, base, n uint64, o Options) (*Region, e
 	return r, nil
 }
 
-// Far reports whether the memory is not this process's.
+// Far reports whether the memory belongs to a [Space] and not to this process.
 func (r *Region) Far() bool { return r.mem == nil }
 
-// Far reports whether the bytes are not this process's: B is nil, and they are
-// copied by CopyTo and CopyFrom alone.
+// Far reports whether the bytes belong to a [Space]. B is nil then, and only CopyTo and CopyFrom
+// can copy them.
 func (ref Ref) Far() bool { return ref.region != nil && ref.region.mem == nil }
 
 func (ref Ref) farFrom(src []byte) error {

@@ -8,7 +8,7 @@ import (
 	"unsafe"
 )
 
-// A testSpace has its memory at farBase.
+// A testSpace is a Space whose memory begins at address farBase.
 type testSpace struct{ mem []byte }
 
 const farBase = 0x7f0000000000
@@ -34,14 +34,14 @@ func (s *testSpace) WriteAt(p []byte, addr uint64) error {
 	return err
 }
 
-// farRegionAt is regionAt for memory of a space.
+// farRegionAt returns a region of n far bytes whose addresses begin at base, like regionAt.
 func farRegionAt(base uint64, n int) *Region {
 	r := regionAt(base, n)
 	r.mem, r.space, r.at = nil, &testSpace{make([]byte, n)}, farBase
 	return r
 }
 
-// Far bytes are copied at exactly the address that was checked.
+// Far bytes are copied from and to exactly the address that was checked.
 func TestSpace(t *testing.T) {
 	s := &testSpace{[]byte("0123456789abcdef")}
 	g := New(Limits{})
@@ -91,7 +91,7 @@ func TestSpace(t *testing.T) {
 	}
 }
 
-// A Ref is kept in registers: structs of more than four words are not.
+// A Ref has at most four words, because the compiler keeps only such structs in registers.
 func TestRefSize(t *testing.T) {
 	if n, most := unsafe.Sizeof(Ref{}), 4*unsafe.Sizeof(uintptr(0)); n > most {
 		t.Errorf("a Ref has %d bytes, the compiler keeps at most %d in registers", n, most)

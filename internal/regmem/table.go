@@ -8,14 +8,14 @@ import (
 // A table maps handles to regions. Readers take no lock and may run concurrently with one writer;
 // Registry.mu excludes other writers.
 //
-// It is an open-addressed hash table whose slots are atomic pointers. A removed region leaves a
-// tombstone, so that probe sequences through it stay whole; growing copies the live regions into a
-// new array and publishes that. A reader that still holds the old array can find a region which was
-// removed meanwhile: pinning it fails then.
+// The table is an open-addressed hash table whose slots are atomic pointers. Removing a region
+// leaves a tombstone in its slot, so that probe sequences over the slot stay unbroken. Growing
+// copies the live regions into a new array and publishes the array. A reader that still uses the
+// old array can find a region that was removed meanwhile; pinning that region fails.
 type table struct {
 	slots atomic.Pointer[[]atomic.Pointer[Region]]
 
-	// Fields of the writer.
+	// Only the writer uses these fields.
 	count int // live regions
 	used  int // live regions and tombstones
 }
@@ -29,8 +29,9 @@ func (t *table) init() {
 	t.slots.Store(&s)
 }
 
-// home is where the probe for h starts: the high bits of a multiplication by
-// the golden ratio, which spread handles that share their low or high bits.
+// home returns the slot where the probe for h starts, in a table of the given size. The slot is
+// taken from the high bits of h times the golden ratio, which spread handles that have equal low or
+// high bits.
 func home(h uint32, size int) int {
 	return int(uint64(h*0x9e3779b1) >> (32 - bits.TrailingZeros(uint(size))))
 }
@@ -63,7 +64,8 @@ func (t *table) place(s []atomic.Pointer[Region], r *Region) {
 	s[i&(len(s)-1)].Store(r)
 }
 
-// rebuild drops the tombstones and makes room for twice the live regions.
+// rebuild publishes a new array without tombstones, with room for twice the live regions, and
+// returns it.
 func (t *table) rebuild() []atomic.Pointer[Region] {
 	old := *t.slots.Load()
 	size := minSlots

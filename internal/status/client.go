@@ -16,14 +16,14 @@ import (
 	"time"
 )
 
-// AnswerTimeout is how long List waits for a process, since a stopped process must not block the
-// command.
+// AnswerTimeout is the time that List waits for the answer of a process. Without a limit a stopped
+// process would block the command.
 const AnswerTimeout = 500 * time.Millisecond
 
-// maxAnswer is how long an answer may be, in bytes.
+// maxAnswer is the maximum length of an answer in bytes.
 const maxAnswer = 256 << 20
 
-// atOnce is how many processes are asked at a time.
+// atOnce is the maximum number of processes that List asks at the same time.
 const atOnce = 16
 
 // List asks all processes of this user with a status socket in dir, or in RunDir if dir is empty.
@@ -77,10 +77,10 @@ func List(ctx context.Context, dir string, counters bool) ([]Process, error) {
 	return all, context.Cause(ctx)
 }
 
-// errGone means that no process has the socket.
+// errGone means that no process listens at the socket.
 var errGone = errors.New("status: the process is gone")
 
-// errForeign means that the socket belongs to another process than the one in its name.
+// errForeign means that the process at the socket is not the process in the socket's name.
 var errForeign = errors.New("another process has its socket")
 
 func problem(err error) string {
@@ -99,7 +99,7 @@ func ask(ctx context.Context, path string, pid int, counters bool) (p Process, e
 	var d net.Dialer
 	c, err := d.DialContext(ctx, "unix", path)
 	switch {
-	case errors.Is(err, syscall.ECONNREFUSED): // left by a process that was killed
+	case errors.Is(err, syscall.ECONNREFUSED): // the socket of a process that was killed
 		os.Remove(path)
 		return p, errGone
 	case errors.Is(err, os.ErrNotExist):

@@ -27,8 +27,8 @@ func RunDir() string {
 	return filepath.Join(os.TempDir(), fmt.Sprintf("viaduct-%d", os.Getuid()))
 }
 
-// makeDir creates a directory for this user alone, or checks that an existing one is for this user
-// alone.
+// makeDir creates dir with access for this user only, or checks that an existing dir has that. It
+// returns ErrUnsafe if others have access.
 func makeDir(dir string) error {
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 		return err
@@ -51,16 +51,17 @@ func checkDir(dir string) error {
 // of a process has another number after a dot.
 const suffix = ".sock"
 
-// coming is the suffix of a socket at which nothing listens yet. Clients ignore it, because they
-// would take it for the socket of a dead process.
+// coming is the suffix of a socket that is bound but does not listen yet. Clients ignore such a
+// socket, because they would mistake it for the socket of a dead process and remove it.
 const coming = ".new"
 
-// binding serializes the creation of sockets in this process, because their temporary name is the
-// same.
+// binding serializes the creation of sockets in this process, because all of them use the same
+// temporary name.
 var binding sync.Mutex
 
-// bind creates the socket, which gets its name once it answers. It replaces an older socket: of a
-// dead process with the same ID, or of this process.
+// bind creates a socket in dir and returns its listener and path. The socket gets its final name
+// only when it listens. It replaces an older socket of this name, which belongs to this process or
+// to a dead process with the same ID.
 func bind(dir string) (*net.UnixListener, string, error) {
 	binding.Lock()
 	defer binding.Unlock()
@@ -71,7 +72,7 @@ func bind(dir string) (*net.UnixListener, string, error) {
 		return nil, "", err
 	}
 	defer os.Remove(pid + coming)
-	l.SetUnlinkOnClose(false) // Close removes the socket, and knows whether it already did
+	l.SetUnlinkOnClose(false) // Server.Close removes the socket, so the listener must not remove it too
 	path, err := settle(pid)
 	if err != nil {
 		l.Close()
@@ -80,7 +81,8 @@ func bind(dir string) (*net.UnixListener, string, error) {
 	return l, path, nil
 }
 
-// settle gives the new socket its final name and returns that.
+// settle renames the new socket to its final name and returns the new path. If another live socket
+// of this process has the name, settle tries the next one.
 func settle(pid string) (path string, err error) {
 	if err := os.Chmod(pid+coming, 0o600); err != nil {
 		return "", err
@@ -95,13 +97,14 @@ func settle(pid string) (path string, err error) {
 			return path, os.Rename(pid+coming, path)
 		}
 		if err == nil {
-			c.Close() // a socket of this process
+			c.Close() // a live socket of this process has the name
 		}
 	}
 	return "", fmt.Errorf("status: all names of this process in %s are in use", filepath.Dir(pid))
 }
 
-// pidOf reads the number of the process from the name of a socket.
+// pidOf returns the process ID in the name of a socket. ok is false if the name is not that of a
+// socket.
 func pidOf(name string) (pid int, ok bool) {
 	name, ok = strings.CutSuffix(name, suffix)
 	if !ok {

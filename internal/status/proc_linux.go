@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// credentials returns the credentials that the process at the other end had when it connected or
-// began to listen.
+// credentials returns the credentials of the process at the other end, from the moment when it
+// connected or began to listen. It returns false if the kernel does not report them.
 func credentials(c net.Conn) (*unix.Ucred, bool) {
 	rc, err := c.(syscall.Conn).SyscallConn()
 	if err != nil {
@@ -23,14 +23,15 @@ func credentials(c net.Conn) (*unix.Ucred, bool) {
 	return cred, cerr == nil && err == nil
 }
 
-// allowed reports whether the other end may ask: this user and root may.
+// allowed reports whether the process at the other end may read the report. Only processes of this
+// user and of root may.
 func allowed(c net.Conn) bool {
 	cred, ok := credentials(c)
 	return ok && (int(cred.Uid) == os.Getuid() || cred.Uid == 0)
 }
 
-// sentBy reports whether the socket belongs to process pid and to this user. A process in another
-// PID namespace has the number 0 here.
+// sentBy reports whether the socket at the other end belongs to process pid and to this user. If
+// the process is in another PID namespace, the kernel reports its ID as 0.
 func sentBy(c net.Conn, pid int) bool {
 	cred, ok := credentials(c)
 	return ok && (int(cred.Uid) == os.Getuid() || os.Getuid() == 0) && (int(cred.Pid) == pid || cred.Pid == 0)
@@ -41,7 +42,7 @@ func isOurs(st os.FileInfo) bool {
 	return ok && int(s.Uid) == os.Getuid() && st.Mode().Perm()&0o077 == 0
 }
 
-// resident is the resident memory of this process in bytes.
+// resident returns the resident memory of this process in bytes, or 0 if it is not known.
 func resident() uint64 {
 	b, err := os.ReadFile("/proc/self/statm")
 	if err != nil {
@@ -52,13 +53,14 @@ func resident() uint64 {
 	return pages * uint64(os.Getpagesize())
 }
 
-// programOf returns the command line of a process that does not answer.
+// programOf returns the command line of process pid. It serves processes that do not answer.
 func programOf(pid int) string {
 	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 	return strings.TrimSpace(string(bytes.ReplaceAll(b, []byte{0}, []byte{' '})))
 }
 
-// tcpInfo returns the kernel's counters of a TCP connection. open is false if it is closed.
+// tcpInfo returns the kernel's byte counters of a TCP connection. open is false if the connection
+// is closed; the counters are 0 then.
 func tcpInfo(c *net.TCPConn) (sent, received uint64, open bool) {
 	rc, err := c.SyscallConn()
 	if err != nil {

@@ -7,7 +7,8 @@ import (
 	"os"
 )
 
-// The mode of the directory and of the socket excludes other users.
+// allowed returns true: on these systems the mode of the directory and of the socket excludes other
+// users.
 func allowed(net.Conn) bool     { return true }
 func sentBy(net.Conn, int) bool { return true }
 

@@ -15,7 +15,7 @@ import (
 
 // A Config describes the process to the clients of its socket.
 type Config struct {
-	Program string // what it does; empty is the name of its executable
+	Program string // what the process does; if empty, the name of its executable
 	Version string
 
 	// Dir is the directory of the socket; empty means RunDir. It is created, for this user alone,
@@ -23,8 +23,8 @@ type Config struct {
 	Dir string
 }
 
-// A Server answers for a process. Its methods may be called concurrently, and
-// on a nil Server, where they do nothing.
+// A Server sends the report of this process to its clients. Its methods may be called concurrently.
+// On a nil Server they do nothing.
 type Server struct {
 	cfg     Config
 	started time.Time
@@ -57,12 +57,12 @@ type watched struct {
 
 const (
 	serveTimeout = 2 * time.Second // per client
-	maxAsking    = 16              // at a time
+	maxAsking    = 16              // clients that are served at a time
 	firstSweep   = 64
 )
 
-// Listen creates the status socket of this process. It returns ErrUnsafe for a directory that
-// another user could have made, or an error of the system.
+// Listen creates the status socket of this process. It returns ErrUnsafe if another user could have
+// made the directory, and otherwise the error of the failing system call.
 func Listen(c Config) (*Server, error) {
 	if c.Program == "" {
 		c.Program = filepath.Base(os.Args[0])
@@ -103,8 +103,8 @@ func (s *Server) Close() error {
 	return err
 }
 
-// Listening registers an address at which the process accepts connections. Call over when it stops
-// accepting.
+// Listening registers an address at which the process accepts connections. The caller calls over
+// when it stops accepting.
 func (s *Server) Listening(transport, url string) (over func()) {
 	if s == nil {
 		return func() {}
@@ -120,7 +120,7 @@ func (s *Server) Listening(transport, url string) (over func()) {
 	}
 }
 
-// Watch shows a connection until it has ended.
+// Watch includes a connection in the report until the connection has ended.
 func (s *Server) Watch(c Source) {
 	if s == nil {
 		return
@@ -135,7 +135,7 @@ func (s *Server) Watch(c Source) {
 	s.watched[s.last] = &watched{c, time.Now()}
 }
 
-// sweepLocked removes ended connections.
+// sweepLocked removes the connections that have ended.
 func (s *Server) sweepLocked() {
 	for id, w := range s.watched {
 		if w.Ended() {
@@ -144,7 +144,7 @@ func (s *Server) sweepLocked() {
 	}
 }
 
-// Status returns the current answer of the socket.
+// Status returns the report that a client would get now.
 func (s *Server) Status(counters bool) Process {
 	p := Process{PID: os.Getpid(), Program: s.cfg.Program, Version: s.cfg.Version, Started: s.started, Memory: resident(), Threads: runtime.NumGoroutine()}
 	s.mu.Lock()
@@ -163,7 +163,7 @@ func (s *Server) Status(counters bool) Process {
 	}
 	s.mu.Unlock()
 	p.Conns = make([]Conn, 0, len(ws))
-	for i, w := range ws { // without the lock: Report may wait for the lock of its connection
+	for i, w := range ws { // the lock is not held here, because Report may wait for the lock of its connection
 		c := w.Report(counters)
 		c.ID, c.Opened = ids[i], w.opened
 		p.Conns = append(p.Conns, c)
@@ -177,7 +177,7 @@ func (s *Server) serve() {
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
-		if err != nil { // for example, no descriptor is free
+		if err != nil { // for example because no descriptor is free
 			time.Sleep(100 * time.Millisecond)
 			continue
 		}
@@ -205,7 +205,7 @@ func (s *Server) done(c net.Conn) {
 	c.Close()
 }
 
-// answer reads one byte, which selects the answer, and sends it.
+// answer reads the request of a client, one byte, and sends the report that the byte selects.
 func (s *Server) answer(c net.Conn) {
 	c.SetDeadline(time.Now().Add(serveTimeout))
 	var what [1]byte
@@ -215,7 +215,7 @@ func (s *Server) answer(c net.Conn) {
 	json.NewEncoder(c).Encode(s.Status(what[0] == askFull))
 }
 
-// Requests of a client, one byte each.
+// A client sends one of these bytes.
 const (
 	askBrief = 'b'
 	askFull  = 'f' // with counters

@@ -2,20 +2,20 @@ package status
 
 import "time"
 
-// A Process is the report of one process. Its JSON form is the output of "viaduct ps --json".
-// Fields may be added, and never change their meaning.
+// A Process is the report of one process. Its JSON form is the output of "viaduct ps --json". Later
+// versions may add fields, but do not change the meaning of a field.
 type Process struct {
 	PID       int        `json:"pid"`
 	Program   string     `json:"program"`           // what the process does: a verb of the command with its arguments, or a program's name
-	Version   string     `json:"version,omitempty"` // of the program
+	Version   string     `json:"version,omitempty"` // version of the program
 	Started   time.Time  `json:"started,omitzero"`
-	Memory    uint64     `json:"memory_bytes,omitempty"` // resident, of the whole process
+	Memory    uint64     `json:"memory_bytes,omitempty"` // resident memory of the whole process in bytes
 	Threads   int        `json:"goroutines,omitempty"`
 	Listeners []Listener `json:"listeners,omitempty"`
 	Conns     []Conn     `json:"connections,omitempty"`
 
-	// Problem is the reason if nothing else is known: the process did not answer in time, or its
-	// answer was invalid.
+	// Problem is the reason why the other fields are missing: the process did not answer in time,
+	// or its answer was invalid.
 	Problem string `json:"problem,omitempty"`
 }
 
@@ -28,7 +28,7 @@ type Listener struct {
 
 // A Conn is one connection.
 type Conn struct {
-	ID        uint64 `json:"id"` // of this connection within its process
+	ID        uint64 `json:"id"` // number of this connection within its process
 	Transport string `json:"transport"`
 	Role      string `json:"role"` // "dial", "accept", or "peer" where both sides called
 	Local     string `json:"local"`
@@ -42,14 +42,14 @@ type Conn struct {
 	SharedMemory bool   `json:"shared_memory"`
 	WhyTCP       string `json:"why_tcp,omitempty"`
 
-	State string `json:"state"` // "open" unless something is out of the ordinary
+	State string `json:"state"` // "open", or the name of the unusual state
 
 	Opened time.Time `json:"opened,omitzero"`
 	Active time.Time `json:"active,omitzero"` // time of the last send or receive, if known
 
 	SentBytes     uint64 `json:"sent_bytes"` // payload
 	ReceivedBytes uint64 `json:"received_bytes"`
-	Credits       int    `json:"credits"`                // messages that may be sent now; -1 if there is no flow control
+	Credits       int    `json:"credits"`                // messages that this end may send now; -1 if there is no flow control
 	Queued        uint64 `json:"queued"`                 // requests, or bytes of a stream, that are not yet sent and acknowledged
 	Memory        uint64 `json:"memory_bytes,omitempty"` // receive buffers
 

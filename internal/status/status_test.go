@@ -41,7 +41,7 @@ func list(t *testing.T, dir string, counters bool) []status.Process {
 	return ps
 }
 
-// TestStatus: the state of a process reaches the client, and disappears when it ends.
+// TestStatus: a client sees the connections of a process, and no process after its end.
 func TestStatus(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
 	if ps := list(t, dir, true); len(ps) != 0 {
@@ -99,14 +99,14 @@ func TestStatus(t *testing.T) {
 	if ps := list(t, dir, false); len(ps) != 0 {
 		t.Errorf("%v after Close", ps)
 	}
-	s.WatchConn(c) // does no harm
+	s.WatchConn(c) // a second call for the same connection changes nothing
 	var none *status.Server
 	none.WatchConn(c)
 	none.Listening("x", "x")()
 	none.Close()
 }
 
-// private returns a directory that is valid as a run directory.
+// private returns a new directory that only this user can access, as a run directory must be.
 func private(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -133,7 +133,7 @@ func TestForgets(t *testing.T) {
 	}
 }
 
-// TestDirectory: a directory that others could have made or can enter is refused.
+// TestDirectory: Listen refuses a directory that another user could have made or can enter.
 func TestDirectory(t *testing.T) {
 	dir := private(t)
 	open := filepath.Join(dir, "open")
@@ -166,8 +166,8 @@ func TestDirectory(t *testing.T) {
 	}
 }
 
-// TestComing: a socket gets its name when it answers. Before that, a client would take it for the
-// socket of a dead process, and remove it.
+// TestComing: a socket has its final name only while it listens. A client would mistake a socket
+// that does not listen for the socket of a dead process, and remove it.
 func TestComing(t *testing.T) {
 	dir := private(t)
 	for n := range 64 {
@@ -199,8 +199,8 @@ func TestComing(t *testing.T) {
 	}
 }
 
-// TestStrangers: a file in the directory that is not the socket of the named process is removed if
-// it is stale, and never believed.
+// TestStrangers: List reports no file of the directory that is not the socket of the process in its
+// name. It removes such a file if nothing listens there.
 func TestStrangers(t *testing.T) {
 	dir := private(t)
 	at := func(name string) *net.UnixListener {
@@ -212,9 +212,9 @@ func TestStrangers(t *testing.T) {
 		t.Cleanup(func() { l.Close() })
 		return l
 	}
-	at("77777.sock").Close() // of a process that was killed
+	at("77777.sock").Close() // a socket that a killed process has left
 	at("notes.txt")
-	answering := at("1.sock") // of this process, under another process's ID
+	answering := at("1.sock") // a socket of this process under the ID of another process
 	go func() {
 		for {
 			c, err := answering.Accept()
@@ -225,7 +225,7 @@ func TestStrangers(t *testing.T) {
 			c.Close()
 		}
 	}()
-	silent := at(strconv.Itoa(os.Getpid()) + ".sock") // the kernel accepts, but no one answers
+	silent := at(strconv.Itoa(os.Getpid()) + ".sock") // the kernel accepts connections, but nothing answers them
 	_ = silent
 	began := time.Now()
 	ps := list(t, dir, false)

@@ -12,8 +12,8 @@ import (
 	"viaduct/vi"
 )
 
-// A Hint holds facts about a connection that the connection itself does not report. Empty fields
-// are filled in.
+// A Hint holds facts about a connection that the connection itself does not report. An empty field
+// is taken from the connection, if possible.
 type Hint struct {
 	Transport     string // "sdp", "iwarp", "vi" or "tcp"
 	Role          string // "dial", "accept" or "peer"
@@ -51,8 +51,9 @@ func text(a net.Addr) string {
 	return a.String()
 }
 
-// WatchConn registers a byte stream: an *sdp.Conn with all its counters, or an *sdp.TCPConn or
-// *net.TCPConn with the kernel's. Others are not registered, since nothing reports their end.
+// WatchConn registers a byte stream until it has ended. The report has all counters of an
+// *sdp.Conn, and the kernel's counters of an *sdp.TCPConn or *net.TCPConn. Other types are ignored,
+// because nothing reports their end.
 func (s *Server) WatchConn(c net.Conn, hint ...Hint) {
 	h := hintOf(hint)
 	if s == nil {
@@ -100,7 +101,7 @@ func sdpConn(c *sdp.Conn, counters bool) Conn {
 	return r
 }
 
-// by records whether the bytes go through shared memory.
+// by sets SharedMemory and WhyTCP.
 func (c *Conn) by(sharedMemory bool, whyTCP string) {
 	c.SharedMemory, c.WhyTCP = sharedMemory, whyTCP
 	if sharedMemory {
@@ -130,7 +131,7 @@ func (s *Server) watchTCP(c *net.TCPConn, h Hint, why string) {
 	})
 }
 
-// WatchQueuePair registers a stream until it has ended.
+// WatchQueuePair registers an iWARP stream until it has ended.
 func (s *Server) WatchQueuePair(q *iwarp.QueuePair, hint ...Hint) {
 	h := hintOf(hint)
 	s.Watch(Source{
@@ -168,7 +169,7 @@ func streamState(q *iwarp.QueuePair) string {
 	return "open"
 }
 
-// WatchVI registers a VI that is, or will be, connected, until its connection ends.
+// WatchVI registers a VI until its connection has ended. The VI may be connected later.
 func (s *Server) WatchVI(v *vi.VI, hint ...Hint) {
 	h := hintOf(hint)
 	s.Watch(Source{
@@ -200,7 +201,7 @@ func (s *Server) WatchVI(v *vi.VI, hint ...Hint) {
 	})
 }
 
-// names maps our counters to those of "rdma statistic" with the same meaning.
+// names maps the names of counters to the names that "rdma statistic" gives to the same counters.
 var names = map[string]string{
 	"sent_bytes": "tx_bytes", "received_bytes": "rx_bytes",
 	"sent_fpdus": "tx_pkts", "received_fpdus": "rx_pkts",
@@ -208,7 +209,8 @@ var names = map[string]string{
 	"no_receive": "out_of_buffer",
 }
 
-// numbers stores the counters of a struct in m, under names in the style of "rdma statistic".
+// numbers stores each numeric field of the struct from in m. The keys are prefix and the field's
+// name, in the style of "rdma statistic".
 func numbers(m map[string]uint64, prefix string, from any) {
 	v := reflect.ValueOf(from)
 	for i := range v.NumField() {
@@ -227,7 +229,7 @@ func numbers(m map[string]uint64, prefix string, from any) {
 	}
 }
 
-// snake writes SentFPDUs as sent_fpdus.
+// snake converts a name like SentFPDUs to sent_fpdus.
 func snake(s string) string {
 	var b strings.Builder
 	rs := []rune(s)

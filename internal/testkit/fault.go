@@ -6,28 +6,26 @@ import (
 	"math/rand/v2"
 )
 
-// A Fault changes what happens to the bytes one end of a [Pipe] sends. See
-// [Conn.Fault].
+// A Fault changes the stream of bytes that one end of a [Pipe] sends. See [Conn.Fault].
 type Fault func(*stream)
 
-// CutAfter ends the stream after n bytes by an orderly close, even in the middle of a message: the
-// peer reads n bytes and then io.EOF. Later bytes are lost without an error for the sender.
+// CutAfter ends the stream by an orderly close after n bytes, even in the middle of a message. The
+// peer reads n bytes and then io.EOF. Writes of later bytes succeed, but the bytes are lost.
 func CutAfter(n int64) Fault {
 	return func(s *stream) { s.cutAt, s.cutReset = n, false; s.cutLocked() }
 }
 
-// ResetAfter resets the stream once n bytes were sent. Both the reader and the writer of this
-// direction see the reset. Bytes not yet read are lost.
+// ResetAfter resets the stream after n bytes. Both the reader and the writer of this direction get
+// the reset. Unread bytes are lost.
 func ResetAfter(n int64) Fault {
 	return func(s *stream) { s.cutAt, s.cutReset = n, true; s.cutLocked() }
 }
 
-// StallAfter holds back every byte after the first n until [Conn.Resume]. The
-// sender goes on until the window is full.
+// StallAfter delays every byte after the first n until [Conn.Resume]. The sender can write until
+// the window is full.
 func StallAfter(n int64) Fault { return func(s *stream) { s.stallAt = n } }
 
-// CorruptAt changes the byte at offset n, if it was not sent yet: its bits in
-// mask are flipped.
+// CorruptAt flips the bits of mask in the byte at offset n, unless that byte was sent already.
 func CorruptAt(n int64, mask byte) Fault {
 	return func(s *stream) {
 		if s.flips == nil {
@@ -37,13 +35,13 @@ func CorruptAt(n int64, mask byte) Fault {
 	}
 }
 
-// SplitReads makes every Read return a piece of random size, often small; the
-// same seed gives the same pieces if the reads are the same.
+// SplitReads makes every Read return a piece of random size, often a small one. The same seed and
+// the same Reads give the same pieces.
 func SplitReads(seed uint64) Fault {
 	return func(s *stream) { s.split = rand.New(rand.NewPCG(seed, 0x5eed)) }
 }
 
-// MaxRead limits every Read to n bytes; n is at least 1.
+// MaxRead limits every Read to n bytes. n must be at least 1.
 func MaxRead(n int) Fault { return func(s *stream) { s.maxRead = n } }
 
 // never is an offset that no stream reaches.
@@ -60,14 +58,14 @@ type faults struct {
 
 func noFaults() faults { return faults{cutAt: never, stallAt: never, maxRead: math.MaxInt} }
 
-// pieceLocked returns how much one Read into n bytes may return at most.
+// pieceLocked returns the maximum length of one Read into n bytes.
 func (s *stream) pieceLocked(n int) int {
 	n = min(n, s.maxRead)
 	if s.split == nil || n <= 1 {
 		return n
 	}
 	if s.split.IntN(2) == 0 {
-		return 1 + s.split.IntN(min(n, 8)) // borders of headers
+		return 1 + s.split.IntN(min(n, 8)) // so small that reads end inside of headers
 	}
 	return 1 + s.split.IntN(n)
 }

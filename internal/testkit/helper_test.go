@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// A recorder is a testing.TB that notes failures instead of failing. Fatal
-// calls end the goroutine, as the real ones do.
+// A recorder is a testing.TB that records failures instead of failing the test. Its Fatal methods
+// end the goroutine, as those of testing.T do.
 type recorder struct {
 	testing.TB
 	log    strings.Builder
@@ -30,7 +30,7 @@ func (r *recorder) Errorf(f string, a ...any) {
 func (r *recorder) Fatalf(f string, a ...any) { r.Errorf(f, a...); r.FailNow() }
 func (r *recorder) Fatal(a ...any)            { r.Fatalf("%s", fmt.Sprint(a...)) }
 
-// try runs f with a recorder instead of t and returns the recorder's result.
+// try runs f with a recorder, and returns whether f failed and the text that it logged.
 func try(t *testing.T, f func(testing.TB)) (failed bool, log string) {
 	r := &recorder{TB: t}
 	func() {
@@ -165,7 +165,7 @@ func TestNoLeaks(t *testing.T) {
 	}
 }
 
-// cleanups is a recorder that runs its cleanups on demand.
+// A cleanups is a recorder that runs its cleanup functions when the test asks for it.
 type cleanups struct {
 	*recorder
 	fs []func()

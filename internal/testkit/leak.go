@@ -9,12 +9,12 @@ import (
 	"go.uber.org/goleak"
 )
 
-// ignored returns the goroutines that the packages under test do not own.
+// ignored returns options for the goroutines that do not belong to the package under test.
 func ignored() []goleak.Option {
 	return []goleak.Option{
-		// The profiler's writer lives for a moment after profiling stopped.
+		// This goroutine of the profiler still runs for a moment after profiling has stopped.
 		goleak.IgnoreAnyFunction("runtime/pprof.profileWriter"),
-		// Idle connections of an http client used by a test.
+		// This goroutine serves an idle connection of an http client that a test used.
 		goleak.IgnoreAnyFunction("net/http.(*persistConn).readLoop"),
 		goleak.IgnoreAnyFunction("net/http.(*persistConn).writeLoop"),
 	}
@@ -24,7 +24,7 @@ func ignored() []goleak.Option {
 // check returns an error. Checks count other resources (regions, descriptors, sockets).
 func Main(m *testing.M, checks ...func() error) {
 	if fuzzing() {
-		os.Exit(m.Run()) // the fuzzer keeps goroutines of its own
+		os.Exit(m.Run()) // the fuzzer has goroutines of its own that would count as leaks
 	}
 	finish := goleak.Cleanup(func(code int) {
 		for _, check := range checks {
@@ -38,15 +38,15 @@ func Main(m *testing.M, checks ...func() error) {
 	goleak.VerifyTestMain(m, append(ignored(), finish)...)
 }
 
-// NoLeaks fails t if goroutines that were started after the call of NoLeaks still run when t ends.
-// A test that uses it does not run in parallel.
+// NoLeaks fails t if a goroutine that was started after the call of NoLeaks still runs at the end
+// of t. A test that calls it must not run in parallel with others.
 func NoLeaks(t testing.TB) {
 	t.Helper()
 	opts := append(ignored(), goleak.IgnoreCurrent())
 	t.Cleanup(func() { goleak.VerifyNone(t, opts...) })
 }
 
-// fuzzing reports whether this process is part of a go test -fuzz.
+// fuzzing reports whether this process runs under go test -fuzz.
 func fuzzing() bool {
 	if !flag.Parsed() {
 		flag.Parse()

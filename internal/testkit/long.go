@@ -5,13 +5,13 @@ import (
 	"testing"
 )
 
-// LongRuns reports whether tests run at full length: whether VIADUCT_LONG is set in the
-// environment. .ci/run sets it for its test section. Without it go test ./... repeats less and is
-// quicker.
+// LongRuns reports whether tests run at full length, which means that the environment variable
+// VIADUCT_LONG is set. .ci/run sets it for its test section. Without it go test ./... makes fewer
+// repetitions.
 func LongRuns() bool { return os.Getenv("VIADUCT_LONG") != "" }
 
-// Long skips the test unless tests run at full length. takes is the duration of the test, as in "40
-// s". CONTRIBUTING.md lists the tests that call it.
+// Long skips the test unless tests run at full length. takes is the duration of the test, for
+// example "40 s". CONTRIBUTING.md lists the tests that call Long.
 func Long(t testing.TB, takes string) {
 	t.Helper()
 	if !LongRuns() {

@@ -12,12 +12,12 @@ import (
 // as the application saw them.
 type Conversation struct {
 	Client, Server []byte // sent by the side that opened the connection, and by the other
-	Port           uint16 // of the server
+	Port           uint16 // TCP port of the server
 }
 
-// Conversations reads the TCP connections of a classic pcap file of Ethernet frames with IPv4, in
-// the order in which they were opened. Retransmitted and reordered segments are put in order; a gap
-// fails the test.
+// Conversations returns the TCP connections of a pcap file, in the order in which they were opened.
+// The file has the classic pcap format, with Ethernet frames and IPv4. Conversations puts
+// retransmitted and reordered segments in order, and fails the test if bytes are missing.
 func Conversations(t testing.TB, file string) []Conversation {
 	t.Helper()
 	b, err := os.ReadFile(file)
@@ -89,7 +89,7 @@ type flow struct {
 }
 
 type part struct {
-	at uint32 // offset in the stream
+	at uint32 // offset of the segment in the stream
 	b  []byte
 }
 

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// PeerPatience is how long a [Peer] waits for bytes that it expects before it fails the test. It is
-// generous, since only a failing test waits that long.
+// PeerPatience is the time that a [Peer] waits for the bytes that it expects. After that it fails
+// the test. Only a failing test waits that long.
 const PeerPatience = Patience
 
 // A Peer plays the other side of a protocol under test from a script: it sends bytes, expects
@@ -20,7 +20,7 @@ type Peer struct {
 	t testing.TB
 }
 
-// NewPeer returns a Peer that speaks on c and closes c when the test ends.
+// NewPeer returns a Peer that uses c. It closes c at the end of the test.
 func NewPeer(t testing.TB, c net.Conn) *Peer {
 	t.Cleanup(func() { c.Close() })
 	return &Peer{Conn: c, t: t}
@@ -41,7 +41,7 @@ func (p *Peer) SendBytes(b []byte) {
 	}
 }
 
-// Expect reads as many bytes as hex spells and compares them.
+// Expect reads as many bytes as hex spells and fails the test if they differ.
 func (p *Peer) Expect(hex string) {
 	p.t.Helper()
 	want := Hex(hex)
@@ -63,8 +63,8 @@ func (p *Peer) Next(n int) []byte {
 	return b
 }
 
-// ExpectSilence fails the test if a byte or the end of the stream comes within d. Inside a synctest
-// bubble this takes no real time.
+// ExpectSilence fails the test if a byte or the end of the stream arrives within d. Inside a
+// synctest bubble this takes no real time.
 func (p *Peer) ExpectSilence(d time.Duration) {
 	p.t.Helper()
 	var b [64]byte
@@ -75,8 +75,8 @@ func (p *Peer) ExpectSilence(d time.Duration) {
 	}
 }
 
-// ExpectEnd fails the test unless the stream ends here, by an orderly close or
-// by a reset; it reports which.
+// ExpectEnd fails the test unless the stream ends here. It returns true if the end is a reset and
+// false if it is an orderly close.
 func (p *Peer) ExpectEnd() (reset bool) {
 	p.t.Helper()
 	var b [64]byte

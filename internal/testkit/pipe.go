@@ -10,16 +10,16 @@ import (
 	"time"
 )
 
-// DefaultWindow is how many bytes one direction of a [Pipe] holds before a
-// Write blocks, as the socket buffers of a real connection do.
+// DefaultWindow is the number of bytes that one direction of a [Pipe] holds before Write blocks.
+// Real connections have socket buffers for the same purpose.
 const DefaultWindow = 256 << 10
 
-// A Conn is one end of an in-memory stream. It is a [net.Conn] with the half closes of a
-// [net.TCPConn]. It is safe for concurrent use.
+// A Conn is one end of an in-memory stream. It is a [net.Conn] with the methods CloseRead and
+// CloseWrite of a [net.TCPConn]. It is safe for concurrent use.
 //
-// After Close its methods return [net.ErrClosed]. A Write returns [syscall.EPIPE] if the peer has
-// stopped reading. A Read or Write returns [syscall.ECONNRESET] after a reset, and
-// [os.ErrDeadlineExceeded] after its deadline.
+// After Close its methods return [net.ErrClosed]. Write returns [syscall.EPIPE] if the peer has
+// stopped reading. Read and Write return [syscall.ECONNRESET] after a reset, and
+// [os.ErrDeadlineExceeded] after their deadline.
 type Conn struct {
 	in, out *stream
 	name    string
@@ -33,15 +33,15 @@ var _ net.Conn = (*Conn)(nil)
 // Pipe returns the two ends of an in-memory stream without faults.
 func Pipe() (a, b *Conn) { return PipeSize(DefaultWindow) }
 
-// PipeSize is [Pipe] with the given window, in bytes, for both directions; it
-// has to be at least 1.
+// PipeSize is [Pipe] with the given window for both directions. window is in bytes and must be at
+// least 1.
 func PipeSize(window int) (a, b *Conn) {
 	ab, ba := newStream(window), newStream(window)
 	return &Conn{in: ba, out: ab, name: "a"}, &Conn{in: ab, out: ba, name: "b"}
 }
 
-// Fault adds faults to the bytes that c sends from now on. Offsets in faults
-// count from the first byte that c ever sent.
+// Fault adds faults to the bytes that c sends from now on. The offsets in faults count from the
+// first byte that c has ever sent.
 func (c *Conn) Fault(f ...Fault) {
 	c.out.mu.Lock()
 	defer c.out.mu.Unlock()
@@ -69,7 +69,7 @@ func (c *Conn) Sent() int64 {
 // Read reads bytes that the peer sent.
 func (c *Conn) Read(p []byte) (int, error) { return c.in.read(p) }
 
-// Write sends p; it blocks while the window is full.
+// Write sends p. It blocks while the window is full.
 func (c *Conn) Write(p []byte) (int, error) { return c.out.write(p) }
 
 // Close ends both directions: the peer reads the remaining bytes and then io.EOF.
@@ -86,15 +86,15 @@ func (c *Conn) Close() error {
 	return nil
 }
 
-// CloseWrite ends the direction from c to the peer, which reads the remaining bytes and then
+// CloseWrite ends the direction from c to the peer. The peer reads the remaining bytes and then
 // io.EOF.
 func (c *Conn) CloseWrite() error {
 	c.out.finish(io.EOF, syscall.EPIPE)
 	return nil
 }
 
-// CloseRead ends the direction from the peer to c: later Writes of the peer fail, and Read returns
-// io.EOF.
+// CloseRead ends the direction from the peer to c. Later Writes of the peer fail, and Read of c
+// returns io.EOF.
 func (c *Conn) CloseRead() error {
 	c.in.shut()
 	return nil
@@ -117,7 +117,7 @@ func (c *Conn) RemoteAddr() net.Addr {
 	return memAddr("a")
 }
 
-// SetDeadline sets both deadlines.
+// SetDeadline sets the deadlines of Read and of Write.
 func (c *Conn) SetDeadline(t time.Time) error {
 	return errors.Join(c.SetReadDeadline(t), c.SetWriteDeadline(t))
 }
@@ -136,15 +136,15 @@ func (a memAddr) String() string { return string(a) }
 // A stream is one direction. Its mutex guards everything in it.
 type stream struct {
 	mu   sync.Mutex
-	wake sync.Cond // signalled at every change
+	wake sync.Cond // signalled at every change of the stream
 
 	buf     []byte // sent and not yet read
 	window  int
-	written int64 // bytes taken from the writer
-	taken   int64 // bytes given to the reader
+	written int64 // total of bytes taken from the writer
+	taken   int64 // total of bytes given to the reader
 
-	readErr  error // the result of Read once buf is empty
-	writeErr error // what Write returns
+	readErr  error // error of Read once buf is empty
+	writeErr error // error of Write
 	readBy   deadline
 	writeBy  deadline
 
@@ -157,7 +157,7 @@ func newStream(window int) *stream {
 	return s
 }
 
-// available returns how many bytes may be read now.
+// available returns the number of bytes that Read can return now.
 func (s *stream) available() int {
 	n := int64(len(s.buf))
 	return int(max(0, min(n, s.stallAt-s.taken)))
@@ -211,7 +211,8 @@ func (s *stream) write(p []byte) (int, error) {
 	}
 }
 
-// finish ends the direction from the writer's side.
+// finish ends the direction from the writer's side, with the errors that Read and Write return from
+// now on.
 func (s *stream) finish(readErr, writeErr error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -224,7 +225,7 @@ func (s *stream) finish(readErr, writeErr error) {
 	s.wake.Broadcast()
 }
 
-// abandon ends the direction from the reader's side, for good.
+// abandon ends the direction from the reader's side. Read returns an error afterwards.
 func (s *stream) abandon() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -236,7 +237,7 @@ func (s *stream) abandon() {
 	s.wake.Broadcast()
 }
 
-// shut is abandon for a reader whose Conn stays open.
+// shut is abandon for CloseRead: the reader's Conn stays open.
 func (s *stream) shut() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -279,7 +280,7 @@ func (s *stream) setDeadline(d *deadline, t time.Time) error {
 	return nil
 }
 
-// A deadline is a time and the timer that wakes the waiting goroutines. The mutex of its stream
+// A deadline is a time with the timer that wakes the waiting goroutines. The mutex of its stream
 // guards it.
 type deadline struct {
 	at    time.Time

@@ -10,9 +10,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// Hex returns the bytes that s spells in hexadecimal. White space may stand anywhere and a comment
-// runs from '#' to the end of the line, so that a vector can show its fields. It panics if s is not
-// hexadecimal.
+// Hex returns the bytes that s spells in hexadecimal. s may contain white space anywhere, and
+// comments from '#' to the end of the line, so that a vector can show its fields. Hex panics if s
+// is not hexadecimal.
 func Hex(s string) []byte {
 	var digits strings.Builder
 	for line := range strings.Lines(s) {
@@ -28,7 +28,7 @@ func Hex(s string) []byte {
 	return b
 }
 
-// A Vector is a value of a wire format with its bytes.
+// A Vector is a value of a wire format and its encoding.
 type Vector[T any] struct {
 	Name  string
 	Value T
@@ -73,7 +73,7 @@ func CheckVectors[T any](t *testing.T, vs []Vector[T], appendTo func(T, []byte) 
 	}
 }
 
-// EqualBytes reports an error with the first place where got and want differ.
+// EqualBytes fails the test if got and want differ, and reports the first difference.
 func EqualBytes(t testing.TB, got, want []byte) {
 	t.Helper()
 	if bytes.Equal(got, want) {
@@ -86,7 +86,7 @@ func EqualBytes(t testing.TB, got, want []byte) {
 	t.Errorf("bytes differ at %d (lengths %d and %d)\n got %s\nwant %s", at, len(got), len(want), window(got, at), window(want, at))
 }
 
-// window prints the bytes around offset at, which it puts in brackets.
+// window returns the bytes around offset at as text, with the byte at the offset in brackets.
 func window(b []byte, at int) string {
 	from, to := max(0, at-16), min(len(b), at+33)
 	var s strings.Builder

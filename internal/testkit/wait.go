@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Await receives from c. The test fails at once if nothing comes within [Patience]; what names the
-// expected event.
+// Await receives a value from c and returns it. It ends the test with a failure if no value comes
+// within [Patience]. what names the expected event in the message.
 func Await[T any](t testing.TB, what string, c <-chan T) (v T) {
 	t.Helper()
 	select {
@@ -18,8 +18,8 @@ func Await[T any](t testing.TB, what string, c <-chan T) (v T) {
 	return v
 }
 
-// Eventually waits until ok returns true. The test fails at once if that takes longer than
-// [Patience].
+// Eventually waits until ok returns true. It ends the test with a failure if that takes longer than
+// [Patience]. what names the expected event in the message.
 func Eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(Patience); !ok(); time.Sleep(100 * time.Microsecond) {
@@ -29,8 +29,8 @@ func Eventually(t testing.TB, what string, ok func() bool) {
 	}
 }
 
-// TCPPair returns the two ends of a TCP connection over loopback. They are closed when t ends,
-// unless the test has closed them.
+// TCPPair returns the two ends of a TCP connection over loopback. At the end of t it closes the
+// ends that the test has not closed.
 func TCPPair(t testing.TB) (a, b net.Conn) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
