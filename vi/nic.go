@@ -48,8 +48,8 @@ type NIC struct { // [VIA 1.1]
 	ptags  int                           // guarded by mu
 }
 
-// Open opens the device called name of a provider. Opening one device
-// several times gives independent handles to it.
+// Open opens the device called name of a provider. A device may be opened several times; each NIC
+// is independent of the others.
 //
 // Errors: ErrInvalidParameter for an unknown name, ErrResource.
 func Open(p Provider, name string, cfg *Config) (*NIC, error) { // [VIA 6.4.1]
@@ -85,17 +85,17 @@ func (n *NIC) Query() NICAttributes { // [VIA 6.4.1]
 	return a
 }
 
-// Device returns the provider's side of the NIC, for what a provider offers
-// beyond the architecture.
+// Device returns the provider's object for the NIC. It serves programs that use features of a
+// provider beyond the architecture.
 func (n *NIC) Device() Device { return n.dev }
 
-// Logger returns the logger of the NIC, never nil. For providers.
+// Logger returns the logger of the NIC, which is never nil. Providers use it.
 func (n *NIC) Logger() *slog.Logger { return n.cfg.Logger }
 
-// Close ends all remaining objects of the NIC: connections as by Disconnect, completion queues,
+// Close ends all remaining objects of the NIC: connections as by Disconnect, completion queues, and
 // regions. It may be called twice, and from an error handler, but not from a Notify handler. It
-// waits for the provider's goroutines and for Notify handlers; asynchronous errors whose handler
-// has not begun by then are dropped.
+// waits for the provider's goroutines and for Notify handlers. It drops asynchronous errors whose
+// handler has not begun by then.
 func (n *NIC) Close() error { // [VIA 6.4.1] [VIA-6.4-1]
 	n.mu.Lock()
 	if n.closed {
@@ -118,7 +118,7 @@ func (n *NIC) Close() error { // [VIA 6.4.1] [VIA-6.4-1]
 	for _, c := range cqs {
 		c.close()
 	}
-	n.attempts.Wait() // they were cancelled
+	n.attempts.Wait() // they were cancelled above
 	err := n.dev.Close()
 	n.mu.Lock()
 	links := slices.Collect(maps.Keys(n.ending))
@@ -131,8 +131,8 @@ func (n *NIC) Close() error { // [VIA 6.4.1] [VIA-6.4-1]
 	return err
 }
 
-// stop stops a link. Close waits until its last messages to the peer are sent, whatever happens to
-// the VI meanwhile. Call end afterwards.
+// stop stops a link. NIC.Close then waits until the link has sent its last messages to the peer,
+// even if the VI is destroyed before. The caller must call end afterwards.
 func (n *NIC) stop(l Link, reason StopReason) {
 	n.mu.Lock()
 	n.ending[l] = struct{}{}
@@ -140,7 +140,7 @@ func (n *NIC) stop(l Link, reason StopReason) {
 	l.Stop(reason)
 }
 
-// end makes a stopped link end its connection. No lock is held.
+// end makes a stopped link end its connection on the wire. The caller holds no lock.
 func (n *NIC) end(l Link) {
 	gone := func() {
 		n.mu.Lock()
@@ -161,11 +161,11 @@ func (n *NIC) end(l Link) {
 type Ptag struct { // [VIA 1.5]
 	nic    *NIC
 	domain *regmem.Domain
-	uses   int  // guarded by nic.mu; VIs and regions
-	gone   bool // guarded by nic.mu
+	uses   int  // guarded by nic.mu; number of VIs and regions that have the tag
+	gone   bool // guarded by nic.mu; the tag was destroyed
 }
 
-// CreatePtag makes a protection tag. Errors: ErrResource, ErrClosed.
+// CreatePtag creates a protection tag. Errors: ErrResource, ErrClosed.
 func (n *NIC) CreatePtag() (*Ptag, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -195,7 +195,7 @@ func (n *NIC) DestroyPtag(p *Ptag) error {
 	return nil
 }
 
-// usePtagLocked counts a use of p by a VI or region, and returns the domain of p.
+// usePtagLocked counts p as used by one more VI or region, and returns the domain of p.
 func (n *NIC) usePtagLocked(p *Ptag) (*regmem.Domain, error) {
 	if p == nil {
 		if n.cfg.StrictPtags {

@@ -11,7 +11,8 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// outsideMain connects two VIs by a provider of its own module and sends a message.
+// outsideMain is a program that connects two VIs by a provider of its own module and sends a
+// message.
 const outsideMain = `package main
 
 import (
@@ -59,7 +60,7 @@ func main() {
 	for {
 		_, err := x.ConnectRequest(ctx, vi.Address{Host: a.Query().LocalAddress, Discriminator: []byte("d")}, at)
 		if errors.Is(err, vi.ErrNoMatch) {
-			continue // b does not wait yet
+			continue // b does not wait for a connection yet
 		}
 		check(err)
 		break
@@ -73,8 +74,8 @@ func main() {
 }
 `
 
-// TestOutsideProvider: a module outside of this one can implement [vi.Provider]. The test copies
-// the provider of internal/vitest/memvi, which passes the suite here.
+// TestOutsideProvider: a module outside of this one can implement [vi.Provider]. The test builds a
+// module with a copy of the provider of internal/vitest/memvi, which passes the suite here.
 func TestOutsideProvider(t *testing.T) {
 	testkit.Long(t, "5 s")
 	root, err := filepath.Abs("..")

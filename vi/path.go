@@ -2,11 +2,11 @@ package vi
 
 import "viaduct/samehost"
 
-// A routed link reports the path of its bytes. Links of providers need not implement it.
+// A routed is a Link that reports the path of its bytes. A provider's Link need not implement it.
 type routed interface{ Path() samehost.Path }
 
-// Path reports whether the bytes of the connection go through shared memory, or by TCP and why. It
-// may be called at any time, by any goroutine.
+// Path reports whether the bytes of the connection go through shared memory. If they go by TCP, it
+// also returns the reason. Any goroutine may call it at any time.
 func (v *VI) Path() samehost.Path {
 	ep := v.conn.Load()
 	if ep == nil {

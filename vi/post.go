@@ -6,11 +6,11 @@ import (
 	"viaduct/internal/attend"
 )
 
-// PostSend posts a descriptor to the send queue. It never blocks. On a VI
-// that is not connected the descriptor completes at once as flushed.
+// PostSend posts a descriptor to the send queue. It never blocks. If the VI is not connected, the
+// descriptor completes at once as flushed.
 //
-// Errors in the descriptor show in its status. ErrOverrun: the queue already
-// holds as many as it may; the VI goes to Error and d was not posted.
+// An error in the descriptor appears in its status. ErrOverrun means that the queue is full: d was
+// not posted, and the VI moves to Error.
 func (v *VI) PostSend(d *Descriptor) error { // [VIA 6.4.4] [VIA 2.3]
 	if err := v.send.prepare(d); err != nil {
 		return err
@@ -25,8 +25,8 @@ func (v *VI) PostSend(d *Descriptor) error { // [VIA 6.4.4] [VIA 2.3]
 	return nil
 }
 
-// PostSends posts descriptors in order and rings the doorbell once, which is faster than one by
-// one. It stops at the first error and returns how many were posted.
+// PostSends posts descriptors in order and rings the doorbell once, which is faster than posting
+// them one by one. It stops at the first error and returns the number of posted descriptors.
 func (v *VI) PostSends(ds []*Descriptor) (n int, err error) {
 	if n, err = v.send.postAll(ds); n > 0 {
 		v.sendDoorbell()
@@ -43,8 +43,9 @@ func (v *VI) sendDoorbell() {
 }
 
 // PostRecv posts a descriptor to the receive queue. It never blocks. Without a connection the
-// descriptor waits in the queue for one; in state Error it completes at once as flushed. As with an
-// io.Reader, all of its memory may be used as scratch space, even if the message is shorter.
+// descriptor waits in the queue for a connection; in state Error it completes at once as flushed.
+// The engine may use all of the descriptor's memory as scratch space, even if the message is
+// shorter, like an io.Reader.
 func (v *VI) PostRecv(d *Descriptor) error { // [VIA 6.4.4] [VIA 2.3]
 	if err := v.recv.prepare(d); err != nil {
 		return err
@@ -74,15 +75,15 @@ func (v *VI) recvDoorbell() {
 	}
 }
 
-// flushUnconnected completes descriptors that must not wait for a connection. A post checks the
-// connection after its descriptor is in the queue. The end of a connection removes it before it
-// flushes the queue. So at least one of the two sees the other. The same holds for the end of the
-// VI.
+// flushUnconnected flushes the queue if the VI is not connected, so that no descriptor waits there.
+// It closes a race: a post first queues its descriptor and then checks the connection, while the
+// end of a connection first removes the connection and then flushes the queue. So at least one of
+// both flushes the descriptor. The same holds for the end of the VI.
 func (v *VI) flushUnconnected() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if ep := v.conn.Load(); ep != nil {
-		// The VI was connected meanwhile, so this is an ordinary post.
+		// The VI was connected in between, so this is an ordinary post.
 		ep.link.SendPosted()
 		ep.link.RecvPosted()
 		return
@@ -93,16 +94,16 @@ func (v *VI) flushUnconnected() {
 	}
 }
 
-// overrun handles a post to a full queue. [VIA 5.3] [VIA-5.2-5] [VIA-8.3-22]
+// overrun handles a post of d to a full queue. [VIA 5.3] [VIA-5.2-5] [VIA-8.3-22]
 func (v *VI) overrun(d *Descriptor) {
 	v.nic.async.raise(ErrorDescriptor{VI: v, OpCode: d.Control.Op(), Resource: ResourceVI, Code: ErrorVIOverrun})
 	v.toError()
 }
 
-// ReportPostError reports that a posted descriptor is itself in memory that is misaligned, not
-// registered or of another protection tag: it raises the asynchronous error Post Descriptor and
-// moves the VI to Error. In Go descriptors need no registration. A C library whose descriptors are
-// in registered memory checks them and calls this.
+// ReportPostError reports that a posted descriptor itself is in memory that is misaligned, not
+// registered or of another protection tag. It raises the asynchronous error Post Descriptor and
+// moves the VI to Error. Go descriptors need no registration; a C library whose descriptors are in
+// registered memory makes these checks and calls ReportPostError.
 func (v *VI) ReportPostError(d *Descriptor) { // [VIA 5.3] [VIA-5.2-2] [VIA-5.3-2]
 	v.nic.async.raise(ErrorDescriptor{VI: v, Descriptor: d, Resource: ResourceDescriptor, Code: ErrorPostDesc})
 	v.toError()
@@ -117,8 +118,8 @@ func (v *VI) ReportCompletionError(d *Descriptor) { // [VIA 5.2] [VIA-5.2-9]
 	v.toError()
 }
 
-// toError breaks the connection, or cancels the attempt at one; without either, an Idle VI goes to
-// Error.
+// toError breaks the connection, or cancels a connection attempt. If there is neither, an Idle VI
+// moves to Error.
 func (v *VI) toError() {
 	v.mu.Lock()
 	if ep := v.conn.Load(); ep != nil {
@@ -142,35 +143,36 @@ func (v *VI) toError() {
 // SendDone returns the descriptor at the head of the send queue if it has completed. It never
 // blocks, not even while another goroutine waits.
 //
-// Errors: ErrNotDone, ErrQueueEmpty, or with the descriptor a *StatusError.
+// Errors: ErrNotDone; ErrQueueEmpty; a *StatusError, together with the descriptor, if the
+// descriptor failed.
 func (v *VI) SendDone() (*Descriptor, error) { return v.send.done() } // [VIA-2.3-3] [VIA 6.4.4]
 
 // RecvDone is SendDone for the receive queue.
 func (v *VI) RecvDone() (*Descriptor, error) { return v.recv.done() }
 
 // SendDoneN stores up to len(buf) completed descriptors of the send queue in buf, in order, and
-// returns how many. It polls for arrivals only if none has completed. If n is 0, err is the error
-// that SendDone would return. Otherwise err is nil, and each descriptor's Status holds its result.
+// returns their number. It polls for arrivals only if no descriptor has completed. If n is 0, err
+// is the error that SendDone would return. Otherwise err is nil, and each descriptor's Status holds
+// its result.
 func (v *VI) SendDoneN(buf []*Descriptor) (n int, err error) { return v.send.doneN(buf) }
 
 // RecvDoneN is SendDoneN for the receive queue.
 func (v *VI) RecvDoneN(buf []*Descriptor) (n int, err error) { return v.recv.doneN(buf) }
 
-// SendWait is SendDone that waits until the head has completed. The error is ErrQueueEmpty at once
-// for an empty queue, ErrTimeout after a deadline, and ErrResource for a queue that is attached to
-// a completion queue.
+// SendWait is SendDone, but waits until the descriptor at the head has completed. It returns
+// ErrQueueEmpty at once for an empty queue, ErrTimeout after a deadline, and ErrResource for a
+// queue that is attached to a completion queue.
 func (v *VI) SendWait(ctx context.Context) (*Descriptor, error) { return v.send.wait(ctx) } // [VIA 6.4.4]
 
 // RecvWait is SendWait for the receive queue.
 func (v *VI) RecvWait(ctx context.Context) (*Descriptor, error) { return v.recv.wait(ctx) }
 
-// SendNotify calls handler once, with the descriptor at the head of the send
-// queue as soon as it has completed; it is dequeued then. Registrations are
-// served in order. The handler runs in a goroutine of the NIC, one at a time;
-// destroying the VI cancels it.
+// SendNotify calls handler once, with the descriptor at the head of the send queue, when that
+// descriptor has completed. The descriptor is dequeued then. Registrations are served in order.
+// Handlers run in a goroutine of the NIC, one at a time. Destroying the VI cancels the
+// registration.
 //
-// Errors: ErrResource on a queue attached to a completion queue,
-// ErrInvalidParameter.
+// Errors: ErrResource on a queue that is attached to a completion queue, ErrInvalidParameter.
 func (v *VI) SendNotify(handler func(*Descriptor)) error { return v.send.addNotify(handler) } // [VIA 6.4.4]
 
 // RecvNotify is SendNotify for the receive queue.

@@ -6,7 +6,7 @@ import (
 	"viaduct/internal/wire/vitcpwire"
 )
 
-// Limits of unacknowledged input while more input is available. [V-12]
+// These limits apply to unacknowledged input while more input is available. [V-12]
 const (
 	ackMessages = 32
 	ackBytes    = 1 << 20
@@ -17,17 +17,18 @@ const (
 // too much is unacknowledged. The receive role records messages and the send role sends the
 // acknowledgement. [V-11] [V-12] [VIT-3.1-ACK-1] [VIT-3.1-ACK-2] [VIT-3.1-ACK-3]
 type acker struct {
-	last  atomic.Uint32 // Number: of the last message received well
-	acked atomic.Uint32 // Number: as last sent
-	bytes atomic.Uint64 // payload received up to last
-	sent  atomic.Uint64 // of those, acknowledged
+	last  atomic.Uint32 // Number of the last message that was received without error
+	acked atomic.Uint32 // Number that was sent last
+	bytes atomic.Uint64 // payload bytes received up to message last
+	sent  atomic.Uint64 // payload bytes acknowledged
 
-	// free means that acknowledgements have no effect on this connection: they are sent, but not
+	// free means that acknowledgements complete nothing on this connection. They are sent, but not
 	// recorded.
 	free bool
 }
 
-// begin sets the number before the peer's first one, which means "none yet". [V-09]
+// begin sets the number that precedes the peer's first message. It means that no message was
+// received. [V-09]
 func (a *acker) begin(n vitcpwire.Number) {
 	a.last.Store(uint32(n))
 	a.acked.Store(uint32(n))
@@ -42,22 +43,22 @@ func (a *acker) received(n vitcpwire.Number, payload int) {
 	a.last.Store(uint32(n))
 }
 
-// pending reports whether there is anything to acknowledge.
+// pending reports whether a message is not yet acknowledged.
 func (a *acker) pending() bool { return a.last.Load() != a.acked.Load() }
 
-// urgent reports whether the acknowledgement must not wait until the input has
-// drained.
+// urgent reports whether an acknowledgement must be sent although more input is available.
 func (a *acker) urgent() bool {
 	return a.last.Load()-a.acked.Load() >= ackMessages || a.bytes.Load()-a.sent.Load() >= ackBytes
 }
 
-// acknowledge returns the number for the segment that leaves next and records it. [send role]
+// acknowledge returns the acknowledgement number for the next segment and records that it was sent.
+// [send role]
 func (a *acker) acknowledge() vitcpwire.Number {
 	if a.free {
 		return vitcpwire.Number(a.last.Load())
 	}
-	// In this order, a message that arrives in between is at worst counted
-	// as acknowledged in bytes only, and still pending by number.
+	// The byte count is read first. If a message arrives between both reads, its bytes may count as
+	// acknowledged too late, but its number is still pending.
 	b := a.bytes.Load()
 	n := a.last.Load()
 	if n != a.acked.Load() {

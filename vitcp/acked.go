@@ -15,7 +15,7 @@ func (l *link) acknowledged() {
 	n, code := x.h.Ack, x.h.Error.VI()
 	good := n
 	if code != vitcpwire.NoError {
-		good = n.Add(-1) // those before the one in error
+		good = n.Add(-1) // all messages before the failed one
 	}
 	if x.acked.Less(good) && !vitcpwire.Number(l.whole.Load()).Less(good) {
 		l.complete(good)
@@ -32,25 +32,25 @@ func (l *link) acknowledged() {
 	l.die(&RemoteError{Code: uint16(x.h.Error), Number: uint32(n)}, nil, func() { l.ep.FailSend(seq, st) })
 }
 
-// sequence returns the sequence number of the send descriptor of message n: both rise by one, at a
-// reliable level.
+// sequence returns the sequence number of the send descriptor of message n. At a reliable level
+// both numbers rise by one with each message.
 func (l *link) sequence(n vitcpwire.Number) uint64 {
 	off := l.seqOff.Load()
-	// Message numbers wrap and sequence numbers do not: n is at most 2^31 before the number of the
-	// message begun last.
+	// Message numbers wrap, sequence numbers do not. The result is unique because n is at most 2^31
+	// before the message that was begun last.
 	last := vitcpwire.Number(l.begun.Load())
 	return off + uint64(uint32(last)) - uint64(last.Sub(n))
 }
 
-// complete completes the Sends and RDMA Writes up to message n. RDMA Reads
-// among them wait for their responses. [VIT-3.1-ACK-5]
+// complete completes the Sends and RDMA Writes up to message n. An RDMA Read among them completes
+// with its response. [VIT-3.1-ACK-5]
 func (l *link) complete(n vitcpwire.Number) {
 	x := &l.rx
 	first, end := l.sequence(x.acked.Add(1)), l.sequence(n)+1
 	x.acked = n
 	for i := range l.reads.Len() {
 		if r := l.reads.At(i); r.seq < end {
-			l.ep.FinishSends(first, r.seq) // none if the read was acknowledged before
+			l.ep.FinishSends(first, r.seq) // the range is empty if the messages before the Read were acknowledged earlier
 			first = max(first, r.seq+1)
 		}
 	}

@@ -33,9 +33,9 @@ type activeState uint8
 
 const (
 	activeDisconnected activeState = iota // nothing exists
-	activeConnecting                      // TCP is being set up
-	activePending                         // the Connect Request was sent, the answer is awaited
-	activeBackingOff                      // TCP closed; the next attempt waits for its time
+	activeConnecting                      // TCP set-up is in progress
+	activePending                         // the Connect Request was sent; the machine waits for the answer
+	activeBackingOff                      // TCP was closed; the machine waits before the next attempt
 	activeConnected                       // the Connect Accept was received; the VI connection exists
 )
 
@@ -43,29 +43,29 @@ var activeStateNames = [...]string{"Disconnected", "Connecting", "Pending Accept
 
 func (s activeState) String() string { return activeStateNames[s] }
 
-// A setupStep is one action that a set-up machine asks its driver for. The driver performs a list
-// of steps in order.
+// A setupStep is one action that a set-up machine requests from its driver. The driver performs a
+// list of steps in order.
 type setupStep struct {
 	do   setupAction
-	conn int          // peer-to-peer: the incoming connection of the step; else 0
-	code uint8        // stepReject: the reason [V-46]
+	conn int          // peer-to-peer: number of the incoming connection; otherwise 0
+	code uint8        // stepReject: the reason of the refusal [V-46]
 	out  setupOutcome // stepDone
-	err  error        // stepDone: the cause, may be nil
+	err  error        // stepDone: the cause, or nil
 }
 
 type setupAction uint8
 
 const (
-	stepDial        setupAction = iota + 1 // start to set TCP up; the result is a later event
+	stepDial        setupAction = iota + 1 // start the TCP set-up; its result is a later event
 	stepSendRequest                        // send the Connect Request on the outgoing connection
-	stepClose                              // close the outgoing connection, or stop setting it up
-	stepSendAccept                         // answer the incoming connection
-	stepSendReject                         // answer it and close it
-	stepSendNoMatch                        // answer it and close it
+	stepClose                              // close the outgoing connection, or cancel its set-up
+	stepSendAccept                         // accept the incoming connection
+	stepSendReject                         // answer the incoming connection with Connect Reject and close it
+	stepSendNoMatch                        // answer the incoming connection with No Match and close it
 	stepOffer                              // offer the request to the call that waits for its discriminator
-	stepMatch                              // look for a call that waits
+	stepMatch                              // search for a waiting call
 	stepCloseIn                            // close the incoming connection
-	stepDone                               // tell the VI consumer how it ended
+	stepDone                               // report the outcome to the VI consumer
 )
 
 var setupActionNames = [...]string{"", "dial", "send Connect Request", "close TCP", "send Connect Accept",
@@ -81,22 +81,22 @@ func (s setupStep) String() string {
 	return setupActionNames[s.do]
 }
 
-// A setupOutcome says how an attempt to connect ended.
+// A setupOutcome is the result of a connection attempt.
 type setupOutcome uint8
 
 const (
 	outcomeConnected    setupOutcome = iota // the VI connection exists
-	outcomeTimeout                          // the caller's time ran out
+	outcomeTimeout                          // the caller's deadline has passed
 	outcomeRejected                         // the peer refused
-	outcomeAttributes                       // the peer refused because of attributes, or we did
+	outcomeAttributes                       // the attributes of both sides do not match
 	outcomeResources                        // the peer is out of resources
-	outcomeVersion                          // the peer knows no such version
+	outcomeVersion                          // the peer does not support this version
 	outcomeNoMatch                          // no call waits for the discriminator
 	outcomeNotReachable                     // TCP could not be set up
-	outcomeLost                             // TCP closed instead of an answer
-	outcomeViolation                        // the answer was against the protocol
-	outcomeCancelled                        // the VI consumer gave up
-	outcomeDisconnected                     // a connection that had been made has ended
+	outcomeLost                             // TCP was closed before an answer
+	outcomeViolation                        // the answer violated the protocol
+	outcomeCancelled                        // the VI consumer cancelled the attempt
+	outcomeDisconnected                     // the connection had been established and has ended
 )
 
 var setupOutcomeNames = [...]string{"connected", "timeout", "rejected", "attributes", "resources", "version",
@@ -104,7 +104,7 @@ var setupOutcomeNames = [...]string{"connected", "timeout", "rejected", "attribu
 
 func (o setupOutcome) String() string { return setupOutcomeNames[o] }
 
-// rejectOutcome translates the reason of a Connect Reject. [V-46]
+// rejectOutcome returns the outcome for the reason code of a Connect Reject. [V-46]
 func rejectOutcome(code uint8) setupOutcome {
 	switch code {
 	case rejectAttributes:
@@ -117,18 +117,18 @@ func rejectOutcome(code uint8) setupOutcome {
 	return outcomeRejected
 }
 
-// The pauses before a new attempt: the first, doubled each time up to the
-// last. [V-33] [V-34]
+// A pause precedes each new attempt. The first pause is doubled until it reaches the last. [V-33]
+// [V-34]
 const (
 	firstBackoff = 100 * time.Millisecond
 	lastBackoff  = time.Second
 
-	// maxReestablish bounds the attempts of a caller without a deadline. A deadline, if there is
-	// one, is the bound instead. [V-34]
+	// maxReestablish is the maximum number of attempts of a caller without a deadline. With a
+	// deadline, only the deadline limits the attempts. [V-34]
 	maxReestablish = 8
 )
 
-// A backoff yields growing pauses.
+// A backoff computes growing pauses.
 type backoff struct {
 	pause time.Duration
 	tries int
@@ -140,28 +140,29 @@ func (b *backoff) next() time.Duration {
 	return b.pause
 }
 
-// An active is the calling side of the client-server model: the machine of [VIT 4.2] without
-// sockets or clocks. Its methods are the events, and each returns the steps to perform. After each
-// event the driver asks wakeAt when the timer is due. The zero value is ready for use; a deadline
-// is optional.
+// An active is the machine of the calling side in the client-server model [VIT 4.2], without
+// sockets and clocks. Its methods are the events, and each returns the steps to perform. After each
+// event the driver asks wakeAt when to call timer. The zero value is ready for use; setting
+// deadline is optional.
 type active struct {
-	deadline time.Time // of the caller; zero: none
+	deadline time.Time // deadline of the caller; zero means none
 
 	state   activeState
 	retryAt time.Time // in activeBackingOff
 	backoff backoff
 }
 
-// to moves to state s.
+// to changes the state to s.
 func (a *active) to(s activeState) { a.state = s }
 
-// end moves to Disconnected and reports why, after the given steps.
+// end changes the state to Disconnected. It returns the steps first, followed by the step that
+// reports the outcome.
 func (a *active) end(out setupOutcome, err error, first ...setupStep) []setupStep {
 	a.to(activeDisconnected)
 	return append(first, setupStep{do: stepDone, out: out, err: err})
 }
 
-// wakeAt returns when timer is to be called, zero for never.
+// wakeAt returns the time at which the driver must call timer, or the zero time for never.
 func (a *active) wakeAt() time.Time {
 	switch a.state {
 	case activeConnecting, activePending:
@@ -173,7 +174,7 @@ func (a *active) wakeAt() time.Time {
 	return time.Time{}
 }
 
-// earlier returns the earlier of two times, where zero means never.
+// earlier returns the earlier of two times. The zero time means never.
 func earlier(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b
@@ -181,7 +182,7 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-// connect is the VI consumer's request. [VIT-4.2-1]
+// connect handles the VI consumer's request to connect. [VIT-4.2-1]
 func (a *active) connect() []setupStep {
 	switch a.state {
 	case activeDisconnected:
@@ -192,7 +193,7 @@ func (a *active) connect() []setupStep {
 	panic("vitcp: connect in state " + a.state.String())
 }
 
-// tcpEstablished: the connection is there. [VIT-4.2-2] [VIT-2.2.2.2.2-4]
+// tcpEstablished handles the end of the TCP set-up. [VIT-4.2-2] [VIT-2.2.2.2.2-4]
 func (a *active) tcpEstablished() []setupStep {
 	switch a.state {
 	case activeConnecting:
@@ -203,7 +204,7 @@ func (a *active) tcpEstablished() []setupStep {
 	panic("vitcp: TCP established in state " + a.state.String())
 }
 
-// tcpFailed: the connection could not be set up. [VIT-4.2-1] [VIT-2.2.2.2.2-7]
+// tcpFailed handles a failure of the TCP set-up. [VIT-4.2-1] [VIT-2.2.2.2.2-7]
 func (a *active) tcpFailed(err error) []setupStep {
 	switch a.state {
 	case activeConnecting:
@@ -213,8 +214,8 @@ func (a *active) tcpFailed(err error) []setupStep {
 	panic("vitcp: TCP failed in state " + a.state.String())
 }
 
-// tcpClosed: the peer closed or reset the connection. If no byte of an answer was received, the
-// attempt is repeated. [VIT-4.2-3] [VIT-4.2-6] [V-34]
+// tcpClosed handles a close or reset by the peer. If no byte of an answer was received, the attempt
+// is repeated after a pause. [VIT-4.2-3] [VIT-4.2-6] [V-34]
 func (a *active) tcpClosed(now time.Time, sawBytes bool, err error) []setupStep {
 	switch a.state {
 	case activePending:
@@ -231,7 +232,7 @@ func (a *active) tcpClosed(now time.Time, sawBytes bool, err error) []setupStep 
 	panic("vitcp: TCP closed in state " + a.state.String())
 }
 
-// accepted: a valid Connect Accept was received. [VIT-4.2-5]
+// accepted handles a valid Connect Accept. [VIT-4.2-5]
 func (a *active) accepted() []setupStep {
 	switch a.state {
 	case activePending:
@@ -242,7 +243,7 @@ func (a *active) accepted() []setupStep {
 	panic("vitcp: accepted in state " + a.state.String())
 }
 
-// rejected: a Connect Reject was received. [VIT-4.2-4]
+// rejected handles a Connect Reject. [VIT-4.2-4]
 func (a *active) rejected(code uint8) []setupStep {
 	switch a.state {
 	case activePending:
@@ -252,8 +253,8 @@ func (a *active) rejected(code uint8) []setupStep {
 	panic("vitcp: rejected in state " + a.state.String())
 }
 
-// noMatch: a Connect No Match was received. The figure leaves it out; in the time line of [VIT 4.1]
-// it returns to the caller like a refusal.
+// noMatch handles a Connect No Match. The figure leaves this message out. In the time line of
+// [VIT 4.1] it returns to the caller like a refusal.
 func (a *active) noMatch() []setupStep {
 	switch a.state {
 	case activePending:
@@ -263,7 +264,7 @@ func (a *active) noMatch() []setupStep {
 	panic("vitcp: no match in state " + a.state.String())
 }
 
-// violated: the received bytes are no answer. [V-01] [V-41]
+// violated handles received bytes that are no valid answer. [V-01] [V-41]
 func (a *active) violated(err error) []setupStep {
 	switch a.state {
 	case activePending:
@@ -273,7 +274,7 @@ func (a *active) violated(err error) []setupStep {
 	panic("vitcp: violation in state " + a.state.String())
 }
 
-// timer: the time of wakeAt has come, or may have. [VIT-4.2-4]
+// timer handles the time of wakeAt. The driver may call it early. [VIT-4.2-4]
 func (a *active) timer(now time.Time) []setupStep {
 	late := !a.deadline.IsZero() && !now.Before(a.deadline)
 	switch a.state {
@@ -294,7 +295,8 @@ func (a *active) timer(now time.Time) []setupStep {
 	return nil
 }
 
-// disconnect: the VI consumer gives up or ends the connection. [VIT-4.2-6]
+// disconnect handles the VI consumer's request to cancel the attempt or to end the connection.
+// [VIT-4.2-6]
 func (a *active) disconnect() []setupStep {
 	switch a.state {
 	case activeConnecting, activePending:

@@ -7,8 +7,8 @@ import (
 	"viaduct/vi"
 )
 
-// In steady state a message allocates nothing, on neither side, at any level,
-// with flow control and without.
+// In steady state a message causes no allocation at either side. This holds at every level, with
+// and without flow control.
 func TestAllocs(t *testing.T) {
 	if raceDetector {
 		t.Skip("the race detector makes pools forget")
@@ -55,7 +55,7 @@ func TestAllocs(t *testing.T) {
 						all()
 					}
 					n := testing.AllocsPerRun(100, all)
-					for range 4 { // where all takes long, what the runtime does now and then counts for much
+					for range 4 { // if the messages take long, occasional allocations of the runtime count for more
 						n = min(n, testing.AllocsPerRun(40, all))
 					}
 					if n >= 1 {

@@ -13,8 +13,8 @@ import (
 	"viaduct/vi"
 )
 
-// Each fault that no honest peer makes ends the connection by a reset, with the reason, and has no
-// other effect. [V-01] [V-02] [V-07] [V-08] [V-09] [V-24] [V-37] [V-38] [V-41]
+// A segment that only a faulty peer sends ends the connection by a reset, with the reason, and has
+// no other effect. [V-01] [V-02] [V-07] [V-08] [V-09] [V-24] [V-37] [V-38] [V-41]
 func TestViolations(t *testing.T) {
 	type script func(s *session, r *vi.Region)
 	rdma := func(r *vi.Region, n uint32) *vitcpwire.RDMA {
@@ -124,7 +124,7 @@ func TestViolations(t *testing.T) {
 					t.Fatal("nothing happened")
 				}
 				if portable {
-					s.wantEndAny() // SetLinger is the TCP socket's
+					s.wantEndAny() // only the TCP socket has SetLinger
 				} else {
 					s.wantEnd(errReset)
 				}
@@ -142,8 +142,9 @@ func TestViolations(t *testing.T) {
 	}
 }
 
-// The peer vanishes at every byte of a message: the current receive is partial, or flushed if no
-// byte of its message arrived. Both FIN and reset are detected. [VIT-2.2.2.2.2-3] [VIA 4.6]
+// The stream ends after each byte of a message, once by a FIN and once by a reset. The current
+// receive completes as partial, or as flushed if no byte of its message has arrived.
+// [VIT-2.2.2.2.2-3] [VIA 4.6]
 func TestTornStream(t *testing.T) {
 	for _, reset := range []bool{false, true} {
 		for _, cut := range []int{0, 1, 23, 24, 25, 28} {
@@ -158,7 +159,7 @@ func TestTornStream(t *testing.T) {
 				s.raw(append(first, second[:cut]...))
 				s.raw(nil)
 				if reset {
-					time.Sleep(2 * time.Millisecond) // a reset overtakes what was not read
+					time.Sleep(2 * time.Millisecond) // a reset discards bytes that were not read
 					s.nc.(*net.TCPConn).SetLinger(0)
 				}
 				s.nc.Close()
@@ -184,7 +185,8 @@ func TestTornStream(t *testing.T) {
 	})
 }
 
-// The pieces in which segments arrive make no difference: many in one read, or one byte at a time.
+// The result does not depend on the pieces in which segments arrive: many in one read, or one byte
+// at a time.
 func TestAnySplitting(t *testing.T) {
 	for _, max := range []int{1, 7, 100, 5000, 100000, 1 << 20} {
 		t.Run(fmt.Sprint(max), func(t *testing.T) {
@@ -239,9 +241,8 @@ func TestAnySplitting(t *testing.T) {
 	}
 }
 
-// FuzzConnection feeds arbitrary bytes to an established connection: the
-// process lives, memory outside of the region stays untouched, and the
-// connection ends or goes on.
+// FuzzConnection feeds arbitrary bytes to an established connection. The process must survive,
+// memory outside of the region must not change, and the connection ends or continues.
 func FuzzConnection(f *testing.F) {
 	p := &probe{t: f}
 	seed := func(segs ...[]byte) {
@@ -280,8 +281,8 @@ func FuzzConnection(f *testing.F) {
 		if level%3 != 0 {
 			must(t, s.v.PostSend(vi.NewRDMARead(vi.RemoteSegment{}, segment(r, 50, 8))))
 		}
-		// Make addresses and handles in the input point into the region, so that more code than the
-		// checks is reached.
+		// Addresses and handles in the input are changed so that they point into the region.
+		// Otherwise the input would rarely pass the checks.
 		for i := 0; i+40 <= len(stream); {
 			n := int(stream[i+2])<<8 | int(stream[i+3])
 			if typ := stream[i+1] >> 3; typ >= 1 && typ <= 3 {

@@ -13,7 +13,7 @@ import (
 
 var benchSizes = []int{64, 4 << 10, 64 << 10, 1 << 20}
 
-// A pump keeps a send queue busy with copies of one descriptor.
+// A pump posts copies of one descriptor, so that a send queue is always busy.
 type pump struct {
 	t    testing.TB
 	v    *vi.VI
@@ -29,7 +29,7 @@ func newPump(t testing.TB, v *vi.VI, depth int, build func() *vi.Descriptor) *pu
 	return p
 }
 
-// post posts n descriptors with one doorbell, waiting for room first.
+// post posts n descriptors with one doorbell. It first reaps completed ones until there is room.
 func (p *pump) post(n int) {
 	for len(p.free) < n {
 		p.reap()
@@ -42,7 +42,7 @@ func (p *pump) post(n int) {
 	p.out += n
 }
 
-// reap takes completed descriptors back, at least one.
+// reap reaps at least one completed descriptor.
 func (p *pump) reap() {
 	for got := false; !got; {
 		for {
@@ -69,7 +69,7 @@ func (p *pump) drain() {
 	}
 }
 
-// batchFor returns how many messages are posted with one doorbell.
+// batchFor returns the number of messages of size bytes that are posted with one doorbell.
 func batchFor(size int) int { return max(1, min(16, 256<<10/size)) }
 
 func BenchmarkWrite(b *testing.B) { benchRDMA(b, false) }
@@ -200,8 +200,8 @@ func BenchmarkPingPong(b *testing.B) {
 	}
 }
 
-// BenchmarkOneWay measures the processor time of an 8-byte message at both ends. One goroutine is
-// both ends, so nothing waits and no cache line moves between processors.
+// BenchmarkOneWay measures the processor time of an 8-byte message at both ends together. One
+// goroutine runs both ends, so no goroutine waits and no cache line moves between processors.
 func BenchmarkOneWay(b *testing.B) {
 	p := connectPair(b, Config{Congestion: "reno"}, withLevel(reliableAll, vi.ReliableDelivery))
 	ra, _ := register(b, p.na, 8, vi.MemAttributes{})
@@ -223,7 +223,7 @@ func BenchmarkOneWay(b *testing.B) {
 			b.Fatal(err)
 		}
 		p.b.PostRecv(d)
-		for err = vi.ErrNotDone; err == vi.ErrNotDone; { // a timer may have the send role just now
+		for err = vi.ErrNotDone; err == vi.ErrNotDone; { // the timer may hold the send role at this moment
 			_, err = p.a.SendDone()
 		}
 		if err != nil {
@@ -232,8 +232,8 @@ func BenchmarkOneWay(b *testing.B) {
 	}
 }
 
-// BenchmarkTCP is the baseline for all of the above: plain TCP with the same sizes, one write per
-// message, or 16 small messages in one write.
+// BenchmarkTCP is the baseline for the other benchmarks: plain TCP with the same sizes, and with
+// one write per message or 16 small messages in one write.
 func BenchmarkTCP(b *testing.B) {
 	pair := func(b *testing.B) (c, s net.Conn) {
 		l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -16,7 +16,7 @@ import (
 
 // [V-40]
 
-// A Segments says how messages are cut into segments.
+// A Segments value says how messages are divided into segments.
 type Segments uint8
 
 const (
@@ -47,8 +47,8 @@ const (
 	// defaultRequestTimeout [V-35], defaultDrainTimeout [V-18], defaultMaxSecurity [V-06].
 )
 
-// A Config holds the settings of a provider. The zero value is the project's own dialect. It must
-// not be changed after New.
+// A Config holds the settings of a provider. The zero value uses the project's own numbers on the
+// wire. A Config must not be changed after New.
 type Config struct {
 	// Listen is the address, host and port, on which a device begins to listen when it is opened.
 	// The NIC's LocalAddress reports the port that port 0 picks. Without a host, or with 0.0.0.0 or
@@ -61,20 +61,20 @@ type Config struct {
 	// for a socket that a service manager has opened. The provider owns the returned listener.
 	ListenFunc func(network, address string) (net.Listener, error)
 
-	// ImplicitListen makes a device without Listen open its own address as
-	// soon as it is opened, as the draft's figure says of the first VI.
+	// ImplicitListen makes a device without Listen listen at its own address when it is opened. The
+	// draft's figure describes this for the first VI.
 	ImplicitListen bool
 
 	// Port is the TCP port of addresses that name none; 0 means 3936.
 	Port uint16
 
-	// SharePort lets several processes of this host wait at Port, as VIPL programs do: their
-	// discriminators tell them apart, while a TCP port has one listener. A process that finds the
-	// port taken waits at another one, where callers of this host with SharePort find it. Callers
-	// from other hosts reach the first process only. Systems other than Linux ignore SharePort.
+	// SharePort lets several processes of this host wait at Port, as VIPL programs do. A TCP port
+	// has only one listener, so a process that finds Port in use waits at another port. Callers of
+	// this host with SharePort find it there by its discriminator. Callers from other hosts reach
+	// only the first process. Systems other than Linux ignore SharePort.
 	SharePort bool
 
-	// Dialect holds the numbers on the wire.
+	// Dialect defines the numbers on the wire.
 	Dialect Dialect
 
 	// ReliableIsDelivery reads the draft's one reliable bit as Reliable Delivery. Reliable
@@ -93,8 +93,8 @@ type Config struct {
 	// security information.
 	Disconnect bool
 
-	// MaxTransferSize is the largest message, in bytes, that VIs of this provider can be given. 0
-	// means 2^32-1.
+	// MaxTransferSize is the maximum message length in bytes of the VIs of this provider. 0 means
+	// 2^32-1.
 	MaxTransferSize uint32
 
 	// Segments says how messages are cut.
@@ -103,38 +103,37 @@ type Config struct {
 	// FirstMessage is the number before the first message on each connection. Any number works.
 	FirstMessage uint32
 
-	// CreditThreshold is a number of unused receive descriptors known to the peer. Below it a NOP
-	// advertises new descriptors even while input is pending. 0 means half of the highest number
-	// that the peer ever knew.
+	// CreditThreshold controls when a NOP advertises new receive descriptors although input is
+	// pending. It does so if the peer has fewer unused descriptors than that. 0 means half of the
+	// largest number that the peer has had.
 	CreditThreshold int
 
-	// ReadWindow is how many RDMA Reads of its peer a VI serves at once if its attributes have no
-	// number; 0 means DefaultReadWindow. At most 65535.
+	// ReadWindow is the number of RDMA Reads of its peer that a VI serves at once, for VIs whose
+	// attributes give no number. 0 means DefaultReadWindow. The maximum is 65535.
 	ReadWindow int
 
-	// RequestTimeout bounds the time from accepting a TCP connection to receiving its whole Connect
+	// RequestTimeout limits the time from accepting a TCP connection to receiving its whole Connect
 	// Request, including the TLS handshake. 0 means 10 s.
 	RequestTimeout time.Duration
 
-	// DrainTimeout bounds how long a disconnected connection waits for the
-	// peer to take what completed sends have handed to TCP; 0 means
-	// 5 s.
+	// DrainTimeout limits the time that a disconnected connection waits until the peer has received
+	// the data of completed sends. 0 means 5 s.
 	DrainTimeout time.Duration
 
-	// Grace is how long a request that no call waits for is kept, before it is answered with No
-	// Match. 0 answers at once.
+	// Grace is the time for which a request is kept if no call waits for it. After that it is
+	// answered with No Match. 0 answers at once.
 	Grace time.Duration
 
-	// HalfOpen is the number of undecided incoming connections on one listening address; 0 means
-	// 128. Further ones are closed at once.
+	// HalfOpen is the maximum number of undecided incoming connections at one listening address.
+	// Further connections are closed at once. 0 means 128.
 	HalfOpen int
 
-	// PerPeer is the most connections, established or not, that one IP address may have to this
-	// provider's listeners. 0 means no limit.
+	// PerPeer is the maximum number of connections, established or not, that one IP address may
+	// have to this provider's listeners. 0 means no limit.
 	PerPeer int
 
-	// MaxSecurity is how many bytes of security information are accepted; 0
-	// means 4096. At most what one segment holds after the header, about 64 KiB.
+	// MaxSecurity is the maximum length in bytes of received security information. 0 means 4096. It
+	// can't exceed the room in one segment after the header, about 64 KiB.
 	MaxSecurity int
 
 	// Security, if set, adds its own security information to that of VIs. It checks the peer's
@@ -158,15 +157,16 @@ type Config struct {
 	// separate network namespaces, as containers have. Both need it. See package samehost.
 	SameHostDir string
 
-	// Congestion names the congestion control algorithm of the sockets; ""
-	// leaves the system's. An algorithm that the system lacks is ignored.
+	// Congestion names the congestion control algorithm of the sockets. An empty name keeps the
+	// system's. An algorithm that the system lacks is ignored.
 	Congestion string
 
-	// KeepAlive is the TCP keepalive period; 0 means 15 s, negative none.
+	// KeepAlive is the period of TCP keepalive. 0 means 15 s, and a negative value switches
+	// keepalive off.
 	KeepAlive time.Duration
 
-	// UserTimeout bounds how long sent bytes may stay unacknowledged by the
-	// peer's TCP; 0 leaves it to the system. Linux only.
+	// UserTimeout limits the time for which sent bytes may stay unacknowledged by the peer's TCP. 0
+	// keeps the system's limit. It works only on Linux.
 	UserTimeout time.Duration
 
 	// WrapConn, if set, is called with every connection before any VI/TCP byte is sent or received,
@@ -175,11 +175,12 @@ type Config struct {
 	WrapConn func(net.Conn) net.Conn
 
 	// Broken, if set, is called with the reason when a connection breaks: a *ProtocolError, a
-	// *RemoteError, an error of the stream, or a local error. The VI is about to go to Error.
+	// *RemoteError, an error of the stream, or a local error. The VI moves to Error after the call.
 	// Broken must not block and must not call the VI.
 	Broken func(v *vi.VI, cause error)
 
-	// Logger gets the life of connections at Info and messages at Debug; nil disables them.
+	// Logger receives set-up and end of connections at level Info, and messages at Debug. nil
+	// disables them.
 	Logger *slog.Logger
 
 	// Listen [V-31], ImplicitListen [V-31] [VIT-4.3-1], ReliableIsDelivery [V-10],
@@ -189,7 +190,7 @@ type Config struct {
 	// Security [VIT-3.2-6], Allow [V-43], TLSDial [V-43], KeepAlive [V-35], UserTimeout [V-35].
 }
 
-// check fills in defaults and refuses invalid settings.
+// check sets defaults and returns an error for an invalid setting.
 func (c *Config) check() error {
 	def := func(v *int, d int) {
 		if *v == 0 {
@@ -233,8 +234,8 @@ func (c *Config) habits() habits {
 	return habits{c.ReliableIsDelivery, c.TolerantAttributes, c.StrictEnables}
 }
 
-// wrap applies WrapConn. A wrapper that cannot end one direction uses CloseWrite of the connection
-// it wraps, because an orderly end needs it.
+// wrap applies WrapConn. If the wrapper has no CloseWrite, wrap adds that of the wrapped
+// connection, because an orderly end needs it.
 func (c *Config) wrap(nc net.Conn) net.Conn {
 	if c.WrapConn == nil {
 		return nc
@@ -257,8 +258,8 @@ func (c *Config) tuning() sock.Tuning {
 	return sock.Tuning{Congestion: c.Congestion, KeepAlive: c.KeepAlive, SameHost: c.SameHost, SameHostDir: c.SameHostDir}
 }
 
-// owns reports whether the link alone sees a TCP connection, if the TLS
-// configuration for its side is t.
+// owns reports whether only the link uses the TCP connection directly, if t is the TLS
+// configuration of its side.
 func (c *Config) owns(t *tls.Config) bool { return c.WrapConn == nil && t == nil }
 
 // tune sets the options of a new socket. It fails only for an option that the user asked for.

@@ -7,16 +7,16 @@ import (
 	"viaduct/internal/wire/vitcpwire"
 )
 
-// maxCredits is the most receive descriptors that may be outstanding. With more, a counter of 16
+// maxCredits is the maximum number of outstanding receive descriptors. With more, a counter of 16
 // bits could not tell a newer count from an older one. [V-20]
 const maxCredits = 1<<15 - 1
 
-// sendCredits counts the peer's receive descriptors that we know of. A message that consumes one
-// waits until one is known. The send role uses credits and the receive role updates them; both run
-// at the same time. [VIT-2.2.1-2] [VIT-3.1-17] [V-20]
+// sendCredits counts the receive descriptors that the peer has advertised. A message that consumes
+// a descriptor waits until one is available. The send role uses credits while the receive role
+// updates them. [VIT-2.2.1-2] [VIT-3.1-17] [V-20]
 type sendCredits struct {
-	posted atomic.Uint32   // Count: the peer's, as last received
-	used   counter.Counter // Count: messages of ours that consume, since set-up
+	posted atomic.Uint32   // the peer's Count, as received last
+	used   counter.Counter // Count of the messages since set-up that consume a descriptor
 }
 
 // update records the peer's count from a segment. It returns false if the count went back, or is
@@ -26,8 +26,8 @@ func (c *sendCredits) update(posted vitcpwire.Count) bool {
 	if posted == old {
 		return true
 	}
-	// The peer knows at most as many uses as we have made, so an honest count lies within
-	// maxCredits of the used one, whatever is in flight.
+	// The peer has seen at most as many uses as were made. So a correct count is at most maxCredits
+	// above the used count, whatever is in flight.
 	if posted.Less(old) || posted.Sub(vitcpwire.Count(c.used.Load())) < 0 {
 		return false
 	}
@@ -35,35 +35,36 @@ func (c *sendCredits) update(posted vitcpwire.Count) bool {
 	return true
 }
 
-// available returns how many more consuming messages may be sent. [send role]
+// available returns the number of messages that may still be sent if each consumes a descriptor.
+// [send role]
 func (c *sendCredits) available() int {
 	return vitcpwire.Count(c.posted.Load()).Sub(vitcpwire.Count(c.used.Load()))
 }
 
-// take uses one. It must be available. [send role]
+// take uses one credit, which must be available. [send role]
 func (c *sendCredits) take() { c.used.Set(uint64(uint16(c.used.Load() + 1))) }
 
-// recvCredits counts our own receive descriptors and how many the peer knows. Posters post, the
-// receive role consumes and the send role advertises. [VIT-3.1-16] [V-20] [V-21]
+// recvCredits counts this side's receive descriptors and how many of them the peer knows. Posters
+// post, the receive role consumes and the send role advertises. [VIT-3.1-16] [V-20] [V-21]
 type recvCredits struct {
-	posted     atomic.Uint64   // descriptors posted; not modulo anything
-	consumed   counter.Counter // of those, used up by arrived messages
-	advertised counter.Counter // of those, advertised to the peer
+	posted     atomic.Uint64   // number of posted descriptors, which does not wrap
+	consumed   counter.Counter // number of them that arrived messages have consumed
+	advertised counter.Counter // number of them that were advertised to the peer
 	high       counter.Counter // largest number that was unconsumed and advertised at one time
 
-	// free means that descriptor flow control is off: the count does not limit the peer, but is
-	// advertised all the same.
+	// free means that descriptor flow control is off: the count is advertised, but does not limit
+	// the peer.
 	free bool
 
-	// threshold is the number of unused credits below which a NOP is due although input has not
-	// drained; 0 means half of the largest number ever advertised. [VIT-3.1-NOP-4]
+	// threshold is the number of unused credits below which a NOP is due although more input is
+	// available. 0 means half of the largest number ever advertised. [VIT-3.1-NOP-4]
 	threshold uint64
 }
 
-// post counts n more descriptors.
+// post counts n more posted descriptors.
 func (c *recvCredits) post(n int) { c.posted.Add(uint64(n)) }
 
-// reach raises the count of posted descriptors to n, if it is less.
+// reach raises the count of posted descriptors to n, if the count is smaller.
 func (c *recvCredits) reach(n uint64) {
 	for {
 		old := c.posted.Load()
@@ -81,7 +82,7 @@ func (c *recvCredits) ahead() uint64 {
 	return min(c.posted.Load(), c.consumed.Load()+maxCredits)
 }
 
-// advertise returns the count for the segment that leaves next and records it. [send role]
+// advertise returns the count for the next segment and records that it was advertised. [send role]
 func (c *recvCredits) advertise() vitcpwire.Count {
 	n := c.ahead()
 	if n != c.advertised.Load() {
@@ -93,8 +94,8 @@ func (c *recvCredits) advertise() vitcpwire.Count {
 	return vitcpwire.Count(n)
 }
 
-// consume counts one message that uses a descriptor. It returns false if the peer sent the message
-// without a credit. [receive role]
+// consume counts one message that consumes a descriptor. It returns false if the peer sent the
+// message without a credit. [receive role]
 func (c *recvCredits) consume() bool {
 	n := c.consumed.Load()
 	if n == c.advertised.Load() {
@@ -104,11 +105,12 @@ func (c *recvCredits) consume() bool {
 	return true
 }
 
-// unadvertised reports whether the peer does not know all descriptors yet. [VIT-3.1-NOP-2]
+// unadvertised reports whether there are descriptors that the peer does not know of.
+// [VIT-3.1-NOP-2]
 func (c *recvCredits) unadvertised() bool { return c.ahead() != c.advertised.Load() }
 
-// urgent reports whether new descriptors must be advertised before the input has drained, because
-// the peer is running out. [VIT-3.1-NOP-3] [V-21]
+// urgent reports whether new descriptors must be advertised although more input is available,
+// because the peer has few credits left. [VIT-3.1-NOP-3] [V-21]
 func (c *recvCredits) urgent() bool {
 	known := c.advertised.Load()
 	if c.ahead() == known {

@@ -20,11 +20,11 @@ type call struct {
 	ep     *vi.Endpoint
 	attrs  vitcpwire.Attributes
 	mtu    uint32
-	window uint16 // RDMA Reads we serve at once
+	window uint16 // number of RDMA Reads that this side serves at once
 	local  vitcpwire.Discriminator
 	remote vitcpwire.Discriminator
 	target netip.AddrPort // for callers
-	from   netip.Addr     // for callers: our end; invalid or unspecified: the system chooses
+	from   netip.Addr     // for callers: address of this end; if invalid or unspecified, the system chooses
 }
 
 // newCall checks that the attributes of the VI can be expressed on the wire.
@@ -41,8 +41,9 @@ func (d *device) newCall(ep *vi.Endpoint, local, remote vi.Address, peer bool) (
 		c.from = ap.Addr().Unmap()
 	}
 	if !peer && c.from == d.known.Addr() {
-		// A device at a wildcard reports one address and calls from any. A peer-to-peer request
-		// keeps the reported address, because the other side expects it. [V-36]
+		// A device that listens at a wildcard address reports one address, but calls from any. A
+		// peer-to-peer request must come from the reported address, because the other side expects
+		// it. [V-36]
 		c.from = d.addr.Addr()
 	}
 	return c, c.setAttributes(peer)
@@ -69,8 +70,8 @@ func (c *call) setAttributes(peer bool) error {
 		c.attrs |= vitcpwire.RDMARead
 	}
 	if level != unreliable {
-		// The window is the number of the peer's reads that we serve at once. It is stated even if
-		// reads are not enabled: the peer's reads are then refused one by one, as protection
+		// The window is the number of the peer's Reads that this side serves at once. It is sent
+		// even if Reads are not enabled. The peer's Reads are then refused one by one as protection
 		// errors, and both sides get an error. [V-26]
 		w := a.ReadWindow
 		if w == 0 {
@@ -91,8 +92,9 @@ func (c *call) setAttributes(peer bool) error {
 	return nil
 }
 
-// greeting returns our connect message. The calling fields are ours in both directions. The message
-// also advertises the descriptors posted so far. [V-09] [V-16] [V-20]
+// greeting returns this side's connect message of type t. Its calling fields describe this side, in
+// a request and in an answer. The message also advertises the descriptors that were posted so far.
+// [V-09] [V-16] [V-20]
 func (c *call) greeting(t vitcpwire.Type, mtu uint32, security []byte) greeting {
 	return greeting{
 		h: vitcpwire.Header{
@@ -107,7 +109,7 @@ func (c *call) greeting(t vitcpwire.Type, mtu uint32, security []byte) greeting 
 	}
 }
 
-// security returns the security information for one of our messages.
+// security returns the security information for one of this side's messages.
 func (c *call) security(about Call) ([]byte, error) {
 	cfg := &c.d.p.cfg
 	info := c.ep.Attributes().Security
@@ -129,7 +131,7 @@ func (c *call) security(about Call) ([]byte, error) {
 }
 
 // openSecurity checks the peer's security information. It returns the extension bits and the part
-// for the consumer.
+// for the consumer, or an error if the Authenticator refuses.
 func (p *Provider) openSecurity(about Call, wire []byte) (bits uint16, info []byte, err error) {
 	bits, info = cutExtensions(wire)
 	if p.cfg.Security != nil {
@@ -147,13 +149,13 @@ func (p *Provider) openSecurity(about Call, wire []byte) (bits uint16, info []by
 	return bits, info, nil
 }
 
-// dial sets TCP up, and TLS above it.
+// dial sets up TCP, and TLS above it if configured.
 func (c *call) dial(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
 	cfg := &c.d.p.cfg
-	var dialer net.Dialer // keepalive is on, 15 s, unless tune says otherwise [V-35]
+	var dialer net.Dialer // keepalive is on with 15 s, unless tune changes it [V-35]
 	if c.from.IsValid() && !c.from.IsUnspecified() && c.from.Is4() == to.Addr().Unmap().Is4() {
-		// A caller uses its NIC's address if that is of the target's family; otherwise the system
-		// chooses. [V-36] The system also chooses the port, a new one each time. [VIT-2.2.2.2.1-3]
+		// A caller uses its NIC's address if the target has the same address family. Otherwise the
+		// system chooses. [V-36] The system also chooses a new port each time. [VIT-2.2.2.2.1-3]
 		dialer.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(c.from, 0))
 		dialer.Control = latePort
 	}
@@ -199,17 +201,16 @@ func (c *call) about(nc net.Conn, request []byte) Call {
 	}
 }
 
-// An answer is the outcome of a Connect Request.
+// An answer is the result of a Connect Request.
 type answer struct {
 	g          greeting
 	sawBytes   bool
-	request    []byte          // our security information
-	advertised vitcpwire.Count // our receive descriptors, as our message counted them
+	request    []byte          // this side's security information
+	advertised vitcpwire.Count // this side's receive descriptors, as its message counted them
 	err        error
 }
 
-// ask sends the Connect Request and reads the answer. It returns early if the
-// connection is closed.
+// ask sends the Connect Request and reads the answer. Closing the connection makes it return early.
 func (c *call) ask(nc net.Conn) (a answer) {
 	about := c.about(nc, nil)
 	if a.request, a.err = c.security(about); a.err != nil {
@@ -232,8 +233,8 @@ func (c *call) ask(nc net.Conn) (a answer) {
 	return a
 }
 
-// take turns an accepted call into a link. On an error, which is typed, the caller must close the
-// connection.
+// take makes a link of an accepted call. If it returns an error, which has one of the package's
+// types, the caller must close the connection.
 func (c *call) take(nc net.Conn, a answer) (vi.Link, vi.Agreement, error) {
 	p := c.d.p
 	ce := &a.g.ce
@@ -278,8 +279,8 @@ func (c *call) link(nc net.Conn, theirs greeting, advertised vitcpwire.Count, mt
 	return l, g
 }
 
-// hostOf returns the host part of the peer's address: the IP address without the port, which
-// identifies nothing.
+// hostOf returns the host part of the peer's address: the IP address without the port, because the
+// port of a caller identifies nothing.
 func (d *device) hostOf(nc net.Conn) []byte {
 	return vi.IPAddress(netip.AddrPortFrom(addrPort(nc.RemoteAddr()).Addr(), 0), "").Host
 }
@@ -305,7 +306,7 @@ func (p *Provider) remoteAttributes(ce *vitcpwire.CE, info []byte) vi.Attributes
 	return a
 }
 
-// callTarget resolves the address that is called.
+// callTarget returns the IP address and port to call for a remote address.
 func (d *device) callTarget(remote vi.Address) (netip.AddrPort, error) {
 	ap, ok := remote.AddrPort()
 	if !ok {
@@ -318,7 +319,7 @@ func (d *device) callTarget(remote vi.Address) (netip.AddrPort, error) {
 	return netip.AddrPortFrom(ap.Addr().Unmap(), port), nil
 }
 
-// Connect implements vi.Device: it drives an active machine. [VIT 4.2]
+// Connect implements vi.Device by running an active machine. [VIT 4.2]
 func (d *device) Connect(ctx context.Context, ep *vi.Endpoint, local, remote vi.Address) (vi.Link, vi.Agreement, error) {
 	if err := d.enter(); err != nil {
 		return nil, vi.Agreement{}, err
@@ -331,7 +332,7 @@ func (d *device) Connect(ctx context.Context, ep *vi.Endpoint, local, remote vi.
 	if c.target, err = d.callTarget(remote); err != nil {
 		return nil, vi.Agreement{}, err
 	}
-	// ctx ends with the NIC, which cancels attempts before it closes the device.
+	// The NIC cancels ctx before it closes the device, so the device need not end attempts.
 	d.p.count.activeRequests.Add(1)
 	l, g, err := c.connect(ctx, c.target)
 	if errors.Is(err, vi.ErrNoMatch) {
@@ -349,8 +350,8 @@ func (d *device) Connect(ctx context.Context, ep *vi.Endpoint, local, remote vi.
 	return l, g, nil
 }
 
-// connectBeside tries the other processes that share the target's port. err is the target's own
-// answer, which the call returns if no process has a better one.
+// connectBeside tries the other processes that share the target's port. err is the error from the
+// target itself; the call returns it if no process has a better answer.
 func (c *call) connectBeside(ctx context.Context, err error) (vi.Link, vi.Agreement, error) {
 	for _, to := range c.d.p.beside(c.target) {
 		l, g, err2 := c.connect(ctx, to)
@@ -361,7 +362,7 @@ func (c *call) connectBeside(ctx context.Context, err error) (vi.Link, vi.Agreem
 	return nil, vi.Agreement{}, err
 }
 
-// connect runs the machine until it reports.
+// connect runs the machine until it reports an outcome.
 func (c *call) connect(ctx context.Context, to netip.AddrPort) (vi.Link, vi.Agreement, error) {
 	var m active
 	m.deadline, _ = ctx.Deadline()
@@ -391,7 +392,7 @@ func (c *call) connect(ctx context.Context, to netip.AddrPort) (vi.Link, vi.Agre
 					next = m.tcpEstablished()
 				}
 			case stepSendRequest:
-				// The end of ctx unblocks the read.
+				// At the end of ctx the deadline unblocks the read.
 				stop = context.AfterFunc(ctx, func() { nc.SetDeadline(time.Unix(1, 0)) })
 				a = c.ask(nc)
 				if !stop() {
@@ -431,7 +432,7 @@ func (c *call) connect(ctx context.Context, to netip.AddrPort) (vi.Link, vi.Agre
 	}
 }
 
-// gaveUp handles the end of the caller's context: its deadline, or a cancellation.
+// gaveUp handles the end of the caller's context, by its deadline or by a cancellation.
 func (c *call) gaveUp(ctx context.Context, m *active) []setupStep {
 	if !m.deadline.IsZero() && errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return m.timer(m.deadline)

@@ -13,8 +13,8 @@ import (
 
 // A ProtocolError describes a violation of the protocol by the peer. The connection is reset.
 type ProtocolError struct { // [V-41]
-	Reason string // one sentence, with the values that were wrong
-	Err    error  // of the parser, may be nil
+	Reason string // one sentence, with the wrong values
+	Err    error  // error of the parser, or nil
 }
 
 // Error returns Reason and Err.
@@ -51,11 +51,11 @@ func (e *RejectError) Is(target error) bool {
 	return target == vi.ErrReject
 }
 
-// A RemoteError is the peer's report that it could not accept one of our messages. The connection
-// is broken.
+// A RemoteError is the peer's report that it could not accept a message from this side. The
+// connection is broken.
 type RemoteError struct { // [VIT-3.1-ERR-1]
 	Code   uint16 // the received Remote Error Code: its high byte is the VI Error Type
-	Number uint32 // of the message
+	Number uint32 // number of the message
 }
 
 // Error names the error and the message.
@@ -66,8 +66,8 @@ func (e *RemoteError) Error() string {
 // errPeerDisconnected is the cause of an orderly end by the peer.
 var errPeerDisconnected = errors.New("vitcp: the peer disconnected")
 
-// dialError translates a failure to set TCP up. A refusal means that the host is up but has no
-// listener. [VIA 6.3]
+// dialError returns the error of package vi for a failed TCP set-up. A refused connection means
+// that the host is up but has no listener. [VIA 6.3]
 func dialError(err error) error {
 	var ne net.Error
 	switch {

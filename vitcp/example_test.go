@@ -16,7 +16,7 @@ func Example() {
 	ctx := context.Background()
 	attrs := vi.Attributes{Reliability: vi.ReliableReception}
 
-	// The server.
+	// This part is the server.
 	p, err := vitcp.New(vitcp.Config{Listen: "127.0.0.1:0", Grace: time.Minute})
 	if err != nil {
 		log.Fatal(err)
@@ -56,7 +56,7 @@ func Example() {
 		received <- string(in.Bytes()[:d.Length])
 	}()
 
-	// The client, with a provider that only calls.
+	// This part is the client. Its provider does not listen.
 	q, err := vitcp.New(vitcp.Config{})
 	if err != nil {
 		log.Fatal(err)

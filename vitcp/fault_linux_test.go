@@ -23,7 +23,7 @@ func cut(v *vi.VI) {
 		panic(err)
 	}
 	raw.Control(func(fd uintptr) {
-		// Connecting a TCP socket to nowhere sends a reset.
+		// Connecting a connected TCP socket to AF_UNSPEC makes the kernel send a reset.
 		sa := unix.RawSockaddr{Family: unix.AF_UNSPEC}
 		rawConnect(fd, &sa)
 	})
@@ -33,7 +33,7 @@ func rawConnect(fd uintptr, sa *unix.RawSockaddr) {
 	unix.Syscall(unix.SYS_CONNECT, fd, uintptr(unsafe.Pointer(sa)), unix.SizeofSockaddrAny)
 }
 
-// readSpinning is io.ReadFull that never sleeps, as the consumers above.
+// readSpinning is io.ReadFull with polling instead of sleeping, like the consumers above.
 func readSpinning(c net.Conn, buf []byte) error {
 	raw, err := c.(syscall.Conn).SyscallConn()
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"viaduct/vi"
 )
 
-// cut is not available on this system; its tests are skipped.
+// cut is nil on this system, so the tests that need it are skipped.
 var cut func(*vi.VI)
 
 func readSpinning(c net.Conn, buf []byte) error {

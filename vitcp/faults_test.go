@@ -11,21 +11,22 @@ import (
 	"viaduct/vi"
 )
 
-// A message that cannot be accepted, in one segment or in two, has these effects: an asynchronous
-// error, or error bits in a receive descriptor. At the reliable levels the connection ends, and at
-// Reliable Reception the message is reported first. At Unreliable Delivery nothing more happens.
-// Our memory is not touched. [VIT-2.2.2.2.2-6] [VIT-3.1-ACK-6] [VIT-3.1-ERR-5] [V-13] [V-14] [V-19]
-// [V-20] [V-29] [V-30] [V-42] [V-44] [VIA-4.6-4] [VIA-4.6-7..9] [VIA-4.6-11] [VIA-4.6-18]
+// Each case is a message that cannot be accepted, in one segment or in two. It causes an
+// asynchronous error, or error bits in a receive descriptor. At the reliable levels the connection
+// ends, and at Reliable Reception the message is reported to the peer first. At Unreliable Delivery
+// nothing else happens. The memory of this side does not change. [VIT-2.2.2.2.2-6] [VIT-3.1-ACK-6]
+// [VIT-3.1-ERR-5] [V-13] [V-14] [V-19] [V-20] [V-29] [V-30] [V-42] [V-44] [VIA-4.6-4]
+// [VIA-4.6-7..9] [VIA-4.6-11] [VIA-4.6-18]
 func TestInboundFaults(t *testing.T) {
 	const (
-		recvOK   = 1 << iota // a receive descriptor is posted, of 100 bytes
-		recvBad              // likewise, with an invalid handle
-		recvThin             // likewise, of 4 bytes
-		imm                  // immediate data, with the last segment only if there are two
-		void                 // the Transmit Error flag on the last segment
-		foreign              // the Write's handle is invalid
-		short                // the Write's range is of 4 bytes
-		long                 // the message has 101 bytes, the MTU is 100
+		recvOK   = 1 << iota // a receive descriptor of 100 bytes is posted
+		recvBad              // a receive descriptor with an invalid handle is posted
+		recvThin             // a receive descriptor of 4 bytes is posted
+		imm                  // the message has immediate data; of two segments only the last has it
+		void                 // the last segment has the Transmit Error flag
+		foreign              // the RDMA Write has an invalid handle
+		short                // the RDMA Write has a range of 4 bytes
+		long                 // the message has 101 bytes and the MTU is 100
 	)
 	send, write := vitcpwire.Send, vitcpwire.Write
 	for _, v := range []struct {
@@ -34,7 +35,7 @@ func TestInboundFaults(t *testing.T) {
 		with  int
 		async vi.ErrorCode // 0: none
 		op    vi.Control   // of async
-		bits  vi.Status    // of the receive descriptor; 0: it is not used
+		bits  vi.Status    // expected status of the receive descriptor; 0 means that it is not used
 		code  uint8        // reported
 	}{
 		{"send, no descriptor", send, 0, vi.ErrorRecvQEmpty, vi.OpSendReceive, 0, vitcpwire.DescriptorError},
@@ -55,7 +56,7 @@ func TestInboundFaults(t *testing.T) {
 		for _, level := range levels {
 			for _, segments := range []int{1, 2} {
 				if segments == 2 && level != vi.UnreliableDelivery && v.with&imm != 0 && v.with&(foreign|long) != 0 {
-					continue // found with the first segment, which does not show whether there is immediate data
+					continue // the first segment, with which the fault is found, does not show whether there is immediate data
 				}
 				t.Run(fmt.Sprintf("%s/%v/%d", v.name, level, segments), func(t *testing.T) {
 					has := func(x int) bool { return v.with&x != 0 }
@@ -135,7 +136,7 @@ func TestInboundFaults(t *testing.T) {
 							t.Errorf("status %v, want %v", d.Status(), st)
 						}
 					}
-					if level == vi.UnreliableDelivery { // dropped, and the connection continues
+					if level == vi.UnreliableDelivery { // the message was dropped, and the connection continues
 						n := s.message(write, &vitcpwire.RDMA{}, nil)
 						link := s.v.Link().(*link)
 						for end := time.Now().Add(patience); link.acks.last.Load() != uint32(n); time.Sleep(time.Millisecond) {
@@ -178,8 +179,8 @@ func TestInboundFaults(t *testing.T) {
 	}
 }
 
-// If a region is deregistered between the segments of a Write, the Write ends like one to a foreign
-// region: nothing more is placed, and the error is reported to the peer. [V-42]
+// If the region is deregistered between the segments of a Write, the Write ends like a Write to an
+// invalid region: no further byte is placed, and the error is reported to the peer. [V-42]
 func TestWriteWithdrawn(t *testing.T) {
 	s := serveProbe(t, sessionOpts{attrs: reliableAll})
 	r, buf := register(t, s.n, 10, allRights)
@@ -208,8 +209,8 @@ func TestWriteWithdrawn(t *testing.T) {
 	}
 }
 
-// A Write needs its region only until its last byte is placed. Deregistering the region then does
-// not fail the Write, even if a segment without payload follows. [V-42]
+// A Write needs its region only until its last byte is placed. If the region is deregistered after
+// that, the Write succeeds, even if a segment without payload follows. [V-42]
 func TestWriteOutlivesItsRegion(t *testing.T) {
 	s := serveProbe(t, sessionOpts{attrs: reliableAll})
 	r, buf := register(t, s.n, 5, allRights)
@@ -225,12 +226,12 @@ func TestWriteOutlivesItsRegion(t *testing.T) {
 	s.n.noAsync(t)
 }
 
-// If our memory is deregistered when the response to an RDMA Read arrives, in one segment or in
-// two, the Read fails and the connection breaks; the bytes do not count as read. [VIA-4.6-15]
+// The memory of an RDMA Read is deregistered before the response arrives, in one segment or in two.
+// The Read fails and the connection breaks. The bytes do not count as read. [VIA-4.6-15]
 // [VIA-4.5-5]
 func TestReadWithdrawn(t *testing.T) {
 	for _, level := range levels[1:] {
-		for _, first := range []int{10, 4} { // bytes before the region goes away
+		for _, first := range []int{10, 4} { // bytes that arrive before the region is deregistered
 			s := serveProbe(t, sessionOpts{attrs: withLevel(reliableAll, level)})
 			r, buf := register(t, s.n, 10, vi.MemAttributes{})
 			d := vi.NewRDMARead(vi.RemoteSegment{}, segment(r, 0, 10))

@@ -8,7 +8,8 @@ import (
 	"viaduct/internal/wire/vitcpwire"
 )
 
-// A request whose caller disconnects just before a wait is found for it is not passed to the wait.
+// If the caller of a request disconnects just before a wait is found, the wait does not get the
+// request.
 func TestCallerGone(t *testing.T) {
 	nc, peer := testkit.Pipe()
 	defer peer.Close()
@@ -25,8 +26,8 @@ func TestCallerGone(t *testing.T) {
 		return len(l.held[r.g.ce.Called]) == 1
 	})
 	r.mu.Lock()
-	l.wait(r.g.ce.Called, w) // now it will be offered
-	r.m.closed()             // as watch does
+	l.wait(r.g.ce.Called, w) // now a wait exists, so that the request would be offered
+	r.m.closed()             // the event that watch reports
 	r.mu.Unlock()
 	if testkit.Await(t, "the verdict", offered) {
 		t.Error("handed over")

@@ -11,10 +11,10 @@ import (
 	"viaduct/vi"
 )
 
-// TestLastBytes: if the kernel places an RDMA Write, its last bytes are placed after all others,
-// wherever the stream pauses. [VIA-4.2-5]
+// TestLastBytes: if the kernel places an RDMA Write, its last bytes are placed after all others, at
+// whatever byte the stream pauses. [VIA-4.2-5]
 func TestLastBytes(t *testing.T) {
-	const size = 181_000 // the last segment is a long one
+	const size = 181_000 // so long that the last segment is read straight into place
 	for _, short := range []int{1, 7, 8, 9, 100} {
 		s := serveProbe(t, sessionOpts{attrs: reliableAll, ce: func(ce *vitcpwire.CE) { ce.MTU = 1 << 30 }})
 		r, buf := register(t, s.n, size, allRights)
@@ -22,7 +22,7 @@ func TestLastBytes(t *testing.T) {
 		body := bytes.Repeat([]byte{7}, size)
 		rdma := &vitcpwire.RDMA{Address: r.Address(), Handle: uint32(r.Handle()), Length: size}
 		h := vitcpwire.Header{Type: vitcpwire.Write}
-		for message := range 3 { // the later ones are predicted
+		for message := range 3 { // the second and third message are predicted
 			clear(buf)
 			h.Number, h.Flags = vitcpwire.Number(message+1), 0
 			n := vitcpwire.MaxSegment - s.d.HeaderLen(h.Type)
@@ -66,14 +66,14 @@ func TestLastBytes(t *testing.T) {
 	}
 }
 
-// TestLastBytesCut: a stream that ends before the last bytes of an RDMA Write, or before its last
-// segment, has lost a message, wherever the other bytes are. The end is therefore not orderly, and
-// the consumer gets an error for the Write. [VIA-4.6-11] [VIA-5.2-7] [V-17]
+// TestLastBytesCut: the stream ends before the last bytes of an RDMA Write, or before its last
+// segment. A message is then lost, even if all other bytes are in place. The end is therefore not
+// orderly, and the consumer gets an error for the Write. [VIA-4.6-11] [VIA-5.2-7] [V-17]
 func TestLastBytesCut(t *testing.T) {
 	const size = 181_000
 	const segment = -1
 	for _, short := range []int{1, 7, 8, 9, 5000, segment} {
-		for before := range 3 { // complete Writes; later ones are predicted
+		for before := range 3 { // complete Writes before the torn one, after which it is predicted
 			causes := make(chan error, 1)
 			cfg := Config{Broken: func(_ *vi.VI, err error) { causes <- err }}
 			s := serveProbe(t, sessionOpts{cfg: cfg, attrs: reliableAll, ce: func(ce *vitcpwire.CE) { ce.MTU = 1 << 30 }})
@@ -121,8 +121,9 @@ func TestLastBytesCut(t *testing.T) {
 	}
 }
 
-// The same holds for a stream that ends after all other bytes of the segment were placed and before
-// the last ones are: then no byte of the segment is staged or missing. [VIA-4.6-11] [V-17]
+// The stream ends when all bytes of the segment except the last ones are placed. Then no byte of
+// the segment is staged or awaited in place, but the Write fails like the others. [VIA-4.6-11]
+// [V-17]
 func TestLastBytesDue(t *testing.T) {
 	const size = 60_000
 	causes := make(chan error, 1)

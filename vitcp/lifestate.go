@@ -27,35 +27,35 @@ import "viaduct/internal/machine"
 type lifeState uint32
 
 const (
-	// Made: set-up is over, and Start has not been called.
+	// Made means that set-up is over and Start was not called.
 	lifeMade lifeState = iota
 
-	// Open: messages are begun and accepted.
+	// Open means that messages are begun and accepted.
 	lifeOpen
 
-	// Left: as Open, and the peer's Disconnect has arrived: the end of the
-	// stream is orderly. [V-17]
+	// Left is like Open, but the peer's Disconnect has arrived. The end of the stream will be
+	// orderly. [V-17]
 	lifeLeft
 
-	// Leaving: the VI consumer disconnects. The link no longer touches memory of the consumer, in
-	// this state and in those below Reset. Our Disconnect, if both sides support it, and the end of
-	// our direction are still sent. [V-17] [V-18]
+	// Leaving means that the VI consumer disconnects. In this state, and in those below Reset, the
+	// link accesses no memory of the consumer. It still sends its Disconnect, if both sides support
+	// that message, and the end of its direction. [V-17] [V-18]
 	lifeLeaving
 
-	// Broken: an error was found, or the stream has ended. No further message is begun or accepted.
-	// The report of the error and the end of our direction are still sent.
+	// Broken means that an error was found, or that the stream has ended. No further message is
+	// begun or accepted. The link still sends the report of the error and the end of its direction.
 	lifeBroken
 
-	// Reset: the peer violated the protocol, and the TCP connection is reset. [V-41]
+	// Reset means that the peer violated the protocol, and that the TCP connection is reset. [V-41]
 	lifeReset
 
-	// Discarded: stopped before Start.
+	// Discarded means that the link was stopped before Start.
 	lifeDiscarded
 
-	// Closing: as Broken, and the engine has stopped the link.
+	// Closing is Broken after the engine has stopped the link.
 	lifeClosing
 
-	// Aborting: as Reset, and the engine has stopped the link.
+	// Aborting is Reset after the engine has stopped the link.
 	lifeAborting
 
 	lifeStates = iota
@@ -65,17 +65,17 @@ var lifeStateNames = [lifeStates]string{"Made", "Open", "Left", "Leaving", "Brok
 
 func (s lifeState) String() string { return lifeStateNames[s] }
 
-// running: messages are begun and accepted.
+// running reports whether messages are begun and accepted.
 func (s lifeState) running() bool { return s <= lifeLeft }
 
-// faulted: the stream has ended, or an error requires its end.
+// faulted reports whether the stream has ended, or an error requires its end.
 func (s lifeState) faulted() bool { return s == lifeBroken || s == lifeReset || s >= lifeClosing }
 
-// stopped: the engine has stopped the link, and memory of the consumer must not be touched any
-// more.
+// stopped reports whether the engine has stopped the link. The link must not access memory of the
+// consumer then.
 func (s lifeState) stopped() bool { return s == lifeLeaving || s >= lifeDiscarded }
 
-// A lifeEvent ends something of a connection.
+// A lifeEvent is an event that changes the state of a connection.
 type lifeEvent uint8
 
 const (

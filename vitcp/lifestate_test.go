@@ -45,8 +45,8 @@ func TestLife(t *testing.T) {
 	testkit.Golden(t, "life.golden", []byte(out.String()))
 }
 
-// TestLifeOnce: of several goroutines that end a connection at the same time, exactly one learns
-// that it was the first.
+// TestLifeOnce: if several goroutines end a connection at the same time, exactly one gets the
+// result that it was the first.
 func TestLifeOnce(t *testing.T) {
 	for range 100 {
 		var l machine.Life[lifeState]
@@ -67,9 +67,9 @@ func TestLifeOnce(t *testing.T) {
 	}
 }
 
-// The end of the stream decides what the consumer gets. If the peer ended the stream between
-// messages it has disconnected, and sends are flushed; any other end is a transport error. It is
-// reported once. [VIT-2.2.2.2.2-3] [V-17] [V-18] [V-41]
+// The way in which the stream ends decides the result for the consumer. If the stream ends between
+// messages, the peer has disconnected and sends are flushed. Any other end is a transport error.
+// The end is reported once. [VIT-2.2.2.2.2-3] [V-17] [V-18] [V-41]
 func TestStreamEnds(t *testing.T) {
 	fin := func(s *session) { s.nc.Close() }
 	disconnect := func(s *session) {
@@ -91,7 +91,7 @@ func TestStreamEnds(t *testing.T) {
 	remote := &RemoteError{}
 	violation := &ProtocolError{}
 	for name, v := range map[string]struct {
-		agreed bool // on using the Disconnect message
+		agreed bool // both sides support the Disconnect message
 		end    func(s *session)
 		cause  error
 		state  lifeState
@@ -107,7 +107,7 @@ func TestStreamEnds(t *testing.T) {
 		"agreed, Disconnect":     {true, after(disconnect, fin), errPeerDisconnected, lifeClosing},
 		"agreed, said, then not": {true, after(disconnect, after(part(vitcpwire.Send, 2, nil), fin)), io.ErrUnexpectedEOF, lifeClosing},
 		"agreed, said, reset": {true, after(disconnect, func(s *session) {
-			for end := time.Now().Add(patience); s.v.Link().(*link).life.Load() != lifeLeft && time.Now().Before(end); { // a reset overtakes
+			for end := time.Now().Add(patience); s.v.Link().(*link).life.Load() != lifeLeft && time.Now().Before(end); { // a reset discards bytes that were not read
 				time.Sleep(time.Millisecond)
 			}
 			reset(s)
@@ -156,7 +156,7 @@ func TestStreamEnds(t *testing.T) {
 			}
 			s.n.expectAsync(t, vi.ErrorConnLost)
 			waitState(t, s.v, vi.Error)
-			l.violated(framingf("another")) // has no further effect
+			l.violated(framingf("another")) // a second violation has no effect
 			must(t, s.v.Disconnect())
 			l.Wait()
 			if got := l.life.Load(); got != v.state {

@@ -22,35 +22,35 @@ import (
 )
 
 const (
-	// maxPieces is how many data segments a descriptor may have. [VIA-3.4-5]
+	// maxPieces is the maximum number of data segments of a descriptor. [VIA-3.4-5]
 	maxPieces = 252
 
-	// maxAsked bounds the RDMA Reads outstanding in one direction, whatever window the peer grants,
-	// because the peer's number must not decide how much memory we use.
+	// maxAsked is the maximum number of outstanding RDMA Reads in one direction, whatever window
+	// the peer grants. The peer's number must not decide how much memory this side uses.
 	maxAsked = 256
 
-	// idleNOP is how long counts may wait for a segment that carries them: counts of receive
-	// descriptors posted on an idle connection while the peer still has enough, and
-	// acknowledgements of messages that a polling consumer received.
+	// idleNOP is the time for which counts wait for a segment that carries them. It applies to
+	// counts of receive descriptors posted on an idle connection while the peer has enough credits,
+	// and to acknowledgements of messages that a polling consumer received.
 	idleNOP = time.Millisecond
 )
 
-// linkTerms are the parameters that set-up has agreed on.
+// linkTerms holds the parameters on which both sides agreed during set-up.
 type linkTerms struct {
-	mtu        uint32           // bytes of the longest message
-	asks       uint32           // RDMA Reads of ours outstanding
-	serves     uint32           // RDMA Reads of the peer outstanding
-	peerPosted vitcpwire.Count  // receive descriptors the peer had posted
-	peerFirst  vitcpwire.Number // the number before that of its first message
-	advertised vitcpwire.Count  // our receive descriptors, as the connect message counted them
+	mtu        uint32           // maximum length of a message in bytes
+	asks       uint32           // maximum number of outstanding RDMA Reads of this side
+	serves     uint32           // maximum number of outstanding RDMA Reads of the peer
+	peerPosted vitcpwire.Count  // receive descriptors that the peer had posted
+	peerFirst  vitcpwire.Number // the number that precedes the peer's first message
+	advertised vitcpwire.Count  // this side's receive descriptors, as its connect message counted them
 	disconnect bool             // both sides support the Disconnect message [V-17]
 }
 
 // A link is an established connection: the data path between a VI's work queues and one TCP
-// connection of its own. [VIT-2.2.2.2.2-1] It is driven by a frameio.Conn, in two roles that run at
-// once: the send role (Fill, Sent; fields of tx) and the receive role (Receive, Plan, Landed,
-// Drained; fields of rx). Fields of both roles are atomic. life is its state; see lifeState. The
-// methods are divided into files by the part that they work on.
+// connection of its own. [VIT-2.2.2.2.2-1] A frameio.Conn calls it in two roles that run
+// concurrently: the send role (Fill, Sent; fields of tx) and the receive role (Receive, Plan,
+// Landed, Drained; fields of rx). Fields of both roles are atomic. life is the link's state; see
+// lifeState. The methods are in files by the part that they work on.
 type link struct {
 	p       *Provider
 	ep      *vi.Endpoint
@@ -58,10 +58,10 @@ type link struct {
 	dialect vitcpwire.Dialect
 	level   reliability
 	terms   linkTerms
-	maxSeg  int  // bytes of the longest segment
+	maxSeg  int  // maximum length of a segment in bytes
 	single  bool // segments are written one by one [V-40]
 	log     *slog.Logger
-	onEnd   func() // may be nil
+	onEnd   func() // called at the end of the link; may be nil
 
 	flowControl
 	messages
@@ -77,8 +77,8 @@ type link struct {
 
 // A flowControl counts the receive descriptors and the Reads that each side grants the other.
 type flowControl struct {
-	flow      bool        // descriptor flow control
-	overdrawn bool        // the peer announced more descriptors than it may post
+	flow      bool        // descriptor flow control is on
+	overdrawn bool        // the peer has advertised more descriptors than it may post
 	credits   sendCredits // the peer's receive descriptors
 	mine      recvCredits // ours
 	asked     readWindow
@@ -86,50 +86,51 @@ type flowControl struct {
 	blocked   atomic.Bool // the send role waits for a credit or the read window
 }
 
-// messages is the state that the two roles exchange: the send role passes on our messages, the
-// receive role those of the peer.
+// messages is the state that the two roles exchange. The send role passes on this side's messages,
+// and the receive role passes on the peer's.
 type messages struct {
 	acks   acker
-	reads  queue.Ring[readOut] // pushed by the send role, popped by the receive role
-	jobs   queue.Ring[readJob] // the other way round
-	begun  atomic.Uint32       // Number: of the message of ours begun last
-	whole  atomic.Uint32       // Number: of the last message that is completely in a batch or sent
+	reads  queue.Ring[readOut] // Reads of this side: pushed by the send role, popped by the receive role
+	jobs   queue.Ring[readJob] // Reads of the peer: pushed by the receive role, popped by the send role
+	begun  atomic.Uint32       // Number of the message that this side began last
+	whole  atomic.Uint32       // Number of the last message that is completely sent or in a batch
 	seqOff atomic.Uint64       // difference between sequence number and message number of a send descriptor
 	nop    atomic.Bool         // send a NOP if the counts have changed
 }
 
-// A pace holds the goroutines and the timer outside the roles: they end the connection, and send
-// the NOP of an idle link.
+// A pace holds the goroutines and the timer that run outside the roles. They end the connection,
+// and send the NOP of an idle link.
 type pace struct {
-	work    sync.WaitGroup // goroutines outside the roles
+	work    sync.WaitGroup // counts the goroutines outside the roles
 	timerMu perturb.Mutex
-	timer   *time.Timer // guarded by timerMu: of idleNOP; nil until needed
+	timer   *time.Timer // guarded by timerMu; fires after idleNOP; nil until needed
 	armed   atomic.Bool
 }
 
-// A readOut is an RDMA Read of ours without a complete response.
+// A readOut is an RDMA Read of this side whose response is not complete.
 type readOut struct {
 	d      *vi.Descriptor
 	seq    uint64
 	number vitcpwire.Number
 }
 
-// A readJob is an RDMA Read of the peer to be answered. A refused Read also waits for its turn, so
-// that the Reads before it are answered first.
+// A readJob is an RDMA Read of the peer that this side has not answered. A refused Read also waits
+// for its turn, so that the Reads before it are answered first.
 type readJob struct {
 	r       vitcpwire.RDMA
 	number  vitcpwire.Number
 	refused bool
 }
 
-// A fault is the report to a peer at Reliable Reception about the message that broke the
+// A fault is the report to a peer at Reliable Reception that names the message which broke the
 // connection. [VIT-3.1-ACK-6] [V-13]
 type fault struct {
 	number vitcpwire.Number
 	code   uint8
 }
 
-// report adds the fault, if there is one, to the header of a segment.
+// report returns the header of a segment with the report of the fault. Without a fault it returns h
+// unchanged.
 func (f *fault) report(h vitcpwire.Header) vitcpwire.Header {
 	if f != nil {
 		h.Ack, h.Error = f.number, vitcpwire.MakeRemoteError(f.code, 0)
@@ -197,7 +198,7 @@ func newLink(c *call, nc net.Conn, t linkTerms) *link {
 	l.acks.free = l.level != reception
 	l.acks.begin(t.peerFirst)
 	l.setAdvertised(t.advertised)
-	// Set before Start, since the receive role updates the count from then on.
+	// The flag is set before Start, because the receive role updates the count after Start.
 	l.overdrawn = l.flow && !l.credits.update(t.peerPosted)
 	l.work.Add(1)
 	l.c = frameio.New(nc, l, frameio.Options{})
@@ -208,7 +209,7 @@ func newLink(c *call, nc net.Conn, t linkTerms) *link {
 	return l
 }
 
-// The segment length for an unknown MSS, and the least MSS that is accepted as valid.
+// These are the segment length for an unknown MSS, and the smallest MSS that is accepted as valid.
 const (
 	defaultMSS = 1400
 	minMSS     = 256
@@ -237,8 +238,9 @@ func (l *link) Start() {
 // SendPosted implements vi.Link.
 func (l *link) SendPosted() { l.c.Kick() }
 
-// RecvPosted implements vi.Link. The next segment carries the new count, or a NOP does soon. With
-// flow control the NOP is sent at once if the peer is running out.
+// RecvPosted implements vi.Link. The next segment carries the new count. If there is none, a NOP
+// carries it within idleNOP. With flow control the NOP is sent at once if the peer has few credits
+// left.
 func (l *link) RecvPosted() {
 	if l.life.Load().stopped() {
 		return
@@ -253,7 +255,8 @@ func (l *link) RecvPosted() {
 	}
 }
 
-// wantNOPSoon asks for a NOP within idleNOP, for the case that no other segment carries the counts.
+// wantNOPSoon makes the link send a NOP after idleNOP, unless another segment carries the counts
+// before.
 func (l *link) wantNOPSoon() {
 	if l.armed.Load() || !l.armed.CompareAndSwap(false, true) {
 		return
@@ -285,7 +288,8 @@ func (l *link) stopTimer() {
 	}
 }
 
-// wantNOP asks for a segment with the current counts: a NOP, unless something else is to be sent.
+// wantNOP makes the link send a segment with the current counts at once: a NOP, unless another
+// segment is due.
 func (l *link) wantNOP() {
 	l.nop.Store(true)
 	l.c.Kick()
@@ -305,24 +309,24 @@ func (l *link) Expects() bool { return l.c.Expects() }
 // Near reports whether the remote VI is on this host.
 func (l *link) Near() bool { return l.c.Near() }
 
-// SleepAt lets a consumer sleep on the link itself; see internal/attend.SourceSleeper.
+// SleepAt makes s wait for the link too; see internal/attend.SourceSleeper.
 func (l *link) SleepAt(s *attend.Sleeper) bool { return l.c.SleepAt(s) }
 
-// Stop implements vi.Link.
+// Stop implements vi.Link. It changes the state and waits until no role uses the endpoint.
 func (l *link) Stop(reason vi.StopReason) {
 	e := lifeStop
 	if reason == vi.StopDisconnect { // fillLast informs the peer [V-17]
 		e = lifeLeave
 	}
 	lifeTable.Move(&l.life, e)
-	l.c.Quiesce() // calls of the endpoint that found the link running have ended
+	l.c.Quiesce() // waits for calls of the endpoint by roles that found the link running
 	l.stopTimer()
 }
 
 // End ends the wire after Stop; see package vi's ender.
 func (l *link) End(gone func()) { l.c.Go(func() { l.wind(gone) }) }
 
-// wind ends the stream and the link, in the way that the state requires.
+// wind ends the stream and the link, in the way that the state requires, and calls gone.
 func (l *link) wind(gone func()) {
 	switch l.life.Load() {
 	case lifeAborting:
@@ -331,9 +335,9 @@ func (l *link) wind(gone func()) {
 		l.c.Shutdown()
 		l.c.Close()
 	default:
-		// Send FIN after the queued segments, as fillLast asks for it, and wait for the peer's FIN,
-		// so that no reset discards completed sends in the kernel. Then close. [VIT-2.2.2.2.2-2]
-		// [V-18] [VIA-6.4-20]
+		// In state Leaving fillLast ends the stream after the queued segments. The link then waits
+		// for the peer's FIN, because a close before that could make the kernel discard completed
+		// sends with a reset. [VIT-2.2.2.2.2-2] [V-18] [VIA-6.4-20]
 		l.c.Kick()
 		l.c.CloseAfter(l.p.cfg.DrainTimeout)
 	}
@@ -353,10 +357,10 @@ func (l *link) wind(gone func()) {
 // Wait implements vi.Link.
 func (l *link) Wait() { l.work.Wait() }
 
-// breaks records why the connection breaks, and makes the engine break it, unless the engine has
-// ended it already. from is the state before. Only the first cause calls breaks. after, if not nil,
-// runs before the engine breaks the VI, when no role touches the consumer's memory any more; it may
-// call the endpoint.
+// breaks records why the connection breaks. It makes the engine break the connection, unless the
+// engine has ended it already. from is the state before. Only the first cause calls breaks. after,
+// if not nil, runs when no role accesses the consumer's memory any more and before the engine
+// breaks the VI; it may call the endpoint.
 func (l *link) breaks(from lifeState, cause error, orderly bool, after func()) {
 	switch {
 	case from.stopped():
@@ -383,8 +387,8 @@ func (l *link) breaks(from lifeState, cause error, orderly bool, after func()) {
 	}()
 }
 
-// die ends the connection from within a role: no further message is started or accepted. f, if not
-// nil, is reported to the peer. The caller must not touch the consumer's memory afterwards.
+// die ends the connection from within a role. No further message is begun or accepted. f, if not
+// nil, is reported to the peer. The caller must not access the consumer's memory afterwards.
 func (l *link) die(cause error, f *fault, after func()) {
 	if l.life.Load().faulted() {
 		return
@@ -396,23 +400,24 @@ func (l *link) die(cause error, f *fault, after func()) {
 	if from == to {
 		return
 	}
-	l.c.Kick() // fillLast ends our direction
+	l.c.Kick() // fillLast ends this direction of the stream
 	l.breaks(from, cause, false, after)
 }
 
-// violated ends the connection by a reset. [V-41]
+// violated ends the connection by a reset, because the peer broke the protocol in the way that err
+// describes. [V-41]
 func (l *link) violated(err error) {
 	from, to := lifeTable.Move(&l.life, lifeViolation)
 	if from == to {
-		return // an earlier error was already handled
+		return // an earlier error has already ended the connection
 	}
 	l.p.count.protocolErrors.Add(1)
 	l.c.Abort()
 	l.breaks(from, err, false, nil)
 }
 
-// Failed implements frameio.Protocol: the stream has ended, or the peer broke the protocol.
-// [VIT-2.2.2.2.2-3]
+// Failed implements frameio.Protocol. It handles the end of the stream, and a violation that
+// frameio found. [VIT-2.2.2.2.2-3]
 func (l *link) Failed(err error) {
 	if _, ok := errors.AsType[*ProtocolError](err); ok { // [V-41]
 		l.violated(err)
@@ -420,7 +425,7 @@ func (l *link) Failed(err error) {
 	}
 	from, to := lifeTable.Move(&l.life, lifeFault)
 	if from == to {
-		return // an earlier error was already handled
+		return // an earlier error has already ended the connection
 	}
 	l.c.Quiesce()
 	faulted := errors.Is(err, syscall.EFAULT) || errors.Is(err, regmem.ErrFault) // [VIA-4.6-2]
@@ -431,7 +436,8 @@ func (l *link) Failed(err error) {
 	if orderly {
 		err = errPeerDisconnected
 		if l.terms.disconnect && from == lifeOpen {
-			// The peer uses the Disconnect message, but TCP ended without one.
+			// The peer supports the Disconnect message, but TCP ended without one. So the end is
+			// not orderly.
 			orderly, err = false, io.ErrUnexpectedEOF
 		}
 	}

@@ -22,27 +22,27 @@ import (
 type listener struct {
 	p    *Provider
 	l    net.Listener
-	addr netip.AddrPort // served address: the bound one, or that of which this is a branch
-	sign net.Listener   // announces a branch; else nil, see sharing.go
-	refs int            // guarded by Provider.mu: devices that hold it
+	addr netip.AddrPort // address that callers use: the bound one, or the one that this branch serves
+	sign net.Listener   // announces a branch, otherwise nil; see sharing.go
+	refs int            // guarded by Provider.mu: number of devices that use the listener
 	stop chan struct{}  // closed with the listener
 	wg   sync.WaitGroup
 
 	mu       perturb.Mutex
 	closed   bool                                    // guarded by mu, as all below
 	halfOpen map[net.Conn]struct{}                   // undecided connections
-	waits    map[vitcpwire.Discriminator][]*wait     // in order of arrival
+	waits    map[vitcpwire.Discriminator][]*wait     // waits by discriminator, in order of arrival
 	peers    map[peerKey][]*peerCall                 // pending peer-to-peer requests
 	held     map[vitcpwire.Discriminator][]chan bool // requests in their grace period: the channel gets a value when a wait appears
 }
 
 // A wait is one call of Device.Wait.
 type wait struct {
-	local netip.Addr    // only connections to this address; invalid: any
-	got   chan *request // one slot; filled by the goroutine that removes the wait from the list
+	local netip.Addr    // the wait accepts only connections to this address; if invalid, connections to any
+	got   chan *request // has one slot; filled by the goroutine that removes the wait from the list
 }
 
-// listenString opens a new listening address, host:port, for one device.
+// listenString opens a new listening address in the form host:port for one device.
 func (p *Provider) listenString(addr string) (*listener, error) {
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -54,7 +54,7 @@ func (p *Provider) listenString(addr string) (*listener, error) {
 	ip, err := netip.ParseAddr(host)
 	n, perr := strconv.ParseUint(port, 10, 16)
 	if err != nil || perr != nil {
-		return p.open(addr) // names are for package net
+		return p.open(addr) // package net resolves names
 	}
 	return p.acquire(netip.AddrPortFrom(ip.Unmap(), uint16(n)))
 }
@@ -131,8 +131,8 @@ func (p *Provider) startLocked(nl net.Listener, ap netip.AddrPort, sign net.List
 	return l
 }
 
-// own removes a listening socket and the sockets of its connections from the Go runtime, if no
-// other code needs them.
+// own takes a listening socket, and the sockets of its connections, away from the Go runtime's
+// poller, if only links use them.
 func (p *Provider) own(nl net.Listener) (net.Listener, error) {
 	if !p.cfg.owns(p.cfg.TLSListen) {
 		return nl, nil
@@ -189,8 +189,8 @@ func (l *listener) acceptLoop() {
 			return
 		}
 		if err != nil {
-			// The process is out of descriptors, or the connection was reset at once. Both are
-			// temporary.
+			// The process has no free descriptor, or the connection was reset at once. Both
+			// conditions are temporary.
 			pause = min(max(2*pause, 5*time.Millisecond), time.Second)
 			l.p.cfg.Logger.Warn("accept failed", "local", l.addr.String(), "err", err)
 			select {
@@ -205,7 +205,7 @@ func (l *listener) acceptLoop() {
 	}
 }
 
-// admit lets a connection in if the limits allow it.
+// admit accepts the connection c if the limits allow it, and closes it otherwise.
 func (l *listener) admit(c net.Conn) {
 	p := l.p
 	p.count.incoming.Add(1)
@@ -237,7 +237,7 @@ func (l *listener) admit(c net.Conn) {
 	})
 }
 
-// verdict removes c from the half-open connections.
+// verdict removes c from the half-open connections, because its request was decided.
 func (l *listener) verdict(c net.Conn) {
 	l.mu.Lock()
 	delete(l.halfOpen, c)
@@ -270,7 +270,7 @@ func (p *Provider) leavePeer(remote netip.Addr) {
 	}
 }
 
-// addrPort reads the address of a socket, without zone and with IPv4 plain.
+// addrPort returns the address of a socket without a zone, and an IPv4-mapped address as IPv4.
 func addrPort(a net.Addr) netip.AddrPort {
 	if t, ok := a.(*net.TCPAddr); ok {
 		ap := t.AddrPort()
@@ -283,8 +283,8 @@ func addrPort(a net.Addr) netip.AddrPort {
 	return netip.AddrPortFrom(plainAddr(ap.Addr()), ap.Port())
 }
 
-// offer hands r to the first wait for its discriminator, and returns false if there is none. If
-// grace is set and no wait exists, r is registered for a later wait, which sends on the returned
+// offer passes r to the first wait for its discriminator, and returns false if there is none. If
+// grace is set and there is no wait, r is registered for a later wait, which sends on the returned
 // channel.
 func (l *listener) offer(r *request, grace bool) (taken bool, later <-chan bool) {
 	l.mu.Lock()
@@ -295,7 +295,7 @@ func (l *listener) offer(r *request, grace bool) (taken bool, later <-chan bool)
 			continue
 		}
 		l.dropWaitLocked(d, i)
-		delete(l.halfOpen, r.tcp) // from here on the listener must not close it
+		delete(l.halfOpen, r.tcp) // after that the listener must not close it
 		w.got <- r
 		return true, nil
 	}
@@ -322,13 +322,12 @@ func (l *listener) wait(d vitcpwire.Discriminator, w *wait) {
 	defer l.mu.Unlock()
 	l.waits[d] = append(l.waits[d], w)
 	for _, ch := range l.held[d] {
-		ch <- true // one slot, sent once
+		ch <- true // the channel has one slot and gets one value, so this does not block
 	}
 	delete(l.held, d)
 }
 
-// unwait removes w from the list. It returns the request that was handed to w in the meantime, if
-// there was one.
+// unwait removes w from the list. It returns the request that w has got in the meantime, or nil.
 func (l *listener) unwait(d vitcpwire.Discriminator, w *wait) *request {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -365,7 +364,7 @@ func (d *device) Wait(ctx context.Context, local vi.Address) (vi.Request, error)
 	select {
 	case r = <-w.got:
 	case <-ctx.Done():
-		r = l.unwait(dis, w) // a result wins over the context
+		r = l.unwait(dis, w) // if there is a request, it is returned although ctx has ended
 	case <-d.ctx.Done():
 		r = l.unwait(dis, w)
 	}

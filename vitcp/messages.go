@@ -9,28 +9,29 @@ import (
 	"viaduct/vi"
 )
 
-// A messageType holds the steps that handle messages of one type. They are the same for a segment
-// that is staged whole, read into place in pieces, or predicted.
+// A messageType has the steps that handle messages of one type. The steps are the same for a
+// segment that is staged whole, read into place in pieces, or predicted.
 type messageType struct {
 	// begin checks a segment before its first byte is placed. first means that the segment begins
 	// its message. The error is a *ProtocolError.
 	begin func(l *link, first bool) error
 
-	// target pins the memory of the message's payload from offset at on, n bytes at most, or
-	// nothing to drop them. Memory in the region that held pins is not pinned again. A type without
-	// target ignores its payload.
+	// target pins the memory for the message's payload at offset at, n bytes at most. It returns
+	// the zero Memory if the bytes must be dropped. Memory in the region that held pins is not
+	// pinned again. A type without target ignores its payload.
 	target func(l *link, held vi.Memory, at uint32, n int) vi.Memory
 
 	// end handles a message whose bytes are all in place. void means that the sender aborted the
-	// message. A type without end is not a message. The error is a *ProtocolError.
+	// message. A type without end is a control segment and not a message. The error is a
+	// *ProtocolError.
 	end func(l *link, void bool) error
 
-	// fail handles a memory fault during the message.
+	// fail handles a memory fault while the message is placed.
 	fail func(l *link)
 }
 
-// messageTypes has the rows by type. A type without a row is a violation on an established
-// connection.
+// messageTypes has a row for each type. A segment whose type has no row violates the protocol on an
+// established connection.
 var messageTypes = [32]messageType{
 	vitcpwire.NOP:          {begin: func(*link, bool) error { return nil }}, // [VIT-3.1-NOP-1]
 	vitcpwire.Disconnect:   {begin: (*link).beginDisconnect},
@@ -40,15 +41,15 @@ var messageTypes = [32]messageType{
 	vitcpwire.ReadResponse: {(*link).beginResponse, (*link).responseTarget, (*link).endResponse, (*link).failResponse},
 }
 
-// inbound is the current incoming Send or RDMA Write.
+// An inbound is the current incoming Send or RDMA Write.
 type inbound struct {
 	d    *vi.Descriptor // receive descriptor that was started; nil if none was
 	seq  uint64
 	rdma vitcpwire.RDMA
-	drop bool // drop the rest of the message
+	drop bool // the rest of the message is dropped
 
-	// bad is the error of an RDMA Write at Unreliable Delivery, whose
-	// consequence depends on its last segment.
+	// bad is the error of an RDMA Write at Unreliable Delivery. Its consequence depends on the last
+	// segment.
 	bad vi.Status
 }
 
@@ -60,7 +61,7 @@ func (l *link) beginDisconnect(bool) error {
 	return nil
 }
 
-// beginSend starts to receive a Send, which consumes a receive descriptor.
+// beginSend starts to receive a Send, and takes the receive descriptor that the Send consumes.
 func (l *link) beginSend(first bool) error {
 	if !first {
 		return nil
@@ -84,7 +85,7 @@ func (l *link) sendTarget(held vi.Memory, at uint32, n int) vi.Memory {
 	}
 	ref, bad := l.scatter(held, in.d, at, n)
 	if bad == 0 && ref.Len() == 0 {
-		bad = vi.StatusLengthError // longer than the buffers [VIA-4.1-2] [VIA-4.6-5]
+		bad = vi.StatusLengthError // the message is longer than the receive's segments [VIA-4.1-2] [VIA-4.6-5]
 	}
 	if bad != 0 { // [VIA-4.6-7]
 		l.failReceive(bad, vitcpwire.DescriptorError)
@@ -92,7 +93,8 @@ func (l *link) sendTarget(held vi.Memory, at uint32, n int) vi.Memory {
 	return ref
 }
 
-// scatter pins memory of a list from offset at on: the first piece, n bytes at most. [VIT-2.2.2.1-3]
+// scatter pins the next piece of the descriptor's memory at offset at, n bytes at most.
+// [VIT-2.2.2.1-3]
 func (l *link) scatter(held vi.Memory, d *vi.Descriptor, at uint32, n int) (vi.Memory, vi.Status) {
 	var cur vi.Cursor
 	cur.Skip(d, uint64(at))
@@ -147,7 +149,7 @@ func (l *link) beginWrite(first bool) error {
 	return nil
 }
 
-// hold keeps the memory of the whole new message, if its pin can be held.
+// hold stores the pin of the new message's whole memory, if the pin can be kept.
 func (l *link) hold(m regmem.Ref) {
 	if x := &l.rx; !m.Pins() || x.Hold(m) {
 		x.all = m.B()
@@ -162,7 +164,7 @@ func (l *link) writeTarget(held vi.Memory, at uint32, n int) vi.Memory {
 		return vi.Memory{}
 	}
 	ref, ok := l.ep.Target(held, vi.MemHandle(in.rdma.Handle), in.rdma.Address+uint64(at), uint64(n), true) // [VIT-2.2.2.1-3] [VIA-4.2-1]
-	if !ok {                                                                                                // deregistered since [V-42]
+	if !ok {                                                                                                // the region was deregistered in the meantime [V-42]
 		l.faultWrite()
 	}
 	return ref
@@ -172,8 +174,8 @@ func (l *link) faultWrite() {
 	l.failWrite(vi.StatusRDMAProtection, vi.ErrorRDMAWProt, vitcpwire.ProtectionError)
 }
 
-// endWrite completes an RDMA Write; with immediate data that uses a receive
-// descriptor, whose segments stay untouched. The last segment decides.
+// endWrite completes an RDMA Write. With immediate data the Write consumes a receive descriptor,
+// but does not access its segments. The last segment decides whether there is immediate data.
 // [V-29]
 func (l *link) endWrite(void bool) error {
 	x := &l.rx
@@ -206,9 +208,9 @@ func (l *link) endWrite(void bool) error {
 	return nil
 }
 
-// failWrite drops the current RDMA Write. If it has immediate data the error goes into a receive
-// descriptor, otherwise it is asynchronous. At Unreliable Delivery only the last segment shows
-// which of the two applies.
+// failWrite drops the rest of the current RDMA Write. If the Write has immediate data, the error
+// goes into a receive descriptor; otherwise it is asynchronous. At Unreliable Delivery only the
+// last segment shows which of both applies.
 func (l *link) failWrite(bad vi.Status, async vi.ErrorCode, code uint8) {
 	in := &l.rx.in
 	in.drop = true
@@ -242,8 +244,9 @@ func asyncOf(bad vi.Status) vi.ErrorCode {
 	return vi.ErrorRDMAWAbort
 }
 
-// takeDescriptor starts the next receive descriptor for the current message. If there is none, or
-// it is in error, the message is dropped and at the reliable levels the connection ends. [V-19]
+// takeDescriptor starts the next receive descriptor for the current message. It returns false if
+// there is none, or if it is in error. The message is dropped then, and at the reliable levels the
+// connection ends. [V-19]
 func (l *link) takeDescriptor(remoteWrite bool) bool {
 	in := &l.rx.in
 	d, seq, held, bad, ok := l.ep.StartRecvHeld()
@@ -258,7 +261,7 @@ func (l *link) takeDescriptor(remoteWrite bool) bool {
 		return false
 	}
 	in.d, in.seq = d, seq
-	if remoteWrite { // its segments stay untouched
+	if remoteWrite { // an RDMA Write does not access its segments
 		held.Release()
 	} else {
 		l.hold(regmem.Ref(held))
@@ -276,8 +279,8 @@ func (l *link) finishReceive(d *vi.Descriptor, r vi.Delivery) {
 	}
 }
 
-// failReceive completes the current receive descriptor with error bits. The rest of its message is
-// dropped.
+// failReceive completes the current receive descriptor with error bits, and drops the rest of the
+// message.
 func (l *link) failReceive(bad vi.Status, code uint8) {
 	x := &l.rx
 	in := &x.in
@@ -290,8 +293,8 @@ func (l *link) failReceive(bad vi.Status, code uint8) {
 	l.refuse(code, fmt.Errorf("vitcp: receive descriptor in error: %w", (bad|vi.StatusDone|vi.StatusOpReceive).Err()))
 }
 
-// refuse ends the connection at the reliable levels, after a report on the current message. At
-// Unreliable Delivery it only drops the message. [V-13] [V-44]
+// refuse reports the current message to the peer and ends the connection, at the reliable levels.
+// At Unreliable Delivery it only drops the message. [V-13] [V-44]
 func (l *link) refuse(code uint8, cause error) {
 	l.count.droppedMessages.Add(1)
 	if l.level != unreliable { // [VIA-4.5-2] [VIA-4.5-3] [VIA-8.3-10]
@@ -313,8 +316,8 @@ func (l *link) beginReadRequest(bool) error {
 	if r.Length > l.terms.mtu ||
 		r.Length > 0 && !l.ep.CheckTarget(vi.MemHandle(r.Handle), r.Address, uint64(r.Length), false) {
 		l.ep.AsyncError(vi.ErrorRDMARProt, vi.OpRDMARead) // [VIA-4.6-14] [VIA-5.2-8]
-		// The reads before this one are answered first. The send role ends the connection when it
-		// reaches this one.
+		// This Read is refused, but the Reads before it are answered first. The send role ends the
+		// connection when it reaches this one.
 		job.refused = true
 		x.deaf = true
 	}
@@ -341,7 +344,7 @@ func (l *link) beginResponse(bool) error {
 func (l *link) responseTarget(held vi.Memory, at uint32, n int) vi.Memory {
 	ref, bad := l.scatter(held, l.reads.Front().d, at, n)
 	if bad == 0 && ref.Len() == 0 {
-		bad = vi.StatusFormatError // the descriptor was changed while it was posted
+		bad = vi.StatusFormatError // the program has changed the descriptor while it was posted
 	}
 	if bad != 0 { // [VIA-4.6-15]
 		l.failRead(bad)
@@ -364,7 +367,7 @@ func (l *link) endResponse(void bool) error {
 	return nil
 }
 
-// endRead completes the oldest RDMA Read, all of whose bytes are in place.
+// endRead completes the oldest RDMA Read. All its bytes are in place.
 func (l *link) endRead() {
 	r := *l.reads.Front()
 	l.reads.Pop()
@@ -379,8 +382,7 @@ func (l *link) endRead() {
 	}
 }
 
-// failRead completes the oldest RDMA Read in error, which breaks the
-// connection.
+// failRead completes the oldest RDMA Read with an error, which breaks the connection.
 func (l *link) failRead(bad vi.Status) {
 	r := *l.reads.Front()
 	l.reads.Pop()
@@ -389,8 +391,8 @@ func (l *link) failRead(bad vi.Status) {
 	l.die(fmt.Errorf("vitcp: RDMA Read %d: %w", uint32(r.number), (bad|vi.StatusDone|vi.StatusOpRDMARead).Err()), nil, nil)
 }
 
-// tornMessage completes the descriptors of a message that never ended. It runs after the stream has
-// failed, when no role is active. [VIA 4.6]
+// tornMessage completes the descriptors of a message whose end never arrived. It runs after the
+// stream has failed, when no role is active. [VIA 4.6]
 func (l *link) tornMessage() {
 	x := &l.rx
 	if !x.asm.data.active && (!x.Open() || x.h.Type == vitcpwire.ReadResponse) || x.in.drop {

@@ -3,7 +3,7 @@ package vitcp
 import (
 	"fmt"
 
-	faults "viaduct/internal/fault" // fault is a type here
+	faults "viaduct/internal/fault" // because this package has a type fault
 	"viaduct/internal/wire/vitcpwire"
 )
 
@@ -22,13 +22,13 @@ func (r reliability) String() string { return reliabilityNames[r] }
 
 // habits holds the settings for peers that read the draft differently.
 type habits struct {
-	reliableIsDelivery bool // the one reliable bit means Reliable Delivery [V-10]
+	reliableIsDelivery bool // the draft's single reliable bit means Reliable Delivery [V-10]
 	tolerant           bool // unknown attribute bits are ignored [V-05]
 	strict             bool // differing RDMA enables are refused [V-15]
 }
 
-// attributes returns the bits for level r. With reliableIsDelivery there are none for Reliable
-// Reception, and ok is false. [V-10]
+// attributes returns the attribute bits for level r. ok is false for Reliable Reception with
+// reliableIsDelivery, because no bits express it then. [V-10]
 func (h habits) attributes(r reliability) (a vitcpwire.Attributes, ok bool) {
 	switch r {
 	case delivery:
@@ -42,7 +42,8 @@ func (h habits) attributes(r reliability) (a vitcpwire.Attributes, ok bool) {
 	return 0, true
 }
 
-// level returns the level of the bits; ok is false for the extension bit without the draft's bit.
+// level returns the reliability level of the bits. ok is false if the extension bit is set without
+// the draft's bit.
 func (h habits) level(a vitcpwire.Attributes) (r reliability, ok bool) {
 	switch a & (vitcpwire.Reliable | vitcpwire.ReliableDelivery) {
 	case vitcpwire.Reliable:
@@ -65,10 +66,10 @@ const (
 	matching            mismatch = iota
 	mismatchReliability          // the levels differ
 	mismatchFlowControl          // one side requires descriptor flow control, the other does not
-	mismatchModel                // one side connects peer-to-peer, the other not
+	mismatchModel                // only one side connects peer-to-peer
 	mismatchRDMA                 // the RDMA enables differ, and that is not tolerated
 	mismatchUnknown              // a bit without a known meaning is set
-	mismatchMTU                  // the peer offers no or a greater MTU
+	mismatchMTU                  // the peer offers no MTU, or a larger one
 )
 
 var mismatchNames = [...]string{"none", "reliability level", "descriptor flow control", "connection model",
@@ -76,9 +77,9 @@ var mismatchNames = [...]string{"none", "reliability level", "descriptor flow co
 
 func (m mismatch) String() string { return mismatchNames[m] }
 
-// match compares the attributes of both sides: reliability, flow control and
-// the connection model must agree; the RDMA enables are what each side allows
-// the other and may differ. [VIT-2.2.1-4] [V-05] [V-15]
+// match compares the attributes of both sides. Reliability, flow control and the connection model
+// must be equal. The RDMA enables may differ, because each side states only what it allows the
+// other. [VIT-2.2.1-4] [V-05] [V-15]
 func (h habits) match(ours, theirs vitcpwire.Attributes) mismatch {
 	if theirs&^vitcpwire.KnownAttributes != 0 && !h.tolerant {
 		return mismatchUnknown
@@ -99,8 +100,8 @@ func (h habits) match(ours, theirs vitcpwire.Attributes) mismatch {
 	return matching
 }
 
-// agreeMTU returns the called side's answer to a proposal: the lesser of both. A proposal of zero
-// is refused. [VIT-3.2-5] [V-14]
+// agreeMTU returns the called side's answer to a proposed MTU: the smaller value of both. ok is
+// false for a proposal of zero. [VIT-3.2-5] [V-14]
 func agreeMTU(ours, proposed uint32) (mtu uint32, ok bool) {
 	if faults.On("vitcp-mtu") {
 		return ours, proposed != 0
@@ -112,13 +113,13 @@ func agreeMTU(ours, proposed uint32) (mtu uint32, ok bool) {
 // the proposal.
 func checkMTU(proposed, agreed uint32) bool { return agreed != 0 && agreed <= proposed }
 
-// A MismatchError names the attribute that prevented two VIs from being connected. Either this side
-// found it, or the peer refused (Remote); a peer does not report the attribute.
+// A MismatchError names the attribute that prevented two VIs from being connected. If Remote is
+// true, the peer found the mismatch; a peer does not report the attribute.
 type MismatchError struct {
 	Remote    bool   // the peer found it
-	Attribute string // which one; "" if the peer found it
-	Ours      string // the attributes requested here, by name
-	Theirs    string // those of the peer; "" if it found the mismatch
+	Attribute string // name of the attribute; "" if the peer found the mismatch
+	Ours      string // names of the attributes requested at this side
+	Theirs    string // names of the peer's attributes; "" if the peer found the mismatch
 }
 
 // Error names the attribute.

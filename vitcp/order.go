@@ -2,23 +2,23 @@ package vitcp
 
 import "viaduct/internal/wire/vitcpwire"
 
-// An assembly tracks the segments of incoming messages. Messages do not interleave, with one
-// exception: segments of Read Responses may come between those of other messages. So there is one
-// progress for responses and one for all others. [VIT-2.2.2.2.3-5] [VIT-2.2.2.2.3-6] [V-28] [V-37]
-// [V-38]
+// An assembly checks the order of the segments of incoming messages. Messages do not interleave,
+// with one exception: segments of Read Responses may come between segments of other messages. So
+// there is one progress for responses and one for all other messages. [VIT-2.2.2.2.3-5]
+// [VIT-2.2.2.2.3-6] [V-28] [V-37] [V-38]
 type assembly struct {
-	started bool             // a numbered message was received
-	last    vitcpwire.Number // of the message begun last
+	started bool             // a numbered message has begun
+	last    vitcpwire.Number // number of the message that began last
 	data    progress         // Send, RDMA Write, RDMA Read Request
 	resp    progress         // RDMA Read Response
 }
 
 // A progress is the state of one incomplete message.
 type progress struct {
-	active bool             // begun and not ended
+	active bool             // the message has begun and not ended
 	typ    vitcpwire.Type   //
 	number vitcpwire.Number //
-	offset uint32           // payload bytes so far: the Data Offset of the next segment
+	offset uint32           // payload bytes received: the Data Offset of the next segment
 }
 
 // segment checks the next segment against the previous one, and reports whether it begins its
@@ -37,8 +37,8 @@ func (a *assembly) segment(h *vitcpwire.Header, payload int, awaited vitcpwire.N
 			return false, framingf("read response %d, awaited %d", uint32(h.Number), uint32(awaited))
 		}
 	case vitcpwire.Send, vitcpwire.Write, vitcpwire.ReadRequest:
-		if !p.active { // messages are not reordered [VIT-3.1-15]
-			// The first number may be anything; then each is one more.
+		if !p.active { // messages arrive in order [VIT-3.1-15]
+			// The first message may have any number. Each later number is one more than the last.
 			if a.started && h.Number != a.last.Add(1) { // [VIT-3.1-10] [VIT-3.1-11] [V-37]
 				return false, framingf("message %d after %d", uint32(h.Number), uint32(a.last))
 			}

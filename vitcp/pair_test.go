@@ -16,7 +16,7 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// patience bounds every wait in these tests. Nothing should take that long.
+// patience is the limit of every wait in these tests. No correct wait takes that long.
 const patience = testkit.Patience
 
 func testContext(t testing.TB) context.Context {
@@ -25,7 +25,7 @@ func testContext(t testing.TB) context.Context {
 	return ctx
 }
 
-// logger logs to standard error if the environment asks for it.
+// logger returns a logger to standard error if the environment asks for it, and nil otherwise.
 func logger() *slog.Logger {
 	if os.Getenv("VITCP_LOG") == "" {
 		return nil
@@ -33,8 +33,8 @@ func logger() *slog.Logger {
 	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
 }
 
-// openProvider makes a provider that listens on a free port of loopback,
-// unless cfg says otherwise.
+// openProvider returns a provider that listens on a free port of loopback, unless cfg says
+// otherwise.
 func openProvider(t testing.TB, cfg Config) *Provider {
 	t.Helper()
 	if cfg.Listen == "" {
@@ -50,7 +50,7 @@ func openProvider(t testing.TB, cfg Config) *Provider {
 	return p
 }
 
-// A nicUnderTest is a NIC with its asynchronous errors recorded.
+// A nicUnderTest is a NIC that records its asynchronous errors.
 type nicUnderTest struct {
 	*vi.NIC
 	p     *Provider
@@ -69,7 +69,7 @@ func openNIC(t testing.TB, p *Provider) *nicUnderTest {
 	return n
 }
 
-// addr returns the address of discriminator d at the NIC.
+// addr returns the NIC's address with discriminator d.
 func (n *nicUnderTest) addr(d string) vi.Address {
 	return vi.Address{Host: n.Query().LocalAddress, Discriminator: []byte(d)}
 }
@@ -131,7 +131,7 @@ func register(t testing.TB, n *nicUnderTest, size int, a vi.MemAttributes) (*vi.
 // A pair is two connected VIs over loopback.
 type pair struct {
 	na, nb *nicUnderTest
-	a, b   *vi.VI // a called b
+	a, b   *vi.VI // a has called b
 }
 
 func connectPair(t testing.TB, cfg Config, attrs vi.Attributes) *pair {
@@ -167,7 +167,7 @@ func (p *pair) connect(t testing.TB) {
 	for {
 		_, err := p.a.ConnectRequest(ctx, p.na.addr("client"), p.nb.addr("server"))
 		if errors.Is(err, vi.ErrNoMatch) && ctx.Err() == nil {
-			continue // the wait is not posted yet
+			continue // the wait for the request is not posted yet
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -179,7 +179,7 @@ func (p *pair) connect(t testing.TB) {
 	}
 }
 
-// reliableAll is Reliable Reception with everything enabled.
+// reliableAll has the level Reliable Reception and everything enabled.
 var reliableAll = vi.Attributes{
 	Reliability: vi.ReliableReception, EnableRDMAWrite: true, EnableRDMARead: true, FlowControl: true,
 }
@@ -231,7 +231,7 @@ func waitState(t testing.TB, v *vi.VI, s vi.State) {
 	}
 }
 
-// hideDescriptor hides the descriptor of a connection, so that the portable path is used.
+// hideDescriptor hides the socket of a connection, so that the portable path is used.
 func hideDescriptor(c net.Conn) net.Conn { return struct{ net.Conn }{c} }
 
 var loopback = netip.MustParseAddr("127.0.0.1")

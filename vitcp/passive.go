@@ -35,9 +35,9 @@ type passiveState uint8
 
 const (
 	passiveListening    passiveState = iota // nothing has arrived
-	passiveIncoming                         // TCP is accepted, the request is awaited
-	passiveMatching                         // the request was received, a call that waits for it is sought
-	passivePending                          // the VI consumer decides
+	passiveIncoming                         // TCP is accepted; the machine waits for the request
+	passiveMatching                         // the request was received; the machine searches for a waiting call
+	passivePending                          // the VI consumer has to decide
 	passiveConnected                        // the Connect Accept was sent; the VI connection exists
 	passiveDisconnected                     // over
 )
@@ -46,11 +46,11 @@ var passiveStateNames = [...]string{"Listening", "Incoming", "Matching", "Pendin
 
 func (s passiveState) String() string { return passiveStateNames[s] }
 
-// A passive is the called side of one incoming connection in the client-server model: the machine
-// of [VIT 4.3] without sockets or clocks. Its methods are the events, and each returns the steps to
-// perform.
+// A passive is the machine of the called side for one incoming connection in the client-server
+// model [VIT 4.3], without sockets and clocks. Its methods are the events, and each returns the
+// steps to perform.
 type passive struct {
-	requestTimeout time.Duration // from TCP accept to a whole Connect Request; zero: none [V-35]
+	requestTimeout time.Duration // limit from TCP accept to a complete Connect Request; zero means none [V-35]
 
 	state    passiveState
 	deadline time.Time // in passiveIncoming
@@ -58,13 +58,13 @@ type passive struct {
 
 func (p *passive) to(s passiveState) { p.state = s }
 
-// end moves to Disconnected after the given steps.
+// end changes the state to Disconnected and returns the given steps.
 func (p *passive) end(steps ...setupStep) []setupStep {
 	p.to(passiveDisconnected)
 	return steps
 }
 
-// wakeAt returns when timer is to be called, zero for never.
+// wakeAt returns the time at which the driver must call timer, or the zero time for never.
 func (p *passive) wakeAt() time.Time {
 	if p.state == passiveIncoming {
 		return p.deadline
@@ -72,8 +72,7 @@ func (p *passive) wakeAt() time.Time {
 	return time.Time{}
 }
 
-// tcpAccepted: a connection has arrived and was accepted. [VIT-4.3-2]
-// [VIT-2.2.2.2.2-5]
+// tcpAccepted handles a connection that arrived and was accepted. [VIT-4.3-2] [VIT-2.2.2.2.2-5]
 func (p *passive) tcpAccepted(now time.Time) []setupStep {
 	switch p.state {
 	case passiveListening:
@@ -87,7 +86,7 @@ func (p *passive) tcpAccepted(now time.Time) []setupStep {
 	panic("vitcp: TCP accepted in state " + p.state.String())
 }
 
-// request: a complete and valid Connect Request was received.
+// request handles a complete and valid Connect Request.
 func (p *passive) request() []setupStep {
 	switch p.state {
 	case passiveIncoming:
@@ -98,7 +97,7 @@ func (p *passive) request() []setupStep {
 	panic("vitcp: request in state " + p.state.String())
 }
 
-// violated: the received bytes are no Connect Request. They get no answer. [V-01]
+// violated handles received bytes that are no Connect Request. They get no answer. [V-01]
 func (p *passive) violated() []setupStep {
 	switch p.state {
 	case passiveIncoming, passivePending:
@@ -108,7 +107,7 @@ func (p *passive) violated() []setupStep {
 	panic("vitcp: violation in state " + p.state.String())
 }
 
-// noMatch: no call waits for the discriminator. [VIT-4.3-3]
+// noMatch handles a request for whose discriminator no call waits. [VIT-4.3-3]
 func (p *passive) noMatch() []setupStep {
 	switch p.state {
 	case passiveMatching:
@@ -118,7 +117,7 @@ func (p *passive) noMatch() []setupStep {
 	panic("vitcp: no match in state " + p.state.String())
 }
 
-// match: a call waits for the discriminator. [VIT-4.3-4]
+// match handles a request for whose discriminator a call waits. [VIT-4.3-4]
 func (p *passive) match() []setupStep {
 	switch p.state {
 	case passiveMatching:
@@ -129,7 +128,7 @@ func (p *passive) match() []setupStep {
 	panic("vitcp: match in state " + p.state.String())
 }
 
-// reject: the VI consumer, or a limit of ours, refuses. [VIT-4.3-5]
+// reject handles a refusal by the VI consumer, or by a limit of this side. [VIT-4.3-5]
 func (p *passive) reject(code uint8) []setupStep {
 	switch p.state {
 	case passiveMatching, passivePending:
@@ -139,7 +138,7 @@ func (p *passive) reject(code uint8) []setupStep {
 	panic("vitcp: reject in state " + p.state.String())
 }
 
-// accept: the VI consumer accepts. [VIT-4.3-6]
+// accept handles the acceptance by the VI consumer. [VIT-4.3-6]
 func (p *passive) accept() []setupStep {
 	switch p.state {
 	case passivePending:
@@ -150,7 +149,7 @@ func (p *passive) accept() []setupStep {
 	panic("vitcp: accept in state " + p.state.String())
 }
 
-// timer: the time of wakeAt has come, or may have. [VIT-4.3-2] [V-35]
+// timer handles the time of wakeAt. The driver may call it early. [VIT-4.3-2] [V-35]
 func (p *passive) timer(now time.Time) []setupStep {
 	switch p.state {
 	case passiveIncoming:
@@ -162,8 +161,8 @@ func (p *passive) timer(now time.Time) []setupStep {
 	return nil
 }
 
-// closed: the peer closed or reset TCP, or the VI consumer disconnects or no
-// longer wants the connection. [VIT-2.2.2.2.2-3]
+// closed handles a close or reset by the peer, and a VI consumer that disconnects or no longer
+// wants the connection. [VIT-2.2.2.2.2-3]
 func (p *passive) closed() []setupStep {
 	switch p.state {
 	case passiveIncoming, passiveMatching, passivePending, passiveConnected:

@@ -36,11 +36,11 @@ import (
 type peerState uint8
 
 const (
-	peerIdle      peerState = iota // not yet requested
-	peerDialing                    // TCP is being set up; nothing was sent
-	peerRequested                  // our Connect Request was sent
-	peerWaiting                    // no connection of ours exists; the next attempt waits for its time
-	peerConnected                  // one connection is chosen, its Connect Accept was sent or received
+	peerIdle      peerState = iota // the request was not made yet
+	peerDialing                    // TCP set-up is in progress; nothing was sent
+	peerRequested                  // this side's Connect Request was sent
+	peerWaiting                    // this side has no connection; the machine waits before the next attempt
+	peerConnected                  // one connection is chosen; its Connect Accept was sent or received
 	peerOver                       // failed
 )
 
@@ -48,33 +48,33 @@ var peerStateNames = [...]string{"Idle", "Dialing", "Requested", "Waiting", "Con
 
 func (s peerState) String() string { return peerStateNames[s] }
 
-// The limits of the random pause after two crossing requests that tie. [V-32]
+// These are the limits of the random pause after two crossing requests that tie. [V-32]
 const (
 	minTiePause = 10 * time.Millisecond
 	maxTiePause = 100 * time.Millisecond
 )
 
-// An incomingRequest is a Connect Request of the peer that matches our own.
+// An incomingRequest is a Connect Request of the peer that matches this side's request.
 type incomingRequest struct {
-	conn          int            // the driver's name for its connection
-	local, remote netip.AddrPort // the ends of that connection; local is ours
+	conn          int            // the driver's number for the connection
+	local, remote netip.AddrPort // the addresses of the connection's ends
 	mismatch      bool           // the attributes do not match
 }
 
-// A peer is one peer-to-peer connection request without sockets or clocks. Its methods are the
-// events, and each returns the steps to perform. It ends with one connection or none: ours if the
-// peer accepted it, theirs if we did.
+// A peer is the machine of one peer-to-peer connection request, without sockets and clocks. Its
+// methods are the events, and each returns the steps to perform. It ends with at most one
+// connection: this side's, if the peer accepted it, or the peer's, if this side accepted that.
 type peer struct {
 	local, remote vitcpwire.Discriminator
 	deadline      time.Time    // zero: none
 	random        *rand.Rand   // for the pause of [V-32]
 	state         peerState    //
-	from          netip.Addr   // in peerRequested: our end of the outgoing connection
+	from          netip.Addr   // in peerRequested: address of this end of the outgoing connection
 	fromPort      uint16       // likewise
 	retryAt       time.Time    // in peerWaiting
 	backoff       backoff      //
-	tied          bool         // in peerRequested: the order of the requests is a tie
-	more          bool         // the peer may wait at a further place, which is dialled next
+	tied          bool         // in peerRequested: the order does not decide between the two requests
+	more          bool         // the peer may wait at another place, which is dialled next
 	last          setupOutcome // the outcome to report after a timeout
 	lastErr       error        //
 }
@@ -86,8 +86,8 @@ func (p *peer) end(out setupOutcome, err error, first ...setupStep) []setupStep 
 	return append(first, setupStep{do: stepDone, out: out, err: err})
 }
 
-// next tries the next place at which the peer may wait, at once. If there is no other place it
-// pauses as wait does.
+// next dials the next place at which the peer may wait, without a pause. If there is no other
+// place, it pauses as wait does.
 func (p *peer) next(now time.Time, steps ...setupStep) []setupStep {
 	if !p.more || p.tied {
 		return p.wait(now, steps...)
@@ -110,7 +110,7 @@ func (p *peer) wait(now time.Time, steps ...setupStep) []setupStep {
 	return steps
 }
 
-// wakeAt returns when timer is to be called, zero for never.
+// wakeAt returns the time at which the driver must call timer, or the zero time for never.
 func (p *peer) wakeAt() time.Time {
 	switch p.state {
 	case peerDialing, peerRequested:
@@ -122,7 +122,7 @@ func (p *peer) wakeAt() time.Time {
 	return time.Time{}
 }
 
-// request is the VI consumer's request.
+// request handles the VI consumer's request.
 func (p *peer) request() []setupStep {
 	switch p.state {
 	case peerIdle:
@@ -134,7 +134,8 @@ func (p *peer) request() []setupStep {
 	panic("vitcp: peer request in state " + p.state.String())
 }
 
-// tcpEstablished: our connection was set up, from the given address.
+// tcpEstablished handles the end of the TCP set-up of this side's connection. from is its local
+// address.
 func (p *peer) tcpEstablished(from netip.AddrPort) []setupStep {
 	switch p.state {
 	case peerDialing:
@@ -146,8 +147,7 @@ func (p *peer) tcpEstablished(from netip.AddrPort) []setupStep {
 	panic("vitcp: TCP established in state " + p.state.String())
 }
 
-// tcpFailed: our connection could not be set up. The peer may not be up yet.
-// [VIT-4-2]
+// tcpFailed handles a failure of this side's TCP set-up. The peer may not be up yet. [VIT-4-2]
 func (p *peer) tcpFailed(now time.Time, err error) []setupStep {
 	switch p.state {
 	case peerDialing:
@@ -158,7 +158,7 @@ func (p *peer) tcpFailed(now time.Time, err error) []setupStep {
 	panic("vitcp: TCP failed in state " + p.state.String())
 }
 
-// tcpClosed: the peer closed our connection without an answer. [V-34]
+// tcpClosed handles a close of this side's connection by the peer, without an answer. [V-34]
 func (p *peer) tcpClosed(now time.Time, err error) []setupStep {
 	switch p.state {
 	case peerRequested:
@@ -169,7 +169,7 @@ func (p *peer) tcpClosed(now time.Time, err error) []setupStep {
 	panic("vitcp: TCP closed in state " + p.state.String())
 }
 
-// accepted: a valid Connect Accept was received on our connection.
+// accepted handles a valid Connect Accept on this side's connection.
 func (p *peer) accepted() []setupStep {
 	switch p.state {
 	case peerRequested:
@@ -180,13 +180,14 @@ func (p *peer) accepted() []setupStep {
 	panic("vitcp: accepted in state " + p.state.String())
 }
 
-// rejected handles a Connect Reject on our connection. The peer may prefer its own connection,
-// whose request must then be in flight. If none arrives, we try again. [V-33]
+// rejected handles a Connect Reject on this side's connection. The peer may prefer its own
+// connection, whose request must then be in flight. If no request arrives, the machine tries again.
+// [V-33]
 func (p *peer) rejected(now time.Time, code uint8) []setupStep {
 	switch p.state {
 	case peerRequested:
 		switch code {
-		case 0: // a peer without reasons
+		case 0: // the peer gives no reasons
 			p.last, p.lastErr = outcomeRejected, nil
 		case rejectCrossed:
 			p.last, p.lastErr = outcomeTimeout, nil
@@ -199,7 +200,7 @@ func (p *peer) rejected(now time.Time, code uint8) []setupStep {
 	panic("vitcp: rejected in state " + p.state.String())
 }
 
-// noMatch: a Connect No Match was received: the peer has no request yet. [VIT-4-2]
+// noMatch handles a Connect No Match: the peer has made no request yet. [VIT-4-2]
 func (p *peer) noMatch(now time.Time) []setupStep {
 	switch p.state {
 	case peerRequested:
@@ -210,7 +211,7 @@ func (p *peer) noMatch(now time.Time) []setupStep {
 	panic("vitcp: no match in state " + p.state.String())
 }
 
-// violated: the bytes received on our connection are no answer.
+// violated handles bytes on this side's connection that are no valid answer.
 func (p *peer) violated(err error) []setupStep {
 	switch p.state {
 	case peerRequested:
@@ -220,8 +221,9 @@ func (p *peer) violated(err error) []setupStep {
 	panic("vitcp: violation in state " + p.state.String())
 }
 
-// incoming: a request of the peer matches ours. If ours was not sent yet, there is no conflict and
-// theirs is accepted; otherwise the lower side yields. [VIT-4-1] [V-32] [V-33]
+// incoming handles a request of the peer that matches this side's. If this side has not sent its
+// request, there is no conflict and the peer's is accepted. Otherwise the lower side yields.
+// [VIT-4-1] [V-32] [V-33]
 func (p *peer) incoming(in incomingRequest) []setupStep {
 	accept := []setupStep{{do: stepSendAccept, conn: in.conn}, {do: stepDone, out: outcomeConnected, conn: in.conn}}
 	switch p.state {
@@ -248,18 +250,18 @@ func (p *peer) incoming(in incomingRequest) []setupStep {
 		case order > 0:
 			return []setupStep{{do: stepSendReject, conn: in.conn, code: rejectCrossed}}
 		}
-		// The peer still answers our own request, in the same way. We do not withdraw it, because
-		// the tie may be resolved when the peer receives it.
+		// The peer still answers this side's request, in the same way. The request is not
+		// withdrawn, because its arrival at the peer may resolve the tie.
 		p.tied = true
 		return []setupStep{{do: stepSendNoMatch, conn: in.conn}}
 	case peerConnected, peerOver, peerIdle:
 	}
-	// Too late: the driver found this call before it was removed from the table.
+	// It is too late: the driver found this call before the call was removed from the table.
 	return []setupStep{{do: stepSendNoMatch, conn: in.conn}}
 }
 
-// order compares our end with the peer's: less than zero if ours is the lower one. It uses the IP
-// addresses of the incoming connection, because both sides see the same ones. [V-32]
+// order compares this end with the peer's. The result is negative if this end is the lower one. It
+// uses the IP addresses of the incoming connection, because both sides see the same ones. [V-32]
 func (p *peer) order(in incomingRequest) int {
 	if c := plainAddr(in.local.Addr()).Compare(plainAddr(in.remote.Addr())); c != 0 {
 		return c
@@ -270,8 +272,8 @@ func (p *peer) order(in incomingRequest) int {
 	return int(p.fromPort) - int(in.remote.Port())
 }
 
-// isOwn reports whether a request from the given address is our own: a VI that calls its own
-// address and discriminator must not be connected to itself.
+// isOwn reports whether a request from the given address was sent by this side. A VI that calls its
+// own address and discriminator must not be connected to itself.
 func (p *peer) isOwn(from netip.AddrPort) bool {
 	return p.state == peerRequested && from.Port() == p.fromPort && plainAddr(from.Addr()) == p.from
 }
@@ -280,7 +282,7 @@ func (p *peer) isOwn(from netip.AddrPort) bool {
 // IPv4 as 4 bytes, and the shorter family is lower.
 func plainAddr(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }
 
-// timer: the time of wakeAt has come, or may have.
+// timer handles the time of wakeAt. The driver may call it early.
 func (p *peer) timer(now time.Time) []setupStep {
 	late := !p.deadline.IsZero() && !now.Before(p.deadline)
 	switch p.state {
@@ -301,7 +303,7 @@ func (p *peer) timer(now time.Time) []setupStep {
 	return nil
 }
 
-// cancel: the VI consumer gives up.
+// cancel handles the VI consumer's request to cancel the attempt.
 func (p *peer) cancel() []setupStep {
 	switch p.state {
 	case peerDialing, peerRequested:

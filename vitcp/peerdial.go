@@ -14,49 +14,50 @@ import (
 	"viaduct/vi"
 )
 
-// A peerKey finds our request for an incoming peer-to-peer request: the calling discriminator of
-// one is the called one of the other.
+// A peerKey identifies a peer-to-peer request for the search by an incoming request. The calling
+// discriminator of one request is the called discriminator of the other.
 type peerKey struct {
 	calling, called vitcpwire.Discriminator // as in the incoming request
 }
 
-// A peerCall drives the machine of one peer-to-peer request. Everything happens in one goroutine,
-// the caller of ConnectPeer.
+// A peerCall runs the machine of one peer-to-peer request. Everything happens in one goroutine, the
+// caller of ConnectPeer.
 type peerCall struct {
 	*call
-	at      netip.AddrPort // where we wait for the peer's requests; unspecified: at every address
-	l       *listener      // nil while another process waits there
+	at      netip.AddrPort // address at which this side waits for the peer's requests; if unspecified, every address
+	l       *listener      // nil while another process waits at that address
 	m       peer
-	places  []netip.AddrPort // places at which the peer may wait and that were not tried yet
+	places  []netip.AddrPort // places at which the peer may wait and that were not dialled yet
 	results chan peerResult
 	inbox   chan peerOffer
 	over    chan struct{} // closed when ConnectPeer returns
 
-	// The outgoing connection, if any.
+	// These fields describe the outgoing connection, if there is one.
 	attempt int
 	cancel  context.CancelFunc
 	nc      net.Conn
 
-	// The result.
+	// These fields are the result.
 	done bool
 	link vi.Link
 	g    vi.Agreement
 	err  error
 }
 
-// A peerResult is an event of an outgoing connection: it was set up, it failed, or its answer came.
+// A peerResult is an event of an outgoing connection: it was set up, it failed, or its answer has
+// arrived.
 type peerResult struct {
 	attempt int
 	nc      net.Conn // set up
-	err     error    // not set up
+	err     error    // why it was not set up
 	answer  *answer
 }
 
-// A peerOffer is an incoming request that matches ours. reply receives whether this call handled
-// it.
+// A peerOffer is an incoming request that matches the request of this call. reply receives whether
+// the call has handled it.
 type peerOffer struct {
 	r     *request
-	last  bool // this is the last call that is asked
+	last  bool // no other call will be asked
 	reply chan bool
 }
 
@@ -97,9 +98,9 @@ func (d *device) ConnectPeer(ctx context.Context, ep *vi.Endpoint, local, remote
 	return link, g, err
 }
 
-// listen makes our request available to requests of the peer. If another process waits at the
-// address and the peer's address has the same port, that is no error: that process may be the peer,
-// or the peer is on another host. Then our own request finds the peer, and we try to listen again
+// listen registers this call for requests of the peer. If another process waits at the address and
+// the peer's address has the same port, that is no error: the other process may be the peer, or the
+// peer may be on another host. Then the outgoing request finds the peer, and listen is tried again
 // before each attempt.
 func (pc *peerCall) listen() error {
 	l, err := pc.d.listen(pc.at)
@@ -122,7 +123,7 @@ func (pc *peerCall) unlisten() {
 
 func (pc *peerCall) key() peerKey { return peerKey{calling: pc.remote, called: pc.local} }
 
-// run is the event loop.
+// run runs the event loop until the machine reports the outcome.
 func (pc *peerCall) run(ctx context.Context) (vi.Link, vi.Agreement, error) {
 	defer close(pc.over)
 	defer pc.unlisten()
@@ -155,7 +156,8 @@ func (pc *peerCall) run(ctx context.Context) (vi.Link, vi.Agreement, error) {
 	return pc.link, pc.g, pc.err
 }
 
-// result handles an event of the outgoing connection. It ignores those of an abandoned one.
+// result handles an event of the outgoing connection. It ignores events of a connection that was
+// abandoned.
 func (pc *peerCall) result(ctx context.Context, r peerResult) {
 	if r.attempt != pc.attempt || pc.cancel == nil {
 		if r.nc != nil {
@@ -182,7 +184,7 @@ func (pc *peerCall) result(ctx context.Context, r peerResult) {
 		if err == nil {
 			pc.link, pc.g = link, g
 			pc.cancel()
-			pc.cancel, pc.nc = nil, nil // the link owns it from now on
+			pc.cancel, pc.nc = nil, nil // the link owns the connection from now on
 		}
 		pc.do(ctx, pc.m.accepted(), nil)
 		pc.err = err
@@ -193,7 +195,7 @@ func (pc *peerCall) result(ctx context.Context, r peerResult) {
 	}
 }
 
-// offered handles an incoming request.
+// offered handles an incoming request that matches.
 func (pc *peerCall) offered(ctx context.Context, o peerOffer) {
 	r := o.r
 	if pc.m.isOwn(r.remote) && !o.last {
@@ -201,8 +203,8 @@ func (pc *peerCall) offered(ctx context.Context, o peerOffer) {
 		return
 	}
 	if r.withdrawn() {
-		// The peer cancelled this request, and may send another. Accepting this one would end ours
-		// with a connection that does not exist.
+		// The peer has cancelled this request, and may send another. Accepting this one would end
+		// the call with a connection that the peer does not have.
 		r.m.closed()
 		r.end()
 		o.reply <- true
@@ -244,7 +246,7 @@ func (pc *peerCall) do(ctx context.Context, steps []setupStep, a *answer) {
 		switch s.do {
 		case stepDial:
 			if pc.l == nil {
-				pc.listen() // ignore the error, because the address may still be in use
+				pc.listen() // an error is ignored, because the address may still be in use
 			}
 			to := pc.nextPlace()
 			var actx context.Context
@@ -272,7 +274,7 @@ func (pc *peerCall) do(ctx context.Context, steps []setupStep, a *answer) {
 	}
 }
 
-// nextPlace returns the target of the next attempt. It goes through the places at which the peer
+// nextPlace returns the address for the next attempt. It goes through the places at which the peer
 // may wait, in turn.
 func (pc *peerCall) nextPlace() netip.AddrPort {
 	if len(pc.places) == 0 {
@@ -287,8 +289,8 @@ func (pc *peerCall) nextPlace() netip.AddrPort {
 	return to
 }
 
-// peerError is outcomeError for a peer-to-peer request: a host that refuses
-// TCP may only be late, so in the end the time was up.
+// peerError is outcomeError for a peer-to-peer request. A host that refuses TCP may only be late,
+// so the error at the end is a timeout.
 func peerError(ctx context.Context, s setupStep, a *answer) error {
 	var code vitcpwire.RemoteError
 	if a != nil {
@@ -300,7 +302,7 @@ func peerError(ctx context.Context, s setupStep, a *answer) error {
 	return outcomeError(ctx, s, code)
 }
 
-// report sends r to the event loop, if it still runs.
+// report sends r to the event loop, if the loop still runs.
 func (pc *peerCall) report(r peerResult) {
 	select {
 	case pc.results <- r:
@@ -311,7 +313,7 @@ func (pc *peerCall) report(r peerResult) {
 	}
 }
 
-// drop abandons the outgoing connection, whatever its stage.
+// drop abandons the outgoing connection, at whatever stage it is.
 func (pc *peerCall) drop() {
 	if pc.cancel != nil {
 		pc.cancel()
@@ -353,7 +355,7 @@ func (l *listener) offerPeer(r *request) bool {
 		}
 	}
 	if len(cs) > 0 {
-		delete(l.halfOpen, r.tcp) // a call that takes it replies afterwards
+		delete(l.halfOpen, r.tcp) // if a call handles the request, it owns the connection
 	}
 	l.mu.Unlock()
 	for i, pc := range cs {
@@ -370,8 +372,8 @@ func (l *listener) offerPeer(r *request) bool {
 	return false
 }
 
-// fits reports whether a connection to the local address at belongs to a call that asked for want,
-// which may be unset, a wildcard, or one address.
+// fits reports whether a connection to the local address at belongs to a call for address want.
+// want may be unset, a wildcard, or one address.
 func fits(want, at netip.Addr) bool {
 	return !want.IsValid() || want.IsUnspecified() || want == at
 }

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// A peerSim is two peer-to-peer requests and a network between them. At each step choose selects
-// one of the possible events, so that a run is a sequence of choices and can be repeated.
+// A peerSim simulates two peer-to-peer requests and a network between them. At each step choose
+// selects one of the possible events. So a run is a sequence of choices and can be repeated.
 type peerSim struct {
 	choose  func(n int) int
 	ends    [2]*simEnd
@@ -18,7 +18,7 @@ type peerSim struct {
 	now     time.Time
 	timers  int // remaining timers that may fire while messages are in flight
 	refuses int // remaining connection attempts that may be refused
-	places  int // remaining attempts that go to a place without the peer
+	places  int // remaining attempts that go to a place where the peer is not
 	log     strings.Builder
 }
 
@@ -26,24 +26,24 @@ type simEnd struct {
 	m        *peer
 	ip       netip.Addr
 	started  bool
-	out      int          // index of our outgoing connection, -1 none
-	chosen   int          // the connection on which we were connected, -1 none
+	out      int          // index of this end's outgoing connection, or -1
+	chosen   int          // index of the connection on which this end was connected, or -1
 	outcome  setupOutcome // valid if done
 	done     bool
 	nextPort uint16
 }
 
-// A simConn is one TCP connection. The dialler is end from.
+// A simConn is one TCP connection. End from has dialled it.
 type simConn struct {
 	from    int
 	port    uint16
 	dialing bool
-	beside  bool        // where the peer is not; another answers there
+	beside  bool        // leads to a place where another process answers, not the peer
 	sent    [2][]string // messages in flight to end 0 and to end 1
-	closed  [2]bool     // by that end
+	closed  [2]bool     // closed by that end
 }
 
-// note writes an action of an end into its column of the ladder, which a failing run prints.
+// note writes an action of an end into its column of the ladder. A failing run prints the ladder.
 func (s *peerSim) note(end int, what string) {
 	if end == 0 {
 		fmt.Fprintf(&s.log, "%8v  %-44s|\n", s.now.Sub(t0), what)
@@ -64,9 +64,9 @@ func (s *peerSim) arrow(n, to int, msg string) {
 	fmt.Fprintf(&s.log, "%8v  %-44s|\n", s.now.Sub(t0), line)
 }
 
-// event is one thing that could happen now.
+// A simEvent is one event that is possible now.
 type simEvent struct {
-	end  int // that it happens at
+	end  int // the end at which it happens
 	name string
 	run  func()
 }
@@ -109,7 +109,7 @@ func (s *peerSim) enabled() []simEvent {
 	return evs
 }
 
-// deliver passes the next message on connection n to end to.
+// deliver delivers the next message of connection n to end to.
 func (s *peerSim) deliver(n, to int) {
 	c, e := s.conns[n], s.ends[to]
 	msg := c.sent[to][0]
@@ -138,7 +138,7 @@ func (s *peerSim) deliver(n, to int) {
 		s.do(to, e.m.noMatch(s.now))
 	case "close":
 		if e.chosen == n {
-			c.closed[to] = true // a connection lost later
+			c.closed[to] = true // this end has chosen another connection
 		} else if e.out == n {
 			s.do(to, e.m.tcpClosed(s.now, errTCP))
 		} else {
@@ -161,7 +161,7 @@ func (s *peerSim) close(n, end int) {
 	}
 }
 
-// do carries out the steps of end i.
+// do performs the steps of end i.
 func (s *peerSim) do(i int, steps []setupStep) {
 	e := s.ends[i]
 	for _, st := range steps {
@@ -203,12 +203,12 @@ func (s *peerSim) do(i int, steps []setupStep) {
 	}
 }
 
-// run executes events until none is possible.
+// run executes events until none is possible. It returns the verdict.
 func (s *peerSim) run() error {
 	for range 2000 {
 		evs := s.enabled()
-		// The next timer: fires when nothing else can happen, or as one more
-		// choice while the budget lasts.
+		// The next timer fires if no other event is possible. While the budget lasts, it is also
+		// one of the choices.
 		next := -1
 		for i, e := range s.ends {
 			if w := e.m.wakeAt(); e.started && !w.IsZero() && (next < 0 || w.Before(s.ends[next].m.wakeAt())) {
@@ -239,9 +239,9 @@ func (s *peerSim) run() error {
 	return fmt.Errorf("no end")
 }
 
-// verdict returns an error unless both ends have the same connection, or neither has one. No
-// protocol can avoid one exception: one side's time runs out while the other's acceptance is in
-// flight. The other side then finds the connection closed.
+// verdict returns an error unless both ends have the same connection, or neither has one. One
+// exception can't be avoided by any protocol: the time of one side ends while the other side's
+// acceptance is in flight. The other side then finds its connection closed.
 func (s *peerSim) verdict() error {
 	a, b := s.ends[0], s.ends[1]
 	switch {
@@ -287,7 +287,7 @@ func newPeerSim(choose func(int) int, seed uint64, equality int, deadline time.D
 			m: &peer{local: disc(discs[i]), remote: disc(discs[1-i]), deadline: t0.Add(deadline), random: rand.New(rand.NewPCG(seed, uint64(i)))},
 		}
 		if equality > 2 {
-			s.ends[i].nextPort = 1000 // ports in step, so that ties occur
+			s.ends[i].nextPort = 1000 // both ends use equal port numbers, so that ties occur
 		}
 	}
 	return s
@@ -295,9 +295,9 @@ func newPeerSim(choose func(int) int, seed uint64, equality int, deadline time.D
 
 var equalities = []string{"addresses differ", "discriminators differ", "ports differ", "nothing differs"}
 
-// Every interleaving of two crossing requests ends with exactly one connection. This test tries all
-// of them, up to a number of timers that fire early. With the ports in step it tries random ones
-// only, since a tie can repeat. [VIT-4-1] [V-32] [V-33]
+// Every interleaving of two crossing requests ends with exactly one connection. The test tries all
+// interleavings, up to a number of timers that fire early. With equal port numbers it tries only
+// random interleavings, because a tie can repeat. [VIT-4-1] [V-32] [V-33]
 func TestVIT_4_EveryInterleaving(t *testing.T) {
 	for equality, name := range equalities[:3] {
 		t.Run(name, func(t *testing.T) {
@@ -318,7 +318,7 @@ func TestVIT_4_EveryInterleaving(t *testing.T) {
 				} else if s.ends[0].chosen < 0 {
 					t.Fatalf("not connected\n%s", s.log.String())
 				}
-				// The next path in lexical order.
+				// This computes the next path in lexical order.
 				more = false
 				for k := len(path) - 1; k >= 0; k-- {
 					if path[k]+1 < widths[k] {
@@ -335,9 +335,9 @@ func TestVIT_4_EveryInterleaving(t *testing.T) {
 	}
 }
 
-// Random interleavings with early timers and refused connections. With a generous deadline the ends
-// connect. With a short one they may all time out, but never end with two connections or half a
-// one. [VIT-4-2] [V-33]
+// The test runs random interleavings with early timers and refused connections. With a long
+// deadline the ends always connect. With a short one they may both time out, but they never end
+// with two connections, or with a connection at only one end. [VIT-4-2] [V-33]
 func TestVIT_4_RandomInterleavings(t *testing.T) {
 	for equality, name := range equalities {
 		for _, short := range []bool{false, true} {

@@ -14,14 +14,14 @@ import (
 	"viaduct/vi"
 )
 
-// Two ends with credits are compared with a plain model: one side may send as many messages as the
+// Two ends with credits are compared with a simple model. One side may send as many messages as the
 // other has posted and advertised, less those already sent, whatever is in flight. [VIT-2.2.1-2]
 // [VIT-3.1-16] [VIT-3.1-17] [V-20]
 func TestVIT_3_1_Credits(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var snd sendCredits
 		var rcv recvCredits
-		// Counters start near the wrap.
+		// The counters start near their wrap.
 		base := uint64(rapid.IntRange(65000, 66000).Draw(t, "base"))
 		rcv.posted.Store(base)
 		rcv.consumed.Set(base)
@@ -29,8 +29,8 @@ func TestVIT_3_1_Credits(t *testing.T) {
 		snd.posted.Store(uint32(uint16(base)))
 		snd.used.Set(uint64(uint16(base)))
 
-		var toSender []vitcpwire.Count // counts under way
-		inFlight := 0                  // consuming messages in flight
+		var toSender []vitcpwire.Count // counts in flight
+		inFlight := 0                  // messages in flight that consume a descriptor
 		posted, consumed, told, sent, heard := 0, 0, 0, 0, 0
 		var heardQ []int
 		for range rapid.IntRange(1, 300).Draw(t, "steps") {
@@ -84,8 +84,8 @@ func TestVIT_3_1_Credits(t *testing.T) {
 	})
 }
 
-// A peer that lowers its count, announces more than it may, or uses descriptors without credit is
-// detected. [V-20]
+// A peer violates the credits if it lowers its count, advertises more than it may, or consumes
+// descriptors without credit. Each is detected. [V-20]
 func TestVIT_3_1_CreditViolations(t *testing.T) {
 	var s sendCredits
 	if !s.update(100) || s.update(99) || s.available() != 100 {
@@ -145,13 +145,13 @@ func TestVIT_3_1_FirstCount(t *testing.T) {
 	}
 }
 
-// TestVIT_3_1_NOP_Threshold: when a NOP must be sent to announce credits. [VIT-3.1-NOP-3]
-// [VIT-3.1-NOP-4] [V-21]
+// TestVIT_3_1_NOP_Threshold: a NOP advertises credits when the peer has fewer than the threshold.
+// [VIT-3.1-NOP-3] [VIT-3.1-NOP-4] [V-21]
 func TestVIT_3_1_NOP_Threshold(t *testing.T) {
 	for _, v := range []struct {
 		name      string
 		threshold uint64
-		told      int // advertised to the peer at first
+		told      int // number of credits advertised to the peer at first
 		consumed  int
 		posted    int // afterwards
 		want      bool
@@ -180,8 +180,8 @@ func TestVIT_3_1_NOP_Threshold(t *testing.T) {
 	}
 }
 
-// Acknowledgements are compared with a plain model: cumulative, urgent after 32 messages or 1 MiB,
-// never ahead of the received messages. [V-09] [V-11] [V-12] [VIT-3.1-ACK-1]
+// Acknowledgements are compared with a simple model. They are cumulative, urgent after 32 messages
+// or 1 MiB, and never ahead of the received messages. [V-09] [V-11] [V-12] [VIT-3.1-ACK-1]
 func TestVIT_3_1_ACK(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var a acker
@@ -275,7 +275,7 @@ func TestVIT_3_1_Assembly(t *testing.T) {
 			t.Fatal(err)
 		}
 
-		// One fault.
+		// The stream gets one fault here.
 		bad := slices.Clone(all)
 		i := rapid.IntRange(0, len(bad)-1).Draw(t, "which")
 		s := &bad[i]
@@ -294,7 +294,7 @@ func TestVIT_3_1_Assembly(t *testing.T) {
 				}
 			}
 			if i == first {
-				return // likewise: the segments that follow are then the ones at fault, unless there are none
+				return // the number is not checked here; the fault shows at the next segment, if there is one
 			}
 			s.h.Number += vitcpwire.Number(rapid.IntRange(1, 1<<20).Draw(t, "gap"))
 		case 2:
@@ -303,12 +303,12 @@ func TestVIT_3_1_Assembly(t *testing.T) {
 			} else {
 				s.h.Type, s.open = vitcpwire.ReadResponse, false
 			}
-		case 3: // a segment twice
+		case 3: // one segment comes twice
 			if s.payload == 0 && s.h.Flags&vitcpwire.EndOfMessage == 0 {
-				return // an empty segment that is not the last: the fault is undetectable
+				return // an empty segment that is not the last one: nothing shows the fault
 			}
 			if s.open && s.h.Flags&vitcpwire.EndOfMessage != 0 && s.h.Offset == 0 {
-				return // a complete response twice: the awaited number of the caller detects that
+				return // a complete response comes twice: the caller detects it by the awaited number
 			}
 			bad = slices.Insert(bad, i, *s)
 		}
@@ -338,7 +338,7 @@ func TestVIT_2_2_2_2_6_Window(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		limit := rapid.Uint32Range(0, 5).Draw(t, "limit")
 		w := readWindow{limit: limit}
-		w.taken.Store(^uint32(0) - 2) // across the wrap
+		w.taken.Store(^uint32(0) - 2) // so that the counters wrap
 		w.given.Store(^uint32(0) - 2)
 		out := 0
 		for range 50 {
@@ -359,7 +359,7 @@ func TestVIT_2_2_2_2_6_Window(t *testing.T) {
 	})
 }
 
-// Levels and bits. [V-10]
+// Each level has its attribute bits, and the bits give the level back. [V-10]
 func TestVIT_3_2_Levels(t *testing.T) {
 	const r, d = vitcpwire.Reliable, vitcpwire.ReliableDelivery
 	for _, v := range []struct {
@@ -398,7 +398,8 @@ func TestVIT_3_2_Levels(t *testing.T) {
 	}
 }
 
-// What must agree and what need not. [VIT-2.2.1-4] [V-05] [V-15]
+// TestVIT_2_2_1_Match checks which attributes must be equal and which may differ. [VIT-2.2.1-4]
+// [V-05] [V-15]
 func TestVIT_2_2_1_Match(t *testing.T) {
 	const (
 		rel  = vitcpwire.Reliable
@@ -434,7 +435,8 @@ func TestVIT_2_2_1_Match(t *testing.T) {
 	}
 }
 
-// The agreed MTU is the lesser; zero is refused. [VIT-3.2-4] [VIT-3.2-5] [V-14]
+// The agreed MTU is the smaller of both. A proposal of zero is refused. [VIT-3.2-4] [VIT-3.2-5]
+// [V-14]
 func TestVIT_3_2_MTU(t *testing.T) {
 	for _, v := range []struct {
 		ours, proposed, want uint32
@@ -454,15 +456,15 @@ func TestVIT_3_2_MTU(t *testing.T) {
 	}
 }
 
-// Received messages wake the send role for three things that must not wait: an urgent
-// acknowledgement, at Reliable Reception; a peer that runs out of descriptors, with flow control;
-// an answer. When the input has drained, all updates are sent. [V-12] [V-21]
+// Received messages wake the send role for three urgent reasons: an acknowledgement at Reliable
+// Reception, a peer with few descriptors left under flow control, and an answer. When no more input
+// is available, all updates are sent. [V-12] [V-21]
 func TestVIT_3_1_Nudge(t *testing.T) {
 	p := openProvider(t, Config{})
 	for _, v := range []struct {
 		level                 reliability
 		flow                  bool
-		acks, credits, answer bool // what is urgent
+		acks, credits, answer bool // the updates that are urgent
 		want                  bool
 	}{
 		{reception, true, false, false, false, false},
@@ -478,7 +480,7 @@ func TestVIT_3_1_Nudge(t *testing.T) {
 			here, there := net.Pipe()
 			defer there.Close()
 			l := newLink(&call{d: &device{p: p}}, here, linkTerms{})
-			l.life.Set(lifeLeaving) // so that the send role shows by tx.ended that it has looked
+			l.life.Set(lifeLeaving) // so that tx.ended shows whether the send role has run
 			l.level, l.flow, l.mine.free = v.level, v.flow, !v.flow
 			if v.acks {
 				for n := range vitcpwire.Number(ackMessages) {
@@ -501,7 +503,7 @@ func TestVIT_3_1_Nudge(t *testing.T) {
 			if l.tx.ended != v.want {
 				t.Errorf("%+v: the send role has looked: %v", v, l.tx.ended)
 			}
-			if !news { // which Drained must send
+			if !news { // updates that Drained must send
 				l.life.Set(lifeOpen)
 				l.rx.fresh = true
 				if l.Drained(); l.rx.fresh || l.nop.Load() {
@@ -510,7 +512,7 @@ func TestVIT_3_1_Nudge(t *testing.T) {
 				l.life.Set(lifeLeaving)
 			}
 			l.c.Abort()
-			time.Sleep(time.Second) // what was sending listens for a last word
+			time.Sleep(time.Second) // a goroutine of the send role may still run for a moment
 			p.mu.Lock()
 			delete(p.links, l)
 			p.mu.Unlock()

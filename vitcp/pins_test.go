@@ -18,7 +18,7 @@ type deregistration struct {
 	done chan error
 }
 
-// deregister starts a deregistration, and waits until the handle is invalid.
+// deregister starts to deregister r in another goroutine, and waits until the handle is invalid.
 func deregister(t testing.TB, n *nicUnderTest, r *vi.Region) *deregistration {
 	d := &deregistration{t, make(chan error, 1)}
 	go func() { d.done <- n.DeregisterMem(r) }()
@@ -40,8 +40,8 @@ func (d *deregistration) wait() {
 	}
 }
 
-// One pin serves all bytes of one Receive call for a region. Deregistration waits for the pin, and
-// later messages for the region are refused although it is still pinned. The pin ends with the
+// All accesses to a region during one Receive share one pin. Deregistration waits for that pin.
+// Later messages for the region are refused although it is still pinned. The pin ends with the
 // Receive. [V-42] [VIA-8.3-16]
 func TestPinOfOneReceive(t *testing.T) {
 	var dereg *deregistration
@@ -50,7 +50,7 @@ func TestPinOfOneReceive(t *testing.T) {
 	r, buf := register(t, s.n, 100, allRights)
 	mark := vi.NewRecv()
 	ready := make(chan struct{})
-	mark.OnDone = func(*vi.Descriptor) { // between the two Writes
+	mark.OnDone = func(*vi.Descriptor) { // runs between the two Writes
 		dereg = deregister(t, s.n, r)
 		began = len(dereg.done) > 0
 		close(ready)
@@ -78,8 +78,8 @@ func TestPinOfOneReceive(t *testing.T) {
 	s.wantEnd(io.EOF)
 }
 
-// Between two Receives nothing is pinned: memory that short messages have just used can be
-// deregistered at once, and the next message fails. [V-42]
+// Between two Receives no memory is pinned. So memory that short messages have just used can be
+// deregistered at once, and the next message to it fails. [V-42]
 func TestNoPinBetweenReceives(t *testing.T) {
 	s := serveProbe(t, sessionOpts{attrs: reliableAll})
 	r, buf := register(t, s.n, 100, allRights)
@@ -99,8 +99,8 @@ func TestNoPinBetweenReceives(t *testing.T) {
 	s.wantEnd(io.EOF)
 }
 
-// A held pin does not extend the rights of a message: rights and bounds are checked for each
-// message, and another handle is another region.
+// A kept pin does not extend the rights of a message. Rights and bounds are checked for each
+// message, and another handle means another region.
 func TestHeldPinGrantsNothing(t *testing.T) {
 	for name, change := range map[string]func(*session, *vi.Region, *vitcpwire.RDMA){
 		"bounds": func(_ *session, _ *vi.Region, h *vitcpwire.RDMA) { h.Address += 51 },
@@ -141,17 +141,17 @@ func TestHeldPinGrantsNothing(t *testing.T) {
 	}
 }
 
-// Short messages that wait for a peer which does not read are copied at once or on demand, so that
-// their memory can be deregistered. [VIA-8.3-16]
+// The peer does not read, so short messages wait. Their memory can be deregistered, because it is
+// copied at once or on demand. [VIA-8.3-16]
 func TestDeregisterBehindAFullSocket(t *testing.T) {
 	s := serveProbe(t, sessionOpts{attrs: withLevel(reliableAll, vi.ReliableDelivery)})
 	r, buf := register(t, s.n, 2000, vi.MemAttributes{})
 	for i := range buf {
 		buf[i] = 0x55
 	}
-	const count = 40000 // more than sockets take
+	const count = 40000 // more messages than the sockets hold
 	var ds []*vi.Descriptor
-	for i := range count { // some copied at once, some referenced
+	for i := range count { // some are copied at once, the others are referenced
 		ds = append(ds, vi.NewRDMAWrite(vi.RemoteSegment{Handle: 1}, segment(r, 0, 1000+i%2*1000)))
 	}
 	for len(ds) > 0 {
@@ -165,7 +165,7 @@ func TestDeregisterBehindAFullSocket(t *testing.T) {
 	for i := range buf {
 		buf[i] = 0xaa // ours again
 	}
-	s.v.PostSend(vi.NewRDMAWrite(vi.RemoteSegment{Handle: 1}, segment(r, 0, 1))) // ends the connection if all the others were sent
+	s.v.PostSend(vi.NewRDMAWrite(vi.RemoteSegment{Handle: 1}, segment(r, 0, 1))) // ends the connection when all other messages were sent
 	for _, x := range s.wantEnd(io.EOF) {
 		if bytes.Contains(x.payload, []byte{0xaa}) {
 			t.Fatal("memory was read after it was given back")
@@ -173,10 +173,10 @@ func TestDeregisterBehindAFullSocket(t *testing.T) {
 	}
 }
 
-// The last bytes of an RDMA Write are placed after the others, and their pin is released even if
-// nothing follows on the stream. [V-42] [VIA-8.3-16]
+// The last bytes of an RDMA Write are placed after the others. Their pin is released even if no
+// byte follows on the stream. [V-42] [VIA-8.3-16]
 func TestPinOfLastBytes(t *testing.T) {
-	const size = 181_000 // the last segment is a long one
+	const size = 181_000 // so long that the last segment is read straight into place
 	for _, short := range []int{1, 9, 5000} {
 		s := serveProbe(t, sessionOpts{attrs: reliableAll, ce: func(ce *vitcpwire.CE) { ce.MTU = 1 << 30 }})
 		r, buf := register(t, s.n, size, allRights)
@@ -185,7 +185,7 @@ func TestPinOfLastBytes(t *testing.T) {
 		rdma := &vitcpwire.RDMA{Address: r.Address(), Handle: uint32(r.Handle()), Length: size}
 		n := vitcpwire.MaxSegment - s.d.HeaderLen(vitcpwire.Write)
 		var stream []byte
-		last := 0 // where the last segment begins
+		last := 0 // start of the last segment
 		for at := 0; at < size; at += n {
 			h := vitcpwire.Header{Type: vitcpwire.Write, Number: 1, Offset: uint32(at)}
 			if at+n >= size {

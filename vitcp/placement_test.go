@@ -10,9 +10,8 @@ import (
 	"viaduct/vi"
 )
 
-// The whole of an RDMA Write is checked before its first byte is placed: one
-// whose end is out of range leaves the beginning alone too. [V-42]
-// [VIT-2.2.2.2.2-6]
+// The whole range of an RDMA Write is checked before its first byte is placed. If the end is out of
+// range, the beginning is not written either. [V-42] [VIT-2.2.2.2.2-6]
 func TestWriteIsCheckedWhole(t *testing.T) {
 	for _, level := range levels {
 		s := serveProbe(t, sessionOpts{attrs: withLevel(reliableAll, level)})
@@ -32,8 +31,8 @@ func TestWriteIsCheckedWhole(t *testing.T) {
 	}
 }
 
-// Bytes beyond the stated length of an RDMA Write are not placed, although
-// the region has room. [VIT-3.2.1-4] [V-42]
+// Bytes beyond the stated length of an RDMA Write are not placed, although the region has room for
+// them. [VIT-3.2.1-4] [V-42]
 func TestWriteStaysInItsLength(t *testing.T) {
 	s := serveProbe(t, sessionOpts{attrs: reliableAll})
 	r, buf := register(t, s.n, 1000, allRights)
@@ -72,8 +71,8 @@ func TestNothingBehindARefusedRead(t *testing.T) {
 	}
 }
 
-// A large segment is read straight into place. A peer that sends it slowly must not have bytes
-// placed after the memory was deregistered. [V-42]
+// A large segment is read straight into place. If a peer sends it slowly and the memory is
+// deregistered meanwhile, no later byte is placed. [V-42]
 func TestDirectPlacementRespectsDeregistration(t *testing.T) {
 	s := serveProbe(t, sessionOpts{attrs: reliableAll})
 	r, buf := register(t, s.n, 65000, allRights)
@@ -93,8 +92,8 @@ func TestDirectPlacementRespectsDeregistration(t *testing.T) {
 	s.wantEnd(io.EOF)
 }
 
-// A VI that is disconnected in the middle of a message ends the message as void. The stream stays
-// whole, and no byte of the VI's memory is sent from then on. [V-18] [V-30]
+// A VI disconnects in the middle of a message that it sends. The message ends as void, the stream
+// stays valid, and no further byte of the VI's memory is sent. [V-18] [V-30]
 func TestDisconnectInsideMessage(t *testing.T) {
 	s := serveProbe(t, sessionOpts{attrs: reliableAll, posted: 3, ce: func(ce *vitcpwire.CE) { ce.MTU = 1 << 30 }})
 	r, buf := register(t, s.n, 64<<20, vi.MemAttributes{})
@@ -123,7 +122,7 @@ func TestDisconnectInsideMessage(t *testing.T) {
 	}
 }
 
-// An idle connection costs little memory: 16 KiB for each side at most.
+// An idle connection uses little memory: at most 16 KiB for each side.
 func TestIdleMemory(t *testing.T) {
 	if raceDetector {
 		t.Skip("the race detector counts memory otherwise")

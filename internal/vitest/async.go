@@ -12,8 +12,8 @@ import (
 	"viaduct/vi"
 )
 
-// testErrorHandler: errors are reported one at a time and in order; a handler can be replaced and
-// restored. [VIA-8.3-19] [VIA-5.1-1] [VIA-5.4-2]
+// testErrorHandler: errors are reported one at a time and in order. The handler can be replaced,
+// and the default restored. [VIA-8.3-19] [VIA-5.1-1] [VIA-5.4-2]
 func testErrorHandler(e *env) {
 	var log syncBuffer
 	nic := e.open(0, &vi.Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
@@ -53,12 +53,12 @@ func testErrorHandler(e *env) {
 			e.Fatal("no error")
 		}
 	}
-	nic.ErrorCallback(nil) // the default logs a line
+	nic.ErrorCallback(nil) // the default handler logs a line
 	before := log.String()
 	e.must(vis[0].Disconnect())
 	vis[0].ReportPostError(vi.NewSend())
 	e.eventually("a line in the log", func() bool { return strings.Contains(log.String()[len(before):], vi.ErrorPostDesc.String()) })
-	// The errors of one NIC are not reported to another.
+	// An error of one NIC is not reported to the handler of another.
 	e.claim(0, nil)
 	e.claim(1, nil)
 }
@@ -80,8 +80,8 @@ func (s *syncBuffer) String() string {
 	return s.b.String()
 }
 
-// testTeardownInHandler tears everything down from inside the error handler.
-// [VIA-5.4-1]
+// testTeardownInHandler disconnects and destroys the VI, destroys the completion queue and closes
+// the NIC, all inside the error handler. [VIA-5.4-1]
 func testTeardownInHandler(e *env) {
 	nic := e.open(0, nil)
 	cq, err := nic.CreateCQ(4)
@@ -123,8 +123,7 @@ func testTeardownInHandler(e *env) {
 	}
 }
 
-// testLimits reaches the limits of a NIC and releases them again.
-// [VIA-8.3-2] [VIA-8.2-1]
+// testLimits uses a NIC up to each limit, and frees everything again. [VIA-8.3-2] [VIA-8.2-1]
 func testLimits(e *env) {
 	n := e.open(0, nil)
 	a := n.Query()
@@ -156,7 +155,7 @@ func testLimits(e *env) {
 			e.Errorf("%s is %d", c.name, c.limit)
 		}
 		if c.limit > 1<<17 {
-			continue // tested in package vi, with a NIC that has a lower limit
+			continue // package vi tests this with a NIC that has a lower limit
 		}
 		var release []func() error
 		for i := range c.limit {
@@ -184,8 +183,7 @@ func testLimits(e *env) {
 	if a.MaxSegmentsPerDesc < 252 { // [VIA-3.4-5]
 		e.Errorf("%d segments in a descriptor", a.MaxSegmentsPerDesc)
 	}
-	// The RDMA Read support that a NIC reports is what its VIs can have, at every level.
-	// [VIA-4.3-2]
+	// A VI can use RDMA Read exactly at the levels that the NIC reports for it. [VIA-4.3-2]
 	if a.RDMAReadSupport&vi.UnreliableDelivery != 0 || a.RDMAReadSupport&^a.ReliabilityLevels != 0 {
 		e.Errorf("RDMA Read at %v of %v", a.RDMAReadSupport, a.ReliabilityLevels)
 	}
@@ -223,7 +221,7 @@ func testNIC(e *env) {
 	_, err = e.nics[0].RegisterMem(make([]byte, 1), vi.MemAttributes{Ptag: tag})
 	e.wantErr("the tag of another NIC", err, vi.ErrInvalidPtag)
 	e.wantErr("the tag of another NIC", e.nics[0].DestroyPtag(tag), vi.ErrInvalidParameter)
-	// A region of one NIC is not valid for a VI of the other.
+	// A VI of one NIC can't use a region of the other.
 	p := &pair{env: e, v: [2]*vi.VI{e.vi(0), e.vi(1)}, mem: [2]*vi.Region{e.region(0, memSize), e.region(1, memSize)}}
 	foreign, err := n.RegisterMem(make([]byte, 100), vi.MemAttributes{})
 	e.must(err)
@@ -243,7 +241,8 @@ func testNIC(e *env) {
 	e.wantErr("no tag on a strict NIC", err, vi.ErrInvalidPtag)
 }
 
-// testNames: the name service. [VIA-8.3-20] [VIA-6.4-28]
+// testNames: the name service finds names and addresses, and fails for unknown ones. [VIA-8.3-20]
+// [VIA-6.4-28]
 func testNames(e *env) {
 	host := e.Address(e.nics[1], nil).Host
 	text := e.nics[0].Device().FormatHost(host)
@@ -284,8 +283,8 @@ func testNames(e *env) {
 	}
 }
 
-// testThreads calls everything at once on one connection. The race detector
-// judges. [VIA-6.7-1]
+// testThreads makes all calls concurrently on one connection. The race detector reports faults.
+// [VIA-6.7-1]
 func testThreads(e *env) {
 	p := e.connected()
 	stop, end := context.WithTimeout(context.Background(), 60*time.Millisecond)

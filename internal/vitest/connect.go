@@ -10,8 +10,8 @@ import (
 	"viaduct/vi"
 )
 
-// testClientServer is a connection in the client-server model. [VIA-2.2-2]
-// [VIA-2.2-4] [VIA-2.2-5] [VIA-6.4-13]
+// testClientServer connects in the client-server model. [VIA-2.2-2] [VIA-2.2-4] [VIA-2.2-5]
+// [VIA-6.4-13]
 func testClientServer(e *env) {
 	const mine, theirs = 3000, 2500
 	server := e.vi(0, func(a *vi.Attributes) { a.MaxTransferSize = mine })
@@ -22,7 +22,7 @@ func testClientServer(e *env) {
 	if s := client.State(); s != vi.ConnectPending {
 		e.Errorf("requester in state %v", s)
 	}
-	// The attributes that the accept decision can see.
+	// These attributes are known when the server decides whether to accept.
 	got := r.RemoteAttributes()
 	if got.Reliability != e.level || got.MaxTransferSize != theirs || got.FlowControl || !got.EnableRDMAWrite || got.EnableRDMARead != e.canRead() {
 		e.Errorf("the caller's attributes: %+v", got)
@@ -40,14 +40,14 @@ func testClientServer(e *env) {
 	e.must(<-result)
 	for name, v := range map[string]*vi.VI{"server": server, "client": client} {
 		s, a, _, _ := v.Query()
-		if s != vi.Connected || a.MaxTransferSize != theirs { // negotiated down [VIA-6.4-16]
+		if s != vi.Connected || a.MaxTransferSize != theirs { // the smaller transfer size of both [VIA-6.4-16]
 			e.Errorf("%s in state %v, transfer size %d", name, s, a.MaxTransferSize)
 		}
 		if _, ok := v.RemoteAddress(); !ok {
 			e.Errorf("%s does not know its peer", name)
 		}
 	}
-	// A message of the agreed size is delivered, one byte more is refused.
+	// A message of the agreed size is delivered, and a message of one byte more is refused.
 	for i, v := range []*vi.VI{server, client} {
 		other := []*vi.VI{server, client}[1-i]
 		from, to := e.region(i, mine), e.region(1-i, mine)
@@ -62,13 +62,13 @@ func testClientServer(e *env) {
 			e.wantStatus("one byte more", e.reapSend(v, nil), vi.StatusOpSend|vi.StatusLengthError)
 		}
 	}
-	// An answered request can't be answered again.
+	// A request can be answered only once.
 	e.wantErr("a second Accept", r.Accept(e.ctx(), e.vi(0)), vi.ErrInvalidParameter)
 	e.wantErr("a Reject after it", r.Reject(), vi.ErrInvalidParameter)
 }
 
-// testMatching: a request matches a wait only if length and bytes of the called discriminator are
-// equal. [VIA-6.4-13] [VIA-6.4-14] [VIA-7-1] [VIA-7-2] [VIA-7-3]
+// testMatching: a request matches a wait only if the called discriminator is equal in length and
+// bytes. [VIA-6.4-13] [VIA-6.4-14] [VIA-7-1] [VIA-7-2] [VIA-7-3]
 func testMatching(e *env) {
 	limit := e.nics[0].Query().MaxDiscriminatorLen
 	waiting, stop := context.WithCancel(e.ctx())
@@ -89,7 +89,7 @@ func testMatching(e *env) {
 	}
 	v := e.vi(0)
 	from := e.address(0)
-	var before []string // requests found in earlier rounds
+	var before []string // requests that earlier rounds have found
 	for _, c := range []struct {
 		d     []byte
 		match bool
@@ -110,7 +110,7 @@ func testMatching(e *env) {
 			for again := true; again; {
 				select {
 				case got := <-found:
-					// A request whose refusal was lost is repeated, and found again.
+					// If a refusal is lost, the request is repeated and found again.
 					again = e.Lossy && slices.Contains(before, got)
 					if !again && got != string(c.d) {
 						e.Errorf("%q was found by %q", c.d, got)
@@ -142,8 +142,8 @@ func testMatching(e *env) {
 	e.wantErr("a peer request with one", v.ConnectPeerRequest(from, long, 0), vi.ErrInvalidParameter)
 }
 
-// testConnectFailures: after any failed request the VI is Idle with its receives still posted, and
-// the next attempt uses them. [VIA-2.2-6] [VIA-2.3-8] [VIA-8.3-9] [VIA-6.4-17] [VIA-6.4-18]
+// testConnectFailures: after every failed request the VI is Idle with its receives still posted,
+// and the next connection uses them. [VIA-2.2-6] [VIA-2.3-8] [VIA-8.3-9] [VIA-6.4-17] [VIA-6.4-18]
 // [VIA-8.3-6]
 func testConnectFailures(e *env) {
 	p := e.unconnected()
@@ -176,7 +176,7 @@ func testConnectFailures(e *env) {
 		still("unreachable")
 	}
 
-	// A request that is found and never answered. [VIA-6.4-19]
+	// This request is found and never answered. [VIA-6.4-19]
 	at := e.address(1)
 	open := make(chan *vi.ConnRequest, 1)
 	waiting := e.ctx()
@@ -198,11 +198,11 @@ func testConnectFailures(e *env) {
 		cancel()
 		if errors.Is(err, vi.ErrNoMatch) {
 			// The other side does not wait yet. The pause is needed because a provider keeps state
-			// of each request for its repetitions, and rapid requests would use that up.
+			// for the repetitions of each request, and rapid requests would exhaust that state.
 			time.Sleep(200 * time.Microsecond)
 			continue
 		}
-		var lost <-chan time.Time // a lost request finds no wait
+		var lost <-chan time.Time // a request is lost if no wait matches it
 		if e.Lossy {
 			lost = time.After(limit)
 		}
@@ -219,7 +219,7 @@ func testConnectFailures(e *env) {
 	e.accurate("ConnectRequest", took, limit)
 	still("timeout")
 	if r := found; r != nil {
-		// Too late: the caller has given up.
+		// Accept comes too late here: the caller has already cancelled its request.
 		e.eventually("Accept of a request that was given up fails", func() bool {
 			late := e.vi(1)
 			err := r.Accept(e.ctx(), late)
@@ -227,7 +227,7 @@ func testConnectFailures(e *env) {
 		})
 	}
 
-	// A cancelled one.
+	// This request is cancelled.
 	ctx, cancel := context.WithCancel(context.Background())
 	at = e.address(1)
 	go func() {
@@ -243,7 +243,7 @@ func testConnectFailures(e *env) {
 	still("cancel")
 	<-open
 
-	// A refused one.
+	// This request is refused.
 	at = e.address(1)
 	go func() {
 		r, err := e.nics[1].ConnectWait(waiting, at)
@@ -256,7 +256,7 @@ func testConnectFailures(e *env) {
 	e.wantErr("reject", e.request(e.ctx(), v, e.address(0), at), vi.ErrReject)
 	still("reject")
 
-	// Now connect, and complete every receive in order.
+	// After all these failures the VIs connect, and every receive completes in order.
 	p.connect()
 	for i := range depth {
 		p.post(1, vi.NewSend(p.seg(1, 0, 4)).WithImmediate(uint32(i)))
@@ -269,8 +269,8 @@ func testConnectFailures(e *env) {
 	}
 }
 
-// accurate checks that an operation with a time limit ended at the limit or up to a second later:
-// the machine of a test may be busy. [VIA-6.4-19]
+// accurate checks that an operation with a time limit ended at the limit or at most a second later.
+// The second is for a busy machine. [VIA-6.4-19]
 func (e *env) accurate(what string, took, limit time.Duration) {
 	e.Helper()
 	if took < limit-time.Millisecond || took > limit+time.Second*time.Duration(max(1, e.Scale)) {
@@ -278,8 +278,8 @@ func (e *env) accurate(what string, took, limit time.Duration) {
 	}
 }
 
-// testWaits: timeouts of a connect wait, and several waits.
-// [VIA-6.4-15] [VIA-6.4-19]
+// testWaits: a connect wait ends at its time limit, and several waits may be pending. [VIA-6.4-15]
+// [VIA-6.4-19]
 func testWaits(e *env) {
 	const limit = 30 * time.Millisecond
 	begin := time.Now()
@@ -294,7 +294,7 @@ func testWaits(e *env) {
 	_, err = e.nics[1].ConnectWait(ctx, e.address(1))
 	e.wantErr("a cancelled wait", err, context.Canceled)
 
-	// Waits on equal discriminators are all served, one request each.
+	// Each of several waits for equal discriminators gets one request.
 	at := e.address(1)
 	const n = 3
 	served := make(chan error, n)
@@ -317,7 +317,7 @@ func testWaits(e *env) {
 	e.wantErr("a request more than waits", err, vi.ErrNoMatch)
 }
 
-// testMismatch: an accept with an unsuitable VI fails and leaves the request open. [VIA-6.4-16]
+// testMismatch: Accept with an unsuitable VI fails, and the request stays open. [VIA-6.4-16]
 // [VIA-8.3-7]
 func testMismatch(e *env) {
 	r, client, result := e.incoming()
@@ -349,8 +349,7 @@ func testMismatch(e *env) {
 	}
 }
 
-// testConnectAbort: disconnecting or closing while a connection is made.
-// [VIA-2.2-7] [VIA-6.7-2]
+// testConnectAbort disconnects or closes during a connection attempt. [VIA-2.2-7] [VIA-6.7-2]
 func testConnectAbort(e *env) {
 	r, client, result := e.incoming()
 	e.must(client.Disconnect())
@@ -369,11 +368,11 @@ func testConnectAbort(e *env) {
 	e.must(client.Destroy())
 }
 
-// testManyConnections makes many connections at once, all of whose receive
-// queues report to one completion queue. [VIA-8.3-17] [VIA-1.1-4]
+// testManyConnections sets up many connections concurrently. All their receive queues report to one
+// completion queue. [VIA-8.3-17] [VIA-1.1-4]
 func testManyConnections(e *env) {
 	const n = 24
-	cq, err := e.nics[1].CreateCQ(1) // a reservation: a smaller capacity does no harm [VIA-1.6-2]
+	cq, err := e.nics[1].CreateCQ(1) // work queues reserve their room, so a small capacity is enough [VIA-1.6-2]
 	e.must(err)
 	mem := [2]*vi.Region{e.region(0, 64*n), e.region(1, 64*n)}
 	var vis [2][n]*vi.VI
@@ -414,7 +413,7 @@ func testManyConnections(e *env) {
 		c, err := cq.Wait(e.ctx())
 		e.must(err)
 		i := c.VI.UserData().(int)
-		d, err := c.VI.RecvDone() // complete at once [VIA-4.7-2]
+		d, err := c.VI.RecvDone() // the descriptor has completed, so RecvDone finds it at once [VIA-4.7-2]
 		if err != nil || !c.Recv {
 			e.Fatalf("entry without a descriptor: %v", err)
 		}

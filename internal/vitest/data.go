@@ -9,8 +9,8 @@ import (
 	"viaduct/vi"
 )
 
-// segments cuts n bytes of a side's memory from off into segments of the given sizes in turn. A gap
-// of one byte precedes each, so that segments start at all alignments.
+// segments returns n bytes of a side's memory, from off on, as segments of the given sizes in turn.
+// A gap of one byte precedes each segment, so that segments start at all alignments.
 func (p *pair) segments(side, off, n int, sizes ...int) (segs []vi.Segment) {
 	for i := 0; n > 0; i++ {
 		k := min(sizes[i%len(sizes)], n)
@@ -22,7 +22,7 @@ func (p *pair) segments(side, off, n int, sizes ...int) (segs []vi.Segment) {
 	return segs
 }
 
-// bytesOf returns the bytes in segments.
+// bytesOf returns the bytes of segs, joined.
 func (p *pair) bytesOf(side int, segs []vi.Segment) []byte {
 	var b []byte
 	for _, s := range segs {
@@ -32,16 +32,16 @@ func (p *pair) bytesOf(side int, segs []vi.Segment) []byte {
 	return b
 }
 
-// testSizes sends and writes messages of the sizes that matter, gathered from
-// and scattered to pieces of odd sizes. [VIA-8.3-11] [VIA-3.5-7]
-// [VIA-3.5-3] [VIA-3.5-5] [VIA-4.1-1] [VIA-4.2-1]
+// testSizes sends and writes messages of the important sizes. It gathers them from, and scatters
+// them to, pieces of odd sizes. [VIA-8.3-11] [VIA-3.5-7] [VIA-3.5-3] [VIA-3.5-5] [VIA-4.1-1]
+// [VIA-4.2-1]
 func testSizes(e *env) {
 	p := e.connected()
 	mtu := int(p.mtu())
 	for i, n := range []int{0, 1, 2, 3, 7, 64, 1023, 1448, 4096, 4097, mtu - 1, mtu} {
 		for k, sizes := range [][]int{{mtu}, {1, 2, 3}, {4096, 1, 0, 1000}, {33, 4095}} {
 			if n/slicesMean(sizes) > 200 {
-				continue // more segments than a descriptor can have
+				continue // that would be more segments than a descriptor can have
 			}
 			seed := uint64(100*i + k)
 			clear(p.mem[1].Bytes())
@@ -62,8 +62,8 @@ func testSizes(e *env) {
 				e.wrongf("message of %d bytes in segments of %v came wrong", n, sizes)
 			}
 
-			// The same by RDMA Write, to one contiguous range at an odd address. The Send after it
-			// signals its arrival.
+			// An RDMA Write moves the same bytes to one contiguous range at an odd address. The
+			// Send after it signals its arrival.
 			clear(p.mem[1].Bytes())
 			at := 100 + 7*i + k
 			w := p.post(0, vi.NewRDMAWrite(p.mem[1].Remote(at), src...))
@@ -95,8 +95,8 @@ func isZero(b []byte) bool {
 	return true
 }
 
-// barrier sends an empty message from a side and waits for it at the other, so that all earlier
-// messages have arrived. The caller reaps the send.
+// barrier sends an empty message from side from and receives it at the other side, so that all
+// earlier messages have arrived. It returns the send, which the caller reaps.
 func (p *pair) barrier(from int) *vi.Descriptor {
 	p.Helper()
 	r := p.postRecv(1-from, vi.NewRecv())
@@ -105,8 +105,8 @@ func (p *pair) barrier(from int) *vi.Descriptor {
 	return s
 }
 
-// testSegments: numbers of segments, empty ones. [VIA-3.4-1] [VIA-3.4-2]
-// [VIA-3.4-3] [VIA-3.4-4] [VIA-3.5-4]
+// testSegments: a descriptor may have any number of segments up to the limit, and empty segments.
+// [VIA-3.4-1] [VIA-3.4-2] [VIA-3.4-3] [VIA-3.4-4] [VIA-3.5-4]
 func testSegments(e *env) {
 	p := e.connected()
 	most := e.nics[0].Query().MaxSegmentsPerDesc
@@ -118,7 +118,7 @@ func testSegments(e *env) {
 			dst = append(dst, p.seg(1, 3*i, 1))
 		}
 		r := vi.NewRecv(dst...)
-		r.Length = 77 // a convention only
+		r.Length = 77 // the Length of a receive is only a convention
 		p.postRecv(1, r)
 		p.post(0, vi.NewSend(src...))
 		p.wantStatus(fmt.Sprint("send of ", n, " segments"), p.reapSend(p.v[0], nil), vi.StatusOpSend)
@@ -126,7 +126,7 @@ func testSegments(e *env) {
 		if int(r.Length) != n || !bytes.Equal(p.bytesOf(1, dst), p.bytesOf(0, src)) {
 			e.wrongf("%d segments came wrong", n)
 		}
-		if n < most { // the address segment counts
+		if n < most { // the address segment counts as a segment
 			w := p.post(0, vi.NewRDMAWrite(p.mem[1].Remote(4000), src...))
 			p.barrier(0)
 			p.wantStatus("write", p.reapSend(p.v[0], w), vi.StatusOpRDMAWrite)
@@ -136,7 +136,7 @@ func testSegments(e *env) {
 			}
 		}
 	}
-	// Empty segments need no handle.
+	// An empty segment needs no valid handle.
 	none := vi.Segment{Address: 12345, Handle: 0, Length: 0}
 	p.fill(0, 0, 20, 9)
 	r := p.postRecv(1, vi.NewRecv(none, p.seg(1, 0, 10), none, p.seg(1, 10, 10), none))
@@ -150,7 +150,7 @@ func testSegments(e *env) {
 	p.post(0, vi.NewSend(none))
 	p.wantStatus("empty send", p.reapSend(p.v[0], nil), vi.StatusOpSend)
 	p.wantStatus("empty receive", p.reapRecv(p.v[1], r), vi.StatusOpReceive)
-	// RDMA of nothing.
+	// RDMA operations of 0 bytes succeed.
 	p.post(0, vi.NewRDMAWrite(p.mem[1].Remote(0)))
 	p.wantStatus("empty write", p.reapSend(p.v[0], nil), vi.StatusOpRDMAWrite)
 	if e.canRead() {
@@ -160,8 +160,9 @@ func testSegments(e *env) {
 	p.works()
 }
 
-// testImmediate [VIA-8.3-12] [VIA-3.6-2] [VIA-3.6-3] [VIA-3.3-3]
-// [VIA-3.2-2] [VIA-3.5-6] [VIA-4.2-2] [VIA-4.2-3] [VIA-4.2-4]
+// testImmediate: immediate data reaches the receive descriptor that the message consumes.
+// [VIA-8.3-12] [VIA-3.6-2] [VIA-3.6-3] [VIA-3.3-3] [VIA-3.2-2] [VIA-3.5-6] [VIA-4.2-2] [VIA-4.2-3]
+// [VIA-4.2-4]
 func testImmediate(e *env) {
 	p := e.connected()
 	values := []uint32{0, 1, 0xffffffff, 0x80000000, 0x7fffffff, 0x01020304, 0xdeadbeef}
@@ -170,7 +171,7 @@ func testImmediate(e *env) {
 	}
 	for i, x := range values {
 		r := vi.NewRecv(p.seg(1, 0, 64))
-		r.Control |= vi.Immediate | vi.QueueFence // no meaning there
+		r.Control |= vi.Immediate | vi.QueueFence // these bits have no meaning for a receive
 		r.ImmediateData = 0x55555555
 		p.postRecv(1, r)
 		var s *vi.Descriptor
@@ -192,7 +193,7 @@ func testImmediate(e *env) {
 			e.wrongf("immediate data %#x came as %#x, status %v", x, r.ImmediateData, got)
 		}
 	}
-	// Without immediate data the field is 0.
+	// If a message has no immediate data, ImmediateData of its receive is 0.
 	r := vi.NewRecv(p.seg(1, 0, 64))
 	r.ImmediateData = 0x55555555
 	p.postRecv(1, r)
@@ -205,8 +206,9 @@ func testImmediate(e *env) {
 	if got&vi.StatusImmediate != 0 || r.ImmediateData != 0 {
 		e.wrongf("no immediate data came as %#x, status %v", r.ImmediateData, got)
 	}
-	// A write with immediate data consumes one receive and does not touch its memory; a write
-	// without consumes none. When the receive completes, all earlier messages have arrived.
+	// An RDMA Write with immediate data consumes one receive and does not access the receive's
+	// memory. A Write without immediate data consumes no receive. When the receive completes, all
+	// earlier messages have arrived.
 	clear(p.mem[1].Bytes())
 	first := p.postRecv(1, vi.NewRecv(p.seg(1, 0, 100)))
 	second := p.postRecv(1, vi.NewRecv(p.seg(1, 100, 100)))
@@ -233,8 +235,8 @@ func testImmediate(e *env) {
 	p.wantStatus("send", p.reapSend(p.v[0], nil), vi.StatusOpSend)
 }
 
-// testDescriptor: a descriptor belongs to the consumer again once it was reaped, and not before.
-// [VIA-1.2-1] [VIA-3.1-2] [VIA-3.3-2] [VIA-3.3-4] [VIA-3.3-5] [VIA-4.7-1] [VIA-1.2-2]
+// testDescriptor: a descriptor belongs to the consumer again when it has been reaped, and not
+// before. [VIA-1.2-1] [VIA-3.1-2] [VIA-3.3-2] [VIA-3.3-4] [VIA-3.3-5] [VIA-4.7-1] [VIA-1.2-2]
 func testDescriptor(e *env) {
 	p := e.connected()
 	r := vi.NewRecv(p.seg(1, 0, 100))
@@ -258,14 +260,14 @@ func testDescriptor(e *env) {
 	}
 	e.wantErr("posting a completed one that was not reaped", p.v[0].PostSend(s), vi.ErrInvalidParameter)
 	p.reapSend(p.v[0], s)
-	// A consumer may poll the status; once Done is set, the data are visible.
+	// A consumer may poll the status. Once Done is set, the data is visible.
 	e.eventually("the receive is done", func() bool { return r.Status()&vi.StatusDone != 0 })
 	if r.Length != 10 || !bytes.Equal(p.mem[1].Bytes()[:10], p.mem[0].Bytes()[:10]) {
 		e.Error("a receive is done before its message is there")
 	}
 	p.reapRecv(p.v[1], r)
-	// Post it again with the old status in it, and use its memory in between: the race detector
-	// reports a late access by the provider.
+	// The loop posts the descriptor again with the old status in it, and uses its memory between
+	// two posts. The race detector reports a late access by the provider.
 	for i := range 50 {
 		r.Length, r.ImmediateData, s.OnDone = 1, 2, nil
 		clear(p.mem[1].Bytes()[:100])
@@ -282,8 +284,8 @@ func testDescriptor(e *env) {
 	}
 }
 
-// testPostingNeverBlocks posts more bytes than the network can buffer while the peer does nothing.
-// [VIA-1.3-1]
+// testPostingNeverBlocks posts more bytes than the network can buffer, while the peer handles
+// nothing. [VIA-1.3-1]
 func testPostingNeverBlocks(e *env) {
 	p := e.connected(func(a *vi.Attributes) { a.FlowControl = e.FlowControl })
 	depth := min(400, e.nics[0].Query().MaxDescriptorsPerQueue)
@@ -303,11 +305,12 @@ func testPostingNeverBlocks(e *env) {
 	}
 }
 
-// testRead [VIA-4.3-1] [VIA-4.4-3] [VIA-4.5-5] [VIA-3.3-2]
+// testRead: RDMA Reads return the peer's memory and consume no receive. [VIA-4.3-1] [VIA-4.4-3]
+// [VIA-4.5-5] [VIA-3.3-2]
 func testRead(e *env) {
 	p := e.connected()
 	mtu := int(p.mtu())
-	recv := p.postRecv(1, vi.NewRecv(p.seg(1, 0, 10))) // no Read may consume it
+	recv := p.postRecv(1, vi.NewRecv(p.seg(1, 0, 10))) // an RDMA Read must not consume this receive
 	for i, n := range []int{1, 2, 3, 100, 1448, 4096, 4097, mtu - 1, mtu} {
 		for _, sizes := range [][]int{{mtu}, {1, 2, 300}, {4096, 0, 1000}} {
 			if n/slicesMean(sizes) > 200 {
@@ -324,7 +327,7 @@ func testRead(e *env) {
 			}
 		}
 	}
-	// Write, then read back: the Read sees every earlier Write.
+	// An RDMA Read returns the bytes of every earlier RDMA Write.
 	for i := range 20 {
 		p.fill(0, 0, 4000, uint64(i)+1000)
 		p.post(0, vi.NewRDMAWrite(p.mem[1].Remote(500), p.seg(0, 0, 2000)))
@@ -346,9 +349,8 @@ func testRead(e *env) {
 	p.wantStatus("receive", p.reapRecv(p.v[1], recv), vi.StatusOpReceive)
 }
 
-// testReadOrder: many reads at once among sends and writes complete in
-// posting order, whatever the window. [VIA-4.3-3] [VIA-4.3-4] [VIA-4.4-4]
-// [VIA-8.3-13] [VIA-3.7-1]
+// testReadOrder: many RDMA Reads among Sends and Writes complete in posting order, for every size
+// of the window. [VIA-4.3-3] [VIA-4.3-4] [VIA-4.4-4] [VIA-8.3-13] [VIA-3.7-1]
 func testReadOrder(e *env) {
 	for _, window := range []int{0, 1, 2} {
 		p := e.connected(func(a *vi.Attributes) { a.ReadWindow = window })
@@ -380,8 +382,8 @@ func testReadOrder(e *env) {
 			}
 		}
 	}
-	// Fence: a fenced send starts once the Read's data has arrived. The send gathers the memory
-	// that the Read scatters to.
+	// A Send with a fence starts when the data of the earlier RDMA Read has arrived. Here the Send
+	// gathers the memory that the Read scatters to.
 	p := e.connected()
 	for i := range 20 {
 		size := int(p.mtu())
@@ -396,7 +398,7 @@ func testReadOrder(e *env) {
 		if !bytes.Equal(p.mem[1].Bytes()[memSize/2:][:size], want) {
 			e.Fatal("a fenced send was gathered before the read brought its data")
 		}
-		// A fence with no read outstanding does no harm.
+		// A fence without an outstanding Read has no effect.
 		p.postRecv(1, vi.NewRecv())
 		p.post(0, vi.NewSend().WithFence())
 		p.wantStatus("send", p.reapSend(p.v[0], nil), vi.StatusOpSend)
@@ -404,8 +406,8 @@ func testReadOrder(e *env) {
 	}
 }
 
-// testFlowControl: messages wait for receives. RDMA Writes need no receive, but wait as well to
-// stay in order. [VIA-4.1-3] [VIA-4.4-2]
+// testFlowControl: a message waits until the peer has posted a receive for it. An RDMA Write needs
+// no receive, but waits for earlier messages, so that the order is kept. [VIA-4.1-3] [VIA-4.4-2]
 func testFlowControl(e *env) {
 	p := e.connected(flow)
 	const n = 40
@@ -440,7 +442,8 @@ func testFlowControl(e *env) {
 	}
 	p.claim(0, p.v[0])
 	p.claim(1, p.v[1])
-	// A message that waits for a receive when the connection ends is flushed, not sent.
+	// If the connection ends while a message waits for a receive, the message is flushed and not
+	// sent.
 	d := p.post(0, vi.NewSend(p.seg(0, 0, 10)))
 	time.Sleep(moment)
 	if _, err := p.v[0].SendDone(); !errors.Is(err, vi.ErrNotDone) {
@@ -449,7 +452,7 @@ func testFlowControl(e *env) {
 	p.must(p.v[0].Disconnect())
 	p.wantStatus("a send held back", p.reapSend(p.v[0], d), vi.StatusOpSend|vi.StatusFlushed)
 
-	// The memory of a waiting message is deregistered.
+	// The memory of a waiting message is deregistered here.
 	p = e.connected(flow)
 	gone := e.region(0, 100)
 	d = p.post(0, vi.NewSend(gone.Segment(0, 100)))
@@ -463,8 +466,8 @@ func testFlowControl(e *env) {
 	}
 }
 
-// testReception: at reliable reception a send completes only after the message is in the target's
-// memory and its receive is complete. [VIA-4.5-4]
+// testReception: at Reliable Reception a send completes only after the message is in the target's
+// memory and the receive at the target has completed. [VIA-4.5-4]
 func testReception(e *env) {
 	if e.level != vi.ReliableReception {
 		return

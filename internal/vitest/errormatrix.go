@@ -8,32 +8,32 @@ import (
 	"viaduct/vi"
 )
 
-// The error matrix [VIA 4.6] has, by reliability level, the status of the initiator's descriptor
-// and of the receive at the target, and the errors reported on both sides.
+// The error matrix [VIA 4.6] gives for each error, by reliability level, the status of the
+// initiator's descriptor and of the receive at the target, and the errors reported on both sides.
 
 // expect is one cell of the matrix.
 type expect struct {
 	send  []vi.Status    // allowed final status of the initiator's descriptor, without op bits
-	recv  []vi.Status    // the same for the receive; nil: none is posted or consumed
+	recv  []vi.Status    // the same for the receive; nil if no receive is posted or consumed
 	local []vi.ErrorCode // asynchronous errors at the initiator except Connection Lost
 	async []vi.ErrorCode // the same at the target
 }
 
-// A row is one situation. do brings it about on a connected pair, with side 0 as the initiator, and
-// returns its send descriptor and its receive, if any.
+// A row is one situation of the matrix. do causes the situation on a connected pair, with side 0 as
+// the initiator. It returns the initiator's send descriptor, and the receive at the target or nil.
 type row struct {
 	name string
 	do   func(p *pair) (s, r *vi.Descriptor)
 
 	ud, rd, rr expect
-	dropped    *[3]expect // the same for a network that drops damaged frames
+	dropped    *[3]expect // the same for a network that drops damaged frames; nil if it makes no difference
 	read       bool
 	faulty     func(Harness) bool
 }
 
 var (
 	ok     = []vi.Status{0}
-	maybe  = []vi.Status{0, vi.StatusTransportError, vi.StatusFlushed} // complete or not when the connection broke
+	maybe  = []vi.Status{0, vi.StatusTransportError, vi.StatusFlushed} // the descriptor may or may not have completed when the connection broke
 	format = []vi.Status{vi.StatusFormatError}
 	prot   = []vi.Status{vi.StatusProtectionError}
 	length = []vi.Status{vi.StatusLengthError}
@@ -42,14 +42,14 @@ var (
 	trans  = []vi.Status{vi.StatusTransportError}
 	part   = []vi.Status{vi.StatusPartialError}
 
-	// A sender's fault may end a message that has begun to arrive.
+	// A fault at the sender may end a message whose first part has arrived.
 	goneOrPart = []vi.Status{vi.StatusFlushed, vi.StatusPartialError}
 )
 
 func codes(c ...vi.ErrorCode) []vi.ErrorCode { return c }
 
 // local returns a row whose error the initiator detects before it sends. The receive at the target
-// stays posted, or is flushed when the connection ends.
+// stays posted, or is flushed if the connection ends.
 func local(name string, status []vi.Status, do func(p *pair) *vi.Descriptor) row {
 	return row{
 		name: name,
@@ -122,7 +122,7 @@ var matrix = []row{
 		rd: expect{send: maybe, recv: length},
 		rr: expect{send: remote, recv: length},
 	},
-	{ // several frames; the first fits
+	{ // the message has several frames, and the receive has room for the first
 		name: "TooLongForReceive/ManyFrames",
 		do: func(p *pair) (s, r *vi.Descriptor) {
 			r = p.postRecv(1, vi.NewRecv(p.seg(1, 0, int(p.mtu())-1)))
@@ -164,7 +164,7 @@ var matrix = []row{
 		rd: expect{send: maybe, recv: prot},
 		rr: expect{send: remote, recv: prot},
 	},
-	{ // [VIA-8.3-16]: registered when posted, but no longer when its turn comes
+	{ // [VIA-8.3-16]: the memory is registered at the post, but not when the descriptor starts
 		name: "ScatterFault/Deregistered",
 		do: func(p *pair) (s, r *vi.Descriptor) {
 			gone := p.region(1, 100)
@@ -273,7 +273,7 @@ var matrix = []row{
 		rd: expect{send: anyEnd, recv: part},
 		rr: expect{send: failedEnd, recv: part},
 	},
-	{ // [VIA-4.6-13]; at unreliable delivery see testCorruptUnreliable
+	{ // [VIA-4.6-13]; testCorruptUnreliable covers unreliable delivery
 		name: "SendCorrupted", faulty: canCorrupt, dropped: &vanished,
 		do: func(p *pair) (s, r *vi.Descriptor) {
 			p.Faults.Corrupt(p.v[0])
@@ -285,14 +285,15 @@ var matrix = []row{
 	},
 }
 
-// A message that the sender itself aborts ends with the cause.
+// If the sender itself aborts a message, its descriptor ends with the cause.
 var (
 	failedEnd = []vi.Status{vi.StatusTransportError, vi.StatusProtectionError, vi.StatusLengthError}
 	anyEnd    = append([]vi.Status{0, vi.StatusFlushed}, failedEnd...)
 )
 
-// If the network drops damaged frames, the message is lost: alone at unreliable delivery, otherwise
-// with the connection. A longer message that has arrived in part is reported as partial.
+// If the network drops damaged frames, the message is lost. At unreliable delivery only the message
+// is lost, at the other levels the connection too. A message that has arrived in part is reported
+// as partial.
 var (
 	vanished = [3]expect{{send: ok}, {send: maybe, recv: goneOrPart}, {send: trans, recv: goneOrPart}}
 	cutSend  = [3]expect{{send: ok}, {send: maybe, recv: part}, {send: trans, recv: part}}
@@ -302,7 +303,7 @@ var (
 func canCorrupt(h Harness) bool  { return h.Faults.Corrupt != nil }
 func canTruncate(h Harness) bool { return h.Faults.Truncate != nil }
 
-// testErrorMatrix tries every row at the level. [VIA-8.3-10] [VIA-4.5-1]
+// testErrorMatrix tests every row of the matrix at the level of e. [VIA-8.3-10] [VIA-4.5-1]
 // [VIA-5.3-4]
 func testErrorMatrix(e *env) {
 	for _, r := range matrix {
@@ -319,7 +320,7 @@ func testErrorMatrix(e *env) {
 			x = r.dropped[slices.Index([]vi.Reliability{vi.UnreliableDelivery, vi.ReliableDelivery, vi.ReliableReception}, e.level)]
 		}
 		if x.send == nil || r.read && !e.canRead() {
-			continue // no such cell
+			continue // the matrix has no such cell
 		}
 		e.sub(r.name, func(e *env) {
 			if r.faulty != nil && !r.faulty(e.Harness) {
@@ -332,7 +333,7 @@ func testErrorMatrix(e *env) {
 
 func (e *env) cell(r row, x expect) {
 	p := e.connected()
-	// A descriptor that is posted after the one in error never succeeds.
+	// A descriptor that is posted after the failing one never succeeds.
 	s, recv := r.do(p)
 	op := vi.StatusOpSend
 	switch s.Control.Op() {
@@ -349,12 +350,12 @@ func (e *env) cell(r row, x expect) {
 		}
 		p.claim(1, p.v[1], x.async...)
 		if recv != nil && x.recv == nil {
-			// The receive was not consumed: the next message uses it.
+			// The receive was not consumed, so the next message uses it.
 			p.must(p.v[0].PostSend(vi.NewSend(p.seg(0, 0, 7))))
 			p.wantStatus("the next send", p.reapSend(p.v[0], nil), vi.StatusOpSend)
 			p.wantStatus("the next receive", p.reapRecv(p.v[1], recv), vi.StatusOpReceive)
 		}
-		p.works() // still connected [VIA-4.5-2]
+		p.works() // the VIs are still connected [VIA-4.5-2]
 		p.claim(0, p.v[0], x.local...)
 		return
 	}
@@ -371,7 +372,7 @@ func (e *env) cell(r row, x expect) {
 		p.wantRecv(recv, s, x.recv)
 	}
 	for side, v := range p.v {
-		// Only flushed descriptors follow. [VIA-4.4-5] [VIA-2.2-11]
+		// All later descriptors are flushed. [VIA-4.4-5] [VIA-2.2-11]
 		late := p.post(side, vi.NewSend(p.seg(side, 0, 10)))
 		p.wantStatus("a later send", p.reapSend(v, late), vi.StatusOpSend|vi.StatusFlushed)
 		lateRecv := p.postRecv(side, vi.NewRecv(p.seg(side, 0, 10)))
@@ -400,8 +401,8 @@ func withOp(op vi.Status, ss []vi.Status) []vi.Status {
 	return all
 }
 
-// testCorruptUnreliable: a damaged message is dropped or reported as damaged, never delivered as
-// good. [VIA-4.6-13] [VIA-4.5-2]
+// testCorruptUnreliable: a damaged message is dropped or reported as damaged, but never delivered
+// as undamaged. [VIA-4.6-13] [VIA-4.5-2]
 func testCorruptUnreliable(e *env) {
 	if e.reliable() {
 		return
@@ -425,8 +426,8 @@ func testCorruptUnreliable(e *env) {
 	}
 }
 
-// testErrorOrder: descriptors before the one in error succeed, later ones are flushed and not
-// carried out, in posting order. [VIA-4.4-5] [VIA-4.4-1] [VIA-2.3-10]
+// testErrorOrder: descriptors before the failing one succeed. Later descriptors are flushed without
+// being executed, in posting order. [VIA-4.4-5] [VIA-4.4-1] [VIA-2.3-10]
 func testErrorOrder(e *env) {
 	p := e.connected()
 	var recvs, sends []*vi.Descriptor
@@ -439,7 +440,7 @@ func testErrorOrder(e *env) {
 			n = memSize + 1 - 100
 		}
 		d := vi.NewSend(p.seg(0, 100, n)).WithImmediate(uint32(i))
-		d.Length = uint32(min(n, 10)) // a length error for number 5, unless memory comes first
+		d.Length = uint32(min(n, 10)) // descriptor 5 has a length error, unless its memory fails first
 		sends = append(sends, d)
 	}
 	if n, err := p.v[0].PostSends(sends); n != 10 || err != nil {
@@ -456,7 +457,7 @@ func testErrorOrder(e *env) {
 			p.wantStatus("a send after it", s, vi.StatusOpSend|vi.StatusFlushed)
 		}
 	}
-	lost := false // reliable delivery either keeps its promise or breaks the connection, and it broke
+	lost := false // reliable delivery must deliver or break the connection; here it broke
 	for i, d := range recvs {
 		s := p.v[1]
 		switch {
@@ -483,7 +484,8 @@ func testErrorOrder(e *env) {
 	}
 }
 
-// testRemoteDisconnect [VIA-4.6-17] [VIA-2.2-9] [VIA-5.2-3]
+// testRemoteDisconnect: after the peer has disconnected, the VI is in state Error and its
+// descriptors are flushed. [VIA-4.6-17] [VIA-2.2-9] [VIA-5.2-3]
 func testRemoteDisconnect(e *env) {
 	p := e.connected()
 	states := make(chan vi.State, 1)
@@ -513,14 +515,13 @@ func testRemoteDisconnect(e *env) {
 		p.wantStatus("receive", p.reapRecv(p.v[0], d), vi.StatusOpReceive|vi.StatusFlushed)
 	}
 	p.must(p.v[0].Disconnect())
-	p.claim(1, p.v[1]) // the side that disconnects gets no report
+	p.claim(1, p.v[1]) // the side that disconnects gets no asynchronous error
 	if s := p.v[0].State(); s != vi.Idle {
 		e.Errorf("state %v", s)
 	}
 }
 
-// testCut: the transport fails with messages in flight. [VIA-4.6-16]
-// [VIA-2.3-10]
+// testCut: the transport fails while messages are in flight. [VIA-4.6-16] [VIA-2.3-10]
 func testCut(e *env) {
 	p := e.connected()
 	const n = 60
@@ -541,7 +542,7 @@ func testCut(e *env) {
 			e.Errorf("side %d takes the cut for an orderly end", side)
 		}
 	}
-	rank := 0 // successes, then started descriptors, then the others
+	rank := 0 // successes come first, then descriptors that had started, then the others
 	for _, d := range sends {
 		s := p.reapSend(p.v[0], d)
 		r := 0
@@ -566,7 +567,7 @@ func testCut(e *env) {
 		}
 		if s := d.Status(); s.Failed() {
 			p.wantStatus("receive", s, vi.StatusOpReceive|vi.StatusFlushed, vi.StatusOpReceive|vi.StatusPartialError)
-			next = n // no message may follow
+			next = n // no later message may be delivered
 		} else if d.ImmediateData < next {
 			e.Errorf("message %d after %d", d.ImmediateData, next)
 		} else {
@@ -575,8 +576,8 @@ func testCut(e *env) {
 	}
 }
 
-// testNothingAfterError: every descriptor after the one in error is flushed, even if it was in
-// flight or already finished when the error was reported. [VIA-4.4-5]
+// testNothingAfterError: every descriptor after the failing one is flushed, even if it was in
+// flight or had finished when the error was reported. [VIA-4.4-5]
 func testNothingAfterError(e *env) {
 	if !e.reliable() {
 		return
@@ -608,7 +609,7 @@ func testNothingAfterError(e *env) {
 		p.waitState(p.v[1], vi.Error)
 		p.must(p.v[1].Disconnect())
 		p.drain(p.v[1])
-		p.connect() // and the error leaves no trace
+		p.connect() // a new connection of the same VIs works
 		p.works()
 		for _, r := range e.async {
 			r.take()

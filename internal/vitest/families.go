@@ -14,7 +14,7 @@ func needsCorrupt(h Harness) string {
 	return ""
 }
 
-// families is the checklist. [VIA 8.3]
+// families lists the families of tests. [VIA 8.3]
 var families = []family{
 	{name: "Create", run: testCreate, lossy: true},
 	{name: "States", run: testStates, lossy: true},

@@ -15,20 +15,19 @@ import (
 
 // A Harness connects the suite to a provider.
 type Harness struct {
-	// Open opens a NIC of side 0 or 1, which are two nodes that can reach each other. It is called
-	// many times, and one test may call it more than once for a side. NICs of different calls must
-	// not interfere with each other. The suite closes them.
+	// Open opens a NIC of side 0 or 1. The two sides are nodes that can reach each other. The suite
+	// calls it many times, and one test may call it more than once for a side. NICs of different
+	// calls must not interfere with each other. The suite closes them.
 	Open func(side int, cfg *vi.Config) (*vi.NIC, error)
 
-	// Address returns the address by which other NICs reach n, with a
-	// discriminator.
+	// Address returns the address of NIC n for other NICs, with the given discriminator.
 	Address func(n *vi.NIC, discriminator []byte) vi.Address
 
-	// Unreachable, if set, returns an address without a node, where a connection attempt fails at
-	// once.
+	// Unreachable, if set, returns an address at which there is no node. A connection attempt to
+	// the address fails at once.
 	Unreachable func() vi.Address
 
-	// FlowControl means that descriptor flow control is supported.
+	// FlowControl means that the provider supports descriptor flow control.
 	FlowControl bool
 
 	// Lossy means that messages at unreliable delivery may be lost. At that level the suite then
@@ -39,14 +38,14 @@ type Harness struct {
 	// reorders frames. Programs that watch memory for the last byte do not work there.
 	Unordered bool
 
-	// Scale multiplies the suite's patience; 0 means 1. A network that loses and retransmits frames
-	// needs more.
+	// Scale multiplies the suite's patience; 0 means 1. A network that loses frames and sends them
+	// again needs a larger value.
 	Scale int
 
-	// Levels, if set, are the reliability levels that are run.
+	// Levels, if not 0, is the set of reliability levels that the suite tests.
 	Levels vi.Reliability
 
-	// Only, if set, names the families that are run.
+	// Only, if set, lists the families that the suite runs.
 	Only []string
 
 	// Tally, if set, allows connections to break at the reliable levels.
@@ -56,32 +55,33 @@ type Harness struct {
 	Faults Faults
 }
 
-// Faults are fault injections on the connection of a VI. The tests of a nil function are skipped.
+// Faults has functions that inject faults into the connection of a VI. If a function is nil, its
+// tests are skipped.
 type Faults struct {
-	// Cut breaks the transport without a message to either side.
+	// Cut breaks the transport of v's connection without a message to either side.
 	Cut func(v *vi.VI)
 
 	// Corrupt damages the payload of the next message that v sends, and Truncate cuts it short.
 	Corrupt, Truncate func(v *vi.VI)
 
-	// Dropped means that the network itself detects damage and drops the frame, so that the message
-	// is lost for the provider.
+	// Dropped means that the network itself detects damage and drops the frame. The provider then
+	// sees a lost message instead of a damaged one.
 	Dropped bool
 }
 
-// A family is one line of the checklist. [VIA 8.3]
+// A family is a group of tests, one line of the checklist. [VIA 8.3]
 type family struct {
 	name string
 	run  func(*env)
 
-	once    bool // does not depend on the reliability level
-	lossy   bool // bears lost messages
+	once    bool // runs at one level, because the level makes no difference
+	lossy   bool // runs on a network that loses messages
 	read    bool // needs RDMA Read
 	flow    bool // needs descriptor flow control
 	skipped func(Harness) string
 }
 
-// Run runs the suite.
+// Run runs the suite with the provider of h.
 func Run(t *testing.T, h Harness) {
 	probe, err := h.Open(0, nil)
 	if err != nil {
@@ -104,7 +104,7 @@ func Run(t *testing.T, h Harness) {
 					f.read && attrs.RDMAReadSupport&level == 0,
 					f.flow && !h.FlowControl,
 					h.Lossy && level == vi.UnreliableDelivery && !f.lossy:
-					continue // the provider does not support it
+					continue // the provider does not support this level
 				}
 				t.Run(f.name, func(t *testing.T) {
 					if f.skipped != nil {
@@ -127,12 +127,12 @@ var levelNames = map[vi.Reliability]string{
 	vi.UnreliableDelivery: "UD", vi.ReliableDelivery: "RD", vi.ReliableReception: "RR",
 }
 
-// An env is the environment of one test: two NICs.
+// An env is the environment of one test. It has two NICs.
 type env struct {
 	reporter
 	Harness
 	real  *testing.T
-	trial *trial // nil if a test is tried only once
+	trial *trial // nil if the test is tried only once
 	level vi.Reliability
 	nics  [2]*vi.NIC
 	async [2]*recorder
@@ -151,13 +151,13 @@ func newEnv(t *testing.T, r reporter, h Harness, level vi.Reliability, x *trial)
 	return e
 }
 
-// sub runs a subtest with an env of its own.
+// sub runs a subtest with a new env.
 func (e *env) sub(name string, f func(*env)) {
 	e.Helper()
 	e.real.Run(name, func(t *testing.T) { start(t, e.Harness, e.level, t.Name()[len(rootName(t.Name())):], f) })
 }
 
-// rootName is the part of a test's name before the level.
+// rootName returns the part of a test's name before the level.
 func rootName(name string) string {
 	for i := range name {
 		for _, l := range levelNames {
@@ -187,9 +187,9 @@ func (e *env) reliable() bool { return e.level != vi.UnreliableDelivery }
 
 func (e *env) canRead() bool { return e.nics[0].Query().RDMAReadSupport&e.level != 0 }
 
-// patience returns how long the suite waits for an expected event.
+// patience returns the time that the suite waits for an expected event.
 func (e *env) patience() time.Duration {
-	if e.trial != nil { // a lost message will not arrive, however long the wait
+	if e.trial != nil { // a lost message never arrives, so waiting longer does not help
 		limit := 3 * time.Second
 		if e.trial.broke() {
 			limit = time.Second
@@ -199,17 +199,17 @@ func (e *env) patience() time.Duration {
 	return 10 * time.Second * time.Duration(max(1, e.Scale))
 }
 
-// moment is how long the suite waits to see that an event does not happen.
+// moment is the time that the suite waits before it concludes that an event does not happen.
 const moment = 3 * time.Millisecond
 
-// ctx returns a context that ends after patience.
+// ctx returns a context that ends after the suite's patience.
 func (e *env) ctx() context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), e.patience())
 	e.Cleanup(cancel)
 	return ctx
 }
 
-// eventually waits until ok returns true.
+// eventually waits until ok returns true, and fails the test after the suite's patience.
 func (e *env) eventually(what string, ok func() bool) {
 	e.Helper()
 	for end := time.Now().Add(e.patience()); !ok(); time.Sleep(100 * time.Microsecond) {
@@ -241,12 +241,12 @@ func (e *env) address(side int) vi.Address {
 	return e.Address(e.nics[side], fmt.Appendf(nil, "d%d", e.names))
 }
 
-// attrs returns VI attributes of the level with everything enabled.
+// attrs returns VI attributes with the level of the test and everything enabled.
 func (e *env) attrs() vi.Attributes {
 	return vi.Attributes{Reliability: e.level, MaxTransferSize: e.mtu(), EnableRDMAWrite: true, EnableRDMARead: e.canRead()}
 }
 
-// mtu returns an odd transfer size at which messages take several frames on most networks.
+// mtu returns an odd transfer size. On most networks a message of this size takes several frames.
 func (e *env) mtu() uint32 {
 	return min(40961, e.nics[0].Query().MaxTransferSize, e.nics[1].Query().MaxTransferSize)
 }
@@ -275,10 +275,10 @@ func (e *env) regionOf(side int, b []byte, a vi.MemAttributes) *vi.Region {
 	return r
 }
 
-// A recorder stores the asynchronous errors of a NIC.
+// A recorder records the asynchronous errors of a NIC.
 type recorder struct {
 	mu     sync.Mutex
-	events []vi.ErrorDescriptor // guarded by mu; not claimed yet
+	events []vi.ErrorDescriptor // guarded by mu; errors that no test has claimed yet
 	lost   bool                 // guarded by mu; a connection was lost, even if no test claims it
 }
 
@@ -303,7 +303,8 @@ func (r *recorder) codes() []vi.ErrorCode {
 	return cs
 }
 
-// claim waits until a side has reported exactly these errors of v, in this order.
+// claim waits until a side has reported exactly the errors want of v, in this order, and removes
+// them from the record.
 func (e *env) claim(side int, v *vi.VI, want ...vi.ErrorCode) {
 	e.Helper()
 	r := e.async[side]

@@ -8,8 +8,9 @@ import (
 	"viaduct/vi"
 )
 
-// remoteOp carries out an RDMA operation of side 0 and reports whether the target allowed it. A
-// refusal raises code at the target, and breaks the connection at a reliable level.
+// remoteOp executes an RDMA operation of side 0 and reports whether the target allowed it. A
+// refused operation raises the error code at the target, and breaks the connection at a reliable
+// level.
 func (p *pair) remoteOp(d *vi.Descriptor, code vi.ErrorCode) bool {
 	p.Helper()
 	p.post(0, d)
@@ -23,8 +24,8 @@ func (p *pair) remoteOp(d *vi.Descriptor, code vi.ErrorCode) bool {
 		return true
 	}
 	if !p.reliable() {
-		// Errors are raised in order: a later message without a receive raises its error after this
-		// one.
+		// Errors are raised in order. So this message, which finds no receive, raises its error
+		// after the operation's error.
 		p.post(0, vi.NewSend())
 		p.drain(p.v[0])
 		var got []vi.ErrorCode
@@ -35,7 +36,7 @@ func (p *pair) remoteOp(d *vi.Descriptor, code vi.ErrorCode) bool {
 		p.async[1].take()
 		return got[0] != code
 	}
-	// Otherwise only a later message shows that the operation was handled.
+	// At the other levels only a later message shows that the operation was handled.
 	r := p.postRecv(1, vi.NewRecv())
 	p.post(0, vi.NewSend())
 	if s := p.reapRecv(p.v[1], r); s.Failed() {
@@ -56,8 +57,8 @@ func (p *pair) read(addr uint64, h vi.MemHandle, n int) bool {
 	return p.remoteOp(vi.NewRDMARead(vi.RemoteSegment{Address: addr, Handle: h}, p.seg(0, 0, n)), vi.ErrorRDMARProt)
 }
 
-// testEdges: the first byte, the last, one past the end, around 2^64.
-// [VIA-8.3-15] [VIA-1.4-3] [VIA-1.4-2]
+// testEdges accesses the first byte of a region, its last byte, the byte after its end, and
+// addresses around 2^64. [VIA-8.3-15] [VIA-1.4-3] [VIA-1.4-2]
 func testEdges(e *env) {
 	const n = 1000
 	for _, c := range []struct {
@@ -81,7 +82,7 @@ func testEdges(e *env) {
 	e.sub("WrapWhole", func(e *env) { e.edge(n, func(uint64) uint64 { return math.MaxUint64 - 9 }, 500, false) })
 }
 
-// edge tries a range of a region by each kind of access.
+// edge accesses a range of a region in each way, and checks whether the access is allowed.
 func (e *env) edge(n int, addr func(base uint64) uint64, length int, allowed bool) {
 	mem := [2]*vi.Region{e.region(0, n), e.region(1, n)}
 	p := e.connected()
@@ -111,15 +112,15 @@ func (e *env) edge(n int, addr func(base uint64) uint64, length int, allowed boo
 	p.wantStatus("gather", p.reapSend(p.v[0], s), vi.StatusOpSend|want)
 }
 
-// testProtection: each condition on tags and enables is violated alone. [VIA-8.3-14] [VIA-1.5-1]
-// [VIA-1.5-2] [VIA-1.5-7] [VIA-1.5-8] [VIA-1.5-9] [VIA-1.4-7]
+// testProtection violates each condition on tags and enables, one at a time. [VIA-8.3-14]
+// [VIA-1.5-1] [VIA-1.5-2] [VIA-1.5-7] [VIA-1.5-8] [VIA-1.5-9] [VIA-1.4-7]
 func testProtection(e *env) {
 	type setup struct {
 		name                   string
-		vi, region             int // tags: 0 none, 1, 2
+		vi, region             int // tags of both: 0 means none
 		viWrite, viRead        bool
 		regionWrite, regonRead bool
-		local, write, read     bool // what is allowed
+		local, write, read     bool // the operations that must be allowed
 	}
 	for _, c := range []setup{
 		{"All", 1, 1, true, true, true, true, true, true, true},
@@ -143,8 +144,8 @@ func testProtection(e *env) {
 				Ptag: tags[c.region], EnableRDMAWrite: c.regionWrite, EnableRDMARead: c.regonRead && e.canRead(),
 			})
 			pair := func() *pair {
-				// The initiator's own enables are off: they do not restrict the operations that it
-				// may request.
+				// All enables of the initiator are off. They do not restrict the operations that
+				// the initiator itself requests.
 				p := &pair{env: e}
 				p.v[0] = e.vi(0, func(a *vi.Attributes) { a.EnableRDMAWrite, a.EnableRDMARead = false, false })
 				p.v[1] = e.vi(1, func(a *vi.Attributes) {
@@ -178,7 +179,7 @@ func testProtection(e *env) {
 	}
 }
 
-// testAttributeChange: a change of tags and enables applies to operations that start afterwards.
+// testAttributeChange: a change of tags and enables applies to operations that start after it.
 // [VIA-1.5-3] [VIA-6.4-4] [VIA-6.4-2]
 func testAttributeChange(e *env) {
 	nic := e.nics[1]
@@ -230,7 +231,7 @@ func testAttributeChange(e *env) {
 		_, err = nic.RegisterMem(make([]byte, 1), vi.MemAttributes{EnableRDMARead: true})
 		e.wantErr("read where there is none", err, vi.ErrInvalidRDMARead)
 	}
-	// The same for the tag of a VI.
+	// The same holds for the tag of a VI.
 	p.must(p.v[1].Disconnect())
 	p.waitState(p.v[0], vi.Error)
 	p.must(p.v[0].Disconnect())
@@ -256,8 +257,8 @@ func (r *recorder) take() {
 	r.mu.Unlock()
 }
 
-// testRegistration [VIA-1.4-1] [VIA-1.4-2] [VIA-1.4-4] [VIA-1.4-5]
-// [VIA-1.4-6] [VIA-1.1-5] [VIA-6.4-3]
+// testRegistration registers and deregisters regions, with valid and invalid attributes.
+// [VIA-1.4-1] [VIA-1.4-2] [VIA-1.4-4] [VIA-1.4-5] [VIA-1.4-6] [VIA-1.1-5] [VIA-6.4-3]
 func testRegistration(e *env) {
 	nic := e.nics[1]
 	buf := make([]byte, 100)
@@ -281,7 +282,7 @@ func testRegistration(e *env) {
 	e.wantErr("deregistering nothing", nic.DeregisterMem(nil), vi.ErrInvalidParameter)
 	e.wantErr("a region of another NIC", e.nics[0].DeregisterMem(e.region(1, 1)), vi.ErrInvalidParameter)
 
-	// The same memory under two handles with rights of their own.
+	// The same memory has two handles here, each with its own rights.
 	shut := e.regionOf(1, buf, vi.MemAttributes{})
 	open := e.regionOf(1, buf[10:90], vi.MemAttributes{EnableRDMAWrite: true})
 	if shut.Handle() == open.Handle() {
@@ -297,7 +298,7 @@ func testRegistration(e *env) {
 	if p := e.connected(); !p.write(open.Address(), open.Handle(), 10) {
 		e.Error("deregistering one hurt the other")
 	}
-	// Released handles are not reused soon.
+	// A released handle is not reused soon.
 	old := map[vi.MemHandle]bool{}
 	for range 100 {
 		r := e.regionOf(1, buf, vi.MemAttributes{})
@@ -313,12 +314,12 @@ func testRegistration(e *env) {
 	}
 }
 
-// testDeregister deregisters a region repeatedly while the peer reads and writes it. An access in
-// progress ends before the call returns, and none follows: the race detector would report it.
-// [VIA-8.3-16] [VIA-6.4-3]
+// testDeregister repeatedly deregisters a region while the peer reads and writes it. Accesses in
+// progress end before DeregisterMem returns, and no access follows; the race detector would report
+// one. [VIA-8.3-16] [VIA-6.4-3]
 func testDeregister(e *env) {
 	size := min(20000, int(e.mtu()))
-	buf := [2][]byte{make([]byte, 2*size), make([]byte, 2*size)} // Writes and Reads run concurrently and have a half each
+	buf := [2][]byte{make([]byte, 2*size), make([]byte, 2*size)} // concurrent Writes and Reads use one half each
 	for round := range 6 {
 		p := e.connected()
 		attrs := vi.MemAttributes{EnableRDMAWrite: true, EnableRDMARead: e.canRead()}

@@ -11,7 +11,7 @@ import (
 	"viaduct/vi"
 )
 
-// A pair is two connected VIs with some memory: v[0] requested the connection.
+// A pair is two connected VIs, each with a region of memory. v[0] has requested the connection.
 type pair struct {
 	*env
 	v   [2]*vi.VI
@@ -21,7 +21,7 @@ type pair struct {
 // memSize is the length of the region of each side.
 const memSize = 1 << 17
 
-// connected returns a connected pair.
+// connected returns a connected pair. opts change the attributes of the VIs.
 func (e *env) connected(opts ...func(*vi.Attributes)) *pair {
 	e.Helper()
 	p := e.unconnected(opts...)
@@ -48,7 +48,8 @@ func (p *pair) connect() {
 	p.must(p.connectVIs(p.v[0], p.v[1]))
 }
 
-// accept accepts a request at an address of side 1 for v. The channel gets the result.
+// accept waits in a goroutine for a request at an address of side 1 and accepts it for v. It
+// returns a channel that gets the result.
 func (e *env) accept(ctx context.Context, at vi.Address, v *vi.VI) <-chan error {
 	accepted := make(chan error, 1)
 	go func() {
@@ -77,7 +78,8 @@ func (e *env) connectVIs(a, b *vi.VI) error {
 	return errors.Join(err, <-accepted)
 }
 
-// request repeats a connection request until the other side waits for it.
+// request sends a connection request until the other side waits for it, and returns the result of
+// the request.
 func (e *env) request(ctx context.Context, v *vi.VI, local, remote vi.Address) error {
 	for {
 		_, err := v.ConnectRequest(ctx, local, remote)
@@ -88,7 +90,8 @@ func (e *env) request(ctx context.Context, v *vi.VI, local, remote vi.Address) e
 	}
 }
 
-// reap removes the descriptor at the head of a queue, and checks that it is want.
+// reap removes the descriptor at the head of a queue, checks that it is want, and returns its
+// status.
 func (e *env) reap(what string, wait func(context.Context) (*vi.Descriptor, error), want *vi.Descriptor) vi.Status {
 	e.Helper()
 	d, err := wait(e.ctx())
@@ -115,7 +118,7 @@ func (e *env) reapRecv(v *vi.VI, want *vi.Descriptor) vi.Status {
 	return e.reap("receive queue", v.RecvWait, want)
 }
 
-// wantStatus checks that a status, without the immediate bit, is one of want.
+// wantStatus checks that status got, without the immediate bit, is one of want.
 func (e *env) wantStatus(what string, got vi.Status, want ...vi.Status) {
 	e.Helper()
 	if !slices.Contains(want, got&^(vi.StatusImmediate|vi.StatusDone)) {
@@ -123,7 +126,7 @@ func (e *env) wantStatus(what string, got vi.Status, want ...vi.Status) {
 	}
 }
 
-// post posts to the send queue of a side and returns d.
+// post posts d to the send queue of a side and returns d.
 func (p *pair) post(side int, d *vi.Descriptor) *vi.Descriptor {
 	p.Helper()
 	p.must(p.v[side].PostSend(d))
@@ -136,17 +139,17 @@ func (p *pair) postRecv(side int, d *vi.Descriptor) *vi.Descriptor {
 	return d
 }
 
-// seg is a segment of a side's memory.
+// seg returns a segment of a side's memory.
 func (p *pair) seg(side, off, n int) vi.Segment { return p.mem[side].Segment(off, n) }
 
-// fill writes a pattern into a side's memory and returns it.
+// fill writes a pattern to a side's memory and returns the bytes of the pattern.
 func (p *pair) fill(side, off, n int, seed uint64) []byte {
 	b := p.mem[side].Bytes()[off : off+n]
 	pattern(b, seed)
 	return b
 }
 
-// pattern fills b with bytes that depend on seed and offset.
+// pattern fills b with bytes that depend on seed and on their offset.
 func pattern(b []byte, seed uint64) {
 	r := rand.NewPCG(seed, 0x5eed)
 	for len(b) > 0 {
@@ -158,7 +161,7 @@ func pattern(b []byte, seed uint64) {
 	}
 }
 
-// works sends a message each way over the pair.
+// works checks that the pair can send a message in each direction.
 func (p *pair) works() {
 	p.Helper()
 	for from := range 2 {
@@ -174,7 +177,7 @@ func (p *pair) works() {
 	}
 }
 
-// drain reaps all descriptors of v, which must complete.
+// drain reaps all descriptors of v. It fails the test if one does not complete.
 func (e *env) drain(v *vi.VI) {
 	e.Helper()
 	for _, wait := range []func(context.Context) (*vi.Descriptor, error){v.SendWait, v.RecvWait} {
@@ -190,7 +193,7 @@ func (e *env) drain(v *vi.VI) {
 	}
 }
 
-// waitState waits until a VI is in a state, by polling State. [VIA-2.2-16]
+// waitState polls State of a VI until it is want. [VIA-2.2-16]
 func (e *env) waitState(v *vi.VI, want vi.State) {
 	e.Helper()
 	e.eventually(want.String(), func() bool {

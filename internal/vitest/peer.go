@@ -8,14 +8,14 @@ import (
 	"viaduct/vi"
 )
 
-// peers are two VIs and their addresses for the peer-to-peer model.
+// peers returns two VIs for the peer-to-peer model, with the address of each.
 func (e *env) peers(opts ...func(*vi.Attributes)) (p *pair, addr [2]vi.Address) {
 	e.Helper()
 	p = e.unconnected(opts...)
 	return p, [2]vi.Address{e.address(0), e.address(1)}
 }
 
-// ask issues the peer-to-peer request of a side.
+// ask issues the peer-to-peer request of one side.
 func (p *pair) ask(side int, addr [2]vi.Address, timeout time.Duration) {
 	p.Helper()
 	p.must(p.v[side].ConnectPeerRequest(addr[side], addr[1-side], timeout))
@@ -34,14 +34,14 @@ func (p *pair) peered() {
 		if s := v.State(); s != vi.Connected {
 			p.Errorf("side %d: state %v", side, s)
 		}
-		_, err = v.ConnectPeerDone() // a result is returned once
+		_, err = v.ConnectPeerDone() // the result is returned only once
 		p.wantErr("ConnectPeerDone afterwards", err, vi.ErrInvalidState)
 	}
 	p.works()
 }
 
-// testPeer: the peer-to-peer model. [VIA-8.3-8] [VIA-6.4-21] [VIA-6.4-22]
-// [VIA-2.2-3]
+// testPeer connects in the peer-to-peer model, and checks its failures. [VIA-8.3-8] [VIA-6.4-21]
+// [VIA-6.4-22] [VIA-2.2-3]
 func testPeer(e *env) {
 	for side, name := range []string{"AFirst", "BFirst"} {
 		e.sub(name, func(e *env) {
@@ -54,7 +54,7 @@ func testPeer(e *env) {
 			e.wantErr("ConnectPeerDone too early", err, vi.ErrNotDone)
 			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
 			defer cancel()
-			_, err = p.v[side].ConnectPeerWait(ctx) // ends the wait, not the request
+			_, err = p.v[side].ConnectPeerWait(ctx) // the end of the context ends the wait, but not the request
 			e.wantErr("ConnectPeerWait with a context of its own", err, vi.ErrTimeout)
 			p.ask(1-side, addr, e.patience())
 			p.peered()
@@ -75,7 +75,7 @@ func testPeer(e *env) {
 			close(start)
 			for side := range 2 {
 				e.eventually("the request is made", func() bool { return p.v[side].State() != vi.Idle })
-				e.eventually("the connection", func() bool { return p.v[side].State() == vi.Connected }) // no goroutine is in a call
+				e.eventually("the connection", func() bool { return p.v[side].State() == vi.Connected }) // the connection is made although no goroutine is in a call
 			}
 			p.peered()
 		}
@@ -110,7 +110,7 @@ func testPeer(e *env) {
 		if _, err := p.v[0].RecvDone(); !errors.Is(err, vi.ErrNotDone) {
 			e.Errorf("the receive: %v", err)
 		}
-		p.ask(0, addr, e.patience()) // again, and now the other side asks too
+		p.ask(0, addr, e.patience()) // this time the other side requests the connection too
 		p.ask(1, addr, e.patience())
 		p.waitState(p.v[0], vi.Connected)
 		p.waitState(p.v[1], vi.Connected)
@@ -144,7 +144,7 @@ func testPeer(e *env) {
 		other := e.address(1)
 		const limit = 40 * time.Millisecond
 		e.must(p.v[0].ConnectPeerRequest(addr[0], addr[1], limit))
-		e.must(p.v[1].ConnectPeerRequest(other, addr[0], limit)) // calls the right VI from a wrong address
+		e.must(p.v[1].ConnectPeerRequest(other, addr[0], limit)) // requests the right VI, but from a wrong address
 		for side, v := range p.v {
 			_, err := v.ConnectPeerWait(context.Background())
 			e.wantErr("requests that don't mirror", err, vi.ErrTimeout)
@@ -166,11 +166,11 @@ func testPeer(e *env) {
 		e.wantErr("ConnectWait", err, vi.ErrTimeout)
 		_, err = p.v[0].ConnectPeerWait(context.Background())
 		e.wantErr("the peer request", err, vi.ErrTimeout)
-		// Nor does a request match a peer request.
+		// A client's request does not match a peer request either.
 		p.ask(1, addr, e.patience())
 		_, err = p.v[0].ConnectRequest(e.ctx(), addr[0], addr[1])
 		e.wantErr("a request of the client-server model", err, vi.ErrNoMatch)
-		p.ask(0, addr, e.patience()) // the peer request is still there
+		p.ask(0, addr, e.patience()) // the peer request is still pending
 		p.peered()
 	})
 	e.sub("Mismatch", func(e *env) {

@@ -10,8 +10,8 @@ import (
 	"viaduct/vi"
 )
 
-// testDoneWait: Done and Wait in every state of the queue's head. [VIA-8.3-4] [VIA-6.4-7]
-// [VIA-6.4-9] [VIA-6.4-11]
+// testDoneWait calls Done and Wait in every state of the descriptor at the queue's head.
+// [VIA-8.3-4] [VIA-6.4-7] [VIA-6.4-9] [VIA-6.4-11]
 func testDoneWait(e *env) {
 	p := e.connected()
 	v := p.v[1]
@@ -35,7 +35,7 @@ func testDoneWait(e *env) {
 		}
 		e.accurate("RecvWait", time.Since(begin), limit)
 	}
-	// A wait without limit ends with a message.
+	// A wait without a time limit ends when a message arrives.
 	got := make(chan *vi.Descriptor, 1)
 	go func() { d, _ := v.RecvWait(context.Background()); got <- d }()
 	time.Sleep(moment)
@@ -44,7 +44,7 @@ func testDoneWait(e *env) {
 		e.Error("the wait returned something else")
 	}
 	p.reapSend(p.v[0], nil)
-	// Complete head: a cancelled context does not matter.
+	// If the head has completed, Wait returns it although the context is cancelled.
 	r = p.postRecv(1, vi.NewRecv(p.seg(1, 0, 100)))
 	p.post(0, vi.NewSend())
 	p.reapSend(p.v[0], nil)
@@ -58,7 +58,7 @@ func testDoneWait(e *env) {
 	if d, err := v.RecvWait(ctx); d != nil || !errors.Is(err, context.Canceled) {
 		e.Errorf("a cancelled wait: %v", err)
 	}
-	// A disconnect wakes with the flushed descriptor.
+	// Disconnect wakes the waiter, which gets the flushed descriptor.
 	done := make(chan error, 1)
 	go func() { _, err := v.RecvWait(context.Background()); done <- err }()
 	time.Sleep(moment)
@@ -66,7 +66,7 @@ func testDoneWait(e *env) {
 	if err := <-done; !errors.Is(err, vi.ErrDescriptor) || errors.Is(err, vi.ErrQueueEmpty) {
 		e.Errorf("a wait that a disconnect ended: %v", err)
 	}
-	// An error head.
+	// Here the head is a descriptor with an error.
 	r = vi.NewRecv()
 	e.must(v.PostRecv(r))
 	e.must(v.Disconnect())
@@ -77,8 +77,8 @@ func testDoneWait(e *env) {
 	}
 }
 
-// testDoneBesideWait: Done does not block while another goroutine is in Wait, and each descriptor
-// goes to one of several waiters. [VIA-8.3-5] [VIA-6.4-8] [VIA-6.7-1]
+// testDoneBesideWait: Done does not block while another goroutine is in Wait. If several goroutines
+// wait, each descriptor goes to exactly one. [VIA-8.3-5] [VIA-6.4-8] [VIA-6.7-1]
 func testDoneBesideWait(e *env) {
 	if !e.nics[0].Query().ThreadSafe {
 		e.Error("the NIC says that it is not safe for concurrent use")
@@ -96,7 +96,7 @@ func testDoneBesideWait(e *env) {
 				d, err := p.v[1].RecvWait(context.Background())
 				if err != nil {
 					got <- d
-					return // flushed, or nothing left
+					return // the descriptor was flushed, or the queue is empty
 				}
 				got <- d
 			}
@@ -113,7 +113,7 @@ func testDoneBesideWait(e *env) {
 	for i := range n {
 		p.post(0, vi.NewSend().WithImmediate(uint32(i)))
 		if d, err := p.v[1].RecvDone(); err == nil {
-			got <- d // the poller may win too
+			got <- d // the polling goroutine may get the descriptor too
 		}
 	}
 	for range n {
@@ -138,15 +138,16 @@ func testDoneBesideWait(e *env) {
 	wg.Wait()
 }
 
-// testNotify: a registration gets a descriptor that is already done, or the next one. Several are
-// served in order. Destroying the queue cancels them. [VIA-8.3-18] [VIA-6.4-12] [VIA-6.4-27]
+// testNotify: a registration gets a descriptor that has already completed, or else the next one.
+// Several registrations are served in order. Destroying the queue cancels them. [VIA-8.3-18]
+// [VIA-6.4-12] [VIA-6.4-27]
 func testNotify(e *env) {
 	p := e.connected()
 	got := make(chan *vi.Descriptor, 10)
 	for i := range 4 {
 		p.postRecv(1, vi.NewRecv(p.seg(1, 64*i, 64)))
 	}
-	var order []int    // only touched by handlers, which run one at a time
+	var order []int    // only handlers access it, and these run one at a time
 	for i := range 3 { // deferred
 		e.must(p.v[1].RecvNotify(func(d *vi.Descriptor) { order = append(order, i); got <- d }))
 	}
@@ -180,7 +181,7 @@ func testNotify(e *env) {
 	if _, err := p.v[1].RecvDone(); err != vi.ErrQueueEmpty {
 		e.Errorf("a notified descriptor was not reaped: %v", err)
 	}
-	// The send side, with a handler that calls back.
+	// A handler may call the package: this one, on the send queue, posts descriptors.
 	again := make(chan error, 1)
 	p.drain(p.v[0])
 	e.must(p.v[0].SendNotify(func(d *vi.Descriptor) {
@@ -198,7 +199,7 @@ func testNotify(e *env) {
 	p.wantStatus("send", p.reapSend(p.v[0], nil), vi.StatusOpSend)
 	e.wantErr("no handler", p.v[0].SendNotify(nil), vi.ErrInvalidParameter)
 	e.wantErr("no handler", p.v[0].RecvNotify(nil), vi.ErrInvalidParameter)
-	// Flushed descriptors are notified too.
+	// Flushed descriptors are passed to registrations too.
 	p.drain(p.v[1])
 	e.must(p.v[1].RecvNotify(func(d *vi.Descriptor) { got <- d }))
 	p.postRecv(1, vi.NewRecv())
@@ -209,14 +210,15 @@ func testNotify(e *env) {
 	case <-time.After(e.patience()):
 		e.Fatal("no notification of a flushed receive")
 	}
-	// Cancelled by destruction.
+	// Destroying the VI cancels the registration.
 	v := e.vi(0)
 	e.must(v.RecvNotify(func(*vi.Descriptor) { e.Error("notified of a destroyed VI") }))
 	e.must(v.Destroy())
 }
 
-// testCQ [VIA-8.3-17] [VIA-1.1-3] [VIA-1.6-3] [VIA-4.7-2] [VIA-4.7-3]
-// [VIA-6.4-10] [VIA-6.4-24] [VIA-6.4-25] [VIA-6.4-26]
+// testCQ: a completion queue reports the completions of the attached work queues. [VIA-8.3-17]
+// [VIA-1.1-3] [VIA-1.6-3] [VIA-4.7-2] [VIA-4.7-3] [VIA-6.4-10] [VIA-6.4-24] [VIA-6.4-25]
+// [VIA-6.4-26]
 func testCQ(e *env) {
 	nic := e.nics[0]
 	_, err := nic.CreateCQ(0)
@@ -244,7 +246,7 @@ func testCQ(e *env) {
 	e.wantErr("an empty queue", err, vi.ErrTimeout)
 	e.accurate("CQ.Wait", time.Since(begin), limit)
 
-	// The four ways to attach.
+	// There are four ways to attach the queues of a VI.
 	for _, c := range []struct{ send, recv *vi.CompletionQueue }{{nil, nil}, {q, nil}, {nil, q}, {q, q}, {q, q2}} {
 		v, err := nic.CreateVI(e.attrs(), c.send, c.recv)
 		e.must(err)
@@ -284,7 +286,7 @@ func testCQ(e *env) {
 		e.must(other.PostSend(vi.NewSend(there.Segment(0, 10))))
 		reap(c.recv, true, v.RecvDone, v.RecvWait)
 		e.reapSend(other, nil)
-		// Stale entries: the descriptor was reaped from its work queue, and then its VI is
+		// An entry becomes stale if its descriptor is reaped from the work queue and the VI is then
 		// destroyed.
 		e.must(v.PostRecv(vi.NewRecv()))
 		e.must(v.PostSend(vi.NewSend(make([]vi.Segment, nic.Query().MaxSegmentsPerDesc+1)...))) // fails
@@ -308,13 +310,13 @@ func testCQ(e *env) {
 	_, err = nic.CreateVI(e.attrs(), q2, nil)
 	e.wantErr("attaching to it", err, vi.ErrInvalidParameter)
 
-	// Resize. Entries stay, and fewer than are present is refused.
+	// Resize keeps the entries, and refuses a size below their number.
 	v, err := nic.CreateVI(e.attrs(), nil, q)
 	e.must(err)
 	for range 6 {
 		e.must(v.PostRecv(vi.NewRecv()))
 	}
-	e.must(v.Disconnect()) // six entries in a queue for four
+	e.must(v.Disconnect()) // six entries are in a queue with room for four
 	e.wantErr("fewer than are present", q.Resize(5), vi.ErrResource)
 	e.wantErr("none", q.Resize(0), vi.ErrInvalidParameter)
 	e.wantErr("too many", q.Resize(most+1), vi.ErrInvalidParameter)
@@ -332,8 +334,8 @@ func testCQ(e *env) {
 	}
 }
 
-// testCQBusy: notifications, waiters and pollers share a queue while it is resized. Each entry goes
-// to one of them, and none is lost. [VIA-6.4-25] [VIA-6.4-26] [VIA-6.4-27] [VIA-6.7-1]
+// testCQBusy: notifications, waiters and pollers use a queue while it is resized. Each entry goes
+// to exactly one of them. [VIA-6.4-25] [VIA-6.4-26] [VIA-6.4-27] [VIA-6.7-1]
 func testCQBusy(e *env) {
 	q, err := e.nics[1].CreateCQ(2)
 	e.must(err)
@@ -371,7 +373,7 @@ func testCQBusy(e *env) {
 	})
 	wg.Go(func() {
 		for i := 0; stop.Err() == nil; i++ {
-			q.Resize(1 + i%100) // may be refused
+			q.Resize(1 + i%100) // may fail, because the queue has more entries
 			time.Sleep(50 * time.Microsecond)
 		}
 	})
@@ -430,8 +432,8 @@ func testCQBusy(e *env) {
 	e.wantErr("a wait on a destroyed queue", <-waiting, vi.ErrClosed) // [VIA-6.7-2]
 }
 
-// testOverrun: more posts than a queue holds. [VIA-8.3-22] [VIA-1.6-1]
-// [VIA-5.2-5] [VIA-5.3-3]
+// testOverrun posts more descriptors than a queue can hold. [VIA-8.3-22] [VIA-1.6-1] [VIA-5.2-5]
+// [VIA-5.3-3]
 func testOverrun(e *env) {
 	depth := e.nics[0].Query().MaxDescriptorsPerQueue
 	if depth == 0 || depth > 1<<16 {
@@ -459,12 +461,12 @@ func testOverrun(e *env) {
 	}
 	e.wantErr("behind the last", func() error { _, err := p.v[0].RecvDone(); return err }(), vi.ErrQueueEmpty)
 	e.waitState(p.v[1], vi.Error)
-	e.must(p.v[0].PostRecv(more)) // it was not posted then, so it can be posted now
+	e.must(p.v[0].PostRecv(more)) // the refused descriptor was not posted, so it can be posted now
 	p.wantStatus("receive", p.reapRecv(p.v[0], more), vi.StatusOpReceive|vi.StatusFlushed)
 	e.must(p.v[0].Disconnect())
 	e.must(p.v[0].Destroy())
 
-	// Without a connection, on the queue of a VI that is Idle.
+	// This is the queue of an Idle VI, without a connection.
 	v := e.vi(0)
 	_, err = v.PostRecvs(ds)
 	e.must(err)

@@ -12,51 +12,52 @@ import (
 	"viaduct/vi"
 )
 
-// The traffic model: both sides send, write and read at random, and each message is compared with a
-// plain model.
+// In the traffic model both sides send, write and read at random, and each message is compared with
+// a simple model.
 
 const (
-	slots    = 16      // outstanding descriptors per side
-	slotSize = 6 << 10 // source bytes per slot
-	bigSlots = 60      // immediate writes, each to its own offset
+	slots    = 16      // outstanding descriptors of each side
+	slotSize = 6 << 10 // source bytes of each slot
+	bigSlots = 60      // Writes with immediate data, each to an offset of its own
 )
 
-// A message is one message that a receive of the other side must get.
+// A message is a message that a receive of the other side must get.
 type message struct {
 	payload   []byte
 	immediate bool
 	data      uint32
 	write     bool
-	at        int // of a write, in the target region
+	at        int // offset of a Write in the target region
 }
 
-// direction is one direction of the traffic.
+// A direction is one direction of the traffic.
 type direction struct {
 	p    *pair
 	from int
 	rnd  *rand.Rand
 	ops  int
 
-	src    *vi.Region // slots of slotSize, at the sender
-	shadow []byte     // expected content of target
+	src    *vi.Region // the slots, of slotSize bytes each, at the sender
+	shadow []byte     // expected contents of target
 	target *vi.Region // at the receiver: written by RDMA Writes
-	fixed  *vi.Region // at the receiver: only read
-	result *vi.Region // at the sender: slots of slotSize for data of Reads
+	fixed  *vi.Region // at the receiver: only read by RDMA Reads
+	result *vi.Region // at the sender: slots of slotSize for the data of RDMA Reads
 
-	expect  chan message  // in the order of completion of the receives
+	expect  chan message  // in the order in which the receives complete
 	gone    chan struct{} // closed when the receiver stops
 	once    sync.Once
-	credits chan struct{} // posted receives, without flow control
+	credits chan struct{} // number of posted receives, for runs without flow control
 }
 
 // An outstanding is a posted send with the data for the check at its completion.
 type outstanding struct {
 	d    *vi.Descriptor
-	want []byte // of a read
+	want []byte // expected data of an RDMA Read
 	slot int
 }
 
-// testTraffic [VIA-4.4-1] [VIA-4.4-2] [VIA-4.4-4] [VIA-4.5-3] [VIA-4.5-4]
+// testTraffic sends, writes and reads at random in both directions at once. [VIA-4.4-1] [VIA-4.4-2]
+// [VIA-4.4-4] [VIA-4.5-3] [VIA-4.5-4]
 func testTraffic(e *env) {
 	variants := []bool{false}
 	if e.FlowControl {
@@ -119,7 +120,7 @@ func (d *direction) length() int {
 	return d.rnd.IntN(slotSize)
 }
 
-// cut divides n bytes at off of a region into random segments.
+// cut divides n bytes at offset off of a region into random segments.
 func (d *direction) cut(r *vi.Region, off, n int) (segs []vi.Segment) {
 	for n > 0 && len(segs) < 5 {
 		k := 1 + d.rnd.IntN(n)
@@ -132,8 +133,8 @@ func (d *direction) cut(r *vi.Region, off, n int) (segs []vi.Segment) {
 	return segs
 }
 
-// send posts the operations of a direction, and finally an empty Send. When that arrives, all
-// operations have arrived.
+// send posts the operations of a direction and then an empty Send. When the empty Send has arrived,
+// all operations have arrived.
 func (d *direction) send() {
 	v := d.p.v[d.from]
 	defer close(d.expect)
@@ -210,7 +211,8 @@ func (d *direction) send() {
 	}
 }
 
-// announce passes the next message to the receiver, once a receive is posted for it.
+// announce gives the next expected message to the receiver, after the receiver has posted a receive
+// for it.
 func (d *direction) announce(m message) {
 	if d.credits != nil {
 		select {
@@ -246,10 +248,10 @@ func (d *direction) reap(v *vi.VI, o outstanding) bool {
 	return true
 }
 
-// leave tells the sender that the receiver has stopped.
+// leave informs the sender that the receiver has stopped.
 func (d *direction) leave() { d.once.Do(func() { close(d.gone) }) }
 
-// receive keeps some receives posted and compares the arriving messages.
+// receive keeps several receives posted and compares the arriving messages with the expected ones.
 func (d *direction) receive() {
 	side := 1 - d.from
 	defer d.leave()
@@ -308,7 +310,7 @@ func (d *direction) receive() {
 		for end := time.Now().Add(time.Second); v.State() == vi.Connected && time.Now().Before(end); {
 			time.Sleep(100 * time.Microsecond)
 		}
-		v.Disconnect() // ends the other goroutines too
+		v.Disconnect() // the Disconnect also ends the other goroutines
 		d.leave()
 		for range d.expect {
 		}

@@ -8,7 +8,8 @@ import (
 	"viaduct/vi"
 )
 
-// testCreate [VIA-2.1-1] [VIA-2.2-1] [VIA-2.2-14] [VIA-4.5-1]
+// testCreate: a new VI is Idle and has the requested attributes. [VIA-2.1-1] [VIA-2.2-1]
+// [VIA-2.2-14] [VIA-4.5-1]
 func testCreate(e *env) {
 	v := e.vi(0)
 	s, a, sendEmpty, recvEmpty := v.Query()
@@ -23,7 +24,7 @@ func testCreate(e *env) {
 	if _, a, _, _ := v.Query(); a.MaxTransferSize != e.nics[0].Query().MaxTransferSize {
 		e.Errorf("default transfer size %d", a.MaxTransferSize)
 	}
-	// The checks of creation. [VIA-6.4-5]
+	// CreateVI checks the attributes. [VIA-6.4-5]
 	nic := e.nics[0].Query()
 	for _, c := range []struct {
 		name string
@@ -51,7 +52,7 @@ func testCreate(e *env) {
 	}
 }
 
-// pending returns a VI of side 0 that is Connect Pending.
+// pending returns a VI of side 0 in state Connect Pending.
 func (e *env) pending() *vi.VI {
 	e.Helper()
 	v := e.vi(0)
@@ -72,7 +73,7 @@ func (e *env) broken() *pair {
 	return p
 }
 
-// inState returns a VI of side 0 in a state.
+// inState returns a VI of side 0 in state s.
 func (e *env) inState(s vi.State) *vi.VI {
 	switch s {
 	case vi.Connected:
@@ -85,7 +86,7 @@ func (e *env) inState(s vi.State) *vi.VI {
 	return e.vi(0)
 }
 
-// testStates: the calls that are allowed in each state. [VIA-8.3-3]
+// testStates: in each state exactly the allowed calls succeed. [VIA-8.3-3]
 func testStates(e *env) {
 	for _, s := range []vi.State{vi.Idle, vi.Connected, vi.ConnectPending, vi.Error} {
 		e.sub(s.String(), func(e *env) { e.operations(s) })
@@ -115,7 +116,7 @@ func (e *env) operations(s vi.State) {
 		e.wantErr("ConnectPeerRequest", v.ConnectPeerRequest(e.address(0), e.address(1), time.Second), vi.ErrInvalidState)
 		r, other, result := e.incoming()
 		e.wantErr("Accept", r.Accept(e.ctx(), v), vi.ErrInvalidState)
-		e.must(r.Reject()) // and the request is still open
+		e.must(r.Reject()) // the request is still open
 		e.wantErr("the requester", <-result, vi.ErrReject)
 		e.must(other.Destroy())
 		e.wantErr("SetAttributes", v.SetAttributes(e.attrs()), vi.ErrInvalidState) // [VIA-2.3-6]
@@ -126,7 +127,7 @@ func (e *env) operations(s vi.State) {
 	if got := v.State(); got != s {
 		e.Fatalf("state %v after calls that must change nothing", got)
 	}
-	// Receives. [VIA-2.3-1]
+	// A receive is posted in every state; it completes as flushed in state Error. [VIA-2.3-1]
 	r := vi.NewRecv(mem.Segment(0, 10))
 	e.must(v.PostRecv(r))
 	if s == vi.Error {
@@ -134,7 +135,7 @@ func (e *env) operations(s vi.State) {
 	} else if d, err := v.RecvDone(); d != nil || !errors.Is(err, vi.ErrNotDone) {
 		e.Errorf("a receive without a message: %v", err)
 	}
-	// Sends. [VIA-2.3-2] [VIA-2.2-11]
+	// A send completes as flushed unless the VI is Connected. [VIA-2.3-2] [VIA-2.2-11]
 	if s != vi.Connected {
 		d := vi.NewSend(mem.Segment(0, 10))
 		e.must(v.PostSend(d))
@@ -147,7 +148,7 @@ func (e *env) operations(s vi.State) {
 		}
 		e.wantStatus("a send", d.Status(), vi.StatusOpSend|vi.StatusFlushed)
 	}
-	// Disconnecting works in every state and flushes. [VIA-2.3-5] [VIA-2.2-7] [VIA-2.2-8]
+	// Disconnect works in every state and flushes the queues. [VIA-2.3-5] [VIA-2.2-7] [VIA-2.2-8]
 	// [VIA-2.2-12] [VIA-2.2-13]
 	e.must(v.Disconnect())
 	if got := v.State(); got != vi.Idle {
@@ -164,8 +165,8 @@ func (e *env) operations(s vi.State) {
 	e.stale(v)
 }
 
-// incoming returns a connection request of a VI of side 1 that side 0 has received, and a channel
-// that gets the result at side 1.
+// incoming returns a connection request that side 0 has received from a VI of side 1. The channel
+// gets the result at side 1.
 func (e *env) incoming(opts ...func(*vi.Attributes)) (*vi.ConnRequest, *vi.VI, <-chan error) {
 	e.Helper()
 	v := e.vi(1, opts...)
@@ -178,7 +179,7 @@ func (e *env) incoming(opts ...func(*vi.Attributes)) (*vi.ConnRequest, *vi.VI, <
 	return r, v, result
 }
 
-// stale checks that every call of a destroyed VI returns and does nothing. [VIA-8.3-1]
+// stale checks that every call of a destroyed VI returns an error and has no effect. [VIA-8.3-1]
 func (e *env) stale(v *vi.VI) {
 	e.Helper()
 	ctx := e.ctx()
@@ -205,8 +206,8 @@ func (e *env) stale(v *vi.VI) {
 	}
 }
 
-// testCloseSequence closes as VIA programs usually do: disconnect, drain both queues, destroy VI
-// and completion queue, with some steps twice. [VIA-2.2-17] [VIA-2.3-9]
+// testCloseSequence closes in the order that VI programs usually follow: disconnect, drain both
+// queues, destroy VI and completion queue, with some steps twice. [VIA-2.2-17] [VIA-2.3-9]
 func testCloseSequence(e *env) {
 	cq, err := e.nics[0].CreateCQ(8)
 	e.must(err)
@@ -223,7 +224,7 @@ func testCloseSequence(e *env) {
 	e.must(err)
 	e.must(other.PostSend(vi.NewSend(there.Segment(0, 50))))
 	e.wantStatus("send", e.reapSend(other, nil), vi.StatusOpSend)
-	first, err := cq.Wait(e.ctx()) // one is complete and not reaped
+	first, err := cq.Wait(e.ctx()) // one descriptor has completed and was not reaped
 	e.must(err)
 	if first.VI != v || !first.Recv {
 		e.Errorf("entry %+v", first)
@@ -241,7 +242,7 @@ func testCloseSequence(e *env) {
 		if d != want {
 			e.Fatalf("receive %d: %v", i, err)
 		}
-		if i == 0 { // complete before: first in order, with its own status
+		if i == 0 { // this one completed before Disconnect: it is first in order, with its own status
 			e.wantStatus("the message", d.Status(), vi.StatusOpReceive)
 			continue
 		}
@@ -260,8 +261,8 @@ func testCloseSequence(e *env) {
 	e.must(cq.Destroy())
 }
 
-// testReuse connects one pair of VIs again and again, each side ending it in
-// turn. [VIA-2.2-12]
+// testReuse connects the same pair of VIs repeatedly. The sides take turns in disconnecting.
+// [VIA-2.2-12]
 func testReuse(e *env) {
 	p := e.unconnected()
 	for i := range 4 {
@@ -304,8 +305,8 @@ func testLateDelivery(e *env) {
 	e.waitState(p.v[1], vi.Error)
 }
 
-// testCloseNIC: closing a NIC ends everything on it as a disconnect does.
-// [VIA-6.4-1] [VIA-6.7-2]
+// testCloseNIC: closing a NIC has the same effect on its connections as Disconnect. [VIA-6.4-1]
+// [VIA-6.7-2]
 func testCloseNIC(e *env) {
 	nic := e.open(0, nil)
 	cq, err := nic.CreateCQ(10)
@@ -333,7 +334,7 @@ func testCloseNIC(e *env) {
 	go func() {
 		d, err := v.RecvWait(context.Background())
 		if d == posted && d.Status()&vi.StatusFlushed != 0 {
-			err = vi.ErrClosed // as it should be
+			err = vi.ErrClosed // the expected result
 		}
 		waits <- err
 	}()
@@ -346,7 +347,7 @@ func testCloseNIC(e *env) {
 		}
 		waits <- err
 	}()
-	time.Sleep(moment) // most of them sleep by then; either order is correct
+	time.Sleep(moment) // most of the goroutines sleep after that; the test passes in either order
 	e.must(nic.Close())
 	for range cap(waits) {
 		select {
