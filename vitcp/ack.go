@@ -57,8 +57,8 @@ func (a *acker) acknowledge() vitcpwire.Number {
 	if a.free {
 		return vitcpwire.Number(a.last.Load())
 	}
-	// The byte count is read first. If a message arrives between both reads, its bytes may count as
-	// acknowledged too late, but its number is still pending.
+	// received raises the byte count before the number. So the bytes of a message that arrives
+	// meanwhile may count as acknowledged, but its number is still pending.
 	b := a.bytes.Load()
 	n := a.last.Load()
 	if n != a.acked.Load() {

@@ -18,9 +18,9 @@ import (
 // maxDiscriminator is the length limit that package vi enforces. [V-04]
 const maxDiscriminator = vitcpwire.MaxDiscriminator
 
-// A Provider is VI over TCP. All NICs opened through one Provider share its listening addresses, so
-// that several applications of a process can use one port and are told apart by discriminator.
-// Methods may be called concurrently.
+// A Provider is VI over TCP. All NICs that are opened through one Provider share its listening
+// addresses. So several applications of a process can use one port, and the discriminator selects
+// the application. Its methods may be called concurrently.
 type Provider struct { // [VIT-2.2.2.2.1-2]
 	cfg   Config
 	count counters
@@ -34,7 +34,7 @@ type Provider struct { // [VIT-2.2.2.2.1-2]
 
 var _ vi.Provider = (*Provider)(nil)
 
-// New returns a provider with the given settings. The error names the setting that is not possible.
+// New returns a provider with the given settings. The error names the invalid setting.
 func New(c Config) (*Provider, error) {
 	if err := c.check(); err != nil {
 		return nil, err
@@ -90,10 +90,10 @@ type device struct {
 	misses    map[netip.AddrPort]int // guarded by mu: No Match in a row, by target
 }
 
-// Open implements vi.Provider. The name is the IP address of the NIC, at which it listens. "" and
-// "vitcp0" stand for all addresses of the host: such a NIC reports one of them as its LocalAddress,
-// and a wait for that address answers at all of them. To wait at one address alone, open the NIC by
-// that address.
+// Open implements vi.Provider. The name is the IP address at which the NIC listens. "" and "vitcp0"
+// mean all addresses of the host: such a NIC reports one of them as its LocalAddress, and a wait
+// for that address answers at all of them. To wait at one address only, open the NIC by that
+// address.
 func (p *Provider) Open(name string, nic *vi.NIC) (vi.Device, error) {
 	d := &device{p: p, nic: nic, name: name, listeners: make(map[*listener]struct{}), misses: make(map[netip.AddrPort]int), pending: make(map[*request]struct{})}
 	d.ctx, d.cancel = context.WithCancel(context.Background())
@@ -127,7 +127,7 @@ func (p *Provider) Open(name string, nic *vi.NIC) (vi.Device, error) {
 	return d, nil
 }
 
-// hostPart is the device's address as peers on other hosts would name it.
+// hostPart returns the device's address in the form that peers on other hosts use.
 func (d *device) hostPart() []byte {
 	ap := d.known
 	if ap.Port() == vitcpwire.Port {
@@ -136,7 +136,7 @@ func (d *device) hostPart() []byte {
 	return vi.IPAddress(ap, "").Host
 }
 
-// ownAddr returns an address of this host, or loopback if it has no other.
+// ownAddr returns an address of this host. It returns loopback if the host has no other.
 func ownAddr() netip.Addr {
 	as, _ := net.InterfaceAddrs()
 	var v6 netip.Addr
@@ -203,7 +203,7 @@ func (d *device) FormatHost(host []byte) string {
 	return ap.String()
 }
 
-// ParseHost implements vi.Device: an IP address, with a port if need be.
+// ParseHost implements vi.Device. It parses an IP address, which may have a port.
 func (d *device) ParseHost(s string) ([]byte, error) {
 	if ip, err := netip.ParseAddr(s); err == nil {
 		return vi.IPAddress(netip.AddrPortFrom(ip, 0), "").Host, nil
@@ -259,7 +259,8 @@ func (d *device) Close() error {
 	return nil
 }
 
-// enter registers a goroutine that works for the device. It fails if the device is closed.
+// enter registers a goroutine that works for the device. It returns an error if the device is
+// closed.
 func (d *device) enter() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -270,7 +271,7 @@ func (d *device) enter() error {
 	return nil
 }
 
-// join returns ctx ended by the device's closing too.
+// join returns a context that ends with ctx, and also when the device is closed.
 func (d *device) join(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(d.ctx, func() { cancel(vi.ErrClosed) })
@@ -298,10 +299,10 @@ func (d *device) listen(ap netip.AddrPort) (*listener, error) {
 	return l, nil
 }
 
-// place resolves the host part of a local address, which is an IP address: where to listen, and to
-// which of our addresses a connection must go. The device's own address stands for all addresses at
-// which the device listens, because a device at a wildcard is known by one address and answers at
-// all. [VIT-2.2.2.2.1-1]
+// place resolves the host part of a local address, which is an IP address. It returns the address
+// to listen at, and the address of this host to which a connection must go. The device's own
+// address stands for all addresses at which the device listens, because a device at a wildcard is
+// known by one address and answers at all. [VIT-2.2.2.2.1-1]
 func (d *device) place(local vi.Address) (ap netip.AddrPort, err error) {
 	if len(local.Host) == 0 {
 		return d.addr, nil
@@ -319,7 +320,8 @@ func (d *device) place(local vi.Address) (ap netip.AddrPort, err error) {
 	return ap, nil
 }
 
-// noteMatch keeps the count of refusals in a row by one target.
+// noteMatch counts consecutive No Match answers of one target, and returns the count. missed is
+// false for any other answer, which resets the count.
 func (d *device) noteMatch(target netip.AddrPort, missed bool) (inRow int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -328,15 +330,15 @@ func (d *device) noteMatch(target netip.AddrPort, missed bool) (inRow int) {
 		return 0
 	}
 	if len(d.misses) >= 1024 {
-		clear(d.misses) // a caller of very many targets needs no pacing
+		clear(d.misses) // a caller of that many targets is slow enough without pauses
 	}
 	d.misses[target]++
 	return d.misses[target]
 }
 
-// The pause after the n-th No Match in a row from one target: callers of VIPL
-// repeat a request without a pause of their own, and each is a TCP
-// connection. [VIA 6.4.5]
+// These are the pauses after consecutive No Match answers of one target. They exist because callers
+// of VIPL repeat a request without a pause of their own, and each request is a TCP connection.
+// [VIA 6.4.5]
 const (
 	missPause    = time.Millisecond
 	missPauseMax = 10 * time.Millisecond
@@ -355,7 +357,7 @@ func (d *device) pace(ctx context.Context, target netip.AddrPort) {
 	}
 }
 
-// discriminator checks the length of a discriminator. [V-04]
+// discriminator checks the length of b and returns it as a discriminator. [V-04]
 func discriminator(b []byte) (vitcpwire.Discriminator, error) {
 	dis, err := vitcpwire.MakeDiscriminator(b)
 	if err != nil {
@@ -364,7 +366,7 @@ func discriminator(b []byte) (vitcpwire.Discriminator, error) {
 	return dis, nil
 }
 
-// contextError returns the engine's error for an expired or a cancelled context.
+// contextError returns the error of package vi for a context that has expired or was cancelled.
 func contextError(ctx context.Context) error {
 	err := context.Cause(ctx)
 	if errors.Is(err, context.DeadlineExceeded) {
@@ -373,7 +375,7 @@ func contextError(ctx context.Context) error {
 	return err
 }
 
-// listenError translates a failure to listen.
+// listenError returns the error of package vi for a failure to listen.
 func listenError(err error) error {
 	if errors.Is(err, syscall.EADDRNOTAVAIL) {
 		return fmt.Errorf("%w: %w", vi.ErrInvalidParameter, err)

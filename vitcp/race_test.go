@@ -2,6 +2,6 @@
 
 package vitcp
 
-// raceDetector says that pools forget at random and memory is counted
-// otherwise.
+// raceDetector is true if the race detector is on. Pools then drop items at random, and allocation
+// counts are not comparable.
 const raceDetector = true

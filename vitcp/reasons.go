@@ -2,7 +2,7 @@ package vitcp
 
 import "viaduct/internal/wire/vitcpwire"
 
-// The reasons of a Connect Reject under short names. [V-46]
+// These are short names for the reasons of a Connect Reject. [V-46]
 const (
 	rejectAttributes  = vitcpwire.RejectAttributes
 	rejectApplication = vitcpwire.RejectApplication

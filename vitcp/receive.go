@@ -9,14 +9,14 @@ import (
 )
 
 const (
-	// directSegment is the length from which a segment's payload is read straight into place.
+	// directSegment is the minimum length of a segment whose payload is read straight into place.
 	// directRest is the same for the missing part of a segment.
 	directSegment = 32 << 10
 	directRest    = 4 << 10
 
-	// watchedLen is how many bytes at the end of an RDMA Write are placed after all others, if the
-	// kernel places the rest. The kernel's order is unknown, and a program may poll the last bytes
-	// to see that all have arrived. [VIA-4.2-5]
+	// watchedLen is the number of bytes at the end of an RDMA Write that are placed after all
+	// others, if the kernel places the rest. The kernel's order is unknown, and a program may poll
+	// the last bytes to detect that all have arrived. [VIA-4.2-5]
 	watchedLen = 8
 )
 
@@ -24,29 +24,29 @@ const (
 type rxState struct {
 	placer.Placer
 	asm   assembly
-	acked vitcpwire.Number // of ours, by the peer
-	fresh bool             // a message was taken since the last Drained
-	kick  bool             // the send role has to look
-	deaf  bool             // a read was refused: nothing behind it counts, the end is near
+	acked vitcpwire.Number // number of this side's last message that the peer has acknowledged
+	fresh bool             // a message was received since the last Drained
+	kick  bool             // the send role must be woken
+	deaf  bool             // a Read was refused: later messages are ignored, and the connection is about to end
 
 	taking
 	in inbound
 	guess
 }
 
-// A taking is the segment being taken, or the last one.
+// A taking is the segment that is being received, or the last one.
 type taking struct {
 	t       *messageType
 	h       vitcpwire.Header
 	r       vitcpwire.RDMA
-	payload int    // its length without headers
-	all     []byte // memory of the message that begins with it, if that is in one piece and held
+	payload int    // length of the segment without headers
+	all     []byte // memory of the whole message that begins with the segment, if it is one piece and pinned
 }
 
-// taken returns how many bytes of the message are in place.
+// taken returns the number of bytes of the message that are in place.
 func (x *rxState) taken() uint32 { return x.h.Offset + uint32(x.Placed()) }
 
-// length returns how many bytes the message has up to the end of the segment.
+// length returns the number of bytes of the message up to the end of the segment.
 func (x *taking) length() uint32 { return x.h.Offset + uint32(x.payload) }
 
 // Receive implements frameio.Protocol.
@@ -92,10 +92,9 @@ func (l *link) nudge() {
 	}
 }
 
-// Drained implements frameio.Protocol: it is the moment for acknowledgements. A consumer that polls
-// has just received messages and is likely to answer, and the acknowledgement travels with the
-// answer. If it does not answer, and only messages arrive, a NOP carries the acknowledgement after
-// a millisecond.
+// Drained implements frameio.Protocol. It sends acknowledgements. A consumer that polls has just
+// received messages and is likely to answer, and its answer carries the acknowledgement. If it does
+// not answer, and only messages arrive, a NOP carries the acknowledgement after a millisecond.
 func (l *link) Drained() {
 	x := &l.rx
 	if !l.life.Load().running() {
@@ -114,12 +113,13 @@ func (l *link) Drained() {
 	}
 }
 
-// A wire is a link as the placer sees it.
+// A wire is a link with the methods that the placer calls.
 type wire link
 
 var _ placer.Wire = (*wire)(nil)
 
-// Next implements placer.Wire. A message is done before the next begins. [VIA-4.4-2] [VIA-4.4-3]
+// Next implements placer.Wire. Each message is finished before the next one begins. [VIA-4.4-2]
+// [VIA-4.4-3]
 func (w *wire) Next(p []byte, early bool, f *placer.Frame) (n int, body []byte, ok bool, err error) {
 	l := (*link)(w)
 	x := &l.rx
@@ -154,7 +154,7 @@ func (w *wire) Next(p []byte, early bool, f *placer.Frame) (n int, body []byte, 
 	return n, p[hl:n], true, nil
 }
 
-// watched returns how many bytes of a segment are put into place after all others.
+// watched returns the number of bytes of a segment that are placed after all others.
 func watched(h *vitcpwire.Header) int {
 	if h.Type == vitcpwire.Write && h.Flags&vitcpwire.EndOfMessage != 0 {
 		return watchedLen
@@ -179,7 +179,7 @@ func (l *link) begin(h vitcpwire.Header, more []byte, payload int) error {
 			l.wake()
 		}
 	}
-	if l.level == reception { // elsewhere it means nothing [VIT-3.1-ACK-7] [VIT-3.1-ERR-5]
+	if l.level == reception { // at other levels the field has no meaning [VIT-3.1-ACK-7] [VIT-3.1-ERR-5]
 		l.acknowledged()
 	}
 	if l.life.Load().faulted() {
@@ -216,8 +216,8 @@ func (w *wire) Target(held regmem.Ref, off, n int) regmem.Ref {
 // Lost implements placer.Wire.
 func (w *wire) Lost(error) { w.rx.t.fail((*link)(w)) }
 
-// End implements placer.Wire: it finishes a segment whose bytes are all in place, and finishes the
-// message with its last segment.
+// End implements placer.Wire. It finishes a segment whose bytes are all in place. With the last
+// segment it also finishes the message.
 func (w *wire) End(last []byte) error {
 	l := (*link)(w)
 	x := &l.rx
@@ -231,14 +231,14 @@ func (w *wire) End(last []byte) error {
 	return x.t.end(l, x.h.Flags&vitcpwire.TransmitError != 0)
 }
 
-// wake makes the send role retry the descriptor that it was waiting with.
+// wake makes the send role retry the descriptor that waits for a credit or for the read window.
 func (l *link) wake() {
 	l.blocked.Store(false)
 	l.rx.kick = true
 }
 
-// received records that a message was received in full. It is acknowledged only now, because its
-// bytes are in place and its completion is made.
+// received records that a message was received completely. Only now may it be acknowledged, because
+// its bytes are in place and its completion is published.
 func (l *link) received(payload uint32) {
 	if l.life.Load().faulted() {
 		return

@@ -8,7 +8,7 @@ import (
 	"viaduct/vi"
 )
 
-// A VI reports which path its bytes take, and why.
+// Path reports which path the bytes of a VI take, and why.
 func TestPath(t *testing.T) {
 	for _, c := range []struct {
 		policy samehost.Policy

@@ -17,10 +17,10 @@ import (
 	"viaduct/vi"
 )
 
-// Section 2.2.1: extensions of the architecture.
+// TestVIT_2_2_1 covers section 2.2.1: extensions of the architecture.
 func TestVIT_2_2_1(t *testing.T) {
 	t.Run("VIT-2.2.1-2", func(t *testing.T) {
-		// A Send is posted first and its receive later. [VIT-2.2.1-2] [V-20]
+		// A Send waits until the peer has posted a receive. [VIT-2.2.1-2] [V-20]
 		p := connectPair(t, Config{}, reliableAll)
 		ra, ba := register(t, p.na, 100, vi.MemAttributes{})
 		rb, bb := register(t, p.nb, 100, vi.MemAttributes{})
@@ -40,8 +40,8 @@ func TestVIT_2_2_1(t *testing.T) {
 		}
 	})
 	t.Run("VIT-2.2.1-3", func(t *testing.T) {
-		// Both messages carry the consumer's security information.
-		// [VIT-2.2.1-3] [VIT-3.2-6] [V-06]
+		// Both connect messages carry the consumer's security information. [VIT-2.2.1-3]
+		// [VIT-3.2-6] [V-06]
 		n := openNIC(t, openProvider(t, Config{}))
 		a := reliableAll
 		a.Security = []byte("let me in")
@@ -82,7 +82,7 @@ func TestVIT_2_2_1(t *testing.T) {
 		}
 	})
 	t.Run("VIT-2.2.1-4", func(t *testing.T) {
-		// Reliability and flow control must match; the MTU need not.
+		// Reliability and flow control of both sides must be equal; the MTU may differ.
 		// [VIT-2.2.1-4] [V-14] [V-15]
 		n := openNIC(t, openProvider(t, Config{}))
 		for _, bad := range []vitcpwire.Attributes{
@@ -109,15 +109,15 @@ func TestVIT_2_2_1(t *testing.T) {
 	})
 }
 
-// Section 2.2.2.1: basic components.
+// TestVIT_2_2_2_1 covers section 2.2.2.1: basic components.
 func TestVIT_2_2_2_1(t *testing.T) {
 	n := openNIC(t, openProvider(t, Config{}))
 	v := newVI(t, n, reliableAll)
 	r, _ := register(t, n, 100, vi.MemAttributes{})
 	c := listenProbe(t)
 	t.Run("VIT-2.2.2.1-1", func(t *testing.T) {
-		// A descriptor posted before the connection is not sent, then or later. [VIT-2.2.2.1-1]
-		// [VIT-2.2.2.1-2]
+		// A descriptor that is posted before the connection is not sent, neither then nor after the
+		// connection. [VIT-2.2.2.1-1] [VIT-2.2.2.1-2]
 		must(t, v.PostSend(vi.NewSend(segment(r, 0, 10))))
 		d, _ := waitSend(t, v)
 		if d.Status()&vi.StatusFlushed == 0 {
@@ -129,8 +129,8 @@ func TestVIT_2_2_2_1(t *testing.T) {
 		p.greet(vitcpwire.ConnectAccept, vitcpwire.Header{Posted: 10}, ceOf(reliableAll, "x", "caller"), nil)
 		must(t, <-done)
 		p.silent()
-		// [VIT-2.2.2.1-3]: unregistered memory is refused, and the handle of
-		// an RDMA is on the wire.
+		// Unregistered memory is refused, and a segment of an RDMA carries the handle.
+		// [VIT-2.2.2.1-3]
 		must(t, v.PostSend(vi.NewRDMAWrite(vi.RemoteSegment{Address: 0x1234, Handle: 0xfeedface}, segment(r, 0, 10))))
 		if s := p.want(vitcpwire.Write); s.rdma != (vitcpwire.RDMA{Address: 0x1234, Handle: 0xfeedface, Length: 10}) {
 			t.Errorf("RDMA header %v", s.rdma)
@@ -146,13 +146,13 @@ func TestVIT_2_2_2_1(t *testing.T) {
 	})
 }
 
-// Section 2.2.2.2.1: one port serves several applications by discriminator.
+// TestVIT_2_2_2_2_1 covers section 2.2.2.2.1: one port serves several applications, which differ in
+// their discriminators.
 func TestVIT_2_2_2_2_1(t *testing.T) {
 	p := openProvider(t, Config{})
 	n := openNIC(t, p)
 	ctx := testContext(t)
-	// [VIT-2.2.2.2.1-1] [VIT-2.2.2.2.1-2]: a hundred listeners and callers,
-	// one port.
+	// A hundred listeners and callers use one port. [VIT-2.2.2.2.1-1] [VIT-2.2.2.2.1-2]
 	const count = 100
 	client := openNIC(t, openProvider(t, Config{}))
 	r, buf := register(t, n, count, vi.MemAttributes{})
@@ -214,7 +214,7 @@ func TestVIT_2_2_2_2_1(t *testing.T) {
 			t.Errorf("application %d got %d", i, b)
 		}
 	}
-	// [VIT-2.2.2.2.1-3] [VIT-2.2.2.2.2-1]: each from a port of its own.
+	// Each caller has a port of its own. [VIT-2.2.2.2.1-3] [VIT-2.2.2.2.2-1]
 	close(ports)
 	seen := make(map[uint16]bool)
 	for port := range ports {
@@ -228,8 +228,8 @@ func TestVIT_2_2_2_2_1(t *testing.T) {
 	}
 }
 
-// A caller uses its NIC's address, at a port that the system chooses, if the target is of the same
-// family. [VIT-2.2.2.2.1-3] [V-36]
+// A caller uses its NIC's address if the target has the same address family. The system chooses the
+// port. [VIT-2.2.2.2.1-3] [V-36]
 func TestVIT_2_2_2_2_1_Caller(t *testing.T) {
 	n := openNIC(t, openProvider(t, Config{}))
 	from := netip.MustParseAddr("127.0.0.2")
@@ -255,10 +255,10 @@ func TestVIT_2_2_2_2_1_Caller(t *testing.T) {
 	}
 }
 
-// Section 2.2.2.2.2: connection management.
+// TestVIT_2_2_2_2_2 covers section 2.2.2.2.2: connection management.
 func TestVIT_2_2_2_2_2(t *testing.T) {
 	t.Run("VIT-2.2.2.2.2-2", func(t *testing.T) {
-		// [VIT-2.2.2.2.2-2] [VIT-4.2-6] [V-17]
+		// Disconnect ends the sending direction by a FIN. [VIT-2.2.2.2.2-2] [VIT-4.2-6] [V-17]
 		s := serveProbe(t, sessionOpts{cfg: Config{DrainTimeout: 50 * time.Millisecond}, attrs: reliableAll})
 		must(t, s.v.Disconnect())
 		for _, got := range s.wantEnd(io.EOF) {
@@ -266,8 +266,8 @@ func TestVIT_2_2_2_2_2(t *testing.T) {
 				t.Errorf("%v at the end", got.h)
 			}
 		}
-		// That was the end of one direction; the connection is closed though the
-		// peer does not end the other.
+		// The FIN has ended one direction. The connection is closed although the peer does not end
+		// the other direction.
 		for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
 			if _, err := s.nc.Write([]byte{0}); err != nil {
 				break
@@ -278,7 +278,7 @@ func TestVIT_2_2_2_2_2(t *testing.T) {
 		}
 	})
 	t.Run("VIT-2.2.2.2.2-3", func(t *testing.T) {
-		// [VIT-2.2.2.2.2-3] [V-17]: FIN, work outstanding.
+		// The peer sends FIN while work is outstanding. [VIT-2.2.2.2.2-3] [V-17]
 		s := serveProbe(t, sessionOpts{attrs: reliableAll})
 		r, _ := register(t, s.n, 10, vi.MemAttributes{})
 		must(t, s.v.PostRecv(vi.NewRecv(segment(r, 0, 10))))
@@ -292,7 +292,7 @@ func TestVIT_2_2_2_2_2(t *testing.T) {
 	})
 	t.Run("VIT-2.2.2.2.2-6", func(t *testing.T) { testProtection(t) })
 	t.Run("VIT-2.2.2.2.2-7", func(t *testing.T) {
-		// [VIT-2.2.2.2.2-7] [VIT-4.2-1]: without a listener.
+		// The caller finds no listener. [VIT-2.2.2.2.2-7] [VIT-4.2-1]
 		n := openNIC(t, openProvider(t, Config{}))
 		v := newVI(t, n, reliableAll)
 		c := listenProbe(t)
@@ -311,8 +311,8 @@ func TestVIT_2_2_2_2_2(t *testing.T) {
 	})
 }
 
-// testProtection makes the probe use handles, ranges and rights that are not its own. Memory is not
-// touched, not even in part. At Reliable Reception the error is reported. [VIT-2.2.2.2.2-6]
+// testProtection lets the probe use handles, ranges and rights that it was not given. No byte of
+// the memory changes. At Reliable Reception the error is reported. [VIT-2.2.2.2.2-6]
 // [VIT-3.1-ACK-6] [VIT-3.1-ERR-1] [VIT-3.1-ERR-3] [V-13] [V-42]
 func testProtection(t *testing.T) {
 	type target struct {
@@ -374,7 +374,7 @@ func testProtection(t *testing.T) {
 					if typ == vitcpwire.ReadRequest {
 						async = vi.ErrorRDMARProt
 					}
-					if level == vi.UnreliableDelivery { // dropped, and on it goes
+					if level == vi.UnreliableDelivery { // the message is dropped, and the connection continues
 						s.n.expectAsync(t, async)
 						ok := vitcpwire.RDMA{Address: r.Address(), Handle: uint32(r.Handle())}
 						s.message(vitcpwire.Write, &ok, nil)
@@ -409,13 +409,12 @@ func testProtection(t *testing.T) {
 	}
 }
 
-// Section 2.2.2.2.3: messages and segments.
+// TestVIT_2_2_2_2_3 covers section 2.2.2.2.3: messages and segments.
 func TestVIT_2_2_2_2_3(t *testing.T) {
 	t.Run("VIT-2.2.2.2.3-1", func(t *testing.T) {
-		// One number for one descriptor; offsets rise; no interleaving.
-		// [VIT-2.2.2.2.3-1] [VIT-2.2.2.2.3-2] [VIT-2.2.2.2.3-3]
-		// [VIT-2.2.2.2.3-5] [VIT-3.1-5] [VIT-3.1-7] [VIT-3.1-8]
-		// [VIT-3.1-13] [VIT-3-2] [V-07] [V-08] [V-38]
+		// Each descriptor has one message number, offsets rise, and messages do not interleave.
+		// [VIT-2.2.2.2.3-1] [VIT-2.2.2.2.3-2] [VIT-2.2.2.2.3-3] [VIT-2.2.2.2.3-5] [VIT-3.1-5]
+		// [VIT-3.1-7] [VIT-3.1-8] [VIT-3.1-13] [VIT-3-2] [V-07] [V-08] [V-38]
 		s := serveProbe(t, sessionOpts{attrs: reliableAll, posted: 20})
 		r, buf := register(t, s.n, 200000, vi.MemAttributes{})
 		fill(buf, 1)
@@ -441,7 +440,8 @@ func TestVIT_2_2_2_2_3(t *testing.T) {
 		}
 	})
 	t.Run("VIT-2.2.2.2.3-4", func(t *testing.T) {
-		// [VIT-2.2.2.2.3-4] [V-40]: no segment longer than the path's.
+		// With SegmentsMSS no segment is longer than a TCP segment of the path. [VIT-2.2.2.2.3-4]
+		// [V-40]
 		s := serveProbe(t, sessionOpts{cfg: Config{Segments: SegmentsMSS}, attrs: reliableAll, posted: 20})
 		mss := maxSegmentSize(s.v.Link().(*link).c.NetConn())
 		if mss == 0 {
@@ -481,7 +481,7 @@ func TestVIT_2_2_2_2_3(t *testing.T) {
 		}
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		for _, b := range w.each[1:] { // the first is the Connect Accept
+		for _, b := range w.each[1:] { // the first Write carries the Connect Accept
 			h, _, err := s.d.ParseHeader(b)
 			if err != nil || int(h.Length) != len(b) {
 				t.Errorf("a write of %d bytes with %v, %v", len(b), h, err)
@@ -492,14 +492,14 @@ func TestVIT_2_2_2_2_3(t *testing.T) {
 		}
 	})
 	t.Run("VIT-2.2.2.2.3-6", func(t *testing.T) {
-		// Responses go between the segments of a large Send, and are taken
-		// there. [VIT-2.2.2.2.3-6] [VIT-3.1-12] [V-28]
+		// Responses are sent between the segments of a large Send, and are received there.
+		// [VIT-2.2.2.2.3-6] [VIT-3.1-12] [V-28]
 		s := serveProbe(t, sessionOpts{attrs: reliableAll, posted: 20})
 		r, buf := register(t, s.n, 8<<20, allRights)
 		fill(buf[:1<<20], 1)
 		must(t, s.v.PostSend(vi.NewSend(segment(r, 0, 1<<20))))
-		// The socket is full by now or the Send is through; either way both
-		// messages must come whole.
+		// By now the socket is full, or the Send is complete. In both cases both messages must
+		// arrive whole.
 		want := vitcpwire.RDMA{Address: r.Address(), Handle: uint32(r.Handle()), Length: 1 << 20}
 		n := s.message(vitcpwire.ReadRequest, &want, nil)
 		var send, resp []byte
@@ -522,11 +522,11 @@ func TestVIT_2_2_2_2_3(t *testing.T) {
 			t.Error("bytes differ")
 		}
 
-		// And the other way round.
+		// The same holds in the other direction.
 		must(t, s.v.PostRecv(vi.NewRecv(segment(r, 1<<20, 1<<20))))
 		must(t, s.v.PostSend(vi.NewRDMARead(vi.RemoteSegment{Handle: 1}, segment(r, 2<<20, 100000))))
 		req := s.want(vitcpwire.ReadRequest)
-		if req.h.Posted != 1 { // told before, or with the request
+		if req.h.Posted != 1 { // the receive was advertised before, or with the request
 			t.Errorf("posted %d", req.h.Posted)
 		}
 		big := make([]byte, 100000)
@@ -554,9 +554,10 @@ func TestVIT_2_2_2_2_3(t *testing.T) {
 	})
 }
 
-// A response and a message of ours that both wait go by turns. [VIT-2.2.2.2.3-6] [V-28]
+// If a response and a message of this side both wait, their segments alternate. [VIT-2.2.2.2.3-6]
+// [V-28]
 func TestVIT_2_2_2_2_3_Turns(t *testing.T) {
-	const size, asked = 32 << 20, 1 << 20 // the sockets take less than the one
+	const size, asked = 32 << 20, 1 << 20 // one of the messages is larger than the sockets hold
 	s := serveProbe(t, sessionOpts{attrs: reliableAll, posted: 20, ce: func(ce *vitcpwire.CE) { ce.MTU = size }})
 	r, _ := register(t, s.n, size, allRights)
 	must(t, s.v.PostSend(vi.NewSend(segment(r, 0, size))))
@@ -577,13 +578,13 @@ func TestVIT_2_2_2_2_3_Turns(t *testing.T) {
 	}
 }
 
-// Section 2.2.2.2.6: outstanding RDMA Reads.
+// TestVIT_2_2_2_2_6 covers section 2.2.2.2.6: outstanding RDMA Reads.
 func TestVIT_2_2_2_2_6(t *testing.T) {
 	t.Run("VIT-2.2.2.2.6-1", func(t *testing.T) {
-		// The source memory of a response stays pinned until its bytes are safe. Deregistering in
-		// the middle either waits or ends the response as void, and no byte of the memory is sent
-		// afterwards. [VIT-2.2.2.2.6-1]
-		const size = 64 << 20 // more than the sockets take: the sender waits in the middle
+		// The source memory of a response stays pinned until the kernel has its bytes.
+		// Deregistering the memory in the middle of the response either waits or ends the response
+		// as void. No byte of the memory is sent afterwards. [VIT-2.2.2.2.6-1]
+		const size = 64 << 20 // more than the sockets hold, so the sender waits in the middle
 		s := serveProbe(t, sessionOpts{attrs: reliableAll, ce: func(ce *vitcpwire.CE) { ce.MTU = size }})
 		r, buf := register(t, s.n, size, allRights)
 		for i := range buf {
@@ -591,7 +592,7 @@ func TestVIT_2_2_2_2_6(t *testing.T) {
 		}
 		s.message(vitcpwire.ReadRequest, &vitcpwire.RDMA{Address: r.Address(), Handle: uint32(r.Handle()), Length: size}, nil)
 		s.want(vitcpwire.ReadResponse)
-		// The sender waits for the socket once no further segment of the response is built.
+		// When no further segment of the response is built, the sender waits for the socket.
 		for l, before := s.v.Link().(*link), uint64(0); ; {
 			n := l.count.sentBytes.Load()
 			if n > 0 && n == before {
@@ -617,8 +618,8 @@ func TestVIT_2_2_2_2_6(t *testing.T) {
 		}
 	})
 	t.Run("refused", func(t *testing.T) {
-		// A refused read is answered after the reads before it, by a complete segment. A read of
-		// length zero needs no memory. Requests after a refused read are not answered. [V-30]
+		// A refused Read is answered after the Reads before it, by a complete segment. A Read of
+		// length zero needs no memory. Requests after a refused Read are not answered. [V-30]
 		// [V-42] [V-26]
 		for _, level := range levels[1:] {
 			s := serveProbe(t, sessionOpts{attrs: withLevel(reliableAll, level), before: func(s *session) {
@@ -665,7 +666,7 @@ func TestVIT_2_2_2_2_6(t *testing.T) {
 		}
 	})
 	t.Run("VIT-2.2.2.2.6-2", func(t *testing.T) {
-		// Never more requests than the peer granted. [VIT-2.2.2.2.6-2]
+		// This side never has more requests outstanding than the peer granted. [VIT-2.2.2.2.6-2]
 		// [VIT-2.2.2.2.6-3] [V-26] [V-27]
 		s := serveProbe(t, sessionOpts{attrs: reliableAll, posted: 10})
 		r, _ := register(t, s.n, 100, vi.MemAttributes{})
@@ -674,7 +675,7 @@ func TestVIT_2_2_2_2_6(t *testing.T) {
 		}
 		must(t, s.v.PostSend(vi.NewSend()))
 		var reqs []seg
-		for range 4 { // the window of ceOf
+		for range 4 { // the read window that ceOf grants
 			reqs = append(reqs, s.want(vitcpwire.ReadRequest))
 		}
 		s.silent()
@@ -682,7 +683,7 @@ func TestVIT_2_2_2_2_6(t *testing.T) {
 			s.send(vitcpwire.Header{Type: vitcpwire.ReadResponse, Flags: vitcpwire.EndOfMessage, Number: reqs[i].h.Number}, &reqs[i].rdma, []byte{1})
 			reqs = append(reqs, s.want(vitcpwire.ReadRequest))
 		}
-		s.want(vitcpwire.Send) // strictly in order
+		s.want(vitcpwire.Send) // messages leave strictly in order
 		for _, q := range reqs[2:] {
 			s.send(vitcpwire.Header{Type: vitcpwire.ReadResponse, Flags: vitcpwire.EndOfMessage, Number: q.h.Number, Ack: 7}, &q.rdma, []byte{1})
 		}
@@ -692,8 +693,8 @@ func TestVIT_2_2_2_2_6(t *testing.T) {
 		}
 	})
 	t.Run("VIT-2.2.2.2.6-3", func(t *testing.T) {
-		// The window that is stated, and what exceeds it. [VIT-2.2.2.2.6-3]
-		// [V-26]
+		// The window of the attributes is announced, and a request beyond it is a violation.
+		// [VIT-2.2.2.2.6-3] [V-26]
 		a := reliableAll
 		a.ReadWindow = 2
 		n := openNIC(t, openProvider(t, Config{}))
@@ -718,7 +719,7 @@ func TestVIT_2_2_2_2_6(t *testing.T) {
 		n.expectAsync(t, vi.ErrorConnLost)
 	})
 	t.Run("none", func(t *testing.T) {
-		// A peer that serves no reads is not asked. [V-26]
+		// This side sends no Read Request to a peer that serves no Reads. [V-26]
 		s := serveProbe(t, sessionOpts{attrs: reliableAll, ce: func(ce *vitcpwire.CE) { ce.ReadWindow = 0 }})
 		r, _ := register(t, s.n, 100, vi.MemAttributes{})
 		must(t, s.v.PostSend(vi.NewRDMARead(vi.RemoteSegment{Handle: 1}, segment(r, 0, 1))))
@@ -733,7 +734,7 @@ func TestVIT_2_2_2_2_6(t *testing.T) {
 	})
 }
 
-// wantEndAny reads until the provider ends the connection in whatever way.
+// wantEndAny reads until the provider ends the connection, by a FIN or a reset.
 func (p *probe) wantEndAny() (segs []seg) {
 	for {
 		s, err := p.tryRecv()
@@ -744,7 +745,7 @@ func (p *probe) wantEndAny() (segs []seg) {
 	}
 }
 
-// writes keeps what a connection is given by each Write.
+// A writes is a connection that records the bytes of each Write.
 type writes struct {
 	mu   sync.Mutex
 	each [][]byte // guarded by mu

@@ -16,17 +16,17 @@ import (
 	"viaduct/vi"
 )
 
-// Section 3: encapsulation.
+// TestVIT_3_Encapsulation covers section 3: encapsulation.
 func TestVIT_3_Encapsulation(t *testing.T) {
-	// Every PDU starts with the segment header and has the header of its
-	// kind. [VIT-3-1] [VIT-3-2] [VIT-3-3] [VIT-3-4] [V-23] [V-24] [V-25]
+	// Every PDU starts with the segment header, and then has the headers of its type. [VIT-3-1]
+	// [VIT-3-2] [VIT-3-3] [VIT-3-4] [V-23] [V-24] [V-25]
 	s := serveProbe(t, sessionOpts{attrs: reliableAll, posted: 10})
 	r, buf := register(t, s.n, 200000, allRights)
 	fill(buf, 3)
 	to := vi.RemoteSegment{Address: 0x1122334455667788, Handle: 0x99aabbcc}
 	want := vitcpwire.RDMA{Address: to.Address, Handle: uint32(to.Handle), Length: 200000}
 
-	// An RDMA Write repeats the header in all its segments.
+	// Every segment of an RDMA Write has the RDMA header.
 	must(t, s.v.PostSend(vi.NewRDMAWrite(to, segment(r, 0, 100000), segment(r, 100000, 100000))))
 	var got []byte
 	for len(got) < len(buf) {
@@ -40,14 +40,14 @@ func TestVIT_3_Encapsulation(t *testing.T) {
 		t.Error("bytes differ")
 	}
 
-	// An RDMA Read has one source range, and fills its local segments in order. [V-25]
+	// An RDMA Read has one source range and fills its local segments in order. [V-25]
 	must(t, s.v.PostSend(vi.NewRDMARead(to, segment(r, 100, 10), segment(r, 0, 20))))
 	q := s.want(vitcpwire.ReadRequest)
 	want.Length = 30
 	if q.rdma != want || len(q.payload) != 0 || q.h.Flags != vitcpwire.EndOfMessage || q.h.Number != 2 {
 		t.Errorf("%v %v", q.h, q.rdma)
 	}
-	// Address and handle of a response are ignored. [V-23]
+	// The address and handle in a response are ignored. [V-23]
 	answer := []byte("abcdefghijABCDEFGHIJ0123456789")
 	s.send(vitcpwire.Header{Type: vitcpwire.ReadResponse, Number: 2, Ack: 2}, &vitcpwire.RDMA{Address: 7, Handle: 8, Length: 9}, answer[:15])
 	s.send(vitcpwire.Header{Type: vitcpwire.ReadResponse, Number: 2, Ack: 2, Offset: 15, Flags: vitcpwire.EndOfMessage}, &vitcpwire.RDMA{}, answer[15:])
@@ -60,8 +60,8 @@ func TestVIT_3_Encapsulation(t *testing.T) {
 	}
 }
 
-// A Dialect setting serves a peer that counts types from one, or omits the RDMA header of
-// responses. [V-02] [V-23]
+// Settings of the Dialect serve a peer that counts types from one, and a peer that omits the RDMA
+// header of responses. [V-02] [V-23]
 func TestVIT_3_Dialects(t *testing.T) {
 	for _, d := range []vitcpwire.Dialect{{TypeOffset: 1}, {BareReadResponse: true}, {TypeOffset: 7, BareReadResponse: true}} {
 		t.Run(fmt.Sprintf("%+v", d), func(t *testing.T) {
@@ -86,10 +86,10 @@ func TestVIT_3_Dialects(t *testing.T) {
 	}
 }
 
-// Section 3.1: numbers.
+// TestVIT_3_1_Numbers covers the message numbers of section 3.1.
 func TestVIT_3_1_Numbers(t *testing.T) {
-	// The first number may be anything, and numbers wrap, in both directions.
-	// [VIT-3.1-10] [VIT-3.1-11] [VIT-3.1-15] [V-09] [V-37]
+	// The first number may have any value. Numbers wrap in both directions. [VIT-3.1-10]
+	// [VIT-3.1-11] [VIT-3.1-15] [V-09] [V-37]
 	for _, first := range []uint32{0, 0x7ffffffe, 0xfffffff0, 0xffffffff} {
 		t.Run(fmt.Sprintf("%#x", first), func(t *testing.T) {
 			const count = 40
@@ -124,7 +124,7 @@ func TestVIT_3_1_Numbers(t *testing.T) {
 		})
 	}
 	t.Run("unannounced", func(t *testing.T) {
-		// The first message has a number that the connect message did not announce. [V-09]
+		// The connect message need not announce the number of the first message. [V-09]
 		s := serveProbe(t, sessionOpts{attrs: reliableAll, before: func(s *session) { must(t, s.v.PostRecv(vi.NewRecv())) }})
 		s.last = 77
 		s.message(vitcpwire.Send, nil, nil)
@@ -134,8 +134,8 @@ func TestVIT_3_1_Numbers(t *testing.T) {
 	})
 }
 
-// Immediate data is 32 bits of anything, valid only with its flag.
-// [VIT-3.1-4] [VIT-3.1-9] [V-29]
+// Immediate data is any value of 32 bits. It is valid only with its flag. [VIT-3.1-4] [VIT-3.1-9]
+// [V-29]
 func TestVIT_3_1_Immediate(t *testing.T) {
 	s := serveProbe(t, sessionOpts{attrs: reliableAll, before: func(s *session) {
 		for range 10 {
@@ -150,13 +150,13 @@ func TestVIT_3_1_Immediate(t *testing.T) {
 			t.Errorf("%#x: %#x, %v", v, d.ImmediateData, d.Status())
 		}
 	}
-	// Without the flag the field means nothing.
+	// Without the flag the field has no meaning.
 	s.message(vitcpwire.Send, nil, nil, func(h *vitcpwire.Header) { h.Immediate = 5 })
 	d, err := waitRecv(t, s.v)
 	if err != nil || d.ImmediateData != 0 || d.Status()&vi.StatusImmediate != 0 {
 		t.Errorf("%#x, %v", d.ImmediateData, d.Status())
 	}
-	// Of an RDMA Write in several segments the last one counts.
+	// In an RDMA Write of several segments the immediate data of the last segment counts.
 	h := vitcpwire.RDMA{Address: r.Address(), Handle: uint32(r.Handle()), Length: 30}
 	s.last++
 	s.send(vitcpwire.Header{Type: vitcpwire.Write, Number: s.last}, &h, make([]byte, 10))
@@ -166,7 +166,8 @@ func TestVIT_3_1_Immediate(t *testing.T) {
 	if err != nil || d.ImmediateData != 2 || d.Length != 30 || d.Status()&vi.StatusOpMask != vi.StatusOpRemoteRDMAWrite || string(buf[20:30]) != "0123456789" {
 		t.Errorf("%#x, %v, %d", d.ImmediateData, d.Status(), d.Length)
 	}
-	// Ours is in all segments of its message, and in none of others.
+	// This side sets the immediate data in all segments of its message, and in no segment of other
+	// messages.
 	s.post(9)
 	big, _ := register(t, s.n, 100000, vi.MemAttributes{})
 	with, without := vi.NewRDMAWrite(vi.RemoteSegment{}, segment(big, 0, 100000)).WithImmediate(0x1234), vi.NewRDMAWrite(vi.RemoteSegment{}, segment(big, 0, 100000))
@@ -189,12 +190,12 @@ func TestVIT_3_1_Immediate(t *testing.T) {
 	s.want(vitcpwire.ReadResponse)
 }
 
-// Descriptor flow control on the wire. [VIT-3.1-16] [VIT-3.1-17] [V-20]
-// [V-22]
+// TestVIT_3_1_FlowControl checks descriptor flow control on the wire. [VIT-3.1-16] [VIT-3.1-17]
+// [V-20] [V-22]
 func TestVIT_3_1_FlowControl(t *testing.T) {
 	t.Run("sender", func(t *testing.T) {
-		// The probe has k descriptors; exactly k consuming messages come, and
-		// the count wraps.
+		// The probe has k descriptors. Exactly k messages that consume one arrive, and the count
+		// wraps.
 		s := serveProbe(t, sessionOpts{attrs: reliableAll, posted: 3})
 		r, _ := register(t, s.n, 10, vi.MemAttributes{})
 		for range 8 {
@@ -243,7 +244,7 @@ func TestVIT_3_1_FlowControl(t *testing.T) {
 		}
 	})
 	t.Run("receiver", func(t *testing.T) {
-		// [V-20]: a message without a credit ends the connection.
+		// A message without a credit ends the connection. [V-20]
 		for _, typ := range []vitcpwire.Type{vitcpwire.Send, vitcpwire.Write} {
 			s := serveProbe(t, sessionOpts{attrs: reliableAll, before: func(s *session) { must(t, s.v.PostRecv(vi.NewRecv())) }})
 			var r *vitcpwire.RDMA
@@ -263,7 +264,8 @@ func TestVIT_3_1_FlowControl(t *testing.T) {
 		s.wantEnd(errReset)
 	})
 	t.Run("too many at set-up", func(t *testing.T) {
-		// The connection ends before the peer says a word more. [V-20]
+		// The connect message already violates the limit, so the connection ends before the peer
+		// sends anything else. [V-20]
 		s := serveProbe(t, sessionOpts{attrs: reliableAll, posted: maxCredits + 1})
 		s.wantEnd(errReset)
 		s = serveProbe(t, sessionOpts{attrs: reliableAll, posted: maxCredits})
@@ -277,11 +279,11 @@ func TestVIT_3_1_FlowControl(t *testing.T) {
 	})
 }
 
-// Section 3.1, notes on NOP.
+// TestVIT_3_1_NOP covers the notes on NOP of section 3.1.
 func TestVIT_3_1_NOP(t *testing.T) {
 	t.Run("VIT-3.1-NOP-1", func(t *testing.T) {
-		// A NOP is a bare header with both counts. [VIT-3.1-NOP-1]
-		// [VIT-3.1-NOP-2] [V-11] [V-21] [V-22]
+		// A NOP is a header with both counts and nothing else. [VIT-3.1-NOP-1] [VIT-3.1-NOP-2]
+		// [V-11] [V-21] [V-22]
 		s := serveProbe(t, sessionOpts{attrs: reliableAll, first: 5})
 		must(t, s.v.PostRecv(vi.NewRecv()))
 		x := s.recv()
@@ -292,12 +294,12 @@ func TestVIT_3_1_NOP(t *testing.T) {
 		if x := s.recv(); x.h.Type != vitcpwire.NOP || x.h.Ack != 6 || x.h.Posted != 1 || x.h.Length != 24 {
 			t.Errorf("%v", x.h)
 		}
-		// No NOP answers a NOP that changes nothing.
+		// A NOP that changes no count gets no NOP as an answer.
 		s.nop()
 		s.silent()
 	})
 	t.Run("VIT-3.1-NOP-2", func(t *testing.T) {
-		// On an idle connection even counts that are not urgent are sent. [VIT-3.1-NOP-2]
+		// On an idle connection counts are sent even if they are not urgent. [VIT-3.1-NOP-2]
 		s := serveProbe(t, sessionOpts{attrs: reliableAll, before: func(s *session) {
 			for range 10 {
 				must(t, s.v.PostRecv(vi.NewRecv()))
@@ -307,8 +309,8 @@ func TestVIT_3_1_NOP(t *testing.T) {
 		if x := s.recv(); x.h.Type != vitcpwire.NOP || x.h.Posted != 11 {
 			t.Errorf("%v", x.h)
 		}
-		// This also holds without flow control, at every level and without a limit, since no count
-		// of used descriptors exists there.
+		// This also holds without flow control. Then it holds at every level and without a limit,
+		// because the consumed descriptors are not counted.
 		c := recvCredits{free: true}
 		for n := uint64(20000); n < 200_000; n += 20000 {
 			c.reach(n)
@@ -327,7 +329,7 @@ func TestVIT_3_1_NOP(t *testing.T) {
 				}
 			}
 			s.silent()
-			// The count goes on, however many have been used.
+			// The count continues to rise, whatever number of descriptors was consumed.
 			s.message(vitcpwire.Send, nil, nil)
 			_, err := waitRecv(t, s.v)
 			must(t, err)
@@ -340,11 +342,11 @@ func TestVIT_3_1_NOP(t *testing.T) {
 		}
 	})
 	t.Run("VIT-3.1-NOP-3 at once", func(t *testing.T) {
-		// The post itself updates a peer that is running out; the timer updates others. The test
-		// holds the timer. [VIT-3.1-NOP-2] [VIT-3.1-NOP-3] [V-21]
+		// If the peer has few credits left, the post itself sends the update. Otherwise the timer
+		// does, which the test prevents from firing. [VIT-3.1-NOP-2] [VIT-3.1-NOP-3] [V-21]
 		for _, v := range []struct {
 			flow    bool
-			before  int // descriptors the peer knows of
+			before  int // number of descriptors that were advertised to the peer
 			atOnce  bool
 			meaning string
 		}{{true, 0, true, "none left"}, {true, 10, false, "plenty"}, {false, 0, false, "no flow control"}} {
@@ -389,7 +391,7 @@ func TestVIT_3_1_NOP(t *testing.T) {
 		}
 	})
 	t.Run("VIT-3.1-NOP-3", func(t *testing.T) {
-		// While messages keep coming the threshold decides. [VIT-3.1-NOP-3]
+		// While messages arrive without a pause, the threshold decides. [VIT-3.1-NOP-3]
 		// [VIT-3.1-NOP-4] [V-21]
 		s := serveProbe(t, sessionOpts{cfg: Config{CreditThreshold: 3}, attrs: withLevel(reliableAll, vi.UnreliableDelivery), before: func(s *session) {
 			for range 10 {
@@ -412,7 +414,7 @@ func TestVIT_3_1_NOP(t *testing.T) {
 		}
 	})
 	t.Run("V-09", func(t *testing.T) {
-		// Whatever else a NOP holds is ignored.
+		// All other fields of a NOP are ignored.
 		s := serveProbe(t, sessionOpts{attrs: reliableAll})
 		s.raw(s.bytes(vitcpwire.Header{Type: vitcpwire.NOP, Flags: 7, Offset: 9, Immediate: 8, Number: 1234}, nil, nil, []byte("surplus")))
 		s.message(vitcpwire.Write, &vitcpwire.RDMA{}, nil)
@@ -420,11 +422,12 @@ func TestVIT_3_1_NOP(t *testing.T) {
 	})
 }
 
-// Section 3.1, Message ACK.
+// TestVIT_3_1_MessageACK covers Message ACK of section 3.1.
 func TestVIT_3_1_MessageACK(t *testing.T) {
 	t.Run("VIT-3.1-ACK-1", func(t *testing.T) {
-		// Before the first message the number is the one before it, and then that of the last
-		// message received well. A burst is acknowledged once. [VIT-3.1-ACK-1] [V-09] [V-12]
+		// Before the first message the acknowledgement is the number that precedes it. After that
+		// it is the number of the last message received without error. A burst is acknowledged
+		// once. [VIT-3.1-ACK-1] [V-09] [V-12]
 		s := serveProbe(t, sessionOpts{attrs: reliableAll, first: 100, posted: 5})
 		must(t, s.v.PostSend(vi.NewSend()))
 		if x := s.want(vitcpwire.Send); x.h.Ack != 100 {
@@ -445,7 +448,7 @@ func TestVIT_3_1_MessageACK(t *testing.T) {
 		}
 	})
 	t.Run("VIT-3.1-ACK-2", func(t *testing.T) {
-		// The acknowledgement comes after the bytes and the completion.
+		// The acknowledgement is sent after the bytes are in place and the completion is published.
 		// [VIT-3.1-ACK-2] [VIT-2.2.2.2.3-1]
 		s := serveProbe(t, sessionOpts{attrs: reliableAll})
 		r, buf := register(t, s.n, 100, vi.MemAttributes{})
@@ -462,8 +465,8 @@ func TestVIT_3_1_MessageACK(t *testing.T) {
 		}
 	})
 	t.Run("VIT-3.1-ACK-2 at once", func(t *testing.T) {
-		// The acknowledgement of a consumer that does not poll waits for no timer, which the test
-		// holds. [V-12]
+		// If the consumer does not poll, the acknowledgement does not wait for the timer. The test
+		// prevents the timer from firing. [V-12]
 		s := serveProbe(t, sessionOpts{attrs: reliableAll})
 		l := s.v.Link().(*link)
 		l.timerMu.Lock()
@@ -475,14 +478,14 @@ func TestVIT_3_1_MessageACK(t *testing.T) {
 		}
 	})
 	t.Run("VIT-3.1-ACK-2 polled", func(t *testing.T) {
-		// The acknowledgement of a consumer that polls waits for its answer, for an arrival that is
-		// not a message, or for the timer. The test pretends that the timer runs. [V-12]
+		// If the consumer polls, the acknowledgement waits for its answer, for an arrival that is
+		// not a message, or for the timer. The test pretends that the timer is running. [V-12]
 		s := serveProbe(t, sessionOpts{attrs: reliableAll})
 		l := s.v.Link().(*link)
 		l.armed.Store(true)
-		polled := func() vitcpwire.Number { // a message whose acknowledgement waits
+		polled := func() vitcpwire.Number { // sends a message whose acknowledgement waits
 			end := testContext(t)
-			for range 500 { // where this goroutine is not let run, another receives
+			for range 500 { // if this goroutine is not scheduled, another one may receive the message
 				n := s.message(vitcpwire.Write, &vitcpwire.RDMA{}, nil)
 				for l.acks.last.Load() != uint32(n) {
 					must(t, end.Err())
@@ -502,11 +505,11 @@ func TestVIT_3_1_MessageACK(t *testing.T) {
 			testkit.Eventually(t, "the acknowledgement", func() bool { s.v.Poll(); return !l.acks.pending() })
 			s.wantAck(n)
 		}
-		// The timer alone will do.
+		// The timer alone sends the acknowledgement too.
 		l.armed.Store(false)
 		polled()
 		testkit.Eventually(t, "the acknowledgement by the timer", func() bool { return !l.acks.pending() })
-		// Where there is nothing to acknowledge there is no timer.
+		// If there is nothing to acknowledge, no timer runs.
 		s = serveProbe(t, sessionOpts{attrs: withLevel(reliableAll, vi.ReliableDelivery)})
 		l = s.v.Link().(*link)
 		s.message(vitcpwire.Write, &vitcpwire.RDMA{}, nil)
@@ -516,7 +519,7 @@ func TestVIT_3_1_MessageACK(t *testing.T) {
 		}
 	})
 	t.Run("VIT-3.1-ACK-3", func(t *testing.T) {
-		// It rides on any segment, both ways. [VIT-3.1-ACK-3]
+		// A segment of any type carries the acknowledgement, in both directions. [VIT-3.1-ACK-3]
 		s := serveProbe(t, sessionOpts{attrs: reliableAll, posted: 9, before: func(s *session) { must(t, s.v.PostRecv(vi.NewRecv())) }})
 		r, _ := register(t, s.n, 10, allRights)
 		must(t, s.v.PostSend(vi.NewSend()))
@@ -546,7 +549,7 @@ func TestVIT_3_1_MessageACK(t *testing.T) {
 			}
 		}
 		pending()
-		s.nop(ack(4)) // not sent yet
+		s.nop(ack(4)) // the message with this number was not sent
 		s.nop(ack(0xfffffff0))
 		pending()
 		s.nop(ack(2))
@@ -560,8 +563,8 @@ func TestVIT_3_1_MessageACK(t *testing.T) {
 		must(t, err)
 	})
 	t.Run("VIT-3.1-ACK-5", func(t *testing.T) {
-		// A read completes on its response, not on an acknowledgement. Messages acknowledged after
-		// it wait for it. [VIT-3.1-ACK-5] [V-11]
+		// A Read completes with its response, not with an acknowledgement. Acknowledged messages
+		// after the Read complete only after it. [VIT-3.1-ACK-5] [V-11]
 		s := serveProbe(t, sessionOpts{attrs: reliableAll, posted: 9})
 		r, _ := register(t, s.n, 10, vi.MemAttributes{})
 		must(t, s.v.PostSend(vi.NewSend()))
@@ -584,8 +587,8 @@ func TestVIT_3_1_MessageACK(t *testing.T) {
 		}
 	})
 	t.Run("VIT-3.1-ACK-5 apart", func(t *testing.T) {
-		// Each acknowledgement is tested on its own: before the response to a read that comes
-		// first, and up to just before a read that comes last. [VIT-3.1-ACK-5]
+		// Each acknowledgement is tested by itself: before the response to a Read that is the first
+		// message, and up to the message before a Read that is the last. [VIT-3.1-ACK-5]
 		s := serveProbe(t, sessionOpts{attrs: reliableAll, posted: 9})
 		r, _ := register(t, s.n, 10, vi.MemAttributes{})
 		read := func() *vi.Descriptor { return vi.NewRDMARead(vi.RemoteSegment{}, segment(r, 0, 1)) }
@@ -617,8 +620,8 @@ func TestVIT_3_1_MessageACK(t *testing.T) {
 				t.Fatalf("step %d: one more is done, %v; state %v", i, err, s.v.State())
 			}
 		}
-		// A send that failed locally completes when those before it are acknowledged, and ends the
-		// connection.
+		// A send that failed locally completes when the sends before it are acknowledged. It then
+		// ends the connection.
 		must(t, s.v.PostSend(vi.NewSend()))
 		must(t, s.v.PostSend(vi.NewSend(vi.Segment{Address: r.Address(), Handle: r.Handle() + 1, Length: 1})))
 		s.want(vitcpwire.Send)
@@ -631,7 +634,7 @@ func TestVIT_3_1_MessageACK(t *testing.T) {
 		s.wantEnd(io.EOF)
 	})
 	t.Run("VIT-3.1-ACK-5 an error behind a read", func(t *testing.T) {
-		// A read completes when its data has arrived. The failed send after it completes then, and
+		// A Read completes when its data has arrived. The failed send after it then completes and
 		// ends the connection. [VIT-3.1-ACK-5] [VIA-4.5-5]
 		s := serveProbe(t, sessionOpts{attrs: reliableAll, posted: 9})
 		r, buf := register(t, s.n, 10, vi.MemAttributes{})
@@ -656,9 +659,9 @@ func TestVIT_3_1_MessageACK(t *testing.T) {
 		waitState(t, s.v, vi.Error)
 	})
 	t.Run("VIT-3.1-ACK-4 half", func(t *testing.T) {
-		// Of a message that is under way still there is nothing to acknowledge.
-		// [VIT-3.1-ACK-4] [V-11]
-		const size = 32 << 20 // more than the sockets take
+		// An acknowledgement of a message that is not completely sent is ignored. [VIT-3.1-ACK-4]
+		// [V-11]
+		const size = 32 << 20 // more than the sockets hold
 		s := serveProbe(t, sessionOpts{attrs: reliableAll, posted: 9, ce: func(ce *vitcpwire.CE) { ce.MTU = size }})
 		r, _ := register(t, s.n, size, vi.MemAttributes{})
 		must(t, s.v.PostSend(vi.NewSend(segment(r, 0, size))))
@@ -680,8 +683,8 @@ func TestVIT_3_1_MessageACK(t *testing.T) {
 		must(t, err)
 	})
 	t.Run("VIT-3.1-ACK-7", func(t *testing.T) {
-		// Elsewhere it is ignored, and so are error codes; completions do not
-		// wait. [VIT-3.1-ACK-7] [VIT-3.1-ERR-5] [V-10]
+		// At the other levels Message ACK and error codes are ignored. Completions do not wait for
+		// them. [VIT-3.1-ACK-7] [VIT-3.1-ERR-5] [V-10]
 		for _, level := range levels[:2] {
 			s := serveProbe(t, sessionOpts{attrs: withLevel(reliableAll, level), posted: 9})
 			must(t, s.v.PostSend(vi.NewSend()))
@@ -702,7 +705,7 @@ func TestVIT_3_1_MessageACK(t *testing.T) {
 		}
 	})
 	t.Run("V-10 at unreliable delivery", func(t *testing.T) {
-		// Message ACK is zero, whatever has come.
+		// Message ACK stays zero, whatever messages have arrived.
 		s := serveProbe(t, sessionOpts{attrs: withLevel(reliableAll, vi.UnreliableDelivery), posted: 9})
 		for range 2 {
 			must(t, s.v.PostRecv(vi.NewRecv()))
@@ -716,8 +719,8 @@ func TestVIT_3_1_MessageACK(t *testing.T) {
 		}
 	})
 	t.Run("V-10", func(t *testing.T) {
-		// Where the one bit means Reliable Delivery nothing waits for an
-		// acknowledgement, and Reliable Reception is not to be had.
+		// If the single reliable bit means Reliable Delivery, no completion waits for an
+		// acknowledgement, and Reliable Reception is not available.
 		attrs := withLevel(reliableAll, vi.ReliableDelivery)
 		s := serveProbe(t, sessionOpts{cfg: Config{ReliableIsDelivery: true}, attrs: attrs, posted: 9, ce: func(ce *vitcpwire.CE) {
 			ce.Attributes &^= vitcpwire.ReliableDelivery
@@ -731,7 +734,7 @@ func TestVIT_3_1_MessageACK(t *testing.T) {
 	})
 }
 
-// Section 3.1, Remote Error Code.
+// TestVIT_3_1_RemoteErrorCode covers the Remote Error Code of section 3.1.
 func TestVIT_3_1_RemoteErrorCode(t *testing.T) {
 	t.Run("VIT-3.1-ERR-4", func(t *testing.T) {
 		// The code sets the status of the message that it names. Messages before it succeed and
@@ -789,8 +792,7 @@ func TestVIT_3_1_RemoteErrorCode(t *testing.T) {
 		}
 	})
 	t.Run("VIT-3.1-ERR-2", func(t *testing.T) {
-		// A code of its own, without a VI error, is supplementary.
-		// [VIT-3.1-ERR-2]
+		// A code without a VI error is supplementary: an implementation defines it. [VIT-3.1-ERR-2]
 		s := serveProbe(t, sessionOpts{attrs: reliableAll, posted: 9})
 		must(t, s.v.PostSend(vi.NewSend()))
 		s.want(vitcpwire.Send)
@@ -799,8 +801,8 @@ func TestVIT_3_1_RemoteErrorCode(t *testing.T) {
 		must(t, err)
 	})
 	t.Run("VIT-3.1-ACK-6", func(t *testing.T) {
-		// Our own reports: a descriptor error, with the number of the
-		// message. [VIT-3.1-ACK-6] [V-13] [V-19]
+		// This side reports a descriptor error with the number of the message. [VIT-3.1-ACK-6]
+		// [V-13] [V-19]
 		attrs := reliableAll
 		attrs.FlowControl = false
 		for name, post := range map[string]func(*session){
@@ -826,8 +828,7 @@ func TestVIT_3_1_RemoteErrorCode(t *testing.T) {
 		}
 	})
 	t.Run("V-19", func(t *testing.T) {
-		// At Unreliable Delivery a message without a descriptor is dropped.
-		// [V-19] [V-44]
+		// At Unreliable Delivery a message that finds no descriptor is dropped. [V-19] [V-44]
 		attrs := withLevel(reliableAll, vi.UnreliableDelivery)
 		attrs.FlowControl = false
 		s := serveProbe(t, sessionOpts{attrs: attrs})
@@ -844,9 +845,9 @@ func TestVIT_3_1_RemoteErrorCode(t *testing.T) {
 	})
 }
 
-// The report of an error leaves before the end of the stream, whatever the send
-// role is doing when the error is found: here it looks for something to send
-// again and again, as it does after every doorbell. [VIT-3.1-ACK-6] [V-18]
+// The report of an error is sent before the end of the stream, whatever the send role is doing when
+// the error is found. Here the send role repeatedly looks for a descriptor to send, as it does
+// after every doorbell. [VIT-3.1-ACK-6] [V-18]
 func TestVIT_3_1_ReportBeforeEnd(t *testing.T) {
 	p := connectPair(t, Config{WrapConn: hideDescriptor}, reliableAll)
 	r, _ := register(t, p.na, 10, vi.MemAttributes{})
@@ -882,7 +883,8 @@ func TestVIT_3_1_ReportBeforeEnd(t *testing.T) {
 	}
 }
 
-// The Transmit Error flag. [VIT-3.1-6] [VIT-2.2.2.2.5-5] [V-29] [V-30]
+// TestVIT_3_1_TransmitError checks the Transmit Error flag. [VIT-3.1-6] [VIT-2.2.2.2.5-5] [V-29]
+// [V-30]
 func TestVIT_3_1_TransmitError(t *testing.T) {
 	void := func(h *vitcpwire.Header) { h.Flags |= vitcpwire.TransmitError }
 	for _, level := range levels {
@@ -926,7 +928,7 @@ func TestVIT_3_1_TransmitError(t *testing.T) {
 		s.wantEnd(io.EOF)
 	})
 	t.Run("sender", func(t *testing.T) {
-		// Memory that is deregistered in the middle of a message ends the message as void. [V-30]
+		// If memory is deregistered in the middle of a message, the message ends as void. [V-30]
 		// [VIT-2.2.2.2.5-5]
 		s := serveProbe(t, sessionOpts{attrs: reliableAll, posted: 3, ce: func(ce *vitcpwire.CE) { ce.MTU = 1 << 30 }})
 		r, _ := register(t, s.n, 64<<20, vi.MemAttributes{})
@@ -947,8 +949,8 @@ func TestVIT_3_1_TransmitError(t *testing.T) {
 	})
 }
 
-// voidEnd: a void message ends the connection at the reliable levels, with a
-// report at Reliable Reception, and nothing at Unreliable Delivery.
+// voidEnd checks the effect of a void message. At the reliable levels it ends the connection, at
+// Reliable Reception with a report. At Unreliable Delivery it has no effect.
 func voidEnd(t *testing.T, s *session, level vi.Reliability) {
 	t.Helper()
 	if level == vi.UnreliableDelivery {
@@ -970,7 +972,7 @@ func voidEnd(t *testing.T, s *session, level vi.Reliability) {
 // The agreed MTU is enforced on both sides. [V-14] [V-42]
 func TestVIT_3_2_MTUEnforced(t *testing.T) {
 	mtu := func(ce *vitcpwire.CE) { ce.MTU = 100 }
-	for _, level := range levels { // as long as that, in one segment and in two
+	for _, level := range levels { // messages as long as the MTU, in one segment and in two
 		a := withLevel(reliableAll, level)
 		a.FlowControl = false
 		s := serveProbe(t, sessionOpts{attrs: a, ce: mtu})

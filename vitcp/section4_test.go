@@ -15,8 +15,8 @@ import (
 	"viaduct/vi"
 )
 
-// The calling side against a probe that answers in every way.
-// [VIT-4.2-2] [VIT-4.2-4] [VIT-4.2-5] [VIT-2.2.2.2.2-4] [V-34] [V-46]
+// The calling side runs against a probe that gives every possible answer. [VIT-4.2-2] [VIT-4.2-4]
+// [VIT-4.2-5] [VIT-2.2.2.2.2-4] [V-34] [V-46]
 func TestVIT_4_2_Caller(t *testing.T) {
 	n := openNIC(t, openProvider(t, Config{}))
 	answer := func(typ vitcpwire.Type, code uint8) func(*probe) {
@@ -61,7 +61,7 @@ func TestVIT_4_2_Caller(t *testing.T) {
 				req.ce.Attributes != vitcpwire.Reliable|vitcpwire.RDMAWrite|vitcpwire.RDMARead|vitcpwire.FlowControl {
 				t.Errorf("request %v %v", req.h, req.ce)
 			}
-			p.silent() // nothing more before the answer
+			p.silent() // the caller sends nothing else before the answer
 			v.answer(p)
 			err := <-done
 			if !errors.Is(err, v.want) || v.want == nil && err != nil {
@@ -107,7 +107,8 @@ func TestVIT_4_2_Caller(t *testing.T) {
 		p.wantEndAny()
 	})
 	t.Run("VIT-4.2-3", func(t *testing.T) {
-		// A TCP connection that closes before any byte is set up again. [VIT-4.2-3] [V-34]
+		// If TCP closes before any byte of an answer, the caller sets it up again. [VIT-4.2-3]
+		// [V-34]
 		c := listenProbe(t)
 		w := newVI(t, n, reliableAll)
 		done := callVI(t, n, w, c.addr("x"), patience)
@@ -120,13 +121,13 @@ func TestVIT_4_2_Caller(t *testing.T) {
 		must(t, <-done)
 	})
 	t.Run("V-45", func(t *testing.T) {
-		// Data follows the accept in the same TCP segment. [V-45]
+		// Data may follow the Connect Accept in the same TCP segment. [V-45]
 		c := listenProbe(t)
 		w := newVI(t, n, reliableAll)
 		must(t, w.PostRecv(vi.NewRecv()))
 		done := callVI(t, n, w, c.addr("x"), patience)
 		p, req := c.accept()
-		if req.h.Posted != 1 { // advertised at once [V-20]
+		if req.h.Posted != 1 { // the receive is advertised at once [V-20]
 			t.Errorf("%v", req.h)
 		}
 		ce := ceOf(reliableAll, "x", "caller")
@@ -138,7 +139,7 @@ func TestVIT_4_2_Caller(t *testing.T) {
 		must(t, err)
 	})
 	t.Run("V-16", func(t *testing.T) {
-		// An accept that mirrors the request. [V-16]
+		// The caller accepts an answer that repeats the fields of its request. [V-16]
 		c := listenProbe(t)
 		w := newVI(t, n, reliableAll)
 		done := callVI(t, n, w, c.addr("x"), patience)
@@ -152,8 +153,8 @@ func TestVIT_4_2_Caller(t *testing.T) {
 	})
 }
 
-// The called side against a probe that calls in every way. [VIT-4.3-2]
-// [VIT-4.3-3] [VIT-4.3-5] [VIT-4.3-6] [V-01] [V-04] [V-05] [V-14] [V-35]
+// The called side runs against a probe that calls in every possible way. [VIT-4.3-2] [VIT-4.3-3]
+// [VIT-4.3-5] [VIT-4.3-6] [V-01] [V-04] [V-05] [V-14] [V-35]
 func TestVIT_4_3_Called(t *testing.T) {
 	p := openProvider(t, Config{RequestTimeout: 400 * time.Millisecond, MaxSecurity: 100})
 	n := openNIC(t, p)
@@ -168,7 +169,7 @@ func TestVIT_4_3_Called(t *testing.T) {
 	for _, v := range []struct {
 		name string
 		call func(*probe)
-		want vitcpwire.Type // the answer; 255: none
+		want vitcpwire.Type // type of the answer; 255 means no answer
 		code uint8
 	}{
 		{"no match", request(func(*vitcpwire.CE) {}), vitcpwire.ConnectNoMatch, 0},
@@ -259,8 +260,8 @@ func TestVIT_4_3_Called(t *testing.T) {
 		}
 	})
 	t.Run("offer", func(t *testing.T) {
-		// The application sees the caller's attributes, and the accept states the agreed ones.
-		// [VIT-4.3-4] [VIT-4.3-6] [VIT-3.2-3] [VIT-3.2-4] [VIT-3.2-5] [V-16]
+		// The application can read the caller's attributes, and the Connect Accept states the
+		// agreed ones. [VIT-4.3-4] [VIT-4.3-6] [VIT-3.2-3] [VIT-3.2-4] [VIT-3.2-5] [V-16]
 		n := openNIC(t, openProvider(t, Config{}))
 		a := reliableAll
 		a.MaxTransferSize, a.ReadWindow, a.EnableRDMAWrite = 5000, 3, false
@@ -341,14 +342,15 @@ func pendingOf(n *nicUnderTest) (r *request) {
 	return r
 }
 
-// A signer is an authenticator that can be made to fail.
+// A signer is an authenticator whose Sign fails if the test sets an error.
 type signer struct{ fail error }
 
 func (s *signer) Sign(_ Call, info []byte) ([]byte, error)   { return info, s.fail }
 func (s *signer) Verify(_ Call, info []byte) ([]byte, error) { return info, nil }
 
-// An Accept that fails has no lasting effect: the VI is unchanged, the caller gets a reject or
-// finds the connection closed, and the caller's place is free. [VIT-4.3-6]
+// An Accept that fails has no lasting effect. The VI is unchanged. The caller gets a Connect Reject
+// or finds the connection closed, and its place among the half-open connections is free.
+// [VIT-4.3-6]
 func TestVIT_4_3_AcceptFails(t *testing.T) {
 	errSign := errors.New("no signature")
 	for name, v := range map[string]struct {
@@ -356,7 +358,7 @@ func TestVIT_4_3_AcceptFails(t *testing.T) {
 		attrs func(*vi.Attributes)
 		act   func(*nicUnderTest, *probe)
 		want  error
-		told  uint8 // reason of the Connect Reject; 0: none is received
+		told  uint8 // reason of the Connect Reject that the caller receives; 0 means none
 	}{
 		"read window": {attrs: func(a *vi.Attributes) { a.ReadWindow = 65536 }, want: vi.ErrInvalidParameter, told: rejectAttributes},
 		"enables":     {cfg: Config{StrictEnables: true}, attrs: func(a *vi.Attributes) { a.EnableRDMARead = false }, want: vi.ErrInvalidReliability, told: rejectAttributes},
@@ -414,7 +416,7 @@ func TestVIT_4_3_AcceptFails(t *testing.T) {
 	}
 }
 
-// When the port is opened. [VIT-4.3-1] [V-31]
+// TestVIT_4_3_Listening checks when the port is opened. [VIT-4.3-1] [V-31]
 func TestVIT_4_3_Listening(t *testing.T) {
 	free := func() uint16 {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -460,8 +462,7 @@ func TestVIT_4_3_Listening(t *testing.T) {
 		})
 	}
 	t.Run("taken", func(t *testing.T) {
-		// A port that another process holds is an error at once, where the device opens it.
-		// [VIT-4.3-1]
+		// If another process holds the port, opening the device fails at once. [VIT-4.3-1]
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		must(t, err)
 		defer l.Close()
@@ -502,7 +503,7 @@ func TestVIT_4_3_Listening(t *testing.T) {
 		}
 	})
 	t.Run("shared", func(t *testing.T) {
-		// Two NICs of one provider share a port; another provider cannot have it.
+		// Two NICs of one provider share a port. Another provider can't use it.
 		p := openProvider(t, Config{})
 		n := openNIC(t, p)
 		ap, _ := n.addr("").AddrPort()
@@ -520,8 +521,8 @@ func TestVIT_4_3_Listening(t *testing.T) {
 	})
 }
 
-// Peer-to-peer over real sockets: either first, both at once, in every
-// relation of the addresses. [VIT-4-1] [VIT-4-2] [V-32] [V-33]
+// Peer-to-peer requests connect over real sockets: if either side is first, if both call at once,
+// and for every order of the addresses. [VIT-4-1] [VIT-4-2] [V-32] [V-33]
 func TestVIT_4_PeerToPeer(t *testing.T) {
 	for _, v := range []struct {
 		name         string
@@ -564,7 +565,8 @@ func TestVIT_4_PeerToPeer(t *testing.T) {
 		})
 	}
 	t.Run("one NIC", func(t *testing.T) {
-		// Two VIs of one NIC with equal addresses must not be connected each to itself.
+		// Two VIs of one NIC with equal addresses are connected to each other, and not each to
+		// itself.
 		n := openNIC(t, openProvider(t, Config{}))
 		a, b := newVI(t, n, reliableAll), newVI(t, n, reliableAll)
 		must(t, a.ConnectPeerRequest(n.addr("x"), n.addr("x"), patience))
@@ -579,8 +581,8 @@ func TestVIT_4_PeerToPeer(t *testing.T) {
 	})
 	t.Run("one address", func(t *testing.T) {
 		// Two providers stand for two processes at one address and port. Only one of them can wait
-		// there, and the other's request finds it. When the first has gone, the next takes its
-		// place.
+		// there, and the request of the other finds it. When the first has ended, the other one
+		// waits there.
 		first := openNIC(t, openProvider(t, Config{Listen: "127.0.0.1:0"}))
 		other := func() *nicUnderTest { return openNIC(t, openProvider(t, Config{Port: first.port()})) }
 		at := func(d string) vi.Address { return first.addr(d) }
@@ -622,7 +624,7 @@ func TestVIT_4_PeerToPeer(t *testing.T) {
 		}
 	})
 	t.Run("VIT-4-2", func(t *testing.T) {
-		// No Match is tried again, in growing pauses, until the time is up.
+		// A request that gets No Match is repeated with growing pauses until the deadline.
 		// [VIT-4-2] [V-33]
 		n := openNIC(t, openProvider(t, Config{}))
 		c := listenProbe(t)
@@ -648,7 +650,7 @@ func TestVIT_4_PeerToPeer(t *testing.T) {
 		}
 	})
 	t.Run("VIT-4-2 refused", func(t *testing.T) {
-		// When the time is up, the call returns the refusal without a reason. [VIT-4-2] [V-33]
+		// At the deadline the call returns the refusal, which has no reason here. [VIT-4-2] [V-33]
 		n := openNIC(t, openProvider(t, Config{}))
 		c := listenProbe(t)
 		v := newVI(t, n, reliableAll)
@@ -701,7 +703,7 @@ func TestVIT_4_PeerToPeer(t *testing.T) {
 				t.Errorf("stats %+v", st)
 			}
 		}
-		// A request that was tried counts.
+		// A request that was tried is counted.
 		w := newVI(t, n, reliableAll)
 		must(t, w.ConnectPeerRequest(n.addr("x"), c.addr("y"), 20*time.Millisecond))
 		if _, err := w.ConnectPeerWait(testContext(t)); !errors.Is(err, vi.ErrTimeout) {
@@ -712,8 +714,8 @@ func TestVIT_4_PeerToPeer(t *testing.T) {
 		}
 	})
 	t.Run("crossed", func(t *testing.T) {
-		// The probe's request crosses ours: it is 127.0.0.1 at both ends, so
-		// discriminators decide. [VIT-4-1] [V-32]
+		// The probe's request crosses the request of this side. Both ends have the address
+		// 127.0.0.1, so the discriminators decide. [VIT-4-1] [V-32]
 		for _, higher := range []bool{false, true} {
 			n := openNIC(t, openProvider(t, Config{}))
 			c := listenProbe(t)

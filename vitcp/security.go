@@ -20,29 +20,29 @@ type Call struct {
 	Calling        []byte     // the caller's discriminator
 	Called         []byte     // the discriminator it asks for
 
-	// Request is the security information of the Connect Request as it was on the wire, while the
-	// information of the Connect Accept is made or checked. It ties the answer to the request. It
-	// is nil while the request's own information is made or checked.
+	// Request is the security information of the Connect Request, as it was on the wire. It is set
+	// while the information of the Connect Accept is made or checked, and ties the answer to the
+	// request. It is nil while the request's own information is made or checked.
 	Request []byte
 }
 
-// An Authenticator adds its own part to the security information that VIs send, and checks and
-// removes the peer's part. Methods are called concurrently.
+// An Authenticator adds its own part to the security information that VIs send. It checks and
+// removes the peer's part. Its methods may be called concurrently.
 type Authenticator interface { // [VIT-2.2.1-3] [VIT-3.2-6]
-	// Sign returns the security information to send: info, which is the VI
-	// consumer's own and may be empty, with the authenticator's part.
+	// Sign returns the security information to send. info is the part of the VI consumer and may be
+	// empty; the authenticator adds its own part.
 	Sign(c Call, info []byte) ([]byte, error)
 
-	// Verify checks what arrived and returns the VI consumer's part of it,
-	// which may share memory with the argument. An error refuses the
-	// connection.
+	// Verify checks the received security information and returns the VI consumer's part, which may
+	// share memory with the argument. An error refuses the connection.
 	Verify(c Call, security []byte) (info []byte, err error)
 }
 
-// ErrSecurity is the error of connecting if the peer's security information was not accepted.
+// ErrSecurity is the error of a connection attempt whose security information from the peer was not
+// accepted.
 var ErrSecurity = errors.New("vitcp: security information not accepted")
 
-// Layout of the part that an HMAC adds in front of the consumer's own.
+// An HMAC puts this part in front of the consumer's own.
 //
 //	"VIHM" | version 1 | 3 bytes zero | time, ns since 1970 | nonce, 16 bytes | HMAC-SHA-256, 32 bytes
 const (
@@ -52,26 +52,26 @@ const (
 	hmacSumAt   = hmacNonceAt + 16
 	hmacLen     = hmacSumAt + sha256.Size
 
-	// hmacNonces bounds the number of remembered nonces; while that many are still valid, further
+	// hmacNonces is the maximum number of remembered nonces. While that many are valid, further
 	// connections are refused.
 	hmacNonces = 1 << 16
 )
 
-// An HMAC is an Authenticator: both sides share a key, and each proves that it has the key with an
-// HMAC-SHA-256 over both IP addresses, both discriminators, a nonce, the time and the consumer's
-// own information. It keeps strangers from connecting. It does not encrypt or authenticate the data
-// sent afterwards; use TLS for that. The clocks of the two sides must agree within MaxSkew. Nonces
-// are remembered for that time, so that an overheard request cannot be replayed to the same
-// provider.
+// An HMAC is an Authenticator with a key that both sides share. Each side proves that it has the
+// key, by an HMAC-SHA-256 over both IP addresses, both discriminators, a nonce, the time and the
+// consumer's own information. It prevents strangers from connecting. It does not encrypt or
+// authenticate the data sent afterwards; use TLS for that. The clocks of the two sides must agree
+// within MaxSkew. Nonces are remembered for that time, so that an overheard request cannot be
+// replayed to the same provider.
 type HMAC struct {
 	// Key is the shared secret; at least 16 bytes.
 	Key []byte
 
-	// MaxSkew is how far the peer's clock may be from ours; 0 means a minute.
+	// MaxSkew is the maximum difference between the peer's clock and this side's. 0 means a minute.
 	MaxSkew time.Duration
 
-	// IgnoreAddresses leaves out the IP addresses, for peers that reach each other through address
-	// translation. Both sides must agree.
+	// IgnoreAddresses excludes the IP addresses from the HMAC, for peers that reach each other
+	// through address translation. Both sides must use the same setting.
 	IgnoreAddresses bool
 
 	// Now is the clock; nil means time.Now.
@@ -110,7 +110,7 @@ func (h *HMAC) Sign(c Call, info []byte) ([]byte, error) {
 	return append(b, info...), nil
 }
 
-// Verify implements Authenticator. Errors wrap ErrSecurity.
+// Verify implements Authenticator. Its errors wrap ErrSecurity.
 func (h *HMAC) Verify(c Call, b []byte) ([]byte, error) {
 	if len(h.Key) < 16 {
 		return nil, fmt.Errorf("vitcp: HMAC key of %d bytes, need 16", len(h.Key))
@@ -161,7 +161,7 @@ func (h *HMAC) sum(c Call, head, info []byte) []byte {
 	return m.Sum(nil)
 }
 
-// fresh remembers the nonce until the given time and reports whether it is new.
+// fresh reports whether the nonce is new, and remembers it until the given time.
 func (h *HMAC) fresh(nonce [16]byte, now, until time.Time) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -196,7 +196,7 @@ const (
 	extensionDisconnect uint16 = 0x0001
 )
 
-// appendExtensions appends the block if there is anything to offer.
+// appendExtensions appends the block, if bits is not 0.
 func appendExtensions(b []byte, bits uint16) []byte {
 	if bits == 0 {
 		return b
@@ -220,5 +220,5 @@ func cutExtensions(b []byte) (bits uint16, rest []byte) {
 	return binary.BigEndian.Uint16(b[4:]), b[n:]
 }
 
-// plain returns the bytes of a discriminator.
+// plain returns the bytes of a discriminator without padding.
 func plain(d vitcpwire.Discriminator) []byte { return d.Append(nil) }

@@ -21,7 +21,7 @@ import (
 	"viaduct/vi"
 )
 
-// HMAC covers every field that it should, and accepts no message twice. [VIT-3.2-6]
+// An HMAC covers every field that it should, and Verify accepts no message twice. [VIT-3.2-6]
 func TestHMAC(t *testing.T) {
 	now := t0
 	clock := func() time.Time { return now }
@@ -90,7 +90,7 @@ func TestHMAC(t *testing.T) {
 	b, err := loose.Sign(c, []byte("hello"))
 	must(t, err)
 	must(t, verify(loose, far, b))
-	// Memory for nonces is bounded, and is released with time.
+	// The memory for nonces is bounded, and expired nonces are removed.
 	for n := range hmacNonces + 10 {
 		checker.fresh([16]byte{byte(n), byte(n >> 8), byte(n >> 16)}, now, now.Add(time.Second))
 	}
@@ -134,7 +134,7 @@ func TestHMACConnections(t *testing.T) {
 	if err := <-done; !errors.Is(err, context.Canceled) {
 		t.Errorf("the application was asked: %v", err)
 	}
-	// A called side without the key is refused by the caller.
+	// If the called side has another key, the caller refuses the connection.
 	m := openNIC(t, openProvider(t, Config{}))
 	go func() {
 		if req, err := m.ConnectWait(testContext(t), m.addr("open")); err == nil {
@@ -153,7 +153,7 @@ func TestHMACConnections(t *testing.T) {
 	}
 }
 
-// certificate makes a self-signed certificate for loopback.
+// certificate returns a self-signed certificate for loopback.
 func certificate(t testing.TB) (tls.Certificate, *x509.CertPool) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -174,7 +174,7 @@ func certificate(t testing.TB) (tls.Certificate, *x509.CertPool) {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, pool
 }
 
-// TLS under VI/TCP with certificates on both sides. [V-43]
+// VI/TCP works over TLS with certificates on both sides. [V-43]
 func TestTLS(t *testing.T) {
 	cert, pool := certificate(t)
 	cfg := Config{
@@ -205,7 +205,7 @@ func TestTLS(t *testing.T) {
 	must(t, p.a.Disconnect())
 	p.nb.expectAsync(t, vi.ErrorConnLost)
 
-	// Without a certificate, and without TLS, no peer is accepted.
+	// A peer without a certificate, or without TLS, is refused.
 	for _, c := range []Config{{}, {TLSDial: &tls.Config{RootCAs: pool}}, {TLSDial: &tls.Config{}}} {
 		n := openNIC(t, openProvider(t, c))
 		w := newVI(t, n, reliableAll)
@@ -243,8 +243,8 @@ func TestIPv6(t *testing.T) {
 	}
 }
 
-// Limits of half-open connections, of connections per host, and of the hosts that may connect.
-// [V-35] [V-43]
+// The limits of half-open connections, of connections per host, and of the hosts that may connect
+// are enforced. [V-35] [V-43]
 func TestLimits(t *testing.T) {
 	t.Run("half-open", func(t *testing.T) {
 		n := openNIC(t, openProvider(t, Config{HalfOpen: 3}))
@@ -320,7 +320,7 @@ func TestLimits(t *testing.T) {
 	})
 }
 
-// A request waits for its wait if grace is given. [VIA 6.4.5]
+// With Grace a request waits until a call waits for it. [VIA 6.4.5]
 func TestGrace(t *testing.T) {
 	n := openNIC(t, openProvider(t, Config{Grace: patience}))
 	m := openNIC(t, openProvider(t, Config{}))
@@ -333,8 +333,8 @@ func TestGrace(t *testing.T) {
 	must(t, req.Accept(testContext(t), v))
 	must(t, <-done)
 
-	// A request without a waiter is answered when its time is over, or when
-	// the device closes.
+	// A request that no call waits for is answered when its grace period has ended, or when the
+	// device closes.
 	n = openNIC(t, openProvider(t, Config{Grace: 20 * time.Millisecond}))
 	x := newVI(t, m, reliableAll)
 	if err := <-callVI(t, m, x, n.addr("never"), patience); !errors.Is(err, vi.ErrNoMatch) {
@@ -375,7 +375,7 @@ func TestDisconnectMessage(t *testing.T) {
 		q.greet(vitcpwire.ConnectAccept, vitcpwire.Header{}, ceOf(reliableAll, "x", "caller"), security)
 		must(t, <-done)
 		if offers {
-			// An end of TCP without Disconnect is a lost connection.
+			// If TCP ends without a Disconnect message, the connection counts as lost.
 			w := newVI(t, n, reliableAll)
 			done := callVI(t, n, w, c.addr("x"), patience)
 			q, _ := c.accept()
@@ -385,7 +385,7 @@ func TestDisconnectMessage(t *testing.T) {
 			if err := <-cause; !errors.Is(err, io.ErrUnexpectedEOF) {
 				t.Errorf("cause %v", err)
 			}
-			// A side whose engine breaks the connection does not send Disconnect.
+			// If the engine breaks the connection, no Disconnect message is sent.
 			w = newVI(t, n, reliableAll)
 			done = callVI(t, n, w, c.addr("x"), patience)
 			q, _ = c.accept()
@@ -414,8 +414,8 @@ func TestDisconnectMessage(t *testing.T) {
 	}
 }
 
-// Data of sends that completed at Reliable Delivery arrives although the VI
-// was disconnected at once. [V-18] [VIT-2.2.2.2.5-1]
+// The data of sends that completed at Reliable Delivery arrives although the VI was disconnected at
+// once. [V-18] [VIT-2.2.2.2.5-1]
 func TestDisconnectDelivers(t *testing.T) {
 	for _, portable := range []bool{false, true} {
 		cfg := Config{}
@@ -452,7 +452,7 @@ func TestDisconnectDelivers(t *testing.T) {
 	}
 }
 
-// Strict and tolerant settings. [V-05] [V-15]
+// StrictEnables and TolerantAttributes have their effect. [V-05] [V-15]
 func TestAttributeSettings(t *testing.T) {
 	n := openNIC(t, openProvider(t, Config{StrictEnables: true, TolerantAttributes: true}))
 	for _, v := range []struct {

@@ -11,30 +11,30 @@ import (
 	"viaduct/vi"
 )
 
-// txState belongs to the send role. One descriptor becomes one message, of the type of its
-// operation, cut into segments that are sent in order. [VIT-2.2.2.2.3-1] [VIT-2.2.2.2.3-2]
-// [VIT-2.2.2.2.3-3] [VIT-3.1-15]
+// txState belongs to the send role. Each descriptor becomes one message, of the type of its
+// operation. The message is divided into segments that are sent in order. [VIT-2.2.2.2.3-1]
+// [VIT-2.2.2.2.3-2] [VIT-2.2.2.2.3-3] [VIT-3.1-15]
 type txState struct {
-	last  vitcpwire.Number // of the message begun last
-	turn  bool             // the next segment is a response's if there is one
-	ended bool             // nothing more may be sent
+	last  vitcpwire.Number // number of the message that began last
+	turn  bool             // the next segment belongs to a response, if there is one
+	ended bool             // nothing may be sent any more
 
 	outgoing
-	jobOffset uint32 // of the response being sent
+	jobOffset uint32 // number of bytes of the current response that were sent
 
 	runs []run // descriptors that complete with this batch
 
 	// held is the pin that the current Fill gave to its batch last. Further bytes of the same
-	// region need no pin.
+	// region need no pin of their own.
 	held vi.Memory
 
-	copied []*copiedSegment // copies of memory that may fault, for the current batch
+	copied []*copiedSegment // copies of memory that may fault, made for the current batch
 
 	unpublished
 }
 
-// The outgoing message is the one being sent, if active. Its segments are consecutive, except that
-// Read Responses may come between them. [VIT-2.2.2.2.3-5]
+// An outgoing is the message that is being sent, if active is set. Its segments are consecutive,
+// except that Read Responses may come between them. [VIT-2.2.2.2.3-5]
 type outgoing struct {
 	active bool
 	typ    vitcpwire.Type
@@ -52,7 +52,7 @@ type unpublished struct {
 	seqOff uint64
 }
 
-// A run is a range of send descriptors without RDMA Reads among them.
+// A run is a range of sequence numbers of send descriptors, none of which is an RDMA Read.
 type run struct{ first, end uint64 }
 
 // Fill implements frameio.Protocol.
@@ -65,7 +65,7 @@ func (l *link) Fill(b *frameio.Batch) {
 	}
 }
 
-// publish publishes the counters of the begun messages, before any of them leaves.
+// publish publishes the counters of the messages that have begun, before any of them is sent.
 func (l *link) publish() {
 	if l.level == reception { // other levels ignore acknowledgements
 		t := &l.tx
@@ -98,21 +98,21 @@ func (l *link) fill(b *frameio.Batch) {
 	}
 }
 
-// isPredictable reports whether the peer can predict the next segment: it is the rest of a message
-// whose length the peer knows.
+// isPredictable reports whether the peer can predict the next segment. It can if the segment
+// belongs to a message that has begun and whose length it knows.
 func (l *link) isPredictable() bool {
 	t := &l.tx
 	return t.active && t.typ == vitcpwire.Write || t.jobOffset > 0
 }
 
 // hasUpdate reports whether a NOP would carry a count that the peer may wait for. Without flow
-// control the peer does not wait for receive descriptors. [V-12]
+// control the peer does not wait for counts of receive descriptors. [V-12]
 func (l *link) hasUpdate() bool {
 	return l.level == reception && l.acks.pending() || l.flow && l.mine.unadvertised()
 }
 
-// fillSegment appends one segment: of a response and of other messages by
-// turns, if both wait. [V-28]
+// fillSegment appends one segment. If a response and another message both wait, their segments
+// alternate. [V-28]
 func (l *link) fillSegment(b *frameio.Batch) bool {
 	t := &l.tx
 	job := l.jobs.Front()
@@ -135,9 +135,9 @@ func (l *link) fillSegment(b *frameio.Batch) bool {
 	return false
 }
 
-// startMessage begins with the next send descriptor. It returns false if
-// there is none, or if it has to wait. An RDMA Read is sent as a whole: one
-// source range, and any local segments.
+// startMessage begins the message of the next send descriptor. It returns false if there is no
+// descriptor, or if the descriptor must wait. An RDMA Read is sent whole, because it has one source
+// range.
 func (l *link) startMessage(b *frameio.Batch) bool {
 	for !l.life.Load().faulted() {
 		d := l.ep.NextSend()
@@ -193,7 +193,7 @@ func (l *link) maySend(d *vi.Descriptor) bool {
 		return true
 	}
 	l.blocked.Store(true)
-	return l.ready(d) // check again, since the receive role may have read blocked before
+	return l.ready(d) // checked again, because the receive role may have read blocked before it was set
 }
 
 func (l *link) ready(d *vi.Descriptor) bool {
@@ -206,7 +206,7 @@ func (l *link) ready(d *vi.Descriptor) bool {
 	return true
 }
 
-// header fills in what all segments have in common.
+// header sets the fields that all segments have in common.
 func (l *link) header(h vitcpwire.Header) vitcpwire.Header {
 	h.Posted = l.mine.advertise()
 	if l.level != unreliable { // [V-10]
@@ -222,7 +222,7 @@ func (l *link) putData(b *frameio.Batch) {
 	d := t.d
 	hl := l.dialect.HeaderLen(t.typ)
 	want := int(min(uint32(l.maxSeg-hl), d.Length-t.offset))
-	// The header is written last, when its length is known; the batch reserves its place.
+	// The header is written last, when its length is known. The batch reserves the room for it.
 	head := b.Header(hl)
 	n, bad := 0, vi.Status(0)
 	for pieces := b.Pieces(); n < want && pieces > 0; pieces-- {
@@ -232,7 +232,7 @@ func (l *link) putData(b *frameio.Batch) {
 			break
 		}
 		if m.Len() == 0 {
-			bad = vi.StatusFormatError // the descriptor was changed while it was posted
+			bad = vi.StatusFormatError // the program has changed the descriptor while it was posted
 			break
 		}
 		ref, st := l.steady(b, regmem.Ref(m))
@@ -246,13 +246,13 @@ func (l *link) putData(b *frameio.Batch) {
 	l.endSegment(head, n, bad)
 }
 
-// endSegment writes the header of the active message's next segment, of n bytes of payload. bad is
-// the reason for sending no more segments, and ends the message.
+// endSegment writes the header of the active message's next segment, which has n bytes of payload.
+// If bad is not 0, the message ends with this segment, as void.
 func (l *link) endSegment(head []byte, n int, bad vi.Status) {
 	t := &l.tx
 	d := t.d
 	h := vitcpwire.Header{Type: t.typ, Flags: t.flags, Length: uint16(len(head) + n), Offset: t.offset, Number: t.last}
-	if t.flags&vitcpwire.ImmediateValid != 0 { // in all segments [V-29]
+	if t.flags&vitcpwire.ImmediateValid != 0 { // the immediate data is in all segments [V-29]
 		h.Immediate = d.ImmediateData
 	}
 	t.offset += uint32(n)
@@ -278,7 +278,7 @@ func (l *link) endSegment(head []byte, n int, bad vi.Status) {
 	}
 }
 
-// put appends pinned bytes to the batch, which takes over the pin. The batch keeps a pin that can
+// put appends pinned bytes to the batch, which takes the pin over. The batch keeps a pin that can
 // serve further bytes even if it copies these bytes at once.
 func (l *link) put(b *frameio.Batch, ref regmem.Ref) {
 	if ref.Pins() && !ref.Guarded() {
@@ -286,7 +286,7 @@ func (l *link) put(b *frameio.Batch, ref regmem.Ref) {
 		l.tx.held = vi.Memory(ref)
 		ref = ref.Unpinned()
 	}
-	b.Data(ref) // fails for short guarded memory only, of which steady leaves none
+	b.Data(ref) // fails only for short guarded memory, and steady leaves none
 }
 
 // A copiedSegment holds the payload of a segment whose source memory may fault.
@@ -295,9 +295,9 @@ type copiedSegment [vitcpwire.MaxSegment]byte
 var copiedSegments = sync.Pool{New: func() any { return new(copiedSegment) }}
 
 // steady returns the pinned memory of ref in a form that cannot fault. Memory that may fault is
-// copied before the header announces its bytes: a fault in the write would find a part of the
-// segment sent already, and the stream could not continue. If the consumer accepts that
-// (FaultBreaks), only memory that has faulted before is an error here. [V-30]
+// copied before the header announces its bytes. Otherwise a fault in the write would leave a part
+// of the segment sent, and the stream could not continue. If the consumer has set FaultBreaks, the
+// memory is not copied, and only memory that has faulted already is an error here. [V-30]
 func (l *link) steady(b *frameio.Batch, ref regmem.Ref) (regmem.Ref, vi.Status) {
 	if !ref.Guarded() {
 		return ref, 0
@@ -333,7 +333,7 @@ func (t *txState) uncopied() {
 	t.copied = t.copied[:0]
 }
 
-// runs records that descriptor seq completes when the batch is in the kernel.
+// runs records that descriptor seq completes when the kernel has the batch.
 func (l *link) runs(seq uint64) {
 	t := &l.tx
 	if n := len(t.runs); n > 0 && t.runs[n-1].end == seq {
@@ -346,12 +346,12 @@ func (l *link) runs(seq uint64) {
 // encode writes the headers of a segment into head.
 func (l *link) encode(head []byte, h vitcpwire.Header, r vitcpwire.RDMA) {
 	out := l.dialect.AppendHeader(head[:0], l.header(h))
-	if len(head) > vitcpwire.HeaderLen { // in every segment [V-24]
+	if len(head) > vitcpwire.HeaderLen { // every segment has the RDMA header [V-24]
 		r.Append(out)
 	}
 }
 
-// putReadRequest appends the one segment of an RDMA Read.
+// putReadRequest appends the only segment of an RDMA Read.
 func (l *link) putReadRequest(b *frameio.Batch) {
 	t := &l.tx
 	l.reads.Push(readOut{d: t.d, seq: t.seq, number: t.last})
@@ -400,16 +400,16 @@ func (l *link) putResponse(b *frameio.Batch, job *readJob) {
 	}
 	l.encode(head, h, job.r) // [V-23]
 	if h.Flags != 0 {
-		// The peer may ask for the next read as soon as it has seen this segment.
+		// The peer may send its next Read Request as soon as it has received this segment.
 		l.jobs.Pop()
 		l.served.done()
 		l.count.servedReads.Add(1)
 	}
 }
 
-// refuseRead ends a response with the Transmit Error flag: so a peer at Reliable Delivery also
-// learns that its read failed. At Reliable Reception the error code reports it as well. Either way
-// the connection breaks. [V-30] [V-42]
+// refuseRead ends a response with the Transmit Error flag, so that a peer at Reliable Delivery
+// learns that its Read failed. At Reliable Reception the error code reports it as well. In both
+// cases the connection breaks. [V-30] [V-42]
 func (l *link) refuseRead(head []byte, h vitcpwire.Header, job *readJob) {
 	h.Length = uint16(len(head))
 	h.Flags = vitcpwire.EndOfMessage | vitcpwire.TransmitError
@@ -424,25 +424,25 @@ func (l *link) refuseRead(head []byte, h vitcpwire.Header, job *readJob) {
 	l.die(fmt.Errorf("vitcp: RDMA Read %d of the peer: memory is not to be read", uint32(job.number)), nil, nil)
 }
 
-// putBare appends a segment without payload that begins and ends a message of its own. It uses no
-// descriptor of the peer. [V-22] An error code always goes with the number of its message. We set
-// no code without one. [VIT-3.1-ERR-2]
+// putBare appends a segment without payload that is a message of its own. It consumes no descriptor
+// of the peer. [V-22] An error code always comes with the number of its message. This side sends no
+// code without one. [VIT-3.1-ERR-2]
 func (l *link) putBare(b *frameio.Batch, typ vitcpwire.Type, f *fault) {
 	h := f.report(l.header(vitcpwire.Header{Type: typ, Flags: vitcpwire.EndOfMessage, Length: vitcpwire.HeaderLen, Number: l.tx.last}))
 	l.dialect.AppendHeader(b.Header(vitcpwire.HeaderLen)[:0], h)
 }
 
-// finishSend completes a descriptor that failed here.
+// finishSend completes a descriptor that has failed at this side.
 func (l *link) finishSend(d *vi.Descriptor, seq uint64, bad vi.Status) {
 	if l.ep.FinishSend(d, seq, bad) {
 		l.die(fmt.Errorf("vitcp: send descriptor in error: %w", (bad|vi.StatusDone).Err()), nil, nil)
 	}
 }
 
-// fillLast appends the last segments of an ending connection, once: it ends a begun message as
-// void, and reports our error or our Disconnect to the peer. It does not touch the consumer's
-// memory. Then the sending direction ends. Only the send role may ask for that: another goroutine
-// could do so after this role has found nothing to send and before it checks the last time, and the
+// fillLast appends the last segments of an ending connection, once. It ends a message that has
+// begun as void, and reports the error or the Disconnect of this side to the peer. It does not
+// access the consumer's memory. Then it ends the sending direction. Only the send role may end it.
+// If another goroutine did so between this role's last search for work and its last check, the
 // report would be lost.
 func (l *link) fillLast(b *frameio.Batch) {
 	t := &l.tx
@@ -454,8 +454,8 @@ func (l *link) fillLast(b *frameio.Batch) {
 	f := l.fault.Load()
 	torn := t.active && t.offset > 0
 	if torn {
-		// No other message may go between the segments of this one, so its last segment carries the
-		// report. [V-30]
+		// No other message may come between the segments of this one, so the last segment of this
+		// message carries the report. [V-30]
 		head := b.Header(l.dialect.HeaderLen(t.typ))
 		h := f.report(l.header(vitcpwire.Header{
 			Type: t.typ, Flags: vitcpwire.EndOfMessage | vitcpwire.TransmitError,
@@ -477,7 +477,7 @@ func (l *link) fillLast(b *frameio.Batch) {
 	}
 }
 
-// Sent implements frameio.Protocol: the kernel has the batch, so its Sends and RDMA Writes are
+// Sent implements frameio.Protocol. The kernel has the batch, so its Sends and RDMA Writes
 // complete, except at Reliable Reception.
 func (l *link) Sent() {
 	t := &l.tx

@@ -10,14 +10,14 @@ import (
 	"viaduct/vi"
 )
 
-// TestSendsAhead: long Sends reach their buffers by few reads of the socket, wherever they are cut,
-// whether they are as long as the Sends before, longer or shorter, and whether a buffer is one
-// segment of memory or several. A consumer may use the buffer as soon as the receive completes, and
-// no byte outside is touched. [VIT-2.2.2.2.3-5]
+// TestSendsAhead: few reads of the socket place long Sends in their buffers. This holds wherever
+// the stream is cut, for Sends that are as long as the Sends before, longer or shorter, and for
+// buffers of one or several segments. A consumer may use the buffer as soon as the receive
+// completes. No byte outside the buffer changes. [VIT-2.2.2.2.3-5]
 func TestSendsAhead(t *testing.T) {
 	const size, margin, bufs = 400_000, 64, 6
 	attrs := reliableAll
-	attrs.FlowControl = false // so that the probe need not wait for announced receives
+	attrs.FlowControl = false // so that the probe need not wait until receives are advertised
 	s := serveProbe(t, sessionOpts{attrs: attrs, ce: func(ce *vitcpwire.CE) { ce.MTU = 1 << 30 }})
 	sink, into := register(t, s.n, 500_000, allRights)
 	rnd := rand.New(rand.NewPCG(1, 2))
@@ -49,7 +49,7 @@ func TestSendsAhead(t *testing.T) {
 			switch rnd.IntN(5) {
 			case 0:
 				n = 1 + rnd.IntN(size)
-			case 1: // ends with a segment that could be one in the middle
+			case 1: // the last segment has a length that a segment in the middle could have
 				n = step * (1 + rnd.IntN(usual/step))
 			}
 			r, mem := register(t, s.n, size+2*margin, allRights)
@@ -66,7 +66,7 @@ func TestSendsAhead(t *testing.T) {
 				if d.Status().Err() != nil || int(d.Length) != n || !bytes.Equal(mem[margin:margin+n], body) {
 					t.Errorf("round %d: %v, %d bytes of %d, or others", round, d.Status(), d.Length, n)
 				}
-				clear(mem[margin : margin+size]) // in a hurry
+				clear(mem[margin : margin+size]) // the consumer overwrites the buffer at once
 				done++
 			}
 			must(t, s.v.PostRecv(d))
@@ -85,7 +85,7 @@ func TestSendsAhead(t *testing.T) {
 		}
 		stream = append(stream, response...)
 		l := s.v.Link().(*link)
-		number++ // the end of the round is an empty Send
+		number++ // an empty Send ends the round
 		must(t, s.v.PostRecv(vi.NewRecv()))
 		stream = append(stream, s.bytes(vitcpwire.Header{Type: vitcpwire.Send, Number: number, Flags: vitcpwire.EndOfMessage}, nil, nil, nil)...)
 		for len(stream) > 0 {
@@ -129,8 +129,8 @@ func TestSendsAhead(t *testing.T) {
 }
 
 // TestSendEndsSoon: a Send may end earlier than predicted, with a segment that looks like one from
-// the middle. The bytes that were wrongly placed after it are moved away before the consumer gets
-// the completion and may use the buffer.
+// the middle. The bytes that were then wrongly placed after it are moved away before the consumer
+// gets the completion and may use the buffer.
 func TestSendEndsSoon(t *testing.T) {
 	for segments := 1; segments < 7; segments++ {
 		attrs := reliableAll
@@ -140,7 +140,7 @@ func TestSendEndsSoon(t *testing.T) {
 		full := 8 * step
 		rnd := rand.New(rand.NewPCG(3, uint64(segments)))
 		var stream []byte
-		at := 0 // where the last two messages begin
+		at := 0 // start of the last two messages
 		for i, n := range []int{full, full, full, segments * step, full} {
 			r, mem := register(t, s.n, full, allRights)
 			body := make([]byte, n)
@@ -168,7 +168,7 @@ func TestSendEndsSoon(t *testing.T) {
 		}
 		l := s.v.Link().(*link)
 		s.raw(stream[:at])
-		for l.count.receivedMessages.Load() < 3 || s.v.Poll() { // up to the middle of a segment
+		for l.count.receivedMessages.Load() < 3 || s.v.Poll() { // until the middle of a segment has arrived
 			s.v.Poll()
 			runtime.Gosched()
 		}

@@ -6,9 +6,9 @@ import (
 	"viaduct/vi"
 )
 
-// SendOne implements package vi's directSender. A short message that finds the send role free and
-// nothing in progress is built directly in the memory from which the peer, or TCP, takes it. This
-// avoids the queue and the batch, which are most of the cost otherwise.
+// SendOne implements package vi's directSender. If the send role is free and no message is in
+// progress, a short message is built directly in the memory from which the peer, or TCP, reads it.
+// That avoids the queue and the batch, which otherwise are most of the cost.
 func (l *link) SendOne(d *vi.Descriptor) (posted bool) {
 	if !l.isShort(d) {
 		return false
@@ -23,9 +23,9 @@ func (l *link) SendOne(d *vi.Descriptor) (posted bool) {
 	return posted
 }
 
-// makeOne posts a short message, if nothing is in progress, and builds its one segment in a frame
-// of its own. A message that was posted but not built is sent in the usual way, from its beginning,
-// unless it has failed. [send role]
+// makeOne posts a short message, if no message is in progress, and builds its one segment in a
+// frame of its own. posted without made means that the message was posted but not built: it is then
+// sent in the usual way from its beginning, unless it has failed. [send role]
 func (l *link) makeOne(d *vi.Descriptor) (posted, made bool) {
 	t := &l.tx
 	if s := l.life.Load(); !s.running() || s.faulted() || t.active || l.jobs.Front() != nil || !l.ready(d) {
@@ -50,7 +50,7 @@ func (l *link) makeOne(d *vi.Descriptor) (posted, made bool) {
 	return true, true
 }
 
-// isShort reports whether a descriptor is one for makeOne.
+// isShort reports whether makeOne can send the descriptor's message.
 func (l *link) isShort(d *vi.Descriptor) bool {
 	most := min(frameio.MaxHeader, l.maxSeg) - vitcpwire.HeaderLen - vitcpwire.RDMALen
 	return d.Control.Op() != vi.OpRDMARead && len(d.Segments) <= 1 && int(d.Length) <= most

@@ -12,11 +12,11 @@ import (
 	"viaduct/vi"
 )
 
-// paths are the ways of a message to a VI on the same host.
+// paths are the paths of a message to a VI on the same host.
 var paths = map[string]samehost.Policy{"shared memory": samehost.Require, "TCP": samehost.Off}
 
-// TestDirect: a message of one short segment that finds nothing in progress is posted, begun and
-// sent in one step. All others take the queue and the batch.
+// TestDirect: a message of one short segment is posted, begun and sent in one step if no message is
+// in progress. All other messages take the queue and the batch.
 func TestDirect(t *testing.T) {
 	const short = frameio.MaxHeader - 40
 	for name, policy := range paths {
@@ -75,7 +75,8 @@ func TestDirect(t *testing.T) {
 	}
 }
 
-// TestDirectNot: a message that has to wait, or follows a waiting one, does not pass the queue.
+// TestDirectNot: a message that must wait, or that follows a waiting one, does not overtake the
+// queue.
 func TestDirectNot(t *testing.T) {
 	p := connectPair(t, Config{}, withLevel(reliableAll, vi.ReliableDelivery))
 	l := p.a.Link().(*link)
@@ -104,7 +105,7 @@ func TestDirectNot(t *testing.T) {
 	}
 }
 
-// TestDirectInError: a descriptor in error ends the connection, as on the usual path.
+// TestDirectInError: a descriptor with an error ends the connection, as it does on the usual path.
 func TestDirectInError(t *testing.T) {
 	for _, c := range []struct {
 		what string
@@ -150,8 +151,8 @@ func TestDirectInError(t *testing.T) {
 	}
 }
 
-// TestDirectAmong: messages of all kinds, some of which pass the queue, arrive and complete in the
-// order of posting while several goroutines post and credits are short.
+// TestDirectAmong: messages of all kinds arrive and complete in posting order, although some of
+// them bypass the queue, several goroutines post, and credits are scarce.
 func TestDirectAmong(t *testing.T) {
 	const each, posters = 3000, 2
 	for name, policy := range paths {
