@@ -10,10 +10,10 @@ import (
 // A wait is a consumer that waits for a connection request.
 type wait struct {
 	disc  []byte
-	match func(c *conn) // gets a held request; it decides by accept or reject
+	match func(c *conn) // is called with a held request, and decides it by accept or reject
 }
 
-// addWait registers w. If a lingering request matches w, it is handed to w at once. [FCVI-5.3.2-6]
+// addWait registers w. If a lingering request matches, w gets the request at once. [FCVI-5.3.2-6]
 func (p *port) addWait(now fc.Time, w *wait) {
 	for _, c := range p.handles.all() {
 		if c.lingering && string(c.local.Discriminator) == string(w.disc) {
@@ -25,7 +25,7 @@ func (p *port) addWait(now fc.Time, w *wait) {
 	p.waits = append(p.waits, w)
 }
 
-// removeWait removes w; it returns false if w has already matched.
+// removeWait removes w. It returns false if w already has a request.
 func (p *port) removeWait(w *wait) bool {
 	for i, o := range p.waits {
 		if o == w {
@@ -103,7 +103,7 @@ func (p *port) connectRqst(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.Header)
 		p.refuse(now, r, f, h, q.Handle, iu.NoResources)
 		return
 	}
-	if mode == iu.PeerToPeer { // never for a waiter [VIA-6.4-23]
+	if mode == iu.PeerToPeer { // a waiter never gets a peer-to-peer request [VIA-6.4-23]
 		p.peerRqst(now, r, f, h, &q, refuse)
 		return
 	}
@@ -115,7 +115,7 @@ func (p *port) connectRqst(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.Header)
 				return
 			}
 		}
-		refuse(iu.NoMatch) // at once [FCVI-5.3.2-5] [VIA-6.4-14]
+		refuse(iu.NoMatch) // without delay [FCVI-5.3.2-5] [VIA-6.4-14]
 		return
 	}
 	c := p.hold(now, r, f, h, &q)
@@ -135,8 +135,8 @@ func (p *port) connectRqst(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.Header)
 	w.match(c)
 }
 
-// peerRqst handles a request of peer mode: it is matched with a local request, or held until there
-// is one. [FCVI-A-1] [FCVI-A-2] [FCVI-A-3] [FCVI-A-4] [FCVI-A-5] [FCVI-A-6] [FCVI-A-8]
+// peerRqst handles a request of peer mode. It matches the request with a local one, or holds it
+// until there is one. [FCVI-A-1] [FCVI-A-2] [FCVI-A-3] [FCVI-A-4] [FCVI-A-5] [FCVI-A-6] [FCVI-A-8]
 func (p *port) peerRqst(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.Header, q *iu.ConnectPayload, refuse func(iu.Reason)) {
 	var c *conn
 	for _, o := range p.handles.conns {
@@ -162,9 +162,9 @@ func (p *port) peerRqst(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.Header, q 
 	case c.state == stResolve, c.state == stConceded, c.state == stRqst && !c.own.open && !c.sentResp2:
 		c.take(now, r, f, h, q)
 	case c.state == stRqst && !c.sentResp2 && !c.beats(r.PortName, q.Local.Discriminator, q.Handle):
-		c.take(now, r, f, h, q) // we concede [FCVI-5.3.4-3]
+		c.take(now, r, f, h, q) // this side concedes [FCVI-5.3.4-3]
 	case c.state == stResp1 || c.responder:
-		// The peer restarted: this is a new request of a peer whose first request we have answered.
+		// The peer has restarted: its first request was answered, and this is a new one.
 		if c.state == stResp1 {
 			c.remember(now, iu.Stale)
 			c.take(now, r, f, h, q)
@@ -176,15 +176,15 @@ func (p *port) peerRqst(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.Header, q 
 	}
 }
 
-// superseded keeps only the newest of a peer's requests between the same addresses: a request that
-// the peer gave up may still be held if its cancellation was lost. It reports whether the new
-// request is older than the held one.
+// superseded keeps only the newest of a peer's requests between the same addresses. An older
+// request may still be held because its cancellation was lost. superseded returns true if the new
+// request is the older one.
 func (p *port) superseded(now fc.Time, r *fc.Remote, id uint32, q *iu.ConnectPayload) bool {
 	for _, o := range p.handles.all() {
 		if o.state != stHeld || o.mode != iu.PeerToPeer || o.taken || o.remote != r || !o.local.Equal(q.Remote) || !o.want.Equal(q.Local) {
 			continue
 		}
-		if int16(uint16(id)-uint16(o.their.id)) < 0 { // the lower half counts
+		if int16(uint16(id)-uint16(o.their.id)) < 0 { // the difference of the ids is negative, modulo 2^16
 			return true
 		}
 		o.setState(stIdle)
@@ -201,7 +201,7 @@ func (c *conn) take(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.Header, q *iu.
 	c.respond(now)
 }
 
-// caller records the fields of a CONNECT_RQST and registers the set-up.
+// caller records the fields of a CONNECT_RQST in c and registers the set-up.
 func (c *conn) caller(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.Header, q *iu.ConnectPayload) {
 	p := c.p
 	c.rHandle, c.rattrs, c.initRx, c.security = q.Handle, q.Attributes, q.InitialMsgID, q.Security
@@ -211,16 +211,16 @@ func (c *conn) caller(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.Header, q *i
 	c.onExchange(f, h)
 }
 
-// onExchange adopts the Exchange that a request came on.
+// onExchange adopts the Exchange on which a request arrived.
 func (c *conn) onExchange(f *fc.Frame, h *iu.Header) {
 	if c.their.open && c.their.oxid == f.OXID && c.their.attempt == h.MsgID {
-		return // the same frame again
+		return // a copy of the same frame
 	}
 	c.their.attempt, c.their.oxid, c.their.cnt, c.their.open = h.MsgID, f.OXID, 0, true
 	c.their.rxid = c.p.rxid(f)
 }
 
-// hold makes an endpoint for a request that waits for a decision. [FCVI-6.8-3]
+// hold creates an endpoint for a request that waits for a decision. [FCVI-6.8-3]
 func (p *port) hold(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.Header, q *iu.ConnectPayload) *conn {
 	c := p.newConn(now, h.Flags.Mode())
 	if c == nil {
@@ -238,10 +238,10 @@ func (p *port) hold(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.Header, q *iu.
 	return c
 }
 
-// heldTooLong runs when a held request was not decided in time.
+// heldTooLong runs when a held request was not decided in time, and refuses it.
 func (c *conn) heldTooLong(now fc.Time) {
 	switch {
-	case now < c.deadline && c.taken: // the consumer has not decided yet
+	case now < c.deadline && c.taken: // a consumer has the request and has not decided yet
 		c.timer.Set(c.deadline)
 		c.sendResp1(now, iu.Pending)
 	case c.taken:
@@ -251,7 +251,7 @@ func (c *conn) heldTooLong(now fc.Time) {
 	}
 }
 
-// reject answers a held request negatively. [FCVI-5.3.2-7]
+// reject answers a held request with a refusal for the given reason. [FCVI-5.3.2-7]
 func (c *conn) reject(now fc.Time, reason iu.Reason) {
 	if c.state != stHeld {
 		return
@@ -271,8 +271,8 @@ func (c *conn) tellAccept(now fc.Time, reason iu.Reason) {
 	}
 }
 
-// accept answers a held request for the consumer up; done is called once. It returns false if the
-// request no longer exists.
+// accept accepts a held request for the consumer up. It calls done once, with the result of the
+// set-up. It returns false if the request no longer exists.
 func (c *conn) accept(now fc.Time, attrs iu.Attributes, up consumer, holds bool, done func(now fc.Time, reason iu.Reason)) bool {
 	if c.state != stHeld {
 		return false
@@ -284,8 +284,8 @@ func (c *conn) accept(now fc.Time, attrs iu.Attributes, up consumer, holds bool,
 	return true
 }
 
-// respond answers the peer's request with RESP1(ACCEPTED), or refuses it if
-// the attributes do not match.
+// respond answers the peer's request: with RESP1(ACCEPTED), or with a refusal if the attributes do
+// not match.
 func (c *conn) respond(now fc.Time) {
 	p := c.p
 	c.capTransfer()
@@ -342,14 +342,14 @@ func (c *conn) sendResp1(now fc.Time, reason iu.Reason) {
 	c.sendSetup(now, &c.their, &h, u, payload)
 }
 
-// refuse answers a request that has no endpoint.
+// refuse sends a refusal for a request that has no endpoint.
 func (p *port) refuse(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.Header, handle uint32, reason iu.Reason) {
 	a := iu.Header{Op: iu.ConnectResp1, Handle: handle, Flags: h.Flags & (iu.FlagModeMask | iu.FlagRetry),
 		MsgID: h.MsgID, Total: h.Total, Param: iu.Status{Reason: reason}.Param()}
 	p.sendIU(now, r, f.Class(), &a, iu.Use{Last: true, End: true}, f.OXID, p.rxid(f), 0, nil)
 }
 
-// repeated handles a request whose set-up is known. [FCVI-C-3] [FCVI-C-5] [FCVI-C-6]
+// repeated handles another copy of a request whose set-up exists. [FCVI-C-3] [FCVI-C-5] [FCVI-C-6]
 func (p *port) repeated(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.Header, s *setup) {
 	c := s.conn
 	if c == nil {
@@ -359,7 +359,7 @@ func (p *port) repeated(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.Header, s 
 	}
 	if c.their.attempt.After(h.MsgID) || c.remote != r {
 		p.stats.StaleResponses++
-		return // a late copy of an abandoned attempt
+		return // a late copy of a request that was abandoned
 	}
 	c.onExchange(f, h)
 	switch c.state {
@@ -375,7 +375,7 @@ func (p *port) repeated(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.Header, s 
 	}
 }
 
-// resp2 handles CONNECT_RESP2: the originator is ready, or withdraws. [FCVI-5.3.2-10]
+// resp2 handles CONNECT_RESP2, by which the originator confirms or withdraws. [FCVI-5.3.2-10]
 func (c *conn) resp2(now fc.Time, f *fc.Frame, h *iu.Header) {
 	if h.Total != c.their.id || h.MsgID != c.their.attempt || !c.hasKey { // [FCVI-C-7]
 		c.p.stats.StaleResponses++
@@ -416,13 +416,13 @@ func (c *conn) sendResp3(now fc.Time) {
 	c.their.open = false
 }
 
-// aborted handles an ABTS for an Exchange that the peer originated. It reports whether the Exchange
+// aborted handles an ABTS for an Exchange that the peer originated. It returns true if the Exchange
 // belongs to this endpoint.
 func (c *conn) aborted(now fc.Time, oxid uint16) bool {
 	if c.their.open && c.their.oxid == oxid {
 		c.their.open = false
 		if c.state == stHeld && c.mode == iu.PeerToPeer {
-			// Nothing waits for the answer, unless it is asked again.
+			// The peer no longer waits for an answer, unless it repeats its request.
 			c.setState(stIdle)
 			c.release(now, c.p.np.RATOV())
 			if c.hasKey {

@@ -14,7 +14,7 @@ type answer struct {
 	status uint32
 	oxid   uint16
 	rxid   uint16
-	va     uint64 // of a READ_RESP
+	va     uint64 // address of a READ_RESP's data
 	mh     uint32
 	n      uint32
 	off    uint32
@@ -28,9 +28,8 @@ func (c *conn) answer(a answer) {
 	c.p.activate(c)
 }
 
-// sendAnswer sends the next frames of the response that is first in line, at most
-// room, and returns how many.
-// [FCVI-5.2.5-5]
+// sendAnswer sends the next frames of the response that is first in line, at most room frames, and
+// returns their number. [FCVI-5.2.5-5]
 func (c *conn) sendAnswer(now fc.Time, room int) int {
 	t, p := &c.tx, c.p
 	a := t.answers.at(0)
@@ -53,7 +52,7 @@ func (c *conn) sendAnswer(now fc.Time, room int) int {
 		var ok bool
 		payload, ok = c.up.fetch(a.mh, a.va, a.n, a.off, n, p.scratch[:min(n, size)])
 		if !ok {
-			// The region was deregistered meanwhile.
+			// The region was deregistered after the request was checked.
 			bad := *a
 			c.up.async(vi.ErrorRDMARProt, vi.OpRDMARead)
 			if bad.off == 0 {
@@ -67,8 +66,8 @@ func (c *conn) sendAnswer(now fc.Time, room int) int {
 	f := p.frame(fc.RCtl(p.cfg.codec.RCtl(a.op)), p.cfg.codec.DFCtl(a.op), fc.FCtl(p.cfg.codec.FCtl(a.op, use)))
 	f.SeqID, f.SeqCnt, f.OXID, f.RXID = a.seq, a.cnt, a.oxid, a.rxid
 	f.Opt, f.Payload = p.cfg.codec.AppendHeader(p.opt[:0], h), payload
-	f.Param = a.off // 0 without data
-	if use.Last {   // step has seen that the other port is ready
+	f.Param = a.off // relative offset, which is 0 without data
+	if use.Last {   // step has checked that the other port can receive
 		p.np.Send(now, c.remote, c.class, first, f)
 	} else {
 		frames = len(payload) / size
@@ -89,8 +88,8 @@ func (c *conn) sendAnswer(now fc.Time, room int) int {
 	return frames
 }
 
-// serveRead queues the answer of an RDMA Read after it has checked the target, which is one range.
-// A Read uses no receive descriptor. [FCVI-5.2.4-2] [VIA-4.3-1]
+// serveRead checks the target of an RDMA Read, which is one range, and queues the answer. A Read
+// consumes no receive descriptor. [FCVI-5.2.4-2] [VIA-4.3-1]
 func (c *conn) serveRead(now fc.Time, m *rxMsg, _ vi.Delivery) bool {
 	h := &m.h
 	reads := 0
@@ -119,7 +118,7 @@ func (c *conn) serveRead(now fc.Time, m *rxMsg, _ vi.Delivery) bool {
 	c.p.stats.DeliveredMessages++
 	c.traffic.ReceivedMessages++
 	a := answer{op: iu.ReadResp, id: h.MsgID, oxid: m.oxid, rxid: m.rxid, va: h.RmtVA, mh: h.RmtHandle, n: h.Total}
-	if c.rx.unasked { // it answers the streamed messages before it
+	if c.rx.unasked { // this answer also answers the streamed messages before it
 		a.flags |= iu.FlagCum
 		c.rx.unasked = false
 	}
@@ -127,9 +126,8 @@ func (c *conn) serveRead(now fc.Time, m *rxMsg, _ vi.Delivery) bool {
 	return true
 }
 
-// answerError queues an ERR response and ends the connection here; the
-// originator disconnects, or this side does after R_A_TOV. [FCVI-5.2.2-9]
-// [FCVI-5.2.4-5]
+// answerError queues an ERR response and ends the connection at this side. The originator then
+// disconnects; otherwise this side does after R_A_TOV. [FCVI-5.2.2-9] [FCVI-5.2.4-5]
 func (c *conn) answerError(now fc.Time, m *rxMsg, reason iu.Reason) {
 	c.rx.failed, c.rx.failedID = reason, m.h.MsgID
 	c.tx.answers.push(answer{op: m.h.Op.Response(), id: m.h.MsgID, flags: iu.FlagErr,

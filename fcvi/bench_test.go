@@ -59,8 +59,8 @@ func benchPair(b testing.TB, level vi.Reliability, cfg Config) (from, to *vi.VI,
 	return vis[0], vis[1], mem[0], mem[1]
 }
 
-// BenchmarkWrite measures RDMA Writes at Reliable Reception, with eight outstanding. A byte counts
-// once it is in the peer's memory.
+// BenchmarkWrite measures RDMA Writes at Reliable Reception, with eight outstanding. A byte is
+// counted when it is in the peer's memory.
 func BenchmarkWrite(b *testing.B) {
 	for _, size := range []int{64, 4096, 65536, 1 << 20} {
 		b.Run(fmt.Sprint(size), func(b *testing.B) {
@@ -93,7 +93,7 @@ func BenchmarkWrite(b *testing.B) {
 	}
 }
 
-// BenchmarkRead is RDMA Read, four outstanding.
+// BenchmarkRead measures RDMA Reads, with four outstanding.
 func BenchmarkRead(b *testing.B) {
 	for _, size := range []int{4096, 65536, 1 << 20} {
 		b.Run(fmt.Sprint(size), func(b *testing.B) {
@@ -123,7 +123,7 @@ func BenchmarkRead(b *testing.B) {
 	}
 }
 
-// BenchmarkTCP is the neighbour: the same sizes over a plain TCP stream.
+// BenchmarkTCP is the baseline: the same sizes over a plain TCP stream.
 func BenchmarkTCP(b *testing.B) {
 	for _, size := range []int{64, 4096, 65536, 1 << 20} {
 		b.Run(fmt.Sprint(size), func(b *testing.B) {

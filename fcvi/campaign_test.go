@@ -14,8 +14,8 @@ import (
 	"viaduct/vi"
 )
 
-// TestLoginUnderNoise brings ports up and connects on fabrics that lose, duplicate and reorder
-// frames of every kind. Set-up takes longer there, but succeeds.
+// TestLoginUnderNoise: on fabrics that lose, duplicate and reorder frames of every kind, set-up
+// takes longer but succeeds.
 func TestLoginUnderNoise(t *testing.T) {
 	for seed := range uint64(60) {
 		s := newSimNoise(t, simConfig{seed: seed}, fabric.Noise{Loss: 0.03, Duplicate: 0.05, Reorder: 0.1, MaxDelay: 50 * time.Microsecond})
@@ -31,8 +31,8 @@ func TestLoginUnderNoise(t *testing.T) {
 	}
 }
 
-// A conversation is a connection from its set-up to its end, with messages of each kind, into which
-// faults are injected.
+// A conversation is a connection from its set-up to its end, with messages of each kind. A test
+// injects faults into it.
 type conversation struct {
 	mode  iu.Mode
 	level iu.Reliability
@@ -50,8 +50,8 @@ func (v conversation) String() string {
 	return fmt.Sprintf("%v, %v, %s", v.mode, v.level, order)
 }
 
-// run plays the conversation under faults and checks what must hold however it
-// ends. It returns how many FC-VI frames the ports sent.
+// run plays the conversation under faults, and checks the conditions that hold for every outcome.
+// It returns the number of FC-VI frames that the ports sent.
 func (v conversation) run(t *testing.T, faults ...*fabric.Fault) int {
 	s := newSim(t, v.cfg)
 	s.net.RunUntil(time.Second, func() bool { return false })
@@ -101,15 +101,15 @@ func (v conversation) run(t *testing.T, faults ...*fabric.Fault) int {
 		}
 	}
 	s.net.Run(10 * time.Minute)
-	// With four attempts no two injuries keep a set-up from succeeding, and
-	// with three tries none keeps a disconnect from arriving.
+	// With four attempts, no two faults can make a set-up fail. With three tries, no two faults can
+	// keep a disconnect from arriving.
 	if len(a.result) != 1 || a.result[0] != iu.Confirmed || len(b.result) != 1 || b.result[0] != iu.Confirmed {
 		t.Errorf("set-ups ended with %v, %v", a.result, b.result)
 	}
 	if ready(a) || ready(b) {
 		t.Errorf("after the disconnect: %v, %v", a.c.state, b.c.state)
 	}
-	// An end that still has the connection finds out by sending.
+	// An end that still has the connection detects its loss by sending.
 	for range 2 {
 		for _, f := range []*fake{a, b} {
 			if ready(f) && f.c.up != nil {
@@ -127,9 +127,9 @@ func (p *simPort) connectPeer(s *sim, f, to *fake) {
 		deadline: s.net.Now() + 10*time.Minute, up: f, done: f.result1})
 }
 
-// check verifies the end: every set-up was answered once, every machine is in a final state, and
-// the delivered messages are the sent ones, in order, at most once, and without holes at the
-// reliable levels.
+// check verifies the end of a conversation. Every set-up was answered once, and every machine is in
+// a final state. The delivered messages are the sent ones, in order, at most once, and without
+// holes at the reliable levels.
 func (s *sim) check(v conversation, a, b *fake, payload [][]byte) {
 	t := s.t
 	for name, f := range map[string]*fake{"a": a, "b": b} {
@@ -149,7 +149,7 @@ func (s *sim) check(v conversation, a, b *fake, payload [][]byte) {
 		if f == b {
 			other = a
 		}
-		// Deliveries.
+		// This part checks the deliveries.
 		next, ends := 0, false
 		for _, r := range f.recvs {
 			if !r.done {
@@ -180,7 +180,7 @@ func (s *sim) check(v conversation, a, b *fake, payload [][]byte) {
 				next = found + 1
 			}
 		}
-		// At Reliable Reception success means delivered.
+		// At Reliable Reception a successful send means that the message was delivered.
 		for k, w := range other.sends {
 			if k < 4 && v.level == iu.ReliableReception && w.done && w.status == 0 && next <= k {
 				t.Errorf("%s: message %d was reported delivered and was not", name, k) // [FCVI-3-7]
@@ -208,14 +208,14 @@ var campaign = func() (all []conversation) {
 	return append(all, conversation{iu.ClientServer, iu.ReliableDelivery, simConfig{seed: 1, order: true, class: fc.Class2, class2: true}})
 }()
 
-// injuries are the faults for an IU: it is lost, duplicated at once or late, or delayed beyond each
-// timer. [FCVI 8.3]
+// injuries returns the faults for an IU: it is lost, duplicated at once or late, or delayed beyond
+// each timer. [FCVI 8.3]
 func injuries() []fabric.Fault {
 	return []fabric.Fault{
 		{Do: fabric.Drop}, {Do: fabric.Duplicate}, {Do: fabric.Duplicate, Late: 3 * time.Second},
 		{Do: fabric.Delay, Late: 100 * time.Microsecond},
 		{Do: fabric.Delay, Late: 2500 * time.Millisecond}, // E_D_TOV, T_GAP
-		{Do: fabric.Delay, Late: 11 * time.Second},        // R_A_TOV, T_RESP3, T_DISC
+		{Do: fabric.Delay, Late: 11 * time.Second},        // longer than R_A_TOV, T_RESP3 and T_DISC
 		{Do: fabric.Delay, Late: 21 * time.Second},        // T_RQST
 		{Do: fabric.Delay, Late: 31 * time.Second},        // FCVI_ULP_TIMEOUT
 		{Do: fabric.Corrupt}, {Do: fabric.Truncate},
@@ -232,7 +232,7 @@ func TestCampaignSingle(t *testing.T) {
 			for _, injury := range injuries() {
 				for k := 1; k <= n; k++ {
 					if turn++; (raceEnabled || !testkit.LongRuns()) && turn%7 != 0 {
-						continue // the race detector finds little: the machines are single-threaded
+						continue // the machines are single-threaded, so the race detector would find little
 					}
 					f := injury
 					f.Nth = k
@@ -245,11 +245,11 @@ func TestCampaignSingle(t *testing.T) {
 	}
 }
 
-// fullCampaign runs all pairs, some 60 000 conversations. Otherwise one in nine is run, which still
-// combines every IU with every injury.
+// fullCampaign makes TestCampaignPairs run all pairs, some 60 000 conversations. Otherwise it runs
+// one in nine, which still combines every IU with every fault.
 var fullCampaign = flag.Bool("fcvi.campaign", false, "play every pair of the fault campaign")
 
-// TestCampaignPairs injures IUs in pairs. [FCVI-8.4-7] [FCVI-3-10]
+// TestCampaignPairs applies faults to two IUs of a conversation. [FCVI-8.4-7] [FCVI-3-10]
 func TestCampaignPairs(t *testing.T) {
 	turn, stride := 0, 9
 	if raceEnabled || !testkit.LongRuns() {
@@ -280,7 +280,7 @@ func TestCampaignPairs(t *testing.T) {
 	}
 }
 
-// TestSameSeed: a run is determined by its seed. [FCFS-3.2-3]
+// TestSameSeed: two runs with the same seed are equal. [FCFS-3.2-3]
 func TestSameSeed(t *testing.T) {
 	run := func(seed uint64) fabric.NetStats {
 		s := newSimNoise(t, simConfig{seed: seed}, fabric.Noise{Loss: 0.02, Duplicate: 0.05, Reorder: 0.1, Corrupt: 0.02, MaxDelay: time.Millisecond})
@@ -304,7 +304,8 @@ func TestSameSeed(t *testing.T) {
 	}
 }
 
-// TestConfig: limits and defaults. [FCVI-5.7-5] [FCVI-7.2-4] [FCFS-2.7-2] [FCVI-5.7-4]
+// TestConfig checks the limits and the defaults of a Config. [FCVI-5.7-5] [FCVI-7.2-4] [FCFS-2.7-2]
+// [FCVI-5.7-4]
 func TestConfig(t *testing.T) {
 	for _, c := range []Config{{MaxTransferSize: LimitMaxTransfer + 1}, {RxSize: 252}, {RxSize: 2116}, {RxSize: 1025}, {MaxReads: 65}, {MaxUnacked: LimitMaxUnacked + 1}} {
 		if _, err := New(c); err == nil {
@@ -315,7 +316,7 @@ func TestConfig(t *testing.T) {
 	if q := n.Query(); q.MaxTransferSize != 1<<20 || q.MaxDiscriminatorLen != 64 {
 		t.Errorf("%+v", q)
 	}
-	// With the smallest frames a message is still one sequence.
+	// Even with the smallest frames a message is one sequence.
 	s := newSim(t, simConfig{seed: 1, order: true, rxSize: 256})
 	a := s.fake(0, iu.ReliableDelivery)
 	b := s.fake(1, iu.ReliableDelivery)
@@ -330,8 +331,8 @@ func TestConfig(t *testing.T) {
 }
 
 // TestLossyTraffic sends random messages, at all levels, over fabrics that lose 1% of the frames
-// and duplicate and reorder others. Messages arrive as they were sent, in order, at most once. At
-// the reliable levels a hole ends the connection, which is then made again; in class 2 the hole is
+// and duplicate and reorder others. Messages arrive unchanged, in order, and at most once. At the
+// reliable levels a hole ends the connection, and the test connects again; in class 2 the hole is
 // filled. [FCVI-3-1] [FCVI-3-2] [FCVI-3-4] [FCVI-3-5] [FCVI-8.4-10]
 func TestLossyTraffic(t *testing.T) {
 	for _, class := range []fc.Class{fc.Class3, fc.Class2} {

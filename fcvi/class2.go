@@ -6,17 +6,17 @@ import (
 	"viaduct/vi"
 )
 
-// An ackWait is a class 2 message that completes with its last ACK.
+// An ackWait is a class 2 message whose last ACK has not arrived.
 type ackWait struct {
 	w        work
 	id       iu.MsgID
 	oxid     uint16
-	complete bool // completes by ACK, not by a response
+	complete bool // the message completes with its last ACK, not with a response
 	left     int
 	sent     bool
 }
 
-// acked counts an ACK_1; the last of a message may complete it.
+// acked counts an ACK_1. The last ACK of a message may complete the message.
 func (c *conn) acked(now fc.Time, oxid uint16) {
 	t := &c.tx
 	for i := range t.acking.len() {
@@ -32,7 +32,7 @@ func (c *conn) acked(now fc.Time, oxid uint16) {
 	c.p.activate(c)
 }
 
-// settle completes the class 2 message at i if its last ACK is here.
+// settle completes the class 2 message at index i if its last ACK has arrived.
 func (c *conn) settle(i int) {
 	t := &c.tx
 	if !t.acking.at(i).sent || t.acking.at(i).left > 0 {
@@ -58,13 +58,12 @@ func (c *conn) dropAck(oxid uint16) {
 	}
 }
 
-// class2Failed ends an Exchange whose frame was rejected or not acknowledged:
-// at Unreliable Delivery that message is lost, otherwise the connection.
-// [FCVI-8.4-15]
+// class2Failed ends an Exchange whose frame was rejected or not acknowledged. At Unreliable
+// Delivery only the message is lost; at the other levels the connection ends. [FCVI-8.4-15]
 func (c *conn) class2Failed(now fc.Time, oxid uint16) {
 	t, p := &c.tx, c.p
 	p.oxids.abort(now, c.remote, c.class, oxid, fc.Unassigned)
-	if c.reliable() { // set-up and disconnect have their own timers
+	if c.reliable() { // set-up and disconnect recover by their own timers
 		c.fail(now, iu.Class2Fail, 0, false)
 		return
 	}

@@ -22,7 +22,7 @@ type sent struct {
 	data []byte
 }
 
-// record keeps every FC-VI frame that N_Ports send.
+// record records every FC-VI frame that the N_Ports send, and returns the record.
 func (s *sim) record() *[]sent {
 	var all []sent
 	s.net.Tap(func(_ fc.Time, from *fabric.End, f *fc.Frame) {
@@ -46,7 +46,7 @@ func ops(all []sent) string {
 	return strings.TrimSpace(b.String())
 }
 
-// inject sends a frame that no machine would, from port i to the other.
+// inject sends a frame that no machine would send, from port i to the other port.
 func (s *sim) inject(i int, h iu.Header, payload []byte, change func(f *fc.Frame)) {
 	p := s.ports[i]
 	r := p.np.RemoteByName(s.ports[1-i].np.Name())
@@ -60,8 +60,9 @@ func (s *sim) inject(i int, h iu.Header, payload []byte, change func(f *fc.Frame
 	s.net.Run(time.Millisecond)
 }
 
-// TestFCVI_5_3_2: the handshake on the wire. [FCVI-5.3.2-9] [FCVI-5.3.2-10] [FCVI-6.8-2] [FCVI-6.10-1] [FCVI-6.11-1] [FCVI-F-1] [FCVI-5.3.2-1] [FCVI-5.3.2-2] [FCVI-5.3.2-3]
-// [FCVI-5.1-7] [FCVI-5.1-8] [FCVI-5.8-1] [FCVI-5.8-2] [FCVI-5.8-5] [FCVI-5.2.1-9]
+// TestFCVI_5_3_2 checks the handshake on the wire. [FCVI-5.3.2-9] [FCVI-5.3.2-10] [FCVI-6.8-2]
+// [FCVI-6.10-1] [FCVI-6.11-1] [FCVI-F-1] [FCVI-5.3.2-1] [FCVI-5.3.2-2] [FCVI-5.3.2-3] [FCVI-5.1-7]
+// [FCVI-5.1-8] [FCVI-5.8-1] [FCVI-5.8-2] [FCVI-5.8-5] [FCVI-5.2.1-9]
 func TestFCVI_5_3_2(t *testing.T) {
 	s := newSim(t, simConfig{seed: 3, order: true})
 	all := s.record()
@@ -131,7 +132,7 @@ func TestFCVI_5_3_2(t *testing.T) {
 			t.Errorf("%v, %v", a.result, last.h)
 		}
 	})
-	t.Run("FCVI-5.3.2-4", func(t *testing.T) { // a message in place of RESP3
+	t.Run("FCVI-5.3.2-4", func(t *testing.T) { // a message arrives instead of RESP3
 		s := newSim(t, simConfig{seed: 1, order: true})
 		s.net.AddFault(&fabric.Fault{Match: opcode(iu.ConnectResp3), Do: fabric.Drop, Nth: 1})
 		a, b := s.fake(0, iu.ReliableDelivery), s.fake(1, iu.ReliableDelivery)
@@ -145,7 +146,7 @@ func TestFCVI_5_3_2(t *testing.T) {
 			t.Errorf("client %v, received %v", a.c.state, r.done)
 		}
 	})
-	t.Run("FCVI-8.5-2", func(t *testing.T) { // no Exchange is left for the request [FCVI-5.3.2-1]
+	t.Run("FCVI-8.5-2", func(t *testing.T) { // no Exchange is free for the request [FCVI-5.3.2-1]
 		s := newSim(t, simConfig{seed: 1, order: true})
 		a, b := s.fake(0, iu.ReliableDelivery), s.fake(1, iu.ReliableDelivery)
 		s.serve(b, "x")
@@ -158,7 +159,8 @@ func TestFCVI_5_3_2(t *testing.T) {
 			t.Errorf("%v", a.result)
 		}
 	})
-	// Attributes that do not match. [FCVI-7.3-3] [FCVI-7.3-4] [FCVI-7.3-6] [FCVI-7.3-8] [FCVI-7.3-5]
+	// These attributes do not match. [FCVI-7.3-3] [FCVI-7.3-4] [FCVI-7.3-6] [FCVI-7.3-8]
+	// [FCVI-7.3-5]
 	for _, v := range []struct {
 		name   string
 		a, b   iu.Attributes
@@ -184,9 +186,9 @@ func TestFCVI_5_3_2(t *testing.T) {
 	}
 }
 
-// TestFCVI_A: the cases of annex A, at every distance in time between the two
-// requests, with nothing lost and with each IU lost or doubled. [FCVI-5.3.3-4]
-// [FCVI-5.3.4-2] [FCVI-5.3.4-3] [FCVI-5.3.4-4] [FCVI-5.3.4-6] [FCVI-5.3.4-7] [FCVI-A-7]
+// TestFCVI_A runs the cases of annex A at every distance in time between the two requests, without
+// faults and with each IU lost or duplicated. [FCVI-5.3.3-4] [FCVI-5.3.4-2] [FCVI-5.3.4-3]
+// [FCVI-5.3.4-4] [FCVI-5.3.4-6] [FCVI-5.3.4-7] [FCVI-A-7]
 func TestFCVI_A(t *testing.T) {
 	run := func(t *testing.T, delta time.Duration, order bool, faults ...*fabric.Fault) string {
 		s := newSim(t, simConfig{seed: 1, order: order})
@@ -212,7 +214,7 @@ func TestFCVI_A(t *testing.T) {
 			a.c.rHandle != b.c.handle || b.c.rHandle != a.c.handle, a.c.responder == b.c.responder, a.c.connID() != b.c.connID():
 			t.Errorf("%v: %v %v, %v %v: %s", delta, a.result, b.result, a.c.state, b.c.state, ops(*all))
 		}
-		// They can talk.
+		// The connection carries messages.
 		s.net.ClearFaults()
 		ra, rb := a.postRecv(10), b.postRecv(10)
 		a.post(vi.OpSendReceive, []byte("a"))
@@ -233,7 +235,7 @@ func TestFCVI_A(t *testing.T) {
 		}
 		return strings.Join(seen, " ")
 	}
-	// Port b has the higher name and wins.
+	// Port b has the higher name, so its request wins.
 	t.Run("FCVI-A-1", func(t *testing.T) { // both requests cross
 		got := run(t, 0, true)
 		for _, want := range []string{"a:CONNECT_RQST", "b:CONNECT_RQST", "b:CONNECT_RESP1/PEER_YIELD", "a:CONNECT_RESP1/ACCEPTED", "b:CONNECT_RESP2/CONFIRMED", "a:CONNECT_RESP3/CONFIRMED"} {
@@ -242,12 +244,12 @@ func TestFCVI_A(t *testing.T) {
 			}
 		}
 	})
-	t.Run("FCVI-A-2", func(t *testing.T) { // the winner's request comes first [FCVI-5.3.3-1] [FCVI-5.3.3-2]
+	t.Run("FCVI-A-2", func(t *testing.T) { // the winner's request arrives first [FCVI-5.3.3-1] [FCVI-5.3.3-2]
 		if got := run(t, -time.Second, true); strings.Contains(got, "a:CONNECT_RQST") || !strings.Contains(got, "a:CONNECT_RESP1/PENDING") {
 			t.Error(got)
 		}
 	})
-	t.Run("FCVI-A-3", func(t *testing.T) { // the loser's request comes first: no tie-break
+	t.Run("FCVI-A-3", func(t *testing.T) { // the loser's request arrives first, so no tie-break is needed
 		if got := run(t, time.Second, true); strings.Contains(got, "b:CONNECT_RQST") || strings.Contains(got, "PEER_YIELD") {
 			t.Error(got)
 		}
@@ -258,7 +260,7 @@ func TestFCVI_A(t *testing.T) {
 	t.Run("FCVI-A-4", func(t *testing.T) { // the loser's request is lost
 		run(t, 0, true, &fabric.Fault{Match: from(0x010100), Do: fabric.Drop, Nth: 1})
 	})
-	t.Run("FCVI-A-5", func(t *testing.T) { // the winner's is
+	t.Run("FCVI-A-5", func(t *testing.T) { // the winner's request is lost
 		run(t, 0, true, &fabric.Fault{Match: from(0x010200), Do: fabric.Drop, Nth: 1})
 	})
 	t.Run("FCVI-A-6", func(t *testing.T) { // PEER_YIELD overtakes the winner's request
@@ -283,11 +285,12 @@ func TestFCVI_A(t *testing.T) {
 	})
 }
 
-// TestFCVI_B is the table of annex B, each row by each column. [FCVI-B-1] [FCVI-B-2]
-// [FCVI-B-3] [FCVI-B-4] [FCVI-B-5] [FCVI-8.4-2] [FCVI-8.4-3] [FCVI-8.4-4] [FCVI-8.4-5] [FCVI-8.4-6] [FCVI-8.4-16] [FCVI-3-3] [FCVI-3-4]
+// TestFCVI_B runs the table of annex B, each row with each column. [FCVI-B-1] [FCVI-B-2] [FCVI-B-3]
+// [FCVI-B-4] [FCVI-B-5] [FCVI-8.4-2] [FCVI-8.4-3] [FCVI-8.4-4] [FCVI-8.4-5] [FCVI-8.4-6]
+// [FCVI-8.4-16] [FCVI-3-3] [FCVI-3-4]
 func TestFCVI_B(t *testing.T) {
-	// M1, M2, M3 and M4 are sent; M2 has three frames.
-	frame := func(msg, part int) func(*fc.Frame) bool { // part 0: all
+	// The port sends M1, M2, M3 and M4. M2 has three frames.
+	frame := func(msg, part int) func(*fc.Frame) bool { // part 0 means all frames
 		var first iu.MsgID
 		return func(f *fc.Frame) bool {
 			if !opcode(iu.SendRqst)(f) {
@@ -374,9 +377,8 @@ func TestFCVI_B(t *testing.T) {
 	}
 }
 
-// TestHostileFrames: what no peer should send is dropped or answered, counted,
-// and harms no connection.
-// [FCVI-6.12-2]
+// TestHostileFrames: a frame that no correct peer sends is dropped or answered, is counted, and
+// harms no connection. [FCVI-6.12-2]
 func TestHostileFrames(t *testing.T) {
 	for _, level := range levels {
 		s := newSim(t, simConfig{seed: 9, order: true})
@@ -398,7 +400,7 @@ func TestHostileFrames(t *testing.T) {
 		if st.UnknownHandle != 3 || strings.Count(ops(*all), "DISCONNECT_RQST") != 1 {
 			t.Errorf("unknown handle: %d, %s", st.UnknownHandle, ops(*all))
 		}
-		// Another R_CTL is counted only. [FCVI-5.1-5] [FCVI-5.1-6] [FCVI-5.2.1-8]
+		// A frame with another R_CTL is only counted. [FCVI-5.1-5] [FCVI-5.1-6] [FCVI-5.2.1-8]
 		r := b.postRecv(100)
 		if level == iu.Unreliable { // [FCVI-5.2.4-6]
 			read := good
@@ -408,13 +410,14 @@ func TestHostileFrames(t *testing.T) {
 				t.Errorf("a Read at Unreliable Delivery: %s", ops(*all))
 			}
 		}
-		good.Flags |= 0x40 // reserved: ignored [FCVI-5.9.4-1]
+		good.Flags |= 0x40 // a reserved bit, which is ignored [FCVI-5.9.4-1]
 		s.inject(0, good, []byte("data"), func(f *fc.Frame) { f.RCtl, f.FCtl = fc.RCtlSolData, f.FCtl&^fc.FCtlFirstSeq })
 		if st.RCtlMismatch != 1 || !r.done || string(r.buf[:4]) != "data" {
 			t.Errorf("R_CTL: %+v, delivered %v", st.RCtlMismatch, r.done)
 		}
-		// The same frame again is late. A frame that claims to belong to the current message but
-		// differs is a synonym. [FCVI-5.6-1] [FCVI-5.6-2] [FCVI-5.9.1-5] [FCVI-5.5-3] [FCVI-4-3]
+		// A copy of the frame is late. A frame that claims to belong to the current message but
+		// differs from it is a synonym. [FCVI-5.6-1] [FCVI-5.6-2] [FCVI-5.9.1-5] [FCVI-5.5-3]
+		// [FCVI-4-3]
 		s.inject(0, good, []byte("data"), nil)
 		good.MsgID++
 		more := func(f *fc.Frame) { f.FCtl &^= fc.FCtlEndSeq | fc.FCtlLastSeq; f.SeqID = 77 }
@@ -428,7 +431,7 @@ func TestHostileFrames(t *testing.T) {
 		if st.LateFrames != 1 || st.Synonyms != 2 || !r.done || string(r.buf[:8]) != "1234abcd" {
 			t.Errorf("late %d, synonyms %d, got %q", st.LateFrames, st.Synonyms, r.buf[:8])
 		}
-		// Wrong source: a third party that knows the handle. [FCVI-4-1]
+		// This frame comes from a third port that knows the handle. [FCVI-4-1]
 		if b.c.remote != nil {
 			c := b.c.remote
 			b.c.remote = &fc.Remote{}
@@ -443,7 +446,7 @@ func TestHostileFrames(t *testing.T) {
 		if b.c.state != stConnected {
 			t.Fatalf("%v: state %v", level, b.c.state)
 		}
-		// A response to a request of long ago.
+		// This response answers a request that was completed long ago.
 		s.inject(1, iu.Header{Handle: a.c.handle, Op: iu.SendResp, MsgID: a.c.tx.nextID - 1}, nil, nil)
 		if a.c.state != stConnected {
 			t.Errorf("an old response: state %v", a.c.state)
@@ -457,7 +460,7 @@ func TestHostileFrames(t *testing.T) {
 			t.Errorf("%v: malformed %d, opcodes %d, state %v", level, st.Malformed, st.BadOpcode, b.c.state)
 		}
 	}
-	// Writes and Reads of memory that they may not access. [FCVI-6.1-4] [FCVI-5.2.3-3]
+	// These Writes and Reads name memory that the peer may not access. [FCVI-6.1-4] [FCVI-5.2.3-3]
 	// [FCVI-5.9.8-2] [FCVI-6.4-1] [FCVI-5.2.4-2]
 	for name, v := range map[string]struct {
 		h      iu.Header
@@ -530,7 +533,8 @@ func TestForgedFARP(t *testing.T) {
 	}
 }
 
-// TestFCVI_7_7: what link events do to connections. [FCVI-7.7-1] [FCVI-7.7-2] [FCVI-7.7-3] [FCVI-7.7-5] [FCVI-7.7-6] [FCVI-7.7-8]
+// TestFCVI_7_7 checks the effect of link events on connections. [FCVI-7.7-1] [FCVI-7.7-2]
+// [FCVI-7.7-3] [FCVI-7.7-5] [FCVI-7.7-6] [FCVI-7.7-8]
 func TestFCVI_7_7(t *testing.T) {
 	for _, v := range []struct {
 		name  string
@@ -566,7 +570,8 @@ func TestFCVI_7_7(t *testing.T) {
 	}
 }
 
-// TestFCVI_5_2_1: stream Exchanges. [FCVI-5.2.1-4] [FCVI-5.2.1-5] [FCVI-5.2.1-6] [FCVI-5.2.1-7]
+// TestFCVI_5_2_1 checks stream Exchanges. [FCVI-5.2.1-4] [FCVI-5.2.1-5] [FCVI-5.2.1-6]
+// [FCVI-5.2.1-7]
 func TestFCVI_5_2_1(t *testing.T) {
 	s := newSim(t, simConfig{seed: 1, order: true, stream: true})
 	a, b := s.connect(iu.ReliableDelivery)
@@ -587,7 +592,7 @@ func TestFCVI_5_2_1(t *testing.T) {
 	if len(*all) != 300 || ox == (*all)[0].f.OXID {
 		t.Fatalf("%d messages", len(*all))
 	}
-	s.net.Run(2 * time.Second) // more than E_D_TOV/2
+	s.net.Run(2 * time.Second) // longer than E_D_TOV/2
 	b.postRecv(10)
 	a.post(vi.OpSendReceive, nil)
 	s.net.Run(100 * time.Millisecond)
@@ -596,8 +601,8 @@ func TestFCVI_5_2_1(t *testing.T) {
 	}
 }
 
-// TestFCVI_E: the window at Reliable Reception, CUM responses, the order of
-// ends around an error. [FCVI-E-1] [FCVI-E-2] [FCVI-E-3] [FCVI-3-7] [FCVI-5.2.5-6]
+// TestFCVI_E checks the window at Reliable Reception, CUM responses, and the order of completions
+// around an error. [FCVI-E-1] [FCVI-E-2] [FCVI-E-3] [FCVI-3-7] [FCVI-5.2.5-6]
 func TestFCVI_E(t *testing.T) {
 	s := newSim(t, simConfig{seed: 1, order: true})
 	a, b := s.connect(iu.ReliableReception)
@@ -636,7 +641,7 @@ func TestFCVI_E(t *testing.T) {
 	if resp == 0 || resp > 20 || cum == 0 {
 		t.Errorf("%d responses, %d of them cumulative", resp, cum)
 	}
-	for i, w := range a.sends { // 50 receives: message 51 fails, the rest is flushed
+	for i, w := range a.sends { // there are 50 receives, so message 51 fails and the later ones are flushed
 		if i < 50 && (!w.done || w.status != 0) || i == 50 && w.status&vi.StatusRemoteDescriptor == 0 || i > 50 && w.done {
 			t.Errorf("send %d: done %v, %v", i, w.done, w.status)
 		}
@@ -646,7 +651,7 @@ func TestFCVI_E(t *testing.T) {
 	}
 }
 
-// TestHandles: the table of handles. [FCVI-4-4] [FCVI-4-5] [FCVI-4-6]
+// TestHandles checks the table of handles. [FCVI-4-4] [FCVI-4-5] [FCVI-4-6]
 func TestHandles(t *testing.T) {
 	var h handleTable
 	h.init()
@@ -665,8 +670,8 @@ func TestHandles(t *testing.T) {
 	}
 }
 
-// TestFCVI_5_4: exchange ids are taken in turn, none while it is open or
-// locked. [FCVI-5.4-1] [FCVI-5.4-2] [FCVI-5.4-3] [FCVI-5.4-4]
+// TestFCVI_5_4: exchange ids are used in a cycle, and an id that is open or locked is skipped.
+// [FCVI-5.4-1] [FCVI-5.4-2] [FCVI-5.4-3] [FCVI-5.4-4]
 func TestFCVI_5_4(t *testing.T) {
 	s := newSim(t, simConfig{seed: 1, order: true})
 	p := &s.ports[0].oxids
@@ -691,8 +696,8 @@ func TestFCVI_5_4(t *testing.T) {
 	}
 }
 
-// TestFCVI_8_2 walks the states: which changes exist, and what a consumer sees
-// in each. [FCVI-8.2-1]
+// TestFCVI_8_2 walks the states. It checks which changes exist, and what a consumer sees in each
+// state. [FCVI-8.2-1]
 func TestFCVI_8_2(t *testing.T) {
 	want := map[state]string{
 		stIdle: "C_RESOLVE C_HELD", stResolve: "IDLE C_RQST C_RESP1", stRqst: "IDLE C_RESOLVE CONCEDED C_RESP1 C_RESP2 CONNECTED",

@@ -10,42 +10,43 @@ import (
 	"viaduct/vi"
 )
 
-// A consumer is the VI above a connection: its queues and the memory it has
-// opened to the peer. Methods are called one at a time, none may block, and
-// none is called after broken or after detach.
+// A consumer is the VI above a connection: its queues, and the memory that it has opened to the
+// peer. Its methods are called one at a time and must not block. None is called after broken or
+// after detach.
 type consumer interface {
-	// peek returns the control word of the next send descriptor, if one may start. next starts it.
+	// peek returns the control word of the next send descriptor. It returns false if there is none
+	// or if it may not start. next starts it.
 	peek() (vi.Control, bool)
 	next(w *work)
-	// gather returns n bytes of w from offset off, either a piece of
-	// registered memory, good until the next call, or a copy in scratch. It
-	// may be fewer, but not than scratch holds.
+	// gather returns up to n bytes of w from offset off on. They are either registered memory,
+	// valid until the next call, or a copy in scratch. They may be fewer than n, but only if n
+	// exceeds the length of scratch.
 	gather(w *work, off uint32, n int, scratch []byte) ([]byte, vi.Status)
-	// scatterRead places data of an RDMA Read at offset off.
+	// scatterRead places data of an RDMA Read at offset off of w.
 	scatterRead(w *work, off uint32, b []byte) vi.Status
-	// finish completes w.
+	// finish completes w with the error bits bad, 0 for success.
 	finish(w *work, bad vi.Status)
 
-	// takeRecv takes the next receive descriptor; scatter places into it;
-	// finishRecv completes it.
+	// takeRecv takes the next receive descriptor and returns its capacity; ok is false if there is
+	// none. scatter places bytes into it. finishRecv completes it.
 	takeRecv() (capacity uint64, bad vi.Status, ok bool)
 	scatter(off uint32, b []byte) vi.Status
 	finishRecv(d vi.Delivery)
 
-	// check, place and fetch access memory that the peer names. The message has total bytes at va;
-	// place and fetch start at offset off. fetch may return fewer than n bytes, but not fewer than
-	// scratch holds.
+	// check, place and fetch access memory that the peer names by handle. The message has total
+	// bytes at address va; place and fetch start at offset off. fetch may return fewer than n
+	// bytes, but only if n exceeds the length of scratch.
 	check(handle uint32, va uint64, total uint32, write bool) (ok bool)
 	place(handle uint32, va uint64, total, off uint32, b []byte) (ok bool)
 	fetch(handle uint32, va uint64, total, off uint32, n int, scratch []byte) (b []byte, ok bool)
 
-	// async raises an asynchronous error. broken reports the end of the connection: an orderly one,
-	// or one that makes started sends transport errors.
+	// async raises an asynchronous error. broken reports the end of the connection. If the end is
+	// not orderly, started sends complete with transport errors.
 	async(code vi.ErrorCode, op vi.Control)
 	broken(orderly bool)
 }
 
-// A work is a send descriptor in execution.
+// A work is a send descriptor that is being executed.
 type work struct {
 	op   iu.Opcode
 	n    uint32 // bytes
@@ -53,26 +54,26 @@ type work struct {
 	data uint32
 	va   uint64
 	mh   uint32
-	bad  vi.Status // error bits from a check of the descriptor
+	bad  vi.Status // error bits that the check of the descriptor found
 
 	d   *vi.Descriptor
 	seq uint64
 	cur vi.Cursor
-	pos uint32 // where cur stands
+	pos uint32 // offset of cur in the message
 }
 
-// A leg is one side's view of one Exchange of a connection set-up.
+// A leg is one side's record of one Exchange of a connection set-up.
 type leg struct {
 	id         uint32   // FCVI_CONNECTION_ID
 	attempt    iu.MsgID // [FCVI-5.9.6-4]
 	oxid, rxid uint16
-	cnt        uint16 // frames this side sent in it
+	cnt        uint16 // number of frames that this side has sent in it
 	open       bool
 }
 
 // A conn is an endpoint: a VI connection from its request to its end. Its port drives it, one event
-// at a time. An event may concern the set-up, messages in both directions and the end alike, so
-// that all methods share one receiver. Each file has the methods of one subject.
+// at a time. All methods share one receiver, because one event may concern the set-up, messages in
+// both directions and the end. Each file has the methods of one subject.
 type conn struct {
 	p     *port
 	state state
@@ -82,13 +83,13 @@ type conn struct {
 	ending
 
 	up      consumer
-	traffic vi.Traffic // under the station's lock
+	traffic vi.Traffic // guarded by the station's lock
 	run     run
 	tx      txState
 	rx      rxState
 }
 
-// The terms of a connection are its two ends and their agreement.
+// A terms holds the two ends of a connection and the parameters on which they agreed.
 type terms struct {
 	handle    uint32
 	rHandle   uint32
@@ -96,49 +97,49 @@ type terms struct {
 	class     fc.Class
 	mode      iu.Mode
 	local     iu.NetAddress
-	want      iu.NetAddress // the address called, or that of the caller
+	want      iu.NetAddress // the called address, or the caller's
 	attrs     iu.Attributes // ours
 	rattrs    iu.Attributes // the peer's
 	mts       uint32        // agreed
 	responder bool
-	security  []byte // of the peer's set-up payload
+	security  []byte // security information in the peer's set-up payload
 	sec       []byte // of ours
 }
 
 // A setUp is the state of a connection that is being set up.
 type setUp struct {
-	own       leg // the set-up we originated
-	their     leg // the one the peer originated
+	own       leg // the set-up that this side originated
+	their     leg // the set-up that the peer originated
 	key       setupKey
 	hasKey    bool
 	initTx    iu.MsgID
 	initRx    iu.MsgID
-	sentResp2 bool // the peer may be connected
+	sentResp2 bool // RESP2 was sent, so the peer may be connected
 	tries     int
-	deadline  fc.Time // of the consumer, fc.Never if it waits for ever
+	deadline  fc.Time // the consumer's deadline; fc.Never if it has none
 	timer     *fc.Timer
 	limit     *fc.Timer
 	done      func(now fc.Time, reason iu.Reason)
 	accepted  func(now fc.Time, reason iu.Reason)
-	taken     bool // a held request was given to a waiter
-	lingering bool // held for want of a waiter
+	taken     bool // a waiter has got the held request
+	lingering bool // the request is held because there is no waiter
 }
 
-// holding is what makes a connection wait, and what waits.
+// A holding says what a connection waits for, and stores what waits.
 type holding struct {
 	queued  bool // in port.active
-	stalled bool // waits for room on its link
-	paused  bool // the consumer has not started: what arrives is kept
+	stalled bool // the connection waits for room on its link
+	paused  bool // the consumer has not started, so arriving frames are stored
 	early   []earlyFrame
 	holds   bool // messages wait for a receive descriptor instead of failing
 }
 
-// An ending is the state of a connection that is being ended.
+// An ending is the state of a connection that is ending.
 type ending struct {
-	late    *lateDisc // the peer's disconnect, held back
+	late    *lateDisc // the peer's disconnect, if it is delayed
 	disc    leg       // our DISCONNECT_RQST
 	discHdr iu.Header // as sent
-	ended   []func()  // called when the endpoint was released
+	ended   []func()  // called when the endpoint is released
 	gone    bool
 }
 
@@ -155,13 +156,13 @@ func (p *port) newConn(now fc.Time, mode iu.Mode) *conn {
 	return c
 }
 
-// An earlyFrame arrived before the consumer had started.
+// An earlyFrame is a frame that arrived before the consumer started.
 type earlyFrame struct {
 	f   fc.Frame
 	buf []byte
 }
 
-// maxEarly bounds the frames kept for a consumer that has not started.
+// maxEarly is the maximum number of frames stored for a consumer that has not started.
 const maxEarly = 4096
 
 func (c *conn) stash(now fc.Time, f *fc.Frame) {
@@ -175,7 +176,7 @@ func (c *conn) stash(now fc.Time, f *fc.Frame) {
 	e.buf = f.CloneTo(&e.f, nil)
 }
 
-// begin handles what arrived before the consumer had started.
+// begin handles the frames that arrived before the consumer started.
 func (c *conn) begin(now fc.Time) {
 	c.paused = false
 	early := c.early
@@ -196,17 +197,17 @@ func (c *conn) reliable() bool { return c.attrs.Reliability != iu.Unreliable }
 
 func (c *conn) rr() bool { return c.attrs.Reliability == iu.ReliableReception }
 
-// recovers reports whether lost frames are recovered: in class 2 the sender repeats unacknowledged
-// frames. [FCVI 8.4]
+// recovers reports whether lost frames are recovered. In class 2 at a reliable level they are,
+// because the sender repeats unacknowledged frames. [FCVI 8.4]
 func (c *conn) recovers() bool { return c.class == fc.Class2 && c.reliable() }
 
-// ordered reports whether a hole is a loss at once: the path keeps the order of
-// frames, and none of them is sent again.
+// ordered reports whether a hole means a loss at once. It does if the path keeps the order of
+// frames and no frame is repeated.
 func (c *conn) ordered() bool { return c.p.np.InOrder() && !c.recovers() }
 
-// gap returns T_GAP, the time that missing frames may be in transit. On an ordered path the next
-// frame shows a loss at once, and a probe does so if there is no next frame. There time alone
-// proves nothing, because a link over TCP may be held up for many seconds and then deliver
+// gap returns T_GAP, the time for which missing frames may be on the way. On an ordered path the
+// next frame shows a loss at once, or a probe does if there is no next frame. Time alone proves
+// nothing there, because a link over TCP may be delayed for many seconds and then deliver
 // everything. [FCVI-8.4-10] [FCFS-2.10-4]
 func (c *conn) gap() time.Duration {
 	switch {
@@ -218,7 +219,7 @@ func (c *conn) gap() time.Duration {
 	return c.p.np.EDTOV()
 }
 
-// setState is the only place that changes the state.
+// setState changes the state. No other code does.
 func (c *conn) setState(s state) {
 	if c.state == s {
 		return
@@ -234,8 +235,8 @@ func (c *conn) setState(s state) {
 	c.p.log("endpoint state", "conn", c.handle, "from", from.String(), "to", s.String())
 }
 
-// remember keeps the outcome of a peer's request for R_A_TOV, so that a late or repeated request
-// does not start a new set-up. [FCVI-C-6]
+// remember stores the outcome of a peer's request for R_A_TOV, so that a late or repeated copy of
+// the request does not start a new set-up. [FCVI-C-6]
 func (c *conn) remember(now fc.Time, reason iu.Reason) {
 	if c.hasKey {
 		c.hasKey = false
@@ -274,13 +275,13 @@ func (c *conn) release(now fc.Time, quarantine time.Duration) {
 	}
 }
 
-// loggedOut ends c because the login with its peer ended.
+// loggedOut ends c because the login with the peer's port has ended.
 func (c *conn) loggedOut(now fc.Time) {
 	switch c.state {
 	case stRqst, stResp2, stConceded, stResp1:
-		c.own.open = false // all Exchanges with the port ended [FCFS-2.10-7]
+		c.own.open = false // the end of the login has ended all Exchanges with the port [FCFS-2.10-7]
 		c.sentResp2 = false
-		if c.mode == iu.PeerToPeer { // the peer may repeat its request
+		if c.mode == iu.PeerToPeer { // the peer may send its request again
 			c.setState(stResolve)
 			c.their, c.own.attempt, c.tries, c.remote = leg{}, 0, 0, nil
 			c.remember(now, iu.Stale)

@@ -8,7 +8,7 @@ import (
 	"viaduct/internal/wire/iu"
 )
 
-// The connectArgs describe a connection to be set up.
+// connectArgs describes a connection to be set up.
 type connectArgs struct {
 	mode     iu.Mode
 	local    iu.NetAddress
@@ -19,10 +19,10 @@ type connectArgs struct {
 	holds    bool
 	paused   bool
 	security []byte
-	done     func(now fc.Time, reason iu.Reason) // Confirmed, or why not
+	done     func(now fc.Time, reason iu.Reason) // gets Confirmed, or the reason of the failure
 }
 
-// connect begins a set-up as originator. done is called once.
+// connect begins a set-up as originator. It calls done once, with the result.
 func (p *port) connect(now fc.Time, a connectArgs) *conn {
 	c := p.newConn(now, a.mode)
 	if c == nil {
@@ -36,7 +36,8 @@ func (p *port) connect(now fc.Time, a connectArgs) *conn {
 	}
 	c.setState(stResolve)
 	if c.mode == iu.PeerToPeer {
-		// A request that was held as unmatched is answered at once. [FCVI-5.3.3-2]
+		// A peer's request that is held because nothing matched it is answered at once.
+		// [FCVI-5.3.3-2]
 		for _, h := range p.handles.all() {
 			if h.state == stHeld && h.mode == iu.PeerToPeer && c.matches(h.local, h.want) {
 				c.adopt(now, h)
@@ -50,8 +51,8 @@ func (p *port) connect(now fc.Time, a connectArgs) *conn {
 	return c
 }
 
-// lookUp resolves the address and sends the first CONNECT_RQST. A peer that cannot be found may
-// start later, or may find us.
+// lookUp resolves the address and sends the first CONNECT_RQST. If the peer can't be found, it may
+// start later, or may find this side.
 func (c *conn) lookUp(now fc.Time) {
 	p := c.p
 	p.resolve(now, c.want, func(now fc.Time, r *fc.Remote, err error) {
@@ -81,7 +82,7 @@ func (c *conn) lookUp(now fc.Time) {
 }
 
 // notReachable is the outcome of a set-up whose address could not be resolved or logged in to. It
-// is a local outcome and never on the wire. [FCVI-5.9.7-10]
+// is a local outcome and is never sent. [FCVI-5.9.7-10]
 const notReachable iu.Reason = 0xFF
 
 // capTransfer limits the offered message size to one Sequence of the frames that both ports accept,
@@ -90,20 +91,20 @@ func (c *conn) capTransfer() {
 	c.attrs.MaxTransfer = uint32(min(int64(c.attrs.MaxTransfer), fc.MaxSeqCount*int64(c.payloadFor(iu.WriteRqst))))
 }
 
-// fits reports whether a set-up IU of n bytes and our security information is
-// within the receive data field of the peer's port. Without the latter it always
-// is. [FCVI-6.8-4]
+// fits reports whether a set-up IU of n bytes with this side's security information fits the
+// receive data field of the peer's port. Without security information it always fits. [FCVI-6.8-4]
 func (c *conn) fits(n int) bool {
 	return iu.LongLen+n+len(c.sec) <= min(fc.MaxData, c.remote.RxSize)
 }
 
-// matches is the match rule of peer requests. [FCVI-5.3.3-4]
+// matches reports whether a peer's request, from theirLocal for theirWant, matches this one.
+// [FCVI-5.3.3-4]
 func (c *conn) matches(theirWant, theirLocal iu.NetAddress) bool {
 	return c.mode == iu.PeerToPeer && c.want.Equal(theirLocal) && sameLocal(c.local, theirWant)
 }
 
-// sameLocal compares an address of ours with the one called; an unspecified host on our side
-// matches any of our addresses.
+// sameLocal compares an address of this side with the called one. If this side's host is
+// unspecified, any of its addresses matches.
 func sameLocal(ours, called iu.NetAddress) bool {
 	if ours.HostLen == 0 {
 		return string(ours.Discriminator) == string(called.Discriminator)
@@ -111,7 +112,7 @@ func sameLocal(ours, called iu.NetAddress) bool {
 	return ours.Equal(called)
 }
 
-// adopt takes over the Exchange of a held request.
+// adopt takes over the Exchange of the held request h.
 func (c *conn) adopt(now fc.Time, h *conn) {
 	c.remote, c.class, c.rHandle, c.rattrs, c.initRx, c.security = h.remote, h.class, h.rHandle, h.rattrs, h.initRx, h.security
 	c.their, c.key, c.hasKey = h.their, h.key, true
@@ -121,8 +122,7 @@ func (c *conn) adopt(now fc.Time, h *conn) {
 	h.release(now, c.p.np.RATOV()) // [FCVI-4-6]
 }
 
-// sendRqst sends the CONNECT_RQST of the next attempt on a new Exchange.
-// [FCVI-8.5-2]
+// sendRqst sends the CONNECT_RQST of the next attempt on a new Exchange. [FCVI-8.5-2]
 // [FCVI-5.3.2-1] [FCVI-5.3.2-3]
 func (c *conn) sendRqst(now fc.Time) {
 	p := c.p
@@ -152,21 +152,20 @@ func (c *conn) sendRqst(now fc.Time) {
 	c.sendSetup(now, &c.own, &h, iu.Use{Last: true}, p.cfg.codec.AppendConnectRqst(nil, &q))
 }
 
-// sendSetup sends a set-up IU on the Exchange of l.
-// [FCVI-5.3.2-2]
+// sendSetup sends a set-up IU on the Exchange of l. [FCVI-5.3.2-2]
 func (c *conn) sendSetup(now fc.Time, l *leg, h *iu.Header, u iu.Use, payload []byte) {
 	u.Last = true
 	c.p.sendIU(now, c.remote, c.class, h, u, l.oxid, l.rxid, l.cnt, payload)
 	l.cnt++
 }
 
-// tRqst is how long to wait for RESP1. [FCVI-8.3-3]
+// tRqst returns T_RQST, the time to wait for RESP1. [FCVI-8.3-3]
 func (p *port) tRqst() time.Duration { return 2 * p.np.RATOV() }
 
-// backoff are the multiples of T_RQST between attempts. [FCVI-8.5-3]
+// backoff lists the pauses between attempts in units of T_RQST. [FCVI-8.5-3]
 var backoff = [maxAttempts]time.Duration{1, 1, 2, 4}
 
-// expired runs when the timer of the current state does.
+// expired runs when the timer of the current state expires.
 func (c *conn) expired(now fc.Time) {
 	switch c.state {
 	case stRqst: // T_RQST
@@ -174,9 +173,9 @@ func (c *conn) expired(now fc.Time) {
 	case stResp2: // T_RESP3 [FCVI-C-5]
 		c.setState(stRqst)
 		c.retry(now)
-	case stResp1: // T_RESP2: the originator has vanished [FCVI-C-4]
+	case stResp1: // T_RESP2: the originator has disappeared [FCVI-C-4]
 		if c.mode == iu.PeerToPeer {
-			c.restart(now) // another may come
+			c.restart(now) // another request may arrive
 		} else {
 			c.giveUp(now, iu.ULPTimeout)
 		}
@@ -191,8 +190,8 @@ func (c *conn) expired(now fc.Time) {
 	c.p.pump(now)
 }
 
-// retry sends another CONNECT_RQST unless the attempts are used up.
-// [FCVI-8.5-1] [FCVI-C-2]
+// retry sends another CONNECT_RQST, or ends the set-up if no attempts are left. [FCVI-8.5-1]
+// [FCVI-C-2]
 func (c *conn) retry(now fc.Time) {
 	c.tries++
 	if c.tries >= maxAttempts {
@@ -202,7 +201,7 @@ func (c *conn) retry(now fc.Time) {
 	c.sendRqst(now)
 }
 
-// limited runs when the consumer's time is over.
+// limited runs when the consumer's deadline has passed.
 func (c *conn) limited(now fc.Time) {
 	switch c.state {
 	case stResolve, stRqst, stResp2, stConceded, stResp1:
@@ -212,7 +211,7 @@ func (c *conn) limited(now fc.Time) {
 	c.p.pump(now)
 }
 
-// abandon ends a set-up whose consumer lost interest. [FCVI-C-1]
+// abandon ends a set-up that the consumer no longer wants. [FCVI-C-1]
 func (c *conn) abandon(now fc.Time) {
 	switch c.state {
 	case stResolve, stRqst, stResp2, stConceded, stResp1:
@@ -225,8 +224,8 @@ func (c *conn) abandon(now fc.Time) {
 	c.p.pump(now)
 }
 
-// giveUp ends a set-up without success: the Exchange is aborted, a peer that
-// may be connected is cleared, the endpoint is Idle. [FCVI-C-1]
+// giveUp ends a set-up without success. It aborts the Exchange, sends a disconnect to a peer that
+// may be connected, and makes the endpoint Idle. [FCVI-C-1]
 func (c *conn) giveUp(now fc.Time, reason iu.Reason) {
 	p := c.p
 	if c.own.open {

@@ -8,11 +8,9 @@ import (
 	"viaduct/vi"
 )
 
-// A viConsumer is a VI as the machines see it. It runs under the port's lock.
-//
-// Memory is pinned, and completions are collected, for as long as the lock is
-// held: frames come and go in batches, and a pin or a look at a work queue for
-// each of them would cost as much as the frame.
+// A viConsumer implements consumer with a VI. It runs under the port's lock. It keeps pins and
+// collects completions until the lock is released: frames are handled in batches, and a pin or a
+// check of a work queue for each frame would cost as much as the frame.
 type viConsumer struct {
 	s       *station
 	ep      *vi.Endpoint
@@ -21,19 +19,19 @@ type viConsumer struct {
 	recvSeq uint64
 	cur     vi.Cursor
 	pos     uint32
-	ahead   vi.Cursor          // of at, which must not allocate one
-	end     func(orderly bool) // breaks the connection, elsewhere
+	ahead   vi.Cursor          // cursor for at, which must not allocate one
+	end     func(orderly bool) // breaks the connection, in another goroutine
 
-	listed            bool   // the station settles it when the lock is given back
+	listed            bool   // the station calls settle when the lock is released
 	first, last       uint64 // sends from first to last-1 are finished and not yet reported
-	src, dst, landing piece  // of the current send, receive and RDMA Read
+	src, dst, landing piece  // memory of the current send, receive and RDMA Read
 	target            target
 }
 
-// A piece is pinned memory of a descriptor.
+// A piece is a pinned part of a descriptor's memory.
 type piece struct {
 	d    *vi.Descriptor
-	from uint32 // its offset in the message
+	from uint32 // offset of the piece in the message
 	ref  vi.Memory
 }
 
@@ -65,7 +63,7 @@ func (v *viConsumer) peek() (vi.Control, bool) {
 	return d.Control, true
 }
 
-// list makes sure that settle runs before the lock is released.
+// list ensures that settle runs before the lock is released.
 func (v *viConsumer) list() {
 	if !v.listed {
 		v.listed = true
@@ -73,7 +71,7 @@ func (v *viConsumer) list() {
 	}
 }
 
-// settle releases every pin and publishes finished sends.
+// settle releases all pins and publishes finished sends.
 func (v *viConsumer) settle() {
 	v.listed = false
 	v.src.drop()
@@ -83,7 +81,7 @@ func (v *viConsumer) settle() {
 	v.publish()
 }
 
-// publish completes the sends that were finished.
+// publish completes the sends that have finished.
 func (v *viConsumer) publish() {
 	if v.first != v.last {
 		v.ep.FinishSends(v.first, v.last)
@@ -108,8 +106,8 @@ func (v *viConsumer) next(w *work) {
 	v.src.drop()
 }
 
-// at returns pinned memory of d from offset off, as much as is contiguous; nil if it is not
-// accessible. cur is at pos, where the search for off begins.
+// at returns pinned memory of d from offset off on, as much as is contiguous. It returns nil if the
+// memory may not be accessed. cur is at offset pos, where the search for off begins.
 func (v *viConsumer) at(p *piece, d *vi.Descriptor, cur *vi.Cursor, pos *uint32, off, rest uint32, write bool) []byte {
 	if p.d == d && off >= p.from && int(off-p.from) < p.ref.Len() {
 		return p.ref.B()[off-p.from:]
@@ -130,7 +128,7 @@ func (v *viConsumer) at(p *piece, d *vi.Descriptor, cur *vi.Cursor, pos *uint32,
 		*pos += uint32(ref.Len())
 		ref.Release()
 	}
-	v.ahead = *cur // cur stays at the beginning of the piece
+	v.ahead = *cur // so that cur stays at the beginning of the piece
 	ref, bad := get(vi.Memory{}, d, &v.ahead, int(rest))
 	if bad != 0 || ref.Len() == 0 {
 		return nil
@@ -140,8 +138,8 @@ func (v *viConsumer) at(p *piece, d *vi.Descriptor, cur *vi.Cursor, pos *uint32,
 	return ref.B()
 }
 
-// copyPinned copies bytes to or from what m pins. The error is a fault of memory that
-// may fault.
+// copyPinned copies src to dst; one of both is memory that m pins. It returns an error if that
+// memory faults.
 func copyPinned(dst, src []byte, m vi.Memory) error { return regmem.Copy(dst, src, m.Guarded()) }
 
 func (v *viConsumer) gather(w *work, off uint32, n int, scratch []byte) ([]byte, vi.Status) {
@@ -234,7 +232,8 @@ func (v *viConsumer) check(handle uint32, va uint64, n uint32, write bool) bool 
 	return v.ep.CheckTarget(vi.MemHandle(handle), va, uint64(n), write)
 }
 
-// named returns pinned memory that the peer named, from va+off to va+total.
+// named returns pinned memory that the peer names, from va+off to va+total. ok is false if the peer
+// may not access it.
 func (v *viConsumer) named(handle uint32, va uint64, total, off uint32, write bool) (b []byte, ok bool) {
 	t := &v.target
 	if t.ref.Len() > 0 && t.handle == handle && t.write == write {

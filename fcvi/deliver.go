@@ -6,8 +6,8 @@ import (
 	"viaduct/vi"
 )
 
-// deliver completes arrived messages in MSG_ID order. The consumer sees the effect of a message
-// after the effects of those before it. [FCVI-8.4-11] [FCVI-3-5] [VIA-4.4-2]
+// deliver completes arrived messages in MSG_ID order, so that the consumer sees the effects of
+// messages in that order. [FCVI-8.4-11] [FCVI-3-5] [VIA-4.4-2]
 func (c *conn) deliver(now fc.Time) {
 	r := &c.rx
 	for c.state == stConnected && c.up != nil {
@@ -31,7 +31,7 @@ func (c *conn) deliver(now fc.Time) {
 		c.disconnectNow(now)
 		return
 	}
-	// Is there anything beyond a hole, or a message that has begun?
+	// The timer is needed if there is a message after a hole, or a message that has begun.
 	r.stallAt = 0
 	for id := r.mexp; int(id-r.mexp) < len(r.win); id++ {
 		if r.ahead(id) != nil {
@@ -47,8 +47,8 @@ func (c *conn) deliver(now fc.Time) {
 	}
 }
 
-// deliverOne completes the message at mexp. It reports false if the message
-// has to wait or the connection ended.
+// deliverOne completes the message at mexp. It returns false if the message must wait or the
+// connection has ended.
 func (c *conn) deliverOne(now fc.Time, m *rxMsg) bool {
 	p := c.p
 	d := vi.Delivery{Length: uint32(m.end), Immediate: m.h.Flags&iu.FlagImm != 0, Data: m.h.Param}

@@ -6,16 +6,16 @@ import (
 	"viaduct/vi"
 )
 
-// disconnect ends the connection for the local consumer. The consumer is detached, so that none of
-// its methods is called any more. [FCVI-5.3.5-1]
+// disconnect ends the connection for the local consumer. It detaches the consumer, so that none of
+// its methods is called afterwards. [FCVI-5.3.5-1]
 func (c *conn) disconnect(now fc.Time) {
 	c.up = nil
 	switch c.state {
 	case stConnected:
 		c.setState(stDiscSent)
 		c.stopStreams(now)
-		// Where frames overtake each other, the disconnect names the last sent message, and the
-		// peer accepts the messages up to it first. [VIA-6.4-20]
+		// If frames can overtake each other, the disconnect names the message sent last. The peer
+		// then accepts all messages up to it first. [VIA-6.4-20]
 		c.sendDisconnect(now, iu.ULPDisconnect, c.tx.nextID, c.reliable() && !c.ordered())
 	case stResolve, stRqst, stResp2, stConceded, stResp1, stHeld:
 		c.abandon(now)
@@ -24,8 +24,8 @@ func (c *conn) disconnect(now fc.Time) {
 	c.p.pump(now)
 }
 
-// stop detaches the consumer, whose connection ended. The peer gets a disconnect: an orderly one,
-// or an error.
+// stop detaches the consumer, whose connection has ended. It sends the peer a disconnect, with an
+// error if broken is set.
 func (c *conn) stop(now fc.Time, broken bool) {
 	if c.state == stConnected && broken {
 		c.paused, c.early = false, nil
@@ -41,7 +41,8 @@ func (c *conn) stop(now fc.Time, broken bool) {
 	c.disconnect(now)
 }
 
-// fail breaks the connection for an error found here and reports it to the peer. [FCVI-8.4-16]
+// fail breaks the connection because of an error found at this side, and reports the error to the
+// peer. If named is set, the report names message msg. [FCVI-8.4-16]
 func (c *conn) fail(now fc.Time, reason iu.Reason, msg iu.MsgID, named bool) {
 	if c.state != stConnected {
 		return
@@ -52,8 +53,8 @@ func (c *conn) fail(now fc.Time, reason iu.Reason, msg iu.MsgID, named bool) {
 	c.sendDisconnect(now, reason, msg, named)
 }
 
-// breakNow detaches the consumer. orderly is as for consumer.broken.
-// [FCVI-3-10] [FCVI-3-11] [FCVI-5.3.5-6] [FCVI-5.3.5-7]
+// breakNow reports the end of the connection to the consumer and detaches it. orderly has the same
+// meaning as for consumer.broken. [FCVI-3-10] [FCVI-3-11] [FCVI-5.3.5-6] [FCVI-5.3.5-7]
 func (c *conn) breakNow(now fc.Time, orderly bool) {
 	c.p.stats.Broken++
 	c.abortPending(now)
@@ -66,8 +67,8 @@ func (c *conn) breakNow(now fc.Time, orderly bool) {
 	}
 }
 
-// violation handles a frame that breaks the rules of its IU: at the reliable levels the connection
-// ends. [FCVI-6.1-4]
+// violation handles a frame that breaks the rules of its IU. At the reliable levels it ends the
+// connection. [FCVI-6.1-4]
 func (c *conn) violation(now fc.Time, msg iu.MsgID) {
 	c.p.stats.Malformed++
 	if c.reliable() {
@@ -108,21 +109,21 @@ func (c *conn) sendDiscAttempt(now fc.Time) {
 	}
 	ox, ok := p.oxids.alloc(c)
 	if !ok {
-		return // the timer tries again
+		return // the timer sends it later
 	}
 	c.disc = leg{oxid: ox, rxid: fc.Unassigned, open: true}
 	p.sendIU(now, c.remote, c.class, &c.discHdr, iu.Use{Last: true}, ox, fc.Unassigned, 0, nil)
 }
 
-// discExpired runs when DISCONNECT_RESP did not arrive, or when a peer did not disconnect after an
-// error report. [FCVI-8.6-1] [FCVI-5.2.2-9]
+// discExpired runs when DISCONNECT_RESP has not arrived in time, or when a peer has not
+// disconnected after an error report. [FCVI-8.6-1] [FCVI-5.2.2-9]
 func (c *conn) discExpired(now fc.Time) {
 	if c.disc.open {
 		c.p.oxids.abort(now, c.remote, c.class, c.disc.oxid, c.disc.rxid)
 		c.disc.open = false
 	}
 	switch {
-	case c.discHdr.Op == 0: // the ERR response had no effect
+	case c.discHdr.Op == 0: // the peer did not react to the ERR response
 		c.sendDisconnect(now, c.rx.failed, c.rx.failedID, true)
 	case c.tries < discTries:
 		c.sendDiscAttempt(now)
@@ -131,19 +132,19 @@ func (c *conn) discExpired(now fc.Time) {
 	}
 }
 
-// finish ends the endpoint for good. [FCVI-D-1]
+// finish releases the endpoint. [FCVI-D-1]
 func (c *conn) finish(now fc.Time) {
 	c.setState(stIdle)
 	c.release(now, c.p.np.RATOV())
 	c.remember(now, iu.Stale)
 }
 
-// disconnectRqst handles a DISCONNECT_RQST for this endpoint, which is answered in every state.
+// disconnectRqst handles a DISCONNECT_RQST for this endpoint. It answers in every state.
 // [FCVI-5.3.5-2] [FCVI-5.3.5-5] [FCVI-5.2.5-6]
 func (c *conn) disconnectRqst(now fc.Time, f *fc.Frame, h *iu.Header) {
 	st := h.Status()
 	if h.RmtHandle != 0 && c.rHandle != 0 && h.RmtHandle != c.rHandle {
-		c.p.answerDisconnect(now, c.remote, f, h) // of another endpoint of that port
+		c.p.answerDisconnect(now, c.remote, f, h) // the request is for another endpoint of that port
 		return
 	}
 	if c.state == stConnected && c.disconnectEarly(now, f, h) {
@@ -160,7 +161,7 @@ func (c *conn) disconnectRqst(now fc.Time, f *fc.Frame, h *iu.Header) {
 		c.setState(stError)
 		c.finish(now)
 	case stRqst, stResp2, stConceded, stResp1:
-		// The peer withdraws from the set-up, or was connected and has disconnected.
+		// The peer has withdrawn from the set-up, or was connected and has disconnected.
 		if c.state == stResp1 && c.mode == iu.PeerToPeer {
 			c.restart(now)
 			return
@@ -172,28 +173,29 @@ func (c *conn) disconnectRqst(now fc.Time, f *fc.Frame, h *iu.Header) {
 		c.release(now, c.p.np.RATOV())
 		c.remember(now, iu.Cancelled)
 		c.tellAccept(now, iu.Cancelled)
-	case stDiscSent, stError: // crossed, or the reaction to our ERR response [FCVI-5.3.5-4]
+	case stDiscSent, stError: // both disconnects crossed, or the peer reacts to the ERR response [FCVI-5.3.5-4]
 		c.finish(now)
 	case stIdle, stResolve:
 	}
 }
 
-// A lateDisc is an orderly DISCONNECT_RQST that overtook messages.
+// A lateDisc is an orderly DISCONNECT_RQST that has overtaken messages.
 type lateDisc struct {
 	early  earlyFrame
-	before iu.MsgID // messages up to here were sent
+	before iu.MsgID // the messages before this one were sent
 	timer  *fc.Timer
 }
 
-// disconnectEarly holds an orderly disconnect back, on a fabric that reorders,
-// while messages sent before it have not arrived, for E_D_TOV at most. Without
-// ERR, FCVI_MSG_ID names the first message that will not come.
+// disconnectEarly delays an orderly disconnect while messages that were sent before it have not
+// arrived, for E_D_TOV at most. That happens only on a fabric that reorders. Without ERR,
+// FCVI_MSG_ID names the first message that will not arrive. disconnectEarly returns false if the
+// disconnect can be handled at once.
 func (c *conn) disconnectEarly(now fc.Time, f *fc.Frame, h *iu.Header) bool {
 	if h.Flags&(iu.FlagErr|iu.FlagMsgID) != iu.FlagMsgID || c.ordered() || c.up == nil || !h.MsgID.After(c.rx.mexp) {
 		return false
 	}
 	if d := c.late; d != nil {
-		return d.timer.Active() // sent again meanwhile, or time is up
+		return d.timer.Active() // the disconnect was repeated, or the time has passed
 	}
 	d := &lateDisc{before: h.MsgID}
 	d.early.buf = f.CloneTo(&d.early.f, nil)
@@ -202,7 +204,7 @@ func (c *conn) disconnectEarly(now fc.Time, f *fc.Frame, h *iu.Header) bool {
 	return true
 }
 
-// disconnectNow handles the disconnect that was held back.
+// disconnectNow handles the disconnect that was delayed.
 func (c *conn) disconnectNow(now fc.Time) {
 	d := c.late
 	if d == nil || c.gone {
@@ -216,7 +218,7 @@ func (c *conn) disconnectNow(now fc.Time) {
 	}
 }
 
-// restart makes a peer request, whose match withdrew, look for another.
+// restart makes a peer request look for another match after its match has withdrawn.
 func (c *conn) restart(now fc.Time) {
 	c.remember(now, iu.Cancelled)
 	if c.own.open {
@@ -244,8 +246,8 @@ func (c *conn) disconnectResp(now fc.Time, f *fc.Frame, h *iu.Header) {
 	}
 }
 
-// descriptorStatus maps a reason to the status of the originator's
-// descriptor. [FCVI-5.9.7-7]
+// descriptorStatus returns the status of the originator's descriptor for a reason from the peer.
+// [FCVI-5.9.7-7]
 func descriptorStatus(r iu.Reason) vi.Status {
 	switch r {
 	case iu.RDMAWriteProt, iu.RDMAWriteOff, iu.RDMAReadProt, iu.RDMAReadOff:

@@ -17,7 +17,7 @@ func Example() {
 	ctx := context.Background()
 	attrs := vi.Attributes{Reliability: vi.ReliableReception}
 
-	// The server.
+	// This part is the server.
 	p, err := fcvi.New(fcvi.Config{Listen: "127.0.0.1:0", Linger: time.Minute})
 	if err != nil {
 		log.Fatal(err)
@@ -57,7 +57,7 @@ func Example() {
 		received <- string(in.Bytes()[:d.Length])
 	}()
 
-	// The client, with a provider that only calls.
+	// This part is the client. Its provider does not listen.
 	q, err := fcvi.New(fcvi.Config{})
 	if err != nil {
 		log.Fatal(err)

@@ -18,8 +18,8 @@ import (
 	"viaduct/vi"
 )
 
-// TestFabricDaemon lets two NICs meet in a fabric of two daemons on different
-// domains, each reached over FCIP. [FCFS-3.2-4]
+// TestFabricDaemon: two NICs connect over a fabric of two daemons on different domains. Each NIC
+// reaches its daemon over FCIP. [FCFS-3.2-4]
 func TestFabricDaemon(t *testing.T) {
 	var addr [2]string
 	var ds [2]*fabricd.Daemon
@@ -60,7 +60,7 @@ func TestFabricDaemon(t *testing.T) {
 	if s := ds[0].Stats(); s.Forwarded == 0 || s.NoRoute != 0 {
 		t.Errorf("%+v", s)
 	}
-	// The end of a daemon ends its ports, and the other ports are notified.
+	// The end of a daemon ends its ports. The other ports are notified.
 	ds[1].Close()
 	for v.State() == vi.Connected {
 		if ctx.Err() != nil {
@@ -70,8 +70,8 @@ func TestFabricDaemon(t *testing.T) {
 	}
 }
 
-// TestOneFabricManyClients: several processes' worth of NICs attached to the
-// fabric of one server, at once.
+// TestOneFabricManyClients: many NICs, as of several processes, attach to the fabric of one server
+// at the same time.
 func TestOneFabricManyClients(t *testing.T) {
 	server := openNIC(t, Config{Listen: "127.0.0.1:0"})
 	for range 5 {
@@ -88,7 +88,7 @@ func TestOneFabricManyClients(t *testing.T) {
 	}
 }
 
-// TestCutLink: when the TCP connection breaks, both sides notice at once.
+// TestCutLink: if the TCP connection breaks, both sides detect that at once.
 func TestCutLink(t *testing.T) {
 	server := openNIC(t, Config{Listen: "127.0.0.1:0"})
 	client := openNIC(t, Config{})
@@ -179,7 +179,7 @@ func TestCutBeforeStart(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
 	defer cancel()
 	called := make(chan struct{})
-	go func() { // fails if the end precedes the last answer
+	go func() { // fails if the end comes before the last answer
 		defer close(called)
 		vis[0].ConnectRequest(ctx, vi.Address{Discriminator: []byte("me")}, at)
 	}()
@@ -198,15 +198,14 @@ func TestCutBeforeStart(t *testing.T) {
 	}
 }
 
-// TestNoAllocation: neither frames nor messages cost an allocation in steady
-// state.
+// TestNoAllocation: in steady state neither a frame nor a message causes an allocation.
 func TestNoAllocation(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector allocates")
 	}
 	const n = 1 << 18
 	for _, level := range []vi.Reliability{vi.ReliableDelivery, vi.ReliableReception} {
-		v, w, src, dst := benchPair(t, level, Config{SameHost: samehost.Off}) // a message fills a ring, and to wait for room costs a goroutine
+		v, w, src, dst := benchPair(t, level, Config{SameHost: samehost.Off}) // a message would fill a ring, and waiting for room takes a goroutine
 		recv := vi.NewRecv(dst.Segment(0, n))
 		for _, c := range []struct {
 			name string
@@ -235,7 +234,7 @@ func TestNoAllocation(t *testing.T) {
 				one()
 			}
 			a := allocsPer(20, one)
-			for range 5 { // now and then a full socket costs a goroutine
+			for range 5 { // sometimes the socket is full, and waiting takes a goroutine
 				a = min(a, allocsPer(20, one))
 			}
 			if a >= 1 {
@@ -245,8 +244,8 @@ func TestNoAllocation(t *testing.T) {
 	}
 }
 
-// allocsPer is testing.AllocsPerRun without rounding down and with all processors, because a poller
-// on a single processor waits for others to get a turn.
+// allocsPer is testing.AllocsPerRun without rounding down, and with all processors. On a single
+// processor a poller would wait until the scheduler runs it again.
 func allocsPer(runs int, f func()) float64 {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
@@ -257,7 +256,7 @@ func allocsPer(runs int, f func()) float64 {
 	return float64(after.Mallocs-before.Mallocs) / float64(runs)
 }
 
-// poll calls done until it returns a descriptor.
+// poll calls done until it returns a descriptor, and fails the test after a time limit.
 func poll(t *testing.T, done func() (*vi.Descriptor, error)) {
 	t.Helper()
 	for end := time.Now().Add(testkit.Patience); ; {
@@ -295,7 +294,7 @@ func TestFabricRestart(t *testing.T) {
 	client, server := open(0, "192.0.2.1"), open(1, "192.0.2.2")
 	v, w, _ := connectNICs(t, client, server, vi.ReliableReception)
 
-	// One listener has waited since before the loss, and one request is made during it.
+	// One consumer has waited since before the loss, and one request is made during the loss.
 	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
 	defer cancel()
 	at := vi.Address{Host: server.Query().LocalAddress, Discriminator: []byte("later")}
@@ -326,7 +325,7 @@ func TestFabricRestart(t *testing.T) {
 		_, err := x.ConnectRequest(ctx, vi.Address{Discriminator: []byte("me")}, at)
 		asked <- err
 	}()
-	// Long enough for the pauses to have reached their limit.
+	// This wait is so long that the pauses have reached their limit.
 	select {
 	case err := <-asked:
 		t.Fatalf("a request without a fabric ended: %v", err)
@@ -352,7 +351,7 @@ func TestFabricRestart(t *testing.T) {
 	}
 }
 
-// warnings counts the warnings with a text.
+// A warnings counts the logged warnings that contain a text.
 type warnings struct {
 	slog.Handler
 	text string

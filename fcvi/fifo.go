@@ -1,7 +1,7 @@
 package fcvi
 
-// A fifo is a queue whose front can be dropped without moving the rest. It does not allocate once
-// it has reached its greatest length.
+// A fifo is a queue from whose front elements can be dropped without moving the others. It does not
+// allocate once it has reached its largest length.
 type fifo[T any] struct {
 	buf  []T
 	head int
@@ -9,7 +9,7 @@ type fifo[T any] struct {
 
 func (q *fifo[T]) len() int { return len(q.buf) - q.head }
 
-// all returns the elements, oldest first, until the next change.
+// all returns the elements, the oldest first. The result is valid until the next change.
 func (q *fifo[T]) all() []T { return q.buf[q.head:] }
 
 func (q *fifo[T]) at(i int) *T { return &q.buf[q.head+i] }
@@ -44,7 +44,7 @@ func (q *fifo[T]) remove(i int) {
 	q.truncate(len(rest) - 1)
 }
 
-// truncate keeps the n oldest elements.
+// truncate removes all but the n oldest elements.
 func (q *fifo[T]) truncate(n int) {
 	clear(q.buf[q.head+n:])
 	q.buf = q.buf[:q.head+n]

@@ -16,7 +16,8 @@ import (
 	"viaduct/vi"
 )
 
-// firstDisconnect returns the reason and the header of the first DISCONNECT_RQST.
+// firstDisconnect returns the reason and the header of the first DISCONNECT_RQST among the sent
+// frames.
 func firstDisconnect(all []sent) (iu.Reason, iu.Header) {
 	for _, x := range all {
 		if x.h.Op == iu.DisconnectRqst {
@@ -26,8 +27,7 @@ func firstDisconnect(all []sent) (iu.Reason, iu.Header) {
 	return 0, iu.Header{}
 }
 
-// answer sends f's oldest request a response that the peer's machine would not
-// give.
+// answer sends a response to f's oldest request that the peer's machine would not send.
 func (s *sim) answer(f *fake, op iu.Opcode, id iu.MsgID, flags iu.Flags, reason iu.Reason, data []byte, off uint32, last bool) {
 	ox := uint16(0x7777)
 	for _, q := range f.c.tx.pending.all() {
@@ -51,10 +51,10 @@ func (s *sim) answer(f *fake, op iu.Opcode, id iu.MsgID, flags iu.Flags, reason 
 	})
 }
 
-// TestUnexpectedResponses: answers that were never requested, or whose length differs from the
-// request. [FCVI-5.9.6-5]
+// TestUnexpectedResponses: a response that answers no request, or whose length differs from the
+// request, is detected. [FCVI-5.9.6-5]
 func TestUnexpectedResponses(t *testing.T) {
-	t.Run("FCVI-8.4-13", func(t *testing.T) { // beyond everything asked
+	t.Run("FCVI-8.4-13", func(t *testing.T) { // the response is for a message that was not sent yet
 		for _, level := range []iu.Reliability{iu.ReliableDelivery, iu.ReliableReception} {
 			s := newSim(t, simConfig{seed: 1, order: true})
 			a, b := s.connect(level)
@@ -109,14 +109,15 @@ func TestUnexpectedResponses(t *testing.T) {
 	})
 }
 
-// TestFailingMessage: the messages around a failed one complete with the right status. [FCVI-E-4]
+// TestFailingMessage: the messages before and after a failed one complete with the right status.
+// [FCVI-E-4]
 func TestFailingMessage(t *testing.T) {
 	post := func(t *testing.T, op iu.Opcode) (*sim, *fake, *fake, *[]sent) {
 		s := newSim(t, simConfig{seed: 1, order: false})
 		a, b := s.connect(iu.ReliableReception)
 		all := s.record()
 		s.net.AddFault(&fabric.Fault{Match: opcode(op), Do: fabric.Drop})
-		for range 4 { // all wait for their response
+		for range 4 { // all of them wait for their response
 			b.postRecv(10)
 			a.post(vi.OpSendReceive, []byte("x"))
 		}
@@ -130,7 +131,7 @@ func TestFailingMessage(t *testing.T) {
 		t.Helper()
 		for i, w := range a.sends {
 			want := []vi.Status{0, 0, vi.StatusRemoteDescriptor}
-			if i > 2 { // flushed by the failures above
+			if i > 2 { // the failures above have flushed it
 				if w.done {
 					t.Errorf("message %d: %v", i, w.status)
 				}
@@ -145,7 +146,7 @@ func TestFailingMessage(t *testing.T) {
 	t.Run("by its response", func(t *testing.T) {
 		s, a, _, all := post(t, iu.SendResp)
 		first := a.c.tx.pending.at(0).id
-		for i := range a.c.tx.pending.len() { // none of the earlier was to be answered by itself
+		for i := range a.c.tx.pending.len() { // no earlier message was to get a response of its own
 			a.c.tx.pending.at(i).asked = i >= 2
 		}
 		s.net.ClearFaults()
@@ -162,19 +163,20 @@ func TestFailingMessage(t *testing.T) {
 			MsgID: a.c.tx.pending.at(0).id + 2, Param: iu.Status{Reason: iu.NoRecvDesc}.Param()}
 		s.inject(1, h, nil, func(f *fc.Frame) { f.FCtl = 0x290000 })
 		check(t, a)
-		if !a.order { // the failed send was reported, so no other send is a transport error
+		if !a.order { // the error of the failed send was reported, so no other send ends with a transport error
 			t.Error("an orderly end was expected")
 		}
 	})
 }
 
-// connectRqst builds the header and payload of a CONNECT_RQST for disc at b.
+// connectRqst returns the header and payload of a CONNECT_RQST to discriminator disc at b.
 func connectRqst(a, b *fake, disc string, id uint32) (iu.Header, iu.ConnectPayload) {
 	return iu.Header{Op: iu.ConnectRqst, Flags: iu.ClientServer.Flags(), MsgID: 1, Total: id},
 		iu.ConnectPayload{Version: iu.ProjectVersion, Handle: 0x00055001, InitialMsgID: 9, Timeout: iu.NoTimeout, Local: a.net("me"), Remote: b.net(disc), Attributes: a.attrs()}
 }
 
-// TestRefusedRequests: these requests are refused at once and leave their waiter waiting.
+// TestRefusedRequests: each of these requests is refused at once, and the waiter still waits
+// afterwards.
 func TestRefusedRequests(t *testing.T) {
 	for row, v := range map[string]struct {
 		change func(q *iu.ConnectPayload)
@@ -213,12 +215,12 @@ func TestRefusedRequests(t *testing.T) {
 	}
 }
 
-// TestSetupKey: the same connection id from two ports is two set-ups.
+// TestSetupKey: requests with the same connection id from two ports are two set-ups.
 // [FCVI-5.9.10-3]
 func TestSetupKey(t *testing.T) {
 	s := newSim(t, simConfig{seed: 1, order: true})
 	b := s.fake(1, iu.ReliableDelivery)
-	// There is a third port besides port 0.
+	// The test adds a third port.
 	third := &simPort{n: 3}
 	s.net.BringUp(s.net.Attach(s.sw, func(out fc.Sender) fabric.Device {
 		third.end = out.(*fabric.End)
@@ -247,8 +249,8 @@ func TestSetupKey(t *testing.T) {
 	}
 }
 
-// TestLostResp2: a server whose client falls silent gives its acceptance up after T_RESP2, and not
-// before. [FCVI-C-4] [FCVI-8.3-3]
+// TestLostResp2: if a client sends nothing after its request, the server cancels its acceptance
+// after T_RESP2, and not before. [FCVI-C-4] [FCVI-8.3-3]
 func TestLostResp2(t *testing.T) {
 	s := newSim(t, simConfig{seed: 1, order: true})
 	s.net.AddFault(&fabric.Fault{Match: opcode(iu.ConnectResp2), Do: fabric.Drop})
@@ -259,7 +261,7 @@ func TestLostResp2(t *testing.T) {
 	if b.c.state != stResp1 || a.c.state != stResp2 {
 		t.Fatalf("states %v, %v", a.c.state, b.c.state)
 	}
-	a.c.timer.Stop() // the client vanishes silently
+	a.c.timer.Stop() // the client disappears without a message
 	limit := s.ports[1].np.RATOV() + 8*s.ports[1].tRqst()
 	s.net.Run(limit - 100*time.Millisecond)
 	if b.c.state != stResp1 || len(b.result) != 0 {
@@ -271,12 +273,13 @@ func TestLostResp2(t *testing.T) {
 	}
 }
 
-// TestClientRefuses: RESP2 refuses a RESP1 whose attributes do not match, and both sides get the
-// reason. The server cannot find the mismatch: its own check passed. [FCVI-5.3.2-8]
+// TestClientRefuses: a RESP1 whose attributes do not match is refused by RESP2, and both sides get
+// the reason. The server can't detect the mismatch, because its own check has passed.
+// [FCVI-5.3.2-8]
 func TestClientRefuses(t *testing.T) {
 	for _, v := range []struct {
 		change func(a *iu.Attributes)
-		again  bool // an earlier RESP1 was answered by RESP2(CONFIRMED)
+		again  bool // RESP2(CONFIRMED) answered an earlier RESP1
 		reason iu.Reason
 	}{
 		{func(a *iu.Attributes) { a.Reliability = iu.ReliableReception }, false, iu.InvalidReliability},
@@ -291,7 +294,7 @@ func TestClientRefuses(t *testing.T) {
 			all := s.record()
 			s.serve(b, "x")
 			s.dial(a, b, "x", iu.ClientServer)
-			a.c.attrs.QoS.Class = 2 // after the request was made
+			a.c.attrs.QoS.Class = 2 // changed after the request was sent
 			s.net.Run(time.Millisecond)
 			at := b.attrs()
 			v.change(&at)
@@ -314,7 +317,7 @@ func TestClientRefuses(t *testing.T) {
 					t.Errorf("%v, %v", f.result, f.c.state)
 				}
 			}
-			// RESP2 closed the Exchange and said it all.
+			// RESP2 has closed the Exchange and reported the reason, so no other IU is sent.
 			if r, _ := firstDisconnect(*all); r != 0 || s.ports[0].stats.Aborts != aborts || s.ports[0].oxids.owner(own.oxid) != nil {
 				t.Errorf("told by %v, %d aborts, the Exchange open %v", r, s.ports[0].stats.Aborts-aborts, s.ports[0].oxids.owner(own.oxid) != nil)
 			}
@@ -322,7 +325,7 @@ func TestClientRefuses(t *testing.T) {
 	}
 }
 
-// TestConcededThenAccepted: a loser whose request the winner accepts nevertheless continues as
+// TestConcededThenAccepted: if the winner accepts the loser's request, the loser continues as
 // originator. [FCVI-5.3.4-8]
 func TestConcededThenAccepted(t *testing.T) {
 	s := newSim(t, simConfig{seed: 1, order: true})
@@ -331,12 +334,12 @@ func TestConcededThenAccepted(t *testing.T) {
 	a.p.connectPeer(s, a, b)
 	s.net.RunUntil(time.Second, func() bool { return requests(s, *all, 0) > 0 })
 	s.net.Run(time.Millisecond)
-	s.resp1(a, b, iu.PeerYield, nil) // for a request that never arrives
+	s.resp1(a, b, iu.PeerYield, nil) // concedes to a request that never arrives
 	if a.c.state != stConceded {
 		t.Fatalf("state %v", a.c.state)
 	}
 	a.c.own.open = true
-	b.p.connectPeer(s, b, a) // finds a's request held, and accepts it
+	b.p.connectPeer(s, b, a) // this finds a's held request and accepts it
 	s.net.Run(time.Second)
 	if requests(s, *all, 1) != 0 || a.c.responder || !b.c.responder {
 		t.Fatalf("responders %v %v: %s", a.c.responder, b.c.responder, ops(*all))
@@ -344,11 +347,12 @@ func TestConcededThenAccepted(t *testing.T) {
 	connectedPeers(t, s, a, b)
 }
 
-// TestFCVI_7_6: candidates that the directory has at an address are asked for
-// their FC-4 types first: one without FC-VI is not logged into. [FCVI-7.6-4] [FCVI-7.6-3]
+// TestFCVI_7_6: the directory may list several candidates for an address. The port asks for the
+// FC-4 types of each before it logs in, and skips a candidate without FC-VI. [FCVI-7.6-4]
+// [FCVI-7.6-3]
 func TestFCVI_7_6(t *testing.T) {
 	s := newSim(t, simConfig{seed: 1, order: true})
-	// A port with the address of port 1 that knows no FC-VI.
+	// This port has the address of port 1, but does not support FC-VI.
 	var other *fc.NPort
 	logins := 0
 	s.net.BringUp(s.net.Attach(s.sw, func(out fc.Sender) fabric.Device {
@@ -386,7 +390,7 @@ func TestFCVI_7_6(t *testing.T) {
 	if logins != 0 {
 		t.Errorf("%d logins to a port without FC-VI", logins)
 	}
-	// A candidate that can't be logged into is followed by the next. [FCVI-7.4-3]
+	// If the login with a candidate fails, the next candidate is tried. [FCVI-7.4-3]
 	p, good := s.ports[0], s.ports[1].np
 	var found *fc.Remote
 	x := &search{p: p.port, key: keyOf(iu.IPAddress(addrOf(9), nil)), ids: []fc.Addr{good.ID()}, done: func(_ fc.Time, r *fc.Remote, _ error) { found = r }}
@@ -405,11 +409,11 @@ func TestFCVI_7_6(t *testing.T) {
 	}
 }
 
-// TestOwnNames: the names of a NIC's ports are made from one locally administered
-// MAC address, as NAA 2 names, and differ. [FCFS-2.6-2]
+// TestOwnNames: the names of a NIC's ports contain one locally administered MAC address, in the
+// form of NAA 2, and differ from each other. [FCFS-2.6-2]
 func TestOwnNames(t *testing.T) {
 	seen := map[fc.WWN]bool{}
-	for range 64 { // the MAC is drawn at random
+	for range 64 { // repeated, because the MAC address is random
 		p, err := New(Config{})
 		if err != nil {
 			t.Fatal(err)
@@ -441,8 +445,8 @@ func TestOwnNames(t *testing.T) {
 	}
 }
 
-// TestClass2Failure: a class 2 frame that is rejected, at each level, in the
-// middle of a message, in its last frame, and in a response. [FCVI-8.4-15]
+// TestClass2Failure: a class 2 frame is rejected, at each level: in the middle of a message, in its
+// last frame, and in a response. [FCVI-8.4-15]
 func TestClass2Failure(t *testing.T) {
 	for _, level := range levels {
 		for _, at := range []string{"middle", "last", "response"} {
@@ -475,7 +479,7 @@ func TestClass2Failure(t *testing.T) {
 					return false
 				}})
 				size := 5000
-				if at == "middle" { // more frames than the credit, so that it is not all sent
+				if at == "middle" { // more frames than the credit, so that some are not sent
 					size = 200 << 10
 				}
 				b.postRecv(size)
@@ -520,8 +524,8 @@ func TestClass2Failure(t *testing.T) {
 	}
 }
 
-// TestFailedExchanges: a class 2 report concerns only the Exchange that it names, between the ports
-// of that Exchange.
+// TestFailedExchanges: a class 2 report concerns only the Exchange that it names, and only the
+// ports of that Exchange.
 func TestFailedExchanges(t *testing.T) {
 	connected := func(level iu.Reliability) (*sim, *fake, *[]sent) {
 		s := newSim(t, simConfig{seed: 1, order: true, class: fc.Class2, class2: true})
@@ -568,7 +572,7 @@ func TestFailedExchanges(t *testing.T) {
 		if a.broke != 0 {
 			t.Error("broken by reports of others")
 		}
-		for range 2 { // the second has nothing left to break
+		for range 2 { // the second report has no effect
 			report(s, a, a.c.remote, answer(iu.SendResp, a.c.rHandle))
 		}
 		if got := ops(*all); a.broke != 1 || got != "DISCONNECT_RQST DISCONNECT_RESP" {
@@ -596,7 +600,7 @@ func TestFailedExchanges(t *testing.T) {
 	})
 }
 
-// TestPieces: messages whose memory is in several pieces arrive like others, and no byte is sent
+// TestPieces: messages whose memory has several pieces arrive like others, and no byte is sent
 // twice. [FCVI-5.2.5-5] [FCVI-5.1-3] [FCVI-8.4-1]
 func TestPieces(t *testing.T) {
 	const length = 30_000
@@ -626,7 +630,7 @@ func TestPieces(t *testing.T) {
 }
 
 // TestReadPlaces: a peer may have as many unanswered Reads as the attributes state, and one if they
-// state none. Each is checked before it is answered, and uses no receive. [FCVI-5.2.4-2]
+// state none. Each is checked before it is answered, and consumes no receive. [FCVI-5.2.4-2]
 // [VIA-4.3-1]
 func TestReadPlaces(t *testing.T) {
 	for most, want := range []int{1, 1, 2, 3, 4} {
@@ -634,7 +638,7 @@ func TestReadPlaces(t *testing.T) {
 		_, b := s.connect(iu.ReliableDelivery)
 		b.c.attrs.MaxReads = uint16(most)
 		b.postRecv(10)
-		b.c.answer(answer{op: iu.SendResp}) // is no Read
+		b.c.answer(answer{op: iu.SendResp}) // an answer that does not belong to a Read
 		read := func(handle uint32) bool {
 			h := iu.Header{Op: iu.ReadRqst, MsgID: 9, Flags: iu.FlagRspRqd, RmtHandle: handle, RmtVA: 1000, Total: 4}
 			return b.c.serveRead(s.net.Now(), &rxMsg{h: h}, vi.Delivery{})
@@ -653,8 +657,8 @@ func TestReadPlaces(t *testing.T) {
 	}
 }
 
-// TestSetupFits: security information travels only if the IU with it fits the
-// peer's receive data field. [FCVI-6.8-4]
+// TestSetupFits: a set-up IU carries security information only if the IU fits the peer's receive
+// data field. [FCVI-6.8-4]
 func TestSetupFits(t *testing.T) {
 	room := 256 - iu.LongLen - iu.ConnectRqstLen
 	for _, v := range []struct {
@@ -682,7 +686,7 @@ func TestSetupFits(t *testing.T) {
 	}
 }
 
-// TestRetryEchoed: the answers of a set-up's second attempt say so.
+// TestRetryEchoed: the answers to the second attempt of a set-up state that it is the second.
 // [FCVI-5.9.4-8]
 func TestRetryEchoed(t *testing.T) {
 	s := newSim(t, simConfig{seed: 1, order: true})
@@ -699,7 +703,7 @@ func TestRetryEchoed(t *testing.T) {
 	}
 }
 
-// TestSetupErrors: each reason for a failed set-up becomes the matching error of package vi.
+// TestSetupErrors: each reason of a failed set-up is returned as the matching error of package vi.
 // [FCVI-5.9.7-6]
 func TestSetupErrors(t *testing.T) {
 	if err := setupError(iu.Confirmed); err != nil {
@@ -717,8 +721,7 @@ func TestSetupErrors(t *testing.T) {
 	}
 }
 
-// TestCountedBytes: what an RDMA Write places is counted.
-// [FCVI-5.2.3-1]
+// TestCountedBytes: the counters include the bytes that an RDMA Write places. [FCVI-5.2.3-1]
 func TestCountedBytes(t *testing.T) {
 	s := newSim(t, simConfig{seed: 1, order: true})
 	a, b := s.connect(iu.ReliableReception)
@@ -731,8 +734,7 @@ func TestCountedBytes(t *testing.T) {
 	}
 }
 
-// TestLateConfirmation: a CONNECT_RESP3 is for the side that dialled only.
-// [FCVI-5.3.2-9]
+// TestLateConfirmation: only the side that sent the request handles a CONNECT_RESP3. [FCVI-5.3.2-9]
 func TestLateConfirmation(t *testing.T) {
 	s := newSim(t, simConfig{seed: 1, order: true})
 	_, b := s.connect(iu.ReliableDelivery)
@@ -744,9 +746,9 @@ func TestLateConfirmation(t *testing.T) {
 	}
 }
 
-// TestCounters: silently dropped frames are counted.
+// TestCounters: frames that are dropped without a report are counted.
 func TestCounters(t *testing.T) {
-	t.Run("FCVI-5.2.3-4", func(t *testing.T) { // no receive descriptor
+	t.Run("FCVI-5.2.3-4", func(t *testing.T) { // the message finds no receive descriptor
 		s := newSim(t, simConfig{seed: 1, order: true})
 		a, b := s.connect(iu.Unreliable)
 		b.c.holds = false
@@ -756,7 +758,7 @@ func TestCounters(t *testing.T) {
 			t.Errorf("%d without a receive, %d discarded; broken %d, told %v", got.NoReceive, got.Discarded, b.broke, b.asyncs)
 		}
 	})
-	t.Run("FCVI-5.2.5-2", func(t *testing.T) { // an answer of another kind than requested
+	t.Run("FCVI-5.2.5-2", func(t *testing.T) { // the answer is of another type than the request
 		s := newSim(t, simConfig{seed: 1, order: true})
 		a, b := s.connect(iu.ReliableReception)
 		s.net.AddFault(&fabric.Fault{Match: opcode(iu.SendResp), Do: fabric.Drop, Nth: 1})
@@ -777,8 +779,8 @@ func TestCounters(t *testing.T) {
 	})
 }
 
-// TestRXIDs: the responder takes RX_IDs from a pool of its own that wraps around. A frame that
-// carries an RX_ID keeps it.
+// TestRXIDs: the responder takes RX_IDs from a pool of its own, whose numbers wrap. A frame that
+// has an RX_ID keeps it.
 func TestRXIDs(t *testing.T) {
 	t.Run("FCVI-5.4-5", func(t *testing.T) { // [FCVI-5.2.1-9]
 		p := new(port)
@@ -794,13 +796,13 @@ func TestRXIDs(t *testing.T) {
 				t.Fatalf("RX_ID %#04x in an answer on 0x1234", id)
 			}
 		}
-		if id := p.rxid(fresh); id != first { // those of Exchanges that have ended are free
+		if id := p.rxid(fresh); id != first { // the ids of Exchanges that have ended are free
 			t.Errorf("RX_ID %#04x after the last, want %#04x again", id, first)
 		}
 	})
 }
 
-// TestToldOnce: a message for a handle that there is not is answered, and once in R_A_TOV.
+// TestToldOnce: a message for an unknown handle is answered once in R_A_TOV.
 func TestToldOnce(t *testing.T) {
 	t.Run("FCVI-8.2-3", func(t *testing.T) {
 		s := newSim(t, simConfig{seed: 1, order: true})
@@ -820,12 +822,12 @@ func TestToldOnce(t *testing.T) {
 			}
 		}
 	})
-	t.Run("FCVI-8.2-4", func(t *testing.T) { // [FCVI-8.2-3] an answer causes no answer, and the remembered state is bounded
+	t.Run("FCVI-8.2-4", func(t *testing.T) { // [FCVI-8.2-3] an answer is not answered, and the stored state is bounded
 		s := newSim(t, simConfig{seed: 1, order: true})
 		s.connect(iu.ReliableDelivery)
 		p := s.ports[1]
 		was := len(p.told)
-		s.inject(0, iu.Header{Op: iu.SendRqst, MsgID: 1}, []byte("x"), nil) // to handle 0
+		s.inject(0, iu.Header{Op: iu.SendRqst, MsgID: 1}, []byte("x"), nil) // handle 0 is never valid
 		s.inject(0, iu.Header{Handle: 0x00990001, Op: iu.SendResp, MsgID: 1}, nil, nil)
 		if len(p.told) != was {
 			t.Error("the sender of an answer was told")
@@ -843,12 +845,13 @@ func TestToldOnce(t *testing.T) {
 	})
 }
 
-// TestHeldForAnother: one of our requests between other addresses does not answer a held request.
+// TestHeldForAnother: a request of this side between other addresses does not answer a held
+// request.
 func TestHeldForAnother(t *testing.T) {
 	t.Run("FCVI-5.3.3-2", func(t *testing.T) { // [FCVI-4-6]
 		held := standing{"C_HELD", stHeld, func(c *conn) { c.up, c.done = nil, nil }}
 		for _, v := range []struct {
-			mode  iu.Mode // of the request that is held
+			mode  iu.Mode // mode of the held request
 			local string
 			want  state
 		}{{iu.PeerToPeer, "another", stHeld}, {iu.PeerToPeer, "me", stIdle}, {iu.ClientServer, "me", stHeld}} {
@@ -863,8 +866,8 @@ func TestHeldForAnother(t *testing.T) {
 	})
 }
 
-// TestOneExchange: a message has an Exchange of its own if the configuration requests it, if the
-// message is answered, and in class 2.
+// TestOneExchange: a message has an Exchange of its own if the configuration requires it, if the
+// message requests a response, and in class 2.
 func TestOneExchange(t *testing.T) {
 	t.Run("FCVI-5.2.1-1", func(t *testing.T) { // [FCVI-5.2.1-4]
 		for _, v := range []struct {

@@ -12,12 +12,12 @@ import (
 	"viaduct/vi"
 )
 
-// heldUp is how long TCP may hold frames up when a link was down for less than
-// half of it, since it tries again after twice the time each time.
+// heldUp is the time for which TCP may delay frames if a link was down for less than half of that
+// time. The reason is that TCP doubles its pauses between retransmissions.
 const heldUp = 20 * time.Second
 
-// TestHeldUp: a link that is held up in the middle of a message, for longer than
-// E_D_TOV and less than FCVI_ULP_TIMEOUT, costs no connection. [FCVI-8.4-10]
+// TestHeldUp: if a link is delayed in the middle of a message, for longer than E_D_TOV and less
+// than FCVI_ULP_TIMEOUT, the connection survives. [FCVI-8.4-10]
 func TestHeldUp(t *testing.T) {
 	const length = 40_000 // 20 frames
 	for _, op := range []vi.Control{vi.OpSendReceive, vi.OpRDMAWrite, vi.OpRDMARead} {
@@ -37,7 +37,7 @@ func TestHeldUp(t *testing.T) {
 				}
 				w := a.post(op, data)
 				got := 0
-				s.net.AddFault(&fabric.Fault{Match: func(f *fc.Frame) bool { // a fault without effect counts frames
+				s.net.AddFault(&fabric.Fault{Match: func(f *fc.Frame) bool { // a fault without an effect serves to count frames
 					if opcode(ius)(f) {
 						if got++; got == 9 {
 							s.ports[from].end.Delay += heldUp
@@ -64,10 +64,10 @@ func TestHeldUp(t *testing.T) {
 	}
 }
 
-// TestSlow: an answer that takes longer than FCVI_ULP_TIMEOUT only because of its size, or of the
-// answers before it, is not treated as missing. [FCVI-8.4-12]
+// TestSlow: an answer may take longer than FCVI_ULP_TIMEOUT because it is long, or because of the
+// answers before it. It does not count as lost then. [FCVI-8.4-12]
 func TestSlow(t *testing.T) {
-	const n, length = 4, 40_000 // of 20 frames each
+	const n, length = 4, 40_000 // the answers have 20 frames each
 	s := newSim(t, simConfig{seed: 3, order: true})
 	a, b := s.provers(iu.ReliableReception)
 	copy(b.mem, pattern(length, 1))
@@ -90,8 +90,8 @@ func TestSlow(t *testing.T) {
 	}
 }
 
-// TestProbeAnswered: a loss before an awaited answer is found as soon as one without an awaited
-// answer, and not only after FCVI_ULP_TIMEOUT. [FCVI-3-4]
+// TestProbeAnswered: a loss before a requested answer is detected as soon as a loss without one,
+// and not only after FCVI_ULP_TIMEOUT. [FCVI-3-4]
 func TestProbeAnswered(t *testing.T) {
 	for _, lost := range []iu.Opcode{iu.SendRqst, iu.SendResp, iu.ReadRqst, iu.ReadResp} {
 		t.Run(lost.String(), func(t *testing.T) {
@@ -115,7 +115,7 @@ func TestProbeAnswered(t *testing.T) {
 			}
 		})
 	}
-	t.Run("nothing lost", func(t *testing.T) { // the answer is the proof: no probe
+	t.Run("nothing lost", func(t *testing.T) { // the answer proves the delivery, so no probe is sent
 		s := newSim(t, simConfig{seed: 1, order: true})
 		a, b := s.provers(iu.ReliableReception)
 		all := s.record()
@@ -126,7 +126,7 @@ func TestProbeAnswered(t *testing.T) {
 			t.Error(got)
 		}
 	})
-	t.Run("slow", func(t *testing.T) { // a slow answer is requested again, and arrives
+	t.Run("slow", func(t *testing.T) { // a slow answer is requested again and arrives
 		s := newSim(t, simConfig{seed: 1, order: true})
 		a, b := s.provers(iu.ReliableReception)
 		b.c.holds = true

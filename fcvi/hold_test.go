@@ -10,9 +10,9 @@ import (
 	"viaduct/vi"
 )
 
-// TestHold: if both VIs ask for flow control, messages without a receive wait at the receiving
-// port, whole or in part, together with the messages after them. This covers Sends, whose bytes
-// have no place yet, and Writes with immediate data, whose bytes have one.
+// TestHold: if both VIs request flow control, a message without a receive waits at the receiving
+// port, complete or incomplete, with the messages after it. The test covers Sends, whose bytes have
+// no place yet, and Writes with immediate data, whose bytes have one.
 func TestHold(t *testing.T) {
 	for _, level := range []vi.Reliability{vi.ReliableDelivery, vi.ReliableReception} {
 		t.Run(level.String(), func(t *testing.T) {
@@ -25,7 +25,7 @@ func TestHold(t *testing.T) {
 			for i := range n {
 				from := mem[0].Segment(i*size, size)
 				d := vi.NewSend(from)
-				if i%3 != 1 { // the first too: it is placed, and not reported yet
+				if i%3 != 1 { // the first message is placed too, but was not reported
 					d = vi.NewRDMAWrite(mem[1].Remote(i*size), from)
 				}
 				if err := v.PostSend(d.WithImmediate(uint32(i))); err != nil {
@@ -40,7 +40,7 @@ func TestHold(t *testing.T) {
 				time.Sleep(time.Millisecond)
 			}
 			for i := range n {
-				if i%2 == 0 { // some find their receive, some wait for it
+				if i%2 == 0 { // some messages find their receive, others wait for it
 					time.Sleep(time.Millisecond)
 				}
 				if err := w.PostRecv(vi.NewRecv(mem[1].Segment(i*size, size))); err != nil {
@@ -62,7 +62,7 @@ func TestHold(t *testing.T) {
 	}
 }
 
-// holdPair connects two VIs that ask for flow control.
+// holdPair connects two VIs that request flow control.
 func holdPair(t *testing.T, ctx context.Context, level vi.Reliability) (v, w *vi.VI, mem [2]*vi.Region) {
 	nics := [2]*vi.NIC{openNIC(t, Config{}), openNIC(t, Config{Listen: "127.0.0.1:0"})}
 	var vis [2]*vi.VI

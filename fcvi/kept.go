@@ -6,8 +6,8 @@ import (
 	"viaduct/internal/fc"
 )
 
-// A keptIU is an IU for a port to which nothing may be sent while its mapping is verified. [FCVI
-// 7.7]
+// A keptIU is an IU for a port whose mapping is being verified. Nothing may be sent to the port
+// meanwhile. [FCVI 7.7]
 type keptIU struct {
 	r     *fc.Remote
 	class fc.Class
@@ -15,7 +15,8 @@ type keptIU struct {
 	buf   []byte
 }
 
-// maxKept bounds the kept IUs. An IU beyond it is lost, and sent again when its timer expires.
+// maxKept is the maximum number of kept IUs. A further IU is dropped, and sent again when its timer
+// expires.
 const maxKept = 1024
 
 // keep stores f, a whole IU, until sending to r is allowed. Otherwise a state change in the middle

@@ -14,16 +14,16 @@ import (
 	"viaduct/vi"
 )
 
-// A link is a connection as the engine of package vi drives it.
+// A link implements vi.Link for a connection.
 type link struct {
 	s    *station
 	c    *conn // under s.mu
 	v    *viConsumer
 	poll poller
-	gone chan struct{} // closed when the endpoint was released
+	gone chan struct{} // closed when the endpoint is released
 
-	started  bool   // vi has the connection; guarded by s.mu
-	before   func() // what broke it before that; guarded by s.mu
+	started  bool   // guarded by s.mu: package vi has the connection
+	before   func() // guarded by s.mu: breaks the connection, if it broke before started
 	breaking sync.Once
 }
 
@@ -32,9 +32,10 @@ var _ vi.Link = (*link)(nil)
 func newLink(s *station, ep *vi.Endpoint) *link {
 	l := &link{s: s, v: &viConsumer{s: s, ep: ep}, gone: make(chan struct{})}
 	l.v.end = func(orderly bool) {
-		// Call Break in another goroutine, because it takes the VI's lock and stops this link.
+		// The connection is broken in another goroutine, because Break takes the VI's lock and
+		// stops this link.
 		end := func() { l.breaking.Do(func() { s.breaks.Go(func() { ep.Break(orderly) }) }) }
-		if !l.started { // without a connection Break would have no effect
+		if !l.started { // before Start, Break would have no effect
 			l.before = end
 			return
 		}
@@ -43,8 +44,8 @@ func newLink(s *station, ep *vi.Endpoint) *link {
 	return l
 }
 
-// Path implements [vi.VI.Path]: it returns the path of the bytes to the peer, or to the fabric that
-// leads to the peer.
+// Path implements [vi.VI.Path]. It returns the path of the bytes to the peer, or to the fabric
+// through which the peer is reached.
 func (l *link) Path() samehost.Path {
 	if p, ok := l.poll.(interface{ Path() samehost.Path }); ok {
 		return p.Path()
@@ -76,7 +77,7 @@ func (l *link) Start() {
 // SendPosted implements vi.Link.
 func (l *link) SendPosted() { l.s.do(func(now fc.Time) { l.c.posted(now) }) }
 
-// RecvPosted implements vi.Link: it matters only if a message waits.
+// RecvPosted implements vi.Link. It has an effect only if a message waits for a receive.
 func (l *link) RecvPosted() {
 	if l.v.waiting.Load() {
 		l.s.do(func(now fc.Time) { l.c.recvPosted(now) })
@@ -93,8 +94,8 @@ func (l *link) Unpoll() {
 	}
 }
 
-// Stop implements vi.Link. The machines touch memory only under the lock, and copy the frames that
-// they send, so that no memory is touched after Stop returns.
+// Stop implements vi.Link. The machines access memory only under the lock, and copy the frames that
+// they send. So no memory is accessed after Stop has returned.
 func (l *link) Stop(reason vi.StopReason) {
 	now := l.s.enter()
 	if l.s.dead {
@@ -108,7 +109,7 @@ func (l *link) Stop(reason vi.StopReason) {
 // Wait implements vi.Link.
 func (l *link) Wait() { <-l.gone }
 
-// attributes returns a VI's attributes in their wire form.
+// attributes returns a VI's attributes in the form of the wire.
 func (d *device) attributes(ep *vi.Endpoint) iu.Attributes {
 	a := ep.Attributes()
 	w := iu.Attributes{
@@ -120,8 +121,8 @@ func (d *device) attributes(ep *vi.Endpoint) iu.Attributes {
 		w.MaxTransfer = d.p.cfg.MaxTransferSize
 	}
 	if w.Reliability != iu.Unreliable { // [FCVI-3-9]
-		// The window is announced even if reads are not enabled, because such a read is answered
-		// with its reason.
+		// The window is announced even if Reads are not enabled, because such a Read is answered
+		// with the reason of its refusal.
 		w.MaxReads = uint16(min(max(1, cmpOr(a.ReadWindow, d.p.cfg.MaxReads)), window)) // [FCVI-7.3-3]
 	} else {
 		w.Read = false
@@ -136,7 +137,7 @@ func cmpOr(a, b int) int {
 	return b
 }
 
-// remoteAttributes returns the attributes that the peer stated.
+// remoteAttributes returns the attributes that the peer announced.
 func remoteAttributes(c *conn) vi.Attributes {
 	w := &c.rattrs
 	return vi.Attributes{Reliability: vi.Reliability(w.Reliability), MaxTransferSize: w.MaxTransfer,
@@ -173,7 +174,7 @@ func (d *device) connect(ctx context.Context, ep *vi.Endpoint, local, remote vi.
 	defer over()
 	s, err := d.stationFor(ctx, remote, home)
 	for err != nil && mode == iu.PeerToPeer && ctx.Err() == nil {
-		// The peer may start later. [VIA 6.4.6]
+		// The peer may start later, so the request is repeated. [VIA 6.4.6]
 		select {
 		case <-ctx.Done():
 		case <-time.After(50 * time.Millisecond):
@@ -246,7 +247,7 @@ func (l *link) connected(host []byte) (vi.Link, vi.Agreement, error) {
 	return l, agreement(l.c, host), nil
 }
 
-// ownAddress is the NIC's own with a discriminator.
+// ownAddress returns the NIC's own address with the given discriminator.
 func (d *device) ownAddress(disc []byte) iu.NetAddress {
 	if len(d.ips) > 0 {
 		return iu.IPAddress(d.ips[0], disc)
@@ -276,7 +277,7 @@ func (d *device) Wait(ctx context.Context, local vi.Address) (vi.Request, error)
 			c = <-found
 		}
 	})
-	if c != nil { // a ready result wins over a cancelled context
+	if c != nil { // if there is a request, it is returned although ctx has ended
 		return d.request(s, c), nil
 	}
 	return nil, context.Cause(ctx)
@@ -327,7 +328,7 @@ func (r *request) Accept(ctx context.Context, ep *vi.Endpoint) (vi.Link, vi.Agre
 		ok = r.c.accept(now, r.d.attributes(ep), l.v, ep.Attributes().FlowControl, func(_ fc.Time, x iu.Reason) { result <- x })
 	})
 	if !ok {
-		return nil, none, vi.ErrTimeout // the caller gave up
+		return nil, none, vi.ErrTimeout // the caller has cancelled its request
 	}
 	select {
 	case x := <-result:
@@ -350,7 +351,7 @@ func (r *request) Accept(ctx context.Context, ep *vi.Endpoint) (vi.Link, vi.Agre
 	return l.connected(nil)
 }
 
-// join returns a context that ends with the device too.
+// join returns a context that ends with ctx, and also when the device is closed.
 func (d *device) join(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(d.ctx, func() { cancel(vi.ErrClosed) })
@@ -364,7 +365,7 @@ func contextError(ctx context.Context, err error) error {
 	return err
 }
 
-// netOutlet attaches a station to a network.
+// A netOutlet attaches a station to a network of this process.
 type netOutlet struct {
 	n      network
 	out    fc.Sender
@@ -394,8 +395,8 @@ func (o *netOutlet) flush()                {}
 func (o *netOutlet) poller(fc.Addr) poller { return nil }
 func (o *netOutlet) close()                { o.detach() }
 
-// Traffic returns the messages and bytes that the connection has carried. Answers to RDMA Reads are
-// counted with their last frame.
+// Traffic returns the messages and bytes that the connection has carried. An answer to an RDMA Read
+// is counted with its last frame.
 func (l *link) Traffic() vi.Traffic {
 	l.s.mu.Lock()
 	defer l.s.mu.Unlock()
@@ -403,6 +404,6 @@ func (l *link) Traffic() vi.Traffic {
 	if l.c != nil {
 		t = l.c.traffic
 	}
-	t.Credits = -1 // a message that meets no receive waits, or breaks the connection
+	t.Credits = -1 // there is no credit: a message that finds no receive waits, or breaks the connection
 	return t
 }

@@ -5,7 +5,7 @@ import (
 	"os"
 )
 
-// testLogger logs the life of ports and connections if FCVI_LOG is set.
+// testLogger logs set-up and end of ports and connections if FCVI_LOG is set.
 var testLogger = func() *slog.Logger {
 	if os.Getenv("FCVI_LOG") == "" {
 		return nil

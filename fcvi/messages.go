@@ -6,36 +6,36 @@ import (
 	"viaduct/vi"
 )
 
-// A messageType has the functions for Information Units of one opcode.
+// A messageType has the functions that handle Information Units of one opcode.
 type messageType struct {
-	// arrive handles an IU that names the endpoint c and comes from the port of its peer. Message
-	// requests arrive as frames. The functions below are for them alone, and are the same whether
-	// frames arrive one by one, as a run, or out of order.
+	// arrive handles an IU that names the endpoint c and comes from the port of its peer. The
+	// functions below are for message requests only. They are the same for frames that arrive one
+	// by one, as a run, or out of order.
 	arrive func(c *conn, now fc.Time, f *fc.Frame, h *iu.Header)
 
 	control vi.Control
 
-	// begin reports whether a frame with the given payload length can belong to such a message. It
-	// runs before all other checks.
+	// begin reports whether a frame with the given payload length can belong to a message of this
+	// type. It runs before all other checks.
 	begin func(c *conn, h *iu.Header, payload int) bool
 
-	// place places payload; it is nil for a type without payload. It returns false if the message
+	// place places payload. It is nil for a type without payload. It returns false if the message
 	// has ended, or waits for a receive descriptor.
 	place func(c *conn, now fc.Time, m *rxMsg, off uint32, b []byte) bool
 
-	// end completes a message that has arrived in full. It returns false if the message has to wait
-	// or the connection ended.
+	// end completes a message that has arrived completely. It returns false if the message must
+	// wait, or if the connection has ended.
 	end func(c *conn, now fc.Time, m *rxMsg, d vi.Delivery) bool
 
-	// fail reports a message that will stay incomplete. It is nil if the end of the connection is
-	// report enough for the consumer.
+	// fail reports a message that will stay incomplete. It is nil if the end of the connection is a
+	// sufficient report for the consumer.
 	fail func(c *conn, m *rxMsg)
 
-	answers bool // end sees to the answer, at every reliability
+	answers bool // end sends the answer itself, at every reliability level
 }
 
-// messageTypes has a row per opcode, which the port has checked. A CONNECT_RQST names no endpoint:
-// port.connectRqst handles it. The table is filled in init, because its functions refer to it.
+// messageTypes has a row for each opcode; the port has checked the opcode. A CONNECT_RQST names no
+// endpoint: port.connectRqst handles it. init fills the table, because its functions refer to it.
 var messageTypes [256]messageType
 
 func init() {
@@ -58,13 +58,13 @@ func init() {
 
 func (c *conn) beginAny(*iu.Header, int) bool { return true }
 
-// beginRead reports whether a Read is allowed: only at the reliable levels, and only as a header.
-// [FCVI-5.2.4-6]
+// beginRead reports whether a Read is allowed. It is allowed only at the reliable levels, and only
+// without payload. [FCVI-5.2.4-6]
 func (c *conn) beginRead(h *iu.Header, payload int) bool {
 	return c.reliable() && payload == 0 && h.Flags&iu.FlagImm == 0
 }
 
-// placeSend places bytes of a Send, for which it takes a receive descriptor first.
+// placeSend takes a receive descriptor for a Send, if it has none, and places bytes into it.
 func (c *conn) placeSend(now fc.Time, m *rxMsg, off uint32, b []byte) bool {
 	return (m.taken || c.takeRecv(now, m)) && c.scatter(now, m, off, b)
 }
@@ -133,7 +133,7 @@ func (c *conn) placeWrite(_ fc.Time, m *rxMsg, off uint32, b []byte) bool {
 	return true
 }
 
-// endWrite completes an RDMA Write; with immediate data that uses a receive descriptor.
+// endWrite completes an RDMA Write. A Write with immediate data consumes a receive descriptor.
 func (c *conn) endWrite(now fc.Time, m *rxMsg, d vi.Delivery) bool {
 	if m.held {
 		c.placeWrite(now, m, 0, m.buf[:d.Length])
@@ -155,15 +155,15 @@ func (c *conn) endWrite(now fc.Time, m *rxMsg, d vi.Delivery) bool {
 	return true
 }
 
-// writeError reports an RDMA Write whose target failed the check: in the
-// receive descriptor it would have consumed, or asynchronously.
+// writeError reports an RDMA Write whose target failed the check. The error goes into the receive
+// descriptor that the Write would have consumed, or is asynchronous.
 func (c *conn) writeError(now fc.Time, m *rxMsg, d vi.Delivery) bool {
 	if d.Immediate && (m.taken || c.takeRecv(now, m)) {
 		d.RemoteWrite, d.Length, d.Status = true, 0, vi.StatusRDMAProtection // [VIA-4.6-9] [VIA-5.2-10]
 		c.rx.haveRecv = false
 		c.up.finishRecv(d)
 	} else if c.up != nil {
-		c.rx.waiting = false                          // no message waits any more
+		c.rx.waiting = false                          // no message waits after this error
 		c.up.async(vi.ErrorRDMAWProt, vi.OpRDMAWrite) // [VIA-4.6-8] [VIA-5.2-6]
 	}
 	if c.up == nil {
@@ -177,8 +177,9 @@ func (c *conn) writeError(now fc.Time, m *rxMsg, d vi.Delivery) bool {
 	return false
 }
 
-// failWrite reports an RDMA Write that ended in its middle: as an asynchronous error, or, with
-// immediate data, in the descriptor that it would have consumed. [VIA-4.6-11] [VIA-5.2-7]
+// failWrite reports an RDMA Write that ended in the middle. The error goes into the descriptor that
+// the Write would have consumed, if it has immediate data, and is asynchronous otherwise.
+// [VIA-4.6-11] [VIA-5.2-7]
 func (c *conn) failWrite(m *rxMsg) {
 	if m.h.Flags&iu.FlagImm == 0 {
 		c.up.async(vi.ErrorRDMAWAbort, vi.OpRDMAWrite)

@@ -15,26 +15,26 @@ import (
 	"viaduct/vi"
 )
 
-// A passage is a connection of a simulated pair. The test observes one end while it injects frames.
+// A passage is a connection of a simulated pair. The test injects frames and observes one end.
 type passage struct {
 	*sim
-	f      *fake // the end that is looked at
+	f      *fake // the observed end
 	c      *conn
 	r      *fc.Remote
 	rr     iu.Flags
-	first  iu.MsgID // what arrives first, or was sent first
+	first  iu.MsgID // id of the first message that arrives, or was sent
 	sent   []string
 	before []string
 	counts Stats
 }
 
-// A path is the kind of network under a connection.
+// A path is a kind of network: a reliability level, and whether frames keep their order.
 type path struct {
 	level iu.Reliability
 	order bool
 }
 
-// String is UD, RD or RR, with a star where frames may overtake each other.
+// String returns UD, RD or RR, with a star if frames may overtake each other.
 func (p path) String() string {
 	s := map[iu.Reliability]string{iu.Unreliable: "UD", iu.ReliableDelivery: "RD", iu.ReliableReception: "RR"}[p.level]
 	if !p.order {
@@ -67,7 +67,7 @@ func pass(t *testing.T, on path, end int) *passage {
 			w.sent = append(w.sent, fmt.Sprintf("ABTS rxid %x F_CTL %06x", f.RXID, uint32(f.FCtl)))
 		case f.Type == fc.TypeFCVI && f.RCtl.IsDeviceData() && err == nil:
 			if h.MsgID != 0 {
-				h.MsgID -= w.first - 1 // the first is 1
+				h.MsgID -= w.first - 1 // the first message is number 1
 			}
 			if h.Op.IsResponse() || h.Op.IsRequest() {
 				h.Handle = 0
@@ -82,7 +82,7 @@ func pass(t *testing.T, on path, end int) *passage {
 	return w
 }
 
-// ready notes how things are before the event.
+// ready records the facts before the event.
 func (w *passage) ready() { w.before, w.counts, w.sent = w.facts(), w.c.p.stats, nil }
 
 func (w *passage) facts() (all []string) {
@@ -166,8 +166,8 @@ func (w *passage) outcome() string {
 	return strings.Join(lines, "\n\t")
 }
 
-// aftermath returns the effects of the event over a while without other events: sent frames, the
-// state, and changed facts.
+// aftermath returns the effects of the event in the time after it, without other events: sent
+// frames, the state, and changed facts.
 func (w *passage) aftermath() string {
 	was, state := w.facts(), w.c.state
 	w.sent = nil
@@ -177,7 +177,7 @@ func (w *passage) aftermath() string {
 		op, _, _ := strings.Cut(s, " ")
 		later = append(later, op)
 	}
-	if n := len(later) - 6; n > 0 { // an end that tries again and again
+	if n := len(later) - 6; n > 0 { // an end that repeats its attempts
 		later = append(later[:6], fmt.Sprintf("and %d more", n))
 	}
 	if w.c.state != state {
@@ -194,7 +194,7 @@ func (w *passage) aftermath() string {
 	return "later: " + strings.Join(later, ", ")
 }
 
-// arrive lets the end have a frame of message n, of its own Exchange and Sequence.
+// arrive delivers a frame of message n to the end, on an Exchange and Sequence of its own.
 func (w *passage) arrive(n int, h iu.Header, data string, change func(f *fc.Frame)) {
 	h.Handle, h.MsgID = w.c.handle, w.first+iu.MsgID(n)
 	if h.Op.IsRequest() {
@@ -209,7 +209,8 @@ func (w *passage) arrive(n int, h iu.Header, data string, change func(f *fc.Fram
 	w.c.p.Frame(w.net.Now(), w.r, &f)
 }
 
-// from is a part of a Sequence that begins at off, the last or not.
+// from makes a frame part of a Sequence: it begins at offset off. last means that it is the last
+// frame.
 func from(off uint32, last bool) func(f *fc.Frame) {
 	return func(f *fc.Frame) {
 		if f.Param = off; off > 0 {
@@ -240,7 +241,7 @@ type step struct {
 	run  func(w *passage)
 }
 
-// arrivals lists the states of a receiver in which an event occurs.
+// arrivals lists the states of a receiver for the walk.
 var arrivals = []step{
 	{"two receives", func(w *passage) { w.f.postRecv(16); w.f.postRecv(16) }},
 	{"no receive", func(w *passage) {}},
@@ -360,7 +361,7 @@ var frames = []step{
 	}},
 	{"Reads, more than agreed", func(w *passage) {
 		w.stall(func() {
-			for i := range 5 { // one more than MaxReads
+			for i := range 5 { // one Read more than MaxReads
 				w.read(i, 4, iu.FlagRspRqd)
 			}
 		})
@@ -369,7 +370,7 @@ var frames = []step{
 		w.stall(func() { w.read(0, 4, iu.FlagRspRqd); w.f.rights[1] = false })
 	}},
 	{"Read, whose memory goes within", func(w *passage) {
-		w.stall(func() { w.read(0, 9000, iu.FlagRspRqd) }) // the first frame
+		w.stall(func() { w.read(0, 9000, iu.FlagRspRqd) }) // only the first frame is sent
 		w.f.rights[1] = false
 		w.c.p.activate(w.c)
 		w.c.p.pump(w.net.Now())
@@ -392,12 +393,12 @@ var frames = []step{
 	{"T_GAP, early", func(w *passage) { w.c.gapExpired(w.net.Now()) }},
 }
 
-// disconnect lets the end have the orderly end of a peer that has sent n messages.
+// disconnect delivers an orderly disconnect of a peer that has sent n messages.
 func (w *passage) disconnect(n int) {
 	w.arrive(n, iu.Header{Op: iu.DisconnectRqst, Flags: iu.FlagMsgID, RmtHandle: w.c.rHandle, Total: w.c.connID(), Param: iu.Status{Reason: iu.ULPDisconnect}.Param()}, "", nil)
 }
 
-// stall runs fn while the link has room for a single frame.
+// stall runs fn while the link has room for only one frame.
 func (w *passage) stall(fn func()) {
 	room, left := w.c.p.room, 0
 	w.c.p.room = func(fc.Addr) int { return left }
@@ -414,7 +415,7 @@ func (w *passage) stall(fn func()) {
 // file in dir per state.
 func walkMessages(t *testing.T, dir string, end int, places, events []step) {
 	if raceEnabled {
-		places = places[:2] // it is one goroutine
+		places = places[:2] // the machines run in one goroutine
 	}
 	for _, at := range places {
 		t.Run(at.name, func(t *testing.T) {
@@ -424,9 +425,9 @@ func walkMessages(t *testing.T, dir string, end int, places, events []step) {
 }
 
 func walkEvents(t *testing.T, golden string, end int, at step, events []step) {
-	by, order := map[string][]string{}, []string{} // events by what they do
+	by, order := map[string][]string{}, []string{} // events, grouped by their effect
 	for _, e := range events {
-		same, ways := map[string][]string{}, []string{} // paths by the effect of the event
+		same, ways := map[string][]string{}, []string{} // paths, grouped by the effect of the event
 		for _, on := range every {
 			w := pass(t, on, end)
 			at.run(w)
@@ -457,11 +458,11 @@ func walkEvents(t *testing.T, golden string, end int, at step, events []step) {
 	testkit.Golden(t, golden, []byte(text.String()))
 }
 
-// every lists all reliability levels, with and without reordering of frames.
+// every lists all reliability levels, each with and without reordering of frames.
 var every = []path{{iu.Unreliable, true}, {iu.Unreliable, false}, {iu.ReliableDelivery, true}, {iu.ReliableDelivery, false}, {iu.ReliableReception, true}, {iu.ReliableReception, false}}
 
-// TestFCVI_8_4_Receive runs every arrival in every state of a receiver. The golden files list each
-// event's effects: delivered, placed and reported messages, answers, timers and counters.
+// TestFCVI_8_4_Receive runs every arrival in every state of a receiver. The golden files list the
+// effects of each event: delivered, placed and reported messages, answers, timers and counters.
 // [FCVI-3-2..5] [FCVI-3-8] [FCVI-5.1-9] [FCVI-5.2.2-2..8] [FCVI-5.2.3-1..4] [FCVI-5.2.4-2]
 // [FCVI-5.2.4-3] [FCVI-5.2.4-5] [FCVI-5.2.4-6] [FCVI-5.2.5-5] [FCVI-5.5-3] [FCVI-5.6-1]
 // [FCVI-5.6-2] [FCVI-5.9.1-5] [FCVI-5.9.4-5] [FCVI-5.9.6-3] [FCVI-5.9.8-2] [FCVI-6.1-1]
@@ -474,7 +475,7 @@ func TestFCVI_8_4_Receive(t *testing.T) {
 	walkMessages(t, "receive", 1, arrivals, frames)
 }
 
-// resp sends the end an answer to its message n, or a frame of one.
+// resp delivers an answer to the end's message n, or one frame of an answer.
 func (w *passage) resp(n int, op iu.Opcode, flags iu.Flags, reason iu.Reason, data string, off uint32, last bool) {
 	ox := uint16(0x7777)
 	for _, q := range w.c.tx.pending.all() {
@@ -496,10 +497,10 @@ func (w *passage) quiet(post func()) {
 	w.net.Run(time.Millisecond)
 }
 
-// askEach has each message at Reliable Reception ask for its response.
+// askEach makes each message at Reliable Reception request a response.
 func (w *passage) askEach() { w.c.attrs.Streaming = false }
 
-// departures lists the states of a sender in which an event occurs.
+// departures lists the states of a sender for the walk.
 var departures = []step{
 	{"nothing sent", func(w *passage) {}},
 	{"three Sends", func(w *passage) {
@@ -641,12 +642,12 @@ var answers = []step{
 	{"the consumer breaks it", func(w *passage) { w.c.stop(w.net.Now(), true) }},
 }
 
-// failed sends the end a disconnect which reports that message n failed.
+// failed delivers a disconnect which reports that message n failed.
 func (w *passage) failed(n int, reason iu.Reason) {
 	w.arrive(n, iu.Header{Op: iu.DisconnectRqst, Flags: iu.FlagErr | iu.FlagMsgID, RmtHandle: w.c.rHandle, Total: w.c.connID(), Param: iu.Status{Reason: reason}.Param()}, "", nil)
 }
 
-// bad posts a descriptor that fails locally, and a good one after it.
+// bad posts a descriptor that fails at this end, and a valid one after it.
 func (w *passage) bad(s *fakeSend) {
 	s.va, s.mh = 1000, 7
 	w.f.sends = append(w.f.sends, s)

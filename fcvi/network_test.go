@@ -6,8 +6,8 @@ import (
 	"viaduct/internal/fc/fabricd"
 )
 
-// An inProcess is the network of a simulated Net that is being served: each NIC
-// becomes an N_Port of sw.
+// An inProcess is the network of a simulated Net that runs in real time. Each NIC becomes an N_Port
+// of sw.
 type inProcess struct {
 	n  *fabric.Net
 	sw *fabric.Switch

@@ -8,14 +8,15 @@ import (
 )
 
 // A linkOutlet attaches a station to an FCIP link: its N_Port logs in to the fabric at the other
-// end. It serves one link. A station that keeps its fabric gets a new outlet with the next link.
+// end. It serves one link. A station that stays in its fabric after the link is lost gets a new
+// outlet for the next link.
 type linkOutlet struct {
 	l    *fcip.Link
-	keep *keeper // makes the next link; nil leaves the station without one
+	keep *keeper // makes the next link; if nil, there is no next link
 	s    *station
 
-	now   fc.Time         // of the current batch; guarded by the station
-	yield func(*fc.Frame) // frame, made once
+	now   fc.Time         // time of the current batch; guarded by the station
+	yield func(*fc.Frame) // the method frame, allocated once
 }
 
 // A keeper brings a station back to its fabric when the link is lost.
@@ -29,8 +30,8 @@ func (o *linkOutlet) begin(s *station) error {
 	return nil
 }
 
-// attach makes o the outlet of s and has the N_Port log in over it. It reports
-// whether s is still open.
+// attach makes o the outlet of s and starts the login of the N_Port. It returns false if s is
+// closed.
 func (o *linkOutlet) attach(s *station) bool {
 	o.s, o.yield = s, o.frame
 	now := s.enter()
@@ -53,11 +54,10 @@ func (o *linkOutlet) flush()                { o.l.Flush() }
 func (o *linkOutlet) close()                { o.l.Close() }
 func (o *linkOutlet) poller(fc.Addr) poller { return o.l }
 
-// current reports whether o is the outlet of an open station. The station's
-// lock is held.
+// current reports whether o is the outlet of an open station. The caller holds the station's lock.
 func (o *linkOutlet) current() bool { return !o.s.dead && o.s.out == outlet(o) }
 
-// Frames handles a batch under one lock.
+// Frames handles a batch of frames under one lock.
 func (o *linkOutlet) Frames(recv func(yield func(f *fc.Frame))) {
 	s := o.s
 	o.now = s.enter()
@@ -72,8 +72,8 @@ func (o *linkOutlet) frame(f *fc.Frame) { o.s.np.Receive(o.now, f) }
 // Room resumes the connections that wait for the link.
 func (o *linkOutlet) Room() { o.s.do(o.s.p.linkRoom) }
 
-// Down ends every login, because the ports beyond the link are out of reach. The other end waits
-// for us to close. [FCFS-3.2-5]
+// Down ends every login, because the ports beyond the link can't be reached. The other end of the
+// link waits until this end closes it. [FCFS-3.2-5]
 func (o *linkOutlet) Down(err error) {
 	o.s.do(func(now fc.Time) {
 		if !o.current() {
@@ -90,7 +90,7 @@ func (o *linkOutlet) Down(err error) {
 }
 
 // restore dials the fabric until the station has joined it again, or the device is closed.
-// Listeners belong to the port and outlive the link.
+// Listeners belong to the port and survive the loss of the link.
 func (o *linkOutlet) restore(why error) {
 	log := o.keep.redial.Config.Logger
 	if log != nil {

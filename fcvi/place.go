@@ -6,10 +6,10 @@ import (
 	"viaduct/vi"
 )
 
-// placeFrame places the bytes of a frame if it is the turn of their message, and holds them
-// otherwise, because an earlier Write must not overwrite a later one. Bytes are placed in the order
-// of arrival of frames, which is ascending if the path keeps it. placeFrame reports whether the
-// message continues. [VIA-4.2-5]
+// placeFrame places the bytes of a frame if it is the turn of their message. Otherwise it stores
+// them, because an earlier Write must not overwrite a later one. Bytes are placed in the order of
+// arrival of frames, which is ascending on a path that keeps order. placeFrame returns false if the
+// message does not continue. [VIA-4.2-5]
 func (c *conn) placeFrame(now fc.Time, m *rxMsg, off uint32, b []byte) bool {
 	r := &c.rx
 	t := &messageTypes[m.h.Op]
@@ -24,7 +24,7 @@ func (c *conn) placeFrame(now fc.Time, m *rxMsg, off uint32, b []byte) bool {
 	return c.hold(now, m, off, b)
 }
 
-// hold keeps bytes until their message's turn.
+// hold stores bytes until it is their message's turn.
 func (c *conn) hold(now fc.Time, m *rxMsg, off uint32, b []byte) bool {
 	r := &c.rx
 	m.held = true
@@ -45,17 +45,17 @@ func (c *conn) hold(now fc.Time, m *rxMsg, off uint32, b []byte) bool {
 	return true
 }
 
-// takeRecv takes a receive descriptor for the message at mexp. Without one the
-// message waits, is dropped or breaks the connection. [FCVI-3-8]
+// takeRecv takes a receive descriptor for the message at mexp. If there is none, the message waits,
+// is dropped or breaks the connection. [FCVI-3-8]
 func (c *conn) takeRecv(now fc.Time, m *rxMsg) bool {
 	r := &c.rx
-	if r.haveRecv { // left over from a message that was discarded [FCVI-B-5]
+	if r.haveRecv { // the descriptor of a message that was discarded [FCVI-B-5]
 		return true
 	}
 	capacity, bad, ok := c.up.takeRecv()
 	if !ok {
 		if c.holds {
-			r.waiting = true // bytes that a Write has placed stay [VIA-4.1-3]
+			r.waiting = true // bytes that a Write has placed are not removed [VIA-4.1-3]
 			return false
 		}
 		c.p.stats.NoReceive++                                        // [FCVI-5.2.3-4]
@@ -75,7 +75,7 @@ func (c *conn) takeRecv(now fc.Time, m *rxMsg) bool {
 	return true
 }
 
-// recvPosted is the doorbell of the receive queue: a waiting message may continue.
+// recvPosted is the doorbell of the receive queue. A waiting message may continue.
 func (c *conn) recvPosted(now fc.Time) {
 	r := &c.rx
 	if c.state != stConnected || c.up == nil || !r.waiting {

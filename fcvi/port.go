@@ -11,7 +11,7 @@ import (
 	"viaduct/internal/wire/iu"
 )
 
-// Limits of the assignment and defaults.
+// These are limits that we chose, and defaults.
 const ( // [FCVI-5.7-5] [FCVI-8.3-2]
 	defaultMaxTransfer = 1 << 20
 	LimitMaxTransfer   = 64 << 20
@@ -20,23 +20,23 @@ const ( // [FCVI-5.7-5] [FCVI-8.3-2]
 	defaultMaxUnacked  = 256
 	LimitMaxUnacked    = 512
 
-	window      = 64        // messages that a receive stream holds if frames can overtake each other [FCVI-8.4-6]
+	window      = 64        // messages that a receive stream stores if frames can overtake each other [FCVI-8.4-6]
 	streamLimit = 256       // messages of a stream Exchange [FCVI-5.2.1-6]
 	askEvery    = 32        // number of streamed messages per requested response [FCVI-E-2]
-	askBytes    = 256 << 10 // or after so many bytes
+	askBytes    = 256 << 10 // or number of bytes per requested response
 	maxAttempts = 4         // [FCVI-8.5-3]
 	discTries   = 3         // [FCVI-8.6-1]
-	maxSetups   = 4096      // set-ups a port keeps in mind, finished ones included
+	maxSetups   = 4096      // set-ups that a port remembers, including finished ones
 )
 
 // A machineConfig configures the state machines of a port.
 type machineConfig struct {
 	codec       iu.Codec
 	ulpTimeout  time.Duration
-	linger      time.Duration // a request without waiter is held so long
-	stream      bool          // policy X2 for one-way messages
+	linger      time.Duration // time for which a request without a waiter is held
+	stream      bool          // use policy X2 for one-way messages
 	class       fc.Class
-	maxUnacked  int // own window of Reliable Reception requests
+	maxUnacked  int // this side's window of Reliable Reception requests
 	static      map[netip.Addr]WWN
 	farpOnly    bool
 	seed        uint64
@@ -44,7 +44,7 @@ type machineConfig struct {
 	onConnState func(c *conn, from, to state)
 }
 
-// Stats counts what an FC-VI port saw and did. Every counter only grows.
+// Stats has the counters of an FC-VI port. Counters never decrease.
 type Stats struct {
 	SentMessages, SentBytes         uint64 // requests and read answers transmitted
 	DeliveredMessages               uint64 // completely received messages of peers
@@ -52,36 +52,35 @@ type Stats struct {
 	SentIUs, RecvFrames             uint64
 	RCtlMismatch                    uint64 // frames whose R_CTL is not that of their IU
 	Synonyms                        uint64 // frames of other messages under the exchange of one that is incomplete
-	LateFrames                      uint64 // of messages before Mexp, or offsets seen before
+	LateFrames                      uint64 // frames of messages before Mexp, or with offsets that were received before
 	UnknownHandle                   uint64 // IUs that name no endpoint
-	WrongSource                     uint64 // right handle, wrong S_ID
+	WrongSource                     uint64 // frames with a valid handle from the wrong S_ID
 	WrongState                      uint64 // message IUs of connections that are not Connected
-	BadOpcode                       uint64 // no IU of the standard
-	Malformed                       uint64 // header or payload against the rules of the IU
+	BadOpcode                       uint64 // IUs with an opcode that is not in the standard
+	Malformed                       uint64 // IUs whose header or payload breaks the rules
 	Discarded                       uint64 // messages dropped at Unreliable Delivery
-	NoReceive                       uint64 // messages that met no receive descriptor
+	NoReceive                       uint64 // messages that found no receive descriptor
 	Gaps                            uint64 // losses detected
-	WindowFull                      uint64 // messages that found the window or the memory for those that wait full
-	DupRqst                         uint64 // connection requests seen before
+	WindowFull                      uint64 // messages for which the window, or the memory for waiting messages, had no room
+	DupRqst                         uint64 // connection requests that were received before
 	Retries                         uint64 // set-up and disconnect IUs sent again
-	Connected, Rejected, SetupsLost uint64 // set-ups by how they ended
+	Connected, Rejected, SetupsLost uint64 // set-ups by their result
 	Broken                          uint64 // connections that ended in error
 	Aborts                          uint64 // ABTS sent
-	StaleResponses                  uint64 // answers that no request awaits
-	SetupLimit                      uint64 // requests refused for want of room
+	StaleResponses                  uint64 // answers to no request
+	SetupLimit                      uint64 // requests refused because of the limit of set-ups
 
 	// RCtlMismatch [FCVI-5.1-6], Synonyms [FCVI-5.6-2], WrongSource [FCVI-4-1],
 	// BadOpcode [FCVI-5.9.3-3], WindowFull [FCVI-8.4-9].
 }
 
-// A port is the FC-VI side of one N_Port: endpoints, set-ups, the address
-// cache. It is a state machine driven by the N_Port below and by the calls of
-// the provider above; it does no input or output and is not safe for
-// concurrent use.
+// A port is the FC-VI part of one N_Port: endpoints, set-ups and the address cache. It is a state
+// machine, called by the N_Port below and by the provider above. It does no input or output and is
+// not safe for concurrent use.
 type port struct {
 	cfg   machineConfig
 	np    *fc.NPort
-	room  func(dst fc.Addr) int // lower bound of the frames that the link can take
+	room  func(dst fc.Addr) int // lower bound of the number of frames that the link can take
 	rng   *rand.Rand
 	stats Stats
 
@@ -91,15 +90,15 @@ type port struct {
 	setups   map[setupKey]*setup
 	waits    []*wait
 	cache    map[hostKey]mapping
-	told     map[tellKey]fc.Time // unknown handles answered
+	told     map[tellKey]fc.Time // unknown handles that were answered
 	connSeq  uint32
-	active   []*conn // connections with something to send, in turn
+	active   []*conn // connections with frames to send, in the order of their turns
 	kept     []keptIU
 	opt      [iu.LongLen]byte
 	scratch  [fc.MaxData]byte
 	tx       fc.Frame
-	hdr      iu.Header // of the frame being sent
-	got      iu.Header // of the received frame
+	hdr      iu.Header // header of the frame that is being sent
+	got      iu.Header // header of the frame that was received
 	onlineFn []func(now fc.Time)
 }
 
@@ -110,8 +109,8 @@ type setupKey struct {
 
 // A setup is a responder's record of a connection request.
 type setup struct {
-	conn   *conn     // nil once it is over
-	reason iu.Reason // how it was answered then
+	conn   *conn     // nil after the end of the set-up
+	reason iu.Reason // reason in the answer, after the end
 	until  fc.Time   // forgotten afterwards
 }
 
@@ -141,13 +140,13 @@ func newPort(np *fc.NPort, cfg machineConfig, room func(dst fc.Addr) int) *port 
 	return p
 }
 
-// ulpTimeout is FCVI_ULP_TIMEOUT: at least 2 x R_A_TOV. [FCVI-8.3-2]
+// ulpTimeout returns FCVI_ULP_TIMEOUT, which is at least 2 x R_A_TOV. [FCVI-8.3-2]
 func (p *port) ulpTimeout() time.Duration {
 	t := p.cfg.ulpTimeout
 	if t == 0 {
 		t = defaultULPTimeout
 		if r := p.np.RATOV(); r < fc.DefaultRATOV {
-			t = 3 * r // timers scaled down together [FCVI-8.3-5]
+			t = 3 * r // all timers are scaled by one factor [FCVI-8.3-5]
 		}
 	}
 	return max(t, 2*p.np.RATOV())
@@ -159,7 +158,7 @@ func (p *port) log(msg string, args ...any) {
 	}
 }
 
-// PortOnline is called by the N_Port when it is online.
+// PortOnline is called by the N_Port when it has come online.
 func (p *port) PortOnline(now fc.Time) {
 	w := p.onlineFn
 	p.onlineFn = nil
@@ -179,7 +178,7 @@ func (p *port) Resumed(now fc.Time, r *fc.Remote) {
 	p.pump(now)
 }
 
-// LoggedOut ends everything with r. [FCVI-7.7-2] [FCFS-2.10-7]
+// LoggedOut ends all connections and set-ups with r. [FCVI-7.7-2] [FCFS-2.10-7]
 func (p *port) LoggedOut(now fc.Time, r *fc.Remote) {
 	p.takeKept(func(k *keptIU) bool { return k.r == r })
 	for k, m := range p.cache {
@@ -196,12 +195,12 @@ func (p *port) LoggedOut(now fc.Time, r *fc.Remote) {
 
 // Acked is called by the N_Port for a class 2 acknowledgement.
 func (p *port) Acked(now fc.Time, r *fc.Remote, f *fc.Frame) {
-	if !f.FromResponder() { // OX_IDs of the peer's are no business of our pool
+	if !f.FromResponder() { // the peer's OX_IDs are not in our pool
 		if c := p.oxids.owner(f.OXID); c != nil && c.remote == r {
 			c.acked(now, f.OXID)
 		}
 	}
-	if r.Room() { // credit belongs to the port: any connection with r may continue
+	if r.Room() { // the credit belongs to the port, so any connection with r may continue
 		for _, c := range p.handles.conns {
 			if c.remote == r {
 				p.activate(c)
@@ -223,7 +222,7 @@ func (p *port) Failed(now fc.Time, r *fc.Remote, f *fc.Frame, reason uint8) {
 	var h iu.Header
 	p.cfg.codec.ParseHeader(f.Opt, &h)
 	if !h.Op.IsResponse() {
-		return // set-up and disconnect have their own timers
+		return // set-up and disconnect recover by their own timers
 	}
 	for _, c := range p.handles.all() {
 		if c.remote == r && c.rHandle == h.Handle {
@@ -233,8 +232,8 @@ func (p *port) Failed(now fc.Time, r *fc.Remote, f *fc.Frame, reason uint8) {
 	}
 }
 
-// Abort handles an ABTS for an exchange that the peer originated, or for one of ours that the peer
-// abandons.
+// Abort handles an ABTS for an Exchange that the peer originated, or for an Exchange of this side
+// that the peer abandons.
 func (p *port) Abort(now fc.Time, r *fc.Remote, f *fc.Frame) bool {
 	if f.FromResponder() {
 		c := p.oxids.owner(f.OXID)
@@ -295,7 +294,7 @@ func (p *port) Frame(now fc.Time, r *fc.Remote, f *fc.Frame) {
 	p.pump(now)
 }
 
-// unknown answers IUs for handles that name no endpoint.
+// unknown answers an IU whose handle names no endpoint.
 func (p *port) unknown(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.Header) {
 	if h.Op == iu.DisconnectResp {
 		p.stats.StaleResponses++
@@ -304,7 +303,7 @@ func (p *port) unknown(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.Header) {
 	p.stats.UnknownHandle++
 	switch {
 	case h.Op == iu.DisconnectRqst && h.Handle == 0:
-		// The peer does not know the handle it quotes. [FCVI-6.12-2]
+		// The peer reports that it does not know the handle in one of our IUs. [FCVI-6.12-2]
 		for _, c := range p.handles.all() {
 			if c.remote == r && c.rHandle == h.RmtHandle && c.rHandle != 0 {
 				c.disconnectRqst(now, f, h)
@@ -316,7 +315,7 @@ func (p *port) unknown(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.Header) {
 	case h.Op == iu.DisconnectRqst: // [FCVI-5.3.5-5]
 		p.answerDisconnect(now, r, f, h)
 	case h.Op == iu.ConnectResp1 && h.Flags&iu.FlagPos != 0:
-		// An acceptance of an abandoned request. [FCVI-C-1]
+		// The IU accepts a request that was abandoned. [FCVI-C-1]
 		if a, _, err := p.cfg.codec.ParseConnectResp1(f.Payload); err == nil {
 			p.cancel(now, r, a.Handle, h.Handle, h.Total)
 		}
@@ -334,7 +333,7 @@ func (p *port) unknown(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.Header) {
 	}
 }
 
-// cancel sends a disconnect to a peer that may be connected to an endpoint of ours that gave up.
+// cancel sends a disconnect to a peer that may be connected to an abandoned endpoint of this side.
 func (p *port) cancel(now fc.Time, r *fc.Remote, theirs, ours, id uint32) {
 	p.sendOnce(now, r, &iu.Header{Op: iu.DisconnectRqst, Handle: theirs, RmtHandle: ours, Total: id,
 		Flags: iu.FlagErr, Param: iu.Status{Reason: iu.Cancelled}.Param()})
@@ -357,7 +356,7 @@ func (p *port) answerDisconnect(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.He
 	p.sendIU(now, r, f.Class(), &a, iu.Use{Last: true}, f.OXID, p.rxid(f), 0, nil)
 }
 
-// rxid returns the RX_ID for an answer to f: the assigned one, or a new one. [FCVI-5.4-5]
+// rxid returns the RX_ID for an answer to f: the one of the Exchange, or a new one. [FCVI-5.4-5]
 // [FCVI-5.2.1-9]
 func (p *port) rxid(f *fc.Frame) uint16 {
 	if f.RXID != fc.Unassigned {
@@ -367,7 +366,7 @@ func (p *port) rxid(f *fc.Frame) uint16 {
 	return p.nextRX
 }
 
-// classFor returns the class of service towards r. [FCVI-5.2.1-11]
+// classFor returns the class of service for frames to r. [FCVI-5.2.1-11]
 func (p *port) classFor(r *fc.Remote) fc.Class {
 	if p.cfg.class == fc.Class2 && r.Class2 {
 		return fc.Class2
@@ -375,9 +374,8 @@ func (p *port) classFor(r *fc.Remote) fc.Class {
 	return fc.Class3
 }
 
-// sendIU sends an IU that is a single frame, or keeps it while the mapping of r
-// is verified. It reports whether r is logged in.
-// [FCVI-5.1-7]
+// sendIU sends an IU that is a single frame. While the mapping of r is verified it stores the IU
+// instead. It returns false if r is not logged in. [FCVI-5.1-7]
 func (p *port) sendIU(now fc.Time, r *fc.Remote, class fc.Class, h *iu.Header, u iu.Use, oxid, rxid uint16, cnt uint16, payload []byte) bool {
 	f := p.frame(fc.RCtl(p.cfg.codec.RCtl(h.Op)), p.cfg.codec.DFCtl(h.Op), fc.FCtl(p.cfg.codec.FCtl(h.Op, u)))
 	f.SeqID, f.SeqCnt, f.OXID, f.RXID = r.NextSeqID(), cnt, oxid, rxid
@@ -389,9 +387,9 @@ func (p *port) sendIU(now fc.Time, r *fc.Remote, class fc.Class, h *iu.Header, u
 	return ok
 }
 
-// frame is the port's frame to be sent, with what all FC-VI frames have; the
-// N_Port fills in addresses and delimiters. Field by field: a value made elsewhere
-// and copied costs the processor a stall per frame. [FCVI-5.8-1] [FCVI-5.8-2]
+// frame returns the port's frame for sending, with the fields that all FC-VI frames have. The
+// N_Port sets addresses and delimiters. The fields are set one by one, because copying a struct
+// that was built elsewhere would stall the processor for each frame. [FCVI-5.8-1] [FCVI-5.8-2]
 // [FCVI-5.8-3]
 func (p *port) frame(rctl fc.RCtl, dfctl uint8, fctl fc.FCtl) *fc.Frame {
 	f := &p.tx
@@ -399,7 +397,7 @@ func (p *port) frame(rctl fc.RCtl, dfctl uint8, fctl fc.FCtl) *fc.Frame {
 	return f
 }
 
-// activate adds c to the connections with something to send.
+// activate adds c to the connections with frames to send.
 func (p *port) activate(c *conn) {
 	if !c.queued {
 		c.queued = true
@@ -407,11 +405,10 @@ func (p *port) activate(c *conn) {
 	}
 }
 
-// quantum is how many frames a connection may send before the next has its
-// turn.
+// quantum is the number of frames that a connection may send before the next connection's turn.
 const quantum = 32
 
-// pump sends queued messages as long as the links accept frames.
+// pump sends queued messages while the links accept frames.
 func (p *port) pump(now fc.Time) {
 	for len(p.active) > 0 {
 		c := p.active[0]
@@ -423,7 +420,7 @@ func (p *port) pump(now fc.Time) {
 		}
 		room := p.room(c.remote.Addr)
 		if room == 0 {
-			c.stalled = true // linkRoom resumes it [FCFS-2.9-1]
+			c.stalled = true // linkRoom resumes the connection [FCFS-2.9-1]
 			continue
 		}
 		room = min(room, quantum)
@@ -451,18 +448,18 @@ func (p *port) linkRoom(now fc.Time) {
 	p.pump(now)
 }
 
-// handleTable maps FCVI_HANDLEs to connections: bits 31..12 are the index,
-// 11..0 a generation. Handle 0 is never given out. [FCVI-4-4] [FCVI-4-5]
+// A handleTable maps FCVI_HANDLEs to connections. Bits 31..12 of a handle are the index, bits 11..0
+// a generation. Handle 0 is never used. [FCVI-4-4] [FCVI-4-5]
 type handleTable struct {
 	slots []handleSlot
-	free  []uint32 // released, oldest first
+	free  []uint32 // released indexes, the oldest first
 	conns []*conn  // in order of creation
 }
 
 type handleSlot struct {
 	c     *conn
 	gen   uint32
-	until fc.Time // not reused before [FCVI-4-6]
+	until fc.Time // the index is not reused before this time [FCVI-4-6]
 }
 
 const (
@@ -471,7 +468,7 @@ const (
 	maxIndex = 1<<20 - 1
 )
 
-func (t *handleTable) init() { t.slots = make([]handleSlot, 1) } // index 0 stays empty
+func (t *handleTable) init() { t.slots = make([]handleSlot, 1) } // index 0 stays unused
 
 func (t *handleTable) alloc(now fc.Time, c *conn) (uint32, bool) {
 	var i uint32
@@ -498,7 +495,7 @@ func (t *handleTable) get(h uint32) *conn {
 	return nil
 }
 
-// quarantined reports whether h named a connection until a moment ago.
+// quarantined reports whether h named a connection recently, so that its index is not yet reused.
 func (t *handleTable) quarantined(h uint32, now fc.Time) bool {
 	i := h >> genBits
 	return int(i) < len(t.slots) && t.slots[i].gen == h&genMask && t.slots[i].c == nil && now < t.slots[i].until
@@ -517,10 +514,11 @@ func (t *handleTable) release(h uint32, until fc.Time) {
 	}
 }
 
-// all returns the connections; the caller may release some while it looks.
+// all returns a copy of the list of connections, so that the caller may release some while it
+// iterates.
 func (t *handleTable) all() []*conn { return append([]*conn(nil), t.conns...) }
 
-// oxidPool gives out the OX_IDs of FC-VI, round robin. [FCVI-5.4-1] [FCVI-5.4-2]
+// An oxidPool assigns the OX_IDs of FC-VI, in a cycle. [FCVI-5.4-1] [FCVI-5.4-2]
 type oxidPool struct {
 	p     *port
 	next  uint32
@@ -528,13 +526,13 @@ type oxidPool struct {
 	pages [(iu.LastOXID + 1) / oxidPage]*[oxidPage]oxid
 }
 
-// An oxid is an open Exchange of ours. Without an owner it is locked.
+// An oxid is an open Exchange of this side. An oxid without an owner is locked.
 type oxid struct {
 	owner *conn
 	used  bool
 }
 
-// oxidPage is how many ids get their memory at one time.
+// oxidPage is the number of ids for which memory is allocated at once.
 const oxidPage = 256
 
 func (o *oxidPool) init(p *port) {
@@ -542,7 +540,7 @@ func (o *oxidPool) init(p *port) {
 	o.next = p.rng.Uint32() & iu.LastOXID
 }
 
-// at returns the state of an id, nil if it has never been used.
+// at returns the state of an id, or nil if the id was never used.
 func (o *oxidPool) at(ox uint16) *oxid {
 	if ox > iu.LastOXID || o.pages[ox/oxidPage] == nil {
 		return nil
@@ -550,9 +548,9 @@ func (o *oxidPool) at(ox uint16) *oxid {
 	return &o.pages[ox/oxidPage][ox%oxidPage]
 }
 
-// alloc takes the next free OX_ID for c. Ids are used in a cycle. Reuse is safe because every frame
-// carries MSG_ID and a handle with a generation; ids of open and of aborted Exchanges are skipped.
-// [FCVI-5.4-3]
+// alloc returns the next free OX_ID, for c. It returns false if none is free. Ids are used in a
+// cycle, and ids of open and of aborted Exchanges are skipped. Reuse is safe because every frame
+// carries MSG_ID and a handle with a generation. [FCVI-5.4-3]
 func (o *oxidPool) alloc(c *conn) (uint16, bool) {
 	for range iu.LastOXID - iu.FirstOXID + 1 {
 		ox := uint16(o.next)
@@ -596,13 +594,13 @@ func (o *oxidPool) hold(ox uint16) {
 	*x = oxid{used: true}
 }
 
-// lock keeps an id out of use for R_A_TOV.
+// lock prevents the use of an id for R_A_TOV.
 func (o *oxidPool) lock(now fc.Time, ox uint16) {
 	o.hold(ox)
 	o.p.np.Timers().After(now+o.p.np.RATOV(), func(fc.Time) { o.release(ox) })
 }
 
-// disown locks what c has.
+// disown locks all ids of c.
 func (o *oxidPool) disown(now fc.Time, c *conn) {
 	for i, page := range o.pages {
 		if page == nil {
@@ -616,8 +614,8 @@ func (o *oxidPool) disown(now fc.Time, c *conn) {
 	}
 }
 
-// abort sends ABTS for an Exchange of ours. Its id stays locked until R_A_TOV
-// after the answer, then RRQ releases the Recovery Qualifier. [FCVI-5.4-4]
+// abort sends ABTS for an Exchange of this side. Its id stays locked until R_A_TOV after the
+// answer. Then RRQ releases the Recovery Qualifier. [FCVI-5.4-4]
 func (o *oxidPool) abort(now fc.Time, r *fc.Remote, class fc.Class, ox, rx uint16) {
 	p := o.p
 	o.hold(ox)

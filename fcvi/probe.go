@@ -5,26 +5,27 @@ import (
 	"viaduct/internal/wire/iu"
 )
 
-// A probe detects the loss of the last message. Without it, no later frame would reveal that loss:
-// at Reliable Delivery a Send or Write has no answer, and at Reliable Reception an answer may take
-// long. A probe is a READ_RQST of zero bytes and no region. Its answer proves that everything
-// before it was delivered. The receiver finds a gap before the probe like any other gap, and the
-// sender finds one before the answer. The probe is sent E_D_TOV after the last unanswered message,
-// and again after each E_D_TOV until it is answered, which is safe because it carries no data.
+// A probe detects the loss of the last message. Without a probe no later frame would reveal that
+// loss: at Reliable Delivery a Send or Write has no answer, and at Reliable Reception an answer may
+// take long. A probe is a READ_RQST of zero bytes and no region. Its answer proves that all
+// messages before it were delivered. The receiver detects a gap before the probe like any other
+// gap, and the sender detects one before the answer. The probe is sent E_D_TOV after the last
+// unanswered message, and again after each E_D_TOV until it is answered. Repeating it is safe
+// because it carries no data.
 
-// A proof holds the transmitting side's knowledge about messages that have no answer.
+// A proof records which of the sent messages are known to be delivered.
 type proof struct {
 	timer *fc.Timer
-	last  fc.Time  // when the last message was sent
-	owed  bool     // that message is not known to have been delivered
+	last  fc.Time  // time at which the last message was sent
+	owed  bool     // the delivery of that message is not proved
 	upTo  iu.MsgID // that message
-	want  bool     // send a probe at the next turn
+	want  bool     // a probe must be sent at the next turn
 	sent  bool     // a probe is outstanding
 	id    iu.MsgID
 	oxid  uint16
 }
 
-// probes reports whether probes are understood.
+// probes reports whether both ends support probes.
 func (c *conn) probes() bool { return c.attrs.Proves && c.rattrs.Proves && c.reliable() }
 
 // isProbe reports whether h is the header of a probe.
@@ -32,7 +33,7 @@ func isProbe(h *iu.Header) bool {
 	return h.Op == iu.ReadRqst && h.Total == 0 && h.RmtHandle == 0 && h.RmtVA == 0
 }
 
-// owe notes that a message was sent whose frames are not acknowledged.
+// owe records that a message was sent whose frames are not acknowledged.
 func (c *conn) owe(now fc.Time) {
 	if p := &c.tx.proof; c.probes() && c.class != fc.Class2 {
 		p.owed, p.upTo, p.last = true, c.tx.curID, now
@@ -42,7 +43,7 @@ func (c *conn) owe(now fc.Time) {
 	}
 }
 
-// proofDue runs when E_D_TOV may have passed without a sent frame.
+// proofDue runs when E_D_TOV may have passed since the last frame was sent.
 func (c *conn) proofDue(now fc.Time) {
 	p := &c.tx.proof
 	if c.state != stConnected || c.up == nil || !p.owed && !p.sent {
@@ -52,7 +53,7 @@ func (c *conn) proofDue(now fc.Time) {
 	switch {
 	case p.sent && c.class == fc.Class2: // repeated anyhow
 	case p.sent:
-		if c.p.room(c.remote.Addr) > 0 { // or those before it are still in the queue of the link
+		if c.p.room(c.remote.Addr) > 0 { // otherwise frames still wait in the queue of the link
 			c.sendProbe(now)
 		}
 	case now < at:
@@ -66,8 +67,7 @@ func (c *conn) proofDue(now fc.Time) {
 	c.p.pump(now)
 }
 
-// openProbe makes a probe the next request of the stream. It reports whether
-// one was sent.
+// openProbe makes a probe the next request of the stream. It returns false if none can be sent.
 func (c *conn) openProbe(now fc.Time) bool {
 	t, p := &c.tx, &c.tx.proof
 	if p.sent || t.reads >= max(1, int(c.rattrs.MaxReads)) || t.pending.len() >= c.sendWindow() {
@@ -100,7 +100,8 @@ func (c *conn) sendProbe(now fc.Time) {
 	c.p.sendIU(now, c.remote, c.class, &h, iu.Use{Last: true, Answered: true}, p.oxid, fc.Unassigned, 0, nil)
 }
 
-// proved records that a request was answered, and so that every message before it was delivered.
+// proved records that a request was answered, which proves that every message before it was
+// delivered.
 func (c *conn) proved(q *pending) {
 	p := &c.tx.proof
 	if p.owed && !p.upTo.After(q.id) {
@@ -114,8 +115,8 @@ func (c *conn) proved(q *pending) {
 	}
 }
 
-// proveAgain answers a repeated probe. Every message before the probe was delivered; only the
-// answer was lost.
+// proveAgain answers a repeated probe, and returns false if the frame is not one. Every message
+// before the probe was delivered; only the answer was lost.
 func (c *conn) proveAgain(f *fc.Frame, h *iu.Header) bool {
 	if !isProbe(h) || h.Flags&iu.FlagRspRqd == 0 || c.tx.answers.len() > 0 {
 		return false

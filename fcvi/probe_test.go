@@ -10,7 +10,7 @@ import (
 	"viaduct/vi"
 )
 
-// provers connects two fakes that understand probes.
+// provers connects two fakes that support probes.
 func (s *sim) provers(level iu.Reliability) (a, b *fake) {
 	a, b = s.connect(level)
 	for _, f := range []*fake{a, b} {
@@ -19,7 +19,7 @@ func (s *sim) provers(level iu.Reliability) (a, b *fake) {
 	return a, b
 }
 
-// TestProbe: the loss of the last message is detected. [FCVI-3-4] [FCVI-8.4-10]
+// TestProbe: a probe detects the loss of the last message. [FCVI-3-4] [FCVI-8.4-10]
 func TestProbe(t *testing.T) {
 	const soon = 4 * fc.DefaultEDTOV
 	for _, order := range []bool{true, false} {
@@ -34,7 +34,7 @@ func TestProbe(t *testing.T) {
 			}
 			s.net.Run(time.Minute)
 			if got := ops(*all); got != "SEND_RQST SEND_RQST SEND_RQST READ_RQST READ_RESP" {
-				t.Error(got) // one probe for all, and then silence
+				t.Error(got) // one probe serves all messages, and no other follows
 			}
 			if a.broke+b.broke != 0 || a.c.tx.pending.len() != 0 || a.c.tx.reads != 0 || a.c.tx.proof.timer.Active() {
 				t.Errorf("broken %d, %d; %d pending", a.broke, b.broke, a.c.tx.pending.len())
@@ -61,7 +61,7 @@ func TestProbe(t *testing.T) {
 			})
 		}
 	}
-	t.Run("drain", func(t *testing.T) { // good messages before a bad descriptor keep their ends
+	t.Run("drain", func(t *testing.T) { // valid messages before a bad descriptor complete with success
 		s := newSim(t, simConfig{seed: 1, order: true})
 		a, b := s.provers(iu.ReliableReception)
 		for range 5 {

@@ -23,7 +23,7 @@ import (
 	"viaduct/vi"
 )
 
-// A Config holds the settings of a provider. The zero value dials only. It
+// A Config holds the settings of a provider. A provider with the zero value only dials. A Config
 // must not be changed after New.
 type Config struct {
 	// Listen is the address, host and port, on which each NIC's own fabric accepts FCIP links. Port
@@ -35,18 +35,18 @@ type Config struct {
 	// for a socket that a service manager has opened. The NIC owns the returned listener.
 	ListenFunc func(network, address string) (net.Listener, error)
 
-	// Fabric, if set, is the address of a fabric daemon. The NIC is one N_Port of that fabric and
-	// reaches the others. A lost link is logged as a warning and made again, with pauses of about a
-	// second, until the NIC is closed. Meanwhile connections break, requests to connect wait, and
-	// listeners continue. Listen is ignored.
+	// Fabric, if set, is the address of a fabric daemon. The NIC is then one N_Port of that fabric
+	// and reaches the other ports. A lost link is logged as a warning and dialled again, with
+	// pauses of about a second, until the NIC is closed. Meanwhile connections break, connection
+	// requests wait, and listeners continue. Listen is ignored.
 	Fabric string
 
 	// network, if set, attaches the NIC's port to links in this process.
 	// Listen and Fabric are ignored.
 	network network
 
-	PortName WWN // of the port; 0 makes a random locally administered one
-	NodeName WWN // of its node; 0 makes one likewise
+	PortName WWN // Port_Name of the NIC; 0 means a random, locally administered one
+	NodeName WWN // Node_Name of the NIC; 0 means a random, locally administered one
 
 	// Class2 offers class 2 and uses it for every connection whose peer offers it too. Otherwise
 	// class 3 is used.
@@ -59,27 +59,26 @@ type Config struct {
 	// response answers several messages, which saves frames.
 	EachAnswered bool
 
-	MaxTransferSize uint32        // longest message, bytes; 0 means 1 MiB, at most 64 MiB
-	MaxReads        int           // RDMA Reads of a peer served at once; 0 means 16
-	MaxUnacked      int           // own window at Reliable Reception, messages, at most 512; 0 means 256; 64 where frames may overtake each other
+	MaxTransferSize uint32        // maximum length of a message in bytes; 0 means 1 MiB, the maximum is 64 MiB
+	MaxReads        int           // number of a peer's RDMA Reads that are served at once; 0 means 16
+	MaxUnacked      int           // this side's window at Reliable Reception in messages, 512 at most; 0 means 256, or 64 if frames may overtake each other
 	ULPTimeout      time.Duration // FCVI_ULP_TIMEOUT; 0 means 30 s
-	Linger          time.Duration // requests wait so long for a waiter
-	RxSize          int           // receive data field size, bytes; 0 means 2112
-	EDTOV, RATOV    time.Duration // timers where this NIC's fabric decides; 0 means 2 s and 10 s
+	Linger          time.Duration // time for which a request without a waiter is held
+	RxSize          int           // size of the receive data field in bytes; 0 means 2112
+	EDTOV, RATOV    time.Duration // timers for a fabric of this NIC; 0 means 2 s and 10 s
 
-	// Static maps host addresses to Port_Names before any other method is
-	// tried.
+	// Static maps host addresses to Port_Names. It is searched before any other method is tried.
 	Static map[netip.Addr]WWN
 
-	WrapConn   func(net.Conn) net.Conn // around each FCIP connection
+	WrapConn   func(net.Conn) net.Conn // wraps each FCIP connection, if set
 	Congestion string                  // congestion control of FCIP sockets
 	KeepAlive  time.Duration           // TCP keepalive period of FCIP sockets; 0 means 15 s, negative none
 	SameHost   samehost.Policy         // whether FCIP links within one host go through shared memory, see package samehost
-	// SameHostDir is a directory in which processes with network namespaces of their own find each
+	// SameHostDir is a directory in which processes with separate network namespaces find each
 	// other. See package samehost.
 	SameHostDir string
 
-	Logger *slog.Logger // nil is silent
+	Logger *slog.Logger // nil disables logging
 
 	// Class2 [FCVI-5.2.1-11], Stream [FCVI-5.2.1-4], EachAnswered [FCVI-E-2],
 	// MaxTransferSize [FCVI-5.7-5], ULPTimeout [FCVI-8.3-2], Linger [FCVI-5.3.2-6],
@@ -221,10 +220,10 @@ func (p *Provider) Open(name string, nic *vi.NIC) (vi.Device, error) {
 	return d, nil
 }
 
-// onlineTime bounds how long Open waits for the port to be known to the fabric.
+// onlineTime is the time that Open waits until the fabric knows the port.
 const onlineTime = 10 * time.Second
 
-// online waits until the port can be reached by others.
+// online waits until other ports can reach this port. It returns false after the time limit.
 func (s *station) online(limit time.Duration) bool {
 	up := make(chan struct{})
 	s.do(func(now fc.Time) {
@@ -258,7 +257,7 @@ func (d *device) listen() (port uint16, err error) {
 		d.ips = []netip.Addr{ap.Addr().Unmap()}
 	}
 	if len(d.ips) == 0 || ap.Addr().IsUnspecified() {
-		// Reachable by every address of the host.
+		// The NIC can be reached at every address of the host.
 		all, _ := net.InterfaceAddrs()
 		for _, a := range all {
 			if pf, err := netip.ParsePrefix(a.String()); err == nil && !slices.Contains(d.ips, pf.Addr().Unmap()) && len(d.ips) < 64 {
@@ -294,8 +293,8 @@ func (d *device) linkConfig() fcip.Config {
 		KeepAlive: c.KeepAlive, SameHost: c.SameHost, SameHostDir: c.SameHostDir, Logger: c.Logger}
 }
 
-// station creates an FC-VI port of this NIC. A port at another fabric has no host address there: it
-// only calls.
+// station creates an FC-VI port of this NIC. A port in another NIC's fabric has no host address
+// there, because it only calls.
 func (d *device) station(ips []netip.Addr, out func(*station) (outlet, error)) (*station, error) {
 	c := &d.p.cfg
 	d.mu.Lock()
@@ -320,8 +319,8 @@ func (d *device) station(ips []netip.Addr, out func(*station) (outlet, error)) (
 	return newStation(pc, mc, out)
 }
 
-// stationFor returns the port from which remote is reached: the home port if remote is to connect
-// to us. A NIC that calls itself does so from a second port.
+// stationFor returns the port from which remote is reached. With home, remote will connect to this
+// NIC, so the home port is returned. A NIC that calls itself does so from a second port.
 func (d *device) stationFor(ctx context.Context, remote vi.Address, home bool) (*station, error) {
 	if home || d.p.cfg.network != nil || d.p.cfg.Fabric != "" {
 		return d.home, nil
@@ -329,7 +328,7 @@ func (d *device) stationFor(ctx context.Context, remote vi.Address, home bool) (
 	ap, ok := remote.AddrPort()
 	if !ok {
 		if d.home != nil {
-			return d.home, nil // a Port_Name is looked for at home
+			return d.home, nil // a Port_Name is searched for in the NIC's own fabric
 		}
 		return nil, fmt.Errorf("%w: a NIC without a fabric dials IP addresses", vi.ErrNotReachable)
 	}
@@ -479,8 +478,7 @@ func (d *device) FormatHost(host []byte) string {
 	return ap.String()
 }
 
-// ParseHost implements vi.Device: an IP address, one with a port, or a
-// Port_Name.
+// ParseHost implements vi.Device. It parses an IP address, with or without a port, or a Port_Name.
 func (d *device) ParseHost(s string) ([]byte, error) {
 	if w, err := fc.ParseWWN(s); err == nil {
 		return binary.BigEndian.AppendUint64(nil, uint64(w)), nil
@@ -501,8 +499,8 @@ func (d *device) ParseHost(s string) ([]byte, error) {
 	return nil, fmt.Errorf("%w: %q is no host address", vi.ErrInvalidParameter, s)
 }
 
-// LookupHost implements vi.Device. Fibre Channel has no names for hosts that
-// people use. [VIA 7]
+// LookupHost implements vi.Device. It returns an error, because Fibre Channel has no host names for
+// people. [VIA 7]
 func (d *device) LookupHost(context.Context, string) ([][]byte, error) {
 	return nil, vi.ErrNameService
 }
@@ -510,7 +508,7 @@ func (d *device) LookupHost(context.Context, string) ([][]byte, error) {
 // LookupAddr implements vi.Device.
 func (d *device) LookupAddr(context.Context, []byte) (string, error) { return "", vi.ErrNameService }
 
-// netAddress turns a VI address into FCVI_NET_ADDRESS.
+// netAddress converts a VI address to an FCVI_NET_ADDRESS.
 func netAddress(a vi.Address) (iu.NetAddress, error) {
 	if len(a.Host) == 0 {
 		return iu.NetAddress{Discriminator: a.Discriminator}, nil
@@ -525,7 +523,7 @@ func netAddress(a vi.Address) (iu.NetAddress, error) {
 	return iu.IPAddress(ap.Addr(), a.Discriminator), nil
 }
 
-// viAddress is netAddress backwards.
+// viAddress is the reverse of netAddress.
 func viAddress(n iu.NetAddress) vi.Address {
 	a := vi.Address{Discriminator: n.Discriminator}
 	if ip := n.IP(); ip.IsValid() {
@@ -536,7 +534,7 @@ func viAddress(n iu.NetAddress) vi.Address {
 	return a
 }
 
-// setupError names the outcome of a set-up as VI does. [FCVI-5.9.7-6]
+// setupError returns the error of package vi for the outcome of a set-up. [FCVI-5.9.7-6]
 func setupError(r iu.Reason) error {
 	var err error
 	switch r {
@@ -575,7 +573,7 @@ func setupError(r iu.Reason) error {
 
 var errNoPort = errors.New("fcvi: this NIC only dials")
 
-// add sums counters up.
+// add adds the counters o to s.
 func (s *Stats) add(o Stats) {
 	for _, f := range []struct{ to, from *uint64 }{
 		{&s.SentMessages, &o.SentMessages}, {&s.SentBytes, &o.SentBytes}, {&s.DeliveredMessages, &o.DeliveredMessages},

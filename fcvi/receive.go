@@ -10,7 +10,7 @@ import (
 func (c *conn) request(now fc.Time, f *fc.Frame, h *iu.Header) {
 	p := c.p
 	if c.state == stResp2 || c.state == stRqst && c.sentResp2 {
-		c.connected(now) // the peer would not send unless RESP2 had arrived [FCVI-5.3.2-4] [FCVI-C-8]
+		c.connected(now) // the peer sends messages only after RESP2 [FCVI-5.3.2-4] [FCVI-C-8]
 	}
 	if c.state != stConnected || c.up == nil || c.rx.failed != iu.Accepted { // [FCVI-8.2-2]
 		p.stats.WrongState++
@@ -35,12 +35,12 @@ func (c *conn) request(now fc.Time, f *fc.Frame, h *iu.Header) {
 		if c.reliable() {
 			c.fail(now, iu.PortResources, r.mexp, true)
 		}
-	default: // a hole is none yet [FCVI-8.4-10]
+	default: // a hole is not yet a loss [FCVI-8.4-10]
 		c.take1(now, f, h, false)
 	}
 }
 
-// inOrder applies the column of the in-order fabric.
+// inOrder handles a frame by the column for an in-order fabric.
 func (c *conn) inOrder(now fc.Time, f *fc.Frame, h *iu.Header) {
 	r, p := &c.rx, c.p
 	switch {
@@ -59,7 +59,7 @@ func (c *conn) inOrder(now fc.Time, f *fc.Frame, h *iu.Header) {
 		c.take1(now, f, h, true)
 		return
 	}
-	// Mrcv after Mexp: a message, or the tail of one, is lost. [FCVI-8.4-6] [FCVI-8.4-7]
+	// Mrcv is after Mexp, so a message, or the end of one, was lost. [FCVI-8.4-6] [FCVI-8.4-7]
 	p.stats.Gaps++
 	m := r.at(r.front)
 	if c.reliable() {
@@ -77,7 +77,7 @@ func (c *conn) inOrder(now fc.Time, f *fc.Frame, h *iu.Header) {
 	r.stallAt = 0
 	if f.Param != 0 && h.Op.HasData() {
 		p.stats.Discarded++
-		return // not the start of a message: wait for one
+		return // the frame is not the first of its message, so it is ignored
 	}
 	if r.mexp == r.front {
 		r.mexp, r.front = h.MsgID, h.MsgID
@@ -88,7 +88,7 @@ func (c *conn) inOrder(now fc.Time, f *fc.Frame, h *iu.Header) {
 	c.take1(now, f, h, true)
 }
 
-// take1 accepts a frame into its message.
+// take1 adds a frame to its message.
 func (c *conn) take1(now fc.Time, f *fc.Frame, h *iu.Header, inOrder bool) {
 	r, p := &c.rx, c.p
 	m := r.at(h.MsgID)
@@ -178,7 +178,7 @@ func (c *conn) lost(now fc.Time, m *rxMsg, reason iu.Reason, id iu.MsgID) {
 	c.fail(now, reason, id, true)
 }
 
-// partial reports a message that arrived incompletely.
+// partial reports that the message m arrived incompletely.
 func (c *conn) partial(m *rxMsg) {
 	if !m.open {
 		return
@@ -188,13 +188,13 @@ func (c *conn) partial(m *rxMsg) {
 	}
 }
 
-// stall sets the time at which an unfinished stream counts as broken: T_GAP after the last frame of
-// the expected message, or after the first frame beyond it. [FCVI-8.4-10]
+// stall sets the time at which an incomplete stream counts as broken: T_GAP after the last frame of
+// the expected message, or after the first frame beyond that message. [FCVI-8.4-10]
 func (c *conn) stall(now fc.Time, m *rxMsg) {
 	r := &c.rx
 	if m.complete && m.h.MsgID == r.mexp {
 		r.stallAt = 0
-		return // deliver looks further
+		return // deliver looks for later messages
 	}
 	if m.h.MsgID == r.mexp || r.stallAt == 0 {
 		r.stallAt = now + c.gap()
@@ -204,7 +204,7 @@ func (c *conn) stall(now fc.Time, m *rxMsg) {
 	}
 }
 
-// gapExpired runs when a gap may have lasted for T_GAP.
+// gapExpired runs when a gap may have existed for T_GAP.
 func (c *conn) gapExpired(now fc.Time) {
 	r, p := &c.rx, c.p
 	if r.stallAt == 0 || c.state != stConnected || c.up == nil || r.waiting {
@@ -224,8 +224,8 @@ func (c *conn) gapExpired(now fc.Time) {
 		c.lost(now, m, reason, r.mexp)
 		return
 	}
-	// Unreliable Delivery skips to the oldest complete message, or otherwise to the oldest one that
-	// has begun.
+	// At Unreliable Delivery the stream continues with the oldest complete message, or otherwise
+	// with the oldest one that has begun.
 	r.stallAt = 0
 	next := r.mexp + 1
 	if m.open {

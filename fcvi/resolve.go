@@ -9,20 +9,20 @@ import (
 	"viaduct/vi"
 )
 
-// hostKey is the host part of an address, normalised.
+// A hostKey is the host part of an address in normal form.
 type hostKey struct {
 	len  uint16
 	host [16]byte
 }
 
-// A mapping is a resolved host address. It counts only while the port is
+// A mapping is the port that was found for a host address. It is valid only while the port is
 // logged in under the same name. [FCVI-7.4-2]
 type mapping struct {
 	addr fc.Addr
 	name fc.WWN
 }
 
-// maxCache bounds the address cache.
+// maxCache is the maximum number of cached addresses.
 const maxCache = 4096
 
 func keyOf(a iu.NetAddress) hostKey {
@@ -32,9 +32,8 @@ func keyOf(a iu.NetAddress) hostKey {
 	return hostKey{a.HostLen, a.Host}
 }
 
-// resolve finds and logs in to the port with host address a, and calls done
-// once. The methods in order: cache, static table, name server, FARP.
-// [FCVI-7.4-1]
+// resolve finds the port with host address a, logs in to it, and calls done once. It tries the
+// cache, the static table, the name server and FARP, in that order. [FCVI-7.4-1]
 func (p *port) resolve(now fc.Time, a iu.NetAddress, done func(now fc.Time, r *fc.Remote, err error)) {
 	if p.np.State() != fc.Online {
 		waiting := true
@@ -112,8 +111,8 @@ func (s *search) byNode(now fc.Time) {
 	np := s.p.np
 	np.Query(now, fc.NSGNNIP, s.key.host[:], func(now fc.Time, reply []byte, err error) {
 		if err != nil || len(reply) < 8 || getWWN(reply) == np.Node() && s.p.isMine(s.want) {
-			// The other ports of this node only call: none of them has this port's address. If
-			// ports of another node have it, they answer for themselves.
+			// The other ports of this node only call, and have not this port's address. Ports of
+			// another node that have the address answer themselves.
 			s.byFARP(now)
 			return
 		}
@@ -130,8 +129,8 @@ func (s *search) byNode(now fc.Time) {
 	})
 }
 
-// candidate tries the next address: its port must have FC-VI among its FC-4 types, and log in under
-// the name in the directory. [FCVI-7.6-4]
+// candidate tries the next port that the directory lists. The port must have FC-VI among its FC-4
+// types, and log in under the name in the directory. [FCVI-7.6-4]
 func (s *search) candidate(now fc.Time) {
 	np := s.p.np
 	if len(s.ids) == 0 {
@@ -166,7 +165,7 @@ func getWWN(b []byte) (w fc.WWN) {
 	return w
 }
 
-// byFARP broadcasts for the address. [FCVI-7.5-10]
+// byFARP sends a FARP broadcast for the address. [FCVI-7.5-10]
 func (s *search) byFARP(now fc.Time) {
 	s.p.np.FARP(now, fc.FARPMatchIP, fc.FARP{RespIP: s.key.host}, fc.FARPInitPLOGI|fc.FARPInitReply,
 		func(now fc.Time, found fc.FARP, err error) {
@@ -178,7 +177,7 @@ func (s *search) byFARP(now fc.Time) {
 		})
 }
 
-// byName finds a Port_Name: GID_PN, else FARP. [FCVI-7.4-1]
+// byName searches for a Port_Name, by GID_PN and then by FARP. [FCVI-7.4-1]
 func (s *search) byName(now fc.Time, name fc.WWN) {
 	if s.p.np.HasDirectory() && !s.p.cfg.farpOnly {
 		s.p.np.Query(now, fc.NSGIDPN, fc.NSBody{}.Name(name), func(now fc.Time, reply []byte, err error) {
@@ -204,7 +203,8 @@ func (s *search) nameByFARP(now fc.Time, name fc.WWN) {
 		})
 }
 
-// login logs in and compares names. A port with another name is logged out. [FCVI-7.4-3]
+// login logs in to the port at id. If the port has another name, it is logged out again.
+// [FCVI-7.4-3]
 func (s *search) login(now fc.Time, id fc.Addr, name fc.WWN) {
 	s.p.np.Login(now, id, func(now fc.Time, r *fc.Remote, err error) {
 		switch {

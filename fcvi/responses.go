@@ -8,22 +8,22 @@ import (
 	"viaduct/vi"
 )
 
-// A pending is one of our requests without a response.
+// A pending is a request of this side without a complete response.
 type pending struct {
 	w        work
 	id       iu.MsgID
 	oxid     uint16
 	rxid     uint16
-	asked    bool // a response was required
-	probe    bool // it is a probe, not posted by a consumer
-	done     bool // its answer is here but an earlier one is missing
+	asked    bool // the request asked for a response
+	probe    bool // the request is a probe, not a descriptor of a consumer
+	done     bool // its answer has arrived, but an earlier answer is missing
 	bad      vi.Status
 	reason   iu.Reason
-	got      spans // of a READ_RESP
-	end      int64 // length of the READ_RESP, -1 while unknown
+	got      spans // parts of the READ_RESP that have arrived
+	end      int64 // length of the READ_RESP, or -1 if it is not known
 	since    fc.Time
 	started  bool    // frames of the READ_RESP have arrived
-	progress fc.Time // of the last one
+	progress fc.Time // time of the last frame of the READ_RESP
 }
 
 // response handles a frame of the response stream. [FCVI-5.2.5-2]
@@ -33,7 +33,7 @@ func (c *conn) response(now fc.Time, f *fc.Frame, h *iu.Header) {
 		p.stats.WrongState++
 		return
 	}
-	if !t.nextID.After(h.MsgID) { // never asked [FCVI-8.4-13]
+	if !t.nextID.After(h.MsgID) { // the request was never sent [FCVI-8.4-13]
 		c.fail(now, iu.UnexpectedResp, h.MsgID, true)
 		return
 	}
@@ -41,7 +41,7 @@ func (c *conn) response(now fc.Time, f *fc.Frame, h *iu.Header) {
 		p.stats.LateFrames++
 		return
 	}
-	// With Reliable Reception every message is pending, otherwise Reads only.
+	// At Reliable Reception every message is pending; at the other levels only Reads are.
 	i := int(h.MsgID - t.pending.at(0).id)
 	if i >= t.pending.len() || t.pending.at(i).id != h.MsgID {
 		i = slices.IndexFunc(t.pending.all(), func(q pending) bool { return q.id == h.MsgID })
@@ -113,7 +113,8 @@ func (c *conn) response(now fc.Time, f *fc.Frame, h *iu.Header) {
 
 func (c *conn) firstAnswered() bool { return c.tx.pending.at(0).done }
 
-// readData places a frame of a READ_RESP. It reports whether the response stream continues.
+// readData places a frame of a READ_RESP. It returns false if the response stream does not
+// continue.
 func (c *conn) readData(now fc.Time, f *fc.Frame, q *pending, i int) bool {
 	p := c.p
 	off, n := f.Param, uint32(len(f.Payload))
@@ -159,7 +160,7 @@ func (c *conn) readData(now fc.Time, f *fc.Frame, q *pending, i int) bool {
 	return true
 }
 
-// retire completes answered requests from the oldest on.
+// retire completes answered requests, beginning with the oldest.
 func (c *conn) retire(now fc.Time) {
 	t, p := &c.tx, c.p
 	n := 0
@@ -167,7 +168,7 @@ func (c *conn) retire(now fc.Time) {
 		q := t.pending.at(n)
 		n++
 		t.unproven -= int64(q.w.n)
-		if c.class == fc.Class2 { // unacknowledged frames have arrived nevertheless
+		if c.class == fc.Class2 { // an answer proves that unacknowledged frames have arrived
 			c.dropAck(q.oxid)
 			p.np.Forget(now, c.remote, q.oxid)
 			p.oxids.release(q.oxid)
@@ -206,9 +207,8 @@ func (c *conn) retire(now fc.Time) {
 	c.armResponses(now)
 }
 
-// failedAt takes the word of the peer that message id failed: requests before
-// it were delivered. It reports whether a descriptor was completed with the
-// error. [FCVI-E-4]
+// failedAt handles the peer's report that message id failed, which proves that the requests before
+// it were delivered. It returns true if a descriptor was completed with the error. [FCVI-E-4]
 func (c *conn) failedAt(now fc.Time, id iu.MsgID, reason iu.Reason) bool {
 	t := &c.tx
 	told := false
@@ -228,8 +228,7 @@ func (c *conn) failedAt(now fc.Time, id iu.MsgID, reason iu.Reason) bool {
 	return told
 }
 
-// abortPending sends ABTS for every Exchange of messages that is open.
-// [FCVI-8.4-16]
+// abortPending sends ABTS for the open Exchanges of all messages. [FCVI-8.4-16]
 func (c *conn) abortPending(now fc.Time) {
 	t, p := &c.tx, c.p
 	if c.remote == nil || !c.remote.LoggedIn() {
@@ -247,10 +246,9 @@ func (c *conn) abortPending(now fc.Time) {
 	t.pending.truncate(0)
 }
 
-// armResponses sets the timer of the response stream: FCVI_ULP_TIMEOUT for
-// the oldest request, counted from when it was sent or the response stream moved
-// on, and T_GAP for a response that has begun or for a gap.
-// [FCVI-8.4-12] [FCVI-8.4-14]
+// armResponses sets the timer of the response stream. The oldest request has FCVI_ULP_TIMEOUT,
+// counted from its sending or from the last progress of the stream. A response that has begun, and
+// a gap, have T_GAP. [FCVI-8.4-12] [FCVI-8.4-14]
 func (c *conn) armResponses(now fc.Time) {
 	t := &c.tx
 	if t.stopped || t.pending.len() == 0 {

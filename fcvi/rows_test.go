@@ -12,8 +12,8 @@ import (
 	"viaduct/vi"
 )
 
-// TestULPTimeout: a set timeout holds, but is never less than twice R_A_TOV. An unset one is scaled
-// with timers that are scaled down. [FCVI-8.3-2] [FCVI-8.3-5]
+// TestULPTimeout: a configured timeout is used, but is at least twice R_A_TOV. A default timeout is
+// scaled with timers that are scaled down. [FCVI-8.3-2] [FCVI-8.3-5]
 func TestULPTimeout(t *testing.T) {
 	for _, v := range []struct{ set, ratov, want time.Duration }{
 		{0, fc.DefaultRATOV, defaultULPTimeout},
@@ -32,12 +32,12 @@ func TestULPTimeout(t *testing.T) {
 	}
 }
 
-// A sink receives frames and sends none.
+// A sink is a link that receives frames and sends none.
 type sink struct{}
 
 func (sink) Send(*fc.Frame) {}
 
-// TestClassFor: class 2 is used between two ports that both have it. [FCVI-5.2.1-11]
+// TestClassFor: class 2 is used between two ports that both support it. [FCVI-5.2.1-11]
 func TestClassFor(t *testing.T) {
 	for _, ours := range []fc.Class{fc.Class2, fc.Class3} {
 		for _, theirs := range []bool{false, true} {
@@ -53,9 +53,9 @@ func TestClassFor(t *testing.T) {
 	}
 }
 
-// TestStreamExchange: messages share an Exchange for half of E_D_TOV between two of them, and
-// no longer; the id of one that is over is not given back again; without an id nothing is sent.
-// [FCVI-5.2.1-1] [FCVI-5.2.1-4] [FCVI-5.2.1-7]
+// TestStreamExchange: a message shares an Exchange with the previous one if at most half of E_D_TOV
+// lies between them. The id of an Exchange that has ended is not released a second time. Without a
+// free id no frame is sent. [FCVI-5.2.1-1] [FCVI-5.2.1-4] [FCVI-5.2.1-7]
 func TestStreamExchange(t *testing.T) {
 	s := newSim(t, simConfig{seed: 1, order: true, stream: true})
 	a, _ := s.connect(iu.ReliableDelivery)
@@ -77,7 +77,7 @@ func TestStreamExchange(t *testing.T) {
 	if second == first || tx.use.Stream != iu.StreamFirst || c.p.oxids.owner(first) != nil || c.p.oxids.owner(second) != c {
 		t.Errorf("beyond it: Exchange %#x, was %#x", second, first)
 	}
-	// The Exchange has ended, and its id is another's.
+	// The Exchange has ended, and another one uses its id.
 	tx.stream = false
 	if third := place(at + 10*half); third == second || c.p.oxids.owner(second) != c {
 		t.Errorf("the id of an Exchange that is over was given back: %#x, %#x", third, second)
@@ -94,8 +94,8 @@ func TestStreamExchange(t *testing.T) {
 	}
 }
 
-// TestLongDeadline: a deadline longer than the field can hold becomes the longest possible time.
-// [FCVI-5.3.2-1] [FCVI-5.3.2-3]
+// TestLongDeadline: a deadline that is longer than the field can express becomes the longest
+// possible time. [FCVI-5.3.2-1] [FCVI-5.3.2-3]
 func TestLongDeadline(t *testing.T) {
 	for wait, want := range map[time.Duration]uint32{time.Minute: 60_000, 100 * 24 * time.Hour: iu.NoTimeout - 1} {
 		s := newSim(t, simConfig{seed: 1, order: true})
@@ -113,9 +113,9 @@ func TestLongDeadline(t *testing.T) {
 	}
 }
 
-// TestAbortedExchange: the id of an aborted Exchange is free R_A_TOV after the answer, and its
-// Recovery Qualifier is released if the peer accepted the ABTS. Of the IUs kept for ports under
-// verification only those of the Exchange are dropped. [FCVI-5.4-4]
+// TestAbortedExchange: the id of an aborted Exchange is free R_A_TOV after the answer. Its Recovery
+// Qualifier is released if the peer accepted the ABTS. Of the IUs that are kept for ports under
+// verification, only those of the Exchange are dropped. [FCVI-5.4-4]
 func TestAbortedExchange(t *testing.T) {
 	for _, accepted := range []bool{true, false} {
 		s := newSim(t, simConfig{seed: 1})
@@ -144,7 +144,7 @@ func TestAbortedExchange(t *testing.T) {
 			p.keep(r, fc.Class3, p.frame(0, 0, 0))
 			p.kept[len(p.kept)-1].f.OXID = id
 		}
-		p.keep(r, fc.Class3, p.frame(0, 0, fc.FCtlExchResponder)) // an answer on an Exchange of the peer's
+		p.keep(r, fc.Class3, p.frame(0, 0, fc.FCtlExchResponder)) // an answer on an Exchange of the peer
 		p.kept[2].f.OXID = ox
 		p.oxids.abort(s.net.Now(), r, fc.Class3, ox, 0x55)
 		if len(p.kept) != 2 || p.kept[0].f.OXID != other || !p.kept[1].f.FromResponder() {
@@ -162,7 +162,7 @@ func TestAbortedExchange(t *testing.T) {
 	}
 }
 
-// TestAnsweredTooSoon: a response to a message that is still being sent is none. [FCVI-5.2.5-2]
+// TestAnsweredTooSoon: a response to a message that is still being sent is ignored. [FCVI-5.2.5-2]
 func TestAnsweredTooSoon(t *testing.T) {
 	s := newSim(t, simConfig{seed: 1, order: true})
 	a, b := s.connect(iu.ReliableReception)
@@ -182,15 +182,15 @@ func TestAnsweredTooSoon(t *testing.T) {
 	}
 }
 
-// TestDisconnectTells: an error disconnect that names a message fails that message, and completes
-// the good ones before it. Without a name, or without an error, it concerns no message.
-// [FCVI-5.3.5-2] [FCVI-5.3.5-6] [FCVI-E-4]
+// TestDisconnectTells: a disconnect with an error that names a message fails that message, and
+// completes the messages before it with success. If it has no name or no error, it concerns no
+// message. [FCVI-5.3.5-2] [FCVI-5.3.5-6] [FCVI-E-4]
 func TestDisconnectTells(t *testing.T) {
 	for _, v := range []struct {
 		name   string
 		flags  iu.Flags
 		reason iu.Reason
-		at     iu.MsgID // behind the oldest
+		at     iu.MsgID // message id, relative to the oldest message
 		done   []vi.Status
 		order  bool
 	}{
@@ -211,7 +211,7 @@ func TestDisconnectTells(t *testing.T) {
 			a.post(vi.OpSendReceive, []byte("x"))
 		}
 		s.net.Run(time.Millisecond)
-		a.c.tx.pending.at(0).probe = v.name == "an error of a probe" // of which no consumer knows
+		a.c.tx.pending.at(0).probe = v.name == "an error of a probe" // a request that no consumer has posted
 		h := iu.Header{Op: iu.DisconnectRqst, Handle: a.c.handle, RmtHandle: b.c.handle, Total: a.c.own.id, Flags: v.flags,
 			MsgID: a.c.tx.pending.at(0).id + v.at, Param: iu.Status{Reason: v.reason}.Param()}
 		s.inject(1, h, nil, func(f *fc.Frame) { f.FCtl = 0x290000 })
@@ -227,8 +227,8 @@ func TestDisconnectTells(t *testing.T) {
 	}
 }
 
-// TestClass2Completes: in class 2 a message without a response is complete with its last
-// ACK, and not before. [FCVI-5.2.2-1]
+// TestClass2Completes: in class 2 a message without a response completes with its last ACK, and not
+// before. [FCVI-5.2.2-1]
 func TestClass2Completes(t *testing.T) {
 	s := newSim(t, simConfig{seed: 1, order: true, class: fc.Class2, class2: true})
 	a, b := s.connect(iu.ReliableDelivery)
@@ -273,8 +273,8 @@ func TestLinkRoom(t *testing.T) {
 	}
 }
 
-// TestMatches: a request of the peer model is for the addresses of another in both directions, where
-// an unspecified host of ours is any of ours. [FCVI-5.3.3-4]
+// TestMatches: a peer request matches if the addresses of both requests are the reverse of each
+// other. An unspecified host of this side matches each of its addresses. [FCVI-5.3.3-4]
 func TestMatches(t *testing.T) {
 	x, y := iu.IPAddress(addrOf(1), []byte("d")), iu.IPAddress(addrOf(2), []byte("e"))
 	other := iu.IPAddress(addrOf(3), []byte("d"))
@@ -299,7 +299,7 @@ func TestMatches(t *testing.T) {
 	}
 }
 
-// TestLingering: a lingering request goes to the first waiter, and to no second one. [FCVI-5.3.2-6]
+// TestLingering: a lingering request goes to the first waiter, and to no other. [FCVI-5.3.2-6]
 func TestLingering(t *testing.T) {
 	s := newSim(t, simConfig{seed: 1, order: true, linger: time.Minute})
 	a, b := s.fake(0, iu.ReliableDelivery), s.fake(1, iu.ReliableDelivery)
@@ -312,7 +312,7 @@ func TestLingering(t *testing.T) {
 	if given != 1 || b.c.lingering || !b.c.taken || len(b.p.waits) != 1 {
 		t.Fatalf("given %d times, lingers %v, taken %v", given, b.c.lingering, b.c.taken)
 	}
-	s.net.Run(10 * time.Minute) // the consumer does not decide
+	s.net.Run(10 * time.Minute) // the consumer makes no decision
 	if len(a.result) != 1 || a.result[0] != iu.ULPTimeout {
 		t.Errorf("%v", a.result)
 	}
@@ -328,7 +328,7 @@ func TestDraining(t *testing.T) {
 		t.Error("a message begins")
 	}
 	a.c.tx.draining = false
-	a.c.attrs.Reliability = iu.Unreliable // at which a bad descriptor ends nothing
+	a.c.attrs.Reliability = iu.Unreliable // at this level a bad descriptor does not end the connection
 	a.sends = append([]*fakeSend{{ctl: vi.OpSendReceive, bad: true}}, a.sends...)
 	if !a.c.startMessage(s.net.Now()) || a.next1 != 2 || a.sends[0].status != vi.StatusLengthError || a.sends[1].done {
 		t.Error("no message begins")
@@ -373,8 +373,8 @@ func TestBadReceive(t *testing.T) {
 	}
 }
 
-// TestReleasedHandle: the handle and Exchanges of an ended connection stay out of use for a while,
-// and its timers are stopped. [FCVI-4-6]
+// TestReleasedHandle: the handle and the Exchanges of an ended connection are not reused for a
+// while, and its timers are stopped. [FCVI-4-6]
 func TestReleasedHandle(t *testing.T) {
 	s := newSim(t, simConfig{seed: 1, order: true, stream: true})
 	a, _ := s.connect(iu.ReliableDelivery)
@@ -404,8 +404,8 @@ func TestReleasedHandle(t *testing.T) {
 	}
 }
 
-// TestCachedNames: resolved addresses are cached independently. A port whose name differs from the
-// wanted one is logged out again. [FCVI-7.4-3]
+// TestCachedNames: each resolved address is cached by itself. A port whose name differs from the
+// requested one is logged out again. [FCVI-7.4-3]
 func TestCachedNames(t *testing.T) {
 	s := newSim(t, simConfig{seed: 1, order: true})
 	p := s.ports[0]
@@ -422,7 +422,7 @@ func TestCachedNames(t *testing.T) {
 		r := p.np.RemoteByName(s.ports[1].np.Name())
 		if !other {
 			var failed error
-			(&search{p: p.port, done: func(_ fc.Time, _ *fc.Remote, err error) { failed = err }}).login(s.net.Now(), 0x010900, name) // an address without a port
+			(&search{p: p.port, done: func(_ fc.Time, _ *fc.Remote, err error) { failed = err }}).login(s.net.Now(), 0x010900, name) // no port has this address
 			s.net.Run(time.Minute)
 			if failed == nil || errors.Is(failed, fc.ErrNoMatch) {
 				t.Errorf("logged in to no port: %v", failed)
@@ -437,8 +437,8 @@ func TestCachedNames(t *testing.T) {
 	}
 }
 
-// TestRemembered: the first outcome of a peer's request is kept for R_A_TOV. A request that never
-// existed has none. [FCVI-C-6]
+// TestRemembered: the first outcome of a peer's request is stored for R_A_TOV. A request that was
+// never made has none. [FCVI-C-6]
 func TestRemembered(t *testing.T) {
 	s := newSim(t, simConfig{seed: 1, order: true})
 	p, now := s.ports[0], s.net.Now()
@@ -463,8 +463,8 @@ func TestRemembered(t *testing.T) {
 	}
 }
 
-// TestNoHandles: without a free handle a request is refused for that reason, in both models.
-// [FCVI-5.3.3-1] [FCVI-A-2] [FCVI-6.8-3]
+// TestNoHandles: if no handle is free, a request is refused for that reason, in both connection
+// models. [FCVI-5.3.3-1] [FCVI-A-2] [FCVI-6.8-3]
 func TestNoHandles(t *testing.T) {
 	for _, mode := range []iu.Mode{iu.ClientServer, iu.PeerToPeer} {
 		s := newSim(t, simConfig{seed: 1, order: true})
@@ -483,8 +483,8 @@ func TestNoHandles(t *testing.T) {
 	}
 }
 
-// TestSourceGone: a Read whose memory was deregistered before its turn is answered with the reason,
-// and no data. [FCVI-5.2.4-3] [FCVI-5.2.5-5] [FCVI-5.2.4-5]
+// TestSourceGone: a Read whose memory was deregistered before its turn is answered with the reason
+// and without data. [FCVI-5.2.4-3] [FCVI-5.2.5-5] [FCVI-5.2.4-5]
 func TestSourceGone(t *testing.T) {
 	s := newSim(t, simConfig{seed: 1, order: true})
 	a, b := s.connect(iu.ReliableDelivery)
@@ -510,8 +510,8 @@ func TestSourceGone(t *testing.T) {
 	}
 }
 
-// TestFirstIDs: connections number their messages from numbers of their own, and none claims to carry
-// more than a Sequence of its frames. [FCVI-6.8-2] [FCVI-5.7-4] [FCVI-7.3-8]
+// TestFirstIDs: each connection numbers its messages from a number of its own. No message is longer
+// than a Sequence of its frames can be. [FCVI-6.8-2] [FCVI-5.7-4] [FCVI-7.3-8]
 func TestFirstIDs(t *testing.T) {
 	s := newSim(t, simConfig{seed: 1, order: true})
 	seen := map[iu.MsgID]bool{0: true}
@@ -545,8 +545,8 @@ func TestUnreadable(t *testing.T) {
 	}
 }
 
-// TestOthersLogout: the end of a login ends the connections with that port, and no others.
-// [FCVI-7.7-2] [FCFS-2.10-7]
+// TestOthersLogout: the end of a login ends the connections with that port, and no other
+// connections. [FCVI-7.7-2] [FCFS-2.10-7]
 func TestOthersLogout(t *testing.T) {
 	s := newSim(t, simConfig{seed: 1, order: true})
 	a, b := s.connect(iu.ReliableDelivery)
@@ -569,7 +569,7 @@ func TestOthersLogout(t *testing.T) {
 	}
 }
 
-// TestWrongCache: an address that belongs to another port now is resolved again. [FCVI-7.4-1]
+// TestWrongCache: an address that now belongs to another port is resolved again. [FCVI-7.4-1]
 func TestWrongCache(t *testing.T) {
 	s := newSim(t, simConfig{seed: 1, order: true})
 	s.connect(iu.ReliableDelivery) // logs in
@@ -583,7 +583,7 @@ func TestWrongCache(t *testing.T) {
 	if failed != nil || got == nil || got.PortName != want.Name() || p.cache[keyOf(addr)] != (mapping{want.ID(), want.Name()}) {
 		t.Errorf("%v, %v, in the cache %v", got, failed, p.cache[keyOf(addr)])
 	}
-	gone := iu.IPAddress(addrOf(9), []byte("x")) // which no port has
+	gone := iu.IPAddress(addrOf(9), []byte("x")) // an address that no port has
 	p.cache[keyOf(gone)] = mapping{want.ID(), want.Name() + 1}
 	failed = nil
 	p.resolve(s.net.Now(), gone, func(_ fc.Time, r *fc.Remote, err error) { failed = err })
@@ -593,7 +593,7 @@ func TestWrongCache(t *testing.T) {
 	}
 }
 
-// TestRetryWithoutExchange: a second attempt that finds no free Exchange ends the set-up, and the
+// TestRetryWithoutExchange: if no Exchange is free for a second attempt, the set-up ends, and the
 // Exchange of the first attempt is released once. [FCVI-8.5-2] [FCVI-5.3.2-1]
 func TestRetryWithoutExchange(t *testing.T) {
 	s := newSim(t, simConfig{seed: 1, order: true})
@@ -612,8 +612,8 @@ func TestRetryWithoutExchange(t *testing.T) {
 	}
 }
 
-// TestClass2Gone: no ACK is awaited for a message whose memory was deregistered before it was sent.
-// [FCVI-5.2.2-1]
+// TestClass2Gone: if the memory of a message is deregistered before the message is sent, the port
+// waits for no ACK. [FCVI-5.2.2-1]
 func TestClass2Gone(t *testing.T) {
 	s := newSim(t, simConfig{seed: 1, order: true, class: fc.Class2, class2: true})
 	a, b := s.connect(iu.Unreliable)
@@ -648,13 +648,13 @@ func TestAcceptedTooLate(t *testing.T) {
 	}
 }
 
-// TestFailedWhileSent: a class 2 message that fails while it is sent ends, and the next one starts.
-// [FCVI-8.4-15] [FCVI-5.2.2-1]
+// TestFailedWhileSent: if a class 2 message fails while it is being sent, it ends, and the next one
+// starts. [FCVI-8.4-15] [FCVI-5.2.2-1]
 func TestFailedWhileSent(t *testing.T) {
 	s := newSim(t, simConfig{seed: 1, order: true, class: fc.Class2, class2: true})
 	a, b := s.connect(iu.Unreliable)
 	b.postRecv(10)
-	a.post(vi.OpSendReceive, pattern(200<<10, 1)) // more frames than there is credit for
+	a.post(vi.OpSendReceive, pattern(200<<10, 1)) // more frames than the credit allows
 	if !s.net.RunUntil(time.Second, func() bool { return a.c.tx.busy && a.c.tx.off > 0 }) {
 		t.Fatal("nothing is being sent")
 	}
@@ -669,8 +669,8 @@ func TestFailedWhileSent(t *testing.T) {
 	}
 }
 
-// TestBrokenInStream: of an Exchange that messages share none is aborted when the connection breaks, and
-// none at all towards a port whose login has ended. [FCVI-8.4-16]
+// TestBrokenInStream: when the connection breaks, an Exchange that messages share is not aborted.
+// No Exchange at all is aborted towards a port whose login has ended. [FCVI-8.4-16]
 func TestBrokenInStream(t *testing.T) {
 	s := newSim(t, simConfig{seed: 1, order: true, stream: true})
 	a, b := s.connect(iu.ReliableDelivery)
@@ -698,8 +698,8 @@ func TestBrokenInStream(t *testing.T) {
 	}
 }
 
-// TestStrangers: an IU without a known handle concerns only its source port, and is answered once
-// in R_A_TOV. [FCVI-6.12-2] [FCVI-8.2-3] [FCVI-8.2-4]
+// TestStrangers: an IU with an unknown handle affects only its source port, and is answered once in
+// R_A_TOV. [FCVI-6.12-2] [FCVI-8.2-3] [FCVI-8.2-4]
 func TestStrangers(t *testing.T) {
 	s := newSim(t, simConfig{seed: 1, order: true})
 	a, _ := s.connect(iu.ReliableDelivery)
@@ -728,8 +728,7 @@ func TestStrangers(t *testing.T) {
 	}
 }
 
-// TestShortTypes: a candidate with an incomplete directory entry is skipped for the next one.
-// [FCVI-7.6-4]
+// TestShortTypes: a candidate whose directory entry is incomplete is skipped. [FCVI-7.6-4]
 func TestShortTypes(t *testing.T) {
 	s := newSim(t, simConfig{seed: 1, order: true})
 	p, good := s.ports[0], s.ports[1].np
@@ -774,8 +773,9 @@ func TestStallBeyond(t *testing.T) {
 	}
 }
 
-// TestRejectedBehind: at Unreliable Delivery a message without room leaves no gap for those after
-// it, even while one before it waits for a receive. [FCVI-5.2.2-6] [VIA-4.5-2] [VIA-8.3-10]
+// TestRejectedBehind: at Unreliable Delivery a message for which there is no room leaves no gap in
+// front of later messages, even while an earlier message waits for a receive. [FCVI-5.2.2-6]
+// [VIA-4.5-2] [VIA-8.3-10]
 func TestRejectedBehind(t *testing.T) {
 	s := newSim(t, simConfig{seed: 1, order: true})
 	a, b := s.connect(iu.Unreliable)

@@ -12,7 +12,7 @@ import (
 	"viaduct/vi"
 )
 
-// TestDescriptorStatus: the status of a descriptor, for every reason that the peer may report.
+// TestDescriptorStatus checks the status of a descriptor for every reason that the peer may report.
 func TestDescriptorStatus(t *testing.T) {
 	t.Run("FCVI-5.9.7-7", func(t *testing.T) {
 		known := map[iu.Reason]vi.Status{
@@ -33,9 +33,10 @@ func TestDescriptorStatus(t *testing.T) {
 	})
 }
 
-// TestAsks: a message at Reliable Reception asks for a response of its own in these cases: one side
-// does not stream; every few messages; after so many bytes; the window, or the memory that the peer
-// may have to hold, is nearly full; the queue is about to run dry.
+// TestAsks: a message at Reliable Reception requests a response of its own in these cases: one side
+// does not stream; a number of messages, or of bytes, was sent since the last request; the window,
+// or the memory that the peer may need for waiting messages, is nearly full; the queue is about to
+// become empty.
 func TestAsks(t *testing.T) {
 	s := newSim(t, simConfig{seed: 1, order: true})
 	a, _ := s.connect(iu.ReliableReception)
@@ -44,11 +45,11 @@ func TestAsks(t *testing.T) {
 	c.p.cfg.maxUnacked = 500
 	limit := c.sendWindow()
 	every := min(askEvery, max(1, limit/2))
-	most := int64(c.maxHold()) - int64(c.mts) // unproven bytes, including the current message
+	most := int64(c.maxHold()) - int64(c.mts) // bytes that are not known to be delivered, including the current message
 	for _, v := range []struct {
 		what           string
 		ours, theirs   bool // both stream
-		more           bool // later messages wait
+		more           bool // later messages are in the queue
 		unasked, bytes int  // before it
 		pending        int
 		unproven       int64
@@ -109,7 +110,7 @@ func TestAsksSmallWindow(t *testing.T) {
 	}
 }
 
-// TestStartsMessage: which request may start while others are unanswered.
+// TestStartsMessage checks which request may start while others are unanswered.
 func TestStartsMessage(t *testing.T) {
 	for _, level := range []iu.Reliability{iu.ReliableDelivery, iu.ReliableReception} {
 		s := newSim(t, simConfig{seed: 1, order: true})
@@ -167,8 +168,8 @@ func TestStartsMessage(t *testing.T) {
 	}
 }
 
-// TestPlaceWrite: a Write is checked once, as a whole. A failed check is reported with its reason
-// and nothing more is placed.
+// TestPlaceWrite: a Write is checked once, as a whole. If the check fails, its reason is reported
+// and no byte is placed.
 func TestPlaceWrite(t *testing.T) {
 	for _, v := range []struct {
 		what    string
@@ -205,9 +206,9 @@ func TestPlaceWrite(t *testing.T) {
 	}
 }
 
-// TestResolveOrder: an address is looked for in the cache, in the static table, in the
-// directory and by FARP, in that order; a port that is not online waits for that, and not
-// for ever.
+// TestResolveOrder: an address is searched for in the cache, in the static table, in the directory
+// and by FARP, in that order. A port that is not online first waits until it is, up to a time
+// limit.
 func TestResolveOrder(t *testing.T) {
 	t.Run("FCVI-7.4-1", func(t *testing.T) { // [FCVI-7.5-10] [FCVI-7.6-3] [FCVI-7.6-4]
 		s := newSim(t, simConfig{seed: 1, order: true})
@@ -227,7 +228,7 @@ func TestResolveOrder(t *testing.T) {
 			s.net.Run(2 * time.Minute)
 			return found, calls, err
 		}
-		far := netip.MustParseAddr("10.9.9.9") // which the directory does not know
+		far := netip.MustParseAddr("10.9.9.9") // an address that is not in the directory
 		p.cfg.static = map[netip.Addr]WWN{far: WWN(other.Name())}
 		if r, n, err := find(iu.IPAddress(far, nil)); n != 1 || err != nil || r.PortName != other.Name() || asked[uint16(fc.NSGIDPN)] != 1 {
 			t.Errorf("by the static table: %v, %v, %d calls, asked %v", r, err, n, asked)
@@ -236,7 +237,7 @@ func TestResolveOrder(t *testing.T) {
 		if r, n, err := find(iu.IPAddress(far, nil)); n != 1 || err != nil || r.PortName != other.Name() || len(asked) != 0 {
 			t.Errorf("from the cache: %v, %v, %d calls, asked %v", r, err, n, asked)
 		}
-		p.cache[keyOf(iu.IPAddress(far, nil))] = mapping{0x010203, 9} // of another time
+		p.cache[keyOf(iu.IPAddress(far, nil))] = mapping{0x010203, 9} // an outdated mapping
 		if r, n, err := find(iu.IPAddress(far, nil)); n != 1 || err != nil || r.PortName != other.Name() || asked[uint16(fc.NSGIDPN)] != 1 {
 			t.Errorf("behind a stale mapping: %v, %v, %d calls, asked %v", r, err, n, asked)
 		}
@@ -245,7 +246,7 @@ func TestResolveOrder(t *testing.T) {
 			what     string
 			a        iu.NetAddress
 			farpOnly bool
-			query    uint16 // the first question to the directory, 0 for none
+			query    uint16 // first query to the directory; 0 means none
 			farp     bool
 			found    bool
 		}{
@@ -272,8 +273,8 @@ func TestResolveOrder(t *testing.T) {
 	})
 }
 
-// TestResolveOffline: a search waits for the port to be online, as long as a ULP has
-// patience, and ends once.
+// TestResolveOffline: a search waits until the port is online, at most for FCVI_ULP_TIMEOUT, and
+// ends once.
 func TestResolveOffline(t *testing.T) {
 	for _, back := range []bool{true, false} {
 		t.Run("FCVI-7.4-1", func(t *testing.T) {
@@ -314,8 +315,8 @@ func TestResolveOffline(t *testing.T) {
 	}
 }
 
-// TestMatchAttributes: two ends agree on these attributes, whichever of them asks, and reject
-// others.
+// TestMatchAttributes lists attributes on which two ends agree, whichever of them makes the
+// request, and attributes that they reject.
 func TestMatchAttributes(t *testing.T) {
 	qos := func(n uint32) iu.QoS { return iu.QoS{Latency: n} }
 	for _, v := range []struct {

@@ -5,17 +5,17 @@ import (
 	"viaduct/internal/wire/iu"
 )
 
-// A run is the state of the last frame, if Take may handle its successors. It is valid until
-// another frame arrives or the port is left.
+// A run is the state of the last frame, if Take may handle the frames that continue it. It is valid
+// until another frame arrives or the port's lock is released.
 type run struct {
 	now  fc.Time
-	resp bool // of the response stream
+	resp bool // the frame belongs to the response stream
 }
 
 var _ fc.Taker = (*conn)(nil)
 
 // follow allows the link to pass the frames that continue f to Take. f and every frame before it
-// have been placed, and f is not the last.
+// were placed, and f is not the last frame.
 func (c *conn) follow(now fc.Time, f *fc.Frame, resp bool) {
 	if len(f.Payload) > 0 && !f.Last() && f.Class() == fc.Class3 && c.state == stConnected && c.up != nil {
 		c.run = run{now, resp}
@@ -23,8 +23,8 @@ func (c *conn) follow(now fc.Time, f *fc.Frame, resp bool) {
 	}
 }
 
-// Take implements fc.Taker. The header equals that of the frame before, whose checks have passed,
-// so that only the position and the bytes are left to check.
+// Take implements fc.Taker. The header equals that of the previous frame, whose checks have passed.
+// So only the position and the bytes remain to be checked.
 func (c *conn) Take(b []byte) bool {
 	if c.state != stConnected || c.up == nil || c.paused {
 		return false

@@ -11,8 +11,8 @@ import (
 	"viaduct/vi"
 )
 
-// TestRuns: long messages go as runs of frames, and arrive as such, whole or not
-// at all. [FCVI-8.4-4] [FCVI-5.8-5] [FCVI-5.8-6]
+// TestRuns: long messages are sent as runs of frames and arrive as runs, complete or not at all.
+// [FCVI-8.4-4] [FCVI-5.8-5] [FCVI-5.8-6]
 func TestRuns(t *testing.T) {
 	const length = 40_000 // 20 frames
 	for _, op := range []vi.Control{vi.OpSendReceive, vi.OpRDMAWrite, vi.OpRDMARead} {
@@ -20,7 +20,7 @@ func TestRuns(t *testing.T) {
 			if op == vi.OpRDMARead && level == iu.Unreliable {
 				continue
 			}
-			for lost := range 41 { // each is seen on two links; 40: none
+			for lost := range 41 { // each frame passes two links; 40: none is lost
 				t.Run(fmt.Sprintf("%v, %v, frame %d", op, level, lost), func(t *testing.T) {
 					s := newSim(t, simConfig{seed: 3, order: true})
 					a, b := s.provers(level)

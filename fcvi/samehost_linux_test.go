@@ -10,8 +10,8 @@ import (
 	"viaduct/vi"
 )
 
-// TestSameHost: VIs on a link that requires shared memory transfer as over TCP, including messages
-// longer than the ring.
+// TestSameHost: VIs on a link that requires shared memory transfer the same messages as over TCP,
+// including messages longer than the ring.
 func TestSameHost(t *testing.T) {
 	const n = 3 << 20
 	from, to, src, dst := benchPair(t, vi.ReliableReception, Config{SameHost: samehost.Require, MaxTransferSize: n})
@@ -39,7 +39,7 @@ func TestSameHost(t *testing.T) {
 	}
 }
 
-// A VI reports which path its link takes, and why.
+// Path reports which path the link of a VI takes, and why.
 func TestPath(t *testing.T) {
 	for _, c := range []struct {
 		cfg Config

@@ -9,11 +9,11 @@ import (
 	"viaduct/vi"
 )
 
-// If two NICs with fabrics of their own call each other, their addresses decide which of them
-// connects: the lower one does, and the other waits at home. Two VIs of one NIC have the same
-// address. A port does not log in to itself, so the NIC has a second port at its own fabric, from
-// which one of the two requests is made. The discriminators decide then. If they are equal too, the
-// earlier request waits.
+// If two NICs with fabrics of their own call each other, the NIC with the lower address connects,
+// and the other waits at its fabric. Two VIs of one NIC have the same address, and a port does not
+// log in to itself. So the NIC has a second port at its own fabric, from which one of the two
+// requests is made. The discriminators then decide. If they are equal too, the earlier request
+// waits.
 
 // A halves counts the pending requests of VIs of one NIC that have the same address and
 // discriminator. home counts the requests that wait, away the requests that connect.
@@ -34,8 +34,8 @@ func (d *device) isOwn(ap netip.AddrPort) bool {
 	return ap == own || ap.Port() == own.Port() && slices.Contains(d.ips, ap.Addr())
 }
 
-// waitsAtHome reports whether a request of the peer-to-peer model waits at home for the peer's
-// connection. Call over once the request has ended, to undo the bookkeeping.
+// waitsAtHome reports whether a peer-to-peer request waits at the NIC's own fabric for the peer's
+// connection. The caller calls over when the request has ended.
 func (d *device) waitsAtHome(local, remote vi.Address) (home bool, over func()) {
 	over = func() {}
 	ap, ok := remote.AddrPort()

@@ -11,7 +11,7 @@ import (
 )
 
 // TestSelf: two VIs of one NIC connect to each other, as in programs that are client and server at
-// once. A Fibre Channel port logs in to others only. [VIA 6.6]
+// once. A Fibre Channel port logs in only to other ports. [VIA 6.6]
 func TestSelf(t *testing.T) {
 	p, err := New(Config{Listen: "127.0.0.1:0", Logger: testLogger})
 	if err != nil {

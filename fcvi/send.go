@@ -6,10 +6,10 @@ import (
 	"viaduct/vi"
 )
 
-// txState is the transmitting side of a connection.
+// txState is the state of the transmitting side of a connection.
 type txState struct {
 	nextID   iu.MsgID
-	cur      work // in transmission if busy
+	cur      work // the descriptor in transmission, if busy is set
 	busy     bool
 	curID    iu.MsgID
 	oxid     uint16
@@ -24,13 +24,13 @@ type txState struct {
 	dfctl    uint8
 
 	pending      fifo[pending] // in MSG_ID order
-	unproven     int64         // bytes of them
+	unproven     int64         // bytes of the pending messages
 	reads        int
 	unasked      int // streamed messages since the last requested response
 	unaskedBytes int
 	proof        proof
 	answers      fifo[answer]
-	turn         bool // responses and requests take turns
+	turn         bool // whose turn it is: responses and requests alternate
 
 	stream    bool // an Exchange of policy X2 is open
 	streamOX  uint16
@@ -40,14 +40,14 @@ type txState struct {
 
 	acking  fifo[ackWait] // class 2: messages whose ACKs are awaited
 	timer   *fc.Timer     // of responses
-	heard   fc.Time       // when the response stream last moved on
-	respGap fc.Time       // when the gap in the response stream is declared a loss
+	heard   fc.Time       // time of the last progress of the response stream
+	respGap fc.Time       // time at which the gap in the response stream counts as a loss
 	stopped bool
 
-	draining bool // a descriptor failed here: wait for the answers before it
+	draining bool // a descriptor failed at this side; the connection ends after the answers to earlier ones
 }
 
-// startStreams prepares both directions. [FCVI-5.9.6-1]
+// startStreams initializes the streams of both directions. [FCVI-5.9.6-1]
 func (c *conn) startStreams() {
 	c.tx = txState{nextID: c.initTx}
 	c.tx.timer = c.p.np.Timers().New(c.respExpired)
@@ -70,8 +70,8 @@ func (c *conn) stopStreams(now fc.Time) {
 	}
 	c.tx.busy = false
 	c.tx.acking.truncate(0)
-	// Memory that was read for the peer must not be touched any more. Complete answers are still
-	// sent.
+	// Memory that was to be read for the peer must not be accessed any more. Answers that are
+	// complete are still sent.
 	n := 0
 	answers := c.tx.answers.all()
 	for _, a := range answers {
@@ -91,8 +91,8 @@ func (c *conn) posted(now fc.Time) {
 	}
 }
 
-// step sends a frame, or several successive ones of a sequence, at most room. It returns their
-// number, or 0 if there is nothing to send now.
+// step sends one frame, or several successive frames of a sequence, at most room. It returns their
+// number, or 0 if nothing can be sent now.
 func (c *conn) step(now fc.Time, room int) int {
 	if c.gone || c.remote == nil || !c.remote.Ready() {
 		return 0
@@ -139,7 +139,7 @@ func (c *conn) startMessage(now fc.Time) bool {
 			return false
 		}
 		if t.acking.len() > 0 && int(t.nextID-t.acking.at(0).id) >= limit {
-			return false // a lost frame is sent again: the peer holds what follows it
+			return false // a lost frame is sent again, and the peer stores the messages after it
 		}
 		w := &t.cur
 		*w = work{}
@@ -156,26 +156,26 @@ func (c *conn) startMessage(now fc.Time) bool {
 	return false
 }
 
-// sendWindow is how many requests may be unanswered, or in class 2 not
-// acknowledged. [FCVI-E-1]
+// sendWindow returns the number of requests that may be unanswered, or in class 2 unacknowledged.
+// [FCVI-E-1]
 func (c *conn) sendWindow() int {
 	return min(c.p.cfg.maxUnacked, max(1, int(c.rattrs.MaxUnacked)), int(c.rxWindow()))
 }
 
-// drain ends the connection because of an error in one of our descriptors. It waits until the
-// requests before the descriptor are answered, or acknowledged in class 2, so that they complete
-// well.
+// drain ends the connection because a descriptor of this side is in error. It first waits until the
+// requests before the descriptor are answered, or in class 2 acknowledged, so that they complete
+// with success.
 func (c *conn) drain(now fc.Time) {
 	t := &c.tx
 	t.draining = true
 	if n := t.pending.len(); n > 0 && !t.pending.at(n-1).asked && c.probes() {
-		t.proof.want = true // the answer to the probe is the answer to all
+		t.proof.want = true // the answer to a probe proves the delivery of all of them
 		c.p.activate(c)
 	}
 	c.drained(now)
 }
 
-// drained ends a draining connection if nothing is outstanding. It reports whether it did.
+// drained ends a draining connection if nothing is outstanding, and returns true if it has.
 func (c *conn) drained(now fc.Time) bool {
 	t := &c.tx
 	if !t.draining || t.pending.len() > 0 || t.acking.len() > 0 {
@@ -185,8 +185,8 @@ func (c *conn) drained(now fc.Time) bool {
 	return true
 }
 
-// fail2 is fail for an error of our own. completed means that a descriptor carries the error
-// already, so that the others are flushed.
+// fail2 is fail for an error of this side. completed means that a descriptor has completed with the
+// error, so that the others are flushed.
 func (c *conn) fail2(now fc.Time, reason iu.Reason, completed bool) {
 	if c.state != stConnected {
 		return

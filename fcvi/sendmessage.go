@@ -44,9 +44,9 @@ func (c *conn) openMessage(now fc.Time) bool {
 	return true
 }
 
-// asks decides whether a message at Reliable Reception requires a response of
-// its own: always, unless both sides stream; then every few, and the last
-// before the queue runs dry. [FCVI-E-2] [FCVI-5.9.4-4]
+// asks reports whether a message at Reliable Reception must request a response of its own. It
+// always must unless both sides stream. If they do, every few messages do, and the last one before
+// the queue becomes empty. [FCVI-E-2] [FCVI-5.9.4-4]
 func (c *conn) asks() bool {
 	t := &c.tx
 	if !c.attrs.Streaming || !c.rattrs.Streaming {
@@ -64,8 +64,8 @@ func (c *conn) asks() bool {
 	return false
 }
 
-// exchange assigns an Exchange to the current message: one of its own, or the next place in a
-// stream Exchange. [FCVI-5.2.1-1] [FCVI-5.2.1-4]
+// exchange assigns an Exchange to the current message: an Exchange of its own, or a place in a
+// stream Exchange. It returns false if no Exchange is free. [FCVI-5.2.1-1] [FCVI-5.2.1-4]
 func (c *conn) exchange(now fc.Time, h *iu.Header) bool {
 	t, p := &c.tx, c.p
 	if !p.cfg.stream || c.rr() || h.Op == iu.ReadRqst || c.class == fc.Class2 {
@@ -95,10 +95,9 @@ func (c *conn) exchange(now fc.Time, h *iu.Header) bool {
 	return true
 }
 
-// sendFrames sends the next frames of the message in transmission, at most room,
-// and returns how many: as many at a time as follow each other in memory, or
-// else one, or the last.
-// [FCVI-5.1-3] [FCVI-5.2.5-3] [FCVI-5.2.5-4] [FCVI-8.4-1]
+// sendFrames sends the next frames of the message in transmission, at most room, and returns their
+// number. It sends as many frames at a time as are contiguous in memory. If there are none, it
+// sends one frame, or the last. [FCVI-5.1-3] [FCVI-5.2.5-3] [FCVI-5.2.5-4] [FCVI-8.4-1]
 func (c *conn) sendFrames(now fc.Time, room int) int {
 	t, p := &c.tx, c.p
 	w := &t.cur
@@ -129,7 +128,7 @@ func (c *conn) sendFrames(now fc.Time, room int) int {
 	f.Opt, f.Payload = t.hdr[:t.hdrLen], payload
 	f.Param = t.off           // relative offset, 0 without data [FCVI-5.8-6]
 	if c.class == fc.Class2 { // [FCVI-5.2.2-1]
-		t.acking.at(t.acking.len()-1).left++ // one at a time, see step
+		t.acking.at(t.acking.len()-1).left++ // the frames are sent one at a time, see step
 	}
 	ok := false
 	if use.Last {
@@ -152,8 +151,8 @@ func (c *conn) sendFrames(now fc.Time, room int) int {
 	return frames
 }
 
-// before returns how many frames of size bytes, at most room, precede the last frame of n bytes.
-// last means that the next frame is the last.
+// before returns the number of frames of size bytes, at most room, that precede the last frame of n
+// bytes. last means that the next frame is the last one.
 func before(n, size, room int) (frames int, last bool) {
 	if n <= size {
 		return 1, true
@@ -175,7 +174,7 @@ func (c *conn) sentMessage(now fc.Time) {
 		}
 	}
 	if w := &t.cur; w.op == iu.ReadRqst || c.rr() {
-		// Completes with its response. [FCVI-3-7] [VIA-4.5-4]
+		// The message completes with its response. [FCVI-3-7] [VIA-4.5-4]
 		q := t.pending.push(pending{id: t.curID, oxid: t.oxid, rxid: fc.Unassigned,
 			asked: t.answered, end: -1, since: now})
 		q.w = *w
@@ -190,7 +189,7 @@ func (c *conn) sentMessage(now fc.Time) {
 		c.armResponses(now)
 		return
 	}
-	if class2 { // completes with its last ACK [FCVI-5.2.2-1]
+	if class2 { // the message completes with its last ACK [FCVI-5.2.2-1]
 		a := t.acking.at(t.acking.len() - 1)
 		a.complete, a.w = true, t.cur
 		c.settle(t.acking.len() - 1)

@@ -19,15 +19,15 @@ type simPort struct {
 	n   int
 	end *fabric.End
 
-	taker fc.Taker // of the frames that continue the last
-	next  fc.Frame // what those look like
+	taker fc.Taker // takes the frames that continue the last one
+	next  fc.Frame // header that these frames have
 	buf   []byte
-	size  int // of their payload
+	size  int // size of their payload
 	since fc.Time
 	took  int
 }
 
-// A sim is a pair of ports (or more) with a fabric between them.
+// A sim is two or more ports with a fabric between them.
 type sim struct {
 	t     testing.TB
 	net   *fabric.Net
@@ -50,7 +50,7 @@ type simConfig struct {
 
 func newSim(t testing.TB, cfg simConfig) *sim { return newSimNoise(t, cfg, fabric.Noise{}) }
 
-// newSimNoise has noise on the fabric from the first frame on.
+// newSimNoise returns a sim whose fabric has noise from the first frame on.
 func newSimNoise(t testing.TB, cfg simConfig, noise fabric.Noise) *sim {
 	s := &sim{t: t, net: fabric.NewNet(cfg.seed)}
 	s.net.SetNoise(noise)
@@ -93,7 +93,7 @@ func newSimNoise(t testing.TB, cfg simConfig, noise fabric.Noise) *sim {
 	return s
 }
 
-// roomy passes the link's room on to the FC-VI port.
+// A roomy reports the link's room to the FC-VI port.
 type roomy struct {
 	*fc.NPort
 	p *simPort
@@ -101,7 +101,7 @@ type roomy struct {
 
 func (r roomy) LinkRoom(now fc.Time) { r.p.linkRoom(now) }
 
-// Receive does as links do that know runs of frames.
+// Receive passes frames like a link that supports runs of frames.
 func (r roomy) Receive(now fc.Time, f *fc.Frame) {
 	p := r.p
 	if p.taker != nil && now-p.since < time.Millisecond && p.next.Header == f.Header && p.next.SOF == f.SOF &&
@@ -116,7 +116,7 @@ func (r roomy) Receive(now fc.Time, f *fc.Frame) {
 	p.next.Next(p.size)
 }
 
-// Tick, LinkUp and LinkDown come between frames.
+// Tick, LinkUp and LinkDown end a run, because they come between frames.
 func (r roomy) Tick(now fc.Time) {
 	r.p.taker = nil
 	r.NPort.Tick(now)
@@ -134,7 +134,7 @@ func (r roomy) LinkDown(now fc.Time) {
 
 func addrOf(n int) netip.Addr { return netip.AddrFrom4([4]byte{10, 1, 0, byte(n)}) }
 
-// A fake is a consumer with plain slices for queues and memory.
+// A fake is a consumer whose queues and memory are slices.
 type fake struct {
 	s      *sim
 	p      *simPort
@@ -145,25 +145,25 @@ type fake struct {
 	recvs  []*fakeRecv
 	recvN  int // taken
 	cur    *fakeRecv
-	mem    []byte // region with handle 7 at address 1000
+	mem    []byte // a region with handle 7 whose first byte has address 1000
 	rights [2]bool
-	piece  int // bytes that are given at a time at most, but for what fits scratch; 0 for all
+	piece  int // maximum number of bytes that gather returns at a time, except bytes that fit scratch; 0 means no limit
 	asyncs []vi.ErrorCode
-	causes []vi.Control // the operations in their error reports
+	causes []vi.Control // operations in the reports of asynchronous errors
 	result []iu.Reason
 	broke  int
-	order  bool // of the end
+	order  bool // the end was orderly
 }
 
 type fakeSend struct {
 	ctl    vi.Control
-	data   []byte // gathered, or filled by a read
+	data   []byte // bytes to be gathered, or filled by a Read
 	imm    uint32
 	va     uint64
 	mh     uint32
 	done   bool
-	bad    bool // a check of the descriptor finds an error
-	gone   bool // its memory is deregistered before it is sent
+	bad    bool // the check of the descriptor finds an error
+	gone   bool // the memory is deregistered before it is sent
 	status vi.Status
 }
 
@@ -172,7 +172,7 @@ type fakeRecv struct {
 	done bool
 	d    vi.Delivery
 	bad  vi.Status // error bits from the check of the descriptor
-	gone vi.Status // what placing bytes finds
+	gone vi.Status // error bits from placing bytes
 }
 
 func (f *fake) peek() (vi.Control, bool) {
@@ -327,7 +327,7 @@ func (f *fake) postRecv(n int) *fakeRecv {
 	return r
 }
 
-// connect connects two fakes, client-server. The server's wait is in place.
+// connect connects two fakes in the client-server model. The server already waits.
 func (s *sim) connect(level iu.Reliability) (a, b *fake) {
 	a, b = s.fake(0, level), s.fake(1, level)
 	s.serve(b, "disc")
@@ -363,7 +363,7 @@ func pattern(n, seed int) []byte {
 	return b
 }
 
-// opcode matches FC-VI frames by IU.
+// opcode returns a function that matches FC-VI frames with opcode o.
 func opcode(o iu.Opcode) func(*fc.Frame) bool {
 	return func(f *fc.Frame) bool {
 		return f.Type == fc.TypeFCVI && f.RCtl.IsDeviceData() && len(f.Opt) > 4 && iu.Opcode(f.Opt[4]) == o
@@ -372,9 +372,8 @@ func opcode(o iu.Opcode) func(*fc.Frame) bool {
 
 var levels = []iu.Reliability{iu.Unreliable, iu.ReliableDelivery, iu.ReliableReception}
 
-// TestTransfer moves messages of every kind and size, both ways at once, over
-// each topology, class and order. [FCVI-5.2.5-1] [FCVI-5.2.5-2] [FCVI-8.4-11]
-// [FCFS-2.9-5] [FCFS-2.10-2]
+// TestTransfer sends messages of every kind and size, in both directions at once, over each
+// topology, class and order. [FCVI-5.2.5-1] [FCVI-5.2.5-2] [FCVI-8.4-11] [FCFS-2.9-5] [FCFS-2.10-2]
 func TestTransfer(t *testing.T) {
 	sizes := []int{0, 1, 3, 2080, 2095, 2096, 2097, 4192, 65536, 1 << 20}
 	for _, topo := range []string{"in order", "out of order", "loop", "point-to-point", "class 2", "stream"} {
@@ -418,7 +417,7 @@ func TestTransfer(t *testing.T) {
 						t.Fatalf("read %d: done %v %v, differs at %d: %x want %x", n, rd.done, rd.status, k, rd.data[k:k+8], want[k:k+8])
 					}
 				}
-				// Many at once, both ways.
+				// Many messages are outstanding at once in both directions.
 				var rs []*fakeRecv
 				for range 200 {
 					rs = append(rs, b.postRecv(5000))

@@ -2,36 +2,36 @@ package fcvi
 
 import "slices"
 
-// spans are the parts of a message that have arrived. Almost always there is one, from the front,
+// spans records which parts of a message have arrived. Usually there is one part, from the front,
 // which needs no memory of its own.
 type spans struct {
-	front  uint32 // everything before it is here
+	front  uint32 // all bytes before this offset have arrived
 	beyond []span // spans after a hole; sorted, disjoint, not adjacent
 }
 
 type span struct{ from, to uint32 }
 
-// maxSpans bounds the holes a message may have at one time.
+// maxSpans is the maximum number of holes in a message at one time.
 const maxSpans = 1024
 
 type spanResult uint8
 
 const (
 	spanNew  spanResult = iota // taken
-	spanSeen                   // here already, wholly or in part
+	spanSeen                   // all or a part of the bytes had arrived before
 	spanHole                   // bytes before it are missing, although the path keeps order
-	spanFull                   // too many holes
+	spanFull                   // the message has too many holes
 )
 
 func (s *spans) reset() { s.front, s.beyond = 0, s.beyond[:0] }
 
-// next is the first offset that is missing.
+// next returns the first missing offset.
 func (s *spans) next() uint32 { return s.front }
 
-// covers reports whether everything up to n is here.
+// covers reports whether all bytes before offset n have arrived.
 func (s *spans) covers(n uint32) bool { return s.front >= n }
 
-// extend adds n bytes at next. It returns false, and does nothing, if there are spans beyond.
+// extend adds n bytes at next. It returns false and changes nothing if there are spans beyond.
 func (s *spans) extend(n uint32) bool {
 	if len(s.beyond) > 0 {
 		return false
@@ -68,7 +68,7 @@ func (s *spans) add(off, n uint32, inOrder bool) spanResult {
 		right = s.beyond[i].from == end
 	}
 	switch {
-	case off == s.front: // i is 0: a part to the left would lie before the front
+	case off == s.front: // i is 0, because a part to the left would lie before the front
 		s.front = end
 		if right {
 			s.front = s.beyond[0].to

@@ -6,8 +6,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestSpans compares spans with a map of bytes, for parts of any kind in any
-// order.
+// TestSpans compares spans with a map of bytes, for parts of every kind in random order.
 func TestSpans(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const size = 40
@@ -58,8 +57,8 @@ func TestSpans(t *testing.T) {
 	})
 }
 
-// TestSpansFull: a peer can't make a message have any number of holes, but
-// those there are can be filled.
+// TestSpansFull: a peer can't cause an unlimited number of holes in a message, but existing holes
+// can be filled.
 func TestSpansFull(t *testing.T) {
 	var s spans
 	for i := range uint32(maxSpans) {
