@@ -14,7 +14,7 @@ type BAAcc struct {
 	SeqIDValid bool  // SeqID names the last deliverable Sequence
 	SeqID      uint8 //
 	OXID, RXID uint16
-	LowCnt     uint16 // SEQ_CNT range of the Recovery Qualifier;
+	LowCnt     uint16 // LowCnt and HighCnt are the SEQ_CNT range of the Recovery Qualifier:
 	HighCnt    uint16 // 0x0000 to 0xFFFF for a whole Exchange
 }
 
@@ -46,7 +46,7 @@ func ParseBAAcc(b []byte) (a BAAcc, n int, err error) {
 // BARjtLen is the length in bytes of a BA_RJT payload.
 const BARjtLen = 4
 
-// BA_RJT reason and explanation codes.
+// These are reason and explanation codes of BA_RJT.
 const (
 	BARjtLogical   = 0x03
 	BARjtInvalidID = 0x03 // explanation: invalid OX_ID-RX_ID combination
@@ -70,7 +70,7 @@ func ParseBARjt(b []byte) (r BARjt, n int, err error) {
 	return BARjt{Reason: b[1], Explanation: b[2], Vendor: b[3]}, BARjtLen, nil
 }
 
-// Reject reasons, byte 1 of the Parameter field of P_RJT and F_RJT.
+// These are reasons of a rejection, byte 1 of the Parameter field of P_RJT and F_RJT.
 const (
 	RejectBadDID      = 0x01
 	RejectUnavailable = 0x03 // may become available

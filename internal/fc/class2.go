@@ -2,36 +2,35 @@ package fc
 
 import "time"
 
-// A class2Frame is a copy of a class 2 frame for retransmission.
+// A class2Frame is a copy of a class 2 frame, stored for retransmission.
 type class2Frame struct {
 	f      Frame
 	buf    []byte
 	timer  *Timer
-	busy   int  // times it was answered BSY
-	again  int  // times without an ACK
-	pauses bool // it was answered BSY and is not yet sent again
+	busy   int  // number of BSY answers
+	again  int  // number of times that no ACK arrived
+	pauses bool // the frame was answered BSY and waits to be sent again
 }
 
-// Limits of the retransmission of a class 2 frame. [FCVI 8.4]
+// These are limits of the retransmission of a class 2 frame. [FCVI 8.4]
 const (
 	maxBusy   = 8 // after BSY
-	maxResend = 7 // after E_D_TOV without ACK
+	maxResend = 7 // retransmissions, each after E_D_TOV without an ACK
 )
 
-// RecoveryTime returns how long a sender retransmits a class 2 frame before it gives up. A wait for
-// the frame must not end earlier.
+// RecoveryTime returns the time for which a sender retransmits a class 2 frame before the frame
+// fails. A wait for the frame must not end earlier.
 func (p *NPort) RecoveryTime() time.Duration { return (maxResend + 1) * p.edtov }
 
-// FailTimeout is the reason given to Upper.Failed when no ACK came at all.
+// FailTimeout is the reason in Upper.Failed if no ACK arrived.
 const FailTimeout = 0
 
-// Room reports whether another class 2 data frame to r would be sent at once.
+// Room reports whether another class 2 data frame to r would be sent without waiting for credit.
 func (r *Remote) Room() bool { return len(r.waiting) == 0 && len(r.out) < r.credit }
 
-// Send transmits a data frame to r in the given class: addresses and
-// delimiters are filled in here, everything else by the caller. It reports
-// false, and sends nothing, if r is not ready. A class 2 frame beyond the
-// end-to-end credit waits for it.
+// Send transmits a data frame to r in the given class. It sets addresses and delimiters; the caller
+// sets all other fields. It returns false and sends nothing if r is not ready. A class 2 frame
+// beyond the end-to-end credit waits until there is credit.
 func (p *NPort) Send(now Time, r *Remote, class Class, first bool, f *Frame) bool {
 	if !r.Ready() {
 		return false
@@ -67,7 +66,7 @@ func (r *Remote) pump(now Time) {
 	}
 }
 
-// take removes the unacknowledged frame that an answer names.
+// take removes and returns the unacknowledged frame that the answer f names, or returns nil.
 func (r *Remote) take(f *Frame) *class2Frame {
 	for i, c := range r.out {
 		h := &c.f.Header
@@ -94,7 +93,7 @@ func (r *Remote) dropClass2() {
 	r.out, r.waiting = nil, nil
 }
 
-// overdue retransmits a frame after a pause if it was answered BSY, or if its ACK did not arrive
+// overdue retransmits a frame that was answered BSY, after a pause, or whose ACK did not arrive
 // within E_D_TOV: the frame or the ACK may be lost. A receiver recognizes repeated frames by
 // handle, MSG_ID and offset. [FCVI B.2.6]
 func (r *Remote) overdue(now Time, c *class2Frame) {

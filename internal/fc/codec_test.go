@@ -13,13 +13,13 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// frameVector is a SEND_RQST of FC-VI from header to CRC, made with an
-// independent CRC and read by tshark.
+// frameVector is a SEND_RQST of FC-VI from header to CRC. An independent implementation computed
+// the CRC, and tshark decodes the frame.
 const frameVector = `04 010201 00 010101  58 29000a  05 01 0000  0005 ffff  00000000
 	00012001 0107 0000 00000010 cafef00d  68656c6c6f21 0000  916bba23`
 
-// TestFCFS_2_1: header fields at their offsets, optional headers, fill, CRC
-// least significant byte first. [FCFS-2.1-1] [FCFS-2.1-4]
+// TestFCFS_2_1 checks the offsets of header fields, optional headers, fill bytes, and the CRC,
+// whose least significant byte comes first. [FCFS-2.1-1] [FCFS-2.1-4]
 func TestFCFS_2_1(t *testing.T) {
 	wire := testkit.Hex(frameVector)
 	want := Frame{
@@ -72,7 +72,7 @@ func TestFCFS_2_1(t *testing.T) {
 			t.Errorf("a Data_Field shorter than its headers: %v", err)
 		}
 	})
-	t.Run("FCVI-5.8-10", func(t *testing.T) { // fill bytes make whole words
+	t.Run("FCVI-5.8-10", func(t *testing.T) { // fill bytes make the length a multiple of a word
 		for n, want := range []int{28, 32, 32, 32, 32, 36} {
 			f := Frame{Payload: make([]byte, n)}
 			if b := f.Append(nil); len(b) != want || int(b[11]&3) != want-28-n {
@@ -81,7 +81,7 @@ func TestFCFS_2_1(t *testing.T) {
 		}
 	})
 	t.Run("FCFS-2.1-7", func(t *testing.T) {
-		torn := make([]byte, 30) // no whole number of words, with a right CRC
+		torn := make([]byte, 30) // the length is not a multiple of a word, but the CRC is right
 		Seal(torn)
 		if _, err := ParseFrame(torn); !errors.Is(err, ErrFormat) {
 			t.Errorf("%d bytes: %v", len(torn), err)
@@ -97,7 +97,8 @@ func TestFCFS_2_1(t *testing.T) {
 	})
 }
 
-// TestFCFS_2_2: delimiters by class and place in the sequence. [FCFS-2.2-1] [FCFS-2.2-2]
+// TestFCFS_2_2 checks the delimiters for each class and each place in the sequence. [FCFS-2.2-1]
+// [FCFS-2.2-2]
 func TestFCFS_2_2(t *testing.T) {
 	for _, v := range []struct {
 		c           Class
@@ -122,7 +123,7 @@ func TestFCFS_2_2(t *testing.T) {
 	}
 }
 
-// TestFCFS_2_6: names and addresses. [FCFS-2.6-1]
+// TestFCFS_2_6 checks names and addresses. [FCFS-2.6-1]
 func TestFCFS_2_6(t *testing.T) {
 	const mac = 0x02AABBCCDDEE
 	if n := NodeName(mac); n != 0x200002AABBCCDDEE || n>>60 != 2 {
@@ -149,7 +150,7 @@ func TestFCFS_2_6(t *testing.T) {
 	}
 }
 
-// TestFCFS_2_7: link service payloads. [FCFS-2.7-1] [FCFS-2.7-5]
+// TestFCFS_2_7 checks the payloads of link services. [FCFS-2.7-1] [FCFS-2.7-5]
 func TestFCFS_2_7(t *testing.T) {
 	l := Login{Cmd: ELSPLOGI, VersionHigh: 0x20, VersionLow: 0x20, BBCredit: 16, Features: 0x8002, RxSize: 2112, Word3: 0x00FF00FF, EDTOV: 2000,
 		PortName: 0x2100020000000001, NodeName: 0x2000020000000001}
@@ -199,7 +200,8 @@ func TestFCFS_2_7(t *testing.T) {
 	}
 }
 
-// TestFCVI_7_5: the FARP payload, code byte first. [FCVI-7.5-1] [FCVI-7.5-2]
+// TestFCVI_7_5 checks the FARP payload, in which the code byte comes first. [FCVI-7.5-1]
+// [FCVI-7.5-2]
 func TestFCVI_7_5(t *testing.T) {
 	wire := testkit.Hex(`54000000 04 010101 03 000000  2100020000000001 2000020000000001 0000000000000000 0000000000000000
 		000000000000000000000000c0000201  000000000000000000000000c0000202`)
@@ -215,7 +217,7 @@ func TestFCVI_7_5(t *testing.T) {
 	if FARPIP(netip.MustParseAddr("::ffff:192.0.2.2")) != want.RespIP { // [FCVI-7.2-3]
 		t.Error("a mapped address differs")
 	}
-	// All eight code points. [FCVI-7.5-3] [FCVI-7.5-5]
+	// The loop tries all eight match address code points. [FCVI-7.5-3] [FCVI-7.5-5]
 	const pn, nn = 0x21, 0x20
 	ip := want.RespIP
 	for m := range uint8(16) {
@@ -238,7 +240,7 @@ func TestFCVI_7_5(t *testing.T) {
 	}
 }
 
-// TestFCVI_7_6 is the FC-4 map. [FCVI-7.6-1]
+// TestFCVI_7_6 checks the map of FC-4 types. [FCVI-7.6-1]
 func TestFCVI_7_6(t *testing.T) {
 	var m FC4Map
 	m.Set(TypeFCVI)
@@ -264,7 +266,7 @@ func FuzzFrame(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		g, err := ParseFrame(b)
 		if err != nil {
-			// Repair the CRC, so that the checks after it are reached too.
+			// The fuzz target corrects the CRC, so that the checks after the CRC are reached too.
 			if len(b) < HeaderLen {
 				return
 			}
@@ -329,7 +331,7 @@ func FuzzCT(f *testing.F) {
 	})
 }
 
-// TestPortDrops: frames that must not be used, and F_CTL bits. [FCFS-2.2-3] [FCFS-2.1-3]
+// TestPortDrops checks which frames a port drops, and the F_CTL bits. [FCFS-2.2-3] [FCFS-2.1-3]
 func TestPortDrops(t *testing.T) {
 	p := NewNPort(PortConfig{PortName: 1, NodeName: 2}, discard{})
 	p.LinkUp(0, LinkInfo{Loop: true, ALPA: 1})
@@ -359,7 +361,8 @@ type discard struct{}
 
 func (discard) Send(*Frame) {}
 
-// TestTimers: expiry in the order of time, then of setting.
+// TestTimers: timers expire in the order of their times. Timers of equal times expire in the order
+// in which they were set.
 func TestTimers(t *testing.T) {
 	var ts Timers
 	var got []int
@@ -383,8 +386,8 @@ func TestTimers(t *testing.T) {
 	}
 }
 
-// TestDelimiters: SOFi starts a sequence, SOFn is on its other frames; EOFt ends
-// it, in class 2 on the ACK. Class F has one SOF. [FCFS-2.2-2] [FCVI-5.7-7]
+// TestDelimiters: the first frame of a sequence has SOFi, the others SOFn. EOFt ends the sequence,
+// in class 2 on the ACK. Class F has only one SOF. [FCFS-2.2-2] [FCVI-5.7-7]
 func TestDelimiters(t *testing.T) {
 	for _, c := range []struct {
 		class       Class

@@ -2,12 +2,12 @@ package fc
 
 import "fmt"
 
-// Sizes fixed by FC-FS, in bytes.
+// These sizes, in bytes, are fixed by FC-FS.
 const (
 	HeaderLen   = 24   // frame header
 	CRCLen      = 4    // frame check sequence
-	MaxData     = 2112 // largest Data_Field, optional headers included
-	MinRxSize   = 256  // smallest receive data field size a port may announce
+	MaxData     = 2112 // maximum length of a Data_Field, including optional headers
+	MinRxSize   = 256  // minimum receive data field size that a port may announce
 	MaxSeqCount = 65536
 )
 
@@ -15,7 +15,7 @@ const (
 // [FCFS-2.1-2]
 type RCtl uint8
 
-// R_CTL values (FC-FS).
+// These are R_CTL values of FC-FS.
 const (
 	RCtlUncategorized RCtl = 0x00
 	RCtlSolData       RCtl = 0x01
@@ -95,10 +95,10 @@ func (r RCtl) String() string {
 	return fmt.Sprintf("R_CTL(0x%02x)", uint8(r))
 }
 
-// A Type is the TYPE field: the protocol a frame belongs to.
+// A Type is the TYPE field, which names the protocol of a frame.
 type Type uint8
 
-// TYPE values.
+// These are TYPE values.
 const (
 	TypeBLS   Type = 0x00
 	TypeELS   Type = 0x01
@@ -133,7 +133,7 @@ func (t Type) String() string {
 // [FCFS-2.1-3]
 type FCtl uint32
 
-// F_CTL bits (FC-FS).
+// These are F_CTL bits of FC-FS.
 const (
 	FCtlExchResponder FCtl = 0x800000 // sent by the exchange responder
 	FCtlSeqRecipient  FCtl = 0x400000 // sent by the sequence recipient
@@ -151,7 +151,7 @@ const (
 	FCtlFill          FCtl = 0x000003 // fill bytes at the end of the Data_Field
 )
 
-// DF_CTL bits: the optional headers before the payload.
+// These are DF_CTL bits. They announce the optional headers before the payload.
 const (
 	DFCtlESP     = 0x40
 	DFCtlNetwork = 0x20 // 16 bytes
@@ -162,9 +162,8 @@ const (
 	DFCtlDev64   = 0x03
 )
 
-// OptionalLen returns the bytes of optional headers that DF_CTL announces. The
-// ESP header is left out: no port here negotiates it.
-// [FCFS-2.1-5]
+// OptionalLen returns the number of bytes of optional headers that DF_CTL announces. It does not
+// count the ESP header, because no port here negotiates it. [FCFS-2.1-5]
 func OptionalLen(dfctl uint8) int {
 	n := 0
 	if dfctl&DFCtlNetwork != 0 {
@@ -183,7 +182,7 @@ func OptionalLen(dfctl uint8) int {
 // [FCFS-2.2-1]
 type SOF uint8
 
-// SOF codes.
+// These are the codes of SOF.
 const (
 	SOFf  SOF = 0x28
 	SOFi2 SOF = 0x2D
@@ -204,7 +203,7 @@ func (s SOF) Valid() bool {
 	return false
 }
 
-// Class returns the class of service: 2, 3, 4, or 'F' for SOFf; 0 if unknown.
+// Class returns the class of service: 2, 3, 4, or 'F' for SOFf. It returns 0 for an unknown code.
 func (s SOF) Class() Class {
 	switch s {
 	case SOFi2, SOFn2:
@@ -247,7 +246,7 @@ func (s SOF) String() string {
 // An EOF is an end-of-frame delimiter in its encapsulated code (RFC 3643).
 type EOF uint8
 
-// EOF codes.
+// These are the codes of EOF.
 const (
 	EOFn    EOF = 0x41
 	EOFt    EOF = 0x42
@@ -299,17 +298,16 @@ func (e EOF) String() string {
 // A Class is a class of service.
 type Class uint8
 
-// Classes of service implemented here.
+// These classes of service are implemented.
 const (
 	Class2 Class = 2
 	Class3 Class = 3
 	ClassF Class = 0xF
 )
 
-// Delimiters returns the SOF and EOF of a data frame of class c that is the
-// first and/or last of its sequence. In class 2 the last data frame still ends
-// in EOFn: the ACK to it carries EOFt.
-// [FCFS-2.2-2] [FCVI-5.7-7]
+// Delimiters returns the SOF and EOF of a data frame of class c. first and last say whether the
+// frame is the first and the last of its sequence. In class 2 the last data frame still ends in
+// EOFn, because its ACK carries EOFt. [FCFS-2.2-2] [FCVI-5.7-7]
 func (c Class) Delimiters(first, last bool) (SOF, EOF) {
 	switch c {
 	case Class2:

@@ -33,20 +33,20 @@ func checksum(b []byte) uint32 {
 	return crc.IEEE.Update(sum, b)
 }
 
-// Sound reports whether b, from a frame header to the CRC, bears the right CRC.
+// Sound reports whether the CRC in b is right. b is a frame from its header to the CRC.
 func Sound(b []byte) bool {
 	end := len(b) - CRCLen
 	return checksum(b[:end]) == binary.LittleEndian.Uint32(b[end:])
 }
 
-// Seal writes the CRC of the frame in b, from its header on, to the last bytes
-// of b.
+// Seal computes the CRC of the frame in b, from its header on, and writes it to the last bytes of
+// b.
 func Seal(b []byte) {
 	end := len(b) - CRCLen
 	binary.LittleEndian.PutUint32(b[end:], checksum(b[:end]))
 }
 
-// ahead[k] holds the effect of a byte on the CRC after k more bytes.
+// ahead[k] has the effect of each byte value on the CRC after k more bytes.
 var ahead = func() (t [8]crc32.Table) {
 	t[0] = *crc32.IEEETable
 	for i := range t[0] {

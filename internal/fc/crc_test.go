@@ -6,8 +6,7 @@ import (
 	"testing"
 )
 
-// TestChecksum compares with the standard library, for every length.
-// [FCFS-2.1-4]
+// TestChecksum compares checksum with the standard library, for every length. [FCFS-2.1-4]
 func TestChecksum(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	b := make([]byte, HeaderLen+MaxData)

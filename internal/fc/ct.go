@@ -9,7 +9,7 @@ import (
 // CTLen is the length in bytes of the Common Transport header.
 const CTLen = 16
 
-// Common Transport values of the directory service.
+// These are Common Transport values of the directory service.
 const (
 	CTRevision     = 1
 	GSTypeDirSvc   = 0xFC
@@ -19,7 +19,7 @@ const (
 // A CTCmd is the command or response code of a Common Transport IU.
 type CTCmd uint16
 
-// Response codes and the name server's commands.
+// These are response codes, and commands of the name server.
 const (
 	CTReject CTCmd = 0x8001
 	CTAccept CTCmd = 0x8002
@@ -43,7 +43,7 @@ const (
 	NSRFFID  CTCmd = 0x021F
 	NSRIPNN  CTCmd = 0x0235
 	NSRSNNNN CTCmd = 0x0239
-	NSDAID   CTCmd = 0x0300 // remove all of an ID
+	NSDAID   CTCmd = 0x0300 // remove all entries of an ID
 )
 
 var ctNames = map[CTCmd]string{
@@ -61,7 +61,7 @@ func (c CTCmd) String() string {
 	return fmt.Sprintf("CT(0x%04x)", uint16(c))
 }
 
-// CT reject reasons and explanations.
+// These are reasons and explanations of a Common Transport reject.
 const (
 	CTRsnCommand     = 0x01
 	CTRsnVersion     = 0x02
@@ -88,7 +88,7 @@ type CTHeader struct {
 	GSSubtype   uint8
 	Options     uint8
 	Cmd         CTCmd
-	Size        uint16 // words: the most that the requester accepts, or the number left out
+	Size        uint16 // in words: in a request the maximum that the requester accepts, in an answer the number left out
 	Reason      uint8
 	Explanation uint8
 	Vendor      uint8
@@ -114,7 +114,7 @@ func ParseCT(b []byte) (h CTHeader, n int, err error) {
 	}, CTLen, nil
 }
 
-// A CTError is a rejected request to a fabric service.
+// A CTError is the error of a request that a fabric service has rejected.
 type CTError struct {
 	Cmd                 CTCmd // the request
 	Reason, Explanation uint8
@@ -124,8 +124,8 @@ func (e *CTError) Error() string {
 	return fmt.Sprintf("fc: %v rejected: reason 0x%02x explanation 0x%02x", e.Cmd, e.Reason, e.Explanation)
 }
 
-// FC4Map is the 32-byte map of FC-4 types: type t is bit t mod 32, counted
-// from the least significant, of the 32-bit word t div 32. [FCVI 7.6]
+// An FC4Map is the 32-byte map of FC-4 types. Type t is bit t mod 32, counted from the least
+// significant bit, of the 32-bit word t div 32. [FCVI 7.6]
 type FC4Map [32]byte
 
 // Set marks t.
@@ -141,7 +141,7 @@ func AppendNS(b []byte, cmd CTCmd, body []byte) []byte {
 	return append(b, body...)
 }
 
-// NSBody builds request bodies of the name server.
+// An NSBody is the body of a name server request. Its methods append fields.
 type NSBody []byte
 
 // ID adds a zero byte and an N_Port_ID.
@@ -153,8 +153,8 @@ func (b NSBody) Name(w WWN) NSBody { return binary.BigEndian.AppendUint64(b, uin
 // Bytes adds p.
 func (b NSBody) Bytes(p ...byte) NSBody { return append(b, p...) }
 
-// ParseIDList calls id for every entry of a list of N_Port_IDs, whose last has
-// the high bit of its control byte set.
+// ParseIDList calls id for every entry of a list of N_Port_IDs. The last entry has the high bit of
+// its control byte set. The error is io.ErrUnexpectedEOF if no entry is marked as last.
 func ParseIDList(b []byte, id func(Addr)) error {
 	for o := 0; o+4 <= len(b); o += 4 {
 		id(GetAddr(b[o+1:]))

@@ -9,7 +9,7 @@ import (
 // An ELSCmd is the first byte of an extended link service payload.
 type ELSCmd uint8
 
-// Extended link service commands.
+// These are the commands of extended link services.
 const (
 	ELSRjt       ELSCmd = 0x01 // LS_RJT
 	ELSAcc       ELSCmd = 0x02 // LS_ACC
@@ -73,7 +73,7 @@ func (c ELSCmd) String() string {
 	return fmt.Sprintf("ELS(0x%02x)", uint8(c))
 }
 
-// CmdOf returns the command of an ELS payload; 0 if there is none.
+// CmdOf returns the command of an ELS payload, or 0 if the payload is empty.
 func CmdOf(b []byte) ELSCmd {
 	if len(b) < 4 {
 		return 0
@@ -85,7 +85,7 @@ func CmdOf(b []byte) ELSCmd {
 // without data.
 func AppendCmd(b []byte, c ELSCmd) []byte { return append(b, byte(c), 0, 0, 0) }
 
-// LS_RJT reason codes.
+// These are reason codes of LS_RJT.
 const (
 	RjtInvalidCmd   = 0x01
 	RjtLogical      = 0x03
@@ -96,7 +96,7 @@ const (
 	RjtInProgress   = 0x0E
 )
 
-// LS_RJT explanation codes.
+// These are explanation codes of LS_RJT.
 const (
 	ExplNone        = 0x00
 	ExplInvalidID   = 0x17 // invalid OX_ID-RX_ID combination
@@ -130,7 +130,7 @@ func (r LSRjt) Error() string {
 	return fmt.Sprintf("fc: rejected: LS_RJT reason 0x%02x explanation 0x%02x", r.Reason, r.Explanation)
 }
 
-// Common features of login parameters.
+// These are common features in login parameters.
 const (
 	FeatCIRO      = 0x8000 // PLOGI: continuously increasing relative offset
 	FeatCleanAddr = 0x8000 // FLOGI LS_ACC: clean address
@@ -142,10 +142,10 @@ const (
 	FeatCISeqCnt  = 0x0002 // continuously increasing SEQ_CNT
 )
 
-// Service options of a class.
+// These are service options of a class.
 const (
 	ClassValid   = 0x8000
-	ClassInOrder = 0x0800 // sequential delivery asked for or granted
+	ClassInOrder = 0x0800 // sequential delivery: requested, or in an answer granted
 )
 
 // ClassParams are the service parameters of one class of service.
@@ -153,18 +153,17 @@ type ClassParams struct {
 	Options    uint16
 	InitCtl    uint16
 	RecipCtl   uint16
-	RxSize     uint16 // receive data field size, bytes
+	RxSize     uint16 // receive data field size in bytes
 	Concurrent uint16 // concurrent sequences
-	EECredit   uint16 // end-to-end credit, class 2 only
+	EECredit   uint16 // end-to-end credit; used in class 2 only
 	OpenSeqs   uint16 // open sequences per exchange
 }
 
 // LoginLen is the length in bytes of FLOGI, PLOGI, PDISC, FDISC and their LS_ACC.
 const LoginLen = 116
 
-// A Login is the payload of FLOGI, PLOGI, PDISC, FDISC and of the LS_ACC to
-// them. All four bytes 12 to 15 are R_A_TOV in an F_Port's LS_ACC and two
-// sixteen-bit fields otherwise.
+// A Login is the payload of FLOGI, PLOGI, PDISC and FDISC, and of their LS_ACC. In an F_Port's
+// LS_ACC the bytes 12 to 15 are R_A_TOV; in all other payloads they are two 16-bit fields.
 // [FCFS-2.7-1]
 type Login struct {
 	Cmd         ELSCmd
@@ -172,9 +171,9 @@ type Login struct {
 	VersionLow  uint8
 	BBCredit    uint16
 	Features    uint16
-	RxSize      uint16 // 256 to 2112, bytes; four high bits are BB_SC_N and stay 0
+	RxSize      uint16 // in bytes, 256 to 2112; the four high bits are BB_SC_N and stay 0
 	Word3       uint32
-	EDTOV       uint32 // milliseconds, or nanoseconds with FeatEDTOVns
+	EDTOV       uint32 // in milliseconds, or in nanoseconds with FeatEDTOVns
 	PortName    WWN
 	NodeName    WWN // Fabric_Name in an F_Port's LS_ACC
 	Class       [4]ClassParams
@@ -254,8 +253,8 @@ func ParseLOGO(b []byte) (l LOGO, n int, err error) {
 // ADISCLen is the length in bytes of an ADISC payload or the LS_ACC to one.
 const ADISCLen = 28
 
-// An ADISC is the payload of ADISC and of the LS_ACC to it. FAN has the same
-// names in another order and its own type.
+// An ADISC is the payload of ADISC and of its LS_ACC. FAN has the same names in another order, and
+// its own type.
 type ADISC struct {
 	Cmd      ELSCmd
 	HardAddr Addr
@@ -334,7 +333,7 @@ func ParseRTVAcc(b []byte) (r RTVAcc, n int, err error) {
 	return RTVAcc{binary.BigEndian.Uint32(b[4:]), binary.BigEndian.Uint32(b[8:]), binary.BigEndian.Uint32(b[12:])}, RTVAccLen, nil
 }
 
-// SCR functions.
+// These are the functions of SCR.
 const (
 	SCRFabric = 1
 	SCRNPort  = 2
@@ -359,7 +358,7 @@ func ParseSCR(b []byte) (s SCR, n int, err error) {
 	return SCR{Function: b[7]}, SCRLen, nil
 }
 
-// RSCN address formats, the two low bits of a page's first byte.
+// These are address formats of RSCN, the two low bits of a page's first byte.
 const (
 	RSCNPort   = 0
 	RSCNArea   = 1
@@ -367,7 +366,7 @@ const (
 	RSCNFabric = 3
 )
 
-// An RSCNPage names what changed.
+// An RSCNPage names the addresses that have changed.
 type RSCNPage struct {
 	Qualifier uint8 // event qualifier in bits 5..2, address format in 1..0
 	ID        Addr
@@ -414,7 +413,7 @@ func ParseRSCN(b []byte, page func(RSCNPage)) error {
 // FANLen is the length in bytes of a FAN payload.
 const FANLen = 24
 
-// A FAN is the payload of FAN, in which a loop's fabric port announces its names.
+// A FAN is the payload of FAN. With it the fabric port of a loop announces its names.
 type FAN struct {
 	LoopFabric Addr // fabric address of the loop
 	PortName   WWN  // F_Port_Name

@@ -2,16 +2,16 @@ package fc
 
 import "time"
 
-// maxReplyFrames bounds the frames of a reply that is reassembled.
+// maxReplyFrames is the maximum number of frames of a reply that is reassembled.
 const maxReplyFrames = 64
 
-// An exchange is a request that this port originated to a link service, to a
-// fabric service or to abort an exchange.
+// An exchange is a request that this port originated. The request goes to a link service or a
+// fabric service, or aborts another exchange.
 type exchange struct {
 	p       *NPort
 	oxid    uint16
 	peer    Addr
-	src     Addr // our address in it, 0 during FLOGI
+	src     Addr // this port's address in the exchange, 0 during FLOGI
 	typ     Type
 	payload []byte
 	tries   int // remaining attempts, including this one
@@ -19,20 +19,20 @@ type exchange struct {
 	timer   *Timer
 	done    func(now Time, reply []byte, err error)
 
-	parts [][]byte // frames of the reply by SEQ_CNT
-	total int      // frames of the reply, 0 while the last is missing
+	parts [][]byte // payloads of the reply's frames, by SEQ_CNT
+	total int      // number of frames of the reply, 0 while the last frame is missing
 }
 
-// request sends payload and calls done once: with the reply's payload, valid during the call, or
-// with an error. An LS_RJT is an LSRjt error, a rejected directory request a *CTError. It makes up
-// to tries attempts, each as a new exchange.
+// request sends payload and calls done once, with the reply's payload or with an error. The payload
+// is valid during the call. The error for an LS_RJT is an LSRjt, and for a rejected directory
+// request a *CTError. request makes up to tries attempts, each as a new exchange.
 func (p *NPort) request(now Time, dst Addr, t Type, payload []byte, tries int, done func(now Time, reply []byte, err error)) {
 	x := &exchange{p: p, peer: dst, src: p.id, typ: t, payload: payload, tries: tries, every: 2 * p.ratov, done: done}
 	x.timer = p.timers.New(x.expired)
 	x.send(now)
 }
 
-// allocOX takes the next free service OX_ID.
+// allocOX returns the next free service OX_ID.
 func (p *NPort) allocOX() uint16 {
 	for {
 		ox := p.nextOX
@@ -86,7 +86,7 @@ func (x *exchange) finish(now Time, reply []byte, err error) {
 	x.done(now, reply, err)
 }
 
-// failExchanges ends every outstanding request.
+// failExchanges ends every outstanding request with err.
 func (p *NPort) failExchanges(now Time, err error) {
 	var all []*exchange
 	for _, x := range p.exch {
@@ -100,7 +100,7 @@ func (p *NPort) failExchanges(now Time, err error) {
 	}
 }
 
-func sortExchanges(all []*exchange) { // deterministic order for simulations
+func sortExchanges(all []*exchange) { // a fixed order, so that simulations are deterministic
 	for i := range all {
 		for j := i; j > 0 && all[j].oxid < all[j-1].oxid; j-- {
 			all[j], all[j-1] = all[j-1], all[j]
@@ -108,8 +108,8 @@ func sortExchanges(all []*exchange) { // deterministic order for simulations
 	}
 }
 
-// receiveReply handles a frame of the answer to one of our requests. It accepts an answer only from
-// the port that was asked.
+// receiveReply handles a frame of the answer to a request of this port. It accepts an answer only
+// from the port to which the request was sent.
 func (p *NPort) receiveReply(now Time, f *Frame) {
 	x := p.exch[f.OXID]
 	if x == nil || x.typ != f.Type || !f.FromResponder() || f.SID != x.peer && !p.loginAnswer(x, f) {
@@ -123,7 +123,7 @@ func (p *NPort) receiveReply(now Time, f *Frame) {
 	if len(x.parts) == 0 {
 		x.parts = make([][]byte, maxReplyFrames)
 	}
-	// Frames of a reply may arrive in any order; SEQ_CNT puts them in place.
+	// Frames of a reply may arrive in any order. SEQ_CNT gives the place of each.
 	i := int(f.SeqCnt)
 	if i >= maxReplyFrames {
 		p.stats.Malformed++
@@ -148,8 +148,8 @@ func (p *NPort) receiveReply(now Time, f *Frame) {
 	x.complete(now, f, whole)
 }
 
-// loginAnswer allows the answer to our FLOGI to come from the F_Port, or point
-// to point from the other N_Port.
+// loginAnswer reports whether f may answer this port's FLOGI. The answer may come from the F_Port,
+// or on a point-to-point link from the other N_Port.
 func (p *NPort) loginAnswer(x *exchange, f *Frame) bool {
 	return x.peer == AddrFPort && (f.SID == AddrFPort || !p.link.Loop)
 }
@@ -184,7 +184,8 @@ func (x *exchange) complete(now Time, f *Frame, reply []byte) {
 			x.p.stats.Malformed++
 			return
 		}
-		// A busy or half-finished peer may succeed later, so try again after a pause.
+		// A peer that is busy, or still sets up its side, may accept the request later. So the
+		// request is repeated after a pause.
 		if (r.Reason == RjtBusy || r.Reason == RjtInProgress) && x.tries > 0 {
 			delete(x.p.exch, x.oxid)
 			x.timer.Set(now + x.p.edtov)
@@ -203,9 +204,8 @@ func (p *NPort) ELS(now Time, dst Addr, payload []byte, done func(now Time, repl
 	p.request(now, dst, TypeELS, payload, 2, done)
 }
 
-// Query sends a name server request and calls done once with the body of the
-// accept or an error. The port logs in to the directory server first if it
-// must.
+// Query sends a request to the name server and calls done once, with the body of the accept or with
+// an error. The port first logs in to the directory server if it is not logged in.
 func (p *NPort) Query(now Time, cmd CTCmd, body []byte, done func(now Time, reply []byte, err error)) {
 	p.Login(now, AddrDirectory, func(now Time, _ *Remote, err error) {
 		if err != nil {

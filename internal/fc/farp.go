@@ -9,14 +9,14 @@ import (
 // FARPLen is the length in bytes of a FARP-REQ or FARP-REPLY payload.
 const FARPLen = 76
 
-// Match Address Code Points of FARP (RFC 2625, 5.4): every bit set must match.
+// These are the Match Address Code Points of FARP (RFC 2625, 5.4). All set bits must match.
 const (
 	FARPMatchPN = 1 // support required
 	FARPMatchNN = 2
 	FARPMatchIP = 4
 )
 
-// Responder flags of FARP.
+// These are the Responder flags of FARP.
 const (
 	FARPInitPLOGI = 0x01
 	FARPInitReply = 0x02
@@ -71,9 +71,8 @@ func ParseFARP(b []byte) (f FARP, n int, err error) {
 	return f, FARPLen, nil
 }
 
-// FARPIP returns a in the 128-bit form of FARP and of the directory: IPv4 in
-// the last four bytes after twelve zero bytes, an IPv4-mapped IPv6 address
-// likewise. [FCVI 7.2]
+// FARPIP returns a in the 128-bit form of FARP and of the directory. An IPv4 address is in the last
+// four bytes, after twelve zero bytes. An IPv4-mapped IPv6 address has the same form. [FCVI 7.2]
 func FARPIP(a netip.Addr) (ip [16]byte) {
 	a = a.Unmap()
 	if a.Is4() {
@@ -87,8 +86,9 @@ func FARPIP(a netip.Addr) (ip [16]byte) {
 	return ip
 }
 
-// matches reports whether a request with these code points means a port with the given names and
-// addresses. Code point 0 is reserved and matches nothing. [FCVI-7.5-3]
+// matches reports whether a request with these code points searches for a port with the given names
+// and addresses. It returns the matching address. Code point 0 is reserved and matches nothing.
+// [FCVI-7.5-3]
 func (f *FARP) matches(port, node WWN, ips [][16]byte) (ip [16]byte, ok bool) {
 	m := f.Match & 7
 	if m == 0 || f.Match&^7 != 0 {

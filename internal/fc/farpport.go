@@ -1,9 +1,9 @@
 package fc
 
-// farpTries is the number of broadcasts of a FARP-REQ, E_D_TOV apart. [FCVI 7.5]
+// farpTries is the number of times that a FARP-REQ is broadcast. The pauses are E_D_TOV. [FCVI 7.5]
 const farpTries = 3
 
-// A farpSearch is one of our FARP-REQs that waits for its reply.
+// A farpSearch is a FARP-REQ of this port that waits for its reply.
 type farpSearch struct {
 	req   FARP
 	tries int
@@ -11,15 +11,16 @@ type farpSearch struct {
 	done  func(now Time, found FARP, err error)
 }
 
-// A farpSeen is an answered request.
+// A farpSeen is a request of another port that was answered.
 type farpSeen struct {
 	from Addr
 	oxid uint16
 	at   Time
 }
 
-// FARP broadcasts a search for the port that match and want describe (by the Responder fields of
-// want) and calls done once, with the reply or ErrNoMatch. It accepts only replies to this request.
+// FARP broadcasts a search for a port and calls done once, with the reply or ErrNoMatch. The
+// Responder fields of want that match selects describe the port. FARP accepts only replies to this
+// request.
 func (p *NPort) FARP(now Time, match uint8, want FARP, flags uint8, done func(now Time, found FARP, err error)) {
 	if !p.up || p.state != Online {
 		done(now, FARP{}, ErrOffline)
@@ -55,7 +56,8 @@ func (p *NPort) farpSend(now Time, s *farpSearch) {
 	s.req.ReqID = p.id
 	tx := Frame{SOF: SOFi3, EOF: EOFt, Payload: s.req.Append(nil), Header: Header{
 		RCtl: RCtlELSReq, DID: AddrBroadcast, SID: p.id, Type: TypeELS, SeqID: p.seqID(AddrBroadcast),
-		// It passes no Sequence Initiative: no reply sequence belongs to it.
+		// The request does not pass Sequence Initiative, because the reply is no sequence of this
+		// exchange.
 		FCtl: FCtlFirstSeq | FCtlLastSeq | FCtlEndSeq, OXID: p.allocOX(), RXID: Unassigned, // [FCVI-7.5-7]
 	}}
 	p.transmit(&tx)
@@ -72,8 +74,8 @@ func (p *NPort) farpEnd(now Time, s *farpSearch, found FARP, err error) {
 	s.done(now, found, err)
 }
 
-// receiveFARPReq answers a search that means this port, at most once, and
-// stays silent otherwise. [FCVI 7.5]
+// receiveFARPReq answers a search for this port, at most once. It does not answer other searches.
+// [FCVI 7.5]
 func (p *NPort) receiveFARPReq(now Time, f *Frame) {
 	q, _, err := ParseFARP(f.Payload)
 	if err != nil {
@@ -114,8 +116,8 @@ func (p *NPort) receiveFARPReq(now Time, f *Frame) {
 	}
 }
 
-// receiveFARPReply handles a reply to one of our searches. It ignores a reply without a request,
-// and one that contradicts the request or its own source address.
+// receiveFARPReply handles a reply to a search of this port. It ignores a reply without a request,
+// and a reply that contradicts the request or its own source address.
 func (p *NPort) receiveFARPReply(now Time, f *Frame) {
 	a, _, err := ParseFARP(f.Payload)
 	if err != nil {

@@ -36,14 +36,14 @@ type Header struct {
 	DFCtl  uint8
 	SeqCnt uint16
 	OXID   uint16
-	RXID   uint16 // 0xFFFF until the responder assigned one
+	RXID   uint16 // 0xFFFF until the responder has assigned one
 	Param  uint32
 }
 
-// Unassigned is the RX_ID (or OX_ID) of an exchange side that has not chosen one.
+// Unassigned is the RX_ID or OX_ID of a side of an exchange that has not chosen one.
 const Unassigned = 0xFFFF
 
-// fctlEnd is where the last byte of F_CTL is.
+// fctlEnd is the offset of the last byte of F_CTL.
 const fctlEnd = 11
 
 // Append appends the HeaderLen bytes of h to b.
@@ -58,8 +58,8 @@ func (h *Header) Append(b []byte) []byte {
 		byte(h.Param>>24), byte(h.Param>>16), byte(h.Param>>8), byte(h.Param))
 }
 
-// ParseHeader decodes the header at the front of b.
-// The error is io.ErrUnexpectedEOF if b is short.
+// ParseHeader decodes the header at the front of b. It returns io.ErrUnexpectedEOF if b is too
+// short.
 func ParseHeader(b []byte) (h Header, n int, err error) {
 	if len(b) < HeaderLen {
 		return h, 0, io.ErrUnexpectedEOF
@@ -93,8 +93,8 @@ type Frame struct {
 	Opt     []byte // optional headers, as DF_CTL announces them
 	Payload []byte
 
-	// Taker may be set on a received frame of class 3 by the port that handles it, which then gets
-	// the continuing frames in a simpler way.
+	// Taker may be set on a received frame of class 3 by the port that handles the frame. The Taker
+	// then gets the frames that continue it, without a new lookup.
 	Taker Taker
 }
 
@@ -107,15 +107,14 @@ func (f *Frame) Last() bool { return f.FCtl&FCtlEndSeq != 0 }
 // FromResponder reports whether the exchange responder sent f.
 func (f *Frame) FromResponder() bool { return f.FCtl&FCtlExchResponder != 0 }
 
-// DataLen returns the bytes of the Data_Field without fill.
+// DataLen returns the length of the Data_Field without fill bytes.
 func (f *Frame) DataLen() int { return len(f.Opt) + len(f.Payload) }
 
-// WireLen returns the bytes from the header to the CRC, fill included.
+// WireLen returns the number of bytes from the header to the CRC, including fill bytes.
 func (f *Frame) WireLen() int { return HeaderLen + (f.DataLen()+3)&^3 + CRCLen }
 
-// Append appends f from header to CRC to b: fill bytes are added to make a
-// whole number of words and counted in F_CTL, the CRC is computed. The
-// delimiters are the link's business.
+// Append appends f to b, from header to CRC. It adds fill bytes up to a multiple of a word, counts
+// them in F_CTL, and computes the CRC. The link adds the delimiters.
 func (f *Frame) Append(b []byte) []byte {
 	start := len(b)
 	fill := -f.DataLen() & 3 // [FCVI-5.8-10]
@@ -134,16 +133,14 @@ func (f *Frame) Append(b []byte) []byte {
 
 var zeros [4]byte
 
-// ParseFrame decodes b, which holds exactly one frame from its header to its
-// CRC. The delimiters are left zero. The result refers to b.
-//
-// Errors: io.ErrUnexpectedEOF if b is too short to be a frame, ErrFormat if
-// the lengths contradict each other, ErrCRC.
+// ParseFrame decodes b, which holds exactly one frame from its header to its CRC. The delimiters of
+// the result are zero. The result refers to b. Errors: io.ErrUnexpectedEOF if b is too short to be
+// a frame, ErrFormat if the lengths contradict each other, ErrCRC.
 func ParseFrame(b []byte) (f Frame, err error) {
 	return f, f.Parse(b)
 }
 
-// Parse is ParseFrame into an existing value; the delimiters stay as they are.
+// Parse is ParseFrame into an existing Frame. It does not change the delimiters.
 func (f *Frame) Parse(b []byte) error {
 	if len(b) < HeaderLen+CRCLen {
 		return io.ErrUnexpectedEOF
@@ -167,8 +164,8 @@ func (f *Frame) Parse(b []byte) error {
 	return nil
 }
 
-// CloneTo makes dst a copy of f that owns its bytes, stored in buf if that is
-// large enough, and returns the buffer to be reused.
+// CloneTo makes dst a copy of f with its own bytes. It stores the bytes in buf if that is large
+// enough, and returns the buffer for reuse.
 func (f *Frame) CloneTo(dst *Frame, buf []byte) []byte {
 	*dst = *f
 	dst.Taker = nil
@@ -178,7 +175,7 @@ func (f *Frame) CloneTo(dst *Frame, buf []byte) []byte {
 	return buf
 }
 
-// String is a one-line description for logs and failing tests.
+// String describes f in one line, for logs and failing tests.
 func (f *Frame) String() string {
 	return fmt.Sprintf("%v %v>%v %v %v ox=%04x rx=%04x seq=%02x cnt=%d f_ctl=%06x param=%08x df=%02x len=%d %v",
 		f.SOF, f.SID, f.DID, f.Type, f.RCtl, f.OXID, f.RXID, f.SeqID, f.SeqCnt, uint32(f.FCtl), f.Param, f.DFCtl, f.DataLen(), f.EOF)

@@ -6,7 +6,7 @@ import (
 	"viaduct/internal/fault"
 )
 
-// params returns this port's service parameters for FLOGI, PLOGI and answers.
+// params returns this port's service parameters for FLOGI, PLOGI and their answers.
 func (p *NPort) params(cmd ELSCmd) Login {
 	l := Login{
 		Cmd: cmd, VersionHigh: 0x20, VersionLow: 0x20, BBCredit: 16,
@@ -29,8 +29,8 @@ func (p *NPort) params(cmd ELSCmd) Login {
 	return l
 }
 
-// flogi asks the other end of the link for its kind: a fabric gives us an address, an N_Port
-// announces its name.
+// flogi sends FLOGI, by which the port learns what is at the other end of the link: a fabric
+// assigns an address, and an N_Port announces its name.
 func (p *NPort) flogi(now Time) {
 	p.setState(now, LoggingIn)
 	l := p.params(ELSFLOGI)
@@ -68,13 +68,13 @@ func (p *NPort) flogi(now Time) {
 }
 
 // fabricLogin handles the F_Port's LS_ACC. If this port, the F_Port and the fabric are unchanged,
-// logins and exchanges go on. [FCVI 7.7.4] [FCVI 7.7.5]
+// logins and exchanges continue. [FCVI 7.7.4] [FCVI 7.7.5]
 func (p *NPort) fabricLogin(now Time, l *Login) {
 	same := p.id == p.accepted && p.fabricPort == l.PortName && p.fabricName == l.NodeName // [FCVI-7.7-5]
 	was := p.id
 	p.id, p.fabricPort, p.fabricName = p.accepted, l.PortName, l.NodeName
 	if !same && was != 0 {
-		p.logoutAll(now, was) // from the new address, and naming the old one
+		p.logoutAll(now, was) // the LOGOs come from the new address and name the old one
 	}
 	p.topo = FabricAttached
 	if p.link.Loop {
@@ -94,9 +94,9 @@ func (p *NPort) fabricLogin(now Time, l *Login) {
 	p.register(now)
 }
 
-// register registers this port with the directory, one request after the other, then asks the
-// fabric controller for state changes. Without a directory the port is online all the same. [FCVI
-// 7.6] [FCVI-7.6-2]
+// register registers this port with the directory, one request after the other. Then it asks the
+// fabric controller to report state changes. The port comes online even without a directory.
+// [FCVI 7.6] [FCVI-7.6-2]
 func (p *NPort) register(now Time) {
 	p.directory = false
 	type step struct {
@@ -160,7 +160,7 @@ func (p *NPort) registered(now Time) {
 	for _, r := range p.sortedRemotes() {
 		if r.suspended && !r.verifying {
 			if p.topo == PublicLoop && r.Addr>>8 == 0 {
-				p.verify(now, r) // a neighbour on our own loop [FCVI 7.7.4]
+				p.verify(now, r) // the port is on this port's loop [FCVI 7.7.4]
 				continue
 			}
 			p.resume(now, r)
@@ -168,19 +168,18 @@ func (p *NPort) registered(now Time) {
 	}
 }
 
-// pointToPoint is reached when the peer turned out to be an N_Port. The higher
-// Port_Name gives both their addresses, by its PLOGI.
-// [FCFS-2.7-4]
+// pointToPoint handles a peer that is an N_Port. The port with the higher Port_Name assigns both
+// addresses, by its PLOGI. [FCFS-2.7-4]
 func (p *NPort) pointToPoint(now Time, peer *Login) {
 	p.topo, p.inOrder, p.directory = PointToPoint, true, false
-	if x := p.flogiX; x != nil { // the answer is not needed any more
+	if x := p.flogiX; x != nil { // the answer is no longer needed
 		x.timer.Stop()
 		delete(p.exch, x.oxid)
 		p.flogiX = nil
 	}
 	p.ratov = 2 * p.edtov
 	if p.cfg.PortName <= peer.PortName {
-		return // wait for its PLOGI
+		return // the peer sends the PLOGI
 	}
 	p.id = 1
 	p.setState(now, Registering)
@@ -205,9 +204,8 @@ func (p *NPort) pointToPoint(now Time, peer *Login) {
 	try(now)
 }
 
-// loopUp follows a LIP on a private loop. No data goes to a port until ADISC
-// showed that it is still the same. [FCVI 7.7.3]
-// [FCVI-7.7-3]
+// loopUp handles a LIP on a private loop. No data is sent to a port until ADISC has shown that the
+// port is unchanged. [FCVI 7.7.3] [FCVI-7.7-3]
 func (p *NPort) loopUp(now Time, info LinkInfo) {
 	id := Addr(info.ALPA)
 	was, other := p.id, p.id != id || p.topo != PrivateLoop
@@ -241,8 +239,7 @@ func (p *NPort) publicLoopUp(now Time, info LinkInfo) {
 	p.flogi(now)
 }
 
-// fan takes a FAN after a LIP.
-// [FCVI-7.7-4]
+// fan handles a FAN after a LIP. [FCVI-7.7-4]
 func (p *NPort) fan(now Time, f FAN) {
 	if p.topo != PublicLoop || p.state != LoggingIn {
 		return

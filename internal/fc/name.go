@@ -8,7 +8,7 @@ import (
 // An Addr is a 24-bit N_Port_ID: domain, area, port (or AL_PA).
 type Addr uint32
 
-// Well-known addresses.
+// These are well-known addresses.
 const (
 	AddrNone             Addr = 0x000000
 	AddrMulticastServer  Addr = 0xFFFFF5
@@ -23,7 +23,7 @@ const (
 	AddrBroadcast        Addr = 0xFFFFFF
 )
 
-// Domain returns the upper byte.
+// Domain returns the highest byte.
 func (a Addr) Domain() uint8 { return uint8(a >> 16) }
 
 // Area returns the middle byte.
@@ -35,19 +35,18 @@ func (a Addr) ALPA() uint8 { return uint8(a) }
 // WellKnown reports whether a belongs to a fabric service.
 func (a Addr) WellKnown() bool { return a >= 0xFFFC01 }
 
-// String prints a the usual way: six hex digits.
+// String returns a as six hexadecimal digits.
 func (a Addr) String() string { return fmt.Sprintf("%06x", uint32(a)) }
 
-// DomainAddr joins domain, area and port to an address.
+// DomainAddr returns the address of a domain, area and port.
 func DomainAddr(domain, area, port uint8) Addr {
 	return Addr(domain)<<16 | Addr(area)<<8 | Addr(port)
 }
 
-// A WWN is a 64-bit Name_Identifier; its top four bits name the authority.
-// [FCFS-2.6-1]
+// A WWN is a 64-bit Name_Identifier. Its top four bits name the naming authority. [FCFS-2.6-1]
 type WWN uint64
 
-// String prints w as eight bytes with colons.
+// String returns w as eight bytes with colons.
 func (w WWN) String() string {
 	var b [8]byte
 	binary.BigEndian.PutUint64(b[:], uint64(w))
@@ -55,8 +54,8 @@ func (w WWN) String() string {
 		b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7])
 }
 
-// ParseWWN reads a name in the form String writes, or as sixteen hex digits
-// with or without 0x.
+// ParseWWN parses a name in the form of String, or as sixteen hexadecimal digits with or without
+// 0x.
 func ParseWWN(s string) (WWN, error) {
 	var v uint64
 	digits := 0
@@ -91,8 +90,8 @@ func ParseWWN(s string) (WWN, error) {
 // that no vendor assigned.
 func NodeName(mac uint64) WWN { return WWN(0x2000<<48 | mac&0xFFFFFFFFFFFF) }
 
-// PortName returns the name of port n (1 to 4095) of the node with that MAC:
-// the low four bits of n follow the NAA nibble, the rest comes after.
+// PortName returns the name of port n (1 to 4095) of the node with that MAC address. The low four
+// bits of n follow the NAA nibble. The other bits of n come next, before the MAC address.
 func PortName(mac uint64, n int) WWN {
 	return WWN(0x2000<<48 | uint64(n&0xF)<<56 | uint64(n>>4&0xFF)<<48 | mac&0xFFFFFFFFFFFF)
 }

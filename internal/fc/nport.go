@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Defaults of the timers (FC-FS). [FCVI 8.3]
+// These are the default timers of FC-FS. [FCVI 8.3]
 const (
 	DefaultEDTOV = 2 * time.Second // [FCVI-8.3-1]
 	DefaultRATOV = 10 * time.Second
@@ -18,7 +18,7 @@ const (
 // FC-4 has the lower half. [FCVI 5.4]
 const ServiceOXID = 0x8000
 
-// Errors that requests of an NPort complete with.
+// These are errors of requests of an NPort.
 var (
 	ErrOffline   = errors.New("fc: port is offline")
 	ErrTimeout   = errors.New("fc: no answer")
@@ -26,26 +26,25 @@ var (
 	ErrNoMatch   = errors.New("fc: no port answers to that address")
 )
 
-// A Sender is the way out of a port: the transmitting side of its link.
+// A Sender is the transmitting side of a port's link.
 type Sender interface {
-	// Send transmits f or queues it. Everything f refers to belongs to the
-	// caller again when Send returns. A frame the link cannot take any more
-	// is lost, as on any link.
+	// Send transmits f or queues it. When Send has returned, the memory that f refers to belongs to
+	// the caller again. A frame for which the link has no room is lost, as on any link.
 	Send(f *Frame)
 }
 
-// LinkInfo says what kind of link came up.
+// A LinkInfo describes a link that has come up.
 type LinkInfo struct {
 	Loop     bool  // arbitrated loop
-	ALPA     uint8 // this port's AL_PA on the loop; 0 without one
+	ALPA     uint8 // this port's AL_PA on the loop; 0 if there is no loop
 	FLPort   bool  // the loop has a fabric port
-	Verified bool  // link reset only: no address can have changed
+	Verified bool  // the link was only reset, so no address can have changed
 }
 
-// A Topology is what an NPort found at the other end of its link.
+// A Topology is the kind of network that an NPort found at its link.
 type Topology uint8
 
-// Topologies. [FCVI 7.7]
+// These are the topologies. [FCVI 7.7]
 const (
 	TopologyUnknown Topology = iota
 	PointToPoint
@@ -70,15 +69,15 @@ func (t Topology) String() string {
 	return fmt.Sprintf("topology(%d)", uint8(t))
 }
 
-// A PortState says how far a port has come.
+// A PortState is the state of an NPort.
 type PortState uint8
 
-// States of an NPort.
+// These are the states of an NPort.
 const (
 	Offline     PortState = iota // no link
-	LoggingIn                    // link up, FLOGI or its point-to-point form under way
-	Registering                  // has an address, telling the directory
-	Online                       // may log in to other ports
+	LoggingIn                    // the link is up; FLOGI, or its point-to-point form, is in progress
+	Registering                  // the port has an address and registers with the directory
+	Online                       // the port may log in to other ports
 )
 
 func (s PortState) String() string {
@@ -95,62 +94,62 @@ func (s PortState) String() string {
 	return fmt.Sprintf("state(%d)", uint8(s))
 }
 
-// An Upper is the FC-4 above a port. Its methods run inside calls of the
-// port and may call it.
+// An Upper is the FC-4 above a port. The port calls its methods, and they may call the port.
 type Upper interface {
-	// PortOnline is called when the port can reach others.
+	// PortOnline is called when the port can reach other ports.
 	PortOnline(now Time)
-	// Frame takes a device data frame of the FC-4's TYPE from a port that is
-	// logged in. f is valid during the call.
+	// Frame handles a device data frame of the FC-4's TYPE from a port that is logged in. f is
+	// valid during the call.
 	Frame(now Time, r *Remote, f *Frame)
 	// LoggedOut is called when the login with r ended, whichever side ended it.
 	LoggedOut(now Time, r *Remote)
 	// Resumed is called when data may flow to r again after verification.
 	Resumed(now Time, r *Remote)
-	// Acked is called for each ACK_1 to a class 2 frame f of ours, which is valid during the call.
+	// Acked is called for each ACK_1 to a class 2 frame f that this port has sent. f is valid
+	// during the call.
 	Acked(now Time, r *Remote, f *Frame)
-	// Failed is called when f, a class 2 frame of ours, was rejected or not acknowledged, however
-	// often it was sent.
+	// Failed is called if f, a class 2 frame that this port has sent, was rejected, or was not
+	// acknowledged after all retransmissions.
 	Failed(now Time, r *Remote, f *Frame, reason uint8)
-	// Abort takes an ABTS for an exchange of the FC-4 and reports whether
-	// the exchange was known.
+	// Abort handles an ABTS for an exchange of the FC-4. It returns false if the exchange is
+	// unknown.
 	Abort(now Time, r *Remote, f *Frame) bool
 }
 
-// A PortConfig describes an NPort. Names must not be zero.
+// A PortConfig describes an NPort. The names must not be zero.
 type PortConfig struct {
 	PortName WWN
 	NodeName WWN
 	IPs      []netip.Addr  // host addresses of the port
-	RxSize   int           // receive data field size, 256 to 2112; 0 means 2112
-	Class2   bool          // offer class 2
-	EECredit int           // class 2 frames a peer may have unacknowledged; 0 means 32
-	EDTOV    time.Duration // where no fabric says otherwise; 0 means the default
+	RxSize   int           // receive data field size in bytes, 256 to 2112; 0 means 2112
+	Class2   bool          // the port offers class 2
+	EECredit int           // number of class 2 frames that a peer may have unacknowledged; 0 means 32
+	EDTOV    time.Duration // value without a fabric; 0 means the default
 	RATOV    time.Duration
-	OXSeed   uint16       // varies the first service OX_ID, so that restarts differ
-	NoSCR    bool         // do not ask the fabric controller for state changes
-	Logger   *slog.Logger // nil is silent
+	OXSeed   uint16       // changes the first service OX_ID, so that a restarted port uses others
+	NoSCR    bool         // the port does not ask the fabric controller to report state changes
+	Logger   *slog.Logger // nil disables logging
 }
 
-// PortStats counts what an NPort saw. Every counter only grows.
+// PortStats has the counters of an NPort. Counters never decrease.
 type PortStats struct {
 	RecvFrames      uint64
 	SentFrames      uint64
 	BadEOF          uint64 // frames that ended in EOFni or EOFa
-	WrongDID        uint64 // addressed to another port
+	WrongDID        uint64 // frames addressed to another port
 	NotLoggedIn     uint64 // data frames from ports that are not logged in
 	LogosSent       uint64
-	UnknownExchange uint64 // replies and ACKs that belong to nothing
+	UnknownExchange uint64 // replies and ACKs that match no exchange
 	UnknownType     uint64
-	Malformed       uint64 // payload too short or contradictory
-	Rejected        uint64 // requests answered LS_RJT
+	Malformed       uint64 // frames whose payload is too short or contradictory
+	Rejected        uint64 // requests answered by LS_RJT
 	FARPForged      uint64 // FARP frames whose claims contradict their addresses or no request
-	Duplicates      uint64 // requests seen before
-	Retries         uint64 // requests sent again
-	Timeouts        uint64 // requests given up
+	Duplicates      uint64 // requests that were received before
+	Retries         uint64 // requests that were sent again
+	Timeouts        uint64 // requests without an answer
 	Relogins        uint64 // PLOGI from a port that was logged in
 	Busy            uint64 // class 2 frames sent again after BSY
-	Resent          uint64 // class 2 frames sent again for want of an ACK
+	Resent          uint64 // class 2 frames sent again because no ACK arrived
 }
 
 // An NPort is the state machine of one N_Port or NL_Port. It is not safe for
@@ -166,10 +165,10 @@ type NPort struct {
 	up     bool
 
 	id         Addr
-	fabricPort WWN // F_Port_Name of the last fabric, 0 if there was none
+	fabricPort WWN // F_Port_Name of the last fabric, or 0
 	fabricName WWN
 	inOrder    bool // the path keeps the order of frames
-	directory  bool // the directory server took our registration
+	directory  bool // the directory server has accepted the registration
 	edtov      time.Duration
 	ratov      time.Duration
 
@@ -177,22 +176,22 @@ type NPort struct {
 	exch     map[uint16]*exchange
 	nextOX   uint16
 	ips      [][16]byte
-	farps    []*farpSearch // searches of ours
-	farpAns  []farpSeen    // requests answered of late
+	farps    []*farpSearch // searches of this port
+	farpAns  []farpSeen    // requests answered recently
 	aborts   map[abortKey]*abort
-	accepted Addr // where the answer to FLOGI was sent to
+	accepted Addr // address to which the answer to FLOGI was sent
 	p2pOX    uint16
 	flogiX   *exchange // our FLOGI
 	seq      uint8
-	logoAt   map[Addr]Time // last LOGO to a port that was not logged in
-	epoch    uint32        // counts link events: work of older epochs is void
+	logoAt   map[Addr]Time // time of the last LOGO to a port that was not logged in
+	epoch    uint32        // number of link events: results from before a link event are ignored
 
 	stats PortStats
 	tx    Frame
 	txBuf []byte
 }
 
-// NewNPort returns a port that is offline and sends through out.
+// NewNPort returns an offline port that sends through out.
 func NewNPort(cfg PortConfig, out Sender) *NPort {
 	if cfg.RxSize == 0 {
 		cfg.RxSize = MaxData
@@ -218,16 +217,16 @@ func NewNPort(cfg PortConfig, out Sender) *NPort {
 	return p
 }
 
-// Register makes u the receiver of frames of type t.
+// Register makes u the receiver of frames with TYPE t.
 func (p *NPort) Register(t Type, u Upper) { p.upper[t] = u }
 
-// State returns how far the port has come.
+// State returns the state of the port.
 func (p *NPort) State() PortState { return p.state }
 
-// Topology returns what the port is attached to.
+// Topology returns the kind of network that the port is attached to.
 func (p *NPort) Topology() Topology { return p.topo }
 
-// ID returns the port's address, 0 if it has none.
+// ID returns the port's address, or 0 if it has none.
 func (p *NPort) ID() Addr { return p.id }
 
 // Name returns the Port_Name.
@@ -236,17 +235,17 @@ func (p *NPort) Name() WWN { return p.cfg.PortName }
 // Node returns the Node_Name.
 func (p *NPort) Node() WWN { return p.cfg.NodeName }
 
-// InOrder reports whether frames between two ports arrive in order: on a loop,
-// point to point, or on a fabric that granted sequential delivery. [FCVI 3]
+// InOrder reports whether frames between two ports arrive in order. They do on a loop, on a
+// point-to-point link, and on a fabric that has granted sequential delivery. [FCVI 3]
 func (p *NPort) InOrder() bool { return p.inOrder }
 
-// HasDirectory reports whether a directory server knows this port.
+// HasDirectory reports whether the port is registered with a directory server.
 func (p *NPort) HasDirectory() bool { return p.directory }
 
-// EDTOV returns the error detect time-out in force.
+// EDTOV returns the current error detect time-out.
 func (p *NPort) EDTOV() time.Duration { return p.edtov }
 
-// RATOV returns the resource allocation time-out in force.
+// RATOV returns the current resource allocation time-out.
 func (p *NPort) RATOV() time.Duration { return p.ratov }
 
 // Stats returns a copy of the counters.
@@ -255,13 +254,13 @@ func (p *NPort) Stats() PortStats { return p.stats }
 // Timers returns the port's timers, which the FC-4 above may share.
 func (p *NPort) Timers() *Timers { return &p.timers }
 
-// Deadline returns when Tick wants to be called.
+// Deadline returns the time at which the driver must call Tick.
 func (p *NPort) Deadline() Time { return p.timers.Deadline() }
 
 // Tick runs the timers that have expired.
 func (p *NPort) Tick(now Time) { p.timers.Run(now) }
 
-// IPForms returns the port's host addresses in their 128-bit form.
+// IPForms returns the port's host addresses in their 128-bit form. The caller must not modify them.
 func (p *NPort) IPForms() [][16]byte { return p.ips }
 
 func (p *NPort) log(msg string, args ...any) {
@@ -270,7 +269,7 @@ func (p *NPort) log(msg string, args ...any) {
 	}
 }
 
-// setState is the only place that assigns the state.
+// setState changes the state. No other code does.
 func (p *NPort) setState(now Time, s PortState) {
 	if p.state == s {
 		return
@@ -286,12 +285,11 @@ func (p *NPort) setState(now Time, s PortState) {
 	}
 }
 
-// LinkUp is called when the link came up, and again after each link
-// initialisation (LIP, NOS/OLS) that did not pass through LinkDown. Which
-// logins survive follows the topology. [FCVI 7.7]
+// LinkUp is called when the link has come up, and again after each link initialisation (LIP,
+// NOS/OLS) without a LinkDown. The topology decides which logins survive. [FCVI 7.7]
 func (p *NPort) LinkUp(now Time, info LinkInfo) {
 	if p.up && info.Verified {
-		return // link reset: no N_Port_ID changes [FCVI 7.7.1] [FCVI-7.7-1]
+		return // after a link reset no N_Port_ID has changed [FCVI 7.7.1] [FCVI-7.7-1]
 	}
 	p.up, p.link = true, info
 	p.epoch++
@@ -302,7 +300,7 @@ func (p *NPort) LinkUp(now Time, info LinkInfo) {
 		p.publicLoopUp(now, info)
 	default:
 		if p.topo == PointToPoint {
-			p.logoutAll(now, 0) // implicit logout of both [FCVI 7.7.2]
+			p.logoutAll(now, 0) // both ports are implicitly logged out [FCVI 7.7.2]
 			p.id = 0
 		}
 		p.suspendAll()
@@ -310,9 +308,8 @@ func (p *NPort) LinkUp(now Time, info LinkInfo) {
 	}
 }
 
-// LinkDown is called when the link failed. Exchanges under way fail; logins
-// are kept until the next LinkUp shows whether they are still good, or until
-// R_A_TOV has passed.
+// LinkDown is called when the link has failed. Outstanding exchanges fail. Logins are kept until
+// the next LinkUp shows whether they are still valid, or until R_A_TOV has passed.
 func (p *NPort) LinkDown(now Time) {
 	if !p.up {
 		return
@@ -330,7 +327,7 @@ func (p *NPort) LinkDown(now Time) {
 	})
 }
 
-// transmit sends f, whose addresses and delimiters are set.
+// transmit sends f, which has its addresses and delimiters.
 func (p *NPort) transmit(f *Frame) {
 	if !p.up {
 		return
@@ -339,7 +336,7 @@ func (p *NPort) transmit(f *Frame) {
 	p.out.Send(f)
 }
 
-// Receive takes a frame from the link. f is not kept.
+// Receive handles a frame from the link. It does not keep f.
 func (p *NPort) Receive(now Time, f *Frame) {
 	p.stats.RecvFrames++
 	if f.EOF.Invalid() { // [FCVI 8.4] D7
@@ -370,9 +367,9 @@ func (p *NPort) Receive(now Time, f *Frame) {
 	}
 }
 
-// mayConcern reports whether a frame for another address is for us after all:
-// broadcasts, requests to the F_Port on a point-to-point link, the LS_ACC that
-// brings our new address, and a PLOGI that does so point to point.
+// mayConcern reports whether a frame for another address still concerns this port. Such frames are
+// broadcasts, requests to the F_Port on a point-to-point link, the LS_ACC that assigns a new
+// address, and on a point-to-point link a PLOGI that does so.
 func (p *NPort) mayConcern(f *Frame) bool {
 	if f.DID == AddrBroadcast {
 		return f.SID != p.id
@@ -386,7 +383,7 @@ func (p *NPort) mayConcern(f *Frame) bool {
 	return f.RCtl == RCtlELSReply || f.RCtl == RCtlELSReq && CmdOf(f.Payload) == ELSPLOGI && !p.link.Loop
 }
 
-// receiveData hands a device data frame to the FC-4 of its TYPE.
+// receiveData passes a device data frame to the FC-4 of its TYPE.
 func (p *NPort) receiveData(now Time, f *Frame) {
 	u := p.upper[f.Type]
 	r := p.remotes[f.SID]
@@ -402,12 +399,12 @@ func (p *NPort) receiveData(now Time, f *Frame) {
 		p.stats.WrongDID++
 		return
 	case r == nil || !r.LoggedIn():
-		// An explicit LOGO informs the sender. [FCVI 6.1] [FCVI 7.7.1]
+		// The sender is informed by an explicit LOGO. [FCVI 6.1] [FCVI 7.7.1]
 		p.stats.NotLoggedIn++ // [FCVI-6.1-2] [FCFS-2.7-8]
 		if class2 {
 			p.reject(f, RejectLogin)
 		}
-		if r == nil || !r.plogi { // else it overtook the answer to our PLOGI
+		if r == nil || !r.plogi { // otherwise the frame has overtaken the answer to this port's PLOGI
 			p.logoStranger(now, f.SID)
 		}
 		return
@@ -427,7 +424,7 @@ func (p *NPort) receiveData(now Time, f *Frame) {
 	u.Frame(now, r, f)
 }
 
-// reply fills p.tx with the header of an answer to f and returns it.
+// reply sets p.tx to the header of an answer to f and returns p.tx.
 func (p *NPort) reply(f *Frame, rctl RCtl, t Type) *Frame {
 	tx := &p.tx
 	*tx = Frame{Header: Header{
@@ -438,8 +435,8 @@ func (p *NPort) reply(f *Frame, rctl RCtl, t Type) *Frame {
 	return tx
 }
 
-// logoStranger sends a LOGO to a port that sent data without being logged in,
-// at most one per E_D_TOV and port.
+// logoStranger sends a LOGO to a port that sent data without being logged in. It sends at most one
+// per E_D_TOV and port.
 func (p *NPort) logoStranger(now Time, a Addr) {
 	if t, ok := p.logoAt[a]; ok && now < t+p.edtov {
 		return
@@ -451,8 +448,7 @@ func (p *NPort) logoStranger(now Time, a Addr) {
 	p.sendLOGO(now, a, p.id)
 }
 
-// LinkLost is LinkDown for a link that will not come back: every login ends
-// at once.
+// LinkLost is LinkDown for a link that will not come up again. Every login ends at once.
 func (p *NPort) LinkLost(now Time) {
 	p.LinkDown(now)
 	p.logoutAll(now, 0)

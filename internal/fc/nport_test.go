@@ -11,8 +11,8 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// A lab is an N_Port whose link is the test: sent frames are kept, and frames arrive by receive. It
-// is also its FC-4.
+// A lab is an N_Port whose link is the test. It records the sent frames, and the test delivers
+// frames by receive. It is also the port's FC-4.
 type lab struct {
 	t *testing.T
 	*NPort
@@ -37,7 +37,8 @@ func (l *lab) Resumed(_ Time, r *Remote)                        { l.resumed = ap
 func (l *lab) Acked(Time, *Remote, *Frame)                      {}
 func (l *lab) Failed(_ Time, _ *Remote, _ *Frame, reason uint8) { l.failed = append(l.failed, reason) }
 
-// Names of the port, of its peer, and of the fabric. The peer's name is the lower one.
+// These are the names of the port, of its peer, and of the fabric. The peer's name is lower than
+// the port's.
 const (
 	ownPort, ownNode   = WWN(0x2001_0200_0000_0005), WWN(0x1000_0200_0000_0005)
 	peerPort, peerNode = WWN(0x2001_0200_0000_0003), WWN(0x1000_0200_0000_0003)
@@ -57,7 +58,8 @@ func newLab(t *testing.T, change func(*PortConfig)) *lab {
 	return l
 }
 
-// labUpper gives a lab the method Abort of an Upper, which an NPort has too.
+// A labUpper is a lab with the method Abort of an Upper, because NPort has a method of that name
+// too.
 type labUpper struct{ *lab }
 
 func (labUpper) Abort(Time, *Remote, *Frame) bool { return false }
@@ -68,7 +70,7 @@ func (l *lab) take() []Frame {
 	return out
 }
 
-// one returns the only frame that was sent.
+// one returns the only sent frame. It fails the test if there are none or several.
 func (l *lab) one() Frame {
 	l.t.Helper()
 	sent := l.take()
@@ -78,7 +80,7 @@ func (l *lab) one() Frame {
 	return sent[0]
 }
 
-// silent fails the test if anything was sent.
+// silent fails the test if a frame was sent.
 func (l *lab) silent(what string) {
 	l.t.Helper()
 	if sent := l.take(); len(sent) != 0 {
@@ -86,7 +88,7 @@ func (l *lab) silent(what string) {
 	}
 }
 
-// wait lets time pass.
+// wait advances the time by d.
 func (l *lab) wait(d time.Duration) {
 	for end := l.now + d; ; {
 		at := l.Deadline()
@@ -99,13 +101,13 @@ func (l *lab) wait(d time.Duration) {
 	}
 }
 
-// receive hands the port a request of another.
+// receive delivers a request of another port.
 func (l *lab) receive(from, to Addr, payload []byte, ox uint16) {
 	l.Receive(l.now, &Frame{SOF: SOFi3, EOF: EOFt, Payload: payload, Header: Header{
 		RCtl: RCtlELSReq, DID: to, SID: from, Type: TypeELS, FCtl: FCtlFirstSeq | FCtlEndSeq | FCtlSeqInit, OXID: ox, RXID: Unassigned}})
 }
 
-// answer hands the port the answer to a request of its own.
+// answer delivers the answer to a request of this port.
 func (l *lab) answer(f Frame, payload []byte) { l.answerTo(f, f.SID, payload) }
 
 func (l *lab) answerTo(f Frame, to Addr, payload []byte) {
@@ -125,7 +127,7 @@ var (
 	noReply = []byte(nil)
 )
 
-// login is the service parameters of another port.
+// login returns the service parameters of another port.
 func login(cmd ELSCmd, port, node WWN, features uint16) []byte {
 	l := Login{Cmd: cmd, VersionHigh: 0x20, VersionLow: 0x20, Features: features, RxSize: 2112, PortName: port, NodeName: node}
 	l.Class[1] = ClassParams{Options: 0x8000, RxSize: 2112, EECredit: 3}
@@ -133,8 +135,8 @@ func login(cmd ELSCmd, port, node WWN, features uint16) []byte {
 	return l.Append(nil)
 }
 
-// serve answers FLOGI, and requests to the fabric's services, until the port sends nothing more. It
-// returns all other frames.
+// serve answers FLOGI, and requests to the fabric's services, until the port sends no more frames.
+// It returns all other frames.
 func (l *lab) serve(id Addr, port, name WWN) (rest []Frame) {
 	l.t.Helper()
 	for range 100 {
@@ -161,7 +163,7 @@ func (l *lab) serve(id Addr, port, name WWN) (rest []Frame) {
 	return nil
 }
 
-// onFabric returns a port that is online at a fabric, and logged in with its peer.
+// onFabric returns a port that is online at a fabric and logged in with its peer.
 func onFabric(t *testing.T, loop bool, change func(*PortConfig)) (*lab, *Remote) {
 	t.Helper()
 	l := newLab(t, change)
@@ -189,7 +191,7 @@ func (l *lab) loginPeer(at Addr) (r *Remote) {
 	return r
 }
 
-// show names the frames of link services and directory: command and where to.
+// show describes frames of link services and of the directory by their command and addresses.
 func show(frames []Frame) []string {
 	var out []string
 	for _, f := range frames {
@@ -213,8 +215,8 @@ func (l *lab) expect(what string, frames []Frame, want ...string) {
 	}
 }
 
-// TestRegistration: a port's registrations after FLOGI, byte by byte, and its behaviour when the
-// directory refuses or the link breaks. [FCVI-7.6-2]
+// TestRegistration checks the registrations of a port after FLOGI byte by byte, and its behaviour
+// if the directory refuses or the link breaks. [FCVI-7.6-2]
 func TestRegistration(t *testing.T) {
 	all := []struct{ cmd, body string }{
 		{"0212", "00 010100 2001020000000005"},
@@ -229,7 +231,7 @@ func TestRegistration(t *testing.T) {
 		l := newLab(t, func(c *PortConfig) { c.IPs = c.IPs[:ips] })
 		l.LinkUp(0, LinkInfo{})
 		l.answerTo(l.one(), ownID, login(0x02, fPort, fName, 0x1000))
-		l.answer(l.one(), login(0x02, 1, 1, 0)) // the PLOGI to the directory
+		l.answer(l.one(), login(0x02, 1, 1, 0)) // the answer to the PLOGI with the directory
 		return l
 	}
 	request := func(l *lab, i int, cmd, body string) Frame {
@@ -241,7 +243,7 @@ func TestRegistration(t *testing.T) {
 		}
 		return f
 	}
-	scr := func(l *lab) { // state change registration, which ends it
+	scr := func(l *lab) { // answers the state change registration, which ends the registrations
 		t.Helper()
 		f := l.one()
 		if f.DID != 0xFFFFFD || !bytes.Equal(f.Payload, testkit.Hex("62000000 000000 03")) {
@@ -269,7 +271,7 @@ func TestRegistration(t *testing.T) {
 			t.Errorf("%v, directory %v", l.State(), l.HasDirectory())
 		}
 	})
-	t.Run("refused", func(t *testing.T) { // online all the same, without a directory
+	t.Run("refused", func(t *testing.T) { // the port comes online without a directory
 		l, _ := onFabric(t, false, nil)
 		l.LinkUp(l.now, LinkInfo{})
 		l.answerTo(l.one(), ownID, login(0x02, fPort, fName, 0x1000))
@@ -291,9 +293,8 @@ func TestRegistration(t *testing.T) {
 	})
 }
 
-// TestPointToPoint: on a link without a fabric the port with the higher name
-// gives the addresses, by its PLOGI from 1 to 2; the other one waits for it.
-// [FCFS-2.7-4]
+// TestPointToPoint: on a link without a fabric the port with the higher name sends PLOGI from
+// address 1 to address 2, which assigns both addresses. The other port waits for it. [FCFS-2.7-4]
 func TestPointToPoint(t *testing.T) {
 	const higher = ownPort + 1
 	start := func(t *testing.T, other WWN) *lab {
@@ -318,7 +319,7 @@ func TestPointToPoint(t *testing.T) {
 			t.Errorf("%v", l.State())
 		}
 	})
-	for _, other := range []WWN{higher, ownPort} { // the same name is a loop-back plug, and gives no address
+	for _, other := range []WWN{higher, ownPort} { // an equal name means a loop-back plug, so no address is assigned
 		t.Run(fmt.Sprint("not higher than ", other), func(t *testing.T) {
 			l := start(t, other)
 			l.wait(time.Minute)
@@ -336,7 +337,7 @@ func TestPointToPoint(t *testing.T) {
 			}
 		})
 	}
-	t.Run("refused", func(t *testing.T) { // asked again E_D_TOV later
+	t.Run("refused", func(t *testing.T) { // the request is repeated E_D_TOV later
 		l := start(t, peerPort)
 		l.answer(l.one(), rjtELS)
 		l.wait(l.EDTOV() - 1)
@@ -344,7 +345,7 @@ func TestPointToPoint(t *testing.T) {
 		l.wait(1)
 		l.expect("after E_D_TOV", l.take(), "PLOGI 000001>000002")
 	})
-	t.Run("refused, then called", func(t *testing.T) { // the peer's own PLOGI came in the meantime
+	t.Run("refused, then called", func(t *testing.T) { // the peer's PLOGI has arrived in the meantime
 		l := start(t, peerPort)
 		l.answer(l.one(), rjtELS)
 		l.receive(2, 1, login(0x03, peerPort, peerNode, 0), 9)
@@ -356,7 +357,7 @@ func TestPointToPoint(t *testing.T) {
 		l.wait(2 * l.EDTOV())
 		l.silent("online")
 	})
-	t.Run("refused, then the link again", func(t *testing.T) { // the pause before has ended with the link
+	t.Run("refused, then the link again", func(t *testing.T) { // the pause ends with the link
 		l := start(t, peerPort)
 		l.answer(l.one(), rjtELS)
 		l.LinkDown(l.now)
@@ -383,7 +384,7 @@ func TestPointToPoint(t *testing.T) {
 			t.Error(l.State())
 		}
 	})
-	t.Run("asked first", func(t *testing.T) { // the peer's FLOGI names it; ours needs no answer
+	t.Run("asked first", func(t *testing.T) { // the peer's FLOGI names the peer, so this port's FLOGI needs no answer
 		for _, other := range []WWN{peerPort, higher} {
 			l := newLab(t, nil)
 			l.LinkUp(0, LinkInfo{})
@@ -409,7 +410,7 @@ func TestPointToPoint(t *testing.T) {
 			}
 			l.wait(time.Minute)
 			l.silent("our FLOGI")
-			// The peer restarts, without a link event here.
+			// The peer restarts, but this port gets no link event.
 			l.receive(0, AddrFPort, login(0x04, other, peerNode, 0), 9)
 			l.expect("FLOGI again", l.take(), want...)
 			if l.State() == Online || len(l.out) != 1 {
@@ -419,9 +420,8 @@ func TestPointToPoint(t *testing.T) {
 	})
 }
 
-// TestPrivateLoop: after a LIP no data goes to a port before ADISC showed that it
-// is the same; if our own address has changed every login ends by LOGO.
-// [FCVI-7.7-3]
+// TestPrivateLoop: after a LIP no data is sent to a port until ADISC has shown that the port is
+// unchanged. If this port's own address has changed, every login ends by LOGO. [FCVI-7.7-3]
 func TestPrivateLoop(t *testing.T) {
 	info := LinkInfo{Loop: true, ALPA: 0x10}
 	up := func(t *testing.T) (*lab, *Remote) {
@@ -477,7 +477,7 @@ func TestPrivateLoop(t *testing.T) {
 			t.Errorf("logged in %v at %v, out %v", r.LoggedIn(), l.ID(), l.out)
 		}
 	})
-	t.Run("from point to point", func(t *testing.T) { // address 1 is not what it was
+	t.Run("from point to point", func(t *testing.T) { // address 1 now belongs to another port
 		l := newLab(t, nil)
 		l.LinkUp(0, LinkInfo{})
 		l.answer(l.one(), login(0x02, peerPort, peerNode, 0))
@@ -498,8 +498,8 @@ func TestPrivateLoop(t *testing.T) {
 	})
 }
 
-// TestFAN: after a LIP on a public loop FAN decides: the same fabric, F_Port and
-// loop let the logins go on, anything else is found out by FLOGI. [FCVI-7.7-4]
+// TestFAN: after a LIP on a public loop the FAN decides. If fabric, F_Port and loop are unchanged,
+// logins continue. Otherwise FLOGI decides. [FCVI-7.7-4]
 func TestFAN(t *testing.T) {
 	info := LinkInfo{Loop: true, FLPort: true, ALPA: 0xEF}
 	good := FAN{LoopFabric: 0x010100, PortName: fPort, FabricName: fName}
@@ -557,8 +557,8 @@ func TestFAN(t *testing.T) {
 	})
 }
 
-// TestFabricAgain: after a link initialisation FLOGI decides whether logins go on: the address and
-// both names must be unchanged. [FCVI-7.7-5]
+// TestFabricAgain: after a link initialisation FLOGI decides whether logins continue. They do if
+// the address and both names are unchanged. [FCVI-7.7-5]
 func TestFabricAgain(t *testing.T) {
 	for _, c := range []struct {
 		name       string
@@ -590,8 +590,8 @@ func TestFabricAgain(t *testing.T) {
 	}
 }
 
-// TestStateChange: a port that an RSCN concerns is looked up in the directory by its name, or asked
-// itself. A changed port is logged out. [FCVI-7.7-6]
+// TestStateChange: if an RSCN concerns a port, its name is looked up in the directory, or the port
+// itself is asked. A port that has changed is logged out. [FCVI-7.7-6]
 func TestStateChange(t *testing.T) {
 	rscn := AppendRSCN(nil, RSCNPage{ID: peerID})
 	name := func(w WWN) []byte { return append(bytes.Clone(accCT), NSBody{}.Name(w)...) }
@@ -607,7 +607,7 @@ func TestStateChange(t *testing.T) {
 		answer []byte
 		logo   []string
 		out    bool
-		asked  bool // the port itself is asked
+		asked  bool // the port itself is asked, not the directory
 	}{
 		{name: "the same", answer: name(peerPort)},
 		{name: "another name", answer: name(peerPort + 1), logo: []string{"LOGO 010100>010200"}, out: true},
@@ -625,7 +625,7 @@ func TestStateChange(t *testing.T) {
 			if r.Ready() {
 				t.Error("data may flow before the answer")
 			}
-			told(l) // again, while the question is open: it is not asked twice
+			told(l) // a second report while the question is outstanding: no second question is sent
 			if c.answer == nil {
 				l.wait(7 * l.RATOV())
 			} else {
@@ -650,7 +650,7 @@ func TestStateChange(t *testing.T) {
 				t.Errorf("logged in %v, ready %v, resumed %v, out %v", r.LoggedIn(), r.Ready(), l.resumed, l.out)
 			}
 			if !c.out {
-				told(l, "GPN_ID 010100>fffffc") // the next one is asked for again
+				told(l, "GPN_ID 010100>fffffc") // the next report leads to another question
 			}
 		})
 	}
@@ -659,7 +659,7 @@ func TestStateChange(t *testing.T) {
 		l.directory = false
 		told(l, "ADISC 010100>010200")
 	})
-	t.Run("during login", func(t *testing.T) { // its outcome decides
+	t.Run("during login", func(t *testing.T) { // the result of the login decides
 		l, r := onFabric(t, false, nil)
 		l.Logout(l.now, r)
 		l.take()
@@ -678,7 +678,7 @@ func TestStateChange(t *testing.T) {
 			t.Errorf("resumed %v, out %v", l.resumed, l.out)
 		}
 	})
-	t.Run("link lost in the meantime", func(t *testing.T) { // what follows verifies anew
+	t.Run("link lost in the meantime", func(t *testing.T) { // the next link event starts a new verification
 		l, r := onFabric(t, false, nil)
 		told(l, "GPN_ID 010100>fffffc")
 		l.LinkDown(l.now)
@@ -692,7 +692,7 @@ func TestStateChange(t *testing.T) {
 	})
 }
 
-// TestLogout: a discarded mapping is announced by one LOGO. [FCVI-7.7-8]
+// TestLogout: when a mapping is discarded, the port sends one LOGO. [FCVI-7.7-8]
 func TestLogout(t *testing.T) {
 	l, r := onFabric(t, false, nil)
 	l.Logout(l.now, r)
@@ -707,8 +707,8 @@ func TestLogout(t *testing.T) {
 	}
 }
 
-// TestDISC: ADISC and PDISC are answered by our names and address to a port that is logged
-// in under these names, and by LS_RJT to others. [FCVI-7.7-7]
+// TestDISC: the port answers ADISC and PDISC with its names and address if the sender is logged in
+// under the names in the request. Otherwise it answers LS_RJT. [FCVI-7.7-7]
 func TestDISC(t *testing.T) {
 	adisc := func(port, node WWN, id Addr) []byte {
 		return ADISC{Cmd: 0x52, PortName: port, NodeName: node, ID: id}.Append(nil)
@@ -723,7 +723,7 @@ func TestDISC(t *testing.T) {
 			name string
 			from Addr
 			req  []byte
-			want []byte // nil for a rejection with the reason below
+			want []byte // nil means a rejection with the reason below
 			rsn  uint8
 			exp  uint8
 			out  bool // the login ends
@@ -758,7 +758,7 @@ func TestDISC(t *testing.T) {
 				t.Errorf("%s: sent %v, logged in %v", c.name, show(sent), r.LoggedIn())
 			}
 		}
-		// A login that is only under way is none.
+		// A login that is still in progress does not count as a login.
 		for _, req := range [][]byte{adisc(0, 0, 0x010400), login(0x50, 0, 0, 0)} {
 			l, _ := onFabric(t, loop, nil)
 			l.Login(l.now, 0x010400, func(Time, *Remote, error) {})
@@ -771,7 +771,7 @@ func TestDISC(t *testing.T) {
 	}
 }
 
-// TestABTS: an ABTS is sent without Sequence Initiative, and its outcome is reported once.
+// TestABTS: an ABTS is sent without Sequence Initiative, and its result is reported once.
 // [FCFS-2.8-1] [FCFS-2.8-3]
 func TestABTS(t *testing.T) {
 	type outcome struct {
@@ -794,8 +794,8 @@ func TestABTS(t *testing.T) {
 		l, r := onFabric(t, false, nil)
 		o := abort(l, r, responder)
 		f := l.one()
-		// R_CTL ABTS, TYPE BLS; F_CTL end of sequence and initiative, bit 23 of a
-		// responder; Parameter 0: the exchange.
+		// The frame has R_CTL ABTS and TYPE BLS. F_CTL has end of sequence and initiative, and bit
+		// 23 if a responder sends it. Parameter is 0, which means the whole exchange.
 		want := "81 010200 00 010100 00 090000 9a 00 0000 1234 5678 00000000"
 		if responder {
 			want = "81 010200 00 010100 00 890000 9a 00 0000 1234 5678 00000000"
@@ -815,7 +815,7 @@ func TestABTS(t *testing.T) {
 		if o.calls != 1 || o.accepted || l.Stats().Timeouts != 1 {
 			t.Errorf("no answer: %+v, %+v", o, l.Stats())
 		}
-		abort(l, r, responder) // now it may be sent again
+		abort(l, r, responder) // after that the ABTS may be sent again
 		l.one()
 	}
 	for rctl, accepted := range map[RCtl]bool{RCtlBAAcc: true, RCtlBARjt: false} {
@@ -846,7 +846,7 @@ func TestABTS(t *testing.T) {
 		}
 		l.silent("after LOGO")
 	})
-	t.Run("class 2", func(t *testing.T) { // its frames are not sent again
+	t.Run("class 2", func(t *testing.T) { // the frames of the exchange are not sent again
 		l, r := onFabric(t, false, func(c *PortConfig) { c.Class2 = true })
 		for _, ox := range []uint16{0x1234, 0x1235} {
 			l.NPort.Send(l.now, r, Class2, true, &Frame{Header: Header{RCtl: RCtlUnsolData, Type: TypeFCVI, FCtl: FCtlFirstSeq | FCtlLastSeq | FCtlEndSeq, OXID: ox}})
@@ -860,9 +860,8 @@ func TestABTS(t *testing.T) {
 	})
 }
 
-// TestRun: frames of one sequence in a run. SEQ_CNT rises by one and Parameter
-// by the length from frame to frame, and only the first has SOFi.
-// [FCVI-5.8-5] [FCVI-5.8-6] [FCVI-5.8-11]
+// TestRun sends frames of one sequence as a run. From frame to frame SEQ_CNT rises by one and
+// Parameter by the length. Only the first frame has SOFi. [FCVI-5.8-5] [FCVI-5.8-6] [FCVI-5.8-11]
 func TestRun(t *testing.T) {
 	data := []byte("aaaabbbbcccc")
 	for _, class := range []Class{Class2, Class3} {
@@ -905,7 +904,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// TestCredit: no more class 2 frames are under way than the peer's end-to-end
+// TestCredit: the number of unacknowledged class 2 frames does not exceed the peer's end-to-end
 // credit, which is 3 here. [FCFS-2.9-3]
 func TestCredit(t *testing.T) {
 	l, r := onFabric(t, false, func(c *PortConfig) { c.Class2 = true })
@@ -923,9 +922,9 @@ func TestCredit(t *testing.T) {
 	}
 }
 
-// TestRefused is what a class 2 data frame that can't be taken is answered by:
-// P_RJT with action 1 and the reason in the Parameter; and from a port that is
-// not logged in also by LOGO. [FCFS-2.9-4] [FCVI-6.1-2] [FCFS-2.7-8]
+// TestRefused checks the answer to a class 2 data frame that can't be accepted. It is P_RJT with
+// action 1 and the reason in the Parameter. If the sender is not logged in, a LOGO follows.
+// [FCFS-2.9-4] [FCVI-6.1-2] [FCFS-2.7-8]
 func TestRefused(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -933,7 +932,7 @@ func TestRefused(t *testing.T) {
 		typ   Type
 		size  int
 		sof   SOF
-		want  uint32 // Parameter, 0 for no P_RJT
+		want  uint32 // Parameter of the P_RJT; 0 means that none is sent
 		logo  bool
 		class bool
 	}{
@@ -967,13 +966,13 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestFARPMatch: the port name, the node name and the IP address are named by
-// bits 0 to 2 of the match code points, and all that are named must match. Code
-// point 0 is reserved, and so are those above 7. [FCVI-7.5-3]
+// TestFARPMatch: bits 0 to 2 of the match code points select the port name, the node name and the
+// IP address. All selected ones must match. Code point 0 is reserved, and so are those above 7.
+// [FCVI-7.5-3]
 func TestFARPMatch(t *testing.T) {
 	first, second := FARPIP(netip.MustParseAddr("10.0.0.5")), FARPIP(netip.MustParseAddr("10.0.0.6"))
 	for match := range 256 {
-		for fits := range 8 { // which of the three are right
+		for fits := range 8 { // bit mask of the three that match
 			q := FARP{Match: uint8(match), RespPortName: 1, RespNode: 1, RespIP: FARPIP(netip.MustParseAddr("10.0.0.9"))}
 			if fits&1 != 0 {
 				q.RespPortName = ownPort
@@ -989,7 +988,7 @@ func TestFARPMatch(t *testing.T) {
 			if ok != want {
 				t.Errorf("match %#x with %03b right: %v", match, fits, ok)
 			}
-			wantIP := first // for the reply, where the request names none
+			wantIP := first // the IP address in the reply, if the request names none
 			if match&4 != 0 {
 				wantIP = second
 			}
@@ -1004,9 +1003,8 @@ func TestFARPMatch(t *testing.T) {
 	}
 }
 
-// TestFARPOnce: a request is answered by at most one reply, which is sent once;
-// the same one, from the same port with the same OX_ID, is not answered again
-// within R_A_TOV. [FCVI-7.5-4] [FCVI-7.5-6]
+// TestFARPOnce: a request is answered by at most one reply. The same request, from the same port
+// with the same OX_ID, is not answered again within R_A_TOV. [FCVI-7.5-4] [FCVI-7.5-6]
 func TestFARPOnce(t *testing.T) {
 	l, _ := onFabric(t, false, nil)
 	l.wait(time.Hour)
@@ -1040,9 +1038,9 @@ func TestFARPOnce(t *testing.T) {
 	l.silent("a reply without an acknowledgement")
 }
 
-// TestFARPAnswer: what a search that means this port asks for: a FARP-REPLY that is the
-// request with the names, the address and the IP address of this port, a PLOGI, both, or
-// nothing. [FCVI-7.5-4]
+// TestFARPAnswer checks the answers to a search for this port. The search may request a FARP-REPLY,
+// a PLOGI, both, or none. The FARP-REPLY is the request with the names, the address and the IP
+// address of this port. [FCVI-7.5-4]
 func TestFARPAnswer(t *testing.T) {
 	for flags := range uint8(4) {
 		l, _ := onFabric(t, false, nil)

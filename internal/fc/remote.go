@@ -7,44 +7,44 @@ import (
 	"slices"
 )
 
-// maxRemotes bounds the logins a port keeps.
+// maxRemotes is the maximum number of logins of a port.
 const maxRemotes = 4096
 
-// A Remote is another N_Port with which this one is logged in, or is logging in. Its fields are
-// read-only for others.
+// A Remote is another N_Port with which this port is logged in, or with which a login is in
+// progress. Other packages must not change its fields.
 type Remote struct {
 	Addr     Addr
 	PortName WWN
 	NodeName WWN
-	RxSize   int  // its receive data field size, bytes
-	Class2   bool // it takes class 2
+	RxSize   int  // the port's receive data field size in bytes
+	Class2   bool // the port supports class 2
 	CISeqCnt bool // both sides count SEQ_CNT continuously
 
 	p         *NPort
 	loggedIn  bool
-	gone      bool // logged out, no longer in the table
-	suspended bool // no data until the link or the mapping is verified
+	gone      bool // the port was logged out and removed from the table
+	suspended bool // no data may be sent until the link or the mapping is verified
 	verifying bool
-	since     Time // of the login
+	since     Time // time of the login
 	loginOX   uint16
 	nextSeq   uint8
 	waiters   []func(now Time, r *Remote, err error)
-	plogi     bool // our PLOGI is under way
+	plogi     bool // this port's PLOGI is outstanding
 
 	credit  int
-	out     []*class2Frame // transmitted, not acknowledged
-	waiting []*class2Frame // no credit yet
+	out     []*class2Frame // sent frames without an ACK
+	waiting []*class2Frame // frames that wait for credit
 	free    []*class2Frame
 }
 
-// LoggedIn reports whether the login is in force.
+// LoggedIn reports whether the login exists and has not ended.
 func (r *Remote) LoggedIn() bool { return r.loggedIn && !r.gone }
 
-// Ready reports whether data may be sent to r now: logged in, the link up and
-// the mapping verified. [FCVI 7.7.1]
+// Ready reports whether data may be sent to r now. It may if r is logged in, the link is up and the
+// mapping is verified. [FCVI 7.7.1]
 func (r *Remote) Ready() bool { return r.LoggedIn() && !r.suspended && r.p.up }
 
-// Remote returns the login with the port at a, nil if there is none.
+// Remote returns the login with the port at a, or nil if there is none.
 func (p *NPort) Remote(a Addr) *Remote {
 	if r := p.remotes[a]; r != nil && r.LoggedIn() {
 		return r
@@ -52,7 +52,7 @@ func (p *NPort) Remote(a Addr) *Remote {
 	return nil
 }
 
-// RemoteByName returns the login with the port of that name, nil if none.
+// RemoteByName returns the login with the port of name w, or nil if there is none.
 func (p *NPort) RemoteByName(w WWN) *Remote {
 	for _, r := range p.remotes {
 		if r.PortName == w && r.LoggedIn() {
@@ -71,7 +71,7 @@ func (p *NPort) sortedRemotes() []*Remote {
 	return all
 }
 
-// seqID steps the SEQ_ID towards a port. [FCVI 5.5]
+// seqID returns the next SEQ_ID for a port. [FCVI 5.5]
 func (p *NPort) seqID(a Addr) uint8 {
 	if r := p.remotes[a]; r != nil {
 		r.nextSeq++
@@ -81,8 +81,7 @@ func (p *NPort) seqID(a Addr) uint8 {
 	return p.seq
 }
 
-// NextSeqID returns the SEQ_ID of the next sequence towards r.
-// [FCVI-5.5-1] [FCVI-5.5-2]
+// NextSeqID returns the SEQ_ID of the next sequence to r. [FCVI-5.5-1] [FCVI-5.5-2]
 func (r *Remote) NextSeqID() uint8 {
 	r.nextSeq++
 	return r.nextSeq
@@ -124,7 +123,7 @@ func (p *NPort) Login(now Time, a Addr, done func(now Time, r *Remote, err error
 		}
 		if err != nil {
 			if r.loggedIn && !r.suspended {
-				return // the peer's own PLOGI arrived first
+				return // the peer's PLOGI arrived first
 			}
 			p.drop(now, r, err)
 			return
@@ -137,7 +136,7 @@ func (p *NPort) Login(now Time, a Addr, done func(now Time, r *Remote, err error
 	})
 }
 
-// login applies the peer's parameters and calls the waiting callbacks.
+// login stores the peer's parameters and calls the callbacks that wait for the login.
 func (r *Remote) login(now Time, l *Login) {
 	r.PortName, r.NodeName = l.PortName, l.NodeName
 	r.RxSize = MaxData
@@ -175,7 +174,7 @@ func (r *Remote) wake(now Time, err error) {
 	}
 }
 
-// drop removes a remote whose login failed or has ended.
+// drop removes a Remote whose login has failed or ended, and reports err to waiting callbacks.
 func (p *NPort) drop(now Time, r *Remote, err error) {
 	was := r.loggedIn
 	r.gone, r.loggedIn = true, false
@@ -194,8 +193,7 @@ func (p *NPort) drop(now Time, r *Remote, err error) {
 	}
 }
 
-// logout ends the login with r at this side; the caller sends the LOGO if one
-// is due.
+// logout ends the login with r at this side. The caller sends the LOGO, if one is needed.
 func (p *NPort) logout(now Time, r *Remote, err error) { p.drop(now, r, err) }
 
 // Logout sends LOGO to r and ends the login. [FCVI 7.7.1]
@@ -208,14 +206,14 @@ func (p *NPort) Logout(now Time, r *Remote) {
 	p.drop(now, r, ErrLoggedOut)
 }
 
-// sendLOGO ends the login that the port at a has with this port at its address id.
+// sendLOGO sends a LOGO to the port at a, which ends its login with this port's address id.
 func (p *NPort) sendLOGO(now Time, a, id Addr) {
 	p.stats.LogosSent++
 	p.request(now, a, TypeELS, LOGO{ID: id, PortName: p.cfg.PortName}.Append(nil), 2, func(Time, []byte, error) {})
 }
 
-// logoutAll ends every login. It sends a LOGO for each login at this port's address id; with id 0
-// it sends none.
+// logoutAll ends every login. It sends a LOGO for each login with this port's address id. If id is
+// 0, it sends none.
 func (p *NPort) logoutAll(now Time, id Addr) {
 	for _, r := range p.sortedRemotes() {
 		if id != 0 && r.loggedIn && !r.Addr.WellKnown() {
@@ -247,8 +245,9 @@ func (p *NPort) resume(now Time, r *Remote) {
 	}
 }
 
-// inquire asks the directory whether r is still there under its name, because the directory answers
-// at once even if the port is gone. Without a directory it asks r. [FCVI 7.7.5] [FCVI-7.7-6]
+// inquire asks the directory whether r still exists under its name, because the directory answers
+// at once even if the port has gone. Without a directory it asks r itself. [FCVI 7.7.5]
+// [FCVI-7.7-6]
 func (p *NPort) inquire(now Time, r *Remote) {
 	if !p.directory || !r.loggedIn || r.verifying {
 		p.verify(now, r)
@@ -263,8 +262,8 @@ func (p *NPort) inquire(now Time, r *Remote) {
 		var rejected *CTError
 		switch {
 		case errors.As(err, &rejected):
-			p.drop(now, r, ErrLoggedOut) // there is no port that could get a LOGO
-		case len(reply) < 8: // or no answer; without a link nothing is asked
+			p.drop(now, r, ErrLoggedOut) // the port does not exist any more, so no LOGO is sent
+		case len(reply) < 8: // also if there was no answer; without a link nothing is asked
 			p.verify(now, r)
 		case WWN(binary.BigEndian.Uint64(reply)) != r.PortName:
 			p.Logout(now, r)
@@ -274,8 +273,8 @@ func (p *NPort) inquire(now Time, r *Remote) {
 	})
 }
 
-// verify asks r by ADISC whether it is still the port we logged in with; a
-// change or no answer ends the login. [FCVI 7.7.3] [FCVI 7.7.5]
+// verify asks r by ADISC whether it is still the port of the login. If its names have changed, or
+// if it does not answer, the login ends. [FCVI 7.7.3] [FCVI 7.7.5]
 func (p *NPort) verify(now Time, r *Remote) {
 	if r.verifying || r.gone {
 		return
@@ -298,7 +297,7 @@ func (p *NPort) verify(now Time, r *Remote) {
 			a, _, err = ParseADISC(reply)
 		}
 		if err == ErrOffline {
-			return // the link was lost again; the next verification decides
+			return // the link was lost again, so the next verification decides
 		}
 		if err != nil || a.PortName != r.PortName || a.NodeName != r.NodeName || a.ID != r.Addr {
 			p.Logout(now, r)

@@ -1,7 +1,7 @@
 package fc
 
-// The frames of a long sequence differ only in their position, so lookups and checks for one of
-// them hold for the next. Therefore a run of frames may be passed on at once: outgoing by a
+// The frames of a long sequence differ only in their position, so the lookups and checks for one
+// frame hold for the next. Therefore a run of frames may be passed on at once: outgoing by a
 // [RunSender], incoming to a [Taker].
 
 // A RunSender is a Sender that can send a run of frames at less cost than single frames.
@@ -26,26 +26,25 @@ func SendRun(out Sender, f *Frame, size int, data []byte) {
 	}
 }
 
-// A Taker takes the frames that continue one it was given, of the same sequence. Their headers are
-// equal except for SEQ_CNT, which rises by one, and the relative offset in Parameter, which rises
-// by the previous length. None is the first or the last of the sequence.
+// A Taker handles the frames that continue a frame it was given, in the same sequence. Their
+// headers are equal except for SEQ_CNT, which rises by one, and the relative offset in Parameter,
+// which rises by the previous length. None is the first or the last frame of the sequence.
 type Taker interface {
-	// Take takes the payload of the next frame, which is valid during the call and whose CRC is
-	// right. It returns false if it refuses: then that frame and later ones are delivered like any
-	// others.
+	// Take handles the payload of the next frame. The payload is valid during the call, and its CRC
+	// is right. If Take returns false, that frame and later ones are delivered in the usual way.
 	Take(payload []byte) bool
 }
 
-// Next makes f the header of the next frame in its sequence, of class 3; n is the length of f's
-// payload.
+// Next turns the header of f, a frame of class 3, into the header of the next frame in the
+// sequence. n is the length of f's payload.
 func (f *Frame) Next(n int) {
 	f.SOF, f.EOF = Class3.Delimiters(false, f.Last())
 	f.SeqCnt++
 	f.Param += uint32(n)
 }
 
-// SendRun is Send for a run of frames to r, none of which ends its sequence, with size bytes of
-// data each; first means that the run begins the sequence. [FCVI-5.8-5] [FCVI-5.8-6]
+// SendRun is Send for a run of frames to r with size bytes of data each. None of the frames ends
+// its sequence. first means that the run begins the sequence. [FCVI-5.8-5] [FCVI-5.8-6]
 func (p *NPort) SendRun(now Time, r *Remote, class Class, first bool, f *Frame, size int, data []byte) bool {
 	if class == Class2 {
 		for ; len(data) > 0; data = data[size:] {
@@ -69,5 +68,5 @@ func (p *NPort) SendRun(now Time, r *Remote, class Class, first bool, f *Frame, 
 	return true
 }
 
-// Taken counts a frame that an FC-4 took as a [Taker].
+// Taken counts a frame that a [Taker] has handled.
 func (p *NPort) Taken() { p.stats.RecvFrames++ }

@@ -1,7 +1,7 @@
 package fc
 
-// receiveELS answers an extended link service request. Requests are single
-// frames; anything else is malformed.
+// receiveELS answers an extended link service request. A request is a single frame; any other frame
+// counts as malformed.
 func (p *NPort) receiveELS(now Time, f *Frame) {
 	cmd := CmdOf(f.Payload)
 	if cmd == 0 || !f.SOF.First() || !f.Last() || f.FromResponder() {
@@ -20,7 +20,7 @@ func (p *NPort) receiveELS(now Time, f *Frame) {
 			return
 		}
 		p.accept(f, AppendCmd(nil, ELSAcc))
-		// A LOGO ends only logins of its sender.
+		// A LOGO ends only logins of the port that sent it.
 		if r := p.remotes[f.SID]; r != nil && r.LoggedIn() && l.ID == f.SID && l.PortName == r.PortName {
 			p.logout(now, r, ErrLoggedOut)
 		}
@@ -44,7 +44,7 @@ func (p *NPort) receiveELS(now Time, f *Frame) {
 			p.stats.Malformed++
 			return
 		}
-		p.fan(now, fan) // FAN has no answer
+		p.fan(now, fan) // a FAN gets no answer
 	case ELSRSCN:
 		p.receiveRSCN(now, f)
 	default:
@@ -88,7 +88,7 @@ func (p *NPort) receiveFLOGI(now Time, f *Frame) {
 	tx.FCtl |= FCtlLastSeq | FCtlEndSeq
 	tx.Payload = acc.Append(nil)
 	p.transmit(tx)
-	if again { // the peer restarted without a link event on this side
+	if again { // the peer has restarted, but this side got no link event
 		p.epoch++
 		p.logoutAll(now, 0)
 		p.id = 0
@@ -106,7 +106,8 @@ func (p *NPort) receivePLOGI(now Time, f *Frame) {
 		return
 	}
 	if f.DID != p.id {
-		// Point to point, the PLOGI of the higher name gives us our address.
+		// On a point-to-point link the PLOGI of the port with the higher name assigns this port's
+		// address.
 		if p.topo != PointToPoint || l.PortName <= p.cfg.PortName || f.DID.WellKnown() || f.DID == 0 {
 			p.stats.WrongDID++
 			return
@@ -123,8 +124,8 @@ func (p *NPort) receivePLOGI(now Time, f *Frame) {
 		r = &Remote{Addr: f.SID, p: p, loginOX: Unassigned}
 		p.remotes[f.SID] = r
 	}
-	// A PLOGI from a port that is logged in ends the old login, unless it is a copy of the earlier
-	// frame, crossed ours, or was late.
+	// A PLOGI from a port that is logged in ends the old login. Exceptions are a copy of the
+	// earlier frame, a PLOGI that crossed this port's, and a late one.
 	if r.loggedIn {
 		switch {
 		case r.loginOX == f.OXID:
@@ -141,7 +142,7 @@ func (p *NPort) receivePLOGI(now Time, f *Frame) {
 	acc := p.params(ELSAcc)
 	p.accept(f, acc.Append(nil))
 	if r.loggedIn && r.suspended {
-		return // verification under way decides
+		return // the verification in progress decides
 	}
 	r.login(now, &l)
 	if p.topo == PointToPoint && p.state != Online {
@@ -149,8 +150,7 @@ func (p *NPort) receivePLOGI(now Time, f *Frame) {
 	}
 }
 
-// receiveDISC answers ADISC and PDISC, both of which any port must. [FCVI 7.7.3]
-// [FCVI-7.7-7]
+// receiveDISC answers ADISC and PDISC. Every port must answer both. [FCVI 7.7.3] [FCVI-7.7-7]
 func (p *NPort) receiveDISC(now Time, f *Frame, cmd ELSCmd) {
 	r := p.remotes[f.SID]
 	if cmd == ELSPDISC {
@@ -183,7 +183,7 @@ func (p *NPort) receiveDISC(now Time, f *Frame, cmd ELSCmd) {
 	}
 }
 
-// receiveRSCN verifies every login that the change may concern. [FCVI 7.7.5]
+// receiveRSCN verifies every login that the state change may concern. [FCVI 7.7.5]
 func (p *NPort) receiveRSCN(now Time, f *Frame) {
 	if f.SID != AddrFabricController {
 		p.stats.Malformed++
@@ -217,10 +217,9 @@ type abort struct {
 	done  func(now Time, accepted bool)
 }
 
-// Abort sends ABTS for an exchange with r, as its originator or responder, and
-// calls done once: with true on BA_ACC, with false on BA_RJT or when 2 x
-// R_A_TOV passed without either.
-// [FCFS-2.8-1] [FCFS-2.8-3]
+// Abort sends ABTS for an exchange with r, as its originator or responder, and calls done once.
+// accepted is true for BA_ACC. It is false for BA_RJT, and if 2 x R_A_TOV has passed without an
+// answer. [FCFS-2.8-1] [FCFS-2.8-3]
 func (p *NPort) Abort(now Time, r *Remote, class Class, oxid, rxid uint16, seqID uint8, responder bool, done func(now Time, accepted bool)) {
 	k := abortKey{r.Addr, oxid, responder}
 	if p.aborts[k] != nil || !p.up || r.gone {
@@ -244,7 +243,7 @@ func (p *NPort) Abort(now Time, r *Remote, class Class, oxid, rxid uint16, seqID
 	p.transmit(&tx)
 }
 
-// receiveBLS handles ABTS and the answers to our own.
+// receiveBLS handles ABTS, and the answers to ABTS of this port.
 func (p *NPort) receiveBLS(now Time, f *Frame) {
 	if f.RCtl != RCtlABTS {
 		k := abortKey{f.SID, f.OXID, !f.FromResponder()}
@@ -286,8 +285,7 @@ func (p *NPort) receiveBLS(now Time, f *Frame) {
 	p.transmit(tx)
 }
 
-// ReleaseRecovery sends RRQ for an exchange whose Recovery Qualifier has aged.
-// [FCVI 5.4]
+// ReleaseRecovery sends RRQ for an exchange whose Recovery Qualifier has expired. [FCVI 5.4]
 func (p *NPort) ReleaseRecovery(now Time, r *Remote, oxid, rxid uint16) {
 	if r.gone || !p.up {
 		return

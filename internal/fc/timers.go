@@ -2,42 +2,41 @@ package fc
 
 import "time"
 
-// A Time is a point in a machine's time: the span since an epoch that its
-// driver chose. Machines compare times and add to them; they never read a
-// clock, so the same code runs in virtual time.
+// A Time is a point in a machine's time: the duration since an epoch that its driver chose.
+// Machines compare times and add to them, but never read a clock. So the same code runs in virtual
+// time.
 type Time = time.Duration
 
 // Never is later than every event.
 const Never Time = 1<<63 - 1
 
-// A Timer is one pending event. The zero value is not usable: get one from
-// [Timers.New].
+// A Timer is one pending event. The zero value is not usable; [Timers.New] returns a usable one.
 type Timer struct {
 	at  Time
 	seq uint64
-	pos int // index in the heap, -1 if not set
+	pos int // index in the heap, or -1 if the timer is not set
 	fn  func(now Time)
 	set *Timers
 }
 
-// Timers is the set of pending events of one machine. The zero value is empty
-// and ready. It is not safe for concurrent use.
+// Timers is the set of pending events of one machine. The zero value is an empty set. It is not
+// safe for concurrent use.
 type Timers struct {
 	heap []*Timer
 	seq  uint64
 }
 
-// New returns a timer that calls fn when it expires. It is not set yet.
+// New returns a timer that calls fn when it expires. The timer is not set.
 func (ts *Timers) New(fn func(now Time)) *Timer { return &Timer{pos: -1, fn: fn, set: ts} }
 
-// After sets a new timer for time at.
+// After returns a new timer that is set to time at.
 func (ts *Timers) After(at Time, fn func(now Time)) *Timer {
 	t := ts.New(fn)
 	t.Set(at)
 	return t
 }
 
-// Set sets or moves t to time at.
+// Set sets t to time at. If t was set already, its time changes.
 func (t *Timer) Set(at Time) {
 	ts := t.set
 	ts.seq++
@@ -49,8 +48,7 @@ func (t *Timer) Set(at Time) {
 	ts.down(ts.up(t.pos))
 }
 
-// Stop removes t from the set. Stopping a timer that is not set does nothing, and so does stopping
-// a nil one.
+// Stop removes t from the set. It does nothing if t is nil or not set.
 func (t *Timer) Stop() {
 	if t == nil || t.pos < 0 {
 		return
@@ -69,7 +67,7 @@ func (t *Timer) Stop() {
 // Active reports whether t is set.
 func (t *Timer) Active() bool { return t != nil && t.pos >= 0 }
 
-// Deadline returns when the next timer expires, Never if none is set.
+// Deadline returns the time of the next timer, or Never if no timer is set.
 func (ts *Timers) Deadline() Time {
 	if len(ts.heap) == 0 {
 		return Never
@@ -77,7 +75,7 @@ func (ts *Timers) Deadline() Time {
 	return ts.heap[0].at
 }
 
-// Run calls every timer that has expired at now, in the order of their times.
+// Run calls the functions of all timers that have expired at now, in the order of their times.
 func (ts *Timers) Run(now Time) {
 	for len(ts.heap) > 0 && ts.heap[0].at <= now {
 		t := ts.heap[0]
@@ -126,5 +124,5 @@ func (ts *Timers) down(i int) {
 	}
 }
 
-// At returns when t expires.
+// At returns the time of t.
 func (t *Timer) At() Time { return t.at }

@@ -7,7 +7,7 @@ import (
 	"viaduct/internal/fc"
 )
 
-// A record is the directory's knowledge about one N_Port.
+// A record has the directory's entries for one N_Port.
 type record struct {
 	id         fc.Addr
 	port, node fc.WWN
@@ -16,43 +16,44 @@ type record struct {
 	nodeIP     [16]byte
 }
 
-// A directory is the name server: records by address. Those of other domains
-// come from their switches. [FCVI-7.6-5]
+// A directory is the name server. It stores records by address. The records of other domains come
+// from their switches. [FCVI-7.6-5]
 type directory struct {
 	byID map[fc.Addr]*record
 }
 
 func (d *directory) init() { d.byID = map[fc.Addr]*record{} }
 
-// remove drops a record and reports whether there was one.
+// remove removes a record. It returns false if there was none.
 func (d *directory) remove(id fc.Addr) bool {
 	_, ok := d.byID[id]
 	delete(d.byID, id)
 	return ok
 }
 
-// An nsHandler answers one command: it gets the requester and the body, and returns the body of the
+// An nsHandler handles one command. It gets the requester and the body. It returns the body of the
 // accept, or the reason for a refusal.
 type nsHandler struct {
-	min  int  // least length of the body, bytes
+	min  int  // minimum length of the body in bytes
 	own  bool // the body starts with the requester's ID
 	body func(d *directory, q *query) ([]byte, refusal)
 }
 
-// A refusal is the reason for rejecting a request; the zero value means that it is accepted.
+// A refusal is the reason for rejecting a request. The zero value means that the request is
+// accepted.
 type refusal struct{ reason, explanation uint8 }
 
 type query struct {
 	cmd     fc.CTCmd
 	from    fc.Addr
 	body    []byte
-	id      fc.Addr // first word of the body
-	rec     *record // of id, of the requester in registrations
+	id      fc.Addr // address in the first word of the body
+	rec     *record // record of id; in registrations, of the requester
 	live    func(domain uint8) bool
 	changed bool
 }
 
-// register wraps the registrations that start with the requester's own ID.
+// register returns the handler of a registration whose body starts with the requester's ID.
 func register(minLen int, set func(r *record, body []byte)) nsHandler {
 	return nsHandler{min: 4 + minLen, own: true, body: func(d *directory, q *query) ([]byte, refusal) {
 		set(d.ensure(q.id), q.body[4:])
@@ -61,8 +62,8 @@ func register(minLen int, set func(r *record, body []byte)) nsHandler {
 	}}
 }
 
-// registerNode wraps the registrations that start with the requester's own
-// Node_Name, which it has registered before.
+// registerNode returns the handler of a registration whose body starts with the requester's
+// Node_Name. The requester must have registered that name before.
 func registerNode(minLen int, set func(q *query, r *record, body []byte)) nsHandler {
 	return nsHandler{min: 8 + minLen, body: func(d *directory, q *query) ([]byte, refusal) {
 		r := d.byID[q.from]
@@ -74,7 +75,7 @@ func registerNode(minLen int, set func(q *query, r *record, body []byte)) nsHand
 	}}
 }
 
-// lookup wraps the queries that start with an ID.
+// lookup returns the handler of a query whose body starts with an ID.
 func lookup(explanation uint8, get func(r *record) []byte) nsHandler {
 	return nsHandler{min: 4, body: func(d *directory, q *query) ([]byte, refusal) {
 		if q.rec == nil || !q.live(q.id.Domain()) {
@@ -88,7 +89,7 @@ func lookup(explanation uint8, get func(r *record) []byte) nsHandler {
 	}}
 }
 
-// list wraps the queries that answer with a list of IDs.
+// list returns the handler of a query whose answer is a list of IDs.
 func list(minLen int, explanation uint8, match func(r *record, body []byte) bool) nsHandler {
 	return nsHandler{min: minLen, body: func(d *directory, q *query) ([]byte, refusal) {
 		var ids []fc.Addr
@@ -126,7 +127,7 @@ func name64(w fc.WWN) []byte {
 
 func getName(b []byte) fc.WWN { return fc.WWN(binary.BigEndian.Uint64(b)) }
 
-// nsHandlers is the table of 7.6. [FCVI-7.6-5]
+// nsHandlers has the handler of each command of section 7.6. [FCVI-7.6-5]
 var nsHandlers = map[fc.CTCmd]nsHandler{
 	fc.NSRPNID:  register(8, func(r *record, b []byte) { r.port = getName(b) }),
 	fc.NSRNNID:  register(8, func(r *record, b []byte) { r.node = getName(b) }),
@@ -194,7 +195,7 @@ func (d *directory) ensure(id fc.Addr) *record {
 
 // request answers a Common Transport request of the port at from. live reports whether a domain is
 // reachable. The second result is the address of a record whose change must be announced, or 0. The
-// answer is empty if the request is too short for one.
+// answer is empty if the request is too short to be one.
 func (d *directory) request(from fc.Addr, payload []byte, live func(uint8) bool) ([]byte, fc.Addr) {
 	h, n, err := fc.ParseCT(payload)
 	if err != nil {
@@ -221,7 +222,7 @@ func (d *directory) request(from fc.Addr, payload []byte, live func(uint8) bool)
 		q.id = fc.GetAddr(q.body[1:])
 		q.rec = d.byID[q.id]
 	}
-	if handler.own && q.id != from { // a port registers itself only
+	if handler.own && q.id != from { // a port may register only itself
 		return reject(refusal{fc.CTRsnUnable, fc.CTExpPortID})
 	}
 	body, refused := handler.body(d, &q)
@@ -233,7 +234,7 @@ func (d *directory) request(from fc.Addr, payload []byte, live func(uint8) bool)
 	if q.changed {
 		changed = from
 	}
-	// The part beyond the requester's limit is left out and counted as residual.
+	// The part of the answer beyond the requester's limit is omitted and counted as residual.
 	if room := int(h.Size) * 4; h.Size != 0 && len(body) > room {
 		answer.Size = uint16((len(body) - room) / 4)
 		body = body[:room]

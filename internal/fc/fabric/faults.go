@@ -9,7 +9,7 @@ import (
 // An Action is the effect of a fault on a frame.
 type Action uint8
 
-// Actions of a Fault.
+// These are the actions of a Fault.
 const (
 	Drop Action = iota + 1
 	Duplicate
@@ -24,40 +24,40 @@ func (a Action) String() string {
 
 // A Fault is one rule of a fault plan. [FCFS-3.2-3]
 type Fault struct {
-	Match func(f *fc.Frame) bool // nil matches every frame
-	Nth   int                    // only the n-th match counts, from 1; 0 means each
+	Match func(f *fc.Frame) bool // frames to which the rule applies; nil means every frame
+	Nth   int                    // number of the match that counts, from 1; 0 means every match
 	Do    Action
-	Late  time.Duration // delay of Delay, and of the second copy of Duplicate
+	Late  time.Duration // delay of a delayed frame, and of the second copy of a duplicated one
 
-	Hits int // matches so far
-	Done int // how often the action was taken
+	Hits int // number of matches so far
+	Done int // number of times that the action was performed
 }
 
-// Noise holds random faults, each with its probability.
+// A Noise has random faults, each with its probability.
 type Noise struct {
 	Loss, Duplicate, Reorder, Corrupt float64
-	MaxDelay                          time.Duration // of reordered and doubled frames
+	MaxDelay                          time.Duration // of reordered and duplicated frames
 	Only                              func(f *fc.Frame) bool
 }
 
-// AddFault adds a rule to the plan.
+// AddFault adds a rule to the plan and returns it.
 func (n *Net) AddFault(f *Fault) *Fault {
 	n.faults = append(n.faults, f)
 	return f
 }
 
-// ClearFaults removes all rules and noise.
+// ClearFaults removes all rules and the noise.
 func (n *Net) ClearFaults() { n.faults, n.noise = nil, Noise{} }
 
 // SetNoise sets the random faults.
 func (n *Net) SetNoise(x Noise) { n.noise = x }
 
-// OfType matches frames of a TYPE.
+// OfType returns a function that matches frames with TYPE t.
 func OfType(t fc.Type) func(*fc.Frame) bool {
 	return func(f *fc.Frame) bool { return f.Type == t }
 }
 
-// ELSOf matches extended link service frames by command.
+// ELSOf returns a function that matches extended link service frames with command c.
 func ELSOf(c fc.ELSCmd) func(*fc.Frame) bool {
 	return func(f *fc.Frame) bool { return f.Type == fc.TypeELS && fc.CmdOf(f.Payload) == c }
 }
@@ -66,7 +66,7 @@ func ELSOf(c fc.ELSCmd) func(*fc.Frame) bool {
 type verdict struct {
 	copies int
 	delay  time.Duration
-	again  time.Duration // of the second copy
+	again  time.Duration // delay of the second copy
 	damage Action
 }
 

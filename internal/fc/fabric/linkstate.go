@@ -16,15 +16,15 @@ const ilsVendor = 0x70
 type itemKind uint8
 
 const (
-	itemHello  itemKind = 1 // announces the switch at the other end; not passed on
-	itemLinks  itemKind = 2 // neighbours of the origin
+	itemHello  itemKind = 1 // announces a switch to the other end of its link; not passed on
+	itemLinks  itemKind = 2 // the neighbours of the origin
 	itemRecord itemKind = 3 // a directory record
 )
 
 const (
 	itemLen   = 28
 	recordLen = 8 + 8 + 16 + 16 + 32
-	// maxItems bounds the items of other switches that a switch stores.
+	// maxItems is the maximum number of items of other switches that a switch stores.
 	maxItems = 65536
 )
 
@@ -80,7 +80,7 @@ func parseItem(b []byte) (i item, ok bool) {
 	case i.kind == itemLinks && len(i.body)%8 != 0, i.kind == itemRecord && !i.gone && len(i.body) < recordLen:
 		return i, false
 	case i.kind == itemRecord && i.id.Domain() != i.domain:
-		return i, false // a switch sends items of its own domain only
+		return i, false // a switch sends only items of its own domain
 	}
 	return i, i.kind >= itemHello && i.kind <= itemRecord
 }
@@ -97,7 +97,7 @@ func (s *linkState) init(sw *Switch) {
 	s.sw, s.items, s.seq = sw, map[itemKey]*item{}, sw.cfg.Epoch
 }
 
-// route returns the port towards a domain, or nil if the domain is unreachable.
+// route returns the port that leads to a domain, or nil if the domain is unreachable.
 func (s *linkState) route(domain uint8) *SwitchPort { return s.routes[domain] }
 
 func (s *linkState) reachable(domain uint8) bool {
@@ -161,8 +161,8 @@ func (s *linkState) flood(i *item, from *SwitchPort) {
 	}
 }
 
-// greeted makes p an inter-switch link, unless the neighbour has our domain
-// and is not us.
+// greeted makes p an inter-switch link. It does not if the neighbour has this switch's domain, or is
+// this switch itself.
 func (s *linkState) greeted(now fc.Time, p *SwitchPort, i *item) {
 	sw := s.sw
 	if i.domain == sw.cfg.Domain || i.origin == sw.cfg.Name {
@@ -202,7 +202,7 @@ func contains2(s []*SwitchPort, p *SwitchPort) bool {
 	return false
 }
 
-// lost removes a link from the state.
+// lost removes the link of p from the state.
 func (s *linkState) lost(now fc.Time, p *SwitchPort) {
 	if p.neighbor == 0 {
 		return
@@ -233,11 +233,11 @@ func (s *linkState) originateLinks(now fc.Time) {
 	s.compute(now)
 }
 
-// former handles an item of a former run of this switch that others still hold: it is replaced by
-// the current one, or withdrawn.
+// former handles an item that an earlier run of this switch sent and other switches still hold. It
+// replaces the item by the current one, or withdraws it.
 func (s *linkState) former(now fc.Time, i *item) {
 	if cur := s.items[i.itemKey]; cur != nil && int32(i.seq-cur.seq) <= 0 {
-		return // from this run, or older
+		return // the item is from this run, or older than its replacement
 	}
 	if int32(i.seq-s.seq) > 0 {
 		s.seq = i.seq
@@ -250,7 +250,7 @@ func (s *linkState) former(now fc.Time, i *item) {
 	}
 }
 
-// announce sends other switches the record of a local port, or its removal.
+// announce sends the record of a local port, or its removal, to other switches.
 func (s *linkState) announce(now fc.Time, id fc.Addr) {
 	r := s.sw.dir.byID[id]
 	if r == nil {

@@ -11,20 +11,20 @@ import (
 	"viaduct/internal/perturb"
 )
 
-// A Device is the end point of a link: an N_Port or the port of a switch.
+// A Device is the end of a link: an N_Port or the port of a switch.
 type Device interface {
 	LinkUp(now fc.Time, info fc.LinkInfo)
 	LinkDown(now fc.Time)
 	Receive(now fc.Time, f *fc.Frame) // f is valid during the call
 }
 
-// A Ticker is a device with timers of its own that the Net runs.
+// A Ticker is a device with its own timers. The Net calls it when they expire.
 type Ticker interface {
 	Tick(now fc.Time)
 	Deadline() fc.Time
 }
 
-// A Stalled device is notified when a full link has room again.
+// A Stalled is a device that the Net notifies when a full link has room again.
 type Stalled interface {
 	LinkRoom(now fc.Time)
 }
@@ -32,7 +32,7 @@ type Stalled interface {
 // DefaultDelay is the transit time of a frame on a link.
 const DefaultDelay = 5 * time.Microsecond
 
-// DefaultFrameTime is how long a link is busy with a frame: the full frames of
+// DefaultFrameTime is the time for which a link is busy with a frame. It is that of full frames on
 // a 16 Gbit/s link.
 const DefaultFrameTime = time.Microsecond
 
@@ -40,12 +40,12 @@ const DefaultFrameTime = time.Microsecond
 // which End.Room returns false. [FCFS-2.9-1]
 const DefaultCredit = 64
 
-// NetStats counts the frames of a Net.
+// NetStats has the counters of a Net.
 type NetStats struct {
 	Sent, Delivered       uint64
-	Dropped, Duplicated   uint64 // by the fault plan
+	Dropped, Duplicated   uint64 // dropped or duplicated by the fault plan
 	Delayed, Corrupted    uint64
-	Truncated, LinkLosses uint64 // lost because a link was down
+	Truncated, LinkLosses uint64 // dropped because a link was down
 	BadCRC                uint64 // damaged frames that the receiver detected
 }
 
@@ -57,7 +57,7 @@ type Net struct {
 	free    []*packet
 	kick    chan struct{}
 
-	// The goroutine that runs the Net owns the rest.
+	// The goroutine that runs the Net owns the fields below.
 	rng    *rand.Rand
 	now    fc.Time
 	events eventHeap
@@ -70,7 +70,7 @@ type Net struct {
 	tap    func(now fc.Time, from *End, f *fc.Frame)
 }
 
-// NewNet returns an empty Net; seed determines everything random about it.
+// NewNet returns an empty Net. The seed determines all random decisions.
 func NewNet(seed uint64) *Net {
 	return &Net{rng: rand.New(rand.NewPCG(seed, 0x5EED)), kick: make(chan struct{}, 1)}
 }
@@ -78,14 +78,14 @@ func NewNet(seed uint64) *Net {
 // Now returns the time of the Net.
 func (n *Net) Now() fc.Time { return n.now }
 
-// Stats returns a copy of the counters. In real time, call it when Serve has
+// Stats returns a copy of the counters. In real time it may be called only after Serve has
 // returned.
 func (n *Net) Stats() NetStats { return n.stats }
 
-// Tap calls fn for every frame as it is sent, before faults.
+// Tap makes the Net call fn for every frame when it is sent, before faults are applied.
 func (n *Net) Tap(fn func(now fc.Time, from *End, f *fc.Frame)) { n.tap = fn }
 
-// A packet is a frame in transit or another event.
+// A packet is a frame in transit, or another event.
 type packet struct {
 	at   fc.Time
 	seq  uint64
@@ -113,24 +113,24 @@ func (h *eventHeap) Pop() any {
 	return p
 }
 
-// An End is one device's end of a link. It is the device's fc.Sender.
+// An End is a device's end of a link. It is the device's fc.Sender.
 type End struct {
 	Name   string
 	net    *Net
 	dev    Device
 	info   fc.LinkInfo
-	peers  []*End // one on a link, the others of a loop
+	peers  []*End // the other end of a link, or the other ends of a loop
 	loop   bool
 	up     bool
-	Faulty bool // the fault plan applies to frames from this end
+	Faulty bool // the fault plan applies to frames that this end sends
 	Delay  time.Duration
-	Frame  time.Duration // how long each frame occupies the link
+	Frame  time.Duration // time for which each frame occupies the link
 	Credit int
 
 	inFlight int // guarded by net.mu
 	stalled  bool
-	busy     fc.Time // the link is sending until then
-	last     fc.Time // latest delivery, keeps order
+	busy     fc.Time // time at which the link has finished sending
+	last     fc.Time // time of the latest delivery; later frames arrive after it, so the order is kept
 }
 
 // Send puts f on the link.
@@ -146,8 +146,8 @@ func (e *End) Send(f *fc.Frame) {
 	n.wake()
 }
 
-// Room reports whether the link can take another frame without exceeding its credit. If not,
-// LinkRoom is called on the device when that changes.
+// Room reports whether the link can take another frame without exceeding its credit. If it returns
+// false, the Net calls LinkRoom of the device when there is room again.
 func (e *End) Room() bool {
 	e.net.mu.Lock()
 	defer e.net.mu.Unlock()
@@ -181,7 +181,7 @@ func (n *Net) put(p *packet) {
 	}
 }
 
-// At schedules fn.
+// At makes the Net call fn at time at.
 func (n *Net) At(at fc.Time, fn func(now fc.Time)) {
 	n.push(&packet{at: max(at, n.now), fn: fn})
 }
@@ -235,8 +235,8 @@ func (n *Net) JoinSwitches(a, b *Switch) (*End, *End) {
 // alpas are AL_PAs in order of priority; any list of valid ones works here.
 var alpas = []uint8{0x01, 0x02, 0x04, 0x08, 0x0F, 0x10, 0x17, 0x18, 0x1B, 0x1D, 0x1E, 0x1F, 0x23, 0x25, 0x26, 0x27}
 
-// Loop joins devices to an arbitrated loop, private if sw is nil and public
-// otherwise. The ends come in the order of devs; the FL_Port's is last.
+// Loop joins devices to an arbitrated loop. The loop is private if sw is nil and public otherwise.
+// The ends are returned in the order of devs, followed by the end of the FL_Port.
 func (n *Net) Loop(sw *Switch, devs ...func(out fc.Sender) Device) []*End {
 	var ends []*End
 	for i := range devs {
@@ -267,10 +267,10 @@ func (n *Net) Loop(sw *Switch, devs ...func(out fc.Sender) Device) []*End {
 	return ends
 }
 
-// SetALPA changes the AL_PA an end gets at the next loop initialisation.
+// SetALPA changes the AL_PA that the end gets at the next loop initialisation.
 func (e *End) SetALPA(a uint8) { e.info.ALPA = a }
 
-// Start brings every link up. In virtual time it is called before Run.
+// Start brings all links up. In virtual time it must be called before Run.
 func (n *Net) Start() {
 	for _, e := range n.ends {
 		n.bringUp(e)
@@ -294,7 +294,7 @@ func (n *Net) Do(fn func()) {
 	n.wake()
 }
 
-// BringUp brings a link up that was made after Start.
+// BringUp brings up a link that was created after Start.
 func (n *Net) BringUp(e *End) {
 	for _, o := range append([]*End{e}, e.peers...) {
 		n.bringUp(o)
@@ -317,8 +317,8 @@ func (n *Net) Remove(e *End) {
 	}
 }
 
-// Initialize repeats the link initialisation at both ends of e's link, or of all on its loop
-// (NOS/OLS, LIP), and drops frames in flight.
+// Initialize repeats the link initialisation (NOS/OLS, LIP) at both ends of e's link, or at all
+// ends of its loop. Frames in transit are dropped.
 func (n *Net) Initialize(e *End) {
 	n.purge(e)
 	for _, o := range append([]*End{e}, e.peers...) {
@@ -328,8 +328,8 @@ func (n *Net) Initialize(e *End) {
 	}
 }
 
-// SetLink takes e's link down or brings it up again. On a loop only e leaves
-// or joins; the others see a loop initialisation.
+// SetLink takes e's link down or brings it up again. On a loop only e leaves or joins, and the
+// other ends get a loop initialisation.
 func (n *Net) SetLink(e *End, up bool) {
 	if e.up == up {
 		return
@@ -378,7 +378,7 @@ func (n *Net) purge(e *End) {
 	}
 }
 
-// credit returns the credit of a frame that has left from's link.
+// credit returns the credit for a frame that has left the link of from.
 func (n *Net) credit(from *End) {
 	if from == nil {
 		return
@@ -416,7 +416,7 @@ func (n *Net) collect() {
 	n.mu.Unlock()
 }
 
-// route determines the destination port of a frame and its faults on the way.
+// route determines the destination port of a frame and the faults on its way.
 func (n *Net) route(p *packet) {
 	e := p.from
 	n.stats.Sent++
@@ -450,8 +450,8 @@ func (n *Net) route(p *packet) {
 	n.drop(p)
 }
 
-// onLoop returns the end of a loop that is the destination of a frame: the port with the AL_PA of
-// the address, or the fabric port for addresses outside.
+// onLoop returns the end of the loop to which the frame goes: the port with the AL_PA of the
+// address, or the fabric port for addresses outside of the loop.
 func (e *End) onLoop(f *fc.Frame) *End {
 	var fl *End
 	for _, o := range e.peers {
@@ -477,7 +477,7 @@ func (n *Net) drop(p *packet) {
 	n.mu.Unlock()
 }
 
-// copyTo returns a copy of p for another end. The credit goes with the original.
+// copyTo returns a copy of p for another end. The original keeps the credit.
 func (n *Net) copyTo(p *packet, to *End) *packet {
 	n.mu.Lock()
 	c := n.get()
@@ -488,7 +488,7 @@ func (n *Net) copyTo(p *packet, to *End) *packet {
 	return c
 }
 
-// hop schedules the arrivals of p at to according to the fault plan, which may drop or duplicate p.
+// hop schedules the arrival of p at to. By the fault plan it may drop or duplicate p.
 func (n *Net) hop(p *packet, to *End) {
 	e := p.from
 	e.busy = max(e.busy, n.now) + e.Frame
@@ -521,7 +521,7 @@ func (n *Net) hop(p *packet, to *End) {
 	}
 }
 
-// step runs the next event that is due by limit.
+// step runs the next event that is due by limit. It returns false if there is none.
 func (n *Net) step(limit fc.Time) bool {
 	n.collect()
 	at := fc.Never
@@ -549,7 +549,7 @@ func (n *Net) step(limit fc.Time) bool {
 	case p.fn != nil:
 		p.fn(n.now)
 		return true
-	case p.to == nil || !p.to.up: // lost with its link
+	case p.to == nil || !p.to.up: // the frame was lost with its link
 	case len(p.wire) > 0:
 		sof, eof := p.f.SOF, p.f.EOF
 		if err := p.f.Parse(p.wire); err != nil {
@@ -574,8 +574,8 @@ func (n *Net) Run(d time.Duration) {
 	n.now = limit
 }
 
-// RunUntil runs the Net in virtual time until done returns true or limit has
-// passed, and reports which.
+// RunUntil runs the Net in virtual time until done returns true or limit has passed. It returns the
+// last result of done.
 func (n *Net) RunUntil(limit time.Duration, done func() bool) bool {
 	end := n.now + limit
 	for !done() {
@@ -587,8 +587,8 @@ func (n *Net) RunUntil(limit time.Duration, done func() bool) bool {
 	return true
 }
 
-// Serve runs the Net in real time until ctx ends. Devices do their own locking
-// and timers; frames arrive one at a time, from this goroutine.
+// Serve runs the Net in real time until ctx ends. Devices do their own locking and run their own
+// timers. Frames arrive one at a time, from the calling goroutine.
 func (n *Net) Serve(ctx context.Context) {
 	start := time.Now().Add(-n.now)
 	timer := time.NewTimer(time.Hour)

@@ -10,7 +10,7 @@ import (
 	"viaduct/internal/fc/fabric"
 )
 
-// testPort is an N_Port with an upper level that records its notifications.
+// A testPort is an N_Port whose upper level records its notifications.
 type testPort struct {
 	*fc.NPort
 	data    []string
@@ -144,8 +144,8 @@ func TestTopologies(t *testing.T) {
 	}
 }
 
-// switched returns two ports connected by a switch, once both are online. With class2 the first one
-// offers class 2.
+// switched returns two ports on a switch. Both are online. With class2 the first port offers class
+// 2.
 func switched(class2 bool) (n *fabric.Net, a, b *testPort) {
 	n = fabric.NewNet(1)
 	a, mka := newPort(1, class2)
@@ -172,7 +172,7 @@ func BenchmarkNet(b *testing.B) {
 	}
 }
 
-// online builds two ports on a switch and waits until they can speak.
+// online returns two ports on a switch. It waits until both are online and logged in.
 func online(t *testing.T, class2 bool, change func(n *fabric.Net)) (n *fabric.Net, a, b *testPort) {
 	t.Helper()
 	n = fabric.NewNet(1)
@@ -192,14 +192,14 @@ func online(t *testing.T, class2 bool, change func(n *fabric.Net)) (n *fabric.Ne
 	return n, a, b
 }
 
-// els sends a link service request and returns the outcome.
+// els sends a link service request and returns its result.
 func (u *testPort) els(n *fabric.Net, to fc.Addr, payload []byte) (reply []byte, err error) {
 	u.ELS(n.Now(), to, payload, func(_ fc.Time, r []byte, e error) { reply, err = append([]byte{}, r...), e })
 	n.Run(time.Minute)
 	return reply, err
 }
 
-// TestFCFS_2_7 checks the answers of ports and fabric to link services.
+// TestFCFS_2_7 checks the answers of ports and of the fabric to link services.
 func TestFCFS_2_7(t *testing.T) {
 	var flogi, acc fc.Frame
 	n, a, b := online(t, false, func(n *fabric.Net) {
@@ -223,7 +223,7 @@ func TestFCFS_2_7(t *testing.T) {
 		}
 	}
 	rjt([]byte{0x20, 0, 0, 0}, fc.RjtNotSupported, fc.ExplUnsupported)      // PRLI [FCFS-2.7-7] [FCFS-2.7-6]
-	rjt([]byte{0x05, 0, 0, 0}, fc.RjtProtocol, fc.ExplNone)                 // a LOGO cut short
+	rjt([]byte{0x05, 0, 0, 0}, fc.RjtProtocol, fc.ExplNone)                 // a truncated LOGO
 	rjt(fc.ADISC{Cmd: fc.ELSADISC}.Append(nil), fc.RjtUnable, fc.ExplLogin) // [FCFS-2.7-8]
 	if r, err := a.els(n, b.ID(), append(fc.AppendCmd(nil, fc.ELSECHO), "hello"...)); err != nil || string(r[4:]) != "hello" {
 		t.Errorf("ECHO: %q, %v", r, err)
@@ -231,7 +231,7 @@ func TestFCFS_2_7(t *testing.T) {
 	if r, err := a.els(n, fc.AddrFPort, fc.AppendCmd(nil, fc.ELSRTV)); err != nil || len(r) != fc.RTVAccLen {
 		t.Errorf("RTV: %x, %v", r, err)
 	}
-	// Both ADISC and PDISC are answered. [FCVI-7.7-7]
+	// The port answers both ADISC and PDISC. [FCVI-7.7-7]
 	a.login(t, n, b.ID())
 	if r, err := a.els(n, b.ID(), fc.ADISC{Cmd: fc.ELSADISC, PortName: a.Name(), NodeName: a.Node(), ID: a.ID()}.Append(nil)); err != nil || len(r) != fc.ADISCLen {
 		t.Errorf("ADISC: %v", err)
@@ -240,7 +240,7 @@ func TestFCFS_2_7(t *testing.T) {
 	if r, err := a.els(n, b.ID(), l.Append(nil)); err != nil || len(r) != fc.LoginLen {
 		t.Errorf("PDISC: %v", err)
 	}
-	// A LOGO ends only logins of its sender.
+	// A LOGO ends only logins of the port that sent it.
 	if _, err := a.els(n, b.ID(), fc.LOGO{ID: 0x010900, PortName: b.Name()}.Append(nil)); err != nil || b.Remote(a.ID()) == nil {
 		t.Errorf("a forged LOGO ends a login: %v", err)
 	}
@@ -249,7 +249,7 @@ func TestFCFS_2_7(t *testing.T) {
 	if len(a.out) != 1 || len(b.out) != 1 { // [FCFS-2.10-7]
 		t.Errorf("logged out %v, %v", a.out, b.out)
 	}
-	// Data without a login is answered by LOGO, not delivered. [FCVI-6.1-2]
+	// Data from a port without a login is answered by LOGO and not delivered. [FCVI-6.1-2]
 	r := b.login(t, n, a.ID())
 	a.Logout(n.Now(), a.Remote(b.ID()))
 	b.sendText(n, r, fc.Class3, 1, "too late")
@@ -259,7 +259,7 @@ func TestFCFS_2_7(t *testing.T) {
 	}
 }
 
-// TestFCFS_2_8: ABTS without Sequence Initiative, answered by BA_ACC or BA_RJT.
+// TestFCFS_2_8: an ABTS is sent without Sequence Initiative and answered by BA_ACC or BA_RJT.
 // [FCFS-2.8-1] [FCFS-2.8-3] [FCFS-2.8-4]
 func TestFCFS_2_8(t *testing.T) {
 	n, a, b := online(t, false, nil)
@@ -274,7 +274,7 @@ func TestFCFS_2_8(t *testing.T) {
 			rjt.Payload = append([]byte{}, f.Payload...)
 		}
 	})
-	for ox, want := range map[uint16]bool{7: true, 8: false} { // the upper level knows 7
+	for ox, want := range map[uint16]bool{7: true, 8: false} { // the upper level knows exchange 7 only
 		got := !want
 		a.NPort.Abort(n.Now(), r, fc.Class3, ox, 0x1234, 9, false, func(_ fc.Time, accepted bool) { got = accepted })
 		n.Run(time.Second)
@@ -287,7 +287,7 @@ func TestFCFS_2_8(t *testing.T) {
 	}
 }
 
-// TestFCFS_2_9: class 2. [FCFS-2.9-2] [FCFS-2.9-3] [FCFS-2.9-4]
+// TestFCFS_2_9 checks class 2. [FCFS-2.9-2] [FCFS-2.9-3] [FCFS-2.9-4]
 func TestFCFS_2_9(t *testing.T) {
 	n, a, b := online(t, true, nil)
 	r := a.login(t, n, b.ID())
@@ -318,7 +318,7 @@ func TestFCFS_2_9(t *testing.T) {
 		ack.EOF != fc.EOFt || ack.FCtl&(fc.FCtlExchResponder|fc.FCtlSeqRecipient) != fc.FCtlExchResponder|fc.FCtlSeqRecipient {
 		t.Errorf("%v acknowledges %v", ack.String(), data.String())
 	}
-	// A frame whose ACK is lost is sent again; it fails if no ACK arrives at all.
+	// A frame whose ACK is lost is sent again. If no ACK ever arrives, the frame fails.
 	lost := n.AddFault(&fabric.Fault{Match: func(f *fc.Frame) bool { return f.RCtl == fc.RCtlACK1 }, Do: fabric.Drop, Nth: 1})
 	a.acked = 0
 	a.sendText(n, r, fc.Class2, 200, "x")
@@ -335,7 +335,7 @@ func TestFCFS_2_9(t *testing.T) {
 		t.Errorf("failed %v", a.failed)
 	}
 	n.ClearFaults()
-	// A busy port gets a frame up to eight times. [FCVI-8.4-15]
+	// A frame to a busy port is sent up to eight times. [FCVI-8.4-15]
 	for tries, want := range map[int]int{8: 0, 9: 1} {
 		a.failed, a.acked = nil, 0
 		busy := *a.Remote(b.ID())
@@ -356,7 +356,8 @@ func TestFCFS_2_9(t *testing.T) {
 			t.Errorf("busy %d times: failed %v, acknowledged %d", tries, a.failed, a.acked)
 		}
 	}
-	// An unknown port gets F_RJT with its reason, and a port without login P_RJT.
+	// A frame to an unknown port is answered by F_RJT with the reason. A frame to a port without a
+	// login is answered by P_RJT.
 	b.Logout(n.Now(), b.Remote(a.ID()))
 	a.failed = nil
 	a.sendText(n, r, fc.Class2, 203, "x")
@@ -385,7 +386,7 @@ func TestFCFS_2_11(t *testing.T) {
 	rejected(0x0999, nil, fc.CTRsnUnsupported, 0)
 	rejected(fc.NSGIDPN, fc.NSBody{}.Name(99), fc.CTRsnUnable, fc.CTExpPortName)
 	rejected(fc.NSGIDPN, []byte{1, 2}, fc.CTRsnLogical, 0)
-	rejected(fc.NSRPNID, fc.NSBody{}.ID(b.ID()).Name(a.Name()), fc.CTRsnUnable, fc.CTExpPortID) // for another port
+	rejected(fc.NSRPNID, fc.NSBody{}.ID(b.ID()).Name(a.Name()), fc.CTRsnUnable, fc.CTExpPortID) // a registration for another port
 	rejected(fc.NSGPNID, fc.NSBody{}.ID(0x010999), fc.CTRsnUnable, fc.CTExpPortID)
 	ip := b.IPForms()[0]
 	for cmd, q := range map[fc.CTCmd]struct{ body, want []byte }{
@@ -427,7 +428,8 @@ func TestDirectoryLogin(t *testing.T) {
 	if err := ask(); err != nil || answers == 0 || told != 0 {
 		t.Fatalf("logged in: %v, %d answers, told %d times", err, answers, told)
 	}
-	// Send a LOGO without the port's knowledge, so that the port still considers itself logged in.
+	// The LOGO is sent without the port's knowledge, so that the port still considers itself logged
+	// in.
 	if _, err := a.els(n, fc.AddrDirectory, fc.LOGO{ID: a.ID(), PortName: a.Name()}.Append(nil)); err != nil {
 		t.Fatal(err)
 	}
@@ -435,13 +437,13 @@ func TestDirectoryLogin(t *testing.T) {
 	if err := ask(); err == nil || answers != 0 || told == 0 {
 		t.Errorf("after LOGO: %v, %d answers, told %d times", err, answers, told)
 	}
-	if err := ask(); err != nil || answers == 0 { // it logs in again
+	if err := ask(); err != nil || answers == 0 { // the port logs in again
 		t.Errorf("again: %v, %d answers", err, answers)
 	}
 }
 
-// TestFARPRules: silence, at most one reply, the four flag values, no login.
-// [FCVI-7.5-4] [FCVI-7.5-6] [FCVI-7.5-7] [FCVI-7.5-8]
+// TestFARPRules: a port stays silent or sends at most one reply, uses the four values of the flags,
+// and needs no login. [FCVI-7.5-4] [FCVI-7.5-6] [FCVI-7.5-7] [FCVI-7.5-8]
 func TestFARPRules(t *testing.T) {
 	for flags := range uint8(4) {
 		n, a, b := online(t, false, nil)
@@ -496,8 +498,8 @@ func TestFARPRules(t *testing.T) {
 	}
 }
 
-// TestPublicLoop: after a LIP a FAN, or a FLOGI with the old outcome, keeps logins valid; another
-// AL_PA ends them. [FCVI-7.7-4]
+// TestPublicLoop: after a LIP logins stay valid if a FAN arrives, or if FLOGI has the same result
+// as before. Another AL_PA ends them. [FCVI-7.7-4]
 func TestPublicLoop(t *testing.T) {
 	for _, moved := range []bool{false, true} {
 		n := fabric.NewNet(1)
@@ -524,8 +526,8 @@ func TestPublicLoop(t *testing.T) {
 	}
 }
 
-// TestCredit: a link end has no room while all its credit is in transit, and notifies the device
-// once it has room. [FCFS-2.9-1]
+// TestCredit: if all credit of a link end is in transit, the end has no room. The Net notifies the
+// device when there is room again. [FCFS-2.9-1]
 func TestCredit(t *testing.T) {
 	n, a, b := online(t, false, nil)
 	r := a.login(t, n, b.ID())
@@ -551,7 +553,8 @@ func TestCredit(t *testing.T) {
 	}
 }
 
-// TestClassNotOffered: a class 2 frame to a port without class 2. [FCVI-6.1-1]
+// TestClassNotOffered: a class 2 frame to a port that does not offer class 2 is rejected.
+// [FCVI-6.1-1]
 func TestClassNotOffered(t *testing.T) {
 	n, a, b := switched(true)
 	r := a.login(t, n, b.ID())
@@ -562,7 +565,7 @@ func TestClassNotOffered(t *testing.T) {
 	}
 }
 
-// A gate is a device that can stop receiving and sending, like a host without power.
+// A gate is a device that can stop receiving and sending, like a host that is switched off.
 type gate struct {
 	fabric.Device
 	out fc.Sender
@@ -581,9 +584,9 @@ func (g *gate) Receive(now fc.Time, f *fc.Frame) {
 	}
 }
 
-// TestSwitchRestart: announcements of a former run of a switch no longer answer queries, whether or
-// not its neighbour noticed the restart, and whether or not the switch has the same name again.
-// [FCFS-3.2-5]
+// TestSwitchRestart: after the restart of a switch, queries are no longer answered from
+// announcements of its former run. This holds whether or not a neighbour has detected the restart,
+// and whether or not the switch has the same name. [FCFS-3.2-5]
 func TestSwitchRestart(t *testing.T) {
 	for _, c := range []struct {
 		name           string
@@ -631,7 +634,7 @@ func TestSwitchRestart(t *testing.T) {
 			}
 			s1 = fabric.NewSwitch(cfg)
 			p, q := n.Connect(func(out fc.Sender) fabric.Device { return s1.NewISL(out) }, func(out fc.Sender) fabric.Device { return s2.NewPort(out) })
-			b, mkB = newPort(2, false) // at the former address of the other
+			b, mkB = newPort(2, false) // gets the former address of the other port
 			n.BringUp(n.Attach(s1, mkB))
 			n.BringUp(p)
 			n.BringUp(q)
@@ -657,7 +660,7 @@ func TestDamaged(t *testing.T) {
 	}
 }
 
-// TestMovedPort: a port that logs in at another switch port is no longer known at the former one.
+// TestMovedPort: a port that logs in at another switch port is removed from the former one.
 // [FCFS-3.2-6]
 func TestMovedPort(t *testing.T) {
 	n, sw := fabric.NewNet(1), newSwitch(1)
@@ -668,7 +671,7 @@ func TestMovedPort(t *testing.T) {
 	n.Start()
 	n.Run(time.Second)
 	old := b.ID()
-	again, mk := newPort(2, false) // the same names and address
+	again, mk := newPort(2, false) // another device with the same names and address
 	n.BringUp(n.Attach(sw, mk))
 	n.Run(time.Second)
 	if again.State() != fc.Online || again.ID() == old {
@@ -689,8 +692,7 @@ func TestMovedPort(t *testing.T) {
 	}
 }
 
-// TestClass2Again: when, and how often, a class 2 frame is sent again.
-// [FCVI-8.4-15]
+// TestClass2Again checks when, and how often, a class 2 frame is sent again. [FCVI-8.4-15]
 func TestClass2Again(t *testing.T) {
 	n, a, b := online(t, true, nil)
 	r := a.login(t, n, b.ID())

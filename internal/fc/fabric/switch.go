@@ -11,11 +11,11 @@ import (
 type SwitchConfig struct {
 	Name       fc.WWN // Switch_Name; not zero
 	FabricName fc.WWN // 0 means the Switch_Name
-	Domain     uint8  // 1 to 239, different from those of other switches of the fabric
+	Domain     uint8  // 1 to 239, different for each switch of a fabric
 	EDTOV      time.Duration
 	RATOV      time.Duration
-	OutOfOrder bool   // do not promise sequential delivery
-	Epoch      uint32 // larger after each restart, so that neighbours forget the former run
+	OutOfOrder bool   // the switch does not promise sequential delivery
+	Epoch      uint32 // larger after each restart, so that neighbours drop the state of the former run
 	Logger     *slog.Logger
 }
 
@@ -25,14 +25,14 @@ type SwitchStats struct {
 	Broadcasts   uint64
 	NoRoute      uint64 // class 3 frames without a receiver
 	Rejected     uint64 // class 2 frames without a receiver, answered F_RJT
-	Spoofed      uint64 // frames whose S_ID does not belong to their port
+	Spoofed      uint64 // frames whose S_ID does not belong to the port where they arrived
 	Malformed    uint64
 	BadEOF       uint64
 	Logins       uint64 // FLOGI accepted
-	RSCNs        uint64 // state changes told
+	RSCNs        uint64 // reported state changes
 	Requests     uint64 // directory requests
-	RequestsBad  uint64 // of these rejected
-	DomainClash  uint64 // neighbours refused because they have our domain
+	RequestsBad  uint64 // rejected requests among them
+	DomainClash  uint64 // neighbours refused because they have this switch's domain
 	StateUpdates uint64 // accepted items of other switches
 }
 
@@ -50,23 +50,23 @@ type Switch struct {
 	buf   []byte
 }
 
-// A SwitchPort is one port of a Switch: a Device.
+// A SwitchPort is one port of a Switch. It is a Device.
 type SwitchPort struct {
 	sw       *Switch
 	out      fc.Sender
 	area     uint8 // 0 for ports that are inter-switch links only
-	isl      bool  // another switch is attached
+	isl      bool  // the port leads to another switch
 	up       bool
 	loop     bool
-	logins   map[fc.Addr]*login // N_Ports behind the port
-	neighbor fc.WWN             // of an inter-switch link
+	logins   map[fc.Addr]*login // N_Ports that are logged in at the port
+	neighbor fc.WWN             // name of the neighbour on an inter-switch link
 	domain   uint8
 }
 
 type login struct {
 	port, node fc.WWN
-	ox         uint16 // of the FLOGI
-	scr        bool   // requested reports of state changes
+	ox         uint16 // OX_ID of the FLOGI
+	scr        bool   // the port has requested reports of state changes
 	dirLogin   bool   // logged in with the directory server
 }
 
@@ -96,7 +96,7 @@ func (s *Switch) Name() fc.WWN { return s.cfg.Name }
 // Domain returns the domain.
 func (s *Switch) Domain() uint8 { return s.cfg.Domain }
 
-// Logins returns how many N_Ports are logged in.
+// Logins returns the number of N_Ports that are logged in.
 func (s *Switch) Logins() int {
 	n := 0
 	for _, p := range s.ports {
@@ -107,8 +107,8 @@ func (s *Switch) Logins() int {
 	return n
 }
 
-// NewPort returns a port for an N_Port, a loop, or another switch, depending on which logs in. It
-// returns nil if all 255 areas are taken.
+// NewPort returns a port for an N_Port, a loop or another switch; the first login determines which.
+// It returns nil if all 255 areas are in use.
 func (s *Switch) NewPort(out fc.Sender) *SwitchPort {
 	for i := 1; i < len(s.ports); i++ {
 		if s.ports[i] == nil {
@@ -120,7 +120,7 @@ func (s *Switch) NewPort(out fc.Sender) *SwitchPort {
 	return nil
 }
 
-// NewISL returns a port that greets another switch as soon as its link is up.
+// NewISL returns a port that announces this switch to another one as soon as its link is up.
 func (s *Switch) NewISL(out fc.Sender) *SwitchPort {
 	return &SwitchPort{sw: s, out: out, isl: true, logins: map[fc.Addr]*login{}}
 }
@@ -138,7 +138,7 @@ func (p *SwitchPort) name() fc.WWN {
 	return p.sw.cfg.Name&^(0xFFF<<48) | fc.WWN(uint64(p.area)<<48)
 }
 
-// LinkUp is called when the link came up or was initialised again.
+// LinkUp is called when the link has come up or was initialised again.
 func (p *SwitchPort) LinkUp(now fc.Time, info fc.LinkInfo) {
 	was := p.up
 	p.up, p.loop = true, info.Loop
@@ -150,7 +150,7 @@ func (p *SwitchPort) LinkUp(now fc.Time, info fc.LinkInfo) {
 	}
 }
 
-// LinkDown drops the logins at the port.
+// LinkDown ends the logins at the port.
 func (p *SwitchPort) LinkDown(now fc.Time) {
 	if !p.up {
 		return
@@ -193,7 +193,7 @@ func (p *SwitchPort) Receive(now fc.Time, f *fc.Frame) {
 		p.receiveFPort(now, f)
 		return
 	}
-	// A port may send only from the addresses that it was given.
+	// A port may send only from addresses that it was assigned.
 	if p.logins[f.SID] == nil {
 		s.stats.Spoofed++
 		return
@@ -201,8 +201,8 @@ func (p *SwitchPort) Receive(now fc.Time, f *fc.Frame) {
 	s.forward(now, p, f)
 }
 
-// forward sends f on towards its destination. from is the port where it came in, or nil for frames
-// of the switch itself.
+// forward sends f towards its destination. from is the port where f arrived, or nil for frames of
+// the switch itself.
 func (s *Switch) forward(now fc.Time, from *SwitchPort, f *fc.Frame) {
 	if f.DID == fc.AddrBroadcast {
 		s.broadcast(now, from, f)
@@ -232,8 +232,8 @@ func (s *Switch) forward(now fc.Time, from *SwitchPort, f *fc.Frame) {
 	to.out.Send(f)
 }
 
-// refuse answers a class 2 frame that cannot be delivered by F_RJT and drops
-// others.
+// refuse handles a frame that can't be delivered: it answers a class 2 frame by F_RJT and drops any
+// other.
 func (s *Switch) refuse(from *SwitchPort, f *fc.Frame) {
 	if f.SOF.Class() != fc.Class2 || from == nil || f.RCtl.IsLinkControl() {
 		s.stats.NoRoute++
@@ -247,10 +247,10 @@ func (s *Switch) refuse(from *SwitchPort, f *fc.Frame) {
 	from.out.Send(&s.tx)
 }
 
-// broadcast sends f to every N_Port but its sender and on to other switches.
+// broadcast sends f to all N_Ports except its sender, and to other switches.
 func (s *Switch) broadcast(now fc.Time, from *SwitchPort, f *fc.Frame) {
 	if from != nil && from.isl && from != s.state.route(f.SID.Domain()) {
-		return // arrived on a longer path
+		return // f has arrived on a longer path
 	}
 	s.stats.Broadcasts++
 	for _, p := range s.ports {
@@ -265,7 +265,7 @@ func (s *Switch) broadcast(now fc.Time, from *SwitchPort, f *fc.Frame) {
 	}
 }
 
-// reply starts an answer to f in s.tx.
+// reply sets s.tx to the header of an answer to f and returns it.
 func (s *Switch) reply(f *fc.Frame, rctl fc.RCtl, t fc.Type) *fc.Frame {
 	s.tx = fc.Frame{SOF: fc.SOFi3, EOF: fc.EOFt, Header: fc.Header{
 		RCtl: rctl, DID: f.SID, SID: f.DID, Type: t, SeqID: f.SeqID, OXID: f.OXID, RXID: f.RXID,
@@ -311,8 +311,8 @@ func (p *SwitchPort) receiveFPort(now fc.Time, f *fc.Frame) {
 	}
 }
 
-// flogi gives an N_Port its address: domain, area of the port, and on a loop
-// its AL_PA. The LS_ACC carries it as D_ID. [FCFS-2.7-3]
+// flogi assigns an address to an N_Port: the domain, the area of the port, and on a loop its AL_PA.
+// The LS_ACC has the address as its D_ID. [FCFS-2.7-3]
 func (p *SwitchPort) flogi(now fc.Time, f *fc.Frame) {
 	s := p.sw
 	l, _, err := fc.ParseLogin(f.Payload)
@@ -323,9 +323,9 @@ func (p *SwitchPort) flogi(now fc.Time, f *fc.Frame) {
 	}
 	id := fc.DomainAddr(s.cfg.Domain, p.area, f.SID.ALPA())
 	old := p.logins[id]
-	again := old != nil && old.port == l.PortName && old.ox == f.OXID // the same frame twice
+	again := old != nil && old.port == l.PortName && old.ox == f.OXID // a copy of the same frame
 	if old != nil && !again {
-		if s.dir.remove(id) { // it registers anew
+		if s.dir.remove(id) { // the port will register again
 			s.state.withdraw(now, id)
 		}
 		if old.port != l.PortName {
@@ -350,7 +350,7 @@ func (p *SwitchPort) flogi(now fc.Time, f *fc.Frame) {
 		Word3: uint32(s.cfg.RATOV.Milliseconds()), EDTOV: uint32(s.cfg.EDTOV.Milliseconds()),
 		PortName: p.name(), NodeName: s.cfg.FabricName,
 	}
-	for _, c := range []int{1, 2} { // classes 2 and 3
+	for _, c := range []int{1, 2} { // indexes of classes 2 and 3
 		if l.Class[c].Options&fc.ClassValid != 0 {
 			acc.Class[c] = fc.ClassParams{Options: fc.ClassValid, RxSize: fc.MaxData}
 			if l.Class[c].Options&fc.ClassInOrder != 0 && !s.cfg.OutOfOrder {
@@ -365,9 +365,9 @@ func (p *SwitchPort) flogi(now fc.Time, f *fc.Frame) {
 	p.out.Send(tx)
 }
 
-// moved ends the logins of name at ports other than p. A member that comes back over a new link may
-// log in before the end of its former link was noticed, and the directory must not lead to the
-// former one. [FCFS-3.2-6]
+// moved ends the logins of name at ports other than p. A member that returns over a new link may
+// log in before the end of its former link was detected. The directory must not point to the former
+// login then. [FCFS-3.2-6]
 func (s *Switch) moved(now fc.Time, p *SwitchPort, name fc.WWN) {
 	for _, q := range s.ports {
 		if q == nil || q == p {
@@ -381,8 +381,8 @@ func (s *Switch) moved(now fc.Time, p *SwitchPort, name fc.WWN) {
 	}
 }
 
-// fan announces to the ports of a loop, after an initialisation, that the fabric is the same as
-// before. [FCVI 7.7.4]
+// fan announces to the ports of a loop, after an initialisation, that the fabric is unchanged.
+// [FCVI 7.7.4]
 func (p *SwitchPort) fan(now fc.Time) {
 	s := p.sw
 	payload := fc.FAN{LoopFabric: fc.DomainAddr(s.cfg.Domain, p.area, 0), PortName: p.name(), FabricName: s.cfg.FabricName}.Append(nil)
@@ -393,7 +393,7 @@ func (p *SwitchPort) fan(now fc.Time) {
 	}
 }
 
-// request starts a link service request of the switch in s.tx.
+// request sets s.tx to a link service request of the switch and returns it.
 func (s *Switch) request(to, from fc.Addr, payload []byte) *fc.Frame {
 	s.ox++
 	if s.ox == fc.Unassigned {
@@ -405,7 +405,7 @@ func (s *Switch) request(to, from fc.Addr, payload []byte) *fc.Frame {
 	return &s.tx
 }
 
-// changed notifies every local port that asked for it that id changed.
+// changed reports a change of id to every local port that has requested such reports.
 func (s *Switch) changed(now fc.Time, id fc.Addr, format uint8) {
 	payload := fc.AppendRSCN(nil, fc.RSCNPage{Qualifier: format, ID: id})
 	for _, p := range s.ports {
@@ -427,7 +427,7 @@ func (s *Switch) service(now fc.Time, p *SwitchPort, f *fc.Frame) {
 	l := p.logins[f.SID]
 	switch {
 	case f.RCtl == fc.RCtlELSReply || f.RCtl == fc.RCtlBAAcc || f.RCtl == fc.RCtlBARjt || f.RCtl.IsLinkControl():
-		return // answers to our own requests
+		return // f answers a request of this switch
 	case !f.SOF.First() || !f.Last():
 		s.stats.Malformed++
 		return
@@ -485,7 +485,7 @@ func (s *Switch) service(now fc.Time, p *SwitchPort, f *fc.Frame) {
 	}
 }
 
-// maxCTFrames bounds the frames of a directory answer.
+// maxCTFrames is the maximum number of frames of a directory answer.
 const maxCTFrames = 32
 
 // directoryRequest answers a request to the name server.
@@ -502,7 +502,7 @@ func (s *Switch) directoryRequest(now fc.Time, p *SwitchPort, f *fc.Frame) {
 	const chunk = fc.MaxData
 	if len(answer) > maxCTFrames*chunk {
 		answer = answer[:maxCTFrames*chunk]
-		answer[len(answer)-4] |= 0x80 // mark the last entry of the truncated list
+		answer[len(answer)-4] |= 0x80 // marks the last entry of the truncated list
 	}
 	cnt := uint16(0)
 	for first := true; len(answer) > 0 || first; first = false {
@@ -545,7 +545,7 @@ func (p *SwitchPort) Lookup(f *fc.Frame) fc.Sender {
 	return out
 }
 
-// Route returns the Sender towards an N_Port that is not at p, or nil if there is none.
+// Route returns the Sender for frames to an N_Port that is not at p, or nil if there is none.
 func (p *SwitchPort) Route(dst fc.Addr) fc.Sender {
 	s := p.sw
 	var to *SwitchPort

@@ -7,7 +7,7 @@ import (
 	"viaduct/internal/fc"
 )
 
-// A wire stores the frames that a switch port sends.
+// A wire records the frames that a switch port sends.
 type wire struct{ sent []fc.Frame }
 
 func (w *wire) Send(f *fc.Frame) {
@@ -28,7 +28,7 @@ const (
 	fabricName = fc.WWN(0x1000_0200_0000_2002)
 )
 
-// attach returns a port of a switch with its link up.
+// attach returns a port of a switch whose link is up, and its wire.
 func attach(s *Switch, info fc.LinkInfo) (*SwitchPort, *wire) {
 	w := new(wire)
 	p := s.NewPort(w)
@@ -44,7 +44,7 @@ func namedSwitch(change func(*SwitchConfig)) *Switch {
 	return NewSwitch(cfg)
 }
 
-// flogi is the FLOGI of a port, with class 3 alone.
+// flogi returns the FLOGI of a port that offers class 3 only.
 func flogi(sid fc.Addr, ox uint16, name fc.WWN) (*fc.Frame, *fc.Login) {
 	l := &fc.Login{Cmd: fc.ELSFLOGI, VersionHigh: 0x20, VersionLow: 0x20, RxSize: fc.MaxData, PortName: name, NodeName: name + 1<<60}
 	l.Class[2].Options = 0x8000
@@ -62,8 +62,8 @@ func rejection(t *testing.T, sent []fc.Frame) (reason, explanation uint8) {
 	return sent[0].Payload[5], sent[0].Payload[6]
 }
 
-// TestFLOGI checks the answer of a switch to FLOGI: the address as D_ID, and in the LS_ACC its
-// service parameters. [FCFS-2.7-3]
+// TestFLOGI checks a switch's answer to FLOGI: the address as D_ID, and the service parameters in
+// the LS_ACC. [FCFS-2.7-3]
 func TestFLOGI(t *testing.T) {
 	s := namedSwitch(nil)
 	_, _ = attach(s, fc.LinkInfo{})
@@ -118,8 +118,9 @@ func TestFLOGI(t *testing.T) {
 	}
 }
 
-// TestFLOGIClasses: a class that the port does not offer is not granted; order is promised if it is
-// requested and the switch keeps it. [FCFS-2.7-3] [FCFS-2.9-5]
+// TestFLOGIClasses: the switch does not grant a class that the port does not offer. It promises
+// sequential delivery if the port requests it and the switch keeps the order. [FCFS-2.7-3]
+// [FCFS-2.9-5]
 func TestFLOGIClasses(t *testing.T) {
 	for _, outOfOrder := range []bool{false, true} {
 		for _, asked := range []uint16{0, 0x8000, 0x8800, 0x0800} {
@@ -147,8 +148,8 @@ func TestFLOGIClasses(t *testing.T) {
 	}
 }
 
-// TestFLOGIAgain: the same FLOGI twice is one login. A new one replaces the former login, whose
-// registrations are removed; another port is notified of its end. Without a loop a port has one
+// TestFLOGIAgain: two copies of one FLOGI are one login. A new FLOGI replaces the former login and
+// removes its registrations, and other ports get a report of its end. Without a loop a port has one
 // address. [FCFS-2.7-3] [FCFS-3.2-6]
 func TestFLOGIAgain(t *testing.T) {
 	const one, other = fc.WWN(0x2001_0200_0000_0001), fc.WWN(0x2001_0200_0000_0002)
@@ -157,7 +158,7 @@ func TestFLOGIAgain(t *testing.T) {
 		ox         uint16
 		port       fc.WWN
 		logins     uint64 // in all
-		registered bool   // the directory still has its record
+		registered bool   // the directory has a record of the port
 		told       uint64
 	}{
 		{"the same frame", 7, one, 2, true, 0},
@@ -169,7 +170,7 @@ func TestFLOGIAgain(t *testing.T) {
 		watch, seen := attach(s, fc.LinkInfo{})
 		f, _ := flogi(0, 1, 0x2001_0200_0000_0009)
 		watch.Receive(0, f)
-		watch.logins[0x050100].scr = true // as after SCR
+		watch.logins[0x050100].scr = true // as if the port had sent SCR
 		p, w := attach(s, fc.LinkInfo{})
 		f, _ = flogi(0, 7, one)
 		p.Receive(0, f)
@@ -194,14 +195,14 @@ func TestFLOGIAgain(t *testing.T) {
 		if len(sent) != int(c.told) {
 			t.Errorf("%s: told %v", c.name, sent)
 		}
-		for _, f := range sent { // RSCN with one page: port address format
+		for _, f := range sent { // an RSCN with one page in port address format
 			if want := hexBytes(t, "61 04 0008 00 050200"); string(f.Payload) != string(want) || f.SID != 0xFFFFFD {
 				t.Errorf("%s: told %x", c.name, f.Payload)
 			}
 		}
 	}
 
-	t.Run("nothing registered", func(t *testing.T) { // other switches get no end of a record that they never had
+	t.Run("nothing registered", func(t *testing.T) { // other switches get no removal of a record that they never had
 		s := namedSwitch(nil)
 		p, _ := attach(s, fc.LinkInfo{})
 		for ox := range uint16(3) {
@@ -225,7 +226,7 @@ func TestFLOGIAgain(t *testing.T) {
 		if s.Logins() != 2 {
 			t.Errorf("%d logged in on the loop", s.Logins())
 		}
-		p.LinkUp(0, fc.LinkInfo{}) // it is no loop any more
+		p.LinkUp(0, fc.LinkInfo{}) // the link is no longer a loop
 		f, _ := flogi(0, 2, one)
 		p.Receive(0, f)
 		if s.Logins() != 1 || p.logins[0x050100] == nil {
@@ -234,9 +235,9 @@ func TestFLOGIAgain(t *testing.T) {
 	})
 }
 
-// TestMovedOnLoop: a port that comes back with another AL_PA of the same loop is
-// logged in twice until its former login ends; one at another port of the switch
-// ends at once. [FCFS-3.2-6]
+// TestMovedOnLoop: a port that returns with another AL_PA of the same loop is logged in twice until
+// its former login ends. A login at another port of the switch ends the former one at once.
+// [FCFS-3.2-6]
 func TestMovedOnLoop(t *testing.T) {
 	const name = fc.WWN(0x2001_0200_0000_0001)
 	s := namedSwitch(nil)
@@ -274,8 +275,8 @@ func TestInvalidEOF(t *testing.T) {
 	}
 }
 
-// TestDirectoryWithoutLogin: a request to the directory server before a PLOGI
-// with it is counted as bad and answered by LOGO. [FCFS-2.11-3]
+// TestDirectoryWithoutLogin: a port that sends a request to the directory server before a PLOGI
+// gets a LOGO. The request is counted as bad. [FCFS-2.11-3]
 func TestDirectoryWithoutLogin(t *testing.T) {
 	s := namedSwitch(nil)
 	p, w := attach(s, fc.LinkInfo{})

@@ -23,13 +23,13 @@ type Config struct {
 	Domain      uint8  // 0 means 1
 	EDTOV       time.Duration
 	RATOV       time.Duration
-	MaxLinks    int // FCIP links at one time; 0 means 240
+	MaxLinks    int // maximum number of FCIP links; 0 means 240
 	WrapConn    func(net.Conn) net.Conn
 	Congestion  string
-	KeepAlive   time.Duration // of TCP, as in fcip.Config
+	KeepAlive   time.Duration // TCP settings as in fcip.Config
 	SameHost    samehost.Policy
 	SameHostDir string
-	Logger      *slog.Logger // nil is silent
+	Logger      *slog.Logger // nil disables logging
 }
 
 // A Daemon is a running fabric.
@@ -85,22 +85,21 @@ func (d *Daemon) Stats() fabric.SwitchStats {
 	return d.sw.Stats()
 }
 
-// Logins returns how many N_Ports are logged in.
+// Logins returns the number of N_Ports that are logged in.
 func (d *Daemon) Logins() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.sw.Logins()
 }
 
-// Listen returns ln, or a replacement for it that offers shared memory, depending on
-// Config.SameHost.
+// Listen returns ln, or by Config.SameHost a listener that replaces it and offers shared memory.
 func (d *Daemon) Listen(ln net.Listener) (net.Listener, error) {
 	cfg := d.linkConfig()
 	return cfg.Listen(ln)
 }
 
-// Serve accepts FCIP links on ln until ln or the daemon is closed. It always
-// returns an error, net.ErrClosed after Close.
+// Serve accepts FCIP links on ln until ln or the daemon is closed. It always returns an error,
+// which is net.ErrClosed after Close.
 func (d *Daemon) Serve(ln net.Listener) error {
 	d.mu.Lock()
 	if d.closed {
@@ -116,7 +115,7 @@ func (d *Daemon) Serve(ln net.Listener) error {
 		d.mu.Unlock()
 		ln.Close()
 	}()
-	var half = make(chan struct{}, 64) // connections without a Special Frame yet
+	var half = make(chan struct{}, 64) // limits the connections that have not sent a Special Frame
 	for {
 		nc, err := ln.Accept()
 		if err != nil {
@@ -154,9 +153,8 @@ func (d *Daemon) Serve(ln net.Listener) error {
 	}
 }
 
-// Join links this daemon with the one at address. A broken link is made again until the daemon is
-// closed. Join returns when the first attempt has succeeded. If the first attempt fails, Join
-// returns its error and makes no further ones.
+// Join links this daemon with the daemon at address. If the first attempt fails, Join returns its
+// error. Otherwise it returns nil, and a lost link is made again until the daemon is closed.
 func (d *Daemon) Join(ctx context.Context, address string) error {
 	l, err := fcip.Dial(ctx, address, d.linkConfig())
 	if err != nil {
@@ -198,10 +196,10 @@ func (d *Daemon) keep(l *fcip.Link, address string) {
 	}
 }
 
-// ErrFull is returned when the daemon has reached its limit of links.
+// ErrFull means that the daemon has reached its limit of links.
 var ErrFull = errors.New("fabricd: no room for another link")
 
-// attach makes a port of the switch for l.
+// attach creates a port of the switch for l.
 func (d *Daemon) attach(l *fcip.Link, isl bool) error {
 	p := &port{d: d, link: l}
 	d.mu.Lock()
@@ -254,24 +252,24 @@ type port struct {
 	d     *Daemon
 	link  *fcip.Link
 	sp    *fabric.SwitchPort
-	touch map[flusher]struct{} // senders that this batch used; owned by the receive role
+	touch map[flusher]struct{} // senders that this batch has used; owned by the receive role
 	last  flusher
 	local *Local // destination of the current run of frames
 	run   bool
 
-	// The last route found, valid while gen equals the daemon's.
+	// These fields cache the route that was found last. It is valid while gen equals the daemon's.
 	sid, did fc.Addr
 	out      fc.Sender
 	gen      uint64
-	at       fc.Time // clock of local during a run
+	at       fc.Time // time of local's clock during a run
 
-	yield func(*fc.Frame) // frame, made once
+	yield func(*fc.Frame) // the method frame, allocated once
 }
 
 type flusher interface{ Flush() }
 
-// Frames handles a batch. It forwards frames between two devices without the lock, and passes all
-// others to the switch.
+// Frames handles a batch. It forwards frames between two devices without the lock. All other frames
+// go to the switch.
 func (p *port) Frames(recv func(yield func(f *fc.Frame))) {
 	d := p.d
 	if p.touch == nil {
@@ -280,7 +278,7 @@ func (p *port) Frames(recv func(yield func(f *fc.Frame))) {
 	}
 	recv(p.yield)
 	p.leave()
-	if p.run { // the switch may have sent on any link
+	if p.run { // the switch may have sent frames on any link
 		p.run = false
 		d.flushAll()
 	}
@@ -324,7 +322,7 @@ func (p *port) frame(f *fc.Frame) {
 		return
 	}
 	l := out.(*fcip.Link)
-	if l.Room() == 0 { // let TCP's flow control stop the sender
+	if l.Room() == 0 { // waiting makes TCP's flow control stop the sender
 		p.leave()
 		l.Flush()
 		l.WaitRoom()
@@ -352,7 +350,7 @@ func (p *port) note(x flusher) {
 	}
 }
 
-// flushAll writes the frames that the switch queued, and delivers those for local ports.
+// flushAll writes the frames that the switch has queued, and delivers those for local ports.
 func (d *Daemon) flushAll() {
 	d.mu.Lock()
 	links := make([]*port, 0, len(d.links))
@@ -365,7 +363,7 @@ func (d *Daemon) flushAll() {
 	}
 }
 
-// Room is called when the link has room again, because N_Ports of this process may wait for it.
+// Room is called when the link has room again. N_Ports of this process may wait for that.
 func (p *port) Room() {
 	d := p.d
 	d.mu.Lock()
@@ -394,7 +392,7 @@ func (p *port) Down(err error) {
 	d.mu.Unlock()
 }
 
-// String names the daemon in logs.
+// String returns the name of the daemon for logs.
 func (d *Daemon) String() string {
 	return fmt.Sprintf("fabric %v domain %d", d.cfg.Name, d.cfg.Domain)
 }

@@ -11,8 +11,8 @@ import (
 	"viaduct/internal/perturb"
 )
 
-// A LocalDevice is an N_Port of this process. Enter and Leave enclose a series of calls of its
-// other methods. A device with a lock takes it in Enter.
+// A LocalDevice is an N_Port of this process. The daemon calls Enter before a series of calls of
+// the other methods, and Leave after it. A device with a lock takes it in Enter.
 type LocalDevice interface {
 	fabric.Device
 	Enter()
@@ -30,8 +30,8 @@ type Local struct {
 
 	way   atomic.Pointer[way]
 	mu    perturb.Mutex
-	in    []queued // from the switch and local ports to this one; guarded by mu
-	out   []queued // from this one to the switch; guarded by mu
+	in    []queued // guarded by mu: frames from the switch and local ports to this one
+	out   []queued // guarded by mu: frames from this port to the switch
 	touch []flusher
 	free  [][]byte
 	kick  chan struct{}
@@ -44,11 +44,12 @@ type queued struct {
 	buf []byte
 }
 
-// maxQueue bounds the frames that wait for a local port; more are lost, as on any link.
+// maxQueue is the maximum number of frames that wait for a local port. Further frames are lost, as
+// on any link.
 const maxQueue = 65536
 
-// Attach connects an N_Port of this process. dev creates the device, which sends through out; now
-// is its clock. The link comes up before Attach returns.
+// Attach connects an N_Port of this process. dev creates the device, which sends through out. now
+// is the device's clock. The link is up when Attach returns.
 func (d *Daemon) Attach(now func() fc.Time, dev func(out fc.Sender) LocalDevice) (*Local, error) {
 	l := &Local{d: d, now: now, kick: make(chan struct{}, 1), stop: make(chan struct{})}
 	d.mu.Lock()
@@ -79,7 +80,7 @@ func (l *Local) leave() { l.dev.Leave() }
 // An inbox is the Sender by which the switch sends to a Local.
 type inbox Local
 
-// Send queues a frame for the port. The switch's lock may be held.
+// Send queues a frame for the port. The caller may hold the switch's lock.
 func (i *inbox) Send(f *fc.Frame) {
 	l := (*Local)(i)
 	l.mu.Lock()
@@ -105,7 +106,7 @@ func (l *Local) wake() {
 	}
 }
 
-// Send takes a frame from the port, whose lock may be held.
+// Send takes a frame from the port. The caller may hold the port's lock.
 func (l *Local) Send(f *fc.Frame) {
 	link := l.route(f.DID)
 	if link != nil && f.SOF.Class() != fc.ClassF {
@@ -135,7 +136,7 @@ func (l *Local) SendRun(f *fc.Frame, size int, data []byte) {
 	}
 }
 
-// touched records that link has frames to write.
+// touched records that link has frames to be written.
 func (l *Local) touched(link *fcip.Link) {
 	l.mu.Lock()
 	if len(l.touch) == 0 || l.touch[len(l.touch)-1] != link {
@@ -144,7 +145,7 @@ func (l *Local) touched(link *fcip.Link) {
 	l.mu.Unlock()
 }
 
-// Link returns the FCIP link that leads to dst, nil if there is none.
+// Link returns the FCIP link that leads to dst, or nil if there is none.
 func (l *Local) Link(dst fc.Addr) *fcip.Link { return l.route(dst) }
 
 // A way is a cached route, valid while gen equals the daemon's.
@@ -168,11 +169,11 @@ func (l *Local) route(dst fc.Addr) *fcip.Link {
 	return link
 }
 
-// maxOut bounds the data frames that wait for the switch.
+// maxOut is the maximum number of data frames that wait for the switch.
 const maxOut = 256
 
-// Room returns a lower bound of the number of data frames that the path to dst can take. If there
-// is no room, a fabric.Stalled device is notified when that changes.
+// Room returns a lower bound of the number of data frames that the path to dst can take. If it is
+// 0, a fabric.Stalled device is notified when there is room again.
 func (l *Local) Room(dst fc.Addr) int {
 	if link := l.Link(dst); link != nil {
 		return link.Room()
@@ -182,7 +183,7 @@ func (l *Local) Room(dst fc.Addr) int {
 	return max(0, maxOut-len(l.out))
 }
 
-// room passes on that a link has room again.
+// room notifies the device that a link has room again.
 func (l *Local) room() {
 	if s, ok := l.dev.(fabric.Stalled); ok {
 		l.enter()
@@ -191,7 +192,7 @@ func (l *Local) room() {
 	}
 }
 
-// Flush writes the sent frames. It is called without the lock of the port.
+// Flush writes the sent frames. The caller must not hold the lock of the port.
 func (l *Local) Flush() {
 	for {
 		l.mu.Lock()
@@ -206,7 +207,7 @@ func (l *Local) Flush() {
 	}
 }
 
-// serve moves queued frames.
+// serve moves frames from the queues to their receivers.
 func (l *Local) serve() {
 	for {
 		select {
@@ -259,8 +260,8 @@ func (l *Local) serveOnce() bool {
 	return true
 }
 
-// Close removes the port from the switch. After it returns, the device is not called any more. It
-// must not be called from a method of the device.
+// Close removes the port from the switch. After Close has returned, the device is not called any
+// more. A method of the device must not call it.
 func (l *Local) Close() {
 	l.d.mu.Lock()
 	l.d.gen.Add(1)

@@ -36,7 +36,7 @@ func BenchmarkRun(b *testing.B) {
 	})
 }
 
-// A placer copies its frames to one new address after the other.
+// A placer is a device that copies its frames to successive addresses.
 type placer struct {
 	sink
 	to []byte

@@ -12,16 +12,16 @@ import (
 // Port is the well-known TCP port of FCIP.
 const Port = 3225
 
-// Sizes fixed by RFC 3643 and RFC 3821, in bytes.
+// These sizes, in bytes, are fixed by RFC 3643 and RFC 3821.
 const (
 	HeaderLen = 28 // encapsulation header
-	delimLen  = 4  // SOF and EOF words
+	delimLen  = 4  // length of the SOF word and of the EOF word
 	Overhead  = HeaderLen + 2*delimLen
-	MinLen    = 16 * 4  // shortest frame, encapsulation included
+	MinLen    = 16 * 4  // minimum length of a frame with its encapsulation
 	MaxLen    = 544 * 4 // longest
 )
 
-// Words of the encapsulation header.
+// These are words of the encapsulation header.
 const (
 	word0    = 0x0101FEFE // protocol 1, version 1, and their complements
 	flagSF   = 0x01       // special frame
@@ -29,7 +29,8 @@ const (
 	plainSet = 0x0000FFFF // word 2 of an encapsulated frame: pFlags 0
 )
 
-// Errors of the parser. ErrSync means that the position of the next frame in the stream is unknown.
+// These are errors of the parser. ErrSync means that the position of the next frame in the stream
+// is unknown.
 var (
 	ErrSync  = errors.New("fcip: synchronisation lost")
 	ErrFrame = errors.New("fcip: malformed encapsulation")
@@ -58,9 +59,8 @@ func Append(b []byte, f *fc.Frame) []byte {
 
 func delim(c byte) uint32 { return uint32(c)<<24 | uint32(c)<<16 | uint32(^c)<<8 | uint32(^c) }
 
-// FrameLen returns the length in bytes of the encapsulated frame at the front
-// of b, which holds at least 16 bytes. The error wraps ErrSync. [FCFS-2.3-2]
-// [FCFS-2.3-3]
+// FrameLen returns the length in bytes of the encapsulated frame at the front of b. b must hold at
+// least 16 bytes. The error wraps ErrSync. [FCFS-2.3-2] [FCFS-2.3-3]
 func FrameLen(b []byte) (int, error) {
 	w3 := binary.BigEndian.Uint32(b[12:])
 	words := w3 >> 16 & 0x3FF
@@ -73,10 +73,10 @@ func FrameLen(b []byte) (int, error) {
 	return int(words) * 4, nil
 }
 
-// Parse decodes the encapsulated frame at the front of b into f, which then refers to b, and
-// returns its length. io.ErrUnexpectedEOF means that b is short. An error that is not ErrSync
-// concerns this frame only: n is set and the next one follows. It makes all tests of RFC 3821,
-// 5.6.2.2 except the check of the next header.
+// Parse decodes the encapsulated frame at the front of b into f, which then refers to b. It returns
+// the length of the frame. io.ErrUnexpectedEOF means that b is too short. Any other error except
+// ErrSync concerns only this frame: n is set, and the next frame follows. Parse makes all tests of
+// RFC 3821, 5.6.2.2, except the check of the next header.
 func Parse(b []byte, f *fc.Frame) (n int, err error) {
 	if len(b) < 16 {
 		return 0, io.ErrUnexpectedEOF

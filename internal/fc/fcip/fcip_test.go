@@ -14,12 +14,12 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// vector is an encapsulated FC-VI frame that tshark reads.
+// vector is an encapsulated FC-VI frame that tshark decodes.
 const vector = `0101fefe 0101fefe 0000ffff 0016ffe9  00000000 00000000 00000000 2e2ed1d1
 	04010201 00010101 5829000a 05010000 0005ffff 00000000  00012001 01070000 00000010 cafef00d
 	68656c6c 6f210000 916bba23 4242bdbd`
 
-// TestFCFS_2_3 is the encapsulation. [FCFS-2.3-1]
+// TestFCFS_2_3 checks the encapsulation. [FCFS-2.3-1]
 func TestFCFS_2_3(t *testing.T) {
 	wire := testkit.Hex(vector)
 	var f fc.Frame
@@ -35,7 +35,7 @@ func TestFCFS_2_3(t *testing.T) {
 			t.Errorf("the first %d bytes: %v", n, err)
 		}
 	}
-	t.Run("FCFS-2.3-3", func(t *testing.T) { // each tested field broken alone
+	t.Run("FCFS-2.3-3", func(t *testing.T) { // each tested field is changed alone
 		for _, v := range []struct {
 			at   int
 			sync bool
@@ -50,7 +50,7 @@ func TestFCFS_2_3(t *testing.T) {
 		}
 	})
 	t.Run("FCFS-2.3-2", func(t *testing.T) {
-		for bit := 26; bit < 32; bit++ { // flags beside the length, with the right complement
+		for bit := 26; bit < 32; bit++ { // flag bits next to the length, with the right complement
 			b := bytes.Clone(wire[:16])
 			w := binary.BigEndian.Uint32(b[12:]) ^ 1<<bit ^ 1<<(bit-16)
 			binary.BigEndian.PutUint32(b[12:], w)
@@ -68,7 +68,7 @@ func TestFCFS_2_3(t *testing.T) {
 	})
 }
 
-// TestFCFS_2_4 is the special frame and its exchange.
+// TestFCFS_2_4 checks the Special Frame and its exchange.
 func TestFCFS_2_4(t *testing.T) {
 	s := Special{Source: 0x2000020000000001, Entity: 7, Nonce: 0x1122334455667788, UsageFlags: 0xE0, Destination: 0x2000020000000002, KATOV: 60000}
 	wire := testkit.Hex(`0101fefe 0101fefe 0100feff 0013ffec 00000000 00000000 00000000 0000ffff
@@ -97,7 +97,7 @@ func TestFCFS_2_4(t *testing.T) {
 			}
 		}
 	})
-	t.Run("FCFS-2.4-2/class 3", func(t *testing.T) { // a connection without it is refused
+	t.Run("FCFS-2.4-2/class 3", func(t *testing.T) { // a connection without a Special Frame is refused
 		q := s
 		q.UsageFlags = UsageClass2
 		echo, ok := q.answer(s.Destination)
@@ -106,7 +106,7 @@ func TestFCFS_2_4(t *testing.T) {
 			t.Errorf("%+v, %v", echo, ok)
 		}
 	})
-	t.Run("FCFS-2.4-6", func(t *testing.T) { // SF and its complement in a frame of the stream
+	t.Run("FCFS-2.4-6", func(t *testing.T) { // a frame of the stream with the SF flag and its complement
 		plain := testkit.Hex(vector)
 		for _, v := range []struct {
 			flags, complement byte
@@ -129,7 +129,7 @@ func TestFCFS_2_4(t *testing.T) {
 		if !s.accepts(&echo) {
 			t.Error("an unchanged echo is refused")
 		}
-		for i := 32; i < 72; i++ { // words 8 to 17
+		for i := 32; i < 72; i++ { // the bytes of words 8 to 17
 			b := bytes.Clone(wire)
 			b[i] ^= 1
 			if got, _, err := ParseSpecial(b); err == nil && s.accepts(&got) {
@@ -146,7 +146,7 @@ func TestFCFS_2_4(t *testing.T) {
 	}
 }
 
-// A sink collects the frames that a link delivers.
+// A sink is a device that records the frames of its link.
 type sink struct {
 	frames chan string
 	down   chan error
@@ -160,7 +160,7 @@ func (s *sink) Frames(recv func(func(*fc.Frame))) {
 func (s *sink) Room()          {}
 func (s *sink) Down(err error) { s.down <- err }
 
-// accept serves one fabric entity named 2 until the test ends.
+// accept serves a fabric entity with name 2 until the test ends.
 func accept(t *testing.T) (addr string, links chan *Link, errs chan error) {
 	return acceptWith(t, Config{FabricName: 2})
 }
@@ -193,7 +193,8 @@ func acceptWith(t *testing.T, cfg Config) (addr string, links chan *Link, errs c
 	return ln.Addr().String(), links, errs
 }
 
-// TestLink carries frames both ways; the destination name is learned on the way.
+// TestLink carries frames in both directions. The dialer learns the destination name from the
+// acceptor.
 func TestLink(t *testing.T) {
 	addr, links, errs := accept(t)
 	ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
@@ -233,13 +234,13 @@ func TestLink(t *testing.T) {
 		t.Error("the other end does not hear of the end")
 	}
 	y.Close()
-	// A wrong name is refused, and the dialer does not retry.
+	// A connection to a wrong name is refused, and the dialer does not try again.
 	if _, err := Dial(ctx, addr, Config{FabricName: 1, Peer: 77}); err == nil {
 		t.Error("a wrong destination is accepted")
 	}
 }
 
-// TestKeepAlive: an idle link lives as long as the other end answers.
+// TestKeepAlive: an idle link stays up while the other end answers.
 func TestKeepAlive(t *testing.T) {
 	addr, links, errs := accept(t)
 	ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
@@ -253,7 +254,7 @@ func TestKeepAlive(t *testing.T) {
 	sx, sy := newSink(), newSink()
 	x.Start(sx)
 	y.Start(sy)
-	for y.Stats().RecvFrames < 3 || x.Stats().RecvFrames < 3 { // three LKA and their answers
+	for y.Stats().RecvFrames < 3 || x.Stats().RecvFrames < 3 { // until three LKA and their answers have arrived
 		select {
 		case err := <-sx.down:
 			t.Fatal(err)
@@ -267,7 +268,7 @@ func TestKeepAlive(t *testing.T) {
 	}
 	x.Close()
 	y.Close()
-	// One that never answers.
+	// This end never answers, so the link ends.
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -299,7 +300,7 @@ func TestKeepAlive(t *testing.T) {
 	z.Close()
 }
 
-// TestFCFS_2_1: a frame that is broken is not delivered, and those around it are.
+// TestFCFS_2_1: a damaged frame is not delivered. The frames before and after it are delivered.
 func TestFCFS_2_1(t *testing.T) {
 	t.Run("FCFS-2.1-6", func(t *testing.T) {
 		good := testkit.Hex(vector)
@@ -346,7 +347,7 @@ func TestRefusals(t *testing.T) {
 	for _, v := range []struct {
 		what string
 		send []byte
-		good int // frames delivered before
+		good int // number of frames that are delivered before
 	}{
 		{"a second special frame", (&Special{Source: 1, Nonce: 8, UsageFlags: UsageClass3, Destination: 2}).Append(nil), 0},
 		{"garbage between frames", append(append([]byte{}, frame...), bytes.Repeat([]byte{0xAA}, 64)...), 1},

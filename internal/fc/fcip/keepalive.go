@@ -7,12 +7,12 @@ import (
 	"viaduct/internal/fc"
 )
 
-// ErrSilent is the reason for the end of a link on which nothing, not even an answer to LKA,
-// arrived for twice K_A_TOV.
+// ErrSilent is the reason for the end of a link on which nothing has arrived for twice K_A_TOV, not
+// even an answer to LKA.
 var ErrSilent = errors.New("fcip: the other end is silent")
 
-// watch tests the link: after every half K_A_TOV without a frame it sends a link keep alive (LKA),
-// a class F link service between the fabric controllers of both ends. Any received frame shows that
+// watch tests the link. After each half K_A_TOV without a frame it sends a link keep alive (LKA), a
+// class F link service between the fabric controllers of both ends. Any received frame shows that
 // the other end is alive.
 func (l *Link) watch() {
 	half := l.katov / 2
@@ -38,8 +38,8 @@ func (l *Link) watch() {
 	l.watchdog.Reset(half)
 }
 
-// keepAlive removes the frames of LKA from the stream and reports whether f was one. Its answer
-// leaves with the next frames, or by the next flush.
+// keepAlive handles the frames of LKA and returns true for them. The answer to an LKA leaves with
+// the next frames, or with the next flush.
 func (l *Link) keepAlive(f *fc.Frame) bool {
 	if f.SOF != fc.SOFf || f.Type != fc.TypeELS || f.DID != fc.AddrFabricController || f.SID != fc.AddrFabricController {
 		return false

@@ -21,47 +21,48 @@ import (
 	"viaduct/samehost"
 )
 
-// SpecialTimeout is the time limit for a Special Frame: RFC 3821 requires at least 90 s if a
-// time-out is used. [FCFS-2.4-5]
+// SpecialTimeout is the time limit for a Special Frame. If a limit is used, RFC 3821 requires at
+// least 90 s. [FCFS-2.4-5]
 const SpecialTimeout = 90 * time.Second
 
 const (
-	// slabSize is how many bytes of frames a link queues before Room returns 0.
+	// slabSize is the number of queued bytes at which Room returns 0.
 	slabSize = 256 << 10
 	// slabSlack is the additional size of a slab for control frames.
 	slabSlack = 64 << 10
 )
 
-// A Device is the end point of a link. Its methods are called from one goroutine at a time, without
-// locks of the link.
+// A Device is the end of a link. The link calls its methods from one goroutine at a time, without
+// holding a lock.
 type Device interface {
-	// Frames passes on the frames of one read: recv calls yield for each. A device that needs a
-	// lock takes it once around recv.
+	// Frames handles the frames of one read. recv calls yield with each of them. A device that
+	// needs a lock takes it once around recv.
 	Frames(recv func(yield func(f *fc.Frame)))
 	// Room is called when a full link has room again.
 	Room()
-	// Down is called once, when the link ended, with the reason.
+	// Down is called once, when the link has ended. err is the reason.
 	Down(err error)
 }
 
 // A Config holds the settings of one end of a link.
 type Config struct {
 	FabricName fc.WWN // Switch_Name (or Port_Name) of this end; not zero
-	Entity     uint64 // identifies this end under that name
+	Entity     uint64 // distinguishes this end from others with the same name
 	Peer       fc.WWN // expected name of the other end; 0 accepts any
 	WrapConn   func(net.Conn) net.Conn
-	Congestion string // congestion control of the socket, "" leaves the system's
+	Congestion string // congestion control of the socket; "" keeps the system's
 	Logger     *slog.Logger
-	// KATOV is K_A_TOV. A link that is idle for half of it is tested by LKA, and one that is silent
-	// for twice K_A_TOV is closed. 0 means 60 s.
+	// KATOV is K_A_TOV. If a link is idle for half of it, LKA tests the link. If the other end is
+	// silent for twice K_A_TOV, the link is closed. 0 means 60 s.
 	KATOV time.Duration
-	// KeepAlive is the period of TCP's own keepalive; 0 means 15 s, negative none.
+	// KeepAlive is the period of TCP's own keepalive. 0 means 15 s, and a negative value switches
+	// it off.
 	KeepAlive time.Duration
 	// SameHost selects whether the bytes go through shared memory if the other end is on this host.
 	// A listener of Listen offers it.
 	SameHost samehost.Policy
 	// SameHostDir is a directory in which processes of different network namespaces find each
-	// other, or "".
+	// other. "" means that there is none.
 	SameHostDir string
 }
 
@@ -76,7 +77,7 @@ func (c *Config) Listen(ln net.Listener) (net.Listener, error) {
 	return sock.OwnListener(ln, sock.Tuning{Congestion: c.Congestion, KeepAlive: c.KeepAlive, SameHost: c.SameHost, SameHostDir: c.SameHostDir})
 }
 
-// Stats counts the traffic of a link.
+// Stats has the counters of a link.
 type Stats struct {
 	SentFrames, RecvFrames uint64
 	SentBytes, RecvBytes   uint64
@@ -93,11 +94,11 @@ type Link struct {
 	peer fc.WWN // name of the other end
 
 	mu      perturb.Mutex
-	pend    []byte // frames not yet given to the writer; guarded by mu
-	stalled bool   // Room returned 0; guarded by mu
-	fly     []byte // being written; owned by the send role
+	pend    []byte // guarded by mu: frames that the writer has not taken
+	stalled bool   // guarded by mu: Room has returned 0
+	fly     []byte // frames that are being written; owned by the send role
 
-	frame  fc.Frame // of the receive role
+	frame  fc.Frame // owned by the receive role
 	head   header   // likewise
 	batch  []byte
 	used   int
@@ -105,25 +106,24 @@ type Link struct {
 	feed   func(yield func(f *fc.Frame))
 	stats  struct{ sentF, recvF, sentB, recvB, crc, bad, over atomic.Uint64 }
 	closed atomic.Bool
-	off    bool // the link was meant to use TCP
+	off    bool // this end chose TCP instead of shared memory
 
 	katov    time.Duration
 	watchdog *time.Timer // set by Start
-	heard    uint64      // frames received when the watchdog last looked; its own
-	quiet    int         // how many checks since found no frame; its own
+	heard    uint64      // number of frames at the last check; used by the watchdog only
+	quiet    int         // number of checks since then without a new frame; used by the watchdog only
 	answer   bool        // an LKA was answered; owned by the receive role
 	once     sync.Once
 	down     chan struct{}
-	roomy    chan struct{} // one slot: there is room again
+	roomy    chan struct{} // has one slot; filled when there is room again
 }
 
-// Dial opens a link to address, host and port. The link delivers frames after
-// Start.
+// Dial opens a link to address, in the form host:port. The link delivers frames after Start.
 func Dial(ctx context.Context, address string, cfg Config) (*Link, error) {
 	return dial(ctx, address, cfg, 0)
 }
 
-// dial is Dial with a time limit for the TCP connection, 0 for the system's.
+// dial is Dial with a time limit for the TCP connection. 0 means the system's limit.
 func dial(ctx context.Context, address string, cfg Config, connect time.Duration) (*Link, error) {
 	d := net.Dialer{Timeout: connect}
 	peer := cfg.Peer
@@ -145,7 +145,7 @@ func dial(ctx context.Context, address string, cfg Config, connect time.Duration
 			return newLink(nc, cfg, echo.Destination)
 		}
 		nc.Close()
-		// The acceptor sent its name: ask again for that one.
+		// The acceptor has sent its name, so the next attempt asks for that name.
 		want := s
 		want.Changed, want.Destination = true, echo.Destination
 		if peer != 0 || *echo != want || echo.Destination == 0 {
@@ -237,15 +237,14 @@ func NewAcceptor(cfg Config) *Acceptor {
 	return &Acceptor{cfg: cfg, nonces: map[string]uint64{}}
 }
 
-// ErrRefused is returned by Accept for a connection that asked for another name. Accept has sent
-// ours, and the caller connects again.
+// ErrRefused is the error of Accept for a connection that asked for another name. Accept has sent
+// this entity's name, and the caller connects again.
 var ErrRefused = errors.New("fcip: connection asked for another fabric entity")
 
-// maxNonces bounds the addresses whose last nonce is remembered.
+// maxNonces is the maximum number of addresses whose last nonce is remembered.
 const maxNonces = 4096
 
-// Accept reads the Special Frame of nc and answers it. It owns nc: after an
-// error it is closed.
+// Accept reads the Special Frame of nc and answers it. Accept owns nc, and closes it on an error.
 func (a *Acceptor) Accept(ctx context.Context, nc net.Conn) (*Link, error) {
 	if a.cfg.WrapConn != nil {
 		nc = a.cfg.WrapConn(nc)
@@ -337,7 +336,7 @@ func (l *Link) Start(dev Device) {
 	l.c.Start(nil)
 }
 
-// Send queues f. It is written by the next Flush, or before.
+// Send queues f. The next Flush writes it, if it was not written before.
 func (l *Link) Send(f *fc.Frame) {
 	l.mu.Lock()
 	if len(l.pend)+MaxLen > cap(l.pend) {
@@ -351,7 +350,7 @@ func (l *Link) Send(f *fc.Frame) {
 }
 
 // Room returns a lower bound of the number of full-size data frames that the link can take. If it
-// is 0, Room is called on the device as soon as that changes.
+// is 0, the link calls the device's method Room when there is room again.
 func (l *Link) Room() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -363,7 +362,7 @@ func (l *Link) Room() int {
 }
 
 // WaitRoom waits until the link has room or has ended. It is for forwarders that hold no lock and
-// delay later frames meanwhile.
+// may delay later frames.
 func (l *Link) WaitRoom() {
 	for l.Room() == 0 {
 		select {
@@ -374,20 +373,20 @@ func (l *Link) WaitRoom() {
 	}
 }
 
-// Flush writes the queued frames, or makes another goroutine do it.
+// Flush writes the queued frames, or makes another goroutine write them.
 func (l *Link) Flush() { l.c.Kick() }
 
-// Poll handles arrivals without blocking; see frameio.
+// Poll handles arrivals without blocking, and reports whether there were any; see frameio.
 func (l *Link) Poll() bool { return l.c.Poll() }
 
-// Unpoll reports that the poller goes to sleep.
+// Unpoll announces that the caller stops polling.
 func (l *Link) Unpoll() { l.c.Unpoll() }
 
-// Quiesce waits for the calls of device methods that began before it.
+// Quiesce waits until the calls of device methods that began before it have returned.
 func (l *Link) Quiesce() { l.c.Quiesce() }
 
-// Close sends the queued frames, ends the link and waits until all its goroutines have ended. Down
-// is not called.
+// Close sends the queued frames, ends the link and waits until all its goroutines have ended. It
+// does not call Down.
 func (l *Link) Close() error {
 	l.closed.Store(true)
 	if l.watchdog != nil {
@@ -399,13 +398,13 @@ func (l *Link) Close() error {
 	return l.c.CloseAfter(100 * time.Millisecond)
 }
 
-// Abort resets the connection without waiting. Down is called.
+// Abort resets the connection without waiting. The device's Down is called with err.
 func (l *Link) Abort(err error) {
 	l.c.Abort()
 	l.fail(err)
 }
 
-// Done is closed when the link has ended.
+// Done returns a channel that is closed when the link has ended.
 func (l *Link) Done() <-chan struct{} { return l.down }
 
 func (l *Link) fail(err error) {
@@ -426,7 +425,7 @@ func (l *Link) Stats() Stats {
 		RecvBytes: l.stats.recvB.Load(), BadCRC: l.stats.crc.Load(), BadFrames: l.stats.bad.Load(), Overflow: l.stats.over.Load()}
 }
 
-// protocol is the Link as its frameio.Conn sees it.
+// A protocol is a Link with the methods that its frameio.Conn calls.
 type protocol Link
 
 var _ frameio.Protocol = (*protocol)(nil)
@@ -446,8 +445,8 @@ func (p *protocol) Fill(b *frameio.Batch) {
 	}
 }
 
-// Sent handles the end of a batch. It wakes waiters for room only now: if nothing else is queued,
-// they use the same memory again, which is still in the processor's cache when it is sent.
+// Sent handles the end of a batch. It wakes waiters for room only now, because they then reuse
+// memory that is still in the processor's cache, if nothing else is queued.
 func (p *protocol) Sent() {
 	p.mu.Lock()
 	p.fly = p.fly[:0]
@@ -478,7 +477,7 @@ func (p *protocol) wake() {
 	}
 }
 
-// Receive handles the complete frames at the front of b.
+// Receive handles the complete frames at the front of b and returns their length.
 func (p *protocol) Receive(b []byte, _ bool) (int, int, error) {
 	l := (*Link)(p)
 	if len(b) < 16 {
@@ -500,7 +499,7 @@ func (p *protocol) Receive(b []byte, _ bool) (int, int, error) {
 	return l.used, 0, l.rxErr
 }
 
-// each yields the frames of the current batch.
+// each calls yield with the frames of the current batch.
 func (l *Link) each(yield func(f *fc.Frame)) {
 	frames := uint64(0)
 	for l.rxErr == nil && l.used < len(l.batch) {

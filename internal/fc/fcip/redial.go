@@ -8,37 +8,38 @@ import (
 )
 
 const (
-	// The pause before an attempt doubles from the first to the last: RFC 3821, 8.1.2.1 requires a
-	// limit on repeated attempts. The last pause is short enough that a restarted fabric has its
-	// members back within five seconds.
+	// The pause before an attempt is doubled from firstPause to lastPause, because RFC 3821,
+	// 8.1.2.1 requires a limit on repeated attempts. lastPause is so short that the members of a
+	// restarted fabric have joined it again within five seconds.
 	firstPause = 100 * time.Millisecond
 	lastPause  = time.Second
 
-	// connectTime bounds the TCP connection of an attempt: a host that drops packets while it
+	// connectTime limits the TCP connection of an attempt. A host that drops packets while it
 	// starts must not delay the next attempt for minutes.
 	connectTime = 2 * time.Second
 
-	// settleTime is how long a link must last to count as working. After a shorter one the pauses
-	// continue to grow.
+	// settleTime is the minimum lifetime of a link that counts as working. After a shorter one the
+	// pauses continue to grow.
 	settleTime = 5 * time.Second
 )
 
-// A Redialer restores a link each time it is lost. One goroutine at a time may call its methods.
+// A Redialer dials a link again each time it is lost. One goroutine at a time may call its methods.
 type Redialer struct {
-	Address string // host and port
+	Address string // in the form host:port
 	Config  Config
 
 	pause time.Duration
-	since time.Time // of the last link
+	since time.Time // time at which the last link was made
 }
 
-// Dial dials after a pause until there is a link. The error is that of ctx.
+// Dial pauses and dials until there is a link. It returns an error only if ctx ends.
 func (r *Redialer) Dial(ctx context.Context) (*Link, error) {
 	if time.Since(r.since) > settleTime {
 		r.pause = firstPause
 	}
 	for {
-		// A random quarter to either side spreads the attempts of members that were lost together.
+		// A random quarter more or less spreads the attempts of members that were lost at the same
+		// time.
 		t := time.NewTimer(r.pause*3/4 + rand.N(r.pause/2))
 		select {
 		case <-t.C:

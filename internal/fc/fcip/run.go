@@ -6,7 +6,7 @@ import (
 	"viaduct/internal/fc"
 )
 
-// Offsets in an encapsulated frame.
+// These are offsets in an encapsulated frame.
 const (
 	offSOF    = HeaderLen
 	offFrame  = HeaderLen + delimLen
@@ -15,12 +15,12 @@ const (
 	offOpt    = offFrame + fc.HeaderLen
 )
 
-// A header holds everything before the payload of a frame, with room for all
-// optional headers that a frame can have.
+// A header has all bytes before the payload of a frame, with room for all optional headers that a
+// frame can have.
 type header [offOpt + 128]byte
 
-// place writes to h, the front of an encapsulated frame, the fields in which f differs from earlier
-// frames of its run.
+// place writes the fields in which f differs from earlier frames of its run to h, the front of an
+// encapsulated frame.
 func place(h []byte, f *fc.Frame) {
 	binary.BigEndian.PutUint32(h[offSOF:], delim(byte(f.SOF)))
 	binary.BigEndian.PutUint16(h[offSeqCnt:], f.SeqCnt)
@@ -62,9 +62,9 @@ func (l *Link) sendRun(f *fc.Frame, size int, data []byte) {
 		copy(b[:from], before)
 		place(b, f)
 		copy(b[from:], data[:size])
-		copy(b[from+size:], before[from+size:]) // fill, CRC and EOF
-		// Use the CRC of the frame before, because the processor would have to wait for the bytes
-		// that it has just written.
+		copy(b[from+size:], before[from+size:]) // copies the fill bytes, the CRC and the EOF
+		// The CRC of the previous frame is computed now. A frame that has just been copied would
+		// make the processor wait for its bytes.
 		if last != nil {
 			fc.Seal(last[offFrame : n-delimLen])
 		}
@@ -90,8 +90,8 @@ func (l *Link) follow(wire []byte) (frames uint64) {
 	place(h, f)
 	eof := binary.BigEndian.Uint32(wire[n-delimLen:])
 	for ; len(l.batch)-l.used >= n; f.Next(size) {
-		// Compare in pieces without writing the expected values to h, because the processor would
-		// have to wait for these bytes.
+		// The fields are compared in pieces, without writing the expected values to h. Otherwise
+		// the processor would have to wait for these bytes.
 		b := l.batch[l.used : l.used+n]
 		if string(b[:offSeqCnt]) != string(h[:offSeqCnt]) || binary.BigEndian.Uint16(b[offSeqCnt:]) != f.SeqCnt ||
 			string(b[offSeqCnt+2:offParam]) != string(h[offSeqCnt+2:offParam]) || binary.BigEndian.Uint32(b[offParam:]) != f.Param ||

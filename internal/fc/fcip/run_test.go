@@ -10,7 +10,7 @@ import (
 	"viaduct/internal/fc"
 )
 
-// middle is a frame from the middle of a sequence.
+// middle returns a frame from the middle of a sequence.
 func middle(opt int) *fc.Frame {
 	f := &fc.Frame{SOF: fc.SOFn3, EOF: fc.EOFn, Header: fc.Header{RCtl: 0x04, DID: 0x010201, SID: 0x010101,
 		Type: fc.TypeFCVI, FCtl: 0x210000, SeqID: 5, SeqCnt: 0xFFFD, OXID: 5, RXID: fc.Unassigned, Param: 1 << 20}}
@@ -21,7 +21,7 @@ func middle(opt int) *fc.Frame {
 	return f
 }
 
-// TestSendRun: on the wire the frames of a run equal those sent one by one.
+// TestSendRun: on the wire the frames of a run equal frames that are sent one by one.
 func TestSendRun(t *testing.T) {
 	for _, opt := range []int{0, 16, 32} {
 		for _, size := range []int{1, 2, 3, 4, 100, 2080} {
@@ -54,12 +54,12 @@ func TestSendRun(t *testing.T) {
 	}
 }
 
-// A runner is a device that can take runs, or refuse a frame of one.
+// A runner is a device that accepts runs. A test can make it refuse a frame of a run.
 type runner struct {
 	sink
 	runs   bool
-	next   *fc.Frame // of the current run
-	refuse int       // index, from 1, of the offered frame that it refuses
+	next   *fc.Frame // expected header of the next frame in the run
+	refuse int       // index, from 1, of the frame that it refuses
 	got    []string
 	taken  int
 }
@@ -92,8 +92,8 @@ func (r *runner) Take(b []byte) bool {
 	return true
 }
 
-// TestFollow: a device that takes runs receives the same frames as one that does not, whatever
-// follows a frame. [FCVI-3-1] [FCFS-2.1-6]
+// TestFollow: a device that accepts runs receives the same frames as one that does not, whatever
+// frame follows another. [FCVI-3-1] [FCFS-2.1-6]
 func TestFollow(t *testing.T) {
 	const size, frames = 40, 6
 	wire := func() (b []byte) {
@@ -135,7 +135,7 @@ func TestFollow(t *testing.T) {
 	}
 	for n := range frames {
 		same(fmt.Sprintf("number %d refused", n), wire, n)
-		for at := range one { // each byte of a frame broken, with the right CRC where that helps
+		for at := range one { // each byte of a frame is changed; the CRC is corrected where that matters
 			for _, seal := range []bool{false, true} {
 				bad := bytes.Clone(wire)
 				b := bad[n*one : (n+1)*one]

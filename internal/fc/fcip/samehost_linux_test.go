@@ -11,13 +11,13 @@ import (
 	"viaduct/samehost"
 )
 
-// TestSameHost: a link uses shared memory if both ends want that. It carries frames both ways, and
-// its end is noticed.
+// TestSameHost: a link uses shared memory if both ends want it. The link carries frames in both
+// directions, and its end is detected.
 func TestSameHost(t *testing.T) {
 	for _, tc := range []struct {
 		listener, dialer samehost.Policy
 		shared           bool
-		why              string // that the dialer has TCP, or no link
+		why              string // expected reason why the dialer has TCP, or no link
 	}{
 		{samehost.Auto, samehost.Auto, true, ""},
 		{samehost.Require, samehost.Require, true, ""},
@@ -87,7 +87,7 @@ func TestSameHost(t *testing.T) {
 	}
 }
 
-// A link that required shared memory and did not get it is refused.
+// A link that requires shared memory and can't get it is refused.
 func TestSameHostRequired(t *testing.T) {
 	addr, _, errs := acceptWith(t, Config{FabricName: 2, SameHost: samehost.Require})
 	if _, err := Dial(t.Context(), addr, Config{FabricName: 1, Peer: 2, SameHost: samehost.Off}); err == nil {

@@ -12,8 +12,8 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// Frames leave when they are sent: Nagle's algorithm is off at both ends, even
-// if WrapConn turned it on. [FCFS-2.3-5]
+// Frames leave when they are sent, because Nagle's algorithm is off at both ends, even if WrapConn
+// has turned it on. [FCFS-2.3-5]
 func TestFCFS_2_3_NoDelay(t *testing.T) {
 	nagle := func(nc net.Conn) net.Conn {
 		if err := nc.(*net.TCPConn).SetNoDelay(false); err != nil {
@@ -67,8 +67,8 @@ func TestFCFS_2_3_NoDelay(t *testing.T) {
 	}
 }
 
-// TestFCFS_2_3_Untuned: a connection whose socket can't be set up ends, at both
-// ends. [FCFS-2.3-5]
+// TestFCFS_2_3_Untuned: if a socket option can't be set, the connection ends at both ends.
+// [FCFS-2.3-5]
 func TestFCFS_2_3_Untuned(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -85,7 +85,7 @@ func TestFCFS_2_3_Untuned(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer peer.Close()
-	// Linux takes at most 32767 s.
+	// The maximum of Linux is 32767 s.
 	if x, err := newLink(nc, Config{FabricName: 1, KeepAlive: 24 * time.Hour}, 2); err == nil {
 		x.Close()
 		t.Fatal("a period that no socket takes is accepted")
