@@ -159,18 +159,15 @@ func findWords(value uint64, index, n int) ([]uint64, error) {
 		if !strings.HasPrefix(f[1], "rw") {
 			continue
 		}
-		words, err := readWords(mem, from, to)
+		table, err := findIn(mem, from, to, value, index, n)
 		if err != nil {
 			return nil, err
 		}
-		for i, w := range words {
-			if w != value || i < index || i-index+n > len(words) {
-				continue
-			}
-			if found != nil {
-				return nil, errors.New("run: the mark is there twice")
-			}
-			found = words[i-index : i-index+n]
+		if table != nil && found != nil {
+			return nil, errMarkTwice
+		}
+		if table != nil {
+			found = table
 		}
 	}
 	if found == nil {
@@ -179,8 +176,12 @@ func findWords(value uint64, index, n int) ([]uint64, error) {
 	return found, nil
 }
 
-// readWords reads the words between two addresses.
-func readWords(mem io.ReaderAt, from, to string) ([]uint64, error) {
+var errMarkTwice = errors.New("run: the mark is there twice")
+
+// findIn is findWords for the mapping between two addresses. It returns nil if the mapping does not
+// contain value. The variables of the command take 46 MB, most of which the process never touches.
+// Read in one piece they would become that much memory, in each process that starts.
+func findIn(mem io.ReaderAt, from, to string, value uint64, index, n int) (found []uint64, err error) {
 	lo, err := strconv.ParseUint(from, 16, 63)
 	if err != nil {
 		return nil, err
@@ -189,11 +190,50 @@ func readWords(mem io.ReaderAt, from, to string) ([]uint64, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := make([]byte, hi-lo)
-	if _, err := mem.ReadAt(b, int64(lo)); err != nil {
+	wanted := binary.NativeEndian.AppendUint64(nil, value)
+	const piece = 1 << 16
+	b := make([]byte, piece)
+	for at := lo; at < hi; at += piece {
+		b = b[:min(piece, hi-at)]
+		if _, err := mem.ReadAt(b, int64(at)); err != nil {
+			return nil, err
+		}
+		for _, i := range wordsEqual(b, wanted) {
+			hit, before := at+uint64(i), uint64(8*index)
+			if hit-lo < before || hit-before+uint64(8*n) > hi {
+				continue
+			}
+			if found != nil {
+				return nil, errMarkTwice
+			}
+			if found, err = readWords(mem, hit-before, n); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return found, nil
+}
+
+// wordsEqual returns where in b the words are that equal w.
+func wordsEqual(b, w []byte) (at []int) {
+	for from := 0; ; {
+		i := bytes.Index(b[from:], w)
+		if i < 0 {
+			return at
+		}
+		if i += from; i%len(w) == 0 {
+			at = append(at, i)
+		}
+		from = i + 1
+	}
+}
+
+func readWords(mem io.ReaderAt, from uint64, n int) ([]uint64, error) {
+	b := make([]byte, 8*n)
+	if _, err := mem.ReadAt(b, int64(from)); err != nil {
 		return nil, err
 	}
-	words := make([]uint64, len(b)/8)
+	words := make([]uint64, n)
 	for i := range words {
 		words[i] = binary.NativeEndian.Uint64(b[8*i:])
 	}
