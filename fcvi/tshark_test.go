@@ -106,6 +106,7 @@ func (x *captured) Read(b []byte) (int, error) {
 // TestTshark lets an independent dissector read our FCIP link: special frame,
 // encapsulation, logins, directory, FARP, classes 2 and 3, FC-VI frames.
 func TestTshark(t *testing.T) {
+	testkit.Long(t, "5 s")
 	tshark, err := exec.LookPath("tshark")
 	if err != nil {
 		t.Skip("SKIPPED: tshark is not installed; nothing independent has looked at our FCIP link")
