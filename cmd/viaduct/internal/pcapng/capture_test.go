@@ -15,6 +15,8 @@ import (
 	"github.com/gopacket/gopacket"
 	"github.com/gopacket/gopacket/layers"
 	"github.com/gopacket/gopacket/pcapgo"
+
+	"viaduct/internal/testkit"
 )
 
 // record captures a conversation over loopback. It returns the path of the capture and the bytes of
@@ -178,6 +180,7 @@ func TestReset(t *testing.T) {
 
 // TestTshark checks the file with tshark.
 func TestTshark(t *testing.T) {
+	testkit.Long(t, "5 s")
 	tshark, err := exec.LookPath("tshark")
 	if err != nil {
 		t.Skip("SKIPPED: tshark is not installed")
