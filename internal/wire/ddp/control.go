@@ -10,7 +10,7 @@ import (
 // Version is the protocol version in every segment. [DDP-4.1-10] [DDP-4.1-11] [MPA-C-1]
 const Version = 1
 
-// MaxMessage is the greatest length in bytes of a message. [DDP-5.2-2] [DDP-1.2-2]
+// MaxMessage is the maximum length of a message in bytes. [DDP-5.2-2] [DDP-1.2-2]
 const MaxMessage = 1<<32 - 1
 
 // The DDP control octet. Reserved bits are sent as zero and ignored on receipt. [DDP-4.1-8]
@@ -29,7 +29,8 @@ const (
 // ErrVersion means that a segment has a DDP version other than Version.
 var ErrVersion = errors.New("ddp: unknown version")
 
-// ErrModel means that a header belongs to the buffer model that the parser does not handle.
+// ErrModel means that a header belongs to the other buffer model than the one that the parser
+// decodes.
 var ErrModel = errors.New("ddp: header of the other buffer model")
 
 // IsTagged reports whether the segment whose control octet is c uses the Tagged Buffer Model. This

@@ -1,8 +1,8 @@
 package ddp
 
-// A Cutter cuts a message into segments. Every segment but the last carries as
-// much as MULPDU allows; offsets rise; a message without payload takes exactly
-// one segment. [DDP-5.2-1] [DDP-5.2-3] [DDP-5.2-8] [DDP-5.3-2]
+// A Cutter divides a message into segments. Every segment except the last is as long as MULPDU
+// allows. Offsets rise. A message without payload takes exactly one segment. [DDP-5.2-1]
+// [DDP-5.2-3] [DDP-5.2-8] [DDP-5.3-2]
 type Cutter struct {
 	left uint64
 	off  uint64
@@ -10,8 +10,8 @@ type Cutter struct {
 	done bool
 }
 
-// NewCutter returns a Cutter for a message of n bytes. mulpdu is the greatest
-// ULPDU in bytes, header included, and header is TaggedLen or UntaggedLen.
+// NewCutter returns a Cutter for a message of n bytes. mulpdu is the maximum length of a ULPDU in
+// bytes, including the header. header is TaggedLen or UntaggedLen.
 func NewCutter(n uint64, mulpdu, header int) Cutter {
 	if mulpdu <= header {
 		panic("ddp: MULPDU without room for payload")
@@ -19,10 +19,10 @@ func NewCutter(n uint64, mulpdu, header int) Cutter {
 	return Cutter{left: n, room: uint64(mulpdu - header)}
 }
 
-// Next returns the offset and length of the next segment's payload and whether
-// it is the last one. ok is false when there is no further segment. Offsets go
-// into MO, or are added to the TO of the message. [DDP-5.2-5] [DDP-5.2-7]
-// [DDP-4.1-3] [DDP-4.1-4] [DDP-4.1-5] [DDP-4.1-6] [DDP-4.3-10] [MPA-3-3] [MPA-4.5-5]
+// Next returns the offset and length of the next segment's payload, and whether it is the last
+// segment. ok is false if there is no further segment. The offset goes into MO, or is added to the
+// TO of the message. [DDP-5.2-5] [DDP-5.2-7] [DDP-4.1-3] [DDP-4.1-4] [DDP-4.1-5] [DDP-4.1-6]
+// [DDP-4.3-10] [MPA-3-3] [MPA-4.5-5]
 func (c *Cutter) Next() (off uint64, n int, last, ok bool) {
 	if c.done {
 		return 0, 0, false, false
@@ -39,7 +39,7 @@ func (c *Cutter) Next() (off uint64, n int, last, ok bool) {
 // length of a segment that is not the last.
 func (c *Cutter) Rest() (off, n uint64, room int) { return c.off, c.left, int(c.room) }
 
-// Segments returns how many segments a message of n bytes takes.
+// Segments returns the number of segments that a message of n bytes takes.
 func Segments(n uint64, mulpdu, header int) uint64 {
 	room := uint64(mulpdu - header)
 	return max(1, (n+room-1)/room)

@@ -35,8 +35,8 @@ var untaggedVectors = []struct {
 	{"not the last", Untagged{RsvdULP: [5]byte{1, 2, 3, 4, 5}, QN: 0xffffffff, MSN: 0x80000001, MO: 0x01020304}, "01 0102030405 ffffffff 80000001 01020304"},
 }
 
-// TestDDP_4_2: the Tagged header. [DDP-4.2-1] [DDP-4.2-2] [DDP-4.2-3]
-// [DDP-4.1-8] [DDP-4.1-10]
+// TestDDP_4_2 checks the Tagged header. [DDP-4.2-1] [DDP-4.2-2] [DDP-4.2-3] [DDP-4.1-8]
+// [DDP-4.1-10]
 func TestDDP_4_2(t *testing.T) {
 	for _, v := range taggedVectors {
 		t.Run(v.name, func(t *testing.T) {
@@ -68,7 +68,7 @@ func TestDDP_4_2(t *testing.T) {
 	}
 }
 
-// TestDDP_4_3: the Untagged header. [DDP-4.3-1] [DDP-4.3-2] [DDP-4.3-3]
+// TestDDP_4_3 checks the Untagged header. [DDP-4.3-1] [DDP-4.3-2] [DDP-4.3-3]
 func TestDDP_4_3(t *testing.T) {
 	for _, v := range untaggedVectors {
 		t.Run(v.name, func(t *testing.T) {
@@ -114,8 +114,8 @@ func checkVersions(t *testing.T, parse func([]byte) error, vector string) { // [
 	}
 }
 
-// TestDDP_5_2 cuts messages. [DDP-5.2-1] [DDP-5.2-3] [DDP-5.2-5] [DDP-5.2-7]
-// [DDP-5.2-8] [DDP-4.1-3] [DDP-4.1-4] [DDP-4.1-5] [DDP-4.1-6] [DDP-5.3-2] [DDP-4.3-10]
+// TestDDP_5_2 checks how messages are divided into segments. [DDP-5.2-1] [DDP-5.2-3] [DDP-5.2-5]
+// [DDP-5.2-7] [DDP-5.2-8] [DDP-4.1-3] [DDP-4.1-4] [DDP-4.1-5] [DDP-4.1-6] [DDP-5.3-2] [DDP-4.3-10]
 func TestDDP_5_2(t *testing.T) {
 	cut := func(n uint64, mulpdu, hdr int) (s [][2]uint64) {
 		c := NewCutter(n, mulpdu, hdr)
@@ -169,8 +169,8 @@ func TestMSN(t *testing.T) {
 	}
 }
 
-// TestQueue drives queues with the segments of a correct sender, also close to the wrap of the MSN,
-// and provokes each fault by altering one field. [DDP-4.3-6] [DDP-4.3-7] [DDP-4.3-8] [DDP-4.3-9]
+// TestQueue passes the segments of a correct sender to queues, also near the wrap of the MSN. It
+// provokes each fault by changing one field. [DDP-4.3-6] [DDP-4.3-7] [DDP-4.3-8] [DDP-4.3-9]
 // [DDP-5.4-2] [DDP-5.4-3] [DDP-5.3-5]
 func TestQueue(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -187,7 +187,7 @@ func TestQueue(t *testing.T) {
 					break
 				}
 				h := Untagged{Last: last, MSN: msn, MO: uint32(off)}
-				// Wrong segments first: they do not change the queue.
+				// The wrong segments come first. They must not change the queue.
 				for _, w := range []struct {
 					h    Untagged
 					n    int
@@ -224,7 +224,7 @@ func TestQueue(t *testing.T) {
 	})
 }
 
-// TestQueueLongest: a message can't grow past 2^32-1 bytes whatever the buffer.
+// TestQueueLongest: a message can't become longer than 2^32-1 bytes, however long the buffer is.
 func TestQueueLongest(t *testing.T) { // [DDP-5.2-2]
 	q := NewQueue(1)
 	q.Placed(Untagged{MSN: 1}, 0xfffffff0)
@@ -237,7 +237,7 @@ func TestQueueLongest(t *testing.T) { // [DDP-5.2-2]
 	}
 }
 
-// TestDDP_7_2 is the table of RFC 5041. [DDP-7.2-1]
+// TestDDP_7_2 checks the table of errors in RFC 5041. [DDP-7.2-1]
 func TestDDP_7_2(t *testing.T) {
 	want := map[Fault][2]uint8{
 		Catastrophic: {0, 0},

@@ -2,13 +2,13 @@ package ddp
 
 import "fmt"
 
-// TerminateLayer is the layer that a Terminate message names for errors of DDP.
+// TerminateLayer is the number of the layer DDP in a Terminate message.
 const TerminateLayer = 1
 
 // An ErrorType groups the errors of DDP. [DDP 7.2]
 type ErrorType uint8
 
-// The error types.
+// These are the error types of DDP.
 const (
 	TypeCatastrophic ErrorType = 0 // local catastrophic
 	TypeTagged       ErrorType = 1 // Tagged Buffer error
@@ -34,7 +34,7 @@ func (t ErrorType) String() string {
 // A Fault is the error of a received segment, or OK.
 type Fault uint8
 
-// The faults, each with its numbers in the table of RFC 5041. [DDP-7.2-1]
+// These are the faults. Each has its numbers in the table of RFC 5041. [DDP-7.2-1]
 const (
 	OK                 Fault = iota
 	Catastrophic             // 0/00
@@ -88,10 +88,9 @@ func (f Fault) String() string {
 	return faults[f].text
 }
 
-// FaultOf returns the fault with this type and code. ok is false if the table
-// has none.
+// FaultOf returns the fault with this type and code. ok is false if the table has no such fault.
 func FaultOf(t ErrorType, code uint8) (f Fault, ok bool) {
-	if t == TypeCatastrophic { // one fault for all codes
+	if t == TypeCatastrophic { // all codes of this type mean the same fault
 		return Catastrophic, true
 	}
 	for i := InvalidSTag; i < numFaults; i++ {
@@ -102,8 +101,7 @@ func FaultOf(t ErrorType, code uint8) (f Fault, ok bool) {
 	return OK, false
 }
 
-// VersionFault returns the fault of a segment of unknown version whose control
-// octet is c. [I-44]
+// VersionFault returns the fault for a segment of unknown version whose control octet is c. [I-44]
 func VersionFault(c byte) Fault {
 	if IsTagged(c) {
 		return TaggedVersion

@@ -13,20 +13,19 @@ const FirstMSN MSN = 1
 // Next returns the number after m.
 func (m MSN) Next() MSN { return m + 1 }
 
-// Less reports whether m comes before o, for numbers less than 2^31 apart.
+// Less reports whether m precedes o. The numbers must be less than 2^31 apart.
 func (m MSN) Less(o MSN) bool { return int32(m-o) < 0 }
 
-// A Queue tracks the messages that arrive on one Untagged queue. It checks their order only; the
-// buffers belong to the caller. The zero value is not ready, see NewQueue. Not safe for concurrent
-// use.
+// A Queue checks the order of the messages that arrive on one Untagged queue. The buffers belong to
+// the caller. The zero value is not usable; call NewQueue. A Queue is not safe for concurrent use.
 //
 // A reliable stream delivers segments in order, so the queue is strict: the MSN must be that of the
 // message in progress or the next one, and MO must equal the number of bytes placed so far [I-48].
 // The RFC allows a laxer receiver, but a gap would pass stale memory to the ULP.
 type Queue struct {
 	next MSN
-	mo   uint32 // bytes of the message in progress
-	open bool   // the first segment of message next was placed, its last was not
+	mo   uint32 // number of placed bytes of the message in progress
+	open bool   // a message is in progress: its first segment was placed, its last was not
 }
 
 // NewQueue returns a Queue that expects first as its first MSN, usually
@@ -36,12 +35,13 @@ func NewQueue(first MSN) Queue { return Queue{next: first} }
 // Next returns the MSN of the message in progress or expected next.
 func (q *Queue) Next() MSN { return q.next }
 
-// Open reports whether a message is in progress, and its length so far.
+// Open reports whether a message is in progress, and returns the number of its bytes that were
+// placed.
 func (q *Queue) Open() (n uint32, open bool) { return q.mo, q.open }
 
-// Check checks a segment with n bytes of payload, and does not change the queue. size is the length
-// of the buffer for the message in progress or, without one, for the next message. have reports
-// whether there is such a buffer.
+// Check checks a segment with n bytes of payload. It does not change the queue. size is the length
+// of the buffer for the message in progress, or for the next message if none is in progress. have
+// reports whether that buffer exists.
 //
 // The order of the checks is: sequence, presence of a buffer, offset, length. They include segments
 // without payload, since these consume a buffer as well [I-51]. [DDP-7.1-2] [DDP-7.1-6] [DDP-7.1-7]

@@ -26,7 +26,7 @@ type Tagged struct {
 	Last    bool
 	RsvdULP uint8  // belongs to the ULP; not interpreted here [DDP-4.2-2] [DDP-4.2-3]
 	STag    uint32 // names the Tagged Buffer at the Data Sink
-	TO      uint64 // bytes, offset of the payload in that buffer
+	TO      uint64 // offset of the payload in that buffer, in bytes
 }
 
 // Append appends the TaggedLen bytes of h to b.
@@ -36,7 +36,7 @@ func (h Tagged) Append(b []byte) []byte {
 	return binary.BigEndian.AppendUint64(b, h.TO)
 }
 
-// ParseTagged decodes the header at the front of b and reports its length. The error is
+// ParseTagged decodes the header at the front of b and returns its length. The error is
 // io.ErrUnexpectedEOF if b is short, ErrModel if the segment is Untagged, and wraps ErrVersion if
 // DV is unknown. Reserved bits are ignored. [DDP-4.1-9]
 func ParseTagged(b []byte) (h Tagged, n int, err error) {

@@ -36,8 +36,8 @@ type Untagged struct {
 	Last    bool
 	RsvdULP [RsvdULPLen]byte // belongs to the ULP [DDP-4.3-2] [DDP-4.3-3]
 	QN      uint32           // queue of buffers at the Data Sink
-	MSN     MSN              // which buffer of the queue
-	MO      uint32           // bytes, offset of the payload in the message
+	MSN     MSN              // number of the buffer in the queue
+	MO      uint32           // offset of the payload in the message, in bytes
 }
 
 // Append appends the UntaggedLen bytes of h to b.
@@ -55,7 +55,7 @@ func (h Untagged) Append(b []byte) []byte {
 	return binary.BigEndian.AppendUint32(b, h.MO)
 }
 
-// ParseUntagged decodes the header at the front of b and reports its length. The error is
+// ParseUntagged decodes the header at the front of b and returns its length. The error is
 // io.ErrUnexpectedEOF if b is short, ErrModel if the segment is Tagged, and wraps ErrVersion if DV
 // is unknown. Reserved bits are ignored. [DDP-4.1-9]
 func ParseUntagged(b []byte) (h Untagged, n int, err error) {

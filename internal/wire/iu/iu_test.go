@@ -13,7 +13,7 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// headerVectors has the vectors of each codec by its name.
+// headerVectors has the vectors of each codec, by the codec's name.
 var headerVectors = map[string][]struct {
 	h    Header
 	wire string
@@ -40,8 +40,9 @@ var headerVectors = map[string][]struct {
 	},
 }
 
-// TestFCVI_5_9 is the Device_Header of all twelve IUs. [FCVI-5.1-1] [FCVI-5.1-2] [FCVI-5.9.1-1]
-// [FCVI-5.9.1-3] [FCVI-5.9.3-1] [FCVI-5.9.4-2] [FCVI-5.9.4-6] [FCVI-5.9.4-7] [FCVI-5.9.4-8] [FCVI-5.9.4-9]
+// TestFCVI_5_9 checks the Device_Header of all twelve IUs. [FCVI-5.1-1] [FCVI-5.1-2] [FCVI-5.9.1-1]
+// [FCVI-5.9.1-3] [FCVI-5.9.3-1] [FCVI-5.9.4-2] [FCVI-5.9.4-6] [FCVI-5.9.4-7] [FCVI-5.9.4-8]
+// [FCVI-5.9.4-9]
 func TestFCVI_5_9(t *testing.T) {
 	c := ProjectV1{}
 	seen := map[Opcode]bool{}
@@ -61,7 +62,7 @@ func TestFCVI_5_9(t *testing.T) {
 				t.Errorf("%v: the first %d bytes: %v", v.h.Op, n, err)
 			}
 		}
-		wire[6], wire[7] = 0xAA, 0x55 // reserved: ignored [FCVI-5.9.5-1]
+		wire[6], wire[7] = 0xAA, 0x55 // these bytes are reserved and ignored [FCVI-5.9.5-1]
 		if _, err := c.ParseHeader(wire, &h); err != nil || h != v.h {
 			t.Errorf("reserved bytes count: %v, %v", h, err)
 		}
@@ -79,7 +80,8 @@ func TestFCVI_5_9(t *testing.T) {
 	}
 }
 
-// TestFCVI_5_8: R_CTL and F_CTL per IU. [FCVI-5.1-4] [FCVI-5.8-7] [FCVI-5.8-8] [FCVI-5.8-9]
+// TestFCVI_5_8 checks R_CTL and F_CTL for each IU. [FCVI-5.1-4] [FCVI-5.8-7] [FCVI-5.8-8]
+// [FCVI-5.8-9]
 func TestFCVI_5_8(t *testing.T) {
 	c := ProjectV1{}
 	for _, v := range []struct {
@@ -104,7 +106,7 @@ func TestFCVI_5_8(t *testing.T) {
 	}
 }
 
-// TestFCVI_5_9_7: ranges of reasons. [FCVI-5.9.7-2] [FCVI-5.9.7-4] [FCVI-5.9.7-9]
+// TestFCVI_5_9_7 checks the ranges of reason codes. [FCVI-5.9.7-2] [FCVI-5.9.7-4] [FCVI-5.9.7-9]
 func TestFCVI_5_9_7(t *testing.T) {
 	for r, c := range map[Reason]ReasonClass{0: ConnectGood, 0x0F: ConnectGood, 0x10: ConnectError, 0x3F: ConnectError, 0x40: DescriptorError,
 		0x5F: DescriptorError, 0x60: PortError, 0x7F: PortError, 0x80: ReservedReason, 0xEF: ReservedReason, 0xF0: VendorReason, 0xFF: VendorReason} {
@@ -151,7 +153,8 @@ var (
 		Attributes: Attributes{Reliability: Unreliable, MaxTransfer: 4096, MaxUnacked: 1}}
 )
 
-// TestFCVI_6_8: the set-up payloads. [FCVI-6.8-1] [FCVI-6.8-4] [FCVI-6.9-1] [FCVI-7.2-1] [FCVI-7.2-2] [FCVI-7.3-1] [FCVI-7.3-2]
+// TestFCVI_6_8 checks the payloads of set-up IUs. [FCVI-6.8-1] [FCVI-6.8-4] [FCVI-6.9-1]
+// [FCVI-7.2-1] [FCVI-7.2-2] [FCVI-7.3-1] [FCVI-7.3-2]
 func TestFCVI_6_8(t *testing.T) {
 	b := rqst.Append(nil)
 	if len(b) != ConnectRqstLen || len(b)+LongLen > 256 {
@@ -218,13 +221,13 @@ func TestFCVI_6_8(t *testing.T) {
 		}
 	})
 	bad := bytes.Clone(b)
-	bad[16+2] = 1 // a discriminator of 258 bytes
+	bad[16+2] = 1 // the length of the discriminator is then 258 bytes
 	if _, _, err := ParseConnectRqst(bad); !errors.Is(err, ErrFormat) {
 		t.Errorf("a discriminator too long: %v", err)
 	}
 }
 
-// TestFCVI_5_3_4 is the tie-break. [FCVI-5.3.4-1]
+// TestFCVI_5_3_4 checks the tie-break. [FCVI-5.3.4-1]
 func TestFCVI_5_3_4(t *testing.T) {
 	c := ProjectV1{}
 	for _, v := range []struct {

@@ -2,27 +2,27 @@ package iu
 
 import "fmt"
 
-// An Opcode is FCVI_OPCODE: it names the Information Unit.
+// An Opcode is FCVI_OPCODE, which identifies the Information Unit.
 type Opcode uint8
 
 // A kind is the purpose of an Information Unit.
 type kind uint8
 
 const (
-	control  kind = iota + 1 // set-up and disconnect
-	request                  // of a message
-	response                 // to a message
+	control  kind = iota + 1 // belongs to set-up or disconnect
+	request                  // requests a message
+	response                 // answers a message
 )
 
-// messages has the twelve Information Units by opcode. Those with a short header
-// carry no address and no connection id. [FCVI-5.1-1] [FCVI-5.1-2]
+// messages has a row for each of the twelve Information Units. Those with a short header have no
+// address and no connection id. [FCVI-5.1-1] [FCVI-5.1-2]
 var messages = [256]struct {
 	name     string
 	kind     kind
-	header   int    // bytes of Device_Header
+	header   int    // length of the Device_Header in bytes
 	rctl     uint8  // [FCVI-5.1-4]
-	data     bool   // carries message data, and so a relative offset
-	response Opcode // of a request
+	data     bool   // the IU carries message data, and therefore a relative offset
+	response Opcode // of a request: the opcode of its response
 }{
 	SendRqst:       {"SEND_RQST", request, ShortLen, rctlUnsolData, true, SendResp},
 	WriteRqst:      {"WRITE_RQST", request, LongLen, rctlUnsolData, true, WriteResp},
@@ -45,7 +45,7 @@ func (o Opcode) String() string {
 	return fmt.Sprintf("FCVI_OPCODE(0x%02x)", uint8(o))
 }
 
-// Valid reports whether o is one of the twelve. [FCVI-5.9.3-2]
+// Valid reports whether o is one of the twelve opcodes. [FCVI-5.9.3-2]
 func (o Opcode) Valid() bool { return messages[o].kind != 0 }
 
 // IsRequest reports whether o is a message request.
@@ -54,10 +54,10 @@ func (o Opcode) IsRequest() bool { return messages[o].kind == request }
 // IsResponse reports whether o is a message response.
 func (o Opcode) IsResponse() bool { return messages[o].kind == response }
 
-// HasData reports whether o carries message data, and so a relative offset.
+// HasData reports whether o carries message data, and therefore a relative offset.
 func (o Opcode) HasData() bool { return messages[o].data }
 
-// Response returns the response IU of a message request.
+// Response returns the opcode of the response to a message request.
 func (o Opcode) Response() Opcode { return messages[o].response }
 
 // HeaderLen returns the length in bytes of o's Device_Header: 16 for message data and responses, 32
@@ -69,8 +69,8 @@ func (o Opcode) HeaderLen() int {
 	return LongLen
 }
 
-// Flags is FCVI_FLAGS. Its bits mean different things in different IUs.
-// Reserved bits are sent 0 and ignored. [FCVI-5.9.4-1]
+// Flags is FCVI_FLAGS. The meaning of a bit depends on the IU. Reserved bits are sent as 0 and
+// ignored. [FCVI-5.9.4-1]
 type Flags uint8
 
 // A Mode is CONN_MODE.
@@ -89,7 +89,7 @@ func (m Mode) String() string {
 // Mode returns the connection mode in the flags of a connect IU.
 func (f Flags) Mode() Mode { return Mode(f & FlagModeMask) }
 
-// Flags returns m at its position in the flags.
+// Flags returns the bits of m at their position in the flags.
 func (m Mode) Flags() Flags { return Flags(m) & FlagModeMask }
 
 // A Reason is CONN_STS: the reason for the end of a set-up, a message or a connection.
@@ -119,7 +119,7 @@ func (r Reason) String() string {
 // A ReasonClass is one of the six ranges of reason codes. [FCVI-5.9.7-4]
 type ReasonClass uint8
 
-// Classes of reasons.
+// These are the classes of reasons.
 const (
 	ConnectGood ReasonClass = iota
 	ConnectError
@@ -129,7 +129,7 @@ const (
 	VendorReason
 )
 
-// Class returns the range r lies in.
+// Class returns the range that contains r.
 func (r Reason) Class() ReasonClass {
 	switch {
 	case r < firstConnectError:
@@ -146,8 +146,8 @@ func (r Reason) Class() ReasonClass {
 	return VendorReason
 }
 
-// Known maps codes without a name here to PORT_INTERNAL, as a receiver must
-// treat them. [FCVI-5.9.7-9]
+// Known returns r if its code has a name here, and PORT_INTERNAL otherwise. A receiver must treat
+// unknown codes like that. [FCVI-5.9.7-9]
 func (r Reason) Known() Reason {
 	if _, ok := reasonNames[r]; ok {
 		return r
@@ -155,8 +155,7 @@ func (r Reason) Known() Reason {
 	return PortInternal
 }
 
-// Status is FCVI_PARAMETER in connect responses, disconnects and error
-// responses. [FCVI-5.9.7-2]
+// A Status is FCVI_PARAMETER in connect responses, disconnects and error responses. [FCVI-5.9.7-2]
 type Status struct {
 	Reason    Reason
 	Qualifier uint8
@@ -168,12 +167,12 @@ func (s Status) Param() uint32 {
 	return uint32(s.Reason)<<reasonShift | uint32(s.Qualifier)<<qualifierShift | uint32(s.Diag)
 }
 
-// ParseStatus splits FCVI_PARAMETER.
+// ParseStatus decodes FCVI_PARAMETER.
 func ParseStatus(p uint32) Status {
 	return Status{Reason(p >> reasonShift), uint8(p >> qualifierShift), uint16(p)}
 }
 
-// A MsgID is FCVI_MSG_ID, compared by serial-number arithmetic. [FCVI-5.9.6-2]
+// A MsgID is FCVI_MSG_ID. Ids are compared by serial-number arithmetic. [FCVI-5.9.6-2]
 type MsgID uint32
 
 // After reports whether a is later than b.

@@ -11,25 +11,25 @@ import (
 // of an enhanced frame. [MPA2 9]
 const EnhancedLen = 4
 
-// DepthULP in an IRD or ORD field means that the ULP negotiates the value by other means.
+// DepthULP in the IRD or ORD field means that the ULP negotiates the value by other means.
 // [MPA2 9.1]
 const DepthULP = 0x3fff
 
-// MaxDepth is the largest IRD or ORD value that is a number of Reads. [MPA2-9-1]
+// MaxDepth is the largest value of IRD or ORD that is a number of Reads. [MPA2-9-1]
 const MaxDepth = DepthULP - 1
 
 // An RTR is a set of kinds of RTR message. An Initiator in the peer-to-peer model sends one to
 // report that it is ready to receive. [MPA2 9.2]
 type RTR uint8
 
-// The kinds. Each is a zero-length message.
+// These are the kinds of RTR. Each is a message of zero length.
 const (
 	RTRSend  RTR = 1 << iota // zero-length Send
 	RTRWrite                 // zero-length RDMA Write
 	RTRRead                  // zero-length RDMA Read
 )
 
-// String returns the kinds joined by "+", or "none".
+// String returns the names of the kinds joined by "+", or "none".
 func (r RTR) String() string {
 	var s []string
 	if r&RTRSend != 0 {
@@ -56,10 +56,10 @@ func (r RTR) String() string {
 //	|A|B|            IRD            |C|D|            ORD            |
 //	+-+-+---------------------------+-+-+---------------------------+
 type Enhanced struct {
-	PeerToPeer bool   // A: peer-to-peer rather than client-server model
-	RTR        RTR    // B, C, D: send, write, read; offered or accepted
-	IRD        uint16 // RDMA Reads the sender of the frame can serve at a time, 0..DepthULP
-	ORD        uint16 // RDMA Reads the sender wants to have outstanding, 0..DepthULP
+	PeerToPeer bool   // A: peer-to-peer model instead of the client-server model
+	RTR        RTR    // B, C, D: the kinds Send, Write, Read that are offered or accepted
+	IRD        uint16 // number of RDMA Reads that the sender of the frame can serve at a time, 0..DepthULP
+	ORD        uint16 // number of RDMA Reads that the sender wants to have outstanding, 0..DepthULP
 }
 
 const (

@@ -2,27 +2,26 @@ package mpa
 
 import "fmt"
 
-// Layer and error type that RDMAP's Terminate uses for errors of MPA.
-// [MPA 8] [REG 3.3]
+// These are the layer and error type of MPA's errors in a Terminate message of RDMAP. [MPA 8]
+// [REG 3.3]
 const (
 	TerminateLayer = 2
 	TerminateType  = 0
 )
 
-// A Code is an error code of MPA as it appears in a Terminate message.
-// [MPA 8] [MPA2 8] [MPA2-8-2]
+// A Code is an error code of MPA, as a Terminate message carries it. [MPA 8] [MPA2 8] [MPA2-8-2]
 type Code uint8
 
-// Error codes. 1 to 4 are those of RFC 5044 [MPA-8-1], the others those of
-// RFC 6581.
+// These are the error codes. Codes 1 to 4 are defined by RFC 5044 [MPA-8-1], the others by RFC
+// 6581.
 const (
-	CodeClosed          Code = 0x01 // TCP closed, terminated or lost
+	CodeClosed          Code = 0x01 // TCP was closed, terminated or lost
 	CodeCRC             Code = 0x02 // the received CRC does not match
-	CodeMarker          Code = 0x03 // marker and ULPDU_Length disagree
+	CodeMarker          Code = 0x03 // a marker and ULPDU_Length disagree
 	CodeFrame           Code = 0x04 // invalid Request or Reply Frame
 	CodeCatastrophic    Code = 0x05 // local catastrophic error
-	CodeInsufficientIRD Code = 0x06 // the peer asks for more reads than we can serve
-	CodeNoRTR           Code = 0x07 // no RTR kind in common
+	CodeInsufficientIRD Code = 0x06 // the peer requests more Reads than this side can serve
+	CodeNoRTR           Code = 0x07 // both sides have no kind of RTR in common
 )
 
 // String returns a short description, or the number in hex if the code is unknown.
@@ -46,12 +45,12 @@ func (c Code) String() string {
 	return fmt.Sprintf("code 0x%02x", uint8(c))
 }
 
-// An Error is an error that MPA found, with its code for the peer and for the layer above.
+// An Error is an error that MPA has found. Its code is for the peer and for the layer above.
 // [MPA-8-2]
 type Error struct {
 	Code   Code
 	Reason string // details of the error; may be empty
-	Err    error  // the cause, if there is one
+	Err    error  // the cause, or nil
 }
 
 // Error implements error.
@@ -66,7 +65,7 @@ func (e *Error) Error() string {
 	return s
 }
 
-// Unwrap returns the cause.
+// Unwrap returns the cause, or nil.
 func (e *Error) Unwrap() error { return e.Err }
 
 // Is reports whether target is an *Error of the same code.

@@ -8,17 +8,17 @@ import (
 	"viaduct/internal/fault"
 )
 
-// castagnoli makes the CRC32c of iSCSI digests. [MPA-4.4-1] [MPA-4.4-11]
+// castagnoli computes the CRC32c that iSCSI digests use. [MPA-4.4-1] [MPA-4.4-11]
 var castagnoli = crc.Castagnoli
 
-// CRC returns the CRC of b continued from crc, which is 0 at the start of an FPDU. On the wire its
-// least significant byte comes first. [MPA 4.4]
+// CRC returns the CRC of the bytes so far, with CRC crc, and b. crc is 0 at the start of an FPDU.
+// On the wire the least significant byte of the CRC comes first. [MPA 4.4]
 func CRC(crc uint32, b []byte) uint32 { return castagnoli.Update(crc, b) }
 
-// zeros holds the bytes of pads; nothing writes to it.
+// zeros has the bytes of a pad. It is never written to.
 var zeros [3]byte
 
-// TrailerLen is the greatest length in bytes of pad and CRC.
+// TrailerLen is the maximum length of pad and CRC in bytes.
 const TrailerLen = 3 + crcLen
 
 // An Encoder frames ULPDUs for one direction of a connection. The zero value adds neither CRCs nor
@@ -31,22 +31,22 @@ const TrailerLen = 3 + crcLen
 //
 // An FPDU carries exactly one ULPDU. [MPA-3-1] [MPA-4.1-1] [MPA-4.4-10]
 type Encoder struct {
-	CRC     bool // compute CRCs; otherwise the field is zero [MPA-4.4-4] [I-29]
+	CRC     bool // compute CRCs; if false, the CRC field is zero [MPA-4.4-4] [I-29]
 	Markers bool // insert markers every 512 bytes, because the peer asked for them
 
 	pos uint32 // stream position of the next byte, modulo 2^32
 }
 
-// AppendLength appends the length field of an FPDU whose ULPDU has n bytes.
-// Together with [Encoder.AppendTrailer] it serves a sender that gathers the
-// ULPDU from several places; it is for encoders without markers.
+// AppendLength appends the length field of an FPDU whose ULPDU has n bytes. A sender that gathers
+// the ULPDU from several places uses it with [Encoder.AppendTrailer]. Both are for encoders without
+// markers.
 func (e *Encoder) AppendLength(b []byte, n int) []byte {
 	return binary.BigEndian.AppendUint16(b, uint16(n)) // [MPA-4.1-2]
 }
 
-// AppendTrailer appends pad and CRC of an FPDU whose ULPDU has n bytes. crc is the CRC of all bytes
-// before the pad, continued over the pieces; it is ignored if e.CRC is not set. AppendTrailer is
-// for encoders without markers.
+// AppendTrailer appends the pad and the CRC of an FPDU whose ULPDU has n bytes. crc is the CRC of
+// all bytes before the pad; it is ignored if e.CRC is false. AppendTrailer is for encoders without
+// markers.
 func (e *Encoder) AppendTrailer(b []byte, n int, crc uint32) []byte {
 	pad := zeros[:PadLen(n)] // [MPA-4.1-3]
 	if fault.On("mpa-pad") {
@@ -104,8 +104,8 @@ func (e *Encoder) Append(b []byte, parts ...[]byte) []byte {
 	return binary.LittleEndian.AppendUint32(b, crc)
 }
 
-// appendBody appends p with markers pointing back to the ULPDU_Length at
-// stream position fpdu. [MPA-4.3-1] [MPA-4.3-2] [MPA-4.3-3] [MPA-4.3-10] [MPA-4.3-11]
+// appendBody appends p with markers that point back to the ULPDU_Length at stream position fpdu.
+// [MPA-4.3-1] [MPA-4.3-2] [MPA-4.3-3] [MPA-4.3-10] [MPA-4.3-11]
 func (e *Encoder) appendBody(b, p []byte, fpdu uint32) []byte {
 	if !e.Markers { // [MPA-7.1.1-5]
 		return append(b, p...)
@@ -138,19 +138,19 @@ func (e *Encoder) appendMarker(b []byte, ptr uint16) []byte {
 // ever delivered [MPA-8-8]. The segmentation of TCP does not affect the ULPDUs [MPA-4.3-12]
 // [MPA-5.1-5] [MPA-A.4-1].
 type Decoder struct {
-	CRC     bool // verify CRCs; otherwise the field is ignored [MPA-4.1-7] [MPA-7.1.1-10]
-	Markers bool // markers are in the stream, because we asked for them
-	Max     int  // greatest accepted ULPDU; 0 means MaxRecvULPDU
+	CRC     bool // verify CRCs; if false, the CRC field is ignored [MPA-4.1-7] [MPA-7.1.1-10]
+	Markers bool // the stream contains markers, because this side asked for them
+	Max     int  // maximum accepted length of a ULPDU; 0 means MaxRecvULPDU
 
 	pos uint32
 	err error
 }
 
 // Need returns the length of the first FPDU in b, including the marker before it, and the length of
-// its ULPDU. It returns 0, 0 if b does not contain the length field. A length above the Decoder's
-// Max is an error.
+// its ULPDU. It returns 0, 0 if b does not contain the length field. It returns an error if the
+// length exceeds Max.
 func (d *Decoder) Need(b []byte) (fpdu, ulpdu int, err error) {
-	if !d.Markers && d.Max == 0 && d.err == nil && len(b) >= LengthLen { // to be inlined
+	if !d.Markers && d.Max == 0 && d.err == nil && len(b) >= LengthLen { // this case is short enough for the compiler to inline
 		n := int(b[0])<<8 | int(b[1])
 		return FPDULen(n), n, nil
 	}
@@ -177,8 +177,8 @@ func (d *Decoder) need(b []byte) (fpdu, ulpdu int, err error) {
 	return total, n, nil
 }
 
-// Foresee returns the length of the ULPDU of the FPDU that begins with b, and 0 if Next would
-// refuse it. The FPDU has no markers. It need not be the next one.
+// Foresee returns the length of the ULPDU of the FPDU that begins with b. It returns 0 if Next
+// would refuse the FPDU. The FPDU has no markers, and need not be the next one.
 func (d *Decoder) Foresee(b []byte) (ulpdu int) {
 	n := int(binary.BigEndian.Uint16(b))
 	if d.err != nil || d.Max > 0 && n > d.Max { // [I-25]
@@ -187,9 +187,9 @@ func (d *Decoder) Foresee(b []byte) (ulpdu int) {
 	return n
 }
 
-// Verify checks the pad and CRC of an FPDU without markers that was received in pieces. ulpdu is
-// the length of its ULPDU, crc the CRC of all bytes before the pad, continued over the pieces. No
-// byte of the FPDU may be delivered before. [MPA-4.4-14] [MPA-4.4-15]
+// Verify checks the pad and the CRC of an FPDU without markers that was received in pieces. ulpdu
+// is the length of its ULPDU, and crc the CRC of all bytes before the pad. No byte of the FPDU may
+// be delivered before Verify has succeeded. [MPA-4.4-14] [MPA-4.4-15]
 func (d *Decoder) Verify(crc uint32, ulpdu int, trailer []byte) error {
 	if !d.CRC {
 		return nil
@@ -276,8 +276,8 @@ func (d *Decoder) unmark(b []byte, lead, ulen int) ([]byte, error) {
 	return ulpdu[:ulen:ulen], nil
 }
 
-// checkMarker compares the pointer of a marker. Its reserved half and its two low bits are ignored
-// [MPA-4.2-3] [MPA-4.2-6]; a wrong pointer is error 3 [MPA-8-4].
+// checkMarker checks the pointer of a marker. Its reserved half and its two low bits are ignored
+// [MPA-4.2-3] [MPA-4.2-6]. A wrong pointer is error 3 [MPA-8-4].
 func checkMarker(b []byte, want uint16) error {
 	if got := binary.BigEndian.Uint16(b[2:]) &^ 3; got != want { // [MPA-4.3-7]
 		return &Error{Code: CodeMarker, Reason: fmt.Sprintf("marker points %d bytes back, the FPDU began %d bytes back", got, want)}

@@ -15,9 +15,9 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// fpduVectors are FPDUs with CRC seen on the wire between Linux hosts; the two with markers are the
-// dumps of RFC 5044 section 4.4. Linux leaves old bytes in the pad, so the captured vector with a
-// pad can only be parsed.
+// fpduVectors are FPDUs with CRC that were captured between Linux hosts. The two with markers are
+// the dumps of RFC 5044 section 4.4. Linux leaves old bytes in the pad, so the captured vector with
+// a pad is only parsed.
 var fpduVectors = []struct {
 	name      string
 	crc       bool
@@ -46,7 +46,7 @@ var fpduVectors = []struct {
 		hex: "00000000 0022 414300000000000000000000000100000000 000102030405060708090a0b0c0d0e0f 8a635a2a"},
 }
 
-// ulpduOf extracts the ULPDU of a vector the slow way.
+// ulpduOf returns the ULPDU of a vector, extracted byte by byte.
 func ulpduOf(wire []byte, pos uint32, marked bool) []byte {
 	plain := wire
 	if marked {
@@ -101,7 +101,7 @@ func TestFPDUVectors(t *testing.T) {
 
 func TestMPA_4_4(t *testing.T) {
 	wire := testkit.Hex(fpduVectors[4].hex)
-	t.Run("MPA-4.4-14", func(t *testing.T) { // every bit counts [MPA-4.4-15] [MPA-6-3]
+	t.Run("MPA-4.4-14", func(t *testing.T) { // a change of any bit is detected [MPA-4.4-15] [MPA-6-3]
 		for i := 16; i < 8*len(wire); i++ {
 			b := bytes.Clone(wire)
 			b[i/8] ^= 0x80 >> (i % 8)
@@ -112,12 +112,12 @@ func TestMPA_4_4(t *testing.T) {
 					t.Fatalf("bit %d: %x, %d, %v", i, u, n, err)
 				}
 			}
-			if u, _, err2 := d.Next(wire); u != nil || err2 != err { // nothing after it [MPA-8-8]
+			if u, _, err2 := d.Next(wire); u != nil || err2 != err { // the decoder returns nothing after the error [MPA-8-8]
 				t.Fatalf("bit %d: next FPDU: %x, %v", i, u, err2)
 			}
 		}
 	})
-	t.Run("MPA-4.4-8", func(t *testing.T) { // CRC off: any value [MPA-4.1-7] [MPA-4.4-4] [MPA-7.1.1-10]
+	t.Run("MPA-4.4-8", func(t *testing.T) { // with CRC off the field may have any value [MPA-4.1-7] [MPA-4.4-4] [MPA-7.1.1-10]
 		b := bytes.Clone(wire)
 		b[len(b)-1] ^= 0xff
 		d := Decoder{}
@@ -125,7 +125,7 @@ func TestMPA_4_4(t *testing.T) {
 			t.Errorf("%d, %v", n, err)
 		}
 	})
-	t.Run("MPA-4.4-12", func(t *testing.T) { // the marker at each place of an FPDU in turn [MPA-4.4-13] [MPA-4.3-5]
+	t.Run("MPA-4.4-12", func(t *testing.T) { // places the marker at each possible place of an FPDU [MPA-4.4-13] [MPA-4.3-5]
 		ulpdu := []byte("abcdefghijklmnopqrstuvwxyz0123456789")
 		for pos := uint32(512 - 48); pos <= 512; pos += 4 {
 			e := Encoder{CRC: true, Markers: true, pos: pos}
@@ -144,8 +144,8 @@ func TestMPA_4_4(t *testing.T) {
 	})
 }
 
-// slowEncode inserts markers by checking every byte position, literally by the rules of section
-// 4.3.
+// slowEncode inserts markers by checking the position of every byte, as the rules of section 4.3
+// are written.
 func slowEncode(ulpdus [][]byte, start uint32, crc bool) []byte {
 	var out []byte
 	for _, u := range ulpdus {
@@ -180,9 +180,9 @@ func slowEncode(ulpdus [][]byte, start uint32, crc bool) []byte {
 	return out
 }
 
-// TestMPA_4_3 compares Encoder and Decoder with the literal rules, for streams of random ULPDUs
-// that begin anywhere on the grid, also close to the wrap of the position [MPA-4.3-4], cut for the
-// Decoder at any place [MPA-4.3-12] [MPA-5.1-5] [MPA-A.4-1]. Bytes between markers are exact and
+// TestMPA_4_3 compares Encoder and Decoder with slowEncode. The streams of random ULPDUs begin at
+// any multiple of four, also near the wrap of the position [MPA-4.3-4], and the Decoder gets them
+// cut at any place [MPA-4.3-12] [MPA-5.1-5] [MPA-A.4-1]. Bytes between markers are unchanged and
 // not interpreted. [MPA-4.3-2] [MPA-4.3-3] [MPA-4.3-10] [MPA-4.3-11] [MPA-8-3] [MPA-5.2-2] [I-24]
 func TestMPA_4_3(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -254,7 +254,7 @@ func TestMPA_4_2(t *testing.T) {
 	recrc := func(b []byte) {
 		binary.LittleEndian.PutUint32(b[len(b)-4:], CRC(0, b[:len(b)-4]))
 	}
-	t.Run("MPA-4.2-3", func(t *testing.T) { // reserved half and low bits set [MPA-4.2-6] [MPA-4.3-7]
+	t.Run("MPA-4.2-3", func(t *testing.T) { // the reserved half and the low bits are set [MPA-4.2-6] [MPA-4.3-7]
 		b := build()
 		for i := 0; i < len(b); i += 512 {
 			b[i], b[i+1], b[i+3] = 0xff, 0xff, b[i+3]|3
@@ -265,7 +265,7 @@ func TestMPA_4_2(t *testing.T) {
 			t.Errorf("%d, %v", n, err)
 		}
 	})
-	t.Run("MPA-4.2-5", func(t *testing.T) { // our markers have these bits clear [MPA-4.2-1] [MPA-4.2-2]
+	t.Run("MPA-4.2-5", func(t *testing.T) { // the Encoder clears these bits in its markers [MPA-4.2-1] [MPA-4.2-2]
 		b := build()
 		for i := 0; i < len(b); i += 512 {
 			if b[i] != 0 || b[i+1] != 0 || b[i+3]&3 != 0 {
@@ -273,7 +273,7 @@ func TestMPA_4_2(t *testing.T) {
 			}
 		}
 	})
-	t.Run("MPA-8-4", func(t *testing.T) { // each marker wrong in turn [MPA-8-3] [MPA-5.2-2] [I-24]
+	t.Run("MPA-8-4", func(t *testing.T) { // makes each marker wrong in turn [MPA-8-3] [MPA-5.2-2] [I-24]
 		for _, crc := range []bool{true, false} {
 			for i := 0; i < len(build()); i += 512 {
 				b := build()
@@ -289,8 +289,8 @@ func TestMPA_4_2(t *testing.T) {
 	})
 }
 
-// TestDecoderMax: a length above the limit is an error as soon as it is seen,
-// and is never waited for. [I-25]
+// TestDecoderMax: a length above the limit is an error as soon as the length field has arrived.
+// [I-25]
 func TestDecoderMax(t *testing.T) {
 	d := Decoder{Max: 1000}
 	_, _, err := d.Next([]byte{1001 >> 8, 1001 & 0xff})

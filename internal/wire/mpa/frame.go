@@ -14,11 +14,11 @@ import (
 // private data. [MPA 7.1.1]
 const FrameLen = 20
 
-// MaxPrivate is the greatest length in bytes of the private data of a frame,
-// the enhanced block included. [MPA-7.1.1-22]
+// MaxPrivate is the maximum length in bytes of a frame's private data, including the enhanced
+// block. [MPA-7.1.1-22]
 const MaxPrivate = 512
 
-// The keys that open the two frames. [MPA-7.1.1-1] [MPA-7.1.1-3]
+// These are the keys at the start of the two frames. [MPA-7.1.1-1] [MPA-7.1.1-3]
 const (
 	requestKey = "MPA ID Req Frame"
 	replyKey   = "MPA ID Rep Frame"
@@ -32,7 +32,7 @@ const (
 	flagS = 0x10 // RFC 6581; a reserved bit in revision 1
 )
 
-// Errors of ParseFrame, to be tested with errors.Is.
+// These are errors of ParseFrame. Test for them with errors.Is.
 var (
 	ErrKey      = errors.New("mpa: key is neither that of a Request nor that of a Reply")
 	ErrRevision = errors.New("mpa: unsupported revision")
@@ -42,7 +42,7 @@ var (
 // A Kind distinguishes the two start-up frames.
 type Kind uint8
 
-// The kinds of frame.
+// These are the kinds of frame.
 const (
 	Request Kind = iota + 1 // sent by the Initiator
 	Reply                   // sent by the Responder
@@ -75,9 +75,9 @@ func (k Kind) String() string {
 //	+---------------------------------------------------------------+
 type Frame struct {
 	Kind     Kind
-	Markers  bool // M: the sender needs markers in what it receives
-	CRC      bool // C: the sender requests CRCs, which then apply to both directions
-	Reject   bool // R: in a Reply, the ULP of the Responder refuses
+	Markers  bool // M: the sender wants markers in the FPDUs that it receives
+	CRC      bool // C: the sender requests CRCs, which are then used in both directions
+	Reject   bool // R: in a Reply, the Responder's ULP refuses the connection
 	Enhanced bool // S: Conn is present; only with Rev 2 [MPA2-6-5]
 	Rev      uint8
 	Conn     Enhanced // depths and RTR kinds if Enhanced
@@ -92,9 +92,8 @@ func (f Frame) PDLength() int {
 	return len(f.Private)
 }
 
-// Append appends the frame to b: FrameLen bytes and the private data. Reserved
-// bits are zero. The caller has checked that
-// PDLength is at most MaxPrivate; Append panics otherwise.
+// Append appends the frame to b: FrameLen bytes and the private data. Reserved bits are zero.
+// PDLength must be at most MaxPrivate; otherwise Append panics.
 func (f Frame) Append(b []byte) []byte {
 	if f.PDLength() > MaxPrivate {
 		panic(fmt.Sprintf("mpa: private data of %d bytes", f.PDLength()))
@@ -163,7 +162,7 @@ func ParseFrame(b []byte) (f Frame, n int, err error) {
 	if f.Rev < 1 || f.Rev > 2 { // [MPA-7.1.1-16] [I-03] [MPA-C-2]
 		return f, 0, fmt.Errorf("%w %d", ErrRevision, f.Rev)
 	}
-	f.Enhanced = flags&flagS != 0 && f.Rev >= 2 // otherwise as in RFC 5044 [MPA2-6-4] [I-03]
+	f.Enhanced = flags&flagS != 0 && f.Rev >= 2 // otherwise the frame has the form of RFC 5044 [MPA2-6-4] [I-03]
 	pd := int(binary.BigEndian.Uint16(b[18:]))
 	if pd > MaxPrivate && !fault.On("mpa-private-unchecked") { // [MPA-7.1.1-22] [MPA-7.1.2-22]
 		return f, 0, fmt.Errorf("%w: %d, at most %d", ErrPrivate, pd, MaxPrivate)

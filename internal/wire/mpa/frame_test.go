@@ -17,8 +17,8 @@ const (
 	repKeyHex = "4d504120494420526570204672616d65"
 )
 
-// frameVectors are frames seen on the wire between Linux hosts, and some written by hand for the
-// bits that Linux does not use.
+// frameVectors are frames that were captured between Linux hosts, and some written by hand for bits
+// that Linux does not use.
 var frameVectors = []struct {
 	name  string
 	frame Frame
@@ -87,7 +87,7 @@ func TestMPA_7_1_1(t *testing.T) {
 		b[i] = v
 		return b
 	}
-	t.Run("MPA-7.1.1-2", func(t *testing.T) { // each byte of the key counts, also in the Reply [MPA-7.1.1-4]
+	t.Run("MPA-7.1.1-2", func(t *testing.T) { // each byte of the key is compared, also in the Reply [MPA-7.1.1-4]
 		for i := range keyLen {
 			for _, b := range [][]byte{base, testkit.Hex(repKeyHex + " 00 01 0000")} {
 				b = bytes.Clone(b)
@@ -109,7 +109,7 @@ func TestMPA_7_1_1(t *testing.T) {
 			}
 		}
 	})
-	t.Run("MPA-7.1.1-20", func(t *testing.T) { // refused before any of the data arrives
+	t.Run("MPA-7.1.1-20", func(t *testing.T) { // the frame is refused before any private data arrives
 		for _, pd := range []int{513, 65535} {
 			b := alter(18, byte(pd>>8))
 			b[19] = byte(pd)
@@ -137,7 +137,7 @@ func TestMPA_7_1_1(t *testing.T) {
 	})
 	t.Run("MPA-7.1.1-14", func(t *testing.T) { // [MPA2-6-3]
 		f, _, err := ParseFrame(alter(16, 0x1f))
-		if err != nil || f.Enhanced || f.Append(nil)[16] != 0 { // S is reserved in revision 1 [MPA-7.1.1-13]
+		if err != nil || f.Enhanced || f.Append(nil)[16] != 0 { // bit S is reserved in revision 1 [MPA-7.1.1-13]
 			t.Errorf("frame %+v, err %v", f, err)
 		}
 		b := testkit.Hex(reqKeyHex + " 1f 02 0004 00010001")

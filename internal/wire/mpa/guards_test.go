@@ -23,7 +23,8 @@ func TestForesee(t *testing.T) {
 	}
 }
 
-// Verify judges an FPDU received in pieces as Next judges a whole one. [MPA-4.4-14] [MPA-4.4-15]
+// Verify accepts an FPDU that was received in pieces exactly if Next accepts the whole FPDU.
+// [MPA-4.4-14] [MPA-4.4-15]
 func TestVerify(t *testing.T) {
 	e := Encoder{CRC: true}
 	b := e.Append(nil, []byte("seven b"))
@@ -48,8 +49,8 @@ func TestVerify(t *testing.T) {
 	}
 }
 
-// An error of a marker, a CRC or a length ends the decoder, with markers and
-// without. [MPA-6-1] [MPA-6-3] [MPA-4.4-14]
+// An error of a marker, a CRC or a length ends the decoder. This holds with and without markers.
+// [MPA-6-1] [MPA-6-3] [MPA-4.4-14]
 func TestDecoderEnds(t *testing.T) {
 	for _, markers := range []bool{false, true} {
 		e := Encoder{CRC: true, Markers: markers}
@@ -74,7 +75,7 @@ func TestDecoderEnds(t *testing.T) {
 	e := Encoder{Markers: true}
 	good := e.Append(nil, make([]byte, 700))
 	bad := append([]byte(nil), good...)
-	bad[3] ^= 0x40 // the first marker
+	bad[3] ^= 0x40 // changes the first marker
 	d := Decoder{Markers: true}
 	_, _, err := d.Next(bad)
 	var me *Error
@@ -90,7 +91,7 @@ func TestDecoderEnds(t *testing.T) {
 	}
 }
 
-// Depths go up to MaxDepth in every field. [MPA2-12-1]
+// A depth may have any value up to MaxDepth in every field. [MPA2-12-1]
 func TestMPA2_12_Depths(t *testing.T) {
 	for _, tc := range []struct {
 		ird, ord, most uint16
@@ -110,8 +111,8 @@ func TestMPA2_12_Depths(t *testing.T) {
 	}
 }
 
-// A Request instead of a Reply is detected before it is complete, and closes the stream; none of
-// its bytes count as used. [I-11] [MPA-7.1.2-20] [MPA-7.1.1-20]
+// If a Request arrives instead of a Reply, it is detected before it is complete, and the stream is
+// closed. None of its bytes count as used. [I-11] [MPA-7.1.2-20] [MPA-7.1.1-20]
 func TestInitiatorRefusal(t *testing.T) {
 	request := Frame{Kind: Request, Rev: 2, Enhanced: true}.Append(nil)
 	for _, tc := range []struct {
@@ -170,7 +171,7 @@ func TestRetryPlain(t *testing.T) {
 	}
 }
 
-// A rejection in a revision above that of the Request is no Reply to it. [I-04]
+// A rejection with a higher revision than the Request is not a valid Reply. [I-04]
 func TestRejectOfNewerRevision(t *testing.T) {
 	in := newInitiator(t, InitiatorConfig{Plain: true})
 	in.Start()
@@ -185,7 +186,7 @@ func TestDepthULP(t *testing.T) {
 	for _, tc := range []struct {
 		name             string
 		cfg              InitiatorConfig
-		ird, ord         uint16 // of the Reply
+		ird, ord         uint16 // depths in the Reply
 		wantIRD, wantORD uint16
 		act              Action
 	}{
@@ -209,7 +210,7 @@ func TestDepthULP(t *testing.T) {
 	}
 }
 
-// Anything but exactly one Request closes the stream, and none of its bytes count as used.
+// Any input except exactly one Request closes the stream, and none of its bytes count as used.
 // [MPA-7.1.2-3] [MPA-7.1.2-24] [MPA-7.1.1-20] [MPA-7.1.1-2] [MPA2-10-7]
 func TestResponderRefusal(t *testing.T) {
 	request := Frame{Kind: Request, Rev: 2, Enhanced: true}.Append(nil)
@@ -262,8 +263,8 @@ func TestPrivateIsKept(t *testing.T) {
 	}
 }
 
-// A Read as RTR needs a depth of one; other kinds give none, and only an agreed
-// kind in the peer-to-peer model is an RTR. [MPA2-9.1-6] [MPA2-9.2-14] [I-21]
+// A Read as RTR needs a depth of one; other kinds need none. A message counts as RTR only if its
+// kind was agreed and the model is peer-to-peer. [MPA2-9.1-6] [MPA2-9.2-14] [I-21]
 func TestReadAsRTR(t *testing.T) {
 	ask := func(cfg ResponderConfig, c Enhanced) *Responder {
 		r := newResponder(t, cfg)
@@ -289,15 +290,15 @@ func TestReadAsRTR(t *testing.T) {
 	if !r.FirstFPDU(RTRWrite) {
 		t.Error("the agreed RTR is not known")
 	}
-	r = ask(ResponderConfig{}, Enhanced{RTR: RTRWrite}) // client-server model: the bits have no meaning
+	r = ask(ResponderConfig{}, Enhanced{RTR: RTRWrite}) // in the client-server model the bits have no meaning
 	r.Accept(Decision{})
 	if r.Params().RTR != 0 || r.FirstFPDU(RTRWrite) {
 		t.Error("an RTR without the peer-to-peer model")
 	}
 }
 
-// A peer that serves fewer reads than needed is rejected, but only in revision 2 and if it gives a
-// number. The machine ends with an error that has the reason. [I-17] [MPA-7.1.2-7]
+// A peer that serves fewer Reads than needed is rejected, but only in revision 2 and only if it
+// gives a number. The machine ends with an error that contains the reason. [I-17] [MPA-7.1.2-7]
 func TestMinORD(t *testing.T) {
 	for _, tc := range []struct {
 		name   string

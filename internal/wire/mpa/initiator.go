@@ -10,23 +10,23 @@ import (
 // An InitiatorConfig determines the Request of an [Initiator]. The zero value requests revision 2,
 // no CRC, the client-server model and no reads.
 type InitiatorConfig struct {
-	Plain      bool // revision 1: no depths, no peer-to-peer model [MPA2-6-6] [MPA2-10-3]
-	Markers    bool // ask for markers in what we receive [I-09]
-	CRC        bool // ask for CRCs
-	PeerToPeer bool // ask for the peer-to-peer model; RTR must then name a kind
-	RTR        RTR  // the kinds we can send [MPA2-9.2-2]
+	Plain      bool // revision 1, which has no depths and no peer-to-peer model [MPA2-6-6] [MPA2-10-3]
+	Markers    bool // request markers in the FPDUs that this side receives [I-09]
+	CRC        bool // request CRCs
+	PeerToPeer bool // request the peer-to-peer model; RTR must then name a kind
+	RTR        RTR  // the kinds that this side can send [MPA2-9.2-2]
 
-	IRD      uint16 // reads we can serve, 0..MaxDepth
-	ORD      uint16 // reads we want outstanding, 0..MaxDepth
-	MaxIRD   uint16 // how far IRD may be raised for the peer; 0 means IRD
+	IRD      uint16 // number of Reads that this side can serve, 0..MaxDepth
+	ORD      uint16 // number of Reads that this side wants outstanding, 0..MaxDepth
+	MaxIRD   uint16 // limit up to which IRD may be raised for the peer; 0 means IRD
 	ULPDepth bool   // announce that the ULP negotiates both depths by other means
 
-	Private    []byte // private data of the ULP; copied
-	MaxPrivate int    // greatest PD_Length to send; 0 means DefaultMaxPrivate
+	Private    []byte // private data of the ULP, which is copied
+	MaxPrivate int    // maximum PD_Length to send; 0 means DefaultMaxPrivate
 }
 
-// An Initiator is the side that sends the Request. It does no I/O and has no
-// clock; one goroutine at a time may use it.
+// An Initiator is the machine of the side that sends the Request. It does no I/O and has no clock.
+// One goroutine at a time may use it.
 //
 // Either side of the TCP connection may be the Initiator [MPA-7.1-7].
 type Initiator struct {
@@ -75,18 +75,18 @@ func NewInitiator(cfg InitiatorConfig) (*Initiator, error) {
 // State returns the state of the machine.
 func (in *Initiator) State() State { return in.state }
 
-// Params returns the agreed parameters. It is valid in state Full; after Leave, only the fields of
-// the peer's frame are.
+// Params returns the agreed parameters. It is valid in state Full. After the action Leave only the
+// fields of the peer's frame are valid.
 func (in *Initiator) Params() Params { return in.params }
 
-// Err returns why the machine ended, nil in the other states.
+// Err returns the reason why the machine has ended, and nil in the other states.
 func (in *Initiator) Err() error { return in.err }
 
 // Frame returns the Request.
 func (in *Initiator) Frame() Frame { return in.req }
 
-// Start returns the bytes of the Request, to be sent in one write. No
-// FPDU may follow before Receive returned Operate.
+// Start returns the bytes of the Request, which must be sent in one write. No FPDU may be sent
+// before Receive has returned Operate.
 func (in *Initiator) Start() []byte {
 	if in.state != Idle {
 		panic("mpa: Initiator started twice")
@@ -95,9 +95,9 @@ func (in *Initiator) Start() []byte {
 	return in.req.Append(nil) // [MPA-7.1.2-1] [MPA-7.1.2-2]
 }
 
-// Receive takes all bytes received since the Request was sent, the earlier ones at each call again.
-// It returns how many belong to the Reply, and the next action. Bytes after an accepting Reply are
-// FPDUs; after a rejection they belong to the ULP.
+// Receive handles all bytes received since the Request was sent. Each call gets the earlier bytes
+// again. It returns the number of bytes that belong to the Reply, and the next action. Bytes after
+// an accepting Reply are FPDUs. Bytes after a rejection belong to the ULP.
 func (in *Initiator) Receive(b []byte) (n int, act Action) {
 	if in.state != AwaitReply {
 		return 0, in.again()
@@ -116,7 +116,7 @@ func (in *Initiator) Receive(b []byte) (n int, act Action) {
 		return 0, in.end(Close, badFrame(ErrTwoInitiators))
 	}
 	in.peer(f)
-	if f.Reject && f.Rev <= in.req.Rev { // an old peer may reject in its own form [I-04]
+	if f.Reject && f.Rev <= in.req.Rev { // a peer with an older revision may reject in its own form [I-04]
 		return n, in.end(Leave, ErrRejected) // [MPA-7.1.2-13] [MPA-7.1.1-12]
 	}
 	if f.Rev != in.req.Rev || f.Enhanced != in.req.Enhanced { // [I-04]
@@ -130,13 +130,14 @@ func (in *Initiator) Receive(b []byte) (n int, act Action) {
 	return n, Operate // the bytes from n on are FPDUs [I-11]
 }
 
-// isRequest reports whether b, too short for a frame, can only be a Request.
+// isRequest reports whether b, which is too short for a frame, can only be the beginning of a
+// Request.
 func (in *Initiator) isRequest(b []byte) bool {
 	const common = len("MPA ID Re")
 	return len(b) > common && b[common] == requestKey[common]
 }
 
-// peer records the fields of the peer's frame for the ULP.
+// peer stores the fields of the peer's frame for the ULP.
 func (in *Initiator) peer(f Frame) {
 	p := &in.params
 	p.Rev, p.Enhanced = f.Rev, f.Enhanced
@@ -144,7 +145,7 @@ func (in *Initiator) peer(f Frame) {
 	p.Private = bytes.Clone(f.Private)            // [MPA-7.1.1-21] [MPA-7.1.2-23]
 }
 
-// agree derives the parameters from both frames.
+// agree computes the parameters from both frames, and returns the next action.
 func (in *Initiator) agree(f Frame) Action {
 	p, q := &in.params, &in.req
 	p.SendMarkers = f.Markers // [MPA-7.1.1-5] [MPA-7.1.1-6]
@@ -165,7 +166,7 @@ func (in *Initiator) agree(f Frame) Action {
 		}
 		p.IRD = f.Conn.ORD // [MPA2-9.1-10]
 	}
-	if !q.Conn.PeerToPeer { // bits A to D of the Reply have no meaning then [MPA2-9.2-16]
+	if !q.Conn.PeerToPeer { // in that case bits A to D of the Reply have no meaning [MPA2-9.2-16]
 		return Operate
 	}
 	p.PeerToPeer = true
@@ -174,7 +175,7 @@ func (in *Initiator) agree(f Frame) Action {
 	}
 	// The Initiator chooses among the common kinds. It prefers Write, which consumes neither an MSN
 	// nor a Read. [MPA2-1.1-1] [MPA2-9.2-10] [I-06]
-	both := p.RTR & q.Conn.RTR // kinds beyond the offer do no harm [MPA2-9.2-8]
+	both := p.RTR & q.Conn.RTR // kinds that were not offered are ignored [MPA2-9.2-8]
 	switch {
 	case both&RTRWrite != 0:
 		p.Ready = RTRWrite
@@ -189,7 +190,7 @@ func (in *Initiator) agree(f Frame) Action {
 	return Operate
 }
 
-// Timeout reports that the complete Reply did not arrive in time. [MPA-7.1.2-25]
+// Timeout handles the time limit for the Reply: it did not arrive completely. [MPA-7.1.2-25]
 func (in *Initiator) Timeout() Action {
 	if in.state != AwaitReply {
 		return in.again()
@@ -197,7 +198,7 @@ func (in *Initiator) Timeout() Action {
 	return in.end(Close, ErrTimeout)
 }
 
-// Lost reports that the stream ended or failed before the Reply was complete.
+// Lost handles the end or failure of the stream before the Reply was complete.
 func (in *Initiator) Lost(cause error) Action {
 	if in.state != AwaitReply {
 		return in.again()
@@ -205,8 +206,8 @@ func (in *Initiator) Lost(cause error) Action {
 	return in.end(Close, &Error{Code: CodeClosed, Err: cause})
 }
 
-// Fail reports a local error after the Reply was accepted and before the first FPDU: the connection
-// ends with Terminate 2/0/05. [MPA2-9.3-2]
+// Fail handles a local error after the Reply was accepted and before the first FPDU was sent. The
+// connection ends with Terminate 2/0/05. [MPA2-9.3-2]
 func (in *Initiator) Fail(cause error) Action {
 	if in.state != Full {
 		return in.again()
@@ -214,8 +215,9 @@ func (in *Initiator) Fail(cause error) Action {
 	return in.end(Terminate, &Error{Code: CodeCatastrophic, Err: cause})
 }
 
-// MayRetryPlain reports whether a second attempt in revision 1 on a new connection makes sense: the
-// peer closed without sending a byte, as a Responder without revision 2 must. [MPA2-10-8] [I-02]
+// MayRetryPlain reports whether a second attempt, in revision 1 on a new connection, can succeed.
+// It can if the peer closed without sending a byte, because a Responder without revision 2 must do
+// that. [MPA2-10-8] [I-02]
 func (in *Initiator) MayRetryPlain() bool {
 	e, ok := errors.AsType[*Error](in.err)
 	return ok && e.Code == CodeClosed && !in.heard && !in.cfg.Plain

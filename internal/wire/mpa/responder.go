@@ -10,27 +10,27 @@ import (
 // A ResponderConfig determines the Reply of a [Responder].
 type ResponderConfig struct {
 	PlainOnly bool // support revision 1 only [MPA2-10-7]
-	Markers   bool // ask for markers in what we receive [I-09]
-	CRC       bool // ask for CRCs
-	RTR       RTR  // the kinds we can receive; 0 means all [MPA2-9.2-3]
+	Markers   bool // request markers in the FPDUs that this side receives [I-09]
+	CRC       bool // request CRCs
+	RTR       RTR  // the kinds that this side can receive; 0 means all [MPA2-9.2-3]
 	ForceRTR  RTR  // answer every offer with exactly these kinds [I-07]
 
-	IRD    uint16 // reads we serve if the peer's ORD is unknown, 0..MaxDepth
-	ORD    uint16 // reads we want outstanding, 0..MaxDepth
-	MaxIRD uint16 // largest number of reads we serve; 0 means DefaultMaxDepth
+	IRD    uint16 // number of Reads to serve if the peer's ORD is unknown, 0..MaxDepth
+	ORD    uint16 // number of Reads that this side wants outstanding, 0..MaxDepth
+	MaxIRD uint16 // maximum number of Reads to serve; 0 means DefaultMaxDepth
 	// NoReads means that no Read is served except one used as RTR.
 	NoReads bool
 	MinORD  uint16 // reject a peer that serves fewer reads than this [MPA2-9.1-8]
 
-	MaxPrivate int // greatest PD_Length to send; 0 means DefaultMaxPrivate
+	MaxPrivate int // maximum PD_Length to send; 0 means DefaultMaxPrivate
 
-	// SendEarly lifts the rule that a Responder waits for an FPDU before it sends one. It is for
-	// ULPs that negotiate by themselves when the Initiator is ready. [MPA 7.1.2 deviates] [I-77]
+	// SendEarly lifts the rule that a Responder sends no FPDU before it has received one. It is for
+	// ULPs that negotiate themselves when the Initiator is ready. [MPA 7.1.2 deviates] [I-77]
 	SendEarly bool
 }
 
-// A Responder is the side that waits for the Request. It does no I/O and has
-// no clock; one goroutine at a time may use it.
+// A Responder is the machine of the side that waits for the Request. It does no I/O and has no
+// clock. One goroutine at a time may use it.
 type Responder struct {
 	cfg    ResponderConfig
 	req    Frame
@@ -60,18 +60,19 @@ func NewResponder(cfg ResponderConfig) (*Responder, error) {
 // State returns the state of the machine.
 func (r *Responder) State() State { return r.state }
 
-// Params returns the fields of the Request after Ask, and the agreed parameters after Accept.
+// Params returns the fields of the Request after the action Ask, and the agreed parameters after
+// Accept.
 func (r *Responder) Params() Params { return r.params }
 
-// Err returns why the machine ended, nil in the other states.
+// Err returns the reason why the machine has ended, and nil in the other states.
 func (r *Responder) Err() error { return r.err }
 
-// Frame returns the Request after Ask.
+// Frame returns the Request after the action Ask.
 func (r *Responder) Frame() Frame { return r.req }
 
-// Receive takes all received bytes, the earlier ones at each call again. It returns how many belong
-// to the Request, and the next action. Nothing is sent before a valid Request is complete. Bytes
-// after the Request make it malformed.
+// Receive handles all received bytes. Each call gets the earlier bytes again. It returns the number
+// of bytes that belong to the Request, and the next action. Nothing is sent before a valid Request
+// is complete. Bytes after the Request make it malformed.
 func (r *Responder) Receive(b []byte) (n int, act Action) {
 	if r.state != AwaitRequest {
 		return 0, r.again()
@@ -90,7 +91,7 @@ func (r *Responder) Receive(b []byte) (n int, act Action) {
 		return 0, r.end(Close, badFrame(ErrTrailing))
 	}
 	f.Private = bytes.Clone(f.Private) // [MPA-7.1.2-23]
-	r.req = f                          // its R bit has no meaning [MPA-7.1.1-11]
+	r.req = f                          // the R bit of a Request has no meaning [MPA-7.1.1-11]
 	p := &r.params
 	p.Rev, p.Enhanced = f.Rev, f.Enhanced         // [MPA2-6-7] [MPA2-10-4] [MPA-7.1.1-18]
 	p.PeerIRD, p.PeerORD = f.Conn.IRD, f.Conn.ORD // [MPA2-9.1-4]
@@ -104,8 +105,7 @@ func (r *Responder) Receive(b []byte) (n int, act Action) {
 	return n, Ask
 }
 
-// depths derives IRD and ORD; values of the peer are limited by the configuration. [MPA2-12-1]
-// [I-18]
+// depths computes IRD and ORD. The configuration limits the values of the peer. [MPA2-12-1] [I-18]
 func (r *Responder) depths() {
 	p, c := &r.params, r.req.Conn
 	p.IRD, p.ORD = r.cfg.IRD, r.cfg.ORD
@@ -113,17 +113,17 @@ func (r *Responder) depths() {
 		p.ORD = min(p.ORD, PlainORD)
 		return
 	}
-	if c.ORD != DepthULP { // otherwise ours stays [MPA2-9.1-15]
+	if c.ORD != DepthULP { // otherwise the value of this side stays [MPA2-9.1-15]
 		p.IRD = min(c.ORD, r.cfg.MaxIRD) // [MPA2-9.1-2]
 	}
-	if c.IRD != DepthULP { // otherwise ours stays [MPA2-9.1-17]
+	if c.IRD != DepthULP { // otherwise the value of this side stays [MPA2-9.1-17]
 		p.ORD = min(p.ORD, c.IRD) // [MPA2-9.1-5] [MPA2-9.1-7]
 	}
 }
 
-// model derives the RTR kinds: the offered kinds that we can receive. If there are none, it ignores
-// the offer and names the kinds that we can receive. [MPA2-9.2-4] [MPA2-9.2-5] [MPA2-9.2-6]
-// [MPA2-9.2-7] [MPA2-9.2-9] [I-07]
+// model computes the kinds of RTR: the offered kinds that this side can receive. If there are none,
+// it ignores the offer and names the kinds that this side can receive. [MPA2-9.2-4] [MPA2-9.2-5]
+// [MPA2-9.2-6] [MPA2-9.2-7] [MPA2-9.2-9] [I-07]
 func (r *Responder) model() {
 	p, c := &r.params, r.req.Conn
 	if !r.req.Enhanced || !c.PeerToPeer { // B, C, D are ignored [MPA2-9.2-14] [MPA2-9.2-16]
@@ -143,7 +143,7 @@ func (r *Responder) model() {
 	default:
 		p.RTR = r.cfg.RTR
 	}
-	if p.RTR&RTRRead != 0 && p.IRD == 0 { // the RTR itself needs one [MPA2-9.1-6]
+	if p.RTR&RTRRead != 0 && p.IRD == 0 { // the RTR itself is a Read, so it needs one [MPA2-9.1-6]
 		p.IRD = 1
 	}
 }
@@ -152,15 +152,15 @@ func (r *Responder) model() {
 // configuration and sends no private data.
 type Decision struct {
 	Private []byte // private data of the Reply
-	// LowerIRD and LowerORD, if positive, bound the depths further.
+	// LowerIRD and LowerORD, if positive, limit the depths further.
 	LowerIRD, LowerORD uint16
 }
 
-// Accept returns the bytes of the accepting Reply, to be sent in one write, and moves to AwaitFPDU:
-// from now on all received bytes are FPDUs, and nothing may be sent before a valid one was
-// received.
+// Accept returns the bytes of the accepting Reply, which must be sent in one write. The machine
+// moves to AwaitFPDU. From then on all received bytes are FPDUs, and nothing may be sent before a
+// valid FPDU was received.
 //
-// If the peer serves fewer reads than MinORD, the frame is a rejection with that reason, without a
+// If the peer serves fewer Reads than MinORD, the frame is a rejection with that reason, without a
 // Terminate, and the error is an *Error of CodeInsufficientIRD. If the private data does not fit,
 // the error wraps ErrPrivateTooLong, there is no frame, and Accept or Reject can be called again.
 func (r *Responder) Accept(d Decision) ([]byte, error) {
@@ -192,29 +192,29 @@ func (r *Responder) Accept(d Decision) ([]byte, error) {
 	return r.reply(false, p.ORD, d.Private).Append(nil), nil // [MPA-7.1.2-8] [MPA-7.1.2-9]
 }
 
-// Reject returns the bytes of the rejecting Reply with the ULP's private data and ends the machine.
-// MPA has ended then; the TCP connection stays open, and the ULP may use or close it.
+// Reject returns the bytes of the rejecting Reply with the ULP's private data, and ends the
+// machine. The TCP connection stays open, and the ULP may use or close it.
 func (r *Responder) Reject(private []byte) ([]byte, error) {
 	r.mustAwaitULP("Reject")
 	if err := checkPrivate(len(private), r.req.Enhanced, r.cfg.MaxPrivate); err != nil {
 		return nil, err
 	}
-	// The depths are those that we need [I-16]; the private data is the ULP's. [MPA-7.1.2-5]
-	// [MPA-7.1.2-18] [MPA-7.1.2-6]
+	// The depths in the frame are those that this side needs [I-16]. The private data is the ULP's.
+	// [MPA-7.1.2-5] [MPA-7.1.2-18] [MPA-7.1.2-6]
 	f := r.reply(true, max(r.params.ORD, r.cfg.MinORD), private)
 	r.state = Ended // [MPA-7.1.2-7]
 	return f.Append(nil), nil
 }
 
-// reply builds the Reply. Revision and S are repeated [I-04]; nothing else of
-// the Request is copied, in particular neither R nor reserved bits.
-// [MPA2-10-1] [MPA2-10-2] [MPA2-10-5] [MPA2-10-6]
+// reply returns the Reply. It repeats the revision and the S bit of the Request [I-04]. It copies
+// nothing else of the Request, in particular neither R nor reserved bits. [MPA2-10-1] [MPA2-10-2]
+// [MPA2-10-5] [MPA2-10-6]
 func (r *Responder) reply(reject bool, ord uint16, private []byte) Frame {
 	p := &r.params
 	f := Frame{
 		Kind:     Reply,
 		Markers:  r.cfg.Markers,
-		CRC:      p.CRC, // the value in force, because some Initiators that demand CRCs reject a 0 [I-05]
+		CRC:      p.CRC, // the agreed value, because some Initiators that demand CRCs reject a 0 [I-05]
 		Reject:   reject,
 		Rev:      r.req.Rev,
 		Enhanced: r.req.Enhanced,
@@ -232,9 +232,9 @@ func (r *Responder) reply(reject bool, ord uint16, private []byte) Frame {
 	return f
 }
 
-// FirstFPDU reports that the first valid FPDU was received. is is the kind of RTR that its form
-// matches, or 0. The result is true if the FPDU is the agreed RTR, which the ULP must not see.
-// After any valid FPDU we may send.
+// FirstFPDU handles the first valid FPDU. is is the kind of RTR that the form of the FPDU matches,
+// or 0. The result is true if the FPDU is the agreed RTR, which the ULP must not see. After any
+// valid FPDU this side may send.
 func (r *Responder) FirstFPDU(is RTR) (rtr bool) {
 	if r.state != AwaitFPDU && r.state != Full {
 		panic("mpa: first FPDU in state " + r.state.String())
@@ -244,8 +244,8 @@ func (r *Responder) FirstFPDU(is RTR) (rtr bool) {
 	return r.params.PeerToPeer && is&r.params.RTR != 0
 }
 
-// Timeout reports that the complete Request, or in the peer-to-peer model the first FPDU, did not
-// arrive in time. [MPA-7.1.2-21] [MPA-7.1.2-25] [I-14]
+// Timeout handles the time limit of start-up. The complete Request did not arrive in time, or in
+// the peer-to-peer model the first FPDU. [MPA-7.1.2-21] [MPA-7.1.2-25] [I-14]
 func (r *Responder) Timeout() Action {
 	switch r.state {
 	case AwaitRequest, AwaitFPDU:
@@ -254,7 +254,7 @@ func (r *Responder) Timeout() Action {
 	return r.again()
 }
 
-// Lost reports that the stream ended or failed during start-up.
+// Lost handles the end or failure of the stream during start-up.
 func (r *Responder) Lost(cause error) Action {
 	switch r.state {
 	case AwaitRequest, AwaitULP, AwaitFPDU:

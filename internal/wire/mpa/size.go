@@ -1,30 +1,30 @@
 package mpa
 
-// Numbers fixed by RFC 5044.
+// These numbers are fixed by RFC 5044.
 const (
 	MinMULPDU      = 128   // MULPDU never falls below this [MPA-3-4] [MPA-4.5-7]
-	MaxULPDU       = 64768 // greatest ULPDU that is ever sent [MPA-3-5]
+	MaxULPDU       = 64768 // maximum length of a ULPDU that may be sent [MPA-3-5]
 	MarkerInterval = 512   // bytes of TCP sequence space between markers [MPA-4.3-2]
 	MarkerLen      = 4
 	LengthLen      = 2 // the ULPDU_Length field
 	crcLen         = 4
 )
 
-// Numbers of our choice.
+// These numbers are our choice.
 const (
-	// MaxSendULPDU is the largest ULPDU that needs no pad and is within
-	// MaxULPDU, and the largest that we send. [I-26]
+	// MaxSendULPDU is the maximum length of a ULPDU that this package sends. It is the largest
+	// number up to MaxULPDU that needs no pad. [I-26]
 	MaxSendULPDU = 64766
-	// MaxRecvULPDU is the largest ULPDU that a receiver accepts: the largest value of the length
-	// field. [I-25]
+	// MaxRecvULPDU is the maximum length of a ULPDU that a receiver accepts. It is the largest
+	// value of the length field. [I-25]
 	MaxRecvULPDU = 65535
-	// MaxFPDU is the length of the largest FPDU that a receiver may meet, with
-	// its markers and the marker before it. [MPA-A.4-2]
+	// MaxFPDU is the maximum length of an FPDU that a receiver may get, including its markers and
+	// the marker before it. [MPA-A.4-2]
 	MaxFPDU = MarkerLen + LengthLen + MaxRecvULPDU + 3 + crcLen + MarkerLen*(1+(LengthLen+MaxRecvULPDU+3)/(MarkerInterval-MarkerLen)+1)
 )
 
-// MULPDU returns the greatest ULPDU in bytes that fits a TCP segment of emss bytes (the payload of
-// a segment, options deducted), within the bounds 128 and MaxSendULPDU. With markers it assumes the
+// MULPDU returns the maximum length in bytes of a ULPDU that fits a TCP segment with emss bytes of
+// payload. The result is at least MinMULPDU and at most MaxSendULPDU. With markers it assumes the
 // largest possible number of them. [MPA-4.5-1] [MPA-4.5-2] [MPA-5.1-1]
 func MULPDU(emss int, markers bool) int {
 	m := emss - (LengthLen + crcLen + emss%4)
@@ -34,7 +34,7 @@ func MULPDU(emss int, markers bool) int {
 	return min(max(m, MinMULPDU), MaxSendULPDU) // [MPA-3-4] [MPA-3-5] [MPA-4.5-7]
 }
 
-// PadLen returns how many bytes of pad follow a ULPDU of n bytes. [MPA-4.1-5]
+// PadLen returns the number of pad bytes after a ULPDU of n bytes. [MPA-4.1-5]
 func PadLen(n int) int { return -(n + LengthLen) & 3 }
 
 // FPDULen returns the length in bytes of the FPDU that carries a ULPDU of n
@@ -45,8 +45,9 @@ func FPDULen(n int) int { return LengthLen + n + PadLen(n) + crcLen }
 // and whose ULPDU has n bytes. It does not count a marker directly before the FPDU, and counts one
 // directly before the CRC.
 func markers(pos uint32, n int) int {
-	// first counts the bytes of the FPDU up to the next marker; 508 bytes are between further
-	// markers. No marker falls into the CRC: it is four bytes on a grid of four.
+	// first is the number of bytes of the FPDU before the next marker. Between further markers
+	// there are 508 bytes. No marker falls into the CRC, because the CRC is four bytes on a grid of
+	// four.
 	first := MarkerInterval - int(pos%MarkerInterval)
 	body := LengthLen + n + PadLen(n)
 	if body < first {

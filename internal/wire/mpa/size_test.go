@@ -2,7 +2,7 @@ package mpa
 
 import "testing"
 
-// TestMPA_4_5 checks the formulas against a table that was computed by hand, and the bounds.
+// TestMPA_4_5 checks the formulas against a table that was computed by hand, and checks the bounds.
 // [MPA-4.5-1] [MPA-4.5-2] [MPA-4.5-5] [MPA-5.1-1]
 func TestMPA_4_5(t *testing.T) {
 	for _, c := range []struct{ emss, plain, marked int }{
@@ -23,7 +23,7 @@ func TestMPA_4_5(t *testing.T) {
 			if FPDULen(m) > emss {
 				t.Fatalf("emss %d: FPDU of %d bytes", emss, FPDULen(m))
 			}
-			if emss%4 == 0 && PadLen(m) != 0 { // full segments of a usual MSS need no pad [I-26]
+			if emss%4 == 0 && PadLen(m) != 0 { // with a usual MSS, full segments need no pad [I-26]
 				t.Fatalf("emss %d: pad %d", emss, PadLen(m))
 			}
 		}
@@ -31,7 +31,7 @@ func TestMPA_4_5(t *testing.T) {
 		if m == MinMULPDU {
 			continue
 		}
-		for _, pos := range []uint32{0, 4, 256, 508} { // wherever it begins, with the marker before it
+		for _, pos := range []uint32{0, 4, 256, 508} { // at any position of its start, including the marker before it
 			lead := 0
 			if pos == 0 {
 				lead = MarkerLen

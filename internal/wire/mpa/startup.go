@@ -5,37 +5,38 @@ import (
 	"fmt"
 )
 
-// Numbers of our choice for start-up.
+// These numbers of start-up are our choice.
 const (
-	// DefaultDepth is the number of RDMA Reads that we serve and request by default. [I-18]
+	// DefaultDepth is the default number of RDMA Reads that this side serves and requests. [I-18]
 	DefaultDepth = 16
 	// DefaultMaxDepth is the limit up to which either number may be raised. [I-18]
 	DefaultMaxDepth = 128
-	// PlainORD is the ORD of revision 1, which cannot negotiate one: the least that any peer
-	// serves. [I-19]
+	// PlainORD is the ORD in revision 1, which can't negotiate it. It is the minimum that every
+	// peer serves. [I-19]
 	PlainORD = 1
-	// DefaultMaxPrivate is the greatest PD_Length we send. More is legal, but some peers close or
-	// fail above it. [I-12]
+	// DefaultMaxPrivate is the default maximum of PD_Length. Larger values are legal, but some
+	// peers close the connection or fail. [I-12]
 	DefaultMaxPrivate = 256
 )
 
-// An Action is the next step of the driver of a start-up machine.
+// An Action is the step that the driver of a start-up machine must perform next.
 type Action uint8
 
-// The actions.
+// These are the actions.
 const (
-	// Wait: read more of the stream.
+	// Wait means: read more bytes of the stream.
 	Wait Action = iota
-	// Ask: show the Request to the ULP, then call Accept or Reject.
+	// Ask means: pass the Request to the ULP, then call Accept or Reject.
 	Ask
-	// Operate: full operation begins, with the agreed [Params]. For an
-	// Initiator in the peer-to-peer model the first FPDU is Params.Ready.
+	// Operate means that full operation begins, with the agreed [Params]. An Initiator in the
+	// peer-to-peer model must send Params.Ready as its first FPDU.
 	Operate
-	// Terminate: the first FPDU is a Terminate with Err's code, then close.
+	// Terminate means: send a Terminate with Err's code as the first FPDU, then close.
 	Terminate
-	// Leave: the peer's ULP rejected; MPA has ended and TCP belongs to our ULP.
+	// Leave means that the peer's ULP has rejected the connection. MPA has ended, and TCP belongs
+	// to this side's ULP.
 	Leave
-	// Close: close TCP at once, send nothing. [MPA-8-6]
+	// Close means: close TCP at once and send nothing. [MPA-8-6]
 	Close
 )
 
@@ -52,7 +53,8 @@ func (a Action) String() string {
 // A State is the state of one side's start-up.
 type State uint8
 
-// The states. The names and arrows are those of the table in RFC 5044 7.1.2, as a state machine:
+// These are the states. The names and arrows are those of the table in RFC 5044 7.1.2, as a state
+// machine:
 //
 //	Initiator: Idle -> AwaitReply -> Full | Ended
 //	Responder: AwaitRequest -> AwaitULP -> AwaitFPDU -> Full | Ended
@@ -61,7 +63,7 @@ const (
 	AwaitReply                // Initiator: the Request was sent, no valid Reply has arrived
 	AwaitRequest              // Responder: no valid Request has arrived
 	AwaitULP                  // Responder: the ULP must accept or reject
-	AwaitFPDU                 // Responder: the Reply was sent; may receive, must not send
+	AwaitFPDU                 // Responder: the Reply was sent; this side may receive and must not send
 	Full                      // full operation in both directions
 	Ended                     // MPA has ended on this connection
 )
@@ -80,14 +82,14 @@ func (s State) String() string {
 type Params struct {
 	Rev         uint8 // revision of both frames [MPA-7.1.1-18] [MPA-3-13]
 	SendMarkers bool  // the peer requested markers [MPA-7.1.1-6] [MPA-7.1.1-7]
-	RecvMarkers bool  // we requested markers
+	RecvMarkers bool  // this side requested markers
 	CRC         bool  // CRCs are computed and checked in both directions [MPA-7.1.1-9]
 	Enhanced    bool  // depths and model were negotiated
-	PeerToPeer  bool  // an RTR opens the Initiator's direction
+	PeerToPeer  bool  // the Initiator's first message is an RTR
 	RTR         RTR   // the agreed kinds
-	Ready       RTR   // Initiator: the kind that it must send first
+	Ready       RTR   // Initiator: the kind of RTR that it must send first
 
-	IRD, ORD         uint16 // our own depths after the exchange
+	IRD, ORD         uint16 // depths of this side after the exchange
 	PeerIRD, PeerORD uint16 // the fields of the peer's frame; 0 in revision 1 [MPA2-9.1-4] [MPA2-9.1-14]
 
 	Private []byte // private data of the peer's ULP [MPA-7.1.1-21]
@@ -102,13 +104,13 @@ var ErrTwoResponders = errors.New("mpa: received a Reply, expected a Request")
 // ErrTrailing means that bytes followed a Request before it was answered. [MPA-7.1.2-24] [I-11]
 var ErrTrailing = errors.New("mpa: data behind the Request")
 
-// ErrRejected is the error of an Initiator whose peer's ULP rejected.
+// ErrRejected is the error of an Initiator if the peer's ULP has rejected the connection.
 var ErrRejected = errors.New("mpa: connection rejected by the peer")
 
 // ErrTimeout is the error of a start-up that took too long. [MPA-7.1.2-21] [MPA-7.1.2-25]
 var ErrTimeout = errors.New("mpa: start-up timed out")
 
-// ErrPrivateTooLong means that the ULP's private data does not fit.
+// ErrPrivateTooLong means that the ULP's private data does not fit into a frame.
 var ErrPrivateTooLong = errors.New("mpa: private data too long")
 
 func badFrame(err error) error { return &Error{Code: CodeFrame, Err: err} }

@@ -24,7 +24,7 @@ const MessageLen = 48
 // A Type is one of the four message types.
 type Type uint8
 
-// The four message types.
+// These are the four message types.
 const ( // [SDP 7.3.1.2]
 	Request Type = 0 // PMReq, client to server
 	Accept  Type = 1 // PMAccept, server to client
@@ -32,7 +32,7 @@ const ( // [SDP 7.3.1.2]
 	Deny    Type = 3 // PMDeny, server to client
 )
 
-// String returns the name the draft uses.
+// String returns the name that the draft uses.
 func (t Type) String() string {
 	switch t {
 	case Request:
@@ -47,7 +47,7 @@ func (t Type) String() string {
 	return fmt.Sprintf("Type(%#x)", uint8(t))
 }
 
-// Errors of Parse. A short message is io.ErrUnexpectedEOF.
+// These are errors of Parse. For a message that is too short the error is io.ErrUnexpectedEOF.
 var (
 	ErrVersion   = errors.New("portmap: unknown version")
 	ErrIPVersion = errors.New("portmap: IP version is neither 4 nor 6")
@@ -72,9 +72,9 @@ var (
 // Both addresses are of one family. In the figure the most significant bit is at the left.
 type Message struct { // [SDP 7.3] [D-01]
 	Type        Type
-	PmTime      uint8          // lifetime of an answer, in the form of portmap.PmTime; zero in everything but PMAccept
-	AssocHandle uint64         // names the transaction of this client
-	Cp          netip.AddrPort // the address that the client connects from
+	PmTime      uint8          // lifetime of an answer, in the form of portmap.PmTime; zero in all messages except PMAccept
+	AssocHandle uint64         // identifies the transaction of this client
+	Cp          netip.AddrPort // address from which the client connects
 	Ap          netip.AddrPort // address of the service, requested or granted
 
 	// AssocHandle [SDP-7.3.1.8-2], Cp [SDP-7.3.1.7-1] [SDP-7.3.1.9-1], Ap [SDP-7.3.1.6-1]
@@ -123,10 +123,9 @@ func appendAddr(b []byte, a netip.Addr) []byte {
 	return append(b, v[:]...)
 }
 
-// Parse decodes the message at the front of b. Bytes beyond MessageLen are
-// ignored, and so are the reserved bits and the tail of an IPv4 address field.
-// The error is io.ErrUnexpectedEOF if b is short, ErrVersion or ErrIPVersion if
-// those fields are unknown.
+// Parse decodes the message at the front of b. It ignores bytes beyond MessageLen, reserved bits,
+// and the unused part of an IPv4 address field. The error is io.ErrUnexpectedEOF if b is short, and
+// ErrVersion or ErrIPVersion if the value of these fields is unknown.
 func Parse(b []byte) (Message, error) { // [D-61] [SDP-7.3.1.5-2] [SDP-7.3.1.3-3]
 	if len(b) < MessageLen {
 		return Message{}, fmt.Errorf("portmap: %d bytes, want %d: %w", len(b), MessageLen, io.ErrUnexpectedEOF)
@@ -151,7 +150,7 @@ func parseAddr(b []byte, ipv byte) netip.Addr {
 	if ipv == 4 {
 		return netip.AddrFrom4([4]byte(b))
 	}
-	return netip.AddrFrom16([16]byte(b)) // all 128 bits count [SDP-7.3.1.3-4]
+	return netip.AddrFrom16([16]byte(b)) // all 128 bits are used [SDP-7.3.1.3-4]
 }
 
 // LogValue describes m for logs and for decoders.

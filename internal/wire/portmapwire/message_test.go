@@ -12,7 +12,7 @@ import (
 
 func ap(s string) netip.AddrPort { return netip.MustParseAddrPort(s) }
 
-// vectors are written by hand from Figure 17, with separated fields.
+// vectors were written by hand from Figure 17. Spaces separate the fields.
 var vectors = []struct {
 	name string
 	m    Message
@@ -81,7 +81,7 @@ func TestSDP_7_3_1_badFields(t *testing.T) {
 }
 
 func TestAppendFamilies(t *testing.T) {
-	// A mapped address counts as IPv6; zones are not transmitted. [D-58]
+	// An IPv4-mapped address counts as IPv6. Zones are not transmitted. [D-58]
 	m := Message{Cp: ap("[::ffff:10.0.0.2]:1"), Ap: ap("[2001:db8::1]:2")}
 	if got, err := Parse(m.Append(nil)); err != nil || got != m {
 		t.Errorf("%+v came back as %+v, %v", m, got, err)

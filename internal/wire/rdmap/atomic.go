@@ -7,8 +7,8 @@ import (
 	"log/slog"
 )
 
-// Lengths in bytes of the headers of RFC 7306. One sentence of its section 4
-// calls the Atomic Response longer; the figure has 12. [RDMAPX-4-1] [RDMAPX-4-2] [I-69]
+// These are the lengths in bytes of the headers of RFC 7306. One sentence of its section 4 gives a
+// larger length for the Atomic Response; the figure has 12 bytes. [RDMAPX-4-1] [RDMAPX-4-2] [I-69]
 const (
 	AtomicRequestLen  = 52
 	AtomicResponseLen = 12
@@ -17,7 +17,7 @@ const (
 // An AtomicOp is the operation of an Atomic Request. [RDMAPX 5.2.1] [RDMAPX-5.2.1-2]
 type AtomicOp uint8
 
-// The operations. Code 1 is reserved, the others are unassigned. [I-67]
+// These are the operations. Code 1 is reserved, the others are unassigned. [I-67]
 const (
 	FetchAdd AtomicOp = 0
 	CmpSwap  AtomicOp = 2
@@ -47,23 +47,23 @@ type AtomicRequest struct {
 	Op          AtomicOp
 	ID          uint32 // chosen by the requester, repeated in the response [RDMAPX-5.2.1-3]
 	STag        uint32
-	TO          uint64 // must denote an address that is a multiple of 8
+	TO          uint64 // offset of a word whose address must be a multiple of 8
 	Data        uint64 // Add Data or Swap Data
 	Mask        uint64 // Add Mask or Swap Mask
 	Compare     uint64 // CmpSwap only
 	CompareMask uint64 // CmpSwap only
 }
 
-// NewFetchAdd returns the request to add add to the word at (stag, to). Each bit of mask is the top
-// bit of a separate field, whose carry is dropped; a mask of zero makes the word one field. Header
-// fields that FetchAdd does not use get the values that the RFC requires. [RDMAPX-5.2.1-5]
+// NewFetchAdd returns the request to add add to the word at (stag, to). Each set bit of mask is the
+// top bit of a separate field, and carries out of a field are dropped. With a mask of zero the word
+// is one field. Header fields that FetchAdd does not use get the values that the RFC requires.
+// [RDMAPX-5.2.1-5]
 func NewFetchAdd(stag uint32, to, add, mask uint64) AtomicRequest {
 	return AtomicRequest{Op: FetchAdd, STag: stag, TO: to, Data: add, Mask: mask, CompareMask: ^uint64(0)}
 }
 
-// NewCmpSwap returns the request to replace the bits of swapMask in the word at
-// (stag, to) by those of swap if the word equals compare in the bits of
-// compareMask.
+// NewCmpSwap returns a conditional request for the word at (stag, to). If the word equals compare
+// in the bits of compareMask, the bits of swapMask are replaced by those of swap.
 func NewCmpSwap(stag uint32, to, compare, compareMask, swap, swapMask uint64) AtomicRequest {
 	return AtomicRequest{Op: CmpSwap, STag: stag, TO: to, Data: swap, Mask: swapMask, Compare: compare, CompareMask: compareMask}
 }
@@ -80,9 +80,8 @@ func (r AtomicRequest) Append(b []byte) []byte {
 	return binary.BigEndian.AppendUint64(b, r.CompareMask)
 }
 
-// ParseAtomicRequest decodes the header at the front of b and reports its
-// length. The error is io.ErrUnexpectedEOF if b is short. Unassigned operations
-// parse; see AtomicOp.Supported.
+// ParseAtomicRequest decodes the header at the front of b and returns its length. The error is
+// io.ErrUnexpectedEOF if b is short. Unassigned operations are decoded too; see AtomicOp.Supported.
 func ParseAtomicRequest(b []byte) (r AtomicRequest, n int, err error) {
 	if len(b) < AtomicRequestLen {
 		return AtomicRequest{}, 0, io.ErrUnexpectedEOF
@@ -98,8 +97,8 @@ func ParseAtomicRequest(b []byte) (r AtomicRequest, n int, err error) {
 	return r, AtomicRequestLen, nil
 }
 
-// Apply returns the new value of the word old. For CmpSwap, changed reports whether the comparison
-// held; FetchAdd always writes. [RDMAPX-5.1.2-1] [RDMAPX-5.1.2-2]
+// Apply returns the new value of a word whose value was old. For CmpSwap, changed reports whether
+// the comparison succeeded. For FetchAdd it is always true. [RDMAPX-5.1.2-1] [RDMAPX-5.1.2-2]
 func (r AtomicRequest) Apply(old uint64) (word uint64, changed bool) {
 	switch r.Op {
 	case FetchAdd: // compare fields are ignored [RDMAPX-5.2.1-5]
@@ -117,8 +116,8 @@ func (r AtomicRequest) Apply(old uint64) (word uint64, changed bool) {
 // is the most significant bit of a field, and no carry leaves a field. A mask of
 // zero means one field of 64 bits. [RDMAPX-5.1.1-1] [RDMAPX-5.1.1-6]
 func MaskedAdd(a, b, mask uint64) uint64 {
-	// Add without the top bits, so that no carry passes them, and then add the top bits without
-	// carry.
+	// The words are added without the top bits, so that no carry passes them. Then the top bits are
+	// added without a carry.
 	return (a&^mask + b&^mask) ^ (a^b)&mask
 }
 
@@ -135,7 +134,7 @@ func (r AtomicRequest) LogValue() slog.Value {
 // An AtomicResponse is the RDMAP header of an Atomic Response message: its
 // whole DDP payload. [RDMAPX 5.2.2]
 type AtomicResponse struct {
-	ID    uint32 // of the request
+	ID    uint32 // identifier of the request
 	Value uint64 // value of the word before the operation [RDMAPX-5.1.1-8]
 }
 

@@ -23,7 +23,8 @@ func (e Extensions) enabled(o Opcode) bool {
 	return true
 }
 
-// CheckQueue checks the queue number of an Untagged segment. [DDP-7.1-1] [I-47]
+// CheckQueue checks the queue number of an Untagged segment. ext selects the queues of RFC 7306.
+// [DDP-7.1-1] [I-47]
 func CheckQueue(qn uint32, ext Extensions) ddp.Fault {
 	if fault.On("ddp-queue-code") && qn > QueueTerminate {
 		return ddp.InvalidMO
@@ -34,8 +35,8 @@ func CheckQueue(qn uint32, ext Extensions) ddp.Fault {
 	return ddp.InvalidQN
 }
 
-// CheckTagged checks the control octet of a Tagged segment: the version, then whether the opcode
-// may be Tagged. [RDMAP-7.2-2] [RDMAP-7.2-3] [RDMAP-4.1-4] [I-47]
+// CheckTagged checks the control octet of a Tagged segment: first the version, then whether a
+// message with the opcode may be Tagged. [RDMAP-7.2-2] [RDMAP-7.2-3] [RDMAP-4.1-4] [I-47]
 func CheckTagged(c byte) (Opcode, Fault) {
 	rv, o := ParseControl(c)
 	switch {
@@ -47,9 +48,9 @@ func CheckTagged(c byte) (Opcode, Fault) {
 	return o, OK
 }
 
-// CheckUntagged checks an Untagged segment of n bytes of payload that passed CheckQueue: the
-// version, then whether the opcode belongs to the queue. A message of fixed length must have that
-// length and be a single segment. [RDMAP-7.2-2] [RDMAP-7.2-3] [RDMAP-7.2-6] [RDMAP-4.1-11]
+// CheckUntagged checks an Untagged segment of n bytes of payload that has passed CheckQueue: first
+// the version, then whether the opcode belongs to the queue. A message of fixed length must have
+// that length and be a single segment. [RDMAP-7.2-2] [RDMAP-7.2-3] [RDMAP-7.2-6] [RDMAP-4.1-11]
 // [RDMAPX-8.2-1] [I-47]
 func CheckUntagged(h ddp.Untagged, n int, ext Extensions) (Opcode, Fault) {
 	rv, o := ParseControl(h.RsvdULP[0])

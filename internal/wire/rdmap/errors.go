@@ -10,7 +10,7 @@ import (
 // A Layer is the layer that found the error of a Terminate message. [RDMAP 4.8]
 type Layer uint8
 
-// The layers.
+// These are the layers of RFC 5040.
 const (
 	LayerRDMAP Layer = 0
 	LayerDDP   Layer = 1
@@ -30,7 +30,7 @@ func (l Layer) String() string {
 	return fmt.Sprintf("layer 0x%x", uint8(l))
 }
 
-// Error types of layer RDMAP. [RDMAP 4.8]
+// These are the error types of layer RDMAP. [RDMAP 4.8]
 const (
 	TypeCatastrophic = 0
 	TypeProtection   = 1 // remote protection error
@@ -40,10 +40,10 @@ const (
 // A Fault is an error that RDMAP finds in a message, or OK.
 type Fault uint8
 
-// The faults, each with its numbers in the table of RFC 5040. [RDMAP-4.8-3]
+// These are the faults. Each has its numbers in the table of RFC 5040. [RDMAP-4.8-3]
 const (
 	OK                    Fault = iota
-	Catastrophic                // 0/00: no code of its own
+	Catastrophic                // 0/00: for causes without a code of their own
 	InvalidSTag                 // 1/00
 	OutOfBounds                 // 1/01
 	AccessRights                // 1/02
@@ -55,7 +55,7 @@ const (
 	UnexpectedOpcode            // 2/06
 	StreamCatastrophic          // 2/07
 	GlobalCatastrophic          // 2/08
-	CannotInvalidateOp          // 2/09: the same cause, in the form of some peers
+	CannotInvalidateOp          // 2/09: the same cause, as some peers report it
 	Unspecified                 // 2/ff
 	numFaults             = iota
 )
@@ -97,8 +97,7 @@ func (f Fault) String() string {
 	return faults[f].text
 }
 
-// FaultOf returns the fault with this type and code. ok is false if the table
-// has none.
+// FaultOf returns the fault with this type and code. ok is false if the table has no such fault.
 func FaultOf(typ, code uint8) (f Fault, ok bool) {
 	if typ == TypeCatastrophic {
 		return Catastrophic, true
@@ -112,7 +111,7 @@ func FaultOf(typ, code uint8) (f Fault, ok bool) {
 }
 
 // Describe returns the meaning of the layer, error type and code of a Terminate message. If the
-// tables of RFC 5040, 5041, 5044 and 6581 do not have them, ok is false and the text shows the
+// tables of RFC 5040, 5041, 5044 and 6581 do not contain them, ok is false and the text shows the
 // numbers.
 func Describe(l Layer, typ, code uint8) (text string, ok bool) {
 	switch l {

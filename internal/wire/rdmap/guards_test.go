@@ -6,8 +6,8 @@ import (
 	"viaduct/internal/wire/ddp"
 )
 
-// An announced header counts as present only if all its bytes are there. [I-40] [RDMAP-4.8-5]
-// [RDMAP-4.8-7]
+// An announced header counts as present only if the message contains all its bytes. [I-40]
+// [RDMAP-4.8-5] [RDMAP-4.8-7]
 func TestTerminateHeaders(t *testing.T) {
 	seg := make([]byte, ddp.UntaggedLen+ReadRequestLen)
 	seg[0], seg[1] = 0x41, 0x41
@@ -15,7 +15,7 @@ func TestTerminateHeaders(t *testing.T) {
 	for _, tc := range []struct {
 		name       string
 		flags      byte
-		n          int // bytes of the message
+		n          int // length of the message in bytes
 		ddp, rdmap int
 		length     bool
 		used       int
@@ -39,8 +39,8 @@ func TestTerminateHeaders(t *testing.T) {
 	}
 }
 
-// A Terminate for a protection error contains the header of a Read Request only if that is
-// complete, and the DDP header only if that is complete. [RDMAP-7.1-2] [RDMAP-7.1-3] [RDMAP-7.1-4]
+// A Terminate for a protection error contains the header of a Read Request only if the received
+// header is complete. The same holds for the DDP header. [RDMAP-7.1-2] [RDMAP-7.1-3] [RDMAP-7.1-4]
 func TestTerminateCutRequest(t *testing.T) {
 	full := make([]byte, ddp.UntaggedLen+ReadRequestLen+1)
 	full[0], full[1] = 0x41, 0x40|byte(ReadRequestOp)
@@ -59,7 +59,7 @@ func TestTerminateCutRequest(t *testing.T) {
 	}
 }
 
-// A Terminate is one segment of a possible length. [RDMAP-7.2-6] [I-47]
+// A Terminate must be one segment with a valid length. [RDMAP-7.2-6] [I-47]
 func TestTerminateLengths(t *testing.T) {
 	h := ddp.Untagged{Last: true, QN: QueueTerminate, MSN: 1}
 	h.RsvdULP[0] = 0x40 | byte(TerminateOp)
@@ -76,7 +76,7 @@ func TestTerminateLengths(t *testing.T) {
 	}
 }
 
-// Messages without an RDMAP header may have any length and number of segments; the others have one
+// A message without an RDMAP header may have any length and number of segments. Any other has a
 // fixed length and one segment. [RDMAP-7.2-6] [RDMAPX-8.2-1] [I-47]
 func TestMessageLengths(t *testing.T) {
 	for o := range Opcode(opcodeMask + 1) {
@@ -101,8 +101,7 @@ func TestMessageLengths(t *testing.T) {
 	}
 }
 
-// Opcodes that do not exist are neither solicited nor invalidate anything.
-// [RDMAP-5.3-6] [RDMAP-4.1-3]
+// An unassigned opcode is not solicited and invalidates no STag. [RDMAP-5.3-6] [RDMAP-4.1-3]
 func TestNoSuchOpcode(t *testing.T) {
 	for _, o := range []Opcode{12, 13, 15, 16, 255} {
 		if o.Solicited() || o.Invalidates() {
@@ -111,8 +110,8 @@ func TestNoSuchOpcode(t *testing.T) {
 	}
 }
 
-// A Terminate counts as swapped only if it has a meaning when swapped, and either has none
-// unswapped or has HdrCt bits only at the wrong end. [I-40]
+// A Terminate counts as swapped only if it has a meaning after swapping. Besides, either it has
+// none before swapping, or its only HdrCt bits are at the wrong end. [I-40]
 func TestSwappedOrNot(t *testing.T) {
 	for _, tc := range []struct {
 		name      string

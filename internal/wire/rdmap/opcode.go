@@ -11,9 +11,9 @@ import (
 // Version is the RDMAP version in every message. [RDMAP-4.1-7] [MPA-C-1]
 const Version = 1
 
-// Queue numbers of Untagged messages. [RDMAP-3.1-2] [RDMAPX-4-3]
+// These are the queue numbers of Untagged messages. [RDMAP-3.1-2] [RDMAPX-4-3]
 const (
-	QueueSend           = 0 // Send types and Immediate Data
+	QueueSend           = 0 // all types of Send, and Immediate Data
 	QueueReadRequest    = 1 // Read Requests and Atomic Requests
 	QueueTerminate      = 2
 	QueueAtomicResponse = 3
@@ -22,7 +22,7 @@ const (
 // An Opcode names an RDMAP message. [RDMAP 4.1] [RDMAP-4.1-5] [RDMAPX-4.1-2]
 type Opcode uint8
 
-// The opcodes.
+// These are the opcodes.
 const (
 	Write             Opcode = 0
 	ReadRequestOp     Opcode = 1
@@ -51,7 +51,7 @@ var messages = [opcodeMask + 1]struct {
 	name       string
 	tagged     bool
 	qn         uint32 // if not tagged
-	header     int    // bytes of RDMAP header in the DDP payload; such a message has nothing else [RDMAP-4.2-2] [RDMAPX-4.2-1]
+	header     int    // length in bytes of the RDMAP header in the DDP payload; such a message has no other payload [RDMAP-4.2-2] [RDMAPX-4.2-1]
 	invalidate bool
 	solicited  bool
 	extension  bool // RFC 7306
@@ -70,7 +70,8 @@ var messages = [opcodeMask + 1]struct {
 	AtomicResponseOp: {name: "Atomic Response", qn: QueueAtomicResponse, header: AtomicResponseLen, extension: true},
 }
 
-// String returns the name of the message, or the number in hex if unassigned.
+// String returns the name of the message. For an unassigned opcode it returns the number in
+// hexadecimal.
 func (o Opcode) String() string {
 	if o.Assigned() {
 		return messages[o].name
@@ -129,10 +130,9 @@ func (o Opcode) TaggedHeader(stag uint32, to uint64, last bool) ddp.Tagged {
 	return ddp.Tagged{Last: last, RsvdULP: o.Control(), STag: stag, TO: to}
 }
 
-// UntaggedHeader returns the DDP header of a segment of an Untagged message.
-// invalidate is used by the two Send types that name an STag; the field is zero
-// in all others, and ignored there when received. [RDMAP-4.1-3] [RDMAP-4.1-9]
-// [RDMAP-4.1-10] [RDMAPX-4.1-3]
+// UntaggedHeader returns the DDP header of a segment of an Untagged message. The two Send types
+// that name an STag use invalidate. In all other messages the field is sent as zero and ignored on
+// receipt. [RDMAP-4.1-3] [RDMAP-4.1-9] [RDMAP-4.1-10] [RDMAPX-4.1-3]
 func (o Opcode) UntaggedHeader(msn ddp.MSN, mo uint32, last bool, invalidate uint32) ddp.Untagged {
 	h := ddp.Untagged{Last: last, QN: o.Queue(), MSN: msn, MO: mo}
 	h.RsvdULP[0] = o.Control()
@@ -145,8 +145,9 @@ func (o Opcode) UntaggedHeader(msn ddp.MSN, mo uint32, last bool, invalidate uin
 	return h
 }
 
-// InvalidateSTag returns the STag that the message with header h invalidates. ok is false if the
-// opcode invalidates none, whatever value the field has. [RDMAP-4.1-10] [RDMAPX-4.1-3]
+// InvalidateSTag returns the STag that the message with header h invalidates. ok is false if
+// messages with this opcode invalidate no STag, whatever value the field has. [RDMAP-4.1-10]
+// [RDMAPX-4.1-3]
 func InvalidateSTag(h ddp.Untagged) (stag uint32, ok bool) {
 	_, o := ParseControl(h.RsvdULP[0])
 	if !o.Invalidates() {

@@ -25,7 +25,7 @@ import (
 func TestRDMAP_4_1(t *testing.T) {
 	for _, v := range []struct {
 		o         Opcode
-		two       string // the two control octets of a last segment
+		two       string // the two control octets of the last segment
 		qn        uint32
 		inv, se   bool
 		extension bool
@@ -93,12 +93,13 @@ var readRequestVectors = []struct {
 }{
 	{ReadRequest{SinkSTag: 0x4eae8d00, SinkTO: 0x000056216630ff30, Size: 64, SourceSTag: 0x4064efd1, SourceTO: 0x000055f3d4cee370}, // captured
 		"4eae8d00 000056216630ff30 00000040 4064efd1 000055f3d4cee370"},
-	{ReadRequest{SourceSTag: 1}, "00000000 0000000000000000 00000000 00000001 0000000000000000"}, // captured, used as RTR
+	{ReadRequest{SourceSTag: 1}, "00000000 0000000000000000 00000000 00000001 0000000000000000"}, // captured; used as RTR
 	{ReadRequest{0xffffffff, 1<<64 - 1, 0xffffffff, 0xfffffffe, 1<<64 - 2},
 		"ffffffff ffffffffffffffff ffffffff fffffffe fffffffffffffffe"},
 }
 
-// TestRDMAP_4_4: the Read Request header. [RDMAP-4.4-1] [RDMAP-4.4-3] [RDMAP-4.4-4] [RDMAP-4.2-2]
+// TestRDMAP_4_4 checks the Read Request header. [RDMAP-4.4-1] [RDMAP-4.4-3] [RDMAP-4.4-4]
+// [RDMAP-4.2-2]
 func TestRDMAP_4_4(t *testing.T) {
 	for _, v := range readRequestVectors {
 		wire := testkit.Hex(v.hex)
@@ -121,8 +122,9 @@ func TestRDMAP_4_4(t *testing.T) {
 	}
 }
 
-// TestRDMAPX_4: headers of RFC 7306, layouts by hand from its figures.
-// [RDMAPX-4-1] [RDMAPX-4-2] [RDMAPX-5.2.1-1] [RDMAPX-5.2.1-3] [RDMAPX-5.2.1-5] [RDMAPX-6.3-5]
+// TestRDMAPX_4 checks the headers of RFC 7306. The expected bytes were written by hand from its
+// figures. [RDMAPX-4-1] [RDMAPX-4-2] [RDMAPX-5.2.1-1] [RDMAPX-5.2.1-3] [RDMAPX-5.2.1-5]
+// [RDMAPX-6.3-5]
 func TestRDMAPX_4(t *testing.T) {
 	for _, v := range []struct {
 		r   AtomicRequest
@@ -185,14 +187,14 @@ func slowMaskedAdd(a, b, mask uint64) (sum uint64) {
 	return sum
 }
 
-// TestRDMAPX_5_1: the arithmetic. [RDMAPX-5.1.1-1] [RDMAPX-5.1.1-6]
+// TestRDMAPX_5_1 checks the arithmetic of atomic operations. [RDMAPX-5.1.1-1] [RDMAPX-5.1.1-6]
 // [RDMAPX-5.1.2-1] [RDMAPX-5.1.2-2] [RDMAPX-5.2.1-2] [RDMAPX-5-3] [RDMAPX-1.1-4]
 func TestRDMAPX_5_1(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		u := rapid.Uint64()
 		old, data, mask, cmp, cmask := u.Draw(t, "old"), u.Draw(t, "data"), u.Draw(t, "mask"), u.Draw(t, "compare"), u.Draw(t, "cmask")
 		add := NewFetchAdd(1, 0, data, mask)
-		add.Compare, add.CompareMask = cmp, cmask // not looked at
+		add.Compare, add.CompareMask = cmp, cmask // FetchAdd ignores these fields
 		if got, ch := add.Apply(old); got != slowMaskedAdd(old, data, mask) || !ch {
 			t.Fatalf("FetchAdd: %x", got)
 		}
@@ -221,8 +223,8 @@ func TestRDMAPX_5_1(t *testing.T) {
 	}
 }
 
-// TestErrorTables is Figure 9 of RFC 5040 and its registries.
-// [RDMAP-4.8-3] [DDP-7.2-1] [MPA2-8-2]
+// TestErrorTables checks the errors against Figure 9 of RFC 5040 and its registries. [RDMAP-4.8-3]
+// [DDP-7.2-1] [MPA2-8-2]
 func TestErrorTables(t *testing.T) {
 	want := map[[3]uint8]string{
 		{0, 0, 0}: "local catastrophic error",
@@ -248,7 +250,7 @@ func TestErrorTables(t *testing.T) {
 				k := [3]uint8{l, typ, uint8(code)}
 				text, ok := Describe(Layer(l), typ, uint8(code))
 				w, in := want[k]
-				if typ == 0 && l < 2 { // any code of a catastrophic error
+				if typ == 0 && l < 2 { // a catastrophic error may have any code
 					w, in = "local catastrophic error", true
 				}
 				if ok != in || ok && text != w || text == "" {
@@ -268,7 +270,7 @@ func TestErrorTables(t *testing.T) {
 	}
 }
 
-// Segments whose headers a Terminate may contain.
+// These functions return segments whose headers a Terminate may contain.
 func readRequestULPDU() []byte {
 	b := ReadRequestOp.UntaggedHeader(5, 0, true, 0).Append(nil)
 	return ReadRequest{SinkSTag: 1, SinkTO: 2, Size: 3, SourceSTag: 4, SourceTO: 5}.Append(b)
@@ -361,8 +363,8 @@ func reservedSet(b []byte) []byte {
 	return b
 }
 
-// TestSwapped: swapped Terminates captured from Linux are understood, and none of ours looks
-// swapped. [I-40]
+// TestSwapped: Swapped corrects swapped Terminates that were captured from Linux. No Terminate of
+// this package looks swapped. [I-40]
 func TestSwapped(t *testing.T) {
 	for _, c := range []struct {
 		hex  string
@@ -444,7 +446,7 @@ func TestCheck(t *testing.T) {
 				if _, got := CheckUntagged(h, n, ext); got != want {
 					t.Errorf("queue %d, octet %02x, %+v: %v, want %v", qn, c, ext, got, want)
 				}
-				if want == OK && n > 0 { // fixed lengths, one segment
+				if want == OK && n > 0 { // the message has a fixed length and one segment
 					for _, k := range []int{0, n - 1, n + 1, n + 100} {
 						if o == TerminateOp && k >= 4 && k <= 52 {
 							continue
@@ -509,7 +511,7 @@ func FuzzParse(f *testing.F) {
 			tm.Swapped()
 			_ = tm.LogValue()
 		}
-		// The headers that a Terminate encloses are a part of its segment.
+		// The headers that a Terminate encloses must be part of the segment.
 		for _, tm := range []Terminate{TerminateRDMAP(InvalidSTag, b), TerminateDDP(ddp.InvalidSTag, b)} {
 			if len(tm.DDP)+len(tm.RDMAP) > len(b) {
 				t.Fatal("headers longer than the segment")

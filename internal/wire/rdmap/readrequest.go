@@ -13,8 +13,8 @@ const ReadRequestLen = 28
 // payload. [RDMAP 4.4] [RDMAP-4.4-1]
 type ReadRequest struct {
 	SinkSTag   uint32 // repeated in the response, not interpreted [RDMAP-4.4-2]
-	SinkTO     uint64 // any offset [RDMAP-4.4-3]
-	Size       uint32 // bytes, 0 to 2^32-1 [RDMAP-4.4-4]
+	SinkTO     uint64 // any offset is valid [RDMAP-4.4-3]
+	Size       uint32 // in bytes, 0 to 2^32-1 [RDMAP-4.4-4]
 	SourceSTag uint32
 	SourceTO   uint64
 }
@@ -42,8 +42,8 @@ func ParseReadRequest(b []byte) (r ReadRequest, n int, err error) {
 	return r, ReadRequestLen, nil
 }
 
-// Advance returns the request without its first n bytes, for the Terminate of a response that
-// failed after n bytes. [RDMAP-4.8-12]
+// Advance returns the request for the bytes after the first n. It is for the Terminate of a
+// response that failed after n bytes. [RDMAP-4.8-12]
 func (r ReadRequest) Advance(n uint32) ReadRequest {
 	r.SinkTO += uint64(n)
 	r.SourceTO += uint64(n)

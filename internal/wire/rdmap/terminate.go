@@ -10,9 +10,9 @@ import (
 	"viaduct/internal/wire/ddp"
 )
 
-// Lengths in bytes of a Terminate header. [RDMAP 4.8]
+// These are the lengths in bytes of a Terminate header. [RDMAP 4.8]
 const (
-	TerminateLen    = 4 // the control field, always present
+	TerminateLen    = 4 // the control field, which is always present
 	MaxTerminateLen = TerminateLen + 2 + ddp.UntaggedLen + ReadRequestLen
 )
 
@@ -41,16 +41,17 @@ type Terminate struct {
 	Type   uint8 // error type, 0..15
 	Code   uint8
 	Length bool   // M: SegLen is valid [RDMAP-4.8-6]
-	SegLen uint16 // length in bytes of the segment in error, headers included
-	// Headers of the segment in error. An empty one is absent: its bit is clear.
+	SegLen uint16 // length of the segment in error in bytes, including headers
+	// DDP and RDMAP are the headers of the segment in error. An empty one is absent, and its bit is
+	// clear.
 	DDP   []byte // TaggedLen or UntaggedLen bytes [RDMAP-4.8-8]
 	RDMAP []byte // ReadRequestLen bytes; only for a Read Request [RDMAP-4.8-10] [RDMAP-4.8-11]
 	// flags is octet 2 as received.
 	flags byte
 }
 
-// Append appends the header to b. Reserved bits are zero [RDMAP-4.8-5]. DDP Segment Length is
-// present if and only if the DDP header is [RDMAP-4.8-7].
+// Append appends the header to b. Reserved bits are zero [RDMAP-4.8-5]. The DDP Segment Length is
+// present if the DDP header is, and only then [RDMAP-4.8-7].
 func (t Terminate) Append(b []byte) []byte {
 	var hdrct byte
 	if t.Length {
@@ -118,10 +119,10 @@ func (t Terminate) Text() string {
 	return s
 }
 
-// Swapped corrects a message of a sender that swaps layer and error type and puts the HdrCt bits at
-// the wrong end of their octet. Linux's software iWARP does so on little-endian machines. ok
-// reports whether the message looks swapped: it has no meaning unswapped, or HdrCt bits only at the
-// wrong end. The result is for display only, because it is a guess. [I-40]
+// Swapped returns the message with layer and error type exchanged and the HdrCt bits at the other
+// end of their octet. Linux's software iWARP sends this swapped form on little-endian machines. ok
+// reports whether the message looks swapped: it has no meaning unswapped, or its only HdrCt bits
+// are at the wrong end. The result is a guess, for display only. [I-40]
 func (t Terminate) Swapped() (s Terminate, ok bool) {
 	s = t
 	s.Layer, s.Type = Layer(t.Type), uint8(t.Layer)
@@ -153,9 +154,9 @@ func (t Terminate) LogValue() slog.Value {
 //	DDP        tagged, untagged           yes    no; nothing if the version is wrong
 //	MPA        all                        no     no
 
-// TerminateRDMAP builds the Terminate for a fault that RDMAP found in the message whose segment is
-// ulpdu: ulpdu is its DDP header with the bytes that follow. A nil ulpdu means that no incoming
-// message caused the error. [RDMAP-7.1-2] [RDMAP-7.1-3] [RDMAP-7.1-4]
+// TerminateRDMAP returns the Terminate for a fault that RDMAP has found. ulpdu is the segment of
+// the message in error: its DDP header with the bytes that follow. A nil ulpdu means that no
+// incoming message caused the error. [RDMAP-7.1-2] [RDMAP-7.1-3] [RDMAP-7.1-4]
 func TerminateRDMAP(f Fault, ulpdu []byte) Terminate {
 	t := Terminate{Layer: LayerRDMAP}
 	t.Type, t.Code = f.Code()
@@ -164,7 +165,7 @@ func TerminateRDMAP(f Fault, ulpdu []byte) Terminate {
 	}
 	t.enclose(ulpdu)
 	if t.Type == TypeProtection && isReadRequest(ulpdu) {
-		body := ulpdu[len(t.DDP):] // too short if the DDP header is incomplete
+		body := ulpdu[len(t.DDP):] // too short if the DDP header was incomplete
 		if len(body) >= ReadRequestLen {
 			t.RDMAP = body[:ReadRequestLen:ReadRequestLen]
 		}
@@ -172,8 +173,8 @@ func TerminateRDMAP(f Fault, ulpdu []byte) Terminate {
 	return t
 }
 
-// TerminateDDP builds the Terminate for a fault that DDP found in the segment
-// ulpdu. [RDMAP-3.1-4]
+// TerminateDDP returns the Terminate for a fault that DDP has found in the segment ulpdu.
+// [RDMAP-3.1-4]
 func TerminateDDP(f ddp.Fault, ulpdu []byte) Terminate {
 	typ, code := f.Code()
 	t := Terminate{Layer: LayerDDP, Type: uint8(typ), Code: code}
@@ -185,10 +186,10 @@ func TerminateDDP(f ddp.Fault, ulpdu []byte) Terminate {
 	return t
 }
 
-// TerminateMPA builds the Terminate for an error of MPA. It has no headers.
+// TerminateMPA returns the Terminate for an error of MPA. It contains no headers.
 func TerminateMPA(code uint8) Terminate { return Terminate{Layer: LayerLLP, Code: code} }
 
-// enclose adds length and DDP header of the segment.
+// enclose adds the length and the DDP header of the segment ulpdu to t.
 func (t *Terminate) enclose(ulpdu []byte) {
 	if len(ulpdu) == 0 {
 		return

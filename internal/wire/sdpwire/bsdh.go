@@ -9,24 +9,24 @@ import (
 	"viaduct/internal/fault"
 )
 
-// Sizes in bytes that the draft fixes.
+// These sizes, in bytes, are fixed by the draft.
 const (
 	BSDHLen      = 16 // Base Sockets Direct Header [SDP-6.1-1]
 	HelloLen     = 32 // BSDH and HH [SDP-6.2.1-1]
 	HelloAckLen  = 28 // BSDH and HAH [SDP-6.2.2-1]
 	SrcAvailLen  = 32 // BSDH and SrcAH [SDP-6.3.2-1]
-	SinkAvailLen = 36 // BSDH and SinkAH, the largest header [SDP-6.3.3-1]
+	SinkAvailLen = 36 // BSDH and SinkAH: the longest header [SDP-6.3.3-1]
 
 	MaxHeaderLen  = SinkAvailLen
-	MinBufferSize = MaxHeaderLen + 1 // least size of a Private Buffer [SDP-10-5]
-	MaxSize       = 1 << 31          // greatest size of a buffer or an advertisement [SDP-6.3.2.1-2]
-	MinBuffers    = 3                // least number of Private Buffers [SDP-10-2]
+	MinBufferSize = MaxHeaderLen + 1 // minimum size of a Private Buffer [SDP-10-5]
+	MaxSize       = 1 << 31          // maximum size of a buffer or an advertisement [SDP-6.3.2.1-2]
+	MinBuffers    = 3                // minimum number of Private Buffers [SDP-10-2]
 )
 
 // A MID names the type of a message. [SDP-6.1.1-1]
 type MID uint8
 
-// The message types of Figure 3. [SDP-6.1.1-2]
+// These are the message types of Figure 3. [SDP-6.1.1-2]
 const (
 	HelloMID        MID = 0x00
 	HelloAckMID     MID = 0x01
@@ -48,9 +48,9 @@ const (
 	Data            MID = 0xFF
 )
 
-// messages has the rows by MID.
-// [SDP-6.2.3-1] [SDP-6.2.4-1] [SDP-6.3.1-1] [SDP-6.3.5-2] [SDP-6.3.6-2] [SDP-6.3.7-2] [SDP-6.3.8-2]
-// [SDP-6.3.9-1] [SDP-6.3.10-1] [SDP-6.3.11-2] [SDP-6.4.1-1] [SDP-6.4.2-1] [SDP-6.5.2-1]
+// messages has a row for each MID. [SDP-6.2.3-1] [SDP-6.2.4-1] [SDP-6.3.1-1] [SDP-6.3.5-2]
+// [SDP-6.3.6-2] [SDP-6.3.7-2] [SDP-6.3.8-2] [SDP-6.3.9-1] [SDP-6.3.10-1] [SDP-6.3.11-2]
+// [SDP-6.4.1-1] [SDP-6.4.2-1] [SDP-6.5.2-1]
 var messages = [256]struct {
 	name    string
 	ext     extended // the header after the BSDH
@@ -80,7 +80,8 @@ var messages = [256]struct {
 	Data:            {name: "Data", payload: true},
 }
 
-// String returns the draft's name of the type, or the number in hex.
+// String returns the draft's name of the type. For an unassigned value it returns the number in
+// hexadecimal.
 func (m MID) String() string {
 	if s := messages[m].name; s != "" {
 		return s
@@ -92,12 +93,12 @@ func (m MID) String() string {
 // sent. [SDP-6.1.1-3]
 func (m MID) Reserved() bool { return m >= 0x0F && m <= 0x3F || m >= 0x80 && m <= 0xFC }
 
-// Experimental reports whether m is in the range for experiments. This package assigns none, and
-// receiving one is an error. [SDP-6.1.1-4] [D-76]
+// Experimental reports whether m is in the range for experiments. This package assigns no meaning
+// to these values, and receiving one is an error. [SDP-6.1.1-4] [D-76]
 func (m MID) Experimental() bool { return m >= 0x40 && m <= 0x7F }
 
-// HeaderLen returns the length in bytes of BSDH and extended header of m, or 0
-// if m is not assigned.
+// HeaderLen returns the length in bytes of the BSDH and the extended header of m, or 0 if m is not
+// assigned.
 func (m MID) HeaderLen() int {
 	if messages[m].name == "" {
 		return 0
@@ -123,12 +124,12 @@ type Flags uint8
 const (
 	OOBPres Flags = 1 << iota // the last payload byte of this Data is urgent
 	OOBPend                   // urgent data was sent by the peer's ULP
-	ReqPipe                   // the Mode Slave would prefer Pipelined Mode
+	ReqPipe                   // the Mode Slave prefers Pipelined Mode
 
 	flagsKnown = OOBPres | OOBPend | ReqPipe
 )
 
-// String lists the flags, joined by "|"; reserved bits appear in hex.
+// String returns the names of the flags joined by "|". Reserved bits appear in hexadecimal.
 func (f Flags) String() string {
 	if f == 0 {
 		return "0"
@@ -156,8 +157,8 @@ type bsdh struct {
 	len, seq, ack uint32
 }
 
-// append appends h in layout l. Integers are big-endian in both. [SDP-6-4]
-// [SDP-6.1-1] Reserved flag bits go out as zero. [SDP-6.1.2-2]
+// append appends h in layout l. Integers are big-endian in both layouts. [SDP-6-4] [SDP-6.1-1]
+// Reserved flag bits are sent as zero. [SDP-6.1.2-2]
 func (h bsdh) append(b []byte, l Layout) []byte {
 	f := uint8(h.flags & flagsKnown)
 	switch {
@@ -180,8 +181,8 @@ func (h bsdh) append(b []byte, l Layout) []byte {
 	return binary.BigEndian.AppendUint32(b, h.ack)
 }
 
-// Peek returns type, flags and length of a message from the BSDHLen bytes at the front of b,
-// unchecked.
+// Peek returns the type, flags and length of a message from the BSDHLen bytes at the front of b. It
+// checks nothing.
 func Peek(b []byte, l Layout) (mid MID, f Flags, length uint32) {
 	h, _ := parseBSDH(b, l)
 	return h.mid, h.flags, h.len

@@ -6,8 +6,8 @@ import (
 	"log/slog"
 )
 
-// An extended names the header that follows the BSDH. For each there are functions for its length,
-// for encoding and decoding its fields, and for printing them.
+// An extended identifies the header that follows the BSDH. Its methods return the header's length,
+// and encode, decode and print its fields.
 type extended uint8
 
 const (
@@ -21,7 +21,7 @@ const (
 	suspHeader              // SuspCH
 )
 
-// len returns the length in bytes.
+// len returns the length of the header in bytes.
 func (e extended) len() int {
 	switch e {
 	case helloHeader:
@@ -57,7 +57,7 @@ func (e extended) append(b []byte, m *Message, l Layout) []byte {
 	return b
 }
 
-// parse decodes the header x into m. The errors are ErrSize, ErrMode and ErrConst.
+// parse decodes the header x into m. Its errors are ErrSize, ErrMode and ErrConst.
 func (e extended) parse(m *Message, x []byte, l Layout) error {
 	switch e {
 	case srcHeader, sinkHeader:
@@ -129,7 +129,7 @@ func (e extended) attrs(a []slog.Attr, m *Message) []slog.Attr {
 	return a
 }
 
-// appendBuffer appends Len, STag and VA, high word first. [SDP-6.3.2-3]
+// appendBuffer appends Len, STag and VA. The high word of VA comes first. [SDP-6.3.2-3]
 func appendBuffer(b []byte, m *Message) []byte {
 	b = binary.BigEndian.AppendUint32(b, m.Size)
 	b = binary.BigEndian.AppendUint32(b, m.STag)

@@ -8,7 +8,7 @@ import (
 	"viaduct/internal/fault"
 )
 
-// Versions of the protocol that this package implements.
+// These versions of the protocol are implemented.
 const (
 	MajV = 1 // [SDP-6.2.1.1-1] [SDP-6.2.2.1-1]
 	MinV = 1 // [SDP-6.2.1.2-1] [SDP-6.2.2.2-1]
