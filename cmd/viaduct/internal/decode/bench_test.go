@@ -33,7 +33,7 @@ func (p *tape) Read(b []byte) (int, error) {
 	return p.buf.Read(b)
 }
 
-// newTape makes n bytes of Sends of size bytes, with CRCs.
+// newTape returns a tape of n bytes: Sends of size bytes each, with CRCs.
 func newTape(n int64, size int) *tape {
 	c, e := iwarpTalk(true, false)
 	msn := ddp.FirstMSN
@@ -50,8 +50,8 @@ func newTape(n int64, size int) *tape {
 	return p
 }
 
-// BenchmarkDecode decodes 64 MiB of capture to JSON. The time of making the
-// capture is in it.
+// BenchmarkDecode decodes 64 MiB of capture to JSON. The time includes that of generating the
+// capture.
 func BenchmarkDecode(b *testing.B) {
 	const size = 64 << 20
 	for _, n := range []int{64, 1400, 32 << 10} {
@@ -73,7 +73,7 @@ func BenchmarkDecode(b *testing.B) {
 	}
 }
 
-// TestMemory decodes a long capture in little memory.
+// TestMemory checks that the memory of the decoder does not grow with the length of a capture.
 func TestMemory(t *testing.T) {
 	var before, after runtime.MemStats
 	most := uint64(0)

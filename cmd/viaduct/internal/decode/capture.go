@@ -12,18 +12,17 @@ import (
 	"github.com/gopacket/gopacket/pcapgo"
 )
 
-// ErrNoCapture says that the input is neither pcap nor pcapng.
+// ErrNoCapture reports that the input is neither pcap nor pcapng.
 var ErrNoCapture = errors.New("neither a pcap nor a pcapng capture")
 
-// A source yields the frames of a capture. The bytes are valid until the next.
+// A source returns the frames of a capture. The bytes are valid until the next call.
 type source interface {
 	ZeroCopyReadPacketData() ([]byte, gopacket.CaptureInfo, error)
 }
 
 const ngMagic = 0x0a0d0d0a
 
-// open finds out what kind of capture r is. link gives the type of the link that
-// a frame came from.
+// open determines the format of the capture r. link returns the link type of a frame.
 func open(r io.Reader) (src source, link func(gopacket.CaptureInfo) layers.LinkType, err error) {
 	br := bufio.NewReaderSize(r, 256<<10)
 	head, err := br.Peek(4)

@@ -23,10 +23,10 @@ import (
 // A recording holds the packets that the engines of a transport sent.
 type recording struct {
 	frames [][]byte
-	clean  []kept // what is decoded of it
+	clean  []kept // the decoded messages without damage
 }
 
-// conversation returns an exchange of our own engines.
+// conversation records an exchange of our own engines by its name.
 func conversation(t *testing.T, name string) *recording {
 	t.Helper()
 	x, _ := exchange.Find(name)
@@ -64,7 +64,8 @@ func (r *recording) packet(i int) (p packet) {
 	return p
 }
 
-// next returns the next packet with payload of the same direction, if it is near.
+// next returns the index of the next packet with payload in the same direction; ok is false if
+// there is none among the next four packets.
 func (r *recording) next(i int) (j int, ok bool) {
 	p := r.packet(i)
 	for j = i + 1; j < len(r.frames) && j < i+5; j++ {
@@ -75,9 +76,9 @@ func (r *recording) next(i int) (j int, ok bool) {
 	return 0, false
 }
 
-// TestDamageInTransit damages captures as networks and capturing programs do, at every
-// packet with payload of every transport: each kind has its name, says how much
-// it is, and is no fault of a peer.
+// TestDamageInTransit damages captures in the ways that networks and capturing programs do, at
+// every packet with payload, for every transport. The decoder must name each kind of damage with
+// its extent, and must not blame a peer.
 func TestDamageInTransit(t *testing.T) {
 	number := func(m *kept, key string) int {
 		v, _ := m.Get(key)
@@ -87,9 +88,9 @@ func TestDamageInTransit(t *testing.T) {
 	}
 	kinds := []struct {
 		kind, name string
-		same       bool // all else is said as without damage
-		// do damages packet i of a copy of the recording. It returns the capture and
-		// how many bytes are damaged; 0 if there is nothing to damage in this way.
+		same       bool // all other messages must be the same as without damage
+		// do damages packet i of a copy of the recording. It returns the capture and the number of
+		// damaged bytes. The number is 0 if this kind of damage is not possible there.
 		do func(t *testing.T, r *recording, i int) (capture []byte, n int)
 	}{
 		{"lost", "bytes missing", false, func(t *testing.T, r *recording, i int) ([]byte, int) {
@@ -162,8 +163,8 @@ func TestDamageInTransit(t *testing.T) {
 	}
 }
 
-// TestLostAtTheEnd: missing bytes at the end of a stream are noticed if the FIN after them, or
-// their acknowledgement, was captured.
+// TestLostAtTheEnd checks that missing bytes at the end of a stream are noticed if the capture has
+// the FIN after them, or their acknowledgement.
 func TestLostAtTheEnd(t *testing.T) {
 	for name, shown := range map[string]func(c *talk){
 		"by the FIN":                func(c *talk) { c.packet(0, finFlag, nil) },
@@ -185,7 +186,7 @@ func TestLostAtTheEnd(t *testing.T) {
 	}
 }
 
-// lines is a list as people read it.
+// lines formats messages for people. It returns at most 12 of them.
 func lines(list []kept) (s string) {
 	for i, m := range list {
 		if i == 12 {
@@ -196,7 +197,7 @@ func lines(list []kept) (s string) {
 	return s
 }
 
-// said is a list without numbers of packets and times.
+// said formats messages without the numbers and times of their packets.
 func said(list []kept) (s string) {
 	for _, m := range list {
 		m.Frame = 0
@@ -206,7 +207,7 @@ func said(list []kept) (s string) {
 	return s
 }
 
-// recordCut is record with packet i cut off at n bytes.
+// recordCut is record with packet i truncated to n bytes.
 func recordCut(t *testing.T, frames [][]byte, i, n int) []byte {
 	b := record(t, frames)
 	at := 24
@@ -222,7 +223,8 @@ func recordCut(t *testing.T, frames [][]byte, i, n int) []byte {
 	return nil
 }
 
-// again returns frame, which has n bytes of payload, with old inserted before them.
+// again returns frame with old inserted in front of its n bytes of payload, as if old were sent
+// again.
 func again(frame []byte, n int, old []byte) []byte {
 	at := len(frame) - n
 	b := slices.Concat(frame[:at], old, frame[at:])
@@ -245,17 +247,17 @@ type spot struct {
 	names []string
 }
 
-// mpaSpots are the parts of the FPDU at the front of b.
+// mpaSpots returns the length and the spots of the FPDU at the front of b.
 func mpaSpots(b []byte, _ bool) (n int, spots []spot) {
 	n = mpa.FPDULen(int(binary.BigEndian.Uint16(b)))
 	return n, []spot{
-		{0, 2, []string{"MPA-6-1", "incomplete frame"}}, // the CRC stands elsewhere now, or nowhere
+		{0, 2, []string{"MPA-6-1", "incomplete frame"}}, // with this length, the CRC is elsewhere or missing
 		{2, n - 2, []string{"MPA-6-1"}},
 	}
 }
 
-// vitcpSpots are the parts of a segment of VI/TCP, which has no checksum: what
-// contradicts other parts.
+// vitcpSpots returns the spots of a VI/TCP segment. VI/TCP has no checksum, so only parts that then
+// contradict others are spots.
 func vitcpSpots(b []byte, _ bool) (n int, spots []spot) {
 	h, _, _ := dialect.ParseHeader(b)
 	spots = []spot{{0, 1, []string{"VIT-3.1-2"}}}
@@ -278,7 +280,7 @@ func vitcpSpots(b []byte, _ bool) (n int, spots []spot) {
 	return int(h.Length), spots
 }
 
-// fcipSpots are the parts of an encapsulated frame.
+// fcipSpots returns the spots of an encapsulated frame.
 func fcipSpots(b []byte, first bool) (n int, spots []spot) {
 	n, _ = fcip.FrameLen(b)
 	sync := []string{"FCFS-2.3-3"}
@@ -315,7 +317,7 @@ func TestDamageInFrames(t *testing.T) {
 					for _, s := range spots {
 						for range min(s.n, 8) {
 							at, flip := s.at+rnd.IntN(s.n), byte(1+rnd.IntN(255))
-							b[at] ^= flip // which lies in the capture
+							b[at] ^= flip // a byte that was captured
 							list := all(t, Options{}, record(t, r.frames))
 							b[at] ^= flip
 							if !named(list, s.names) {
@@ -342,8 +344,8 @@ func TestDamageInFrames(t *testing.T) {
 	}
 }
 
-// TestIdentifyDamaged: a stream of FCIP is identified whichever byte of its first two words is
-// damaged, even in its first frame.
+// TestIdentifyDamaged checks that an FCIP stream is identified whichever byte of its first two
+// words is damaged, even in its first frame.
 func TestIdentifyDamaged(t *testing.T) {
 	r := conversation(t, "fcvi-connect")
 	i := 0
@@ -392,7 +394,7 @@ func TestDamageAnywhere(t *testing.T) {
 	}
 }
 
-// TestDamageLengths: lengths that are wrong though all checksums are right.
+// TestDamageLengths tests wrong lengths in frames whose checksums are correct.
 func TestDamageLengths(t *testing.T) {
 	t.Run("SDP Len", func(t *testing.T) {
 		for _, wrong := range []int{-1, 1, 100} {
@@ -404,7 +406,7 @@ func TestDamageLengths(t *testing.T) {
 			}
 		}
 	})
-	t.Run("FC frame", func(t *testing.T) { // DF_CTL announces headers that are not there
+	t.Run("FC frame", func(t *testing.T) { // DF_CTL announces headers that the frame does not have
 		f := fc.Frame{SOF: fc.SOFi3, EOF: fc.EOFt, Header: fc.Header{Type: fc.TypeFCVI, DFCtl: 3}}
 		c := newTalk()
 		c.say(0, fcip.Append(nil, &f))
@@ -428,7 +430,7 @@ func TestDamageLengths(t *testing.T) {
 	})
 }
 
-// TestDamagedFile: truncated files, and packets that cannot be parsed.
+// TestDamagedFile tests truncated files, and packets that cannot be parsed.
 func TestDamagedFile(t *testing.T) {
 	r := conversation(t, "vitcp-rdma")
 	b := record(t, r.frames)
@@ -465,7 +467,7 @@ func TestDamagedFile(t *testing.T) {
 			}
 		}
 		c := bytes.Clone(b)
-		binary.LittleEndian.PutUint32(c[ends[i]+8:], 1<<30) // more than a packet may have
+		binary.LittleEndian.PutUint32(c[ends[i]+8:], 1<<30) // longer than a packet may be
 		if list := all(t, Options{}, c); !has(list, "broken off", "") {
 			t.Errorf("packet %d, its length in the file:%s", i+1, lines(list))
 		}

@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-// Options say how a capture is decoded.
+// Options determine how a capture is decoded.
 type Options struct {
-	// As fixes the protocol of connections from or to a port, by the name of a
-	// protocol of [Protocols]. Others are recognised by their content.
+	// As determines the protocol of connections from or to a port, by its name in [Protocols].
+	// Other connections are recognised by their content.
 	As map[uint16]string
 	// Segments reports every segment as a message of its own. Otherwise an RDMAP or VI/TCP message
 	// is reported once, after its last segment, and a single segment only if there is an error in
@@ -31,8 +31,8 @@ type Decoder struct {
 	opt   Options
 	out   func(*Message)
 	conns map[connKey]*conn
-	order []*conn // as they were opened, closed ones included until they are many
-	made  int     // connections so far
+	order []*conn // in the order of their first packet; closed ones are removed when there are many
+	made  int     // number of connections so far
 	roce  roceHosts
 
 	frame   int
@@ -42,7 +42,7 @@ type Decoder struct {
 	msg     Message
 }
 
-// maxConns bounds the connections followed at one time. The oldest is given up for a new one.
+// maxConns limits the connections that are followed at one time. A new one replaces the oldest.
 const maxConns = 50_000
 
 // New returns a decoder that hands every message to out.
@@ -61,7 +61,7 @@ func (d *Decoder) Read(r io.Reader) error {
 	var p packet
 	for {
 		b, ci, err := src.ZeroCopyReadPacketData()
-		if err == io.EOF && ci.CaptureLength == 0 { // else the file ends behind the head of a packet
+		if err == io.EOF && ci.CaptureLength == 0 { // otherwise the file ends after the header of a packet
 			return nil
 		}
 		if err != nil {
@@ -72,7 +72,7 @@ func (d *Decoder) Read(r io.Reader) error {
 			if _, ok := errors.AsType[interface {
 				error
 				Timeout() bool
-			}](err); ok { // of the reader, not of what was read
+			}](err); ok { // an error of the reader, not of the capture
 				return err
 			}
 			return nil
@@ -87,7 +87,7 @@ func (d *Decoder) Read(r io.Reader) error {
 	}
 }
 
-// packet takes one packet.
+// packet decodes one packet.
 func (d *Decoder) packet(p *packet) {
 	if p.proto == protoUDP {
 		d.datagram(p)
@@ -130,7 +130,7 @@ func (d *Decoder) message(c *conn, back bool) *Message {
 
 func (d *Decoder) emit(m *Message) { d.out(m) }
 
-// forced is the protocol that the options give to a pair of ports.
+// forced returns the protocol that the options give to a pair of ports, or "".
 func (d *Decoder) forced(a, b netip.AddrPort) string {
 	if p, ok := d.opt.As[b.Port()]; ok {
 		return p

@@ -28,7 +28,7 @@ import (
 	"viaduct/internal/wire/vitcpwire"
 )
 
-// kept is a message that outlives its call.
+// A kept is a copy of a message, with its line.
 type kept struct {
 	Message
 	line string
@@ -67,7 +67,7 @@ func kernel(t testing.TB) map[string][]byte {
 	return m
 }
 
-// TestKernel: captures of the kernel are decoded in full, without any error.
+// TestKernel checks that captures of the kernel are decoded completely and without any error.
 func TestKernel(t *testing.T) {
 	for name, b := range kernel(t) {
 		n := 0
@@ -86,8 +86,8 @@ func TestKernel(t *testing.T) {
 	}
 }
 
-// TestTshark compares every field of every segment of the stored captures with
-// what tshark makes of it.
+// TestTshark compares every field of every segment in the stored captures with the output of
+// tshark.
 func TestTshark(t *testing.T) {
 	shark := newShark(t)
 	for name, b := range kernel(t) {
@@ -134,7 +134,7 @@ func agree(t *testing.T, s *tshark.Shark, file string, capture []byte) *tshark.R
 	return r
 }
 
-// packets returns the frames of a classic capture.
+// packets returns the frames of a capture in pcap format.
 func packets(t testing.TB, capture []byte) (list [][]byte) {
 	t.Helper()
 	r, err := pcapgo.NewReader(bytes.NewReader(capture))
@@ -153,7 +153,7 @@ func packets(t testing.TB, capture []byte) (list [][]byte) {
 	}
 }
 
-// record makes a capture of frames.
+// record returns a capture of frames in pcap format.
 func record(t testing.TB, frames [][]byte) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -169,8 +169,8 @@ func record(t testing.TB, frames [][]byte) []byte {
 	return b.Bytes()
 }
 
-// TestDamaged changes one byte at 200 random places of each stored capture with
-// CRCs: the damage is named wherever a CRC covers it.
+// TestDamaged changes one byte at 200 random places of each stored capture with CRCs. The decoder
+// must name the damage wherever a CRC covers it.
 func TestDamaged(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(18, 2026))
 	named := 0
@@ -179,7 +179,7 @@ func TestDamaged(t *testing.T) {
 			continue
 		}
 		frames := packets(t, b)
-		again := make(map[int]bool) // what was sent again is not looked at twice
+		again := make(map[int]bool) // packets of which repetitions exist, which are not checked twice
 		for _, m := range all(t, Options{}, b) {
 			if m.Name == "retransmission" {
 				again[m.Frame-1] = true
@@ -214,7 +214,7 @@ func TestDamaged(t *testing.T) {
 			}
 			frames[i][at] ^= x
 		}
-		for range 200 { // of the file, its own headers included
+		for range 200 { // places in the file, including its own headers
 			at, x := rnd.IntN(len(b)), byte(1+rnd.IntN(255))
 			b[at] ^= x
 			_ = New(Options{}, func(*Message) {}).Read(bytes.NewReader(b))
@@ -226,8 +226,8 @@ func TestDamaged(t *testing.T) {
 	}
 }
 
-// TestFromTheMiddle: connections that are older than the capture are recognised,
-// with and without CRCs.
+// TestFromTheMiddle checks that connections older than the capture are recognised, with and without
+// CRCs.
 func TestFromTheMiddle(t *testing.T) {
 	for name, b := range kernel(t) {
 		frames := packets(t, b)
@@ -275,8 +275,8 @@ func TestLost(t *testing.T) {
 	}
 }
 
-// TestReordered swaps packets of each direction with their neighbours: it is said, and
-// nothing else is said than without.
+// TestReordered swaps packets of each direction with their neighbours. The decoder must report
+// that, and otherwise the same messages as without.
 func TestReordered(t *testing.T) {
 	said := 0
 	defer func() {
@@ -314,8 +314,8 @@ func TestReordered(t *testing.T) {
 	}
 }
 
-// TestCutShort takes captures of the first 100 bytes of each packet: headers are
-// decoded as far as they are there.
+// TestCutShort truncates each packet to its first 100 bytes. The decoder must decode the headers as
+// far as they were captured.
 func TestCutShort(t *testing.T) {
 	b := kernel(t)["siw-write-bw-crc.pcap"]
 	var buf bytes.Buffer
@@ -336,14 +336,14 @@ func TestCutShort(t *testing.T) {
 	if writes < 5 {
 		t.Errorf("%d Writes", writes)
 	}
-	// The file itself breaks off.
+	// The file itself is truncated.
 	last := all(t, Options{}, b[:len(b)/2])
 	if !strings.Contains(fmt.Sprint(last[len(last)-1].line, last[len(last)-2].line, last[len(last)-3].line), "broken off") {
 		t.Errorf("the end of a capture that breaks off is %s", last[len(last)-1].line)
 	}
 }
 
-// A talk makes the packets of a connection.
+// A talk generates the packets of a connection.
 type talk struct {
 	frames [][]byte
 	seq    [2]uint32
@@ -352,7 +352,7 @@ type talk struct {
 var talkers = [2]netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:40000"), netip.MustParseAddrPort("10.0.0.2:7000")}
 
 func newTalk() *talk {
-	c := &talk{seq: [2]uint32{1000, 0xfffffff0}} // one direction wraps soon
+	c := &talk{seq: [2]uint32{1000, 0xfffffff0}} // the sequence numbers of one direction wrap soon
 	c.packet(0, synFlag, nil)
 	c.packet(1, synFlag|ackFlag, nil)
 	return c
@@ -395,7 +395,7 @@ func (c *talk) say(from int, b []byte) {
 	}
 }
 
-// iwarpTalk is a connection after start-up.
+// iwarpTalk returns a connection after start-up, with an encoder for each direction.
 func iwarpTalk(crc, markers bool) (*talk, *[2]mpa.Encoder) {
 	c := newTalk()
 	c.say(0, mpa.Frame{Kind: mpa.Request, Rev: 1, CRC: crc, Markers: markers}.Append(nil))
@@ -403,7 +403,7 @@ func iwarpTalk(crc, markers bool) (*talk, *[2]mpa.Encoder) {
 	return c, &[2]mpa.Encoder{{CRC: crc, Markers: markers}, {CRC: crc, Markers: markers}}
 }
 
-// TestWrong breaks a rule at a time: it is named, and nothing else is.
+// TestWrong breaks one rule at a time. The decoder must name it, and no other.
 func TestWrong(t *testing.T) {
 	send := func(msn ddp.MSN, mo uint32) ddp.Untagged { return rdmap.Send.UntaggedHeader(msn, mo, true, 0) }
 	for _, x := range []struct {
@@ -533,7 +533,7 @@ func TestWrongVITCP(t *testing.T) {
 	}
 }
 
-// TestIDs: every id that the decoder can name is a requirement or a decision.
+// TestIDs checks that every id in the decoder's messages is that of a requirement or a decision.
 func TestIDs(t *testing.T) {
 	docs, _ := filepath.Glob("../../../../docs/requirements/*.md")
 	var text strings.Builder

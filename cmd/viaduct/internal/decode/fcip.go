@@ -10,13 +10,13 @@ import (
 	"viaduct/internal/wire/iu"
 )
 
-// fcipWord opens every encapsulated frame: protocol, version, complements.
+// fcipWord is the first word of every encapsulated frame: protocol, version, complements.
 const fcipWord = 0x0101fefe
 
 // An fcipParser decodes an FCIP link and the Fibre Channel frames in it.
 type fcipParser struct {
 	c    *conn
-	side [2]struct{ began bool } // its Special Frame has passed
+	side [2]struct{ began bool } // its Special Frame was seen
 	f    fc.Frame
 }
 
@@ -144,7 +144,7 @@ func (p *fcipParser) fcvi(m *Message, f *fc.Frame) {
 	}
 }
 
-// find looks for the first word of an encapsulated frame and its copy.
+// find searches for the first word of an encapsulated frame and its copy.
 func (p *fcipParser) find(h *half, b []byte, end bool) (at int, ok bool) {
 	for at = 0; at+16 <= len(b); at++ {
 		if binary.BigEndian.Uint32(b[at:]) != fcipWord {
@@ -157,4 +157,4 @@ func (p *fcipParser) find(h *half, b []byte, end bool) (at int, ok bool) {
 	return at, false
 }
 
-func (p *fcipParser) forget(*half) {} // frames are told one by one
+func (p *fcipParser) forget(*half) {} // frames are independent of each other

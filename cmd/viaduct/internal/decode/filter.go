@@ -7,14 +7,14 @@ import (
 	"strings"
 )
 
-// A Filter says which messages are wanted. The zero value wants all.
+// A Filter selects messages. The zero value selects all.
 type Filter struct{ terms []term }
 
 type term struct {
 	key, op, value string
 }
 
-// operators, the longer ones first.
+// operators lists the operators, longer ones first, because "<" is also a prefix of "<=".
 var operators = []string{"!=", "<=", ">=", "=", "~", "<", ">"}
 
 // ParseFilter parses terms separated by blanks. A message passes if it fulfils all of them. A term

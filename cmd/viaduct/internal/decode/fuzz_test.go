@@ -17,9 +17,9 @@ import (
 	"viaduct/internal/wire/vitcpwire"
 )
 
-// FuzzCapture decodes a file of any content.
+// FuzzCapture decodes a file with arbitrary content.
 func FuzzCapture(f *testing.F) {
-	// The seed is a set-up with the first messages, truncated because the fuzzer minimizes its
+	// A seed is the beginning of a connection. It is truncated because the fuzzer minimizes its
 	// findings, which takes a minute for each long seed.
 	for _, b := range kernel(f) {
 		if len(b) < 8000 {
@@ -32,7 +32,7 @@ func FuzzCapture(f *testing.F) {
 	})
 }
 
-// FuzzPacket takes one packet apart.
+// FuzzPacket parses one packet.
 func FuzzPacket(f *testing.F) {
 	c, _ := iwarpTalk(true, false)
 	f.Add(c.frames[len(c.frames)-1], uint16(layers.LinkTypeEthernet))
@@ -44,14 +44,14 @@ func FuzzPacket(f *testing.F) {
 	})
 }
 
-// fuzzStream decodes both directions of a connection of protocol proto. Each two bytes of plan take
-// the next piece of a direction: its length, and whether it is lost, truncated, repeated or early.
-// The seeds are conversations, with a plan that repeats them unchanged.
+// fuzzStream decodes both directions of a connection of protocol proto. Each two bytes of plan
+// describe the next piece of a direction: its length, and whether it is lost, truncated, repeated
+// or early. The seeds are conversations, with a plan that delivers them unchanged.
 func fuzzStream(f *testing.F, proto string, seeds ...*talk) {
 	const (
 		segments = 1 << iota
 		middle   // the start is not in the capture
-		content  // the protocol has to be recognised
+		content  // the decoder has to recognise the protocol
 	)
 	for _, c := range seeds {
 		plan, a, b := c.script()
@@ -80,10 +80,10 @@ func fuzzStream(f *testing.F, proto string, seeds ...*talk) {
 			switch x >> 1 & 7 {
 			case 0: // lost
 				c.seq[i] += uint32(n)
-			case 1: // twice
+			case 1: // repeated
 				c.packet(i, ackFlag, piece)
 				c.frames = append(c.frames, c.frames[len(c.frames)-1])
-			case 2: // ahead of its turn
+			case 2: // early
 				c.packet(i, ackFlag, piece)
 				if k := len(c.frames); k > 3 {
 					c.frames[k-1], c.frames[k-2] = c.frames[k-2], c.frames[k-1]
@@ -117,7 +117,7 @@ func fuzzStream(f *testing.F, proto string, seeds ...*talk) {
 	})
 }
 
-// script takes a conversation apart, for fuzzStream.
+// script converts a conversation to the input of fuzzStream.
 func (c *talk) script() (plan, a, b []byte) {
 	const plain = 4 << 1
 	var p packet
@@ -140,8 +140,8 @@ func (c *talk) script() (plan, a, b []byte) {
 	return plan, a, b
 }
 
-// TestSeeds: the seeds of the stream fuzz targets decode to messages of every kind, without a
-// violation.
+// TestSeeds checks that the seeds of the stream fuzz targets decode to messages of every kind,
+// without a violation.
 func TestSeeds(t *testing.T) {
 	for _, x := range []struct {
 		name  string
@@ -168,7 +168,7 @@ func TestSeeds(t *testing.T) {
 	}
 }
 
-// rdmaSeed has a message of each kind of RDMAP.
+// rdmaSeed returns a connection with a message of each kind of RDMAP.
 func rdmaSeed(crc, markers bool) *talk {
 	c, e := iwarpTalk(crc, markers)
 	fpdu := func(from int, parts ...[]byte) { c.say(from, e[from].Append(nil, parts...)) }
@@ -184,7 +184,7 @@ func rdmaSeed(crc, markers bool) *talk {
 	return c
 }
 
-// sdpSeed has Read Zcopy, Write Zcopy, a resize and the end.
+// sdpSeed returns a connection with Read Zcopy, Write Zcopy, a resize and its end.
 func sdpSeed() *talk {
 	c := newSDPTalk()
 	msg := func(from int, m sdpwire.Message, n int) { m.MSeqAck = c.seq[1-from] - 1; c.send(from, m, n) }
@@ -206,7 +206,7 @@ func sdpSeed() *talk {
 	return c.talk
 }
 
-// vitcpSeed has a connection with a message of each kind, and its end.
+// vitcpSeed returns a connection with a message of each kind, and its end.
 func vitcpSeed() *talk {
 	c := newTalk()
 	ce := vitcpwire.CE{Attributes: vitcpwire.Reliable | vitcpwire.FlowControl, MTU: 1000, ReadWindow: 2}
@@ -230,7 +230,7 @@ func vitcpSeed() *talk {
 	return c
 }
 
-// fcipSeed has the Special Frames of a link, a login, the directory and IUs of FC-VI.
+// fcipSeed returns a link with Special Frames, a login, the directory and FC-VI IUs.
 func fcipSeed() *talk {
 	c := newTalk()
 	s := fcip.Special{Source: 0x1000020000000001, Entity: 2, Nonce: 3, Destination: 0x1000020000000002, KATOV: fcip.DefaultKATOV}
@@ -257,7 +257,7 @@ func FuzzIWARP(f *testing.F) {
 	fuzzStream(f, "iwarp", rdmaSeed(true, false), rdmaSeed(false, false), rdmaSeed(true, true))
 }
 
-// FuzzSDP decodes SDP over it.
+// FuzzSDP decodes SDP over MPA.
 func FuzzSDP(f *testing.F) { fuzzStream(f, "sdp", sdpSeed()) }
 
 // FuzzVITCP decodes VI/TCP.
@@ -266,14 +266,14 @@ func FuzzVITCP(f *testing.F) { fuzzStream(f, "vitcp", vitcpSeed()) }
 // FuzzFCIP decodes FCIP with Fibre Channel and FC-VI.
 func FuzzFCIP(f *testing.F) { fuzzStream(f, "fcip", fcipSeed()) }
 
-// A probe is a parser whose frames are single bytes: it sees what reassembly makes
-// of a stream of known content.
+// A probe is a parser whose frames are single bytes. It checks the reassembly of a stream of known
+// content.
 type probe struct {
 	t  *testing.T
-	at uint32 // in the stream
+	at uint32 // next position in the stream
 }
 
-// pattern is byte i of the stream.
+// pattern returns byte i of the stream.
 func pattern(i uint32) byte { return byte(i*167 + i>>8*13) }
 
 func (p *probe) layer() string                              { return "probe" }
@@ -289,9 +289,9 @@ func (p *probe) frame(_ *half, b []byte, total, _ int) int {
 	return total
 }
 
-// FuzzReassembly delivers a stream in pieces. Every byte is decoded once and in its place, or
-// reported as missing. Each three bytes of plan are a segment: its treatment, its length, and its
-// shift.
+// FuzzReassembly delivers a stream in pieces. Every byte must be decoded once and in order, or be
+// reported as missing. Each three bytes of plan describe a segment: its treatment, its length, and
+// its shift.
 func FuzzReassembly(f *testing.F) {
 	f.Add(uint32(0), []byte{0, 9, 0, 1, 20, 0, 0, 30, 0, 2, 5, 9, 3, 8, 4, 4, 9, 3, 5, 0, 0, 6, 0, 0})
 	f.Add(uint32(0xfffffff0), []byte{3, 40, 40, 0, 200, 0, 2, 90, 80, 5, 0, 0, 0, 7, 0})
@@ -320,7 +320,7 @@ func FuzzReassembly(f *testing.F) {
 		d.packet(&packet{src: talkers[0], dst: talkers[1], proto: protoTCP, seq: isn, flags: synFlag})
 		c := d.order[0]
 		c.name, c.p = "probe", p
-		next, most := uint32(0), uint32(0) // what the sender sends next, and the end of all that the capture has
+		next, most := uint32(0), uint32(0) // next byte to send, and end of the captured bytes
 		sent := func(at uint32, n int) { most = max(most, at+uint32(n)) }
 		for ; len(plan) >= 3 && !c.closed; plan = plan[3:] {
 			n, by := int(plan[1]), uint32(plan[2])
@@ -329,14 +329,14 @@ func FuzzReassembly(f *testing.F) {
 				seg(0, ackFlag, next, n, 0)
 				sent(next, n)
 				next += uint32(n)
-			case 2: // some of the bytes before again
+			case 2: // some earlier bytes are repeated
 				at := next - min(next, by)
 				seg(0, ackFlag, at, n, 0)
 				sent(at, n)
-			case 3: // ahead of its turn
+			case 3: // early
 				seg(0, ackFlag, next+by, n, 0)
 				sent(next+by, n)
-			case 4: // cut short
+			case 4: // truncated
 				seg(0, ackFlag, next, n, int(by))
 				sent(next, n+int(by))
 				next += uint32(n) + by
@@ -347,7 +347,7 @@ func FuzzReassembly(f *testing.F) {
 				next += uint32(n)
 			}
 		}
-		if most < next { // the end
+		if most < next { // end of the stream
 			seg(0, ackFlag, next, 0, 0)
 		}
 		seg(0, ackFlag|finFlag, max(next, most), 0, 0)
@@ -361,7 +361,7 @@ func FuzzReassembly(f *testing.F) {
 	})
 }
 
-// FuzzDatagram decodes a datagram of the Port Mapper, and a packet of RoCEv2.
+// FuzzDatagram decodes a datagram of the Port Mapper and a packet of RoCEv2.
 func FuzzDatagram(f *testing.F) {
 	for typ := portmapwire.Request; typ <= portmapwire.Deny; typ++ {
 		ap := netip.MustParseAddrPort("192.0.2.1:80")

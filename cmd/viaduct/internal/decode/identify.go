@@ -10,7 +10,8 @@ import (
 	"viaduct/internal/wire/vitcpwire"
 )
 
-// identify returns the protocol of a stream by its first bytes. more means that b is too short.
+// identify returns the protocol of a stream with the first bytes b, or "". more means that b is too
+// short to decide.
 func identify(b []byte) (name string, more bool) {
 	_, _, err := mpa.ParseFrame(b)
 	switch {

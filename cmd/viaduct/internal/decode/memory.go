@@ -11,24 +11,24 @@ import (
 	"viaduct/internal/wire/vitcpwire"
 )
 
-// maxKept bounds the memory of all connections: bytes of incomplete frames, bytes after holes, and
-// state for checking later messages. Beyond it the connections that have been silent longest give
-// up theirs.
+// maxKept limits the memory of all connections: bytes of incomplete frames, bytes after holes, and
+// state for checking later messages. If it is exceeded, the connections that have been silent
+// longest give up their memory.
 const maxKept = 32 << 20
 
-// The sizes of what connections hold.
+// Sizes in bytes of the state of connections.
 var (
 	mpaSize    = sizeOf[mpaParser]()
 	vitcpSize  = sizeOf[vitcpParser]()
 	fcipSize   = sizeOf[fcipParser]()
-	pieceSize  = 2*sizeOf[piece]() + 16 // a queue grows to twice what it needs
+	pieceSize  = 2*sizeOf[piece]() + 16 // a queue may be twice as large as necessary
 	fieldSize  = sizeOf[Field]()
 	readSize   = sizeOf[rdmap.ReadRequest]()
 	numberSize = sizeOf[vitcpwire.Number]()
 	sdpSize    = sizeOf[sdpState]()
 	viewSize   = sizeOf[sdpView]()
 	inboxSize  = sizeOf[sdpwire.Message]()
-	advertSize = 2 * (sizeOf[uint32]() + sizeOf[advert]()) // a map is half full
+	advertSize = 2 * (sizeOf[uint32]() + sizeOf[advert]()) // a map may be half empty
 	srcSize    = sizeOf[srcOpen]()
 	sinkSize   = sizeOf[sinkOpen]()
 )
@@ -37,7 +37,7 @@ func sizeOf[T any]() int { return int(reflect.TypeFor[T]().Size()) }
 
 func (x *piece) cost() int { return pieceSize + cap(x.b) }
 
-// size is the memory that c holds.
+// size returns the memory that c holds, in bytes.
 func (c *conn) size() int {
 	n := 0
 	for i := range c.half {
@@ -82,7 +82,7 @@ func (p *vitcpParser) size() int {
 
 func (p *fcipParser) size() int { return fcipSize }
 
-// count takes what c holds now into the sum, and keeps to its bound.
+// count adds the change of c's memory to the sum, and enforces its limit.
 func (d *Decoder) count(c *conn) {
 	n := c.size()
 	d.kept += n - c.kept
@@ -126,7 +126,7 @@ func (c *conn) giveUp() {
 		if p.ulp != nil || p.isSDP {
 			c.name = "sdp"
 		}
-		c.ignore = c.ignore || p.side[0].dec.Markers || p.side[1].dec.Markers // which can't be found again
+		c.ignore = c.ignore || p.side[0].dec.Markers || p.side[1].dec.Markers // markers hide later frames
 	}
 	c.p, c.seen, c.tried = nil, false, 0
 	c.d.kept -= c.kept

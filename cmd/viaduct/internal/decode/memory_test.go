@@ -18,8 +18,8 @@ import (
 	"viaduct/internal/wire/vitcpwire"
 )
 
-// halfOpen holds functions that send one connection's packets, of which there are many that never
-// complete.
+// halfOpen holds functions that send the packets of one connection, each with data that never
+// completes. TestHostile opens many such connections.
 var halfOpen = map[string]func(x *strand){
 	"VI/TCP segments": func(x *strand) {
 		x.say(0, vitcpOpening(0))
@@ -85,7 +85,7 @@ var halfOpen = map[string]func(x *strand){
 	},
 }
 
-// vitcpOpening is a Connect Request.
+// vitcpOpening returns a Connect Request.
 func vitcpOpening(flags vitcpwire.Attributes) []byte {
 	ce := vitcpwire.CE{Attributes: vitcpwire.Reliable | flags, MTU: 1 << 20}
 	h := vitcpwire.Header{Type: vitcpwire.ConnectRequest, Number: 1, Flags: vitcpwire.EndOfMessage, Posted: 2, Length: vitcpwire.HeaderLen + vitcpwire.CELen}
@@ -127,9 +127,9 @@ func (x *strand) packet(from int, flags byte, b []byte, at int) {
 	x.d.packet(&packet{src: x.ends[from], dst: x.ends[1-from], proto: protoTCP, seq: x.seq[from] + uint32(at), flags: flags, payload: b})
 }
 
-// TestHostile: memory is bounded however many connections withhold the ends of frames, the bytes of
-// holes or answers to requests. The decoder reports dropped state, and decodes a connection that
-// comes after all of them.
+// TestHostile checks that memory is bounded even if very many connections withhold the ends of
+// frames, the bytes of holes or the answers to requests. The decoder must report dropped state, and
+// must decode a connection that comes after all of them.
 func TestHostile(t *testing.T) {
 	testkit.Long(t, "10 s")
 	for name, say := range halfOpen {
@@ -139,7 +139,7 @@ func TestHostile(t *testing.T) {
 			case "VI/TCP requests", "SDP advertisements":
 				connections = 12_000
 			case "openings", "FC frames":
-				connections = 55_000 // more than are followed
+				connections = 55_000 // more than the decoder follows
 			}
 			var before, after runtime.MemStats
 			runtime.GC()
@@ -162,7 +162,7 @@ func TestHostile(t *testing.T) {
 			runtime.GC()
 			runtime.ReadMemStats(&after)
 			grown := int64(after.HeapAlloc) - int64(before.HeapAlloc)
-			// The connections themselves are not counted.
+			// The memory of the connections themselves is not counted in kept.
 			if least, bound := int64(d.kept)*3/4, int64(d.kept)*5/4+int64(connections)*700; grown < least || grown > bound {
 				t.Errorf("the heap grew by %d KiB, %d KiB are counted and %d connections", grown>>10, d.kept>>10, len(d.order))
 			}
@@ -199,8 +199,8 @@ func TestHostile(t *testing.T) {
 	}
 }
 
-// TestGivenUp: a connection whose frame was dropped is decoded again from its next frame on, with
-// the same protocol.
+// TestGivenUp checks that a connection whose frame was dropped is decoded again from its next frame
+// on, with the same protocol.
 func TestGivenUp(t *testing.T) {
 	var list []string
 	d := New(Options{}, func(m *Message) { list = append(list, string(m.AppendLine(nil))) })
@@ -240,8 +240,8 @@ func contains(list []string, part string) bool {
 	return slices.ContainsFunc(list, func(s string) bool { return strings.Contains(s, part) })
 }
 
-// TestSearchCost: for bytes that all look like the beginning of a long FPDU, the decoder does not
-// compute the CRC of each candidate. It finds the good frames after them.
+// TestSearchCost sends bytes that all look like the beginning of a long FPDU. The decoder must not
+// compute the CRC of each candidate, and must find the good frames after them.
 func TestSearchCost(t *testing.T) {
 	found := 0
 	d := New(Options{As: map[uint16]string{7000: "iwarp"}}, func(m *Message) {
@@ -253,7 +253,7 @@ func TestSearchCost(t *testing.T) {
 	x.middle = true
 	x.say(0, []byte{0xc1})
 	p := d.order[0].p.(*mpaParser)
-	p.crc = on // else two that follow each other are believed
+	p.crc = on // without CRCs, two consecutive frames would be accepted
 	const size = 2 << 20
 	for range size / 40_000 {
 		x.say(0, bytes.Repeat([]byte{0xc1, 0x40}, 20_000)) // a Tagged segment of 49472 bytes, RDMA Write
@@ -262,7 +262,7 @@ func TestSearchCost(t *testing.T) {
 		t.Errorf("CRCs of %d bytes were computed for %d, want %d at most", got, size, most)
 	}
 	e := mpa.Encoder{CRC: true}
-	for n := range 100 { // longer than what the first of those bytes announce
+	for n := range 100 { // longer than the length that the first of those bytes announce
 		x.say(0, e.Append(nil, rdmap.Send.UntaggedHeader(ddp.MSN(1+n), 0, true, 0).Append(nil), make([]byte, 1000)))
 	}
 	d.end()

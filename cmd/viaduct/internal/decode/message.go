@@ -10,8 +10,8 @@ import (
 	"viaduct/internal/wire/ib"
 )
 
-// A Message is one message of a protocol, or a remark about the capture. It is valid during the
-// call that passes it on.
+// A Message is one message of a protocol, or a remark about the capture. It is valid only during
+// the call of the function that gets it.
 type Message struct {
 	Frame  int // number of the packet that completed it, from 1
 	Time   time.Time
@@ -43,9 +43,9 @@ const (
 	truth
 )
 
-// A Wrong is a rule that a message breaks.
+// A Wrong is a rule that a message violates.
 type Wrong struct {
-	ID   string // of the requirement matrix, or a decision
+	ID   string // a row of the requirement matrix, or a decision
 	Text string
 }
 
@@ -75,7 +75,7 @@ func (m *Message) Get(key string) (string, bool) {
 	return "", false
 }
 
-// String returns the value as text.
+// String returns the value in its printed form.
 func (f *Field) String() string {
 	switch f.Kind {
 	case number:
@@ -150,7 +150,7 @@ func (m *Message) AppendJSON(b []byte) []byte {
 	return append(b, "]}"...)
 }
 
-// appendString appends s quoted as JSON wants it.
+// appendString appends s as a quoted JSON string.
 func appendString(b []byte, s string) []byte {
 	for i := range len(s) {
 		if c := s[i]; c < 0x20 || c >= 0x7f || c == '"' || c == '\\' {
@@ -172,15 +172,15 @@ func (m *Message) dir() string {
 	return ">"
 }
 
-// quiet are the fields that a line leaves out, because the name of the message implies them or they
-// have their usual value.
+// quiet holds the fields that a line leaves out, because the name of the message implies them or
+// they have their usual value.
 var quiet = map[string]bool{
 	"mpa.ulpdu_length": true, "ddp.tagged": true, "ddp.last": true, "rdmap.opcode": true, "sdp.mid": true,
 	"fcip.length": true, "vitcp.type": true, "portmap.type": true, "fcvi.opcode": true,
 	"bth.opcode": true, "bth.pad": true, "bth.version": true, "aeth.syndrome": true,
 }
 
-// leftOut reports whether a line for people leaves a field out.
+// leftOut reports whether lines leave out a field.
 func (m *Message) leftOut(f *Field) bool {
 	switch {
 	case quiet[f.Key]:
@@ -201,7 +201,7 @@ func (m *Message) leftOut(f *Field) bool {
 	return false
 }
 
-// AppendLine appends m as one line for people.
+// AppendLine appends m as one line for people, without a line end.
 func (m *Message) AppendLine(b []byte) []byte {
 	b = m.Time.UTC().AppendFormat(b, "15:04:05.000000")
 	if m.Conn > 0 {

@@ -12,7 +12,7 @@ import (
 	"viaduct/internal/wire/sdpwire"
 )
 
-// known says whether something is agreed on.
+// known is the state of a setting that the peers agree on.
 type known uint8
 
 const (
@@ -26,16 +26,16 @@ type mpaParser struct {
 	c     *conn
 	crc   known
 	side  [2]mpaSide
-	ulp   *sdpState // nil unless it is SDP
-	isSDP bool      // by the options
+	ulp   *sdpState // nil unless the stream is SDP
+	isSDP bool      // the options say that it is SDP
 
-	nvme *nvmeQueue // nil unless it is one
+	nvme *nvmeQueue // nil unless the stream is an NVMe queue
 }
 
-// An mpaSide is what one side sends.
+// An mpaSide is the decoding state of one direction.
 type mpaSide struct {
-	operates bool // its start-up frame has come, or was before the capture
-	vain     int  // bytes whose CRC was computed in vain since the place of the next FPDU was lost
+	operates bool // its start-up frame was seen, or preceded the capture
+	vain     int  // bytes whose CRC was wrong since the position of the next FPDU was lost
 	dec      mpa.Decoder
 	rdma     rdmaSide
 }
@@ -87,7 +87,7 @@ func (p *mpaParser) need(h *half, b []byte) (total, header int, err error) {
 	return fpdu, min(header, fpdu), nil
 }
 
-// rawHello reports whether a Hello comes ahead of start-up.
+// rawHello reports whether a Hello precedes start-up, and its layout.
 func rawHello(b []byte) (l sdpwire.Layout, ok bool) {
 	if l, ok = sdpwire.DetectLayout(b); !ok {
 		return l, false
@@ -122,8 +122,8 @@ func (p *mpaParser) frame(h *half, b []byte, total, filled int) int {
 	return used
 }
 
-// fpdu takes an FPDU apart. If it can't be believed the ULPDU is nil, and used
-// says how much of it is to be passed over.
+// fpdu parses an FPDU. If it is not plausible, ulpdu is nil and used is the number of bytes to
+// skip.
 func (p *mpaParser) fpdu(h *half, m *Message, b []byte, total, filled int) (ulpdu []byte, used int) {
 	s := &p.side[side(h)]
 	frame := b[:total]
@@ -154,16 +154,16 @@ func (p *mpaParser) fpdu(h *half, m *Message, b []byte, total, filled int) (ulpd
 		field, want := binary.LittleEndian.Uint32(frame[total-4:]), mpa.CRC(0, frame[:total-4])
 		m.wrong("MPA-6-1", fmt.Sprintf("CRC is %08x, computed %08x", field, want))
 		if !s.dec.Markers && len(b) >= total+4 && !plausible(b[total+mpa.LengthLen:], -1) {
-			return nil, 1 // the length may be what is wrong
+			return nil, 1 // the length itself may be wrong
 		}
 	default:
 		m.text("mpa.crc", "off")
 	}
-	d := s.dec // which does not check CRCs
+	d := s.dec // a copy, which does not check CRCs
 	u, _, err := d.Next(frame)
 	if err != nil {
 		m.wrong("MPA-8-4", err.Error())
-		p.c.ignore = true // where the markers stand is not known any more
+		p.c.ignore = true // the positions of the markers are unknown from here on
 		return nil, total
 	}
 	s.dec = d
@@ -206,7 +206,7 @@ func (p *mpaParser) startUp(h *half, b []byte, filled int) {
 		m.Note = fmt.Sprintf("%d bytes are not in the capture", filled)
 	}
 	other := &p.side[1-side(h)]
-	other.dec.Markers = f.Markers // M speaks for what its sender receives
+	other.dec.Markers = f.Markers // M concerns the direction towards its sender
 	switch {
 	case f.CRC:
 		p.crc = on
@@ -236,7 +236,7 @@ func (p *mpaParser) startUp(h *half, b []byte, filled int) {
 		p.hello(h, greeting, layout)
 	}
 	if f.Kind == mpa.Reply && f.Reject {
-		p.c.ignore = true // the stream is the ULP's from here on
+		p.c.ignore = true // the ULP uses the stream directly from here on
 	}
 }
 
@@ -247,8 +247,8 @@ func (p *mpaParser) forget(h *half) {
 	}
 }
 
-// plausible reports whether b may be the beginning of a ULPDU of n bytes; -1 is
-// any length.
+// plausible reports whether b may be the beginning of a ULPDU of n bytes, or of any length if n is
+// -1.
 func plausible(b []byte, n int) bool {
 	if len(b) < 2 {
 		return true
@@ -267,16 +267,15 @@ func plausible(b []byte, n int) bool {
 	return err == nil && u.QN == o.Queue() && u.MO <= 1<<30
 }
 
-// find looks for an FPDU whose CRC is right, or, where there may be none, for two
-// that follow each other. Bytes that look like the beginning of an FPDU again and again
-// are not believed for ever: the work has a bound for each byte that is passed over.
+// find searches for an FPDU with a correct CRC or, without CRCs, for two consecutive ones. For
+// bytes that repeatedly look like the beginning of an FPDU, the work per skipped byte is limited.
 func (p *mpaParser) find(h *half, b []byte, end bool) (at int, ok bool) {
 	s := &p.side[side(h)]
 	if s.dec.Markers {
 		p.c.ignore = true
 		return len(b), false
 	}
-	if !s.operates { // what is missing was the start-up, or part of it
+	if !s.operates { // the missing bytes contain the start-up, or a part of it
 		if _, _, err := mpa.ParseFrame(b); err == nil {
 			return 0, true
 		}

@@ -6,10 +6,11 @@ import (
 	"viaduct/internal/wire/nvmewire"
 )
 
-// An nvmeQueue is a stream that carries an NVMe queue, by the private data of its Request.
+// An nvmeQueue is a stream that carries an NVMe queue. The private data of its Request shows that.
 type nvmeQueue struct{ admin bool }
 
-// nvmeRequest recognizes the private data of a host: 32 bytes whose last 22 are zero.
+// nvmeRequest recognizes the private data of an NVMe host: 32 bytes, the last 22 of which are zero.
+// It returns nil for other private data.
 func nvmeRequest(private []byte) *nvmeQueue {
 	r, err := nvmewire.ParseRequest(private)
 	if err != nil || len(private) != nvmewire.RequestLen || r.RecFmt != 0 || r.HRQSize == 0 || r.HSQSize == 0 ||
@@ -19,7 +20,7 @@ func nvmeRequest(private []byte) *nvmeQueue {
 	return &nvmeQueue{admin: r.QID == 0}
 }
 
-// capsule decodes the first segment of a Send: a command of the Initiator, or a response.
+// capsule decodes the first segment of a Send: a command from the Initiator, or a response.
 func (q *nvmeQueue) capsule(m *Message, command bool, body []byte) {
 	if !command {
 		c, err := nvmewire.ParseCQE(body)

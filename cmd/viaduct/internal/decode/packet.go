@@ -7,18 +7,18 @@ import (
 	"github.com/gopacket/gopacket/layers"
 )
 
-// A packet is what a frame holds above IP.
+// A packet holds the transport header and payload of a frame.
 type packet struct {
 	src, dst netip.AddrPort
 	proto    uint8
 	seq, ack uint32
 	flags    uint8
-	payload  []byte // as far as it was captured
-	missing  int    // bytes of payload behind it that were not
+	payload  []byte // the captured part
+	missing  int    // number of bytes after it that were not captured
 	ipv4     ipv4Facts
 }
 
-// ipv4Facts are what RoCEv2 asks about an IPv4 header. All are zero in a packet of IPv6.
+// ipv4Facts are the fields of an IPv4 header that matter for RoCEv2. All are zero for IPv6.
 type ipv4Facts struct {
 	id          uint16 // identification
 	options     bool
@@ -48,7 +48,7 @@ const (
 	otherLink skipped = "unknown link type"
 )
 
-// parsePacket takes a frame apart; p is good if the result is "".
+// parsePacket parses a frame. p is valid if the result is "".
 func parsePacket(link layers.LinkType, b []byte, p *packet) skipped {
 	const (
 		ipv4 = 0x0800
@@ -102,7 +102,7 @@ func parsePacket(link layers.LinkType, b []byte, p *packet) skipped {
 	return notIP
 }
 
-// linkRawBSD is the number that BSD gives to packets without a link header.
+// linkRawBSD is BSD's link type of packets without a link header.
 const linkRawBSD layers.LinkType = 12
 
 func parseIPv4(b []byte, p *packet) skipped {
@@ -110,7 +110,7 @@ func parseIPv4(b []byte, p *packet) skipped {
 		return malformed
 	}
 	hdr, total := int(b[0]&15)*4, int(binary.BigEndian.Uint16(b[2:]))
-	if total == 0 { // left to the adapter to fill in
+	if total == 0 { // the adapter fills the length in later
 		total = len(b)
 	}
 	if hdr < 20 || total < hdr || len(b) < hdr {

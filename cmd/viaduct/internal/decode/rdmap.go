@@ -9,9 +9,9 @@ import (
 	"viaduct/internal/wire/rdmap"
 )
 
-// An rdmaSide follows the messages that one side sends.
+// An rdmaSide follows the messages of one direction.
 type rdmaSide struct {
-	fresh  bool // seen from its first message
+	fresh  bool // seen from the first message on
 	queue  [4]untagged
 	tagged [3]whole // by opcode: Write and Read Response
 	reads  []rdmap.ReadRequest
@@ -19,25 +19,25 @@ type rdmaSide struct {
 	readsLost bool
 }
 
-// An untagged follows one queue.
+// An untagged follows the messages of one queue.
 type untagged struct {
 	whole
-	sure bool // msn and mo are those that come next
+	sure bool // msn and mo are the next expected ones
 	msn  ddp.MSN
 	mo   uint32
 }
 
-// A whole gathers a message over its segments.
+// A whole collects the values of a message over its segments.
 type whole struct {
 	segments int
 	bytes    uint64
-	first    uint64 // TO of the first
+	first    uint64 // TO of the first segment
 	inner    []Field
 	proto    string
 	name     string
 }
 
-// maxReads bounds the Read Requests remembered.
+// maxReads limits the number of Read Requests that are remembered.
 const maxReads = 65536
 
 // forget drops state that is uncertain after a loss.
@@ -51,7 +51,7 @@ func (r *rdmaSide) forget() {
 	r.reads = nil
 }
 
-// ddp decodes the segment ulpdu; filled is how much of its end is made up.
+// ddp decodes a segment. The last filled bytes of ulpdu were not captured.
 func (p *mpaParser) ddp(h *half, m *Message, ulpdu []byte, filled int) {
 	s := &p.side[side(h)].rdma
 	if p.isSDP && p.ulp == nil {
@@ -107,7 +107,7 @@ func (p *mpaParser) ddp(h *half, m *Message, ulpdu []byte, filled int) {
 		}
 		w.segments = 0
 	} else if !p.c.d.opt.Segments {
-		for _, f := range m.Fields { // of the layer above, for the line at the end
+		for _, f := range m.Fields { // fields of the upper layer, for the line at the end
 			if strings.HasPrefix(f.Key, "sdp.") || strings.HasPrefix(f.Key, "nvme.") {
 				w.inner = append(w.inner, f)
 			}
@@ -326,8 +326,8 @@ func (p *mpaParser) readRequest(h *half, s *rdmaSide, m *Message, body []byte) {
 	s.reads = append(s.reads, r)
 }
 
-// terminate decodes a Terminate, and says what a peer may have meant that puts
-// the parts of its first octet the other way round.
+// terminate decodes a Terminate. It also reports the meaning for a peer that swaps the parts of the
+// first octet.
 func terminate(m *Message, body []byte) {
 	t, _, err := rdmap.ParseTerminate(body)
 	if err != nil {

@@ -11,9 +11,9 @@ import (
 	"viaduct/internal/wire/ib"
 )
 
-// roceHosts is what is remembered of the hosts that speak RoCEv2.
+// roceHosts holds the state of hosts that use RoCEv2.
 type roceHosts struct {
-	left  map[hostPair]netip.Addr // the host of a pair that was seen first
+	left  map[hostPair]netip.Addr // the first host of each pair that was seen
 	flows map[roceFlow]*requests
 }
 
@@ -54,7 +54,7 @@ func (r *roceHosts) packet(d *Decoder, p *packet) {
 		return
 	}
 	m.base(&h)
-	if p.src.Addr() == p.dst.Addr() { // responses tell the directions apart
+	if p.src.Addr() == p.dst.Addr() { // only the kind of packet shows the direction then
 		m.Back = h.Opcode.Assigned() && !h.Opcode.Kind().Request()
 	}
 	m.checkIP(p)
@@ -100,7 +100,7 @@ func (m *Message) base(h *ib.BTH) {
 	m.num("bth.psn", uint64(h.PSN))
 }
 
-// checkIP checks the IPv4 header, of which the invariant CRC covers most.
+// checkIP checks the IPv4 header, most of which the invariant CRC covers.
 func (m *Message) checkIP(p *packet) {
 	switch {
 	case p.ipv4.options:
@@ -110,7 +110,7 @@ func (m *Message) checkIP(p *packet) {
 	}
 }
 
-// checkICRC compares the invariant CRC, with the identification that the IPv4 header has.
+// checkICRC checks the invariant CRC, with the identification of the IPv4 header.
 func (m *Message) checkICRC(p *packet) {
 	n := len(p.payload) - ib.ICRCLen
 	switch {
@@ -136,8 +136,8 @@ func (m *Message) checkICRC(p *packet) {
 	}
 }
 
-// Bits of the BTH that are reserved. The upper two of byte 4 are set by networks that report
-// congestion.
+// Reserved bits of the BTH. The upper two bits of byte 4 are not among them, because networks set
+// them to report congestion.
 const (
 	reserved8a = 0x3f // of byte 4
 	reserved7  = 0x7f // of byte 8
@@ -172,8 +172,8 @@ func (m *Message) unassigned(o ib.Opcode) {
 	m.Note = "of a transport that is not decoded"
 }
 
-// roceBody returns the headers of the packet, and whether its payload is complete. It returns nil,
-// and reports why, if the packet does not have the headers of its opcode.
+// roceBody returns the headers of the packet, and whether its payload is complete. If the packet
+// lacks headers of its opcode, roceBody reports that and returns nil.
 func (m *Message) roceBody(p *packet) (x *ib.Packet, whole bool) {
 	b := p.payload
 	need := ib.Opcode(b[0]).HeaderLen()
@@ -186,8 +186,8 @@ func (m *Message) roceBody(p *packet) (x *ib.Packet, whole bool) {
 			return nil, false
 		}
 		h := bytes.Clone(b[:need])
-		h[1] &^= 0x30 // the pad is not there either
-		h[1] &^= 0x0f // which was checked
+		h[1] &^= 0x30 // the pad was not captured either
+		h[1] &^= 0x0f // the version was checked before
 		y, err := ib.Parse(h)
 		if err != nil {
 			return nil, false
@@ -213,7 +213,8 @@ func (m *Message) roceBody(p *packet) (x *ib.Packet, whole bool) {
 	return nil, false
 }
 
-// hasAETH reports whether a packet has an AETH: every response but the middle ones of a Read.
+// hasAETH reports whether packets of an opcode have an AETH: every response except the middle ones
+// of a Read.
 func hasAETH(o ib.Opcode) bool {
 	switch o.Kind() {
 	case ib.Ack, ib.AtomicAck:
@@ -224,7 +225,8 @@ func hasAETH(o ib.Opcode) bool {
 	return false
 }
 
-// hasRETH reports whether a packet has a RETH: a Read Request, or the first packet of a Write.
+// hasRETH reports whether packets of an opcode have a RETH: a Read Request, and the first packet of
+// a Write.
 func hasRETH(o ib.Opcode) bool { return o.Kind() == ib.Read || o.Kind() == ib.Write && o.Begins() }
 
 // extended adds the fields of the extended headers.
@@ -261,7 +263,7 @@ func (m *Message) extended(x *ib.Packet) {
 	}
 }
 
-// checkExtended checks what a packet says in its extended headers alone.
+// checkExtended checks the values of the extended headers of a single packet.
 func (m *Message) checkExtended(x *ib.Packet) {
 	if x.Opcode.Kind() == ib.Atomic && x.Atomic.VA%8 != 0 {
 		m.wrong("ROCE-RESP-17", fmt.Sprintf("atomic operation at %#x, which is no multiple of 8", x.Atomic.VA))
@@ -270,7 +272,7 @@ func (m *Message) checkExtended(x *ib.Packet) {
 		return
 	}
 	s := x.AETH.Syndrome
-	const invalidRD = 0x64 // of a transport that is not decoded here
+	const invalidRD = 0x64 // concerns a transport that is not decoded here
 	switch s.Type() {
 	case ib.TypeACK, ib.TypeRNR:
 	case ib.TypeNAK:

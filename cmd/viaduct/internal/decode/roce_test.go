@@ -12,13 +12,13 @@ import (
 	"viaduct/internal/wire/ib"
 )
 
-// roceEnds are two hosts, of each family.
+// roceEnds holds two hosts for each address family.
 var roceEnds = map[string][2]netip.AddrPort{
 	"IPv4": {netip.MustParseAddrPort("10.0.0.1:49153"), netip.MustParseAddrPort("10.0.0.2:4791")},
 	"IPv6": {netip.MustParseAddrPort("[2001:db8::1]:49153"), netip.MustParseAddrPort("[2001:db8::2]:4791")},
 }
 
-// A roceTalk is a capture of RoCEv2 that is being made.
+// A roceTalk generates a capture of RoCEv2.
 type roceTalk struct {
 	t    testing.TB
 	ends [2]netip.AddrPort
@@ -36,15 +36,15 @@ func newRoCETalk(t testing.TB, family string) *roceTalk {
 	return &roceTalk{t, roceEnds[family], file, c}
 }
 
-// route returns the addresses of a packet of one end.
+// route returns the addresses of packets that an end sends.
 func (r *roceTalk) route(from int) (src, dst netip.AddrPort) {
 	return r.ends[from], netip.AddrPortFrom(r.ends[1-from].Addr(), ib.Port)
 }
 
-// say records a packet of an end.
+// say records a packet that an end sends.
 func (r *roceTalk) say(from int, p ib.Packet) { r.raw(from, p.Append(nil)) }
 
-// raw records a packet without its invariant CRC, which is added.
+// raw records a packet with the bytes b, to which it adds the invariant CRC.
 func (r *roceTalk) raw(from int, b []byte) {
 	src, dst := r.route(from)
 	flow := ib.Flow{Source: src, Destination: dst}
@@ -63,12 +63,13 @@ func (r *roceTalk) capture() []byte {
 	return b
 }
 
-// roceBTH is a BTH whose numbers differ from each other.
+// roceBTH returns a BTH whose numbers all differ.
 func roceBTH(o ib.Opcode, psn ib.PSN) ib.BTH {
 	return ib.BTH{Opcode: o, PKey: ib.DefaultPKey, QPN: 0x123456, PSN: psn}
 }
 
-// roceSample is a packet of an opcode with all its extended headers, and payload where it has some.
+// roceSample returns a packet with an opcode, all its extended headers, and payload if the opcode
+// has any.
 func roceSample(o ib.Opcode, psn ib.PSN) ib.Packet {
 	p := ib.Packet{BTH: roceBTH(o, psn)}
 	p.Solicited, p.AckReq, p.Migrated = psn&1 == 0, psn&2 == 0, psn&4 == 0
@@ -93,7 +94,7 @@ func roceSample(o ib.Opcode, psn ib.PSN) ib.Packet {
 	return p
 }
 
-// cmSample is a message of connection management with all its fields.
+// cmSample returns a message of connection management with all its fields.
 func cmSample(k ib.CMKind, end netip.Addr, other netip.Addr) ib.CM {
 	return ib.CM{Kind: k, TID: 0x8123456789abcdef, Local: 0x80000001, Remote: 0x80000002,
 		Req: ib.CMRequest{ServiceID: ib.IPServiceID(0x0106, 7174), GUID: 0x8877665544332211, QPN: 0x111111, PSN: 0x222222, Responder: 4, Initiator: 5, Retries: 6,
@@ -105,20 +106,20 @@ func cmSample(k ib.CMKind, end netip.Addr, other netip.Addr) ib.CM {
 		Private: ib.IPHeader{Source: netip.AddrPortFrom(end, 4000), Destination: other}.Append(nil)}
 }
 
-// management is a datagram between the queue pairs 1.
+// managementPacket returns a datagram between the queue pairs 1.
 func managementPacket(mad []byte) ib.Packet {
 	return ib.Packet{BTH: ib.BTH{Opcode: ib.SendOnly.On(ib.UD), PKey: ib.DefaultPKey, QPN: ib.ManagementQPN, PSN: 9},
 		DETH: ib.DETH{QKey: ib.ManagementQKey, SourceQPN: ib.ManagementQPN}, Payload: mad}
 }
 
-// allRoCE has a packet of every opcode, every kind of answer, and every message of connection
-// management.
+// allRoCE returns a capture with a packet of every opcode, every kind of acknowledgement, and every
+// message of connection management.
 func allRoCE(t testing.TB, family string) []byte {
 	r := newRoCETalk(t, family)
 	psn := ib.PSN(0xfffff0)
 	for o := range 256 {
 		if o := ib.Opcode(o); o.Assigned() {
-			psn = psn.Add(2) // a gap: what follows which opcode is not the question
+			psn = psn.Add(2) // a gap, so that the order of opcodes does not matter
 			from := 0
 			if !o.Kind().Request() {
 				from = 1
@@ -138,8 +139,8 @@ func allRoCE(t testing.TB, family string) []byte {
 	return r.capture()
 }
 
-// TestRoCE: every packet is named, with right invariant CRC, and messages of connection management
-// by their kinds.
+// TestRoCE checks that every packet gets its name, without a CRC error, and every message of
+// connection management its kind.
 func TestRoCE(t *testing.T) {
 	for family := range roceEnds {
 		t.Run(family, func(t *testing.T) {
@@ -163,7 +164,7 @@ func TestRoCE(t *testing.T) {
 	}
 }
 
-// TestRoCELines: what a line says.
+// TestRoCELines checks the lines for people.
 func TestRoCELines(t *testing.T) {
 	r := newRoCETalk(t, "IPv4")
 	c := cmSample(ib.CMReq, r.ends[0].Addr(), r.ends[1].Addr())
@@ -188,8 +189,8 @@ func TestRoCELines(t *testing.T) {
 	}
 }
 
-// TestRoCEWrong: each fault of a packet is named by the requirement that it breaks, and nothing
-// else is.
+// TestRoCEWrong checks that each fault of a packet is reported with the violated requirement, and
+// nothing else is.
 func TestRoCEWrong(t *testing.T) {
 	only := func(o ib.Opcode) []byte { p := roceSample(o, 6); return p.Append(nil) }
 	packets := func(ps ...ib.Packet) func(r *roceTalk) {
@@ -271,8 +272,8 @@ func TestRoCEWrong(t *testing.T) {
 	}
 }
 
-// TestRoCEFlow expects a note on a packet that is sent twice, and one on a gap in the sequence
-// numbers. A queue pair that connects again begins with other numbers, which is no gap.
+// TestRoCEFlow expects a note on a repeated packet, and one on a gap in the sequence numbers. A
+// queue pair that connects again begins with other numbers, which must not count as a gap.
 func TestRoCEFlow(t *testing.T) {
 	r := newRoCETalk(t, "IPv6")
 	for _, p := range []ib.Packet{
@@ -295,7 +296,8 @@ func TestRoCEFlow(t *testing.T) {
 	}
 }
 
-// TestRoCECutShort: what a capture has cut off is said, and judged no further than it is there.
+// TestRoCECutShort checks that truncated packets are reported as such, and judged only by their
+// captured part.
 func TestRoCECutShort(t *testing.T) {
 	r := newRoCETalk(t, "IPv4")
 	defer r.capture()

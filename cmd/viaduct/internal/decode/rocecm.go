@@ -7,10 +7,11 @@ import (
 	"viaduct/internal/wire/ib"
 )
 
-// cmClass is the class of connection management, in the second byte of a management datagram.
+// cmClass is the management class of connection management, in the second byte of a management
+// datagram.
 const cmClass = 7
 
-// management decodes a datagram for queue pair 1.
+// management decodes a datagram to queue pair 1.
 func (m *Message) management(x *ib.Packet) {
 	b := x.Payload
 	if x.Opcode.Transport() != ib.UD || x.DETH.QKey != ib.ManagementQKey {
@@ -33,13 +34,13 @@ func (m *Message) management(x *ib.Packet) {
 	m.connection(&c)
 }
 
-// Attributes of messages that set up an alternate path, which are known and not decoded.
+// Attributes of the messages that set up an alternate path. They are recognized, but not decoded.
 const (
 	loadAlternatePath     = 0x19
 	alternatePathResponse = 0x1a
 )
 
-// connectionError names a datagram of the class that is no known message.
+// connectionError names a datagram of the class that is not a known message.
 func (m *Message) connectionError(b []byte, err error) {
 	m.Proto, m.Name = "cm", "unknown message"
 	switch a := binary.BigEndian.Uint16(b[16:]); {
@@ -114,7 +115,7 @@ func (m *Message) request(r *ib.CMRequest) {
 	m.text("cm.destination_gid", r.Destination.String())
 }
 
-// addresses adds the IP addresses that a request between them names. [ROCE-CM-5]
+// addresses adds the IP addresses in the private data of a request. [ROCE-CM-5]
 func (m *Message) addresses(c *ib.CM) {
 	h, ok := ib.ParseIPHeader(c.Private)
 	if !ok {

@@ -7,30 +7,31 @@ import (
 	"viaduct/internal/wire/ib"
 )
 
-// A roceFlow is the requests that a host sends to a queue pair.
+// A roceFlow identifies the requests that a host sends to a queue pair.
 type roceFlow struct {
 	src, dst netip.Addr
 	qpn      uint32
 }
 
-// requests is how far the requests of a flow have come.
+// requests is the state of a flow.
 type requests struct {
-	next ib.PSN // of the next packet
-	open bool   // next is the least it can be: how many numbers a Read took is not known
-	prev int    // opcode of the last packet, unseen if that is not in the capture
-	mtu  int    // payload of a First or Middle packet; 0 before the first
-	left int    // bytes of an RDMA Write that are still to come; unseen outside one
+	next ib.PSN // number of the next packet
+	open bool   // next is only a lower bound, because the length of a Read is unknown
+	prev int    // opcode of the last packet, or unseen
+	mtu  int    // payload of First and Middle packets; 0 before the first
+	left int    // remaining bytes of an RDMA Write; unseen outside of one
 }
 
-// unseen stands for an opcode or a length that the capture does not show.
+// unseen stands for an opcode or length that is not in the capture.
 const unseen = -1
 
-// newConversation is the least distance between two sequence numbers from which follow takes the
-// second for the first of a new connection, and not for a gap or a repetition.
+// newConversation is the least distance of two sequence numbers that follow treats as a new
+// connection, instead of a gap or a repetition.
 const newConversation = 1 << 16
 
-// follow compares a request of a connection with those before it. Responses are not followed: they
-// name the requester's queue pair, and nothing says which one the responder has.
+// follow compares a request of a connection with the earlier ones. It does not follow responses:
+// they name only the requester's queue pair, and the capture does not show which responder's queue
+// pair belongs to it.
 func (r *roceHosts) follow(m *Message, p *packet, x *ib.Packet) {
 	if !x.Opcode.Kind().Request() || x.Opcode.Transport() == ib.UD {
 		return
@@ -61,7 +62,8 @@ func (r *roceHosts) follow(m *Message, p *packet, x *ib.Packet) {
 	}
 }
 
-// connects forgets the flow to a queue pair that a REQ or REP names: its numbers begin anew.
+// connects forgets the flow to a queue pair that a REQ or REP names, because its numbers start
+// again.
 func (r *roceHosts) connects(p *packet, m *Message) {
 	if m.Proto != "cm" || m.Name != "REQ" && m.Name != "REP" {
 		return
@@ -73,7 +75,7 @@ func (r *roceHosts) connects(p *packet, m *Message) {
 	}
 }
 
-// take checks the packet that comes next.
+// take checks the next packet.
 func (q *requests) take(m *Message, x *ib.Packet) {
 	o, n := x.Opcode, len(x.Payload)
 	if q.prev != unseen && !o.Follows(q.prev) {
@@ -99,7 +101,7 @@ func (q *requests) take(m *Message, x *ib.Packet) {
 	}
 }
 
-// write counts the bytes of an RDMA Write, which its first packet announces.
+// write counts the bytes of an RDMA Write, whose length is in its first packet.
 func (q *requests) write(m *Message, x *ib.Packet) {
 	o, n := x.Opcode, len(x.Payload)
 	if o.Kind() != ib.Write {
@@ -123,7 +125,7 @@ func (q *requests) write(m *Message, x *ib.Packet) {
 	}
 }
 
-// checkPayload checks the length of a payload by the packet alone.
+// checkPayload checks the length of a payload without regard to other packets.
 func (m *Message) checkPayload(x *ib.Packet) {
 	const least, most = 256, 4096 // of path MTUs
 	o, n := x.Opcode, len(x.Payload)

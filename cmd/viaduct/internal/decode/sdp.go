@@ -15,40 +15,40 @@ type sdpState struct {
 	p       *mpaParser
 	layout  sdpwire.Layout
 	settled bool // the layout is known
-	whole   bool // seen from the Hello, with nothing missing
+	whole   bool // seen from the Hello on, with nothing missing
 	side    [2]sdpSide
-	view    [2]*sdpView // what each peer sees, nil if that is not known
+	view    [2]*sdpView // the views of the two peers, nil if unknown
 }
 
 // An sdpSide holds one peer's sending state and its announcements.
 type sdpSide struct {
 	sure bool   // next is valid
 	next uint32 // MSeq of its next message
-	bye  bool   // its DisConn has passed
-	susp bool   // its SuspComm has passed
+	bye  bool   // its DisConn was seen
+	susp bool   // its SuspComm was seen
 
-	maxAdverts int    // that it takes
-	size       uint32 // of its receive Private Buffers, 0 if not known
-	limit      int64  // the other peer's messages before this one have its credit, -1 if not known
+	maxAdverts int    // advertisements that it accepts
+	size       uint32 // of its receive Private Buffers, 0 if unknown
+	limit      int64  // MSeq of the first message of the other peer without credit, -1 if unknown
 
-	mode    sdpwire.Mode // of the half in which it is Data Source
-	before  sdpwire.Mode // what it was before the last change
+	mode    sdpwire.Mode // mode of the half in which it is Data Source
+	before  sdpwire.Mode // mode before the last change
 	byPeer  bool         // the last change came from the Data Sink
-	at      uint32       // MSeq of that change, valid if changed
+	at      uint32       // MSeq of the last change, valid if changed
 	changed bool
 
-	adverts map[uint32]advert // by STag, what it advertised
-	many    bool              // some were dropped
+	adverts map[uint32]advert // its advertisements, by STag
+	many    bool              // some of adverts were dropped
 }
 
 // An advert is memory that a peer advertised.
 type advert struct {
 	at   uint64
 	size uint64
-	sink bool // by SinkAvail
+	sink bool // advertised by SinkAvail
 }
 
-// maxAdverts bounds the advertisements remembered.
+// maxAdverts limits the number of advertisements that are remembered.
 const maxAdverts = 4096
 
 func newSDP(p *mpaParser, whole bool) *sdpState {
@@ -59,7 +59,7 @@ func newSDP(p *mpaParser, whole bool) *sdpState {
 	return s
 }
 
-// lost says that bytes of a side are missing, or not to be believed.
+// lost records that bytes of a direction are missing or doubtful.
 func (s *sdpState) lost(side int) {
 	s.side[side].sure = false
 	s.whole, s.view = false, [2]*sdpView{}
@@ -91,7 +91,7 @@ func (p *mpaParser) hello(h *half, b []byte, l sdpwire.Layout) {
 	p.c.d.emit(m)
 }
 
-// greet takes what Hello and HelloAck say.
+// greet records the values of a Hello or HelloAck.
 func (s *sdpState) greet(side int, m *Message, bufs uint16, size uint32, adverts uint16) {
 	x := &s.side[side]
 	if bufs < sdpwire.MinBuffers {
@@ -147,7 +147,7 @@ func (s *sdpState) send(h *half, m *Message, u ddp.Untagged, body []byte, filled
 		return
 	}
 	total := len(body)
-	if !u.Last || filled > 0 { // the rest comes in further segments
+	if !u.Last || filled > 0 { // the rest is in further segments
 		total = int(length)
 	}
 	x, _, err := sdpwire.ParseHead(body, total, s.layout)
@@ -165,7 +165,7 @@ func (s *sdpState) send(h *half, m *Message, u ddp.Untagged, body []byte, filled
 	s.follow(h, m, &x, u)
 }
 
-// sdpRow is the requirement that an error of the codec stands for.
+// sdpRow returns the requirement that an error of the codec violates.
 func sdpRow(err error) string {
 	switch {
 	case errors.Is(err, sdpwire.ErrLen):
@@ -214,8 +214,8 @@ func (s *sdpState) fields(m *Message, x *sdpwire.Message) {
 }
 
 // judge checks the rules that an observer can check: sequence numbers, credits, sizes, and whether
-// the message is allowed in the mode. If the sender may still have had an older view, that view
-// counts.
+// the mode allows the message. If the sender may have had an older view of the mode, judge accepts
+// messages of either.
 func (s *sdpState) judge(h *half, me, peer *sdpSide, m *Message, x *sdpwire.Message) {
 	if me.sure && x.MSeq != me.next {
 		id := "SDP-6.1.5-2"
@@ -321,7 +321,7 @@ func (s *sdpState) suspended(h *half, m *Message) {
 	}
 }
 
-// advertise remembers what x advertises.
+// advertise records the advertisement in x.
 func (s *sdpState) advertise(me *sdpSide, x *sdpwire.Message, sink bool) {
 	if len(me.adverts) >= maxAdverts {
 		clear(me.adverts)
@@ -344,7 +344,7 @@ func (src *sdpSide) may(modes [2]sdpwire.Mode, legal func(sdpwire.Mode) bool) bo
 	return legal(modes[0]) || legal(modes[1])
 }
 
-// change judges and follows a ModeChange. [SDP 12]
+// change checks a ModeChange and applies it. [SDP 12]
 func (s *sdpState) change(me, peer *sdpSide, m *Message, x *sdpwire.Message) {
 	src, byPeer := me, false
 	if x.S { // the receiver's sending half

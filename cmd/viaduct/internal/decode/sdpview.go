@@ -16,14 +16,14 @@ import (
 // while a SrcAvailCancel holds MSeqAck back.
 type sdpView struct {
 	connecting bool
-	adverts    int               // advertisements that the other peer takes at a time
-	inbox      []sdpwire.Message // that passed here and are not acknowledged
+	adverts    int               // advertisements that the other peer accepts at a time
+	inbox      []sdpwire.Message // messages to this peer that it has not acknowledged
 	source     sdpHalf           // the half in which this peer is Data Source
-	sink       sdpHalf           // and the one in which it is Data Sink
+	sink       sdpHalf           // the half in which it is Data Sink
 
-	resizing bool   // its ChRcvBuf is not acknowledged
-	owesSize bool   // it has to acknowledge a ChRcvBuf
-	wish     uint32 // the size asked for in that one
+	resizing bool   // its own ChRcvBuf is not acknowledged
+	owesSize bool   // it has to acknowledge a ChRcvBuf of the other peer
+	wish     uint32 // the size requested by that ChRcvBuf
 	size     uint32 // of its own receive Private Buffers
 }
 
@@ -32,13 +32,13 @@ type sdpHalf struct {
 	mode  sdpwire.Mode
 	srcs  []srcOpen  // SrcAvails that are not Processed, in order
 	sinks []sinkOpen // SinkAvails that are fresh and not finished, in order
-	owed  uint64     // bytes that a SendSm asked for by Data
-	count uint32     // messages with payload that met no SinkAvail [SDP-9.5.1-7] [SDP-6.3.3.4-3]
+	owed  uint64     // bytes that a SendSm has requested as Data
+	count uint32     // messages with payload that used up no SinkAvail [SDP-9.5.1-7] [SDP-6.3.3.4-3]
 
 	cancel, sinkCancel       bool // a SrcAvailCancel or SinkAvailCancel is open
 	cancelSeq, sinkCancelSeq uint32
 
-	leaving  bool   // the Data Source's way from Pipelined to Combined is not acknowledged [SDP-12.4-3]
+	leaving  bool   // the Data Source's change from Pipelined to Combined is not acknowledged [SDP-12.4-3]
 	leaveSeq uint32 // MSeq of that ModeChange
 	count0   uint32 // count at that time [D-26]
 	closed   bool   // DisConn was sent
@@ -53,17 +53,18 @@ type srcOpen struct {
 
 type sinkOpen struct{ stag, size uint32 }
 
-// A broken rule; the zero value is none.
+// A broken is a violated rule; the zero value means none.
 type broken struct{ id, text string }
 
 func breaks(id, format string, a ...any) broken { return broken{id, fmt.Sprintf(format, a...)} }
 
-// maxInbox bounds the messages kept until they are acknowledged.
+// maxInbox limits the number of messages kept until they are acknowledged.
 const maxInbox = 1 << 16
 
-// hear applies the messages that the sender of x had received. It reports whether that is certain.
+// hear applies the messages that the sender of x had received before it. It returns false if their
+// number is uncertain.
 func (v *sdpView) hear(x *sdpwire.Message) (sure bool) {
-	if x.MSeqAck == 0 && len(v.inbox) > 0 && v.inbox[0].MSeq == 0 { // message 0 has come, or nothing yet [D-08]
+	if x.MSeqAck == 0 && len(v.inbox) > 0 && v.inbox[0].MSeq == 0 { // message 0 was received, or none [D-08]
 		switch v.inbox[0].MID {
 		case sdpwire.SinkAvail:
 			if x.MID != sdpwire.RdmaWrCompl {
@@ -81,7 +82,7 @@ func (v *sdpView) hear(x *sdpwire.Message) (sure bool) {
 		n++
 	}
 	v.inbox = v.inbox[:copy(v.inbox, v.inbox[n:])]
-	if len(v.inbox) > 1 && v.inbox[0].MID == sdpwire.SrcAvailCancel && len(v.sink.srcs) > 0 { // which holds MSeqAck [SDP-9.5.4-5]
+	if len(v.inbox) > 1 && v.inbox[0].MID == sdpwire.SrcAvailCancel && len(v.sink.srcs) > 0 { // delays MSeqAck [SDP-9.5.4-5]
 		for i := range v.inbox[1:] {
 			if y := &v.inbox[1+i]; y.MID != sdpwire.Data || y.PayloadLen() > 0 {
 				return false
@@ -91,7 +92,7 @@ func (v *sdpView) hear(x *sdpwire.Message) (sure bool) {
 	return true
 }
 
-// receive changes the view by a message of the other peer.
+// receive applies a message of the other peer to the view.
 func (v *sdpView) receive(x *sdpwire.Message) {
 	s, k := &v.source, &v.sink
 	if s.leaving && int32(x.MSeqAck-s.leaveSeq) >= 0 {
@@ -102,7 +103,7 @@ func (v *sdpView) receive(x *sdpwire.Message) {
 	}
 	switch x.MID {
 	case sdpwire.SrcAvail:
-		if len(k.sinks) == 0 { // else Write Zcopy wins [SDP-11.3-16]
+		if len(k.sinks) == 0 { // otherwise Write Zcopy takes precedence [SDP-11.3-16]
 			k.offer(x)
 		}
 	case sdpwire.SinkAvail:
@@ -116,7 +117,7 @@ func (v *sdpView) receive(x *sdpwire.Message) {
 	case sdpwire.SrcAvailCancel:
 		k.cancel = len(k.srcs) > 0
 	case sdpwire.SinkCancelAck:
-		if k.sinkCancel && int32(x.MSeqAck-k.sinkCancelSeq) >= 0 { // an earlier one belongs to a cancel that is over [D-34]
+		if k.sinkCancel && int32(x.MSeqAck-k.sinkCancelSeq) >= 0 { // others end a finished cancel [D-34]
 			k.sinks, k.sinkCancel = nil, false
 		}
 	case sdpwire.ModeChange:
@@ -126,10 +127,10 @@ func (v *sdpView) receive(x *sdpwire.Message) {
 		}
 		k.mode, k.sinks = x.Mode, nil
 	case sdpwire.ChRcvBuf:
-		if v.resizing && !v.connecting { // disregarded [SDP-10.6.1-1]
+		if v.resizing && !v.connecting { // ignored [SDP-10.6.1-1]
 			return
 		}
-		v.resizing, v.owesSize, v.wish = false, true, x.Size // an own one is withdrawn [D-47]
+		v.resizing, v.owesSize, v.wish = false, true, x.Size // the peer's own request is withdrawn [D-47]
 	case sdpwire.ChRcvBufAck:
 		v.resizing = false
 	case sdpwire.DisConn:
@@ -236,7 +237,7 @@ func (v *sdpView) send(x *sdpwire.Message, inv uint32, invalidates bool) (b brok
 	return b
 }
 
-// open counts this peer's advertisements. [D-15]
+// open returns the number of this peer's open advertisements. [D-15]
 func (v *sdpView) open() int { return len(v.source.srcs) + len(v.sink.sinks) }
 
 func (v *sdpView) sendSrcAvail(x *sdpwire.Message, n int) broken {
@@ -262,7 +263,7 @@ func (v *sdpView) sendSrcAvail(x *sdpwire.Message, n int) broken {
 	return broken{}
 }
 
-// mayPay judges payload in a message other than SrcAvail.
+// mayPay checks payload in a message other than SrcAvail.
 func (h *sdpHalf) mayPay(mid sdpwire.MID, n int) broken {
 	switch {
 	case h.owed > 0 && mid != sdpwire.Data:
@@ -292,7 +293,7 @@ func (h *sdpHalf) offer(x *sdpwire.Message) {
 	h.srcs = append(h.srcs, srcOpen{stag: x.STag, left: x.Size - min(x.Size, uint32(x.PayloadLen())), seq: x.MSeq})
 }
 
-// mayRead judges a RdmaRdCompl.
+// mayRead checks an RdmaRdCompl.
 func (h *sdpHalf) mayRead(x *sdpwire.Message, inv uint32, invalidates bool) broken {
 	if len(h.srcs) == 0 {
 		return breaks("SDP-9.2-13", "no SrcAvail is open")
@@ -328,7 +329,7 @@ func (h *sdpHalf) read(n uint32) {
 	}
 }
 
-// sendSm forces the oldest SrcAvail to Bcopy, or answers the cancel of all.
+// sendSm applies a SendSm: it forces the oldest SrcAvail to Bcopy, or answers the cancel of all.
 func (h *sdpHalf) sendSm(cancelled bool) {
 	switch {
 	case cancelled:
@@ -340,8 +341,8 @@ func (h *sdpHalf) sendSm(cancelled bool) {
 	}
 }
 
-// take is what a SinkAvail does to the half whose Data Source receives it.
-// [SDP-9.5.1-9] [SDP-11.3-12] [D-26]
+// take applies a SinkAvail to the half whose Data Source receives it. [SDP-9.5.1-9] [SDP-11.3-12]
+// [D-26]
 func (h *sdpHalf) take(x *sdpwire.Message) {
 	switch {
 	case h.closed:

@@ -11,9 +11,9 @@ import (
 // A Summary counts messages by connection.
 type Summary struct {
 	conns  map[int]*Total
-	counts int // of all connections
+	counts int // number of Counts of all connections
 	modes  int
-	// Dropped counts connections beyond the greatest number that is kept.
+	// Dropped is the number of connections that were not counted, because there were too many.
 	Dropped int
 }
 
@@ -50,8 +50,8 @@ type ModeAt struct {
 
 const (
 	maxTotals = 20_000
-	maxModes  = 1000    // of a connection
-	allModes  = 100_000 // of all
+	maxModes  = 1000    // per connection
+	allModes  = 100_000 // of all connections
 	allCounts = 200_000 // names of messages; further ones are counted as others
 )
 
@@ -103,10 +103,10 @@ func (s *Summary) Add(m *Message) {
 	}
 }
 
-// others is the name under which further names are counted.
+// others is the name for messages that have no Count of their own.
 const others = "others"
 
-// maxNames bounds the names of one connection, because they are searched one by one.
+// maxNames limits the names of one connection, because they are searched linearly.
 const maxNames = 500
 
 func (t *Total) find(dir, proto, name string) *Count {
@@ -135,7 +135,7 @@ func (s *Summary) Totals() []*Total {
 	return list
 }
 
-// Head returns the first line about a connection.
+// Head returns the heading of a connection's counts.
 func (t *Total) Head() string {
 	if t.Conn == 0 {
 		return "datagrams and the capture itself"

@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// A connKey names a TCP connection whichever way its packets go.
+// A connKey identifies a TCP connection regardless of direction.
 type connKey struct{ a, b netip.AddrPort }
 
 func keyOf(p *packet) connKey {
@@ -21,47 +21,47 @@ type conn struct {
 	d      *Decoder
 	key    connKey
 	num    int
-	addr   [2]netip.AddrPort // of the side that opened it, or was seen first, and of the other
-	half   [2]half           // what each side sends
-	seen   bool              // from its first byte
+	addr   [2]netip.AddrPort // first the side that opened it, or was seen first
+	half   [2]half           // by sender, as in addr
+	seen   bool              // seen from its first byte on
 	closed bool
-	ignore bool   // not one of the protocols
-	name   string // of the protocol, "" until it is known
+	ignore bool   // the connection does not carry a known protocol
+	name   string // protocol, "" until it is known
 	p      parser // nil until the protocol is known, and after giveUp
-	tried  int    // bytes at the last attempt to recognise it
-	kept   int    // bytes of memory that it holds, as they were counted last
+	tried  int    // bytes received at the last attempt to recognise it
+	kept   int    // last result of size
 	at     int    // number of its last packet
 }
 
-// A half is what one side of a connection sends.
+// A half is one direction of a connection.
 type half struct {
 	c      *conn
 	back   bool
 	began  bool   // next is valid
-	fin    bool   // its FIN has come
+	fin    bool   // its FIN was seen
 	end    uint32 // sequence number of the FIN, if fin
-	next   uint32 // sequence number that comes next
-	acked  uint32 // by the other side, if hasAck
+	next   uint32 // next sequence number
+	acked  uint32 // acknowledged by the other side, if hasAck
 	hasAck bool
-	late   int     // packets of the connection since it was acknowledged what is missing
-	queue  []piece // behind a hole, in order
-	held   int     // memory of what is in queue
+	late   int     // packets of the connection since the missing bytes were acknowledged
+	queue  []piece // segments after a hole, in order
+	held   int     // memory of queue
 
-	buf    []byte // received and not yet decoded
-	filled int    // bytes at the end of buf that the capture does not have
-	untold int    // bytes missing that were not told: the protocol is not known yet
-	lost   bool   // the next frame's place is not known
-	skip   int    // bytes passed over in search of it
+	buf    []byte // received and not decoded yet
+	filled int    // bytes at the end of buf that were not captured
+	untold int    // missing bytes that were not reported, because the protocol is not known yet
+	lost   bool   // the position of the next frame is unknown
+	skip   int    // bytes skipped while searching for it
 }
 
-// behind reports whether the other side has acknowledged bytes that the capture does not have, or
-// not yet.
+// behind reports whether the other side has acknowledged bytes that are not in the capture, or not
+// yet.
 func (h *half) behind() bool {
 	n := int32(h.acked - h.next)
 	return h.hasAck && h.began && (n > 1 || n == 1 && !h.fin)
 }
 
-// ended reports whether all bytes ahead of the FIN have come.
+// ended reports whether all bytes before the FIN were received.
 func (h *half) ended() bool { return h.fin && int32(h.end-h.next) <= 0 }
 
 // beyond returns the position of the first known data after a hole: early bytes, or the FIN.
@@ -80,13 +80,13 @@ type piece struct {
 }
 
 const (
-	maxHeld    = 4 << 20 // bytes that one direction holds behind a hole
-	maxPieces  = 4096    // and segments: they are kept in order
-	patience   = 16      // packets that a hole is waited for after its acknowledgement
+	maxHeld    = 4 << 20 // bytes that one direction holds after a hole
+	maxPieces  = 4096    // segments that it holds; they are kept in order
+	patience   = 16      // packets after its acknowledgement until a hole is given up
 	maxUnknown = 192 << 10
 )
 
-// segment takes a TCP segment.
+// segment handles a TCP segment.
 func (d *Decoder) segment(p *packet) {
 	k := keyOf(p)
 	c := d.conns[k]
@@ -127,7 +127,7 @@ func (d *Decoder) segment(p *packet) {
 	if c.ignore {
 		return
 	}
-	if c.p != nil && other.behind() { // what is said now may answer what is missing
+	if c.p != nil && other.behind() { // bytes of this segment may answer missing ones
 		c.p.forget(other)
 	}
 	h.take(p)
@@ -145,7 +145,7 @@ func (d *Decoder) segment(p *packet) {
 	}
 }
 
-// open begins to follow a connection.
+// open starts to follow a connection.
 func (d *Decoder) open(k connKey, p *packet) *conn {
 	if len(d.order) >= maxConns {
 		old := d.order[0]
@@ -159,7 +159,7 @@ func (d *Decoder) open(k connKey, p *packet) *conn {
 	}
 	d.made++
 	c := &conn{d: d, key: k, num: d.made, addr: [2]netip.AddrPort{p.src, p.dst}}
-	if p.flags&(synFlag|ackFlag) == synFlag|ackFlag { // the SYN before it is not in the capture
+	if p.flags&(synFlag|ackFlag) == synFlag|ackFlag { // the SYN is not in the capture
 		c.addr[0], c.addr[1] = p.dst, p.src
 		c.seen = true
 		c.half[0].began, c.half[0].next = true, p.ack
@@ -176,13 +176,13 @@ func (d *Decoder) open(k connKey, p *packet) *conn {
 	return c
 }
 
-// close ends a connection: what waits is decoded as far as it goes, and what never
-// came is said.
+// close ends a connection. It decodes the remaining data as far as possible, and reports missing
+// data.
 func (c *conn) close() {
 	for i := range c.half {
 		h := &c.half[i]
 		h.bridgeAll()
-		if h.behind() { // the other side has had more
+		if h.behind() { // the other side has received more
 			n := int(int32(h.acked - h.next))
 			if h.fin {
 				n--
@@ -205,15 +205,14 @@ func (c *conn) close() {
 	c.d.count(c)
 }
 
-// tell emits a message about the connection itself, which is of interest only if its protocol is
-// known.
+// tell emits a message about the connection itself, unless its protocol is unknown.
 func (c *conn) tell(m *Message) {
 	if c.name != "" && !c.ignore {
 		c.d.emit(m)
 	}
 }
 
-// take takes what a segment carries.
+// take handles the payload of a segment.
 func (h *half) take(p *packet) {
 	b, seq := p.payload, p.seq
 	if len(b)+p.missing == 0 {
@@ -222,7 +221,7 @@ func (h *half) take(p *packet) {
 		}
 		return
 	}
-	if !h.began { // the capture begins in the middle
+	if !h.began { // the capture begins in the middle of the connection
 		h.began, h.next, h.lost = true, seq, true
 	}
 	missing := p.missing
@@ -242,11 +241,11 @@ func (h *half) take(p *packet) {
 	h.drain()
 }
 
-// place takes bytes that are due, or older.
+// place handles bytes that are next in order, or older.
 func (h *half) place(seq uint32, b []byte, missing int) {
 	old := int(h.next - seq)
 	if old >= len(b)+missing {
-		if n := len(b) + missing; n > 1 || old > 1 { // else it is a keep-alive
+		if n := len(b) + missing; n > 1 || old > 1 { // otherwise it is a keep-alive
 			m := h.c.d.message(h.c, h.back)
 			m.Proto, m.Name = "tcp", "retransmission"
 			m.num("tcp.bytes", uint64(n))
@@ -296,8 +295,8 @@ func (h *half) drain() {
 	}
 }
 
-// bridge gives up a hole: at once, or if the other side has acknowledged its bytes so long ago that
-// the capture cannot still have them.
+// bridge gives up the first hole if now is set, or if the other side acknowledged its bytes so long
+// ago that they cannot be in the rest of the capture.
 func (h *half) bridge(now bool) {
 	first, ok := h.beyond()
 	if !ok {
@@ -332,7 +331,7 @@ func (h *half) hole(n int, why string) {
 	}
 	h.tellMissing(n, why)
 	if c.p != nil && !h.lost && len(h.buf) > 0 {
-		// A complete frame waits for another reason, so the missing bytes come after it.
+		// If a complete frame is waiting, the missing bytes come after it.
 		if total, hdr, err := c.p.need(h, h.buf); err == nil && total > len(h.buf) && len(h.buf) >= hdr && h.filled == 0 {
 			k := min(n, total-len(h.buf))
 			h.buf = append(h.buf, make([]byte, k)...)
@@ -366,7 +365,7 @@ func (h *half) feed(b []byte) {
 	if c.p == nil && c.name != "" { // after giveUp
 		c.p = newParser(c.name, c)
 	}
-	if c.p != nil && len(h.buf) == 0 { // the usual case: nothing is copied
+	if c.p != nil && len(h.buf) == 0 { // the usual case, in which nothing is copied
 		n := h.decode(b)
 		if n < len(b) {
 			h.buf = append(h.buf, b[n:]...)
@@ -389,11 +388,11 @@ func (h *half) consume() {
 	}
 	h.buf = h.buf[:copy(h.buf, h.buf[n:])]
 	if len(h.buf) == 0 && cap(h.buf) > 4<<10 {
-		h.buf = nil // an idle connection holds none
+		h.buf = nil // so that an idle connection holds no memory
 	}
 }
 
-// decode decodes the complete frames at the front of b and returns their length.
+// decode decodes the complete frames at the front of b, and returns their total length.
 func (h *half) decode(b []byte) (n int) {
 	c := h.c
 	for !c.ignore {
@@ -431,7 +430,7 @@ func (h *half) decode(b []byte) (n int) {
 	return len(b)
 }
 
-// lose says that the place of the next frame is not known any more, and why.
+// lose records that the position of the next frame is unknown, and reports err as the reason.
 func (h *half) lose(err error) {
 	m := h.c.d.message(h.c, h.back)
 	m.Proto, m.Name = h.c.p.layer(), "not a frame"
@@ -445,13 +444,13 @@ func (h *half) lose(err error) {
 	h.c.p.forget(h)
 }
 
-// wrongError is a Wrong that hides where the next frame begins.
+// A wrongError is a Wrong after which the position of the next frame is unknown.
 type wrongError Wrong
 
 func (e *wrongError) Error() string { return fmt.Sprintf("[%s] %s", e.ID, e.Text) }
 
-// finish reports a frame that the end of the stream cuts off. An endless frame may be one with a
-// wrong length, so the bytes are searched for other frames.
+// finish reports a frame that the end of the stream truncates. Because its length may be wrong, its
+// bytes are searched for other frames.
 func (h *half) finish() {
 	c := h.c
 	for len(h.buf) > 0 && c.p != nil && !c.ignore {
@@ -476,7 +475,7 @@ func (h *half) finish() {
 
 // A parser decodes the frames of a protocol in both directions of a connection.
 type parser interface {
-	// layer names the protocol of the frames.
+	// layer returns the name of the protocol of the frames.
 	layer() string
 	// need returns the length of the frame at the front of b, or 0 if b is too short to know.
 	// header is how much of the frame must be present to decode it.
@@ -490,7 +489,7 @@ type parser interface {
 	find(h *half, b []byte, end bool) (at int, ok bool)
 	// forget drops state that is uncertain after missing or wrong bytes in a direction.
 	forget(h *half)
-	// size is the memory that the parser holds.
+	// size returns the memory that the parser holds, in bytes.
 	size() int
 }
 
@@ -518,7 +517,7 @@ func (c *conn) recognise(end bool) {
 		return
 	}
 	c.tried = total
-	wait := false // for what may make it clear
+	wait := false // more bytes may decide
 	for i := range c.half {
 		h := &c.half[i]
 		if len(h.buf) == 0 {
@@ -552,7 +551,8 @@ func (c *conn) recognise(end bool) {
 	c.half[0].buf, c.half[1].buf = nil, nil
 }
 
-// search looks for frames of any protocol in a stream that was not captured from its beginning.
+// search searches for frames of any protocol in a stream that was not captured from its beginning.
+// It returns the protocol, or "".
 func (c *conn) search(h *half, end bool) string {
 	for _, name := range []string{"fcip", "vitcp", "iwarp"} {
 		if _, ok := newParser(name, c).find(h, h.buf, end); ok {

@@ -11,23 +11,23 @@ import (
 type vitcpParser struct {
 	c    *conn
 	side [2]vitcpSide
-	flow bool // both sides said that descriptors are counted
+	flow bool // both sides declared that descriptors are counted
 }
 
-// A vitcpSide is what one side sends.
+// A vitcpSide is the decoding state of one direction.
 type vitcpSide struct {
 	attrs  vitcpwire.Attributes
 	stated bool // its attributes are known
-	fresh  bool // seen from its first segment
+	fresh  bool // seen from its first segment on
 
-	sure   bool // number is that of the last numbered message
+	sure   bool // number is the number of the last numbered message
 	number vitcpwire.Number
 	parts  [4]whole // the message in progress, by partOf its type
 	reads  []vitcpwire.Number
 	lost   bool // requests may be missing from reads
 
 	posted   vitcpwire.Count // receive descriptors it has posted, at the latest
-	consumed vitcpwire.Count // messages it sent that use one up
+	consumed vitcpwire.Count // messages it sent that use up a descriptor
 }
 
 func newVITCP(c *conn) *vitcpParser {
@@ -64,7 +64,7 @@ func (p *vitcpParser) forget(h *half) {
 	s := &p.side[side(h)]
 	s.fresh, s.sure, s.lost, s.reads = false, false, true, nil
 	s.parts = [4]whole{}
-	p.flow = false // what was used up can't be counted any more
+	p.flow = false // used descriptors cannot be counted any more
 }
 
 func (p *vitcpParser) frame(h *half, b []byte, total, filled int) int {
@@ -135,7 +135,8 @@ func (p *vitcpParser) connect(s, o *vitcpSide, m *Message, f vitcpwire.Header, c
 	}
 }
 
-// partOf numbers the types whose messages may have several segments; 3 is all others.
+// partOf returns the index of a type whose messages may have several segments, and 3 for all
+// others.
 func partOf(t vitcpwire.Type) int {
 	switch t {
 	case vitcpwire.Send:
@@ -148,8 +149,8 @@ func partOf(t vitcpwire.Type) int {
 	return 3
 }
 
-// judge checks what one segment and those before it say, and reports whether
-// a message is complete.
+// judge checks a segment on its own and against the earlier ones. It reports whether a message is
+// complete.
 func (p *vitcpParser) judge(h *half, s, o *vitcpSide, m *Message, f vitcpwire.Header, rdma vitcpwire.RDMA, payload int) bool {
 	if f.Type == vitcpwire.NOP && payload > 0 {
 		m.wrong("VIT-3.1-NOP-1", fmt.Sprintf("a NOP with %d bytes behind it", payload))
@@ -213,7 +214,7 @@ func (p *vitcpParser) judge(h *half, s, o *vitcpSide, m *Message, f vitcpwire.He
 	return last
 }
 
-// find looks for a segment that another one, or the end, follows.
+// find searches for a segment that is followed by another one, or by the end.
 func (p *vitcpParser) find(h *half, b []byte, end bool) (at int, ok bool) {
 	for at = 0; at+vitcpwire.HeaderLen <= len(b); at++ {
 		n, good := vitcpHead(b[at:])
@@ -237,7 +238,7 @@ func (p *vitcpParser) find(h *half, b []byte, end bool) (at int, ok bool) {
 	return at, false
 }
 
-// vitcpHead reports whether b begins like a segment, and its length.
+// vitcpHead reports whether b may begin with a segment, and the length of that.
 func vitcpHead(b []byte) (n int, ok bool) {
 	f, n, err := dialect.ParseHeader(b)
 	if err != nil || f.Error.VI() > vitcpwire.DescriptorError || f.Type == vitcpwire.NOP && int(f.Length) != n {

@@ -15,9 +15,8 @@ import (
 	"viaduct/internal/wire/vitcpwire"
 )
 
-// TestDissectors compares every field of every message of all protocols with what
-// tshark shows, with the Lua dissectors: of exchanges of our engines, and of
-// messages of every type.
+// TestDissectors compares every field of every message, of all protocols, with the output of tshark
+// and the Lua dissectors. The captures are exchanges of our engines, and messages of every type.
 func TestDissectors(t *testing.T) {
 	shark := newShark(t)
 	captures := map[string][]byte{
@@ -57,7 +56,7 @@ func TestDissectors(t *testing.T) {
 	}
 }
 
-// allSDP has every message of SDP after Hello and HelloAck.
+// allSDP returns a capture with every message of SDP after Hello and HelloAck.
 func allSDP(t *testing.T, l sdpwire.Layout) []byte {
 	c := &sdpTalk{talk: newTalk(), layout: l}
 	c.greet()
@@ -88,7 +87,7 @@ func allSDP(t *testing.T, l sdpwire.Layout) []byte {
 	return record(t, c.frames)
 }
 
-// allVITCP has every message of VI/TCP, with every flag and attribute.
+// allVITCP returns a capture with every message of VI/TCP, and every flag and attribute.
 func allVITCP(t *testing.T) []byte {
 	var d vitcpwire.Dialect
 	c := newTalk()
@@ -118,7 +117,7 @@ func allVITCP(t *testing.T) []byte {
 	return record(t, c.frames)
 }
 
-// allPortmap has every message of the Port Mapper, of both families.
+// allPortmap returns a capture with every message of the Port Mapper, for both address families.
 func allPortmap(t *testing.T) []byte {
 	file := filepath.Join(t.TempDir(), "x")
 	c, err := pcapng.Create(file, "test")

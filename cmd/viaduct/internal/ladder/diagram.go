@@ -13,49 +13,49 @@ import (
 // Options select the content of a diagram.
 type Options struct {
 	Title string
-	// Ends are the names of the lifelines, the opener of the first connection first. By default
-	// they are its addresses.
+	// Ends holds the names of the lifelines, the opener of the first connection first. Empty names
+	// stand for the addresses.
 	Ends [2]string
-	// Delay is the transit time, if it is known. Arrows slope by it.
+	// Delay is the transit time of messages, if known. It determines the slope of the arrows.
 	Delay time.Duration
-	// Lost reports whether the message in a packet did not arrive. Nil means none.
+	// Lost reports whether the message in a packet did not arrive. If nil, all messages arrive.
 	Lost func(packet int) bool
 	// Max is the greatest number of messages drawn; 0 means DefaultMax.
 	Max int
 }
 
-// DefaultMax is how many messages a diagram has at most unless Options say more.
+// DefaultMax is the default of Options.Max.
 const DefaultMax = 1000
 
-// A Diagram is what passed between two hosts.
+// A Diagram describes the messages between two hosts.
 type Diagram struct {
 	Title    string
 	Ends     [2]string // names of the lifelines
 	Delay    time.Duration
 	Messages []Message
-	Skipped  int // messages of connections between other hosts
-	Cut      int // messages beyond Options.Max
-	Wrong    int // messages that break a rule
-	// Credit of each end to send, if the protocol has some: MaxCredit is 0 if not.
+	Skipped  int // number of messages between other hosts
+	Cut      int // number of messages beyond Options.Max
+	Wrong    int // number of messages that break a rule
+	// MaxCredit is the greatest credit of either end, or 0 if the protocol has no credits.
 	MaxCredit int
 }
 
-// A Message is one arrow, or one remark about the capture.
+// A Message is an arrow, or a remark about the capture.
 type Message struct {
-	At      time.Duration // since the first
-	From    int           // end that sent it, 0 left or 1 right
-	Remark  bool          // no message: something that is to be said about the capture
+	At      time.Duration // time since the first message
+	From    int           // the sending end: 0 is left, 1 is right
+	Remark  bool          // a remark about the capture, not a message
 	Lost    bool
 	Conn    int // number of the connection, 0 for datagrams
 	Proto   string
 	Name    string
-	Facts   string // the fields that matter most
-	Details string // all of them
+	Facts   string // the most important fields
+	Details string // all fields
 	Wrong   []string
-	// State is what each end is in from then on: the sender from the time of
-	// sending, the receiver from arrival. "" leaves it.
+	// State holds the state that each end enters: the sender at the time of sending, the receiver
+	// at arrival. "" means no change.
 	State [2]string
-	// Credit is how many messages each end may send after this message, or -1 if that is unknown.
+	// Credit is the number of messages that each end may send after this message, or -1 if unknown.
 	Credit [2]int
 }
 
@@ -71,15 +71,15 @@ func (m *Message) Label() string {
 	return s
 }
 
-// A Builder makes a diagram of the messages of a decoder.
+// A Builder builds a diagram from the messages of a decoder.
 type Builder struct {
 	opt   Options
 	d     Diagram
-	hosts [2]netip.AddrPort // ports only for the first connection
+	hosts [2]netip.AddrPort // with the ports of the first connection
 	conns map[int]*track
 	first time.Time
 	began bool
-	state [2]string // of the ends
+	state [2]string // current state of each end
 }
 
 // New returns an empty builder.
@@ -90,8 +90,7 @@ func New(opt Options) *Builder {
 	return &Builder{opt: opt, d: Diagram{Title: opt.Title, Delay: opt.Delay}, conns: make(map[int]*track)}
 }
 
-// Add takes a message. Those between other hosts than the first ones are counted and
-// left out.
+// Add adds a message. It counts and leaves out messages between other hosts than the first two.
 func (b *Builder) Add(m *decode.Message) {
 	x := Message{Conn: m.Conn, Proto: m.Proto, Name: m.Name, Credit: [2]int{-1, -1}}
 	switch {
@@ -121,7 +120,7 @@ func (b *Builder) Add(m *decode.Message) {
 	}
 	x.At = max(0, m.Time.Sub(b.first))
 	if n := len(b.d.Messages); n > 0 {
-		x.At = max(x.At, b.d.Messages[n-1].At) // captures of several cards are not always in order
+		x.At = max(x.At, b.d.Messages[n-1].At) // captures of several network cards are not always in order
 	}
 	x.Lost = b.opt.Lost != nil && b.opt.Lost(m.Frame)
 	x.Facts, x.Details = facts(m), details(m)
@@ -143,8 +142,8 @@ func (b *Builder) Add(m *decode.Message) {
 	b.d.Messages = append(b.d.Messages, x)
 }
 
-// side returns the end that sent a message. Two hosts with the same address are told apart by which
-// of them opened the connection.
+// side returns the end that sent a message; ok is false if it is of other hosts. If both hosts have
+// the same address, the end that opened the connection decides.
 func (b *Builder) side(m *decode.Message) (from int, ok bool) {
 	l, r := b.hosts[0].Addr(), b.hosts[1].Addr()
 	switch {
@@ -183,7 +182,7 @@ func (b *Builder) Diagram() *Diagram {
 	return &d
 }
 
-// telling are the fields that are shown at an arrow, with their words. The others are details.
+// telling lists the fields that are shown at an arrow, with their labels. The others are details.
 var telling = []struct{ key, word string }{
 	{"nvme.status", ""}, {"nvme.qid", "queue "}, {"nvme.slba", "block "}, {"nvme.blocks", "blocks "},
 	{"sdp.mode", ""}, {"sdp.s", "S="}, {"sdp.size", "size "}, {"sdp.payload", "payload "}, {"sdp.flags", ""}, {"sdp.port", "port "},
@@ -198,7 +197,7 @@ var telling = []struct{ key, word string }{
 	{"portmap.cp", "CP "}, {"portmap.ap", "AP "}, {"tcp.bytes", "bytes "}, {"tcp.skipped", "skipped "}, {"capture.reason", ""}, {"capture.packets", "packets "},
 }
 
-// dull reports whether a value is the usual one, which need not be shown.
+// dull reports whether a field has its usual value, which is not shown.
 func dull(m *decode.Message, key, v string) bool {
 	switch key {
 	case "sdp.s", "mpa.reject":

@@ -1,5 +1,5 @@
-// Package ladder draws what passed between two hosts as a message sequence diagram:
-// a lifeline for each, an arrow for each message, the states of both ends beside
-// them, and their credit. A diagram is made of the messages of package decode and is
-// drawn as text, as SVG, or as one HTML file with zoom and details.
+// Package ladder draws the messages between two hosts as a message sequence diagram. It shows a
+// lifeline for each host, an arrow for each message, and the states and credits of both ends. A
+// diagram is built from the messages of package decode. It is drawn as text, as SVG, or as one HTML
+// file with zoom and details.
 package ladder

@@ -7,8 +7,8 @@ import (
 	"io"
 )
 
-// WriteHTML draws d as one HTML file that needs nothing else: both scales, zoom, and
-// the fields of the message under the pointer.
+// WriteHTML draws d as one self-contained HTML file. It has both scales, zoom, and shows the fields
+// of the message under the pointer.
 func (d *Diagram) WriteHTML(w io.Writer) error {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, htmlHead, html.EscapeString(d.Title))

@@ -37,7 +37,7 @@ func build(t testing.TB, opt Options, filter string, capture []byte) *Diagram {
 	return b.Diagram()
 }
 
-// A box is what a text covers.
+// A box is the area that a text covers.
 type box struct {
 	l, t, r, b float64
 	s          string
@@ -45,7 +45,8 @@ type box struct {
 
 type segment struct{ x1, y1, x2, y2 float64 }
 
-// picture parses a drawing: the boxes of its texts, with generous widths, its arrows, and its size.
+// picture parses a drawing. It returns the boxes of its texts, with generous widths, its arrows,
+// and its size.
 func picture(t *testing.T, svg []byte) (texts []box, lines []segment, w, h float64) {
 	t.Helper()
 	dec := xml.NewDecoder(bytes.NewReader(svg))
@@ -98,7 +99,8 @@ func picture(t *testing.T, svg []byte) (texts []box, lines []segment, w, h float
 	}
 }
 
-// clear checks that no text covers another, that none is cut, and that no arrow passes through one.
+// clear checks that no text covers another or is cut off, and that at most throughs arrows pass
+// through a text.
 func clear(t *testing.T, name string, svg []byte, throughs int) {
 	t.Helper()
 	texts, lines, w, h := picture(t, svg)
@@ -126,7 +128,8 @@ func clear(t *testing.T, name string, svg []byte, throughs int) {
 	}
 }
 
-// within checks that list holds want in its order.
+// within returns "" if list contains the elements of want in order, and otherwise the first missing
+// one.
 func within(list []string, want ...string) string {
 	for _, s := range list {
 		if len(want) > 0 && strings.Contains(s, want[0]) {
@@ -139,8 +142,8 @@ func within(list []string, want ...string) string {
 	return ""
 }
 
-// wanted is what an exchange has to show: messages in their order, and the states of
-// the two ends.
+// wanted lists what the diagram of each exchange must show: the messages in order, and the states
+// of both ends.
 var wanted = map[string]struct{ messages, left, right []string }{
 	"vitcp-connect":   {[]string{"Connect Request", "Connect Accept", "Disconnect"}, []string{"Connect Pending", "Connected", "Disconnected"}, []string{"Deciding", "Connected", "Disconnected"}},
 	"vitcp-peer":      {[]string{"Connect Request", "Connect Request", "crossed"}, []string{"Connect Pending", "Connected"}, []string{"Connect Pending", "Connected"}},
@@ -156,7 +159,7 @@ var wanted = map[string]struct{ messages, left, right []string }{
 	"fcvi-loss":       {[]string{"SEND_RQST", "(lost)", "READ_RQST", "DISCONNECT_RQST"}, []string{"Connected", "Idle"}, []string{"Connected", "Idle"}},
 }
 
-// TestExchanges carries out every exchange and draws it in all forms.
+// TestExchanges runs every exchange and draws it in all forms.
 func TestExchanges(t *testing.T) {
 	if len(wanted) != len(exchange.All()) {
 		t.Errorf("%d exchanges, %d are tested", len(exchange.All()), len(wanted))
@@ -195,7 +198,7 @@ func TestExchanges(t *testing.T) {
 				}
 				throughs := 0
 				if scale == ByTime {
-					throughs = len(d.Messages) // lines in proportion to time pass where they must
+					throughs = len(d.Messages) // on a scale of time, lines may have to pass through labels
 				}
 				clear(t, fmt.Sprint(x.Name, scale), b.Bytes(), throughs)
 			}
@@ -238,13 +241,13 @@ func TestKernel(t *testing.T) {
 	}
 }
 
-// TestHosts: messages between other hosts are counted, those of both directions and
-// of several connections are told apart.
+// TestHosts checks that messages between other hosts are only counted, and that the diagram
+// distinguishes directions and connections.
 func TestHosts(t *testing.T) {
 	a, b, c := netip.MustParseAddrPort("10.0.0.1:1"), netip.MustParseAddrPort("10.0.0.2:2"), netip.MustParseAddrPort("10.0.0.3:3")
 	at := time.Unix(100, 0)
 	bl := New(Options{})
-	bl.Add(&decode.Message{Time: at, Proto: "capture", Name: "packets left out"}) // before anything to draw
+	bl.Add(&decode.Message{Time: at, Proto: "capture", Name: "packets left out"}) // precedes all messages
 	bl.Add(&decode.Message{Time: at, Conn: 1, Back: true, Src: b, Dst: a, Proto: "rdmap", Name: "first"})
 	bl.Add(&decode.Message{Time: at.Add(-time.Second), Conn: 1, Src: a, Dst: b, Proto: "rdmap", Name: "earlier"})
 	bl.Add(&decode.Message{Time: at.Add(time.Second), Conn: 2, Src: b, Dst: a, Proto: "rdmap", Name: "other way", Wrong: []decode.Wrong{{ID: "MPA-6-1", Text: "CRC"}}})

@@ -7,17 +7,17 @@ import (
 	"unicode/utf8"
 )
 
-// A mark is an instant of the picture: the sending or the arrival of a message.
+// A mark is an event of the picture: the sending or the arrival of a message.
 type mark struct {
 	at      time.Duration
-	i       int // message
+	i       int // index of the message
 	arrival bool
-	turn    int // how many messages of the same end and time come before it
+	turn    int // number of earlier messages of the same end and time
 }
 
-// marks returns the instants in their order. An arrival comes before a message sent at the same
-// time, which may be its answer. Messages that both ends send at the same time take turns, since
-// nothing orders them.
+// marks returns the events in order. An arrival comes before a message sent at the same time, which
+// may be its answer. Messages that both ends send at the same time alternate, because nothing
+// orders them.
 func (d *Diagram) marks() []mark {
 	list := make([]mark, 0, 2*len(d.Messages))
 	var turns [2]int
@@ -48,7 +48,7 @@ func (d *Diagram) marks() []mark {
 	return list
 }
 
-// layout gives every sending and every arrival a height.
+// layout returns the heights at which messages are sent and arrive, and the total height.
 func (d *Diagram) layout(s Scale) (sent, arrived []int, height int) {
 	sent, arrived = make([]int, len(d.Messages)), make([]int, len(d.Messages))
 	if s == ByTime {
@@ -59,12 +59,13 @@ func (d *Diagram) layout(s Scale) (sent, arrived []int, height int) {
 	return sent, arrived, height + row
 }
 
-// byEvent keeps the order of events at each end, and the order of sendings. An arrival is placed as
-// high as these allow. Two messages that the two ends send at the same time share a height.
+// byEvent keeps the order of events at each end, and the order of sending. It places an arrival as
+// high as these orders allow. Two messages that both ends send at the same time have the same
+// height.
 func (d *Diagram) byEvent(sent, arrived []int) (height int) {
-	y := topY - row        // of the last sending
-	end := [2]int{0, 0}    // the last height used at each end
-	shared, last := -1, -1 // the message that was sent last, and whether its height is taken twice
+	y := topY - row        // height of the last sending
+	end := [2]int{0, 0}    // last height used at each end
+	shared, last := -1, -1 // the message that was sent last, and whether its height is used twice
 	for _, k := range d.marks() {
 		m := &d.Messages[k.i]
 		if k.arrival {
@@ -87,7 +88,7 @@ func (d *Diagram) byEvent(sent, arrived []int) (height int) {
 	return height
 }
 
-// byTime has height in proportion to time, where the marks leave room for that.
+// byTime makes heights proportional to time, where that leaves enough room between events.
 func (d *Diagram) byTime(sent, arrived []int) (height int) {
 	list := d.marks()
 	perTime := 0.0
@@ -101,7 +102,7 @@ func (d *Diagram) byTime(sent, arrived []int) (height int) {
 			switch prev := list[k-1]; {
 			case x.arrival && prev.arrival:
 				gap = row / 4
-			case x.arrival || prev.arrival: // which has no label
+			case x.arrival || prev.arrival: // an arrival has no label
 				gap = row / 2
 			}
 			y += max(gap, int(perTime*float64(x.at-list[k-1].at)))
@@ -118,7 +119,7 @@ func (d *Diagram) byTime(sent, arrived []int) (height int) {
 // A stroke is the line of an arrow.
 type stroke struct{ x1, y1, x2, y2 int }
 
-// at is the height at x, which lies between the ends.
+// at returns the height of the line at x, which must lie between its ends.
 func (l stroke) at(x int) int { return l.y1 + (l.y2-l.y1)*(x-l.x1)/(l.x2-l.x1) }
 
 // line returns the arrow of message i. The arrow of a lost message ends on its way.
@@ -133,31 +134,30 @@ func (d *Diagram) line(i int, sent, arrived []int) stroke {
 	return l
 }
 
-// A place is where the label of a message stands.
+// A place is the position of a message's label.
 type place struct {
 	s            string
 	x, y         int
 	anchor       string
-	left, right  int // what the text covers
+	left, right  int // the horizontal range of the text
 	above, below int
 }
 
 const (
-	charW    = 6  // units, of an average character of a label
+	charW    = 6  // average width of a character of a label, in units
 	labelMax = 80 // characters
-	halfMax  = 49 // where another label stands in the same height
+	halfMax  = 49 // in characters, if another label has the same height
 )
 
-// labels finds places for the labels at which they cover neither lines of other
-// messages nor each other, if there are some: near the sender, in the middle, or
-// near the receiver.
+// labels chooses the positions of labels: near the sender, in the middle, or near the receiver. It
+// prefers one where the label covers neither other lines nor other labels.
 func (d *Diagram) labels(sent, arrived []int) []place {
 	places := make([]place, len(d.Messages))
 	lines := make([]stroke, len(d.Messages))
 	for i := range d.Messages {
 		lines[i] = d.line(i, sent, arrived)
 	}
-	const near = 40 // messages before and after that can be in the way
+	const near = 40 // number of earlier and later messages that may be in the way
 	for i := range d.Messages {
 		m := &d.Messages[i]
 		s := m.Label()
@@ -201,8 +201,8 @@ func (d *Diagram) labels(sent, arrived []int) []place {
 	return places
 }
 
-// covers reports whether a label at p meets lines of other messages than i, or labels
-// that have their places already.
+// covers reports whether a label at p would cover the line of another message than i, or a label
+// that is already placed.
 func (d *Diagram) covers(p place, i, near int, lines []stroke, places []place) bool {
 	for j := max(0, i-near); j < min(len(lines), i+near+1); j++ {
 		if j == i {

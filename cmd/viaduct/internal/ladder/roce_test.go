@@ -12,7 +12,8 @@ import (
 	"viaduct/internal/wire/ib"
 )
 
-// TestRoCE: the states of a connection of RoCEv2 follow its connection management, until a NAK ends it.
+// TestRoCE checks that the states of a RoCEv2 connection follow its connection management, until a
+// NAK ends it.
 func TestRoCE(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "x.pcapng")
 	c, err := pcapng.Create(file, "test")

@@ -10,12 +10,12 @@ import (
 	"time"
 )
 
-// A Scale says how time becomes height.
+// A Scale determines how times become heights.
 type Scale uint8
 
 const (
-	ByEvent Scale = iota // every instant at which something happens is a row
-	ByTime               // height is proportional to time, as far as rows have room
+	ByEvent Scale = iota // one row for each event
+	ByTime               // height is proportional to time, except where rows need more room
 )
 
 // Places of the picture, in its units, from the left.
@@ -34,10 +34,10 @@ const (
 	row    = 34
 )
 
-// bandColours are the fills of states, taken in turn as new ones appear.
+// bandColours holds the fill colours of states, assigned in order of appearance.
 var bandColours = []string{"#dbe9f6", "#d9f0dd", "#fbe8c8", "#ead9f2", "#f8d7d7", "#d5eeee", "#eeeed0", "#e3e3e3"}
 
-// WriteSVG draws d as a picture of its own.
+// WriteSVG draws d as an SVG picture.
 func (d *Diagram) WriteSVG(w io.Writer, s Scale) error {
 	var b bytes.Buffer
 	d.svg(&b, s)
@@ -72,7 +72,7 @@ func text(b *bytes.Buffer, x, y int, anchor, attrs, s string) {
 	fmt.Fprintf(b, `<text x="%d" y="%d" text-anchor="%s" %s>%s</text>`+"\n", x, y, anchor, attrs, html.EscapeString(s))
 }
 
-// bands draws the states beside the lifelines.
+// bands draws the states of each end along its lifeline.
 func (d *Diagram) bands(b *bytes.Buffer, sent, arrived []int, height int) {
 	colour := make(map[string]string)
 	for end, x := range []int{bandX, bandRX} {
@@ -108,8 +108,7 @@ func (d *Diagram) bands(b *bytes.Buffer, sent, arrived []int, height int) {
 				colour[c.state] = bandColours[len(colour)%len(bandColours)]
 			}
 			fmt.Fprintf(b, `<rect x="%d" y="%d" width="%d" height="%d" fill="%s" stroke="#bbb" stroke-width="0.5"/>`+"\n", x, c.y, bandW, to-c.y, colour[c.state])
-			// A state that lasts for less than a line of text has its name in its
-			// title only.
+			// If a state lasts for less than a line of text, its name is only in its title.
 			if to-c.y >= 15 {
 				text(b, x+bandW/2, c.y+12, "middle", `font-size="10"`, shorten(c.state, 15))
 			}
@@ -117,7 +116,7 @@ func (d *Diagram) bands(b *bytes.Buffer, sent, arrived []int, height int) {
 	}
 }
 
-// plots draws the credit of each end as a step line, none at the lifeline's side.
+// plots draws the credit of each end as a step line, with zero next to the lifeline.
 func (d *Diagram) plots(b *bytes.Buffer, sent, arrived []int, height int) {
 	for end, x := range []int{plotX, plotRX} {
 		text(b, x+plotW/2, 62, "middle", `font-size="9" fill="#777"`, fmt.Sprintf("credit 0–%d", d.MaxCredit))
@@ -131,7 +130,7 @@ func (d *Diagram) plots(b *bytes.Buffer, sent, arrived []int, height int) {
 				continue
 			}
 			y := sent[i]
-			if m.From != end { // what it grants is there when it arrives
+			if m.From != end { // granted credit counts from its arrival
 				y = arrived[i]
 			}
 			px := x + 2 + m.Credit[end]*(plotW-4)/max(1, d.MaxCredit)
@@ -189,13 +188,13 @@ func (d *Diagram) arrows(b *bytes.Buffer, sent, arrived []int) {
 	}
 }
 
-// head draws the end of an arrow, a cross if it is lost.
+// head draws the head of an arrow, or a cross if the message is lost.
 func head(b *bytes.Buffer, x1, y1, x2, y2 int, colour string, lost bool) {
 	if lost {
 		fmt.Fprintf(b, `<path d="M%d %dl10 10m0 -10l-10 10" stroke="#c01818" stroke-width="2"/>`, x2-5, y2-5)
 		return
 	}
-	// The slope is small: a head along the x axis, tilted by it.
+	// The slope is small, so the head points along the x axis and is tilted by the slope.
 	dx := 9.0
 	if x2 > x1 {
 		dx = -9

@@ -11,8 +11,8 @@ import (
 // textWidth is the number of columns between the lifelines of the text form.
 const textWidth = 66
 
-// WriteText draws d in lines of text. A line is a message, at the time of sending;
-// the names in brackets are the states that the two ends enter by it.
+// WriteText draws d as text. Each line is a message at the time of its sending. The names in
+// brackets are the states that the two ends enter.
 func (d *Diagram) WriteText(w io.Writer) error {
 	b := bufio.NewWriter(w)
 	if d.Title != "" {
@@ -36,7 +36,7 @@ func (d *Diagram) WriteText(w io.Writer) error {
 	return b.Flush()
 }
 
-// tail says what is not drawn.
+// tail writes what the diagram leaves out.
 func (d *Diagram) tail(w io.Writer) {
 	for _, s := range d.remarks() {
 		fmt.Fprintf(w, "%s\n", s)
@@ -67,7 +67,7 @@ func (m *Message) bracket(end int) string {
 	return "[" + m.State[end] + "]"
 }
 
-// arrow is the line between the lifelines.
+// arrow returns the line between the lifelines.
 func (m *Message) arrow() string {
 	label := " " + shorten(m.Label(), textWidth-8) + " "
 	if m.Remark {
@@ -90,7 +90,7 @@ func centre(label, fill string) string {
 	return strings.Repeat(fill, n/2) + label + strings.Repeat(fill, n-n/2)
 }
 
-// shorten cuts s to n characters.
+// shorten truncates s to n characters.
 func shorten(s string, n int) string {
 	r := []rune(s)
 	if len(r) <= n {

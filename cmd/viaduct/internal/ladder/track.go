@@ -8,18 +8,18 @@ import (
 	"viaduct/internal/wire/ib"
 )
 
-// A track follows the states of both ends of a connection and their credit, as they
-// can be told from its messages.
+// A track follows the states and credits of both ends of a connection, as far as its messages show
+// them.
 type track struct {
-	state *[2]string // of the ends, shared by all connections between them
-	mode  [2]string  // SDP: of the half in which this end is Data Source
-	limit [2]int64   // SDP: messages that the peer of this end may send; VI/TCP: descriptors posted by it
-	used  [2]int64   // messages sent by this end that use one up
+	state *[2]string // states of the ends, shared by all connections between them
+	mode  [2]string  // SDP: mode of the half in which this end is Data Source
+	limit [2]int64   // granted by this end: messages (SDP) or descriptors (VI/TCP)
+	used  [2]int64   // messages sent by this end that use up credit
 	known [2]bool
 	flow  [2]bool // VI/TCP: descriptors are counted
 }
 
-// to sets the state of an end, unless it never learns of x.
+// to sets the state of an end, except that of the receiver of a lost message.
 func (t *track) to(x *Message, end int, state string) {
 	if x.Lost && end != x.From {
 		return
@@ -38,7 +38,7 @@ func number(m *decode.Message, key string) (int64, bool) {
 	return n, err == nil
 }
 
-// follow takes a message of the connection and notes in x what it changes.
+// follow updates the track with a message of the connection, and records the changes in x.
 func (t *track) follow(m *decode.Message, x *Message) {
 	me, peer := x.From, 1-x.From
 	switch m.Proto {
@@ -129,7 +129,7 @@ func (t *track) sdpMessage(m *decode.Message, x *Message, me, peer int) {
 	}
 	if ack, ok := number(m, "sdp.mseqack"); ok && t.known[me] {
 		t.limit[me] = max(t.limit[me], ack+1+bufs)
-		if ack == 0 && t.used[peer] == 0 { // nothing has come from the peer yet
+		if ack == 0 && t.used[peer] == 0 { // the peer has not sent a message yet
 			t.limit[me] = max(t.limit[me]-1, bufs)
 		}
 	}
@@ -139,7 +139,7 @@ func (t *track) vitcp(m *decode.Message, x *Message, me, peer int) {
 	switch m.Name {
 	case "Connect Request":
 		t.to(x, me, "Connect Pending")
-		if t.state[peer] != "Connect Pending" { // with a request of its own
+		if t.state[peer] != "Connect Pending" { // the peer has no request of its own
 			t.to(x, peer, "Deciding")
 		}
 	case "Connect Accept":
@@ -147,7 +147,7 @@ func (t *track) vitcp(m *decode.Message, x *Message, me, peer int) {
 		t.to(x, peer, "Connected")
 	case "Connect Reject", "Connect No Match":
 		if a, _ := m.Get("vitcp.attributes"); strings.Contains(a, "peer-to-peer") {
-			break // of one of two connections; the VI goes on with the other, or tries again
+			break // the VI continues with its other connection, or tries again
 		}
 		t.to(x, me, "Rejected")
 		t.to(x, peer, "Rejected")
@@ -198,8 +198,8 @@ func (t *track) connection(m *decode.Message, x *Message, me, peer int) {
 	}
 }
 
-// negative follows the answers of RoCEv2 that refuse a request. All but a sequence error and a
-// receiver that is not ready end the connection.
+// negative follows NAKs of RoCEv2. All end the connection, except those for a sequence error or a
+// receiver that is not ready.
 func (t *track) negative(m *decode.Message, x *Message, me, peer int) {
 	n, ok := number(m, "aeth.syndrome")
 	if s := ib.Syndrome(n); ok && s.Type() == ib.TypeNAK && s != ib.NAKSequence {
