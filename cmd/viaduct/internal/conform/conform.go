@@ -21,17 +21,17 @@ type Role string
 
 // Roles.
 const (
-	Passive Role = "passive" // the peer listens, and is dialled
+	Passive Role = "passive" // the peer listens, and the case dials it
 	Active  Role = "active"  // the peer dials
 )
 
 // A Case is one conversation.
 type Case struct {
-	Name  string   // unique
-	Proto string   // scheme of the URL
-	Role  Role     // of the peer
-	Rows  []string // the requirements in docs/requirements that it checks; a failure without a row is of the first one
-	Text  string   // what must hold
+	Name  string   // unique name
+	Proto string   // scheme of the peer's URL
+	Role  Role     // role of the peer
+	Rows  []string // requirements that the case checks; a failure without a row counts for the first
+	Text  string   // the tested rule
 	// Dangerous means that the case is known to crash some peers.
 	Dangerous bool
 
@@ -45,7 +45,7 @@ type Verdict string
 const (
 	Pass          Verdict = "pass"
 	Fail          Verdict = "fail"
-	NotObservable Verdict = "not observable" // the peer did something allowed that does not show whether it conforms
+	NotObservable Verdict = "not observable" // what the peer did is permitted, and does not show whether it conforms
 	Skip          Verdict = "skip"
 )
 
@@ -79,23 +79,22 @@ type Target struct {
 	Connect func(ctx context.Context) (net.Conn, error)
 	// Again returns another connection with the peer of the last Connect; nil means Connect.
 	Again func(ctx context.Context) (net.Conn, error)
-	// Datagrams opens UDP port 4791 of an address of ours, for RoCEv2. MTU is the payload of a packet
-	// that the peer's queue pair is made for.
+	// Datagrams opens UDP port 4791 of the address own of this host, for RoCEv2. MTU is the path
+	// MTU of the peer's queue pair.
 	Datagrams func(own netip.Addr) (net.PacketConn, error)
 	MTU       int
-	// Disc is the discriminator of a VI; Service the address to ask a Port Mapper
-	// for.
+	// Disc is the discriminator of a VI. Service is the address that cases ask a Port Mapper for.
 	Disc    []byte
 	Service string
-	// Patience is how long the peer may take for an answer. Where the peer must not send anything,
-	// a case waits for Quiet.
+	// Patience is the time that the peer has for an answer. Quiet is the time for which a case
+	// waits where the peer must not send anything.
 	Patience, Quiet time.Duration
-	// Pause is the time between an MPA Reply and our first FPDU, for peers that do not read bytes
-	// that arrive too early. [I-10]
+	// Pause is the time between an MPA Reply and our first FPDU. Some peers do not read bytes that
+	// arrive too early. [I-10]
 	Pause time.Duration
 	// Dangerous also runs the dangerous cases.
 	Dangerous bool
-	// Only, if not empty, lists the names and requirements of the cases to run.
+	// Only, if not empty, restricts the run to cases with these names or requirements.
 	Only []string
 }
 
@@ -137,7 +136,7 @@ func Run(ctx context.Context, g Target, cs []Case, each func(Result)) {
 type outcome struct {
 	verdict     Verdict
 	row, detail string
-	disturbed   bool // the cause may be another conversation or the network
+	disturbed   bool // another conversation or the network may be the cause
 }
 
 // tries is how often a disturbed case is performed before it fails.
@@ -150,9 +149,9 @@ type T struct {
 	c     *Case
 	conns []net.Conn
 
-	sockets []net.PacketConn // of RoCEv2
+	sockets []net.PacketConn // RoCEv2 sockets
 
-	answers [][]byte // of a Port Mapper, so far
+	answers [][]byte // answers of a Port Mapper so far
 }
 
 func play(ctx context.Context, g *Target, c *Case) (o outcome) {
@@ -176,18 +175,18 @@ func play(ctx context.Context, g *Target, c *Case) (o outcome) {
 	return outcome{verdict: Pass}
 }
 
-// fail ends the case: the peer breaks a requirement.
+// fail ends the case as failed, because the peer violates the requirement row.
 func (t *T) fail(row, format string, a ...any) {
 	panic(outcome{verdict: Fail, row: row, detail: fmt.Sprintf(format, a...)})
 }
 
-// again ends the case because of an event that an earlier conversation, or the network, may have
-// caused. The case is repeated. An event that occurs each time is a failure.
+// again ends the case after an event that an earlier conversation, or the network, may have caused.
+// The case is repeated up to tries times, and fails if the event occurs each time.
 func (t *T) again(row, format string, a ...any) {
 	panic(outcome{verdict: Fail, row: row, detail: fmt.Sprintf(format, a...), disturbed: true})
 }
 
-// check fails unless ok.
+// check fails the case unless ok is true.
 func (t *T) check(ok bool, row, format string, a ...any) {
 	if !ok {
 		t.fail(row, format, a...)
@@ -233,17 +232,17 @@ func (t *T) write(c net.Conn, b []byte) {
 type end uint8
 
 const (
-	whole  end = iota // all bytes came
+	whole  end = iota // all bytes arrived
 	quiet             // nothing, or no more, arrived in time
-	closed            // in order
-	reset             // by a reset
+	closed            // the peer closed the connection in order
+	reset             // the peer reset the connection
 )
 
 func (e end) String() string {
 	return [...]string{"whole", "nothing more in time", "closed", "reset"}[e]
 }
 
-// read fills b, and returns how many bytes arrived.
+// read fills b, and returns the number of bytes that arrived and the reason for fewer.
 func (t *T) read(c net.Conn, b []byte, within time.Duration) (n int, e end) {
 	c.SetReadDeadline(time.Now().Add(within))
 	n, err := io.ReadFull(c, b)
@@ -284,7 +283,7 @@ func (t *T) gone(c net.Conn, row, why string) {
 
 func list(rows ...string) []string { return rows }
 
-// datagram reads one datagram.
+// datagram reads one datagram; ok is false if none arrives in time.
 func (t *T) datagram(c net.Conn, b []byte, within time.Duration) (n int, ok bool) {
 	c.SetReadDeadline(time.Now().Add(within))
 	n, err := c.Read(b)

@@ -8,25 +8,25 @@ import (
 	"viaduct/internal/fc/fcip"
 )
 
-// The addresses in the fabric that we emulate.
+// Addresses in the fabric that the cases emulate.
 const (
 	fabricPeer  fc.Addr = 0x010100 // assigned to the peer
 	fabricOther fc.Addr = 0x010200 // an N_Port without FC-VI
 	fabricOwn   fc.Addr = 0x010300 // our N_Port
 )
 
-// A fabric is the other end of a link that a peer opens: a switch with its services, and our
-// N_Port.
+// A fabric is our end of a link that the peer opened. It emulates a switch with its services, and
+// our N_Port.
 type fabric struct {
 	*fcEnd
 	name fc.WWN // of the switch
 
-	ratov    time.Duration // R_A_TOV that it announces; 0 is the default
+	ratov    time.Duration // announced R_A_TOV; 0 is the default
 	other    bool          // the directory names the port without FC-VI before ours
 	misnamed bool          // the directory has a name for our port that differs from the one in its login
 
 	peer       fc.Login // FLOGI of the peer
-	online     bool     // it has come
+	online     bool     // FLOGI was received
 	directory  bool     // the peer is logged in to the directory
 	registered map[fc.CTCmd]bool
 	asked      [16]byte // the host address that the peer looks up
@@ -254,7 +254,8 @@ func (s *fabric) registers(cmd fc.CTCmd, b []byte) {
 	}
 }
 
-// known reports whether the peer registered all that a port without an address must.
+// known reports whether the peer has made all registrations that a port without an address must
+// make.
 func (s *fabric) known() bool {
 	return s.registered[fc.NSRPNID] && s.registered[fc.NSRNNID] && s.registered[fc.NSRFTID] && s.registered[fc.NSRFFID]
 }

@@ -18,7 +18,7 @@ import (
 // take several frames.
 const fcRxSize = 1024
 
-// An fcEnd is our end of an FCIP link, an N_Port.
+// An fcEnd is our end of an FCIP link. It acts as an N_Port.
 type fcEnd struct {
 	t    *T
 	c    net.Conn
@@ -32,7 +32,7 @@ type fcEnd struct {
 	sw   *fabric    // the fabric for a peer that has dialled
 }
 
-// special returns the first frame of a link, to the switch with this name.
+// special returns the first frame of a link. to is the name of the switch.
 func (t *T) special(to fc.WWN) fcip.Special {
 	var b [16]byte
 	rand.Read(b[:])
@@ -40,7 +40,7 @@ func (t *T) special(to fc.WWN) fcip.Special {
 	return fcip.Special{Source: fc.NodeName(mac), Entity: mac, Nonce: binary.BigEndian.Uint64(b[8:]), UsageFlags: fcip.UsageClass3, Destination: to, KATOV: fcip.DefaultKATOV}
 }
 
-// echo sends s and returns the answer.
+// echo sends s and returns the peer's answer.
 func (p *fcEnd) echo(s fcip.Special) fcip.Special {
 	p.t.write(p.c, s.Append(nil))
 	b := make([]byte, fcip.SpecialLen)
@@ -51,7 +51,8 @@ func (p *fcEnd) echo(s fcip.Special) fcip.Special {
 	return x
 }
 
-// switchName asks for the name of the peer's end, with a destination name of zero.
+// switchName determines the name of the peer's switch: it sends a special frame with a destination
+// name of zero.
 func (t *T) switchName() fc.WWN {
 	p := &fcEnd{t: t, c: t.connect()}
 	s := t.special(0)
@@ -106,7 +107,7 @@ func (p *fcEnd) next(within time.Duration) (f fc.Frame, e end) {
 		n, err := p.c.Read(chunk)
 		p.buf = append(p.buf, chunk[:n]...)
 		if n == 0 && err != nil {
-			_, e := t.read(p.c, chunk[:1], time.Millisecond) // returns the same error again
+			_, e := t.read(p.c, chunk[:1], time.Millisecond) // reports the error of the last read again
 			if ne, ok := err.(net.Error); ok && ne.Timeout() {
 				e = quiet
 			}
@@ -115,7 +116,8 @@ func (p *fcEnd) next(within time.Duration) (f fc.Frame, e end) {
 	}
 }
 
-// own reports whether a frame is for the N_Port. It refuses requests that the N_Port need not know.
+// own reports whether a frame is for our N_Port to handle. It refuses requests that the N_Port need
+// not support.
 func (p *fcEnd) own(f *fc.Frame) bool {
 	t := p.t
 	switch {
@@ -141,7 +143,7 @@ func (p *fcEnd) own(f *fc.Frame) bool {
 	return true
 }
 
-// reply answers a request with one frame.
+// reply answers the request q with one frame.
 func (p *fcEnd) reply(q *fc.Frame, r fc.RCtl, payload []byte) {
 	sof, eof := q.Class().Delimiters(true, true)
 	p.put(&fc.Frame{SOF: sof, EOF: eof, Payload: payload, Header: fc.Header{RCtl: r, DID: q.SID, SID: q.DID, Type: q.Type,
@@ -153,7 +155,7 @@ func (p *fcEnd) sequence(to fc.Addr) uint8 {
 	return p.seq[to]
 }
 
-// service sends a request in one frame and returns the frame of the answer.
+// service sends a request in one frame, and returns the answer.
 func (p *fcEnd) service(row string, to fc.Addr, r fc.RCtl, typ fc.Type, payload []byte) fc.Frame {
 	p.ox++
 	p.put(&fc.Frame{SOF: fc.SOFi3, EOF: fc.EOFt, Payload: payload, Header: fc.Header{RCtl: r, DID: to, SID: p.id, Type: typ,
@@ -179,14 +181,14 @@ func (p *fcEnd) answer(row string, from fc.Addr, ox uint16) fc.Frame {
 	}
 }
 
-// els sends an extended link service request.
+// els sends an extended link service request, and returns the reply.
 func (p *fcEnd) els(row string, to fc.Addr, payload []byte) fc.Frame {
 	f := p.service(row, to, fc.RCtlELSReq, fc.TypeELS, payload)
 	p.t.check(f.RCtl == fc.RCtlELSReply && f.Type == fc.TypeELS, "FCFS-2.1-2", "R_CTL is %v and TYPE %v in the answer to a link service", f.RCtl, f.Type)
 	return f
 }
 
-// login sends FLOGI or PLOGI and returns the content of the LS_ACC, with its frame.
+// login sends FLOGI or PLOGI, and returns the parameters in the LS_ACC and its frame.
 func (p *fcEnd) login(to fc.Addr, cmd fc.ELSCmd) (fc.Login, fc.Frame) {
 	t := p.t
 	l := fc.Login{Cmd: cmd, VersionHigh: 0x20, VersionLow: 0x20, BBCredit: 16, RxSize: fcRxSize, PortName: p.name, NodeName: p.node()}
@@ -216,7 +218,8 @@ func (p *fcEnd) fabric() {
 	p.id = f.DID
 }
 
-// names sends a request to the directory server. It logs in first.
+// names sends a request to the directory server, to which the caller must be logged in, and returns
+// the body of the answer.
 func (p *fcEnd) names(cmd fc.CTCmd, body []byte) []byte {
 	t := p.t
 	f := p.service("FCFS-2.11-1", fc.AddrDirectory, fc.RCtlUnsolControl, fc.TypeCT, fc.AppendNS(nil, cmd, body))
@@ -226,7 +229,8 @@ func (p *fcEnd) names(cmd fc.CTCmd, body []byte) []byte {
 	return f.Payload[n:]
 }
 
-// port finds the peer's port in the directory by its IP address.
+// port logs in to the directory and returns the address of the peer's port, which it looks up by IP
+// address.
 func (p *fcEnd) port() (at fc.Addr) {
 	t := p.t
 	p.login(fc.AddrDirectory, fc.ELSPLOGI)

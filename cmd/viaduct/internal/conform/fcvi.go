@@ -16,7 +16,7 @@ var fcviCodec iu.ProjectV1
 // attempt is the attempt number of the first CONNECT_RQST.
 const attempt = 1
 
-// holds is how many times Patience a peer may delay a set-up that it has asked to delay.
+// holds is the number of Patience times for which a peer may delay a set-up after asking to.
 const holds = 4
 
 // fcTransfer is the longest message that we offer.
@@ -29,15 +29,15 @@ type fcviEnd struct {
 	handle uint32  // ours
 	conn   uint32  // FCVI_CONNECTION_ID
 	open   map[fcviKey]*fcviUnit
-	echoed bool   // the peer is known to echo
-	heard  []byte // its last message
+	echoed bool   // the peer is known to echo messages
+	heard  []byte // last message of the peer
 
 	peer iu.AcceptPayload
-	msg  iu.MsgID // of our next message
-	want iu.MsgID // of the peer's next
+	msg  iu.MsgID // ID of our next message
+	want iu.MsgID // ID of the peer's next message
 }
 
-// An fcviKey identifies an Information Unit of which some frames have arrived.
+// An fcviKey identifies an Information Unit that was received in part.
 type fcviKey struct {
 	op iu.Opcode
 	id iu.MsgID
@@ -50,7 +50,7 @@ type fcviUnit struct {
 	first fc.Header
 	last  fc.FCtl
 	data  []byte
-	n     int // frames
+	n     int // number of frames
 }
 
 // fcvi logs in to the peer's port.
@@ -170,7 +170,7 @@ func (u *fcviUnit) fctl(t *T, row string, use iu.Use) {
 	t.check(u.last&^(fc.FCtlFill|fc.FCtlACKForm) == want, row, "F_CTL of a %v is %06x, expected %06x", u.h.Op, uint32(u.last), uint32(want))
 }
 
-// answered waits for the answer to one of our exchanges.
+// answered waits for the answer to one of our exchanges, and returns it.
 func (v *fcviEnd) answered(row string, op iu.Opcode, ox uint16) *fcviUnit {
 	return v.answeredWithin(v.t.g.Patience, row, op, ox)
 }
@@ -185,7 +185,7 @@ func (v *fcviEnd) answeredWithin(within time.Duration, row string, op iu.Opcode,
 	return u
 }
 
-// resp1 sends a CONNECT_RQST and returns the final RESP1. change may alter payload and header.
+// resp1 sends a CONNECT_RQST and returns the final RESP1. change may modify header and payload.
 func (v *fcviEnd) resp1(q *iu.ConnectPayload, change func(h *iu.Header, b []byte) []byte) *fcviUnit {
 	t := v.t
 	h := iu.Header{Op: iu.ConnectRqst, Flags: iu.ClientServer.Flags(), MsgID: attempt, Total: v.conn}
@@ -217,7 +217,7 @@ func (v *fcviEnd) resp1(q *iu.ConnectPayload, change func(h *iu.Header, b []byte
 	}
 }
 
-// accepted checks a RESP1 that accepts.
+// accepted checks an accepting RESP1.
 func (v *fcviEnd) accepted(u *fcviUnit) {
 	t := v.t
 	r := u.h.Status().Reason
@@ -374,7 +374,7 @@ func reasonBytes(rs []iu.Reason) (b []byte) {
 	return b
 }
 
-// disconnected answers a DISCONNECT_RQST.
+// disconnected answers a DISCONNECT_RQST of the peer.
 func (v *fcviEnd) disconnected(u *fcviUnit) {
 	v.emit(iu.Header{Op: iu.DisconnectResp, Handle: u.h.RmtHandle, RmtHandle: v.handle, MsgID: u.h.MsgID, Total: u.h.Total, Param: iu.Status{Reason: iu.ULPDisconnect}.Param()},
 		nil, fc.Header{OXID: u.first.OXID, RXID: v.ox + 1}, iu.Use{}, nil)
@@ -390,7 +390,7 @@ func (v *fcviEnd) disconnect(row string) {
 	u.fctl(t, "FCVI-5.8-8", iu.Use{})
 }
 
-// failed reads an error response to one of our messages.
+// failed checks the error response to one of our messages, which must have the reason want.
 func (v *fcviEnd) failed(row string, op iu.Opcode, ox uint16, want iu.Reason) {
 	t := v.t
 	u := v.answered(row, op, ox)
@@ -420,7 +420,7 @@ func refusedSetup(name, text, row string, reasons []iu.Reason, change func(q *iu
 		is := u.h.Status().Reason
 		t.check(is.Class() != iu.ConnectGood, row, "it is accepted")
 		t.check(bytes.IndexByte(reasonBytes(reasons), byte(is)) >= 0, row, "the answer is %v, expected %v", is, reasons)
-		u = v.resp1(v.payload(), nil) // a correct client is served
+		u = v.resp1(v.payload(), nil) // a correct client is still served
 		v.accepted(u)
 	}}
 }
@@ -552,7 +552,7 @@ var fcviPassive = []Case{
 			t.write(v.c, bad)
 			u, e := v.reaction(t.g.Quiet)
 			t.check(e != whole, "FCFS-2.1-6", "a %v answers a frame with a wrong CRC", opOf(u))
-			v.goesOn("FCFS-2.1-6") // in its place
+			v.goesOn("FCFS-2.1-6") // the good frame is accepted
 		}},
 	{Name: "fcvi/bad-write", Proto: "fcvi", Role: Passive, Rows: list("FCVI-5.9.8-2", "FCVI-5.2.2-6", "FCVI-6.5-1"), Text: "a Write to a memory handle that does not exist is answered by an error",
 		run: func(t *T) {

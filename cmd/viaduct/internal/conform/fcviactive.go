@@ -30,7 +30,7 @@ func (t *T) fcviCalled(set func(s *fabric)) *fcviCall {
 	return v
 }
 
-// called reads a CONNECT_RQST, the first or another attempt.
+// called reads a CONNECT_RQST. retry means that it must be a repeated attempt.
 func (v *fcviCall) called(within time.Duration, retry bool) {
 	t := v.t
 	u, e := v.unit(within)
@@ -89,7 +89,7 @@ func (v *fcviCall) accept(cnt uint16, change func(a *iu.AcceptPayload), bytesOf 
 func (v *fcviCall) resp2() *fcviUnit {
 	t := v.t
 	u, e := v.unit(t.g.Patience)
-	if e != whole && e != quiet && v.sw.ratov != 0 { // a packet was lost and the peer's time for the set-up has passed
+	if e != whole && e != quiet && v.sw.ratov != 0 { // after a loss, the peer's set-up timed out
 		t.again("FCVI-5.3.2-1", "no CONNECT_RESP2: %v", e)
 	}
 	t.check(e == whole, "FCVI-5.3.2-1", "no CONNECT_RESP2: %v", e)
@@ -106,7 +106,7 @@ func (v *fcviCall) resp2() *fcviUnit {
 	return u
 }
 
-// confirmed reads a RESP2 that confirms.
+// confirmed checks that the peer confirms with RESP2.
 func (v *fcviCall) confirmed() {
 	t := v.t
 	u := v.resp2()
@@ -314,7 +314,7 @@ var fcviActive = slices.Concat([]Case{
 				t.again(t.c.Rows[0], "the CONNECT_RQST comes again after PENDING")
 			} else if e == whole {
 				t.fail("FCVI-8.3-4", "the peer does not wait, but sends a %v", opOf(u))
-			} else if e != quiet { // on a slow link, the peer's time for the whole set-up may have passed
+			} else if e != quiet { // on a slow link the peer's set-up may have timed out
 				t.again("FCVI-8.3-4", "the peer does not wait: %v", e)
 			}
 			v.accept(1, nil, nil)

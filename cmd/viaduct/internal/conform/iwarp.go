@@ -21,10 +21,10 @@ type stream struct {
 	buf  []byte // received and not decoded yet
 	msn  uint32 // of our next Send
 	want uint32 // of the peer's next Send
-	got  int    // FPDUs so far
+	got  int    // number of FPDUs so far
 }
 
-// usual returns a Request that every responder supports.
+// usual returns a Request that every responder must support.
 func usual() mpa.Frame {
 	return mpa.Frame{Kind: mpa.Request, CRC: true, Rev: 2, Enhanced: true, Conn: mpa.Enhanced{IRD: 4, ORD: 4}}
 }
@@ -54,7 +54,7 @@ func (s *stream) frame(row string) mpa.Frame {
 	return f
 }
 
-// start opens a stream as Initiator and returns the Reply.
+// start opens a stream as Initiator, and returns it with the Reply.
 func (t *T) start(q mpa.Frame) (*stream, mpa.Frame) {
 	s := &stream{t: t, c: t.connect(), msn: 1, want: 1}
 	t.write(s.c, q.Append(nil))
@@ -75,13 +75,13 @@ func (s *stream) agree(ours, theirs mpa.Frame) {
 
 func (s *stream) send(parts ...[]byte) { s.t.write(s.c, s.enc.Append(nil, parts...)) }
 
-// sendMessage sends a Send of one segment.
+// sendMessage sends b as a Send of one segment.
 func (s *stream) sendMessage(b []byte) {
 	s.send(rdmap.Send.UntaggedHeader(ddp.MSN(s.msn), 0, true, 0).Append(nil), b)
 	s.msn++
 }
 
-// fpdu reads the next FPDU; e is whole, or how the stream ended.
+// fpdu reads the next FPDU. e is whole, or the reason why there is none.
 func (s *stream) fpdu(within time.Duration) (ulpdu []byte, e end) {
 	chunk := make([]byte, 64<<10)
 	deadline := time.Now().Add(within)
@@ -113,7 +113,7 @@ func (s *stream) fpdu(within time.Duration) (ulpdu []byte, e end) {
 		n, err = s.c.Read(chunk)
 		s.buf = append(s.buf, chunk[:n]...)
 		if n == 0 && err != nil {
-			_, e := s.t.read(s.c, chunk[:1], time.Millisecond) // the same error again
+			_, e := s.t.read(s.c, chunk[:1], time.Millisecond) // reports the error of the last read again
 			if ne, ok := err.(net.Error); ok && ne.Timeout() {
 				e = quiet
 			}
@@ -213,7 +213,7 @@ func (s *stream) echo(row string, b []byte) {
 	s.t.check(bytes.Equal(got, b), row, "%d octets come back as %d others", len(b), len(got))
 }
 
-// opened sends a message, so that the peer may send, and reads its echo if there is one.
+// opened sends a message, which permits the peer to send, and reads its echo if there is one.
 func (s *stream) opened() {
 	s.sendMessage(pattern(8))
 	s.message()
@@ -224,12 +224,12 @@ func (s *stream) stillThere() bool {
 	return e == quiet
 }
 
-// An expected describes the Terminate messages that are allowed.
+// An expected describes the permitted Terminate messages.
 type expected struct {
 	layer rdmap.Layer
 	typ   uint8
 	codes []uint8
-	bare  bool // the segment could not be parsed, so that no header of it need be returned
+	bare  bool // the segment could not be parsed, so the Terminate need not return its headers
 }
 
 func (x expected) String() string { return fmt.Sprintf("%d/%d/%x", x.layer, x.typ, x.codes) }
@@ -293,7 +293,7 @@ func (s *stream) terminated(row string, x expected, bad []byte) {
 	t.check(e != quiet, "RDMAP-7-3", "the connection stays open after the Terminate")
 }
 
-// refuse sends one ULPDU and expects a Terminate.
+// refuse sends one ULPDU, and checks that the peer answers with an expected Terminate.
 func (s *stream) refuse(row string, x expected, parts ...[]byte) {
 	bad := bytes.Join(parts, nil)
 	s.send(bad)
@@ -507,7 +507,7 @@ var iwarpPassive = []Case{
 		}},
 }
 
-// dialledBy accepts a connection that the peer opened, with its Request.
+// dialledBy accepts a connection that the peer opened, and reads its Request.
 func (t *T) dialledBy() (*stream, mpa.Frame) {
 	s := &stream{t: t, c: t.connect(), msn: 1, want: 1}
 	f := s.frame("MPA-7.1.2-1")
@@ -515,7 +515,7 @@ func (t *T) dialledBy() (*stream, mpa.Frame) {
 	return s, f
 }
 
-// replyTo returns a Reply that accepts.
+// replyTo returns an accepting Reply to q.
 func replyTo(q mpa.Frame) mpa.Frame {
 	r := mpa.Frame{Kind: mpa.Reply, CRC: true, Rev: q.Rev}
 	if q.Enhanced {
@@ -601,12 +601,12 @@ var iwarpActive = []Case{
 			} else {
 				t.hidden("the peer sends nothing, so nothing may be sent to it")
 			}
-			// The message is short, because a message longer than the peer's receives may be
-			// refused for its length.
+			// The message is short, because a peer may refuse messages that are longer than its
+			// receives.
 			f := s.enc.Append(nil, untagged(rdmap.Send, 0, 1, 0, true), pattern(10))
 			f[24] ^= 4
 			t.write(s.c, f)
-			for { // skip what the peer sent before
+			for { // skip earlier messages of the peer
 				u, e := s.fpdu(t.g.Patience)
 				t.check(e == whole, "MPA-8-10", "stream %v without a Terminate", e)
 				if s.header(u) == rdmap.TerminateOp {

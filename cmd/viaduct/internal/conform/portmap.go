@@ -11,19 +11,19 @@ import (
 	"viaduct/internal/wire/portmapwire"
 )
 
-// ask sends a datagram and returns the answer, nil if there is none.
+// ask sends a datagram, and returns the answer or nil. within is false if the peer must not answer.
 func (t *T) ask(c net.Conn, b []byte, within bool) []byte {
 	tries, wait := 4, t.g.Patience/4
 	if !within {
 		tries, wait = 1, t.g.Quiet
 	}
 	got := make([]byte, 2048)
-	for range tries { // a datagram may be lost, either way
+	for range tries { // either datagram may be lost
 		t.write(c, b)
 		for end := time.Now().Add(wait); time.Now().Before(end); {
 			n, ok := t.datagram(c, got, time.Until(end))
 			if ok && !slices.ContainsFunc(t.answers, func(old []byte) bool { return bytes.Equal(old, got[:n]) }) {
-				t.answers = append(t.answers, bytes.Clone(got[:n])) // it may arrive again
+				t.answers = append(t.answers, bytes.Clone(got[:n])) // it may be repeated
 				return got[:n]
 			}
 		}
@@ -46,7 +46,7 @@ func (t *T) request(c net.Conn, handle uint64) portmapwire.Message {
 	return portmapwire.Message{Type: portmapwire.Request, AssocHandle: handle, Cp: cp, Ap: ap}
 }
 
-// answer checks an answer to q.
+// answer checks the answer b to q, and returns it decoded.
 func (t *T) answer(b []byte, q portmapwire.Message) portmapwire.Message {
 	t.check(len(b) > 0, t.c.Rows[0], "no answer")
 	t.check(len(b) == portmapwire.MessageLen, "SDP-7.3-1", "an answer of %d bytes", len(b))
@@ -94,7 +94,7 @@ var portmapPassive = []Case{
 		run: func(t *T) {
 			c := t.connect()
 			q := t.request(c, 77)
-			q.Ap = netip.AddrPortFrom(q.Ap.Addr(), 9) // discard
+			q.Ap = netip.AddrPortFrom(q.Ap.Addr(), 9) // the discard service
 			m := t.answer(t.ask(c, q.Append(nil), true), q)
 			if m.Type == portmapwire.Accept {
 				t.hidden("the service is mapped")

@@ -10,7 +10,7 @@ import (
 	"viaduct/internal/wire/portmapwire"
 )
 
-// askedBy receives the request of a client.
+// askedBy receives the request of a client, and returns it raw and decoded.
 func (t *T) askedBy() (c net.Conn, raw []byte, q portmapwire.Message) {
 	c = t.connect()
 	raw = t.fromClient(c, true)
@@ -30,7 +30,8 @@ func (t *T) askedBy() (c net.Conn, raw []byte, q portmapwire.Message) {
 	return c, raw, q
 }
 
-// fromClient reads a datagram, nil if there is none.
+// fromClient reads a datagram, or returns nil if none arrives. wait is false if the client must not
+// send.
 func (t *T) fromClient(c net.Conn, wait bool) []byte {
 	within := t.g.Patience
 	if !wait {
@@ -44,7 +45,7 @@ func (t *T) fromClient(c net.Conn, wait bool) []byte {
 	return b[:n]
 }
 
-// answerTo returns an answer to q. No listener is at the port that the answer names.
+// answerTo returns an answer of type typ to q. No listener is at the port that it names.
 func answerTo(q portmapwire.Message, typ portmapwire.Type) portmapwire.Message {
 	m := q
 	m.Type = typ
@@ -54,13 +55,14 @@ func answerTo(q portmapwire.Message, typ portmapwire.Type) portmapwire.Message {
 	return m
 }
 
-// acknowledged sends the answer m, possibly altered, and reads until the acknowledgement. A
-// repeated request, which was in flight or whose answer was lost, is answered again.
+// acknowledged sends answer, which may be a modified form of m, and reads until the acknowledgement
+// arrives. It answers a repeated request again, because the request may have been in flight, or the
+// answer may have been lost.
 func (t *T) acknowledged(c net.Conn, m portmapwire.Message, answer, raw []byte) {
 	t.write(c, answer)
 	for {
 		b := t.fromClient(c, true)
-		if b == nil { // the answer may have been lost, and the client have given up
+		if b == nil { // the answer may be lost, and the client have given up
 			t.again("SDP-7.4-25", "no PMAck")
 		}
 		if bytes.Equal(b, raw) {
@@ -78,7 +80,8 @@ func (t *T) acknowledged(c net.Conn, m portmapwire.Message, answer, raw []byte) 
 	}
 }
 
-// requestsOnly checks the client's messages for a while. The client may repeat its request.
+// requestsOnly calls see with each message that the client sends within Quiet. The client may
+// repeat its request.
 func (t *T) requestsOnly(c net.Conn, see func(b []byte)) {
 	b := make([]byte, 2048)
 	for end := time.Now().Add(t.g.Quiet); time.Now().Before(end); {
@@ -102,7 +105,7 @@ func discarded(name, text, row string, change func(b []byte) []byte) Case {
 		m := answerTo(q, portmapwire.Accept)
 		t.write(c, change(m.Append(nil)))
 		t.unanswered(c, row, "it")
-		t.acknowledged(c, m, m.Append(nil), raw) // the true one
+		t.acknowledged(c, m, m.Append(nil), raw) // the valid answer
 	}}
 }
 

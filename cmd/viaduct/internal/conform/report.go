@@ -13,7 +13,7 @@ type Report struct {
 	Results []Result `json:"results"`
 }
 
-// Count returns the number of cases with this verdict.
+// Count returns the number of cases with the verdict v.
 func (r *Report) Count(v Verdict) (n int) {
 	for _, x := range r.Results {
 		if x.Verdict == v {

@@ -10,26 +10,27 @@ import (
 	"viaduct/internal/wire/ib"
 )
 
-// A roceEnd is our end of a reliable connection of RoCEv2. It sends the packets of a case, and
-// acknowledges the Sends of the peer.
+// A roceEnd is our end of a reliable RoCEv2 connection. It sends the packets of a case, and
+// acknowledges Sends of the peer.
 type roceEnd struct {
 	t    *T
-	ctl  net.Conn       // by which the queue pairs were exchanged
-	pc   net.PacketConn // port 4791
+	ctl  net.Conn       // connection over which the queue pairs were exchanged
+	pc   net.PacketConn // UDP port 4791
 	own  netip.Addr
 	qpn  uint32
 	peer rocePeer
 	mtu  int
 
-	psn ib.PSN // of our next request
-	msn uint32 // of our messages that the peer has executed
+	psn ib.PSN // number of our next request
+	msn uint32 // number of our messages that the peer has executed
 
-	expected ib.PSN // the peer's next request
-	took     uint32 // messages of the peer
+	expected ib.PSN // number of the peer's next request
+	took     uint32 // number of messages of the peer
 	began    bool   // the peer has sent a request
 }
 
-// roce exchanges queue pairs with the peer, and connects them. Our requests begin with psn.
+// roce exchanges queue pairs with the peer and connects them. psn is the number of our first
+// request.
 func (t *T) roce(psn ib.PSN) *roceEnd {
 	c := t.connect()
 	own, ok := netip.AddrFromSlice(c.LocalAddr().(*net.TCPAddr).IP)
@@ -42,7 +43,7 @@ func (t *T) roce(psn ib.PSN) *roceEnd {
 	e.peer = t.roceExchange(c, e.own, e.qpn, uint32(psn))
 	t.check(e.peer.addr.Is4() == e.own.Is4(), "ROCE-NET-7", "the GID of the peer is that of %v, the connection came from %v", e.peer.addr, c.RemoteAddr())
 	e.expected = ib.PSN(e.peer.psn)
-	if t.c.Role == Active { // it may become ready to receive after the exchange: its first request shows it
+	if t.c.Role == Active { // its first request shows that it is ready to receive
 		for end := time.Now().Add(t.g.Patience); !e.began && time.Now().Before(end); {
 			e.next(time.Until(end))
 		}
@@ -50,26 +51,25 @@ func (t *T) roce(psn ib.PSN) *roceEnd {
 	return e
 }
 
-// startRoCE is roce with a number that is as good as any.
+// startRoCE is roce with a random first number.
 func (t *T) startRoCE() *roceEnd { return t.roce(ib.PSN(rand.Uint32N(1 << 23))) }
 
-// request makes the next request: it has the next number, and asks for an acknowledgement if it ends
-// a message.
+// request returns the next request. It requests an acknowledgement if it ends a message.
 func (e *roceEnd) request(o ib.Opcode, payload []byte) ib.Packet {
 	return ib.Packet{BTH: ib.BTH{Opcode: o, PKey: ib.DefaultPKey, QPN: e.peer.qpn, PSN: e.psn, AckReq: o.Ends()}, Payload: payload}
 }
 
-// write makes a request that begins an RDMA Write.
+// write returns a request that begins an RDMA Write at offset off of a region.
 func (e *roceEnd) write(o ib.Opcode, m roceMemory, off uint64, payload []byte) ib.Packet {
 	p := e.request(o, payload)
 	p.RETH = ib.RETH{VA: m.addr + off, RKey: m.key, Length: uint32(len(payload))}
 	return p
 }
 
-// send sends a packet as it is.
+// send sends a packet with its own number.
 func (e *roceEnd) send(p ib.Packet) { e.raw(p.Append(nil)) }
 
-// sendNext sends packets with the next numbers.
+// sendNext sends packets, and gives them the next numbers.
 func (e *roceEnd) sendNext(ps ...ib.Packet) {
 	for _, p := range ps {
 		p.PSN = e.psn
@@ -81,7 +81,7 @@ func (e *roceEnd) sendNext(ps ...ib.Packet) {
 	}
 }
 
-// raw sends a packet, and adds its invariant CRC.
+// raw sends the packet b, to which it adds the invariant CRC.
 func (e *roceEnd) raw(b []byte) {
 	flow := ib.Flow{Source: e.from(), Destination: e.to()}
 	e.sealed(flow.Seal(b))
@@ -97,8 +97,8 @@ func (e *roceEnd) sealed(b []byte) {
 	}
 }
 
-// next returns the next response of the peer, or datagram; ok is false if none comes in time. Packets
-// for other queue pairs are those of an earlier conversation.
+// next returns the next response or datagram of the peer; ok is false if none arrives in time.
+// Packets for other queue pairs belong to earlier conversations and are skipped.
 func (e *roceEnd) next(within time.Duration) (p ib.Packet, ok bool) {
 	b := make([]byte, 8192)
 	for end := time.Now().Add(within); ; {
@@ -127,7 +127,8 @@ func (e *roceEnd) next(within time.Duration) (p ib.Packet, ok bool) {
 	}
 }
 
-// packet checks what every packet of the peer must have; ok is false if it is not for our queue pair.
+// packet decodes a packet of the peer and makes the checks that apply to all packets; ok is false
+// if it is not for our queue pair.
 func (e *roceEnd) packet(b []byte, from netip.AddrPort) (p ib.Packet, ok bool) {
 	t := e.t
 	t.check(len(b) >= ib.BTHLen+ib.ICRCLen, "ROCE-BTH-1", "a packet of %d bytes", len(b))
@@ -150,7 +151,7 @@ func (e *roceEnd) packet(b []byte, from netip.AddrPort) (p ib.Packet, ok bool) {
 	return p, true
 }
 
-// serve acknowledges a request of the peer.
+// serve handles a request of the peer.
 func (e *roceEnd) serve(p *ib.Packet) {
 	switch n := p.PSN.Sub(e.expected); {
 	case n > 0:
@@ -161,7 +162,7 @@ func (e *roceEnd) serve(p *ib.Packet) {
 		return
 	}
 	if p.Opcode.Kind() != ib.Send {
-		return // no memory of ours was announced
+		return // the peer knows no memory of ours
 	}
 	e.expected = e.expected.Add(1)
 	if p.Opcode.Ends() {
@@ -178,8 +179,8 @@ func (e *roceEnd) acknowledge(psn ib.PSN, s ib.Syndrome) {
 	e.send(p)
 }
 
-// response returns the next response, which has to come. If none does the case is repeated: the
-// network may have lost it.
+// response returns the next response. If none arrives, the case is repeated, because the network
+// may have lost the response.
 func (e *roceEnd) response(row, to string) ib.Packet {
 	p, ok := e.next(e.t.g.Patience)
 	if !ok {
@@ -188,7 +189,7 @@ func (e *roceEnd) response(row, to string) ib.Packet {
 	return p
 }
 
-// acked waits for the acknowledgement of our last request, and of all before.
+// acked waits for the acknowledgement of our last request, which covers all earlier ones.
 func (e *roceEnd) acked(row, what string) { e.ackedTo(row, what, e.psn.Add(-1)) }
 
 func (e *roceEnd) ackedTo(row, what string, psn ib.PSN) {
@@ -196,7 +197,7 @@ func (e *roceEnd) ackedTo(row, what string, psn ib.PSN) {
 		p := e.response(row, what)
 		e.t.check(p.Opcode == ib.Acknowledge, row, "%v in answer to %s", p.Opcode, what)
 		e.t.check(p.AETH.Syndrome.Type() == ib.TypeACK, row, "%v in answer to %s", p.AETH.Syndrome, what)
-		if p.PSN.Less(psn) { // an earlier one
+		if p.PSN.Less(psn) { // acknowledges an earlier one
 			continue
 		}
 		e.t.check(p.PSN == psn, row, "%s is acknowledged by number %d, its last packet is %d", what, p.PSN, psn)
@@ -205,13 +206,13 @@ func (e *roceEnd) ackedTo(row, what string, psn ib.PSN) {
 	}
 }
 
-// refused waits for a NAK of the number psn with one of the syndromes.
+// refused waits for a NAK with the number psn and one of the given syndromes.
 func (e *roceEnd) refused(row, what string, psn ib.PSN, one ...ib.Syndrome) {
 	for {
 		p := e.response(row, what)
 		e.t.check(p.Opcode == ib.Acknowledge, row, "%v in answer to %s", p.Opcode, what)
 		s := p.AETH.Syndrome
-		if s.Type() == ib.TypeACK && p.PSN.Less(psn) { // of what came before
+		if s.Type() == ib.TypeACK && p.PSN.Less(psn) { // acknowledges earlier requests
 			continue
 		}
 		matches := false
@@ -224,20 +225,21 @@ func (e *roceEnd) refused(row, what string, psn ib.PSN, one ...ib.Syndrome) {
 	}
 }
 
-// silent fails if the peer answers.
+// silent fails the case if the peer answers.
 func (e *roceEnd) silent(row, what string) {
 	if p, ok := e.next(e.t.g.Quiet); ok {
 		e.t.fail(row, "%v, number %d, %v, in answer to %s", p.Opcode, p.PSN, p.AETH.Syndrome, what)
 	}
 }
 
-// alive fails unless the peer executes a good message.
+// alive fails the case unless the peer executes a valid message.
 func (e *roceEnd) alive(row, what string) {
 	e.sendNext(e.request(ib.SendOnly, pattern(8)))
 	e.acked(row, "a good Send after "+what)
 }
 
-// memory returns a region of the peer with these rights, and no others if only is set.
+// memory returns a region of the peer with the given rights. If only is set, the region has no
+// other rights. The case ends as not observable if there is none.
 func (e *roceEnd) memory(rights string, only bool) roceMemory {
 	for _, m := range e.peer.memory {
 		all := true
@@ -262,17 +264,17 @@ func containsByte(s string, b byte) bool {
 	return false
 }
 
-// requestRead makes a Read Request.
+// requestRead returns a Read Request for n bytes at offset off of a region.
 func (e *roceEnd) requestRead(m roceMemory, off uint64, n int) ib.Packet {
 	p := e.request(ib.ReadRequest, nil)
 	p.RETH = ib.RETH{VA: m.addr + off, RKey: m.key, Length: uint32(n)}
 	return p
 }
 
-// packets is how many packets n bytes take.
+// packets returns the number of packets for n bytes.
 func (e *roceEnd) packets(n int) int { return max(1, (n+e.mtu-1)/e.mtu) }
 
-// read reads memory of the peer.
+// read reads n bytes at offset off of a region of the peer.
 func (e *roceEnd) read(row string, m roceMemory, off uint64, n int) []byte {
 	p := e.requestRead(m, off, n)
 	e.psn = e.psn.Add(e.packets(n))
@@ -281,14 +283,14 @@ func (e *roceEnd) read(row string, m roceMemory, off uint64, n int) []byte {
 	return e.readResponse(row, p.PSN, n, true)
 }
 
-// readResponse collects the response of n bytes to a Read. The packets of a response to the rest of a
-// Read may be named as the first time, or begin anew.
+// readResponse receives the n bytes of a Read Response. If first is false, the request asks for the
+// rest of a Read: the opcodes may then continue those of the first response, or begin again.
 func (e *roceEnd) readResponse(row string, psn ib.PSN, n int, first bool) (b []byte) {
 	last := e.packets(n) - 1
 	for i := range last + 1 {
 		p := e.response(row, "a Read")
 		for p.Opcode == ib.Acknowledge && p.AETH.Syndrome.Type() == ib.TypeACK && p.PSN.Less(psn) {
-			p = e.response(row, "a Read") // of what came before
+			p = e.response(row, "a Read") // the last one acknowledges earlier requests
 		}
 		o := p.Opcode
 		e.t.check(o.Kind() == ib.ReadResponse, row, "%v, %v, in answer to a Read", o, p.AETH.Syndrome)
@@ -308,14 +310,14 @@ func (e *roceEnd) readResponse(row string, psn ib.PSN, n int, first bool) (b []b
 	return b
 }
 
-// atomic makes an atomic operation at an offset of a region.
+// atomic returns a request for an atomic operation at an offset of a region.
 func (e *roceEnd) atomic(o ib.Opcode, m roceMemory, off, swapAdd, compare uint64) ib.Packet {
 	p := e.request(o, nil)
 	p.Atomic = ib.AtomicETH{VA: m.addr + off, RKey: m.key, SwapAdd: swapAdd, Compare: compare}
 	return p
 }
 
-// atomicResult waits for the result of an atomic operation.
+// atomicResult waits for the result of an atomic operation, and returns it.
 func (e *roceEnd) atomicResult(row string, psn ib.PSN) uint64 {
 	p := e.response(row, "an atomic operation")
 	e.t.check(p.Opcode == ib.AtomicAcknowledge, row, "%v, %v, in answer to an atomic operation", p.Opcode, p.AETH.Syndrome)

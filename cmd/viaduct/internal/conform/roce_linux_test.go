@@ -14,7 +14,7 @@ import (
 	"viaduct/internal/wire/ib"
 )
 
-// target is the peer for conform.
+// target returns the Target for the cases with a passive peer.
 func (p *testPeer) target() Target {
 	return Target{
 		Connect: p.dial, MTU: p.mtu, Patience: time.Minute, Quiet: 100 * time.Millisecond,
@@ -22,7 +22,7 @@ func (p *testPeer) target() Target {
 	}
 }
 
-// runAll runs cases at the same time, which have nothing to do with each other.
+// runAll runs independent cases concurrently. It calls each, one call at a time, with every result.
 func runAll(t *testing.T, cs []Case, target func(c *Case) Target, each func(r Result)) {
 	t.Helper()
 	var wg sync.WaitGroup
@@ -39,8 +39,8 @@ func runAll(t *testing.T, cs []Case, target func(c *Case) Target, each func(r Re
 	wg.Wait()
 }
 
-// TestRoCE: package roce breaks no requirement, as the side that listens and as the one that dials,
-// with each path MTU that differs in a way that matters.
+// TestRoCE checks that package roce passes all cases, in both roles and with all relevant path
+// MTUs.
 func TestRoCE(t *testing.T) {
 	passes := func(r Result) {
 		if r.Verdict != Pass {
@@ -62,7 +62,7 @@ func TestRoCE(t *testing.T) {
 	}, passes)
 }
 
-// dialledBy has the peer dial, and returns the connection at our end.
+// dialledBy makes the peer dial, and returns our end of the connection.
 func (p *testPeer) dialledBy(ctx context.Context) (net.Conn, error) {
 	l, err := net.Listen("tcp", netip.AddrPortFrom(roceLoopback(), 0).String())
 	if err != nil {
@@ -78,30 +78,31 @@ func (p *testPeer) dialledBy(ctx context.Context) (net.Conn, error) {
 	return l.Accept()
 }
 
-// A breakage makes a responder of package roce into one that breaks a requirement, between conform
-// and the wire.
+// A breakage changes the packets between conform and a correct responder, so that the responder
+// seems to violate a requirement.
 type breakage struct {
-	of, row string // the case that finds it, and the requirement
-	// sent changes the nth packet to the responder, without its invariant CRC, which is made anew.
+	of, row string // the case that must fail, and the violated requirement
+	// sent modifies packet n to the responder. b excludes the invariant CRC, which is recomputed.
 	sent func(n int, b []byte)
-	// answer changes the nth packet of the responder.
+	// answer modifies packet n of the responder.
 	answer func(n int, p *ib.Packet)
-	// bytes changes the nth packet of the responder, before or after its invariant CRC is made.
+	// bytes modifies a packet of the responder before its invariant CRC is computed, sealed after
+	// that.
 	bytes  func(b []byte)
 	sealed func(b []byte)
-	// unasked is an answer to the nth packet, which a right responder drops.
+	// unasked makes the responder answer packet n, which it should drop.
 	unasked func(n int) bool
 }
 
-// A brokenWire carries a breakage out.
+// A brokenWire applies a breakage.
 type brokenWire struct {
 	net.PacketConn
 	own      netip.AddrPort
 	b        *breakage
 	out, in  int
-	returned [][]byte // answers that the responder has not given
+	returned [][]byte // answers to unasked packets
 	far      net.Addr
-	qpn      uint32 // of conform's end
+	qpn      uint32 // queue pair of conform's end
 }
 
 func (w *brokenWire) flow(far net.Addr, out bool) *ib.Flow {
@@ -160,12 +161,13 @@ func (w *brokenWire) ReadFrom(b []byte) (int, net.Addr, error) {
 	return copy(b, c), from, nil
 }
 
-// syndrome is the breakage of a responder that gives another answer to the nth packet.
+// syndrome returns the breakage of a responder that answers with another syndrome.
 func syndrome(of, row string, s ib.Syndrome) breakage {
 	return breakage{of: of, row: row, answer: func(_ int, p *ib.Packet) { p.AETH.Syndrome = s }}
 }
 
-// placed is the breakage of a responder that places, or reads, a wrong byte; from the nth answer on.
+// placed returns the breakage of a responder that stores or reads a wrong byte, beginning with
+// answer from.
 func placed(of, row string, from int) breakage {
 	return breakage{of: of, row: row, answer: func(n int, p *ib.Packet) {
 		if n >= from && len(p.Payload) > 0 {
@@ -174,7 +176,7 @@ func placed(of, row string, from int) breakage {
 	}}
 }
 
-// first makes a change of the first packet that conform sends.
+// first returns a function that modifies only the first packet that conform sends.
 func first(change func(b []byte)) func(n int, b []byte) {
 	return func(n int, b []byte) {
 		if n == 0 {
@@ -208,7 +210,7 @@ var breakages = []breakage{
 		}
 	}},
 	{of: "roce/duplicate-old", row: "ROCE-RESP-3", sent: func(n int, b []byte) {
-		if n == 3 { // the responder takes it for a new one
+		if n == 3 { // so that the responder executes it as a new request
 			binary.BigEndian.PutUint32(b[8:], binary.BigEndian.Uint32(b[8:])+3)
 		}
 	}},
@@ -230,7 +232,7 @@ var breakages = []breakage{
 	{of: "roce/no-queue-pair", row: "ROCE-NET-5", sent: first(func(b []byte) { b[5] ^= 0x40; b[6] ^= 0x5a })},
 	syndrome("roce/partition-limited", "ROCE-BTH-4", ib.NAKInvalidRequest),
 	syndrome("roce/reserved-bits", "ROCE-BTH-6", ib.NAKInvalidRequest),
-	{of: "roce/icrc", row: "ROCE-ICRC-3", sent: func(int, []byte) {}}, // with a CRC that is right
+	{of: "roce/icrc", row: "ROCE-ICRC-3", sent: func(int, []byte) {}}, // the CRC is recomputed, so it is correct
 	syndrome("roce/empty-send", "ROCE-RESP-8", ib.NAKInvalidRequest),
 	syndrome("roce/first-short", "ROCE-RESP-8", ib.ACK),
 	syndrome("roce/last-empty", "ROCE-RESP-8", ib.ACK),
@@ -280,8 +282,8 @@ var breakages = []breakage{
 	{of: "roce/datagram-key", row: "ROCE-UD-2", sent: first(func(b []byte) { b[15] ^= 0x10 })},
 }
 
-// TestRoCEBroken: each case fails with a responder that breaks what it is about, by the requirement
-// that is broken.
+// TestRoCEBroken runs each case against a responder that violates the tested rule. The case must
+// fail, and must name the requirement.
 func TestRoCEBroken(t *testing.T) {
 	p := newTestPeer(t, 1024)
 	cases := Cases("roce", Passive)
@@ -300,7 +302,7 @@ func TestRoCEBroken(t *testing.T) {
 		}
 		wg.Go(func() {
 			g := p.target()
-			g.Quiet = time.Minute // the answer that must not come does come
+			g.Quiet = time.Minute // the unexpected answer does arrive
 			g.Datagrams = func(own netip.Addr) (net.PacketConn, error) {
 				c, err := roceudp.Listen(own)
 				if err != nil {

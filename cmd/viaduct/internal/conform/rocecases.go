@@ -8,8 +8,8 @@ import (
 	"viaduct/internal/wire/ib"
 )
 
-// A queue pair is judged as a responder in either role: the roles differ in who dials to exchange
-// queue pairs.
+// A queue pair is tested as a responder in both roles. The roles only determine who dials to
+// exchange queue pairs.
 var (
 	rocePassive = roceRole(Passive)
 	roceActive  = roceRole(Active)
@@ -23,7 +23,7 @@ func roceRole(role Role) (cs []Case) {
 	return cs
 }
 
-// roceNumbers are about packet sequence numbers and acknowledgements.
+// roceNumbers tests packet sequence numbers and acknowledgements.
 var roceNumbers = []Case{
 	{Name: "roce/send", Rows: list("ROCE-RESP-14", "ROCE-RESP-13", "ROCE-OP-5", "ROCE-BTH-1", "ROCE-ICRC-1"), Text: "a Send of one packet is acknowledged by its number, with the count of messages",
 		run: func(t *T) {
@@ -113,13 +113,14 @@ var roceNumbers = []Case{
 			e.send(e.request(ib.SendMiddle, pattern(e.mtu)))
 			e.refused("ROCE-RESP-7", "a Middle without First", e.psn, ib.NAKInvalidRequest)
 			e.send(e.request(ib.SendOnly, pattern(8)))
-			if p, ok := e.next(t.g.Quiet); ok { // the NAK may come again
+			if p, ok := e.next(t.g.Quiet); ok { // the NAK may be repeated
 				t.check(p.Opcode == ib.Acknowledge && p.AETH.Syndrome.Type() == ib.TypeNAK, "ROCE-RESP-16", "%v, %v, in answer to a Send after a fatal NAK", p.Opcode, p.AETH.Syndrome)
 			}
 		}},
 }
 
-// invalidAfter is a case of packets that are sent after good ones, and refused as invalid.
+// invalidAfter returns a case that sends the packets bad after the packets good. The peer must
+// answer the first of them with the NAK for an invalid request.
 func invalidAfter(name, row, text string, good, bad func(e *roceEnd) []ib.Packet) Case {
 	return Case{Name: "roce/" + name, Rows: list(row, "ROCE-OP-13"), Text: text, run: func(t *T) {
 		e := t.startRoCE()
@@ -137,8 +138,8 @@ func invalidAfter(name, row, text string, good, bad func(e *roceEnd) []ib.Packet
 	}}
 }
 
-// ignored is a case of a packet that is changed so that it must be dropped without an answer. A good
-// packet of its number is executed then.
+// ignored returns a case with a packet that change makes invalid. The peer must drop the packet
+// without an answer, and then execute a valid packet with the same number.
 func ignored(name, row, text string, change func(e *roceEnd, b []byte)) Case {
 	return Case{Name: "roce/" + name, Rows: list(row), Text: text, run: func(t *T) {
 		e := t.startRoCE()
@@ -151,7 +152,7 @@ func ignored(name, row, text string, change func(e *roceEnd, b []byte)) Case {
 	}}
 }
 
-// roceOpcodes are about the order of opcodes.
+// roceOpcodes tests the order of opcodes.
 var roceOpcodes = []Case{
 	invalidAfter("middle-first", "ROCE-RESP-7", "a Middle without First is refused", nil,
 		func(e *roceEnd) []ib.Packet { return []ib.Packet{e.request(ib.SendMiddle, pattern(e.mtu))} }),
@@ -169,7 +170,7 @@ var roceOpcodes = []Case{
 		func(_ *roceEnd, b []byte) { b[0] = byte(ib.SendOnly.On(ib.UC)) }),
 }
 
-// roceFields are about the other fields of a packet.
+// roceFields tests the other fields of a packet.
 var roceFields = []Case{
 	ignored("version", "ROCE-BTH-2", "another transport version is dropped", func(_ *roceEnd, b []byte) { b[1] |= 1 }),
 	ignored("partition", "ROCE-BTH-4", "another partition is dropped", func(_ *roceEnd, b []byte) { b[2], b[3] = 0x80, 0x01 }),
@@ -205,7 +206,7 @@ var roceFields = []Case{
 		}},
 }
 
-// roceLengths are about lengths of payloads and messages.
+// roceLengths tests the lengths of payloads and messages.
 var roceLengths = []Case{
 	{Name: "roce/empty-send", Rows: list("ROCE-RESP-8"), Text: "a Send of no bytes is a message",
 		run: func(t *T) {
@@ -230,7 +231,7 @@ var roceLengths = []Case{
 			op := ib.SendFirst
 			for sent := 0; sent <= n; sent += e.mtu {
 				p := e.request(op, pattern(e.mtu))
-				if sent+e.mtu > n { // which is refused
+				if sent+e.mtu > n { // this packet must be refused
 					if p.Opcode = ib.SendLast; op == ib.SendFirst {
 						p.Opcode = ib.SendOnly
 					}
@@ -245,7 +246,7 @@ var roceLengths = []Case{
 		}},
 }
 
-// roceMemoryCases are about RDMA Writes, keys, rights and bounds.
+// roceMemoryCases tests RDMA Writes, keys, rights and bounds.
 var roceMemoryCases = []Case{
 	{Name: "roce/write", Rows: list("ROCE-RESP-1", "ROCE-OP-4"), Text: "an RDMA Write is placed where its RETH says",
 		run: func(t *T) {
@@ -301,7 +302,7 @@ var roceMemoryCases = []Case{
 			e := t.startRoCE()
 			p := e.write(ib.WriteOnly, roceMemory{addr: 0x1000, key: 0xdeadbeef}, 0, pattern(8))
 			e.send(p)
-			if len(e.peer.memory) == 0 { // a queue pair that allows no Write says so first
+			if len(e.peer.memory) == 0 { // a queue pair without the right to Writes refuses earlier
 				e.refused("ROCE-RESP-10", "a wrong key", e.psn, ib.NAKRemoteAccess, ib.NAKInvalidRequest)
 				return
 			}
@@ -338,7 +339,7 @@ var roceMemoryCases = []Case{
 		}},
 }
 
-// roceReads are about RDMA Reads.
+// roceReads tests RDMA Reads.
 var roceReads = []Case{
 	{Name: "roce/read", Rows: list("ROCE-RESP-15", "ROCE-OP-12", "ROCE-COMP-4"), Text: "an RDMA Read of three packets is answered by First, Middle and Last with its numbers",
 		run: func(t *T) {
@@ -406,7 +407,7 @@ var roceReads = []Case{
 		}},
 }
 
-// roceAtomics are about atomic operations.
+// roceAtomics tests atomic operations.
 var roceAtomics = []Case{
 	{Name: "roce/fetch-add", Rows: list("ROCE-OP-7", "ROCE-OP-6", "ROCE-RESP-17"), Text: "Fetch and Add returns what the word was, and adds",
 		run: func(t *T) {
@@ -452,14 +453,14 @@ var roceAtomics = []Case{
 		}},
 }
 
-// fetchAdd adds to the first word of a region, and returns what it was.
+// fetchAdd adds n to the first word of a region, and returns the old value.
 func (e *roceEnd) fetchAdd(m roceMemory, n uint64) uint64 {
 	p := e.atomic(ib.FetchAdd, m, 0, n, 0)
 	e.sendNext(p)
 	return e.atomicResult("ROCE-RESP-17", p.PSN)
 }
 
-// roceDatagrams are about the unreliable datagram.
+// roceDatagrams tests unreliable datagrams.
 var roceDatagrams = []Case{
 	{Name: "roce/datagram", Rows: list("ROCE-UD-1", "ROCE-OP-10", "ROCE-UD-5"), Text: "a datagram is received, and its answer goes to the queue pair and with the key that it names",
 		run: func(t *T) {
@@ -478,7 +479,8 @@ var roceDatagrams = []Case{
 		}},
 }
 
-// datagram makes a datagram for the peer's queue pair of datagrams.
+// datagram returns a datagram for the peer's UD queue pair. The case ends as not observable if the
+// peer has none.
 func (e *roceEnd) datagram(payload []byte) ib.Packet {
 	d := e.peer.datagram
 	if d == nil {
@@ -491,7 +493,7 @@ func (e *roceEnd) datagram(payload []byte) ib.Packet {
 	return p
 }
 
-// datagramEchoed sends a datagram that has to come back.
+// datagramEchoed sends a datagram, and checks that the peer returns it.
 func (e *roceEnd) datagramEchoed(row string, payload []byte) {
 	e.send(e.datagram(payload))
 	p := e.response(row, "a datagram")

@@ -8,30 +8,30 @@ import (
 	"strings"
 )
 
-// Queue pairs are exchanged over TCP as ibv_rc_pingpong of rdma-core does: each side sends LID,
-// number, first packet number and GID as text with a zero byte, and the side that dials sends "done".
-// The peer may then announce more by lines; see [rocePeer].
+// Queue pairs are exchanged over TCP as in ibv_rc_pingpong of rdma-core. Each side sends LID, queue
+// pair number, first packet number and GID as text with a terminating zero byte. Then the side that
+// dialled sends "done". After that the peer may send lines that announce more; see [rocePeer].
 const (
 	roceIntroLen = len("0000:000000:000000:00000000000000000000000000000000") + 1
 	roceDone     = "done\x00"
 )
 
-// A rocePeer is what a peer announces of itself. ibv_rc_pingpong closes the connection after the
-// exchange, and announces nothing else. Another peer sends lines, the last of which is "ready":
+// A rocePeer holds the announcements of a peer. ibv_rc_pingpong closes the connection after the
+// exchange, and announces nothing else. Other peers send lines, of which "ready" is the last:
 //
-//	memory ADDRESS KEY LENGTH RIGHTS   of the letters r, w and a; numbers are hexadecimal
+//	memory ADDRESS KEY LENGTH RIGHTS   a region; rights are letters of "rwa", numbers are hexadecimal
 //	datagram QPN QKEY                  a queue pair that sends each datagram back
-//	receives COUNT LENGTH              posted, and no more until the line "receive" asks for one
+//	receives COUNT LENGTH              posted receives; the line "receive" requests one more
 //	ready
 type rocePeer struct {
 	addr netip.Addr
 	qpn  uint32
-	psn  uint32 // of its first request
+	psn  uint32 // number of its first request
 
 	memory   []roceMemory
-	datagram *roceDatagram // nil if it has none
-	receives roceReceives  // zero if it announces none
-	asks     bool          // the connection stays open for more lines of ours
+	datagram *roceDatagram // nil if the peer has none
+	receives roceReceives  // zero if the peer announces none
+	asks     bool          // the peer keeps the connection open for our lines
 }
 
 // A roceMemory is a region of the peer.
@@ -46,7 +46,7 @@ type roceDatagram struct{ qpn, qkey uint32 }
 
 type roceReceives struct{ count, len int }
 
-// roceExchange exchanges queue pairs over a connection with the peer.
+// roceExchange exchanges queue pairs, and reads the announcements of the peer.
 func (t *T) roceExchange(c net.Conn, own netip.Addr, qpn, psn uint32) (p rocePeer) {
 	g := own.As16()
 	intro := fmt.Appendf(nil, "%04x:%06x:%06x:%x\x00", 0, qpn, psn, g)
@@ -90,7 +90,7 @@ func (t *T) roceIntro(c net.Conn) (p rocePeer) {
 	return p
 }
 
-// roceLine reads a line; ok is false if the peer has closed the connection, or sends none.
+// roceLine reads a line; ok is false if the peer closes the connection or sends none.
 func (t *T) roceLine(c net.Conn) (line string, ok bool) {
 	const most = 200
 	var b [1]byte
@@ -107,7 +107,7 @@ func (t *T) roceLine(c net.Conn) (line string, ok bool) {
 	return "", false
 }
 
-// announce parses a line, and reports whether it is a known one.
+// announce parses a line, and reports whether the line is valid.
 func (p *rocePeer) announce(line string) bool {
 	word, rest, _ := strings.Cut(line, " ")
 	switch word {

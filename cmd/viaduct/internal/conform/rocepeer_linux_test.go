@@ -19,7 +19,7 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// A testPeer is a peer made of package roce. Each TCP connection has queue pairs of its own.
+// A testPeer is a peer that uses package roce. Each TCP connection gets its own queue pairs.
 type testPeer struct {
 	dev *roce.Device
 	l   net.Listener
@@ -27,7 +27,7 @@ type testPeer struct {
 	mtu int
 }
 
-// roceLoopback is an address of this host that nobody else is likely to have.
+// roceLoopback returns a random loopback address, which is probably unused.
 func roceLoopback() netip.Addr {
 	return netip.AddrFrom4([4]byte{127, byte(1 + rand.IntN(250)), byte(rand.IntN(256)), byte(1 + rand.IntN(250))})
 }
@@ -63,10 +63,10 @@ func newTestPeer(t *testing.T, mtu int) *testPeer {
 
 const (
 	peerReceives = 8
-	peerKey      = 0x11112222 // of datagrams
+	peerKey      = 0x11112222 // for datagrams
 )
 
-// serve plays the peer of one case until conform closes the connection; dials says that the peer has
+// serve acts as the peer of one case until conform closes the connection. dials means that the peer
 // opened it.
 func (p *testPeer) serve(c net.Conn, dials bool) {
 	defer c.Close()
@@ -105,7 +105,7 @@ func (p *testPeer) serve(c net.Conn, dials bool) {
 	defer func() { cancel(); ud.Close(); echo.Wait() }()
 	fmt.Fprintf(c, "memory %x %x %x rwa\nmemory %x %x %x r\ndatagram %x %x\nreceives %d %d\nready\n",
 		all.Addr(), all.Key(), 4*p.mtu, some.Addr(), some.Key(), 4*p.mtu, ud.Local().QPN, peerKey, peerReceives, 4*p.mtu)
-	if dials { // which shows that it is ready
+	if dials { // shows that the peer is ready
 		qp.Post(roce.SendWR{SG: []roce.SGE{roce.Buf([]byte("ready"))}})
 	}
 	for {
@@ -120,7 +120,7 @@ func (p *testPeer) serve(c net.Conn, dials bool) {
 	}
 }
 
-// exchange exchanges queue pairs as ibv_rc_pingpong does, and connects.
+// exchange exchanges queue pairs like ibv_rc_pingpong, and connects qp.
 func (p *testPeer) exchange(c net.Conn, r io.Reader, qp *roce.QueuePair, dials bool) (far roce.Endpoint, err error) {
 	own := qp.Local()
 	g := own.GID()
@@ -156,8 +156,8 @@ func (p *testPeer) exchange(c net.Conn, r io.Reader, qp *roce.QueuePair, dials b
 	return far, err
 }
 
-// sendBack sends every datagram back to its sender. Their receives are posted before conform is told
-// of the queue pair: a datagram that finds none is lost.
+// sendBack returns every datagram to its sender. The receives are posted before conform learns of
+// the queue pair, because a datagram without a receive is lost.
 func sendBack(ctx context.Context, ud *roce.QueuePair, to netip.Addr, received [][]byte) {
 	for {
 		c, err := ud.RecvCQ().Wait(ctx)
@@ -171,7 +171,7 @@ func sendBack(ctx context.Context, ud *roce.QueuePair, to netip.Addr, received [
 	}
 }
 
-// dial dials the peer from an address of its own, as both ends have port 4791.
+// dial dials the peer from another address, because both ends need port 4791.
 func (p *testPeer) dial(ctx context.Context) (net.Conn, error) {
 	d := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(roceLoopback(), 0))}
 	return d.DialContext(ctx, "tcp", p.l.Addr().String())

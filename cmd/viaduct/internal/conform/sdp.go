@@ -10,14 +10,14 @@ import (
 	"viaduct/internal/wire/sdpwire"
 )
 
-// An sdpEnd is our end of an SDP connection, as Connecting Peer.
+// An sdpEnd is our end of an SDP connection, the Connecting Peer.
 type sdpEnd struct {
 	*stream
 	ack    sdpwire.HelloAck
 	seq    uint32 // MSeq of our next message
 	in     uint32 // MSeq of the peer's next message
 	any    bool   // the peer has sent a message
-	echoed bool   // the peer is known to echo
+	echoed bool   // the peer is known to echo messages
 	bufs   uint16 // ours
 }
 
@@ -25,8 +25,8 @@ func hello() sdpwire.Hello {
 	return sdpwire.Hello{Bufs: 32, MajV: sdpwire.MajV, MinV: sdpwire.MinV, MaxAdverts: 4, DesRemRcvSz: 65536, LocalRcvSz: 65536, LocIRD: 4, LocORD: 4}
 }
 
-// greet sends a Hello in the private data of a Request, as bytes that change may
-// alter, and reads the MPA Reply.
+// greet sends a Hello in the private data of a Request, and reads the MPA Reply. change may modify
+// the bytes of the Hello; nil leaves them.
 func (t *T) greet(change func(b []byte) []byte) (*sdpEnd, mpa.Frame) {
 	b := hello().Append(nil, sdpwire.Figure)
 	if change != nil {
@@ -42,11 +42,11 @@ func (t *T) greet(change func(b []byte) []byte) (*sdpEnd, mpa.Frame) {
 	return s, r
 }
 
-// sdpOpen opens a connection.
+// sdpOpen opens an SDP connection; change is as in greet.
 func (t *T) sdpOpen(change func(b []byte) []byte) *sdpEnd {
 	s, r := t.greet(change)
 	t.check(!r.Reject, "SDP-6.2-1", "the connection is refused: private data % x", r.Private)
-	s.sendMessage(nil) // the ready message of MPA
+	s.sendMessage(nil) // MPA requires that the Initiator sends first
 	b, ok := s.message()
 	t.check(ok, "SDP-6.2-1", "no HelloAck")
 	t.check(len(b) == sdpwire.HelloAckLen, "SDP-6.2.2-1", "a HelloAck of %d bytes", len(b))
@@ -67,7 +67,7 @@ func (s *sdpEnd) sendSDP(m sdpwire.Message, payload []byte) {
 	s.sendMessage(append(m.Append(nil, sdpwire.Figure), payload...))
 }
 
-// readSDP reads the next SDP message.
+// readSDP reads the next SDP message; ok is false if the peer sends none.
 func (s *sdpEnd) readSDP() (m sdpwire.Message, payload []byte, ok bool) {
 	t := s.t
 	b, ok := s.message()
@@ -103,7 +103,7 @@ func (s *sdpEnd) echoes(row string, b []byte) {
 		switch m.MID {
 		case sdpwire.Data:
 			got = append(got, p...)
-		case sdpwire.ModeChange: // its own half
+		case sdpwire.ModeChange: // the peer changes the mode of its own half
 		case sdpwire.SrcAvail, sdpwire.SinkAvail:
 			s.t.hidden("the peer advertises memory, which this case does not follow")
 		default:
@@ -114,7 +114,7 @@ func (s *sdpEnd) echoes(row string, b []byte) {
 	s.echoed = true
 }
 
-// ended fails the case unless the peer breaks the connection off.
+// ended fails the case unless the peer aborts the connection.
 func (s *sdpEnd) ended(row, why string) {
 	for {
 		u, e := s.fpdu(s.t.g.Patience)

@@ -9,7 +9,7 @@ import (
 	"viaduct/internal/wire/sdpwire"
 )
 
-// greetedBy accepts a connection that the peer opened, with its Request and the Hello in it.
+// greetedBy accepts a connection that the peer opened, and returns its Hello and its Request.
 func (t *T) greetedBy() (*sdpEnd, sdpwire.Hello, mpa.Frame) {
 	st, q := t.dialledBy()
 	s := &sdpEnd{stream: st, bufs: 32}
@@ -24,7 +24,8 @@ func (t *T) greetedBy() (*sdpEnd, sdpwire.Hello, mpa.Frame) {
 	return s, h, q
 }
 
-// accept sends the Reply, reads MPA's ready message, and sends a HelloAck, which change may alter.
+// accept sends the Reply, reads MPA's ready message, and sends a HelloAck. change may modify the
+// bytes of the HelloAck.
 func (s *sdpEnd) accept(q mpa.Frame, change func(b []byte)) {
 	t := s.t
 	r := replyTo(q)
@@ -56,8 +57,8 @@ func (s *sdpEnd) accept(q mpa.Frame, change func(b []byte)) {
 	s.msn++
 }
 
-// data reads the payload of the peer's next Data message. A peer that sends none
-// ends the case.
+// data reads the payload of the peer's next Data message. The case ends as not observable if the
+// peer sends none.
 func (s *sdpEnd) data() []byte {
 	t := s.t
 	for {
@@ -77,7 +78,7 @@ func (s *sdpEnd) data() []byte {
 	}
 }
 
-// over fails the case unless the peer closes the connection. Messages before that do not matter.
+// over fails the case unless the peer closes the connection. Messages before that are ignored.
 func (s *sdpEnd) over(row, why string) {
 	for {
 		u, e := s.fpdu(s.t.g.Patience)

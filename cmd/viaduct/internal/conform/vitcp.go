@@ -15,18 +15,18 @@ var dialect vitcpwire.Dialect
 type viEnd struct {
 	t      *T
 	c      net.Conn
-	number vitcpwire.Number // of our last message
-	theirs vitcpwire.Number // of theirs
+	number vitcpwire.Number // number of our last message
+	theirs vitcpwire.Number // number of the peer's last message
 	sure   bool             // theirs is known
 	posted vitcpwire.Count
-	echoes bool // the peer is known to echo
+	echoes bool // the peer is known to echo messages
 	ack    vitcpwire.Number
-	peer   vitcpwire.Header // their last segment
+	peer   vitcpwire.Header // the peer's last segment
 }
 
 const viFlags = vitcpwire.Reliable | vitcpwire.RDMAWrite | vitcpwire.RDMARead | vitcpwire.FlowControl
 
-// call returns a Connect Request.
+// call returns a Connect Request. change may modify its headers; nil leaves them.
 func (t *T) call(change func(h *vitcpwire.Header, ce *vitcpwire.CE)) []byte {
 	calling, _ := vitcpwire.MakeDiscriminator([]byte("conform"))
 	called, err := vitcpwire.MakeDiscriminator(t.g.Disc)
@@ -39,7 +39,8 @@ func (t *T) call(change func(h *vitcpwire.Header, ce *vitcpwire.CE)) []byte {
 	return ce.Append(dialect.AppendHeader(nil, h))
 }
 
-// segment reads a segment. e is whole, or the reason why there is none.
+// segment reads a segment. e is whole, or the reason why there is none. wait is false if the peer
+// must not send.
 func (v *viEnd) segment(wait bool) (h vitcpwire.Header, body []byte, e end) {
 	t := v.t
 	within := t.g.Patience
@@ -65,7 +66,7 @@ func (v *viEnd) segment(wait bool) (h vitcpwire.Header, body []byte, e end) {
 	return h, body, whole
 }
 
-// open connects and returns the agreed CE header.
+// open connects, and returns the CE header that the peer accepted.
 func (t *T) open(change func(h *vitcpwire.Header, ce *vitcpwire.CE)) (*viEnd, vitcpwire.CE) {
 	v := &viEnd{t: t, c: t.connect(), posted: 100}
 	t.write(v.c, t.call(change))
@@ -124,8 +125,8 @@ func (v *viEnd) echoed(row string, h vitcpwire.Header, b []byte) vitcpwire.Heade
 	return last
 }
 
-// broken fails the case unless the peer closes the connection. see checks the messages before the
-// end.
+// broken fails the case unless the peer closes the connection. see checks the messages before
+// that; if it is nil, the peer must not send any.
 func (v *viEnd) broken(row, why string, see func(h vitcpwire.Header)) {
 	for {
 		h, _, e := v.segment(true)

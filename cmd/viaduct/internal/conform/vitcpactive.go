@@ -4,14 +4,14 @@ import (
 	"viaduct/internal/wire/vitcpwire"
 )
 
-// A viCall is a Connect Request of the peer that we have not answered yet.
+// A viCall is a Connect Request of the peer that is not answered yet.
 type viCall struct {
 	*viEnd
 	h  vitcpwire.Header
 	ce vitcpwire.CE
 }
 
-// calledBy accepts a connection that the peer opened, with its Connect Request.
+// calledBy accepts a connection that the peer opened, and reads its Connect Request.
 func (t *T) calledBy() *viCall {
 	v := &viCall{viEnd: &viEnd{t: t, c: t.connect(), posted: 100}}
 	h, body, e := v.segment(true)
@@ -25,7 +25,7 @@ func (t *T) calledBy() *viCall {
 	return v
 }
 
-// accept sends a Connect Accept, which change may alter.
+// accept sends a Connect Accept. change may modify its headers, and bytes its encoded form.
 func (v *viCall) accept(change func(h *vitcpwire.Header, ce *vitcpwire.CE), bytes func(b []byte) []byte) {
 	called, err := vitcpwire.MakeDiscriminator(v.t.g.Disc)
 	v.t.check(err == nil, v.t.c.Rows[0], "discriminator: %v", err)
@@ -42,7 +42,7 @@ func (v *viCall) accept(change func(h *vitcpwire.Header, ce *vitcpwire.CE), byte
 	v.t.write(v.c, b)
 }
 
-// first reads the peer's first message. The case ends if the peer sends none.
+// first reads the peer's first message. The case ends as not observable if the peer sends none.
 func (v *viCall) first() (b []byte) {
 	b, _, ok := v.message()
 	if !ok {
