@@ -28,7 +28,7 @@ import (
 // calls cannot be served. It would take the peer for a local one. Such a process receives no bytes,
 // and the arrival is closed.
 
-// An arrival waits for the program to accept it.
+// An arrival is a connection of the transport that waits for the program to accept it.
 type arrival struct {
 	names names
 	near  *net.TCPConn // this process's end of the loopback connection
@@ -75,7 +75,7 @@ const (
 	wakeTimeout = claimTimeout
 )
 
-// acceptFar accepts the transport's connections.
+// acceptFar accepts the transport's connections for a service, until its listener is closed.
 func (s *supervisor) acceptFar(svc *service) {
 	for {
 		far, err := svc.far.Accept()
@@ -106,7 +106,7 @@ func (s *supervisor) arrive(svc *service, far net.Conn) {
 	}
 }
 
-// knockAnywhere connects to any listener of a service for an arrival.
+// knockAnywhere connects to any listener of a service, to announce an arrival.
 func (s *supervisor) knockAnywhere(svc *service, a *arrival) error {
 	to := svc.place.dialled()
 	return s.knock(to, loopbackOf(familyOf(to.Addr())), a, claimTimeout)
@@ -129,8 +129,8 @@ func familyOf(a netip.Addr) int {
 	return unix.AF_INET6
 }
 
-// knock connects to a listener of the program for an arrival. After an error no accept has taken
-// the arrival, and none will.
+// knock connects to a listener of the program, to announce an arrival. If it returns an error, no
+// accept has taken the arrival, and none will.
 func (s *supervisor) knock(to netip.AddrPort, source netip.Addr, a *arrival, limit time.Duration) error {
 	if s.spare.lent.Load() { // a waiting accept needs the free descriptors
 		return unix.EMFILE
@@ -234,9 +234,9 @@ func (s *supervisor) forget(from netip.AddrPort, a *arrival) bool {
 	return true
 }
 
-// watchUnclaimed closes an arrival that was accepted unseen, or that stays in the queue for too
-// long. It was accepted unseen if it leaves the queue without a claim, or if the program sends
-// bytes or closes it.
+// watchUnclaimed closes an arrival if the program accepted it unseen, or if it stays in the
+// program's queue for too long. It was accepted unseen if it leaves the queue without a claim, or
+// if the program sends bytes or closes the connection.
 func (s *supervisor) watchUnclaimed(from netip.AddrPort, a *arrival) {
 	go func() {
 		defer close(a.watched)
@@ -297,7 +297,8 @@ func (a *arrival) watchQueue(taking *atomic.Int64, stop <-chan struct{}) {
 	}
 }
 
-// claim stops the watch over an arrival that accept has taken.
+// claim ends the watch over an arrival that an accept call has taken, and waits until nothing
+// watches it any more.
 func (a *arrival) claim() {
 	a.mu.Lock()
 	a.claimed = true
@@ -347,7 +348,7 @@ func (s *supervisor) acceptOn(c *notify.Call, fd, flags int) {
 	})
 }
 
-// listenerOf returns the carried listener of a socket, nil if the listener is not carried.
+// listenerOf returns the carried listener of a socket, or nil if the listener is not carried.
 func (s *supervisor) listenerOf(b *borrowed) *carriedListener {
 	var err error
 	if b.cookie, err = unix.GetsockoptUint64(b.fd, unix.SOL_SOCKET, unix.SO_COOKIE); err != nil {
@@ -642,8 +643,9 @@ func (s *supervisor) takeBack(l *carriedListener, d *delivery, cookie uint64) {
 	s.pushBack(l, d)
 }
 
-// pushBack keeps a connection that a signal has kept from the program. It puts a new loopback
-// connection into the program's queue, which the kept connection will replace.
+// pushBack keeps a connection that the program did not get because a signal interrupted its accept.
+// It puts a new loopback connection into the program's queue. When the program accepts that, the
+// kept connection replaces it.
 func (s *supervisor) pushBack(l *carriedListener, d *delivery) {
 	s.relays.Go(func() {
 		if err := s.knockAnywhere(l.svc, &arrival{kept: d}); err != nil {

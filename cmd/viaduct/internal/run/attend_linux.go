@@ -10,11 +10,10 @@ import (
 	"viaduct/internal/notify"
 )
 
-// A service answers calls one after the other. For that it accesses the memory of programs. Such an
-// access can block for any time if the memory belongs to a file system in user space or to
-// userfaultfd: the program that provides the pages may itself wait for the answer to a call.
-// Therefore, when a call takes longer than attendFor, another goroutine receives the calls from
-// then on.
+// Calls are answered one after the other. An answer may access the program's memory. That can block
+// for any time if the memory belongs to a file system in user space or to userfaultfd, because the
+// program that provides the pages may itself be waiting for an answer. Therefore, if a call takes
+// longer than attendFor, another goroutine receives the next calls.
 const attendFor = time.Second
 
 // An attendant is a goroutine that receives and answers calls until it is relieved.
@@ -24,8 +23,8 @@ type attendant struct {
 
 const relieved = -1
 
-// attend answers calls until receive fails. It starts another attendant for each one that is
-// blocked.
+// attend answers calls until receive fails, and returns that error. It starts another attendant for
+// each one that is blocked.
 func attend(receive func() (*notify.Call, error), serve func(*notify.Call)) error {
 	over := make(chan error, 1)
 	start := func() *attendant {
@@ -65,8 +64,8 @@ func (a *attendant) run(receive func() (*notify.Call, error), serve func(*notify
 	}
 }
 
-// relieve reports whether the current call takes too long. The attendant receives no further calls
-// then.
+// relieve reports whether the current call takes too long. If it does, the attendant receives no
+// further calls.
 func (a *attendant) relieve(now time.Time) bool {
 	since := a.since.Load()
 	return since > 0 && now.UnixNano()-since > int64(attendFor) && a.since.CompareAndSwap(since, relieved)

@@ -8,11 +8,11 @@ import (
 	"viaduct/sdp"
 )
 
-// How many bytes a relay accepts from a sender whose peer does not read. The program's own sockets
-// hold as much as any TCP socket. Between them are the receive buffer of this process's socket, one
-// piece in each relay, the Private Buffers of SDP, and unsent bytes. Each is bounded here, to less
-// than 1 MB in all. Programs depend on that bound if they write with a time-out or wait for poll
-// before they write.
+// Limits of the bytes that a relay accepts from a sender whose peer does not read. The program's
+// own sockets buffer as much as any TCP socket. The bytes between them are in the receive buffer of
+// this process's socket, in one piece for each relay, in the Private Buffers of SDP, and in the
+// kernel, unsent. Together these are limited to less than 1 MB. Programs depend on a limit if they
+// write with a time-out, or wait for poll before they write.
 
 const (
 	// pumpSize is the size of the pieces that a relay moves.
@@ -20,7 +20,7 @@ const (
 	// nearReceive is SO_RCVBUF of this process's end of the connections to programs. The kernel
 	// doubles it for its own use.
 	nearReceive = 128 << 10
-	// unsent is how many bytes the kernel accepts that it cannot send yet.
+	// unsent is the number of bytes beyond the peer's window that the kernel accepts.
 	unsent = 64 << 10
 	// A connection starts with sdpBuffers Private Buffers of one piece each. A stream that is read
 	// gets up to maxSDPBuffers, which is 8 MB, for paths with a long round trip.

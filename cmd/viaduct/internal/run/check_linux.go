@@ -27,9 +27,9 @@ const (
 		"process_vm_readv and process_vm_writev"
 )
 
-// Check prints whether this machine allows all that carrying needs. service holds the findings for
-// [Options.Service]; nil means TCP connections over SDP. The exit code is 125 if programs cannot be
-// run.
+// Check prints whether this machine permits everything that viaduct run needs. service holds the
+// findings for [Options.Service]; nil means TCP connections over SDP. If programs cannot be run,
+// the error is a *shell.Exit with code 125.
 func Check(e *shell.Env, service []Finding) error {
 	all := []Finding{checkKernel(), checkUser(), checkYama(), checkContainer()}
 	all = append(all, checkStart()...)
@@ -191,7 +191,7 @@ func tryBorrow(c *notify.Call, f *Finding) {
 	}
 }
 
-// tryMemory reads the path that an argument of the call points to.
+// tryMemory reads one byte of the path that the call's second argument points to.
 func tryMemory(c *notify.Call, f *Finding) {
 	if _, err := c.ReadMem(c.Args[1], make([]byte, 1)); err != nil {
 		f.Says, f.Do = "a program's memory can't be read: "+err.Error(), allowPidfd

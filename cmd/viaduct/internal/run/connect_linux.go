@@ -18,12 +18,12 @@ import (
 	"viaduct/internal/notify"
 )
 
-// How a connect is served. The supervisor connects the program's socket, through a copy of its
-// descriptor and without blocking, to an address of its own that does not answer yet (see hold). A
-// signal that interrupts the call therefore finds a connecting socket, as it should. Then the
-// kernel performs the program's own call, and ignores its address, because the socket is already
-// connecting. So the kernel determines results, time-outs, signals and restarts, and it does no
-// harm to serve a call twice.
+// How a connect is served. The supervisor works on a copy of the descriptor of the program's
+// socket. It starts to connect the socket, without blocking, to an address of its own that does not
+// answer yet (see hold). If a signal interrupts the call, the program therefore finds a connecting
+// socket, as it should. Then the kernel performs the program's own call, whose address it ignores
+// because the socket is already connecting. So the kernel determines results, time-outs, signals
+// and restarts, and serving a call twice does no harm.
 //
 // Meanwhile the supervisor dials the transport. If the transport refuses within Options.Bound, the
 // supervisor disconnects the socket again and leaves the connect to the kernel: the connection is
@@ -34,12 +34,12 @@ import (
 // A dial is a connect in progress.
 type dial struct {
 	rule *toRule
-	// paired means that another file has replaced the socket. Calls that wait for settled must
-	// start again.
+	// paired means that one end of a pair has replaced the socket. Calls that wait for settled must
+	// then start again.
 	paired bool
 	to     netip.AddrPort
-	from   netip.Addr // the address that the program bound its socket to; not valid if it did not
-	port   uint16     // the port likewise
+	from   netip.Addr // the address that the program bound its socket to; invalid if none
+	port   uint16     // the port that it bound its socket to; 0 if none
 
 	done chan struct{} // closed when conn and err are set
 	conn net.Conn
@@ -263,8 +263,8 @@ func (e *earlierError) Error() string {
 	return "the socket's earlier connect failed: " + e.errno.Error()
 }
 
-// earlier returns err as an *earlierError if a connect over loopback, to an address that does not
-// refuse, cannot have caused it.
+// earlier returns err as an *earlierError if its cause must be an earlier connect: a connect over
+// loopback, to an address that does not refuse, cannot have caused it. Otherwise it returns err.
 func earlier(err error) error {
 	switch errno, _ := errors.AsType[unix.Errno](err); errno {
 	case unix.ECONNREFUSED, unix.ECONNABORTED, unix.ECONNRESET, unix.ETIMEDOUT, unix.EHOSTUNREACH:
@@ -354,14 +354,14 @@ func (s *supervisor) leave(c *notify.Call, err error, to netip.AddrPort) {
 	c.Continue()
 }
 
-// noRule is the reason for most connections that are not carried.
+// noRule is the most frequent reason why a connection is not carried.
 const noRule = "no rule"
 
 // boundToInterface is the reason for sockets that loopback cannot reach.
 const boundToInterface = "the socket is bound to an interface"
 
-// enter returns the dial of a socket. mine is true if enter has started it. d is nil, without an
-// error, if the socket needs no dial.
+// enter returns the dial of a socket. mine is true if enter started it. d is nil, without an error,
+// if the kernel can answer the connect.
 func (s *supervisor) enter(thread int, b *borrowed, r *toRule, to netip.AddrPort) (d *dial, mine bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -414,7 +414,7 @@ func boundTo(fd int) netip.AddrPort {
 	return bound
 }
 
-// settle ends a dial.
+// settle ends a dial, and wakes the calls that wait for it.
 func (s *supervisor) settle(cookie uint64, d *dial) {
 	s.mu.Lock()
 	delete(s.dials, cookie)
@@ -485,9 +485,9 @@ func newLane(family int) (*lane, error) {
 	return &lane{fd: fd, addr: localName(fd)}, nil
 }
 
-// join connects the program's socket and returns the other end. It closes any other connection to
-// the lane. The source address identifies the program's socket, because nothing else can have it
-// while the socket is open.
+// join connects the program's socket to the lane and returns the other end. It closes connections
+// that others make to the lane. The source address identifies the program's socket, because no
+// other socket can have that address while it is open.
 func (l *lane) join(b *borrowed) (net.Conn, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -91,7 +91,7 @@ func (x *explainer) line(e event) {
 	fmt.Fprintln(x.w)
 }
 
-// summary writes the counters.
+// summary writes the counters as the last line.
 func (x *explainer) summary(s *stats) {
 	if x == nil {
 		return

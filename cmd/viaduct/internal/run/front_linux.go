@@ -25,19 +25,19 @@ import (
 // must ignore. A process that has this variable is the supervisor.
 const supervisorEnv = "VIADUCT_RUN_SUPERVISOR"
 
-// The messages of the supervisor to the front. This is their first byte.
+// First bytes of the messages from the supervisor to the front.
 const (
-	sayListener = 'l' // with the listener
+	sayListener = 'l' // carries the seccomp listener
 	sayPid      = 'p' // followed by the program's process number
 	sayExit     = 'x' // followed by the exit code
 	sayStopped  = 't' // followed by the signal that stopped the program
 )
 
-// The messages of the front to the supervisor.
+// First bytes of the messages from the front to the supervisor.
 const (
 	sayAck       = 'a' // the listener has arrived
 	saySignal    = 's' // followed by the number of a signal
-	sayContinued = 'c' // the front, which had stopped because the program had, was continued
+	sayContinued = 'c' // the front, which had stopped with the program, was continued
 )
 
 // IsSupervisor reports whether Main started this process as the supervisor.
@@ -99,8 +99,8 @@ func (f *front) run() (int, error) {
 	return f.wait(p.Pid)
 }
 
-// controlPair makes the socket between front and supervisor. theirs is inheritable, and its number
-// is one that programs do not use.
+// controlPair makes the socket pair between front and supervisor. theirs is inheritable, and has a
+// number that programs do not use.
 func controlPair() (ours *net.UnixConn, theirs int, err error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -241,8 +241,8 @@ func takeListener(oob []byte) (*notify.Listener, error) {
 	return notify.FromFile(os.NewFile(uintptr(fd), "listener"))
 }
 
-// guard takes over after the supervisor has died: the kernel serves the program's calls from then
-// on, and its orphans become our children.
+// guard takes over after the supervisor has died. From then on the kernel serves the program's
+// calls, and its orphans become children of the front. guard returns the program's exit code.
 func (f *front) guard(pid int) (int, error) {
 	fmt.Fprintln(os.Stderr, "viaduct run: the supervisor died; carried connections are lost, the program goes on with plain TCP")
 	f.signalTo(pid)

@@ -109,7 +109,7 @@ type shortNames struct {
 	m  map[int]shortName // guarded by mu; by thread
 }
 
-// A shortName is such a call.
+// A shortName is a call with too short a buffer.
 type shortName struct {
 	addr, length uint64 // the arguments
 	room         int    // length of the buffer

@@ -42,9 +42,9 @@ func (s *supervisor) seize(b *borrowed, d *dial) (*holder, error) {
 	return h, nil
 }
 
-// dialRoom returns an error if fewer descriptors are free than a plain dial may need. A program's
-// socket that is held cannot be left to the kernel any more: if the dial failed then for want of
-// descriptors, the plain one would fail as well, and the program's connect with it.
+// dialRoom returns an error if fewer descriptors are free than a plain dial may need. A held socket
+// cannot be left to the kernel any more. If the dial then failed because no descriptor is free, the
+// plain dial would fail as well, and with it the program's connect.
 func dialRoom(fd int) (err error) {
 	var fds []int
 	for len(fds) < 4 && err == nil {
@@ -59,7 +59,7 @@ func dialRoom(fd int) (err error) {
 	return err
 }
 
-// notHeld answers a connect whose socket cannot be held.
+// notHeld answers a connect whose socket could not be held. err is the reason.
 func (s *supervisor) notHeld(c *notify.Call, b *borrowed, d *dial, err error) {
 	err = fmt.Errorf("hold the socket: %w", err)
 	s.relays.Go(func() {
@@ -157,9 +157,9 @@ func (s *supervisor) finishHold(tid int, b *borrowed, d *dial, h *holder) {
 	s.names.set(b.cookie, d.names(d.conn.LocalAddr()))
 	b.close()
 	near, err := h.open()
-	if err != nil { // the program has closed it, or its own time-out has passed
+	if err != nil { // the program has closed the socket, or its own time-out has passed
 		abort(d.conn)
-		s.names.end(b.cookie) // the program's socket may be connected all the same
+		s.names.end(b.cookie) // nevertheless, the program's socket may be connected
 		s.stats.Refused.Add(1)
 		s.explain.line(event{Call: "connect", thread: tid, Remote: d.to, Path: "refused", Why: "the program waits no longer: " + err.Error()})
 		return

@@ -36,8 +36,8 @@ func freeDescriptors(t *testing.T, keep int) (n int, giveBack func()) {
 	}
 }
 
-// A socket is held only if descriptors for a plain dial are left then. If it is not, the holder
-// leaves nothing behind, and the socket can connect as if nothing had been tried.
+// A socket is held only if enough descriptors for a plain dial remain. Otherwise the holder leaves
+// nothing behind, and the socket can be connected as before.
 func TestSeizeLeavesDescriptors(t *testing.T) {
 	var was unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &was); err != nil {

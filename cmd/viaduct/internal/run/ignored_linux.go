@@ -74,8 +74,8 @@ const sigIgnore = 1
 // emptyHandler returns the address of a signal handler that does nothing.
 func emptyHandler() uintptr
 
-// handlersAtStart returns the kernel's table at the start of the process, by signal, as saved by
-// the runtime. The value is 0 for signals that the runtime has left alone.
+// handlersAtStart returns the handlers of all signals at the start of the process, as the runtime
+// saved them. The value is 0 for signals that the runtime has left alone.
 func handlersAtStart() (old [signals + 1]uint64, err error) {
 	const probe = syscall.SIGCONT
 	var was, marked [4]uint64 // struct sigaction: the handler, flags, the restorer, the mask
@@ -127,8 +127,8 @@ func sigaction(sig syscall.Signal, set, old *[4]uint64) error {
 	return nil
 }
 
-// findWords finds an array of n words in the variables of this program. The word at index is value,
-// which no other word may be.
+// findWords finds an array of n words in the variables of this program. Its word at index is value,
+// and no other word is. It returns an error unless there is exactly one such array.
 func findWords(value uint64, index, n int) ([]uint64, error) {
 	maps, err := os.ReadFile("/proc/self/maps")
 	if err != nil {

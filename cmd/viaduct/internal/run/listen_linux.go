@@ -43,7 +43,7 @@ func (p place) dialled() netip.AddrPort {
 	return netip.AddrPortFrom(loopbackOf(family), p.addr.Port())
 }
 
-// network and host are those for the transport's listener.
+// network and host are the arguments for the transport's listener.
 func (p place) network() (network, host string) {
 	switch {
 	case p.addr.Addr().Is4():
@@ -154,8 +154,9 @@ func (s *supervisor) addListener(b *borrowed, thread int) error {
 	return nil
 }
 
-// open returns the service of a place, and records the program's listener. That already listens, so
-// that checkListener either finds it, or has already ended an earlier service of the place.
+// open returns the service of a place, which it creates if there is none; fresh is true then. It
+// records the program's listener. That already listens, so that checkListener either finds it, or
+// has already ended an earlier service of the place.
 func (ls *listeners) open(s *supervisor, p place, cookie uint64) (svc *service, fresh bool, err error) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 // names are the addresses that a carried socket shows.
 type names struct {
 	local, remote netip.AddrPort
-	family        int // of the addresses; 0 means that of the socket
+	family        int // family of the addresses; 0 means that of the socket
 }
 
 // keptNames is how many sockets keep their names after the end of their relay. The program may
@@ -27,8 +27,8 @@ type nameTable struct {
 	ended []endedNames     // guarded by mu; oldest first
 }
 
-// An endedNames is the names of a socket whose relay has ended. The program may since have
-// connected the socket again.
+// An endedNames holds the names of a socket whose relay has ended. The program may have connected
+// the socket again since.
 type endedNames struct {
 	cookie uint64
 	names  names

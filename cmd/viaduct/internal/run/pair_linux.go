@@ -361,7 +361,7 @@ func (ps *pairs) keep(cookie uint64, e *pairEnd) {
 	if ps.kept == nil {
 		ps.kept = map[uint64]*pairEnd{}
 	}
-	if old := ps.kept[cookie]; old != nil { // of a connect to another address
+	if old := ps.kept[cookie]; old != nil { // an end from a connect to another address
 		old.drops.Stop()
 		old.drop()
 	}

@@ -12,9 +12,9 @@ import (
 	"viaduct/sdp"
 )
 
-// relay carries bytes between the program's connection and the transport's. It keeps urgent bytes
-// urgent, forwards the end of a direction as a half-close, and a broken connection as a reset,
-// whose reason --explain prints. It calls ended at the end.
+// relay carries bytes between the program's connection and the transport's, until both directions
+// have ended. It keeps urgent bytes urgent. It forwards the end of a direction as a half-close, and
+// a broken connection as a reset, whose reason --explain prints. It calls ended at the end.
 func (s *supervisor) relay(nearConn, farConn net.Conn, ended func()) {
 	near, err := streamOf(nearConn)
 	far, ferr := streamOf(farConn)
@@ -43,8 +43,8 @@ func (s *supervisor) relay(nearConn, farConn net.Conn, ended func()) {
 		over := make(chan struct{})
 		wg.Go(func() {
 			oneWay(far, near, &s.stats.BytesOut)
-			// When no process is left, the end of the program's stream means that its socket is
-			// closed, and further bytes of the peer are not wanted.
+			// If no process of the program is left, the end of its stream means that its socket is
+			// closed, and that nobody will read further bytes of the peer.
 			select {
 			case <-s.alive.Done():
 				near.Close()

@@ -42,7 +42,7 @@ type pairAnswer struct {
 	Why  string         `json:"why,omitempty"`
 }
 
-// pairAddr returns the rendezvous address of a place.
+// pairAddr returns the unix address at which the supervisor of a place can be reached.
 func pairAddr(at netip.AddrPort) *net.UnixAddr {
 	return &net.UnixAddr{Net: "unixpacket", Name: fmt.Sprintf("@viaduct-run/1/%d/%s", os.Geteuid(), at)}
 }
@@ -173,7 +173,8 @@ func (s *supervisor) givePair(svc *service, c *net.UnixConn) pairAnswer {
 	return pairAnswer{From: r.From}
 }
 
-// takes returns an error unless the kernel would choose the listener of the place for an address.
+// takes returns an error unless the kernel would choose the listener of this place for a connection
+// to the address to.
 func (p place) takes(to netip.AddrPort) error {
 	any := p.addr.Addr().IsUnspecified() && (p.dual || p.addr.Addr().Is4() == to.Addr().Is4())
 	if p.addr.Port() != to.Port() || p.addr.Addr() != to.Addr() && !any {

@@ -9,8 +9,9 @@ import (
 	"viaduct/internal/notify"
 )
 
-// A connect counts as a repetition of the answered one only if the same thread makes it, with the
-// same arguments, once, and the program has made no other call on its end in between.
+// A connect counts as a repetition of the answered connect only if the same thread makes it, with
+// the same arguments, and for the first time. The program must have made no other call on its end
+// in between.
 func TestPairRepeats(t *testing.T) {
 	args := [6]uint64{5, 0x1000, 16}
 	answered := &notify.Call{ID: 1, TID: 7, Args: args}

@@ -39,7 +39,7 @@ type Options struct {
 	Require  bool
 	Explain  string        // "" off, "-" stderr, else a file
 	Bound    time.Duration // how long a connect call waits before it is answered as in progress
-	Service  NewService    // serves the program's calls instead of the supervisor; usually nil
+	Service  NewService    // makes a service for the program's calls; usually nil
 
 	Program string
 	Args    []string // the program and its arguments
@@ -54,9 +54,9 @@ type toRule struct {
 	sdpPort uint16 // 0: the port of the connection
 }
 
-// parseTo parses PREFIX[:PORT][=WHERE]. PREFIX is an address, a prefix, or * for all; an IPv6 one
-// with a port is in brackets. WHERE is the place where SDP is spoken: "portmap", or [HOST]:PORT.
-// Without WHERE, SDP is spoken at the same address and port.
+// parseTo parses PREFIX[:PORT][=WHERE]. PREFIX is an address, a prefix, or * for all; an IPv6
+// prefix with a port is in brackets. WHERE is the SDP address: "portmap", or [HOST]:PORT. Without
+// WHERE, it is the address and port of the connection.
 func parseTo(s string) (r toRule, err error) {
 	what, where, has := strings.Cut(s, "=")
 	bad := func(msg string) (toRule, error) { return toRule{}, fmt.Errorf("--to %q: %s", s, msg) }
@@ -200,8 +200,8 @@ func parseRules(o *Options) (r rules, err error) {
 	return r, err
 }
 
-// outgoing returns the rule for a connection. Without any rule, the Port Mapper decides: the named
-// one if there is one, otherwise that of each host.
+// outgoing returns the rule for a connection, or nil. Without any rule, the Port Mapper decides:
+// the named one if there is one, otherwise the one on each host.
 func (r *rules) outgoing(to netip.AddrPort, portMap bool) *toRule {
 	for i := range r.to {
 		if r.to[i].matches(to) {

@@ -15,9 +15,9 @@ import (
 type Service interface {
 	Rules() []notify.Rule
 	Serve(c *notify.Call)
-	Sweep()       // releases at once everything that no process has any more
-	Reap(pid int) // a child of this process has ended, and its number will be free
-	Close()       // after the last process has ended
+	Sweep()       // releases immediately all that no process uses any more
+	Reap(pid int) // a child of this process has ended, and its number will become free
+	Close()       // called after the last process has ended
 }
 
 // A NewService makes a Service in the supervisor's process. explain is nil if no explanation is

@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// forwarded are the signals that are passed on to the program.
+// forwarded lists the signals that are passed on to the program.
 var forwarded = []syscall.Signal{
 	syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGALRM, syscall.SIGWINCH,
 	syscall.SIGPWR, syscall.SIGVTALRM,
@@ -152,7 +152,7 @@ func stopBy(sig syscall.Signal) {
 
 // stops keeps the front stopped while the program is stopped.
 type stops struct {
-	front, frontPid int              // a pidfd, and the process number
+	front, frontPid int              // pidfd and process number
 	program         int              // its process number
 	stopOrder       func(signal int) // sends the front the order to stop
 	resume          func()           // continues the program
@@ -164,7 +164,7 @@ type stops struct {
 	continued bool // guarded by mu; the program was continued since the last order
 }
 
-// changed handles a stop or continuation of the program.
+// changed handles the event that the program has stopped or was continued.
 func (s *stops) changed() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -208,8 +208,8 @@ func (s *stops) continueFront(times int) {
 	}
 }
 
-// frontContinued handles the front's report that it was continued. It continues the program as well
-// if that is still stopped.
+// frontContinued handles the front's report that it was continued. If the program is still stopped,
+// it continues the program.
 func (s *stops) frontContinued() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

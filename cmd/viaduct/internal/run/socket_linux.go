@@ -195,7 +195,7 @@ func newNear(fd int) (*nearSocket, error) {
 	return &nearSocket{fd, room}, nil
 }
 
-// conn makes a connection of the socket.
+// conn converts the socket to a connection. It closes the reserved descriptor.
 func (n *nearSocket) conn() (*net.TCPConn, error) {
 	fd := n.fd
 	unix.Close(n.room)
@@ -212,7 +212,7 @@ func (n *nearSocket) close() {
 	}
 }
 
-// abort ends a connection with a reset.
+// abort closes a connection with a reset.
 func abort(c net.Conn) {
 	if h, ok := c.(interface{ SetLinger(int) error }); ok {
 		h.SetLinger(0)

@@ -117,7 +117,8 @@ func (c tcpStream) opError(op string, err error) error {
 
 var pumpBuffers = sync.Pool{New: func() any { b := make([]byte, pumpSize); return &b }}
 
-// pump moves bytes from one stream to another until the end of the first. Urgent bytes stay urgent.
+// pump moves bytes from one stream to the other until the first ends. Urgent bytes stay urgent. It
+// returns nil at the end of the stream.
 func pump(to, from stream, bytes *counter) error {
 	b := pumpBuffers.Get().(*[]byte)
 	defer pumpBuffers.Put(b)

@@ -262,7 +262,7 @@ func (s *supervisor) sendFront(what byte, n int) {
 	s.front.Write(binary.LittleEndian.AppendUint32([]byte{what}, uint32(n)))
 }
 
-// serve answers calls until no process is left.
+// serve answers calls until no process of the program is left.
 func (s *supervisor) serve(l *notify.Listener) error {
 	defer l.Close()
 	if s.service != nil {
@@ -398,7 +398,7 @@ func (s *supervisor) readFront(program int) {
 	}
 }
 
-// carried counts and explains a connection that goes over SDP.
+// carried counts and explains a connection that uses SDP.
 func (s *supervisor) carried(c *notify.Call, call string, d *dial) {
 	s.count("sdp")
 	s.explain.line(event{Call: call, thread: c.TID, Remote: d.to, Path: "sdp", via: d.conn})

@@ -31,7 +31,7 @@ const (
 	answerTimeout = 5 * time.Second
 	// plainFor is how long the supervisor remembers that an address does not speak SDP.
 	plainFor = time.Minute
-	// tryingAfter is when --explain prints what a slow connect is waiting for.
+	// tryingAfter is the time after which --explain prints the reason why a connect is slow.
 	tryingAfter = 20 * time.Millisecond
 	// lingerSeconds bounds how long a close waits until the peer has received everything.
 	lingerSeconds = 10
@@ -116,7 +116,7 @@ func (c *carrier) dial(ctx context.Context, r *toRule, to netip.AddrPort, from n
 	return conn, nil
 }
 
-// trying describes what a dial waits for.
+// trying describes why a dial takes long.
 func (c *carrier) trying(r *toRule, to netip.AddrPort) string {
 	limit := c.options.SetupTimeout
 	if limit == 0 {
@@ -131,10 +131,10 @@ func (c *carrier) trying(r *toRule, to netip.AddrPort) string {
 	return fmt.Sprintf("at %v, for %v at most, then plain tcp", r.sdpAddr(to), limit)
 }
 
-// A noSDPError means that the peer accepts connections and does not speak SDP.
+// A noSDPError reports that the peer accepts connections but does not speak SDP.
 type noSDPError struct {
 	at    netip.AddrPort
-	what  string // it does instead
+	what  string // the peer's reaction
 	until time.Time
 	cause error
 }
@@ -152,7 +152,7 @@ func (e *noSDPError) Unwrap() error { return e.cause }
 // otherwise it returns err. ctx is the dial's.
 func noSDP(ctx context.Context, at netip.AddrPort, err error) error {
 	switch {
-	case errors.Is(err, sdp.ErrNoHelloAck): // a server of plain TCP would not have answered so
+	case errors.Is(err, sdp.ErrNoHelloAck): // a plain TCP server would not have answered in this way
 	case errors.Is(err, iwarp.ErrTimeout), errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
 		return &noSDPError{at: at, what: "does not answer the set-up of a connection", cause: err}
 	case errors.Is(err, mpa.ErrKey):
@@ -183,7 +183,7 @@ func (p *plainPlaces) known(at netip.AddrPort) error {
 	return e
 }
 
-// note remembers an address if err is a *noSDPError.
+// note records err for an address if err is a *noSDPError.
 func (p *plainPlaces) note(at netip.AddrPort, err error) {
 	e, ok := errors.AsType[*noSDPError](err)
 	if !ok {
@@ -244,7 +244,7 @@ func (g *gates) enter(ctx context.Context, at netip.AddrPort) (leave func(), err
 	}
 }
 
-// whyNot describes in a few words why SDP was not used.
+// whyNot describes in a few words why a connection does not use SDP.
 func whyNot(err error) string {
 	switch {
 	case errors.Is(err, portmap.ErrDenied):

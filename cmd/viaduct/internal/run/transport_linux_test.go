@@ -16,8 +16,8 @@ import (
 	"viaduct/sdp"
 )
 
-// TestPlainPlaces: an address is remembered as plain TCP if it accepts a connection and sends
-// nothing. It is not if it answers as iWARP and then is slow.
+// An address is remembered as plain TCP if it accepts a connection and sends nothing. It is not
+// remembered if it answers as iWARP and then is slow.
 func TestPlainPlaces(t *testing.T) {
 	for _, tc := range []struct {
 		name       string
@@ -56,7 +56,7 @@ func TestPlainPlaces(t *testing.T) {
 	}
 }
 
-// The cached addresses of this host stay if they cannot be read again.
+// The cached addresses of this host remain if the system cannot report them again.
 func TestLocalAddrsShort(t *testing.T) {
 	var here netip.Addr
 	as, err := net.InterfaceAddrs()

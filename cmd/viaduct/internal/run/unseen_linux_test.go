@@ -12,8 +12,8 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// TestWatchQueue: an arrival that has left the program's queue is not closed while an accept call
-// may have taken it, however long that call needs to claim it.
+// An arrival that has left the program's queue is not closed while an accept call may have taken
+// it, no matter how long that call takes to claim it.
 func TestWatchQueue(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
