@@ -102,8 +102,7 @@ func TestLeftOut(t *testing.T) {
 				t.Errorf("%q", got)
 			}
 
-			// The server serves all of its files. A link that leads out of its directory is not one
-			// of them.
+			// The server serves all of its files, but no link that leads out of its directory.
 			_, urls = start(t, 1, "serve", "--root", from, "--listen", listenURL(scheme, "127.0.0.1"))
 			back := t.TempDir()
 			fails(t, 1, "5 left out", "get", "-r", urls[0], "-o", back)

@@ -14,7 +14,7 @@ import (
 	"viaduct/internal/sock"
 )
 
-// TestBench: every transport and operation gives a figure, and plain TCP is measured with each.
+// TestBench checks that bench measures every transport and operation, and plain TCP with each.
 func TestBench(t *testing.T) {
 	t.Parallel()
 	for name, part := range map[string]func(*testing.T){"all": benchAll, "paths": benchBothPaths, "two hosts": benchTwoHosts, "refused": benchRefused} {
@@ -27,7 +27,7 @@ func benchAll(t *testing.T) {
 	r := run(t, "bench", "--transports", strings.Join(transport.Names(), ","), "--ops", "all", "--sizes", "64,64K", "--rounds", "1", "--time", "5ms", "--idle-conns", "20", "--doorbells", "1,16",
 		"--conns", "1,3", "--json", "--plot", plot)
 	if r.code != 0 {
-		t.Errorf("exit %d, %s", r.code, r.stderr) // and below which it is
+		t.Errorf("exit %d, %s", r.code, r.stderr)
 	}
 	d := document(t, r)
 	have := map[string]bool{}
@@ -76,7 +76,7 @@ func benchBothPaths(t *testing.T) {
 	}
 }
 
-// benchTwoHosts measures like two hosts do, as far as one host can show it.
+// benchTwoHosts measures between two processes, as between two hosts.
 func benchTwoHosts(t *testing.T) {
 	p, urls := start(t, 1, "bench", "--server", "tcp://127.0.0.1:0")
 	r := good(t, "bench", "--client", urls[0], "--transports", "vitcp,iwarp?crc=off", "--ops", "write", "--sizes", "4K", "--rounds", "2", "--time", "5ms")

@@ -55,7 +55,7 @@ var conformPeers = []struct {
 	{"portmap", "127.0.0.1:0", []string{"portmap", "serve", "--map", "127.0.0.1:80=127.0.0.1:8080", "--listen"}},
 }
 
-// TestConform: this build breaks no requirement, in any protocol and role.
+// TestConform checks that this build passes all cases, in every protocol and role.
 func TestConform(t *testing.T) {
 	t.Parallel()
 	for _, p := range conformPeers {
@@ -87,7 +87,7 @@ var conformDialers = []struct {
 // conformTarget returns the address of a peer in conform's form.
 func conformTarget(url string) string { return strings.Replace(url, "udp://", "portmap://", 1) }
 
-// TestConformReports: the formats of the report, and the refused arguments.
+// TestConformReports checks the formats of the report, and that invalid arguments are refused.
 func TestConformReports(t *testing.T) {
 	t.Parallel()
 	_, urls := start(t, 1, "echo", "--listen", "iwarp://127.0.0.1:0")
@@ -133,7 +133,7 @@ func TestConformWait(t *testing.T) {
 		select {
 		case <-cl.done:
 			t.Fatalf("conform %s did not wait: %s", p.url, cl.stderr())
-		case <-time.After(200 * time.Millisecond): // it has asked without success
+		case <-time.After(200 * time.Millisecond): // conform has tried to connect by now
 		}
 		_, address, _ := strings.Cut(p.url, "://")
 		args := slices.Clone(p.peer)
@@ -178,7 +178,7 @@ func TestConformRows(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, scheme := range []string{"iwarp", "vitcp", "sdp", "fcvi", "portmap", "roce"} { // the page has their number
+	for _, scheme := range []string{"iwarp", "vitcp", "sdp", "fcvi", "portmap", "roce"} { // docs/conform.md has their number
 		row := regexp.MustCompile(fmt.Sprintf(`(?m)^\|.*%s://.* \| %d\b.* \| %d\b.* \|$`, scheme, len(conform.Cases(scheme, conform.Passive)), len(conform.Cases(scheme, conform.Active))))
 		if !row.Match(page) {
 			t.Errorf("docs/conform.md has no row %v", row)
@@ -199,7 +199,7 @@ func TestConformRows(t *testing.T) {
 	}
 }
 
-// conformFaults are the faults of internal/fault, each with the requirement that it breaks.
+// conformFaults lists the faults of internal/fault, each with the requirement that it violates.
 var conformFaults = []struct {
 	name, scheme, row string
 }{
@@ -247,7 +247,7 @@ var conformFaults = []struct {
 	{"portmap-version-unchecked", "portmap", "SDP-7.3.1.1-1"},
 }
 
-// conformDialFaults are the faults of the dialling side.
+// conformDialFaults lists the faults of the dialling side.
 var conformDialFaults = []struct {
 	name, scheme, row string
 }{
@@ -273,8 +273,8 @@ var conformDialFaults = []struct {
 	{"fcvi-unconfirmed", "fcvi", "FCVI-5.3.2-9"},
 }
 
-// TestConformFaults: in a build with faults, conform finds each one by the requirement that it
-// breaks.
+// TestConformFaults runs conform against builds with one fault each. conform must report the
+// violated requirement.
 func TestConformFaults(t *testing.T) {
 	t.Parallel()
 	testkit.Long(t, "20 s")
@@ -313,7 +313,7 @@ func TestConformFaults(t *testing.T) {
 	wg.Wait()
 }
 
-// found runs conform, which must report the requirement.
+// found runs conform, and checks that it reports the requirement row.
 func found(t *testing.T, fault, row string, args ...string) {
 	out := run(t, append([]string{"conform", "--json", "--patience", "2s"}, args...)...)
 	var r conform.Report

@@ -89,7 +89,7 @@ func TestTLSRefused(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		change func(*x509.Certificate)
-		ca     bool // the other authority
+		ca     bool // signed by an unknown authority
 		reason string
 	}{
 		"authority": {nil, true, "unknown authority"},
@@ -313,8 +313,8 @@ func TestDemo(t *testing.T) {
 	}
 	fails(t, 1, "no such file", "demo", filepath.Join(t.TempDir(), "none"))
 
-	// The first line is printed before the transfer. Here there is no transfer, since the server
-	// does not start.
+	// demo prints its first line before the transfer. In this case there is no transfer, because
+	// the server does not start.
 	c := command(t.Context(), "demo", file)
 	c.Env = append(c.Env, "VIADUCT_SDP=nonsense=1")
 	if out, err := c.Output(); err == nil || !strings.HasPrefix(string(out), "transport ") {

@@ -17,9 +17,9 @@ import (
 	"viaduct/cmd/viaduct/internal/transport"
 )
 
-// TestHandover: each of two proxies is replaced by a new process, twice, while connections are busy
-// in both directions. No connection is dropped, no byte is lost, and new connections find the
-// successor at the same address.
+// TestHandover replaces each of two proxies by a new process, twice, while connections are busy in
+// both directions. No connection may be dropped and no byte lost, and new connections must reach
+// the successor at the same address.
 func TestHandover(t *testing.T) {
 	t.Parallel()
 	proxy := func(n int, args ...string) (*proc, []string) {

@@ -10,9 +10,9 @@ import (
 	"viaduct/cmd/viaduct/internal/transport"
 )
 
-// TestInterruptedClient: an interrupted ping ends its connection in an orderly way, and the
-// server's log shows that. If ping is killed, the connection breaks, provided that the protocol has
-// an orderly end of its own.
+// TestInterruptedClient checks that an interrupted ping ends its connection in an orderly way,
+// which the server's log shows. If ping is killed, the connection breaks, unless the protocol has
+// no orderly end of its own.
 func TestInterruptedClient(t *testing.T) {
 	t.Parallel()
 	for _, scheme := range transport.Names() {
@@ -39,7 +39,7 @@ func TestInterruptedClient(t *testing.T) {
 				t.Errorf("orderly ends are taken for failures:\n%s", server.stderr())
 			}
 			if !hasDisc(scheme) {
-				return // the only end is that of TCP, which a killed process sends, too
+				return // the only end is that of TCP, which the kernel sends for a killed process, too
 			}
 			client, _ := start(t, 0, "ping", urls[0], "-c", "0")
 			client.line()

@@ -16,9 +16,9 @@ import (
 type jsonCase struct {
 	good, bad string
 	service   bool   // good runs until it is stopped, and prints where it listens
-	stdin     string // of good
+	stdin     string // input of good
 	data      bool   // stdout is the data that the verb moves; documents are on stderr
-	status    int    // of bad, if not 1
+	status    int    // exit status of bad, if not 1
 }
 
 var jsonCases = map[string]jsonCase{

@@ -63,7 +63,7 @@ func command(ctx context.Context, args ...string) *exec.Cmd {
 	return c
 }
 
-// A result is the outcome of a command.
+// A result holds the output and the exit code of a command.
 type result struct {
 	stdout, stderr string
 	code           int
@@ -103,7 +103,7 @@ func runIn(t *testing.T, dir string, stdin io.Reader, args ...string) result {
 	return r
 }
 
-// runHere runs a short command within this process, which saves the start of another one.
+// runHere runs a short command within this process, which is faster than starting another one.
 func runHere(t *testing.T, args ...string) result {
 	t.Helper()
 	var out, errs bytes.Buffer
@@ -232,7 +232,7 @@ func (p *proc) stderr() string {
 	return p.errs.String()
 }
 
-// waitStderr waits until the log has some text.
+// waitStderr waits until the log contains a text.
 func (p *proc) waitStderr(text string) {
 	p.t.Helper()
 	eventually(p.t, "log line with "+text, func() bool { return strings.Contains(p.stderr(), text) })

@@ -11,8 +11,8 @@ import (
 	"viaduct/iwarp"
 )
 
-// TestNVMeServe connects a queue to a file and memory that are served as disks: ps shows it,
-// and the metrics count it.
+// TestNVMeServe connects a queue to a file and to memory that are served as disks. ps must list the
+// queue, and the metrics must count it.
 func TestNVMeServe(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "disk")

@@ -61,9 +61,9 @@ func TestGetInto(t *testing.T) {
 			if code := cl.wait(); code != 0 {
 				t.Errorf("exit %d: %s", code, cl.stderr())
 			}
-			// A pipe without a reader does not hold an interrupted command.
+			// An interrupted command ends even if it writes to a pipe without a reader.
 			cl, _ = start(t, 0, "get", u, "-o", fifo, "--metrics", "127.0.0.1:0")
-			cl.waitStderr("msg=metrics") // before that, it would die of the signal
+			cl.waitStderr("msg=metrics") // before that, the signal would kill it
 			select {
 			case <-cl.done:
 				t.Errorf("ended without a reader: %s", cl.stderr())
@@ -74,7 +74,7 @@ func TestGetInto(t *testing.T) {
 				t.Errorf("left %s", got)
 			}
 
-			// A directory is no file, over HTTP neither.
+			// Over HTTP, too, a directory is reported as not a file.
 			fails(t, 1, "is a directory", "get", at(urls[0], "d"), "-o", filepath.Join(work, "x"))
 			fails(t, 1, "is a directory", "get", at(urls[0], "d/"), "-o", filepath.Join(work, "x"))
 			if got := strings.Join(files(t, work), " "); got != "f fifo" {
@@ -161,7 +161,7 @@ func TestOnePart(t *testing.T) {
 	}
 	first.cmd.Process.Kill()
 	first.wait()
-	good(t, "get", at(urls[0], "f"), "-o", out) // a part that no process has locked is reused
+	good(t, "get", at(urls[0], "f"), "-o", out) // a part that is not locked is reused
 	same(t, out, body)
 }
 

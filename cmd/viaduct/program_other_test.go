@@ -2,5 +2,5 @@
 
 package main
 
-// asProgram would make the test binary another program; there are none on this system.
+// asProgram returns false: on this system, the test binary cannot act as another program.
 func asProgram() bool { return false }

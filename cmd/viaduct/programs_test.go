@@ -148,8 +148,9 @@ func TestFabricRestart(t *testing.T) {
 	}
 }
 
-// withPrograms skips a test that runs a program of other people, unless tests run at full length,
-// because dozens of such tests take longer than all others. A shell and a C compiler do not count.
+// withPrograms skips a test that runs a foreign program, unless tests run at full length. Dozens of
+// such tests take longer than all others together. Tests that only need a shell or a C compiler are
+// not skipped.
 func withPrograms(t *testing.T, name string) {
 	t.Helper()
 	if name != "sh" && name != "cc" && !testkit.LongRuns() {
@@ -276,7 +277,7 @@ func TestFetchers(t *testing.T) {
 	}
 }
 
-// TestRedis: redis-benchmark through SDP, without an error.
+// TestRedis runs redis-benchmark through SDP, which must report no error.
 func TestRedis(t *testing.T) {
 	t.Parallel()
 	server, bench := program(t, "redis-server"), program(t, "redis-benchmark")
@@ -296,7 +297,7 @@ func TestRedis(t *testing.T) {
 	}
 }
 
-// TestIperf: both directions and several streams through SDP.
+// TestIperf runs iperf3 through SDP, in both directions and with several streams.
 func TestIperf(t *testing.T) {
 	t.Parallel()
 	iperf := program(t, "iperf3")

@@ -20,7 +20,7 @@ import (
 	"viaduct/sdp"
 )
 
-// psDir gives the processes of a test a run directory of their own.
+// psDir gives the processes of a test their own run directory.
 func psDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "ps") // short: a socket's path is limited
@@ -147,8 +147,8 @@ func TestPs(t *testing.T) {
 	}
 }
 
-// TestPsWatchCost: a list of 500 connections costs ps at most 2 % of a processor
-// at its usual interval.
+// TestPsWatchCost checks that ps --watch needs at most 2 % of a processor for 500 connections, at
+// its default interval.
 func TestPsWatchCost(t *testing.T) {
 	psDir(t)
 	echo, urls := start(t, 1, "echo", "--listen", "sdp://127.0.0.1:0")
@@ -164,7 +164,7 @@ func TestPsWatchCost(t *testing.T) {
 		d := psList(t)
 		return len(d.Processes) == 1 && len(d.Processes[0].Conns) == conns
 	})
-	// watch returns the processor time for a number of lists.
+	// watch returns the processor time that ps needs for a number of lists.
 	watch := func(interval time.Duration, lists int) time.Duration {
 		p := begin(t, func(*exec.Cmd) {}, "ps", "--watch", "--interval", interval.String())
 		for n := 0; n < lists; {
@@ -205,7 +205,8 @@ func cpuOf(t *testing.T, pid int) time.Duration {
 	return time.Duration(user+system) * 10 * time.Millisecond
 }
 
-// TestPsTaken: nc accepts one connection, and is then no longer listed as a listener.
+// TestPsTaken checks that nc is no longer listed as a listener after it has accepted its only
+// connection.
 func TestPsTaken(t *testing.T) {
 	psDir(t)
 	for _, u := range []string{"sdp://127.0.0.1:0", "vitcp://127.0.0.1:0/x"} {

@@ -12,8 +12,8 @@ import (
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 )
 
-// A cmFields sends the commands of rdma_cm with each field wrong in turn. Each command gets an
-// identifier in the state that it requires.
+// A cmFields sends the commands of rdma_cm, in which it makes each field wrong in turn. For each
+// command it creates an identifier in the required state.
 type cmFields struct {
 	*rdmaFields
 	id, gone uint32
@@ -149,7 +149,7 @@ func (h *cmFields) before(c abi.CMCommand) (err error) {
 	case abi.CMResolveRoute:
 		resolved()
 	case abi.CMGetEvent:
-		do(abi.CMResolveIP) // the program has not read its event yet
+		do(abi.CMResolveIP) // the program has not read the event yet
 	case abi.CMConnect, abi.CMNotify:
 		resolved()
 		do(abi.CMResolveRoute)
@@ -168,7 +168,7 @@ func (h *cmFields) before(c abi.CMCommand) (err error) {
 		event(abi.EvRouteResolved)
 		do(abi.CMConnect)
 		h.id = event(abi.EvConnectRequest)
-		if err == nil { // the other side has a queue pair of its own
+		if err == nil { // the other side has its own queue pair
 			err = h.rdmaFields.right(abi.CreateQP)
 			h.have[abi.QP] = h.word(1)
 		}
@@ -195,7 +195,7 @@ func (h *cmFields) try(c abi.CMCommand) (bad error) {
 		}
 	}
 	_, out := c.Lengths()
-	ends := c == abi.CMDestroyID // after a response that cannot be written
+	ends := c == abi.CMDestroyID // it takes effect although its response cannot be written
 	for _, f := range c.Fields() {
 		values, says := h.wrong(f.Kind)
 		for _, v := range values {
@@ -223,8 +223,8 @@ func (h *cmFields) try(c abi.CMCommand) (bad error) {
 	return errors.Join(bad, h.right(c))
 }
 
-// managerFields tries the commands of rdma_cm with each field wrong. A refused command has no
-// effect: a correct one succeeds after it, in the same state.
+// managerFields tries the commands of rdma_cm with each field wrong. A refused command must have no
+// effect, so that a correct one then succeeds in the same state.
 func (h *rdmaFields) managerFields() (bad error) {
 	for _, c := range abi.CMCommands() {
 		if err := h.managerCommand(c); err != nil {
@@ -291,7 +291,7 @@ func (h *cmFields) tryMigrate(id uint32) (bad error) {
 	_, out := c.Lengths()
 	for _, f := range c.Fields() {
 		values, says := h.wrong(f.Kind)
-		if f.Kind == abi.Reply { // the kernel has moved the identifier by then
+		if f.Kind == abi.Reply { // at that point the kernel has moved the identifier
 			continue
 		}
 		for _, v := range values {

@@ -21,9 +21,10 @@ import (
 // first.
 const asRDMADuplicates = "VIADUCT_TEST_RDMA_DUPLICATES"
 
-// A duplicate of a device's file executes ioctl commands at any number, and in another program that
-// got it over a socket. At a number of the reserved range it executes all commands. A command that
-// is written to a duplicate elsewhere fails, and does not appear in a ring.
+// A duplicate of a device's file accepts ioctl commands at any descriptor number, and in another
+// program that received it over a socket. At a number of the reserved range it accepts all
+// commands. A command that is written to a duplicate at another number fails, and does not reach a
+// ring.
 func TestRDMADuplicates(t *testing.T) {
 	t.Parallel()
 	r := good(t, "run", "--rdma", "--", "env", calm, asRDMADuplicates+"=first", os.Args[0])

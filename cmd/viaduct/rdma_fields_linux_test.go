@@ -85,7 +85,7 @@ func (h *rdmaFields) senseless(k abi.Kind, out int) (values []uint64, says []uni
 	const top = 1 << 63
 	switch k {
 	case abi.Reply:
-		end := h.at(len(h.scratch)-1) + 1 // nothing is there
+		end := h.at(len(h.scratch)-1) + 1 // no memory is mapped there
 		return []uint64{0, 8, top, ^uint64(7), h.readOnly, end - uint64(out)/2}, []unix.Errno{unix.EFAULT}
 	case abi.Domain, abi.Region, abi.CQ, abi.QP, abi.SRQ:
 		return []uint64{1000, 1<<31 - 1, 1<<32 - 1, uint64(h.gone[k])}, []unix.Errno{unix.EINVAL, unix.ENOENT}
@@ -116,7 +116,7 @@ func (h *rdmaFields) senseless(k abi.Kind, out int) (values []uint64, says []uni
 	case abi.Zero:
 		return []uint64{1, 1<<32 - 1}, []unix.Errno{unix.EINVAL}
 	}
-	return rxeSenseless(k), nil // or any value is correct
+	return rxeSenseless(k), nil // or nil, if any value is correct
 }
 
 // body returns the body of a correct command.
@@ -144,8 +144,7 @@ func room(c abi.Command) int {
 	return out
 }
 
-// send sends a command. In commands with the longer header, the header has the address of the
-// response.
+// send sends a command. Extended commands have the address of the response in their header.
 func (h *rdmaFields) send(c abi.Command, b abi.Body, out int, reply uint64) error {
 	if c&abi.Extended == 0 {
 		return h.command(c, out, []byte(b))
@@ -239,7 +238,7 @@ func (h *rdmaFields) try(c abi.Command) (bad error) {
 			b := h.body(c)
 			put(b, f, v)
 			want(fmt.Sprintf("%s %#x", f.Name, v), h.send(c, b, room(c), h.at(0)), says...)
-			if f.Kind == abi.Reply { // the kernel notices after it has destroyed the object
+			if f.Kind == abi.Reply { // the kernel notices that only after it has destroyed the object
 				bad = errors.Join(bad, h.spare(c))
 			}
 		}

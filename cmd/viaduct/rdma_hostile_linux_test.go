@@ -157,7 +157,7 @@ func (h *rdmaAbuser) ioctl(object, method uint16, attrs ...ioctlAttr) error {
 	return errno
 }
 
-// number returns the value that the last ioctl has stored in its attribute i.
+// number returns the value that the last ioctl stored in attribute i.
 func (h *rdmaAbuser) number(i int) uint32 { return le.Uint32(h.scratch[ioctlAt+24+16*i+8:]) }
 
 // invoke sends a write command by ioctl. The answer is stored at the same place as with write.
@@ -202,7 +202,7 @@ func (h *rdmaAbuser) write(fd int, b []byte) error {
 	if err == nil && n == len(b) {
 		h.done++
 	}
-	if err == unix.ENOSYS && fd == h.uverbs { // rdma_cm returns that for unknown commands
+	if err == unix.ENOSYS && fd == h.uverbs { // only rdma_cm returns that for unknown commands
 		return errSupervisorGone
 	}
 	return err
@@ -345,14 +345,14 @@ func (h *rdmaAbuser) create(uid uint64) (uint32, error) {
 	return h.word(0), err
 }
 
-// listen listens at the port. If there is none yet it picks a free one and keeps it.
+// listen listens at the port. If no port is chosen yet, it chooses a free one.
 func (h *rdmaAbuser) listen() (id uint32, err error) {
 	if id, err = h.create(1); err != nil {
 		return 0, err
 	}
 	bind := append(make([]byte, 8), h.address()...)
 	bind = le.AppendUint32(bind, id)
-	// The previous round has been closed, which releases its port soon.
+	// The previous round has been closed, but its port is released a little later.
 	for end := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
 		err := h.cmCommand(abi.CMBindIP, 0, bind)
 		if err == nil {
@@ -421,8 +421,8 @@ func connParam(qp uint32) []byte {
 	return b
 }
 
-// scribble writes entries into the rings. Sane ones name the region and move data for a while; the
-// others are random bytes.
+// scribble writes entries into the rings. Sane entries name the region, so that they move data for
+// a while; the others are random bytes.
 func (h *rdmaAbuser) scribble(maps [][]byte, stag uint32, sane bool) {
 	half := len(h.scratch) / 2
 	for i, m := range maps {
@@ -531,11 +531,11 @@ func (h *rdmaAbuser) random(pd, cq uint32) error {
 	all := abi.Commands()
 	c := all[mrand.IntN(len(all))]
 	in, out := c.Lengths()
-	in, out = in+8, out+32 // with the provider's
+	in, out = in+8, out+32 // including the provider's part
 	b := small(in)
 	if f := c.Fields()[0]; f.Kind == abi.Reply {
 		switch mrand.IntN(10) {
-		case 0: // nowhere
+		case 0: // no address
 			le.PutUint64(b, mrand.Uint64()|1<<63)
 		default:
 			le.PutUint64(b, h.at(mrand.IntN(1<<16)))
@@ -566,7 +566,8 @@ func (h *rdmaAbuser) random(pd, cq uint32) error {
 	return h.command(c, out, b)
 }
 
-// descriptor writes to a duplicate of a device's file that was closed, or replaced by another file.
+// descriptor writes to a number where a duplicate of a device's file was, before it was closed or
+// replaced by another file.
 func (h *rdmaAbuser) descriptor(b []byte) error {
 	fd, err := unix.Dup([]int{h.uverbs, h.cm}[mrand.IntN(2)])
 	if err != nil {

@@ -21,8 +21,8 @@ import (
 	"viaduct/samehost"
 )
 
-// listens reports whether a TCP socket listens at the port. RDMA programs do not print that, and
-// would take a test connection for one of theirs.
+// listens reports whether a TCP socket listens at the port. RDMA programs do not print that they
+// listen, and a test connection would look like one of their own.
 func listens(port string) bool {
 	n, _ := strconv.Atoi(port)
 	for _, f := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {

@@ -24,8 +24,9 @@ import (
 const asRDMAMemory = "VIADUCT_TEST_RDMA_MEMORY"
 
 // A program registers memory and lets a child process use its queues. Then it executes another
-// program, which has other memory at the same addresses. Requests left in the queues must not read
-// or write that memory, neither over a link nor by the process number, which is unchanged.
+// program, which has other memory at the same addresses. Requests that remain in the queues must
+// not read or write that memory, neither over a link nor through the process number, which stays
+// the same.
 func TestRDMAMemory(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"read", "write"} {
@@ -58,7 +59,7 @@ func rdmaMemory(arg string) error {
 }
 
 const (
-	sharedAt  = 0x2000000000 // where both programs of the first process have memory
+	sharedAt  = 0x2000000000 // both programs of the first process map memory there
 	sharedLen = 64 << 10
 	// Descriptors that the second process gets.
 	uverbsFD, cmFD, socketFD = 3, 4, 5
@@ -95,8 +96,8 @@ type rdmaEnd struct {
 
 const endEntries = 16
 
-// newRDMAEnd creates an end whose memory is at addr. It first creates and destroys skip objects of
-// each kind, so that its handles come after theirs.
+// newRDMAEnd creates an end whose memory is at addr. Before, it creates and destroys skip objects
+// of each kind, so that the handles of the end are greater than those.
 func newRDMAEnd(port uint16, addr uint64, n, skip int) (*rdmaEnd, error) {
 	h := &rdmaAbuser{port: port}
 	e := &rdmaEnd{rdmaAbuser: h}
@@ -297,7 +298,7 @@ func rdmaAfter(arg string) error {
 	return nil
 }
 
-// rdmaSecond accepts the connection, and uses the queues of both.
+// rdmaSecond accepts the connection, and uses the queues of both processes.
 func rdmaSecond(arg string) error {
 	var role, mode string
 	var port uint16

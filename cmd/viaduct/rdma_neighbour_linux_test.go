@@ -26,15 +26,15 @@ import (
 // which starts "honest WHAT" and "hostile WHAT". WHAT is all or requests, or rxe for TestRXENeighbour.
 const asRDMANeighbour = "VIADUCT_TEST_RDMA_NEIGHBOUR"
 
-// One of two programs under one supervisor has all numbers of the other. It uses them in every
-// field of every command and in its requests. All are refused, no memory of the other is read or
-// written, and the other continues.
+// Of two programs under one supervisor, one knows all handles, keys and addresses of the other. It
+// uses them in every field of every command, and in its requests. All of these must be refused, and
+// must not access the memory of the other program, which continues to work.
 func TestRDMANeighbour(t *testing.T) {
 	t.Parallel()
 	for _, flags := range [][]string{nil, {"--tcp"}} {
 		t.Run(strings.Join(flags, " "), func(t *testing.T) {
 			what := "all"
-			if flags != nil { // the commands are the same there
+			if flags != nil { // the commands do not depend on the flags
 				what = "requests"
 			}
 			arg := fmt.Sprintf("%s=both %s", asRDMANeighbour, what)
@@ -53,7 +53,7 @@ func TestRDMANeighbour(t *testing.T) {
 }
 
 const (
-	honestAt   = 0x3000000000 // where the honest program has its memory, one piece for each of its ends
+	honestAt   = 0x3000000000 // memory of the honest program, one piece for each of its ends
 	honestStep = 1 << 20
 	honestLen  = 64 << 10
 	honestEnds = 3
@@ -67,12 +67,13 @@ const (
 	honestChannel, honestCM = 700, 701
 )
 
-// honestNumbers are the honest program's numbers, which the hostile program gets.
+// honestNumbers holds the handles, keys and addresses of the honest program, which the hostile
+// program gets.
 type honestNumbers struct {
 	Foreign map[abi.Kind][]uint64
-	STags   []uint32 // of its ends
-	QPs     []uint32 // numbers of its queue pairs, for TestRXENeighbour
-	Offsets []int64  // of its rings
+	STags   []uint32 // keys of its ends
+	QPs     []uint32 // its queue pairs, for TestRXENeighbour
+	Offsets []int64  // offsets of its rings
 	PID     uint32
 }
 
@@ -184,7 +185,7 @@ func rdmaHonest() (err error) {
 	for done := false; !done; transfers++ {
 		p := []unix.PollFd{{Fd: neighbourSocket, Events: unix.POLLIN}}
 		if _, err := sock.Poll(p, 5); err == nil && p[0].Revents != 0 {
-			done = true // behind one more
+			done = true // one more round follows
 		}
 		for i := range movingLen {
 			mem[i] = byte(transfers + i)
@@ -212,7 +213,7 @@ func rdmaHonest() (err error) {
 			return fmt.Errorf("honest: byte %#x was written", honestAt+i)
 		}
 	}
-	// None of its objects was affected: there are no events, and all objects can be destroyed.
+	// None of its objects was affected: no event is pending, and all objects can be destroyed.
 	for i, e := range ends {
 		if err := e.cmCommand(abi.CMGetEvent, abi.EventLen, le.AppendUint64(nil, e.rdmaAbuser.at(0))); err != unix.EAGAIN {
 			return fmt.Errorf("honest: end %d has an event: %w", i, err)
@@ -258,7 +259,7 @@ func connectEnds(a, b *rdmaEnd) (ids []uint32, err error) {
 	return []uint32{listener, caller, called}, err
 }
 
-// rdmaHostileNeighbour attacks with all numbers of the other program.
+// rdmaHostileNeighbour attacks with the numbers of the other program.
 func rdmaHostileNeighbour(commands bool) error {
 	msg := make([]byte, 64<<10)
 	k, err := unix.Read(neighbourSocket, msg)
@@ -313,8 +314,8 @@ func rdmaHostileNeighbour(commands bool) error {
 	return bad
 }
 
-// hostileRequests name memory of the other program by its key, its addresses, or both, on the local
-// or the remote side.
+// hostileRequests are requests that name memory of the other program by its key, its address, or
+// both, on the local or the remote side.
 var hostileRequests = []struct {
 	name                           string
 	op                             abi.WROp

@@ -25,8 +25,9 @@ import (
 // value is their number.
 const asRXEStreams = "VIADUCT_TEST_RXE_STREAMS"
 
-// A RoCE device gets random command streams, like TestRDMAStreams, and queue pairs whose rings the
-// program overwrites at random while their requests are executed.
+// TestRXEStreams sends random command streams to a RoCE device, as TestRDMAStreams does to an iWARP
+// device. It also creates queue pairs whose rings the program overwrites at random while their
+// requests are executed.
 func TestRXEStreams(t *testing.T) {
 	t.Parallel()
 	r := good(t, "run", "--rdma", "--device", "rxe0", "--", "env", fmt.Sprintf("%s=%d", asRXEStreams, *rdmaStreams), os.Args[0])
@@ -38,7 +39,7 @@ func TestRXEStreams(t *testing.T) {
 	t.Log(strings.TrimSpace(r.stdout))
 }
 
-// rxeValue returns a valid value for a field of a kind that only RoCE has.
+// rxeValue returns a valid value for a field that only RoCE devices have.
 func rxeValue(have map[abi.Kind]uint32, k abi.Kind) uint64 {
 	switch k {
 	case abi.AH, abi.Window:
@@ -51,7 +52,7 @@ func rxeValue(have map[abi.Kind]uint32, k abi.Kind) uint64 {
 	return 0
 }
 
-// rxeSenseless lists values that such a field must not have.
+// rxeSenseless returns values that such a field must not have.
 func rxeSenseless(k abi.Kind) []uint64 {
 	switch k {
 	case abi.AH, abi.Window:
@@ -94,8 +95,8 @@ func rxeStreamsMain(arg string) error {
 	}
 	h := &rdmaFields{readOnly: uint64(uintptr(unsafe.Pointer(&readOnly[0])))}
 	h.scratch = scratch
-	time.Sleep(time.Millisecond) // for which the runtime opens what it keeps
-	const lowest = 64            // what a stream opens is from here on
+	time.Sleep(time.Millisecond) // in that time, the runtime opens its descriptors
+	const lowest = 64            // descriptors that a stream opens have at least this number
 	for fd := 0; fd < lowest-1; {
 		if fd, err = unix.Dup(0); err != nil {
 			return err
@@ -170,9 +171,9 @@ const (
 // attack connects a queue pair to itself, and posts requests that are correct in part while it
 // changes its rings at random.
 func (s *rxeStream) attack() error {
-	const responseLen = 64 // with the provider's part
+	const responseLen = 64 // including the provider's part
 	body := s.rdmaFields.body(abi.CreateQP)
-	body.Put8(54, 0) // a receive queue of its own
+	body.Put8(54, 0) // with its own receive queue
 	if err := s.send(abi.CreateQP, body, responseLen, s.at(0)); err != nil {
 		return err
 	}

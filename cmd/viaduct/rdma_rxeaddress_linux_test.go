@@ -11,9 +11,9 @@ import (
 	"time"
 )
 
-// An interface gets a new address while programs run. The address appears in the table of the RoCE
-// device, in sysfs and in the answers of commands. A waiting program gets an event, and can use the
-// address. At first, the device has only a loopback address.
+// An interface gets a new address while programs run. The address must appear in the GID table of
+// the RoCE device, in sysfs and in the responses of commands. A waiting program must get an event
+// and be able to use the address. At first, the device has only a loopback address.
 func TestRXELateAddress(t *testing.T) {
 	need(t, "ibv_rc_pingpong", "ibverbs-utils")
 	need(t, "ibv_asyncwatch", "ibverbs-utils")

@@ -20,8 +20,9 @@ import (
 // value is "1".
 const asRXEBlocked = "VIADUCT_TEST_RXE_BLOCKED"
 
-// The program's calls are answered while a request waits for memory. Here the memory depends on
-// such a call: userfaultfd provides it after a command on another device file.
+// A program's calls are answered while one of its requests waits for memory. In this test the
+// memory depends on such a call: userfaultfd provides it only after a command on another device
+// file.
 func TestRXEBlockedMemory(t *testing.T) {
 	t.Parallel()
 	r := good(t, "run", "--rdma", "--device", "rxe0", "--", "env", asRXEBlocked+"=1", os.Args[0])
@@ -90,8 +91,8 @@ func rxeBlocked() error {
 	return nil
 }
 
-// newUserfault makes this process itself serve the page faults of a range of its memory, whose
-// pages it gives back to the kernel.
+// newUserfault makes this process handle the page faults of a range of its memory. It first returns
+// the range's pages to the kernel.
 func newUserfault(at, n uint64) (fd int, err error) {
 	const (
 		api        = 0xc018aa3f // UFFDIO_API

@@ -12,7 +12,8 @@ import (
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 )
 
-// An rxeEnd is a queue pair of a RoCE device with its memory, as a program has them that speaks to the device itself.
+// An rxeEnd is a queue pair of a RoCE device and its memory, in a program that uses the device
+// without libibverbs.
 type rxeEnd struct {
 	*rdmaAbuser
 	gid              [16]byte
@@ -21,7 +22,7 @@ type rxeEnd struct {
 	qpn              uint32
 	rq, sq, cq       []byte
 	keys             []int64 // offsets of the rings
-	taken            uint32  // completions
+	taken            uint32  // number of completions taken
 }
 
 // newRXEEnd creates an end whose memory is at addr. It first creates and destroys skip objects of
@@ -65,7 +66,8 @@ func newRXEEnd(addr uint64, n, skip int) (e *rxeEnd, err error) {
 	return e, err
 }
 
-// ring maps the ring whose description is at an offset of the last answer.
+// ring maps the ring whose description is at offset at of the last response. If *err is not nil it
+// does nothing.
 func (e *rxeEnd) ring(at int, err *error) []byte {
 	if *err != nil {
 		return nil
@@ -97,8 +99,8 @@ func (e *rxeEnd) endObjects() error {
 	return nil
 }
 
-// connect moves the queue pair from reset to the state in which it sends to another, and drops
-// existing completions.
+// connect moves the queue pair from reset to the state RTS, with the queue pair qpn as its peer. It
+// discards existing completions.
 func (e *rxeEnd) connect(qpn uint32) error {
 	for _, s := range []abi.State{abi.Reset, abi.Init, abi.RTR, abi.RTS} {
 		if err := e.command(abi.ModifyQP, 0, []byte(rxeChange(e.gid, e.handle, qpn, s))); err != nil {
@@ -110,7 +112,7 @@ func (e *rxeEnd) connect(qpn uint32) error {
 	return nil
 }
 
-// fill fills the next entry of a queue, and shows it.
+// fill fills the next entry of a queue and makes it visible.
 func (e *rxeEnd) fill(ring []byte, entry func(b abi.Body)) {
 	head := abi.Body(ring)
 	i := atomic.LoadUint32(wordAt(ring, rxeProducerAt))
@@ -123,13 +125,13 @@ func (e *rxeEnd) fill(ring []byte, entry func(b abi.Body)) {
 
 // An rxeRequest is an entry of a send queue with one element.
 type rxeRequest struct {
-	op         uint32 // as ibv_wr_opcode numbers them
+	op         uint32 // with the values of ibv_wr_opcode
 	n          uint32
 	addr       uint64
 	key        uint32
 	raddr      uint64
 	rkey       uint32
-	invalidate uint32 // immediate data, or the key that is invalidated
+	invalidate uint32 // immediate data, or the key to invalidate
 }
 
 const (

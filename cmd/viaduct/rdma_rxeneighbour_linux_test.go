@@ -20,8 +20,8 @@ import (
 	"viaduct/internal/sock"
 )
 
-// TestRXENeighbour is TestRDMANeighbour for a RoCE device, where a program can also name the queue
-// pairs of the other program as its peers.
+// TestRXENeighbour is TestRDMANeighbour for a RoCE device, whose programs can also name the other
+// program's queue pairs as peers.
 func TestRXENeighbour(t *testing.T) {
 	t.Parallel()
 	r := good(t, "run", "--rdma", "--device", "rxe0", "--", "env", asRDMANeighbour+"=both rxe", os.Args[0])
@@ -79,12 +79,12 @@ func rxeHonest() error {
 	for done := false; !done; transfers++ {
 		p := []unix.PollFd{{Fd: neighbourSocket, Events: unix.POLLIN}}
 		if _, err := sock.Poll(p, 5); err == nil && p[0].Revents != 0 {
-			done = true // behind one more
+			done = true // one more round follows
 		}
 		for i := range movingLen {
 			mem[i] = byte(transfers + i)
 		}
-		const part = 512 // short enough that both are carried out together
+		const part = 512 // short enough to execute both together
 		if err := a.post(rxeRequest{n: part, addr: honestAt, key: a.key, raddr: honestAt + honestStep, rkey: b.key},
 			rxeRequest{n: part, addr: honestAt + 2*part, key: a.key, raddr: honestAt + honestStep + 2*part, rkey: b.key}); err != nil {
 			return fmt.Errorf("honest: doorbell: %w", err)
@@ -119,7 +119,7 @@ func rxeHonest() error {
 	return err
 }
 
-// rxeHostileNeighbour attacks with all numbers of the other program.
+// rxeHostileNeighbour attacks with the numbers of the other program.
 func rxeHostileNeighbour() error {
 	msg := make([]byte, 64<<10)
 	k, err := unix.Read(neighbourSocket, msg)
@@ -150,7 +150,7 @@ func rxeHostileNeighbour() error {
 		}
 	}
 	var seen []byte
-	for _, key := range n.Offsets { // places of this program's own file, if of any
+	for _, key := range n.Offsets { // at most, these are places in this program's own file
 		b := make([]byte, 4096)
 		if _, err := unix.Pread(e.uverbs, b, key); err != nil {
 			return err
@@ -191,7 +191,7 @@ func rxeForeignCommands(n *honestNumbers) (commands int, bad error) {
 			return commands, err
 		}
 		for _, f := range c.Fields() {
-			if !slices.Contains(refused, f.Kind) || c == abi.PostSend && f.Kind == abi.Reply { // nothing is answered there
+			if !slices.Contains(refused, f.Kind) || c == abi.PostSend && f.Kind == abi.Reply { // no response
 				continue
 			}
 			for _, v := range n.Foreign[f.Kind] {
@@ -211,19 +211,19 @@ func rxeForeignCommands(n *honestNumbers) (commands int, bad error) {
 // An rxeAttack is a request that must fail.
 type rxeAttack struct {
 	name string
-	to   uint32 // number of the peer
+	to   uint32 // queue pair number of the peer
 	rxeRequest
-	receive uint64 // where a receive of the other program's memory is, if there is one
+	receive uint64 // address in the other program's memory for a receive, or 0
 	recvKey uint32
 }
 
-// rxeHostileRequests name memory of the other program by its key, its addresses or both, on both sides, and its
-// queue pairs.
+// rxeHostileRequests returns requests that name memory of the other program by its key, its address
+// or both, on either side, or that name its queue pairs.
 func rxeHostileRequests(self uint32, at uint64, key uint32, n *honestNumbers, over int) (all []rxeAttack) {
 	theirs, theirKey := uint64(honestAt+over*honestStep+2*movingLen), n.STags[over]
 	for _, op := range []uint32{rxeWrite, rxeSend, rxeRead, rxeCompareSwap, rxeFetchAdd, rxeSendInv, rxeAtomicWrite} {
 		mine := rxeRequest{op: op, n: 8, addr: at, key: key, raddr: at + 64, rkey: key}
-		if op != rxeAtomicWrite { // whose payload is in the entry
+		if op != rxeAtomicWrite { // whose payload is in the entry itself
 			for i := range 3 {
 				r := mine
 				if i != 1 {
@@ -251,8 +251,8 @@ func rxeHostileRequests(self uint32, at uint64, key uint32, n *honestNumbers, ov
 				all = append(all, rxeAttack{name: fmt.Sprintf("operation %d, remote %d", op, i), to: self, rxeRequest: r})
 			}
 		}
-		// The other program's queue pairs, with the correct addresses and keys of this program's
-		// own memory.
+		// The other program's queue pairs, with valid addresses and keys of this program's own
+		// memory.
 		mine.raddr, mine.rkey = theirs, theirKey
 		all = append(all, rxeAttack{name: fmt.Sprintf("operation %d to its queue pair", op), to: n.QPs[over], rxeRequest: mine})
 	}
@@ -261,8 +261,8 @@ func rxeHostileRequests(self uint32, at uint64, key uint32, n *honestNumbers, ov
 		rxeAttack{name: "bind of its region", to: self, rxeRequest: rxeRequest{op: rxeBind, n: 8, raddr: theirs, key: theirKey, rkey: theirKey}})
 }
 
-// try posts the request after a correct one, so that both are read together, and expects it to
-// fail.
+// try posts the request after a valid one, so that both are read together, and checks that it
+// fails.
 func (r *rxeAttack) try(e *rxeEnd, at uint64) error {
 	if err := e.connect(r.to); err != nil {
 		return err
@@ -275,7 +275,7 @@ func (r *rxeAttack) try(e *rxeEnd, at uint64) error {
 		want, rs = 2, []rxeRequest{{n: 8, addr: at, key: e.key, raddr: at + 128, rkey: e.key}, r.rxeRequest}
 	}
 	if r.recvKey != 0 {
-		want++ // of the receive
+		want++ // for the receive
 	}
 	if err := e.post(rs...); err != nil {
 		return fmt.Errorf("doorbell: %w", err)

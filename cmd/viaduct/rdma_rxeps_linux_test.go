@@ -17,8 +17,8 @@ import (
 	"time"
 )
 
-// "viaduct ps" shows the queue pairs of a RoCE device with the bytes that they have moved, and
-// removes them when they are closed. "rdma resource" shows them as well.
+// "viaduct ps" lists the queue pairs of a RoCE device with the bytes that they have moved, until
+// they are closed. "rdma resource" lists them as well.
 func TestRXEPs(t *testing.T) {
 	need(t, "ibv_rc_pingpong", "ibverbs-utils")
 	psDir(t)
@@ -55,7 +55,7 @@ func TestRXEPs(t *testing.T) {
 	}
 }
 
-// A queue pair that was closed is in no list any more, while the program goes on.
+// A closed queue pair is in no list any more, although the program still runs.
 func TestRXEResources(t *testing.T) {
 	need(t, "ibv_rc_pingpong", "ibverbs-utils")
 	need(t, "rdma", "iproute2")
@@ -72,8 +72,8 @@ func TestRXEResources(t *testing.T) {
 	}
 }
 
-// A program that is linked with the direct interface of one manufacturer's adapters gets one line
-// about the missing adapter.
+// If a program is linked with the direct interface of one manufacturer's adapters, the user gets
+// one line about the missing adapter.
 func TestRDMAVendorLibrary(t *testing.T) {
 	const library = "libmlx5.so.1"
 	need(t, "cc", "gcc")
@@ -88,7 +88,7 @@ func TestRDMAVendorLibrary(t *testing.T) {
 	}
 }
 
-// buildLinked makes a program that opens the first device's file, and is linked with a library.
+// buildLinked builds a program that is linked with a library and opens the first device's file.
 func buildLinked(t *testing.T, library string) string {
 	t.Helper()
 	var path string

@@ -85,7 +85,7 @@ func rdmaStreamsMain(arg string) error {
 	return nil
 }
 
-// run sends a stream through files of its own, which stay open.
+// run sends one stream through its own files, which it leaves open.
 func (s *rdmaStream) run() (err error) {
 	s.ioctls = false
 	if err := s.setUp(); err != nil {
@@ -120,8 +120,8 @@ func (s *rdmaStream) run() (err error) {
 var streamErrors = []unix.Errno{unix.EINVAL, unix.ENOENT, unix.ENOSPC, unix.EFAULT, unix.EAGAIN, unix.EOPNOTSUPP, unix.EPROTONOSUPPORT, unix.ENOMEM,
 	unix.EBUSY, unix.EBADF, unix.ENOTTY, unix.ENOTCONN, unix.EADDRINUSE, unix.EADDRNOTAVAIL, unix.ENODEV, unix.EACCES, unix.EAFNOSUPPORT, unix.ECONNRESET}
 
-// spoil damages a body now and then: its fields, its other bytes and its length. It returns the
-// stated room for a response.
+// spoil sometimes damages a command: its fields, its other bytes, or its length. It returns the
+// damaged body and the stated room for a response.
 func (s *rdmaStream) spoil(b abi.Body, fields []abi.Field, senseless func(abi.Kind) []uint64, out int) (abi.Body, int) {
 	r := s.r
 	begin := 0
@@ -205,8 +205,8 @@ func (s *rdmaStream) method() error {
 	return s.ioctl([]uint16{0, 1, 3, 4, 5, 7, 16, uint16(r.IntN(20))}[r.IntN(8)], uint16(r.IntN(7)), attrs...)
 }
 
-// manage sends a command of rdma_cm. Now and then a sequence of correct commands connects the
-// stream to itself.
+// manage sends a command of rdma_cm. Sometimes it sends a sequence of correct commands instead,
+// which connects the stream to itself.
 func (s *rdmaStream) manage() error {
 	r := s.r
 	if !s.connected && r.IntN(40) == 0 {

@@ -14,11 +14,11 @@ import (
 	"testing"
 )
 
-// A recipe is a server and its client of the documents, as one command.
+// A recipe is a command from the documents that runs a server and its client.
 type recipe struct {
 	page    string
 	command string // viaduct run ... sh -c '...'
-	script  string // what the shell is given
+	script  string // the argument of sh -c
 }
 
 // recipeCommand matches a recipe. Its script is on lines of its own.
@@ -47,8 +47,8 @@ func recipes(t *testing.T) (list []recipe) {
 	return list
 }
 
-// awaitListener is a script in place of sleep(1): it waits until a socket listens at a port, because
-// a busy machine may take longer than the second that the documents wait.
+// awaitListener writes a script that replaces sleep(1). It waits until a socket listens at a port,
+// because on a busy machine that may take longer than the second in the documents.
 func awaitListener(t *testing.T, dir, port string) {
 	t.Helper()
 	n, err := strconv.Atoi(port)
@@ -61,8 +61,8 @@ func awaitListener(t *testing.T, dir, port string) {
 	}
 }
 
-// TestRecipes runs the recipes, and the first commands of README.md, at ports of their own. What
-// README.md shows is compared.
+// TestRecipes runs the recipes, and the first commands of README.md, at free ports. It compares the
+// output with the one in README.md.
 func TestRecipes(t *testing.T) {
 	t.Parallel()
 	if runtime.GOOS != "linux" {
@@ -111,7 +111,7 @@ func TestRecipes(t *testing.T) {
 		got := try(t, "viaduct run --rdma "+command)
 		var printed []string
 		for l := range strings.Lines(got) {
-			if strings.HasPrefix(l, "ping data: ") { // others are about the end of the connection
+			if strings.HasPrefix(l, "ping data: ") { // others concern the end of the connection
 				printed = append(printed, strings.TrimSpace(l))
 			}
 		}
@@ -121,8 +121,8 @@ func TestRecipes(t *testing.T) {
 	})
 }
 
-// TestRecipeFails: the recipes for CI fail when either end fails. The programs in them are replaced
-// by ones with a given exit status; the server is the one in the background.
+// TestRecipeFails checks that the recipes for CI fail when either end fails. It replaces the
+// programs in them by ones with a given exit status; the server is the program in the background.
 func TestRecipeFails(t *testing.T) {
 	list := recipes(t)
 	dir := t.TempDir()

@@ -41,8 +41,8 @@ func fileCertificate(t *testing.T, cert, key string) (pin string) {
 	return hex.EncodeToString(sum[:])
 }
 
-// TestHangupReloads: at SIGHUP, a server reads its certificate and its token again. It keeps the
-// old ones if the new ones cannot be read.
+// At SIGHUP, a server reads its certificate and its token again. It keeps the old ones if the new
+// ones cannot be read.
 func TestHangupReloads(t *testing.T) {
 	t.Parallel()
 	for _, scheme := range []string{"vitcp", "iwarp", "tcp"} {
@@ -88,7 +88,7 @@ func TestHangupReloads(t *testing.T) {
 	}
 }
 
-// TestHangupDisks: SIGHUP makes nvme serve look at its files again.
+// At SIGHUP, nvme serve checks the sizes of its files again.
 func TestHangupDisks(t *testing.T) {
 	t.Parallel()
 	for _, flags := range [][]string{nil, {"--map"}} {
@@ -126,7 +126,7 @@ func TestHangupDisks(t *testing.T) {
 			os.Remove(two)
 			hangup("\"disk removed\" file=" + two + " namespace=3")
 			os.Remove(file)
-			sized(file, 1<<20) // another file of the same name
+			sized(file, 1<<20) // another file with the same name
 			hangup("\"disk added\" file=" + file + " namespace=" + map[bool]string{true: "4", false: "5"}[flags == nil])
 			sized(two, 100)
 			hangup("not served as it is now\" file=" + two)

@@ -12,7 +12,8 @@ import (
 	"viaduct/cmd/viaduct/internal/transport"
 )
 
-// TestTimeout: --timeout ends a command whatever it waits for, and the error says so.
+// TestTimeout checks that --timeout ends a command whatever it is waiting for, and that the error
+// says so.
 func TestTimeout(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0") // accepts connections and sends nothing
@@ -46,7 +47,7 @@ func TestTimeout(t *testing.T) {
 		fails(t, 1, "not done after 100ms", append(args, "--timeout", "100ms")...)
 	}
 	_, urls := start(t, 1, "echo", "--listen", "tcp://127.0.0.1:0")
-	for count, want := range map[string]int{"0": 0, "1000000000": 1} { // without a number the end of the time is no error
+	for count, want := range map[string]int{"0": 0, "1000000000": 1} { // 0: the time-out is no error
 		t.Run("ping -c "+count, func(t *testing.T) {
 			t.Parallel()
 			r := run(t, "ping", urls[0], "-c", count, "--timeout", "2s", "-q")
@@ -166,7 +167,7 @@ func TestRetryPing(t *testing.T) {
 	})
 }
 
-// TestRetryPingLost: a new connection does not bring back a lost round trip.
+// TestRetryPingLost checks that a round trip stays lost when ping connects again.
 func TestRetryPingLost(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -42,7 +42,8 @@ func dialFrom(t *testing.T, from, to string) *sdp.Conn {
 }
 
 // A process may accept a connection unseen, here with a listener that it shares with the program,
-// and take the peer for a local one. Then no byte is carried in either direction.
+// and would take the peer for a local one. Such a connection must carry no byte in either
+// direction.
 func TestRunUnseen(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -65,7 +66,7 @@ func TestRunUnseen(t *testing.T) {
 	s := &served{proc: &proc{t: t}, file: file}
 	port := s.sdpPort("")
 
-	for _, speak := range []string{"banner\r\n", ""} { // the process then sends something, or closes
+	for _, speak := range []string{"banner\r\n", ""} { // the process sends this, or closes
 		far := dialFrom(t, "127.0.0.1", "127.0.0.1:"+port)
 		if _, err := far.Write([]byte("secret")); err != nil {
 			t.Fatal(err)

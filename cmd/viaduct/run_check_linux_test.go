@@ -31,7 +31,7 @@ func denied(t *testing.T, calls string, args ...string) result {
 	return result{string(out), stderr.String(), c.ProcessState.ExitCode()}
 }
 
-// --check reports forbidden operations, and how to allow them.
+// run --check reports forbidden operations, and how to permit them.
 func TestRunCheck(t *testing.T) {
 	t.Parallel()
 	if r := run(t, "run", "--check"); r.code != 0 || !strings.Contains(r.stdout, "a program's sockets can be borrowed") {
@@ -41,7 +41,7 @@ func TestRunCheck(t *testing.T) {
 		name  string
 		call  int
 		what  string
-		start string // last line of a start; "" if the program runs, with plain TCP
+		start string // the last line if the program is started; "" if it runs, with plain TCP
 	}{
 		{"seccomp", unix.SYS_SECCOMP, "seccomp", "operation not permitted"},
 		{"pidfd_getfd", unix.SYS_PIDFD_GETFD, "descriptors", ""},

@@ -145,7 +145,7 @@ func slow(t *testing.T, host, to string, delay time.Duration) net.Listener {
 	return l
 }
 
-// deaf returns a listener that receives no SYN.
+// deaf returns a listener that ignores every SYN.
 func deaf(t *testing.T, host string) net.Listener {
 	l := listenOn(t, host)
 	raw, err := l.(*net.TCPListener).SyscallConn()
@@ -250,7 +250,7 @@ func TestRunHeld(t *testing.T) {
 	for host, family := range map[string]string{"127.0.0.1": "4", "::1": "6"} {
 		t.Run(host, func(t *testing.T) {
 			t.Parallel()
-			refused := closedPort(t, host) // without SDP nothing listens there
+			refused := closedPort(t, host) // without SDP, nothing listens there
 			far := slow(t, host, echoSDP(t, host), 30*time.Millisecond)
 			s := startRun(t, []string{"--require", "--bound", "0", "--to", net.JoinHostPort(host, refused) + "=:" + portOf(far.Addr())},
 				program, "held", refused, strconv.Itoa(n), family)

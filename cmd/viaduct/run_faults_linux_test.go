@@ -43,7 +43,7 @@ func TestRunOtherFamily(t *testing.T) {
 	}
 }
 
-// rendezvous returns the address at which a supervisor takes pair requests for a port of loopback.
+// rendezvous returns the address at which a supervisor accepts pair requests for a loopback port.
 func rendezvous(port string) *net.UnixAddr {
 	return &net.UnixAddr{Net: "unixpacket", Name: fmt.Sprintf("@viaduct-run/1/%d/127.0.0.1:%s", os.Geteuid(), port)}
 }
@@ -141,18 +141,18 @@ func TestRunPairAnswers(t *testing.T) {
 	}
 }
 
-// An accept call while the supervisor has no descriptor left waits for one: the connection
-// in the queue is not lost.
+// If the supervisor has no descriptor left, an accept call waits for one, and the connection in the
+// queue is not lost.
 func TestRunShortAccept(t *testing.T) {
 	t.Parallel()
 	port := strconv.Itoa(freePort(t))
 	s := startRun(t, []string{"--listen", port}, buildCFile(t, "shapes"), "accept-told", port)
 	sdpPort, supervisor := s.sdpPort(port), s.supervisor()
 	c := dialFrom(t, "127.0.0.6", "127.0.0.1:"+sdpPort)
-	steady(t, supervisor) // the connection is in the program's queue
+	steady(t, supervisor) // by now, the connection is in the program's queue
 	end := short(t, supervisor)
 	io.WriteString(s.in, "x")
-	time.Sleep(300 * time.Millisecond) // until the call has arrived
+	time.Sleep(300 * time.Millisecond) // by now, the call has arrived
 	end()
 	if mark, err := markedOn(c); err != nil || mark != 3 {
 		t.Errorf("mark %d, %v", mark, err)
@@ -176,7 +176,7 @@ func TestRunShortPairs(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer m.Close()
-	time.Sleep(100 * time.Millisecond) // until the supervisor has noticed
+	time.Sleep(100 * time.Millisecond) // by now, the supervisor has noticed
 	end()
 
 	c := startRun(t, []string{"--same-host"}, program, "option-told", port)

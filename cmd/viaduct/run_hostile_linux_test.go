@@ -27,7 +27,7 @@ var hostileFor = flag.Duration("hostile", 3*time.Second, "how long programs pull
 // asHostile makes the test binary the hostile Go program: "SECONDS PORT LISTENPORT".
 const asHostile = "VIADUCT_TEST_HOSTILE"
 
-// asProgram runs the program that the environment names, and reports whether there was one.
+// asProgram runs the program that the environment selects, and returns false if it selects none.
 func asProgram() bool {
 	if arg, ok := os.LookupEnv(asRDMAHostile); ok {
 		if err := rdmaHostile(arg); err != nil {
@@ -165,9 +165,9 @@ func asProgram() bool {
 // The descriptor numbers that all threads use.
 const hostileLow, hostileHigh = 100, 116
 
-// hostile is a Go program that closes, duplicates and replaces descriptors while
-// its other threads are in calls on them. Its careful goroutines use the net
-// package, on numbers of their own, and want every byte and address right.
+// hostile is a Go program that closes, duplicates and replaces descriptors while its other threads
+// make calls on them. Its careful goroutines use the net package, on descriptors of their own, and
+// check every byte and address.
 func hostile(arg string) error {
 	var seconds, port, listenPort int
 	if _, err := fmt.Sscan(arg, &seconds, &port, &listenPort); err != nil {
@@ -234,7 +234,7 @@ func hostile(arg string) error {
 				}
 			}
 		})
-		wg.Go(func() { // what breaks them
+		wg.Go(func() { // changes descriptors during these calls
 			for time.Now().Before(end) && failure.Load() == nil {
 				switch fd := number(); mrand.IntN(4) {
 				case 0:
@@ -278,8 +278,8 @@ func hostileRound(to string) error {
 	return echoOnce(c)
 }
 
-// A Go program does the same to itself. The supervisor survives, and no connection gets the
-// descriptor or the bytes of another, on either side.
+// A Go program changes descriptors during its own calls. The supervisor must survive, and no
+// connection may get the descriptor or the bytes of another one, on either side.
 func TestRunHostileGo(t *testing.T) {
 	t.Parallel()
 	to, port := newTarget(t), strconv.Itoa(freePort(t))

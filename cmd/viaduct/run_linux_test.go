@@ -102,7 +102,7 @@ func serveFile(t *testing.T, size int) (at string, want []byte) {
 	return strings.TrimPrefix(urls[0], "sdp://"), want
 }
 
-// curl is carried, whether its connect waits for the dial or its socket is held.
+// curl is carried both if its connect waits for the dial and if its socket is held.
 func TestRunCurl(t *testing.T) {
 	t.Parallel()
 	need(t, "curl", "curl")

@@ -22,9 +22,9 @@ func pairServer(t *testing.T, program string) (s *served, port string) {
 	return s, port
 }
 
-// Signals interrupt a connect that becomes a pair, and every thread of the supervisors. No
-// connection may exist that only the server knows: an end that the program did not get goes to its
-// next connect, and a connect whose answer was lost is answered again.
+// Signals interrupt connects that become pairs, and every thread of the supervisors. No connection
+// may exist that only the server knows. Therefore an end that the program did not get must be used
+// for its next connect, and a connect whose answer was lost must be answered again.
 func TestRunPairStorm(t *testing.T) {
 	t.Parallel()
 	program := buildCFile(t, "shapes")

@@ -282,9 +282,9 @@ func TestRunSameHostUpstream(t *testing.T) {
 	}
 }
 
-// hostileC closes, duplicates and replaces descriptors while other threads are in
-// calls on them, for SECONDS against an echo server at PORT. Two threads use
-// descriptors of their own, and want every byte right.
+// hostileC closes, duplicates and replaces descriptors while other threads make calls on them, for
+// SECONDS against an echo server at PORT. Two threads use descriptors of their own, and check every
+// byte.
 const hostileC = `
 #define _GNU_SOURCE
 #include <errno.h>

@@ -62,9 +62,9 @@ func install(t *testing.T, program, dir string) string {
 // An asUser runs viaduct run as a given user.
 type asUser struct {
 	dir  string // a directory that the user may write
-	self string // this binary
+	self string // this test binary
 	attr *syscall.SysProcAttr
-	uid  int // of the program, in this namespace
+	uid  int // user of the program, in this namespace
 }
 
 const nobody = 65534
@@ -156,7 +156,8 @@ func newTarget(t *testing.T) target {
 	return target{port: port, plain: count, rule: "127.0.0.1:" + port + "=:" + sdpPort}
 }
 
-// marked sends 8 bytes to a serve1 of shapes.c from an address, and returns its mark.
+// marked sends 8 bytes from an address to a serve1 of shapes.c, and returns the mark of the process
+// that answered.
 func marked(from, port string) (mark int, err error) {
 	d := sdp.Dialer{}
 	d.Net.LocalAddr = &net.TCPAddr{IP: net.ParseIP(from)}
@@ -186,7 +187,7 @@ func markedOn(c net.Conn) (mark int, err error) {
 	return int(binary.NativeEndian.Uint32(got[12:])), nil
 }
 
-// gone waits for the end of a process.
+// gone waits until a process has ended.
 func gone(t *testing.T, pid int) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("end of process %d", pid), func() bool { return syscall.Kill(pid, 0) != nil })
@@ -318,7 +319,7 @@ func TestRunReopen(t *testing.T) {
 		if got := s.line(); got != "closed" {
 			t.Fatalf("said %q", got)
 		}
-		if i == 0 { // the others reopen before anything has noticed
+		if i == 0 { // the others reopen at once, before the close is noticed
 			eventually(t, "a refusal", func() bool { _, err := marked("127.0.0.1", sdpPort); return err != nil })
 			eventually(t, "the end of the listener", func() bool {
 				c, err := net.Dial("tcp", "127.0.0.1:"+sdpPort)
@@ -502,8 +503,8 @@ func TestRunSetuid(t *testing.T) {
 	}
 }
 
-// A program whose table is full can connect, and gets EMFILE from accept: the
-// peer waits until there is room.
+// A program without free descriptors can connect. Its accept returns EMFILE, and the peer waits
+// until a descriptor is free.
 func TestRunEMFILE(t *testing.T) {
 	t.Parallel()
 	program := buildCFile(t, "shapes")
@@ -552,7 +553,7 @@ func TestRunSupervisorEMFILE(t *testing.T) {
 		if !slices.ContainsFunc(s.explained(), func(e explained) bool { return e.Path == "tcp" && strings.Contains(e.Why, "too many open files") }) {
 			t.Errorf("the reason is not told: %+v", s.explained())
 		}
-		// The end of each connection has to pass through both relays first.
+		// Before that, the end of each connection must pass through both relays.
 		supervisor := s.supervisor()
 		eventually(t, "the supervisor's descriptors", func() bool { return descriptors(t, supervisor) < 30 })
 		io.WriteString(s.in, "x")
@@ -618,7 +619,7 @@ func TestRunSupervisorEMFILE(t *testing.T) {
 		s := limited(t, 64, []string{"--listen", port}, program, "accept-edge", port)
 		sdpPort, supervisor := s.sdpPort(port), s.supervisor()
 		var open []net.Conn
-		late := 0 // dials that were given up, and may have succeeded all the same
+		late := 0 // dials that were given up, some of which may have succeeded
 		for full := 0; full < 64 && len(open) < 64; {
 			ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 			c, err := new(sdp.Dialer).DialContext(ctx, "tcp", "127.0.0.1:"+sdpPort)
@@ -629,7 +630,7 @@ func TestRunSupervisorEMFILE(t *testing.T) {
 				break
 			}
 		}
-		for range 64 { // the rest goes to connections that send nothing
+		for range 64 { // the others are on connections that send nothing
 			if descriptors(t, supervisor) == 64 {
 				break
 			}
@@ -712,7 +713,7 @@ func TestRunLeaks(t *testing.T) {
 		s := startRun(t, []string{"--listen", port}, program, "serve-many", port)
 		sdpPort := s.sdpPort(port)
 		supervisor := s.supervisor()
-		served := childOf(t, supervisor, "PATH=") // the program listens: no other is left
+		served := childOf(t, supervisor, "PATH=") // the only other process, because the program listens
 		some := func(n int) {
 			var wg sync.WaitGroup
 			for range 4 {
@@ -828,8 +829,8 @@ func stormThreads(pid int) (end func()) {
 	return func() { close(stop); wg.Wait() }
 }
 
-// The failure of a late connect is returned by the next connect, as without viaduct run. The socket
-// can be connected after that.
+// If a connect fails late, the next connect returns the error, as without viaduct run. After that
+// the socket can be connected.
 func TestRunRetry(t *testing.T) {
 	t.Parallel()
 	program := buildCFile(t, "shapes")

@@ -92,7 +92,7 @@ except KeyboardInterrupt: sys.exit(4)
 func TestRunStops(t *testing.T) {
 	t.Parallel()
 	python := need(t, "python3", "python3-minimal")
-	for _, alone := range []bool{false, true} { // without a supervisor
+	for _, alone := range []bool{false, true} { // also without a supervisor
 		p := begin(t, func(c *exec.Cmd) { c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} },
 			"run", "--listen", "any", "--portmap-listen", "off", "--", python, "-c", `
 import os, signal, sys, time

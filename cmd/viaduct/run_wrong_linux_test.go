@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestRunWrongConnects: a connect that the kernel refuses does not change a carried socket, nor its
-// names.
+// TestRunWrongConnects checks that a connect that the kernel refuses changes neither a carried
+// socket nor its names.
 func TestRunWrongConnects(t *testing.T) {
 	t.Parallel()
 	python := need(t, "python3", "python3-minimal")

@@ -16,8 +16,8 @@ import (
 	"viaduct/cmd/viaduct/internal/conform"
 )
 
-// TestRXEPcap: what --pcap records of programs that connect by rdma_cm and talk by RoCEv2 has nothing
-// wrong, and is what tshark shows.
+// TestRXEPcap records programs that connect by rdma_cm and use RoCEv2, with --pcap. decode must
+// find nothing wrong in the capture, and must agree with tshark.
 func TestRXEPcap(t *testing.T) {
 	t.Parallel()
 	need(t, "rping", "rdmacm-utils")
@@ -66,8 +66,8 @@ func TestRXEPcap(t *testing.T) {
 	agree(t, newShark(t), file)
 }
 
-// TestConformDevice: the RoCE device passes cases that a program of other people shows, which has no
-// memory for its peer. A program is started for each case, so that these are a few of all.
+// TestConformDevice runs conform against the RoCE device, with ibv_rc_pingpong as the peer. That
+// program announces no memory, and has to be started for each case, so only a few cases are run.
 func TestConformDevice(t *testing.T) {
 	t.Parallel()
 	need(t, "ibv_rc_pingpong", "ibverbs-utils")

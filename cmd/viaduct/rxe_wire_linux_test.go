@@ -21,7 +21,8 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// Unchanged programs under two supervisors reach each other by RoCEv2: connected by themselves, and by rdma_cm.
+// Unmodified programs under two supervisors reach each other by RoCEv2. Some exchange their queue
+// pairs over TCP, and some connect by rdma_cm.
 func TestRXEWire(t *testing.T) {
 	t.Parallel()
 	need(t, "ibv_ud_pingpong", "ibverbs-utils")
@@ -41,7 +42,8 @@ func TestRXEWire(t *testing.T) {
 			if err := server.Start(); err != nil {
 				t.Fatal(err)
 			}
-			// A client that comes before the server fails; one that came later would find no server any more.
+			// A client that comes before its server fails, and a server serves only one client. So
+			// the client is started repeatedly until it succeeds.
 			client, clientOut := rxeAt(ctx, b, "for i in 1 2 3 4 5 6 7 8 9; do "+strings.NewReplacer("PORT", port, "ADDR", a).Replace(c.client)+" && exit; sleep 1; done; exit 1")
 			err := client.Run()
 			if err != nil {
@@ -59,12 +61,13 @@ func TestRXEWire(t *testing.T) {
 	}
 }
 
-// wireAddr is an address of the loopback interface that nobody else is likely to have.
+// wireAddr returns a random loopback address, which is probably unused.
 func wireAddr() string {
 	return fmt.Sprintf("127.%d.%d.%d", 1+rand.IntN(250), rand.IntN(256), 1+rand.IntN(250))
 }
 
-// rxeAt is a shell script under a supervisor with a RoCE device of an address.
+// rxeAt returns a command that runs a shell script under a supervisor, with a RoCE device at the
+// address addr, and its output.
 func rxeAt(ctx context.Context, addr, script string) (*exec.Cmd, *bytes.Buffer) {
 	out := new(bytes.Buffer)
 	c := command(ctx, "run", "--rdma", "--device", "rxe0="+addr, "--explain", "--", "sh", "-c", script)
@@ -73,8 +76,9 @@ func rxeAt(ctx context.Context, addr, script string) (*exec.Cmd, *bytes.Buffer) 
 	return c, out
 }
 
-// A supervisor whose address has lost its UDP port to another process says so, to --check and when a peer elsewhere is
-// wanted, and programs under it still reach each other.
+// If another process has the UDP port of a supervisor's address, --check reports that, and so does
+// the supervisor when a program wants to reach a remote peer. Programs under the same supervisor
+// still reach each other.
 func TestRXEPortTaken(t *testing.T) {
 	t.Parallel()
 	need(t, "ibv_rc_pingpong", "ibverbs-utils")
@@ -107,7 +111,8 @@ func TestRXEPortTaken(t *testing.T) {
 	}
 }
 
-// The example of package roce writes into the memory of a C program under the command, and reads it back.
+// The example of package roce writes into the memory of a C program under viaduct run, and reads it
+// back.
 func TestRXEExample(t *testing.T) {
 	t.Parallel()
 	testkit.Long(t, "5 s")
@@ -130,7 +135,7 @@ func TestRXEExample(t *testing.T) {
 	}
 	var out []byte
 	err := errors.New("connection refused")
-	for ctx.Err() == nil && err != nil && strings.Contains(string(out)+err.Error(), "refused") { // the program does not listen yet
+	for ctx.Err() == nil && err != nil && strings.Contains(string(out)+err.Error(), "refused") {
 		time.Sleep(20 * time.Millisecond)
 		out, err = exec.CommandContext(ctx, example, wireAddr(), "127.0.0.1:"+port).CombinedOutput()
 	}
@@ -138,7 +143,7 @@ func TestRXEExample(t *testing.T) {
 		cancel()
 	}
 	serverErr := server.Wait()
-	const word = "hello fr" // what the program prints as a number
+	const word = "hello fr" // the program prints these bytes as a number
 	if err != nil || serverErr != nil || !strings.Contains(string(out), `read back "hello from Go"`) ||
 		!strings.Contains(serverOut.String(), fmt.Sprint(binary.NativeEndian.Uint64([]byte(word)))) {
 		t.Errorf("example %v, program %v\nexample: %s\nprogram: %s", err, serverErr, out, serverOut)

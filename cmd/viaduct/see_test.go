@@ -79,7 +79,7 @@ func TestWireshark(t *testing.T) {
 func TestPcap(t *testing.T) {
 	t.Parallel()
 	shark := newShark(t)
-	fields := map[string]string{ // a field that the transfer has
+	fields := map[string]string{ // a field that occurs in a transfer, by scheme
 		"vitcp": "vitcp.rdma_length", "iwarp": "rdmap.size", "sdp": "sdp.mseq", "fcvi": "fcvi.rmt_va", "tcp": "",
 	}
 	for _, scheme := range transport.Names() {

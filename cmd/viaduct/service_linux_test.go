@@ -20,7 +20,7 @@ type manager struct {
 
 func newManager(t *testing.T) *manager {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "viaduct") // shorter than t.TempDir, as a unix address must be
+	dir, err := os.MkdirTemp("", "viaduct") // short, because unix addresses are short
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,7 +116,7 @@ func TestSocketActivation(t *testing.T) {
 			if err := c.Wait(); err != nil {
 				t.Error(err)
 			}
-			// The service had the manager's own socket, which is still open.
+			// The service used a copy of the manager's socket, which is still open.
 			d, err := net.Dial("tcp", at)
 			if err != nil {
 				t.Fatalf("the socket was not the manager's: %v", err)
@@ -148,8 +148,8 @@ func TestSocketActivationUDP(t *testing.T) {
 	}
 }
 
-// TestServices: systemd itself judges that every shipped unit has few privileges, and knows all
-// settings in it.
+// TestServices checks with systemd-analyze that every shipped unit has few privileges and contains
+// no unknown setting.
 func TestServices(t *testing.T) {
 	t.Parallel()
 	analyze, err := exec.LookPath("systemd-analyze")

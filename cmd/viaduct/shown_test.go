@@ -18,12 +18,11 @@ import (
 	"viaduct/samehost"
 )
 
-// A session runs commands as a page of the documentation shows them, with other
-// ports.
+// A session runs commands of a page of the documentation, with other ports.
 type session struct {
 	t     *testing.T
 	sh    string
-	path  string // with viaduct, which is this test
+	path  string // PATH with viaduct, which is this test binary
 	ports map[string]string
 }
 
@@ -69,7 +68,7 @@ func (s *session) run(dir, script string) (out string, err error) {
 	stop := time.AfterFunc(patience, func() { c.Cancel() })
 	err = c.Run()
 	stop.Stop()
-	syscall.Kill(-c.Process.Pid, syscall.SIGKILL) // what the script left running
+	syscall.Kill(-c.Process.Pid, syscall.SIGKILL) // end processes that the script has left
 	return b.String(), err
 }
 
@@ -91,7 +90,7 @@ func TestReadme(t *testing.T) {
 	if len(lines) < 3 {
 		t.Fatalf("%d commands in README.md", len(lines))
 	}
-	for round := range 3 { // a race would not show each time
+	for round := range 3 { // repeated, because a race does not show each time
 		work := t.TempDir()
 		random(t, filepath.Join(work, "FILE"), 100_000)
 		for _, l := range lines {
@@ -102,8 +101,8 @@ func TestReadme(t *testing.T) {
 	}
 }
 
-// Parts of the output that differ from run to run: numbers that are not part of a requirement, and
-// the width of columns that depends on them.
+// Parts of the output that vary between runs: numbers, except those of requirements, and the widths
+// of columns that depend on them.
 var (
 	anyHex    = regexp.MustCompile(`\b(0x[0-9a-f]+|[0-9a-f]{8})\b`)
 	anyNumber = regexp.MustCompile(`\[[A-Z][A-Z0-9.-]+\]|\d+(\.\d+)*( (us|ms|s)\b)?`)
@@ -151,8 +150,8 @@ func withoutNudges(printed []string) []string {
 	})
 }
 
-// TestGuideCommands runs the sessions that the pages of docs show, which are blocks of the language
-// console, each page in a directory of its own, and compares the output. The output of background
+// TestGuideCommands runs the sessions in the pages of docs, which are blocks of the language
+// console, and compares the output. Each page has its own directory. The output of background
 // commands is ignored.
 func TestGuideCommands(t *testing.T) {
 	t.Parallel()
@@ -203,7 +202,7 @@ func TestGuideCommands(t *testing.T) {
 				case in && len(commands) == 0:
 					t.Fatalf("%s: %q follows no command", page, l)
 				case in:
-					if samehost.Auto != 0 { // what is not set means TCP in this build
+					if samehost.Auto != 0 { // in this build, the default is TCP
 						l = strings.ReplaceAll(l, ", through shared memory", "")
 					}
 					shown[len(shown)-1] = append(shown[len(shown)-1], l)

@@ -14,8 +14,8 @@ import (
 	"viaduct/cmd/viaduct/internal/transport"
 )
 
-// TestPutStream: a stream of unknown length is stored up to its end, and not at all if the client
-// ends before.
+// TestPutStream checks that a stream of unknown length is stored up to its end, and not stored at
+// all if the client ends before that.
 func TestPutStream(t *testing.T) {
 	t.Parallel()
 	for _, scheme := range transport.Names() {
@@ -33,7 +33,7 @@ func TestPutStream(t *testing.T) {
 				same(t, filepath.Join(root, "d/s"), body)
 			}
 
-			// put stores from a pipe into which get writes.
+			// put reads from a pipe that get writes to.
 			fifo := filepath.Join(work, "fifo")
 			if err := syscall.Mkfifo(fifo, 0o600); err != nil {
 				t.Fatal(err)
@@ -48,7 +48,7 @@ func TestPutStream(t *testing.T) {
 
 			for _, s := range []syscall.Signal{syscall.SIGINT, syscall.SIGKILL} {
 				p, _ := start(t, 0, "put", "-", at(u, "cut"))
-				p.in.Write(make([]byte, 2<<20+1)) // and then no more bytes
+				p.in.Write(make([]byte, 2<<20+1)) // without the end of the stream
 				if code := p.stop(s); code == 0 || s == syscall.SIGINT && !strings.Contains(p.stderr(), "interrupted") {
 					t.Errorf("%v: exit %d, %s", s, code, p.stderr())
 				}

@@ -96,8 +96,8 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-// TestWrongPeer: for a server of the wrong kind, or a file instead of a directory, the error says
-// what to check.
+// TestWrongPeer checks the hint in the error for a server of the wrong kind, or for a file instead
+// of a directory.
 func TestWrongPeer(t *testing.T) {
 	t.Parallel()
 	_, urls := start(t, 3, "echo", "--listen", "iwarp://127.0.0.1:0", "--listen", "tcp://127.0.0.1:0", "--listen", "sdp://127.0.0.1:0")

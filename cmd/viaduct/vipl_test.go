@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestVIPLCheck: the check prints what programs with libvipl can open, and why they cannot open the
-// rest.
+// TestVIPLCheck checks that the report lists the devices that programs with libvipl can open, and
+// the reasons why they cannot open the others.
 func TestVIPLCheck(t *testing.T) {
 	t.Parallel()
 	conf := filepath.Join(t.TempDir(), "vipl.conf")

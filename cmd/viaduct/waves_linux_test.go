@@ -19,7 +19,7 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// residentOf returns how many bytes of memory a process has.
+// residentOf returns the resident memory of a process in bytes.
 func residentOf(t *testing.T, pid int) int {
 	t.Helper()
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
@@ -33,10 +33,10 @@ func residentOf(t *testing.T, pid int) int {
 	return n * os.Getpagesize()
 }
 
-// TestEchoWaves: an echo server must be ready for 16 messages of one MiB on each connection. It
-// gets waves of 1000 connections with 1 kB each, one message more than it has receives. It holds
-// memory for received bytes only, not for possible ones, and no wave adds to the memory of the one
-// before. [V-43] [I-70]
+// TestEchoWaves sends waves of 1000 connections with 1 kB per message to an echo server, one
+// message more than it has receives. The server must be ready for 16 messages of one MiB on each
+// connection. It must hold memory only for received bytes, not for possible ones, and no wave may
+// add to the memory of the previous one. [V-43] [I-70]
 func TestEchoWaves(t *testing.T) {
 	t.Parallel()
 	waves, conns := 4, 1000
@@ -52,7 +52,7 @@ func TestEchoWaves(t *testing.T) {
 		conns = most
 	}
 	// A connection needs a page for each receive, its own state, and garbage that is not yet
-	// collected: a fifth of a MiB, where 16 MiB may arrive.
+	// collected. That is a fifth of a MiB, although 16 MiB may arrive.
 	most := 64<<20 + conns*(200<<10)
 	if raceDetector {
 		most = 256<<20 + conns*(1<<20)
