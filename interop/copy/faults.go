@@ -109,7 +109,7 @@ func (p *plan) faults(ctx context.Context) error {
 	return nil
 }
 
-// A step is a fault in a phase, once a given part of it is done.
+// A step is a fault that occurs in a phase, once a given part of the phase is done.
 type step struct {
 	fault fault
 	phase phase
@@ -234,7 +234,7 @@ func (c *copying) run(ctx context.Context, steps []step) (found string, err erro
 func (c *copying) end(ctx context.Context, st step, args []string, s *proc.Process, url, files string, d *disk) (_ *proc.Process, _, found string, err error) {
 	if st.fault == full {
 		room := int64(c.files) * max(c.small, 4096) / 2
-		if st.phase == large { // all small files, and less than the data of the large one
+		if st.phase == large { // room for all small files, and less than the data of the large one
 			room = c.large / sparseStep * 4096 / 2
 			if _, err := os.Stat(filepath.Join(files, "tree")); err != nil {
 				room += int64(c.files)*max(c.small, 4096)*5/4 + int64(c.dirs)*8192
@@ -259,7 +259,7 @@ func (c *copying) end(ctx context.Context, st step, args []string, s *proc.Proce
 	case interrupt:
 		at := time.Now()
 		p.Interrupt()
-		p.Wait(c.wait) // it ends with or without an error
+		p.Wait(c.wait) // the copy may succeed or fail
 		took := time.Since(at)
 		if found = fmt.Sprintf("SIGINT: ended within %v", took.Round(time.Millisecond)); took > interruptTime {
 			err = errors.New(found)
@@ -309,7 +309,7 @@ func (c *copying) until(p *proc.Process, tree string, st step) (dirs int, err er
 		dirs = min(len(es), c.dirs) // the large file may be one of the entries
 		due := false
 		switch {
-		case st.fault == full: // ends by itself
+		case st.fault == full: // it ends by itself
 		case st.phase == small:
 			due = dirs >= int(st.part*float64(c.dirs))
 		case dirs == c.dirs:

@@ -70,7 +70,7 @@ func newLab(ctx context.Context) (*lab, error) {
 
 func (l *lab) close() { os.RemoveAll(l.dir) }
 
-// works returns what this machine lacks for all trials.
+// works returns an error if run --rdma does not work on this machine.
 func (l *lab) works() error {
 	c := l.command(context.Background(), l.viaduct, "run", "--rdma", "--", "true")
 	if b, err := c.CombinedOutput(); err != nil {
@@ -250,7 +250,7 @@ func (p *pair) talk(ctx context.Context, command func(context.Context, ...string
 
 var errHangs = errors.New("it hangs")
 
-// whether returns an error that says whether the time limit ended the run.
+// whether returns err, marked as errHangs if the time limit has ended the run.
 func whether(ctx context.Context, err error) error {
 	if ctx.Err() == context.DeadlineExceeded {
 		return fmt.Errorf("%w: %w", errHangs, err)
@@ -275,7 +275,7 @@ func pairHelper(arg string) int {
 	return 0
 }
 
-// said returns the content of files, for an error.
+// said returns the contents of files for an error message.
 func said(files ...string) string {
 	var b strings.Builder
 	for _, f := range files {

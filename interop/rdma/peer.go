@@ -12,7 +12,7 @@ import (
 	"viaduct/iwarp"
 )
 
-// peer runs the Go end of a talk: WHAT serve|call PORT. It does not run under viaduct run.
+// peer runs the Go end of a conversation: WHAT serve|call PORT. It does not run under viaduct run.
 func peer(what, role, port string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()

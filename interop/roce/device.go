@@ -12,20 +12,20 @@ import (
 	"time"
 )
 
-// The addresses of the emulated device: this process has UDP port 4791 of the others.
+// Addresses of the emulated device. This process uses UDP port 4791 of the other addresses.
 var (
 	deviceAddr  = netip.MustParseAddr("198.18.87.3")
 	deviceAddr6 = netip.MustParseAddr("fd87::3")
 )
 
-// A deviceTalk is a conversation between a program of this machine, under viaduct run --rdma, and one of the
-// guest.
+// A deviceTalk is a conversation between a program of this machine, under viaduct run --rdma, and a
+// program of the guest.
 type deviceTalk struct {
-	line         string // of both sides
-	ours, theirs string // options of either side alone
-	client       string // what stands before the address of the server, at the client
+	line         string // command of both sides
+	ours, theirs string // options of one side only
+	client       string // options of the client, before the address of the server
 	serves       bool   // our side is the server
-	ipv6         bool   // the address of the server is that of IPv6
+	ipv6         bool   // the server has an IPv6 address
 	packets      int
 }
 
@@ -36,7 +36,8 @@ func (t deviceTalk) String() string {
 	return "device, guest serves: " + t.line + " " + t.ours
 }
 
-// deviceTalks are conversations of unchanged programs, in both roles; all has those that take minutes.
+// deviceTalks returns conversations of unmodified programs in both roles. all adds those that take
+// minutes.
 func deviceTalks(all bool) (ts []deviceTalk) {
 	for _, serves := range []bool{false, true} {
 		add := func(line string, packets int) {
@@ -49,8 +50,8 @@ func deviceTalks(all bool) (ts []deviceTalk) {
 		add("ibv_rc_pingpong -d rxe0 -e -n 100 -s 1", 200)
 		add("ibv_srq_pingpong -d rxe0 -q 4 -n 100 -s 4096", 200)
 		add("ibv_ud_pingpong -d rxe0 -n 50 -s 1000", 100)
-		// By the connection manager. The server of rping is told its address, and a client of ours which of the
-		// addresses of the interface is the device's.
+		// Conversations by rdma_cm. The server of rping gets its address as an option. A client of
+		// ours must be told which address of the interface is the device's.
 		from := func(option string) string {
 			if serves {
 				return ""
@@ -77,7 +78,8 @@ func deviceTalks(all bool) (ts []deviceTalk) {
 	return ts
 }
 
-// perftests are programs of perftest, each operation in latency and bandwidth by each transport that has it.
+// perftests returns command lines of perftest: each operation in latency and bandwidth, over each
+// transport that supports it.
 func perftests() (lines []string) {
 	for _, c := range []struct{ operation, transports string }{{"send", "RC UC UD"}, {"write", "RC UC"}, {"read", "RC"}, {"atomic", "RC"}} {
 		for transport := range strings.FieldsSeq(c.transports) {
@@ -102,7 +104,8 @@ func build(ctx context.Context, dir, path string) (string, error) {
 	return bin, err
 }
 
-// runExample lets the example of package roce write into the memory of a program of the guest, and read it back.
+// runExample lets the example of package roce write into the memory of a program in the guest, and
+// read it back.
 func runExample(ctx context.Context, bin string, g *guest) error {
 	ctx, cancel := context.WithTimeout(ctx, talkLimit)
 	defer cancel()
@@ -119,11 +122,11 @@ func runExample(ctx context.Context, bin string, g *guest) error {
 		case ctx.Err() != nil || !strings.Contains(fmt.Sprint(err), "refused"):
 			return fmt.Errorf("%q, %w", out, err)
 		}
-		time.Sleep(50 * time.Millisecond) // the guest's program does not listen yet
+		time.Sleep(50 * time.Millisecond) // until the guest's program listens
 	}
 }
 
-// hold has the conversation.
+// hold runs the conversation.
 func (t deviceTalk) hold(ctx context.Context, bin string, g *guest) error {
 	ctx, cancel := context.WithTimeout(ctx, talkLimit)
 	defer cancel()
@@ -155,11 +158,12 @@ func (t deviceTalk) hold(ctx context.Context, bin string, g *guest) error {
 			address = deviceAddr6.String()
 		}
 	}
-	if t.client != "" { // the options are the server's
+	if t.client != "" { // the options are for the server only
 		atClient = ""
 	}
 	client := strings.Join([]string{t.line, atClient, t.client, address}, " ")
-	// The server may be late. It serves one client, so that one which fails later finds none.
+	// The server may be late, so the client is tried repeatedly. The server serves one client, so
+	// there is none left for a client that fails later.
 	err := call("for i in 1 2 3 4 5 6 7 8 9; do sleep 1; " + client + " && exit 0; done; exit 1")
 	if err != nil {
 		cancel()

@@ -6,13 +6,15 @@ import (
 	"fmt"
 )
 
-// dissect lets tshark read the capture, which has to show the packets of the conversations and nothing malformed.
+// dissect checks the capture with tshark. It must contain at least the given number of packets, and
+// nothing malformed.
 func dissect(ctx context.Context, file string, packets int) error {
 	if err := need("tshark"); err != nil {
 		fmt.Printf("*** SKIPPED: the capture was not read: %v ***\n", err)
 		return nil
 	}
-	// Messages here are random bytes, which are neither NFS over RDMA nor frames of Ethernet.
+	// The messages are random bytes. tshark must not decode them as NFS over RDMA or as Ethernet
+	// frames.
 	const notNFS, notFrames = "rpcordma", "infiniband.identify_payload:FALSE"
 	count := func(filter string) (int, error) {
 		out, err := command(ctx, "", "tshark", "-r", file, "--disable-protocol", notNFS, "-o", notFrames, "-Y", filter, "-T", "fields", "-e", "frame.number")

@@ -5,13 +5,15 @@
 //	go run ./interop/roce -only device
 //	go run ./interop/roce -all      # with perftest, some minutes more
 //
-// The guest is Debian's kernel with its module rdma_rxe and the pingpong programs of this machine's
-// rdma-core, and perftest. It is reached by a tap interface with an MTU of 9000, because the
-// invariant CRC covers IP addresses that QEMU's own network would rewrite: so this needs root.
-// Without root, QEMU, Debian's packages or port 4791 it is skipped, and says so.
+// The guest consists of Debian's kernel with its module rdma_rxe, and of the pingpong programs of
+// this machine's rdma-core and perftest. It is connected by a tap interface with an MTU of 9000.
+// QEMU's own network would not do, because it rewrites IP addresses, which the invariant CRC
+// covers. Creating a tap interface needs root. Without root, QEMU, Debian's packages or port 4791
+// the program prints what is missing, and skips.
 //
-// The programs of the guest talk to a peer in this process, as server and as client: reliable and unreliable
-// connections and datagrams, path MTU 1024 and 4096, sizes from a byte to a MiB. All data is compared. They also talk
-// to themselves under viaduct run --rdma, which reaches the guest from an emulated device. In the end the
-// guest's counters must show no retry that was given up, and tshark no malformed packet.
+// Programs in the guest exchange messages with a peer in this process, as server and as client:
+// over reliable and unreliable connections and datagrams, with path MTUs of 1024 and 4096, and
+// sizes from a byte to a MiB. All data is compared. The same programs also run on this machine
+// under viaduct run --rdma, and reach those of the guest from an emulated device. At the end, the
+// guest's counters must show no exhausted retries, and tshark no malformed packet.
 package main

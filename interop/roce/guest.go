@@ -19,14 +19,15 @@ import (
 //go:embed guest/init
 var guestInit []byte
 
-// guestPrograms go into the guest with the libraries they need.
+// guestPrograms are copied into the guest with their libraries.
 var guestPrograms = []string{"ibv_rc_pingpong", "ibv_uc_pingpong", "ibv_ud_pingpong", "ibv_srq_pingpong", "rping", "ucmatose", "udaddy", "ibv_devinfo", "rdma",
 	"ib_send_lat", "ib_send_bw", "ib_write_lat", "ib_write_bw", "ib_read_lat", "ib_read_bw", "ib_atomic_lat", "ib_atomic_bw"}
 
-// guestModules go into the guest with the modules they need. Without crc32_generic rxe can't be made.
+// guestModules are copied into the guest with the modules that they need. rxe cannot create a
+// device without crc32_generic.
 var guestModules = []string{"virtio_pci", "virtio_net", "virtio_rng", "rdma_ucm", "ib_uverbs", "rdma_rxe", "crc32_generic"}
 
-// A skip says why the program cannot run here.
+// A skip is the reason why the program cannot run here.
 type skip string
 
 func (s skip) Error() string { return string(s) }
@@ -57,10 +58,10 @@ func command(ctx context.Context, dir, name string, args ...string) ([]byte, err
 
 var imagePackage = regexp.MustCompile(`Depends: (linux-image-([0-9][^ \n]*-amd64))\n`)
 
-// An image is what the guest boots from.
+// An image is the kernel and initial RAM disk of the guest.
 type image struct{ kernel, initrd string }
 
-// buildImage makes the image in dir. The kernel's package is kept in cache.
+// buildImage builds the image in dir. It keeps the kernel's package in cache.
 func buildImage(ctx context.Context, cache, dir string) (*image, error) {
 	if err := need("apt-get", "apt-cache", "dpkg-deb", "depmod", "modprobe", "busybox", "ldd", "cpio", "gzip"); err != nil {
 		return nil, err
@@ -105,7 +106,7 @@ func buildImage(ctx context.Context, cache, dir string) (*image, error) {
 
 var libraryPath = regexp.MustCompile(`(/\S+) \(0x`)
 
-// fillRoot fills the guest's file system; memory is the program that lends memory.
+// fillRoot fills the guest's file system. memory is the path of the program that lends memory.
 func fillRoot(ctx context.Context, root, kernel, release, memory string) error {
 	for _, d := range []string{"bin", "dev", "etc/libibverbs.d", "lib64", "proc", "run", "sys", "tmp", "usr/bin", "usr/lib"} {
 		if err := os.MkdirAll(filepath.Join(root, d), 0o755); err != nil {
@@ -160,7 +161,7 @@ func fillRoot(ctx context.Context, root, kernel, release, memory string) error {
 	if err := program("usr/bin/memory", memory); err != nil {
 		return err
 	}
-	threads, _ := filepath.Glob("/lib/*/libgcc_s.so.1") // by which threads end
+	threads, _ := filepath.Glob("/lib/*/libgcc_s.so.1") // needed when threads end
 	for _, f := range threads {
 		if err := put("usr/lib/libgcc_s.so.1", f); err != nil {
 			return err
@@ -201,10 +202,11 @@ type guest struct {
 	address string
 }
 
-// bootLimit is generous: the processor is emulated where there is no KVM.
+// bootLimit is long, because without KVM the processor is emulated.
 const bootLimit = 120 * time.Second
 
-// boot starts a guest behind the tap interface, with a capture of its card, and waits until it serves commands.
+// boot starts a guest at the tap interface, captures the packets of its network card, and waits
+// until it accepts commands.
 func boot(ctx context.Context, im *image, tap, address, dir string) (*guest, error) {
 	g := &guest{exited: make(chan struct{}), console: filepath.Join(dir, "console"), address: address}
 	accel := []string{"-accel", "tcg", "-cpu", "max"}
@@ -239,7 +241,7 @@ func boot(ctx context.Context, im *image, tap, address, dir string) (*guest, err
 	}
 }
 
-// run runs a shell script in the guest and returns what it says.
+// run runs a shell script in the guest and returns its output. A status other than 0 is an error.
 func (g *guest) run(limit time.Duration, script string) (string, error) {
 	d := net.Dialer{Timeout: 2 * time.Second}
 	c, err := d.Dial("tcp", net.JoinHostPort(g.address, "2323"))
@@ -250,7 +252,7 @@ func (g *guest) run(limit time.Duration, script string) (string, error) {
 	c.SetDeadline(time.Now().Add(limit + 20*time.Second))
 	fmt.Fprintf(c, "%d %s\n", int(limit.Seconds()), base64.StdEncoding.EncodeToString([]byte(script)))
 	out, err := io.ReadAll(c)
-	at := strings.LastIndex(string(out), "status ") // programs say the word too
+	at := strings.LastIndex(string(out), "status ") // the last one, because programs may print the word too
 	said, status, ok := string(out[:max(at, 0)]), strings.TrimPrefix(string(out[max(at, 0):]), "status "), at >= 0
 	switch {
 	case err != nil:
@@ -268,7 +270,7 @@ func (g *guest) consoleTail() string {
 	return string(b[max(0, len(b)-2000):])
 }
 
-// stop ends the guest, which completes its capture.
+// stop shuts the guest down, which completes its capture.
 func (g *guest) stop() {
 	g.run(2*time.Second, "poweroff -f")
 	select {

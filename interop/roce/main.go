@@ -47,7 +47,7 @@ func main() {
 	}
 }
 
-// The addresses of this side and of the guest, whose init has that of IPv6 too.
+// Addresses of this side and of the guest. The guest's init sets its IPv6 address.
 var (
 	ours    = netip.MustParseAddr("198.18.87.1")
 	ours6   = netip.MustParseAddr("fd87::1")
@@ -136,11 +136,12 @@ func run(ctx context.Context, keep, cache string, only *regexp.Regexp, all bool)
 // A check is one conversation.
 type check struct {
 	name    string
-	packets int // that the capture has to show, at least
+	packets int // least number of packets in the capture
 	run     func(context.Context, *guest) error
 }
 
-// checks are all conversations.
+// checks returns all conversations. dev is the device of this side's IPv4 address, dev6 that of its
+// IPv6 address.
 func checks(dev, dev6 *roce.Device) (cs []check) {
 	addFor := func(d *roce.Device, family string, t talk) {
 		cs = append(cs, check{t.String() + family, 2 * t.count * max(1, t.size/t.mtu),
@@ -172,7 +173,8 @@ func checks(dev, dev6 *roce.Device) (cs []check) {
 	return cs
 }
 
-// converse holds all conversations, and returns how many failed, and how many packets at least were sent.
+// converse runs the conversations, and stops after three failures. It returns the number of failures,
+// and the least number of packets in the capture.
 func converse(ctx context.Context, cs []check, dev, dev6 *roce.Device, g *guest) (failures, packets int) {
 	for _, c := range cs {
 		begin := time.Now()

@@ -26,7 +26,7 @@ const (
 	memoryLen  = 1 << 20
 )
 
-// compileMemory compiles the program that lends memory of the guest.
+// compileMemory compiles the guest's program that lends its memory, and returns the program's path.
 func compileMemory(ctx context.Context, dir string) (string, error) {
 	if err := need("gcc"); err != nil {
 		return "", err
@@ -41,17 +41,18 @@ func compileMemory(ctx context.Context, dir string) (string, error) {
 	return program, nil
 }
 
-// A loan is a queue pair that is connected with the guest's program, and its memory.
+// A loan is a queue pair that is connected to the guest's program, and the memory that the program
+// lends.
 type loan struct {
 	ctx context.Context
 	qp  *roce.QueuePair
 	far roce.RemoteAddr
 	c   net.Conn
-	out chan string // what the program prints
+	out chan string // output of the program, after its end
 	err chan error
 }
 
-// borrow connects with the guest's program.
+// borrow starts the guest's program and connects a queue pair to it.
 func borrow(ctx context.Context, dev *roce.Device, g *guest, mtu int) (*loan, error) {
 	qp, err := dev.NewQueuePair(roce.Config{MTU: mtu, Timeout: guestTimeout})
 	if err != nil {
@@ -89,7 +90,7 @@ func borrow(ctx context.Context, dev *roce.Device, g *guest, mtu int) (*loan, er
 	return l, err
 }
 
-// do posts requests, of which the last is signaled, and waits for its completion.
+// do posts requests, of which only the last one is signaled, and waits for its completion.
 func (l *loan) do(wrs ...roce.SendWR) (roce.Completion, error) {
 	for i := range wrs {
 		wrs[i].Unsignaled = i+1 < len(wrs)
@@ -104,7 +105,8 @@ func (l *loan) do(wrs ...roce.SendWR) (roce.Completion, error) {
 	return c, err
 }
 
-// useMemory writes into the guest's memory, reads it back, and counts there with atomic operations.
+// useMemory writes into the guest's memory, reads it back, and increments a word there with atomic
+// operations.
 func useMemory(ctx context.Context, dev *roce.Device, g *guest, mtu int) error {
 	ctx, cancel := context.WithTimeout(ctx, talkLimit)
 	defer cancel()

@@ -30,7 +30,8 @@ const (
 	pingQKey  = 0x11111111
 	talkLimit = 60 * time.Second
 
-	// guestTimeout is long: a guest whose processor is emulated, on a busy machine, may answer late.
+	// guestTimeout is long, because a guest with an emulated processor may answer late on a busy
+	// machine.
 	guestTimeout = 500 * time.Millisecond
 )
 
@@ -44,7 +45,7 @@ func (t talk) String() string {
 	return fmt.Sprintf("%s, %s, MTU %d, %d x %d bytes", t.program(), roles, t.mtu, t.count, t.size)
 }
 
-// script is what the guest runs.
+// script returns the command line for the guest.
 func (t talk) script(us netip.Addr) string {
 	s := fmt.Sprintf("%s -d rxe0 -g %s -s %d -n %d", t.program(), gidIndex(us), t.size, t.count)
 	if t.transport != roce.UD {
@@ -56,7 +57,8 @@ func (t talk) script(us netip.Addr) string {
 	return s
 }
 
-// gidIndex is shell for the index of the guest's address that is of the family of ours.
+// gidIndex returns a shell expression for the index of the guest's address that is of the same
+// family as ours.
 func gidIndex(us netip.Addr) string {
 	if us.Is4() {
 		return "$(gid ffff:c612)" // 198.18
@@ -64,7 +66,8 @@ func gidIndex(us netip.Addr) string {
 	return "$(gid fd87)"
 }
 
-// word is what the programs tell each other of a queue pair: LID, number, first packet number, GID.
+// word returns the message with which the programs describe a queue pair: LID, number, first packet
+// number, GID.
 func word(e roce.Endpoint) []byte {
 	g := e.GID()
 	return fmt.Appendf(nil, "%04x:%06x:%06x:%x\x00", 0, e.QPN, e.PSN, g[:])
@@ -88,7 +91,7 @@ func readWord(r io.Reader) (e roce.Endpoint, err error) {
 	return roce.Endpoint{Addr: netip.AddrFrom16([16]byte(gid)).Unmap(), QPN: uint32(qpn), PSN: uint32(psn)}, nil
 }
 
-// dial waits until the guest's program listens.
+// dial connects to the guest's program, and retries until the program listens.
 func dial(ctx context.Context, a netip.Addr) (net.Conn, error) {
 	for {
 		c, err := net.DialTimeout("tcp", net.JoinHostPort(a.String(), pingPort), time.Second)
@@ -99,7 +102,7 @@ func dial(ctx context.Context, a netip.Addr) (net.Conn, error) {
 	}
 }
 
-// hold has the conversation.
+// hold runs the conversation.
 func (t talk) hold(ctx context.Context, dev *roce.Device, g *guest) error {
 	ctx, cancel := context.WithTimeout(ctx, talkLimit)
 	defer cancel()
@@ -134,12 +137,13 @@ type player struct {
 	qp     *roce.QueuePair
 	ctx    context.Context
 	peer   roce.Endpoint
-	buf    []byte // of receives
-	prefix int    // bytes before what was sent
+	buf    []byte // receive buffers
+	prefix int    // bytes in front of a received message
 	done   int
 }
 
-// meet tells each side of the other, as client or as server. The first receive is there before the peer knows us.
+// meet exchanges the queue pairs of both sides, as client or as server. It posts the first receive
+// before the peer can send.
 func (p *player) meet(dev *roce.Device, g *guest, guestStarts func()) error {
 	if p.transport == roce.UD {
 		p.prefix = 40
@@ -193,7 +197,7 @@ func (p *player) receive() error {
 	return p.qp.PostRecv(roce.RecvWR{SG: []roce.SGE{roce.Buf(p.buf)}})
 }
 
-// play sends messages that come back, or sends back what comes.
+// play sends messages and compares the returned ones, or returns the messages of the peer.
 func (p *player) play() error {
 	data := make([]byte, p.size)
 	for i := range data {
@@ -230,7 +234,8 @@ func (p *player) play() error {
 	return nil
 }
 
-// receiveNext posts the receive of the next message. That of a client's first one is there.
+// receiveNext posts the receive of the next message. For the first message of a client, meet has
+// posted it.
 func (p *player) receiveNext() error {
 	if !p.serves && p.done == 0 {
 		return nil

@@ -271,7 +271,7 @@ func (o *output) String() string {
 	return string(o.b)
 }
 
-// resets returns why connections broke, from files of --explain.
+// resets returns the reasons why connections broke, from files of --explain.
 func resets(files ...string) (told string) {
 	for _, f := range files {
 		for _, e := range events(f) {

@@ -62,7 +62,7 @@ func (r *row) add(shown map[fact]bool) {
 	}
 }
 
-// table prints the trials in the format of the documentation.
+// table prints the results in the format of the documentation.
 func table(users []user, rows []row) {
 	fmt.Print("\n| client | server | bytes compared | server saw its peer | client saw its peer |")
 	for _, u := range users {

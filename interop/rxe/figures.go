@@ -19,19 +19,19 @@ import (
 //go:embed testdata/post.c
 var postProgram string
 
-// A figure is one that is measured with -figures.
+// A figure is a measurement of -figures.
 type figure struct {
 	what, goal string
-	most       bool // the greatest value is the best
+	most       bool // the greatest value is the best one
 	measure    func(ctx context.Context, l *lab) (float64, error)
 }
 
-// Columns of perftest's lines of figures.
+// Columns of the tables that perftest prints.
 const (
 	latencyLeast   = 2
 	latencyTypical = 4
-	bandwidth      = 3 // average, in units of 2^20 bytes a second
-	messageRate    = 4 // million a second
+	bandwidth      = 3 // average, in units of 2^20 bytes per second
+	messageRate    = 4 // millions per second
 )
 
 var figures = []figure{
@@ -48,7 +48,7 @@ var figures = []figure{
 	{"processor time of an idle device, % of one", "0", false, idle},
 }
 
-// measure prints the best and the median of several runs of each figure.
+// measure runs each figure several times, and prints its best and its median value.
 func measure(ctx context.Context, p plan) error {
 	l, err := newLab(ctx, p)
 	if err != nil {
@@ -82,7 +82,7 @@ func measure(ctx context.Context, p plan) error {
 
 var perftestLine = regexp.MustCompile(`(?m)^ *\d+ +\d+ +[\d.]+ .*$`)
 
-// perftest measures one column of what a tool prints.
+// perftest returns a function that measures one column of a tool's table.
 func perftest(line string, column int) func(context.Context, *lab) (float64, error) {
 	return func(ctx context.Context, l *lab) (float64, error) {
 		p := line + " -F -p $PORT"
@@ -98,7 +98,7 @@ func perftest(line string, column int) func(context.Context, *lab) (float64, err
 	}
 }
 
-// posting measures by a program in C, which is built first. It returns microseconds.
+// posting returns a function that builds a C program and measures with it, in microseconds.
 func posting(what string) func(context.Context, *lab) (float64, error) {
 	return func(ctx context.Context, l *lab) (float64, error) {
 		script := "cat >post.c <<'END'\n" + postProgram + "END\ncc -O2 -o post post.c -libverbs && ./post"
@@ -117,7 +117,7 @@ func posting(what string) func(context.Context, *lab) (float64, error) {
 	}
 }
 
-// suiteTime measures how long pyverbs' suite takes, in seconds.
+// suiteTime measures the duration of the pyverbs suite in seconds.
 func suiteTime(ctx context.Context, l *lab) (float64, error) {
 	i := slices.IndexFunc(trials, func(tr trial) bool { return tr.name == "pyverbs" })
 	if m := l.missing(trials[i]); m != "" {
@@ -128,8 +128,8 @@ func suiteTime(ctx context.Context, l *lab) (float64, error) {
 	return time.Since(began).Seconds(), err
 }
 
-// idle measures what part of a processor the supervisor takes while a program has the device open, with a
-// queue pair, and waits for a peer. It returns a percentage.
+// idle measures the processor time of a supervisor whose program has a queue pair and waits for a
+// peer. It returns a percentage of one processor.
 func idle(ctx context.Context, l *lab) (percent float64, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -147,7 +147,7 @@ func idle(ctx context.Context, l *lab) (percent float64, err error) {
 		}
 	}
 	defer os.Remove(waiting)
-	time.Sleep(2 * time.Second) // what its start left behind
+	time.Sleep(2 * time.Second) // until the work of the start is over
 	const watched = 5 * time.Second
 	before, err := l.processorTime()
 	if err != nil {
@@ -160,7 +160,7 @@ func idle(ctx context.Context, l *lab) (percent float64, err error) {
 	return 100 * float64(after-before) / float64(watched), err
 }
 
-// processorTime returns the time that all threads of the lab's command have used.
+// processorTime returns the processor time of all processes that run the lab's command.
 func (l *lab) processorTime() (sum time.Duration, err error) {
 	names, err := filepath.Glob("/proc/[0-9]*/exe")
 	if err != nil {
@@ -176,7 +176,7 @@ func (l *lab) processorTime() (sum time.Duration, err error) {
 		for _, s := range stats {
 			b, err := os.ReadFile(s)
 			if err != nil {
-				continue // a thread that ended
+				continue // the thread has ended
 			}
 			used, _, _ := strings.Cut(string(b), " ")
 			n, _ := strconv.ParseInt(used, 10, 64)

@@ -17,24 +17,24 @@ import (
 
 const nobody = 65534
 
-// A trial is a script whose programs all run under one supervisor. Its environment has ADDR, the
-// host's address, and PORT, a free port of TCP.
+// A trial is a shell script whose programs all run under one supervisor. Its environment variables
+// are ADDR, the host's address, and PORT, a free TCP port.
 type trial struct {
 	name   string
-	needs  []string // programs or files
-	script string   // of sh
-	says   []string // all of which the output must contain
+	needs  []string // required programs or files
+	script string   // for sh
+	says   []string // texts that the output must contain
 	judge  func(out string) (note string, err error)
 	slow   bool
-	long   bool // made by hand alone
+	long   bool // only with -long
 }
 
-// A lab is where trials are made.
+// A lab holds the state that trials share.
 type lab struct {
 	dir, viaduct, addr string
 	limit              time.Duration
 	env                []string
-	path               string // where programs are looked for
+	path               string // directories that are searched for programs
 }
 
 func newLab(ctx context.Context, p plan) (*lab, error) {
@@ -61,7 +61,7 @@ func newLab(ctx context.Context, p plan) (*lab, error) {
 	return l, nil
 }
 
-// run runs a script under a supervisor, as a user without any capability.
+// run runs a script under a supervisor, as a user without capabilities, and returns its output.
 func (l *lab) run(ctx context.Context, script string, limit time.Duration) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -85,7 +85,7 @@ func (l *lab) run(ctx context.Context, script string, limit time.Duration) (stri
 	return string(out), err
 }
 
-// freePort returns a port of TCP that nothing uses. Programs of others may use the tools' own ports.
+// freePort returns a free TCP port. The default ports of the tools may be in use by other programs.
 func freePort() (int, error) {
 	l, err := net.Listen("tcp", ":0")
 	if err != nil {
@@ -95,7 +95,7 @@ func freePort() (int, error) {
 	return l.Addr().(*net.TCPAddr).Port, nil
 }
 
-// listens is a function of sh that waits until a program listens at PORT.
+// listens is a shell function that waits until a program listens at PORT.
 const listens = `listens() {
 	for i in $(seq 1500); do
 		grep -qs " [0-9A-F]*:$HEXPORT 0*:0000 0A" /proc/net/tcp /proc/net/tcp6 && return
@@ -105,18 +105,19 @@ const listens = `listens() {
 }
 `
 
-// pair is a script of a server that listens at PORT and a client, which both must succeed.
+// pair returns a script that runs a server at PORT and a client. Both must succeed.
 func pair(server, client string) string { return both(server, "listens", client) }
 
-// pairCM is a script of a server that listens by rdma_cm and a client, which both must succeed. The
-// server gets a moment, because nothing shows when it listens.
+// pairCM returns a script that runs a server that listens by rdma_cm and a client. Both must
+// succeed. The client starts after a fixed time, because the system does not show when the server
+// listens.
 func pairCM(server, client string) string { return both(server, "sleep 0.5", client) }
 
 func both(server, ready, client string) string {
 	return server + ` & s=$!; ` + ready + `; ` + client + `; c=$?; wait $s; e=$?; echo "server $e, client $c"; exit $((e + c))`
 }
 
-// make makes a trial once.
+// make runs a trial once, and checks its output.
 func (l *lab) make(ctx context.Context, tr trial) (note string, err error) {
 	limit := l.limit
 	if tr.slow {
@@ -137,7 +138,7 @@ func (l *lab) make(ctx context.Context, tr trial) (note string, err error) {
 	return "", nil
 }
 
-// findAddress finds the address that the device has, as programs do.
+// findAddress reads the device's address, as programs do.
 func (l *lab) findAddress(ctx context.Context) error {
 	out, err := l.run(ctx, "cat /sys/class/infiniband/rxe0/ports/1/gids/1", l.limit)
 	if err != nil {
@@ -155,7 +156,7 @@ func (l *lab) findAddress(ctx context.Context) error {
 	return nil
 }
 
-// missing returns the first program or file that a trial needs and that is not there.
+// missing returns the first missing program or file that a trial needs, or "".
 func (l *lab) missing(tr trial) string {
 	for _, p := range tr.needs {
 		found := false

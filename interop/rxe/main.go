@@ -44,17 +44,17 @@ func main() {
 	}
 }
 
-// A plan says which trials are made, and how.
+// A plan determines which trials are run, and how.
 type plan struct {
 	only       *regexp.Regexp
 	long       bool
 	runs, busy int
 	limit      time.Duration
-	viaduct    string // the command; empty if it is to be built
+	viaduct    string // path of the command; "" means that it is built
 	sources    sources
 }
 
-// A row is what came of a trial.
+// A row holds the results of a trial.
 type row struct {
 	trial
 	good, bad        int
@@ -62,7 +62,7 @@ type row struct {
 	note             string
 }
 
-// add counts a run, and prints it if it is the only one of its trial or failed.
+// add records a run. It prints the result if the run failed, or is the only one of its trial.
 func (r *row) add(took time.Duration, note string, err error, alone bool) {
 	word := "ok"
 	if r.note = note; err != nil {
@@ -100,7 +100,7 @@ func try(ctx context.Context, p plan) error {
 			began := time.Now()
 			note, err := l.make(ctx, r.trial)
 			if ctx.Err() != nil {
-				break // which is no fault of the trial
+				break // an interrupt is no fault of the trial
 			}
 			r.add(time.Since(began), note, err, p.runs == 1)
 		}
@@ -114,7 +114,8 @@ func try(ctx context.Context, p plan) error {
 	return report(rows, p.runs > 1)
 }
 
-// rows returns a row for each trial that can be made, and the names of the others by what they lack.
+// rows returns a row for each trial that can be run, and the names of the others by their missing
+// programs.
 func (l *lab) rows(p plan) (rows []*row, skipped map[string][]string) {
 	skipped = map[string][]string{}
 	for _, tr := range slices.Concat(trials, p.sources.trials()) {
@@ -130,7 +131,7 @@ func (l *lab) rows(p plan) (rows []*row, skipped map[string][]string) {
 	return rows, skipped
 }
 
-// report prints a table of many runs, and returns an error that names the trials that failed.
+// report prints a table, if there were many runs. It returns an error that names the failed trials.
 func report(rows []*row, table bool) error {
 	made := 0
 	var failed []string
@@ -150,7 +151,7 @@ func report(rows []*row, table bool) error {
 	return nil
 }
 
-// keepBusy runs n processes that compute until the function that it returns is called.
+// keepBusy starts n computing processes, which stop ends.
 func keepBusy(n int) (stop func()) {
 	var all []*exec.Cmd
 	for range n {

@@ -10,14 +10,15 @@ import (
 //go:embed testdata/ring.c
 var ringProgram string
 
-// openMPI runs a program by UCX.
+// openMPI is the command of Open MPI that runs a program over UCX.
 const openMPI = "mpirun.openmpi --oversubscribe --mca pml ucx --mca osc ucx --mca opal_common_ucx_tls any --mca opal_common_ucx_devices any"
 
-// mpis run one program over two and four ranks: a ring, all to all and one-sided operations, whose results it compares.
+// mpis returns trials that run one program with two and four ranks. The program passes messages in
+// a ring, all to all, and by one-sided operations, and compares the results.
 func mpis() (all []trial) {
 	// Open MPI destroys the endpoints of one-sided operations without waiting for the other ranks.
-	// One of datagrams to a rank that has ended is an error to UCX, so there only messages are
-	// exchanged.
+	// A datagram endpoint to a rank that has ended is an error for UCX, so that trial only
+	// exchanges messages.
 	for _, m := range []struct{ name, cc, run, ud string }{
 		{"Open MPI", "mpicc.openmpi", openMPI, "messages"},
 		{"MPICH", "mpicc.mpich", "mpirun.mpich", ""},

@@ -9,7 +9,8 @@ import (
 	"strings"
 )
 
-// pyverbsTests is where Debian's rdma-core has the suite, its longer files compressed.
+// pyverbsTests is the directory of the suite in Debian's rdma-core, where long files are
+// compressed.
 const pyverbsTests = "/usr/share/doc/rdma-core/tests"
 
 const pyverbsScript = `set -e; d=$(mktemp -d "$HOME/pyverbs.XXXXXX"); cp ` + pyverbsTests + `/* "$d"; gunzip -f "$d"/*.gz; cd "$d"
@@ -20,11 +21,11 @@ var (
 	pyverbsSkip = regexp.MustCompile(`skipped ['"](.*)['"]`)
 )
 
-// pyverbsLeast is how many tests pass on a device like the kernel's rxe.
+// pyverbsLeast is the number of tests that pass on a device like the kernel's rxe.
 const pyverbsLeast = 96
 
-// pyverbsReasons are those for which the suite skips tests on such a device. Others would say that
-// something is missing.
+// pyverbsReasons are the reasons for which the suite skips tests on such a device. Any other reason
+// means that our device lacks something.
 var pyverbsReasons = []struct{ text, why string }{
 	{"MLX", "Mellanox"}, {"mlx", "Mellanox"}, {"EFA", "EFA"}, {"cuda", "CUDA"}, {"PCI device", "VFIO"},
 	{"ODP", "on-demand paging"}, {"huge pages", "on-demand paging"}, {"Device memory", "device memory"}, {"dmabuf", "dmabuf"},
@@ -33,8 +34,8 @@ var pyverbsReasons = []struct{ text, why string }{
 	{"root", "raw packets"}, {"All gid indices populated", "a full table of GIDs"},
 }
 
-// judgePyverbs reads what the suite says of itself: enough passed, none failed, and no skip for
-// want of something that the device has.
+// judgePyverbs checks the summary of the suite: enough tests have passed, none has failed, and none
+// was skipped because of a missing feature that the device must have.
 func judgePyverbs(out string) (note string, err error) {
 	m := pyverbsRan.FindStringSubmatch(out)
 	if m == nil {

@@ -10,14 +10,15 @@ import (
 	"strconv"
 )
 
-// sources are folders of what no package has. An empty one is not there, and its trials are skipped.
+// sources are directories of programs that Debian does not package. If one is "", its trials are
+// skipped.
 type sources struct {
 	rdmaCore string // a build of rdma-core, with bin and lib
-	valkey   string // valkey's source, where "make BUILD_RDMA=module" and "make -C tests/rdma" were run
-	mpi4py   string // mpi4py's source, of the version that is installed
+	valkey   string // source of valkey, built with "make BUILD_RDMA=module" and "make -C tests/rdma"
+	mpi4py   string // source of mpi4py, of the installed version
 }
 
-// path is where programs are looked for.
+// path returns the list of directories that are searched for programs.
 func (s sources) path() string {
 	if s.rdmaCore == "" {
 		return os.Getenv("PATH")
@@ -25,7 +26,7 @@ func (s sources) path() string {
 	return filepath.Join(s.rdmaCore, "bin") + ":" + os.Getenv("PATH")
 }
 
-// env makes all programs use the libraries of that build.
+// env returns the environment that makes all programs use the libraries of the build.
 func (s sources) env() []string {
 	if s.rdmaCore == "" {
 		return nil
@@ -33,7 +34,7 @@ func (s sources) env() []string {
 	return []string{"LD_LIBRARY_PATH=" + filepath.Join(s.rdmaCore, "lib")}
 }
 
-// trials are those of programs that are tried from source.
+// trials returns the trials of programs in these directories.
 func (s sources) trials() (all []trial) {
 	all = append(all, trial{name: "valkey", needs: []string{orFlag(s.valkey, "valkey", "tests/rdma/rdma-test")}, script: valkeyScript(s.valkey), slow: true,
 		says: []string{"Valkey Over RDMA"}})
@@ -47,7 +48,7 @@ func (s sources) trials() (all []trial) {
 	return all
 }
 
-// orFlag is a file of a folder, or what has to be said to have it.
+// orFlag returns a file in dir, or the flag that sets dir if it is not set.
 func orFlag(dir, flag, file string) string {
 	if dir == "" {
 		return "-" + flag + " DIR"
@@ -55,8 +56,8 @@ func orFlag(dir, flag, file string) string {
 	return filepath.Join(dir, file)
 }
 
-// valkeyScript runs valkey's own test against its server. The module takes its options from the server in
-// newer versions, and as its own arguments in older ones.
+// valkeyScript returns a script that runs valkey's own test against its server. In newer versions
+// the module gets its options from the server, in older ones as its own arguments.
 func valkeyScript(dir string) string {
 	return "cd " + dir + ` || exit 1
 at="--rdma-port 6379 --rdma-bind $ADDR"
@@ -77,7 +78,7 @@ var (
 	mpi4pyGood = regexp.MustCompile(`(?m)^OK( \(skipped=\d+\))?$`)
 )
 
-// judgeMPI4Py reads what each rank says of the suite.
+// judgeMPI4Py checks the summary of the suite from each rank.
 func judgeMPI4Py(out string) (note string, err error) {
 	ran, good := mpi4pyRan.FindAllStringSubmatch(out, -1), mpi4pyGood.FindAllString(out, -1)
 	if len(ran) == 0 || len(good) != len(ran) {

@@ -7,14 +7,14 @@ import (
 	"strings"
 )
 
-// trials are what is tried, the quickest first.
+// trials lists the trials, the quickest first.
 var trials = slices.Concat([]trial{
 	{name: "ibv_devinfo", needs: []string{"ibv_devinfo"}, script: "ibv_devinfo -v", says: []string{"InfiniBand (0)", "PORT_ACTIVE", "$ADDR", "RoCE v2"}},
 }, pingpongs(), perftests(), cmPrograms, fabrics, []trial{
 	{name: "pyverbs", needs: []string{"python3", pyverbsTests}, script: pyverbsScript, judge: judgePyverbs, slow: true},
 }, mpis())
 
-// pingpongs are rdma-core's examples, which connect queue pairs over TCP.
+// pingpongs returns trials of rdma-core's examples, which connect queue pairs over TCP.
 func pingpongs() (all []trial) {
 	for _, typ := range []string{"rc", "uc", "ud", "srq"} {
 		name := "ibv_" + typ + "_pingpong"
@@ -29,7 +29,8 @@ func pingpongs() (all []trial) {
 	return all
 }
 
-// perftests are those of linux-rdma, which connect queue pairs over TCP, and with -R by rdma_cm.
+// perftests returns trials of perftest's tools, which connect queue pairs over TCP, or with -R by
+// rdma_cm.
 func perftests() (all []trial) {
 	for _, c := range []struct {
 		tool string
@@ -47,7 +48,7 @@ func perftests() (all []trial) {
 		{"ib_atomic_bw", []string{"", "-A CMP_AND_SWAP"}, []string{"-e", "-b", "-R", "-q 8 -b", "-l 32"}},
 	} {
 		for i, opt := range append(c.opts, c.long...) {
-			p := c.tool + " -F -n 320 -p $PORT " + opt // a multiple of the length of lists
+			p := c.tool + " -F -n 320 -p $PORT " + opt // -n is a multiple of the length of lists
 			script := pair(p, p+" $ADDR")
 			if strings.Contains(opt, "-R") {
 				script = pairCM(p, p+" $ADDR")
@@ -59,7 +60,7 @@ func perftests() (all []trial) {
 	return all
 }
 
-// cmPrograms use rdma_cm, in the form of RoCE.
+// cmPrograms are trials of programs that use rdma_cm over RoCE.
 var cmPrograms = []trial{
 	{name: "rping", needs: []string{"rping"}, script: pairCM("rping -s -v -C 20 -a $ADDR", "rping -c -v -C 20 -a $ADDR"), says: []string{"ping data: rdma-ping-19"}},
 	{name: "ucmatose", needs: []string{"ucmatose"}, script: pairCM("ucmatose", "ucmatose -s 127.0.0.1"), says: []string{"data transfers complete", "return status 0"}},
@@ -79,15 +80,17 @@ var cmPrograms = []trial{
 	fio("fio send", true, "send", "read", "write"),
 }
 
-// qperf makes tests of qperf, which takes the first GID of a device unless it connects by rdma_cm.
+// qperf returns a trial that runs tests of qperf. Unless it connects by rdma_cm, qperf uses the
+// first GID of the device.
 func qperf(name string, long bool, tests string) trial {
 	return trial{name: name, long: long, needs: []string{"qperf"}, says: strings.Fields(tests),
 		script: `qperf -lp $PORT & listens; qperf -lp $PORT -t 1 -cm1 $ADDR ` + tests + `; c=$?; qperf -lp $PORT $ADDR quit; wait; exit $c`}
 }
 
-// fio makes a job of fio at each end, where the client uses a verb and both say which way the bytes go.
-// In fio, --rw chooses the role and --verb the operation: a job that reads listens, and one that writes
-// connects, also if its verb is read.
+// fio returns a trial that runs a fio job at each end. verb is the operation of the client; the
+// output of both ends must show the direction of the bytes. In fio, --rw chooses the role and
+// --verb the operation: a job that reads listens, and one that writes connects, even if its verb is
+// read.
 func fio(name string, long bool, verb, server, client string) trial {
 	job := func(name, verb, rw string) string {
 		return "fio --name=" + name + " --ioengine=rdma --hostname=$ADDR --port=18999 --verb=" + verb + " --rw=" + rw + " --bs=64k --size=4m --thread"
@@ -100,7 +103,7 @@ func fio(name string, long bool, verb, server, client string) trial {
 		says: []string{strings.ToUpper(client) + ": bw="}}
 }
 
-// fabrics are libfabric and UCX.
+// fabrics are trials of libfabric and UCX.
 var fabrics = slices.Concat([]trial{
 	fiPingpong("msg", "", false), fiPingpong("dgram", "-S 512", false), fiPingpong("msg", "-S all", true), fiPingpong("dgram", "-S 64", true),
 	{name: "ucx_info", needs: []string{"ucx_info"}, script: "ucx_info -d", says: []string{"Transport: rc_verbs", "Transport: ud_verbs"}},
@@ -112,7 +115,8 @@ func fiPingpong(endpoint, opt string, long bool) trial {
 		script: pair(p+" -B $PORT", p+" -P $PORT $ADDR"), says: []string{"bytes"}}
 }
 
-// ucxTrials use UCX's transports themselves (uct), and what is built on them (ucp).
+// ucxTrials returns trials of UCX's transports themselves (uct), and of the protocols on top of
+// them (ucp).
 func ucxTrials() (all []trial) {
 	ucx := func(name, env, opts string, long bool) {
 		p := env + " ucx_perftest -p $PORT -n 200 -w 20 " + opts

@@ -8,20 +8,20 @@ import (
 	"time"
 )
 
-// An accelerator is how QEMU runs the guest's processors.
+// An accelerator determines how QEMU runs the guest's processors.
 type accelerator struct {
 	accel, cpu string
 	cpus       int
 }
 
-// emulated is always there: QEMU's own translator. With two processors siw now
-// and then sends right data with a wrong CRC there, so the guest gets one.
+// emulated is QEMU's own translator, which is always available. The guest gets one processor,
+// because with two, siw occasionally sends correct data with a wrong CRC.
 var emulated = accelerator{"tcg", "max", 1}
 
-// chooseAccelerator takes KVM where it truly works. That /dev/kvm exists says
-// little: there are KVM back ends without hardware help on which an ordinary
-// kernel hangs after decompressing, so the module of the processor's maker has
-// to be loaded, and then QEMU has to come up with it.
+// chooseAccelerator returns KVM if it works, and otherwise emulated. The existence of /dev/kvm is
+// not enough: with KVM back ends that lack hardware support, an ordinary kernel hangs after
+// decompressing. Therefore the module for the processor must be loaded, and QEMU must start with
+// KVM.
 func chooseAccelerator(ctx context.Context) accelerator {
 	if !exists("/sys/module/kvm_intel") && !exists("/sys/module/kvm_amd") {
 		return emulated
@@ -31,7 +31,7 @@ func chooseAccelerator(ctx context.Context) accelerator {
 		return emulated
 	}
 	f.Close()
-	for _, cpu := range []string{"host", "host,-arch-capabilities"} { // some hosts refuse a register of the first
+	for _, cpu := range []string{"host", "host,-arch-capabilities"} { // some hosts refuse the first
 		if probe(ctx, cpu) {
 			return accelerator{"kvm", cpu, 2}
 		}
@@ -39,7 +39,8 @@ func chooseAccelerator(ctx context.Context) accelerator {
 	return emulated
 }
 
-// probe starts QEMU with KVM, stopped, and asks it to quit.
+// probe starts QEMU with KVM, with the processors stopped, and makes it quit. It reports whether
+// that worked.
 func probe(ctx context.Context, cpu string) bool {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()

@@ -13,13 +13,12 @@ import (
 	"time"
 )
 
-// A fault is what "viaduct conform" finds in siw: the requirement that a case
-// shows to be broken.
+// A fault is a result of "viaduct conform" for siw: a failed case, and the requirement that siw
+// violates.
 type fault struct{ name, row string }
 
-// siwFaults are the faults that siw of kernel 6.1 has as Initiator, see
-// docs/conform.md. Any other finding is a failure, and so is one of these that is
-// not found.
+// siwFaults are the faults of siw in kernel 6.1 as Initiator, see docs/conform.md. Any other fault
+// is a failure, and so is one of these that is not found.
 var siwFaults = []fault{
 	{"iwarp/request", "MPA-4.4-3"},
 	{"iwarp/reply-bad-key", "MPA-7.1.1-4"},
@@ -28,9 +27,8 @@ var siwFaults = []fault{
 	{"iwarp/active-bad-crc", "RDMAP-4.8-2"},
 }
 
-// siwPassive are cases of one connection that do not ask for an echo, and the
-// faults that siw of kernel 6.1 has in them as Responder; the row is empty if it
-// has none.
+// siwPassive lists cases that use one connection and no echo, with the faults of siw in kernel 6.1
+// as Responder; row is "" if there is none.
 var siwPassive = []fault{
 	{"iwarp/reply", ""},
 	{"iwarp/reserved", "MPA-7.1.1-13"},
@@ -48,20 +46,19 @@ var siwPassive = []fault{
 	{"iwarp/zero-read", ""},
 }
 
-// deadly is the fault that siw's kernel does not survive.
+// deadly is the case that crashes siw's kernel.
 var deadly = fault{"iwarp/long-private-reply", "MPA-7.1.1-22"}
 
 // conformLimit is the time for one run of the command.
 const conformLimit = 2 * time.Minute
 
-// conform lets the command look at siw as Responder, and as Initiator. rping's
-// server ends with a client that is none of its own, so that it is started for each
-// case, and only cases of one connection are played. Left out is
-// reply-long-private: rping's client waits behind it for ever. The last case is one
-// that siw's kernel does not survive.
+// conform runs the command against siw as Responder, and as Initiator. rping's server ends after a
+// client that is not rping, so it is started for each case, and only cases of one connection are
+// run. reply-long-private is left out, because rping's client hangs after it. The last case crashes
+// siw's kernel.
 //
-// The guest is one that has just been started. Its capture has bad FPDUs, and is
-// not for tshark.
+// The guest must have just been started. Its capture is not read by tshark, because it contains bad
+// FPDUs.
 func (r *runner) conform(ctx context.Context) error {
 	r.captures = r.captures[:len(r.captures)-1]
 	if err := r.load(ctx, modes[0]); err != nil {
@@ -70,7 +67,7 @@ func (r *runner) conform(ctx context.Context) error {
 	r.check("viaduct conform, guest's rping -s", func() error {
 		var errs []error
 		for i, f := range siwPassive {
-			// Another port than the last one's, whose server may be there still.
+			// Use another port than for the last case, whose server may still exist.
 			port := i % guestPorts
 			server := fmt.Sprintf("killall rping; (rping -s -a 10.0.2.15 -p %d -C 3 >/dev/null 2>&1 &); wait-port %[1]d", guestPort+port)
 			var want []fault
@@ -80,7 +77,8 @@ func (r *runner) conform(ctx context.Context) error {
 			if _, err := r.guest.run(ctx, 40*time.Second, server); err != nil {
 				return errors.Join(append(errs, err)...)
 			}
-			// siw leaves unread what comes right behind its Reply [I-10]: hence the pause.
+			// Without the pause, siw would leave bytes unread that follow its Reply too soon
+			// [I-10].
 			errs = append(errs, r.findings(ctx, want, "--pause", "1s", "--only", f.name, "iwarp://127.0.0.1:"+strconv.Itoa(r.forward[port])))
 		}
 		return errors.Join(errs...)
@@ -107,7 +105,7 @@ func (r *runner) conform(ctx context.Context) error {
 	return nil
 }
 
-// again runs a program of the guest over and over until stop.
+// again runs a program in the guest repeatedly until stop is called.
 func (r *runner) again(ctx context.Context, program string) (stop func(), err error) {
 	r.loops++
 	file := fmt.Sprintf("/tmp/again%d", r.loops)
@@ -117,7 +115,7 @@ func (r *runner) again(ctx context.Context, program string) (stop func(), err er
 	}, err
 }
 
-// findings runs the command and compares what it finds.
+// findings runs the command, and compares its results with the wanted ones.
 func (r *runner) findings(ctx context.Context, want []fault, args ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, conformLimit)
 	defer cancel()
@@ -136,7 +134,7 @@ func (r *runner) findings(ctx context.Context, want []fault, args ...string) err
 			Seconds               float64 `json:"seconds"`
 		}
 	}
-	lines := bytes.TrimSpace(out.Bytes()) // a line says where it listens, and the next one is the report
+	lines := bytes.TrimSpace(out.Bytes()) // a line with the listening address, and then the report
 	if err := json.Unmarshal(lines[bytes.LastIndexByte(lines, '\n')+1:], &report); err != nil {
 		return fmt.Errorf("%s: %w\n%s", cmd, err, tail(errs.String(), 10))
 	}

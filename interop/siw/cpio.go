@@ -6,8 +6,8 @@ import (
 	"io/fs"
 )
 
-// An archive writes a cpio archive in the "newc" format, which the kernel
-// unpacks into its first root file system. All files belong to root.
+// An archive writes a cpio archive in the "newc" format, which the kernel unpacks into its initial
+// root file system. All files belong to root.
 type archive struct {
 	w    io.Writer
 	n    int64
@@ -33,7 +33,7 @@ func (a *archive) dir(name string) {
 	}
 }
 
-// close writes the trailer and returns the first error.
+// close writes the trailer, and returns the first error of all writes.
 func (a *archive) close() error {
 	a.entry("TRAILER!!!", 0, nil)
 	a.write(make([]byte, -a.n&511))
@@ -54,7 +54,7 @@ func (a *archive) entry(name string, mode uint32, data []byte) {
 	a.pad()
 }
 
-// pad fills up to a multiple of four bytes.
+// pad writes zeros up to a multiple of four bytes.
 func (a *archive) pad() { a.write(make([]byte, -a.n&3)) }
 
 func (a *archive) write(b []byte) {

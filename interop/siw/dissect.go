@@ -9,18 +9,18 @@ import (
 	"strings"
 )
 
-// A reading is what tshark finds in a capture.
+// A reading holds the counts that tshark finds in a capture.
 type reading struct {
 	requests, replies int // MPA start-up frames
 	fpdus             int
 	goodCRC, badCRC   int
-	malformed         []string // the first few, one line each
+	malformed         []string // the first few malformed packets, one line each
 }
 
-// dissect reads the capture of the tests, which has to show a start-up for
-// each conversation, FPDUs, and nothing broken.
+// dissect checks the captures of the tests with tshark. They must contain a start-up for each
+// conversation and enough FPDUs, and nothing malformed.
 func (r *runner) dissect(ctx context.Context) error {
-	if len(r.captures) == 0 { // with -conform
+	if len(r.captures) == 0 { // as with -conform
 		return nil
 	}
 	if err := need("tshark"); err != nil {
@@ -56,19 +56,18 @@ func (r *runner) dissect(ctx context.Context) error {
 	return nil
 }
 
-// read lets tshark read a pcap and adds what it finds.
+// read runs tshark on a capture, and adds its results.
 func (d *reading) read(ctx context.Context, file string) error {
-	// NFS over RDMA is not here, but messages of a few bytes are taken for it.
+	// tshark takes messages of a few bytes for NFS over RDMA, which is not used here.
 	const notNFS = "rpcordma"
-	// The host's ports are taken at random and some belong to other protocols.
+	// The host's ports are random, and some belong to other protocols.
 	const anyPort = "tcp.try_heuristic_first:TRUE"
 	out, err := command(ctx, "", "tshark", "-r", file, "-o", anyPort, "--disable-protocol", notNFS, "-Y", "iwarp_mpa", "-O", "iwarp_mpa")
 	if err != nil {
 		return err
 	}
 	d.parse(out)
-	// The text of the layers above is left out there, and with it their
-	// complaints.
+	// The output above leaves out the upper layers, and with them their error messages.
 	out, err = command(ctx, "", "tshark", "-r", file, "-o", anyPort, "--disable-protocol", notNFS, "-Y", "iwarp_mpa && _ws.malformed")
 	if err != nil {
 		return err

@@ -17,23 +17,22 @@ import (
 	"time"
 )
 
-// A machine says how a guest is started.
+// A machine holds the parameters of a guest.
 type machine struct {
 	name    string // for files and logs
 	cpus    int
 	network string // the -netdev option of QEMU, with id=n0
-	address string // of the guest, with prefix length
+	address string // address of the guest, with prefix length
 	gateway string // may be empty
 	capture string // file for a pcap of the card, if not empty
 }
 
-// A guest is a running virtual machine. Commands may be run in it from several
-// goroutines at once.
+// A guest is a running virtual machine. Several goroutines may run commands in it at the same time.
 type guest struct {
 	cmd     *exec.Cmd
-	console string // file
+	console string // file of its output
 	control net.Conn
-	exited  chan struct{} // closed when QEMU ended
+	exited  chan struct{} // closed when QEMU has ended
 
 	mu     sync.Mutex
 	next   int
@@ -41,20 +40,19 @@ type guest struct {
 	broken error
 }
 
-// A result is what a command in the guest came to.
+// A result is the exit status and output of a command in the guest.
 type result struct {
 	status int
 	output string
 }
 
-// bootLimit is generous: without hardware help, on a busy machine, it may take
-// two minutes.
+// bootLimit is long, because without hardware support a busy machine may take two minutes.
 const bootLimit = 3 * time.Minute
 
 // boot starts a guest in dir and waits until it serves commands.
 func boot(ctx context.Context, im *image, m machine, acc accelerator, dir string) (*guest, error) {
 	g := &guest{console: filepath.Join(dir, m.name+".console"), exited: make(chan struct{}), wait: make(map[string]chan result)}
-	// A listening socket on our side, so that QEMU is connected from the start.
+	// QEMU connects to a socket that listens on our side, so that it is connected from the start.
 	socket := filepath.Join(dir, m.name+".sock")
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
 	if err != nil {
@@ -84,7 +82,7 @@ func boot(ctx context.Context, im *image, m machine, acc accelerator, dir string
 		close(g.exited)
 	}()
 	l.SetDeadline(time.Now().Add(bootLimit))
-	go func() { // QEMU that dies at once never connects
+	go func() { // if QEMU fails at once, it never connects
 		<-g.exited
 		l.Close()
 	}()
@@ -110,13 +108,13 @@ func boot(ctx context.Context, im *image, m machine, acc accelerator, dir string
 	return nil, fmt.Errorf("%w; its console ends with:\n%s", err, g.consoleTail(15))
 }
 
-// macFor gives each guest a locally administered address of its own.
+// macFor derives a locally administered MAC address from the guest's IP address.
 func macFor(address string) string {
 	ip := net.ParseIP(strings.SplitN(address, "/", 2)[0]).To4()
 	return fmt.Sprintf("52:54:%02x:%02x:%02x:%02x", ip[0], ip[1], ip[2], ip[3])
 }
 
-// answers reads the control line for as long as it lasts.
+// answers reads the answers on the control line until it is closed.
 func (g *guest) answers() {
 	r := bufio.NewReader(g.control)
 	err := func() error {
@@ -127,7 +125,7 @@ func (g *guest) answers() {
 			}
 			id, res, n, err := parseAnswer(line)
 			if err != nil {
-				continue // noise of the line before the guest set it up
+				continue // noise from before the guest has set up the line
 			}
 			out := make([]byte, n)
 			if _, err := io.ReadFull(r, out); err != nil {
@@ -152,10 +150,10 @@ func (g *guest) answers() {
 	}
 }
 
-// maxOutput bounds the output of one command.
+// maxOutput limits the output of one command.
 const maxOutput = 16 << 20
 
-// parseAnswer reads "ID status length".
+// parseAnswer parses an answer's first line: "ID status length".
 func parseAnswer(line string) (id string, res result, length int, err error) {
 	f := strings.Fields(line)
 	if len(f) != 3 {
@@ -173,8 +171,8 @@ func parseAnswer(line string) (id string, res result, length int, err error) {
 	return f[0], res, length, nil
 }
 
-// start runs a shell command in the guest, for limit at most. The channel gives
-// its result, or is closed if the guest went away.
+// start runs a shell command in the guest, for at most limit. The channel receives the result, or
+// is closed if the guest has ended.
 func (g *guest) start(limit time.Duration, script string) (<-chan result, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -193,8 +191,7 @@ func (g *guest) start(limit time.Duration, script string) (<-chan result, error)
 	return ch, nil
 }
 
-// run runs a shell command in the guest and returns its output; a status other
-// than 0 is an error.
+// run runs a shell command in the guest and returns its output. A status other than 0 is an error.
 func (g *guest) run(ctx context.Context, limit time.Duration, script string) (string, error) {
 	ch, err := g.start(limit, script)
 	if err != nil {
@@ -203,7 +200,7 @@ func (g *guest) run(ctx context.Context, limit time.Duration, script string) (st
 	return g.finish(ctx, limit, script, ch)
 }
 
-// finish waits for a command that start started.
+// finish waits for the result of a command that start has started.
 func (g *guest) finish(ctx context.Context, limit time.Duration, script string, ch <-chan result) (string, error) {
 	select {
 	case res, ok := <-ch:
@@ -223,7 +220,7 @@ func (g *guest) finish(ctx context.Context, limit time.Duration, script string, 
 	}
 }
 
-// stop ends the guest in order, which also completes its capture.
+// stop shuts the guest down, which also completes its capture.
 func (g *guest) stop() {
 	io.WriteString(g.control, "end 0 x\n")
 	select {
@@ -242,7 +239,7 @@ func (g *guest) kill() {
 	}
 }
 
-// consoleTail returns the last lines of the console.
+// consoleTail returns the last n lines of the console.
 func (g *guest) consoleTail(n int) string {
 	b, err := os.ReadFile(g.console)
 	if err != nil {

@@ -21,30 +21,29 @@ import (
 //go:embed guest/init
 var guestInit []byte
 
-// An image is what a guest boots from.
+// An image is the kernel and initial RAM disk of a guest.
 type image struct {
 	kernel, initrd string
 	about          string // versions, one line each
 }
 
-// recipe changes with anything that changes the image, so that an old one in
-// the cache is not taken for it.
+// recipe must be changed with every change of the image's contents, so that an old image in the
+// cache is not used.
 const recipe = "3"
 
-// guestPrograms go into the guest with the libraries they need.
+// guestPrograms are copied into the guest with their libraries.
 var guestPrograms = []string{"rping", "ib_write_bw", "ib_read_bw", "ib_send_bw", "rdma"}
 
-// storagePrograms go into the guest if the host has them: -nvme needs them.
+// storagePrograms, which -nvme needs, are copied into the guest if the host has them.
 var storagePrograms = []string{"nvme", "fio", "mke2fs", "e2fsck", "mkfs.xfs", "xfs_repair"}
 
-// guestModules go into the guest with the modules they need. The CRC is the
-// one in plain C: the one for Intel's instructions, on QEMU's emulated
-// processor, now and then gives a wrong value for right data.
+// guestModules are copied into the guest with the modules that they need. crc32c_generic is the
+// version in C: on QEMU's emulated processor, the version for Intel's instructions occasionally
+// returns a wrong value.
 var guestModules = []string{"virtio_pci", "virtio_net", "virtio_rng", "rdma_ucm", "ib_uverbs", "iw_cm", "rdma_cm", "crc32c_generic",
 	"nvme-rdma", "ext4", "xfs", "9p", "9pnet_rdma"}
 
-// ensureImage returns the image in the cache directory, and makes it first if
-// it is not there.
+// ensureImage returns the image in the cache directory. It builds the image if the cache has none.
 func ensureImage(ctx context.Context, cache string, logf func(string, ...any)) (*image, error) {
 	programs := guestPrograms[:len(guestPrograms):len(guestPrograms)]
 	for _, p := range storagePrograms {
@@ -72,13 +71,12 @@ func ensureImage(ctx context.Context, cache string, logf func(string, ...any)) (
 	return im, nil
 }
 
-// A builder makes an image. Packages stay in the cache; what is unpacked from
-// them is thrown away.
+// A builder builds an image. It keeps packages in the cache, and removes their unpacked files.
 type builder struct {
 	cache, dir string
 	programs   []string
-	work       string // of this build
-	release    string // of the kernel, as 6.1.0-1-amd64
+	work       string // working directory of this build
+	release    string // release of the kernel, for example 6.1.0-1-amd64
 	logf       func(string, ...any)
 	begin      time.Time
 }
@@ -124,7 +122,7 @@ func (b *builder) build(ctx context.Context, im *image) (err error) {
 	return os.Rename(b.path("out"), b.dir)
 }
 
-// prune removes the images of earlier recipes and earlier kernels' packages.
+// prune removes older images and packages of older kernels from the cache.
 func (b *builder) prune() {
 	images, _ := filepath.Glob(filepath.Join(b.cache, "*", "VERSIONS"))
 	for _, f := range images {
@@ -146,12 +144,12 @@ func (b *builder) prune() {
 	}
 }
 
-// path is a path below the work directory.
+// path returns a path below the working directory.
 func (b *builder) path(elem ...string) string {
 	return filepath.Join(append([]string{b.work}, elem...)...)
 }
 
-// base is the kernel release without the flavour, series its first two numbers.
+// base returns the kernel release without the flavour, series its first two numbers.
 func (b *builder) base() string { return strings.TrimSuffix(b.release, "-amd64") }
 func (b *builder) series() string {
 	f := strings.SplitN(b.release, ".", 3)
@@ -165,7 +163,7 @@ func (b *builder) packages() []string {
 		"linux-kbuild-" + b.series(), "linux-source-" + b.series()}
 }
 
-// fetch downloads what is not in the cache. It installs nothing.
+// fetch downloads missing packages to the cache. It installs nothing.
 func (b *builder) fetch(ctx context.Context) error {
 	out, err := command(ctx, "", "apt-cache", "depends", "linux-image-amd64")
 	if err != nil {
@@ -207,7 +205,7 @@ func (b *builder) unpack(ctx context.Context) error {
 			return err
 		}
 	}
-	// The packaged Makefile names the common headers by their installed place.
+	// The packaged Makefile refers to the common headers where they would be installed.
 	mk := "include " + b.path("root/usr/src/linux-headers-"+b.base()+"-common/Makefile") + "\n"
 	if err := os.WriteFile(b.path("root/usr/src/linux-headers-"+b.release+"/Makefile"), []byte(mk), 0o644); err != nil {
 		return err
@@ -221,8 +219,8 @@ func (b *builder) unpack(ctx context.Context) error {
 	return err
 }
 
-// siwParameters turns compile-time constants of siw into module parameters,
-// in the second of the two modules that are built. The first is as shipped.
+// siwParameters is a script that turns compile-time constants of siw into module parameters. It is
+// applied to the second of the two modules that are built; the first is as shipped.
 const siwParameters = `
 set -e
 for v in mpa_crc_required mpa_crc_strict peer_to_peer; do
@@ -267,7 +265,7 @@ func (b *builder) compile(ctx context.Context) error {
 	return nil
 }
 
-// assemble writes the RAM disk and the kernel beside it.
+// assemble writes the RAM disk and the kernel.
 func (b *builder) assemble(ctx context.Context) error {
 	kernel, err := os.ReadFile(b.path("root/boot/vmlinuz-" + b.release))
 	if err != nil {
@@ -317,14 +315,14 @@ func (b *builder) assemble(ctx context.Context) error {
 	return os.WriteFile(b.path("initrd.gz"), buf.Bytes(), 0o644)
 }
 
-// A tree is the guest's file system being filled.
+// A tree is the guest's file system while it is filled.
 type tree struct {
 	a    *archive
 	done map[string]bool
 	err  error
 }
 
-// copy puts the host's file into the guest under name, once.
+// copy copies a file of the host into the guest as name, unless that was done before.
 func (t *tree) copy(name, file string) {
 	if t.err != nil || t.done[name] {
 		return
@@ -350,7 +348,7 @@ func (t *tree) copy(name, file string) {
 
 var libraryPath = regexp.MustCompile(`(/\S+) \(0x`)
 
-// libraries copies what file is linked with.
+// libraries copies the libraries that a program is linked with.
 func (t *tree) libraries(ctx context.Context, file string) {
 	if t.err != nil {
 		return
@@ -370,7 +368,7 @@ func (t *tree) libraries(ctx context.Context, file string) {
 	}
 }
 
-// verbs copies the user-space driver of siw, where the library looks for it.
+// verbs copies siw's user-space driver to the directory that the library searches.
 func (t *tree) verbs(ctx context.Context) {
 	if t.err != nil {
 		return
@@ -383,7 +381,7 @@ func (t *tree) verbs(ctx context.Context) {
 	d := drivers[len(drivers)-1]
 	t.copy(strings.TrimPrefix(d, "/"), d)
 	t.libraries(ctx, d)
-	// Ending a thread loads this one by name.
+	// The C library loads this library by name when a thread ends.
 	if gcc, _ := filepath.Glob("/usr/lib/*/libgcc_s.so.1"); len(gcc) > 0 {
 		t.copy("usr/lib/libgcc_s.so.1", gcc[0])
 	} else if gcc, _ := filepath.Glob("/lib/*/libgcc_s.so.1"); len(gcc) > 0 {
@@ -392,8 +390,7 @@ func (t *tree) verbs(ctx context.Context) {
 	t.a.file("etc/libibverbs.d/siw.driver", 0o644, []byte("driver siw\n"))
 }
 
-// modules copies the kernel modules with all that they depend on, and both
-// builds of siw.
+// modules copies the kernel modules with their dependencies, and both builds of siw.
 func (t *tree) modules(ctx context.Context, b *builder) {
 	if t.err != nil {
 		return
@@ -418,7 +415,7 @@ func (t *tree) modules(ctx context.Context, b *builder) {
 			t.err = err
 			return
 		} else if err != nil {
-			continue // not in this kernel
+			continue // this kernel does not have the module
 		}
 		for line := range strings.Lines(string(out)) {
 			if f := strings.Fields(line); len(f) >= 2 && f[0] == "insmod" {

@@ -92,7 +92,7 @@ func (o *options) run(ctx context.Context) error {
 	return o.test(ctx, im, acc, dir)
 }
 
-// test runs every conversation in one guest, and then looks at the capture.
+// test runs all conversations in one guest, and then checks the capture.
 func (o *options) test(ctx context.Context, im *image, acc accelerator, dir string) error {
 	if o.viaduct == "" {
 		o.viaduct = filepath.Join(dir, "viaduct")

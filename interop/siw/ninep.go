@@ -13,7 +13,8 @@ import (
 	"time"
 )
 
-// ninep has the guest's kernel mount a directory of ours by examples/9p, and read all of it.
+// ninep makes the guest's kernel mount a directory that examples/9p serves, and read all of its
+// files.
 func (r *runner) ninep(ctx context.Context) error {
 	server := filepath.Join(r.dir, "9p")
 	build := exec.CommandContext(ctx, "go", "build", "-o", server, "viaduct/examples/9p")
@@ -47,7 +48,7 @@ umount /mnt9; cd /tmp/copy; find . -type f | sort | xargs sha256sum`)
 	return nil
 }
 
-// plantTree makes a tree of files of many sizes, and returns what sha256sum says of it.
+// plantTree creates a tree of files of many sizes, and returns the output of sha256sum for it.
 func plantTree(root string) (string, error) {
 	for i, n := range []int{0, 1, 511, 4096, 65525, 65526, 1 << 20, 3<<20 + 7} {
 		dir := filepath.Join(root, fmt.Sprintf("d%d", i%3), "sub")
@@ -59,7 +60,7 @@ func plantTree(root string) (string, error) {
 			return "", err
 		}
 	}
-	for i := range 300 { // more than one message of names
+	for i := range 300 { // more names than fit into one message
 		if err := os.WriteFile(filepath.Join(root, "d0", fmt.Sprintf("%0200d", i)), nil, 0o644); err != nil {
 			return "", err
 		}

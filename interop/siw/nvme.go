@@ -16,13 +16,13 @@ import (
 // A disk is a target under test and the guest that uses it.
 type disk struct {
 	*runner
-	file   string // that the target serves as namespace 1; 2 is memory
-	dir    string // with files that come and go as others
+	file   string // file that the target serves as namespace 1; namespace 2 is memory
+	dir    string // directory of files that are added and removed as further namespaces
 	at     string // port
 	target *exec.Cmd
 }
 
-// nvme has the guest's kernel use our target as a disk.
+// nvme makes the guest's kernel use our target as a disk.
 func (r *runner) nvme(ctx context.Context) error {
 	if err := need(storagePrograms...); err != nil {
 		return err
@@ -34,7 +34,7 @@ func (r *runner) nvme(ctx context.Context) error {
 		return err
 	}
 	d := &disk{runner: r, file: filepath.Join(r.dir, "disk"), dir: filepath.Join(r.dir, "disks")}
-	if err := errors.Join(sparse(d.file, 384<<20), os.MkdirAll(d.dir, 0o755)); err != nil { // xfs wants 300 MiB
+	if err := errors.Join(sparse(d.file, 384<<20), os.MkdirAll(d.dir, 0o755)); err != nil { // xfs: 300 MiB
 		return err
 	}
 	if err := d.start(ctx); err != nil {
@@ -66,7 +66,7 @@ func (r *runner) nvme(ctx context.Context) error {
 	return nil
 }
 
-// sparse makes a file of size bytes, or gives it that size.
+// sparse creates a file of size bytes, or changes the size of an existing one.
 func sparse(name string, size int64) error {
 	f, err := os.OpenFile(name, os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -75,7 +75,7 @@ func sparse(name string, size int64) error {
 	return errors.Join(f.Truncate(size), f.Close())
 }
 
-// start starts the target, at the port of its predecessor if there was one.
+// start starts the target, at the same port as its predecessor if there was one.
 func (d *disk) start(ctx context.Context) error {
 	listen := "127.0.0.1:" + d.at
 	d.target = exec.CommandContext(ctx, d.viaduct, "nvme", "serve", d.file, "mem:64M", d.dir, "--no-crc", "--listen", listen)
@@ -100,13 +100,13 @@ func (d *disk) stop() {
 	d.target.Wait()
 }
 
-// diagnose prints what the guest's kernel says.
+// diagnose prints the kernel log of the guest.
 func (d *disk) diagnose(ctx context.Context) {
 	out, _ := d.guest.run(ctx, 20*time.Second, "dmesg | tail -40; cat /sys/class/nvme/nvme*/state 2>/dev/null")
 	d.logf("%s", out)
 }
 
-// A diskCheck is a script for the guest and what is looked at after it.
+// A diskCheck is a script for the guest, and a check after it.
 type diskCheck struct {
 	what   string
 	limit  time.Duration
@@ -119,15 +119,16 @@ const (
 	diskDev = "/dev/nvme0n1"
 )
 
-// fio is a run that writes and verifies.
+// fio returns a command that writes to the disk and verifies the data.
 func fio(name, options string) string {
 	return "fio --name=" + name + " --filename=" + diskDev + " --direct=1 --ioengine=libaio --verify=xxhash --verify_fatal=1 " + options + " >/tmp/fio 2>&1 || { tail -30 /tmp/fio; exit 1; }\n"
 }
 
-// blocks are options of fio for blocks of all sizes.
+// blocks are fio options for blocks of all sizes.
 const blocks = "--rw=randwrite --bsrange=512-1M --blockalign=512 "
 
-// fileSystem makes a file system, copies files to it, drops the caches, and compares the files.
+// fileSystem returns a script that makes a file system, copies files to it, drops the caches, and
+// compares the files.
 func fileSystem(kind, make, check string) string {
 	return "/usr/bin/" + make + " " + diskDev + "\nmount -t " + kind + " " + diskDev + " /mnt\n" +
 		"cp /bin/busybox /tmp/r /mnt/; mkdir /mnt/d; cp /tmp/r /mnt/d/; sync; echo 3 >/proc/sys/vm/drop_caches\n" +
@@ -165,10 +166,10 @@ func (d *disk) checks() []diskCheck {
 	}
 }
 
-// kill kills the target while the guest writes, starts it again, and waits until the guest
-// has verified what it wrote.
+// kill kills the target while the guest writes, restarts it, and waits until the guest has verified
+// the written data.
 func (d *disk) kill(ctx context.Context) error {
-	time.Sleep(2 * time.Second) // into the writing
+	time.Sleep(2 * time.Second) // until the guest is writing
 	d.target.Process.Kill()
 	d.target.Wait()
 	time.Sleep(time.Second)
@@ -182,14 +183,14 @@ func (d *disk) kill(ctx context.Context) error {
 	return err
 }
 
-// events adds a disk to the running target, makes it larger, and removes it. The connected guest
-// has to notice each time.
+// events adds a disk to the running target, enlarges it, and removes it. The connected guest must
+// notice each change.
 func (d *disk) events(ctx context.Context) error {
 	file := filepath.Join(d.dir, "third")
 	for _, step := range []struct {
 		what   string
 		do     func() error
-		script string // succeeds when the guest has noticed
+		script string // succeeds once the guest has noticed
 	}{
 		{"added", func() error { return sparse(file, 64<<20) }, `[ "$(cat /sys/block/nvme0n3/size 2>/dev/null)" = 131072 ] && [ -b /dev/nvme0n3 ]`},
 		{"resized", func() error { return sparse(file, 96<<20) }, `[ "$(cat /sys/block/nvme0n3/size)" = 196608 ]`},
@@ -209,7 +210,7 @@ func (d *disk) events(ctx context.Context) error {
 	return nil
 }
 
-// nothingLeft waits until ps shows no stream of the target.
+// nothingLeft waits until "viaduct ps" lists no stream of the target.
 func (d *disk) nothingLeft(ctx context.Context) error {
 	for end := time.Now().Add(30 * time.Second); ; time.Sleep(200 * time.Millisecond) {
 		out, err := exec.CommandContext(ctx, d.viaduct, "ps").Output()

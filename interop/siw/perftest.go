@@ -11,30 +11,30 @@ import (
 	"viaduct/iwarp"
 )
 
-// bandwidth are the runs of perftest's tools in a mode.
+// A bandwidth lists the runs of perftest's tools in a mode.
 type bandwidth struct {
 	sizes []int
-	count int // messages, at least
+	count int // least number of messages
 }
 
 var bandwidthTests = []perftest.Test{perftest.WriteBW, perftest.ReadBW, perftest.SendBW}
 
-// sockets makes our connections with segments whose length is a multiple of
-// four, as all FPDUs are, see rmem.
+// sockets makes connections whose segments have a length that is a multiple of four, like all
+// FPDUs; see rmem.
 var sockets = net.ListenConfig{Control: segments}
 
-// rmem bounds the guest's receive window below 64 KiB, where it is a multiple of
-// the segment. siw starts to copy a CRC again for each piece of it that arrives
-// (see docs/iwarp-peers.md), so that one must not be cut; QEMU's user network
-// cuts where a window ends, and otherwise where we do.
+// rmem limits the guest's receive window to less than 64 KiB, so that it is a multiple of the
+// segment. siw wrongly restarts a CRC for each piece of it that arrives (see docs/iwarp-peers.md),
+// so a CRC must not be split. QEMU's user network splits at the end of a window, and otherwise only
+// where we do.
 const rmem = "echo 4096 131072 131072 >/proc/sys/net/ipv4/tcp_rmem"
 
-// bandwidthTalks are the runs of a mode: each tool as client and as server.
+// bandwidthTalks returns the runs of a mode: each tool as client and as server.
 func (r *runner) bandwidthTalks(m mode) (talks []talk) {
 	for _, test := range bandwidthTests {
 		for _, size := range m.bandwidth.sizes {
 			opt := perftest.Options{Test: test, Size: size, Count: max(r.count, m.bandwidth.count), Verify: true}
-			// The first FPDUs are the exchange, 8 messages each way and more.
+			// The exchange adds at least 8 messages each way.
 			t := talk{startUps: 2, fpdus: opt.Count + 16}
 			t.what = fmt.Sprintf("guest's %v, our server, %d x %d bytes", test, opt.Count, size)
 			t.run = func(ctx context.Context) error {
@@ -53,14 +53,13 @@ func (r *runner) bandwidthTalks(m mode) (talks []talk) {
 	return talks
 }
 
-// tool is the command line of a tool; host is empty for a server. -F leaves the
-// processor's frequency alone.
+// tool returns the command line of a tool; host is "" for a server. With -F it ignores the
+// processor's frequency.
 func tool(opt perftest.Options, port int, host string) string {
 	return strings.TrimSpace(fmt.Sprintf("%v -R -F -s %d -n %d -p %d %s", opt.Test, opt.Size, opt.Count, port, host))
 }
 
-// serveTool lets a tool of the guest run against our server on nl, which it
-// closes.
+// serveTool runs our server on nl for a tool of the guest, and closes nl.
 func (r *runner) serveTool(ctx context.Context, opt perftest.Options, nl net.Listener) error {
 	ctx, cancel := context.WithTimeout(ctx, talkLimit)
 	defer cancel()
@@ -90,8 +89,7 @@ func (r *runner) serveTool(ctx context.Context, opt perftest.Options, nl net.Lis
 	return reported(out, opt)
 }
 
-// callTool runs our client against a tool of the guest, on the port that is so
-// many behind the first.
+// callTool runs our client against a tool of the guest, which listens at port guestPort+behind.
 func (r *runner) callTool(ctx context.Context, opt perftest.Options, behind int) error {
 	ctx, cancel := context.WithTimeout(ctx, talkLimit)
 	defer cancel()
@@ -123,15 +121,15 @@ func (r *runner) callTool(ctx context.Context, opt perftest.Options, behind int)
 	return reported(out, opt)
 }
 
-// quiet waits until nothing arrives at the guest's card any more. QEMU's user
-// network acknowledges for the guest, and holds some hundred kilobytes.
+// quiet waits until no more packets arrive at the guest. QEMU's user network acknowledges data for
+// the guest, and buffers some hundred kilobytes.
 func (r *runner) quiet(ctx context.Context) error {
 	const script = "f=/sys/class/net/eth0/statistics/rx_packets; a=; while b=$a; a=$(cat $f); [ \"$a\" != \"$b\" ]; do sleep 0.1; done"
 	_, err := r.guest.run(ctx, talkLimit, script)
 	return err
 }
 
-// reported looks for the line of a tool's table: size, count, bandwidth.
+// reported checks the line in a tool's table: size, count, bandwidth.
 func reported(out string, opt perftest.Options) error {
 	for line := range strings.Lines(out) {
 		f := strings.Fields(line)
@@ -141,7 +139,7 @@ func reported(out string, opt perftest.Options) error {
 		if f[1] != strconv.Itoa(opt.Count) {
 			return fmt.Errorf("the guest's tool reports %s messages of %s bytes, want %d", f[1], f[0], opt.Count)
 		}
-		// The clock of an emulated processor may make it 0.00.
+		// On an emulated processor the clock may make it 0.00.
 		if average, err := strconv.ParseFloat(f[3], 64); err != nil || !(average >= 0) {
 			return fmt.Errorf("the guest's tool reports a bandwidth of %q", f[3])
 		}

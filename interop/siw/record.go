@@ -13,14 +13,14 @@ import (
 	"viaduct/interop/internal/perftest"
 )
 
-// A recording is a conversation between two guests that is kept for replay.
+// A recording is a conversation between two guests that is stored for replay.
 type recording struct {
 	file, load     string
 	server, client string // commands; %[1]s is the server's address, %[2]d the port
 }
 
-// recordings are what interop/testdata holds. Each has a port of its own, by
-// which its packets are told from the rest of the capture.
+// recordings are the captures in interop/testdata. Each uses its own port, by which its packets are
+// selected from the whole capture.
 var recordings = []recording{
 	{"siw-rping-default.pcap", "siw", "rping -s -a %[1]s -p %[2]d -v -C 3", "rping -c -a %[1]s -p %[2]d -v -C 3"},
 	{"siw-rping-crc.pcap", "siw-param mpa_crc_required=1", "rping -s -a %[1]s -p %[2]d -v -C 3", "rping -c -a %[1]s -p %[2]d -v -C 3"},
@@ -37,8 +37,8 @@ const (
 	clientAddress = "10.9.0.2"
 )
 
-// recordAll runs the recordings between two guests on one cable and writes
-// their captures to interop/testdata.
+// recordAll runs the recordings between two connected guests, and writes their captures to
+// interop/testdata.
 func (o *options) recordAll(ctx context.Context, im *image, acc accelerator, dir string) error {
 	if err := need("tshark"); err != nil {
 		return err
@@ -83,7 +83,7 @@ func (o *options) recordAll(ctx context.Context, im *image, acc accelerator, dir
 		if _, err := server.run(ctx, 40*time.Second, fmt.Sprintf("wait-port %d", p)); err != nil {
 			return fmt.Errorf("%s: %w", rec.file, err)
 		}
-		// The neighbour's reloaded card needs a moment to be known again.
+		// After its module was reloaded, the other guest takes a moment to be reachable again.
 		out, err := client.run(ctx, talkLimit, "ping -c 1 -W 2 "+serverAddress+" >/dev/null; "+fmt.Sprintf(rec.client, serverAddress, p))
 		if err != nil {
 			return fmt.Errorf("%s: client: %w", rec.file, err)
@@ -114,8 +114,7 @@ func (o *options) recordAll(ctx context.Context, im *image, acc accelerator, dir
 	return nil
 }
 
-// ours are the recordings of perftest's tools against our own peer: the file, and
-// the end that serves.
+// ours lists recordings of perftest's tools against our own peer.
 var ours = []struct {
 	file  string
 	test  perftest.Test
@@ -129,10 +128,11 @@ var ours = []struct {
 	{"siw-send-bw-server.pcap", perftest.SendBW, false},
 }
 
-// Size and number of the messages in ours: more than one FPDU, and few.
+// Size and number of the messages in ours. A message takes more than one FPDU, and there are few
+// messages.
 const ourSize, ourCount = 2000, 6
 
-// recordOurs runs them in a guest and writes their part of its capture, told by
+// recordOurs runs these recordings in a guest, and writes the packets of each, which it selects by
 // the server's port, to testdata.
 func (o *options) recordOurs(ctx context.Context, im *image, acc accelerator, dir, testdata string) error {
 	r := &runner{options: o, image: im, acc: acc, dir: dir, begin: time.Now()}

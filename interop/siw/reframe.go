@@ -9,18 +9,15 @@ import (
 	"os"
 )
 
-// reframe copies the iWARP of a capture to another one in which each start-up
-// frame and each FPDU is one TCP segment. tshark loses its place in a stream
-// where a segment ends in the first few bytes of an FPDU, which happens all the
-// time behind QEMU's user network, and then calls good data broken.
+// reframe copies the iWARP traffic of a capture so that each start-up frame and each FPDU is one
+// TCP segment. QEMU's user network often ends a segment in the first few bytes of an FPDU. tshark
+// then loses its position in the stream, and reports correct data as malformed.
 //
-// Retransmissions are left out. What is not iWARP is, too. A stream that stops
-// making sense is an error.
+// The copy has no retransmissions and no other traffic. A stream that cannot be parsed is an error.
 //
-// A conversation whose ports have been those of an earlier one has other
-// addresses in the copy: tshark takes it for more of the earlier one, even behind
-// a SYN of its own. It happens in one run of twenty or so, as the host chooses a
-// port at random for each connection.
+// If a conversation has the same ports as an earlier one, it gets other addresses in the copy,
+// because tshark would otherwise take it for a part of the earlier one, even after a new SYN. That
+// happens about once in twenty runs, because the host chooses a random port for each connection.
 func reframe(in, out string) error {
 	f, err := os.Open(in)
 	if err != nil {
@@ -43,7 +40,7 @@ func reframe(in, out string) error {
 	return o.Close()
 }
 
-// Lengths of headers, and offsets in them.
+// Lengths of headers, and an offset in the TCP header.
 const (
 	pcapHeader, packetHeader      = 24, 16
 	ethernetHeader, ipHeader      = 14, 20
@@ -53,7 +50,7 @@ const (
 	capturedLength, privateLength = 8, 18
 )
 
-// A flowKey is both addresses and both ports of one direction.
+// A flowKey holds the addresses and ports of one direction of a connection.
 type flowKey [12]byte
 
 func (k flowKey) reverse() (r flowKey) {
@@ -66,14 +63,14 @@ func (k flowKey) reverse() (r flowKey) {
 
 // A flow is one direction of a TCP connection.
 type flow struct {
-	first   uint32 // sequence number behind the SYN
-	next    uint32 // sequence number expected
-	begun   bool   // the start-up frame is complete
-	other   bool   // this is not iWARP
+	first   uint32 // sequence number after the SYN
+	next    uint32 // next expected sequence number
+	begun   bool   // the start-up frame was complete
+	other   bool   // the stream is not iWARP
 	late    map[uint32][]byte
-	pending []byte // in order, and not yet a whole frame
-	sent    uint32 // sequence number in the copy
-	again   byte   // how many connections had these ports before
+	pending []byte // bytes in order that are not a complete frame yet
+	sent    uint32 // next sequence number in the copy
+	again   byte   // number of earlier connections with these ports
 }
 
 type reframer struct {
@@ -89,7 +86,7 @@ func (r *reframer) run(in io.Reader) error {
 	if binary.LittleEndian.Uint32(h[:]) != 0xa1b2c3d4 || h[20] != 1 {
 		return errors.New("not a capture of Ethernet frames")
 	}
-	binary.LittleEndian.PutUint32(h[16:], 1<<18) // FPDUs may be long
+	binary.LittleEndian.PutUint32(h[16:], 1<<18) // snapshot length: FPDUs may be long
 	if _, err := r.w.Write(h[:]); err != nil {
 		return err
 	}
@@ -114,7 +111,7 @@ func (r *reframer) run(in io.Reader) error {
 	}
 }
 
-// packet takes one packet of IPv4 and TCP; others are none of our business.
+// packet handles an IPv4 packet with TCP. It ignores all others.
 func (r *reframer) packet(stamp, p []byte) error {
 	if len(p) < ethernetHeader+ipHeader+tcpHeader || p[12] != 8 || p[13] != 0 || p[ethernetHeader+9] != 6 {
 		return nil
@@ -166,8 +163,7 @@ func (r *reframer) packet(stamp, p []byte) error {
 	}
 }
 
-// begin takes a SYN, whose connection may be one that is known, or another one
-// between the same ports.
+// begin handles a SYN. It may be repeated, or begin another connection between the same ports.
 func (r *reframer) begin(k flowKey, first uint32, answer bool) {
 	f, back := r.flows[k], r.flows[k.reverse()]
 	if f != nil && f.first == first {
@@ -183,13 +179,13 @@ func (r *reframer) begin(k flowKey, first uint32, answer bool) {
 	r.flows[k] = n
 }
 
-// add takes a segment and puts in order what can be.
+// add adds a segment, and moves all bytes that are now in order to pending.
 func (f *flow) add(seq uint32, body []byte) {
 	f.late[seq] = append([]byte(nil), body...)
 	for more := true; more; {
 		more = false
 		for at, b := range f.late {
-			gap := int32(f.next - at) // how much of b is known already
+			gap := int32(f.next - at) // number of bytes of b that were received before
 			if gap < 0 {
 				continue
 			}
@@ -203,14 +199,14 @@ func (f *flow) add(seq uint32, body []byte) {
 	}
 }
 
-// strange reports that a stream does not begin as MPA does.
+// strange reports that a stream does not begin like MPA.
 func (f *flow) strange() bool {
 	const prefix = "MPA ID Re"
 	n := min(len(f.pending), len(prefix))
 	return string(f.pending[:n]) != prefix[:n]
 }
 
-// frame returns the length of the first frame, 0 if it is not all there.
+// frame returns the length of the first frame in pending, or 0 if it is incomplete.
 func (f *flow) frame() (n int, err error) {
 	b := f.pending
 	if !f.begun {
@@ -234,7 +230,7 @@ func (f *flow) frame() (n int, err error) {
 	return n, nil
 }
 
-// segment writes one frame as one segment.
+// segment writes one frame as one TCP segment.
 func (r *reframer) segment(stamp, macs []byte, k flowKey, seq, ack uint32, body []byte) error {
 	p := make([]byte, packetHeader+ethernetHeader+ipHeader+tcpHeader, packetHeader+ethernetHeader+ipHeader+tcpHeader+len(body))
 	copy(p, stamp)

@@ -13,8 +13,8 @@ import (
 	"viaduct/interop/internal/perftest"
 )
 
-// TestReframe copies every recorded conversation. Each frame has to be one
-// segment, and the streams have to be what they were.
+// TestReframe copies every recorded conversation. In the copy, each frame must be one segment, and
+// the streams must be unchanged.
 func TestReframe(t *testing.T) {
 	files, err := filepath.Glob("../testdata/*.pcap")
 	if err != nil || len(files) == 0 {
@@ -53,8 +53,8 @@ func TestReframe(t *testing.T) {
 	}
 }
 
-// TestReframeStreams: disorder, loss that is repaired, other protocols, ports
-// that are used again, and an FPDU that no segment can hold.
+// TestReframeStreams tests reordered and retransmitted segments, other protocols, reused ports, and
+// an FPDU that is too long for a segment.
 func TestReframeStreams(t *testing.T) {
 	start := testkit.Hex("4d504120494420526571204672616d65 10 02 0004 00000000")
 	fpdu := append([]byte{0, 18}, make([]byte, 24)...)
@@ -106,16 +106,16 @@ func TestReframeStreams(t *testing.T) {
 		t.Error("an FPDU of 64 KiB and more was taken")
 	}
 	r := &reframer{flows: make(map[flowKey]*flow)}
-	for n := range 60 { // short packets
+	for n := range 60 { // truncated packets
 		if err := r.packet(make([]byte, 8), packet(key, 1, 0x10, stream)[:n]); err != nil {
 			t.Error(n, err)
 		}
 	}
 }
 
-// TestReframePortsAgain: each connection between the same ports has addresses of
-// its own in the copy, the same in both directions, also where one of them was
-// refused; and a SYN that is repeated changes nothing.
+// TestReframePortsAgain checks that each connection between the same ports gets its own addresses
+// in the copy, the same in both directions, even if one of them was refused. A repeated SYN must
+// not begin another connection.
 func TestReframePortsAgain(t *testing.T) {
 	start := testkit.Hex("4d504120494420526571204672616d65 10 02 0004 00000000")
 	there := flowKey{10, 0, 0, 1, 10, 0, 0, 2, 0, 1, 0, 2}
@@ -126,7 +126,7 @@ func TestReframePortsAgain(t *testing.T) {
 		packet(there, 99, synFlag, nil), packet(back, 499, synFlag|ackFlag, nil),
 		packet(there, 100, ackFlag, start), packet(back, 500, ackFlag, start),
 		packet(there, 99, synFlag, nil), packet(back, 499, synFlag|ackFlag, nil),
-		packet(there, 699, synFlag, nil), // refused
+		packet(there, 699, synFlag, nil), // this connection is refused
 		packet(there, 799, synFlag, nil), packet(back, 899, synFlag|ackFlag, nil),
 		packet(there, 800, ackFlag, start), packet(back, 900, ackFlag, start),
 	} {
@@ -147,7 +147,7 @@ func TestReframePortsAgain(t *testing.T) {
 	}
 }
 
-// TestReadPortsAgain lets tshark read two conversations that had the same ports.
+// TestReadPortsAgain checks that tshark can read two conversations with the same ports.
 func TestReadPortsAgain(t *testing.T) {
 	if err := need("tshark"); err != nil {
 		t.Skip("tshark does not read what was copied:", err)
@@ -170,8 +170,7 @@ func TestReadPortsAgain(t *testing.T) {
 	}
 }
 
-// recorded is a recording whose ports are changed: the server's to 7174, the
-// client's to 40000.
+// recorded returns a recording with other ports: 7174 for the server, 40000 for the client.
 func recorded(t *testing.T, file string, server uint16) []byte {
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join("../testdata", file))

@@ -18,17 +18,17 @@ import (
 	"time"
 )
 
-// A mode is one way to load siw, and to start viaduct against it.
+// A mode determines how siw is loaded, and how viaduct is started.
 type mode struct {
 	name, load string
-	args       []string // of viaduct rping, both ways
+	args       []string // arguments of viaduct rping in both roles
 	crc        bool     // FPDUs have CRCs
-	sizes      []int    // of rping
+	sizes      []int    // message sizes of rping
 	bandwidth  bandwidth
 }
 
-// Viaduct asks for CRCs unless told otherwise, and siw as it is shipped gives
-// them to the caller. rping takes buffers of up to one byte less than 64 KiB.
+// Viaduct requests CRCs unless told otherwise, and siw as shipped grants a caller's request. rping
+// accepts buffers of up to 65,535 bytes.
 var modes = []mode{
 	{"as shipped", "siw", nil, true, []int{64, 1024, 4096, 16384, 65535}, bandwidth{[]int{64, 4096, 65536}, 100}},
 	{"without CRC", "siw", []string{"--no-crc"}, false, []int{64, 65535}, bandwidth{}},
@@ -40,17 +40,17 @@ var modes = []mode{
 type talk struct {
 	what     string
 	run      func(context.Context) error
-	startUps int // connections that the capture has to show
-	fpdus    int // and FPDUs, at least
+	startUps int // connections that the capture must contain
+	fpdus    int // least number of FPDUs that it must contain
 }
 
 const (
-	guestPort  = 7174 // of servers in the guest
-	guestPorts = 3    // how many from there on can be reached
+	guestPort  = 7174 // first port of servers in the guest
+	guestPorts = 3    // number of ports that can be reached, from guestPort on
 	talkLimit  = 60 * time.Second
 )
 
-// A runner holds the guest and the results.
+// A runner holds the guest and the results of the checks.
 type runner struct {
 	*options
 	image *image
@@ -58,19 +58,18 @@ type runner struct {
 	dir   string
 
 	guest    *guest
-	forward  []int    // ports of 127.0.0.1 that lead to guestPort and those behind it
-	captures []string // one for each boot
+	forward  []int    // ports of 127.0.0.1 that lead to guestPort and the following ones
+	captures []string // one file for each boot
 	begin    time.Time
-	loops    int // see again
+	loops    int // number of calls of again
 	checks   int
 	failures int
-	// what the capture has to show, at least, of the talks that went well
+	// Least counts that the capture must contain for the successful talks.
 	startUps, fpdus, withCRC int
 }
 
-// boot starts a guest, the first one or one in place of a guest that may have
-// been left in a bad state: kernel 6.1 does not always survive that rping is
-// killed while it connects.
+// boot starts a guest. It stops the previous guest, which may be in a bad state: kernel 6.1 does
+// not always survive if rping is killed while it connects.
 func (r *runner) boot(ctx context.Context) (err error) {
 	if r.guest != nil {
 		r.guest.stop()
@@ -87,11 +86,11 @@ func (r *runner) boot(ctx context.Context) (err error) {
 	}
 	name := fmt.Sprintf("guest%d", len(r.captures)+1)
 	capture := ""
-	if !r.nvmeOnly { // which moves too much
+	if !r.nvmeOnly { // its traffic is too large for a capture
 		capture = filepath.Join(r.dir, name+".pcap")
 	}
 	cpus := r.acc.cpus
-	if r.nvmeOnly { // a queue for each
+	if r.nvmeOnly { // for two queues
 		cpus = 2
 	}
 	begin := time.Now()
@@ -108,7 +107,7 @@ func (r *runner) boot(ctx context.Context) (err error) {
 	return err
 }
 
-// load loads siw in a mode.
+// load loads siw in the given mode.
 func (r *runner) load(ctx context.Context, m mode) error {
 	if _, err := r.guest.run(ctx, 30*time.Second, "load-siw "+m.load); err != nil {
 		return fmt.Errorf("loading siw (%s): %w", m.name, err)
@@ -116,7 +115,7 @@ func (r *runner) load(ctx context.Context, m mode) error {
 	return nil
 }
 
-// check runs one check and prints its line.
+// check runs one check and prints its result.
 func (r *runner) check(what string, f func() error) (ok bool) {
 	begin := time.Now()
 	err := f()
@@ -137,11 +136,10 @@ func (r *runner) fail(err error) {
 	r.logf("    %s", strings.ReplaceAll(err.Error(), "\n", "\n    "))
 }
 
-// maxFailures is how many failed conversations are enough to stop.
+// maxFailures is the number of failed conversations after which the program stops.
 const maxFailures = 3
 
-// all runs the checks. The error is one of the environment; failures of checks
-// are counted.
+// all runs the checks. It returns an error of the environment; failures of checks are only counted.
 func (r *runner) all(ctx context.Context) error {
 	if err := r.boot(ctx); err != nil {
 		return err
@@ -196,7 +194,7 @@ func (r *runner) all(ctx context.Context) error {
 	return r.conform(ctx)
 }
 
-// ping is the command line of our rping: viaduct's, or rdma-core's under run --rdma.
+// ping returns the command line of our rping: viaduct's, or rdma-core's under run --rdma.
 func (r *runner) ping(m mode, args ...string) []string {
 	if !r.rdma {
 		return append(append([]string{"rping"}, args...), m.args...)
@@ -208,12 +206,12 @@ func (r *runner) ping(m mode, args ...string) []string {
 	return append(append(run, "--", "rping"), args...)
 }
 
-// listening waits until our server does.
+// listening waits until our server listens at the port.
 func (r *runner) listening(ctx context.Context, h *process, port int) error {
 	if !r.rdma {
 		return h.waitFor("listening ", 20*time.Second)
 	}
-	entry := fmt.Sprintf(":%04X 00000000:0000 0A ", port) // rdma-core's says nothing, and a connection to try it would be one of its own
+	entry := fmt.Sprintf(":%04X 00000000:0000 0A ", port) // rdma-core's rping prints nothing
 	for over := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
 		if b, err := os.ReadFile("/proc/net/tcp"); err != nil || strings.Contains(string(b), entry) {
 			return err
@@ -224,7 +222,7 @@ func (r *runner) listening(ctx context.Context, h *process, port int) error {
 	}
 }
 
-// pingTalks are the runs of rping in a mode.
+// pingTalks returns the runs of rping in a mode.
 func (r *runner) pingTalks(m mode) (talks []talk) {
 	ours := "viaduct rping"
 	if r.rdma {
@@ -248,7 +246,7 @@ func (r *runner) pingTalks(m mode) (talks []talk) {
 	return talks
 }
 
-// diagnose prints what the guest knows about a conversation that failed.
+// diagnose prints the state of the guest after a failed conversation.
 func (r *runner) diagnose(ctx context.Context) {
 	const script = `ps | grep -v ' \['; for p in $(pidof rping ib_write_bw ib_read_bw ib_send_bw); do echo "process $p"; cat /proc/$p/stack; done; netstat -tn; dmesg | tail -n 12`
 	out, err := r.guest.run(ctx, 10*time.Second, script)
@@ -258,7 +256,7 @@ func (r *runner) diagnose(ctx context.Context) {
 	r.logf("    --- in the guest:\n    %s", strings.ReplaceAll(strings.TrimSpace(out), "\n", "\n    "))
 }
 
-// control shows that the guest talks iWARP with itself and reaches the host.
+// control checks that the guest can use iWARP with itself, and can reach the host.
 func (r *runner) control(ctx context.Context) error {
 	script := "rping -s -a 10.0.2.15 -p 7175 -S 4096 -C 20 & wait-port 7175 && rping -c -a 10.0.2.15 -p 7175 -S 4096 -V -C 20"
 	if _, err := r.guest.run(ctx, talkLimit, script); err != nil {
@@ -292,7 +290,7 @@ func (r *runner) control(ctx context.Context) error {
 	return <-first
 }
 
-// viaductServes lets the guest's client ping our server.
+// viaductServes runs our server for the guest's client.
 func (r *runner) viaductServes(ctx context.Context, m mode, size int) error {
 	p, err := freePort()
 	if err != nil {
@@ -315,7 +313,7 @@ func (r *runner) viaductServes(ctx context.Context, m mode, size int) error {
 	return h.wait(20 * time.Second)
 }
 
-// viaductCalls pings the guest's server with our client.
+// viaductCalls runs our client against the guest's server.
 func (r *runner) viaductCalls(ctx context.Context, m mode, size int) error {
 	ctx, cancel := context.WithTimeout(ctx, talkLimit)
 	defer cancel()
@@ -339,10 +337,10 @@ func (r *runner) viaductCalls(ctx context.Context, m mode, size int) error {
 	return r.tornDown(err)
 }
 
-// tornDown passes over an end of the guest's rping that tells of nothing but rping: when it has said that it is
-// disconnected, its main thread closes the channel of events while another waits there, which may see the closed
-// descriptor first and then ends the process with 255. That our side ends well, and has pinged as often as it was
-// to, is looked at apart from that.
+// tornDown ignores one harmless failure of the guest's rping. After it has printed that it is
+// disconnected, its main thread closes the event channel while another thread waits there. If that
+// thread sees the closed descriptor first, it ends the process with status 255. Other checks show
+// that our side has ended well, after the right number of pings.
 func (r *runner) tornDown(err error) error {
 	if err == nil {
 		return nil
@@ -357,12 +355,12 @@ func (r *runner) tornDown(err error) error {
 	return err
 }
 
-// A process is viaduct running on the host.
+// A process is a running viaduct on the host.
 type process struct {
 	cmd    *exec.Cmd
 	mu     sync.Mutex
 	out    bytes.Buffer
-	more   chan struct{} // a slot, filled when out grew
+	more   chan struct{} // one slot, filled when out grows
 	exited chan struct{}
 	err    error
 }
@@ -400,14 +398,14 @@ func (r *runner) startViaduct(ctx context.Context, args ...string) (*process, er
 	return h, nil
 }
 
-// said returns what the process printed so far.
+// said returns the output of the process so far.
 func (h *process) said() string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.out.String()
 }
 
-// waitFor waits until the process printed s.
+// waitFor waits until the output of the process contains s.
 func (h *process) waitFor(s string, limit time.Duration) error {
 	over := time.After(limit)
 	for {
@@ -427,7 +425,7 @@ func (h *process) waitFor(s string, limit time.Duration) error {
 	}
 }
 
-// wait waits for the end of the process; a status other than 0 is an error.
+// wait waits until the process ends. A status other than 0 is an error.
 func (h *process) wait(limit time.Duration) error {
 	select {
 	case <-h.exited:
@@ -446,8 +444,8 @@ func (h *process) kill() {
 	<-h.exited
 }
 
-// freePort finds a TCP port that is not in use now, below those that the system gives to
-// connections: one of these could take it before it is listened at.
+// freePort returns an unused TCP port below the range that the system assigns to connections. A
+// port in that range could be taken before a server listens at it.
 func freePort() (p int, err error) {
 	for range 100 {
 		var l net.Listener

@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// segmentSize is the MSS of our sockets, of which TCP's timestamps take 12 bytes.
+// segmentSize is the MSS of our sockets. TCP's timestamps take 12 bytes of it.
 const segmentSize = 1460
 
 // segments sets the MSS of a socket before it connects or listens.

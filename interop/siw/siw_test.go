@@ -15,7 +15,8 @@ import (
 	"time"
 )
 
-// unpack reads a newc archive the slow way.
+// unpack returns the files of a newc archive, by name. It is a simple second implementation of the
+// format.
 func unpack(t *testing.T, b []byte) map[string]string {
 	t.Helper()
 	if len(b)%512 != 0 {
@@ -201,8 +202,8 @@ func TestProcess(t *testing.T) {
 	}
 }
 
-// TestGuestScript lets a shell read the guest's program, so that a slip in it
-// shows here and not as a guest that hangs.
+// TestGuestScript lets a shell parse the guest's program, so that a syntax error fails here instead
+// of making a guest hang.
 func TestGuestScript(t *testing.T) {
 	sh, err := exec.LookPath("sh")
 	if err != nil {

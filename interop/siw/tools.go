@@ -10,15 +10,15 @@ import (
 	"strings"
 )
 
-// A skip says why the program, or a part of it, cannot run here.
+// A skip is the reason why the program, or a part of it, cannot run here.
 type skip string
 
 func (s skip) Error() string { return string(s) }
 
-// systemPath is where programs live that a user's PATH may lack.
+// systemPath lists directories of programs that may be missing in a user's PATH.
 var systemPath = []string{"/usr/sbin", "/sbin", "/usr/local/sbin"}
 
-// find returns the file of a program.
+// find returns the path of a program.
 func find(program string) (string, error) {
 	if p, err := exec.LookPath(program); err == nil {
 		return p, nil
@@ -32,7 +32,7 @@ func find(program string) (string, error) {
 	return "", skip("no program " + program)
 }
 
-// debianPackage tells a reader what to install for a program.
+// debianPackage maps programs to the packages that contain them.
 var debianPackage = map[string]string{
 	"qemu-system-x86_64": "qemu-system-x86",
 	"busybox":            "busybox-static",
@@ -60,8 +60,8 @@ var debianPackage = map[string]string{
 	"ldd":                "libc-bin",
 }
 
-// need checks that programs are there; the error is a skip that names all that
-// are missing and their packages.
+// need checks that programs are installed. The error is a skip that names all missing programs and
+// their packages.
 func need(programs ...string) error {
 	var missing, packages []string
 	for _, p := range programs {
@@ -78,8 +78,7 @@ func need(programs ...string) error {
 	return skip(fmt.Sprintf("missing: %s (Debian: apt-get install %s)", strings.Join(missing, " "), strings.Join(packages, " ")))
 }
 
-// command runs a program in dir and returns its output; the error carries the
-// end of it.
+// command runs a program in dir and returns its output. An error contains the end of the output.
 func command(ctx context.Context, dir, program string, args ...string) ([]byte, error) {
 	path, err := find(program)
 	if err != nil {

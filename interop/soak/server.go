@@ -73,8 +73,8 @@ func (t *total) counts() counts {
 	return c
 }
 
-// hold measures this process. It waits until the remains of connections have disappeared; the least
-// of several measurements counts.
+// hold measures this process. It waits until the remains of connections have disappeared, and
+// returns the least of several measurements.
 func hold(regions func() int, limit time.Duration) holding {
 	best := holding{Goroutines: 1 << 30}
 	for end := time.Now().Add(limit); ; time.Sleep(200 * time.Millisecond) {

@@ -127,8 +127,8 @@ func (o *options) soak(ctx context.Context) error {
 	return nil
 }
 
-// warm is the round with whose end later ones are compared. Pools and caches have reached their
-// size by then.
+// warm is the round to which later rounds are compared. At its end, pools and caches have reached
+// their size.
 const warm = 1
 
 // keepVictims starts processes that make connections, and kills them.
@@ -199,7 +199,8 @@ func (o *options) victim(ctx context.Context, at addresses, stop <-chan struct{}
 // memory that the collector and the system have not taken back yet.
 const memoryMargin = 24 << 20
 
-// grown compares two quiet moments.
+// grown compares the resources of two quiet moments, and returns an error if there are more in the
+// later one.
 func grown(side string, was, is holding) error {
 	if is.Goroutines > was.Goroutines || is.Descriptors > was.Descriptors || is.Regions > was.Regions ||
 		is.Heap > was.Heap+memoryMargin || !raceDetector && is.RSS > was.RSS+2*memoryMargin {

@@ -2,8 +2,8 @@
 // which many kernels lack. It needs only TUN devices, and works for an ordinary user in a user
 // namespace.
 //
-// A [Network] has a port in each namespace. A port is a TUN device; the [Fault] of the port is
-// applied to every IPv4 packet that the namespace sends into it. The Fault decides when and how
-// often the packet arrives at the port with its destination address, and which bit is wrong.
-// Packets are lost silently, as on a wire.
+// A [Network] has a port in each namespace. A port is a TUN device. The [Fault] of a port is
+// applied to every IPv4 packet that its namespace sends. The Fault determines when and how often
+// the packet arrives at the port with its destination address, and whether one of its bits is
+// wrong. Packets are lost silently, as on a wire.
 package link

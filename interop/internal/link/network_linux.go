@@ -56,7 +56,7 @@ func (n *Network) Add(addr netip.Addr, mtu int, seed uint64) (*Port, error) {
 	p := &Port{net: n, addr: addr, wake: make(chan struct{}, 1), over: make(chan struct{})}
 	p.shaper.r = rand.New(rand.NewPCG(seed, uint64(len(n.ports))))
 	made := make(chan error, 1)
-	go func() { // the thread gets another namespace and ends with the goroutine
+	go func() { // the thread gets the new namespace, and ends with the goroutine
 		runtime.LockOSThread()
 		made <- p.open(mtu)
 	}()

@@ -96,7 +96,7 @@ func (t *tracker) key(s segment) [2]netip.AddrPort {
 	return [2]netip.AddrPort{s.dst, s.src}
 }
 
-// allow reports whether a packet may pass. If not, the sender gets reset, or nothing if that is
+// allow reports whether a packet may pass. If it may not, reset is the packet for its sender, or
 // nil.
 func (t *tracker) allow(p []byte) (pass bool, reset []byte) {
 	s, ok := parseTCP(p)

@@ -1,5 +1,5 @@
-// Package mixed is verified traffic over every transport of the project, for the programs that run
-// it on bad networks and for a long time.
+// Package mixed generates verified traffic over every transport of the project, for the programs
+// that test on bad networks and for a long time.
 //
 // The two ends of a connection run the same [Plan]: each end sends until its time is over, verifies
 // every byte of the other, and closes in order. Over messages (vitcp, fcvi, iwarp) the traffic is

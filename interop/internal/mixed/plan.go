@@ -30,8 +30,8 @@ type Tally struct {
 	SharedMemory              bool   // the bytes went through shared memory, not TCP
 }
 
-// ErrBroken means that a promise was broken which must hold on every network: no byte is wrong, and
-// no completion is lost, doubled or out of order.
+// ErrBroken reports a broken promise that must hold on every network: no byte is wrong, and no
+// completion is lost, repeated or out of order.
 var ErrBroken = errors.New("broken promise")
 
 func broken(format string, a ...any) error {

@@ -1,6 +1,7 @@
-// Package perftest speaks the exchange of the bandwidth tests of the Linux RDMA tools (ib_write_bw,
-// ib_read_bw and ib_send_bw with -R) in both roles, so that the tools can be tested against this
-// stack. It does one direction on one queue pair, with a fixed number of messages of one size.
+// Package perftest implements the exchange of the bandwidth tests of the Linux RDMA tools
+// (ib_write_bw, ib_read_bw and ib_send_bw with -R) in both roles, so that the tools can be tested
+// against this stack. It supports one direction on one queue pair, with a fixed number of messages
+// of one size.
 //
 //	client                                             server
 //	  |=========== control stream: no Reads =============>|
@@ -22,11 +23,11 @@
 //	  |<------------------------------------------------->|
 //	  |============== both streams close =================|
 //
-// The client speaks first each time and the server answers in kind. The version is a text of 16
-// bytes, numbers are big-endian, bandwidths are IEEE 754 doubles in units of 2^20 bytes per second.
-// A count of received messages is written in the byte order of the server's processor; it is
-// little-endian here. The exchange has no document; this is the behaviour of version 4.5 of the
-// tools, which calls its exchange 6.06.
+// The client sends first each time, and the server answers in the same format. The version is a
+// text of 16 bytes, numbers are big-endian, and bandwidths are IEEE 754 doubles in units of 2^20
+// bytes per second. A count of received messages has the byte order of the server's processor; it
+// is little-endian here. No document describes the exchange; this package follows version 4.5 of
+// the tools, which calls its exchange 6.06.
 //
 //	l, err := iwarp.Listen(":18515", perftest.Config(nil, opt))
 //	res, err := perftest.Serve(ctx, l, opt)   // for ib_write_bw -R -s 4096 -n 1000 host

@@ -86,7 +86,7 @@ func TestRuns(t *testing.T) {
 	}
 }
 
-// TestStarts takes other start-ups of MPA than the usual one.
+// TestStarts uses other MPA start-ups than the default one.
 func TestStarts(t *testing.T) {
 	for name, base := range map[string]*iwarp.Config{"client-server": {ClientServer: true}, "markers": {Markers: true}} {
 		for _, test := range tests {
@@ -98,7 +98,7 @@ func TestStarts(t *testing.T) {
 	}
 }
 
-// TestDisagreement: the two ends have different options.
+// TestDisagreement gives the two ends different options.
 func TestDisagreement(t *testing.T) {
 	for _, v := range []struct {
 		name           string

@@ -1,4 +1,4 @@
-// Package proc runs the command for the programs of interop, and watches its output.
+// Package proc runs the command for the programs in interop, and watches its output.
 package proc
 
 import (
@@ -20,7 +20,7 @@ const Patience = time.Minute
 type Process struct {
 	cmd   *exec.Cmd
 	ended chan struct{}
-	err   error // of the end
+	err   error // result of Wait
 
 	mu    sync.Mutex
 	out   bytes.Buffer  // guarded by mu; both streams
@@ -61,7 +61,7 @@ func (p *Process) Output() (string, <-chan struct{}) {
 
 func (p *Process) String() string { return strings.Join(p.cmd.Args[1:], " ") }
 
-// Says waits until the output has text in it n times or more.
+// Says waits until the output contains text at least n times.
 func (p *Process) Says(text string, n int) error {
 	for limit := time.After(Patience); ; {
 		out, more := p.Output()
@@ -100,7 +100,7 @@ func (p *Process) Listening() (url string, err error) {
 	}
 }
 
-// Wait waits for the end, for at most d; a status other than 0 is an error.
+// Wait waits until the process ends, for at most d. A status other than 0 is an error.
 func (p *Process) Wait(d time.Duration) error {
 	select {
 	case <-p.ended:
@@ -125,7 +125,7 @@ func (p *Process) PID() int { return p.cmd.Process.Pid }
 // Interrupt sends SIGINT.
 func (p *Process) Interrupt() { p.cmd.Process.Signal(os.Interrupt) }
 
-// End sends SIGTERM to the process, and waits for its end.
+// End sends SIGTERM to the process, and waits until it ends.
 func (p *Process) End() error {
 	p.cmd.Process.Signal(syscall.SIGTERM)
 	return p.Wait(Patience)
