@@ -39,7 +39,7 @@ func Dial(ctx context.Context, at string, shown *status.Server) (*Client, error)
 	return &Client{c: c, in: json.NewDecoder(c), out: json.NewEncoder(c), host: host, status: shown}, nil
 }
 
-// Close ends the control connection. The server then ends open connections.
+// Close ends the control connection. The server then closes the connections of the measurement.
 func (c *Client) Close() error { return c.c.Close() }
 
 func (c *Client) ask(q request) (answer, error) {
@@ -159,7 +159,7 @@ func (c *Client) connect(ctx context.Context, dl dialer) (dialed, error) {
 }
 
 // maxSetups bounds the connections of one measurement. TCP blocks the port of each for a minute,
-// and to find a free port among many blocked ones costs more than the set-up.
+// and finding a free port among many blocked ones would take longer than the set-up itself.
 const maxSetups = 8000
 
 // setup makes and ends connections, one after the other. For OpSetup, only the set-up counts: from
@@ -203,7 +203,7 @@ func (c *Client) setup(ctx context.Context, s spec, dl dialer, d time.Duration, 
 	return m, err
 }
 
-// drive runs the client's side of all lanes at once, and fills m.
+// drive runs the client's side of all lanes at once for about d, and stores the outcome in m.
 func (c *Client) drive(ctx context.Context, s spec, lanes []dialed, d time.Duration, m *sample, count *meter) error {
 	if _, err := c.ask(request{Cmd: "go"}); err != nil {
 		return err
@@ -253,8 +253,8 @@ func (c *Client) drive(ctx context.Context, s spec, lanes []dialed, d time.Durat
 	return nil
 }
 
-// push keeps the window full until the time is over, and returns how many
-// operations the other side has confirmed. Like pingPong it posts once at least.
+// push keeps the window full until the time is over. It returns how many operations the other side
+// has confirmed. It posts at least once.
 func push(ctx context.Context, s spec, l lane, end time.Time, count *meter) (n int, err error) {
 	w, batch, out := s.window(), max(1, s.Doorbell), 0
 	for i := 0; ; i++ {
@@ -302,8 +302,8 @@ func finish(ctx context.Context, l lane) error {
 	}
 }
 
-// pingPong measures round trips until the time is over, and one at least: on a busy machine the
-// time may be over before the first.
+// pingPong measures round trips until the time is over. It measures at least one, because on a busy
+// machine the time may be over before the first.
 func pingPong(ctx context.Context, s spec, l lane, end time.Time, count *meter) (trips []time.Duration, err error) {
 	poll := s.Op == OpPoll
 	for was := time.Now(); len(trips) == 0 || was.Before(end); {

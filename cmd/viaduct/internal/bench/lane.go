@@ -29,7 +29,7 @@ var Ops = []string{OpWrite, OpRead, OpSend, OpStream, OpPoll, OpWait, OpRate, Op
 
 // A spec describes one measurement.
 type spec struct {
-	Transport  string `json:"transport"` // a scheme, with parameters behind a ?
+	Transport  string `json:"transport"` // a scheme, followed by ? and parameters if there are any
 	Op         string `json:"op"`
 	Size       int    `json:"size"`
 	Doorbell   int    `json:"doorbell"` // messages per doorbell
@@ -95,7 +95,8 @@ type target struct {
 }
 
 // A lane is one connection of a measurement, with as little code as possible between the
-// measurement and the transport. It is for one goroutine. poll means to poll instead of sleeping.
+// measurement and the transport. It is for one goroutine. poll means that the call polls instead of
+// sleeping.
 type lane interface {
 	// post posts n operations of the spec with one doorbell.
 	post(n int) error
@@ -105,7 +106,7 @@ type lane interface {
 	send(ctx context.Context, n int, poll bool) error
 	// recv receives one message and returns its length.
 	recv(ctx context.Context, poll bool) (int, error)
-	// close ends the connection. With OpSetup it returns when the other side has ended it too.
+	// close ends the connection. With OpSetup it returns only when the other side has ended it too.
 	close()
 }
 

@@ -61,7 +61,8 @@ func (l *streamLane) reap(context.Context, bool) (int, error) {
 	return n, nil
 }
 
-// send ends our direction if n is the length of the end message. Otherwise it is post.
+// send ends the sending direction if n is the length of the end message. Otherwise it writes one
+// message, like post.
 func (l *streamLane) send(_ context.Context, n int, _ bool) error {
 	if n == endSize && l.s.Size != endSize {
 		if h, ok := l.c.(interface{ CloseWrite() error }); ok {

@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// A lateLane completes everything at once, and gets back the message that it sent last.
+// A lateLane completes every operation at once, and receives the message that it sent last.
 type lateLane struct {
 	posted int
-	last   int // length of that message
+	last   int // length of the message that was sent last
 }
 
 func (l *lateLane) post(n int) error {
@@ -32,8 +32,8 @@ func (l *lateLane) recv(context.Context, bool) (int, error) { return l.last, nil
 
 func (l *lateLane) close() {}
 
-// On a busy machine the time of a measurement may be over before its first operation. It carries
-// out one nevertheless, because the median of none is no figure.
+// TestMeasureLate: a measurement carries out one operation even if its time is over before the
+// first, as can happen on a busy machine. Without any, it would have no median.
 func TestMeasureLate(t *testing.T) {
 	over := time.Now().Add(-time.Second)
 	trips, err := pingPong(t.Context(), spec{Op: OpWait, Size: 64}, &lateLane{}, over, nil)

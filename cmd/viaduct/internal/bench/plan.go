@@ -32,8 +32,8 @@ type Plan struct {
 	Tell     func(Interval)
 }
 
-// A Row is one line of the report. Values are in Unit; for microseconds and
-// bytes less is better.
+// A Row is one line of the report. Values are in Unit. For microseconds and bytes, smaller values
+// are better.
 type Row struct {
 	Transport string  `json:"transport"`
 	Op        string  `json:"op"`
@@ -49,7 +49,7 @@ type Row struct {
 	// Processor time per 10^9 bytes moved, on either side.
 	ClientCPU float64 `json:"client_cpu_seconds_per_gb,omitempty"`
 	ServerCPU float64 `json:"server_cpu_seconds_per_gb,omitempty"`
-	// The way of the bytes between the processes.
+	// The path of the bytes between the processes.
 	SharedMemory bool   `json:"shared_memory"`
 	WhyTCP       string `json:"why_tcp,omitempty"`
 	Error        string `json:"error,omitempty"`
@@ -117,7 +117,7 @@ func (p *Plan) specs(transport string) (out []spec) {
 	return out
 }
 
-// Applies reports whether a transport has an operation.
+// Applies reports whether a transport supports an operation.
 func Applies(transport, op string) bool { return spec{Transport: transport, Op: op}.applies() }
 
 // baseline returns the measurement of plain TCP that a spec is compared with.

@@ -4,11 +4,12 @@ package bench
 // repeatedly.
 type window[T any] struct {
 	ring []T
-	next int // the one to post
-	left int // posted and not reaped
+	next int // index in ring of the operation to post next
+	left int // operations that were posted and not reaped
 }
 
-// postRing posts the next n operations with post, which returns how many it accepted.
+// postRing posts the next n operations. It calls post, which returns how many operations it
+// accepted, one or more times.
 func (w *window[T]) postRing(n int, post func([]T) (int, error)) error {
 	for n > 0 {
 		k := min(n, len(w.ring)-w.next)

@@ -66,8 +66,8 @@ func TestExchanges(t *testing.T) {
 // gives up in the end. Other failures are not repeated.
 func TestBusy(t *testing.T) {
 	for _, c := range []struct {
-		enough int   // the leisure with which it succeeds
-		err    error // before
+		enough int   // the leisure with which the exchange succeeds
+		err    error // the error with less leisure
 		want   []int
 	}{
 		{1, errBusy, []int{1}},

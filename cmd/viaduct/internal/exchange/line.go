@@ -74,8 +74,8 @@ func (l *line) elapsed() time.Duration {
 // now returns the time since the start, in whole steps.
 func (l *line) now() time.Duration { return l.elapsed().Truncate(Delay) }
 
-// hold stops the clock and all arrivals until n directions have bytes to carry, so that these cross
-// even on a busy machine.
+// hold stops the clock and delivers nothing until n directions have bytes to carry. Their messages
+// then cross, even on a busy machine.
 func (l *line) hold(n int) {
 	l.clock.Lock()
 	defer l.clock.Unlock()
@@ -124,7 +124,7 @@ func (l *line) step(n int) {
 	}
 }
 
-// close ends the line and returns the capture.
+// close ends the line and all its connections. It returns the capture.
 func (l *line) close() ([]byte, error) {
 	l.cancel()
 	l.pumps.Wait()
@@ -132,8 +132,9 @@ func (l *line) close() ([]byte, error) {
 	return l.buf.Bytes(), err
 }
 
-// join puts the line into a connection that this process has opened: bytes written to the result go
-// over the line to nc, and back.
+// join puts the line into nc, a connection that this process has opened. Bytes written to the
+// result go over the line to nc, and bytes from nc return over the line. The line's close ends
+// both. If there is no line, join closes nc and returns it.
 func (l *line) join(nc net.Conn) net.Conn {
 	near, far, err := pair()
 	if err != nil { // the connection is useless without the line
@@ -154,7 +155,7 @@ func (l *line) join(nc net.Conn) net.Conn {
 	return &ended{near.(*net.TCPConn), nc.LocalAddr(), nc.RemoteAddr()}
 }
 
-// ended is a connection that reports the addresses of another one.
+// An ended is a connection that reports the addresses of another one.
 type ended struct {
 	*net.TCPConn
 	local, remote net.Addr
@@ -184,13 +185,14 @@ func pair() (near, far net.Conn, err error) {
 	return near, far, err
 }
 
-// A parcel is a run of bytes in transit.
+// A parcel is a number of bytes in transit.
 type parcel struct {
 	due time.Duration // by the clock of the line
 	b   []byte        // nil at the end of the stream
 }
 
-// loses reports whether the line loses the frame b, recorded in a packet.
+// loses reports whether the line loses the frame b, which the capture has under the number packet.
+// If so, it records that.
 func (l *line) loses(packet int, b []byte) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -201,7 +203,7 @@ func (l *line) loses(packet int, b []byte) bool {
 	return true
 }
 
-// pump carries the bytes of one direction.
+// pump carries the bytes of one direction from one connection to the other, until from ends.
 func (l *line) pump(st *pcapng.Stream, back bool, from, to net.Conn) {
 	way := make(chan parcel, 1024)
 	var wg sync.WaitGroup

@@ -63,7 +63,8 @@ func connect(ctx context.Context, a, b *viEnd) error {
 	return errors.Join(err, <-served)
 }
 
-// connectSoon is connect for lines whose frames have short time-outs.
+// connectSoon is connect for a line whose frames have short time-outs. A time-out is an error that
+// matches errBusy.
 func (l *line) connectSoon(a, b *viEnd) error {
 	err := connect(l.ctx, a, b)
 	if errors.Is(err, vi.ErrNotReachable) || errors.Is(err, vi.ErrTimeout) {
@@ -81,7 +82,7 @@ func (e *viEnd) close() {
 	e.nic.Close()
 }
 
-// send posts d and waits for its completion.
+// send posts d and waits until it is complete.
 func (e *viEnd) send(ctx context.Context, d *vi.Descriptor) error {
 	if err := e.v.PostSend(d); err != nil {
 		return err

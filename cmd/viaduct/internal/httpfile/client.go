@@ -27,7 +27,7 @@ var ErrNoDigest = errors.New("the server gives no SHA-256 to verify with (is it 
 type Client struct {
 	HTTP *http.Client
 	Host string // of the Host header
-	// Token is shown with every request; nil is none.
+	// Token is presented with every request; nil means no token.
 	Token *token.Token
 }
 
@@ -44,7 +44,8 @@ func (c *Client) request(ctx context.Context, method, path string, body io.Reade
 // token.ErrMissing or token.ErrWrong, and not ErrRefused.
 var ErrRefused = errors.New("the server refused")
 
-// refused turns an answer that is not a success into an error.
+// refused returns the error for an answer that is not a success. It matches ErrRefused or an error
+// of package token.
 func refused(r *http.Response) error {
 	if err := denied(r); err != nil {
 		return fmt.Errorf("the server refused (%s): %w", r.Status, err)
@@ -58,7 +59,7 @@ func refused(r *http.Response) error {
 }
 
 // denied returns token.ErrMissing or token.ErrWrong if the server refused the request because of
-// its token.
+// its token, and nil otherwise.
 func denied(r *http.Response) error {
 	switch {
 	case r.StatusCode != http.StatusUnauthorized:
@@ -69,9 +70,11 @@ func denied(r *http.Response) error {
 	return token.ErrMissing
 }
 
-// Get fetches a file from offset to its end and writes the bytes to w, in order, and to h. h must
-// already hold the sum of the bytes before offset. A nil error means that the whole file matches
-// the server's SHA-256.
+// Get fetches a file from offset to its end. It writes the bytes to w, in order, and to h, which
+// must already hold the sum of the bytes before offset. If begin is not nil, Get calls it before
+// the first byte, with the number of bytes to transfer and the size of the whole file. It calls
+// progress, if that is not nil, with the length of each part. A nil error means that the whole file
+// matches the server's SHA-256.
 func (c *Client) Get(ctx context.Context, path string, offset int64, w io.Writer, h hash.Hash, begin func(length, size int64), progress func(n int)) error {
 	q, err := c.request(ctx, http.MethodGet, path, nil)
 	if err != nil {
@@ -199,7 +202,7 @@ func (c *Client) PutStream(ctx context.Context, path string, r io.Reader, h hash
 	return nil
 }
 
-// A trailed body calls ended before it reports its end.
+// A trailed is a body that calls ended when its reader has read it to its end.
 type trailed struct {
 	meter
 	ended func()
@@ -216,7 +219,8 @@ func (t *trailed) Read(p []byte) (int, error) {
 // maxListing bounds the bytes of a listing.
 const maxListing = 64 << 20
 
-// List returns the entries of a directory, sorted by name.
+// List returns the entries of a directory, sorted by name. The error matches ErrRefused if the path
+// is not a directory.
 func (c *Client) List(ctx context.Context, path string) ([]store.Entry, error) {
 	q, err := c.request(ctx, http.MethodGet, path, nil)
 	if err != nil {
@@ -247,7 +251,8 @@ func (c *Client) List(ctx context.Context, path string) ([]store.Entry, error) {
 	return *list.Entries, nil
 }
 
-// A meter hashes and counts the bytes read.
+// A meter is a reader that hashes the bytes and reports their number to progress. h and progress
+// may be nil.
 type meter struct {
 	r        io.Reader
 	h        hash.Hash

@@ -77,7 +77,9 @@ func (s *Service) Set(at netip.AddrPort, targets ...netip.AddrPort) error {
 	return nil // the next Port Mapper gets the registration from stay
 }
 
-// stay keeps the service registered: when the Port Mapper has ended, it enters again.
+// stay keeps the service registered. When the Port Mapper has ended, or after a pause if there was
+// none, it calls enter again. It reports the new state unless the same error has persisted. It does
+// not return.
 func (s *Service) stay(st State, ended <-chan struct{}) {
 	for {
 		if ended != nil {
@@ -94,8 +96,9 @@ func (s *Service) stay(st State, ended <-chan struct{}) {
 	}
 }
 
-// enter makes this process the Port Mapper, or registers its service with the process that already
-// is. ended is closed when that Port Mapper has ended; it is nil if there is none.
+// enter makes this process the Port Mapper, or registers its service with the process that is the
+// Port Mapper already. ended is closed when that Port Mapper has ended; it is nil if there is none.
+// In that case st.Err is the reason, and err is the error of binding the UDP address.
 func (s *Service) enter() (st State, ended <-chan struct{}, err error) {
 	st.Addr = s.at
 	for range 2 { // a process that has just ended may have freed the port since
@@ -127,7 +130,8 @@ func (s *Service) enter() (st State, ended <-chan struct{}, err error) {
 	return st, nil, err
 }
 
-// serve answers as the Port Mapper, for this service and for the services that register.
+// serve makes this process answer as the Port Mapper, for this service and for those that register.
+// The result is closed when srv has ended.
 func (s *Service) serve(srv *portmap.Server) <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -147,7 +151,8 @@ func (s *Service) serve(srv *portmap.Server) <-chan struct{} {
 	return ended
 }
 
-// follow registers the mappings of this service with the process at the other end of c.
+// follow registers all mappings of this service with the process at the other end of c. The result
+// is closed when that process has ended. After an error follow has closed c.
 func (s *Service) follow(c *net.UnixConn) (<-chan struct{}, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -69,8 +69,9 @@ func Of(port uint16) (pid int) {
 	return pid
 }
 
-// register sends one registration and returns the reason of a refusal. If no answer arrives in
-// time, it closes the connection, so that the service looks for another Port Mapper.
+// register sends one registration and waits for the answer. A refusal is an error that matches
+// errRefused. After any other error, such as no answer in time, register shuts the connection down,
+// so that the service looks for another Port Mapper.
 func register(c *net.UnixConn, r registration) (err error) {
 	defer func() {
 		if err != nil && !errors.Is(err, errRefused) {
@@ -132,7 +133,8 @@ func (t *table) offer(udp netip.AddrPort) (*net.UnixListener, error) {
 	return l, nil
 }
 
-// serve takes the registrations of one service until its connection ends.
+// serve enters the registrations of one service into the table, and answers them, until its
+// connection ends.
 func (t *table) serve(c *net.UnixConn) {
 	defer c.Close()
 	defer t.drop(c)
@@ -183,8 +185,9 @@ func peerOf(c *net.UnixConn) (p peer, err error) {
 }
 
 // mayRegister returns an error if p must not register r. Root and the user of this process may
-// register any address. Other users may register only services of their own: nobody else may listen
-// at the conventional port, nor at the targets.
+// register any address. Other users may register only services of their own: no other user may
+// listen at the conventional port or at the ports of the targets. owners returns the users that
+// listen at a port.
 func (p peer) mayRegister(r registration, owners func(port uint16) (uids []int, err error)) error {
 	switch {
 	case len(r.Targets) > maxTargets:
@@ -214,7 +217,8 @@ func (p peer) mayRegister(r registration, owners func(port uint16) (uids []int, 
 // overflowUID is the kernel's number for users that have none in this user namespace.
 const overflowUID = 65534
 
-// allUsersKnown reports whether every user of the host has a number in this user namespace.
+// allUsersKnown reports whether every user of the host has a number in this user namespace. It
+// returns false if it cannot find out.
 func allUsersKnown() bool {
 	b, err := os.ReadFile("/proc/self/uid_map")
 	f := strings.Fields(string(b))

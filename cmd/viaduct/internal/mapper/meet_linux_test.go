@@ -11,8 +11,8 @@ import (
 	"viaduct/portmap"
 )
 
-// Only the user who owns the listeners at the ports of a registration may register it. Root and the
-// user of the Port Mapper may register any.
+// TestMayRegister: a user may register only if all listeners at the ports of the registration are
+// that user's own. Root and the user of the Port Mapper may register any ports.
 func TestMayRegister(t *testing.T) {
 	owners := func(port uint16) ([]int, error) {
 		switch port {
@@ -56,7 +56,8 @@ func TestMayRegister(t *testing.T) {
 	}
 }
 
-// A conventional address has the targets of all services that registered it, until they end.
+// TestTable: a conventional address has the targets of all services that registered it. The targets
+// of a service go when the service ends.
 func TestTable(t *testing.T) {
 	tb := newTable(portmap.NewRegistry())
 	a := netip.MustParseAddrPort

@@ -22,8 +22,8 @@ func newTable(reg *portmap.Registry) *table {
 	return &table{registry: reg, by: map[any]map[netip.AddrPort][]netip.AddrPort{}}
 }
 
-// set registers the targets of a service for a conventional address. Without targets it removes
-// them.
+// set registers the targets of a service for a conventional address. Without targets it removes the
+// registration. After an error the table is unchanged.
 func (t *table) set(service any, at netip.AddrPort, targets []netip.AddrPort) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -61,7 +61,7 @@ type Client struct {
 	reg   msg.Region // of buf
 }
 
-// NewClient returns a client that uses conn. The caller still has to close conn.
+// NewClient returns a client that uses conn. The caller must close both the client and conn.
 func NewClient(conn msg.Conn) (*Client, error) {
 	return &Client{conn: conn, piece: min(pieceBytes, conn.MaxMessage())}, nil
 }
@@ -87,7 +87,8 @@ func (c *Client) Close() {
 	}
 }
 
-// bounded calls wait with a context that ends after d.
+// bounded calls wait with a context that ends after d. If that ends the wait, the error matches
+// ErrStalled.
 func bounded(ctx context.Context, d time.Duration, wait func(context.Context) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, d, ErrStalled)
 	defer cancel()
@@ -127,7 +128,8 @@ func (c *Client) send(ctx context.Context, q request) error {
 	return c.conn.Send(ctx, msg.Message{Data: b})
 }
 
-// receive waits for the answer to q.
+// receive waits for the answer to q. It returns an error that matches ErrRefused or an error of
+// package token if the server refused, and ErrNotServed if the answer is not that of a file server.
 func (c *Client) receive(ctx context.Context, q request) (reply, error) {
 	m, err := c.conn.Recv(ctx)
 	if errors.Is(err, io.EOF) {
@@ -140,7 +142,7 @@ func (c *Client) receive(ctx context.Context, q request) (reply, error) {
 	if err := json.Unmarshal(m.Data, &r); err != nil {
 		return reply{}, fmt.Errorf("%w: %w", ErrNotServed, err)
 	}
-	if !r.OK && r.Error == "" { // an echo server's
+	if !r.OK && r.Error == "" { // such as a message that an echo server returned
 		return reply{}, ErrNotServed
 	}
 	for _, e := range []error{token.ErrMissing, token.ErrWrong} {
@@ -265,8 +267,8 @@ func (c *Client) Sum(ctx context.Context, path string, n int64) (sum [32]byte, e
 	return parseSum(r.SHA256)
 }
 
-// pump reads length bytes in pieces through the window. It calls use for the completed pieces, in
-// order.
+// pump reads length bytes of the server's memory at at, in pieces. depth is the number of RDMA
+// Reads that may be outstanding. pump calls use with the bytes of each piece, in order.
 func (c *Client) pump(ctx context.Context, at msg.Remote, length int64, depth int, use func([]byte) error) error {
 	if length == 0 {
 		return nil

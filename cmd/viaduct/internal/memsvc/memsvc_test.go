@@ -28,8 +28,8 @@ import (
 // limit is the longest file that a client may store.
 const limit = 4 << 20
 
-// start runs a server on one end of a pair and returns the other, the root,
-// and the server's outcome.
+// start runs a server on one end of a pair. It returns the client's end, the server's end, the root
+// directory, and a channel for the result of Serve.
 func start(t *testing.T, writable bool) (*msgfake.Conn, *msgfake.Conn, string, chan error) {
 	t.Helper()
 	dir := t.TempDir()
@@ -121,11 +121,11 @@ func TestShrinkingFile(t *testing.T) {
 	if err := cl.Get(t.Context(), "f", 0, io.Discard, sha256.New(), shrink, nil); err == nil {
 		t.Error("a shrinking file arrived")
 	}
-	// The service reports a bad request...
+	// The service refuses the close of a file that has become shorter.
 	if r := exchange(t, c, `{"op":"close","path":"f","mode":"read"}`); !strings.Contains(fmt.Sprint(r["error"]), "shrank") {
 		t.Error(r)
 	}
-	// ... and answers the next one.
+	// It still answers the next request.
 	if r := exchange(t, c, `{"op":"open","path":"f","mode":"read"}`); r["length"] != 5.0 {
 		t.Error(r)
 	}
@@ -276,7 +276,7 @@ func TestWholeFile(t *testing.T) {
 	if got, err := os.ReadFile(filepath.Join(dir, "d/x")); err != nil || !bytes.Equal(got, body) {
 		t.Errorf("%d bytes stored, %v", len(got), err)
 	}
-	// An empty file, a wrong sum, and an upload that is never closed.
+	// Also store an empty file, a file with a wrong sum, and an upload that is never closed.
 	empty := fmt.Sprintf("%x", sha256.Sum256(nil))
 	exchange(t, c, `{"op":"open","path":"e","mode":"write","length":0}`)
 	if r := exchange(t, c, `{"op":"close","path":"e","mode":"write","sha256":"`+empty+`"}`); r["ok"] != true {
@@ -382,7 +382,7 @@ func TestWire(t *testing.T) {
 			t.Errorf("%.60q: %v", bad, r)
 		}
 	}
-	// One range per name and mode, and not too many.
+	// A client may open one range per name and mode, and a limited number of ranges.
 	exchange(t, c, `{"op":"open","path":"x.bin","mode":"read"}`)
 	if r := exchange(t, c, `{"op":"open","path":"./x.bin","mode":"read"}`); r["error"] != "already open" {
 		t.Error(r)

@@ -63,14 +63,14 @@ func (c *Client) put(ctx context.Context, path string, length int64, r io.Reader
 	return err
 }
 
-// A putting is a file that is being sent to the server.
+// A putting is the state of one file that is being sent to the server.
 type putting struct {
 	c          *Client
-	file       request      // its name
+	file       request      // holds the name of the file
 	free       []msg.Remote // pieces that may be written, in order of use
 	room       int64        // bytes of a piece
 	length     int64        // of the file, -1 if it is not known
-	unanswered int          // extends
+	unanswered int          // number of extend requests without an answer
 	closing    bool         // the close was sent
 	answered   bool         // only the answer to the close is outstanding
 
@@ -149,7 +149,8 @@ func (p *putting) run(ctx context.Context) error {
 	return nil
 }
 
-// giveUp receives the outstanding answers and makes the server discard the file.
+// giveUp ends the transfer and makes the server discard the file. It waits for the outstanding
+// writes and answers, so that the connection remains usable.
 func (p *putting) giveUp(ctx context.Context) error {
 	if err := p.settle(ctx); err != nil {
 		return err
@@ -170,8 +171,8 @@ func (p *putting) giveUp(ctx context.Context) error {
 	return nil
 }
 
-// fill writes one piece, of at most room bytes. The error is io.EOF at the end of the
-// source.
+// fill writes bytes of the source to one piece at the server, at most room. The error is io.EOF at
+// the end of the source, and a sourceError if the source failed.
 func (p *putting) fill(ctx context.Context, at msg.Remote, room int64, depth int) (filled int64, err error) {
 	win, err := p.c.window(depth)
 	if err != nil {
@@ -215,8 +216,8 @@ func (p *putting) reap(ctx context.Context) error {
 	return err
 }
 
-// settle waits for all RDMA Writes: the completion of a message comes after the completions of the
-// writes before it.
+// settle waits until all posted RDMA Writes are complete. This must precede the wait for a message,
+// because the completion of a message comes after the completions of the writes before it.
 func (p *putting) settle(ctx context.Context) error {
 	for len(p.flight) > 0 {
 		if err := p.reap(ctx); err != nil {

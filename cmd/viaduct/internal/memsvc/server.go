@@ -70,8 +70,9 @@ func Serve(ctx context.Context, conn msg.Conn, s *store.Store, tok *token.Token,
 	return err
 }
 
-// explain names the file that was truncated during a client's RDMA Read, since the protocols only
-// report memory that does not exist.
+// explain adds the name of a file that was truncated during a client's RDMA Read to err, because
+// the protocols only report memory that does not exist. It returns err unchanged if no open file
+// has become too short.
 func (s *session) explain(err error) error {
 	for k, o := range s.open {
 		if o.view != nil && o.view.Shrank() {
@@ -91,7 +92,7 @@ const dropAfter = 200 * time.Millisecond
 type session struct {
 	conn  msg.Conn
 	store *store.Store
-	token *token.Token // nil if none is needed
+	token *token.Token // nil if clients need no token
 	log   *slog.Logger
 	watch Observer
 	open  map[openKey]*opened
@@ -101,13 +102,14 @@ type session struct {
 	listed     store.Text
 	unanswered []store.Entry
 
-	nonces *[2]token.Nonce // of client and server, for the next proof
+	nonces *[2]token.Nonce // of client and server, for the next proof; nil if there are none
 	proven bool            // the client has proven that it has the token
 }
 
 type openKey struct{ path, mode string }
 
-// An opened range is a view, a whole file to write with its registration, or an upload in pieces.
+// An opened range is one of three things: a view of a file to read, a whole file to write, or an
+// upload in pieces.
 type opened struct {
 	region msg.Region
 	view   *store.View
@@ -144,7 +146,8 @@ func (s *session) run(ctx context.Context) error {
 	return err
 }
 
-// answer answers one request. The error is io.EOF after an orderly end by the client.
+// answer receives one request, calls handle and sends the answer. The error is io.EOF after an
+// orderly end by the client.
 func (s *session) answer(ctx context.Context, handle func(request) ([]byte, error)) error {
 	m, err := s.conn.Recv(ctx)
 	switch {

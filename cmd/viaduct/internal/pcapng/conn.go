@@ -135,7 +135,7 @@ func (w *Stream) endLocked(out bool) {
 	w.c.segment(w.seg(!out, ack, nil))
 }
 
-// Reset records a reset; out means that this side sent it.
+// Reset records a reset of the connection. out means that this side sent it.
 func (w *Stream) Reset(out bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -7,9 +7,10 @@ import (
 	"viaduct/internal/wire/ib"
 )
 
-// RoCE records a packet of RoCEv2 with its invariant CRC; out says that this process sent it. A
-// socket is not shown the identification of an IPv4 header: the frame gets the one that the CRC
-// fits, so that the CRC of a good packet is right in the capture too.
+// RoCE records a packet of RoCEv2 with its invariant CRC. out means that this process sent it. A
+// socket does not report the identification in an IPv4 header, which the CRC covers. The recorded
+// frame therefore gets the identification that fits the CRC, so that the CRC of an undamaged packet
+// is right in the capture too.
 func (c *Capture) RoCE(out bool, src, dst netip.AddrPort, packet []byte) {
 	src = netip.AddrPortFrom(src.Addr().Unmap(), src.Port())
 	dst = netip.AddrPortFrom(dst.Addr().Unmap(), dst.Port())
@@ -25,7 +26,8 @@ func (c *Capture) RoCE(out bool, src, dst netip.AddrPort, packet []byte) {
 	c.writeLocked()
 }
 
-// setIdentification changes the IPv4 header of an Ethernet frame.
+// setIdentification sets the identification in the IPv4 header of an Ethernet frame, and corrects
+// the header's checksum.
 func setIdentification(frame []byte, id uint16) {
 	ip := frame[14:34]
 	binary.BigEndian.PutUint16(ip[4:], id)

@@ -28,11 +28,10 @@ type Env struct {
 	Stdout io.Writer
 	Stderr io.Writer
 
-	// Command is the command line without the program's name. Without one there is
-	// no Status.
+	// Command is the command line without the program's name. If it is empty, there is no Status.
 	Command []string
 
-	// Set by flags.
+	// The fields below are set by flags.
 	JSON      bool
 	LogLevel  string
 	LogFormat string
@@ -63,7 +62,8 @@ func NewEnv() *Env {
 	return &Env{Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Log: slog.New(slog.DiscardHandler)}
 }
 
-// Open applies the flags. Close must follow.
+// Open applies the flags: it sets up the log, the capture and the metrics server. Close must be
+// called after it, even if it fails.
 func (e *Env) Open() error {
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(e.LogLevel)); err != nil || !strings.Contains("debug info warn error", e.LogLevel) {
@@ -123,7 +123,7 @@ func plainAttr(_ []string, a slog.Attr) slog.Attr {
 	return a
 }
 
-// Close flushes the capture and stops the metrics server.
+// Close flushes the capture and stops the metrics server. It returns an error of the capture.
 func (e *Env) Close() error {
 	e.endReloading()
 	e.Status.close()
@@ -139,7 +139,8 @@ func (e *Env) Close() error {
 	return nil
 }
 
-// Wrap records the connection if there is a capture. dialed means that this process opened it.
+// Wrap returns c so that its traffic is recorded if there is a capture. dialed means that this
+// process opened the connection.
 func (e *Env) Wrap(c net.Conn, dialed bool) net.Conn {
 	if e.Capture == nil {
 		return c
@@ -147,8 +148,8 @@ func (e *Env) Wrap(c net.Conn, dialed bool) net.Conn {
 	return e.Capture.Conn(c, dialed)
 }
 
-// Listening prints the address at which a command listens. Call over when it stops listening, if
-// that is before the command ends.
+// Listening prints the address at which a command listens, and lists it in "viaduct ps". The caller
+// must call over if it stops listening before the command ends.
 func (e *Env) Listening(u *addr.URL) (over func()) {
 	over = e.Status.Server().Listening(u.Scheme, u.String())
 	e.PrintListening(u.String())
@@ -190,7 +191,8 @@ func (e *Env) PrintJSON(v any) error {
 	return e.encode(v)
 }
 
-// PrintEvent writes a document on one line: before the result, or as one of any number of results.
+// PrintEvent writes a document on one line. It is for documents that precede the result, and for
+// commands with any number of results.
 func (e *Env) PrintEvent(v any) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -219,8 +221,9 @@ func isTerminal(w io.Writer) bool {
 // data that the Go tool reads.
 var commit string
 
-// Commit returns the commit that the build names, or otherwise that of the checkout, and whether
-// the checkout had changes.
+// Commit returns the commit that was set when the package was built, or otherwise the commit of the
+// checkout. It returns "unknown" if there is neither. modified reports whether the checkout had
+// changes.
 func Commit() (id string, modified bool) {
 	id = "unknown"
 	if b, ok := debug.ReadBuildInfo(); ok {
@@ -242,7 +245,7 @@ func Commit() (id string, modified bool) {
 // version is set by the build of a package (-ldflags -X).
 var version string
 
-// Version is the version of the package or the module, "devel" for a build from a
+// Version returns the version of the package or the module. It returns "devel" for a build from a
 // checkout.
 func Version() string {
 	if version != "" {

@@ -9,8 +9,8 @@ import (
 	"viaduct/cmd/viaduct/internal/systemd"
 )
 
-// Inherit takes over the sockets that a service manager has opened for this process. Verbs that
-// listen call it.
+// Inherit takes over the sockets that a service manager has opened for this process. It returns an
+// error if their variables are invalid.
 func (e *Env) Inherit() (err error) {
 	e.sockets, err = systemd.Inherited()
 	return err

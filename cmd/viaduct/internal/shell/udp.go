@@ -15,7 +15,7 @@ func (e *Env) DialUDP(ctx context.Context, d *net.Dialer, network, address strin
 	return &tappedUDP{c, e}, nil
 }
 
-// A tappedUDP records the datagrams of a connected socket in the capture.
+// A tappedUDP is a connected socket that records its datagrams in the capture.
 type tappedUDP struct {
 	net.Conn
 	e *Env

@@ -147,7 +147,8 @@ type View struct {
 	m      mapping
 }
 
-// View opens length bytes at offset; length 0 means up to the end of the file.
+// View maps length bytes of a file at offset; length 0 means up to the end of the file. It returns
+// ErrRange for a range that is not in the file. The caller must close the View.
 func (s *Store) View(p string, offset, length int64) (*View, error) {
 	f, st, err := s.OpenFile(p)
 	if err != nil {
@@ -376,8 +377,8 @@ func (u *Upload) Map(length int64) ([]byte, error) {
 	return u.m.data, nil
 }
 
-// Commit flushes the file to the disk and then gives it its name. It replaces a file that had the
-// name.
+// Commit flushes the file to the disk and then makes it visible under its name. It replaces a file
+// that has the name. After an error the file is removed, as by Abort.
 func (u *Upload) Commit() error {
 	if u.done {
 		return fs.ErrClosed

@@ -17,13 +17,14 @@ func isNoSpace(err error) bool {
 	return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT)
 }
 
-// tryLock marks a temporary file as in use for as long as it is open.
+// tryLock locks a temporary file for as long as it is open, which shows other processes that it is
+// in use. It returns false if another process has locked it.
 func tryLock(f *os.File) bool {
 	return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil
 }
 
-// temp creates a temporary file, without a name where the file system supports that. Of such a file
-// nothing remains if the process dies. name is empty then.
+// temp creates a temporary file in dir. If the file system supports that, the file has no name, so
+// that nothing remains of it if the process dies. name is empty then.
 func (s *Store) temp(dir string) (f *os.File, name string, err error) {
 	if f, err = s.nameless(dir); err == nil {
 		return f, "", nil
@@ -44,8 +45,8 @@ func (s *Store) nameless(dir string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), path.Join(dir, "(nameless)")), nil
 }
 
-// publish gives the file its name. If the name is free, one link does so, so that no temporary name
-// is ever visible. Otherwise a rename replaces the old file.
+// publish gives the file its name. If the name is free, a single link does that for a file without
+// a name, so that no temporary name is ever visible. Otherwise a rename replaces the old file.
 func (u *Upload) publish() error {
 	d, err := u.s.root.Open(u.dir)
 	if err != nil {

@@ -21,7 +21,7 @@ func isTemp(name string) bool {
 
 func tempName() string { return tempPrefix + rand.Text() + tempSuffix }
 
-// named creates a temporary file with a name and locks it.
+// named creates a temporary file in dir and locks it. It returns the file and its name in dir.
 func (s *Store) named(dir string) (*os.File, string, error) {
 	name := tempName()
 	f, err := s.root.OpenFile(path.Join(dir, name), os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o644)
@@ -36,7 +36,7 @@ func (s *Store) named(dir string) (*os.File, string, error) {
 	return f, name, nil
 }
 
-// rename gives a temporary file its final name.
+// rename gives a temporary file its final name. It replaces a file that has the name.
 func (u *Upload) rename() error {
 	if err := u.s.root.Rename(path.Join(u.dir, u.temp), path.Join(u.dir, u.base)); err != nil {
 		return err
@@ -45,8 +45,8 @@ func (u *Upload) rename() error {
 	return nil
 }
 
-// sweep removes the temporary files of dead servers from a directory and its subdirectories. It
-// does not follow links, and keeps files that a living server has locked.
+// sweep removes temporary files that a killed server left in a directory and its subdirectories. It
+// does not follow links, and keeps files that a running server has locked.
 func (s *Store) sweep(dir string) {
 	d, err := s.root.Open(dir)
 	if err != nil {

@@ -27,7 +27,7 @@ var iwarpTransport = Transport{
 	ListenMsg: listenIWARP,
 }
 
-// iwarpClose is how long a close waits for the peer's end of a stream.
+// iwarpClose bounds how long this side waits for the peer's end of a stream.
 const iwarpClose = 2 * time.Second
 
 // IWARPConfig returns the configuration for an address. By default CRCs are on, FPDUs fit TCP's
@@ -46,7 +46,7 @@ func IWARPConfig(u *addr.URL, o *Options) *iwarp.Config {
 	return c
 }
 
-// An iwarpConn is a message connection over a queue pair.
+// An iwarpConn is a msg.Conn over a queue pair.
 type iwarpConn struct {
 	q    *iwarp.QueuePair
 	mtu  int
@@ -59,7 +59,7 @@ type iwarpConn struct {
 	once sync.Once
 }
 
-// receives returns the size of each posted receive, and the longest message.
+// receives returns the size of each posted receive and the longest message, in bytes.
 func receives(u *addr.URL, o *Options) (size, mtu int) {
 	def := uint64(o.MTU)
 	if def == 0 {
@@ -73,7 +73,7 @@ func receives(u *addr.URL, o *Options) (size, mtu int) {
 	return size, int(min(n, math.MaxInt32))
 }
 
-// prepare posts the receives before the peer can send.
+// prepare returns the function that posts count receives of size bytes before the peer can send.
 func (c *iwarpConn) prepare(size, count int) func(*iwarp.QueuePair) error {
 	return func(q *iwarp.QueuePair) error {
 		var err error
@@ -95,7 +95,8 @@ func (c *iwarpConn) postRecv(i int) error {
 	return c.q.PostRecv(iwarp.RecvWR{ID: uint64(i), SG: []iwarp.SGE{iwarp.Buf(c.slab.at(i))}})
 }
 
-// started starts the goroutine that waits for the peer's end.
+// started starts a goroutine that ends the context gone when the peer has closed its direction or
+// the stream has ended.
 func (c *iwarpConn) started() {
 	ctx, cancel := context.WithCancel(context.Background())
 	c.gone = ctx
@@ -108,7 +109,8 @@ func (c *iwarpConn) started() {
 	}()
 }
 
-// iwarpHint adds the usual reason why a peer accepts TCP and then ends the start-up.
+// iwarpHint adds a hint to err if a peer accepted the TCP connection and then ended the start-up.
+// Such a peer usually speaks another protocol.
 func iwarpHint(err error, o *Options) error {
 	if o.TLSDial != nil && (errors.Is(err, syscall.ECONNRESET) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)) {
 		return shell.Hint(err, "the other side may speak without TLS: leave --tls out")
@@ -214,7 +216,9 @@ func (c *iwarpConn) MaxMessage() int      { return c.mtu }
 // Depth returns the negotiated ORD for reads: the stream would only queue more Reads than that.
 func (c *iwarpConn) Depth() (writes, reads int) { return 16, max(1, c.q.ORD()) }
 
-// failure returns the error that ended the stream, and io.EOF after an orderly end.
+// failure translates err, the error of an operation. If the stream has ended, failure returns the
+// reason, which matches io.EOF after an orderly end. Otherwise it returns err. It may wait for the
+// reason for iwarpClose.
 func (c *iwarpConn) failure(err error) error {
 	switch {
 	case errors.Is(err, iwarp.ErrFlushed), errors.Is(err, iwarp.ErrClosed), errors.Is(err, iwarp.ErrPeerClosed):
@@ -296,7 +300,7 @@ func (c *iwarpConn) Recv(ctx context.Context) (msg.Message, error) {
 	return m, nil
 }
 
-// An iwarpRegion is memory lent to one stream.
+// An iwarpRegion is memory registered for one stream.
 type iwarpRegion struct{ r *iwarp.MemoryRegion }
 
 func (r *iwarpRegion) Remote() msg.Remote {
@@ -352,7 +356,8 @@ func (c *iwarpConn) Reap(ctx context.Context) error {
 	return nil
 }
 
-// Shutdown closes our direction. TCP still delivers the bytes that were sent.
+// Shutdown ends the sending direction of the stream. TCP still delivers the bytes that were sent
+// before.
 func (c *iwarpConn) Shutdown(context.Context) error { return c.q.CloseWrite() }
 
 func (c *iwarpConn) Close() error {

@@ -23,10 +23,10 @@ const (
 	RemoteSetupTimeout = 30 * time.Second
 )
 
-// errSetup is the cause of a context that SetupTimeout ended.
+// errSetup is the cause of a context whose time for the set-up is over.
 var errSetup = errors.New("set-up took too long")
 
-// setupTimeout returns the bound for an address.
+// setupTimeout returns the bound for the set-up of a connection to u.
 func setupTimeout(u *addr.URL) time.Duration {
 	if u.Query.Has("portmap") || u.Query.Has("fabric") {
 		return RemoteSetupTimeout
@@ -34,7 +34,8 @@ func setupTimeout(u *addr.URL) time.Duration {
 	return SetupTimeout
 }
 
-// bounded adds the bound of setupTimeout to dial.
+// bounded returns dial with the bound of setupTimeout. If the bound ends the set-up, the error
+// matches os.ErrDeadlineExceeded.
 func bounded[C any](dial func(context.Context, *addr.URL, *Options) (C, error)) func(context.Context, *addr.URL, *Options) (C, error) {
 	return func(ctx context.Context, u *addr.URL, o *Options) (C, error) {
 		limit := setupTimeout(u)
@@ -50,8 +51,9 @@ func bounded[C any](dial func(context.Context, *addr.URL, *Options) (C, error)) 
 	}
 }
 
-// sameHost returns the shared memory policy of an address. Without such a parameter, that is the
-// library's default. The parser has already rejected words that are no policy.
+// sameHost returns the policy for shared memory in an address, and the directory for it. Without
+// such a parameter the policy is the library's default. The parser has already rejected invalid
+// words.
 func sameHost(u *addr.URL) (p samehost.Policy, dir string) {
 	if s := u.Query.Get("samehost"); s != "" {
 		p, _ = samehost.Parse(s)

@@ -5,10 +5,10 @@ import (
 	"sync/atomic"
 )
 
-// A slab is the memory of the receives that one connection keeps posted: count of size bytes each.
-// The peer may fill all of them at any moment, so that each must be as long as the longest message.
-// But the kernel allocates pages only as messages fill them. An idle connection that has received
-// only short messages has one page per receive, even if its longest message could be large. [V-43]
+// A slab is the memory of the receives that one connection keeps posted: count receives of size
+// bytes each. The peer may fill all of them at any moment, so each must be as long as the longest
+// message. But the kernel allocates pages only as messages fill them. An idle connection that has
+// received only short messages has one page per receive, even if it accepts long ones. [V-43]
 // [I-70]
 type slab struct {
 	mem  []byte
@@ -42,7 +42,8 @@ const (
 	slabBudget = 256 << 20
 )
 
-// get returns a slab. Its bytes are zero or those of a former connection.
+// get returns a slab of count receives of size bytes each. Its bytes are zero, or left over from a
+// former connection.
 func (p *slabPool) get(size, count int) (*slab, error) {
 	n := max(size*count, 1)
 	p.mu.Lock()
@@ -73,7 +74,8 @@ func (s *slab) filled(i, n int) {
 	}
 }
 
-// repost is called when the message in receive i was used, before the receive is posted again.
+// repost must be called before receive i is posted again, when its message is no longer used. It
+// may return memory of the receive to the kernel.
 func (s *slab) repost(i int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -89,8 +91,8 @@ func (s *slab) holdLocked(i, n int) {
 	s.used[i] = n
 }
 
-// put ends the use of the slab. No receive of it may still be posted. A message that is read after
-// put may be zeros, or that of another connection.
+// put returns the memory to the pool. No receive of the slab may still be posted. A caller that
+// still reads a message then may see zeros, or data of another connection. More calls do nothing.
 func (s *slab) put() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -114,7 +116,7 @@ func (s *slab) put() {
 	p.free[len(s.mem)] = append(p.free[len(s.mem)], s.mem)
 }
 
-// bytes returns the size of all receives, 0 if there is no memory yet.
+// bytes returns the size of all receives together. It returns 0 for a nil slab.
 func (s *slab) bytes() uint64 {
 	if s == nil {
 		return 0

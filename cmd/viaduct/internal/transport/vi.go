@@ -98,7 +98,7 @@ func registered(v string, u *addr.URL) (netip.AddrPort, error) {
 	return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port()), nil
 }
 
-// A viConn is a message connection over a connected VI.
+// A viConn is a msg.Conn over a connected VI.
 type viConn struct {
 	nic           *vi.NIC
 	v             *vi.VI
@@ -106,7 +106,7 @@ type viConn struct {
 	log           *slog.Logger
 	local, remote net.Addr
 	mtu           int
-	done          func() // closes everything else that ends with the connection
+	done          func() // closes the other objects that end with the connection
 	ops           *shell.Operations
 
 	slab     *slab // of the receives
@@ -116,11 +116,11 @@ type viConn struct {
 	out    *vi.Region // holds the message being sent
 	outMem []byte
 
-	closed atomic.Bool // by this side
+	closed atomic.Bool // this side has called Close
 	once   sync.Once
 }
 
-// newVI makes a VI with posted receives. It is not connected yet.
+// newVI makes a VI that is not connected yet, and posts its receives.
 func newVI(nic *vi.NIC, a vi.Attributes, o *Options) (c *viConn, err error) {
 	c = &viConn{nic: nic, log: o.Env.Log, done: func() {}}
 	if c.ptag, err = nic.CreatePtag(); err != nil {
@@ -184,7 +184,9 @@ func (c *viConn) Depth() (writes, reads int) { return 16, 16 }
 // brokeHint is the hint for a connection that ended without a disconnect by the peer.
 const brokeHint = "the other side may have died: look at its log, and run this again"
 
-// failure returns the error that ended the connection, and io.EOF after an orderly end.
+// failure translates err, the error of an operation. It returns net.ErrClosed if this side has
+// closed the connection. It matches io.EOF if the peer has disconnected, and msg.ErrBroken if the
+// connection failed.
 func (c *viConn) failure(err error) error {
 	var st *vi.StatusError
 	switch {
@@ -255,7 +257,7 @@ func (c *viConn) Recv(ctx context.Context) (msg.Message, error) {
 	return m, nil
 }
 
-// A viRegion is memory lent to one connection.
+// A viRegion is memory registered for one connection.
 type viRegion struct {
 	nic *vi.NIC
 	r   *vi.Region
@@ -304,8 +306,8 @@ func (c *viConn) Reap(ctx context.Context) error {
 	return nil
 }
 
-// Shutdown does not wait. A send completes when the peer has received the message, or Disconnect
-// still delivers it.
+// Shutdown returns at once, because there is nothing to wait for. A send completes when the peer
+// has received the message. Otherwise Disconnect still delivers the message.
 func (c *viConn) Shutdown(context.Context) error { return nil }
 
 // EmptyVI reaps the descriptors that a disconnect of v has flushed, because Destroy requires empty
@@ -339,7 +341,7 @@ func (c *viConn) Close() error {
 	return nil
 }
 
-// openNIC opens a NIC that logs its asynchronous errors. The expected end of a connection is logged
+// openNIC opens a NIC that logs its asynchronous errors. It logs the expected end of a connection
 // at a lower level.
 func openNIC(p vi.Provider, name string, o *Options) (*vi.NIC, error) {
 	nic, err := vi.Open(p, name, &vi.Config{Logger: o.Env.Log})
@@ -359,7 +361,8 @@ func openNIC(p vi.Provider, name string, o *Options) (*vi.NIC, error) {
 // calling returns a new discriminator that identifies a client.
 func calling() []byte { return []byte("c-" + rand.Text()[:12]) }
 
-// dialVI connects a VI of nic. nic is closed with the connection.
+// dialVI connects a new VI of nic to the discriminator in u at remoteHost. Closing the connection,
+// or an error, also closes nic.
 func dialVI(ctx context.Context, nic *vi.NIC, u *addr.URL, o *Options, remoteHost []byte, remote net.Addr) (msg.Conn, error) {
 	a := viAttributes(u, o)
 	c, err := newVI(nic, a, o)
@@ -379,7 +382,7 @@ func dialVI(ctx context.Context, nic *vi.NIC, u *addr.URL, o *Options, remoteHos
 	return c, nil
 }
 
-// connectFailure adds the usual reason of the error.
+// connectFailure adds the address to err, and a hint with the usual reason.
 func connectFailure(u *addr.URL, err error) error {
 	wrapped := fmt.Errorf("connect to %s: %w", u, err)
 	switch {
@@ -400,7 +403,8 @@ func connectFailure(u *addr.URL, err error) error {
 	return wrapped
 }
 
-// refusal returns the socket's error in err, without the VI status around it.
+// refusal returns the socket's error in err, without the VI status around it. It returns
+// ECONNREFUSED if there is none.
 func refusal(err error) error {
 	if oe, ok := errors.AsType[*net.OpError](err); ok {
 		return oe
@@ -408,17 +412,17 @@ func refusal(err error) error {
 	return syscall.ECONNREFUSED
 }
 
-// A viAddr is an address that is not one of TCP.
+// A viAddr is the text of an address that is not a TCP address.
 type viAddr string
 
 func (viAddr) Network() string  { return "vi" }
 func (a viAddr) String() string { return string(a) }
 
-// viWaits is how many requests may arrive at the same moment without being answered that nothing
-// listens.
+// viWaits is how many goroutines of a listener wait for requests. A request that finds none waiting
+// is answered that nothing listens, so this many may arrive at the same moment.
 const viWaits = 16
 
-// A viListener accepts VIs of one discriminator.
+// A viListener accepts connections for one discriminator. It owns its NIC.
 type viListener struct {
 	nic   *vi.NIC
 	u     *addr.URL
@@ -445,7 +449,8 @@ func listenVI(nic *vi.NIC, u *addr.URL, o *Options, at net.Addr) (msg.Listener, 
 	return l, nil
 }
 
-// wait accepts requests, one at a time, and hands over the resulting connections.
+// wait accepts one request after the other and passes the connections to Accept, until the listener
+// is closed.
 func (l *viListener) wait() {
 	for {
 		r, err := l.nic.ConnectWait(l.ctx, l.local)

@@ -26,8 +26,8 @@ var vitcpTransport = Transport{
 // such a request would be answered that nothing listens.
 const vitcpGrace = time.Second
 
-// vitcpNIC opens a separate NIC. listen is empty for a NIC that only dials. dials determines the
-// direction of connections in a capture.
+// vitcpNIC opens a NIC of its own. It listens at the address listen, unless that is empty. dials
+// determines the direction of connections in a capture.
 func vitcpNIC(u *addr.URL, o *Options, listen, host string, dials bool) (*vi.NIC, error) {
 	p, err := vitcpProvider(u, o, listen, host, dials)
 	if err != nil {
@@ -73,7 +73,9 @@ type vitcpListen struct {
 	discs map[string]bool // guarded by vitcpListens.mu: discriminators with a listener
 }
 
-// listen opens a NIC that listens at u. The caller must call over when the NIC is closed.
+// listen opens a NIC that listens at u. The caller must call over when the NIC is closed, so that
+// the discriminator becomes free. The error matches syscall.EADDRINUSE if the discriminator already
+// has a listener at that address.
 func (s *vitcpListens) listen(u *addr.URL, o *Options) (nic *vi.NIC, over func(), err error) {
 	a, err := net.ResolveTCPAddr("tcp", u.HostPort())
 	if err != nil {

@@ -14,7 +14,7 @@ const (
 	peered   = "peer"
 )
 
-// watch lists the connection of a message transport in "viaduct ps" and counts it.
+// watch lists the connection c of a message transport in "viaduct ps" and counts it in the metrics.
 func watch(c any, u *addr.URL, o *Options, role string) {
 	switch c := c.(type) {
 	case *viConn:
@@ -41,7 +41,7 @@ func watch(c any, u *addr.URL, o *Options, role string) {
 	}
 }
 
-// watchStream lists a byte stream in "viaduct ps" and counts it.
+// watchStream lists the byte stream c in "viaduct ps" and counts it in the metrics. It returns c.
 func watchStream(c net.Conn, o *Options, role string) net.Conn {
 	o.Env.Metrics.WatchStream(c)
 	if s := o.Env.Status.Server(); s != nil {

@@ -87,13 +87,15 @@ var native = map[string][]string{
 	"cm.ack_timeout": {"infiniband.cm.req.prim_localacktout"}, "cm.about": {"infiniband.cm.rej.msgrej"}, "cm.reason": {"infiniband.cm.rej.reason"},
 }
 
-// shared are fields that tshark shows by the name of another of ours.
+// shared maps our fields that tshark shows under the name of another field to that other field.
 var shared = map[string]string{"atomic.va": "reth.va", "atomic.rkey": "reth.rkey"}
 
-// twice are fields that tshark shows as a header and, with the same name, as its only field.
+// twice are fields that tshark shows two times with the same name: as a header, and as the only
+// field of the header.
 var twice = map[string]bool{"imm.data": true, "ieth.rkey": true}
 
-// headless are messages of which tshark shows the header alone, and none of their fields but these.
+// headless maps names of messages to the only field that tshark shows of them. It does not show
+// their other fields.
 var headless = map[string]string{"MRA": "cm.tid", "SIDR_REQ": "cm.tid", "SIDR_REP": "cm.tid"}
 
 // silent are the fields that tshark does not show, or shows only as a part of other text.
@@ -109,7 +111,8 @@ var silent = map[string]bool{
 	"cm.source_gid": true, "cm.destination_gid": true, "cm.source": true, "cm.destination": true, // shown as several fields
 }
 
-// theirs returns tshark's names for one of our fields.
+// theirs returns tshark's names for one of our fields. It returns nil for a field that tshark does
+// not show, and an error for an unknown one.
 func theirs(key string) ([]string, error) {
 	if names, ok := native[key]; ok || silent[key] {
 		return names, nil
@@ -126,10 +129,10 @@ var faults = []string{"_ws.lua.error", "_ws.malformed", "tcp.analysis.lost_segme
 
 // A Report is the result of a comparison.
 type Report struct {
-	Packets  int            // of the capture
-	Messages int            // compared
-	Fields   map[string]int // values compared, by decode's key
-	Differ   []string       // the differences
+	Packets  int            // packets of the capture
+	Messages int            // messages that were compared
+	Fields   map[string]int // number of compared values, by decode's key
+	Differ   []string       // descriptions of the differences
 }
 
 // A seen is a value of a field in a packet.
@@ -139,19 +142,21 @@ type seen struct {
 }
 
 // Compare compares decoded, the output of decode --json --segments for the file capture, with
-// tshark's output. Every value of every field must be in the same packet, in the same order.
+// tshark's output. Both must have the same values of every field, in the same packets and in the
+// same order. Differences are in the Report. The error is not nil if the comparison could not be
+// made.
 func (s *Shark) Compare(ctx context.Context, capture string, decoded []byte) (*Report, error) {
 	r := &Report{Fields: make(map[string]int)}
 	ours := make(map[string][]seen)
-	columns := make(map[string]int) // of tshark's output
+	columns := make(map[string]int) // index of each field in the lines of tshark's output
 	args := []string{"-r", capture, "-o", "fc.reassemble:FALSE", "-o", "infiniband.identify_payload:FALSE", "-T", "fields",
 		"-E", "occurrence=a", "-E", "aggregator=~", "-e", "frame.number"}
 	for _, fault := range faults {
 		args = append(args, "-e", fault)
 	}
 	fixed := 1 + len(faults)
-	// rpcordma claims Sends of other protocols. The others claim ports that the system may give to
-	// any process.
+	// Disable rpcordma because it decodes Sends of other protocols, and the others because their
+	// ports are in the range from which the system picks ports for any process.
 	for _, not := range []string{"rpcordma", "irc", "pcp", "pmproxy", "cbsp", "ams", "enip", "ecatf"} {
 		args = append(args, "--disable-protocol", not)
 	}
@@ -175,7 +180,7 @@ func (s *Shark) Compare(ctx context.Context, capture string, decoded []byte) (*R
 		switch {
 		case m.Proto == "fcip" && m.Dir == ">":
 			as[fmt.Sprintf("tcp.port==%d,fcip", m.Dst.Port())] = true
-		case m.Proto == "portmap": // both ports, since tshark uses the dissector of the lower one
+		case m.Proto == "portmap": // name both ports, since tshark uses the dissector of the lower one
 			as[fmt.Sprintf("udp.port==%d,sdp_portmap", m.Src.Port())] = true
 			as[fmt.Sprintf("udp.port==%d,sdp_portmap", m.Dst.Port())] = true
 		}
@@ -252,7 +257,7 @@ func (s *Shark) Compare(ctx context.Context, capture string, decoded []byte) (*R
 	return r, nil
 }
 
-// run returns the lines of tshark's output, in columns.
+// run runs tshark and returns the columns of each line of its output.
 func (s *Shark) run(ctx context.Context, args []string) (rows [][]string, err error) {
 	cmd := exec.CommandContext(ctx, s.path, args...)
 	cmd.Env = append(os.Environ(), "HOME="+s.home, "XDG_CONFIG_HOME="+s.home)
@@ -271,7 +276,7 @@ func (s *Shark) run(ctx context.Context, args []string) (rows [][]string, err er
 	return rows, nil
 }
 
-// difference describes the first difference of two lists.
+// difference describes the first difference of two lists. It returns "" if they are equal.
 func difference(ours, shows []seen) string {
 	for i, a := range ours {
 		switch {
@@ -288,7 +293,7 @@ func difference(ours, shows []seen) string {
 	return ""
 }
 
-// value converts a value of decode to the form that shown returns, too.
+// value converts a value of decode to the form that shown returns for tshark's values.
 func value(key, s string) string {
 	switch s {
 	case "true", "True":
@@ -311,7 +316,7 @@ var inBytes = map[string]bool{
 	"imm.data": true, "ieth.rkey": true,
 }
 
-// shown converts a value of tshark to the form that value returns, too.
+// shown converts a value of tshark to the form that value returns for decode's values.
 func shown(key, s string) string {
 	if inBytes[key] {
 		return value(key, strings.NewReplacer(":", "", ".", "").Replace(s))

@@ -111,7 +111,7 @@ func nameOf(p *unstable.Parser, x *unstable.Node) (name string, line int) {
 	return strings.Join(parts, "."), line
 }
 
-// service returns the command of a table.
+// service returns the command of a table, or nil if the table belongs to no service.
 func service(root *cobra.Command, table string) *cobra.Command {
 	if !slices.Contains(services, table) {
 		return nil
@@ -123,7 +123,7 @@ func service(root *cobra.Command, table string) *cobra.Command {
 	return c
 }
 
-// tableOf returns the table of a command, "" if the command is no service.
+// tableOf returns the table of a command, or "" if the command is no service.
 func tableOf(c *cobra.Command) string {
 	t := strings.ReplaceAll(strings.TrimPrefix(c.CommandPath(), c.Root().Name()+" "), " ", ".")
 	if !slices.Contains(services, t) {
@@ -132,7 +132,8 @@ func tableOf(c *cobra.Command) string {
 	return t
 }
 
-// settable returns the flag that a key sets. If c is nil, the flag may belong to any verb.
+// settable returns the flag that a key sets, or nil if there is none. If c is nil, it searches only
+// the flags of all verbs.
 func settable(root, c *cobra.Command, key string) *pflag.Flag {
 	if key == configFlag || key == defaultFlag || key == "help" || key == "json" {
 		return nil
@@ -143,8 +144,8 @@ func settable(root, c *cobra.Command, key string) *pflag.Flag {
 	return c.Flags().Lookup(key)
 }
 
-// checkConfig returns the mistakes in a file. It also sets the flags of c, which may be nil, that
-// the command line has not set.
+// checkConfig returns the mistakes in a file. If c is not nil, it also sets those flags of c that
+// the command line has not set. The error is not nil if the file cannot be read.
 func checkConfig(root, c *cobra.Command, file string) ([]mistake, error) {
 	settings, tables, wrong, err := readConfig(file)
 	if err != nil || settings == nil && wrong != nil {
@@ -242,7 +243,7 @@ func (s setting) value(f *pflag.Flag) (one, list []string, err error) {
 	return []string{s.text}, nil, nil
 }
 
-// tryValue reports whether a flag takes a value, and leaves the flag as it is.
+// tryValue returns an error if a flag does not accept a value. It leaves the flag as it was.
 func tryValue(f *pflag.Flag, v []string) error {
 	if _, ok := f.Value.(pflag.SliceValue); ok || len(v) == 0 {
 		return nil
@@ -253,7 +254,8 @@ func tryValue(f *pflag.Flag, v []string) error {
 	return err
 }
 
-// checkValue checks a value now, so that the mistake is found before the service starts.
+// checkValue checks the value of a key when the file is read, so that a mistake is found before the
+// service starts.
 func checkValue(table, key, v string) error {
 	switch key {
 	case "log-level":

@@ -193,7 +193,7 @@ func conformRun(ctx context.Context, e *shell.Env, u *addr.URL, p conformPlan) e
 			}
 			defer pc.Close()
 			u = u.WithPort(pc.LocalAddr())
-			over := map[string]bool{} // the clients before
+			over := map[string]bool{} // clients of earlier cases
 			g.Connect = func(ctx context.Context) (net.Conn, error) { return conformDatagram(ctx, e, &wg, pc, u, p.exec, over) }
 		} else {
 			lc := net.ListenConfig{KeepAliveConfig: conformKeepAlive}
@@ -282,7 +282,7 @@ func conformRun(ctx context.Context, e *shell.Env, u *addr.URL, p conformPlan) e
 	return err
 }
 
-// conformMapper waits for a Port Mapper to answer.
+// conformMapper sends requests until a Port Mapper answers, for at most wait.
 func conformMapper(ctx context.Context, u *addr.URL, wait time.Duration) error {
 	var d net.Dialer
 	c, err := d.DialContext(ctx, "udp", u.HostPort())
@@ -300,11 +300,11 @@ func conformMapper(ctx context.Context, u *addr.URL, wait time.Duration) error {
 			if _, err = c.Read(make([]byte, 2048)); err == nil {
 				return nil
 			}
-			if errors.Is(err, os.ErrDeadlineExceeded) { // it has paused
+			if errors.Is(err, os.ErrDeadlineExceeded) { // the read has waited for the pause already
 				continue
 			}
 		}
-		select { // the kernel reports that nothing listens
+		select { // the read failed at once, because the kernel reports that nothing listens
 		case <-time.After(pause):
 		case <-ctx.Done():
 			return context.Cause(ctx)
@@ -324,7 +324,8 @@ func writeReport(file string, write func(io.Writer) error) error {
 	return errors.Join(write(f), f.Close())
 }
 
-// conformAccept accepts a connection of the peer. If there is a command, it starts the peer.
+// conformAccept accepts a connection of the peer. A command that is not empty is started first, and
+// dials as the peer. Close of the connection also ends the command.
 func conformAccept(ctx context.Context, e *shell.Env, wg *sync.WaitGroup, l net.Listener, u *addr.URL, command string) (net.Conn, error) {
 	tl := l.(*net.TCPListener)
 	over := func() {}
@@ -360,7 +361,8 @@ func conformAccept(ctx context.Context, e *shell.Env, wg *sync.WaitGroup, l net.
 	return &peerConn{Conn: e.Wrap(c, false), over: over}, nil
 }
 
-// conformExec starts the dialling program for one case. over ends it.
+// conformExec starts the command that dials u in one case. over kills the command and waits for its
+// end.
 func conformExec(ctx context.Context, wg *sync.WaitGroup, u *addr.URL, command string) (over func(), err error) {
 	cctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // the program lives as long as the connection
 	command = strings.NewReplacer("{url}", u.String(), "{address}", u.HostPort(), "{host}", u.Host, "{port}", strconv.Itoa(int(u.Port))).Replace(command)
@@ -375,8 +377,10 @@ func conformExec(ctx context.Context, wg *sync.WaitGroup, u *addr.URL, command s
 	return func() { cancel(); <-ended }, nil
 }
 
-// conformDatagram returns the first datagram of a peer, with a connection to the peer's address. If
-// a command starts the peer, datagrams of earlier peers may still arrive, and are ignored.
+// conformDatagram returns a connection to the sender of the next datagram, which is the first that
+// the connection reads. A command that is not empty is started first, as the peer. Datagrams of the
+// peers in before may still arrive then; they are dropped. conformDatagram adds the new peer to
+// before.
 func conformDatagram(ctx context.Context, e *shell.Env, wg *sync.WaitGroup, pc net.PacketConn, u *addr.URL, command string, before map[string]bool) (net.Conn, error) {
 	over := func() {}
 	b := make([]byte, 2048)
@@ -406,11 +410,12 @@ func conformDatagram(ctx context.Context, e *shell.Env, wg *sync.WaitGroup, pc n
 	return &peerConn{Conn: e.Wrap(&peerDatagrams{PacketConn: pc, from: from, first: b[:n]}, false), over: over}, nil
 }
 
-// peerDatagrams receives the datagrams of one peer.
+// A peerDatagrams is the connection of a shared socket to one peer. It drops the datagrams of other
+// peers.
 type peerDatagrams struct {
 	net.PacketConn
 	from  net.Addr
-	first []byte // read and not returned
+	first []byte // the datagram that identified the peer; nil once Read has returned it
 }
 
 func (d *peerDatagrams) RemoteAddr() net.Addr { return d.from }
@@ -431,16 +436,17 @@ func (d *peerDatagrams) Read(b []byte) (int, error) {
 	}
 }
 
-// Close leaves the socket open for the cases that follow.
+// Close clears the deadlines. It leaves the socket open for the cases that follow.
 func (d *peerDatagrams) Close() error { return d.SetDeadline(time.Time{}) }
 
-// A peerConn ends the peer's program with its connection.
+// A peerConn is a connection whose Close also ends the program of the peer.
 type peerConn struct {
 	net.Conn
 	over func()
 }
 
-// CloseWrite ends the sending direction.
+// CloseWrite ends the sending direction. It returns errors.ErrUnsupported if the connection cannot
+// do that.
 func (c *peerConn) CloseWrite() error {
 	if h, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return h.CloseWrite()

@@ -12,7 +12,8 @@ import (
 	"viaduct/internal/wire/ib"
 )
 
-// listenRoCE opens port 4791 of an address of this host.
+// listenRoCE opens the RoCEv2 port, 4791, of an address of this host. The packets are recorded if
+// there is a capture.
 func listenRoCE(e *shell.Env, own netip.Addr) (net.PacketConn, error) {
 	c, err := roceudp.Listen(own)
 	if err != nil {
@@ -24,7 +25,7 @@ func listenRoCE(e *shell.Env, own netip.Addr) (net.PacketConn, error) {
 	return &tappedRoCE{c, netip.AddrPortFrom(own, ib.Port), e.Capture}, nil
 }
 
-// A tappedRoCE puts packets into the capture.
+// A tappedRoCE is a socket that records its packets in the capture.
 type tappedRoCE struct {
 	*net.UDPConn
 	own netip.AddrPort
@@ -44,8 +45,9 @@ func (t *tappedRoCE) WriteTo(b []byte, to net.Addr) (int, error) {
 	return t.UDPConn.WriteTo(b, to)
 }
 
-// conformLocal returns the address to dial from, nil for the usual one. Both ends of RoCEv2 have port
-// 4791, so that a peer on the loopback interface needs another address than ours.
+// conformLocal returns the address to dial from; nil means that the system chooses. Both ends of
+// RoCEv2 use port 4791. If the peer is on the loopback interface, this side therefore needs an
+// address of its own: a random one in 127.0.0.0/8.
 func conformLocal(u *addr.URL) net.Addr {
 	a, err := netip.ParseAddr(u.Host)
 	if u.Scheme != "roce" || err != nil || !a.Unmap().Is4() || !a.IsLoopback() {

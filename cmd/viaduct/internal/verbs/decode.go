@@ -80,7 +80,8 @@ func parseAs(list []string) (map[uint16]string, error) {
 	return as, nil
 }
 
-// A stoppable reader ends at an interrupt, because a capture of a live network has no end.
+// A stoppable is a reader that ends at an interrupt. It is needed because a capture of a live
+// network has no end.
 type stoppable struct {
 	ctx context.Context
 	r   io.Reader
@@ -113,11 +114,11 @@ func (s *stoppable) Read(b []byte) (int, error) {
 	}
 }
 
-// flushLines is how long a line is buffered at most.
+// flushLines bounds how long a line stays in the buffer.
 const flushLines = 100 * time.Millisecond
 
 func decodeLines(e *shell.Env, in io.Reader, opt decode.Options, f *decode.Filter) error {
-	var mu sync.Mutex // of the writer
+	var mu sync.Mutex // guards the writer
 	w := bufio.NewWriterSize(e.Stdout, 64<<10)
 	var failed error // the first write error; guarded by mu
 	stop, done := make(chan struct{}), make(chan struct{})
@@ -161,7 +162,7 @@ func decodeLines(e *shell.Env, in io.Reader, opt decode.Options, f *decode.Filte
 	return notCapture(err)
 }
 
-// failing ends the input after the first write error.
+// A failing is a reader that ends after the first write error of the output.
 type failing struct {
 	io.Reader
 	mu  *sync.Mutex

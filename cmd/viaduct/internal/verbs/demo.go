@@ -256,7 +256,7 @@ func demoWay(ctx context.Context, e *shell.Env, w demoPath, at, dir, source stri
 				os.Remove(filepath.Join(filepath.Dir(source), name))
 			}
 		}
-		bar.Drop() // the row replaces it
+		bar.Drop() // the row of the table replaces the bar
 		if err != nil {
 			return err
 		}

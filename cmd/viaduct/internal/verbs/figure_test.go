@@ -2,8 +2,8 @@ package verbs
 
 import "testing"
 
-// Figures have about three digits, from a round trip through shared memory to one that waits for a
-// timer.
+// TestFigure: figures have about three digits, from a round trip through shared memory to one that
+// waits for a timer.
 func TestFigure(t *testing.T) {
 	for _, c := range []struct {
 		unit string

@@ -47,7 +47,7 @@ func glob(ctx context.Context, fc fileClient, pattern string) (base string, foun
 	return g.base, g.found, literal, nil
 }
 
-// topmost drops files whose directory is in found too.
+// topmost removes matches that are in a directory which also matches.
 func topmost(found []match) []match {
 	dirs := map[string]bool{}
 	for _, m := range found {
@@ -68,17 +68,18 @@ type globber struct {
 	fc    fileClient
 	base  string
 	found []match
-	seen  map[string]bool // in found
+	seen  map[string]bool // paths of the files in found
 }
 
-// in matches parts, at least one, below the directory rel.
+// in adds the matches of parts, the remaining elements of the pattern, below the directory rel.
+// There is at least one element. depth is the number of calls of in so far.
 func (g *globber) in(rel string, parts []string, depth int) error {
 	if depth > maxDepth {
 		return tooDeep(rel)
 	}
 	es, err := g.fc.List(g.ctx, path.Join(g.base, rel))
 	if depth > 0 && (errors.Is(err, memsvc.ErrRefused) || errors.Is(err, httpfile.ErrRefused)) {
-		return nil // it may have been removed meanwhile, or be no directory
+		return nil // the directory was removed meanwhile, or is a file
 	}
 	if err != nil {
 		return err
@@ -86,7 +87,7 @@ func (g *globber) in(rel string, parts []string, depth int) error {
 	literal := slices.ContainsFunc(es, func(en store.Entry) bool { return string(en.Name) == parts[0] })
 	many := parts[0] == "**" && !literal
 	rest := parts[1:]
-	if many && len(rest) > 0 { // not a directory
+	if many && len(rest) > 0 { // ** may also stand for no directory
 		if err := g.in(rel, rest, depth+1); err != nil {
 			return err
 		}

@@ -66,8 +66,8 @@ func describe(scheme string, c net.Conn) handoverEnd {
 	return e
 }
 
-// greet reads the greeting of the other process. It fails if that is no successor, or has another
-// version.
+// greet reads the greeting of the other process. It returns an error if that process is no
+// successor, or has another version of the protocol.
 func (h *handoverConn) greet() error {
 	h.c.SetReadDeadline(time.Now().Add(handoverTime))
 	var hello handoverHello
@@ -175,8 +175,8 @@ func giveAwayPair(ctx context.Context, h *handoverConn, d *duplex) (bool, error)
 	return err == nil, err
 }
 
-// takeOver takes listeners and connections from the process that has the handover socket. ok is
-// false if there is none.
+// takeOver takes the listeners and connections of the process that has the handover socket. ok is
+// false if there is no such process.
 func (p *proxy) takeOver(ctx context.Context, path string) (ok bool, err error) {
 	h, err := dialHandover(path)
 	if err != nil || h == nil {
@@ -350,8 +350,9 @@ func (p *proxy) takePair(ctx context.Context, h *handoverConn, q handoverPair) e
 	return nil
 }
 
-// serveHandover waits for a successor and passes everything to it. given then receives a value, and
-// this process is done. A caller that is no successor changes nothing.
+// serveHandover opens the handover socket and starts a goroutine that waits for a successor and
+// passes everything to it. Then given receives the result, and this process has no more work. A
+// caller that is no successor changes nothing.
 func (p *proxy) serveHandover(ctx context.Context, path string, given chan<- error) error {
 	l, err := listenHandover(path)
 	if err != nil {

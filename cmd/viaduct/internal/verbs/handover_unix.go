@@ -47,8 +47,8 @@ func (h *handoverConn) send(v any, files ...*os.File) error {
 	return err
 }
 
-// withFDs calls f with the descriptors of files. It does not use File.Fd, which would make the
-// files blocking, and so the sockets that they share with another process.
+// withFDs calls f with the descriptors of files. It does not use File.Fd, because that would make
+// the files blocking, and with them the sockets that another process shares.
 func withFDs(files []*os.File, fds []int, f func([]int) error) error {
 	if len(files) == 0 {
 		return f(fds)
@@ -120,7 +120,8 @@ func parseFiles(oob []byte) (files []*os.File, err error) {
 	return files, nil
 }
 
-// dialHandover connects to the process that has a handover socket. It returns nil if there is none.
+// dialHandover connects to the process that has a handover socket. It returns nil without an error
+// if there is none.
 func dialHandover(path string) (*handoverConn, error) {
 	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ECONNREFUSED) {

@@ -156,7 +156,8 @@ func ncMessages(ctx context.Context, e *shell.Env, t *transport.Transport, us []
 	return c, func() { c.Close(); l.Close() }, nil
 }
 
-// pipeStream copies both ways until both have ended.
+// pipeStream copies standard input to c and c to standard output until both have ended. It closes
+// c.
 func pipeStream(ctx context.Context, e *shell.Env, scheme string, c net.Conn) error {
 	defer ending(ctx, func() { c.Close() })
 	defer e.Metrics.Connection(scheme, "nc")()
@@ -186,8 +187,8 @@ func pipeStream(ctx context.Context, e *shell.Env, scheme string, c net.Conn) er
 	return err
 }
 
-// both waits for the two directions. An error of either ends the wait, because nobody may be there
-// to end standard input.
+// both waits until both directions have ended. It returns the first error without waiting for the
+// other direction, because nobody may be there to end standard input.
 func both(ctx context.Context, sent, received <-chan error) error {
 	for range 2 {
 		var err error
@@ -209,7 +210,8 @@ func both(ctx context.Context, sent, received <-chan error) error {
 	return nil
 }
 
-// pipeMessages copies both ways until each side has sent an empty message.
+// pipeMessages sends standard input in messages and writes received messages to standard output,
+// until each side has sent an empty message, which means the end. The caller closes c.
 func pipeMessages(ctx context.Context, e *shell.Env, scheme string, c msg.Conn) error {
 	defer e.Metrics.Connection(scheme, "nc")()
 	sent, received := make(chan error, 1), make(chan error, 1)

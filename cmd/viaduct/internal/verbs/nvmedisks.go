@@ -16,7 +16,7 @@ import (
 	"viaduct/nvme"
 )
 
-// nvmeDisks are the namespaces of a target, and the operands that they come from.
+// nvmeDisks manages the disks of a target and the operands that name them.
 type nvmeDisks struct {
 	plan     *nvmePlan
 	target   *nvme.Target
@@ -25,20 +25,21 @@ type nvmeDisks struct {
 	served   map[diskName]*nvmeDisk
 }
 
-// A diskName tells a disk from others: the same file may be named by two operands.
+// A diskName identifies a disk. It includes the operand, because two operands may name the same
+// file.
 type diskName struct {
 	operand int
 	name    string // mem:SIZE, a file, or a file of the directory that the operand names
 }
 
-// An nvmeDisk is a disk that is served.
+// An nvmeDisk is a disk that the target serves.
 type nvmeDisk struct {
 	id   uint32
 	size int64
 	file *os.File // nil for memory
 }
 
-// add adds the disks of all operands, at the start.
+// add adds the disks of all operands when the command starts. It stops at the first error.
 func (d *nvmeDisks) add() error {
 	for _, n := range d.names() {
 		if err := d.addDisk(n); err != nil {
@@ -48,9 +49,10 @@ func (d *nvmeDisks) add() error {
 	return nil
 }
 
-// reload looks at the files again. It removes a disk whose file is gone or is another one, changes
-// the size of a disk whose file has another size, and adds files that are new in a directory or have
-// come back. What fails for one disk is logged, and does not concern the others.
+// reload makes the served disks agree with the files as they are now. It removes a disk if its file
+// is gone or was replaced by another file. It changes the size of a disk if its file has another
+// size. It adds files that are new in a directory or have come back. An error is logged and
+// concerns only its own disk; the result is always nil.
 func (d *nvmeDisks) reload() error {
 	names := d.names()
 	for n, k := range d.served {
@@ -66,12 +68,12 @@ func (d *nvmeDisks) reload() error {
 	return nil
 }
 
-// names returns the names of all disks that there should be, in the order of their operands.
+// names returns the names of all disks that the operands name now, in the order of the operands.
 func (d *nvmeDisks) names() []diskName {
 	var names []diskName
 	for i, o := range d.operands {
 		entries, err := os.ReadDir(o)
-		if err != nil { // no directory
+		if err != nil { // o is not a directory
 			names = append(names, diskName{i, o})
 			continue
 		}
@@ -84,7 +86,8 @@ func (d *nvmeDisks) names() []diskName {
 	return names
 }
 
-// replaced reports whether the name is no longer that of the open file.
+// replaced reports whether the disk's file is no longer the one with that name: the name is gone,
+// or names another file. It returns false for memory.
 func (k *nvmeDisk) replaced(name string) bool {
 	if k.file == nil {
 		return false
@@ -97,7 +100,8 @@ func (k *nvmeDisk) replaced(name string) bool {
 	return err != nil || !os.SameFile(was, is)
 }
 
-// update adds a disk, or changes its size to that of its file.
+// update adds the disk n if it is not served yet. Otherwise it changes the size of the disk to the
+// size of its file.
 func (d *nvmeDisks) update(n diskName) error {
 	k := d.served[n]
 	switch {
@@ -110,7 +114,7 @@ func (d *nvmeDisks) update(n diskName) error {
 	if err != nil || size == k.size {
 		return err
 	}
-	if d.plan.mapped { // a mapping cannot grow
+	if d.plan.mapped { // a mapping cannot grow, so the file is mapped again
 		d.remove(n)
 		return d.addLater(n)
 	}
@@ -122,7 +126,7 @@ func (d *nvmeDisks) update(n diskName) error {
 	return nil
 }
 
-// addLater adds a disk to a target that has hosts, if its file is there.
+// addLater adds a disk after the start of the target. It does nothing if the file does not exist.
 func (d *nvmeDisks) addLater(n diskName) error {
 	err := d.addDisk(n)
 	switch {
@@ -151,11 +155,12 @@ func (d *nvmeDisks) addDisk(name diskName) error {
 func (d *nvmeDisks) remove(name diskName) {
 	k := d.served[name]
 	delete(d.served, name)
-	d.target.Remove(k.id) // is there: only this type removes disks
+	d.target.Remove(k.id) // cannot fail, because only this type removes disks
 	d.env.Notice("disk removed", "file", name.name, "namespace", k.id)
 }
 
-// disk opens what an operand names. The file belongs to the namespace, whose Release closes it.
+// disk opens the memory or file of one name. Release of the namespace closes the file, which is nil
+// for memory.
 func (p *nvmePlan) disk(name string) (n nvme.Namespace, file *os.File, err error) {
 	if size, ok := strings.CutPrefix(name, "mem:"); ok {
 		n, err = memoryDisk(size)

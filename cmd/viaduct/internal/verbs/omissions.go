@@ -22,8 +22,8 @@ const (
 	needsR        = "a directory, which -r copies"
 )
 
-// omissions collect the files that a copy leaves out. The zero value is ready. Methods may be
-// called concurrently.
+// An omissions collects the files that a copy leaves out. The zero value is ready. It is safe for
+// concurrent use.
 type omissions struct {
 	mu  sync.Mutex
 	out []omission // guarded by mu
@@ -41,7 +41,8 @@ func (o *omissions) list() []omission {
 	return o.out
 }
 
-// err logs the omissions and returns the error of an incomplete copy.
+// err logs the omissions and returns the error of an incomplete copy, or nil if nothing was left
+// out.
 func (o *omissions) err(e *shell.Env) error {
 	out := o.list()
 	if len(out) == 0 {

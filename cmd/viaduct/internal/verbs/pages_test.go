@@ -14,15 +14,15 @@ import (
 	"viaduct/cmd/viaduct/internal/shell"
 )
 
-// shownCommand matches a command of viaduct up to where the shell, or the program that it runs,
-// goes on.
+// shownCommand matches a command of viaduct. The match ends at an operator of the shell or at a
+// backquote.
 var shownCommand = regexp.MustCompile("(?:^|[ `$])viaduct ([a-z][^`|&;>]*)")
 
-// quoted matches an argument that holds the words of another command.
+// quoted matches an argument in single quotes, which may hold the words of another command.
 var quoted = regexp.MustCompile(`'[^']*'`)
 
-// checkCommand returns what is wrong with the words after "viaduct": the verb and the names of its
-// flags have to be there. Values are not looked at, because pages write DIR and URL.
+// checkCommand returns the mistakes in the words after "viaduct": a verb or a flag that does not
+// exist. It does not check values, because pages have placeholders such as DIR and URL.
 func checkCommand(root *cobra.Command, words []string) (wrong []string) {
 	c := root
 	for len(words) > 0 {
@@ -39,7 +39,7 @@ func checkCommand(root *cobra.Command, words []string) (wrong []string) {
 	for _, w := range words {
 		w = strings.Trim(w, "[].,:'\"()")
 		switch name, isLong := strings.CutPrefix(w, "--"); {
-		case w == "--": // the program's own words follow
+		case w == "--": // the words of the program to run follow
 			return wrong
 		case isLong:
 			name, _, _ = strings.Cut(name, "=")
@@ -72,8 +72,7 @@ func TestCheckCommand(t *testing.T) {
 	}
 }
 
-// TestPageFlags: each command of viaduct that a page shows or mentions has a verb and flags that
-// there are.
+// TestPageFlags: all verbs and flags in the commands that the pages show or mention exist.
 func TestPageFlags(t *testing.T) {
 	root := newRoot(&shell.Env{Stdout: io.Discard, Stderr: io.Discard, Log: slog.New(slog.DiscardHandler)})
 	const top = "../../../../"
@@ -92,11 +91,11 @@ func TestPageFlags(t *testing.T) {
 				t.Fatal(err)
 			}
 			for i, l := range strings.Split(string(text), "\n") {
-				l, _, _ = strings.Cut(l, " # ") // a comment of the shell
+				l, _, _ = strings.Cut(l, " # ") // drop a comment of the shell
 				isCode := strings.HasPrefix(l, "    ") || strings.HasPrefix(l, "$ ") || strings.HasPrefix(l, "viaduct ")
 				for _, m := range shownCommand.FindAllStringSubmatchIndex(l, -1) {
 					if !isCode && l[m[0]] != '`' || strings.HasPrefix(l[m[2]:], "run: ") {
-						continue // a sentence, or what the command prints
+						continue // a sentence of the page, or output of the command
 					}
 					seen++
 					for _, wrong := range checkCommand(root, strings.Fields(quoted.ReplaceAllString(l[m[2]:m[3]], "''"))) {

@@ -62,8 +62,8 @@ func openPipe(ctx context.Context, name string, flags int) (*os.File, error) {
 	}
 }
 
-// openPart opens the file to write to, for this process alone. With resume it keeps existing bytes:
-// of the part, or otherwise of an incomplete file with the final name, which then becomes the part.
+// openPart opens the file to write to, for this process alone. With resume it keeps the bytes of
+// the part. If there is no part, an incomplete file with the final name becomes the part.
 func openPart(out, part string, resume bool) (*os.File, error) {
 	for {
 		if resume {
@@ -91,8 +91,8 @@ func openPart(out, part string, resume bool) (*os.File, error) {
 	}
 }
 
-// claim locks f, which was opened by the name part. It returns false if another file has the name
-// now, because the process that had locked f is done.
+// claim locks f, which was opened by the name part. It returns false if the name belongs to another
+// file now, because the process that had locked f has finished.
 func claim(f *os.File, part string) (bool, error) {
 	free, err := lockPart(f)
 	if err != nil {

@@ -206,7 +206,7 @@ const (
 	settleDial  = 10 * time.Second       // for our connections to the target
 )
 
-// settle stops accepting connections and waits until none is being set up.
+// settle stops accepting connections and waits until none is being set up, for a limited time.
 func (p *proxy) settle() {
 	for _, g := range p.bases {
 		close(g.shut)
@@ -231,7 +231,8 @@ func withoutPort(u *addr.URL) string {
 	return v.String()
 }
 
-// inherit keeps the listeners of a predecessor for run.
+// inherit keeps the listeners of a predecessor until listen asks for them. It closes a listener
+// whose address it cannot parse.
 func (p *proxy) inherit(bases map[string]net.Listener) {
 	p.given = map[string][]net.Listener{}
 	for s, l := range bases {
@@ -251,7 +252,7 @@ func (p *proxy) stopAccepting() {
 	}
 }
 
-// takeAll removes and returns the live pairs. Later ones are refused.
+// takeAll removes and returns the live pairs. After it, enter refuses new ones.
 func (p *proxy) takeAll() (ds []*duplex) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -318,7 +319,8 @@ func (p *proxy) began(n int) {
 	p.starting += n
 }
 
-// enter registers a pair for a handover. It returns false if the handover has begun already.
+// enter adds a pair to those that a handover passes on. If a handover has already taken them, enter
+// resets both connections and returns false.
 func (p *proxy) enter(d *duplex) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -331,7 +333,8 @@ func (p *proxy) enter(d *duplex) bool {
 	return true
 }
 
-// carry runs a pair that has entered.
+// carry copies between the connections of a pair until both directions have ended, or until a
+// handover pauses them.
 func (p *proxy) carry(ctx context.Context, d *duplex) error {
 	stop := context.AfterFunc(ctx, func() { d.near.Close(); d.far.Close() })
 	err := d.run()
@@ -354,8 +357,8 @@ func (p *proxy) carry(ctx context.Context, d *duplex) error {
 	return err
 }
 
-// splice carries each direction to the other side, its end as a half-close, and a broken connection
-// as a reset.
+// splice copies both directions between near and far, and closes both at the end. It passes on the
+// end of one direction as a half-close. After an error of either connection it resets both.
 func splice(e *shell.Env, nearName string, near net.Conn, farName string, far net.Conn) error {
 	defer near.Close()
 	defer far.Close()
@@ -396,8 +399,8 @@ func closeWrite(c net.Conn) error {
 	return nil
 }
 
-// abort ends a connection with a reset, below TLS. Closing TLS would signal an orderly end to the
-// other side.
+// abort resets a connection. It does so below TLS, because closing TLS would signal an orderly end
+// to the other side.
 func abort(c net.Conn) {
 	if t, ok := c.(*tls.Conn); ok {
 		c = t.NetConn()

@@ -60,7 +60,8 @@ type psDocument struct {
 	Processes []status.Process `json:"processes"`
 }
 
-// listProcesses asks all processes except this one.
+// listProcesses returns the processes that "viaduct ps" shows: all except this one. The list is
+// empty, not nil, if there are none. counters includes the counters of connections.
 func listProcesses(ctx context.Context, counters bool) ([]status.Process, error) {
 	ps, err := status.List(ctx, "", counters)
 	if err != nil && ctx.Err() == nil {
@@ -72,14 +73,15 @@ func listProcesses(ctx context.Context, counters bool) ([]status.Process, error)
 	return ps, err
 }
 
-// psWatch draws until ctx ends. With --json each list is a document on a line.
+// psWatch draws the list every interval until ctx ends. It then returns nil. With --json each list
+// is a document on one line.
 func psWatch(ctx context.Context, e *shell.Env, interval time.Duration) error {
 	v := psView{paint: newPaint(e)}
 	onTerminal := v.paint.terminal
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	if onTerminal {
-		e.Printf("\x1b[?25l") // no cursor
+		e.Printf("\x1b[?25l") // hide the cursor
 		defer e.Printf("\x1b[?25h")
 	}
 	for {
@@ -117,7 +119,7 @@ func psWatch(ctx context.Context, e *shell.Env, interval time.Duration) error {
 	}
 }
 
-// A size is the size of the terminal. 0 means unlimited.
+// A size is the size of a terminal. A value of 0 means unlimited.
 type size struct{ columns, rows int }
 
 func terminalSize(e *shell.Env) size {

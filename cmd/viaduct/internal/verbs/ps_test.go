@@ -9,8 +9,8 @@ import (
 	"viaduct/internal/status"
 )
 
-// On a terminal of 80 columns the list fits, and shows where a process listens and the remote
-// address of each connection.
+// TestPsNarrow: on a terminal of 80 columns the list fits, and shows where a process listens and
+// the remote address of each connection.
 func TestPsNarrow(t *testing.T) {
 	now := time.Now()
 	v := psView{now: now}

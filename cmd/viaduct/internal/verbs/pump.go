@@ -12,8 +12,8 @@ import (
 // pumpBytes is the buffer of one direction.
 const pumpBytes = 128 << 10
 
-// A pump copies one direction and can be stopped between any two bytes. left then holds the bytes
-// that were read and not yet written.
+// A pump copies one direction of a pair of connections, and can be stopped between any two bytes.
+// When it has stopped, left holds the bytes that were read and not yet written.
 type pump struct {
 	to, from net.Conn
 	left     []byte
@@ -22,8 +22,8 @@ type pump struct {
 	n        int64
 }
 
-// run copies until the direction has ended, or until paused is set and the deadlines of both
-// connections have passed.
+// run copies until the direction has ended or fails. If paused is set, it returns nil as soon as no
+// read or write blocks it. The caller sets deadlines in the past to end those.
 func (p *pump) run(paused *atomic.Bool) error {
 	buf := make([]byte, pumpBytes)
 	for {
@@ -74,7 +74,8 @@ func newDuplex(nearName string, near net.Conn, farName string, far net.Conn) *du
 		out: pump{to: far, from: near}, back: pump{to: near, from: far}, done: make(chan struct{})}
 }
 
-// run copies both ways until both have ended, one fails, or pause is called.
+// run copies both directions until both have ended, one fails, or pause is called. A failure of one
+// direction resets both connections. run returns the errors of both.
 func (d *duplex) run() error {
 	defer close(d.done)
 	one := make(chan struct{})
@@ -96,8 +97,8 @@ func (d *duplex) failed(err error) {
 	}
 }
 
-// pause stops both directions and waits until they have stopped. live reports whether either is
-// unfinished.
+// pause stops both directions and waits until they have stopped. live reports whether the stream of
+// either direction has not ended yet.
 func (d *duplex) pause() (live bool) {
 	d.paused.Store(true)
 	past := time.Unix(1, 0)

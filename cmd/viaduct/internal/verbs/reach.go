@@ -82,7 +82,7 @@ const (
 	lastRetry  = 30 * time.Second
 )
 
-// A retrier counts the attempts of one operation.
+// A retrier counts the attempts of one operation and doubles the pause between them.
 type retrier struct {
 	e     *shell.Env
 	left  int
@@ -94,7 +94,9 @@ func (r *reach) retrier(ctx context.Context, e *shell.Env) *retrier {
 	return &retrier{e: e, left: r.retry, pause: firstRetry, ctx: ctx}
 }
 
-// again reports whether err justifies another attempt, and pauses before it.
+// again reports whether the operation should be attempted again after err. If so, it has paused
+// before it returns. It returns false if err is nil, if no attempts are left, if the context has
+// ended, or if calls(err) is false.
 func (r *retrier) again(err error, calls func(error) bool) bool {
 	if err == nil || r.left <= 0 || r.ctx.Err() != nil || !calls(err) {
 		return false
@@ -113,7 +115,8 @@ func (r *retrier) again(err error, calls func(error) bool) bool {
 	}
 }
 
-// do calls f until it succeeds or there is no further attempt.
+// do calls f until f succeeds, its error is not temporary, or no attempts are left. It returns the
+// last error.
 func (r *retrier) do(f func() error) error {
 	for {
 		if err := f(); !r.again(err, passing) {
@@ -122,7 +125,7 @@ func (r *retrier) do(f func() error) error {
 	}
 }
 
-// retrying is do for a function with a result.
+// retrying is do for a function that also returns a value.
 func retrying[T any](r *retrier, f func() (T, error)) (v T, err error) {
 	err = r.do(func() error {
 		v, err = f()
@@ -146,7 +149,8 @@ func passing(err error) bool {
 	}, func(e error) bool { return errors.Is(err, e) })
 }
 
-// refusedTLS reports whether err is about a certificate. Such errors do not pass by waiting.
+// refusedTLS reports whether err is about a certificate. Another attempt does not help against such
+// errors.
 func refusedTLS(err error) bool {
 	return errors.As(err, new(*tls.CertificateVerificationError)) || errors.As(err, new(x509.UnknownAuthorityError)) ||
 		errors.As(err, new(x509.HostnameError)) || errors.As(err, new(tls.AlertError))
@@ -193,7 +197,8 @@ func (r *reach) files(ctx context.Context, e *shell.Env, dial func(context.Conte
 	})
 }
 
-// do calls op with a connection.
+// do calls op with a connection, which it makes if there is none. If the connection fails, do calls
+// op again with a new one, as often as --retry allows.
 func (f *retryingFiles) do(ctx context.Context, op func(fileClient) error) error {
 	r := f.reach.retrier(ctx, f.e)
 	return f.attempts(ctx, r, op)
@@ -221,7 +226,7 @@ func (f *retryingFiles) attempts(ctx context.Context, r *retrier, op func(fileCl
 	}
 }
 
-// drop closes the connection.
+// drop closes the connection, so that the next attempt makes a new one.
 func (f *retryingFiles) drop(ctx context.Context) {
 	if f.fc != nil {
 		ending(ctx, f.fc.Close)

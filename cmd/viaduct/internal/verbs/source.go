@@ -26,7 +26,8 @@ func openStream(ctx context.Context, e *shell.Env, name string) (io.ReadCloser, 
 	return openPipe(ctx, name, os.O_RDONLY)
 }
 
-// putStream stores a file whose length is not known in advance.
+// putStream stores the bytes of in, whose length is not known in advance, and prints the result.
+// name is the name of the source in messages.
 func putStream(ctx context.Context, e *shell.Env, fc fileClient, u *addr.URL, name string, in io.Reader) error {
 	r := &transferResult{Verb: "put", URL: u.String(), File: store.Text(name), Transport: u.Scheme}
 	_, r.Mechanism = fc.Mechanisms()
@@ -56,7 +57,7 @@ func putStream(ctx context.Context, e *shell.Env, fc fileClient, u *addr.URL, na
 // inputBytes is the length of one read of an input.
 const inputBytes = 256 << 10
 
-// An input reads ahead of its user. It ends with its context, which a read of a pipe does not.
+// An input reads ahead of its user. Its reads end with its context, unlike reads of a pipe.
 type input struct {
 	ctx  context.Context
 	full chan chunk

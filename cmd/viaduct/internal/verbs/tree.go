@@ -62,19 +62,19 @@ type treeResult struct {
 	LeftOut []omission `json:"left_out,omitempty"`
 }
 
-// A mover copies one file and reports its progress. alike means that both sides had the file
-// already.
+// A mover copies the file of one job and reports its progress. alike means that both sides had the
+// same file already.
 type mover func(ctx context.Context, fc fileClient, j job, progress func(n int)) (alike bool, err error)
 
-// A job is one file.
+// A job is one file to copy.
 type job struct {
 	rel   string // path below both directories, with slashes
 	local string // for a put: the file
 	size  int64
 }
 
-// run calls produce to find the jobs, and move for each of them. The first error ends the copy. A
-// copy that leaves files out runs to its end and then returns an error.
+// run copies the files that produce finds, by calls of move on several connections. The first error
+// ends the copy. A copy that leaves files out runs to its end and then returns an error.
 func (tr *tree) run(ctx context.Context, produce func(ctx context.Context, found func(job) error) error, move mover) error {
 	began := time.Now()
 	if tr.bar = new(shell.Total); !tr.dryRun {
@@ -172,7 +172,7 @@ func (tr *tree) dial(ctx context.Context) (fileClient, error) {
 	return tr.reach.files(ctx, tr.e, func(ctx context.Context) (fileClient, error) { return dialFiles(ctx, tr.e, tr.u, tr.t, o) })
 }
 
-// one copies one file and prints it.
+// one copies the file of one job, counts it in the result and prints its name.
 func (tr *tree) one(ctx context.Context, fc fileClient, j job, move mover) error {
 	var told atomic.Int64
 	alike, err := move(ctx, fc, j, func(n int) {
@@ -197,8 +197,9 @@ func (tr *tree) one(ctx context.Context, fc fileClient, j job, move mover) error
 	return nil
 }
 
-// same reports whether the server's file consists of the n bytes of f. The position of f is
-// unchanged.
+// same reports whether the first n bytes of the server's file equal those of f. It returns false
+// for n = 0, and if the server has no such sum. f must be at its start, and is there again after a
+// nil error.
 func (tr *tree) same(ctx context.Context, fc fileClient, remote string, f io.ReadSeeker, n int64) (bool, error) {
 	if n == 0 {
 		return false, nil // for a short file, a comparison takes as long as a copy

@@ -122,7 +122,7 @@ func flagRows(fs *pflag.FlagSet) (rows [][2]string) {
 func flagText(f *pflag.Flag) (value, about string) {
 	name, about := pflag.UnquoteUsage(f)
 	switch {
-	case name != "" && f.NoOptDefVal != "": // it may stand alone
+	case name != "" && f.NoOptDefVal != "": // the flag may have no value
 		value = "[=" + name + "]"
 	case name != "":
 		value = " " + name
