@@ -9,49 +9,45 @@ import (
 	"viaduct/internal/sock"
 )
 
-// A Receiver reads the source of an [Attention] and handles what it has read.
-// Its methods are called in the receive role, but for Ended, and none of them
-// may block.
+// A Receiver reads the source of an [Attention] and handles the bytes. All methods but Deliver,
+// Ended and Sent are called in the receive role. No method may block.
 type Receiver interface {
-	// Receive reads what has arrived and handles it, without waiting. It ends
-	// after a short read, unless all is set: the end of a stream behind the last
-	// bytes is only found by one more read. more tells that it stopped for being
-	// long at it. polled tells that a consumer made the call.
+	// Receive reads and handles the bytes that have arrived, without waiting. It ends after a short
+	// read. If all is set, it reads until nothing is left, because only one more read after the
+	// last bytes finds the end of the stream. more is true if it stopped early to let others run.
+	// polled is true if a consumer made the call. err is the error that ended the stream, or nil.
 	Receive(all, polled bool) (got Got, more bool, err error)
 
-	// Left reports that bytes were read and left for later: no arrival will tell
-	// of them.
+	// Left reports whether bytes were read and left for later. No arrival will be reported for
+	// them.
 	Left() bool
 
-	// Deliver is called after a Receive, without the role: the moment for what the
-	// consumer has to be told. It reports whether what is left is best kept for a
-	// consumer, which is about to poll.
+	// Deliver is called after a Receive, without the role. It passes completions to the consumer.
+	// It reports whether the bytes that were left are best kept for a consumer that is about to
+	// poll.
 	Deliver() (keep bool)
 
-	// Partial reports that the last read may have been short for want of memory
-	// to read to.
+	// Partial reports whether the last read may have been short for lack of memory.
 	Partial() bool
 
-	// Rest gives back what is not needed during a wait that may be long.
+	// Rest releases memory that is not needed during a possibly long wait.
 	Rest()
 
-	// Ended is called once, without a role, when a Receive has failed: err is its
-	// error.
+	// Ended is called once, without a role, after a Receive has failed with err.
 	Ended(err error)
 
-	// Sent moves with every write of the connection.
+	// Sent returns a number that changes with every write of the connection.
 	Sent() uint32
 }
 
-// Got is what a Receive brought.
+// Got is the result of a Receive.
 type Got struct {
-	Any   bool // something came
-	Bytes int  // by reads of the source
+	Any   bool // whether anything arrived
+	Bytes int  // number of bytes that were read from the source
 }
 
-// An Attention is the receive role of one connection and the state of what
-// waits for arrivals. The zero value is Unstarted; Init comes first. All methods
-// may be called by any goroutine.
+// An Attention is the receive role of one connection, and the state of waiting for its arrivals.
+// Call Init first; the state is then Unstarted. Its methods are safe for concurrent use.
 //
 // Order of locks: the receive role, then the lock of a shared poller.
 type Attention struct {
@@ -62,26 +58,26 @@ type Attention struct {
 	state atomic.Uint32 // a State; only move changes it
 	wg    sync.WaitGroup
 
-	looks  atomic.Uint32 // moves with every Poll
-	seen   atomic.Uint32 // looks when an arrival was last taken without contention
-	waited atomic.Bool   // there was a Wait since
-	resume chan struct{} // one slot: the goroutine in state Polled has to look at the state again
+	looks  atomic.Uint32 // changes with every Poll
+	seen   atomic.Uint32 // value of looks when an arrival was last read without contention
+	waited atomic.Bool   // whether Wait was called since
+	resume chan struct{} // one slot; wakes the goroutine in state Polled, to check the state
 
 	idle   idleness
 	shared registration
 }
 
-// Init sets the source and what reads it, before the first use of a.
+// Init sets the source and its Receiver. Call it before any other method.
 func (a *Attention) Init(src *sock.Socket, r Receiver) {
 	a.src, a.recv = src, r
 	a.resume = make(chan struct{}, 1)
 }
 
-// State returns the state at this moment.
+// State returns the current state.
 func (a *Attention) State() State { return State(a.state.Load()) }
 
-// move applies an event to the state, and returns the state it found with the
-// action that is the caller's to take.
+// move applies event e to the state. It returns the state before, and the action that the caller
+// must perform.
 func (a *Attention) move(e Event) (from State, do Action) {
 	for {
 		perturb.Point()
@@ -96,33 +92,32 @@ func (a *Attention) move(e Event) (from State, do Action) {
 	}
 }
 
-// moveFrom is move, provided that the state is from.
+// moveFrom applies event e if the state is from. It reports whether it did.
 func (a *Attention) moveFrom(from State, e Event) bool {
 	to, _ := next(from, e)
 	perturb.Point()
 	return a.state.CompareAndSwap(uint32(from), uint32(to))
 }
 
-// Lock takes the receive role, waiting for it if need be, which is never for the
-// peer. Unlock gives it back.
+// Lock locks the receive role. It never waits for the peer. Unlock unlocks the role.
 func (a *Attention) Lock() { a.role.Lock() }
 
-// TryLock takes the receive role if it is free.
+// TryLock locks the receive role if it is free, and reports whether it did.
 func (a *Attention) TryLock() bool { return a.role.TryLock() }
 
-// Unlock gives the receive role back.
+// Unlock unlocks the receive role.
 func (a *Attention) Unlock() { a.role.Unlock() }
 
-// Start has arrivals waited for from now on. The caller has the receive role.
+// Start begins waiting for arrivals. The caller has the receive role.
 func (a *Attention) Start() { a.begin(Unstarted, Start) }
 
-// Reserve leaves arrivals to a consumer that polls, until it calls Wait: only then
-// does anything else wait for them. The caller has the receive role.
+// Reserve leaves arrivals to a consumer that polls, until that consumer calls Wait. The caller has
+// the receive role.
 func (a *Attention) Reserve() { a.move(Reserve) }
 
-// begin leads from Unstarted or Reserved to Shared; or to Dedicated, if there
-// are bytes that a goroutine has to begin with, or no shared poller. The caller
-// has the receive role.
+// begin changes the state from Unstarted or Reserved to Shared. If bytes were left, which a
+// goroutine must handle first, or if there is no shared poller, it changes the state to Dedicated.
+// The caller has the receive role.
 func (a *Attention) begin(from State, e Event) {
 	if !a.recv.Left() && a.register(from, e) {
 		return
@@ -132,10 +127,10 @@ func (a *Attention) begin(from State, e Event) {
 	}
 }
 
-// Poll has the Receiver receive, without waiting. It reports whether anything
-// came. If another goroutine has the role it returns at once. A consumer that
-// polls keeps the goroutine of the connection away from the source; one that is
-// about to wait calls Wait.
+// Poll calls Receive of the Receiver for a consumer, without waiting, and reports whether anything
+// arrived. If another goroutine has the role, Poll returns false at once. While a consumer polls,
+// the goroutine of the connection stays away from the source. A consumer that is about to wait
+// calls Wait.
 func (a *Attention) Poll() bool {
 	a.looks.Add(1)
 	if !a.role.TryLock() {
@@ -153,8 +148,8 @@ func (a *Attention) Poll() bool {
 	return got.Any
 }
 
-// Receive has the Receiver receive for a goroutine that is not a consumer, and
-// waits for the role. It reports whether anything came and the stream goes on.
+// Receive calls Receive of the Receiver for a goroutine that is not a consumer. It waits for the
+// role. It reports whether anything arrived and the stream has not ended.
 func (a *Attention) Receive() bool {
 	a.role.Lock()
 	if s := a.State(); s == Unstarted || s == Closed {
@@ -166,11 +161,11 @@ func (a *Attention) Receive() bool {
 	return got.Any && err == nil
 }
 
-// Looks moves whenever a consumer polls.
+// Looks returns a number that changes whenever a consumer polls.
 func (a *Attention) Looks() uint32 { return a.looks.Load() }
 
-// release gives the role back after a Receive of a goroutine other than the
-// attendant, and tells the Receiver how the stream ended if it did.
+// release unlocks the role after a Receive by a goroutine other than the attendant. If the stream
+// has ended with err, it calls Ended.
 func (a *Attention) release(err error) {
 	left := err == nil && a.recv.Left()
 	ended := a.end(err)
@@ -183,12 +178,13 @@ func (a *Attention) release(err error) {
 		case do == Dedicate:
 			a.dedicate()
 		case from == Dedicated:
-			a.src.Interrupt() // it may be asleep at the source
+			a.src.Interrupt() // it may be sleeping at the source
 		}
 	}
 }
 
-// end is release, but whether the Receiver is to be told is left to the caller.
+// end does the work of release without calling the Receiver. It reports whether the caller must
+// call Ended.
 func (a *Attention) end(err error) bool {
 	ended := err != nil && a.State() != Closed
 	if ended {
@@ -201,11 +197,10 @@ func (a *Attention) end(err error) bool {
 	return ended
 }
 
-// Wait tells that a consumer stops looking: something else has to receive from
-// now on.
+// Wait announces that a consumer stops polling, so that another goroutine receives from now on.
 func (a *Attention) Wait() {
-	// First, so that a goroutine which found the consumer looking and steps aside
-	// finds that it does not look any more, or is resumed below.
+	// Set waited first: a goroutine that found the consumer polling and steps aside then finds that
+	// it no longer polls, or is resumed below.
 	a.waited.Store(true)
 	if a.State() == Reserved && a.endReservation() {
 		return
@@ -215,8 +210,8 @@ func (a *Attention) Wait() {
 	}
 }
 
-// endReservation leads from Reserved on. It returns false if another consumer's Wait has done that
-// since the caller saw Reserved: registering the source once more would end its registration.
+// endReservation ends the state Reserved. It returns false if another consumer's Wait has done so
+// since the caller saw Reserved: registering the source a second time would end its registration.
 func (a *Attention) endReservation() bool {
 	a.role.Lock()
 	defer a.role.Unlock()
@@ -234,9 +229,9 @@ func (a *Attention) wakeGoroutine() {
 	}
 }
 
-// looked reports that a consumer looks at the source: it has polled, and there was
-// no Wait since an arrival was last taken. A consumer that polls once more behind
-// its Wait, since something may have arrived before, does not count as looking.
+// looked reports whether a consumer polls the source: it has polled, and Wait was not called since
+// an arrival was last read. A consumer that polls once more after its Wait, because something may
+// have arrived before, does not count.
 func (a *Attention) looked() bool {
 	looks := a.looks.Load()
 	if looks == a.seen.Load() {
@@ -249,22 +244,22 @@ func (a *Attention) looked() bool {
 	return false
 }
 
-// Close ends the attention. It waits for the receive role, which closed is called
-// in, and not for goroutines; see Join. The source is open until Close returns.
+// Close ends the attention. It waits for the receive role, in which it calls closed, and not for
+// goroutines; see Join. The source must be open until Close returns.
 func (a *Attention) Close(closed func()) {
 	a.role.Lock()
 	a.move(Close)
 	closed()
 	a.role.Unlock()
 	a.deregister()
-	WakeAll() // a Sleeper may sleep at the source
+	WakeAll() // a Sleeper may be sleeping at the source
 	a.wakeGoroutine()
 }
 
-// Join waits until nothing of the attention runs any more, after Close and after
-// the source was closed.
+// Join waits until no goroutine of the attention runs any more. Call it after Close and after the
+// source was closed.
 func (a *Attention) Join() { a.wg.Wait() }
 
-// quietTime is how long no consumer must have looked for the goroutine of a
-// connection to return to the source.
+// quietTime is the time without polling by a consumer after which the goroutine of a connection
+// returns to the source.
 const quietTime = time.Millisecond

@@ -11,16 +11,16 @@ import (
 	"viaduct/internal/perturb"
 )
 
-// dedicate takes the source out of its shared poller, if it is in one, and
-// starts the goroutine of the connection. Whatever a report of the poller was
-// for is found by the goroutine, which begins by reading until there is nothing.
+// dedicate removes the source from its shared poller, if it is in one, and starts the goroutine of
+// the connection. The goroutine first reads until nothing is left, so no report of the poller is
+// lost.
 func (a *Attention) dedicate() {
 	a.deregister()
 	Go(true, func() {
 		a.role.Lock()
 		open := a.State() != Closed
 		if open {
-			a.wg.Add(1) // Close takes the role before Join
+			a.wg.Add(1) // Close locks the role before Join
 			a.shared.closely = 0
 		}
 		a.role.Unlock()
@@ -32,52 +32,52 @@ func (a *Attention) dedicate() {
 	})
 }
 
-// An attendant is the goroutine of a connection.
+// An attendant is the goroutine of a connection that receives.
 type attendant struct {
 	a     *Attention
 	after then
 	mod   moderator
-	polls budget.Budget // of a source that costs no system call to look at
-	looks uint32        // a.looks when it last looked whether a consumer still polls
+	polls budget.Budget // whether to poll a source that can be polled without a system call
+	looks uint32        // value of a.looks when it last checked whether a consumer still polls
 	timer *time.Timer
 }
 
-// then says what the attendant does when it has left the source.
+// then is the next action of the attendant after it has left the source.
 type then uint8
 
 const (
 	readOn   then = iota // return to the source at once
-	pauseOn              // return to the source after a pause of the moderator
+	pauseOn              // return to the source after the moderator's pause
 	beAside              // leave the source to a consumer
-	finished             // end: the stream has
+	finished             // end, because the stream has ended
 )
 
-// run is the goroutine. It ends when the state becomes Shared or Closed.
+// run is the main function of the goroutine. It returns when the state becomes Shared or Closed.
 func (d *attendant) run() {
 	a := d.a
 	defer d.mod.end()
 	if a.State() == Polled {
 		d.looks = a.looks.Load()
-		if !a.looked() { // not any more
+		if !a.looked() { // no consumer polls any more
 			a.moveFrom(Polled, Quiet)
 		}
 		d.after = beAside
 	}
-	ready := d.ready // once: a method value is allocated
+	ready := d.ready // created once, because a method value is allocated
 	for d.open() {
 		if d.after == beAside && !d.aside() {
 			return
 		}
 		perturb.Point()
 		switch err := a.src.Sleep(ready); {
-		case errors.Is(err, os.ErrDeadlineExceeded): // the sweep found it idle
+		case errors.Is(err, os.ErrDeadlineExceeded): // the sweep found the connection idle
 			a.src.Interrupted()
 			d.after = readOn
 			if a.retire() {
 				return
 			}
 			a.idle.list(a, true)
-		case err != nil: // closed
+		case err != nil: // the source is closed
 			return
 		case d.after == finished:
 			return
@@ -87,9 +87,9 @@ func (d *attendant) run() {
 	}
 }
 
-// open makes what the attendant sleeps at. While the process has no descriptor
-// for that, the source is read every millisecond. It is false when the stream has
-// ended meanwhile.
+// open opens the descriptor at which the attendant sleeps. While the process has no free
+// descriptor, it reads the source every millisecond. It returns false if the stream has ended
+// meanwhile.
 func (d *attendant) open() bool {
 	for a := d.a; !a.src.OpenArrivals(); {
 		time.Sleep(quietTime)
@@ -107,8 +107,8 @@ func (d *attendant) open() bool {
 	return true
 }
 
-// ready is called when the attendant comes to the source, and again after each
-// report. It is true when the attendant is to leave the source; after says why.
+// ready is called when the attendant comes to the source, and again after each report. It returns
+// true if the attendant must leave the source; after is then the next action.
 func (d *attendant) ready(uintptr) bool {
 	a := d.a
 	if !a.role.TryLock() {
@@ -125,8 +125,8 @@ func (d *attendant) ready(uintptr) bool {
 		d.contended(false)
 		return true
 	case d.mod.on:
-		// None of what came during the pause was reported. If no other pause
-		// follows, the next turn arms and reads once more.
+		// Nothing that arrived during the pause was reported. If no other pause follows, the next
+		// turn calls Arm and reads once more.
 		got, _, err := a.recv.Receive(false, false)
 		if got.Any {
 			a.idle.list(a, false)
@@ -157,8 +157,7 @@ func (d *attendant) ready(uintptr) bool {
 		d.contended(false)
 		return true
 	}
-	// What arrives from here on is reported, so reading until there is nothing
-	// misses nothing.
+	// Arrivals are reported from here on, so reading until nothing is left misses none.
 	if !a.src.Arm() {
 		d.leave(io.ErrClosedPipe)
 		return true
@@ -177,24 +176,23 @@ func (d *attendant) ready(uintptr) bool {
 	return d.leave(err) || more || d.after == finished
 }
 
-// What came of polling.
+// The results of poll.
 const (
 	nothingCame = iota
 	someCame
 	consumerCame
 )
 
-// pollTime is how long an attendant polls a source before it sleeps there. That costs
-// both ends a system call and a thread that is woken, and a stream as long as copying
+// pollTime is the time for which an attendant polls a source before it sleeps there. Sleeping costs
+// both ends a system call and the wake-up of a thread. For a stream, that takes as long as copying
 // hundreds of kilobytes.
 const pollTime = 30 * time.Microsecond
 
-// polling is the rule of that. A connection that is asked something now and then is
-// not polled for.
+// polling is the back-off of polling. A connection on which requests are rare is not polled.
 var polling = budget.Rule{Grace: 2, Max: 63}
 
-// poll looks for arrivals for a moment, where that takes no system call. It has the
-// receive role, and keeps it.
+// poll polls the source for a moment, if that needs no system call. It is called and returns with
+// the receive role.
 func (d *attendant) poll() int {
 	a := d.a
 	if processors.Load() == 1 || !a.src.Polls() || !d.polls.Worth() {
@@ -220,16 +218,15 @@ func (d *attendant) poll() int {
 			d.polls.Miss(&polling)
 			return nothingCame
 		}
-		runtime.Gosched() // what else this process has to do may be what is waited for
+		runtime.Gosched() // other goroutines of this process may produce the awaited bytes
 	}
 }
 
-// pollsPerClock is how many looks there are between two at the clock.
+// pollsPerClock is the number of polls between two readings of the clock.
 const pollsPerClock = 16
 
-// leave gives the receive role back after a Receive. It reports whether the attendant
-// is to leave the source because bytes were left: for a consumer, which it steps aside
-// for, or to be received now.
+// leave unlocks the receive role after a Receive. It reports whether the attendant must leave the
+// source because bytes were left: for a consumer, for which it steps aside, or to be received now.
 func (d *attendant) leave(err error) bool {
 	a := d.a
 	if err != nil || a.State() == Closed {
@@ -253,13 +250,13 @@ func (d *attendant) leave(err error) bool {
 	d.looks, d.after = looks, beAside
 	a.move(Left)
 	if a.looks.Load() != looks && !a.looked() {
-		a.moveFrom(Polled, Quiet) // the consumer was here, and waits already
+		a.moveFrom(Polled, Quiet) // the consumer has polled, and waits already
 	}
 	return true
 }
 
-// contended leaves the source to a consumer: it has the role, or has polled
-// since it last waited.
+// contended leaves the source to a consumer, which has the role (taken) or has polled since it last
+// waited.
 func (d *attendant) contended(taken bool) {
 	a := d.a
 	a.src.Disarm()
@@ -268,18 +265,17 @@ func (d *attendant) contended(taken bool) {
 	d.looks, d.after = a.looks.Load(), beAside
 	a.move(Contended)
 	if !a.looked() {
-		// The consumer waits already, and may have found that it need not resume
-		// the attendant.
+		// The consumer waits already, and may have found that it need not resume the attendant.
 		a.moveFrom(Polled, Quiet)
 		if taken {
 			a.role.Lock()
-			a.role.Unlock() //lint:ignore SA2001 the point is to have waited
+			a.role.Unlock() //lint:ignore SA2001 it is enough to have waited
 		}
 	}
 }
 
-// aside waits until no consumer looks at the source any more. It is false when
-// the stream has ended.
+// aside waits until no consumer polls the source any more. It returns false if the stream has
+// ended.
 func (d *attendant) aside() bool {
 	a := d.a
 	for {
@@ -309,11 +305,10 @@ func (d *attendant) aside() bool {
 	}
 }
 
-// retire has the connection wait with a shared poller again. It is false if that
-// can't be, and the attendant has to go on.
+// retire makes the connection wait with a shared poller again, and reports whether it did. If not,
+// the attendant must continue.
 func (a *Attention) retire() bool {
-	// Given back first: from the moment that the state is Shared, another
-	// attendant may make its own.
+	// Close the descriptor first: once the state is Shared, another attendant may open its own.
 	a.src.CloseArrivals()
 	a.role.Lock()
 	defer a.role.Unlock()

@@ -5,18 +5,18 @@ import (
 	"sync/atomic"
 )
 
-// A history has the last waits of a process.
+// A history records the last waits of a process.
 type history struct {
-	lists [16]atomic.Uint32 // for each the id of its Waiters
-	n     atomic.Uint32     // waits so far
-	ids   atomic.Uint32     // that were given away
+	lists [16]atomic.Uint32 // ids of the Waiters of the last waits
+	n     atomic.Uint32     // number of waits so far
+	ids   atomic.Uint32     // number of ids assigned
 }
 
 var recent history
 
-// others adds a wait in ws and returns about how many other waits there are. A goroutine
-// that waits and had not begun of late is none of them: its connection is idle. Nor is a
-// list that has had a wait and has none now: its connection may have been closed.
+// others records a wait in ws, and returns approximately how many other waits there are. A wait
+// that began long ago does not count, because its connection is idle. Nor does a list without
+// waiting goroutines, because its connection may have been closed.
 func (h *history) others(ws *Waiters) int {
 	id := ws.id.Load()
 	if id == 0 {

@@ -1,22 +1,21 @@
 package attend
 
-// What follows lets tests of the packages above bring an Attention into a state
-// that it would come to by itself only under load.
+// The functions in this file are for tests of packages that use this one. They bring an Attention
+// into states that it reaches by itself only under load.
 
-// Dedicate gives a connection that waits with a shared poller an attendant.
+// Dedicate starts an attendant for a connection that waits with a shared poller.
 func (a *Attention) Dedicate() {
 	if a.State() == Shared {
 		a.apply(Busy)
 	}
 }
 
-// Gathers returns how often a shared poller has let more gather before it looked
-// again.
+// Gathers returns how often a shared poller has paused before it polled again.
 func Gathers() uint32 { return gathers.Load() }
 
-// Pauses returns how many attendants let frames accumulate at this moment.
+// Pauses returns the number of attendants that are letting frames accumulate.
 func Pauses() int32 { return pauses.Load() }
 
-// Received returns how many arrivals the attendant or a shared poller has taken,
-// and more for each that a consumer took.
+// Received returns the number of arrivals that the attendant or a shared poller has read. Each
+// arrival that a consumer has read adds more than one.
 func (a *Attention) Received() uint32 { return a.idle.arrivals.Load() }

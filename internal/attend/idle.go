@@ -7,33 +7,36 @@ import (
 	"viaduct/internal/perturb"
 )
 
-// An attendant costs a stack, and what it sleeps at a descriptor. Both are given
-// back where little has arrived for a while.
+// An attendant costs a stack, and a descriptor at which it sleeps. Both are released after little
+// has arrived for a while.
 const (
-	// sweepEvery is how often the sweep looks how much has arrived.
+	// sweepEvery is the time between two sweeps, which check how many arrivals there were.
 	sweepEvery = 100 * time.Millisecond
 
-	// few is the number of arrivals between two sweeps that do not need an
+	// few is the largest number of arrivals between two sweeps for which a connection needs no
 	// attendant.
 	few = 16
 
-	// idleSweeps is the number of consecutive sweeps that find few arrivals, and
-	// none that a consumer took, before the attendant retires. Starting and ending
-	// attendants allocates, which a consumer that waits for one message after the
-	// other should not pay for each.
+	// idleSweeps is the number of consecutive sweeps without more than few arrivals after which the
+	// attendant retires; an arrival that a consumer read counts as more. Starting and ending
+	// attendants allocates, which a consumer that waits for one message after the other should not
+	// pay each time.
 	idleSweeps = 5
 )
 
 // An idleness counts the arrivals of a connection for the sweep.
 type idleness struct {
-	arrivals atomic.Uint32 // by one for each that the attendant or a poller took, by more than few if a consumer did
-	swept    atomic.Uint32 // arrivals at the last sweep
-	sweeps   uint8         // consecutive sweeps that found few; the sweep's
-	listed   atomic.Bool   // the connection is on the sweep's list
+	// Incremented by one for each arrival that the attendant or a poller read, and by more than few
+	// if a consumer did.
+	arrivals atomic.Uint32
+	swept    atomic.Uint32 // value of arrivals at the last sweep
+	sweeps   uint8         // consecutive sweeps that found few arrivals; used by the sweep only
+	listed   atomic.Bool   // whether the connection is on the sweep's list
 }
 
-// list puts the connection on the sweep's list after an arrival, or as an
-// attendant begins: then the first sweep finds the connection busy. [attendant]
+// list counts an arrival, and puts the connection on the sweep's list. If begins is true, an
+// attendant begins, and there is no arrival to count. The first sweep then finds the connection
+// busy. [attendant]
 func (i *idleness) list(a *Attention, begins bool) {
 	if !begins {
 		i.arrivals.Add(1)
@@ -45,7 +48,7 @@ func (i *idleness) list(a *Attention, begins bool) {
 	}
 }
 
-// busy counts an arrival that a consumer took.
+// busy counts an arrival that a consumer read.
 func (i *idleness) busy() {
 	if n := i.arrivals.Load(); n-i.swept.Load() <= few {
 		i.arrivals.Add(few + 1)
@@ -56,7 +59,7 @@ func (i *idleness) busy() {
 type sweeper struct {
 	mu    perturb.Mutex
 	list  []*Attention // guarded by mu
-	timed bool         // guarded by mu; a timer is going to sweep
+	timed bool         // guarded by mu; whether a timer will sweep
 }
 
 var attendants sweeper
@@ -85,7 +88,7 @@ func (w *sweeper) sweep() {
 	w.scheduleLocked()
 }
 
-// round goes through the list. Connections that are not idle stay on it.
+// round checks each connection on the list. Connections that are not idle stay on it.
 func (w *sweeper) round() {
 	w.mu.Lock()
 	list := w.list
@@ -103,9 +106,9 @@ func (w *sweeper) round() {
 	w.list = append(busy, w.list...)
 }
 
-// rest has the attendant retire if the connection is idle. It is false if the
-// connection is to be swept again. It does not take the receive role: whatever
-// finds the role taken believes that a consumer polls.
+// rest makes the attendant retire if the connection is idle. It returns false if the connection
+// must be swept again. It does not lock the receive role, because a goroutine that found the role
+// locked would take it for a polling consumer.
 func (a *Attention) rest() bool {
 	i := &a.idle
 	if a.State() == Closed {
@@ -120,11 +123,11 @@ func (a *Attention) rest() bool {
 		return false
 	}
 	i.sweeps = 0
-	i.listed.Store(false) // before the interruption: what arrives from here on lists the connection again
+	i.listed.Store(false) // before the interruption, because a later arrival lists the connection again
 	perturb.Point()
 	if a.src.Interrupt() || a.State() == Shared {
 		return true
 	}
-	i.listed.Store(true) // the attendant has yet to reach the source
+	i.listed.Store(true) // the attendant has not reached the source so far
 	return false
 }

@@ -8,8 +8,8 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// A connection on the list is swept until little has arrived between sweeps for a
-// while, or it is closed.
+// TestSweep checks that a connection stays on the list until few arrivals have come for some
+// sweeps, or until it is closed.
 func TestSweep(t *testing.T) {
 	w := &sweeper{timed: true} // without a timer
 	sweep := func(want ...*Attention) {
@@ -34,7 +34,7 @@ func TestSweep(t *testing.T) {
 	}
 	sweep(a[:]...)
 	for range idleSweeps {
-		sweep(a[:]...) // they have yet to open what they sleep at
+		sweep(a[:]...) // their attendants have not opened their descriptors so far
 	}
 	for _, a := range a {
 		a.src.OpenArrivals()

@@ -7,33 +7,31 @@ import (
 	"testing"
 )
 
-// This file explores every interleaving of a small model of an Attention: a peer
-// that sends and closes, two consumers, the attendant, a shared poller, the sweep
-// and the one-millisecond timer. Each step of an actor is one access to what it
-// shares with the others, in the order of the code, and the state moves by the
-// transition function of the package. If a world can be reached from which nothing
-// leads to one where what has arrived is read, a wake-up was lost; the test prints
-// the shortest way there.
+// This file explores every interleaving of a small model of an Attention: a peer that sends and
+// closes, two consumers, the attendant, a shared poller, the sweep, and the timer of one
+// millisecond. Each step of an actor is one access to what it shares with the others, in the order
+// of the code, and the transition function of the package changes the state. A wake-up is lost if a
+// world can be reached from which no steps lead to one where all arrived bytes are read. The test
+// prints the shortest way to such a world.
 
-// The actors' places in their programs. Those of a consumer are offsets into its
-// script.
+// The places of the actors in their programs. Those of a consumer are offsets into its script.
 const (
 	aNone      = iota // there is no attendant
-	aStart            // it was started, and takes the role to see whether the stream is open
-	aRunPolled        // it began in state Polled, and looks whether a consumer still polls
-	aReady            // it is at the source: it tries for the role
-	aRole             // it has the role: it looks at the state
-	aArm              // it arms
+	aStart            // it was started, and locks the role to check whether the stream is open
+	aRunPolled        // it began in state Polled, and checks whether a consumer still polls
+	aReady            // it is at the source, and tries to lock the role
+	aRole             // it has the role, and checks the state
+	aArm              // it calls Arm
 	aReceive          // it reads
 	aLeft             // bytes were left, and the consumer was woken: it applies Left
-	aLeftLook         // it looks whether the consumer was here meanwhile
+	aLeftLook         // it checks whether the consumer has polled meanwhile
 	aSleep            // it sleeps at the source
 	aMove             // it applies Contended
-	aLook             // it looks whether the consumer waits already
+	aLook             // it checks whether the consumer waits already
 	aWaitRole         // it waits until the role is free
-	aAside            // it looks whether it is to stay away from the source
-	aTimer            // it waits for the timer or to be resumed
-	aRetire           // it takes the role, to retire
+	aAside            // it checks whether to stay away from the source
+	aTimer            // it waits for the timer or for being resumed
+	aRetire           // it locks the role, to retire
 	aRegister         // it registers the source and applies Idle
 )
 
@@ -50,45 +48,45 @@ const (
 	free = iota
 	byAttendant
 	byPoller
-	byFirst // and byFirst+1 by the second consumer
+	byFirst // and byFirst+1 for the second consumer
 )
 
-// A world is everything that the actors share, and where they are.
+// A world is the state that all actors share, and their places.
 type world struct {
 	state                 State
 	role                  uint8
 	looks, seen           uint8
 	waited                bool
 	resume                bool  // the attendant's slot
-	arrived, eof          bool  // at the source, not read
+	arrived, eof          bool  // at the source, and not read
 	left                  bool  // read, and left for a consumer that is about to poll
-	keeps                 uint8 // how often a read leaves something yet
-	armed, report         bool  // the attendant's view of the source
-	registered, reported  bool  // the poller's view
+	keeps                 uint8 // number of further reads that leave bytes
+	armed, report         bool  // the source, as the attendant sees it
+	registered, reported  bool  // the source, as the poller sees it
 	interrupt             bool  // the sweep asks the attendant to retire
 	sends, closes, sweeps uint8
-	completions           [2]bool // something was read since the consumer last looked
+	completions           [2]bool // bytes were read since the consumer last checked
 
 	att      uint8
 	attLooks uint8
-	taken    bool // the attendant was contended because the role was taken
+	taken    bool // the attendant was contended because the role was locked
 	poll     uint8
 	at       [2]uint8 // the consumers' places
 	ended    bool     // a Receive has found the end
 }
 
-// The steps of consumers.
+// The steps of the consumers.
 type op uint8
 
 const (
-	cLook  op = iota // looks is moved
-	cTry             // the role is tried for; if it is taken the receive and the release are left out
-	cRead            // what is there is read
-	cFree            // the role is given back
-	cLeft            // Left is applied, if something was left
-	cSeen            // waited is set, for Wait
-	cWait            // Wait is applied
-	cSleep           // it sleeps until something was read, or the stream has ended
+	cLook  op = iota // change looks
+	cTry             // try to lock the role; skip cRead and cFree if it is locked
+	cRead            // read
+	cFree            // unlock the role
+	cLeft            // apply Left, if bytes were left
+	cSeen            // set waited, in Wait
+	cWait            // apply Wait
+	cSleep           // sleep until bytes were read, or the stream has ended
 	cDone
 )
 
@@ -117,13 +115,13 @@ type change struct {
 	to   world
 }
 
-// explorer has the parts of a model that do not change.
+// An explorer holds the parts of a model that do not change.
 type explorer struct {
 	script [2][]op
 	next   func(State, Event) (State, Action)
 }
 
-// arrive puts something at the source.
+// arrive makes bytes arrive at the source.
 func (w *world) arrive() {
 	if w.armed {
 		w.report = true
@@ -133,8 +131,8 @@ func (w *world) arrive() {
 	}
 }
 
-// read takes what is at the source and what was left; the completions wake the
-// consumers. With keep some of it is left. It reports whether the stream has ended.
+// read reads the bytes at the source and those that were left; the completions wake the consumers.
+// If keep is true, some bytes are left. It reports whether the stream has ended.
 func (w *world) read(keep bool) (ended bool) {
 	if w.arrived || w.left {
 		w.completions = [2]bool{true, true}
@@ -152,7 +150,7 @@ func (w *world) read(keep bool) (ended bool) {
 	return false
 }
 
-// mayKeep reports whether a read may leave something.
+// mayKeep reports whether a read may leave bytes.
 func (w *world) mayKeep() bool { return w.keeps > 0 && (w.arrived || w.left) }
 
 func (w *world) looked() bool {
@@ -180,8 +178,7 @@ func (x *explorer) moveFrom(w *world, from State, e Event) bool {
 	return true
 }
 
-// dedicate starts the attendant. It panics if there is one: two would sleep at one
-// source.
+// dedicate starts the attendant. It panics if there is one, because two would sleep at one source.
 func (w *world) dedicate() {
 	w.registered, w.reported = false, false
 	if w.att != aNone {
@@ -190,7 +187,7 @@ func (w *world) dedicate() {
 	w.att = aStart
 }
 
-// close is what a Receive that finds the end does when it gives the role back.
+// close performs the end of a Receive that finds the end of the stream, when it unlocks the role.
 func (x *explorer) close(w *world) {
 	x.move(w, Close)
 	w.resume = true
@@ -372,7 +369,7 @@ func (x *explorer) attendant(w world, add func(string, func(*world))) {
 	case aRegister:
 		add("attendant registers the source", func(n *world) {
 			n.role = free
-			// Under the lock of the poller: registration and state in one step.
+			// Registration and state change in one step, under the lock of the poller.
 			if !n.left && x.moveFrom(n, Dedicated, Idle) {
 				n.att = aNone
 				n.registered, n.reported = true, n.arrived || n.eof
@@ -508,14 +505,14 @@ func (x *explorer) consumer(w world, i int, add func(string, func(*world))) {
 	}
 }
 
-// explore returns the number of worlds that can be reached from start, and the
-// steps to the first one from which what has arrived can't be read any more, with
-// the reason.
+// explore returns the number of worlds that can be reached from start. If there is one from which
+// arrived bytes can never be read, it also returns the steps to the first such world, and the
+// reason.
 func (x *explorer) explore(start world) (worlds int, trace []string, why string) {
 	var (
 		all              = []world{start}
 		number           = map[world]int32{start: 0}
-		from             = []int32{0} // the world that each was first reached from
+		from             = []int32{0} // the world from which each was first reached
 		what             = []string{""}
 		before [][]int32 = [][]int32{nil} // all worlds that lead to each
 	)
@@ -541,7 +538,7 @@ func (x *explorer) explore(start world) (worlds int, trace []string, why string)
 			before[k] = append(before[k], n)
 		}
 	}
-	// Backwards from the worlds in which nothing is left to be read.
+	// Go backwards from the worlds in which no bytes are left to be read.
 	good := make([]bool, len(all))
 	var queue []int32
 	for n, w := range all {
@@ -575,9 +572,9 @@ func (x *explorer) trySuccessors(w world) (out []change, err string) {
 	return x.successors(w), ""
 }
 
-// starts are the worlds that an Attention is in after Start, and with an
-// attendant; with two arrivals, with one and the end of the stream, with one and a
-// sweep, or with one that is read in two parts.
+// starts returns the worlds after Start, with a shared poller and with an attendant. In each, there
+// will be two arrivals, one and the end of the stream, one and a sweep, or one that is read in two
+// parts.
 func starts() (all []world) {
 	for _, w := range []world{{sends: 2}, {sends: 1, closes: 1}, {sends: 1, sweeps: 1}, {sends: 1, keeps: 1}} {
 		shared, dedicated := w, w
@@ -588,8 +585,8 @@ func starts() (all []world) {
 	return all
 }
 
-// No wake-up is lost, whatever happens between any two steps of two consumers, the
-// attendant, a shared poller, the sweep, the timer, arrivals and the end.
+// TestNoWakeUpIsLost checks that no wake-up is lost, whatever happens between any two steps of two
+// consumers, the attendant, a shared poller, the sweep, the timer, arrivals and the end.
 func TestNoWakeUpIsLost(t *testing.T) {
 	if underRace {
 		t.Skip("SKIPPED under the race detector: the model has one goroutine, and would take minutes")
@@ -611,7 +608,8 @@ func TestNoWakeUpIsLost(t *testing.T) {
 	}
 }
 
-// The exploration finds a broken table. Each breakage is one that looks harmless.
+// TestModelFindsBreakage checks that the exploration finds a broken transition table. Each of the
+// changes looks harmless.
 func TestModelFindsBreakage(t *testing.T) {
 	if underRace {
 		t.Skip("SKIPPED under the race detector: the model has one goroutine, and would take minutes")

@@ -7,51 +7,50 @@ import (
 	"viaduct/internal/budget"
 )
 
-// Small frames that are sent one by one cost both ends more the sooner they
-// are read: the receiver is woken for each, each read has the system send an
-// acknowledgement, and two processors take the socket from each other. So a
-// stream of them is left to accumulate for a moment at a time, as a network card
-// does that moderates its interrupts. This applies only while no consumer polls
-// or has just done so, and while nothing is sent, since the peer may be waiting
-// for what is sent.
+// The sooner small frames are read that are sent one by one, the more they cost both ends: the
+// receiver is woken for each, each read makes the system send an acknowledgement, and two
+// processors compete for the socket. So a stream of them may accumulate for a moment at a time,
+// like the interrupts of a network card with interrupt moderation. This applies only while no
+// consumer polls or has just done so, and while nothing is sent, because the peer may be waiting
+// for it.
 const (
-	// pause is how long frames accumulate. Systems make it some 50 us longer.
+	// pause is the time for which frames accumulate. Systems make it some 50 us longer.
 	pause = 20 * time.Microsecond
 
-	// streamGap is how far apart receives are at most that make a stream, and
-	// streamRun how many of them are needed.
+	// streamGap is the largest time between receives that form a stream, and streamRun the number
+	// of receives that a stream needs.
 	streamGap = 40 * time.Microsecond
 	streamRun = 4
 
-	// small is how many bytes each of them brings at most.
+	// small is the largest number of bytes of such a receive.
 	small = 16 << 10
 
-	// maxPauses is how many attendants may pause at a time: each keeps a thread
-	// meanwhile.
+	// maxPauses is the largest number of attendants that pause at a time, because each occupies a
+	// thread meanwhile.
 	maxPauses = 4
 )
 
-// pauses is how many attendants let frames accumulate.
+// pauses is the number of attendants that are letting frames accumulate.
 var pauses atomic.Int32
 
-// inVain is how moderators back off after pauses that brought little.
+// inVain is the back-off of moderators after pauses in which few bytes arrived.
 var inVain = budget.Rule{Max: 1 << 10}
 
-// A moderator decides when arrivals accumulate. It belongs to an attendant.
+// A moderator decides when arrivals accumulate. It belongs to one attendant.
 type moderator struct {
-	on    bool      // they do, and are not reported
-	first time.Time // of the run's receives
+	on    bool      // whether arrivals accumulate, without being reported
+	first time.Time // time of the first receive of the run
 	last  time.Time
-	count int    // of the run's receives, without the first
-	bytes int    // that they brought
-	sent  uint32 // as of the last receive
+	count int    // number of the run's receives, except the first
+	bytes int    // bytes of these receives
+	sent  uint32 // value of sent at the last receive
 	worth budget.Budget
 }
 
-// begins tells, after a receive that brought n bytes, whether what comes next is
-// left to accumulate. sent moves whenever something is sent.
+// begins reports, after a receive of n bytes, whether the next arrivals should accumulate. sent is
+// a number that changes with every write.
 func (m *moderator) begins(n int, sent uint32) bool {
-	if n > small || sent != m.sent { // reading the clock is not free
+	if n > small || sent != m.sent { // reading the clock costs time
 		m.sent, m.last = sent, time.Time{}
 		return false
 	}
@@ -84,9 +83,9 @@ func (m *moderator) restart(now time.Time) {
 	m.count, m.bytes = 0, 0
 }
 
-// goesOn tells, after a pause in which n bytes came, whether another follows: if
-// they came at no less than half the rate of before. A peer that waits for
-// something sends less.
+// goesOn reports, after a pause in which n bytes arrived, whether another pause follows. It does if
+// the bytes arrived at no less than half the rate before the pause. A peer that waits for an answer
+// sends less.
 func (m *moderator) goesOn(now time.Time, n int, sent uint32) bool {
 	before, during := m.last.Sub(m.first), now.Sub(m.last)
 	if sent == m.sent && 2*int64(n)*int64(before) >= int64(m.bytes)*int64(during) {
@@ -101,7 +100,7 @@ func (m *moderator) goesOn(now time.Time, n int, sent uint32) bool {
 	return false
 }
 
-// end has arrivals reported again.
+// end ends a pause, so that arrivals are reported again.
 func (m *moderator) end() {
 	if m.on {
 		m.on = false
@@ -109,5 +108,5 @@ func (m *moderator) end() {
 	}
 }
 
-// forget ends the run of receives: a consumer polls.
+// forget ends the run of receives, because a consumer polls.
 func (m *moderator) forget() { m.last = time.Time{} }

@@ -5,9 +5,8 @@ import (
 	"time"
 )
 
-// TestModerator: arrivals accumulate where they follow each other closely, are short,
-// and nothing is sent meanwhile; and only as long as they do not become fewer
-// by it.
+// TestPacer checks that arrivals accumulate if they are close together and short, and nothing is
+// sent meanwhile, and only while the pauses do not make them fewer.
 func TestPacer(t *testing.T) {
 	const gap = streamGap / 4
 	start := time.Now()
@@ -51,13 +50,13 @@ func TestPacer(t *testing.T) {
 	if !on || pauses.Load() != 1 {
 		t.Fatalf("no pause (%d)", pauses.Load())
 	}
-	for range 3 { // at the rate of before, and a little less
+	for range 3 { // at the rate before the pause, and a little less
 		now = now.Add(8 * gap)
 		if !p.goesOn(now, 500, 0) {
 			t.Error("the pause ends in the midst of the stream")
 		}
 	}
-	// In vain: one occasion is passed over, then three, and so on.
+	// After a useless pause one occasion is skipped, then three, and so on.
 	for want := 1; want < 10; want = 2*want + 1 {
 		if now = now.Add(8 * gap); p.goesOn(now, 390, 0) || p.on || pauses.Load() != 0 {
 			t.Error("the pause goes on although less came")
@@ -74,7 +73,7 @@ func TestPacer(t *testing.T) {
 	if now = now.Add(8 * gap); !p.goesOn(now, 800, 0) || p.goesOn(now.Add(8*gap), 800, 1) {
 		t.Error("an answer does not end the pause")
 	}
-	for passed := 0; ; passed++ { // half of those before, doubled
+	for passed := 0; ; passed++ { // half of the last number, doubled
 		if now, on = run(&p, now.Add(streamGap), 100); on {
 			if passed != 7 {
 				t.Errorf("%d occasions passed over, want 7", passed)

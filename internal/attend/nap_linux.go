@@ -6,18 +6,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// CanNap tells whether Nap sleeps at all.
+// CanNap reports whether Nap sleeps on this system.
 const CanNap = true
 
-// Nap sleeps for less time than the runtime's timers can tell apart, and without
-// the 50 us that the system adds to gather its interrupts. It keeps the thread;
-// another takes the processor over if there is something to do.
+// Nap sleeps for d, which may be shorter than the resolution of the runtime's timers. It avoids the
+// 50 us that the system adds to gather interrupts. It occupies the thread; another thread may use
+// the processor meanwhile.
 func Nap(d time.Duration) {
-	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0) // of this thread, for good
+	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0) // of this thread, permanently
 	nap(d)
 }
 
-// nap is Nap with whatever the system adds.
+// nap sleeps for d, plus the time that the system adds.
 func nap(d time.Duration) {
 	t := unix.NsecToTimespec(int64(d))
 	_ = unix.Nanosleep(&t, nil)

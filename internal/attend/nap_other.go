@@ -4,7 +4,7 @@ package attend
 
 import "time"
 
-// CanNap tells whether Nap sleeps at all.
+// CanNap reports whether Nap sleeps on this system.
 const CanNap = false
 
 // Nap does nothing on this system.

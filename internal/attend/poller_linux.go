@@ -11,96 +11,95 @@ import (
 	"viaduct/internal/sock"
 )
 
-// A sharedPoller waits for the arrivals of many connections: one epoll instance
-// has their sources, and one goroutine receives what arrives for any of them. So
-// an idle connection has neither a goroutine nor a second descriptor.
+// A sharedPoller waits for the arrivals of many connections: one epoll instance has their sources,
+// and one goroutine receives for all of them. So an idle connection needs neither a goroutine nor a
+// second descriptor.
 //
-// A source is reported when it is registered, if something is there, and then
-// once per arrival. So whatever takes a report reads until a read is short,
-// behind which everything is reported again, or has asked for reports anew and reads
-// until there is nothing, if the source needs that, or leaves the connection to an
-// attendant, which begins by reading until there is nothing.
+// A source is reported when it is registered, if bytes are there, and then once per arrival. So the
+// goroutine that handles a report must not leave bytes unread without a later report. It does one
+// of three things. It reads until a read is short; arrivals after that are reported again. If the
+// source needs it, it asks for reports again and then reads until nothing is left. Or it leaves the
+// connection to an attendant, which begins by reading until nothing is left.
 type sharedPoller struct {
 	mu perturb.Mutex
 
-	// Guarded by mu.
-	open       bool        // there is an instance, and a goroutine that serves it
+	// These fields are guarded by mu.
+	open       bool        // whether there is an instance, and a goroutine that serves it
 	epfd       int         // the instance
-	watch      *sock.Watch // where that goroutine sleeps
-	generation uint32      // moves when another goroutine takes over
+	watch      *sock.Watch // where this goroutine sleeps
+	generation uint32      // changes when another goroutine takes over
 	slots      []slot      // of all registered connections
 	free       []uint32    // slots without a connection
-	closing    bool        // a timer is going to close the poller if it is empty
+	closing    bool        // whether a timer will close the poller if it is empty
 
-	reports []unix.EpollEvent // taken from the kernel and not yet served, a part of
+	reports []unix.EpollEvent // the part of taken that was not served
 	taken   [maxReports]unix.EpollEvent
-	serving bool        // a report is being served
-	turn    uint32      // moves with every report that is served
-	before  uint32      // turn when the watchdog last looked
+	serving bool        // whether a report is being served
+	turn    uint32      // changes with every served report
+	before  uint32      // value of turn when the watchdog last checked
 	dog     *time.Timer // the watchdog
-	watched bool        // the watchdog is going to look
+	watched bool        // whether the watchdog's timer runs
 }
 
-// A slot is a connection's place. Its number and generation are what the kernel
-// reports; by then the slot may be another connection's.
+// A slot is the entry of a connection. The kernel reports its number and generation. When a report
+// is read, the slot may belong to another connection, and then has another generation.
 type slot struct {
 	a          *Attention
 	generation uint32
 }
 
-// A registration is what a connection keeps about its shared poller.
+// A registration is a connection's part of its shared poller.
 type registration struct {
-	poller  atomic.Pointer[sharedPoller] // where it is registered, or nil
-	slot    uint32                       // guarded by poller.mu
-	closely uint32                       // arrivals that followed each other closely; receive role
-	last    time.Time                    // when the last of them was reported; receive role
+	poller atomic.Pointer[sharedPoller] // poller at which it is registered, or nil
+	slot   uint32                       // guarded by poller.mu
+	// Number of consecutive arrivals that were close together; receive role.
+	closely uint32
+	last    time.Time // time of the last report; receive role
 }
 
 const (
-	// maxReports is the number of reports taken from the kernel at a time.
+	// maxReports is the largest number of reports read from the kernel at a time.
 	maxReports = 64
 
-	// overdue is how long the goroutine of a poller may be busy with one
-	// connection before another takes the other connections over: no method of a
-	// protocol should block, but a callback of its consumer may.
+	// overdue is the time that the goroutine of a poller may spend on one connection before another
+	// goroutine takes over the other connections. The methods of a protocol must not block, but a
+	// callback of its consumer may.
 	overdue = 20 * time.Millisecond
 
-	// Where several connections brought crowd bytes or more in one round, the
-	// poller pauses for gatherTime before the next: more of what they bring is
-	// there then, the rest of a message for instance that is a little longer than a
-	// packet, and reading does not get in the way of the peers, which are about to
-	// send it. Systems make the pause some 50 us longer.
+	// If several connections had crowd bytes or more in one round, the poller pauses for gatherTime
+	// before the next round. More bytes of each have arrived then, for example the rest of a
+	// message that is a little longer than a packet, and reading does not compete with the peers
+	// that are about to send them. Systems make the pause some 50 us longer.
 	crowd      = 64 << 10
 	gatherTime = 100 * time.Microsecond
 
-	// emptyTime is how long an empty poller stays open.
+	// emptyTime is the time for which an empty poller stays open.
 	emptyTime = 50 * time.Millisecond
 
-	// A connection is busy that had closeRun arrivals in a row which were less
-	// than closeGap apart.
+	// A connection is busy if closeRun consecutive arrivals were less than closeGap apart.
 	closeRun = 8
 	closeGap = time.Millisecond
 )
 
-// pollers are as many as half the processors, since the other end or the
-// consumers need some too.
+// pollers are half as many as the processors, because the other ends or the consumers need
+// processors too.
 var (
 	pollers    [32]sharedPoller
 	nextPoller atomic.Uint32
 )
 
-// register leads from a state to Shared: it registers the source with a shared
-// poller and applies e. It is false, and nothing was done, if there can be no
-// poller or the state is not from any more. What has arrived is reported. The
-// caller has the receive role, and nothing else waits for the source.
+// register registers the source with a shared poller and applies e, which changes the state from
+// from to Shared. It returns false, with no change, if there can be no poller or the state is not
+// from any more. Bytes that have already arrived are reported. The caller has the receive role, and
+// nobody else waits for the source.
 func (a *Attention) register(from State, e Event) bool {
 	a.recv.Rest()
 	n := min((runtime.GOMAXPROCS(0)+1)/2, len(pollers))
 	return pollers[int(nextPoller.Add(1))%n].add(a, from, e)
 }
 
-// add registers a. The state changes under the lock, so that whatever moves it on
-// finds the registration.
+// add registers a. It changes the state under the lock, so that a goroutine that finds the new
+// state also finds the registration. It returns false, with no change, if that fails.
 func (p *sharedPoller) add(a *Attention, from State, e Event) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -118,7 +117,7 @@ func (p *sharedPoller) add(a *Attention, from State, e Event) bool {
 		return false
 	}
 	if a.src.Ask() {
-		// What came before is not reported: an attendant reads it.
+		// Earlier arrivals are not reported: an attendant reads them.
 		if _, err := a.src.Readable(); err != sock.ErrWouldBlock {
 			sock.EpollCtl(p.epfd, unix.EPOLL_CTL_DEL, a.src.FD(), nil)
 			p.closeSoonLocked()
@@ -136,8 +135,7 @@ func (p *sharedPoller) add(a *Attention, from State, e Event) bool {
 	return true
 }
 
-// deregister takes the source out of its poller, if it is in one. The source is
-// open.
+// deregister removes the source from its poller, if it is in one. The source must be open.
 func (a *Attention) deregister() {
 	p := a.shared.poller.Load()
 	if p == nil {
@@ -145,7 +143,7 @@ func (a *Attention) deregister() {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if a.shared.poller.Load() == p { // nothing else has done it
+	if a.shared.poller.Load() == p { // another goroutine may have removed it
 		p.removeLocked(a)
 	}
 }
@@ -192,20 +190,20 @@ func (p *sharedPoller) closeSoonLocked() {
 		if p.open && p.emptyLocked() {
 			p.open = false
 			p.slots, p.free = nil, nil
-			p.watch.Close() // and waits until the goroutine has left it
+			p.watch.Close() // also waits until the goroutine has left it
 			unix.Close(p.epfd)
 		}
 	})
 }
 
-// gathers counts the pauses between rounds.
+// gathers counts the pauses after rounds.
 var gathers atomic.Uint32
 
-// run is the goroutine of the poller. It sleeps at a Watch, which reports once:
-// while it is awake, arrivals wake nothing.
+// run is the main function of the poller's goroutine. It sleeps at a Watch, which reports once, so
+// arrivals cause no wake-up while the goroutine is awake.
 func (p *sharedPoller) run(generation uint32, watch *sock.Watch, epfd int) {
 	now := time.Now()
-	ready := func(uintptr) bool { return watch.Ready(epfd) } // once: it is allocated
+	ready := func(uintptr) bool { return watch.Ready(epfd) } // created once, because it is allocated
 	for {
 		a, events, ok := p.next(generation, &now)
 		served, bytes := 0, 0
@@ -222,13 +220,13 @@ func (p *sharedPoller) run(generation uint32, watch *sock.Watch, epfd int) {
 			continue
 		}
 		if watch.Sleep(ready) != nil {
-			return // the poller was closed
+			return // the poller is closed
 		}
 	}
 }
 
-// next returns a connection with a report, or nil if there is none. ok is false
-// if another goroutine has taken over. now is when reports were last taken.
+// next returns a connection with a report and its events, or nil if there is none. ok is false if
+// another goroutine has taken over. It sets now to the time at which reports were last read.
 func (p *sharedPoller) next(generation uint32, now *time.Time) (a *Attention, events uint32, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -268,9 +266,8 @@ func (p *sharedPoller) watchLocked() {
 	}
 }
 
-// look is the watchdog: if the same report is still being served, another
-// goroutine takes over. The one that comes back from there finds a new
-// generation.
+// look is the watchdog: if the same report is still being served, it starts another goroutine. The
+// old goroutine finds a new generation when it returns, and ends.
 func (p *sharedPoller) look() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -287,15 +284,15 @@ func (p *sharedPoller) look() {
 	p.watchLocked()
 }
 
-// serve receives what was reported for the connection, and returns how many
-// bytes that were. [goroutine of the poller]
+// serve receives for the connection after a report, and returns the number of bytes.
+// [goroutine of the poller]
 func (a *Attention) serve(events uint32, now time.Time) int {
 	if !a.role.TryLock() {
 		a.apply(Contended)
 		return 0
 	}
 	if a.State() != Shared {
-		a.role.Unlock() // whatever moved the state looks at the source
+		a.role.Unlock() // the goroutine that changed the state reads the source
 		return 0
 	}
 	if a.looked() {
@@ -303,13 +300,12 @@ func (a *Attention) serve(events uint32, now time.Time) int {
 		a.apply(Contended)
 		return 0
 	}
-	// What arrives behind a short read is reported again. An end of the stream
-	// that came before this report is part of it.
+	// Arrivals after a short read are reported again. If the stream ended before this report, the
+	// events contain that.
 	all := a.src.Ask() || events&^unix.EPOLLIN != 0
 	got, more, err := a.recv.Receive(all, false)
 	if got.Any && err == nil && a.recv.Partial() {
-		// The read may have been short for want of memory to read to: then the
-		// next one says so.
+		// The read may have been short for lack of memory; then the next read shows that.
 		var rest Got
 		rest, more, err = a.recv.Receive(true, false)
 		got.Bytes += rest.Bytes
@@ -325,12 +321,12 @@ func (a *Attention) serve(events uint32, now time.Time) int {
 	r.closely++
 	if err != nil {
 		a.deregister()
-		a.wg.Add(1) // Close waits for the role, and Join for what follows
+		a.wg.Add(1) // Close waits for the role, and Join for the goroutine below
 		if a.end(err) {
 			Go(true, func() {
 				defer a.wg.Done()
 				a.recv.Deliver()
-				a.recv.Ended(err) // may take a while
+				a.recv.Ended(err) // this may take a while
 			})
 		} else {
 			a.wg.Done()
@@ -354,7 +350,7 @@ func (a *Attention) serve(events uint32, now time.Time) int {
 	return got.Bytes
 }
 
-// apply moves the state on from Shared.
+// apply applies event e to the state Shared.
 func (a *Attention) apply(e Event) {
 	if _, do := next(Shared, e); a.moveFrom(Shared, e) && do == Dedicate {
 		a.dedicate()

@@ -11,7 +11,7 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// A report is not taken for one about the connection that has the slot by now.
+// TestSlotTaken checks that a report is not used for another connection that has the slot by now.
 func TestSlotTaken(t *testing.T) {
 	epfd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
@@ -43,7 +43,7 @@ func TestSlotTaken(t *testing.T) {
 	if !p.add(as[0], Unstarted, Start) || !p.add(as[1], Unstarted, Start) {
 		t.Fatal("no slot")
 	}
-	next(as[0]) // and the other one's report is taken as well
+	next(as[0]) // this also reads the other connection's report
 	as[1].deregister()
 	as[1].deregister()
 	if len(p.free) != 1 {
@@ -64,9 +64,9 @@ func TestSlotTaken(t *testing.T) {
 	}
 }
 
-// Two consumers that wait at once both find a connection reserved. The second one, which gets the
-// receive role when the first has registered the connection, does not register it again: with several
-// pollers that would leave a registration behind that nothing ends.
+// TestTwoEndReservation lets two consumers that wait at once both find a connection reserved. The
+// second one, which gets the receive role after the first has registered the connection, must not
+// register it again: with several pollers a registration would stay that nobody removes.
 func TestTwoEndReservation(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(4)) // two pollers
 	registered := func() (n int) {

@@ -9,9 +9,9 @@ import (
 	"viaduct/samehost"
 )
 
-// An attendant polls shared memory for a moment before it sleeps there, until
-// something comes; not a socket, not where there is one processor,
-// and seldom where that is in vain.
+// TestAttendantPolls checks that an attendant polls shared memory for a moment before it sleeps
+// there, until bytes arrive. It must not poll a socket, or on one processor, and only seldom if
+// polling has no result.
 func TestAttendantPolls(t *testing.T) {
 	defer AssumeProcessors(2)()
 	nl, err := net.Listen("tcp", "127.0.0.1:0")

@@ -9,103 +9,96 @@ import (
 	"viaduct/internal/perturb"
 )
 
-// A Sleeper lets a goroutine that waits for an answer sleep at the sockets
-// themselves, in one system call. The runtime's way costs a read of the socket
-// before the sleep, a switch of goroutines, and the runtime's own look at all
-// that it watches.
+// A Sleeper lets a goroutine that waits for an answer sleep at the sockets themselves, in one
+// system call. Sleeping through the runtime costs a read of the socket before the sleep, a switch
+// of goroutines, and the runtime's own poll of all descriptors.
 //
-// Such a sleep keeps a thread, and the processor too until the runtime takes it
-// away. Where there is only one, nothing else of the program runs meanwhile, and
-// the runtime does not look at other sockets and timers. So sleeps are short and
-// only a few goroutines sleep so at a time; see TakeSleeper. A goroutine that
-// gets no Sleeper sleeps as any other does, and so does each that had one now and
-// then.
+// Such a sleep occupies a thread, and also the processor until the runtime takes it away. With only
+// one processor, no other goroutine of the program runs meanwhile, and the runtime does not check
+// other sockets and timers. So sleeps are short, and only a few goroutines sleep in this way at a
+// time; see TakeSleeper. A goroutine that gets no Sleeper sleeps through the runtime, and one that
+// had a Sleeper does so now and then.
 //
-// No wake-up is lost. A Sleeper is asleep from TakeSleeper or Again until Sleep
-// returns. Wake does nothing unless it finds the Sleeper asleep; then it makes a
-// timer fire that Sleep waits for beside the sockets. So the goroutine looks at
-// what it waits for between Again and Sleep: what happened before that look it
-// finds there, and whatever happens later finds the Sleeper asleep. The timer has
-// been set before that, and only Wake sets it until the sleep is over: it fires,
-// and stays so until Sleep has seen it. Sockets are asked for readiness, not for
-// changes: what has arrived before Sleep ends it at once.
+// No wake-up is lost. A Sleeper is asleep from TakeSleeper or Again until Sleep returns. Wake has
+// no effect unless the Sleeper is asleep; then it fires a timer for which Sleep waits besides the
+// sockets. The goroutine checks its condition between Again and Sleep: an event before that check
+// is found by it, and a later event finds the Sleeper asleep. The timer was set before, and only
+// Wake sets it until the sleep is over, so it stays fired until Sleep has seen it. Sockets are
+// polled for readiness, not for changes, so bytes that arrived before Sleep end it at once.
 //
-// Nothing tells when a socket is closed at which a goroutine sleeps. Before a
-// socket is closed, WakeAll is called, when nothing adds the socket any more. Its
-// number may belong to another file when the system call begins; the call returns
-// at once then, and has done nothing but look.
+// Nothing reports that a socket is closed at which a goroutine sleeps. So WakeAll must be called
+// before a socket is closed, and after the last SleepAt for it. Its number may belong to another
+// file when the system call begins. The call then returns at once, and has only polled that file.
 //
-// A Wake may be late, and end a later sleep of another goroutine: each looks
-// whether there was a reason. Besides, the timer ends every sleep within a Period.
+// A Wake may be late and end a later sleep of another goroutine, so each goroutine checks its
+// condition after a sleep. Besides, the timer ends every sleep within a Period.
 //
-// Wake may be called by any goroutine at any time, the other methods by the
-// goroutine that took the Sleeper.
+// Wake is safe for concurrent use. The other methods are for the goroutine that took the Sleeper.
 type Sleeper struct {
 	taken  atomic.Bool
 	state  atomic.Uint32
-	armed  bool // the timer was set and has not been seen to fire
+	armed  bool // the timer was set, and was not seen to fire
 	began  time.Duration
-	useful bool // something has arrived since then
+	useful bool // something has arrived since began
 	files
 }
 
 const (
-	// Period is how long a Sleeper sleeps at a stretch.
+	// Period is the longest time of one sleep.
 	Period = time.Millisecond
 
-	// MaxSockets is the number of sockets at which one Sleeper sleeps.
+	// MaxSockets is the largest number of sockets at which one Sleeper sleeps.
 	MaxSockets = 8
 
-	// maxSleepers is how many there are, each with a thread.
+	// maxSleepers is the number of Sleepers, each of which occupies a thread.
 	maxSleepers = 4
 )
 
-// An Outcome says why a sleep ended.
+// An Outcome is the reason why a sleep ended.
 type Outcome uint8
 
 const (
-	Arrived Outcome = iota // a socket has something to be read, or has ended
-	Woken                  // Wake was called; or for no reason
-	Paused                 // it is time to sleep as other goroutines do
+	Arrived Outcome = iota // bytes have arrived at a socket, or it has ended
+	Woken                  // Wake was called; or there was no reason
+	Paused                 // the caller should sleep through the runtime now
 )
 
 // The states of a Sleeper.
 const (
 	awake  = iota
-	asleep // a Wake will be heard
-	woken  // there was one
+	asleep // Wake has an effect
+	woken  // Wake was called
 )
 
 var (
 	sleepers [maxSleepers]Sleeper
 
-	// processors tells whether a Sleeper keeps everything else from running. Tests change it
-	// while goroutines of former ones look at it.
+	// processors is the number of processors. With one, a Sleeper keeps all other goroutines from
+	// running. Tests change it while goroutines of earlier tests read it.
 	processors atomic.Int32
 
-	// parked is how many goroutines wait in another way.
+	// parked is the number of goroutines that wait through the runtime.
 	parked atomic.Int32
 
-	period = Period // but in tests
+	period = Period // tests change it
 
 	born = time.Now()
 
-	// sleeps is the budget for sleeping at sockets, and slept its rule.
+	// sleeps is the budget for sleeping at sockets, and slept its back-off.
 	sleeps budget.Budget
 	slept  = budget.Rule{Max: 1<<10 - 1}
 )
 
 func init() { processors.Store(int32(runtime.GOMAXPROCS(0))) }
 
-// Park tells that the caller is going to sleep as any goroutine does, for a
-// message or for what comes of one, and Unpark that it is awake again.
+// Park records that the caller is going to sleep through the runtime, for a message or its result.
+// Unpark records that it is awake again.
 func Park()   { parked.Add(1) }
 func Unpark() { parked.Add(-1) }
 
-// TakeSleeper returns a Sleeper, asleep and without sockets, or nil: where the
-// system can't do it, too many are taken, or the last sleeps were in vain. On a
-// single processor, which a Sleeper keeps for itself, only if nothing else waits,
-// nothing else can run, and not all the time.
+// TakeSleeper returns a Sleeper, asleep and without sockets. It returns nil if the system has none,
+// if too many are taken, or if the last sleeps were useless. On a single processor, which a Sleeper
+// occupies, it also returns nil now and then, and while another goroutine waits or can run.
 func TakeSleeper() *Sleeper {
 	if !sleeps.Worth() {
 		return nil
@@ -134,8 +127,8 @@ func TakeSleeper() *Sleeper {
 	return nil
 }
 
-// rested tells whether the Sleeper's pause is over. A period that has run out
-// unseen ends the pause, or begins it for a goroutine that was just sleeping.
+// rested reports whether the Sleeper's pause is over. If a period has passed unseen, that ends the
+// pause, or begins one for a goroutine that has just slept.
 func (s *Sleeper) rested() bool {
 	age := clock() - s.began
 	if s.armed && age >= period {
@@ -148,10 +141,9 @@ func (s *Sleeper) rested() bool {
 	return true
 }
 
-// SleepAt adds the source to what z sleeps at; it is false if there is no room, or
-// the stream has ended. If the source has to be asked for reports, what came before
-// is received here. The caller has the receive role, and not any more when SleepAt
-// returns. The source is open.
+// SleepAt adds the source to those at which z sleeps. It returns false if there is no room, or if
+// the stream has ended. If the source must be asked for reports, SleepAt receives earlier arrivals.
+// The caller has the receive role, which SleepAt unlocks. The source must be open.
 func (a *Attention) SleepAt(z *Sleeper) bool {
 	if !a.src.Ask() {
 		defer a.role.Unlock()
@@ -162,20 +154,20 @@ func (a *Attention) SleepAt(z *Sleeper) bool {
 		a.idle.arrivals.Add(few + 1)
 	}
 	if more || a.recv.Left() {
-		z.Wake() // to go on with it
+		z.Wake() // so that the rest is received
 	}
 	added := err == nil && z.Add(a.src.FD())
 	a.release(err)
 	return added
 }
 
-// Free gives the Sleeper back.
+// Free returns the Sleeper, so that others can take it.
 func (s *Sleeper) Free() {
 	s.state.Store(awake)
 	s.taken.Store(false)
 }
 
-// Again is as a new TakeSleeper.
+// Again prepares the Sleeper for another sleep, asleep and without sockets.
 func (s *Sleeper) Again() {
 	s.clear()
 	if !s.armed {
@@ -186,7 +178,8 @@ func (s *Sleeper) Again() {
 	s.state.Store(asleep) // from here on only Wake sets the timer
 }
 
-// Wake ends the sleep that is in progress, or is about to begin.
+// Wake ends the current sleep, or the one that is about to begin. It has no effect on a Sleeper
+// that is awake.
 func (s *Sleeper) Wake() {
 	if s.state.Load() == asleep && s.state.CompareAndSwap(asleep, woken) {
 		perturb.Point()
@@ -201,7 +194,7 @@ func WakeAll() {
 	}
 }
 
-// Sleep waits for one of the sockets or for Wake. The Sleeper is awake when it
+// Sleep waits for one of the sockets or for Wake, at most a Period. The Sleeper is awake when it
 // returns.
 func (s *Sleeper) Sleep() Outcome {
 	perturb.Point()
@@ -214,7 +207,7 @@ func (s *Sleeper) Sleep() Outcome {
 		s.useful = true
 	}
 	if s.state.Swap(awake) == woken {
-		return Woken // most likely that fired
+		return Woken // most likely Wake fired the timer
 	}
 	if fired {
 		sleeps.Done(&slept, s.useful)

@@ -6,16 +6,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// files are what a Sleeper sleeps on: a timer, which it keeps, and sockets. The
-// timer runs through one sleep after the other, as setting it costs more than
-// all the rest of a short sleep.
+// files are the descriptors for which a Sleeper waits: a timer, which it keeps, and sockets. The
+// timer continues from one sleep to the next, because setting it costs more than all the rest of a
+// short sleep.
 type files struct {
 	opened bool
 	n      int
 	fds    [1 + MaxSockets]unix.PollFd
 }
 
-// open makes the timer when it is first needed.
+// open makes the timer if there is none. It returns false if that fails.
 func (f *files) open() bool {
 	if f.opened {
 		return true
@@ -31,12 +31,12 @@ func (f *files) open() bool {
 
 func (f *files) clear() { f.n = 1 }
 
-// set has the timer fire after d, and not before.
+// set makes the timer fire after d.
 func (f *files) set(d time.Duration) {
 	_ = unix.TimerfdSettime(int(f.fds[0].Fd), 0, &unix.ItimerSpec{Value: unix.NsecToTimespec(int64(d))}, nil)
 }
 
-// Add has the Sleeper sleep at fd too. It is false if there is no room.
+// Add adds socket fd to those at which the Sleeper sleeps. It returns false if there is no room.
 func (f *files) Add(fd int) bool {
 	if f.n == len(f.fds) {
 		return false

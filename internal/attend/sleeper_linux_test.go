@@ -16,8 +16,7 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// begin makes the package as new for a test, as on n processors, with sleeps that
-// d ends.
+// begin resets the package for a test, as on n processors, with sleeps of at most d.
 func begin(t *testing.T, n int, d time.Duration) {
 	sleeps.Reset()
 	processors.Store(int32(n))
@@ -39,7 +38,7 @@ func begin(t *testing.T, n int, d time.Duration) {
 	})
 }
 
-// maxPassed is how many occasions are passed over at most.
+// maxPassed is the largest number of occasions that are skipped.
 const maxPassed = 1<<10 - 1
 
 const forever = 10 * time.Minute // longer than a test may take
@@ -54,7 +53,7 @@ func take(t *testing.T) *Sleeper {
 	return s
 }
 
-// pipe returns a descriptor to be slept on and one that makes it readable.
+// pipe returns a descriptor at which to sleep, and one that makes it readable.
 func pipe(t *testing.T) (r, w int) {
 	t.Helper()
 	var p [2]int
@@ -65,8 +64,8 @@ func pipe(t *testing.T) (r, w int) {
 	return p[0], p[1]
 }
 
-// What arrived before the sleep ends it, and what arrives during it; so do a Wake
-// before and a Wake during it. A Wake of a Sleeper that is awake does nothing.
+// TestEnds checks that bytes that arrive before or during a sleep end it, and so does a Wake before
+// or during it. A Wake of a Sleeper that is awake must have no effect.
 func TestEnds(t *testing.T) {
 	begin(t, 2, forever)
 	s := take(t)
@@ -83,7 +82,7 @@ func TestEnds(t *testing.T) {
 	s.Add(r)
 	unix.Write(w, []byte{1})
 	expect(Arrived)
-	s.Wake() // awake: nothing
+	s.Wake() // awake: no effect
 	s.Again()
 	s.Add(r)
 	expect(Arrived)
@@ -107,22 +106,22 @@ func TestEnds(t *testing.T) {
 	}
 }
 
-// No wake-up is lost, whenever it comes: every round needs one, and none ends by
-// itself.
+// TestNoneIsLost checks that no wake-up is lost, whenever it happens. Every round needs one,
+// because no sleep ends by itself.
 func TestNoneIsLost(t *testing.T) {
 	begin(t, 2, forever)
 	s := take(t)
 	rounds := 3000
 	switch {
 	case runtime.GOMAXPROCS(0) == 1:
-		rounds = 50 // it takes the runtime a while to run another goroutine
+		rounds = 50 // the runtime needs a while to run another goroutine
 	case !testkit.LongRuns():
 		rounds = 1000
 	}
 	r, w := pipe(t)
 	var want, have atomic.Int64
 	var wg sync.WaitGroup
-	for k := range 2 { // one goroutine calls Wake, the other writes
+	for k := range 2 { // one goroutine calls Wake, the other one writes
 		wg.Go(func() {
 			for i := k; i < rounds; i += 2 {
 				for want.Load() <= int64(i) {
@@ -145,7 +144,7 @@ func TestNoneIsLost(t *testing.T) {
 				break
 			}
 			if s.Sleep() == Paused && have.Load() <= i {
-				continue // the Wake of a round before was late
+				continue // the Wake of an earlier round was late
 			}
 		}
 		if i%2 == 1 {
@@ -155,8 +154,8 @@ func TestNoneIsLost(t *testing.T) {
 	wg.Wait()
 }
 
-// A sleep ends by itself. A Sleeper that sleeps in vain passes over more and more occasions,
-// and fewer when it is of use again.
+// TestInVain checks that a sleep ends by itself. After useless sleeps, more and more occasions must
+// be skipped, and fewer after a useful one.
 func TestInVain(t *testing.T) {
 	begin(t, 2, 100*time.Microsecond)
 	r, w := pipe(t)
@@ -173,7 +172,7 @@ func TestInVain(t *testing.T) {
 			}
 		}
 	}
-	passed := func() (n int) { // occasions that are passed over
+	passed := func() (n int) { // occasions that are skipped
 		for !sleeps.Worth() {
 			n++
 		}
@@ -202,8 +201,9 @@ func TestInVain(t *testing.T) {
 	}
 }
 
-// On one processor a consumer that has dozed for a period sleeps without dozing once, one that
-// comes back after long does not have to, and none dozes while another waits.
+// TestOneProcessor checks three rules for one processor. A consumer that has dozed for a period
+// sleeps once without dozing. A consumer that comes back after a long time does not have to. No
+// consumer dozes while another waits.
 func TestOneProcessor(t *testing.T) {
 	begin(t, 1, 20*time.Millisecond)
 	r, w := pipe(t)
@@ -243,8 +243,8 @@ func TestOneProcessor(t *testing.T) {
 	}
 }
 
-// As many doze at a time as leave a processor to others, four at most, each on a
-// few sockets.
+// TestLimits checks that the number of dozing consumers leaves one processor to others and is at
+// most four, and that each dozes at a few sockets.
 func TestLimits(t *testing.T) {
 	r, _ := pipe(t)
 	for _, x := range []struct{ processors, dozers int }{{1, 1}, {2, 1}, {4, 3}, {64, maxSleepers}} {
@@ -267,7 +267,8 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// A socket that is closed, or whose number is another file's, does no harm.
+// TestClosed checks that a socket that is closed, or whose number belongs to another file, does no
+// harm.
 func TestClosed(t *testing.T) {
 	begin(t, 2, forever)
 	s := take(t)
@@ -285,7 +286,7 @@ func TestClosed(t *testing.T) {
 	s.Again()
 	s.Add(r)
 	WakeAll()
-	f, err := os.Open(os.DevNull) // takes the number, most likely
+	f, err := os.Open(os.DevNull) // it most likely gets the same number
 	if err != nil {
 		t.Fatal(err)
 	}

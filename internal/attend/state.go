@@ -1,6 +1,6 @@
 package attend
 
-// A State says what waits for arrivals of a connection.
+// A State records who waits for arrivals of a connection.
 //
 //	             Start                    Busy
 //	Unstarted ----------->  Shared  ------------------>  Dedicated
@@ -13,32 +13,32 @@ package attend
 //	    +----------------------------------------------------+
 //	                               Left
 //
-// Close leads from every state to Closed, and nothing leads away from there.
-// arrows is this figure; the full matrix is in testdata/matrix.golden.
+// Close leads from every state to Closed, which is final. arrows is this figure; the full matrix is
+// in testdata/matrix.golden.
 type State uint32
 
 const (
-	// Unstarted: nothing may read yet.
+	// Unstarted: nobody may read so far.
 	Unstarted State = iota
 
-	// Reserved: the consumer that started the connection reads by polling;
-	// nothing else waits for arrivals, and no goroutine exists.
+	// Reserved: the consumer that started the connection reads by polling; nobody else waits for
+	// arrivals, and there is no goroutine.
 	Reserved
 
-	// Shared: the source is registered with a shared poller, which reads what
-	// it reports. Each arrival is reported once.
+	// Shared: the source is registered with a shared poller, which reads it after a report. Each
+	// arrival is reported once.
 	Shared
 
 	// Dedicated: a goroutine of this connection sleeps at the source and reads
 	// what arrives.
 	Dedicated
 
-	// Polled: a consumer has looked within the last millisecond. The goroutine
-	// of the connection exists, but not at the source: being woken for each
-	// message would cost the consumer more than the rest of the receive path.
+	// Polled: a consumer has polled within the last millisecond. The goroutine of the connection
+	// exists, but stays away from the source: being woken for each message would cost the consumer
+	// more than the rest of the receive path.
 	Polled
 
-	// Closed: the source has ended or was closed. Nothing reads any more.
+	// Closed: the source has ended or was closed. Nobody reads any more.
 	Closed
 
 	states = iota
@@ -48,35 +48,34 @@ var stateNames = [states]string{"Unstarted", "Reserved", "Shared", "Dedicated", 
 
 func (s State) String() string { return stateNames[s] }
 
-// An Event changes what waits for arrivals.
+// An Event changes who waits for arrivals.
 type Event uint8
 
 const (
-	// Start: arrivals are to be waited for from now on.
+	// Start: begin to wait for arrivals.
 	Start Event = iota
 
 	// Reserve: the consumer reads by polling until its first Wait.
 	Reserve
 
-	// Arrival: something is at the source, and nothing else reads it.
+	// Arrival: bytes have arrived, and nobody reads them.
 	Arrival
 
-	// Contended: something is at the source, and a consumer reads just now or
-	// has looked since the last Wait.
+	// Contended: bytes have arrived, and a consumer is reading or has polled since the last Wait.
 	Contended
 
-	// Wait: a consumer stops looking and sleeps.
+	// Wait: a consumer stops polling and sleeps.
 	Wait
 
-	// Left: bytes were read and left for a consumer that is about to poll. No
-	// arrival will tell of them.
+	// Left: bytes were read and left for a consumer that is about to poll. No arrival will be
+	// reported for them.
 	Left
 
-	// Quiet: no consumer has looked for a millisecond.
+	// Quiet: no consumer has polled for a millisecond.
 	Quiet
 
-	// Busy: arrivals follow each other so closely that they deserve a goroutine,
-	// or there is no shared poller.
+	// Busy: arrivals are so close together that they need a goroutine, or there is no shared
+	// poller.
 	Busy
 
 	// Idle: there have been few arrivals for half a second.
@@ -92,18 +91,18 @@ var eventNames = [events]string{"Start", "Reserve", "Arrival", "Contended", "Wai
 
 func (e Event) String() string { return eventNames[e] }
 
-// An Action is what the goroutine that moved the state has to do.
+// An Action is the task of the goroutine that changed the state.
 type Action uint8
 
 const (
 	Nothing   Action = iota
 	Register         // register the source with a shared poller
 	Receive          // read the source
-	Dedicate         // take the source out of its shared poller, if it is in one, and start a goroutine
-	StepAside        // have the goroutine leave the source to the consumer that looks
-	Resume           // have the goroutine return to the source
-	Retire           // end the goroutine, the caller, and register the source with a shared poller
-	Leave            // take the source out of its shared poller, wake the goroutine
+	Dedicate         // remove the source from its shared poller, if it is in one, and start a goroutine
+	StepAside        // make the goroutine leave the source to the polling consumer
+	Resume           // make the goroutine return to the source
+	Retire           // register the source with a shared poller, and end this goroutine
+	Leave            // remove the source from its shared poller, and wake the goroutine
 
 	actions = iota
 )
@@ -120,8 +119,8 @@ type arrow struct {
 	do   Action
 }
 
-// arrows lists the transitions. An event that a state has no arrow for changes
-// nothing: it came too late, or says nothing new.
+// arrows lists the transitions. An event without an arrow from the current state changes nothing:
+// it is late, or already known.
 var arrows = []arrow{
 	{Unstarted, Start, Shared, Register},
 	{Unstarted, Busy, Dedicated, Dedicate},
@@ -150,13 +149,13 @@ var arrows = []arrow{
 	{Polled, Close, Closed, Leave},
 }
 
-// step is what an event leads to.
+// A step is the result of an event.
 type step struct {
 	to State
 	do Action
 }
 
-// table is arrows by state and event.
+// table holds arrows by state and event.
 var table = func() (t [states][events]step) {
 	for s := range t {
 		for e := range t[s] {
@@ -169,7 +168,7 @@ var table = func() (t [states][events]step) {
 	return t
 }()
 
-// next is the transition function.
+// next is the transition function: it returns the next state and the action.
 func next(s State, e Event) (State, Action) {
 	n := table[s][e]
 	return n.to, n.do

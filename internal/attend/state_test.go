@@ -8,8 +8,8 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// The matrix of all states and events, and the drawing of the arrows, are golden
-// files: a changed arrow is a changed line.
+// TestMatrix compares the matrix of all states and events, and the drawing of the arrows, with
+// golden files. A changed arrow is a changed line.
 func TestMatrix(t *testing.T) {
 	var m strings.Builder
 	for s := range State(states) {
@@ -32,8 +32,8 @@ func TestMatrix(t *testing.T) {
 	testkit.Golden(t, "arrows.dot", []byte(d.String()))
 }
 
-// Each arrow stands once, Close leads from every state to Closed, and nothing leads
-// away from there.
+// TestArrows checks that each arrow is listed once, that Close leads from every state to Closed,
+// and that no arrow leads away from Closed.
 func TestArrows(t *testing.T) {
 	type key struct {
 		from State

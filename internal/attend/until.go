@@ -12,16 +12,14 @@ import (
 	"viaduct/internal/perturb"
 )
 
-// A Progress lets a waiting consumer receive on the connections it waits for:
-// reading the source itself costs a tenth of waiting for a goroutine that sleeps
-// at it.
+// A Progress lets a waiting consumer receive on its connections. Reading the source itself costs a
+// tenth of waiting for a goroutine that sleeps at it.
 type Progress interface {
-	// Poll handles what has arrived, without blocking, and tells whether
-	// anything had.
+	// Poll handles arrivals, without blocking, and reports whether there were any.
 	Poll() bool
 
-	// Unpoll tells that the consumer is going to sleep: something else has
-	// to receive from now on.
+	// Unpoll announces that the consumer is going to sleep, so that another goroutine receives from
+	// now on.
 	Unpoll()
 }
 
@@ -30,63 +28,62 @@ type Progress interface {
 type SourceSleeper interface {
 	Progress
 
-	// Expects tells whether something was sent since a consumer last slept at the
-	// sources, so that what comes next may be an answer. Streams are better left to
-	// accumulate: to be woken for each message costs both ends more than they gain.
+	// Expects reports whether something was sent since a consumer last slept at the sources, so
+	// that the next arrival may be an answer. Streams are better left to accumulate, because being
+	// woken for each message costs both ends more than it gains.
 	Expects() bool
 
-	// Near tells whether the other ends are all on this host.
+	// Near reports whether all peers are on this host.
 	Near() bool
 
-	// SleepAt adds all sources to what s sleeps at. It is false if that can't
-	// be done.
+	// SleepAt adds all sources to those at which s sleeps. It returns false if that is not
+	// possible.
 	SleepAt(s *Sleeper) bool
 }
 
-// ProgressOf returns what drives the connections of a completion queue of package
-// iwarp, which sets it: types of this package are no part of that one's interface.
+// ProgressOf returns the SourceSleeper for the connections of a completion queue of package iwarp.
+// iwarp sets it, because types of this package are no part of its interface.
 var ProgressOf func(queue any) SourceSleeper
 
-// CloseSoon closes a stream of package iwarp, which sets it, as its Close does, if
-// that needs no wait to speak of. It is false if the stream has yet to be closed.
+// CloseSoon closes a stream of package iwarp, like its Close, if that needs no long wait. It
+// returns false if the stream must still be closed. iwarp sets it.
 var CloseSoon func(qp any) bool
 
-// A Condition is what a consumer waits for.
+// A Condition is the condition for which a consumer waits.
 type Condition interface {
-	// ReadyLocked tells whether waiting is over, with an error if there is nothing
-	// left to wait for.
+	// ReadyLocked reports whether waiting is over. The error is not nil if the condition can never
+	// become true.
 	ReadyLocked() (bool, error)
 }
 
 const (
-	// SpinTime is how long a consumer polls in vain before it sleeps. Waking a
-	// goroutine whose processor went idle takes about as long.
+	// SpinTime is the time for which a consumer polls without result before it sleeps. Waking a
+	// goroutine whose processor is idle takes about as long.
 	SpinTime = 30 * time.Microsecond
 
-	// NearSpinTime is SpinTime where the other ends are on this host and this process
-	// waits for nothing else just now. If both ends sleep, each waits for the other's
-	// wake-up as well as its own, with two idle processors: on a virtual machine that is
-	// up to 100 us of a round trip, which takes 20 us where both poll, and costs them
-	// three times the processor time.
+	// NearSpinTime replaces SpinTime if all peers are on this host and this process waits for
+	// nothing else. If both ends sleep, each waits for the other's wake-up as well as its own, with
+	// two idle processors. On a virtual machine that is up to 100 us of a round trip, which takes
+	// 20 us if both poll, and costs three times the processor time.
 	NearSpinTime = 200 * time.Microsecond
 )
 
-// looking is how consumers back off whose polls before a sleep are in vain: where that
-// happens, the other end is likely to wait for this very processor. An answer that came
-// in time then does not tell that the next one will.
+// looking is the back-off of consumers whose polls before a sleep have no result: the peer then
+// probably waits for this processor. One answer that came in time does not show that the next one
+// will.
 var looking = budget.Rule{Grace: 1, Hits: 8, Max: 255}
 
-// spinning is how many consumers poll before a sleep.
+// spinning is the number of consumers that are polling before a sleep.
 var spinning atomic.Int32
 
-// Until waits until c is ready: it returns nil with mu held, or an error with mu
-// free. It is called with mu held. A result wins over a context that has ended,
-// whose cause is the error otherwise. p may be nil.
+// Until waits until c is ready. It is called with mu held, and returns nil with mu held, or an
+// error without mu. The error is the cause of ctx if ctx has ended, but a ready c wins over it. p,
+// which may be nil, receives for the consumer.
 //
-// Until does not poll on a single processor: polling would delay the sender, and sleeping
-// lets several messages arrive for each wake-up. When more goroutines wait than there are
-// processors, it neither polls nor sleeps at the sources, because a thread that sleeps in
-// ppoll holds one of Go's processors until the runtime takes that away.
+// Until does not poll on a single processor: polling would delay the sender, and sleeping lets
+// several messages arrive for each wake-up. When more goroutines wait than there are processors, it
+// neither polls nor sleeps at the sources, because a thread that sleeps in ppoll holds one of Go's
+// processors until the runtime takes that away.
 func Until(ctx context.Context, mu *perturb.Mutex, ws *Waiters, c Condition, p Progress) error {
 	if ok, err := c.ReadyLocked(); ok || err != nil {
 		return held(mu, err)
@@ -127,7 +124,7 @@ func Until(ctx context.Context, mu *perturb.Mutex, ws *Waiters, c Condition, p P
 		ws.RemoveLocked(w)
 		if err != nil {
 			if ok, _ := c.ReadyLocked(); ok {
-				return nil // a result wins over the context
+				return nil // a ready condition wins over the context
 			}
 			mu.Unlock()
 			return err
@@ -135,8 +132,8 @@ func Until(ctx context.Context, mu *perturb.Mutex, ws *Waiters, c Condition, p P
 	}
 }
 
-// spin polls for c for a moment; others is how much else is waited for. over tells that
-// waiting is over, with mu held; else mu is free, as it is when spin is called.
+// spin polls for c for a moment; others is the number of other waits. It is called without mu. If
+// over is true, waiting is over, and mu is held; otherwise mu is not held.
 func spin(ctx context.Context, mu *perturb.Mutex, ws *Waiters, c Condition, p Progress, others int) (over bool, err error) {
 	lone := spinning.Add(1) == 1 && others == 0
 	defer spinning.Add(-1)
@@ -154,37 +151,36 @@ func spin(ctx context.Context, mu *perturb.Mutex, ws *Waiters, c Condition, p Pr
 		mu.Unlock()
 		switch {
 		case got:
-			// Other traffic may go on for ever.
+			// Other traffic may continue for ever.
 			if ctx.Err() != nil {
 				return false, nil
 			}
-			start = time.Now() // more is likely to come soon
+			start = time.Now() // more is likely to arrive soon
 		case time.Since(start) > moment:
 			ws.looks.Miss(&looking)
 			return false, nil
 		default:
-			// Each look costs the sender something too, and the other end may be
-			// a goroutine that waits for this very processor.
+			// Each poll delays the sender too, and the peer may be a goroutine that waits for this
+			// very processor.
 			runtime.Gosched()
 		}
 	}
 }
 
-// sleepAtSources waits for c by sleeping at the sources. over tells that waiting
-// is over, with mu held; else it is to go on another way, and mu is free, as it
-// is when sleepAtSources is called. The end of ctx is heard of by that other way,
-// within a Period.
+// sleepAtSources waits for c by sleeping at the sources. It is called without mu. If over is true,
+// waiting is over, and mu is held. Otherwise mu is not held, and the caller must wait in another
+// way, which also notices the end of ctx, within a Period.
 //
-// No wake-up is lost: c is looked at under mu after z fell asleep, and what makes
-// it ready later finds the waiter in the list, under mu, and wakes z with it. What
-// arrives at a source ends the sleep, and whatever else reads the source makes c
-// ready if that is what came. What is read here by Poll is looked at after.
+// No wake-up is lost. c is checked under mu after z fell asleep. An event that makes c ready later
+// finds the waiter in the list, under mu, and wakes z with it. An arrival at a source ends the
+// sleep. If another goroutine reads the arrival, it makes c ready. c is checked again after the
+// Poll in this function.
 func sleepAtSources(ctx context.Context, mu *perturb.Mutex, ws *Waiters, c Condition, s SourceSleeper) (over bool, err error) {
 	if !s.Expects() || ctx.Err() != nil {
 		return false, nil
 	}
 	if at, ok := ctx.Deadline(); ok && time.Until(at) < Period {
-		return false, nil // the sleep may end too late for it
+		return false, nil // the sleep may end after the deadline
 	}
 	z := TakeSleeper()
 	if z == nil {
@@ -197,7 +193,7 @@ func sleepAtSources(ctx context.Context, mu *perturb.Mutex, ws *Waiters, c Condi
 			return true, err
 		}
 		w := ws.AddLocked()
-		w.sleeper = z // from here on what makes c ready wakes z
+		w.sleeper = z // from here on an event that makes c ready wakes z
 		mu.Unlock()
 		o := z.Sleep()
 		mu.Lock()
@@ -214,15 +210,15 @@ func sleepAtSources(ctx context.Context, mu *perturb.Mutex, ws *Waiters, c Condi
 		}
 		mu.Unlock()
 		if o != Woken && !got || ctx.Err() != nil {
-			return false, nil // something else receives, or it takes long
+			return false, nil // another goroutine receives, or the wait is long
 		}
 		z.Again()
 	}
 	return false, nil
 }
 
-// AssumeProcessors has this package behave as on n processors, until undo is
-// called. It is for tests.
+// AssumeProcessors makes this package behave as on n processors, until undo is called. It is for
+// tests.
 func AssumeProcessors(n int) (undo func()) {
 	before := processors.Swap(int32(n))
 	return func() { processors.Store(before) }
@@ -235,12 +231,12 @@ func held(mu *perturb.Mutex, err error) error {
 	return err
 }
 
-// Waiters is a list of sleeping goroutines. Its methods are called with the
-// lock of what they wait for held.
+// Waiters is a list of sleeping goroutines. Its methods are called with the lock of their condition
+// held.
 type Waiters struct {
-	looks    budget.Budget // whether a goroutine that waits polls first
-	id       atomic.Uint32 // for a history; 0 before the first wait
-	*waiting               // nil until one sleeps: an idle connection has several lists
+	looks    budget.Budget // whether a waiting goroutine polls first
+	id       atomic.Uint32 // for history; 0 before the first wait
+	*waiting               // nil until one sleeps, because an idle connection has several lists
 }
 
 type waiting struct {
@@ -251,13 +247,13 @@ type waiting struct {
 // A Waiter is one sleeping goroutine.
 type Waiter struct {
 	wake    chan struct{}
-	sleeper *Sleeper // what it sleeps with, if that is not the channel
+	sleeper *Sleeper // the Sleeper with which it sleeps, or nil
 }
 
-// spareWaiters is how many a list keeps for reuse.
+// spareWaiters is the number of Waiters that a list keeps for reuse.
 const spareWaiters = 8
 
-// AddLocked appends a waiter.
+// AddLocked appends a waiter and returns it.
 func (ws *Waiters) AddLocked() *Waiter {
 	var w *Waiter
 	if ws.waiting == nil {
@@ -273,7 +269,7 @@ func (ws *Waiters) AddLocked() *Waiter {
 	return w
 }
 
-// WakeLocked wakes the n first waiters, or as many as there are.
+// WakeLocked wakes the first n waiters, or all if there are fewer.
 func (ws *Waiters) WakeLocked(n int) {
 	if ws.waiting == nil {
 		return
@@ -294,8 +290,8 @@ func (ws *Waiters) WakeLocked(n int) {
 // WakeAllLocked wakes all waiters.
 func (ws *Waiters) WakeAllLocked() { ws.WakeLocked(math.MaxInt) }
 
-// RemoveLocked ends a wait: w was woken, or gave up. A wake-up that w did not
-// use goes to the next.
+// RemoveLocked ends a wait: w was woken, or gave up. A wake-up that w did not use goes to the next
+// waiter.
 func (ws *Waiters) RemoveLocked(w *Waiter) {
 	if i := slices.Index(ws.list, w); i >= 0 {
 		ws.list = slices.Delete(ws.list, i, i+1)

@@ -6,33 +6,32 @@ import (
 	"viaduct/internal/perturb"
 )
 
-// Setting a connection up, serving it and ending it need a deeper stack than a
-// goroutine begins with, and growing one three times is a good part of what a
-// short connection costs. So goroutines that have done such work stay for a
-// moment, for the next connection.
+// Setting up a connection, serving it and ending it need a deeper stack than a new goroutine has,
+// and growing one three times is a good part of the cost of a short connection. So goroutines that
+// have done such work wait for a moment for the next connection.
 
 const (
-	// idleTime is how long a worker waits for work, once to twice.
+	// idleTime is the time that a worker waits for work, at most twice as long.
 	idleTime = 50 * time.Millisecond
 
-	// maxIdle is how many wait at a time.
+	// maxIdle is the largest number of waiting workers.
 	maxIdle = 16
 )
 
-// A worker is a goroutine that is kept for further work.
+// A worker is a goroutine that waits for further work.
 type worker struct {
-	work chan func() // one slot; closed when the worker is to end
-	seen bool        // guarded by workers.mu: it was idle at the last look already
+	work chan func() // one slot; closed to end the worker
+	seen bool        // guarded by workers.mu; whether it was idle at the last check
 }
 
 var workers struct {
 	mu    perturb.Mutex
-	idle  []*worker // guarded by mu; the last to finish last
-	timed bool      // guarded by mu: a timer is going to look
+	idle  []*worker // guarded by mu; in the order of finishing
+	timed bool      // guarded by mu; whether a timer will call endIdle
 }
 
-// Go is go f(). With pooled, f may run on a worker that has done such work
-// before; a stream of a test may be confined to goroutines of its own.
+// Go runs f in another goroutine. If pooled is true, this may be a worker that has done such work
+// before. Streams of tests may need goroutines of their own.
 func Go(pooled bool, f func()) {
 	if !pooled {
 		go f()
@@ -52,7 +51,7 @@ func Go(pooled bool, f func()) {
 	w.work <- f
 }
 
-// run works, and waits for more to do.
+// run calls f, and then further functions.
 func (w *worker) run(f func()) {
 	for ok := true; ok; {
 		f()
@@ -64,7 +63,7 @@ func (w *worker) run(f func()) {
 	}
 }
 
-// rest adds w to the idle workers, unless there are enough.
+// rest adds w to the idle workers. It returns false if there are enough.
 func (w *worker) rest() bool {
 	workers.mu.Lock()
 	defer workers.mu.Unlock()
@@ -80,7 +79,7 @@ func (w *worker) rest() bool {
 	return true
 }
 
-// endIdle ends the workers that have been idle since the last look.
+// endIdle ends the workers that have been idle since the last check.
 func endIdle() {
 	workers.mu.Lock()
 	defer workers.mu.Unlock()

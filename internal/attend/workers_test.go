@@ -19,14 +19,14 @@ func goroutine() int {
 	return n
 }
 
-// idleWorkers reports how many workers are idle.
+// idleWorkers returns the number of idle workers.
 func idleWorkers() int {
 	workers.mu.Lock()
 	defer workers.mu.Unlock()
 	return len(workers.idle)
 }
 
-// until waits for done.
+// until waits until done returns true.
 func until(t *testing.T, what string, done func() bool) {
 	t.Helper()
 	for end := time.Now().Add(testkit.Patience); !done(); time.Sleep(time.Millisecond) {
@@ -36,8 +36,8 @@ func until(t *testing.T, what string, done func() bool) {
 	}
 }
 
-// The workers do everything they are given, one thing after the other in few
-// goroutines, many at a time in many, and end when there is nothing to do.
+// TestWorkers checks that workers call every function: one after the other in few goroutines, and
+// many at a time in many. They must end when there is no more work.
 func TestWorkers(t *testing.T) {
 	until(t, "the workers of other tests end", func() bool { return idleWorkers() == 0 })
 	seen := map[int]bool{}
@@ -47,7 +47,7 @@ func TestWorkers(t *testing.T) {
 		seen[<-done] = true
 		until(t, "a worker is back", func() bool { return idleWorkers() > 0 })
 	}
-	if len(seen) > 5 { // slow machines let some go in between
+	if len(seen) > 5 { // on slow machines some workers end meanwhile
 		t.Errorf("%d goroutines, one after the other", len(seen))
 	}
 
@@ -83,7 +83,7 @@ func TestWorkers(t *testing.T) {
 	}
 }
 
-// TestWorkersBusy: work that comes from everywhere at any time is all done.
+// TestWorkersBusy checks that all work is done if many goroutines pass it at any time.
 func TestWorkersBusy(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 8 {
