@@ -9,30 +9,33 @@ import (
 	"unsafe"
 )
 
-// pageSize is what memory is given out by.
+// pageSize is the unit in which Alloc gives out memory, in bytes.
 const pageSize = 4096
 
-// ErrNotAllocated says that memory is not what Alloc has returned, or was given back.
+// ErrNotAllocated means that the argument of Free is not memory that Alloc returned, or that it was
+// freed already.
 var ErrNotAllocated = errors.New("shm: no memory of Alloc")
 
-// An area is memory of this process that others may be lent. It is made at the first
-// Alloc, stays where it is, and takes addresses only until it is used.
+// An area is memory of this process that other processes may map for reading. The first Alloc
+// creates it, and it never moves. Only addresses are reserved at first; pages exist from their
+// first use on.
 type area struct {
-	base atomic.Pointer[byte] // nil: there is none
+	base atomic.Pointer[byte] // nil before the first Alloc
 	size int
 	fd   int
 
 	mu    sync.Mutex
-	free  []span      // in order, never adjacent; guarded by mu
-	given map[int]int // sizes of what was given out, by offset; guarded by mu
+	free  []span      // free spans in ascending order, never adjacent; guarded by mu
+	given map[int]int // offset of each allocation -> its size; guarded by mu
 }
 
-// A span is free memory.
+// A span is a run of free bytes: its offset in the area, and its size.
 type span struct{ at, size int }
 
 var arena area
 
-// offset returns where b is, if it is within the area.
+// offset returns the offset of the first byte of b in the area. ok is false if b begins outside the
+// area, or if there is no area yet.
 func (a *area) offset(b []byte) (uint64, bool) {
 	base := a.base.Load()
 	if base == nil {
@@ -42,7 +45,8 @@ func (a *area) offset(b []byte) (uint64, bool) {
 	return uint64(at), at < uintptr(a.size)
 }
 
-// takeLocked finds n bytes, a multiple of the page size.
+// takeLocked allocates n bytes, n a multiple of the page size, and returns their offset. ok is
+// false if no free span is large enough. The caller holds mu.
 func (a *area) takeLocked(n int) (at int, ok bool) {
 	for i := range a.free {
 		s := &a.free[i]
@@ -60,7 +64,7 @@ func (a *area) takeLocked(n int) (at int, ok bool) {
 	return 0, false
 }
 
-// giveLocked gives back what takeLocked has found.
+// giveLocked frees the n bytes at offset at, which takeLocked allocated. The caller holds mu.
 func (a *area) giveLocked(at, n int) {
 	delete(a.given, at)
 	i, _ := slices.BinarySearchFunc(a.free, at, func(s span, at int) int { return s.at - at })
@@ -75,9 +79,12 @@ func (a *area) giveLocked(at, n int) {
 	}
 }
 
-// Alloc returns n zeroed bytes of memory, n at least 1, at the beginning of a page, which
-// processes of the same user that this one exchanges bytes with through rings may read. It is
-// not the garbage collector's: it stays until Free.
+// Alloc returns n zeroed bytes at the beginning of a page. Processes of the same user may read
+// them, if they exchange bytes with this process through rings. The garbage collector does not
+// manage the memory: it stays allocated until [Free].
+//
+// n is from 1 to 64 GiB (1 GiB where addresses have 32 bits); otherwise Alloc returns an error.
+// The error wraps [ErrExhausted] if no memory is free. Alloc is safe for concurrent use.
 func Alloc(n int) ([]byte, error) {
 	if n <= 0 || n > arenaSize {
 		return nil, fmt.Errorf("shm: %d bytes are not from 1 to %d", n, arenaSize)
@@ -100,8 +107,9 @@ func Alloc(n int) ([]byte, error) {
 	return b[:n:n], nil
 }
 
-// Free gives memory back that Alloc has returned: as a whole, and once. Touching it after
-// that is a fault.
+// Free frees b, which must be a slice that [Alloc] returned, from its first byte on. Each
+// allocation is freed as a whole and once; otherwise Free returns [ErrNotAllocated]. An access to b
+// after Free is a fault that ends the process. Free is safe for concurrent use.
 func Free(b []byte) error {
 	arena.mu.Lock()
 	defer arena.mu.Unlock()
@@ -115,22 +123,22 @@ func Free(b []byte) error {
 	return nil
 }
 
-// bytes returns memory of the area.
+// bytes returns the n bytes at offset at of the area.
 func (a *area) bytes(at, n int) []byte {
 	return unsafe.Slice((*byte)(unsafe.Add(unsafe.Pointer(a.base.Load()), at)), n)
 }
 
-// Lent is memory of another process, mapped for reading. Nil has none.
+// Lent is the area of another process, mapped for reading. A nil *Lent stands for no area.
 type Lent struct {
 	b     []byte
 	inode uint64
-	users int // guarded by lents.mu
+	users int // consumers that use the mapping; guarded by lents.mu
 }
 
-// Len returns how many bytes it has.
+// Len returns the size of the area in bytes.
 func (l *Lent) Len() int { return len(l.b) }
 
-// bytes returns n bytes at an offset.
+// bytes returns the n bytes at offset at of the area, or ErrIndex if they are not all inside.
 func (l *Lent) bytes(at uint64, n int) ([]byte, error) {
 	if size := uint64(len(l.b)); at > size || uint64(n) > size-at {
 		return nil, ErrIndex

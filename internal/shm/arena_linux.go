@@ -9,15 +9,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// arenaSize is how many bytes Alloc may have given out at a time, if the process may have as
-// many addresses: 64 GiB, or one where addresses have 32 bits.
+// arenaSize is the greatest number of bytes that may be allocated at a time, if the process gets as
+// many addresses: 64 GiB, or 1 GiB where addresses have 32 bits.
 const arenaSize = 1 << (30 + 6*(^uint(0)>>63))
 
-// maxLent bounds what a peer may have.
+// maxLent is the greatest size of a peer's area that this process maps.
 const maxLent = 1 << (30 + 10*(^uint(0)>>63))
 
-// openLocked makes the area, unless it is there. Its addresses can't be touched yet: so
-// nothing of it is locked in memory, or dumped, before it is used.
+// openLocked creates the area unless it exists. Its addresses are not accessible yet, so that no
+// part of the area is locked in memory or dumped before it is used. The caller holds a.mu.
 func (a *area) openLocked() error {
 	if a.base.Load() != nil {
 		return nil
@@ -31,18 +31,20 @@ func (a *area) openLocked() error {
 	if err != nil {
 		return err
 	}
-	// What others are given can't be mapped for writing, nor opened anew for that by
-	// other users.
+	// Other processes get a descriptor that they cannot map for writing. The file mode keeps
+	// processes of other users from opening it for writing anew.
 	_ = unix.Fchmod(fd, 0o400)
 	if a.fd, err = unix.Open(fmt.Sprintf("/proc/self/fd/%d", fd), unix.O_RDONLY|unix.O_CLOEXEC, 0); err != nil {
-		a.fd = -1 // it is lent to none
+		a.fd = -1 // the area is not lent to other processes
 	}
 	a.size, a.free, a.given = len(b), []span{{0, len(b)}}, make(map[int]int)
 	a.base.Store(unsafe.SliceData(b))
 	return nil
 }
 
-// mapNew gives new memory a size, as large as the process may have it, and maps it.
+// mapNew chooses the size of the new area, sets the length of the file fd to it, seals the file and
+// maps it. The size is the largest for which the process gets addresses, from arenaSize down to 64
+// MiB.
 func (a *area) mapNew(fd int) (b []byte, err error) {
 	most := int64(arenaSize)
 	var l unix.Rlimit
@@ -68,13 +70,14 @@ func (a *area) mapNew(fd int) (b []byte, err error) {
 	return nil, fmt.Errorf("%w: no addresses: %w", ErrExhausted, err)
 }
 
-// open makes b what can be touched.
+// open makes b, pages of the area, accessible for reading and writing.
 func (a *area) open(b []byte) error {
 	if err := unix.Mprotect(b, unix.PROT_READ|unix.PROT_WRITE); err != nil {
 		return fmt.Errorf("%w: %w", ErrExhausted, os.NewSyscallError("mprotect", err))
 	}
 	if strict() {
-		if err := unix.Madvise(b, unix.MADV_POPULATE_WRITE); err != nil && err != unix.EINVAL { // Linux before 5.14
+		// EINVAL: Linux before 5.14.
+		if err := unix.Madvise(b, unix.MADV_POPULATE_WRITE); err != nil && err != unix.EINVAL {
 			a.close(b)
 			return fmt.Errorf("%w: %w", ErrExhausted, os.NewSyscallError("madvise", err))
 		}
@@ -83,22 +86,23 @@ func (a *area) open(b []byte) error {
 	return nil
 }
 
-// close undoes open, and lets the pages go.
+// close makes b inaccessible again and returns its pages to the system.
 func (a *area) close(b []byte) {
 	giveBack(b)
 	_ = unix.Madvise(b, unix.MADV_DONTDUMP)
 	_ = unix.Mprotect(b, unix.PROT_NONE)
 }
 
-// lents are the areas of other processes that this one has mapped: each once, however many
-// connections there are.
+// lents has the areas of other processes that this process has mapped, by inode. Each area is
+// mapped once, whatever the number of connections.
 var lents struct {
 	mu   sync.Mutex
 	list map[uint64]*Lent
 }
 
-// borrow maps the area of another process, after all checks: it must be anonymous memory of
-// ordinary pages that can't change its size any more.
+// borrow maps the area of another process. The descriptor fd must be of a memfd of ordinary pages,
+// sealed so that its size cannot change; otherwise borrow returns an error. The caller still owns
+// fd.
 func borrow(fd int) (*Lent, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
@@ -121,7 +125,7 @@ func borrow(fd int) (*Lent, error) {
 		return nil, os.NewSyscallError("mmap", err)
 	}
 	_ = unix.Madvise(b, unix.MADV_DONTDUMP)
-	_ = unix.Munlock(b) // a process that locks its memory would have all of this
+	_ = unix.Munlock(b) // a process that called mlockall would otherwise lock the whole area
 	if err := unix.Mprotect(b, unix.PROT_READ); err != nil {
 		unix.Munmap(b)
 		return nil, os.NewSyscallError("mprotect", err)

@@ -4,7 +4,7 @@ package shm
 
 import "errors"
 
-// There are no rings on this system, and nothing to lend.
+// This system has no rings, so that there is no area to lend.
 
 const arenaSize = 1 << 30
 

@@ -1,13 +1,14 @@
 package shm
 
-// stringPiece is how many bytes one string instruction copies. The runtime's copy fetches each
-// line of its destination before it writes it, out of the other processor's cache if that has
-// it, and the instruction does not, from this length on. Where the two processors share no cache
-// that doubles the bandwidth. Longer ones would pass the caches by: more bandwidth there, but half
-// of it where the processors share one.
+// stringPiece is the number of bytes that one string instruction copies. The runtime's copy reads
+// each cache line of the destination before it writes the line, from the other processor's cache if
+// necessary. The string instruction does not read them, from this length on, which doubles the
+// bandwidth where the two processors share no cache. An instruction for more bytes would bypass the
+// caches: the bandwidth would be higher there, but half as high where the processors share a cache.
 const stringPiece = 4 << 10
 
-// move is the built-in copy, for what goes into a ring or comes out of it.
+// move copies like the built-in copy and returns the number of bytes. It is for copies into a ring
+// and out of it.
 func move(to, from []byte) int {
 	n := min(len(to), len(from))
 	at := 0

@@ -4,10 +4,10 @@ package shm
 
 import "golang.org/x/sys/cpu"
 
-// canMoveStrings tells whether the processor moves strings as fast as it can move anything.
+// canMoveStrings reports whether string instructions are the fastest way to copy on this processor.
 var canMoveStrings = cpu.X86.HasERMS
 
-// moveString copies n bytes, between places that do not overlap.
+// moveString copies n bytes from *from to *to. The two places must not overlap.
 //
 //go:noescape
 func moveString(to, from *byte, n int)

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestMove: move copies as the built-in function does, and touches nothing else.
+// TestMove checks that move copies like the built-in function and changes no other bytes.
 func TestMove(t *testing.T) {
 	from := make([]byte, 3*stringPiece+100)
 	for i := range from {
@@ -13,7 +13,7 @@ func TestMove(t *testing.T) {
 	}
 	for _, n := range []int{0, 1, 100, stringPiece - 1, stringPiece, stringPiece + 1, 2*stringPiece - 1, 2 * stringPiece, 3*stringPiece + 50} {
 		for _, off := range []int{0, 1, 13, 50} {
-			for _, room := range []int{n, n + 30} { // where one side is longer than the other
+			for _, room := range []int{n, n + 30} { // one of the slices may be longer
 				to := make([]byte, off+room+20)
 				want := bytes.Clone(to)
 				copy(want[off:off+room], from[off:off+n])

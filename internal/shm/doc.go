@@ -1,27 +1,25 @@
-// Package shm has the memory by which two processes of one host exchange bytes:
-// a pair of rings in a sealed memfd, one for each direction.
+// Package shm implements the shared memory through which two processes of one host exchange bytes:
+// a pair of rings in a sealed memfd, one ring for each direction.
 //
-// The other process can write to all of it at any time. So nothing that is read
-// from there is used twice or unchecked: each index is loaded once, compared with
-// what this side knows, and only the copy is used. A side's own position is kept
-// in its private memory; what it publishes is for the other side. Nothing in
-// shared memory is a pointer. An index that can't be is [ErrIndex], and the
-// connection is over.
+// The other process can write to the whole memory at any time. So this package loads each value
+// from the memory once, checks it against its own private state, and uses only that copy. The
+// position of each side is in its private memory; the position that it publishes is for the other
+// side. There are no pointers in shared memory. An impossible index is the error [ErrIndex], which
+// ends the connection.
 //
 // # Sleeping
 //
-// A consumer that polls compares two numbers. One that is going to sleep calls
-// [Consumer.Ask] and looks once more; a producer that has published bytes and
-// finds the request takes it and calls Wake, by which the consumer is told in some
-// way that the owner of the rings chooses. A producer that waits for room asks in
-// the same way. So a busy ring makes no system call, and a sleeping one costs one
-// call for each time that it is woken. model_test.go explores every interleaving
-// of this protocol for a wake-up that is lost.
+// A consumer that polls compares two numbers. A consumer that is about to sleep calls
+// [Consumer.Ask] and then looks once more. A producer that has published bytes checks for the
+// request; if it finds one, it clears the request and calls its Wake function, with which the owner
+// of the rings wakes the consumer. A producer that waits for room asks in the same way. So a busy
+// ring makes no system call, and a sleeping end costs one system call for each time that it is
+// woken. model_test.go explores every interleaving of this protocol and finds no lost wake-up.
 //
-// # Memory that is lent
+// # Lent memory
 //
-// Memory of [Alloc] is the process's own, and can be read by the processes of its peers.
-// What is written from there may be referred to in place of being copied: see refs.go. A
-// producer offers it when it first could use it, with a call of its owner's ([Producer.Offer]); the
-// consumer maps it ([Consumer.Borrow]), and tells so in the ring.
+// Memory from [Alloc] belongs to this process, and processes of its peers can read it. Bytes that
+// are written from it may be passed by reference, without a copy into the ring: see refs.go. A
+// producer offers its memory at the first write that could use a reference ([Producer.Offer]). The
+// consumer maps the memory ([Consumer.Borrow]) and records in the ring that it has.
 package shm

@@ -6,36 +6,35 @@ import (
 	"time"
 )
 
-// A ring begins small, and its producer has it grow when bytes pass fast and wait
-// for room: 1000 connections do not have 1000 large rings. The memory is mapped
-// from the beginning, and its pages exist from the time when they are first
-// written to. The size changes only while the ring is empty, and is published before
-// the next position: so both ends agree on where each byte is. When little passes
-// any more, the ring becomes small again, and the pages go back to the system.
+// A ring begins small. Its producer enlarges it when bytes pass fast and writes wait for room, so
+// that 1000 connections do not need 1000 large rings. All addresses are mapped from the beginning,
+// and a page exists from the first write to it on. The size changes only while the ring is empty,
+// and the producer publishes the size before the next position, so that both ends agree on the
+// place of each byte. When few bytes pass any more, the ring becomes small again, and its pages are
+// returned to the system.
 
 const (
-	// growPasses is how many times the bytes of a ring have to pass within
-	// growWithin, with waits for room, for the ring to grow growBy times.
+	// A ring grows by the factor growBy when growPasses times its size in bytes has passed within
+	// growWithin, and writes have waited for room meanwhile.
 	growPasses = 4
 	growWithin = 10 * time.Millisecond
 	growBy     = 8
 
-	// calmTime is how long a ring has to be passed less than once to become
-	// small again.
+	// A ring becomes small again when less than its size in bytes has passed within calmTime.
 	calmTime = time.Second
 )
 
-// growth is what a Producer knows of the size of its ring.
+// growth is the part of a Producer's state that concerns the size of its ring.
 type growth struct {
-	due bool // it is to grow as soon as the ring is empty
+	due bool // the ring grows as soon as it is empty
 
-	since time.Time // of a time in which the passes are counted
-	from  uint64    // the position then
+	since time.Time // beginning of the period in which passes are counted; zero: none
+	from  uint64    // the position at since
 
-	large atomic.Bool // the ring has grown; then mu is held around all uses of the Producer
+	large atomic.Bool // the ring has grown; then each use of the Producer holds mu
 	held  bool        // the producer holds mu
 	mu    sync.Mutex
-	calm  uint64 // the position at the last look of shrinkLocked; guarded by mu
+	calm  uint64 // the position when shrink was last called; guarded by mu
 }
 
 func (g *growth) enter() {
@@ -52,7 +51,7 @@ func (g *growth) leave() {
 	}
 }
 
-// full is called when there is no room.
+// full records that a write has found no room. It decides whether the ring is to grow.
 func (p *Producer) full() {
 	g := &p.grow
 	if g.due || p.ring == uint64(len(p.data)) {
@@ -66,7 +65,7 @@ func (p *Producer) full() {
 	g.due = p.tail-g.from >= growPasses*p.ring
 }
 
-// enlarge has the ring grow, which is empty, if there is memory for it.
+// enlarge makes the ring larger, if the memory limit allows it. The ring is empty.
 func (p *Producer) enlarge() {
 	g := &p.grow
 	g.due, g.since = false, time.Time{}
@@ -76,7 +75,7 @@ func (p *Producer) enlarge() {
 	}
 	if !g.large.Load() {
 		g.large.Store(true)
-		g.enter() // until the call in progress leaves
+		g.enter() // the call in progress unlocks it in leave
 		g.calm = p.tail
 		grown.add(p)
 	}
@@ -84,8 +83,8 @@ func (p *Producer) enlarge() {
 	p.c.size.Store(uint32(to))
 }
 
-// shrink makes the ring as small as it was at first if less than its size has
-// passed since the last call. It reports whether that was done.
+// shrink reduces the ring to its first size and returns its pages to the system, if less than the
+// ring's size has passed since the last call and the ring is empty. It reports whether it did.
 func (p *Producer) shrink() bool {
 	g := &p.grow
 	g.mu.Lock()
@@ -106,7 +105,7 @@ func (p *Producer) shrink() bool {
 	return true
 }
 
-// disown ends the growth and the references of a ring whose memory is going to be unmapped.
+// disown ends the growth and the references of a ring, because its memory is about to be unmapped.
 func (p *Producer) disown() {
 	if len(p.ref.copies) > 0 {
 		p.forgive()
@@ -119,7 +118,8 @@ func (p *Producer) disown() {
 	}
 }
 
-// resize reads the size of the ring. The ring was empty.
+// resize adopts the size that the producer has published; 0 stands for the first size. The ring was
+// empty when the producer published it. resize returns ErrIndex if the size is impossible.
 func (q *Consumer) resize() error {
 	size := uint64(q.c.size.Load())
 	if size == 0 {
@@ -135,13 +135,13 @@ func (q *Consumer) resize() error {
 	return nil
 }
 
-// grown has the producers whose rings are large.
+// grown is the set of the producers whose rings are large.
 var grown large
 
 type large struct {
 	sync.Mutex
 	list  map[*Producer]struct{}
-	armed bool // a look is to come
+	armed bool // a timer will call shrinkLocked
 }
 
 func (l *large) add(p *Producer) {
@@ -168,7 +168,8 @@ func (l *large) armLocked() {
 	})
 }
 
-// shrinkLocked makes those small by which little passes.
+// shrinkLocked shrinks the rings through which few bytes pass, and removes their producers from the
+// set. The caller holds the lock.
 func (l *large) shrinkLocked() {
 	for p := range l.list {
 		if p.shrink() {

@@ -7,13 +7,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// 1000 connections do not have 1000 large rings: those that are busy have, as long as the
-// budget lasts and while they are busy, and what little passes by the others takes the
-// pages that it touches.
+// TestThousandRings checks that 1000 connections do not take 1000 large rings. Busy connections
+// have large rings, within the limit and only while they are busy. The others take only the pages
+// that their few bytes touch.
 func TestThousandRings(t *testing.T) {
 	const conns, busy = 1000, 200
 	before := Used()
-	SetLimit(before + conns*first(DefaultRing)*4) // for both ends, and as much again to grow
+	SetLimit(before + conns*first(DefaultRing)*4) // for both ends, and as much again for growth
 	defer SetLimit(0)
 	type connection struct {
 		m, o *Memory
@@ -57,7 +57,7 @@ func TestThousandRings(t *testing.T) {
 	b := make([]byte, DefaultRing)
 	pass := func(c *connection, n int) {
 		for n > 0 {
-			c.p.grow.since = time.Now() // however slow this machine is
+			c.p.grow.since = time.Now() // makes the ring grow on slow machines too
 			k, err := c.p.Write(b[:min(n, len(b))])
 			if err != nil && err != ErrWouldBlock {
 				t.Fatal(err)

@@ -7,37 +7,41 @@ import (
 )
 
 const (
-	// DefaultRing is how many bytes a ring may have, if nothing else is asked for.
-	// Twice the second-level cache and more is best: a line that is written again
-	// while another processor has it costs more than one that has left all caches.
+	// DefaultRing is the greatest size of a ring in bytes, unless the caller asks for another. At
+	// least twice the size of the second-level cache is best, because writing a cache line that
+	// another processor's cache still holds costs more than writing a line that has left all
+	// caches.
 	DefaultRing = 2 << 20
 
-	// FirstRing is the size that a ring begins with, or how much it may have if
-	// that is less.
+	// FirstRing is the size in bytes that a ring begins with, or the ring's greatest size if that
+	// is less.
 	FirstRing = 256 << 10
 
-	// MinRing and MaxRing bound what a peer may propose, a power of two.
+	// MinRing and MaxRing are the least and the greatest size in bytes that a peer may propose for
+	// a ring. The size is a power of two.
 	MinRing = 64 << 10
 	MaxRing = 4 << 20
 
-	// DefaultLimit is how much memory in bytes the rings of a process may take.
+	// DefaultLimit is the default of [SetLimit] in bytes.
 	DefaultLimit = 256 << 20
 )
 
-// ErrExhausted says that the rings of this process have as much memory as they
-// may, or that the system has none.
+// ErrExhausted means that the rings of this process have reached the limit of [SetLimit], or that
+// the system has no memory.
 var ErrExhausted = errors.New("ring memory is exhausted")
 
 var (
-	limit atomic.Int64 // 0: DefaultLimit
+	limit atomic.Int64 // 0 stands for DefaultLimit
 	used  atomic.Int64
 )
 
-// SetLimit sets how many bytes of memory the rings of this process may take; those
-// that exist stay. 0 stands for DefaultLimit, a negative number for none.
+// SetLimit sets the greatest number of bytes of memory that the rings of this process may take.
+// Existing rings stay. 0 stands for [DefaultLimit]; with a negative number no ring can be created.
+// SetLimit is safe for concurrent use.
 func SetLimit(n int64) { limit.Store(n) }
 
-// Used returns how many bytes of memory the rings of this process take.
+// Used returns the number of bytes of memory that the rings of this process take. It is safe for
+// concurrent use.
 func Used() int64 { return used.Load() }
 
 func reserve(n int64) error {
@@ -54,8 +58,8 @@ func reserve(n int64) error {
 
 func release(n int64) { used.Add(-n) }
 
-// reserveMore is reserve for a ring that grows: a quarter of what there may be is
-// left to connections to come.
+// reserveMore reserves n bytes for a ring that grows, and reports whether it could. It leaves a
+// quarter of the limit for new connections.
 func reserveMore(n int64) bool {
 	l := limit.Load()
 	if l == 0 {
@@ -68,10 +72,10 @@ func reserveMore(n int64) bool {
 	return true
 }
 
-// total returns the size of the memory for two rings.
+// total returns the size in bytes of the memory for two rings of the given size and their controls.
 func total(ring int) int { return 2*controlSize + 2*ring }
 
-// first is the part of it that is used from the beginning.
+// first returns the number of those bytes that the rings use from the beginning.
 func first(ring int) int64 { return int64(total(min(ring, FirstRing))) }
 
 func checkRing(ring int) error {
@@ -81,8 +85,8 @@ func checkRing(ring int) error {
 	return nil
 }
 
-// attach makes the two ends of the process that has made the memory (first), or of
-// the other one.
+// attach returns the two ends that belong to one process, in memory b with two rings. first is true
+// for the process that created the memory.
 func attach(b []byte, ring int, first bool) (in *Consumer, out *Producer) {
 	in, out = new(Consumer), new(Producer)
 	c0, c1 := b[:controlSize], b[controlSize:2*controlSize]

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Memory is the mapping of two rings.
+// A Memory is the mapping of a pair of rings. Its methods have one user at a time.
 type Memory struct {
 	b    []byte
 	ring int
@@ -20,9 +20,11 @@ type Memory struct {
 
 const seals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
 
-// Create makes zeroed memory for two rings that may grow to the given size in bytes,
-// sealed against changes of its length. Pages that were not written to yet do not
-// exist. The descriptor is the caller's, to be sent and closed.
+// Create returns zeroed memory for two rings that may grow to ring bytes each, sealed so that its
+// size cannot change. ring is a power of two from MinRing to MaxRing. A page does not exist before
+// the first write to it, unless the system accounts for memory strictly: then the rings have at
+// most FirstRing bytes, and all pages exist. fd is the descriptor of the memory; the caller owns
+// it, sends it to the peer and closes it. The error wraps [ErrExhausted] if there is no memory.
 func Create(ring int) (m *Memory, fd int, err error) {
 	if err := checkRing(ring); err != nil {
 		return nil, -1, err
@@ -51,8 +53,8 @@ func Create(ring int) (m *Memory, fd int, err error) {
 		return nil, -1, os.NewSyscallError("ftruncate", err)
 	}
 	if strict() {
-		// Memory that is accounted for when it is first touched may be refused
-		// then, by a signal.
+		// With strict accounting, the first access to a page may be refused by a signal that ends
+		// the process. So all pages are allocated here.
 		if err = unix.Fallocate(fd, 0, 0, int64(size)); err != nil {
 			return nil, -1, fmt.Errorf("%w: %w", ErrExhausted, os.NewSyscallError("fallocate", err))
 		}
@@ -67,9 +69,10 @@ func Create(ring int) (m *Memory, fd int, err error) {
 	return &Memory{b: b, ring: ring}, fd, nil
 }
 
-// Open maps memory that another process has made, after all checks: it must be
-// anonymous memory of exactly the size that two rings take, sealed so that this can not
-// change any more. The descriptor stays the caller's.
+// Open maps the memory of descriptor fd, which another process has created. The descriptor must be
+// of a memfd of ordinary pages, exactly as large as two rings of ring bytes, and sealed so that
+// this cannot change; otherwise Open returns an error. The caller still owns fd. The error wraps
+// [ErrExhausted] if there is no memory.
 func Open(fd, ring int) (m *Memory, err error) {
 	if err := checkRing(ring); err != nil {
 		return nil, err
@@ -89,8 +92,8 @@ func Open(fd, ring int) (m *Memory, err error) {
 	return &Memory{b: b, ring: ring}, nil
 }
 
-// tmpfsMagic is the file system of a memfd of ordinary pages. Touching huge pages
-// may fail later, by a signal.
+// tmpfsMagic is the type of the file system of a memfd that has ordinary pages. A memfd with huge
+// pages is refused, because an access to it may fail later by a signal.
 const tmpfsMagic = 0x01021994
 
 func check(fd, size int) error {
@@ -138,23 +141,23 @@ func mmap(fd, size int) ([]byte, error) {
 	return b, nil
 }
 
-// strict reports whether the system accounts for memory strictly.
+// strict reports whether the system accounts for memory strictly (vm.overcommit_memory is 2).
 var strict = sync.OnceValue(func() bool {
 	b, err := os.ReadFile("/proc/sys/vm/overcommit_memory")
 	return err == nil && bytes.HasPrefix(b, []byte("2"))
 })
 
-// Ring returns how many bytes each ring may have.
+// Ring returns the greatest size of each ring in bytes.
 func (m *Memory) Ring() int { return m.ring }
 
-// Ends returns the ends of this process: first if it has made the memory. They are
-// valid until Close. It is called once.
+// Ends returns the ends of the rings that belong to this process; first is true in the process that
+// created the memory. Ends is called once. The ends are valid until Close.
 func (m *Memory) Ends(first bool) (in *Consumer, out *Producer) {
 	m.in, m.out = attach(m.b, m.ring, first)
 	return m.in, m.out
 }
 
-// Close gives the memory back. Nothing may use its ends any more.
+// Close unmaps the memory. The ends must not be used any more. A second call does nothing.
 func (m *Memory) Close() {
 	if m.b == nil {
 		return
@@ -167,6 +170,5 @@ func (m *Memory) Close() {
 	m.b = nil
 }
 
-// giveBack returns pages of shared memory to the system. They are zeros when they are
-// next used.
+// giveBack returns pages of shared memory to the system. They read as zeros afterwards.
 func giveBack(b []byte) { _ = unix.Madvise(b, unix.MADV_REMOVE) }

@@ -48,7 +48,8 @@ func TestTwoMappings(t *testing.T) {
 	}
 }
 
-// What a peer sends is refused unless it is sealed memory of the right size.
+// TestForeignMemoryIsChecked checks that Open refuses a descriptor that is not sealed memory of the
+// right size.
 func TestForeignMemoryIsChecked(t *testing.T) {
 	make := func(flags int, size int64, seals int) int {
 		fd, err := unix.MemfdCreate("test", flags)
@@ -127,8 +128,8 @@ func TestMemoryIsBudgeted(t *testing.T) {
 	b.Close()
 }
 
-// A ring grows when bytes pass fast and wait for room, within the budget, and is
-// small again, with its memory given back, when little passes.
+// TestGrowth checks that a ring grows, within the limit, when bytes pass fast and writes wait for
+// room, and that it shrinks and returns its memory when few bytes pass.
 func TestGrowth(t *testing.T) {
 	before := Used()
 	m, fd, err := Create(DefaultRing)
@@ -144,9 +145,9 @@ func TestGrowth(t *testing.T) {
 	q, _ := o.Ends(false)
 	p.Wake, q.Wake = func() {}, func() {}
 	b := make([]byte, DefaultRing)
-	pass := func(n int) { // waiting for room, as fast as can be
+	pass := func(n int) { // passes n bytes as fast as possible and waits for room
 		for n > 0 {
-			p.grow.since = time.Now() // however slow this machine is
+			p.grow.since = time.Now() // makes the ring grow on slow machines too
 			k, err := p.Write(b[:min(n, len(b))])
 			if err != nil && err != ErrWouldBlock {
 				t.Fatal(err)
@@ -194,7 +195,7 @@ func TestGrowth(t *testing.T) {
 	}
 }
 
-// Rings that have grown are looked at again and again until all are small.
+// TestCalmRingsShrink checks that the timer runs again until all rings that have grown are small.
 func TestCalmRingsShrink(t *testing.T) {
 	p, q, _ := pair(4 * FirstRing)
 	p.grow.due = true
@@ -219,7 +220,7 @@ func TestCalmRingsShrink(t *testing.T) {
 	p.disown()
 }
 
-// resident returns how many bytes of a file have memory.
+// resident returns the number of bytes of the file fd that have memory.
 func resident(fd int) int64 {
 	var st unix.Stat_t
 	unix.Fstat(fd, &st)

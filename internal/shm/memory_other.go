@@ -2,9 +2,10 @@
 
 package shm
 
-// There are no rings on this system: nothing makes a Memory.
+// This system has no rings: no function creates a Memory.
 
 func giveBack([]byte) {}
 
-// Drop gives back what is kept, which is nothing here.
+// Drop returns memory that is kept for later use to the system. There is none here, and Drop
+// reports false.
 func Drop() bool { return false }

@@ -6,50 +6,53 @@ import (
 	"testing"
 )
 
-// This file explores every interleaving of the protocol by which an end that sleeps
-// is woken. A producer publishes some times; a consumer polls or sleeps. A poller
-// beside it may read in its place at any moment, as a consumer does that takes the
-// receive role; it may take what is in the bell first, with which the producer's memory comes. The producer's process may die between two of its steps. Each step
-// is one access to what is shared, in the order of the code. A wake-up was lost if a
-// world can be reached in which something was published or the producer is dead,
-// nothing can be done any more, and the consumer sleeps.
+// This file explores every interleaving of the protocol that wakes a sleeping end. A producer
+// publishes a few times; a consumer polls or sleeps. A poller may at any moment read on the
+// consumer's behalf, as a thread with the receive role does. It may first take wake-ups from the
+// bell, because the producer's memory arrives with one. The producer's process may die between two
+// of its steps. Each step is one access to shared state, in the order of the code. A wake-up is
+// lost if the model can reach a world in which something was published or the producer is dead, no
+// step is possible, and the consumer sleeps.
 //
-// The bell is a stream of wake-ups that ends when the producer's process does. It is
-// reported to a sleeper when a wake-up or the end comes, once, if at the time of the
-// report there is something to be taken from it.
+// The bell is a stream of wake-ups that ends with the producer's process. A wake-up or the end,
+// when it arrives, is reported to a sleeper once, provided that the bell has something to take at
+// the time of the report.
 //
-// Waiting for room is the same protocol with the parts exchanged: the position
-// that is published is that of the consumer.
+// Waiting for room is the same protocol with the roles exchanged: then the consumer publishes its
+// position.
 
-// world is what the two sides share, and where they are.
+// A world is the shared state together with the place of each side in its order of steps.
 type world struct {
-	there  bool  // published and not read
-	asks   bool  // the request
-	bell   uint8 // wake-ups that are on their way or not taken
+	there  bool  // something is published and not read
+	asks   bool  // the consumer's request
+	bell   uint8 // wake-ups on their way or not taken
 	hungUp bool  // the bell has ended
-	news   bool  // something has come to the bell since it was last reported
+	news   bool  // something arrived at the bell since its last report
 	gone   bool  // the consumer knows that the bell has ended
-	owes   bool  // the producer has taken the request
+	owes   bool  // the producer has taken the request and has not rung the bell yet
 	sends  uint8 // publications to come
-	mortal bool  // the producer may die still
+	mortal bool  // the producer may still die
 
-	producer uint8 // its place
+	producer uint8 // index of the next step
 	consumer uint8
-	other    uint8 // reads that a poller beside the consumer may still make
-	beside   uint8 // its place
+	other    uint8 // reads that the poller may still make
+	beside   uint8 // index of the poller's next step
 }
 
-// order is an order of steps, so that wrong ones can be shown to be wrong.
+// An order is a sequence of steps for each side. Wrong sequences show that the model finds lost
+// wake-ups.
 type order struct {
-	producer []byte // p publish, l look whether it is asked, leave out the rest if not, x take the request, b ring the bell
-	consumer []byte // d take wake-ups up to the end, D those that there are, a ask, r read, s sleep
-	beside   []byte // the same, of the poller beside, if it takes what is in the bell
+	// P publish, l look for the request and skip the rest without one, x take the request, b ring
+	// the bell.
+	producer []byte
+	consumer []byte // d take wake-ups including the end, D take wake-ups only, a ask, r read, s sleep
+	beside   []byte // steps of the poller, if it takes wake-ups from the bell
 }
 
-// told is the consumer's place when it has told of the end.
+// told is the consumer's place after it has reported the end.
 const told = 255
 
-// reports tells whether the bell wakes a sleeper.
+// reports reports whether the bell wakes a sleeper.
 func (w *world) reports() bool { return w.news && (w.bell > 0 || w.hungUp) }
 
 var (
@@ -63,11 +66,10 @@ var (
 	}
 )
 
-// steps returns the worlds that are one step away, with what happens.
+// steps returns the worlds that are one step from w, and a name for each step.
 func (o order) steps(w world) (names []string, to []world) {
 	add := func(what string, n world) { names, to = append(names, what), append(to, n) }
-	// The producer. It begins again behind its last step as long as there is
-	// something to send.
+	// The producer. After its last step it restarts, as long as it has something to publish.
 	if n := w; w.producer > 0 || w.sends > 0 {
 		at := int(w.producer)
 		if at == 0 {
@@ -161,8 +163,8 @@ func (o order) steps(w world) (names []string, to []world) {
 	return names, to
 }
 
-// without returns where a producer goes on that need not wake: at what it has to
-// publish still, or at the beginning.
+// without returns the next step of a producer that need not wake the consumer: its next publication
+// after step at, or 0, the first step, if there is none.
 func (o order) without(at int) uint8 {
 	if i := bytes.IndexByte(o.producer[at:], 'p'); i >= 0 {
 		return uint8(at + i)
@@ -170,8 +172,8 @@ func (o order) without(at int) uint8 {
 	return 0
 }
 
-// explore returns the shortest way to a world in which a wake-up was lost, nil if
-// there is none, and the number of worlds.
+// explore returns the names of the steps on a shortest way to a world with a lost wake-up, nil if
+// there is none. It also returns the number of worlds.
 func (o order) explore() (trace []string, worlds int) {
 	type way struct {
 		from world
@@ -211,7 +213,8 @@ func TestNoWakeUpIsLost(t *testing.T) {
 	}
 }
 
-// The model tells wrong orders from the right one.
+// TestModelFindsLostWakeUps checks that the model finds a lost wake-up in each wrong order, and
+// none in the order of the code.
 func TestModelFindsLostWakeUps(t *testing.T) {
 	for name, o := range wrong {
 		trace, _ := o.explore()

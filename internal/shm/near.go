@@ -1,29 +1,30 @@
 package shm
 
-// Bytes of the ring are in other cache lines than the position that tells of them, and a
-// consumer that polls fetches one after the other from the producer's processor. Those of
-// a short piece are in the line of the position too: of one piece at a time, the last
-// one, so that a consumer which finds more than that takes them from the ring, where all
-// are as ever.
+// The bytes of a ring are in other cache lines than its position, so that a consumer that polls
+// fetches two lines from the producer's processor, one after the other. To save one fetch, the
+// producer copies the bytes of a short piece into the cache line of the position as well. The line
+// holds one piece, the last one. A consumer that finds more than this piece takes the bytes from
+// the ring, which always has all of them.
 //
-// The producer writes first of which piece they are, then the bytes, then the position.
-// The consumer looks of which they are before it reads them and after: if that is the piece
-// it wants, both times, nothing has taken their place meanwhile.
+// The producer writes the name of the piece first, then the bytes, then the position. The
+// consumer reads the name before and after the bytes. If the name is both times that of the wanted
+// piece, no other piece has replaced the bytes meanwhile.
 
-// nearMax is the greatest number of bytes of such a piece: what the line has room for.
+// nearMax is the greatest size in bytes of a piece that the line has room for.
 const nearMax = 32
 
-// near is where they are.
+// near is the part of the line that holds the piece.
 type near struct {
-	of    word // the piece: see nearPiece
+	of    word // the name of the piece: see nearPiece
 	bytes block
 }
 
-// nearPiece names the piece of n bytes before position end.
+// nearPiece returns the name of the piece of n bytes that ends at position end.
 func nearPiece(end uint64, n int) uint64 { return end<<8 | uint64(n) }
 
-// put has the line tell the n bytes of b before position end, if it can. Behind them b may
-// have others. A message takes 1.07 of its time if b is a pointer to an array instead.
+// put copies the first n bytes of b into the line, as the piece that ends at position end. It does
+// nothing if n exceeds nearMax or b has fewer than nearMax bytes. b is a slice because a message
+// takes 1.07 times as long with a pointer to an array.
 func (c *near) put(b []byte, n int, end uint64) {
 	if n <= nearMax && len(b) >= nearMax {
 		c.of.set(nearPiece(end, n))
@@ -31,8 +32,8 @@ func (c *near) put(b []byte, n int, end uint64) {
 	}
 }
 
-// get copies the n bytes before position end to b, which has room for nearMax. It reports
-// whether the line had them.
+// get copies the n bytes that end at position end from the line to b, whose length must be at least
+// nearMax. It reports whether the line had them; if not, b may have been overwritten.
 func (c *near) get(b []byte, n int, end uint64) bool {
 	piece := nearPiece(end, n)
 	if uint(n) > nearMax || len(b) < nearMax || c.of.load() != piece {

@@ -7,12 +7,12 @@ import (
 	"testing"
 )
 
-// TestNear: a short piece comes from the line of the position, if it is all that there is
-// and there is room for what the line holds; everything else comes from the ring.
+// TestNear checks that a short piece is read from the line of the position if it is the only piece
+// and the buffer has room for the whole block, and that everything else is read from the ring.
 func TestNear(t *testing.T) {
 	for _, c := range []struct {
 		what   string
-		before int // bytes of the ring that were passed before
+		before int // bytes that have passed through the ring before
 		pieces []int
 		room   int
 		near   bool
@@ -46,7 +46,7 @@ func TestNear(t *testing.T) {
 					p.WriteV([][]byte{b[:n/2], b[n/2:]})
 				}
 			}
-			// What comes from the ring can be told by what is there.
+			// The bytes in the ring are changed, so that their origin is visible.
 			inRing := bytes.Clone(want)
 			for i := range inRing {
 				at := &p.data[(p.tail-uint64(len(want))+uint64(i))&(p.ring-1)]
@@ -71,19 +71,20 @@ func TestNear(t *testing.T) {
 	}
 }
 
-// TestNearChanges: bytes of the line that are being written to are not believed.
+// TestNearChanges checks that the consumer does not use the bytes of the line while the producer
+// replaces them.
 func TestNearChanges(t *testing.T) {
 	p, q, _ := pair(FirstRing)
 	p.Write([]byte("piece"))
-	p.c.near.of.set(nearPiece(p.tail+5, 5)) // the next is on its way
+	p.c.near.of.set(nearPiece(p.tail+5, 5)) // the producer has begun to write the next piece
 	b := make([]byte, 100)
 	if n, err := q.Read(b); err != nil || string(b[:n]) != "piece" {
 		t.Errorf("%q, %v", b[:n], err)
 	}
 }
 
-// TestNearBeside: a short piece that is read while the next is written comes whole, whatever
-// the line has at any moment.
+// TestNearBeside checks that a short piece arrives whole if it is read while the next piece is
+// written.
 func TestNearBeside(t *testing.T) {
 	if runtime.GOMAXPROCS(0) == 1 {
 		t.Skip("SKIPPED: nothing runs beside anything on one processor")
@@ -122,23 +123,25 @@ func TestNearBeside(t *testing.T) {
 	}
 }
 
-// nearWorld is what a producer and a consumer of short pieces share, and where they are.
-// Pieces are numbers; the bytes of each are two copies of it.
+// A nearWorld is the shared state of a producer and a consumer of short pieces, with the place of
+// each in its order of steps. A piece is a number; its bytes are two copies of this number.
 type nearWorld struct {
 	tail, of uint8
 	bytes    [2]uint8
 
-	making, at uint8 // the producer's: the piece, and its place in the order
+	making, at uint8 // of the producer: the piece, and the index of the next step
 
-	seen, head, place uint8 // the consumer's: the position it has read, all that it has taken, and its place
+	// Of the consumer: the position it has read, its own position, and the index of the next step.
+	seen, head, place uint8
 	copied            [2]uint8
 }
 
-// nearOrder is an order of steps: o which piece it is, b a half of its bytes, t the position.
+// A nearOrder has the steps of each side: o is the name of the piece, b is half of its bytes, and t
+// is the position.
 type nearOrder struct{ producer, consumer string }
 
-// explore takes every step from w on, and reports whether a consumer can believe in bytes that
-// are not those of the piece it wants.
+// explore takes every possible step from w on. It reports whether the consumer can accept bytes
+// that are not those of the wanted piece. been has the worlds explored before.
 func (o nearOrder) explore(w nearWorld, been map[nearWorld]bool) (wrong bool) {
 	const pieces = 3
 	if been[w] {
@@ -165,7 +168,7 @@ func (o nearOrder) explore(w nearWorld, been map[nearWorld]bool) (wrong bool) {
 	}
 	n := w
 	half := bytes.Count([]byte(o.consumer[:w.place]), []byte{'b'})
-	good := true // it goes on as if the line had the piece
+	good := true // the consumer continues as if the line had the piece
 	switch o.consumer[w.place] {
 	case 't':
 		n.seen = w.tail
@@ -177,7 +180,7 @@ func (o nearOrder) explore(w nearWorld, been map[nearWorld]bool) (wrong bool) {
 	}
 	n.place++
 	if !good {
-		n.head, n.place = n.seen, 0 // what there is comes from the ring
+		n.head, n.place = n.seen, 0 // the bytes are taken from the ring
 	} else if int(n.place) == len(o.consumer) {
 		if n.copied != [2]uint8{n.seen, n.seen} {
 			return true
@@ -190,8 +193,8 @@ func (o nearOrder) explore(w nearWorld, been map[nearWorld]bool) (wrong bool) {
 	return n != w && o.explore(n, been)
 }
 
-// TestNearOrder explores every interleaving of the steps of near.put and near.get with the
-// position, and finds wrong orders wrong.
+// TestNearOrder explores every interleaving of the steps of near.put, near.get and the position. It
+// checks that the order of the code is right and that the model finds errors in wrong orders.
 func TestNearOrder(t *testing.T) {
 	for _, c := range []struct {
 		what  string

@@ -5,34 +5,35 @@ import (
 	"unsafe"
 )
 
-// Bytes of memory from [Alloc] need not go through the ring: the producer leaves a
-// reference, and the consumer copies them from the producer's memory, which it has mapped
-// for reading only, to where they belong. A reference stands in the stream before a byte of
-// the ring, and takes no room in it.
+// Bytes of memory from [Alloc] can bypass the ring. The producer leaves a reference to them, and
+// the consumer copies them to their destination from the producer's memory, which it has mapped for
+// reading. A reference has a place in the stream, before a byte of the ring, and takes no room in
+// the ring.
 //
-// What is referred to counts as written when the consumer has copied it: so it stays as it
-// is until then. If it can't ([Producer.Detach]), the reference is moved to a copy. The
-// consumer looks behind each piece that it copies whether that has happened, and copies it again:
-// what it accepts was the producer's at that time.
+// Bytes that are referred to count as written when the consumer has copied them; until then the
+// producer must not change them. If the owner of the memory cannot wait ([Producer.Detach]), the
+// reference is moved to a copy. After each copy the consumer checks whether the reference was moved
+// meanwhile. If so, it copies again, so that the bytes it accepts were the stream's when it read
+// them.
 //
-// A consumer that does not know references never tells that it has mapped the memory.
+// A consumer that does not support references never records that it has mapped the memory.
 
 const (
-	// refMin is the least number of bytes that are worth a reference.
+	// refMin is the least number of bytes for which a reference is worth its cost.
 	refMin = 16 << 10
 
-	// refSlots is how many references there may be at a time.
+	// refSlots is the greatest number of references at a time.
 	refSlots = 64
 )
 
-// A slot is a reference in shared memory. It is the producer's.
+// A slot is a reference in shared memory. The producer writes it.
 type slot struct {
-	where atomic.Uint64 // in the producer's memory; changes if the reference is moved
-	pos   atomic.Uint64 // of the byte of the ring before which it stands
+	where atomic.Uint64 // offset in the producer's memory; changes when the reference is moved
+	pos   atomic.Uint64 // position of the ring's byte that the referred bytes precede
 	size  atomic.Uint64
 }
 
-// slotsAt is where the slots of a control are.
+// slotsAt is the offset of the slots in the page of a control.
 const slotsAt = 1024
 
 var (
@@ -40,30 +41,32 @@ var (
 	_ [controlSize - slotsAt - refSlots*unsafe.Sizeof(slot{})]byte
 )
 
-// slot returns the slot of the reference with the number n.
+// slot returns the slot of reference number n. Numbers begin at 0 and never restart; slots are
+// reused in turn.
 func (c *control) slot(n uint32) *slot {
 	return (*slot)(unsafe.Add(unsafe.Pointer(c), slotsAt+uintptr(n%refSlots)*unsafe.Sizeof(slot{})))
 }
 
-// How far the offer of the producer's memory has come.
+// States of the offer of the producer's memory.
 const (
 	notOffered = iota
-	offered    // it is on the way
+	offered    // the producer has sent it
 	lent       // the consumer has mapped it
 )
 
-// referring is what a Producer knows of references.
+// referring is the part of a Producer's state that concerns references.
 type referring struct {
-	refs   uint32   // put into slots since the beginning
-	shown  uint32   // the truth about c.refs
-	owed   int      // bytes that a write has taken, from the first reference on, and that are not reported yet
-	out    [][]byte // what the references of that write refer to
-	copies [][]byte // what they were moved to
-	never  bool     // the memory can't be offered
+	refs   uint32   // number of references put into slots since the beginning
+	shown  uint32   // the private copy of c.refs
+	owed   int      // bytes that a write has taken but not yet reported, from its first reference on
+	out    [][]byte // the memory that the references of this write refer to
+	copies [][]byte // the copies that those references were moved to
+	never  bool     // the memory cannot be offered
 }
 
-// refers puts a reference to b behind what was written, if b is memory that the consumer has
-// mapped, and there is a slot.
+// refers leaves a reference to b after the bytes written so far, and reports whether it did. It
+// does not if b is too short or is not memory of Alloc, if all slots are in use, or if the consumer
+// has not mapped the memory; in the last case it offers the memory.
 func (p *Producer) refers(b []byte) bool {
 	if len(b) < refMin {
 		return false
@@ -85,7 +88,7 @@ func (p *Producer) refers(b []byte) bool {
 	return true
 }
 
-// offer has the memory of Alloc sent to the consumer, once.
+// offer sends the memory of Alloc to the consumer, unless that was done before.
 func (p *Producer) offer() {
 	if p.ref.never || p.Offer == nil || arena.fd < 0 || p.c.offer.Load() != notOffered {
 		return
@@ -97,7 +100,8 @@ func (p *Producer) offer() {
 	p.ref.never = !sent && !again
 }
 
-// settled reports whether the consumer has copied all that was referred to.
+// settled reports whether the consumer has copied all referred bytes. The error is ErrIndex if the
+// consumer's count is impossible.
 func (p *Producer) settled() (bool, error) {
 	done := p.c.done.Load()
 	if int(p.ref.refs-done) > len(p.ref.out) {
@@ -106,7 +110,8 @@ func (p *Producer) settled() (bool, error) {
 	return done == p.ref.refs, nil
 }
 
-// settle is a write while bytes are owed: it reports them as soon as it may.
+// settle is the part of a write that runs while bytes are owed. It returns the number of the owed
+// bytes once the consumer has copied them all, and ErrWouldBlock before that.
 func (p *Producer) settle() (n int, err error) {
 	ok, err := p.settled()
 	switch {
@@ -122,7 +127,7 @@ func (p *Producer) settle() (n int, err error) {
 	return 0, ErrWouldBlock
 }
 
-// forgive ends the references of a write.
+// forgive forgets the references of a write and frees their copies.
 func (p *Producer) forgive() {
 	for _, b := range p.ref.copies {
 		_ = Free(b)
@@ -132,20 +137,20 @@ func (p *Producer) forgive() {
 	p.ref.out, p.ref.copies, p.ref.owed = p.ref.out[:0], p.ref.copies[:0], 0
 }
 
-// Owed returns how many bytes a write has taken that are not reported as written yet,
-// since the consumer is to copy them from where they are.
+// Owed returns the number of bytes that a write has taken but not yet reported as written, because
+// the consumer has still to copy them from the writer's memory.
 func (p *Producer) Owed() int { return p.ref.owed }
 
-// Detach makes what was written independent of the memory that it was written from: the
-// references that the consumer may still follow are moved to copies. If there is no memory for
-// those, the stream is aborted.
+// Detach makes the stream independent of the memory that it was written from: references that the
+// consumer may still follow are moved to copies. If there is no memory for the copies, Detach
+// aborts the stream. It does nothing if no bytes are owed.
 func (p *Producer) Detach() {
 	if p.ref.owed == 0 || p.end != open || len(p.ref.copies) > 0 {
 		return
 	}
 	done, first := p.c.done.Load(), p.ref.refs-uint32(len(p.ref.out))
 	if done-first > uint32(len(p.ref.out)) {
-		done = first // it can't be, as the next write finds
+		done = first // an impossible count; the next write reports it
 	}
 	for n := done; n != p.ref.refs; n++ {
 		b := p.ref.out[n-first]
@@ -157,30 +162,31 @@ func (p *Producer) Detach() {
 		copy(c, b)
 		p.ref.copies = append(p.ref.copies, c)
 		at, _ := arena.offset(c)
-		// What the caller does to its memory comes after a swap, for the consumer too.
+		// Swap orders the store before the caller's later changes to its memory, in the view of the
+		// consumer too.
 		p.c.slot(n).where.Swap(at)
 	}
 }
 
-// following is what a Consumer knows of references.
+// following is the part of a Consumer's state that concerns references.
 type following struct {
-	refs   uint32 // how many it has seen
-	done   uint32 // the truth about c.done
+	refs   uint32 // number of references seen since the beginning
+	done   uint32 // the private copy of c.done
 	list   []reference
-	bytes  int    // of those in list, that were not taken
-	taken  uint64 // bytes since the beginning
-	from   *Lent  // the producer's memory
-	refuse bool   // it can't be mapped
+	bytes  int    // bytes of the references in list that were not taken yet
+	taken  uint64 // bytes taken by reference since the beginning
+	from   *Lent  // the producer's memory; nil: not mapped
+	refuse bool   // the producer's memory cannot be mapped
 }
 
-// A reference is what was read, once, from a slot.
+// A reference is a copy of what was read, once, from a slot.
 type reference struct {
 	pos         uint64
 	size, taken int
 }
 
-// see reads the references up to the number to, but those before which the position has
-// yet to be seen.
+// see reads the references up to number to, except those whose place in the stream is after the
+// last position that was seen. It returns ErrIndex if a reference is impossible.
 func (q *Consumer) see(to uint32) error {
 	f := &q.ref
 	if f.from == nil || to-f.done > refSlots {
@@ -190,7 +196,8 @@ func (q *Consumer) see(to uint32) error {
 		s := q.c.slot(f.refs)
 		r := reference{pos: s.pos.Load(), size: int(s.size.Load())}
 		if r.pos-q.head > q.tail-q.head {
-			if r.pos-q.head > uint64(len(q.data)) { // the ring may have grown since the last look
+			// Not q.ring, because the ring may have grown since the last look.
+			if r.pos-q.head > uint64(len(q.data)) {
 				return ErrIndex
 			}
 			return nil
@@ -207,8 +214,8 @@ func (q *Consumer) see(to uint32) error {
 // Apart reports whether the next bytes are in the producer's memory.
 func (q *Consumer) Apart() bool { return len(q.ref.list) > 0 && q.ref.list[0].pos == q.head }
 
-// run returns how many of the next n bytes, which are there, are in one place, and whether
-// that is memory of the producer.
+// run returns how many of the next n bytes are in one place, and whether that place is the
+// producer's memory. The n bytes are available.
 func (q *Consumer) run(n int) (k int, far bool) {
 	if len(q.ref.list) == 0 {
 		return n, false
@@ -220,20 +227,22 @@ func (q *Consumer) run(n int) (k int, far bool) {
 	return min(n, int(r.pos-q.head)), false
 }
 
-// fetch copies what is off bytes behind the front of the i-th reference.
+// fetch copies bytes of the i-th reference of the list to b. It skips the off bytes that follow the
+// bytes already taken. The error is ErrIndex if the reference is outside the producer's memory, and
+// ErrReset if the stream was aborted.
 func (q *Consumer) fetch(i, off int, b []byte) error {
 	s, r := q.c.slot(q.ref.done+uint32(i)), &q.ref.list[i]
-	for range refSlots { // it is moved once; a peer that moves it again and again gains nothing
+	for range refSlots { // a reference is moved once; the limit is for a peer that moves it forever
 		where := s.where.Load()
 		from, err := q.ref.from.bytes(where, r.size)
 		if err != nil {
 			return err
 		}
 		copy(b, from[r.taken+off:])
-		// A swap, since the copying comes before it.
+		// The atomic operation orders the copy before the comparison.
 		if s.where.CompareAndSwap(where, where) {
 			if q.c.end.Load() == aborted {
-				return ErrReset // before that the memory was the producer's
+				return ErrReset // without an abort, the memory was the stream's until here
 			}
 			return nil
 		}
@@ -241,7 +250,8 @@ func (q *Consumer) fetch(i, off int, b []byte) error {
 	return ErrIndex
 }
 
-// follow fills b from the first reference, which has so much.
+// follow fills b from the first reference, which has at least len(b) bytes left, and takes them.
+// The errors are those of fetch.
 func (q *Consumer) follow(b []byte) error {
 	if err := q.fetch(0, 0, b); err != nil {
 		return err
@@ -263,7 +273,7 @@ func (q *Consumer) follow(b []byte) error {
 	return nil
 }
 
-// peekFar is get where references are.
+// peekFar is get for a stream with references. The errors are those of fetch.
 func (q *Consumer) peekFar(off int, b []byte) error {
 	at := q.head
 	for i := 0; len(b) > 0; i++ {
@@ -295,26 +305,28 @@ func (q *Consumer) peekFar(off int, b []byte) error {
 	return nil
 }
 
-// Expects reports whether memory of the producer's is on the way that was not mapped yet.
+// Expects reports whether the producer has sent its memory and this consumer has neither mapped nor
+// refused it.
 func (q *Consumer) Expects() bool {
 	return q.c.offer.Load() == offered && q.ref.from == nil && !q.ref.refuse
 }
 
-// Borrow maps the producer's memory, which has come. The descriptor stays the caller's.
+// Borrow maps the producer's memory, whose descriptor fd has arrived. If it cannot be mapped, all
+// bytes keep passing through the ring. The caller still owns fd.
 func (q *Consumer) Borrow(fd int) {
 	if q.ref.from != nil || q.ref.refuse {
 		return
 	}
 	from, err := borrow(fd)
 	if err != nil {
-		q.ref.refuse = true // it goes through the ring
+		q.ref.refuse = true // all bytes pass through the ring
 		return
 	}
 	q.ref.from = from
 	q.c.lent.Store(lent)
 }
 
-// Close gives back what Borrow has mapped. Nothing uses the Consumer any more.
+// Close releases the memory that Borrow mapped. The Consumer must not be used any more.
 func (q *Consumer) Close() {
 	if q.ref.from != nil {
 		q.ref.from.close()

@@ -12,7 +12,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// lendingPair is pair, after the consumer has mapped the producer's memory.
+// lendingPair returns the ends of a ring whose consumer has mapped the producer's memory, and the
+// memory of the ring.
 func lendingPair(t testing.TB) (p *Producer, q *Consumer, mem []byte) {
 	p, q, mem = pair(4 * FirstRing)
 	p.Offer = func(fd int) (bool, bool) {
@@ -20,7 +21,7 @@ func lendingPair(t testing.TB) (p *Producer, q *Consumer, mem []byte) {
 		return true, false
 	}
 	b := allocate(t, refMin)
-	p.WriteV([][]byte{b}) // goes through the ring
+	p.WriteV([][]byte{b}) // passes through the ring
 	if n, err := q.Read(make([]byte, 2*refMin)); n != refMin || err != nil || p.Owed() != 0 {
 		t.Fatalf("read %d, owed %d: %v", n, p.Owed(), err)
 	}
@@ -38,7 +39,7 @@ func allocate(t testing.TB, n int) []byte {
 	return b
 }
 
-// refer has p write b, of which nothing is reported yet.
+// refer writes pieces by reference. It fails the test if the producer owes nothing afterwards.
 func refer(t testing.TB, p *Producer, pieces ...[]byte) {
 	t.Helper()
 	if n, err := p.WriteV(pieces); n > 0 && len(pieces[0]) >= refMin || err != nil && err != ErrWouldBlock {
@@ -49,15 +50,16 @@ func refer(t testing.TB, p *Producer, pieces ...[]byte) {
 	}
 }
 
-// Whatever of what is written is referred to, and wherever it is when it is read, a ring is a
-// plain buffer; what is reported as written, or was detached, is the producer's again.
+// TestReferencesAreABuffer checks that a ring with references behaves like a plain buffer,
+// whichever pieces are referred to and wherever they are read to. The test overwrites each piece as
+// soon as it is reported as written or detached, because it belongs to the producer again.
 func TestReferencesAreABuffer(t *testing.T) {
 	const most = 3 * refMin
 	rapid.Check(t, func(rt *rapid.T) {
 		p, q, _ := lendingPair(t)
-		var stream, model []byte // what was written and not read; owed is the end of it
-		var owed [][]byte        // the pieces
-		var mem [][]byte         // of the pieces, in memory of Alloc
+		var stream, model []byte // bytes written and not read; bytes that are owed are at the end
+		var owed [][]byte        // the pieces that are owed
+		var mem [][]byte         // the memory of the pieces, from Alloc
 		defer func() {
 			for _, b := range mem {
 				Free(b)
@@ -74,7 +76,7 @@ func TestReferencesAreABuffer(t *testing.T) {
 				return
 			}
 			for _, b := range mem {
-				clear(b) // written: it is the producer's
+				clear(b) // written: the producer may change it
 				Free(b)
 			}
 			mem, owed = nil, nil
@@ -164,7 +166,8 @@ func TestReferencesAreABuffer(t *testing.T) {
 	})
 }
 
-// A waiting producer is woken when the last reference was followed, and not before.
+// TestReferencesWake checks that a waiting producer is woken when the last reference was followed,
+// and not before.
 func TestReferencesWake(t *testing.T) {
 	p, q, _ := lendingPair(t)
 	b := allocate(t, 2*refMin)
@@ -193,7 +196,7 @@ func TestReferencesWake(t *testing.T) {
 	}
 }
 
-// There are never more references than slots.
+// TestManyReferences checks that there are never more references than slots.
 func TestManyReferences(t *testing.T) {
 	p, q, _ := lendingPair(t)
 	var pieces [][]byte
@@ -216,8 +219,8 @@ func TestManyReferences(t *testing.T) {
 	}
 }
 
-// A stream that ends while something is owed is aborted: what was copied meanwhile may be
-// anything.
+// TestOwedAtTheEnd checks that a stream that ends while bytes are owed is aborted, because the
+// consumer may have copied anything meanwhile.
 func TestOwedAtTheEnd(t *testing.T) {
 	p, q, _ := lendingPair(t)
 	b := allocate(t, refMin)
@@ -233,14 +236,15 @@ func TestOwedAtTheEnd(t *testing.T) {
 	if n, err := q.Read(make([]byte, refMin)); n != refMin || err != nil {
 		t.Fatal(n, err)
 	}
-	p.Finish() // it was followed, though that is not reported
+	p.Finish() // the reference was followed, though the producer has not reported it
 	if _, err := q.Read(make([]byte, 1)); err != io.EOF {
 		t.Error(err)
 	}
 }
 
-// What the producer says of references is an error, or within what it has lent; what the
-// consumer says never makes the producer report what it does not owe.
+// TestHostileReferences checks that an impossible reference of the producer is an error, that the
+// consumer reads nothing outside the lent memory, and that a wrong count of the consumer never
+// makes the producer report bytes that it does not owe.
 func TestHostileReferences(t *testing.T) {
 	b := allocate(t, refMin)
 	size := uint64(arena.size)
@@ -295,10 +299,11 @@ func TestHostileReferences(t *testing.T) {
 		if n, err := p.WriteV([][]byte{b}); n != 0 || err != ErrIndex {
 			t.Errorf("done %d: %d, %v", done, n, err)
 		}
-		p.Detach() // goes by what can be
+		p.Detach() // ignores the impossible count
 	}
 	for i := range refSlots + 1 {
-		p.c.slot(p.ref.refs - 1).where.Store(uint64(i)) // a peer that moves it again and again; here, once
+		// Stands for a peer that moves the reference forever.
+		p.c.slot(p.ref.refs - 1).where.Store(uint64(i))
 	}
 	p.c.done.Store(q.ref.done)
 	if n, err := q.Read(make([]byte, refMin)); n != refMin || err != nil {
@@ -306,7 +311,8 @@ func TestHostileReferences(t *testing.T) {
 	}
 }
 
-// Memory is zeroed, its own, and can't be touched when it was given back.
+// TestAlloc checks that allocated memory is zeroed, overlaps no other allocation, and cannot be
+// accessed after Free.
 func TestAlloc(t *testing.T) {
 	for _, n := range []int{-1, 0, arenaSize + 1} {
 		if _, err := Alloc(n); err == nil {
@@ -365,7 +371,8 @@ func faults(f func()) (did bool) {
 	return false
 }
 
-// What is lent can be read, and neither written to nor opened for that by other users.
+// TestLentIsReadOnly checks that lent memory can be read, cannot be written to, and cannot be
+// opened for writing by other users.
 func TestLentIsReadOnly(t *testing.T) {
 	b := allocate(t, pageSize)
 	b[0] = 77
@@ -397,7 +404,8 @@ func TestLentIsReadOnly(t *testing.T) {
 	}
 }
 
-// What a peer lends is refused unless it is sealed memory of ordinary pages.
+// TestBorrowChecks checks that borrow refuses a descriptor that is not sealed memory of ordinary
+// pages.
 func TestBorrowChecks(t *testing.T) {
 	make := func(size int64, seals int) int {
 		fd, err := memfd("test")
@@ -438,7 +446,8 @@ func TestBorrowChecks(t *testing.T) {
 	}
 }
 
-// A consumer that can't map the memory, or does not know references, gets all through the ring.
+// TestNotLent checks that a consumer that cannot map the memory, or does not support references,
+// gets all bytes through the ring.
 func TestNotLent(t *testing.T) {
 	p, q, _ := pair(FirstRing)
 	offers := 0

@@ -8,59 +8,62 @@ import (
 	"unsafe"
 )
 
-// A control is the shared state of one ring. Each side writes lines of its own,
-// two cache lines apart, since processors fetch lines in pairs. Positions are
-// numbers of bytes since the beginning and do not wrap in practice.
+// A control is the shared state of one ring. Each side writes to its own cache lines. Lines of
+// different sides are two lines apart, because processors fetch lines in pairs. Positions count
+// bytes since the beginning; 64 bits are enough that they do not wrap in practice.
 type control struct {
-	tail atomic.Uint64 // bytes published; the producer's
-	end  atomic.Uint32 // an end; the producer's
-	size atomic.Uint32 // how many bytes the ring has, 0 for the first size; the producer's
-	refs atomic.Uint32 // references published; the producer's
-	// offer tells that the producer's memory was sent; the producer's.
+	tail atomic.Uint64 // bytes published; written by the producer
+	end  atomic.Uint32 // open, finished or aborted; written by the producer
+	size atomic.Uint32 // size of the ring in bytes, 0 for the first size; written by the producer
+	refs atomic.Uint32 // references published; written by the producer
+	// offer is notOffered or offered: whether the producer has sent its memory. The producer writes
+	// it.
 	offer atomic.Uint32
-	near  near // the producer's
+	near  near // written by the producer
 	_     [64]byte
-	head  atomic.Uint64 // bytes taken; the consumer's
-	left  atomic.Uint32 // 1: the consumer takes no more; the consumer's
-	done  atomic.Uint32 // references followed; the consumer's
-	lent  atomic.Uint32 // that it has mapped the producer's memory; the consumer's
+	head  atomic.Uint64 // bytes taken; written by the consumer
+	left  atomic.Uint32 // 1: the consumer takes no more; written by the consumer
+	done  atomic.Uint32 // references followed; written by the consumer
+	lent  atomic.Uint32 // lent: the consumer has mapped the producer's memory; written by the consumer
 	_     [108]byte
-	asks  atomic.Uint32 // 1: the consumer is to be woken by what is published next; both sides'
+	asks  atomic.Uint32 // 1: the next publication is to wake the consumer; written by both sides
 	_     [124]byte
-	full  atomic.Uint32 // 1: the producer is to be woken when there is room; both sides'
-	_     [124]byte
+	// AwaitsRoom or awaitsCopy: the consumer is to wake the producer; written by both sides.
+	full atomic.Uint32
+	_    [124]byte
 }
 
-// What a producer waits for.
+// Conditions that a sleeping producer waits for.
 const (
 	awaitsRoom = 1 // half of the ring is free
-	awaitsCopy = 2 // the last reference was followed
+	awaitsCopy = 2 // the consumer has followed the last reference
 )
 
-// How a producer ended.
+// States of a producer.
 const (
 	open     = iota
-	finished // in an orderly way, after all that was published
+	finished // orderly end, after all published bytes
 	aborted
 )
 
-// controlSize is what a control takes of the memory: a page of its own.
+// controlSize is the size of a control in the memory: one page.
 const controlSize = 4096
 
 var _ [controlSize - unsafe.Sizeof(control{})]byte
 
 const (
-	// publishEvery is how many bytes a side copies before it tells the other: so
-	// both copy at the same time, and what one has written is in the cache still
-	// when the other reads it.
+	// publishEvery is the number of bytes that a side copies before it publishes its position. So
+	// both sides copy at the same time, and the bytes are still in the cache when the consumer
+	// reads them.
 	publishEvery = 32 << 10
 
-	// roomShare is the part of a ring that is free before a waiting producer is
-	// woken. Waking costs as much as copying tens of kilobytes.
+	// A producer that waits for room is woken when 1/roomShare of the ring is free, because a
+	// wake-up costs as much as a copy of tens of kilobytes.
 	roomShare = 2
 )
 
-// Errors of rings. [ErrWouldBlock] is a hint to wait, the others end a connection.
+// Errors of rings. After [ErrWouldBlock] the caller should wait and try again. The others end a
+// connection.
 var (
 	ErrWouldBlock = errors.New("shm: would block")
 	ErrIndex      = errors.New("shm: the peer's index is outside the ring")
@@ -70,19 +73,20 @@ var (
 
 // A Producer is the writing end of a ring. It has one user at a time.
 type Producer struct {
-	// Wake tells a consumer that has asked for it that something was published. It
-	// must not block.
+	// Wake wakes the consumer, which has asked for it, because something was published. It must not
+	// block.
 	Wake func()
 
-	// Offer, if it is set, sends the descriptor of the memory of [Alloc] to the consumer,
-	// without blocking. again tells that it may succeed another time.
+	// Offer, if it is not nil, sends fd, the descriptor of the memory of [Alloc], to the consumer
+	// and reports whether it did. It must not block. If sent is false, again reports whether a
+	// later call may succeed.
 	Offer func(fd int) (sent, again bool)
 
 	c    *control
-	data []byte // as much as the ring may have
-	ring uint64 // how much of it the ring has, a power of two
-	tail uint64 // the truth about c.tail
-	head uint64 // the last c.head that was seen and is possible
+	data []byte // of the ring's greatest size
+	ring uint64 // current size of the ring in bytes, a power of two
+	tail uint64 // the private copy of c.tail
+	head uint64 // the last value of c.head that was read and is possible
 	end  uint32
 	grow growth
 	ref  referring
@@ -90,19 +94,18 @@ type Producer struct {
 
 // A Consumer is the reading end of a ring. It has one user at a time.
 type Consumer struct {
-	// Wake tells a producer that has asked for it that there is room. It must not
-	// block.
+	// Wake wakes the producer, which has asked for it, because there is room. It must not block.
 	Wake func()
 
-	// Offered, if it is set, is called when the producer has sent its memory, which it
-	// gives to [Consumer.Borrow].
+	// Offered, if it is not nil, is called when the producer has sent its memory. The function
+	// receives the descriptor and passes it to [Consumer.Borrow].
 	Offered func()
 
 	c    *control
-	data []byte // as much as the ring may have
-	ring uint64 // how much of it the ring has, a power of two
-	head uint64 // the truth about c.head
-	tail uint64 // the last c.tail that was seen and is possible
+	data []byte // of the ring's greatest size
+	ring uint64 // current size of the ring in bytes, a power of two
+	head uint64 // the private copy of c.head
+	tail uint64 // the last value of c.tail that was read and is possible
 	ref  following
 }
 
@@ -116,16 +119,16 @@ func (q *Consumer) init(c []byte, data []byte) {
 
 func firstRing(data []byte) uint64 { return uint64(min(len(data), FirstRing)) }
 
-// room returns how many bytes can be written. It reads the peer's position only if
-// fewer than want are known to be free. There is no room while the ring is to
-// grow, but is not empty yet.
+// room returns how many bytes can be written. It reads the peer's position only if fewer than want
+// bytes are known to be free. It returns 0 while the ring is to grow and is not empty yet. The
+// error is ErrIndex or ErrPipe.
 func (p *Producer) room(want uint64) (uint64, error) {
 	free := p.ring - (p.tail - p.head)
 	if free >= want && !p.grow.due {
 		return free, nil
 	}
 	head := p.c.head.Load()
-	if head-p.head > p.tail-p.head { // it goes forward, and not past what was written
+	if head-p.head > p.tail-p.head { // head moves forward, and not past tail
 		return 0, ErrIndex
 	}
 	p.head = head
@@ -141,9 +144,9 @@ func (p *Producer) room(want uint64) (uint64, error) {
 	return p.ring - (p.tail - head), nil
 }
 
-// Write copies as much of b as there is room for and tells the consumer. The
-// error is ErrWouldBlock if there is no room, ErrPipe if the consumer takes no
-// more, ErrIndex, or io.ErrClosedPipe after Finish or Abort.
+// Write copies as much of b as there is room for, publishes it and returns its length. If there is
+// no room at all, the error is ErrWouldBlock. It is ErrPipe if the consumer takes no more, ErrIndex
+// if the consumer's position is impossible, and io.ErrClosedPipe after Finish or Abort.
 func (p *Producer) Write(b []byte) (n int, err error) {
 	if p.end != open {
 		return 0, io.ErrClosedPipe
@@ -170,9 +173,9 @@ func (p *Producer) Write(b []byte) (n int, err error) {
 	return n, nil
 }
 
-// Reserve returns n bytes of the ring to be written to, which [Producer.Commit] publishes;
-// nil if they would not be in one piece, or there is another reason to use Write. What is
-// written there the consumer may change.
+// Reserve returns n bytes of the ring for the caller to fill; [Producer.Commit] publishes them. It
+// returns nil if there is no room for n bytes in one piece, or if the caller must use Write for
+// another reason. The consumer can change the bytes.
 func (p *Producer) Reserve(n int) []byte {
 	at := p.tail & (p.ring - 1)
 	if p.end != open || p.ref.owed > 0 || p.grow.due || p.grow.large.Load() || uint64(n) > p.ring-at {
@@ -184,14 +187,15 @@ func (p *Producer) Reserve(n int) []byte {
 	return p.data[at : at+uint64(n) : at+uint64(n)]
 }
 
-// Commit publishes the n bytes that were reserved.
+// Commit publishes the n bytes that [Producer.Reserve] returned.
 func (p *Producer) Commit(n int) {
 	p.tail += uint64(n)
 	p.publish(n)
 }
 
-// WriteV is Write of many pieces. If it returns less than they have, the next write is of
-// the rest: some of that may be taken already, see [Producer.Owed].
+// WriteV writes several pieces like Write. A piece from [Alloc] may be passed by reference. If
+// WriteV returns fewer bytes than the pieces have, the next write must continue with the rest. Some
+// of the rest may be taken already: see [Producer.Owed].
 func (p *Producer) WriteV(pieces [][]byte) (n int, err error) {
 	if p.end != open {
 		return 0, io.ErrClosedPipe
@@ -201,8 +205,8 @@ func (p *Producer) WriteV(pieces [][]byte) (n int, err error) {
 	}
 	p.grow.enter()
 	defer p.grow.leave()
-	held := 0  // bytes written and not yet published
-	told := -1 // bytes before the first reference
+	held := 0  // bytes written but not published yet
+	told := -1 // number of bytes before the first reference; negative: no reference
 	for _, b := range pieces {
 		if p.refers(b) {
 			p.publish(held)
@@ -242,8 +246,8 @@ func (p *Producer) WriteV(pieces [][]byte) (n int, err error) {
 	return p.told(n, told, nil)
 }
 
-// told is what a write returns that has taken n bytes, those from the first reference on
-// only referred to, if there is one.
+// told returns the results of a write that has taken n bytes. If first is not negative, only the
+// first bytes of them are reported, and the bytes from the first reference on are owed.
 func (p *Producer) told(n, first int, err error) (int, error) {
 	if first >= 0 {
 		p.ref.owed = n - first
@@ -255,7 +259,8 @@ func (p *Producer) told(n, first int, err error) (int, error) {
 	return n, err
 }
 
-// put copies b behind what was written. There is room for it.
+// put copies b to the ring after the bytes written so far. The caller has checked that there is
+// room.
 func (p *Producer) put(b []byte) {
 	at := p.tail & (p.ring - 1)
 	if n := move(p.data[at:p.ring], b); n < len(b) {
@@ -264,8 +269,9 @@ func (p *Producer) put(b []byte) {
 	p.tail += uint64(len(b))
 }
 
-// publish tells the consumer of the n bytes that were written: first the position, then a
-// look whether it sleeps. A consumer does the same in the other order.
+// publish publishes the n bytes that were written last. It stores the position first and then
+// checks whether the consumer sleeps. A consumer does the two in the opposite order, so that one of
+// them notices the other.
 func (p *Producer) publish(n int) {
 	if n <= nearMax && n > 0 {
 		if at := (p.tail - uint64(n)) & (p.ring - 1); at+nearMax <= p.ring {
@@ -274,19 +280,20 @@ func (p *Producer) publish(n int) {
 	}
 	raceRelease()
 	p.c.tail.Store(p.tail)
-	if p.ref.shown != p.ref.refs { // a store costs each message some nanoseconds
+	// Compared first, because a store costs each message some nanoseconds.
+	if p.ref.shown != p.ref.refs {
 		p.ref.shown = p.ref.refs
-		p.c.refs.Store(p.ref.refs) // after the position that they stand behind
+		p.c.refs.Store(p.ref.refs) // after tail, because references precede a position
 	}
 	if p.c.asks.Load() != 0 && p.c.asks.Swap(0) != 0 {
 		p.Wake()
 	}
 }
 
-// Ask has the consumer call Wake when half of the ring is free, or nothing is owed any
-// more. It reports whether
-// the producer can wait for that: false if there is room already, or the
-// consumer takes no more, or its index is impossible.
+// Ask requests that the consumer call Wake when half of the ring is free or, while bytes are owed,
+// when it has followed the last reference. Ask reports whether the producer can wait for that. It
+// reports false if there is room already, if the consumer takes no more, or if its index is
+// impossible.
 func (p *Producer) Ask() bool {
 	p.grow.enter()
 	defer p.grow.leave()
@@ -299,13 +306,13 @@ func (p *Producer) Ask() bool {
 	return err == nil && free < p.ring/roomShare
 }
 
-// due reports whether a write, while bytes are owed, would not have to wait.
+// due reports whether a write while bytes are owed would return without ErrWouldBlock.
 func (p *Producer) due() bool {
 	ok, err := p.settled()
 	return ok || err != nil || p.c.left.Load() != 0
 }
 
-// Roomy reports whether a write would not have to wait.
+// Roomy reports whether a write would return without ErrWouldBlock.
 func (p *Producer) Roomy() bool {
 	p.grow.enter()
 	defer p.grow.leave()
@@ -316,10 +323,10 @@ func (p *Producer) Roomy() bool {
 	return err != nil || free > 0
 }
 
-// Finish tells that nothing follows what was written. The peer is woken.
+// Finish ends the stream in an orderly way, after the bytes written so far, and wakes the peer.
 func (p *Producer) Finish() { p.finish(finished) }
 
-// Abort tells that the connection was reset. The peer is woken.
+// Abort resets the connection and wakes the peer.
 func (p *Producer) Abort() { p.finish(aborted) }
 
 func (p *Producer) finish(how uint32) {
@@ -328,7 +335,7 @@ func (p *Producer) finish(how uint32) {
 	}
 	if p.ref.owed > 0 {
 		if ok, _ := p.settled(); !ok {
-			how = aborted // what is referred to is not the stream's any more
+			how = aborted // the stream no longer controls the memory that is referred to
 		}
 	}
 	p.end = how
@@ -338,8 +345,7 @@ func (p *Producer) finish(how uint32) {
 	}
 }
 
-// Available returns how many bytes can be read, and the error of Read if there are
-// none.
+// Available returns the number of bytes that can be read. If it is 0, the error is that of Read.
 func (q *Consumer) Available() (int, error) {
 	n, err := q.look()
 	if n > 0 || err != nil {
@@ -348,21 +354,22 @@ func (q *Consumer) Available() (int, error) {
 	return 0, q.ended()
 }
 
-// look reads the producer's position.
+// look reads the producer's position and references, and returns the number of bytes available. The
+// error is ErrIndex.
 func (q *Consumer) look() (uint64, error) {
 	if q.Expects() && q.Offered != nil {
-		q.Offered() // first: it may take a ring that tells of what is found here then
+		q.Offered() // first, because Offered may consume a wake-up that announces the bytes found below
 	}
 	tail := q.c.tail.Load()
 	raceAcquire()
 	if tail != q.tail && q.tail == q.head {
-		// The producer found the ring empty, and may have changed its size since. It
-		// does not again before what it has published is taken.
+		// The producer found the ring empty and may have changed its size since. It cannot do so
+		// again before these bytes are taken.
 		if err := q.resize(); err != nil {
 			return 0, err
 		}
 	}
-	if tail-q.tail > q.ring-(q.tail-q.head) { // it goes forward, by what there was room for at most
+	if tail-q.tail > q.ring-(q.tail-q.head) { // tail moves forward, by at most the room there was
 		return 0, ErrIndex
 	}
 	q.tail = tail
@@ -374,15 +381,16 @@ func (q *Consumer) look() (uint64, error) {
 	return tail - q.head + uint64(q.ref.bytes), nil
 }
 
-// ended is the error of a Consumer that has found nothing.
+// ended returns the error of a Consumer that found no bytes: ErrWouldBlock, io.EOF or ErrReset. It
+// returns nil if bytes were published meanwhile.
 func (q *Consumer) ended() error {
 	switch q.c.end.Load() {
 	case open:
 		return ErrWouldBlock
 	case finished:
-		// It was told after the last position.
+		// The producer published its last position before the end.
 		if n, err := q.look(); n > 0 || err != nil {
-			return err // nil: there is something after all
+			return err // nil: there are bytes after all
 		}
 		return io.EOF
 	default:
@@ -390,13 +398,14 @@ func (q *Consumer) ended() error {
 	}
 }
 
-// Ending reports whether the producer has told of its end: nothing is published
-// any more.
+// Ending reports whether the producer has finished or aborted, so that it publishes nothing more.
 func (q *Consumer) Ending() bool { return q.c.end.Load() != open }
 
-// Read takes what there is, up to the length of b, or from the ring up to bytes of the
-// producer's own memory, which may belong elsewhere. The error is ErrWouldBlock if
-// there is nothing, io.EOF after an orderly end, ErrReset or ErrIndex.
+// Read takes bytes that are available, at most len(b), and returns their number. It may return
+// fewer: a read that has taken bytes from the ring stops before bytes in the producer's own memory,
+// because those may have another destination. The error is ErrWouldBlock if there is nothing,
+// io.EOF after an orderly end, ErrReset if the producer has aborted, and ErrIndex if an index of
+// the producer is impossible.
 func (q *Consumer) Read(b []byte) (n int, err error) {
 	if n, err, ok := q.readNear(b); ok {
 		return n, err
@@ -427,8 +436,8 @@ func (q *Consumer) Read(b []byte) (n int, err error) {
 	return n, nil
 }
 
-// readNear is Read where nothing is there, or one short piece that is in the line of the
-// position: what a consumer finds that waits for a message. ok is false if that is not so.
+// readNear is Read for the two cases that a consumer waiting for a message finds: nothing, or one
+// short piece in the line of the position. ok is false in all other cases; then nothing was read.
 func (q *Consumer) readNear(b []byte) (n int, err error, ok bool) {
 	c := q.c
 	tail := c.tail.Load()
@@ -443,7 +452,7 @@ func (q *Consumer) readNear(b []byte) (n int, err error, ok bool) {
 		return 0, nil, false
 	}
 	raceAcquire()
-	if err := q.resize(); err != nil { // as look
+	if err := q.resize(); err != nil { // as in look
 		return 0, err, true
 	}
 	q.tail = tail
@@ -451,7 +460,8 @@ func (q *Consumer) readNear(b []byte) (n int, err error, ok bool) {
 	return n, nil, true
 }
 
-// ReadV is Read into many places.
+// ReadV reads into several buffers, in order. It returns the total number of bytes. The errors are
+// those of Read.
 func (q *Consumer) ReadV(places [][]byte) (n int, err error) {
 	avail, err := q.some()
 	if err != nil {
@@ -475,7 +485,7 @@ func (q *Consumer) ReadV(places [][]byte) (n int, err error) {
 			if far {
 				taken = 0
 			}
-			if avail == 0 { // as after the read of a socket, more may have come meanwhile
+			if avail == 0 { // like a read of a socket, because more may have arrived meanwhile
 				if more, err := q.look(); err == nil {
 					avail = int(more) - taken
 				}
@@ -486,11 +496,11 @@ func (q *Consumer) ReadV(places [][]byte) (n int, err error) {
 	return n, nil
 }
 
-// Taken is how many bytes were read since the beginning. A read that a fault of the places
-// has broken off has read those before the piece that it was at.
+// Taken returns the number of bytes read since the beginning. After a fault in a destination of
+// ReadV, the count includes the pieces before the one in which the fault occurred.
 func (q *Consumer) Taken() uint64 { return q.head + q.ref.taken }
 
-// some is Available, but there is something if the error is nil.
+// some is Available with a positive number whenever the error is nil.
 func (q *Consumer) some() (int, error) {
 	for {
 		n, err := q.Available()
@@ -500,8 +510,8 @@ func (q *Consumer) some() (int, error) {
 	}
 }
 
-// Peek copies what follows the first off bytes to b, and leaves it there. The
-// errors are those of Read; ErrWouldBlock if there is nothing behind off.
+// Peek copies bytes to b without taking them: those after the first off bytes. It returns their
+// number. The errors are those of Read; ErrWouldBlock if at most off bytes are available.
 func (q *Consumer) Peek(off int, b []byte) (n int, err error) {
 	avail, err := q.some()
 	if err != nil {
@@ -521,8 +531,8 @@ func (q *Consumer) Peek(off int, b []byte) (n int, err error) {
 	return len(b), nil
 }
 
-// get copies what is off bytes behind the position to b, which was there at the
-// last look.
+// get fills b with the bytes at off bytes after the consumer's position. The caller has checked
+// that they are available.
 func (q *Consumer) get(b []byte, off int) {
 	at := (q.head + uint64(off)) & (q.ring - 1)
 	if n := move(b, q.data[at:q.ring]); n < len(b) {
@@ -530,7 +540,8 @@ func (q *Consumer) get(b []byte, off int) {
 	}
 }
 
-// take tells the producer that n bytes were taken.
+// take takes n bytes, publishes the new position, and wakes a producer for which there is enough
+// room now.
 func (q *Consumer) take(n int) {
 	q.head += uint64(n)
 	q.c.head.Store(q.head)
@@ -539,12 +550,11 @@ func (q *Consumer) take(n int) {
 	}
 }
 
-// Ask has the producer call Wake when it next publishes something. What was
-// published before need not be told: a consumer that is going to sleep calls Ask
-// first and looks after that.
+// Ask requests that the producer call Wake at its next publication. Earlier publications cause no
+// wake-up, so a consumer that is about to sleep calls Ask first and then looks.
 func (q *Consumer) Ask() { q.c.asks.Store(1) }
 
-// Leave tells that the consumer takes no more. A producer that waits is woken.
+// Leave records that the consumer takes no more, and wakes a producer that waits.
 func (q *Consumer) Leave() {
 	q.c.left.Store(1)
 	if q.c.full.Swap(0) != 0 {

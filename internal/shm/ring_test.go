@@ -10,7 +10,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// pair returns the ends of a ring in private memory, and that memory.
+// pair returns the ends of a ring in private memory, and that memory. ring is the greatest size in
+// bytes.
 func pair(ring int) (*Producer, *Consumer, []byte) {
 	b := make([]byte, total(ring)+controlSize)
 	for uintptr(len(b)) > 0 && addressOf(b)%controlSize != 0 {
@@ -29,7 +30,7 @@ func shrinkCalm() {
 	grown.shrinkLocked()
 }
 
-// pattern is what tests write.
+// pattern is the bytes that tests write.
 var pattern = func() []byte {
 	b := make([]byte, 65521+2*FirstRing)
 	r := rand.NewChaCha8([32]byte{})
@@ -37,13 +38,13 @@ var pattern = func() []byte {
 	return b
 }()
 
-// Whatever the sizes of writes, reads, scattered ones and peeks, the ring is as a
-// plain buffer.
+// TestRingIsABuffer checks that the ring behaves like a plain buffer for any sizes of writes,
+// reads, scattered reads and peeks.
 func TestRingIsABuffer(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p, q, _ := pair(4 * FirstRing)
 		defer p.disown()
-		p.tail, p.head = 1<<63-100, 1<<63-100 // positions are numbers like any others
+		p.tail, p.head = 1<<63-100, 1<<63-100 // positions near 2^63 are like any others
 		q.tail, q.head = p.tail, p.tail
 		p.c.tail.Store(p.tail)
 		p.c.head.Store(p.tail)
@@ -54,7 +55,7 @@ func TestRingIsABuffer(t *testing.T) {
 			return pattern[next%65521:][:n]
 		}
 		sizes := rapid.OneOf(rapid.IntRange(0, 100), rapid.IntRange(0, 2*FirstRing))
-		// room is how much can be written: nothing while the ring is to grow and is
+		// room returns the number of bytes that can be written: 0 while the ring is to grow and is
 		// not empty.
 		room := func() int {
 			switch {
@@ -164,7 +165,7 @@ func TestEnds(t *testing.T) {
 	if _, err := q.Read(b); err != io.EOF {
 		t.Errorf("end: %v", err)
 	}
-	p.Abort() // more than an orderly end
+	p.Abort() // an abort takes precedence over an orderly end
 	if _, err := q.Read(b); err != ErrReset {
 		t.Errorf("abort: %v", err)
 	}
@@ -198,12 +199,13 @@ func TestEnds(t *testing.T) {
 	}
 }
 
-// What the other side writes to the positions is an error, or within the ring.
+// TestHostileIndices checks that an impossible position of the peer is an error, and that no access
+// is outside the ring.
 func TestHostileIndices(t *testing.T) {
 	const ring = MinRing
 	for _, c := range []struct {
 		name       string
-		head, tail uint64 // what the peer says
+		head, tail uint64 // positions that the peer publishes
 		read       error
 		write      error
 	}{
@@ -234,8 +236,8 @@ func TestHostileIndices(t *testing.T) {
 	}
 }
 
-// A peer that writes to every word of the memory between any two calls gets an
-// error out of them at worst: nothing outside the memory is read or written.
+// FuzzHostilePeer changes any word of the memory between any two calls. It checks that the worst
+// result is an error, and that no byte outside the memory is read or written.
 func FuzzHostilePeer(f *testing.F) {
 	f.Add(uint64(1), []byte{0, 1, 2, 3, 4, 5, 6, 7, 8, 9})
 	f.Add(uint64(2), bytes.Repeat([]byte{6, 0, 3}, 20))
@@ -270,13 +272,13 @@ func FuzzHostilePeer(f *testing.F) {
 				q.Ask()
 				p.Ask()
 				p.Roomy()
-			case 6: // anything, to a word of a control
+			case 6: // any value in any word of a control
 				at := r.IntN(2*controlSize/8) * 8
 				if r.IntN(2) == 0 {
 					at = [8]int{0, 8, 24, 128, controlSize, controlSize + 8, controlSize + 24, controlSize + 128}[r.IntN(8)]
 				}
 				v := r.Uint64()
-				switch r.IntN(3) { // near what is plausible
+				switch r.IntN(3) { // close to a plausible value
 				case 0:
 					v = q.head + uint64(r.IntN(2*ring)) - ring/2
 				case 1:
@@ -288,7 +290,7 @@ func FuzzHostilePeer(f *testing.F) {
 				}
 			case 8:
 				p.grow.due = true
-			case 9: // a size that can be
+			case 9: // a possible size
 				p.c.size.Store(FirstRing << r.IntN(4))
 				if r.IntN(2) == 0 {
 					shrinkCalm()
@@ -316,7 +318,7 @@ func FuzzHostilePeer(f *testing.F) {
 	})
 }
 
-// A size that can't be is the end of the connection.
+// TestHostileSize checks that an impossible size ends the connection.
 func TestHostileSize(t *testing.T) {
 	for size, ok := range map[uint32]bool{
 		FirstRing: true, 2 * FirstRing: true, 4 * FirstRing: true, 0: true,
@@ -331,8 +333,8 @@ func TestHostileSize(t *testing.T) {
 	}
 }
 
-// Two goroutines, one at each end, that sleep by the protocol, and a ring that grows
-// and shrinks.
+// TestStreamWithSleepers passes bytes between two goroutines, one at each end, that sleep by the
+// protocol, while the ring grows and shrinks.
 func TestStreamWithSleepers(t *testing.T) {
 	const total = 20 << 20
 	p, q, _ := pair(4 * FirstRing)

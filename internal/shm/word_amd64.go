@@ -4,21 +4,21 @@ package shm
 
 import "sync/atomic"
 
-// A word and a block are what a producer writes one after the other, and a consumer
-// reads in that order or another. Processors of this kind show stores in the order in which they
-// were made, and make loads in the order of the program, so that no store need wait for those
-// before it. The compiler keeps the order of stores.
+// A word and a block are values that a producer stores one after the other, and that a consumer
+// loads in some order. A processor of this architecture makes stores visible in their order and
+// performs loads in program order, so that no store has to wait for earlier ones. The compiler
+// keeps the order of stores.
 type word struct{ v uint64 }
 
 func (w *word) set(v uint64) { w.v = v }
 
 func (w *word) load() uint64 { return atomic.LoadUint64(&w.v) }
 
-// A block may be read while it is written, in any mixture of before and after.
+// A block may be read while it is written. Then the reader gets any mixture of old and new bytes.
 type block [nearMax]byte
 
 func (b *block) set(from *[nearMax]byte) {
-	v := *from // by registers: for what might overlap the compiler makes a call
+	v := *from // through registers: the compiler calls memmove for arrays that might overlap
 	*b = v
 }
 
