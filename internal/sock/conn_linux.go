@@ -15,11 +15,11 @@ import (
 	"viaduct/samehost"
 )
 
-// Own takes the descriptor of a TCP connection away from the runtime, for the
-// exchange that comes before an engine takes the connection over: as long as
-// the runtime watches it, each answer wakes a thread for nothing while the
-// caller looks for it. nc must not be used any more. What is returned is nc
-// itself if it is no TCP connection, or if there is no descriptor left.
+// Own takes the descriptor of the TCP connection nc away from the runtime, for the set-up exchange
+// that precedes an engine. As long as the runtime watches the descriptor, each answer would wake a
+// thread in vain, because the caller polls for the answer itself. nc must not be used after Own,
+// unless Own returns nc itself: it does so if nc is no TCP connection, or if the process has no
+// descriptor left.
 func Own(nc net.Conn) net.Conn {
 	tc, ok := nc.(*net.TCPConn)
 	if !ok {
@@ -37,19 +37,20 @@ func Own(nc net.Conn) net.Conn {
 type conn struct {
 	s             *Socket
 	local, remote net.Addr
-	tuned         *Tuning                // what has been set already
-	later         atomic.Pointer[Tuning] // what is going to be set, see setLater
-	meet          *rendezvous            // where a dialer of this host finds the connection; guarded by its mu, but for nil
+	tuned         *Tuning                // options that are set already; nil: not known
+	later         atomic.Pointer[Tuning] // options that are to be set; see setLater
+	// The rendezvous at which a dialer of this host finds the connection; nil for none.
+	meet *rendezvous
 
 	mu     perturb.Mutex
-	limits *limits // guarded by mu; nil while there are none, as later in a Conn
+	limits *limits // guarded by mu; nil while there are no deadlines and no sleepers
 }
 
 // limits are the deadlines of both directions.
 type limits struct{ read, write limit }
 
-// A limit is a deadline, and the instance that sleepers of its direction sleep
-// at, which has to know it while there are any.
+// A limit is the deadline of one direction, and the instance at which that direction's sleepers
+// sleep. While there are sleepers, the deadline must be set on the instance too.
 type limit struct {
 	at       time.Time
 	sleepers int
@@ -99,7 +100,7 @@ func (o *conn) limit(t time.Time, read, write bool) error {
 	return nil
 }
 
-// limitsLocked returns the limits, which are kept as long as there is one.
+// limitsLocked returns the limits, and creates them if necessary. The caller holds mu.
 func (o *conn) limitsLocked() *limits {
 	if o.limits == nil {
 		o.limits = new(limits)
@@ -121,10 +122,10 @@ func (o *conn) late(write bool) bool {
 	}
 }
 
-// Read is as of any net.Conn.
+// Read implements [net.Conn].
 func (o *conn) Read(p []byte) (int, error) { return o.receive(p, plainly, false) }
 
-// reading is a way to read, from a socket and from shared memory.
+// A reading is a way to read: from a socket, and from shared memory.
 type reading struct {
 	socket func(fd int, p []byte) (int, error)
 	rings  func(r *rings, p []byte) (int, error)
@@ -132,9 +133,9 @@ type reading struct {
 
 var plainly = reading{read, (*rings).read}
 
-// settle ends the time in which the bytes may be moved to shared memory.
+// settle ends the period in which the bytes may be moved to shared memory.
 func (o *conn) settle() {
-	_ = o.setLater() // the socket goes without if need be
+	_ = o.setLater() // an error only leaves the socket without these options
 	o.s.rlockDecided()
 	o.s.used.Store(true)
 	o.s.mu.RUnlock()
@@ -145,10 +146,10 @@ func (o *conn) settle() {
 
 func (o *conn) path() samehost.Path { return o.s.path() }
 
-// setLater sets what every connection has, on one that was dialled: while the answer
-// to the first write is under way, since a call for each option would be a good part of
-// a set-up. Where the bytes go through shared memory the socket is silent, and can wait
-// for setNow.
+// setLater sets the options of every connection on a dialled connection. It is called while the
+// answer to the first write is under way, because one system call for each option would be a
+// considerable part of a set-up. If the bytes go through shared memory, the socket is silent, and
+// setLater leaves the options to setNow.
 func (o *conn) setLater() error {
 	if o.later.Load() == nil {
 		return nil
@@ -162,7 +163,7 @@ func (o *conn) setLater() error {
 	return o.setNow()
 }
 
-// setNow is setLater for a caller that has to do with the socket itself.
+// setNow sets the options that setLater would set, for a caller that uses the socket itself.
 func (o *conn) setNow() error {
 	t := o.later.Swap(nil)
 	if t == nil {
@@ -179,7 +180,8 @@ func (o *conn) setNow() error {
 	})
 }
 
-// receive calls f, which reads, until it does not block.
+// receive calls f, which reads, until it returns something else than ErrWouldBlock. It sleeps
+// between the calls. With soon it polls for a moment first.
 func (o *conn) receive(p []byte, f reading, soon bool) (n int, err error) {
 	if len(p) == 0 {
 		return 0, nil
@@ -188,7 +190,7 @@ func (o *conn) receive(p []byte, f reading, soon bool) (n int, err error) {
 		return 0, err
 	}
 	try := func() bool {
-		o.s.rlockDecided() // an end of the TCP connection is nothing to one that has committed
+		o.s.rlockDecided() // once a dialer has committed, an end of the TCP connection does not matter
 		defer o.s.mu.RUnlock()
 		switch r := o.s.rings; {
 		case o.s.closed:
@@ -221,7 +223,8 @@ func (o *conn) receive(p []byte, f reading, soon bool) (n int, err error) {
 	return max(n, 0), o.opError("read", err)
 }
 
-// sleepIn waits until try has done it.
+// sleepIn sleeps until try reports that it is done. It returns an error if the socket is closed,
+// the deadline has passed, or the process has no descriptor to sleep with.
 func (o *conn) sleepIn(try func() bool) error {
 	s := o.s
 	if !s.OpenArrivals() {
@@ -229,7 +232,7 @@ func (o *conn) sleepIn(try func() bool) error {
 	}
 	return o.sleep(false, &s.in.instance, func(uintptr) bool {
 		s.mu.RLock()
-		armed := !s.closed && s.Arm() // what comes from here on is reported
+		armed := !s.closed && s.Arm() // later arrivals are reported
 		s.mu.RUnlock()
 		if !try() {
 			return false
@@ -241,7 +244,7 @@ func (o *conn) sleepIn(try func() bool) error {
 	})
 }
 
-// sleep is the Read of n with the limit of a direction.
+// sleep calls f as the Read of n does, with the deadline of a direction.
 func (o *conn) sleep(write bool, n *instance, f func(uintptr) bool) error {
 	o.mu.Lock()
 	both := o.limitsLocked() // kept while there are sleepers
@@ -268,9 +271,9 @@ func (o *conn) sleep(write bool, n *instance, f func(uintptr) bool) error {
 	return err
 }
 
-// Write is as of any net.Conn.
+// Write implements [net.Conn].
 func (o *conn) Write(p []byte) (done int, err error) {
-	if o.s.used.Load() { // a second write must not wait for an acknowledgement
+	if o.s.used.Load() { // otherwise a second write would wait for an acknowledgement
 		if err := o.setLater(); err != nil {
 			return 0, err
 		}
@@ -290,7 +293,7 @@ func (o *conn) Write(p []byte) (done int, err error) {
 	return done, nil
 }
 
-// write is Write of a Socket that may be closed meanwhile.
+// write is Write of a Socket that may be closed concurrently.
 func (s *Socket) write(p []byte) (int, error) {
 	s.rlockDecided()
 	defer s.mu.RUnlock()
@@ -312,7 +315,7 @@ func (o *conn) sleepOut() error {
 	return o.sleep(true, &o.s.out.instance, o.s.writable)
 }
 
-// openError is why a socket can't be waited for.
+// openError returns the reason why a goroutine cannot wait for the socket.
 func (s *Socket) openError() error {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -337,13 +340,14 @@ func (o *conn) Close() error {
 	return nil
 }
 
-// CloseWrite ends the sending direction.
+// CloseWrite ends the sending direction. It returns nil.
 func (o *conn) CloseWrite() error {
 	o.s.CloseWrite()
 	return nil
 }
 
-// SetLinger is as of a net.TCPConn; negative turns lingering off.
+// SetLinger is like the method of a net.TCPConn. sec is in seconds; a negative sec turns lingering
+// off.
 func (o *conn) SetLinger(sec int) error {
 	return o.option(func(fd int) error {
 		l := unix.Linger{Linger: int32(max(sec, 0))}
@@ -354,7 +358,7 @@ func (o *conn) SetLinger(sec int) error {
 	})
 }
 
-// option sets something on the socket.
+// option calls f to set an option on the socket, after the options of setLater.
 func (o *conn) option(f func(fd int) error) (err error) {
 	if err := o.setNow(); err != nil {
 		return err
@@ -362,7 +366,7 @@ func (o *conn) option(f func(fd int) error) (err error) {
 	return o.set(f)
 }
 
-// set is option for what does not follow what is set later.
+// set is option without the options of setLater.
 func (o *conn) set(f func(fd int) error) (err error) {
 	if cerr := o.s.Control(func(fd uintptr) { err = f(int(fd)) }); cerr != nil {
 		err = cerr
@@ -370,12 +374,12 @@ func (o *conn) set(f func(fd int) error) (err error) {
 	return o.opError("set", err)
 }
 
-// SyscallConn gives access to the options of the socket.
+// SyscallConn returns access to the socket, for its options.
 func (o *conn) SyscallConn() (syscall.RawConn, error) {
 	return rawHandle{o.s}, o.setNow()
 }
 
-// tune is Tune.
+// tune implements Tune.
 func (o *conn) tune(t Tuning) error {
 	if o.tuned != nil && *o.tuned == t {
 		return nil
@@ -393,8 +397,8 @@ func (o *conn) tune(t Tuning) error {
 	return nil
 }
 
-// tune sets TCP_NODELAY whatever t says: what is written has been batched
-// already, and must not wait for an acknowledgement. [I-28]
+// tune sets the options of t and, regardless of t, TCP_NODELAY: the engines batch what they write,
+// so that a write must not wait for an acknowledgement. [I-28]
 func tune(fd int, t Tuning) error {
 	if err := tuneAlways(fd, t); err != nil || t.Congestion == "" {
 		return err
@@ -402,7 +406,7 @@ func tune(fd int, t Tuning) error {
 	return congestion(fd, t.Congestion)
 }
 
-// tuneAlways is tune without what systems may refuse.
+// tuneAlways sets the options that no system refuses.
 func tuneAlways(fd int, t Tuning) error {
 	if err := unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1); err != nil {
 		return os.NewSyscallError("setsockopt", err)

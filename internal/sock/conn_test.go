@@ -22,8 +22,8 @@ func TestOwnedIsConn(t *testing.T) {
 	})
 }
 
-// A socket that is full makes a writer wait, for as long as its deadline allows
-// and no longer than until there is room.
+// TestOwnedFull checks that a writer waits while the socket is full: until there is room, or until
+// its deadline.
 func TestOwnedFull(t *testing.T) {
 	a, b := ownedPair(t)
 	defer a.Close()
@@ -50,7 +50,8 @@ func TestOwnedFull(t *testing.T) {
 	}
 }
 
-// Looking takes nothing, and a reset is an error of the socket.
+// TestOwnedPeekAndReset checks that a peek takes no bytes, and that a reset is an error of the
+// socket.
 func TestOwnedPeekAndReset(t *testing.T) {
 	a, b := ownedPair(t)
 	defer b.Close()
@@ -83,8 +84,8 @@ func TestOwnedPeekAndReset(t *testing.T) {
 	}
 }
 
-// A connection that ends without having waited has cost one descriptor, and
-// leaves none behind.
+// TestOwnedLeavesNothing checks that a connection that ends without having waited has used one
+// descriptor, and that it leaves no descriptor open.
 func TestOwnedLeavesNothing(t *testing.T) {
 	x, y := testkit.TCPPair(t)
 	defer y.Close()

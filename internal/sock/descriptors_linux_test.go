@@ -13,8 +13,8 @@ import (
 	"viaduct/samehost"
 )
 
-// However few descriptors the two ends have left, they agree on how the bytes go, the
-// stream is intact, and nothing is left of what was begun.
+// TestNoDescriptors runs out of descriptors at every point of a set-up. Both ends must agree on the
+// path of the bytes, the stream must be intact, and nothing of a failed attempt may remain.
 func TestNoDescriptors(t *testing.T) {
 	l := ownListener(t, "127.0.0.1:0", Tuning{SameHost: samehost.Auto})
 	shared := 0
@@ -54,10 +54,10 @@ func TestNoDescriptors(t *testing.T) {
 			shared++
 		}
 		shunned.Lock()
-		shunned.until = nil // by a dialer whose listener had no descriptor to answer with
+		shunned.until = nil // set by a dialer whose listener had no descriptor to answer with
 		shunned.Unlock()
 	}
-	once(100) // what the process keeps for good is there after that
+	once(100) // afterwards the process has everything that it keeps for good
 	before := testkit.OpenFiles()
 	for free := range 20 {
 		once(free)
@@ -68,8 +68,8 @@ func TestNoDescriptors(t *testing.T) {
 	testkit.Eventually(t, "the descriptors are given back", func() bool { return testkit.OpenFiles() <= before })
 }
 
-// A listener that was asked for shared memory hears that the dialer commits though it has
-// no descriptor to wait for that with: the dialer goes on by shared memory.
+// TestCommitmentWithoutDescriptors checks that a listener notices a dialer's commitment even if it
+// has no descriptor to wait with. Otherwise the dialer alone would use shared memory.
 func TestCommitmentWithoutDescriptors(t *testing.T) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -85,7 +85,8 @@ func TestCommitmentWithoutDescriptors(t *testing.T) {
 	}
 }
 
-// exhaust leaves the process free descriptors, until what it returns is called.
+// exhaust uses up the descriptors of the process, except for the given number, until its result is
+// called.
 func exhaust(t *testing.T, free int) (giveBack func()) {
 	t.Helper()
 	null, err := unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0)

@@ -11,10 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Dial is d.DialContext for a connection whose descriptor is going to be taken
-// away from the runtime, see Own. It does without package net where that has
-// nothing to add: an address that needs no resolver, and a Dialer with nothing
-// set but Timeout.
+// Dial is like d.DialContext for a connection whose descriptor is to be taken away from the
+// runtime, as by [Own]. It does not use package net where net has nothing to add: for an address
+// that needs no resolver, and a Dialer with no field set but Timeout.
 func Dial(ctx context.Context, d *net.Dialer, network, address string) (net.Conn, error) {
 	ap, err := netip.ParseAddrPort(address)
 	if err != nil || !isPlainDialer(d) || !isPlainTarget(network, ap) {
@@ -26,12 +25,13 @@ func Dial(ctx context.Context, d *net.Dialer, network, address string) (net.Conn
 		defer cancel()
 	}
 	if ctx.Err() != nil {
-		return dialOwn(ctx, d, network, address) // it knows what to say
+		return dialOwn(ctx, d, network, address) // package net produces the error
 	}
 	o := &conn{s: new(Socket), remote: net.TCPAddrFromAddrPort(ap)}
 	err = o.connect(ctx, ap)
 	if err == nil && addrPort(o.local) == ap {
-		// The system chose the port that is called: a connection with itself.
+		// The system chose the dialled port as the local port, so that the connection is one with
+		// itself.
 		o.Close()
 		return dialOwn(ctx, d, network, address)
 	}
@@ -63,7 +63,7 @@ func isPlainTarget(network string, ap netip.AddrPort) bool {
 	return network == "tcp" || network == "tcp4" && a.Is4() || network == "tcp6" && a.Is6()
 }
 
-// connect makes the socket of o and connects it.
+// connect creates the socket of o and connects it to ap.
 func (o *conn) connect(ctx context.Context, ap netip.AddrPort) (err error) {
 	family, sa := unix.AF_INET, unix.Sockaddr(&unix.SockaddrInet4{Port: int(ap.Port())})
 	if a := ap.Addr(); a.Is4() {
@@ -95,8 +95,8 @@ func (o *conn) connect(ctx context.Context, ap netip.AddrPort) (err error) {
 	return nil
 }
 
-// awaitConnect connects the socket and waits until it is. Within one host it is
-// by the second call.
+// awaitConnect connects the socket and waits until it is connected. Within one host the second call
+// finds it connected. The error is that of the connection attempt or of ctx.
 func (o *conn) awaitConnect(ctx context.Context, sa unix.Sockaddr) error {
 	connected := func() (done bool, err error) {
 		switch err := unix.Connect(o.s.fd, sa); err {
@@ -130,8 +130,8 @@ func (o *conn) awaitConnect(ctx context.Context, sa unix.Sockaddr) error {
 	return err
 }
 
-// netKeepAlive sets what package net gives each connection, whether it dials or
-// accepts.
+// netKeepAlive sets the keepalive options that package net sets on each connection, dialled or
+// accepted.
 func netKeepAlive(fd int) error {
 	if err := keepAlive(fd, 15*time.Second); err != nil {
 		return err

@@ -29,7 +29,7 @@ func ownListener(t testing.TB, address string, tu Tuning) net.Listener {
 	return o
 }
 
-// dialAccept makes a connection of a listener.
+// dialAccept returns both ends of a new connection to l.
 func dialAccept(t testing.TB, l net.Listener) (dialled, accepted net.Conn) {
 	t.Helper()
 	a, err := Dial(t.Context(), new(net.Dialer), "tcp", l.Addr().String())
@@ -45,8 +45,8 @@ func dialAccept(t testing.TB, l net.Listener) (dialled, accepted net.Conn) {
 	return a, b
 }
 
-// acceptFrom accepts the connection that a dialer has made. Programs beside this one
-// may have called the port too, most likely tests that want to find nothing there.
+// acceptFrom accepts the connection of the given dialer. Other programs may have called the port
+// too, most likely tests that expect nobody there.
 func acceptFrom(t testing.TB, l net.Listener, dialled net.Conn) net.Conn {
 	for {
 		c, err := l.Accept()
@@ -80,8 +80,8 @@ func TestDialedIsConn(t *testing.T) {
 	})
 }
 
-// Both ends agree about their addresses, in either family and whatever address
-// the listener has.
+// TestDialAddresses checks that both ends agree on their addresses, in either family and for any
+// address of the listener.
 func TestDialAddresses(t *testing.T) {
 	for _, address := range []string{"127.0.0.1:0", "[::1]:0", ":0"} {
 		t.Run(address, func(t *testing.T) {
@@ -110,7 +110,7 @@ func TestDialAddresses(t *testing.T) {
 	}
 }
 
-// Errors are as package net makes them.
+// TestDialErrors checks that the errors of Dial are those of package net.
 func TestDialErrors(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -143,7 +143,8 @@ func TestDialErrors(t *testing.T) {
 	}
 }
 
-// A listener that accepts nothing is waited for until the context ends or the time is over.
+// TestDialHangs checks that Dial to a listener with a full backlog waits until the context ends or
+// the timeout has passed.
 func TestDialHangs(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("SKIPPED: a full backlog drops SYNs on Linux")
@@ -184,7 +185,8 @@ func TestDialHangs(t *testing.T) {
 	}
 }
 
-// Close ends a waiting Accept, and what was accepted stays.
+// TestOwnListenerClose checks that Close ends a waiting Accept and does not affect accepted
+// connections.
 func TestOwnListenerClose(t *testing.T) {
 	l := ownListener(t, "127.0.0.1:0", Tuning{})
 	a, b := dialAccept(t, l)

@@ -1,16 +1,13 @@
-// Package sock dials, accepts, tunes and owns sockets: the sources of bytes
-// under internal/attend and internal/frameio.
+// Package sock dials, accepts, tunes and owns sockets. They are the streams of bytes from which
+// internal/attend and internal/frameio receive.
 //
-// The runtime watches every descriptor of package net all the time, so that
-// each message to or from a consumer that polls would wake a thread for
-// nothing, at the price of the message. On Linux this package takes the
-// descriptor of a TCP connection away from the runtime ([Own], [Dial],
-// [OwnListener], [Take]); what it returns is watched only while a goroutine
-// sleeps at it. On other systems these functions return what package net
-// gives.
+// The runtime watches every descriptor of package net all the time. So each message to a consumer
+// that polls, or from it, would wake a thread in vain, which costs as much as the message. On Linux
+// this package takes the descriptor of a TCP connection away from the runtime ([Own], [Dial],
+// [OwnListener], [Take]). The runtime watches the result only while a goroutine sleeps. On other
+// systems these functions return connections of package net.
 //
-// A [Socket] is the descriptor for the engines: reads and writes that never
-// wait, and two ways of sleeping, one for each direction. A connection made by
-// [Own] or [Dial] is a net.Conn with deadlines for what comes before an
-// engine takes it over.
+// A [Socket] is the descriptor as the engines use it: its reads and writes never wait, and each
+// direction has a way to sleep. A connection made by [Own] or [Dial] is a net.Conn with deadlines,
+// for the exchange before an engine takes it over.
 package sock

@@ -8,9 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An instance is an epoll instance for one descriptor. The runtime's poller
-// watches the instance in turn: it hears of every event that the instance asks
-// for.
+// An instance is an epoll instance for one descriptor. The runtime's poller watches the instance,
+// so that it is woken by the events that the instance asks for, and by no others.
 type instance struct {
 	f    *os.File
 	raw  syscall.RawConn
@@ -47,13 +46,15 @@ func (n *instance) ask(fd int, events uint32) bool {
 	return EpollCtl(n.epfd, unix.EPOLL_CTL_MOD, fd, &ev)
 }
 
-// EpollCtl is epoll_ctl by a raw system call, which does not wait.
+// EpollCtl is epoll_ctl by a raw system call, which does not wait. It reports whether the call
+// succeeded.
 func EpollCtl(epfd, op, fd int, ev *unix.EpollEvent) bool {
 	_, _, e := unix.RawSyscall6(unix.SYS_EPOLL_CTL, uintptr(epfd), uintptr(op), uintptr(fd), uintptr(unsafe.Pointer(ev)), 0, 0)
 	return e == 0
 }
 
-// EpollTake fills events with reports that are there, without waiting.
+// EpollTake fills events with the reports that the instance has, without waiting, and returns their
+// number. It returns 0 after an error.
 func EpollTake(epfd int, events []unix.EpollEvent) int {
 	n, _, e := unix.RawSyscall6(unix.SYS_EPOLL_PWAIT, uintptr(epfd), uintptr(unsafe.Pointer(unsafe.SliceData(events))), uintptr(len(events)), 0, 0, 0)
 	if e != 0 {
@@ -62,14 +63,14 @@ func EpollTake(epfd int, events []unix.EpollEvent) int {
 	return int(n)
 }
 
-// arrivals wakes its waiter whenever something has arrived since it was armed,
-// until it is disarmed: a waiter that waits for long asks once.
+// arrivals wakes its waiter at every arrival from arm until disarm, so that a waiter that waits for
+// long asks only once.
 type arrivals struct {
 	instance
 	armed bool // owned by the waiter
 }
 
-// arrived are the events of an arrival.
+// arrived is the set of events that count as an arrival.
 const arrived = unix.EPOLLIN | unix.EPOLLRDHUP
 
 func (a *arrivals) open(fd int) bool { return a.instance.open(fd, 0) }
@@ -81,7 +82,8 @@ func (a *arrivals) arm(fd int) bool {
 	return a.armed
 }
 
-// move has the waiter, which may be asleep, hear of to instead of from.
+// move makes to the watched descriptor instead of from. The waiter may be asleep meanwhile. move
+// reports whether it could.
 func (a *arrivals) move(from, to int) bool {
 	var ev unix.EpollEvent
 	if a.armed {
@@ -96,35 +98,36 @@ func (a *arrivals) disarm(fd int) {
 	}
 }
 
-// A Watch waits for one kind of readiness of a descriptor. It reports once per
-// Ready.
+// A Watch waits for one kind of readiness of a descriptor. It reports once for each call of Ready
+// that asked.
 type Watch struct {
 	instance
 	events uint32
 
-	// Owned by the waiter.
+	// The waiter owns the following fields.
 	armed bool // the readiness was asked for and has not been reported
-	stale bool // the kernel may still report what was asked for before
+	stale bool // the kernel may still report an earlier request
 }
 
-// Open makes the instance. It is false if the process has no descriptor left.
+// Open creates the epoll instance for the given events of fd. It returns false if the process has
+// no descriptor left.
 func (w *Watch) Open(fd int, events uint32) bool {
-	// Errors and hang-ups are reported whatever was asked for, so there may
-	// be a report before the first request.
+	// The kernel always reports errors and hang-ups, so that there may be a report before the first
+	// request.
 	w.events, w.stale = events|unix.EPOLLONESHOT, true
 	return w.instance.open(fd, unix.EPOLLONESHOT)
 }
 
-// Close gives the instance back, after its waiter has left Wait.
+// Close closes the instance. It returns after the waiter has left Sleep.
 func (w *Watch) Close() { w.instance.close() }
 
-// Sleep calls ready, which returns what Ready does, until it is true. The error is
-// that of a Watch that was closed.
+// Sleep calls ready, a function that returns the result of Ready, until it returns true. The error
+// is that of a closed Watch.
 func (w *Watch) Sleep(ready func(uintptr) bool) error { return w.raw.Read(ready) }
 
-// Ready tells whether waiting is over, inside the function that the runtime
-// calls for the waiter: at first it asks to be woken as soon as fd is ready,
-// which may be now. If that can't be done waiting is over too.
+// Ready reports whether the wait is over. It is called inside the function that the runtime calls
+// for the waiter. The first call asks for a report as soon as fd is ready, which may be now. Ready
+// returns true as well if it cannot ask.
 func (w *Watch) Ready(fd int) bool {
 	if w.armed {
 		w.armed = false
@@ -132,7 +135,7 @@ func (w *Watch) Ready(fd int) bool {
 		return true
 	}
 	if w.stale {
-		// A report that was not taken would keep the next one from being made.
+		// A report that was not taken would prevent the next one.
 		w.stale = false
 		w.take()
 	}
@@ -140,7 +143,7 @@ func (w *Watch) Ready(fd int) bool {
 	return !w.armed
 }
 
-// take tells whether there was a report.
+// take removes a report, and reports whether there was one.
 func (w *Watch) take() bool {
 	var ev [1]unix.EpollEvent
 	return EpollTake(w.epfd, ev[:]) == 1

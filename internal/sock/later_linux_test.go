@@ -10,9 +10,9 @@ import (
 	"viaduct/samehost"
 )
 
-// What every connection has is set on one that was dialled while its first answer is
-// under way; and before that if it writes again, gives its descriptor away, or is taken
-// over.
+// TestSetLater checks that a dialled connection gets the options of every connection while its
+// first answer is under way, or earlier if it writes a second time, hands out its descriptor, or is
+// taken over.
 func TestSetLater(t *testing.T) {
 	l := ownListener(t, "127.0.0.1:0", Tuning{})
 	for name, use := range map[string]func(a, b net.Conn) error{
@@ -65,8 +65,8 @@ func TestSetLater(t *testing.T) {
 	}
 }
 
-// Where the bytes go through shared memory the socket is silent, and what every connection
-// has is set on it when something asks for its options.
+// TestSetLaterShared checks that a connection that goes through shared memory, whose socket is
+// silent, gets the options of every connection only when a caller asks for its options.
 func TestSetLaterShared(t *testing.T) {
 	l := ownListener(t, "127.0.0.1:0", Tuning{SameHost: samehost.Auto})
 	a, b := sharedPair(t, l)

@@ -11,10 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// OwnListener takes the descriptor of a TCP listener away from the runtime. l
-// must not be used any more. The connections it accepts are as those of Own, and
-// have t set already. What is returned is l itself if it is no TCP listener, or
-// if there is no descriptor left.
+// OwnListener takes the descriptor of the TCP listener l away from the runtime. The connections
+// that the result accepts are like those of [Own], with the options of t set. l must not be used
+// after OwnListener, unless OwnListener returns l itself: it does so if l is no TCP listener, or if
+// the process has no descriptor left.
 func OwnListener(l net.Listener, t Tuning) (net.Listener, error) {
 	tl, ok := l.(*net.TCPListener)
 	if !ok {
@@ -29,7 +29,7 @@ func OwnListener(l net.Listener, t Tuning) (net.Listener, error) {
 		return l, nil
 	}
 	o := &ownedListener{s: s, addr: addr, tuning: t}
-	err := netKeepAlive(s.fd) // Linux hands it on from the listening socket
+	err := netKeepAlive(s.fd) // on Linux, accepted connections inherit the option
 	if err == nil {
 		err = tune(s.fd, t)
 	}
@@ -52,14 +52,14 @@ func OwnListener(l net.Listener, t Tuning) (net.Listener, error) {
 type ownedListener struct {
 	s      *Socket
 	addr   *net.TCPAddr
-	meet   *rendezvous // nil: there is none
+	meet   *rendezvous // nil: none
 	tuning Tuning
 	closed atomic.Bool
 }
 
 func (l *ownedListener) Addr() net.Addr { return l.addr }
 
-// Close ends a waiting Accept too.
+// Close closes the listener and ends a waiting Accept. A second call returns net.ErrClosed.
 func (l *ownedListener) Close() error {
 	if l.closed.Swap(true) {
 		return l.opError("close", net.ErrClosed)
@@ -89,7 +89,7 @@ func (l *ownedListener) Accept() (net.Conn, error) {
 	}
 	for err == ErrWouldBlock {
 		serr := l.s.Sleep(func(uintptr) bool {
-			l.s.Arm() // once: the listener is not disarmed
+			l.s.Arm() // once, because the listener is never disarmed
 			return try()
 		})
 		if serr != nil && err == ErrWouldBlock {
@@ -108,7 +108,7 @@ func (l *ownedListener) Accept() (net.Conn, error) {
 	return nil, l.opError("accept", err)
 }
 
-// take accepts a connection without waiting.
+// take accepts a connection without waiting. The error is ErrWouldBlock if there is none.
 func (l *ownedListener) take() (*conn, error) {
 	l.s.mu.RLock()
 	defer l.s.mu.RUnlock()
@@ -116,7 +116,7 @@ func (l *ownedListener) take() (*conn, error) {
 		if l.s.closed {
 			return nil, net.ErrClosed
 		}
-		var from unix.RawSockaddrInet6 // the longest there is here
+		var from unix.RawSockaddrInet6 // the longest of the possible addresses
 		size := uint32(unix.SizeofSockaddrInet6)
 		n, _, err := unix.RawSyscall6(unix.SYS_ACCEPT4, uintptr(l.s.fd), uintptr(unsafe.Pointer(&from)), uintptr(unsafe.Pointer(&size)),
 			unix.SOCK_CLOEXEC, 0, 0)
@@ -124,7 +124,7 @@ func (l *ownedListener) take() (*conn, error) {
 		case 0:
 		case unix.EAGAIN:
 			return nil, ErrWouldBlock
-		case unix.EINTR, unix.ECONNABORTED: // gone before it was taken
+		case unix.EINTR, unix.ECONNABORTED: // the connection ended before it was accepted
 			continue
 		default:
 			return nil, os.NewSyscallError("accept4", err)
@@ -145,8 +145,8 @@ func (l *ownedListener) take() (*conn, error) {
 	}
 }
 
-// rawAddr reads an address of either family: that of IPv4 is shorter, and has
-// the port at the same place.
+// rawAddr converts an address of either family. An IPv4 address is shorter and has the port at the
+// same place.
 func rawAddr(r *unix.RawSockaddrInet6) net.Addr {
 	p := (*[2]byte)(unsafe.Pointer(&r.Port))
 	port := int(p[0])<<8 | int(p[1])

@@ -14,18 +14,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Containers of one host have network namespaces of their own: they see neither the
-// names of each other's abstract sockets nor the owners of each other's TCP sockets.
-// They meet in a directory that both have, and each side proves to the other that it
-// holds the other end of the TCP connection: it passes the socket itself. The other
-// side sends random bytes by that, and finds them at its own socket, where nothing else
-// can have put them. After that the stream is as empty as before, and both descriptors
-// are closed again.
+// Containers on one host have separate network namespaces. A process sees neither the abstract
+// sockets of another namespace nor the owners of its TCP sockets. Such processes meet in a
+// directory that both can access, and each side proves that it holds its end of the TCP connection
+// by passing the socket itself. The other side then sends random bytes from the passed socket and
+// receives them at its own socket, where nothing else can have put them. Afterwards the stream is
+// as empty as before, and both passed descriptors are closed.
 //
-// The user of the AF_UNIX socket's other end has to be this process's all the same, and
-// the directory one that other users can't change.
+// As in the other method, the process at the other end of the AF_UNIX socket must have the user
+// of this process. Other users must not be able to change the directory.
 
-// checkMeetingDir makes sure that only this user can put names into a directory.
+// checkMeetingDir returns an error unless only this user can create names in the directory.
 func checkMeetingDir(dir string) error {
 	var st unix.Stat_t
 	switch err := unix.Stat(dir, &st); {
@@ -39,13 +38,14 @@ func checkMeetingDir(dir string) error {
 	return nil
 }
 
-// meetingPath is the name of a listening address in a directory.
+// meetingPath returns the path of the socket for a listening address.
 func meetingPath(dir string, at netip.AddrPort) string {
 	return filepath.Join(dir, "viaduct-"+at.String())
 }
 
-// meetingPaths are the names of a listening address in a directory: for a wildcard one
-// of each address that this network namespace has, since others have the same wildcard.
+// meetingPaths returns the paths of the sockets for a listening address. For a wildcard address
+// there is one path for each address of this network namespace, because the wildcard is the same in
+// every namespace.
 func meetingPaths(dir string, at netip.AddrPort) (paths []string) {
 	if !at.Addr().IsUnspecified() {
 		return []string{meetingPath(dir, at)}
@@ -64,8 +64,8 @@ func meetingPaths(dir string, at netip.AddrPort) (paths []string) {
 	return paths
 }
 
-// listenMeeting makes a listening AF_UNIX socket. A name that a process has left behind
-// is taken over.
+// listenMeeting creates a listening AF_UNIX socket with the given name. It takes over a name that a
+// dead process has left.
 func listenMeeting(name string) (fd int, err error) {
 	fd, err = unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
@@ -90,25 +90,26 @@ func listenMeeting(name string) (fd int, err error) {
 const (
 	proofLen = 16
 
-	// proofTimeout bounds how long bytes take from one end of a connection within
-	// this host to the other.
+	// proofTimeout bounds the time that bytes may take from one end of a connection to the other
+	// within this host.
 	proofTimeout = 200 * time.Millisecond
 )
 
 var errNotTheEnd = errors.New("the socket that the peer has passed is not the other end of the connection")
 
-// A proofError says that a connection may hold bytes that do not belong to the stream.
-// It is broken off, and can't be used any more.
+// A proofError means that a connection may contain bytes that do not belong to the stream. The
+// connection was reset and cannot be used any more.
 type proofError struct{ error }
 
-// breakOff resets a TCP connection, and drops what has come by it.
+// breakOff resets a TCP connection and discards the bytes that it has received.
 func breakOff(fd int) {
 	none := unix.RawSockaddr{Family: unix.AF_UNSPEC}
 	unix.RawSyscall(unix.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(&none)), unix.SizeofSockaddrInet4)
 }
 
-// prove makes sure that theirs, a socket that the peer has passed, is the other end of
-// mine, a TCP connection from local to remote by which nothing was sent.
+// prove returns an error unless theirs, a socket that the peer has passed, is the other end of
+// mine, a TCP connection from local to remote. Nothing may have been sent on the connection. After
+// a proofError the connection is unusable; after another error it is unchanged.
 func prove(mine, theirs int, local, remote netip.AddrPort) error {
 	from, err := unix.Getsockname(theirs)
 	if err != nil {
@@ -135,7 +136,7 @@ func prove(mine, theirs int, local, remote netip.AddrPort) error {
 	return nil
 }
 
-// sendProof sends random bytes by theirs and reads them from mine.
+// sendProof sends random bytes from theirs and reads them at mine.
 func sendProof(mine, theirs int) error {
 	var token, got [proofLen]byte
 	rand.Read(token[:])

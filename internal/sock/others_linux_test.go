@@ -19,16 +19,16 @@ import (
 	"viaduct/samehost"
 )
 
-// otherUser is a user that no process has, and not that of unknown users.
+// otherUser is a user that no process has. It is not the number that stands for unknown users.
 const otherUser = 62345
 
-// onThread calls f in a thread of its own, which ends with f, after set has changed
-// something of that thread alone. What is returned is what set returned.
+// onThread calls set and then f in a new thread, which ends after f, so that set may change the
+// state of that thread. If set fails, f is not called. The result of set is sent to the channel.
 func onThread(set func() error, f func()) (done chan error) {
 	done = make(chan error, 1)
 	go func() {
 		runtime.LockOSThread()
-		if unix.Gettid() == unix.Getpid() { // the main thread, which would not end
+		if unix.Gettid() == unix.Getpid() { // the main thread would not end
 			err := <-onThread(set, f)
 			runtime.UnlockOSThread()
 			done <- err
@@ -43,7 +43,7 @@ func onThread(set func() error, f func()) (done chan error) {
 	return done
 }
 
-// asOther gives the calling thread, and no other one, to another user.
+// asOther changes the user of the calling thread, and of no other thread.
 func asOther() error {
 	if _, _, e := unix.RawSyscall(unix.SYS_SETRESUID, otherUser, otherUser, otherUser); e != 0 {
 		return e
@@ -51,8 +51,8 @@ func asOther() error {
 	return nil
 }
 
-// Neither the name of a rendezvous that is another user's, nor one of this user for a
-// connection of another's, gets the bytes of a connection.
+// TestOtherUsers checks that shared memory is refused if the rendezvous belongs to another user,
+// and if the TCP connection does.
 func TestOtherUsers(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("SKIPPED: only root can act as another user")
@@ -97,7 +97,7 @@ func TestOtherUsers(t *testing.T) {
 		defer v.close()
 		c := dial(nl.Addr())
 		var accepted net.Conn
-		must(t, onThread(asOther, func() { // the socket belongs to the user of the thread that accepts it
+		must(t, onThread(asOther, func() { // the socket belongs to the user of the accepting thread
 			if accepted, err = nl.Accept(); err != nil {
 				t.Error(err)
 			}
@@ -107,7 +107,7 @@ func TestOtherUsers(t *testing.T) {
 		defer o.Close()
 		v.add(o)
 		v.hear()
-		// The listening side finds that the dialer's socket is of this user, and grants.
+		// The listening side finds that the dialer's socket belongs to this user, and grants.
 		refused(c, fmt.Sprintf("the TCP connection is of user %d", otherUser))
 		if p := PathOf(o); p.SharedMemory {
 			t.Error(p)
@@ -115,12 +115,11 @@ func TestOtherUsers(t *testing.T) {
 	})
 }
 
-// serverAddress is that of the first of two network namespaces.
+// serverAddress is the address of the first of two network namespaces.
 const serverAddress = "192.0.2.1"
 
-// inNamespaces calls server and client in two network namespaces that have a link to each
-// other, as containers have, server first. It gives client what server has sent by the
-// channel: an address.
+// inNamespaces calls server, and then client, in two network namespaces that are linked as those of
+// containers are. server sends its address to the channel, and client receives it as argument.
 func inNamespaces(t *testing.T, server func(at chan<- string), client func(at string)) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -155,8 +154,8 @@ func inNamespaces(t *testing.T, server func(at chan<- string), client func(at st
 	must(t, listens)
 }
 
-// shortDir is a directory for sockets, whose names may have 107 bytes: TempDir puts the
-// name of the test into that of its directory.
+// shortDir returns a new directory for sockets. The path of a socket has at most 107 bytes, which
+// TempDir would exceed, because its path contains the name of the test.
 func shortDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "")
@@ -167,14 +166,15 @@ func shortDir(t *testing.T) string {
 	return dir
 }
 
-// Processes in two network namespaces of one host, as containers are, talk by TCP and
-// know why, unless there is a directory in which they meet.
+// TestOtherNamespace checks that processes in two network namespaces of one host, as in containers,
+// use TCP and report the reason, unless they share a directory to meet in.
 func TestOtherNamespace(t *testing.T) {
 	for _, c := range []struct {
-		name           string
-		listens        string        // at this address
-		server, client string        // directories: "", "own", "open" for one that others may change, "gone"
-		want           samehost.Path // the client's
+		name    string
+		listens string // the address of the listener
+		// Directories: "" for none, "own", "open" (other users may change it), "gone".
+		server, client string
+		want           samehost.Path // the client's path
 	}{
 		{"no directory", serverAddress, "", "", samehost.Path{Why: whyOtherHost}},
 		{"the client's alone", serverAddress, "", "own", samehost.Path{Why: whyNoMeeting}},
@@ -237,8 +237,8 @@ func TestOtherNamespace(t *testing.T) {
 	}
 }
 
-// The owner of a socket in another network namespace than that of a thread is not taken
-// from the lists of the thread's.
+// TestOwnerElsewhere checks that the owner of a socket in another network namespace is not looked
+// up in the namespace of the thread.
 func TestOwnerElsewhere(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("SKIPPED: only root can make network namespaces")
@@ -256,7 +256,7 @@ func TestOwnerElsewhere(t *testing.T) {
 			t.Errorf("user %d owns it", uid)
 		}
 	}))
-	for range 2 { // from the kernel by a new socket, and by the one that is kept
+	for range 2 { // the first from a new kernel socket, the second from the one that is kept
 		if uid, err := ownerOf(a.s.fd, local, remote); err != nil || int(uid) != os.Geteuid() {
 			t.Errorf("user %d, %v", uid, err)
 		}
@@ -268,8 +268,8 @@ func TestOwnerElsewhere(t *testing.T) {
 	}))
 }
 
-// A name that a process has left behind in the directory is taken over; one that answers is
-// not.
+// TestMeetingLeftBehind checks that the name of a dead process's socket in the directory is taken
+// over, and that the name of a listening socket is not.
 func TestMeetingLeftBehind(t *testing.T) {
 	name := meetingPath(t.TempDir(), netip.MustParseAddrPort("192.0.2.1:1"))
 	fd, err := listenMeeting(name)
@@ -287,8 +287,8 @@ func TestMeetingLeftBehind(t *testing.T) {
 	unix.Close(fd)
 }
 
-// Only the other end of a connection proves anything, and a connection by which
-// something went that does not belong to it is broken off.
+// TestProof checks that only the other end of a connection is a proof, and that a connection is
+// reset if bytes may have been sent on it that do not belong to the stream.
 func TestProof(t *testing.T) {
 	pair := func() (a, b *conn) {
 		x, y := testkit.TCPPair(t)
@@ -319,7 +319,7 @@ func TestProof(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	// One that has the addresses and is another one, as in another namespace.
+	// A different connection with the same addresses, as another namespace may have.
 	err := prove(a.s.fd, d.s.fd, addrPort(d.remote), addrPort(d.local))
 	if _, broken := errors.AsType[proofError](err); !broken {
 		t.Errorf("another connection with these addresses: %v", err)
@@ -329,7 +329,7 @@ func TestProof(t *testing.T) {
 	}
 }
 
-// must waits for a thread.
+// must waits for the result of onThread and fails the test if it is an error.
 func must(t *testing.T, done chan error) {
 	t.Helper()
 	if err := testkit.Await(t, "the thread", done); err != nil {

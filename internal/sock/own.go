@@ -9,17 +9,17 @@ import (
 // Near reports whether the other end of nc is known to be on this host.
 func Near(nc net.Conn) bool { return addressedHere(nc) || PathOf(nc).SharedMemory }
 
-// addressedHere reports whether the addresses of nc are those of one host.
+// addressedHere reports whether the addresses of nc show that both ends are on one host.
 func addressedHere(nc net.Conn) bool {
 	return isHere(addrPort(nc.LocalAddr()), addrPort(nc.RemoteAddr()))
 }
 
-// perHost bounds the set-ups in progress of another host. [D-17] [I-70]
+// perHost is the default limit of set-ups in progress with one other host. [D-17] [I-70]
 const perHost = 32
 
-// PendingPerHost is how many set-ups of the host of nc a listener may have in progress: set,
-// unless that is 0; else as many as it may have in all if that is this host, whose programs
-// share one address, and 32 if it is another one.
+// PendingPerHost returns how many set-ups with the host of nc a listener may have in progress. This
+// is set, unless set is 0. Otherwise it is all, the listener's total limit, if nc is within this
+// host, because all programs of this host share one address. It is 32 for another host.
 func PendingPerHost(nc net.Conn, set, all int) int {
 	switch {
 	case set > 0:
@@ -30,7 +30,8 @@ func PendingPerHost(nc net.Conn, set, all int) int {
 	return perHost
 }
 
-// addrPort returns the address of a TCP socket.
+// addrPort returns the address and port of a TCP address, an IPv4 address in its 4-byte form. For
+// other addresses it returns the zero value.
 func addrPort(a net.Addr) netip.AddrPort {
 	t, ok := a.(*net.TCPAddr)
 	if !ok {
@@ -40,15 +41,16 @@ func addrPort(a net.Addr) netip.AddrPort {
 	return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port())
 }
 
-// isHere reports whether a connection may be one within this host. One that is, and
-// is not found to be here, goes between two addresses that other hosts may have. Both
-// ends find the same: a dialer that asks in vain waits for acceptTimeout.
+// isHere reports whether a connection may be within this host. It misses connections between two
+// addresses that other hosts could have. Both ends get the same result. That matters because a
+// listener serves requests only for connections within the host: a dialer that asked for another
+// connection would wait for acceptTimeout.
 func isHere(local, remote netip.AddrPort) bool {
 	l, r := local.Addr(), remote.Addr()
 	return r.IsValid() && r.Zone() == "" && (r == l || r.IsLoopback() || l.IsLoopback())
 }
 
-// IsOwn reports whether an address is one of this host.
+// IsOwn reports whether ip is an address of this host.
 func IsOwn(ip netip.Addr) bool {
 	if ip.IsLoopback() {
 		return true

@@ -7,7 +7,7 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// A between is a connection as far as its addresses tell.
+// A between is a connection of which only the addresses are used.
 type between struct {
 	net.Conn
 	local, remote net.Addr
@@ -16,7 +16,8 @@ type between struct {
 func (b between) LocalAddr() net.Addr  { return b.local }
 func (b between) RemoteAddr() net.Addr { return b.remote }
 
-// TestNear: the peer is here if an address of the connection is this host's alone.
+// TestNear checks that the peer is found to be on this host if an address of the connection can
+// only be this host's.
 func TestNear(t *testing.T) {
 	tcp := func(ip string) net.Addr { return &net.TCPAddr{IP: net.ParseIP(ip), Port: 7} }
 	for _, test := range []struct {

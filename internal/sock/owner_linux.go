@@ -17,12 +17,11 @@ import (
 	"viaduct/internal/sockdiag"
 )
 
-// overflowUID is what the kernel shows for users that have no number in this
-// namespace.
+// overflowUID is the number that the kernel shows for users without a number in this namespace.
 const overflowUID = 65534
 
-// ownerOf returns the user that owns the socket whose TCP connection goes from local to
-// remote. near is the other end of that connection: both are in its network namespace.
+// ownerOf returns the user that owns the socket of the TCP connection from local to remote. near is
+// a descriptor of the connection's other end; both ends are in the network namespace of near.
 func ownerOf(near int, local, remote netip.AddrPort) (uid uint32, err error) {
 	uid, err = ownerByDiag(near, local, remote)
 	if err != nil && !errors.Is(err, unix.ENOENT) && err != errNamespace {
@@ -34,8 +33,8 @@ func ownerOf(near int, local, remote netip.AddrPort) (uid uint32, err error) {
 	return uid, err
 }
 
-// diag asks the kernel about other sockets of its network namespace. It is kept for the next
-// question: most processes have one namespace for all time.
+// diag is the kernel socket that asks about other sockets of its network namespace. It is kept for
+// the next question, because most processes have one namespace only.
 var diag struct {
 	sync.Mutex
 	conn   *sockdiag.Conn // nil: none
@@ -44,10 +43,10 @@ var diag struct {
 
 var errNamespace = errors.New("sock: the connection is in another network namespace than this thread")
 
-// ownerByDiag asks the kernel for the one socket.
+// ownerByDiag asks the kernel for the owner of the one socket.
 func ownerByDiag(near int, local, remote netip.AddrPort) (uint32, error) {
 	want, err := sockdiag.Namespace(near)
-	if err != nil { // an old kernel: the namespace of this thread is taken for it
+	if err != nil { // an old kernel: assume the namespace of this thread
 		c, err := sockdiag.Open()
 		if err != nil {
 			return 0, err
@@ -72,12 +71,12 @@ func ownerByDiag(near int, local, remote netip.AddrPort) (uint32, error) {
 	}
 	uid, err := askOwner(diag.conn, local, remote)
 	if err != nil && !errors.Is(err, unix.ENOENT) {
-		closeDiag() // something may be left in it
+		closeDiag() // an answer may be left in it
 	}
 	return uid, err
 }
 
-// closeDiag gives the socket back that is kept. diag is locked.
+// closeDiag closes the kept kernel socket. The caller has locked diag.
 func closeDiag() {
 	if diag.conn != nil {
 		diag.conn.Close()
@@ -85,7 +84,8 @@ func closeDiag() {
 	}
 }
 
-// askOwner asks by c for the owner of an established connection that a process has accepted.
+// askOwner asks c for the owner of an established connection that a process has accepted. The error
+// is ENOENT if there is no such connection.
 func askOwner(c *sockdiag.Conn, local, remote netip.AddrPort) (uint32, error) {
 	s, err := c.Find(local, remote)
 	if err == nil && !(s.Established() && s.Accepted()) {
@@ -94,8 +94,8 @@ func askOwner(c *sockdiag.Conn, local, remote netip.AddrPort) (uint32, error) {
 	return s.UID(), err
 }
 
-// ownerByProc looks the socket up in the lists of /proc, those of the namespace that this
-// thread has, as ownerByDiag does.
+// ownerByProc looks the socket up in the lists of /proc. Like ownerByDiag, it sees the namespace of
+// this thread.
 func ownerByProc(local, remote netip.AddrPort) (uint32, error) {
 	for _, name := range []string{"/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"} {
 		f, err := os.Open(name)
@@ -115,8 +115,8 @@ func ownerByProc(local, remote netip.AddrPort) (uint32, error) {
 	return 0, fmt.Errorf("sock: the owner of %v is not known: %w", local, unix.ENOENT)
 }
 
-// procAddr reads an address of those lists: words of four bytes, each as a number
-// of this machine, in hex.
+// procAddr parses an address of those lists: words of four bytes in hex, each in the byte order of
+// this machine.
 func procAddr(s string) netip.AddrPort {
 	host, port, _ := strings.Cut(s, ":")
 	b, err := hex.DecodeString(host)

@@ -6,10 +6,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Poll is poll(2), except that a signal does not end it: the call is repeated for the rest of the time.
-// That matters even where the timeout is 0. The kernel returns EINTR, and no events, if a signal
-// is pending when nothing is ready, and the Go runtime sends signals to its own threads. The
-// timeout is in milliseconds. A negative one means for ever.
+// Poll is poll(2), except that it continues after a signal, for the rest of the time. This matters
+// even for a timeout of 0: if no descriptor is ready and a signal is pending, the kernel returns
+// EINTR, and the Go runtime sends signals to its own threads. The timeout is in milliseconds; a
+// negative one never ends.
 func Poll(fds []unix.PollFd, timeout int) (n int, err error) {
 	end := time.Now().Add(time.Duration(timeout) * time.Millisecond)
 	for {

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A signal that comes during Poll neither ends it nor makes its time longer. The kernel's poll
-// returns EINTR here, even for timeout 0.
+// TestPollSignals checks that a signal during Poll neither ends it nor prolongs it. The kernel's
+// poll returns EINTR here, even for a timeout of 0.
 func TestPollSignals(t *testing.T) {
 	r, w, err := os.Pipe()
 	if err != nil {

@@ -4,11 +4,11 @@ package sock
 
 import "syscall"
 
-// For the race detector, what happened before a write to any socket happened
-// before a read that follows it: package syscall says so in Read and Write,
-// and programs rely on it. The raw calls of this package have to say it too.
-// Reading or writing nothing does, whatever the descriptor. Writing nothing to the
-// socket itself would take the error that it has for the write to come.
+// To the race detector, whatever happens before a write to any socket happens before a later read:
+// package syscall declares that in Read and Write, and programs rely on it. The raw calls of this
+// package have to declare it as well. A call of syscall.Read or Write with no bytes does so, for
+// any descriptor. The write does not use the socket itself, because it would consume an error that
+// the next real write must report.
 
 func raceRelease(int)    { syscall.Write(-1, nil) }
 func raceAcquire(fd int) { syscall.Read(fd, nil) }

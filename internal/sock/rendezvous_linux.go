@@ -13,35 +13,37 @@ import (
 	"viaduct/internal/shm"
 )
 
-// A rendezvous is where dialers of this host ask for shared memory.
+// A rendezvous is the place at which dialers of this host ask for shared memory.
 //
-// A dialer asks as soon as its TCP connection is there, so that its request lies there
-// by the time the accepting goroutine has woken: that one serves it, after the accept
-// and before anything else wakes. It also hears of requests while it waits for
-// connections. Where it is not about to accept, and connections that it has accepted may
-// be asked for, a goroutine of the rendezvous hears of requests. A request that
-// can't be answered at once has a goroutine of its own.
+// A dialer asks as soon as its TCP connection exists, so that the request has arrived when the
+// accepting goroutine wakes. This goroutine serves the request right after the accept, before any
+// other goroutine wakes. It is also woken by requests while it waits for connections. If no
+// goroutine is about to accept, but requests for accepted connections may arrive, a goroutine of
+// the rendezvous waits for requests. A request that cannot be answered at once gets its own
+// goroutine.
 type rendezvous struct {
 	sockets []meetingSocket
-	in      instance // at which serve sleeps
+	in      instance // the instance at which serve sleeps
 
-	mu     sync.Mutex
-	conns  map[netip.AddrPort]*conn // accepted connections by the peer's address, while nothing was read from them; guarded by mu
-	added  chan struct{}            // closed with the next addition, if something waits for it; guarded by mu
-	armed  bool                     // serve hears of requests; guarded by mu
-	closed bool                     // guarded by mu
+	mu sync.Mutex
+	// Accepted connections of which nothing was read, by the peer's address; guarded by mu.
+	conns map[netip.AddrPort]*conn
+	// Closed by the next add, if a goroutine waits for it; guarded by mu.
+	added  chan struct{}
+	armed  bool // requests wake serve; guarded by mu
+	closed bool // guarded by mu
 }
 
-// A meetingSocket is a listening AF_UNIX socket of a rendezvous: that of the abstract name, or one
-// in a directory.
+// A meetingSocket is a listening AF_UNIX socket of a rendezvous, with an abstract name or with a
+// name in a directory.
 type meetingSocket struct {
 	fd   int
-	path string // "" in the abstract namespace
+	path string // "" for an abstract name
 }
 
-// openRendezvous makes the rendezvous of a listening address, nil if there can be
-// none: another one has the name, for instance. dir is a directory in which processes of
-// other network namespaces are met, "" for none.
+// openRendezvous creates the rendezvous of a listening address. It returns nil if that is
+// impossible, for example because another process has the name. dir is the directory for processes
+// of other network namespaces, or "".
 func openRendezvous(at netip.AddrPort, dir string) *rendezvous {
 	v := &rendezvous{conns: make(map[netip.AddrPort]*conn)}
 	if fd, err := listenMeeting(meetingName(at)); err == nil {
@@ -82,14 +84,15 @@ func (v *rendezvous) close() {
 	v.in.close()
 }
 
-// wake has an epoll instance that sleeps for connections hear of requests too.
+// wake makes requests wake the goroutine that sleeps at the epoll instance for connections.
 func (v *rendezvous) wake(epfd int) {
 	for _, m := range v.sockets {
 		EpollCtl(epfd, unix.EPOLL_CTL_ADD, m.fd, &unix.EpollEvent{Events: unix.EPOLLIN})
 	}
 }
 
-// askLocked has serve hear of requests, or not. It reports whether that could be done.
+// askLocked sets the events of requests that wake serve; 0 stands for none. It reports whether that
+// succeeded. The caller holds mu.
 func (v *rendezvous) askLocked(events uint32) bool {
 	ok := true
 	for _, m := range v.sockets {
@@ -98,7 +101,7 @@ func (v *rendezvous) askLocked(events uint32) bool {
 	return ok
 }
 
-// add has a connection, that was just accepted, found.
+// add makes a connection that was just accepted available to requests.
 func (v *rendezvous) add(o *conn) {
 	from := addrPort(o.remote)
 	if !isHere(addrPort(o.local), from) && v.sockets[len(v.sockets)-1].path == "" {
@@ -114,7 +117,7 @@ func (v *rendezvous) add(o *conn) {
 	}
 }
 
-// remove has it not found any more.
+// remove makes it unavailable again.
 func (v *rendezvous) remove(o *conn) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -123,8 +126,8 @@ func (v *rendezvous) remove(o *conn) {
 	}
 }
 
-// welcome serves what waits after o was accepted. Requests to come for connections that
-// were accepted are heard of by serve.
+// welcome serves the requests that are waiting after o was accepted. Later requests for accepted
+// connections wake serve.
 func (v *rendezvous) welcome(o *conn) {
 	if o.meet == nil {
 		return
@@ -138,15 +141,15 @@ func (v *rendezvous) welcome(o *conn) {
 	}
 }
 
-// serveNow serves the requests that are there; serve does so if this process has no
-// descriptor for one now.
+// serveNow serves the waiting requests. If this process has no descriptor for a request, it leaves
+// the request to serve.
 func (v *rendezvous) serveNow() {
 	if !v.drain() {
 		v.hear()
 	}
 }
 
-// hear has serve hear of requests.
+// hear makes requests wake serve.
 func (v *rendezvous) hear() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -155,8 +158,8 @@ func (v *rendezvous) hear() {
 	}
 }
 
-// serve serves requests while there may be some for connections that were accepted, or
-// that had no descriptor.
+// serve serves requests as long as there may be requests for accepted connections, or requests that
+// found no descriptor.
 func (v *rendezvous) serve() {
 	_ = v.in.raw.Read(func(uintptr) bool {
 		for !v.drain() {
@@ -171,8 +174,8 @@ func (v *rendezvous) serve() {
 	})
 }
 
-// drain serves the requests that are there. It is false if there is one which this
-// process has no descriptor for.
+// drain serves the waiting requests. It returns false if this process has no descriptor for one of
+// them.
 func (v *rendezvous) drain() bool {
 	for _, m := range v.sockets {
 		for {
@@ -191,7 +194,7 @@ func (v *rendezvous) drain() bool {
 	return true
 }
 
-// take accepts the connection of a dialer without waiting.
+// take accepts a dialer's connection to m without waiting.
 func (v *rendezvous) take(m meetingSocket) (fd int, err error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -210,24 +213,24 @@ func (v *rendezvous) take(m meetingSocket) (fd int, err error) {
 	}
 }
 
-// An asking is a request that is being served. What has been done of it is kept, so that
-// it can go on in another goroutine.
+// An asking is a request in service. It records how far the service has come, so that another
+// goroutine can continue it.
 type asking struct {
 	v      *rendezvous
-	c      *conn // to the dialer; its descriptor becomes the bell
+	c      *conn // the connection to the dialer; its descriptor becomes the bell
 	proves bool  // both ends prove that they have the TCP connection
 
-	got     bool // m and files are there
+	got     bool // m and files have been read
 	m       meeting
-	files   []int // the memory; the bell for room, -1 when the memory has it; to prove it the TCP connection
-	o       *conn // the connection that is asked for
+	files   []int // the memory; the bell for room, -1 once mem owns it; with proves, the TCP connection
+	o       *conn // the requested connection
 	mem     *shm.Memory
-	rings   *rings // made of mem
-	decided func() // ends the time in which o waits; nil before the answer
+	rings   *rings // created from mem
+	decided func() // ends the period in which o waits; nil before the answer
 }
 
-// serve goes on with a request. It is false if it would have to wait for longer than what
-// is under way takes, and wait is false.
+// serve continues the service and reports whether the request is finished. It returns false only if
+// wait is false, and the service would have to wait longer than an answer that is under way takes.
 func (a *asking) serve(wait bool) bool {
 	if err := a.request(wait); err == ErrWouldBlock {
 		return false
@@ -259,7 +262,7 @@ func (a *asking) serve(wait bool) bool {
 	}
 	a.c.s.CloseArrivals()
 	if err := a.o.s.adopt(a.rings); err != nil {
-		// The dialer has committed: what it finds is the end of the connection.
+		// The dialer has committed, so the only way to report the error is to end the connection.
 		a.leave()
 		a.o.Close()
 		return true
@@ -271,13 +274,13 @@ func (a *asking) serve(wait bool) bool {
 	return true
 }
 
-// refuse tells the dialer why it gets nothing.
+// refuse sends the dialer the reason why its request fails, and ends the service. It returns true.
 func (a *asking) refuse(err error) bool {
 	answer(a.c.s.fd, err)
 	return a.leave()
 }
 
-// leave gives back what a has. It is true.
+// leave releases the resources of a. It returns true.
 func (a *asking) leave() bool {
 	if a.mem != nil {
 		a.mem.Close()
@@ -298,13 +301,13 @@ func closeAll(files []int) {
 	}
 }
 
-// receive is a read from the dialer: one that polls for a moment, or waits until a
-// time-out has passed.
+// receive reads from the dialer by means of call. It polls for a moment or, with wait, waits up to
+// timeout.
 func (a *asking) receive(p []byte, call func(fd int, p []byte) (int, error), wait bool, timeout time.Duration) (n int, err error) {
 	switch {
 	case wait && !a.c.s.OpenArrivals():
-		// No descriptor to sleep with. That is no reason to give up: a dialer that was told
-		// that it may commit is heard, or the two ends would not agree.
+		// There is no descriptor to sleep with. The service must not fail for that: a dialer that
+		// was granted shared memory may have committed, and the two ends have to agree.
 		for end := time.Now().Add(timeout); ; time.Sleep(time.Millisecond) {
 			if n, err = call(a.c.s.fd, p); err != ErrWouldBlock {
 				return n, err
@@ -351,8 +354,8 @@ func (a *asking) request(wait bool) error {
 	return nil
 }
 
-// find returns the connection that is asked for, nil if it was not accepted; with wait
-// it waits for that.
+// find returns the requested connection, or nil if it was not accepted. With wait it waits up to
+// acceptTimeout for the accept.
 func (v *rendezvous) find(m meeting, wait bool) *conn {
 	var late <-chan time.Time
 	if wait {
@@ -382,8 +385,8 @@ func (v *rendezvous) find(m meeting, wait bool) *conn {
 	}
 }
 
-// grant checks everything about a request, maps the memory, and tells the dialer that it
-// may commit. It is ErrWouldBlock if it would have to wait and is not to.
+// grant checks the whole request, maps the memory, and permits the dialer to commit. The error is
+// ErrWouldBlock if grant would have to wait and wait is false.
 func (a *asking) grant(wait bool) (err error) {
 	if a.decided, err = a.o.s.decide(wait); err != nil {
 		return err
@@ -400,7 +403,7 @@ func (a *asking) grant(wait bool) (err error) {
 		return err
 	}
 	a.rings = newRings(a.mem, false, a.c.s.fd, a.files[1])
-	a.rings.in.Ask() // for a reader that sleeps, see adopt
+	a.rings.in.Ask() // for a reader that sleeps; see adopt
 	if !a.proves {
 		answer(a.c.s.fd, nil)
 		return nil
@@ -412,15 +415,16 @@ func (a *asking) grant(wait bool) (err error) {
 	return nil
 }
 
-// commitment waits for the dialer, which commits, or leaves by closing.
+// commitment waits for the dialer's decision. It reports whether the dialer has committed; a dialer
+// that leaves closes the connection.
 func (a *asking) commitment(wait bool) (bool, error) {
 	var b [1]byte
 	n, err := a.receive(b[:], read, wait, commitTimeout)
 	return n == 1 && err == nil && b[0] == committed, err
 }
 
-// answer tells a dialer that it gets what it wants, or why not. One that can't be told
-// does not commit.
+// answer sends a dialer the grant, if err is nil, or the reason of the refusal. A dialer that does
+// not receive the answer does not commit, so that answer ignores errors.
 func answer(fd int, err error, rights ...int) {
 	var b [answerLen]byte
 	b[0] = granted

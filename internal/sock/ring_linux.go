@@ -14,46 +14,45 @@ import (
 	"viaduct/internal/shm"
 )
 
-// rings are what a Socket has whose bytes go through shared memory. The TCP
-// connection stays open and silent.
+// rings is the state of a Socket whose bytes go through shared memory. The TCP connection stays
+// open and silent.
 //
-// An end that sleeps is woken by a byte in one of two AF_UNIX streams to the
-// peer's process, the bells: one for what has arrived, at which everything sleeps
-// that would sleep at a TCP socket, and one for room. A bell is better than an
-// eventfd here: it hangs up when the peer's process dies, and writing to it never
-// blocks, whatever the other process does to it.
+// Two AF_UNIX streams to the peer's process, the bells, wake a sleeping end: a byte in one of
+// them means that something has arrived, and in the other that there is room. Whatever would sleep
+// at the TCP socket sleeps at the first one. A bell is better than an eventfd here, because it
+// hangs up when the peer's process dies, and a write to it never blocks, whatever the other process
+// does.
 type rings struct {
 	in   *shm.Consumer
 	out  *shm.Producer
 	mem  *shm.Memory
 	tcp  int // the TCP socket
-	bell int // for arrivals; Socket.fd is the same
+	bell int // the bell for arrivals; equal to Socket.fd
 	room int // the bell for room
 
-	front int         // where Peek begins [reader]
+	front int         // offset at which Peek begins [reader]
 	empty uint32      // consecutive reads that found nothing [reader]
 	gone  atomic.Bool // the peer's process has hung up
 
-	// Held around what the two roles of an engine do without: before there is one,
-	// any number of goroutines may read and write.
+	// Before an engine exists, any number of goroutines may read and write. These locks do then
+	// what the two roles of an engine do later.
 	reading, writing sync.Mutex
 
 	spins budget.Budget // polling for room [writer]
 }
 
-// emptyReads is how many reads have to find nothing, one after the other, for one
-// of them to look whether the peer's process is still there. A consumer that
-// sleeps hears of it at once.
+// emptyReads is the number of consecutive empty reads after which a read checks whether the peer's
+// process still exists. A consumer that sleeps is woken when the process ends.
 const emptyReads = 256
 
-// awaitRoom is how long a writer polls for room before it sleeps, and longer by the time
-// that the peer needs to copy what it is to copy from where it is.
+// awaitRoom is the time for which a writer polls for room before it sleeps. If the peer still has
+// to copy bytes from the writer's memory, the time that the copy takes is added.
 const (
 	awaitRoom = 20 * time.Microsecond
-	copying   = 4 // bytes in a nanosecond
+	copying   = 4 // bytes per nanosecond
 )
 
-// roomy is the rule of that.
+// roomy is the back-off rule of this polling.
 var roomy = budget.Rule{Grace: 2, Max: 63}
 
 func newRings(mem *shm.Memory, first bool, bell, room int) *rings {
@@ -62,17 +61,18 @@ func newRings(mem *shm.Memory, first bool, bell, room int) *rings {
 	r.out.Wake = func() { r.ring(r.bell) }
 	r.in.Wake = func() { r.ring(r.room) }
 	r.out.Offer = r.offer
-	r.in.Offered = r.ask // a ring that it takes may have been for one that sleeps
+	r.in.Offered = r.ask // offer may consume a ring that was meant for a sleeper
 	return r
 }
 
-// offer sends the memory of samehost.Alloc to the peer's process, with a ring of its bell.
+// offer sends the memory of samehost.Alloc to the peer's process, together with a byte for its
+// bell. again means that a later call may succeed.
 func (r *rings) offer(fd int) (sent, again bool) {
 	err := unix.Sendmsg(r.bell, []byte{0}, unix.UnixRights(fd), nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
 	return err == nil, err == unix.EAGAIN || err == unix.EINTR
 }
 
-// hushBell is hush for the bell for arrivals, with which memory of the peer's may come.
+// hushBell is hush for the bell for arrivals, with which the peer's memory may arrive.
 func (r *rings) hushBell() {
 	var b [64]byte
 	for {
@@ -91,17 +91,15 @@ func (r *rings) hushBell() {
 	}
 }
 
-// ring wakes what sleeps at the other end of a bell. If the bell is full, it will
-// be woken anyway.
+// ring wakes a sleeper at the other end of a bell. A full bell wakes the sleeper anyway.
 func (r *rings) ring(bell int) {
 	if _, err := send(bell, []byte{0}); err != nil && err != ErrWouldBlock {
 		r.gone.Store(true)
 	}
 }
 
-// hush takes what is in a bell, so that only what comes later wakes. It reads until
-// there is nothing: behind the last byte the peer's process may have hung up, which
-// one report may have told of together with the byte.
+// hush empties a bell, so that only later bytes wake. It reads until nothing is left, because the
+// peer's process may have hung up after the last byte, and one report may stand for both.
 func (r *rings) hush(bell int) {
 	var b [64]byte
 	for {
@@ -115,13 +113,13 @@ func (r *rings) hush(bell int) {
 	}
 }
 
-// ask has the next arrival reported at the bell. What came before need not be.
+// ask makes the next arrival ring the bell. Earlier arrivals need not ring it.
 func (r *rings) ask() {
 	r.hushBell()
 	r.in.Ask()
 }
 
-// result makes what a read of the ring returned what a read of a socket returns.
+// result converts the results of a read of the ring to those of a read of a socket.
 func (r *rings) result(n int, err error) (int, error) {
 	switch err {
 	case nil:
@@ -133,7 +131,7 @@ func (r *rings) result(n int, err error) (int, error) {
 			r.look()
 		}
 		if r.gone.Load() {
-			// It has published nothing since.
+			// The peer has published nothing since.
 			if n, err := r.in.Available(); n > 0 || err != shm.ErrWouldBlock {
 				return 0, ErrWouldBlock // the next read takes it, or finds the end
 			}
@@ -146,7 +144,7 @@ func (r *rings) result(n int, err error) (int, error) {
 	return 0, os.NewSyscallError("recv", err)
 }
 
-// look finds out whether the peer's process has hung up.
+// look checks whether the peer's process has hung up.
 func (r *rings) look() {
 	var b [1]byte
 	if n, err := peek(r.bell, b[:]); err == nil && n == 0 || err != nil && err != ErrWouldBlock {
@@ -158,8 +156,8 @@ func (r *rings) read(p []byte) (int, error) { return r.result(r.in.Read(p)) }
 
 func (r *rings) peekAt(off int, p []byte) (int, error) { return r.result(r.in.Peek(off, p)) }
 
-// peekAbove is peekAt(0, p), but no more than have bytes are none yet, unless
-// nothing can follow them; that is an end of the stream.
+// peekAbove is peekAt(0, p), except that it finds nothing if at most have bytes are available and
+// more can follow. If nothing can follow them, it reports the end of the stream.
 func (r *rings) peekAbove(p []byte, have int) (int, error) {
 	ended := r.in.Ending() || r.gone.Load()
 	n, err := r.peekAt(0, p)
@@ -193,14 +191,14 @@ func (r *rings) write(n int, err error) (int, error) {
 	return n, os.NewSyscallError("send", err)
 }
 
-// askRoom has room reported at its bell. It is false if there is room already, or
+// askRoom makes room ring its bell. It returns false if there is room already, or if there is
 // nothing to wait for. [writer]
 func (r *rings) askRoom() bool {
 	r.hush(r.room)
 	return r.out.Ask() && !r.gone.Load()
 }
 
-// poll polls for room for a moment. [writer]
+// poll polls for room for a moment, and reports whether there is room. [writer]
 func (r *rings) poll() bool {
 	if runtime.GOMAXPROCS(0) == 1 || !r.spins.Worth() {
 		return false
@@ -220,8 +218,8 @@ func (r *rings) poll() bool {
 	}
 }
 
-// finish ends the sending direction. As on TCP, the end of a connection that was
-// found broken is no orderly one.
+// finish ends the sending direction. As on TCP, a connection that was found broken does not end in
+// an orderly way.
 func (r *rings) finish() {
 	if r.gone.Load() {
 		r.out.Abort()
@@ -230,7 +228,7 @@ func (r *rings) finish() {
 	}
 }
 
-// close ends both directions and gives everything back but the TCP socket.
+// close ends both directions and releases everything except the TCP socket.
 func (r *rings) close(reset bool) {
 	if reset {
 		r.out.Abort()
@@ -238,8 +236,8 @@ func (r *rings) close(reset bool) {
 		r.finish()
 	}
 	r.in.Leave()
-	// A writer that slept has looked at the references that end here. Socket.Close has waited
-	// for it, by a semaphore that orders nothing for the race detector: the lock does.
+	// A writer that slept may have checked the references that end here. Socket.Close has waited
+	// for the writer by a semaphore, which means no order to the race detector; this lock does.
 	r.writing.Lock()
 	r.mem.Close()
 	r.writing.Unlock()

@@ -8,15 +8,14 @@ import (
 	"viaduct/samehost"
 )
 
-// SharesByDefault reports whether connections within a host go through shared memory
-// where the options say nothing: in builds with the tag plaintcp, and on other systems than
-// Linux, they do not.
+// SharesByDefault reports whether connections within a host go through shared memory if the options
+// do not say. They do on Linux, except in builds with the tag plaintcp.
 const SharesByDefault = samehost.Auto == 0 && runtime.GOOS == "linux"
 
-// WhyOff is the reason for TCP where that is what was wanted.
+// WhyOff is the reason for TCP if the options turn shared memory off.
 const WhyOff = "shared memory is turned off"
 
-// Reasons for TCP that are given in several places.
+// Reasons for TCP that are used in several places.
 const (
 	whyNotOwned    = "the connection is wrapped, by a capture or TLS for instance"
 	whyOtherHost   = "the peer is not known to be on this host"
@@ -28,8 +27,9 @@ const (
 	whyNoPlatform  = "shared memory is not supported on this system"
 )
 
-// PathOf tells how the bytes of nc go: a connection of [Own], [Dial] or
-// [OwnListener], or the Handle of its Socket.
+// PathOf returns the path of the bytes of nc, which is a connection of [Own], [Dial] or
+// [OwnListener], or the Handle of a Socket. For any other connection the path is TCP, with the
+// reason that the connection is wrapped.
 func PathOf(nc net.Conn) samehost.Path {
 	if h, ok := nc.(interface{ path() samehost.Path }); ok {
 		return h.path()
@@ -37,11 +37,11 @@ func PathOf(nc net.Conn) samehost.Path {
 	return samehost.Path{Why: whyNotOwned}
 }
 
-// Shares reports whether policy lets connections go through shared memory.
+// Shares reports whether policy permits shared memory.
 func Shares(policy samehost.Policy) bool { return policy != samehost.Off }
 
-// CheckShared returns an error if policy wants shared memory and nc, whose peer has
-// begun the stream, does not have it.
+// CheckShared returns an error if policy requires shared memory and the bytes of nc do not go
+// through it. The peer must have begun the stream.
 func CheckShared(nc net.Conn, policy samehost.Policy) error {
 	if policy != samehost.Require {
 		return nil
@@ -53,14 +53,14 @@ func CheckShared(nc net.Conn, policy samehost.Policy) error {
 	return &net.OpError{Op: "accept", Net: "shm", Source: nc.LocalAddr(), Addr: nc.RemoteAddr(), Err: errors.New(p.Why)}
 }
 
-// reasons are short words for the reasons for TCP that are known beforehand.
+// reasons maps the fixed reasons for TCP to short words.
 var reasons = map[string]string{
 	WhyOff: "off", whyNotOwned: "not_owned", whyOtherHost: "other_host", whyNotAsked: "not_asked", whyNoMeeting: "not_offered",
 	whyOtherUser: "other_user", whyBegun: "begun", whyNoPlatform: "unsupported",
 }
 
-// Reason is a word for why the bytes of a connection go by TCP, one of a dozen, for
-// counting them; "" if they do not, "other" if the reason is an error's.
+// Reason returns one of a dozen words for the reason why p is TCP, for statistics. It returns "" if
+// p is shared memory, and "other" if the reason is the text of an error.
 func Reason(p samehost.Path) string {
 	if p.SharedMemory {
 		return ""

@@ -17,26 +17,24 @@ import (
 	"viaduct/samehost"
 )
 
-// Two processes of one host agree on shared memory before the first byte of a
-// stream. The listening side has an AF_UNIX socket in the abstract namespace, which
-// is that of the network namespace, named after its address. The dialing side makes
-// the memory, connects there, names its TCP connection and sends the memory along.
-// The listening side finds the connection among those that it has accepted and of
-// which nothing was read, and answers; then the dialing side commits. After that
-// the AF_UNIX connection is a bell, see rings.
+// Two processes of one host agree on shared memory before the first byte of a stream. The listening
+// side has an AF_UNIX socket in the abstract namespace, which belongs to the network namespace. Its
+// name contains the listening address. The dialing side creates the memory, connects to this
+// socket, names its TCP connection and sends the descriptor of the memory. The listening side looks
+// for that connection among the accepted connections of which nothing was read, and answers. Then
+// the dialing side commits. After that the AF_UNIX connection serves as a bell (see rings).
 //
 //	dialer                                   listener
 //	request, memory, bell for room  ---->
-//	                                <----    grant, or the reason against it
+//	                                <----    grant, or the reason of the refusal
 //	commit                          ---->
 //
-// Until it has committed the dialing side can leave: it closes the AF_UNIX
-// connection and begins the stream on TCP. The listening side sees either bytes on
-// TCP or the commitment.
+// Until it has committed, the dialing side can leave: it closes the AF_UNIX connection and begins
+// the stream on TCP. The listening side sees either bytes on TCP or the commitment.
 //
-// Names prove nothing. Each side compares the user of the other's end of the
-// AF_UNIX connection with the user that owns the other end of the TCP connection,
-// which only the kernel tells, and takes only its own. In case of doubt, it is TCP.
+// A name proves nothing. So each side gets two users from the kernel: the user of the process at
+// the other end of the AF_UNIX connection, and the user that owns the other end of the TCP
+// connection. Both must be the side's own user; in case of doubt, the bytes go by TCP.
 
 const (
 	meetingMagic = "viaduct rings 4\n"
@@ -47,35 +45,34 @@ const (
 	granted      = 1
 	committed    = 'C'
 
-	// answerTimeout bounds how long a dialer waits for an answer. An accepting
-	// process that is busy for so long, or stopped, is asked by TCP. A dialer that requires
-	// shared memory has nothing else, and waits for requireTimeout.
+	// answerTimeout bounds the time that a dialer waits for an answer. If the accepting process is
+	// busy or stopped for longer, the dialer uses TCP. A dialer that requires shared memory has no
+	// alternative and waits for requireTimeout.
 	answerTimeout  = 500 * time.Millisecond
 	requireTimeout = 10 * time.Second
 
-	// acceptTimeout bounds how long the listening side waits for the connection
-	// that a request names to be accepted, and requestTimeout for the request.
-	// The dialer commits within commitTimeout; one that is stopped for longer finds
-	// the connection broken.
+	// requestTimeout bounds the time that the listening side waits for the request, and
+	// acceptTimeout the time that it waits until the named connection is accepted. The dialer
+	// commits within commitTimeout; a dialer that is stopped for longer finds the connection
+	// broken.
 	acceptTimeout  = 200 * time.Millisecond
 	requestTimeout = time.Second
 	commitTimeout  = 5 * time.Second
 
-	// shunTime is how long a rendezvous that has not answered in time is left
-	// alone.
+	// shunTime is the time for which dialers avoid a rendezvous that has not answered in time.
 	shunTime = 10 * time.Second
 )
 
-// ringSize is how much each ring may grow to.
+// ringSize is the greatest size of each ring in bytes.
 var ringSize = shm.DefaultRing
 
-// meetingName is the name of the rendezvous of a listening address.
+// meetingName returns the abstract name of the rendezvous of a listening address.
 func meetingName(at netip.AddrPort) string { return "@viaduct-rings/1/" + at.String() }
 
-// A meeting is a request.
+// A meeting is the content of a request.
 type meeting struct {
 	ring     int
-	from, to netip.AddrPort // of the TCP connection, as the dialer sees it
+	from, to netip.AddrPort // the ends of the TCP connection, as the dialer sees them
 }
 
 func (m *meeting) append(b []byte) []byte {
@@ -84,7 +81,7 @@ func (m *meeting) append(b []byte) []byte {
 	return m.appendNames(b)
 }
 
-// appendNames adds the names of the TCP connection, namesLen bytes.
+// appendNames appends the ends of the TCP connection to b, in namesLen bytes.
 func (m *meeting) appendNames(b []byte) []byte {
 	for _, a := range []netip.AddrPort{m.from, m.to} {
 		ip := a.Addr().As16()
@@ -108,13 +105,14 @@ func parseMeeting(b []byte) (m meeting, err error) {
 	return m, nil
 }
 
-// shunned holds rendezvous that have not answered in time.
+// shunned is the set of rendezvous that have not answered in time.
 var shunned struct {
 	sync.Mutex
-	until map[string]time.Time // by name
+	until map[string]time.Time // when shunning ends, by name
 }
 
-// shun reports whether a rendezvous is to be left alone. With now it is from now on.
+// shun reports whether dialers avoid the rendezvous of this name. With now, they avoid it from now
+// on.
 func shun(name string, now bool) bool {
 	shunned.Lock()
 	defer shunned.Unlock()
@@ -134,13 +132,13 @@ func shun(name string, now bool) bool {
 	return ok && time.Now().Before(t)
 }
 
-// ShareMemory moves the bytes of nc, which Dial has just made, to shared memory if
-// the peer is a process of the same user on this host that offers it. Nothing was
-// read or written. Otherwise nc stays as it is, and [PathOf] tells the reason; that is
-// an error only if policy is samehost.Require.
+// ShareMemory moves the bytes of nc to shared memory if the peer is a process of the same user on
+// this host and offers it. Dial must just have returned nc; nothing was read or written. If
+// ShareMemory cannot move the bytes, nc is unchanged and [PathOf] returns the reason. This is an
+// error only if policy is samehost.Require.
 //
-// dir is a directory in which processes of other network namespaces are met, "" for none.
-// After an error nc is of no use.
+// dir is the directory for processes of other network namespaces, or "". After an error nc cannot
+// be used.
 func ShareMemory(ctx context.Context, nc net.Conn, policy samehost.Policy, dir string) error {
 	o, ok := nc.(*conn)
 	why := whyNotOwned
@@ -186,11 +184,11 @@ func (o *conn) share(ctx context.Context, dir string, required bool) error {
 		if err == nil || !required || err.Error() != whyNotAccepted || time.Now().After(end) {
 			return err
 		}
-		// The listener has waited for as long as it does for a dialer that can go on by TCP.
+		// The listener has waited as long as it waits for a dialer that can continue on TCP.
 	}
 }
 
-// ask asks once, with new memory.
+// ask makes one request, with new memory.
 func (o *conn) ask(ctx context.Context, m meeting, names []string, end time.Time, required bool) (err error) {
 	bell, name, err := callMeeting(names, required)
 	if err != nil {
@@ -231,8 +229,8 @@ func (o *conn) ask(ctx context.Context, m meeting, names []string, end time.Time
 	if err := unix.Sendmsg(bell, m.append(nil), unix.UnixRights(rights...), nil, unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT); err != nil {
 		return os.NewSyscallError("sendmsg", err)
 	}
-	// While the listener is at it: most of the time it has accepted the connection by now,
-	// so that its end has an owner.
+	// The owner is checked while the listener works on the request. By now the listener has usually
+	// accepted the connection, so that its end has an owner.
 	var owned error
 	if !proves {
 		owned = checkOwner(o.s.fd, m.to, m.from, uid)
@@ -260,11 +258,12 @@ func (o *conn) ask(ctx context.Context, m meeting, names []string, end time.Time
 	if _, err := send(bell, []byte{committed}); err != nil {
 		return err
 	}
-	return o.s.adopt(newRings(mem, true, bell, room[0])) // nothing was read or written: it is an error if it was closed
+	// Nothing was read or written, so an error means that o was closed.
+	return o.s.adopt(newRings(mem, true, bell, room[0]))
 }
 
-// meetingNames returns the names by which a rendezvous of the listener may be found that
-// has accepted a connection. There is one at least if there is no error.
+// meetingNames returns the names under which the listener of a connection may have a rendezvous. If
+// the error is nil, there is at least one name.
 func meetingNames(from, to netip.AddrPort, dir string) (names []string, err error) {
 	if isHere(from, to) {
 		names = append(names, meetingName(to))
@@ -285,7 +284,7 @@ func meetingNames(from, to netip.AddrPort, dir string) (names []string, err erro
 	return names, nil
 }
 
-// callMeeting connects to the first rendezvous that is there.
+// callMeeting connects to the first rendezvous that exists, and returns its name too.
 func callMeeting(names []string, required bool) (fd int, name string, err error) {
 	fd, err = unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
@@ -311,8 +310,8 @@ func callMeeting(names []string, required bool) (fd int, name string, err error)
 	return -1, "", err
 }
 
-// sameUser returns the user of the process at the other end of an AF_UNIX
-// connection, which is this process's.
+// sameUser returns the user of the process at the other end of an AF_UNIX connection. It returns an
+// error unless this is the user of this process.
 func sameUser(fd int) (uid uint32, err error) {
 	cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
 	switch {
@@ -324,8 +323,8 @@ func sameUser(fd int) (uid uint32, err error) {
 	return cred.Uid, nil
 }
 
-// checkOwner makes sure that a user owns the socket of a TCP connection whose other end is
-// near.
+// checkOwner returns an error unless user uid owns the socket of the TCP connection from local to
+// remote. near is a descriptor of the connection's other end.
 func checkOwner(near int, local, remote netip.AddrPort, uid uint32) error {
 	owner, err := ownerOf(near, local, remote)
 	if err != nil {
@@ -337,8 +336,8 @@ func checkOwner(near int, local, remote netip.AddrPort, uid uint32) error {
 	return nil
 }
 
-// checkPeer makes sure that the dialer that asks by a bell is of this user, and has the other end of a TCP connection
-// that waits for the verdict on that.
+// checkPeer returns an error unless the dialer at the other end of bell has this process's user and
+// owns the other end of the TCP connection s, which is waiting for the verdict.
 func (s *Socket) checkPeer(bell int, m meeting) error {
 	uid, err := sameUser(bell)
 	if err != nil {
@@ -352,13 +351,13 @@ func (s *Socket) checkPeer(bell int, m meeting) error {
 	return checkOwner(s.fd, m.from, m.to, uid)
 }
 
-// awaitAnswer waits for the listener's answer, with which its end of the TCP connection
-// may come; theirs is -1 if not.
+// awaitAnswer waits for the listener's answer, until end at most. theirs is the descriptor of the
+// listener's end of the TCP connection, if the answer contains it, and -1 otherwise.
 func awaitAnswer(ctx context.Context, fd int, end time.Time) (theirs int, err error) {
 	theirs = -1
 	var b [answerLen]byte
 	for n := 0; n < len(b); {
-		Soon(func() bool { // the listener is about to answer, most of the time
+		Soon(func() bool { // the listener is usually about to answer
 			k, err := peek(fd, b[n:])
 			return k > 0 || err != ErrWouldBlock
 		})

@@ -21,8 +21,8 @@ import (
 	"viaduct/samehost"
 )
 
-// sharedPair returns a connection by a listener that offers shared memory to a
-// dialer that asks for it. The server reads from the first moment on.
+// sharedPair returns both ends of a connection to l that goes through shared memory. The server
+// reads from the beginning.
 func sharedPair(t testing.TB, l net.Listener) (client, server net.Conn) {
 	t.Helper()
 	at := l.Addr().(*net.TCPAddr).AddrPort()
@@ -51,7 +51,8 @@ func TestSharedIsConn(t *testing.T) {
 	})
 }
 
-// Every kind of listening address is found.
+// TestRendezvousOfAddresses checks that a dialer finds the rendezvous of every kind of listening
+// address.
 func TestRendezvousOfAddresses(t *testing.T) {
 	for _, at := range []string{"127.0.0.1:0", "0.0.0.0:0", "[::]:0", "[::1]:0", "127.0.0.2:0"} {
 		l := ownListener(t, at, Tuning{SameHost: samehost.Auto})
@@ -71,8 +72,8 @@ func TestRendezvousOfAddresses(t *testing.T) {
 	}
 }
 
-// A listener whose socket another process has opened, as systemd does, is found, and by a
-// name.
+// TestRendezvousOfInherited checks that a dialer finds the rendezvous of a listener whose socket
+// another process has opened, as systemd does, and that it does so by a host name.
 func TestRendezvousOfInherited(t *testing.T) {
 	opened, err := net.Listen("tcp", "localhost:0")
 	if err != nil {
@@ -112,14 +113,14 @@ func TestRendezvousOfInherited(t *testing.T) {
 	}
 	s := testkit.Await(t, "the connection", accepted)
 	defer s.Close()
-	c.Write([]byte("x")) // the listener may hear of the dialer's decision after Accept
+	c.Write([]byte("x")) // the dialer's decision may arrive after Accept has returned
 	if n, err := s.Read(make([]byte, 1)); n != 1 || !PathOf(s).SharedMemory {
 		t.Errorf("%d, %v; %v", n, err, PathOf(s))
 	}
 }
 
-// A dialer with another address of this host is found, and both ends agree on what is
-// within the host.
+// TestRendezvousFromOtherAddress checks that a dialer with another address of this host finds the
+// rendezvous, and that both ends agree on which connections are within the host.
 func TestRendezvousFromOtherAddress(t *testing.T) {
 	l := ownListener(t, "127.0.0.1:0", Tuning{SameHost: samehost.Auto})
 	here := []netip.Addr{netip.MustParseAddr("127.0.0.2")}
@@ -167,8 +168,8 @@ func TestRendezvousFromOtherAddress(t *testing.T) {
 	}
 }
 
-// A server that sleeps at the TCP connection when the memory is adopted reads from
-// the ring.
+// TestAdoptWakesReader checks that a server that sleeps at the TCP connection while the memory is
+// adopted reads from the ring.
 func TestAdoptWakesReader(t *testing.T) {
 	l := ownListener(t, "127.0.0.1:0", Tuning{SameHost: samehost.Auto})
 	read := make(chan error, 1)
@@ -202,7 +203,7 @@ func TestAdoptWakesReader(t *testing.T) {
 	}
 }
 
-// What ends one side is told to the other.
+// TestSharedEnds checks that each way to end one side is reported to the other side.
 func TestSharedEnds(t *testing.T) {
 	l := ownListener(t, "127.0.0.1:0", Tuning{SameHost: samehost.Auto})
 	for name, c := range map[string]struct {
@@ -213,7 +214,8 @@ func TestSharedEnds(t *testing.T) {
 		"half close":   {func(s *Socket) { s.CloseWrite() }, io.EOF},
 		"reset":        {func(s *Socket) { s.Close(true) }, syscall.ECONNRESET},
 		"process dies": {func(s *Socket) { unix.Shutdown(s.rings.bell, unix.SHUT_RDWR) }, syscall.ECONNRESET},
-		// An end that has found the connection broken, though the other has not, tells of no orderly end.
+		// An end that has found the connection broken, though the peer has not, does not end in an
+		// orderly way.
 		"broken, half close": {func(s *Socket) { s.rings.gone.Store(true); s.CloseWrite() }, syscall.ECONNRESET},
 		"broken, close":      {func(s *Socket) { s.rings.gone.Store(true); s.Close(false) }, syscall.ECONNRESET},
 	} {
@@ -239,7 +241,8 @@ func TestSharedEnds(t *testing.T) {
 	}
 }
 
-// A consumer that polls without sleeping hears of a peer that died.
+// TestPollerHearsOfDeath checks that a consumer that polls without sleeping notices the death of
+// the peer.
 func TestPollerHearsOfDeath(t *testing.T) {
 	client, server := sharedPair(t, ownListener(t, "127.0.0.1:0", Tuning{SameHost: samehost.Auto}))
 	s := Take(client)
@@ -256,8 +259,8 @@ func TestPollerHearsOfDeath(t *testing.T) {
 	s.Close(false)
 }
 
-// One report may tell of a bell that was rung and of the death behind it: both ends
-// of a sleep take both from it.
+// TestRungThenDead checks that one report may stand for a byte in the bell and for the peer's death
+// after it: both kinds of sleepers notice both.
 func TestRungThenDead(t *testing.T) {
 	client, server := sharedPair(t, ownListener(t, "127.0.0.1:0", Tuning{SameHost: samehost.Auto}))
 	c, s := Take(client).rings, Take(server).rings
@@ -275,7 +278,8 @@ func TestRungThenDead(t *testing.T) {
 	}
 }
 
-// Whatever speaks against shared memory is a reason, and the stream goes on by TCP.
+// TestFallBack checks that each obstacle to shared memory is reported as the reason, and that the
+// stream works on TCP.
 func TestFallBack(t *testing.T) {
 	dial := func(t *testing.T, l net.Listener) (net.Conn, net.Conn) {
 		t.Helper()
@@ -344,7 +348,7 @@ func TestFallBack(t *testing.T) {
 		defer v.close()
 		stop := make(chan struct{})
 		defer close(stop)
-		go func() { // as what accepts connections there
+		go func() { // stands for the process that accepts there
 			for {
 				select {
 				case <-stop:
@@ -377,8 +381,8 @@ func TestFallBack(t *testing.T) {
 	})
 }
 
-// A dialer that requires shared memory waits for a listener that is busy, and for one that
-// another dialer has found too busy.
+// TestRequiredWaits checks that a dialer that requires shared memory waits for a busy listener,
+// even if another dialer has found the listener too busy.
 func TestRequiredWaits(t *testing.T) {
 	l := ownListener(t, "127.0.0.1:0", Tuning{SameHost: samehost.Auto})
 	shun(meetingName(addrPort(l.Addr())), true)
@@ -420,7 +424,7 @@ func TestRequiredWaits(t *testing.T) {
 	})
 }
 
-// A dialer that is not what it says gets nothing, whatever it sends.
+// TestRendezvousRefuses checks that a dialer that sends false claims gets no shared memory.
 func TestRendezvousRefuses(t *testing.T) {
 	l := ownListener(t, "127.0.0.1:0", Tuning{SameHost: samehost.Auto})
 	c, err := Dial(t.Context(), new(net.Dialer), "tcp", l.Addr().String())

@@ -12,7 +12,7 @@ import (
 )
 
 // BenchmarkSetUp makes connections one after the other, sends a byte each way and closes them.
-// cpu-us/op is the processor time of both ends, of this process and of the kernel for it.
+// cpu-us/op is the processor time of both ends, in this process and in the kernel.
 func BenchmarkSetUp(b *testing.B) {
 	for _, policy := range []samehost.Policy{samehost.Off, samehost.Require} {
 		b.Run(policy.String(), func(b *testing.B) {
@@ -54,7 +54,7 @@ func BenchmarkSetUp(b *testing.B) {
 	}
 }
 
-// processorTime returns what this process has taken until now.
+// processorTime returns the processor time that this process has used.
 func processorTime(b *testing.B) time.Duration {
 	var u unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {

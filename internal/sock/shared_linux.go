@@ -8,9 +8,8 @@ import (
 	"viaduct/internal/shm"
 )
 
-// Shared has the bytes of a TCP connection within this process go through shared
-// memory, if the zero value of [samehost.Policy] lets them, and returns its ends. It is for
-// tests.
+// Shared moves the bytes of a TCP connection within this process to shared memory, if the zero
+// value of [samehost.Policy] permits that, and returns the ends. It is for tests.
 func Shared(a, b net.Conn) (net.Conn, net.Conn) {
 	if !SharesByDefault {
 		return a, b
@@ -39,8 +38,8 @@ func Shared(a, b net.Conn) (net.Conn, net.Conn) {
 	return x, y
 }
 
-// Cut is for tests too. It breaks a connection whose bytes go through shared memory as the death of the
-// peer's process does, for both ends. It is false if nc has none.
+// Cut breaks a connection that goes through shared memory, for both ends, as the death of the
+// peer's process does. It returns false if nc does not go through shared memory. It is for tests.
 func Cut(nc net.Conn) bool {
 	h, ok := nc.(handle)
 	if !ok {

@@ -11,17 +11,16 @@ import (
 // ErrWouldBlock is not returned on this system.
 var ErrWouldBlock = errors.New("sock: would block")
 
-// A Vec stands for a place of a read or write with many.
+// A Vec is not used on this system.
 type Vec struct{}
 
-// A Socket does not exist on this system: Take returns nil, and the engines go
-// through package net.
+// A Socket does not exist on this system: Take returns nil, and the engines use package net.
 type Socket struct{}
 
 // Take returns nil.
 func Take(net.Conn) *Socket { return nil }
 
-// Own returns nc: there is nothing to be gained here.
+// Own returns nc.
 func Own(nc net.Conn) net.Conn { return nc }
 
 // OwnListener returns l.
@@ -35,10 +34,10 @@ func Dial(ctx context.Context, d *net.Dialer, network, address string) (net.Conn
 // Handle returns nc.
 func Handle(nc net.Conn, _ *Socket) net.Conn { return nc }
 
-// PeeksAhead is false here.
+// PeeksAhead returns false on this system.
 func PeeksAhead() bool { return false }
 
-// The methods below are never reached, since there is no Socket.
+// The methods below are never called, because there is no Socket.
 
 const absent = "sock: no socket on this system"
 

@@ -13,12 +13,12 @@ import (
 	"viaduct/samehost"
 )
 
-// A Socket is the descriptor of a stream, taken away from the runtime. It has
-// one reader and one writer at a time. Its reads and writes never wait.
+// A Socket is the descriptor of a stream, taken away from the runtime. It has one reader and one
+// writer at a time. Reads and writes never wait.
 //
-// Its bytes may go through shared memory instead: then fd is what is readable when
-// something has arrived. A nil check in each method is all that this costs a plain
-// socket; an interface would cost a call that can't be inlined.
+// The bytes may go through shared memory instead. Then fd is the bell, which is readable when
+// something has arrived. A plain socket pays for this with one nil check in each method, whereas an
+// interface would cost calls that cannot be inlined.
 type Socket struct {
 	fd    int
 	in    arrivals
@@ -27,14 +27,14 @@ type Socket struct {
 
 	used atomic.Bool // something was read or written, or an engine has the socket
 
-	mu      perturb.RWMutex // held while fd is used outside the reader and the writer
+	mu      perturb.RWMutex // held around uses of fd by others than the reader and the writer
 	closed  bool            // guarded by mu; fd is closed when nothing can be using it any more
 	verdict chan struct{}   // closed when a dialer that was granted shared memory has committed or left; guarded by mu
-	why     string          // why the bytes do not go through shared memory; guarded by mu
+	why     string          // the reason why the bytes do not go through shared memory; guarded by mu
 }
 
-// Take makes the descriptor of nc a Socket and closes nc; nil if nc has none,
-// or the process can have no other. Nothing may be under way on nc.
+// Take moves the descriptor of nc into a Socket and closes nc. It returns nil if nc has no
+// descriptor, or if the process has no other descriptor left. No call may be in progress on nc.
 func Take(nc net.Conn) *Socket {
 	if o, ok := nc.(*conn); ok {
 		o.settle()
@@ -46,13 +46,13 @@ func Take(nc net.Conn) *Socket {
 	}
 	s := dup(sc)
 	if s != nil {
-		nc.Close()                    // the stream lives on in the other descriptor
+		nc.Close()                    // the other descriptor keeps the stream open
 		unix.SetNonblock(s.fd, false) // see ReadV
 	}
 	return s
 }
 
-// dup returns a Socket for another descriptor of sc's, or nil.
+// dup returns a Socket for a duplicate of the descriptor of sc, or nil.
 func dup(sc syscall.Conn) *Socket {
 	raw, err := sc.SyscallConn()
 	if err != nil {
@@ -73,9 +73,10 @@ func dup(sc syscall.Conn) *Socket {
 	return s
 }
 
-// adopt has the bytes go through shared memory from now on, if none have gone
-// another way. The rings belong to s then. If a reader may sleep at the TCP socket, they
-// were asked to ring before the peer could write: it sleeps at the bell from here on.
+// adopt makes the bytes go through shared memory from now on. It returns an error if s is closed or
+// bytes have gone another way already. s owns the rings then. A reader that may be asleep at the
+// TCP socket sleeps at the bell afterwards; the rings were asked to ring before the peer could
+// write.
 func (s *Socket) adopt(r *rings) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -85,7 +86,7 @@ func (s *Socket) adopt(r *rings) error {
 	if s.in.f != nil && !s.in.move(s.fd, r.bell) {
 		return unix.ENOMEM
 	}
-	if s.out.f != nil { // at which the dialer has waited for the connection
+	if s.out.f != nil { // the instance at which the dialer waited for the connection
 		s.out.Close()
 		s.out = Watch{}
 	}
@@ -93,9 +94,10 @@ func (s *Socket) adopt(r *rings) error {
 	return nil
 }
 
-// decide has reads, writes, and an engine that takes the socket, wait for a verdict, which is the function that it returns: a
-// dialer was granted shared memory, and may commit or leave. While there is no verdict on another grant, the error is
-// ErrWouldBlock unless decide is to wait for that.
+// decide is called when a dialer gets a grant of shared memory. Reads, writes, and an engine that
+// takes the socket wait from then on, until decided is called: when the dialer has committed or
+// left. If an earlier grant is still undecided, decide waits for its decision or, without wait,
+// returns ErrWouldBlock.
 func (s *Socket) decide(wait bool) (decided func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -121,7 +123,7 @@ func (s *Socket) decide(wait bool) (decided func(), err error) {
 	}, nil
 }
 
-// rlockDecided takes mu for reading as soon as no verdict is waited for.
+// rlockDecided locks mu for reading as soon as no grant is undecided.
 func (s *Socket) rlockDecided() {
 	s.mu.RLock()
 	for s.verdict != nil && !s.closed {
@@ -150,47 +152,46 @@ func (s *Socket) path() samehost.Path {
 	return samehost.Path{Why: s.why}
 }
 
-// ByKernel tells that the kernel moves the bytes, which reports memory that is gone
-// by EFAULT: through shared memory the process moves them itself, and faults.
+// ByKernel reports whether the kernel moves the bytes. The kernel reports unmapped memory by
+// EFAULT. Without the kernel, the process moves the bytes itself, so that it faults.
 func (s *Socket) ByKernel() bool { return s.rings == nil }
 
-// Detach makes what was written independent of the memory that it was written from, of
-// which the peer may be going to copy bytes that no write has returned. [writer]
+// Detach makes the stream independent of the memory that was written from: the peer may still have
+// to copy bytes that no write has reported as written. [writer]
 func (s *Socket) Detach() {
 	if r := s.rings; r != nil {
 		r.out.Detach()
 	}
 }
 
-// Owes reports whether a write has taken bytes that it did not return, since the peer is to
-// copy them from where they are. [writer]
+// Owes reports whether a write has taken bytes without reporting them, because the peer copies them
+// from the writer's memory. [writer]
 func (s *Socket) Owes() bool { return s.rings != nil && s.rings.out.Owed() > 0 }
 
-// Roomy reports whether a write through shared memory would not have to wait. [writer]
+// Roomy reports whether a write through shared memory would return without ErrWouldBlock. [writer]
 func (s *Socket) Roomy() bool { return s.rings.out.Roomy() || s.rings.gone.Load() }
 
-// Apart reports whether the next bytes have arrived, and are where a Read that begins before
-// them leaves them. [reader]
+// Apart reports whether the next bytes have arrived and are in the peer's memory. A Read that has
+// taken earlier bytes stops before them. [reader]
 func (s *Socket) Apart() bool { return s.rings != nil && s.rings.in.Apart() }
 
-// Taken is how many bytes have been read, of a Socket whose bytes the kernel does not move. The
-// difference of two is what a read in between has read that a fault has broken off. [reader]
+// Taken returns the number of bytes read so far through shared memory. The difference of two
+// results is the number of bytes that a read took before a fault ended it. [reader]
 func (s *Socket) Taken() uint64 { return s.rings.in.Taken() }
 
-// FD returns the descriptor that is readable when something has arrived. It is
-// valid until Close.
+// FD returns the descriptor that is readable when something has arrived. It is valid until Close.
 func (s *Socket) FD() int { return s.fd }
 
-// OpenArrivals makes what the reader sleeps at, unless it is there: a
-// connection that ends soon does without. It is false if the socket is closed,
-// or if the process has no descriptor left.
+// OpenArrivals creates the epoll instance at which the reader sleeps, unless it exists. A
+// connection that ends soon needs none. OpenArrivals returns false if the socket is closed or the
+// process has no descriptor left.
 func (s *Socket) OpenArrivals() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return !s.closed && (s.in.f != nil || s.in.open(s.fd))
 }
 
-// CloseArrivals gives that descriptor back. [reader, which does not sleep]
+// CloseArrivals closes that instance. The reader must not be asleep. [reader]
 func (s *Socket) CloseArrivals() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -200,15 +201,14 @@ func (s *Socket) CloseArrivals() {
 	}
 }
 
-// Sleep calls ready, and calls it again each time something has arrived since
-// Arm, until it is true. The error is os.ErrClosed after Close and
-// os.ErrDeadlineExceeded after Interrupt. OpenArrivals comes first. [reader]
+// Sleep calls ready, and calls it again at each arrival after Arm, until it returns true. The error
+// is os.ErrClosed after Close and os.ErrDeadlineExceeded after Interrupt. OpenArrivals must have
+// succeeded. [reader]
 func (s *Socket) Sleep(ready func(uintptr) bool) error { return s.in.raw.Read(ready) }
 
-// Arm has each arrival from here on reported to Sleep, until Disarm. What came
-// before need not be reported, so the reader arms and then reads until nothing
-// is there, inside the function that Sleep calls, where it can't miss what is
-// reported meanwhile. It is false if that can't be done. [reader]
+// Arm makes each arrival from now until Disarm wake Sleep. Earlier arrivals need not wake it. So
+// the reader calls Arm and then reads until nothing is left, both inside the function that Sleep
+// calls, where no report is lost. Arm returns false if the system refuses. [reader]
 func (s *Socket) Arm() bool {
 	if !s.in.arm(s.fd) {
 		return false
@@ -217,9 +217,9 @@ func (s *Socket) Arm() bool {
 	return true
 }
 
-// Ask is for whatever watches FD by other means than Arm and Sleep. If it is true,
-// the next arrival is reported there, but what came before need not be: the caller
-// reads until nothing is there. If it is false, everything is reported. [reader]
+// Ask is for a caller that watches FD without Arm and Sleep. If it returns true, the next arrival
+// makes FD readable, but earlier arrivals need not: the caller reads until nothing is left. If it
+// returns false, every arrival makes FD readable. [reader]
 func (s *Socket) Ask() bool {
 	if s.rings == nil {
 		return false
@@ -228,14 +228,14 @@ func (s *Socket) Ask() bool {
 	return true
 }
 
-// Polls reports whether looking for arrivals takes no system call.
+// Polls reports whether a check for arrivals takes no system call.
 func (s *Socket) Polls() bool { return s.rings != nil }
 
-// Disarm keeps arrivals from waking the reader. The end of the stream may. [reader]
+// Disarm keeps arrivals from waking the reader. The end of the stream may still wake it. [reader]
 func (s *Socket) Disarm() { s.in.disarm(s.fd) }
 
-// Interrupt has the reader's Sleep, the one in progress or the next, return
-// with os.ErrDeadlineExceeded. It is false before OpenArrivals.
+// Interrupt makes the reader's Sleep, the one in progress or the next one, return
+// os.ErrDeadlineExceeded. It returns false before OpenArrivals.
 func (s *Socket) Interrupt() bool {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -260,16 +260,16 @@ func (s *Socket) openOut() bool {
 	return !s.closed && (s.out.f != nil || s.out.Open(fd, events))
 }
 
-// WaitWritable sleeps until the socket may have room, or is closed. [writer]
+// WaitWritable sleeps until the socket may have room or is closed. [writer]
 func (s *Socket) WaitWritable() {
 	if !s.openOut() {
-		time.Sleep(time.Millisecond) // closed, or the process has no descriptor left
+		time.Sleep(time.Millisecond) // closed, or no descriptor left
 		return
 	}
 	s.out.raw.Read(s.writable)
 }
 
-// writable is what a writer waits for in the callback of s.out.
+// writable reports whether the writer's wait is over, in the callback of s.out.
 func (s *Socket) writable(uintptr) bool {
 	r := s.rings
 	if r == nil {
@@ -286,9 +286,9 @@ func (s *Socket) writable(uintptr) bool {
 	return s.out.Ready(r.room)
 }
 
-// Close gives the descriptors back and wakes the reader and the writer if they
-// sleep. Neither uses the socket any more. With reset the peer is told by a
-// reset, and what it has not been sent is dropped.
+// Close closes the descriptors, and wakes the reader and the writer if they sleep. Neither may use
+// the socket any more. With reset, the peer sees a reset, and unsent bytes are dropped. A second
+// call does nothing.
 func (s *Socket) Close(reset bool) {
 	s.mu.Lock()
 	if s.closed {
@@ -297,7 +297,7 @@ func (s *Socket) Close(reset bool) {
 	}
 	s.closed = true
 	s.mu.Unlock()
-	s.in.close() // these wait until the sleepers have left
+	s.in.close() // these calls wait until the sleepers have left
 	s.out.Close()
 	fd := s.fd
 	if r := s.rings; r != nil {
@@ -310,7 +310,7 @@ func (s *Socket) Close(reset bool) {
 	unix.Close(fd)
 }
 
-// CloseWrite ends the sending direction.
+// CloseWrite ends the sending direction. It does nothing after Close.
 func (s *Socket) CloseWrite() {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -323,8 +323,8 @@ func (s *Socket) CloseWrite() {
 	}
 }
 
-// Control calls f with the descriptor of the TCP connection, for socket options.
-// The error is net.ErrClosed after Close.
+// Control calls f with the descriptor of the TCP connection, for socket options. The error is
+// net.ErrClosed after Close.
 func (s *Socket) Control(f func(fd uintptr)) error {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -339,8 +339,8 @@ func (s *Socket) Control(f func(fd uintptr)) error {
 	return nil
 }
 
-// Handle returns nc, whose descriptor is s now, for addresses and socket
-// options.
+// Handle returns a connection with the addresses and socket options of nc, whose descriptor s has
+// taken.
 func Handle(nc net.Conn, s *Socket) net.Conn { return handle{nc, s} }
 
 type handle struct {

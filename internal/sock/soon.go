@@ -10,28 +10,27 @@ import (
 	"viaduct/internal/budget"
 )
 
-// soon is how long a call that waits for an answer polls for it before it
-// sleeps. Waking a goroutine whose processor went idle takes about as long.
+// soon is the time for which a call that waits for an answer polls before it sleeps. Waking a
+// goroutine whose processor was idle takes about as long.
 const soon = 100 * time.Microsecond
 
 var (
-	// polling is the number of goroutines that poll for an answer. One of them
-	// is enough where many connections are made at a time.
+	// polling is the number of goroutines that poll for an answer. If a process makes many
+	// connections at a time, one polling goroutine is enough.
 	polling atomic.Int32
 
-	// answers is the budget of all of them, and seldom its rule.
+	// answers is the budget of all these goroutines, with the rule seldom.
 	answers budget.Budget
 	seldom  = budget.Rule{Grace: 4, Max: 15}
 )
 
-// Soon calls try until it reports that it is done, for 100 us at most, and
-// reports whether it did. It calls it at least once. It is for answers that are
-// on their way.
+// Soon calls try until it returns true, for 100 us at most, and reports whether it did. It calls
+// try at least once. Soon is for answers that are on their way. It is safe for concurrent use.
 func Soon(try func() bool) bool {
 	if try() {
 		return true
 	}
-	if runtime.GOMAXPROCS(0) == 1 || !answers.Worth() { // with one, the other end may need the processor
+	if runtime.GOMAXPROCS(0) == 1 || !answers.Worth() { // with one processor, the other end may need it
 		return false
 	}
 	defer polling.Add(-1)
@@ -39,8 +38,8 @@ func Soon(try func() bool) bool {
 		return false
 	}
 	for start := time.Now(); time.Since(start) < soon; {
-		// What else this process has to do is better done here than by a thread that is
-		// woken for it and takes the other end's processor.
+		// Other work of this process is better done here than in a thread that would be woken for
+		// it and would take the other end's processor.
 		runtime.Gosched()
 		if try() {
 			answers.Hit(&seldom)
@@ -51,8 +50,8 @@ func Soon(try func() bool) bool {
 	return false
 }
 
-// waitSoon is raw.Read(try) for a caller that expects an answer: it calls try as
-// Soon does before the first sleep.
+// waitSoon is raw.Read(try) for a caller that expects an answer soon: before the first sleep it
+// polls as Soon does.
 func waitSoon(raw syscall.RawConn, try func(fd uintptr) bool) error {
 	looked := false
 	return raw.Read(func(fd uintptr) bool {
@@ -64,8 +63,8 @@ func waitSoon(raw syscall.RawConn, try func(fd uintptr) bool) error {
 	})
 }
 
-// ReadSoon is nc.Read for a caller that expects an answer: where that is possible
-// it polls for 100 us before it sleeps. Deadlines of nc hold, but for that time.
+// ReadSoon is nc.Read for a caller that expects an answer soon. Where that is possible, it polls
+// for 100 us before it sleeps. Deadlines of nc are not checked during this time.
 func ReadSoon(nc net.Conn, p []byte) (int, error) {
 	if n, err, ok := readSoon(nc, p, plainly); ok {
 		return n, err

@@ -9,10 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// PeekSoon is ReadSoon, but the bytes stay where they are. It waits until there
-// are more than have, which is less than len(p): a caller that has seen some
-// sleeps until others arrive. The error is io.EOF if the stream ends before. ok
-// is false if nc can't do that.
+// PeekSoon is like ReadSoon, but leaves the bytes unread. It waits until more than have bytes are
+// available; have is less than len(p). So a caller that has seen some bytes sleeps until others
+// arrive. The error is io.EOF if the stream ends before. ok is false if nc does not support this.
 func PeekSoon(nc net.Conn, p []byte, have int) (n int, err error, ok bool) {
 	if have == 0 {
 		return readSoon(nc, p, reading{peek, func(r *rings, p []byte) (int, error) { return r.peekAt(0, p) }})
@@ -28,8 +27,7 @@ func PeekSoon(nc net.Conn, p []byte, have int) (n int, err error, ok bool) {
 	})
 }
 
-// readSoon is ReadSoon with another call than read, for a stream that has a
-// descriptor; ok is false if nc has none.
+// readSoon is ReadSoon with another way to read. ok is false if nc has no descriptor.
 func readSoon(nc net.Conn, p []byte, call reading) (n int, err error, ok bool) {
 	if o, ok := nc.(*conn); ok {
 		n, err = o.receive(p, call, true)
@@ -56,9 +54,8 @@ func readSoon(nc net.Conn, p []byte, call reading) (n int, err error, ok bool) {
 	return max(n, 0), err, true
 }
 
-// wakeAbove has a goroutine that sleeps on nc woken only when more than have bytes are
-// there, or the stream has ended, until done is called. ok is false if nc has no
-// descriptor.
+// wakeAbove makes sure that, until done is called, a goroutine that sleeps on nc is woken only when
+// more than have bytes are available or the stream has ended. ok is false if nc has no descriptor.
 func wakeAbove(nc net.Conn, have int) (done func(), err error, ok bool) {
 	sc, ok := nc.(syscall.Conn)
 	if !ok {
@@ -80,8 +77,8 @@ func wakeAbove(nc net.Conn, have int) (done func(), err error, ok bool) {
 	return func() { _ = set(1) }, nil, true
 }
 
-// peekAbove is peek, but no more than have bytes are none yet, unless
-// nothing can follow them; that is an end of the stream.
+// peekAbove is peek, except that it finds nothing if at most have bytes are available and more can
+// follow. If nothing can follow them, it reports the end of the stream.
 func peekAbove(fd int, p []byte, have int) (int, error) {
 	n, err := peek(fd, p)
 	if err != nil || n == 0 || n > have {
@@ -90,7 +87,7 @@ func peekAbove(fd int, p []byte, have int) (int, error) {
 	events := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
 	if k, err := Poll(events, 0); err == nil && k > 0 {
 		if n, err := peek(fd, p); err != nil || n > have {
-			return n, err // it came before the end
+			return n, err // they arrived before the end
 		}
 		return 0, nil
 	}

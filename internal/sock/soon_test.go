@@ -12,8 +12,8 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// ReadSoon reads what is there, what comes at once, what comes late, and the
-// end; and deadlines hold.
+// TestReadSoon checks that ReadSoon reads bytes that are there, bytes that arrive at once, bytes
+// that arrive late, and the end, and that it observes deadlines.
 func TestReadSoon(t *testing.T) {
 	for _, pair := range []func(testing.TB) (a, b net.Conn){testkit.TCPPair, ownedPair, wrappedPair} {
 		x, y := pair(t)
@@ -44,8 +44,8 @@ func TestReadSoon(t *testing.T) {
 	}
 }
 
-// A caller that polled in vain again and again polls seldom, until it was of use
-// several times.
+// TestSoonInVain checks that polling becomes rare after it has failed repeatedly, until it has
+// succeeded several times.
 func TestSoonInVain(t *testing.T) {
 	if runtime.GOMAXPROCS(0) == 1 {
 		t.Skip("SKIPPED: nothing polls where there is one processor")
@@ -53,7 +53,7 @@ func TestSoonInVain(t *testing.T) {
 	answers.Reset()
 	defer answers.Reset()
 	const calls = 32
-	count := func() (n int) { // of so many calls
+	count := func() (n int) { // returns how many of the calls have polled
 		for range calls {
 			tries := 0
 			if Soon(func() bool { tries++; return false }) {
@@ -71,7 +71,7 @@ func TestSoonInVain(t *testing.T) {
 	if n := count(); n < 1 || n > calls/8 {
 		t.Errorf("%d of %d polled", n, calls)
 	}
-	for of, tries := 0, 0; of < 8; { // the second try is not in vain
+	for of, tries := 0, 0; of < 8; { // the second try succeeds
 		tries = 0
 		if Soon(func() bool { tries++; return tries == 2 }) {
 			of++

@@ -22,7 +22,7 @@ import (
 	"viaduct/samehost"
 )
 
-// stormVariable tells the child of a storm what it does: "dial ADDRESS" or "listen".
+// stormVariable contains the task of the child in a storm: "dial ADDRESS" or "listen".
 const stormVariable = "VIADUCT_TEST_STORM"
 
 // TestStormChild is the other process of TestStorm.
@@ -49,7 +49,7 @@ func TestStormChild(t *testing.T) {
 	}
 }
 
-// echo answers each connection of a listener with what it sends, until that is closed.
+// echo sends back the bytes of each connection to l, until l is closed.
 func echo(l net.Listener) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -74,12 +74,12 @@ func echo(l net.Listener) {
 	}
 }
 
-// callers make short connections, several at a time, and end them in various ways.
+// callers makes short connections, several at a time, and ends them in various ways.
 type callers struct {
 	done, shared atomic.Int64
-	wrong        atomic.Int64 // other bytes came than were sent
+	wrong        atomic.Int64 // connections that received other bytes than they sent
 
-	killed atomic.Bool // the other process is, or is about to be
+	killed atomic.Bool // the other process was killed or is about to be
 	failed atomic.Pointer[error]
 }
 
@@ -119,7 +119,7 @@ func (c *callers) call(ctx context.Context, at string) error {
 	}
 	want := make([]byte, 1+mrand.IntN(1000))
 	if mrand.IntN(16) == 0 {
-		want = make([]byte, 40000) // more than passes in one piece
+		want = make([]byte, 40000) // more than one read takes
 	}
 	got := make([]byte, len(want))
 	rand.Read(want)
@@ -141,9 +141,9 @@ func (c *callers) call(ctx context.Context, at string) error {
 	return nil
 }
 
-// Two processes make many short connections in a row, some at the same time, and one of
-// them is killed, or stopped for a moment, somewhere in between. No connection gets bytes of another one, the process
-// that is left goes on, and nothing is left of the other.
+// TestStorm has two processes make many short connections, some of them at the same time, and stops
+// and kills one process at random moments. No connection may receive bytes of another one, the
+// remaining process must keep working, and nothing of the other process may remain.
 func TestStorm(t *testing.T) {
 	testkit.Long(t, "10 s")
 	child := func(role string) (*exec.Cmd, io.Reader) {
@@ -160,7 +160,7 @@ func TestStorm(t *testing.T) {
 		t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
 		return cmd, out
 	}
-	// harm lets the child go on for a moment, stops it twice for a bit, and kills it.
+	// harm runs the child for a moment, stops it twice for a few milliseconds, and kills it.
 	harm := func(cmd *exec.Cmd, killed *atomic.Bool) {
 		for range 2 {
 			time.Sleep(time.Duration(50+mrand.IntN(100)) * time.Millisecond)
@@ -184,7 +184,7 @@ func TestStorm(t *testing.T) {
 		harm(cmd, new(atomic.Bool))
 		l.Close()
 		killed := time.Now()
-		wg.Wait() // each connection has heard
+		wg.Wait() // each connection has noticed
 		if d := time.Since(killed); d > commitTimeout/2 {
 			t.Errorf("connections of a killed dialer end after %v", d)
 		}

@@ -11,27 +11,28 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrWouldBlock says that a read or write would have to wait. Callers above
-// the engines never see it.
+// ErrWouldBlock means that a read or write would have to wait. Only the engines see it, not their
+// callers.
 var ErrWouldBlock = errors.New("sock: would block")
 
-// A Vec is one place of a read or write with many.
+// A Vec is one place of a scattered read or gathered write.
 type Vec = unix.Iovec
 
 const (
-	// manyPlaces is how many places a read has that is meant for more than one
-	// long frame.
+	// manyPlaces is the least number of places in a read that is meant for more than one long
+	// frame.
 	manyPlaces = 4
 
-	// mostVecs is how many places the kernel takes.
+	// mostVecs is the greatest number of places in one system call.
 	mostVecs = 1024
 )
 
-// The calls below use RawSyscall: none of them waits, and telling the scheduler
-// about them would cost more than it saves. The descriptor itself is a blocking
-// one, and each call says that it is not to wait.
+// The calls below use RawSyscall. None of them waits, so that informing the scheduler would cost
+// more than it saves. The descriptor itself is in blocking mode, and each call passes a flag not to
+// wait.
 
-// Read is recv. With n == 0 and no error the stream has ended. [reader]
+// Read reads like recv(2). n == 0 without an error is the end of the stream. The error is
+// ErrWouldBlock if nothing has arrived. [reader]
 func (s *Socket) Read(p []byte) (n int, err error) {
 	if r := s.rings; r != nil {
 		return r.read(p)
@@ -39,7 +40,7 @@ func (s *Socket) Read(p []byte) (n int, err error) {
 	return read(s.fd, p)
 }
 
-// Peek is Read, but the bytes stay. [reader]
+// Peek is Read, but leaves the bytes unread. [reader]
 func (s *Socket) Peek(p []byte) (n int, err error) {
 	if r := s.rings; r != nil {
 		return r.peekAt(r.front, p)
@@ -47,8 +48,8 @@ func (s *Socket) Peek(p []byte) (n int, err error) {
 	return peek(s.fd, p)
 }
 
-// Readable tells whether there is something to be read. False without an error
-// is the end of the stream. [reader]
+// Readable reports whether there is a byte to read. False without an error is the end of the
+// stream. [reader]
 func (s *Socket) Readable() (bool, error) {
 	if r := s.rings; r != nil {
 		return r.readable()
@@ -58,8 +59,8 @@ func (s *Socket) Readable() (bool, error) {
 	return n > 0, err
 }
 
-// Unread reports whether a read would find something: bytes, the end of the stream,
-// or an error, of which the read is told still. [reader]
+// Unread reports whether a read would return something: bytes, the end of the stream, or an error.
+// It does not consume the error. [reader]
 func (s *Socket) Unread() bool {
 	if r := s.rings; r != nil {
 		_, err := r.readable()
@@ -70,7 +71,7 @@ func (s *Socket) Unread() bool {
 	return n > 0 || err != nil
 }
 
-// Pending returns how many bytes there are to be read. [reader]
+// Pending returns the number of bytes that can be read. [reader]
 func (s *Socket) Pending() int {
 	if r := s.rings; r != nil {
 		n, _ := r.in.Available()
@@ -83,15 +84,14 @@ func (s *Socket) Pending() int {
 	return n
 }
 
-// noOffset tells that the system peeks at the next bytes only: Linux before 6.9.
+// noOffset is set if the system cannot peek past the next bytes: Linux before 6.9.
 var noOffset atomic.Bool
 
-// PeeksAhead reports whether PeekAt is of any use on this system, for all that
-// is known.
+// PeeksAhead reports whether PeekAt works on this system, as far as is known.
 func PeeksAhead() bool { return !noOffset.Load() }
 
-// PeekAt is Peek at what follows the first off bytes. Until PeekFront every
-// Peek is from there on. [reader]
+// PeekAt is Peek at the bytes after the first off bytes. From then on each Peek begins there, until
+// PeekFront. [reader]
 func (s *Socket) PeekAt(off int, p []byte) (int, error) {
 	if r := s.rings; r != nil {
 		r.front = off
@@ -132,8 +132,8 @@ func recv(fd int, p []byte, flags uintptr) (int, error) {
 	}
 }
 
-// recvRights is recv of a message with descriptors, up to three. If there are more than most
-// it returns none, or those that this process had room for.
+// recvRights is recv of a message with descriptors, at most three. files is nil if the message has
+// more than most descriptors, or if this process has no room for all of them.
 func recvRights(fd int, p []byte, most int) (n int, files []int, err error) {
 	var oob [unix.SizeofCmsghdr + 4*4]byte
 	v := unix.Iovec{Base: unsafe.SliceData(p), Len: uint64(len(p))}
@@ -172,7 +172,8 @@ func parseRights(oob []byte, cut bool, most int) (files []int) {
 	return files
 }
 
-// ReadV is Read into many places. scratch is used and kept for the next call. [reader]
+// ReadV is Read into several places, in order. It uses scratch, and keeps its memory for the next
+// call. [reader]
 func (s *Socket) ReadV(places [][]byte, scratch *[]Vec) (int, error) {
 	if r := s.rings; r != nil {
 		return r.result(r.in.ReadV(places))
@@ -187,8 +188,8 @@ func (s *Socket) ReadV(places [][]byte, scratch *[]Vec) (int, error) {
 	defer clear(v)
 	flags := unix.MSG_DONTWAIT
 	if len(v) >= manyPlaces && s.Pending() > 0 {
-		// As something is there and nothing else reads it, the call does not wait
-		// either way; but only one that might takes what arrives while it copies.
+		// Something has arrived and nobody else reads, so the call does not wait with either flag.
+		// Without MSG_DONTWAIT it also takes bytes that arrive while it copies.
 		flags = 0
 	}
 	for {
@@ -206,7 +207,8 @@ func (s *Socket) ReadV(places [][]byte, scratch *[]Vec) (int, error) {
 	}
 }
 
-// Write is send. [writer]
+// Write writes like send(2), and returns the number of bytes taken. The error is ErrWouldBlock if
+// there is no room. [writer]
 func (s *Socket) Write(p []byte) (int, error) {
 	if r := s.rings; r != nil {
 		raceRelease(r.tcp)
@@ -231,9 +233,9 @@ func send(fd int, p []byte) (int, error) {
 	}
 }
 
-// Reserve returns memory for n bytes that Commit then writes, as a Write would all of them;
-// nil where the kernel moves the bytes, or a Write might not take them all. The peer can
-// read and change it. [writer]
+// Reserve returns n bytes of memory for the caller to fill; Commit then writes them all. It returns
+// nil if the kernel moves the bytes, or if there may be no room for all of them. The peer can read
+// and change the memory. [writer]
 func (s *Socket) Reserve(n int) []byte {
 	if r := s.rings; r != nil {
 		return r.out.Reserve(n)
@@ -241,15 +243,15 @@ func (s *Socket) Reserve(n int) []byte {
 	return nil
 }
 
-// Commit writes the n bytes that Reserve has returned last. [writer]
+// Commit writes the n bytes that Reserve returned. [writer]
 func (s *Socket) Commit(n int) {
 	r := s.rings
 	raceRelease(r.tcp)
 	r.out.Commit(n)
 }
 
-// WriteV is Write of many pieces, up to the capacity of scratch. A call that
-// takes nothing of something is io.ErrShortWrite. [writer]
+// WriteV is Write of several pieces. It writes at most as many pieces as scratch has capacity for.
+// The error is io.ErrShortWrite if the call takes no byte of a non-empty write. [writer]
 func (s *Socket) WriteV(pieces [][]byte, scratch []Vec) (int, error) {
 	if r := s.rings; r != nil {
 		raceRelease(r.tcp)

@@ -7,28 +7,27 @@ import (
 	"viaduct/samehost"
 )
 
-// Tuning is what can be set on the socket of a connection.
+// Tuning is the set of options for the socket of a connection.
 type Tuning struct {
-	// Congestion names the congestion control algorithm, "" leaves the
-	// system's. Between processes of one host "reno" is often much faster
-	// than "bbr". An algorithm the system does not have is an error.
+	// Congestion names the congestion control algorithm; "" keeps the system's default. Between
+	// processes of one host "reno" is often much faster than "bbr". An algorithm that the system
+	// does not have is an error.
 	Congestion string
 
-	// KeepAlive is the TCP keepalive period; 0 leaves the default of package
-	// net (15 s), a negative value turns keepalive off.
+	// KeepAlive is the TCP keepalive period. 0 keeps the default of package net (15 s); a negative
+	// value turns keepalive off.
 	KeepAlive time.Duration
 
-	// SameHost is for listeners: whether they offer shared memory to dialers of
-	// this host.
+	// SameHost is for listeners: whether they offer shared memory to dialers of this host.
 	SameHost samehost.Policy
 
-	// SameHostDir is a directory in which dialers of other network namespaces are
-	// met, "" for none.
+	// SameHostDir is the directory in which a listener meets dialers of other network namespaces,
+	// or "".
 	SameHostDir string
 }
 
-// Tune applies t and turns Nagle's algorithm off, since the engines make
-// batches. A stream that is no TCP socket is left alone.
+// Tune sets the options of t on nc, and turns Nagle's algorithm off because the engines make
+// batches. It does nothing if nc is no TCP connection.
 func Tune(nc net.Conn, t Tuning) error {
 	if o, ok := nc.(interface{ tune(Tuning) error }); ok { // see Own
 		return o.tune(t)
@@ -53,7 +52,7 @@ func Tune(nc net.Conn, t Tuning) error {
 	return nil
 }
 
-// IsTCP reports whether nc is a TCP connection, of package net or of this one.
+// IsTCP reports whether nc is a TCP connection of package net or of this package.
 func IsTCP(nc net.Conn) bool {
 	if _, ok := nc.(interface{ tune(Tuning) error }); ok {
 		return true

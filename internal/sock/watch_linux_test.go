@@ -10,8 +10,8 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// A reset between the last read of the socket and the first time that a
-// goroutine sleeps at it ends that sleep, in either direction.
+// TestResetBeforeFirstSleep checks that a reset between the last read of a socket and the first
+// sleep at it ends the sleep, in either direction.
 func TestResetBeforeFirstSleep(t *testing.T) {
 	for _, events := range []uint32{unix.EPOLLIN | unix.EPOLLRDHUP, unix.EPOLLOUT} {
 		nc, peer := testkit.TCPPair(t)
@@ -29,7 +29,7 @@ func TestResetBeforeFirstSleep(t *testing.T) {
 			v, err := unix.GetsockoptTCPInfo(s.fd, unix.IPPROTO_TCP, unix.TCP_INFO)
 			return err == nil && v.State == 7 // closed
 		})
-		time.Sleep(5 * time.Millisecond) // the runtime's poller has heard of it
+		time.Sleep(5 * time.Millisecond) // the runtime's poller has been notified
 		woken := make(chan error, 1)
 		go func() {
 			woken <- w.Sleep(func(uintptr) bool { return w.Ready(s.fd) })
