@@ -12,7 +12,8 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// TestPilesUp: whatever happens during a pause, all frames arrive in order, and then the end.
+// TestPilesUp checks that all frames arrive in order, followed by the end of the stream, whatever
+// happens during a pause of the receiver.
 func TestPilesUp(t *testing.T) {
 	for round := range 3 {
 		nc, peer := testkit.TCPPair(t)
@@ -38,7 +39,7 @@ func TestPilesUp(t *testing.T) {
 			binary.BigEndian.PutUint32(f[4:], sent)
 		}
 		all := func() bool { return got.Load() == sent }
-		// On a busy machine there may be no pause. The checks must hold then too.
+		// On a busy machine there may be no pause. The checks below must hold then too.
 		intoLull := func() {
 			limit := time.Now().Add(100 * time.Millisecond)
 			for attend.Pauses() == 0 && time.Now().Before(limit) {
@@ -76,13 +77,13 @@ func TestPilesUp(t *testing.T) {
 			p.c.sock.Load().Interrupt() // as the sweep does
 			testkit.Eventually(t, "all frames with another goroutine", all)
 		}
-		if best > sweepEvery/2 { // more, and another goroutine would find it
+		if best > sweepEvery/2 { // later, another goroutine would find the frame
 			t.Errorf("after a pause a frame took %v at best", best)
 		}
 		intoLull()
 		switch round {
 		case 0:
-			peer.Close() // its receive buffer is not empty, so this may be a reset
+			peer.Close() // the receive buffer is not empty, so this may be a reset
 			testkit.Await(t, "the end of the stream", p.failed)
 		case 1:
 			peer.(*net.TCPConn).CloseWrite()

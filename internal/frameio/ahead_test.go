@@ -10,7 +10,7 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// A seer is a predictor that reads the headers that have arrived and guesses nothing.
+// A seer is a predictor that reads the headers that have arrived, so that it need not guess.
 type seer struct {
 	predictor
 	t *testing.T
@@ -48,8 +48,8 @@ func (s *seer) see(to *Plan) {
 	}
 }
 
-// TestLookAhead: arrived bytes can be peeked at any offset and remain unread. A later peek at the
-// socket returns the next unread byte.
+// TestLookAhead checks that arrived bytes can be peeked at any offset and remain unread, and that a
+// later peek at the socket returns the next unread byte.
 func TestLookAhead(t *testing.T) {
 	a, b := testkit.TCPPair(t)
 	rnd := rand.New(rand.NewPCG(8, 9))
@@ -113,7 +113,7 @@ func TestLookAhead(t *testing.T) {
 	}
 }
 
-// looksAheadForTest tries it.
+// looksAheadForTest reports whether the system can look ahead, after a trial.
 func (c *Conn) looksAheadForTest() bool {
 	c.att.Lock()
 	defer c.att.Unlock()

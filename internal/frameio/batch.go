@@ -25,16 +25,16 @@ const (
 	// only delay the peer's work on the first frames.
 	batchBytes = 512 << 10
 
-	// aheadBytes is the limit if the peer predicts frames and reads many of them at once: one MiB
-	// of payload and its headers are written in one call.
+	// aheadBytes is the size at which a batch ends if the peer predicts frames and reads many of
+	// them at once: one call writes 1 MiB of payload with its headers.
 	aheadBytes = 1100 << 10
 
 	// frameSlack is the free space in the slab that Full requires for another frame: a frame's
 	// headers, a short payload and a trailer.
 	frameSlack = MaxHeader + 512 + trailerSlack
 
-	// trailerSlack is not available for payload, so that a frame of many short pieces has room for
-	// its trailer.
+	// trailerSlack is the number of bytes of the slab that no payload may use, so that a frame of
+	// many short pieces has room for its trailer.
 	trailerSlack = 64
 )
 
@@ -42,17 +42,17 @@ const (
 // each frame, Header, then Data for each piece of payload, then Header again
 // for a trailer.
 type Batch struct {
-	slab  []byte       // copied bytes; capacity never changes, so that vecs stay valid
+	slab  []byte       // copied bytes; the capacity never changes, so that vecs stay valid
 	start int          // offset of the slab bytes that are not yet in vecs
 	vecs  [][]byte     // bytes to write, in order
 	pins  []regmem.Ref // memory referenced by vecs
-	last  regmem.Ref   // the pin taken last, one of pins
+	last  regmem.Ref   // the last element of pins
 	bytes int          // total length
 
-	more    bool              // Fill has left something for the next batch
+	more    bool              // Fill has left frames for the next batch
 	guarded bool              // some of vecs may fault
-	gone    bool              // one of them has: the stream cannot continue
-	to      *sock.Socket      // socket that was given some of vecs, which it may still use
+	gone    bool              // the memory of one of them was unmapped: the stream cannot continue
+	to      *sock.Socket      // the socket that was given some of vecs and may still use them
 	scratch [maxVecs]sock.Vec // for the system call
 	short   [CopyLimit]byte   // see Short
 }
@@ -61,12 +61,11 @@ var batches = sync.Pool{New: func() any {
 	return &Batch{slab: make([]byte, 0, slabSize), vecs: make([][]byte, 0, maxVecs)}
 }}
 
-// Full reports that no further frame should be added. Fill is called again after it has stopped for
-// a full batch.
+// Full reports whether Fill should stop adding frames. After a full batch, Fill is called again.
 func (b *Batch) Full() bool { return b.FullFor(false) }
 
-// FullFor is Full; ahead says that the next frame is the rest of a message whose
-// end the peer knows.
+// FullFor is Full for a given next frame: ahead means that this frame is the rest of a message
+// whose end the peer knows.
 func (b *Batch) FullFor(ahead bool) bool {
 	limit := batchBytes
 	if ahead {
@@ -80,11 +79,12 @@ func (b *Batch) FullFor(ahead bool) bool {
 // LeaveMore records that Fill left frames for the next batch although this one is not full.
 func (b *Batch) LeaveMore() { b.more = true }
 
-// Len returns how many bytes the batch holds.
+// Len returns the number of bytes in the batch.
 func (b *Batch) Len() int { return b.bytes }
 
-// Header returns n bytes, n at most MaxHeader, to be filled with a header, a
-// trailer, or a short frame as a whole, before the next call. Their contents are undefined.
+// Header appends n bytes to the batch and returns them. The caller fills them, before the next call
+// of a method, with a header, a trailer or a whole short frame. Their contents are undefined. n is
+// at most MaxHeader.
 func (b *Batch) Header(n int) []byte {
 	b.bytes += n
 	at := len(b.slab)
@@ -92,10 +92,9 @@ func (b *Batch) Header(n int) []byte {
 	return b.slab[at : at+n : at+n]
 }
 
-// Data appends the bytes of ref, which are copied now if they are short and referenced otherwise.
-// The batch takes over the pin. A frame may have at most [Batch.Pieces] pieces.
-//
-// The error is regmem.ErrFault if guarded memory was unmapped.
+// Data appends the bytes of ref: short ones are copied now, others are referenced. The batch takes
+// over the pin. A frame may have at most [Batch.Pieces] pieces. The error is regmem.ErrFault if
+// guarded memory was unmapped.
 func (b *Batch) Data(ref regmem.Ref) error {
 	if b.Copies(ref.Len()) {
 		h := b.Header(ref.Len())
@@ -115,12 +114,13 @@ func (b *Batch) Copies(n int) bool {
 	return n <= CopyLimit && n <= cap(b.slab)-len(b.slab)-trailerSlack
 }
 
-// Short returns scratch memory of CopyLimit bytes. Give it to Data before the next call of Short:
-// Data copies it.
+// Short returns scratch memory of CopyLimit bytes. It must be given to Data, which copies it,
+// before the next call of Short.
 func (b *Batch) Short() []byte { return b.short[:] }
 
 // Pin takes over the pin of ref until the batch is written. A protocol that sends many pieces of
-// one region uses [Batch.Pinned] for all but the first, which saves a pin for each.
+// one region pins the first piece and uses [Batch.Pinned] for the others, which saves a pin for
+// each.
 func (b *Batch) Pin(ref regmem.Ref) {
 	if !ref.Pins() {
 		return
@@ -136,12 +136,12 @@ func (b *Batch) Pinned(r *regmem.Region) (ref regmem.Ref, ok bool) {
 	return b.last, regmem.RegionOf(b.last) == r && r != nil && !b.last.Guarded()
 }
 
-// Bytes is Data for memory that needs no pin and stays untouched until Sent.
+// Bytes is Data for memory that needs no pin. The memory must not change until Sent.
 func (b *Batch) Bytes(p []byte) {
 	b.Data(regmem.Of(p))
 }
 
-// Pieces returns how many more pieces of payload fit.
+// Pieces returns the number of further pieces of payload that fit.
 func (b *Batch) Pieces() int { return (maxVecs - 2 - len(b.vecs)) / 2 }
 
 // close moves the open end of the slab to the vectors.

@@ -17,7 +17,8 @@ var benchSizes = []int{64, 4 << 10, 64 << 10, 1 << 20}
 const benchLimit = 8 << 20
 
 // BenchmarkThroughput sends frames one way. The reader polls, or leaves reading to the passive
-// goroutine. Plain TCP sends the same frames with one Write each, to a buffered Read loop.
+// goroutine. For comparison, plain TCP sends the same frames with one Write each, to a loop of
+// buffered Reads.
 func BenchmarkThroughput(b *testing.B) {
 	for _, n := range benchSizes {
 		frame := make([]byte, n)
@@ -75,8 +76,8 @@ func BenchmarkThroughput(b *testing.B) {
 	}
 }
 
-// BenchmarkRoundTrip is a message each way: polled, waited for by the passive
-// goroutine, and plain TCP with a goroutine that echoes.
+// BenchmarkRoundTrip sends a message each way. The answer is polled for, or received by the passive
+// goroutine. For comparison, a goroutine echoes over plain TCP.
 func BenchmarkRoundTrip(b *testing.B) {
 	for _, n := range benchSizes {
 		frame := make([]byte, n)

@@ -13,8 +13,8 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// states are the situations a Conn can be closed in. Each returns the Conn's
-// protocol; the other end is closed by the test.
+// states has the situations in which a Conn may be closed. Each function creates one for a; the
+// test closes b.
 var states = map[string]func(t *testing.T, a, b *lengthFramed){
 	"never started": func(*testing.T, *lengthFramed, *lengthFramed) {},
 	"idle": func(_ *testing.T, a, b *lengthFramed) {
@@ -86,8 +86,8 @@ var states = map[string]func(t *testing.T, a, b *lengthFramed){
 	},
 }
 
-// Every way to end a connection returns in every state, and no method of the protocol runs
-// afterwards. TestMain finds goroutines that were left running.
+// TestEndsInEveryState checks that every method that ends a connection returns in every state, and
+// that no method of the protocol runs afterwards. TestMain finds goroutines that still run.
 func TestEndsInEveryState(t *testing.T) {
 	ways := map[string]func(c *Conn){
 		"Close":      func(c *Conn) { c.Close() },
@@ -112,7 +112,8 @@ func TestEndsInEveryState(t *testing.T) {
 	})
 }
 
-// All ways to end at once, while both sides send, poll and quiesce.
+// TestEndsFromEverywhere calls all methods that end a connection at once, while both sides send,
+// poll and quiesce.
 func TestEndsFromEverywhere(t *testing.T) {
 	everyKind(t, func(t *testing.T, k kind) {
 		for round := range 12 {
@@ -157,7 +158,7 @@ func TestEndsFromEverywhere(t *testing.T) {
 	})
 }
 
-// slow is a protocol whose Fill waits.
+// slow is a protocol whose Fill waits for the test.
 type slow struct {
 	*lengthFramed
 	inside, leave chan struct{}
@@ -169,7 +170,7 @@ func (p *slow) Fill(b *Batch) {
 	p.lengthFramed.Fill(b)
 }
 
-// blockedFailure is a protocol whose Failed blocks until the test releases it.
+// blockedFailure is a protocol whose Failed waits for the test.
 type blockedFailure struct {
 	*lengthFramed
 	inside, leave chan struct{}
@@ -180,7 +181,8 @@ func (p *blockedFailure) Failed(error) {
 	<-p.leave
 }
 
-// Close waits for running methods of the protocol, in either role or in none.
+// TestCloseWaits checks that Close waits for running methods of the protocol, in either role or in
+// none.
 func TestCloseWaits(t *testing.T) {
 	everyKind(t, func(t *testing.T, k kind) {
 		for _, role := range []string{"send", "receive", "none"} {
@@ -213,7 +215,8 @@ func TestCloseWaits(t *testing.T) {
 	})
 }
 
-// Frames queued before Shutdown are delivered, then the end of the stream.
+// TestShutdownDelivers checks that frames queued before Shutdown are delivered, followed by the end
+// of the stream.
 func TestShutdownDelivers(t *testing.T) {
 	everyKind(t, func(t *testing.T, k kind) {
 		a, b := k.connect(t)
@@ -243,7 +246,8 @@ func TestShutdownDelivers(t *testing.T) {
 	})
 }
 
-// CloseAfter stops waiting after the given time for a peer that never ends its direction.
+// TestCloseAfterGivesUp checks that CloseAfter closes after the given time if the peer never ends
+// its direction.
 func TestCloseAfterGivesUp(t *testing.T) {
 	everyKind(t, func(t *testing.T, k kind) {
 		a, b := k.connect(t)
@@ -257,7 +261,7 @@ func TestCloseAfterGivesUp(t *testing.T) {
 	})
 }
 
-// Abort resets: the peer does not see an orderly end.
+// TestAbortResets checks that the peer of Abort sees a reset instead of an orderly end.
 func TestAbortResets(t *testing.T) {
 	for _, k := range kinds[:2] { // a pipe cannot be reset
 		t.Run(k.name, func(t *testing.T) {
@@ -276,7 +280,7 @@ func TestAbortResets(t *testing.T) {
 	}
 }
 
-// After Close, and after Abort has taken effect, the stream is closed.
+// TestCloseClosesTheStream checks that the stream is closed after Close, and soon after Abort.
 func TestCloseClosesTheStream(t *testing.T) {
 	everyKind(t, func(t *testing.T, k kind) {
 		a, b := k.connect(t)

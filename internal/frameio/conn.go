@@ -17,8 +17,8 @@ import (
 // method may block or call Close.
 type Protocol interface {
 	// Fill appends frames to b until [Batch.Full] or until the queue is empty. In both cases the
-	// Conn calls it again when there is reason to: for the next batch, or after the next Kick. If
-	// Fill stops earlier it calls [Batch.LeaveMore]. [send role]
+	// Conn calls Fill again when necessary: for the next batch, or after the next Kick. If Fill
+	// stops earlier, it calls [Batch.LeaveMore]. [send role]
 	Fill(b *Batch)
 
 	// Sent reports that the kernel has taken every frame of the last Fill, so that their memory may
@@ -27,53 +27,56 @@ type Protocol interface {
 
 	// Receive consumes the complete frames at the front of p and returns their length, n. If
 	// mayPlan is set, which only happens for a [Planner], Receive may also begin a long frame that
-	// p holds in part: it places the payload that arrived and returns the number of payload bytes
-	// missing, which are then read straight to the places that Plan names. p is reused after the
-	// call. ErrEnough leaves the rest of p for the next Receive. Any other error ends the
-	// connection. [receive role]
+	// is only partly in p: it copies the payload that has arrived to its place and returns the
+	// number of payload bytes missing. These are then read directly to the places that Plan
+	// returns. p is reused after the call. ErrEnough leaves the rest of p for the next Receive. Any
+	// other error ends the connection. [receive role]
 	Receive(p []byte, mayPlan bool) (n, missing int, err error)
 
-	// Drained reports that every arrived byte was handled, which is the moment to send
+	// Drained reports that every arrived byte was handled. This is the moment to send
 	// acknowledgements. [receive role]
 	Drained()
 
 	// Failed reports, once, why the connection cannot continue. err is io.EOF after an orderly end
-	// between frames and io.ErrUnexpectedEOF after an end inside a frame. Otherwise it is the error
-	// of Receive, Plan or Landed, or the stream's. Failed is not called after Close or Abort. No
-	// role is held. Queued frames may still be sent if only the peer's direction ended.
+	// between frames, and io.ErrUnexpectedEOF after an end inside a frame. Otherwise err is the
+	// error of Receive, Plan or Landed, or of the stream. If only the peer's direction ended,
+	// queued frames may still be sent. Failed is not called after Close or Abort. It is called
+	// without a role.
 	Failed(err error)
 }
 
 // A Planner is a Protocol whose long frames need not pass through the staging buffer.
 type Planner interface {
-	// Plan names the places for the bytes of the next read. It is called before each read that may
-	// belong to a long frame, because access rights may have changed since the last read. The
+	// Plan adds to p the places for the bytes of the next read. It is called before each read that
+	// may belong to a long frame, because access rights may have changed since the last read. The
 	// places stay pinned until Landed. If payload of the current frame is missing, p.Frame must
-	// hold a place for at least one byte. [receive role]
+	// have a place for at least one byte. [receive role]
 	Plan(p *Plan) error
 
-	// Landed reports where the last read put its bytes: frame bytes of the current frame, then
-	// after bytes starting at the first predicted header, possibly more than were predicted. The
-	// protocol consumes predicted frames in order, as Receive would. It stops at the first frame
-	// that does not match, or whose header plus one byte has not arrived. It may move payload, but
-	// never onto a later prediction. It returns how many of the after bytes it consumed (Receive
-	// gets the rest), and how much payload of the last frame is missing. [receive role]
+	// Landed reports where the last read put its bytes. The first frame bytes belong to the current
+	// frame. The next after bytes begin at the first predicted header; there may be more of them
+	// than were predicted. The protocol consumes predicted frames in order, as Receive would. It
+	// stops at the first frame that does not match, or of which less than the header and one byte
+	// has arrived. It may move payload, but never onto a later prediction. taken is the number of
+	// the after bytes that it consumed; Receive gets the rest. missing is the number of payload
+	// bytes missing of the last frame. [receive role]
 	Landed(p *Plan, frame, after int) (taken, missing int, err error)
 }
 
 // A SendFailer is a Protocol that is notified when its sending direction fails, even if Failed has
 // already reported an orderly end of the receiving direction.
 type SendFailer interface {
-	// SendFailed reports that nothing can be sent any more. If this is the first failure, Failed
-	// was called just before. No role is held.
+	// SendFailed reports that nothing more can be sent. If this is the first failure, Failed was
+	// called just before. SendFailed is called without a role.
 	SendFailed(err error)
 }
 
 // A Deliverer is a Protocol that notifies its consumer after a Receive, and after a Sent that ran
 // in another goroutine than Kick.
 type Deliverer interface {
-	// Deliver is called without a role, by one goroutine or several at a time. It reports whether
-	// to keep the bytes that ErrEnough left for a consumer that is about to poll. [no role]
+	// Deliver is called without a role, by one or several goroutines at a time. It reports whether
+	// the Conn should keep the bytes that ErrEnough left for a consumer that is about to poll.
+	// [no role]
 	Deliver() (keep bool)
 }
 
@@ -83,13 +86,13 @@ type Options struct {
 	Portable bool
 }
 
-// A Conn is a framed connection. All methods may be called from any
-// goroutine.
+// A Conn is a framed connection. All methods are safe for concurrent use, unless their comments say
+// otherwise.
 type Conn struct {
 	nc        net.Conn
 	proto     Protocol
 	planner   Planner                     // proto, or nil
-	deliverer Deliverer                   // likewise
+	deliverer Deliverer                   // proto, or nil
 	sock      atomic.Pointer[sock.Socket] // nil: portable path; see take
 
 	portable bool
@@ -104,14 +107,13 @@ type Conn struct {
 
 	failOnce sync.Once
 	closing  atomic.Bool // Close or Abort was called
-	reset    atomic.Bool // it was Abort
+	reset    atomic.Bool // Abort or Reset was called
 	torn     sync.Once
 	wg       sync.WaitGroup
 }
 
-// New wraps nc, which the Conn owns from then on. Nothing is read before
-// Start and nothing is written before the first Kick; until then nc may still
-// be used.
+// New returns a Conn that uses nc and owns it. The Conn reads nothing before Start and writes
+// nothing before the first Kick; until then the caller may still use nc.
 func New(nc net.Conn, p Protocol, o Options) *Conn {
 	c := &Conn{nc: nc, proto: p, portable: o.Portable}
 	c.planner, _ = p.(Planner)
@@ -120,16 +122,15 @@ func New(nc net.Conn, p Protocol, o Options) *Conn {
 }
 
 // InPlace reports whether bytes are moved directly to and from the protocol's memory. If such
-// memory faults, the error is syscall.EFAULT and the connection ends.
+// memory is unmapped, the connection ends with the error syscall.EFAULT.
 func (c *Conn) InPlace() bool { return c.sock.Load() != nil }
 
-// Start begins to receive; until then Poll does nothing. early holds bytes
-// that were read from the stream before; they are handled first, in a goroutine
-// of the Conn's.
+// Start begins to receive. Until then Poll does nothing. early has the bytes that the caller has
+// already read from the stream. A goroutine of the Conn handles them first; Start copies them.
 func (c *Conn) Start(early []byte) { c.start(early, false) }
 
-// StartPolled is Start for a caller that begins by polling, and later calls Unpoll: no other
-// goroutine waits for the socket before that. Until Poll or Unpoll nothing is received.
+// StartPolled is Start for a caller that will poll first and call Unpoll later. Until Unpoll no
+// other goroutine waits for the socket, and nothing is received except in Poll.
 func (c *Conn) StartPolled(early []byte) { c.start(early, true) }
 
 func (c *Conn) start(early []byte, polled bool) {
@@ -137,7 +138,7 @@ func (c *Conn) start(early []byte, polled bool) {
 	c.att.Lock()
 	defer c.att.Unlock()
 	if c.rx.closed {
-		return // Close may be waiting for goroutines already
+		return // Close may already be waiting for goroutines
 	}
 	c.rx.keep(early)
 	switch s := c.sock.Load(); {
@@ -155,8 +156,8 @@ func (c *Conn) start(early []byte, polled bool) {
 	}
 }
 
-// take decides between the fast path and the portable one, before the first
-// byte is read or written.
+// take decides between the fast path and the portable path, before the first byte is read or
+// written.
 func (c *Conn) take() {
 	c.taken.Do(func() {
 		if !c.portable {
@@ -167,8 +168,8 @@ func (c *Conn) take() {
 	})
 }
 
-// NetConn returns the stream below, for addresses and socket options. Do not
-// read or write it.
+// NetConn returns the underlying stream, for addresses and socket options. The caller must not read
+// or write.
 func (c *Conn) NetConn() net.Conn {
 	if s := c.sock.Load(); s != nil {
 		return sock.Handle(c.nc, s)
@@ -176,7 +177,8 @@ func (c *Conn) NetConn() net.Conn {
 	return c.nc
 }
 
-// Control calls f with the descriptor of the stream, if the stream has one, to set socket options.
+// Control calls f with the descriptor of the stream, to set socket options. The error is
+// errors.ErrUnsupported if the stream has no descriptor.
 func (c *Conn) Control(f func(fd uintptr)) error {
 	if s := c.sock.Load(); s != nil {
 		return s.Control(f)
@@ -192,7 +194,7 @@ func (c *Conn) Control(f func(fd uintptr)) error {
 	return raw.Control(f)
 }
 
-// Go runs f in a goroutine, for work on the connection.
+// Go runs f in a goroutine that works for the connection.
 func (c *Conn) Go(f func()) { attend.Go(c.sock.Load() != nil, f) }
 
 // fail reports the first failure to the protocol.
@@ -220,16 +222,16 @@ func (c *Conn) WithReceiver(f func()) {
 	f()
 }
 
-// Shutdown ends the sending direction in an orderly way as soon as all queued frames were sent.
-// Receiving continues. It does not block.
+// Shutdown ends the sending direction in an orderly way as soon as all queued frames are sent. The
+// Conn continues to receive. Shutdown does not block.
 func (c *Conn) Shutdown() {
 	c.tx.finishing.Store(true)
 	c.Kick()
 }
 
-// Abort resets the connection and drops queued frames. It does not block and may be called from a
-// Protocol's methods. No method of the protocol is called once the roles in progress have ended;
-// [Conn.Close] waits for that.
+// Abort resets the connection and drops queued frames. It does not block, and methods of the
+// Protocol may call it. Methods of the protocol that are running may continue for a moment;
+// [Conn.Close] waits for them.
 func (c *Conn) Abort() {
 	if c.closing.Swap(true) {
 		return
@@ -238,7 +240,7 @@ func (c *Conn) Abort() {
 	go c.tearDown()
 }
 
-// Reset is Abort and Close. It must not be called from a Protocol's method.
+// Reset is Abort followed by Close. Methods of the Protocol must not call it.
 func (c *Conn) Reset() error {
 	if !c.closing.Swap(true) {
 		c.reset.Store(true)
@@ -246,9 +248,8 @@ func (c *Conn) Reset() error {
 	return c.Close()
 }
 
-// Close closes the stream at once (queued bytes that the kernel has are still
-// delivered, as for any socket) and waits until no method of the protocol
-// runs any more. It must not be called from one.
+// Close closes the stream at once and waits until no method of the protocol runs. Bytes that the
+// kernel has are still delivered, as for any socket. Methods of the protocol must not call Close.
 func (c *Conn) Close() error {
 	c.closing.Store(true)
 	c.tearDown()
@@ -258,8 +259,8 @@ func (c *Conn) Close() error {
 	return nil
 }
 
-// CloseAfter waits until the peer has ended its direction too, at most for d, then closes. For use
-// after Shutdown, when further received bytes do not matter.
+// CloseAfter waits until the peer has ended its direction, for d at most, and then closes the
+// connection. It is used after Shutdown if the caller does not need further received bytes.
 func (c *Conn) CloseAfter(d time.Duration) error {
 	over := c.over()
 	select {
@@ -277,7 +278,7 @@ func (c *Conn) CloseAfter(d time.Duration) error {
 	return c.Close()
 }
 
-// tearDown closes the descriptor when no reader can be using it.
+// tearDown closes the descriptor once no reader can be using it.
 func (c *Conn) tearDown() {
 	c.torn.Do(func() {
 		c.att.Close(func() {
@@ -286,12 +287,12 @@ func (c *Conn) tearDown() {
 				c.rx.unstage()
 			}
 		})
-		c.taken.Do(func() {}) // not any more
+		c.taken.Do(func() {}) // afterwards nothing takes the socket
 		if s := c.sock.Load(); s != nil {
 			c.tx.mu.Lock()
 			c.tx.closed = true
 			if c.tx.batch != nil {
-				c.tx.batch.detach() // before its pins are released
+				c.tx.batch.detach() // before the pins are released
 			}
 			c.tx.mu.Unlock()
 			c.unpark()

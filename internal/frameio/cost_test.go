@@ -9,7 +9,8 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// A message each way, sent by Kick and received by Poll, allocates nothing.
+// TestNoAllocations checks that a message each way, sent by Kick and received by Poll, allocates
+// nothing.
 func TestNoAllocations(t *testing.T) {
 	if raceEnabled {
 		t.Skip("under the race detector pools forget at random")
@@ -20,7 +21,7 @@ func TestNoAllocations(t *testing.T) {
 	a.got, b.got = count, count
 	a.c.Start(nil)
 	b.c.Start(nil)
-	if a.c.sock.Load() == nil { // set from Start on
+	if a.c.sock.Load() == nil { // set by Start
 		if runtime.GOOS == "linux" {
 			t.Fatal("no fast path")
 		}
@@ -38,7 +39,7 @@ func TestNoAllocations(t *testing.T) {
 		}
 		round := func() { send(a, b); send(b, a) }
 		for range 50 {
-			round() // pools and scratch space
+			round() // fills the pools and the scratch space
 		}
 		if allocs := testing.AllocsPerRun(300, round); allocs >= 1 {
 			t.Errorf("frames of %d bytes: %v allocations per round trip", n, allocs)
@@ -46,8 +47,8 @@ func TestNoAllocations(t *testing.T) {
 	}
 }
 
-// An idle connection holds no staging buffer and no batch. Measured with 500
-// connections in one process, both ends of each.
+// TestIdleMemory checks that an idle connection has neither a staging buffer nor a batch. It
+// measures 500 connections with both ends in this process.
 func TestIdleMemory(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector's own memory would be measured")
@@ -55,7 +56,7 @@ func TestIdleMemory(t *testing.T) {
 	const conns = 500
 	measure := func() uint64 {
 		for range 3 {
-			runtime.GC() // the second round empties the pools
+			runtime.GC() // the second call empties the pools
 		}
 		var m runtime.MemStats
 		runtime.ReadMemStats(&m)

@@ -9,9 +9,9 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// The end of the stream may have arrived together with the last bytes, and more bytes than one turn
-// of the receive role handles may have arrived before the first check. Neither wakes a waiting
-// goroutine again.
+// TestEndBehindDataIsSeen checks two cases in which nothing wakes a waiting goroutine again: the
+// end of the stream arrived together with the last bytes, or more bytes had arrived before the
+// first check than one turn of the receive role handles.
 func TestEndBehindDataIsSeen(t *testing.T) {
 	a, b := kinds[0].connect(t)
 	const frames = 40
@@ -29,7 +29,7 @@ func TestEndBehindDataIsSeen(t *testing.T) {
 			}
 			continue
 		case <-time.After(50 * time.Millisecond):
-			// The socket is full: let the reader begin.
+			// The socket is full: the reader must begin.
 		}
 		if !b.c.rx.started {
 			b.c.Start(nil)

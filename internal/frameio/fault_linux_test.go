@@ -13,7 +13,7 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// mappedFile maps a new file of size bytes for the time of the test.
+// mappedFile maps a new file of size bytes until the end of the test.
 func mappedFile(t *testing.T, size int) (f *os.File, mem []byte) {
 	t.Helper()
 	f, err := os.Create(filepath.Join(t.TempDir(), "f"))
@@ -32,8 +32,8 @@ func mappedFile(t *testing.T, size int) (f *os.File, mem []byte) {
 	return f, mem
 }
 
-// If a mapped file shrinks while its frames are queued, the sending connection ends and nothing
-// else is affected.
+// TestFaultWhileSending checks that a connection ends if a mapped file shrinks while the file's
+// bytes are queued, and that nothing else is affected.
 func TestFaultWhileSending(t *testing.T) {
 	const size = 1 << 20
 	everyKind(t, func(t *testing.T, k kind) {
@@ -71,7 +71,8 @@ func TestFaultWhileSending(t *testing.T) {
 	})
 }
 
-// Short frames are copied while the batch is filled, when the protocol can still handle a fault.
+// TestFaultWhileFilling checks that the protocol gets the error for short frames in unmapped
+// memory. They are copied while the batch is filled, when the protocol can still handle the error.
 func TestFaultWhileFilling(t *testing.T) {
 	f, mem := mappedFile(t, 8192)
 	g := regmem.New(regmem.Limits{})

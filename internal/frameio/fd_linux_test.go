@@ -8,8 +8,8 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// Neither role uses a descriptor after Close, because its number may belong to another file by
-// then.
+// TestClosedDescriptorIsLeftAlone checks that neither role uses the descriptor after Close, because
+// its number may then belong to another file.
 func TestClosedDescriptorIsLeftAlone(t *testing.T) {
 	a, b := kinds[0].connect(t)
 	a.c.Start(nil)
@@ -25,7 +25,7 @@ func TestClosedDescriptorIsLeftAlone(t *testing.T) {
 	defer unix.Close(p[0])
 	fd := a.c.sock.Load().FD()
 	a.c.Close()
-	// A pipe takes the number over.
+	// A pipe gets the number.
 	if _, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err == nil {
 		unix.Close(p[1])
 		t.Skip("another file has the number already")

@@ -14,9 +14,9 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// TestLeft: bytes that a protocol leaves are received at once by the goroutine that read them. If
-// they are kept for a consumer, the consumer receives them when it polls, and otherwise another
-// goroutine receives them soon. No arrival follows.
+// TestLeft checks what happens to bytes that a protocol leaves when no arrival follows. Usually the
+// goroutine that read them receives them at once. If they are kept for a consumer, the consumer
+// receives them when it polls; if it does not poll, another goroutine receives them soon.
 func TestLeft(t *testing.T) {
 	for _, from := range []attend.State{attend.Shared, attend.Dedicated, attend.Reserved} {
 		t.Run(from.String(), func(t *testing.T) {
@@ -37,7 +37,7 @@ func TestLeft(t *testing.T) {
 			p.keep = func() bool {
 				keeps := keep.Load() && got.Load()%2 == 1
 				if !keeps {
-					allowed.Store(got.Load() + 1) // dealt with
+					allowed.Store(got.Load() + 1) // one more frame may be received
 				}
 				select {
 				case delivered <- true:
@@ -113,8 +113,8 @@ func TestLeft(t *testing.T) {
 	}
 }
 
-// A connection with staged bytes keeps its attendant, since a shared poller is woken only by
-// arrivals.
+// TestLeftStays checks that a connection with staged bytes keeps its attendant, because only an
+// arrival would wake a shared poller.
 func TestLeftStays(t *testing.T) {
 	nc, peer := testkit.TCPPair(t)
 	defer peer.Close()
@@ -144,8 +144,8 @@ func TestLeftStays(t *testing.T) {
 	}
 }
 
-// TestEndBehindEnough: the end of the stream is found even though the protocol stopped receiving
-// after it was shown all bytes. Nothing else reports the end.
+// TestEndBehindEnough checks that the end of the stream is found even if the protocol returned
+// ErrEnough after it was shown all bytes. Nothing else reports the end.
 func TestEndBehindEnough(t *testing.T) {
 	for _, keep := range []bool{false, true} {
 		nc, peer := testkit.TCPPair(t)

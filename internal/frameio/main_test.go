@@ -13,8 +13,8 @@ func TestMain(m *testing.M) {
 	testkit.Main(m, func() error {
 		n := 0
 		for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-			// The runtime's poller keeps two descriptors. Those that connections share are closed a
-			// moment after the last connection.
+			// The runtime's poller keeps two descriptors. Descriptors that connections share are
+			// closed shortly after the last connection.
 			if n = testkit.OpenFiles(); n <= before+4 {
 				return nil
 			}

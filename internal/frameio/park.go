@@ -2,17 +2,17 @@ package frameio
 
 import "time"
 
-// A peer that copies a batch straight out of our memory takes about as long as the copy. A
-// goroutine that polls for its end would take a processor from the consumer, which polls anyway. So
-// the send role is parked meanwhile: it has no goroutine, and the consumer's polls resume it. If
-// the consumer stops polling, a goroutine takes the role again.
+// A peer that copies a batch directly out of our memory takes about as long as the copy. A
+// goroutine that polled for the end of the copy would take a processor from the consumer, which
+// polls anyway. So the send role is parked during the copy: no goroutine holds it, and a poll of
+// the consumer resumes it. If the consumer stops polling, a goroutine takes the role again.
 
 // parkTime is the least time after which a goroutine resumes a parked role that no poll has
 // resumed.
 const parkTime = time.Millisecond
 
-// park leaves the role, whose batch waits for the peer, to the polls of the consumer, if the
-// consumer has polled since the role last waited.
+// park parks the send role, whose batch waits for the peer, if the consumer has polled since the
+// role last waited. It reports whether it did.
 func (c *Conn) park() bool {
 	t := &c.tx
 	looks := c.att.Looks()
@@ -37,10 +37,10 @@ func (c *Conn) park() bool {
 	return true
 }
 
-// unpark gives the role to a goroutine if it is parked.
+// unpark passes the role to a goroutine if the role is parked.
 func (c *Conn) unpark() {
 	if c.tx.parked.CompareAndSwap(true, false) {
-		c.tx.release() // the goroutine registers itself if it waits, and may not need to
+		c.tx.release() // the goroutine registers as a holder only if it waits
 		go c.sendLoop()
 	}
 }
@@ -77,7 +77,7 @@ func (c *Conn) watch() {
 		}
 		t.watched.Store(false)
 		c.unpark()
-		if !t.parked.Load() || t.watched.Swap(true) { // not parked again, or watched by another goroutine
+		if !t.parked.Load() || t.watched.Swap(true) { // not parked again, or another goroutine watches
 			return
 		}
 	}

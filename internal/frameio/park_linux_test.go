@@ -12,8 +12,8 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// lendingPair returns two ends connected by shared memory, and n frames. a has lent the frames'
-// memory to b.
+// lendingPair returns two ends that are connected by shared memory, and n frames. b has mapped the
+// memory of a's frames, which are in lent. done is closed when b has received all frames.
 func lendingPair(t *testing.T, n int) (a, b *lengthFramed, fs, lent [][]byte, done <-chan struct{}) {
 	if !sock.SharesByDefault {
 		t.Skip("in this build nothing goes through shared memory")
@@ -29,19 +29,20 @@ func lendingPair(t *testing.T, n int) (a, b *lengthFramed, fs, lent [][]byte, do
 	}
 	x, y := sock.Shared(ownedPair(t))
 	a, b = newFramed(x, Options{}), newFramed(y, Options{})
-	t.Cleanup(func() { a.close(t); b.close(t) }) // before the memory is given back
+	t.Cleanup(func() { a.close(t); b.close(t) }) // before the memory is freed
 	done = b.expect(t, fs)
 	a.c.Start(nil)
 	b.c.Start(nil)
-	a.post(lent[0]) // goes through the ring
+	a.post(lent[0]) // passes through the ring
 	a.c.Kick()
 	testkit.Eventually(t, "the first frame is sent", func() bool { return a.sentFrames() == 1 })
 	time.Sleep(time.Millisecond)
 	return a, b, fs, lent, done
 }
 
-// Every frame is sent, whatever the consumer does while the peer copies frames out of lent memory.
-// Frames reported as sent are not read any more.
+// TestParkedAtWork checks that every frame is sent, whatever the consumer does while the peer
+// copies frames out of lent memory. The test overwrites each frame once it is reported as sent,
+// because it must not be read after that.
 func TestParkedAtWork(t *testing.T) {
 	a, _, _, lent, done := lendingPair(t, 600)
 	cleared := 0
@@ -73,8 +74,8 @@ func TestParkedAtWork(t *testing.T) {
 	}
 }
 
-// The parked role of a consumer that stops polling is resumed: at once if the consumer is about to
-// wait or the connection is closed, and soon if the consumer just stays away.
+// TestParkedAndLeft checks that a parked role is resumed when the consumer stops polling: at once
+// if the consumer calls Unpoll or the connection is closed, and otherwise soon.
 func TestParkedAndLeft(t *testing.T) {
 	for name, leave := range map[string]func(c *Conn){
 		"waits":   (*Conn).Unpoll,
@@ -116,8 +117,8 @@ func TestParkedAndLeft(t *testing.T) {
 	}
 }
 
-// A region that a parked role has pinned can be deregistered at once. A connection that was closed
-// with a parked role is not asked for pins any more.
+// TestParkedPins checks that a region that a parked role has pinned can be deregistered at once,
+// and that a connection that was closed with a parked role holds no pins.
 func TestParkedPins(t *testing.T) {
 	for _, closes := range []bool{false, true} {
 		t.Run(fmt.Sprintf("closes=%t", closes), func(t *testing.T) {

@@ -9,44 +9,45 @@ import (
 	"viaduct/internal/sock"
 )
 
-// A Plan names the places for the bytes of the next read: the missing bytes of the current frame,
-// then the frames that the protocol predicts. One read thereby puts many long frames in place.
-// Fewer reads also make sender and receiver contend less for the socket.
+// A Plan has the places for the bytes of the next read: places for the missing bytes of the current
+// frame, and the frames that the protocol predicts after it. So one read puts many long frames in
+// place. Fewer reads also make sender and receiver compete less for the socket.
 type Plan struct {
-	// Frame holds the places of the missing bytes of the current frame: of all of them or of the
-	// first ones.
+	// Frame is the places of the missing bytes of the current frame, in order. It may end before
+	// the last missing byte.
 	Frame [][]byte
 
-	// Predicted holds the frames that should follow. They are read only if Frame has room for all
+	// Predicted is the frames that should follow. They are used only if Frame has room for all
 	// missing bytes.
 	Predicted []Prediction
 
-	// Guarded means that the memory of these places may be unmapped. A read that fails for that
+	// Guarded means that the memory of these places may be unmapped. A read that fails for this
 	// reason ends the connection if a byte belongs there.
 	Guarded bool
 
-	most  int // of Predicted
+	most  int // the greatest length of Predicted
 	heads [maxPredictions][maxHeader]byte
 }
 
-// A Prediction is a frame of which no byte has been consumed yet.
+// A Prediction is a frame that the protocol has not begun to consume.
 type Prediction struct {
-	Header []byte // the bytes between the previous payload and this one, once they have arrived
-	Place  []byte // predicted place of the payload, of its length; may be overwritten by other bytes
+	Header []byte // the bytes between the previous payload and this one, filled by the read
+	// The predicted place of the payload, as long as the payload; other bytes may overwrite it.
+	Place []byte
 }
 
 // Room reports whether another frame may be predicted.
 func (p *Plan) Room() bool { return len(p.Predicted) < p.most }
 
 // Predict adds a frame. header is the number of bytes, 1 to 64, between the previous payload and
-// its own, and place is where its payload belongs. There must be room for it. All frames together
-// should have about [MaxAhead] bytes.
+// the payload of this frame. place is the destination of the payload. Room must have returned true.
+// All predicted frames together should have at most about [MaxAhead] bytes.
 func (p *Plan) Predict(header int, place []byte) {
 	n := len(p.Predicted)
 	p.Predicted = append(p.Predicted, Prediction{p.heads[n][:header], place})
 }
 
-// begin empties p for a read with up to most predictions.
+// begin empties p for a read with at most most predictions.
 func (p *Plan) begin(most int) {
 	p.Frame, p.Predicted, p.Guarded, p.most = p.Frame[:0], p.Predicted[:0], false, most
 }
@@ -58,8 +59,8 @@ func (p *Plan) over() {
 	p.Frame, p.Predicted = p.Frame[:0], p.Predicted[:0]
 }
 
-// MaxAhead is the largest number of bytes that should be read ahead of their headers: so many must
-// be copied if the prediction is wrong.
+// MaxAhead is the greatest number of bytes that should be read before their headers are known. If
+// the prediction is wrong, these bytes must be copied.
 const MaxAhead = 1 << 20
 
 const (
@@ -71,20 +72,21 @@ const (
 	maxPredictions = 36
 )
 
-// wrong is the back-off of predicting: many right predictions make up for one wrong one.
+// wrong is the back-off rule of predictions: it takes many right predictions to compensate for a
+// wrong one.
 var wrong = budget.Rule{Hits: 32, Max: 255}
 
 // An ahead is a receiver's record of predictions.
 type ahead struct {
 	never  bool  // memory of a prediction was unmapped
 	right  bool  // the last long frame was predicted correctly
-	peeked bool  // the socket peeks past the next bytes
-	atOnce uint8 // frames predicted at a time
+	peeked bool  // the socket is set to peek past the next bytes
+	atOnce uint8 // number of frames predicted at a time
 	worth  budget.Budget
 }
 
-// mayPredict returns how many frames the protocol may predict for the next read: none unless long
-// frames arrived recently.
+// mayPredict returns how many frames the protocol may predict for the next read. It returns 0
+// unless long frames arrived recently.
 func (r *receiver) mayPredict() int {
 	if r.ahead.never || !r.large || r.fill > 0 || !r.ahead.worth.Worth() {
 		return 0
@@ -103,18 +105,18 @@ func (c *Conn) Ahead() int {
 	return c.Pending()
 }
 
-// LookAhead fills p with unread bytes, starting off bytes after the next one, and reports whether
-// enough had arrived. The bytes remain unread. A protocol can therefore walk from header to header
-// instead of guessing. A peek costs a small part of a read, and the peer nothing. Only Plan may
-// call it.
+// LookAhead fills p with unread bytes, beginning off bytes after the next one, and reports whether
+// all of them had arrived. The bytes remain unread. With LookAhead a protocol can proceed from
+// header to header instead of predicting. A peek costs a small part of a read. Only Plan may call
+// LookAhead.
 func (c *Conn) LookAhead(off int, p []byte) bool {
 	c.rx.ahead.peeked = true
 	n, err := c.sock.Load().PeekAt(off, p)
 	return err == nil && n == len(p)
 }
 
-// plan asks the protocol where the next bytes belong, with up to most predictions. Without an
-// answer they are staged.
+// plan asks the protocol for the places of the next bytes, with at most most predictions. If the
+// protocol names no places, the bytes are staged.
 func (c *Conn) plan(most int) (*Plan, error) {
 	r := &c.rx
 	p := &r.stage.plan
@@ -128,7 +130,8 @@ func (c *Conn) plan(most int) (*Plan, error) {
 }
 
 // readPlan makes one read call that fills the places of the current frame, then the predicted
-// frames, then staging. Bytes of a wrong prediction are staged as if nothing had been predicted.
+// frames, then staging. Bytes of a wrong prediction are staged as if nothing had been predicted. n
+// is the number of bytes read. room is the number of bytes that the call could have read.
 func (c *Conn) readPlan(from *sock.Socket, p *Plan) (n, room int, err error) {
 	r := &c.rx
 	iov := p.Frame
@@ -153,7 +156,9 @@ func (c *Conn) readPlan(from *sock.Socket, p *Plan) (n, room int, err error) {
 	n, err = r.readV(from, iov, p.Guarded)
 	come := max(n, 0)
 	if p.Guarded && n > 0 && n < places {
-		room = n // the read may have ended at unmapped memory, and does not show whether more bytes have arrived
+		// The read may have ended at unmapped memory, so it does not show whether more bytes have
+		// arrived.
+		room = n
 	}
 	taken, missing, lerr := c.planner.Landed(p, min(frame, come), max(come-frame, 0))
 	if lerr != nil {
@@ -161,7 +166,8 @@ func (c *Conn) readPlan(from *sock.Socket, p *Plan) (n, room int, err error) {
 	}
 	r.missing = missing
 	if len(p.Predicted) > 0 && errors.Is(err, syscall.EFAULT) {
-		// Nothing was read because a predicted place has faulted. Read again without predictions.
+		// The memory of a prediction is unmapped, and nothing was read. Read again without
+		// predictions.
 		r.ahead.never = true
 		return c.read()
 	}
@@ -180,8 +186,8 @@ func (c *Conn) readPlan(from *sock.Socket, p *Plan) (n, room int, err error) {
 	return n, room, nil
 }
 
-// readV reads to iov. If mayFault is set, memory of iov may be unmapped: then the error is EFAULT,
-// whether the kernel or this process moves the bytes.
+// readV reads into iov. mayFault means that memory of iov may be unmapped. Then the error is
+// EFAULT, whether the kernel or this process moves the bytes.
 func (r *receiver) readV(from *sock.Socket, iov [][]byte, mayFault bool) (n int, err error) {
 	if !mayFault || from.ByKernel() {
 		return from.ReadV(iov, &r.stage.vecs)
@@ -196,8 +202,8 @@ func (r *receiver) readV(from *sock.Socket, iov [][]byte, mayFault bool) (n int,
 	return n, nil
 }
 
-// judge records which predictions were right. n bytes arrived after the current frame, and the
-// protocol consumed taken of them.
+// judge records which predictions of p were right. n bytes arrived after the current frame, and the
+// protocol consumed the first taken of them.
 func (r *receiver) judge(p *Plan, n, taken int) {
 	at := 0
 	for i, f := range p.Predicted {
@@ -230,15 +236,17 @@ func (r *receiver) trusted() {
 	r.ahead.atOnce = min(max(2*r.ahead.atOnce, 2*minPredictions), maxPredictions)
 }
 
-// stageRest stages the bytes that the protocol did not consume, of n bytes read to iov. The last
-// piece of iov is staging itself. Bytes beyond the room of staging are kept in early.
+// stageRest stages the bytes that the protocol did not consume: n bytes were read into iov, and the
+// protocol consumed the first taken. The last piece of iov is staging itself. Bytes for which
+// staging has no room are kept in early.
 func (r *receiver) stageRest(iov [][]byte, taken, n int) {
 	for taken >= len(iov[0]) && taken < n {
 		taken -= len(iov[0])
 		n -= len(iov[0])
 		iov = iov[1:]
 	}
-	if rest := iov[0][min(taken, len(iov[0])):]; len(rest) >= n-taken { // all remaining bytes are in this piece
+	// This piece has all remaining bytes.
+	if rest := iov[0][min(taken, len(iov[0])):]; len(rest) >= n-taken {
 		r.fill = n - taken
 		if len(iov) > 1 || taken > 0 {
 			copy(r.stage.b[:], rest[:r.fill])

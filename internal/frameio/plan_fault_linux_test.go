@@ -14,7 +14,7 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// A faultyPredictor has memory that is unmapped in part.
+// A faultyPredictor has partly unmapped memory.
 type faultyPredictor struct {
 	predictor
 	mem []byte
@@ -25,7 +25,7 @@ func (g *faultyPredictor) Plan(p *Plan) error {
 	return g.predictor.Plan(p)
 }
 
-// A losingPredictor loses its memory between the read and Landed.
+// A losingPredictor has memory that is unmapped between the read and Landed.
 type losingPredictor struct{ faultyPredictor }
 
 func (g *losingPredictor) Landed(*Plan, int, int) (taken, missing int, err error) {
@@ -33,8 +33,8 @@ func (g *losingPredictor) Landed(*Plan, int, int) (taken, missing int, err error
 	return 0, 0, nil
 }
 
-// mapping returns memory of which only the first room bytes are accessible. room is a multiple of
-// the page size.
+// mapping returns size bytes of memory. Only the first room bytes are accessible. room is a
+// multiple of the page size.
 func mapping(t *testing.T, size, room int) []byte {
 	t.Helper()
 	mem, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
@@ -51,8 +51,8 @@ func mapping(t *testing.T, size, room int) []byte {
 	return mem
 }
 
-// TestPredictionFaults: unmapped memory ends the connection if bytes belong there, at once and
-// without another arrival, but not if bytes were only predicted to belong there.
+// TestPredictionFaults checks that unmapped memory ends the connection if bytes belong there, at
+// once and without another arrival, but not if bytes were only predicted to belong there.
 func TestPredictionFaults(t *testing.T) {
 	const usual, room, size = 20000, 36 << 10, 1 << 20
 	rnd := rand.New(rand.NewPCG(1, 2))
@@ -73,7 +73,7 @@ func TestPredictionFaults(t *testing.T) {
 		g.predict = g.same
 		c, send := start(t, g)
 		var stream, want []byte
-		for range 3 { // the second does not fit
+		for range 3 { // the second one does not fit
 			stream, want = predictedFrame(stream, want, usual, rnd)
 		}
 		send(stream)
@@ -91,7 +91,8 @@ func TestPredictionFaults(t *testing.T) {
 		g.predict = g.same
 		c, send := start(t, g)
 		var stream, want []byte
-		for range 1200 { // more than there is room for with their headers, and less without
+		// The payloads fit into the accessible memory, but not together with their headers.
+		for range 1200 {
 			stream, want = predictedFrame(stream, want, 10, rnd)
 		}
 		send(stream)
@@ -121,7 +122,7 @@ func TestPredictionFaults(t *testing.T) {
 	})
 }
 
-// arrive sends p and waits until it has arrived.
+// arrive sends p to c and waits until it has arrived.
 func arrive(t *testing.T, a net.Conn, c *Conn, p []byte) {
 	t.Helper()
 	if _, err := a.Write(p); err != nil {
@@ -130,8 +131,8 @@ func arrive(t *testing.T, a net.Conn, c *Conn, p []byte) {
 	testkit.Eventually(t, "the bytes", func() bool { return c.Pending() >= len(p) })
 }
 
-// Memory that faults after its region was revoked from a waiting sender is an error, as it is in a
-// write. Zeros sent instead would look like data.
+// TestFaultWhileWaiting checks that memory that is unmapped is an error, as in a write, if the
+// region was deregistered while the sender waited. Zeros sent instead would look like data.
 func TestFaultWhileWaiting(t *testing.T) {
 	const size = 1 << 20
 	f, mem := mappedFile(t, size)
@@ -145,7 +146,7 @@ func TestFaultWhileWaiting(t *testing.T) {
 	if !a.c.InPlace() {
 		t.Fatal("the bytes are not written from where they are")
 	}
-	for range 200 { // more than the sockets take: b does not read yet
+	for range 200 { // more than the sockets hold; b does not read yet
 		ref, out := r.Access(r.Base(), 60000, nil, nil, regmem.LocalRead)
 		if out != regmem.OK {
 			t.Fatal(out)
@@ -162,7 +163,7 @@ func TestFaultWhileWaiting(t *testing.T) {
 	if err := f.Truncate(0); err != nil {
 		t.Fatal(err)
 	}
-	a.c.WithSender(func() {}) // the batch's bytes are copied
+	a.c.WithSender(func() {}) // copies the bytes of the batch
 	b.c.Start(nil)
 	err = testkit.Await(t, "the failure", a.failed)
 	if !errors.Is(err, regmem.ErrFault) {

@@ -12,11 +12,11 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// A predictor gathers the payloads of frames in out, in order: a header of eight
-// bytes with the length, the payload, and a trailer of four bytes.
+// A predictor appends the payloads of frames to out, in order. A frame has a header of eight bytes
+// with the length, the payload, and a trailer of four bytes.
 type predictor struct {
 	predict func(*Plan) // adds predictions to a plan
-	sizes   []int       // of the frames predicted, if they are not all usual
+	sizes   []int       // sizes of the predicted frames; nil: all are usual
 
 	out     []byte
 	usual   int // predicted length of the next payload
@@ -24,10 +24,10 @@ type predictor struct {
 	trailer bool
 	right   int
 	wrong   int
-	plans   int // with places
+	plans   int // plans that had places
 	landed  int
-	most    int  // predictions at a time
-	shreds  bool // memory consists of many pieces
+	most    int  // greatest number of predictions at a time
+	shreds  bool // splits memory into many pieces
 }
 
 const predictedHead, predictedTrailer = 8, 4
@@ -83,7 +83,7 @@ func (g *predictor) Plan(to *Plan) error {
 	return nil
 }
 
-// same predicts frames as long as the last.
+// same predicts frames that are as long as the last one.
 func (g *predictor) same(to *Plan) {
 	if g.usual < directMin {
 		return
@@ -124,7 +124,8 @@ func (g *predictor) Landed(p *Plan, n, behind int) (taken, missing int, err erro
 	return taken, g.missing, nil
 }
 
-// header returns how many bytes of the header of f it consumes, and whether the header is right.
+// header returns how many bytes of the header of f it consumes, and whether the prediction was
+// right.
 func (g *predictor) header(f Prediction) (taken int, right bool) {
 	if g.trailer {
 		taken = predictedTrailer
@@ -135,7 +136,7 @@ func (g *predictor) header(f Prediction) (taken int, right bool) {
 		return len(f.Header), true
 	}
 	if g.wrong++; g.wrong%2 == 0 {
-		taken = 0 // as good
+		taken = 0 // equally valid
 	}
 	g.trailer = g.trailer && taken == 0
 	return taken, false
@@ -146,8 +147,8 @@ func (g *predictor) Sent()        {}
 func (g *predictor) Drained()     {}
 func (g *predictor) Failed(error) {}
 
-// TestPredictions: predicted payload arrives unchanged, whether the prediction was right or wrong,
-// and wherever the stream is cut.
+// TestPredictions checks that predicted payload arrives unchanged, whether the prediction was right
+// or wrong, and wherever the stream is cut.
 func TestPredictions(t *testing.T) {
 	a, b := testkit.TCPPair(t)
 	rnd := rand.New(rand.NewPCG(5, 6))
@@ -168,12 +169,12 @@ func TestPredictions(t *testing.T) {
 			size = directMin + rnd.IntN(60000)
 		case 1: // a little more or less
 			size += rnd.IntN(17) - 8
-		case 2: // a short one in between
+		case 2: // a short frame in between
 			stream, want = predictedFrame(stream, want, rnd.IntN(directMin), rnd)
 		}
 		at := len(stream)
 		stream, want = predictedFrame(stream, want, size, rnd)
-		switch rnd.IntN(60) { // cut near what matters
+		switch rnd.IntN(60) { // cut near a boundary
 		case 0:
 			cuts = append(cuts, at+rnd.IntN(predictedHead+2))
 		case 1:
@@ -190,7 +191,7 @@ func TestPredictions(t *testing.T) {
 			end = max(cuts[i], cuts[i+1])
 			cuts[i+1] = end
 		}
-		for p := stream[cuts[i]:end]; len(p) > 0; { // all of it has arrived before it is looked at
+		for p := stream[cuts[i]:end]; len(p) > 0; { // let all of it arrive before a read
 			k := min(len(p), 400<<10)
 			if _, err := a.Write(p[:k]); err != nil {
 				t.Fatal(err)
@@ -243,7 +244,7 @@ type sated struct{ predictor }
 
 func (*sated) Receive(p []byte, _ bool) (n, missing int, err error) { return len(p), 0, ErrEnough }
 
-// TestLeftBehindStaging: bytes that did not fit into staging are left for later too.
+// TestLeftBehindStaging checks that bytes that did not fit into staging are also left for later.
 func TestLeftBehindStaging(t *testing.T) {
 	_, b := testkit.TCPPair(t)
 	c := New(b, &sated{}, Options{})
@@ -259,7 +260,8 @@ func TestLeftBehindStaging(t *testing.T) {
 	}
 }
 
-// TestManyPieces: memory in more pieces than one call takes is read to by several.
+// TestManyPieces checks that several reads fill memory that has more pieces than one read call
+// takes.
 func TestManyPieces(t *testing.T) {
 	a, b := testkit.TCPPair(t)
 	g := &predictor{out: make([]byte, 0, 1<<20), shreds: true}
@@ -285,7 +287,7 @@ func TestManyPieces(t *testing.T) {
 	}
 }
 
-// TestPredictionDoubt: if most predictions are wrong, few are made.
+// TestPredictionDoubt checks that few predictions are made if most were wrong.
 func TestPredictionDoubt(t *testing.T) {
 	a, b := testkit.TCPPair(t)
 	g := &predictor{out: make([]byte, 0, 16<<20)}
@@ -303,7 +305,7 @@ func TestPredictionDoubt(t *testing.T) {
 		if stream, want = predictedFrame(stream, want, 20000+i%2*9999, rnd); i%2 == 0 {
 			continue
 		}
-		for at -= 20000 + predictedHead + predictedTrailer; at < len(stream); { // by and by
+		for at -= 20000 + predictedHead + predictedTrailer; at < len(stream); { // one frame at a time
 			k := min(15000, len(stream)-at)
 			if _, err := a.Write(stream[at : at+k]); err != nil {
 				t.Fatal(err)

@@ -6,14 +6,14 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// A connection started by polling receives only in polls until Unpoll. From then on the passive
-// goroutine receives.
+// TestStartPolled checks that a connection started by StartPolled receives only in Poll until
+// Unpoll, and that the passive goroutine receives afterwards.
 func TestStartPolled(t *testing.T) {
 	everyKind(t, func(t *testing.T, k kind) {
 		a, b := k.connect(t)
 		a.c.Start(nil)
 		first := b.expect(t, [][]byte{{1}})
-		b.c.StartPolled([]byte{0, 0, 0, 1, 1}) // a frame that came before
+		b.c.StartPolled([]byte{0, 0, 0, 1, 1}) // a frame read before the start
 		for done := false; !done; {
 			b.c.Poll()
 			select {
@@ -43,7 +43,8 @@ func TestStartPolled(t *testing.T) {
 	})
 }
 
-// A connection that was always polled reports its end, and then holds no resources.
+// TestEndPolled checks that a connection that was always polled reports its end and then holds no
+// resources.
 func TestEndPolled(t *testing.T) {
 	everyKind(t, func(t *testing.T, k kind) {
 		a, b := k.connect(t)

@@ -14,32 +14,32 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// lengthFramed is a protocol for tests: a frame is a 4-byte length and that
-// many bytes. Frames of at least directMin bytes are read straight into
-// place. It allocates nothing per frame.
+// lengthFramed is a protocol for tests. A frame is a 4-byte length followed by as many bytes.
+// Frames of at least directMin bytes are read directly to their place. lengthFramed allocates
+// nothing per frame.
 type lengthFramed struct {
 	c *Conn
 
 	mu      sync.Mutex
 	queue   []regmem.Ref // guarded by mu
-	head    int          // guarded by mu: of queue
-	pending int          // guarded by mu: frames of the last Fill
-	sent    int          // guarded by mu: frames the kernel has taken
+	head    int          // guarded by mu: index in queue of the first frame
+	pending int          // guarded by mu: number of frames of the last Fill
+	sent    int          // guarded by mu: number of frames that the kernel has taken
 
-	filled  func() // called at the end of each Fill, without mu; nil for none
-	taken   func() // called at the beginning of each Sent, without mu; nil for none
+	filled  func() // called at the end of each Fill, without mu; nil: none
+	taken   func() // called at the beginning of each Sent, without mu; nil: none
 	got     func([]byte)
-	place   []byte // of the frame that is read straight into place
+	place   []byte // of the frame that is read directly to its place
 	at      int
 	missing int
-	calls   int // of Plan
+	calls   int // calls of Plan
 	drained int
 
-	enough func() bool           // leave the next frames for later; nil for never
-	keep   func() bool           // called by Deliver, whose result it is; nil for false
-	refuse atomic.Pointer[error] // the result of Receive from now on
+	enough func() bool           // reports whether Receive leaves the next frames; nil: never
+	keep   func() bool           // returns the result of Deliver; nil: false
+	refuse atomic.Pointer[error] // the error of Receive from now on
 	over   atomic.Bool           // Close has returned
-	late   atomic.Int32          // calls since
+	late   atomic.Int32          // calls after Close
 	fails  atomic.Int32
 	failed chan error
 	noSend chan error
@@ -77,7 +77,7 @@ func (p *lengthFramed) Fill(b *Batch) {
 		p.head++
 		binary.BigEndian.PutUint32(b.Header(4), uint32(len(r.B())))
 		if b.Data(r) != nil {
-			clear(r.B()) // not reached: guarded memory of these tests is long
+			clear(r.B()) // not reached, because these tests queue only long frames from guarded memory
 		}
 		p.pending++
 	}
@@ -187,7 +187,7 @@ func (p *lengthFramed) sentFrames() int {
 	return p.sent
 }
 
-// close closes and checks that nothing of the protocol is called afterwards.
+// close closes the connection and checks that no method of the protocol is called afterwards.
 func (p *lengthFramed) close(t testing.TB) {
 	t.Helper()
 	if err := p.c.Close(); err != nil {
@@ -232,14 +232,14 @@ func (k kind) connect(t testing.TB) (a, b *lengthFramed) {
 	return a, b
 }
 
-// everyKind runs f for each kind.
+// everyKind runs f once for each kind.
 func everyKind(t *testing.T, f func(t *testing.T, k kind)) {
 	for _, k := range kinds {
 		t.Run(k.name, func(t *testing.T) { f(t, k) })
 	}
 }
 
-// frame makes the payload of frame i: empty, short, around the limits, or
+// frame returns the payload of frame i. Its length depends on i: 0, short, close to the limits, or
 // long.
 func frame(i int) []byte {
 	sizes := [...]int{0, 1, 3, 100, CopyLimit, CopyLimit + 1, directMin - 1, directMin, 5000, 17, 40000, 9, 70000}
@@ -256,7 +256,7 @@ func frame(i int) []byte {
 
 var scratch8 [8]byte // frames are made in one goroutine, before the test begins
 
-// frames are the first n.
+// frames returns the first n frames.
 func frames(n int) [][]byte {
 	fs := make([][]byte, n)
 	for i := range fs {
@@ -274,7 +274,8 @@ func stream(fs [][]byte) (s []byte) {
 	return s
 }
 
-// expect makes p compare the received frames with fs. The channel is closed after the last frame.
+// expect makes p compare the received frames with fs. The returned channel is closed after the last
+// frame.
 func (p *lengthFramed) expect(t testing.TB, fs [][]byte) <-chan struct{} {
 	done := make(chan struct{})
 	n := 0

@@ -15,27 +15,27 @@ const (
 	// copying out of staging is cheap.
 	stageSize = 256 << 10
 
-	// longGlimpse is how many bytes are staged after a long frame: enough to see whether another
-	// long frame begins there.
+	// longGlimpse is the number of bytes that are staged after a long frame: enough to see whether
+	// another long frame begins.
 	longGlimpse = 8 << 10
 
-	// shortGlimpse replaces longGlimpse after a right prediction, since the next one is likely to
-	// be right too.
+	// shortGlimpse replaces longGlimpse after a right prediction, because the next prediction is
+	// likely to be right too.
 	shortGlimpse = 2 << 10
 
-	// maxGlimpses is how many reads without a long frame are made before reads fill the whole stage
-	// again. The end of a long message and the short messages after it need one or two.
+	// maxGlimpses is the number of reads without a long frame after which reads fill the whole
+	// stage again. The end of a long message and the short messages after it need one or two.
 	maxGlimpses = 4
 
-	// maxFrame is the longest frame a protocol may wait for in staging.
+	// maxFrame is the greatest length of a frame that a protocol may receive through staging.
 	maxFrame = 80 << 10
 
-	// reads bounds how long the receive role is kept for a peer that never
+	// reads bounds the number of reads for which the receive role is held while a peer never
 	// pauses.
 	reads = 16
 )
 
-// A stage holds the memory that one read needs besides the protocol's own.
+// A stage is the memory that one read needs besides the protocol's own.
 type stage struct {
 	b    [stageSize]byte
 	plan Plan
@@ -44,31 +44,31 @@ type stage struct {
 
 var stages = sync.Pool{New: func() any { return new(stage) }}
 
-// A receiver holds the received bytes and the state of the receiving half of a Conn. The receive
-// role owns it.
+// A receiver is the receiving half of a Conn: its received bytes and its state. The holder of the
+// receive role owns it.
 type receiver struct {
 	started bool // Start was called
 	closed  bool // Close or Abort was called and no goroutine reads any more
 	ended   chan struct{}
-	over    bool // the peer's direction has ended or failed; ended is closed, if there is one
+	over    bool // the peer's direction has ended or failed; then ended, if not nil, is closed
 
 	stage   *stage // staging buffer; nil if no bytes are staged and no goroutine reads
 	fill    int    // bytes staged
 	early   []byte // bytes after the staged ones and before those in the socket
-	missing int    // payload bytes of the frame in progress, to be read straight into place
-	left    bool   // bytes were read that the protocol has not seen yet, or has left for later
-	unread  bool   // the socket holds bytes that no further report announces
+	missing int    // payload bytes of the current frame that are still to be read to their place
+	left    bool   // bytes were read that the protocol has not seen or has left for later
+	unread  bool   // the socket has bytes that no further report announces
 
-	took     int    // bytes read by the receive in progress, or the last one
+	took     int    // bytes read by the receive in progress or the last one
 	polled   bool   // the current receiver is a consumer
-	before   uint32 // Looks as the receive in progress began
-	large    bool   // a frame was long enough to be read straight into place not long ago
+	before   uint32 // att.Looks at the beginning of the receive in progress
+	large    bool   // a long frame was read directly to its place recently
 	glimpses int    // reads since the last long frame
 
 	ahead ahead
 }
 
-// over returns a channel that is closed when the direction has ended or failed.
+// over returns a channel that is closed when the receiving direction has ended or failed.
 func (c *Conn) over() <-chan struct{} {
 	c.att.Lock()
 	defer c.att.Unlock()
@@ -90,15 +90,16 @@ func (r *receiver) end() {
 	r.over = true
 }
 
-// keep puts bytes aside that were received before the role started.
+// keep stores a copy of bytes that were read before the start.
 func (r *receiver) keep(p []byte) {
 	r.early = append([]byte(nil), p...)
 	r.left = len(p) > 0
 }
 
 // Poll reads and handles the bytes in the socket without blocking, and reports whether any arrived.
-// If another goroutine is receiving, Poll returns at once. A consumer that polls keeps other
-// goroutines away from the socket; a consumer that is about to wait calls Unpoll.
+// If another goroutine is receiving, Poll returns false at once. A consumer that polls keeps other
+// goroutines away from the socket. Before it waits, it calls Unpoll. On a portable stream Poll does
+// nothing.
 func (c *Conn) Poll() bool {
 	if c.sock.Load() == nil {
 		return false
@@ -114,8 +115,7 @@ func (c *Conn) Polled() bool {
 	return r.polled || c.att.Looks() != r.before
 }
 
-// Leaves reports whether Receive may leave bytes by ErrEnough: not on a portable
-// stream.
+// Leaves reports whether Receive may return ErrEnough. It is false for a portable stream.
 func (c *Conn) Leaves() bool { return c.sock.Load() != nil }
 
 // Unpoll reports that the consumer stops polling. From then on another goroutine receives.
@@ -140,9 +140,9 @@ func (c *reader) Receive(all, polled bool) (got attend.Got, more bool, err error
 	if err != nil {
 		r.end()
 	}
-	// A polling consumer keeps the buffer, because it polls again soon and fetching the buffer
-	// would be a good part of an empty poll. Rest frees the buffer. Under a heavy stream the buffer
-	// goes back to the pool, because one buffer for all connections is better for the caches.
+	// A polling consumer keeps the buffer, because it polls again soon and getting the buffer takes
+	// a considerable part of an empty poll. Rest frees this buffer. If many bytes arrive, the
+	// buffer returns to the pool, because one buffer for all connections is better for the caches.
 	keep := polled && r.took < longGlimpse && c.att.State() != attend.Shared
 	if r.stage != nil && (r.fill == 0 && !keep || r.over) {
 		r.unstage()
@@ -160,7 +160,7 @@ func (c *reader) Deliver() (keep bool) { return c.deliverer != nil && c.delivere
 // Partial implements [attend.Receiver].
 func (c *reader) Partial() bool { return c.rx.missing > 0 }
 
-// Rest implements [attend.Receiver]: it frees the staging buffer before a wait that may be long. A
+// Rest implements [attend.Receiver]. It frees the staging buffer before a wait that may be long. A
 // partial frame moves to a buffer of its own size.
 func (c *reader) Rest() {
 	r := &c.rx
@@ -180,16 +180,16 @@ func (c *reader) Ended(err error) { (*Conn)(c).fail(err) }
 func (c *reader) Sent() uint32 { return uint32(c.tx.batches.Load()) }
 
 // receive reads and handles the bytes in the socket. The caller has the receive role. A short read
-// ends receive, unless all is set: only one more read finds an end of stream after the last bytes.
-// more is true if receive stopped early to let others run.
+// ends receive, unless all is set: only a further read finds an end of stream after the last bytes.
+// got is true if bytes arrived. more is true if receive stopped early to let others run.
 func (c *Conn) receive(all bool) (got, more bool, err error) {
 	r := &c.rx
 	r.restage()
 	r.before, r.took, r.unread = c.att.Looks(), 0, false
 	undrained := false
 	if r.fill > 0 && r.missing == 0 {
-		// Bytes from before the start, not looked at yet, or the beginning
-		// of a frame: looking again costs little.
+		// Bytes from before the start, which the protocol has not seen, or the beginning of a
+		// frame, which costs little to pass again.
 		if err := c.handle(); err == ErrEnough {
 			c.enough(all || !r.polled)
 			return true, false, nil
@@ -217,7 +217,7 @@ func (c *Conn) receive(all bool) (got, more bool, err error) {
 		} else if err != nil {
 			return got, false, err
 		}
-		if n < room && len(r.early) == 0 { // otherwise the bytes did not fit into staging
+		if n < room && len(r.early) == 0 { // otherwise staging had no room for more bytes
 			c.proto.Drained()
 			if undrained = false; !all {
 				return got, false, nil
@@ -231,7 +231,7 @@ func (c *Conn) receive(all bool) (got, more bool, err error) {
 }
 
 // enough ends a receive whose protocol returned ErrEnough. reported means that the unread bytes may
-// have been reported already, so that no further report of them will come.
+// have been reported already, so that no further report of them will arrive.
 func (c *Conn) enough(reported bool) {
 	c.proto.Drained()
 	r := &c.rx
@@ -243,7 +243,7 @@ func (r *receiver) unstage() {
 	r.stage = nil
 }
 
-// restage makes sure that there is a staging buffer, which begins with the early bytes.
+// restage makes sure that there is a staging buffer, and moves the early bytes to it.
 func (r *receiver) restage() {
 	if r.stage == nil {
 		r.stage = stages.Get().(*stage)
@@ -252,7 +252,7 @@ func (r *receiver) restage() {
 	r.refill()
 }
 
-// refill moves early bytes to staging, without a read, and returns how many.
+// refill moves early bytes to staging, without a read, and returns their number.
 func (r *receiver) refill() int {
 	if len(r.early) == 0 {
 		return 0
@@ -265,8 +265,8 @@ func (r *receiver) refill() int {
 	return n
 }
 
-// read makes one read call, into planned places first and staging after them. It returns the bytes
-// read and the room that the call offered.
+// read makes one read call, into planned places first and staging after them. It returns the number
+// of bytes read, and the number of bytes that the call could have read.
 func (c *Conn) read() (n, room int, err error) {
 	r := &c.rx
 	if n := r.refill(); n > 0 {
@@ -290,12 +290,12 @@ func (c *Conn) read() (n, room int, err error) {
 	}
 	r.fill += max(n, 0)
 	if n < room && from.Apart() {
-		room = n // the read was short although more bytes may have arrived
+		room = n // the read was short, but more bytes may have arrived
 	}
 	return n, room, err
 }
 
-// glimpse returns how many bytes to stage after a long frame.
+// glimpse returns the number of bytes to stage after a long frame.
 func (r *receiver) glimpse() int {
 	if r.ahead.right {
 		return shortGlimpse
@@ -304,7 +304,7 @@ func (r *receiver) glimpse() int {
 }
 
 // limit returns the size up to which the next read fills the stage. After a long frame another one
-// is likely, whose payload should not be staged.
+// is likely, and its payload should not be staged.
 func (r *receiver) limit() int {
 	if r.large {
 		return min(r.fill+r.glimpse(), stageSize)
@@ -343,14 +343,14 @@ func (c *Conn) handle() error {
 	return err
 }
 
-// eof returns io.EOF between frames, io.ErrUnexpectedEOF inside a frame, and ECONNRESET after a
-// reset. The kernel reports a reset once; if a write consumed that report, the read sees a plain
-// end of stream.
+// eof returns the error for an end of stream: io.EOF between frames, io.ErrUnexpectedEOF inside a
+// frame, and ECONNRESET after a reset. The kernel reports a reset once; if a write has consumed
+// that report, the read sees a plain end of stream.
 func (c *Conn) eof() error {
 	if c.rx.fill > 0 || c.rx.missing > 0 {
 		return io.ErrUnexpectedEOF
 	}
-	c.tx.mu.Lock() // of a write in progress
+	c.tx.mu.Lock() // waits for a write in progress
 	defer c.tx.mu.Unlock()
 	if c.tx.reset {
 		return syscall.ECONNRESET
@@ -358,8 +358,8 @@ func (c *Conn) eof() error {
 	return io.EOF
 }
 
-// readLoop receives from a portable stream. Nothing is read straight into place, since the read may
-// wait for the peer, and no memory may stay pinned meanwhile.
+// readLoop receives from a portable stream. Everything is staged, because the read may wait for the
+// peer and no memory may stay pinned meanwhile.
 func (c *Conn) readLoop() {
 	r := &c.rx
 	buf := make([]byte, max(maxFrame, len(r.early)+1))

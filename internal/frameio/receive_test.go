@@ -12,8 +12,8 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// Any splitting of a stream gives the same frames: on the portable path by a
-// stream that reads in pieces.
+// TestAnySplittingPortable checks that a stream gives the same frames however reads split it, on
+// the portable path.
 func TestAnySplittingPortable(t *testing.T) {
 	fs := frames(14)
 	for name, faults := range map[string][]testkit.Fault{
@@ -43,7 +43,7 @@ func TestAnySplittingPortable(t *testing.T) {
 	}
 }
 
-// The same on the fast path: the peer writes pieces of all sizes, and the
+// TestAnySplitting checks the same on the fast path. The peer writes pieces of all sizes, and the
 // reader sees many of the cuts.
 func TestAnySplitting(t *testing.T) {
 	fs := frames(30)
@@ -75,7 +75,8 @@ func TestAnySplitting(t *testing.T) {
 				}
 				rest = rest[n:]
 				if n < 100 {
-					time.Sleep(time.Duration(rnd.IntN(3)) * 20 * time.Microsecond) // let some cuts be seen
+					// Lets the reader see some cuts.
+					time.Sleep(time.Duration(rnd.IntN(3)) * 20 * time.Microsecond)
 				}
 			}
 			testkit.Await(t, "all frames", done)
@@ -90,16 +91,17 @@ func TestAnySplitting(t *testing.T) {
 	}
 }
 
-// The stream is cut at every single position. The reader has consumed all bytes before the cut.
+// TestEveryCut cuts the stream at every position. The reader has consumed all bytes before the cut
+// when the rest is sent.
 func TestEveryCut(t *testing.T) {
-	fs := [][]byte{frame(3), frame(7), {}, frame(8), frame(1)} // a long one between short ones
+	fs := [][]byte{frame(3), frame(7), {}, frame(8), frame(1)} // a long frame between short ones
 	s := stream(fs)
 	nc, peer := testkit.TCPPair(t)
 	defer peer.Close()
 	p := newFramed(nc, Options{})
 	p.c.Start(nil)
-	// taken returns how many bytes the receiver has, wherever they are.
-	var whole int // in complete frames; guarded by the receive role
+	// taken returns the number of bytes that the receiver has, wherever they are.
+	var whole int // bytes of complete frames; guarded by the receive role
 	taken := func() int {
 		p.c.Poll()
 		r := &p.c.rx
@@ -146,7 +148,7 @@ func TestEveryCut(t *testing.T) {
 	p.close(t)
 }
 
-// Bytes that were read before the start come first.
+// TestEarlyBytes checks that the bytes that were read before the start are handled first.
 func TestEarlyBytes(t *testing.T) {
 	fs := frames(40)
 	s := stream(fs)
@@ -163,7 +165,7 @@ func TestEarlyBytes(t *testing.T) {
 			p.close(t)
 			peer.Close()
 		}
-		// They must be handled without another arrival.
+		// Early bytes must be handled without another arrival.
 		x, peer := k.pair(t)
 		p := newFramed(x, k.opt)
 		done := p.expect(t, fs[:2])
@@ -174,7 +176,7 @@ func TestEarlyBytes(t *testing.T) {
 	})
 }
 
-// The end of a receiving direction is reported once, with the right error.
+// TestEnds checks that the end of the receiving direction is reported once, with the right error.
 func TestEnds(t *testing.T) {
 	long := stream([][]byte{make([]byte, 50000)})
 	everyKind(t, func(t *testing.T, k kind) {
@@ -215,10 +217,11 @@ func TestEnds(t *testing.T) {
 	})
 }
 
-// An error of the protocol ends the direction.
+// TestRefused checks that an error of the protocol ends the direction.
 func TestRefused(t *testing.T) {
 	everyKind(t, func(t *testing.T, k kind) {
-		for _, first := range []int{0, 3000} { // in Receive, in Plan
+		// Bytes sent first: the error is that of Receive, or of Plan.
+		for _, first := range []int{0, 3000} {
 			x, peer := k.pair(t)
 			p := newFramed(x, k.opt)
 			p.c.Start(nil)
@@ -246,9 +249,8 @@ func TestRefused(t *testing.T) {
 	})
 }
 
-// TestPassiveTakesOver: a poller keeps the passive goroutine away, and
-// when it stops the goroutine is back about a millisecond later, or at once after
-// Unpoll.
+// TestPassiveTakesOver checks that a poller keeps the passive goroutine away, and that this
+// goroutine returns about a millisecond after the last poll, or at once after Unpoll.
 func TestPassiveTakesOver(t *testing.T) {
 	for _, unpoll := range []bool{false, true} {
 		nc, peer := testkit.TCPPair(t)
@@ -265,7 +267,7 @@ func TestPassiveTakesOver(t *testing.T) {
 			if _, err := peer.Write(one); err != nil {
 				t.Fatal(err)
 			}
-			for len(got) == 0 { // the poller receives it
+			for len(got) == 0 { // the poller receives the frame
 				p.c.Poll()
 			}
 			<-got
@@ -279,7 +281,7 @@ func TestPassiveTakesOver(t *testing.T) {
 			took = append(took, testkit.Await(t, "a frame without a poller", got).Sub(begin))
 		}
 		slices.Sort(took)
-		// Judge the best result, since the machine may be busy.
+		// The best result counts, because the machine may be busy.
 		if limit := 5 * time.Millisecond; took[0] > limit {
 			t.Errorf("unpoll %t: the passive goroutine took %v at best", unpoll, took[0])
 		}
@@ -291,8 +293,8 @@ func TestPassiveTakesOver(t *testing.T) {
 	}
 }
 
-// TestPollerIsLeftAlone: as long as a consumer polls, the consumer handles arrivals and the passive
-// goroutine does not.
+// TestPollerIsLeftAlone checks that the consumer handles arrivals as long as it polls, and the
+// passive goroutine does not.
 func TestPollerIsLeftAlone(t *testing.T) {
 	nc, peer := testkit.TCPPair(t)
 	defer peer.Close()
@@ -317,14 +319,14 @@ func TestPollerIsLeftAlone(t *testing.T) {
 			if _, err := peer.Write(one); err != nil {
 				t.Fatal(err)
 			}
-			// At least once, or the passive goroutine could not know: on a
-			// busy machine it may run before the writer gets on.
+			// Poll at least once, or the passive goroutine could not know that there is a poller:
+			// on a busy machine it may run before the writer continues.
 			for first := true; first || mine.Load()+others.Load() <= i; first = false {
 				polling.Store(true)
 				p.c.Poll()
 				polling.Store(false)
-				// No consumer is in Poll for a moment: a passive goroutine that
-				// stays would often be first.
+				// No consumer is in Poll for a moment. A passive goroutine that did not keep away
+				// would often be first.
 				for begin := time.Now(); time.Since(begin) < 20*time.Microsecond; {
 				}
 			}
@@ -337,7 +339,8 @@ func TestPollerIsLeftAlone(t *testing.T) {
 	p.close(t)
 }
 
-// Several goroutines poll while the passive goroutine runs too: frames come whole and in order.
+// TestPollersShare checks that frames arrive whole and in order while several goroutines poll and
+// the passive goroutine runs too.
 func TestPollersShare(t *testing.T) {
 	fs := frames(300)
 	nc, peer := testkit.TCPPair(t)
@@ -370,7 +373,7 @@ func TestPollersShare(t *testing.T) {
 	peer.Close()
 }
 
-// A frame longer than a protocol may wait for ends the connection instead of
+// TestFrameTooLong checks that a frame that is too long for staging ends the connection instead of
 // filling memory.
 func TestFrameTooLong(t *testing.T) {
 	everyKind(t, func(t *testing.T, k kind) {
@@ -387,7 +390,7 @@ func TestFrameTooLong(t *testing.T) {
 	})
 }
 
-// A hoarder never consumes a byte.
+// A hoarder is a protocol that never consumes a byte.
 type hoarder struct{ *lengthFramed }
 
 func (hoarder) Receive([]byte, bool) (int, int, error) { return 0, 0, nil }

@@ -10,8 +10,8 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// TestResetIsNoEnd: a write consumes the report of a reset, and the next read finds an end of
-// stream. That is not an orderly end.
+// TestResetIsNoEnd checks that a reset is reported as such although a write has consumed the
+// kernel's report, so that the next read finds a plain end of stream.
 func TestResetIsNoEnd(t *testing.T) {
 	nc, peer := testkit.TCPPair(t)
 	p := newFramed(nc, Options{})

@@ -9,8 +9,8 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// Whenever the waiting goroutine retires, nothing is lost, delayed or
-// reordered, also while a consumer polls now and then.
+// TestRetiredAtWork checks that no frame is lost, delayed or reordered whenever the waiting
+// goroutine retires, also while a consumer polls occasionally.
 func TestRetiredAtWork(t *testing.T) {
 	a, b := kinds[0].connect(t)
 	fs := frames(400)
@@ -41,21 +41,22 @@ func TestRetiredAtWork(t *testing.T) {
 			b.c.Unpoll()
 		case 12:
 			b.c.att.Dedicate()
-		case 15: // the next finds it asleep
+		case 15: // the next frame finds the goroutine asleep
 			time.Sleep(200 * time.Microsecond)
 		}
 	}
 	testkit.Await(t, "all frames", done)
 	close(stop)
 	wg.Wait()
-	// The goroutine interrupted last may be retiring; the one that waits instead must work.
+	// The goroutine that was interrupted last may be retiring. The one that waits instead must
+	// work.
 	more := b.expect(t, fs[:1])
 	a.post(fs[0])
 	a.c.Kick()
 	testkit.Await(t, "a frame after that", more)
 }
 
-// Close ends every wait, including one that is just about to begin.
+// TestCloseWhileRetired checks that Close ends every wait, including a wait that is about to begin.
 func TestCloseWhileRetired(t *testing.T) {
 	for range 50 {
 		a, b := kinds[0].connect(t)

@@ -9,8 +9,8 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// A consumer that receives single messages with pauses between them causes no goroutine to be
-// started and stopped in the pauses.
+// TestSeldom checks that a consumer that receives single messages with pauses between them does not
+// cause a goroutine to be started and stopped in each pause.
 func TestSeldom(t *testing.T) {
 	a, b := kinds[0].connect(t)
 	var got atomic.Int32

@@ -16,16 +16,16 @@ import (
 	"viaduct/internal/sock"
 )
 
-// The states of the send role.
+// States of the send role.
 const (
 	idle  = iota // nothing sends and nothing is known to be queued
 	busy         // a goroutine has the role
-	again        // a goroutine has the role and must look at the queue once more
-	dead         // the connection has ended; the role is not taken any more
+	again        // a goroutine has the role and must check the queue once more
+	dead         // the connection has ended; nobody takes the role any more
 )
 
 // turns is the number of batches that a caller of Kick sends before a goroutine takes over, so that
-// a poster is not kept sending frames of others.
+// a caller is not kept busy with the frames of others.
 const turns = 8
 
 // A sender is the sending half of a Conn.
@@ -33,32 +33,32 @@ type sender struct {
 	state     atomic.Int32
 	finishing atomic.Bool // Shutdown was called
 
-	batches counter.Counter // moves with every write; by the role
+	batches counter.Counter // incremented by every write; the holder of the role writes it
 
-	// Owned by the role. mu is held while the batch is filled, and while the batch is written until
-	// Sent was called for it, so that Quiesce finds no frame that the kernel has taken without the
-	// protocol knowing. mu is free while the role's holder waits for the socket, so that Relinquish
-	// and Quiesce can reach the batch.
+	// The holder of the role owns the following fields. mu is held while the batch is filled. It is
+	// also held from the write of the batch until Sent has been called, so that Quiesce never finds
+	// a frame that the kernel has taken and the protocol does not know of. mu is free while the
+	// holder waits for the socket, so that Relinquish and Quiesce can access the batch.
 	mu       perturb.Mutex
 	batch    *Batch
-	reserved int                // bytes of the ring that Frame has returned
-	finished bool               // FIN was sent
+	reserved int                // number of bytes of the ring that Frame has returned
+	finished bool               // the direction was ended
 	closed   bool               // the descriptor is closed; guarded by mu
-	waiting  bool               // for the socket; guarded by mu
-	reset    bool               // a write returned that the peer has reset the stream; guarded by mu
-	held     []*regmem.Registry // where this sender is listed as a holder
+	waiting  bool               // the holder waits for the socket; guarded by mu
+	reset    bool               // a write has failed because the peer reset the stream; guarded by mu
+	held     []*regmem.Registry // registries in which this sender is listed as a holder
 
 	parked  atomic.Bool   // a poll may resume the role; see park
 	watched atomic.Bool   // watch runs
-	parks   atomic.Uint32 // moves with every park
-	looks   uint32        // of the Attention as the role last waited; owned by the role
+	parks   atomic.Uint32 // number of parks so far
+	looks   uint32        // att.Looks when the role last waited; owned by the holder of the role
 
-	free bool          // a stopped sender's role is free; guarded by mu
-	left chan struct{} // closed then; made for the first wait; guarded by mu
+	free bool          // the role of a stopped sender is free; guarded by mu
+	left chan struct{} // closed when free is set; nil unless a goroutine has waited; guarded by mu
 }
 
 // try writes as much of the batch as the socket takes. It returns ErrWouldBlock if the socket is
-// full. The caller then waits for room, and the batch's pins can be taken away meanwhile.
+// full. Then the caller waits for room, and deregistrations may release the batch's pins meanwhile.
 func (c *Conn) try() error {
 	t := &c.tx
 	t.mu.Lock()
@@ -88,7 +88,7 @@ func (c *Conn) writeLocked() error {
 	return err
 }
 
-// Kick is the doorbell: it starts sending if frames may be queued. It does not wait for the peer.
+// Kick starts sending if frames may be queued. It does not wait for the peer.
 func (c *Conn) Kick() {
 	for {
 		perturb.Point()
@@ -108,18 +108,18 @@ func (c *Conn) Kick() {
 	}
 }
 
-// drain sends until the queue is empty. The caller has the role; drain releases it or passes it to
-// a goroutine.
+// drain sends until the queue is empty. The caller has the role. drain releases the role or passes
+// it to a goroutine.
 func (c *Conn) drain() {
 	if c.take(); c.sock.Load() == nil {
-		// A portable stream's Write may block.
+		// Write may block on a portable stream.
 		go c.sendLoop()
 		return
 	}
 	c.drainOn()
 }
 
-// drainOn is drain of a Conn that has a socket.
+// drainOn is drain for a Conn that has a socket.
 func (c *Conn) drainOn() {
 	t := &c.tx
 	for n := 0; ; n++ {
@@ -143,8 +143,8 @@ func (c *Conn) drainOn() {
 	}
 }
 
-// sendLater passes the role on after a write failed with err. The next holder waits for room in the
-// socket, or ends the direction because nothing can be sent any more.
+// sendLater passes the role on after a write that failed with err. If the socket was full, the next
+// holder waits for room. Otherwise it ends the direction.
 func (c *Conn) sendLater(err error) {
 	switch {
 	case err != sock.ErrWouldBlock:
@@ -154,12 +154,12 @@ func (c *Conn) sendLater(err error) {
 	}
 }
 
-// SendNow sends one frame past the queue, if the send role is free. It calls fill, instead of the
-// protocol's Fill, to build the frame in memory that Frame returns. It returns false, and sends
-// nothing, if the role is taken or fill returned false. Sent reports, before SendNow returns or
-// later, that the kernel or the peer has the whole frame. SendNow does not wait for the peer. fill
-// runs in the send role, at most once, by the rules for methods of a Protocol. Use it to send a
-// short message without a batch when nothing else is queued.
+// SendNow sends one frame past the queue, if the send role is free, and reports whether it did. It
+// calls fill, instead of the protocol's Fill, to build the frame in memory that Frame returns.
+// SendNow returns false, and sends nothing, if the role is taken or fill returned false. fill runs
+// in the send role, at most once, and obeys the rules for methods of a Protocol. Sent is called,
+// before SendNow returns or later, when the kernel or the peer has the whole frame. SendNow does
+// not wait for the peer. It is for a short message when nothing else is queued.
 func (c *Conn) SendNow(fill func() bool) bool {
 	t := &c.tx
 	perturb.Point()
@@ -175,10 +175,10 @@ func (c *Conn) SendNow(fill func() bool) bool {
 	return ok
 }
 
-// Frame returns n bytes, n from 1 to MaxHeader, for the frame of a SendNow: in the ring that the
-// peer reads, if there is one with room for them, and else in a batch. Their contents are
-// undefined, and may change, as the peer may write there. Only the fill of a SendNow may call it,
-// once.
+// Frame returns n bytes for the frame of a SendNow; n is from 1 to MaxHeader. They are in the ring
+// that the peer reads, if there is one with room for them, and otherwise in a batch. Their contents
+// are undefined and may change, because the peer can write to the ring. Only the fill function of a
+// SendNow may call Frame, and only once.
 func (c *Conn) Frame(n int) []byte {
 	t := &c.tx
 	if p := c.sock.Load().Reserve(n); p != nil {
@@ -189,7 +189,7 @@ func (c *Conn) Frame(n int) []byte {
 	return t.batch.Header(n)
 }
 
-// sendOnly sends a frame that fill builds.
+// sendOnly sends one frame that fill builds. ok is false if it sent none.
 func (c *Conn) sendOnly(fill func() bool) (ok bool, err error) {
 	t := &c.tx
 	t.mu.Lock()
@@ -217,8 +217,8 @@ func (c *Conn) sendOnly(fill func() bool) (ok bool, err error) {
 	return true, err
 }
 
-// sendBatch makes sure that there is a batch, unless the queue is empty. If write is set it writes
-// the batch at once. It reports whether there is more to send.
+// sendBatch makes sure that there is a batch, unless the queue is empty. With write it writes the
+// batch at once. It reports whether there is more to send.
 func (c *Conn) sendBatch(write bool) (more bool, err error) {
 	t := &c.tx
 	t.mu.Lock()
@@ -234,8 +234,7 @@ func (c *Conn) sendBatch(write bool) (more bool, err error) {
 	return more, nil
 }
 
-// sendLoop is drain in a goroutine that may wait for the socket. A batch may
-// be pending already.
+// sendLoop is drain for a goroutine that may wait for the socket. There may be a batch already.
 func (c *Conn) sendLoop() {
 	t := &c.tx
 	for {
@@ -271,7 +270,8 @@ func (c *Conn) deliver() {
 	}
 }
 
-// fill creates a batch to write if there is none, unless nothing is queued.
+// fill creates a batch, unless there is one or nothing is queued. It reports whether there is a
+// batch to write.
 func (c *Conn) fill() bool {
 	last := c.tx.finishing.Load()
 	c.tx.mu.Lock()
@@ -295,9 +295,9 @@ func (c *Conn) fillLocked() bool {
 	return t.batch.bytes > 0 && !c.closing.Load()
 }
 
-// finish ends the direction if nothing is left to send. last means that the end was asked for
-// before the queue was found empty. Without last, a frame queued before Shutdown might still be
-// unseen.
+// finish ends the direction if Shutdown was called and nothing is left to send. last means that
+// Shutdown was called before the queue was found empty. Without last, a frame queued before
+// Shutdown might still be in the queue.
 func (c *Conn) finish(last bool) {
 	t := &c.tx
 	if last && !t.finished && (t.batch == nil || t.batch.bytes == 0) {
@@ -338,8 +338,8 @@ func (c *Conn) giveBack() bool {
 	return false
 }
 
-// sentLocked empties the batch after its last byte was written and calls Sent. It frees the batch
-// if Fill left nothing.
+// sentLocked calls Sent after the last byte of the batch was written, and empties the batch. If
+// Fill has left no frames, it frees the batch.
 func (c *Conn) sentLocked() {
 	t := &c.tx
 	t.waiting = false
@@ -351,7 +351,7 @@ func (c *Conn) sentLocked() {
 	c.proto.Sent()
 }
 
-// drop frees the batch, if there is one. Only the role creates and drops batches.
+// drop frees the batch, if there is one. Only the holder of the role creates and drops batches.
 func (t *sender) drop() {
 	if t.batch == nil {
 		return
@@ -368,9 +368,9 @@ func (t *sender) dropLocked() {
 	batches.Put(b)
 }
 
-// sendFailed ends the role for good, and the direction too, so that a peer with an intact stream
-// learns of a fault in our memory at once. Arrived bytes are handled first, because the peer may
-// have sent its reason before it closed the connection.
+// sendFailed ends the role for good. It also ends the direction, so that a peer with an intact
+// stream is notified at once if our memory has faulted. Arrived bytes are handled first, because
+// the peer may have sent its reason before it closed the connection.
 func (c *Conn) sendFailed(err error) {
 	t := &c.tx
 	t.drop()
@@ -384,9 +384,9 @@ func (c *Conn) sendFailed(err error) {
 	t.die()
 }
 
-// lastWords is how long the receiver continues after a failed write, for a peer that may have sent
-// its reason before it closed. A portable stream may need the time to deliver. A peer that sends
-// without end gets no more than that.
+// lastWords is the time for which the receiver continues after a failed write, because the peer may
+// have sent its reason before it closed. A portable stream may need this time to deliver. The limit
+// is for a peer that sends without end.
 const lastWords = 250 * time.Millisecond
 
 func (c *Conn) hearOut() {
@@ -411,8 +411,7 @@ func (t *sender) die() {
 	t.free = true
 }
 
-// stop makes the role unavailable; its holder ends soon, since the stream
-// is closed.
+// stop makes the role unavailable. Its holder ends soon, because the stream is closed.
 func (t *sender) stop() {
 	if t.state.CompareAndSwap(idle, dead) {
 		t.die()
@@ -433,14 +432,14 @@ func (t *sender) waitIdle() {
 	<-left
 }
 
-// flats holds buffers for portable streams: they get one Write per batch, so that a record layer
+// flats has buffers for portable streams. These get one Write per batch, so that a record layer
 // such as TLS makes large records.
 var flats = sync.Pool{New: func() any { return new(flat) }}
 
 type flat [aheadBytes + slabSize + maxFrame]byte
 
-// writePortable writes the batch through the net.Conn. The bytes are copied first, since the write
-// may wait for the peer, and no memory may stay pinned meanwhile.
+// writePortable writes the batch through the net.Conn. It copies the bytes first, because the write
+// may wait for the peer and no memory may stay pinned meanwhile.
 func (c *Conn) writePortable() error {
 	if p := c.tx.single(); p != nil {
 		return c.writeAll(p)
@@ -454,8 +453,8 @@ func (c *Conn) writePortable() error {
 	return c.writeAll(p)
 }
 
-// single returns the batch if it is one piece of our own memory, which need not be copied, and nil
-// otherwise.
+// single returns the bytes of the batch if they are one piece of the slab, which need not be
+// copied. Otherwise it returns nil.
 func (t *sender) single() []byte {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -471,7 +470,8 @@ func (t *sender) flatten(p []byte) ([]byte, error) {
 	defer t.mu.Unlock()
 	for _, v := range t.batch.vecs {
 		n := len(p)
-		if cap(p)-n < len(v) { // a frame longer than any of ours needs more room
+		// A frame longer than the frames of this module's protocols needs more room.
+		if cap(p)-n < len(v) {
 			p = slices.Grow(p, len(v))
 		}
 		p = p[:n+len(v)]
@@ -479,7 +479,7 @@ func (t *sender) flatten(p []byte) ([]byte, error) {
 			return nil, err
 		}
 	}
-	// The consumer may reuse the memory of the vectors from here on.
+	// From here on, the consumer may reuse the memory of the vectors.
 	clear(t.batch.vecs)
 	t.batch.vecs = t.batch.vecs[:0]
 	t.batch.release()
@@ -495,7 +495,7 @@ func (c *Conn) writeAll(p []byte) error {
 }
 
 // holdLocked registers the sender as a holder of the pins of its batch while it waits for the
-// socket.
+// socket. The caller holds mu.
 func (t *sender) holdLocked() {
 	if t.waiting {
 		return
@@ -542,8 +542,8 @@ func (t *sender) Relinquish() {
 }
 
 // WithSender calls f while no batch is filled or written and Sent is not called. Before that it
-// copies the referenced memory of the current batch. It does not wait for the peer, and must not be
-// called from a method of the protocol.
+// copies the referenced memory of the current batch. WithSender does not wait for the peer. Methods
+// of the protocol must not call it.
 func (c *Conn) WithSender(f func()) {
 	c.tx.mu.Lock()
 	defer c.tx.mu.Unlock()
@@ -553,10 +553,10 @@ func (c *Conn) WithSender(f func()) {
 	f()
 }
 
-// Quiesce waits for the protocol methods that began before it, and makes queued bytes independent
-// of registered memory. A protocol that first marks itself stopped, and checks the mark in its
-// methods, accesses no memory of its consumer after Quiesce. It does not wait for the peer, and
-// must not be called from a method of the protocol other than Failed.
+// Quiesce waits for the protocol methods that began before it, and copies queued bytes out of
+// registered memory. Suppose that a protocol first marks itself as stopped and checks the mark in
+// its methods. After Quiesce, it then does not access memory of its consumer any more. Quiesce does
+// not wait for the peer. Of the protocol's methods only Failed may call it.
 func (c *Conn) Quiesce() {
 	t := &c.tx
 	t.mu.Lock()
@@ -568,8 +568,8 @@ func (c *Conn) Quiesce() {
 	c.att.Unlock() //lint:ignore SA2001 the point is to have waited
 }
 
-// writeBatch writes as much of the batch as the socket takes: nil if all was written,
-// sock.ErrWouldBlock if the socket is full.
+// writeBatch writes as much of the batch as the socket takes. It returns nil if all was written,
+// and sock.ErrWouldBlock if the socket is full.
 func (c *Conn) writeBatch(to *sock.Socket) error {
 	b := c.tx.batch
 	for {
@@ -583,8 +583,8 @@ func (c *Conn) writeBatch(to *sock.Socket) error {
 	}
 }
 
-// writeTo makes one write call. The error for unmapped memory is EFAULT, whether the kernel copies
-// the bytes or this process does.
+// writeTo makes one write call. The error for unmapped memory is EFAULT, whether the kernel or this
+// process copies the bytes.
 func (b *Batch) writeTo(to *sock.Socket) (n int, err error) {
 	b.to = to
 	if !b.guarded || to.ByKernel() {

@@ -15,7 +15,7 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// TestEveryByteArrives sends both ways at once, from several goroutines.
+// TestEveryByteArrives sends frames both ways at once, from several goroutines.
 func TestEveryByteArrives(t *testing.T) {
 	const n = 600
 	fs := frames(n)
@@ -48,7 +48,7 @@ func TestEveryByteArrives(t *testing.T) {
 		if err := testkit.Await(t, "the end", b.failed); err != io.EOF {
 			t.Errorf("after Shutdown: %v", err)
 		}
-		b.c.Shutdown() // its direction still works
+		b.c.Shutdown() // the other direction still works
 		if err := testkit.Await(t, "the end", a.failed); err != io.EOF {
 			t.Errorf("after Shutdown: %v", err)
 		}
@@ -56,8 +56,8 @@ func TestEveryByteArrives(t *testing.T) {
 	})
 }
 
-// A lone frame is with the kernel when Kick returns, and Kick does not wait
-// when the socket is full: the role goes to a goroutine, and nothing is lost.
+// TestSocketFull checks that a lone frame is in the kernel when Kick returns. It also checks that
+// Kick does not wait when the socket is full: a goroutine takes the role, and no frame is lost.
 func TestSocketFull(t *testing.T) {
 	everyKind(t, func(t *testing.T, k kind) {
 		a, b := k.connect(t)
@@ -86,7 +86,7 @@ func TestSocketFull(t *testing.T) {
 		done := b.expect(t, append(fs, []byte("last")))
 		b.c.Start(nil)
 		testkit.Eventually(t, "everything is reported as sent", func() bool { return a.sentFrames() == n })
-		// The role is free again: the next frame is sent at once.
+		// The role is free again, so that the next frame is sent at once.
 		testkit.Eventually(t, "the role is free", func() bool { return a.c.tx.state.Load() == idle })
 		a.post([]byte("last"))
 		a.c.Kick()
@@ -97,9 +97,9 @@ func TestSocketFull(t *testing.T) {
 	})
 }
 
-// fullSocket posts pieces of r's memory, pinned, until the sender waits for the peer. It releases
-// the pins of frames that are not in a batch yet, like an engine that looks up its memory when it
-// builds the frame. It returns how many frames are in the batch or were sent.
+// fullSocket posts pieces of r, pinned, until the sender waits for the peer. Like an engine that
+// pins memory when it builds the frame, it releases the pins of frames that are not in a batch yet.
+// It returns the number of frames that are in the batch or were sent.
 func fullSocket(t *testing.T, a *lengthFramed, r *regmem.Region, piece int) int {
 	t.Helper()
 	for off := 0; off+piece <= r.Len(); off += piece {
@@ -126,14 +126,14 @@ func fullSocket(t *testing.T, a *lengthFramed, r *regmem.Region, piece int) int 
 	return n
 }
 
-// While a peer does not read, neither Deregister nor Quiesce waits for it, and the queued frames
-// keep the bytes that were posted.
+// TestMemoryIsLetGo checks that neither Deregister nor Quiesce waits for a peer that does not read,
+// and that the queued frames keep the bytes that were posted.
 func TestMemoryIsLetGo(t *testing.T) {
 	for name, letGo := range map[string]func(a *lengthFramed, g *regmem.Registry, r *regmem.Region) error{
 		"Deregister": func(_ *lengthFramed, g *regmem.Registry, r *regmem.Region) error { return g.Deregister(r) },
 		"Quiesce": func(a *lengthFramed, g *regmem.Registry, r *regmem.Region) error {
 			a.c.Quiesce()
-			return g.Deregister(r) // has no pins left
+			return g.Deregister(r) // r has no pins left
 		},
 		"Both": func(a *lengthFramed, g *regmem.Registry, r *regmem.Region) error {
 			go a.c.Quiesce()
@@ -162,7 +162,7 @@ func TestMemoryIsLetGo(t *testing.T) {
 				if err := testkit.Await(t, "the memory is let go", done); err != nil {
 					t.Error(err)
 				}
-				clear(mem) // ours again
+				clear(mem) // the memory belongs to the test again
 				var fs [][]byte
 				for i := range n {
 					fs = append(fs, bytes.Repeat([]byte{byte(i + 1)}, piece))
@@ -175,7 +175,7 @@ func TestMemoryIsLetGo(t *testing.T) {
 	}
 }
 
-// Quiesce waits for methods that run.
+// TestQuiesceWaits checks that Quiesce waits for running methods of the protocol.
 func TestQuiesceWaits(t *testing.T) {
 	everyKind(t, func(t *testing.T, k kind) {
 		a, b := k.connect(t)
@@ -198,8 +198,8 @@ func TestQuiesceWaits(t *testing.T) {
 	})
 }
 
-// When Quiesce returns, Sent was called for every frame that the kernel has taken. A peer that has
-// such a frame may end the connection before.
+// TestQuiesceWaitsForSent checks that Sent was called, when Quiesce returns, for every frame that
+// the kernel has taken. The peer may end the connection as soon as it has such a frame.
 func TestQuiesceWaitsForSent(t *testing.T) {
 	everyKind(t, func(t *testing.T, k kind) {
 		a, b := k.connect(t)
@@ -225,7 +225,8 @@ func TestQuiesceWaitsForSent(t *testing.T) {
 	})
 }
 
-// When sending fails, the protocol is notified after it received the peer's last frames.
+// TestSendFails checks that the protocol receives the peer's last frames before it is notified that
+// sending failed.
 func TestSendFails(t *testing.T) {
 	everyKind(t, func(t *testing.T, k kind) {
 		x, peer := k.pair(t)
@@ -250,13 +251,13 @@ func TestSendFails(t *testing.T) {
 		}
 		testkit.Await(t, "the peer's last words", last)
 		testkit.Await(t, "Failed", p.failed)
-		p.c.Kick() // no harm
+		p.c.Kick() // has no effect
 		p.close(t)
 	})
 }
 
-// Frames that the peer sent before the connection broke are received before the failure is
-// reported, whatever delays the receiver.
+// TestLastWords checks that frames that the peer sent before the connection broke are received
+// before the failure is reported, whatever delays the receiver.
 func TestLastWords(t *testing.T) {
 	everyKind(t, func(t *testing.T, k kind) {
 		x, peer := k.pair(t)
@@ -290,7 +291,7 @@ func TestLastWords(t *testing.T) {
 	})
 }
 
-// Nothing is received before Start, also not when sending fails.
+// TestNothingBeforeStart checks that nothing is received before Start, even if sending fails.
 func TestNothingBeforeStart(t *testing.T) {
 	everyKind(t, func(t *testing.T, k kind) {
 		x, peer := k.pair(t)
@@ -312,11 +313,10 @@ func TestNothingBeforeStart(t *testing.T) {
 	})
 }
 
-// late is a protocol for which a frame is posted, with a Kick, at the very moment when Fill has
-// found an empty queue.
+// late is a protocol that posts a frame, with a Kick, just after Fill has found an empty queue.
 type late struct {
 	*lengthFramed
-	left int // guarded by the send role
+	left int // frames to post; guarded by the send role
 }
 
 func (p *late) Fill(b *Batch) {
@@ -340,11 +340,11 @@ func TestKickWhileRoleEnds(t *testing.T) {
 	})
 }
 
-// counted is a protocol that counts its Fills and leaves all but one frame in each.
+// counted is a protocol that counts its calls of Fill. With one, each Fill sees at most one frame.
 type counted struct {
 	*lengthFramed
 	fills int  // guarded by the send role
-	one   bool // each Fill sees one frame
+	one   bool // each Fill sees at most one frame
 }
 
 func (p *counted) Fill(b *Batch) {
@@ -366,7 +366,8 @@ func (p *counted) Fill(b *Batch) {
 	p.lengthFramed.Fill(b)
 }
 
-// Fill runs once for a batch that takes the whole queue, and once per batch if it leaves frames.
+// TestFillsOnce checks that Fill is called once for a batch that takes the whole queue, and once
+// per batch if it leaves frames.
 func TestFillsOnce(t *testing.T) {
 	for _, one := range []bool{false, true} {
 		t.Run(fmt.Sprintf("one=%t", one), func(t *testing.T) {
@@ -398,7 +399,8 @@ func TestFillsOnce(t *testing.T) {
 	}
 }
 
-// A deregistration that began before the sender registered as a holder still gets its pins back.
+// TestHoldSeesClosing checks that a deregistration gets its pins back even if it began before the
+// sender registered as a holder.
 func TestHoldSeesClosing(t *testing.T) {
 	g := regmem.New(regmem.Limits{})
 	mem := make([]byte, 3*CopyLimit)
@@ -431,7 +433,7 @@ func TestHoldSeesClosing(t *testing.T) {
 	batches.Put(b)
 }
 
-// A batch reports that it is full before it overflows.
+// TestBatchBounds checks that a batch reports that it is full before it overflows.
 func TestBatchBounds(t *testing.T) {
 	b := batches.Get().(*Batch)
 	defer func() { b.reset(); batches.Put(b) }()
@@ -478,8 +480,8 @@ func TestBatchBounds(t *testing.T) {
 	}
 }
 
-// Whatever the kernel takes at a time, the bytes of a batch leave in order,
-// also if its memory is taken away in between.
+// TestPartialWrites checks that the bytes of a batch are written in order, however many the kernel
+// takes at a time, also if the memory of the batch is deregistered in between.
 func TestPartialWrites(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		b := batches.Get().(*Batch)
@@ -534,7 +536,8 @@ func TestPartialWrites(t *testing.T) {
 	})
 }
 
-// Pieces of one region share one pin, which is released when the batch is written or copied.
+// TestPinned checks that pieces of one region share one pin, which is released when the batch is
+// written or copied.
 func TestPinned(t *testing.T) {
 	g := regmem.New(regmem.Limits{})
 	mem := make([]byte, 2*CopyLimit+2)
@@ -575,8 +578,8 @@ func TestPinned(t *testing.T) {
 	}
 }
 
-// A caller of Kick that finds the queue empty repeatedly, because others kick meanwhile, still
-// sends a frame that it finally finds.
+// TestEmptyRounds checks that a caller of Kick that finds the queue empty repeatedly, because
+// others kick meanwhile, still sends a frame that it finally finds.
 func TestEmptyRounds(t *testing.T) {
 	everyKind(t, func(t *testing.T, k kind) {
 		a, b := k.connect(t)
@@ -599,8 +602,8 @@ func TestEmptyRounds(t *testing.T) {
 	})
 }
 
-// A frame queued before Shutdown is sent before the end of the stream, even if the sender has just
-// found the queue empty.
+// TestShutdownBehindFrame checks that a frame queued before Shutdown is sent before the end of the
+// stream, even if the sender has just found the queue empty.
 func TestShutdownBehindFrame(t *testing.T) {
 	everyKind(t, func(t *testing.T, k kind) {
 		a, b := k.connect(t)

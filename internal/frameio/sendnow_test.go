@@ -8,7 +8,7 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// sendNow is SendNow of one frame.
+// sendNow sends the frame f by SendNow.
 func (p *lengthFramed) sendNow(f []byte) bool {
 	return p.c.SendNow(func() bool {
 		b := p.c.Frame(4 + len(f))
@@ -24,8 +24,8 @@ func (p *lengthFramed) sendNow(f []byte) bool {
 	})
 }
 
-// TestSendNow: a frame bypasses the queue if the send role is free, and Sent reports it as usual.
-// Otherwise nothing happens. Frames posted meanwhile follow.
+// TestSendNow checks that a frame bypasses the queue if the send role is free, and that Sent
+// reports it as usual. If the role is taken, nothing may happen. Frames posted meanwhile follow.
 func TestSendNow(t *testing.T) {
 	everyKind(t, func(t *testing.T, k kind) {
 		a, b := k.connect(t)
@@ -44,7 +44,7 @@ func TestSendNow(t *testing.T) {
 		if a.c.SendNow(func() bool { return false }) || a.c.SendNow(func() bool { a.c.Frame(8); return false }) {
 			t.Error("true although fill was false")
 		}
-		a.c.tx.state.Store(busy) // as a goroutine that has the role
+		a.c.tx.state.Store(busy) // as if a goroutine had the role
 		if a.sendNow([]byte("x")) {
 			t.Error("sent without the role")
 		}
@@ -61,7 +61,7 @@ func TestSendNow(t *testing.T) {
 	})
 }
 
-// TestSendNowFull: a frame for which the socket has no room is sent once there is room.
+// TestSendNowFull checks that a frame for which the socket has no room is sent once there is room.
 func TestSendNowFull(t *testing.T) {
 	everyKind(t, func(t *testing.T, k kind) {
 		a, b := k.connect(t)

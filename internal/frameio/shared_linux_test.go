@@ -21,7 +21,8 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// goroutines returns the number of goroutines with function f on their stack.
+// goroutines returns the number of goroutines that have function f of package attend on their
+// stack.
 func goroutines(f string) (n int) {
 	b := make([]byte, 4<<20)
 	for g := range strings.SplitSeq(string(b[:runtime.Stack(b, true)]), "\n\n") {
@@ -32,12 +33,12 @@ func goroutines(f string) (n int) {
 	return n
 }
 
-// The goroutines of package attend, and its thresholds.
+// The functions of attend's goroutines, and the thresholds of package attend.
 const (
 	attendants = "(*attendant).run"
 	pollers    = "(*sharedPoller).run"
-	crowdBytes = 64 << 10               // brought by several connections make a poller pause
-	sweepEvery = 100 * time.Millisecond // idle attendants are looked for
+	crowdBytes = 64 << 10               // bytes from several connections that make a poller pause
+	sweepEvery = 100 * time.Millisecond // period of the search for idle attendants
 )
 
 // onePoller makes all connections of the test share one poller.
@@ -46,8 +47,8 @@ func onePoller(t *testing.T) {
 	t.Cleanup(func() { runtime.GOMAXPROCS(old) })
 }
 
-// An idle connection has no goroutine and no descriptor except its socket. A connection that was
-// busy keeps both for a moment. Both receive arrivals.
+// TestIdle checks that an idle connection has no goroutine and no descriptor except its socket, and
+// that a connection that was busy keeps both for a moment. Both must receive arrivals.
 func TestIdle(t *testing.T) {
 	const pairs = 20
 	before := testkit.OpenFiles()
@@ -72,7 +73,7 @@ func TestIdle(t *testing.T) {
 			t.Errorf("%d poll", n)
 		}
 		before, sent := got.Load(), uint32(0)
-		for _, a := range as { // one by one, which is little for each
+		for _, a := range as { // one by one, so that each connection gets few bytes
 			a.post([]byte("x"))
 			a.c.Kick()
 			sent++
@@ -102,8 +103,8 @@ func TestIdle(t *testing.T) {
 	idle()
 }
 
-// Nothing is lost, delayed or reordered, whichever goroutine receives and wherever the connection
-// waits at that moment.
+// TestSharedAtWork checks that no frame is lost, delayed or reordered, whichever goroutine receives
+// and wherever the connection waits at that moment.
 func TestSharedAtWork(t *testing.T) {
 	const pairs = 6
 	fs := frames(150)
@@ -161,8 +162,8 @@ func TestSharedAtWork(t *testing.T) {
 	consumer.Wait()
 }
 
-// If many bytes arrive for one connection after the other, the holder of the receive role pauses
-// before the next read, so that more arrive.
+// TestGather checks that the holder of the receive role pauses before the next read, so that more
+// bytes arrive, if many bytes arrive for one connection after the other.
 func TestGather(t *testing.T) {
 	onePoller(t)
 	var as []*lengthFramed
@@ -186,7 +187,7 @@ func TestGather(t *testing.T) {
 		a.post(make([]byte, crowdBytes/2))
 		a.c.Kick()
 		if i == 0 {
-			<-busy // the others find it so
+			<-busy // the receiver is busy while the other frames arrive
 		}
 	}
 	close(goOn)
@@ -196,8 +197,8 @@ func TestGather(t *testing.T) {
 	testkit.Eventually(t, "a nap", func() bool { return attend.Gathers() > before })
 }
 
-// A connection with a shared poller keeps no buffer, whether it was polled before or is
-// polled there.
+// TestSharedKeepsNoBuffer checks that a connection with a shared poller keeps no buffer, whether it
+// is polled before or after it joins the poller.
 func TestSharedKeepsNoBuffer(t *testing.T) {
 	a, b := kinds[1].connect(t)
 	kept := func(c *Conn) (kept bool) {
@@ -217,8 +218,9 @@ func TestSharedKeepsNoBuffer(t *testing.T) {
 	}
 }
 
-// Bytes that arrived before the connection joined the shared poller are reported, and so is an end
-// of stream that came together with the last bytes.
+// TestThereAlready checks that bytes that arrived before the connection joined the shared poller
+// are reported, and that an end of stream that arrived together with the last bytes is reported
+// too.
 func TestThereAlready(t *testing.T) {
 	for _, last := range []func(*net.TCPConn){
 		func(c *net.TCPConn) { c.CloseWrite() },
@@ -252,8 +254,8 @@ func TestThereAlready(t *testing.T) {
 	}
 }
 
-// A read that is short because the memory can't be written to, although more is
-// there, ends the connection at once.
+// TestFaultWhileReceiving checks that a read that is short because the memory cannot be written to,
+// although more bytes have arrived, ends the connection at once.
 func TestFaultWhileReceiving(t *testing.T) {
 	const length, size, valid = 120000, 128 << 10, 96 << 10
 	f, err := os.Create(filepath.Join(t.TempDir(), "f"))
@@ -304,15 +306,15 @@ func TestFaultWhileReceiving(t *testing.T) {
 	p.c.take()
 	peer.(*net.TCPConn).ReadFrom(src)
 	testkit.Eventually(t, "it arrives", func() bool { return p.c.sock.Load().Pending() == len(frame) })
-	p.c.rx.large = true // so that it is read in pieces
+	p.c.rx.large = true // the frame is read in pieces
 	p.c.Start(nil)
 	if err := testkit.Await(t, "the failure", p.failed); !errors.Is(err, syscall.EFAULT) {
 		t.Errorf("failed with %v", err)
 	}
 }
 
-// A poller that finds the receive role taken when it handles a report leaves the report to the
-// holder of the role.
+// TestReportWhileRead checks that a poller that finds the receive role taken when it handles a
+// report leaves the report to the holder of the role.
 func TestReportWhileRead(t *testing.T) {
 	a, b := kinds[1].connect(t)
 	got := b.expect(t, [][]byte{[]byte("x")})
@@ -326,7 +328,8 @@ func TestReportWhileRead(t *testing.T) {
 	testkit.Await(t, "the frame", got)
 }
 
-// A connection whose consumer blocks where it must not does not delay other connections.
+// TestRelieved checks that a connection whose consumer blocks in a method that must not block does
+// not delay other connections.
 func TestRelieved(t *testing.T) {
 	onePoller(t)
 	a, b := kinds[1].connect(t)
@@ -366,7 +369,8 @@ func TestRelieved(t *testing.T) {
 	testkit.Eventually(t, "one polls", func() bool { return goroutines(pollers) == 1 })
 }
 
-// Connections that end while others start leave no goroutine waiting and no descriptor open.
+// TestSharedPollerCloses checks that connections that end while others start leave no goroutine
+// waiting and no descriptor open.
 func TestSharedPollerCloses(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range 4 {

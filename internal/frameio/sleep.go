@@ -8,12 +8,12 @@ func (c *Conn) Expects() bool {
 	return uint32(c.tx.batches.Load()) != c.slept.Load() && c.tx.state.Load() == idle
 }
 
-// Near reports whether the peer is on this host.
+// Near reports whether the peer is on this host. It is false for a portable stream.
 func (c *Conn) Near() bool { return c.sock.Load() != nil && c.near }
 
-// SleepAt adds the socket to the sources that wake s. It returns false if a consumer must call
+// SleepAt adds the socket to the sources that wake s. It returns false if the consumer must call
 // Unpoll instead: the stream is portable or has ended, another goroutine reads, or the sender waits
-// for room. The goroutine that waits for arrivals keeps waiting: if both wake up, one of them
+// for room. The goroutine that waits for arrivals keeps waiting; if both wake up, one of them
 // reads. Close wakes the sleeper. A consumer that is woken by an arrival polls.
 func (c *Conn) SleepAt(s *attend.Sleeper) bool {
 	from := c.sock.Load()
@@ -25,5 +25,6 @@ func (c *Conn) SleepAt(s *attend.Sleeper) bool {
 		return false
 	}
 	c.slept.Store(uint32(c.tx.batches.Load()))
-	return c.att.SleepAt(s) // tearDown, which closes the attention before it wakes all sleepers, has yet to
+	// TearDown closes the attention before it wakes all sleepers, so it will wake this one.
+	return c.att.SleepAt(s)
 }

@@ -10,7 +10,7 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// sleeper returns a sleeper, as soon as there is one.
+// sleeper returns a Sleeper as soon as one is free. It fails the test if none becomes free.
 func sleeper(t *testing.T) *attend.Sleeper {
 	t.Helper()
 	for range 1 << 12 {
@@ -29,8 +29,8 @@ func dozes(t *testing.T, c *Conn) bool {
 	return c.SleepAt(z)
 }
 
-// A sleeping consumer is woken by an arrival and receives it. After the consumer has left, the
-// passive goroutine receives.
+// TestDoze checks that an arrival wakes a sleeping consumer, which receives it, and that the
+// passive goroutine receives after the consumer has left.
 func TestDoze(t *testing.T) {
 	for _, large := range []bool{false, true} {
 		a, b := kinds[0].connect(t)
@@ -48,7 +48,7 @@ func TestDoze(t *testing.T) {
 			n := b.c.att.Received()
 			go func() {
 				if i%3 == 0 {
-					time.Sleep(300 * time.Microsecond) // asleep, most likely
+					time.Sleep(300 * time.Microsecond) // most likely asleep
 				}
 				a.post(f)
 				a.c.Kick()
@@ -72,8 +72,9 @@ func TestDoze(t *testing.T) {
 	}
 }
 
-// An arrival is expected once after each write. A consumer can't doze on a connection that has
-// ended, is read by another goroutine, brings long frames, or has none of its own descriptors.
+// TestMayDoze checks that an arrival is expected once after each write. It also checks that a
+// consumer cannot sleep on a connection that has ended, is read by another goroutine, receives long
+// frames, or has no descriptor of its own.
 func TestMayDoze(t *testing.T) {
 	a, b := kinds[0].connect(t)
 	if dozes(t, a.c) {
@@ -122,8 +123,8 @@ func TestMayDoze(t *testing.T) {
 	}
 }
 
-// Close does not wait for a consumer that dozes on the connection, nor does the end of the
-// stream.
+// TestCloseWhileDozing checks that neither Close nor the end of the stream waits for a consumer
+// that sleeps on the connection.
 func TestCloseWhileDozing(t *testing.T) {
 	for range 50 {
 		a, b := kinds[0].connect(t)
@@ -146,8 +147,8 @@ func TestCloseWhileDozing(t *testing.T) {
 	}
 }
 
-// TestDozeTells: messages that a consumer receives on its way to sleep at shared memory are
-// delivered before it sleeps, like those of any other receive.
+// TestDozeTells checks that messages that a consumer receives on its way to sleep at shared memory
+// are delivered before it sleeps, like the messages of any other receive.
 func TestDozeTells(t *testing.T) {
 	if !sock.SharesByDefault {
 		t.Skip("SKIPPED: only shared memory has to be asked for reports")

@@ -2,7 +2,7 @@ package frameio
 
 import "testing"
 
-// scripted consumes every byte and returns the missing count that the test sets.
+// scripted is a protocol that consumes every byte and returns the missing count that the test sets.
 type scripted struct {
 	Protocol
 	direct int
@@ -12,8 +12,8 @@ func (p *scripted) Receive(b []byte, _ bool) (n, direct int, err error) {
 	return len(b), p.direct, nil
 }
 
-// After a long frame few bytes are staged at a time, since another long frame is likely, until none
-// has followed.
+// TestGlimpses checks that few bytes are staged at a time after a long frame, because another long
+// frame is likely, until several reads have brought none.
 func TestGlimpses(t *testing.T) {
 	p := &scripted{}
 	c := &Conn{proto: p}
@@ -34,7 +34,7 @@ func TestGlimpses(t *testing.T) {
 		take(100, 50000)
 		for range maxGlimpses - 1 {
 			take(longGlimpse, 0)
-			take(longGlimpse/2, 0) // does not count: no more bytes had arrived
+			take(longGlimpse/2, 0) // does not count, because no more bytes had arrived
 		}
 		if r.limit() != longGlimpse {
 			t.Errorf("stages up to %d not long after a long frame", r.limit())
