@@ -72,7 +72,7 @@ type Config struct {
 	// Reads that may be outstanding. Zero means 16, negative means none. QueuePair.IRD and ORD
 	// return the values in use after start-up.
 	IRD, ORD int
-	// MaxIRD is the value to which IRD may be raised if the peer asks for it; 0 means 128.
+	// MaxIRD is the value that IRD may be raised to if the peer asks for it; 0 means 128.
 	MaxIRD int
 	// MinORD makes a Responder reject peers that serve fewer Reads.
 	MinORD int
@@ -86,7 +86,7 @@ type Config struct {
 	PlainFallback bool
 	// PlainOnly makes a Responder refuse revision 2.
 	PlainOnly bool
-	// ClientServer asks for the model in which the Initiator's ULP sends first. Without it, the
+	// ClientServer asks for the model where the Initiator's ULP sends first. Without it, the
 	// stack itself sends a first message that allows the Responder to send.
 	ClientServer bool
 	// EarlyResponder lets a Responder send before it has received an FPDU, because an agreement
@@ -152,7 +152,7 @@ type Config struct {
 	// SameHost selects shared memory if the peer is a process of the same user on this host that
 	// agrees; Linux only. Streams with TLS or WrapConn do not use it.
 	SameHost samehost.Policy
-	// SameHostDir is a directory in which the two processes find each other if they have separate
+	// SameHostDir is a directory where the two processes find each other if they have separate
 	// network namespaces, as containers have. Both need to set it. See package samehost.
 	SameHostDir string
 
@@ -182,9 +182,9 @@ type Config struct {
 	// [RDMAP-8.1.1-12] [SEC-6.4.3.3-2] [SEC-7.2-1] [SEC-7.2-2], MinORD [MPA2-9.1-8],
 	// Plain [MPA2-10-3], PlainFallback [I-02], ClientServer [MPA2-5-1] [I-06], forceRTR [I-07],
 	// EarlyResponder [I-77], Markers [I-09], FPDUSize [I-26], MaxFPDU [I-25],
-	// Atomic, Immediate [RDMAPX-1.1-1] [RDMAPX-1.1-2] [I-63], MaxRead [I-62], StrictInvalidate [I-55],
-	// FirstFPDUDelay [I-10], TLS [SEC-5.1-1] [SEC-5.3-1] [SEC-5.4-1] [DDP-8.4-1] [DDP-8.4-2] [I-73],
-	// KeepConn [I-15], MaxPending, MaxPendingPerHost [I-70].
+	// Atomic, Immediate [RDMAPX-1.1-1] [RDMAPX-1.1-2] [I-63], MaxRead [I-62], StrictInvalidate
+	// [I-55], FirstFPDUDelay [I-10], TLS [SEC-5.1-1] [SEC-5.3-1] [SEC-5.4-1] [DDP-8.4-1]
+	// [DDP-8.4-2] [I-73], KeepConn [I-15], MaxPending, MaxPendingPerHost [I-70].
 }
 
 // settings holds the part of the Config that a stream needs until it ends.

@@ -14,7 +14,7 @@ import (
 	"viaduct/internal/wire/rdmap"
 )
 
-// An ending is the way in which a stream ends on the wire.
+// An ending is the way a stream ends on the wire.
 type ending uint8
 
 const (
@@ -307,7 +307,7 @@ func (q *QueuePair) closeSoon() bool {
 }
 
 // awaitEnd waits until both directions have ended, the stream has ended, or Config.CloseTimeout has
-// passed. It returns the way in which Close ends the stream, and the error for [QueuePair.Err].
+// passed. It returns how Close ends the stream, and the error for [QueuePair.Err].
 func (q *QueuePair) awaitEnd() (ending, error) {
 	if q.drained.has() && q.peerEnd.has() {
 		return endQuiet, io.EOF
@@ -394,7 +394,7 @@ func (q *QueuePair) firstCame() {
 }
 
 // watchIdle ends the stream when nothing was sent or received for d. It checks that after rest, and
-// then at the earliest time at which it may be true. [SEC-6.4.2-1] [I-71]
+// then at the earliest time when it may be true. [SEC-6.4.2-1] [I-71]
 func (q *QueuePair) watchIdle(d, rest time.Duration) {
 	q.after(rest, func() {
 		idle := time.Since(q.lastActivity())

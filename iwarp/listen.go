@@ -146,7 +146,7 @@ func (l *Listener) startUp(nc net.Conn, host string) {
 	}
 }
 
-// AcceptRequest waits for the next Request. The error is that of the context, or ErrClosed after
+// AcceptRequest waits for the next Request. The error is the error of the context, or ErrClosed after
 // Close, or the error that ended listening.
 func (l *Listener) AcceptRequest(ctx context.Context) (*Request, error) {
 	select {

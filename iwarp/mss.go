@@ -44,7 +44,7 @@ func segmentSizeBy(by controller, c net.Conn) int {
 	return usualSegment(c)
 }
 
-// usualSegment returns the payload size to assume if that of the connection is unknown. [MPA-5.1-2]
+// usualSegment returns the payload size to assume if the connection's is unknown. [MPA-5.1-2]
 func usualSegment(c net.Conn) int {
 	if a, ok := c.RemoteAddr().(*net.TCPAddr); ok && a.IP.To4() == nil {
 		return segmentIPv6

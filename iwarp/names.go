@@ -33,7 +33,7 @@ func params(p mpa.Params) Params {
 
 // [RDMAP 4.8]
 
-// A Layer is a protocol layer in which the error of a [TerminateError] was found.
+// A Layer is the protocol layer that found the error of a [TerminateError].
 type Layer uint8
 
 // The layers.

@@ -345,7 +345,7 @@ func TestReadPlace(t *testing.T) {
 	}
 }
 
-// TestAtomicPlace checks that Atomics have slots of their own besides those of Reads, even while
+// TestAtomicPlace checks that Atomics have slots of their own besides the slots of Reads, even while
 // the answers to as many of each are being sent. [I-64] [RDMAPX-5.2.1-7] [RDMAPX-5.2.1-8]
 func TestAtomicPlace(t *testing.T) {
 	held := make(chan chan struct{}, 1)

@@ -46,7 +46,7 @@ func (q *QueuePair) Post(wr SendWR) error {
 
 // PostNow posts one request without More, for a caller that can use its result at once. If sent is
 // true, the request is complete, and has no completion on the queue unless it failed. Otherwise its
-// completion follows, even if Unsignaled is set. The errors are those of Post.
+// completion follows, even if Unsignaled is set. It returns the errors of Post.
 func (q *QueuePair) PostNow(wr SendWR) (sent bool, err error) {
 	if n, ok := q.sendDirect(&wr, false); ok {
 		sent = !q.direct.signal(n)

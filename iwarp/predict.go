@@ -23,7 +23,7 @@ const (
 // seldomSeen is the back-off of looking ahead for Writes when it seldom finds any.
 var seldomSeen = budget.Rule{Max: 63}
 
-// A guess holds the data from which segments are predicted.
+// A guess holds the data for predicting segments.
 type guess struct {
 	longOp rdmap.Opcode // opcode of the last segment that was read into place
 	// Payload of the last segment that began a message on queue 0 without ending it.
@@ -58,7 +58,7 @@ func addSegment(to *placer.Predictions, n int, place []byte) bool {
 // memory that only the peer's next messages may change: memory lent by a RecvSource, the receive of
 // a message that has begun, or the sinks of our own Reads. RDMA Writes do not state their length,
 // and the memory after one may be in use, so they are not predicted. Instead, Predict looks ahead
-// at the headers of those that have arrived.
+// at the headers of the ones that have arrived.
 func (w *frames) Predict(to *placer.Predictions) {
 	q := (*QueuePair)(w)
 	r := &q.rx
@@ -127,7 +127,7 @@ func (q *QueuePair) predictSource(to *placer.Predictions, lent RecvGuess) {
 	}
 }
 
-// sendEnd returns the offset at which the current message on queue 0 continues after the current
+// sendEnd returns the offset where the current message on queue 0 continues after the current
 // segment, and whether that segment is its last.
 func (q *QueuePair) sendEnd() (at int, last bool) {
 	r := &q.rx

@@ -113,7 +113,7 @@ type limits struct {
 	wg     sync.WaitGroup
 }
 
-// The ends are the steps by which a stream ends.
+// The ends are the steps in the end of a stream.
 type ends struct {
 	closer   atomic.Bool // whether a Close waits, and will end the stream after both directions
 	ended    event       // err is set

@@ -17,7 +17,7 @@ type ReadQueue struct {
 }
 
 // Post posts a Read or an Atomic Operation, or keeps it until others are done. The memory of a kept
-// one is lent as if it were posted. The errors are those of [QueuePair.Post].
+// one is lent as if it were posted. It returns the errors of [QueuePair.Post].
 func (r *ReadQueue) Post(wr SendWR) error {
 	if r.started >= r.QP.ORD() {
 		if r.QP.ORD() == 0 {

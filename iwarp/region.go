@@ -15,7 +15,7 @@ type MemoryRegion struct {
 	owner *QueuePair
 }
 
-// STag returns the number by which peers name the region. It is unpredictable, and is not reused
+// STag returns the number that peers use to name the region. It is unpredictable, and is not reused
 // until long after the region was closed.
 func (m *MemoryRegion) STag() uint32 { return m.r.Handle() } // [RDMAP-8.1.1-8] [RDMAP-8.1.1-9] [SEC-6.1.1-4] [SEC-6.1.1-5] [I-56]
 
@@ -93,7 +93,7 @@ func (q *QueuePair) Bind(m *MemoryRegion, off, n int, access Access, opt ...Regi
 	return w, nil
 }
 
-// STag returns the number by which the peer names the window.
+// STag returns the number that the peer uses to name the window.
 func (w *Window) STag() uint32 { return w.r.Handle() }
 
 // TO returns the tagged offset of the first byte.

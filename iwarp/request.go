@@ -131,7 +131,7 @@ func (r *Request) QueuePair() *QueuePair { return r.q }
 // returns a new stream. Receives posted to the old one and memory registered with it are gone.
 // Config.Prepare is called for the new one.
 //
-// An error is that of Config.Prepare, or wraps ErrLimit or ErrInvalid. The Request is then still
+// An error is the error of Config.Prepare, or wraps ErrLimit or ErrInvalid. The Request is then still
 // open, with its old stream.
 func (r *Request) Configure(change func(*Config)) error {
 	c := r.q.cfg.clone()

@@ -29,7 +29,7 @@ type inboundRead struct {
 	ulpdu  [ddp.UntaggedLen + rdmap.AtomicRequestLen]byte // as received, and checked
 }
 
-// read returns the RDMAP header of a Read; op returns that of an Atomic.
+// read returns the RDMAP header of a Read; op returns the header of an Atomic.
 func (in *inboundRead) read() rdmap.ReadRequest {
 	r, _, _ := rdmap.ParseReadRequest(in.ulpdu[ddp.UntaggedLen:])
 	return r

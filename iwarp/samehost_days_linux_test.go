@@ -173,7 +173,7 @@ func TestSameHostOtherUser(t *testing.T) {
 	}
 }
 
-// mixedSlots is the number of messages for which the memory for Writes has room. A pumper is at
+// mixedSlots is the number of messages that fit into the memory for Writes. A pumper is at
 // most pumpDepth messages ahead, so the peer has checked a slot before it is used again.
 const mixedSlots = 2 * pumpDepth
 
@@ -183,7 +183,7 @@ type mixer struct {
 	pumper
 	q       *QueuePair
 	pattern []byte // both ends have the same
-	into    []byte // memory to which the peer writes
+	into    []byte // memory that the peer writes to
 	moved   uint64 // bytes that this end has sent, written or read
 	remote  struct{ pattern, into RemoteAddr }
 }

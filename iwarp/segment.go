@@ -11,8 +11,8 @@ import (
 	"viaduct/internal/wire/rdmap"
 )
 
-// longMin is the least number of missing payload bytes for which a segment is begun before all of
-// it has arrived. With fewer, another look at the staging buffer is cheaper.
+// longMin is the least number of missing payload bytes that makes it worthwhile to begin a segment
+// before all of it has arrived. With fewer, another look at the staging buffer is cheaper.
 const longMin = 8 << 10
 
 // A messageType holds the steps for segments of one opcode. The steps are the same for a segment

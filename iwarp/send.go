@@ -29,7 +29,7 @@ type txState struct {
 	peeked
 	batchWork
 
-	asked time.Duration // time since born at which the MSS was last checked; 0 for never
+	asked time.Duration // time since born when the MSS was last checked; 0 for never
 	since int           // bytes sent since then
 	hdr   [ddp.UntaggedLen]byte
 	arena *arena // holds the FPDUs and payload to which the current batch refers

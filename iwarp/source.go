@@ -170,7 +170,7 @@ func (q *QueuePair) callHandlers() {
 	}
 }
 
-// flushSource reports that no more messages will come, by a completion like that of a flushed
+// flushSource reports that no more messages will come, by a completion like the one of a flushed
 // receive.
 func (q *QueuePair) flushSource() {
 	if q.supply != nil && !q.flushed.Swap(true) {

@@ -19,7 +19,7 @@ type source struct {
 	q       *QueuePair
 	into    []byte
 	usual   int
-	moved   []byte // memory to which Reclaim moves the current message
+	moved   []byte // where Reclaim moves the current message
 	head    [4]byte
 	asked   int
 	open    int    // length of the current message

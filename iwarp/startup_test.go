@@ -562,7 +562,7 @@ func TestReject(t *testing.T) {
 	})
 }
 
-// TestPrivateData sends private data in both directions, in all lengths at which the behavior
+// TestPrivateData sends private data in both directions, in all lengths where the behavior
 // changes. [MPA-7.1.1-19] [MPA-7.1.1-21] [MPA-7.1.1-22] [MPA-7.1.2-9] [MPA-7.1.2-17] [I-12]
 func TestPrivateData(t *testing.T) {
 	for _, c := range []struct {
@@ -585,8 +585,8 @@ func TestPrivateData(t *testing.T) {
 	}
 }
 
-// TestDepths checks the depths on which both sides agree, and those that they return. [MPA2-9.1-4]
-// [MPA2-9.1-10] [MPA2-9.1-11] [RDMAP-6.1-4] [I-18] [I-19]
+// TestDepths checks the depths that both sides agree on, and the depths that they return.
+// [MPA2-9.1-4] [MPA2-9.1-10] [MPA2-9.1-11] [RDMAP-6.1-4] [I-18] [I-19]
 func TestDepths(t *testing.T) {
 	for _, c := range []struct {
 		ci, cr                 Config

@@ -20,7 +20,7 @@ type Stats struct {
 	// peer does nothing else.
 	ReceivedEmpty uint64 // messages without payload
 	ReceivedTiny  uint64 // segments that are not the last of their message and carry less than 64 bytes
-	NoReceive     uint64 // messages for which no receive was posted
+	NoReceive     uint64 // messages that found no receive posted
 
 	SRQTaken uint64 // buffers taken from a shared receive queue
 	SRQHeld  uint64 // of these, the buffers whose completion was not polled

@@ -121,7 +121,7 @@ func (o Op) reads() bool { return o == OpRead || o == OpFetchAdd || o == OpCmpSw
 // Atomic holds the operands of an Atomic Operation. For OpFetchAdd, Data is added, and Mask marks
 // the top bits of fields (0: one field of 64 bits). The zero value with OpFetchAdd changes nothing,
 // and shows whether the peer supports Atomic Operations. For OpCmpSwap, if the word equals Compare
-// in the bits of CompareMask, its bits of Mask are replaced by those of Data.
+// in the bits of CompareMask, its bits of Mask are replaced by the bits of Data.
 type Atomic struct { // [RDMAPX-1.1-4]
 	Data        uint64
 	Mask        uint64

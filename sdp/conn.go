@@ -65,7 +65,7 @@ type calls struct {
 	nextID uint64
 }
 
-// The ends are the steps by which a connection ends.
+// The ends are the steps in the end of a connection.
 type ends struct {
 	closed      bool          // Close was called
 	readClosed  bool          // CloseRead was called
@@ -82,7 +82,7 @@ type ends struct {
 // A moving connection continues in another process or on another stream.
 type moving struct {
 	suspendTo chan error // gets the result of Suspend
-	resumeAt  uint16     // port to which OpReconnect asks to connect; 0 once that has begun
+	resumeAt  uint16     // port that OpReconnect asks to connect to; 0 once that has begun
 	suspended bool
 }
 
@@ -172,7 +172,7 @@ func (c *Conn) SetDeadline(t time.Time) error {
 	return errors.Join(c.SetReadDeadline(t), c.SetWriteDeadline(t))
 }
 
-// SetReadDeadline sets the time at which waiting reads, and later ones, end with
+// SetReadDeadline sets the time when waiting reads, and later ones, end with
 // os.ErrDeadlineExceeded. A zero t means never.
 func (c *Conn) SetReadDeadline(t time.Time) error {
 	if c.isClosed() {
@@ -182,7 +182,7 @@ func (c *Conn) SetReadDeadline(t time.Time) error {
 	return nil
 }
 
-// SetWriteDeadline sets the time at which waiting writes, and later ones, end with
+// SetWriteDeadline sets the time when waiting writes, and later ones, end with
 // os.ErrDeadlineExceeded. A zero t means never.
 func (c *Conn) SetWriteDeadline(t time.Time) error {
 	if c.isClosed() {

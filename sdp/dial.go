@@ -14,7 +14,7 @@ import (
 	"viaduct/internal/wire/sdpwire"
 )
 
-// A Resolver maps the conventional address of a service to the address at which the service speaks
+// A Resolver maps the conventional address of a service to the address where the service speaks
 // SDP, like a client of the Port Mapper.
 type Resolver interface { // [D-71]
 	// Resolve returns the SDP address of service. The connection will come from local, which is

@@ -67,7 +67,7 @@ type sideRecv struct {
 	kept  bool   // whether the machine holds that buffer
 	holds []hold // payload that waits for reads, from index head on
 	head  int
-	local [][]byte // memory of RDMA Reads for which no read of the ULP waits, oldest first
+	local [][]byte // memory of RDMA Reads that no read of the ULP waits for, oldest first
 }
 
 // A hold is payload that waits for a read.

@@ -32,7 +32,7 @@ type ListenConfig struct {
 	// first.
 	Plain bool
 
-	// Filter, if set, refuses the connections for which it returns false.
+	// Filter, if set, accepts a connection by returning true; other connections are refused.
 	Filter func(local, remote net.Addr) bool
 
 	// MaxPending, MaxPendingPerHost [D-17] [SDP-15-4], Plain [D-69], Filter [SDP-8.1.1-13]

@@ -15,7 +15,7 @@ import (
 
 // This file moves a live connection to another process, or to another address of this host,
 // unnoticed by the program at the other end (socket duplication). The old holder calls Suspend with
-// the port at which the new holder listens, and passes the State to the new holder by its own
+// the port where the new holder listens, and passes the State to the new holder by its own
 // means. The new holder gets the connection from Expectation.Resume. [SDP 13] Managed failover
 // works the same way. The new holder may be anywhere that the peer reaches by the old address; the
 // operator moves the address itself. Each end moves separately. [SDP-13.2-1] [SDP-13.2-2]
@@ -345,7 +345,7 @@ func (e *Expectation) Resume(ctx context.Context, st *State) (*Conn, error) { //
 	return c, nil
 }
 
-// expected returns the move to which a Hello belongs, or nil if the connection is new, and the
+// expected returns the move that a Hello belongs to, or nil if the connection is new, and the
 // reason to refuse it if it is wrong. The HelloAck waits until the state is set, because its buffer
 // size comes from the state. [SDP-13.1.1-13] [SDP-13.1.1-14] [SDP-13.1.1-15]
 func (l *Listener) expected(s *setup, g greeting, path Path) (*move, Reason) {

@@ -7,7 +7,7 @@ import (
 	"viaduct/internal/wire/sdpwire"
 )
 
-// A Policy selects the flow control mode to which a half-connection changes.
+// A Policy selects the flow control mode that a half-connection changes to.
 type Policy uint8
 
 // The policies.
@@ -39,7 +39,7 @@ func (l Layout) String() string { return sdpwire.Layout(l).String() }
 // Timers are the times after which a connection acts without an event. A zero field selects the
 // default.
 type Timers struct {
-	// A SrcAvail for which no read waits is fetched into local memory after this; default 1 ms.
+	// A SrcAvail without a waiting read is fetched into local memory after this; default 1 ms.
 	LocalRead time.Duration
 	// Both ends advertise and neither reads; default 10 ms; the Connecting Peer waits three times
 	// as long.

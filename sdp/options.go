@@ -80,7 +80,7 @@ type Options struct {
 	// SameHost selects shared memory if the peer is a process of the same user on this host that
 	// agrees; Linux only. Connections with WrapConn do not use it. [Path] reports the result.
 	SameHost samehost.Policy
-	// SameHostDir is a directory in which the two processes find each other if they have separate
+	// SameHostDir is a directory where the two processes find each other if they have separate
 	// network namespaces, as containers have. Both need to set it. See package samehost.
 	SameHostDir string
 	// Congestion names the congestion control of the sockets; "" keeps the system's default.
@@ -96,11 +96,11 @@ type Options struct {
 	// nothing.
 	Logger *slog.Logger
 
-	// SendThreshold, RecvThreshold [SDP-9-1] [SDP-10-6] [D-39], RecvBuffers, RecvBufferSize [SDP-10-2]
-	// [SDP-10-5] [D-14], MaxRecvBuffers [SDP-10.3-2], SendBuffer, ReceiveBuffer [SDP-9.5.6-1] [SDP-9.5.6-2] [D-79],
-	// NoRDMARead [SDP-9-5], NoRemoteInvalidate [D-41], BigPrefix [D-82], NoResize [SDP-10.6-14],
-	// NoSuspend [D-55], UrgentApart [D-29], SetupTimeout [D-17], KeepAlive [SDP-14.3-1] [SDP-14.3-2]
-	// [D-77].
+	// SendThreshold, RecvThreshold [SDP-9-1] [SDP-10-6] [D-39], RecvBuffers, RecvBufferSize
+	// [SDP-10-2] [SDP-10-5] [D-14], MaxRecvBuffers [SDP-10.3-2], SendBuffer, ReceiveBuffer
+	// [SDP-9.5.6-1] [SDP-9.5.6-2] [D-79], NoRDMARead [SDP-9-5], NoRemoteInvalidate [D-41],
+	// BigPrefix [D-82], NoResize [SDP-10.6-14], NoSuspend [D-55], UrgentApart [D-29], SetupTimeout
+	// [D-17], KeepAlive [SDP-14.3-1] [SDP-14.3-2] [D-77].
 }
 
 // Defaults returns the values that the zero Options stand for: sizes, counts and times.

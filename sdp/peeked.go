@@ -32,7 +32,7 @@ func (p *peekedConn) CloseWrite() error {
 	return errors.ErrUnsupported
 }
 
-// peekable returns a connection of which bytes can be read ahead on every system.
+// peekable returns a connection whose bytes can be read ahead on every system.
 func peekable(nc net.Conn) net.Conn { return &peekedConn{Conn: nc} }
 
 // sniffWrapped reads ahead on a connection from peekable, until it has n bytes or enough returns

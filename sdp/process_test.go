@@ -41,7 +41,7 @@ type (
 	// An answer is sent by a holder for each order, and once at the start.
 	answer struct {
 		Err      string
-		Port     uint16 // port at which it listens
+		Port     uint16 // port where it listens
 		Conn     *connAddrs
 		Handover *handedOver
 		Sums     *sums

@@ -52,7 +52,7 @@ func newDevice(opt *Options) *iwarp.Device {
 // less than the default.
 const maxWish = max(64<<10, defaultRecvBufferSize)
 
-// maxRecvSize is the size to which the Private Buffers can grow without new memory.
+// maxRecvSize is the size that the Private Buffers can grow to without new memory.
 func (o *Options) maxRecvSize() int {
 	if o.NoResize {
 		return o.RecvBufferSize

@@ -74,7 +74,7 @@ func (c *Conn) receive(ctx context.Context, o *op) {
 	}
 }
 
-// A held read has received bytes, and waits for the rest of a message of which the beginning has
+// A held read has received bytes, and waits for the rest of a message whose beginning has
 // arrived in its buffer, because moving that beginning would cost more. If the rest was late
 // several times, later reads are wary: they do not wait.
 type held struct {
@@ -84,7 +84,7 @@ type held struct {
 	worth budget.Budget // whether to wait for the rest
 }
 
-// heldTime is the time for which a read waits for the rest of a message, counted from the last
+// heldTime is the time that a read waits for the rest of a message, counted from the last
 // arrival.
 const heldTime = 200 * time.Microsecond
 

@@ -39,7 +39,7 @@ func (c *Conn) urgentCame(a *sdpcore.Action) {
 }
 
 // WriteUrgent sends p, and marks its last byte as urgent. The urgent byte is announced to the peer
-// before bytes that wait to be sent. Count and errors are those of Write.
+// before bytes that wait to be sent. Count and errors are as for Write.
 func (c *Conn) WriteUrgent(p []byte) (int, error) { // [SDP-9.5.3-2] [SDP-9.5.3-3]
 	c.mu.Lock()
 	defer c.unlock()

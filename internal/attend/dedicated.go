@@ -87,7 +87,7 @@ func (d *attendant) run() {
 	}
 }
 
-// open opens the descriptor at which the attendant sleeps. While the process has no free
+// open opens the descriptor that the attendant sleeps at. While the process has no free
 // descriptor, it reads the source every millisecond. It returns false if the stream has ended
 // meanwhile.
 func (d *attendant) open() bool {
@@ -183,7 +183,7 @@ const (
 	consumerCame
 )
 
-// pollTime is the time for which an attendant polls a source before it sleeps there. Sleeping costs
+// pollTime is the time that an attendant polls a source before it sleeps there. Sleeping costs
 // both ends a system call and the wake-up of a thread. For a stream, that takes as long as copying
 // hundreds of kilobytes.
 const pollTime = 30 * time.Microsecond

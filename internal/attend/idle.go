@@ -7,7 +7,7 @@ import (
 	"viaduct/internal/perturb"
 )
 
-// An attendant costs a stack, and a descriptor at which it sleeps. Both are released after little
+// An attendant costs a stack, and a descriptor to sleep at. Both are released after little
 // has arrived for a while.
 const (
 	// sweepEvery is the time between two sweeps, which check how many arrivals there were.

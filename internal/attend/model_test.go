@@ -131,8 +131,8 @@ func (w *world) arrive() {
 	}
 }
 
-// read reads the bytes at the source and those that were left; the completions wake the consumers.
-// If keep is true, some bytes are left. It reports whether the stream has ended.
+// read reads the bytes at the source and the bytes that were left; the completions wake the
+// consumers. If keep is true, some bytes are left. It reports whether the stream has ended.
 func (w *world) read(keep bool) (ended bool) {
 	if w.arrived || w.left {
 		w.completions = [2]bool{true, true}
@@ -538,7 +538,7 @@ func (x *explorer) explore(start world) (worlds int, trace []string, why string)
 			before[k] = append(before[k], n)
 		}
 	}
-	// Go backwards from the worlds in which no bytes are left to be read.
+	// Go backwards from the worlds without unread bytes.
 	good := make([]bool, len(all))
 	var queue []int32
 	for n, w := range all {

@@ -14,7 +14,7 @@ import (
 // consumer polls or has just done so, and while nothing is sent, because the peer may be waiting
 // for it.
 const (
-	// pause is the time for which frames accumulate. Systems make it some 50 us longer.
+	// pause is the time that frames accumulate. Systems make it some 50 us longer.
 	pause = 20 * time.Microsecond
 
 	// streamGap is the largest time between receives that form a stream, and streamRun the number
@@ -33,7 +33,7 @@ const (
 // pauses is the number of attendants that are letting frames accumulate.
 var pauses atomic.Int32
 
-// inVain is the back-off of moderators after pauses in which few bytes arrived.
+// inVain is the back-off of moderators after pauses that brought few bytes.
 var inVain = budget.Rule{Max: 1 << 10}
 
 // A moderator decides when arrivals accumulate. It belongs to one attendant.
@@ -83,7 +83,7 @@ func (m *moderator) restart(now time.Time) {
 	m.count, m.bytes = 0, 0
 }
 
-// goesOn reports, after a pause in which n bytes arrived, whether another pause follows. It does if
+// goesOn reports, after a pause that brought n bytes, whether another pause follows. It does if
 // the bytes arrived at no less than half the rate before the pause. A peer that waits for an answer
 // sends less.
 func (m *moderator) goesOn(now time.Time, n int, sent uint32) bool {

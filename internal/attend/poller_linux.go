@@ -50,7 +50,7 @@ type slot struct {
 
 // A registration is a connection's part of its shared poller.
 type registration struct {
-	poller atomic.Pointer[sharedPoller] // poller at which it is registered, or nil
+	poller atomic.Pointer[sharedPoller] // poller where it is registered, or nil
 	slot   uint32                       // guarded by poller.mu
 	// Number of consecutive arrivals that were close together; receive role.
 	closely uint32
@@ -73,7 +73,7 @@ const (
 	crowd      = 64 << 10
 	gatherTime = 100 * time.Microsecond
 
-	// emptyTime is the time for which an empty poller stays open.
+	// emptyTime is the time that an empty poller stays open.
 	emptyTime = 50 * time.Millisecond
 
 	// A connection is busy if closeRun consecutive arrivals were less than closeGap apart.
@@ -226,7 +226,7 @@ func (p *sharedPoller) run(generation uint32, watch *sock.Watch, epfd int) {
 }
 
 // next returns a connection with a report and its events, or nil if there is none. ok is false if
-// another goroutine has taken over. It sets now to the time at which reports were last read.
+// another goroutine has taken over. It sets now to the time when reports were last read.
 func (p *sharedPoller) next(generation uint32, now *time.Time) (a *Attention, events uint32, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -20,7 +20,7 @@ import (
 // had a Sleeper does so now and then.
 //
 // No wake-up is lost. A Sleeper is asleep from TakeSleeper or Again until Sleep returns. Wake has
-// no effect unless the Sleeper is asleep; then it fires a timer for which Sleep waits besides the
+// no effect unless the Sleeper is asleep; then it fires a timer that Sleep waits for besides the
 // sockets. The goroutine checks its condition between Again and Sleep: an event before that check
 // is found by it, and a later event finds the Sleeper asleep. The timer was set before, and only
 // Wake sets it until the sleep is over, so it stays fired until Sleep has seen it. Sockets are
@@ -47,7 +47,7 @@ const (
 	// Period is the longest time of one sleep.
 	Period = time.Millisecond
 
-	// MaxSockets is the largest number of sockets at which one Sleeper sleeps.
+	// MaxSockets is the largest number of sockets of one Sleeper.
 	MaxSockets = 8
 
 	// maxSleepers is the number of Sleepers, each of which occupies a thread.
@@ -141,7 +141,7 @@ func (s *Sleeper) rested() bool {
 	return true
 }
 
-// SleepAt adds the source to those at which z sleeps. It returns false if there is no room, or if
+// SleepAt adds the source to the ones that wake z. It returns false if there is no room, or if
 // the stream has ended. If the source must be asked for reports, SleepAt receives earlier arrivals.
 // The caller has the receive role, which SleepAt unlocks. The source must be open.
 func (a *Attention) SleepAt(z *Sleeper) bool {

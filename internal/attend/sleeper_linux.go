@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// files are the descriptors for which a Sleeper waits: a timer, which it keeps, and sockets. The
+// files are the descriptors that a Sleeper waits for: a timer, which it keeps, and sockets. The
 // timer continues from one sleep to the next, because setting it costs more than all the rest of a
 // short sleep.
 type files struct {
@@ -36,7 +36,7 @@ func (f *files) set(d time.Duration) {
 	_ = unix.TimerfdSettime(int(f.fds[0].Fd), 0, &unix.ItimerSpec{Value: unix.NsecToTimespec(int64(d))}, nil)
 }
 
-// Add adds socket fd to those at which the Sleeper sleeps. It returns false if there is no room.
+// Add adds socket fd to the sockets that wake the Sleeper. It returns false if there is no room.
 func (f *files) Add(fd int) bool {
 	if f.n == len(f.fds) {
 		return false

@@ -12,5 +12,5 @@ func (*files) set(time.Duration) {}
 
 func (*files) wait() (Outcome, bool) { return Paused, false }
 
-// Add adds socket fd to those at which the Sleeper sleeps. It returns false if there is no room.
+// Add adds socket fd to the sockets that wake the Sleeper. It returns false if there is no room.
 func (*files) Add(int) bool { return false }

@@ -36,7 +36,7 @@ type SourceSleeper interface {
 	// Near reports whether all peers are on this host.
 	Near() bool
 
-	// SleepAt adds all sources to those at which s sleeps. It returns false if that is not
+	// SleepAt adds all sources to the ones that wake s. It returns false if that is not
 	// possible.
 	SleepAt(s *Sleeper) bool
 }
@@ -49,7 +49,7 @@ var ProgressOf func(queue any) SourceSleeper
 // returns false if the stream must still be closed. iwarp sets it.
 var CloseSoon func(qp any) bool
 
-// A Condition is the condition for which a consumer waits.
+// A Condition is the condition that a consumer waits for.
 type Condition interface {
 	// ReadyLocked reports whether waiting is over. The error is not nil if the condition can never
 	// become true.
@@ -57,7 +57,7 @@ type Condition interface {
 }
 
 const (
-	// SpinTime is the time for which a consumer polls without result before it sleeps. Waking a
+	// SpinTime is the time that a consumer polls without result before it sleeps. Waking a
 	// goroutine whose processor is idle takes about as long.
 	SpinTime = 30 * time.Microsecond
 

@@ -21,11 +21,11 @@ const (
 	// maxVecs keeps a batch below the kernel's 1024 vector entries.
 	maxVecs = 512
 
-	// batchBytes is the size at which a batch ends: more bytes per call gain nothing, and would
+	// batchBytes is the size where a batch ends: more bytes per call gain nothing, and would
 	// only delay the peer's work on the first frames.
 	batchBytes = 512 << 10
 
-	// aheadBytes is the size at which a batch ends if the peer predicts frames and reads many of
+	// aheadBytes is the size where a batch ends if the peer predicts frames and reads many of
 	// them at once: one call writes 1 MiB of payload with its headers.
 	aheadBytes = 1100 << 10
 

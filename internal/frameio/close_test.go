@@ -13,7 +13,7 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// states has the situations in which a Conn may be closed. Each function creates one for a; the
+// states has the situations where a Conn may be closed. Each function creates one for a; the
 // test closes b.
 var states = map[string]func(t *testing.T, a, b *lengthFramed){
 	"never started": func(*testing.T, *lengthFramed, *lengthFramed) {},

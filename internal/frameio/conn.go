@@ -56,9 +56,9 @@ type Planner interface {
 	// Landed reports where the last read put its bytes. The first frame bytes belong to the current
 	// frame. The next after bytes begin at the first predicted header; there may be more of them
 	// than were predicted. The protocol consumes predicted frames in order, as Receive would. It
-	// stops at the first frame that does not match, or of which less than the header and one byte
-	// has arrived. It may move payload, but never onto a later prediction. taken is the number of
-	// the after bytes that it consumed; Receive gets the rest. missing is the number of payload
+	// stops at the first frame that does not match, or that has not arrived with its header and at
+	// least one byte. It may move payload, but never onto a later prediction. taken is the number
+	// of the after bytes that it consumed; Receive gets the rest. missing is the number of payload
 	// bytes missing of the last frame. [receive role]
 	Landed(p *Plan, frame, after int) (taken, missing int, err error)
 }

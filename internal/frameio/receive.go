@@ -30,7 +30,7 @@ const (
 	// maxFrame is the greatest length of a frame that a protocol may receive through staging.
 	maxFrame = 80 << 10
 
-	// reads bounds the number of reads for which the receive role is held while a peer never
+	// reads bounds the number of reads while the receive role is held while a peer never
 	// pauses.
 	reads = 16
 )

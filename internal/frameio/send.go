@@ -46,7 +46,7 @@ type sender struct {
 	closed   bool               // the descriptor is closed; guarded by mu
 	waiting  bool               // the holder waits for the socket; guarded by mu
 	reset    bool               // a write has failed because the peer reset the stream; guarded by mu
-	held     []*regmem.Registry // registries in which this sender is listed as a holder
+	held     []*regmem.Registry // registries that list this sender as a holder
 
 	parked  atomic.Bool   // a poll may resume the role; see park
 	watched atomic.Bool   // watch runs
@@ -384,7 +384,7 @@ func (c *Conn) sendFailed(err error) {
 	t.die()
 }
 
-// lastWords is the time for which the receiver continues after a failed write, because the peer may
+// lastWords is the time that the receiver continues after a failed write, because the peer may
 // have sent its reason before it closed. A portable stream may need this time to deliver. The limit
 // is for a peer that sends without end.
 const lastWords = 250 * time.Millisecond

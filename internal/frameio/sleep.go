@@ -25,6 +25,6 @@ func (c *Conn) SleepAt(s *attend.Sleeper) bool {
 		return false
 	}
 	c.slept.Store(uint32(c.tx.batches.Load()))
-	// TearDown closes the attention before it wakes all sleepers, so it will wake this one.
+	// tearDown closes the attention before it wakes all sleepers, so it will wake this one.
 	return c.att.SleepAt(s)
 }

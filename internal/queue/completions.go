@@ -123,7 +123,7 @@ func (c *Completions[E]) PollN(buf []E) int {
 }
 
 // Wait removes and returns the first entry. It waits until there is one, or until ctx ends or the
-// queue is closed; the error is then that of ctx or ErrClosed. A present entry wins over a
+// queue is closed; the error is then ErrClosed or the error of ctx. A present entry wins over a
 // cancelled context. p, which may be nil, is the connection that Wait polls for progress.
 func (c *Completions[E]) Wait(ctx context.Context, p attend.Progress) (e E, err error) {
 	c.mu.Lock()
@@ -189,7 +189,7 @@ func (c *Completions[E]) Resize(capacity int) error {
 	return nil
 }
 
-// Discard removes the entries for which drop returns true. It calls drop under the queue's lock.
+// Discard removes the entries that drop returns true for. It calls drop under the queue's lock.
 func (c *Completions[E]) Discard(drop func(E) bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

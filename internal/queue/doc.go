@@ -1,5 +1,5 @@
 // Package queue has the two queues that every engine needs: the work queue, whose requests complete
-// strictly in posting order, and the completion queue, to which many work queues report. It knows
+// strictly in posting order, and the completion queue that many work queues report to. It knows
 // no protocol: the types of requests and completions are type parameters.
 //
 // All methods are safe for concurrent use, except those of Ring and where a method says otherwise.

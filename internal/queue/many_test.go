@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestPostN posts more requests than fit. PostN must post those that fit, and return their number.
+// TestPostN posts more requests than fit. PostN must post the ones that fit, and return their number.
 func TestPostN(t *testing.T) {
 	w := Work[int]{Limit: 5}
 	if n, err := w.PostN([]int{1, 2, 3}); n != 3 || err != nil {

@@ -308,7 +308,7 @@ func TestSDP_9_3_Edges(t *testing.T) {
 		// After an advertised read only advertised ones follow.
 		pipe().read(1, 300).read(2, 50).read(3, 300).want("SinkAvail size=300 nd=0")
 	})
-	// No bytes written: after reads to which the peer may be writing. [D-20]
+	// No bytes written: after reads that the peer may be writing to. [D-20]
 	t.Run("SDP-9.3-13", func(t *testing.T) {
 		p := pipe().read(1, 300).read(2, 300).read(3, 50).skip().recv("RdmaWrCompl size=0").want("revoke", "SinkAvail size=300 nd=0")
 		p.recv("RdmaWrCompl size=5").want("revoke", "got 2 5").recv("RdmaWrCompl size=6").want("revoke", "got 1 6").recv("Data +5").want("hold 5", "copy 3 5@0", "got 3 5")
@@ -940,7 +940,7 @@ func TestSDP_13_1_1_Edges(t *testing.T) {
 		p.recv("Data").write(1, 10).urgent(2, 3).wantMsgs("Data OOB_PEND").recv("SuspComm port=6000").skip()
 		p.bufs = 64
 		resume(p).wantMsgs("Data OOB_PRES|OOB_PEND +13")
-		// Sequence numbers are those of the new connection.
+		// Sequence numbers belong to the new connection.
 		p = resume(newProbe(t).write(1, 5).recv("SuspComm port=6000").skip(), func(p *Params) { p.FirstSend, p.FirstRecv = 40, 50 }).skip().write(2, 5)
 		if m := p.msgs[0]; m.MSeq != 40 || m.MSeqAck != 49 {
 			t.Errorf("%v", &m)

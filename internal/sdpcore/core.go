@@ -23,7 +23,7 @@ func (r Role) String() string {
 	return "connecting"
 }
 
-// A Policy selects the mode to which a half-connection changes. [D-42]
+// A Policy selects the mode that a half-connection changes to. [D-42]
 type Policy uint8
 
 const (
@@ -65,7 +65,7 @@ type Params struct {
 	PeerMaxAdverts int // announced by the peer
 	ORD            int // RDMA Reads that may be outstanding, as both Hellos agreed
 
-	SendPolicy Policy // of the half in which this end is Data Source
+	SendPolicy Policy // of the half with this end as Data Source
 	RecvPolicy Policy // of the other half
 
 	SendThreshold int // writes longer than this many bytes use zero copy; Infinite for never [D-39]
@@ -99,7 +99,7 @@ type Params struct {
 // Timers are the times after which a machine acts without an event. A zero field selects the
 // default.
 type Timers struct {
-	// A SrcAvail for which no read waits is fetched into local memory after this; default 1 ms.
+	// A SrcAvail without a waiting read is fetched into local memory after this; default 1 ms.
 	// [D-38]
 	LocalRead time.Duration
 	// Both ends advertise and neither reads; default 10 ms, three times as long at the Connecting
@@ -239,7 +239,7 @@ func (m *Machine) Stats() Stats { return m.stats }
 // SetBudgets changes Params.SendBudget and RecvBudget.
 func (m *Machine) SetBudgets(send, recv int) { m.p.SendBudget, m.p.RecvBudget = send, recv }
 
-// Detachable returns the offset from which write id is still queued. If ok is true, these bytes are
+// Detachable returns the offset that write id is still queued from. If ok is true, these bytes are
 // not advertised, so the driver may copy them and let the caller return. ok is false for an unknown
 // id.
 func (m *Machine) Detachable(id uint64) (off int, ok bool) {

@@ -453,7 +453,8 @@ func TestSDP_9_2_ReadZcopy_Sink(t *testing.T) {
 
 func TestSDP_9_3_WriteZcopy_Source(t *testing.T) {
 	pipe := func() *probe { return newProbe(t).pipelined(true, false) }
-	// [SDP-9.3-1] [SDP-9.3-5] [SDP-9.3-7] [SDP-9.3-12] [SDP-11.3-11] [SDP-6.3.3.3-1] [SDP-6.3.6.1-1] [SDP-6.3.3.2-2]
+	// [SDP-9.3-1] [SDP-9.3-5] [SDP-9.3-7] [SDP-9.3-12] [SDP-11.3-11] [SDP-6.3.3.3-1]
+	// [SDP-6.3.6.1-1] [SDP-6.3.3.2-2]
 	p := pipe().recv("SinkAvail size=500 nd=0 stag=9 va=33").write(1, 300)
 	// A short write. [SDP-6.3.6.1-2] [D-37]
 	p.want("write 1 300@0 -> 33", "wrote 1 300", "RdmaWrCompl size=300")
@@ -469,7 +470,8 @@ func TestSDP_9_3_WriteZcopy_Source(t *testing.T) {
 	// A small write is written if it is alone, but not among others. [SDP-9.3-6] [SDP-9.5.2.2-1]
 	// [D-22]
 	pipe().recv("SinkAvail size=150 nd=0").write(1, 10).want("write 1 10@0 -> 0", "wrote 1 10", "RdmaWrCompl size=10")
-	// Crossing: the SrcAvail is dropped and the SinkAvail is used. [SDP-11.3-9] [SDP-11.3-11] [SDP-11.3-12]
+	// Crossing: the SrcAvail is dropped and the SinkAvail is used. [SDP-11.3-9] [SDP-11.3-11]
+	// [SDP-11.3-12]
 	pipe().write(1, 400).want("SrcAvail size=400").recv("SinkAvail size=400 nd=0").want("revoke", "write 1 400@0 -> 0", "wrote 1 400", "RdmaWrCompl size=400")
 	// No SinkAvail before Pipelined Mode. [SDP-12-11] [SDP-8.1.1-23]
 	newProbe(t).recv("SinkAvail size=400 nd=0").aborted("SDP-12-10")
@@ -481,7 +483,7 @@ func TestSDP_9_3_WriteZcopy_Source(t *testing.T) {
 
 func TestSDP_9_3_WriteZcopy_Sink(t *testing.T) {
 	pipe := func() *probe { return newProbe(t).pipelined(false, true) }
-	// Sizes around that of a Private Buffer. [SDP-9.3-2] [SDP-9.5.1-1] [SDP-9-1]
+	// Sizes around the size of a Private Buffer. [SDP-9.3-2] [SDP-9.5.1-1] [SDP-9-1]
 	pipe().read(1, 100).want()
 	pipe().read(1, 101).want("SinkAvail size=101 nd=0")                                             // [SDP-9.3-3] [SDP-9.3-4] [SDP-6.3.3.4-1] [SDP-6.3.3.4-2] [SDP-11.3-8]
 	newProbe(t, func(p *Params) { p.RecvThreshold = 5 }).pipelined(false, true).read(1, 100).want() // [SDP-9.5.1-2] [SDP-10-6]

@@ -22,7 +22,7 @@ type credits struct {
 	taken   int    // bytes consumed by reads since pool grew
 	free    int    // own Private Buffers posted; -1 when the spare is used
 	hold    bool   // MSeqAck is held for a SrcAvailCancel [SDP-9.5.4-5]
-	holdAt  serial // value at which it is held
+	holdAt  serial // value when it is held
 	toldAck serial // number after the last message that our last MSeqAck acknowledges
 	told    int    // Bufs sent with it
 	// Limit of the peer's messages by all announcements: it may have sent those before this number.
@@ -117,7 +117,7 @@ func (c *credits) ackNext() serial {
 // received. [SDP-6.1.3-1] [D-13]
 func (c *credits) announce() int { return max(0, c.free) }
 
-// gain returns the number of messages by which a message sent now would raise the credit that the
+// gain returns how many messages a message sent now would add to the credit that the
 // peer computes. [D-11]
 func (c *credits) gain() int { return c.announce() - c.told + int(c.ackNext().sub(c.toldAck)) }
 
@@ -148,7 +148,7 @@ func (c *credits) announced() {
 	c.ackTold = c.ackTold || c.ack() != 0
 }
 
-// peerHas returns the peer's remaining credits: the given ones less those that it has used since.
+// peerHas returns the peer's remaining credits: the given ones less the ones that it has used since.
 func (c *credits) peerHas() int { return c.told - int(c.expect.sub(c.toldAck)) }
 
 // mustRefresh reports whether the peer has one credit left and can be given more. Such a message

@@ -36,7 +36,7 @@ func (m *Machine) fetch(r *read) bool {
 	return true
 }
 
-// fetchable returns the index of the SrcAvail from which the next RDMA Read takes bytes, or -1 if
+// fetchable returns the index of the SrcAvail that the next RDMA Read takes bytes from, or -1 if
 // there is none.
 func (m *Machine) fetchable() int {
 	s := &m.snk

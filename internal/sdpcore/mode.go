@@ -41,7 +41,7 @@ func modeChangeBy(by side, from, to sdpwire.Mode) bool {
 	return false
 }
 
-// setSendMode changes the mode of the half-connection in which this end is Data Source.
+// setSendMode changes the mode of the half-connection with this end as Data Source.
 func (m *Machine) setSendMode(to sdpwire.Mode) {
 	m.src.mode = to
 	m.src.pol.changed, m.src.pol.changedAt = true, m.now

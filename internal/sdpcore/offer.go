@@ -60,8 +60,8 @@ func (m *Machine) sinkAvail(i int, transact bool) {
 	}
 }
 
-// endOffer ends SinkAvail i, to which the peer could write until now, and returns its read, which
-// keeps its position. remote means that the peer has invalidated the STag. [SDP-9.3-14]
+// endOffer ends SinkAvail i, so that the peer can no longer write to its memory. It returns the
+// read, which keeps its position. remote means that the peer has invalidated the STag. [SDP-9.3-14]
 func (m *Machine) endOffer(i int, remote bool) *read {
 	s := &m.snk
 	o := s.offers.remove(i)

@@ -6,7 +6,7 @@ import (
 	"viaduct/internal/wire/sdpwire"
 )
 
-// srcPolicy holds the state from which the policy of the sending half decides. [D-42]
+// srcPolicy holds the state for the decisions of the sending half's policy. [D-42]
 type srcPolicy struct {
 	target    sdpwire.Mode
 	wanted    bool // whether target must be reached
@@ -19,7 +19,7 @@ type srcPolicy struct {
 	smalls    int
 }
 
-// snkPolicy holds the state from which the policy of the receiving half decides.
+// snkPolicy holds the state for the decisions of the receiving half's policy.
 type snkPolicy struct {
 	wanted    bool // whether to change from Buffered to Combined
 	bcopied   int  // bytes received by Bcopy since the mode changed

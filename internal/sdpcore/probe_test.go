@@ -50,7 +50,7 @@ func newProbe(t testing.TB, change ...func(*Params)) *probe {
 	return &probe{t: t, m: New(p), bufs: uint16(p.PeerBufs), ack: p.FirstSend, seq: p.FirstRecv, stag: 0x1000, advs: map[uint64]uint32{}}
 }
 
-// opMark is the first element of each list to which an event appends. It must stay there.
+// opMark is the first element of each list that an event appends to. It must stay there.
 const opMark = Op(200)
 
 func mark() []Action { return []Action{{Op: opMark}} }

@@ -88,7 +88,7 @@ func (p *probe) resume(change ...func(*Params)) *probe {
 	return p.took(p.m.Resume(p.now, np, mark()))
 }
 
-// due compares the time at which Tick is due. A negative want means never.
+// due compares the time when Tick is due. A negative want means never.
 func (p *probe) due(want time.Duration) *probe {
 	p.t.Helper()
 	at, ok := p.m.Deadline()

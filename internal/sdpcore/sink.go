@@ -55,7 +55,7 @@ type sinkAdv struct {
 	stag uint32
 }
 
-// sink is the half-connection in which this end is the Data Sink.
+// sink is the half-connection with this end as the Data Sink.
 //
 // The stream continues in this order: held payload, bytes of RDMA Reads in progress, the rest of a
 // SrcAvail that was answered with SendSm (expected), and the SrcAvails from oldest to newest.

@@ -37,7 +37,7 @@ type sinkOffer struct {
 	to           uint64
 }
 
-// source is the half-connection in which this end is the Data Source.
+// source is the half-connection with this end as the Data Source.
 //
 // Open SrcAvails [SDP-11.3-17] cover the oldest writes, one each, in order. SendSms have forced the
 // writes before them to Bcopy. All later writes are plain: none of their bytes from off on was

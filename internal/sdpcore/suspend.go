@@ -11,17 +11,17 @@ import (
 type suspend struct {
 	local    bool   // requested by this end
 	remote   bool   // requested by the peer, and not answered
-	port     uint16 // if local: port to which the peer must reconnect
-	peerPort uint16 // if remote: port to which we must reconnect
+	port     uint16 // if local: port that the peer must reconnect to
+	peerPort uint16 // if remote: port that we must reconnect to
 	retry    bool   // our own request was overtaken; repeat it after Resume [SDP-13.1.2-3]
 	peerDone bool   // the peer has sent its last message
 	at       time.Duration
-	times    [8]time.Duration // times at which suspensions were answered, as a ring [D-55]
+	times    [8]time.Duration // times when suspensions were answered, as a ring [D-55]
 	n        int
 }
 
 // Suspend begins a suspension: RDMA in progress is finished, and then SuspComm is sent with the
-// port at which the connection will be resumed. [SDP-13.1.1-3] [SDP-13.1.1-4] OpSuspended reports
+// port where the connection will be resumed. [SDP-13.1.1-3] [SDP-13.1.1-4] OpSuspended reports
 // the end of the suspension; reads and writes stay queued. The error is ErrNoSuspend if the
 // connection is not open.
 func (m *Machine) Suspend(now Time, port uint16, out []Action) ([]Action, error) {

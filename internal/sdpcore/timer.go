@@ -6,7 +6,7 @@ import (
 	"viaduct/internal/wire/sdpwire"
 )
 
-// Deadline returns the time at which Tick is due next. ok is false if only an event can change
+// Deadline returns the time when Tick is due next. ok is false if only an event can change
 // anything.
 func (m *Machine) Deadline() (at Time, ok bool) {
 	if m.untimed() {

@@ -43,8 +43,7 @@ func (a *area) openLocked() error {
 }
 
 // mapNew chooses the size of the new area, sets the length of the file fd to it, seals the file and
-// maps it. The size is the largest for which the process gets addresses, from arenaSize down to 64
-// MiB.
+// maps it. mapNew tries sizes from arenaSize down to 64 MiB until the process gets enough addresses.
 func (a *area) mapNew(fd int) (b []byte, err error) {
 	most := int64(arenaSize)
 	var l unix.Rlimit

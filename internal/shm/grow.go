@@ -28,7 +28,7 @@ const (
 type growth struct {
 	due bool // the ring grows as soon as it is empty
 
-	since time.Time // beginning of the period in which passes are counted; zero: none
+	since time.Time // beginning of the period of counting passes; zero: none
 	from  uint64    // the position at since
 
 	large atomic.Bool // the ring has grown; then each use of the Producer holds mu

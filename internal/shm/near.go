@@ -7,7 +7,7 @@ package shm
 // the ring, which always has all of them.
 //
 // The producer writes the name of the piece first, then the bytes, then the position. The
-// consumer reads the name before and after the bytes. If the name is both times that of the wanted
+// consumer reads the name before and after the bytes. If both names are the name of the wanted
 // piece, no other piece has replaced the bytes meanwhile.
 
 // nearMax is the greatest size in bytes of a piece that the line has room for.

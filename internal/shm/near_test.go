@@ -140,8 +140,8 @@ type nearWorld struct {
 // is the position.
 type nearOrder struct{ producer, consumer string }
 
-// explore takes every possible step from w on. It reports whether the consumer can accept bytes
-// that are not those of the wanted piece. been has the worlds explored before.
+// explore takes every possible step from w on. It reports whether the consumer can accept bytes of
+// another piece than the wanted one. been has the worlds explored before.
 func (o nearOrder) explore(w nearWorld, been map[nearWorld]bool) (wrong bool) {
 	const pieces = 3
 	if been[w] {

@@ -19,7 +19,7 @@ import (
 // A consumer that does not support references never records that it has mapped the memory.
 
 const (
-	// refMin is the least number of bytes for which a reference is worth its cost.
+	// refMin is the least number of bytes that are worth the cost of a reference.
 	refMin = 16 << 10
 
 	// refSlots is the greatest number of references at a time.
@@ -251,7 +251,7 @@ func (q *Consumer) fetch(i, off int, b []byte) error {
 }
 
 // follow fills b from the first reference, which has at least len(b) bytes left, and takes them.
-// The errors are those of fetch.
+// It returns the errors of fetch.
 func (q *Consumer) follow(b []byte) error {
 	if err := q.fetch(0, 0, b); err != nil {
 		return err
@@ -273,7 +273,7 @@ func (q *Consumer) follow(b []byte) error {
 	return nil
 }
 
-// peekFar is get for a stream with references. The errors are those of fetch.
+// peekFar is get for a stream with references. It returns the errors of fetch.
 func (q *Consumer) peekFar(off int, b []byte) error {
 	at := q.head
 	for i := 0; len(b) > 0; i++ {

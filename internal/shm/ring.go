@@ -28,7 +28,7 @@ type control struct {
 	_     [108]byte
 	asks  atomic.Uint32 // 1: the next publication is to wake the consumer; written by both sides
 	_     [124]byte
-	// AwaitsRoom or awaitsCopy: the consumer is to wake the producer; written by both sides.
+	// awaitsRoom or awaitsCopy: the consumer is to wake the producer; written by both sides.
 	full atomic.Uint32
 	_    [124]byte
 }
@@ -345,7 +345,8 @@ func (p *Producer) finish(how uint32) {
 	}
 }
 
-// Available returns the number of bytes that can be read. If it is 0, the error is that of Read.
+// Available returns the number of bytes that can be read. If it is 0, the error is the same as for
+// Read.
 func (q *Consumer) Available() (int, error) {
 	n, err := q.look()
 	if n > 0 || err != nil {
@@ -460,8 +461,8 @@ func (q *Consumer) readNear(b []byte) (n int, err error, ok bool) {
 	return n, nil, true
 }
 
-// ReadV reads into several buffers, in order. It returns the total number of bytes. The errors are
-// those of Read.
+// ReadV reads into several buffers, in order. It returns the total number of bytes, and the same
+// errors as Read.
 func (q *Consumer) ReadV(places [][]byte) (n int, err error) {
 	avail, err := q.some()
 	if err != nil {
@@ -497,7 +498,7 @@ func (q *Consumer) ReadV(places [][]byte) (n int, err error) {
 }
 
 // Taken returns the number of bytes read since the beginning. After a fault in a destination of
-// ReadV, the count includes the pieces before the one in which the fault occurred.
+// ReadV, the count includes the pieces before the faulting one.
 func (q *Consumer) Taken() uint64 { return q.head + q.ref.taken }
 
 // some is Available with a positive number whenever the error is nil.
@@ -511,7 +512,7 @@ func (q *Consumer) some() (int, error) {
 }
 
 // Peek copies bytes to b without taking them: those after the first off bytes. It returns their
-// number. The errors are those of Read; ErrWouldBlock if at most off bytes are available.
+// number. It returns the same errors as Read, and ErrWouldBlock if at most off bytes are available.
 func (q *Consumer) Peek(off int, b []byte) (n int, err error) {
 	avail, err := q.some()
 	if err != nil {
@@ -540,8 +541,8 @@ func (q *Consumer) get(b []byte, off int) {
 	}
 }
 
-// take takes n bytes, publishes the new position, and wakes a producer for which there is enough
-// room now.
+// take takes n bytes, publishes the new position, and wakes the producer if it waits for room and
+// there is enough now.
 func (q *Consumer) take(n int) {
 	q.head += uint64(n)
 	q.c.head.Store(q.head)

@@ -39,7 +39,7 @@ type conn struct {
 	local, remote net.Addr
 	tuned         *Tuning                // options that are set already; nil: not known
 	later         atomic.Pointer[Tuning] // options that are to be set; see setLater
-	// The rendezvous at which a dialer of this host finds the connection; nil for none.
+	// The rendezvous where a dialer of this host finds the connection; nil for none.
 	meet *rendezvous
 
 	mu     perturb.Mutex
@@ -133,7 +133,7 @@ type reading struct {
 
 var plainly = reading{read, (*rings).read}
 
-// settle ends the period in which the bytes may be moved to shared memory.
+// settle ends the period when the bytes may be moved to shared memory.
 func (o *conn) settle() {
 	_ = o.setLater() // an error only leaves the socket without these options
 	o.s.rlockDecided()

@@ -96,7 +96,7 @@ func (o *conn) connect(ctx context.Context, ap netip.AddrPort) (err error) {
 }
 
 // awaitConnect connects the socket and waits until it is connected. Within one host the second call
-// finds it connected. The error is that of the connection attempt or of ctx.
+// finds it connected. The error comes from the connection attempt or from ctx.
 func (o *conn) awaitConnect(ctx context.Context, sa unix.Sockaddr) error {
 	connected := func() (done bool, err error) {
 		switch err := unix.Connect(o.s.fd, sa); err {

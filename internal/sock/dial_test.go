@@ -110,7 +110,7 @@ func TestDialAddresses(t *testing.T) {
 	}
 }
 
-// TestDialErrors checks that the errors of Dial are those of package net.
+// TestDialErrors checks that Dial returns the same errors as package net.
 func TestDialErrors(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package sock dials, accepts, tunes and owns sockets. They are the streams of bytes from which
-// internal/attend and internal/frameio receive.
+// Package sock dials, accepts, tunes and owns sockets. Packages internal/attend and
+// internal/frameio receive from them.
 //
 // The runtime watches every descriptor of package net all the time. So each message to a consumer
 // that polls, or from it, would wake a thread in vain, which costs as much as the message. On Linux

@@ -13,7 +13,7 @@ import (
 )
 
 // TestOwnedOptions checks that both ends of a connection have the options that package net sets on
-// its own connections, and those of the listener's Tuning. [I-28]
+// its own connections, and the options of the listener's Tuning. [I-28]
 func TestOwnedOptions(t *testing.T) {
 	tu := Tuning{Congestion: "reno"}
 	l := ownListener(t, "127.0.0.1:0", tu)

@@ -118,8 +118,9 @@ func TestOtherUsers(t *testing.T) {
 // serverAddress is the address of the first of two network namespaces.
 const serverAddress = "192.0.2.1"
 
-// inNamespaces calls server, and then client, in two network namespaces that are linked as those of
-// containers are. server sends its address to the channel, and client receives it as argument.
+// inNamespaces calls server, and then client, in two network namespaces that are linked like the
+// namespaces of containers. server sends its address to the channel, and client receives it as
+// argument.
 func inNamespaces(t *testing.T, server func(at chan<- string), client func(at string)) {
 	t.Helper()
 	if os.Geteuid() != 0 {

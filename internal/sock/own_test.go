@@ -7,7 +7,7 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// A between is a connection of which only the addresses are used.
+// A between is a connection with addresses only.
 type between struct {
 	net.Conn
 	local, remote net.Addr

@@ -13,7 +13,7 @@ import (
 	"viaduct/internal/shm"
 )
 
-// A rendezvous is the place at which dialers of this host ask for shared memory.
+// A rendezvous is the place where dialers of this host ask for shared memory.
 //
 // A dialer asks as soon as its TCP connection exists, so that the request has arrived when the
 // accepting goroutine wakes. This goroutine serves the request right after the accept, before any
@@ -23,10 +23,10 @@ import (
 // goroutine.
 type rendezvous struct {
 	sockets []meetingSocket
-	in      instance // the instance at which serve sleeps
+	in      instance // serve sleeps here
 
 	mu sync.Mutex
-	// Accepted connections of which nothing was read, by the peer's address; guarded by mu.
+	// Accepted connections that nothing was read from, by the peer's address; guarded by mu.
 	conns map[netip.AddrPort]*conn
 	// Closed by the next add, if a goroutine waits for it; guarded by mu.
 	added  chan struct{}
@@ -226,7 +226,7 @@ type asking struct {
 	o       *conn // the requested connection
 	mem     *shm.Memory
 	rings   *rings // created from mem
-	decided func() // ends the period in which o waits; nil before the answer
+	decided func() // ends the wait of o; nil before the answer
 }
 
 // serve continues the service and reports whether the request is finished. It returns false only if

@@ -30,7 +30,7 @@ type rings struct {
 	bell int // the bell for arrivals; equal to Socket.fd
 	room int // the bell for room
 
-	front int         // offset at which Peek begins [reader]
+	front int         // offset where Peek begins [reader]
 	empty uint32      // consecutive reads that found nothing [reader]
 	gone  atomic.Bool // the peer's process has hung up
 
@@ -45,7 +45,7 @@ type rings struct {
 // process still exists. A consumer that sleeps is woken when the process ends.
 const emptyReads = 256
 
-// awaitRoom is the time for which a writer polls for room before it sleeps. If the peer still has
+// awaitRoom is the time that a writer polls for room before it sleeps. If the peer still has
 // to copy bytes from the writer's memory, the time that the copy takes is added.
 const (
 	awaitRoom = 20 * time.Microsecond
@@ -119,7 +119,7 @@ func (r *rings) ask() {
 	r.in.Ask()
 }
 
-// result converts the results of a read of the ring to those of a read of a socket.
+// result converts the results of reading the ring to the results of reading a socket.
 func (r *rings) result(n int, err error) (int, error) {
 	switch err {
 	case nil:

@@ -21,7 +21,7 @@ import (
 // side has an AF_UNIX socket in the abstract namespace, which belongs to the network namespace. Its
 // name contains the listening address. The dialing side creates the memory, connects to this
 // socket, names its TCP connection and sends the descriptor of the memory. The listening side looks
-// for that connection among the accepted connections of which nothing was read, and answers. Then
+// for that connection among the accepted connections that nothing was read from, and answers. Then
 // the dialing side commits. After that the AF_UNIX connection serves as a bell (see rings).
 //
 //	dialer                                   listener
@@ -59,7 +59,7 @@ const (
 	requestTimeout = time.Second
 	commitTimeout  = 5 * time.Second
 
-	// shunTime is the time for which dialers avoid a rendezvous that has not answered in time.
+	// shunTime is the time that dialers avoid a rendezvous that has not answered in time.
 	shunTime = 10 * time.Second
 )
 

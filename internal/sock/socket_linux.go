@@ -86,7 +86,7 @@ func (s *Socket) adopt(r *rings) error {
 	if s.in.f != nil && !s.in.move(s.fd, r.bell) {
 		return unix.ENOMEM
 	}
-	if s.out.f != nil { // the instance at which the dialer waited for the connection
+	if s.out.f != nil { // the dialer waited here for the connection
 		s.out.Close()
 		s.out = Watch{}
 	}
@@ -182,7 +182,7 @@ func (s *Socket) Taken() uint64 { return s.rings.in.Taken() }
 // FD returns the descriptor that is readable when something has arrived. It is valid until Close.
 func (s *Socket) FD() int { return s.fd }
 
-// OpenArrivals creates the epoll instance at which the reader sleeps, unless it exists. A
+// OpenArrivals creates the epoll instance for the reader's sleep, unless it exists. A
 // connection that ends soon needs none. OpenArrivals returns false if the socket is closed or the
 // process has no descriptor left.
 func (s *Socket) OpenArrivals() bool {

@@ -10,7 +10,7 @@ import (
 	"viaduct/internal/budget"
 )
 
-// soon is the time for which a call that waits for an answer polls before it sleeps. Waking a
+// soon is how long a call that waits for an answer polls before it sleeps. Waking a
 // goroutine whose processor was idle takes about as long.
 const soon = 100 * time.Microsecond
 

@@ -21,7 +21,7 @@ type Tuning struct {
 	// SameHost is for listeners: whether they offer shared memory to dialers of this host.
 	SameHost samehost.Policy
 
-	// SameHostDir is the directory in which a listener meets dialers of other network namespaces,
+	// SameHostDir is the directory where a listener meets dialers of other network namespaces,
 	// or "".
 	SameHostDir string
 }
