@@ -59,10 +59,10 @@ func TestBeginAt(t *testing.T) {
 type beginning struct {
 	name string
 	head []byte // DDP header
-	size int    // of the payload, in bytes
+	size int    // size of the payload in bytes
 	come int    // bytes of the FPDU that have arrived
 	pays int    // least number of missing bytes, if not longMin
-	want bool   // whether it is begun
+	want bool   // whether the segment is begun before all of it has arrived
 	crc  bool
 	lent bool // whether there is a RecvSource
 	open int  // bytes of the message that arrived before

@@ -12,7 +12,7 @@ type Status uint8
 // The statuses.
 const (
 	StatusOK          Status = iota
-	StatusFlushed            // not done, because the stream has ended
+	StatusFlushed            // the request was not performed, because the stream has ended
 	StatusLocalAccess        // local memory of the request was not registered, or no longer
 	StatusLength             // receive: the message was longer than the buffer
 	StatusRemote             // the peer refused this request with a Terminate
@@ -60,7 +60,7 @@ func (s Status) err() error {
 
 // A Completion reports the end of a request.
 type Completion struct { // [RDMAP-3.2-2]
-	ID     uint64 // of the request
+	ID     uint64 // ID of the request
 	QP     *QueuePair
 	Op     Op     // OpRecv for a receive
 	Status Status // StatusOK, or why the request failed
@@ -72,8 +72,8 @@ type Completion struct { // [RDMAP-3.2-2]
 	Solicited   bool    // the peer asked for an event at the receiver
 	Invalidated bool    // the message invalidated STag
 	HasImm      bool    // the message was Immediate Data; the buffer is unchanged
-	STag        uint32  // with Invalidated
-	Imm         [8]byte // with HasImm
+	STag        uint32  // the invalidated STag, if Invalidated is set
+	Imm         [8]byte // the immediate data, if HasImm is set
 
 	// Value is the value of the word before an Atomic Operation.
 	Value uint64

@@ -19,9 +19,9 @@ const ( // [I-14] [I-33] [I-36]
 	defaultFirstFPDUTimeout = 10 * time.Second
 	defaultCloseTimeout     = 5 * time.Second
 
-	terminateTimeout = 2 * time.Second // for the socket to take a Terminate
-	drainTimeout     = 5 * time.Second // for the peer to close after a Terminate
-	rejectTimeout    = 1 * time.Second // for the peer to close after a rejection
+	terminateTimeout = 2 * time.Second // limit for the socket to take a Terminate
+	drainTimeout     = 5 * time.Second // limit for the peer to close after a Terminate
+	rejectTimeout    = 1 * time.Second // limit for the peer to close after a rejection
 	nudgeDelay       = 20 * time.Millisecond
 	nudges           = 3
 )

@@ -15,7 +15,7 @@ type Limits struct { // [I-70] [SEC-6.4.1-1] [RDMAP-8.1.2-5] [DDP-8.3.2-4]
 	Streams     int    // default 65536
 	Regions     int    // regions and windows; default 1<<20
 	Bytes       uint64 // registered bytes; 0: no limit
-	RegionBytes uint64 // bytes of one region; 0: no limit
+	RegionBytes uint64 // size limit of one region in bytes; 0: no limit
 	QueueDepth  int    // largest depth of a send or receive queue; default 1024
 	CQEntries   int    // largest capacity of a completion queue; default 1<<20
 }

@@ -26,7 +26,7 @@ var _ net.Error = timeoutError{}
 // the connection.
 type RejectedError struct { // [MPA-7.1.1-12] [MPA-7.1.2-13]
 	Private  []byte // private data of the peer: input from the network
-	IRD, ORD int    // depths in the Reply: the ones that the peer would have needed
+	IRD, ORD int    // depths in the Reply: the depths that the peer would have needed
 
 	// Conn is the TCP connection if Config.KeepConn is set, otherwise nil. It belongs to the
 	// caller. Unread are bytes that were already read from it.

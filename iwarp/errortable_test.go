@@ -21,11 +21,11 @@ type ground struct {
 	rw         *MemoryRegion // 64 bytes, all rights but atomic, virtual offsets
 	wr, rd     *MemoryRegion // write only, read only
 	local      *MemoryRegion
-	foreign    *MemoryRegion // of another domain
-	stranger   *MemoryRegion // of another stream of the same domain
+	foreign    *MemoryRegion // a region of another domain
+	stranger   *MemoryRegion // a region for another stream of the same domain
 	closed     uint32        // STag of a closed region
 	pdWide     *MemoryRegion
-	strangeWin *Window // of another stream
+	strangeWin *Window // a window of another stream
 	mem        []byte
 	oddAtomic  *MemoryRegion // allows atomics, base not aligned
 }
@@ -373,7 +373,8 @@ func TestErrorTable(t *testing.T) {
 					p.next()
 				}
 				bad := g.segment(t, c.segments[last])
-				// The valid Write after it is in the same TCP segment. [DDP-7.1-16] [MPA-8-8]
+				// The valid Write after the bad segment is in the same TCP segment. [DDP-7.1-16]
+				// [MPA-8-8]
 				p.ulpdu(bad, tag(rdmap.Write, g.wr.STag(), 0, true, []byte("later")))
 				want := []byte{c.layer<<4 | c.typ, c.code, 0, 0}
 				if c.ddp {

@@ -6,7 +6,7 @@ import "sync/atomic"
 // are never waited for, and a channel takes as much memory as twelve events. The zero value has not
 // happened.
 type event struct {
-	ch atomic.Pointer[chan struct{}] // nil: nobody waits; &happened: it has happened
+	ch atomic.Pointer[chan struct{}] // nil: nobody waits; &happened: the event has happened
 }
 
 var happened = func() chan struct{} {

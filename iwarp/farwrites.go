@@ -15,7 +15,7 @@ import (
 // fails, they are placed one by one, so that each has the outcome that it would have had alone.
 type farWrites struct {
 	list  []farWrite
-	b     []byte // payload of all segments: in room, or in frame after a long one
+	b     []byte // payload of all segments; part of room, or of frame after a long segment
 	room  []byte // memory for the payload of short segments
 	frame []byte // the current FPDU and all bytes read after it; nil if its payload was moved
 }

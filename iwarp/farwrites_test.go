@@ -38,13 +38,13 @@ func (s *countingSpace) WriteAt(p []byte, addr uint64) error {
 const (
 	farBase = 0x7f1200000000
 	farLen  = 64 << 10 // length of the region
-	farHas  = 60 << 10 // length of its accessible memory
+	farHas  = 60 << 10 // length of the accessible part of the memory
 )
 
 // A farEnd is the result of a conversation.
 type farEnd struct {
 	mem    []byte
-	said   string // what the end under test has sent, without its STag, one line for each ULPDU
+	said   string // what the end under test has sent, without STags, one line for each ULPDU
 	done   string // completions
 	placed uint64
 	ended  bool
@@ -253,7 +253,7 @@ func TestFarTail(t *testing.T) {
 	}
 	clear(sink)
 	var wrs []SendWR
-	for i := range 15 { // they are sent by several calls
+	for i := range 15 { // several calls send the Writes
 		at := i * (segment + 200)
 		wrs = append(wrs, SendWR{Op: OpWrite, SG: []SGE{far.SGE(at, segment+100+i)}, Remote: RemoteAddr{STag: mr.STag(), TO: mr.TO() + uint64(at)}})
 	}
@@ -333,7 +333,7 @@ func TestFarWritesAlone(t *testing.T) {
 						reads++
 					}
 					continue
-				case 10, 11, 24, 25, 26, 27: // or a Send
+				case 10, 11, 24, 25, 26, 27: // a Write or a Send
 					if msn <= 4 {
 						us = append(us, seg(rdmap.Send, 0, ddp.MSN(msn), 0, true, pattern(20, byte(msn))))
 						msn++

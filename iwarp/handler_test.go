@@ -86,7 +86,7 @@ func TestHandlerHears(t *testing.T) {
 			t.Run("request without bytes", func(t *testing.T) {
 				_, q := asResponder(t, ours())
 				h := handle(q)
-				q.Post(SendWR{ID: 1, Op: OpLocalInvalidate, Invalidate: 5}) // no such window
+				q.Post(SendWR{ID: 1, Op: OpLocalInvalidate, Invalidate: 5}) // the window does not exist
 				h.want(t, OpLocalInvalidate, 1, StatusOK)
 			})
 			t.Run("end of the peer's direction", func(t *testing.T) {
@@ -120,7 +120,7 @@ func TestHandlerHears(t *testing.T) {
 				p, q := asResponder(t, ours())
 				h := handle(q)
 				q.PostRecv(RecvWR{ID: 1})
-				p.ulpdu(seg(rdmap.Send, 5, 1, 0, true, nil)) // no such queue
+				p.ulpdu(seg(rdmap.Send, 5, 1, 0, true, nil)) // the queue does not exist
 				h.want(t, OpRecv, 1, StatusFlushed)
 			})
 			t.Run("Abort", func(t *testing.T) {
@@ -128,7 +128,7 @@ func TestHandlerHears(t *testing.T) {
 				h := handle(q)
 				q.PostRecv(RecvWR{ID: 1})
 				sink := make([]byte, 8)
-				q.Post(readInto(2, sink)) // not answered
+				q.Post(readInto(2, sink)) // the peer does not answer
 				q.Abort()
 				h.want(t, OpRead, 2, StatusFlushed)
 				h.want(t, OpRecv, 1, StatusFlushed)
@@ -154,7 +154,8 @@ func (c watchedConn) CloseWrite() error {
 // connection is closed, because the peer may take seconds to close.
 func TestHandlerHearsAtOnce(t *testing.T) {
 	for what, end := range map[string]func(p *peer, q *QueuePair){
-		"Terminate": func(p *peer, _ *QueuePair) { p.ulpdu(seg(rdmap.Send, 5, 1, 0, true, nil)) }, // no such queue
+		// The queue does not exist.
+		"Terminate": func(p *peer, _ *QueuePair) { p.ulpdu(seg(rdmap.Send, 5, 1, 0, true, nil)) },
 		"Abort":     func(_ *peer, q *QueuePair) { q.Abort() },
 	} {
 		t.Run(what, func(t *testing.T) {

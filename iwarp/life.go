@@ -243,7 +243,7 @@ func (q *QueuePair) closeWrite() error {
 	}
 	q.Flush()
 	q.maybeFinish()
-	q.sendCQ.deliver() // completions of a concurrent Post, if Flush has sent its request
+	q.sendCQ.deliver() // publishes the completions of a concurrent Post whose request Flush has sent
 	return nil
 }
 

@@ -25,7 +25,7 @@ func TestClose(t *testing.T) {
 	big := pattern(8<<20, 1)
 	mr, _ := q.Register(make([]byte, 1<<20), RemoteRead)
 	q.PostRecv(RecvWR{ID: 9})
-	// A Read Request that has arrived is answered.
+	// A Read Request that arrived before must be answered.
 	p.ulpdu(readReq(1, rdmap.ReadRequest{Size: 1 << 20, SourceSTag: mr.STag()}))
 	for deadline := time.Now().Add(patience); q.Stats().ReceivedFPDUs == 0 && time.Now().Before(deadline); {
 		time.Sleep(time.Millisecond)
@@ -246,7 +246,7 @@ func TestLost(t *testing.T) {
 				t.Errorf("the sending direction is not told, or sends %x", e.Raw)
 			}
 			<-q.gone.C()
-			for i := range 3 { // in the order of posting
+			for i := range 3 { // completions have the order of posting
 				if c, ok := q.RecvCQ().Poll(); !ok || c.ID != uint64(i) || c.Status != StatusFlushed {
 					t.Errorf("%+v, %t", c, ok)
 				}
@@ -290,7 +290,8 @@ func TestTerminateReceived(t *testing.T) {
 					q.PostRecv(RecvWR{ID: 1, SG: []SGE{Buf(make([]byte, 4))}})
 					prepare(p, q)
 					p.ulpdu(seg(rdmap.TerminateOp, 2, 1, 0, true, []byte(c.body)),
-						seg(rdmap.Send, 0, 1, 0, true, nil)) // nothing after it may have an effect
+						// A segment after the Terminate must have no effect.
+						seg(rdmap.Send, 0, 1, 0, true, nil))
 					e := wantTerminate(t, ended(t, q), true, c.l[0], c.l[1], c.l[2])
 					if string(e.Raw) != c.body || e.Error() == "" {
 						t.Errorf("%+v", e)
@@ -503,7 +504,7 @@ func TestIdleTimeout(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		const idle = time.Minute
 		p, q := asResponder(t, &Config{NoNudge: true, IdleTimeout: idle})
-		for range 8 { // in all twice the idle timeout
+		for range 8 { // eight sleeps are twice the idle timeout
 			p.ulpdu(tag(rdmap.Write, 0, 0, true, nil))
 			time.Sleep(idle / 4)
 		}
@@ -536,7 +537,7 @@ func TestCloseBehindInvalidation(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The invalidation waits for this pin.
+	// The invalidation waits until this pin is released.
 	pin, out := q.dev.reg.Access(w.STag(), w.TO(), 8, q.pd.dom, q, regmem.RemoteWrite)
 	if out != regmem.OK {
 		t.Fatal(out)

@@ -26,7 +26,7 @@ const (
 	// Running: both directions are open.
 	lifeRunning
 
-	// PeerClosed: the peer has closed its direction; ours is open. [DDP-6.2.1-4]
+	// PeerClosed: the peer has closed its direction; our direction is open. [DDP-6.2.1-4]
 	lifePeerClosed
 
 	// IdleClosing: our direction will be closed once start-up is complete. In this state and the
@@ -37,7 +37,7 @@ const (
 	// direction ends. [DDP-6.2.1-1]
 	lifeClosing
 
-	// ClosingLast: like Closing, but the peer has closed its direction.
+	// ClosingLast: like Closing, but the peer has also closed its direction.
 	lifeClosingLast
 
 	// HalfClosed: our direction has ended.

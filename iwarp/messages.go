@@ -138,7 +138,7 @@ func (q *QueuePair) beginSend(s *segment) refusal {
 	if r.recv != nil {
 		size = r.recv.length
 	}
-	if s.op.IsImmediate() { // its eight bytes are not placed in the receive [I-66]
+	if s.op.IsImmediate() { // the eight bytes of an immediate are not placed in the receive [I-66]
 		size = math.MaxUint32
 	}
 	f := o.Check(h, s.size, size, r.recv != nil)
@@ -232,7 +232,7 @@ func (q *QueuePair) completeRecv(st Status, n uint32) {
 // is closed already, the message is valid unless Config.StrictInvalidate is set. [RDMAP-5.3-14]
 // [RDMAP-7.2-4] [RDMAP-7.2-5] [RDMAP-8.1.1-7] [SEC-6.4.5-1] [I-55]
 func (q *QueuePair) invalidateByPeer(stag uint32) bool {
-	q.rx.LetGo() // closing a window waits until it is not pinned
+	q.rx.LetGo() // releases a held pin, because the close of a window waits for its pins
 	w, former := q.findWindow(stag)
 	if w != nil && w.invalidate() {
 		return true

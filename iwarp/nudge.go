@@ -21,7 +21,7 @@ type nudger struct {
 type nudge struct {
 	q    *QueuePair
 	at   time.Time
-	next time.Duration // pause after the next one
+	next time.Duration // pause after the next empty FPDU
 	left int
 }
 

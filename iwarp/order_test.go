@@ -93,7 +93,7 @@ func testFence(t *testing.T) {
 	q.Post(readInto(1, make([]byte, 4)))
 	q.Post(SendWR{ID: 2, Op: OpWrite})              // does not wait
 	q.Post(SendWR{ID: 3, Op: OpWrite, Fence: true}) // waits
-	q.Post(SendWR{ID: 4})                           // after it
+	q.Post(SendWR{ID: 4})                           // waits for the fenced Write
 	r := p.next()
 	if u := p.next(); u[0] != 0xc1 {
 		t.Errorf("%x", u)
@@ -237,7 +237,7 @@ func TestServing(t *testing.T) {
 	for round := range 200 {
 		p.ulpdu(tag(rdmap.Write, mr.STag(), 5, true, []byte{byte(round)}))
 		var want []rdmap.ReadRequest
-		for i := range q.IRD() { // as many as agreed
+		for i := range q.IRD() { // as many requests as agreed
 			r := rdmap.ReadRequest{SinkSTag: uint32(round), SinkTO: uint64(i) * 3, Size: uint32(i), SourceSTag: mr.STag(), SourceTO: 5}
 			n++
 			p.ulpdu(readReq(ddp.MSN(n), r))
@@ -640,7 +640,7 @@ func testPosting(t *testing.T) {
 		p.next()
 		wantOK(t, q.SendCQ())
 	}
-	for i := range 20 { // Unsignaled requests have no completion, but their slots are free
+	for i := range 20 { // unsignaled requests have no completion, but their slots become free
 		if err := q.Post(SendWR{ID: 99, Unsignaled: true}); err != nil {
 			t.Fatalf("%d: %v", i, err)
 		}
@@ -800,7 +800,7 @@ func TestSolicited(t *testing.T) {
 	if c := wantOK(t, cq); !c.Solicited {
 		t.Errorf("%+v", c)
 	}
-	p.ulpdu(seg(rdmap.SendSE, 0, 3, 0, true, nil)) // the queue was armed for one signal
+	p.ulpdu(seg(rdmap.SendSE, 0, 3, 0, true, nil)) // the queue was armed for one signal only
 	wantOK(t, cq)
 	signal(false)
 	cq.Arm(false)

@@ -67,7 +67,7 @@ func (q *QueuePair) PostNow(wr SendWR) (sent bool, err error) {
 		q.spare.put(ws[:])
 		return false, err
 	}
-	seq, _ := q.sq.Post(ws[0]) // sq has no limit of its own
+	seq, _ := q.sq.Post(ws[0]) // never full, because sq has no limit of its own
 	if q.life.Load() == lifeFlushed {
 		q.flushSends() // the stream ended meanwhile
 	}
@@ -134,7 +134,7 @@ func (q *QueuePair) post(wrs []SendWR) (n int, err error) {
 		}
 	}
 	if n > 0 {
-		q.sq.PostN(ws[:n]) // sq has no limit of its own
+		q.sq.PostN(ws[:n]) // never full, because sq has no limit of its own
 		if q.life.Load() == lifeFlushed {
 			q.flushSends() // the stream ended meanwhile
 			q.sendCQ.deliver()
@@ -309,7 +309,7 @@ func (q *QueuePair) finish(first, end uint64) {
 }
 
 func (q *QueuePair) flushSends() {
-	q.flushDirect() // it was posted before all requests in the queue
+	q.flushDirect() // the direct Send was posted before all requests in the queue
 	q.sq.Flush(func(w **sendWQE, _ bool) {
 		if (*w).status == StatusOK {
 			(*w).status = StatusFlushed

@@ -20,7 +20,7 @@ const (
 	maxVerified = 512 << 10
 )
 
-// seldomSeen is the back-off of looking ahead for Writes when it seldom finds any.
+// seldomSeen is the back-off of looking ahead for Writes when this seldom finds any.
 var seldomSeen = budget.Rule{Max: 63}
 
 // A guess holds the data for predicting segments.

@@ -109,7 +109,7 @@ type activity struct {
 // The limits are the timers of a stream, and its goroutines.
 type limits struct {
 	timers []*time.Timer // guarded by mu; timers that have not fired
-	limit  *time.Timer   // guarded by mu; the one of timers that waits for the first FPDU
+	limit  *time.Timer   // guarded by mu; the timer, also in timers, that waits for the first FPDU
 	wg     sync.WaitGroup
 }
 

@@ -2,5 +2,5 @@
 
 package iwarp
 
-// raceEnabled is set in race builds, where pools drop some of their objects.
+// raceEnabled is true in race builds. There, a sync.Pool drops some objects at random.
 const raceEnabled = true

@@ -19,13 +19,14 @@ type rxState struct {
 	first  bool         // whether the first FPDU has arrived
 	kick   bool         // whether received messages allow the send role to continue
 	op     rdmap.Opcode // opcode of the current message on queue 0
-	head   ddp.Untagged // its first header, whose RsvdULP counts [DDP-4.3-4] [I-47]
+	// First header of the current message; its RsvdULP is the valid one. [DDP-4.3-4] [I-47]
+	head   ddp.Untagged
 	recv   *recvWQE     // receive of the current message on queue 0
 	done   []Completion // receives to be published
 	far    *farWrites   // nil while the device has no far regions
 	seg    segment      // the current segment, or the last one
 	staged int          // number of bytes read and not handled
-	next   []byte       // the first of these bytes, during a call of the source
+	next   []byte       // the first of the staged bytes, during a call of the source
 	guess
 }
 

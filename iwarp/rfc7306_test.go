@@ -173,7 +173,8 @@ func TestAtomicResponses(t *testing.T) {
 			wantTerminate(t, ended(t, q), false, 0, 2, 0xff)
 		})
 	}
-	t.Run("answer to a Read", func(t *testing.T) { // it has no identifier
+	// An Atomic Response to a Read, which has no request identifier.
+	t.Run("answer to a Read", func(t *testing.T) {
 		p, q := asResponder(t, extended())
 		q.Post(readInto(1, make([]byte, 4)))
 		p.next()
@@ -252,7 +253,7 @@ func TestOthersMayPass(t *testing.T) {
 		t.Errorf("%+v", c)
 	}
 	time.Sleep(time.Millisecond)
-	if s := q.Stats(); s.ServedAtomics != 0 { // it waits for the Read before it
+	if s := q.Stats(); s.ServedAtomics != 0 { // the Atomic must wait for the Read before it
 		t.Errorf("%+v", s)
 	}
 }

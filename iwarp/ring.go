@@ -12,8 +12,8 @@ import (
 // order of their requests: the send role adds, the receive role removes. [RDMAP-5.2.2-6]
 type pendingRead struct {
 	w      *sendWQE // nil for the ready message
-	seq    uint64   // of w in the send queue
-	msn    ddp.MSN  // of the request
+	seq    uint64   // sequence number of w in the send queue
+	msn    ddp.MSN  // MSN of the request
 	atomic bool
 	id     uint32 // identifier of an Atomic Request
 	stag   uint32 // STag of the sink in the request
@@ -26,7 +26,7 @@ type pendingRead struct {
 type inboundRead struct {
 	atomic bool
 	n      uint8                                          // length of ulpdu
-	ulpdu  [ddp.UntaggedLen + rdmap.AtomicRequestLen]byte // as received, and checked
+	ulpdu  [ddp.UntaggedLen + rdmap.AtomicRequestLen]byte // the request as received, and checked
 }
 
 // read returns the RDMAP header of a Read; op returns the header of an Atomic.

@@ -46,7 +46,7 @@ func receivedFPDUs(t *testing.T, q *QueuePair, n uint64) {
 // [RDMAP-4.8-12] [SEC-6.2.2-2] [SEC-6.3.3-1] [RDMAPX-5-1] [I-43] [I-65] [I-67]
 func TestAtomicRevoked(t *testing.T) {
 	p, q := asInitiator(t, extended())
-	const size = 16 << 20 // more than the sockets hold, so that the Atomic after it waits
+	const size = 16 << 20 // more than the sockets hold, so that the Atomic after the Read waits
 	big, _ := q.Register(make([]byte, size), RemoteRead)
 	mem := make([]byte, 8)
 	mr, _ := q.Register(mem, RemoteAtomic)
@@ -82,7 +82,7 @@ func TestReadSink(t *testing.T) {
 		if err != nil || err2 != nil || h != rdmap.ReadRequestOp.UntaggedHeader(ddp.MSN(i+1), 0, true, 0) {
 			t.Fatalf("%x: %v, %v", u, err, err2)
 		}
-		if i == 2 { // one piece of a region
+		if i == 2 { // the receive is one piece of a region
 			if r.SinkSTag != mr.STag() || r.SinkTO != mr.TO()+4 {
 				t.Errorf("sink %#x at %d, want %#x", r.SinkSTag, r.SinkTO, mr.STag())
 			}
@@ -167,7 +167,7 @@ func TestQuietEnd(t *testing.T) {
 // error. [I-31] [MPA-8-2]
 func TestZeroCRC(t *testing.T) {
 	term := seg(rdmap.TerminateOp, 2, 1, 0, true, []byte{0x02, 7, 0, 0})
-	var enc mpa.Encoder // without CRC it writes zero
+	var enc mpa.Encoder // without CRC, the Encoder writes zeros
 	wrong := enc.Append(nil, term)
 	wrong[len(wrong)-1] = 1
 	for _, c := range []struct {
@@ -337,7 +337,7 @@ func TestRevokedUnderWay(t *testing.T) {
 	b := p.enc.Append(nil, u)
 	const first = 20000
 	p.raw(b[:first])
-	receivedFPDUs(t, q, 2) // its header was handled, so it has begun
+	receivedFPDUs(t, q, 2) // the header was handled, so the segment has begun
 	within(t, "Close of a region", func() { mr.Close() })
 	before := bytes.Clone(mem)
 	p.raw(b[first:])
@@ -520,7 +520,7 @@ func TestInvalidateCrossing(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		w.closed.Store(true) // another goroutine is about to remove it
+		w.closed.Store(true) // another goroutine is about to remove the window
 		if got := q.invalidateByPeer(w.STag()); got == strict {
 			t.Errorf("strict %t: taken %t", strict, got)
 		}
@@ -570,7 +570,7 @@ func TestAtomicFar(t *testing.T) {
 // TestPlanRest checks that the rest of a long segment is read to its place, and that the read is
 // marked as guarded if any of this memory may fault. [I-36]
 func TestPlanRest(t *testing.T) {
-	t.Run("pieces", func(t *testing.T) { // one guarded piece suffices, at any position
+	t.Run("pieces", func(t *testing.T) { // one guarded piece at any position marks the read as guarded
 		for _, guarded := range [][2]bool{{false, false}, {true, false}, {false, true}} {
 			_, q := asInitiator(t, nil)
 			var sg []SGE
@@ -600,7 +600,8 @@ func TestPlanRest(t *testing.T) {
 			})
 		}
 	})
-	t.Run("a piece is gone", func(t *testing.T) { // the piece before it must be unpinned
+	// The pin of the piece before the missing one must be released.
+	t.Run("a piece is gone", func(t *testing.T) {
 		_, q := asInitiator(t, nil)
 		var mrs [2]*MemoryRegion
 		var sg []SGE
@@ -652,7 +653,7 @@ func TestPlanRest(t *testing.T) {
 			q.rx.Drop()
 			*s = was
 		})
-		if err := mr.Close(); err != nil { // this waits for pins
+		if err := mr.Close(); err != nil { // Close waits for pins
 			t.Error(err)
 		}
 		q.fc.WithReceiver(func() { // bytes without a place are read into the discard buffer

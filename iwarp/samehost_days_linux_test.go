@@ -360,7 +360,7 @@ func sameHostIntact(t *testing.T, mib int, lends bool) {
 			err = ends[i].run(ctx, uint64(i), count)
 		}
 		if err != nil {
-			cancel() // the other end waits for this one
+			cancel() // the other end waits for this end
 		}
 		errs <- err
 	}

@@ -126,7 +126,7 @@ func TestSameHostHostile(t *testing.T) {
 		if !bytes.Equal(secret, bytes.Repeat([]byte{0xa5}, 1<<20)) {
 			t.Fatal("memory that the peer was not given was written")
 		}
-		// Nil: the peer has closed its direction in order.
+		// A nil error means that the peer has closed its direction in order.
 		if err := q.Err(); err != nil && strings.Contains(err.Error(), "index") {
 			ends["by an index"]++
 		}

@@ -95,7 +95,7 @@ const (
 type pumper struct {
 	bufs      [pumpDepth][]byte
 	came      atomic.Int64 // number of received messages
-	distrusts bool         // the peer may send bytes other than the expected ones
+	distrusts bool         // the peer may send other bytes than expected
 	lends     bool         // the sent messages are in memory of samehost.Alloc
 }
 
@@ -217,7 +217,7 @@ func init() {
 func (p *pumper) withChild(t *testing.T, listens bool, policy samehost.Policy, attr *syscall.SysProcAttr) (q *QueuePair, child *exec.Cmd, stop func()) {
 	t.Helper()
 	cfg := p.config(policy)
-	child = exec.Command("/proc/self/exe") // other users may start this path, wherever the file is
+	child = exec.Command("/proc/self/exe") // other users may execute this path, wherever the file is
 	// A process that writes random words to its own memory may report that, or crash.
 	if !p.distrusts {
 		child.Stderr = os.Stderr

@@ -13,7 +13,7 @@ import (
 	"viaduct/samehost"
 )
 
-// oneVariable runs the test in a process that has one processor.
+// oneVariable is set in the environment of the process that has one processor.
 const oneVariable = "VIADUCT_TEST_ONE_PROCESSOR"
 
 // TestSameHostOneProcessor runs two processes on one processor, where polling could delay the other
@@ -59,7 +59,7 @@ func onOneProcessor(cmd *exec.Cmd) (out []byte, err error) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		runtime.LockOSThread() // so that a new thread ends with its set of processors
+		runtime.LockOSThread() // a new thread ends together with its set of processors
 		var set, one unix.CPUSet
 		if err = unix.SchedGetaffinity(0, &set); err != nil {
 			return
@@ -73,7 +73,7 @@ func onOneProcessor(cmd *exec.Cmd) (out []byte, err error) {
 			return
 		}
 		out, err = cmd.CombinedOutput()
-		_ = unix.SchedSetaffinity(0, &set) // for the main thread, which does not end
+		_ = unix.SchedSetaffinity(0, &set) // resets the main thread, which does not end
 	}()
 	<-done
 	return out, err

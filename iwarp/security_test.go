@@ -398,7 +398,7 @@ func TestSharedCQ(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	<-q1.gone.C()
-	if _, err := func() (*QueuePair, error) { // its share of the queue is free again
+	if _, err := func() (*QueuePair, error) { // the stream's share of the queue is free again
 		_, q := asInitiator(t, cfg)
 		return q, nil
 	}(); err != nil {

@@ -188,7 +188,8 @@ func TestWritesSeenBad(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			x := newWriteTarget(t, size)
-			stream := x.write(nil, 1000, 300_000, 64748) // most of it goes to the staging buffer
+			// Most of the message goes to the staging buffer.
+			stream := x.write(nil, 1000, 300_000, 64748)
 			stream = x.write(stream, 7, 390_000, 50_000)
 			stream = x.write(stream, 100, 200_000, 30_000)
 			if c.bad != nil {

@@ -36,15 +36,15 @@ type messageType struct {
 // A segment is the DDP segment being handled.
 type segment struct {
 	op     rdmap.Opcode
-	last   bool         // it is the last one of its message
+	last   bool         // last segment of the message
 	tagged ddp.Tagged   // header, if op is a tagged opcode
 	un     ddp.Untagged // header otherwise
 	u      []byte       // arrived part of the ULPDU, at least its headers
-	size   int          // of the payload, in bytes
+	size   int          // size of the payload in bytes
 	at     []byte       // memory of the payload, if it is contiguous and pinned; otherwise nil
 
-	// For a segment that is read into place:
-	crc uint32                // CRC of its headers
+	// These fields are for a segment that is read into place.
+	crc uint32                // CRC of the headers
 	hdr [ddp.UntaggedLen]byte // memory of u
 }
 
@@ -87,7 +87,7 @@ func (q *QueuePair) parse(s *segment, u []byte, n int) (f refusal) {
 		return refusal{ddp: ddp.VersionFault(u[0])}
 	}
 	s.size, s.last = n-hl, s.un.Last
-	// [DDP-7.1-1], reported before a fault of RDMAP.
+	// [DDP-7.1-1] , reported before a fault of RDMAP.
 	f.ddp = rdmap.CheckQueue(s.un.QN, q.ext)
 	s.op, f.rdmap = rdmap.CheckUntagged(s.un, s.size, q.ext) // [RDMAP-7.2-2] [RDMAP-7.2-3] [RDMAP-7.2-6]
 	return f

@@ -39,7 +39,7 @@ type txState struct {
 // The peeked requests of the send queue have not begun. They still belong to the queue.
 type peeked struct {
 	ahead    [lookAhead]*sendWQE
-	aheadAt  int // index of the next one
+	aheadAt  int // index of the next segment
 	aheadN   int
 	aheadSeq uint64 // sequence number of ahead[0]
 }
@@ -68,7 +68,8 @@ type txMessage struct {
 	in     *inboundRead // the peer's request, if this is a Read Response, or nil
 	read   rdmap.ReadRequest
 	msn    ddp.MSN
-	rest   []byte // payload of its last segment, if it was already copied from far memory, or nil
+	// Payload of the last segment, if that was already copied from far memory; otherwise nil.
+	rest []byte
 }
 
 // engine is the QueuePair as a [frameio.Protocol].
@@ -230,7 +231,7 @@ func (q *QueuePair) nextRequest(b *frameio.Batch) bool {
 	}
 	if w.op.reads() {
 		ord := int(q.ord.Load())
-		if ord == 0 { // it was posted before start-up found that the peer serves no Reads
+		if ord == 0 { // the request was posted before start-up found that the peer serves no Reads
 			q.started(seq)
 			w.status = StatusFlushed
 			q.finish(seq, seq+1)

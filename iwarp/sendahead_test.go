@@ -58,7 +58,7 @@ func TestSendsAhead(t *testing.T) {
 	var taken, most atomic.Int64
 	bodies := make(chan []byte, bufs)
 	over := make(chan struct{})
-	go func() { // a consumer that reuses its buffer at once
+	go func() { // the consumer overwrites its buffer at once
 		defer close(over)
 		var e [1]Completion
 		for body := range bodies {
@@ -89,7 +89,7 @@ func TestSendsAhead(t *testing.T) {
 			switch rnd.IntN(5) {
 			case 0:
 				m = 1 + rnd.IntN(size)
-			case 1: // ends with a segment as long as one in the middle
+			case 1: // the last segment is as long as the others
 				m = full * (1 + rnd.IntN(usual/full))
 			}
 			body := make([]byte, m)

@@ -17,14 +17,14 @@ type directSend struct {
 	// begins a request. The goroutine that changes a pending kind to another one completes it.
 	state atomic.Uint64
 
-	// The send role writes these before state.
+	// The holder of the send role writes these fields before it changes state.
 	id uint64
 	op Op
 }
 
 const (
 	directSent       = iota // complete; also the initial kind, before any request
-	directUnsignaled        // pending, without a completion when it is sent
+	directUnsignaled        // the request is pending and has no completion when sent
 	directSignaled          // pending, with a completion
 	directFlushed           // flushed, with a completion
 

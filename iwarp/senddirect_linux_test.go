@@ -35,7 +35,8 @@ func fillDirect(t *testing.T, q *QueuePair, told bool, post func(i int)) int {
 		}
 		stays := false
 		testkit.Eventually(t, "the socket to be full, or to take it", func() bool {
-			if stays = full(t, q); stays { // still full after a busy kernel has done its work
+			// The socket is still full after a busy kernel has done its work.
+			if stays = full(t, q); stays {
 				time.Sleep(20 * time.Millisecond)
 				stays = full(t, q) && q.direct.pending()
 			}
@@ -105,7 +106,7 @@ func TestDirect(t *testing.T) {
 				}
 				clear(b)
 			})
-			for i := last + 1; i <= last+3; i++ { // these find a request pending
+			for i := last + 1; i <= last+3; i++ { // these requests find the direct one pending
 				if err := q.Post(SendWR{ID: uint64(i), SG: []SGE{Buf(tiny(i))}}); err != nil {
 					t.Fatal(err)
 				}

@@ -20,7 +20,7 @@ func (q *QueuePair) sendRTR(b *frameio.Batch) {
 	switch kind {
 	case mpa.RTRWrite:
 		q.frame(b, rdmap.Write.TaggedHeader(1, 0, true).Append(t.hdr[:0]), nil, 0, false)
-	case mpa.RTRRead: // it uses MSN 1 and counts as one of our Reads
+	case mpa.RTRRead: // the ready message uses MSN 1 and counts as one of our Reads
 		msn := q.nextMSN(rdmap.QueueReadRequest)
 		q.reads.Push(pendingRead{msn: msn})
 		r := rdmap.ReadRequest{SourceSTag: 1}
@@ -100,7 +100,7 @@ func (q *QueuePair) failAnswer(in *inboundRead, sent uint32, f rdmap.Fault) {
 	if !in.atomic {
 		u = in.read().Advance(sent).Append(append([]byte(nil), u[:ddp.UntaggedLen]...))
 	}
-	q.fault(rdmap.TerminateRDMAP(f, u), nil) // nothing is sent after it
+	q.fault(rdmap.TerminateRDMAP(f, u), nil) // no segment is sent after the Terminate
 }
 
 // atomicTarget checks the word of an Atomic Operation and pins it. The region must allow reading

@@ -50,8 +50,8 @@ type RecvGuess struct {
 	Open    int    // length of the current message in bytes; 0 if unknown
 	Header  int    // length of the header of each following message, at most 32
 	Size    int    // length of the payload of each
-	Payload []byte // lent memory for their payloads, one after the other
-	Partial int    // number of them that may be read there before they have arrived completely
+	Payload []byte // lent memory for the payloads, one after the other
+	Partial int    // number of payloads that may be read there before they have arrived completely
 }
 
 // A Pending reports on the unread bytes that have arrived on a stream. It is valid only during the

@@ -44,7 +44,7 @@ func (s *source) begun() (n int) {
 func (s *source) NextRecv(head []byte, size int, last bool) (RecvWR, bool) {
 	s.asked++
 	s.open = size
-	if !last { // the messages of these tests with two segments have twoSegments bytes of payload
+	if !last { // a message with two segments has twoSegments bytes of payload in these tests
 		s.open = twoSegments + len(s.head)
 	}
 	if len(s.long) > 0 {
@@ -144,7 +144,8 @@ func TestSourceGuess(t *testing.T) {
 		s.lend(lent)
 		u := longSend(ddp.MSN(i+1), n)
 		f := p.enc.Append(nil, u)
-		// Some are sent in two parts, so that they begin before all has arrived.
+		// Some messages are sent in two parts, so that they begin before all of their bytes have
+		// arrived.
 		if i%3 == 1 {
 			p.raw(f[:len(f)*2/3])
 			q.poll()
@@ -187,7 +188,7 @@ func TestSourceStream(t *testing.T) {
 					stream = p.enc.Append(stream, append(a, u[ddp.UntaggedLen:][:first]...))
 					if i%3 != 1 {
 						w := rdmap.Write.TaggedHeader(target.STag(), target.TO(), true).Append(nil)
-						cuts = append(cuts, len(stream)+6000) // in the middle of it
+						cuts = append(cuts, len(stream)+6000) // cuts in the middle of the Write
 						stream = p.enc.Append(stream, append(w, make([]byte, 20000)...))
 					}
 					stream = p.enc.Append(stream, append(b, u[ddp.UntaggedLen+first:]...))
@@ -332,7 +333,7 @@ func TestSourceIsSend(t *testing.T) {
 	poll()
 	var kinds []bool
 	q.fc.WithReceiver(func() { kinds = s.sends })
-	// IsSend is false for a message that has not arrived, or not far enough.
+	// IsSend returns false for a message of which too little has arrived.
 	kinds = slices.DeleteFunc(kinds[:len(kinds):len(kinds)], func(k bool) bool { return !k })
 	if len(kinds) != 2 {
 		t.Errorf("of two Writes and two Sends, %d are said to be Sends", len(kinds))

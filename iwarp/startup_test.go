@@ -330,7 +330,7 @@ func TestReadyMessages(t *testing.T) {
 				if u := p.next(); hex.EncodeToString(u[10:14]) != "00000002" {
 					t.Errorf("first Read %x", u)
 				}
-				p.silence() // ORD is 2: the ready message and one Read
+				p.silence() // ORD is 2, which the ready message and one Read use up
 				p.ulpdu(tag(rdmap.ReadResponse, 0, 0, true, nil))
 				if u := p.next(); hex.EncodeToString(u[10:14]) != "00000003" {
 					t.Errorf("second Read %x", u)
@@ -364,7 +364,7 @@ func testNudge(t *testing.T) {
 	p.next()
 	p.silence()
 	p, _ = asResponderWith(t, &Config{Prepare: func(q *QueuePair) error { return q.Post(SendWR{}) }}, usualReply)
-	// In this order, however many were sent at once.
+	// The messages must arrive in this order, however many were sent at once.
 	for _, want := range []string{empty[:4], "4143", empty[:4]} {
 		if got := hex.EncodeToString(p.next()[:2]); got != want {
 			t.Errorf("FPDU %s, want %s", got, want)

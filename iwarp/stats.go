@@ -10,7 +10,7 @@ import (
 // Stats are counters of a stream. All except SRQHeld and SendPosted only grow.
 type Stats struct {
 	SentFPDUs, ReceivedFPDUs       uint64 // FPDUs that were handed to TCP, or were found valid
-	SentBytes, ReceivedBytes       uint64 // payload bytes in them
+	SentBytes, ReceivedBytes       uint64 // payload bytes in these messages
 	SentMessages, ReceivedMessages uint64 // counted with the last segment
 	PlacedBytes                    uint64 // bytes written to registered memory by the peer's Writes
 	ServedReads, ServedReadBytes   uint64 // the peer's Reads that were answered
@@ -23,7 +23,7 @@ type Stats struct {
 	NoReceive     uint64 // messages that found no receive posted
 
 	SRQTaken uint64 // buffers taken from a shared receive queue
-	SRQHeld  uint64 // of these, the buffers whose completion was not polled
+	SRQHeld  uint64 // buffers counted in SRQTaken whose completion was not polled
 
 	SendPosted uint64 // requests of the send queue that are not complete
 

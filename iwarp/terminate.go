@@ -13,17 +13,17 @@ import (
 // found the error and reported it with a Terminate message, or we found it, and reported it if that
 // was possible.
 type TerminateError struct { // [RDMAP-7.1-1] [RDMAP-5.4-5] [DDP-6.2.2-1] [MPA-8-2] [RDMAP-3.2-3] [RDMAP-3.2-5]
-	Remote bool  // whether the peer reported the error; otherwise we found it
+	Remote bool  // whether the peer reported the error; otherwise this end found it
 	Layer  Layer // layer that found the error
 	Type   uint8 // error type
 	Code   uint8 // error code, of that type
 
 	SegLen int    // length in bytes of the offending segment, -1 if unknown
 	DDP    []byte // DDP header of that segment, if known
-	RDMAP  []byte // RDMAP header of that segment, if it was a Read Request
+	RDMAP  []byte // RDMAP header of the segment, if it was a Read Request
 
 	Raw   []byte // the Terminate message without its DDP header, as sent or received
-	Hint  string // for people: another possible meaning of Raw
+	Hint  string // another possible meaning of Raw, for people
 	Cause error  // underlying error on this side, or nil
 }
 

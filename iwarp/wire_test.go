@@ -185,7 +185,7 @@ func TestMarkersOnTheWire(t *testing.T) {
 		if _, _, body := p.message(q.MULPDU()); !bytes.Equal(body, data) { // the Decoder checks every marker
 			t.Error("wrong data")
 		}
-		for range 600 { // several FPDUs in one interval [MPA-5.1-4]
+		for range 600 { // several FPDUs between two markers [MPA-5.1-4]
 			q.Post(SendWR{Op: OpWrite, Unsignaled: true})
 		}
 		for range 128 {
@@ -202,7 +202,7 @@ func TestMarkersOnTheWire(t *testing.T) {
 		}
 		sink := make([]byte, 1000)
 		q.PostRecv(RecvWR{SG: []SGE{Buf(sink)}})
-		p.ulpdu(seg(rdmap.Send, 0, 1, 0, true, data[:1000])) // no markers in this direction
+		p.ulpdu(seg(rdmap.Send, 0, 1, 0, true, data[:1000])) // the other direction has no markers
 		if c := wantOK(t, q.RecvCQ()); c.Len != 1000 || !bytes.Equal(sink, data[:1000]) {
 			t.Errorf("%+v", c)
 		}
@@ -374,7 +374,7 @@ func TestPeerHabits(t *testing.T) {
 	u[0] |= 0x3c
 	u[1] |= 0x30
 	b := p.enc.Append(nil, u)
-	b[len(b)-5], b[len(b)-6] = 0x33, 0x44 // pad of a peer that does not clear it
+	b[len(b)-5], b[len(b)-6] = 0x33, 0x44 // nonzero pad, as from a peer that does not clear it
 	if mpa.PadLen(len(u)) != 2 {
 		t.Fatal("vector without pad")
 	}

@@ -166,7 +166,7 @@ type SendWR struct { // [RDMAP-5.3-10] [RDMAP-5.2.1-12] [RDMAP-3.2-1]
 // used as scratch space, even if the message is shorter, as with an io.Reader.
 type RecvWR struct {
 	ID uint64
-	SG []SGE // as in SendWR; the pieces are filled in order
+	SG []SGE // as in SendWR; incoming bytes fill the pieces in order
 }
 
 // sendWQE is the entry of a SendWR in the send queue.

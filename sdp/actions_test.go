@@ -17,7 +17,7 @@ func TestActions(t *testing.T) { // [SDP-8.1.1-1] [SDP-8.1.1-32]
 	inBubble(t, "held", func(t *testing.T) {
 		w, c := memWire(t, memSide{}, goodHello)
 		want := ""
-		for i := range 9 { // each stays in its Private Buffer
+		for i := range 9 { // each message stays in its Private Buffer
 			p := strings.Repeat(string(rune('a'+i)), 100+i)
 			w.send(sdpwire.Message{MID: sdpwire.Data}, p)
 			want += p

@@ -190,7 +190,8 @@ func TestSDP_8_2_1_Linger(t *testing.T) {
 	} {
 		inBubble(t, "SDP-8.2.1-11", func(t *testing.T) { // [SDP-8.2.1-5] [SDP-8.2.1-7] [D-78]
 			_, c := memWire(t, memSide{}, smallHello)
-			if _, err := c.Write(make([]byte, 5000)); err != nil { // the peer accepts a part of it
+			// The peer accepts a part of the write.
+			if _, err := c.Write(make([]byte, 5000)); err != nil {
 				t.Fatal(err)
 			}
 			if err := c.SetLinger(v.linger); err != nil {
@@ -358,7 +359,7 @@ func TestSDP_9_4_ExchangeWire(t *testing.T) { // [SDP-9.4-1]
 		if m, _, _ := w.message(); m.MID != sdpwire.Data {
 			t.Fatalf("%v", &m)
 		}
-		time.Sleep(time.Second) // the peer's change of mode arrives in this time
+		time.Sleep(time.Second) // the peer's change of mode arrives during the sleep
 		return w, c
 	}
 	// One message, and an answer that is written into place.
@@ -427,7 +428,8 @@ func TestSDP_9_4_ExchangeWire(t *testing.T) { // [SDP-9.4-1]
 			t.Fatal("there is no answer")
 		}
 		go c.Close()
-		if m, _, _ := w.message(); m.MID == sdpwire.SinkAvailCancel { // for a buffer that was offered
+		// The cancel is for a buffer that was offered.
+		if m, _, _ := w.message(); m.MID == sdpwire.SinkAvailCancel {
 			w.sendOp(sdpwire.Message{MID: sdpwire.SinkCancelAck}, "", iwarp.OpSendSE, 0)
 		}
 		if r := <-x; r.n != 0 || !isOp(r.err, "read", net.ErrClosed) {
@@ -494,7 +496,8 @@ func TestSDP_9_4_ExchangeWire(t *testing.T) { // [SDP-9.4-1]
 			}
 		}
 	})
-	inBubble(t, "several", func(t *testing.T) { // a failed one must not end the reads of others
+	// A failed Exchange must not end the reads of other calls.
+	inBubble(t, "several", func(t *testing.T) {
 		w, c := memWire(t, memSide{opt: Options{SendBuffer: 1}}, smallHello)
 		c.SetWriteBuffer(0)
 		first := started(func() (int, error) { return c.Exchange([]byte("ask"), make([]byte, 10)) })

@@ -61,7 +61,7 @@ type Conn struct { // [D-84] [SDP-4.1-1]
 type calls struct {
 	wops   []*op // writes that the machine holds
 	rops   []*op // reads that the machine holds
-	ending []*op // writes that are done, except that their Sends are not complete
+	ending []*op // writes that are done, but whose Sends are not complete
 	nextID uint64
 }
 
@@ -72,7 +72,7 @@ type ends struct {
 	onEnd       []func()      // functions to call at the end
 	linger      time.Duration // set by SetLinger; negative for the default
 	closeWithin time.Duration // time that Close waits by default
-	flushed     chan struct{} // closed when TCP has the DisConn, or never will have it
+	flushed     chan struct{} // closed when TCP has the DisConn, or will never have it
 	gone        chan struct{} // closed when the connection has ended and all its resources are released
 	released    bool
 	closing     bool   // Close will release the stream itself, if the stream has ended in order
@@ -82,7 +82,7 @@ type ends struct {
 // A moving connection continues in another process or on another stream.
 type moving struct {
 	suspendTo chan error // gets the result of Suspend
-	resumeAt  uint16     // port that OpReconnect asks to connect to; 0 once that has begun
+	resumeAt  uint16     // port that OpReconnect asks to connect to; 0 once the connecting has begun
 	suspended bool
 }
 
@@ -95,7 +95,7 @@ var (
 // An op is a read or write that the machine holds.
 type op struct {
 	id     uint64
-	buf    []byte // buffer of a read; for a write, its bytes from base on
+	buf    []byte // buffer of a read; for a write, the bytes from base on
 	base   int
 	n      int   // bytes done, set at the end
 	err    error // error, set at the end
@@ -103,10 +103,10 @@ type op struct {
 	read   bool
 	own    bool   // a write whose bytes the connection has copied, so that no call waits for it
 	held   int    // bytes of the send buffer that an own write occupies
-	after  uint64 // the Send that must be complete before the memory of a write is free
+	after  uint64 // number of the Send that must be complete before the memory of a write is free
 	cancel bool
 	waited bool         // a call still uses the op although own is set
-	late   sdpcore.Time // when the call of a waiting write returns if it may; 0 for never
+	late   sdpcore.Time // when the call of a waiting write may return early; 0 for never
 	free   bool         // the call of a write may return; set with the half locked, like done
 	past   bool         // late has passed
 	ended  bool         // an own write that has ended, so that its call must free it

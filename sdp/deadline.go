@@ -18,7 +18,7 @@ type deadline struct {
 	at    time.Time
 }
 
-// longAgo is a deadline that has passed.
+// longAgo is a time in the past, for a deadline that ends waiting calls at once.
 var longAgo = time.Unix(1, 0)
 
 func (d *deadline) init() { d.ch = make(chan struct{}) }

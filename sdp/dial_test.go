@@ -51,7 +51,7 @@ func TestUnknownNetworks(t *testing.T) {
 // TestDialErrors checks that a failed dial returns a *net.OpError with the cause, and that the
 // set-up takes no more time than the dialer allows.
 func TestDialErrors(t *testing.T) { // [SDP-7-1] [SDP-4.1-2] [D-71] [SDP-7.5.1-7] [SDP-7.5.1-8]
-	silent, err := net.Listen("tcp", "127.0.0.1:0") // it accepts no connection
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // this listener accepts no connection
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -142,7 +142,7 @@ func twoAddresses(context.Context, string, string) (net.Conn, error) {
 		if _, err := io.ReadFull(server, q); err != nil {
 			return
 		}
-		end := 12 // end of the header and of the question after it
+		end := 12 // end of the header; the loop finds the end of the name that follows
 		for q[end] != 0 {
 			end += 1 + int(q[end])
 		}
@@ -150,7 +150,7 @@ func twoAddresses(context.Context, string, string) (net.Conn, error) {
 		b := append([]byte{0, 0}, q[:end]...)
 		r := b[2:]
 		copy(r[2:], []byte{0x81, 0x80, 0, 1, 0, 0, 0, 0, 0, 0}) // a response without error
-		if r[end-3] == 1 {                                      // of type A
+		if r[end-3] == 1 {                                      // a question of type A
 			r[7] = 2
 			for i := range 2 { // the requested name, type, class, lifetime, address
 				b = append(b, 0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 0, 0, 4, 127, 0, 0, byte(1+i))

@@ -98,7 +98,7 @@ func (c *Conn) drained() {
 	if !c.m.Dead() && !c.m.Finished() {
 		c.exec(c.m.LLPClosed(c.now(), nil, c.room()))
 	}
-	c.send.last = 0 // a DisConn that is not complete was not sent
+	c.send.last = 0 // a DisConn whose Send is not complete counts as not sent
 	c.sendsDone(^uint64(0))
 	for len(c.send.advs) > 0 {
 		c.revoke(c.send.advs[0].key)

@@ -60,7 +60,7 @@ func TestDozingReader(t *testing.T) {
 	}
 	for i := range 60 {
 		ask(8)
-		// The answer to this message was not read so far.
+		// The answer to this message has not been read.
 		start := time.Now()
 		switch i % 3 {
 		case 0:

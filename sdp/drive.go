@@ -95,7 +95,7 @@ func (c *Conn) run() bool {
 	}
 	now := c.now()
 	for {
-		// A read takes all that has arrived, not only the first message.
+		// A read takes all bytes that have arrived, not only those of the first message.
 		c.m.Expect(len(c.rops) > 0)
 		for i := range c.comps[:n] {
 			c.completion(now, &c.comps[i])
@@ -148,7 +148,7 @@ func (c *Conn) letLeave() {
 		if o.late == 0 || o.free || c.now() < o.late {
 			continue
 		}
-		o.past = true // the next event that allows it lets the write return
+		o.past = true // a later event that allows it makes the write return
 		if c.mayLeave(o) {
 			c.wd.letGo(o)
 		}
@@ -158,7 +158,7 @@ func (c *Conn) letLeave() {
 // completion handles the completion e of a request.
 func (c *Conn) completion(now sdpcore.Time, e *iwarp.Completion) {
 	if e.QP != c.qp {
-		return // of the stream before the last move
+		return // the completion belongs to the stream before the last move
 	}
 	if e.Status != iwarp.StatusOK {
 		c.streamEnded()
@@ -216,8 +216,8 @@ func (c *Conn) received(now sdpcore.Time, e *iwarp.Completion) {
 // machine.
 type alarm struct {
 	timer  *time.Timer
-	at     sdpcore.Time // when it fires; 0 for never
-	attend sdpcore.Time // when waiting for arrivals begins; 0 if it has begun
+	at     sdpcore.Time // when the timer fires; 0 for never
+	attend sdpcore.Time // when the driver begins to wait for arrivals; 0 if it has begun
 	close  sdpcore.Time // when a closed connection is reset; 0 for never
 }
 

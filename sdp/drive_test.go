@@ -89,7 +89,7 @@ func TestReadAfterStreamEnded(t *testing.T) {
 		t.Fatal("the stream does not end")
 	}
 	a.mu.Lock()
-	a.streamEnded() // as flushed completions do
+	a.streamEnded() // as the handler of flushed completions does
 	a.unlock()
 	if got, err := io.ReadAll(a); err != nil || !bytes.Equal(got, want) {
 		t.Errorf("%d bytes, %v", len(got), err)

@@ -99,7 +99,7 @@ func TestEnter(t *testing.T) { // [D-17] [SDP-15-4]
 	enter("[::ffff:10.0.0.2]:6", "10.0.0.2", true)
 	enter("10.0.0.2:7", "10.0.0.2", false)
 	enter("10.0.0.3:5", "10.0.0.3", true)
-	enter("pipe", "", true) // it counts for no host
+	enter("pipe", "", true) // a pipe counts for no host
 	enter("10.0.0.4:5", "10.0.0.4", false)
 	if l.total != 4 || l.pending[netip.MustParseAddr("10.0.0.2")] != 2 || len(l.pending) != 3 {
 		t.Errorf("%d pending, %v", l.total, l.pending)
@@ -198,7 +198,8 @@ func TestSetUp(t *testing.T) { // [SDP-8.1.2-1] [SDP-8.1.2-2]
 		if err != nil {
 			t.Fatal(err)
 		}
-		for range 40 { // more than the Private Buffers: they are held, and acknowledged
+		// More messages than Private Buffers: their payload is held, and they are acknowledged.
+		for range 40 {
 			w.send(sdpwire.Message{MID: sdpwire.Data}, "x")
 			time.Sleep(time.Second)
 		}
@@ -222,7 +223,7 @@ func TestNewListenerTCP(t *testing.T) { // [SDP-8.1.2-1] [D-69]
 		{"", ListenConfig{}},
 		{"plain", ListenConfig{Plain: true}},
 		{"wrapped", ListenConfig{Options: Options{WrapConn: func(nc net.Conn) net.Conn {
-			if _, ok := nc.(*net.TCPConn); ok { // it gets no connection of another type
+			if _, ok := nc.(*net.TCPConn); ok { // WrapConn gets no connection of another type
 				wrapped++
 			}
 			return nc

@@ -15,7 +15,7 @@ import (
 // A ProtocolError names the rule of the protocol that the peer broke.
 type ProtocolError struct {
 	Row     string // row of docs/conformance, "SDP-9.2-17", or a decision, "D-24"
-	Message string // type of the message that broke it
+	Message string // type of the message that broke the rule
 	What    string // description of the violation
 
 	err error // underlying error, whose text Error returns
@@ -72,7 +72,7 @@ type Reason uint16
 // The reasons.
 const (
 	ReasonUnknown Reason = iota
-	ReasonHello          // no Hello, or a malformed one
+	ReasonHello          // there is no Hello, or it is malformed
 	ReasonVersion        // the major version is not supported
 	ReasonAdverts        // MaxAdverts is zero
 	ReasonDepth          // LocIRD or LocORD is zero

@@ -13,10 +13,10 @@ import (
 // the numbers of Sends posted and completed.
 type sideSend struct {
 	hdrs    [][48]byte // indexed by the number of the Send; see header
-	depth   int        // of the send queue
-	posted  uint64     // number of Sends and Writes posted so far, and of the last one
-	lent    uint64     // number of the last one that refers to memory of the caller
-	done    uint64     // number of the last one known to be complete
+	depth   int        // depth of the send queue
+	posted  uint64     // number of Sends and Writes posted so far, which is the number of the last one
+	lent    uint64     // number of the last Send or Write that refers to memory of the caller
+	done    uint64     // number of the last Send or Write known to be complete
 	backlog []backlogged
 	held    int    // bytes of the send buffer in use
 	last    uint64 // number of the DisConn until it is complete, otherwise 0
@@ -63,7 +63,7 @@ func (s *sideSend) header() []byte {
 type sideRecv struct {
 	in    *inbox
 	cur   []byte // payload of the message being handled
-	index int    // index of its buffer
+	index int    // index of the message's Private Buffer
 	kept  bool   // whether the machine holds that buffer
 	holds []hold // payload that waits for reads, from index head on
 	head  int
@@ -106,7 +106,7 @@ func (c *Conn) exec(acts []sdpcore.Action) {
 		case sdpcore.OpDetach:
 			o := c.writeOp(a.ID)
 			c.detach(o, a.Off)
-			o.n = a.N // for a transfer
+			o.n = a.N // a transfer reads the count here
 		case sdpcore.OpReadDone:
 			c.readDone(a)
 		case sdpcore.OpUrgentPending:
@@ -268,11 +268,11 @@ func (c *Conn) post(wr *iwarp.SendWR) {
 			return
 		}
 		if err != iwarp.ErrQueueFull {
-			return // the stream has ended, which its completions report
+			return // the stream has ended; flushed completions report that
 		}
 	}
 	b := backlogged{wr: *wr}
-	if wr.Inline { // its payload is not kept until it is sent
+	if wr.Inline { // inline payload is valid only now, so it is copied
 		p := make([]byte, 0, iwarp.MaxInline)
 		for _, g := range wr.SG {
 			p = append(p, g.Buf...)

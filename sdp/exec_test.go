@@ -15,7 +15,7 @@ func TestHeaderMemory(t *testing.T) {
 	const depth = 64
 	var s sideSend
 	s.init(depth)
-	under := map[*byte]uint64{} // memory in use, and the Send that uses it
+	under := map[*byte]uint64{} // header memory in use, and the number of the Send that uses it
 	send := func() {
 		t.Helper()
 		s.posted++

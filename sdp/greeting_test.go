@@ -204,7 +204,7 @@ func TestConnectFails(t *testing.T) { // [SDP-8.1.1-3] [SDP-8.1.1-4] [SDP-9.1-2]
 			t.Errorf("%v after %v", err, time.Since(begun))
 		}
 	})
-	inBubble(t, "raw Hello", func(t *testing.T) { // with a token after it
+	inBubble(t, "raw Hello", func(t *testing.T) { // the Hello is followed by a token
 		a, b := testkit.Pipe()
 		nc := &closing{Conn: a}
 		done := make(chan error, 1)
@@ -294,7 +294,8 @@ func TestHelloAckFails(t *testing.T) { // [SDP-8.1.1-3] [SDP-8.1.1-4] [SDP-8.1.2
 		nc := &closing{Conn: a}
 		begun := time.Now()
 		s, p, err := connect(t.Context(), nc, opt, layout, false, nil)
-		if d := time.Since(begun); d != 0 && d != opt.SetupTimeout { // it does not wait for the peer to close
+		// The dialer does not wait for the peer to close.
+		if d := time.Since(begun); d != 0 && d != opt.SetupTimeout {
 			t.Errorf("it took %v", d)
 		}
 		if serr := <-served; serr != nil {
@@ -369,7 +370,7 @@ func TestHelloAckFails(t *testing.T) { // [SDP-8.1.1-3] [SDP-8.1.1-4] [SDP-8.1.2
 			t.Error(err)
 		}
 	})
-	inBubble(t, "other private data", func(t *testing.T) { // [SDP-8.1.1-25] it is ignored
+	inBubble(t, "other private data", func(t *testing.T) { // [SDP-8.1.1-25] the private data is ignored
 		if _, err := dial(t, []byte("anything"), goodAck.Append(nil, sdpwire.Figure), nil); err != nil {
 			t.Error(err)
 		}
@@ -466,7 +467,7 @@ func TestRawHelloFails(t *testing.T) { // [D-02] [D-16]
 		what string
 		sent []byte
 		why  Reason // reason of a refusal
-		is   error  // error if it is not refused
+		is   error  // error of an accepted greeting
 	}{
 		{"another length", long, ReasonHello, nil},
 		{"nothing", make([]byte, 32), ReasonHello, nil},
@@ -491,7 +492,8 @@ func TestRawHelloFails(t *testing.T) { // [D-02] [D-16]
 			a.Close()
 		})
 	}
-	inBubble(t, "D-03", func(t *testing.T) { // revision 1 after it: the acceptor sends first
+	// The Hello is followed by MPA revision 1, in which the acceptor sends first.
+	inBubble(t, "D-03", func(t *testing.T) {
 		a, b := testkit.Pipe()
 		a.Write(goodHello.Append(nil, sdpwire.Figure))
 		up := make(chan error, 1)

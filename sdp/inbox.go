@@ -26,12 +26,12 @@ type inbox struct {
 	loose int           // number of slots whose payload is in the buffer of a read
 
 	// The lent buffer of a waiting read.
-	lent    bool   // a buffer is lent, even if all of it was used
+	lent    bool   // a buffer is lent, even if all of it has been used
 	into    []byte // unused rest of the lent buffer
 	closed  bool   // payload went elsewhere, so later payload has to go elsewhere too
 	longest int    // longest payload of a message so far
 	usual   int    // payload of the last message in the buffer, for the next prediction
-	open    int    // length of the current message, if it goes to the buffer
+	open    int    // length of the current message, if its payload goes to the buffer
 	wary    bool   // a read that has received bytes does not wait for the rest of a message
 	full    bool   // a message was left unread since the last call of lend
 	noRead  bool   // no read waits
@@ -87,7 +87,7 @@ func (in *inbox) NextRecv(head []byte, size int, last bool) (wr iwarp.RecvWR, ok
 			in.loose++
 			s.sg[0], s.sg[1] = iwarp.Buf(s.hdr[:]), iwarp.Buf(s.body)
 			wr.SG = s.sg[:2]
-			if !last { // it may be longer than its header says
+			if !last { // the message may be longer than its header says
 				s.buf = getBuffer(in.size)
 				s.sg[2] = iwarp.Buf(*s.buf)
 				wr.SG = s.sg[:3]

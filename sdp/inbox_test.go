@@ -32,7 +32,7 @@ func TestInboxLands(t *testing.T) {
 	if n != 2 || &in.slots[a].body[0] != &lent[0] || in.Full(pending(0)) != true {
 		t.Errorf("first: %d pieces, full %t", n, in.Full(pending(0)))
 	}
-	// Cut in two, so that it may be longer than its header says.
+	// The message is cut in two, so that it may be longer than its header says.
 	b, n := next(dataHead(40, 0), 40, false)
 	if n != 3 || &in.slots[b].body[0] != &lent[60] {
 		t.Errorf("second: %d pieces", n)
@@ -87,7 +87,7 @@ func TestInboxLands(t *testing.T) {
 func TestInboxLendsLate(t *testing.T) {
 	in := newInbox(sdpwire.Figure, 4, 1000)
 	lent := make([]byte, 100)
-	wr, ok := in.NextRecv(dataHead(10, 0), 26, true) // as by another goroutine
+	wr, ok := in.NextRecv(dataHead(10, 0), 26, true) // another goroutine may do this
 	if !ok {
 		t.Fatal("no slot")
 	}

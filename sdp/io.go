@@ -147,7 +147,7 @@ func (c *Conn) straight(p []byte) bool {
 		c.nextID++
 		o.id, o.buf, o.n, o.after, o.waited = c.nextID, p, len(p), s.posted, true
 		c.ending = append(c.ending, o)
-		c.await(o, true) // the end of the stream ends it too, with all bytes counted
+		c.await(o, true) // the end of the stream also ends this wait, with all bytes counted
 		freeOp(o)
 		return true
 	}

@@ -31,8 +31,8 @@ const ResumeTimeout = 30 * time.Second
 // make one.
 type State struct { // [SDP-13.1.1-11]
 	core   sdpcore.State
-	Local  netip.AddrPort // of the suspended TCP connection
-	Remote netip.AddrPort // the peer's end of it
+	Local  netip.AddrPort // local end of the suspended TCP connection
+	Remote netip.AddrPort // the peer's end of the suspended TCP connection
 	Held   []byte         // received and not read
 	Unsent []byte         // written and not delivered
 	Token  []byte         // token that the peer presents when it reconnects, or nil
@@ -161,7 +161,7 @@ func (c *Conn) export() *State {
 	}
 	st.core.Held, st.core.Unsent = len(st.Held), len(st.Unsent)
 	c.closed = true
-	c.exec(c.m.Abort(c.now(), sdpcore.ErrClosed, c.room())) // for calls that still wait here
+	c.exec(c.m.Abort(c.now(), sdpcore.ErrClosed, c.room())) // ends the calls that still wait here
 	c.release(false, nil)
 	return st
 }
@@ -171,7 +171,7 @@ func (c *Conn) export() *State {
 // [SDP-13.1.1-9] [D-51] [D-56]
 func (c *Conn) reconnect() {
 	if len(c.send.backlog) > 0 {
-		return // the SuspCommAck is among it; catchUp calls reconnect again
+		return // the backlog contains the SuspCommAck; catchUp calls reconnect again
 	}
 	c.suspended = true
 	qp, port := c.qp, c.resumeAt
@@ -243,7 +243,7 @@ func (c *Conn) resume(s *setup, p sdpcore.Params) {
 	c.suspended, c.drv.llp = false, false
 	c.exec(c.m.Resume(c.now(), p, c.room()))
 	c.queue.Load().Handle(c.completed)
-	c.progress().Unpoll() // for calls that sleep
+	c.progress().Unpoll() // wakes the calls that sleep
 }
 
 // A moveKey identifies a returning peer. [SDP-13.1.1-2] [D-50]

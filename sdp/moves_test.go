@@ -182,7 +182,7 @@ func TestSuspendWire(t *testing.T) { // [SDP-13.1.1-3] [SDP-13.1.1-4] [SDP-13.1.
 // waiting calls must end, and the SuspCommAck must have been sent before.
 func TestComeBackFails(t *testing.T) {
 	inBubble(t, "SDP-13.1.1-8", func(t *testing.T) { // [SDP-13.1.1-9] [D-51] [D-56] [SDP-8.1.1-1]
-		w, c := memWire(t, memSide{}, goodHello) // its peer has no address to connect to
+		w, c := memWire(t, memSide{}, goodHello) // the connection's peer has no address to connect to
 		read := started(func() (int, error) { return c.Read(make([]byte, 10)) })
 		if !waits(read) {
 			t.Fatal("nothing waits")
@@ -464,7 +464,8 @@ func TestExpected(t *testing.T) { // [SDP-13.1.1-2] [SDP-13.1.1-13] [SDP-13.1.1-
 			}
 		})
 	}
-	inBubble(t, "no state", func(t *testing.T) { // [SDP-13.1.1-13] it is waited for, for a limited time
+	// The listener waits for the state, for a limited time. [SDP-13.1.1-13]
+	inBubble(t, "no state", func(t *testing.T) {
 		for _, closes := range []bool{false, true} {
 			l := &Listener{moves: map[moveKey]*move{}, dead: make(chan struct{})}
 			if _, err := l.Expect(local, remote, false, nil); err != nil {

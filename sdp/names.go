@@ -30,7 +30,7 @@ type Layout uint8
 // The layouts.
 const (
 	Figure Layout = iota // literally as in the figures
-	IBTA                 // as on InfiniBand
+	IBTA                 // the header layout of InfiniBand
 )
 
 // String returns "figure" or "ibta".
@@ -81,7 +81,7 @@ type Counters struct {
 	RecvSrcAvails      uint64
 	SentSinkAvails     uint64
 	RecvSinkAvails     uint64
-	StaleSinkAvails    uint64 // received, and discarded because of their counter
+	StaleSinkAvails    uint64 // messages received and discarded because of their counter
 	Overrides          uint64 // SrcAvails given up for a SinkAvail
 	SentSendSms        uint64
 	RecvSendSms        uint64

@@ -9,19 +9,19 @@ import (
 
 // A Path describes how a connection was made, and why in that way.
 type Path struct { // [SDP-7-1] [D-71]
-	SDP      bool     // whether it uses SDP; otherwise plain TCP
+	SDP      bool     // whether the connection uses SDP; otherwise it uses plain TCP
 	Why      string   // the reason, in a sentence
 	Err      error    // error that prevented SDP, or nil
 	Mapped   bool     // a resolver returned the address
 	Local    net.Addr // addresses of the TCP connection
 	Remote   net.Addr
 	Accepted bool   // made by a listener, not by a dialer
-	Layout   Layout // of headers
+	Layout   Layout // layout of SDP's headers
 	RawHello bool   // the Hello was sent before MPA's start-up
 	CRC      bool   // MPA's checksum is on
 
-	SharedMemory bool   // it uses shared memory, not TCP
-	TCPWhy       string // why it uses TCP; "" if it does not
+	SharedMemory bool   // the connection uses shared memory, not TCP
+	TCPWhy       string // the reason why the connection uses TCP; "" if it does not
 }
 
 // String returns the path on one line.
@@ -42,8 +42,9 @@ func (c *Conn) Path() Path { return c.path }
 // Stats are the counters and the state of a connection.
 type Stats struct {
 	Counters
-	SendMode, RecvMode string      // of the two half-connections: Buffered, Combined or Pipelined
-	Credits            int         // messages that may be sent now
+	// Flow control mode of each direction: Buffered, Combined or Pipelined.
+	SendMode, RecvMode string
+	Credits            int         // number of messages that may be sent now
 	SendQueue          int         // bytes written and not yet sent, read or acknowledged
 	Held               int         // bytes that arrived and were not read
 	Stream             iwarp.Stats // counters of the stream below

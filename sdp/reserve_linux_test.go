@@ -108,7 +108,7 @@ func TestReserve(t *testing.T) { // [D-57] [D-58] [SDP-7.5.1-6]
 	t.Run("not ours", func(t *testing.T) {
 		for _, at := range []*net.TCPAddr{
 			{IP: net.IPv4(192, 0, 2, 1)},
-			{IP: net.ParseIP("fe80::1"), Zone: "none0"}, // there is no such interface
+			{IP: net.ParseIP("fe80::1"), Zone: "none0"}, // the interface does not exist
 		} {
 			files := testkit.OpenFiles()
 			_, release, err := (&Dialer{Net: net.Dialer{LocalAddr: at}}).reserve(service)

@@ -16,7 +16,7 @@ func (d *Dialer) reserve(netip.AddrPort) (local netip.AddrPort, release func(), 
 	if la, ok := d.Net.LocalAddr.(*net.TCPAddr); ok && la != nil {
 		local = la.AddrPort()
 	}
-	if d.NoCpPort { // the connection is bound to it even so
+	if d.NoCpPort { // the connection is bound to the port even so
 		local = netip.AddrPortFrom(local.Addr(), 0)
 	}
 	return local, func() {}, nil

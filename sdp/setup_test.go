@@ -679,7 +679,7 @@ func TestSDP_8_2_2_6(t *testing.T) {
 			<-conn.Done()
 		})
 	}
-	t.Run("raw", func(t *testing.T) { // not even a header
+	t.Run("raw", func(t *testing.T) { // the message is shorter than a header
 		w, conn := connectWire(t, Options{})
 		defer w.close()
 		w.qp.Post(iwarp.SendWR{Op: iwarp.OpSend, SG: []iwarp.SGE{iwarp.Buf([]byte{1, 2, 3})}, Unsignaled: true})

@@ -96,7 +96,7 @@ func TestSniffSleeps(t *testing.T) {
 		for n := 0; n <= i; {
 			n = <-seen
 		}
-		time.Sleep(20 * time.Millisecond) // nothing arrives in this time
+		time.Sleep(20 * time.Millisecond) // no byte arrives during the sleep
 	}
 	if _, err := a.Write([]byte(text[len(text)-1:])); err != nil {
 		t.Fatal(err)

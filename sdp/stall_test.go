@@ -144,7 +144,7 @@ func TestD32_Stall(t *testing.T) {
 		if _, err := within(t, func() (int, error) { return 0, <-late }); err != nil && !errors.Is(err, net.ErrClosed) {
 			t.Error(err)
 		}
-		g.open(true) // otherwise Close waits its full time for the network
+		g.open(true) // otherwise Close would wait its full time for the network
 		b.Close()
 		<-closed
 	}

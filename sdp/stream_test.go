@@ -198,7 +198,7 @@ func sendMixed(c *Conn, h hash.Hash, total int64, seed uint64) error {
 			h.Write(p)
 			total -= int64(n)
 			continue
-		case 5: // a deadline in the middle of it: the count is exact [D-32]
+		case 5: // a deadline in the middle of a write: the count must be exact [D-32]
 			if err := settle(); err != nil {
 				return err
 			}

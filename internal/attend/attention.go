@@ -61,7 +61,7 @@ type Attention struct {
 	looks  atomic.Uint32 // changes with every Poll
 	seen   atomic.Uint32 // value of looks when an arrival was last read without contention
 	waited atomic.Bool   // whether Wait was called since
-	resume chan struct{} // one slot; wakes the goroutine in state Polled, to check the state
+	resume chan struct{} // a signal wakes the goroutine in state Polled, which checks the state
 
 	idle   idleness
 	shared registration
@@ -178,7 +178,7 @@ func (a *Attention) release(err error) {
 		case do == Dedicate:
 			a.dedicate()
 		case from == Dedicated:
-			a.src.Interrupt() // it may be sleeping at the source
+			a.src.Interrupt() // the attendant may be asleep at the source
 		}
 	}
 }

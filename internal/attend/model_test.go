@@ -16,23 +16,24 @@ import (
 
 // The places of the actors in their programs. Those of a consumer are offsets into its script.
 const (
-	aNone      = iota // there is no attendant
-	aStart            // it was started, and locks the role to check whether the stream is open
-	aRunPolled        // it began in state Polled, and checks whether a consumer still polls
-	aReady            // it is at the source, and tries to lock the role
-	aRole             // it has the role, and checks the state
-	aArm              // it calls Arm
-	aReceive          // it reads
-	aLeft             // bytes were left, and the consumer was woken: it applies Left
-	aLeftLook         // it checks whether the consumer has polled meanwhile
-	aSleep            // it sleeps at the source
-	aMove             // it applies Contended
-	aLook             // it checks whether the consumer waits already
-	aWaitRole         // it waits until the role is free
-	aAside            // it checks whether to stay away from the source
-	aTimer            // it waits for the timer or for being resumed
-	aRetire           // it locks the role, to retire
-	aRegister         // it registers the source and applies Idle
+	aNone = iota // there is no attendant
+	// The attendant was started, and locks the role to check whether the stream is open.
+	aStart
+	aRunPolled // the attendant began in state Polled, and checks whether a consumer still polls
+	aReady     // the attendant is at the source, and tries to lock the role
+	aRole      // the attendant has the role, and checks the state
+	aArm       // the attendant calls Arm
+	aReceive   // the attendant reads
+	aLeft      // bytes were left, and the consumer was woken: the attendant applies Left
+	aLeftLook  // the attendant checks whether the consumer has polled meanwhile
+	aSleep     // the attendant sleeps at the source
+	aMove      // the attendant applies Contended
+	aLook      // the attendant checks whether the consumer waits already
+	aWaitRole  // the attendant waits until the role is free
+	aAside     // the attendant checks whether to stay away from the source
+	aTimer     // the attendant waits for the timer or for being resumed
+	aRetire    // the attendant locks the role, to retire
+	aRegister  // the attendant registers the source and applies Idle
 )
 
 const (
@@ -48,7 +49,7 @@ const (
 	free = iota
 	byAttendant
 	byPoller
-	byFirst // and byFirst+1 for the second consumer
+	byFirst // byFirst+1 stands for the second consumer
 )
 
 // A world is the state that all actors share, and their places.
@@ -59,7 +60,7 @@ type world struct {
 	waited                bool
 	resume                bool  // the attendant's slot
 	arrived, eof          bool  // at the source, and not read
-	left                  bool  // read, and left for a consumer that is about to poll
+	left                  bool  // bytes were read, and left for a consumer that is about to poll
 	keeps                 uint8 // number of further reads that leave bytes
 	armed, report         bool  // the source, as the attendant sees it
 	registered, reported  bool  // the source, as the poller sees it

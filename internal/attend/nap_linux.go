@@ -13,7 +13,7 @@ const CanNap = true
 // 50 us that the system adds to gather interrupts. It occupies the thread; another thread may use
 // the processor meanwhile.
 func Nap(d time.Duration) {
-	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0) // of this thread, permanently
+	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0) // changes this thread permanently
 	nap(d)
 }
 

@@ -28,11 +28,11 @@ type sharedPoller struct {
 	epfd       int         // the instance
 	watch      *sock.Watch // where this goroutine sleeps
 	generation uint32      // changes when another goroutine takes over
-	slots      []slot      // of all registered connections
+	slots      []slot      // one slot for each registered connection
 	free       []uint32    // slots without a connection
-	closing    bool        // whether a timer will close the poller if it is empty
+	closing    bool        // whether a timer is set that will close the poller if it is empty
 
-	reports []unix.EpollEvent // the part of taken that was not served
+	reports []unix.EpollEvent // the reports in taken that were not served
 	taken   [maxReports]unix.EpollEvent
 	serving bool        // whether a report is being served
 	turn    uint32      // changes with every served report
@@ -143,7 +143,7 @@ func (a *Attention) deregister() {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if a.shared.poller.Load() == p { // another goroutine may have removed it
+	if a.shared.poller.Load() == p { // another goroutine may have removed the connection
 		p.removeLocked(a)
 	}
 }
@@ -190,7 +190,7 @@ func (p *sharedPoller) closeSoonLocked() {
 		if p.open && p.emptyLocked() {
 			p.open = false
 			p.slots, p.free = nil, nil
-			p.watch.Close() // also waits until the goroutine has left it
+			p.watch.Close() // Close also waits until the goroutine has left the watch
 			unix.Close(p.epfd)
 		}
 	})
@@ -203,7 +203,8 @@ var gathers atomic.Uint32
 // arrivals cause no wake-up while the goroutine is awake.
 func (p *sharedPoller) run(generation uint32, watch *sock.Watch, epfd int) {
 	now := time.Now()
-	ready := func(uintptr) bool { return watch.Ready(epfd) } // created once, because it is allocated
+	// Created once, because each creation allocates.
+	ready := func(uintptr) bool { return watch.Ready(epfd) }
 	for {
 		a, events, ok := p.next(generation, &now)
 		served, bytes := 0, 0
@@ -326,7 +327,7 @@ func (a *Attention) serve(events uint32, now time.Time) int {
 			Go(true, func() {
 				defer a.wg.Done()
 				a.recv.Deliver()
-				a.recv.Ended(err) // this may take a while
+				a.recv.Ended(err) // Ended may take long
 			})
 		} else {
 			a.wg.Done()
@@ -342,7 +343,7 @@ func (a *Attention) serve(events uint32, now time.Time) int {
 	switch keep := a.recv.Deliver(); {
 	case left && keep:
 		a.waited.Store(false)
-		a.looks.Add(1) // as if the consumer had polled, which it is about to do
+		a.looks.Add(1) // counts as a poll of the consumer, which is about to poll
 		a.apply(Left)
 	case left, busy:
 		a.apply(Busy)

@@ -58,7 +58,7 @@ const (
 type Outcome uint8
 
 const (
-	Arrived Outcome = iota // bytes have arrived at a socket, or it has ended
+	Arrived Outcome = iota // bytes have arrived at a socket, or a stream has ended
 	Woken                  // Wake was called; or there was no reason
 	Paused                 // the caller should sleep through the runtime now
 )
@@ -80,7 +80,7 @@ var (
 	// parked is the number of goroutines that wait through the runtime.
 	parked atomic.Int32
 
-	period = Period // tests change it
+	period = Period // a variable, because tests change it
 
 	born = time.Now()
 

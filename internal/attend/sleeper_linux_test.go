@@ -286,7 +286,7 @@ func TestClosed(t *testing.T) {
 	s.Again()
 	s.Add(r)
 	WakeAll()
-	f, err := os.Open(os.DevNull) // it most likely gets the same number
+	f, err := os.Open(os.DevNull) // the file most likely gets the same number
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -295,6 +295,6 @@ func TestClosed(t *testing.T) {
 		t.Errorf("ended with %d", o)
 	}
 	unix.Close(w)
-	unix.Dup3(int(f.Fd()), r, unix.O_CLOEXEC) // for the cleanup
+	unix.Dup3(int(f.Fd()), r, unix.O_CLOEXEC) // the cleanup closes this number
 	unix.Dup3(int(f.Fd()), w, unix.O_CLOEXEC)
 }

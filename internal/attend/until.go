@@ -235,8 +235,8 @@ func held(mu *perturb.Mutex, err error) error {
 // held.
 type Waiters struct {
 	looks    budget.Budget // whether a waiting goroutine polls first
-	id       atomic.Uint32 // for history; 0 before the first wait
-	*waiting               // nil until one sleeps, because an idle connection has several lists
+	id       atomic.Uint32 // key in the history; 0 before the first wait
+	*waiting               // nil until a consumer sleeps, because an idle connection has several lists
 }
 
 type waiting struct {

@@ -20,8 +20,8 @@ const (
 
 // A worker is a goroutine that waits for further work.
 type worker struct {
-	work chan func() // one slot; closed to end the worker
-	seen bool        // guarded by workers.mu; whether it was idle at the last check
+	work chan func() // has one slot; closed to end the worker
+	seen bool        // guarded by workers.mu; whether the worker was idle at the last check
 }
 
 var workers struct {

@@ -62,7 +62,7 @@ func TestWorkers(t *testing.T) {
 			<-end
 		})
 	}
-	for range many { // all of them at a time
+	for range many { // all functions run at the same time
 		<-begun
 	}
 	close(end)

@@ -51,9 +51,9 @@ type Batch struct {
 
 	more    bool              // Fill has left frames for the next batch
 	guarded bool              // some of vecs may fault
-	gone    bool              // the memory of one of them was unmapped: the stream cannot continue
+	gone    bool              // memory of a vector was unmapped, so the stream cannot continue
 	to      *sock.Socket      // the socket that was given some of vecs and may still use them
-	scratch [maxVecs]sock.Vec // for the system call
+	scratch [maxVecs]sock.Vec // memory for the system call's arguments
 	short   [CopyLimit]byte   // see Short
 }
 
@@ -203,7 +203,7 @@ func (b *Batch) own() {
 		}
 		c := make([]byte, len(v))
 		if regmem.Copy(c, v, b.guarded) != nil {
-			b.gone = true // the write would also have found this
+			b.gone = true // the write would have failed for the same reason
 		}
 		b.vecs[i] = c
 	}

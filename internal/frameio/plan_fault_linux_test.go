@@ -63,7 +63,7 @@ func TestPredictionFaults(t *testing.T) {
 		if c.StartPolled(nil); !c.InPlace() {
 			t.Fatal("the bytes are not read to where they belong")
 		}
-		c.rx.large = true // as after a long frame
+		c.rx.large = true // the state after a long frame
 		return c, func(p []byte) { arrive(t, a, c, p) }
 	}
 

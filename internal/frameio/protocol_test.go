@@ -29,7 +29,7 @@ type lengthFramed struct {
 	filled  func() // called at the end of each Fill, without mu; nil: none
 	taken   func() // called at the beginning of each Sent, without mu; nil: none
 	got     func([]byte)
-	place   []byte // of the frame that is read directly to its place
+	place   []byte // place of the frame that is read directly
 	at      int
 	missing int
 	calls   int // calls of Plan

@@ -67,7 +67,7 @@ func TestSendNowFull(t *testing.T) {
 		a, b := k.connect(t)
 		a.c.Start(nil)
 		if a.c.sock.Load() == nil {
-			return // as above
+			return // SendNow sends nothing on a portable stream
 		}
 		var fs [][]byte
 		for len(fs) == a.sentFrames() {

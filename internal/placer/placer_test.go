@@ -21,7 +21,7 @@ const (
 	plain   = iota // nothing else
 	summed         // a sum follows the payload, like the CRC of an FPDU
 	watched        // the last bytes become visible after all others, as for VI/TCP's Writes
-	dropped        // its payload is dropped
+	dropped        // the payload of the frame is dropped
 	kinds
 )
 
@@ -32,7 +32,7 @@ const header, sumLen, watchedLen, least = 4, 4, 8, 8 << 10
 type model struct {
 	placer.Placer
 	region *regmem.Region
-	at     int // of the current frame
+	at     int // offset in the payload of the current frame
 	size   int
 	kind   byte
 	ends   int

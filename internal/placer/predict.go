@@ -17,7 +17,7 @@ type Predictions struct {
 
 // An extent is the number of stream bytes that the predicted frames take.
 type extent struct {
-	gap  int // trailer bytes of the previous frame, after its payload
+	gap  int // number of trailer bytes of the previous frame, after its payload
 	size int
 }
 

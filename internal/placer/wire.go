@@ -38,10 +38,10 @@ type Wire interface {
 
 // A Frame is the frame being placed, or the last one. A Wire calls Begin for each.
 type Frame struct {
-	Size    int    // of the whole payload to place, in bytes
+	Size    int    // size in bytes of the whole payload to place
 	Trailer int    // bytes after the payload that End needs, and that have not arrived
 	At      []byte // see Begin
-	Watched bool   // a program may watch the last bytes: they become visible after all others
+	Watched bool   // a program may watch the last bytes, so they must become visible after all others
 
 	open   bool // bytes of the payload or the trailer are missing
 	placed int  // bytes of payload that were placed or dropped

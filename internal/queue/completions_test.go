@@ -22,7 +22,7 @@ func TestCompletionsAgainstModel(t *testing.T) {
 		var (
 			model            []int // entries that wait
 			registered       int
-			served, expected []int // by registrations: actual and expected
+			served, expected []int // values passed by registrations: actual and expected
 			closed           bool
 			next             int
 		)

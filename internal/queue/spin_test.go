@@ -113,7 +113,7 @@ func TestSpinNear(t *testing.T) {
 		for range 16 {
 			polled(t, &c, true)
 		}
-		for range 512 { // few of them poll, because no poll makes progress
+		for range 512 { // few waiters poll, because no poll makes progress
 			if polled(t, &c, true) >= attend.NearSpinTime {
 				return
 			}

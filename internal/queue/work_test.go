@@ -19,9 +19,9 @@ import (
 // workModel is a work queue as plain slices.
 type workModel struct {
 	reqs                    []int  // everything ever posted
-	finished                []bool // of each
+	finished                []bool // state of each request
 	started, done, reaped   int
-	reported, wantsReported []int // by OnDone: actual and expected
+	reported, wantsReported []int // requests reported by OnDone: actual and expected
 }
 
 func (m *workModel) advance() (n int) {

@@ -95,7 +95,7 @@ type Action struct {
 	STag       uint32
 	TO         uint64
 	ID         uint64
-	RID        uint64 // OpSend of a SinkAvail: the read that is advertised
+	RID        uint64 // ID of the advertised read, if OpSend sends a SinkAvail
 	Adv        uint64
 	Off, N     int
 	Pos        uint64

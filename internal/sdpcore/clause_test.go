@@ -48,7 +48,7 @@ func TestSDP_6_1_2_Hints(t *testing.T) {
 		for range 3 {
 			p.recv("SrcAvail size=300 +1 PIPE", "SrcAvailCancel PIPE", "ChRcvBuf size=100 PIPE")
 			p.write(1, 200).recv("SendSm PIPE").write(1, 200).recv("RdmaRdCompl size=199 PIPE")
-			p.write(1, 200).recv("RdmaRdCompl size=199") // the first one in a row
+			p.write(1, 200).recv("RdmaRdCompl size=199") // a completion without REQ_PIPE ends the row
 		}
 		if p.m.src.pol.hints != 0 || p.m.SendMode() != sdpwire.Combined {
 			t.Errorf("%d hints, mode %v", p.m.src.pol.hints, p.m.SendMode())
@@ -92,7 +92,7 @@ func TestSDP_8_2_2_Die(t *testing.T) {
 	})
 	t.Run("SDP-8.2.1-14", func(t *testing.T) { // an RDMA Read in progress
 		p := newProbe(t).recv("SrcAvail size=300 +1").read(1, 300).skip().abort(boom).want("abort boom", "got 1 1")
-		p.readDone().want() // it completes even so
+		p.readDone().want() // the RDMA Read completes even so
 	})
 	// Received bytes stay, unless this end has asked for the end.
 	t.Run("SDP-8.2.2-5", func(t *testing.T) {
@@ -275,7 +275,7 @@ func TestSDP_9_2_Edges(t *testing.T) {
 	t.Run("SDP-9.5.4-1", func(t *testing.T) { // [D-32] cancelled twice
 		p := newProbe(t, func(p *Params) { p.PeerBufs = 4 }).write(1, 400)
 		p.bufs = 3
-		p.recv("SendSm").skip() // one message is sent, the rest waits
+		p.recv("SendSm").skip() // one message is sent, and the rest of the write waits
 		p.cancelWrite(1).want("detach 1 85").cancelWrite(1).want()
 		newProbe(t).write(1, 200).skip().cancelWrite(1).want("SrcAvailCancel").cancelWrite(1).want()
 		// An urgent byte that was not announced is like any other.
@@ -516,12 +516,13 @@ func TestSDP_10_5_Arithmetic(t *testing.T) {
 			{0, 4, 0, true, 0, false, 4}, // nothing was sent, and the number is zero
 			{0, 4, 1, false, 0, true, 4}, // nothing was sent
 			{1, 4, 0, true, 0, false, 3}, // message 0 may not have arrived
-			{1, 3, 0, true, 1, false, 3}, // fewer buffers than ever: it has arrived
+			// Fewer buffers than in any earlier message, so message 0 has arrived.
+			{1, 3, 0, true, 1, false, 3},
 			{3, 4, 0, true, 0, false, 1},
 			{3, 3, 0, true, 1, false, 1},
 			{3, 4, 1, true, 2, true, 3},
 			{3, 4, 2, true, 3, true, 4},
-			{3, 4, 3, false, 0, true, 1}, // not sent so far
+			{3, 4, 3, false, 0, true, 1}, // acknowledges a message that was not sent
 		} {
 			c := sent(v.sent)
 			ok := c.received(v.bufs, v.ack)
@@ -845,7 +846,8 @@ func TestSDP_9_3_Source_Edges(t *testing.T) {
 	t.Run("SDP-9.5.2.2-1", func(t *testing.T) { // [D-22] [SDP-9.3-6] [SDP-11.3-11] small writes among others
 		p := low(2, pipe()).write(1, 10).write(2, 10).want()
 		p.bufs = 9
-		p.recv("SinkAvail size=500 nd=0").want("Data +20", "wrote 1 10", "wrote 2 10") // and the SinkAvail becomes stale
+		// Then the SinkAvail becomes stale.
+		p.recv("SinkAvail size=500 nd=0").want("Data +20", "wrote 1 10", "wrote 2 10")
 		// After a large write, small ones share its completion.
 		p = pipe().write(1, 200).write(2, 10).write(3, 10).skip().recv("SinkAvail size=500 nd=0")
 		p.want("revoke", "write 1 200@0 -> 0", "wrote 1 200", "write 2 10@0 -> 200", "wrote 2 10", "write 3 10@0 -> 210", "wrote 3 10", "RdmaWrCompl size=220")
@@ -896,7 +898,7 @@ func TestSDP_13_1_1_Edges(t *testing.T) {
 		p.seq, p.ack = np.FirstRecv, np.FirstSend
 		return p.took(p.m.Resume(p.now, np, mark()))
 	}
-	// a SrcAvail that is not In-Process does not delay it. [SDP-13.1.1-6] [D-53]
+	// a SrcAvail that is not In-Process does not delay the suspension. [SDP-13.1.1-6] [D-53]
 	t.Run("SDP-13.1.1-3", func(t *testing.T) {
 		suspend(newProbe(t).recv("SrcAvail size=200 +1").skip()).want("SuspComm port=5000")
 		suspend(newProbe(t).pipelined(false, true).recv("SrcAvail size=400").read(1, 200).skip()).want()
@@ -1051,7 +1053,7 @@ func TestSDP_8_2_1_Owed(t *testing.T) {
 		newProbe(t).recv("ChRcvBuf size=1").want("resize 37", "ChRcvBufAck size=37")
 		newProbe(t, func(p *Params) { p.RecvSize = 100_000 }).recv("ChRcvBuf size=1048576").want("ChRcvBufAck size=100000")
 	})
-	t.Run("SDP-12.2-1", func(t *testing.T) { // not after DisConn
+	t.Run("SDP-12.2-1", func(t *testing.T) { // no change after DisConn
 		p := newProbe(t).recv("ModeChange Buffered", "DisConn").skip()
 		p.took(p.m.RequestRecvMode(0, mark())).want()
 		p = newProbe(t)

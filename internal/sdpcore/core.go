@@ -59,14 +59,14 @@ type Params struct {
 	RecvBufs       int
 	MaxRecvBufs    int // receive Private Buffers that this end may post later; RecvBufs if that is more
 	RecvSize       int // bytes of each, at least 37
-	PeerBufs       int // as announced by the peer
-	PeerSize       int // as announced by the peer
+	PeerBufs       int // number of the peer's Private Buffers, as announced
+	PeerSize       int // size of the peer's Private Buffers in bytes, as announced
 	MaxAdverts     int // announced to the peer
 	PeerMaxAdverts int // announced by the peer
 	ORD            int // RDMA Reads that may be outstanding, as both Hellos agreed
 
-	SendPolicy Policy // of the half with this end as Data Source
-	RecvPolicy Policy // of the other half
+	SendPolicy Policy // policy for the direction in which this end is Data Source
+	RecvPolicy Policy // policy for the other direction
 
 	SendThreshold int // writes longer than this many bytes use zero copy; Infinite for never [D-39]
 	// Reads longer than this accept zero copy; raised to RecvSize. [SDP-9-1] [SDP-10-6]

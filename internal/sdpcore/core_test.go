@@ -169,7 +169,8 @@ func TestSDP_10_2_Credit(t *testing.T) {
 func TestSDP_10_5_LastCredits(t *testing.T) {
 	// One credit: a message that gives no credit must wait. [SDP-10.5-6]
 	p := newProbe(t, func(p *Params) { p.PeerBufs = 3 })
-	p.write(1, 1).recv("Data ack=0 bufs=1").skip() // one left, and the peer has acknowledged message 0
+	// One credit is left, and the peer has acknowledged message 0.
+	p.write(1, 1).recv("Data ack=0 bufs=1").skip()
 	p.goMode(sdpwire.Pipelined).wantMsgs()
 	// A message that gives credit may use the last one: two messages arrive and are read at once.
 	// [SDP-10.5-2] [D-11]
@@ -216,7 +217,7 @@ func TestSDP_10_4_Refresh(t *testing.T) {
 	p = newProbe(t, func(p *Params) { p.RecvBufs = 3 })
 	p.recv("Data").wantMsgs()
 	p.recv("Data")
-	if len(p.msgs) != 1 { // one credit left: now it must be sent
+	if len(p.msgs) != 1 { // the peer has one credit left, so the update must be sent
 		t.Errorf("%d answers", len(p.msgs))
 	}
 	// Without reads, full buffers are not announced. [D-13]
@@ -237,7 +238,7 @@ func TestGrowth(t *testing.T) { // [SDP-10.3-2] [SDP-6.1.3-1]
 		p.skip()
 	}
 	p.write(1, 1)
-	if n := int(p.msgs[len(p.msgs)-1].Bufs); n != 12 { // it was announced to the peer
+	if n := int(p.msgs[len(p.msgs)-1].Bufs); n != 12 { // the peer must know the new number of buffers
 		t.Errorf("%d buffers announced", n)
 	}
 	p = newProbe(t, few).recv("Data +50", "Data +50", "Data +50")
@@ -254,7 +255,7 @@ func TestD08_MessageZero(t *testing.T) {
 	if c.credit() != 2 {
 		t.Errorf("credit %d although message 0 may not have arrived", c.credit())
 	}
-	c.received(2, 0) // fewer than ever before: it has arrived
+	c.received(2, 0) // fewer buffers than ever before, so message 0 has arrived
 	if c.credit() != 2 {
 		t.Errorf("credit %d, message 0 has arrived", c.credit())
 	}
@@ -701,7 +702,7 @@ func TestSDP_9_5_5_SinkCancel(t *testing.T) {
 	// Each advertisement is resolved separately. [D-34]
 	p = pipe().cancelRead(1).skip().recv("Data +5").want("revoke", "hold 5", "copy 1 5@0", "got 1 5")
 	p.recv("RdmaWrCompl size=8").want("revoke", "got 2 8").read(3, 300).want("SinkAvail size=300 nd=0")
-	p.recv("SinkCancelAck ack=2").want() // for a cancel that has ended: no effect
+	p.recv("SinkCancelAck ack=2").want() // the acknowledged cancel has ended, so this has no effect
 	p.cancelRead(3).want("SinkAvailCancel")
 	p = pipe().cancelRead(1).skip().pass(5 * time.Second)
 	if p.m.Err() != ErrDeadPeer {
@@ -714,8 +715,8 @@ func TestSDP_9_5_5_SinkCancel(t *testing.T) {
 	// Without an open SinkAvail the cancel is ignored. [SDP-9.5.5-4] [D-36]
 	src().recv("SinkAvailCancel").want()
 	src().write(1, 5).skip().recv("SinkAvail size=300 nd=0", "SinkAvailCancel").want()
-	// In-Process: its completion is sent, and then the SinkCancelAck. [SDP-9.5.5-3] [SDP-9.5.5-5]
-	// [SDP-9.5.5-7] [D-35]
+	// For an In-Process SinkAvail the completion is sent first, then the SinkCancelAck.
+	// [SDP-9.5.5-3] [SDP-9.5.5-5] [SDP-9.5.5-7] [D-35]
 	p = newProbe(t, func(p *Params) { p.PeerBufs = 3 }).pipelined(true, false)
 	p.bufs = 0
 	p.recv("SinkAvail size=500 nd=0").write(1, 300).want("write 1 300@0 -> 0", "wrote 1 300")

@@ -11,7 +11,7 @@ type credits struct {
 	idleBufs int    // lowest Bufs received while no message had been sent
 	lastReal serial // MSeq after the last message sent that was not an empty Data
 	nudged   bool   // an empty Data was sent to get more credit
-	nudgedAt Time   // when it was sent
+	nudgedAt Time   // when this empty Data was sent
 
 	// Receiving.
 	rfirst  serial // the first message after Hello or HelloAck is number 0 in either layout [D-05]
@@ -22,9 +22,9 @@ type credits struct {
 	taken   int    // bytes consumed by reads since pool grew
 	free    int    // own Private Buffers posted; -1 when the spare is used
 	hold    bool   // MSeqAck is held for a SrcAvailCancel [SDP-9.5.4-5]
-	holdAt  serial // value when it is held
-	toldAck serial // number after the last message that our last MSeqAck acknowledges
-	told    int    // Bufs sent with it
+	holdAt  serial // the held value of MSeqAck
+	toldAck serial // bytes of each Private Buffer, before the peer asked for another size
+	told    int    // Bufs in the message with toldAck
 	// Limit of the peer's messages by all announcements: it may have sent those before this number.
 	high    serial
 	ackTold bool // an MSeqAck other than zero was sent

@@ -73,10 +73,10 @@ func TestSDP_Refused(t *testing.T) {
 		newProbe(t).pipelined(true, false).recv("SinkAvail size=15 nd=0 va=0xfffffffffffffff0").alive()
 		// Its payload is accepted in any case.
 		p := newProbe(t).pipelined(true, false).skip().recv("SinkAvail size=300 nd=0 +5").want("hold 5").stats("RecvBytesTransact=5 RecvSinkAvails=1 RecvBytesBcopy=0")
-		// It ends the SrcAvails, and also a cancel that it has crossed.
+		// The SinkAvail ends the SrcAvails, and also a cancel that it has crossed.
 		p.read(9, 5).write(1, 200).want("copy 9 5@0", "got 9 5", "write 1 200@0 -> 0", "wrote 1 200", "RdmaWrCompl size=200")
 		p.write(2, 200).cancelWrite(2).want("SrcAvail size=200", "SrcAvailCancel").recv("SinkAvail size=300 nd=0").want("revoke", "wrote 2 0 cancelled").due(-1)
-		// After our DisConn it is void.
+		// After our DisConn the SinkAvail is void.
 		p = newProbe(t).pipelined(true, false).closeWrite().recv("SinkAvail size=300 nd=0").alive().stats("RecvSinkAvails=1")
 		if n := p.m.src.avail.len(); n != 0 { // [SDP-8.2.1-15]
 			t.Errorf("%d SinkAvails at hand behind DisConn", n)
@@ -274,7 +274,7 @@ func TestSDP_Late(t *testing.T) {
 		p.ack = 11
 		p.recv("SinkCancelAck").want("revoke", "got 1 0 cancelled")
 	})
-	t.Run("D-49", func(t *testing.T) { // after CloseRead, a second one may ask to discard
+	t.Run("D-49", func(t *testing.T) { // a second call after CloseRead may ask to discard
 		p := newProbe(t)
 		p.took(p.m.CloseRead(0, false, mark())).took(p.m.CloseRead(0, true, mark())).recv("Data +5").want("hold 5", "drop 5").alive()
 	})
@@ -307,7 +307,7 @@ func TestSDP_Late(t *testing.T) {
 			if n-1 != most {
 				t.Errorf("limit %d: %d suspensions in a row", limit, n-1)
 			}
-			// Each of them counts for a minute.
+			// Each suspension counts for a minute.
 			p = newProbe(t, few)
 			p.now = time.Hour
 			for i := range 20 {
@@ -348,7 +348,7 @@ func TestSDP_Late(t *testing.T) {
 	t.Run("D-08", func(t *testing.T) { // the last credit is spent only in doubt
 		few := func(p *Params) { p.PeerBufs = 3 }
 		p := newProbe(t, few).write(1, 1).peerSize(50).write(2, 1).wantMsgs("Data +1", "ChRcvBuf size=50")
-		p.due(-1).pass(time.Minute).want() // the second one was no empty Data
+		p.due(-1).pass(time.Minute).want() // the second message was no empty Data
 		p = newProbe(t, few).write(1, 1).write(2, 1).wantMsgs("Data +1", "Data")
 		// The peer has acknowledged message 0.
 		p.recv("Data ack=0 bufs=2").skip().pass(time.Minute).want()

@@ -17,7 +17,7 @@ type messageType struct {
 	// end performs the message. nil means that the type is not allowed on a running connection.
 	end func(m *Machine, msg *inbound)
 
-	invalidates bool // whether its Send may invalidate an STag [D-41]
+	invalidates bool // whether the type's Send may invalidate an STag [D-41]
 }
 
 // messageTypes is indexed by MID.
@@ -44,8 +44,8 @@ var messageTypes = [256]messageType{
 type inbound struct {
 	sdpwire.Message
 	n           int    // bytes of payload
-	inv         uint32 // STag that its Send has invalidated
-	invalidated bool   // whether its Send has invalidated one
+	inv         uint32 // STag that the Send of this message has invalidated
+	invalidated bool   // whether that Send has invalidated an STag
 }
 
 // isCreditUpdate reports whether the message carries only the numbers of its header. [SDP-6.3.1-3]

@@ -105,7 +105,7 @@ func (m *Machine) changeSendMode() bool {
 			return false
 		}
 		m.sendModeChange(to, false)
-	default: // to Pipelined, even with a SrcAvail open [SDP-12.3-2]
+	default: // a change to Pipelined is possible even while a SrcAvail is open [SDP-12.3-2]
 		m.sendModeChange(to, false)
 	}
 	m.setSendMode(to)

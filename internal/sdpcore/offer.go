@@ -66,7 +66,7 @@ func (m *Machine) endOffer(i int, remote bool) *read {
 	s := &m.snk
 	o := s.offers.remove(i)
 	m.do(Action{Op: OpRevoke, Adv: o.key, Remote: remote}) // [SDP-9.3-11]
-	// It exists, because a read does not end while it is advertised.
+	// The read exists, because no read ends while it is advertised.
 	_, r := m.findRead(o.rid)
 	r.offered = false
 	return r

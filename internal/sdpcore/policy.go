@@ -15,7 +15,7 @@ type srcPolicy struct {
 	sendSms   int           // number in a row
 	hints     int           // number of completions with REQ_PIPE in a row
 	bigAt     time.Duration // time of the last write longer than the threshold
-	smallAt   time.Duration // time of the first shorter write after it
+	smallAt   time.Duration // time of the first shorter write after bigAt
 	smalls    int
 }
 

@@ -34,7 +34,8 @@ func (m *Machine) send(mid sdpwire.MID, flags sdpwire.Flags) int {
 	if m.src.urgents > 0 {
 		// Once for each urgent byte. [SDP-9.5.3-4], at the latest in its message [SDP-9.5.3-5]
 		if w := m.announceable(); w != nil {
-			flags |= sdpwire.OOBPend // in the next message of any type [SDP-6.1.2-7] [SDP-9.5.3-2]
+			// The flag is in the next message of any type. [SDP-6.1.2-7] [SDP-9.5.3-2]
+			flags |= sdpwire.OOBPend
 			w.pended = true
 			m.src.urgents--
 		}
@@ -195,7 +196,8 @@ func (m *Machine) stepControl() bool {
 		m.send(sdpwire.SrcAvailCancel, 0)
 		s.cancelWant, s.cancelOpen, s.cancelSeq, s.cancelAt = false, true, m.cr.next-1, m.now
 		m.stats.SentSrcCancels++
-	case k.cancelWant && k.offers.len() > 0 && !k.cancelOpen && !s.cancelOpen: // one at a time [SDP-9.5.5-10] [D-34]
+	case k.cancelWant && k.offers.len() > 0 && !k.cancelOpen && !s.cancelOpen:
+		// One cancel at a time. [SDP-9.5.5-10] [D-34]
 		// Do not cancel while a SrcAvailCancel is open, because the peer then holds MSeqAck.
 		// Without MSeqAck the SinkCancelAck of this cancel could not be distinguished from an
 		// earlier one.
@@ -258,12 +260,13 @@ func (m *Machine) advertise(w *write) bool {
 	if s.cancelOpen { // [SDP-9.5.4-10]
 		return false
 	}
-	if s.mode == sdpwire.Combined && s.advs.len() > 0 { // [D-44] one at a time
+	if s.mode == sdpwire.Combined && s.advs.len() > 0 { // [D-44] one SrcAvail at a time
 		return false
 	}
 	if s.advs.len()+m.snk.offers.len() >= m.p.PeerMaxAdverts { // [SDP-6.2.1.3-1] [SDP-11.3-18] [D-15]
 		if s.advs.len() == 0 {
-			w.bcopy = true // our own SinkAvails use up MaxAdverts; do not wait for them
+			// Otherwise the write would wait until our own SinkAvails no longer use up MaxAdverts.
+			w.bcopy = true
 			return true
 		}
 		return false

@@ -151,11 +151,11 @@ func (m *Machine) CloseRead(now time.Duration, discard bool, out []Action) []Act
 		for i := range s.reads.len() {
 			s.reads.at(i).cancel = true
 		}
-		s.cancelWant = !s.cancelOpen // in case there is a SinkAvail to cancel
+		s.cancelWant = !s.cancelOpen // cancels an open SinkAvail, if there is one
 		m.checkSinkCancel()
 		m.dropHeld()
 		if !discard && s.adverts.len() > 0 {
-			m.abort(ErrReadClosed) // the rest of these bytes was not received
+			m.abort(ErrReadClosed) // the rest of the advertised bytes was not received
 		}
 		for i := range s.adverts.len() {
 			s.adverts.at(i).wantSm = true

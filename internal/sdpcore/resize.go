@@ -102,7 +102,8 @@ func (m *Machine) endChRcvBuf(msg *inbound) {
 		if m.p.Role == Accepting {
 			return // [SDP-10.6.1-1]
 		}
-		// Our request is withdrawn; the driver may repeat it. [SDP-10.6.1-3] [SDP-10.6.1-2] [D-47]
+		// The peer's request replaces ours; the driver may repeat ours. [SDP-10.6.1-3]
+		// [SDP-10.6.1-2] [D-47]
 		z.sent = false
 	}
 	old, want := m.p.RecvSize, int(min(msg.Size, sdpwire.MaxSize))

@@ -233,7 +233,8 @@ func TestSDP_9_5_5_Cancels(t *testing.T) {
 		p := newProbe(t, autoPolicy).goMode(sdpwire.Pipelined).recv("SinkAvail size=500 nd=0").goMode(sdpwire.Combined).recv("Data").goMode(sdpwire.Pipelined).skip()
 		p.write(1, 300).want("SrcAvail size=300").stats("ModeChangesSent=3") // [SDP-12-6] [SDP-12-7]
 	})
-	// Nor does it wait for the acknowledgement of a ModeChange. [SDP-13-1]
+	// A new change of mode after a move does not wait for the acknowledgement of an earlier
+	// ModeChange. [SDP-13-1]
 	t.Run("SDP-12.4-3", func(t *testing.T) {
 		p := newProbe(t, autoPolicy).goMode(sdpwire.Pipelined).goMode(sdpwire.Combined).wantMsgs("ModeChange Pipelined", "ModeChange Combined")
 		p.ack = 0
@@ -277,7 +278,7 @@ func TestSDP_9_2_29_Lonely(t *testing.T) {
 			pipe(full, as).recv("SrcAvail size=300").due(-1).pass(time.Minute).want()
 			p := pipe(full, as, func(p *Params) { p.SendBudget = 0 }).write(1, 200).skip().due(-1).recv("SrcAvail size=300").due(after)
 			p.pass(after - 1).want().pass(1).want("SendSm").due(-1)
-			// Nor is it sent if a read waits, now or later.
+			// SendSm is not sent either if a read waits, now or later.
 			p = pipe(full, as, func(p *Params) { p.SendBudget = 0 }).write(1, 200).recv("SrcAvail size=300").read(2, 300).skip().due(-1).pass(time.Minute).want()
 			p.readDone().want("got 2 300", "RdmaRdCompl size=300")
 		}

@@ -51,7 +51,7 @@ type item struct {
 }
 
 type simRegion struct {
-	write, read uint64 // the one that is not zero
+	write, read uint64 // IDs of the write and the read; one of them is zero
 	off, n      int
 	to          uint64
 }
@@ -118,7 +118,7 @@ type simEnd struct {
 	posted    int
 	pool      int // number of Private Buffers
 	size      int // bytes of each at the beginning
-	taken     int // bytes consumed since their number has grown
+	taken     int // bytes consumed since the number of Private Buffers grew
 	pend      int
 	pres      int
 	pendDist  []int // for each unmatched OOB_PEND, the number of stream bytes sent before it
@@ -142,7 +142,7 @@ type sim struct {
 	fail   string
 	suspOK bool
 
-	straight [3]int // straight writes, by the number of their messages
+	straight [3]int // number of straight writes, indexed by the number of their messages
 }
 
 func (s *sim) errorf(format string, args ...any) {
@@ -619,7 +619,7 @@ func (s *sim) write(e *simEnd, n int, urgent bool) {
 	e.writes[e.nextID] = w
 	e.order = append(e.order, w)
 	s.note(e, fmt.Sprintf("write %d of %d urgent=%t", w.ord, n, urgent))
-	straight := *e.m // its changes affect nothing that the copy shares with it
+	straight := *e.m // a copy; calls on it change nothing that it shares with e.m
 	var msgs [3]sdpwire.Message
 	k := straight.Straight(s.now, n, msgs[:])
 	acts := e.m.Write(s.now, e.nextID, n, urgent, e.acts[:0])

@@ -10,10 +10,10 @@ import (
 type read struct {
 	id       uint64
 	n        int  // room in bytes
-	off      int  // bytes in it
+	off      int  // number of bytes already in the buffer
 	inflight int  // bytes after off that RDMA Reads in progress will place
 	all      bool // ends only when full [SDP-9.3-15]
-	fetched  bool // an RDMA Read was started for it
+	fetched  bool // an RDMA Read was started for this read
 	offered  bool // advertised by a SinkAvail
 	cancel   bool // cancelled by the driver
 }
@@ -21,7 +21,7 @@ type read struct {
 // A held is a run of payload that waits for a read.
 type held struct {
 	n       int
-	private bool // whether it is in a Private Buffer
+	private bool // whether the payload is in a Private Buffer
 }
 
 // An inAdv is a SrcAvail of the peer that is Unprocessed, or In-Process once asked is not zero. It
@@ -35,8 +35,8 @@ type inAdv struct {
 	done     int    // bytes whose RDMA Read is complete
 	reported int    // bytes acknowledged by RdmaRdCompl
 	at       time.Duration
-	wantSm   bool // whether to answer it with SendSm
-	empty    bool // its payload is the whole buffer: answer it with RdmaRdCompl of 0 [D-18]
+	wantSm   bool // whether to answer the SrcAvail with SendSm
+	empty    bool // the message's payload is the whole buffer, so RdmaRdCompl of 0 answers it [D-18]
 }
 
 // A readOp is an RDMA Read in progress.
@@ -78,8 +78,8 @@ type sink struct {
 	offers     deque[sinkAdv]
 	count      serial // NonDiscards [SDP-6.3.3.4-1], wraps as 32-bit numbers do [SDP-6.3.3.4-4]
 	cancelWant bool   // a SinkAvailCancel must be sent
-	cancelOpen bool   // it was sent and is not Processed
-	cancelSeq  serial // MSeq of the newest one
+	cancelOpen bool   // a SinkAvailCancel was sent and is not Processed
+	cancelSeq  serial // MSeq of the last SinkAvailCancel
 	cancelAt   time.Duration
 
 	expects   bool // the driver has more messages
@@ -87,7 +87,7 @@ type sink struct {
 	disSeen   bool // DisConn received on the current connection [D-52]
 	closed    bool // the ULP has stopped reading
 	discard   bool // the ULP drops held payload
-	announced int  // OOB_PEND received without its byte [D-29]
+	announced int  // number of OOB_PEND flags received without their byte [D-29]
 	pos       uint64
 
 	waitAt time.Duration // time since which no read waits for the oldest SrcAvail

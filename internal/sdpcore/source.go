@@ -11,7 +11,7 @@ type write struct {
 	id       uint64
 	n        int  // bytes
 	off      int  // bytes sent, written, or acknowledged as read; never repeated [D-83]
-	urgent   bool // its last byte is urgent
+	urgent   bool // the last byte of the write is urgent
 	pended   bool // the urgent byte was announced by OOB_PEND
 	bcopy    bool // must not be advertised, or not any more
 	forced   bool // a SendSm has asked for the rest by Data [SDP-9.2-25]
@@ -55,15 +55,15 @@ type source struct {
 	ackOwed bool // a SinkCancelAck must be sent [SDP-9.5.5-9]
 
 	cancelWant bool          // a SrcAvailCancel must be sent
-	cancelOpen bool          // it was sent and is not Processed
-	cancelSeq  serial        // its MSeq
-	cancelAt   time.Duration // when it was sent
+	cancelOpen bool          // a SrcAvailCancel was sent and is not Processed
+	cancelSeq  serial        // MSeq of the SrcAvailCancel
+	cancelAt   time.Duration // when the SrcAvailCancel was sent
 
 	// The change from Pipelined to Combined. [SDP 12.4]
 	leaving  bool          // the ModeChange is not acknowledged [SDP-12.4-3]
 	leaveSeq serial        // MSeq of the ModeChange
-	count0   serial        // PotentialNonDiscards when it was sent [D-26]
-	leaveAt  time.Duration // when it was sent
+	count0   serial        // PotentialNonDiscards when the ModeChange was sent [D-26]
+	leaveAt  time.Duration // when the ModeChange was sent
 	nudgeAck bool          // an empty Data has asked for the acknowledgement [D-45]
 
 	urgents int // number of urgent writes that were not announced
@@ -532,7 +532,7 @@ func (m *Machine) endSinkAvail(msg *inbound) {
 		return
 	}
 	m.stats.RecvSinkAvails++
-	if s.disSent { // our DisConn makes it void, which the peer knows [SDP-8.2.1-15]
+	if s.disSent { // our DisConn makes the SinkAvail void, which the peer knows [SDP-8.2.1-15]
 		return
 	}
 	nd := serial(msg.NonDiscards)
@@ -574,11 +574,13 @@ func (m *Machine) lateSinkAvail(nd serial, msg *inbound) {
 	switch {
 	case s.count0.less(nd):
 		m.violation("D-24", msg.MID, "NonDiscards %d, but only %d messages carried payload", nd, s.count0)
-	case nd != s.count0: // it was stale before the change
+	case nd != s.count0: // the SinkAvail was stale before the change
 		s.count0--
 		s.count--
 		m.stats.StaleSinkAvails++
-	default: // not stale: the peer has discarded earlier advertisements [SDP-12.4-6]
+	default:
+		// The peer has discarded earlier advertisements, so this SinkAvail is not stale.
+		// [SDP-12.4-6]
 		m.reissue()
 	}
 }
@@ -604,7 +606,7 @@ func (m *Machine) endSinkAvailCancel(*inbound) {
 		k := s.avail.at(0)
 		if k.filled > 0 {
 			keep = 1
-			if k.filled < k.size { // its free room is given up [SDP-9.5.5-8] [D-35]
+			if k.filled < k.size { // the free room of the SinkAvail is given up [SDP-9.5.5-8] [D-35]
 				s.ackOwed = true
 				k.size = k.filled
 			}

@@ -144,7 +144,7 @@ func (m *Machine) Resume(now Time, p Params, out []Action) []Action {
 	s.disSent = false // a DisConn is sent again
 	s.urgents = 0
 	for i := range s.writes.len() {
-		if w := s.writes.at(i); w.urgent { // it is announced again
+		if w := s.writes.at(i); w.urgent { // each urgent write is announced again
 			w.pended = false
 			s.urgents++
 		}
@@ -174,7 +174,7 @@ type State struct {
 	RecvBufs int
 	ORD      int
 	Held     int    // bytes received and not read [SDP-13.1.1-16]
-	RecvPos  uint64 // stream position after them
+	RecvPos  uint64 // stream position after the received bytes
 	EOF      bool   // the peer's DisConn was received
 	Closing  bool   // DisConn was sent, or is still to be sent
 	Unsent   int    // queued bytes that were not delivered

@@ -94,7 +94,7 @@ func (m *Machine) Tick(now Time, out []Action) []Action {
 		m.abort(ErrDeadPeer) // [D-81]
 		return m.end()
 	case m.unansweredFits() && m.now >= s.advs.at(0).at+t.Unanswered:
-		for i := range s.covered() { // by Bcopy instead [D-81]
+		for i := range s.covered() { // the covered writes are sent by Bcopy instead [D-81]
 			s.writes.at(i).bcopy = true
 		}
 		s.cancelWant = true

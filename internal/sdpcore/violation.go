@@ -11,7 +11,7 @@ import (
 // The connection ends abortively. [SDP-8.2.2-6]
 type Violation struct {
 	Row  string      // row of the requirement matrix, or a decision: "SDP-9.2-17", "D-24"
-	MID  sdpwire.MID // type of the message that broke it
+	MID  sdpwire.MID // type of the message that broke the rule
 	What string      // description of the violation
 }
 
@@ -22,10 +22,11 @@ func (v *Violation) Error() string {
 
 // Reasons in OpAbort, OpReadDone and OpWriteDone, besides a *Violation.
 var (
-	ErrClosed = errors.New("sdp: connection closed") // by a local call
+	ErrClosed = errors.New("sdp: connection closed") // a local call closed the connection
 	// The LLP was closed, or AbortConn was received.
-	ErrReset       = errors.New("sdp: connection reset by peer")
-	ErrCancelled   = errors.New("sdp: operation cancelled")                      // by CancelRead or CancelWrite
+	ErrReset = errors.New("sdp: connection reset by peer")
+	// CancelRead or CancelWrite ended the operation.
+	ErrCancelled   = errors.New("sdp: operation cancelled")
 	ErrDeadPeer    = errors.New("sdp: no answer to a cancel")                    // [D-81]
 	ErrNoSuspend   = errors.New("sdp: suspension refused or timed out")          // [D-53] [D-55]
 	ErrReadClosed  = errors.New("sdp: data arrived after reading was shut down") // [D-49]

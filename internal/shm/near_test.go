@@ -129,7 +129,7 @@ type nearWorld struct {
 	tail, of uint8
 	bytes    [2]uint8
 
-	making, at uint8 // of the producer: the piece, and the index of the next step
+	making, at uint8 // the producer's piece, and the index of its next step
 
 	// Of the consumer: the position it has read, its own position, and the index of the next step.
 	seen, head, place uint8

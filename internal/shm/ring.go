@@ -83,7 +83,7 @@ type Producer struct {
 	Offer func(fd int) (sent, again bool)
 
 	c    *control
-	data []byte // of the ring's greatest size
+	data []byte // memory for the ring's greatest size
 	ring uint64 // current size of the ring in bytes, a power of two
 	tail uint64 // the private copy of c.tail
 	head uint64 // the last value of c.head that was read and is possible
@@ -102,7 +102,7 @@ type Consumer struct {
 	Offered func()
 
 	c    *control
-	data []byte // of the ring's greatest size
+	data []byte // memory for the ring's greatest size
 	ring uint64 // current size of the ring in bytes, a power of two
 	head uint64 // the private copy of c.head
 	tail uint64 // the last value of c.tail that was read and is possible
@@ -453,7 +453,7 @@ func (q *Consumer) readNear(b []byte) (n int, err error, ok bool) {
 		return 0, nil, false
 	}
 	raceAcquire()
-	if err := q.resize(); err != nil { // as in look
+	if err := q.resize(); err != nil { // for the same reason as in look
 		return 0, err, true
 	}
 	q.tail = tail

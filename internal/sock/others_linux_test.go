@@ -248,7 +248,7 @@ func TestOwnerElsewhere(t *testing.T) {
 	a, b := Own(x).(*conn), Own(y).(*conn)
 	defer a.Close()
 	defer b.Close()
-	local, remote := addrPort(a.remote), addrPort(a.local) // of the other end
+	local, remote := addrPort(a.remote), addrPort(a.local) // addresses as the other end sees them
 	diag.Lock()
 	closeDiag()
 	diag.Unlock()
@@ -257,7 +257,7 @@ func TestOwnerElsewhere(t *testing.T) {
 			t.Errorf("user %d owns it", uid)
 		}
 	}))
-	for range 2 { // the first from a new kernel socket, the second from the one that is kept
+	for range 2 { // first with a new kernel socket, then with the kept one
 		if uid, err := ownerOf(a.s.fd, local, remote); err != nil || int(uid) != os.Geteuid() {
 			t.Errorf("user %d, %v", uid, err)
 		}

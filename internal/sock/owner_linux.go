@@ -38,7 +38,7 @@ func ownerOf(near int, local, remote netip.AddrPort) (uid uint32, err error) {
 var diag struct {
 	sync.Mutex
 	conn   *sockdiag.Conn // nil: none
-	cookie uint64         // of conn's network namespace
+	cookie uint64         // cookie of conn's network namespace
 }
 
 var errNamespace = errors.New("sock: the connection is in another network namespace than this thread")
@@ -71,7 +71,7 @@ func ownerByDiag(near int, local, remote netip.AddrPort) (uint32, error) {
 	}
 	uid, err := askOwner(diag.conn, local, remote)
 	if err != nil && !errors.Is(err, unix.ENOENT) {
-		closeDiag() // an answer may be left in it
+		closeDiag() // an answer may be left in the socket
 	}
 	return uid, err
 }

@@ -403,7 +403,7 @@ func (a *asking) grant(wait bool) (err error) {
 		return err
 	}
 	a.rings = newRings(a.mem, false, a.c.s.fd, a.files[1])
-	a.rings.in.Ask() // for a reader that sleeps; see adopt
+	a.rings.in.Ask() // a reader may be asleep; see adopt
 	if !a.proves {
 		answer(a.c.s.fd, nil)
 		return nil

@@ -52,7 +52,7 @@ const (
 	copying   = 4 // bytes per nanosecond
 )
 
-// roomy is the back-off rule of this polling.
+// roomy is the back-off rule for polling for room.
 var roomy = budget.Rule{Grace: 2, Max: 63}
 
 func newRings(mem *shm.Memory, first bool, bell, room int) *rings {
@@ -133,7 +133,7 @@ func (r *rings) result(n int, err error) (int, error) {
 		if r.gone.Load() {
 			// The peer has published nothing since.
 			if n, err := r.in.Available(); n > 0 || err != shm.ErrWouldBlock {
-				return 0, ErrWouldBlock // the next read takes it, or finds the end
+				return 0, ErrWouldBlock // the next read takes the bytes, or finds the end
 			}
 			return 0, os.NewSyscallError("recv", unix.ECONNRESET)
 		}

@@ -192,7 +192,7 @@ func TestAdoptWakesReader(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	time.Sleep(5 * time.Millisecond) // it sleeps
+	time.Sleep(5 * time.Millisecond) // the server is asleep by then
 	if err := ShareMemory(t.Context(), c, samehost.Require, ""); err != nil {
 		t.Fatal(err)
 	}

@@ -87,7 +87,7 @@ func peekAbove(fd int, p []byte, have int) (int, error) {
 	events := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
 	if k, err := Poll(events, 0); err == nil && k > 0 {
 		if n, err := peek(fd, p); err != nil || n > have {
-			return n, err // they arrived before the end
+			return n, err // the bytes arrived before the end
 		}
 		return 0, nil
 	}
