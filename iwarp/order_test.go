@@ -385,40 +385,60 @@ func TestAtomicPlace(t *testing.T) {
 	}
 }
 
-// TestMovingSource reads memory while its owner changes it. The Read must return current bytes, and
-// never a CRC error. [I-61] [RDMAP-5.5-8]
+// TestMovingSource reads and sends memory while its owner changes it. The peer must get current bytes,
+// and never a CRC error. [I-61] [RDMAP-5.5-8]
 func TestMovingSource(t *testing.T) {
 	if raceEnabled {
 		t.Skip("memory is changed while it is read, on purpose: the race detector says so")
 	}
-	reader, owner := connect(t, nil, nil)
 	const size = 200000
-	mr, _ := owner.Register(make([]byte, size), RemoteRead)
-	at := RemoteAddr{STag: mr.STag()}
-	stop, done := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(done)
-		b := mr.Bytes()
-		for n := 0; ; n++ {
-			for i := n % 64; i < len(b); i += 64 {
-				b[i]++
+	for name, request := range map[string]func(t *testing.T, from, to *QueuePair, moving []byte) (*QueuePair, SendWR){
+		"Read": func(t *testing.T, from, to *QueuePair, moving []byte) (*QueuePair, SendWR) {
+			mr, _ := from.Register(moving, RemoteRead)
+			return to, SendWR{Op: OpRead, SG: []SGE{Buf(make([]byte, size))}, Remote: mr.Remote(0)}
+		},
+		"volatile Write": func(t *testing.T, from, to *QueuePair, moving []byte) (*QueuePair, SendWR) {
+			mr, _ := to.Register(make([]byte, size), RemoteWrite)
+			return from, SendWR{Op: OpWrite, SG: []SGE{Buf(moving)}, Remote: mr.Remote(0), Volatile: true}
+		},
+		"Write from a guarded region": func(t *testing.T, from, to *QueuePair, moving []byte) (*QueuePair, SendWR) {
+			mr, _ := to.Register(make([]byte, size), RemoteWrite)
+			mapped, _ := from.Register(moving, LocalOnly, RegionOptions{Guarded: true})
+			return from, SendWR{Op: OpWrite, SG: []SGE{mapped.SGE(0, size)}, Remote: mr.Remote(0)}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			from, to := connect(t, nil, nil)
+			b := make([]byte, size)
+			q, wr := request(t, from, to, b)
+			stop, done := make(chan struct{}), make(chan struct{})
+			go func() {
+				defer close(done)
+				for n := 0; ; n++ {
+					for i := n % 64; i < len(b); i += 64 {
+						b[i]++
+					}
+					select {
+					case <-stop:
+						return
+					default:
+					}
+				}
+			}()
+			defer func() { close(stop); <-done }()
+			for start := time.Now(); time.Since(start) < 200*time.Millisecond; { // long enough for both to run
+				if err := q.Post(wr); err != nil {
+					t.Fatal(err, q.Err())
+				}
+				wantOK(t, q.SendCQ())
 			}
-			select {
-			case <-stop:
-				return
-			default:
+			to.PostRecv(RecvWR{})
+			if err := from.Post(SendWR{}); err != nil {
+				t.Fatal(err, from.Err())
 			}
-		}
-	}()
-	sink := make([]byte, size)
-	for start := time.Now(); time.Since(start) < 200*time.Millisecond; { // long enough for both to run
-		if err := reader.Post(SendWR{Op: OpRead, SG: []SGE{Buf(sink)}, Remote: at}); err != nil {
-			t.Fatal(err, reader.Err())
-		}
-		wantOK(t, reader.SendCQ())
+			wantOK(t, to.RecvCQ()) // all before it was accepted
+		})
 	}
-	close(stop)
-	<-done
 }
 
 // TestFairness checks that answers to the peer alternate with our own messages, as whole messages,

@@ -172,7 +172,7 @@ func (q *QueuePair) fillWQE(w *sendWQE, wr *SendWR) error {
 	if err != nil {
 		return err
 	}
-	w.id, w.op, w.fence, w.signaled = wr.ID, wr.Op, wr.Fence, !wr.Unsignaled
+	w.id, w.op, w.fence, w.signaled, w.volatile = wr.ID, wr.Op, wr.Fence, !wr.Unsignaled, wr.Volatile
 	w.remote, w.stag, w.length = wr.Remote, wr.Invalidate, n
 	switch wr.Op {
 	case OpImmediate, OpImmediateSE:

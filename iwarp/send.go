@@ -358,7 +358,7 @@ func (q *QueuePair) segment(b *frameio.Batch) {
 		r := &m.read
 		ref, out := q.dev.reg.Access(r.SourceSTag, r.SourceTO+off, uint64(n), q.pd.dom, q, regmem.RemoteRead)
 		switch { // a refused ref is neither far nor guarded
-		case ref.Far():
+		case t.fetches(ref):
 			var ok bool
 			ref, ok = t.fetchNext(ref, func(n uint64) (regmem.Ref, regmem.Outcome) {
 				return q.dev.reg.Access(r.SourceSTag, r.SourceTO+off, n, q.pd.dom, q, regmem.RemoteRead)
@@ -426,9 +426,9 @@ func (q *QueuePair) gather(b *frameio.Batch, refs []regmem.Ref, w *sendWQE, off,
 		var ref regmem.Ref
 		switch ref, ok = q.piece(b, s, off, k); {
 		case !ok:
-		case ref.Far() && w.nsg == 1:
+		case t.fetches(ref) && w.nsg == 1:
 			ref, ok = t.fetchNext(ref, func(n uint64) (regmem.Ref, regmem.Outcome) { return s.pin(q, off, n, regmem.LocalRead) })
-		case ref.Far():
+		case t.fetches(ref):
 			ref, ok = t.fetch(ref)
 		case !touchable(ref):
 			ref.Release()
@@ -448,8 +448,12 @@ func (q *QueuePair) gather(b *frameio.Batch, refs []regmem.Ref, w *sendWQE, off,
 	return nil
 }
 
-// fetch copies the far bytes of ref to the arena, and releases ref. It returns false if they are
-// not accessible any more.
+// fetches reports whether payload is copied to the arena before its FPDU is made. A mapped file may
+// change between its CRC and the write to TCP.
+func (t *txState) fetches(ref regmem.Ref) bool { return ref.Far() || t.enc.CRC && ref.Guarded() }
+
+// fetch copies the bytes of ref to the arena, and releases ref. It returns false if they are not
+// accessible any more.
 func (t *txState) fetch(ref regmem.Ref) (regmem.Ref, bool) {
 	p := t.room()[:ref.Len():ref.Len()]
 	err := ref.CopyTo(p)
@@ -492,7 +496,7 @@ func (t *txState) fetchNext(ref regmem.Ref, longer func(n uint64) (regmem.Ref, r
 
 // touchable reports whether memory that may fault can be read now.
 func touchable(ref regmem.Ref) bool {
-	return !ref.Guarded() || regmem.Guard(func() { mpa.CRC(0, ref.B()) }) == nil
+	return !ref.Guarded() || ref.Probe() == nil
 }
 
 // failRequest ends the stream because local memory of request w is not accessible any more.
@@ -571,10 +575,14 @@ func take(p []byte, refs []regmem.Ref) []byte {
 	return p
 }
 
-// changeable reports whether a peer may write to the memory of w by the STag of its region. It does
-// not know of windows: a consumer that sends from memory under a writable window, or that changes
-// posted memory, must expect a CRC error.
+// changeable reports whether the memory of w may change before it is sent: the consumer says so, or a
+// peer may write to it by the STag of its region. It does not know of windows: a consumer that sends
+// from memory under a writable window, or that changes posted memory, must set Volatile or expect a
+// CRC error.
 func changeable(w *sendWQE) bool {
+	if w.volatile {
+		return true
+	}
 	for i := range w.sg[:w.nsg] {
 		if m := w.sg[i].Region; m != nil && !m.r.Far() && m.r.Rights()&(regmem.RemoteWrite|regmem.RemoteAtomic) != 0 {
 			return true

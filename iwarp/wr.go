@@ -155,6 +155,10 @@ type SendWR struct { // [RDMAP-5.3-10] [RDMAP-5.2.1-12] [RDMAP-3.2-1]
 	// Inline copies the payload, at most MaxInline bytes, when the request is posted, so its memory
 	// may be reused at once.
 	Inline bool
+	// Volatile means that the memory of a Send or Write may change before it is sent, for example
+	// because another peer writes to it. An FPDU with a CRC is then made from a copy, so the CRC is
+	// that of the bytes that are sent. Memory of a Guarded region needs no Volatile.
+	Volatile bool
 	// More means that another request follows soon. This one is not sent until a request without
 	// More is posted, [QueuePair.Flush] is called, or a completion queue of the stream is polled.
 	More bool
@@ -175,6 +179,7 @@ type sendWQE struct {
 	op        Op
 	fence     bool
 	signaled  bool
+	volatile  bool
 	status    Status
 	stag      uint32 // STag to invalidate
 	nsg       int
