@@ -18,7 +18,6 @@ type queue struct {
 	core  *nvmecore.Queue // guarded by t.mu, except ID and Depth
 	qp    *iwarp.QueuePair
 	cq    *iwarp.CompletionQueue
-	crc   bool            // FPDUs have CRCs; set by open
 	reads iwarp.ReadQueue // used only by the goroutine of run
 	jobs  sync.WaitGroup  // commands in progress in workers
 	counters
@@ -70,9 +69,7 @@ func (q *queue) open(r *iwarp.Request) (err error) {
 		r.Reject(nil)
 		return net.ErrClosed
 	}
-	if _, err = r.Accept(nvmewire.AppendReply(nil, uint16(q.core.Depth+1))); err == nil {
-		q.crc = q.qp.Params().CRC
-	}
+	_, err = r.Accept(nvmewire.AppendReply(nil, uint16(q.core.Depth+1)))
 	return err
 }
 
@@ -224,7 +221,8 @@ func (q *queue) send(c *command, e nvmewire.CQE, data []byte) {
 		wrs = p.wr[:]
 		p.sg[0] = c.element(data)
 		p.wr[0] = iwarp.SendWR{ID: idWrite | c.id, Op: iwarp.OpWrite, SG: p.sg[:1], Unsignaled: true,
-			Remote: iwarp.RemoteAddr{STag: g.Key, TO: g.Addr}}
+			Volatile: c.stored && c.space.mapped == nil, // other commands may write there meanwhile
+			Remote:   iwarp.RemoteAddr{STag: g.Key, TO: g.Addr}}
 	}
 	p.sg[1] = iwarp.Buf(e.Append(c.cqe[:0]))
 	w := &p.wr[1]
