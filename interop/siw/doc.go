@@ -45,4 +45,6 @@
 // With -nvme, instead, the guest's kernel attaches the disks of viaduct nvme serve, and mounts a
 // tree that examples/9p serves. That tests file systems, fio with verification, discard, resets,
 // and a target that is killed during input and output.
+// With -soak 1h in addition, the guest verifies 1 GiB, and then repeats verified input and output at
+// a limited rate for an hour, with a reset every minute. Every sixth round restarts the target.
 package main

@@ -26,6 +26,7 @@ func main() {
 	flag.BoolVar(&o.rdma, "rdma", false, "rping alone, with rdma-core's under viaduct run --rdma on the host")
 	flag.BoolVar(&o.conformOnly, "conform", false, "run viaduct conform alone")
 	flag.BoolVar(&o.nvmeOnly, "nvme", false, "have the guest's kernel use viaduct nvme serve as a disk, and nothing else")
+	flag.DurationVar(&o.soak, "soak", 0, "with -nvme: write and verify 1 GiB too, then a little at a time for so long, with resets and restarts")
 	flag.BoolVar(&o.record, "record", false, "renew the recorded conversations in interop/testdata and stop")
 	flag.DurationVar(&o.limit, "timeout", 6*time.Minute, "time for everything but building the guest")
 	require := flag.Bool("require", false, "fail if something is missing, instead of skipping")
@@ -48,7 +49,7 @@ type options struct {
 
 	keep, cache, viaduct string
 	count                int
-	limit                time.Duration
+	limit, soak          time.Duration
 }
 
 func (o *options) logf(format string, a ...any) { fmt.Printf(format+"\n", a...) }
@@ -82,7 +83,11 @@ func (o *options) run(ctx context.Context) error {
 	} else if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, o.limit)
+	limit := o.limit
+	if o.soak > 0 {
+		limit += o.soak + soakLarge + roundLimit
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	acc := chooseAccelerator(ctx)
 	o.logf("guest: processor by %s", acc.accel)

@@ -34,7 +34,11 @@ func (r *runner) nvme(ctx context.Context) error {
 		return err
 	}
 	d := &disk{runner: r, file: filepath.Join(r.dir, "disk"), dir: filepath.Join(r.dir, "disks")}
-	if err := errors.Join(sparse(d.file, 384<<20), os.MkdirAll(d.dir, 0o755)); err != nil { // xfs: 300 MiB
+	size := int64(384 << 20) // xfs wants 300 MiB
+	if r.soak > 0 {
+		size = soakDisk
+	}
+	if err := errors.Join(sparse(d.file, size), os.MkdirAll(d.dir, 0o755)); err != nil {
 		return err
 	}
 	if err := d.start(ctx); err != nil {
@@ -117,6 +121,9 @@ type diskCheck struct {
 const (
 	nqn     = "nqn.2026-11.viaduct:disk"
 	diskDev = "/dev/nvme0n1"
+
+	// live waits until the guest's controller is connected.
+	live = "i=0; while [ \"$(cat /sys/class/nvme/nvme0/state)\" != live ] && [ $i -lt 500 ]; do sleep 0.1; i=$((i+1)); done; [ \"$(cat /sys/class/nvme/nvme0/state)\" = live ]\n"
 )
 
 // fio returns a command that writes to the disk and verifies the data.
@@ -140,8 +147,7 @@ func (d *disk) checks() []diskCheck {
 	connect := fmt.Sprintf("nvme connect -t rdma -a 10.0.2.2 -s %s -n %s -i 2 --reconnect-delay=1 --keep-alive-tmo=5 -q nqn.2014-08.org.nvmexpress:uuid:0f01fb42-9f7f-4856-b0b3-51e60b8de349 -I 0f01fb42-9f7f-4856-b0b3-51e60b8de349\n", d.at, nqn)
 	hostNQN := "-q nqn.2014-08.org.nvmexpress:uuid:0f01fb42-9f7f-4856-b0b3-51e60b8de349"
 	ready := "i=0; while [ ! -b " + diskDev + " ] && [ $i -lt 100 ]; do sleep 0.1; i=$((i+1)); done; [ -b " + diskDev + " ]\n"
-	live := "i=0; while [ \"$(cat /sys/class/nvme/nvme0/state)\" != live ] && [ $i -lt 300 ]; do sleep 0.1; i=$((i+1)); done; [ \"$(cat /sys/class/nvme/nvme0/state)\" = live ]\n"
-	return []diskCheck{
+	checks := []diskCheck{
 		{"discover", time.Minute, fmt.Sprintf("nvme discover -t rdma -a 10.0.2.2 -s %s %s >/tmp/d 2>&1 || { cat /tmp/d; exit 1; }\ngrep -q 'subnqn: *%s' /tmp/d && grep -q 'rdma_prtype: iwarp' /tmp/d", d.at, hostNQN, nqn), nil},
 		{"connect over two queues", time.Minute, connect + ready + "dmesg | grep 'mapped 2/0/0' && [ -b /dev/nvme0n2 ]\n" +
 			"nvme id-ctrl /dev/nvme0 >/dev/null && nvme id-ns " + diskDev + " >/dev/null && nvme smart-log /dev/nvme0 >/dev/null && nvme effects-log /dev/nvme0 >/dev/null", nil},
@@ -162,21 +168,17 @@ func (d *disk) checks() []diskCheck {
 			"for n in $(seq 20); do sleep 0.2; nvme reset /dev/nvme0 || true; " + live + "done\nwait $f", nil},
 		{"the target killed and restarted under verified input and output", 3 * time.Minute,
 			"rm -f /tmp/done; (" + fio("killed", "--rw=randwrite --bs=16k --size=32M --iodepth=8") + "echo $? >/tmp/done) >/dev/null 2>&1 &", d.kill},
-		{"disconnect", time.Minute, "nvme disconnect -n " + nqn + "; dmesg | grep -E 'WARNING|BUG:|Call Trace' && exit 1; true", d.nothingLeft},
 	}
+	return append(append(checks, d.soakChecks()...), diskCheck{
+		"disconnect", time.Minute, "nvme disconnect -n " + nqn + "; dmesg | grep -E 'WARNING|BUG:|Call Trace' && exit 1; true", d.nothingLeft,
+	})
 }
 
 // kill kills the target while the guest writes, restarts it, and waits until the guest has verified
 // the written data.
 func (d *disk) kill(ctx context.Context) error {
 	time.Sleep(2 * time.Second) // until the guest is writing
-	d.target.Process.Kill()
-	d.target.Wait()
-	time.Sleep(time.Second)
-	if err := d.start(ctx); err != nil {
-		return err
-	}
-	if _, err := d.guest.run(ctx, time.Minute, "i=0; while [ \"$(cat /sys/class/nvme/nvme0/state)\" != live ] && [ $i -lt 500 ]; do sleep 0.1; i=$((i+1)); done; [ \"$(cat /sys/class/nvme/nvme0/state)\" = live ]"); err != nil {
+	if err := d.restart(ctx); err != nil {
 		return err
 	}
 	_, err := d.guest.run(ctx, 2*time.Minute, "i=0; while [ ! -e /tmp/done ] && [ $i -lt 1000 ]; do sleep 0.1; i=$((i+1)); done; cat /tmp/fio; [ \"$(cat /tmp/done)\" = 0 ]")
