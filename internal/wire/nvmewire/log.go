@@ -19,17 +19,11 @@ const (
 	FeatureHostID     = 0x81
 )
 
-// Events that a host can enable, as bits of FeatureEvents and of OAES.
-const (
-	EventNamespaces = 1 << 8
-	EventDiscovery  = 1 << 31
-)
+// EventNamespaces is the bit of FeatureEvents and of OAES by which a host enables events of namespaces.
+const EventNamespaces = 1 << 8
 
-// Results of an Asynchronous Event Request: type notice, its kind, the log page to read.
-const ( // [NVME-AER-1]
-	NoticeNamespaces = 0x02 | LogChanged<<16
-	NoticeDiscovery  = 0x02 | 0xf0<<8 | LogDiscovery<<16
-)
+// NoticeNamespaces is the result of an Asynchronous Event Request: type notice, the log page to read.
+const NoticeNamespaces = 0x02 | LogChanged<<16 // [NVME-AER-1]
 
 // A LogRequest has the fields of Get Log Page.
 type LogRequest struct { // [NVME-ADM-3]
