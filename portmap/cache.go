@@ -5,31 +5,32 @@ import (
 	"time"
 )
 
-// A cacheKey is everything that a request asks: an answer is reused only for an equal request.
-// [D-64]
+// A cacheKey has all parameters of a request, because an answer is reused only for an equal
+// request. [D-64]
 type cacheKey struct {
 	server, service netip.AddrPort
-	local           netip.Addr // the source address that was answered
+	local           netip.Addr // source address of the request
 }
 
-// A cacheEntry is an answer, or records that there was none.
+// A cacheEntry is an answer, or records that there was no mapping.
 type cacheEntry struct {
 	m   Mapped
 	err error // ErrDenied or ErrNoAnswer
 	end time.Time
 }
 
-// A cache remembers outcomes. Its methods take the time as an argument. Its size is bounded: a full
-// cache drops expired entries, or an arbitrary one if none has expired. Not safe for concurrent
-// use.
+// A cache stores outcomes of requests. Its methods get the time as an argument. Its size is
+// bounded: a full cache drops expired entries, or an arbitrary one if none has expired. It is not
+// safe for concurrent use.
 type cache struct {
 	m   map[cacheKey]cacheEntry
 	max int
 }
 
-// get returns a live entry and flushes a dead one. [SDP-7.3.1.4-2] [SDP-7.3.1.4-3]
+// get returns the entry of k. If the entry has expired, get removes it and returns false.
+// [SDP-7.3.1.4-2] [SDP-7.3.1.4-3]
 func (c *cache) get(now time.Time, k cacheKey) (cacheEntry, bool) {
-	e := c.m[k] // the zero entry has expired
+	e := c.m[k] // the zero entry counts as expired
 	if !now.Before(e.end) {
 		delete(c.m, k)
 		return cacheEntry{}, false
@@ -65,7 +66,7 @@ func (c *cache) shrink(now time.Time) {
 	}
 }
 
-// forget drops every entry of a service, denials included.
+// forget removes every entry of a service, including denials.
 func (c *cache) forget(service netip.AddrPort) {
 	for k := range c.m {
 		if k.service == service {

@@ -18,34 +18,34 @@ import (
 
 // [SDP-16-1] [SDP-7.4-1]
 
-// Port is the UDP port of a server by default.
+// Port is the default UDP port of a server.
 const Port = 3935
 
-// ClientConfig is the policy of a client. The zero value is usable.
+// ClientConfig holds the settings of a client. The zero value is usable.
 type ClientConfig struct {
-	// Server, if set, is asked instead of the host of the service. Its port 0 means Port.
+	// Server, if set, is asked instead of the service's host. If its port is 0, Port is used.
 	Server netip.AddrPort
 
-	// DeniedFor and SilentFor are how long a denial, or the lack of an answer, is remembered, so
-	// that not every dial waits for it again. 0 means the defaults, 30 s and 60 s; a negative value
-	// disables it.
+	// DeniedFor and SilentFor are the times for which the client remembers a denial, or the lack of
+	// an answer, so that not every dial waits for it again. 0 means the defaults, 30 s and 60 s. A
+	// negative value means that nothing is remembered.
 	DeniedFor, SilentFor time.Duration
 
-	// MaxCache bounds the answers remembered; 0 means 4096.
+	// MaxCache is the maximum number of remembered answers. 0 means 4096.
 	MaxCache int
 
-	// Logger gets one line per question; nil disables it.
+	// Logger gets one line for each question. nil disables it.
 	Logger *slog.Logger
 
-	// Dial, if set, opens the UDP socket of a question with d instead of
-	// d.DialContext. The connection must have UDP addresses.
+	// Dial, if set, opens the UDP socket of a question. It is called instead of d.DialContext. The
+	// connection must have UDP addresses.
 	Dial func(ctx context.Context, d *net.Dialer, network, address string) (net.Conn, error)
 
 	// DeniedFor, SilentFor [D-64].
 }
 
-// A Client asks Port Mappers and remembers the answers. It holds no socket
-// between questions. It is safe for concurrent use.
+// A Client asks Port Mappers and remembers the answers. It has no open socket between questions. It
+// is safe for concurrent use.
 type Client struct {
 	cfg ClientConfig
 	log *slog.Logger
@@ -59,14 +59,14 @@ type Query struct {
 	// Service is the conventional address of the service.
 	Service netip.AddrPort
 	// Local is the source address of the later connection. A dialer binds its TCP socket first and
-	// puts that port here; port 0 is for servers known not to check it. Without an address the
-	// routing table chooses one.
+	// uses the port of that socket. Port 0 is for servers that do not check the port. Without an
+	// address the routing table chooses one.
 	Local netip.AddrPort
 
 	// Local [D-57] [D-58].
 }
 
-// NewClient returns a client with cfg.
+// NewClient returns a client with the settings cfg.
 func NewClient(cfg ClientConfig) *Client {
 	if cfg.DeniedFor == 0 {
 		cfg.DeniedFor = 30 * time.Second
@@ -84,9 +84,9 @@ func NewClient(cfg ClientConfig) *Client {
 	return &Client{cfg: cfg, log: log, cache: cache{m: make(map[cacheKey]cacheEntry), max: cfg.MaxCache}}
 }
 
-// Resolve finds the SDP Address of a service. The error is ErrDenied or ErrNoAnswer if the
-// conventional address should be used, the error of ctx if that ended first, or the error of a
-// socket. An answer with PmTime Once should be connected to at once.
+// Resolve returns the SDP Address of a service. The error is ErrDenied or ErrNoAnswer if the
+// conventional address should be used. Otherwise it is the error of ctx, if that ended first, or
+// the error of a socket. If the answer has PmTime Once, connect to the address at once.
 func (c *Client) Resolve(ctx context.Context, q Query) (Mapped, error) {
 	q.Service = netip.AddrPortFrom(q.Service.Addr().Unmap(), q.Service.Port())
 	server := c.cfg.Server
@@ -97,8 +97,8 @@ func (c *Client) Resolve(ctx context.Context, q Query) (Mapped, error) {
 		server = netip.AddrPortFrom(server.Addr(), Port)
 	}
 
-	// A connected socket takes datagrams from the server alone [D-66], and
-	// shows which source address the routing table chooses [D-58].
+	// A connected socket receives datagrams from the server only [D-66], and has the source address
+	// that the routing table chooses [D-58].
 	var d net.Dialer
 	if a := q.Local.Addr(); a.IsValid() && !a.IsUnspecified() && a.Unmap().Is4() == server.Addr().Unmap().Is4() {
 		d.LocalAddr = net.UDPAddrFromAddrPort(netip.AddrPortFrom(a, 0))
@@ -130,7 +130,7 @@ func (c *Client) Resolve(ctx context.Context, q Query) (Mapped, error) {
 	}
 
 	var h [8]byte
-	rand.Read(h[:]) // 64 random bits make it unique and hard to guess [SDP-7.3.1.8-1] [SDP-7.4-11] [SDP-7.5.1-1] [SDP-7.5.1-5] [SDP-7.5.1-6]
+	rand.Read(h[:]) // 64 random bits are unique and hard to guess [SDP-7.3.1.8-1] [SDP-7.4-11] [SDP-7.5.1-1] [SDP-7.5.1-5] [SDP-7.5.1-6]
 	t, err := newTransaction(binary.BigEndian.Uint64(h[:]), netip.AddrPortFrom(local, q.Local.Port()), q.Service)
 	if err != nil {
 		return Mapped{}, err
@@ -177,7 +177,7 @@ func (c *Client) remember(key cacheKey, m Mapped, err error) {
 	c.cache.put(now, key, e)
 }
 
-// Forget drops the remembered answers about a service. A dialer calls it when the SDP Address
+// Forget removes the remembered answers about a service. A dialer calls it if the SDP Address has
 // refused the connection.
 func (c *Client) Forget(service netip.AddrPort) { // [D-64] [SDP-7.5.1-8]
 	c.mu.Lock()
@@ -185,12 +185,12 @@ func (c *Client) Forget(service netip.AddrPort) { // [D-64] [SDP-7.5.1-8]
 	c.cache.forget(netip.AddrPortFrom(service.Addr().Unmap(), service.Port()))
 }
 
-// run drives a transaction over a connected socket.
+// run performs a transaction over a connected socket and returns its result.
 func run(ctx context.Context, conn net.Conn, t *transaction) (Mapped, error) {
 	stop := context.AfterFunc(ctx, func() { conn.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
 	out := t.Start(time.Now())
-	buf := make([]byte, portmapwire.MessageLen+1) // the excess of a longer datagram is ignored [D-61]
+	buf := make([]byte, portmapwire.MessageLen+1) // one byte more, to detect a longer datagram, whose excess is ignored [D-61]
 	for {
 		if out != nil {
 			if _, err := conn.Write(out); err != nil && !nothingListens(err) { // [SDP-7.4-3] [SDP-7.4-26]
@@ -206,7 +206,7 @@ func run(ctx context.Context, conn net.Conn, t *transaction) (Mapped, error) {
 		}
 		at, _ := t.Deadline()
 		conn.SetReadDeadline(at)
-		if err := ctx.Err(); err != nil { // after SetReadDeadline, because the deadline set by AfterFunc must win
+		if err := ctx.Err(); err != nil { // checked after SetReadDeadline, because the deadline that AfterFunc sets must win
 			return Mapped{}, fmt.Errorf("portmap: asking %v: %w", conn.RemoteAddr(), context.Cause(ctx))
 		}
 		n, err := conn.Read(buf)

@@ -19,7 +19,7 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	// The usual port is 3935; 0 means any free port.
+	// The usual port is 3935. Port 0 selects any free port.
 	srv, err := portmap.Listen("127.0.0.1:0", portmap.ServerConfig{Registry: reg})
 	if err != nil {
 		log.Fatal(err)
@@ -34,7 +34,7 @@ func Example() {
 			Local:   netip.MustParseAddrPort("127.0.0.1:0"),
 		})
 		if err != nil {
-			fmt.Println(service, err) // connect to the service itself, by plain TCP
+			fmt.Println(service, err) // the program then connects to the service itself, by plain TCP
 			continue
 		}
 		fmt.Println(service, "speaks SDP at", m.Address)

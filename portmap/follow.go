@@ -13,29 +13,29 @@ import (
 // A Following selects the mappings that Registry.Follow takes from a registry, and the lifetime of
 // answers.
 type Following struct {
-	// From has the mappings, of kind registry.PortMapper: conventional addresses
-	// for names, such as "192.0.2.1:80" or "*:80", and targets for values.
+	// From is the registry that has the mappings. They are of kind registry.PortMapper: the names
+	// are conventional addresses, such as "192.0.2.1:80" or "*:80", and the values are targets.
 	From registry.Registry
 
-	// Services are the conventional addresses that are looked up. An empty list means all, which
-	// From must be able to list.
+	// Services lists the conventional addresses to look up. An empty list means all; From must then
+	// be able to list names.
 	Services []netip.AddrPort
 
 	// PmTime is the lifetime of an answer. It is shortened to the remaining validity of the record
-	// that the answer comes from. While the registry is out of reach, an answer is for one
+	// on which the answer is based. While the registry is unreachable, an answer is valid for one
 	// connection.
 	PmTime PmTime
 
-	// Report, if not nil, is called after every change. n is the number of conventional addresses,
-	// stale means that they are only the last known ones, and err explains why records were left
-	// out. It must not block.
+	// Report, if not nil, is called after every change. n is the number of conventional addresses.
+	// stale means that they are only the last known ones. err explains why records were left out.
+	// Report must not block.
 	Report func(n int, stale bool, err error)
 }
 
 // Follow fills r from a registry and applies its changes until ctx ends. All mappings change at
-// once, and each ends with its record. Follow blocks; ready, if not nil, is closed when the
-// mappings are known for the first time. The result is the error of From.Watch, or nil if ctx has
-// ended.
+// once, and a mapping ends when its record expires. Follow blocks. ready, if not nil, is closed
+// when the mappings are known for the first time. The result is the error of From.Watch, or nil if
+// ctx has ended.
 func (r *Registry) Follow(ctx context.Context, f Following, ready chan<- struct{}) error {
 	names := []string{""}
 	if len(f.Services) > 0 {
@@ -46,7 +46,7 @@ func (r *Registry) Follow(ctx context.Context, f Following, ready chan<- struct{
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	var mu sync.Mutex // orders the reports of the watches
+	var mu sync.Mutex // serializes the reports of the watches
 	answers := make(map[string]registry.Answer)
 	errs := make(chan error, len(names))
 	for _, n := range names {
@@ -89,7 +89,8 @@ func ServiceName(conventional netip.AddrPort) string {
 	return k.String()
 }
 
-// mappings turns the answers into a Registry.
+// mappings converts the answers to a Registry. The bool result is true if an answer is stale, and
+// the error explains why records were left out.
 func (f Following) mappings(answers map[string]registry.Answer) (*Registry, bool, error) {
 	var bad []error
 	stale := false

@@ -14,7 +14,7 @@ import (
 	"viaduct/registry"
 )
 
-// A fakeRegistry is a table whose names can be listed, or cannot.
+// A fakeRegistry is a table. A test decides whether its names can be listed.
 type fakeRegistry struct {
 	registry.Table
 	unlisted bool
@@ -31,8 +31,9 @@ func (f *fakeRegistry) Watch(ctx context.Context, kind, name string, fn func(reg
 	return f.Table.Watch(ctx, kind, name, fn)
 }
 
-// TestFollow: a server hands out a registered target exactly as long as its record is valid. While
-// the registry is out of reach, it answers for one connection, and never with an ended record.
+// TestFollow: a server returns a registered target as long as the target's record is valid. While
+// the registry is unreachable, its answers are for one connection, and never contain an expired
+// record.
 func TestFollow(t *testing.T) {
 	for _, services := range [][]netip.AddrPort{nil, {ap("0.0.0.0:80"), ap("192.0.2.7:5432"), ap("192.0.2.7:1")}} {
 		t.Run(fmt.Sprint(len(services), " services"), func(t *testing.T) {
@@ -88,7 +89,7 @@ func TestFollow(t *testing.T) {
 				check("192.0.2.7:5432", "192.0.2.8:1 10s")
 				check("192.0.2.7:1", "denied")
 				time.Sleep(4 * time.Second)
-				check("192.0.2.1:80", "192.0.2.1:8080 6s") // the same request again
+				check("192.0.2.1:80", "192.0.2.1:8080 6s") // the same request as before
 				set(time.Minute, "*:80 :8080", "192.0.2.7:5432 192.0.2.8:1")
 				check("192.0.2.1:80", "192.0.2.1:8080 30s")
 				from.SetStale()
@@ -112,7 +113,7 @@ func TestFollow(t *testing.T) {
 	}
 }
 
-// TestReplaceTurns: targets are handed out in turn across changes of the mappings.
+// TestReplaceTurns: targets are still returned in turn after the mappings have changed.
 func TestReplaceTurns(t *testing.T) {
 	r := NewRegistry()
 	var got []string
@@ -129,7 +130,7 @@ func TestReplaceTurns(t *testing.T) {
 	}
 }
 
-// TestEnds: a target is handed out until its end, with a lifetime that does not exceed the
+// TestEnds: a target is returned until its end. The lifetime of an answer does not exceed the
 // remaining time.
 func TestEnds(t *testing.T) {
 	begin := time.Unix(1000, 0)
@@ -146,7 +147,7 @@ func TestEnds(t *testing.T) {
 		s, _ := r.lookup(ap("10.0.0.9:80"))
 		for _, c := range []struct {
 			after time.Duration
-			first bool // the first target is there
+			first bool // the first target has not ended
 		}{{0, true}, {9999 * time.Millisecond, true}, {10 * time.Second, false}, {time.Hour, false}} {
 			now, seen := begin.Add(c.after), false
 			for range 2 {

@@ -5,16 +5,16 @@ import (
 	"time"
 )
 
-// A limiter is a token bucket per source, in a table of fixed size. It keeps the sources of the
-// latest datagrams. A flood from many made-up addresses evicts quiet sources, which costs them
-// nothing because a new entry starts with a full bucket. A loud real source stays in the table
-// because it keeps sending. [SDP-15-2]
+// A limiter has a token bucket for each source, in a table of fixed size. The table has the sources
+// of the latest datagrams. A flood from many forged addresses evicts sources that send rarely. That
+// does not harm them, because a new entry starts with a full bucket. A real source that sends much
+// stays in the table, because it continues to send. [SDP-15-2]
 type limiter struct {
 	rate  float64 // tokens per second
 	burst float64
 	max   int
 	m     map[netip.Prefix]*bucket
-	head  bucket // ring of buckets, most recently used after head
+	head  bucket // ring of buckets, in the order of their last use; the latest follows head
 }
 
 type bucket struct {
@@ -30,7 +30,7 @@ func newLimiter(rate, burst float64, entries int) *limiter {
 	return l
 }
 
-// allow takes one token from the bucket of the source.
+// allow takes one token from the bucket of the source. It returns false if the bucket is empty.
 func (l *limiter) allow(now time.Time, from netip.Addr) bool {
 	if l.rate <= 0 {
 		return true
@@ -39,7 +39,7 @@ func (l *limiter) allow(now time.Time, from netip.Addr) bool {
 	b := l.m[k]
 	if b == nil {
 		if len(l.m) >= l.max {
-			b = l.head.prev // evict the least recently used and reuse its memory
+			b = l.head.prev // evicts the least recently used bucket and reuses its memory
 			delete(l.m, b.source)
 			b.unlink()
 		} else {
@@ -65,8 +65,8 @@ func (b *bucket) unlink() {
 	b.prev.next, b.next.prev = b.next, b.prev
 }
 
-// sourceOf returns the addresses that one party can be assumed to own: an IPv4 address, or an IPv6
-// network of 64 bits.
+// sourceOf returns the range of addresses that one party can be assumed to own: an IPv4 address, or
+// an IPv6 network of 64 bits.
 func sourceOf(a netip.Addr) netip.Prefix {
 	a = a.Unmap().WithZone("")
 	bits := 64

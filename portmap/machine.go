@@ -7,53 +7,53 @@ import (
 	"viaduct/internal/wire/portmapwire"
 )
 
-// Limits of our choice: the draft sets none.
+// These limits are our choice, because the draft sets none.
 const (
-	// defaultLifetime is how long a request waits for its PMAck.
+	// defaultLifetime is the time for which a request waits for its PMAck.
 	defaultLifetime = 10 * time.Second
-	// defaultMaxPending bounds the requests waiting for PMAck. An entry is
-	// about 200 bytes, so a full table is some 3 MiB.
+	// defaultMaxPending is the maximum number of requests that wait for a PMAck. An entry takes
+	// about 200 bytes, so a full table takes some 3 MiB.
 	defaultMaxPending = 16384
-	// defaultRate and defaultBurst bound the datagrams taken from one source (an IPv4 address or an
-	// IPv6 /64). A host that dials faster without caching counts as a flood.
+	// defaultRate and defaultBurst limit the datagrams that are accepted from one source (an IPv4
+	// address or an IPv6 /64). A host that dials faster without caching counts as a flood.
 	defaultRate  = 200
 	defaultBurst = 400
-	// limiterSources bounds the sources remembered, about 150 bytes each.
+	// limiterSources is the maximum number of remembered sources, about 150 bytes each.
 	limiterSources = 16384
-	// maxPendingPerSource bounds the per-request ports of one source.
+	// maxPendingPerSource is the maximum number of per-request ports of one source.
 	maxPendingPerSource = 256
 
 	// defaultLifetime [D-62].
 )
 
-// Stats are the counters of a server; each moves once per datagram unless its
-// comment says otherwise.
+// Stats has the counters of a server. Each rises once per datagram unless its comment says
+// otherwise.
 type Stats struct {
 	Received    uint64 // datagrams that reached the machine
-	Accepts     uint64 // answered with PMAccept
-	Denies      uint64 // answered with PMDeny
+	Accepts     uint64 // requests answered with PMAccept
+	Denies      uint64 // requests answered with PMDeny
 	Acks        uint64 // PMAck that matched a pending request
 	Duplicates  uint64 // requests equal to a pending one
 	Replaced    uint64 // pending requests replaced by a new AssocHandle
 	Malformed   uint64 // dropped: short, unknown version or IP version
-	RateLimited uint64 // dropped: the source is over its rate
-	Unmatched   uint64 // dropped: PMAck without state, or a server's message
-	Expired     uint64 // pending requests given up, not datagrams
-	Evicted     uint64 // pending requests pushed out by newer ones, not datagrams
-	Pending     uint64 // requests waiting for PMAck now
+	RateLimited uint64 // dropped: the source has exceeded its rate
+	Unmatched   uint64 // dropped: PMAck without a pending request, or a message that only servers send
+	Expired     uint64 // pending requests whose time has passed; not datagrams
+	Evicted     uint64 // pending requests evicted by newer ones; not datagrams
+	Pending     uint64 // requests that wait for PMAck now
 }
 
-// A machine is the Port Mapper server without socket and clock: it gets datagrams and times, and
-// returns answers. Times must not go backwards. It is not safe for concurrent use.
+// A machine is the Port Mapper server without socket and clock. It gets datagrams and times, and
+// returns answers. Times must not decrease. It is not safe for concurrent use.
 type machine struct { // [SDP 7.4] [SDP 7.5.2]
 	cfg     ServerConfig
 	lim     *limiter
 	pending map[fourTuple]*request
-	head    request // ring in order of deadline, since every deadline is now+Lifetime
+	head    request // ring in the order of deadlines; each deadline is now+Lifetime, so new requests come last
 	// byHandle finds the request of a PMAck, which repeats the granted address instead of the
 	// requested one.
 	byHandle map[assoc]*request
-	perSrc   map[netip.Prefix]int // pending requests with a port of their own
+	perSrc   map[netip.Prefix]int // number of pending requests with a port of their own
 	stats    Stats
 }
 
@@ -67,15 +67,15 @@ type assoc struct {
 	cp     netip.AddrPort
 }
 
-// A request has been accepted and waits for its PMAck.
+// A request is a request that was accepted and waits for its PMAck.
 type request struct {
 	prev, next *request
 	key        fourTuple
 	handle     uint64
-	source     netip.Addr     // of the datagram
-	target     netip.AddrPort // what we answered
+	source     netip.Addr     // source of the datagram
+	target     netip.AddrPort // address in the answer
 	deadline   time.Time
-	release    func(confirmed bool) // of a port made for this request, else nil
+	release    func(confirmed bool) // releases the port that was opened for this request; nil if there is none
 }
 
 // newMachine returns a server machine with cfg.
@@ -107,13 +107,13 @@ func newMachine(cfg ServerConfig) *machine {
 	return m
 }
 
-// Handle takes one datagram and appends the answer, if there is one, to reply. The caller sends the
-// answer to the source of the datagram.
+// Handle handles one datagram and appends the answer, if there is one, to reply. The caller sends
+// the answer to the source of the datagram.
 func (m *machine) Handle(now time.Time, from netip.Addr, b, reply []byte) []byte {
 	m.Expire(now)
 	m.stats.Received++
 	if !m.lim.allow(now, from) {
-		m.stats.RateLimited++ // silence, so that we amplify nothing [D-61]
+		m.stats.RateLimited++ // no answer, so that the server does not amplify a flood [D-61]
 		return reply
 	}
 	msg, err := portmapwire.Parse(b)
@@ -126,21 +126,21 @@ func (m *machine) Handle(now time.Time, from netip.Addr, b, reply []byte) []byte
 		return m.handleRequest(now, from, msg, reply)
 	case portmapwire.Ack:
 		m.handleAck(msg)
-	case portmapwire.Accept, portmapwire.Deny: // a server's messages; we are no client
+	case portmapwire.Accept, portmapwire.Deny: // messages that only servers send
 		m.stats.Unmatched++
 	}
 	return reply
 }
 
 func (m *machine) handleRequest(now time.Time, from netip.Addr, msg portmapwire.Message, reply []byte) []byte {
-	msg.PmTime = 0 // means nothing in a request [SDP-7.4-8]
+	msg.PmTime = 0 // the field has no meaning in a request [SDP-7.4-8]
 	key := fourTuple{msg.Cp, msg.Ap}
 	old := m.pending[key]
 	if old != nil && old.handle == msg.AssocHandle {
 		m.stats.Duplicates++ // [SDP-7.5-3]
 	}
 
-	// Every request, also a duplicate, is answered from the newest state of the service.
+	// Every request, even a duplicate, is answered from the current state of the service.
 	// [SDP-7.5.2-7] [SDP-7.5.2-4]
 	svc, ok := m.cfg.Registry.lookup(msg.Ap)
 	if !ok && m.cfg.More != nil {
@@ -165,8 +165,8 @@ func (m *machine) handleRequest(now time.Time, from netip.Addr, msg portmapwire.
 	}
 
 	if old != nil {
-		// A newer request of this four-tuple discards the older one and its port, and is treated as
-		// a first request. [SDP-7.5.2-8] [D-67]
+		// A newer request of this four-tuple replaces the older one, whose port is closed. It is
+		// treated as a first request. [SDP-7.5.2-8] [D-67]
 		if old.handle != msg.AssocHandle {
 			m.stats.Replaced++
 		}
@@ -180,14 +180,15 @@ func (m *machine) handleRequest(now time.Time, from netip.Addr, msg portmapwire.
 	return m.accept(msg, target, life, reply) // [SDP-7.4-14]
 }
 
-// open chooses the address to answer with, of the requested family, and its lifetime.
+// open chooses the target of the requested family for the answer, its lifetime, and the function
+// that releases it. The last result is false if the request must be denied.
 func (m *machine) open(now time.Time, svc *service, from netip.Addr, msg portmapwire.Message) (netip.AddrPort, PmTime, func(bool), bool) {
 	if svc.Open == nil {
 		t, life, ok := svc.pick(now, msg.Ap)
 		return inFormOf(msg.Ap, t), life, nil, ok
 	}
-	// A port per request is a scarce resource. A full table denies, because the alternative is to
-	// close another client's port early. No source gets more than its share.
+	// A port per request is a scarce resource. If the table is full, the request is denied, because
+	// otherwise another client's port would be closed early. No source gets more than its share.
 	if len(m.pending) >= m.cfg.MaxPending || m.perSrc[sourceOf(from)] >= maxPendingPerSource {
 		return netip.AddrPort{}, 0, nil, false
 	}
@@ -210,8 +211,8 @@ func (m *machine) open(now time.Time, svc *service, from netip.Addr, msg portmap
 	return inFormOf(msg.Ap, t), svc.PmTime, release, true
 }
 
-// inFormOf maps an IPv4 target into IPv6 if asked is an IPv6 address, since an answer has the IPV
-// of its request. [SDP-7.4-17]
+// inFormOf returns target, mapped into IPv6 if asked is an IPv6 address. An answer has the IPV of
+// its request. [SDP-7.4-17]
 func inFormOf(asked, target netip.AddrPort) netip.AddrPort {
 	if !asked.Addr().Is4() {
 		return netip.AddrPortFrom(netip.AddrFrom16(target.Addr().As16()), target.Port())
@@ -220,8 +221,8 @@ func inFormOf(asked, target netip.AddrPort) netip.AddrPort {
 }
 
 func (m *machine) handleAck(msg portmapwire.Message) {
-	// A PMAck repeats the PMAccept, so its Ap is the granted address; handle and client find the
-	// request. [SDP-7.5.2-6]
+	// A PMAck repeats the PMAccept, so its Ap is the granted address. The handle and the client's
+	// address identify the request. [SDP-7.5.2-6]
 	if r := m.byHandle[assoc{msg.AssocHandle, msg.Cp}]; r != nil && r.target == msg.Ap {
 		m.stats.Acks++
 		m.drop(r, true)
@@ -230,8 +231,8 @@ func (m *machine) handleAck(msg portmapwire.Message) {
 	m.stats.Unmatched++ // [SDP-7.5.2-6]
 }
 
-// Connected tells the machine that a connection from cp arrived at the SDP
-// address ap; it does what a PMAck would have done.
+// Connected reports that a connection from cp has arrived at the SDP address ap. It has the same
+// effect as a PMAck.
 func (m *machine) Connected(cp, ap netip.AddrPort) { // [SDP-7.5.2-1]
 	same := func(a, b netip.AddrPort) bool { return a.Port() == b.Port() && a.Addr().Unmap() == b.Addr().Unmap() }
 	for r := m.head.next; r != &m.head; r = r.next {
@@ -243,8 +244,8 @@ func (m *machine) Connected(cp, ap netip.AddrPort) { // [SDP-7.5.2-1]
 }
 
 // Expire drops every request whose deadline has passed and releases its port. Handle calls it too.
-// Existing connections are not affected. So no request outlives its time, whatever datagram was
-// lost.
+// So no request outlives its time, whatever datagram was lost. Existing connections are not
+// affected.
 func (m *machine) Expire(now time.Time) { // [SDP-7.2-1] [SDP-7.5.2-2] [SDP-7.5.2-3] [SDP-7.5-1]
 	for r := m.head.next; r != &m.head && !now.Before(r.deadline); r = m.head.next {
 		m.stats.Expired++
@@ -277,18 +278,19 @@ func (m *machine) Stats() Stats {
 func (m *machine) accept(req portmapwire.Message, target netip.AddrPort, t PmTime, reply []byte) []byte {
 	m.stats.Accepts++
 	req.Type, req.PmTime, req.Ap = portmapwire.Accept, uint8(t), target // [SDP-7.4-18] [SDP-7.4-19] [SDP-7.4-23]
-	return req.Append(reply)                                            // the rest as asked [SDP-7.4-16] [SDP-7.4-17] [SDP-7.4-20] [SDP-7.4-21] [SDP-7.4-22]
+	return req.Append(reply)                                            // all other fields repeat the request [SDP-7.4-16] [SDP-7.4-17] [SDP-7.4-20] [SDP-7.4-21] [SDP-7.4-22]
 }
 
-// deny repeats the request, ApPort included. [SDP-7.4-35] [SDP-7.4-36] [SDP-7.4-37] [SDP-7.4-38] [SDP-7.3.1.6-2] [D-60]
+// deny appends an answer that repeats the request, including ApPort. [SDP-7.4-35] [SDP-7.4-36]
+// [SDP-7.4-37] [SDP-7.4-38] [SDP-7.3.1.6-2] [D-60]
 func (m *machine) deny(req portmapwire.Message, reply []byte) []byte {
 	m.stats.Denies++
 	req.Type = portmapwire.Deny
 	return req.Append(reply)
 }
 
-// add inserts r. A full table evicts the oldest entry without a port of its own; only the counters
-// depend on such entries.
+// add inserts r. If the table is full, it evicts the oldest entry without a port of its own. Only
+// the counters depend on such entries.
 func (m *machine) add(r *request, now time.Time) {
 	if len(m.pending) >= m.cfg.MaxPending {
 		for o := m.head.next; o != &m.head; o = o.next {
@@ -299,7 +301,7 @@ func (m *machine) add(r *request, now time.Time) {
 			}
 		}
 		if len(m.pending) >= m.cfg.MaxPending {
-			return // only ports need an entry: a static answer is not pending
+			return // only a port needs an entry, so a static answer is not stored
 		}
 	}
 	if r.release != nil {
@@ -320,7 +322,7 @@ func (m *machine) arm(r *request, now time.Time) {
 	r.prev.next, r.next.prev = r, r
 }
 
-// drop forgets r and releases its port.
+// drop removes r and releases its port, if it has one.
 func (m *machine) drop(r *request, confirmed bool) {
 	r.prev.next, r.next.prev = r.next, r.prev
 	delete(m.pending, r.key)
@@ -334,7 +336,7 @@ func (m *machine) drop(r *request, confirmed bool) {
 	}
 }
 
-// unlinkPort takes the port away from r without releasing it.
+// unlinkPort removes the port from r without releasing it.
 func (m *machine) unlinkPort(r *request) {
 	r.release = nil
 	k := sourceOf(r.source)

@@ -31,7 +31,7 @@ func testMachine(change func(*ServerConfig)) *machine {
 	return newMachine(cfg)
 }
 
-// ask passes one message to m and returns the answer, if there was one.
+// ask passes one message to m and returns the answer. The result is false if there was none.
 func ask(t testing.TB, m *machine, now time.Time, msg portmapwire.Message) (portmapwire.Message, bool) {
 	t.Helper()
 	b := m.Handle(now, from, msg.Append(nil), nil)
@@ -119,8 +119,8 @@ func TestSilence(t *testing.T) {
 			t.Errorf("%x was answered with %x", b, r)
 		}
 	}
-	// Two are short, 4*64-1*64 have another version, 4*14 another IPV; the rest
-	// are the three other messages of both families.
+	// Two datagrams are too short, 4*64-1*64 have another version, and 4*14 another IPV. The rest
+	// are the three other messages in both families.
 	if s := m.Stats(); s.Malformed != 2+192+56 || s.Unmatched != 6 || s.Received != 256 {
 		t.Errorf("%+v", s)
 	}
@@ -129,15 +129,14 @@ func TestSilence(t *testing.T) {
 	}
 }
 
-// TestMappedAddresses: a request of IPV 6 whose addresses are IPv4 mapped into
-// IPv6, one or both, is answered with the same IPV and the same CpIPAddr.
-// [SDP-15-1]
+// TestMappedAddresses: if one or both addresses of an IPv6 request are IPv4-mapped, the answer has
+// the same IPV and the same CpIPAddr. [SDP-15-1]
 func TestMappedAddresses(t *testing.T) {
 	var p ports
 	m := testMachine(func(c *ServerConfig) { c.Registry.Set(ap("10.0.0.1:99"), Mapping{Open: p.Open}) })
 	for _, c := range []struct {
 		cp, ap string
-		want   string // the address granted; empty for PMDeny
+		want   string // the granted address; empty means PMDeny
 	}{
 		{"[::ffff:10.0.0.2]:1", "[::ffff:10.0.0.1]:80", "[::ffff:10.0.0.1]:8080"},
 		{"[fd00::2]:2", "[::ffff:10.0.0.1]:80", "[::ffff:10.0.0.1]:8080"},
@@ -153,7 +152,7 @@ func TestMappedAddresses(t *testing.T) {
 		} else if want.Ap = ap(c.want); want.Ap.Port() == 1 {
 			want.PmTime = 0
 		}
-		for range 2 { // and the duplicate
+		for range 2 { // the request and a duplicate
 			b := m.Handle(t0, from, q.Append(nil), nil)
 			if got, err := portmapwire.Parse(b); err != nil || got != want { // [SDP-7.4-17] [SDP-7.4-22]
 				t.Errorf("%v asks for %v: %+v, %v, want %+v", q.Cp, q.Ap, got, err, want)
@@ -163,7 +162,7 @@ func TestMappedAddresses(t *testing.T) {
 	if s := m.Stats(); s.Pending != 5 || s.Duplicates != 5 {
 		t.Errorf("%+v", s)
 	}
-	m.Connected(ap("10.0.0.2:1"), ap("10.0.0.1:8080")) // as the listener sees it
+	m.Connected(ap("10.0.0.2:1"), ap("10.0.0.1:8080")) // the addresses as the listener sees them
 	m.Handle(t0, from, portmapwire.Message{Type: portmapwire.Ack, AssocHandle: 7, Cp: ap("[::ffff:10.0.0.2]:4"), Ap: ap("[::ffff:10.0.0.1]:9090")}.Append(nil), nil)
 	if s := m.Stats(); s.Pending != 3 || s.Acks != 1 {
 		t.Errorf("%+v", s)
@@ -186,12 +185,12 @@ func TestSDP_7_5_2_duplicates(t *testing.T) {
 	if s := m.Stats(); s.Pending != 1 {
 		t.Error("the timer was not restarted")
 	}
-	m.Expire(t0.Add(19 * time.Second)) // [SDP-7.5.2-1] [SDP-7.5.2-2] [SDP-7.5-1]
+	m.Expire(t0.Add(19 * time.Second)) // the restarted time has passed [SDP-7.5.2-1] [SDP-7.5.2-2] [SDP-7.5-1]
 	if s := m.Stats(); s.Pending != 0 || s.Expired != 1 {
 		t.Errorf("after expiry: %+v", s)
 	}
 
-	// The answer comes from the newest state of the service. [SDP-7.5.2-7]
+	// The answer has the current state of the service. [SDP-7.5.2-7]
 	ask(t, m, t0, q)
 	m.cfg.Registry.Set(q.Ap, NewMapping(ap("10.0.0.1:1")))
 	if c, _ := ask(t, m, t0, q); c.Ap != ap("10.0.0.1:1") {
@@ -226,12 +225,12 @@ func TestSDP_7_5_2_replace(t *testing.T) {
 	if s := m.Stats(); s.Pending != 0 || s.Acks != 1 {
 		t.Errorf("new handle's PMAck: %+v", s)
 	}
-	ask(t, m, t0, fresh) // a second one has no state
+	ask(t, m, t0, fresh) // there is no state for a second PMAck
 	if s := m.Stats(); s.Unmatched != 2 {
 		t.Errorf("second PMAck: %+v", s)
 	}
 
-	// A PMAck for another address than the one granted matches nothing.
+	// A PMAck for an address that was not granted matches no request.
 	granted, _ := ask(t, m, t0, req(3, "10.0.0.1:80"))
 	wrong := granted
 	wrong.Type, wrong.Ap = portmapwire.Ack, ap("10.0.0.1:8081")
@@ -239,7 +238,7 @@ func TestSDP_7_5_2_replace(t *testing.T) {
 	if s := m.Stats(); s.Pending != 1 || s.Unmatched != 3 || s.Acks != 1 {
 		t.Errorf("PMAck for another address: %+v", s)
 	}
-	// A request with the same handle is no replacement, even if the service has moved.
+	// A request with the same handle replaces nothing, even if the service has moved.
 	m.cfg.Registry.Set(ap("10.0.0.1:80"), NewMapping(ap("10.0.0.1:8082")))
 	ask(t, m, t0, req(3, "10.0.0.1:80"))
 	if s := m.Stats(); s.Pending != 1 || s.Replaced != 1 {
@@ -247,8 +246,8 @@ func TestSDP_7_5_2_replace(t *testing.T) {
 	}
 }
 
-// TestConnected: a connection ends the wait for the PMAck only if its source is the client's
-// address and port, and its destination the granted address and port. [SDP-7.5.2-1]
+// TestConnected: a connection replaces the PMAck only if its source is the client's address and
+// port, and its destination the granted address and port. [SDP-7.5.2-1]
 func TestConnected(t *testing.T) {
 	m := testMachine(nil)
 	ask(t, m, t0, req(1, "10.0.0.1:80"))
@@ -260,7 +259,7 @@ func TestConnected(t *testing.T) {
 		{"10.0.0.3:40000", "10.0.0.1:8080", 1},
 		{"10.0.0.2:40000", "10.0.0.1:8081", 1},
 		{"10.0.0.2:40000", "10.0.0.7:8080", 1},
-		{"[::ffff:10.0.0.2]:40000", "[::ffff:10.0.0.1]:8080", 0}, // as a socket of both families shows it
+		{"[::ffff:10.0.0.2]:40000", "[::ffff:10.0.0.1]:8080", 0}, // the addresses as a dual-stack socket reports them
 	} {
 		m.Connected(ap(c.cp), ap(c.ap))
 		if s := m.Stats(); s.Pending != c.pending {
@@ -269,7 +268,7 @@ func TestConnected(t *testing.T) {
 	}
 }
 
-// ports makes a port per request and counts the open ones.
+// A ports opens a port for each request and counts the open ones.
 type ports struct {
 	next              uint16
 	open, lost, taken int
@@ -300,7 +299,7 @@ func TestSDP_7_4_dynamicPort(t *testing.T) {
 	if b, _ := ask(t, m, t0, q); b != a || p.open != 1 { // [SDP-7.5-3] [SDP-7.5.2-5]
 		t.Errorf("duplicate got %+v, %d ports open", b, p.open)
 	}
-	t.Run("SDP-7.5.2-8", func(t *testing.T) { // another handle: the older port is closed, a new one opened [D-67]
+	t.Run("SDP-7.5.2-8", func(t *testing.T) { // with another handle the older port is closed and a new one opened [D-67]
 		q.AssocHandle = 2
 		if b, _ := ask(t, m, t0, q); b.Ap == a.Ap || b.AssocHandle != 2 || p.open != 1 || p.lost != 1 {
 			t.Errorf("other handle got %+v after %+v; %+v", b, a, p)
@@ -313,11 +312,11 @@ func TestSDP_7_4_dynamicPort(t *testing.T) {
 	a, _ = ask(t, m, t0, q)
 	a.Type = portmapwire.Ack
 	ask(t, m, t0, a)
-	if p.open != 0 || p.taken != 1 { // it was not discarded [SDP-7.5.2-6]
+	if p.open != 0 || p.taken != 1 { // the port was not closed [SDP-7.5.2-6]
 		t.Errorf("after PMAck: %+v", p)
 	}
 	a, _ = ask(t, m, t0, q)
-	m.Connected(q.Cp, a.Ap) // a connection does what PMAck does [SDP-7.5.2-1] [SDP-7.5.2-3]
+	m.Connected(q.Cp, a.Ap) // a connection has the same effect as a PMAck [SDP-7.5.2-1] [SDP-7.5.2-3]
 	if p.open != 0 || p.taken != 2 || m.Stats().Pending != 0 {
 		t.Errorf("after connection: %+v", p)
 	}
@@ -362,8 +361,8 @@ func TestRateLimit(t *testing.T) {
 	}
 }
 
-// TestFlood: 200,000 requests with made-up fields use bounded memory, and an honest client gets its
-// answers meanwhile. [SDP-15-2]
+// TestFlood: 200,000 requests with forged fields use a bounded amount of memory, and an honest
+// client gets its answers meanwhile. [SDP-15-2]
 func TestFlood(t *testing.T) {
 	const total = 200_000
 	m := testMachine(nil)
@@ -424,7 +423,7 @@ func FuzzMachine(f *testing.F) {
 		for len(b) > 0 {
 			n := min(len(b), portmapwire.MessageLen)
 			d := append([]byte(nil), b[:n]...)
-			if n == portmapwire.MessageLen && d[47]&1 == 1 { // steer half of them to real services
+			if n == portmapwire.MessageLen && d[47]&1 == 1 { // half of them name real services
 				copy(d[4:6], []byte{0, 99})
 				copy(d[32:36], []byte{10, 0, 0, 1})
 				d[0] = d[0]&0x30 | 4

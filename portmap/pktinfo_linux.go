@@ -8,12 +8,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// oobLen is room for one control message of either family.
+// oobLen is enough room for one control message of either family.
 const oobLen = 128
 
-// wantDestination asks the kernel for the destination address of each datagram. The answer must
-// come from that address; on a socket bound to every address, the routing table might choose
-// another one.
+// wantDestination makes the kernel report the destination address of each datagram. The answer must
+// come from that address. On a socket that is bound to every address, the routing table might
+// choose another one.
 func wantDestination(c *net.UDPConn, bound net.IP) error {
 	rc, err := c.SyscallConn()
 	if err != nil {
@@ -38,15 +38,15 @@ func wantDestination(c *net.UDPConn, bound net.IP) error {
 	return serr
 }
 
-// replyFrom turns the control message of a datagram into that of its answer.
+// replyFrom returns the control message for the answer to a datagram with control message oob.
 // [SDP-7.4-15] [SDP-7.4-34]
 func replyFrom(oob []byte) []byte {
-	msgs, _ := unix.ParseSocketControlMessage(oob) // nil for a torn message
+	msgs, _ := unix.ParseSocketControlMessage(oob) // nil if the message is incomplete
 	for _, m := range msgs {
 		switch {
 		case m.Header.Level == unix.IPPROTO_IP && m.Header.Type == unix.IP_PKTINFO && len(m.Data) >= unix.SizeofInet4Pktinfo:
-			// struct in_pktinfo: ifindex, spec_dst (where it arrived), addr.
-			// The interface is left to routing.
+			// The fields of struct in_pktinfo are ifindex, spec_dst (where the datagram arrived)
+			// and addr. The routing table chooses the interface.
 			return unix.PktInfo4(&unix.Inet4Pktinfo{Spec_dst: [4]byte(m.Data[4:])})
 		case m.Header.Level == unix.IPPROTO_IPV6 && m.Header.Type == unix.IPV6_PKTINFO && len(m.Data) >= unix.SizeofInet6Pktinfo:
 			info := &unix.Inet6Pktinfo{Addr: [16]byte(m.Data)}
@@ -59,7 +59,7 @@ func replyFrom(oob []byte) []byte {
 	return nil
 }
 
-// destination returns the address that a datagram with this control message was sent to.
+// destination returns the address to which a datagram with this control message was sent.
 func destination(oob []byte) netip.Addr {
 	msgs, _ := unix.ParseSocketControlMessage(oob)
 	for _, m := range msgs {

@@ -11,19 +11,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestReplyFrom: the control message of an answer names the address that the datagram was sent to
-// as the source, and the interface only for a link-local address. [SDP-7.4-15] [SDP-7.4-34]
+// TestReplyFrom: the control message of an answer has the address to which the datagram was sent as
+// its source. It names the interface only for a link-local address. [SDP-7.4-15] [SDP-7.4-34]
 func TestReplyFrom(t *testing.T) {
 	four := unix.PktInfo4(&unix.Inet4Pktinfo{Ifindex: 3, Spec_dst: [4]byte{10, 0, 0, 1}, Addr: [4]byte{10, 0, 0, 9}})
 	six := func(a string, ifindex uint32) []byte {
 		return unix.PktInfo6(&unix.Inet6Pktinfo{Addr: netip.MustParseAddr(a).As16(), Ifindex: ifindex})
 	}
-	cut := func(b []byte) []byte { // cmsg_len: the end of the data is missing
+	cut := func(b []byte) []byte { // cmsg_len is too large, as if the end of the data were missing
 		b = bytes.Clone(b)
 		binary.NativeEndian.PutUint64(b, binary.NativeEndian.Uint64(b)-8)
 		return b
 	}
-	as := func(b []byte, level, kind uint32) []byte { // another cmsg_level and cmsg_type
+	as := func(b []byte, level, kind uint32) []byte { // the message has another cmsg_level and cmsg_type
 		b = bytes.Clone(b)
 		binary.NativeEndian.PutUint32(b[8:], level)
 		binary.NativeEndian.PutUint32(b[12:], kind)

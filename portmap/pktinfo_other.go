@@ -9,8 +9,8 @@ import (
 
 const oobLen = 0
 
-// On this system the routing table chooses the source address of an answer, so bind the server to
-// one address on a host with several.
+// wantDestination does nothing. On this system the routing table chooses the source address of an
+// answer, so on a host with several addresses bind the server to one of them.
 func wantDestination(*net.UDPConn, net.IP) error { return nil }
 
 func replyFrom([]byte) []byte { return nil }

@@ -13,9 +13,9 @@ import "time"
 type PmTime uint8
 
 const (
-	// Once permits one connection and no caching.
+	// Once means that the answer is for one connection and must not be cached.
 	Once PmTime = 0
-	// Forever permits caching without limit.
+	// Forever means that the answer may be cached without limit.
 	Forever PmTime = 255
 	// DefaultPmTime is 30 s, long enough for any connection set-up
 	// and short enough for a moved service.
@@ -24,11 +24,12 @@ const (
 	// DefaultPmTime [SDP-7.3.1.4-9] [D-68].
 )
 
-// forever stands for PmTime 255: an answer is kept until it fails, and renewed once a day. [D-64]
+// forever is the duration of PmTime 255. Such an answer is kept until it fails, and renewed once a
+// day. [D-64]
 const forever = 24 * time.Hour
 
-// Duration is how long an answer may be kept after its receipt: 0 for Once,
-// one day for Forever.
+// Duration returns the time for which an answer may be kept after its receipt: 0 for Once, and one
+// day for Forever.
 func (p PmTime) Duration() time.Duration {
 	switch {
 	case p == Forever:
@@ -39,8 +40,8 @@ func (p PmTime) Duration() time.Duration {
 	return time.Duration(p) * 250 * time.Millisecond
 }
 
-// PmTimeFor returns the largest lifetime that does not exceed d; anything above 254 s is 254 s,
-// since Forever promises more than any length of time.
+// PmTimeFor returns the longest lifetime that does not exceed d. For any d above 254 s it returns
+// 254 s, because Forever has no end.
 func PmTimeFor(d time.Duration) PmTime {
 	switch {
 	case d < 250*time.Millisecond:

@@ -8,28 +8,27 @@ import (
 	"viaduct/internal/perturb"
 )
 
-// A Mapping says where a service speaks SDP.
+// A Mapping has the SDP addresses of a service.
 type Mapping struct {
-	// Targets are the addresses to hand out, in turn, which balances load between several. A target
-	// with an unspecified address means the requested address with the target's port. Targets of
-	// the requested family are preferred; if there is none, unspecified targets of the other family
+	// Targets are the addresses to return, in turn, so that the load is balanced. A target with an
+	// unspecified address means the requested address with the target's port. Targets of the
+	// requested family are preferred. If there are none, unspecified targets of the other family
 	// are used.
 	Targets []netip.AddrPort
 
-	// Ends, if not empty, has one time for each target: from then on it is not handed out. A zero
-	// time means never. The lifetime of an answer does not exceed it. A request is denied if all
-	// targets have ended.
+	// Ends, if not empty, has a time for each target. From that time on the target is not returned.
+	// A zero time means no end. The lifetime of an answer does not exceed the target's end. A
+	// request is denied if all targets have ended.
 	Ends []time.Time
 
-	// PmTime is the lifetime of an answer. NewMapping sets DefaultPmTime;
-	// the zero value is Once.
+	// PmTime is the lifetime of an answer. NewMapping sets DefaultPmTime. The zero value is Once.
 	PmTime PmTime
 
-	// Open, if set, makes a port for each request and Targets is ignored. client is the source
-	// address of the connection, service the requested conventional address. Open must not block.
-	// release is called exactly once. If confirmed is false, the client never confirmed the
-	// request: close the port. If it is true, a PMAck or a connection confirmed it, and the service
-	// decides when to close the port.
+	// Open, if set, opens a port for each request, and Targets is ignored. client is the source
+	// address of the connection, and service the requested conventional address. Open must not
+	// block. release is called exactly once. If confirmed is false, the client has not confirmed
+	// the request, and release must close the port. If it is true, a PMAck or a connection has
+	// confirmed the request, and the service decides when to close the port.
 	Open func(client, service netip.AddrPort) (target netip.AddrPort, release func(confirmed bool), err error)
 
 	// Targets [SDP-7.4-24], Open [SDP-7.4-32].
@@ -40,8 +39,7 @@ func NewMapping(targets ...netip.AddrPort) Mapping {
 	return Mapping{Targets: targets, PmTime: DefaultPmTime}
 }
 
-// A Registry holds the mappings of a server by conventional address. It is
-// safe for concurrent use.
+// A Registry has the mappings of a server by conventional address. It is safe for concurrent use.
 type Registry struct {
 	mu perturb.RWMutex
 	m  map[netip.AddrPort]*service // guarded by mu
@@ -51,7 +49,7 @@ type Registry struct {
 type service struct {
 	Mapping
 	mu   perturb.Mutex
-	next int // guarded by mu
+	next int // guarded by mu: index of the next target
 }
 
 // NewRegistry returns an empty registry.
@@ -59,8 +57,8 @@ func NewRegistry() *Registry {
 	return &Registry{m: make(map[netip.AddrPort]*service)}
 }
 
-// Set registers or replaces the mapping of a conventional address. An unspecified address (0.0.0.0
-// or ::) stands for every address of either family. A more exact entry takes precedence.
+// Set adds or replaces the mapping of a conventional address. An unspecified address (0.0.0.0 or
+// ::) stands for every address of both families. A more specific entry takes precedence.
 func (r *Registry) Set(conventional netip.AddrPort, m Mapping) error {
 	if conventional.Port() == 0 {
 		return fmt.Errorf("portmap: conventional address %v has no port", conventional)
@@ -82,7 +80,7 @@ func (r *Registry) Set(conventional netip.AddrPort, m Mapping) error {
 	return nil
 }
 
-// Delete removes the mapping of a conventional address, if there is one.
+// Delete removes the mapping of a conventional address. It does nothing if there is none.
 func (r *Registry) Delete(conventional netip.AddrPort) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -96,8 +94,8 @@ func (r *Registry) Len() int {
 	return len(r.m)
 }
 
-// Replace takes over all mappings of other at once. A conventional address with several targets
-// continues with the next one in turn. other must not be used afterwards.
+// Replace replaces all mappings by those of other, at once. If a conventional address has several
+// targets, their turn continues. other must not be used afterwards.
 func (r *Registry) Replace(other *Registry) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -111,7 +109,8 @@ func (r *Registry) Replace(other *Registry) {
 	r.m = other.m
 }
 
-// lookup finds the service for a requested address, exact before wildcard. [SDP-7.2-2]
+// lookup returns the service for a requested address. An exact entry takes precedence over a
+// wildcard. [SDP-7.2-2]
 func (r *Registry) lookup(ap netip.AddrPort) (*service, bool) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -122,8 +121,9 @@ func (r *Registry) lookup(ap netip.AddrPort) (*service, bool) {
 	return s, ok
 }
 
-// pick returns the next target for a client that asked for ap, with the lifetime of the answer: a
-// target of the requested family, or else an unspecified one.
+// pick returns the next target for a client that asked for ap, with the lifetime of the answer. It
+// prefers a target of the requested family, and otherwise uses an unspecified one. The bool result
+// is false if there is no target.
 func (s *service) pick(now time.Time, ap netip.AddrPort) (netip.AddrPort, PmTime, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -147,8 +147,7 @@ func (s *service) pick(now time.Time, ap netip.AddrPort) (netip.AddrPort, PmTime
 	return netip.AddrPort{}, 0, false
 }
 
-// serves reports whether target is still one of the service's answers for ap, and for
-// how long.
+// serves reports whether target is still an answer of the service for ap, and returns its lifetime.
 func (s *service) serves(now time.Time, target, ap netip.AddrPort) (PmTime, bool) {
 	for i, t := range s.Targets {
 		a := t.Addr().Unmap().WithZone("")
@@ -164,8 +163,7 @@ func (s *service) serves(now time.Time, target, ap netip.AddrPort) (PmTime, bool
 	return 0, false
 }
 
-// life returns the lifetime of an answer with the i-th target; ok is false if that target has
-// ended.
+// life returns the lifetime of an answer with target i. ok is false if that target has ended.
 func (s *service) life(i int, now time.Time) (life PmTime, ok bool) {
 	if len(s.Ends) == 0 || s.Ends[i].IsZero() {
 		return s.PmTime, true
@@ -179,7 +177,8 @@ func (s *service) life(i int, now time.Time) (life PmTime, ok bool) {
 	return life, left > 0
 }
 
-// registryKey returns one canonical form for all spellings of the wildcard or of an IPv4 address.
+// registryKey returns the canonical form of an address: every spelling of the wildcard, or of an
+// IPv4 address, has the same key.
 func registryKey(a netip.AddrPort) netip.AddrPort {
 	addr := a.Addr().Unmap().WithZone("")
 	if !addr.IsValid() || addr.IsUnspecified() {

@@ -22,7 +22,7 @@ func TestParseRegistry(t *testing.T) {
 	}
 	for _, c := range []struct {
 		ask  string
-		want string // "" is not found
+		want string // "" means that no mapping is found
 		life PmTime
 	}{
 		{"10.0.0.1:80", "10.0.0.1:8080", DefaultPmTime},
@@ -30,7 +30,7 @@ func TestParseRegistry(t *testing.T) {
 		{"10.9.9.9:5432", "10.9.9.9:15432", 40},
 		{"[fd00::1]:5432", "[fd00::1]:15432", 40},
 		{"[2001:db8::1]:80", "[2001:db8::2]:81", Once},
-		{"[2001:db8::1]:80", "[2001:db8::3]:82", Once}, // the next in turn
+		{"[2001:db8::1]:80", "[2001:db8::3]:82", Once}, // the next target in turn
 		{"[2001:db8::1]:80", "[2001:db8::2]:81", Once},
 	} {
 		s, ok := r.lookup(ap(c.ask))
@@ -145,8 +145,8 @@ func FuzzParseRegistry(f *testing.F) {
 	})
 }
 
-// TestPickWildcards: if a service listens at the wildcard of each family on different ports, a
-// client gets the ports of its own family, in turn. [SDP-7.4-24]
+// TestPickWildcards: if a service listens at the wildcard address of each family on different
+// ports, a client gets the ports of its own family, in turn. [SDP-7.4-24]
 func TestPickWildcards(t *testing.T) {
 	v4, v6 := ap("192.0.2.1:80"), ap("[2001:db8::1]:80")
 	for _, c := range []struct {

@@ -13,10 +13,10 @@ import (
 	"viaduct/internal/follow"
 )
 
-// Limits of a registry file. A larger file is refused instead of truncated.
+// These are limits of a registry file. A larger file is refused, not truncated.
 const (
 	maxFileBytes   = 16 << 20 // some 300,000 lines
-	maxFileTargets = 64       // per line; more targets need a real load balancer
+	maxFileTargets = 64       // in each line; more targets need a real load balancer
 )
 
 // ParseRegistry reads mappings, one per line:
@@ -91,7 +91,7 @@ func parseLine(f []string) (netip.AddrPort, Mapping, error) {
 	return conv, m, nil
 }
 
-// ParsePmTime reads "never", "forever" or a duration such as "30s".
+// ParsePmTime parses "never", "forever" or a duration such as "30s".
 func ParsePmTime(s string) (PmTime, error) {
 	switch s {
 	case "never":
@@ -106,8 +106,8 @@ func ParsePmTime(s string) (PmTime, error) {
 	return PmTimeFor(d), nil
 }
 
-// ParseHostPort reads ADDRESS:PORT with a numeric address; "*" or nothing for the address gives
-// 0.0.0.0, which a Registry takes as every address.
+// ParseHostPort parses ADDRESS:PORT with a numeric address. "*", or an empty address, gives
+// 0.0.0.0, which in a Registry means every address.
 func ParseHostPort(s string) (netip.AddrPort, error) {
 	host, port, ok := cutLast(s, ":")
 	if ok && (host == "" || host == "*") {
@@ -132,12 +132,12 @@ func cutLast(s, sep string) (before, after string, found bool) {
 	return s[:i], s[i+len(sep):], true
 }
 
-// WatchFile fills r from the file at path and applies its changes until ctx ends. It checks the
-// file every interval (one second if 0), and reads it if its time, size or identity changed, so a
-// file replaced by rename is noticed too. The mappings change all at once. The first read must
-// succeed; if a later one fails, r stays unchanged. report, if not nil, is called after every
-// reload (err nil) and every failure. WatchFile blocks; ready, if not nil, is closed after the
-// first read.
+// WatchFile fills r from the file at path and applies its changes until ctx ends. Every interval
+// (one second if 0) it checks the file, and reads it if its time, size or identity has changed; so
+// it detects a file that was replaced by rename. All mappings change at once. The first read must
+// succeed. If a later one fails, r stays unchanged. report, if not nil, is called after every
+// reload, with a nil err, and after every failure. WatchFile blocks. ready, if not nil, is closed
+// after the first read.
 func (r *Registry) WatchFile(ctx context.Context, path string, interval time.Duration, ready chan<- struct{}, report func(n int, err error)) error {
 	if interval <= 0 {
 		interval = time.Second
@@ -171,7 +171,7 @@ func (r *Registry) WatchFile(ctx context.Context, path string, interval time.Dur
 	}
 }
 
-// load replaces the mappings by those of a file.
+// load replaces the mappings by those that it reads from rd.
 func (r *Registry) load(rd io.Reader) error {
 	fresh, err := ParseRegistry(rd)
 	if err != nil {

@@ -16,14 +16,14 @@ import (
 	"viaduct/internal/wire/portmapwire"
 )
 
-// A scripted connection calls a function for each datagram written to it, which returns the
-// answers. One goroutine uses it, except for the deadline.
+// A scripted is a connection that calls a function for each datagram written to it. The function
+// returns the answers. One goroutine uses the connection; only the deadline is set by another.
 type scripted struct {
-	net.Conn // nil, so any method not defined below panics
+	net.Conn // nil, so that a method not defined below panics
 	begin    time.Time
-	log      []string // the writes and their times
+	log      []string // the written datagrams and their times
 	answer   func(n int, b []byte) (read []any, write error)
-	in       chan any // []byte or error
+	in       chan any // values of type []byte or error
 	deadline chan time.Time
 }
 
@@ -72,8 +72,8 @@ func (c *scripted) Read(b []byte) (int, error) {
 
 func (c *scripted) RemoteAddr() net.Addr { return &net.UDPAddr{} }
 
-// TestRun drives a transaction over a connection with a clock of its own: it checks which datagrams
-// are sent and when, and when the transaction ends with which outcome.
+// TestRun performs a transaction over a connection with a clock of its own. It checks which
+// datagrams are sent and when, and when and how the transaction ends.
 func TestRun(t *testing.T) {
 	accept := func(n int, b []byte) ([]any, error) {
 		m, _ := portmapwire.Parse(b)
@@ -107,7 +107,7 @@ func TestRun(t *testing.T) {
 			m.Type = portmapwire.Deny
 			return []any{m.Append(nil)}, nil
 		}, log: []string{"PMReq 0s"}, err: ErrDenied},
-		// [D-63]: the system reports it to a read, or to the next write.
+		// A read reports the error, or the next write does. [D-63]
 		{name: "unreachable, by read", answer: func(int, []byte) ([]any, error) { return []any{syscall.ECONNREFUSED}, nil },
 			log: []string{"PMReq 0s", "PMReq 50ms"}, took: 50 * time.Millisecond, err: ErrNoAnswer},
 		{name: "unreachable, by write", answer: func(int, []byte) ([]any, error) { return nil, syscall.ECONNREFUSED },

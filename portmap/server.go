@@ -13,21 +13,20 @@ import (
 	"viaduct/internal/wire/portmapwire"
 )
 
-// ServerConfig is the policy of a Server. The zero value of a field means its
-// default.
+// ServerConfig holds the settings of a Server. A field with its zero value has its default.
 type ServerConfig struct {
-	Registry *Registry // the mappings; none if nil
-	More     *Registry // for services that Registry does not have; none if nil
+	Registry *Registry // the mappings; nil means none
+	More     *Registry // mappings for services that Registry does not have; nil means none
 
-	Lifetime   time.Duration // of a request without PMAck; 10 s
-	MaxPending int           // requests waiting for PMAck; 16384, about 200 bytes each
-	Rate       float64       // datagrams a second from one source, an IPv4 address or an IPv6 /64; 200, negative means no limit
-	Burst      int           // datagrams at once from one source; 400
+	Lifetime   time.Duration // time that a request waits for its PMAck; 0 means 10 s
+	MaxPending int           // maximum number of requests that wait for a PMAck, about 200 bytes each; 0 means 16384
+	Rate       float64       // datagrams per second from one source, an IPv4 address or an IPv6 /64; 0 means 200, negative means no limit
+	Burst      int           // datagrams in a burst from one source; 0 means 400
 
-	Logger *slog.Logger // nil is silent
+	Logger *slog.Logger // nil disables logging
 
-	// Tap, if set, sees every datagram that is taken or sent (out). It must
-	// not keep b.
+	// Tap, if set, is called for every datagram that is received or, with out, sent. It must not
+	// keep b.
 	Tap func(out bool, src, dst netip.AddrPort, b []byte)
 
 	// Lifetime [D-62].
@@ -45,9 +44,9 @@ type Server struct { // [SDP-7.2-4] [D-72]
 	m  *machine // guarded by mu
 }
 
-// Listen opens the UDP address addr (host:port; ":3935" is every address of both families) for this
-// process alone. The error for an address in use names the remedy, because on Linux iWARP hosts the
-// daemon iwpmd holds this port.
+// Listen opens the UDP address addr (host:port; ":3935" means every address of both families)
+// exclusively for this process. If the address is in use, the error suggests a remedy, because on
+// Linux hosts with iWARP the daemon iwpmd uses this port.
 func Listen(addr string, cfg ServerConfig) (*Server, error) {
 	ua, err := net.ResolveUDPAddr("udp", addr)
 	if err != nil {
@@ -63,7 +62,7 @@ func Listen(addr string, cfg ServerConfig) (*Server, error) {
 	return NewServer(conn, cfg)
 }
 
-// NewServer returns a Server on an open UDP socket, which belongs to the Server from then on.
+// NewServer returns a Server on an open UDP socket. The Server owns the socket from then on.
 func NewServer(conn *net.UDPConn, cfg ServerConfig) (*Server, error) {
 	if err := wantDestination(conn, conn.LocalAddr().(*net.UDPAddr).IP); err != nil {
 		conn.Close()
@@ -89,8 +88,8 @@ func (s *Server) Stats() Stats {
 	return s.m.Stats()
 }
 
-// Connected tells the server that a connection from cp arrived at the SDP address ap. It confirms
-// the request if the PMAck was lost.
+// Connected reports that a connection from cp has arrived at the SDP address ap. It confirms the
+// request if the PMAck was lost.
 func (s *Server) Connected(cp, ap netip.AddrPort) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -100,15 +99,15 @@ func (s *Server) Connected(cp, ap netip.AddrPort) {
 // Close ends Serve and releases pending requests.
 func (s *Server) Close() error { return s.conn.Close() }
 
-// Serve answers until Close; it then returns an error that matches
-// net.ErrClosed. It may be called once.
+// Serve answers requests until Close. It then returns an error that matches net.ErrClosed. It may
+// be called once.
 func (s *Server) Serve() error {
 	defer func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.m.Close()
 	}()
-	buf := make([]byte, portmapwire.MessageLen) // a longer datagram is truncated on purpose [D-61]
+	buf := make([]byte, portmapwire.MessageLen) // a longer datagram is truncated, because its excess is ignored [D-61]
 	oob := make([]byte, oobLen)
 	var reply []byte
 	for {
@@ -123,7 +122,7 @@ func (s *Server) Serve() error {
 			continue
 		default:
 			// The error belongs to an earlier answer to a closed port, or the system lacks a
-			// resource: the socket still works.
+			// resource. In both cases the socket still works.
 			s.log.Debug("read failed", "err", err)
 			continue
 		}
@@ -145,8 +144,8 @@ func (s *Server) Serve() error {
 	}
 }
 
-// handle hands a datagram to the machine. The deferred unlock also runs after a panic, which must
-// end the process and not hang it.
+// handle passes a datagram to the machine and returns the answer. The deferred unlock also runs
+// after a panic, so that the panic ends the process instead of blocking it.
 func (s *Server) handle(from netip.Addr, b, reply []byte) []byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -170,7 +169,7 @@ func (s *Server) armRead() {
 	s.conn.SetReadDeadline(at)
 }
 
-// at returns the address that a datagram was sent to.
+// at returns the address to which a datagram was sent.
 func (s *Server) at(oob []byte) netip.AddrPort {
 	a := s.Addr()
 	if d := destination(oob); d.IsValid() {

@@ -73,7 +73,7 @@ func TestResolve(t *testing.T) {
 				}
 			}
 			testkit.Eventually(t, "all PMAcks", func() bool { return s.Stats().Acks == 4 })
-			if st := s.Stats(); st.Denies != 1 || st.Pending != 0 { // the denial is remembered
+			if st := s.Stats(); st.Denies != 1 || st.Pending != 0 { // the client remembers the denial
 				t.Errorf("%+v", st)
 			}
 		})
@@ -111,12 +111,12 @@ func TestResolveCancelled(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	if _, err := c.Resolve(t.Context(), Query{Service: ap("127.0.0.1:80")}); !errors.Is(err, ErrNoAnswer) {
-		t.Errorf("%v", err) // 1.75 s, and the cancelled question was not remembered
+		t.Errorf("%v", err) // 1.75 s; the cancelled question was not remembered
 	}
 }
 
-// TestReplySource: on a socket bound to every address, the answer comes from the address that the
-// request was sent to, because a connected client receives nothing else. [SDP-7.4-15] [SDP-7.4-34]
+// TestReplySource: on a socket that is bound to every address, the answer comes from the address to
+// which the request was sent. A connected client receives nothing else. [SDP-7.4-15] [SDP-7.4-34]
 // [D-66]
 func TestReplySource(t *testing.T) {
 	reg := NewRegistry()
@@ -164,8 +164,8 @@ func TestPortTaken(t *testing.T) {
 	}
 }
 
-// TestSDP_7_2_restart: the server ends between PMAccept and PMAck and another one replaces it. The
-// client still finishes, and so does the next client. [SDP-7.2-4] [D-72]
+// TestSDP_7_2_restart: the server ends between PMAccept and PMAck, and another one replaces it. The
+// client's transaction still succeeds, and so does that of the next client. [SDP-7.2-4] [D-72]
 func TestSDP_7_2_restart(t *testing.T) {
 	first := testMachine(nil)
 	tx := newTx(t)
@@ -183,8 +183,8 @@ func TestSDP_7_2_restart(t *testing.T) {
 	}
 }
 
-// TestFloodLoopback: one source floods a real socket; a client at another
-// address is answered. [SDP-7.2-1]
+// TestFloodLoopback: while one source floods a real socket, a client at another address gets its
+// answer. [SDP-7.2-1]
 func TestFloodLoopback(t *testing.T) {
 	reg := NewRegistry()
 	reg.Set(ap("0.0.0.0:80"), NewMapping(ap("0.0.0.0:8080")))
@@ -228,7 +228,7 @@ func TestFloodLoopback(t *testing.T) {
 	}
 }
 
-// TestHandles: concurrent questions carry different handles. [SDP-7.5.1-6] [SDP-7.4-11]
+// TestHandles: concurrent questions have different handles. [SDP-7.5.1-6] [SDP-7.4-11]
 // [SDP-7.5.1-1] [SDP-7.5.1-5] [SDP-7.3.1.8-1]
 func TestHandles(t *testing.T) {
 	probe, err := net.ListenPacket("udp", "127.0.0.1:0")
@@ -272,8 +272,8 @@ func TestHandles(t *testing.T) {
 	wg.Wait()
 }
 
-// TestMixedRequestServed: a request of IPV 6 that names one IPv4-mapped address
-// leaves the server running. [SDP-15-1]
+// TestMixedRequestServed: an IPv6 request with only one IPv4-mapped address does not stop the
+// server. [SDP-15-1]
 func TestMixedRequestServed(t *testing.T) {
 	reg := NewRegistry()
 	reg.Set(ap("0.0.0.0:80"), NewMapping(ap("0.0.0.0:8080")))

@@ -9,18 +9,19 @@ import (
 	"viaduct/internal/wire/portmapwire"
 )
 
-// retryAfter has the pauses of a client before each retransmission: a lost datagram costs one
-// pause, with any server. [SDP-7.2-3] [D-62] [D-63]
+// retryAfter has the pauses of a client before each retransmission. So a lost datagram costs one
+// pause, whatever the server is. [SDP-7.2-3] [D-62] [D-63]
 var retryAfter = [...]time.Duration{250 * time.Millisecond, 500 * time.Millisecond, time.Second}
 
-// unreachableRetry is the pause before the retry after the first ICMP report that nothing listens.
+// unreachableRetry is the pause before the retry after the first ICMP report that no socket has the
+// port.
 const unreachableRetry = 50 * time.Millisecond
 
-// Errors of a transaction that ends without an SDP Address.
+// These errors mean that a transaction has ended without an SDP Address.
 var (
-	// ErrDenied means that the server has no mapping: use the conventional address.
+	// ErrDenied means that the server has no mapping. The conventional address should be used.
 	ErrDenied = errors.New("portmap: the mapper denied the request")
-	// ErrNoAnswer means that there was no answer: use the conventional address.
+	// ErrNoAnswer means that no answer has arrived. The conventional address should be used.
 	ErrNoAnswer = errors.New("portmap: no answer from the mapper")
 )
 
@@ -29,11 +30,11 @@ type clientState uint8
 
 const (
 	idle     clientState = iota // nothing sent
-	asking                      // a PMReq is out and its timer runs
-	refused                     // ICMP reported that nothing listens; one pause, one retry
-	accepted                    // finished: PMAccept came and was acknowledged
-	denied                      // finished: PMDeny came
-	gaveUp                      // finished: no answer
+	asking                      // a PMReq was sent and its timer is running
+	refused                     // ICMP has reported that no socket has the port; one pause and one retry follow
+	accepted                    // finished: PMAccept has arrived and was acknowledged
+	denied                      // finished: PMDeny has arrived
+	gaveUp                      // finished: no answer has arrived
 )
 
 func (s clientState) String() string {
@@ -54,22 +55,22 @@ func (s clientState) String() string {
 	return fmt.Sprintf("clientState(%d)", uint8(s))
 }
 
-// A transaction is one question of a client, without socket and clock: each event returns the
-// datagram to send, if any. Once Done reports true, events are ignored. It is not safe for
+// A transaction is one question of a client, without socket and clock. Each event returns the
+// datagram to be sent, or nil. When Done reports true, events are ignored. It is not safe for
 // concurrent use.
 type transaction struct {
 	req      portmapwire.Message
-	wire     []byte // the PMReq: every retransmission is equal to it [SDP-7.5.1-4]
+	wire     []byte // the PMReq; every retransmission is equal [SDP-7.5.1-4]
 	state    clientState
 	sent     int // PMReqs sent
 	deadline time.Time
 	answer   portmapwire.Message
-	at       time.Time // receipt of the answer
-	icmp     bool      // the one retry of D-63 was made
+	at       time.Time // time at which the answer was received
+	icmp     bool      // the single retry of D-63 was made
 }
 
-// newTransaction returns the question about the service at ap, for a client that will connect from
-// cp. Both must be of one family. handle must be random and fresh.
+// newTransaction returns a transaction that asks for the service at ap, for a client that will
+// connect from cp. Both addresses must be of one family. handle must be random and unused.
 func newTransaction(handle uint64, cp, ap netip.AddrPort) (*transaction, error) {
 	cp = netip.AddrPortFrom(cp.Addr().Unmap().WithZone(""), cp.Port())
 	ap = netip.AddrPortFrom(ap.Addr().Unmap().WithZone(""), ap.Port())
@@ -92,7 +93,7 @@ func (t *transaction) Start(now time.Time) []byte { // [SDP-7.4-2] [SDP-7.5.1-2]
 	return t.send(now)
 }
 
-// Timeout reports that Deadline has passed; out is a retransmission, or nil.
+// Timeout handles the time of Deadline. It returns a retransmission, or nil.
 func (t *transaction) Timeout(now time.Time) (out []byte) {
 	switch t.state {
 	case idle, accepted, denied, gaveUp:
@@ -110,8 +111,8 @@ func (t *transaction) Timeout(now time.Time) (out []byte) {
 	return nil
 }
 
-// Unreachable handles the ICMP report that nothing listens at the server. The report is no denial,
-// since it can be forged: it only ends the wait for this answer.
+// Unreachable handles the ICMP report that no socket has the server's port. The report does not
+// count as a denial, because it can be forged. It only ends the wait for this answer.
 func (t *transaction) Unreachable(now time.Time) { // [D-63]
 	if t.state != asking {
 		return
@@ -131,9 +132,8 @@ func (t *transaction) send(now time.Time) []byte {
 	return t.wire
 }
 
-// Receive takes a datagram from the server; out is the PMAck to return, or
-// nil. Whatever does not belong to this transaction, and every answer after
-// the first, is dropped.
+// Receive handles a datagram from the server. It returns the PMAck to be sent, or nil. A datagram
+// that does not belong to this transaction is dropped, and so is every answer after the first.
 func (t *transaction) Receive(now time.Time, b []byte) (out []byte) {
 	switch t.state {
 	case idle, accepted, denied, gaveUp: // [SDP-7.5-4] [SDP-7.5.1-9] [SDP-7.5.1-10]
@@ -150,12 +150,12 @@ func (t *transaction) Receive(now time.Time, b []byte) (out []byte) {
 			return nil
 		}
 		t.state, t.answer, t.at = accepted, m, now
-		ack := m // everything from ApPort on as granted [SDP-7.4-25] [SDP-7.4-27] [SDP-7.4-28] [SDP-7.4-29] [SDP-7.4-30] [D-65]
+		ack := m // the PMAck repeats all fields from ApPort on as granted [SDP-7.4-25] [SDP-7.4-27] [SDP-7.4-28] [SDP-7.4-29] [SDP-7.4-30] [D-65]
 		ack.Type, ack.PmTime = portmapwire.Ack, 0
 		return ack.Append(nil)
-	case portmapwire.Deny: // finished: no answer is sent, and ApPort is ignored [SDP-7.4-39] [SDP-7.4-40] [SDP-7.3.1.6-2]
+	case portmapwire.Deny: // finished: a PMDeny is not answered, and its ApPort is ignored [SDP-7.4-39] [SDP-7.4-40] [SDP-7.3.1.6-2]
 		t.state, t.at = denied, now
-	case portmapwire.Request, portmapwire.Ack: // a client's messages
+	case portmapwire.Request, portmapwire.Ack: // messages that only clients send
 	}
 	return nil
 }
@@ -170,13 +170,14 @@ func (t *transaction) plausible(ap netip.AddrPort) bool {
 	return !a.IsLoopback() || t.req.Ap.Addr().IsLoopback()
 }
 
-// Deadline returns the time at which Timeout is due; ok is false once the transaction is over.
+// Deadline returns the time at which Timeout must be called. ok is false when the transaction has
+// ended.
 func (t *transaction) Deadline() (at time.Time, ok bool) {
 	return t.deadline, t.state == asking || t.state == refused
 }
 
-// Done reports whether the transaction is over. The outcome is an address to connect to with SDP
-// (err nil), or ErrDenied or ErrNoAnswer, after which the conventional address is used.
+// Done reports whether the transaction has ended. The result is an address for SDP, with a nil err,
+// or ErrDenied or ErrNoAnswer. After these the conventional address is used.
 func (t *transaction) Done() (m Mapped, done bool, err error) { // [SDP-7-1]
 	switch t.state {
 	case accepted:
@@ -190,10 +191,10 @@ func (t *transaction) Done() (m Mapped, done bool, err error) { // [SDP-7-1]
 	return Mapped{}, false, nil
 }
 
-// Mapped is a server's answer.
+// A Mapped is a server's answer.
 type Mapped struct {
 	Address netip.AddrPort // the SDP Address
-	PmTime  PmTime         // the time it may be kept
-	At      time.Time      // when it came
-	Cached  bool           // remembered from an earlier question; nothing was sent
+	PmTime  PmTime         // lifetime of the answer
+	At      time.Time      // time at which the answer was received
+	Cached  bool           // the answer is from an earlier question, and no datagram was sent
 }

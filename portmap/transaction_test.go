@@ -34,7 +34,7 @@ func TestSDP_7_4_request(t *testing.T) {
 	if got := tx.Start(t0); !bytes.Equal(got, want) {
 		t.Errorf("got %x, want %x", got, want)
 	}
-	t.Run("SDP-7.4-2", func(t *testing.T) { // it is the first message, and sent once
+	t.Run("SDP-7.4-2", func(t *testing.T) { // the PMReq is the first message and is sent once
 		defer func() {
 			if recover() == nil {
 				t.Error("a second start did not panic")
@@ -88,7 +88,7 @@ func TestSDP_7_5_1_timeout(t *testing.T) {
 func TestSDP_7_4_ack(t *testing.T) {
 	tx := newTx(t)
 	tx.Start(t0)
-	in := answer(portmapwire.Accept, "10.0.0.9:8080") // another address than requested is allowed [SDP-7.4-24]
+	in := answer(portmapwire.Accept, "10.0.0.9:8080") // the granted address may differ from the requested one [SDP-7.4-24]
 	in[1] = 200
 	out := tx.Receive(t0, in)
 	// [SDP-7.4-25] [SDP-7.4-27] [SDP-7.4-28] [SDP-7.4-29] [SDP-7.4-30] The PMAck is sent whether or
@@ -116,7 +116,7 @@ func TestSDP_7_4_denied(t *testing.T) {
 	tx.Start(t0)
 	d := answer(portmapwire.Deny, "10.0.0.1:80")
 	d[1] = 99                     // [SDP-7.4-36]
-	d[4], d[5] = 0, 0             // [SDP-7.3.1.6-2]: zero and copy are equally good [D-60]
+	d[4], d[5] = 0, 0             // zero and a copy of the request are both valid [SDP-7.3.1.6-2] [D-60]
 	if tx.Receive(t0, d) != nil { // [SDP-7.4-40]
 		t.Error("PMDeny was acknowledged")
 	}
@@ -132,7 +132,8 @@ func TestSDP_7_4_denied(t *testing.T) {
 }
 
 func TestSDP_7_5_1_foreign(t *testing.T) {
-	// Answers to another client's request, or that no server would give. [SDP-7.5.1-10] [D-66]
+	// These answers belong to another client's request, or no correct server sends them.
+	// [SDP-7.5.1-10] [D-66]
 	good := portmapwire.Message{Type: portmapwire.Accept, PmTime: 4, AssocHandle: 42, Cp: ap("10.0.0.2:40000"), Ap: ap("10.0.0.1:8080")}
 	change := func(f func(*portmapwire.Message)) []byte { m := good; f(&m); return m.Append(nil) }
 	for name, b := range map[string][]byte{
@@ -189,7 +190,7 @@ func TestUnreachable(t *testing.T) {
 		t.Errorf("%v %v", done, err)
 	}
 
-	// An ICMP report counts as a timeout, so that it ends the last request at once.
+	// An ICMP report counts as a timeout, so it ends the last request at once.
 	tx = newTx(t)
 	tx.Start(t0)
 	for range len(retryAfter) - 1 {
@@ -201,8 +202,8 @@ func TestUnreachable(t *testing.T) {
 		t.Errorf("after the last request: %v %v", done, err)
 	}
 
-	// An ICMP report is no denial: an earlier answer stays valid, and an answer during the pause is
-	// accepted.
+	// An ICMP report does not count as a denial. An earlier answer stays valid, and an answer
+	// during the pause is accepted.
 	for _, news := range []int{0, 1} {
 		tx = newTx(t)
 		tx.Start(t0)
@@ -217,7 +218,7 @@ func TestUnreachable(t *testing.T) {
 	}
 }
 
-// TestLossMatrix runs client and server against every pattern of lost datagrams: there is always
+// TestLossMatrix runs client and server with every pattern of lost datagrams. There is always
 // exactly one outcome, and no pending state remains. [SDP-7-1] [SDP-7.2-1] [SDP-7.2-3]
 func TestLossMatrix(t *testing.T) {
 	for _, service := range []string{"10.0.0.1:80", "10.0.0.1:81"} {
@@ -319,7 +320,7 @@ func TestSDP_7_3_1_4_cache(t *testing.T) {
 	if _, ok := c.get(t0.Add(23*time.Hour), k); !ok {
 		t.Error("for ever ended within a day")
 	}
-	c.forget(k.service) // on failure [D-64]
+	c.forget(k.service) // after a failure [D-64]
 	if _, ok := c.get(t0, k); ok {
 		t.Error("a failed answer was kept")
 	}

@@ -13,12 +13,12 @@ import (
 	"viaduct/internal/perturb"
 )
 
-// Lifetimes of the answers of a DNS registry.
+// These are the lifetimes of the answers of a DNS registry.
 const (
-	// defaultRefresh is the interval at which a DNS registry asks again for a name.
+	// defaultRefresh is the default interval at which a DNS registry queries a name again.
 	defaultRefresh = 30 * time.Second
 
-	// refreshes is the lifetime of an answer in refresh intervals if later queries fail.
+	// refreshes is the lifetime of an answer if later queries fail, in refresh intervals.
 	refreshes = 3
 )
 
@@ -43,16 +43,16 @@ const (
 // is safe for concurrent use; its fields must not be changed after the first use.
 type DNS struct {
 	Domain   string
-	Resolver *net.Resolver // nil is net.DefaultResolver
-	Refresh  time.Duration // 0 is 30 s
+	Resolver *net.Resolver // nil means net.DefaultResolver
+	Refresh  time.Duration // 0 means 30 s
 
-	lookup dnsLookup // nil: Resolver; tests have their own
+	lookup dnsLookup // nil means Resolver; tests set it
 
 	mu    perturb.Mutex
 	known map[dnsName]*dnsAnswer // guarded by mu
 }
 
-// maxKnown bounds the names that a DNS registry remembers.
+// maxKnown is the maximum number of names that a DNS registry remembers.
 const maxKnown = 4096
 
 type dnsName struct{ kind, name string }
@@ -60,7 +60,7 @@ type dnsName struct{ kind, name string }
 // A dnsAnswer is the last known answer for a name.
 type dnsAnswer struct {
 	records []Record
-	at      time.Time // of the question
+	at      time.Time // time of the query
 }
 
 type dnsLookup interface {
@@ -68,7 +68,7 @@ type dnsLookup interface {
 	LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error)
 }
 
-// Register implements Registry: it fails with ErrReadOnly.
+// Register implements Registry. It returns ErrReadOnly.
 func (d *DNS) Register(_ context.Context, r Record, _ time.Duration) (Lease, error) {
 	owner, err := d.owner(r.Kind, r.Name)
 	if err != nil {
@@ -82,7 +82,7 @@ func (d *DNS) Resolve(ctx context.Context, kind, name string) (Answer, error) {
 	return d.resolve(ctx, kind, name, d.refresh())
 }
 
-// resolve returns the known answer if it is younger than age, and otherwise asks.
+// resolve returns the known answer if it is younger than age. Otherwise it queries the resolver.
 func (d *DNS) resolve(ctx context.Context, kind, name string, age time.Duration) (Answer, error) {
 	owner, err := d.owner(kind, name)
 	if err != nil {
@@ -116,7 +116,7 @@ func (d *DNS) resolve(ctx context.Context, kind, name string, age time.Duration)
 	return Answer{}, fmt.Errorf("%w: %w", ErrUnavailable, err)
 }
 
-// remember stores an answer, and drops expired ones if there are many.
+// remember stores an answer. If there are many, it drops expired ones.
 func (d *DNS) remember(key dnsName, a *dnsAnswer) {
 	if d.known == nil {
 		d.known = make(map[dnsName]*dnsAnswer)
@@ -141,7 +141,7 @@ func (a *dnsAnswer) answer(now time.Time, stale bool) (Answer, error) {
 	return out, nil
 }
 
-// Watch implements Registry. The name must not be empty; it is asked for every Refresh.
+// Watch implements Registry. The name must not be empty. Watch queries it every Refresh.
 func (d *DNS) Watch(ctx context.Context, kind, name string, f func(Answer)) error {
 	if name == "" {
 		return fmt.Errorf("%w in DNS: say which", ErrNoList)
@@ -190,7 +190,7 @@ func (d *DNS) refresh() time.Duration {
 	return defaultRefresh
 }
 
-// ask returns records with their Value alone set.
+// ask queries the resolver and returns the records. Only their Value is set.
 func (d *DNS) ask(ctx context.Context, owner string) ([]Record, error) {
 	l := d.lookup
 	if l == nil {
@@ -207,9 +207,9 @@ func (d *DNS) ask(ctx context.Context, owner string) ([]Record, error) {
 	var failed error
 	for i, s := range srvs {
 		if i > 0 && s.Priority != srvs[i-1].Priority && len(records) > 0 {
-			break // lower priorities serve only if no better one has an address
+			break // a lower priority is used only if no better one has an address
 		}
-		if s.Target == "." || s.Port == 0 { // the zone denies the service
+		if s.Target == "." || s.Port == 0 { // the zone says that the service does not exist
 			continue
 		}
 		as, err := l.LookupNetIP(ctx, "ip", s.Target)
@@ -227,7 +227,7 @@ func (d *DNS) ask(ctx context.Context, owner string) ([]Record, error) {
 	return records, nil
 }
 
-// owner returns the part of a domain name after _viaduct._tcp.
+// owner returns the part of the domain name that follows _viaduct._tcp.
 func (d *DNS) owner(kind, name string) (string, error) {
 	if err := (Record{Kind: kind, Name: name, Value: "-"}).Check(); err != nil {
 		return "", err

@@ -13,9 +13,9 @@ import (
 	"time"
 )
 
-// A zone answers as a resolver does.
+// A zone is a resolver for tests.
 type zone struct {
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	srv   map[string][]*net.SRV
 	hosts map[string][]string
 	fail  error
@@ -49,16 +49,16 @@ func (z *zone) LookupNetIP(_ context.Context, _, host string) ([]netip.Addr, err
 	return as, nil
 }
 
-// change changes the zone.
+// change calls f with the lock held, to change the zone.
 func (z *zone) change(f func()) {
 	z.mu.Lock()
 	defer z.mu.Unlock()
 	f()
 }
 
-// TestDNS: names are translated to those of the zone, and the answer has the best priority with an
-// address. An answer is reused for one refresh interval, and marked stale for two more if the
-// server is gone.
+// TestDNS: the registry translates names to those of the zone, and the answer has the best priority
+// that has an address. An answer is reused for one refresh interval. If the server is gone, it is
+// marked stale for two more.
 func TestDNS(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := t.Context()
@@ -122,7 +122,8 @@ func TestDNS(t *testing.T) {
 	})
 }
 
-// TestDNSWatch: a watch reports a change of the zone after a refresh, and also its loss.
+// TestDNSWatch: after a refresh a watch reports a change of the zone, and also the loss of the
+// server.
 func TestDNSWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		z := &zone{srv: map[string][]*net.SRV{"_viaduct._tcp.n.vi.example.com.": {{Target: "a.", Port: 1}}}, hosts: map[string][]string{"a.": {"192.0.2.1"}}}

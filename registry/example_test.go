@@ -21,7 +21,7 @@ func Example() {
 	defer os.RemoveAll(dir)
 	ctx := context.Background()
 
-	reg := registry.NewFile(filepath.Join(dir, "names")) // every program that uses the file sees the same names
+	reg := registry.NewFile(filepath.Join(dir, "names")) // all programs that use the file see the same names
 	node := registry.Record{Kind: registry.VI, Name: "node7", Value: "192.0.2.7"}
 	k, err := registry.Keep(ctx, reg, node, 30*time.Second, func(err error) {
 		if err != nil {

@@ -23,7 +23,7 @@ import (
 // fileInterval is the interval at which Watch checks the file.
 const fileInterval = time.Second
 
-// maxFileBytes is the longest registry file that is read.
+// maxFileBytes is the maximum length of a registry file in bytes.
 const maxFileBytes = 16 << 20
 
 // A File is a registry in a file that all its users can reach, one record per line:
@@ -53,7 +53,7 @@ type File struct {
 // first Register.
 func NewFile(path string) *File { return &File{path: path, file: follow.New(path)} }
 
-// refresh reads the file if it has changed. The error reports why its content is unknown.
+// refresh reads the file if it has changed. It returns an error if the content is unknown.
 func (f *File) refresh() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -132,7 +132,7 @@ func newID() string {
 	return hex.EncodeToString(b[:])
 }
 
-// change replaces the file by one with the lines that edit returns.
+// change replaces the file by the lines that edit returns.
 func (f *File) change(ctx context.Context, edit func([]fileLine) ([]fileLine, error)) error {
 	unlock, err := lockFile(ctx, f.path+".lock")
 	if err != nil {
@@ -199,7 +199,7 @@ func (l *fileLease) line() fileLine {
 	return fileLine{r, l.id, fmt.Sprintf("%s %s %s id=%s until=%s", r.Kind, r.Name, r.Value, l.id, r.Until.Format(time.RFC3339Nano))}
 }
 
-// own returns the index of the registration's line.
+// own returns the index of the registration's line, or an error if the line does not exist.
 func (l *fileLease) own(lines []fileLine) (int, error) {
 	i := slices.IndexFunc(lines, func(o fileLine) bool { return o.id == l.id })
 	if i < 0 {
@@ -235,11 +235,11 @@ func (l *fileLease) Release(ctx context.Context) error {
 // A fileLine is a line of a registry file. Kind is empty if the line has no record.
 type fileLine struct {
 	Record
-	id   string // of a registration
+	id   string // identifies a registration; empty for an operator's line
 	text string
 }
 
-// readLines reads a registry file. The error names the line.
+// readLines parses a registry file. An error names the line.
 func readLines(rd io.Reader) ([]fileLine, error) {
 	var lines []fileLine
 	lr := &io.LimitedReader{R: rd, N: maxFileBytes + 1}

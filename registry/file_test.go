@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// TestFile: a file holds lines of an operator and registrations. Registrations end with their lease
-// or release; the operator's lines and comments stay.
+// TestFile: a file has lines of an operator and of registrations. A registration ends with its
+// lease or when it is released. The operator's lines and comments stay.
 func TestFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "names")
 	synctest.Test(t, func(t *testing.T) {
@@ -68,7 +68,7 @@ func TestFile(t *testing.T) {
 			t.Errorf("the file has %q, want %q", got, want)
 		}
 
-		// If the file cannot be read, the known records stay and are marked stale.
+		// If the file can't be read, the known records stay and are marked stale.
 		write(t, path, "vi b\n")
 		check("b", "b=2 stale", nil)
 		if _, err := f.Register(ctx, Record{Kind: VI, Name: "a", Value: "1"}, time.Minute); err == nil || !strings.Contains(err.Error(), "line 1") {
@@ -158,7 +158,8 @@ func FuzzReadLines(f *testing.F) {
 
 func write(t *testing.T, path, text string) {
 	t.Helper()
-	// Replace the file each time, so that the change is noticed even if the time stamps are equal.
+	// The file is replaced each time, so that the change is detected even if the time stamps are
+	// equal.
 	if err := replaceFile(path, 0o644, func(w io.Writer) error { _, err := w.Write([]byte(text)); return err }); err != nil {
 		t.Fatal(err)
 	}

@@ -11,19 +11,19 @@ import (
 // MinLease is the shortest lease that Keep accepts.
 const MinLease = time.Second
 
-// A Registration is a record that is kept in a registry. It is safe for concurrent use.
+// A Registration is a record that Keep maintains in a registry. It is safe for concurrent use.
 type Registration struct {
 	end    context.CancelFunc
 	done   chan struct{}
 	close  sync.Once
-	result error // valid after done
+	result error // valid after done is closed
 }
 
-// Keep registers r, and renews its lease until the Registration is closed or ctx has ended. It
-// returns after the first registration, or its error. If the lease ends later because the registry
-// was out of reach for too long, Keep registers r again as soon as possible. report, if not nil, is
-// called with an error when renewing begins to fail, and with nil when r is registered again. It is
-// not called concurrently with itself.
+// Keep registers r and renews its lease until the Registration is closed or ctx has ended. It
+// returns after the first attempt to register r, with the error if that failed. If the lease ends
+// later because the registry was unreachable for too long, Keep registers r again as soon as
+// possible. report, if not nil, is called with an error when renewing begins to fail, and with nil
+// when r is registered again. It is not called concurrently with itself.
 func Keep(ctx context.Context, reg Registry, r Record, lease time.Duration, report func(error)) (*Registration, error) {
 	if lease < MinLease {
 		return nil, fmt.Errorf("registry: lease of %v is shorter than %v", lease, MinLease)
@@ -44,20 +44,20 @@ func Keep(ctx context.Context, reg Registry, r Record, lease time.Duration, repo
 	return k, nil
 }
 
-// Close withdraws the registration, and waits at most two seconds for that. If it fails, the
-// registration ends with its lease. Close may be called more than once.
+// Close withdraws the registration, and waits at most two seconds for that. If the withdrawal
+// fails, the registration ends with its lease. Close may be called more than once.
 func (k *Registration) Close() error {
 	k.close.Do(k.end)
 	<-k.done
 	return k.result
 }
 
-// releaseTime bounds the withdrawal of a registration.
+// releaseTime is the time limit for withdrawing a registration.
 const releaseTime = 2 * time.Second
 
 func keep(ctx context.Context, reg Registry, r Record, lease time.Duration, l Lease, report func(error)) error {
-	// parts is the number of renewals per lease, so that a lost one leaves time for more. After a
-	// failure the pauses are a quarter as long.
+	// parts is the number of renewals per lease, so that there is time for others if one is lost.
+	// After a failure the pauses are a quarter as long.
 	const parts = 3
 	pause := lease / parts
 	failed := false

@@ -11,14 +11,14 @@ import (
 	"time"
 )
 
-// A script is a registry of one record that is out of reach at the times that a test sets, by the
+// A script is a registry of one record. A test sets the times at which it is unreachable, by the
 // clock of the bubble.
 type script struct {
 	mu       sync.Mutex
 	begin    time.Time
-	down     [][2]time.Duration // intervals of the registry out of reach, relative to begin
-	removeAt time.Duration      // when an operator removes the record; 0: never
-	until    time.Time          // end of the registration; zero: there is none
+	down     [][2]time.Duration // intervals in which the registry is unreachable, relative to begin
+	removeAt time.Duration      // time at which an operator removes the record; 0 means never
+	until    time.Time          // end of the registration; zero means that there is none
 	log      []string
 }
 
@@ -85,9 +85,9 @@ func (l *scriptLease) Release(context.Context) error {
 	return s.say("release", nil)
 }
 
-// TestKeep follows a registration through its life by a clock. It is renewed three times per lease.
-// It survives a failure shorter than the lease. After a longer failure, or if it was removed, it is
-// made again. Closing withdraws it.
+// TestKeep follows a registration by a clock. It is renewed three times per lease. It survives a
+// failure that is shorter than the lease. After a longer failure, or if it was removed, it is made
+// again. Closing withdraws it.
 func TestKeep(t *testing.T) {
 	const lease = 12 * time.Second
 	for _, c := range []struct {
@@ -95,7 +95,7 @@ func TestKeep(t *testing.T) {
 		down     [][2]time.Duration
 		removeAt time.Duration
 		closeAt  time.Duration
-		gaps     []string // times at which it was not registered
+		gaps     []string // times at which the record was not registered
 		reports  []string
 	}{
 		{name: "well", closeAt: time.Minute},
@@ -162,8 +162,8 @@ func TestKeep(t *testing.T) {
 	}
 }
 
-// TestKeepRefused: the first registration fails at once, and so does a lease that can't
-// be renewed in time.
+// TestKeepRefused: Keep returns an error at once if the first registration fails, or if the lease
+// is too short to be renewed in time.
 func TestKeepRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &script{begin: time.Now(), down: [][2]time.Duration{{0, time.Hour}}}

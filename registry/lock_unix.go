@@ -14,8 +14,8 @@ import (
 // lockPause is the pause between two attempts to get a lock that another process holds.
 const lockPause = 5 * time.Millisecond
 
-// lockFile takes the lock at path. The system releases it when the process ends. The file stays,
-// because a removed file could be locked twice.
+// lockFile takes the lock at path. The system releases it when the process ends. The file is not
+// removed, because two processes could then lock different files of that name.
 func lockFile(ctx context.Context, path string) (unlock func(), err error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o666)
 	if err != nil {

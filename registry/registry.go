@@ -11,8 +11,8 @@ import (
 	"unicode/utf8"
 )
 
-// The kinds of names that this module uses. Any other word of lower-case letters, digits and
-// hyphens is a kind too.
+// These are the kinds of names that this module uses. Any other word of lower-case letters, digits
+// and hyphens is a kind too.
 const (
 	// PortMapper maps conventional addresses, such as "192.0.2.1:80" or "*:80", to the addresses
 	// that speak SDP.
@@ -26,28 +26,27 @@ const (
 	Fabric = "fabric"
 )
 
-// Limits of a Record, in bytes.
+// These are limits of a Record in bytes.
 const (
 	maxName  = 255
 	maxValue = 1024
 )
 
 var (
-	// ErrNotFound is returned for a name that has no record.
+	// ErrNotFound means that a name has no record.
 	ErrNotFound = errors.New("registry: no such name")
 
-	// ErrUnavailable is returned when the registry is out of reach and no unexpired record is
-	// known.
+	// ErrUnavailable means that the registry is unreachable and no unexpired record is known.
 	ErrUnavailable = errors.New("registry: not available")
 
-	// ErrReadOnly is returned by Register where nothing can be registered.
+	// ErrReadOnly is the error of Register if the registry can only be read.
 	ErrReadOnly = errors.New("registry: can only be read")
 
-	// ErrLeaseLost is returned by Renew for a registration that has ended: its lease was not
+	// ErrLeaseLost is the error of Renew for a registration that has ended: its lease was not
 	// renewed in time, or its record was removed.
 	ErrLeaseLost = errors.New("registry: the lease has ended")
 
-	// ErrNoList is returned by Watch, asked for all names, where they can't be listed.
+	// ErrNoList is the error of Watch for all names, if the registry can't list them.
 	ErrNoList = errors.New("registry: names can't be listed")
 )
 
@@ -84,17 +83,17 @@ func visible(s string, most int) error {
 	return nil
 }
 
-// An Answer holds the known records of a name, or of all names of a kind.
+// An Answer has the known records of a name, or of all names of a kind.
 type Answer struct {
 	// Records are sorted by name, and within a name in the registry's order of preference.
 	Records []Record
 
-	// Stale means that the registry was out of reach: the records are the last known ones, and none
-	// has expired.
+	// Stale means that the registry was unreachable. The records are then the last known ones, and
+	// none has expired.
 	Stale bool
 }
 
-// Until is when the first of the records stops being valid; zero if none does.
+// Until returns the time at which the first of the records expires, or the zero time if none does.
 func (a Answer) Until() (t time.Time) {
 	for _, r := range a.Records {
 		if !r.Until.IsZero() && (t.IsZero() || r.Until.Before(t)) {
@@ -104,7 +103,7 @@ func (a Answer) Until() (t time.Time) {
 	return t
 }
 
-// at returns the answer without the records that have ended at time now.
+// at returns the answer without the records that have expired at time now.
 func (a Answer) at(now time.Time) Answer {
 	a.Records = slices.Clone(a.Records)
 	a.Records = slices.DeleteFunc(a.Records, func(r Record) bool { return !r.Until.IsZero() && !now.Before(r.Until) })
@@ -113,26 +112,27 @@ func (a Answer) at(now time.Time) Answer {
 
 // A Registry is a table of names. Its methods are safe for concurrent use.
 type Registry interface {
-	// Register adds a record, which ends when lease has passed since this call or
-	// the last successful Renew. Errors: ErrReadOnly, ErrUnavailable, and for a
-	// record that does not pass Check.
+	// Register adds a record. The record ends when lease has passed since this call or since the
+	// last successful Renew. Errors: ErrReadOnly, ErrUnavailable, and the error of Check for an
+	// invalid record.
 	Register(ctx context.Context, r Record, lease time.Duration) (Lease, error)
 
 	// Resolve returns the records of a name. Errors: ErrNotFound, with an Answer whose Stale is set
 	// if that is only the last known state, and ErrUnavailable.
 	Resolve(ctx context.Context, kind, name string) (Answer, error)
 
-	// Watch calls f with the records of a name, or of all names of the kind if name is empty: first
-	// with the known ones, then with all of them again after every change, including changes of
-	// validity and Stale. When ctx ends it returns nil. Errors: ErrNoList, and ErrUnavailable if
-	// nothing is known at first. f is not called concurrently with itself.
+	// Watch calls f with the records of a name, or of all names of the kind if name is empty. It
+	// first calls f with the known records, and again with all records after every change,
+	// including changes of validity and of Stale. When ctx ends, Watch returns nil. Errors:
+	// ErrNoList, and ErrUnavailable if nothing is known at first. f is not called concurrently with
+	// itself.
 	Watch(ctx context.Context, kind, name string, f func(Answer)) error
 }
 
 // A Lease is a registration. Its methods must not be called concurrently.
 type Lease interface {
-	// Renew extends the registration by the duration it was made with. After ErrLeaseLost the
-	// registration is gone; after any other error Renew may be called again.
+	// Renew extends the registration by its lease. After ErrLeaseLost the registration does not
+	// exist any more. After any other error Renew may be called again.
 	Renew(ctx context.Context) error
 
 	// Release ends the registration. The registration ends by itself if

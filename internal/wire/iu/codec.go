@@ -6,14 +6,14 @@ import (
 	"viaduct/internal/fault"
 )
 
-// Errors of the parsers, besides io.ErrUnexpectedEOF for short input.
+// These are errors of the parsers. For input that is too short they return io.ErrUnexpectedEOF.
 var (
 	ErrVersion = errors.New("iu: unknown codec version")
 	ErrFormat  = errors.New("iu: malformed payload")
 )
 
-// A Codec is one assignment of values to the fields of FC-VI. The state
-// machines use nothing but this interface and the names of this package.
+// A Codec is one assignment of values to the fields of FC-VI. The state machines use only this
+// interface and the names of this package.
 type Codec interface {
 	// Name identifies the codec in tests and logs.
 	Name() string
@@ -33,28 +33,29 @@ type Codec interface {
 	// DFCtl returns the DF_CTL of an IU.
 	DFCtl(o Opcode) uint8
 
-	// Beats reports whether, of two matching peer requests, the first one prevails.
+	// Beats reports whether request a wins over request b, if both are peer requests that match
+	// each other.
 	Beats(aName, bName uint64, aDisc, bDisc []byte, aHandle, bHandle uint32) bool
 }
 
 // A Use holds the properties of a frame on which its F_CTL depends.
 type Use struct {
-	Last     bool // last frame of its sequence
-	Answered bool // a message request that expects a response
+	Last     bool // the frame is the last of its sequence
+	Answered bool // the message request expects a response
 	Stream   StreamPos
 	Pending  bool // RESP1: a final RESP1 follows
-	End      bool // RESP1: rejected or yielded; RESP2: cancelled
+	End      bool // RESP1: the request is rejected or yielded; RESP2: it is cancelled
 }
 
 // A StreamPos is the position of a one-way request in a stream Exchange. [FCVI-5.2.1-5]
 type StreamPos uint8
 
-// Positions in a stream Exchange.
+// These are positions in a stream Exchange.
 const (
-	NoStream    StreamPos = iota // an Exchange of its own
-	StreamFirst                  // first message of several
+	NoStream    StreamPos = iota // the message has an Exchange of its own
+	StreamFirst                  // first of several messages
 	StreamNext
-	StreamLast // closes the Exchange
+	StreamLast // last message, which closes the Exchange
 )
 
 // ProjectV1 is the codec of this project.
@@ -78,7 +79,7 @@ func (ProjectV1) AppendHeader(b []byte, h *Header) []byte {
 // ParseHeader decodes a Device_Header.
 func (ProjectV1) ParseHeader(b []byte, h *Header) (int, error) { return h.Parse(b) }
 
-// AppendConnectRqst appends p, its version set.
+// AppendConnectRqst appends p, with its version set to this codec's.
 func (ProjectV1) AppendConnectRqst(b []byte, p *ConnectPayload) []byte {
 	p.Version = ProjectVersion
 	return p.Append(b)
@@ -87,7 +88,7 @@ func (ProjectV1) AppendConnectRqst(b []byte, p *ConnectPayload) []byte {
 // ParseConnectRqst decodes the payload of a CONNECT_RQST.
 func (ProjectV1) ParseConnectRqst(b []byte) (ConnectPayload, int, error) { return ParseConnectRqst(b) }
 
-// AppendConnectResp1 appends p, its version set.
+// AppendConnectResp1 appends p, with its version set to this codec's.
 func (ProjectV1) AppendConnectResp1(b []byte, p *AcceptPayload) []byte {
 	p.Version = ProjectVersion
 	if fault.On("fcvi-handle") {
@@ -107,8 +108,8 @@ func (ProjectV1) RCtl(o Opcode) uint8 {
 	return messages[o].rctl
 }
 
-// DFCtl returns the DF_CTL of o: the size of its Device_Header and no other
-// optional header. [FCVI-5.8-4]
+// DFCtl returns the DF_CTL of o. It announces the Device_Header of o and no other optional header.
+// [FCVI-5.8-4]
 func (ProjectV1) DFCtl(o Opcode) uint8 { return uint8(o.HeaderLen() / ShortLen) }
 
 // FCtl returns the F_CTL of a frame of o. [FCVI-5.8-7] [FCVI-5.8-8] [FCVI-5.8-9]

@@ -6,7 +6,7 @@ package iu
 // ProjectVersion is the codec version in the set-up payloads. [FCVI-6.8-1]
 const ProjectVersion = 1
 
-// Opcodes. [FCVI-5.9.3-1]
+// These are the opcodes. [FCVI-5.9.3-1]
 const (
 	SendRqst       Opcode = 0x01
 	WriteRqst      Opcode = 0x02
@@ -22,24 +22,24 @@ const (
 	DisconnectResp Opcode = 0x31
 )
 
-// Flags of message requests. [FCVI-5.9.4-2]
+// These are flags of message requests. [FCVI-5.9.4-2]
 const (
 	FlagImm     Flags = 0x01 // FCVI_PARAMETER is immediate data
-	FlagRspRqd  Flags = 0x02 // a response is required
-	FlagRR      Flags = 0x04 // sent at Reliable Reception
-	FlagLastMsg Flags = 0x80 // the stream Exchange ends with this message
+	FlagRspRqd  Flags = 0x02 // the request requires a response
+	FlagRR      Flags = 0x04 // the message is sent at Reliable Reception
+	FlagLastMsg Flags = 0x80 // the stream Exchange ends with the message
 )
 
-// Flags of message responses. [FCVI-5.9.4-6]
+// These are flags of message responses. [FCVI-5.9.4-6]
 const (
-	FlagErr Flags = 0x01 // failed, FCVI_PARAMETER has the reason; also on disconnects
-	FlagCum Flags = 0x02 // answers every earlier Send and Write as well
+	FlagErr Flags = 0x01 // the message failed, and FCVI_PARAMETER has the reason; also used on disconnects
+	FlagCum Flags = 0x02 // the response answers all earlier Sends and Writes too
 )
 
-// Flags of connect IUs: the mode in the two low bits. [FCVI-5.9.4-7] [FCVI-5.9.4-8]
+// These are flags of connect IUs. The mode is in the two low bits. [FCVI-5.9.4-7] [FCVI-5.9.4-8]
 const (
 	FlagModeMask Flags = 0x03
-	FlagRetry    Flags = 0x04 // also on disconnects
+	FlagRetry    Flags = 0x04 // also used on disconnects
 	FlagPos      Flags = 0x08
 	FlagPend     Flags = 0x10
 )
@@ -47,13 +47,13 @@ const (
 // FlagMsgID on a disconnect means that FCVI_MSG_ID names a message. [FCVI-5.9.4-9]
 const FlagMsgID Flags = 0x02
 
-// Connection modes. [FCVI-5.9.4-7]
+// These are connection modes. [FCVI-5.9.4-7]
 const (
 	ClientServer Mode = 1
 	PeerToPeer   Mode = 2
 )
 
-// Reason codes. [FCVI-5.9.7-5] [FCVI-5.9.7-6] [FCVI-5.9.7-7] [FCVI-5.9.7-8]
+// These are reason codes. [FCVI-5.9.7-5] [FCVI-5.9.7-6] [FCVI-5.9.7-7] [FCVI-5.9.7-8]
 const (
 	Accepted         Reason = 0x00
 	Confirmed        Reason = 0x01
@@ -100,7 +100,7 @@ const (
 	DataError      Reason = 0x6B
 )
 
-// Ranges of the reason codes. [FCVI-5.9.7-4]
+// These are the ranges of the reason codes. [FCVI-5.9.7-4]
 const (
 	firstConnectError Reason = 0x10
 	firstDescError    Reason = 0x40
@@ -109,13 +109,13 @@ const (
 	firstVendor       Reason = 0xF0
 )
 
-// CONN_STS in FCVI_PARAMETER. [FCVI-5.9.7-2]
+// These are the fields of CONN_STS in FCVI_PARAMETER. [FCVI-5.9.7-2]
 const (
 	reasonShift    = 24
 	qualifierShift = 16
 )
 
-// Byte offsets of the Device_Header. [FCVI-5.9.1-1]
+// These are byte offsets in the Device_Header. [FCVI-5.9.1-1]
 const (
 	offHandle  = 0
 	offOpcode  = 4
@@ -127,7 +127,7 @@ const (
 	offTotalID = 28
 )
 
-// FCVI_ATTR_FLAGS. [FCVI-7.3-2]
+// These are bits of FCVI_ATTR_FLAGS. [FCVI-7.3-2]
 const (
 	attrReliability = 0x07
 	attrWrite       = 0x08
@@ -142,21 +142,22 @@ const (
 // QoSStrict is the flag of FCVI_QOS that forbids a lesser service.
 const QoSStrict = 0x0001
 
-// Offsets and lengths of the payloads. [FCVI-6.8-1] [FCVI-6.9-1] [FCVI-7.2-1] [FCVI-7.3-1]
+// These are offsets and lengths in the payloads. [FCVI-6.8-1] [FCVI-6.9-1] [FCVI-7.2-1]
+// [FCVI-7.3-1]
 const (
 	NetAddressLen   = 84
 	AttributesLen   = 32
 	ConnectRqstLen  = 216 // [FCVI-6.8-4]
 	ConnectResp1Len = 132
 
-	hostIP   = 16 // HostAddressLen of an IP address
-	hostName = 8  // HostAddressLen of a Port_Name
+	hostIP   = 16 // HostAddressLen for an IP address
+	hostName = 8  // HostAddressLen for a Port_Name
 
-	// MaxDiscriminator is the longest discriminator in bytes. [FCVI-7.2-4]
+	// MaxDiscriminator is the maximum length of a discriminator in bytes. [FCVI-7.2-4]
 	MaxDiscriminator = 64
 )
 
-// R_CTL of each IU. [FCVI-5.1-4]
+// These are the values of R_CTL for each IU. [FCVI-5.1-4]
 const (
 	rctlSolData   = 0x01
 	rctlUnsolCtl  = 0x02
@@ -164,12 +165,13 @@ const (
 	rctlUnsolData = 0x04
 )
 
-// F_CTL of each IU; FC-FS defines the bits, this project the combinations. The port adds fill bytes
-// and the class 2 ACK form. [FCVI-5.8-7] [FCVI-5.8-8] [FCVI-5.8-9]
+// These are the values of F_CTL for each IU. FC-FS defines the bits, and this project chose the
+// combinations. The port adds fill bytes and the class 2 ACK form. [FCVI-5.8-7] [FCVI-5.8-8]
+// [FCVI-5.8-9]
 const (
-	fctlRqstMore     = 0x200008 // not the last frame of a data request
-	fctlRqstOneWay   = 0x380008 // last frame, no answer
-	fctlRqstAnswered = 0x290008 // last frame, SI passes to the responder
+	fctlRqstMore     = 0x200008 // any frame of a data request except the last
+	fctlRqstOneWay   = 0x380008 // last frame, without an answer
+	fctlRqstAnswered = 0x290008 // last frame; Sequence Initiative passes to the responder
 	fctlControlRqst  = 0x290000
 	fctlLastResp     = 0x980000
 	fctlReadMore     = 0x800008
@@ -178,21 +180,20 @@ const (
 	fctlResp1Pending = 0x880000
 	fctlResp2Confirm = 0x090000
 	fctlResp2Cancel  = 0x180000
-	fctlStreamMore   = 0x000008 // policy X2, not the first sequence
+	fctlStreamMore   = 0x000008 // policy X2, any sequence except the first
 	fctlStreamEnd    = 0x080008
 	fctlStreamFirst  = 0x280008 // policy X2, last frame of the first sequence
 	fctlStreamLast   = 0x180008
 )
 
-// Pools of exchange ids: FC-VI has the lower half. [FCVI-5.4-1]
+// FC-VI uses the lower half of the exchange ids. [FCVI-5.4-1]
 const (
 	FirstOXID = 0x0000
 	LastOXID  = 0x7FFF
 )
 
-// Beats is the tie-break between two matching peer requests: the higher
-// Port_Name wins, then the higher discriminator, then the higher handle.
-// [FCVI-5.3.4-1]
+// Beats decides between two peer requests that match each other. The higher Port_Name wins. If both
+// are equal, the higher discriminator wins, and then the higher handle. [FCVI-5.3.4-1]
 func (ProjectV1) Beats(aName, bName uint64, aDisc, bDisc []byte, aHandle, bHandle uint32) bool {
 	if aName != bName {
 		return aName > bName

@@ -15,16 +15,16 @@ const NoTimeout = 0xFFFFFFFF
 type ConnectPayload struct {
 	Version      uint8
 	Handle       uint32 // the originator's FCVI_HANDLE
-	InitialMsgID MsgID  // of messages from originator to responder
-	Timeout      uint32 // remaining, milliseconds; NoTimeout
+	InitialMsgID MsgID  // id of the first message from originator to responder
+	Timeout      uint32 // remaining time in milliseconds; NoTimeout means no limit
 	Local        NetAddress
 	Remote       NetAddress
 	Attributes   Attributes
-	Security     []byte // opaque to FC-VI, at most MaxSecurity bytes
+	Security     []byte // not interpreted by FC-VI; at most MaxSecurity bytes
 }
 
-// MaxSecurity bounds the opaque bytes after the fixed part of a set-up payload, so that the payload
-// fits into one frame.
+// MaxSecurity is the maximum length of the security information in a set-up payload. It keeps the
+// payload within one frame.
 const MaxSecurity = 1600
 
 // Append appends p to b: ConnectRqstLen bytes and the security information.
@@ -42,8 +42,8 @@ func (p *ConnectPayload) Append(b []byte) []byte {
 }
 
 // ParseConnectRqst decodes the payload of a CONNECT_RQST. On an error Handle is set if it could be
-// read, so that a rejection can be addressed. Of a payload with an unknown extension the known
-// prefix is read. [FCVI-6.9-2] [FCVI-6.9-3]
+// decoded, so that a rejection can be addressed. If the payload has an unknown extension, the known
+// part is decoded. [FCVI-6.9-2] [FCVI-6.9-3]
 //
 // Errors: io.ErrUnexpectedEOF, ErrVersion, ErrFormat.
 func ParseConnectRqst(b []byte) (p ConnectPayload, n int, err error) {
@@ -73,10 +73,10 @@ func ParseConnectRqst(b []byte) (p ConnectPayload, n int, err error) {
 type AcceptPayload struct {
 	Version      uint8
 	Handle       uint32 // the responder's FCVI_HANDLE
-	InitialMsgID MsgID  // of messages from responder to originator
+	InitialMsgID MsgID  // id of the first message from responder to originator
 	Local        NetAddress
 	Attributes   Attributes
-	Security     []byte // as in ConnectPayload
+	Security     []byte // same rules as in ConnectPayload
 }
 
 // Append appends p to b: ConnectResp1Len bytes and the security information.
@@ -118,8 +118,8 @@ func security(b []byte) []byte {
 	return append([]byte(nil), b[:min(len(b), MaxSecurity)]...)
 }
 
-// checkPayload checks version and length of a set-up payload of at least want bytes and returns the
-// length in its length field.
+// checkPayload checks the version and the length of a set-up payload, which must have at least want
+// bytes. It returns the value of the length field.
 func checkPayload(b []byte, want int) (int, error) {
 	if len(b) < 4 {
 		return 0, io.ErrUnexpectedEOF

@@ -7,7 +7,7 @@ import (
 	"log/slog"
 )
 
-// Lengths in bytes of the two forms of the Device_Header.
+// These are the lengths in bytes of the two forms of the Device_Header.
 const (
 	ShortLen = 16
 	LongLen  = 32
@@ -26,7 +26,7 @@ const (
 //	 24 |         FCVI_RMT_VA_HANDLE        |
 //	 28 | FCVI_TOT_LEN or FCVI_CONNECTION_ID|
 type Header struct {
-	Handle    uint32 // destination endpoint, 0 if unknown
+	Handle    uint32 // handle of the destination endpoint, 0 if unknown
 	Op        Opcode
 	Flags     Flags
 	MsgID     MsgID
@@ -51,16 +51,15 @@ func (h *Header) Append(b []byte) []byte {
 	return binary.BigEndian.AppendUint32(b, h.Total)
 }
 
-// ParseHeader decodes the Device_Header at the front of b and reports its length. For an opcode
-// that is not one of the twelve, only the short form is decoded. The error is io.ErrUnexpectedEOF
-// if b is short.
+// ParseHeader decodes the Device_Header at the front of b and returns its length. If the opcode is
+// not one of the twelve, it decodes only the short form. The error is io.ErrUnexpectedEOF if b is
+// too short.
 func ParseHeader(b []byte) (h Header, n int, err error) {
 	n, err = h.Parse(b)
 	return h, n, err
 }
 
-// Parse is ParseHeader into an existing value. Fields that the IU does not have
-// become zero.
+// Parse is ParseHeader into an existing value. Fields that the IU does not have become zero.
 func (h *Header) Parse(b []byte) (n int, err error) {
 	if len(b) < ShortLen {
 		*h = Header{}
@@ -95,8 +94,7 @@ func (h Header) String() string {
 	return s
 }
 
-// LogValue describes h for structured logs. Memory handles are keys and are
-// left out.
+// LogValue describes h for structured logs. It leaves out memory handles, because they are keys.
 func (h Header) LogValue() slog.Value {
 	return slog.GroupValue(slog.String("opcode", h.Op.String()), slog.Int("flags", int(h.Flags)), slog.Uint64("msg_id", uint64(h.MsgID)))
 }

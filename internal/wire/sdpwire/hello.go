@@ -23,14 +23,14 @@ const (
 //	|                       LocalRcvSz                        |
 //	|          LocIRD           |           LocORD            |
 type Hello struct {
-	Bufs        uint16 // receive Private Buffers posted; at least MinBuffers
+	Bufs        uint16 // number of posted receive Private Buffers; at least MinBuffers
 	MajV        uint8  // 4 bits
 	MinV        uint8  // 4 bits
-	MaxAdverts  uint16 // advertisements that the sender accepts at one time; at least 1
+	MaxAdverts  uint16 // number of advertisements that the sender accepts at one time; at least 1
 	DesRemRcvSz uint32 // requested size of the peer's receive buffers in bytes; a hint
-	LocalRcvSz  uint32 // bytes, size of the sender's receive Private Buffers
-	LocIRD      uint16 // inbound RDMA Reads the sender can serve; at least 1
-	LocORD      uint16 // outbound RDMA Reads the sender may have outstanding; at least 1
+	LocalRcvSz  uint32 // size of the sender's receive Private Buffers in bytes
+	LocIRD      uint16 // number of inbound RDMA Reads that the sender can serve; at least 1
+	LocORD      uint16 // number of outbound RDMA Reads that the sender may have outstanding; at least 1
 }
 
 // Append appends the HelloLen bytes of h. Len, Flags, MSeq and MSeqAck have the values that the
@@ -83,13 +83,13 @@ func (h Hello) LogValue() slog.Value {
 //	|                        ActRcvSz                         |
 //	|          LocIRD           |           LocORD            |
 type HelloAck struct {
-	Bufs       uint16 // receive Private Buffers posted; at least MinBuffers
+	Bufs       uint16 // number of posted receive Private Buffers; at least MinBuffers
 	MajV       uint8  // 4 bits
 	MinV       uint8  // 4 bits
-	MaxAdverts uint16 // advertisements that the sender accepts at one time; at least 1
-	ActRcvSz   uint32 // bytes, size of the sender's receive Private Buffers
-	LocIRD     uint16 // inbound RDMA Reads the sender can serve; at least 1
-	LocORD     uint16 // outbound RDMA Reads the sender may have outstanding; at least 1
+	MaxAdverts uint16 // number of advertisements that the sender accepts at one time; at least 1
+	ActRcvSz   uint32 // size of the sender's receive Private Buffers in bytes
+	LocIRD     uint16 // number of inbound RDMA Reads that the sender can serve; at least 1
+	LocORD     uint16 // number of outbound RDMA Reads that the sender may have outstanding; at least 1
 }
 
 // Append appends the HelloAckLen bytes of h. [SDP-6.2.2-3] Reserved bits are

@@ -14,11 +14,11 @@ import "fmt"
 type Layout uint8
 
 const (
-	Figure Layout = iota // literal, the default for dialling
-	IBTA                 // mirrored, as on InfiniBand
+	Figure Layout = iota // the figures as drawn; the default for dialling
+	IBTA                 // the mirrored figures, as on InfiniBand
 )
 
-// String returns "figure", "ibta", or the number in hex.
+// String returns "figure", "ibta", or for any other value the number in hexadecimal.
 func (l Layout) String() string {
 	switch l {
 	case Figure:

@@ -2,8 +2,8 @@ package sdpwire
 
 import "testing"
 
-// Four bytes determine the layout: the field that it takes for Flags is zero, and the other one is
-// not. [D-01]
+// Four bytes determine the layout. In the right layout the field Flags is zero, and in the other
+// one it is not. [D-01]
 func TestLayoutOfFourBytes(t *testing.T) {
 	for _, tc := range []struct {
 		b    []byte

@@ -6,7 +6,8 @@ import (
 	"log/slog"
 )
 
-// Errors of Parse, ParseHello and ParseHelloAck, besides io.ErrUnexpectedEOF.
+// These are errors of Parse, ParseHello and ParseHelloAck. For input that is too short they return
+// io.ErrUnexpectedEOF.
 var (
 	ErrMID    = errors.New("sdpwire: unknown or unexpected message type")
 	ErrLen    = errors.New("sdpwire: Len does not match the message")
@@ -26,7 +27,7 @@ const (
 	Pipelined Mode = 2 // PIPE_MODE
 )
 
-// String returns the name of the mode, or the number.
+// String returns the name of the mode, or the number of an unknown one.
 func (m Mode) String() string {
 	switch m {
 	case Buffered:
@@ -44,12 +45,12 @@ func (m Mode) String() string {
 type Message struct {
 	MID     MID
 	Flags   Flags
-	Bufs    uint16 // Private Buffers the sender has posted
-	Len     uint32 // bytes of headers and payload together
+	Bufs    uint16 // number of Private Buffers that the sender has posted
+	Len     uint32 // length of headers and payload in bytes
 	MSeq    uint32 // number of this message
-	MSeqAck uint32 // number of the last message the sender has received
+	MSeqAck uint32 // number of the last message that the sender has received
 
-	Size        uint32 // SrcAvail, SinkAvail: bytes advertised; RdmaRdCompl, RdmaWrCompl: bytes moved; ChRcvBuf: DesSz; ChRcvBufAck: ActSz
+	Size        uint32 // SrcAvail, SinkAvail: advertised bytes; RdmaRdCompl, RdmaWrCompl: moved bytes; ChRcvBuf: DesSz; ChRcvBufAck: ActSz
 	STag        uint32 // SrcAvail, SinkAvail
 	VA          uint64 // SrcAvail, SinkAvail: Tagged Offset of the first byte
 	NonDiscards uint32 // SinkAvail

@@ -4,9 +4,9 @@ package vitcpwire
 // connection. [VIT-3.2-2] [V-05]
 type Attributes uint16
 
-// The attribute bits. Reliable alone means Reliable Reception, in which the draft merges the two
-// reliable levels; ReliableDelivery is an extension that distinguishes them between peers that
-// support it. [V-10]
+// These are the attribute bits. Reliable alone means Reliable Reception, because the draft merges
+// the two reliable levels. ReliableDelivery is an extension that distinguishes the levels between
+// peers that support it. [V-10]
 const (
 	Reliable         Attributes = 0x0001
 	RDMAWrite        Attributes = 0x0002 // the peer may write into this side's memory
@@ -22,5 +22,5 @@ var attributeNames = [...]string{
 	"reliable", "rdma-write", "rdma-read", "flow-control", "peer-to-peer", "reliable-delivery",
 }
 
-// String lists the attributes that are set, unknown bits as hex.
+// String returns the names of the set attributes, and unknown bits in hexadecimal.
 func (a Attributes) String() string { return bitNames(uint16(a), attributeNames[:]) }

@@ -8,31 +8,31 @@ import (
 	"log/slog"
 )
 
-// CELen is the length in bytes of the fixed part of a CE header; security information follows it in
+// CELen is the length in bytes of the fixed part of a CE header. Security information follows it in
 // the segment. [VIT-3.2-1] [V-04]
 const CELen = 44
 
-// MaxDiscriminator is the greatest length in bytes of a discriminator; the size of its field in the
-// header. [V-04]
+// MaxDiscriminator is the maximum length of a discriminator in bytes. It is the size of its field
+// in the header. [V-04]
 const MaxDiscriminator = 16
 
-// MaxSecurity is the greatest length in bytes of the security information: the rest of the single
-// segment of a connect message. [V-06]
+// MaxSecurity is the maximum length of the security information in bytes. It must fit into the
+// single segment of a connect message. [V-06]
 const MaxSecurity = MaxSegment - HeaderLen - CELen
 
-// ErrDiscriminator is the error for a discriminator length above MaxDiscriminator. A request with
-// such a length matches no VI. [V-04]
+// ErrDiscriminator means that the length of a discriminator exceeds MaxDiscriminator. A request
+// with such a length matches no VI. [V-04]
 var ErrDiscriminator = errors.New("vitcpwire: discriminator longer than 16 bytes")
 
 // A Discriminator distinguishes the VI applications of one host. Two values are equal (==) if their
-// lengths and bytes are; padding is ignored. [VIT-3.2-3] [V-04]
+// lengths and bytes are equal. Padding is ignored. [VIT-3.2-3] [V-04]
 type Discriminator struct {
 	n uint8
 	b [MaxDiscriminator]byte
 }
 
-// MakeDiscriminator copies b, which may be empty and at most
-// MaxDiscriminator bytes long; the error is ErrDiscriminator.
+// MakeDiscriminator returns a discriminator with a copy of b. b may be empty. The error is
+// ErrDiscriminator if b is longer than MaxDiscriminator.
 func MakeDiscriminator(b []byte) (d Discriminator, err error) {
 	if len(b) > MaxDiscriminator {
 		return d, ErrDiscriminator
@@ -47,8 +47,8 @@ func (d Discriminator) Len() int { return int(d.n) }
 // Append appends the bytes of d, without padding, to b.
 func (d Discriminator) Append(b []byte) []byte { return append(b, d.b[:d.n]...) }
 
-// Compare orders discriminators by their bytes padded with zeros and then by
-// length: -1 if d comes before e, 0 if they are equal, else 1. [V-32]
+// Compare compares the bytes of d and e, padded with zeros, and then their lengths. It returns -1
+// if d comes before e, 0 if they are equal, and 1 otherwise. [V-32]
 func (d Discriminator) Compare(e Discriminator) int {
 	for i, v := range d.b {
 		if w := e.b[i]; v != w {
@@ -68,7 +68,7 @@ func sign(v int) int {
 	return 0
 }
 
-// String shows d as quoted text if it is printable ASCII, else as hex.
+// String returns d as quoted text if it is printable ASCII, and in hexadecimal otherwise.
 func (d Discriminator) String() string {
 	for _, c := range d.b[:d.n] {
 		if c < 0x20 || c > 0x7e {
@@ -78,33 +78,19 @@ func (d Discriminator) String() string {
 	return fmt.Sprintf("%q", d.b[:d.n])
 }
 
-// A CE is the header of a message that establishes a connection. "Calling" is the side that sends
-// it, in each direction: a Connect Accept carries the acceptor's own attributes and window as the
-// calling ones. [VIT 3.2] [V-16]
-//
-//	 0               1               2               3
-//	+-------------------------------+-------------------------------+
-//	|      Calling Attributes       | Calling Discriminator Length  |
-//	+-------------------------------+-------------------------------+
-//	|                           MTU Size                            |
-//	+---------------------------------------------------------------+
-//	|               Calling Discriminator (16 bytes)                |
-//	+-------------------------------+-------------------------------+
-//	|   Calling RDMA Read Window    |  Called Discriminator Length  |
-//	+-------------------------------+-------------------------------+
-//	|                Called Discriminator (16 bytes)                |
-//	+---------------------------------------------------------------+
-//	|                   Security Information ...                    |
+// A CE is the header of a message that establishes a connection. "Calling" always means the sender:
+// a Connect Accept has the acceptor's own attributes and window in the calling fields. [VIT 3.2]
+// [V-16]
 type CE struct {
 	Attributes Attributes
-	MTU        uint32        // bytes, greatest message; proposed in a request, agreed in an accept [VIT-3.2-4] [V-14]
-	Calling    Discriminator // of the sender
-	ReadWindow uint16        // RDMA Reads that the sender will serve at once [V-26]
-	Called     Discriminator // of the receiver
+	MTU        uint32        // maximum message length in bytes; proposed in a request, agreed in an accept [VIT-3.2-4] [V-14]
+	Calling    Discriminator // discriminator of the sender
+	ReadWindow uint16        // number of RDMA Reads that the sender serves at once [V-26]
+	Called     Discriminator // discriminator of the receiver
 }
 
-// Append appends the CELen bytes of c to b. Security information, if any, is
-// for the caller to append.
+// Append appends the CELen bytes of c to b. The caller appends the security information, if there
+// is any.
 func (c CE) Append(b []byte) []byte {
 	b = binary.BigEndian.AppendUint16(b, uint16(c.Attributes))
 	b = binary.BigEndian.AppendUint16(b, uint16(c.Calling.n))
@@ -115,9 +101,9 @@ func (c CE) Append(b []byte) []byte {
 	return append(b, c.Called.b[:]...)
 }
 
-// ParseCE decodes the header at the front of b and reports its length. The
-// error is io.ErrUnexpectedEOF if b is short, ErrDiscriminator if a
-// discriminator is too long; in that case c holds the other fields.
+// ParseCE decodes the header at the front of b and returns its length. The error is
+// io.ErrUnexpectedEOF if b is too short, and ErrDiscriminator if a discriminator is too long. In
+// that case c has the other fields.
 func ParseCE(b []byte) (c CE, n int, err error) {
 	if len(b) < CELen {
 		return CE{}, 0, io.ErrUnexpectedEOF
@@ -133,8 +119,7 @@ func ParseCE(b []byte) (c CE, n int, err error) {
 	return c, CELen, nil
 }
 
-// set copies the first n of the 16 bytes of field, without the padding. It reports whether n is in
-// range.
+// set copies the first n of the 16 bytes of field to d. It returns false if n is out of range.
 func (d *Discriminator) set(n uint16, field []byte) bool {
 	if n > MaxDiscriminator {
 		return false

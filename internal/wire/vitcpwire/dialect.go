@@ -2,38 +2,38 @@ package vitcpwire
 
 import "errors"
 
-// Version is the value of the version field. Zero is avoided so that zeroed
-// memory does not look like a segment. [V-01] [VIT-3.1-2]
+// Version is the value of the version field. It is not zero, so that zeroed memory does not look
+// like a segment. [V-01] [VIT-3.1-2]
 const Version = 1
 
-// Port is the TCP port for VI/TCP where nothing else is configured. No port
-// was ever assigned.
+// Port is the default TCP port of VI/TCP. No port was ever assigned.
 const Port = 3936
 
-// Errors of the parsers in this package; for a short input they return io.ErrUnexpectedEOF instead.
+// These are errors of the parsers in this package. For input that is too short they return
+// io.ErrUnexpectedEOF.
 var (
 	ErrVersion = errors.New("vitcpwire: unknown version")
 	ErrType    = errors.New("vitcpwire: unknown message type")
 	ErrLength  = errors.New("vitcpwire: segment length shorter than its headers")
 )
 
-// A Dialect holds the numbers and choices that the draft leaves open, in which another
-// implementation may differ. The zero value is the dialect of this project; any other must be
-// configured at both ends.
+// A Dialect defines the numbers and choices that the draft leaves open. Another implementation may
+// use different ones. The zero value is this project's dialect. Any other must be configured at
+// both ends.
 type Dialect struct {
-	// TypeOffset is added to each of the draft's nine types on the wire: 1 for a peer that counts
-	// them from one. It is at most 22, so that no type collides with the Disconnect extension.
-	// [V-02]
+	// TypeOffset is added to the number of each of the draft's nine types on the wire. It is 1 for
+	// a peer that counts types from one. The maximum is 22, so that no type collides with the
+	// Disconnect extension. [V-02]
 	TypeOffset uint8
 
-	// BareReadResponse leaves the RDMA header out of Read Responses. [V-23]
+	// BareReadResponse means that Read Responses have no RDMA header. [V-23]
 	BareReadResponse bool
 }
 
 // Valid reports whether TypeOffset is in range.
 func (d Dialect) Valid() bool { return d.TypeOffset <= uint8(Disconnect)-draftTypes }
 
-// encodeType returns the five bits for t on the wire.
+// encodeType returns the five bits of type t on the wire.
 func (d Dialect) encodeType(t Type) uint8 {
 	if t < draftTypes {
 		return uint8(t) + d.TypeOffset
@@ -41,7 +41,7 @@ func (d Dialect) encodeType(t Type) uint8 {
 	return uint8(t)
 }
 
-// decodeType is the inverse of encodeType; ok is false for an unknown type.
+// decodeType is the inverse of encodeType. ok is false for an unknown type.
 func (d Dialect) decodeType(v uint8) (t Type, ok bool) {
 	if t = Type(v - d.TypeOffset); t < draftTypes {
 		return t, true
@@ -50,8 +50,8 @@ func (d Dialect) decodeType(v uint8) (t Type, ok bool) {
 	return t, t >= draftTypes && t.Known()
 }
 
-// HeaderLen returns the length in bytes of all headers of a segment of type t:
-// the least that its Segment Length may be.
+// HeaderLen returns the length in bytes of all headers of a segment of type t. It is the minimum of
+// the segment's Segment Length.
 func (d Dialect) HeaderLen(t Type) int {
 	switch {
 	case t.HasCE():

@@ -12,8 +12,7 @@ import (
 // HeaderLen is the length in bytes of a segment header. [VIT-3.1-1]
 const HeaderLen = 24
 
-// MaxSegment is the greatest length in bytes of a segment, its headers
-// included. [VIT-3.1-7]
+// MaxSegment is the maximum length of a segment in bytes, including headers. [VIT-3.1-7]
 const MaxSegment = 65535
 
 // A Header is the segment header, which starts every segment. Multi-byte
@@ -36,13 +35,13 @@ const MaxSegment = 65535
 type Header struct {
 	Type      Type
 	Flags     Flags
-	Length    uint16      // bytes of the segment, headers included [VIT-3.1-7]
-	Offset    uint32      // payload bytes of the message in earlier segments [VIT-3.1-8]
-	Immediate uint32      // the consumer's value if ImmediateValid [VIT-3.1-9]
-	Number    Number      // of the message [VIT-3.1-10]
-	Ack       Number      // number of the last message received well, or of the one in error [VIT-3.1-ACK-1]
-	Posted    Count       // receive descriptors posted so far [VIT-3.1-16]
-	Error     RemoteError // about the message that Ack names [VIT-3.1-ERR-1]
+	Length    uint16      // length of the segment in bytes, including headers [VIT-3.1-7]
+	Offset    uint32      // number of payload bytes of the message in earlier segments [VIT-3.1-8]
+	Immediate uint32      // the consumer's value, if ImmediateValid is set [VIT-3.1-9]
+	Number    Number      // number of the message [VIT-3.1-10]
+	Ack       Number      // number of the last message received without error, or of the failed one [VIT-3.1-ACK-1]
+	Posted    Count       // number of receive descriptors posted so far [VIT-3.1-16]
+	Error     RemoteError // error of the message that Ack names [VIT-3.1-ERR-1]
 }
 
 // AppendHeader appends the HeaderLen bytes of h to b.
