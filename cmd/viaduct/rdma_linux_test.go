@@ -66,8 +66,8 @@ func TestRDMANoProgram(t *testing.T) {
 	}
 }
 
-// "viaduct ps" shows the traffic of two programs under one command, which bypasses their stream,
-// and of two programs under two commands, which uses the stream.
+// TestRDMAPs: "viaduct ps" shows the traffic of two programs under one command, whose bytes are
+// copied without a stream, and of two programs under two commands, whose bytes use the stream.
 func TestRDMAPs(t *testing.T) {
 	need(t, "rping", "rdmacm-utils")
 	psDir(t)

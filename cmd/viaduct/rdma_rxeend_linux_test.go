@@ -146,7 +146,7 @@ const (
 	rxeAtomicWrite = 15
 )
 
-// post posts requests and rings once.
+// post writes the requests into the send queue and then rings the doorbell once.
 func (e *rxeEnd) post(rs ...rxeRequest) error {
 	const signaled = 2
 	for _, r := range rs {

@@ -251,8 +251,8 @@ func rxeHostileRequests(self uint32, at uint64, key uint32, n *honestNumbers, ov
 				all = append(all, rxeAttack{name: fmt.Sprintf("operation %d, remote %d", op, i), to: self, rxeRequest: r})
 			}
 		}
-		// The other program's queue pairs, with valid addresses and keys of this program's own
-		// memory.
+		// Also attack the other program's queue pair, with local memory that is valid and the other
+		// program's address and key.
 		mine.raddr, mine.rkey = theirs, theirKey
 		all = append(all, rxeAttack{name: fmt.Sprintf("operation %d to its queue pair", op), to: n.QPs[over], rxeRequest: mine})
 	}

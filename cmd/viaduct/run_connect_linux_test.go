@@ -238,8 +238,9 @@ func TestRunConnect(t *testing.T) {
 	}
 }
 
-// A thousand connections of each family are held until their dial has succeeded. All of them
-// succeed and carry the right bytes. Connections that the program gives up meanwhile leave nothing.
+// TestRunHeld: many connects wait at the same time for a slow dial, with both address families. All
+// of them succeed and carry the right bytes. Connects that the program gives up meanwhile leave
+// nothing open.
 func TestRunHeld(t *testing.T) {
 	t.Parallel()
 	program := buildCFile(t, "shapes")

@@ -78,7 +78,7 @@ func readExplained(t *testing.T, file string) (out []explained) {
 	return out
 }
 
-// count counts the events of a call that took a path.
+// count returns the number of events for the given call and path.
 func count(es []explained, call, path string) (n int) {
 	for _, e := range es {
 		if e.Call == call && e.Path == path {

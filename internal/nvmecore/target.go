@@ -157,8 +157,8 @@ func (t *Target) end(q *Queue) {
 	}
 }
 
-// Closed removes a queue whose stream has ended. If it is an admin queue, its controller and all
-// other queues of that end too. [NVME-CM-4]
+// Closed removes a queue whose stream has ended. If it is an admin queue, its controller ends too,
+// with all other queues of the controller. [NVME-CM-4]
 func (t *Target) Closed(q *Queue) {
 	q.ending = true
 	delete(t.queues, q)

@@ -32,7 +32,8 @@ func (o *Output) Packet(i int) ([]byte, netip.Addr) {
 }
 
 // begin appends the headers of p, which has n bytes of payload, and returns the room for the
-// payload. The packet counts only after end.
+// payload. The caller fills the room and then calls end, which adds the packet to the output.
+// Without end, the next begin overwrites the bytes.
 func (o *Output) begin(p *ib.Packet, n int) []byte {
 	from := 0
 	if k := len(o.packets); k > 0 {

@@ -33,7 +33,7 @@ type job struct {
 	Attempt    time.Duration // limit of a set-up
 	Limit      time.Duration // limit of a connection's run, after which it counts as hung
 
-	// Ready: wait until that many ends of long connections are up.
+	// Ready: wait until this many long connections of the worker are up.
 	Ready int
 
 	// Finish: wait until every connection that this worker dialled has ended.

@@ -209,7 +209,7 @@ func briefly(tr trial) trial {
 	return tr
 }
 
-// without drops a way from runs without -long.
+// without returns tr without one way of running it, unless -long is set.
 func (tr trial) without(way string) trial {
 	tr.briefly = way
 	return tr

@@ -142,7 +142,8 @@ func (s *service) begin(must bool, gone time.Time) {
 	}
 }
 
-// await waits until a lookup that is sent from now on satisfies is.
+// await waits until the results of the running lookups satisfy is. After proc.Patience it returns
+// an error that contains what.
 func (s *service) await(ctx context.Context, what string, is func(*service) bool) error {
 	for end := time.Now().Add(proc.Patience); time.Now().Before(end) && ctx.Err() == nil; time.Sleep(5 * time.Millisecond) {
 		s.mu.Lock()
@@ -163,7 +164,8 @@ func (s *service) there(ctx context.Context) error {
 	return s.await(ctx, "answered", func(s *service) bool { return s.good > 1 })
 }
 
-// absent waits until several lookups in a row had no answer.
+// absent waits until lookups have had no answer for a quarter of a second, and at least four of
+// them.
 func (s *service) absent(ctx context.Context) error {
 	return s.await(ctx, "gone", func(s *service) bool { return s.bad > 3 && time.Since(s.since) > time.Second/4 })
 }

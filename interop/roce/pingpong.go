@@ -131,7 +131,7 @@ func (t talk) hold(ctx context.Context, dev *roce.Device, g *guest) error {
 	return <-guestEnds
 }
 
-// A player is our side of a talk.
+// A player is this side of a talk.
 type player struct {
 	talk
 	qp     *roce.QueuePair

@@ -129,7 +129,8 @@ func (r *runner) quiet(ctx context.Context) error {
 	return err
 }
 
-// reported checks the line in a tool's table: size, count, bandwidth.
+// reported checks the line for opt.Size in the table that a tool of the guest prints: it must have
+// the right count and a bandwidth.
 func reported(out string, opt perftest.Options) error {
 	for line := range strings.Lines(out) {
 		f := strings.Fields(line)

@@ -113,7 +113,8 @@ func serve(ctx context.Context) error {
 			nodes = append(nodes, n)
 			a, wait, err := n.Listen(ctx, "127.0.0.1:0", b.plan, func(c mixed.Conn) {
 				defer open.add(transport + ", one that " + b.name)()
-				// The client ends the connection; this limit only bounds a hang.
+				// Usually the client ends the connection. This limit only detects a connection that
+				// hangs.
 				run, cancel := context.WithTimeoutCause(ctx, b.plan.For+b.plan.Idle+2*patience, errHang)
 				defer cancel()
 				t, err := c.Run(run)
@@ -209,6 +210,6 @@ func (o *openings) list() []string {
 	return slices.Collect(maps.Values(o.all))
 }
 
-// settle is how long the remains of a connection may take to disappear. SDP and iWARP give a peer 5
-// s to close.
+// settle bounds the time until everything that belonged to a closed connection is gone. SDP and
+// iWARP wait up to 5 s for the peer's close.
 const settle = 6 * time.Second

@@ -86,7 +86,7 @@ func TestRuns(t *testing.T) {
 	}
 }
 
-// TestStarts uses other MPA start-ups than the default one.
+// TestStarts runs all tests with MPA start-ups that differ from the default one.
 func TestStarts(t *testing.T) {
 	for name, base := range map[string]*iwarp.Config{"client-server": {ClientServer: true}, "markers": {Markers: true}} {
 		for _, test := range tests {

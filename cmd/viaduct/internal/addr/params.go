@@ -341,5 +341,5 @@ func (u *URL) Choice(name string) string {
 	return p.Default
 }
 
-// Bool returns a parameter that is on or off.
+// Bool reports whether a parameter is on. Its words must be on and off.
 func (u *URL) Bool(name string) bool { return u.Choice(name) == "on" }

@@ -81,7 +81,8 @@ func (s *stream) sendMessage(b []byte) {
 	s.msn++
 }
 
-// fpdu reads the next FPDU. e is whole, or the reason why there is none.
+// fpdu reads the next FPDU and returns its payload. e is whole, or the reason why there is no FPDU.
+// An invalid FPDU fails the case.
 func (s *stream) fpdu(within time.Duration) (ulpdu []byte, e end) {
 	chunk := make([]byte, 64<<10)
 	deadline := time.Now().Add(within)

@@ -91,7 +91,8 @@ func (t *T) requestsOnly(c net.Conn, see func(b []byte)) {
 	}
 }
 
-// unanswered fails the case if the client acknowledges.
+// unanswered fails the case if the client answers with a PMAck. why describes the message that it
+// must not answer.
 func (t *T) unanswered(c net.Conn, row, why string) {
 	t.requestsOnly(c, func(b []byte) {
 		t.check(len(b) == portmapwire.MessageLen && b[0]>>4&3 == byte(portmapwire.Request), row, "a PMAck answers %s", why)

@@ -129,7 +129,8 @@ func etcdConfig(s string) (c etcd.Config, err error) {
 	return c, nil
 }
 
-// etcdTLS returns nil if no file is named.
+// etcdTLS returns a configuration with the certificates and the key in these files, or nil if none
+// is given.
 func etcdTLS(ca, cert, key string) (*tls.Config, error) {
 	if ca == "" && cert == "" && key == "" {
 		return nil, nil

@@ -291,7 +291,7 @@ func (k *cmCommand) getEvent() {
 		k.Call.Return(0, unix.EAGAIN)
 		return
 	}
-	// Calls whose threads were interrupted do not wait any more.
+	// Forget the calls whose threads have left them because of a signal.
 	still := f.waiting[:0]
 	for _, w := range f.waiting {
 		if w.Valid() {

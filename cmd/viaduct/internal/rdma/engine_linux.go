@@ -540,8 +540,8 @@ func (e *engine) request(t *taken, sg []iwarp.SGE) (wr iwarp.SendWR, status abi.
 	return wr, status
 }
 
-// complete reports completions of the stream to the program, and reports whether there were any;
-// armed is as in step.
+// complete writes the completions of the stream to the program's completion queue. It returns false
+// if there were none. armed has the same meaning as for step.
 func (e *engine) complete(armed bool) bool {
 	any := false
 	// Entries that were not posted complete when those before them have completed.

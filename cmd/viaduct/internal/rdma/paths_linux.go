@@ -25,7 +25,7 @@ func errnoOf(err error) unix.Errno {
 	return unix.EIO
 }
 
-// open answers an open of a place.
+// open answers a call that opens the place p.
 func (s *Service) open(c *notify.Call, p place, flags uint32) {
 	if p.node != nil && flags&(unix.O_PATH|unix.O_DIRECTORY) == 0 {
 		if err := p.node.open(c, int(flags)); err != nil {

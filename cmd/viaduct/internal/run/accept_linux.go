@@ -34,8 +34,8 @@ type arrival struct {
 	near  *net.TCPConn // this process's end of the loopback connection
 	far   net.Conn     // the transport's connection; nil if kept is set
 
-	// kept is an interrupted delivery or one end of a pair. The loopback connection then only wakes
-	// the program, and kept replaces it.
+	// kept is a delivery that was interrupted, or that gives the program one end of a pair. In that
+	// case the loopback connection only wakes the program, and an accept delivers kept.
 	kept *delivery
 
 	from netip.AddrPort // source address of the loopback connection, as the listener sees it

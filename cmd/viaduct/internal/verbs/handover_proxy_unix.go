@@ -241,7 +241,8 @@ func (p *proxy) expect(e handoverEnd) (*returning, error) {
 
 func (r *returning) port() uint16 { return r.l.Addr().(*net.TCPAddr).AddrPort().Port() }
 
-// resume waits for the end to return.
+// resume waits until the end has returned, and returns its connection. state is the state that the
+// old process sent. It gives up after handoverTime.
 func (r *returning) resume(ctx context.Context, state []byte) (net.Conn, error) {
 	var s sdp.State
 	if err := s.UnmarshalBinary(state); err != nil {
