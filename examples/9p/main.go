@@ -20,7 +20,7 @@ import (
 	"viaduct/iwarp"
 )
 
-const msize, depth = 65536, 64 // bytes of a message, and receives: the client has 32 requests
+const msize, depth = 65536, 64 // length of a message, and number of receives; the client has 32 requests outstanding
 
 var le = binary.LittleEndian
 
@@ -36,13 +36,13 @@ func main() {
 	log.Fatal(err)
 }
 
-// serve answers messages until the client goes.
+// serve answers messages until the client disconnects.
 func serve(r *iwarp.Request, fsys fs.FS) (err error) {
 	fids, buffers := make(map[uint32]string), make([][msize]byte, depth)
 	receive := func(q *iwarp.QueuePair, i uint64) error {
 		return q.PostRecv(iwarp.RecvWR{ID: i, SG: []iwarp.SGE{iwarp.Buf(buffers[i][:])}})
 	}
-	for i := range uint64(depth) { // before the client may send
+	for i := range uint64(depth) { // posted before the client may send
 		err = errors.Join(err, receive(r.QueuePair(), i))
 	}
 	q, refused := r.Accept(nil)
@@ -73,14 +73,14 @@ func serve(r *iwarp.Request, fsys fs.FS) (err error) {
 func answer(fsys fs.FS, fids map[uint32]string, kind byte, f, b []byte) ([]byte, error) {
 	fid, off, count := le.Uint32(f), le.Uint64(f[4:]), int64(min(le.Uint32(f[12:]), msize-11))
 	switch kind {
-	case 100: // Tversion, which has a size in this place
+	case 100: // Tversion, which has the message size at this offset
 		return text(put(b, min(fid, msize)), "9P2000.L"), nil
 	case 104: // Tattach
 		fids[fid] = "."
 	case 120: // Tclunk
 		delete(fids, fid)
 		fallthrough
-	case 108: // Tflush: everything before it was answered
+	case 108: // Tflush: all earlier requests were answered
 		return b, nil
 	}
 	name := fids[fid]
@@ -93,7 +93,7 @@ func answer(fsys fs.FS, fids map[uint32]string, kind byte, f, b []byte) ([]byte,
 		return put(b, qid(name, info.IsDir())), nil
 	case 12: // Tlopen
 		return put(b, qid(name, info.IsDir()), uint32(0)), nil
-	case 24: // Tgetattr: the file is root's and has one link, blocks of 4 KiB and one time
+	case 24: // Tgetattr: the file belongs to root and has one link, blocks of 4 KiB and one time
 		mode := map[bool]uint32{false: 0o100000, true: 0o040000}[info.IsDir()] | uint32(info.Mode().Perm())
 		size, at := uint64(info.Size()), uint64(info.ModTime().Unix())
 		return put(b, uint64(0x7ff), qid(name, info.IsDir()), mode, [8]byte{},
@@ -111,7 +111,7 @@ func answer(fsys fs.FS, fids map[uint32]string, kind byte, f, b []byte) ([]byte,
 		}
 		fids[to] = name
 		return b, nil
-	case 40: // Treaddir, of entries from number off on
+	case 40: // Treaddir: returns entries from number off on
 		entries, err := fs.ReadDir(fsys, name)
 		b = put(b, uint32(0))
 		for i := off; i < uint64(len(entries)) && int64(len(b)-11+24+len(entries[i].Name())) <= count; i++ {
@@ -132,11 +132,11 @@ func answer(fsys fs.FS, fids map[uint32]string, kind byte, f, b []byte) ([]byte,
 	return b, errors.ErrUnsupported
 }
 
-// qid tells a file from others.
+// qid returns the identity of a file.
 func qid(name string, isDir bool) (id [13]byte) {
 	h := fnv.New64a()
 	h.Write([]byte(name))
-	h.Sum(id[:5]) // the path; there are no versions
+	h.Sum(id[:5]) // only the path is set, because files have no versions
 	id[0] = map[bool]byte{true: 0x80}[isDir]
 	return id
 }

@@ -1,5 +1,5 @@
-// Command credits sends messages to a server that bounds how many may be on their way. Then it
-// sends one message more than allowed, to show what the bound is for.
+// Command credits sends messages to a server that limits the number of messages in flight. Then it
+// sends one message more than allowed, to show the purpose of the limit.
 package main
 
 import (
@@ -14,9 +14,9 @@ import (
 )
 
 const (
-	window   = 8  // receives that the server posts, which is what it grants
-	batch    = 4  // the server returns credits when it has so many
-	msgLen   = 64 // bytes that a message may have
+	window   = 8  // number of receives that the server posts, and of messages that it grants
+	batch    = 4  // number of credits that the server returns at a time
+	msgLen   = 64 // maximum length of a message
 	messages = 1000
 )
 
@@ -36,7 +36,7 @@ func main() {
 	check(s.q.Close())
 	check(<-served)
 
-	// A server that posts its receives and handles nothing, and a client that does not count.
+	// This server posts its receives but handles no message, and the client does not count.
 	go func() { served <- ignore(ctx, l) }()
 	s = must(dial(ctx, l.Addr().String()))
 	for range window + 1 {
@@ -52,7 +52,7 @@ func main() {
 type sender struct {
 	q       *iwarp.QueuePair
 	credits int
-	grants  [window / batch][4]byte // receives for the grants: there can be no more on their way
+	grants  [window / batch][4]byte // receives for the grants; no more can be in flight
 }
 
 // dial connects. The server's first grant is in the private data of its answer.
@@ -96,7 +96,7 @@ func (s *sender) send(ctx context.Context, msg []byte) error {
 	return post(ctx, s.q, msg)
 }
 
-// post sends one message and waits until TCP has it.
+// post sends one message and waits until TCP has accepted it.
 func post(ctx context.Context, q *iwarp.QueuePair, msg []byte) error {
 	if err := q.Post(iwarp.SendWR{SG: []iwarp.SGE{iwarp.Buf(msg)}}); err != nil {
 		return err
@@ -131,21 +131,21 @@ func serve(ctx context.Context, l *iwarp.Listener) error {
 	}
 	defer q.Close()
 	got, free := 0, 0
-	for posted := window; posted > 0; { // the receives that have no message yet
+	for posted := window; posted > 0; { // number of receives without a message
 		c, err := q.RecvCQ().Wait(ctx)
 		if err != nil {
 			return err
 		}
 		posted--
-		if c.Err() != nil { // the client has closed: the rest of the receives comes back
+		if c.Err() != nil { // the client has closed, so the remaining receives complete
 			continue
 		}
 		got++ // this is where the message in bufs[c.ID] is handled
 		if err := q.PostRecv(iwarp.RecvWR{ID: c.ID, SG: []iwarp.SGE{iwarp.Buf(bufs[c.ID][:])}}); err != nil {
-			continue // the client has closed: what has arrived is still handled
+			continue // the client has closed, but messages that have arrived are still handled
 		}
 		posted++
-		// The receive is posted: now it may be granted.
+		// The receive is posted, so the message may be granted.
 		if free++; free == batch {
 			if err := post(ctx, q, binary.BigEndian.AppendUint32(nil, batch)); err != nil {
 				return err

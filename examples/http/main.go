@@ -16,14 +16,14 @@ import (
 type pathKey struct{}
 
 func main() {
-	// The server. net/http takes the listener as it would one of TCP.
+	// This is the server. net/http uses the listener like a TCP listener.
 	l := must(sdp.Listen("127.0.0.1:0", nil))
 	server := &http.Server{
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			path := r.Context().Value(pathKey{}).(sdp.Path)
 			fmt.Fprintf(w, "hello, sdp=%v accepted=%v", path.SDP, path.Accepted)
 		}),
-		// Accept has returned an *sdp.Conn; its Path goes along with each request.
+		// The connection is an *sdp.Conn. Each request gets its Path in the context.
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
 			return context.WithValue(ctx, pathKey{}, c.(*sdp.Conn).Path())
 		},
@@ -31,7 +31,7 @@ func main() {
 	served := make(chan error)
 	go func() { served <- server.Serve(l) }()
 
-	// The client. A Dialer takes the place of net.Dialer.
+	// This is the client. It uses an sdp.Dialer instead of a net.Dialer.
 	dialer := &sdp.Dialer{}
 	client := &http.Client{Transport: &http.Transport{DialContext: dialer.DialContext}}
 	answer := must(client.Get("http://" + l.Addr().String() + "/"))

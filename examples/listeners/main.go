@@ -1,5 +1,5 @@
-// Command listeners accepts SDP and plain TCP for one service, in the two ways
-// there are: at a port each, and at one port for both.
+// Command listeners accepts SDP and plain TCP for one service in two ways: at a
+// port for each, and at one port for both.
 package main
 
 import (
@@ -13,25 +13,27 @@ import (
 	"viaduct/sdp"
 )
 
-// A pather is what both kinds of connection are: *sdp.Conn and *sdp.TCPConn.
+// A pather is a connection of either kind: *sdp.Conn or *sdp.TCPConn.
 type pather interface{ Path() sdp.Path }
 
 func main() {
 	ctx := context.Background()
 
-	// A port for each. Clients that ask a Port Mapper for the conventional address
-	// are sent to the other; all others reach the conventional one by TCP.
+	// Each protocol has a port. A client that asks a Port Mapper for the
+	// conventional address is sent to the SDP port. All other clients reach the
+	// conventional port by TCP.
 	var two sdp.ListenConfig
 	both := must(two.ListenBoth(ctx, "tcp", "127.0.0.1:0", "127.0.0.1:0"))
 	defer both.Close()
 
-	// One port: the first bytes of a connection tell which it is. The client has
-	// to send first, as one of HTTP does.
+	// Both protocols share a port. The first bytes of a connection show which it
+	// uses, so the client must send first, as in HTTP.
 	one := sdp.ListenConfig{Plain: true}
 	shared := must(one.Listen(ctx, "tcp", "127.0.0.1:0"))
 	defer shared.Close()
 
-	// A dialer that would like SDP: it asks, tries, and falls back to plain TCP.
+	// This dialer prefers SDP. It asks the Port Mapper, tries SDP, and falls back
+	// to plain TCP.
 	conventional := addrPort(both.Addr())
 	mapped := &sdp.Dialer{Resolve: sdp.ResolvePrefer, Resolver: table{conventional: addrPort(both.SDP.Addr())}}
 	unmapped := &sdp.Dialer{Resolve: sdp.ResolvePrefer, Resolver: table{}}
@@ -52,8 +54,8 @@ func main() {
 		{"one port, TCP", plain, shared, shared.Addr().String()},
 	} {
 		client := must(dial.by.DialContext(ctx, "tcp", dial.to))
-		// Close returns when the peer's TCP has all of it and the end of the stream:
-		// the process may end behind it, and nothing is lost.
+		// Close returns when the peer's TCP has received all bytes and the end of the
+		// stream. After that the process may end, and nothing is lost.
 		must(io.WriteString(client, "all that there is"))
 		check(client.Close())
 
@@ -68,7 +70,7 @@ func main() {
 	}
 }
 
-// A table takes the place of a Port Mapper here; package portmap has a real one.
+// A table replaces a Port Mapper here; package portmap has a real one.
 type table map[netip.AddrPort]netip.AddrPort
 
 func (t table) Resolve(_ context.Context, _, service netip.AddrPort) (netip.AddrPort, error) {

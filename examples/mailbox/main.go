@@ -15,7 +15,7 @@ import (
 	"viaduct/iwarp"
 )
 
-// The memory of the mailbox: two counters, then the slots.
+// The memory of the mailbox has two counters, followed by the slots.
 const (
 	written  = 0  // offset of the number of records that the client has written
 	taken    = 8  // offset of the number of records that the server has taken
@@ -35,22 +35,22 @@ func main() {
 
 	q := must(iwarp.Dial(ctx, l.Addr().String(), &iwarp.Config{Atomic: true}))
 	box := must(iwarp.ParseRemoteAddr(q.PeerPrivate()))
-	var seen uint64 // of the records taken
+	var seen uint64 // number of records that the server has taken
 	for n := range uint64(records) {
-		// A slot is free when the server has taken what it held. Adding 0 reads the counter whole.
+		// A slot is free when the server has taken its record. Adding 0 reads the counter whole.
 		for n-seen == numSlots {
 			seen = must(add(ctx, q, box.Add(taken), 0))
 		}
 		slot := box.Add(slots + int(n%numSlots)*slotLen)
 		check(q.Post(iwarp.SendWR{Op: iwarp.OpWrite, SG: []iwarp.SGE{iwarp.Buf(record(n))}, Remote: slot, Unsignaled: true, More: true}))
-		must(add(ctx, q, box.Add(written), 1)) // starts at the server when the Write is in place
+		must(add(ctx, q, box.Add(written), 1)) // executes at the server when the Write is in place
 	}
 	check(q.Close())
 	check(<-served)
 }
 
-// add adds v to a counter of the peer and returns what it was before. All that was posted before is
-// complete then.
+// add adds v to a counter of the peer and returns the old value. All requests posted before are then
+// complete.
 func add(ctx context.Context, q *iwarp.QueuePair, counter iwarp.RemoteAddr, v uint64) (uint64, error) {
 	if err := q.Post(iwarp.SendWR{Op: iwarp.OpFetchAdd, Remote: counter, Atomic: iwarp.Atomic{Data: v}}); err != nil {
 		return 0, err
@@ -62,7 +62,7 @@ func add(ctx context.Context, q *iwarp.QueuePair, counter iwarp.RemoteAddr, v ui
 	return c.Value, err
 }
 
-// record returns what the client writes: a torn record would have bytes of two numbers.
+// record returns the record with number n. A torn record would have bytes of two numbers.
 func record(n uint64) []byte { return bytes.Repeat([]byte{byte(n)}, slotLen) }
 
 func serve(ctx context.Context, l *iwarp.Listener) error {

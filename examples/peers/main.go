@@ -1,5 +1,5 @@
 // Command peers connects two VIs in the peer-to-peer model, in which both sides
-// call and none waits to be called, and has them exchange a message.
+// call and neither waits for a call. The VIs then exchange a message.
 package main
 
 import (
@@ -35,14 +35,14 @@ func main() {
 	}
 }
 
-// meet is the same program on both sides: only the addresses are exchanged.
+// meet runs on both sides with the two addresses exchanged.
 func meet(ctx context.Context, nic *vi.NIC, here, there vi.Address, text string) string {
 	v := must(nic.CreateVI(vi.Attributes{Reliability: vi.ReliableReception}, nil, nil))
 	in := must(nic.RegisterMem(make([]byte, 64), vi.MemAttributes{}))
 	out := must(nic.RegisterMem([]byte(text), vi.MemAttributes{}))
 	check(v.PostRecv(vi.NewRecv(in.Segment(0, 64))))
 
-	// The request returns at once and goes on asking for ten seconds at most.
+	// The call returns at once. The request is repeated for ten seconds at most.
 	check(v.ConnectPeerRequest(here, there, 10*time.Second))
 	must(v.ConnectPeerWait(ctx))
 

@@ -3,7 +3,7 @@
 //	roce 192.0.2.1                    # lends memory, at this address
 //	roce 192.0.2.2 192.0.2.1:7175     # writes there and reads back
 //
-// The two sides tell each other where they are by a line over TCP, as programs that use verbs do.
+// The two sides exchange their addresses by a line over TCP, as programs that use verbs do.
 package main
 
 import (
@@ -39,7 +39,7 @@ func main() {
 		meet(c, qp, mr)
 		check(qp.PostRecv(roce.RecvWR{}))
 		fmt.Fprintln(c, "ready")
-		_, err = qp.RecvCQ().Wait(context.Background()) // what was written before that message is visible
+		_, err = qp.RecvCQ().Wait(context.Background()) // all bytes written before that message are visible then
 		check(err)
 		fmt.Printf("%q was written\n", bytes.TrimRight(mr.Bytes(), "\x00"))
 		return
@@ -53,14 +53,15 @@ func main() {
 	check(qp.Post(
 		roce.SendWR{Op: roce.OpWrite, SG: []roce.SGE{roce.Buf(message)}, Remote: far, Unsignaled: true},
 		roce.SendWR{Op: roce.OpRead, SG: []roce.SGE{roce.Buf(back)}, Remote: far, Unsignaled: true},
-		roce.SendWR{Op: roce.OpSend})) // tells the other side that it may look
-	done, err := qp.SendCQ().Wait(context.Background()) // a peer that is silent is given up
+		roce.SendWR{Op: roce.OpSend})) // informs the other side that the bytes are written
+	done, err := qp.SendCQ().Wait(context.Background()) // fails if the peer does not answer
 	check(err)
 	check(done.Err())
 	fmt.Printf("wrote and read back %q\n", back)
 }
 
-// meet connects qp with that of the other side, and returns the memory that is lent there.
+// meet connects qp with the queue pair of the other side, and returns the address of the memory that
+// the other side lends.
 func meet(c net.Conn, qp *roce.QueuePair, mr *roce.MemoryRegion) (r *bufio.Reader, far roce.RemoteAddr) {
 	own, peer := qp.Local(), roce.Endpoint{}
 	fmt.Fprintln(c, own.Addr, own.QPN, own.PSN, mr.Key(), mr.Addr())

@@ -1,6 +1,6 @@
 // Command verbs moves bytes between the memories of a server and a client over
-// iWARP: by Write, Read, an atomic operation and Send. The client takes the ends
-// of all of them from one completion queue.
+// iWARP: by Write, Read, an atomic operation and Send. The client takes all
+// completions from one completion queue.
 package main
 
 import (
@@ -14,7 +14,8 @@ import (
 	"viaduct/iwarp"
 )
 
-// The client's requests, by the number that comes back with their ends.
+// These numbers identify the client's requests. A completion has the number of
+// its request.
 const (
 	answer = iota
 	write
@@ -31,9 +32,9 @@ func main() {
 	served := make(chan error)
 	go func() { served <- serve(ctx, l) }()
 
-	// One completion queue for sends and receives, of one stream or of many.
+	// One completion queue serves sends and receives, of one stream or of many.
 	device := iwarp.NewDevice(iwarp.DeviceConfig{})
-	cq := must(device.NewCQ(2 * iwarp.DefaultDepth)) // room for all that can be posted
+	cq := must(device.NewCQ(2 * iwarp.DefaultDepth)) // room for all requests that can be posted
 	domain := device.NewPD()
 	text := must(domain.Register([]byte("hello, memory"), iwarp.LocalOnly))
 	sink := must(domain.Register(make([]byte, 13), iwarp.LocalOnly))
@@ -41,19 +42,19 @@ func main() {
 
 	q := must(iwarp.Dial(ctx, l.Addr().String(), &iwarp.Config{
 		Device: device, PD: domain, SendCQ: cq, RecvCQ: cq, Atomic: true,
-		// A message that finds no receive ends the stream, so receives are posted
-		// before the peer can send.
+		// A message that finds no receive ends the stream. So Prepare posts
+		// receives, because it runs before the peer can send.
 		Prepare: func(q *iwarp.QueuePair) error {
 			return q.PostRecv(iwarp.RecvWR{ID: answer, SG: []iwarp.SGE{iwarp.Buf(said)}})
 		},
 	}))
-	// The server has told the place of its memory when it accepted.
+	// The server's answer contains the address of its memory.
 	place := must(iwarp.ParseRemoteAddr(q.PeerPrivate()))
 	counter := place.Add(16)
 
-	// Posting does not wait. Requests start in this order and end in this order.
-	// Fence has the Send wait for the Read and the atomic before it; Unsignaled
-	// has no end of it told unless it fails.
+	// Posting does not wait. Requests start and complete in this order. Fence
+	// makes the Send wait for the Read and the atomic operation before it.
+	// Unsignaled means that the Send has a completion only if it fails.
 	for _, wr := range []iwarp.SendWR{
 		{ID: write, Op: iwarp.OpWrite, SG: []iwarp.SGE{text.SGE(0, 13)}, Remote: place},
 		{ID: read, Op: iwarp.OpRead, SG: []iwarp.SGE{sink.SGE(0, 13)}, Remote: place},
@@ -77,7 +78,7 @@ func main() {
 		}
 	}
 
-	// The end. We send nothing any more; the server sees that and closes as well.
+	// The client ends its sending. The server detects that and closes as well.
 	check(q.CloseWrite())
 	<-q.Ended()
 	fmt.Println("ended in order:", q.Err() == io.EOF)
@@ -90,7 +91,7 @@ func serve(ctx context.Context, l *iwarp.Listener) error {
 	if err != nil {
 		return err
 	}
-	q := r.QueuePair() // not started yet: the time to register memory and post receives
+	q := r.QueuePair() // not started yet, so this is the time to register memory and post receives
 	defer q.Close()
 	shared, err := q.Register(make([]byte, 24), iwarp.RemoteRead|iwarp.RemoteWrite|iwarp.RemoteAtomic)
 	if err != nil {
@@ -104,7 +105,7 @@ func serve(ctx context.Context, l *iwarp.Listener) error {
 	if _, err := r.Accept(shared.Remote(0).Append(nil)); err != nil {
 		return err
 	}
-	// What was written before the Send is in place when the Send has been received.
+	// When the Send has been received, all earlier Writes are in place.
 	if _, err := q.RecvCQ().Wait(ctx); err != nil {
 		return err
 	}
@@ -113,7 +114,7 @@ func serve(ctx context.Context, l *iwarp.Listener) error {
 		return err
 	}
 	select {
-	case <-q.PeerClosed(): // nothing comes any more; what we post is still sent
+	case <-q.PeerClosed(): // the client sends nothing more; posted requests are still sent
 	case <-ctx.Done():
 		return ctx.Err()
 	}

@@ -1,5 +1,6 @@
-// Command vi has a client send, write and read through a Virtual Interface: once
-// over TCP, and once over Fibre Channel in software. Only the providers differ.
+// Command vi runs a client that sends, writes and reads through a Virtual
+// Interface: once over TCP, and once over Fibre Channel in software. Only the
+// providers differ.
 package main
 
 import (
@@ -18,19 +19,19 @@ import (
 func main() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	// Grace and Linger keep a request that comes before the server waits for it.
+	// Grace and Linger keep a request that arrives before the server waits for it.
 	fmt.Println("VI/TCP")
 	talk(ctx,
 		must(vitcp.New(vitcp.Config{})),
 		must(vitcp.New(vitcp.Config{Listen: "127.0.0.1:0", Grace: time.Minute})))
 	fmt.Println("FC-VI")
 	talk(ctx,
-		must(fcvi.New(fcvi.Config{})), // without Listen: this NIC calls others only
+		must(fcvi.New(fcvi.Config{})), // without Listen, this NIC only calls others
 		must(fcvi.New(fcvi.Config{Listen: "127.0.0.1:0", Linger: time.Minute})))
 }
 
-// Both sides have to ask for the same reliability level. The enables say what
-// the peer may do; a VI that only calls needs none.
+// Both sides must use the same reliability level. The enables say what the peer
+// may do; the client's VI needs none.
 var attributes = vi.Attributes{Reliability: vi.ReliableReception}
 
 func talk(ctx context.Context, calling, called vi.Provider) {
@@ -44,8 +45,9 @@ func talk(ctx context.Context, calling, called vi.Provider) {
 	defer client.Close()
 	v := must(client.CreateVI(attributes, nil, nil))
 
-	// All memory of descriptors is registered. The receive is posted before the
-	// peer can send: a message without one breaks the connection.
+	// The memory of every descriptor must be registered. The receive is posted
+	// before the peer can send, because a message that finds none breaks the
+	// connection.
 	told := must(client.RegisterMem(make([]byte, 12), vi.MemAttributes{}))
 	text := must(client.RegisterMem([]byte("hello, memory"), vi.MemAttributes{}))
 	back := must(client.RegisterMem(make([]byte, 13), vi.MemAttributes{}))
@@ -58,8 +60,8 @@ func talk(ctx context.Context, calling, called vi.Provider) {
 		Address: binary.BigEndian.Uint64(told.Bytes()[4:]),
 	}
 
-	// A Write and a Read that see nothing of the server's program, and a Send that
-	// takes a receive of it. One doorbell for all three; they end in this order.
+	// The Write and the Read do not involve the server's program; the Send consumes
+	// one of its receives. One doorbell posts all three. They complete in this order.
 	must(v.PostSends([]*vi.Descriptor{
 		vi.NewRDMAWrite(place, text.Segment(0, 13)),
 		vi.NewRDMARead(place, back.Segment(0, 13)),
@@ -93,7 +95,7 @@ func serve(ctx context.Context, nic *vi.NIC, address vi.Address) error {
 	if err != nil {
 		return err
 	}
-	// One receive for the message, and one for the end of the connection.
+	// One receive is for the message, and one for the end of the connection.
 	for range 2 {
 		if err := v.PostRecv(vi.NewRecv(note.Segment(0, 64))); err != nil {
 			return err
@@ -103,7 +105,7 @@ func serve(ctx context.Context, nic *vi.NIC, address vi.Address) error {
 		return err
 	}
 
-	// The client is told where it may write: handle and address.
+	// The server sends the handle and the address at which the client may write.
 	place := shared.Remote(0)
 	tell, err := nic.RegisterMem(binary.BigEndian.AppendUint64(
 		binary.BigEndian.AppendUint32(nil, uint32(place.Handle)), place.Address), vi.MemAttributes{})
@@ -122,7 +124,7 @@ func serve(ctx context.Context, nic *vi.NIC, address vi.Address) error {
 	}
 	report := fmt.Sprintf("%q, immediate data %d, and in memory %q", note.Bytes()[:d.Length], d.ImmediateData, shared.Bytes()[:13])
 
-	// The receive that is left comes back when the client has disconnected.
+	// The remaining receive completes when the client has disconnected.
 	if _, err = v.RecvWait(ctx); !errors.Is(err, vi.ErrDescriptor) {
 		return err
 	}
