@@ -98,7 +98,7 @@ func TestBeginLong(t *testing.T) {
 		readable
 	)
 	other := send(rdmap.Send, 0, true)
-	other[9] = 1 // queue 1
+	other[9] = 1 // the segment is on queue 1
 	version := send(rdmap.Send, 0, true)
 	version[0] ^= 3
 	for _, c := range []beginning{

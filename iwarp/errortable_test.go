@@ -256,7 +256,7 @@ func TestErrorTable(t *testing.T) {
 	// Terminate: its layer, type, code, and the headers that it contains. The last segment is the
 	// bad one.
 	cases := errorCases(t, []string{
-		// Tagged Buffer errors of DDP. [DDP-7.2-1]
+		// These cases are Tagged Buffer errors of DDP. [DDP-7.2-1]
 		"DDP-7.1-9       | unknown STag                       | write none 4                   | 1 1 0 ddp",
 		"DDP-7.1-9       | STag 0                             | write 0 4                      | 1 1 0 ddp",
 		"DDP-7.1-9       | stale STag                         | write gone 4                   | 1 1 0 ddp",
@@ -271,7 +271,7 @@ func TestErrorTable(t *testing.T) {
 		"I-59            | end at 2^64                        | write rw@-2 2                  | 1 1 3 ddp",
 		"DDP-4.1-11      | version, tagged                    | write wr 4; write rw 4 [0]=c2  | 1 1 4",
 
-		// Untagged Buffer errors of DDP.
+		// These cases are Untagged Buffer errors of DDP.
 		"DDP-7.1-1       | queue 4                            | send 4 q=4                     | 1 2 1 ddp",
 		"DDP-7.1-1       | queue 2^32-1                       | send 4 q=4294967295            | 1 2 1 ddp",
 		"DDP-7.1-2       | no receive posted                  | send 4; send 4 msn=2           | 1 2 2 ddp",
@@ -289,7 +289,7 @@ func TestErrorTable(t *testing.T) {
 		"DDP-4.1-11      | version and all else, untagged     | send 4 [0]=40 [1]=ff           | 1 2 6",
 		"RDMAP-6.1-6     | too many reads                     | read 0 0; read rd 4            | 1 2 3 ddp",
 
-		// Remote protection errors of RDMAP. [RDMAP-4.8-3] [RDMAP-5.2.1-13]
+		// These cases are remote protection errors of RDMAP. [RDMAP-4.8-3] [RDMAP-5.2.1-13]
 		"RDMAP-7.2-7     | read, unknown STag                 | read none 4                    | 0 1 0 ddp rdmap",
 		"RDMAP-7.2-7     | read, stale STag                   | read gone 4                    | 0 1 0 ddp rdmap",
 		"RDMAP-7.2-9     | read, TO below                     | read rw-1 4                    | 0 1 1 ddp rdmap",
@@ -305,7 +305,7 @@ func TestErrorTable(t *testing.T) {
 		"RDMAP-8.1.1-7   | invalidate shared region           | invalidate wide                | 0 1 9 ddp",
 		"SEC-6.4.5-1     | invalidate region of the stream    | invalidate rw                  | 0 1 9 ddp",
 
-		// Remote operation errors of RDMAP.
+		// These cases are remote operation errors of RDMAP.
 		"RDMAP-7.2-3     | version 0, send                    | send 4 [1]=03                  | 0 2 5 ddp",
 		"RDMAP-4.1-7     | version 2, write                   | write rw 4 [1]=80              | 0 2 5 ddp",
 		"RDMAP-7.2-6     | version 3, read request            | read rd 4 [1]=c1               | 0 2 5 ddp",
@@ -325,7 +325,7 @@ func TestErrorTable(t *testing.T) {
 		"RDMAP-5.4-6     | terminate cut short                | terminate 3 q=2                | 0 2 255 ddp",
 		"RDMAP-5.4-3     | terminate with MSN 2               | terminate 4 q=2 msn=2          | 1 2 3 ddp",
 
-		// RFC 7306, enabled.
+		// These cases are for streams on which RFC 7306 is enabled.
 		"RDMAPX-6.3-7    | immediate of 0                     | immediate 0                    | 0 2 255 ddp",
 		"RDMAPX-6.3-7    | immediate of 7                     | immediate 7                    | 0 2 255 ddp",
 		"RDMAPX-6.3-7    | immediate of 9                     | immediateSE 9                  | 0 2 255 ddp",
@@ -345,7 +345,7 @@ func TestErrorTable(t *testing.T) {
 		"RDMAPX-5.2.2-6  | atomic response without a request  | atomicResponse 12 q=3          | 0 2 6 ddp",
 		"RDMAPX-4-2      | atomic response of 32              | atomicResponse 32 q=3          | 0 2 255 ddp",
 
-		// Errors of MPA.
+		// These cases are errors of MPA.
 		"I-25            | ULPDU of 0                         | nothing                        | 2 0 3",
 		"I-25            | ULPDU below the Tagged header      | write 1 0 [:13]                | 2 0 3",
 		"I-25            | ULPDU below the Untagged header    | send 0 [:17]                   | 2 0 3",

@@ -37,7 +37,7 @@ func Example() {
 		if err != nil {
 			log.Fatal(err)
 		}
-		mr.Close() // revoke the right before looking
+		mr.Close() // the right is revoked before the memory is read
 		served <- fmt.Sprintf("%s %s", note[:c.Len], mr.Bytes()[:5])
 		q.Close()
 	}()
@@ -103,7 +103,7 @@ func ExampleQueuePair_Post_atomic() {
 		}
 		fmt.Println("it was", c.Value)
 	}
-	q.Close() // in order, so the server sees PeerClosed
+	q.Close() // an orderly end, so the server sees PeerClosed
 	<-served
 	// Output:
 	// it was 0

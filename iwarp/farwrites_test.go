@@ -309,15 +309,15 @@ func TestFarWritesAlone(t *testing.T) {
 				// The answer to a Read may be sent late, so its source must not be written again.
 				switch k := rnd.IntN(180); {
 				case reads > 1:
-				case k < 6: // another place
+				case k < 6: // the Write goes to another place
 					to = farBase + 200 + uint64(rnd.IntN(farHas-2000))
-				case k < 12: // overlapping the Write before
+				case k < 12: // the Write overlaps the one before
 					to -= min(uint64(rnd.IntN(40)), to-farBase-200)
 				}
 				switch rnd.IntN(180) {
-				case 2: // from accessible memory to missing memory
+				case 2: // the Write begins in accessible memory and ends in missing memory
 					to = farBase + farHas - uint64(rnd.IntN(200))
-				case 3: // up to the end of the region, and beyond
+				case 3: // the Write ends at the end of the region, or beyond
 					to = farBase + farLen - uint64(rnd.IntN(200))
 				case 4:
 					key++
@@ -339,7 +339,7 @@ func TestFarWritesAlone(t *testing.T) {
 						msn++
 					}
 					continue
-				case 12: // an unknown version
+				case 12: // the version is unknown
 					u := tag(rdmap.Write, stag, to, true, pattern(9, 1))
 					u[0] ^= 3
 					us = append(us, u)

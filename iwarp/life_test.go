@@ -77,7 +77,7 @@ func TestClose(t *testing.T) {
 	if _, err := q.Bind(mr, 0, 1, RemoteRead); !errors.Is(err, net.ErrClosed) {
 		t.Error(err)
 	}
-	q.Close() // a second time
+	q.Close() // a second call has no effect
 	q.Abort()
 	if n := len(q.dev.Streams()); n != 0 {
 		t.Errorf("%d streams left", n)
@@ -519,7 +519,8 @@ func TestIdleTimeout(t *testing.T) {
 			t.Errorf("an idle stream was ended after %v of %v", after, idle)
 		}
 	})
-	_, q := asResponder(t, &Config{NoNudge: true, IdleTimeout: 50 * time.Millisecond}) // over a socket
+	// The same over a socket.
+	_, q := asResponder(t, &Config{NoNudge: true, IdleTimeout: 50 * time.Millisecond})
 	if err := ended(t, q); !errors.Is(err, ErrTimeout) {
 		t.Error(err)
 	}

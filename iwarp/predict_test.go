@@ -48,7 +48,7 @@ func TestReadsAhead(t *testing.T) {
 		var stream []byte
 		full := []int{32001, 20000, 64000}[round%3]
 		for i := range bufs {
-			u := p.next() // a Read Request
+			u := p.next() // u is a Read Request
 			h, k, err := ddp.ParseUntagged(u)
 			r, _, err2 := rdmap.ParseReadRequest(u[k:])
 			if err != nil || err2 != nil || h.QN != rdmap.QueueReadRequest {
@@ -62,7 +62,7 @@ func TestReadsAhead(t *testing.T) {
 			want[i] = body
 			for at := 0; at < len(body); at += full {
 				end := min(at+full, len(body))
-				if i == 3 || i == 4 && at > 0 { // another message between two segments
+				if i == 3 || i == 4 && at > 0 { // another message arrives between two segments
 					w := rdmap.Write.TaggedHeader(target.STag(), target.TO(), true).Append(nil)
 					stream = p.enc.Append(stream, append(w, make([]byte, 30000)...))
 				}

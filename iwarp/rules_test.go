@@ -273,7 +273,7 @@ func TestPlainOnce(t *testing.T) {
 			n++
 			p := &peer{t: t, c: c}
 			p.more()
-			c.Close() // without an answer
+			c.Close() // closes without an answer
 		}
 	}()
 	if _, err := Dial(ctxt(t), l.Addr().String(), &Config{Plain: true, PlainFallback: true}); err == nil {

@@ -286,7 +286,8 @@ func testWindows(t *testing.T) {
 	if w.Valid() {
 		t.Error("still valid")
 	}
-	q.Post(SendWR{ID: 4, Op: OpLocalInvalidate, Invalidate: w.STag()}) // a second time
+	// A second invalidation succeeds too.
+	q.Post(SendWR{ID: 4, Op: OpLocalInvalidate, Invalidate: w.STag()})
 	wantOK(t, q.SendCQ())
 	virtual, _ := q.Register(make([]byte, 8), LocalOnly, RegionOptions{Virtual: true})
 	v, _ := q.Bind(virtual, 2, 6, RemoteRead, RegionOptions{Virtual: true})
@@ -313,7 +314,7 @@ func TestRegions(t *testing.T) {
 	if err != nil || a.STag()&0xff != 0x42 || a.TO() != 0 || a.Len() != 50 {
 		t.Errorf("%+v, %v", a, err)
 	}
-	for _, n := range []int{0, 51, 61} { // empty, more than Bytes in all, more than RegionBytes
+	for _, n := range []int{0, 51, 61} { // 0 bytes, more than Bytes in all, more than RegionBytes
 		if _, err := pd.Register(mem[:n], 0); err == nil {
 			t.Errorf("%d bytes registered", n)
 		}
@@ -489,11 +490,11 @@ func TestSRQ(t *testing.T) {
 	if s := q1.Stats(); s.SRQTaken != 4 || s.SRQHeld != 3 {
 		t.Errorf("%+v", s)
 	}
-	p1.ulpdu(seg(rdmap.Send, 0, 5, 0, true, nil)) // more than the share of the stream
+	p1.ulpdu(seg(rdmap.Send, 0, 5, 0, true, nil)) // one message more than the stream's share
 	wantTerminate(t, ended(t, q1), false, 1, 2, 2)
 	p2.ulpdu(seg(rdmap.Send, 0, 2, 0, true, []byte("on"))) // the other stream continues
 	wantOK(t, q2.RecvCQ())
-	p3, q3 := asInitiator(t, &Config{SRQ: srq}) // without a share
+	p3, q3 := asInitiator(t, &Config{SRQ: srq}) // the stream has no share
 	p3.ulpdu(seg(rdmap.Send, 0, 1, 0, true, []byte("three")))
 	if c := wantOK(t, q3.RecvCQ()); string(bufs[c.ID][:c.Len]) != "three" {
 		t.Errorf("%+v", c)

@@ -87,7 +87,7 @@ func (q *QueuePair) parse(s *segment, u []byte, n int) (f refusal) {
 		return refusal{ddp: ddp.VersionFault(u[0])}
 	}
 	s.size, s.last = n-hl, s.un.Last
-	// [DDP-7.1-1] , reported before a fault of RDMAP.
+	// This fault is reported before a fault of RDMAP. [DDP-7.1-1]
 	f.ddp = rdmap.CheckQueue(s.un.QN, q.ext)
 	s.op, f.rdmap = rdmap.CheckUntagged(s.un, s.size, q.ext) // [RDMAP-7.2-2] [RDMAP-7.2-3] [RDMAP-7.2-6]
 	return f
@@ -97,7 +97,8 @@ func (q *QueuePair) parse(s *segment, u []byte, n int) (f refusal) {
 // [SEC-6.1.1-6] [RDMAPX-6.1-2] [RDMAPX-8.1-2] [DDP-7.1-14] [DDP-7.1-15] [DDP-7.1-17] [RDMAP-7.1-3]
 // [RDMAP-7.1-4]
 func (q *QueuePair) refuse(s *segment, f refusal, cause error) {
-	// S is a Send: no other length depends on a buffer. [RDMAP-5.3-4] [DDP-1.2-1]
+	// s is a Send, because the length of no other message depends on a buffer. [RDMAP-5.3-4]
+	// [DDP-1.2-1]
 	if f.ddp == ddp.MessageTooLong {
 		q.completeRecv(StatusLength, 0)
 	}

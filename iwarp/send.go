@@ -93,7 +93,7 @@ func (e *engine) Fill(b *frameio.Batch) {
 		if !q.sendOpen.Load() { // [MPA-7.1.2-15]
 			return
 		}
-		// Gather may use each of them twice.
+		// One segment needs at most this room in the arena, and this number of pieces.
 		if t.used > arenaSize-2*mpa.MaxFPDU || b.Pieces() < MaxSGE {
 			b.LeaveMore()
 			return

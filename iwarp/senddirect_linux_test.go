@@ -162,7 +162,7 @@ func TestDirectNot(t *testing.T) {
 		}
 	}
 	n := q.sq.Posted()
-	if err := q.Post(SendWR{}); err != nil || q.sq.Posted() != n+1 { // after the Read
+	if err := q.Post(SendWR{}); err != nil || q.sq.Posted() != n+1 { // a Send is queued after the Read
 		t.Errorf("%v, went past an outstanding Read: %t", err, q.sq.Posted() == n)
 	}
 	if err := q.Post(SendWR{}); !errors.Is(err, ErrQueueFull) {

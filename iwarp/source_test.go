@@ -165,8 +165,8 @@ func TestSourceGuess(t *testing.T) {
 const twoSegments = 50001
 
 // TestSourceStream checks that many messages, some of two segments with a Write between them,
-// arrive in lent memory by few reads. They may or may not be like those before, the stream is cut
-// at many places, and CRCs are on or off.
+// arrive in lent memory by few reads. They may or may not be like the messages before, the stream
+// is cut at many places, and CRCs are on or off.
 func TestSourceStream(t *testing.T) {
 	for _, crc := range []bool{false, true} {
 		for _, partial := range []int{0, 1, 100} {
@@ -366,7 +366,7 @@ func TestSourceCRC(t *testing.T) {
 				f = p.enc.Append(f, longSend(3+msn, 30001))
 			}
 			p.raw(f)
-			for range 2 { // the current message, and the end
+			for range 2 { // polls the current message, and then the end of the stream
 				e := poll()
 				if e.Status == StatusOK {
 					t.Errorf("delivered: %+v", e)

@@ -274,7 +274,7 @@ func TestFirstFPDU(t *testing.T) {
 			t.Errorf("%x", u)
 		}
 	})
-	t.Run("send RTR", func(t *testing.T) { // uses MSN 1 and no receive [I-08]
+	t.Run("send RTR", func(t *testing.T) { // the ready message uses MSN 1 and no receive [I-08]
 		p, q := asSilentInitiator(t, nil, mpa.Enhanced{PeerToPeer: true, RTR: mpa.RTRSend}, false)
 		sink := make([]byte, 8)
 		q.PostRecv(RecvWR{SG: []SGE{Buf(sink)}})
@@ -524,7 +524,7 @@ func TestReject(t *testing.T) {
 			a, b := testkit.TCPPair(t)
 			defer a.Close()
 			defer b.Close()
-			go func() { // a peer that closes as well after the rejection
+			go func() { // the peer also closes after the rejection
 				a.Write(mpa.Frame{Kind: mpa.Request, Rev: 2, Enhanced: true}.Append(nil))
 				io.Copy(io.Discard, a)
 				a.Close()

@@ -35,13 +35,13 @@ type Stats struct {
 }
 
 type counters struct {
-	// moved by the send role
+	// counted in the send role
 	sentFPDUs, sentBytes, sentMessages      counter.Counter
 	servedReads, servedBytes, servedAtomics counter.Counter
-	// moved by the receive role
+	// counted in the receive role
 	recvFPDUs, recvBytes, recvMessages, placed counter.Counter
 	empty, tiny                                counter.Counter
-	// moved by any goroutine
+	// counted by any goroutine
 	noReceive, srqTaken atomic.Uint64
 }
 

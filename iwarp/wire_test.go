@@ -331,7 +331,7 @@ func TestCuts(t *testing.T) {
 				mr, _ := q.Register(make([]byte, 4000), RemoteWrite)
 				want := pattern(4000, 8)
 				var wire []byte
-				for at, n := 0, 1; at < 1200; at, n = at+n, n+37 { // odd sizes
+				for at, n := 0, 1; at < 1200; at, n = at+n, n+37 { // pieces of odd sizes
 					wire = p.enc.Append(wire, tag(rdmap.Write, mr.STag(), uint64(at), true, want[at:at+n]))
 				}
 				sink := make([]byte, 100)
@@ -390,7 +390,8 @@ func TestPeerHabits(t *testing.T) {
 		s[0] |= 0x3c
 		p.ulpdu(s)
 		if i < 2 {
-			p.ulpdu(tag(rdmap.Write, mr.STag(), 0, true, []byte{byte(i)})) // between the segments [I-52]
+			// A Write arrives between the segments. [I-52]
+			p.ulpdu(tag(rdmap.Write, mr.STag(), 0, true, []byte{byte(i)}))
 		}
 	}
 	c := wantOK(t, q.RecvCQ())

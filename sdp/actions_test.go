@@ -85,7 +85,7 @@ func TestActions(t *testing.T) { // [SDP-8.1.1-1] [SDP-8.1.1-32]
 		if n, err := c.WriteUrgent([]byte("now")); n != 3 || err != nil {
 			t.Fatalf("%d, %v", n, err)
 		}
-		// Announced in the same message at the latest. [SDP-9.5.3-2] [SDP-9.5.3-3]
+		// The byte must be announced in the same message at the latest. [SDP-9.5.3-2] [SDP-9.5.3-3]
 		if m, _, p := w.message(); m.MID != sdpwire.Data || string(p) != "now" || m.Flags != sdpwire.OOBPend|sdpwire.OOBPres || time.Since(begun) != 0 {
 			t.Errorf("%v after %v", &m, time.Since(begun))
 		}

@@ -699,7 +699,7 @@ func TestTransferDetached(t *testing.T) { // [D-32] [SDP-9.5.4-1] [SDP-8.1.1-1]
 			}
 		})
 		x.Cancel()
-		select { // although the peer accepts nothing
+		select { // the call returns although the peer accepts nothing
 		case <-x.Done():
 		case <-time.After(testkit.Patience):
 			t.Error("the transfer does not end")

@@ -227,7 +227,7 @@ func TestSDP_9_5_3_Conn(t *testing.T) {
 		t.Error("mark still there")
 	}
 	shut(t, a, b)
-	// Out of band. [D-29]
+	// Urgent bytes are read out of band. [D-29]
 	a, b = pair(t, Options{}, Options{UrgentApart: true})
 	if _, err := b.ReadUrgent(); !errors.Is(err, ErrNoUrgent) {
 		t.Error(err)
@@ -762,7 +762,7 @@ func TestSDP_13_1_QueueFull(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
 	defer cancel()
 	stays.mu.Lock()
-	// An empty request.
+	// The backlog has an empty request.
 	stays.send.backlog = []backlogged{{wr: iwarp.SendWR{Op: iwarp.OpWrite, More: true}}}
 	stays.mu.Unlock()
 	got := make(chan error, 1)

@@ -67,7 +67,7 @@ func TestDozingReader(t *testing.T) {
 			a.SetReadDeadline(start.Add(time.Duration(i) * 100 * time.Microsecond))
 		case 1:
 			wg.Go(func() { time.Sleep(time.Millisecond / 4); a.SetReadDeadline(time.Unix(1, 0)) })
-		case 2: // another call, whose answer ends the read
+		case 2: // another call sends a message whose answer ends the read
 			wg.Go(func() { time.Sleep(time.Millisecond / 4); a.Write([]byte{1}) })
 		}
 		n, err := a.Read(buf)

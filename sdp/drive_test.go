@@ -34,7 +34,7 @@ func TestD81_NoCallWaits(t *testing.T) {
 	opt := Options{SendPolicy: PinCombined, RecvPolicy: PinCombined, SendThreshold: 1000}
 	a, b := pair(t, opt, opt)
 	time.Sleep(2 * attendTime)
-	b.mu.Lock() // so that the peer answers nothing
+	b.mu.Lock() // while b is locked, the peer answers nothing
 	x, err := a.StartWrite(make([]byte, 5000))
 	if err != nil {
 		b.unlock()

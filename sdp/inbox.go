@@ -25,7 +25,7 @@ type inbox struct {
 	free  []int         // indexes of unused slots, last used first
 	loose int           // number of slots whose payload is in the buffer of a read
 
-	// The lent buffer of a waiting read.
+	// These fields describe the lent buffer of a waiting read.
 	lent    bool   // a buffer is lent, even if all of it has been used
 	into    []byte // unused rest of the lent buffer
 	closed  bool   // payload went elsewhere, so later payload has to go elsewhere too

@@ -165,7 +165,7 @@ func TestSuspendWire(t *testing.T) { // [SDP-13.1.1-3] [SDP-13.1.1-4] [SDP-13.1.
 			t.Error(r.err)
 		}
 	})
-	inBubble(t, "not open", func(t *testing.T) { // [SDP-13.1.1-5] refused at once
+	inBubble(t, "not open", func(t *testing.T) { // [SDP-13.1.1-5] the move is refused at once
 		w, c := memWire(t, memSide{}, goodHello)
 		locked(c, func() { c.send.backlog = []backlogged{{wr: iwarp.SendWR{Op: iwarp.OpWrite, More: true}}} })
 		w.sendOp(sdpwire.Message{MID: sdpwire.SuspComm, Port: 5000}, "", iwarp.OpSendSE, 0)

@@ -129,7 +129,7 @@ func connect(ctx context.Context, nc net.Conn, opt Options, layout sdpwire.Layou
 	hello := append(s.hello(opt.RecvBufferSize).Append(nil, layout), token...)
 	cfg := s.config(nc)
 	if raw {
-		// 32 bytes before the MPA Request. [D-02]
+		// The Hello is sent before the MPA Request. [D-02]
 		late, _ := ctx.Deadline()
 		nc.SetWriteDeadline(late)
 		if _, err := nc.Write(hello); err != nil {

@@ -184,8 +184,8 @@ func TestSDP_8_1_1_Accepting(t *testing.T) {
 		}
 		defer w.close()
 		e, p := w.next()
-		// The first message. [SDP-8.1.1-16] [SDP-8.1.1-17] [SDP-8.1.1-22] [SDP-14.2-1]
-		// [SDP-6.2.2-1]
+		// HelloAck must be the first message. [SDP-8.1.1-16] [SDP-8.1.1-17] [SDP-8.1.1-22]
+		// [SDP-14.2-1] [SDP-6.2.2-1]
 		if !e.Solicited || len(p) != sdpwire.HelloAckLen {
 			t.Errorf("HelloAck of %d bytes, solicited %t", len(p), e.Solicited)
 		}
@@ -207,7 +207,8 @@ func TestSDP_8_1_1_Accepting(t *testing.T) {
 	for _, layout := range []sdpwire.Layout{sdpwire.Figure, sdpwire.IBTA} { // [D-01]
 		for _, raw := range []bool{false, true} { // [SDP-8.1.1-2] [SDP-8.1.1-10] [D-02]
 			a := accepted(goodHello, layout, raw)
-			// [SDP-8.1.1-19] [SDP-6.2.2.1-1] [SDP-6.2.2.2-1] [SDP-6.2.2.3-1] [SDP-6.2.2.5-1] [SDP-6.2.2.6-1] [SDP-6.2-1] [SDP-10.3-1] [SDP-10-2]
+			// [SDP-8.1.1-19] [SDP-6.2.2.1-1] [SDP-6.2.2.2-1] [SDP-6.2.2.3-1] [SDP-6.2.2.5-1]
+			// [SDP-6.2.2.6-1] [SDP-6.2-1] [SDP-10.3-1] [SDP-10-2]
 			want := sdpwire.HelloAck{Bufs: 9, MajV: 1, MinV: 1, MaxAdverts: 5, ActRcvSz: 1 << 14, LocIRD: 6, LocORD: 6}
 			if a != want {
 				t.Errorf("%+v, want %+v", a, want)
@@ -532,7 +533,8 @@ func TestSDP_8_1_1_Connecting(t *testing.T) {
 		}
 		shutOne(t, c)
 	})
-	// HelloAck, and a burst directly after it. [SDP-8.1.1-5] [SDP-8.1.1-6]
+	// The peer sends HelloAck and a burst of messages directly after it. [SDP-8.1.1-5]
+	// [SDP-8.1.1-6]
 	t.Run("SDP-8.1.1-7 SDP-8.1.1-9 SDP-8.1.1-24", func(t *testing.T) {
 		addr := serveWire(t, goodAck.Append(nil, sdpwire.Figure), nil, func(w *wirePeer) {
 			for range defaultRecvBuffers - 2 {
@@ -563,7 +565,7 @@ func TestSDP_8_1_1_Connecting(t *testing.T) {
 		}
 		shutOne(t, c)
 	})
-	t.Run("D-02", func(t *testing.T) { // HelloAck in the MPA reply
+	t.Run("D-02", func(t *testing.T) { // HelloAck is in the MPA reply
 		addr := serveWire(t, nil, func(cfg *iwarp.Config) { cfg.Private = goodAck.Append(nil, sdpwire.Figure) }, nil)
 		if _, err := Dial(addr, nil); err == nil || !strings.Contains(err.Error(), "MPA reply") {
 			t.Error(err)
@@ -601,7 +603,7 @@ func TestSDP_8_1_1_Connecting(t *testing.T) {
 		if _, err := Dial(addr, nil); err == nil {
 			t.Error("no error")
 		}
-		// A listener that never answers. [D-17]
+		// The dialed listener never answers. [D-17]
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			t.Fatal(err)
@@ -954,7 +956,8 @@ func TestSDP_9_Wire(t *testing.T) {
 		c.Close()
 		<-c.Done()
 	})
-	t.Run("lost", func(t *testing.T) { // [SDP-8.2.2-4] [SDP-4.2-1] [SDP-8.2.1-5] [SDP-8.2.1-7] FIN without DisConn
+	// [SDP-8.2.2-4]. [SDP-4.2-1] [SDP-8.2.1-5] [SDP-8.2.1-7] the stream ends without DisConn
+	t.Run("lost", func(t *testing.T) {
 		w, c := connectWire(t, pinned)
 		if n, err := c.Write([]byte("gone")); n != 4 || err != nil {
 			t.Error(err)

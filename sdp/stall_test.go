@@ -83,7 +83,7 @@ func (g *gate) open(yes bool) {
 // connection is closed. Its memory must be free then, and the counted bytes must arrive after the
 // network works again.
 func TestD32_Stall(t *testing.T) {
-	// One write without a queue, and one that needs the queue.
+	// The first write needs no queue, and the second one needs the queue.
 	for _, size := range []int{300 << 10, 3 << 20} {
 		ln, err := Listen("127.0.0.1:0", &Options{})
 		if err != nil {

@@ -189,7 +189,7 @@ func sendMixed(c *Conn, h hash.Hash, total int64, seed uint64) error {
 		switch r.IntN(20) {
 		case 0:
 			c.SetPolicies(Policy(r.IntN(4)), Policy(r.IntN(4)))
-		case 1, 2, 3, 4: // several at once, for Pipelined Mode
+		case 1, 2, 3, 4: // several writes at a time, for Pipelined Mode
 			t, err := c.StartWrite(p)
 			if err != nil {
 				return err

@@ -176,7 +176,7 @@ func (d *attendant) ready(uintptr) bool {
 	return d.leave(err) || more || d.after == finished
 }
 
-// The results of poll.
+// Results of poll.
 const (
 	nothingCame = iota
 	someCame

@@ -11,7 +11,7 @@ import (
 // TestSweep checks that a connection stays on the list until few arrivals have come for some
 // sweeps, or until it is closed.
 func TestSweep(t *testing.T) {
-	w := &sweeper{timed: true} // without a timer
+	w := &sweeper{timed: true} // the sweeper has no timer
 	sweep := func(want ...*Attention) {
 		t.Helper()
 		w.timed = true

@@ -50,7 +50,7 @@ func TestPacer(t *testing.T) {
 	if !on || pauses.Load() != 1 {
 		t.Fatalf("no pause (%d)", pauses.Load())
 	}
-	for range 3 { // at the rate before the pause, and a little less
+	for range 3 { // the rate is a little less than before the pause
 		now = now.Add(8 * gap)
 		if !p.goesOn(now, 500, 0) {
 			t.Error("the pause ends in the midst of the stream")
@@ -73,7 +73,8 @@ func TestPacer(t *testing.T) {
 	if now = now.Add(8 * gap); !p.goesOn(now, 800, 0) || p.goesOn(now.Add(8*gap), 800, 1) {
 		t.Error("an answer does not end the pause")
 	}
-	for passed := 0; ; passed++ { // half of the last number, doubled
+	// The useful pause has halved the number, and the useless one has doubled it.
+	for passed := 0; ; passed++ {
 		if now, on = run(&p, now.Add(streamGap), 100); on {
 			if passed != 7 {
 				t.Errorf("%d occasions passed over, want 7", passed)

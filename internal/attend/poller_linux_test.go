@@ -18,7 +18,8 @@ func TestSlotTaken(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unix.Close(epfd)
-	p := &sharedPoller{open: true, epfd: epfd, watched: true, closing: true} // without a goroutine
+	// The poller has no goroutine.
+	p := &sharedPoller{open: true, epfd: epfd, watched: true, closing: true}
 	var as [3]*Attention
 	for i := range as {
 		nc, peer := testkit.TCPPair(t)

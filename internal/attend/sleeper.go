@@ -63,7 +63,7 @@ const (
 	Paused                 // the caller should sleep through the runtime now
 )
 
-// The states of a Sleeper.
+// States of a Sleeper.
 const (
 	awake  = iota
 	asleep // Wake has an effect

@@ -82,7 +82,7 @@ func TestEnds(t *testing.T) {
 	s.Add(r)
 	unix.Write(w, []byte{1})
 	expect(Arrived)
-	s.Wake() // awake: no effect
+	s.Wake() // has no effect, because the Sleeper is awake
 	s.Again()
 	s.Add(r)
 	expect(Arrived)

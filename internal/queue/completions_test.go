@@ -174,7 +174,7 @@ func TestCompletionsWait(t *testing.T) {
 		bg := context.Background()
 		sleep(1, bg)
 		sleep(2, bg)
-		c.Push(10) // one entry, first come first served
+		c.Push(10) // the only entry goes to the first waiter
 		expect(result{1, 10, nil})
 		c.Push(20)
 		expect(result{2, 20, nil})

@@ -11,7 +11,7 @@ func TestFIFO(t *testing.T) {
 		t.Fatal("popped from an empty queue")
 	}
 	next := 0
-	for i := range 100 { // grow with the oldest entry at any index
+	for i := range 100 { // the queue grows with its oldest entry at any index
 		if q.Push(i); i%3 == 0 {
 			if v, ok := q.Pop(); !ok || v != next {
 				t.Fatalf("popped %d, %t, want %d", v, ok, next)

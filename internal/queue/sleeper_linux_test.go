@@ -129,7 +129,7 @@ func storm(t *testing.T, p *piped, waiters int) {
 	})
 	for i := range waiters * each {
 		switch rand.IntN(3) {
-		case 0: // one after the other
+		case 0: // the entries arrive one after the other
 			for start := time.Now(); int(got.Load()) < i-waiters && time.Since(start) < time.Second; {
 				time.Sleep(10 * time.Microsecond)
 			}

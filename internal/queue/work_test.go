@@ -209,7 +209,7 @@ func TestWaitEnds(t *testing.T) {
 			v, h, err := w.Wait(ctx, nil)
 			c <- result{v, h, err}
 		}()
-		synctest.Wait() // asleep, or finished
+		synctest.Wait() // the goroutine is asleep or finished
 		return c
 	}
 	post := func(t *testing.T, vs ...int) *Work[int] {
@@ -297,7 +297,8 @@ func TestWaitEnds(t *testing.T) {
 			for i := range 3 {
 				w.Finish(uint64(i))
 				synctest.Wait()
-				if r := <-cs[i]; r != (result{i + 1, Done, nil}) { // first come, first served
+				// The first waiter gets the first result.
+				if r := <-cs[i]; r != (result{i + 1, Done, nil}) {
 					t.Errorf("waiter %d: %+v", i, r)
 				}
 			}

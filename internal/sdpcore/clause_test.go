@@ -25,8 +25,9 @@ func TestSDP_6_1_Refused(t *testing.T) {
 		p.read(1, 5).want("got 1 0 " + c.row)
 	}
 	p := newProbe(t, func(p *Params) { p.RecvBufs, p.RecvBudget = 3, 0 })
-	p.recv("Data +1", "Data +1", "Data +1", "Data +1").alive().skip() // the fourth uses the spare
-	p.recv("Data +1").want("abort SDP-10.5-5")                        // [SDP-10.5-5]
+	// The fourth message uses the spare buffer.
+	p.recv("Data +1", "Data +1", "Data +1", "Data +1").alive().skip()
+	p.recv("Data +1").want("abort SDP-10.5-5") // [SDP-10.5-5]
 	p = newProbe(t)
 	p.took(p.m.ReceiveBad(time.Second, sdpwire.Data, sdpwire.ErrLen, mark())).want("abort SDP-6.1.4-1").stats("Violations=1") // [SDP-8.2.2-6]
 	p.took(p.m.ReceiveBad(time.Second, sdpwire.Data, sdpwire.ErrLen, mark())).want().stats("Violations=1")
@@ -83,14 +84,14 @@ func TestSDP_8_2_2_Die(t *testing.T) {
 	t.Run("SDP-8.2.1-13", func(t *testing.T) { // [SDP-8.2.1-12] [SDP-8.2.2-4] [SDP-8.2.1-14] [SDP-8.2.1-24] [SDP-8.2.2-5]
 		p := newProbe(t).pipelined(true, true).write(1, 200).write(2, 20).read(3, 300).read(4, 300).skip()
 		p.cancelRead(3).cancelWrite(1).skip().abort(boom).want("abort boom", "revoke", "revoke", "revoke", "wrote 1 0 boom", "wrote 2 0 boom", "got 3 0 boom", "got 4 0 boom")
-		p.abort(boom).want() // a second time
+		p.abort(boom).want() // a second abort has no effect
 		p.took(p.m.LLPClosed(p.now, nil, mark())).want()
 		p.write(5, 5).read(6, 5).want("wrote 5 0 boom", "got 6 0 boom").cancelRead(3).cancelWrite(1).closeWrite().pass(time.Hour).want()
 		if _, ok := p.m.Deadline(); ok || !p.m.Dead() || p.m.SendQueue() != 0 || p.m.Finished() || p.m.WriteErr() != boom || p.m.Err() != boom {
 			t.Errorf("%v, %v", p.m.Err(), p.m.WriteErr())
 		}
 	})
-	t.Run("SDP-8.2.1-14", func(t *testing.T) { // an RDMA Read in progress
+	t.Run("SDP-8.2.1-14", func(t *testing.T) { // aborts while an RDMA Read is in progress
 		p := newProbe(t).recv("SrcAvail size=300 +1").read(1, 300).skip().abort(boom).want("abort boom", "got 1 1")
 		p.readDone().want() // the RDMA Read completes even so
 	})
@@ -134,7 +135,7 @@ func TestSDP_9_1_Thresholds(t *testing.T) {
 		p.took(p.m.SetThresholds(0, 20, 5, mark())).recv("SrcAvail size=500 +1").read(1, 1).skip().read(2, 100).want("SendSm")
 		p.write(3, 21).want("SrcAvail size=21 +1")
 	})
-	// A read that is too small, and one that takes all bytes. [SDP-9.2-6] [SDP-9-4]
+	// The first read is too small, and the second one takes all bytes. [SDP-9.2-6] [SDP-9-4]
 	t.Run("SDP-9.2-5", func(t *testing.T) {
 		newProbe(t, threshold(200)).recv("SrcAvail size=500 +1").read(1, 1).skip().read(2, 200).want("SendSm")
 		newProbe(t, threshold(200)).recv("SrcAvail size=500 +1").read(1, 1).skip().read(2, 201).want("read 2 201@0 from 1")
@@ -266,13 +267,13 @@ func TestSDP_9_2_Edges(t *testing.T) {
 	t.Run("SDP-9.5.4-8", func(t *testing.T) { // [SDP-9.5.4-9] [SDP-9.5.2.1-1] [D-32] [D-33]
 		newProbe(t).pipelined(false, true).recv("SrcAvail size=500", "SrcAvail size=500", "SrcAvailCancel").stats("SentSendSms=1 RecvSrcAvails=2").read(1, 300).wantMsgs("SendSm", "SinkAvail size=300 nd=0")
 	})
-	// While others are open, a message carries only forced bytes. [SDP-11.3-6] [SDP-9.5.2.1-2]
-	// [SDP-10-4]
+	// While other advertisements are open, a message carries only forced bytes. [SDP-11.3-6]
+	// [SDP-9.5.2.1-2] [SDP-10-4]
 	t.Run("SDP-9.2-25", func(t *testing.T) {
 		newProbe(t).write(1, 200).write(2, 5).skip().recv("SendSm").want("revoke", "Data +84", "Data +84", "Data +36", "wrote 1 200", "wrote 2 5")
 		newProbe(t).pipelined(true, false).write(1, 200).write(2, 300).write(3, 5).skip().recv("SendSm").want("revoke", "Data +84", "Data +84", "Data +32", "wrote 1 200")
 	})
-	t.Run("SDP-9.5.4-1", func(t *testing.T) { // [D-32] cancelled twice
+	t.Run("SDP-9.5.4-1", func(t *testing.T) { // [D-32] the write is cancelled twice
 		p := newProbe(t, func(p *Params) { p.PeerBufs = 4 }).write(1, 400)
 		p.bufs = 3
 		p.recv("SendSm").skip() // one message is sent, and the rest of the write waits
@@ -286,7 +287,7 @@ func TestSDP_9_2_Edges(t *testing.T) {
 		p = newProbe(t)
 		p.bufs = 2
 		p.recv("Data").write(1, 10).urgent(2, 3).skip().cancelWrite(2).want("detach 2 0")
-		// The id of another write.
+		// No write has this ID.
 		newProbe(t).write(1, 200).skip().cancelWrite(7).want()
 	})
 }
@@ -337,7 +338,7 @@ func TestSDP_9_3_Edges(t *testing.T) {
 	t.Run("SDP-11.3-18", func(t *testing.T) {
 		newProbe(t, func(p *Params) { p.PeerMaxAdverts = 1 }).pipelined(true, true).read(1, 300).skip().write(2, 160).want("Data +84", "Data +76", "wrote 2 160")
 	})
-	t.Run("SDP-9.5.1-6", func(t *testing.T) { // served in order
+	t.Run("SDP-9.5.1-6", func(t *testing.T) { // reads are served in order
 		newProbe(t).readAll(1, 10).recv("Data +8", "Data +8").want("hold 8", "copy 1 8@0", "hold 8", "copy 1 2@8", "got 1 10")
 		newProbe(t).recv("SrcAvail size=301 +1").skip().read(1, 200).readAll(2, 101).want("copy 1 1@0", "read 1 199@1 from 1", "read 2 101@0 from 200")
 	})
@@ -345,7 +346,7 @@ func TestSDP_9_3_Edges(t *testing.T) {
 
 func TestD39_Threshold(t *testing.T) {
 	p := newProbe(t, autoPolicy)
-	// Every third SendSm in a row doubles it. [D-39]
+	// Every third SendSm in a row doubles the threshold. [D-39]
 	for i, want := range []int{150, 150, 300, 300, 300, 600} {
 		p.m.noteSendSm()
 		if got := p.m.src.threshold; got != want {
@@ -575,7 +576,7 @@ func TestSDP_10_5_Arithmetic(t *testing.T) {
 			t.Error("acknowledged too soon, or not at all")
 		}
 		p = newProbe(t).write(1, 1)
-		if !p.m.Acknowledged() { // message 0, by the zero that came before
+		if !p.m.Acknowledged() { // the zero that came before has acknowledged message 0
 			t.Error("message 0 is not taken as acknowledged")
 		}
 		p.write(2, 1)
@@ -650,13 +651,14 @@ func TestSDP_10_5_Arithmetic(t *testing.T) {
 			{credits{pool: 8, free: 8, told: 8, expect: 5, toldAck: 0}, true},
 			{credits{pool: 8, free: 8, told: 8, expect: 4, toldAck: 0}, true},  //
 			{credits{pool: 8, free: 8, told: 8, expect: 3, toldAck: 0}, false}, //
-			{credits{pool: 9, free: 9, told: 9, expect: 4, toldAck: 0}, false}, // rounded up
-			{credits{pool: 9, free: 9, told: 9, expect: 5, toldAck: 0}, true},  //
+			// The limit is rounded up.
+			{credits{pool: 9, free: 9, told: 9, expect: 4, toldAck: 0}, false},
+			{credits{pool: 9, free: 9, told: 9, expect: 5, toldAck: 0}, true}, //
 			// Two credits left.
 			{credits{pool: 8, free: 4, told: 4, expect: 2, toldAck: 0}, true},
-			// Consumed by empty Data.
+			// The credit was consumed by empty Data.
 			{credits{pool: 8, free: 4, told: 4, expect: 2, toldAck: 0, empties: 2}, false},
-			// No credit to give.
+			// There is no credit to give.
 			{credits{pool: 8, free: 2, told: 4, expect: 2, toldAck: 0}, false},
 		} {
 			if got := v.c.shouldRefresh(); got != v.want {
@@ -753,7 +755,7 @@ func TestSDP_9_2_Sink_Edges(t *testing.T) {
 		p = newProbe(t).pipelined(false, true).recv("SrcAvail size=200").write(9, 5).skip()
 		p.recv("SrcAvailCancel bufs=0").want().recv("Data bufs=1").want("SendSm")
 	})
-	// At most the largest size in a message. [SDP-6.3.3.1-1] [SDP-6.3.2.1-1]
+	// A message advertises at most the largest size. [SDP-6.3.3.1-1] [SDP-6.3.2.1-1]
 	t.Run("SDP-9.3-3", func(t *testing.T) {
 		newProbe(t).pipelined(false, true).read(1, sdpwire.MaxSize+5).want("SinkAvail size=2147483648 nd=0")
 		newProbe(t).pipelined(true, false).write(1, sdpwire.MaxSize+5).want("SrcAvail size=2147483648")
@@ -951,7 +953,7 @@ func TestSDP_13_1_1_Edges(t *testing.T) {
 }
 
 func TestSDP_9_5_5_Source_Edges(t *testing.T) {
-	// The answers to a cancel. [SDP-9.5.5-2] [SDP-9.5.5-5] [SDP-9.5.5-6] [SDP-9.5.5-4]
+	// These are the answers to a cancel. [SDP-9.5.5-2] [SDP-9.5.5-5] [SDP-9.5.5-6] [SDP-9.5.5-4]
 	// [SDP-9.5.5-9]
 	t.Run("SDP-9.5.5-3", func(t *testing.T) {
 		stuck := func(sinks ...string) *probe { // no credit for completions
@@ -1019,7 +1021,7 @@ func TestSDP_9_5_6_Edges(t *testing.T) {
 			t.Error("something is waited for")
 		}
 	})
-	t.Run("D-81", func(t *testing.T) { // at the exact time
+	t.Run("D-81", func(t *testing.T) { // the time limits are exact
 		p := newProbe(t).write(1, 200).skip().pass(time.Second - 1).want().pass(1).want("SrcAvailCancel").pass(5*time.Second - 1).alive().pass(1)
 		if p.m.Err() != ErrDeadPeer {
 			t.Error(p.m.Err())
@@ -1175,7 +1177,7 @@ func TestSDP_Small(t *testing.T) {
 		p.took(p.m.CloseRead(0, true, mark()))
 		p.took(p.m.CloseRead(0, false, mark())).recv("Data +5").want("hold 5", "drop 5").alive()
 	})
-	t.Run("SDP-12.2-1", func(t *testing.T) { // requested once
+	t.Run("SDP-12.2-1", func(t *testing.T) { // the change is requested only once
 		p := newProbe(t, func(p *Params) { p.RecvPolicy = Auto }).recv("ModeChange Buffered")
 		p.took(p.m.RequestRecvMode(0, mark())).wantMsgs("ModeChange Combined S").recv("ModeChange Buffered").wantMsgs()
 	})

@@ -13,11 +13,11 @@ func TestSDP_8_2_1_Graceful(t *testing.T) {
 	p := newProbe(t).write(1, 200).closeWrite().want("SrcAvail size=200 +1").recv("RdmaRdCompl size=199").want("revoke", "wrote 1 200", "DisConn")
 	// [SDP-8.2.1-2] [SDP-8.2.1-20]
 	p.write(2, 5).want("wrote 2 0 sdp: write after close")
-	// Receiving continues, by all mechanisms. [SDP-8.2.1-3] [SDP-8.2.1-9] [SDP-8.2.1-10]
+	// This end continues to receive, by all mechanisms. [SDP-8.2.1-3] [SDP-8.2.1-9] [SDP-8.2.1-10]
 	// [SDP-10.1-1]
 	p.read(3, 300).recv("Data +5").want("hold 5", "copy 3 5@0", "got 3 5").recv("SrcAvail size=300 +1").read(4, 300).readDone().
 		want("hold 1", "copy 4 1@0", "read 4 299@1 from 1", "got 4 300", "RdmaRdCompl size=299")
-	// The stream ends, and then the LLP. [SDP-8.2.1-12] [SDP-8.2.1-17] [SDP-8.2.1-23]
+	// The stream ends first, and then the LLP. [SDP-8.2.1-12] [SDP-8.2.1-17] [SDP-8.2.1-23]
 	p.read(5, 10).recv("DisConn").want("closed", "finish", "got 5 0 EOF").read(6, 10).want("got 6 0 EOF")
 	p.took(p.m.LLPClosed(p.now, nil, mark())).want()
 	if !p.m.Finished() || p.m.Err() != nil {
@@ -26,7 +26,7 @@ func TestSDP_8_2_1_Graceful(t *testing.T) {
 
 	// The other end. [SDP-8.2.1-15] [SDP-6.2.3-2] SinkAvails become void, and reads end.
 	p = newProbe(t).pipelined(false, true).read(1, 300).read(2, 300).skip().recv("DisConn").want("closed", "revoke", "revoke", "got 1 0 EOF", "got 2 0 EOF")
-	// Sending continues. [SDP-8.2.1-16] [SDP-8.2.1-19] [SDP-8.2.1-21]
+	// This end can continue to send. [SDP-8.2.1-16] [SDP-8.2.1-19] [SDP-8.2.1-21]
 	p.write(3, 100).want("Data +84", "Data +16", "wrote 3 100").closeWrite().want("DisConn", "finish")
 	// Bytes received before the end of the stream are read first.
 	newProbe(t).recv("Data +5", "DisConn").read(1, 10).want("hold 5", "closed", "copy 1 5@0", "got 1 5").read(2, 10).want("got 2 0 EOF")
@@ -188,7 +188,7 @@ func TestSDP_13_1_1_Suspend(t *testing.T) {
 	p = start(newProbe(t)).skip().recv("SuspComm port=6000").want("SuspCommAck", "reconnect 6000")
 	p.seq, p.ack = 0, 0
 	p.took(p.m.Resume(p.now, params(), mark())).want("SuspComm port=5000")
-	// A peer that continues to send. [SDP-13.1.1-5] [D-54]
+	// A peer may continue to send. [SDP-13.1.1-5] [D-54]
 	newProbe(t, accepting).write(1, 300).recv("SuspComm port=6000").skip()
 	newProbe(t).recv("SrcAvail size=200 +1").read(1, 200).recv("SuspComm port=6000").recv("Data +5").aborted("SDP-13.1.1-5")
 	newProbe(t).recv("SuspCommAck").aborted("SDP-13.1.1-6")
@@ -198,11 +198,11 @@ func TestSDP_13_1_1_Suspend(t *testing.T) {
 			t.Error(p.m.Err())
 		}
 	}
-	// No answer within five seconds. [D-53]
+	// The peer does not answer within five seconds. [D-53]
 	if p := start(newProbe(t)).pass(5 * time.Second); p.m.Err() != ErrNoSuspend {
 		t.Error(p.m.Err())
 	}
-	// Another process continues. [SDP-13.1.1-12] [SDP-13.1.1-16]
+	// Another process can continue. [SDP-13.1.1-12] [SDP-13.1.1-16]
 	p = newProbe(t)
 	p.m = Restore(params(), State{Held: 7, RecvPos: 7, EOF: true})
 	p.read(1, 10).want("copy 1 7@0", "got 1 7").read(2, 10).want("got 2 0 EOF")
@@ -253,7 +253,7 @@ func FuzzMessages(f *testing.F) {
 		id := uint64(0)
 		for i := 0; i+2 < len(b) && p.m.Err() == nil; i += 3 {
 			x, y := int(b[i+1]), b[i+2]
-			if b[i] >= 200 { // an operation of the ULP
+			if b[i] >= 200 { // bytes from 200 on stand for operations of the ULP
 				id++
 				switch b[i] % 8 {
 				case 0, 1:

@@ -121,7 +121,7 @@ func TestSDP_6_2_Order(t *testing.T) {
 	}
 	p := newProbe(t).recv("Data +1")
 	p.seq = 0
-	p.recv("Data +1").aborted("SDP-6.1.5-2") // a repetition
+	p.recv("Data +1").aborted("SDP-6.1.5-2") // the message repeats a sequence number
 	newProbe(t).recv("Data +84").alive()     // exactly the size announced [SDP-5-2] [SDP-10-1]
 	// Acknowledgements must not decrease. [D-09]
 	p = newProbe(t).write(1, 1).write(2, 1).write(3, 1).recv("Data ack=2")
@@ -311,7 +311,7 @@ func TestSDP_11_Bcopy(t *testing.T) {
 		p.write(i, 3)
 	}
 	p.skip().recv("Data ack=1 bufs=3").want("Data +12", "wrote 1 3", "wrote 2 3", "wrote 3 3", "wrote 4 3")
-	// The smallest buffers. [SDP-10-5] [SDP-10-7]
+	// These are the smallest buffers. [SDP-10-5] [SDP-10-7]
 	p = newProbe(t, func(p *Params) { p.PeerSize, p.RecvSize = 37, 37 }).write(1, 30)
 	p.want("Data +21", "Data +9", "wrote 1 30")
 }
@@ -320,7 +320,7 @@ func TestSDP_9_2_ReadZcopy_Source(t *testing.T) {
 	combined := func() *probe { return newProbe(t).write(1, 200) }
 	// [SDP-9.2-1] [SDP-9.2-2] [SDP-9.2-4] [SDP-11.2-2] [SDP-11.2-6] [SDP-6.3.2.1-1] [SDP-6.3.2-2]
 	combined().want("SrcAvail size=200 +1").recv("RdmaRdCompl size=199").want("revoke", "wrote 1 200")
-	// Partial answers, and then the rest. [SDP-9.2-14] [SDP-9.2-15] [SDP-9.2-17] [SDP-9.2-18]
+	// Partial answers are followed by the rest. [SDP-9.2-14] [SDP-9.2-15] [SDP-9.2-17] [SDP-9.2-18]
 	combined().skip().recv("RdmaRdCompl size=100").want().recv("RdmaRdCompl size=0").want().recv("RdmaRdCompl size=99").want("revoke", "wrote 1 200")
 	combined().recv("RdmaRdCompl size=200").aborted("SDP-9.2-17")
 	combined().recv("RdmaRdCompl size=100", "RdmaRdCompl size=100").aborted("SDP-9.2-17")
@@ -330,17 +330,17 @@ func TestSDP_9_2_ReadZcopy_Source(t *testing.T) {
 		p.recv("RdmaRdCompl size=0").alive()
 	}
 	p.recv("RdmaRdCompl size=0").aborted("D-19")
-	// One half is read, the other forced. [SDP-9.2-24] [SDP-9.2-25] [SDP-9.5.2.1-1] [SDP-9.5.2.1-2]
-	// [SDP-9.5.2.1-5]
+	// The peer reads one half and forces the other one. [SDP-9.2-24] [SDP-9.2-25] [SDP-9.5.2.1-1]
+	// [SDP-9.5.2.1-2] [SDP-9.5.2.1-5]
 	combined().skip().recv("RdmaRdCompl size=99").want().recv("SendSm").want("revoke", "Data +84", "Data +16", "wrote 1 200")
-	// Only one SendSm. [SDP-9.2-16]
+	// The peer may send only one SendSm. [SDP-9.2-16]
 	combined().recv("SendSm", "SendSm").aborted("SDP-9.2-16")
 	newProbe(t).recv("RdmaRdCompl size=1").aborted("SDP-9.2-13")
 	// [SDP-9.2-22] [D-41]
 	combined().skip().recv("RdmaRdCompl size=199 inv*").alive()
 	combined().recv("RdmaRdCompl size=199 inv=3").aborted("SDP-9.2-22")
 	combined().recv("RdmaRdCompl size=50 inv*").aborted("SDP-9.2-22")
-	// No payload after an open SrcAvail. [SDP-11.2-4] [SDP-11.2-5]
+	// No payload is sent after an open SrcAvail. [SDP-11.2-4] [SDP-11.2-5]
 	combined().skip().write(2, 5).write(3, 300).want().recv("RdmaRdCompl size=199").
 		want("revoke", "wrote 1 200", "Data +5", "wrote 2 5", "SrcAvail size=300 +1")
 	// Without remote invalidation, the STag is invalidated locally. [SDP-9.2-23]
@@ -353,8 +353,8 @@ func TestSDP_9_2_ReadZcopy_Source(t *testing.T) {
 	newProbe(t, big).write(1, 200).want("SrcAvail size=200 +68")
 	newProbe(t, big, func(p *Params) { p.SendThreshold = 10 }).write(1, 30).want("SrcAvail size=30 +29")
 
-	// Pipelined Mode: several SrcAvails, without payload. [SDP-9.2-3] [SDP-11.3-2] [SDP-11.3-4]
-	// [SDP-11.3-17]
+	// In Pipelined Mode several SrcAvails are sent, without payload. [SDP-9.2-3] [SDP-11.3-2]
+	// [SDP-11.3-4] [SDP-11.3-17]
 	pipe := func() *probe { return newProbe(t).pipelined(true, false).write(1, 200).write(2, 300).write(3, 400) }
 	pipe().want("SrcAvail size=200", "SrcAvail size=300", "SrcAvail size=400")
 	// They are answered in order. [SDP-9.2-12] [SDP-9.2-13]
@@ -390,14 +390,14 @@ func TestSDP_9_2_ReadZcopy_Sink(t *testing.T) {
 	}
 	// A SrcAvail is read in pieces. [SDP-9.2-14] [SDP-9.2-15] [SDP-9.2-28]
 	p = newProbe(t).recv("SrcAvail size=601 +1 va=0").skip().read(1, 201).readDone().want("copy 1 1@0", "read 1 200@1 from 1", "got 1 201", "RdmaRdCompl size=200")
-	if a := p.full[len(p.full)-1]; a.Invalidate { // not the final one [SDP-9.2-21]
+	if a := p.full[len(p.full)-1]; a.Invalidate { // not the last RdmaRdCompl [SDP-9.2-21]
 		t.Error("partial completion invalidates")
 	}
 	p.read(2, 400).readDone().want("read 2 400@0 from 201", "got 2 400", "RdmaRdCompl size=400")
 	// The read is too small: it gets the prefix, and then SendSm follows. [SDP-9.2-5] [SDP-9.2-6]
 	// [SDP-6.3.5-1]
 	newProbe(t).recv("SrcAvail size=500 +1").skip().read(1, 20).want("copy 1 1@0", "got 1 1").read(2, 20).want("SendSm")
-	// No RDMA Read at all. [SDP-9-5]
+	// With NoRead there is no RDMA Read at all. [SDP-9-5]
 	newProbe(t, func(p *Params) { p.NoRead = true }).recv("SrcAvail size=500 +1").want("hold 1", "SendSm")
 	// After SendSm, all of its bytes precede another completion. [SDP-9.2-26] [SDP-9.2-27]
 	p = newProbe(t).pipelined(false, true)
@@ -425,23 +425,24 @@ func TestSDP_9_2_ReadZcopy_Sink(t *testing.T) {
 		row  string
 		msgs []string
 	}{
-		// Without payload in Combined.
+		// This SrcAvail has no payload in Combined Mode.
 		{"SDP-9.2-2", []string{"SrcAvail size=500"}},
-		{"SDP-11.2-4", []string{"SrcAvail size=500 +1", "SrcAvail size=500 +1"}}, // two in Combined
-		// Payload after it.
+		// Two SrcAvails are open in Combined Mode.
+		{"SDP-11.2-4", []string{"SrcAvail size=500 +1", "SrcAvail size=500 +1"}},
+		// Payload follows the SrcAvail.
 		{"SDP-11.2-4", []string{"SrcAvail size=500 +1", "Data +5"}},
-		// With payload in Pipelined.
+		// This SrcAvail has payload in Pipelined Mode.
 		{"SDP-9.2-3", []string{"ModeChange Pipelined", "SrcAvail size=500 +1"}},
-		// Payload after it.
+		// Payload follows the SrcAvail.
 		{"SDP-11.3-5", []string{"ModeChange Pipelined", "SrcAvail size=500", "Data +5"}},
-		{"SDP-11.1-1", []string{"ModeChange Buffered", "SrcAvail size=500 +1"}}, // in Buffered
+		{"SDP-11.1-1", []string{"ModeChange Buffered", "SrcAvail size=500 +1"}}, // the mode is Buffered
 		// More payload than the buffer has.
 		{"D-18", []string{"SrcAvail size=5 +6"}},
-		// The address wraps.
+		// The address range wraps around.
 		{"SDP-6.3.2.1-1", []string{"SrcAvail size=500 +1 va=0xffffffffffffff00"}},
-		{"SDP-8.2.1-8", []string{"DisConn", "SrcAvail size=500 +1"}}, // after DisConn
-		{"SDP-8.2.1-8", []string{"DisConn", "Data +1"}},              // after DisConn
-		{"SDP-8.2.1-4", []string{"SrcAvail size=500 +1", "DisConn"}}, // not complete
+		{"SDP-8.2.1-8", []string{"DisConn", "SrcAvail size=500 +1"}}, // the SrcAvail follows DisConn
+		{"SDP-8.2.1-8", []string{"DisConn", "Data +1"}},              // the Data follows DisConn
+		{"SDP-8.2.1-4", []string{"SrcAvail size=500 +1", "DisConn"}}, // the SrcAvail is not complete
 	} {
 		newProbe(t).recv(c.msgs...).aborted(c.row)
 	}
@@ -457,7 +458,7 @@ func TestSDP_9_3_WriteZcopy_Source(t *testing.T) {
 	// [SDP-9.3-1] [SDP-9.3-5] [SDP-9.3-7] [SDP-9.3-12] [SDP-11.3-11] [SDP-6.3.3.3-1]
 	// [SDP-6.3.6.1-1] [SDP-6.3.3.2-2]
 	p := pipe().recv("SinkAvail size=500 nd=0 stag=9 va=33").write(1, 300)
-	// A short write. [SDP-6.3.6.1-2] [D-37]
+	// This write is shorter than the SinkAvail. [SDP-6.3.6.1-2] [D-37]
 	p.want("write 1 300@0 -> 33", "wrote 1 300", "RdmaWrCompl size=300")
 	if a := p.full[len(p.full)-1]; !a.Solicited || !a.Invalidate || a.STag != 9 || p.full[0].STag != 9 { // [SDP-9.3-8]
 		t.Errorf("%+v", a)
@@ -474,7 +475,7 @@ func TestSDP_9_3_WriteZcopy_Source(t *testing.T) {
 	// Crossing: the SrcAvail is dropped and the SinkAvail is used. [SDP-11.3-9] [SDP-11.3-11]
 	// [SDP-11.3-12]
 	pipe().write(1, 400).want("SrcAvail size=400").recv("SinkAvail size=400 nd=0").want("revoke", "write 1 400@0 -> 0", "wrote 1 400", "RdmaWrCompl size=400")
-	// No SinkAvail before Pipelined Mode. [SDP-12-11] [SDP-8.1.1-23]
+	// No SinkAvail may arrive before Pipelined Mode. [SDP-12-11] [SDP-8.1.1-23]
 	newProbe(t).recv("SinkAvail size=400 nd=0").aborted("SDP-12-10")
 	// [D-15]
 	p = newProbe(t, func(p *Params) { p.MaxAdverts = 1 }).pipelined(true, false)
@@ -484,7 +485,7 @@ func TestSDP_9_3_WriteZcopy_Source(t *testing.T) {
 
 func TestSDP_9_3_WriteZcopy_Sink(t *testing.T) {
 	pipe := func() *probe { return newProbe(t).pipelined(false, true) }
-	// Sizes around the size of a Private Buffer. [SDP-9.3-2] [SDP-9.5.1-1] [SDP-9-1]
+	// These sizes are around the size of a Private Buffer. [SDP-9.3-2] [SDP-9.5.1-1] [SDP-9-1]
 	pipe().read(1, 100).want()
 	pipe().read(1, 101).want("SinkAvail size=101 nd=0")                                             // [SDP-9.3-3] [SDP-9.3-4] [SDP-6.3.3.4-1] [SDP-6.3.3.4-2] [SDP-11.3-8]
 	newProbe(t, func(p *Params) { p.RecvThreshold = 5 }).pipelined(false, true).read(1, 100).want() // [SDP-9.5.1-2] [SDP-10-6]
@@ -500,7 +501,7 @@ func TestSDP_9_3_WriteZcopy_Sink(t *testing.T) {
 	pipe().read(1, 300).skip().recv("RdmaWrCompl size=0").want("revoke", "SinkAvail size=300 nd=0")
 	// A read that must be full is not advertised. [SDP-9.3-15]
 	pipe().readAll(1, 500).want().recv("Data +50", "Data +50").want("hold 50", "copy 1 50@0", "hold 50", "copy 1 50@50")
-	// None in Combined Mode. [SDP-12-11]
+	// In Combined Mode no SinkAvail is sent. [SDP-12-11]
 	newProbe(t).read(1, 300).want()
 	// None while a SrcAvail is open: Read Zcopy is used. [SDP-11.3-14] [SDP-11.3-15]
 	pipe().recv("SrcAvail size=300").read(1, 500).want("read 1 300@0 from 0")
@@ -521,7 +522,7 @@ func TestSDP_9_4_Transaction(t *testing.T) {
 	// The receiving half must be in Pipelined Mode. [SDP-9.4-2]
 	p = newProbe(t)
 	p.took(p.m.Exchange(0, 1, 10, 2, 300, mark())).want("Data +10", "wrote 1 10")
-	// The other end: the payload is delivered, and the reply is written. [SDP-9.4-3] [SDP-9.4-4]
+	// At the other end, the payload is delivered, and the reply is written. [SDP-9.4-3] [SDP-9.4-4]
 	// [SDP-11.2-3] [SDP-11.3-3]
 	p = newProbe(t).pipelined(true, false).read(1, 50).recv("SinkAvail size=300 nd=0 stag=8 +10").want("hold 10", "copy 1 10@0", "got 1 10")
 	p.write(2, 300).want("write 2 300@0 -> 0", "wrote 2 300", "RdmaWrCompl size=300")
@@ -544,7 +545,7 @@ func TestSDP_9_5_1_Stale(t *testing.T) {
 	// The next SinkAvail, numbered by the rules, is used, because nothing has changed the count
 	// since. [SDP-9.5.2.2-2]
 	p.recv("SinkAvail size=200 nd=0").write(4, 200).want("write 4 200@0 -> 0", "wrote 4 200", "RdmaWrCompl size=200")
-	// A number greater than the counter. [D-24]
+	// The number is greater than the counter. [D-24]
 	newProbe(t).pipelined(true, false).recv("SinkAvail size=300 nd=1").aborted("D-24")
 	// The counters wrap. [SDP-9.5.1-7] [SDP-6.3.3.4-4]
 	p = newProbe(t, func(p *Params) { p.FirstSrcCount, p.FirstSnkCount = math.MaxUint32, math.MaxUint32 }).pipelined(true, true)
@@ -593,7 +594,7 @@ func TestSDP_9_5_3_Urgent(t *testing.T) {
 	// Advertised bytes count as well. [D-30]
 	p = newProbe(t).write(1, 100_000).urgent(2, 1).wantMsgs("SrcAvail size=100000 +1")
 	p.recv("RdmaRdCompl size=40000").wantMsgs("Data OOB_PEND").recv("RdmaRdCompl size=59999").wantMsgs("Data OOB_PRES +1")
-	// Never by RDMA. [SDP-9.5.3-8]
+	// Urgent bytes are never written by RDMA. [SDP-9.5.3-8]
 	p = newProbe(t).pipelined(true, false).recv("SinkAvail size=900 nd=0").urgent(1, 300)
 	for _, a := range p.full {
 		if a.Op == OpRDMAWrite {
@@ -623,7 +624,8 @@ func (d *deque[T]) empty() bool { return d.n == 0 }
 
 func TestSDP_9_5_4_SrcCancel_Source(t *testing.T) {
 	pipe := func() *probe { return newProbe(t).pipelined(true, false).write(1, 200).write(2, 300).skip() }
-	// The others are advertised again. [SDP-9.5.4-1] [SDP-9.5.4-10] [SDP-9.5.4-11]
+	// The SrcAvails that were not cancelled are advertised again. [SDP-9.5.4-1] [SDP-9.5.4-10]
+	// [SDP-9.5.4-11]
 	p := pipe().cancelWrite(1).want("SrcAvailCancel").write(3, 400).want()
 	p.recv("SendSm").want("revoke", "revoke", "wrote 1 0 cancelled", "SrcAvail size=300", "SrcAvail size=400")
 	// A SendSm that crossed the cancel ends one SrcAvail in the normal way. [D-31]
@@ -644,7 +646,7 @@ func TestSDP_9_5_4_SrcCancel_Source(t *testing.T) {
 		want("revoke", "revoke", "wrote 1 0 cancelled", "write 2 300@0 -> 0", "wrote 2 300", "RdmaWrCompl size=300")
 	// A write that has not begun is cancelled at once.
 	newProbe(t).write(1, 200).write(2, 7).skip().cancelWrite(2).want("wrote 2 0 cancelled")
-	// No answer for five seconds. [D-81]
+	// The peer does not answer for five seconds. [D-81]
 	p = pipe().cancelWrite(1).pass(5 * time.Second)
 	if p.m.Err() != ErrDeadPeer {
 		t.Error(p.m.Err())
@@ -695,7 +697,7 @@ func TestSDP_9_5_4_SrcCancel_Sink(t *testing.T) {
 }
 
 func TestSDP_9_5_5_SinkCancel(t *testing.T) {
-	// The sink. [SDP-9.5.5-1] [SDP-9.5.5-10] [SDP-9.5.5-11]
+	// These are the rules for the Data Sink. [SDP-9.5.5-1] [SDP-9.5.5-10] [SDP-9.5.5-11]
 	pipe := func() *probe { return newProbe(t).pipelined(false, true).read(1, 300).read(2, 400).skip() }
 	p := pipe().cancelRead(1).want("SinkAvailCancel").cancelRead(2).want().read(3, 500).want()
 	p.recv("SinkCancelAck").want("revoke", "revoke", "got 1 0 cancelled", "got 2 0 cancelled", "SinkAvail size=500 nd=0")
@@ -708,7 +710,8 @@ func TestSDP_9_5_5_SinkCancel(t *testing.T) {
 	if p.m.Err() != ErrDeadPeer {
 		t.Error(p.m.Err())
 	}
-	// The source. [SDP-9.5.5-2] [SDP-9.5.5-6] [SDP-9.5.5-9] [SDP-6.3.11-1]
+	// These are the rules for the Data Source. [SDP-9.5.5-2] [SDP-9.5.5-6] [SDP-9.5.5-9]
+	// [SDP-6.3.11-1]
 	src := func() *probe { return newProbe(t).pipelined(true, false) }
 	src().recv("SinkAvail size=300 nd=0", "SinkAvail size=300 nd=0", "SinkAvail size=300 nd=0", "SinkAvailCancel").want("SinkCancelAck").
 		write(1, 200).want("SrcAvail size=200")

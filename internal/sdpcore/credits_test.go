@@ -23,7 +23,7 @@ type (
 )
 
 const (
-	creditEmpty   creditKind = iota // an empty Data
+	creditEmpty   creditKind = iota // an empty Data message
 	creditControl                   // any other message without payload
 	creditCancel                    // a cancel, for which the receiver holds MSeqAck [D-33]
 	creditPayload

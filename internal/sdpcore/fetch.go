@@ -26,7 +26,8 @@ func (m *Machine) fetch(r *read) bool {
 		}
 		return false
 	}
-	// After the prefix, from the STag in the SrcAvail. [SDP-9.2-8] [SDP-6.3.2.3-1] [SDP-11.3-15]
+	// The RDMA Read begins after the prefix, with the STag of the SrcAvail. [SDP-9.2-8]
+	// [SDP-6.3.2.3-1] [SDP-11.3-15]
 	n := min(room, left)
 	m.do(Action{Op: OpRDMARead, ID: r.id, Off: r.off + r.inflight, N: n, STag: a.stag, TO: a.to + uint64(a.asked)})
 	s.ops.push(readOp{adv: a.key, rid: r.id, n: n})

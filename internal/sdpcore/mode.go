@@ -96,7 +96,7 @@ func (m *Machine) changeSendMode() bool {
 			return false
 		}
 		m.sendModeChange(to, false)
-		// Figure 28. [SDP-12.4-4]
+		// The rules are in Figure 28 of the draft. [SDP-12.4-4]
 		s.leaving, s.leaveSeq, s.leaveAt, s.nudgeAck = true, m.cr.next-1, m.now, false
 		s.count0 = s.count
 		s.avail.clear() // incomplete SinkAvails are discarded [SDP-12.4-6]

@@ -20,7 +20,7 @@ func inModes(t testing.TB, send, recv sdpwire.Mode) *probe {
 	if recv != sdpwire.Combined {
 		p.recv("ModeChange " + recv.String())
 	}
-	if p.m.SendMode() != send || p.m.RecvMode() != recv { // [SDP-11-3] any pair
+	if p.m.SendMode() != send || p.m.RecvMode() != recv { // [SDP-11-3] the modes can be any pair
 		t.Fatalf("modes are %v and %v, want %v and %v", p.m.SendMode(), p.m.RecvMode(), send, recv)
 	}
 	return p.skip()
@@ -98,13 +98,13 @@ func TestSDP_12_Transitions(t *testing.T) {
 	t.Run("SDP-12-1", func(t *testing.T) {
 		newProbe(t).recv("ModeChange Buffered", "ModeChange Pipelined").aborted("SDP-12-1")
 	})
-	t.Run("SDP-12-2", func(t *testing.T) { // [D-43] the wrong side
+	t.Run("SDP-12-2", func(t *testing.T) { // [D-43] the request is from the wrong side
 		newProbe(t).recv("ModeChange Buffered S").aborted("SDP-12-2")
 		newProbe(t).recv("ModeChange Buffered", "ModeChange Combined").aborted("SDP-12-2")
 	})
 	t.Run("SDP-12-3", func(t *testing.T) {
 		newProbe(t).recv("ModeChange Combined").aborted("SDP-12-3")
-		newProbe(t).goMode(sdpwire.Combined).want() // never sent
+		newProbe(t).goMode(sdpwire.Combined).want() // a change that is not allowed is never sent
 	})
 	t.Run("SDP-6.3.8-3 SDP-12-9 SDP-12-10", func(t *testing.T) {
 		newProbe(t).recv("ModeChange Buffered", "SrcAvail size=300 +1").aborted("SDP-11.1-1")
@@ -120,7 +120,7 @@ func TestSDP_12_Transitions(t *testing.T) {
 		p.m.p.SendPolicy = PinBuffered
 		p.pass(time.Millisecond).want()
 		p.recv("RdmaRdCompl size=199").want("revoke", "wrote 1 200", "ModeChange Buffered", "mode send Buffered")
-		// The same at the sink. [SDP-12.1-2]
+		// The sink refuses a change to Buffered Mode while a SrcAvail is open. [SDP-12.1-2]
 		newProbe(t).recv("SrcAvail size=300 +1", "ModeChange Buffered").aborted("SDP-12.1-2")
 	})
 	t.Run("SDP-12.2-1", func(t *testing.T) {
@@ -142,7 +142,7 @@ func TestSDP_12_Transitions(t *testing.T) {
 		p.recv("RdmaRdCompl size=199", "RdmaRdCompl size=200").want("revoke", "wrote 1 200", "revoke", "wrote 2 200")
 		newProbe(t).recv("SrcAvail size=300 +1", "ModeChange Pipelined").read(1, 300).readDone().alive()
 	})
-	t.Run("SDP-12.5-1", func(t *testing.T) { // any legal change at any time
+	t.Run("SDP-12.5-1", func(t *testing.T) { // every legal change is possible at any time
 		p := newProbe(t)
 		for range 3 {
 			p.recv("ModeChange Pipelined", "ModeChange Combined", "ModeChange Buffered")
@@ -230,7 +230,7 @@ func TestSDP_12_4(t *testing.T) {
 		p.ack = ack
 		p.recv("SinkAvail size=500 nd=3").aborted("D-24")
 	})
-	t.Run("SDP-12.4-9", func(t *testing.T) { // Figure 29
+	t.Run("SDP-12.4-9", func(t *testing.T) { // as in Figure 29 of the draft
 		p := newProbe(t).pipelined(false, true).read(1, 300).read(2, 300).cancelRead(2).skip()
 		p.recv("ModeChange Combined").want("revoke", "revoke", "got 2 0 cancelled", "mode recv Combined")
 		p.recv("Data +5").want("hold 5", "copy 1 5@0", "got 1 5")
@@ -238,7 +238,8 @@ func TestSDP_12_4(t *testing.T) {
 }
 
 func TestD42_Policy(t *testing.T) {
-	// Four SendSm in a row: Combined to Buffered, and Pipelined to Combined.
+	// Four SendSm in a row change the mode from Combined to Buffered, and from Pipelined to
+	// Combined.
 	p := newProbe(t, autoPolicy)
 	for i := range uint64(4) {
 		p.write(i, 2000).skip().recv("SendSm")
@@ -257,7 +258,7 @@ func TestD42_Policy(t *testing.T) {
 	if p.m.SendMode() != sdpwire.Buffered {
 		t.Errorf("after a second of small writes: %v", p.m.SendMode())
 	}
-	// Hysteresis: no second change within a second.
+	// There is no second change within a second.
 	p = newProbe(t, autoPolicy).write(1, 200).write(2, 200)
 	for range 2 {
 		p.recv("SendSm")

@@ -32,7 +32,8 @@ func (m *Machine) send(mid sdpwire.MID, flags sdpwire.Flags) int {
 		panic("sdpcore: no credit for " + mid.String())
 	}
 	if m.src.urgents > 0 {
-		// Once for each urgent byte. [SDP-9.5.3-4], at the latest in its message [SDP-9.5.3-5]
+		// Each urgent byte is announced once [SDP-9.5.3-4], at the latest in its message.
+		// [SDP-9.5.3-5]
 		if w := m.announceable(); w != nil {
 			// The flag is in the next message of any type. [SDP-6.1.2-7] [SDP-9.5.3-2]
 			flags |= sdpwire.OOBPend

@@ -65,7 +65,8 @@ func (m *Machine) head(msg *inbound) bool {
 	if s.leaveSeq.less(c.acked) { // [SDP-12.4-3] [D-45]
 		s.leaving = false
 	}
-	// In any type, together with the byte or before it. [SDP-6.1.2-7] [SDP-6.1.2-8] [D-74]
+	// The flag may be in a message of any type, before the urgent byte's message or in it.
+	// [SDP-6.1.2-7] [SDP-6.1.2-8] [D-74]
 	if msg.Flags&sdpwire.OOBPend != 0 {
 		m.snk.announced++
 		m.do(Action{Op: OpUrgentPending}) // [SDP-9.5.3-9]

@@ -4,7 +4,7 @@ import "viaduct/internal/wire/sdpwire"
 
 // resize is the state of changes to the sizes of Private Buffers. [SDP 10.6]
 type resize struct {
-	// The state of the requesting end.
+	// These fields are the state of the requesting end.
 	want   int  // size to request from the peer, or 0
 	sent   bool // a ChRcvBuf is unacknowledged [SDP-10.6-19]
 	asked  int
@@ -112,7 +112,8 @@ func (m *Machine) endChRcvBuf(msg *inbound) {
 	case m.p.NoResize: // [SDP-10.6-14] [SDP-6.4.2.1-2]
 		size = old
 	case want < old:
-		// [SDP-10.6-8] , and because of the maximum above never less than requested. [SDP-10.6-9]
+		// The size does not grow [SDP-10.6-8]; because of the maximum above it is never less than
+		// requested. [SDP-10.6-9]
 		size = min(size, old)
 		size = max(size, want)
 	default:

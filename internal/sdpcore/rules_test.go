@@ -120,7 +120,7 @@ func TestSDP_8_2_2_Suspending(t *testing.T) {
 		p := newProbe(t).write(1, 300).recv("SuspComm port=6000").skip()
 		p.took(p.m.LLPClosed(p.now, nil, mark())).want().alive().resume().wantMsgs("SrcAvail size=299 +1")
 	})
-	// An abort is one even if no bytes were left to send. [SDP-8.2.1-12]
+	// An abort is reported as an abort even if no bytes were left to send. [SDP-8.2.1-12]
 	t.Run("SDP-8.2.1-22", func(t *testing.T) {
 		boom := errors.New("boom")
 		if err := newProbe(t).recv("DisConn").abort(boom).m.WriteErr(); err != boom {
@@ -154,7 +154,7 @@ func TestSDP_9_5_2_Forced(t *testing.T) {
 }
 
 func TestSDP_9_5_1_Apart(t *testing.T) {
-	// Counted from the first message on, also in Combined Mode. [SDP-9.5.1-8] [D-25]
+	// Messages are counted from the first one on, also in Combined Mode. [SDP-9.5.1-8] [D-25]
 	t.Run("SDP-9.5.1-7", func(t *testing.T) {
 		p := newProbe(t).write(1, 200).want("SrcAvail size=200 +1").recv("RdmaRdCompl size=199").pipelined(true, false)
 		p.recv("SinkAvail size=300 nd=0").stats("StaleSinkAvails=1").recv("SinkAvail size=300 nd=0").stats("StaleSinkAvails=1")
@@ -307,11 +307,12 @@ func TestSDP_10_6_Bounds(t *testing.T) {
 	for _, c := range []struct {
 		min, max, ask, want int
 	}{
-		// Less was requested: not more. [SDP-10.6-8] [SDP-10.6-11]
+		// Less than the present size was requested, so the answer is not more. [SDP-10.6-8]
+		// [SDP-10.6-11]
 		{150, 300, 70, 100},
-		// Not less than requested. [SDP-10.6-9]
+		// The answer is not less than the request. [SDP-10.6-9]
 		{37, 50, 70, 70},
-		// More was requested: not less. [SDP-10.6-10]
+		// More than the present size was requested, so the answer is not less. [SDP-10.6-10]
 		{37, 50, 200, 100},
 		{37, 150, 200, 150}, {60, 300, 50, 60}, {150, 300, 120, 150}, // [SDP-10.6-5] [SDP-10.6-6]
 	} {
@@ -377,7 +378,8 @@ func TestSDP_11_3_Order(t *testing.T) {
 		p := pipe().recv("SinkAvail size=500 nd=0").credits(0).goMode(sdpwire.Combined).write(1, 300).want()
 		p.credits(9).want("ModeChange Combined", "mode send Combined", "SrcAvail size=300 +1")
 	})
-	// Never more than the remaining room. [SDP-9.3-1] [SDP-6.3.3.3-1] [SDP-6.3.3.2-2] [SDP-9.4-3]
+	// A write never places more bytes than the remaining room. [SDP-9.3-1] [SDP-6.3.3.3-1]
+	// [SDP-6.3.3.2-2] [SDP-9.4-3]
 	t.Run("SDP-9.3-5", func(t *testing.T) {
 		p := pipe().write(1, 200).write(2, 200).skip().recv("SinkAvail size=250 nd=0")
 		p.want("revoke", "revoke", "write 1 200@0 -> 0", "wrote 1 200", "write 2 50@0 -> 200", "RdmaWrCompl size=250", "Data +84", "Data +66", "wrote 2 200")

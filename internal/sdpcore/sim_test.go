@@ -108,7 +108,7 @@ type simEnd struct {
 	// The state of the stream that this end has received.
 	curWrite, curOff int
 
-	// The state of the wire, derived only from messages.
+	// These fields are the state of the wire, derived only from messages.
 	seq       uint32
 	seenBufs  int
 	seenAck   uint32
@@ -436,7 +436,7 @@ func (s *sim) send(e *simEnd, acts []Action, i int) int {
 		add(acts[i+k].ID, acts[i+k].Off, acts[i+k].N)
 	}
 	n := spanLen(spans)
-	// Numbers, sizes and credit by the formulas of the draft.
+	// Numbers, sizes and credit must satisfy the formulas of the draft.
 	if msg.MSeq != e.seq {
 		s.errorf("%s: [SDP-6.1.5-2] MSeq %d, want %d", e.name, msg.MSeq, e.seq)
 	}
@@ -465,7 +465,7 @@ func (s *sim) send(e *simEnd, acts []Action, i int) int {
 	if a.Invalidate && msg.MID != sdpwire.RdmaRdCompl && msg.MID != sdpwire.RdmaWrCompl {
 		s.errorf("%s: [D-41] invalidates by %v", e.name, &msg)
 	}
-	// Modes: Figure 25 and section 11.
+	// Modes must follow Figure 25 and section 11.
 	switch msg.MID {
 	case sdpwire.SrcAvail:
 		if e.sendMode == sdpwire.Buffered || (e.sendMode == sdpwire.Combined) != (n > 0) {

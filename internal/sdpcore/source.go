@@ -59,7 +59,7 @@ type source struct {
 	cancelSeq  serial        // MSeq of the SrcAvailCancel
 	cancelAt   time.Duration // when the SrcAvailCancel was sent
 
-	// The change from Pipelined to Combined. [SDP 12.4]
+	// These fields are for the change from Pipelined to Combined. [SDP 12.4]
 	leaving  bool          // the ModeChange is not acknowledged [SDP-12.4-3]
 	leaveSeq serial        // MSeq of the ModeChange
 	count0   serial        // PotentialNonDiscards when the ModeChange was sent [D-26]
@@ -548,7 +548,7 @@ func (m *Machine) endSinkAvail(msg *inbound) {
 		m.violation("D-24", msg.MID, "NonDiscards %d, but only %d messages carried payload", nd, s.count)
 		return
 	}
-	// [SDP-9.5.1-3] [SDP-9.5.1-9] : a message with payload has crossed it; checked before all else
+	// [SDP-9.5.1-3] [SDP-9.5.1-9]: a message with payload has crossed it; checked before all else
 	// [SDP-11.3-10]
 	if nd != s.count {
 		s.count--

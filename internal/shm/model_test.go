@@ -42,7 +42,7 @@ type world struct {
 // An order is a sequence of steps for each side. Wrong sequences show that the model finds lost
 // wake-ups.
 type order struct {
-	// P publish, l look for the request and skip the rest without one, x take the request, b ring
+	// p publish, l look for the request and skip the rest without one, x take the request, b ring
 	// the bell.
 	producer []byte
 	consumer []byte // d take wake-ups including the end, D take wake-ups only, a ask, r read, s sleep
