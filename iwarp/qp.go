@@ -200,7 +200,7 @@ func (q *QueuePair) SetORD(n int) error {
 	return nil
 }
 
-// SetIRD changes IRD to a value on which the ULPs agreed by their own means. n is 0 up to the
+// SetIRD changes IRD to a value that the ULPs have agreed on by their own means. n is 0 up to the
 // larger one of Config.IRD and the IRD of start-up; otherwise the error wraps ErrInvalid.
 func (q *QueuePair) SetIRD(n int) error {
 	room := q.inbound.Cap() / 2

@@ -47,7 +47,7 @@ type peeked struct {
 // batchWork lists the work that is complete once the current batch has been sent.
 type batchWork struct {
 	done     []run // requests of the send queue
-	answered int   // number of the peer's requests
+	answered int   // number of answered requests of the peer
 	over     bool  // the batch contains the Terminate, so nothing may follow
 }
 

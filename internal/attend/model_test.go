@@ -513,7 +513,7 @@ func (x *explorer) explore(start world) (worlds int, trace []string, why string)
 	var (
 		all              = []world{start}
 		number           = map[world]int32{start: 0}
-		from             = []int32{0} // the world from which each was first reached
+		from             = []int32{0} // the world that each was first reached from
 		what             = []string{""}
 		before [][]int32 = [][]int32{nil} // all worlds that lead to each
 	)

@@ -26,9 +26,10 @@ import (
 // Wake sets it until the sleep is over, so it stays fired until Sleep has seen it. Sockets are
 // polled for readiness, not for changes, so bytes that arrived before Sleep end it at once.
 //
-// Nothing reports that a socket is closed at which a goroutine sleeps. So WakeAll must be called
-// before a socket is closed, and after the last SleepAt for it. Its number may belong to another
-// file when the system call begins. The call then returns at once, and has only polled that file.
+// Nothing reports the close of a socket to a goroutine that sleeps at the socket. So WakeAll must
+// be called before a socket is closed, and after the last SleepAt for it. Its number may belong to
+// another file when the system call begins. The call then returns at once, and has only polled that
+// file.
 //
 // A Wake may be late and end a later sleep of another goroutine, so each goroutine checks its
 // condition after a sleep. Besides, the timer ends every sleep within a Period.
@@ -50,7 +51,7 @@ const (
 	// MaxSockets is the largest number of sockets of one Sleeper.
 	MaxSockets = 8
 
-	// maxSleepers is the number of Sleepers, each of which occupies a thread.
+	// maxSleepers is the number of Sleepers. Each one occupies a thread.
 	maxSleepers = 4
 )
 

@@ -53,7 +53,7 @@ func take(t *testing.T) *Sleeper {
 	return s
 }
 
-// pipe returns a descriptor at which to sleep, and one that makes it readable.
+// pipe returns a descriptor to sleep at, and a descriptor that makes the first one readable.
 func pipe(t *testing.T) (r, w int) {
 	t.Helper()
 	var p [2]int

@@ -247,7 +247,7 @@ type waiting struct {
 // A Waiter is one sleeping goroutine.
 type Waiter struct {
 	wake    chan struct{}
-	sleeper *Sleeper // the Sleeper with which it sleeps, or nil
+	sleeper *Sleeper // the Sleeper that the consumer sleeps with, or nil
 }
 
 // spareWaiters is the number of Waiters that a list keeps for reuse.

@@ -97,7 +97,7 @@ func (r *receiver) keep(p []byte) {
 }
 
 // Poll reads and handles the bytes in the socket without blocking, and reports whether any arrived.
-// If another goroutine is receiving, Poll returns false at once. A consumer that polls keeps other
+// If another goroutine is receiving, Poll returns at once. A consumer that polls keeps other
 // goroutines away from the socket. Before it waits, it calls Unpoll. On a portable stream Poll does
 // nothing.
 func (c *Conn) Poll() bool {

@@ -312,7 +312,7 @@ func (m *Machine) stepCredit() bool {
 	switch {
 	case n == 0: // without credit no message may be sent [SDP-10.5-5]
 		return false
-	case c.mustRefresh(): // even with the last credit [SDP-10.5-2] [SDP-10.5-8]
+	case c.mustRefresh(): // may be sent even with the last credit [SDP-10.5-2] [SDP-10.5-8]
 	case n >= 2 && c.shouldRefresh():
 	case m.nudge():
 		c.nudged, c.nudgedAt = true, m.now

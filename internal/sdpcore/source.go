@@ -487,7 +487,7 @@ func (m *Machine) endRdmaRdCompl(msg *inbound) {
 	}
 	s.pol.sendSms = 0
 	m.checkCancel()
-	m.noteHint(msg.Flags) // here and in endRdmaWrCompl only [SDP-6.1.2-12]
+	m.noteHint(msg.Flags) // only this type and RdmaWrCompl carry the hint [SDP-6.1.2-12]
 }
 
 // beginSendSm checks a SendSm: it refers to the oldest open SrcAvail.
