@@ -51,16 +51,16 @@ import (
 type state uint8
 
 const (
-	stIdle      state = iota // not connected; also before the request was sent
-	stResolve                // connect request, address unknown
+	stIdle      state = iota // not connected; also the state before the request is sent
+	stResolve                // the consumer has requested a connection, and the address is being resolved
 	stRqst                   // CONNECT_RQST sent
-	stConceded               // lost the tie, or was told to yield: the peer's request will arrive
-	stHeld                   // CONNECT_RQST received, the consumer decides; no VI yet
-	stResp1                  // RESP1(ACCEPTED) sent, reception not enabled
-	stResp2                  // RESP2 sent: reception enabled, transmission not
+	stConceded               // the request has lost the tie-break or was told to yield; the peer's request will arrive
+	stHeld                   // CONNECT_RQST was received, and the consumer decides; there is no VI yet
+	stResp1                  // RESP1(ACCEPTED) was sent; reception is not enabled
+	stResp2                  // RESP2 was sent; reception is enabled, transmission is not
 	stConnected              // both directions
 	stDiscSent               // DISCONNECT_RQST sent
-	stError                  // broken, or disconnected by the peer
+	stError                  // the connection broke, or the peer has disconnected
 	numStates
 )
 
@@ -73,7 +73,7 @@ func (s state) String() string {
 	return fmt.Sprintf("state(%d)", uint8(s))
 }
 
-// arrows are the changes of state that exist; any other is a bug of ours. [FCVI 8.2]
+// arrows lists the possible changes of state. Any other change is a bug of this package. [FCVI 8.2]
 var arrows = [numStates][numStates]bool{
 	stIdle:      {stResolve: true, stHeld: true},
 	stResolve:   {stRqst: true, stResp1: true, stIdle: true},
@@ -87,7 +87,7 @@ var arrows = [numStates][numStates]bool{
 	stError:     {stIdle: true},
 }
 
-// vi returns the VI state a consumer sees in s.
+// vi returns the VI state that a consumer sees in state s.
 func (s state) vi() vi.State {
 	switch s {
 	case stIdle, stHeld:

@@ -9,22 +9,22 @@ import (
 	"viaduct/internal/perturb"
 )
 
-// A station is an FC-VI port in real time: the machines with their lock, their clock and their
-// link. One goroutine at a time is in the machines: the one that posts, the one that receives, or
-// the timer. The link queues the frames that they send, and Flush writes them after the lock was
+// A station runs an FC-VI port in real time: it has the machines with their lock, their clock and
+// their link. Only one goroutine at a time runs the machines: a poster, the receiver, or the timer.
+// The link queues the frames that the machines send, and Flush writes them after the lock was
 // released.
 type station struct {
 	mu     perturb.Mutex
-	start  time.Time // start of the clock, plus any time that it did not count; guarded by mu
-	at     fc.Time   // the clock when mu was locked; guarded by mu
+	start  time.Time // guarded by mu: start of the clock, plus the time that it did not count
+	at     fc.Time   // guarded by mu: time of the clock when mu was locked
 	np     *fc.NPort
 	p      *port
-	armed  fc.Time // when timer fires; guarded by mu
-	waited bool    // timer was late and was set again; guarded by mu
+	armed  fc.Time // guarded by mu: time at which the timer fires
+	waited bool    // guarded by mu: the timer was late and was set again
 	timer  *time.Timer
-	dead   bool // closed; guarded by mu
+	dead   bool // guarded by mu: the station is closed
 	out    outlet
-	open   []*viConsumer // to be settled; guarded by mu
+	open   []*viConsumer // guarded by mu: consumers whose settle must run
 
 	breaks sync.WaitGroup
 }
@@ -32,9 +32,9 @@ type station struct {
 // An outlet is the link of a station.
 type outlet interface {
 	fc.Sender
-	room(dst fc.Addr) int // lower bound of the frames that it can take
+	room(dst fc.Addr) int // lower bound of the number of frames that the link can take
 	flush()
-	poller(dst fc.Addr) poller // nil without a link to poll
+	poller(dst fc.Addr) poller // nil if there is no link to poll
 	close()
 }
 
@@ -58,7 +58,8 @@ func newStation(pc fc.PortConfig, mc machineConfig, out func(s *station) (outlet
 	return s, o.(starter).begin(s)
 }
 
-// room is port.room.
+// room returns a lower bound of the number of frames that the link to dst can take. It is
+// port.room.
 func (s *station) room(dst fc.Addr) int {
 	if s.out == nil {
 		return 1
@@ -66,10 +67,10 @@ func (s *station) room(dst fc.Addr) int {
 	return s.out.room(dst)
 }
 
-// A starter is an outlet that begins to deliver frames once the station owns it.
+// A starter is an outlet that delivers frames only after begin, when the station owns it.
 type starter interface{ begin(s *station) error }
 
-// sender passes frames to the outlet, once there is one.
+// A sender passes frames to the station's outlet, if there is one.
 type sender station
 
 func (s *sender) Send(f *fc.Frame) {
@@ -87,10 +88,10 @@ func (s *sender) SendRun(f *fc.Frame, size int, data []byte) {
 // lock takes mu and reads the clock. The clock never passes the next timer, so that the timer's
 // work is done first.
 //
-// If that timer is late by more than a part of E_D_TOV, the whole host was: it was stopped, or too
-// busy to read its peers' frames, and their silence proves nothing. So the time since the port last
-// ran is not counted. The timer is set again, once, and the peers' frames are handled before it
-// fires. [FCVI-8.3-6]
+// If that timer is late by more than a part of E_D_TOV, the whole host was stopped, or too busy to
+// read its peers' frames. The silence of the peers proves nothing then. So the time since the port
+// last ran is not counted. The timer is set again, once, and the peers' frames are handled before
+// it fires. [FCVI-8.3-6]
 func (s *station) lock() {
 	s.mu.Lock()
 	now := time.Since(s.start)
@@ -103,7 +104,7 @@ func (s *station) lock() {
 	s.at = min(now, s.armed)
 }
 
-// now is the time since when mu has been held.
+// now returns the time at which mu was locked.
 func (s *station) now() fc.Time { return s.at }
 
 // enter locks the machines. leave unlocks them, sets the timer and writes queued frames.
@@ -134,7 +135,7 @@ func (s *station) tick() {
 	s.lock()
 	switch {
 	case s.dead:
-	case s.at < s.armed && s.armed != fc.Never: // too early, or too late
+	case s.at < s.armed && s.armed != fc.Never: // the timer fired too early, or too late
 		s.timer.Reset(s.armed - s.at)
 	default:
 		s.armed, s.waited = fc.Never, false
@@ -143,7 +144,7 @@ func (s *station) tick() {
 	s.leave()
 }
 
-// do runs fn in the machines.
+// do runs fn with the machines locked.
 func (s *station) do(fn func(now fc.Time)) {
 	now := s.enter()
 	if !s.dead {
@@ -152,11 +153,11 @@ func (s *station) do(fn func(now fc.Time)) {
 	s.leave()
 }
 
-// drainTime bounds how long a closed station waits for peers to answer its disconnects.
+// drainTime is the time that a closed station waits for peers to answer its disconnects.
 const drainTime = 5 * time.Second
 
-// close ends the station: set-ups are abandoned, and pending disconnects get a while to be
-// answered. No machine runs afterwards.
+// close ends the station. It abandons set-ups, and waits up to drainTime for the answers to
+// disconnects. No machine runs afterwards.
 func (s *station) close() {
 	done := make(chan struct{}, 1)
 	left := 0
@@ -167,7 +168,7 @@ func (s *station) close() {
 	}
 	for _, c := range s.p.handles.all() {
 		c.abandon(now)
-		if c.state == stConnected { // its link was not stopped: it has no owner
+		if c.state == stConnected { // the engine has not stopped this link, because the link has no owner
 			c.up = nil
 			c.disconnect(now)
 		}
@@ -204,13 +205,13 @@ func (s *station) close() {
 func (s *station) Enter() { s.lock() }
 func (s *station) Leave() { s.leave() }
 
-// LinkUp, LinkDown, Receive and LinkRoom are called between Enter and Leave.
+// The switch calls LinkUp, LinkDown, Receive and LinkRoom between Enter and Leave.
 func (s *station) LinkUp(now fc.Time, info fc.LinkInfo) { s.np.LinkUp(now, info) }
 func (s *station) LinkDown(now fc.Time)                 { s.np.LinkDown(now) }
 func (s *station) Receive(now fc.Time, f *fc.Frame)     { s.np.Receive(now, f) }
 func (s *station) LinkRoom(now fc.Time)                 { s.p.linkRoom(now) }
 
-// localOutlet attaches a station to the switch of a daemon in this process.
+// A localOutlet attaches a station to the switch of a daemon in this process.
 type localOutlet struct {
 	d *fabricd.Daemon
 	l *fabricd.Local

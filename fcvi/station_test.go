@@ -7,7 +7,7 @@ import (
 	"viaduct/internal/fc"
 )
 
-// nowhere is an outlet that leads to no link.
+// A nowhere is an outlet without a link.
 type nowhere struct{}
 
 func (o nowhere) begin(s *station) error {
@@ -33,7 +33,7 @@ func (s *station) clock() (at fc.Time) {
 }
 
 // TestStallOnce: a late timer waits once for frames that arrived meanwhile. If it is late again
-// before it has run, the time counts. [FCVI-8.3-6]
+// before it has run, the time is counted. [FCVI-8.3-6]
 func TestStallOnce(t *testing.T) {
 	s, err := newStation(fc.PortConfig{PortName: fc.PortName(1, 1), NodeName: fc.NodeName(1)}, machineConfig{},
 		func(*station) (outlet, error) { return nowhere{}, nil })
@@ -48,12 +48,12 @@ func TestStallOnce(t *testing.T) {
 			set, due = now, now+time.Hour
 			s.np.Timers().After(due, func(fc.Time) { ran++ })
 		})
-		s.locked(func() { s.start = s.start.Add(-30 * time.Minute) }) // the timer is not late
+		s.locked(func() { s.start = s.start.Add(-30 * time.Minute) }) // in this case the timer is not late
 		if at := s.clock() - set; at < 30*time.Minute || at > 31*time.Minute {
 			t.Errorf("round %d: the clock went on by %v in half an hour", round, at)
 		}
 		set = s.clock()
-		late := func() fc.Time { // it could not run for two hours
+		late := func() fc.Time { // the process could not run for two hours
 			s.locked(func() { s.start = s.start.Add(-2 * time.Hour) })
 			return s.clock()
 		}
@@ -70,8 +70,8 @@ func TestStallOnce(t *testing.T) {
 	}
 }
 
-// TestStall: a process that could not run does not count the time as silence of its peers. A timer
-// that fires too late waits for frames that arrived meanwhile. [FCVI-8.3-6]
+// TestStall: a process that could not run does not count that time as silence of its peers. A timer
+// that fires too late first waits for frames that arrived meanwhile. [FCVI-8.3-6]
 func TestStall(t *testing.T) {
 	const edtov = 800 * time.Millisecond
 	const grace = edtov / 4
@@ -82,7 +82,7 @@ func TestStall(t *testing.T) {
 	}
 	defer s.close()
 	var set fc.Time
-	s.do(func(now fc.Time) { // a timer far away is not late
+	s.do(func(now fc.Time) { // a timer that is due much later is not late
 		set = now
 		s.np.Timers().After(now+time.Hour, func(fc.Time) {})
 	})
@@ -103,7 +103,7 @@ func TestStall(t *testing.T) {
 		s.locked(func() { time.Sleep(grace + 100*time.Millisecond) })
 		awake = time.Now()
 		early := false
-		s.do(func(now fc.Time) { // what came meanwhile
+		s.do(func(now fc.Time) { // handles the frames that arrived meanwhile
 			select {
 			case <-fired:
 				early = true
@@ -118,7 +118,7 @@ func TestStall(t *testing.T) {
 		})
 		if early {
 			if time.Since(awake) > grace/2 && try < 5 {
-				continue // this test was stopped in its turn
+				continue // the test itself was stopped here
 			}
 			t.Fatal("the timer did not wait")
 		}
@@ -127,11 +127,11 @@ func TestStall(t *testing.T) {
 		}
 		break
 	}
-	// The time that was lost is not made up for.
+	// The clock does not catch up with the lost time.
 	if d := s.clock() - woken; d > time.Since(awake) {
 		t.Errorf("the clock went on by %v in %v", d, time.Since(awake))
 	}
-	// Then the clock continues.
+	// After that the clock runs again.
 	before := s.clock()
 	time.Sleep(50 * time.Millisecond)
 	if d := s.clock() - before; d < 50*time.Millisecond {

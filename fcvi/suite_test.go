@@ -18,11 +18,10 @@ import (
 	"viaduct/vi"
 )
 
-// TestVI_SuiteFCIP runs what every VI provider has to pass over FCIP links. Its
-// error matrix, data and state families hold these rows too: [FCVI-3-8]
-// [FCVI-3-9] [FCVI-3-11] [FCVI-4-2] [FCVI-5.2.2-4] [FCVI-5.2.2-5] [FCVI-5.2.2-7]
-// [FCVI-5.2.3-1] [FCVI-5.2.3-2] [FCVI-5.2.3-4] [FCVI-5.2.4-4] [FCVI-5.3.4-11]
-// [FCVI-5.3.3-5] [FCVI-5.3.5-7] [FCVI-5.9.7-6] [FCVI-7.3-7] [FCVI-F-2]
+// TestVI_SuiteFCIP runs the suite for VI providers over FCIP links. Its error matrix, data and
+// state families cover these rows too: [FCVI-3-8] [FCVI-3-9] [FCVI-3-11] [FCVI-4-2] [FCVI-5.2.2-4]
+// [FCVI-5.2.2-5] [FCVI-5.2.2-7] [FCVI-5.2.3-1] [FCVI-5.2.3-2] [FCVI-5.2.3-4] [FCVI-5.2.4-4]
+// [FCVI-5.3.4-11] [FCVI-5.3.3-5] [FCVI-5.3.5-7] [FCVI-5.9.7-6] [FCVI-7.3-7] [FCVI-F-2]
 func TestVI_SuiteFCIP(t *testing.T) {
 	vitest.Run(t, vitest.Harness{
 		Open: func(_ int, c *vi.Config) (*vi.NIC, error) {
@@ -44,8 +43,8 @@ func TestVI_SuiteFCIP(t *testing.T) {
 
 var nextHost atomic.Uint32
 
-// noisyNetwork serves a simulated fabric in real time until the test ends. Its timers
-// are scaled by one factor. [FCVI-8.3-5]
+// noisyNetwork runs a simulated fabric in real time until the test ends. All its timers are scaled
+// by one factor. [FCVI-8.3-5]
 func noisyNetwork(t *testing.T, outOfOrder bool, noise fabric.Noise, scale time.Duration) Config {
 	return seededNetwork(t, 1, outOfOrder, noise, scale)
 }
@@ -63,13 +62,12 @@ func seededNetwork(t *testing.T, seed uint64, outOfOrder bool, noise fabric.Nois
 		wg.Wait()
 	})
 	return Config{network: &inProcess{n, sw}, EDTOV: 20 * time.Millisecond * scale, RATOV: 100 * time.Millisecond * scale,
-		Logger: testLogger, ULPTimeout: testkit.Patience} // a slow machine is no dead peer
+		Logger: testLogger, ULPTimeout: testkit.Patience} // long, because a slow machine must not look like a dead peer
 }
 
-// netHarness is without vitest's flow control family, as is the one over FCIP:
-// FC-VI has no credits, a message is sent and complete whether or not its receive
-// is posted, and waits at the other port if both VIs ask for it. TestHold has
-// that.
+// netHarness omits vitest's flow control family, like the harness over FCIP. FC-VI has no credits:
+// a message is sent and completes whether or not its receive is posted. If both VIs request flow
+// control, the message waits at the other port. TestHold covers that.
 func netHarness(cfg Config) vitest.Harness {
 	return vitest.Harness{
 		Open: func(_ int, c *vi.Config) (*vi.NIC, error) {
@@ -90,7 +88,7 @@ func netHarness(cfg Config) vitest.Harness {
 	}
 }
 
-// machineOf returns the endpoint of a connected VI.
+// machineOf returns the endpoint of a connected VI, and its station.
 func machineOf(v *vi.VI) (found *conn, at *station) {
 	d := v.NIC().Device().(*device)
 	d.mu.Lock()
@@ -115,7 +113,7 @@ func machineOf(v *vi.VI) (found *conn, at *station) {
 	return found, at
 }
 
-// cutLink resets the FCIP link below a VI.
+// cutLink resets the FCIP link of a VI.
 func cutLink(v *vi.VI) {
 	c, s := machineOf(v)
 	switch o := s.out.(type) {
@@ -126,8 +124,8 @@ func cutLink(v *vi.VI) {
 	}
 }
 
-// fabricFaults injects faults on the link of a VI's port to a simulated fabric. Like every port,
-// the fabric drops damaged frames.
+// fabricFaults injects faults into the link between a VI's port and a simulated fabric. The fabric
+// drops damaged frames, as every port does.
 func fabricFaults(n *fabric.Net) vitest.Faults {
 	// next adds a fault for one frame of the next message.
 	next := func(v *vi.VI, do fabric.Action, last bool) {
@@ -179,29 +177,29 @@ func TestVI_SuiteFabric(t *testing.T) {
 	vitest.Run(t, netHarness(noisyNetwork(t, false, fabric.Noise{}, 10)))
 }
 
-// TestVI_SuiteOutOfOrder runs the suite over a fabric that duplicates and reorders frames. No frame
-// is lost here, so that no frame is given up only because the machine is late. See TestLossyTraffic
-// for losses.
+// TestVI_SuiteOutOfOrder runs the suite over a fabric that duplicates and reorders frames. It loses
+// no frame, so a frame can't count as lost only because the machine is slow. TestLossyTraffic
+// covers losses.
 func TestVI_SuiteOutOfOrder(t *testing.T) {
 	h := netHarness(noisyNetwork(t, true, fabric.Noise{Reorder: 0.05, Duplicate: 0.01, MaxDelay: 30 * time.Microsecond}, 40))
 	h.Unordered = true
 	vitest.Run(t, h)
 }
 
-// TestVI_SuiteLossy runs the levels that promise delivery over fabrics that lose 1% of all frames,
-// and double and reorder others. In class 2 lost frames are retransmitted, and every test passes.
-// In class 3 losses break connections, but every break is reported, no data is wrong, and a test
-// whose connection broke passes when it is repeated, or in class 2.
+// TestVI_SuiteLossy runs the reliable levels over fabrics that lose 1% of all frames, and duplicate
+// and reorder others. In class 2 lost frames are sent again, and every test passes. In class 3
+// losses break connections. Every break is reported, no data is wrong, and a test whose connection
+// broke passes when it is repeated, or in class 2.
 func TestVI_SuiteLossy(t *testing.T) {
 	var tally vitest.Tally
-	var runs sync.WaitGroup // all at once, however few processors: they wait for timers most of the time
+	var runs sync.WaitGroup // all run concurrently on any number of processors, because they mostly wait for timers
 	for seed, level := range []vi.Reliability{vi.ReliableReception, vi.ReliableDelivery, vi.UnreliableDelivery} {
 		for class, scale := range map[int]time.Duration{2: 4, 3: 1} {
 			runs.Go(func() {
 				t.Run(fmt.Sprintf("class %d", class), func(t *testing.T) {
 					cfg := seededNetwork(t, uint64(seed), true, lossy, scale)
 					if cfg.Class2 = class == 2; !cfg.Class2 {
-						cfg.ULPTimeout = 500 * time.Millisecond // lost answers are common
+						cfg.ULPTimeout = 500 * time.Millisecond // short, because answers are often lost
 					}
 					h := netHarness(cfg)
 					h.Levels, h.Unordered, h.Lossy, h.Scale = level, true, true, 1
@@ -215,7 +213,7 @@ func TestVI_SuiteLossy(t *testing.T) {
 	tally.Check(t)
 }
 
-// lossy is the worst fabric that Fibre Channel is expected to bear. Logins are spared, because they
-// are not tested here and each would wait for R_A_TOV now and then.
+// lossy has the highest rates of faults that Fibre Channel is expected to tolerate. Logins have no
+// faults, because they are not tested here, and some would wait for R_A_TOV.
 var lossy = fabric.Noise{Loss: 0.01, Reorder: 0.05, Duplicate: 0.01, MaxDelay: 30 * time.Microsecond,
 	Only: func(f *fc.Frame) bool { return f.Type != fc.TypeELS && f.Type != fc.TypeCT }}

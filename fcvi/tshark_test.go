@@ -19,8 +19,7 @@ import (
 	"viaduct/vi"
 )
 
-// A capture records what a connection carries, as IPv4 and TCP packets in a
-// pcap file.
+// A capture records the bytes of a connection in a pcap file, as IPv4 and TCP packets.
 type capture struct {
 	mu  sync.Mutex
 	buf []byte
@@ -36,9 +35,9 @@ func newCapture() *capture {
 	return &capture{buf: h, seq: [2]uint32{1000, 5000}}
 }
 
-// add records bytes sent by side 0 (the dialling side) or 1. Each FCIP frame becomes a TCP segment
-// of its own, because tshark 4.0 expects the Fibre Channel header of every frame in a segment at
-// the offset of the first one's.
+// add records bytes sent by side 0 (the dialling side) or side 1. Each FCIP frame becomes a TCP
+// segment, because tshark 4.0 expects the Fibre Channel header of every frame in a segment at the
+// offset of the first one's header.
 func (c *capture) add(side int, b []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -103,8 +102,8 @@ func (x *captured) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// TestTshark lets an independent dissector read our FCIP link: special frame,
-// encapsulation, logins, directory, FARP, classes 2 and 3, FC-VI frames.
+// TestTshark lets an independent dissector decode an FCIP link: Special Frame, encapsulation,
+// logins, directory, FARP, classes 2 and 3, and FC-VI frames.
 func TestTshark(t *testing.T) {
 	testkit.Long(t, "5 s")
 	tshark, err := exec.LookPath("tshark")

@@ -5,42 +5,42 @@ import (
 	"viaduct/internal/wire/iu"
 )
 
-// An rxMsg is a message request that is arriving.
+// An rxMsg is a message request whose frames are arriving.
 type rxMsg struct {
 	open     bool
 	complete bool
-	discard  bool // Unreliable Delivery: the rest is ignored
+	discard  bool // Unreliable Delivery: the rest of the message is ignored
 	taken    bool // a receive descriptor was taken for the message
-	checked  bool // the RDMA target was checked
-	held     bool // its bytes are in buf
+	checked  bool // the RDMA target has passed the check
+	held     bool // the bytes of the message are in buf
 	h        iu.Header
 	oxid     uint16
 	rxid     uint16
 	seq      uint8
 	class    fc.Class
 	got      spans
-	end      int64  // length, -1 until the last frame has arrived
-	buf      []byte // bytes that have no place yet
+	end      int64  // length of the message, or -1 until the last frame has arrived
+	buf      []byte // bytes that can't be placed yet
 	bad      iu.Reason
 }
 
-// rxState is the request stream of a connection. [FCVI-5.2.5-1]
+// rxState is the state of the request stream of a connection. [FCVI-5.2.5-1]
 type rxState struct {
-	mexp     iu.MsgID // the next message to deliver
-	front    iu.MsgID // the next message to arrive, ahead of mexp while messages wait
-	win      []rxMsg  // by MSG_ID modulo their number, a power of two; nil until the first message
+	mexp     iu.MsgID // id of the next message to deliver
+	front    iu.MsgID // id of the next message to arrive; it is ahead of mexp while messages wait
+	win      []rxMsg  // messages by MSG_ID modulo the length, which is a power of two; nil until the first message
 	timer    *fc.Timer
-	stallAt  fc.Time // when missing frames are declared lost, 0 if none are missing
+	stallAt  fc.Time // time at which missing frames count as lost, or 0 if none are missing
 	hold     int     // bytes held
 	waiting  bool    // the message at mexp waits for a receive descriptor
-	capacity uint64  // of the current receive descriptor
+	capacity uint64  // capacity of the current receive descriptor
 	haveRecv bool    // a receive descriptor was taken and is not completed
-	unasked  bool    // messages were delivered that no response was required for
+	unasked  bool    // messages were delivered that requested no response
 	failed   iu.Reason
 	failedID iu.MsgID
 }
 
-// at returns the slot of id, which is less than the window ahead of mexp.
+// at returns the slot of id. id must be less than the window ahead of mexp.
 func (r *rxState) at(id iu.MsgID) *rxMsg {
 	if int(id-r.mexp) >= len(r.win) {
 		r.grow(int(id - r.mexp))
@@ -58,8 +58,8 @@ func (r *rxState) ahead(id iu.MsgID) *rxMsg {
 	return nil
 }
 
-// grow makes slots for messages up to n ahead of mexp. On a path that keeps
-// order few are ever needed.
+// grow makes room for messages up to n ahead of mexp. On a path that keeps order only few are
+// needed.
 func (r *rxState) grow(n int) {
 	size := max(8, len(r.win))
 	for size <= n {
@@ -73,7 +73,7 @@ func (r *rxState) grow(n int) {
 	}
 }
 
-// reset frees a slot.
+// reset empties a slot.
 func (r *rxState) reset(m *rxMsg) {
 	if m.held {
 		r.hold -= len(m.buf)
@@ -86,8 +86,8 @@ func (r *rxState) reset(m *rxMsg) {
 	*m = rxMsg{buf: buf, got: got}
 }
 
-// skip drops the messages from front to id, while earlier ones wait for receive descriptors. It
-// returns false if the window does not reach id.
+// skip drops the messages from front to id. Earlier messages may still wait for receive
+// descriptors. skip returns false if id is beyond the window.
 func (r *rxState) skip(id, window iu.MsgID) bool {
 	if id-r.mexp >= window {
 		return false
@@ -100,13 +100,13 @@ func (r *rxState) skip(id, window iu.MsgID) bool {
 	return true
 }
 
-// abandon drops the received parts of messages when the connection ends.
+// abandon drops the incomplete messages when the connection ends.
 func (r *rxState) abandon() {
 	r.win, r.hold, r.waiting = nil, 0, false
 }
 
-// rxWindow is how many messages the receive stream holds, the one expected
-// included. [FCVI-8.4-6]
+// rxWindow returns the number of messages that the receive stream can store, including the expected
+// one. [FCVI-8.4-6]
 func (c *conn) rxWindow() iu.MsgID {
 	if c.ordered() {
 		return LimitMaxUnacked
@@ -114,9 +114,9 @@ func (c *conn) rxWindow() iu.MsgID {
 	return window
 }
 
-// maxHold is how many bytes of messages a connection holds that cannot be
-// placed yet: on an out-of-order fabric, or while a receive descriptor is
-// awaited. A sender has no more unanswered.
+// maxHold returns the number of bytes that a connection stores of messages which can't be placed
+// yet: on an out-of-order fabric, or while a receive descriptor is missing. A sender has at most
+// that many bytes unanswered.
 func (c *conn) maxHold() int {
 	return min(64<<20, max(16<<20, 32*int(c.mts)))
 }

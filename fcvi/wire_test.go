@@ -14,9 +14,9 @@ import (
 	"viaduct/vi"
 )
 
-// TestWire looks at every frame of a Send, a Write and a Read, at each level
-// [FCVI-3-6] [FCVI-5.2.2-1] [FCVI-5.2.5-5] [FCVI-5.7-1] [FCVI-5.8-10] [FCVI-8.4-1]
-// and in both classes. Rows are cited where they are looked at.
+// TestWire checks every frame of a Send, a Write and a Read, at each level and in both classes.
+// [FCVI-3-6] [FCVI-5.2.2-1] [FCVI-5.2.5-5] [FCVI-5.7-1] [FCVI-5.8-10] [FCVI-8.4-1] Other rows are
+// cited where they are checked.
 func TestWire(t *testing.T) {
 	for _, level := range levels {
 		for _, class := range []fc.Class{fc.Class3, fc.Class2} {
@@ -40,7 +40,7 @@ func TestWire(t *testing.T) {
 				}
 				var order []iu.MsgID
 				msgs := map[string]*msg{}
-				open := map[bool]string{} // per stream, the sequence that is open [FCVI-5.2.5-4]
+				open := map[bool]string{} // the open sequence of each stream [FCVI-5.2.5-4]
 				lastSeq := map[fc.Addr]uint8{}
 				for _, x := range *all {
 					k := fmt.Sprint(x.h.Op, x.h.MsgID)
@@ -157,9 +157,8 @@ func TestWire(t *testing.T) {
 	}
 }
 
-// TestFCVI_5_3_5: the disconnect on the wire, and annex D. [FCVI-5.3.5-1]
-// [FCVI-5.3.5-2] [FCVI-5.3.5-3] [FCVI-5.3.5-4] [FCVI-5.3.5-5] [FCVI-6.12-1] [FCVI-6.13-1]
-// [FCVI-4-6]
+// TestFCVI_5_3_5 checks the disconnect on the wire, and annex D. [FCVI-5.3.5-1] [FCVI-5.3.5-2]
+// [FCVI-5.3.5-3] [FCVI-5.3.5-4] [FCVI-5.3.5-5] [FCVI-6.12-1] [FCVI-6.13-1] [FCVI-4-6]
 func TestFCVI_5_3_5(t *testing.T) {
 	s := newSim(t, simConfig{seed: 1, order: true})
 	a, b := s.connect(iu.ReliableDelivery)
@@ -188,7 +187,7 @@ func TestFCVI_5_3_5(t *testing.T) {
 	if b.broke != 1 || !b.order || a.broke != 0 { // [FCVI-5.3.5-6]
 		t.Errorf("broken %d, %d", a.broke, b.broke)
 	}
-	// Once more, for a handle in quarantine: answered all the same. [FCVI-8.2-4]
+	// A second disconnect, for a handle in quarantine, is answered too. [FCVI-8.2-4]
 	n := len(*all)
 	s.inject(0, q.h, nil, func(f *fc.Frame) { f.FCtl = 0x290000 })
 	if got := ops((*all)[n:]); got != "DISCONNECT_RQST DISCONNECT_RESP" {
@@ -199,7 +198,7 @@ func TestFCVI_5_3_5(t *testing.T) {
 	if got := ops((*all)[n:]); got != "SEND_RQST" {
 		t.Errorf("a handle in quarantine: %s", got)
 	}
-	// Both at once.
+	// Here both ends disconnect at the same time.
 	a, b = s.connect(iu.ReliableDelivery)
 	a.c.disconnect(s.net.Now())
 	b.c.disconnect(s.net.Now())
@@ -207,7 +206,7 @@ func TestFCVI_5_3_5(t *testing.T) {
 	if !a.c.gone || !b.c.gone || a.broke+b.broke != 0 {
 		t.Errorf("crossed: %v %v", a.c.state, b.c.state)
 	}
-	// The peer does not know the handle in the frame. [FCVI-6.12-2]
+	// The peer does not know the handle in this frame. [FCVI-6.12-2]
 	a, b = s.connect(iu.ReliableDelivery)
 	h := b.c.handle
 	b.c.up = nil
@@ -219,7 +218,7 @@ func TestFCVI_5_3_5(t *testing.T) {
 	if a.broke != 1 || !a.c.gone || b.p.handles.get(h) != nil {
 		t.Errorf("half open: broken %d, %v", a.broke, a.c.state)
 	}
-	// No answer arrives. [FCVI-8.6-1]
+	// In this case no answer arrives. [FCVI-8.6-1]
 	a, _ = s.connect(iu.ReliableDelivery)
 	f := s.net.AddFault(&fabric.Fault{Match: opcode(iu.DisconnectRqst), Do: fabric.Drop})
 	a.c.disconnect(s.net.Now())
@@ -229,9 +228,9 @@ func TestFCVI_5_3_5(t *testing.T) {
 	}
 }
 
-// TestFCVI_C: [FCVI-C-8] the set-up rules that a plain success does not prove.
+// TestFCVI_C checks the set-up rules that a successful set-up does not prove. [FCVI-C-8]
 func TestFCVI_C(t *testing.T) {
-	t.Run("FCVI-C-1", func(t *testing.T) { // the client gives up after RESP2 was sent
+	t.Run("FCVI-C-1", func(t *testing.T) { // the client cancels after RESP2 was sent
 		s := newSim(t, simConfig{seed: 1, order: true})
 		s.net.AddFault(&fabric.Fault{Match: opcode(iu.ConnectResp3), Do: fabric.Drop})
 		a, b := s.fake(0, iu.ReliableDelivery), s.fake(1, iu.ReliableDelivery)
@@ -247,7 +246,7 @@ func TestFCVI_C(t *testing.T) {
 			t.Errorf("server %v, broken %d", b.c.state, b.broke)
 		}
 	})
-	t.Run("FCVI-8.5-2", func(t *testing.T) { // retries, and how many [FCVI-8.5-3] [FCVI-5.9.6-4]
+	t.Run("FCVI-8.5-2", func(t *testing.T) { // the number of retries [FCVI-8.5-3] [FCVI-5.9.6-4]
 		s := newSim(t, simConfig{seed: 1, order: true})
 		all := s.record()
 		s.net.AddFault(&fabric.Fault{Match: opcode(iu.ConnectRqst), Do: fabric.Drop})
@@ -270,7 +269,7 @@ func TestFCVI_C(t *testing.T) {
 			}
 		}
 	})
-	t.Run("FCVI-8.5-4", func(t *testing.T) { // NO_MATCH to a peer is tried again [FCVI-5.3.4-10] [FCVI-5.3.3-3]
+	t.Run("FCVI-8.5-4", func(t *testing.T) { // a peer request that gets NO_MATCH is tried again [FCVI-5.3.4-10] [FCVI-5.3.3-3]
 		s := newSim(t, simConfig{seed: 1, order: true})
 		a, b := s.fake(0, iu.ReliableDelivery), s.fake(1, iu.ReliableDelivery)
 		all := s.record()
@@ -288,7 +287,7 @@ func TestFCVI_C(t *testing.T) {
 			t.Errorf("%d refusals, then %v %v", noMatch, a.result, b.result)
 		}
 	})
-	t.Run("attributes refused", func(t *testing.T) { // by the server
+	t.Run("attributes refused", func(t *testing.T) { // the server refuses
 		s := newSim(t, simConfig{seed: 1, order: true})
 		a, b := s.fake(0, iu.ReliableDelivery), s.fake(1, iu.ReliableReception)
 		s.serve(b, "x")
@@ -298,14 +297,14 @@ func TestFCVI_C(t *testing.T) {
 			t.Errorf("%v %v", a.result, b.result)
 		}
 	})
-	t.Run("FCVI-C-6", func(t *testing.T) { // the same request again, before and after the answer
+	t.Run("FCVI-C-6", func(t *testing.T) { // copies of the request before and after the answer
 		s := newSim(t, simConfig{seed: 1, order: true})
 		a, b := s.fake(0, iu.ReliableDelivery), s.fake(1, iu.ReliableDelivery)
 		all := s.record()
 		s.dial(a, b, "absent", iu.ClientServer)
 		s.net.Run(time.Second)
 		q := (*all)[0]
-		s.serve(b, "absent") // too late for that request
+		s.serve(b, "absent") // this wait comes too late for that request
 		n := len(*all)
 		s.inject(0, q.h, q.data, func(f *fc.Frame) { f.FCtl = 0x290000 })
 		if x := (*all)[n+1]; x.h.Status().Reason != iu.NoMatch || s.ports[1].stats.DupRqst != 1 || b.c != nil {
@@ -322,19 +321,19 @@ func TestFCVI_C(t *testing.T) {
 		s.net.Run(time.Second)
 		old := a.c.own
 		n := len(*all)
-		b.c.sendResp1(s.net.Now(), iu.Accepted) // a repeated RESP1 in C_RESP2 gets RESP2 again
+		b.c.sendResp1(s.net.Now(), iu.Accepted) // a repeated RESP1 in C_RESP2 is answered by RESP2
 		s.net.Run(time.Millisecond)
 		if got := ops((*all)[n:]); f.Done != 1 || got != "CONNECT_RESP1 CONNECT_RESP2 CONNECT_RESP3" {
 			t.Error(got)
 		}
-		// RESP2 of another attempt is ignored.
+		// A RESP2 of another attempt is ignored.
 		st := s.ports[1].stats.StaleResponses
 		s.inject(0, iu.Header{Op: iu.ConnectResp2, Handle: b.c.handle, Flags: iu.FlagPos | 1, MsgID: old.attempt + 5, Total: old.id, Param: iu.Status{Reason: iu.Confirmed}.Param()}, nil, nil)
 		if s.ports[1].stats.StaleResponses != st+1 {
 			t.Error("an unknown attempt counts")
 		}
 	})
-	t.Run("FCVI-8.3-4", func(t *testing.T) { // PENDING stops T_RQST, not the time limit
+	t.Run("FCVI-8.3-4", func(t *testing.T) { // PENDING stops T_RQST, but not the consumer's time limit
 		s := newSim(t, simConfig{seed: 1, order: true})
 		a, b := s.fake(0, iu.ReliableDelivery), s.fake(1, iu.ReliableDelivery)
 		all := s.record()
@@ -344,14 +343,14 @@ func TestFCVI_C(t *testing.T) {
 		if strings.Count(ops(*all), "CONNECT_RQST") != 1 || len(a.result) != 0 {
 			t.Errorf("%s, %v", ops(*all), a.result)
 		}
-		s.net.Run(20 * time.Second) // beyond FCVI_ULP_TIMEOUT [FCVI-8.3-2]
+		s.net.Run(20 * time.Second) // longer than FCVI_ULP_TIMEOUT [FCVI-8.3-2]
 		if len(a.result) != 1 || a.result[0] != iu.ULPTimeout {
 			t.Errorf("%v", a.result)
 		}
 	})
 }
 
-// TestFCVI_8_4: the errors that the originator of messages detects. [FCVI-8.3-3] [FCVI-8.3-1]
+// TestFCVI_8_4 checks the errors that the originator of messages detects. [FCVI-8.3-3] [FCVI-8.3-1]
 // [FCVI-8.4-12] [FCVI-8.4-14] [FCVI-8.4-9] [FCVI-5.2.4-7]
 func TestFCVI_8_4(t *testing.T) {
 	told := func(all []sent) iu.Reason {
@@ -384,7 +383,7 @@ func TestFCVI_8_4(t *testing.T) {
 		for _, order := range []bool{true, false} {
 			s := newSim(t, simConfig{seed: 1, order: order})
 			a, b := s.connect(iu.ReliableReception)
-			a.c.attrs.Streaming = false // a response each
+			a.c.attrs.Streaming = false // each message requests a response
 			all := s.record()
 			s.net.AddFault(&fabric.Fault{Match: opcode(iu.SendResp), Do: fabric.Drop, Nth: 1})
 			for range 2 {
@@ -413,7 +412,7 @@ func TestFCVI_8_4(t *testing.T) {
 			}
 		}
 	})
-	t.Run("FCVI-8.4-10", func(t *testing.T) { // a sequence that is not finished [FCFS-2.10-4] [FCFS-2.10-5]
+	t.Run("FCVI-8.4-10", func(t *testing.T) { // a sequence whose last frame is missing [FCFS-2.10-4] [FCFS-2.10-5]
 		for _, order := range []bool{true, false} {
 			for _, level := range levels {
 				s := newSim(t, simConfig{seed: 1, order: order})
@@ -434,11 +433,12 @@ func TestFCVI_8_4(t *testing.T) {
 				if (b.c.state == stConnected) != (level == iu.Unreliable) || s.ports[1].stats.Gaps != 1 {
 					t.Errorf("in order %v, %v: %v, %d gaps", order, level, b.c.state, s.ports[1].stats.Gaps)
 				}
-				// Where order is kept the sender, which waits as long for the answer, may be first.
+				// On a path that keeps order the sender may detect the loss first, because it waits
+				// as long for the answer.
 				if why := told(*all); level != iu.Unreliable && why != iu.FrameLost && !(order && level == iu.ReliableReception && why == iu.RespTimeout) {
 					t.Errorf("in order %v, %v: told %v", order, level, why)
 				}
-				if level == iu.Unreliable { // the descriptor serves the next
+				if level == iu.Unreliable { // the next message uses the descriptor
 					a.post(vi.OpSendReceive, []byte("next"))
 					s.net.Run(time.Second)
 					if !b.recvs[0].done || string(b.recvs[0].buf[:4]) != "next" {
@@ -461,7 +461,7 @@ func TestFCVI_8_4(t *testing.T) {
 			t.Errorf("%d reads outstanding, %d allowed", n, b.attrs().MaxReads)
 		}
 	})
-	t.Run("FCVI-5.2.2-9", func(t *testing.T) { // the originator does not disconnect after an error
+	t.Run("FCVI-5.2.2-9", func(t *testing.T) { // the originator does not disconnect after the error
 		s := newSim(t, simConfig{seed: 1, order: true})
 		a, b := s.connect(iu.ReliableReception)
 		all := s.record()
@@ -478,8 +478,8 @@ func TestFCVI_8_4(t *testing.T) {
 	})
 }
 
-// TestFCVI_7_4: names that do not fit, addresses by directory, name and FARP. [FCVI-7.6-3] [FCVI-7.4-1]
-// [FCVI-7.4-3] [FCVI-5.9.7-10]
+// TestFCVI_7_4: a name that differs from the requested one ends the search; addresses are found by
+// directory, name and FARP. [FCVI-7.6-3] [FCVI-7.4-1] [FCVI-7.4-3] [FCVI-5.9.7-10]
 func TestFCVI_7_4(t *testing.T) {
 	s := newSim(t, simConfig{seed: 1, order: true})
 	a := s.ports[0]
@@ -507,7 +507,7 @@ func TestFCVI_7_4(t *testing.T) {
 			questions++
 		}
 	})
-	a.cache = make(map[hostKey]mapping) // which has its limit
+	a.cache = make(map[hostKey]mapping) // the cache has a limit
 	for i := range maxCache {
 		a.cache[hostKey{len: uint16(i)}] = mapping{}
 	}
@@ -560,7 +560,7 @@ func TestFCVI_5_2_5(t *testing.T) {
 	}
 }
 
-// TestFCVI_5_9_10: connection ids. [FCVI-5.9.10-2]
+// TestFCVI_5_9_10 checks the connection ids. [FCVI-5.9.10-2]
 func TestFCVI_5_9_10(t *testing.T) {
 	s := newSim(t, simConfig{seed: 1, order: true})
 	a, _ := s.connect(iu.ReliableDelivery)
@@ -571,8 +571,8 @@ func TestFCVI_5_9_10(t *testing.T) {
 	}
 }
 
-// TestFCVI_7_3: a window of zero, which a peer may announce at levels without responses, does not
-// block: messages are sent one at a time.
+// TestFCVI_7_3: a peer may announce a window of zero at levels without responses. Messages are then
+// sent one at a time, and the window does not block them.
 func TestFCVI_7_3(t *testing.T) {
 	s := newSim(t, simConfig{seed: 1, order: true})
 	a, b := s.connect(iu.ReliableReception)

@@ -10,7 +10,7 @@ import (
 	"viaduct/vi"
 )
 
-// resp1 answers f's request with a RESP1 that the machine of its peer would not send now.
+// resp1 answers f's request with a RESP1 that the machine of its peer would not send in this state.
 func (s *sim) resp1(f, from *fake, reason iu.Reason, payload []byte) {
 	own := f.c.own
 	h := iu.Header{Op: iu.ConnectResp1, Handle: f.c.handle, Flags: iu.PeerToPeer.Flags(), MsgID: own.attempt, Total: own.id,
@@ -58,10 +58,10 @@ func requests(s *sim, all []sent, i int) (n int) {
 	return n
 }
 
-// TestFCVI_5_3_4 has what two of our machines never say to each other. Port b
-// has the higher name and wins.
+// TestFCVI_5_3_4 checks exchanges that never occur between two machines of this package. Port b has
+// the higher name and wins.
 func TestFCVI_5_3_4(t *testing.T) {
-	t.Run("FCVI-5.3.4-5", func(t *testing.T) { // a winner that is told to yield sends its request again
+	t.Run("FCVI-5.3.4-5", func(t *testing.T) { // a winner that is told to yield repeats its request
 		s := newSim(t, simConfig{seed: 1, order: true})
 		all := s.record()
 		a, b := s.fake(0, iu.ReliableDelivery), s.fake(1, iu.ReliableDelivery)
@@ -83,11 +83,11 @@ func TestFCVI_5_3_4(t *testing.T) {
 		a.p.connectPeer(s, a, b)
 		connectedPeers(t, s, a, b)
 	})
-	t.Run("FCVI-5.3.4-9", func(t *testing.T) { // a loser that is accepted nevertheless stays a loser
+	t.Run("FCVI-5.3.4-9", func(t *testing.T) { // a loser whose request is accepted nevertheless remains the loser
 		s := newSim(t, simConfig{seed: 1, order: true})
 		all := s.record()
 		a, b := s.fake(0, iu.ReliableDelivery), s.fake(1, iu.ReliableDelivery)
-		// For now neither a's acceptance reaches b nor b's yield a.
+		// At first a's acceptance does not reach b, and b's yield does not reach a.
 		s.net.AddFault(&fabric.Fault{Match: opcode(iu.ConnectResp1), Do: fabric.Drop, Nth: 1})
 		s.net.AddFault(&fabric.Fault{Match: opcode(iu.ConnectResp1), Do: fabric.Drop, Nth: 2})
 		a.p.connectPeer(s, a, b)

@@ -13,11 +13,11 @@ import (
 type greeting struct {
 	h        vitcpwire.Header
 	ce       vitcpwire.CE
-	security []byte // as on the wire
+	security []byte // security information as on the wire
 }
 
-// writeGreeting writes g as one segment. It fills in what all connect
-// messages have in common. [V-06] [V-09]
+// writeGreeting writes g as one segment. It sets the fields that all connect messages have in
+// common. [V-06] [V-09]
 func writeGreeting(w io.Writer, d vitcpwire.Dialect, g greeting) error {
 	g.h.Flags = vitcpwire.EndOfMessage
 	g.h.Length = uint16(vitcpwire.HeaderLen + vitcpwire.CELen + len(g.security))
@@ -29,10 +29,10 @@ func writeGreeting(w io.Writer, d vitcpwire.Dialect, g greeting) error {
 	return err
 }
 
-// readGreeting reads one connect message and not a byte more, because data may follow a Connect
+// readGreeting reads one connect message and no byte after it, because data may follow a Connect
 // Accept at once. [V-45] n is the number of bytes read. The error is the stream's (io.EOF only if
-// it ended before the first byte), a *ProtocolError, or vitcpwire.ErrDiscriminator. With
-// ErrDiscriminator g is usable except for the discriminators.
+// the stream ended before the first byte), a *ProtocolError, or vitcpwire.ErrDiscriminator. With
+// ErrDiscriminator all fields of g except the discriminators are valid.
 func readGreeting(r net.Conn, d vitcpwire.Dialect, maxSecurity int) (g greeting, n int, err error) {
 	var head [vitcpwire.HeaderLen + vitcpwire.CELen]byte
 	n, err = io.ReadFull(soonReader{r}, head[:vitcpwire.HeaderLen])
@@ -65,12 +65,13 @@ func readGreeting(r net.Conn, d vitcpwire.Dialect, maxSecurity int) (g greeting,
 	return g, n, err
 }
 
-// A soonReader polls for a moment before it sleeps, because a connect message is about to arrive.
+// A soonReader polls for a moment before it sleeps, because a connect message is expected soon.
 type soonReader struct{ nc net.Conn }
 
 func (r soonReader) Read(p []byte) (int, error) { return sock.ReadSoon(r.nc, p) }
 
-// tornStream replaces io.EOF by io.ErrUnexpectedEOF for an end inside a message.
+// tornStream returns io.ErrUnexpectedEOF instead of io.EOF, for an end inside a message, and any
+// other error unchanged.
 func tornStream(err error) error {
 	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF

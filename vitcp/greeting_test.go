@@ -10,8 +10,8 @@ import (
 	"viaduct/internal/wire/vitcpwire"
 )
 
-// A connect message is read to its last byte and not beyond, in whatever pieces it arrives. The
-// length read is returned, also for a message that ends too soon. [V-01] [V-06] [V-45]
+// A connect message is read up to its last byte, in whatever pieces it arrives, and no byte after
+// it. The number of bytes read is also returned for an incomplete message. [V-01] [V-06] [V-45]
 func TestReadGreeting(t *testing.T) {
 	const max = 10
 	var d vitcpwire.Dialect
@@ -60,7 +60,8 @@ func TestReadGreeting(t *testing.T) {
 			}
 		}
 	}
-	// Security information over the limit is not read, and neither is a message of another kind.
+	// Security information above the limit is not read. A message of another type is not read
+	// either.
 	for name, b := range map[string][]byte{
 		"too much security": message(max+1, nil),
 		"another version":   message(0, func(b []byte) { b[0] = 2 }),
@@ -71,14 +72,14 @@ func TestReadGreeting(t *testing.T) {
 			t.Errorf("%s: read %d, %d left, %v", name, n, len(rest), err)
 		}
 	}
-	// A message that can't be written is an error.
+	// If the message can't be written, writeGreeting returns an error.
 	here, there := net.Pipe()
 	there.Close()
 	defer here.Close()
 	if err := writeGreeting(here, d, greeting{ce: ce}); !errors.Is(err, io.ErrClosedPipe) {
 		t.Errorf("to a closed pipe: %v", err)
 	}
-	// A message with a too long discriminator is otherwise usable.
+	// If a discriminator is too long, the rest of the message is still usable.
 	g, n, _, err := read(message(3, func(b []byte) { b[vitcpwire.HeaderLen+27] = 17 }))
 	if !errors.Is(err, vitcpwire.ErrDiscriminator) || n != head+3 || len(g.security) != 3 {
 		t.Errorf("a long discriminator: read %d, %q, %v", n, g.security, err)

@@ -8,8 +8,8 @@ import (
 	"viaduct/vi"
 )
 
-// TestHeldReceives: messages that arrive together each go to their own descriptor, whatever memory
-// it has and whatever message came before.
+// TestHeldReceives: each of several messages that arrive together goes to its own descriptor,
+// whatever memory the descriptor has and whatever message came before.
 func TestHeldReceives(t *testing.T) {
 	for name, policy := range paths {
 		for _, level := range levels {
@@ -26,7 +26,7 @@ func TestHeldReceives(t *testing.T) {
 				vi.NewRecv(),
 				vi.NewRecv(segment(rb, 400, 100)),
 				vi.NewRecv(segment(other, 0, 0), segment(other, 0, 100)),
-				vi.NewRecv(segment(other, 500, 100)), // of a Write
+				vi.NewRecv(segment(other, 500, 100)), // consumed by an RDMA Write
 				vi.NewRecv(segment(other, 200, 5), segment(other, 300, 95)),
 			}
 			if _, err := p.b.PostRecvs(recvs); err != nil {
@@ -71,8 +71,8 @@ func TestHeldReceives(t *testing.T) {
 	}
 }
 
-// TestNoPinStays: the memory of a completed receive can be deregistered, even if the receive
-// completed with the end of a long message that was read into place.
+// TestNoPinStays: the memory of a completed receive can be deregistered. This also holds if the
+// receive completed with the end of a long message that was read into place.
 func TestNoPinStays(t *testing.T) {
 	for name, policy := range paths {
 		p := connectPair(t, Config{SameHost: policy}, withLevel(reliableAll, vi.ReliableDelivery))

@@ -15,30 +15,30 @@ import (
 	"viaduct/vi"
 )
 
-// answerTimeout bounds the time to send an answer. The answer is the first message on a new
+// answerTimeout is the time limit for sending an answer. The answer is the first message on a new
 // connection, so only a broken peer can delay it.
 const answerTimeout = 5 * time.Second
 
-// A request is a Connect Request that arrived. It drives the passive machine of its connection.
+// A request is a Connect Request that has arrived. It runs the passive machine of its connection.
 // [VIT 4.3]
 type request struct {
 	l             *listener
-	d             *device // the device whose wait got the request; set when handed over
+	d             *device // device whose wait got the request; set when it is handed over
 	nc            net.Conn
-	tcp           net.Conn // below wrappers; what the listener knows
+	tcp           net.Conn // the TCP connection below wrappers, which the listener knows
 	g             greeting
 	bits          uint16 // extensions that the caller offers
-	info          []byte // the consumer's part of its security information
+	info          []byte // the consumer's part of the caller's security information
 	local, remote netip.AddrPort
 
 	timer   *time.Timer   // of watch
-	watched chan struct{} // closed when the read-ahead has ended
+	watched chan struct{} // closed when watch has ended
 	mu      perturb.Mutex
-	m       passive // guarded by mu once offered
+	m       passive // guarded by mu once the request was offered
 }
 
-// serve handles one connection from its arrival to a verdict. A connection that was handed over to
-// a wait or a peer-to-peer request stays open.
+// serve handles an incoming connection until its request is decided. A connection that was handed
+// over to a wait or a peer-to-peer request stays open.
 func (l *listener) serve(tcp net.Conn, remote netip.Addr) {
 	r := &request{l: l, tcp: tcp, nc: tcp, m: passive{requestTimeout: l.p.cfg.RequestTimeout}}
 	r.m.tcpAccepted(time.Now())
@@ -78,7 +78,7 @@ func (l *listener) receive(r *request) (handedOver bool) {
 	r.tcp.SetDeadline(time.Now().Add(answerTimeout))
 	r.m.request()
 	if badDiscriminator {
-		r.run(r.m.noMatch()) // too long to be any VI's [V-04]
+		r.run(r.m.noMatch()) // the discriminator is too long to be a VI's [V-04]
 		return false
 	}
 	ce := &g.ce
@@ -100,7 +100,7 @@ func (l *listener) receive(r *request) (handedOver bool) {
 	return l.offerWait(r)
 }
 
-// prepare sets the socket up and does the TLS handshake.
+// prepare sets the options of the socket and does the TLS handshake.
 func (l *listener) prepare(r *request) error {
 	cfg := &l.p.cfg
 	if err := cfg.tune(r.tcp); err != nil {
@@ -119,7 +119,7 @@ func (l *listener) prepare(r *request) error {
 }
 
 // refusePlain answers a caller that does not speak TLS with an alert (fatal, unexpected message).
-// Without an answer the caller would take the peer for slow, and retry until its time is up.
+// Without an answer the caller would assume that the peer is slow, and retry until its deadline.
 func refusePlain(c net.Conn, err error) {
 	if _, ok := errors.AsType[tls.RecordHeaderError](err); ok {
 		c.Write([]byte{21, 3, 3, 0, 2, 2, 10})

@@ -7,18 +7,18 @@ import (
 	"viaduct/vi"
 )
 
-// A guess holds the facts from which the next messages are predicted.
+// A guess has the facts from which the next messages are predicted.
 type guess struct {
 	long     uint16         // length of the last long segment that did not end its message
 	lastSend uint32         // length of the last Send of more than one segment
-	typ      vitcpwire.Type // of the segments that are predicted
-	sendEnd  uint32         // length of the Send that is predicted
+	typ      vitcpwire.Type // type of the predicted segments
+	sendEnd  uint32         // length of the predicted Send
 }
 
 // Predict implements placer.Wire. It predicts the rest of the current RDMA Write or Read Response,
-// whose header states the length, and the responses that are awaited after it. For a Send it
-// assumes the length of the last long Send. The predicted memory therefore belongs to that message
-// alone.
+// whose header states the length, and the responses that are expected after it. For a Send it
+// assumes the length of the last long Send. That is safe, because the predicted memory belongs to
+// that message only.
 func (w *wire) Predict(to *placer.Predictions) {
 	l := (*link)(w)
 	x := &l.rx
@@ -30,7 +30,7 @@ func (w *wire) Predict(to *placer.Predictions) {
 	case x.asm.resp.active && (response || x.Missing() == 0), response && !p.active:
 		l.predictReads(to)
 	case !p.active || x.in.drop:
-	case p.typ == vitcpwire.Write: // no more than the range that was checked [VIT-2.2.2.2.2-6] [V-42]
+	case p.typ == vitcpwire.Write: // at most the range that was checked [VIT-2.2.2.2.2-6] [V-42]
 		m := &x.in.rdma
 		l.predictRest(to, p.typ, p.offset, m.Length, func(at uint32, n int) vi.Memory {
 			ref, _ := l.ep.Target(vi.Memory{}, vi.MemHandle(m.Handle), m.Address+uint64(at), uint64(n), true)
@@ -51,7 +51,7 @@ func (l *link) predictReads(to *placer.Predictions) {
 	i, at := 0, x.asm.resp.offset
 	if !x.asm.resp.active {
 		if at = 0; x.Missing() > 0 {
-			i = 1 // the oldest has got all
+			i = 1 // the oldest Read has all its bytes
 		}
 	}
 	for ; i < l.reads.Len(); i++ {
@@ -66,8 +66,8 @@ func (l *link) predictReads(to *placer.Predictions) {
 	}
 }
 
-// predictRest predicts bytes at to end of a message, with memory from pin. It returns true if all
-// of them are predicted.
+// predictRest predicts the bytes from to end of a message, in memory that pin returns. It returns
+// true if all of them are predicted.
 func (l *link) predictRest(to *placer.Predictions, t vitcpwire.Type, at, end uint32, pin func(at uint32, n int) vi.Memory) bool {
 	x := &l.rx
 	x.typ = t
@@ -91,8 +91,9 @@ func (l *link) predictRest(to *placer.Predictions, t vitcpwire.Type, at, end uin
 	return at >= end
 }
 
-// Predicted implements placer.Wire. A Send that ends earlier than predicted is a wrong prediction:
-// the bytes read after it, and their memory, are taken back before the message is delivered.
+// Predicted implements placer.Wire. If a Send ends earlier than predicted, the prediction was
+// wrong: the bytes that were read after it, and their memory, are taken back before the message is
+// delivered.
 func (w *wire) Predicted(headers, place []byte, _ int, f *placer.Frame) (payload []byte, ok bool, err error) {
 	l := (*link)(w)
 	x := &l.rx

@@ -10,9 +10,9 @@ import (
 	"viaduct/vi"
 )
 
-// TestAheadGuarded: bytes are never predicted into a region whose memory may fault, unless the
-// consumer accepts that a fault ends the connection. No pin outlasts the message that checked this,
-// so that a region can be deregistered after writes, reads and sends into it. [VIA-8.3-16]
+// TestAheadGuarded: no bytes are predicted into a region whose memory may fault, unless the
+// consumer accepts that a fault ends the connection. A pin ends with the message that has checked
+// this. So the region can be deregistered after writes, reads and sends. [VIA-8.3-16]
 func TestAheadGuarded(t *testing.T) {
 	const size = 300_000
 	guarded := allRights
@@ -31,7 +31,7 @@ func TestAheadGuarded(t *testing.T) {
 		},
 		"Send": func(t *testing.T, s *session, r *vi.Region) (vitcpwire.Header, *vitcpwire.RDMA) {
 			must(t, s.v.PostRecv(vi.NewRecv(segment(r, 0, size))))
-			s.v.Link().(*link).c.WithReceiver(func() { s.v.Link().(*link).rx.lastSend = size }) // the one before was as long
+			s.v.Link().(*link).c.WithReceiver(func() { s.v.Link().(*link).rx.lastSend = size }) // as if the Send before had been as long
 			return vitcpwire.Header{Type: vitcpwire.Send, Number: 1}, nil
 		},
 	} {

@@ -10,9 +10,9 @@ import (
 	"viaduct/vi"
 )
 
-// TestAhead: long RDMA Writes and Read Responses reach their places by few reads of the socket,
-// wherever the bytes are cut, whichever message comes next, and whether a sink is one segment of
-// memory or several. No byte outside is touched. [VIT-2.2.2.2.3-6] [V-42]
+// TestAhead: few reads of the socket place long RDMA Writes and Read Responses. This holds wherever
+// the stream is cut, whichever message comes next, and for sinks of one or several segments. No
+// byte outside changes. [VIT-2.2.2.2.3-6] [V-42]
 func TestAhead(t *testing.T) {
 	s := serveProbe(t, sessionOpts{attrs: reliableAll, ce: func(ce *vitcpwire.CE) { ce.MTU = 1 << 30 }})
 	sink, into := register(t, s.n, 400_000, allRights)

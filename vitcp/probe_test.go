@@ -16,24 +16,23 @@ import (
 	"viaduct/vi"
 )
 
-// A probe is a scripted peer: plain TCP and the codec, nothing else of the
-// provider.
+// A probe is a scripted peer. It uses plain TCP and the codec, and nothing else of the provider.
 type probe struct {
 	t  testing.TB
 	nc net.Conn
 	d  vitcpwire.Dialect
 
-	sent   uint64           // segments of established connections
-	last   vitcpwire.Number // number of its last message
-	posted vitcpwire.Count  // receive descriptors it says it has
+	sent   uint64           // number of segments sent on established connections
+	last   vitcpwire.Number // number of the probe's last message
+	posted vitcpwire.Count  // number of receive descriptors that the probe announces
 }
 
-// A seg is a segment as it came.
+// A seg is a received segment.
 type seg struct {
 	h       vitcpwire.Header
 	ce      vitcpwire.CE
 	rdma    vitcpwire.RDMA
-	payload []byte // or security information
+	payload []byte // payload, or security information
 }
 
 func newProbe(t testing.TB, nc net.Conn) *probe {
@@ -42,7 +41,7 @@ func newProbe(t testing.TB, nc net.Conn) *probe {
 	return &probe{t: t, nc: nc}
 }
 
-// raw sends bytes.
+// raw sends b.
 func (p *probe) raw(b []byte) {
 	p.t.Helper()
 	if _, err := p.nc.Write(b); err != nil {
@@ -50,7 +49,7 @@ func (p *probe) raw(b []byte) {
 	}
 }
 
-// bytes builds a segment; the length is filled in.
+// bytes returns a segment with its length set.
 func (p *probe) bytes(h vitcpwire.Header, ce *vitcpwire.CE, r *vitcpwire.RDMA, payload []byte) []byte {
 	n := vitcpwire.HeaderLen + len(payload)
 	if ce != nil {
@@ -80,7 +79,7 @@ func (p *probe) send(h vitcpwire.Header, r *vitcpwire.RDMA, payload []byte) {
 	p.raw(p.bytes(h, nil, r, payload))
 }
 
-// message sends a whole message in one segment, with the next number.
+// message sends a whole message in one segment, with the next number, and returns the number.
 func (p *probe) message(typ vitcpwire.Type, r *vitcpwire.RDMA, payload []byte, more ...func(*vitcpwire.Header)) vitcpwire.Number {
 	p.t.Helper()
 	p.last = p.last.Add(1)
@@ -109,7 +108,7 @@ func ack(n vitcpwire.Number) func(*vitcpwire.Header) {
 	return func(h *vitcpwire.Header) { h.Ack = n }
 }
 
-// post advertises more receive descriptors.
+// post announces n more receive descriptors.
 func (p *probe) post(n vitcpwire.Count) {
 	p.t.Helper()
 	p.posted += n
@@ -120,7 +119,7 @@ func fails(vierr uint8) func(*vitcpwire.Header) {
 	return func(h *vitcpwire.Header) { h.Error = vitcpwire.MakeRemoteError(vierr, 0) }
 }
 
-// tryRecv reads one segment.
+// tryRecv reads and returns one segment.
 func (p *probe) tryRecv() (s seg, err error) {
 	var head [vitcpwire.HeaderLen]byte
 	if _, err := io.ReadFull(p.nc, head[:]); err != nil {
@@ -154,7 +153,7 @@ func (p *probe) recv() seg {
 	return s
 }
 
-// want reads segments until one of the type comes, passing NOPs over.
+// want reads segments until one of type typ arrives, and returns it. It skips NOPs.
 func (p *probe) want(typ vitcpwire.Type) seg {
 	p.t.Helper()
 	for {
@@ -168,7 +167,7 @@ func (p *probe) want(typ vitcpwire.Type) seg {
 	}
 }
 
-// wantAck reads until all messages up to n are acknowledged, and returns the segment that does it.
+// wantAck reads segments until all messages up to n are acknowledged. It returns the last segment.
 func (p *probe) wantAck(n vitcpwire.Number) seg {
 	p.t.Helper()
 	for {
@@ -178,8 +177,8 @@ func (p *probe) wantAck(n vitcpwire.Number) seg {
 	}
 }
 
-// wantEnd reads until the provider closes: io.EOF for an orderly end,
-// syscall.ECONNRESET for a reset.
+// wantEnd reads segments until the provider ends the connection. The end must be want: io.EOF for
+// an orderly end, or syscall.ECONNRESET for a reset.
 func (p *probe) wantEnd(want error) (segs []seg) {
 	p.t.Helper()
 	for {
@@ -195,7 +194,7 @@ func (p *probe) wantEnd(want error) (segs []seg) {
 	}
 }
 
-// silent checks that nothing comes for a while.
+// silent fails the test if anything arrives within a short time.
 func (p *probe) silent() {
 	p.t.Helper()
 	p.nc.SetReadDeadline(time.Now().Add(20 * time.Millisecond))
@@ -206,7 +205,7 @@ func (p *probe) silent() {
 	p.nc.SetReadDeadline(time.Now().Add(patience))
 }
 
-// ceOf is a CE header that goes with the attributes.
+// ceOf returns a CE header for the attributes.
 func ceOf(a vi.Attributes, calling, called string) vitcpwire.CE {
 	ce := vitcpwire.CE{MTU: 1 << 20, Calling: disc(calling), Called: disc(called)}
 	switch a.Reliability {
@@ -235,7 +234,7 @@ func (p *probe) greet(typ vitcpwire.Type, h vitcpwire.Header, ce vitcpwire.CE, s
 	p.raw(p.bytes(h, &ce, nil, security))
 }
 
-// dialProbe connects to the NIC's listener.
+// dialProbe returns a probe that has connected to the NIC's listener.
 func dialProbe(t testing.TB, n *nicUnderTest) *probe {
 	t.Helper()
 	nc, err := net.Dial("tcp", netip.AddrPortFrom(loopback, n.port()).String())
@@ -243,36 +242,35 @@ func dialProbe(t testing.TB, n *nicUnderTest) *probe {
 	return newProbe(t, nc)
 }
 
-// A session is a VI connected to a probe.
+// A session is a VI that is connected to a probe.
 type session struct {
 	*probe
 	n *nicUnderTest
 	v *vi.VI
 }
 
-// taken waits until the provider has handled all bytes that the probe sent, so that their effects
-// have happened.
+// taken waits until the provider has handled all bytes that the probe has sent.
 func (s *session) taken() {
 	s.t.Helper()
 	l := s.v.Link().(*link)
 	testkit.Eventually(s.t, "the provider takes what was sent", func() bool { return l.count.receivedSegments.Load() >= s.sent })
-	l.c.WithReceiver(func() {}) // the last segment was counted before it was taken
+	l.c.WithReceiver(func() {}) // the last segment was counted before it was handled
 }
 
-// options of a session.
+// sessionOpts are the options of a session.
 type sessionOpts struct {
 	cfg     Config
 	attrs   vi.Attributes
-	posted  vitcpwire.Count  // receive descriptors the probe says it has
-	first   vitcpwire.Number // before the probe's first message
+	posted  vitcpwire.Count  // number of receive descriptors that the probe announces
+	first   vitcpwire.Number // the number that precedes the probe's first message
 	ce      func(*vitcpwire.CE)
-	before  func(*session) // after the VI was made, before the connection
+	before  func(*session) // called after the VI was created and before it is connected
 	dialect vitcpwire.Dialect
 
-	security []byte // of the probe's request
+	security []byte // security information of the probe's request
 }
 
-// serveProbe starts a session in which the probe is the caller.
+// serveProbe returns a session in which the probe is the caller.
 func serveProbe(t testing.TB, o sessionOpts) *session {
 	t.Helper()
 	s := &session{n: openNIC(t, openProvider(t, o.cfg))}
@@ -299,7 +297,7 @@ func serveProbe(t testing.TB, o sessionOpts) *session {
 		s.greet(vitcpwire.ConnectRequest, vitcpwire.Header{Number: o.first, Posted: o.posted}, ce, o.security)
 		a := s.recv()
 		if a.h.Type == vitcpwire.ConnectNoMatch {
-			continue // the wait is not posted yet
+			continue // no call waits for the request yet
 		}
 		if a.h.Type != vitcpwire.ConnectAccept {
 			t.Fatalf("answer %v", a.h)
@@ -328,7 +326,7 @@ func (c *callee) addr(d string) vi.Address {
 	return vi.IPAddress(c.l.Addr().(*net.TCPAddr).AddrPort(), d)
 }
 
-// accept takes a connection and its Connect Request.
+// accept accepts a connection and returns its Connect Request.
 func (c *callee) accept() (*probe, seg) {
 	c.t.Helper()
 	p := c.take()
@@ -347,7 +345,7 @@ func (c *callee) take() *probe {
 	return newProbe(c.t, nc)
 }
 
-// none checks that no call comes for a while.
+// none fails the test if a call arrives within a short time.
 func (c *callee) none() {
 	c.t.Helper()
 	c.l.(*net.TCPListener).SetDeadline(time.Now().Add(20 * time.Millisecond))
@@ -357,7 +355,7 @@ func (c *callee) none() {
 	}
 }
 
-// callVI has v call the probe in the background.
+// callVI makes v call the probe in another goroutine. It returns a channel that gets the result.
 func callVI(t testing.TB, n *nicUnderTest, v *vi.VI, to vi.Address, timeout time.Duration) <-chan error {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	t.Cleanup(cancel)

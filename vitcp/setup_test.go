@@ -14,11 +14,11 @@ import (
 	"viaduct/internal/wire/vitcpwire"
 )
 
-// A matrix collects the effect of each event in each state, as text and as a drawing for graphviz.
+// A matrix records the effect of each event in each state, as text and as a drawing for graphviz.
 type matrix struct{ text, dot strings.Builder }
 
-// add runs one event on a machine in state from. A panic means that our own code must not let the
-// event happen there.
+// add runs one event on a machine in state from. A panic means that this package's code must not
+// cause the event in that state.
 func (m *matrix) add(from, event string, run func() (to string, steps []setupStep)) {
 	var to string
 	var steps []setupStep
@@ -100,8 +100,8 @@ func TestVIT_4_2(t *testing.T) {
 	testkit.Golden(t, "active.golden", []byte(m.String()))
 }
 
-// The pauses before TCP is re-established double from 100 ms to 1 s. Without a deadline the number
-// of attempts is limited. [VIT-4.2-3] [VIT-4.2-4] [V-34]
+// The pauses before TCP is set up again double from 100 ms to 1 s. Without a deadline the number of
+// attempts is limited. [VIT-4.2-3] [VIT-4.2-4] [V-34]
 func TestVIT_4_2_Backoff(t *testing.T) {
 	a := &active{}
 	now := t0
@@ -129,7 +129,7 @@ func TestVIT_4_2_Backoff(t *testing.T) {
 	if got := fmt.Sprint(pauses); got != want {
 		t.Errorf("pauses %s, want %s", got, want)
 	}
-	// A deadline bounds the attempts by time alone.
+	// With a deadline only the time limits the attempts.
 	a = &active{deadline: t0.Add(time.Hour)}
 	a.connect()
 	for n, now := 0, t0; n < 2*maxReestablish; n++ {
@@ -176,7 +176,7 @@ func TestVIT_4_3(t *testing.T) {
 		}
 	}
 	testkit.Golden(t, "passive.golden", []byte(m.String()))
-	// Without a time limit a request is awaited forever.
+	// Without a time limit the machine waits for a request forever.
 	p := &passive{}
 	p.tcpAccepted(t0)
 	if steps := p.timer(t0.Add(1000 * time.Hour)); len(steps) != 0 || p.state != passiveIncoming || !p.wakeAt().IsZero() {
@@ -192,8 +192,8 @@ func disc(s string) vitcpwire.Discriminator {
 	return d
 }
 
-// TestVIT_4 walks all states of a peer-to-peer request by all its events.
-// [VIT-4-1] [VIT-4-2] [V-32] [V-33] [V-34]
+// TestVIT_4 runs all events in all states of a peer-to-peer request. [VIT-4-1] [VIT-4-2] [V-32]
+// [V-33] [V-34]
 func TestVIT_4(t *testing.T) {
 	late := t0.Add(time.Minute)
 	me, lower, higher := netip.MustParseAddrPort("10.0.0.9:3936"), netip.MustParseAddrPort("10.0.0.8:1"), netip.MustParseAddrPort("10.0.0.10:1")
@@ -241,9 +241,9 @@ func TestVIT_4(t *testing.T) {
 	testkit.Golden(t, "peer.golden", []byte(m.String()))
 }
 
-// Crossing requests that tie are both answered with No Match. Each side then pauses once, for 10 to
-// 100 ms at random, before its next attempt. All other pauses follow the back-off. [VIT-4-1] [V-32]
-// [V-33]
+// If two crossing requests tie, both are answered with No Match. Each side then pauses once before
+// its next attempt, for a random time of 10 to 100 ms. All other pauses follow the back-off.
+// [VIT-4-1] [V-32] [V-33]
 func TestVIT_4_Tie(t *testing.T) {
 	at := netip.MustParseAddrPort("10.0.0.9:5")
 	seen := make(map[time.Duration]bool)
@@ -273,7 +273,7 @@ func TestVIT_4_Tie(t *testing.T) {
 	}
 }
 
-// A timeout reports the latest outcome of an attempt. [VIT-4-2] [V-33] [V-34]
+// If the request times out, it reports the outcome of the last attempt. [VIT-4-2] [V-33] [V-34]
 func TestVIT_4_TimeoutReports(t *testing.T) {
 	deadline := t0.Add(time.Second)
 	for _, v := range []struct {
@@ -317,8 +317,8 @@ func TestVIT_4_TimeoutReports(t *testing.T) {
 	}
 }
 
-// The order that decides a conflict: IP addresses as bytes with the shorter
-// family lower, then discriminators, then the ports of the callers. [V-32]
+// The order that resolves a conflict compares the IP addresses as bytes, where the shorter family
+// is lower, then the discriminators, and then the ports of the callers. [V-32]
 func TestVIT_4_Order(t *testing.T) {
 	ap := func(a string, port uint16) netip.AddrPort { return netip.AddrPortFrom(netip.MustParseAddr(a), port) }
 	for _, v := range []struct {
@@ -327,7 +327,7 @@ func TestVIT_4_Order(t *testing.T) {
 		port          uint16
 		want          int
 	}{
-		{ap("10.0.0.9", 1), ap("10.0.0.10", 1), "a", "a", 1, -1}, // not text order
+		{ap("10.0.0.9", 1), ap("10.0.0.10", 1), "a", "a", 1, -1}, // the order is not that of the text
 		{ap("10.0.0.200", 1), ap("10.0.0.30", 1), "a", "a", 1, 1},
 		{ap("255.255.255.255", 1), ap("::1", 1), "a", "a", 1, -1},
 		{ap("::ffff:10.0.0.9", 1), ap("10.0.0.9", 7), "a", "a", 7, 0},

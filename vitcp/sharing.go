@@ -11,15 +11,15 @@ import (
 	"viaduct/internal/sock"
 )
 
-// Several processes of a host can share a port. The first one has the port itself. Each other one
-// listens at a port of its own, a branch, and announces it by a socket with a name in the abstract
-// namespace, which disappears with the process:
+// Several processes of a host can share a port. The first process listens at the port itself. Each
+// other process listens at a port of its own, called a branch. It announces the branch by a socket
+// with a name in the abstract namespace, which disappears with the process:
 //
 //	@viaduct-vipl/1/PORT/BRANCH
 //
 // A caller of this host that got No Match at PORT asks the branches. [V-31]
 
-// maxBranches is how many branches of a port a caller asks.
+// maxBranches is the maximum number of branches of a port that a caller asks.
 const maxBranches = 256
 
 func signName(port uint16) string { return fmt.Sprintf("@viaduct-vipl/1/%d/", port) }

@@ -7,6 +7,6 @@ const sharesPorts = true
 
 // unixSockets returns the list of named sockets, one per line with its name last.
 func unixSockets() string {
-	b, _ := os.ReadFile("/proc/net/unix") // without it there are no branches
+	b, _ := os.ReadFile("/proc/net/unix") // on an error there are no branches
 	return string(b)
 }

@@ -20,9 +20,9 @@ func freePort(t *testing.T) uint16 {
 	return addrPort(l.Addr()).Port()
 }
 
-// TestSharePort: each provider simulates a process. Those that share a port all wait at it, and
-// calls and peers find each by its discriminator. A provider that does not share cannot wait there,
-// and a closed one is not asked any more.
+// TestSharePort: each provider stands for a process. Those that share a port all wait at it, and
+// calls and peer requests find each by its discriminator. A provider without SharePort can't wait
+// there. A closed provider is not asked any more.
 func TestSharePort(t *testing.T) {
 	port := freePort(t)
 	host := vi.IPAddress(netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), port), "").Host

@@ -31,11 +31,11 @@ func mapFile(t *testing.T, nic *nicUnderTest, n int, breaks bool) (*os.File, *vi
 	return f, r
 }
 
-// TestShrinkingFile: a file that shrinks while a peer reads it ends that RDMA Read with the
-// Transmit Error flag and the error code, at once and after whole segments. A Send of ours from
-// such a file ends the same way. [V-13] [V-17] [V-30]
+// TestShrinkingFile: if a file is truncated while a peer reads it, that RDMA Read ends with the
+// Transmit Error flag and the error code. This is tested at the first segment and after complete
+// segments. A Send from such a file ends in the same way. [V-13] [V-17] [V-30]
 func TestShrinkingFile(t *testing.T) {
-	const size = 64 << 20 // more than the sockets take
+	const size = 64 << 20 // more than the sockets hold
 	for name, c := range map[string]struct {
 		typ  vitcpwire.Type
 		code uint8
@@ -69,7 +69,7 @@ func TestShrinkingFile(t *testing.T) {
 						break
 					}
 					if when == "during" && last.h.Offset == 0 {
-						// The sender waits for the socket now, or will.
+						// By now the sender waits for the socket, or soon will.
 						must(t, f.Truncate(0))
 					}
 				}

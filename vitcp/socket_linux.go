@@ -16,7 +16,8 @@ func setUserTimeout(nc net.Conn, d time.Duration) error {
 	})
 }
 
-// maxSegmentSize returns how many bytes TCP puts into one of its segments, or 0 if that is unknown.
+// maxSegmentSize returns the maximum payload of a TCP segment of the connection in bytes, or 0 if
+// it is unknown.
 func maxSegmentSize(nc net.Conn) int {
 	mss := 0
 	control(nc, func(fd int) (err error) {
@@ -26,10 +27,10 @@ func maxSegmentSize(nc net.Conn) int {
 	return mss
 }
 
-// latePort makes the system choose the local port when it knows both addresses. A port chosen by
-// bind must differ from those of all connections, even of ended ones that TCP remembers for a
-// minute: after some ten thousand of them a free port takes milliseconds to find, and then there is
-// none. A system without the option chooses at bind.
+// latePort makes the system choose the local port when it knows both addresses. A port that bind
+// chooses must differ from the ports of all connections, even of ended ones that TCP remembers for
+// a minute. After some ten thousand of them it takes milliseconds to find a free port, and finally
+// there is none. A system without the option chooses the port at bind.
 func latePort(_, _ string, raw syscall.RawConn) error {
 	return raw.Control(func(fd uintptr) {
 		unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_BIND_ADDRESS_NO_PORT, 1)
@@ -52,8 +53,8 @@ func control(nc net.Conn, f func(fd int) error) error {
 	return ferr
 }
 
-// hungUp checks, without waiting, a connection on which nothing is expected: it returns whether the
-// peer has ended it, or has sent something.
+// hungUp checks, without waiting, a connection on which no bytes are expected. It reports whether
+// the peer has ended the connection, and whether it has sent bytes.
 func hungUp(nc net.Conn) (ended, sent bool) {
 	control(nc, func(fd int) error {
 		var b [1]byte

@@ -13,9 +13,8 @@ import (
 	"viaduct/vi"
 )
 
-// The options of the sockets of both sides: no Nagle, keepalive of 15 s
-// unless configured, the congestion control and user timeout asked for.
-// [V-35] [V-40]
+// The sockets of both sides have these options: no Nagle, keepalive of 15 s unless configured, and
+// the configured congestion control and user timeout. [V-35] [V-40]
 func TestSocketOptions(t *testing.T) {
 	get := func(nc net.Conn, level, opt int) (v int) {
 		must(t, control(nc, func(fd int) (err error) {
@@ -71,8 +70,7 @@ func TestTimestamps(t *testing.T) {
 	}
 }
 
-// A caller's port is chosen when the connection is made, not when its address
-// is bound.
+// The system chooses a caller's port when the connection is made, not when its address is bound.
 func TestLatePort(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -10,32 +10,32 @@ import (
 
 // Stats holds the counters of a provider since it was created.
 type Stats struct {
-	Connections      uint64 // set up, either side
-	ActiveRequests   uint64 // attempts to connect begun, client-server and peer-to-peer
-	ActiveFailures   uint64 // of those, failed
+	Connections      uint64 // connections set up, by either side
+	ActiveRequests   uint64 // connection attempts begun, client-server and peer-to-peer
+	ActiveFailures   uint64 // failed attempts among them
 	Incoming         uint64 // incoming TCP connections
-	IncomingLimited  uint64 // of those, closed at once by a limit or by Allow
-	IncomingTimeouts uint64 // of those, closed because no complete Connect Request arrived in time
-	IncomingInvalid  uint64 // of those, closed because the bytes were no Connect Request, or a torn one
-	NoMatches        uint64 // Connect No Match sent
-	Rejects          uint64 // Connect Reject sent
-	SecurityRefusals uint64 // peers whose security information was not accepted, either side
+	IncomingLimited  uint64 // incoming connections closed at once by a limit or by Allow
+	IncomingTimeouts uint64 // incoming connections closed because no complete Connect Request arrived in time
+	IncomingInvalid  uint64 // incoming connections closed because the bytes were no complete Connect Request
+	NoMatches        uint64 // sent Connect No Match messages
+	Rejects          uint64 // sent Connect Reject messages
+	SecurityRefusals uint64 // peers whose security information was refused, by either side
 	ProtocolErrors   uint64 // connections reset because the peer violated the protocol
 	RemoteErrors     uint64 // connections broken by an error that the peer reported
 
 	SentMessages     uint64 // numbered messages begun
 	SentSegments     uint64 // segments of any kind passed to TCP
 	SentBytes        uint64 // payload passed to TCP
-	SentNOPs         uint64 // of the segments, NOPs
+	SentNOPs         uint64 // NOPs among the segments
 	ReceivedMessages uint64 // completely received numbered messages
-	ReceivedSegments uint64 // segments of any kind
-	ReceivedBytes    uint64 // payload placed or dropped
-	DroppedMessages  uint64 // received and dropped, at Unreliable Delivery
+	ReceivedSegments uint64 // received segments of any kind
+	ReceivedBytes    uint64 // received payload, placed or dropped
+	DroppedMessages  uint64 // messages received and dropped at Unreliable Delivery
 	ServedReads      uint64 // completely answered RDMA Reads of peers
 }
 
-// counters holds the running counts of Stats. Connections count their own messages, and add them
-// here when they end; see linkCounters.
+// counters holds the current values of Stats. A connection counts its own messages and adds them
+// here when it ends; see linkCounters.
 type counters struct {
 	connections, activeRequests, activeFailures                                             atomic.Uint64
 	incoming, incomingLimited, incomingTimeouts, incomingInvalid, noMatches, rejects, secur atomic.Uint64

@@ -10,7 +10,8 @@ import (
 	"viaduct/vi"
 )
 
-// A filler is a link whose batches a test function fills, for code that needs a connection.
+// A filler is a link whose batches a function of the test fills. It serves code that needs a
+// connection.
 type filler struct {
 	*link
 	fill func(*frameio.Batch)
@@ -21,9 +22,9 @@ func (f filler) Sent()                 {}
 func (f filler) Failed(error)          {}
 
 // Memory that may fault is copied before a header announces its bytes, into the batch if there is
-// room. It is not copied if the consumer accepts that a fault ends the connection, which an
-// unreliable one must not, and the kernel reads the memory itself. The batch copies short payload
-// anyway. [V-30]
+// room. It is not copied if the consumer accepts that a fault ends the connection and the kernel
+// reads the memory itself; a connection at Unreliable Delivery must not end that way. The batch
+// always copies short payload. [V-30]
 func TestSteady(t *testing.T) {
 	guarded := vi.MemAttributes{Guarded: true}
 	breaks := vi.MemAttributes{Guarded: true, FaultBreaks: true}
@@ -31,7 +32,7 @@ func TestSteady(t *testing.T) {
 		name     string
 		level    vi.Reliability
 		portable bool
-		inPlace  bool // a fault may break it, and the system reads memory itself
+		inPlace  bool // a fault may break the connection, and the kernel reads the memory
 	}{
 		{"reception", vi.ReliableReception, false, true},
 		{"delivery", vi.ReliableDelivery, false, true},
@@ -49,7 +50,7 @@ func TestSteady(t *testing.T) {
 				attrs vi.MemAttributes
 				n     int
 				same  bool // the batch references the memory itself
-				apart bool // it is copied, and not into the batch
+				apart bool // the memory is copied, but not into the batch
 			}{
 				{vi.MemAttributes{}, 1, true, false},
 				{vi.MemAttributes{}, 1 << 16, true, false},

@@ -8,13 +8,13 @@ import (
 	"viaduct/vi"
 )
 
-// TestVI_Suite runs what every VI provider has to pass, the error matrix
-// included. [VIT-2.2.1-1]
+// TestVI_Suite runs the suite for VI providers, including the error matrix. [VIT-2.2.1-1]
 func TestVI_Suite(t *testing.T) {
 	vitest.Run(t, suiteHarness(t, Config{}))
 }
 
-// The same through TLS-like streams: no descriptor, no gather writes.
+// TestVI_SuitePortable runs the suite over streams without a descriptor and without gather writes,
+// like TLS.
 func TestVI_SuitePortable(t *testing.T) {
 	vitest.Run(t, suiteHarness(t, Config{WrapConn: hideDescriptor}))
 }

@@ -18,7 +18,7 @@ func fill(b []byte, seed uint64) {
 	}
 }
 
-// Two VIs over loopback at each level: Sends of many lengths, gathered and
+// Two VIs over loopback send messages of many lengths at each level. The messages are gathered and
 // scattered, with and without immediate data. [VIT-2.2.2.1-4]
 func TestTransfer_Send(t *testing.T) {
 	for _, level := range levels {
@@ -57,7 +57,7 @@ func TestTransfer_Send(t *testing.T) {
 	}
 }
 
-// RDMA Writes and Reads of many lengths, at each level that has them. [VIT-2.2.2.1-4]
+// Two VIs write and read many lengths, at each level that supports the operation. [VIT-2.2.2.1-4]
 func TestTransfer_RDMA(t *testing.T) {
 	for _, level := range levels {
 		t.Run(level.String(), func(t *testing.T) {

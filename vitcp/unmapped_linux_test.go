@@ -14,9 +14,9 @@ import (
 	"viaduct/vi"
 )
 
-// A send whose memory was unmapped is a protection error, whether this process copies the bytes or
-// the kernel does, which refuses them without naming the descriptor. Sends before it were sent, and
-// those after it are flushed. [VIA-4.6-2] [V-30]
+// A send whose memory was unmapped ends with a protection error. This holds whether this process
+// copies the bytes or the kernel does; the kernel returns an error that does not name the
+// descriptor. Sends before it were sent, and sends after it are flushed. [VIA-4.6-2] [V-30]
 func TestUnmappedSend(t *testing.T) {
 	guarded, breaks := vi.MemAttributes{Guarded: true}, vi.MemAttributes{Guarded: true, FaultBreaks: true}
 	for _, c := range []struct {
@@ -24,12 +24,12 @@ func TestUnmappedSend(t *testing.T) {
 		attrs vi.MemAttributes
 	}{
 		{100, guarded}, {1 << 20, guarded}, {100, breaks}, {1 << 20, breaks},
-		{4 * 65511, vi.MemAttributes{}}, // in whole segments: the kernel alone reads it
+		{4 * 65511, vi.MemAttributes{}}, // whole segments, which only the kernel reads
 	} {
 		size := c.size
 		cfg := Config{}
 		if !c.attrs.Guarded {
-			cfg.SameHost = samehost.Off // into shared memory the process copies itself
+			cfg.SameHost = samehost.Off // otherwise the process itself would copy into shared memory
 		}
 		p := connectPair(t, cfg, withLevel(reliableAll, vi.ReliableReception))
 		mem, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
@@ -48,7 +48,8 @@ func TestUnmappedSend(t *testing.T) {
 		if _, err := waitSend(t, v); err != nil {
 			t.Fatalf("%d bytes, %+v, while it is mapped: %v", size, c.attrs, err)
 		}
-		// Like unmapping, except that no other mapping of the process can take the address.
+		// This has the effect of unmapping, but no other mapping of the process can get the
+		// address.
 		must(t, unix.Mprotect(mem, unix.PROT_NONE))
 		defer unix.Munmap(mem)
 		_, err = v.PostSends([]*vi.Descriptor{bad, late})
@@ -73,10 +74,10 @@ func TestUnmappedSend(t *testing.T) {
 	}
 }
 
-// Memory that is unmapped while the kernel has a part of it is a protection error too. It ends the
-// connection if the consumer accepts that. [VIA-4.6-2]
+// If memory is unmapped after the kernel has taken a part of it, the send ends with a protection
+// error too. The connection ends if the consumer has accepted that. [VIA-4.6-2]
 func TestUnmappedWhileSending(t *testing.T) {
-	const size = 64 << 20 // more than the sockets take
+	const size = 64 << 20 // more than the sockets hold
 	for _, breaks := range []bool{false, true} {
 		s := serveProbe(t, sessionOpts{attrs: reliableAll, ce: func(ce *vitcpwire.CE) { ce.MTU = 1 << 30 }})
 		mem, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
@@ -111,10 +112,10 @@ func TestUnmappedWhileSending(t *testing.T) {
 	}
 }
 
-// Memory that is already unmapped when it is deregistered, while a part of it waits for room in the
-// socket, is a protection error too, because nothing can copy the rest. [VIA-4.6-2]
+// Memory is unmapped while a part of it waits for room in the socket, and is then deregistered. The
+// send ends with a protection error, because the rest can't be copied. [VIA-4.6-2]
 func TestUnmappedWhileDeregistering(t *testing.T) {
-	const size = 64 << 20 // more than the sockets take
+	const size = 64 << 20 // more than the sockets hold
 	s := serveProbe(t, sessionOpts{attrs: reliableAll, ce: func(ce *vitcpwire.CE) { ce.MTU = 1 << 30 }})
 	mem, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
 	must(t, err)
@@ -141,8 +142,8 @@ func TestUnmappedWhileDeregistering(t *testing.T) {
 	waitState(t, s.v, vi.Error)
 }
 
-// A peer's long RDMA Write to unmapped memory fails on each path, however many of its bytes could
-// be placed: the process lives, and no pin is left. [VIA-4.6-2]
+// A peer's long RDMA Write to unmapped memory fails on each path, however many bytes could be
+// placed. The process survives, and no pin remains. [VIA-4.6-2]
 func TestUnmappedTarget(t *testing.T) {
 	const size = 1 << 20
 	for _, policy := range []samehost.Policy{samehost.Auto, samehost.Off} {
@@ -187,10 +188,10 @@ func TestUnmappedTarget(t *testing.T) {
 	}
 }
 
-// Memory that is unmapped while a part of it waits for room in shared memory is a protection
-// error, and the process lives. [VIA-4.6-2]
+// Memory is unmapped while a part of it waits for room in shared memory. The send ends with a
+// protection error, and the process survives. [VIA-4.6-2]
 func TestUnmappedWhileSharing(t *testing.T) {
-	const size = 1 << 20 // more than the ring takes at first
+	const size = 1 << 20 // more than the ring holds at first
 	for _, level := range []vi.Reliability{vi.ReliableDelivery, vi.ReliableReception} {
 		p := connectPair(t, Config{}, withLevel(reliableAll, level))
 		if !p.a.Path().SharedMemory {

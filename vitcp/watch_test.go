@@ -11,7 +11,7 @@ import (
 	"viaduct/vi"
 )
 
-// offered calls n and returns the caller and the request that arrived for it.
+// offered calls n, and returns the caller and the request that has arrived for it.
 func offered(t *testing.T, n *nicUnderTest) (*probe, *vi.ConnRequest) {
 	t.Helper()
 	got := make(chan *vi.ConnRequest, 1)
@@ -54,7 +54,7 @@ func TestWatch(t *testing.T) {
 
 			p, req = offered(t, n)
 			time.Sleep(v.wait)
-			p.nop() // no time limit has expired yet
+			p.nop() // no time limit has passed yet
 			if segs := p.wantEndAny(); len(segs) != 0 {
 				t.Errorf("answered %v", segs)
 			}
@@ -73,7 +73,8 @@ func TestWatch(t *testing.T) {
 		})
 	}
 	t.Run("forgotten", func(t *testing.T) {
-		// The consumer decides late. A caller that ends its direction meanwhile is dropped.
+		// The consumer decides late. If the caller ends its direction meanwhile, the request is
+		// dropped.
 		n := openNIC(t, openProvider(t, Config{Grace: patience}))
 		p, req := offered(t, n)
 		if err := p.nc.(interface{ CloseWrite() error }).CloseWrite(); err != nil {
@@ -87,7 +88,7 @@ func TestWatch(t *testing.T) {
 		}
 	})
 	t.Run("gone before a wait", func(t *testing.T) {
-		// The caller has hung up when a wait for it arrives.
+		// The caller has ended the connection before a wait for it begins.
 		n := openNIC(t, openProvider(t, Config{Grace: patience}))
 		d, err := discriminator([]byte("vi"))
 		must(t, err)

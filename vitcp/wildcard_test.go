@@ -25,7 +25,8 @@ func hostAddresses(t *testing.T) (at []netip.Addr) {
 	return append(at, netip.AddrFrom4([4]byte{127, 0, 0, 2}))
 }
 
-// openWildcard opens a NIC at every address of the host and a port of the system's choice.
+// openWildcard opens a NIC that listens at every address of the host, at a port that the system
+// chooses.
 func openWildcard(t *testing.T, listen string) *vi.NIC {
 	t.Helper()
 	p, err := New(Config{Listen: listen, Grace: time.Second, Logger: logger()})
@@ -36,7 +37,7 @@ func openWildcard(t *testing.T, listen string) *vi.NIC {
 	return nic
 }
 
-// callWildcard connects a new VI, calling from the NIC's own address as programs do.
+// callWildcard connects a new VI. It calls from the NIC's own address, as programs do.
 func callWildcard(ctx context.Context, nic *vi.NIC, to netip.AddrPort, d string) error {
 	v, err := nic.CreateVI(reliableAll, nil, nil)
 	if err != nil {
@@ -77,9 +78,8 @@ func TestWildcard(t *testing.T) {
 	}
 }
 
-// TestWildcardOneAddress: a wait for another address than the NIC's own accepts requests to that
-// address alone. A NIC that was opened by an address answers at that address alone.
-// [VIT-2.2.2.2.1-1]
+// TestWildcardOneAddress: a wait for another address than the NIC's own accepts only requests to
+// that address. A NIC that was opened by an address answers only at that address. [VIT-2.2.2.2.1-1]
 func TestWildcardOneAddress(t *testing.T) {
 	other := netip.AddrFrom4([4]byte{127, 0, 0, 2})
 	nic, caller := openWildcard(t, ":0"), openWildcard(t, ":0")

@@ -2,16 +2,16 @@ package vitcp
 
 import "sync/atomic"
 
-// A readWindow bounds the RDMA Reads of one direction. On the asking side the send role calls take
-// and the receive role calls done; on the serving side it is the other way round. [VIT-2.2.2.2.6-2]
-// [VIT-2.2.2.2.6-3] [V-26]
+// A readWindow limits the RDMA Reads of one direction. On the requesting side the send role calls
+// take and the receive role calls done. On the serving side it is the other way round.
+// [VIT-2.2.2.2.6-2] [VIT-2.2.2.2.6-3] [V-26]
 type readWindow struct {
-	limit uint32 // requests outstanding at one time; fixed at set-up
+	limit uint32 // maximum number of outstanding requests; fixed at set-up
 	taken atomic.Uint32
 	given atomic.Uint32
 }
 
-// outstanding returns how many requests are without a complete response.
+// outstanding returns the number of requests without a complete response.
 func (w *readWindow) outstanding() int { return int(w.taken.Load() - w.given.Load()) }
 
 // take counts one more request. If the window is full, it returns false and counts nothing. [V-27]

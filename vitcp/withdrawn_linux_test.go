@@ -9,14 +9,15 @@ import (
 	"viaduct/vi"
 )
 
-// A peer that has cancelled its request may soon send another. The first one, whose connection is
-// closed, is not accepted although it matches. Otherwise ours would end with a connection that the
-// peer does not have, and the second request would find no match. [VIT-4-1] [V-33]
+// A peer that has cancelled its request may soon send another one. The first request, whose
+// connection is closed, is not accepted although it matches. Otherwise this side's request would
+// end with a connection that the peer does not have, and the peer's second request would find no
+// match. [VIT-4-1] [V-33]
 func TestVIT_4_CancelledPeer(t *testing.T) {
 	n := openNIC(t, openProvider(t, Config{}))
 	c := listenProbe(t)
 	v := newVI(t, n, reliableAll)
-	must(t, v.ConnectPeerRequest(n.addr("me"), c.addr("x"), 0)) // our address is lower, so theirs would be accepted
+	must(t, v.ConnectPeerRequest(n.addr("me"), c.addr("x"), 0)) // this side's address is lower, so the peer's request would be accepted
 	p := c.take()
 	p.want(vitcpwire.ConnectRequest)
 

@@ -15,25 +15,24 @@ import (
 )
 
 // A Tally lets the suite run over a network that loses more than the reliable levels can recover.
-// On such a network a connection may break, if the break is reported: both sides report it within
-// the suite's patience, and every posted descriptor completes with a status that shows it. A test
-// whose connection broke like that is repeated on new NICs, and counts as broken if all tries
-// break. Three findings fail at once: wrong data, a wait without end, and a side without a report.
-// Runs with other seeds may share a Tally; Check then requires that every test passed in one of
-// them.
+// On such a network a connection may break, if both sides report it within the suite's patience and
+// every posted descriptor completes with a status that shows it. A test whose connection broke in
+// this way is repeated on new NICs. It counts as broken if all tries break. Three findings fail at
+// once: wrong data, a wait without end, and a side without a report. Runs with other seeds may
+// share a Tally. Check then requires that every test passed in at least one run.
 type Tally struct {
-	Tries  int    // of each test in one run; 0 means 3
+	Tries  int    // number of tries of each test in one run; 0 means 3
 	Strict bool   // no connection may break, and no test is repeated
-	Shared *Tally // counts there instead, to be checked there
+	Shared *Tally // results are counted in this Tally instead, which its owner checks
 
 	mu    sync.Mutex
 	cases map[string]*outcome // guarded by mu
 }
 
-// An outcome is how the runs of a test ended.
+// An outcome counts how the runs of a test ended.
 type outcome struct {
 	outright, again, broken int
-	last                    string // finding when the connection broke
+	last                    string // the finding when the connection broke
 }
 
 func (y *Tally) note(name string, f func(*outcome)) {
@@ -71,7 +70,8 @@ func (y *Tally) Check(t *testing.T) {
 		len(y.cases), outright, again, broken, never)
 }
 
-// start runs a test. If the harness allows broken connections, it repeats the test.
+// start runs a test. If the harness allows broken connections, a test whose connection breaks is
+// repeated.
 func start(t *testing.T, h Harness, level vi.Reliability, name string, f func(*env)) {
 	y := h.Tally
 	if y == nil {
@@ -120,25 +120,25 @@ type reporter interface {
 	Skipf(format string, args ...any)
 }
 
-// A trial is one try of a test. Its first finding is stored, and reported only if no broken
-// connection explains it.
+// A trial is one try of a test. Its first finding is stored. The finding is reported only if no
+// broken connection explains it.
 type trial struct {
 	*testing.T
 
 	mu       sync.Mutex
-	found    string // the first finding; guarded by mu
-	wrong    string // wrong data before that; guarded by mu
-	why      string // cause of found, set after the run
-	setup    bool   // a set-up failed with an error that reports the break; guarded by mu
+	found    string // guarded by mu: the first finding
+	wrong    string // guarded by mu: wrong data before that finding
+	why      string // explanation of found, set after the run
+	setup    bool   // guarded by mu: a set-up failed with an error that reports the break
 	skipped  bool
 	cleanups []func()
 	envs     []*env      // guarded by mu
-	pairs    [][2]*vi.VI // connected; guarded by mu
+	pairs    [][2]*vi.VI // guarded by mu: the connected VIs
 }
 
 var _ reporter = (*trial)(nil)
 
-// run runs f. If there was a finding, it checks how the connections ended, and reports whether one
+// run runs f. After a finding it checks how the connections ended. It returns true if a connection
 // broke in the allowed way.
 func (x *trial) run(f func()) (broken bool) {
 	done := make(chan struct{})
@@ -164,17 +164,17 @@ func (x *trial) run(f func()) (broken bool) {
 	for _, c := range slices.Backward(x.cleanups) {
 		c()
 	}
-	if x.found != "" { // no excuse applies to a finding from here on
+	if x.found != "" { // later findings have no excuse
 		x.T.Error(x.found)
 	}
 	return broken
 }
 
-// bound returns how long the other side may take to notice that a connection broke.
+// bound returns the time that the other side may take to detect that a connection broke.
 func (e *env) bound() time.Duration { return 10 * time.Second * time.Duration(max(1, e.Scale)) }
 
-// audit returns what is wrong with the ends of a trial's connections, or "" if a broken and
-// properly reported one explains a finding.
+// audit checks the ends of a trial's connections. It returns "" if a connection broke and was
+// properly reported, which explains a finding. Otherwise it returns the fault.
 func (x *trial) audit() string {
 	lost := x.setup
 	for end := time.Now().Add(time.Second); !lost && time.Now().Before(end); time.Sleep(time.Millisecond) {
@@ -230,7 +230,7 @@ func (x *trial) told() bool {
 	return false
 }
 
-// broke reports whether a connection of the trial broke, for whatever reason.
+// broke reports whether any connection of the trial broke.
 func (x *trial) broke() bool {
 	if x.told() {
 		return true
@@ -245,8 +245,8 @@ func (x *trial) broke() bool {
 	return false
 }
 
-// flushed returns what is wrong with the descriptors of a VI that is not connected: all must have
-// completed.
+// flushed checks that all descriptors of a VI that is not connected have completed. It returns the
+// fault, or "".
 func flushed(v *vi.VI) string {
 	const bad = vi.StatusFlushed | vi.StatusTransportError | vi.StatusPartialError | vi.StatusRemoteDescriptor |
 		vi.StatusRDMAProtection | vi.StatusLengthError | vi.StatusFormatError | vi.StatusProtectionError
@@ -278,7 +278,7 @@ func (x *trial) pair(a, b *vi.VI) {
 	}
 }
 
-// env records the NICs of a test.
+// env adds the NICs of a test to the trial.
 func (x *trial) env(e *env) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -315,8 +315,8 @@ func (x *trial) Skip(args ...any) {
 
 func (x *trial) Skipf(string, ...any) { x.Skip() }
 
-// wrongf reports wrong data. Only an earlier finding excuses it, because undelivered data cannot be
-// right.
+// wrongf reports wrong data. Only an earlier finding excuses it, because after that finding data
+// may be missing.
 func (e *env) wrongf(format string, args ...any) {
 	e.Helper()
 	if x := e.trial; x != nil {
@@ -329,7 +329,7 @@ func (e *env) wrongf(format string, args ...any) {
 	e.Fatalf(format, args...)
 }
 
-// tried records a set-up that failed because a connection broke.
+// tried records that a set-up failed because a connection broke.
 func (e *env) tried(err error) {
 	if x := e.trial; x != nil && err != nil {
 		for _, known := range []error{vi.ErrTimeout, vi.ErrNotReachable, vi.ErrNoMatch, vi.ErrReject, vi.ErrInvalidState} {

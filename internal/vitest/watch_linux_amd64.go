@@ -9,8 +9,8 @@ import (
 	"viaduct/vi"
 )
 
-// On this architecture stores become visible in program order, so a program can watch memory. The
-// memory is mapped instead of Go's, because watching Go's memory would be a race.
+// On this architecture stores become visible in program order, so a program can poll memory. The
+// test polls mapped memory, because polling Go's memory would be a data race.
 func init() {
 	families = append(families, family{name: "WatchMemory", run: testWatchMemory, skipped: func(h Harness) string {
 		if h.Unordered {
@@ -45,5 +45,5 @@ func testWatchMemory(e *env) {
 	}
 	p.must(p.v[0].Disconnect())
 	p.must(p.v[1].Disconnect())
-	e.must(e.nics[1].DeregisterMem(target)) // before its memory is unmapped
+	e.must(e.nics[1].DeregisterMem(target)) // the region is deregistered before its memory is unmapped
 }

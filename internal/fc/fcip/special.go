@@ -23,8 +23,8 @@ const (
 // DefaultKATOV is the K_A_TOV we announce, in milliseconds.
 const DefaultKATOV = 60000
 
-// A Special is an FCIP Special Frame (RFC 3821, 7.1): the first bytes each
-// way. [FCFS-2.4-1]
+// A Special is an FCIP Special Frame (RFC 3821, 7.1). It is the first frame that each side sends.
+// [FCFS-2.4-1]
 type Special struct {
 	Changed     bool   // the echo differs on purpose
 	Source      fc.WWN // Switch_Name of the initiator

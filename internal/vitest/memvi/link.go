@@ -6,17 +6,17 @@ import (
 	"viaduct/vi"
 )
 
-// A link is one side of a connection. All calls of its Endpoint are in step, under mu. The worker
+// A link is one side of a connection. step makes all calls of its Endpoint, under mu. The worker
 // goroutine and polling consumers call step. [VIA-4.4-2]
 type link struct {
 	net  *Network
 	ep   *vi.Endpoint
 	peer *link
-	wire wire // from the peer
+	wire wire // messages from the peer
 
 	reliability vi.Reliability
-	flow        bool // descriptor flow control
-	window      int  // RDMA Reads this side may have outstanding
+	flow        bool // descriptor flow control is on
+	window      int  // number of RDMA Reads that this side may have outstanding
 
 	wake chan struct{} // one slot
 	quit chan struct{} // closed by Stop
@@ -24,14 +24,14 @@ type link struct {
 
 	mu      sync.Mutex
 	started bool                      // guarded by mu
-	stopped bool                      // guarded by mu; ep must not be called any more
+	stopped bool                      // guarded by mu; ep must not be called afterwards
 	dead    bool                      // guarded by mu; Break was scheduled
 	open    map[uint64]*vi.Descriptor // guarded by mu; sends that wait for an answer
-	reads   int                       // guarded by mu; Reads among them
-	credits uint64                    // guarded by mu; receives the peer has posted
-	used    uint64                    // guarded by mu; sent messages that consume a receive
-	granted uint64                    // guarded by mu; receives announced to the peer
-	fault   fault                     // guarded by mu; for the next message
+	reads   int                       // guarded by mu; number of Reads among them
+	credits uint64                    // guarded by mu; number of receives that the peer has posted
+	used    uint64                    // guarded by mu; number of sent messages that consume a receive
+	granted uint64                    // guarded by mu; number of receives announced to the peer
+	fault   fault                     // guarded by mu; fault of the next message
 }
 
 type fault uint8
@@ -42,7 +42,7 @@ const (
 	partialFault
 )
 
-// join creates the two links of a connection.
+// join creates the links of both sides of a connection.
 func (n *Network) join(a, b *vi.Endpoint) (la, lb *link) {
 	la, lb = n.newLink(a, b), n.newLink(b, a)
 	la.peer, lb.peer = lb, la
@@ -99,7 +99,7 @@ func (l *link) Poll() bool {
 	return l.step()
 }
 
-func (l *link) Unpoll() {} // the worker never sleeps through a message
+func (l *link) Unpoll() {} // the worker wakes for every message
 
 func (l *link) Stop(reason vi.StopReason) {
 	l.mu.Lock()
@@ -125,7 +125,7 @@ func (l *link) breakLater(orderly bool) {
 
 func (l *link) ready() bool { return l.started && !l.stopped && !l.dead }
 
-// step handles arrived messages and sends posted descriptors. It reports whether a message had
+// step handles arrived messages and sends posted descriptors. It returns true if a message had
 // arrived.
 func (l *link) step() (got bool) {
 	l.grant()
@@ -156,7 +156,7 @@ func (l *link) grant() {
 	}
 }
 
-// sendNext sends the next descriptor, if it may be sent.
+// sendNext sends the next descriptor. It returns false if there is none or if it must wait.
 func (l *link) sendNext() bool {
 	d := l.ep.NextSend()
 	if d == nil || l.peer.wire.full() {
@@ -165,7 +165,7 @@ func (l *link) sendNext() bool {
 	op := d.Control.Op()
 	consumes := op == vi.OpSendReceive || op == vi.OpRDMAWrite && d.Control&vi.Immediate != 0
 	if l.flow && consumes && l.used >= l.credits {
-		return false // held back [VIA-4.1-3]
+		return false // the message waits for a receive [VIA-4.1-3]
 	}
 	if op == vi.OpRDMARead && l.reads >= l.window {
 		return false // [VIA-4.3-4]
@@ -206,7 +206,7 @@ func (l *link) sendNext() bool {
 		l.tell(m)
 	}
 	if !answered { // [VIA-4.5-3]
-		l.finishSend(d, seq, 0) // the payload was copied: the buffers are free
+		l.finishSend(d, seq, 0) // the payload was copied, so the buffers are free
 	}
 	return true
 }
@@ -279,9 +279,9 @@ func (l *link) handle(m message) {
 	}
 }
 
-// conclude reports the end of a message to its sender: never at unreliable delivery, only an error
-// at reliable delivery (by ending the connection), and always at reliable reception. [VIA 4.5]
-// [VIA-4.5-4] [VIA-4.5-6]
+// conclude reports the end of a message to its sender. At Unreliable Delivery it never does. At
+// Reliable Delivery it reports only an error, by ending the connection. At Reliable Reception it
+// always does. [VIA 4.5] [VIA-4.5-4] [VIA-4.5-6]
 func (l *link) conclude(m message, remote vi.Status) {
 	if l.reliability == vi.ReliableReception {
 		l.tell(message{kind: ackMsg, seq: m.seq, status: remote})
@@ -294,7 +294,7 @@ func (l *link) conclude(m message, remote vi.Status) {
 // finishRecv completes a receive and the message that consumed it.
 func (l *link) finishRecv(m message, d *vi.Descriptor, seq uint64, r vi.Delivery, remote vi.Status) {
 	if l.ep.FinishRecv(d, seq, r) {
-		l.dead = true // no more messages; conclude ends the connection
+		l.dead = true // no message may follow; conclude ends the connection
 		defer l.breakLater(false)
 	}
 	l.conclude(m, remote)
@@ -302,7 +302,7 @@ func (l *link) finishRecv(m message, d *vi.Descriptor, seq uint64, r vi.Delivery
 
 func (l *link) handleSend(m message) {
 	if m.corrupt && l.reliability == vi.UnreliableDelivery {
-		return // never delivered as good [VIA-4.5-2]
+		return // a damaged message is never delivered as undamaged [VIA-4.5-2]
 	}
 	d, seq, bad, ok := l.ep.StartRecv()
 	if !ok {
@@ -330,7 +330,7 @@ func (l *link) handleSend(m message) {
 	l.finishRecv(m, d, seq, r, remote)
 }
 
-// place copies the payload of an RDMA Write into the target, and returns its error bits.
+// place copies the payload of an RDMA Write to its target, and returns the error bits.
 func (l *link) place(m message) vi.Status {
 	if m.corrupt {
 		return vi.StatusTransportError
@@ -409,8 +409,8 @@ func (l *link) handleRead(m message) { // [VIA-4.3-1] [VIA-4.4-3]
 	l.tell(answer)
 }
 
-// Cut breaks the transport under the connection of v: messages in flight are lost, and both sides
-// find the connection broken.
+// Cut breaks the transport of v's connection. Messages in flight are lost, and both sides find the
+// connection broken.
 func Cut(v *vi.VI) {
 	if l, ok := v.Link().(*link); ok {
 		l.wire.lose()
@@ -423,7 +423,7 @@ func Cut(v *vi.VI) {
 // CorruptNext damages the next message that v sends.
 func CorruptNext(v *vi.VI) { setFault(v, corruptFault) }
 
-// TruncateNext cuts the next message that v sends short.
+// TruncateNext removes the end of the next message that v sends.
 func TruncateNext(v *vi.VI) { setFault(v, partialFault) }
 
 func setFault(v *vi.VI, f fault) {
@@ -434,7 +434,7 @@ func setFault(v *vi.VI, f fault) {
 	}
 }
 
-// Stall stops v from handling messages until resume is called.
+// Stall makes v handle no messages until resume is called.
 func Stall(v *vi.VI) (resume func()) {
 	l, ok := v.Link().(*link)
 	if !ok {

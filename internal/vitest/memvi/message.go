@@ -13,29 +13,29 @@ const (
 	writeMsg                // an RDMA Write
 	readMsg                 // the request of an RDMA Read
 	readDataMsg             // its answer
-	ackMsg                  // reliable reception: seq ended with status
-	creditMsg               // flow control: length receives were posted so far
+	ackMsg                  // reliable reception: message seq ended with status
+	creditMsg               // flow control: length is the number of receives posted so far
 	byeMsg                  // the end of the connection
 )
 
 // A message is the unit that the network carries.
 type message struct {
 	kind    kind
-	seq     uint64 // of the descriptor, at the side that posted it
+	seq     uint64 // sequence number of the descriptor, at the side that posted it
 	payload []byte
 
 	immediate bool
 	data      uint32
 	remote    vi.RemoteSegment
-	length    uint64    // of a Read; for a credit the number of receives
-	status    vi.Status // of an acknowledgement, or a Read that was refused
+	length    uint64    // length of a Read; for a credit the number of receives
+	status    vi.Status // status in an acknowledgement, or of a refused Read
 
-	corrupt bool // injected: the payload was damaged on the way
-	partial bool // injected: the rest of the payload is missing
-	orderly bool // of a bye: the peer's consumer disconnected
+	corrupt bool // injected fault: the payload was damaged on the way
+	partial bool // injected fault: the end of the payload is missing
+	orderly bool // in a bye: the peer's consumer has disconnected
 }
 
-// Limits of a wire: a sender stops at that many unhandled messages or bytes.
+// A sender stops when a wire has this many unhandled messages or bytes.
 const (
 	wireMessages = 64
 	wireBytes    = 4 << 20
@@ -46,7 +46,7 @@ type wire struct {
 	mu    sync.Mutex
 	queue []message // guarded by mu
 	bytes int       // guarded by mu
-	cut   bool      // guarded by mu; no more messages pass
+	cut   bool      // guarded by mu; no message passes any more
 }
 
 func (w *wire) push(m message) {
@@ -64,7 +64,8 @@ func (w *wire) full() bool {
 	return w.cut || len(w.queue) >= wireMessages || w.bytes >= wireBytes
 }
 
-// pop removes the first message. room reports whether that allows the sender to continue.
+// pop removes and returns the first message; ok is false if there is none. room means that the
+// sender may continue.
 func (w *wire) pop() (m message, room, ok bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -79,7 +80,7 @@ func (w *wire) pop() (m message, room, ok bool) {
 	return m, was, true
 }
 
-// lose ends the wire: its messages are lost, and the receiver finds it broken.
+// lose ends the wire. Its messages are lost, and the receiver finds the wire broken.
 func (w *wire) lose() {
 	w.mu.Lock()
 	w.queue, w.bytes, w.cut = []message{{kind: byeMsg}}, 0, true

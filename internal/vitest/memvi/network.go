@@ -12,18 +12,17 @@ import (
 	"viaduct/vi"
 )
 
-// readWindow is how many RDMA Reads a side serves at once if its VI does not
-// say.
+// readWindow is the number of RDMA Reads that a side serves at once if its VI gives no number.
 const readWindow = 4
 
-// A Network joins the NICs opened on it. It implements vi.Provider. Set its
-// exported fields before the first Open.
+// A Network connects the NICs that are opened on it. It implements vi.Provider. Its exported fields
+// must be set before the first Open.
 type Network struct {
-	// Limits, if set, changes the attributes of the NICs.
+	// Limits, if set, may change the attributes of a NIC.
 	Limits func(*vi.NICAttributes)
 
-	// Lose, if set, is called for each message at unreliable delivery, which is lost if it returns
-	// true. It may be called from any goroutine.
+	// Lose, if set, is called for each message at Unreliable Delivery. If it returns true, the
+	// message is lost. It may be called from any goroutine.
 	Lose func() bool
 
 	mu    sync.Mutex
@@ -33,7 +32,7 @@ type Network struct {
 
 var _ vi.Provider = (*Network)(nil)
 
-// New returns a network without NICs.
+// New returns a network that has no NICs.
 func New() *Network { return &Network{} }
 
 // Open opens the node called name. [VIA 6.4.1]
@@ -63,10 +62,10 @@ type device struct {
 	net    *Network
 	host   []byte
 	name   string
-	done   context.Context // ends with the device
+	done   context.Context // ends when the device is closed
 	cancel context.CancelCauseFunc
 
-	requests map[*request]struct{} // guarded by net.mu; arrived and not yet answered
+	requests map[*request]struct{} // guarded by net.mu; requests that arrived and were not answered
 }
 
 func (d *device) Attributes() vi.NICAttributes {
@@ -123,7 +122,7 @@ func (d *device) Close() error {
 	return nil
 }
 
-// own returns a with the node's host part, and ignores the consumer's.
+// own returns a with the node's host part instead of the consumer's.
 func (d *device) own(a vi.Address) vi.Address { a.Host = d.host; return a }
 
 // A wait is a pending Device.Wait.
@@ -134,8 +133,8 @@ type wait struct {
 	ready chan struct{} // closed when got is set
 }
 
-// Wait waits for a request for local's discriminator; waits on equal ones are
-// served in order. [VIA 6.4.5]
+// Wait waits for a request for local's discriminator. Waits for equal discriminators are served in
+// order. [VIA 6.4.5]
 func (d *device) Wait(ctx context.Context, local vi.Address) (vi.Request, error) {
 	w := &wait{d: d, local: d.own(local), ready: make(chan struct{})}
 	n := d.net
@@ -153,7 +152,7 @@ func (d *device) Wait(ctx context.Context, local vi.Address) (vi.Request, error)
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if w.got != nil && err != vi.ErrClosed {
-		return w.got, nil // a ready request wins over an ended context
+		return w.got, nil // if there is a request, it is returned although ctx has ended
 	}
 	if w.got != nil {
 		w.got.answerLocked(answer{err: vi.ErrNotReachable})
@@ -162,18 +161,18 @@ func (d *device) Wait(ctx context.Context, local vi.Address) (vi.Request, error)
 	return nil, err
 }
 
-// An answer concludes a connection request or a peer request.
+// An answer is the result of a connection request or a peer request.
 type answer struct {
 	l   *link
 	g   vi.Agreement
 	err error
 }
 
-// A request is a connection request that found its wait.
+// A request is a connection request that a wait has got.
 type request struct {
-	d             *device // where it arrived
+	d             *device // the device where the request arrived
 	ep            *vi.Endpoint
-	local, remote vi.Address // from the view of the waiting side
+	local, remote vi.Address // the addresses from the view of the waiting side
 
 	answered bool        // guarded by Network.mu
 	answer   chan answer // one slot
@@ -199,7 +198,7 @@ func (d *device) Connect(ctx context.Context, ep *vi.Endpoint, local, remote vi.
 	i := slices.IndexFunc(n.waits, func(w *wait) bool { return w.local.Equal(remote) })
 	if i < 0 {
 		n.mu.Unlock()
-		return nil, vi.Agreement{}, vi.ErrNoMatch // at once [VIA-6.4-14]
+		return nil, vi.Agreement{}, vi.ErrNoMatch // without waiting [VIA-6.4-14]
 	}
 	w := n.waits[i]
 	n.waits = slices.Delete(n.waits, i, i+1)
@@ -213,8 +212,7 @@ func (d *device) Connect(ctx context.Context, ep *vi.Endpoint, local, remote vi.
 
 func isNode(host []byte) bool { return len(host) == 4 && string(host[:3]) == "mem" }
 
-// conclude waits for an answer. When ctx ends, withdraw supplies the answer unless there is already
-// one.
+// conclude waits for an answer. If ctx ends before, withdraw must supply the answer.
 func (d *device) conclude(ctx context.Context, answers chan answer, withdraw func(error)) (vi.Link, vi.Agreement, error) {
 	var err error
 	select {
@@ -244,7 +242,7 @@ func (r *request) Local() vi.Address               { return r.local }
 func (r *request) RemoteAttributes() vi.Attributes { return told(r.ep) }
 func (r *request) Security() []byte                { return bytes.Clone(r.ep.Attributes().Security) }
 
-// Accept makes the connection, unless the requester has given up.
+// Accept makes the connection. It fails if the requester has cancelled the request.
 func (r *request) Accept(ctx context.Context, ep *vi.Endpoint) (vi.Link, vi.Agreement, error) {
 	mine, theirs := r.d.net.join(ep, r.ep)
 	r.d.net.mu.Lock()
@@ -262,10 +260,10 @@ func (r *request) Reject() error {
 	return nil
 }
 
-// told returns the attributes of a VI that the other side can see.
+// told returns the attributes of a VI without the fields that the other side can't see.
 func told(ep *vi.Endpoint) vi.Attributes {
 	a := ep.Attributes()
-	a.Ptag = nil // means nothing there
+	a.Ptag = nil // a tag has no meaning at the other side
 	a.Security = bytes.Clone(a.Security)
 	return a
 }
@@ -278,8 +276,8 @@ func agree(self, remote *vi.Endpoint, addr vi.Address) vi.Agreement {
 	return g
 }
 
-// window returns how many RDMA Reads a VI serves at once. It is 1 for a VI that serves none,
-// because it refuses them one at a time.
+// window returns the number of RDMA Reads that a VI serves at once. It is 1 for a VI that serves
+// none, because it refuses Reads one at a time.
 func window(a vi.Attributes) int {
 	switch {
 	case a.ReadWindow > 0:
@@ -297,8 +295,8 @@ type peerReq struct {
 	answer        chan answer // one slot
 }
 
-// ConnectPeer looks for the matching request of the peer. If there is none yet, the peer's request
-// finds this one later. [VIA 6.4.6] [VIA-6.4-21] [VIA-6.4-23]
+// ConnectPeer searches for the matching request of the peer. If there is none yet, the peer's
+// request will find this one. [VIA 6.4.6] [VIA-6.4-21] [VIA-6.4-23]
 func (d *device) ConnectPeer(ctx context.Context, ep *vi.Endpoint, local, remote vi.Address) (vi.Link, vi.Agreement, error) {
 	n := d.net
 	p := &peerReq{ep: ep, local: d.own(local), remote: remote, answer: make(chan answer, 1)}

@@ -1,8 +1,8 @@
 package vitcpwire
 
-// A Number is a message number. Numbers rise by one and wrap at 2^32, so they
-// are compared in serial arithmetic: of two numbers less than 2^31 apart the
-// later one is the greater. [VIT-3.1-10] [V-37]
+// A Number is a message number. Numbers rise by one and wrap at 2^32. They are compared in serial
+// arithmetic: if two numbers are less than 2^31 apart, the later one counts as greater.
+// [VIT-3.1-10] [V-37]
 type Number uint32
 
 // Less reports whether n comes before m.
@@ -11,11 +11,11 @@ func (n Number) Less(m Number) bool { return int32(n-m) < 0 }
 // Add returns the number k messages after n.
 func (n Number) Add(k int) Number { return n + Number(uint32(k)) }
 
-// Sub returns how many messages n comes after m, negative if it comes before.
+// Sub returns the number of messages from m to n. It is negative if n comes before m.
 func (n Number) Sub(m Number) int { return int(int32(n - m)) }
 
-// A Count counts the receive descriptors posted over the life of a
-// connection, modulo 2^16. [VIT-3.1-16] [V-20]
+// A Count is the number of receive descriptors posted in the life of a connection, modulo 2^16.
+// [VIT-3.1-16] [V-20]
 type Count uint16
 
 // Less reports whether c is the earlier of two counts that are less than
@@ -25,5 +25,5 @@ func (c Count) Less(d Count) bool { return int16(c-d) < 0 }
 // Add returns the count after k more.
 func (c Count) Add(k int) Count { return c + Count(uint16(k)) }
 
-// Sub returns how far c is ahead of d, negative if it lags.
+// Sub returns c-d. It is negative if c is behind d.
 func (c Count) Sub(d Count) int { return int(int16(c - d)) }

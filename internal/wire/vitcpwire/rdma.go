@@ -10,13 +10,12 @@ import (
 // RDMALen is the length in bytes of an RDMA header. [VIT-3.2.1-1]
 const RDMALen = 16
 
-// An RDMA is the header of the RDMA messages. Every segment of a message carries the same one, so
-// each can be placed independently, at Address plus the Data Offset of the segment. [VIT 3.2.1]
-// [V-24]
+// An RDMA is the RDMA header. Every segment of a message has the same RDMA header. So each segment
+// can be placed independently, at Address plus its Data Offset. [VIT 3.2.1] [V-24]
 type RDMA struct {
-	Address uint64 // of the first byte in the target's memory [VIT-3.2.1-2]
-	Handle  uint32 // handle of that memory's registration [VIT-3.2.1-3]
-	Length  uint32 // bytes of the whole message, over all segments [VIT-3.2.1-4]
+	Address uint64 // address of the first byte in the target's memory [VIT-3.2.1-2]
+	Handle  uint32 // handle of that memory [VIT-3.2.1-3]
+	Length  uint32 // length of the whole message in bytes, over all segments [VIT-3.2.1-4]
 }
 
 // Append appends the RDMALen bytes of r to b.
@@ -39,8 +38,7 @@ func ParseRDMA(b []byte) (r RDMA, n int, err error) {
 	}, RDMALen, nil
 }
 
-// String describes r in one line; of the handle, which is a key, only the low
-// byte is shown.
+// String describes r in one line. The handle is a key, so only its low byte is shown.
 func (r RDMA) String() string {
 	return fmt.Sprintf("address=%#x handle=..%02x length=%d", r.Address, uint8(r.Handle), r.Length)
 }

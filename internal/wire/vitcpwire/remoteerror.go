@@ -2,29 +2,29 @@ package vitcpwire
 
 import "fmt"
 
-// A RemoteError is the Remote Error Code of a segment: the VI Error Type in
-// the high byte, an implementation-specific code in the low byte. Both are
-// about the message that the Message ACK field names. [VIT-3.1-ERR-1] [V-13]
+// A RemoteError is the Remote Error Code of a segment. Its high byte is the VI Error Type, its low
+// byte an implementation-specific code. Both concern the message that the Message ACK field names.
+// [VIT-3.1-ERR-1] [V-13]
 type RemoteError uint16
 
-// The VI Error Types. [VIT-3.1-ERR-3]
+// These are the VI Error Types. [VIT-3.1-ERR-3]
 const (
 	NoError         uint8 = 0
 	ProtectionError uint8 = 1 // RDMA memory protection error
 	DescriptorError uint8 = 2 // VI descriptor error
 )
 
-// The implementation-specific codes of a Connect Reject. Another implementation may leave the field
-// zero. [V-46]
+// These are the implementation-specific codes of a Connect Reject. Another implementation may leave
+// the field zero. [V-46]
 const (
 	RejectAttributes  uint8 = 1 // the attributes of the two sides do not match
 	RejectApplication uint8 = 2 // the VI consumer refused
 	RejectResources   uint8 = 3 // too many connections, or no memory
 	RejectVersion     uint8 = 4 // unknown version of the protocol
-	RejectCrossed     uint8 = 5 // peer-to-peer: the other of two crossing connections is kept [V-33]
+	RejectCrossed     uint8 = 5 // peer-to-peer: two connections crossed, and the other one is kept [V-33]
 )
 
-// MakeRemoteError joins a VI Error Type and an implementation-specific code.
+// MakeRemoteError returns the code for a VI Error Type and an implementation-specific code.
 func MakeRemoteError(vi, is uint8) RemoteError {
 	return RemoteError(vi)<<8 | RemoteError(is)
 }
@@ -35,7 +35,8 @@ func (e RemoteError) VI() uint8 { return uint8(e >> 8) }
 // IS returns the implementation-specific code.
 func (e RemoteError) IS() uint8 { return uint8(e) }
 
-// String names the VI Error Type and shows the other code in hex if it is set.
+// String returns the name of the VI Error Type. If the other code is set, it follows in
+// hexadecimal.
 func (e RemoteError) String() string {
 	var s string
 	switch e.VI() {
@@ -54,7 +55,7 @@ func (e RemoteError) String() string {
 	return s
 }
 
-// RejectReason describes the code of a Connect Reject in words.
+// RejectReason returns the meaning of the code in a Connect Reject.
 func (e RemoteError) RejectReason() string {
 	switch e.IS() {
 	case 0:

@@ -2,12 +2,11 @@ package vitcpwire
 
 import "fmt"
 
-// A Type is the kind of a message; every segment of a message carries it.
-// It is five bits wide on the wire. [VIT 3.1] [VIT-3.1-3]
+// A Type is the type of a message. Every segment of a message carries it, in five bits. [VIT 3.1]
+// [VIT-3.1-3]
 type Type uint8
 
-// The nine message types of the draft, in the order in which it lists them,
-// and one extension. [V-02]
+// These are the nine message types of the draft, in the draft's order, and one extension. [V-02]
 const (
 	Send           Type = 0
 	ReadRequest    Type = 1
@@ -24,14 +23,13 @@ const (
 	Disconnect Type = 31
 )
 
-// draftTypes is the number of types that the draft names; a [Dialect] may
-// shift these.
+// draftTypes is the number of types in the draft. A [Dialect] may shift the numbers of these types.
 const draftTypes = 9
 
-// messages has the rows by type.
+// messages has a row for each type.
 var messages = [32]struct {
 	name     string
-	ce, rdma bool // the headers that follow the common one
+	ce, rdma bool // headers that follow the segment header
 	numbered bool
 }{
 	Send:           {name: "Send", numbered: true},
@@ -46,7 +44,7 @@ var messages = [32]struct {
 	Disconnect:     {name: "Disconnect"},
 }
 
-// String names t in the draft's words; an unknown type prints as hex.
+// String returns the draft's name of t. For an unknown type it returns the number in hexadecimal.
 func (t Type) String() string {
 	if t.Known() {
 		return messages[t].name
@@ -57,8 +55,8 @@ func (t Type) String() string {
 // Known reports whether t is one of the constants above.
 func (t Type) Known() bool { return int(t) < len(messages) && messages[t].name != "" }
 
-// HasCE reports whether segments of type t carry a CE header: those that establish a connection.
-// Connect Reject and Connect No Match carry it too, although the requester remembers its request,
+// HasCE reports whether segments of type t carry a CE header. The types that establish a connection
+// do. Connect Reject and Connect No Match do too, although the requester remembers its request,
 // because they belong to connection establishment. [VIT-3-4]
 func (t Type) HasCE() bool { return int(t) < len(messages) && messages[t].ce }
 
@@ -66,30 +64,29 @@ func (t Type) HasCE() bool { return int(t) < len(messages) && messages[t].ce }
 // on the [Dialect]. [VIT-3-3] [V-23]
 func (t Type) HasRDMA() bool { return int(t) < len(messages) && messages[t].rdma }
 
-// Numbered reports whether each message of type t takes the next message
-// number of its sender. A Read Response carries the number of its request; a
-// NOP repeats the last one. [V-11] [V-37]
+// Numbered reports whether each message of type t takes the next message number of its sender. A
+// Read Response has the number of its request, and a NOP repeats the last number. [V-11] [V-37]
 func (t Type) Numbered() bool { return int(t) < len(messages) && messages[t].numbered }
 
 // Flags are the three flag bits next to the type. [VIT 3.1] [V-03]
 type Flags uint8
 
-// The flags of the draft, its bits 1 to 3.
+// These are the flags of the draft, its bits 1 to 3.
 const (
 	ImmediateValid Flags = 0x01 // the Immediate field holds the consumer's value [VIT-3.1-4]
-	EndOfMessage   Flags = 0x02 // the last segment of its message [VIT-3.1-5]
-	TransmitError  Flags = 0x04 // the sender could not supply the rest; the bytes are void [VIT-3.1-6]
+	EndOfMessage   Flags = 0x02 // the segment is the last of its message [VIT-3.1-5]
+	TransmitError  Flags = 0x04 // the sender could not supply the rest of the message, whose bytes are void [VIT-3.1-6]
 )
 
-// String lists the flags that are set, "-" if there are none.
+// String returns the names of the set flags, or "-" if none is set.
 func (f Flags) String() string {
 	return bitNames(uint16(f), flagNames[:])
 }
 
 var flagNames = [...]string{"immediate", "end", "transmit-error"}
 
-// bitNames lists the names of the bits set in v, lowest first, joined by "|", and bits without a
-// name as hex.
+// bitNames returns the names of the bits set in v, the lowest first, joined by "|". Bits without a
+// name appear in hexadecimal.
 func bitNames(v uint16, names []string) string {
 	if v == 0 {
 		return "-"

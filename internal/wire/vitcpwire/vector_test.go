@@ -17,8 +17,8 @@ func mustDisc(s string) Discriminator {
 	return d
 }
 
-// headerVectors were written by hand from the figure in section 3.1 and the
-// numbers of the decisions.
+// headerVectors were written by hand from the figure in section 3.1 and the numbers in the
+// decisions.
 var headerVectors = []struct {
 	name string
 	d    Dialect
@@ -118,9 +118,9 @@ var headerVectors = []struct {
 	},
 }
 
-// TestVIT_3_1 ties the layout of the segment header to bytes.
-// [VIT-3.1-1] [VIT-3.1-2] [VIT-3.1-3] [VIT-3.1-4] [VIT-3.1-5] [VIT-3.1-6]
-// [VIT-3-1] [VIT-3-3] [VIT-3-4] [V-01] [V-02] [V-03] [V-13]
+// TestVIT_3_1 compares the layout of the segment header with given bytes. [VIT-3.1-1] [VIT-3.1-2]
+// [VIT-3.1-3] [VIT-3.1-4] [VIT-3.1-5] [VIT-3.1-6] [VIT-3-1] [VIT-3-3] [VIT-3-4] [V-01] [V-02]
+// [V-03] [V-13]
 func TestVIT_3_1(t *testing.T) {
 	for _, v := range headerVectors {
 		t.Run(v.name, func(t *testing.T) {
@@ -141,7 +141,7 @@ func TestVIT_3_1(t *testing.T) {
 	}
 }
 
-// TestVIT_3_1_Refused has headers that ParseHeader must refuse. [V-02] [V-07]
+// TestVIT_3_1_Refused: ParseHeader refuses invalid headers. [V-02] [V-07]
 func TestVIT_3_1_Refused(t *testing.T) {
 	for _, v := range []struct {
 		name string
@@ -197,8 +197,8 @@ var ceVectors = []struct {
 	},
 }
 
-// TestVIT_3_2 ties the layout of the CE header to bytes. [VIT-3.2-1]
-// [VIT-3.2-2] [V-04] [V-05]
+// TestVIT_3_2 compares the layout of the CE header with given bytes. [VIT-3.2-1] [VIT-3.2-2] [V-04]
+// [V-05]
 func TestVIT_3_2(t *testing.T) {
 	for _, v := range ceVectors {
 		t.Run(v.name, func(t *testing.T) {
@@ -219,8 +219,8 @@ func TestVIT_3_2(t *testing.T) {
 	}
 }
 
-// A discriminator is its length and its bytes; padding is ignored, and a length above 16 is
-// refused. [V-04] [VIT-3.2-3]
+// Two discriminators are equal if their lengths and bytes are. Padding is ignored, and a length
+// above 16 is refused. [V-04] [VIT-3.2-3]
 func TestVIT_3_2_Discriminators(t *testing.T) {
 	ce := CE{MTU: 1, Calling: mustDisc("a"), Called: mustDisc("b")}.Append(nil)
 	ce[9], ce[23], ce[43] = 0xff, 0xee, 0xdd
@@ -249,7 +249,7 @@ func TestVIT_3_2_Discriminators(t *testing.T) {
 	}
 }
 
-// Discriminators are ordered by padded bytes, then length. [V-32]
+// Compare orders discriminators by their padded bytes, and then by length. [V-32]
 func TestDiscriminatorCompare(t *testing.T) {
 	asc := []Discriminator{mustDisc(""), mustDisc("\x00"), mustDisc("\x00\x00"), mustDisc("\x00\x01"), mustDisc("a"),
 		mustDisc("a\x00"), mustDisc("ab"), mustDisc("b"), mustDisc("b0123456789abcde"), mustDisc("\xff")}
@@ -262,7 +262,7 @@ func TestDiscriminatorCompare(t *testing.T) {
 	}
 }
 
-// TestVIT_3_2_1 ties the layout of the RDMA header to bytes. [VIT-3.2.1-1]
+// TestVIT_3_2_1 compares the layout of the RDMA header with given bytes. [VIT-3.2.1-1]
 // [VIT-3.2.1-2] [VIT-3.2.1-3] [VIT-3.2.1-4]
 func TestVIT_3_2_1(t *testing.T) {
 	for _, v := range []struct {
