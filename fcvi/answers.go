@@ -23,6 +23,9 @@ type answer struct {
 	begun  bool
 }
 
+// ofProbe reports whether a is the response of a probe, which no consumer posted as a Read.
+func (a *answer) ofProbe() bool { return a.op == iu.ReadResp && a.n == 0 && a.mh == 0 && a.va == 0 }
+
 func (c *conn) answer(a answer) {
 	c.tx.answers.push(a)
 	c.p.activate(c)
@@ -80,7 +83,7 @@ func (c *conn) sendAnswer(now fc.Time, room int) int {
 	c.traffic.SentBytes += uint64(len(payload))
 	if use.Last {
 		p.stats.SentIUs++
-		if a.op == iu.ReadResp && a.flags&iu.FlagErr == 0 {
+		if a.op == iu.ReadResp && a.flags&iu.FlagErr == 0 && !a.ofProbe() {
 			c.traffic.ServedReads++
 		}
 		t.answers.drop(1)
