@@ -57,12 +57,13 @@ func orFlag(dir, flag, file string) string {
 }
 
 // valkeyScript returns a script that runs valkey's own test against its server. In newer versions
-// the module gets its options from the server, in older ones as its own arguments.
+// the module gets its options from the server, in older ones as its own arguments. The path of the
+// module is absolute, because the server changes to its --dir before it loads the module.
 func valkeyScript(dir string) string {
 	return "cd " + dir + ` || exit 1
 at="--rdma-port 6379 --rdma-bind $ADDR"
 grep -q '"rdma-bind"' src/config.c || at="port=6379 bind=$ADDR"
-src/valkey-server --port 0 --protected-mode yes --appendonly no --save '' --dir "$TMPDIR" --loadmodule src/valkey-rdma.so $at &
+src/valkey-server --port 0 --protected-mode yes --appendonly no --save '' --dir "$TMPDIR" --loadmodule "$PWD/src/valkey-rdma.so" $at &
 s=$!
 sleep 2
 tests/rdma/rdma-test --thread 4 -h $ADDR

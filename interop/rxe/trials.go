@@ -90,14 +90,15 @@ func qperf(name string, long bool, tests string) trial {
 // fio returns a trial that runs a fio job at each end. verb is the operation of the client; the
 // output of both ends must show the direction of the bytes. In fio, --rw chooses the role and
 // --verb the operation: a job that reads listens, and one that writes connects, even if its verb is
-// read.
+// read. fio connects with an RNR retry count of 0, so that a Send without a posted receive fails.
+// The server therefore posts the receives of all 64 Sends in advance.
 func fio(name string, long bool, verb, server, client string) trial {
 	job := func(name, verb, rw string) string {
 		return "fio --name=" + name + " --ioengine=rdma --hostname=$ADDR --port=18999 --verb=" + verb + " --rw=" + rw + " --bs=64k --size=4m --thread"
 	}
 	at := verb
 	if verb == "send" {
-		at = "recv"
+		at = "recv --iodepth=64"
 	}
 	return trial{name: name, long: long, needs: []string{"fio"}, script: pairCM(job("s", at, server), job("c", verb, client)),
 		says: []string{strings.ToUpper(client) + ": bw="}}
