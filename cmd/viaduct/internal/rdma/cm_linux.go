@@ -52,6 +52,7 @@ func (s *Service) openCM(c *notify.Call, flags int) error {
 		return err
 	}
 	f := &cmFile{s: s, w: w, pid: pidOf(c)}
+	s.watchPipe(w)
 	s.add(id, f)
 	s.place(c, r, flags)
 	return nil
@@ -238,11 +239,12 @@ func (f *cmFile) deliverLocked(k *cmCommand, fd int) {
 }
 
 // settle repeats signalLocked if that failed, for example because no descriptor was free. The sweep
-// calls it.
-func (f *cmFile) settle() {
+// calls it. It is false if that has to be repeated.
+func (f *cmFile) settle() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.signalLocked(-1)
+	return f.w < 0 || f.filled == (len(f.events) > 0)
 }
 
 // signalLocked keeps a byte in the pipe exactly while there are events. fd is the program's end. If

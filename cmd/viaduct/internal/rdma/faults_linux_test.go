@@ -168,7 +168,8 @@ func TestCMSignalWithoutDescriptors(t *testing.T) {
 		t.Error("the byte is gone: the test does not make descriptors scarce")
 	}
 	s.files[inode{1, 1}] = f
-	s.wg.Go(s.sweep)
+	s.sweeper = newSweeper()
+	s.wg.Go(func() { s.sweeper.run(s.done, s.Sweep) })
 	defer func() { close(s.done); s.wg.Wait() }()
 	for end := time.Now().Add(patience); readable(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {

@@ -22,7 +22,7 @@ func TestChild(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer program.Listener.Close()
-	s := &Service{}
+	s := &Service{sweeper: newSweeper()}
 	found := map[bool]*process{}
 	for {
 		c, err := program.Listener.Recv()

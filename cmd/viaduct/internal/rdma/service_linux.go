@@ -7,7 +7,6 @@ import (
 	"net"
 	"os"
 	"sync"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -68,7 +67,9 @@ type Service struct {
 	numbers   numbers
 	told      sync.Map // subjects of tellOnce
 
-	sweeping sync.Mutex // held by Sweep
+	sweeper  *sweeper
+	closes   *closeWatch // nil if the kernel gives none
+	sweeping sync.Mutex  // held by Sweep
 
 	mu    sync.Mutex
 	files map[inode]file // guarded by mu; the stand-ins
@@ -105,7 +106,7 @@ func New(o Options) (*Service, error) {
 	if err := s.renderTree(); err != nil {
 		return nil, err
 	}
-	s.wg.Go(s.sweep)
+	s.startSweeper()
 	s.watchAddresses()
 	return s, nil
 }
@@ -122,6 +123,9 @@ func (s *Service) Close() {
 		f.release()
 	}
 	s.wg.Wait() // wait for listeners and the ends of connections
+	if s.closes != nil {
+		s.closes.close()
+	}
 	s.cmWire.close()
 	s.roce.Close()
 	s.removeTree()
@@ -162,6 +166,7 @@ func (s *Service) Rules() []notify.Rule {
 
 // Serve answers a call.
 func (s *Service) Serve(c *notify.Call) {
+	s.sweeper.note()
 	if c.Compat {
 		s.exec(c)
 		return
@@ -283,23 +288,6 @@ func (s *Service) add(id inode, f file) {
 	s.files[id] = f
 }
 
-// sweepEvery is how soon peers notice the end of a program.
-const sweepEvery = 50 * time.Millisecond
-
-// sweep calls Sweep periodically.
-func (s *Service) sweep() {
-	t := time.NewTicker(sweepEvery)
-	defer t.Stop()
-	for {
-		select {
-		case <-s.done:
-			return
-		case <-t.C:
-		}
-		s.Sweep()
-	}
-}
-
 // Sweep releases the files that no process has any more. A stand-in is closed by close, by exec, or
 // by the end of the last process that has it. Its sockets are closed when Sweep returns.
 func (s *Service) Sweep() {
@@ -310,7 +298,9 @@ func (s *Service) Sweep() {
 	s.mu.Lock()
 	for id, f := range s.files {
 		if c, ok := f.(*cmFile); ok {
-			c.settle()
+			if !c.settle() {
+				s.sweeper.note()
+			}
 		}
 		if f.orphaned() {
 			delete(s.files, id)

@@ -23,9 +23,11 @@ type context struct {
 	pid   uint32 // of the process that opened it
 	id    inode  // of its stand-in
 	arena *arena // its stand-in, a memfd with the rings
-	mems  memories
-	roce  *rxeContext // nil unless the device is a RoCE device
-	async *channel    // nil before get_context or alloc_async; guarded by mu
+	// unwatch ends the watch of closes of the stand-in; nil without one.
+	unwatch func()
+	mems    memories
+	roce    *rxeContext // nil unless the device is a RoCE device
+	async   *channel    // nil before get_context or alloc_async; guarded by mu
 
 	opened atomic.Bool // the program has used get_context
 	writes atomic.Bool // the program was told to write its commands
@@ -137,7 +139,7 @@ func (s *Service) openUverbs(c *notify.Call, d *device, flags int) error {
 		return err
 	}
 	x := newContext(s, d, a)
-	x.id, x.pid = id, pidOf(c)
+	x.id, x.pid, x.unwatch = id, pidOf(c), s.watchFile(theirs)
 	s.explainVendor(c.TID)
 	s.add(id, x)
 	s.place(c, theirs, flags)
@@ -499,6 +501,9 @@ func (x *context) release() {
 	x.srqs.removeAll()
 	x.mu.Unlock()
 	x.mems.close()
+	if x.unwatch != nil {
+		x.unwatch()
+	}
 	x.arena.close()
 }
 

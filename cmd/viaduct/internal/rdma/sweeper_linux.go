@@ -1,0 +1,100 @@
+//go:build linux && (amd64 || arm64)
+
+package rdma
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// sweepEvery is how soon peers notice the end of a program.
+	sweepEvery = 50 * time.Millisecond
+	// restAfter is the number of sweeps after the last activity. The kernel reports a close a little
+	// before it has dropped the file, and may take long to do so on a busy machine.
+	restAfter = 20
+	// sweepAtRest is how often a sweeper looks nevertheless.
+	sweepAtRest = 10 * time.Second
+)
+
+// A sweeper calls a function periodically while programs do something, and rests while they do not,
+// so that an idle device uses no processor time.
+type sweeper struct {
+	wake     chan struct{} // one slot
+	active   atomic.Bool   // there was activity since the last sweep
+	restless atomic.Bool   // not all activity is reported
+}
+
+func newSweeper() *sweeper { return &sweeper{wake: make(chan struct{}, 1)} }
+
+// note reports activity: a call of a program, or that something was closed.
+func (w *sweeper) note() {
+	if w.active.Load() || w.active.Swap(true) {
+		return // already reported
+	}
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+// run calls sweep until stop is closed.
+func (w *sweeper) run(stop <-chan struct{}, sweep func()) {
+	t := time.NewTimer(sweepEvery)
+	defer t.Stop()
+	for quiet := 0; ; {
+		wait, wake := sweepEvery, (chan struct{})(nil)
+		if quiet >= restAfter && !w.restless.Load() {
+			wait, wake = sweepAtRest, w.wake
+		}
+		t.Reset(wait)
+		select {
+		case <-stop:
+			return
+		case <-t.C:
+		case <-wake:
+		}
+		if quiet++; w.active.Swap(false) {
+			quiet = 0
+		}
+		sweep()
+	}
+}
+
+// startSweeper has Sweep called until the service ends.
+func (s *Service) startSweeper() {
+	s.sweeper = newSweeper()
+	w, err := newCloseWatch()
+	if err != nil {
+		s.log.Debug("closed files are looked for all the time", "err", err)
+		s.sweeper.restless.Store(true)
+	} else {
+		s.closes = w
+		s.wg.Go(func() { w.notify(s.sweeper.note) })
+		s.wg.Go(func() {
+			<-s.done
+			w.stop()
+		})
+	}
+	s.wg.Go(func() { s.sweeper.run(s.done, s.Sweep) })
+}
+
+// watchFile reports closes of a memfd to the sweeper until unwatch is called, which is nil if that is
+// not possible.
+func (s *Service) watchFile(fd int) (unwatch func()) {
+	if s.closes == nil {
+		return nil
+	}
+	unwatch, err := s.closes.addFile(fd)
+	if err != nil {
+		s.sweeper.restless.Store(true)
+	}
+	return unwatch
+}
+
+// watchPipe reports the end of a pipe's readers to the sweeper. fd is the writing end.
+func (s *Service) watchPipe(fd int) {
+	if s.closes != nil && s.closes.addPipe(fd) != nil {
+		s.sweeper.restless.Store(true)
+	}
+}
