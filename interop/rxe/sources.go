@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strconv"
+	"strings"
 )
 
 // sources are directories of programs that Debian does not package. If one is "", its trials are
@@ -38,10 +39,12 @@ func (s sources) env() []string {
 func (s sources) trials() (all []trial) {
 	all = append(all, trial{name: "valkey", needs: []string{orFlag(s.valkey, "valkey", "tests/rdma/rdma-test")}, script: valkeyScript(s.valkey), slow: true,
 		says: []string{"Valkey Over RDMA"}})
+	// test_win is left out: Open MPI 4.1.4 with UCX 1.13.1 ends in a segmentation fault in MPI_Win_free
+	// of a dynamic window (ucp_mem_unmap), by UCX's own TCP as well.
 	for _, ranks := range []string{"1", "2", "4"} {
 		all = append(all, trial{
 			name: "mpi4py " + ranks + " ranks", needs: []string{orFlag(s.mpi4py, "mpi4py", "test/runtests.py"), "mpirun.openmpi"},
-			script: "UCX_TLS=rc,self " + openMPI + " -n " + ranks + " /usr/bin/python3 " + filepath.Join(s.mpi4py, "test/runtests.py") + " --no-builddir -e spawn -e dynproc",
+			script: "UCX_TLS=rc,self " + openMPI + " -n " + ranks + " /usr/bin/python3 " + filepath.Join(s.mpi4py, "test/runtests.py") + " --no-builddir -e spawn -e dynproc -e test_win",
 			judge:  judgeMPI4Py, slow: true, long: ranks != "2",
 		})
 	}
@@ -75,14 +78,15 @@ exit $c
 }
 
 var (
-	mpi4pyRan  = regexp.MustCompile(`(?m)^Ran (\d+) tests`)
-	mpi4pyGood = regexp.MustCompile(`(?m)^OK( \(skipped=\d+\))?$`)
+	mpi4pyRan  = regexp.MustCompile(`Ran (\d+) tests in`)
+	mpi4pyGood = regexp.MustCompile(`\bOK( \(skipped=\d+\))?`)
 )
 
-// judgeMPI4Py checks the summary of the suite from each rank.
+// judgeMPI4Py checks the summary of the suite from each rank. The output of one rank may continue a
+// line of another.
 func judgeMPI4Py(out string) (note string, err error) {
 	ran, good := mpi4pyRan.FindAllStringSubmatch(out, -1), mpi4pyGood.FindAllString(out, -1)
-	if len(ran) == 0 || len(good) != len(ran) {
+	if len(ran) == 0 || len(good) != len(ran) || strings.Contains(out, "FAILED (") {
 		return "", fmt.Errorf("%d ranks ran the suite, and %d passed it:\n%s", len(ran), len(good), out)
 	}
 	n, _ := strconv.Atoi(ran[0][1])
