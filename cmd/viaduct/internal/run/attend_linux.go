@@ -18,17 +18,19 @@ const attendFor = time.Second
 
 // An attendant is a goroutine that receives and answers calls until it is relieved.
 type attendant struct {
-	since atomic.Int64 // when the current call was received; 0 without a call, relieved after relieve
+	since   atomic.Int64  // when the current call was received; 0 without a call, relieved after relieve
+	watched atomic.Bool   // attend looks at since; otherwise the next call wakes it
+	wake    chan struct{} // one slot
 }
 
 const relieved = -1
 
 // attend answers calls until receive fails, and returns that error. It starts another attendant for
-// each one that is blocked.
+// each one that is blocked. While there are no calls it does nothing.
 func attend(receive func() (*notify.Call, error), serve func(*notify.Call)) error {
 	over := make(chan error, 1)
 	start := func() *attendant {
-		a := &attendant{}
+		a := &attendant{wake: make(chan struct{}, 1)}
 		go func() { a.run(receive, serve, over) }()
 		return a
 	}
@@ -39,9 +41,14 @@ func attend(receive func() (*notify.Call, error), serve func(*notify.Call)) erro
 		select {
 		case err := <-over:
 			return err
+		case <-a.wake:
+			t.Reset(attendFor / 4)
 		case now := <-t.C:
-			if a.relieve(now) {
+			switch {
+			case a.relieve(now):
 				a = start()
+			case a.idle():
+				t.Stop()
 			}
 		}
 	}
@@ -57,6 +64,13 @@ func (a *attendant) run(receive func() (*notify.Call, error), serve func(*notify
 		}
 		began := time.Now().UnixNano()
 		a.since.Store(began)
+		if !a.watched.Load() {
+			a.watched.Store(true)
+			select {
+			case a.wake <- struct{}{}:
+			default:
+			}
+		}
 		serve(c)
 		if !a.since.CompareAndSwap(began, 0) {
 			return
@@ -69,4 +83,10 @@ func (a *attendant) run(receive func() (*notify.Call, error), serve func(*notify
 func (a *attendant) relieve(now time.Time) bool {
 	since := a.since.Load()
 	return since > 0 && now.UnixNano()-since > int64(attendFor) && a.since.CompareAndSwap(since, relieved)
+}
+
+// idle reports whether there is no call. The next one wakes attend then.
+func (a *attendant) idle() bool {
+	a.watched.Store(false)
+	return a.since.Load() == 0
 }

@@ -48,6 +48,7 @@ func TestAttend(t *testing.T) {
 		over := make(chan error, 1)
 		go func() { over <- attend(receive, serve) }()
 		for i := range 5 {
+			time.Sleep(time.Duration(i) * attendFor) // attend rests after a while without calls
 			calls <- &notify.Call{Nr: slow + i}
 			calls <- &notify.Call{Nr: i} // another attendant receives it although the first one is still blocked
 			synctest.Wait()
