@@ -69,7 +69,7 @@ func (l *lab) run(ctx context.Context, script string, limit time.Duration) (stri
 	if err != nil {
 		return "", err
 	}
-	c := exec.CommandContext(ctx, l.viaduct, "run", "--rdma", "--device", "rxe0", "--", "sh", "-c", listens+script)
+	c := exec.CommandContext(ctx, l.viaduct, "run", "--rdma", "--device", "rxe0", "--", "sh", "-c", functions+script)
 	c.Dir = l.dir
 	c.Env = append(l.env, "ADDR="+l.addr, "PORT="+strconv.Itoa(port), fmt.Sprintf("HEXPORT=%04X", port))
 	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -95,13 +95,21 @@ func freePort() (int, error) {
 	return l.Addr().(*net.TCPAddr).Port, nil
 }
 
-// listens is a shell function that waits until a program listens at PORT.
-const listens = `listens() {
+// functions are shell functions for all scripts: listens waits until a program listens at PORT, and
+// retry runs a program up to four times, until it succeeds.
+const functions = `listens() {
 	for i in $(seq 1500); do
 		grep -qs " [0-9A-F]*:$HEXPORT 0*:0000 0A" /proc/net/tcp /proc/net/tcp6 && return
 		sleep 0.02
 	done
 	echo "nothing listens at port $PORT"
+}
+retry() {
+	for i in 1 2 3 4; do
+		"$@" && return
+		sleep 1
+	done
+	return 1
 }
 `
 
@@ -109,9 +117,9 @@ const listens = `listens() {
 func pair(server, client string) string { return both(server, "listens", client) }
 
 // pairCM returns a script that runs a server that listens by rdma_cm and a client. Both must
-// succeed. The client starts after a fixed time, because the system does not show when the server
-// listens.
-func pairCM(server, client string) string { return both(server, "sleep 0.5", client) }
+// succeed. The system does not show when the server listens. A client that came too early was
+// rejected, and is run again.
+func pairCM(server, client string) string { return both(server, "sleep 0.5", "retry "+client) }
 
 func both(server, ready, client string) string {
 	return server + ` & s=$!; ` + ready + `; ` + client + `; c=$?; wait $s; e=$?; echo "server $e, client $c"; exit $((e + c))`
