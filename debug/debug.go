@@ -19,8 +19,8 @@ type Config struct {
 	Dir string
 }
 
-// A Server answers for a process. Its methods may be called concurrently, and
-// on a nil Server, where they do nothing.
+// A Server answers the questions of "viaduct ps" about a process. Its methods may be called
+// concurrently. On a nil Server they do nothing.
 type Server struct {
 	s *status.Server
 }
@@ -35,7 +35,7 @@ func Listen(c Config) (*Server, error) {
 	return &Server{s}, nil
 }
 
-// server returns nil for a nil Server, whose methods do nothing.
+// server returns the status server of s, or nil if s is nil.
 func (s *Server) server() *status.Server {
 	if s == nil {
 		return nil
@@ -43,7 +43,7 @@ func (s *Server) server() *status.Server {
 	return s.s
 }
 
-// Close removes the socket. It may be called twice.
+// Close removes the socket. It may be called more than once.
 func (s *Server) Close() error { return s.server().Close() }
 
 // Listening registers an address at which the process accepts connections. Call over when it stops
@@ -52,8 +52,8 @@ func (s *Server) Listening(transport, url string) (over func()) {
 	return s.server().Listening(transport, url)
 }
 
-// A Hint holds facts about a connection that the connection itself does not report. Empty fields
-// are filled in.
+// A Hint holds facts about a connection that the connection itself does not report. An empty field
+// is filled in from the connection.
 type Hint struct {
 	Transport     string // "sdp", "iwarp", "vi" or "tcp"
 	Role          string // "dial", "accept" or "peer"
@@ -62,7 +62,7 @@ type Hint struct {
 	Memory        uint64 // bytes of receive buffers
 }
 
-// hints returns the first, or none.
+// hints converts the first element of h. It returns nil if h is empty.
 func hints(h []Hint) []status.Hint {
 	if len(h) == 0 {
 		return nil
@@ -70,16 +70,16 @@ func hints(h []Hint) []status.Hint {
 	return []status.Hint{status.Hint(h[0])}
 }
 
-// WatchConn registers a byte stream: an *sdp.Conn with all its counters, or an *sdp.TCPConn or
-// *net.TCPConn with the kernel's. Others are not registered, since nothing reports their end. At
-// most one hint is read.
+// WatchConn registers a byte stream. An *sdp.Conn is shown with all its counters, and an
+// *sdp.TCPConn or *net.TCPConn with those of the kernel. Other types are not registered, because
+// nothing reports their end. Only the first hint is used.
 func (s *Server) WatchConn(c net.Conn, hint ...Hint) { s.server().WatchConn(c, hints(hint)...) }
 
-// WatchQueuePair registers a stream until it has ended. At most one hint is read.
+// WatchQueuePair registers a stream until it has ended. Only the first hint is used.
 func (s *Server) WatchQueuePair(q *iwarp.QueuePair, hint ...Hint) {
 	s.server().WatchQueuePair(q, hints(hint)...)
 }
 
-// WatchVI registers a VI that is, or will be, connected, until its connection ends. At most one
-// hint is read.
+// WatchVI registers a VI that is connected or will be connected. The VI is listed until its
+// connection ends. Only the first hint is used.
 func (s *Server) WatchVI(v *vi.VI, hint ...Hint) { s.server().WatchVI(v, hints(hint)...) }

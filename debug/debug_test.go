@@ -12,8 +12,7 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// TestShown: "viaduct ps" shows the descriptions that a program gives of itself and of a
-// connection.
+// TestShown checks that "viaduct ps" shows how a program describes itself and a connection.
 func TestShown(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
 	s, err := debug.Listen(debug.Config{Program: "test", Version: "7", Dir: dir})
@@ -58,7 +57,7 @@ func TestShown(t *testing.T) {
 	}
 }
 
-// TestNil: a program without a status socket can call the methods of a nil Server.
+// TestNil checks that a program without a status socket can call the methods of a nil Server.
 func TestNil(t *testing.T) {
 	var none *debug.Server
 	none.WatchConn(nil)

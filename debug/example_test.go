@@ -10,7 +10,7 @@ import (
 	"viaduct/sdp"
 )
 
-// A program shows its connections to "viaduct ps".
+// The example shows the connections of a program to "viaduct ps".
 func Example() {
 	// Without Dir the socket is in the user's run directory, where viaduct ps looks.
 	dir, err := os.MkdirTemp("", "example")

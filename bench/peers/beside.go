@@ -1,6 +1,6 @@
 package main
 
-// besides returns the contests with our own sides alone. Each side is compared with the same
+// besides returns the contests that measure only our own sides. Each side is compared with the same
 // measurement by another build of this program, to show what a change has gained or lost. The goal
 // is not to be slower; the floor is to be at most 5 % slower.
 func besides(cs []contest, program string) []contest {
@@ -27,7 +27,7 @@ func besides(cs []contest, program string) []contest {
 	return out
 }
 
-// quantity returns the main quantity of a measurement.
+// quantity returns the main quantity of a measurement, which the comparison uses.
 func (m *measure) quantity() quantity {
 	switch m.Op {
 	case opPing:

@@ -6,8 +6,8 @@ import "fmt"
 type side struct {
 	name string
 	run  func() (result, error)
-	why  string   // why it can't take part; empty if it can
-	m    *measure // the measurement of run, if the side is ours
+	why  string   // the reason if this side cannot take part, otherwise ""
+	m    *measure // what run measures; nil if the side is a peer's program
 }
 
 // A quantity selects a figure of a result.
@@ -61,11 +61,11 @@ func (q quantity) format(v float64) string {
 type row struct {
 	metric string
 	ours   string // names of sides
-	theirs string // "": the figure itself is judged
+	theirs string // if it is "", the figure itself is judged
 	what   quantity
-	goal   float64 // for the ratio ours/theirs, or for the figure; 0: shown only
+	goal   float64 // the ratio ours/theirs or the figure to reach; 0 if the row is only shown
 	floor  float64
-	least  bool // less is better
+	least  bool // a smaller figure is better
 }
 
 // A contest is a set of sides that are measured in the same interleaved rounds.
@@ -106,7 +106,7 @@ func (p *programme) add(title string, sides []side, rows ...row) {
 	p.all = append(p.all, contest{title, sides, rows})
 }
 
-// ours returns a side that is measured with our own packages.
+// ours returns a side that is measured with our own packages. set fills in the measure.
 func (p *programme) ours(name, transport string, set func(m *measure)) side {
 	m := p.base
 	m.Transport = transport
@@ -114,7 +114,7 @@ func (p *programme) ours(name, transport string, set func(m *measure)) side {
 	return side{name: name, run: func() (result, error) { return driveApart("", m) }, m: &m}
 }
 
-// each returns one of our sides for each transport of rdma.
+// each returns one of our sides for each transport of rdma. set fills in each measure.
 func (p *programme) each(set func(m *measure)) (s []side) {
 	for _, name := range rdma {
 		s = append(s, p.ours(name, name, set))
@@ -122,7 +122,8 @@ func (p *programme) each(set func(m *measure)) (s []side) {
 	return s
 }
 
-// judge compares each side of each with one of theirs.
+// judge returns one row for each transport of rdma. A row compares the quantity q of our side with
+// that of theirs.
 func judge(metric, theirs string, q quantity, goal, floor float64) (r []row) {
 	for _, name := range rdma {
 		r = append(r, row{metric: metric, ours: name, theirs: theirs, what: q, goal: goal, floor: floor, least: q == latency})

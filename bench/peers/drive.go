@@ -20,8 +20,8 @@ import (
 	"viaduct/samehost"
 )
 
-// A measure describes one measurement of this project's packages in two processes: this process
-// initiates, a copy of it is the peer.
+// A measure describes one measurement of this project's packages in two processes. This process is
+// the initiator, and a copy of it is the peer.
 type measure struct {
 	Transport  string        `json:"transport"` // see endpoints
 	Op         string        `json:"op"`        // see ops
@@ -38,8 +38,8 @@ type measure struct {
 	Wait       bool          `json:"wait"`  // wait for completions instead of polling
 
 	OneCPU bool `json:"one_cpu"` // both processes on one processor
-	Rings  bool `json:"rings"`   // through shared memory; fail without it
-	Alloc  bool `json:"alloc"`   // send from memory of samehost.Alloc
+	Rings  bool `json:"rings"`   // use shared memory, and fail if it is not available
+	Alloc  bool `json:"alloc"`   // send from memory that samehost.Alloc returned
 
 	profile string
 
@@ -61,7 +61,7 @@ const (
 	opHTTP   = "http"   // HTTP requests and their answers, rate
 )
 
-// A result holds the figures of one run. Fields that an operation does not measure are 0.
+// A result holds the figures of one run. A field that the operation does not measure is 0.
 type result struct {
 	Bytes     float64 `json:"bytes,omitempty"`
 	Seconds   float64 `json:"seconds"`
@@ -79,7 +79,7 @@ type result struct {
 	RxMemory float64 `json:"rx_memory,omitempty"`
 }
 
-// endpoint is how a transport takes part: dial in this process, serve in the other.
+// An endpoint measures one transport. dial runs in this process, and serve in the other process.
 type endpoint interface {
 	// serve is the peer's side. It passes the data that dial needs to announce, and returns when
 	// the initiator has closed its connections. It calls mark when the measured part begins.
@@ -270,8 +270,8 @@ func drive(m measure) (result, error) {
 	return r, nil
 }
 
-// driveApart is drive in a new process, on one processor if the measurement requires it. program is
-// another build of this program, or "" for this one.
+// driveApart runs drive in a new process, and on one processor if the measurement requires it.
+// program is the path of another build of this program, or "" for this build.
 func driveApart(program string, m measure) (result, error) {
 	m.fill()
 	if program == "" {
@@ -381,8 +381,8 @@ func profile(prefix, suffix string) (stop func()) {
 	return func() { pprof.StopCPUProfile(); f.Close() }
 }
 
-// buffer returns n bytes at the beginning of a page. They have been written to, so the pages are
-// present.
+// buffer returns n bytes that begin at a page boundary. All bytes were written to, so that their
+// pages are present.
 func buffer(n int) []byte { return fillBuffer(plainBuffer(n)) }
 
 // buffer returns the memory that a measurement registers and cycles through.

@@ -157,8 +157,8 @@ func dialStreams(m measure, hello json.RawMessage, dial func(addr string) (net.C
 	if m.Op == opSetup {
 		b := make([]byte, 1)
 		return setups(m.Time, func() error {
-			// Send one byte there and back: as for VI/TCP, a connection counts once both sides have
-			// it.
+			// Send one byte there and back. As with VI/TCP, a connection counts only when both
+			// sides have it.
 			c, err := dial(h.Address)
 			if err != nil {
 				return err
@@ -207,8 +207,8 @@ func dialStreams(m measure, hello json.RawMessage, dial func(addr string) (net.C
 	return result{}, errUnsupported
 }
 
-// streamOut writes on all connections, each from a goroutine of its own, and returns when the peer
-// has read each to its end.
+// streamOut writes to all connections, each from a goroutine of its own. It returns when the peer
+// has read every connection to its end.
 func streamOut(m measure, cs []net.Conn, b []byte) (result, error) {
 	w := watch(m.Time, 1)
 	end := w.start.Add(m.Time)

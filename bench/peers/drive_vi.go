@@ -32,11 +32,11 @@ const discriminator = "bench"
 // besides the receives for outstanding messages.
 const spareRecvs = 256
 
-// pingRecvs is how many receives both sides of a ping-pong keep posted: with a single one, flow
+// pingRecvs is how many receives both sides of a ping-pong keep posted. With a single receive, flow
 // control would announce each new receive in a message of its own.
 const pingRecvs = 16
 
-// grace is how long a connection request waits for a matching request of the peer.
+// grace is how long a connection request waits for the matching request of the peer.
 const grace = 5 * time.Second
 
 // openVITCP opens a NIC of VI/TCP.
@@ -70,7 +70,7 @@ func viAttributes(m measure) vi.Attributes {
 	return a
 }
 
-// viPort reads the port a NIC listens on.
+// viPort returns the TCP port that a NIC listens on.
 func viPort(nic *vi.NIC) (uint16, error) {
 	ap, ok := (vi.Address{Host: nic.Query().LocalAddress}).AddrPort()
 	if !ok {
@@ -199,7 +199,7 @@ func viRecv(v *vi.VI, wait bool) (*vi.Descriptor, error) {
 	}
 }
 
-// viSent reaps a send, by polling or by waiting.
+// viSent reaps a send, by polling or by waiting. It returns an error if the send failed.
 func viSent(v *vi.VI, wait bool) error {
 	if wait {
 		_, err := v.SendWait(context.Background())
@@ -293,8 +293,8 @@ type viConn struct {
 	m      *measure
 	region *vi.Region
 	remote vi.RemoteSegment
-	cq     *vi.CompletionQueue // for its sends, or nil
-	ds     []*vi.Descriptor    // as many as can be outstanding
+	cq     *vi.CompletionQueue // the queue of its send completions, or nil
+	ds     []*vi.Descriptor    // one for each message that can be outstanding
 	next   int
 	index  int
 }

@@ -5,8 +5,8 @@ type lane interface {
 	// post posts the messages of one doorbell.
 	post() error
 
-	// reap takes the ready completions and returns their number; with wait it waits for at least
-	// one.
+	// reap takes the completions that are ready and returns their number. If wait is true, it waits
+	// for at least one.
 	reap(wait bool) (int, error)
 
 	// finish sends a last message and waits for the answer to it, which arrives after all earlier

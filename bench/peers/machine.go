@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// machine describes the machine without identifying it.
+// machine returns a description of the machine that does not identify it.
 func machine() string {
 	cpu := "unknown processor"
 	virtual := ""
@@ -68,10 +68,10 @@ func cpuTimes() (idle, total uint64) {
 	return idle, total
 }
 
-// A calm waits for a quiet machine.
+// A calm waits until the machine is quiet.
 type calm struct {
 	patience time.Duration // limit on the total time of waiting
-	loads    []float64     // load found before each round
+	loads    []float64     // the load that was found before each round
 }
 
 // quiet is the fraction of processor time that other programs may use.

@@ -28,7 +28,7 @@ func main() {
 	}
 }
 
-// options of a comparison.
+// options are the options of a comparison.
 type options struct {
 	install  bool
 	rounds   int

@@ -9,8 +9,8 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// The initiator of a measurement starts its own program as the peer, which in
-// tests is the test program.
+// TestMain runs the test program as a peer if a measurement asks for that. The initiator of a
+// measurement starts its own program as the peer, which in tests is the test program.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "drive" {
 		main()
@@ -19,8 +19,8 @@ func TestMain(m *testing.M) {
 	testkit.Main(m)
 }
 
-// Every operation of every transport gives a figure. Memory is measured with enough idle
-// connections to distinguish theirs from that of the runtime.
+// TestDrive checks that every operation of every transport gives a figure. Memory is measured with
+// so many idle connections that their memory can be distinguished from that of the runtime.
 func TestDrive(t *testing.T) {
 	for _, c := range []measure{
 		{Transport: "vitcp", Op: opWrite, Size: 64, Depth: 64, Bell: 16, Footprint: 1024},
@@ -90,8 +90,8 @@ func TestDrive(t *testing.T) {
 	}
 }
 
-// Every row names sides of its contest, and has a floor no harder to reach
-// than its goal.
+// TestContests checks that every row names sides of its contest, and that no floor is harder to
+// reach than the goal.
 func TestContests(t *testing.T) {
 	tools := &toolbox{missing: map[string]string{}}
 	titles := make(map[string]bool)
@@ -118,8 +118,8 @@ func TestContests(t *testing.T) {
 	}
 }
 
-// A comparison with another build has our own sides alone, each with its row, and runs the program
-// of the other build.
+// TestBesides checks a comparison with another build. It must contain our own sides only, each with
+// its row, and must run the program of the other build.
 func TestBesides(t *testing.T) {
 	self, err := os.Executable()
 	if err != nil {
@@ -147,7 +147,7 @@ func TestBesides(t *testing.T) {
 	}
 }
 
-// ping is a contest of one short side.
+// ping returns a contest that has one short side.
 func (t *toolbox) ping() contest {
 	p := &programme{toolbox: t, base: measure{Time: 20 * time.Millisecond}}
 	p.add("a ping", []side{p.ours("tcp", "tcp", pings(8))})

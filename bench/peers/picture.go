@@ -11,11 +11,11 @@ import (
 // quantiles are the reported quantiles of round trips.
 var quantiles = []float64{0.01, 0.1, 0.5, 0.9, 0.99, 0.999, 0.9999}
 
-// A curve is one program over the variable of a picture.
+// A curve shows the figures of one program over the variable of a picture.
 type curve struct {
 	name  string
 	at    func(x int) side
-	alike bool // the x makes no difference: all points are one figure
+	alike bool // x has no effect, so all points show the same figure
 }
 
 // A picture describes one drawing and its measurements: the value of each curve at each x, or the
@@ -27,9 +27,9 @@ type picture struct {
 	xs     []int
 	tick   func(x int) string
 	what   quantity
-	scale  float64 // of the drawn values
+	scale  float64 // divides the values before they are drawn
 	curves []curve
-	dist   bool // xs are indices of quantiles, all from one measurement
+	dist   bool // xs are indices of quantiles, and all come from one measurement
 }
 
 // contest returns one contest with all points of the picture, so that other load of the machine

@@ -39,8 +39,8 @@ func besideVITCP(metric string, q quantity, goal, floor float64) row {
 	return row{metric, "fcvi", "vitcp", q, goal, floor, q == latency}
 }
 
-// reception returns a side of vitcp at Reliable Reception, whose completions wait for the peer's
-// acknowledgement.
+// reception returns a side of vitcp at Reliable Reception. Its sends complete only after the peer
+// has acknowledged them.
 func (p *programme) reception(set func(m *measure)) side {
 	return p.ours("vitcp, Reliable Reception", "vitcp", func(m *measure) { set(m); m.Level = "reception" })
 }
@@ -172,9 +172,10 @@ func (p *programme) latencies() {
 			row{"latency", "sdp", "Go net.Conn", latency, 1.3, 1.6, true})...)
 }
 
-// libvipl compares the C library with the same loops in Go. Both send sixteen posted messages
-// together: Go by one call, the library on its own. The targets are for TCP, where system calls
-// dominate the cost of a message. Through shared memory, the calls from C into Go dominate.
+// libvipl adds the contests that compare the C library with the same loops in Go. Both send sixteen
+// posted messages together. The program in Go posts them by one call, and the library gathers them
+// itself. The targets are for TCP, where system calls dominate the cost of a message. Through
+// shared memory, the calls from C into Go dominate.
 func (p *programme) libvipl() {
 	p.libviplBy("libvipl", "libvipl", "vi", false)
 	p.libviplBy("libvipl, same host", "libvipl, shared memory", "vi, shared memory", true)
@@ -218,7 +219,7 @@ func (p *programme) libviplBy(title, lib, here string, rings bool) {
 	}, p.ucxSide("tag_lat", 8), beside("latency", lib, here, latency, 1.1, 1.3))
 }
 
-// scale adds the contests of many connections, with plain TCP's figures for comparison.
+// scale adds the contests with many connections. The figures of plain TCP are shown for comparison.
 func (p *programme) scale() {
 	all := slices.Concat(rdma, []string{"tcp"})
 	var s []side
@@ -260,7 +261,8 @@ func (p *programme) scale() {
 	p.add("Connections made one after the other", s, rows...)
 }
 
-// unjudged removes the targets from a row of plain TCP, because targets are for our own sides.
+// unjudged returns r. If name is "tcp", it removes the targets, because targets are for our own
+// sides.
 func unjudged(name string, r row) row {
 	if name == "tcp" {
 		r.goal, r.floor = 0, 0
@@ -268,7 +270,7 @@ func unjudged(name string, r row) row {
 	return r
 }
 
-// streams compares sdp with the net.Conn that it replaces, plain TCP.
+// streams adds the contests that compare sdp with plain TCP, whose net.Conn it replaces.
 func (p *programme) streams() {
 	const tcp = "Go TCP"
 	stream := func(name, transport string, size int, crc bool) side {
@@ -293,7 +295,7 @@ func (p *programme) streams() {
 		row{"latency", "sdp", tcp, latency, 1.3, 1.6, true})
 }
 
-// orientation compares the plain C programs with well-known tools.
+// orientation adds the contests that compare the plain C programs with well-known tools.
 func (p *programme) orientation() {
 	p.add("For orientation", []side{
 		p.cSide("C TCP", "stream", mib, 1, mib),

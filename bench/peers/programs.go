@@ -22,8 +22,8 @@ type toolbox struct {
 	dir        string // compiled programs
 	congestion string
 	seconds    float64
-	missing    map[string]string // the reason, by name of the missing peer
-	versions   []string          // of the packages
+	missing    map[string]string // the reason why a peer is missing, by its name
+	versions   []string          // versions of the installed packages
 
 	ucxCount map[string]int // messages that take about the measuring time
 	nextPort int
@@ -137,7 +137,7 @@ func (t *toolbox) command(name string, args ...string) *exec.Cmd {
 // patience is how long one run of a program may take.
 const patience = 15 * time.Second
 
-// output runs cmd for at most patience.
+// output runs cmd for at most patience and returns its standard output.
 func output(cmd *exec.Cmd) ([]byte, error) {
 	var out, msg bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &msg
@@ -286,7 +286,7 @@ func waitListening(port int) error {
 	return fmt.Errorf("nothing listens on port %d", port)
 }
 
-// iperf3 measures a TCP stream with iperf3; the shortest run is one second.
+// iperf3 measures a TCP stream with the program iperf3. Its shortest run takes one second.
 func (t *toolbox) iperf3(size int) (result, error) {
 	if t.missing["iperf3"] != "" {
 		return result{}, errMissing

@@ -9,8 +9,9 @@ import (
 	"viaduct/internal/figures"
 )
 
-// TestRecord: the figures of a run are stored in the results, the table and the pictures of a
-// repository, and the rest of the page stays unchanged. A line without a figure is not drawn.
+// TestRecord checks that record stores the figures of a run in the results, the table and the
+// pictures of a repository, and leaves the rest of the page unchanged. It also checks that a line
+// without a figure is not drawn.
 func TestRecord(t *testing.T) {
 	root := t.TempDir()
 	page, err := os.ReadFile("../../docs/performance.md")
@@ -26,7 +27,7 @@ func TestRecord(t *testing.T) {
 	r := &report{Machine: "a machine", Date: "2026-11-24", Rounds: 5, Samples: map[string]map[string]samples{},
 		Lines: []line{{Contest: "c", Metric: "m", Ours: "o", Value: "7 k/s", Verdict: goalMet}, {Contest: "d", Metric: "m", Verdict: "not available: cc /tmp/x:\n a | b"}}}
 	all := box.pictures(measure{})
-	missing := all[0].curves[3].name // of a program that is missing
+	missing := all[0].curves[3].name // the program of this curve is missing
 	for _, p := range all {
 		got := map[string]samples{}
 		for i, v := range p.curves {
@@ -46,7 +47,7 @@ func TestRecord(t *testing.T) {
 			t.Errorf("%s: %d sides to measure", p.file, len(c.sides))
 		}
 	}
-	for range 2 { // it can be done again
+	for range 2 { // the second recording must have the same result
 		if err := r.record(root, all); err != nil {
 			t.Fatal(err)
 		}

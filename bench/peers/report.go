@@ -25,7 +25,7 @@ func (s samples) spread(q quantity) (median, least, greatest float64) {
 	return middle(v), v[0], v[len(v)-1]
 }
 
-// values returns a quantity for each round.
+// values returns the quantity q of each round.
 func (s samples) values(q quantity) []float64 {
 	v := make([]float64, len(s))
 	for i, r := range s {
@@ -34,7 +34,7 @@ func (s samples) values(q quantity) []float64 {
 	return v
 }
 
-// middle returns the median of sorted values.
+// middle returns the median of v, which must be sorted.
 func middle(v []float64) float64 { return (v[(len(v)-1)/2] + v[len(v)/2]) / 2 }
 
 // beside returns the median of the per-round ratios. The machine may change from round to round,
@@ -59,8 +59,8 @@ type line struct {
 	Theirs  string  `json:"theirs,omitempty"`
 	Their   string  `json:"their_value,omitempty"`
 	Ratio   float64 `json:"ratio,omitempty"`
-	Best    float64 `json:"best,omitempty"`  // ratio of the best rounds of both
-	Range   string  `json:"range,omitempty"` // minimum to maximum of ours
+	Best    float64 `json:"best,omitempty"`  // ratio of the best rounds of both sides
+	Range   string  `json:"range,omitempty"` // minimum and maximum of our rounds
 	Goal    string  `json:"goal,omitempty"`
 	Floor   string  `json:"floor,omitempty"`
 	Verdict string  `json:"verdict"`

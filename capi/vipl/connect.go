@@ -15,7 +15,7 @@ import (
 	"viaduct/vi"
 )
 
-// A connection is an incoming connection request that is not yet answered.
+// A connection is an incoming connection request that the program has not answered yet.
 type connection struct {
 	h   handle
 	nic *nic
@@ -127,7 +127,7 @@ func vipl_go_connect_reject(ch C.uintptr_t) C.int {
 	if c == nil || !disown(c.nic, &conns, c.h) {
 		return C.VIP_INVALID_PARAMETER
 	}
-	c.r.Reject() // a requester that has given up needs no answer
+	c.r.Reject() // the result is ignored: a requester that has given up needs no answer
 	return C.VIP_SUCCESS
 }
 

@@ -11,7 +11,7 @@ import (
 	"viaduct/vi"
 )
 
-// A completions is a completion queue of a program.
+// completions is a completion queue of a program.
 type completions struct {
 	h      handle
 	nic    *nic
@@ -67,8 +67,8 @@ func vipl_go_resize_cq(h C.uintptr_t, entries C.VIP_ULONG) C.int {
 	return code(q.c.Resize(int(entries)))
 }
 
-// vipl_go_cq_done takes up to max entries, as vipl_go_done does. If there is none, *n is 0 and the
-// result is the reason.
+// vipl_go_cq_done takes up to max entries of a completion queue and polls up to looks times, like
+// vipl_go_done. If there is no entry, *n is 0 and the result is the reason.
 //
 //export vipl_go_cq_done
 func vipl_go_cq_done(h C.uintptr_t, looks C.int, out *C.struct_vipl_entry, max C.int, n *C.int) C.int {

@@ -16,8 +16,8 @@ type endpoint struct {
 	h      handle
 	nic    *nic
 	v      *vi.VI
-	notify [2]dispatcher // call Notify handlers, for the send and the receive queue
-	stocks [2]stock      // of descriptors, likewise
+	notify [2]dispatcher // these call the Notify handlers of the send queue and of the receive queue
+	stocks [2]stock      // unused descriptors of the send queue and of the receive queue
 }
 
 const (
@@ -92,8 +92,8 @@ func vipl_go_create_vi(nh C.uintptr_t, attrs *C.VIP_VI_ATTRIBUTES, send, recv C.
 	return C.VIP_SUCCESS
 }
 
-// vipl_go_destroy_vi destroys a VI. taken means that the C half holds descriptors that the program
-// has not reaped yet, so that the queues of the VI are not empty.
+// vipl_go_destroy_vi destroys a VI. If taken is not 0, the C half holds descriptors that the
+// program has not reaped yet, so the queues of the VI are not empty.
 //
 //export vipl_go_destroy_vi
 func vipl_go_destroy_vi(h C.uintptr_t, taken C.int) C.int {

@@ -14,7 +14,7 @@ import (
 	"viaduct/vi"
 )
 
-// A ptag is a protection tag with the NIC it belongs to.
+// A ptag is a protection tag together with its NIC.
 type ptag struct {
 	h   handle
 	nic *nic
@@ -88,8 +88,9 @@ func (n *nic) tagHandle(p *vi.Ptag) handle {
 	return n.tags[p]
 }
 
-// memAttributes reads attributes. NULL means no tag and no RDMA by the peer. It sets Guarded,
-// because a program may unmap memory while it is registered.
+// memAttributes reads the memory attributes at a. If a is NULL, the result has no protection tag
+// and permits no RDMA by the peer. memAttributes sets Guarded, because a program may unmap memory
+// while it is registered.
 func (n *nic) memAttributes(a *C.VIP_MEM_ATTRIBUTES) (vi.MemAttributes, error) {
 	m := vi.MemAttributes{Guarded: true, FaultBreaks: true}
 	if a == nil {
@@ -125,8 +126,8 @@ func vipl_go_register_mem(nh C.uintptr_t, addr C.uintptr_t, length C.VIP_ULONG, 
 	return C.VIP_SUCCESS
 }
 
-// region finds a region by its handle and the address of its first byte; nil if
-// there is none.
+// region finds a region by its handle and the address of its first byte. It returns nil if there is
+// no such region.
 func region(nh C.uintptr_t, addr C.uintptr_t, mh C.VIP_MEM_HANDLE) (*nic, *vi.Region) {
 	n := nics.get(handle(nh))
 	if n == nil {
@@ -194,7 +195,7 @@ func mapped(addr, length uintptr) bool {
 	if end < addr {
 		return false
 	}
-	var there [1024]byte // pages per call; the content is not used
+	var there [1024]byte // room for the pages of one call; the content is not used
 	for at := addr &^ (page - 1); at < end; {
 		n := min((end-at+page-1)/page, uintptr(len(there)))
 		if _, _, e := unix.Syscall(unix.SYS_MINCORE, at, n*page, uintptr(unsafe.Pointer(&there[0]))); e != 0 {

@@ -36,8 +36,8 @@ func vipl_go_ns_shutdown(nh C.uintptr_t) C.int {
 	return code(n.n.NSShutdown())
 }
 
-// text returns a copy of a C string. It does not use C.GoString, which reads past the end of the
-// string in its search for it, so that memory checkers complain.
+// text returns a copy of a C string. It does not use C.GoString, because that function reads past
+// the end of the string while it searches for the end, and memory checkers then complain.
 func text(s *C.char) string { return C.GoStringN(s, C.int(C.strlen(s))) }
 
 //export vipl_go_ns_by_name
@@ -77,7 +77,8 @@ func (n *nic) byName(name string, index int) ([]byte, error) {
 	}
 }
 
-// form converts a host part to the length of the NIC's own. It returns nil if that is not possible.
+// form converts a host part to the length of the NIC's own host part. It returns nil if that is not
+// possible.
 func (n *nic) form(host []byte) []byte {
 	own, ok := (vi.Address{Host: n.attrs.LocalAddress}).AddrPort()
 	ap, ok2 := (vi.Address{Host: host}).AddrPort()
@@ -93,8 +94,9 @@ func (n *nic) form(host []byte) []byte {
 	return nil
 }
 
-// withPort adds the NIC's port to a host part of the same family without one, if the NIC's own host
-// part has one. Programs assume that every host part has NicAddressLen bytes.
+// withPort adds the NIC's port to a host part of the same family that has no port. It does so only
+// if the NIC's own host part has a port. Programs assume that every host part has NicAddressLen
+// bytes.
 func withPort(host []byte, ap, own netip.AddrPort) []byte {
 	if ap.Port() == 0 && ap.Addr().Is4() == own.Addr().Is4() && own.Port() != 0 {
 		return vi.IPAddress(netip.AddrPortFrom(ap.Addr(), own.Port()), "").Host

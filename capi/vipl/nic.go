@@ -95,8 +95,9 @@ func vipl_go_open_nic(name *C.char, out *C.uintptr_t) C.int {
 	return C.VIP_SUCCESS
 }
 
-// vipl_go_close_nic closes a NIC and all its remaining objects. Called in a Notify handler, it does
-// not wait for handlers, because it would wait for itself.
+// vipl_go_close_nic closes a NIC and all its remaining objects. It waits until all Notify handlers
+// have returned. When a Notify handler calls it (inNotify is not 0), it does not wait, because it
+// would wait for itself.
 //
 //export vipl_go_close_nic
 func vipl_go_close_nic(h C.uintptr_t, inNotify C.int) C.int {
@@ -122,7 +123,7 @@ func vipl_go_close_nic(h C.uintptr_t, inNotify C.int) C.int {
 }
 
 // own registers h, the handle of a new object, so that closing the NIC also removes h. If the NIC
-// has been closed meanwhile, own removes h and returns false. It also returns false if h is 0.
+// is already closed, own removes h and returns false. It also returns false if h is 0.
 func own[T any](n *nic, t *table[T], h handle) bool {
 	if h == 0 {
 		return false
@@ -137,7 +138,7 @@ func own[T any](n *nic, t *table[T], h handle) bool {
 	return true
 }
 
-// disown removes a handle before its NIC is closed, and reports whether the handle was valid.
+// disown removes a handle before its NIC is closed. It returns false if the handle was not valid.
 func disown[T any](n *nic, t *table[T], h handle) bool {
 	if !t.remove(h) {
 		return false
@@ -183,7 +184,7 @@ func vipl_go_query_nic(h C.uintptr_t, out *C.VIP_NIC_ATTRIBUTES) C.int {
 	return C.VIP_SUCCESS
 }
 
-// vipl_go_gathers reports whether sends that are posted one after the other are gathered.
+// vipl_go_gathers reports whether the NIC gathers sends that are posted one after the other.
 //
 //export vipl_go_gathers
 func vipl_go_gathers(h C.uintptr_t) C.int {

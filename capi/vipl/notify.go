@@ -47,8 +47,8 @@ func (d *dispatcher) run() {
 	}
 }
 
-// vipl_go_notify registers a handler for the next descriptor of a queue, or calls it with one that
-// the C half already holds.
+// vipl_go_notify registers a handler for the next descriptor of a queue. If taken is not NULL, the
+// C half already holds that descriptor, and vipl_go_notify has the handler called with it.
 //
 //export vipl_go_notify
 func vipl_go_notify(h C.uintptr_t, recv C.int, context unsafe.Pointer, f C.vipl_notify, taken *C.VIP_DESCRIPTOR) C.int {
@@ -100,8 +100,8 @@ func vipl_go_cq_notify(h C.uintptr_t, context unsafe.Pointer, f C.vipl_cq_notify
 	}))
 }
 
-// vipl_go_error_callback sets the handler of asynchronous errors; without one
-// the default is restored.
+// vipl_go_error_callback sets the handler of asynchronous errors. If f is NULL, it restores the
+// default handler.
 //
 //export vipl_go_error_callback
 func vipl_go_error_callback(nh C.uintptr_t, context unsafe.Pointer, f C.vipl_error) C.int {

@@ -38,9 +38,9 @@ type table[T any] struct {
 	slots [chunks]atomic.Pointer[[chunkSize]atomic.Pointer[slot[T]]]
 
 	mu   sync.Mutex
-	free []int  // guarded by mu: released indices
-	used int    // guarded by mu: indices ever used
-	gen  uint32 // guarded by mu: of the last handle
+	free []int  // guarded by mu; indices of removed objects
+	used int    // guarded by mu; number of indices that were ever used
+	gen  uint32 // guarded by mu; generation of the latest handle
 }
 
 type slot[T any] struct {
@@ -48,7 +48,7 @@ type slot[T any] struct {
 	v *T
 }
 
-// add stores v and returns its handle; 0 if the table is full.
+// add stores v and returns its handle. It returns 0 if the table is full.
 func (t *table[T]) add(v *T) handle {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -72,7 +72,7 @@ func (t *table[T]) add(v *T) handle {
 	return h
 }
 
-// get returns the object of a handle, or nil if there is none.
+// get returns the object of a handle. It returns nil if the handle is not valid.
 func (t *table[T]) get(h handle) *T {
 	if p := t.at(h); p != nil {
 		if s := p.Load(); s != nil && s.h == h {
@@ -94,8 +94,8 @@ func (t *table[T]) at(h handle) *atomic.Pointer[slot[T]] {
 	return &c[i%chunkSize]
 }
 
-// remove invalidates a handle, and reports whether it was valid. Of several concurrent calls for
-// one handle, one succeeds.
+// remove invalidates a handle and reports whether it was valid. If several goroutines remove one
+// handle at the same time, only one of them gets true.
 func (t *table[T]) remove(h handle) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -16,8 +16,8 @@ import (
 	"viaduct/vi"
 )
 
-// A descriptor is a posted descriptor of a program: the engine's descriptor, and the address of the
-// program's.
+// A descriptor is a posted descriptor of a program. It contains the engine's descriptor and the
+// address of the program's descriptor.
 type descriptor struct {
 	d    vi.Descriptor
 	at   unsafe.Pointer // C memory: a VIP_DESCRIPTOR
@@ -26,7 +26,8 @@ type descriptor struct {
 	segs [4]vi.Segment // enough for most descriptors
 }
 
-// A stock is a pool of unposted descriptors of one queue. They are taken and returned in batches.
+// A stock is a pool of unposted descriptors of one queue. Descriptors are taken and returned in
+// batches.
 type stock struct {
 	mu   sync.Mutex
 	free []*descriptor // guarded by mu
@@ -67,7 +68,8 @@ func (s *stock) put(ds []*vi.Descriptor) {
 	}
 }
 
-// stockOf returns the stock of one of the queues of e.
+// stockOf returns the stock of the receive queue of e if recv is true, otherwise that of the send
+// queue.
 func (e *endpoint) stockOf(recv bool) *stock {
 	if recv {
 		return &e.stocks[1]
@@ -271,7 +273,8 @@ func vipl_go_done(h C.uintptr_t, recv, looks C.int, out *C.struct_vipl_ready, ma
 	return code(err)
 }
 
-// take reaps completed descriptors of a queue. If there is none, the error is the reason.
+// take reaps completed descriptors of a queue into out and returns their number. If there is none,
+// the error is the reason.
 func (e *endpoint) take(recv bool, out []C.struct_vipl_ready) (int, error) {
 	var ds [32]*vi.Descriptor
 	buf := ds[:min(len(ds), len(out))]
@@ -289,7 +292,7 @@ func (e *endpoint) take(recv bool, out []C.struct_vipl_ready) (int, error) {
 	return n, err
 }
 
-// hand passes a reaped descriptor to the C half.
+// hand describes a reaped descriptor to the C half, in *out.
 func hand(out *C.struct_vipl_ready, d *vi.Descriptor) {
 	c := d.Context.(*descriptor)
 	out.d = (*C.VIP_DESCRIPTOR)(c.at)
@@ -299,7 +302,7 @@ func hand(out *C.struct_vipl_ready, d *vi.Descriptor) {
 	}
 }
 
-// vipl_go_wait waits for the descriptor at the head of a queue.
+// vipl_go_wait waits until the descriptor at the head of a queue is complete, and reaps it.
 //
 //export vipl_go_wait
 func vipl_go_wait(h C.uintptr_t, recv C.int, timeout C.VIP_ULONG, out *C.struct_vipl_ready) C.int {
