@@ -44,7 +44,7 @@ func (c *conn) resp1(now fc.Time, f *fc.Frame, h *iu.Header) {
 			c.refused(now, reason.Known())
 		}
 	case stResp2:
-		if positive { // RESP2 was lost, or this is a duplicate [FCVI-C-7]
+		if positive { // the peer repeats RESP1 because RESP2 was lost, or this is a duplicate [FCVI-C-7]
 			c.sendResp2(now, iu.Confirmed, false)
 		}
 	case stConceded:
@@ -107,8 +107,9 @@ func (c *conn) acceptedBy(now fc.Time, f *fc.Frame, h *iu.Header) {
 	}
 }
 
-// matchAttributes applies the matching rule to both ends' attributes and
-// returns the transfer size both hold to. [FCVI-7.3-4] to [FCVI-7.3-8]
+// matchAttributes applies the matching rule to the attributes of both ends. It returns the transfer
+// size that both ends keep to. If the attributes do not match, reason says why. [FCVI-7.3-4] to
+// [FCVI-7.3-8]
 func matchAttributes(a, b *iu.Attributes) (mts uint32, reason iu.Reason) {
 	switch {
 	case a.Reliability != b.Reliability || !a.Reliability.Valid():
@@ -132,7 +133,7 @@ func (c *conn) sendResp2(now fc.Time, reason iu.Reason, end bool) {
 	if reason == iu.Confirmed {
 		h.Flags |= iu.FlagPos
 	}
-	if c.own.attempt > 1 { // echoed in all of them [FCVI-5.9.4-8]
+	if c.own.attempt > 1 { // every IU of a repeated attempt has this flag [FCVI-5.9.4-8]
 		h.Flags |= iu.FlagRetry
 	}
 	c.sendSetup(now, &c.own, &h, iu.Use{End: end}, nil)
@@ -143,13 +144,13 @@ func (c *conn) yielded(now fc.Time) {
 	c.closeOwn()
 	if c.beats(c.remote.PortName, c.want.Discriminator, 0) {
 		c.timer.Set(now + c.p.np.EDTOV())
-		return // the peer wrongly thinks it won: ask again
+		return // the peer believes that its request has won, which is wrong: send ours again
 	}
 	c.timer.Stop()
 	c.setState(stConceded)
 }
 
-// beats applies the tie-break between our request and a peer's.
+// beats reports whether our request wins the tie-break against a request of the peer.
 func (c *conn) beats(name fc.WWN, disc []byte, handle uint32) bool {
 	return c.p.cfg.codec.Beats(uint64(c.p.np.Name()), uint64(name), c.local.Discriminator, disc, c.handle, handle)
 }
@@ -191,7 +192,7 @@ func (c *conn) resp3(now fc.Time, f *fc.Frame, h *iu.Header) {
 	case stResp2:
 		c.closeOwn()
 		c.connected(now)
-	case stConnected: // implicitly confirmed before [FCVI-5.3.2-4]
+	case stConnected: // the endpoint was implicitly confirmed before [FCVI-5.3.2-4]
 		c.closeOwn()
 	case stIdle, stResolve, stRqst, stConceded, stHeld, stResp1, stDiscSent, stError:
 		c.p.stats.StaleResponses++
@@ -208,7 +209,7 @@ func (c *conn) connected(now fc.Time) {
 		c.p.oxids.abort(now, c.remote, c.class, c.own.oxid, c.own.rxid)
 		c.own.open = false
 	}
-	c.tellDone(now, iu.Confirmed) // from here on the consumer may post
+	c.tellDone(now, iu.Confirmed) // from now on the consumer may post
 }
 
 // closeOwn marks the Exchange we originated as ended by the peer.

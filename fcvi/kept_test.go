@@ -11,9 +11,10 @@ import (
 	"viaduct/vi"
 )
 
-// TestVerifiedMeanwhile: a state change during a set-up or an end delays it by the verification,
-// and not by a time-out, because the IUs are kept meanwhile. In real time this happens whenever the
-// fabric announces a new port later than the port itself does. [FCVI-7.7-6] [FCVI-5.1-7]
+// TestVerifiedMeanwhile checks that a state change during a set-up or an end of a connection delays
+// it only by the verification and not by a time-out, because the IUs are kept meanwhile. In real
+// time this happens whenever the fabric announces a new port later than the port itself does.
+// [FCVI-7.7-6] [FCVI-5.1-7]
 func TestVerifiedMeanwhile(t *testing.T) {
 	const slow = 30 * time.Millisecond
 	// announce reports a change of the other port to port i, whose query to the directory is slow.
@@ -34,7 +35,7 @@ func TestVerifiedMeanwhile(t *testing.T) {
 	for i, side := range []string{"originator", "responder"} {
 		t.Run(side, func(t *testing.T) {
 			s := newSim(t, simConfig{seed: 5, order: true})
-			x, _ := s.connect(iu.ReliableReception) // so that they are logged in
+			x, _ := s.connect(iu.ReliableReception) // a connection ensures that the ports are logged in
 			x.c.disconnect(s.net.Now())
 			s.net.Run(time.Second)
 			all := s.record()
@@ -103,8 +104,8 @@ func TestVerifiedMeanwhile(t *testing.T) {
 	})
 }
 
-// TestSentBehindFailed: at Unreliable Delivery, a message whose memory was deregistered before it
-// is sent does not delay later ones. [FCVI-3-6]
+// TestSentBehindFailed checks that at Unreliable Delivery a message whose memory was deregistered
+// before it is sent does not delay later messages. [FCVI-3-6]
 func TestSentBehindFailed(t *testing.T) {
 	s := newSim(t, simConfig{seed: 6, order: true})
 	a, b := s.connect(iu.Unreliable)

@@ -37,13 +37,13 @@ func (s *sim) climb(t testing.TB) {
 	})
 }
 
-// climbOn has l follow the network.
+// climbOn adds the frames of the network to l.
 func (s *sim) climbOn(l *ladder) {
 	s.net.Tap(func(now fc.Time, from *fabric.End, f *fc.Frame) {
 		r := &l.rungs[l.n%len(l.rungs)]
 		l.n++
 		*r = rung{at: now, from: -1, head: *f, bytes: len(f.Payload)}
-		r.head.Payload, r.head.Opt = nil, nil // which belong to the network
+		r.head.Payload, r.head.Opt = nil, nil // payload and optional header belong to the network
 		for i, p := range s.ports {
 			if p.end == from {
 				r.from = i
@@ -57,7 +57,7 @@ func (s *sim) climbOn(l *ladder) {
 	})
 }
 
-// String draws the frames, the first port's to the right.
+// String draws the frames. Those of the first port point to the right.
 func (l *ladder) String() string {
 	var b strings.Builder
 	for i := max(0, l.n-len(l.rungs)); i < l.n; i++ {
@@ -72,7 +72,7 @@ func (l *ladder) String() string {
 	return b.String()
 }
 
-// TestLadder: the ladder of a connection shows its frames with their names and senders.
+// TestLadder checks that the ladder of a connection shows its frames with their names and senders.
 func TestLadder(t *testing.T) {
 	s := newSim(t, simConfig{seed: 1, order: true})
 	l := &ladder{}

@@ -14,8 +14,8 @@ import (
 	"viaduct/internal/wire/iu"
 )
 
-// A walk is an endpoint of port 0 of a simulated pair that was put into a state, and its behaviour
-// from there.
+// A walk is an endpoint of port 0 of a simulated pair that was put into a state. It records how the
+// endpoint behaves from there.
 type walk struct {
 	*sim
 	f     *fake
@@ -24,13 +24,13 @@ type walk struct {
 	moves []string // changes of state, FROM TO
 	sent  []string
 
-	accepted []iu.Reason // the result at the waiter
+	accepted []iu.Reason // the results that the waiter got
 
-	before []string // facts before the event
-	counts Stats    // of the port, then
+	before []string // the facts before the event
+	counts Stats    // the counters of the port before the event
 
-	since fc.Time  // when the event was over
-	later []string // later effects, with the time
+	since fc.Time  // the time at which the event was over
+	later []string // effects after the event, each with its time
 }
 
 // A standing is the start of a walk: a state, and the facts that distinguish its cases.
@@ -92,7 +92,7 @@ const (
 	peerHandle     = 0x00077001
 )
 
-// begin puts a new endpoint of mode into a state.
+// begin puts a new endpoint of the given mode into the state of at.
 func begin(t *testing.T, mode iu.Mode, at standing) *walk {
 	w := &walk{sim: newSim(t, simConfig{seed: 1, order: true})}
 	p := w.ports[0]
@@ -186,7 +186,7 @@ func (w *walk) aftermath() string {
 	return "later: " + strings.Join(append(w.later, end), ", ")
 }
 
-// ready prepares the endpoint further, and notes how it is before the event.
+// ready calls change to prepare the endpoint further, and records its facts before the event.
 func (w *walk) ready(change func(c *conn)) {
 	if change != nil {
 		change(w.c)
@@ -277,7 +277,7 @@ func (w *walk) outcome() string {
 	return strings.Join(lines, "\n\t\t")
 }
 
-// counted is the counters that grew.
+// counted returns the names of the counters that grew from before to after.
 func counted(before, after *Stats) (all []string) {
 	old, now := reflect.ValueOf(before).Elem(), reflect.ValueOf(after).Elem()
 	for i := range now.NumField() {
@@ -289,7 +289,7 @@ func counted(before, after *Stats) (all []string) {
 	return all
 }
 
-// arrive lets the endpoint have an IU of its peer's.
+// arrive delivers an IU of the peer to the endpoint.
 func (w *walk) arrive(h iu.Header, reason iu.Reason, payload []byte) {
 	if h.Op != iu.ConnectRqst {
 		h.Handle = w.c.handle
@@ -331,14 +331,14 @@ var events = []struct {
 	name string
 	run  func(w *walk)
 }{
-	{"address found", func(w *walk) { // what connect does
+	{"address found", func(w *walk) { // this is what connect does
 		if w.c.state == stIdle {
 			w.c.setState(stResolve)
 		}
 		w.c.lookUp(w.net.Now())
 	}},
 	{"CONNECT_RQST, ours", func(w *walk) {
-		if w.c.state == stIdle { // what hold does
+		if w.c.state == stIdle { // this is what hold does
 			w.c.remote = w.r
 			w.c.setState(stHeld)
 			return
@@ -528,11 +528,11 @@ var events = []struct {
 // [FCVI-5.9.4-8] [FCVI-5.9.6-4] [FCVI-5.9.6-5] [FCVI-6.1-4] [FCVI-6.8-3] [FCFS-2.10-7]
 func TestFCVI_8_2_Walk(t *testing.T) {
 	var text strings.Builder
-	seen := map[string][]string{} // by arrow, the events
+	seen := map[string][]string{} // the events that cause an arrow, by arrow
 	for _, mode := range []iu.Mode{iu.ClientServer, iu.PeerToPeer} {
 		fmt.Fprintf(&text, "%v\n\n", mode)
 		for _, at := range places {
-			by, order := map[string][]string{}, []string{} // events by what they do
+			by, order := map[string][]string{}, []string{} // the events with the same effect, by effect
 			for _, e := range events {
 				w := begin(t, mode, at)
 				e.run(w)
@@ -540,7 +540,7 @@ func TestFCVI_8_2_Walk(t *testing.T) {
 				o := w.outcome()
 				moved := len(w.moves)
 				o += "\n\t\t" + w.aftermath()
-				w.moves = w.moves[:moved] // of the event itself
+				w.moves = w.moves[:moved] // the changes of the event itself
 				if len(by[o]) == 0 {
 					order = append(order, o)
 				}

@@ -24,7 +24,7 @@ type capture struct {
 	mu  sync.Mutex
 	buf []byte
 	seq [2]uint32
-	got [2][]byte // bytes of an incomplete frame
+	got [2][]byte // the bytes of an incomplete frame, for each side
 }
 
 func newCapture() *capture {
@@ -114,7 +114,7 @@ func TestTshark(t *testing.T) {
 	server := openNIC(t, Config{Listen: "127.0.0.1:0", Class2: true})
 	asked := false
 	client := openNIC(t, Config{Class2: true, WrapConn: func(nc net.Conn) net.Conn {
-		// The first connection only learns the other end's name.
+		// The first connection serves only to learn the name of the other end.
 		if !asked {
 			asked = true
 			return nc
@@ -137,7 +137,7 @@ func TestTshark(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// FARP both ways, an ADISC and an ECHO besides.
+	// The link also carries FARP in both directions, an ADISC and an ECHO.
 	dev := client.Device().(*device)
 	var s *station
 	for _, x := range dev.away {
@@ -179,8 +179,8 @@ func TestTshark(t *testing.T) {
 		return strings.Split(strings.TrimRight(string(out), "\n"), "\n")
 	}
 	for _, line := range run("-Y", "_ws.malformed || _ws.expert.severity == error") {
-		// The LS_ACC to a FARP-REPLY is one word (RFC 2625, 5.6); tshark wants
-		// to read another FARP payload there.
+		// The LS_ACC to a FARP-REPLY is one word (RFC 2625, 5.6). tshark expects another FARP
+		// payload there.
 		if line != "" && !strings.Contains(line, "ACC (FARP-REPLY)") {
 			t.Errorf("malformed or in error for tshark: %s", line)
 		}
@@ -219,7 +219,7 @@ func TestTshark(t *testing.T) {
 	}
 }
 
-// number brings the ways tshark writes a value into one form.
+// number converts the forms in which tshark writes a value into one form.
 func number(s string) string {
 	switch s = strings.ToLower(s); s {
 	case "true":
@@ -236,7 +236,7 @@ func number(s string) string {
 	return s
 }
 
-// askFor requests a connection until a wait for it exists.
+// askFor repeats a connection request until the other side waits for it.
 func askFor(ctx context.Context, v *vi.VI, local, remote vi.Address) error {
 	for {
 		_, err := v.ConnectRequest(ctx, local, remote)
@@ -266,7 +266,7 @@ func openNamed(t testing.TB, cfg Config, host string) *vi.NIC {
 	return n
 }
 
-// connectNICs connects a VI of a to one of b and registers memory at both.
+// connectNICs connects a VI of a to a VI of b, and registers memory on both NICs.
 func connectNICs(t testing.TB, a, b *vi.NIC, level vi.Reliability) (v, w *vi.VI, mem [2]*vi.Region) {
 	t.Helper()
 	var vis [2]*vi.VI

@@ -15,17 +15,17 @@ import (
 // use.
 type Table struct {
 	mu      perturb.Mutex
-	known   bool                    // guarded by mu; Set was called
+	known   bool                    // guarded by mu; true once Set was called
 	stale   bool                    // guarded by mu
-	records map[string]*kindRecords // guarded by mu; by kind
-	changed chan struct{}           // guarded by mu; closed by the next change; nil without a waiter
+	records map[string]*kindRecords // guarded by mu; the records by kind
+	changed chan struct{}           // guarded by mu; closed by the next change; nil if nobody waits for it
 }
 
-// A kindRecords has the records of a kind by name; a name's records are in the order of Set.
+// A kindRecords holds the records of a kind by name. The records of a name are in the order of Set.
 type kindRecords struct{ byName map[string][]Record }
 
-// Set replaces all known records. Records that do not pass Check are left out, and the error of the
-// first is returned. records is not kept.
+// Set replaces all known records. It leaves out records that do not pass Check, and returns the
+// error of the first such record. It does not keep the slice.
 func (t *Table) Set(records []Record) error {
 	var bad error
 	fresh := make(map[string]*kindRecords)
@@ -50,8 +50,8 @@ func (t *Table) Set(records []Record) error {
 	return bad
 }
 
-// SetStale records that the registry is out of reach: known records stay, marked, until each
-// expires. The next Set removes the mark.
+// SetStale states that the registry cannot be reached. Known records are kept until they expire,
+// and are marked as stale. The next Set removes the mark.
 func (t *Table) SetStale() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -68,7 +68,7 @@ func (t *Table) wake() {
 	}
 }
 
-// next returns a channel that is closed by the next change.
+// next returns a channel that is closed when the records change next.
 func (t *Table) next() <-chan struct{} {
 	if t.changed == nil {
 		t.changed = make(chan struct{})
@@ -92,7 +92,7 @@ func (t *Table) Resolve(_ context.Context, kind, name string) (Answer, error) {
 	return a, fmt.Errorf("%w: %s %s", ErrNotFound, kind, name)
 }
 
-// Watch implements Registry.
+// Watch implements Registry. It calls f with each new answer.
 func (t *Table) Watch(ctx context.Context, kind, name string, f func(Answer)) error {
 	var told *Answer
 	for {
@@ -120,7 +120,7 @@ func (t *Table) Watch(ctx context.Context, kind, name string, f func(Answer)) er
 	}
 }
 
-// answer returns the valid records. ok is false if nothing is known.
+// answer returns the valid records of a name. ok is false if nothing is known yet.
 func (t *Table) answer(kind, name string) (a Answer, ok bool) {
 	return Answer{t.named(kind, name), t.stale}.at(time.Now()), t.known
 }

@@ -67,7 +67,7 @@ func connect(t testing.TB, x, y *vi.VI) {
 	}
 }
 
-// The values of VIPL, which C programs are compiled with.
+// TestValues checks the values of VIPL, which are compiled into C programs.
 func TestValues(t *testing.T) {
 	type value struct {
 		got  any
@@ -131,7 +131,7 @@ func TestValues(t *testing.T) {
 	}
 }
 
-// TestErrorsOfNet: errors match those of packages net and os with the same meaning.
+// TestErrorsOfNet checks that errors match those of packages net and os with the same meaning.
 func TestErrorsOfNet(t *testing.T) {
 	if !errors.Is(vi.ErrClosed, net.ErrClosed) || !errors.Is(vi.ErrTimeout, os.ErrDeadlineExceeded) {
 		t.Error("errors do not match those of package net and os")
@@ -194,7 +194,7 @@ func TestAddress(t *testing.T) {
 	}
 }
 
-// A descriptor has control and segments in the form of the architecture.
+// TestDescriptor checks that a descriptor has control and segments in the form of the architecture.
 // [VIA-3.1-1]
 func TestDescriptor(t *testing.T) {
 	s := []vi.Segment{{Address: 1, Handle: 2, Length: 3}, {Address: 4, Handle: 5, Length: 6}}
@@ -220,8 +220,8 @@ func TestDescriptor(t *testing.T) {
 	}
 }
 
-// Limits are those the NIC advertises, reached and released again.
-// [VIA-8.2-1] [VIA-8.3-2]
+// TestLimits checks that the limits are those that the NIC advertises. As many objects can be
+// created, and a released object can be created again. [VIA-8.2-1] [VIA-8.3-2]
 func TestLimits(t *testing.T) {
 	network := memvi.New()
 	network.Limits = func(a *vi.NICAttributes) {
@@ -296,7 +296,8 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// A failed connection distinguishes started from other descriptors. [VIA-2.3-10] [VIA-4.6-16]
+// TestTransportFailure checks that a failed connection distinguishes descriptors that were started
+// from the other ones. [VIA-2.3-10] [VIA-4.6-16]
 func TestTransportFailure(t *testing.T) {
 	x, y := connected(t, vi.Attributes{Reliability: vi.ReliableReception})
 	resume := memvi.Stall(y)
@@ -326,7 +327,7 @@ func TestTransportFailure(t *testing.T) {
 	testkit.Eventually(t, "the other side sees it", func() bool { return y.State() == vi.Error })
 }
 
-// No more RDMA Reads are outstanding than the peer serves. [VIA-4.3-4]
+// TestReadWindow checks that no more RDMA Reads are outstanding than the peer serves. [VIA-4.3-4]
 func TestReadWindow(t *testing.T) {
 	const window = 3
 	x, y := connected(t, vi.Attributes{Reliability: vi.ReliableDelivery, EnableRDMARead: true, ReadWindow: window})
@@ -357,7 +358,8 @@ func TestReadWindow(t *testing.T) {
 	}
 }
 
-// One wait polls, and another finds its connection stopped meanwhile.
+// TestPollers checks that a connected VI can be polled. After a disconnect, the VI has nothing to
+// poll, no link and no peer.
 func TestPollers(t *testing.T) {
 	x, y := connected(t, vi.Attributes{Reliability: vi.ReliableDelivery})
 	if err := y.PostRecv(vi.NewRecv()); err != nil {
@@ -382,7 +384,8 @@ func TestPollers(t *testing.T) {
 	}
 }
 
-// An error of the VI itself ends an attempt to connect it. [VIA-5.3-3]
+// TestErrorWhilePending checks that an error of the VI itself ends an attempt to connect it.
+// [VIA-5.3-3]
 func TestErrorWhilePending(t *testing.T) {
 	network := memvi.New()
 	network.Limits = func(a *vi.NICAttributes) { a.MaxDescriptorsPerQueue = 2 }
@@ -412,7 +415,7 @@ func TestErrorWhilePending(t *testing.T) {
 	}
 }
 
-// An empty poll allocates no memory.
+// TestDoneDoesNotAllocate checks that a poll that finds nothing allocates no memory.
 func TestDoneDoesNotAllocate(t *testing.T) {
 	network := memvi.New()
 	n := open(t, network, "", nil)
@@ -445,14 +448,14 @@ func TestDoneDoesNotAllocate(t *testing.T) {
 		q.DoneN(buf)
 		v.RecvDone()
 	}); allocs > 4 {
-		// The two errors of the flushed descriptors, which are two
-		// allocations at most each.
+		// At most four allocations are permitted: two for each of the two errors of the flushed
+		// descriptors.
 		t.Errorf("%v allocations per round", allocs)
 	}
 }
 
-// Errors are reported in order and one at a time, even to a handler that is slow or sets another
-// one. [VIA-5.4-2]
+// TestErrorOrder checks that errors are reported in order and one at a time, even if the handler is
+// slow or sets another handler. [VIA-5.4-2]
 func TestErrorOrder(t *testing.T) {
 	n := open(t, memvi.New(), "", nil)
 	var mu sync.Mutex
@@ -484,8 +487,8 @@ func TestErrorOrder(t *testing.T) {
 	}
 }
 
-// With a handler that never returns, the number of pending errors is bounded, and the loss of a
-// connection is still reported.
+// TestErrorsAreBounded uses a handler that never returns. It checks that the number of pending
+// errors is bounded, and that the loss of a connection is still reported.
 func TestErrorsAreBounded(t *testing.T) {
 	n := open(t, memvi.New(), "", nil)
 	entered, release := make(chan struct{}), make(chan struct{})
@@ -516,7 +519,7 @@ func TestErrorsAreBounded(t *testing.T) {
 	}
 }
 
-// The states of VIs are logged to the Logger alone.
+// TestLogger checks that the states of VIs are logged to the Logger of the NIC only.
 func TestLogger(t *testing.T) {
 	var buf bytes.Buffer
 	network := memvi.New()
@@ -537,8 +540,8 @@ func TestLogger(t *testing.T) {
 	}
 }
 
-// When Close of a NIC returns, its handlers have run, including those of flushed descriptors.
-// [VIA-6.4-1]
+// TestCloseWaitsForNotify checks that the handlers of a NIC have run when its Close returns,
+// including those of flushed descriptors. [VIA-6.4-1]
 func TestCloseWaitsForNotify(t *testing.T) {
 	n := open(t, memvi.New(), "", nil)
 	v := create(t, n, vi.Attributes{Reliability: vi.ReliableDelivery})
@@ -564,7 +567,8 @@ func TestCloseWaitsForNotify(t *testing.T) {
 	}
 }
 
-// Many goroutines close at once, while all objects are in use. [VIA-6.4-1] [VIA-6.7-1]
+// TestCloseConcurrently lets many goroutines close a NIC at once while all its objects are in use.
+// [VIA-6.4-1] [VIA-6.7-1]
 func TestCloseConcurrently(t *testing.T) {
 	for range 20 {
 		network := memvi.New()
@@ -623,8 +627,9 @@ func (h *holder) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// While a NIC closes no attempt to connect begins. Close would not find the attempt in a VI that it
-// has already visited, and would wait for it forever. [VIA-6.4-1]
+// TestNoAttemptWhileClosing checks that no attempt to connect begins while a NIC closes. Close
+// would not find the attempt in a VI that it has already visited, and would wait for it forever.
+// [VIA-6.4-1]
 func TestNoAttemptWhileClosing(t *testing.T) {
 	h := &holder{Handler: slog.DiscardHandler, held: make(chan struct{}), free: make(chan struct{})}
 	n := open(t, memvi.New(), "", &vi.Config{Logger: slog.New(h)})
@@ -640,7 +645,7 @@ func TestNoAttemptWhileClosing(t *testing.T) {
 	closed := make(chan error, 1)
 	go func() { closed <- n.Close() }()
 	<-h.held
-	other := vis[0] // one that Close has not reached yet
+	other := vis[0] // Close has not reached this VI yet
 	if other.State() == vi.Idle {
 		other = vis[1]
 	}
@@ -662,8 +667,8 @@ func TestNoAttemptWhileClosing(t *testing.T) {
 	}
 }
 
-// A completion may be reported a moment after its descriptor was reaped, when
-// the VI is destroyed already. [VIA-4.7-3]
+// TestStaleEntries covers a completion that is reported a moment after its descriptor was reaped,
+// when the VI is already destroyed. [VIA-4.7-3]
 func TestStaleEntries(t *testing.T) {
 	n := open(t, memvi.New(), "", nil)
 	q, err := n.CreateCQ(4)
@@ -736,7 +741,7 @@ func (d slowDevice) ConnectPeer(ctx context.Context, ep *vi.Endpoint, local, rem
 	return l, g, err
 }
 
-// Close waits for attempts that it has cancelled. [VIA-6.4-1]
+// TestCloseWaitsForAttempts checks that Close waits for attempts that it has cancelled. [VIA-6.4-1]
 func TestCloseWaitsForAttempts(t *testing.T) {
 	var ended atomic.Bool
 	n, err := vi.Open(slowProvider{memvi.New(), &ended}, "", nil)

@@ -7,15 +7,15 @@ import (
 	"net/netip"
 )
 
-// A NetAddress is FCVI_NET_ADDRESS: a host address and a discriminator.
-// [FCVI-4-2] [FCVI-7.2-1]
+// A NetAddress is an FCVI_NET_ADDRESS: a host address and a discriminator. [FCVI-4-2] [FCVI-7.2-1]
 type NetAddress struct {
 	HostLen       uint16   // 16 for an IP address, 8 for a Port_Name, 0 if unspecified
-	Host          [16]byte // IPv4 in the last four bytes; a Port_Name in the first eight
+	Host          [16]byte // an IPv4 address is in the last four bytes, a Port_Name in the first eight
 	Discriminator []byte   // 0 to MaxDiscriminator bytes
 }
 
-// IPAddress returns a with the given discriminator, which is kept.
+// IPAddress returns the address a with the given discriminator. The result refers to the bytes of
+// discriminator.
 func IPAddress(a netip.Addr, discriminator []byte) NetAddress {
 	n := NetAddress{HostLen: hostIP, Discriminator: discriminator}
 	a = a.Unmap()
@@ -37,8 +37,8 @@ func NameAddress(portName uint64, discriminator []byte) NetAddress {
 	return n
 }
 
-// IP returns the host address, IPv4 as such. The result is not valid if the
-// host part is no IP address.
+// IP returns the host address, and an IPv4-mapped address as IPv4. The result is not valid if the
+// host part is not an IP address.
 func (a NetAddress) IP() netip.Addr {
 	if a.HostLen != hostIP {
 		return netip.Addr{}
@@ -50,7 +50,7 @@ func (a NetAddress) IP() netip.Addr {
 	return netip.AddrFrom16(h)
 }
 
-// PortName returns the host address if it is a Port_Name.
+// PortName returns the host address if it is a Port_Name. Otherwise it returns false.
 func (a NetAddress) PortName() (uint64, bool) {
 	return binary.BigEndian.Uint64(a.Host[:]), a.HostLen == hostName
 }
@@ -95,7 +95,7 @@ func (a NetAddress) Append(b []byte) []byte {
 	return append(b, make([]byte, MaxDiscriminator-len(d))...)
 }
 
-// ParseNetAddress decodes the address at the front of b.
+// ParseNetAddress decodes the address at the front of b. n is its length.
 func ParseNetAddress(b []byte) (a NetAddress, n int, err error) {
 	if len(b) < NetAddressLen {
 		return a, 0, io.ErrUnexpectedEOF

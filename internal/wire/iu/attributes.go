@@ -5,17 +5,17 @@ import (
 	"io"
 )
 
-// A Reliability is a VI reliability level, one-hot as in VIPL. [FCVI-7.3-2]
+// A Reliability is a VI reliability level. Each level has one bit, as in VIPL. [FCVI-7.3-2]
 type Reliability uint8
 
-// Reliability levels.
+// These are the reliability levels.
 const (
 	Unreliable        Reliability = 1
 	ReliableDelivery  Reliability = 2
 	ReliableReception Reliability = 4
 )
 
-// Valid reports whether exactly one level is named.
+// Valid reports whether r is exactly one level.
 func (r Reliability) Valid() bool {
 	return r == Unreliable || r == ReliableDelivery || r == ReliableReception
 }
@@ -32,9 +32,9 @@ func (r Reliability) String() string {
 	return "reliability(?)"
 }
 
-// QoS is FCVI_QOS. All zero is best effort.
+// QoS is FCVI_QOS, the requested quality of service. The zero value means best effort.
 type QoS struct {
-	Class     uint8 // requested class of service: 0 any, 2, 3
+	Class     uint8 // requested class of service: 2 or 3, or 0 for any class
 	CSCtl     uint8
 	Flags     uint16 // QoSStrict
 	Bandwidth uint32 // kB/s
@@ -45,16 +45,16 @@ type QoS struct {
 // Attributes is FCVI_ATTRIBUTES: the features that an endpoint offers. [FCVI-7.3-1]
 type Attributes struct {
 	Reliability Reliability
-	Write       bool   // RDMA Write enabled: I accept writes
-	Read        bool   // RDMA Read enabled: I accept reads
-	InOrder     bool   // my port requires in-order delivery
-	Streaming   bool   // I can parse and send CUM responses
-	Class2      bool   // class 2 wanted
-	Holds       bool   // messages wait at my side until a receive is posted
-	Proves      bool   // I answer every read of zero bytes, however often it is repeated
-	MaxTransfer uint32 // largest message, bytes
-	MaxReads    uint16 // outstanding reads that I accept
-	MaxUnacked  uint16 // unanswered Reliable Reception requests that I accept, at least 1
+	Write       bool   // RDMA Write is enabled: the endpoint accepts writes
+	Read        bool   // RDMA Read is enabled: the endpoint accepts reads
+	InOrder     bool   // the port requires in-order delivery
+	Streaming   bool   // the endpoint can parse and send CUM responses
+	Class2      bool   // the endpoint requests class 2
+	Holds       bool   // the endpoint keeps messages until a receive is posted
+	Proves      bool   // the endpoint answers every read of zero bytes, however often it is repeated
+	MaxTransfer uint32 // size of the largest message in bytes
+	MaxReads    uint16 // number of outstanding reads that the endpoint accepts
+	MaxUnacked  uint16 // number of unanswered Reliable Reception requests that the endpoint accepts, at least 1
 	QoS         QoS
 }
 
@@ -80,7 +80,7 @@ func (a *Attributes) Append(b []byte) []byte {
 	return binary.BigEndian.AppendUint32(b, a.QoS.Vendor)
 }
 
-// ParseAttributes decodes the attributes at the front of b.
+// ParseAttributes decodes the attributes at the front of b. n is their length.
 func ParseAttributes(b []byte) (a Attributes, n int, err error) {
 	if len(b) < AttributesLen {
 		return a, 0, io.ErrUnexpectedEOF

@@ -28,7 +28,8 @@ func newResponder(t *testing.T, cfg ResponderConfig) *Responder {
 	return r
 }
 
-// meet lets both sides start up. accept is the Responder's decision.
+// meet lets both sides start up. accept is the decision of the Responder. It returns the last
+// action of the Initiator and the bytes of the Reply.
 func meet(t *testing.T, in *Initiator, r *Responder, accept Decision) (Action, []byte) {
 	t.Helper()
 	req := in.Start()
@@ -102,8 +103,9 @@ func TestStartup(t *testing.T) {
 	}
 }
 
-// The matrices: every state by every event. An event without an arrow does not change the state;
-// the answer depends on the state alone. [MPA-7.1.2-25] [MPA2-9.3-2]
+// TestInitiatorMatrix and TestResponderMatrix check every event in every state. An event without an
+// arrow does not change the state, and the answer to it depends only on the state. [MPA-7.1.2-25]
+// [MPA2-9.3-2]
 func TestInitiatorMatrix(t *testing.T) {
 	reply := Frame{Kind: Reply, Rev: 2, Enhanced: true}
 	reject := reply
@@ -127,7 +129,7 @@ func TestInitiatorMatrix(t *testing.T) {
 	states := []struct {
 		name string
 		make func() *Initiator
-		want map[string]string // event to "action -> state"; else the default
+		want map[string]string // the event to "action -> state"; an event that is missing has the default
 		def  string
 	}{
 		{"idle", func() *Initiator { return newInitiator(t, InitiatorConfig{}) }, nil, "wait -> idle"},
@@ -260,8 +262,8 @@ func TestMisuse(t *testing.T) {
 	}
 }
 
-// TestFlags: M applies to one direction, C to both. [MPA-7.1.1-5] [MPA-7.1.1-6] [MPA-7.1.1-7]
-// [MPA-7.1.1-8] [MPA-7.1.1-9] [MPA-4.4-7]
+// TestFlags checks that M applies to one direction and C to both. [MPA-7.1.1-5] [MPA-7.1.1-6]
+// [MPA-7.1.1-7] [MPA-7.1.1-8] [MPA-7.1.1-9] [MPA-4.4-7]
 func TestFlags(t *testing.T) {
 	for i := range 16 {
 		bit := func(k int) bool { return i>>k&1 == 1 }
@@ -346,7 +348,7 @@ func TestMPA2_9_1(t *testing.T) {
 	cfg := InitiatorConfig{IRD: 4, ORD: 6, MaxIRD: 20}
 	for _, c := range []struct {
 		id       string
-		ird, ord uint16 // of the Reply
+		ird, ord uint16 // IRD and ORD of the Reply
 		wantIRD  uint16
 		wantORD  uint16
 		act      Action
@@ -417,7 +419,7 @@ func TestMPA2_9_2(t *testing.T) {
 			t.Errorf("%+v", p)
 		}
 	})
-	t.Run("MPA2-9.2-14", func(t *testing.T) { // A=0: the other bits have no meaning [MPA2-9.2-15] [MPA2-9.2-16]
+	t.Run("MPA2-9.2-14", func(t *testing.T) { // if A is 0, the other bits have no meaning [MPA2-9.2-15] [MPA2-9.2-16]
 		r := newResponder(t, ResponderConfig{})
 		r.Receive(Frame{Kind: Request, Rev: 2, Enhanced: true, Conn: Enhanced{RTR: RTRWrite | RTRSend}}.Append(nil))
 		b, _ := r.Accept(Decision{})
@@ -454,10 +456,10 @@ func TestMPA2_9_2(t *testing.T) {
 			{wr, RTRRead, true, 1, RTRRead},
 			{wr, wr, true, 1, RTRWrite},
 			{wr, RTRRead | RTRSend, true, 1, RTRRead},
-			{wr, RTRRead, true, 0, 0}, // no depth for a Read
+			{wr, RTRRead, true, 0, 0}, // there is no depth for a Read
 			{wr, RTRSend, true, 1, 0}, // not offered
 			{wr, 0, true, 1, 0},
-			{wr, RTRWrite, false, 1, 0}, // A=0 disables the others
+			{wr, RTRWrite, false, 1, 0}, // A=0 disables the other bits
 			{wr | RTRSend, RTRSend, true, 1, RTRSend},
 			{RTRRead, wr, true, 1, RTRRead},
 		} {
@@ -476,7 +478,7 @@ func TestMPA2_9_2(t *testing.T) {
 			}
 		}
 	})
-	t.Run("I-21", func(t *testing.T) { // any valid first FPDU allows sending, only the agreed kind is hidden from the ULP
+	t.Run("I-21", func(t *testing.T) { // any valid first FPDU permits sending, but only the agreed kind is hidden from the ULP
 		for _, is := range all[:4] {
 			r := newResponder(t, ResponderConfig{})
 			r.Receive(Frame{Kind: Request, Rev: 2, Enhanced: true, Conn: Enhanced{PeerToPeer: true, RTR: RTRWrite}}.Append(nil))
@@ -572,7 +574,7 @@ func TestMPA2_10(t *testing.T) {
 }
 
 func TestMPA_7_1_2(t *testing.T) {
-	t.Run("MPA-7.1.2-13", func(t *testing.T) { // also in the form of an older peer [I-04]
+	t.Run("MPA-7.1.2-13", func(t *testing.T) { // this also applies to the form of an older peer [I-04]
 		for _, f := range []Frame{
 			{Kind: Reply, Rev: 2, Enhanced: true, Reject: true, Conn: Enhanced{IRD: 1, ORD: 9}, Private: []byte("why")},
 			{Kind: Reply, Rev: 2, Reject: true, Private: []byte("why")},
@@ -609,7 +611,7 @@ func TestMPA_7_1_2(t *testing.T) {
 	})
 	t.Run("MPA-7.1.2-20", func(t *testing.T) {
 		req := Frame{Kind: Request, Rev: 2, Enhanced: true}.Append(nil)
-		for i := 9; i <= len(req); i++ { // detected from the ninth byte on
+		for i := 9; i <= len(req); i++ { // the error is detected from the ninth byte on
 			in := newInitiator(t, InitiatorConfig{})
 			in.Start()
 			if _, act := in.Receive(req[:i]); act != Wait && !errors.Is(in.Err(), ErrTwoInitiators) || act == Wait && i > 10 {
@@ -628,14 +630,14 @@ func TestMPA_7_1_2(t *testing.T) {
 		if !errors.Is(r.Err(), ErrTrailing) {
 			t.Error(r.Err())
 		}
-		in := newInitiator(t, InitiatorConfig{}) // after an accepting Reply they are FPDUs [I-11]
+		in := newInitiator(t, InitiatorConfig{}) // after an accepting Reply these bytes are FPDUs [I-11]
 		in.Start()
 		if n, act := in.Receive(append(Frame{Kind: Reply, Rev: 2, Enhanced: true}.Append(nil), 1, 2, 3)); n != 24 || act != Operate {
 			t.Errorf("%d, %v", n, act)
 		}
 	})
 	t.Run("MPA-7.1.2-15", func(t *testing.T) {
-		r := newResponder(t, ResponderConfig{SendEarly: true}) // the exception that the ULP may request [I-77]
+		r := newResponder(t, ResponderConfig{SendEarly: true}) // this is the exception that the ULP may request [I-77]
 		r.Receive(Frame{Kind: Request, Rev: 1}.Append(nil))
 		_, _ = r.Accept(Decision{})
 		if r.State() != Full {
@@ -677,8 +679,8 @@ func TestMPA_7_1_2(t *testing.T) {
 	})
 }
 
-// FuzzStartup feeds arbitrary bytes to both machines: no panic, and every accepted frame leads to
-// bounded depths. [MPA2-12-1]
+// FuzzStartup passes arbitrary bytes to both machines. It checks that no machine panics, and that
+// every accepted frame leads to bounded depths. [MPA2-12-1]
 func FuzzStartup(f *testing.F) {
 	for _, v := range frameVectors {
 		f.Add(testkit.Hex(v.hex))
@@ -707,9 +709,9 @@ func FuzzStartup(f *testing.F) {
 	})
 }
 
-// TestReplyCRC: C of a Reply is set whenever CRCs are in use, even if only the Initiator requested
-// them, because an Initiator that demands CRCs takes a 0 for a refusal. If neither side requests
-// them, C is 0. [I-05] [MPA-7.1.1-9]
+// TestReplyCRC checks that C of a Reply is set whenever CRCs are in use, even if only the Initiator
+// requested them. An Initiator that demands CRCs would take 0 as a refusal. If neither side
+// requests CRCs, C is 0. [I-05] [MPA-7.1.1-9]
 func TestReplyCRC(t *testing.T) {
 	for _, c := range []struct{ request, ours, want bool }{
 		{true, false, true}, {true, true, true}, {false, true, true}, {false, false, false},
