@@ -66,16 +66,25 @@ func TestRXEPcap(t *testing.T) {
 	agree(t, newShark(t), file)
 }
 
-// TestConformDevice runs conform against the RoCE device, with ibv_rc_pingpong as the peer. That
-// program announces no memory, and has to be started for each case, so only a few cases are run.
+// TestConformDevice runs conform against the RoCE device. One peer is ibv_rc_pingpong, which announces
+// no memory, the other one a program that announces all that the cases need. The peer has to be started
+// for each case, so only a few cases are run.
 func TestConformDevice(t *testing.T) {
 	t.Parallel()
-	need(t, "ibv_rc_pingpong", "ibverbs-utils")
-	args := []string{"--listen", "--exec",
-		"exec " + os.Args[0] + " run --rdma --device rxe0=" + wireAddr() + " -- ibv_rc_pingpong -g 1 -n 100000 -p {port} {host}",
-		"roce://" + wireAddr() + ":0"}
-	few := []string{"roce/long-send", "roce/ahead", "roce/duplicate-send", "roce/middle-first", "roce/icrc"}
-	for _, name := range few {
+	t.Run("ibv_rc_pingpong", func(t *testing.T) {
+		need(t, "ibv_rc_pingpong", "ibverbs-utils")
+		conformDevice(t, "ibv_rc_pingpong -g 1 -n 100000 -p {port} {host}", "roce/long-send", "roce/duplicate-send", "roce/icrc")
+	})
+	t.Run("peer", func(t *testing.T) {
+		peer := verbsProgram(t, filepath.Join("testdata", "conform", "peer.c"))
+		conformDevice(t, peer+" 1 {host} {port}", "roce/long-write", "roce/rights", "roce/read", "roce/fetch-add", "roce/datagram", "roce/no-receive")
+	})
+}
+
+// conformDevice runs cases against a program on the device.
+func conformDevice(t *testing.T, program string, cases ...string) {
+	args := []string{"--patience", "20s", "--listen", "--exec", "exec " + os.Args[0] + " run --rdma --device rxe0=" + wireAddr() + " -- " + program, "roce://" + wireAddr() + ":0"}
+	for _, name := range cases {
 		args = append(args, "--only", name)
 	}
 	results := conformReport(t, 0, args...).Results
@@ -84,7 +93,7 @@ func TestConformDevice(t *testing.T) {
 			t.Errorf("%s: %s %s %s", x.Name, x.Verdict, x.Row, x.Detail)
 		}
 	}
-	if len(results) != len(few) {
-		t.Errorf("%d cases, %d were asked for", len(results), len(few))
+	if len(results) != len(cases) {
+		t.Errorf("%d cases, %d were asked for", len(results), len(cases))
 	}
 }

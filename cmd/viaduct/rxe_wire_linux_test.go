@@ -116,13 +116,7 @@ func TestRXEPortTaken(t *testing.T) {
 func TestRXEExample(t *testing.T) {
 	t.Parallel()
 	testkit.Long(t, "5 s")
-	cc := need(t, "cc", "gcc libc6-dev")
-	dir := t.TempDir()
-	memory, example := filepath.Join(dir, "memory"), filepath.Join(dir, "roce")
-	source := filepath.Join("..", "..", "interop", "roce", "guest", "memory.c")
-	if out, err := exec.Command(cc, "-O1", "-Wall", "-o", memory, source, "-libverbs").CombinedOutput(); err != nil {
-		t.Skipf("SKIPPED: a C program that uses verbs can't be compiled (Debian: apt-get install libibverbs-dev): %v\n%s", err, out)
-	}
+	memory, example := verbsProgram(t, filepath.Join("..", "..", "interop", "roce", "guest", "memory.c")), filepath.Join(t.TempDir(), "roce")
 	if out, err := exec.Command("go", "build", "-pgo=off", "-o", example, "viaduct/examples/roce").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
@@ -148,4 +142,15 @@ func TestRXEExample(t *testing.T) {
 		!strings.Contains(serverOut.String(), fmt.Sprint(binary.NativeEndian.Uint64([]byte(word)))) {
 		t.Errorf("example %v, program %v\nexample: %s\nprogram: %s", err, serverErr, out, serverOut)
 	}
+}
+
+// verbsProgram compiles a C program that uses verbs.
+func verbsProgram(t *testing.T, source string) string {
+	t.Helper()
+	cc := need(t, "cc", "gcc libc6-dev")
+	bin := filepath.Join(t.TempDir(), "program")
+	if out, err := exec.Command(cc, "-O1", "-Wall", "-o", bin, source, "-libverbs").CombinedOutput(); err != nil {
+		t.Skipf("SKIPPED: a C program that uses verbs can't be compiled (Debian: apt-get install libibverbs-dev): %v\n%s", err, out)
+	}
+	return bin
 }
