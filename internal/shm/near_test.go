@@ -5,6 +5,8 @@ import (
 	"runtime"
 	"sync/atomic"
 	"testing"
+
+	"viaduct/internal/testkit"
 )
 
 // TestNear checks that a short piece is read from the line of the position if it is the only piece
@@ -90,7 +92,10 @@ func TestNearBeside(t *testing.T) {
 		t.Skip("SKIPPED: nothing runs beside anything on one processor")
 	}
 	p, q, _ := pair(FirstRing)
-	const rounds = 300000
+	rounds := 20_000
+	if testkit.LongRuns() {
+		rounds = 300_000
+	}
 	var idle atomic.Int64
 	go func() {
 		for round := range rounds {
