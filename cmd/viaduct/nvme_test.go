@@ -27,9 +27,10 @@ func TestNVMeServe(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer q.Abort()
-	if out := good(t, "ps").stdout; !strings.Contains(out, at) || !strings.Contains(out, "accept") {
-		t.Errorf("ps does not show the queue:\n%s", out)
-	}
+	eventually(t, "the queue in ps", func() bool { // which waits half a second for an answer
+		out := good(t, "ps").stdout
+		return strings.Contains(out, at) && strings.Contains(out, "accept")
+	})
 	if code := p.stop(syscall.SIGTERM); code != 0 {
 		t.Errorf("exit %d", code)
 	}
