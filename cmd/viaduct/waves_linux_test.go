@@ -39,9 +39,9 @@ func residentOf(t *testing.T, pid int) int {
 // add to the memory of the previous one. [V-43] [I-70]
 func TestEchoWaves(t *testing.T) {
 	t.Parallel()
-	waves, conns := 4, 1000
+	waves, conns := 2, 1000
 	if !testkit.LongRuns() || raceDetector {
-		waves, conns = 2, 200 // the race detector needs ten times the memory and the time
+		conns = 200 // the race detector needs ten times the memory and the time
 	}
 	var files syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files); err != nil {
