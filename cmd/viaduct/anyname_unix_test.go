@@ -10,8 +10,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-
-	"viaduct/cmd/viaduct/internal/transport"
 )
 
 // oddNames are file names that are not valid text or that break a line.
@@ -35,7 +33,7 @@ func TestAnyName(t *testing.T) {
 	t.Parallel()
 	from := t.TempDir()
 	sowOdd(t, from)
-	for _, scheme := range transport.Names() {
+	for _, scheme := range schemes() {
 		t.Run(scheme, func(t *testing.T) {
 			t.Parallel()
 			root, back := t.TempDir(), t.TempDir()

@@ -6,8 +6,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-
-	"viaduct/cmd/viaduct/internal/transport"
 )
 
 // TestInterruptedClient checks that an interrupted ping ends its connection in an orderly way,
@@ -15,7 +13,7 @@ import (
 // no orderly end of its own.
 func TestInterruptedClient(t *testing.T) {
 	t.Parallel()
-	for _, scheme := range transport.Names() {
+	for _, scheme := range schemes() {
 		t.Run(scheme, func(t *testing.T) {
 			t.Parallel()
 			server, urls := start(t, 1, "echo", "--listen", listenURL(scheme, "127.0.0.1"), "--log-level", "info")

@@ -88,7 +88,7 @@ func (c jsonCase) runGood(t *testing.T, args []string) {
 		}
 		return
 	}
-	r := runIn(t, "", strings.NewReader(c.stdin), args...)
+	r := runFrom(t, strings.NewReader(c.stdin), args...)
 	if all := documents(t, r.stdout); r.code != 0 || len(all) == 0 {
 		t.Errorf("%q: exit %d, %d documents, %s", args, r.code, len(all), r.stderr)
 	}

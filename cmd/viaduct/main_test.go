@@ -82,16 +82,21 @@ func lastLine(s string) string {
 // run runs a command to its end.
 func run(t *testing.T, args ...string) result {
 	t.Helper()
-	return runIn(t, "", nil, args...)
+	return runFrom(t, strings.NewReader(""), args...)
 }
 
-func runIn(t *testing.T, dir string, stdin io.Reader, args ...string) result {
+// runFrom is run with an input. Only at full length each command is a process of its own: tests run
+// hundreds of them, and the start of a process takes several times as long as what most of them do.
+func runFrom(t *testing.T, stdin io.Reader, args ...string) result {
 	t.Helper()
+	if !testkit.LongRuns() && len(args) > 0 && slices.Contains(contained, args[0]) && !slices.Contains(args, "--exec") {
+		return runHereFrom(t, stdin, args...)
+	}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	c := command(ctx, args...)
 	var out, errs bytes.Buffer
-	c.Stdout, c.Stderr, c.Stdin, c.Dir = &out, &errs, stdin, dir
+	c.Stdout, c.Stderr, c.Stdin = &out, &errs, stdin
 	err := c.Run()
 	if ctx.Err() != nil {
 		t.Fatalf("viaduct %s did not end:\n%.1000q\n%s", strings.Join(args, " "), out.String(), errs.String())
@@ -103,15 +108,46 @@ func runIn(t *testing.T, dir string, stdin io.Reader, args ...string) result {
 	return r
 }
 
-// runHere runs a short command within this process, which is faster than starting another one.
+// contained are the verbs that neither change the process they run in nor start another one.
+var contained = []string{
+	"completion", "config", "conform", "decode", "get", "help", "ladder", "ls", "man", "ping", "put", "registry", "stat", "sync", "version", "vipl", "wireshark",
+}
+
+// runHere runs a short command within this process.
 func runHere(t *testing.T, args ...string) result {
 	t.Helper()
-	var out, errs bytes.Buffer
-	e := &shell.Env{Stdin: strings.NewReader(""), Stdout: &out, Stderr: &errs, Log: slog.New(slog.DiscardHandler)}
+	return runHereFrom(t, strings.NewReader(""), args...)
+}
+
+func runHereFrom(t *testing.T, stdin io.Reader, args ...string) result {
+	t.Helper()
+	var out, errs lockedText
+	e := &shell.Env{Stdin: stdin, Stdout: &out, Stderr: &errs, Log: slog.New(slog.DiscardHandler)}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	code := verbs.Run(ctx, e, args)
+	if ctx.Err() != nil {
+		t.Fatalf("viaduct %s did not end:\n%.1000q\n%s", strings.Join(args, " "), out.String(), errs.String())
+	}
 	return result{out.String(), errs.String(), code}
+}
+
+// A lockedText collects what several goroutines write.
+type lockedText struct {
+	mu sync.Mutex
+	b  strings.Builder // guarded by mu
+}
+
+func (o *lockedText) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.Write(p)
+}
+
+func (o *lockedText) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.String()
 }
 
 // good runs a command that must succeed.
@@ -265,13 +301,25 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// each runs f for every transport of this build, with both address families.
+// each runs f for every transport of this build: with both address families at full length, and
+// otherwise only the first with both.
 func each(t *testing.T, f func(t *testing.T, scheme, listen string)) {
-	for _, scheme := range transport.Names() {
+	for n, scheme := range transport.Names() {
 		for _, host := range []string{"127.0.0.1", "[::1]"} {
-			t.Run(scheme+"/"+host, func(t *testing.T) { f(t, scheme, listenURL(scheme, host)) })
+			if n == 0 || host == "127.0.0.1" || testkit.LongRuns() {
+				t.Run(scheme+"/"+host, func(t *testing.T) { f(t, scheme, listenURL(scheme, host)) })
+			}
 		}
 	}
+}
+
+// schemes returns the transports for a test of what the command does with any of them: all at full
+// length, and otherwise one that carries messages and one that carries a stream.
+func schemes() []string {
+	if testkit.LongRuns() {
+		return transport.Names()
+	}
+	return []string{"iwarp", "sdp"}
 }
 
 func listenURL(scheme, host string) string {

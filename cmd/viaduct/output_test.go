@@ -11,8 +11,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-
-	"viaduct/cmd/viaduct/internal/transport"
 )
 
 // TestGetInto: get writes into a directory, into a device and into a pipe.
@@ -24,7 +22,7 @@ func TestGetInto(t *testing.T) {
 	if err := os.Symlink(os.DevNull, null); err != nil {
 		t.Fatal(err)
 	}
-	for _, scheme := range transport.Names() {
+	for _, scheme := range schemes() {
 		t.Run(scheme, func(t *testing.T) {
 			root, work := t.TempDir(), t.TempDir()
 			body := random(t, filepath.Join(root, "f"), 300_000)
@@ -108,7 +106,7 @@ func TestInterruptStopped(t *testing.T) {
 	if f, err := os.Create(filepath.Join(root, "big")); err != nil || f.Truncate(1<<40) != nil {
 		t.Fatal(err)
 	}
-	for _, scheme := range transport.Names() {
+	for _, scheme := range schemes() {
 		t.Run(scheme, func(t *testing.T) {
 			srv, urls := start(t, 1, "serve", "--root", root, "--listen", listenURL(scheme, "127.0.0.1"))
 			cl, _ := start(t, 0, "get", at(urls[0], "big"), "-o", os.DevNull, "--metrics", "127.0.0.1:0")
@@ -173,7 +171,7 @@ func TestServerDies(t *testing.T) {
 	if f, err := os.Create(filepath.Join(root, "big")); err != nil || f.Truncate(1<<40) != nil {
 		t.Fatal(err)
 	}
-	for _, scheme := range transport.Names() {
+	for _, scheme := range schemes() {
 		t.Run(scheme, func(t *testing.T) {
 			srv, urls := start(t, 1, "echo", "--listen", listenURL(scheme, "127.0.0.1"))
 			cl, _ := start(t, 0, "ping", urls[0], "-c", "0", "-i", "1ms")

@@ -87,7 +87,7 @@ func TestNC(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer in.Close()
-		r := runIn(t, "", in, "nc", urls)
+		r := runFrom(t, in, "nc", urls)
 		if r.code != 0 || r.stdout != string(back) {
 			t.Errorf("exit %d, %d bytes came back, %s", r.code, len(r.stdout), r.stderr)
 		}

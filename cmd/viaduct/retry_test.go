@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"viaduct/cmd/viaduct/internal/transport"
+	"viaduct/internal/testkit"
 )
 
 // TestTimeout checks that --timeout ends a command whatever it is waiting for, and that the error
@@ -62,11 +63,14 @@ func TestTimeout(t *testing.T) {
 // A request that the server refuses is not repeated.
 func TestRetry(t *testing.T) {
 	t.Parallel()
-	for _, scheme := range transport.Names() {
+	for _, scheme := range schemes() {
 		t.Run(scheme, func(t *testing.T) {
 			t.Parallel()
 			root := t.TempDir()
-			const size = 32 << 20
+			size := 16 << 20
+			if testkit.LongRuns() {
+				size *= 2
+			}
 			body := random(t, filepath.Join(root, "f"), size)
 			u := strings.Replace(listenURL(scheme, "127.0.0.1"), ":0", fmt.Sprintf(":%d", freePort(t)), 1)
 			serve := func() *proc {
@@ -134,7 +138,7 @@ func interrupted(t *testing.T, u string, meanwhile func()) (got, stderr string, 
 // TestRetryPing: ping and rping continue with a server that was restarted.
 func TestRetryPing(t *testing.T) {
 	t.Parallel()
-	for _, scheme := range transport.Names() {
+	for _, scheme := range schemes() {
 		t.Run(scheme, func(t *testing.T) {
 			t.Parallel()
 			u := strings.Replace(listenURL(scheme, "127.0.0.1"), ":0", fmt.Sprintf(":%d", freePort(t)), 1)

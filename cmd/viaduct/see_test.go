@@ -47,7 +47,7 @@ func TestLadder(t *testing.T) {
 		t.Fatal(err)
 	}
 	text := good(t, "ladder", capture, "--title", "of a file").stdout
-	if r := runIn(t, "", strings.NewReader(string(b)), "ladder", "-", "--title", "of a file"); r.stdout != text || !strings.Contains(text, "RdmaRdCompl") || !strings.HasPrefix(text, "of a file\n") {
+	if r := runFrom(t, strings.NewReader(string(b)), "ladder", "-", "--title", "of a file"); r.stdout != text || !strings.Contains(text, "RdmaRdCompl") || !strings.HasPrefix(text, "of a file\n") {
 		t.Errorf("of standard input:\n%s\nof the file:\n%s", r.stdout, text)
 	}
 	fails(t, 1, "no message to draw", "ladder", capture, "--filter", "proto=fcvi")
@@ -115,6 +115,7 @@ func TestPcap(t *testing.T) {
 // newShark prepares tshark, or skips the test.
 func newShark(t *testing.T) *tshark.Shark {
 	t.Helper()
+	program(t, "tshark")
 	s, err := tshark.New(t.TempDir())
 	if errors.Is(err, tshark.ErrAbsent) {
 		t.Skip("SKIPPED: tshark is not installed, nothing has judged what is recorded")

@@ -10,15 +10,13 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-
-	"viaduct/cmd/viaduct/internal/transport"
 )
 
 // TestPutStream checks that a stream of unknown length is stored up to its end, and not stored at
 // all if the client ends before that.
 func TestPutStream(t *testing.T) {
 	t.Parallel()
-	for _, scheme := range transport.Names() {
+	for _, scheme := range schemes() {
 		t.Run(scheme, func(t *testing.T) {
 			t.Parallel()
 			root, work := t.TempDir(), t.TempDir()
@@ -26,7 +24,7 @@ func TestPutStream(t *testing.T) {
 			u := urls[0]
 			for _, n := range []int{0, 1, 1 << 20, 5<<20 + 77} {
 				body := random(t, filepath.Join(work, "f"), n)
-				r := runIn(t, "", io.MultiReader(bytes.NewReader(body)), "put", "-", at(u, "d/s"), "--json")
+				r := runFrom(t, io.MultiReader(bytes.NewReader(body)), "put", "-", at(u, "d/s"), "--json")
 				if d := document(t, r); r.code != 0 || d["bytes"] != float64(n) || d["size"] != float64(n) || d["verified"] != true {
 					t.Fatalf("%d bytes: exit %d, %v, %s", n, r.code, d, r.stderr)
 				}
@@ -53,7 +51,7 @@ func TestPutStream(t *testing.T) {
 					t.Errorf("%v: exit %d, %s", s, code, p.stderr())
 				}
 			}
-			r := runIn(t, "", io.LimitReader(zeros{}, 9<<20), "put", "-", at(u, "long"))
+			r := runFrom(t, io.LimitReader(zeros{}, 9<<20), "put", "-", at(u, "long"))
 			if r.code != 1 || !strings.Contains(r.last(), "too large") || !strings.Contains(r.last(), "--max-file") {
 				t.Errorf("exit %d, %s", r.code, r.last())
 			}

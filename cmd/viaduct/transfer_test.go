@@ -73,7 +73,7 @@ func TestReadOnly(t *testing.T) {
 
 func TestResume(t *testing.T) {
 	t.Parallel()
-	for _, scheme := range transport.Names() {
+	for _, scheme := range schemes() {
 		t.Run(scheme, func(t *testing.T) {
 			root, work := t.TempDir(), t.TempDir()
 			body := random(t, filepath.Join(root, "f"), 2<<20+7)
@@ -136,7 +136,7 @@ func TestUnreachable(t *testing.T) {
 // TestKill: client or server is killed in the middle of a put, and nothing partial is left.
 func TestKill(t *testing.T) {
 	t.Parallel()
-	for _, scheme := range transport.Names() {
+	for _, scheme := range schemes() {
 		for _, victim := range []string{"client", "server"} {
 			t.Run(scheme+"/"+victim, func(t *testing.T) {
 				root, work := t.TempDir(), t.TempDir()

@@ -15,8 +15,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-
-	"viaduct/cmd/viaduct/internal/transport"
 )
 
 // sow makes files in dirs directories, the first of them long.
@@ -62,7 +60,7 @@ func TestTree(t *testing.T) {
 	t.Parallel()
 	from := t.TempDir()
 	sow(t, from, 12, 120, 700<<10)
-	for _, scheme := range transport.Names() {
+	for _, scheme := range schemes() {
 		t.Run(scheme, func(t *testing.T) { t.Parallel(); tree(t, scheme, listenURL(scheme, "[::1]"), from) })
 	}
 }

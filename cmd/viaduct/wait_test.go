@@ -14,7 +14,7 @@ import (
 // TestWait: with --wait a client may be started before its server.
 func TestWait(t *testing.T) {
 	t.Parallel()
-	for _, scheme := range transport.Names() {
+	for _, scheme := range schemes() {
 		t.Run(scheme, func(t *testing.T) {
 			t.Parallel()
 			u := strings.Replace(listenURL(scheme, "127.0.0.1"), ":0", fmt.Sprintf(":%d", freePort(t)), 1)

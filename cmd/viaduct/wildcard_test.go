@@ -87,7 +87,7 @@ func TestWildcardFiles(t *testing.T) {
 				good(t, "get", at(callAt(t, urls[0], ip), "f"), "-o", out)
 				same(t, out, body)
 				received, url := startRaw(t, os.DevNull, "nc", "-l", listen)
-				r := runIn(t, "", strings.NewReader("hello"), "nc", callAt(t, url, ip))
+				r := runFrom(t, strings.NewReader("hello"), "nc", callAt(t, url, ip))
 				if got := received(); r.code != 0 || string(got) != "hello" {
 					t.Errorf("nc at %v: exit %d, received %q\n%s", ip, r.code, got, r.stderr)
 				}
