@@ -1,6 +1,6 @@
 /*
- * The layouts and values that programs were compiled with, on hosts with 64 bits:
- * a mistake does not compile, on x86-64 and on arm64.
+ * This file checks the layouts and values that existing programs were compiled with, on hosts with
+ * 64 bits. If one differs, the file does not compile. It is used on x86-64 and arm64.
  */
 #include <stddef.h>
 #include <stdio.h>

@@ -1,9 +1,9 @@
 /*
- * Every entry point of VIPL and the return codes of the checklist, over the NIC
- * that the first argument names. A test family is a function; a second argument
- * runs that family alone.
+ * This program tests every entry point of VIPL and the return codes of the checklist, with the
+ * NIC that the first argument names. Each test family is a function. If there is a second
+ * argument, only the family of that name runs.
  *
- * The checklist [VIA 8.3], and the families that keep it:
+ * The checklist [VIA 8.3], and the families that test each item:
  *
  *   NULL and stale handles              handles; "callback" and "other-nic" of luck.c
  *   limits, reached and released        limits (tags, NICs), errors (descriptors); limits.c; "vis" of luck.c
@@ -59,7 +59,7 @@ static VIP_VI_STATE state(VIP_VI_HANDLE v) {
 static void nothing(VIP_PVOID c, VIP_NIC_HANDLE n, VIP_VI_HANDLE v, VIP_DESCRIPTOR *d) { (void)c, (void)n, (void)v, (void)d; }
 static void cq_nothing(VIP_PVOID c, VIP_NIC_HANDLE n, VIP_VI_HANDLE v, VIP_BOOLEAN r) { (void)c, (void)n, (void)v, (void)r; }
 
-/* Every function with NULL and with a handle that is none. */
+/* bad_handles calls every function with NULL and with a value that is not a handle. */
 static void bad_handles(void) {
 	VIP_VI_HANDLE v = make(2, NULL, NULL), gone, out;
 	VIP_NIC_ATTRIBUTES na;
@@ -90,10 +90,10 @@ static void bad_handles(void) {
 	bad[0] = NULL;
 	bad[1] = ANY;
 	bad[2] = gone;
-	bad[3] = n2; /* a handle of another kind, for all that want none of a NIC */
+	bad[3] = n2; /* a handle of another kind, for all functions that do not expect that of a NIC */
 	for (i = 0; i < 4; i++) {
 		void *h = bad[i];
-		void *hn = i == 3 ? v : h; /* where a NIC is wanted */
+		void *hn = i == 3 ? v : h; /* for functions that expect a NIC */
 #define BAD(call) code(call, VIP_INVALID_PARAMETER, "%s with handle %d", #call, i)
 		BAD(VipCloseNic(hn));
 		BAD(VipQueryNic(hn, &na));
@@ -148,7 +148,7 @@ static void bad_handles(void) {
 		ok(VipGetUserData(h) == NULL, "no user data of handle %d", i);
 		VipSetUserData(h, ANY);
 	}
-	i = -1; /* pointers that are NULL */
+	i = -1; /* from here on, pointers are NULL */
 	BAD(VipOpenNic(NULL, &n2));
 	BAD(VipOpenNic(tap_nic, NULL));
 	BAD(VipOpenNic("no such NIC", &n2));
@@ -203,7 +203,7 @@ static void bad_handles(void) {
 	BAD(VipConnectWait(nic, &l.a, 0, &r.a, &va, &conn));
 	BAD(VipConnectRequest(v, &l.a, &r.a, 0, &va));
 
-	/* objects of another NIC handle */
+	/* The objects belong to another NIC handle. */
 	need(VipCreatePtag(n2, &tag));
 	va.Ptag = tag;
 	code(VipCreateVi(nic, &va, NULL, NULL, &out), VIP_INVALID_PTAG, "a VI with the tag of another NIC");
@@ -220,7 +220,7 @@ static void bad_handles(void) {
 	code(VipAddTagCQ(cq, NULL, 0, 0), VIP_ERROR_NOT_SUPPORTED, "VipAddTagCQ");
 	code(VipRemoveTagCQ(cq, NULL, 0), VIP_ERROR_NOT_SUPPORTED, "VipRemoveTagCQ");
 
-	/* closed once is closed */
+	/* A NIC can be closed only once. */
 	mem_close(&m);
 	need(VipDestroyVi(v));
 	BAD(VipDestroyVi(v));
@@ -334,7 +334,7 @@ static void *ask(void *p) {
 	return NULL;
 }
 
-/* Client and server: every outcome. */
+/* connections tests every result of a connection between client and server. */
 static void connections(void) {
 	VIP_VI_HANDLE a = make(2, NULL, NULL), b = make(2, NULL, NULL), other = make(4, NULL, NULL);
 	VIP_VI_ATTRIBUTES va, small = vi_attrs(2, NULL);
@@ -363,7 +363,7 @@ static void connections(void) {
 	k.v = a, k.disc = "reject", k.timeout = 10000;
 	pthread_create(&k.t, NULL, ask, &k);
 	address(&l, nic, "reject");
-	memset(l.a.HostAddress, 0xEE, na.NicAddressLen); /* as programs do that set only the length */
+	memset(l.a.HostAddress, 0xEE, na.NicAddressLen); /* Some programs set only the length. */
 	code(VipConnectWait(nic, &l.a, 10000, &r.a, &va, &c), VIP_SUCCESS, "a wait with garbage for its host part");
 	ok(r.a.HostAddressLen == na.NicAddressLen && r.a.DiscriminatorLen == 2 &&
 		memcmp(r.a.HostAddress + r.a.HostAddressLen, "me", 2) == 0, "the caller's address");
@@ -404,7 +404,7 @@ static void connections(void) {
 	code(VipDisconnect(b), VIP_SUCCESS, "until it disconnects");
 	code(VipDisconnect(b), VIP_SUCCESS, "twice, as some do");
 
-	/* what is not reached, and a caller that gives up */
+	/* A server that cannot be reached, and a caller whose time ends. */
 	k.v = a, k.disc = "late", k.timeout = 1000;
 	t = tap_ms();
 	pthread_create(&k.t, NULL, ask, &k);
@@ -417,7 +417,7 @@ static void connections(void) {
 	if (na.NicAddressLen == 4) {
 		address(&l, nic, "me");
 		address(&r, nic, "there");
-		memset(r.a.HostAddress, 0xFF, 4); /* an address of no host */
+		memset(r.a.HostAddress, 0xFF, 4); /* no host has this address */
 		code(VipConnectRequest(a, &l.a, &r.a, 5000, NULL), VIP_NOT_REACHABLE, "an address that can't be reached");
 	}
 	t = tap_ms();
@@ -429,7 +429,7 @@ static void connections(void) {
 	unmake(other);
 }
 
-/* Peer to peer. */
+/* peers tests connections of the peer-to-peer model. */
 static void peers(void) {
 	VIP_NIC_HANDLE n2;
 	VIP_VI_HANDLE a = make(4, NULL, NULL), b;
@@ -441,7 +441,7 @@ static void peers(void) {
 
 	need(VipOpenNic(tap_nic, &n2));
 	need(VipCreateVi(n2, &va, NULL, NULL, &b));
-	/* Another process of this host that runs this is no peer. */
+	/* The name has the process id, so that another process that runs this test is not a peer. */
 	snprintf(name, sizeof name, "peer %d", (int)getpid());
 	name[4] = 'a';
 	address(&la, nic, name);
@@ -476,7 +476,7 @@ static void peers(void) {
 	code(VipConnectPeerWait(a, &va), VIP_INVALID_STATE, "it was cancelled");
 	unmake(b);
 
-	/* Two VIs of one NIC, which client and server of the other model have used. */
+	/* Two VIs of one NIC are peers, after the client-server model has connected them. */
 	b = make(4, NULL, NULL);
 	connect_pair(nic, a, nic, b);
 	VipDisconnect(a);
@@ -485,7 +485,7 @@ static void peers(void) {
 	need(VipConnectPeerRequest(a, &la.a, &la.a, 500));
 	code(VipConnectPeerWait(a, &va), VIP_TIMEOUT, "a peer at the own address that never asks");
 	for (i = 0; i < 3; i++) {
-		name[4] = i ? 'd' : 'e'; /* lower and higher, and once the same */
+		name[4] = i ? 'd' : 'e'; /* the discriminator of a is higher, then lower, then equal */
 		address(&la, nic, name);
 		name[4] = i == 2 ? 'd' : i ? 'e' : 'd';
 		address(&lb, nic, name);
@@ -501,7 +501,7 @@ static void peers(void) {
 	need(VipCloseNic(n2));
 }
 
-/* Messages of all sizes and shapes, at one level. */
+/* messages sends messages of different lengths and segments at one reliability level. */
 static void messages(int level) {
 	VIP_VI_HANDLE a = make(level, NULL, NULL), b = make(level, NULL, NULL);
 	static const int sizes[] = {0, 1, 63, 64, 65, 1000, 4096, 32767};
@@ -537,7 +537,7 @@ static void messages(int level) {
 		else
 			ok(d && d->CS.Status == (VIP_STATUS_DONE | VIP_STATUS_OP_RECEIVE), "without immediate data");
 	}
-	/* no segment at all, and many */
+	/* A message without a segment, and one with many segments. */
 	s = simple(&m, 0, 0, 0);
 	s->CS.SegCount = 0;
 	need(VipPostRecv(b, simple(&n, 0, 0, 10), n.h));
@@ -572,7 +572,7 @@ static void messages(int level) {
 	}
 	ok(good && d && d->CS.Length == 450, "every byte in its place");
 	need(VipSendWait(a, 5000, &d));
-	/* in order, many at once, by polling */
+	/* Many messages at once, which polling must find in order. */
 	for (i = 0; i < 40; i++)
 		need(VipPostRecv(b, simple(&n, i, 0, 4), n.h));
 	for (i = 0; i < 40; i++)
@@ -634,7 +634,7 @@ static void rdmas(void) {
 	need(VipSendWait(a, 5000, &d));
 	need(VipSendWait(a, 5000, &d));
 
-	/* one byte too far */
+	/* The segment is one byte too long. */
 	need(VipPostSend(a, rdma(&m, 0, VIP_CONTROL_OP_RDMAWRITE, 0, 9, n.base + n.size - 8, n.h), m.h));
 	code(VipSendWait(a, 5000, &d), VIP_DESCRIPTOR_ERROR, "one byte behind the region");
 	ok(d && (d->CS.Status & VIP_STATUS_RDMA_PROT_ERROR), "is a protection error of the remote side, %#x", d ? d->CS.Status : 0);
@@ -645,7 +645,9 @@ static void rdmas(void) {
 	mem_close(&n);
 }
 
-/* Descriptors that are wrong: what S and R of the matrix show at this end. */
+/*
+ * wrong posts descriptors with errors, and checks what S and R of the matrix show at this end.
+ */
 static void wrong(void) {
 	static const struct {
 		const char *what;
@@ -690,7 +692,10 @@ static void wrong(void) {
 	mem_close(&m);
 }
 
-/* What may be done in each state, and what becomes of what is posted in it. */
+/*
+ * states tests which calls are allowed in each state of a VI, and what happens to descriptors
+ * that are posted in it.
+ */
 static void states(void) {
 	VIP_VI_HANDLE v = make(2, NULL, NULL), w = make(2, NULL, NULL);
 	VIP_VI_ATTRIBUTES va = vi_attrs(2, NULL);
@@ -743,7 +748,10 @@ static void states(void) {
 	mem_close(&m);
 }
 
-/* What the other side of a connection meets: what each side sees, at each level. */
+/*
+ * The matrix lists errors that one side of a connection causes, and what each side then sees at
+ * each level.
+ */
 static struct {
 	VIP_VI_HANDLE v;
 	unsigned seen; /* bits of error codes */
@@ -759,8 +767,8 @@ static void matrix(void) {
 	enum { NONE, SHORT, MALFORMED, FOREIGN, WRITE, WRITE_IMM, READ, IMM_NONE };
 	static const struct {
 		const char *what;
-		VIP_UINT32 r, s; /* of the receive, and of the send at Reliable Reception */
-		int async;       /* at the target, -1: none */
+		VIP_UINT32 r, s; /* result of the receive, and of the send at Reliable Reception */
+		int async;       /* asynchronous error at the target, or -1 */
 	} rows[] = {
 		{"no receive", 0, VIP_STATUS_REMOTE_DESC_ERROR, VIP_ERROR_RECVQ_EMPTY},
 		{"a receive that is too small", VIP_STATUS_LENGTH_ERROR, VIP_STATUS_REMOTE_DESC_ERROR, -1},
@@ -783,7 +791,7 @@ static void matrix(void) {
 			VIP_VI_HANDLE a, b;
 
 			if (i == READ && k == 0)
-				continue; /* there is none at that level */
+				continue; /* this level does not have the operation */
 			a = make(levels[k], NULL, NULL), b = make(levels[k], NULL, NULL);
 			__atomic_store_n(&watch.v, b, __ATOMIC_RELEASE);
 			__atomic_store_n(&watch.seen, 0, __ATOMIC_RELEASE);
@@ -830,7 +838,10 @@ static void matrix(void) {
 	mem_close(&n);
 }
 
-/* Lengths and segments at their limits, immediate data, a descriptor that is written over once posted. */
+/*
+ * edges tests lengths and segments at their limits, immediate data, and a descriptor that the
+ * program overwrites after posting it.
+ */
 static void edges(void) {
 	VIP_VI_HANDLE a = make(4, NULL, NULL), b = make(4, NULL, NULL);
 	VIP_NIC_ATTRIBUTES na;
@@ -855,7 +866,7 @@ static void edges(void) {
 		need(VipRecvWait(b, 5000, &d));
 		ok((int)d->CS.Length == 4000 + k && memcmp(data(&m), data(&n), 4000 + k) == 0, "arrives");
 	}
-	/* as many segments as there may be: a byte of each, at every alignment */
+	/* The largest number of segments, each of one byte, at every alignment. */
 	s = desc(&m, 0);
 	memset(s, 0, 32 + 16 * na.MaxSegmentsPerDesc);
 	for (i = 0; i < na.MaxSegmentsPerDesc; i++) {
@@ -863,7 +874,7 @@ static void edges(void) {
 
 		data(&m)[9 * i] = (char)(i + 1);
 		x->Local.Data.Address = data(&m) + 9 * i;
-		x->Local.Handle = i % 3 == 2 ? 0 : m.h; /* an empty one needs none */
+		x->Local.Handle = i % 3 == 2 ? 0 : m.h; /* an empty segment needs no handle */
 		x->Local.Length = i % 3 == 2 ? 0 : 1;
 		s->CS.Length += x->Local.Length;
 	}
@@ -876,7 +887,7 @@ static void edges(void) {
 			good &= data(&n)[k++] == (char)(i + 1);
 	ok(good && d && (int)d->CS.Length == k, "each byte in its place");
 	need(VipSendWait(a, 5000, &d));
-	/* immediate data with nothing else */
+	/* A message of immediate data only. */
 	for (good = 1, k = -2; k < 32; k++) {
 		VIP_UINT32 imm = k == -2 ? 0 : k == -1 ? 0xFFFFFFFF : (VIP_UINT32)1 << k;
 
@@ -890,7 +901,7 @@ static void edges(void) {
 		need(VipSendWait(a, 5000, &d));
 	}
 	ok(good, "immediate data of each bit");
-	/* the library has read what was posted */
+	/* Posting has read the descriptor, so that overwriting it has no effect. */
 	s = simple(&n, 0, 500, 100);
 	need(VipPostRecv(b, s, n.h));
 	memset(&s->DS[0], 0xEE, sizeof s->DS[0]);
@@ -900,7 +911,7 @@ static void edges(void) {
 	code(VipRecvWait(b, 5000, &d), VIP_SUCCESS, "a receive that was written over");
 	ok(d == s && strcmp(data(&n) + 500, "posted") == 0, "goes where it was posted for");
 	need(VipSendWait(a, 5000, &d));
-	/* the edges of a region: its first byte and its last, and an address that wraps around */
+	/* The first and the last byte of a region, and an address that wraps around. */
 	data(&m)[0] = 'f', data(&m)[1] = 'l';
 	need(VipPostSend(a, rdma(&m, 40, VIP_CONTROL_OP_RDMAWRITE, 0, 1, n.base, n.h), m.h));
 	need(VipPostSend(a, rdma(&m, 41, VIP_CONTROL_OP_RDMAWRITE, 1, 1, n.base + n.size - 1, n.h), m.h));
@@ -922,7 +933,10 @@ static void edges(void) {
 	mem_close(&n);
 }
 
-/* Tags and enables, of the VI and of the memory, and what a change of them does. */
+/*
+ * protection tests the protection tags and RDMA permissions of VIs and of memory, and the effect
+ * of changing them.
+ */
 static void protection(void) {
 	static const char *const what[] = {"all is allowed", "the VI's tag", "the VI's enable", "the memory's enable", "deregistered memory"};
 	VIP_PROTECTION_HANDLE tag, other;
@@ -953,7 +967,7 @@ static void protection(void) {
 			need(VipPostSend(a, rdma(&m, 0, op, 0, 8, data(&n), n.h), m.h));
 			code(VipSendWait(a, 5000, &d), i ? VIP_DESCRIPTOR_ERROR : VIP_SUCCESS, "RDMA op %d: %s", op, what[i]);
 			ok(d && (d->CS.Status & VIP_STATUS_ERROR_MASK) == (i ? VIP_STATUS_RDMA_PROT_ERROR : 0), "its status");
-			if (i == 0) { /* what is changed holds from the next operation on */
+			if (i == 0) { /* a change applies from the next operation on */
 				*(write ? &ma.EnableRdmaWrite : &ma.EnableRdmaRead) = VIP_FALSE;
 				need(VipSetMemAttributes(nic, n.base, n.h, &ma));
 				need(VipPostSend(a, rdma(&m, 0, op, 0, 8, data(&n), n.h), m.h));
@@ -965,7 +979,7 @@ static void protection(void) {
 				need(VipDeregisterMem(nic, n.base, n.h));
 			free(n.base);
 		}
-	/* a receive whose memory is deregistered while it is posted */
+	/* The memory of a receive is deregistered while the receive is posted. */
 	{
 		VIP_VI_HANDLE a = make(4, NULL, NULL), b = make(4, NULL, NULL);
 
@@ -987,7 +1001,7 @@ static void protection(void) {
 	need(VipDestroyPtag(nic, other));
 }
 
-/* Asynchronous errors. */
+/* The handler of asynchronous errors records them here. */
 static struct {
 	pthread_mutex_t mu;
 	int n, last;
@@ -1125,7 +1139,7 @@ static void queues(void) {
 	ok(good, "fifteen entries of five VIs, each in its order");
 	code(VipCQDone(cq, &got, &recv), VIP_NOT_DONE, "and no more");
 	ok(eventually(VipCQDone(scq, &got, &recv) == VIP_SUCCESS) && recv == VIP_FALSE, "sends have a queue too");
-	/* entries of a VI that is destroyed are gone */
+	/* Destroying a VI removes its entries. */
 	for (i = 0; i < 5; i++)
 		unmake(s[i]);
 	code(VipCQDone(scq, &got, &recv), VIP_NOT_DONE, "entries leave with their VI");
@@ -1184,7 +1198,7 @@ static void notifications(void) {
 	for (i = 0; i < 8; i++)
 		need(VipPostSend(a, simple(&m, 20 + i, 0, 8), m.h));
 	ok(noted(4), "four calls");
-	(void)eventually(VipRecvDone(b, &d) == VIP_SUCCESS); /* takes the others ahead */
+	(void)eventually(VipRecvDone(b, &d) == VIP_SUCCESS); /* takes the earlier receives */
 	ok(d == desc(&m, 4), "the fifth is polled for");
 	for (i = 4; i < 7; i++)
 		need(VipRecvNotify(b, &notes, note));
@@ -1214,7 +1228,7 @@ static void notifications(void) {
 	ok(noted(2) && notes.d[1] == desc(&m, 1), "and the next, which was there");
 	need(VipCQNotify(cq, &notes, cq_note));
 	unmake(a);
-	/* the flushed receive is for the registration */
+	/* The registered function gets the flushed receive. */
 	VipDisconnect(c);
 	ok(noted(3), "a flushed one too");
 	unmake(c);
@@ -1223,7 +1237,7 @@ static void notifications(void) {
 	mem_close(&m);
 }
 
-/* Waits: their time, and what ends them. */
+/* A sleeper is a thread in a Wait call. The tests measure how long it waits and what ends it. */
 struct sleeper {
 	pthread_t t;
 	int kind;
@@ -1364,7 +1378,10 @@ static void names(void) {
 	code(VipNSGetHostByName(nic, (char *)"localhost", &a.a, 0), VIP_ERROR_NAMESERVICE, "after that");
 }
 
-/* Limits are those that the attributes say, and what is released can be had again. */
+/*
+ * limits checks that the limits are those of the attributes, and that a released object can be
+ * created again.
+ */
 static void limits(void) {
 	VIP_NIC_ATTRIBUTES na;
 	VIP_PROTECTION_HANDLE *tags;
@@ -1387,7 +1404,7 @@ static void limits(void) {
 	free(tags);
 	code(VipCreateCQ(nic, na.MaxCQEntries + 1, &cq), VIP_INVALID_PARAMETER, "too many entries");
 	if (strncmp(tap_nic, "fcvi", 4) == 0)
-		return; /* each of those is a fabric of its own */
+		return; /* each of these NICs is a fabric of its own */
 	nics = calloc(2000, sizeof *nics);
 	for (n = 0; n < 2000 && VipOpenNic(tap_nic, &nics[n]) == VIP_SUCCESS; n++)
 		;
@@ -1398,7 +1415,7 @@ static void limits(void) {
 	free(nics);
 }
 
-/* Closing a NIC with everything left on it. */
+/* leaving closes a NIC that still has all kinds of objects. */
 static void leaving(void) {
 	VIP_NIC_HANDLE n2;
 	VIP_VI_ATTRIBUTES va = vi_attrs(2, NULL);

@@ -1,14 +1,17 @@
 /*
- * Names that programs take from the headers of M-VIA, cLAN, VI-GM and Intel, besides
- * those of the Developer's Guide. Compiled as C and as C++, with and without VIPL095, and
- * with a second header of the interface behind the first.
+ * This file uses names that programs take from the headers of M-VIA, cLAN, VI-GM and Intel, in
+ * addition to those of the Developer's Guide. It is compiled as C and as C++, with and without
+ * VIPL095, and with a second header of the interface after the first.
  */
 #ifdef DIALECT095
 #define VIPL095
 #endif
 #include "vipl.h"
 
-/* A program's own header: its guard is one of these, and it is not to be read. */
+/*
+ * A program may have a header of its own. Its guard is one of these, so it must not be read
+ * here.
+ */
 #ifndef _VIPL_
 #error "_VIPL_ is not defined"
 #endif
@@ -37,7 +40,7 @@ static void on_entry(VIP_PVOID context, VIP_NIC_HANDLE nic, VIP_VI_HANDLE vi, VI
 	(void)context, (void)nic, (void)vi, (void)recv;
 }
 
-/* Tables of functions, as of programs that load the library at run time. */
+/* These are tables of functions, as in programs that load the library at run time. */
 static struct {
 	VIP_RETURN (*error_callback)(VIP_NIC_HANDLE, VIP_PVOID, VIP_ERROR_HANDLER);
 	VIP_RETURN (*send_notify)(VIP_VI_HANDLE, VIP_PVOID, VIP_VI_CALLBACK);
@@ -54,20 +57,20 @@ int main(void) {
 	struct _VIP_MEM_ATTRIBUTES mem;
 
 	(void)address, (void)mem;
-	/* both spellings of a descriptor */
+	/* A descriptor has two spellings. */
 	p->Control.SegCount = 1;
 	p->Control.Next.Descriptor = p;
 	p->Data[0].Data.AddressBits = 7;
 	p->Data[0].Length = 3;
 	if (p->CS.SegCount != 1 || p->CS.Next.Address != p || p->DS[0].Local.Length != 3 || p->DS[0].Remote.Data.AddressBits != 7)
 		return 1;
-	/* levels are compared as numbers */
+	/* Programs compare levels as numbers. */
 	nic.ReliabilityLevelSupport = VIP_BASE_SERVICES;
 	if (nic.ReliabilityLevelSupport < VIP_SERVICE_RELIABLE_RECEPTION || VIP_BASE_SERVICES != 7)
 		return 2;
 	if ((VIP_RETURN)VIP_ERROR != VIP_DESCRIPTOR_ERROR || VIP_SMI_AUTODISCOVERY != 1)
 		return 3;
-	/* all of them refuse NULL and call no handler */
+	/* All functions refuse NULL and call no handler. */
 	if (vipl.error_callback(NULL, NULL, error) != VIP_INVALID_PARAMETER || vipl.send_notify(NULL, NULL, send) != VIP_INVALID_PARAMETER ||
 		vipl.cq_notify(NULL, NULL, entry) != VIP_INVALID_PARAMETER)
 		return 4;

@@ -1,4 +1,7 @@
-/* The least that a program does: a NIC, two VIs, a connection, thirteen bytes. */
+/*
+ * This is the smallest useful program: it opens a NIC, connects two VIs and sends thirteen
+ * bytes.
+ */
 #include "tap.h"
 
 int main(int argc, char **argv) {

@@ -1,4 +1,7 @@
-/* The header by itself, in every language it says, with both dialects. */
+/*
+ * This file contains only the header. It is compiled in each language that the header supports,
+ * with both dialects.
+ */
 #define VIPL095
 #include <vipl.h>
 

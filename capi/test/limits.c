@@ -1,7 +1,7 @@
 /*
- * Limits are those that the attributes of a NIC tell: as many objects of each kind can be
- * made, one more is VIP_ERROR_RESOURCE, and what is given back can be had again. Tags, NICs
- * and descriptors are in conform.c. [VIA 8.2] [VIA 8.3]
+ * This program checks that the limits are those of the attributes of a NIC. That many objects of
+ * each kind can be created, one more fails with VIP_ERROR_RESOURCE, and after one is destroyed
+ * another can be created. Tags, NICs and descriptors are tested in conform.c. [VIA 8.2] [VIA 8.3]
  */
 #include "tap.h"
 
@@ -10,7 +10,7 @@ static VIP_NIC_ATTRIBUTES na;
 static VIP_VI_ATTRIBUTES attrs;
 static char memory[4096];
 
-/* Each makes an object, or ends the one with a handle. */
+/* Each of these functions creates an object, or destroys the object of a handle. */
 static VIP_RETURN make_vi(void **h) { return VipCreateVi(nic, &attrs, NULL, NULL, h); }
 
 static VIP_RETURN end_vi(void *h) { return VipDestroyVi(h); }

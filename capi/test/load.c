@@ -1,7 +1,7 @@
 /*
- * A program that is not linked with the library: it loads and unloads it by each of its
- * names, uses it in between, and goes on after the last time. What the library has begun by
- * then, threads for one, needs its code.
+ * This program is not linked with the library. It loads the library by each of its names, uses it
+ * and unloads it. It continues after the last unloading, because the threads of the library then
+ * still need its code.
  */
 #include <dlfcn.h>
 #include <stdio.h>
@@ -38,7 +38,7 @@ int main(int argc, char **argv) {
 		ok(open(device, &nic) == VIP_SUCCESS, "open a NIC");
 		ok(shut(nic) == VIP_SUCCESS, "close it");
 		ok(dlclose(l) == 0, "dlclose");
-		usleep(200000); /* the threads come to run */
+		usleep(200000); /* time for the threads to run */
 	}
 	printf("1..%d\n", n);
 	return failed != 0;

@@ -1,5 +1,6 @@
 /*
- * Bad habits and bad luck, each by itself: luck NIC CASE. "luck NIC" lists the cases.
+ * This program tests what careless or unlucky programs do. "luck NIC CASE" runs one case, and
+ * "luck NIC" lists the cases.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -24,7 +25,7 @@ static VIP_VI_HANDLE make_of(VIP_NIC_HANDLE n, int level) {
 	return v;
 }
 
-/* pair opens the NIC and connects a with b, if that is wanted. */
+/* pair opens the NIC and creates a and b. If connected is not 0, it connects them. */
 static void pair(int connected) {
 	need(VipOpenNic(tap_nic, &nic));
 	mem_open(&m, nic, NULL, 1);
@@ -77,7 +78,10 @@ static void other_nic(void) {
 	need(VipCloseNic(n2));
 }
 
-/* Handles that are ended twice, one after the other and by two threads at once. */
+/*
+ * end_handle is the function that destroys the handles of the current case. Handles are
+ * destroyed twice: by one thread, and by two threads at once.
+ */
 static VIP_RETURN (*end_handle)(void *);
 static pthread_barrier_t both;
 
@@ -126,7 +130,7 @@ static void closed_twice(void) {
 	end_twice("a NIC", n[0], n[1], VipCloseNic);
 }
 
-/* Every function with nothing but NULL, and with one good handle and NULL. */
+/* null calls every function with NULL only, and with one valid handle and otherwise NULL. */
 static void null(void) {
 	static const char *names[] = {"VipOpenNic", "VipCloseNic", "VipQueryNic", "VipCreatePtag", "VipDestroyPtag", "VipRegisterMem", "VipDeregisterMem",
 		"VipSetMemAttributes", "VipQueryMem", "VipCreateVi", "VipDestroyVi", "VipSetViAttributes", "VipQueryVi", "VipConnectWait", "VipConnectAccept",
@@ -134,7 +138,7 @@ static void null(void) {
 		"VipSendDone", "VipSendWait", "VipSendNotify", "VipPostRecv", "VipRecvDone", "VipRecvWait", "VipRecvNotify", "VipCreateCQ", "VipDestroyCQ",
 		"VipResizeCQ", "VipCQDone", "VipCQWait", "VipCQNotify", "VipErrorCallback", "VipQuerySystemManagementInfo", "VipNSInit", "VipNSGetHostByName",
 		"VipNSGetHostByAddr", "VipNSShutdown", "VipPostDeferredSends", "VipAddTagCQ", "VipRemoveTagCQ"};
-	typedef VIP_RETURN (*any)(void *, void *, void *, void *, void *, void *); /* those with fewer arguments ignore the rest */
+	typedef VIP_RETURN (*any)(void *, void *, void *, void *, void *, void *); /* functions with fewer arguments ignore the rest */
 	void *self = dlopen(NULL, RTLD_NOW), *handles[2];
 	unsigned i, k;
 
@@ -167,7 +171,7 @@ static void count_post_errors(VIP_PVOID context, VIP_ERROR_DESCRIPTOR *e) {
 		__sync_add_and_fetch(&post_errors, 1);
 }
 
-/* Descriptors at every address but a multiple of 64, on both queues. */
+/* misaligned posts descriptors to both queues, at every address that is not a multiple of 64. */
 static void misaligned(void) {
 	int i;
 
@@ -181,15 +185,17 @@ static void misaligned(void) {
 		need(VipPostSend(a, d, m.h));
 	}
 	ok(eventually(__sync_add_and_fetch(&post_errors, 0) == 2 * 63), "each is told of, %d", post_errors);
-	VipDisconnect(a); /* which they have broken */
+	VipDisconnect(a); /* the descriptors have broken the connection */
 	VipDisconnect(b);
 	ok(empty(a) == 0 && empty(b) == 0, "none is on a queue");
 	connect_pair(nic, a, nic, b);
 	round_trip("the VIs go on");
 }
 
-/* Segments that name memory which is not mapped, and not registered either, with a handle
- * of other memory; here and at the other side. */
+/*
+ * segments posts segments of memory that is neither mapped nor registered, with the handle of other
+ * memory. It does so at this side, and as remote addresses of the other side.
+ */
 static void segments(void) {
 	static const unsigned long at[] = {8, 4096, 0x7ffffffff000, 0x8000000000000000, ~0ul - 8};
 	VIP_DESCRIPTOR *d;
@@ -285,7 +291,7 @@ static void notify_in_notify(void) {
 	ok(i == 51, "a handler posts and registers again, fifty times");
 }
 
-/* shares_memory is whether a connection of this process goes through shared memory. */
+/* shares_memory returns 1 if a connection of this process uses shared memory, otherwise 0. */
 static int shares_memory(void) {
 	FILE *f = fopen("/proc/self/maps", "r");
 	char line[512];
@@ -297,8 +303,10 @@ static int shares_memory(void) {
 	return found;
 }
 
-/* Memory that is unmapped while it is registered: transfers that touch it fail, on each
- * path. LUCK_PATH tells which it is to be: memory or tcp. */
+/*
+ * Memory is unmapped while it is registered. Transfers that touch it must fail on each path. The
+ * environment variable LUCK_PATH names the expected path: memory or tcp.
+ */
 static void unmapped(void) {
 	const char *path = getenv("LUCK_PATH");
 	char *p = mmap(NULL, 1 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -455,7 +463,7 @@ static int deep(int n) {
 static void on_alarm(int s) {
 	(void)s;
 	alarms++;
-	depth_sum += deep(50); /* most of the 64 KiB that a handler may use */
+	depth_sum += deep(50); /* this uses most of the 64 KiB that a handler may use */
 }
 
 static void signals(void) {
@@ -467,7 +475,7 @@ static void signals(void) {
 
 	pair(1);
 	memset(&sa, 0, sizeof sa);
-	sa.sa_handler = on_alarm; /* without SA_ONSTACK and SA_RESTART, as programs do */
+	sa.sa_handler = on_alarm; /* neither SA_ONSTACK nor SA_RESTART, as in most programs */
 	sigaction(SIGALRM, &sa, NULL);
 	setitimer(ITIMER_REAL, &t, NULL);
 	end = tap_ms() + 4000;
@@ -541,7 +549,10 @@ static void many_vis(void) {
 static int thread_bad;
 static pthread_barrier_t thread_start;
 
-/* come_and_go creates VIs and destroys them, while all others do: each is one of its own. */
+/*
+ * come_and_go creates and destroys VIs while other threads do the same. Every VI must have a
+ * handle of its own.
+ */
 static void come_and_go(void) {
 	VIP_VI_HANDLE v[8];
 	int i, k;
@@ -584,14 +595,17 @@ static void *thread_run(void *p) {
 	return NULL;
 }
 
-#define SHARERS 20 /* threads that share a VI */
-#define SHARED 500 /* messages of each */
+#define SHARERS 20 /* number of threads that share a VI */
+#define SHARED 500 /* number of messages of each thread */
 
-/* Whether a descriptor is posted: of each sharer one for receives and one for sends. */
+/*
+ * posted[i] is 1 while descriptor i is posted. Each sharer has one descriptor for receives and
+ * one for sends.
+ */
 static int posted[2 * SHARERS];
 static int shared_taken[2];
 
-/* post_mine posts the descriptor i of a sharer, which only that posts. */
+/* post_mine posts descriptor i, which no other thread posts. */
 static void post_mine(int i) {
 	VIP_DESCRIPTOR *d = simple(&m, i, 1000 + 64 * i, 64);
 
@@ -599,7 +613,10 @@ static void post_mine(int i) {
 		__sync_add_and_fetch(&thread_bad, 1);
 }
 
-/* take_any takes a descriptor of any sharer from a queue: each comes back once. */
+/*
+ * take_any takes a descriptor of any sharer from a queue. It checks that each post is returned
+ * once.
+ */
 static void take_any(int send, int wait) {
 	VIP_DESCRIPTOR *d = NULL;
 	VIP_RETURN r = send ? wait ? VipSendWait(a, 1, &d) : VipSendDone(a, &d) : wait ? VipRecvWait(b, 1, &d) : VipRecvDone(b, &d);
@@ -689,7 +706,10 @@ static void torn_down(void) {
 	}
 }
 
-/* The last word of an RDMA Write is polled for: all others are there then. */
+/*
+ * last_word polls memory for the last word of an RDMA Write. When it has arrived, all other
+ * words must have arrived too.
+ */
 static void last_word(void) {
 	VIP_NIC_HANDLE n2;
 	struct mem t;
@@ -717,7 +737,9 @@ static void last_word(void) {
 	ok(torn == 0, "%u words of 2000 writes were late", torn);
 }
 
-/* Sends that are gathered leave although the program calls nothing any more. */
+/*
+ * posted_and_left checks that gathered sends are sent even if the program makes no further call.
+ */
 static void posted_and_left(void) {
 	VIP_DESCRIPTOR *d;
 	int i, n, good = 1;
@@ -742,7 +764,7 @@ static void posted_and_left(void) {
 	ok(good, "bursts of 1 to %d sends come by themselves", n - 1);
 }
 
-/* flushers counts the threads of this process that fetch gathered sends. */
+/* flushers returns the number of threads of this process that fetch gathered sends. */
 static int flushers(void) {
 	DIR *tasks = opendir("/proc/self/task");
 	struct dirent *e;
@@ -763,7 +785,7 @@ static int flushers(void) {
 	return n;
 }
 
-/* say sends eight bytes from one VI to another, which polls for them. */
+/* say sends eight bytes from one VI to another and polls until they arrive. */
 static void say(VIP_VI_HANDLE from, VIP_VI_HANDLE to) {
 	VIP_DESCRIPTOR *d;
 	VIP_RETURN r;
@@ -771,14 +793,17 @@ static void say(VIP_VI_HANDLE from, VIP_VI_HANDLE to) {
 	need(VipPostRecv(to, simple(&m, 0, 0, 8), m.h));
 	need(VipPostSend(from, simple(&m, 1, 100, 8), m.h));
 	while ((r = VipRecvDone(to, &d)) == VIP_NOT_DONE)
-		; /* most of the time it is there at the first look */
+		; /* usually the first check finds it */
 	need(r);
 	while ((r = VipSendDone(from, &d)) == VIP_NOT_DONE)
 		;
 	need(r);
 }
 
-/* A message that follows one is not gathered, also if no look was in vain. */
+/*
+ * answers checks that an answer to a received message is not gathered, even if the receiver
+ * never polled an empty queue.
+ */
 static void answers(void) {
 	VIP_DESCRIPTOR *d;
 	int i, k, good = 1;
@@ -793,7 +818,7 @@ static void answers(void) {
 		say(b, a);
 	}
 	ok(flushers() == 0, "of %d messages and answers none was gathered", i);
-	for (i = 0; i < 4; i++) { /* nor is what is long, however many there are in a row */
+	for (i = 0; i < 4; i++) { /* long sends are not gathered either, however many follow one another */
 		for (k = 0; k < 10; k++)
 			need(VipPostSend(a, rdma(&m, k, VIP_CONTROL_OP_RDMAWRITE, 0, ROOM, data(&m), m.h), m.h));
 		for (k = 0; k < 10; k++) {
@@ -802,7 +827,7 @@ static void answers(void) {
 		}
 	}
 	ok(flushers() == 0 && good, "of %d long sends neither", 10 * i);
-	for (i = 0; i < 2; i++) { /* the library learns from the first ten */
+	for (i = 0; i < 2; i++) { /* the library gathers only after it has seen the first ten */
 		for (k = 0; k < 10; k++)
 			need(VipPostRecv(b, simple(&m, k, 0, 8), m.h));
 		for (k = 0; k < 10; k++)
@@ -819,7 +844,10 @@ static void answers(void) {
 	ok(eventually(flushers() == 1), "ten in a row were");
 }
 
-/* Sends of two threads, and the queue emptied by a third, while all is gathered. */
+/*
+ * taken_sends counts the sends that were taken. Two threads post sends, which are gathered, and
+ * a third thread empties the queue.
+ */
 static int taken_sends;
 
 static void *bursts(void *p) {

@@ -1,14 +1,14 @@
 /*
- * Deliberate mistakes of a program, each of which a memory checker has to report although
- * half of the library is code that it can't follow: mistakes NIC CASE. "mistakes NIC" lists
- * the cases. "none" has none, and is not to be reported.
+ * This program makes deliberate mistakes. A memory checker must report each of them, although it
+ * cannot follow the half of the library that is written in Go. "mistakes NIC CASE" runs one case,
+ * and "mistakes NIC" lists the cases. The case "none" makes no mistake and must not be reported.
  */
 #include "tap.h"
 
 static VIP_NIC_HANDLE nic;
 static VIP_VI_HANDLE a, b;
 static struct mem m;
-static void (*volatile give_back)(void *) = free; /* the compiler does not see the mistake */
+static void (*volatile give_back)(void *) = free; /* volatile, so that the compiler does not see the mistake */
 
 /* heap returns memory that was not written to. */
 static void *heap(size_t n) {
@@ -29,7 +29,7 @@ static void open_pair(void) {
 	connect_pair(nic, a, nic, b);
 }
 
-/* pass sends n bytes at p, which are registered as h. */
+/* pass sends the n bytes at p, which are registered with handle h. */
 static void pass(void *p, VIP_MEM_HANDLE h, int n) {
 	VIP_DESCRIPTOR *d = simple(&m, 1, 0, n);
 
@@ -47,7 +47,7 @@ static void none(void) {
 	pass(data(&m), m.h, 40000);
 }
 
-/* A handle without a value: the C half looks at it. */
+/* A handle is uninitialised. The C half reads it. */
 static void handle(void) {
 	VIP_NIC_HANDLE *h = heap(sizeof *h);
 	VIP_NIC_ATTRIBUTES na;
@@ -56,7 +56,7 @@ static void handle(void) {
 	(void)VipQueryNic(*h, &na);
 }
 
-/* Attributes without values: the Go half looks at them. */
+/* Attributes are uninitialised. The Go half reads them. */
 static void attributes(void) {
 	VIP_VI_ATTRIBUTES *at = heap(sizeof *at);
 
@@ -65,7 +65,7 @@ static void attributes(void) {
 	(void)VipCreateVi(nic, at, NULL, NULL, &a);
 }
 
-/* Bytes without values are sent, which the Go half hands to a system call. */
+/* Uninitialised bytes are sent. The Go half passes them to a system call. */
 static void payload(void) {
 	VIP_MEM_HANDLE h;
 	char *p = heap(40000);
@@ -75,7 +75,7 @@ static void payload(void) {
 	pass(p, h, 40000);
 }
 
-/* A descriptor without values is posted, which the Go half reads. */
+/* An uninitialised descriptor is posted. The Go half reads it. */
 static void descriptor(void) {
 	VIP_DESCRIPTOR *d = heap(4096);
 	VIP_MEM_HANDLE h;
@@ -85,7 +85,7 @@ static void descriptor(void) {
 	(void)VipPostRecv(b, d, h);
 }
 
-/* A descriptor is posted that was given back, which the Go half reads. */
+/* A descriptor is posted after its memory was freed. The Go half reads it. */
 static void freed(void) {
 	VIP_DESCRIPTOR *d = heap(4096);
 	VIP_MEM_HANDLE h;
@@ -97,7 +97,7 @@ static void freed(void) {
 	(void)VipPostRecv(b, d, h);
 }
 
-/* The result of a call goes to memory that was given back: the C half writes there. */
+/* The result of a call is written to freed memory by the C half. */
 static void result(void) {
 	VIP_PROTECTION_HANDLE *tag = heap(sizeof *tag);
 
@@ -106,7 +106,10 @@ static void result(void) {
 	(void)VipCreatePtag(nic, tag);
 }
 
-/* The result of a call is larger than the memory for it: the Go half writes behind it. */
+/*
+ * The result of a call is larger than its memory. The Go half writes beyond the end of that
+ * memory.
+ */
 static void overrun(void) {
 	char *p = malloc(sizeof(VIP_NIC_ATTRIBUTES) - 8);
 

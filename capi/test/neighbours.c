@@ -1,7 +1,8 @@
 /*
- * Several processes of a host, each with a NIC of its own, and all at one address where the
- * provider has one for them: servers that a discriminator tells apart, and peers. Each by
- * itself: neighbours NIC CASE. "neighbours NIC" lists the cases.
+ * This program tests several processes of a host, each with a NIC of its own. If the provider has
+ * one address for a host, all of them use it. They are servers, which the discriminator
+ * distinguishes, or peers. "neighbours NIC CASE" runs one case, and "neighbours NIC" lists the
+ * cases.
  */
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -81,14 +82,14 @@ static void server(const char *name) {
 		need(VipPostRecv(a, simple(&m, 1, 100, 8), m.h));
 		need(VipPostSend(a, simple(&m, 0, 0, strlen(name) + 1), m.h));
 		need(VipSendWait(a, 10000, &d));
-		(void)VipRecvWait(a, 10000, &d); /* the caller leaves first */
+		(void)VipRecvWait(a, 10000, &d); /* this ends when the caller disconnects, which it does first */
 		need(VipDisconnect(a));
 		empty(a);
 		need(VipDestroyVi(a));
 	}
 }
 
-/* Several servers of a host wait at its address, each with a discriminator. */
+/* Several servers of a host wait at its address, each with its own discriminator. */
 static void servers(void) {
 	static const char *names[] = {"anna", "bert", "carl"};
 	struct addr local, remote;
@@ -134,7 +135,7 @@ static void servers(void) {
 
 #define CROWD 6
 
-/* What the processes of a crowd share: their addresses, and how far they are. */
+/* This is the memory that the processes of a crowd share: their addresses and their progress. */
 struct crowd {
 	struct addr at[CROWD];
 	int ready, over;
@@ -146,9 +147,11 @@ static void all(int *n) {
 		tap_nap();
 }
 
-/* member is one process of a crowd: it asks for every other, then waits for each, and
- * sends each its number. The discriminator of two is the same on both sides, as of
- * programs that make it of what both know. */
+/*
+ * member is one process of a crowd. It requests a connection to every other member, then waits for
+ * each connection and sends its number on it. Both members of a connection use the same
+ * discriminator, as in programs that derive it from data that both know.
+ */
 static void member(struct crowd *c, int me) {
 	VIP_VI_HANDLE v[CROWD];
 	VIP_VI_ATTRIBUTES attrs;
@@ -193,7 +196,7 @@ static void member(struct crowd *c, int me) {
 	all(&c->over);
 }
 
-/* More than two peers of one host: each with every other, all at once. */
+/* More than two peers of one host connect at once, each to every other. */
 static void crowd(void) {
 	struct crowd *c = mmap(NULL, sizeof *c, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	pid_t pid[CROWD];

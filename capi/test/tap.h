@@ -1,7 +1,7 @@
 /*
- * What the conformance programs share: TAP output, and the few lines that every
- * one needs to get two connected VIs. The name of the NIC is the first argument,
- * /dev/via_lo without one.
+ * This header has the functions that all conformance programs need: output in the TAP format,
+ * and setting up two connected VIs. The first argument of a program is the name of the NIC. The
+ * default is /dev/via_lo.
  */
 #ifndef TAP_H
 #define TAP_H
@@ -33,7 +33,7 @@ static const char *tap_nic = "/dev/via_lo";
 		fflush(stdout);                                                     \
 	} while (0)
 
-/* code compares a return code and shows what it was. */
+/* code compares a return code with the expected one, and prints it if they differ. */
 #define code(call, want, ...)                                                       \
 	do {                                                                        \
 		int got_ = (call), want_ = (want);                                  \
@@ -42,7 +42,7 @@ static const char *tap_nic = "/dev/via_lo";
 			printf("# returned %d, expected %d\n", got_, want_);        \
 	} while (0)
 
-/* need ends the program if a step fails that the rest stands on. */
+/* need ends the program if r is an error, because the steps that follow depend on this one. */
 #define need(call)                                                                  \
 	do {                                                                        \
 		int need_ = (call);                                                 \
@@ -57,7 +57,10 @@ static int tap_end(void) {
 	return tap_failed != 0;
 }
 
-/* A program of cases runs each in a process of its own: without one's name as the second argument it lists them. */
+/*
+ * Each case of a program runs in a process of its own. The second argument is the name of the
+ * case. Without it, the program lists its cases.
+ */
 struct tap_case {
 	const char *name;
 	void (*run)(void);
@@ -92,7 +95,10 @@ static inline void tap_nap(void) {
 	nanosleep(&t, NULL);
 }
 
-/* eventually waits up to ten seconds for a condition; one that came is not looked at again. */
+/*
+ * eventually waits up to ten seconds for a condition. Once it was true, it is not evaluated
+ * again.
+ */
 #define eventually(cond)                                                            \
 	__extension__({                                                             \
 		long long end_ = tap_ms() + 10000;                                  \
@@ -109,7 +115,7 @@ static inline void tap_nap(void) {
 
 struct mem {
 	VIP_NIC_HANDLE nic;
-	char *base; /* DESCS descriptors of 256 bytes, then ROOM bytes of data */
+	char *base; /* DESCS descriptors of 256 bytes each, followed by ROOM bytes of data */
 	size_t size;
 	VIP_MEM_HANDLE h;
 };
@@ -134,7 +140,7 @@ static inline void mem_close(struct mem *m) {
 	free(m->base);
 }
 
-/* simple fills descriptor i with one segment of n bytes at offset off of the data. */
+/* simple fills descriptor i with one segment: n bytes at offset off of the data. */
 static inline VIP_DESCRIPTOR *simple(struct mem *m, int i, int off, int n) {
 	VIP_DESCRIPTOR *d = desc(m, i);
 
@@ -147,7 +153,10 @@ static inline VIP_DESCRIPTOR *simple(struct mem *m, int i, int off, int n) {
 	return d;
 }
 
-/* rdma fills descriptor i with an RDMA of n bytes between offset off and remote memory. */
+/*
+ * rdma fills descriptor i with an RDMA operation on n bytes, between offset off of the data and
+ * remote memory.
+ */
 static inline VIP_DESCRIPTOR *rdma(struct mem *m, int i, int op, int off, int n, void *remote, VIP_MEM_HANDLE h) {
 	VIP_DESCRIPTOR *d = desc(m, i);
 
@@ -165,9 +174,9 @@ static inline VIP_DESCRIPTOR *rdma(struct mem *m, int i, int op, int off, int n,
 
 /* ---- Connections -------------------------------------------------------- */
 
-#define PATIENCE 40000 /* ms for what takes less than one where processors are free */
+#define PATIENCE 40000 /* time limit in ms; on an idle machine these steps take less than 1 ms */
 
-/* An address of a NIC with a discriminator. */
+/* This has room for the address of a NIC with a discriminator. */
 struct addr {
 	VIP_NET_ADDRESS a;
 	char more[64];
@@ -216,7 +225,9 @@ static void *server_run(void *p) {
 	return NULL;
 }
 
-/* connect_pair connects client, of one NIC, with server, of another or the same. */
+/*
+ * connect_pair connects client, a VI of one NIC, with server, a VI of the same or another NIC.
+ */
 static inline void connect_pair(VIP_NIC_HANDLE cnic, VIP_VI_HANDLE client, VIP_NIC_HANDLE snic, VIP_VI_HANDLE server) {
 	static int n;
 	char disc[16];
@@ -236,7 +247,7 @@ static inline void connect_pair(VIP_NIC_HANDLE cnic, VIP_VI_HANDLE client, VIP_N
 	need(s.r);
 }
 
-/* empty takes everything from both queues of a VI and returns how many there were. */
+/* empty takes all descriptors from both queues of a VI and returns their number. */
 static inline int empty(VIP_VI_HANDLE vi) {
 	VIP_DESCRIPTOR *d;
 	int n = 0;
