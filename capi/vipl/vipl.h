@@ -2,9 +2,9 @@
  * vipl.h - the interface of the VI Provider Library (VIPL) of the Virtual
  * Interface Architecture 1.0, as libvipl provides it.
  *
- * Usable from C89 to C23 and from C++98 to C++20. Both dialects of descriptor
- * members are there: CS and DS, and the earlier Control and Data. Defining
- * VIPL095 is allowed and changes nothing.
+ * It can be used from C89 to C23 and from C++98 to C++20. It has both dialects of descriptor
+ * members: CS and DS, and the earlier Control and Data. Programs may define VIPL095, which changes
+ * nothing.
  *
  * Manual pages: vipl(7) and one for each group of calls.
  *
@@ -17,8 +17,8 @@
  *  - in a child of fork(), if the parent had opened a NIC, every function
  *    gives VIP_ERROR_RESOURCE.
  */
-/* Guards of other headers of this interface: one that was included is not added to,
- * and none is after this one. */
+/* These are the guards of other headers of this interface. If one of those headers was included
+ * before, this header adds nothing to it. If one is included after this header, it is empty. */
 #if !defined(VIPL_H) && !defined(_VIPL_) && !defined(_VIPL_H)
 #define VIPL_H
 #define _VIPL_ 1
@@ -37,7 +37,7 @@ extern "C" {
 #define OUT
 #endif
 
-/* Unnamed unions are no part of C89 and C99; both compilers have them. */
+/* C89 and C99 do not have unnamed unions, but both compilers support them. */
 #if defined(__GNUC__)
 #define VIPL_EXTENSION __extension__
 #else
@@ -70,10 +70,10 @@ VIPL_EXTENSION typedef unsigned long long VIP_UINT64;
 #define VIP_FALSE 0
 #endif
 
-/* Names a registered region, and travels to peers; never 0. */
+/* A memory handle names a registered region. Programs send it to their peers. It is never 0. */
 typedef VIP_UINT32 VIP_MEM_HANDLE;
 
-/* Handles are numbers; they are never dereferenced. NULL is never one. */
+/* Handles are numbers and are never dereferenced. NULL is never a valid handle. */
 typedef void *VIP_NIC_HANDLE;
 typedef void *VIP_VI_HANDLE;
 typedef void *VIP_CQ_HANDLE;
@@ -81,27 +81,27 @@ typedef void *VIP_CONN_HANDLE;
 typedef void *VIP_PROTECTION_HANDLE;
 typedef void *VIP_EVENT_HANDLE;
 
-typedef void *VIP_QOS; /* carried, without a meaning of its own */
+typedef void *VIP_QOS; /* transmitted, but has no effect */
 
-/* No limit of time. 0xFFFFFFFF means the same. */
+/* There is no time limit. 0xFFFFFFFF means the same. */
 #define VIP_INFINITE (~0UL)
 
 /* ---- Return codes ------------------------------------------------------- */
 
 typedef enum {
 	VIP_SUCCESS = 0,
-	VIP_NOT_DONE = 1,                   /* what was polled is not complete */
-	VIP_INVALID_PARAMETER = 2,          /* bad handle, NULL, impossible value */
-	VIP_ERROR_RESOURCE = 3,             /* insufficient, or still in use */
+	VIP_NOT_DONE = 1,                   /* the polled operation is not complete */
+	VIP_INVALID_PARAMETER = 2,          /* an invalid handle, NULL or an invalid value */
+	VIP_ERROR_RESOURCE = 3,             /* resources are insufficient, or still in use */
 	VIP_TIMEOUT = 4,
 	VIP_REJECT = 5,                     /* the remote consumer rejected the connection */
-	VIP_INVALID_RELIABILITY_LEVEL = 6,  /* not supported, or not that of the remote VI */
-	VIP_INVALID_MTU = 7,                /* MaxTransferSize not supported */
+	VIP_INVALID_RELIABILITY_LEVEL = 6,  /* the level is not supported, or differs from that of the remote VI */
+	VIP_INVALID_MTU = 7,                /* MaxTransferSize is not supported */
 	VIP_INVALID_QOS = 8,
 	VIP_INVALID_PTAG = 9,
-	VIP_INVALID_RDMAREAD = 10,          /* RDMA Read asked for where there is none */
-	VIP_DESCRIPTOR_ERROR = 11,          /* a descriptor in error, or NULL: the queue is empty */
-	VIP_INVALID_STATE = 12,             /* VI in the wrong state */
+	VIP_INVALID_RDMAREAD = 10,          /* RDMA Read was requested but is not supported */
+	VIP_DESCRIPTOR_ERROR = 11,          /* the descriptor ended with an error, or is NULL because the queue is empty */
+	VIP_INVALID_STATE = 12,             /* the VI is in the wrong state */
 	VIP_ERROR_NAMESERVICE = 13,
 	VIP_NO_MATCH = 14,                  /* the remote side does not wait for the discriminator */
 	VIP_NOT_REACHABLE = 15,             /* no path to the remote host */
@@ -113,11 +113,10 @@ typedef enum {
 /* ---- Addresses ---------------------------------------------------------- */
 
 /*
- * A VI network address: HostAddressLen bytes of host part, then at once
- * DiscriminatorLen bytes of discriminator; both begin at HostAddress. Room for
- * sizeof(VIP_NET_ADDRESS) + NicAddressLen + MaxDiscriminatorLen holds any.
- * Of VI/TCP and FC-VI the host part is an IP address (4 or 16 bytes),
- * optionally followed by the 2 bytes of a port.
+ * A VI network address begins at HostAddress with the HostAddressLen bytes of the host part. The
+ * DiscriminatorLen bytes of the discriminator follow without a gap. An address needs at most
+ * sizeof(VIP_NET_ADDRESS) + NicAddressLen + MaxDiscriminatorLen bytes. With VI/TCP and FC-VI the
+ * host part is an IP address (4 or 16 bytes), optionally followed by the 2 bytes of a port.
  */
 typedef struct _VIP_NET_ADDRESS {
 	VIP_UINT16 HostAddressLen;
@@ -127,7 +126,7 @@ typedef struct _VIP_NET_ADDRESS {
 
 /* ---- NICs --------------------------------------------------------------- */
 
-typedef VIP_USHORT VIP_RELIABILITY_LEVEL; /* one level, or a mask of them */
+typedef VIP_USHORT VIP_RELIABILITY_LEVEL; /* one level, or a mask of levels */
 
 #define VIP_SERVICE_UNRELIABLE 0x01
 #define VIP_SERVICE_RELIABLE_DELIVERY 0x02
@@ -135,18 +134,18 @@ typedef VIP_USHORT VIP_RELIABILITY_LEVEL; /* one level, or a mask of them */
 #define VIP_BASE_SERVICES (VIP_SERVICE_UNRELIABLE | VIP_SERVICE_RELIABLE_DELIVERY | VIP_SERVICE_RELIABLE_RECEPTION)
 
 /*
- * May be added to the level of a VI: cLAN's acknowledgement variant, which is
- * ignored, and Descriptor Flow Control, which holds messages back until the
- * remote side has posted the receive that they consume. Both sides must ask.
+ * These bits may be added to the level of a VI. The first is cLAN's variant of acknowledgements,
+ * which is ignored. The second is Descriptor Flow Control: messages wait until the remote side has
+ * posted the receive that they consume. Both sides must request it.
  */
 #define VIP_SERVICE_ACK (1 << 14)
 #define VIP_SERVICE_DFC (1 << 15)
 
 typedef struct _VIP_NIC_ATTRIBUTES {
-	VIP_CHAR Name[64];                  /* as it was opened */
+	VIP_CHAR Name[64];                  /* the name by which it was opened */
 	VIP_ULONG HardwareVersion;
 	VIP_ULONG ProviderVersion;
-	VIP_UINT16 NicAddressLen;           /* of the host part of an address */
+	VIP_UINT16 NicAddressLen;           /* length of the host part of an address */
 	const VIP_UINT8 *LocalNicAddress;   /* valid while the NIC is open */
 	VIP_BOOLEAN ThreadSafe;
 	VIP_UINT16 MaxDiscriminatorLen;
@@ -161,7 +160,7 @@ typedef struct _VIP_NIC_ATTRIBUTES {
 	VIP_ULONG MaxTransferSize;
 	VIP_ULONG NativeMTU;
 	VIP_ULONG MaxPtags;
-	VIP_RELIABILITY_LEVEL ReliabilityLevelSupport; /* mask */
+	VIP_RELIABILITY_LEVEL ReliabilityLevelSupport; /* mask of supported levels */
 	VIP_RELIABILITY_LEVEL RDMAReadSupport;         /* mask of levels with RDMA Read */
 } VIP_NIC_ATTRIBUTES;
 
@@ -176,15 +175,15 @@ typedef enum {
 
 typedef struct _VIP_VI_ATTRIBUTES {
 	VIP_RELIABILITY_LEVEL ReliabilityLevel; /* exactly one level */
-	VIP_ULONG MaxTransferSize;              /* 0: that of the NIC */
+	VIP_ULONG MaxTransferSize;              /* 0 means that of the NIC */
 	VIP_QOS QoS;
-	VIP_PROTECTION_HANDLE Ptag;             /* NULL fits every region of the NIC */
-	VIP_BOOLEAN EnableRdmaWrite;            /* by the remote side, through this VI */
+	VIP_PROTECTION_HANDLE Ptag;             /* NULL matches every region of the NIC */
+	VIP_BOOLEAN EnableRdmaWrite;            /* the remote side may write through this VI */
 	VIP_BOOLEAN EnableRdmaRead;
 } VIP_VI_ATTRIBUTES;
 
 typedef struct _VIP_MEM_ATTRIBUTES {
-	VIP_PROTECTION_HANDLE Ptag; /* NULL fits every VI of the NIC */
+	VIP_PROTECTION_HANDLE Ptag; /* NULL matches every VI of the NIC */
 	VIP_BOOLEAN EnableRdmaWrite;
 	VIP_BOOLEAN EnableRdmaRead;
 } VIP_MEM_ATTRIBUTES;
@@ -193,7 +192,7 @@ typedef struct _VIP_MEM_ATTRIBUTES {
 
 struct _VIP_DESCRIPTOR;
 
-/* A pointer that takes 64 bits on every host. */
+/* This pointer has 64 bits on every host. */
 typedef union _VIP_PVOID64 {
 	VIP_UINT64 AddressBits;
 	VIP_PVOID Address;
@@ -201,29 +200,29 @@ typedef union _VIP_PVOID64 {
 } VIP_PVOID64;
 
 /*
- * The volatile fields are written by the library when the descriptor is
- * complete, Status last: a program may poll it for VIP_STATUS_DONE. Only the
- * Done, Wait and Notify calls take the descriptor from its queue.
+ * The library writes the volatile fields when the descriptor is complete. It writes Status last, so
+ * a program may poll Status for VIP_STATUS_DONE. Only the Done, Wait and Notify calls take the
+ * descriptor from its queue.
  */
 typedef struct _VIP_CONTROL_SEGMENT {
-	VIP_PVOID64 Next;                 /* the library's while posted */
-	VIP_MEM_HANDLE NextHandle;        /* likewise */
-	VIP_UINT16 SegCount;              /* segments behind this one */
+	VIP_PVOID64 Next;                 /* belongs to the library while the descriptor is posted */
+	VIP_MEM_HANDLE NextHandle;        /* also belongs to the library */
+	VIP_UINT16 SegCount;              /* number of segments after this one */
 	VIP_UINT16 Control;               /* VIP_CONTROL_... */
 	VIP_UINT32 Reserved;              /* 0 */
 	volatile VIP_UINT32 ImmediateData;
-	volatile VIP_UINT32 Length;       /* sum of the data segments; bytes that came */
+	volatile VIP_UINT32 Length;       /* sum of the data segments; then the number of bytes transferred */
 	volatile VIP_UINT32 Status;       /* VIP_STATUS_...; 0 before posting */
 } VIP_CONTROL_SEGMENT;
 
-/* Remote memory: the first segment of an RDMA descriptor. */
+/* An address segment names remote memory. It is the first segment of an RDMA descriptor. */
 typedef struct _VIP_ADDRESS_SEGMENT {
 	VIP_PVOID64 Data;
 	VIP_MEM_HANDLE Handle;
 	VIP_UINT32 Reserved; /* 0 */
 } VIP_ADDRESS_SEGMENT;
 
-/* Local memory. A segment of length 0 needs no valid handle. */
+/* A data segment names local memory. If its length is 0, it needs no valid handle. */
 typedef struct _VIP_DATA_SEGMENT {
 	VIP_PVOID64 Data;
 	VIP_MEM_HANDLE Handle;
@@ -236,9 +235,8 @@ typedef union _VIP_DESCRIPTOR_SEGMENT {
 } VIP_DESCRIPTOR_SEGMENT;
 
 /*
- * A descriptor lies in registered memory and begins at a multiple of
- * VIP_DESCRIPTOR_ALIGNMENT. One with more than two segments continues behind
- * the structure.
+ * A descriptor is in registered memory and begins at a multiple of VIP_DESCRIPTOR_ALIGNMENT. If it
+ * has more than two segments, the others follow this structure.
  */
 VIPL_EXTENSION typedef struct _VIP_DESCRIPTOR {
 	VIPL_EXTENSION union {
@@ -253,17 +251,17 @@ VIPL_EXTENSION typedef struct _VIP_DESCRIPTOR {
 
 #define VIP_DESCRIPTOR_ALIGNMENT 64
 
-/* Control. Immediate and fence mean nothing in a receive. */
+/* Values of Control. Immediate and fence have no effect in a receive. */
 #define VIP_CONTROL_OP_SENDRECV 0x0000
 #define VIP_CONTROL_OP_RDMAWRITE 0x0001
 #define VIP_CONTROL_OP_RDMAREAD 0x0002
 #define VIP_CONTROL_OP_RESERVED 0x0003
 #define VIP_CONTROL_OP_MASK 0x0003
 #define VIP_CONTROL_IMMEDIATE 0x0004 /* ImmediateData is valid (Send, RDMA Write) */
-#define VIP_CONTROL_QFENCE 0x0008    /* wait for the RDMA Reads posted before */
+#define VIP_CONTROL_QFENCE 0x0008    /* wait for the RDMA Reads that were posted earlier */
 #define VIP_CONTROL_RESERVED 0xFFF0
 
-/* Status. */
+/* Values of Status. */
 #define VIP_STATUS_DONE 0x00000001
 #define VIP_STATUS_FORMAT_ERROR 0x00000002
 #define VIP_STATUS_PROTECTION_ERROR 0x00000004
@@ -322,9 +320,9 @@ typedef struct _VIP_ERROR_DESCRIPTOR {
 #define VIP_SMI_AUTODISCOVERY 1
 
 /*
- * In: ADAddrArray points to NumAdAddrs pointers, each to room for an address
- * (see VIP_NET_ADDRESS), or is NULL. Out: NumAdAddrs is how many hosts are
- * known, of which as many were written as there was room for.
+ * Before the call, ADAddrArray points to NumAdAddrs pointers, each to room for an address (see
+ * VIP_NET_ADDRESS), or is NULL. After the call, NumAdAddrs is the number of known hosts. Their
+ * addresses were written as far as there was room.
  */
 typedef struct _VIP_AUTODISCOVERY_LIST {
 	VIP_ULONG NumberOfHops;
@@ -349,7 +347,7 @@ VIP_RETURN VipQueryNic(IN VIP_NIC_HANDLE NicHandle, OUT VIP_NIC_ATTRIBUTES *Attr
 VIP_RETURN VipCreatePtag(IN VIP_NIC_HANDLE NicHandle, OUT VIP_PROTECTION_HANDLE *Ptag);
 VIP_RETURN VipDestroyPtag(IN VIP_NIC_HANDLE NicHandle, IN VIP_PROTECTION_HANDLE Ptag);
 
-/* MemAttributes NULL: no tag, no RDMA by the remote side. */
+/* If MemAttributes is NULL, the region has no tag and permits no RDMA by the remote side. */
 VIP_RETURN VipRegisterMem(IN VIP_NIC_HANDLE NicHandle, IN VIP_PVOID VirtualAddress, IN VIP_ULONG Length,
 	IN VIP_MEM_ATTRIBUTES *MemAttributes, OUT VIP_MEM_HANDLE *MemoryHandle);
 VIP_RETURN VipDeregisterMem(IN VIP_NIC_HANDLE NicHandle, IN VIP_PVOID VirtualAddress, IN VIP_MEM_HANDLE MemoryHandle);
@@ -360,7 +358,7 @@ VIP_RETURN VipQueryMem(IN VIP_NIC_HANDLE NicHandle, IN VIP_PVOID Address, IN VIP
 
 /* ---- Calls: VIs --------------------------------------------------------- */
 
-/* A completion queue of NULL attaches the work queue to none. */
+/* If the completion queue is NULL, the work queue is not attached to one. */
 VIP_RETURN VipCreateVi(IN VIP_NIC_HANDLE NicHandle, IN VIP_VI_ATTRIBUTES *ViAttribs, IN VIP_CQ_HANDLE SendCQHandle,
 	IN VIP_CQ_HANDLE RecvCQHandle, OUT VIP_VI_HANDLE *ViHandle);
 VIP_RETURN VipDestroyVi(IN VIP_VI_HANDLE ViHandle);
@@ -389,7 +387,7 @@ VIP_RETURN VipConnectPeerWait(IN VIP_VI_HANDLE ViHandle, OUT VIP_VI_ATTRIBUTES *
 
 /* ---- Calls: transfers --------------------------------------------------- */
 
-/* MemoryHandle is that of the memory of the descriptor itself. */
+/* MemoryHandle is the handle of the memory that contains the descriptor. */
 VIP_RETURN VipPostSend(IN VIP_VI_HANDLE ViHandle, IN VIP_DESCRIPTOR *DescriptorPtr, IN VIP_MEM_HANDLE MemoryHandle);
 VIP_RETURN VipSendDone(IN VIP_VI_HANDLE ViHandle, OUT VIP_DESCRIPTOR **DescriptorPtr);
 VIP_RETURN VipSendWait(IN VIP_VI_HANDLE ViHandle, IN VIP_ULONG TimeOut, OUT VIP_DESCRIPTOR **DescriptorPtr);
@@ -407,7 +405,7 @@ VIP_RETURN VipCreateCQ(IN VIP_NIC_HANDLE NicHandle, IN VIP_ULONG EntryCount, OUT
 VIP_RETURN VipDestroyCQ(IN VIP_CQ_HANDLE CQHandle);
 VIP_RETURN VipResizeCQ(IN VIP_CQ_HANDLE CQHandle, IN VIP_ULONG EntryCount);
 
-/* RecvQueue: VIP_TRUE for the receive queue. The descriptor is still to be taken. */
+/* RecvQueue is VIP_TRUE for the receive queue. The descriptor remains in that queue. */
 VIP_RETURN VipCQDone(IN VIP_CQ_HANDLE CQHandle, OUT VIP_VI_HANDLE *ViHandle, OUT VIP_BOOLEAN *RecvQueue);
 VIP_RETURN VipCQWait(IN VIP_CQ_HANDLE CQHandle, IN VIP_ULONG Timeout, OUT VIP_VI_HANDLE *ViHandle, OUT VIP_BOOLEAN *RecvQueue);
 VIP_RETURN VipCQNotify(IN VIP_CQ_HANDLE CQHandle, IN VIP_PVOID Context,
@@ -415,32 +413,37 @@ VIP_RETURN VipCQNotify(IN VIP_CQ_HANDLE CQHandle, IN VIP_PVOID Context,
 
 /* ---- Calls: errors, management, names ----------------------------------- */
 
-/* Handler NULL: the default, which writes one line to the standard error. */
+/*
+ * If Handler is NULL, the default handler is set, which writes one line to the standard error.
+ */
 VIP_RETURN VipErrorCallback(IN VIP_NIC_HANDLE NicHandle, IN VIP_PVOID Context,
 	IN void (*Handler)(VIP_PVOID Context, VIP_ERROR_DESCRIPTOR *ErrorDesc));
 VIP_RETURN VipQuerySystemManagementInfo(IN VIP_NIC_HANDLE NicHandle, IN VIP_ULONG InfoType, OUT VIP_PVOID SysManInfo);
 
 VIP_RETURN VipNSInit(IN VIP_NIC_HANDLE NicHandle, IN VIP_PVOID NSInitInfo);
 
-/* Writes NicAddressLen bytes of host part and HostAddressLen; nothing else. */
+/* The call writes NicAddressLen bytes of the host part, and HostAddressLen, and nothing else. */
 VIP_RETURN VipNSGetHostByName(IN VIP_NIC_HANDLE NicHandle, IN VIP_CHAR *Name, OUT VIP_NET_ADDRESS *Address,
 	IN VIP_ULONG NameIndex);
 
-/* NameLen: in, the size of Name; out, the length of the name with its final 0. */
+/*
+ * NameLen is the size of Name before the call, and the length of the name with its final 0 after
+ * it.
+ */
 VIP_RETURN VipNSGetHostByAddr(IN VIP_NIC_HANDLE NicHandle, IN VIP_NET_ADDRESS *Address, OUT VIP_CHAR *Name,
 	IN OUT VIP_ULONG *NameLen);
 VIP_RETURN VipNSShutdown(IN VIP_NIC_HANDLE NicHandle);
 
 /* ---- Calls: extensions of cLAN ------------------------------------------ */
 
-/* *SendsDeferred becomes VIP_FALSE: the library sends by itself what was held back. */
+/* *SendsDeferred is set to VIP_FALSE, because the library itself sends deferred messages. */
 VIP_RETURN VipPostDeferredSends(IN VIP_VI_HANDLE ViHandle, IN VIP_BOOLEAN EnableInterrupt, OUT VIP_BOOLEAN *SendsDeferred);
 
-/* VIP_ERROR_NOT_SUPPORTED. */
+/* This call returns VIP_ERROR_NOT_SUPPORTED. */
 VIP_RETURN VipAddTagCQ(IN VIP_CQ_HANDLE CQHandle, IN OUT VIP_EVENT_HANDLE *EventHandle, IN VIP_ULONG Tag, IN VIP_ULONG Priority);
 VIP_RETURN VipRemoveTagCQ(IN VIP_CQ_HANDLE CQHandle, IN VIP_EVENT_HANDLE EventHandle, IN VIP_ULONG Tag);
 
-/* A pointer of the program's for each VI; NULL of a handle that is none. */
+/* A program may store a pointer for each VI. The result is NULL if the handle is not valid. */
 VIP_PVOID VipGetUserData(IN VIP_VI_HANDLE ViHandle);
 void VipSetUserData(IN VIP_VI_HANDLE ViHandle, IN VIP_PVOID UserData);
 

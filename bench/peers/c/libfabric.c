@@ -26,7 +26,7 @@
 
 enum { TAG_DATA = 1, TAG_SYNC = 2 };
 
-struct hello { /* what each side tells the other through a pipe */
+struct hello { /* what each side sends to the other through a pipe */
 	char name[128];
 	uint64_t name_len, addr, key;
 };
@@ -122,7 +122,7 @@ static void setup(const char *provider)
 	desc = fi_mr_desc(mr);
 	mine.name_len = sizeof mine.name;
 	check("fi_getname", fi_getname(&ep->fid, mine.name, &mine.name_len));
-	peer = (fi_addr_t)(uintptr_t)av; /* until greet */
+	peer = (fi_addr_t)(uintptr_t)av; /* replaced by greet */
 }
 
 static void greet(int in, int out)
@@ -167,7 +167,7 @@ static int compare(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-/* What is told of the distribution; picture.go has the same. */
+/* These are the reported quantiles of the distribution, the same as in picture.go. */
 static const double quantiles[] = {0.01, 0.1, 0.5, 0.9, 0.99, 0.999, 0.9999};
 
 static void ping(uint64_t limit)
@@ -218,7 +218,7 @@ static void stream(const char *op, uint64_t window, uint64_t limit)
 	       (unsigned long long)n);
 }
 
-/* The peer of a stream or of a ping-pong, until it is killed. */
+/* serve is the peer of a stream or of a ping-pong. It runs until it is killed. */
 static void serve(const char *op)
 {
 	uint64_t posted = 0, answered = 0;

@@ -144,7 +144,7 @@ static void run_stream(int fd, size_t size, int batch, size_t footprint, uint64_
 	uint64_t start = now(), used = cpu(), sent = 0;
 	struct report r;
 	while (now() - start < limit) {
-		for (int k = 0; k < 8; k++) { /* look at the clock now and then */
+		for (int k = 0; k < 8; k++) { /* read the clock once per eight pieces */
 			if (batch == 1) {
 				send_all(fd, buf + at * size, size);
 				at = (at + 1) % slots;
@@ -189,7 +189,7 @@ static int compare(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-/* What is told of the distribution; picture.go has the same. */
+/* These are the reported quantiles of the distribution, the same as in picture.go. */
 static const double quantiles[] = {0.01, 0.1, 0.5, 0.9, 0.99, 0.999, 0.9999};
 
 static void run_ping(int fd, size_t size, int flags, uint64_t limit)

@@ -20,10 +20,10 @@
 #include <unistd.h>
 #include <vipl.h>
 
-#define RECVS 16    /* receives that are kept posted: one would have each told of by a message */
+#define RECVS 16    /* receives that are kept posted; with only one, each would be announced by a message */
 #define MAXDEPTH 512
 #define DESCRIPTORS (MAXDEPTH + 2 * RECVS)
-#define LOT (64 << 10) /* bytes from which completions are waited for */
+#define LOT (64 << 10) /* messages of at least this many bytes wait for completions instead of polling */
 
 #define CHECK(call)                                                          \
 	do {                                                                 \
@@ -32,7 +32,7 @@
 			die(#call, code);                                    \
 	} while (0)
 
-/* What the peer announces. */
+/* The peer announces these values. */
 struct hello {
 	uint16_t host_len;
 	uint8_t host[18];
@@ -131,7 +131,7 @@ static void send_one(VIP_DESCRIPTOR *d)
 	CHECK(VipPostSend(vi, d, handle));
 }
 
-/* An address with room for any. */
+/* This address has room for any host part and discriminator. */
 union address {
 	VIP_NET_ADDRESS a;
 	char room[64];
@@ -147,7 +147,7 @@ static VIP_NET_ADDRESS *address(union address *a, const uint8_t *host, int len)
 	return &a->a;
 }
 
-/* The peer, until the initiator disconnects. */
+/* serve is the peer. It answers messages until the initiator disconnects. */
 static void serve(int up, int pinging)
 {
 	union address local, remote;
@@ -177,7 +177,7 @@ static void serve(int up, int pinging)
 		}
 		if (!d || d->CS.Status & VIP_STATUS_ERROR_MASK)
 			return; /* disconnected */
-		send_one(reply); /* first, the peer waits for it */
+		send_one(reply); /* send first, because the peer waits for it */
 		post_recv(d);
 		poll_send();
 	}
@@ -189,8 +189,8 @@ static int compare(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-/* round_trip does what the peer does not wait for while the message is under way: the receive
- * of the last answer, of which there are more, is posted again, and the send is taken. */
+/* round_trip sends s and waits for the answer. While the message is in flight, it does the work that
+ * the peer does not wait for: it posts the receive of the last answer again and takes the send. */
 static void round_trip(VIP_DESCRIPTOR *s)
 {
 	static VIP_DESCRIPTOR *used;
@@ -221,7 +221,9 @@ static void ping(uint64_t limit)
 	       rtt[n / 2] / 2e3); /* the median */
 }
 
-/* reap takes what has completed; if completions are waited for, something. */
+/*
+ * reap takes the completed sends and returns their number. For long messages it waits for one.
+ */
 static int reap(void)
 {
 	VIP_DESCRIPTOR *d;
@@ -238,14 +240,17 @@ static int reap(void)
 	return n;
 }
 
-/* stream writes for a while, and then a last message whose answer comes behind all. */
+/*
+ * stream writes until the limit. Then it sends a last message, whose answer arrives after all
+ * others.
+ */
 static uint64_t stream(int depth, int bell, uint64_t limit, uint64_t *nanos)
 {
 	uint64_t start = now(), n = 0, looked = 0, every = (256 << 10) / size;
 	int next = 0, out = 0;
 	VIP_DESCRIPTOR *last;
 	for (;;) {
-		if (n - looked >= every) { /* at the clock */
+		if (n - looked >= every) { /* read the clock */
 			looked = n;
 			if (now() - start >= limit)
 				break;
