@@ -15,13 +15,13 @@ import (
 
 // ninep makes the guest's kernel mount a directory that examples/9p serves, and read all of its
 // files.
-func (r *runner) ninep(ctx context.Context) error {
-	server := filepath.Join(r.dir, "9p")
+func (d *disk) ninep(ctx context.Context) error {
+	server := filepath.Join(d.runner.dir, "9p")
 	build := exec.CommandContext(ctx, "go", "build", "-o", server, "viaduct/examples/9p")
 	if out, err := build.CombinedOutput(); err != nil {
 		return fmt.Errorf("building examples/9p: %w: %s", err, out)
 	}
-	root := filepath.Join(r.dir, "tree")
+	root := filepath.Join(d.runner.dir, "tree")
 	want, err := plantTree(root)
 	if err != nil {
 		return err
@@ -32,13 +32,12 @@ func (r *runner) ninep(ctx context.Context) error {
 		return err
 	}
 	defer func() { cmd.Process.Kill(); cmd.Wait() }()
-	out, err := r.guest.run(ctx, time.Minute, `set -e
-modprobe 9p && modprobe 9pnet_rdma && mkdir -p /mnt9
+	out, err := d.guest.run(ctx, time.Minute, "set -e\nmodprobe 9p\n"+d.guide.command("modprobe 9pnet_rdma")+`
 i=0
-until mount -t 9p -o trans=rdma,port=5640,version=9p2000.L,msize=65536,ro 10.0.2.2 /mnt9; do i=$((i+1)); [ $i -lt 20 ]; sleep 0.5; done
-cp -r /mnt9 /tmp/copy
-if cat /mnt9/none 2>/dev/null; then exit 1; fi
-umount /mnt9; cd /tmp/copy; find . -type f | sort | xargs sha256sum`)
+until `+d.guide.command("mount -t 9p", "SERVER", "10.0.2.2")+`; do i=$((i+1)); [ $i -lt 20 ]; sleep 0.5; done
+cp -r /mnt /tmp/copy
+if cat /mnt/none 2>/dev/null; then exit 1; fi
+umount /mnt; cd /tmp/copy; find . -type f | sort | xargs sha256sum`)
 	if err != nil {
 		return err
 	}

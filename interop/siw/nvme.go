@@ -20,6 +20,7 @@ type disk struct {
 	dir    string // directory of files that are added and removed as further namespaces
 	at     string // port
 	target *exec.Cmd
+	guide  guide
 }
 
 // nvme makes the guest's kernel use our target as a disk.
@@ -30,10 +31,11 @@ func (r *runner) nvme(ctx context.Context) error {
 	if err := r.boot(ctx); err != nil {
 		return err
 	}
-	if err := r.load(ctx, modes[0]); err != nil {
+	page, err := readGuide(ctx)
+	if err != nil {
 		return err
 	}
-	d := &disk{runner: r, file: filepath.Join(r.dir, "disk"), dir: filepath.Join(r.dir, "disks")}
+	d := &disk{runner: r, file: filepath.Join(r.dir, "disk"), dir: filepath.Join(r.dir, "disks"), guide: page}
 	size := int64(384 << 20) // xfs wants 300 MiB
 	if r.soak > 0 {
 		size = soakDisk
@@ -45,8 +47,11 @@ func (r *runner) nvme(ctx context.Context) error {
 		return err
 	}
 	defer d.stop()
-	if _, err := r.guest.run(ctx, 30*time.Second, "modprobe nvme-rdma && modprobe ext4 && modprobe xfs && mkdir -p /mnt /etc/nvme /dev/shm"); err != nil {
+	if _, err := r.guest.run(ctx, 30*time.Second, debian); err != nil {
 		return skip("the guest lacks a module: " + err.Error())
+	}
+	if _, err := r.guest.run(ctx, time.Minute, "set -e\n"+page.command("modprobe siw")+"\n"+page.command("rdma link add")+"\n"+page.command("modprobe nvme-rdma")); err != nil {
+		return err
 	}
 	for _, c := range d.checks() {
 		ok := r.check("nvme: "+c.what, func() error {
@@ -66,7 +71,7 @@ func (r *runner) nvme(ctx context.Context) error {
 			}
 		}
 	}
-	r.check("9p: a tree is mounted and compared", func() error { return r.ninep(ctx) })
+	r.check("9p: a tree is mounted and compared", func() error { return d.ninep(ctx) })
 	return nil
 }
 
@@ -81,8 +86,8 @@ func sparse(name string, size int64) error {
 
 // start starts the target, at the same port as its predecessor if there was one.
 func (d *disk) start(ctx context.Context) error {
-	listen := "127.0.0.1:" + d.at
-	d.target = exec.CommandContext(ctx, d.viaduct, "nvme", "serve", d.file, "mem:64M", d.dir, "--no-crc", "--listen", listen)
+	args := strings.Fields(d.guide.command("viaduct nvme serve", "disk.img", d.file, ":4420", "127.0.0.1:"+d.at))
+	d.target = exec.CommandContext(ctx, d.viaduct, append(args[1:], d.dir)...)
 	d.target.Stderr = os.Stderr
 	out, err := d.target.StdoutPipe()
 	if err != nil {
@@ -121,6 +126,12 @@ type diskCheck struct {
 const (
 	nqn     = "nqn.2026-11.viaduct:disk"
 	diskDev = "/dev/nvme0n1"
+	hostID  = "0f01fb42-9f7f-4856-b0b3-51e60b8de349"
+
+	// debian makes what Debian's packages bring, and loads modules that a mount would load.
+	debian = "set -e; mkdir -p /mnt /etc/nvme /dev/shm; ln -s mke2fs /usr/bin/mkfs.ext4\n" +
+		"echo " + hostID + " >/etc/nvme/hostid; echo nqn.2014-08.org.nvmexpress:uuid:" + hostID + " >/etc/nvme/hostnqn\n" +
+		"modprobe nvme-rdma; modprobe ext4; modprobe xfs"
 
 	// live waits until the guest's controller is connected.
 	live = "i=0; while [ \"$(cat /sys/class/nvme/nvme0/state)\" != live ] && [ $i -lt 500 ]; do sleep 0.1; i=$((i+1)); done; [ \"$(cat /sys/class/nvme/nvme0/state)\" = live ]\n"
@@ -134,26 +145,24 @@ func fio(name, options string) string {
 // blocks are fio options for blocks of all sizes.
 const blocks = "--rw=randwrite --bsrange=512-1M --blockalign=512 "
 
-// fileSystem returns a script that makes a file system, copies files to it, drops the caches, and
-// compares the files.
-func fileSystem(kind, make, check string) string {
-	return "/usr/bin/" + make + " " + diskDev + "\nmount -t " + kind + " " + diskDev + " /mnt\n" +
-		"cp /bin/busybox /tmp/r /mnt/; mkdir /mnt/d; cp /tmp/r /mnt/d/; sync; echo 3 >/proc/sys/vm/drop_caches\n" +
-		"cmp /tmp/r /mnt/r; cmp /tmp/r /mnt/d/r; cmp /bin/busybox /mnt/busybox; umount /mnt\n" +
-		"/usr/bin/" + check + " " + diskDev + " >/tmp/check 2>&1 || { cat /tmp/check; exit 1; }\n"
+// fileSystem returns a script that makes a file system, mounts it, copies files to it, drops the
+// caches, and compares the files.
+func (d *disk) fileSystem(mkfs, mount, check string) string {
+	return mkfs + "\n" + mount + "\ncp /bin/busybox /tmp/r /mnt/; mkdir /mnt/d; cp /tmp/r /mnt/d/; sync; echo 3 >/proc/sys/vm/drop_caches\n" +
+		"cmp /tmp/r /mnt/r; cmp /tmp/r /mnt/d/r; cmp /bin/busybox /mnt/busybox; " + d.guide.command("umount") + "\n" +
+		check + " " + diskDev + " >/tmp/check 2>&1 || { cat /tmp/check; exit 1; }\n"
 }
 
 func (d *disk) checks() []diskCheck {
-	connect := fmt.Sprintf("nvme connect -t rdma -a 10.0.2.2 -s %s -n %s -i 2 --reconnect-delay=1 --keep-alive-tmo=5 -q nqn.2014-08.org.nvmexpress:uuid:0f01fb42-9f7f-4856-b0b3-51e60b8de349 -I 0f01fb42-9f7f-4856-b0b3-51e60b8de349\n", d.at, nqn)
-	hostNQN := "-q nqn.2014-08.org.nvmexpress:uuid:0f01fb42-9f7f-4856-b0b3-51e60b8de349"
+	connect := d.guide.command("nvme connect", "SERVER", "10.0.2.2", "4420", d.at) + " -i 2 --reconnect-delay=1 --keep-alive-tmo=5\n"
 	ready := "i=0; while [ ! -b " + diskDev + " ] && [ $i -lt 100 ]; do sleep 0.1; i=$((i+1)); done; [ -b " + diskDev + " ]\n"
 	checks := []diskCheck{
-		{"discover", time.Minute, fmt.Sprintf("nvme discover -t rdma -a 10.0.2.2 -s %s %s >/tmp/d 2>&1 || { cat /tmp/d; exit 1; }\ngrep -q 'subnqn: *%s' /tmp/d && grep -q 'rdma_prtype: iwarp' /tmp/d", d.at, hostNQN, nqn), nil},
+		{"discover", time.Minute, fmt.Sprintf("nvme discover -t rdma -a 10.0.2.2 -s %s >/tmp/d 2>&1 || { cat /tmp/d; exit 1; }\ngrep -q 'subnqn: *%s' /tmp/d && grep -q 'rdma_prtype: iwarp' /tmp/d", d.at, nqn), nil},
 		{"connect over two queues", time.Minute, connect + ready + "dmesg | grep 'mapped 2/0/0' && [ -b /dev/nvme0n2 ]\n" +
 			"nvme id-ctrl /dev/nvme0 >/dev/null && nvme id-ns " + diskDev + " >/dev/null && nvme smart-log /dev/nvme0 >/dev/null && nvme effects-log /dev/nvme0 >/dev/null", nil},
 		{"ext4, with files read back after the caches were dropped", 2 * time.Minute,
-			"dd if=/dev/urandom of=/tmp/r bs=64k count=64 2>/dev/null\n" + fileSystem("ext4", "mke2fs -q -t ext4 -F", "e2fsck -fn"), nil},
-		{"xfs, the same", 2 * time.Minute, fileSystem("xfs", "mkfs.xfs -q -f", "xfs_repair -n"), nil},
+			"dd if=/dev/urandom of=/tmp/r bs=64k count=64 2>/dev/null\n" + d.fileSystem(d.guide.command("mkfs.ext4"), d.guide.command("mount "+diskDev), "/usr/bin/e2fsck -fn"), nil},
+		{"xfs, the same", 2 * time.Minute, d.fileSystem("/usr/bin/mkfs.xfs -q -f "+diskDev, "mount -t xfs "+diskDev+" /mnt", "/usr/bin/xfs_repair -n"), nil},
 		{"fio of 128 MiB, 512 bytes to 1 MiB at depths 1, 16 and 128", 3 * time.Minute,
 			fio("shallow", blocks+"--size=16M --iodepth=1") +
 				fio("mixed", blocks+"--size=64M --iodepth=16") +
@@ -170,7 +179,7 @@ func (d *disk) checks() []diskCheck {
 			"rm -f /tmp/done; (" + fio("killed", "--rw=randwrite --bs=16k --size=32M --iodepth=8") + "echo $? >/tmp/done) >/dev/null 2>&1 &", d.kill},
 	}
 	return append(append(checks, d.soakChecks()...), diskCheck{
-		"disconnect", time.Minute, "nvme disconnect -n " + nqn + "; dmesg | grep -E 'WARNING|BUG:|Call Trace' && exit 1; true", d.nothingLeft,
+		"disconnect", time.Minute, d.guide.command("nvme disconnect") + "; dmesg | grep -E 'WARNING|BUG:|Call Trace' && exit 1; true", d.nothingLeft,
 	})
 }
 
