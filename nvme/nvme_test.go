@@ -293,6 +293,10 @@ func TestDiscovery(t *testing.T) { // [NVME-DISC-1] [NVME-DISC-2] [NVME-DISC-3]
 	if err != nil || len(entries) != 1 || entries[0].Address+":"+entries[0].Service != addr || entries[0].SubNQN != defaultNQN {
 		t.Errorf("%+v, %v", entries, err)
 	}
+	entry := h.mem[nvmewire.DiscoveryHeaderLen:]
+	if entry[0] != 1 || entry[2] != 2 || !bytes.Equal(entry[768:771], []byte{1, 5, 1}) {
+		t.Errorf("%x, %x: want RDMA, an NVM subsystem, connected queues, iWARP, RDMA_CM", entry[:3], entry[768:771])
+	}
 	h.want(nvmewire.OK, nvmewire.SQE{Opcode: nvmewire.OpIdentify, SGL: h.keyed(4096), CDW: [6]uint32{nvmewire.CNSController}})
 	if c, _ := nvmewire.ParseIdentifyController(h.mem); c.Type != nvmewire.DiscoveryController {
 		t.Errorf("%+v", c)
