@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -85,14 +86,20 @@ func (l *lab) run(ctx context.Context, script string, limit time.Duration) (stri
 	return string(out), err
 }
 
-// freePort returns a free TCP port. The default ports of the tools may be in use by other programs.
-func freePort() (int, error) {
-	l, err := net.Listen("tcp", ":0")
-	if err != nil {
-		return 0, err
+// freePort returns a free TCP port. The default ports of the tools may be in use by other programs. The
+// port is none that the system gives to outgoing connections, one of which could take it before the
+// tool listens.
+func freePort() (port int, err error) {
+	const first, last = 15000, 32000
+	for range 100 {
+		port = first + rand.IntN(last-first)
+		l, e := net.Listen("tcp", ":"+strconv.Itoa(port))
+		if e == nil {
+			return port, l.Close()
+		}
+		err = e
 	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port, nil
+	return 0, err
 }
 
 // functions are shell functions for all scripts: listens waits until a program listens at PORT, and
