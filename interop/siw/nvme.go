@@ -155,10 +155,10 @@ func (d *disk) fileSystem(mkfs, mount, check string) string {
 
 func (d *disk) checks() []diskCheck {
 	connect := d.guide.command("nvme connect", "SERVER", "10.0.2.2", "4420", d.at) + " -i 2 --reconnect-delay=1 --keep-alive-tmo=5\n"
-	ready := "i=0; while [ ! -b " + diskDev + " ] && [ $i -lt 100 ]; do sleep 0.1; i=$((i+1)); done; [ -b " + diskDev + " ]\n"
+	ready := "i=0; until [ -b " + diskDev + " ] && [ -b /dev/nvme0n2 ]; do sleep 0.1; i=$((i+1)); [ $i -lt 300 ]; done\n"
 	checks := []diskCheck{
 		{"discover", time.Minute, fmt.Sprintf("nvme discover -t rdma -a 10.0.2.2 -s %s >/tmp/d 2>&1 || { cat /tmp/d; exit 1; }\ngrep -q 'subnqn: *%s' /tmp/d && grep -q 'rdma_prtype: iwarp' /tmp/d", d.at, nqn), nil},
-		{"connect over two queues", time.Minute, connect + ready + "dmesg | grep 'mapped 2/0/0' && [ -b /dev/nvme0n2 ]\n" +
+		{"connect over two queues", time.Minute, connect + ready + "dmesg | grep 'mapped 2/0/0'\n" +
 			"nvme id-ctrl /dev/nvme0 >/dev/null && nvme id-ns " + diskDev + " >/dev/null && nvme smart-log /dev/nvme0 >/dev/null && nvme effects-log /dev/nvme0 >/dev/null", nil},
 		{"ext4, with files read back after the caches were dropped", 2 * time.Minute,
 			"dd if=/dev/urandom of=/tmp/r bs=64k count=64 2>/dev/null\n" + d.fileSystem(d.guide.command("mkfs.ext4"), d.guide.command("mount "+diskDev), "/usr/bin/e2fsck -fn"), nil},
