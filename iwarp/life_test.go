@@ -21,7 +21,7 @@ import (
 // [DDP-6.2.1-5] [DDP-6.2.1-6] [MPA-7.2-1] [RDMAP-6.2-1] [RDMAP-7-3] [DDP-3-10] [DDP-3-11]
 // [DDP-6.2-2] [I-33]
 func TestClose(t *testing.T) {
-	p, q := asResponder(t, &Config{NoNudge: true, FPDUSize: 64766})
+	p, q := asResponder(t, &Config{NoNudge: true, FPDUSize: 64766, CloseTimeout: patience}) // 9 MiB must arrive meanwhile
 	big := pattern(8<<20, 1)
 	mr, _ := q.Register(make([]byte, 1<<20), RemoteRead)
 	q.PostRecv(RecvWR{ID: 9})
