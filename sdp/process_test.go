@@ -183,7 +183,7 @@ func holderMain() int {
 	var opt Options
 	for _, v := range processVariants {
 		if v.name == first.Variant {
-			opt = v.opt
+			opt = v.options()
 		}
 	}
 	l, err := Listen("127.0.0.1:0", &opt)
@@ -298,11 +298,22 @@ func (h *holder) end(asked bool) {
 	}
 }
 
-var processVariants = []struct {
+type processVariant struct {
 	name string
 	opt  Options
 	most int64 // least number of bytes between two moves
-}{
+}
+
+// options returns the Options of both ends. The set-up of a resumed connection waits until the
+// bytes in transit have drained and the fresh process has taken over, which takes many seconds on a
+// busy machine.
+func (v *processVariant) options() Options {
+	o := v.opt
+	o.SetupTimeout = ResumeTimeout
+	return o
+}
+
+var processVariants = []processVariant{
 	{"auto", Options{}, 3 << 20},
 	{"buffered", Options{SendPolicy: PinBuffered, RecvPolicy: PinBuffered}, 3 << 20},
 	{"combined", Options{SendPolicy: PinCombined, RecvPolicy: PinCombined, SendThreshold: 4096, RecvThreshold: 4096, RecvBufferSize: 4096}, 1 << 20},
@@ -318,7 +329,7 @@ func TestSDP_13_1_1_Processes(t *testing.T) {
 	for _, v := range processVariants {
 		t.Run(v.name, func(t *testing.T) {
 			old := startHolder(t, v.name)
-			d := &Dialer{Options: v.opt}
+			d := &Dialer{Options: v.options()}
 			ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
 			defer cancel()
 			if err := json.NewEncoder(old.in).Encode(order{Accept: true}); err != nil {
