@@ -41,13 +41,16 @@ func TestAnyName(t *testing.T) {
 			u := urls[0]
 			r := good(t, "sync", from, at(u, "t"))
 			alike(t, from, filepath.Join(root, "t"))
-			if lines := strings.Split(strings.TrimSpace(r.stdout), "\n"); len(lines) != len(oddNames)+1 || !slices.Contains(lines, `"line\nbreak"`) || !slices.Contains(lines, `"caf\xe9"`) {
+			if lines := strings.Split(strings.TrimSpace(r.stdout), "\n"); len(lines) != len(oddNames)+1 ||
+				!slices.Contains(lines, `"line\nbreak"`) || !slices.Contains(lines, `"caf\xe9"`) {
 				t.Errorf("%q", lines)
 			}
-			if d := document(t, good(t, "sync", from, at(u, "t"), "--json")); d["files"] != 0.0 || d["alike"] != float64(len(oddNames)) {
+			if d := document(t, good(t, "sync", from, at(u, "t"), "--json")); d["files"] != 0.0 ||
+				d["alike"] != float64(len(oddNames)) {
 				t.Errorf("again: %v", d)
 			}
-			if r := good(t, "ls", "-r", at(u, "t")); strings.Count(r.stdout, "\n") != len(oddNames)+1 || !strings.Contains(r.stdout, `"d\xff/f\xfe"`) {
+			if r := good(t, "ls", "-r", at(u, "t")); strings.Count(r.stdout, "\n") != len(oddNames)+1 ||
+				!strings.Contains(r.stdout, `"d\xff/f\xfe"`) {
 				t.Errorf("%q", r.stdout)
 			}
 			good(t, "get", "-r", at(u, "t"), "-o", back)
@@ -107,7 +110,8 @@ func TestLeftOut(t *testing.T) {
 			if got := files(t, back); !slices.Equal(got, []string{"f", "in"}) {
 				t.Errorf("%q", got)
 			}
-			if r := good(t, "ls", urls[0]); !strings.Contains(r.stdout, "- pipe\n") || strings.Count(r.stdout, "\n") != 7 {
+			if r := good(t, "ls", urls[0]); !strings.Contains(r.stdout, "- pipe\n") ||
+				strings.Count(r.stdout, "\n") != 7 {
 				t.Errorf("%q", r.stdout)
 			}
 		})

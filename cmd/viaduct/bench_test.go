@@ -24,7 +24,8 @@ func TestBench(t *testing.T) {
 
 func benchAll(t *testing.T) {
 	plot := filepath.Join(t.TempDir(), "p.svg")
-	r := run(t, "bench", "--transports", strings.Join(transport.Names(), ","), "--ops", "all", "--sizes", "64,64K", "--rounds", "1", "--time", "5ms", "--idle-conns", "20", "--doorbells", "1,16",
+	r := run(t, "bench", "--transports", strings.Join(transport.Names(), ","), "--ops", "all",
+		"--sizes", "64,64K", "--rounds", "1", "--time", "5ms", "--idle-conns", "20", "--doorbells", "1,16",
 		"--conns", "1,3", "--json", "--plot", plot)
 	if r.code != 0 {
 		t.Errorf("exit %d, %s", r.code, r.stderr)
@@ -79,7 +80,8 @@ func benchBothPaths(t *testing.T) {
 // benchTwoHosts measures between two processes, as between two hosts.
 func benchTwoHosts(t *testing.T) {
 	p, urls := start(t, 1, "bench", "--server", "tcp://127.0.0.1:0")
-	r := good(t, "bench", "--client", urls[0], "--transports", "vitcp,iwarp?crc=off", "--ops", "write", "--sizes", "4K", "--rounds", "2", "--time", "5ms")
+	r := good(t, "bench", "--client", urls[0], "--transports", "vitcp,iwarp?crc=off",
+		"--ops", "write", "--sizes", "4K", "--rounds", "2", "--time", "5ms")
 	if !strings.Contains(r.stdout, "iwarp?crc=off") || !strings.Contains(r.stdout, "to TCP") {
 		t.Error(r.stdout)
 	}

@@ -71,7 +71,8 @@ func TestCompletionRunning(t *testing.T) {
 			t.Errorf("%s: no %s in %q", word, want, out)
 		}
 	}
-	if out := completed(t, "ping", "tcp://l"); !strings.Contains(out, "tcp://localhost:"+urls[1][strings.LastIndex(urls[1], ":")+1:]) {
+	if out := completed(t, "ping", "tcp://l"); !strings.Contains(out, "tcp://localhost:"+
+		urls[1][strings.LastIndex(urls[1], ":")+1:]) {
 		t.Errorf("no %s in %q", urls[1], out)
 	}
 	if out := completed(t, "echo", "--listen", "vi"); strings.Contains(out, want) {
@@ -94,7 +95,8 @@ func shellWith(t *testing.T, shell string) (path string, env []string) {
 	if err := os.Symlink(self, filepath.Join(dir, "viaduct")); err != nil {
 		t.Fatal(err)
 	}
-	return path, append(os.Environ(), asCommand+"=1", "PATH="+dir+":"+os.Getenv("PATH"), "HOME="+dir, "XDG_RUNTIME_DIR="+dir, // nothing else runs there
+	return path, append(os.Environ(), asCommand+"=1", "PATH="+dir+":"+os.Getenv("PATH"),
+		"HOME="+dir, "XDG_RUNTIME_DIR="+dir, // nothing else runs there
 		"TERM=dumb", "GORACE=atexit_sleep_ms=0")
 }
 
@@ -167,10 +169,12 @@ func typing(t *testing.T, c *exec.Cmd, first, shown string) func(typed, shown st
 func TestCompletionFish(t *testing.T) {
 	t.Parallel()
 	path, env := shellWith(t, "fish")
-	c := exec.CommandContext(t.Context(), path, "-N", "-c", "viaduct completion fish | source; complete -C 'viaduct ping vi'; complete -C 'viaduct ping vitcp://h/d?reliability='")
+	c := exec.CommandContext(t.Context(), path,
+		"-N", "-c", "viaduct completion fish | source; complete -C 'viaduct ping vi'; complete -C 'viaduct ping vitcp://h/d?reliability='")
 	c.Env = env
 	out, err := c.CombinedOutput()
-	if err != nil || !strings.Contains(string(out), "vitcp://") || !strings.Contains(string(out), "reliability=delivery") {
+	if err != nil || !strings.Contains(string(out), "vitcp://") ||
+		!strings.Contains(string(out), "reliability=delivery") {
 		t.Errorf("%v: %q", err, out)
 	}
 }
@@ -210,7 +214,8 @@ func TestMan(t *testing.T) {
 		}
 		judged = true
 		for _, p := range pages {
-			if out, err := exec.Command(judge[0], append(judge[1:], p)...).CombinedOutput(); err != nil || len(out) > 0 {
+			if out, err := exec.Command(judge[0], append(judge[1:], p)...).CombinedOutput(); err != nil ||
+				len(out) > 0 {
 				t.Errorf("%s of %s: %v\n%s", judge[0], filepath.Base(p), err, out)
 			}
 		}

@@ -52,7 +52,8 @@ map = ["*:5000=127.0.0.1:7000"]
 		good(t, "put", filepath.Join(dir, "f"), at(u, "f"))
 	}
 	server.waitStderr("level=INFO")
-	_, urls = start(t, 1, "serve", "--config", file, "--writable=false", "--listen", "sdp://127.0.0.1:0", "--log-level", "error")
+	_, urls = start(t, 1, "serve", "--config", file, "--writable=false", "--listen", "sdp://127.0.0.1:0",
+		"--log-level", "error")
 	if !strings.HasPrefix(urls[0], "sdp://") {
 		t.Error(urls)
 	}
@@ -87,7 +88,8 @@ map = "x"
 config = "y"
 `)
 	r := run(t, "config", "check", file)
-	want := []string{`:1: log-level: "loud" is none of`, ":2: roof is no key before", ":3: root belongs into", ":5: root: want a string", ":6: writable: want true or false",
+	want := []string{`:1: log-level: "loud" is none of`, ":2: roof is no key before",
+		":3: root belongs into", ":5: root: want a string", ":6: writable: want true or false",
 		":7: listen: address", ":8: colour is no key of [serve]", ":9: max-file", ":11: to: iwarp carries", ":12: listen: want", ":13: tls-pin", ":14: [server] is none of",
 		":17: domain", ":18: listen", ":20: cache", ":21: map", ":22: config is no key"}
 	lines := strings.Split(strings.TrimSpace(r.stdout), "\n")
@@ -113,7 +115,8 @@ func TestConfigDefaults(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	file := filepath.Join(dir, "viaduct.toml")
-	serve := []string{"serve", "--default", "root=" + dir, "--default", "listen=tcp://127.0.0.1:0", "--default", "listen=sdp://127.0.0.1:0", "--config", "-" + file}
+	serve := []string{"serve", "--default", "root=" + dir, "--default", "listen=tcp://127.0.0.1:0",
+		"--default", "listen=sdp://127.0.0.1:0", "--config", "-" + file}
 	_, urls := start(t, 2, serve...)
 	if !strings.HasPrefix(urls[0], "tcp:") || !strings.HasPrefix(urls[1], "sdp:") {
 		t.Errorf("defaults alone: %q", urls)

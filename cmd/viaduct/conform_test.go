@@ -72,7 +72,8 @@ func TestConform(t *testing.T) {
 	for _, p := range conformDialers { // their environment already makes them the command
 		t.Run(p.scheme+" active", func(t *testing.T) {
 			t.Parallel()
-			allPass(t, conformReport(t, 0, "--dangerous", "--listen", "--exec", "exec "+os.Args[0]+" "+p.command, p.listen))
+			allPass(t, conformReport(t, 0, "--dangerous", "--listen", "--exec", "exec "+
+				os.Args[0]+" "+p.command, p.listen))
 		})
 	}
 }
@@ -111,7 +112,8 @@ func TestConformReports(t *testing.T) {
 	if err != nil || xml.Unmarshal(b, &suite) != nil || suite.Tests != 2 || len(suite.Testcase) != 2 {
 		t.Errorf("%v: %s", err, b)
 	}
-	if b, err = os.ReadFile(html); err != nil || !strings.Contains(string(b), "MPA-4.4-15") || !strings.Contains(string(b), "2 passed") {
+	if b, err = os.ReadFile(html); err != nil || !strings.Contains(string(b), "MPA-4.4-15") ||
+		!strings.Contains(string(b), "2 passed") {
 		t.Errorf("%v: %s", err, b)
 	}
 	fails(t, 2, "names no case", "conform", urls[0], "--only", "nonsense")
@@ -183,7 +185,8 @@ func TestConformRows(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, scheme := range []string{"iwarp", "vitcp", "sdp", "fcvi", "portmap", "roce"} { // docs/conform.md has their number
-		row := regexp.MustCompile(fmt.Sprintf(`(?m)^\|.*%s://.* \| %d\b.* \| %d\b.* \|$`, scheme, len(conform.Cases(scheme, conform.Passive)), len(conform.Cases(scheme, conform.Active))))
+		row := regexp.MustCompile(fmt.Sprintf(`(?m)^\|.*%s://.* \| %d\b.* \| %d\b.* \|$`, scheme,
+			len(conform.Cases(scheme, conform.Passive)), len(conform.Cases(scheme, conform.Active))))
 		if !row.Match(page) {
 			t.Errorf("docs/conform.md has no row %v", row)
 		}
@@ -313,7 +316,8 @@ func TestConformFaults(t *testing.T) {
 			defer func() { <-slots }()
 			for _, p := range conformDialers {
 				if p.scheme == f.scheme {
-					found(t, f.name, f.row, "--only", f.row, "--listen", "--exec", "VIADUCT_FAULT="+f.name+" exec "+faulty+" "+p.command, p.listen)
+					found(t, f.name, f.row, "--only", f.row, "--listen", "--exec", "VIADUCT_FAULT="+
+						f.name+" exec "+faulty+" "+p.command, p.listen)
 				}
 			}
 		})

@@ -34,9 +34,11 @@ func certificate(t *testing.T, dir string, change func(*x509.Certificate)) (cert
 	if err != nil {
 		t.Fatal(err)
 	}
-	tmpl := x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
-		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign}
+	tmpl := x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"},
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		NotBefore:   time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true,
+		BasicConstraintsValid: true,
+		KeyUsage:              x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign}
 	if change != nil {
 		change(&tmpl)
 	}
@@ -63,7 +65,8 @@ func TestTLS(t *testing.T) {
 			root := t.TempDir()
 			body := random(t, filepath.Join(root, "f"), 2<<20)
 			out := filepath.Join(t.TempDir(), "out")
-			_, urls := start(t, 1, "serve", "--root", root, "--writable", "--listen", listenURL(scheme, "127.0.0.1"), "--tls", "--tls-cert", cert, "--tls-key", key)
+			_, urls := start(t, 1, "serve", "--root", root,
+				"--writable", "--listen", listenURL(scheme, "127.0.0.1"), "--tls", "--tls-cert", cert, "--tls-key", key)
 			good(t, "get", at(urls[0], "f"), "-o", out, "--tls", "--tls-ca", cert)
 			same(t, out, body)
 			good(t, "put", out, at(urls[0], "g"), "--tls", "--tls-ca", cert)
@@ -102,14 +105,16 @@ func TestTLSRefused(t *testing.T) {
 			if c.ca {
 				ca, _ = certificate(t, t.TempDir(), nil)
 			}
-			_, urls := start(t, 2, "echo", "--listen", "sdp://127.0.0.1:0", "--listen", "tcp://127.0.0.1:0", "--tls-cert", cert, "--tls-key", key)
+			_, urls := start(t, 2, "echo", "--listen", "sdp://127.0.0.1:0", "--listen", "tcp://127.0.0.1:0",
+				"--tls-cert", cert, "--tls-key", key)
 			for _, u := range urls {
 				fails(t, 1, c.reason, "ping", u, "-c", "1", "--retry", "1", "--tls-ca", ca)
 			}
 		})
 	}
 	cert, key := certificate(t, t.TempDir(), nil)
-	_, urls := start(t, 1, "echo", "--listen", "sdp://127.0.0.1:0", "--tls-cert", cert, "--tls-key", key, "--tls-ca", cert)
+	_, urls := start(t, 1, "echo", "--listen", "sdp://127.0.0.1:0", "--tls-cert", cert,
+		"--tls-key", key, "--tls-ca", cert)
 	good(t, "ping", urls[0], "-c", "1", "--tls-cert", cert, "--tls-key", key, "--tls-ca", cert)
 	fails(t, 1, "certificate required", "ping", urls[0], "-c", "1", "--tls-ca", cert)
 }
@@ -179,7 +184,8 @@ func TestTLSProxy(t *testing.T) {
 		t.Errorf("a broken connection looks like the end of the stream after %q", b)
 	}
 	fails(t, 2, "--tls-side", "proxy", "--listen", "tcp://127.0.0.1:0", "--to", "tcp://127.0.0.1:1", "--tls-side", "to")
-	fails(t, 2, "--tls-side", "proxy", "--listen", "tcp://127.0.0.1:0", "--to", "tcp://127.0.0.1:1", "--tls", "--tls-side", "left")
+	fails(t, 2, "--tls-side", "proxy", "--listen", "tcp://127.0.0.1:0", "--to", "tcp://127.0.0.1:1",
+		"--tls", "--tls-side", "left")
 }
 
 func TestMetrics(t *testing.T) {
@@ -225,7 +231,8 @@ func TestLogs(t *testing.T) {
 func TestPortmap(t *testing.T) {
 	t.Parallel()
 	for _, host := range []string{"127.0.0.1", "[::1]"} {
-		p, urls := start(t, 1, "portmap", "serve", "--listen", host+":0", "--map", ":80=:8080", "--map", host+":81="+host+":1,"+host+":2")
+		p, urls := start(t, 1, "portmap", "serve", "--listen", host+":0", "--map", ":80=:8080",
+			"--map", host+":81="+host+":1,"+host+":2")
 		server, ok := strings.CutPrefix(urls[0], "udp://")
 		if !ok {
 			t.Fatalf("prints %q", urls[0])
@@ -247,7 +254,8 @@ func TestPortmap(t *testing.T) {
 	server := strings.TrimPrefix(urls[0], "udp://")
 	good(t, "portmap", "query", "127.0.0.1:80", "--server", server)
 	os.WriteFile(file, []byte("*:80 :8080\n*:90 :9090 cache=never\n"), 0o600)
-	eventually(t, "the changed file", func() bool { return run(t, "portmap", "query", "127.0.0.1:90", "--server", server).code == 0 })
+	eventually(t, "the changed file",
+		func() bool { return run(t, "portmap", "query", "127.0.0.1:90", "--server", server).code == 0 })
 	os.WriteFile(file, []byte("nonsense\n"), 0o600)
 	fails(t, 1, "line 1", "portmap", "serve", "--listen", "127.0.0.1:0", "--file", file)
 }

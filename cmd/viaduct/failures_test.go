@@ -14,7 +14,8 @@ import (
 // start logs no warning.
 func TestOneLogger(t *testing.T) {
 	t.Parallel()
-	p, urls := start(t, 1, "serve", "--root", t.TempDir(), "--listen", "tcp://127.0.0.1:0", "--tls", "--metrics", "127.0.0.1:0", "--log-format", "json", "--log-level", "info")
+	p, urls := start(t, 1, "serve", "--root", t.TempDir(), "--listen", "tcp://127.0.0.1:0",
+		"--tls", "--metrics", "127.0.0.1:0", "--log-format", "json", "--log-level", "info")
 	c, err := net.Dial("tcp", strings.TrimPrefix(urls[0], "tcp://"))
 	if err != nil {
 		t.Fatal(err)
@@ -44,7 +45,8 @@ func TestPlainAtTLS(t *testing.T) {
 			_, plain := start(t, 1, "serve", "--root", root, "--listen", listen)
 			for _, args := range [][]string{{"get", at(secure[0], "f"), "-o", out}, {"get", "--tls", at(plain[0], "f"), "-o", out}} {
 				r := run(t, args...)
-				if r.code != 1 || !strings.Contains(r.last(), "--tls") || strings.Contains(r.last(), "Config.") || strings.Contains(r.last(), "timeout") {
+				if r.code != 1 || !strings.Contains(r.last(), "--tls") ||
+					strings.Contains(r.last(), "Config.") || strings.Contains(r.last(), "timeout") {
 					t.Errorf("%q: exit %d, %q", args, r.code, r.last())
 				}
 			}

@@ -16,7 +16,8 @@ func TestGlob(t *testing.T) {
 		os.MkdirAll(filepath.Join(root, filepath.Dir(f)), 0o755)
 		os.WriteFile(filepath.Join(root, f), []byte(f), 0o644)
 	}
-	_, urls := start(t, 2, "serve", "--root", root, "--listen", "tcp://127.0.0.1:0", "--listen", "vitcp://127.0.0.1:0/t")
+	_, urls := start(t, 2, "serve", "--root", root, "--listen", "tcp://127.0.0.1:0",
+		"--listen", "vitcp://127.0.0.1:0/t")
 	for _, c := range []struct{ pattern, want string }{
 		{"*.txt", "a.txt b.txt ü?.txt"}, {"[ac].*", "a.txt c.bin"}, {"*/a.txt", "d/a.txt f/a.txt x1/a.txt x[1]/a.txt"}, {"d/*", "a.txt e/"},
 		{"**/a.txt", "a.txt d/a.txt d/e/a.txt f/a.txt x1/a.txt x[1]/a.txt"}, {"d/**", "a.txt e/ e/a.txt e/z"}, {"**/**/z", "d/e/z"},

@@ -42,7 +42,8 @@ func TestHelpURLs(t *testing.T) {
 	t.Parallel()
 	r := good(t, "help", "urls")
 	for _, s := range addr.Schemes {
-		if !strings.Contains(r.stdout, "\n  "+s.Form()+" ") || !strings.Contains(r.stdout, "\nParameters of "+s.Name+":") {
+		if !strings.Contains(r.stdout, "\n  "+s.Form()+" ") ||
+			!strings.Contains(r.stdout, "\nParameters of "+s.Name+":") {
 			t.Errorf("%s is missing", s.Name)
 		}
 		_, of, _ := strings.Cut(r.stdout, "\nParameters of "+s.Name+":")

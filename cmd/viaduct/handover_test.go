@@ -51,9 +51,11 @@ func TestHandover(t *testing.T) {
 		}
 	}()
 	dir := t.TempDir()
-	far := []string{"proxy", "--listen", "sdp://127.0.0.1:0", "--to", "tcp://" + l.Addr().String(), "--handover", filepath.Join(dir, "far"), "--log-level", "info"}
+	far := []string{"proxy", "--listen", "sdp://127.0.0.1:0", "--to", "tcp://" + l.Addr().String(),
+		"--handover", filepath.Join(dir, "far"), "--log-level", "info"}
 	farProc, farURL := proxy(1, far...)
-	near := []string{"proxy", "--listen", "tcp://127.0.0.1:0", "--to", farURL[0], "--handover", filepath.Join(dir, "near"), "--log-level", "info"}
+	near := []string{"proxy", "--listen", "tcp://127.0.0.1:0", "--to", farURL[0],
+		"--handover", filepath.Join(dir, "near"), "--log-level", "info"}
 	nearProc, nearURL := proxy(1, near...)
 
 	const busy = 4
@@ -127,7 +129,9 @@ func TestHandover(t *testing.T) {
 			t.Errorf("the successor listens at %s, not at %s", urls[0], was)
 		}
 		// One connection may still wait in the queue of the listening socket, which moves too.
-		if code := old.wait(); code != 0 || !regexp.MustCompile(`connections=[1-5]`).MatchString(old.stderr()) || strings.Contains(old.stderr(), "lost") {
+		if code := old.wait(); code != 0 ||
+			!regexp.MustCompile(`connections=[1-5]`).MatchString(old.stderr()) ||
+			strings.Contains(old.stderr(), "lost") {
 			t.Errorf("the predecessor ended with %d: %s", code, old.stderr())
 		}
 		c, err := net.Dial("tcp", hostPort(nearURL[0])) // a new client
@@ -167,7 +171,8 @@ func TestHandover(t *testing.T) {
 			t.Error(r)
 		}
 	}
-	fails(t, 2, "--handover", "proxy", "--listen", "tcp://127.0.0.1:0", "--to", "tcp://127.0.0.1:1", "--handover", filepath.Join(dir, "x"), "--tls")
+	fails(t, 2, "--handover", "proxy", "--listen", "tcp://127.0.0.1:0", "--to", "tcp://127.0.0.1:1",
+		"--handover", filepath.Join(dir, "x"), "--tls")
 }
 
 // A counted buffer reports its length while it is written.

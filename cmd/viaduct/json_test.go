@@ -115,7 +115,8 @@ func (c jsonCase) runBad(t *testing.T, args []string) {
 	for _, key := range []string{`"error":"`, `"mistakes":[{`} {
 		reasons += strings.Count(lastLine(out), key)
 	}
-	if d, ok := all[len(all)-1].(map[string]any); reasons == 0 || ok && d["status"] != nil && d["status"] != float64(r.code) {
+	if d, ok := all[len(all)-1].(map[string]any); reasons == 0 || ok && d["status"] != nil &&
+		d["status"] != float64(r.code) {
 		t.Errorf("%q: exit %d, and the last document gives no reason or another status: %s", args, r.code, out)
 	}
 }
@@ -149,7 +150,8 @@ func jsonPlaces(t *testing.T) *strings.Replacer {
 	_, echo := start(t, 1, "echo", "--listen", "tcp://127.0.0.1:0")
 	_, mapper := start(t, 1, "portmap", "serve", "--listen", "127.0.0.1:0", "--map", "127.0.0.1:80=127.0.0.1:8080")
 	_, rping := start(t, 1, "rping", "-s", "-P", "-a", "127.0.0.1", "-p", "0")
-	return strings.NewReplacer("{dir}", dir, "{tree}", in("tree"), "{file}", in("file"), "{none}", in("none"), "{config}", in("config"), "{names}", in("names"),
+	return strings.NewReplacer("{dir}", dir, "{tree}", in("tree"), "{file}", in("file"), "{none}",
+		in("none"), "{config}", in("config"), "{names}", in("names"),
 		"{capture}", in("x.pcapng"), "{files}", files[0], "{echo}", echo[0], "{mapper}", strings.TrimPrefix(mapper[0], "udp://"),
 		"{rping}", rping[0][strings.LastIndexByte(rping[0], ':')+1:], "{closed}", "127.0.0.1:1")
 }
@@ -173,7 +175,8 @@ func leafVerbs(t *testing.T) (all []string) {
 			}
 			leaf = false
 			for line := range strings.Lines(list) {
-				if name := strings.Fields(line)[0]; strings.HasPrefix(line, "  "+name) { // otherwise the line continues the one above
+				if name := strings.Fields(line)[0]; strings.HasPrefix(line, "  "+
+					name) { // otherwise the line continues the one above
 					below(strings.TrimSpace(verb + " " + name))
 				}
 			}

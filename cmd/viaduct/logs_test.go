@@ -18,7 +18,8 @@ func TestLogForms(t *testing.T) {
 	t.Parallel()
 	for _, scheme := range transport.Names() {
 		t.Run(scheme, func(t *testing.T) {
-			srv, urls := start(t, 1, "echo", "--listen", listenURL(scheme, "127.0.0.1"), "--log-level", "debug", "--log-format", "json")
+			srv, urls := start(t, 1, "echo", "--listen", listenURL(scheme, "127.0.0.1"),
+				"--log-level", "debug", "--log-format", "json")
 			r := good(t, "ping", urls[0], "-c", "2", "-i", "0", "--log-level", "debug", "--log-format", "json")
 			srv.waitStderr(`"msg":"disconnected"`)
 			if code := srv.stop(syscall.SIGTERM); code != 0 {
@@ -67,7 +68,8 @@ func TestFilesQuiet(t *testing.T) {
 	dir := t.TempDir()
 	random(t, filepath.Join(dir, "f"), 100_000)
 	for _, scheme := range transport.Names() {
-		srv, urls := start(t, 1, "serve", "--root", t.TempDir(), "--writable", "--listen", listenURL(scheme, "127.0.0.1"), "--log-level", "info")
+		srv, urls := start(t, 1, "serve", "--root", t.TempDir(),
+			"--writable", "--listen", listenURL(scheme, "127.0.0.1"), "--log-level", "info")
 		var said strings.Builder
 		for _, args := range [][]string{{"put", filepath.Join(dir, "f"), at(urls[0], "f")}, {"ls", at(urls[0], "")}, {"get", at(urls[0], "f"), "-o", filepath.Join(dir, "g")}} {
 			said.WriteString(good(t, append(args, "--log-level", "info")...).stderr)
@@ -107,7 +109,8 @@ func TestHints(t *testing.T) {
 		random(t, filepath.Join(work, "f"), 10)
 		_, urls := start(t, 1, "serve", "--root", root, "--listen", listenURL(scheme, "127.0.0.1"))
 		fails(t, 1, "--writable", "put", filepath.Join(work, "f"), at(urls[0], "x"))
-		if r := run(t, "get", at(urls[0], "none"), "-o", filepath.Join(work, "x")); r.code != 1 || strings.Contains(r.last(), "--writable") || !strings.Contains(r.last(), "check the path") {
+		if r := run(t, "get", at(urls[0], "none"), "-o", filepath.Join(work, "x")); r.code != 1 ||
+			strings.Contains(r.last(), "--writable") || !strings.Contains(r.last(), "check the path") {
 			t.Errorf("%s: %s", scheme, r.last())
 		}
 	}

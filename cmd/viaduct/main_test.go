@@ -164,8 +164,10 @@ func good(t *testing.T, args ...string) result {
 func fails(t *testing.T, code int, reason string, args ...string) {
 	t.Helper()
 	r := run(t, args...)
-	if r.code != code || !strings.HasPrefix(r.last(), "viaduct") || !strings.Contains(r.last(), reason) || !strings.HasSuffix(r.last(), ")") {
-		t.Errorf("viaduct %s: exit %d, want %d; last line %q, want %q in it", strings.Join(args, " "), r.code, code, r.last(), reason)
+	if r.code != code || !strings.HasPrefix(r.last(), "viaduct") || !strings.Contains(r.last(), reason) ||
+		!strings.HasSuffix(r.last(), ")") {
+		t.Errorf("viaduct %s: exit %d, want %d; last line %q, want %q in it", strings.Join(args, " "),
+			r.code, code, r.last(), reason)
 	}
 }
 
@@ -204,7 +206,8 @@ func startWith(t *testing.T, prepare func(*exec.Cmd), n int, args ...string) (*p
 // begin starts a command after prepare has modified it, and does not wait for its end.
 func begin(t *testing.T, prepare func(*exec.Cmd), args ...string) *proc {
 	t.Helper()
-	p := &proc{t: t, cmd: command(context.Background(), args...), out: make(chan string, 1000), done: make(chan struct{})}
+	p := &proc{t: t, cmd: command(context.Background(), args...), out: make(chan string, 1000),
+		done: make(chan struct{})}
 	prepare(p.cmd)
 	stdout, err := p.cmd.StdoutPipe()
 	if err != nil {

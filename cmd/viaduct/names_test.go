@@ -16,11 +16,13 @@ func TestNames(t *testing.T) {
 	reg := "file:" + filepath.Join(dir, "names")
 	start(t, 1, "fabric", "--listen", "127.0.0.1:0", "--registry", reg, "--register", "plant1")
 	// A fabric that has joined it serves members, too.
-	start(t, 1, "fabric", "--listen", "127.0.0.1:0", "--domain", "2", "--registry", reg, "--join", "plant1", "--register", "plant2")
+	start(t, 1, "fabric", "--listen", "127.0.0.1:0", "--domain", "2", "--registry", reg,
+		"--join", "plant1", "--register", "plant2")
 	start(t, 1, "echo", "--listen", "fcvi://10.0.0.1/echo?fabric=plant1", "--registry", reg, "--register", "node1")
 	p, _ := start(t, 1, "echo", "--listen", "vitcp://127.0.0.1:0/echo", "--registry", reg, "--register", "node7")
 	for _, u := range []string{"fcvi://node1/echo?fabric=plant1&self=10.0.0.2", "fcvi://node1/echo?fabric=plant2&self=10.0.0.3", "vitcp://node7/echo"} {
-		if r := run(t, "ping", "-c", "1", "--registry", reg, u); r.code != 0 || !strings.Contains(r.stdout, "1 received") {
+		if r := run(t, "ping", "-c", "1", "--registry", reg, u); r.code != 0 ||
+			!strings.Contains(r.stdout, "1 received") {
 			t.Errorf("%s: %+v", u, r)
 		}
 	}

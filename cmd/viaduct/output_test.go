@@ -37,7 +37,8 @@ func TestGetInto(t *testing.T) {
 			same(t, filepath.Join(work, "f"), body)
 			fails(t, 1, "there is no directory", "get", u, "-o", filepath.Join(work, "none")+"/")
 
-			if d := document(t, good(t, "get", u, "-o", null, "--json")); d["verified"] != true || d["bytes"] != 300000.0 {
+			if d := document(t, good(t, "get", u, "-o", null, "--json")); d["verified"] != true ||
+				d["bytes"] != 300000.0 {
 				t.Errorf("%v", d)
 			}
 			fails(t, 2, "--resume", "get", u, "-o", null, "--resume")
@@ -190,7 +191,8 @@ func TestServerDies(t *testing.T) {
 			blamed(t, cl)
 
 			for _, verb := range []string{"get", "put"} {
-				srv, urls := start(t, 1, "serve", "--root", t.TempDir(), "--writable", "--listen", listenURL(scheme, "127.0.0.1"))
+				srv, urls := start(t, 1, "serve", "--root", t.TempDir(),
+					"--writable", "--listen", listenURL(scheme, "127.0.0.1"))
 				args := []string{"put", filepath.Join(root, "sparse"), at(urls[0], "x")}
 				if verb == "get" {
 					srv.cmd.Process.Kill()

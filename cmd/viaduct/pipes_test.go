@@ -253,7 +253,8 @@ func TestProxy(t *testing.T) {
 			}
 			defer l.Close()
 			// tcp -> scheme -> tcp
-			_, far := start(t, 1, "proxy", "--listen", listenURL(scheme, "127.0.0.1"), "--to", "tcp://"+l.Addr().String())
+			_, far := start(t, 1, "proxy", "--listen", listenURL(scheme, "127.0.0.1"),
+				"--to", "tcp://"+l.Addr().String())
 			_, near := start(t, 1, "proxy", "--listen", "tcp://127.0.0.1:0", "--to", far[0])
 			pair := func() (*net.TCPConn, *net.TCPConn) {
 				c, err := net.Dial("tcp", hostPort(near[0]))

@@ -99,7 +99,8 @@ func TestFabric(t *testing.T) {
 		t.Errorf("listens at %s", urls[0])
 	}
 	for _, f := range []string{one, two} {
-		d := document(t, good(t, "ping", "fcvi://10.0.0.1/echo?self=10.0.0.2&fabric="+f, "-c", "5", "-i", "0", "-s", "10000", "--json"))
+		d := document(t, good(t, "ping", "fcvi://10.0.0.1/echo?self=10.0.0.2&fabric="+f, "-c", "5",
+			"-i", "0", "-s", "10000", "--json"))
 		if d["received"] != 5.0 {
 			t.Errorf("%v", d)
 		}
@@ -255,7 +256,8 @@ func TestFetchers(t *testing.T) {
 			})
 			t.Run("wget", func(t *testing.T) {
 				wget, to := program(t, "wget"), t.TempDir()
-				fetch := []string{"--no-config", "--no-verbose", "--recursive", "--no-parent", "--no-host-directories", "--timestamping", "--directory-prefix", to, "http://" + at + "/"}
+				fetch := []string{"--no-config", "--no-verbose", "--recursive", "--no-parent",
+					"--no-host-directories", "--timestamping", "--directory-prefix", to, "http://" + at + "/"}
 				output(t, wget, fetch...)
 				again := output(t, wget, fetch...)
 				if strings.Contains(again, "/long ") {
@@ -283,7 +285,8 @@ func TestRedis(t *testing.T) {
 	server, bench := program(t, "redis-server"), program(t, "redis-benchmark")
 	cli := program(t, "redis-cli")
 	port := freePort(t)
-	daemon(t, port, server, "--port", strconv.Itoa(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", t.TempDir())
+	daemon(t, port, server, "--port", strconv.Itoa(port), "--bind", "127.0.0.1", "--save", "",
+		"--appendonly", "no", "--dir", t.TempDir())
 	host, near := tunnel(t, fmt.Sprintf("127.0.0.1:%d", port))
 	if s := output(t, cli, "-h", host, "-p", near, "set", "key", "value over SDP"); !strings.Contains(s, "OK") {
 		t.Error(s)
@@ -291,7 +294,8 @@ func TestRedis(t *testing.T) {
 	if s := output(t, cli, "-h", host, "-p", near, "get", "key"); !strings.Contains(s, "value over SDP") {
 		t.Error(s)
 	}
-	s := output(t, bench, "-h", host, "-p", near, "-n", "3000", "-c", "20", "-P", "4", "-d", "1000", "-q", "-t", "ping,set,get,lpush,lrange_100")
+	s := output(t, bench, "-h", host, "-p", near, "-n", "3000", "-c", "20", "-P", "4", "-d", "1000",
+		"-q", "-t", "ping,set,get,lpush,lrange_100")
 	if strings.Contains(strings.ToLower(s), "error") || !strings.Contains(s, "requests per second") {
 		t.Errorf("%.2000s", s)
 	}

@@ -207,11 +207,13 @@ func TestTreeBar(t *testing.T) {
 				t.Errorf("%s: results on the terminal %v: %q", scheme, c.both, shown)
 			}
 		}
-		shown := watchTerminal(t, true, func(string) {}, "get", "-r", at(urls[0], "a/"+filepath.Base(from)), "-o", filepath.Join(t.TempDir(), "copy"))
+		shown := watchTerminal(t, true, func(string) {}, "get", "-r", at(urls[0], "a/"+filepath.Base(from)),
+			"-o", filepath.Join(t.TempDir(), "copy"))
 		if !strings.Contains(shown, fmt.Sprintf("get %d of %d files", len(names), len(names))) {
 			t.Errorf("%s: get -r shows %q", scheme, shown)
 		}
-		if r := good(t, "put", "-r", from, at(urls[0], "c/")); strings.Count(r.stdout, "\n") != len(names)+1 || r.stderr != "" {
+		if r := good(t, "put", "-r", from, at(urls[0], "c/")); strings.Count(r.stdout, "\n") != len(names)+1 ||
+			r.stderr != "" {
 			t.Errorf("%s: off a terminal %q, %q", scheme, r.stdout, r.stderr)
 		}
 		alike(t, from, filepath.Join(root, "b", filepath.Base(from)))

@@ -34,7 +34,8 @@ func TestPsRun(t *testing.T) {
 		for _, p := range psList(t).Processes {
 			if strings.HasPrefix(p.Program, "run --to") && len(p.Conns) == 1 {
 				c := p.Conns[0]
-				return c.Transport == "sdp" && c.Role == "dial" && c.Remote == at && c.SentBytes == 5 && c.ReceivedBytes == 5 && c.Why != ""
+				return c.Transport == "sdp" && c.Role == "dial" && c.Remote == at &&
+					c.SentBytes == 5 && c.ReceivedBytes == 5 && c.Why != ""
 			}
 		}
 		return false

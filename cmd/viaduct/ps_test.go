@@ -88,7 +88,8 @@ func TestPs(t *testing.T) {
 			t.Errorf("echo: %+v", p)
 		}
 		for _, c := range p.Conns {
-			if role := map[bool]string{true: "accept", false: "dial"}[accepts]; c.Role != role || c.Local == "" || c.Remote == "" || c.State != "open" ||
+			if role := map[bool]string{true: "accept", false: "dial"}[accepts]; c.Role != role ||
+				c.Local == "" || c.Remote == "" || c.State != "open" ||
 				!strings.HasPrefix(c.Path, c.Transport) || c.Why == "" || c.Opened.IsZero() {
 				t.Errorf("%s: %+v", p.Program, c)
 			}
@@ -96,10 +97,12 @@ func TestPs(t *testing.T) {
 	}
 	pid := fmt.Sprint(echo.cmd.Process.Pid)
 	table := good(t, "ps").stdout
-	if lines := strings.Split(strings.TrimSpace(table), "\n"); len(lines) != 1+len(schemes)+2*len(schemes) || !strings.Contains(lines[0], "PATH") {
+	if lines := strings.Split(strings.TrimSpace(table), "\n"); len(lines) != 1+len(schemes)+2*len(schemes) ||
+		!strings.Contains(lines[0], "PATH") {
 		t.Errorf("the table is\n%s", table)
 	}
-	if out := good(t, "stat", pid, "--interval", "200ms").stdout; !strings.Contains(out, "sdp_sent_messages") || !strings.Contains(out, "rx_pkts") || !strings.Contains(out, "listening at "+urls[0]) {
+	if out := good(t, "stat", pid, "--interval", "200ms").stdout; !strings.Contains(out, "sdp_sent_messages") ||
+		!strings.Contains(out, "rx_pkts") || !strings.Contains(out, "listening at "+urls[0]) {
 		t.Errorf("stat:\n%s", out)
 	}
 	type rated struct {
@@ -261,6 +264,7 @@ func TestPsProxy(t *testing.T) {
 			return false
 		}
 		a, b := d.Processes[0].Conns[0], d.Processes[0].Conns[1]
-		return a.Transport == "sdp" && a.Role == "accept" && b.Transport == "tcp" && b.Role == "dial" && b.Remote == l.Addr().String()
+		return a.Transport == "sdp" && a.Role == "accept" && b.Transport == "tcp" &&
+			b.Role == "dial" && b.Remote == l.Addr().String()
 	})
 }

@@ -65,7 +65,8 @@ func (h *cmFields) senseless(k abi.Kind) (values []uint64, says []unix.Errno) {
 	case abi.Value:
 		return []uint64{0, 8, top, ^uint64(7)}, []unix.Errno{unix.EFAULT}
 	case abi.Identifier:
-		return []uint64{1 << 20, 1<<31 - 1, 1<<32 - 1, uint64(h.gone), uint64(h.other)}, []unix.Errno{unix.ENOENT, unix.EINVAL}
+		return []uint64{1 << 20, 1<<31 - 1, 1<<32 - 1, uint64(h.gone), uint64(h.other)},
+			[]unix.Errno{unix.ENOENT, unix.EINVAL}
 	case abi.PortSpace:
 		return []uint64{0, 1, 0x107, 0xffff}, []unix.Errno{unix.EINVAL}
 	case abi.IDType:

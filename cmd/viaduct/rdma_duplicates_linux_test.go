@@ -167,7 +167,8 @@ func (h *rdmaAbuser) firstProgram() error {
 	if err := h.command(abi.CreateCQ, 24, h.at(0), uint64(1), uint32(64), uint32(0), ^uint32(0), uint32(0), uint64(0)); err != nil {
 		return fmt.Errorf("create_cq: %w", err)
 	}
-	ring, err := unix.Mmap(uverbs, int64(le.Uint64(h.scratch[16:])), 64*abi.CQELen, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	ring, err := unix.Mmap(uverbs, int64(le.Uint64(h.scratch[16:])), 64*abi.CQELen,
+		unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
 		return err
 	}

@@ -96,7 +96,8 @@ func (h *rdmaFields) senseless(k abi.Kind, out int) (values []uint64, says []uni
 	case abi.Virtual:
 		return []uint64{h.at(len(h.scratch)/2) + 1, ^uint64(4095)}, []unix.Errno{unix.EINVAL}
 	case abi.Length:
-		return []uint64{0, uint64(len(h.scratch)/2) + 1, 1 << 47, top, ^uint64(0)}, []unix.Errno{unix.EINVAL, unix.ENOMEM, unix.EFAULT}
+		return []uint64{0, uint64(len(h.scratch)/2) + 1, 1 << 47, top, ^uint64(0)},
+			[]unix.Errno{unix.EINVAL, unix.ENOMEM, unix.EFAULT}
 	case abi.Count:
 		return []uint64{1 << 24, 1 << 31, 1<<32 - 1}, []unix.Errno{unix.EINVAL, unix.ENOMEM}
 	case abi.Rights:
@@ -341,7 +342,8 @@ func (h *rdmaFields) manager() (err error) {
 	}
 	defer unix.Close(h.cm)
 	const longest = 300
-	says := []unix.Errno{0, unix.EINVAL, unix.ENOENT, unix.ENOSPC, unix.EFAULT, unix.ENOSYS, unix.EAGAIN, unix.EADDRNOTAVAIL, unix.ENODEV,
+	says := []unix.Errno{0, unix.EINVAL, unix.ENOENT, unix.ENOSPC, unix.EFAULT, unix.ENOSYS,
+		unix.EAGAIN, unix.EADDRNOTAVAIL, unix.ENODEV,
 		unix.EACCES, unix.EADDRINUSE, unix.EAFNOSUPPORT}
 	try := func(c abi.CMCommand, out int, b abi.Body) {
 		if e, _ := h.cmCommand(c, out, b).(unix.Errno); !slices.Contains(says, e) {
@@ -399,7 +401,8 @@ func TestRDMAFields(t *testing.T) {
 	t.Parallel()
 	r := good(t, "run", "--rdma", "--", "env", calm, asRDMAFields+"=1", os.Args[0])
 	var commands, done int
-	if _, err := fmt.Sscanf(strings.TrimSpace(r.stdout), "%d commands, %d done", &commands, &done); err != nil || commands < 1000 {
+	if _, err := fmt.Sscanf(strings.TrimSpace(r.stdout), "%d commands, %d done", &commands, &done); err != nil ||
+		commands < 1000 {
 		t.Errorf("%q: too few commands", r.stdout)
 	}
 	t.Log(strings.TrimSpace(r.stdout))

@@ -63,7 +63,8 @@ func TestRDMAHostileProgram(t *testing.T) {
 		fmt.Sscanf(line, "hostile: %d commands, %d done, %d connections", &commands, &done, &connections)
 	}
 	if pairs < 1 || commands < 500 || done < 50 || connections < 2 {
-		t.Errorf("%d honest pairs, %d commands, %d done, %d connections: too few\n%s", pairs, commands, done, connections, s[max(0, len(s)-3000):])
+		t.Errorf("%d honest pairs, %d commands, %d done, %d connections: too few\n%s", pairs,
+			commands, done, connections, s[max(0, len(s)-3000):])
 	}
 	t.Logf("%d honest pairs, %d commands, %d done, %d connections", pairs, commands, done, connections)
 }
@@ -265,7 +266,8 @@ func (h *rdmaAbuser) round() (err error) {
 	must(h.command(abi.AllocPD, 8, answer), "alloc_pd")
 	pd := h.word(0)
 	half := len(h.scratch) / 2
-	must(h.command(abi.RegMR, 20, answer, h.at(half), uint64(half), h.at(half), pd, uint32(7), uint64(mrand.IntN(256))), "reg_mr")
+	must(h.command(abi.RegMR, 20, answer, h.at(half), uint64(half), h.at(half), pd, uint32(7), uint64(mrand.IntN(256))),
+		"reg_mr")
 	stag := h.word(1)
 	var maps [][]byte
 	defer func() {
@@ -280,7 +282,8 @@ func (h *rdmaAbuser) round() (err error) {
 			maps = append(maps, m)
 		}
 	}
-	must(h.command(abi.CreateCQ, 24, answer, uint64(1), uint32(64), uint32(0), fds[1], uint32(0), uint64(0)), "create_cq")
+	must(h.command(abi.CreateCQ, 24, answer, uint64(1), uint32(64), uint32(0), fds[1], uint32(0), uint64(0)),
+		"create_cq")
 	cq := h.word(0)
 	mmap(16, 64*abi.CQELen+abi.CQCtrlLen)
 	var qps [2]uint32
@@ -494,7 +497,8 @@ func (h *rdmaAbuser) random(pd, cq uint32) error {
 				a.ID = uint16(mrand.Uint32())
 			}
 		}
-		return h.ioctl([]uint16{0, 1, 3, 4, 5, 7, 16, uint16(mrand.IntN(20))}[mrand.IntN(8)], uint16(mrand.IntN(7)), attrs...)
+		return h.ioctl([]uint16{0, 1, 3, 4, 5, 7, 16, uint16(mrand.IntN(20))}[mrand.IntN(8)],
+			uint16(mrand.IntN(7)), attrs...)
 	case 0: // an unknown command
 		fd := h.uverbs
 		if mrand.IntN(2) == 0 {

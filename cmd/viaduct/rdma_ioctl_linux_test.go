@@ -80,9 +80,11 @@ func rdmaIoctl() (err error) {
 	half := h.at(len(h.scratch) / 2)
 	good("alloc_pd", h.command(abi.AllocPD, 4, h.at(0)))
 	good("reg_mr", h.command(abi.RegMR, 20, h.at(0), half, uint64(4096), half, uint32(0), uint32(7), uint64(0x33)))
-	good("create_cq", h.command(abi.CreateCQ, 24, h.at(0), uint64(1), uint32(64), uint32(0), ^uint32(0), uint32(0), uint64(0)))
+	good("create_cq", h.command(abi.CreateCQ, 24, h.at(0), uint64(1), uint32(64), uint32(0),
+		^uint32(0), uint32(0), uint64(0)))
 	good("create_srq", h.command(abi.CreateSRQ, 32, h.at(0), uint64(1), uint32(0), uint32(8), uint32(1), uint32(0)))
-	good("create_qp", h.command(abi.CreateQP, 64, h.at(0), uint64(2), uint32(0), uint32(0), uint32(0), uint32(0), uint32(15), uint32(16), uint32(4),
+	good("create_qp", h.command(abi.CreateQP, 64, h.at(0), uint64(2), uint32(0), uint32(0),
+		uint32(0), uint32(0), uint32(15), uint32(16), uint32(4),
 		uint32(4), uint32(0), uint32(2<<8), uint32(0)))
 	has("create_qp", 0, 0, 1, 15, 16)
 
@@ -96,15 +98,18 @@ func rdmaIoctl() (err error) {
 	}
 	good("create_comp_channel", h.command(abi.CreateCompChannel, 4, h.at(0)))
 	channel := h.word(0)
-	good("create_cq", h.ioctl(ioctlCQ, 0, obj(0, 0), u32(1, 60), u64(2, 77), obj(3, channel), u32(4, 0), to(6, 4, 0), to(0x1001, 24, 8)))
+	good("create_cq", h.ioctl(ioctlCQ, 0, obj(0, 0), u32(1, 60), u64(2, 77), obj(3, channel),
+		u32(4, 0), to(6, 4, 0), to(0x1001, 24, 8)))
 	cq := h.number(0)
 	has("create_cq", 0, 60)
 	has("create_cq, the provider's", 12, 64)
-	good("create_srq", h.ioctl(ioctlSRQ, 0, obj(0, 0), obj(1, pd), u64(4, 78), u32(5, 9), u32(6, 2), u32(7, 0), u64(9, 0), to(11, 4, 0), to(12, 4, 4)))
+	good("create_srq", h.ioctl(ioctlSRQ, 0, obj(0, 0), obj(1, pd), u64(4, 78), u32(5, 9),
+		u32(6, 2), u32(7, 0), u64(9, 0), to(11, 4, 0), to(12, 4, 4)))
 	srq := h.number(0)
 	has("create_srq", 0, 9, 2)
 	copy(h.scratch[inputAt:], []byte{15, 0, 0, 0, 16, 0, 0, 0, 4, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0})
-	qp := []ioctlAttr{obj(0, 0), obj(2, pd), obj(3, srq), obj(4, cq), obj(5, cq), u64(7, 79), to(8, 20, inputAt), u64(9, abi.TypeRC),
+	qp := []ioctlAttr{obj(0, 0), obj(2, pd), obj(3, srq), obj(4, cq), obj(5, cq), u64(7, 79),
+		to(8, 20, inputAt), u64(9, abi.TypeRC),
 		u32(10, 1<<12), to(13, 20, 0), to(14, 4, 32), to(0x1001, 32, 40)}
 	good("create_qp", h.ioctl(ioctlQP, 0, qp...))
 	q := h.number(0)

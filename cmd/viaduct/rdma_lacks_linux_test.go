@@ -48,7 +48,8 @@ func TestRDMALackingTools(t *testing.T) {
 	t.Parallel()
 	need(t, "ibv_ud_pingpong", "ibverbs-utils")
 	for program, want := range map[string]string{"ibv_ud_pingpong": "datagrams (UD)", "ibv_uc_pingpong": "unreliable connections (UC)"} {
-		if r := run(t, "run", "--rdma", "--", program, "-g", "0"); r.code == 0 || strings.Count(r.stderr, want) != 1 || !strings.Contains(r.stderr, "--device rxe0") {
+		if r := run(t, "run", "--rdma", "--", program, "-g", "0"); r.code == 0 ||
+			strings.Count(r.stderr, want) != 1 || !strings.Contains(r.stderr, "--device rxe0") {
 			t.Errorf("%s: exit %d\n%s", program, r.code, r.stderr)
 		}
 	}
@@ -64,10 +65,12 @@ func rdmaLacks() error {
 	}
 	const local, remoteWrite, remoteRead, atomics = 1, 2, 4, 8
 	reg := func(access uint32) error {
-		return e.command(abi.RegMR, 20, e.at(0), uint64(rightsAt), uint64(page), uint64(rightsAt), e.pd, access, uint64(1))
+		return e.command(abi.RegMR, 20, e.at(0), uint64(rightsAt), uint64(page), uint64(rightsAt),
+			e.pd, access, uint64(1))
 	}
 	create := func(typ uint32) error {
-		return e.command(abi.CreateQP, 64, e.at(0), uint64(2), e.pd, e.cqHandle, e.cqHandle, uint32(0), uint32(1), uint32(1),
+		return e.command(abi.CreateQP, 64, e.at(0), uint64(2), e.pd, e.cqHandle, e.cqHandle,
+			uint32(0), uint32(1), uint32(1),
 			uint32(1), uint32(1), uint32(0), typ<<8, uint32(0))
 	}
 	modify := func(mask uint32) error {

@@ -28,7 +28,8 @@ func listens(port string) bool {
 	for _, f := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
 		b, _ := os.ReadFile(f)
 		for line := range strings.Lines(string(b)) {
-			if f := strings.Fields(line); len(f) > 3 && f[3] == "0A" && strings.HasSuffix(f[1], fmt.Sprintf(":%04X", n)) {
+			if f := strings.Fields(line); len(f) > 3 && f[3] == "0A" &&
+				strings.HasSuffix(f[1], fmt.Sprintf(":%04X", n)) {
 				return true
 			}
 		}
@@ -102,7 +103,9 @@ func TestRDMAPs(t *testing.T) {
 				}
 				for _, p := range psList(t).Processes {
 					for _, conn := range p.Conns {
-						if conn.Transport == "iwarp" && strings.HasPrefix(conn.Path, c.path) && conn.SentBytes > 1000 && conn.ReceivedBytes > 1000 && time.Since(conn.Active) < time.Minute {
+						if conn.Transport == "iwarp" && strings.HasPrefix(conn.Path, c.path) &&
+							conn.SentBytes > 1000 && conn.ReceivedBytes > 1000 &&
+							time.Since(conn.Active) < time.Minute {
 							found[conn.Role] = true
 						}
 					}
@@ -174,7 +177,8 @@ func TestRDMADevices(t *testing.T) {
 			t.Errorf("ibv_devinfo does not say %q:\n%s", want, r.stdout)
 		}
 	}
-	if r := run(t, "run", "--rdma", "--device", "a b", "--", "true"); r.code != 125 || !strings.Contains(r.last(), "letters") {
+	if r := run(t, "run", "--rdma", "--device", "a b", "--", "true"); r.code != 125 ||
+		!strings.Contains(r.last(), "letters") {
 		t.Errorf("a bad name: %d, %s", r.code, r.last())
 	}
 }
@@ -186,7 +190,8 @@ func TestRDMARping(t *testing.T) {
 	for _, size := range []int{64, 4096, 60000} {
 		port := strconv.Itoa(freePort(t))
 		args := []string{"-a", "127.0.0.1", "-p", port, "-C", "20", "-S", strconv.Itoa(size), "-v"}
-		s, c := rdmaPair(t, port, append([]string{"rping", "-s"}, args...), append([]string{"rping", "-c", "-V"}, args...))
+		s, c := rdmaPair(t, port, append([]string{"rping", "-s"}, args...),
+			append([]string{"rping", "-c", "-V"}, args...))
 		for side, out := range map[string]string{"server": s, "client": c} {
 			if n := strings.Count(out, "ping data: rdma-ping-"); n != 20 {
 				t.Errorf("%d bytes: the %s saw %d rounds:\n%s", size, side, n, out)
@@ -194,7 +199,8 @@ func TestRDMARping(t *testing.T) {
 		}
 		// If the listener is slow, as on a busy machine, the request goes over TCP.
 		shared, slow := strings.Contains(c, "by shared memory"), strings.Contains(c, "by tcp: the listener has not ")
-		if !strings.Contains(c, "connected over iWARP") || sock.SharesByDefault && !shared && !slow || shared != strings.Contains(s, "by shared memory") {
+		if !strings.Contains(c, "connected over iWARP") || sock.SharesByDefault && !shared &&
+			!slow || shared != strings.Contains(s, "by shared memory") {
 			t.Errorf("--explain does not tell of a connection through shared memory:\n%s\nserver:\n%s", c, s)
 		}
 	}
@@ -220,7 +226,8 @@ func TestRDMARpingWithOwn(t *testing.T) {
 	p := strconv.Itoa(freePort(t))
 	start(t, 1, "rping", "-s", "-a", "127.0.0.1", "-p", p, "-S", "5000")
 	out.Reset()
-	c := command(ctx, "run", "--rdma", "--explain", "--tcp", "--", "rping", "-c", "-a", "127.0.0.1", "-p", p, "-C", "10", "-S", "5000", "-V")
+	c := command(ctx, "run", "--rdma", "--explain", "--tcp", "--", "rping", "-c", "-a", "127.0.0.1",
+		"-p", p, "-C", "10", "-S", "5000", "-V")
 	c.Stdout, c.Stderr, c.WaitDelay = &out, &out, 5*time.Second
 	if err := c.Run(); err != nil || !strings.Contains(out.String(), "by tcp: ") {
 		t.Errorf("client: %v\n%s", err, out.String())
@@ -289,6 +296,7 @@ func TestRDMAKilledListener(t *testing.T) {
 	p.Kill()
 	s.Wait()
 	if code := s.ProcessState.ExitCode(); code != 137 || ctx.Err() != nil || listens(port) {
-		t.Errorf("the supervisor ended with %d (%v), the port is open: %v\n%s", code, ctx.Err(), listens(port), out.String())
+		t.Errorf("the supervisor ended with %d (%v), the port is open: %v\n%s", code, ctx.Err(),
+			listens(port), out.String())
 	}
 }

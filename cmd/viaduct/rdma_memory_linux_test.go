@@ -32,7 +32,8 @@ func TestRDMAMemory(t *testing.T) {
 	for _, mode := range []string{"read", "write"} {
 		for _, flags := range [][]string{nil, {"--tcp"}} {
 			t.Run(strings.Join(append([]string{mode}, flags...), " "), func(t *testing.T) {
-				args := append(append([]string{"run", "--rdma"}, flags...), "--", "env", fmt.Sprintf("%s=first %s %d", asRDMAMemory, mode, freePort(t)), os.Args[0])
+				args := append(append([]string{"run", "--rdma"}, flags...), "--", "env",
+					fmt.Sprintf("%s=first %s %d", asRDMAMemory, mode, freePort(t)), os.Args[0])
 				r := good(t, args...)
 				if !strings.Contains(r.stdout, "second: done") {
 					t.Errorf("the second process says %q", r.stdout)
@@ -76,7 +77,8 @@ func fixedMemory(with byte) ([]byte, error) {
 
 // mapAt maps memory at an unused address.
 func mapAt(addr uintptr, n int) ([]byte, error) {
-	at, _, e := unix.Syscall6(unix.SYS_MMAP, addr, uintptr(n), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON|unix.MAP_FIXED_NOREPLACE, ^uintptr(0), 0)
+	at, _, e := unix.Syscall6(unix.SYS_MMAP, addr, uintptr(n), unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_PRIVATE|unix.MAP_ANON|unix.MAP_FIXED_NOREPLACE, ^uintptr(0), 0)
 	if e != 0 {
 		return nil, e
 	}
@@ -124,10 +126,12 @@ func newRDMAEnd(port uint16, addr uint64, n, skip int) (*rdmaEnd, error) {
 		e.pd = h.word(0)
 		must(h.command(abi.RegMR, 20, answer, addr, uint64(n), addr, e.pd, uint32(7), uint64(1)), "reg_mr")
 		e.mr, e.stag = h.word(0), h.word(1)
-		must(h.command(abi.CreateCQ, 24, answer, uint64(1), uint32(64), uint32(0), int32(-1), uint32(0), uint64(0)), "create_cq")
+		must(h.command(abi.CreateCQ, 24, answer, uint64(1), uint32(64), uint32(0), int32(-1), uint32(0), uint64(0)),
+			"create_cq")
 		e.cqHandle = h.word(0)
 		e.cqKey = int64(le.Uint64(h.scratch[16:]))
-		must(h.command(abi.CreateQP, 64, answer, uint64(2), e.pd, e.cqHandle, e.cqHandle, uint32(0), uint32(endEntries-1), uint32(endEntries),
+		must(h.command(abi.CreateQP, 64, answer, uint64(2), e.pd, e.cqHandle, e.cqHandle,
+			uint32(0), uint32(endEntries-1), uint32(endEntries),
 			uint32(4), uint32(4), uint32(0), uint32(2<<8), uint32(0)), "create_qp")
 		e.handle, e.qp = h.word(0), h.word(1)
 		e.sqKey, e.rqKey = int64(le.Uint64(h.scratch[48:])), int64(le.Uint64(h.scratch[56:]))
@@ -143,7 +147,8 @@ func newRDMAEnd(port uint16, addr uint64, n, skip int) (*rdmaEnd, error) {
 
 // endObjects destroys the objects of newRDMAEnd.
 func (e *rdmaEnd) endObjects() error {
-	return errors.Join(e.command(abi.DestroyQP, 4, e.at(0), e.handle, uint32(0)), e.command(abi.DestroyCQ, 8, e.at(0), e.cqHandle, uint32(0)),
+	return errors.Join(e.command(abi.DestroyQP, 4, e.at(0), e.handle, uint32(0)),
+		e.command(abi.DestroyCQ, 8, e.at(0), e.cqHandle, uint32(0)),
 		e.command(abi.DeregMR, 0, e.mr), e.command(abi.DeallocPD, 0, e.pd))
 }
 
@@ -237,7 +242,8 @@ func rdmaFirst(mode string, port uint16) error {
 		return err
 	}
 	c := exec.Command(os.Args[0])
-	c.Env = append(os.Environ(), fmt.Sprintf("%s=second %s %d %d %d %d %d", asRDMAMemory, mode, port, e.stag, e.handle, e.sqKey, e.cqKey))
+	c.Env = append(os.Environ(), fmt.Sprintf("%s=second %s %d %d %d %d %d", asRDMAMemory, mode,
+		port, e.stag, e.handle, e.sqKey, e.cqKey))
 	for _, fd := range []int{e.uverbs, e.cm, pair[1]} {
 		c.ExtraFiles = append(c.ExtraFiles, os.NewFile(uintptr(fd), "passed"))
 	}

@@ -198,7 +198,8 @@ func rdmaHonest() (err error) {
 			return fmt.Errorf("honest: transfer %d: %v, %w", transfers, got, err)
 		}
 		to := mem[honestStep:]
-		for end := time.Now().Add(20 * time.Second); !bytes.Equal(to[:movingLen/4], mem[:movingLen/4]) || !bytes.Equal(to[movingLen/4:movingLen/2], mem[movingLen/2:][:movingLen/4]); {
+		for end := time.Now().Add(20 * time.Second); !bytes.Equal(to[:movingLen/4], mem[:movingLen/4]) ||
+			!bytes.Equal(to[movingLen/4:movingLen/2], mem[movingLen/2:][:movingLen/4]); {
 			if time.Now().After(end) {
 				return fmt.Errorf("honest: transfer %d has not come", transfers)
 			}

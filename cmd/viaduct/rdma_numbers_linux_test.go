@@ -47,7 +47,8 @@ func TestRDMANumbers(t *testing.T) {
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
-			cmd := command(ctx, "run", "--rdma", "--", "sh", "-c", c.inside+` && exec env "$0=$1" "$2"`, asRDMANumbers, fmt.Sprint(c.open), os.Args[0])
+			cmd := command(ctx, "run", "--rdma", "--", "sh", "-c", c.inside+` && exec env "$0=$1" "$2"`,
+				asRDMANumbers, fmt.Sprint(c.open), os.Args[0])
 			cmd.Args = slices.Concat([]string{"sh", "-c", c.outside + ` && exec "$0" "$@"`}, cmd.Args)
 			cmd.Path = "/bin/sh"
 			var out, errs bytes.Buffer
@@ -82,7 +83,8 @@ func rdmaNumbers(arg string) error {
 		return err
 	}
 	for i := range n {
-		fd, err := unix.Open([]string{"/dev/infiniband/uverbs0", "/dev/infiniband/rdma_cm"}[i%2], unix.O_RDWR|unix.O_CLOEXEC, 0)
+		fd, err := unix.Open([]string{"/dev/infiniband/uverbs0", "/dev/infiniband/rdma_cm"}[i%2],
+			unix.O_RDWR|unix.O_CLOEXEC, 0)
 		if err == unix.EMFILE {
 			break
 		}

@@ -248,7 +248,8 @@ func rdmaPathErrors(dir string) error {
 		}
 	}
 	b := make([]byte, 100)
-	if n, err := unix.Readlink("/sys/class/infiniband_verbs/uverbs0/device", b); err != nil || string(b[:n]) != "../../infiniband/siw0/device" {
+	if n, err := unix.Readlink("/sys/class/infiniband_verbs/uverbs0/device", b); err != nil ||
+		string(b[:n]) != "../../infiniband/siw0/device" {
 		return fmt.Errorf("readlink: %q, %v", b[:max(n, 0)], err)
 	}
 	return nil

@@ -30,10 +30,13 @@ const asRXEStreams = "VIADUCT_TEST_RXE_STREAMS"
 // requests are executed.
 func TestRXEStreams(t *testing.T) {
 	t.Parallel()
-	r := good(t, "run", "--rdma", "--device", "rxe0", "--", "env", fmt.Sprintf("%s=%d", asRXEStreams, *rdmaStreams), os.Args[0])
+	r := good(t, "run", "--rdma", "--device", "rxe0", "--", "env",
+		fmt.Sprintf("%s=%d", asRXEStreams, *rdmaStreams), os.Args[0])
 	var streams, commands, done, attacks int
-	fmt.Sscanf(strings.TrimSpace(r.stdout), "%d streams, %d commands, %d done, %d attacks", &streams, &commands, &done, &attacks)
-	if streams != *rdmaStreams || commands < 10*streams || done < commands/4 || done > commands*9/10 || attacks < streams/2 {
+	fmt.Sscanf(strings.TrimSpace(r.stdout), "%d streams, %d commands, %d done, %d attacks",
+		&streams, &commands, &done, &attacks)
+	if streams != *rdmaStreams || commands < 10*streams || done < commands/4 || done > commands*9/10 ||
+		attacks < streams/2 {
 		t.Errorf("%q: too few", r.stdout)
 	}
 	t.Log(strings.TrimSpace(r.stdout))
@@ -104,7 +107,8 @@ func rxeStreamsMain(arg string) error {
 	}
 	attacks := 0
 	for n := range count {
-		s := &rxeStream{rdmaStream: rdmaStream{cmFields: cmFields{rdmaFields: h, gone: 1 << 30}, r: rand.New(rand.NewPCG(uint64(n), 16)),
+		s := &rxeStream{rdmaStream: rdmaStream{cmFields: cmFields{rdmaFields: h, gone: 1 << 30},
+			r:         rand.New(rand.NewPCG(uint64(n), 16)),
 			connected: true, verbs: append(abi.Commands(), abi.RXECommands()...)}, gid: gid}
 		err := s.run()
 		attacks += s.attacks
@@ -181,7 +185,8 @@ func (s *rxeStream) attack() error {
 	var rings [2][]byte
 	for i := range rings {
 		info := abi.Body(s.scratch[32+16*i:])
-		ring, err := unix.Mmap(s.uverbs, int64(info.U64(0)), int(info.U32(8)), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+		ring, err := unix.Mmap(s.uverbs, int64(info.U64(0)), int(info.U32(8)),
+			unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 		if err != nil {
 			return fmt.Errorf("a ring can't be mapped: %w", err)
 		}

@@ -55,7 +55,8 @@ func newRXEEnd(addr uint64, n, skip int) (e *rxeEnd, err error) {
 		must(h.command(abi.CreateCQ, 24, answer, uint64(1), uint32(63), uint32(0), int32(-1), uint32(0)), "create_cq")
 		e.cqHandle = h.word(0)
 		e.keys, e.cq = nil, e.ring(8, &err)
-		must(h.command(abi.CreateQP, 64, answer, uint64(2), e.pd, e.cqHandle, e.cqHandle, uint32(0), uint32(15), uint32(15),
+		must(h.command(abi.CreateQP, 64, answer, uint64(2), e.pd, e.cqHandle, e.cqHandle,
+			uint32(0), uint32(15), uint32(15),
 			uint32(4), uint32(4), uint32(0), uint32(2<<8), uint32(0)), "create_qp")
 		e.handle, e.qpn = h.word(0), h.word(1)
 		e.rq, e.sq = e.ring(32, &err), e.ring(48, &err)
@@ -74,7 +75,8 @@ func (e *rxeEnd) ring(at int, err *error) []byte {
 	}
 	info := abi.Body(e.scratch[at:])
 	e.keys = append(e.keys, int64(info.U64(0)))
-	b, merr := unix.Mmap(e.uverbs, int64(info.U64(0)), int(info.U32(8)), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	b, merr := unix.Mmap(e.uverbs, int64(info.U64(0)), int(info.U32(8)), unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_SHARED)
 	if merr != nil {
 		*err = fmt.Errorf("mmap: %w", merr)
 	}

@@ -232,12 +232,15 @@ func rxeHostileRequests(self uint32, at uint64, key uint32, n *honestNumbers, ov
 				if i != 2 {
 					r.key = theirKey
 				}
-				all = append(all, rxeAttack{name: fmt.Sprintf("operation %d, local %d", op, i), to: self, rxeRequest: r})
+				all = append(all, rxeAttack{name: fmt.Sprintf("operation %d, local %d", op, i),
+					to: self, rxeRequest: r})
 			}
 		}
 		if op == rxeSend || op == rxeSendInv {
-			all = append(all, rxeAttack{name: "receive into its memory", to: self, rxeRequest: mine, receive: theirs, recvKey: theirKey},
-				rxeAttack{name: "receive into its addresses", to: self, rxeRequest: mine, receive: theirs, recvKey: key},
+			all = append(all, rxeAttack{name: "receive into its memory", to: self, rxeRequest: mine,
+				receive: theirs, recvKey: theirKey},
+				rxeAttack{name: "receive into its addresses", to: self, rxeRequest: mine,
+					receive: theirs, recvKey: key},
 				rxeAttack{name: "receive by its key", to: self, rxeRequest: mine, receive: at, recvKey: theirKey})
 		} else {
 			for i := range 3 {
@@ -248,17 +251,21 @@ func rxeHostileRequests(self uint32, at uint64, key uint32, n *honestNumbers, ov
 				if i != 2 {
 					r.rkey = theirKey
 				}
-				all = append(all, rxeAttack{name: fmt.Sprintf("operation %d, remote %d", op, i), to: self, rxeRequest: r})
+				all = append(all, rxeAttack{name: fmt.Sprintf("operation %d, remote %d", op, i),
+					to: self, rxeRequest: r})
 			}
 		}
 		// Also attack the other program's queue pair, with local memory that is valid and the other
 		// program's address and key.
 		mine.raddr, mine.rkey = theirs, theirKey
-		all = append(all, rxeAttack{name: fmt.Sprintf("operation %d to its queue pair", op), to: n.QPs[over], rxeRequest: mine})
+		all = append(all, rxeAttack{name: fmt.Sprintf("operation %d to its queue pair", op),
+			to: n.QPs[over], rxeRequest: mine})
 	}
 	return append(all,
-		rxeAttack{name: "invalidate of its key", to: self, rxeRequest: rxeRequest{op: rxeInvalidate, invalidate: theirKey}},
-		rxeAttack{name: "bind of its region", to: self, rxeRequest: rxeRequest{op: rxeBind, n: 8, raddr: theirs, key: theirKey, rkey: theirKey}})
+		rxeAttack{name: "invalidate of its key", to: self,
+			rxeRequest: rxeRequest{op: rxeInvalidate, invalidate: theirKey}},
+		rxeAttack{name: "bind of its region", to: self,
+			rxeRequest: rxeRequest{op: rxeBind, n: 8, raddr: theirs, key: theirKey, rkey: theirKey}})
 }
 
 // try posts the request after a valid one, so that both are read together, and checks that it

@@ -41,7 +41,8 @@ func TestRXEPs(t *testing.T) {
 		}
 		for _, p := range psList(t).Processes {
 			for _, q := range p.Conns {
-				if q.Transport == "roce" && q.Path == "roce RC" && q.State == "open" && q.SentBytes > 1000 && q.ReceivedBytes > 1000 &&
+				if q.Transport == "roce" && q.Path == "roce RC" && q.State == "open" &&
+					q.SentBytes > 1000 && q.ReceivedBytes > 1000 &&
 					name.MatchString(q.Local) && name.MatchString(q.Remote) {
 					found[q.Local] = q.Remote
 				}

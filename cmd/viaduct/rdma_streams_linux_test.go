@@ -22,17 +22,21 @@ import (
 // asRDMAStreams makes the test binary a program that sends streams of commands: "COUNT PORT".
 const asRDMAStreams = "VIADUCT_TEST_RDMA_STREAMS"
 
-var rdmaStreams = flag.Int("streams", 150, "how many streams of RDMA commands at random are sent; 10000 take a minute or two")
+var rdmaStreams = flag.Int("streams", 150,
+	"how many streams of RDMA commands at random are sent; 10000 take a minute or two")
 
 // Streams of commands are generated from the tables of package abi: correct ones mixed with wrong
 // lengths, handles, addresses and flags. Only errors that the kernel would return are allowed, and
 // the device must work as before after each stream. The number of a stream is its seed.
 func TestRDMAStreams(t *testing.T) {
 	t.Parallel()
-	r := good(t, "run", "--rdma", "--", "env", fmt.Sprintf("%s=%d %d", asRDMAStreams, *rdmaStreams, freePort(t)), os.Args[0])
+	r := good(t, "run", "--rdma", "--", "env",
+		fmt.Sprintf("%s=%d %d", asRDMAStreams, *rdmaStreams, freePort(t)), os.Args[0])
 	var streams, commands, done, connections int
-	fmt.Sscanf(strings.TrimSpace(r.stdout), "%d streams, %d commands, %d done, %d connections", &streams, &commands, &done, &connections)
-	if streams != *rdmaStreams || commands < 10*streams || done < commands/4 || done > commands*9/10 || connections < streams/100 {
+	fmt.Sscanf(strings.TrimSpace(r.stdout), "%d streams, %d commands, %d done, %d connections",
+		&streams, &commands, &done, &connections)
+	if streams != *rdmaStreams || commands < 10*streams || done < commands/4 || done > commands*9/10 ||
+		connections < streams/100 {
 		t.Errorf("%q: too few", r.stdout)
 	}
 	t.Log(strings.TrimSpace(r.stdout))
@@ -74,7 +78,8 @@ func rdmaStreamsMain(arg string) error {
 		}
 	}
 	for n := range count {
-		s := &rdmaStream{cmFields: cmFields{rdmaFields: h, gone: 1 << 30}, r: rand.New(rand.NewPCG(uint64(n), 15)), port: port, verbs: abi.Commands()}
+		s := &rdmaStream{cmFields: cmFields{rdmaFields: h, gone: 1 << 30},
+			r: rand.New(rand.NewPCG(uint64(n), 15)), port: port, verbs: abi.Commands()}
 		err := s.run()
 		unix.CloseRange(lowest, 1023, 0)
 		if err != nil {
@@ -117,8 +122,10 @@ func (s *rdmaStream) run() (err error) {
 	return nil
 }
 
-var streamErrors = []unix.Errno{unix.EINVAL, unix.ENOENT, unix.ENOSPC, unix.EFAULT, unix.EAGAIN, unix.EOPNOTSUPP, unix.EPROTONOSUPPORT, unix.ENOMEM,
-	unix.EBUSY, unix.EBADF, unix.ENOTTY, unix.ENOTCONN, unix.EADDRINUSE, unix.EADDRNOTAVAIL, unix.ENODEV, unix.EACCES, unix.EAFNOSUPPORT, unix.ECONNRESET}
+var streamErrors = []unix.Errno{unix.EINVAL, unix.ENOENT, unix.ENOSPC, unix.EFAULT, unix.EAGAIN,
+	unix.EOPNOTSUPP, unix.EPROTONOSUPPORT, unix.ENOMEM,
+	unix.EBUSY, unix.EBADF, unix.ENOTTY, unix.ENOTCONN, unix.EADDRINUSE, unix.EADDRNOTAVAIL,
+	unix.ENODEV, unix.EACCES, unix.EAFNOSUPPORT, unix.ECONNRESET}
 
 // spoil sometimes damages a command: its fields, its other bytes, or its length. It returns the
 // damaged body and the stated room for a response.

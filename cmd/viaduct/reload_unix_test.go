@@ -26,7 +26,8 @@ func fileCertificate(t *testing.T, cert, key string) (pin string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano()), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour)}
+	c := x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano()),
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour)}
 	der, err := x509.CreateCertificate(rand.Reader, &c, &c, k.Public(), k)
 	if err != nil {
 		t.Fatal(err)
@@ -60,7 +61,8 @@ func TestHangupReloads(t *testing.T) {
 			writeToken("token", strings.Repeat("a", 20))
 			writeToken("a", strings.Repeat("a", 20))
 			writeToken("b", strings.Repeat("b", 20))
-			p, urls := start(t, 1, "serve", "--root", root, "--listen", listenURL(scheme, "127.0.0.1"), "--tls-cert", file("cert"), "--tls-key", file("key"), "--token-file", file("token"))
+			p, urls := start(t, 1, "serve", "--root", root, "--listen", listenURL(scheme, "127.0.0.1"),
+				"--tls-cert", file("cert"), "--tls-key", file("key"), "--token-file", file("token"))
 			ls := func(pin, token string) []string {
 				return []string{"ls", urls[0], "--tls-pin", pin, "--token-file", file(token)}
 			}

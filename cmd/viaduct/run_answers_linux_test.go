@@ -31,7 +31,8 @@ func TestRunAnswers(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, four, _ := net.SplitHostPort(echoSDP(t, "127.0.0.1"))
-	r, es := runRun(t, []string{"--portmap-listen", "off", "--listen", "any", "--to", "192.0.2.1=" + silent.Addr().String(), "--to", "2001:db8::1=" + silent.Addr().String(),
+	r, es := runRun(t, []string{"--portmap-listen", "off", "--listen", "any", "--to", "192.0.2.1=" +
+		silent.Addr().String(), "--to", "2001:db8::1=" + silent.Addr().String(),
 		"--to", "[::1]:" + port + "=" + echoSDP(t, "::1"), "--to", "*:" + port + "=127.0.0.1:" + four}, program, port, closed)
 	if r.code != 0 {
 		t.Fatalf("exit %d, %s", r.code, r.stderr)

@@ -57,7 +57,8 @@ func TestRunUnseen(t *testing.T) {
 	}
 	defer f.Close()
 	file := filepath.Join(t.TempDir(), "explain")
-	c := command(t.Context(), "run", "--json", "--explain="+file, "--portmap-listen", "off", "--listen", "any", "--", "sleep", "60")
+	c := command(t.Context(), "run", "--json", "--explain="+file, "--portmap-listen", "off",
+		"--listen", "any", "--", "sleep", "60")
 	c.ExtraFiles = []*os.File{f}
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
@@ -157,7 +158,8 @@ func TestRunRedisProtected(t *testing.T) {
 	t.Parallel()
 	redis := need(t, "redis-server", "redis-server")
 	host, port := remoteAddr(t), strconv.Itoa(freePort(t))
-	s := startRun(t, []string{"--listen", port}, redis, "--port", port, "--bind", "0.0.0.0", "--save", "", "--dir", t.TempDir())
+	s := startRun(t, []string{"--listen", port}, redis, "--port", port, "--bind", "0.0.0.0",
+		"--save", "", "--dir", t.TempDir())
 	sdpPort := s.sdpPort(port)
 	ask := func(from string) string {
 		c := dialFrom(t, from, from+":"+sdpPort)
@@ -209,7 +211,8 @@ func TestRunPostgresTrust(t *testing.T) {
 		t.Fatal(err)
 	}
 	port := strconv.Itoa(freePort(t))
-	s := startRun(t, []string{"--listen", port}, append(as, filepath.Join(bin, "postgres"), "-D", data, "-p", port, "-k", data, "-c", "listen_addresses=127.0.0.1", "-c", "fsync=off")...)
+	s := startRun(t, []string{"--listen", port},
+		append(as, filepath.Join(bin, "postgres"), "-D", data, "-p", port, "-k", data, "-c", "listen_addresses=127.0.0.1", "-c", "fsync=off")...)
 	s.waitStderr("ready to accept")
 	sdpPort := s.sdpPort(port)
 	ask := func(from string) string {

@@ -34,7 +34,8 @@ func denied(t *testing.T, calls string, args ...string) result {
 // run --check reports forbidden operations, and how to permit them.
 func TestRunCheck(t *testing.T) {
 	t.Parallel()
-	if r := run(t, "run", "--check"); r.code != 0 || !strings.Contains(r.stdout, "a program's sockets can be borrowed") {
+	if r := run(t, "run", "--check"); r.code != 0 ||
+		!strings.Contains(r.stdout, "a program's sockets can be borrowed") {
 		t.Errorf("exit %d\n%s%s", r.code, r.stdout, r.stderr)
 	}
 	for _, tc := range []struct {
@@ -82,12 +83,14 @@ func TestRunCheck(t *testing.T) {
 			if !strings.Contains(r.stderr, "all connections stay plain TCP") {
 				t.Errorf("nothing is said: %s", r.stderr)
 			}
-			if r = denied(t, call, "run", "--require", "--", "true"); r.code != 125 || !strings.Contains(r.last(), "can't be borrowed") {
+			if r = denied(t, call, "run", "--require", "--", "true"); r.code != 125 ||
+				!strings.Contains(r.last(), "can't be borrowed") {
 				t.Errorf("with --require: exit %d, %s", r.code, r.stderr)
 			}
 		})
 	}
-	if r := run(t, "run", "--", os.Args[0], "run", "--check"); r.code != 125 || !strings.Contains(r.stdout, "inside another viaduct run") {
+	if r := run(t, "run", "--", os.Args[0], "run", "--check"); r.code != 125 ||
+		!strings.Contains(r.stdout, "inside another viaduct run") {
 		t.Errorf("nested: exit %d\n%s%s", r.code, r.stdout, r.stderr)
 	}
 }
@@ -119,11 +122,13 @@ func TestRunDeafPortMapper(t *testing.T) {
 		t.Errorf("it took %v", took)
 	}
 	r, es = runRun(t, []string{"--require", "--portmap", silent.LocalAddr().String()}, python, "-c", script)
-	if r.code != 1 || !strings.Contains(r.stderr, "ConnectionRefusedError") || plain.Load() != 1 || count(es, "connect", "refused") != 1 {
+	if r.code != 1 || !strings.Contains(r.stderr, "ConnectionRefusedError") || plain.Load() != 1 ||
+		count(es, "connect", "refused") != 1 {
 		t.Errorf("--require: exit %d, %d plain connections, %+v\n%s", r.code, plain.Load(), es, r.stderr)
 	}
 	// A program inside another run cannot be carried by this one.
-	if r := run(t, "run", "--", os.Args[0], "run", "--require", "--", "true"); r.code != 125 || !strings.Contains(r.last(), "inside another viaduct run") {
+	if r := run(t, "run", "--", os.Args[0], "run", "--require", "--", "true"); r.code != 125 ||
+		!strings.Contains(r.last(), "inside another viaduct run") {
 		t.Errorf("nested with --require: exit %d, %s", r.code, r.stderr)
 	}
 }

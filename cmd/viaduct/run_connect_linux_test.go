@@ -154,7 +154,8 @@ func deaf(t *testing.T, host string) net.Listener {
 	}
 	drop := []unix.SockFilter{{Code: 0x06, K: 0}}
 	raw.Control(func(fd uintptr) {
-		err = unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: 1, Filter: &drop[0]})
+		err = unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
+			&unix.SockFprog{Len: 1, Filter: &drop[0]})
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -224,7 +225,8 @@ func TestRunConnect(t *testing.T) {
 			args := []string{portOf(echo.Addr()), refused, portOf(never.Addr()), family}
 			want := plain(t, program, args...)
 			rule := func(from, to string) string { return net.JoinHostPort(tc.host, from) + "=:" + to }
-			r, es := runRun(t, []string{"--bound", tc.bound, "--to", rule(portOf(echo.Addr()), portOf(farEcho.Addr())), "--to", rule(refused, farRefused), "--to",
+			r, es := runRun(t, []string{"--bound", tc.bound,
+				"--to", rule(portOf(echo.Addr()), portOf(farEcho.Addr())), "--to", rule(refused, farRefused), "--to",
 				rule(portOf(never.Addr()), portOf(farNever.Addr()))},
 				append([]string{program}, args...)...)
 			if r.code != 0 {
@@ -253,7 +255,8 @@ func TestRunHeld(t *testing.T) {
 			t.Parallel()
 			refused := closedPort(t, host) // without SDP, nothing listens there
 			far := slow(t, host, echoSDP(t, host), 30*time.Millisecond)
-			s := startRun(t, []string{"--require", "--bound", "0", "--to", net.JoinHostPort(host, refused) + "=:" + portOf(far.Addr())},
+			s := startRun(t, []string{"--require", "--bound", "0",
+				"--to", net.JoinHostPort(host, refused) + "=:" + portOf(far.Addr())},
 				program, "held", refused, strconv.Itoa(n), family)
 			used := func() int {
 				t.Helper()
@@ -271,13 +274,15 @@ func TestRunHeld(t *testing.T) {
 				t.Errorf("%d of %d opens were used", some, n)
 			}
 			all += some
-			eventually(t, fmt.Sprintf("as many descriptors as before, %d", before), func() bool { return descriptors(t, supervisor) <= before })
+			eventually(t, fmt.Sprintf("as many descriptors as before, %d", before),
+				func() bool { return descriptors(t, supervisor) <= before })
 			s.in.Close()
 			code, es := s.finish()
 			sdp, given := count(es, "connect", "sdp"), count(es, "connect", "refused")
 			// A connection that the program gives up may already be connected.
 			if code != 0 || sdp < all || sdp+given != n+50 {
-				t.Errorf("exit %d; %d opens were carried, %d given up, want %d and %d together\n%s", code, sdp, given, all, n+50, s.stderr())
+				t.Errorf("exit %d; %d opens were carried, %d given up, want %d and %d together\n%s",
+					code, sdp, given, all, n+50, s.stderr())
 			}
 		})
 	}

@@ -75,7 +75,8 @@ func TestRunDeferredAccept(t *testing.T) {
 					}
 					c.ExtraFiles = append(c.ExtraFiles, file)
 				}
-			}, "run", "--json", "--explain="+file, "--portmap-listen", "off", "--listen", "any", "--", python, "-c", deferredPy, how)
+			}, "run", "--json", "--explain="+file, "--portmap-listen", "off", "--listen", "any",
+				"--", python, "-c", deferredPy, how)
 			s := &served{proc: p, file: file}
 			port := s.sdpPort("")
 			begin := time.Now()

@@ -32,9 +32,11 @@ func TestRunOtherFamily(t *testing.T) {
 	}
 	for _, bound := range []string{"0", "10s"} {
 		port := strconv.Itoa(freePort(t))
-		r, es := runRun(t, []string{"--to", "127.0.0.1:" + port + "=[::1]:" + sdpPort, "--bound", bound}, "env", asNames+"=127.0.0.1:"+port, os.Args[0])
+		r, es := runRun(t, []string{"--to", "127.0.0.1:" + port + "=[::1]:" + sdpPort, "--bound", bound},
+			"env", asNames+"=127.0.0.1:"+port, os.Args[0])
 		local, remote, _ := strings.Cut(strings.TrimSpace(r.stdout), " ")
-		if a, err := netip.ParseAddrPort(local); r.code != 0 || r.stderr != "" || remote != "127.0.0.1:"+port || err != nil || a.Addr().String() != "127.0.0.1" || a.Port() == 0 {
+		if a, err := netip.ParseAddrPort(local); r.code != 0 || r.stderr != "" ||
+			remote != "127.0.0.1:"+port || err != nil || a.Addr().String() != "127.0.0.1" || a.Port() == 0 {
 			t.Errorf("bound %s: exit %d; %q\n%s", bound, r.code, r.stdout, r.stderr)
 		}
 		if count(es, "connect", "sdp") != 1 {
@@ -101,7 +103,8 @@ func TestRunPairRequests(t *testing.T) {
 			t.Error("two descriptors: granted")
 		}
 	}
-	eventually(t, fmt.Sprintf("as many descriptors as before, %d", before), func() bool { return descriptors(t, supervisor) <= before })
+	eventually(t, fmt.Sprintf("as many descriptors as before, %d", before),
+		func() bool { return descriptors(t, supervisor) <= before })
 	if why := askPair(t, port, "127.0.0.1:0", ends[1]); why != "" {
 		t.Errorf("a request that is right: %s", why)
 	}
@@ -132,7 +135,8 @@ func TestRunPairAnswers(t *testing.T) {
 			c.Close()
 		}()
 		r, es := runRun(t, []string{"--same-host"}, "env", asNames+"=127.0.0.1:"+port, os.Args[0])
-		if local, remote, _ := strings.Cut(strings.TrimSpace(r.stdout), " "); r.code != 0 || r.stderr != "" || remote != "127.0.0.1:"+port || !strings.HasPrefix(local, "127.0.0.1:") {
+		if local, remote, _ := strings.Cut(strings.TrimSpace(r.stdout), " "); r.code != 0 ||
+			r.stderr != "" || remote != "127.0.0.1:"+port || !strings.HasPrefix(local, "127.0.0.1:") {
 			t.Errorf("answer %s: exit %d; %q\n%s", answer, r.code, r.stdout, r.stderr)
 		}
 		if count(es, "connect", "tcp") != 1 {

@@ -22,7 +22,8 @@ import (
 )
 
 // hostileFor is how long each hostile program runs; a minute finds more.
-var hostileFor = flag.Duration("hostile", 3*time.Second, "how long programs pull descriptors from under their own calls")
+var hostileFor = flag.Duration("hostile", 3*time.Second,
+	"how long programs pull descriptors from under their own calls")
 
 // asHostile makes the test binary the hostile Go program: "SECONDS PORT LISTENPORT".
 const asHostile = "VIADUCT_TEST_HOSTILE"

@@ -110,7 +110,8 @@ func TestRunCurl(t *testing.T) {
 	for _, bound := range []string{"0", "1s"} {
 		t.Run("bound="+bound, func(t *testing.T) {
 			got := filepath.Join(t.TempDir(), "got")
-			r, es := runRun(t, []string{"--to", at, "--bound", bound}, "curl", "-sS", "-o", got, "-w", "%{remote_ip}:%{remote_port}", "http://"+at+"/a.bin")
+			r, es := runRun(t, []string{"--to", at, "--bound", bound}, "curl", "-sS", "-o", got,
+				"-w", "%{remote_ip}:%{remote_port}", "http://"+at+"/a.bin")
 			if r.code != 0 || r.stdout != at {
 				t.Fatalf("exit %d, remote %q, want %q\n%s", r.code, r.stdout, at, r.stderr)
 			}
@@ -187,7 +188,8 @@ func (s *served) sdpPort(port string) (sdpPort string) {
 	s.t.Helper()
 	eventually(s.t, "carried listener at "+port, func() bool {
 		for _, e := range s.explained() {
-			if e.Call == "listen" && e.Path == "sdp" && strings.HasSuffix(e.Local, ":"+port) || e.Call == "listen" && e.Path == "sdp" && port == "" {
+			if e.Call == "listen" && e.Path == "sdp" && strings.HasSuffix(e.Local, ":"+port) ||
+				e.Call == "listen" && e.Path == "sdp" && port == "" {
 				sdpPort = e.Why[strings.LastIndex(e.Why, ":")+1:]
 			}
 		}
@@ -215,7 +217,8 @@ func echoTrue(port string) error {
 		return err
 	}
 	mine := c.LocalAddr().(*net.TCPAddr).AddrPort().Port()
-	if !bytes.Equal(got[:8], want[:]) || binary.BigEndian.Uint16(got[8:]) != mine || binary.BigEndian.Uint16(got[10:]) != mine {
+	if !bytes.Equal(got[:8], want[:]) || binary.BigEndian.Uint16(got[8:]) != mine ||
+		binary.BigEndian.Uint16(got[10:]) != mine {
 		return fmt.Errorf("sent %x from port %d, got %x", want, mine, got)
 	}
 	return nil

@@ -38,7 +38,9 @@ while True: l.accept()[0].close()
 		for _, s := range services {
 			eventually(t, what+": an answer for the service", func() bool {
 				c := portmap.NewClient(portmap.ClientConfig{Server: mapper})
-				m, err := c.Resolve(t.Context(), portmap.Query{Service: netip.MustParseAddrPort("127.0.0.1:" + s.port), Local: netip.MustParseAddrPort("127.0.0.1:40000")})
+				m, err := c.Resolve(t.Context(),
+					portmap.Query{Service: netip.MustParseAddrPort("127.0.0.1:" + s.port),
+						Local: netip.MustParseAddrPort("127.0.0.1:40000")})
 				return err == nil && m.Address == netip.MustParseAddrPort("127.0.0.1:"+s.sdp)
 			})
 		}
@@ -55,7 +57,8 @@ while True: l.accept()[0].close()
 	if code := b.stop(syscall.SIGTERM); code != 128+15 {
 		t.Errorf("exit %d; %s", code, b.stderr())
 	}
-	eventually(t, "the third in the place of the second", func() bool { return count(c.explained(), "portmap", "udp") == 1 })
+	eventually(t, "the third in the place of the second",
+		func() bool { return count(c.explained(), "portmap", "udp") == 1 })
 	found("after the end of the second", c)
 	a.stop(syscall.SIGTERM)
 	c.stop(syscall.SIGTERM)
@@ -72,9 +75,11 @@ func TestRunRegistersWithServe(t *testing.T) {
 import socket, sys
 socket.create_server(("127.0.0.1", int(sys.argv[1]))).accept()
 `, port)
-	for service, sdp := range map[string]string{"127.0.0.1:" + port: "127.0.0.1:" + s.sdpPort(port), "127.0.0.1:1": "127.0.0.1:2"} {
+	for service, sdp := range map[string]string{"127.0.0.1:" + port: "127.0.0.1:" +
+		s.sdpPort(port), "127.0.0.1:1": "127.0.0.1:2"} {
 		c := portmap.NewClient(portmap.ClientConfig{Server: mapper})
-		m, err := c.Resolve(t.Context(), portmap.Query{Service: netip.MustParseAddrPort(service), Local: netip.MustParseAddrPort("127.0.0.1:40000")})
+		m, err := c.Resolve(t.Context(), portmap.Query{Service: netip.MustParseAddrPort(service),
+			Local: netip.MustParseAddrPort("127.0.0.1:40000")})
 		if err != nil || m.Address.String() != sdp {
 			t.Errorf("%s: %v, %v, want %s", service, m.Address, err, sdp)
 		}
@@ -95,7 +100,8 @@ func TestRunForeignMapper(t *testing.T) {
 	}
 	defer c.Close()
 	at := c.LocalAddr().String()
-	r := run(t, "run", "--explain", "--listen", "any", "--portmap-listen", at, "--", python, "-c", "import socket; socket.create_server((\"127.0.0.1\", 0))")
+	r := run(t, "run", "--explain", "--listen", "any", "--portmap-listen", at, "--", python,
+		"-c", "import socket; socket.create_server((\"127.0.0.1\", 0))")
 	if r.code != 0 || !strings.Contains(r.stderr, "portmap "+at+": off (UDP port "+portOf(c.LocalAddr())+" is another program's") || strings.Contains(r.stderr, "invalid") {
 		t.Errorf("exit %d, %s", r.code, r.stderr)
 	}

@@ -47,7 +47,8 @@ func TestRunPairStorm(t *testing.T) {
 					others := slices.DeleteFunc(es, func(e explained) bool { return e.Path == "pair" })
 					t.Errorf("exit %d; %d of %d connections were pairs; %+v\n%s", code, pairs, n, others, c.stderr())
 				}
-				eventually(t, "the server's connections", func() bool { return count(server.explained(), "accept", "pair") >= n })
+				eventually(t, "the server's connections",
+					func() bool { return count(server.explained(), "accept", "pair") >= n })
 				if code := server.stop(syscall.SIGTERM); code != 128+15 {
 					t.Errorf("exit %d; %s", code, server.stderr())
 				}
@@ -65,13 +66,15 @@ func TestRunPairShort(t *testing.T) {
 	t.Parallel()
 	program := buildCFile(t, "shapes")
 	server, port := pairServer(t, program)
-	c := limited(t, 64, []string{"--same-host"}, "sh", "-c", `for i in 1 2 3 4; do "$0" many "$1" 30 </dev/zero & done; wait`, program, port)
+	c := limited(t, 64, []string{"--same-host"}, "sh",
+		"-c", `for i in 1 2 3 4; do "$0" many "$1" 30 </dev/zero & done; wait`, program, port)
 	code, es := c.finish()
 	pairs, plain := count(es, "connect", "pair"), count(es, "connect", "tcp")
 	if code != 0 || pairs < 5 || plain < 5 || c.stderr() != "" {
 		t.Errorf("exit %d; %d connections were pairs, %d plain, want some of both\n%s", code, pairs, plain, c.stderr())
 	}
-	eventually(t, "the server's connections", func() bool { return count(server.explained(), "accept", "pair") >= pairs })
+	eventually(t, "the server's connections",
+		func() bool { return count(server.explained(), "accept", "pair") >= pairs })
 	if code := server.stop(syscall.SIGTERM); code != 128+15 {
 		t.Errorf("exit %d; %s", code, server.stderr())
 	}
@@ -89,7 +92,8 @@ func TestRunPairLeaks(t *testing.T) {
 		n = 200
 	}
 	server, port := pairServer(t, program)
-	c := startRun(t, []string{"--same-host"}, "sh", "-c", `"$0" connect "$1" 40 && echo one && read x && "$0" connect "$1" "$2" && echo two && read x`, program, port, strconv.Itoa(n))
+	c := startRun(t, []string{"--same-host"}, "sh",
+		"-c", `"$0" connect "$1" 40 && echo one && read x && "$0" connect "$1" "$2" && echo two && read x`, program, port, strconv.Itoa(n))
 	if got := c.line(); got != "one" {
 		t.Fatalf("said %q", got)
 	}
@@ -104,10 +108,12 @@ func TestRunPairLeaks(t *testing.T) {
 		t.Fatalf("said %q", got)
 	}
 	for i, pid := range pids {
-		eventually(t, fmt.Sprintf("as many descriptors of process %d as before, %d", i, before[i]), func() bool { return descriptors(t, pid) <= before[i] })
+		eventually(t, fmt.Sprintf("as many descriptors of process %d as before, %d", i, before[i]),
+			func() bool { return descriptors(t, pid) <= before[i] })
 	}
 	io.WriteString(c.in, "x\n")
 	if code, es := c.finish(); code != 0 || count(es, "connect", "pair") != n+40 {
-		t.Errorf("exit %d; %d connections were pairs, want %d\n%s", code, count(es, "connect", "pair"), n+40, c.stderr())
+		t.Errorf("exit %d; %d connections were pairs, want %d\n%s", code, count(es, "connect", "pair"),
+			n+40, c.stderr())
 	}
 }

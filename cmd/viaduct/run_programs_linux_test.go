@@ -166,11 +166,14 @@ func TestRunRedis(t *testing.T) {
 	t.Parallel()
 	redis, cli := need(t, "redis-server", "redis-server"), need(t, "redis-cli", "redis-tools")
 	port, mapper := strconv.Itoa(freePort(t)), "127.0.0.1:"+strconv.Itoa(freePort(t))
-	s := startRun(t, []string{"--listen", port, "--portmap-listen", mapper}, redis, "--port", port, "--save", "", "--dir", t.TempDir())
+	s := startRun(t, []string{"--listen", port, "--portmap-listen", mapper}, redis, "--port", port,
+		"--save", "", "--dir", t.TempDir())
 	s.sdpPort(port)
 	for _, tc := range [][2]string{{"SET k value", "OK\n"}, {"GET k", "value\n"}} {
-		r, es := runRun(t, []string{"--portmap", mapper, "--require"}, append([]string{cli, "-p", port}, strings.Fields(tc[0])...)...)
-		if r.code != 0 || r.stdout != tc[1] || count(es, "connect", "sdp") != 1 || count(es, "connect", "refused") != 0 {
+		r, es := runRun(t, []string{"--portmap", mapper, "--require"},
+			append([]string{cli, "-p", port}, strings.Fields(tc[0])...)...)
+		if r.code != 0 || r.stdout != tc[1] || count(es, "connect", "sdp") != 1 ||
+			count(es, "connect", "refused") != 0 {
 			t.Errorf("%s: exit %d, %q; %+v\n%s", tc[0], r.code, r.stdout, es, r.stderr)
 		}
 	}
@@ -190,7 +193,8 @@ func TestRunIperf(t *testing.T) {
 	s := startRun(t, []string{"--listen", port, "--portmap-listen", mapper}, iperf, "-s", "-p", port)
 	s.sdpPort(port)
 	for _, flags := range [][]string{{"-n", "20M"}, {"-n", "20M", "-R", "-P", "2"}} {
-		r, es := runRun(t, []string{"--portmap", mapper, "--require"}, append([]string{iperf, "-c", "127.0.0.1", "-p", port}, flags...)...)
+		r, es := runRun(t, []string{"--portmap", mapper, "--require"},
+			append([]string{iperf, "-c", "127.0.0.1", "-p", port}, flags...)...)
 		if r.code != 0 || count(es, "connect", "sdp") < 2 || count(es, "connect", "tcp") != 0 {
 			t.Errorf("%v: exit %d\n%s%s%+v", flags, r.code, r.stdout, r.stderr, es)
 		}
@@ -250,7 +254,8 @@ func TestRunSameHostUpstream(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, proxy := nginxAt(t, front, "location / { proxy_pass http://127.0.0.1:"+back+"; }")
-	b, f := startRun(t, []string{"--same-host"}, nginx, "-c", conf), startRun(t, []string{"--same-host"}, nginx, "-c", proxy)
+	b, f := startRun(t, []string{"--same-host"}, nginx, "-c", conf),
+		startRun(t, []string{"--same-host"}, nginx, "-c", proxy)
 	for _, s := range []*served{b, f} {
 		eventually(t, "the listener", func() bool { return count(s.explained(), "listen", "pair") == 1 })
 	}
@@ -388,7 +393,8 @@ func TestRunHostile(t *testing.T) {
 	_, urls := start(t, 1, "echo", "--listen", "sdp://127.0.0.1:0")
 	echo := strings.TrimPrefix(urls[0], "sdp://")
 	_, port, _ := net.SplitHostPort(echo)
-	r, es := runRun(t, []string{"--to", echo, "--listen", "any", "--portmap-listen", "off"}, program, port, strconv.Itoa(int(hostileFor.Seconds())))
+	r, es := runRun(t, []string{"--to", echo, "--listen", "any", "--portmap-listen", "off"},
+		program, port, strconv.Itoa(int(hostileFor.Seconds())))
 	if r.code != 0 {
 		t.Errorf("exit %d\n%s", r.code, r.stderr)
 	}

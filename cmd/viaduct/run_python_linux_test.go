@@ -26,8 +26,10 @@ func selfSigned(t *testing.T, dir string) (cert, key string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tmpl := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "localhost"}, DNSNames: []string{"localhost"},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour), IsCA: true, BasicConstraintsValid: true}
+	tmpl := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "localhost"},
+		DNSNames:  []string{"localhost"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
+		IsCA: true, BasicConstraintsValid: true}
 	c, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, k.Public(), k)
 	if err != nil {
 		t.Fatal(err)
@@ -73,7 +75,8 @@ func TestRunPython(t *testing.T) {
 			want := plain(t, python, args...)
 			flags := []string{"--same-host"}
 			if how == "sdp" {
-				flags = []string{"--portmap-listen", "off", "--listen", port + "=" + sdpPort, "--to", "127.0.0.1:" + port + "=:" + sdpPort}
+				flags = []string{"--portmap-listen", "off", "--listen", port + "=" + sdpPort,
+					"--to", "127.0.0.1:" + port + "=:" + sdpPort}
 			}
 			r, es := runRun(t, flags, append([]string{python}, args...)...)
 			if r.code != 0 {
@@ -140,7 +143,8 @@ func TestRunSameHostFallback(t *testing.T) {
 					how = e.Path + " " + e.Why
 				}
 			}
-			if tc.why == "" && how != "pair " || tc.why != "" && (!strings.HasPrefix(how, "tcp ") || !strings.Contains(how, tc.why)) {
+			if tc.why == "" && how != "pair " || tc.why != "" &&
+				(!strings.HasPrefix(how, "tcp ") || !strings.Contains(how, tc.why)) {
 				t.Errorf("went by %q, want %q", how, tc.why)
 			}
 		})

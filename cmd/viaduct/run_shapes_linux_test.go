@@ -181,7 +181,8 @@ func markedOn(c net.Conn) (mark int, err error) {
 		return 0, err
 	}
 	mine := uint16(c.LocalAddr().(*net.TCPAddr).Port)
-	if !bytes.Equal(got[:8], want[:]) || binary.BigEndian.Uint16(got[8:]) != mine || binary.BigEndian.Uint16(got[10:]) != mine {
+	if !bytes.Equal(got[:8], want[:]) || binary.BigEndian.Uint16(got[8:]) != mine ||
+		binary.BigEndian.Uint16(got[10:]) != mine {
 		return 0, fmt.Errorf("sent %x from port %d, got %x", want, mine, got)
 	}
 	return int(binary.NativeEndian.Uint32(got[12:])), nil
@@ -225,7 +226,8 @@ func TestRunDaemon(t *testing.T) {
 			t.Error("the command ended with its daemon, not before")
 		}
 		gone(t, supervisor)
-		if b, err := os.ReadFile(done); err != nil || len(b) == 0 || count(s.explained(), "connect", "sdp") != 1 || to.plain.Load() != 0 {
+		if b, err := os.ReadFile(done); err != nil || len(b) == 0 ||
+			count(s.explained(), "connect", "sdp") != 1 || to.plain.Load() != 0 {
 			t.Errorf("the daemon's connection was not carried: %q, %v, %+v", b, err, s.explained())
 		}
 	})
@@ -388,7 +390,8 @@ func TestRunOwnTable(t *testing.T) {
 		}
 	}
 	if n != 20 || one.plain.Load() != 0 || two.plain.Load() != 0 {
-		t.Errorf("%d of 20 connections of the thread were carried; plain: %d, %d", n, one.plain.Load(), two.plain.Load())
+		t.Errorf("%d of 20 connections of the thread were carried; plain: %d, %d", n,
+			one.plain.Load(), two.plain.Load())
 	}
 }
 
@@ -403,7 +406,8 @@ func TestRunUsers(t *testing.T) {
 		for _, bound := range []string{"0", "1s"} {
 			s := u.start(t, []string{"--to", to.rule, "--bound", bound}, program, "connect", to.port, "20")
 			if code, es := s.finish(); code != 0 || count(es, "connect", "sdp") != 20 {
-				t.Errorf("bound %s: exit %d, %d connections were carried, want 20: %+v\n%s", bound, code, count(es, "connect", "sdp"), es, s.stderr())
+				t.Errorf("bound %s: exit %d, %d connections were carried, want 20: %+v\n%s",
+					bound, code, count(es, "connect", "sdp"), es, s.stderr())
 			}
 		}
 		s := u.start(t, []string{"--listen", port}, program, "prefork", port, "1")
@@ -420,7 +424,8 @@ func TestRunUsers(t *testing.T) {
 		}
 		s = u.start(t, []string{"--to", to.rule}, "unshare", "-Ur", program, "connect", to.port, "5")
 		if code, es := s.finish(); code != 0 || count(es, "connect", "sdp") != 5 {
-			t.Errorf("unshare: exit %d, %d connections were carried, want 5\n%s", code, count(es, "connect", "sdp"), s.stderr())
+			t.Errorf("unshare: exit %d, %d connections were carried, want 5\n%s", code,
+				count(es, "connect", "sdp"), s.stderr())
 		}
 	})
 }
@@ -441,7 +446,8 @@ func TestRunUndumpable(t *testing.T) {
 		if privileged {
 			path = "sdp"
 		}
-		if es := s.explained(); count(es, "connect", path) != 1 || count(es, "connect", "sdp")+count(es, "connect", "tcp") != 1 {
+		if es := s.explained(); count(es, "connect", path) != 1 ||
+			count(es, "connect", "sdp")+count(es, "connect", "tcp") != 1 {
 			t.Errorf("want a connect by %s: %+v", path, es)
 		}
 		sdpPort := s.sdpPort(port)
@@ -472,12 +478,14 @@ func TestRunUndumpableRequire(t *testing.T) {
 		t.Skip("SKIPPED: this test is not root's")
 	}
 	dir := openDir(t)
-	u := &asUser{dir: dir, self: install(t, os.Args[0], dir), attr: &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}}
+	u := &asUser{dir: dir, self: install(t, os.Args[0], dir),
+		attr: &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}}
 	program := install(t, buildCFile(t, "shapes"), dir)
 	to := newTarget(t)
 	s := u.start(t, []string{"--require", "--to", to.rule}, program, "undumpable", to.port, strconv.Itoa(freePort(t)))
 	code, es := s.finish()
-	if code != 9 || !strings.Contains(s.stderr(), "Connection refused") || count(es, "connect", "refused") != 1 || to.plain.Load() != 0 {
+	if code != 9 || !strings.Contains(s.stderr(), "Connection refused") ||
+		count(es, "connect", "refused") != 1 || to.plain.Load() != 0 {
 		t.Errorf("exit %d, %+v, %d plain connections\n%s", code, es, to.plain.Load(), s.stderr())
 	}
 }
@@ -748,7 +756,8 @@ func TestRunLeaks(t *testing.T) {
 	t.Run("connect", func(t *testing.T) {
 		t.Parallel()
 		to := newTarget(t)
-		s := startRun(t, []string{"--to", to.rule}, "sh", "-c", `"$0" connect "$1" 40 && echo one && read x && "$0" connect "$1" "$2" && echo two && read x`, program, to.port, strconv.Itoa(n))
+		s := startRun(t, []string{"--to", to.rule}, "sh",
+			"-c", `"$0" connect "$1" 40 && echo one && read x && "$0" connect "$1" "$2" && echo two && read x`, program, to.port, strconv.Itoa(n))
 		if got := s.line(); got != "one" {
 			t.Fatalf("said %q", got)
 		}
@@ -758,7 +767,8 @@ func TestRunLeaks(t *testing.T) {
 		if got := s.line(); got != "two" {
 			t.Fatalf("said %q", got)
 		}
-		eventually(t, fmt.Sprintf("as many descriptors as before, %d", before), func() bool { return descriptors(t, supervisor) <= before })
+		eventually(t, fmt.Sprintf("as many descriptors as before, %d", before),
+			func() bool { return descriptors(t, supervisor) <= before })
 		io.WriteString(s.in, "x\n")
 		if code, es := s.finish(); code != 0 || count(es, "connect", "sdp") != n+40 {
 			t.Errorf("exit %d; %d connections were carried, want %d", code, count(es, "connect", "sdp"), n+40)
@@ -800,7 +810,8 @@ func TestRunStorm(t *testing.T) {
 				code, es := s.finish()
 				end()
 				if carried := count(es, "connect", "sdp"); code != 0 || carried != n || to.plain.Load() != 0 {
-					t.Errorf("exit %d; %d connections were carried, want %d, and %d were plain\n%s", code, carried, n, to.plain.Load(), s.stderr())
+					t.Errorf("exit %d; %d connections were carried, want %d, and %d were plain\n%s",
+						code, carried, n, to.plain.Load(), s.stderr())
 				}
 			})
 		}
@@ -837,7 +848,8 @@ func TestRunRetry(t *testing.T) {
 	refused := closedPort(t, "127.0.0.1")
 	to := newTarget(t)
 	late := slow(t, "127.0.0.1", "", 30*time.Millisecond)
-	r, es := runRun(t, []string{"--to", "127.0.0.1:" + refused + "=:" + portOf(late.Addr()), "--to", to.rule, "--bound", "5ms"},
+	r, es := runRun(t, []string{"--to", "127.0.0.1:" + refused + "=:" + portOf(late.Addr()),
+		"--to", to.rule, "--bound", "5ms"},
 		program, "retry", refused, to.port)
 	want := "connect: EINPROGRESS, events 1c, again ECONNREFUSED, and again ok\n" +
 		"connect: EINPROGRESS, events 1c, SO_ERROR ECONNREFUSED, again ECONNABORTED, and again ok\n"

@@ -140,7 +140,8 @@ for line in sys.stdin: print(n.get(signal.SIGTSTP, 0), n.get(signal.SIGCONT, 0),
 				t.Errorf("%s: the command has stopped, the program is in state %c", tc.name, st)
 			}
 			syscall.Kill(tc.proceed, syscall.SIGCONT)
-			eventually(t, tc.name+": both go on", func() bool { return processState(front) != 'T' && processState(program) != 'T' })
+			eventually(t, tc.name+": both go on",
+				func() bool { return processState(front) != 'T' && processState(program) != 'T' })
 			fmt.Fprintln(p.in)
 			if got, want := p.line(), fmt.Sprint(tc.stops, " ", tc.resumes); got != want {
 				t.Errorf("%s: the program has seen %s stops and continues, want %s", tc.name, got, want)
@@ -175,7 +176,8 @@ func TestRunSignalsAtStart(t *testing.T) {
 	for _, masks := range [][2]string{{"0", "0"}, {"4", "0"}, {odd, "0"}, {even, oddBlockable}, {all, blockable}} {
 		status := func(how ...string) string {
 			args := append([]string{"-c", startWithPy, masks[0], masks[1]}, how...)
-			c := exec.CommandContext(t.Context(), python, append(args, "grep", "-E", "^(Sig(Ign|Blk|Cgt|Pnd)|ShdPnd)", "/proc/self/status")...)
+			c := exec.CommandContext(t.Context(), python,
+				append(args, "grep", "-E", "^(Sig(Ign|Blk|Cgt|Pnd)|ShdPnd)", "/proc/self/status")...)
 			c.Env = append(os.Environ(), asCommand+"=1")
 			out, err := c.CombinedOutput()
 			if err != nil {

@@ -18,7 +18,8 @@ func TestRunUrgent(t *testing.T) {
 	python := need(t, "python3", "python3")
 	program := filepath.Join("testdata", "run", "urgent.py")
 	port, sdpPort := strconv.Itoa(freePort(t)), strconv.Itoa(freePort(t))
-	carry := []string{"--portmap-listen", "off", "--listen", port + "=" + sdpPort, "--to", "127.0.0.1:" + port + "=:" + sdpPort}
+	carry := []string{"--portmap-listen", "off", "--listen", port + "=" + sdpPort,
+		"--to", "127.0.0.1:" + port + "=:" + sdpPort}
 	want := plain(t, python, program, port)
 	r, es := runRun(t, carry, python, program, port)
 	if r.code != 0 || count(es, "connect", "sdp") != 2 || count(es, "accept", "sdp") != 2 {

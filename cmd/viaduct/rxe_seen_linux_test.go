@@ -60,7 +60,8 @@ func TestRXEPcap(t *testing.T) {
 			t.Errorf("no %s in the capture: %v", want, names)
 		}
 	}
-	if text := good(t, "ladder", file).stdout; !strings.Contains(text, "[Connected]") || !strings.Contains(text, "REQ  service 0x106") {
+	if text := good(t, "ladder", file).stdout; !strings.Contains(text, "[Connected]") ||
+		!strings.Contains(text, "REQ  service 0x106") {
 		t.Errorf("the ladder is\n%.2000s", text)
 	}
 	agree(t, newShark(t), file)
@@ -73,17 +74,20 @@ func TestConformDevice(t *testing.T) {
 	t.Parallel()
 	t.Run("ibv_rc_pingpong", func(t *testing.T) {
 		need(t, "ibv_rc_pingpong", "ibverbs-utils")
-		conformDevice(t, "ibv_rc_pingpong -g 1 -n 100000 -p {port} {host}", "roce/long-send", "roce/duplicate-send", "roce/icrc")
+		conformDevice(t, "ibv_rc_pingpong -g 1 -n 100000 -p {port} {host}", "roce/long-send",
+			"roce/duplicate-send", "roce/icrc")
 	})
 	t.Run("peer", func(t *testing.T) {
 		peer := verbsProgram(t, filepath.Join("testdata", "conform", "peer.c"))
-		conformDevice(t, peer+" 1 {host} {port}", "roce/long-write", "roce/rights", "roce/read", "roce/fetch-add", "roce/datagram", "roce/no-receive")
+		conformDevice(t, peer+" 1 {host} {port}", "roce/long-write", "roce/rights", "roce/read",
+			"roce/fetch-add", "roce/datagram", "roce/no-receive")
 	})
 }
 
 // conformDevice runs cases against a program on the device.
 func conformDevice(t *testing.T, program string, cases ...string) {
-	args := []string{"--patience", "20s", "--listen", "--exec", "exec " + os.Args[0] + " run --rdma --device rxe0=" + wireAddr() + " -- " + program, "roce://" + wireAddr() + ":0"}
+	args := []string{"--patience", "20s", "--listen", "--exec", "exec " +
+		os.Args[0] + " run --rdma --device rxe0=" + wireAddr() + " -- " + program, "roce://" + wireAddr() + ":0"}
 	for _, name := range cases {
 		args = append(args, "--only", name)
 	}

@@ -44,7 +44,8 @@ func TestRXEWire(t *testing.T) {
 			}
 			// A client that comes before its server fails, and a server serves only one client. So
 			// the client is started repeatedly until it succeeds.
-			client, clientOut := rxeAt(ctx, b, "for i in 1 2 3 4 5 6 7 8 9; do "+strings.NewReplacer("PORT", port, "ADDR", a).Replace(c.client)+" && exit; sleep 1; done; exit 1")
+			client, clientOut := rxeAt(ctx, b, "for i in 1 2 3 4 5 6 7 8 9; do "+
+				strings.NewReplacer("PORT", port, "ADDR", a).Replace(c.client)+" && exit; sleep 1; done; exit 1")
 			err := client.Run()
 			if err != nil {
 				cancel()
@@ -103,7 +104,8 @@ func TestRXEPortTaken(t *testing.T) {
 		t.Errorf("inside the host: %v\n%s", err, out)
 	}
 	away := run(t, "run", "--rdma", "--device", "rxe0="+a, "--", "rping", "-c", "-p", port, "-C", "1", "-a", wireAddr())
-	if away.code == 0 || !strings.Contains(away.stderr, who) || !strings.Contains(away.stderr, "--device rxe0=127.0.0.2") {
+	if away.code == 0 || !strings.Contains(away.stderr, who) ||
+		!strings.Contains(away.stderr, "--device rxe0=127.0.0.2") {
 		t.Errorf("elsewhere: exit %d\n%s", away.code, away.stderr)
 	}
 	if r := run(t, "run", "--rdma", "--device", "rxe0="+wireAddr(), "--check"); !strings.Contains(r.stdout, "reached by RoCEv2") {
@@ -116,7 +118,8 @@ func TestRXEPortTaken(t *testing.T) {
 func TestRXEExample(t *testing.T) {
 	t.Parallel()
 	testkit.Long(t, "5 s")
-	memory, example := verbsProgram(t, filepath.Join("..", "..", "interop", "roce", "guest", "memory.c")), filepath.Join(t.TempDir(), "roce")
+	memory, example := verbsProgram(t, filepath.Join("..", "..", "interop", "roce", "guest", "memory.c")),
+		filepath.Join(t.TempDir(), "roce")
 	if out, err := exec.Command("go", "build", "-pgo=off", "-o", example, "viaduct/examples/roce").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}

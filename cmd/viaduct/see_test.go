@@ -21,7 +21,8 @@ func TestLadder(t *testing.T) {
 	var list struct {
 		Exchanges []struct{ Name, Title, Source string }
 	}
-	if err := json.Unmarshal([]byte(good(t, "ladder", "--list", "--json").stdout), &list); err != nil || len(list.Exchanges) < 8 {
+	if err := json.Unmarshal([]byte(good(t, "ladder", "--list", "--json").stdout), &list); err != nil ||
+		len(list.Exchanges) < 8 {
 		t.Fatalf("%v, %d exchanges", err, len(list.Exchanges))
 	}
 	if out := good(t, "ladder", "--list").stdout; strings.Count(out, "\n") != len(list.Exchanges)+1 {
@@ -47,7 +48,8 @@ func TestLadder(t *testing.T) {
 		t.Fatal(err)
 	}
 	text := good(t, "ladder", capture, "--title", "of a file").stdout
-	if r := runFrom(t, strings.NewReader(string(b)), "ladder", "-", "--title", "of a file"); r.stdout != text || !strings.Contains(text, "RdmaRdCompl") || !strings.HasPrefix(text, "of a file\n") {
+	if r := runFrom(t, strings.NewReader(string(b)), "ladder", "-", "--title", "of a file"); r.stdout != text ||
+		!strings.Contains(text, "RdmaRdCompl") || !strings.HasPrefix(text, "of a file\n") {
 		t.Errorf("of standard input:\n%s\nof the file:\n%s", r.stdout, text)
 	}
 	fails(t, 1, "no message to draw", "ladder", capture, "--filter", "proto=fcvi")

@@ -63,7 +63,8 @@ func (m *manager) service(sockets []*os.File, args ...string) *exec.Cmd {
 	}
 	c.Path = sh
 	c.ExtraFiles = sockets
-	c.Env = append(c.Env, "NOTIFY_SOCKET="+m.conn.LocalAddr().String(), "WATCHDOG_USEC=300000", "LISTEN_FDS="+string(rune('0'+len(sockets))))
+	c.Env = append(c.Env, "NOTIFY_SOCKET="+m.conn.LocalAddr().String(), "WATCHDOG_USEC=300000",
+		"LISTEN_FDS="+string(rune('0'+len(sockets))))
 	c.Stdout, c.Stderr = os.Stderr, os.Stderr
 	if err := c.Start(); err != nil {
 		m.t.Fatal(err)
@@ -102,7 +103,8 @@ func TestSocketActivation(t *testing.T) {
 				u += "/x"
 			}
 			first := make(chan result, 1)
-			go func() { first <- run(t, "ping", u, "-c", "3", "-i", "1ms") }() // the kernel queues it until the service runs
+			// the kernel queues it until the service runs
+			go func() { first <- run(t, "ping", u, "-c", "3", "-i", "1ms") }()
 			m := newManager(t)
 			c := m.service([]*os.File{f}, "echo", "--listen", u)
 			m.await("READY=1")

@@ -35,7 +35,8 @@ func newSession(t *testing.T) *session {
 		t.Fatal(err)
 	}
 	// The shell's $! must be the command itself.
-	script := fmt.Sprintf("#!%s\nexec env %s=1 GORACE='atexit_sleep_ms=0 exitcode=66' '%s' \"$@\"\n", s.sh, asCommand, self)
+	script := fmt.Sprintf("#!%s\nexec env %s=1 GORACE='atexit_sleep_ms=0 exitcode=66' '%s' \"$@\"\n",
+		s.sh, asCommand, self)
 	if err := os.WriteFile(filepath.Join(bin, "viaduct"), []byte(script), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -143,7 +144,8 @@ func asShown(shown, printed []string) bool {
 func withoutNudges(printed []string) []string {
 	seen := false
 	return slices.DeleteFunc(printed, func(line string) bool {
-		empty := strings.HasSuffix(line, "> rdmap RDMA Write ddp.stag=0x1 ddp.to=0x0 bytes=0") || strings.Contains(line, "- RDMA Write  bytes 0 -")
+		empty := strings.HasSuffix(line, "> rdmap RDMA Write ddp.stag=0x1 ddp.to=0x0 bytes=0") ||
+			strings.Contains(line, "- RDMA Write  bytes 0 -")
 		again := empty && seen
 		seen = seen || empty
 		return again

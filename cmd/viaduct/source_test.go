@@ -20,12 +20,14 @@ func TestPutStream(t *testing.T) {
 		t.Run(scheme, func(t *testing.T) {
 			t.Parallel()
 			root, work := t.TempDir(), t.TempDir()
-			_, urls := start(t, 1, "serve", "--root", root, "--writable", "--max-file", "8M", "--listen", listenURL(scheme, "127.0.0.1"))
+			_, urls := start(t, 1, "serve", "--root", root, "--writable", "--max-file", "8M",
+				"--listen", listenURL(scheme, "127.0.0.1"))
 			u := urls[0]
 			for _, n := range []int{0, 1, 1 << 20, 5<<20 + 77} {
 				body := random(t, filepath.Join(work, "f"), n)
 				r := runFrom(t, io.MultiReader(bytes.NewReader(body)), "put", "-", at(u, "d/s"), "--json")
-				if d := document(t, r); r.code != 0 || d["bytes"] != float64(n) || d["size"] != float64(n) || d["verified"] != true {
+				if d := document(t, r); r.code != 0 || d["bytes"] != float64(n) ||
+					d["size"] != float64(n) || d["verified"] != true {
 					t.Fatalf("%d bytes: exit %d, %v, %s", n, r.code, d, r.stderr)
 				}
 				same(t, filepath.Join(root, "d/s"), body)
@@ -55,7 +57,8 @@ func TestPutStream(t *testing.T) {
 			if r.code != 1 || !strings.Contains(r.last(), "too large") || !strings.Contains(r.last(), "--max-file") {
 				t.Errorf("exit %d, %s", r.code, r.last())
 			}
-			eventually(t, "nothing else at the server", func() bool { return strings.Join(files(t, root), " ") == "d/s piped/fifo" })
+			eventually(t, "nothing else at the server",
+				func() bool { return strings.Join(files(t, root), " ") == "d/s piped/fifo" })
 			fails(t, 2, "has no name", "put", "-", at(u, "d/"))
 			fails(t, 2, "- goes with neither", "put", "-", filepath.Join(work, "f"), at(u, "d"))
 

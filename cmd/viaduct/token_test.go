@@ -47,7 +47,8 @@ func TestTokenFile(t *testing.T) {
 				}
 				r := run(t, args...)
 				if r.code != 1 || !strings.HasSuffix(r.last(), want) || strings.Contains(r.stderr, "trying again") {
-					t.Errorf("viaduct %s: exit %d, want 1; stderr %q, want %q", strings.Join(args, " "), r.code, r.stderr, want)
+					t.Errorf("viaduct %s: exit %d, want 1; stderr %q, want %q", strings.Join(args, " "),
+						r.code, r.stderr, want)
 				}
 				said.WriteString(r.stderr)
 			}
@@ -78,13 +79,15 @@ func TestTokenFile(t *testing.T) {
 	}
 	for _, scheme := range []string{"vitcp", "tcp"} {
 		for _, kind := range []string{"missing", "wrong"} {
-			if !bytes.Contains(text, []byte(`viaduct_token_refusals_total{kind="`+kind+`",transport="`+scheme+`"} 5`+"\n")) {
+			if !bytes.Contains(text, []byte(`viaduct_token_refusals_total{kind="`+kind+`",transport="`+
+				scheme+`"} 5`+"\n")) {
 				t.Errorf("%s: not five refusals of %s in the metrics", scheme, kind)
 			}
 		}
 	}
 	log := srv.stderr()
-	if strings.Count(log, "request refused") != 20 || strings.Count(log, "remote=127.0.0.1") != 20 || !strings.Contains(log, warned) {
+	if strings.Count(log, "request refused") != 20 || strings.Count(log, "remote=127.0.0.1") != 20 ||
+		!strings.Contains(log, warned) {
 		t.Errorf("the server's log:\n%s", log)
 	}
 	if strings.Contains(log+said.String()+string(text), secret) {
@@ -96,7 +99,8 @@ func TestTokenFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	if runtime.GOOS != "windows" {
-		fails(t, 1, "(chmod 600 "+open+")", "serve", "--root", root, "--listen", "vitcp://127.0.0.1:0/x", "--token-file", open)
+		fails(t, 1, "(chmod 600 "+open+")", "serve", "--root", root, "--listen", "vitcp://127.0.0.1:0/x",
+			"--token-file", open)
 		fails(t, 1, "(chmod 600 "+open+")", "ls", urls[0], "--token-file", open)
 	}
 	fails(t, 1, "has 5 characters", "ls", urls[0], "--token-file", file("short", "short"))

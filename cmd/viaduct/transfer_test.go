@@ -29,7 +29,8 @@ func TestTransfer(t *testing.T) {
 
 		sum := sha256.Sum256(body)
 		d := document(t, good(t, "get", at(u, "big%20file"), "-o", in("copy"), "--json"))
-		if d["sha256"] != hex.EncodeToString(sum[:]) || d["bytes"] != float64(len(body)) || d["verified"] != true || d["transport"] != scheme {
+		if d["sha256"] != hex.EncodeToString(sum[:]) || d["bytes"] != float64(len(body)) ||
+			d["verified"] != true || d["transport"] != scheme {
 			t.Errorf("%v", d)
 		}
 		if r := good(t, "get", at(u, "big%20file"), "-o", "-"); r.stdout != string(body) {
@@ -130,7 +131,8 @@ func TestUnreachable(t *testing.T) {
 		t.Errorf("left %v", got)
 	}
 	_, urls := start(t, 1, "serve", "--root", work, "--listen", "vitcp://127.0.0.1:0/right")
-	fails(t, 1, "check the discriminator", "get", strings.Replace(urls[0], "right", "wrong", 1)+"/x", "-o", filepath.Join(work, "x"))
+	fails(t, 1, "check the discriminator", "get", strings.Replace(urls[0], "right", "wrong", 1)+"/x",
+		"-o", filepath.Join(work, "x"))
 }
 
 // TestKill: client or server is killed in the middle of a put, and nothing partial is left.
@@ -151,10 +153,12 @@ func TestKill(t *testing.T) {
 				f.Close()
 				// CI disks are slow enough. On a fast disk the transfer may finish, which is fine
 				// too.
-				srv, urls := start(t, 1, "serve", "--root", root, "--writable", "--listen", listenURL(scheme, "127.0.0.1"), "--log-level", "info")
+				srv, urls := start(t, 1, "serve", "--root", root,
+					"--writable", "--listen", listenURL(scheme, "127.0.0.1"), "--log-level", "info")
 				cl, _ := start(t, 0, "put", src, at(urls[0], "d/x"))
 				if isStream(scheme) {
-					eventually(t, "the directory of the upload", func() bool { _, err := os.Stat(filepath.Join(root, "d")); return err == nil })
+					eventually(t, "the directory of the upload",
+						func() bool { _, err := os.Stat(filepath.Join(root, "d")); return err == nil })
 				} else {
 					srv.waitStderr("mode=write")
 				}

@@ -129,7 +129,8 @@ func TestTreeInterrupted(t *testing.T) {
 			t.Run(scheme+"/"+how, func(t *testing.T) {
 				t.Parallel()
 				root := t.TempDir()
-				server, urls := start(t, 1, "serve", "--root", root, "--writable", "--listen", listenURL(scheme, "127.0.0.1"))
+				server, urls := start(t, 1, "serve", "--root", root,
+					"--writable", "--listen", listenURL(scheme, "127.0.0.1"))
 				client, _ := start(t, 0, "put", "-r", "--parallel", "2", from, at(urls[0], "t"))
 				for range total / 5 {
 					client.line()
@@ -149,10 +150,12 @@ func TestTreeInterrupted(t *testing.T) {
 					if code := client.wait(); code != 1 || !strings.Contains(client.stderr(), "--resume") {
 						t.Errorf("exit %d: %s", code, client.stderr())
 					}
-					_, urls = start(t, 1, "serve", "--root", root, "--writable", "--listen", listenURL(scheme, "127.0.0.1"))
+					_, urls = start(t, 1, "serve", "--root", root,
+						"--writable", "--listen", listenURL(scheme, "127.0.0.1"))
 				}
 				d := document(t, good(t, "put", "-r", "--resume", from, at(urls[0], "t"), "--json"))
-				if n := d["files"].(float64) + d["alike"].(float64); n != float64(total) || d["alike"].(float64) < float64(total/5-10) {
+				if n := d["files"].(float64) + d["alike"].(float64); n != float64(total) ||
+					d["alike"].(float64) < float64(total/5-10) {
 					t.Errorf("%v of %d files", d, total)
 				}
 				eventually(t, "nothing else at the server", func() bool { return len(files(t, root)) == total })

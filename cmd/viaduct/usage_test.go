@@ -90,8 +90,10 @@ func TestUsage(t *testing.T) {
 		{"echo --listen tcp://:0 --tls-cert x", "belong together"},
 	} {
 		r := runHere(t, strings.Fields(c.args)...)
-		if r.code != 2 || r.stdout != "" && !strings.Contains(c.args, "--json") || !strings.Contains(r.last(), c.reason) || !strings.Contains(r.last(), "--help") {
-			t.Errorf("viaduct %s: exit %d, stdout %q, last line %q, want 2 and %q", c.args, r.code, r.stdout, r.last(), c.reason)
+		if r.code != 2 || r.stdout != "" && !strings.Contains(c.args, "--json") ||
+			!strings.Contains(r.last(), c.reason) || !strings.Contains(r.last(), "--help") {
+			t.Errorf("viaduct %s: exit %d, stdout %q, last line %q, want 2 and %q", c.args,
+				r.code, r.stdout, r.last(), c.reason)
 		}
 	}
 }
@@ -100,7 +102,8 @@ func TestUsage(t *testing.T) {
 // of a directory.
 func TestWrongPeer(t *testing.T) {
 	t.Parallel()
-	_, urls := start(t, 3, "echo", "--listen", "iwarp://127.0.0.1:0", "--listen", "tcp://127.0.0.1:0", "--listen", "sdp://127.0.0.1:0")
+	_, urls := start(t, 3, "echo", "--listen", "iwarp://127.0.0.1:0", "--listen", "tcp://127.0.0.1:0",
+		"--listen", "sdp://127.0.0.1:0")
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, []byte("x"), 0o600); err != nil {
 		t.Fatal(err)

@@ -19,7 +19,8 @@ func TestSmallMTU(t *testing.T) {
 				t.Parallel()
 				root, out := t.TempDir(), filepath.Join(t.TempDir(), "f")
 				body := random(t, filepath.Join(root, "f"), 300_000)
-				_, urls := start(t, 1, "serve", "--root", root, "--writable", "--listen", listenURL(scheme, "127.0.0.1")+"?mtu="+mtu)
+				_, urls := start(t, 1, "serve", "--root", root,
+					"--writable", "--listen", listenURL(scheme, "127.0.0.1")+"?mtu="+mtu)
 				u, _, _ := strings.Cut(urls[0], "?") // the lesser of both applies
 				good(t, "get", at(u, "f"), "-o", out)
 				same(t, out, body)

@@ -53,7 +53,8 @@ func rpingWaits(t *testing.T) {
 
 func benchWaits(t *testing.T) {
 	at := "tcp://127.0.0.1:" + fmt.Sprint(freePort(t))
-	cl, _ := start(t, 0, "bench", "--client", at, "--transports", "tcp", "--ops", "wait", "--sizes", "64", "--rounds", "1", "--time", "5ms", "--wait", "1m")
+	cl, _ := start(t, 0, "bench", "--client", at, "--transports", "tcp", "--ops", "wait",
+		"--sizes", "64", "--rounds", "1", "--time", "5ms", "--wait", "1m")
 	select {
 	case <-cl.done:
 		t.Fatalf("bench did not wait: %s", cl.stderr())
@@ -71,7 +72,8 @@ func TestRefusal(t *testing.T) {
 	for _, scheme := range transport.Names() {
 		u := strings.Replace(listenURL(scheme, "127.0.0.1"), ":0", ":1", 1)
 		r := run(t, "ping", u, "-c", "1")
-		if r.code != 1 || !strings.Contains(r.last(), "connection refused") || strings.Contains(r.last(), "discriminator") ||
+		if r.code != 1 || !strings.Contains(r.last(), "connection refused") ||
+			strings.Contains(r.last(), "discriminator") ||
 			!strings.Contains(r.last(), "check that the server is running") {
 			t.Errorf("%s: exit %d, %s", scheme, r.code, r.last())
 		}

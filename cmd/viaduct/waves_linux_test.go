@@ -85,7 +85,8 @@ func TestEchoWaves(t *testing.T) {
 					c.Close()
 				}
 				if has > most {
-					t.Errorf("wave %d: %d connections take %d MiB at the server, and %d MiB are the limit", wave, conns, has>>20, most>>20)
+					t.Errorf("wave %d: %d connections take %d MiB at the server, and %d MiB are the limit",
+						wave, conns, has>>20, most>>20)
 				}
 			}
 			t.Logf("%d connections: %s", conns, strings.Join(held, ", "))

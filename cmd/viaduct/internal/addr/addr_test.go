@@ -112,7 +112,8 @@ func FuzzParse(f *testing.F) {
 		if err != nil {
 			t.Fatalf("%q prints as %q: %v", s, u, err)
 		}
-		if again.String() != u.String() || string(again.Disc) != string(u.Disc) || again.Path != u.Path || again.Port != u.Port {
+		if again.String() != u.String() || string(again.Disc) != string(u.Disc) ||
+			again.Path != u.Path || again.Port != u.Port {
 			t.Fatalf("%q: %+v came back as %+v", s, u, again)
 		}
 	})
@@ -144,7 +145,8 @@ func TestTable(t *testing.T) {
 			case Choice:
 				good, bad = append(good, p.Words...), append(bad, "perhaps")
 			case HostPort:
-				good, bad = append(good, "h", "h:1", "::1", "[::1]", "[::1]:9"), append(bad, "h:0", "h:x", "h:65536", ":1", "a/b")
+				good, bad = append(good, "h", "h:1", "::1", "[::1]", "[::1]:9"),
+					append(bad, "h:0", "h:x", "h:65536", ":1", "a/b")
 			case IP:
 				good, bad = append(good, "10.0.0.1", "::1"), append(bad, "h", "10.0.0")
 			case WWN: // package fc parses these

@@ -50,8 +50,9 @@ var Schemes = []Scheme{
 var onOff = []string{"on", "off"}
 
 // sameHostParams are the parameters of transports that can use shared memory.
-var sameHostParams = []Param{{Name: "samehost", Kind: Choice, Words: []string{"auto", "off", "require"}, Default: "auto",
-	About: "Shared memory instead of TCP between processes of one user on one host, unless one side says off; require fails without. Captures (--pcap), and TLS under vitcp and iwarp, go by TCP."},
+var sameHostParams = []Param{{Name: "samehost", Kind: Choice, Words: []string{"auto", "off", "require"},
+	Default: "auto",
+	About:   "Shared memory instead of TCP between processes of one user on one host, unless one side says off; require fails without. Captures (--pcap), and TLS under vitcp and iwarp, go by TCP."},
 	{Name: "samehost-dir", Kind: Directory, Default: "(none)",
 		About: "A directory in which both sides meet for that if they have network namespaces of their own, as containers have: mounted into both, and writable by their user alone."}}
 
@@ -249,7 +250,8 @@ func (s *Scheme) checkQuery(q url.Values) error {
 				names = append(names, s.Params[i].Name)
 			}
 			if near := nearest(k, names); near != "" {
-				return fmt.Errorf("%s has no parameter %q, did you mean %s? (it has: %s)", s.Name, k, near, orNone(names))
+				return fmt.Errorf("%s has no parameter %q, did you mean %s? (it has: %s)", s.Name,
+					k, near, orNone(names))
 			}
 			return fmt.Errorf("%s has no parameter %q (it has: %s)", s.Name, k, orNone(names))
 		}

@@ -71,7 +71,8 @@ func TestIntervalOfNothing(t *testing.T) {
 		time.Sleep(3*time.Second + time.Millisecond)
 		m.add(1)
 		end()
-		if len(got) != 4 || got[0].Done != 3 || got[0].Value != 2 || got[1].Done != 0 || got[1].Value != 0 || got[2].To != 3 || got[3].Done != 1 {
+		if len(got) != 4 || got[0].Done != 3 || got[0].Value != 2 || got[1].Done != 0 ||
+			got[1].Value != 0 || got[2].To != 3 || got[3].Done != 1 {
 			t.Errorf("%+v", got)
 		}
 	})

@@ -247,7 +247,8 @@ func (d *viDialer) dial(ctx context.Context) (dialed, error) {
 	defer cancel()
 	remote, err := transport.VIAddress(ctx, d.u, &transport.Options{})
 	if err == nil {
-		_, err = l.v.ConnectRequest(ctx, vi.Address{Host: d.nic.Query().LocalAddress, Discriminator: []byte("bench-client")}, remote)
+		_, err = l.v.ConnectRequest(ctx,
+			vi.Address{Host: d.nic.Query().LocalAddress, Discriminator: []byte("bench-client")}, remote)
 	}
 	if err != nil {
 		l.close()

@@ -78,7 +78,8 @@ func Plot(path, caption string, rows []Row) error {
 				}
 			}
 		}
-		tiles := draw.Tiles{Rows: panelLines, Cols: perLine, PadX: 16, PadY: 12, PadTop: 8, PadBottom: 4, PadLeft: 8, PadRight: 16}
+		tiles := draw.Tiles{Rows: panelLines, Cols: perLine, PadX: 16, PadY: 12, PadTop: 8,
+			PadBottom: 4, PadLeft: 8, PadRight: 16}
 		for i, line := range plot.Align(grid, tiles, draw.Crop(all, 0, 0, below, 0)) {
 			for j, at := range line {
 				if grid[i][j] != nil {
@@ -180,7 +181,8 @@ func panel(rows []Row, k kind, names, transports []string, legend map[string][]p
 		}
 		t := of[n]
 		l.Width, s.Radius = 1.5, 3
-		l.Color, s.Color, s.Shape = plotutil.DarkColors[t%len(plotutil.DarkColors)], plotutil.DarkColors[t%len(plotutil.DarkColors)], plotutil.Shape(t)
+		l.Color, s.Color, s.Shape = plotutil.DarkColors[t%len(plotutil.DarkColors)],
+			plotutil.DarkColors[t%len(plotutil.DarkColors)], plotutil.Shape(t)
 		l.Dashes = plotutil.Dashes(drawn[t])
 		drawn[t]++
 		p.Add(l, s)

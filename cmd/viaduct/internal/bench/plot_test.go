@@ -19,11 +19,14 @@ func TestPlot(t *testing.T) {
 	for i, tr := range []string{"tcp", "vitcp", "iwarp", "iwarp?crc=off", "sdp?policy=pipelined", "fcvi"} {
 		for _, size := range []int{64, 4096, 1 << 20} {
 			rows = append(rows,
-				Row{Transport: tr, Op: OpWrite, Size: size, Conns: 1, Unit: "bytes/s", Median: 1e7 * float64(size*(i+1))},
-				Row{Transport: tr, Op: OpPoll, Size: size, Conns: 3, Unit: "us", Median: float64(5*(i+1)) + float64(size)/1000})
+				Row{Transport: tr, Op: OpWrite, Size: size, Conns: 1, Unit: "bytes/s",
+					Median: 1e7 * float64(size*(i+1))},
+				Row{Transport: tr, Op: OpPoll, Size: size, Conns: 3, Unit: "us",
+					Median: float64(5*(i+1)) + float64(size)/1000})
 		}
 		for _, d := range []int{1, 8, 64} {
-			rows = append(rows, Row{Transport: tr, Op: OpRate, Size: 64, Doorbell: d, Conns: 1, Unit: "messages/s", Median: 2e5 * float64(d*(i+1))})
+			rows = append(rows, Row{Transport: tr, Op: OpRate, Size: 64, Doorbell: d, Conns: 1,
+				Unit: "messages/s", Median: 2e5 * float64(d*(i+1))})
 		}
 	}
 	rows = append(rows, Row{Transport: "broken", Op: OpWrite, Size: 64, Conns: 1, Unit: "bytes/s", Error: "no"})

@@ -103,7 +103,8 @@ func (v *serving) handle(q request) (a answer, err error) {
 	switch q.Cmd {
 	case "open":
 		v.reset()
-		if q.Spec.Conns < 1 || q.Spec.Conns > 100_000 || q.Spec.Size < 0 || q.Spec.Size > 1<<28 || q.Spec.Doorbell < 0 || q.Spec.Doorbell > 4096 {
+		if q.Spec.Conns < 1 || q.Spec.Conns > 100_000 || q.Spec.Size < 0 || q.Spec.Size > 1<<28 ||
+			q.Spec.Doorbell < 0 || q.Spec.Doorbell > 4096 {
 			return a, errors.New("out of range")
 		}
 		v.s = q.Spec

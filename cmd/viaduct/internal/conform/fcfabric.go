@@ -45,7 +45,8 @@ func (t *T) linkedBy() *fabric {
 	for range 2 {
 		if q.Destination == s.name {
 			t.write(c, q.Append(nil))
-			s.fcEnd = &fcEnd{t: t, c: c, name: fc.PortName(own.Entity, 1), id: fabricOwn, seq: map[fc.Addr]uint8{}, mtu: fc.MinRxSize, ox: fc.ServiceOXID, sw: s}
+			s.fcEnd = &fcEnd{t: t, c: c, name: fc.PortName(own.Entity, 1), id: fabricOwn,
+				seq: map[fc.Addr]uint8{}, mtu: fc.MinRxSize, ox: fc.ServiceOXID, sw: s}
 			return s
 		}
 		nonce := q.Nonce
@@ -67,7 +68,8 @@ func (t *T) specialOf(c net.Conn) fcip.Special {
 	t.check(e == whole, "FCFS-2.4-1", "%d bytes of a special frame, then %v", n, e)
 	s, _, err := fcip.ParseSpecial(b)
 	t.check(err == nil, "FCFS-2.4-1", "%v", err)
-	t.check(!s.Changed && s.Source != 0, "FCFS-2.4-1", "in the special frame of an initiator Ch is %v and the source %v", s.Changed, s.Source)
+	t.check(!s.Changed && s.Source != 0, "FCFS-2.4-1",
+		"in the special frame of an initiator Ch is %v and the source %v", s.Changed, s.Source)
 	return s
 }
 
@@ -80,11 +82,14 @@ func (s *fabric) take(f *fc.Frame) bool {
 		cmd = fc.CmdOf(f.Payload)
 	}
 	if cmd != 0 || f.Type == fc.TypeCT {
-		t.check(f.SOF == fc.SOFi3 && f.EOF == fc.EOFt, "FCFS-2.2-2", "a sequence of one frame is delimited by %v and %v", f.SOF, f.EOF)
-		t.check(f.OXID >= fc.ServiceOXID && f.OXID != fc.Unassigned, "FCVI-5.4-1", "OX_ID of a request to a service is %#04x", f.OXID)
+		t.check(f.SOF == fc.SOFi3 && f.EOF == fc.EOFt, "FCFS-2.2-2",
+			"a sequence of one frame is delimited by %v and %v", f.SOF, f.EOF)
+		t.check(f.OXID >= fc.ServiceOXID && f.OXID != fc.Unassigned, "FCVI-5.4-1",
+			"OX_ID of a request to a service is %#04x", f.OXID)
 		t.check(f.RXID == fc.Unassigned, "FCVI-5.2.1-9", "RX_ID of a request is %#04x", f.RXID)
 		if cmd != fc.ELSFARPReq {
-			t.check(f.FCtl&^fc.FCtlFill == fc.FCtlFirstSeq|fc.FCtlEndSeq|fc.FCtlSeqInit, "FCFS-2.10-2", "F_CTL of a request is %06x", uint32(f.FCtl))
+			t.check(f.FCtl&^fc.FCtlFill == fc.FCtlFirstSeq|fc.FCtlEndSeq|fc.FCtlSeqInit,
+				"FCFS-2.10-2", "F_CTL of a request is %06x", uint32(f.FCtl))
 		}
 	}
 	if cmd == fc.ELSFLOGI {
@@ -132,7 +137,8 @@ func (s *fabric) port(f *fc.Frame, cmd fc.ELSCmd) bool {
 	case cmd == fc.ELSLOGO:
 		l, _, err := fc.ParseLOGO(f.Payload)
 		t.check(err == nil && len(f.Payload) == fc.LOGOLen, "FCFS-2.7-5", "a LOGO of %d bytes", len(f.Payload))
-		t.check(l.ID == fabricPeer && l.PortName == s.peer.PortName, "FCFS-2.7-5", "a LOGO of %v names %v, %v", fabricPeer, l.ID, l.PortName)
+		t.check(l.ID == fabricPeer && l.PortName == s.peer.PortName, "FCFS-2.7-5",
+			"a LOGO of %v names %v, %v", fabricPeer, l.ID, l.PortName)
 		s.left = true
 		s.acknowledge(f)
 		return !s.misnamed // otherwise the case waits for the login
@@ -153,7 +159,8 @@ func (s *fabric) parse(f *fc.Frame) fc.Login {
 	t.check(err == nil, "FCFS-2.7-2", "%v", err)
 	t.check(l.PortName>>60 != 0 && l.NodeName>>60 != 0, "FCFS-2.6-1", "the names are %v and %v", l.PortName, l.NodeName)
 	t.check(l.Class[2].Options&fc.ClassValid != 0, "FCFS-2.7-1", "class 3 is not valid in a %v", l.Cmd)
-	t.check(!s.online || l.PortName == s.peer.PortName, "FCFS-2.7-1", "the Port_Name is %v, in FLOGI it was %v", l.PortName, s.peer.PortName)
+	t.check(!s.online || l.PortName == s.peer.PortName, "FCFS-2.7-1", "the Port_Name is %v, in FLOGI it was %v",
+		l.PortName, s.peer.PortName)
 	return l
 }
 
@@ -167,7 +174,8 @@ func (s *fabric) flogi(f *fc.Frame) {
 
 // accept answers FLOGI or PLOGI.
 func (s *fabric) accept(f *fc.Frame, to fc.Addr, features uint16) {
-	l := fc.Login{Cmd: fc.ELSAcc, VersionHigh: 0x20, VersionLow: 0x20, BBCredit: 16, Features: features, RxSize: fcRxSize, PortName: s.fcEnd.name, NodeName: s.node()}
+	l := fc.Login{Cmd: fc.ELSAcc, VersionHigh: 0x20, VersionLow: 0x20, BBCredit: 16,
+		Features: features, RxSize: fcRxSize, PortName: s.fcEnd.name, NodeName: s.node()}
 	class := fc.ClassParams{Options: fc.ClassValid, RxSize: fcRxSize, Concurrent: 255, OpenSeqs: 1}
 	switch {
 	case features == fc.FeatFPort:
@@ -195,9 +203,12 @@ func (s *fabric) lookUp(f *fc.Frame) {
 	t := s.t
 	t.check(s.directory, "FCFS-2.11-3", "a request to the directory comes before the login to it")
 	h, n, err := fc.ParseCT(f.Payload)
-	t.check(err == nil && h.Revision == fc.CTRevision && h.GSType == fc.GSTypeDirSvc && h.GSSubtype == fc.GSSubtypeNames && f.RCtl == fc.RCtlUnsolControl, "FCFS-2.11-1", "Common Transport header % x, R_CTL %v", f.Payload[:min(len(f.Payload), fc.CTLen)], f.RCtl)
+	t.check(err == nil && h.Revision == fc.CTRevision && h.GSType == fc.GSTypeDirSvc &&
+		h.GSSubtype == fc.GSSubtypeNames && f.RCtl == fc.RCtlUnsolControl, "FCFS-2.11-1",
+		"Common Transport header % x, R_CTL %v", f.Payload[:min(len(f.Payload), fc.CTLen)], f.RCtl)
 	q := f.Payload[n:]
-	least := map[fc.CTCmd]int{fc.NSRPNID: 12, fc.NSRNNID: 12, fc.NSRFTID: 36, fc.NSRFFID: 8, fc.NSGIDIPP: 16, fc.NSGFTID: 4, fc.NSGPNID: 4, fc.NSGIDPN: 8}
+	least := map[fc.CTCmd]int{fc.NSRPNID: 12, fc.NSRNNID: 12, fc.NSRFTID: 36, fc.NSRFFID: 8,
+		fc.NSGIDIPP: 16, fc.NSGFTID: 4, fc.NSGPNID: 4, fc.NSGIDPN: 8}
 	t.check(len(q) >= least[h.Cmd], "FCFS-2.11-1", "%v with a body of %d bytes", h.Cmd, len(q))
 	name := s.fcEnd.name
 	if s.misnamed {
@@ -206,7 +217,8 @@ func (s *fabric) lookUp(f *fc.Frame) {
 	var a []byte
 	switch h.Cmd {
 	case fc.NSRPNID, fc.NSRNNID, fc.NSRFTID, fc.NSRFFID, fc.NSRIPPID:
-		t.check(len(q) >= 4 && fc.GetAddr(q[1:]) == fabricPeer, "FCVI-7.6-2", "%v registers % x, given was %v", h.Cmd, q[:min(4, len(q))], fabricPeer)
+		t.check(len(q) >= 4 && fc.GetAddr(q[1:]) == fabricPeer, "FCVI-7.6-2",
+			"%v registers % x, given was %v", h.Cmd, q[:min(4, len(q))], fabricPeer)
 		s.registers(h.Cmd, q[4:])
 	case fc.NSRIPNN:
 	case fc.NSGIDIPP:
@@ -245,9 +257,11 @@ func (s *fabric) registers(cmd fc.CTCmd, b []byte) {
 	s.registered[cmd] = true
 	switch cmd {
 	case fc.NSRPNID:
-		t.check(string(b[:8]) == string(fc.NSBody{}.Name(s.peer.PortName)), "FCVI-7.6-2", "the Port_Name registered is %x, in FLOGI it was %v", b[:8], s.peer.PortName)
+		t.check(string(b[:8]) == string(fc.NSBody{}.Name(s.peer.PortName)), "FCVI-7.6-2",
+			"the Port_Name registered is %x, in FLOGI it was %v", b[:8], s.peer.PortName)
 	case fc.NSRNNID:
-		t.check(string(b[:8]) == string(fc.NSBody{}.Name(s.peer.NodeName)), "FCVI-7.6-2", "the Node_Name registered is %x, in FLOGI it was %v", b[:8], s.peer.NodeName)
+		t.check(string(b[:8]) == string(fc.NSBody{}.Name(s.peer.NodeName)), "FCVI-7.6-2",
+			"the Node_Name registered is %x, in FLOGI it was %v", b[:8], s.peer.NodeName)
 	case fc.NSRFTID:
 		types := fc.FC4Map(b[:32])
 		t.check(types.Has(fc.TypeFCVI), "FCVI-7.6-1", "FC-VI is not among the types %x", b[:32])

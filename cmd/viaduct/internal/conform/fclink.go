@@ -37,7 +37,8 @@ func (t *T) special(to fc.WWN) fcip.Special {
 	var b [16]byte
 	rand.Read(b[:])
 	mac := binary.BigEndian.Uint64(b[:8])&0xfcffffffffff | 0x020000000000 // locally administered
-	return fcip.Special{Source: fc.NodeName(mac), Entity: mac, Nonce: binary.BigEndian.Uint64(b[8:]), UsageFlags: fcip.UsageClass3, Destination: to, KATOV: fcip.DefaultKATOV}
+	return fcip.Special{Source: fc.NodeName(mac), Entity: mac, Nonce: binary.BigEndian.Uint64(b[8:]),
+		UsageFlags: fcip.UsageClass3, Destination: to, KATOV: fcip.DefaultKATOV}
 }
 
 // echo sends s and returns the peer's answer.
@@ -58,7 +59,8 @@ func (t *T) switchName() fc.WWN {
 	s := t.special(0)
 	x := p.echo(s)
 	t.check(x.Changed, "FCFS-2.4-2", "a destination of zero is echoed without Ch")
-	t.check(x.Source == s.Source && x.Entity == s.Entity && x.Nonce == s.Nonce, "FCFS-2.4-2", "the changed echo names source %v, entity %#x, nonce %#x, sent were %v, %#x, %#x", x.Source, x.Entity, x.Nonce, s.Source, s.Entity, s.Nonce)
+	t.check(x.Source == s.Source && x.Entity == s.Entity && x.Nonce == s.Nonce, "FCFS-2.4-2",
+		"the changed echo names source %v, entity %#x, nonce %#x, sent were %v, %#x, %#x", x.Source, x.Entity, x.Nonce, s.Source, s.Entity, s.Nonce)
 	t.check(x.Destination != 0, "FCFS-2.4-2", "the changed echo names no destination")
 	t.gone(p.c, "FCFS-2.4-2", "after a changed echo")
 	return x.Destination
@@ -67,7 +69,8 @@ func (t *T) switchName() fc.WWN {
 // link opens an FCIP link.
 func (t *T) link() *fcEnd {
 	s := t.special(t.switchName())
-	p := &fcEnd{t: t, c: t.connect(), name: fc.PortName(s.Entity, 1), seq: map[fc.Addr]uint8{}, mtu: fc.MinRxSize, ox: 0x8000}
+	p := &fcEnd{t: t, c: t.connect(), name: fc.PortName(s.Entity, 1), seq: map[fc.Addr]uint8{},
+		mtu: fc.MinRxSize, ox: 0x8000}
 	x := p.echo(s)
 	t.check(x == s, "FCFS-2.4-2", "the echo is %+v, sent was %+v", x, s)
 	return p
@@ -146,8 +149,10 @@ func (p *fcEnd) own(f *fc.Frame) bool {
 // reply answers the request q with one frame.
 func (p *fcEnd) reply(q *fc.Frame, r fc.RCtl, payload []byte) {
 	sof, eof := q.Class().Delimiters(true, true)
-	p.put(&fc.Frame{SOF: sof, EOF: eof, Payload: payload, Header: fc.Header{RCtl: r, DID: q.SID, SID: q.DID, Type: q.Type,
-		FCtl: fc.FCtlExchResponder | fc.FCtlLastSeq | fc.FCtlEndSeq, SeqID: p.sequence(q.SID), OXID: q.OXID, RXID: fc.Unassigned}})
+	p.put(&fc.Frame{SOF: sof, EOF: eof, Payload: payload,
+		Header: fc.Header{RCtl: r, DID: q.SID, SID: q.DID, Type: q.Type,
+			FCtl: fc.FCtlExchResponder | fc.FCtlLastSeq | fc.FCtlEndSeq, SeqID: p.sequence(q.SID),
+			OXID: q.OXID, RXID: fc.Unassigned}})
 }
 
 func (p *fcEnd) sequence(to fc.Addr) uint8 {
@@ -158,8 +163,10 @@ func (p *fcEnd) sequence(to fc.Addr) uint8 {
 // service sends a request in one frame, and returns the answer.
 func (p *fcEnd) service(row string, to fc.Addr, r fc.RCtl, typ fc.Type, payload []byte) fc.Frame {
 	p.ox++
-	p.put(&fc.Frame{SOF: fc.SOFi3, EOF: fc.EOFt, Payload: payload, Header: fc.Header{RCtl: r, DID: to, SID: p.id, Type: typ,
-		FCtl: fc.FCtlFirstSeq | fc.FCtlEndSeq | fc.FCtlSeqInit, SeqID: p.sequence(to), OXID: p.ox, RXID: fc.Unassigned}})
+	p.put(&fc.Frame{SOF: fc.SOFi3, EOF: fc.EOFt, Payload: payload,
+		Header: fc.Header{RCtl: r, DID: to, SID: p.id, Type: typ,
+			FCtl: fc.FCtlFirstSeq | fc.FCtlEndSeq | fc.FCtlSeqInit, SeqID: p.sequence(to), OXID: p.ox,
+			RXID: fc.Unassigned}})
 	return p.answer(row, to, p.ox)
 }
 
@@ -175,7 +182,8 @@ func (p *fcEnd) answer(row string, from fc.Addr, ox uint16) fc.Frame {
 			continue
 		}
 		p.kept = append(other, p.kept...)
-		t.check(f.SOF == fc.SOFi3 && f.EOF == fc.EOFt, "FCFS-2.2-2", "a sequence of one frame is delimited by %v and %v", f.SOF, f.EOF)
+		t.check(f.SOF == fc.SOFi3 && f.EOF == fc.EOFt, "FCFS-2.2-2",
+			"a sequence of one frame is delimited by %v and %v", f.SOF, f.EOF)
 		t.check(f.Last() && f.FCtl&fc.FCtlLastSeq != 0, "FCFS-2.10-2", "F_CTL of an answer is %06x", uint32(f.FCtl))
 		return f
 	}
@@ -184,14 +192,16 @@ func (p *fcEnd) answer(row string, from fc.Addr, ox uint16) fc.Frame {
 // els sends an extended link service request, and returns the reply.
 func (p *fcEnd) els(row string, to fc.Addr, payload []byte) fc.Frame {
 	f := p.service(row, to, fc.RCtlELSReq, fc.TypeELS, payload)
-	p.t.check(f.RCtl == fc.RCtlELSReply && f.Type == fc.TypeELS, "FCFS-2.1-2", "R_CTL is %v and TYPE %v in the answer to a link service", f.RCtl, f.Type)
+	p.t.check(f.RCtl == fc.RCtlELSReply && f.Type == fc.TypeELS, "FCFS-2.1-2",
+		"R_CTL is %v and TYPE %v in the answer to a link service", f.RCtl, f.Type)
 	return f
 }
 
 // login sends FLOGI or PLOGI, and returns the parameters in the LS_ACC and its frame.
 func (p *fcEnd) login(to fc.Addr, cmd fc.ELSCmd) (fc.Login, fc.Frame) {
 	t := p.t
-	l := fc.Login{Cmd: cmd, VersionHigh: 0x20, VersionLow: 0x20, BBCredit: 16, RxSize: fcRxSize, PortName: p.name, NodeName: p.node()}
+	l := fc.Login{Cmd: cmd, VersionHigh: 0x20, VersionLow: 0x20, BBCredit: 16, RxSize: fcRxSize,
+		PortName: p.name, NodeName: p.node()}
 	class := fc.ClassParams{Options: fc.ClassValid, RxSize: fcRxSize, Concurrent: 255, OpenSeqs: 1}
 	if cmd == fc.ELSFLOGI {
 		class.Options |= fc.ClassInOrder
@@ -224,8 +234,10 @@ func (p *fcEnd) names(cmd fc.CTCmd, body []byte) []byte {
 	t := p.t
 	f := p.service("FCFS-2.11-1", fc.AddrDirectory, fc.RCtlUnsolControl, fc.TypeCT, fc.AppendNS(nil, cmd, body))
 	h, n, err := fc.ParseCT(f.Payload)
-	t.check(err == nil && h.Revision == fc.CTRevision && h.GSType == fc.GSTypeDirSvc, "FCFS-2.11-1", "Common Transport header % x", f.Payload[:min(len(f.Payload), fc.CTLen)])
-	t.check(h.Cmd == fc.CTAccept, "FCFS-2.11-2", "%v is answered by %v, reason %#02x, explanation %#02x", cmd, h.Cmd, h.Reason, h.Explanation)
+	t.check(err == nil && h.Revision == fc.CTRevision && h.GSType == fc.GSTypeDirSvc, "FCFS-2.11-1",
+		"Common Transport header % x", f.Payload[:min(len(f.Payload), fc.CTLen)])
+	t.check(h.Cmd == fc.CTAccept, "FCFS-2.11-2", "%v is answered by %v, reason %#02x, explanation %#02x",
+		cmd, h.Cmd, h.Reason, h.Explanation)
 	return f.Payload[n:]
 }
 
@@ -263,8 +275,11 @@ func (t *T) host() netip.Addr {
 func (v *fcviEnd) damaged(data []byte) []byte {
 	h := iu.Header{Op: iu.SendRqst, Handle: v.peer.Handle, MsgID: v.msg, Flags: iu.FlagRR | iu.FlagRspRqd}
 	sof, eof := fc.Class3.Delimiters(true, true)
-	f := fc.Frame{SOF: sof, EOF: eof, Payload: data, Opt: fcviCodec.AppendHeader(nil, &h), Header: fc.Header{RCtl: fc.RCtl(fcviCodec.RCtl(h.Op)), DID: v.at, SID: v.id, Type: fc.TypeFCVI, DFCtl: fcviCodec.DFCtl(h.Op),
-		FCtl: fc.FCtl(fcviCodec.FCtl(h.Op, iu.Use{Last: true, Answered: true})), SeqID: v.sequence(v.at), OXID: v.ox + 1, RXID: fc.Unassigned}}
+	f := fc.Frame{SOF: sof, EOF: eof, Payload: data, Opt: fcviCodec.AppendHeader(nil, &h),
+		Header: fc.Header{RCtl: fc.RCtl(fcviCodec.RCtl(h.Op)), DID: v.at, SID: v.id,
+			Type: fc.TypeFCVI, DFCtl: fcviCodec.DFCtl(h.Op),
+			FCtl:  fc.FCtl(fcviCodec.FCtl(h.Op, iu.Use{Last: true, Answered: true})),
+			SeqID: v.sequence(v.at), OXID: v.ox + 1, RXID: fc.Unassigned}}
 	b := fcip.Append(nil, &f)
 	b[len(b)-5] ^= 1 // the last byte of the CRC
 	return b

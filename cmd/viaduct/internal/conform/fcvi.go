@@ -73,15 +73,18 @@ func (v *fcviEnd) payload() *iu.ConnectPayload {
 	v.handle = binary.BigEndian.Uint32(b[:]) | 1
 	v.conn = binary.BigEndian.Uint32(b[4:])
 	v.msg = iu.MsgID(binary.BigEndian.Uint32(b[8:]))
-	return &iu.ConnectPayload{Handle: v.handle, InitialMsgID: v.msg, Timeout: uint32(holds * v.t.g.Patience / time.Millisecond),
-		Local: iu.NameAddress(uint64(v.name), []byte("conform")), Remote: iu.IPAddress(v.t.host(), v.t.g.Disc),
-		Attributes: iu.Attributes{Reliability: iu.ReliableReception, Write: true, Read: true, Holds: true, MaxTransfer: fcTransfer, MaxReads: 1, MaxUnacked: 16}}
+	return &iu.ConnectPayload{Handle: v.handle, InitialMsgID: v.msg,
+		Timeout: uint32(holds * v.t.g.Patience / time.Millisecond),
+		Local:   iu.NameAddress(uint64(v.name), []byte("conform")), Remote: iu.IPAddress(v.t.host(), v.t.g.Disc),
+		Attributes: iu.Attributes{Reliability: iu.ReliableReception, Write: true, Read: true,
+			Holds: true, MaxTransfer: fcTransfer, MaxReads: 1, MaxUnacked: 16}}
 }
 
 // emit sends one Information Unit and returns its OX_ID. on has the ids and the first SEQ_CNT if
 // the unit answers the peer's exchange, or continues an exchange.
 func (v *fcviEnd) emit(h iu.Header, data []byte, on fc.Header, use iu.Use, change func(f *fc.Frame)) uint16 {
-	f := fc.Frame{Header: fc.Header{RCtl: fc.RCtl(fcviCodec.RCtl(h.Op)), DID: v.at, SID: v.id, Type: fc.TypeFCVI, DFCtl: fcviCodec.DFCtl(h.Op),
+	f := fc.Frame{Header: fc.Header{RCtl: fc.RCtl(fcviCodec.RCtl(h.Op)), DID: v.at, SID: v.id,
+		Type: fc.TypeFCVI, DFCtl: fcviCodec.DFCtl(h.Op),
 		SeqID: v.sequence(v.at), SeqCnt: on.SeqCnt, OXID: on.OXID, RXID: on.RXID}}
 	f.Opt = fcviCodec.AppendHeader(nil, &h)
 	room := (min(v.mtu, fcRxSize) - len(f.Opt)) &^ 3
@@ -129,32 +132,41 @@ func (v *fcviEnd) unit(within time.Duration) (*fcviUnit, end) {
 		t.check(err == nil, "FCVI-5.1-2", "%v in a Device_Header of %d bytes", err, len(f.Opt))
 		t.check(h.Op.Valid(), "FCVI-5.9.3-2", "opcode %#02x", uint8(h.Op))
 		t.check(f.SID == v.at, "FCVI-5.8-2", "S_ID is %v, the port is %v", f.SID, v.at)
-		t.check(n == len(f.Opt) && f.DFCtl == fcviCodec.DFCtl(h.Op), "FCVI-5.8-4", "DF_CTL of a %v is %#02x", h.Op, f.DFCtl)
+		t.check(n == len(f.Opt) && f.DFCtl == fcviCodec.DFCtl(h.Op), "FCVI-5.8-4",
+			"DF_CTL of a %v is %#02x", h.Op, f.DFCtl)
 		t.check(uint8(f.RCtl) == fcviCodec.RCtl(h.Op), "FCVI-5.1-4", "R_CTL of a %v is %#02x", h.Op, uint8(f.RCtl))
 		t.check(f.CSCtl == 0, "FCVI-5.8-3", "CS_CTL is %#02x", f.CSCtl)
 		t.check(f.Opt[6]|f.Opt[7] == 0, "FCVI-5.9.5-1", "bytes 6 and 7 of the Device_Header are %x", f.Opt[6:8])
-		t.check(f.DataLen() <= fcRxSize, "FCVI-5.7-2", "a Data_Field of %d bytes, announced were %d", f.DataLen(), fcRxSize)
+		t.check(f.DataLen() <= fcRxSize, "FCVI-5.7-2", "a Data_Field of %d bytes, announced were %d",
+			f.DataLen(), fcRxSize)
 		switch {
 		case h.Op == iu.ConnectRqst:
 			t.check(h.Handle == 0, "FCVI-5.3.2-3", "FCVI_HANDLE of a CONNECT_RQST is %#x", h.Handle)
 		case h.Op != iu.DisconnectRqst || h.Handle != 0: // the peer may not know the handle
-			t.check(h.Handle == v.handle, "FCVI-5.9.2-1", "FCVI_HANDLE of a %v is %#x, ours is %#x", h.Op, h.Handle, v.handle)
+			t.check(h.Handle == v.handle, "FCVI-5.9.2-1", "FCVI_HANDLE of a %v is %#x, ours is %#x",
+				h.Op, h.Handle, v.handle)
 		}
 		if h.Op != iu.ConnectRqst && h.Op != iu.ConnectResp1 {
-			t.check(len(f.Payload) == 0 || h.Op.HasData(), "FCVI-5.1-3", "a %v with %d bytes of payload", h.Op, len(f.Payload))
+			t.check(len(f.Payload) == 0 || h.Op.HasData(), "FCVI-5.1-3", "a %v with %d bytes of payload",
+				h.Op, len(f.Payload))
 		}
 		key := fcviKey{h.Op, h.MsgID, f.OXID}
 		u := v.open[key]
-		t.check(f.SOF.First() == (u == nil) && (f.EOF == fc.EOFt) == f.Last(), "FCVI-5.7-7", "%v and %v on frame %d of a %v, F_CTL %06x", f.SOF, f.EOF, f.SeqCnt, h.Op, uint32(f.FCtl))
+		t.check(f.SOF.First() == (u == nil) && (f.EOF == fc.EOFt) == f.Last(), "FCVI-5.7-7",
+			"%v and %v on frame %d of a %v, F_CTL %06x", f.SOF, f.EOF, f.SeqCnt, h.Op, uint32(f.FCtl))
 		if u == nil {
 			u = &fcviUnit{h: h, first: f.Header}
 			v.open[key] = u
 		}
 		t.check(h == u.h, "FCVI-5.9.1-4", "the Device_Header changes within a message, from %v to %v", u.h, h)
-		t.check(f.SeqID == u.first.SeqID, "FCVI-5.1-7", "SEQ_ID changes within a message, from %d to %d", u.first.SeqID, f.SeqID)
-		t.check(f.SeqCnt == u.first.SeqCnt+uint16(u.n), "FCVI-5.8-5", "SEQ_CNT is %d after %d", f.SeqCnt, u.first.SeqCnt+uint16(u.n)-1)
-		t.check((f.FCtl&fc.FCtlRelOffset != 0) == h.Op.HasData(), "FCVI-5.8-6", "F_CTL of a %v is %06x", h.Op, uint32(f.FCtl))
-		t.check(int(f.Param) == len(u.data) || !h.Op.HasData() && f.Param == 0, "FCVI-5.8-6", "the relative offset is %d at byte %d", f.Param, len(u.data))
+		t.check(f.SeqID == u.first.SeqID, "FCVI-5.1-7", "SEQ_ID changes within a message, from %d to %d",
+			u.first.SeqID, f.SeqID)
+		t.check(f.SeqCnt == u.first.SeqCnt+uint16(u.n), "FCVI-5.8-5", "SEQ_CNT is %d after %d",
+			f.SeqCnt, u.first.SeqCnt+uint16(u.n)-1)
+		t.check((f.FCtl&fc.FCtlRelOffset != 0) == h.Op.HasData(), "FCVI-5.8-6", "F_CTL of a %v is %06x",
+			h.Op, uint32(f.FCtl))
+		t.check(int(f.Param) == len(u.data) || !h.Op.HasData() && f.Param == 0, "FCVI-5.8-6",
+			"the relative offset is %d at byte %d", f.Param, len(u.data))
 		u.data, u.last, u.n = append(u.data, f.Payload...), f.FCtl, u.n+1
 		if f.Last() {
 			delete(v.open, key)
@@ -167,7 +179,8 @@ func (v *fcviEnd) unit(within time.Duration) (*fcviUnit, end) {
 func (u *fcviUnit) fctl(t *T, row string, use iu.Use) {
 	use.Last = true
 	want := fc.FCtl(fcviCodec.FCtl(u.h.Op, use))
-	t.check(u.last&^(fc.FCtlFill|fc.FCtlACKForm) == want, row, "F_CTL of a %v is %06x, expected %06x", u.h.Op, uint32(u.last), uint32(want))
+	t.check(u.last&^(fc.FCtlFill|fc.FCtlACKForm) == want, row, "F_CTL of a %v is %06x, expected %06x",
+		u.h.Op, uint32(u.last), uint32(want))
 }
 
 // answered waits for the answer to one of our exchanges, and returns it.
@@ -180,7 +193,8 @@ func (v *fcviEnd) answeredWithin(within time.Duration, row string, op iu.Opcode,
 	u, e := v.reaction(within)
 	t.check(e == whole, row, "no %v: %v", op, e)
 	t.check(u.h.Op == op, row, "%v in place of a %v (%v)", u.h.Op, op, u.h.Status().Reason)
-	t.check(u.first.OXID == ox && u.first.FCtl&fc.FCtlExchResponder != 0, "FCVI-5.2.1-3", "a %v on exchange %#04x, expected on %#04x", op, u.first.OXID, ox)
+	t.check(u.first.OXID == ox && u.first.FCtl&fc.FCtlExchResponder != 0, "FCVI-5.2.1-3",
+		"a %v on exchange %#04x, expected on %#04x", op, u.first.OXID, ox)
 	t.check(u.first.RXID != fc.Unassigned, "FCVI-5.2.1-9", "RX_ID of a %v is not assigned", op)
 	return u
 }
@@ -196,9 +210,12 @@ func (v *fcviEnd) resp1(q *iu.ConnectPayload, change func(h *iu.Header, b []byte
 	ox := v.request(h, b, nil)
 	for within := t.g.Patience; ; within += holds * t.g.Patience {
 		u := v.answeredWithin(within, "FCVI-5.3.2-1", iu.ConnectResp1, ox)
-		t.check(u.h.Total == v.conn, "FCVI-5.3.2-3", "FCVI_CONNECTION_ID of RESP1 is %#x, sent was %#x", u.h.Total, v.conn)
-		t.check(u.h.MsgID == h.MsgID, "FCVI-5.9.6-4", "the attempt number of RESP1 is %d, sent was %d", u.h.MsgID, h.MsgID)
-		t.check(u.h.Flags.Mode() == h.Flags.Mode(), "FCVI-5.9.4-8", "the mode of RESP1 is %v, sent was %v", u.h.Flags.Mode(), h.Flags.Mode())
+		t.check(u.h.Total == v.conn, "FCVI-5.3.2-3", "FCVI_CONNECTION_ID of RESP1 is %#x, sent was %#x",
+			u.h.Total, v.conn)
+		t.check(u.h.MsgID == h.MsgID, "FCVI-5.9.6-4", "the attempt number of RESP1 is %d, sent was %d",
+			u.h.MsgID, h.MsgID)
+		t.check(u.h.Flags.Mode() == h.Flags.Mode(), "FCVI-5.9.4-8", "the mode of RESP1 is %v, sent was %v",
+			u.h.Flags.Mode(), h.Flags.Mode())
 		reason := u.h.Status().Reason
 		switch {
 		case reason == iu.Pending:
@@ -226,8 +243,10 @@ func (v *fcviEnd) accepted(u *fcviUnit) {
 	a, _, err := fcviCodec.ParseConnectResp1(u.data)
 	t.check(err == nil, "FCVI-6.9-1", "RESP1: %v", err)
 	t.check(a.Handle != 0, "FCVI-4-4", "the peer's FCVI_HANDLE is 0")
-	t.check(string(a.Local.Discriminator) == string(t.g.Disc), "FCVI-6.9-1", "the discriminator in RESP1 is %q, called was %q", a.Local.Discriminator, t.g.Disc)
-	t.check(a.Attributes.Reliability == iu.ReliableReception, "FCVI-7.3-4", "the peer answers with %v", a.Attributes.Reliability)
+	t.check(string(a.Local.Discriminator) == string(t.g.Disc), "FCVI-6.9-1",
+		"the discriminator in RESP1 is %q, called was %q", a.Local.Discriminator, t.g.Disc)
+	t.check(a.Attributes.Reliability == iu.ReliableReception, "FCVI-7.3-4", "the peer answers with %v",
+		a.Attributes.Reliability)
 	t.check(a.Attributes.MaxUnacked > 0, "FCVI-7.3-3", "MaxUnacked is 0")
 	t.check(a.Attributes.MaxTransfer > 0, "FCVI-7.3-5", "MaxTransferSize is 0")
 	v.peer, v.want = a, a.InitialMsgID
@@ -236,13 +255,17 @@ func (v *fcviEnd) accepted(u *fcviUnit) {
 // confirm answers RESP1 and waits for RESP3.
 func (v *fcviEnd) confirm(u *fcviUnit) {
 	t := v.t
-	h := iu.Header{Op: iu.ConnectResp2, Handle: v.peer.Handle, Flags: u.h.Flags&(iu.FlagModeMask|iu.FlagRetry) | iu.FlagPos, MsgID: u.h.MsgID, Total: v.conn, Param: iu.Status{Reason: iu.Confirmed}.Param()}
+	h := iu.Header{Op: iu.ConnectResp2, Handle: v.peer.Handle,
+		Flags: u.h.Flags&(iu.FlagModeMask|iu.FlagRetry) | iu.FlagPos, MsgID: u.h.MsgID,
+		Total: v.conn, Param: iu.Status{Reason: iu.Confirmed}.Param()}
 	ox := v.emit(h, nil, fc.Header{OXID: u.first.OXID, RXID: u.first.RXID, SeqCnt: 1}, iu.Use{}, nil)
 	r := v.answered("FCVI-5.3.2-1", iu.ConnectResp3, ox)
 	t.check(r.h.Status().Reason == iu.Confirmed, "FCVI-6.11-1", "RESP3 says %v", r.h.Status().Reason)
-	t.check(r.h.MsgID == u.h.MsgID, "FCVI-5.9.6-4", "the attempt number of RESP3 is %d, expected %d", r.h.MsgID, u.h.MsgID)
+	t.check(r.h.MsgID == u.h.MsgID, "FCVI-5.9.6-4", "the attempt number of RESP3 is %d, expected %d",
+		r.h.MsgID, u.h.MsgID)
 	t.check(r.h.Total == v.conn, "FCVI-5.3.2-3", "FCVI_CONNECTION_ID of RESP3 is %#x, sent was %#x", r.h.Total, v.conn)
-	t.check(r.first.SeqCnt == u.first.SeqCnt+uint16(u.n), "FCVI-5.5-3", "SEQ_CNT of RESP3 is %d, that of RESP1 was %d", r.first.SeqCnt, u.first.SeqCnt)
+	t.check(r.first.SeqCnt == u.first.SeqCnt+uint16(u.n), "FCVI-5.5-3",
+		"SEQ_CNT of RESP3 is %d, that of RESP1 was %d", r.first.SeqCnt, u.first.SeqCnt)
 	r.fctl(t, "FCVI-5.3.2-2", iu.Use{})
 }
 
@@ -289,7 +312,8 @@ func (v *fcviEnd) echo(row string, h iu.Header, data []byte, change func(f *fc.F
 		t.check(e == whole, "FCVI-5.1-9", "no response to a Send at Reliable Reception: %v", e)
 		switch u.h.Op {
 		case iu.SendResp:
-			t.check(u.first.OXID == ox, "FCVI-5.2.1-3", "the response is on exchange %#04x, expected on %#04x", u.first.OXID, ox)
+			t.check(u.first.OXID == ox, "FCVI-5.2.1-3", "the response is on exchange %#04x, expected on %#04x",
+				u.first.OXID, ox)
 			v.responded(row, u)
 			responded = true
 		case iu.SendRqst:
@@ -312,10 +336,12 @@ func (v *fcviEnd) take(u *fcviUnit) {
 	t := v.t
 	t.check(u.h.MsgID == v.want, "FCVI-5.9.6-1", "FCVI_MSG_ID is %d, expected %d", u.h.MsgID, v.want)
 	t.check(u.h.Flags&iu.FlagRR != 0, "FCVI-5.9.4-5", "a Send at Reliable Reception has flags %#02x", uint8(u.h.Flags))
-	t.check(u.h.Flags&iu.FlagImm != 0 || u.h.Param == 0, "FCVI-5.9.7-1", "FCVI_PARAMETER without immediate data is %#x", u.h.Param)
+	t.check(u.h.Flags&iu.FlagImm != 0 || u.h.Param == 0, "FCVI-5.9.7-1",
+		"FCVI_PARAMETER without immediate data is %#x", u.h.Param)
 	if u.h.Flags&iu.FlagRspRqd != 0 {
 		u.fctl(t, "FCVI-5.8-7", iu.Use{Answered: true})
-		v.emit(iu.Header{Op: iu.SendResp, Handle: v.peer.Handle, MsgID: u.h.MsgID}, nil, fc.Header{OXID: u.first.OXID, RXID: v.ox + 1}, iu.Use{}, nil)
+		v.emit(iu.Header{Op: iu.SendResp, Handle: v.peer.Handle, MsgID: u.h.MsgID}, nil,
+			fc.Header{OXID: u.first.OXID, RXID: v.ox + 1}, iu.Use{}, nil)
 	}
 	v.want++
 	v.heard = u.data
@@ -362,7 +388,8 @@ func (v *fcviEnd) broken(row, why string, reasons ...iu.Reason) {
 	t.check(u.h.Op == iu.DisconnectRqst, row, "%s the peer sends a %v", why, u.h.Op)
 	t.check(u.h.Flags&iu.FlagErr != 0, "FCVI-8.4-16", "DISCONNECT_RQST without ERR %s", why)
 	is := u.h.Status().Reason
-	t.check(bytes.IndexByte(reasonBytes(reasons), byte(is)) >= 0, row, "%s the reason is %v, expected %v", why, is, reasons)
+	t.check(bytes.IndexByte(reasonBytes(reasons), byte(is)) >= 0, row, "%s the reason is %v, expected %v",
+		why, is, reasons)
 	u.fctl(t, "FCVI-5.8-7", iu.Use{})
 	v.disconnected(u)
 }
@@ -376,7 +403,8 @@ func reasonBytes(rs []iu.Reason) (b []byte) {
 
 // disconnected answers a DISCONNECT_RQST of the peer.
 func (v *fcviEnd) disconnected(u *fcviUnit) {
-	v.emit(iu.Header{Op: iu.DisconnectResp, Handle: u.h.RmtHandle, RmtHandle: v.handle, MsgID: u.h.MsgID, Total: u.h.Total, Param: iu.Status{Reason: iu.ULPDisconnect}.Param()},
+	v.emit(iu.Header{Op: iu.DisconnectResp, Handle: u.h.RmtHandle, RmtHandle: v.handle,
+		MsgID: u.h.MsgID, Total: u.h.Total, Param: iu.Status{Reason: iu.ULPDisconnect}.Param()},
 		nil, fc.Header{OXID: u.first.OXID, RXID: v.ox + 1}, iu.Use{}, nil)
 }
 
@@ -385,8 +413,10 @@ func (v *fcviEnd) disconnect(row string) {
 	t := v.t
 	ox := v.request(iu.Header{Op: iu.DisconnectRqst, Handle: v.peer.Handle, RmtHandle: v.handle, Total: v.conn, Param: iu.Status{Reason: iu.ULPDisconnect}.Param()}, nil, nil)
 	u := v.answered(row, iu.DisconnectResp, ox)
-	t.check(u.h.Total == v.conn && u.h.MsgID == 0, "FCVI-6.13-1", "DISCONNECT_RESP has connection id %#x and message %d, sent were %#x and 0", u.h.Total, u.h.MsgID, v.conn)
-	t.check(u.h.RmtHandle == v.peer.Handle, "FCVI-6.13-1", "DISCONNECT_RESP names the handle %#x, the peer's is %#x", u.h.RmtHandle, v.peer.Handle)
+	t.check(u.h.Total == v.conn && u.h.MsgID == 0, "FCVI-6.13-1",
+		"DISCONNECT_RESP has connection id %#x and message %d, sent were %#x and 0", u.h.Total, u.h.MsgID, v.conn)
+	t.check(u.h.RmtHandle == v.peer.Handle, "FCVI-6.13-1",
+		"DISCONNECT_RESP names the handle %#x, the peer's is %#x", u.h.RmtHandle, v.peer.Handle)
 	u.fctl(t, "FCVI-5.8-8", iu.Use{})
 }
 
@@ -394,7 +424,8 @@ func (v *fcviEnd) disconnect(row string) {
 func (v *fcviEnd) failed(row string, op iu.Opcode, ox uint16, want iu.Reason) {
 	t := v.t
 	u := v.answered(row, op, ox)
-	t.check(u.h.MsgID == v.msg-1, "FCVI-5.9.6-3", "the response is to message %d, the request was %d", u.h.MsgID, v.msg-1)
+	t.check(u.h.MsgID == v.msg-1, "FCVI-5.9.6-3", "the response is to message %d, the request was %d",
+		u.h.MsgID, v.msg-1)
 	t.check(u.h.Flags&iu.FlagErr != 0, row, "a %v without ERR", op)
 	t.check(u.h.Status().Reason == want, "FCVI-5.9.7-7", "the reason is %v, expected %v", u.h.Status().Reason, want)
 	t.check(len(u.data) == 0, row, "%d bytes of payload in an error response", len(u.data))
@@ -476,7 +507,8 @@ var fcviPassive = []Case{
 				cmd fc.ELSCmd
 			}{{"FCFS-2.7-7", 0x20}, {"FCFS-2.7-6", 0x7f}} { // PRLI, and an unassigned command
 				f := v.els(x.row, v.at, append(fc.AppendCmd(nil, x.cmd), make([]byte, 16)...))
-				t.check(fc.CmdOf(f.Payload) == fc.ELSRjt && len(f.Payload) == fc.LSRjtLen, x.row, "%v of %d bytes answers %v", fc.CmdOf(f.Payload), len(f.Payload), x.cmd)
+				t.check(fc.CmdOf(f.Payload) == fc.ELSRjt && len(f.Payload) == fc.LSRjtLen, x.row,
+					"%v of %d bytes answers %v", fc.CmdOf(f.Payload), len(f.Payload), x.cmd)
 			}
 		}},
 	{Name: "fcvi/no-login", Proto: "fcvi", Role: Passive, Rows: list("FCVI-6.1-2", "FCFS-2.7-8"), Text: "a port that is not logged in is not served",
@@ -484,13 +516,15 @@ var fcviPassive = []Case{
 			p := t.link()
 			p.fabric()
 			v := &fcviEnd{fcEnd: p, at: p.port(), open: map[fcviKey]*fcviUnit{}}
-			v.request(iu.Header{Op: iu.ConnectRqst, Flags: iu.ClientServer.Flags(), MsgID: attempt, Total: 1}, fcviCodec.AppendConnectRqst(nil, v.payload()), nil)
+			v.request(iu.Header{Op: iu.ConnectRqst, Flags: iu.ClientServer.Flags(), MsgID: attempt, Total: 1},
+				fcviCodec.AppendConnectRqst(nil, v.payload()), nil)
 			f, e := v.next(t.g.Patience)
 			if e == quiet { // the peer may still know the address from an earlier conversation
 				t.again(t.c.Rows[0], "no LOGO: %v", e)
 			}
 			t.check(e == whole, "FCVI-6.1-2", "no LOGO: %v", e)
-			t.check(f.RCtl == fc.RCtlELSReq && fc.CmdOf(f.Payload) == fc.ELSLOGO, "FCVI-6.1-2", "%v of %v in place of a LOGO", f.RCtl, f.Type)
+			t.check(f.RCtl == fc.RCtlELSReq && fc.CmdOf(f.Payload) == fc.ELSLOGO, "FCVI-6.1-2",
+				"%v of %v in place of a LOGO", f.RCtl, f.Type)
 		}},
 	{Name: "fcvi/accept", Proto: "fcvi", Role: Passive, Rows: list("FCVI-5.3.2-1", "FCVI-5.3.2-2", "FCVI-5.3.2-3", "FCVI-6.9-1", "FCVI-6.11-1", "FCVI-5.8-9", "FCVI-5.9.4-8", "FCVI-5.9.6-4"), Text: "a CONNECT_RQST is accepted in a handshake of four, on one exchange",
 		run: func(t *T) { t.fcviOpen() }},
@@ -501,12 +535,20 @@ var fcviPassive = []Case{
 			q.Security = pattern(20)
 			v.accepted(v.resp1(q, nil))
 		}},
-	refusedSetup("no-match", "a discriminator without a listener is answered by NO_MATCH", "FCVI-5.3.2-5", []iu.Reason{iu.NoMatch}, func(q *iu.ConnectPayload) { q.Remote.Discriminator = []byte("no such name!") }, nil),
-	refusedSetup("reliability", "another reliability level is refused", "FCVI-7.3-4", []iu.Reason{iu.InvalidReliability, iu.ULPReject}, func(q *iu.ConnectPayload) { q.Attributes.Reliability = iu.ReliableDelivery }, nil),
-	refusedSetup("no-window", "MaxUnacked of zero is refused", "FCVI-7.3-3", []iu.Reason{iu.InvalidReliability, iu.BadFormat, iu.NoResources, iu.ULPReject}, func(q *iu.ConnectPayload) { q.Attributes.MaxUnacked = 0 }, nil),
-	refusedSetup("version", "a version that is not known is refused", "FCVI-6.9-3", []iu.Reason{iu.BadFormat}, nil, func(_ *iu.Header, b []byte) []byte { b[0] = 9; return b }),
-	refusedSetup("short-payload", "a payload that is too short is refused", "FCVI-6.9-2", []iu.Reason{iu.BadFormat}, nil, func(_ *iu.Header, b []byte) []byte { return b[:100] }),
-	refusedSetup("mode", "a reserved mode is refused", "FCVI-5.9.4-7", []iu.Reason{iu.BadMode, iu.BadFormat}, nil, func(h *iu.Header, b []byte) []byte { h.Flags = 3; return b }),
+	refusedSetup("no-match", "a discriminator without a listener is answered by NO_MATCH",
+		"FCVI-5.3.2-5", []iu.Reason{iu.NoMatch}, func(q *iu.ConnectPayload) { q.Remote.Discriminator = []byte("no such name!") }, nil),
+	refusedSetup("reliability", "another reliability level is refused", "FCVI-7.3-4",
+		[]iu.Reason{iu.InvalidReliability, iu.ULPReject},
+		func(q *iu.ConnectPayload) { q.Attributes.Reliability = iu.ReliableDelivery }, nil),
+	refusedSetup("no-window", "MaxUnacked of zero is refused", "FCVI-7.3-3",
+		[]iu.Reason{iu.InvalidReliability, iu.BadFormat, iu.NoResources, iu.ULPReject},
+		func(q *iu.ConnectPayload) { q.Attributes.MaxUnacked = 0 }, nil),
+	refusedSetup("version", "a version that is not known is refused", "FCVI-6.9-3",
+		[]iu.Reason{iu.BadFormat}, nil, func(_ *iu.Header, b []byte) []byte { b[0] = 9; return b }),
+	refusedSetup("short-payload", "a payload that is too short is refused", "FCVI-6.9-2",
+		[]iu.Reason{iu.BadFormat}, nil, func(_ *iu.Header, b []byte) []byte { return b[:100] }),
+	refusedSetup("mode", "a reserved mode is refused", "FCVI-5.9.4-7", []iu.Reason{iu.BadMode, iu.BadFormat},
+		nil, func(h *iu.Header, b []byte) []byte { h.Flags = 3; return b }),
 	{Name: "fcvi/retry", Proto: "fcvi", Role: Passive, Rows: list("FCVI-C-3", "FCVI-5.9.6-4", "FCVI-5.9.4-8"), Text: "a CONNECT_RQST that comes again is answered by RESP1 again, on its own exchange",
 		run: func(t *T) {
 			v := t.fcvi()
@@ -516,7 +558,8 @@ var fcviPassive = []Case{
 			t.check(u.h.Flags&iu.FlagRetry != 0, "FCVI-5.9.4-8", "RESP1 to a retry has flags %#02x", uint8(u.h.Flags))
 			was := v.peer
 			v.accepted(u)
-			t.check(v.peer.Handle == was.Handle && v.peer.InitialMsgID == was.InitialMsgID, "FCVI-C-3", "the answer to the retry is of another connection")
+			t.check(v.peer.Handle == was.Handle && v.peer.InitialMsgID == was.InitialMsgID,
+				"FCVI-C-3", "the answer to the retry is of another connection")
 			v.confirm(u)
 			v.echo("FCVI-5.2.2-4", iu.Header{}, pattern(10), nil)
 		}},
@@ -531,7 +574,8 @@ var fcviPassive = []Case{
 		run: func(t *T) {
 			v := t.fcviOpen()
 			u := v.echo("FCVI-5.2.2-4", iu.Header{Flags: iu.FlagImm, Param: 0xabcd1234}, pattern(10), nil)
-			t.check(u.h.Flags&iu.FlagImm != 0 && u.h.Param == 0xabcd1234, "FCVI-5.9.7-1", "the echo has flags %#02x, FCVI_PARAMETER %#x", uint8(u.h.Flags), u.h.Param)
+			t.check(u.h.Flags&iu.FlagImm != 0 && u.h.Param == 0xabcd1234, "FCVI-5.9.7-1",
+				"the echo has flags %#02x, FCVI_PARAMETER %#x", uint8(u.h.Flags), u.h.Param)
 			u = v.echo("FCVI-5.2.2-4", iu.Header{}, pattern(10), nil)
 			t.check(u.h.Flags&iu.FlagImm == 0, "FCVI-5.9.4-2", "the echo of a message without immediate data has some")
 			t.check(u.h.Param == 0, "FCVI-5.9.7-1", "FCVI_PARAMETER without immediate data is %#x", u.h.Param)
@@ -540,7 +584,8 @@ var fcviPassive = []Case{
 		run: func(t *T) {
 			v := t.fcviOpen()
 			v.echo("FCVI-5.9.4-1", iu.Header{Flags: 0x40}, pattern(10), nil)
-			v.echo("FCVI-5.9.5-1", iu.Header{}, pattern(10), func(f *fc.Frame) { f.Opt = bytes.Clone(f.Opt); f.Opt[6], f.Opt[7] = 1, 2 })
+			v.echo("FCVI-5.9.5-1", iu.Header{}, pattern(10),
+				func(f *fc.Frame) { f.Opt = bytes.Clone(f.Opt); f.Opt[6], f.Opt[7] = 1, 2 })
 			v.echo("FCVI-5.1-5", iu.Header{}, pattern(10), func(f *fc.Frame) { f.RCtl = fc.RCtlSolData })
 			v.echo("FCVI-5.8-3", iu.Header{}, pattern(10), func(f *fc.Frame) { f.CSCtl = 5 })
 			v.echo("FCVI-5.2.1-8", iu.Header{}, pattern(10), func(f *fc.Frame) { f.FCtl &^= fc.FCtlFirstSeq })
@@ -582,16 +627,19 @@ var fcviPassive = []Case{
 			v.request(iu.Header{Op: iu.SendRqst, Handle: h, Flags: iu.FlagRR | iu.FlagRspRqd}, pattern(4), nil)
 			u, e := v.reaction(t.g.Patience)
 			t.check(e == whole, "FCVI-8.2-3", "no answer: %v", e)
-			t.check(u.h.Op == iu.DisconnectRqst && u.h.Flags&iu.FlagErr != 0 && u.h.Status().Reason == iu.NotConnected, "FCVI-8.2-3", "the answer is %v", u.h)
-			t.check(u.h.Handle == 0 && u.h.RmtHandle == h, "FCVI-6.12-2", "FCVI_HANDLE is %#x, quoted is %#x, sent was %#x", u.h.Handle, u.h.RmtHandle, h)
+			t.check(u.h.Op == iu.DisconnectRqst && u.h.Flags&iu.FlagErr != 0 &&
+				u.h.Status().Reason == iu.NotConnected, "FCVI-8.2-3", "the answer is %v", u.h)
+			t.check(u.h.Handle == 0 && u.h.RmtHandle == h, "FCVI-6.12-2",
+				"FCVI_HANDLE is %#x, quoted is %#x, sent was %#x", u.h.Handle, u.h.RmtHandle, h)
 			v.disconnected(u)
 			v.goesOn("FCVI-4-1") // the other connection is not affected
 		}},
 	{Name: "fcvi/unknown-exchange", Proto: "fcvi", Role: Passive, Rows: list("FCFS-2.8-4", "FCFS-2.8-2"), Text: "ABTS for an exchange that does not exist is answered by BA_RJT",
 		run: func(t *T) {
 			v := t.ready()
-			v.put(&fc.Frame{SOF: fc.SOFi3, EOF: fc.EOFt, Header: fc.Header{RCtl: fc.RCtlABTS, DID: v.at, SID: v.id, Type: fc.TypeBLS,
-				FCtl: fc.FCtlEndSeq | fc.FCtlSeqInit, SeqID: v.sequence(v.at), OXID: 0x7777, RXID: 0x6666}})
+			v.put(&fc.Frame{SOF: fc.SOFi3, EOF: fc.EOFt,
+				Header: fc.Header{RCtl: fc.RCtlABTS, DID: v.at, SID: v.id, Type: fc.TypeBLS,
+					FCtl: fc.FCtlEndSeq | fc.FCtlSeqInit, SeqID: v.sequence(v.at), OXID: 0x7777, RXID: 0x6666}})
 			f := v.answer("FCFS-2.8-4", v.at, 0x7777)
 			t.check(f.RCtl == fc.RCtlBARjt, "FCFS-2.8-4", "%v answers it", f.RCtl)
 			t.check(len(f.Payload) == 4, "FCFS-2.8-2", "a BA_RJT of %d bytes", len(f.Payload))
@@ -604,10 +652,12 @@ var fcviPassive = []Case{
 		v.send(iu.Header{Op: iu.SendRqst}, pattern(2000), func(f *fc.Frame) { f.Param *= 2 })
 	}),
 	breaks("opcode", "an unknown opcode breaks the connection", "FCVI-5.9.3-4", []iu.Reason{iu.Protocol}, func(v *fcviEnd) {
-		v.send(iu.Header{Op: iu.SendRqst}, pattern(5), func(f *fc.Frame) { f.Opt = bytes.Clone(f.Opt); f.Opt[4] = 0x44 })
+		v.send(iu.Header{Op: iu.SendRqst}, pattern(5),
+			func(f *fc.Frame) { f.Opt = bytes.Clone(f.Opt); f.Opt[4] = 0x44 })
 	}),
 	breaks("level", "a message without the flag of the connection's level breaks it", "FCVI-5.9.4-5", []iu.Reason{iu.Protocol}, func(v *fcviEnd) {
-		v.send(iu.Header{Op: iu.SendRqst}, pattern(5), func(f *fc.Frame) { f.Opt = bytes.Clone(f.Opt); f.Opt[5] &^= byte(iu.FlagRR) })
+		v.send(iu.Header{Op: iu.SendRqst}, pattern(5),
+			func(f *fc.Frame) { f.Opt = bytes.Clone(f.Opt); f.Opt[5] &^= byte(iu.FlagRR) })
 	}),
 	breaks("header-size", "a Device_Header of another size than its opcode's breaks the connection", "FCVI-6.1-3", []iu.Reason{iu.Protocol}, func(v *fcviEnd) {
 		v.send(iu.Header{Op: iu.SendRqst}, pattern(5), func(f *fc.Frame) {

@@ -37,11 +37,14 @@ func (v *fcviCall) called(within time.Duration, retry bool) {
 	t.check(e == whole, "FCVI-5.3.2-1", "no CONNECT_RQST: %v", e)
 	t.check(u.h.Op == iu.ConnectRqst, "FCVI-5.3.2-1", "%v in place of a CONNECT_RQST", u.h.Op)
 	t.check(v.sw.found && !v.sw.left, "FCFS-2.7-8", "a CONNECT_RQST without a login")
-	t.check(u.h.Flags&^iu.FlagRetry == iu.ClientServer.Flags(), "FCVI-5.9.4-7", "flags of a CONNECT_RQST are %#02x", uint8(u.h.Flags))
-	t.check(u.h.Flags&iu.FlagRetry != 0 == retry, "FCVI-8.5-2", "attempt %d has flags %#02x", u.h.MsgID, uint8(u.h.Flags))
+	t.check(u.h.Flags&^iu.FlagRetry == iu.ClientServer.Flags(), "FCVI-5.9.4-7",
+		"flags of a CONNECT_RQST are %#02x", uint8(u.h.Flags))
+	t.check(u.h.Flags&iu.FlagRetry != 0 == retry, "FCVI-8.5-2", "attempt %d has flags %#02x",
+		u.h.MsgID, uint8(u.h.Flags))
 	t.check(u.first.OXID < fc.ServiceOXID, "FCVI-5.4-1", "OX_ID of a CONNECT_RQST is %#04x", u.first.OXID)
 	t.check(u.first.RXID == fc.Unassigned, "FCVI-5.2.1-9", "RX_ID of a CONNECT_RQST is %#04x", u.first.RXID)
-	t.check(u.n == 1 && iu.LongLen+len(u.data) <= fc.MinRxSize, "FCVI-6.8-4", "a CONNECT_RQST of %d frames with %d bytes", u.n, iu.LongLen+len(u.data))
+	t.check(u.n == 1 && iu.LongLen+len(u.data) <= fc.MinRxSize, "FCVI-6.8-4",
+		"a CONNECT_RQST of %d frames with %d bytes", u.n, iu.LongLen+len(u.data))
 	u.fctl(t, "FCVI-5.8-7", iu.Use{})
 	t.check(len(u.data) >= iu.ConnectRqstLen, "FCVI-6.8-1", "a payload of %d bytes in a CONNECT_RQST", len(u.data))
 	q, _, err := fcviCodec.ParseConnectRqst(u.data)
@@ -52,7 +55,8 @@ func (v *fcviCall) called(within time.Duration, retry bool) {
 
 // response sends a CONNECT_RESP1 or RESP3 on the peer's exchange.
 func (v *fcviCall) response(op iu.Opcode, cnt uint16, reason iu.Reason, use iu.Use, payload []byte) {
-	h := iu.Header{Op: op, Handle: v.q.Handle, Flags: v.u.h.Flags & (iu.FlagModeMask | iu.FlagRetry), MsgID: v.u.h.MsgID, Total: v.u.h.Total, Param: iu.Status{Reason: reason}.Param()}
+	h := iu.Header{Op: op, Handle: v.q.Handle, Flags: v.u.h.Flags & (iu.FlagModeMask | iu.FlagRetry),
+		MsgID: v.u.h.MsgID, Total: v.u.h.Total, Param: iu.Status{Reason: reason}.Param()}
 	switch {
 	case reason == iu.Pending:
 		h.Flags |= iu.FlagPend
@@ -97,12 +101,17 @@ func (v *fcviCall) resp2() *fcviUnit {
 		t.again(t.c.Rows[0], "the CONNECT_RQST comes again, although it was answered")
 	}
 	t.check(u.h.Op == iu.ConnectResp2, "FCVI-5.3.2-1", "%v in place of a CONNECT_RESP2", u.h.Op)
-	t.check(u.first.OXID == v.u.first.OXID && u.first.FCtl&fc.FCtlExchResponder == 0, "FCVI-5.3.2-2", "RESP2 is on exchange %#04x, expected on %#04x", u.first.OXID, v.u.first.OXID)
+	t.check(u.first.OXID == v.u.first.OXID && u.first.FCtl&fc.FCtlExchResponder == 0, "FCVI-5.3.2-2",
+		"RESP2 is on exchange %#04x, expected on %#04x", u.first.OXID, v.u.first.OXID)
 	t.check(u.first.RXID == v.rx(), "FCVI-5.2.1-9", "RX_ID of RESP2 is %#04x, assigned was %#04x", u.first.RXID, v.rx())
-	t.check(u.first.SeqCnt == v.u.first.SeqCnt+uint16(v.u.n), "FCVI-5.5-3", "SEQ_CNT of RESP2 is %d, that of CONNECT_RQST was %d", u.first.SeqCnt, v.u.first.SeqCnt)
-	t.check(u.h.MsgID == v.u.h.MsgID, "FCVI-5.9.6-4", "the attempt number of RESP2 is %d, that of CONNECT_RQST was %d", u.h.MsgID, v.u.h.MsgID)
-	t.check(u.h.Total == v.u.h.Total, "FCVI-5.3.2-3", "FCVI_CONNECTION_ID of RESP2 is %#x, that of CONNECT_RQST was %#x", u.h.Total, v.u.h.Total)
-	t.check((u.h.Flags^v.u.h.Flags)&(iu.FlagModeMask|iu.FlagRetry) == 0, "FCVI-5.9.4-8", "flags of RESP2 are %#02x, those of CONNECT_RQST were %#02x", uint8(u.h.Flags), uint8(v.u.h.Flags))
+	t.check(u.first.SeqCnt == v.u.first.SeqCnt+uint16(v.u.n), "FCVI-5.5-3",
+		"SEQ_CNT of RESP2 is %d, that of CONNECT_RQST was %d", u.first.SeqCnt, v.u.first.SeqCnt)
+	t.check(u.h.MsgID == v.u.h.MsgID, "FCVI-5.9.6-4",
+		"the attempt number of RESP2 is %d, that of CONNECT_RQST was %d", u.h.MsgID, v.u.h.MsgID)
+	t.check(u.h.Total == v.u.h.Total, "FCVI-5.3.2-3",
+		"FCVI_CONNECTION_ID of RESP2 is %#x, that of CONNECT_RQST was %#x", u.h.Total, v.u.h.Total)
+	t.check((u.h.Flags^v.u.h.Flags)&(iu.FlagModeMask|iu.FlagRetry) == 0, "FCVI-5.9.4-8",
+		"flags of RESP2 are %#02x, those of CONNECT_RQST were %#02x", uint8(u.h.Flags), uint8(v.u.h.Flags))
 	return u
 }
 
@@ -161,7 +170,8 @@ func (v *fcviEnd) deliver(row string, change func(f *fc.Frame)) {
 		case iu.SendRqst:
 			v.take(u)
 		case iu.SendResp:
-			t.check(u.first.OXID == ox, "FCVI-5.2.1-3", "the response is on exchange %#04x, expected on %#04x", u.first.OXID, ox)
+			t.check(u.first.OXID == ox, "FCVI-5.2.1-3", "the response is on exchange %#04x, expected on %#04x",
+				u.first.OXID, ox)
 			v.responded(row, u)
 			return
 		case iu.DisconnectRqst:
@@ -225,13 +235,15 @@ var fcviActive = slices.Concat([]Case{
 	{Name: "fcvi/active-link", Proto: "fcvi", Role: Active, Rows: list("FCFS-2.4-1", "FCFS-2.4-3", "FCFS-2.4-7"), Text: "a special frame opens the link; when the peer has the name of the switch, it connects again, with another nonce",
 		run: func(t *T) { t.linkedBy() }},
 	wrongEcho("active-other-nonce", "an echo that differs does not open a link", func(s *fcip.Special) { s.Nonce++ }),
-	wrongEcho("active-no-name", "an echo without the name of the switch does not open a link", func(s *fcip.Special) { s.Destination = 0 }),
+	wrongEcho("active-no-name", "an echo without the name of the switch does not open a link",
+		func(s *fcip.Special) { s.Destination = 0 }),
 	{Name: "fcvi/active-login", Proto: "fcvi", Role: Active, Rows: list("FCFS-2.7-3", "FCFS-2.7-1", "FCFS-2.7-2", "FCFS-2.7-5", "FCFS-2.6-1", "FCFS-2.1-4", "FCFS-2.2-2", "FCFS-2.10-2", "FCVI-5.4-1", "FCVI-5.8-2"), Text: "the peer logs in to the fabric first, and to our port before it calls",
 		run: func(t *T) { t.fcviCalled(nil) }},
 	{Name: "fcvi/active-directory", Proto: "fcvi", Role: Active, Rows: list("FCVI-7.6-2", "FCVI-7.6-1", "FCVI-7.6-3", "FCFS-2.11-1", "FCFS-2.11-3"), Text: "the peer registers with the directory and asks it for the address",
 		run: func(t *T) {
 			v := t.fcviCalled(nil)
-			t.check(v.sw.known(), "FCVI-7.6-2", "of names, FC-4 types and FC-4 features only these are registered: %v", v.sw.registered)
+			t.check(v.sw.known(), "FCVI-7.6-2",
+				"of names, FC-4 types and FC-4 features only these are registered: %v", v.sw.registered)
 			if v.q.Remote.IP().IsValid() {
 				t.check(v.sw.asked != [16]byte{}, "FCVI-7.6-3", "the peer calls %v without a GID_IPP", v.q.Remote)
 			}
@@ -255,15 +267,18 @@ var fcviActive = slices.Concat([]Case{
 		run: func(t *T) {
 			v := t.fcviCalled(nil)
 			t.check(v.u.h.MsgID == attempt, "FCVI-5.9.6-4", "the first attempt has the number %d", v.u.h.MsgID)
-			t.check(string(v.q.Remote.Discriminator) == string(t.g.Disc), "FCVI-6.8-1", "the discriminator called is %q, that of the address is %q", v.q.Remote.Discriminator, t.g.Disc)
+			t.check(string(v.q.Remote.Discriminator) == string(t.g.Disc), "FCVI-6.8-1",
+				"the discriminator called is %q, that of the address is %q", v.q.Remote.Discriminator, t.g.Disc)
 			if a := v.q.Remote.IP(); a.IsValid() && v.sw.asked != [16]byte{} {
-				t.check(a.Unmap() == iu.NetAddress{HostLen: 16, Host: v.sw.asked}.IP(), "FCVI-6.8-1", "the peer calls %v, and has asked for %v", a, netip.AddrFrom16(v.sw.asked))
+				t.check(a.Unmap() == iu.NetAddress{HostLen: 16, Host: v.sw.asked}.IP(),
+					"FCVI-6.8-1", "the peer calls %v, and has asked for %v", a, netip.AddrFrom16(v.sw.asked))
 			}
 			a := v.q.Attributes
 			t.check(a.Reliability.Valid(), "FCVI-7.3-2", "the reliability is %v", a.Reliability)
 			t.check(a.MaxUnacked > 0 || a.Reliability != iu.ReliableReception, "FCVI-7.3-3", "MaxUnacked is 0")
 			t.check(a.MaxTransfer > 0, "FCVI-7.3-5", "MaxTransferSize is 0")
-			t.check(int64(a.MaxTransfer) <= fc.MaxSeqCount*int64(fcRxSize-iu.LongLen), "FCVI-5.7-4", "MaxTransferSize is %d", a.MaxTransfer)
+			t.check(int64(a.MaxTransfer) <= fc.MaxSeqCount*int64(fcRxSize-iu.LongLen), "FCVI-5.7-4",
+				"MaxTransferSize is %d", a.MaxTransfer)
 		}},
 	{Name: "fcvi/active-unforeseeable", Proto: "fcvi", Role: Active, Rows: list("FCVI-6.8-2", "FCVI-5.9.10-2"), Text: "the first message id and the connection id of two set-ups differ",
 		run: func(t *T) {
@@ -272,8 +287,10 @@ var fcviActive = slices.Concat([]Case{
 				c.Close()
 			}
 			b := t.fcviCalled(nil)
-			t.check(a.q.InitialMsgID != b.q.InitialMsgID, "FCVI-6.8-2", "the first message id is %#x twice", uint32(a.q.InitialMsgID))
-			t.check(a.u.h.Total>>16 != b.u.h.Total>>16, "FCVI-5.9.10-2", "the connection ids are %#x and %#x", a.u.h.Total, b.u.h.Total)
+			t.check(a.q.InitialMsgID != b.q.InitialMsgID, "FCVI-6.8-2", "the first message id is %#x twice",
+				uint32(a.q.InitialMsgID))
+			t.check(a.u.h.Total>>16 != b.u.h.Total>>16, "FCVI-5.9.10-2", "the connection ids are %#x and %#x",
+				a.u.h.Total, b.u.h.Total)
 		}},
 	{Name: "fcvi/active-handshake", Proto: "fcvi", Role: Active, Rows: list("FCVI-5.3.2-1", "FCVI-5.3.2-2", "FCVI-5.3.2-3", "FCVI-5.3.2-9", "FCVI-6.10-1", "FCVI-5.8-9", "FCVI-5.9.4-8", "FCVI-5.9.6-4", "FCVI-5.5-3", "FCVI-5.2.1-9"), Text: "an accepting RESP1 is confirmed on the same exchange, and no message comes before RESP3",
 		run: func(t *T) {
@@ -337,10 +354,14 @@ var fcviActive = slices.Concat([]Case{
 			v := t.fcviCalled(func(s *fabric) { s.ratov = retryTime })
 			first := *v
 			v.called(2*retryTime+t.g.Patience, true)
-			t.check(v.u.first.OXID != first.u.first.OXID, "FCVI-8.5-2", "the next attempt is on the same exchange %#04x", v.u.first.OXID)
-			t.check(v.u.h.Total == first.u.h.Total, "FCVI-8.5-2", "the connection id changes from %#x to %#x", first.u.h.Total, v.u.h.Total)
-			t.check(v.u.h.MsgID == first.u.h.MsgID+1, "FCVI-5.9.6-4", "the attempt after %d has the number %d", first.u.h.MsgID, v.u.h.MsgID)
-			t.check(v.q.Handle == first.q.Handle && v.q.InitialMsgID == first.q.InitialMsgID, "FCVI-8.5-2", "handle and first message id change")
+			t.check(v.u.first.OXID != first.u.first.OXID, "FCVI-8.5-2",
+				"the next attempt is on the same exchange %#04x", v.u.first.OXID)
+			t.check(v.u.h.Total == first.u.h.Total, "FCVI-8.5-2", "the connection id changes from %#x to %#x",
+				first.u.h.Total, v.u.h.Total)
+			t.check(v.u.h.MsgID == first.u.h.MsgID+1, "FCVI-5.9.6-4", "the attempt after %d has the number %d",
+				first.u.h.MsgID, v.u.h.MsgID)
+			t.check(v.q.Handle == first.q.Handle && v.q.InitialMsgID == first.q.InitialMsgID,
+				"FCVI-8.5-2", "handle and first message id change")
 			t.check(v.sw.aborted[first.u.first.OXID], "FCVI-8.5-2", "the exchange of the attempt before is not aborted")
 			v.accept(0, nil, nil)
 			v.confirmed()
@@ -348,10 +369,14 @@ var fcviActive = slices.Concat([]Case{
 	refusedResp1("active-reliability", "a RESP1 of another reliability level is refused", "FCVI-7.3-4", []iu.Reason{iu.InvalidReliability}, func(a *iu.AcceptPayload) {
 		a.Attributes.Reliability = iu.ReliableDelivery
 	}),
-	refusedResp1("active-no-window", "a RESP1 with MaxUnacked of zero is refused", "FCVI-7.3-3", []iu.Reason{iu.InvalidReliability, iu.NoResources}, func(a *iu.AcceptPayload) { a.Attributes.MaxUnacked = 0 }),
-	refusedResp1("active-no-transfer", "a RESP1 with MaxTransferSize of zero is refused", "FCVI-7.3-5", []iu.Reason{iu.InvalidMTS}, func(a *iu.AcceptPayload) { a.Attributes.MaxTransfer = 0 }),
-	unconfirmed("active-version", "a RESP1 of a version that is not known is not confirmed", "FCVI-6.9-3", func(b []byte) []byte { b[0] = 9; return b }),
-	unconfirmed("active-short-resp1", "a RESP1 whose payload is too short is not confirmed", "FCVI-6.9-2", func(b []byte) []byte { return b[:100] }),
+	refusedResp1("active-no-window", "a RESP1 with MaxUnacked of zero is refused", "FCVI-7.3-3",
+		[]iu.Reason{iu.InvalidReliability, iu.NoResources}, func(a *iu.AcceptPayload) { a.Attributes.MaxUnacked = 0 }),
+	refusedResp1("active-no-transfer", "a RESP1 with MaxTransferSize of zero is refused",
+		"FCVI-7.3-5", []iu.Reason{iu.InvalidMTS}, func(a *iu.AcceptPayload) { a.Attributes.MaxTransfer = 0 }),
+	unconfirmed("active-version", "a RESP1 of a version that is not known is not confirmed",
+		"FCVI-6.9-3", func(b []byte) []byte { b[0] = 9; return b }),
+	unconfirmed("active-short-resp1", "a RESP1 whose payload is too short is not confirmed",
+		"FCVI-6.9-2", func(b []byte) []byte { return b[:100] }),
 	{Name: "fcvi/active-messages", Proto: "fcvi", Role: Active, Rows: list("FCVI-5.9.6-1", "FCVI-5.1-4", "FCVI-5.1-9", "FCVI-5.8-5", "FCVI-5.8-6", "FCVI-5.8-7", "FCVI-5.8-8", "FCVI-5.9.4-5", "FCVI-5.9.7-1", "FCVI-6.3-1"), Text: "the peer's messages have consecutive ids from the one announced, and ours are answered",
 		run: func(t *T) {
 			v := t.fcviAnswered()
@@ -374,7 +399,8 @@ var fcviActive = slices.Concat([]Case{
 				f.RCtl, f.CSCtl, f.FCtl = fc.RCtlSolData, 5, f.FCtl&^fc.FCtlFirstSeq
 			})
 		}},
-}, activeToo("bad-crc", "bad-write", "bad-read", "unknown-handle", "unknown-exchange", "unknown-service", "gap", "hole", "opcode", "level", "header-size", "too-long-write"))
+}, activeToo("bad-crc", "bad-write", "bad-read", "unknown-handle", "unknown-exchange",
+	"unknown-service", "gap", "hole", "opcode", "level", "header-size", "too-long-write"))
 
 // activeToo returns cases of fcviPassive that are the same if the peer dials.
 func activeToo(names ...string) (cs []Case) {

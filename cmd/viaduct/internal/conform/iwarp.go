@@ -91,7 +91,8 @@ func (s *stream) fpdu(within time.Duration) (ulpdu []byte, e end) {
 		if err != nil {
 			row := "MPA-4.1-6"
 			if s.dec.Markers && s.got == 0 && len(s.buf) >= 4 {
-				s.t.check(binary.BigEndian.Uint32(s.buf) == 0, "MPA-4.3-8", "the first octets are %x, not a marker", s.buf[:4])
+				s.t.check(binary.BigEndian.Uint32(s.buf) == 0, "MPA-4.3-8",
+					"the first octets are %x, not a marker", s.buf[:4])
 			}
 			if s.dec.Markers && !isCRC(err) {
 				row = "MPA-4.3-3"
@@ -102,7 +103,8 @@ func (s *stream) fpdu(within time.Duration) (ulpdu []byte, e end) {
 			pad := mpa.PadLen(len(u))
 			if !s.dec.Markers && n == mpa.FPDULen(len(u)) {
 				for _, p := range s.buf[mpa.LengthLen+len(u) : mpa.LengthLen+len(u)+pad] {
-					s.t.check(p == 0, "MPA-4.1-3", "pad octets are %x", s.buf[mpa.LengthLen+len(u):mpa.LengthLen+len(u)+pad])
+					s.t.check(p == 0, "MPA-4.1-3", "pad octets are %x",
+						s.buf[mpa.LengthLen+len(u):mpa.LengthLen+len(u)+pad])
 				}
 			}
 			u = bytes.Clone(u)
@@ -141,7 +143,8 @@ func (s *stream) header(u []byte) rdmap.Opcode {
 		h, _, _ := ddp.ParseUntagged(u)
 		t.check(h.QN == op.Queue(), "RDMAP-4.1-6", "%v to queue %d", op, h.QN)
 		if op == rdmap.Send || op == rdmap.SendSE || op == rdmap.TerminateOp {
-			t.check(h.RsvdULP[1]|h.RsvdULP[2]|h.RsvdULP[3]|h.RsvdULP[4] == 0, "RDMAP-4.1-9", "%v with invalidate STag %x", op, h.RsvdULP[1:])
+			t.check(h.RsvdULP[1]|h.RsvdULP[2]|h.RsvdULP[3]|h.RsvdULP[4] == 0, "RDMAP-4.1-9",
+				"%v with invalidate STag %x", op, h.RsvdULP[1:])
 		}
 	}
 	return op
@@ -258,7 +261,8 @@ func (s *stream) terminated(row string, x expected, bad []byte) {
 	t.check(h.MO == 0 && h.Last, "DDP-4.3-10", "Terminate with MO %d, last %t", h.MO, h.Last)
 	tm, _, err := rdmap.ParseTerminate(u[n:])
 	t.check(err == nil, "RDMAP-4.8-1", "Terminate of %d octets: %v", len(u)-n, err)
-	t.check(u[n+2]&0x1f == 0 && u[n+3] == 0, "RDMAP-4.8-5", "reserved bits of the Terminate control field: %x", u[n:n+4])
+	t.check(u[n+2]&0x1f == 0 && u[n+3] == 0, "RDMAP-4.8-5",
+		"reserved bits of the Terminate control field: %x", u[n:n+4])
 	is := func(v rdmap.Terminate) bool {
 		return v.Layer == x.layer && v.Type == x.typ && bytes.IndexByte(x.codes, v.Code) >= 0
 	}
@@ -279,14 +283,16 @@ func (s *stream) terminated(row string, x expected, bad []byte) {
 	}
 	if bad != nil && x.layer != rdmap.LayerLLP {
 		t.check(tm.Length || x.bare, "RDMAP-7.1-3", "no DDP Segment Length")
-		t.check(!tm.Length || int(tm.SegLen) == len(bad), "RDMAP-4.8-6", "DDP Segment Length is %d, the segment had %d", tm.SegLen, len(bad))
+		t.check(!tm.Length || int(tm.SegLen) == len(bad), "RDMAP-4.8-6",
+			"DDP Segment Length is %d, the segment had %d", tm.SegLen, len(bad))
 		if n := ddp.HeaderLen(bad[0]); tm.DDP != nil {
 			t.check(bytes.Equal(tm.DDP, bad[:n]), "RDMAP-4.8-8", "the DDP header is %x, sent was %x", tm.DDP, bad[:n])
 		}
 		_, op := rdmap.ParseControl(bad[1])
 		t.check(tm.RDMAP == nil || op == rdmap.ReadRequestOp, "RDMAP-4.8-11", "an RDMAP header for %v", op)
 		if tm.RDMAP != nil {
-			t.check(bytes.Equal(tm.RDMAP, bad[ddp.UntaggedLen:]), "RDMAP-4.8-10", "the RDMAP header is %x, sent was %x", tm.RDMAP, bad[ddp.UntaggedLen:])
+			t.check(bytes.Equal(tm.RDMAP, bad[ddp.UntaggedLen:]), "RDMAP-4.8-10",
+				"the RDMAP header is %x, sent was %x", tm.RDMAP, bad[ddp.UntaggedLen:])
 		}
 	}
 	u, e = s.fpdu(t.g.Patience)
@@ -317,7 +323,9 @@ func untagged(op rdmap.Opcode, qn uint32, msn uint32, mo uint32, last bool) []by
 
 // bad returns a case in which one ULPDU violates a rule.
 func bad(name, text string, x expected, row string, ulpdu func() []byte) Case {
-	return Case{Name: "iwarp/" + name, Proto: "iwarp", Role: Passive, Rows: list(row, "RDMAP-4.8-1", "RDMAP-4.8-2", "RDMAP-4.8-6", "RDMAP-4.8-8", "RDMAP-5.4-8", "RDMAP-7-3"), Text: text,
+	return Case{Name: "iwarp/" + name, Proto: "iwarp", Role: Passive,
+		Rows: list(row, "RDMAP-4.8-1", "RDMAP-4.8-2", "RDMAP-4.8-6", "RDMAP-4.8-8", "RDMAP-5.4-8", "RDMAP-7-3"),
+		Text: text,
 		run: func(t *T) {
 			s, _ := t.start(usual())
 			s.refuse(row, x, ulpdu())
@@ -326,7 +334,8 @@ func bad(name, text string, x expected, row string, ulpdu func() []byte) Case {
 
 // refusedFrame returns a case in which the start-up frame violates a rule.
 func refusedFrame(name, text, row string, change func(b []byte) []byte) Case {
-	return Case{Name: "iwarp/" + name, Proto: "iwarp", Role: Passive, Rows: list(row, "MPA-7.1.2-4", "MPA-8-6"), Text: text,
+	return Case{Name: "iwarp/" + name, Proto: "iwarp", Role: Passive,
+		Rows: list(row, "MPA-7.1.2-4", "MPA-8-6"), Text: text,
 		run: func(t *T) {
 			c := t.connect()
 			t.write(c, change(usual().Append(nil)))
@@ -342,7 +351,8 @@ var iwarpPassive = []Case{
 			_, r := t.start(usual())
 			t.check(r.CRC, "MPA-4.4-3", "the Reply has C=0")
 			if r.Rev == 2 && r.Enhanced {
-				t.check(r.Conn.ORD <= 4 || r.Conn.ORD == mpa.DepthULP, "MPA2-9.1-5", "ORD is %d, IRD of the Request was 4", r.Conn.ORD)
+				t.check(r.Conn.ORD <= 4 || r.Conn.ORD == mpa.DepthULP, "MPA2-9.1-5",
+					"ORD is %d, IRD of the Request was 4", r.Conn.ORD)
 				t.check(r.Conn.IRD > 0, "MPA2-9.1-2", "IRD is 0, ORD of the Request was 4")
 				t.check(!r.Conn.PeerToPeer || r.Conn.RTR != 0, "MPA2-9-2", "the Reply asks for an RTR of no kind")
 			}
@@ -362,10 +372,14 @@ var iwarpPassive = []Case{
 			s := &stream{t: t, c: c}
 			s.frame("MPA2-6-3")
 		}},
-	refusedFrame("bad-key", "a wrong key closes the connection", "MPA-7.1.1-2", func(b []byte) []byte { b[15] ^= 1; return b }),
-	refusedFrame("two-responders", "a Reply in place of a Request closes the connection", "MPA-7.1.1-2", func(b []byte) []byte { copy(b, "MPA ID Rep Frame"); return b }),
-	refusedFrame("bad-revision", "a revision that is not known closes the connection", "MPA-7.1.1-17", func(b []byte) []byte { b[17] = 0; return b }),
-	refusedFrame("long-private", "PD_Length above 512 closes the connection", "MPA-7.1.1-20", func(b []byte) []byte { b[18], b[19] = 2, 1; return b }),
+	refusedFrame("bad-key", "a wrong key closes the connection", "MPA-7.1.1-2",
+		func(b []byte) []byte { b[15] ^= 1; return b }),
+	refusedFrame("two-responders", "a Reply in place of a Request closes the connection",
+		"MPA-7.1.1-2", func(b []byte) []byte { copy(b, "MPA ID Rep Frame"); return b }),
+	refusedFrame("bad-revision", "a revision that is not known closes the connection",
+		"MPA-7.1.1-17", func(b []byte) []byte { b[17] = 0; return b }),
+	refusedFrame("long-private", "PD_Length above 512 closes the connection", "MPA-7.1.1-20",
+		func(b []byte) []byte { b[18], b[19] = 2, 1; return b }),
 	{Name: "iwarp/no-early-data", Proto: "iwarp", Role: Passive, Rows: list("MPA-7.1.2-15", "MPA-7.1.2-3"), Text: "the Responder sends nothing before the Request, and no FPDU before the first of the Initiator",
 		run: func(t *T) {
 			c := t.connect()
@@ -481,7 +495,8 @@ var iwarpPassive = []Case{
 	{Name: "iwarp/zero-read", Proto: "iwarp", Role: Passive, Rows: list("RDMAP-4.4-2", "DDP-5.2-8"), Text: "a Read of no octets is answered by one, with the sink's STag and TO unchanged",
 		run: func(t *T) {
 			s, _ := t.start(usual())
-			s.send(untagged(rdmap.ReadRequestOp, 1, 1, 0, true), rdmap.ReadRequest{SinkSTag: 0x12345678, SinkTO: 0xabcdef0123, Size: 0, SourceSTag: 0, SourceTO: 0}.Append(nil))
+			s.send(untagged(rdmap.ReadRequestOp, 1, 1, 0, true),
+				rdmap.ReadRequest{SinkSTag: 0x12345678, SinkTO: 0xabcdef0123, Size: 0, SourceSTag: 0, SourceTO: 0}.Append(nil))
 			u, e := s.fpdu(t.g.Patience)
 			t.check(e == whole, "DDP-5.2-8", "no answer: %v", e)
 			op := s.header(u)
@@ -521,7 +536,8 @@ func replyTo(q mpa.Frame) mpa.Frame {
 	r := mpa.Frame{Kind: mpa.Reply, CRC: true, Rev: q.Rev}
 	if q.Enhanced {
 		r.Enhanced = true
-		r.Conn = mpa.Enhanced{PeerToPeer: q.Conn.PeerToPeer, RTR: q.Conn.RTR & -q.Conn.RTR, IRD: min(q.Conn.ORD, 16), ORD: min(q.Conn.IRD, 16)}
+		r.Conn = mpa.Enhanced{PeerToPeer: q.Conn.PeerToPeer, RTR: q.Conn.RTR & -q.Conn.RTR,
+			IRD: min(q.Conn.ORD, 16), ORD: min(q.Conn.IRD, 16)}
 	}
 	return r
 }
@@ -542,10 +558,14 @@ var iwarpActive = []Case{
 			t.check(q.CRC, "MPA-4.4-3", "the Request has C=0")
 			t.silent(s.c, "MPA-7.1.2-11", "before the Reply")
 		}},
-	refusedReply("reply-bad-key", "a wrong key of the Reply closes the connection", "MPA-7.1.1-4", func(b []byte) []byte { b[3] ^= 1; return b }),
-	refusedReply("two-initiators", "a Request in place of the Reply closes the connection", "MPA-7.1.2-20", func(b []byte) []byte { copy(b, "MPA ID Req Frame"); return b }),
-	refusedReply("reply-bad-revision", "a revision of the Reply that is not known closes the connection", "MPA-7.1.1-17", func(b []byte) []byte { b[17] = 9; return b }),
-	refusedReply("reply-long-private", "PD_Length above 512 in the Reply closes the connection", "MPA-7.1.1-20", func(b []byte) []byte { b[18], b[19] = 2, 1; return b }),
+	refusedReply("reply-bad-key", "a wrong key of the Reply closes the connection", "MPA-7.1.1-4",
+		func(b []byte) []byte { b[3] ^= 1; return b }),
+	refusedReply("two-initiators", "a Request in place of the Reply closes the connection",
+		"MPA-7.1.2-20", func(b []byte) []byte { copy(b, "MPA ID Req Frame"); return b }),
+	refusedReply("reply-bad-revision", "a revision of the Reply that is not known closes the connection",
+		"MPA-7.1.1-17", func(b []byte) []byte { b[17] = 9; return b }),
+	refusedReply("reply-long-private", "PD_Length above 512 in the Reply closes the connection",
+		"MPA-7.1.1-20", func(b []byte) []byte { b[18], b[19] = 2, 1; return b }),
 	{Name: "iwarp/long-private-reply", Proto: "iwarp", Role: Active, Dangerous: true, Rows: list("MPA-7.1.1-22", "MPA-7.1.2-23"), Text: "private data of 508 octets in a Reply is taken",
 		run: func(t *T) {
 			s, q := t.dialledBy()
@@ -615,7 +635,8 @@ var iwarpActive = []Case{
 					if _, ok := tm.Swapped(); ok {
 						t.fail("RDMAP-4.8-2", "layer and error type are in the wrong half of their octet")
 					}
-					t.check(err == nil && tm.Layer == rdmap.LayerLLP && tm.Type == 0 && tm.Code == byte(mpa.CodeCRC), "MPA-4.4-15", "Terminate %s %v", tm.Text(), err)
+					t.check(err == nil && tm.Layer == rdmap.LayerLLP && tm.Type == 0 &&
+						tm.Code == byte(mpa.CodeCRC), "MPA-4.4-15", "Terminate %s %v", tm.Text(), err)
 					return
 				}
 			}

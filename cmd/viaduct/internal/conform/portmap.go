@@ -52,13 +52,16 @@ func (t *T) answer(b []byte, q portmapwire.Message) portmapwire.Message {
 	t.check(len(b) == portmapwire.MessageLen, "SDP-7.3-1", "an answer of %d bytes", len(b))
 	t.check(b[0]>>6 == 0, "SDP-7.3.1.1-1", "version %d", b[0]>>6)
 	mt := b[0] >> 4 & 3
-	t.check(mt == byte(portmapwire.Accept) || mt == byte(portmapwire.Deny), "SDP-7.3.1.2-1", "message type %d answers a request", mt)
+	t.check(mt == byte(portmapwire.Accept) || mt == byte(portmapwire.Deny), "SDP-7.3.1.2-1",
+		"message type %d answers a request", mt)
 	t.check(b[2]|b[3] == 0, "SDP-7.3.1.5-1", "reserved bits %x", b[2:4])
 	t.check(b[0]&15 == q.Append(nil)[0]&15, "SDP-7.3.1.3-1", "IPV is %d", b[0]&15)
 	if b[0]&15 == 4 {
-		t.check(bytes.Equal(b[20:32], make([]byte, 12)) && bytes.Equal(b[36:48], make([]byte, 12)), "SDP-7.3.1.3-2", "the tail of an IPv4 address is not zero")
+		t.check(bytes.Equal(b[20:32], make([]byte, 12)) && bytes.Equal(b[36:48], make([]byte, 12)),
+			"SDP-7.3.1.3-2", "the tail of an IPv4 address is not zero")
 	}
-	t.check(binary.BigEndian.Uint64(b[8:]) == q.AssocHandle, "SDP-7.3.1.8-2", "AssocHandle is %#x, sent was %#x", b[8:16], q.AssocHandle)
+	t.check(binary.BigEndian.Uint64(b[8:]) == q.AssocHandle, "SDP-7.3.1.8-2",
+		"AssocHandle is %#x, sent was %#x", b[8:16], q.AssocHandle)
 	m, err := portmapwire.Parse(b)
 	t.check(err == nil, "SDP-7.3-1", "%v", err)
 	t.check(m.Cp.Port() == q.Cp.Port(), "SDP-7.3.1.7-1", "CpPort is %d, sent was %d", m.Cp.Port(), q.Cp.Port())
@@ -99,7 +102,8 @@ var portmapPassive = []Case{
 			if m.Type == portmapwire.Accept {
 				t.hidden("the service is mapped")
 			}
-			t.check(m.Ap.Addr() == q.Ap.Addr(), "SDP-7.3.1.10-1", "ApIPAddr is %v, asked was %v", m.Ap.Addr(), q.Ap.Addr())
+			t.check(m.Ap.Addr() == q.Ap.Addr(), "SDP-7.3.1.10-1", "ApIPAddr is %v, asked was %v",
+				m.Ap.Addr(), q.Ap.Addr())
 		}},
 	{Name: "portmap/reserved", Proto: "portmap", Role: Passive, Rows: list("SDP-7.3.1.5-2", "SDP-7.3.1.3-3"), Text: "reserved bits and the tail of an IPv4 address are not checked",
 		run: func(t *T) {
@@ -112,7 +116,10 @@ var portmapPassive = []Case{
 			}
 			t.answer(t.ask(c, b, true), q)
 		}},
-	ignoredDatagram("version", "a version that is not known is not accepted", "SDP-7.3.1.1-1", func(b []byte) []byte { b[0] |= 0x40; return b }),
-	ignoredDatagram("ipv", "a reserved IPV is not accepted", "SDP-7.3.1.3-1", func(b []byte) []byte { b[0] = b[0]&0xf0 | 5; return b }),
-	ignoredDatagram("short", "a datagram of another length is dropped", "SDP-7.3-1", func(b []byte) []byte { return b[:40] }),
+	ignoredDatagram("version", "a version that is not known is not accepted", "SDP-7.3.1.1-1",
+		func(b []byte) []byte { b[0] |= 0x40; return b }),
+	ignoredDatagram("ipv", "a reserved IPV is not accepted", "SDP-7.3.1.3-1",
+		func(b []byte) []byte { b[0] = b[0]&0xf0 | 5; return b }),
+	ignoredDatagram("short", "a datagram of another length is dropped", "SDP-7.3-1",
+		func(b []byte) []byte { return b[:40] }),
 }

@@ -20,7 +20,8 @@ func (t *T) askedBy() (c net.Conn, raw []byte, q portmapwire.Message) {
 	t.check(raw[0]>>4&3 == byte(portmapwire.Request), "SDP-7.4-6", "message type %d comes first", raw[0]>>4&3)
 	t.check(raw[0]&15 == 4 || raw[0]&15 == 6, "SDP-7.4-5", "IPV is %d", raw[0]&15)
 	if raw[0]&15 == 4 {
-		t.check(bytes.Equal(raw[20:32], make([]byte, 12)) && bytes.Equal(raw[36:48], make([]byte, 12)), "SDP-7.3.1.3-2", "the tail of an IPv4 address is not zero")
+		t.check(bytes.Equal(raw[20:32], make([]byte, 12)) && bytes.Equal(raw[36:48], make([]byte, 12)),
+			"SDP-7.3.1.3-2", "the tail of an IPv4 address is not zero")
 	}
 	t.check(raw[1] == 0, "SDP-7.4-7", "PmTime is %d", raw[1])
 	t.check(raw[2]|raw[3] == 0, "SDP-7.3.1.5-1", "reserved bits %x", raw[2:4])
@@ -70,7 +71,8 @@ func (t *T) acknowledged(c net.Conn, m portmapwire.Message, answer, raw []byte) 
 			continue
 		}
 		t.check(len(b) == portmapwire.MessageLen, "SDP-7.3-1", "a PMAck of %d bytes", len(b))
-		t.check(b[0]>>4 == byte(portmapwire.Ack), "SDP-7.4-27", "version %d and message type %d in place of a PMAck", b[0]>>6, b[0]>>4&3)
+		t.check(b[0]>>4 == byte(portmapwire.Ack), "SDP-7.4-27",
+			"version %d and message type %d in place of a PMAck", b[0]>>6, b[0]>>4&3)
 		t.check(b[1] == 0, "SDP-7.4-29", "PmTime of a PMAck is %d", b[1])
 		t.check(b[2]|b[3] == 0, "SDP-7.3.1.5-1", "reserved bits %x", b[2:4])
 		want := m.Append(nil)
@@ -95,7 +97,8 @@ func (t *T) requestsOnly(c net.Conn, see func(b []byte)) {
 // must not answer.
 func (t *T) unanswered(c net.Conn, row, why string) {
 	t.requestsOnly(c, func(b []byte) {
-		t.check(len(b) == portmapwire.MessageLen && b[0]>>4&3 == byte(portmapwire.Request), row, "a PMAck answers %s", why)
+		t.check(len(b) == portmapwire.MessageLen && b[0]>>4&3 == byte(portmapwire.Request), row,
+			"a PMAck answers %s", why)
 	})
 }
 
@@ -117,7 +120,8 @@ var portmapActive = []Case{
 		run: func(t *T) {
 			_, _, a := t.askedBy()
 			_, _, b := t.askedBy()
-			t.check(a.AssocHandle != b.AssocHandle || a.Cp != b.Cp, "SDP-7.5.1-1", "AssocHandle %#x with %v twice", a.AssocHandle, a.Cp)
+			t.check(a.AssocHandle != b.AssocHandle || a.Cp != b.Cp, "SDP-7.5.1-1",
+				"AssocHandle %#x with %v twice", a.AssocHandle, a.Cp)
 		}},
 	{Name: "portmap/active-again", Proto: "portmap", Role: Active, Rows: list("SDP-7.5.1-3", "SDP-7.5.1-2", "SDP-7.5.1-4"), Text: "a request without an answer is sent again as it was",
 		run: func(t *T) {
@@ -156,7 +160,10 @@ var portmapActive = []Case{
 			}
 			t.acknowledged(c, m, b, raw)
 		}},
-	discarded("active-handle", "an answer with another AssocHandle is discarded", "SDP-7.5.1-10", func(b []byte) []byte { b[15] ^= 1; return b }),
-	discarded("active-version", "an answer of a version that is not known is discarded", "SDP-7.3.1.1-1", func(b []byte) []byte { b[0] |= 0x40; return b }),
-	discarded("active-short", "an answer of another length is discarded", "SDP-7.3-1", func(b []byte) []byte { return b[:40] }),
+	discarded("active-handle", "an answer with another AssocHandle is discarded", "SDP-7.5.1-10",
+		func(b []byte) []byte { b[15] ^= 1; return b }),
+	discarded("active-version", "an answer of a version that is not known is discarded",
+		"SDP-7.3.1.1-1", func(b []byte) []byte { b[0] |= 0x40; return b }),
+	discarded("active-short", "an answer of another length is discarded", "SDP-7.3-1",
+		func(b []byte) []byte { return b[:40] }),
 }

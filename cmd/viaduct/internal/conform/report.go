@@ -25,7 +25,8 @@ func (r *Report) Count(v Verdict) (n int) {
 
 // Summary returns one line with the numbers of all verdicts.
 func (r *Report) Summary() string {
-	return fmt.Sprintf("%d passed, %d failed, %d not observable, %d skipped", r.Count(Pass), r.Count(Fail), r.Count(NotObservable), r.Count(Skip))
+	return fmt.Sprintf("%d passed, %d failed, %d not observable, %d skipped", r.Count(Pass),
+		r.Count(Fail), r.Count(NotObservable), r.Count(Skip))
 }
 
 type junitCase struct {
@@ -53,7 +54,8 @@ type junitSuite struct {
 // JUnit writes the report in the format of continuous integration systems. A case that is not
 // observable is reported as skipped.
 func (r *Report) JUnit(w io.Writer) error {
-	s := junitSuite{Name: "conform " + r.Peer, Tests: len(r.Results), Failures: r.Count(Fail), Skipped: r.Count(Skip) + r.Count(NotObservable)}
+	s := junitSuite{Name: "conform " + r.Peer, Tests: len(r.Results), Failures: r.Count(Fail),
+		Skipped: r.Count(Skip) + r.Count(NotObservable)}
 	for _, x := range r.Results {
 		c := junitCase{Name: x.Name, Class: x.Proto + "." + string(x.Role), Time: fmt.Sprintf("%.3f", x.Seconds)}
 		switch x.Verdict {

@@ -41,7 +41,8 @@ func (t *T) roce(psn ib.PSN) *roceEnd {
 	t.sockets = append(t.sockets, pc)
 	e.pc = pc
 	e.peer = t.roceExchange(c, e.own, e.qpn, uint32(psn))
-	t.check(e.peer.addr.Is4() == e.own.Is4(), "ROCE-NET-7", "the GID of the peer is that of %v, the connection came from %v", e.peer.addr, c.RemoteAddr())
+	t.check(e.peer.addr.Is4() == e.own.Is4(), "ROCE-NET-7",
+		"the GID of the peer is that of %v, the connection came from %v", e.peer.addr, c.RemoteAddr())
 	e.expected = ib.PSN(e.peer.psn)
 	if t.c.Role == Active { // its first request shows that it is ready to receive
 		for end := time.Now().Add(t.g.Patience); !e.began && time.Now().Before(end); {
@@ -56,7 +57,8 @@ func (t *T) startRoCE() *roceEnd { return t.roce(ib.PSN(rand.Uint32N(1 << 23))) 
 
 // request returns the next request. It requests an acknowledgement if it ends a message.
 func (e *roceEnd) request(o ib.Opcode, payload []byte) ib.Packet {
-	return ib.Packet{BTH: ib.BTH{Opcode: o, PKey: ib.DefaultPKey, QPN: e.peer.qpn, PSN: e.psn, AckReq: o.Ends()}, Payload: payload}
+	return ib.Packet{BTH: ib.BTH{Opcode: o, PKey: ib.DefaultPKey, QPN: e.peer.qpn, PSN: e.psn, AckReq: o.Ends()},
+		Payload: payload}
 }
 
 // write returns a request that begins an RDMA Write at offset off of a region.
@@ -141,7 +143,8 @@ func (e *roceEnd) packet(b []byte, from netip.AddrPort) (p ib.Packet, ok bool) {
 	t.check(h.Version == 0, "ROCE-BTH-2", "transport version %d", h.Version)
 	t.check(b[4]&0x3f == 0 && b[8]&0x7f == 0, "ROCE-BTH-6", "reserved bits are set: bytes %#02x and %#02x", b[4], b[8])
 	t.check(ib.PKeyMatches(h.PKey, ib.DefaultPKey), "ROCE-BTH-4", "partition key %#04x", h.PKey)
-	t.check(h.Opcode.Assigned() && (h.Opcode.Transport() == ib.RC || h.Opcode.Transport() == ib.UD), "ROCE-OP-1", "%v", h.Opcode)
+	t.check(h.Opcode.Assigned() && (h.Opcode.Transport() == ib.RC || h.Opcode.Transport() == ib.UD),
+		"ROCE-OP-1", "%v", h.Opcode)
 	p, err := ib.Parse(b[:len(b)-ib.ICRCLen])
 	row := "ROCE-OP-2"
 	if errors.Is(err, ib.ErrPayload) {
@@ -201,7 +204,8 @@ func (e *roceEnd) ackedTo(row, what string, psn ib.PSN) {
 			continue
 		}
 		e.t.check(p.PSN == psn, row, "%s is acknowledged by number %d, its last packet is %d", what, p.PSN, psn)
-		e.t.check(p.AETH.MSN == e.msn&0xffffff, "ROCE-RESP-13", "message number %d after %d messages", p.AETH.MSN, e.msn)
+		e.t.check(p.AETH.MSN == e.msn&0xffffff, "ROCE-RESP-13", "message number %d after %d messages",
+			p.AETH.MSN, e.msn)
 		return
 	}
 }
@@ -247,7 +251,8 @@ func (e *roceEnd) memory(rights string, only bool) roceMemory {
 			all = all && containsByte(m.rights, rights[i])
 		}
 		if all && (!only || len(m.rights) == len(rights)) {
-			e.t.check(int(m.len) >= 4*e.mtu, e.t.c.Rows[0], "the peer has a region of %d bytes, the case needs %d", m.len, 4*e.mtu)
+			e.t.check(int(m.len) >= 4*e.mtu, e.t.c.Rows[0],
+				"the peer has a region of %d bytes, the case needs %d", m.len, 4*e.mtu)
 			return m
 		}
 	}
@@ -294,14 +299,16 @@ func (e *roceEnd) readResponse(row string, psn ib.PSN, n int, first bool) (b []b
 		}
 		o := p.Opcode
 		e.t.check(o.Kind() == ib.ReadResponse, row, "%v, %v, in answer to a Read", o, p.AETH.Syndrome)
-		e.t.check(p.PSN == psn.Add(i), "ROCE-RESP-15", "packet %d of a Read Response has number %d, expected %d", i, p.PSN, psn.Add(i))
+		e.t.check(p.PSN == psn.Add(i), "ROCE-RESP-15",
+			"packet %d of a Read Response has number %d, expected %d", i, p.PSN, psn.Add(i))
 		e.t.check(o.Ends() == (i == last), "ROCE-OP-12", "%v as packet %d of %d", o, i+1, last+1)
 		e.t.check(!first && i == 0 || o.Begins() == (i == 0), "ROCE-OP-12", "%v as packet %d of %d", o, i+1, last+1)
 		want := e.mtu
 		if i == last {
 			want = n - last*e.mtu
 		}
-		e.t.check(len(p.Payload) == want, "ROCE-COMP-4", "%d bytes in packet %d of a Read Response, expected %d", len(p.Payload), i+1, want)
+		e.t.check(len(p.Payload) == want, "ROCE-COMP-4",
+			"%d bytes in packet %d of a Read Response, expected %d", len(p.Payload), i+1, want)
 		if o.Begins() || o.Ends() {
 			e.t.check(p.AETH.Syndrome.Type() == ib.TypeACK, row, "%v in a Read Response", p.AETH.Syndrome)
 		}
@@ -320,7 +327,8 @@ func (e *roceEnd) atomic(o ib.Opcode, m roceMemory, off, swapAdd, compare uint64
 // atomicResult waits for the result of an atomic operation, and returns it.
 func (e *roceEnd) atomicResult(row string, psn ib.PSN) uint64 {
 	p := e.response(row, "an atomic operation")
-	e.t.check(p.Opcode == ib.AtomicAcknowledge, row, "%v, %v, in answer to an atomic operation", p.Opcode, p.AETH.Syndrome)
+	e.t.check(p.Opcode == ib.AtomicAcknowledge, row, "%v, %v, in answer to an atomic operation",
+		p.Opcode, p.AETH.Syndrome)
 	e.t.check(p.PSN == psn, row, "the result of an atomic operation has number %d, expected %d", p.PSN, psn)
 	return uint64(p.AtomicAck)
 }

@@ -118,7 +118,8 @@ func (w *brokenWire) WriteTo(b []byte, to net.Addr) (int, error) {
 	n := len(b)
 	if w.b.unasked != nil && w.b.unasked(w.out) {
 		h, _, _ := ib.ParseBTH(b)
-		p := ib.Packet{BTH: ib.BTH{Opcode: ib.Acknowledge, PKey: ib.DefaultPKey, QPN: w.qpn, PSN: h.PSN}, AETH: ib.AETH{Syndrome: ib.ACK}}
+		p := ib.Packet{BTH: ib.BTH{Opcode: ib.Acknowledge, PKey: ib.DefaultPKey, QPN: w.qpn, PSN: h.PSN},
+			AETH: ib.AETH{Syndrome: ib.ACK}}
 		w.returned, w.far = append(w.returned, w.flow(to, false).Seal(p.Append(nil))), to
 	}
 	if w.b.sent != nil {

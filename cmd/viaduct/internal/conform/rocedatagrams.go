@@ -45,7 +45,10 @@ func (e *roceEnd) datagramEchoed(row string, payload []byte) {
 	e.send(e.datagram(payload))
 	p := e.response(row, "a datagram")
 	t, d := e.t, e.peer.datagram
-	t.check(p.Opcode.Operation() == ib.SendOnly && p.Opcode.Transport() == ib.UD, row, "%v in answer to a datagram", p.Opcode)
-	t.check(p.DETH.SourceQPN == d.qpn && p.DETH.QKey == d.qkey, "ROCE-OP-10", "the answer to a datagram is of queue pair %#x with key %#x", p.DETH.SourceQPN, p.DETH.QKey)
-	t.check(bytes.Equal(p.Payload, payload), row, "%d bytes come back, %d were sent, or others", len(p.Payload), len(payload))
+	t.check(p.Opcode.Operation() == ib.SendOnly && p.Opcode.Transport() == ib.UD, row,
+		"%v in answer to a datagram", p.Opcode)
+	t.check(p.DETH.SourceQPN == d.qpn && p.DETH.QKey == d.qkey, "ROCE-OP-10",
+		"the answer to a datagram is of queue pair %#x with key %#x", p.DETH.SourceQPN, p.DETH.QKey)
+	t.check(bytes.Equal(p.Payload, payload), row, "%d bytes come back, %d were sent, or others",
+		len(p.Payload), len(payload))
 }

@@ -59,7 +59,8 @@ func (t *T) roceExchange(c net.Conn, own netip.Addr, qpn, psn uint32) (p rocePee
 		t.write(c, intro)
 		b := make([]byte, len(roceDone))
 		n, e := t.read(c, b, t.g.Patience)
-		t.check(e == whole && string(b) == roceDone, t.c.Rows[0], "%q, then %v, instead of %q to end the exchange of queue pairs", b[:n], e, roceDone)
+		t.check(e == whole && string(b) == roceDone, t.c.Rows[0],
+			"%q, then %v, instead of %q to end the exchange of queue pairs", b[:n], e, roceDone)
 	}
 	for {
 		line, ok := t.roceLine(c)
@@ -80,7 +81,8 @@ func (t *T) roceIntro(c net.Conn) (p rocePeer) {
 	n, e := t.read(c, b, t.g.Patience)
 	t.check(e == whole, t.c.Rows[0], "%d of the %d bytes that name the peer's queue pair, then %v", n, len(b), e)
 	var lid, gid string
-	_, err := fmt.Sscanf(strings.NewReplacer(":", " ", "\x00", "").Replace(string(b)), "%s %x %x %s", &lid, &p.qpn, &p.psn, &gid)
+	_, err := fmt.Sscanf(strings.NewReplacer(":", " ", "\x00", "").Replace(string(b)),
+		"%s %x %x %s", &lid, &p.qpn, &p.psn, &gid)
 	t.check(err == nil && len(gid) == 32, t.c.Rows[0], "the peer names its queue pair by %q", b)
 	g, err := hex.DecodeString(gid)
 	t.check(err == nil, t.c.Rows[0], "the GID of the peer is %q", gid)

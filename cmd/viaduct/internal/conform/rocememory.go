@@ -15,7 +15,8 @@ var roceMemoryCases = []Case{
 			want := pattern(200)
 			e.sendNext(e.write(ib.WriteOnly, m, 13, want))
 			e.acked("ROCE-RESP-14", "an RDMA Write")
-			t.check(bytes.Equal(e.read("ROCE-RESP-1", m, 13, len(want)), want), "ROCE-RESP-1", "the memory holds something else than was written")
+			t.check(bytes.Equal(e.read("ROCE-RESP-1", m, 13, len(want)), want), "ROCE-RESP-1",
+				"the memory holds something else than was written")
 		}},
 	{Name: "roce/long-write", Rows: list("ROCE-RESP-1", "ROCE-OP-12"), Text: "the packets of an RDMA Write are placed one after the other",
 		run: func(t *T) {
@@ -26,18 +27,21 @@ var roceMemoryCases = []Case{
 			p.Payload = want[:e.mtu]
 			e.sendNext(p, e.request(ib.WriteMiddle, want[e.mtu:2*e.mtu]), e.request(ib.WriteLast, want[2*e.mtu:]))
 			e.acked("ROCE-RESP-14", "an RDMA Write of three packets")
-			t.check(bytes.Equal(e.read("ROCE-RESP-1", m, 5, len(want)), want), "ROCE-RESP-1", "the memory holds something else than was written")
+			t.check(bytes.Equal(e.read("ROCE-RESP-1", m, 5, len(want)), want), "ROCE-RESP-1",
+				"the memory holds something else than was written")
 		}},
 	{Name: "roce/pads", Rows: list("ROCE-BTH-3"), Text: "the bytes that fill a payload up are not placed",
 		run: func(t *T) {
 			e := t.startRoCE()
 			m := e.memory("rw", false)
 			for n := 1; n <= 4; n++ {
-				e.sendNext(e.write(ib.WriteOnly, m, 0, bytes.Repeat([]byte{0xee}, 8)), e.write(ib.WriteOnly, m, 0, pattern(n)))
+				e.sendNext(e.write(ib.WriteOnly, m, 0, bytes.Repeat([]byte{0xee}, 8)),
+					e.write(ib.WriteOnly, m, 0, pattern(n)))
 				e.acked("ROCE-RESP-14", "an RDMA Write")
 				want := append(pattern(n), bytes.Repeat([]byte{0xee}, 8-n)...)
 				got := e.read("ROCE-BTH-3", m, 0, 8)
-				t.check(bytes.Equal(got, want), "ROCE-BTH-3", "an RDMA Write of %d bytes leaves % x, expected % x", n, got, want)
+				t.check(bytes.Equal(got, want), "ROCE-BTH-3",
+					"an RDMA Write of %d bytes leaves % x, expected % x", n, got, want)
 			}
 		}},
 	{Name: "roce/write-length", Rows: list("ROCE-RESP-8"), Text: "an RDMA Write whose payload is shorter than its RETH says is refused",

@@ -15,7 +15,8 @@ var roceNumbers = []Case{
 	{Name: "roce/long-send", Rows: list("ROCE-RESP-1", "ROCE-OP-12", "ROCE-RESP-14"), Text: "a Send of three packets is acknowledged by the number of the last, and counts as one message",
 		run: func(t *T) {
 			e := t.startRoCE()
-			e.sendNext(e.request(ib.SendFirst, pattern(e.mtu)), e.request(ib.SendMiddle, pattern(e.mtu)), e.request(ib.SendLast, pattern(99)))
+			e.sendNext(e.request(ib.SendFirst, pattern(e.mtu)), e.request(ib.SendMiddle, pattern(e.mtu)),
+				e.request(ib.SendLast, pattern(99)))
 			e.acked("ROCE-RESP-1", "a Send of three packets")
 		}},
 	{Name: "roce/number-wrap", Rows: list("ROCE-BTH-5", "ROCE-RESP-1"), Text: "number 0 follows number 0xffffff",
@@ -93,7 +94,8 @@ var roceNumbers = []Case{
 			e.refused("ROCE-RESP-7", "a Middle without First", e.psn, ib.NAKInvalidRequest)
 			e.send(e.request(ib.SendOnly, pattern(8)))
 			if p, ok := e.next(t.g.Quiet); ok { // the NAK may be repeated
-				t.check(p.Opcode == ib.Acknowledge && p.AETH.Syndrome.Type() == ib.TypeNAK, "ROCE-RESP-16", "%v, %v, in answer to a Send after a fatal NAK", p.Opcode, p.AETH.Syndrome)
+				t.check(p.Opcode == ib.Acknowledge && p.AETH.Syndrome.Type() == ib.TypeNAK,
+					"ROCE-RESP-16", "%v, %v, in answer to a Send after a fatal NAK", p.Opcode, p.AETH.Syndrome)
 			}
 		}},
 }

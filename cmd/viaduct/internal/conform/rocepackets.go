@@ -23,8 +23,10 @@ var roceOpcodes = []Case{
 // roceFields tests the other fields of a packet.
 var roceFields = []Case{
 	ignored("version", "ROCE-BTH-2", "another transport version is dropped", func(_ *roceEnd, b []byte) { b[1] |= 1 }),
-	ignored("partition", "ROCE-BTH-4", "another partition is dropped", func(_ *roceEnd, b []byte) { b[2], b[3] = 0x80, 0x01 }),
-	ignored("no-queue-pair", "ROCE-NET-5", "a packet for a queue pair that is not there is dropped", func(_ *roceEnd, b []byte) { b[5] ^= 0x40; b[6] ^= 0x5a }),
+	ignored("partition", "ROCE-BTH-4", "another partition is dropped",
+		func(_ *roceEnd, b []byte) { b[2], b[3] = 0x80, 0x01 }),
+	ignored("no-queue-pair", "ROCE-NET-5", "a packet for a queue pair that is not there is dropped",
+		func(_ *roceEnd, b []byte) { b[5] ^= 0x40; b[6] ^= 0x5a }),
 	{Name: "roce/partition-limited", Rows: list("ROCE-BTH-4"), Text: "a limited member of the partition is taken",
 		run: func(t *T) {
 			e := t.startRoCE()

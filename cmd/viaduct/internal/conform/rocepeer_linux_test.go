@@ -104,7 +104,8 @@ func (p *testPeer) serve(c net.Conn, dials bool) {
 	echo.Go(func() { sendBack(ctx, ud, far.Addr, datagrams[:]) })
 	defer func() { cancel(); ud.Close(); echo.Wait() }()
 	fmt.Fprintf(c, "memory %x %x %x rwa\nmemory %x %x %x r\ndatagram %x %x\nreceives %d %d\nready\n",
-		all.Addr(), all.Key(), 4*p.mtu, some.Addr(), some.Key(), 4*p.mtu, ud.Local().QPN, peerKey, peerReceives, 4*p.mtu)
+		all.Addr(), all.Key(), 4*p.mtu, some.Addr(), some.Key(), 4*p.mtu, ud.Local().QPN, peerKey,
+		peerReceives, 4*p.mtu)
 	if dials { // shows that the peer is ready
 		qp.Post(roce.SendWR{SG: []roce.SGE{roce.Buf([]byte("ready"))}})
 	}
@@ -164,7 +165,8 @@ func sendBack(ctx context.Context, ud *roce.QueuePair, to netip.Addr, received [
 		if err != nil || c.Status != roce.StatusOK {
 			return
 		}
-		ud.Post(roce.SendWR{SG: []roce.SGE{roce.Buf(received[c.ID][40:c.Len])}, To: roce.Endpoint{Addr: to, QPN: c.SourceQPN}, QKey: peerKey})
+		ud.Post(roce.SendWR{SG: []roce.SGE{roce.Buf(received[c.ID][40:c.Len])},
+			To: roce.Endpoint{Addr: to, QPN: c.SourceQPN}, QKey: peerKey})
 		if _, err := ud.SendCQ().Wait(ctx); err != nil {
 			return
 		}

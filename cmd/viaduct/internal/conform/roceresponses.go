@@ -36,7 +36,8 @@ var roceReads = []Case{
 			p := e.requestRead(m, 0, n)
 			want := e.read("ROCE-RESP-1", m, 0, n)
 			e.send(p)
-			t.check(bytes.Equal(e.readResponse("ROCE-RESP-4", p.PSN, n, true), want), "ROCE-RESP-4", "the response differs from the first")
+			t.check(bytes.Equal(e.readResponse("ROCE-RESP-4", p.PSN, n, true), want), "ROCE-RESP-4",
+				"the response differs from the first")
 			e.alive("ROCE-RESP-4", "a Read that came again")
 		}},
 	{Name: "roce/rest-of-read", Rows: list("ROCE-RESP-4"), Text: "an RDMA Read that asks for the rest from its second packet is answered with that",
@@ -48,7 +49,8 @@ var roceReads = []Case{
 			p := e.requestRead(m, uint64(e.mtu), n-e.mtu)
 			p.PSN = first.Add(1)
 			e.send(p)
-			t.check(bytes.Equal(e.readResponse("ROCE-RESP-4", p.PSN, len(want), false), want), "ROCE-RESP-4", "the response differs from the first")
+			t.check(bytes.Equal(e.readResponse("ROCE-RESP-4", p.PSN, len(want), false), want),
+				"ROCE-RESP-4", "the response differs from the first")
 		}},
 	{Name: "roce/other-read", Rows: list("ROCE-RESP-4"), Text: "an RDMA Read that comes again with another range is dropped",
 		run: func(t *T) {
@@ -111,7 +113,8 @@ var roceAtomics = []Case{
 			again := e.atomicResult("ROCE-RESP-5", p.PSN)
 			t.check(again == first, "ROCE-RESP-5", "the result is %#x, and %#x when it comes again", first, again)
 			now := e.fetchAdd(m, 0)
-			t.check(now == first+7, "ROCE-RESP-5", "7 was added to %#x once and sent twice, and the word is %#x", first, now)
+			t.check(now == first+7, "ROCE-RESP-5",
+				"7 was added to %#x once and sent twice, and the word is %#x", first, now)
 		}},
 	{Name: "roce/atomic-alignment", Rows: list("ROCE-RESP-17"), Text: "an atomic operation on an address that is no multiple of 8 is refused",
 		run: func(t *T) {

@@ -22,7 +22,8 @@ type sdpEnd struct {
 }
 
 func hello() sdpwire.Hello {
-	return sdpwire.Hello{Bufs: 32, MajV: sdpwire.MajV, MinV: sdpwire.MinV, MaxAdverts: 4, DesRemRcvSz: 65536, LocalRcvSz: 65536, LocIRD: 4, LocORD: 4}
+	return sdpwire.Hello{Bufs: 32, MajV: sdpwire.MajV, MinV: sdpwire.MinV, MaxAdverts: 4,
+		DesRemRcvSz: 65536, LocalRcvSz: 65536, LocIRD: 4, LocORD: 4}
 }
 
 // greet sends a Hello in the private data of a Request, and reads the MPA Reply. change may modify
@@ -85,7 +86,8 @@ func (s *sdpEnd) readSDP() (m sdpwire.Message, payload []byte, ok bool) {
 	}
 	t.check(m.MSeq == s.in, row, "MSeq is %d, expected %d", m.MSeq, s.in)
 	t.check(b[2]>>3 == 0, "SDP-6.1.2-2", "flags are %#02x", b[2])
-	t.check(s.seq == 0 && m.MSeqAck == 0 || int32(m.MSeqAck-s.seq) < 0, "SDP-6.1.6-1", "MSeqAck is %d, the last message sent was %d", m.MSeqAck, s.seq-1)
+	t.check(s.seq == 0 && m.MSeqAck == 0 || int32(m.MSeqAck-s.seq) < 0, "SDP-6.1.6-1",
+		"MSeqAck is %d, the last message sent was %d", m.MSeqAck, s.seq-1)
 	s.in++
 	s.any = true
 	return m, b[n:], true
@@ -175,15 +177,18 @@ var sdpPassive = []Case{
 			t.check(a.MaxAdverts > 0, "SDP-6.2.2.3-1", "MaxAdverts is 0")
 			t.check(a.LocIRD > 0, "SDP-6.2.2.5-1", "LocIRD is 0")
 			t.check(a.LocORD > 0, "SDP-6.2.2.6-1", "LocORD is 0")
-			t.check(a.ActRcvSz >= sdpwire.MinBufferSize && a.ActRcvSz <= sdpwire.MaxSize, "SDP-6.2.2.4-1", "ActRcvSz is %d", a.ActRcvSz)
+			t.check(a.ActRcvSz >= sdpwire.MinBufferSize && a.ActRcvSz <= sdpwire.MaxSize,
+				"SDP-6.2.2.4-1", "ActRcvSz is %d", a.ActRcvSz)
 			t.check(a.Bufs >= sdpwire.MinBuffers, "SDP-10-2", "%d Private Buffers", a.Bufs)
 		}},
 	{Name: "sdp/minor-version", Proto: "sdp", Role: Passive, Rows: list("SDP-6.2.1.2-2"), Text: "another minor version is accepted",
 		run: func(t *T) { t.sdpOpen(func(b []byte) []byte { b[19] = 2<<4 | 1; return b }) }},
 	{Name: "sdp/hello-reserved", Proto: "sdp", Role: Passive, Rows: list("SDP-6.2.1.8-2"), Text: "reserved bits of a Hello are not examined",
 		run: func(t *T) { t.sdpOpen(func(b []byte) []byte { b[18] = 0xff; return b }) }},
-	refusedHello("major-version", "another major version is refused", "SDP-6.2.1.1-2", func(b []byte) []byte { b[19] = 1<<4 | 2; return b }),
-	refusedHello("no-adverts", "MaxAdverts of zero is refused", "SDP-6.2.1.3-3", func(b []byte) []byte { b[16], b[17] = 0, 0; return b }),
+	refusedHello("major-version", "another major version is refused", "SDP-6.2.1.1-2",
+		func(b []byte) []byte { b[19] = 1<<4 | 2; return b }),
+	refusedHello("no-adverts", "MaxAdverts of zero is refused", "SDP-6.2.1.3-3",
+		func(b []byte) []byte { b[16], b[17] = 0, 0; return b }),
 	{Name: "sdp/echo", Proto: "sdp", Role: Passive, Rows: list("SDP-6.1.5-1", "SDP-6.1.5-2", "SDP-6.1.4-1", "SDP-6.1.2-2", "SDP-6.1.6-1", "SDP-6.1-1"), Text: "bytes come back in messages with consecutive numbers from zero",
 		run: func(t *T) {
 			s := t.sdpOpen(nil)
@@ -231,7 +236,8 @@ var sdpPassive = []Case{
 		s.sendMessage(b)
 	}),
 	violates("long-disconn", "a DisConn with payload ends the connection", "SDP-6.2.3-1", func(s *sdpEnd) {
-		m := sdpwire.Message{MID: sdpwire.DisConn, Bufs: s.bufs, MSeq: s.seq, MSeqAck: s.in - 1, Len: sdpwire.BSDHLen + 4}
+		m := sdpwire.Message{MID: sdpwire.DisConn, Bufs: s.bufs, MSeq: s.seq, MSeqAck: s.in - 1,
+			Len: sdpwire.BSDHLen + 4}
 		s.sendMessage(append(m.Append(nil, sdpwire.Figure), 1, 2, 3, 4))
 	}),
 }

@@ -20,7 +20,8 @@ func (t *T) greetedBy() (*sdpEnd, sdpwire.Hello, mpa.Frame) {
 	t.check(len(b) == sdpwire.HelloLen, "SDP-6.2.1-1", "%d bytes in place of a Hello", len(b))
 	h, _, err := sdpwire.ParseHello(b, sdpwire.Figure)
 	t.check(err == nil, "SDP-6.2.1-3", "Hello: %v", err)
-	t.check(b[2] == 0 && binary.BigEndian.Uint32(b[8:])|binary.BigEndian.Uint32(b[12:]) == 0, "SDP-6.2.1-3", "Flags, MSeq or MSeqAck of the Hello is not 0: % x", b[:sdpwire.BSDHLen])
+	t.check(b[2] == 0 && binary.BigEndian.Uint32(b[8:])|binary.BigEndian.Uint32(b[12:]) == 0,
+		"SDP-6.2.1-3", "Flags, MSeq or MSeqAck of the Hello is not 0: % x", b[:sdpwire.BSDHLen])
 	return s, h, q
 }
 
@@ -44,9 +45,11 @@ func (s *sdpEnd) accept(q mpa.Frame, change func(b []byte)) {
 		s.want++
 	}
 	op := s.header(u)
-	t.check(op == want && len(u) == at, "SDP-8.1.1-11", "a %v of %d bytes comes before the HelloAck", op, len(u)-ddp.HeaderLen(u[0]))
+	t.check(op == want && len(u) == at, "SDP-8.1.1-11", "a %v of %d bytes comes before the HelloAck",
+		op, len(u)-ddp.HeaderLen(u[0]))
 	if u, e = s.nextFPDU(t.g.Quiet); e == whole {
-		t.fail("SDP-8.1.1-11", "a %v of %d bytes comes before the HelloAck: % x", s.header(u), len(u)-ddp.HeaderLen(u[0]), u[ddp.HeaderLen(u[0]):])
+		t.fail("SDP-8.1.1-11", "a %v of %d bytes comes before the HelloAck: % x", s.header(u),
+			len(u)-ddp.HeaderLen(u[0]), u[ddp.HeaderLen(u[0]):])
 	}
 	t.check(e == quiet, "SDP-8.1.1-11", "connection %v before the HelloAck", e)
 	a := sdpwire.HelloAck{Bufs: s.bufs, MajV: sdpwire.MajV, MinV: sdpwire.MinV, MaxAdverts: 4, ActRcvSz: 65536, LocIRD: 4, LocORD: 4}.Append(nil, sdpwire.Figure)
@@ -143,7 +146,8 @@ var sdpActive = []Case{
 			t.check(h.LocORD > 0, "SDP-6.2.1.7-1", "LocORD is 0")
 			t.check(q.Private[18] == 0, "SDP-6.2.1.8-1", "reserved bits of the Hello are %#02x", q.Private[18])
 			t.check(h.DesRemRcvSz <= sdpwire.MaxSize, "SDP-6.2.1.4-1", "DesRemRcvSz is %d", h.DesRemRcvSz)
-			t.check(h.LocalRcvSz >= sdpwire.MinBufferSize && h.LocalRcvSz <= sdpwire.MaxSize, "SDP-6.2.1.5-1", "LocalRcvSz is %d", h.LocalRcvSz)
+			t.check(h.LocalRcvSz >= sdpwire.MinBufferSize && h.LocalRcvSz <= sdpwire.MaxSize,
+				"SDP-6.2.1.5-1", "LocalRcvSz is %d", h.LocalRcvSz)
 			t.check(h.Bufs >= sdpwire.MinBuffers, "SDP-10-2", "%d Private Buffers", h.Bufs)
 			t.silent(s.c, "SDP-8.1.1-11", "before the Reply")
 		}},
@@ -156,12 +160,18 @@ var sdpActive = []Case{
 			}
 			s.data()
 		}},
-	takenAck("ack-minor-version", "another minor version of the HelloAck is taken", "SDP-6.2.2.2-2", func(b []byte) { b[19] = 2<<4 | b[19]&15 }),
-	takenAck("ack-reserved", "reserved bits of the HelloAck are not examined", "SDP-6.2.2.7-2", func(b []byte) { b[18] = 0xff }),
-	takenAck("ack-mseq", "MSeq and MSeqAck of the HelloAck are not examined", "SDP-6.2.2-4", func(b []byte) { b[11], b[15] = 9, 7 }),
-	refusedAck("ack-major-version", "another major version of the HelloAck ends the attempt", "SDP-6.2.2.1-2", func(b []byte) { b[19] = b[19]&0xf0 | 2 }),
-	refusedAck("ack-no-adverts", "MaxAdverts of zero in the HelloAck ends the attempt", "SDP-6.2.2.3-2", func(b []byte) { b[16], b[17] = 0, 0 }),
-	refusedAck("ack-no-reads", "LocIRD and LocORD of zero in the HelloAck end the attempt", "SDP-8.1.1-25", func(b []byte) { copy(b[24:], []byte{0, 0, 0, 0}) }),
+	takenAck("ack-minor-version", "another minor version of the HelloAck is taken", "SDP-6.2.2.2-2",
+		func(b []byte) { b[19] = 2<<4 | b[19]&15 }),
+	takenAck("ack-reserved", "reserved bits of the HelloAck are not examined", "SDP-6.2.2.7-2",
+		func(b []byte) { b[18] = 0xff }),
+	takenAck("ack-mseq", "MSeq and MSeqAck of the HelloAck are not examined", "SDP-6.2.2-4",
+		func(b []byte) { b[11], b[15] = 9, 7 }),
+	refusedAck("ack-major-version", "another major version of the HelloAck ends the attempt",
+		"SDP-6.2.2.1-2", func(b []byte) { b[19] = b[19]&0xf0 | 2 }),
+	refusedAck("ack-no-adverts", "MaxAdverts of zero in the HelloAck ends the attempt",
+		"SDP-6.2.2.3-2", func(b []byte) { b[16], b[17] = 0, 0 }),
+	refusedAck("ack-no-reads", "LocIRD and LocORD of zero in the HelloAck end the attempt",
+		"SDP-8.1.1-25", func(b []byte) { copy(b[24:], []byte{0, 0, 0, 0}) }),
 	violated("active-mseq", "a gap in MSeq ends the connection", "SDP-6.1.5-2", func(s *sdpEnd, b []byte) {
 		s.seq += 3
 		s.sendSDP(sdpwire.Message{MID: sdpwire.Data}, b)

@@ -31,7 +31,8 @@ func (t *T) call(change func(h *vitcpwire.Header, ce *vitcpwire.CE)) []byte {
 	calling, _ := vitcpwire.MakeDiscriminator([]byte("conform"))
 	called, err := vitcpwire.MakeDiscriminator(t.g.Disc)
 	t.check(err == nil, t.c.Rows[0], "discriminator: %v", err)
-	h := vitcpwire.Header{Type: vitcpwire.ConnectRequest, Flags: vitcpwire.EndOfMessage, Length: vitcpwire.HeaderLen + vitcpwire.CELen, Posted: 100}
+	h := vitcpwire.Header{Type: vitcpwire.ConnectRequest, Flags: vitcpwire.EndOfMessage,
+		Length: vitcpwire.HeaderLen + vitcpwire.CELen, Posted: 100}
 	ce := vitcpwire.CE{Attributes: viFlags, MTU: 65536, Calling: calling, ReadWindow: 1, Called: called}
 	if change != nil {
 		change(&h, &ce)
@@ -61,7 +62,8 @@ func (v *viEnd) segment(wait bool) (h vitcpwire.Header, body []byte, e end) {
 	n, e = t.read(v.c, body, t.g.Patience)
 	t.check(e == whole, "VIT-3.1-7", "Segment Length is %d, and %d bytes follow the header, then %v", h.Length, n, e)
 	t.check(h.Type != vitcpwire.NOP || len(body) == 0, "VIT-3.1-NOP-1", "a NOP with %d bytes", len(body))
-	t.check(!h.Posted.Less(v.peer.Posted), "VIT-3.1-16", "Rx Descriptors Posted goes back from %d to %d", v.peer.Posted, h.Posted)
+	t.check(!h.Posted.Less(v.peer.Posted), "VIT-3.1-16", "Rx Descriptors Posted goes back from %d to %d",
+		v.peer.Posted, h.Posted)
 	v.peer = h
 	return h, body, whole
 }
@@ -72,7 +74,8 @@ func (t *T) open(change func(h *vitcpwire.Header, ce *vitcpwire.CE)) (*viEnd, vi
 	t.write(v.c, t.call(change))
 	h, body, e := v.segment(true)
 	t.check(e == whole, "VIT-2.2.2.2.2-5", "no answer to a Connect Request: %v", e)
-	t.check(h.Type == vitcpwire.ConnectAccept, "VIT-2.2.2.2.2-5", "%v (%s) answers a Connect Request", h.Type, h.Error.RejectReason())
+	t.check(h.Type == vitcpwire.ConnectAccept, "VIT-2.2.2.2.2-5", "%v (%s) answers a Connect Request",
+		h.Type, h.Error.RejectReason())
 	t.check(int(h.Length) >= vitcpwire.HeaderLen+vitcpwire.CELen, "VIT-3.2-1", "a Connect Accept of %d bytes", h.Length)
 	ce, _, err := vitcpwire.ParseCE(body)
 	t.check(err == nil, "VIT-3.2-3", "%v", err)
@@ -101,7 +104,8 @@ func (v *viEnd) message() (b []byte, last vitcpwire.Header, ok bool) {
 		}
 		t.check(h.Type == vitcpwire.Send, "VIT-3.1-3", "%v unasked", h.Type)
 		if v.sure && len(b) == 0 {
-			t.check(h.Number == v.theirs.Add(1), "VIT-3.1-10", "message number %d after %d", uint32(h.Number), uint32(v.theirs))
+			t.check(h.Number == v.theirs.Add(1), "VIT-3.1-10", "message number %d after %d",
+				uint32(h.Number), uint32(v.theirs))
 		}
 		t.check(int(h.Offset) == len(b), "VIT-3.1-8", "Data Offset is %d, %d bytes came before", h.Offset, len(b))
 		v.theirs, v.sure = h.Number, true
@@ -147,7 +151,8 @@ func (v *viEnd) broken(row, why string, see func(h vitcpwire.Header)) {
 func (v *viEnd) badWrite() {
 	t := v.t
 	v.number = v.number.Add(1)
-	h := vitcpwire.Header{Type: vitcpwire.Write, Flags: vitcpwire.EndOfMessage, Length: vitcpwire.HeaderLen + vitcpwire.RDMALen + 8, Number: v.number, Ack: v.ack, Posted: v.posted}
+	h := vitcpwire.Header{Type: vitcpwire.Write, Flags: vitcpwire.EndOfMessage,
+		Length: vitcpwire.HeaderLen + vitcpwire.RDMALen + 8, Number: v.number, Ack: v.ack, Posted: v.posted}
 	b := vitcpwire.RDMA{Address: 4096, Handle: 0xdeadbeef, Length: 8}.Append(dialect.AppendHeader(nil, h))
 	t.write(v.c, append(b, pattern(8)...))
 	told := false
@@ -157,7 +162,8 @@ func (v *viEnd) badWrite() {
 		}
 		told = true
 		t.check(h.Error.VI() == vitcpwire.ProtectionError, "VIT-3.1-ERR-3", "the error is %v", h.Error)
-		t.check(h.Ack == v.number, "VIT-3.1-ACK-6", "the error names message %d, the Write was %d", uint32(h.Ack), uint32(v.number))
+		t.check(h.Ack == v.number, "VIT-3.1-ACK-6", "the error names message %d, the Write was %d",
+			uint32(h.Ack), uint32(v.number))
 	})
 	t.check(told, "VIT-3.1-ERR-1", "the connection breaks without a report")
 }
@@ -195,8 +201,11 @@ var vitcpPassive = []Case{
 			t.check(ce.MTU > 0 && ce.MTU <= 65536, "VIT-3.2-5", "the agreed MTU is %d, proposed was 65536", ce.MTU)
 			_, ce = t.open(func(_ *vitcpwire.Header, c *vitcpwire.CE) { c.MTU = 777 })
 			t.check(ce.MTU > 0 && ce.MTU <= 777, "VIT-3.2-5", "the agreed MTU is %d, proposed was 777", ce.MTU)
-			t.check(string(ce.Calling.Append(nil)) == string(t.g.Disc) || string(ce.Called.Append(nil)) == string(t.g.Disc), "VIT-3.2-3", "discriminators %v and %v, called was %q", ce.Calling, ce.Called, t.g.Disc)
-			t.check(ce.Attributes&^vitcpwire.KnownAttributes == 0, "VIT-3.2-2", "unknown attribute bits in %#x", uint16(ce.Attributes))
+			t.check(string(ce.Calling.Append(nil)) == string(t.g.Disc) ||
+				string(ce.Called.Append(nil)) == string(t.g.Disc), "VIT-3.2-3",
+				"discriminators %v and %v, called was %q", ce.Calling, ce.Called, t.g.Disc)
+			t.check(ce.Attributes&^vitcpwire.KnownAttributes == 0, "VIT-3.2-2",
+				"unknown attribute bits in %#x", uint16(ce.Attributes))
 		}},
 	refusedCall("no-match", "a discriminator without a listener is answered by No Match", "VIT-2.2.2.2.1-2", func(t vitcpwire.Type) bool { return t == vitcpwire.ConnectNoMatch }, func(b []byte) []byte {
 		copy(b[vitcpwire.HeaderLen+28:], "no such name!")
@@ -207,9 +216,12 @@ var vitcpPassive = []Case{
 		b[vitcpwire.HeaderLen+1] ^= byte(vitcpwire.Reliable)
 		return b
 	}),
-	refusedCall("version", "an unknown version is not answered", "VIT-3.1-2", never, func(b []byte) []byte { b[0] = 9; return b }),
-	refusedCall("type", "an unknown type is not answered", "VIT-3.1-3", never, func(b []byte) []byte { b[1] = 20 << 3; return b }),
-	refusedCall("length", "a Segment Length shorter than its headers is not answered", "VIT-3.1-7", never, func(b []byte) []byte { b[2], b[3] = 0, 12; return b }),
+	refusedCall("version", "an unknown version is not answered", "VIT-3.1-2", never,
+		func(b []byte) []byte { b[0] = 9; return b }),
+	refusedCall("type", "an unknown type is not answered", "VIT-3.1-3", never,
+		func(b []byte) []byte { b[1] = 20 << 3; return b }),
+	refusedCall("length", "a Segment Length shorter than its headers is not answered", "VIT-3.1-7",
+		never, func(b []byte) []byte { b[2], b[3] = 0, 12; return b }),
 	{Name: "vitcp/echo", Proto: "vitcp", Role: Passive, Rows: list("VIT-3.1-10", "VIT-3.1-8", "VIT-3.1-7", "VIT-3.1-16"), Text: "messages come back whole, with consecutive numbers",
 		run: func(t *T) {
 			v, _ := t.open(nil)
@@ -221,9 +233,11 @@ var vitcpPassive = []Case{
 		run: func(t *T) {
 			v, _ := t.open(nil)
 			h := v.echoed("VIT-3.1-15", vitcpwire.Header{Type: vitcpwire.Send, Flags: vitcpwire.ImmediateValid, Immediate: 0xabcd1234}, pattern(10))
-			t.check(h.Flags&vitcpwire.ImmediateValid != 0 && h.Immediate == 0xabcd1234, "VIT-3.1-9", "the echo has flags %v, immediate data %#x", h.Flags, h.Immediate)
+			t.check(h.Flags&vitcpwire.ImmediateValid != 0 && h.Immediate == 0xabcd1234, "VIT-3.1-9",
+				"the echo has flags %v, immediate data %#x", h.Flags, h.Immediate)
 			h = v.echoed("VIT-3.1-15", vitcpwire.Header{Type: vitcpwire.Send, Immediate: 5}, pattern(10))
-			t.check(h.Flags&vitcpwire.ImmediateValid == 0, "VIT-3.1-4", "the echo of a message without immediate data has some")
+			t.check(h.Flags&vitcpwire.ImmediateValid == 0, "VIT-3.1-4",
+				"the echo of a message without immediate data has some")
 		}},
 	{Name: "vitcp/segments", Proto: "vitcp", Role: Passive, Rows: list("VIT-2.2.2.2.3-3", "VIT-3.1-8"), Text: "a message of several segments arrives whole",
 		run: func(t *T) {
@@ -231,7 +245,8 @@ var vitcpPassive = []Case{
 			b := pattern(3000)
 			v.number = v.number.Add(1)
 			for off := 0; off < len(b); off += 1000 {
-				h := vitcpwire.Header{Type: vitcpwire.Send, Length: vitcpwire.HeaderLen + 1000, Offset: uint32(off), Number: v.number, Posted: v.posted}
+				h := vitcpwire.Header{Type: vitcpwire.Send, Length: vitcpwire.HeaderLen + 1000,
+					Offset: uint32(off), Number: v.number, Posted: v.posted}
 				if off == 2000 {
 					h.Flags = vitcpwire.EndOfMessage
 				}

@@ -29,8 +29,10 @@ func (t *T) calledBy() *viCall {
 func (v *viCall) accept(change func(h *vitcpwire.Header, ce *vitcpwire.CE), bytes func(b []byte) []byte) {
 	called, err := vitcpwire.MakeDiscriminator(v.t.g.Disc)
 	v.t.check(err == nil, v.t.c.Rows[0], "discriminator: %v", err)
-	h := vitcpwire.Header{Type: vitcpwire.ConnectAccept, Flags: vitcpwire.EndOfMessage, Length: vitcpwire.HeaderLen + vitcpwire.CELen, Posted: v.posted}
-	ce := vitcpwire.CE{Attributes: v.ce.Attributes, MTU: min(v.ce.MTU, 65536), Calling: called, ReadWindow: 1, Called: v.ce.Calling}
+	h := vitcpwire.Header{Type: vitcpwire.ConnectAccept, Flags: vitcpwire.EndOfMessage,
+		Length: vitcpwire.HeaderLen + vitcpwire.CELen, Posted: v.posted}
+	ce := vitcpwire.CE{Attributes: v.ce.Attributes, MTU: min(v.ce.MTU, 65536), Calling: called,
+		ReadWindow: 1, Called: v.ce.Calling}
 	if change != nil {
 		change(&h, &ce)
 	}
@@ -66,9 +68,11 @@ var vitcpActive = []Case{
 	{Name: "vitcp/request", Proto: "vitcp", Role: Active, Rows: list("VIT-4.2-2", "VIT-3.2-1", "VIT-3.2-2", "VIT-3.2-3", "VIT-3.2-4", "VIT-2.2.2.1-1"), Text: "the Connect Request is well formed and names the VI, and nothing follows it before the answer",
 		run: func(t *T) {
 			v := t.calledBy()
-			t.check(string(v.ce.Called.Append(nil)) == string(t.g.Disc), "VIT-3.2-3", "the Called Discriminator is %v, that of the address is %q", v.ce.Called, t.g.Disc)
+			t.check(string(v.ce.Called.Append(nil)) == string(t.g.Disc), "VIT-3.2-3",
+				"the Called Discriminator is %v, that of the address is %q", v.ce.Called, t.g.Disc)
 			t.check(v.ce.MTU > 0, "VIT-3.2-4", "the proposed MTU is 0")
-			t.check(v.ce.Attributes&^vitcpwire.KnownAttributes == 0, "VIT-3.2-2", "unknown attribute bits in %#x", uint16(v.ce.Attributes))
+			t.check(v.ce.Attributes&^vitcpwire.KnownAttributes == 0, "VIT-3.2-2",
+				"unknown attribute bits in %#x", uint16(v.ce.Attributes))
 			t.silent(v.c, "VIT-2.2.2.1-1", "before the answer to the Connect Request")
 		}},
 	{Name: "vitcp/active-messages", Proto: "vitcp", Role: Active, Rows: list("VIT-3.1-10", "VIT-3.1-8", "VIT-3.1-7", "VIT-3.1-16"), Text: "messages are well formed and have consecutive numbers",
@@ -101,15 +105,21 @@ var vitcpActive = []Case{
 			v.accept(func(h *vitcpwire.Header, _ *vitcpwire.CE) { h.Posted = 0 }, nil)
 			v.noMessage("no receive descriptor was posted")
 			v.posted = 1
-			t.write(v.c, dialect.AppendHeader(nil, vitcpwire.Header{Type: vitcpwire.NOP, Flags: vitcpwire.EndOfMessage, Length: vitcpwire.HeaderLen, Number: v.number, Posted: v.posted}))
+			t.write(v.c, dialect.AppendHeader(nil,
+				vitcpwire.Header{Type: vitcpwire.NOP, Flags: vitcpwire.EndOfMessage,
+					Length: vitcpwire.HeaderLen, Number: v.number, Posted: v.posted}))
 			b := v.first()
 			v.send(vitcpwire.Header{Type: vitcpwire.Send}, b)
 			v.noMessage("one receive descriptor was posted and used")
 		}},
-	refusedAnswer("accept-version", "a Connect Accept of another version ends the connection", "VIT-3.1-2", nil, func(b []byte) []byte { b[0] = 9; return b }),
-	refusedAnswer("accept-type", "an answer of an unknown type ends the connection", "VIT-3.1-3", nil, func(b []byte) []byte { b[1] = 20 << 3; return b }),
-	refusedAnswer("accept-length", "a Connect Accept that is shorter than its headers ends the connection", "VIT-3.1-7", nil, func(b []byte) []byte { b[2], b[3] = 0, 12; return b }),
-	refusedAnswer("accept-reliability", "a Connect Accept with another reliability level ends the connection", "VIT-2.2.1-4", func(_ *vitcpwire.Header, ce *vitcpwire.CE) { ce.Attributes ^= vitcpwire.Reliable }, nil),
+	refusedAnswer("accept-version", "a Connect Accept of another version ends the connection",
+		"VIT-3.1-2", nil, func(b []byte) []byte { b[0] = 9; return b }),
+	refusedAnswer("accept-type", "an answer of an unknown type ends the connection", "VIT-3.1-3",
+		nil, func(b []byte) []byte { b[1] = 20 << 3; return b }),
+	refusedAnswer("accept-length", "a Connect Accept that is shorter than its headers ends the connection",
+		"VIT-3.1-7", nil, func(b []byte) []byte { b[2], b[3] = 0, 12; return b }),
+	refusedAnswer("accept-reliability", "a Connect Accept with another reliability level ends the connection",
+		"VIT-2.2.1-4", func(_ *vitcpwire.Header, ce *vitcpwire.CE) { ce.Attributes ^= vitcpwire.Reliable }, nil),
 	refusedAnswer("rejected", "a Connect Reject ends the connection", "VIT-4.2-4", func(h *vitcpwire.Header, _ *vitcpwire.CE) {
 		h.Type, h.Length = vitcpwire.ConnectReject, vitcpwire.HeaderLen
 	}, func(b []byte) []byte { return b[:vitcpwire.HeaderLen] }),
@@ -122,7 +132,8 @@ var vitcpActive = []Case{
 			v.number += 7
 			v.send(vitcpwire.Header{Type: vitcpwire.Send}, b)
 			v.broken("VIT-3.1-10", "after a gap in the message numbers", func(h vitcpwire.Header) {
-				t.check(h.Type != vitcpwire.Send, "VIT-3.1-10", "the peer accepts a message after a gap in the numbers, and continues")
+				t.check(h.Type != vitcpwire.Send, "VIT-3.1-10",
+					"the peer accepts a message after a gap in the numbers, and continues")
 			})
 		}},
 	{Name: "vitcp/active-bad-handle", Proto: "vitcp", Role: Active, Rows: list("VIT-2.2.2.2.2-6", "VIT-3.1-ACK-6", "VIT-3.1-ERR-1", "VIT-3.1-ERR-3"), Text: "a Write to a handle that does not exist is reported as a protection error, and breaks the connection",

@@ -139,7 +139,8 @@ func TestDamageInTransit(t *testing.T) {
 					damaged++
 					list := all(t, Options{}, capture)
 					named := slices.IndexFunc(list, func(m kept) bool {
-						return m.Proto == "tcp" && m.Name == k.name && number(&m, "tcp.bytes") == n && m.Src == r.packet(i).src
+						return m.Proto == "tcp" && m.Name == k.name && number(&m, "tcp.bytes") == n &&
+							m.Src == r.packet(i).src
 					})
 					if named < 0 {
 						t.Errorf("packet %d: %d bytes of %v are not named:%s", i+1, n, r.packet(i).src, lines(list))
@@ -263,7 +264,8 @@ func vitcpSpots(b []byte, _ bool) (n int, spots []spot) {
 	spots = []spot{{0, 1, []string{"VIT-3.1-2"}}}
 	// A wrong length is noticed because a part does not fit it, or because the next frame does not
 	// parse.
-	spots = append(spots, spot{2, 2, []string{"VIT-3.1-7", "VIT-3.2.1-4", "VIT-3.2-3", "VIT-3.1-NOP-1", "VIT-3.1-2", "VIT-3.1-3", "incomplete frame"}})
+	spots = append(spots, spot{2, 2, []string{"VIT-3.1-7", "VIT-3.2.1-4", "VIT-3.2-3",
+		"VIT-3.1-NOP-1", "VIT-3.1-2", "VIT-3.1-3", "incomplete frame"}})
 	switch h.Type {
 	case vitcpwire.Send, vitcpwire.Write, vitcpwire.ReadResponse:
 		spots = append(spots, spot{4, 4, []string{"VIT-3.1-8"}})
@@ -321,10 +323,12 @@ func TestDamageInFrames(t *testing.T) {
 							list := all(t, Options{}, record(t, r.frames))
 							b[at] ^= flip
 							if !named(list, s.names) {
-								t.Errorf("packet %d, byte %d of a frame of %d, xor %#x: none of %v is said:%s", i+1, at, n, flip, s.names, lines(list))
+								t.Errorf("packet %d, byte %d of a frame of %d, xor %#x: none of %v is said:%s",
+									i+1, at, n, flip, s.names, lines(list))
 							}
 							if len(list) > 10*len(r.clean) {
-								t.Errorf("packet %d, byte %d of a frame of %d, xor %#x: %d messages, %d without damage", i+1, at, n, flip, len(list), len(r.clean))
+								t.Errorf("packet %d, byte %d of a frame of %d, xor %#x: %d messages, %d without damage",
+									i+1, at, n, flip, len(list), len(r.clean))
 							}
 							damaged[s.names[0]]++
 						}
@@ -366,7 +370,8 @@ func TestIdentifyDamaged(t *testing.T) {
 
 func named(list []kept, names []string) bool {
 	return slices.ContainsFunc(list, func(m kept) bool {
-		return slices.Contains(names, m.Name) || slices.ContainsFunc(m.Wrong, func(w Wrong) bool { return slices.Contains(names, w.ID) })
+		return slices.Contains(names, m.Name) ||
+			slices.ContainsFunc(m.Wrong, func(w Wrong) bool { return slices.Contains(names, w.ID) })
 	})
 }
 
@@ -386,7 +391,8 @@ func TestDamageAnywhere(t *testing.T) {
 				at, flip := rnd.IntN(len(p.payload)), byte(1+rnd.IntN(255))
 				p.payload[at] ^= flip
 				if list := all(t, Options{}, record(t, r.frames)); len(list) > 10*len(r.clean) {
-					t.Errorf("packet %d, byte %d xor %#x: %d messages, %d without damage", i+1, at, flip, len(list), len(r.clean))
+					t.Errorf("packet %d, byte %d xor %#x: %d messages, %d without damage", i+1,
+						at, flip, len(list), len(r.clean))
 				}
 				p.payload[at] ^= flip
 			}

@@ -194,7 +194,8 @@ func TestDamaged(t *testing.T) {
 			frames[i][at] ^= x
 			why := parsePacket(layers.LinkTypeEthernet, frames[i], &after)
 			list := all(t, Options{}, record(t, frames))
-			covered := why == "" && !again[i] && len(was) == len(after.payload) && !bytes.Equal(was, after.payload) && !bytes.HasPrefix(was, []byte("MPA ID"))
+			covered := why == "" && !again[i] && len(was) == len(after.payload) &&
+				!bytes.Equal(was, after.payload) && !bytes.HasPrefix(was, []byte("MPA ID"))
 			wrong := 0
 			for _, m := range list {
 				for _, w := range m.Wrong {
@@ -258,7 +259,8 @@ func TestLost(t *testing.T) {
 		whole := len(all(t, Options{}, record(t, frames)))
 		for i := range frames {
 			var p packet
-			if parsePacket(layers.LinkTypeEthernet, frames[i], &p) != "" || len(p.payload) == 0 || p.flags&synFlag != 0 || bytes.HasPrefix(p.payload, []byte("MPA")) {
+			if parsePacket(layers.LinkTypeEthernet, frames[i], &p) != "" || len(p.payload) == 0 ||
+				p.flags&synFlag != 0 || bytes.HasPrefix(p.payload, []byte("MPA")) {
 				continue
 			}
 			rest := append(append([][]byte(nil), frames[:i]...), frames[i+1:]...)
@@ -290,7 +292,8 @@ func TestReordered(t *testing.T) {
 		swapped := 0
 		for i := 10; i+2 < len(frames); i += 5 {
 			var p, q packet
-			if parsePacket(layers.LinkTypeEthernet, frames[i], &p) != "" || parsePacket(layers.LinkTypeEthernet, frames[i+1], &q) != "" ||
+			if parsePacket(layers.LinkTypeEthernet, frames[i], &p) != "" ||
+				parsePacket(layers.LinkTypeEthernet, frames[i+1], &q) != "" ||
 				p.src != q.src || (p.flags|q.flags)&(synFlag|finFlag|rstFlag) != 0 {
 				continue
 			}
@@ -308,7 +311,8 @@ func TestReordered(t *testing.T) {
 			}
 		}
 		if late > swapped || len(got)-late != len(want) {
-			t.Errorf("%s: %d messages with %d out of order, in order %d; %d were swapped", name, len(got), late, len(want), swapped)
+			t.Errorf("%s: %d messages with %d out of order, in order %d; %d were swapped", name,
+				len(got), late, len(want), swapped)
 		}
 		said += late
 	}
@@ -497,10 +501,12 @@ func TestWrongVITCP(t *testing.T) {
 			c.say(0, seg(vitcpwire.Header{Type: vitcpwire.Send, Number: 4, Flags: eom}))
 		}},
 		{"VIT-3.1-12", func(c *talk) {
-			c.say(1, seg(vitcpwire.Header{Type: vitcpwire.ReadResponse, Number: 2, Flags: eom}, vitcpwire.RDMA{}.Append(nil)))
+			c.say(1, seg(vitcpwire.Header{Type: vitcpwire.ReadResponse, Number: 2, Flags: eom},
+				vitcpwire.RDMA{}.Append(nil)))
 		}},
 		{"VIT-3.2.1-4", func(c *talk) {
-			c.say(0, seg(vitcpwire.Header{Type: vitcpwire.Write, Number: 2, Flags: eom}, vitcpwire.RDMA{Length: 5}.Append(nil), make([]byte, 4)))
+			c.say(0, seg(vitcpwire.Header{Type: vitcpwire.Write, Number: 2, Flags: eom},
+				vitcpwire.RDMA{Length: 5}.Append(nil), make([]byte, 4)))
 		}},
 		{"VIT-3.1-NOP-1", func(c *talk) { c.say(0, seg(vitcpwire.Header{Type: vitcpwire.NOP}, make([]byte, 4))) }},
 		{"VIT-3.1-17", func(c *talk) {
@@ -517,8 +523,10 @@ func TestWrongVITCP(t *testing.T) {
 		t.Run(x.id, func(t *testing.T) {
 			c := newTalk()
 			ce := vitcpwire.CE{Attributes: vitcpwire.Reliable | vitcpwire.FlowControl, MTU: 1000}
-			c.say(0, seg(vitcpwire.Header{Type: vitcpwire.ConnectRequest, Number: 1, Flags: eom, Posted: 2}, ce.Append(nil)))
-			c.say(1, seg(vitcpwire.Header{Type: vitcpwire.ConnectAccept, Number: 1, Flags: eom, Posted: 2}, ce.Append(nil)))
+			c.say(0, seg(vitcpwire.Header{Type: vitcpwire.ConnectRequest, Number: 1, Flags: eom, Posted: 2},
+				ce.Append(nil)))
+			c.say(1, seg(vitcpwire.Header{Type: vitcpwire.ConnectAccept, Number: 1, Flags: eom, Posted: 2},
+				ce.Append(nil)))
 			x.say(c)
 			got := ""
 			for _, m := range all(t, Options{}, record(t, c.frames)) {
@@ -557,7 +565,8 @@ func TestIDs(t *testing.T) {
 		}
 		for _, x := range id.FindAllSubmatch(b, -1) {
 			n++
-			if s := string(x[1]); !strings.Contains(text.String(), "| "+s+" |") && !strings.Contains(text.String(), "### "+s+" ") {
+			if s := string(x[1]); !strings.Contains(text.String(), "| "+s+" |") &&
+				!strings.Contains(text.String(), "### "+s+" ") {
 				t.Errorf("%s names %s, which does not exist", f, s)
 			}
 		}

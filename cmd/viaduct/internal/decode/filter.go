@@ -36,7 +36,8 @@ func ParseFilter(s string) (*Filter, error) {
 			}
 		}
 		if op == "" || at+len(op) == len(w) {
-			return nil, fmt.Errorf("filter term %q: want wrong, or KEY, one of %s, and VALUE", w, strings.Join(operators, " "))
+			return nil, fmt.Errorf("filter term %q: want wrong, or KEY, one of %s, and VALUE",
+				w, strings.Join(operators, " "))
 		}
 		t := term{w[:at], op, w[at+len(op):]}
 		if strings.ContainsAny(op, "<>") {

@@ -176,11 +176,13 @@ func rdmaSeed(crc, markers bool) *talk {
 	fpdu(0, rdmap.Send.UntaggedHeader(1, 20, true, 0).Append(nil), make([]byte, 20))
 	fpdu(0, rdmap.Write.TaggedHeader(7, 100, false).Append(nil), make([]byte, 16))
 	fpdu(0, rdmap.Write.TaggedHeader(7, 116, true).Append(nil), make([]byte, 16))
-	fpdu(0, rdmap.ReadRequestOp.UntaggedHeader(1, 0, true, 0).Append(nil), rdmap.ReadRequest{SinkSTag: 7, Size: 24, SourceSTag: 9}.Append(nil))
+	fpdu(0, rdmap.ReadRequestOp.UntaggedHeader(1, 0, true, 0).Append(nil),
+		rdmap.ReadRequest{SinkSTag: 7, Size: 24, SourceSTag: 9}.Append(nil))
 	fpdu(1, rdmap.ReadResponse.TaggedHeader(7, 0, false).Append(nil), make([]byte, 8))
 	fpdu(1, rdmap.ReadResponse.TaggedHeader(7, 8, true).Append(nil), make([]byte, 16))
 	fpdu(1, rdmap.SendInvalidate.UntaggedHeader(1, 0, true, 7).Append(nil), make([]byte, 9))
-	fpdu(1, rdmap.TerminateOp.UntaggedHeader(1, 0, true, 0).Append(nil), rdmap.Terminate{Layer: rdmap.LayerRDMAP, Type: 1, Code: 5}.Append(nil))
+	fpdu(1, rdmap.TerminateOp.UntaggedHeader(1, 0, true, 0).Append(nil),
+		rdmap.Terminate{Layer: rdmap.LayerRDMAP, Type: 1, Code: 5}.Append(nil))
 	return c
 }
 
@@ -192,7 +194,8 @@ func sdpSeed() *talk {
 	msg(0, sdpwire.Message{MID: sdpwire.Data}, 20)
 	msg(1, sdpwire.Message{MID: sdpwire.Data}, 0)
 	msg(0, sdpwire.Message{MID: sdpwire.SrcAvail, STag: 0x700, VA: 1000, Size: 50}, 1)
-	fpdu(1, rdmap.ReadRequestOp.UntaggedHeader(1, 0, true, 0).Append(nil), rdmap.ReadRequest{SinkSTag: 1, Size: 49, SourceSTag: 0x700, SourceTO: 1001}.Append(nil))
+	fpdu(1, rdmap.ReadRequestOp.UntaggedHeader(1, 0, true, 0).Append(nil),
+		rdmap.ReadRequest{SinkSTag: 1, Size: 49, SourceSTag: 0x700, SourceTO: 1001}.Append(nil))
 	fpdu(0, rdmap.ReadResponse.TaggedHeader(1, 0, true).Append(nil), make([]byte, 49))
 	msg(1, sdpwire.Message{MID: sdpwire.RdmaRdCompl, Size: 49}, 0)
 	msg(0, sdpwire.Message{MID: sdpwire.ModeChange, Mode: sdpwire.Pipelined}, 0)
@@ -221,10 +224,14 @@ func vitcpSeed() *talk {
 	seg(1, vitcpwire.Header{Type: vitcpwire.ConnectAccept, Number: 1, Flags: eom}, ce.Append(nil))
 	seg(0, vitcpwire.Header{Type: vitcpwire.Send, Number: 2}, make([]byte, 20))
 	seg(0, vitcpwire.Header{Type: vitcpwire.Send, Number: 2, Offset: 20, Flags: eom | vitcpwire.ImmediateValid, Immediate: 5}, make([]byte, 20))
-	seg(0, vitcpwire.Header{Type: vitcpwire.Write, Number: 3}, vitcpwire.RDMA{Address: 4096, Handle: 7, Length: 30}.Append(nil), make([]byte, 20))
-	seg(0, vitcpwire.Header{Type: vitcpwire.Write, Number: 3, Offset: 20, Flags: eom}, vitcpwire.RDMA{Address: 4096, Handle: 7, Length: 30}.Append(nil), make([]byte, 10))
-	seg(0, vitcpwire.Header{Type: vitcpwire.ReadRequest, Number: 4, Flags: eom}, vitcpwire.RDMA{Address: 4096, Handle: 7, Length: 12}.Append(nil))
-	seg(1, vitcpwire.Header{Type: vitcpwire.ReadResponse, Number: 4, Ack: 4, Flags: eom}, vitcpwire.RDMA{Address: 4096, Handle: 7, Length: 12}.Append(nil), make([]byte, 12))
+	seg(0, vitcpwire.Header{Type: vitcpwire.Write, Number: 3},
+		vitcpwire.RDMA{Address: 4096, Handle: 7, Length: 30}.Append(nil), make([]byte, 20))
+	seg(0, vitcpwire.Header{Type: vitcpwire.Write, Number: 3, Offset: 20, Flags: eom},
+		vitcpwire.RDMA{Address: 4096, Handle: 7, Length: 30}.Append(nil), make([]byte, 10))
+	seg(0, vitcpwire.Header{Type: vitcpwire.ReadRequest, Number: 4, Flags: eom},
+		vitcpwire.RDMA{Address: 4096, Handle: 7, Length: 12}.Append(nil))
+	seg(1, vitcpwire.Header{Type: vitcpwire.ReadResponse, Number: 4, Ack: 4, Flags: eom},
+		vitcpwire.RDMA{Address: 4096, Handle: 7, Length: 12}.Append(nil), make([]byte, 12))
 	seg(1, vitcpwire.Header{Type: vitcpwire.NOP, Ack: 4})
 	seg(0, vitcpwire.Header{Type: vitcpwire.Disconnect, Flags: eom})
 	return c
@@ -233,14 +240,16 @@ func vitcpSeed() *talk {
 // fcipSeed returns a link with Special Frames, a login, the directory and FC-VI IUs.
 func fcipSeed() *talk {
 	c := newTalk()
-	s := fcip.Special{Source: 0x1000020000000001, Entity: 2, Nonce: 3, Destination: 0x1000020000000002, KATOV: fcip.DefaultKATOV}
+	s := fcip.Special{Source: 0x1000020000000001, Entity: 2, Nonce: 3, Destination: 0x1000020000000002,
+		KATOV: fcip.DefaultKATOV}
 	c.say(0, s.Append(nil))
 	c.say(1, s.Append(nil))
 	frame := func(from int, h fc.Header, opt, payload []byte) {
 		f := fc.Frame{SOF: fc.SOFi3, EOF: fc.EOFt, Header: h, Opt: opt, Payload: payload}
 		c.say(from, fcip.Append(nil, &f))
 	}
-	frame(0, fc.Header{RCtl: fc.RCtlELSReq, DID: 0xfffffe, Type: fc.TypeELS, OXID: 1, RXID: fc.Unassigned}, nil, append([]byte{3, 0, 0, 0}, make([]byte, 20)...))
+	frame(0, fc.Header{RCtl: fc.RCtlELSReq, DID: 0xfffffe, Type: fc.TypeELS, OXID: 1, RXID: fc.Unassigned},
+		nil, append([]byte{3, 0, 0, 0}, make([]byte, 20)...))
 	frame(0, fc.Header{RCtl: fc.RCtlUnsolControl, DID: 0xfffffc, SID: 0x10101, Type: fc.TypeCT, OXID: 2, RXID: fc.Unassigned}, nil, append([]byte{1, 0, 0, 0, 0xfc, 2, 0, 0, 1, 0x71}, make([]byte, 10)...))
 	for _, h := range []iu.Header{{Op: iu.SendRqst, Handle: 1, MsgID: 1}, {Op: iu.WriteRqst, Handle: 1, MsgID: 2, RmtVA: 4096, RmtHandle: 7, Total: 8}} {
 		opt, df := h.Append(nil), uint8(fc.DFCtlDev16)
@@ -310,7 +319,8 @@ func FuzzReassembly(f *testing.F) {
 			}
 		})
 		seg := func(from int, flags byte, at uint32, n, missing int) {
-			x := packet{src: talkers[from], dst: talkers[1-from], proto: protoTCP, seq: isn + 1 + at, flags: flags, missing: missing}
+			x := packet{src: talkers[from], dst: talkers[1-from], proto: protoTCP, seq: isn + 1 + at,
+				flags: flags, missing: missing}
 			for i := range n {
 				x.payload = append(x.payload, pattern(at+uint32(i)))
 			}
@@ -342,7 +352,8 @@ func FuzzReassembly(f *testing.F) {
 				next += uint32(n) + by
 			case 5: // acknowledged
 				d.frame++
-				d.packet(&packet{src: talkers[1], dst: talkers[0], proto: protoTCP, flags: ackFlag, ack: isn + 1 + most})
+				d.packet(&packet{src: talkers[1], dst: talkers[0], proto: protoTCP, flags: ackFlag,
+					ack: isn + 1 + most})
 			case 6: // lost
 				next += uint32(n)
 			}
@@ -378,7 +389,8 @@ func FuzzDatagram(f *testing.F) {
 	f.Add(append(p.Append(nil), 0, 0, 0, 0))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		for _, as := range []string{"portmap", "roce"} {
-			d := New(Options{As: map[uint16]string{talkers[0].Port(): as}}, func(m *Message) { m.AppendJSON(m.AppendLine(nil)) })
+			d := New(Options{As: map[uint16]string{talkers[0].Port(): as}},
+				func(m *Message) { m.AppendJSON(m.AppendLine(nil)) })
 			for missing := range 8 {
 				d.datagram(&packet{src: talkers[0], dst: talkers[1], proto: protoUDP, payload: b, missing: missing})
 			}

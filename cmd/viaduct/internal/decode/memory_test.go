@@ -29,7 +29,8 @@ var halfOpen = map[string]func(x *strand){
 	"VI/TCP requests": func(x *strand) {
 		x.say(0, vitcpOpening(0))
 		for i := range 300 {
-			h := vitcpwire.Header{Type: vitcpwire.ReadRequest, Number: vitcpwire.Number(2 + i), Length: vitcpwire.HeaderLen + vitcpwire.RDMALen}
+			h := vitcpwire.Header{Type: vitcpwire.ReadRequest, Number: vitcpwire.Number(2 + i),
+				Length: vitcpwire.HeaderLen + vitcpwire.RDMALen}
 			x.say(0, vitcpwire.RDMA{}.Append(dialect.AppendHeader(nil, h)))
 		}
 	},
@@ -42,16 +43,20 @@ var halfOpen = map[string]func(x *strand){
 		e := mpa.Encoder{}
 		x.say(0, mpa.Frame{Kind: mpa.Request, Rev: 1}.Append(nil))
 		for i := range 300 {
-			x.say(0, e.Append(nil, rdmap.ReadRequestOp.UntaggedHeader(ddp.MSN(1+i), 0, true, 0).Append(nil), rdmap.ReadRequest{Size: 1}.Append(nil)))
+			x.say(0, e.Append(nil, rdmap.ReadRequestOp.UntaggedHeader(ddp.MSN(1+i), 0, true, 0).Append(nil),
+				rdmap.ReadRequest{Size: 1}.Append(nil)))
 		}
 	},
 	"SDP advertisements": func(x *strand) {
 		e := mpa.Encoder{}
-		h := sdpwire.Hello{Bufs: 4, MajV: 1, MinV: 1, MaxAdverts: 2, LocalRcvSz: 200, DesRemRcvSz: 200, LocIRD: 1, LocORD: 1}
+		h := sdpwire.Hello{Bufs: 4, MajV: 1, MinV: 1, MaxAdverts: 2, LocalRcvSz: 200,
+			DesRemRcvSz: 200, LocIRD: 1, LocORD: 1}
 		x.say(0, mpa.Frame{Kind: mpa.Request, Rev: 1, Private: h.Append(nil, sdpwire.Figure)}.Append(nil))
 		for i := range 100 {
-			m := sdpwire.Message{MID: sdpwire.SrcAvail, MSeq: uint32(i), Bufs: 4, Len: uint32(sdpwire.SrcAvail.HeaderLen()), STag: uint32(i), Size: 9}
-			x.say(0, e.Append(nil, rdmap.SendSE.UntaggedHeader(ddp.MSN(1+i), 0, true, 0).Append(nil), m.Append(nil, sdpwire.Figure)))
+			m := sdpwire.Message{MID: sdpwire.SrcAvail, MSeq: uint32(i), Bufs: 4,
+				Len: uint32(sdpwire.SrcAvail.HeaderLen()), STag: uint32(i), Size: 9}
+			x.say(0, e.Append(nil, rdmap.SendSE.UntaggedHeader(ddp.MSN(1+i), 0, true, 0).Append(nil),
+				m.Append(nil, sdpwire.Figure)))
 		}
 	},
 	"openings": func(x *strand) { x.say(0, vitcpOpening(0)) },
@@ -88,7 +93,8 @@ var halfOpen = map[string]func(x *strand){
 // vitcpOpening returns a Connect Request.
 func vitcpOpening(flags vitcpwire.Attributes) []byte {
 	ce := vitcpwire.CE{Attributes: vitcpwire.Reliable | flags, MTU: 1 << 20}
-	h := vitcpwire.Header{Type: vitcpwire.ConnectRequest, Number: 1, Flags: vitcpwire.EndOfMessage, Posted: 2, Length: vitcpwire.HeaderLen + vitcpwire.CELen}
+	h := vitcpwire.Header{Type: vitcpwire.ConnectRequest, Number: 1, Flags: vitcpwire.EndOfMessage,
+		Posted: 2, Length: vitcpwire.HeaderLen + vitcpwire.CELen}
 	return ce.Append(dialect.AppendHeader(nil, h))
 }
 
@@ -103,7 +109,8 @@ type strand struct {
 
 func newStrand(d *Decoder, n int) *strand {
 	a := netip.AddrFrom4([4]byte{10, byte(n >> 16), byte(n >> 8), byte(n)})
-	return &strand{d: d, ends: [2]netip.AddrPort{netip.AddrPortFrom(a, 40000), netip.MustParseAddrPort("192.0.2.1:7000")}}
+	return &strand{d: d, ends: [2]netip.AddrPort{netip.AddrPortFrom(a, 40000),
+		netip.MustParseAddrPort("192.0.2.1:7000")}}
 }
 
 func (x *strand) say(from int, b []byte) {
@@ -124,7 +131,8 @@ func (x *strand) say(from int, b []byte) {
 
 func (x *strand) packet(from int, flags byte, b []byte, at int) {
 	x.d.frame++
-	x.d.packet(&packet{src: x.ends[from], dst: x.ends[1-from], proto: protoTCP, seq: x.seq[from] + uint32(at), flags: flags, payload: b})
+	x.d.packet(&packet{src: x.ends[from], dst: x.ends[1-from], proto: protoTCP,
+		seq: x.seq[from] + uint32(at), flags: flags, payload: b})
 }
 
 // TestHostile checks that memory is bounded even if very many connections withhold the ends of
@@ -163,8 +171,10 @@ func TestHostile(t *testing.T) {
 			runtime.ReadMemStats(&after)
 			grown := int64(after.HeapAlloc) - int64(before.HeapAlloc)
 			// The memory of the connections themselves is not counted in kept.
-			if least, bound := int64(d.kept)*3/4, int64(d.kept)*5/4+int64(connections)*700; grown < least || grown > bound {
-				t.Errorf("the heap grew by %d KiB, %d KiB are counted and %d connections", grown>>10, d.kept>>10, len(d.order))
+			if least, bound := int64(d.kept)*3/4, int64(d.kept)*5/4+int64(connections)*700; grown < least ||
+				grown > bound {
+				t.Errorf("the heap grew by %d KiB, %d KiB are counted and %d connections",
+					grown>>10, d.kept>>10, len(d.order))
 			}
 			if grown > 110<<20 {
 				t.Errorf("the heap grew by %d MiB", grown>>20)
@@ -193,7 +203,8 @@ func TestHostile(t *testing.T) {
 			if d.kept != 0 {
 				t.Errorf("%d bytes are held at the end", d.kept)
 			}
-			t.Logf("%d KiB counted at most, the heap grew by %d KiB; %d messages, %d frames were not ended", most>>10, grown>>10, messages, givenUp)
+			t.Logf("%d KiB counted at most, the heap grew by %d KiB; %d messages, %d frames were not ended",
+				most>>10, grown>>10, messages, givenUp)
 			runtime.KeepAlive(d)
 		})
 	}
@@ -206,12 +217,14 @@ func TestGivenUp(t *testing.T) {
 	d := New(Options{}, func(m *Message) { list = append(list, string(m.AppendLine(nil))) })
 	x := newStrand(d, 1)
 	e := [2]mpa.Encoder{{CRC: true}, {CRC: true}}
-	h := sdpwire.Hello{Bufs: 40, MajV: 1, MinV: 1, MaxAdverts: 2, LocalRcvSz: 2000, DesRemRcvSz: 2000, LocIRD: 1, LocORD: 1}
+	h := sdpwire.Hello{Bufs: 40, MajV: 1, MinV: 1, MaxAdverts: 2, LocalRcvSz: 2000, DesRemRcvSz: 2000,
+		LocIRD: 1, LocORD: 1}
 	x.say(0, mpa.Frame{Kind: mpa.Request, Rev: 1, CRC: true, Private: h.Append(nil, sdpwire.Figure)}.Append(nil))
 	x.say(1, mpa.Frame{Kind: mpa.Reply, Rev: 1, CRC: true}.Append(nil))
 	data := func(n int) []byte {
 		m := sdpwire.Message{MID: sdpwire.Data, MSeq: uint32(n), Bufs: 4, Len: uint32(sdpwire.BSDHLen + 600)}
-		return e[0].Append(nil, rdmap.SendSE.UntaggedHeader(ddp.MSN(1+n), 0, true, 0).Append(nil), append(m.Append(nil, sdpwire.Figure), make([]byte, 600)...))
+		return e[0].Append(nil, rdmap.SendSE.UntaggedHeader(ddp.MSN(1+n), 0, true, 0).Append(nil),
+			append(m.Append(nil, sdpwire.Figure), make([]byte, 600)...))
 	}
 	first := data(0)
 	x.say(0, first[:400])

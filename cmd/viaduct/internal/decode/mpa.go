@@ -224,7 +224,8 @@ func (p *mpaParser) startUp(h *half, b []byte, filled int) {
 	var layout sdpwire.Layout
 	if f.Kind == mpa.Request && filled == 0 && p.ulp == nil {
 		const token = 16
-		if l, ok := rawHello(f.Private); ok && (len(f.Private) == sdpwire.HelloLen || len(f.Private) == sdpwire.HelloLen+token) {
+		if l, ok := rawHello(f.Private); ok &&
+			(len(f.Private) == sdpwire.HelloLen || len(f.Private) == sdpwire.HelloLen+token) {
 			greeting, layout = f.Private, l
 		}
 		if p.nvme = nil; greeting == nil && !p.isSDP && !h.back {
@@ -254,7 +255,8 @@ func plausible(b []byte, n int) bool {
 		return true
 	}
 	v, o := rdmap.ParseControl(b[1])
-	if b[0]&0x3f != ddp.Version || v != rdmap.Version || b[1]&0x30 != 0 || !o.Assigned() || o.Tagged() != ddp.IsTagged(b[0]) {
+	if b[0]&0x3f != ddp.Version || v != rdmap.Version || b[1]&0x30 != 0 || !o.Assigned() ||
+		o.Tagged() != ddp.IsTagged(b[0]) {
 		return false
 	}
 	if n >= 0 && n < ddp.HeaderLen(b[0]) {

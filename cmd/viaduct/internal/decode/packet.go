@@ -122,7 +122,8 @@ func parseIPv4(b []byte, p *packet) skipped {
 	src, dst := netip.AddrFrom4([4]byte(b[12:])), netip.AddrFrom4([4]byte(b[16:]))
 	const dontFragment = 0x4000
 	facts := ipv4Facts{
-		id: binary.BigEndian.Uint16(b[4:]), options: hdr > 20, mayFragment: binary.BigEndian.Uint16(b[6:])&dontFragment == 0,
+		id: binary.BigEndian.Uint16(b[4:]), options: hdr > 20,
+		mayFragment: binary.BigEndian.Uint16(b[6:])&dontFragment == 0,
 	}
 	why := parseTransport(b[9], src, dst, b[hdr:min(total, len(b))], max(0, total-len(b)), p)
 	p.ipv4 = facts
@@ -164,7 +165,8 @@ func parseTransport(proto uint8, src, dst netip.Addr, b []byte, missing int, p *
 		return malformed
 	}
 	*p = packet{
-		src: netip.AddrPortFrom(src, binary.BigEndian.Uint16(b)), dst: netip.AddrPortFrom(dst, binary.BigEndian.Uint16(b[2:])),
+		src:   netip.AddrPortFrom(src, binary.BigEndian.Uint16(b)),
+		dst:   netip.AddrPortFrom(dst, binary.BigEndian.Uint16(b[2:])),
 		proto: proto, missing: missing,
 	}
 	if proto == protoUDP {

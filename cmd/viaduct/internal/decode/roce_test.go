@@ -97,11 +97,15 @@ func roceSample(o ib.Opcode, psn ib.PSN) ib.Packet {
 // cmSample returns a message of connection management with all its fields.
 func cmSample(k ib.CMKind, end netip.Addr, other netip.Addr) ib.CM {
 	return ib.CM{Kind: k, TID: 0x8123456789abcdef, Local: 0x80000001, Remote: 0x80000002,
-		Req: ib.CMRequest{ServiceID: ib.IPServiceID(0x0106, 7174), GUID: 0x8877665544332211, QPN: 0x111111, PSN: 0x222222, Responder: 4, Initiator: 5, Retries: 6,
-			RNRRetries: 7, SRQ: true, PKey: ib.DefaultPKey, MTU: 3, ResponseTime: 20, LocalTime: 19, MaxRetries: 15, AckTimeout: 18,
+		Req: ib.CMRequest{ServiceID: ib.IPServiceID(0x0106, 7174), GUID: 0x8877665544332211,
+			QPN: 0x111111, PSN: 0x222222, Responder: 4, Initiator: 5, Retries: 6,
+			RNRRetries: 7, SRQ: true, PKey: ib.DefaultPKey, MTU: 3, ResponseTime: 20, LocalTime: 19,
+			MaxRetries: 15, AckTimeout: 18,
 			Source: end, Destination: other, HopLimit: 64},
-		Rep:   ib.CMReply{QPN: 0x333333, PSN: 0x444444, Responder: 3, Initiator: 2, RNRRetries: 1, SRQ: true, GUID: 0x1122334455667788},
-		SIDR:  ib.CMService{ServiceID: ib.IPServiceID(0x0111, 7174), PKey: ib.DefaultPKey, QPN: 0x555555, QKey: 0x1234567},
+		Rep: ib.CMReply{QPN: 0x333333, PSN: 0x444444, Responder: 3, Initiator: 2, RNRRetries: 1,
+			SRQ: true, GUID: 0x1122334455667788},
+		SIDR: ib.CMService{ServiceID: ib.IPServiceID(0x0111, 7174), PKey: ib.DefaultPKey,
+			QPN: 0x555555, QKey: 0x1234567},
 		About: ib.AboutRep, Service: 24, Reason: ib.RejectConsumer, QPN: 0x666666,
 		Private: ib.IPHeader{Source: netip.AddrPortFrom(end, 4000), Destination: other}.Append(nil)}
 }

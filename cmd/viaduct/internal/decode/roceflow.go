@@ -116,7 +116,8 @@ func (q *requests) write(m *Message, x *ib.Packet) {
 	}
 	switch {
 	case n > q.left, o.Ends() && n < q.left:
-		m.wrong("ROCE-REQ-3", fmt.Sprintf("payload of %d bytes in %v, %d of the announced length are left", n, o, q.left))
+		m.wrong("ROCE-REQ-3", fmt.Sprintf("payload of %d bytes in %v, %d of the announced length are left",
+			n, o, q.left))
 		q.left = unseen
 	case o.Ends():
 		q.left = unseen

@@ -54,7 +54,8 @@ const maxAdverts = 4096
 func newSDP(p *mpaParser, whole bool) *sdpState {
 	s := &sdpState{p: p, whole: whole}
 	for i := range s.side {
-		s.side[i] = sdpSide{sure: whole, limit: -1, mode: sdpwire.Combined, before: sdpwire.Combined, adverts: make(map[uint32]advert)}
+		s.side[i] = sdpSide{sure: whole, limit: -1, mode: sdpwire.Combined, before: sdpwire.Combined,
+			adverts: make(map[uint32]advert)}
 	}
 	return s
 }
@@ -334,7 +335,8 @@ func (s *sdpState) advertise(me *sdpSide, x *sdpwire.Message, sink bool) {
 // also the one before if the other peer made the change and the message does not acknowledge it.
 func (src *sdpSide) sees(x *sdpwire.Message, isSource bool) (modes [2]sdpwire.Mode) {
 	modes = [2]sdpwire.Mode{src.mode, src.mode}
-	if src.changed && src.byPeer == isSource && int32(x.MSeqAck-src.at) < 0 || src.changed && src.byPeer == isSource && x.MSeqAck == 0 {
+	if src.changed && src.byPeer == isSource && int32(x.MSeqAck-src.at) < 0 || src.changed &&
+		src.byPeer == isSource && x.MSeqAck == 0 {
 		modes[1] = src.before
 	}
 	return modes
@@ -391,6 +393,7 @@ func (s *sdpState) read(h *half, m *Message, r rdmap.ReadRequest) {
 	case !ok || a.sink:
 		m.wrong("RDMAP-7.2-7", fmt.Sprintf("STag %#x was never advertised by a SrcAvail", r.SourceSTag))
 	case r.SourceTO < a.at || r.SourceTO-a.at+uint64(r.Size) > a.size:
-		m.wrong("RDMAP-7.2-10", fmt.Sprintf("%d bytes at %#x, advertised are %d at %#x", r.Size, r.SourceTO, a.size, a.at))
+		m.wrong("RDMAP-7.2-10", fmt.Sprintf("%d bytes at %#x, advertised are %d at %#x", r.Size,
+			r.SourceTO, a.size, a.at))
 	}
 }

@@ -30,7 +30,8 @@ func newSDPTalk() *sdpTalk {
 // greet sends Hello and HelloAck.
 func (c *sdpTalk) greet() {
 	c.msn = [2]ddp.MSN{1, 1}
-	h := sdpwire.Hello{Bufs: 4, MajV: 1, MinV: 1, MaxAdverts: 2, LocalRcvSz: 200, DesRemRcvSz: 200, LocIRD: 1, LocORD: 1}
+	h := sdpwire.Hello{Bufs: 4, MajV: 1, MinV: 1, MaxAdverts: 2, LocalRcvSz: 200, DesRemRcvSz: 200,
+		LocIRD: 1, LocORD: 1}
 	c.talk.say(0, mpa.Frame{Kind: mpa.Request, Rev: 1, Private: h.Append(nil, c.layout)}.Append(nil))
 	c.talk.say(1, mpa.Frame{Kind: mpa.Reply, Rev: 1}.Append(nil))
 	a := sdpwire.HelloAck{Bufs: 4, MajV: 1, MinV: 1, MaxAdverts: 2, ActRcvSz: 200, LocIRD: 1, LocORD: 1}
@@ -61,7 +62,8 @@ func TestWrongSDP(t *testing.T) {
 		return sdpwire.Message{MID: sdpwire.ModeChange, Mode: to, S: s}
 	}
 	read := func(c *sdpTalk, r rdmap.ReadRequest) {
-		c.talk.say(1, c.enc[1].Append(nil, rdmap.ReadRequestOp.UntaggedHeader(1, 0, true, 0).Append(nil), r.Append(nil)))
+		c.talk.say(1, c.enc[1].Append(nil, rdmap.ReadRequestOp.UntaggedHeader(1, 0, true, 0).Append(nil),
+			r.Append(nil)))
 	}
 	write := func(c *sdpTalk, stag uint32, n int) {
 		c.talk.say(0, c.enc[0].Append(nil, rdmap.Write.TaggedHeader(stag, 0, true).Append(nil), make([]byte, n)))
@@ -165,7 +167,8 @@ func TestSDPViews(t *testing.T) {
 	pipelined := func(c *sdpTalk) { c.reply(0, change(sdpwire.Pipelined), 0) }
 	read := func(c *sdpTalk, from int) {
 		r := rdmap.ReadRequest{SinkSTag: 1, Size: 10, SourceSTag: 0x700, SourceTO: 1001}
-		c.talk.say(from, c.enc[from].Append(nil, rdmap.ReadRequestOp.UntaggedHeader(1, 0, true, 0).Append(nil), r.Append(nil)))
+		c.talk.say(from, c.enc[from].Append(nil, rdmap.ReadRequestOp.UntaggedHeader(1, 0, true, 0).Append(nil),
+			r.Append(nil)))
 	}
 	write := func(c *sdpTalk) {
 		c.talk.say(0, c.enc[0].Append(nil, rdmap.Write.TaggedHeader(0x900, 0, true).Append(nil), make([]byte, 9)))

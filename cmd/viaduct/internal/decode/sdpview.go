@@ -82,7 +82,8 @@ func (v *sdpView) hear(x *sdpwire.Message) (sure bool) {
 		n++
 	}
 	v.inbox = v.inbox[:copy(v.inbox, v.inbox[n:])]
-	if len(v.inbox) > 1 && v.inbox[0].MID == sdpwire.SrcAvailCancel && len(v.sink.srcs) > 0 { // delays MSeqAck [SDP-9.5.4-5]
+	if len(v.inbox) > 1 && v.inbox[0].MID == sdpwire.SrcAvailCancel &&
+		len(v.sink.srcs) > 0 { // delays MSeqAck [SDP-9.5.4-5]
 		for i := range v.inbox[1:] {
 			if y := &v.inbox[1+i]; y.MID != sdpwire.Data || y.PayloadLen() > 0 {
 				return false
@@ -158,9 +159,11 @@ func (v *sdpView) send(x *sdpwire.Message, inv uint32, invalidates bool) (b brok
 	case sdpwire.SinkAvail:
 		switch {
 		case int32(x.NonDiscards-k.count) > 0:
-			return breaks("D-24", "NonDiscards %d, but its sender took %d messages with payload", x.NonDiscards, k.count)
+			return breaks("D-24", "NonDiscards %d, but its sender took %d messages with payload",
+				x.NonDiscards, k.count)
 		case x.NonDiscards != k.count:
-			return breaks("SDP-6.3.3.4-1", "NonDiscards %d, but its sender took %d messages with payload", x.NonDiscards, k.count)
+			return breaks("SDP-6.3.3.4-1", "NonDiscards %d, but its sender took %d messages with payload",
+				x.NonDiscards, k.count)
 		case x.VA+uint64(x.Size) < x.VA:
 			return breaks("SDP-6.3.3.1-1", "%d bytes at %#x pass the end of the address space", x.Size, x.VA)
 		case v.open() >= v.adverts:

@@ -127,7 +127,8 @@ func (s *Summary) Totals() []*Total {
 	list := make([]*Total, 0, len(s.conns))
 	for _, t := range s.conns {
 		slices.SortFunc(t.Messages, func(a, b Count) int {
-			return cmp.Or(strings.Compare(a.Proto, b.Proto), strings.Compare(a.Name, b.Name), strings.Compare(a.Dir, b.Dir))
+			return cmp.Or(strings.Compare(a.Proto, b.Proto), strings.Compare(a.Name, b.Name),
+				strings.Compare(a.Dir, b.Dir))
 		})
 		list = append(list, t)
 	}

@@ -332,7 +332,8 @@ func (h *half) hole(n int, why string) {
 	h.tellMissing(n, why)
 	if c.p != nil && !h.lost && len(h.buf) > 0 {
 		// If a complete frame is waiting, the missing bytes come after it.
-		if total, hdr, err := c.p.need(h, h.buf); err == nil && total > len(h.buf) && len(h.buf) >= hdr && h.filled == 0 {
+		if total, hdr, err := c.p.need(h, h.buf); err == nil && total > len(h.buf) &&
+			len(h.buf) >= hdr && h.filled == 0 {
 			k := min(n, total-len(h.buf))
 			h.buf = append(h.buf, make([]byte, k)...)
 			h.filled = k

@@ -170,16 +170,19 @@ func (p *vitcpParser) judge(h *half, s, o *vitcpSide, m *Message, f vitcpwire.He
 		switch {
 		case !s.sure:
 		case first && w.segments == 0 && f.Number != s.number.Add(1):
-			m.wrong("VIT-3.1-10", fmt.Sprintf("message number %d where %d was due", uint32(f.Number), uint32(s.number.Add(1))))
+			m.wrong("VIT-3.1-10", fmt.Sprintf("message number %d where %d was due", uint32(f.Number),
+				uint32(s.number.Add(1))))
 		case w.segments > 0 && f.Number != s.number:
-			m.wrong("VIT-3.1-13", fmt.Sprintf("message number %d within message %d", uint32(f.Number), uint32(s.number)))
+			m.wrong("VIT-3.1-13", fmt.Sprintf("message number %d within message %d", uint32(f.Number),
+				uint32(s.number)))
 		}
 		s.sure, s.number = true, f.Number
 	}
 	w.segments++
 	w.bytes = uint64(f.Offset) + uint64(payload)
 	last := !multi || f.Flags&vitcpwire.EndOfMessage != 0
-	if multi && (f.Type == vitcpwire.Write || f.Type == vitcpwire.ReadResponse) && f.Flags&vitcpwire.TransmitError == 0 {
+	if multi && (f.Type == vitcpwire.Write || f.Type == vitcpwire.ReadResponse) &&
+		f.Flags&vitcpwire.TransmitError == 0 {
 		if w.bytes > uint64(rdma.Length) || last && w.bytes != uint64(rdma.Length) {
 			m.wrong("VIT-3.2.1-4", fmt.Sprintf("%d bytes so far, RDMA Length is %d", w.bytes, rdma.Length))
 		}
@@ -193,7 +196,8 @@ func (p *vitcpParser) judge(h *half, s, o *vitcpSide, m *Message, f vitcpwire.He
 	case vitcpwire.ReadResponse:
 		switch {
 		case len(o.reads) == 0 && !o.lost && o.fresh, len(o.reads) > 0 && !o.lost && o.reads[0] != f.Number:
-			m.wrong("VIT-3.1-12", fmt.Sprintf("no RDMA Read Request with number %d is due for an answer", uint32(f.Number)))
+			m.wrong("VIT-3.1-12", fmt.Sprintf("no RDMA Read Request with number %d is due for an answer",
+				uint32(f.Number)))
 		case len(o.reads) > 0 && o.reads[0] == f.Number && last:
 			o.reads, o.lost = o.reads[1:], false
 		}
@@ -201,7 +205,8 @@ func (p *vitcpParser) judge(h *half, s, o *vitcpSide, m *Message, f vitcpwire.He
 	if last && (f.Type == vitcpwire.Send || f.Type == vitcpwire.Write && f.Flags&vitcpwire.ImmediateValid != 0) {
 		s.consumed = s.consumed.Add(1)
 		if p.flow && s.consumed.Sub(o.posted) > 0 {
-			m.wrong("VIT-3.1-17", fmt.Sprintf("uses receive descriptor %d, %d are posted", uint16(s.consumed), uint16(o.posted)))
+			m.wrong("VIT-3.1-17", fmt.Sprintf("uses receive descriptor %d, %d are posted",
+				uint16(s.consumed), uint16(o.posted)))
 		}
 	}
 	if last {

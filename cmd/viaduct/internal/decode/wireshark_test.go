@@ -61,8 +61,10 @@ func allSDP(t *testing.T, l sdpwire.Layout) []byte {
 	c := &sdpTalk{talk: newTalk(), layout: l}
 	c.greet()
 	for i, mid := range []sdpwire.MID{
-		sdpwire.Data, sdpwire.SrcAvail, sdpwire.SinkAvail, sdpwire.SendSm, sdpwire.RdmaWrCompl, sdpwire.RdmaRdCompl, sdpwire.ModeChange,
-		sdpwire.SrcAvailCancel, sdpwire.SinkAvailCancel, sdpwire.SinkCancelAck, sdpwire.ChRcvBuf, sdpwire.ChRcvBufAck, sdpwire.SuspComm,
+		sdpwire.Data, sdpwire.SrcAvail, sdpwire.SinkAvail, sdpwire.SendSm, sdpwire.RdmaWrCompl,
+		sdpwire.RdmaRdCompl, sdpwire.ModeChange,
+		sdpwire.SrcAvailCancel, sdpwire.SinkAvailCancel, sdpwire.SinkCancelAck, sdpwire.ChRcvBuf,
+		sdpwire.ChRcvBufAck, sdpwire.SuspComm,
 		sdpwire.SuspCommAck, sdpwire.DisConn, sdpwire.AbortConn,
 	} {
 		m := sdpwire.Message{MID: mid, MSeqAck: uint32(i), Bufs: uint16(3 + i)}
@@ -93,13 +95,16 @@ func allVITCP(t *testing.T) []byte {
 	c := newTalk()
 	calling, _ := vitcpwire.MakeDiscriminator([]byte("a \"name\""))
 	called, _ := vitcpwire.MakeDiscriminator([]byte{1, 2, 0xff})
-	ce := vitcpwire.CE{Attributes: vitcpwire.KnownAttributes | 0x100, MTU: 70000, Calling: calling, Called: called, ReadWindow: 9}
+	ce := vitcpwire.CE{Attributes: vitcpwire.KnownAttributes | 0x100, MTU: 70000, Calling: calling,
+		Called: called, ReadWindow: 9}
 	rdma := vitcpwire.RDMA{Address: 0xfedcba9876543210, Handle: 0xcafe0001, Length: 10}
 	for i, typ := range []vitcpwire.Type{
 		vitcpwire.ConnectRequest, vitcpwire.ConnectAccept, vitcpwire.ConnectReject, vitcpwire.ConnectNoMatch,
-		vitcpwire.Send, vitcpwire.ReadRequest, vitcpwire.ReadResponse, vitcpwire.Write, vitcpwire.NOP, vitcpwire.Disconnect,
+		vitcpwire.Send, vitcpwire.ReadRequest, vitcpwire.ReadResponse, vitcpwire.Write,
+		vitcpwire.NOP, vitcpwire.Disconnect,
 	} {
-		h := vitcpwire.Header{Type: typ, Flags: vitcpwire.Flags(i & 7), Offset: uint32(i), Immediate: 0x80000000 + uint32(i), Number: vitcpwire.Number(i), Ack: 0xffffffff,
+		h := vitcpwire.Header{Type: typ, Flags: vitcpwire.Flags(i & 7), Offset: uint32(i),
+			Immediate: 0x80000000 + uint32(i), Number: vitcpwire.Number(i), Ack: 0xffffffff,
 			Posted: vitcpwire.Count(60000 + i), Error: vitcpwire.MakeRemoteError(uint8(i%4), uint8(i%7))}
 		var body []byte
 		switch {
@@ -128,7 +133,8 @@ func allPortmap(t *testing.T) []byte {
 	for i, a := range []string{"192.0.2.1:80", "[2001:db8::7]:443"} {
 		for typ := portmapwire.Request; typ <= portmapwire.Deny; typ++ {
 			ap := netip.MustParseAddrPort(a)
-			m := portmapwire.Message{Type: typ, PmTime: uint8(i + 1), AssocHandle: 0x8000000000000001, Cp: netip.AddrPortFrom(ap.Addr(), 9), Ap: ap}
+			m := portmapwire.Message{Type: typ, PmTime: uint8(i + 1), AssocHandle: 0x8000000000000001,
+				Cp: netip.AddrPortFrom(ap.Addr(), 9), Ap: ap}
 			c.Datagram(true, talkers[0], at, m.Append(nil))
 		}
 	}

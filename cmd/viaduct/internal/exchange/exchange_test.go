@@ -55,7 +55,8 @@ func TestExchanges(t *testing.T) {
 				t.Fatal(err)
 			}
 			got := names(t, x, r)
-			if n := strings.Count(got, " lost"); n != len(r.Lost) || (n == 1) != (lost[x.Name] != "") || !strings.Contains(got, lost[x.Name]) {
+			if n := strings.Count(got, " lost"); n != len(r.Lost) || (n == 1) != (lost[x.Name] != "") ||
+				!strings.Contains(got, lost[x.Name]) {
 				t.Errorf("%d packets lost, of %s", len(r.Lost), got)
 			}
 		})

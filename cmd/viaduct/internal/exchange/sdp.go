@@ -14,8 +14,10 @@ import (
 // sdpOptions returns options with small buffers, so that a few thousand bytes show everything, and
 // without timers that fire within an exchange.
 func sdpOptions(p sdp.Policy) sdp.Options {
-	return sdp.Options{SendPolicy: p, RecvPolicy: p, RecvBuffers: 8, RecvBufferSize: 1024, SendThreshold: 1024, RecvThreshold: 1024,
-		SendBuffer: 1, KeepAlive: -1, Timers: sdp.Timers{LocalRead: Patience, Deadlock: Patience, Unanswered: Patience, Hysteresis: time.Nanosecond}}
+	return sdp.Options{SendPolicy: p, RecvPolicy: p, RecvBuffers: 8, RecvBufferSize: 1024,
+		SendThreshold: 1024, RecvThreshold: 1024,
+		SendBuffer: 1, KeepAlive: -1, Timers: sdp.Timers{LocalRead: Patience, Deadlock: Patience,
+			Unanswered: Patience, Hysteresis: time.Nanosecond}}
 }
 
 func sdpEnds(l *line, p sdp.Policy) (a, b *sdp.Conn, ln *sdp.Listener, err error) {
@@ -186,7 +188,8 @@ func sdpSuspend(l *line) error {
 		return err
 	}
 	l.step(2)
-	exp, err := next.Expect(netip.MustParseAddrPort(b.LocalAddr().String()), netip.MustParseAddrPort(b.RemoteAddr().String()), false, nil)
+	exp, err := next.Expect(netip.MustParseAddrPort(b.LocalAddr().String()),
+		netip.MustParseAddrPort(b.RemoteAddr().String()), false, nil)
 	if err != nil {
 		return err
 	}

@@ -27,7 +27,8 @@ type viEnd struct {
 // memory is the size of the memory that each end registers.
 const memory = 8192
 
-var viAttributes = vi.Attributes{Reliability: vi.ReliableReception, MaxTransferSize: 4096, EnableRDMAWrite: true, EnableRDMARead: true, FlowControl: true}
+var viAttributes = vi.Attributes{Reliability: vi.ReliableReception, MaxTransferSize: 4096,
+	EnableRDMAWrite: true, EnableRDMARead: true, FlowControl: true}
 
 func newVIEnd(p vi.Provider, a vi.Attributes) (e *viEnd, err error) {
 	e = &viEnd{}
@@ -171,7 +172,8 @@ func vitcpPeer(l *line) error {
 			}
 			return l.join(nc)
 		}
-		p, err := vitcp.New(vitcp.Config{Listen: netip.AddrPortFrom(netip.MustParseAddr(ip), port).String(), Grace: time.Second, WrapConn: wrap})
+		p, err := vitcp.New(vitcp.Config{Listen: netip.AddrPortFrom(netip.MustParseAddr(ip), port).String(),
+			Grace: time.Second, WrapConn: wrap})
 		if err != nil {
 			return err
 		}
@@ -220,14 +222,18 @@ func fcviEnds(l *line, a vi.Attributes) (x, y *viEnd, err error) {
 		return n
 	}
 	timeout := 10 * Delay * time.Duration(l.leisure) // for frames: as short as the line allows
-	p, err := fcvi.New(fcvi.Config{Listen: "127.0.0.1:0", EDTOV: timeout, RATOV: 2 * timeout, ULPTimeout: 2 * timeout, PortName: fcvi.WWN(fc.PortName(0x02000000000b, 1)), NodeName: fcvi.WWN(fc.NodeName(0x02000000000b))})
+	p, err := fcvi.New(fcvi.Config{Listen: "127.0.0.1:0", EDTOV: timeout, RATOV: 2 * timeout,
+		ULPTimeout: 2 * timeout, PortName: fcvi.WWN(fc.PortName(0x02000000000b, 1)),
+		NodeName: fcvi.WWN(fc.NodeName(0x02000000000b))})
 	if err != nil {
 		return nil, nil, err
 	}
 	if y, err = newVIEnd(p, a); err != nil {
 		return nil, nil, err
 	}
-	q, err := fcvi.New(fcvi.Config{WrapConn: l.join, EDTOV: timeout, RATOV: 2 * timeout, ULPTimeout: 2 * timeout, PortName: fcvi.WWN(fc.PortName(0x02000000000a, 1)), NodeName: fcvi.WWN(fc.NodeName(0x02000000000a))})
+	q, err := fcvi.New(fcvi.Config{WrapConn: l.join, EDTOV: timeout, RATOV: 2 * timeout,
+		ULPTimeout: 2 * timeout, PortName: fcvi.WWN(fc.PortName(0x02000000000a, 1)),
+		NodeName: fcvi.WWN(fc.NodeName(0x02000000000a))})
 	if err != nil {
 		return nil, nil, err
 	}

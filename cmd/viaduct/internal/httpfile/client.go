@@ -97,7 +97,8 @@ func (c *Client) Get(ctx context.Context, path string, offset int64, w io.Writer
 		if !strings.HasPrefix(r.Header.Get("Content-Range"), fmt.Sprintf("bytes %d-", offset)) {
 			return fmt.Errorf("the server sent range %q instead of one from %d", r.Header.Get("Content-Range"), offset)
 		}
-	case r.StatusCode == http.StatusRequestedRangeNotSatisfiable && strings.HasSuffix(r.Header.Get("Content-Range"), fmt.Sprintf("*/%d", offset)):
+	case r.StatusCode == http.StatusRequestedRangeNotSatisfiable &&
+		strings.HasSuffix(r.Header.Get("Content-Range"), fmt.Sprintf("*/%d", offset)):
 		length = 0 // nothing is missing
 	default:
 		return refused(r)

@@ -52,7 +52,8 @@ func TestGet(t *testing.T) {
 		t.Error(err)
 	}
 	// Get notices a file that changes during the transfer.
-	err := c.Get(t.Context(), "a b%c", 0, io.Discard, sha256.New(), nil, func(int) { os.WriteFile(filepath.Join(dir, "a b%c"), []byte("other"), 0o600) })
+	err := c.Get(t.Context(), "a b%c", 0, io.Discard, sha256.New(), nil,
+		func(int) { os.WriteFile(filepath.Join(dir, "a b%c"), []byte("other"), 0o600) })
 	if err == nil {
 		t.Error("a changing file passed")
 	}
@@ -80,7 +81,8 @@ func TestPut(t *testing.T) {
 	if err := put(c, "y", io.MultiReader(strings.NewReader("ab"), iotest.ErrReader(os.ErrInvalid))); !errors.Is(err, os.ErrInvalid) {
 		t.Errorf("a file that could not be read: %v", err)
 	}
-	if err := put(c, "y", bytes.NewReader(make([]byte, 1<<20+1))); err == nil || !strings.Contains(err.Error(), "too large") {
+	if err := put(c, "y", bytes.NewReader(make([]byte, 1<<20+1))); err == nil ||
+		!strings.Contains(err.Error(), "too large") {
 		t.Error(err)
 	}
 	// Other clients may give the digest before the bytes, or none.
@@ -167,7 +169,8 @@ func TestOtherPrograms(t *testing.T) {
 
 func TestDigest(t *testing.T) {
 	sum := sha256.Sum256([]byte("x"))
-	for s, want := range map[string]bool{formatDigest(sum): true, "md5=:xx:, " + formatDigest(sum): true, "": false, "sha-256=:xx:": false} {
+	for s, want := range map[string]bool{formatDigest(sum): true, "md5=:xx:, " +
+		formatDigest(sum): true, "": false, "sha-256=:xx:": false} {
 		if got, ok := parseDigest(s); ok != want || ok && got != sum {
 			t.Errorf("%q: %v", s, ok)
 		}

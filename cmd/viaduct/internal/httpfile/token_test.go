@@ -33,12 +33,14 @@ func TestToken(t *testing.T) {
 	var log bytes.Buffer
 	var denied []error
 	files := NewHandler(s, slog.New(slog.DiscardHandler))
-	srv := httptest.NewServer(RequireToken(files, right, slog.New(slog.NewTextHandler(&log, nil)), func(err error) { denied = append(denied, err) }))
+	srv := httptest.NewServer(RequireToken(files, right, slog.New(slog.NewTextHandler(&log, nil)),
+		func(err error) { denied = append(denied, err) }))
 	host := strings.TrimPrefix(srv.URL, "http://")
 	client := func(tok *token.Token) *Client { return &Client{HTTP: srv.Client(), Host: host, Token: tok} }
 
 	var out bytes.Buffer
-	if err := client(right).Get(t.Context(), "f", 0, &out, sha256.New(), nil, nil); err != nil || out.String() != "content" {
+	if err := client(right).Get(t.Context(), "f", 0, &out, sha256.New(), nil, nil); err != nil ||
+		out.String() != "content" {
 		t.Errorf("%q, %v", out.String(), err)
 	}
 	body := []byte("new")
@@ -70,12 +72,14 @@ func TestToken(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.Body.Close()
-	if r.StatusCode != http.StatusUnauthorized || r.Header.Get("WWW-Authenticate") != `Bearer realm="viaduct"` || !r.Close {
+	if r.StatusCode != http.StatusUnauthorized ||
+		r.Header.Get("WWW-Authenticate") != `Bearer realm="viaduct"` || !r.Close {
 		t.Errorf("%s, %v", r.Status, r.Header)
 	}
 	srv.Close() // the handlers are done
 	all = append(all, token.ErrMissing)
-	if len(denied) != len(all) || strings.Count(log.String(), "level=WARN") != len(all) || strings.Count(log.String(), "remote=") != len(all) || strings.Contains(log.String(), "0123456789") {
+	if len(denied) != len(all) || strings.Count(log.String(), "level=WARN") != len(all) ||
+		strings.Count(log.String(), "remote=") != len(all) || strings.Contains(log.String(), "0123456789") {
 		t.Errorf("%d refusals of %d are told of; log:\n%s", len(denied), len(all), &log)
 	}
 	if got := RequireToken(files, nil, nil, nil); got == nil {

@@ -76,7 +76,8 @@ func picture(t *testing.T, svg []byte) (texts []box, lines []segment, w, h float
 				if size == 0 {
 					size = 11
 				}
-				texts = append(texts, box{l: n("x"), t: n("y") - 0.8*size, b: n("y") + 0.2*size, r: size, s: a["text-anchor"]})
+				texts = append(texts, box{l: n("x"), t: n("y") - 0.8*size, b: n("y") + 0.2*size,
+					r: size, s: a["text-anchor"]})
 				at = &texts[len(texts)-1]
 			}
 		case xml.CharData:
@@ -212,7 +213,9 @@ func TestExchanges(t *testing.T) {
 			if err := d.WriteHTML(&page); err != nil {
 				t.Fatal(err)
 			}
-			if s := page.String(); strings.Contains(s, "http://") && strings.Count(s, "http://") != strings.Count(s, `xmlns="http://www.w3.org/2000/svg"`) || strings.Contains(s, "https://") {
+			if s := page.String(); strings.Contains(s, "http://") &&
+				strings.Count(s, "http://") != strings.Count(s, `xmlns="http://www.w3.org/2000/svg"`) ||
+				strings.Contains(s, "https://") {
 				t.Error("the page names an address of the network")
 			}
 		})
@@ -236,7 +239,8 @@ func TestKernel(t *testing.T) {
 	d = build(t, Options{Max: 3}, "", b)
 	var text bytes.Buffer
 	d.WriteText(&text)
-	if len(d.Messages) != 3 || !strings.Contains(text.String(), fmt.Sprintf("%d more messages are not drawn", d.Cut)) || d.Cut < 10 {
+	if len(d.Messages) != 3 || !strings.Contains(text.String(), fmt.Sprintf("%d more messages are not drawn", d.Cut)) ||
+		d.Cut < 10 {
 		t.Errorf("%d messages, %d cut:\n%s", len(d.Messages), d.Cut, text.String())
 	}
 }
@@ -244,13 +248,15 @@ func TestKernel(t *testing.T) {
 // TestHosts checks that messages between other hosts are only counted, and that the diagram
 // distinguishes directions and connections.
 func TestHosts(t *testing.T) {
-	a, b, c := netip.MustParseAddrPort("10.0.0.1:1"), netip.MustParseAddrPort("10.0.0.2:2"), netip.MustParseAddrPort("10.0.0.3:3")
+	a, b, c := netip.MustParseAddrPort("10.0.0.1:1"), netip.MustParseAddrPort("10.0.0.2:2"),
+		netip.MustParseAddrPort("10.0.0.3:3")
 	at := time.Unix(100, 0)
 	bl := New(Options{})
 	bl.Add(&decode.Message{Time: at, Proto: "capture", Name: "packets left out"}) // precedes all messages
 	bl.Add(&decode.Message{Time: at, Conn: 1, Back: true, Src: b, Dst: a, Proto: "rdmap", Name: "first"})
 	bl.Add(&decode.Message{Time: at.Add(-time.Second), Conn: 1, Src: a, Dst: b, Proto: "rdmap", Name: "earlier"})
-	bl.Add(&decode.Message{Time: at.Add(time.Second), Conn: 2, Src: b, Dst: a, Proto: "rdmap", Name: "other way", Wrong: []decode.Wrong{{ID: "MPA-6-1", Text: "CRC"}}})
+	bl.Add(&decode.Message{Time: at.Add(time.Second), Conn: 2, Src: b, Dst: a, Proto: "rdmap",
+		Name: "other way", Wrong: []decode.Wrong{{ID: "MPA-6-1", Text: "CRC"}}})
 	bl.Add(&decode.Message{Time: at, Conn: 3, Src: a, Dst: c, Proto: "rdmap", Name: "another host"})
 	bl.Add(&decode.Message{Time: at.Add(2 * time.Second), Proto: "capture", Name: "broken off"})
 	d := bl.Diagram()

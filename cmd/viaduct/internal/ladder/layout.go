@@ -173,7 +173,8 @@ func (d *Diagram) labels(sent, arrived []int) []place {
 		s = shorten(s, most)
 		w := int(float64(utf8.RuneCountInString(s)) * charW)
 		if m.Remark {
-			places[i] = place{s: s, x: (leftX + rightX) / 2, y: sent[i] + 4, anchor: "middle", left: (leftX + rightX - w) / 2, right: (leftX + rightX + w) / 2, above: sent[i] - 7, below: sent[i] + 7}
+			places[i] = place{s: s, x: (leftX + rightX) / 2, y: sent[i] + 4, anchor: "middle",
+				left: (leftX + rightX - w) / 2, right: (leftX + rightX + w) / 2, above: sent[i] - 7, below: sent[i] + 7}
 			continue
 		}
 		starts := []int{leftX + 14, (leftX + rightX - w) / 2, rightX - 14 - w}

@@ -30,7 +30,8 @@ func TestRoCE(t *testing.T) {
 		say(from, ib.Packet{BTH: ib.BTH{Opcode: ib.SendOnly.On(ib.UD), QPN: ib.ManagementQPN},
 			DETH: ib.DETH{QKey: ib.ManagementQKey, SourceQPN: ib.ManagementQPN}, Payload: m.Append(nil)})
 	}
-	manage(0, ib.CM{Kind: ib.CMReq, Req: ib.CMRequest{ServiceID: ib.IPServiceID(0x106, 7174), QPN: 17, PSN: 5, PKey: ib.DefaultPKey}})
+	manage(0, ib.CM{Kind: ib.CMReq, Req: ib.CMRequest{ServiceID: ib.IPServiceID(0x106, 7174),
+		QPN: 17, PSN: 5, PKey: ib.DefaultPKey}})
 	manage(1, ib.CM{Kind: ib.CMRep, Rep: ib.CMReply{QPN: 18, PSN: 100}})
 	manage(0, ib.CM{Kind: ib.CMRTU})
 	say(0, ib.Packet{BTH: ib.BTH{Opcode: ib.ReadRequest, QPN: 18, PSN: 5, AckReq: true}, RETH: ib.RETH{Length: 4000}})

@@ -107,7 +107,8 @@ func (d *Diagram) bands(b *bytes.Buffer, sent, arrived []int, height int) {
 			if colour[c.state] == "" {
 				colour[c.state] = bandColours[len(colour)%len(bandColours)]
 			}
-			fmt.Fprintf(b, `<rect x="%d" y="%d" width="%d" height="%d" fill="%s" stroke="#bbb" stroke-width="0.5"/>`+"\n", x, c.y, bandW, to-c.y, colour[c.state])
+			fmt.Fprintf(b, `<rect x="%d" y="%d" width="%d" height="%d" fill="%s" stroke="#bbb" stroke-width="0.5"/>`+
+				"\n", x, c.y, bandW, to-c.y, colour[c.state])
 			// If a state lasts for less than a line of text, its name is only in its title.
 			if to-c.y >= 15 {
 				text(b, x+bandW/2, c.y+12, "middle", `font-size="10"`, shorten(c.state, 15))
@@ -120,7 +121,8 @@ func (d *Diagram) bands(b *bytes.Buffer, sent, arrived []int, height int) {
 func (d *Diagram) plots(b *bytes.Buffer, sent, arrived []int, height int) {
 	for end, x := range []int{plotX, plotRX} {
 		text(b, x+plotW/2, 62, "middle", `font-size="9" fill="#777"`, fmt.Sprintf("credit 0–%d", d.MaxCredit))
-		fmt.Fprintf(b, `<rect x="%d" y="68" width="%d" height="%d" fill="#fafafa" stroke="#ddd" stroke-width="0.5"/>`+"\n", x, plotW, height-68)
+		fmt.Fprintf(b, `<rect x="%d" y="68" width="%d" height="%d" fill="#fafafa" stroke="#ddd" stroke-width="0.5"/>`+
+			"\n", x, plotW, height-68)
 		var path strings.Builder
 		open := false
 		last := -1
@@ -146,7 +148,8 @@ func (d *Diagram) plots(b *bytes.Buffer, sent, arrived []int, height int) {
 			last = max(last, y)
 		}
 		if open {
-			fmt.Fprintf(b, `<path d="%sV%d" fill="none" stroke="#2a6fb0" stroke-width="1.3"/>`+"\n", path.String(), height)
+			fmt.Fprintf(b, `<path d="%sV%d" fill="none" stroke="#2a6fb0" stroke-width="1.3"/>`+
+				"\n", path.String(), height)
 		}
 	}
 }
@@ -180,11 +183,13 @@ func (d *Diagram) arrows(b *bytes.Buffer, sent, arrived []int) {
 			if m.Lost {
 				dash = ` stroke-dasharray="5 3"`
 			}
-			fmt.Fprintf(b, `<line x1="%d" y1="%d" x2="%d" y2="%d" stroke="%s" stroke-width="1.3"%s/>`, l.x1, l.y1, l.x2, l.y2, colour, dash)
+			fmt.Fprintf(b, `<line x1="%d" y1="%d" x2="%d" y2="%d" stroke="%s" stroke-width="1.3"%s/>`,
+				l.x1, l.y1, l.x2, l.y2, colour, dash)
 			head(b, l.x1, l.y1, l.x2, l.y2, colour, m.Lost)
 		}
 		p := places[i]
-		fmt.Fprintf(b, `<text x="%d" y="%d" text-anchor="%s" fill="%s" class="l">%s</text></g>`+"\n", p.x, p.y, p.anchor, colour, html.EscapeString(p.s))
+		fmt.Fprintf(b, `<text x="%d" y="%d" text-anchor="%s" fill="%s" class="l">%s</text></g>`+
+			"\n", p.x, p.y, p.anchor, colour, html.EscapeString(p.s))
 	}
 }
 
@@ -200,7 +205,8 @@ func head(b *bytes.Buffer, x1, y1, x2, y2 int, colour string, lost bool) {
 		dx = -9
 	}
 	tilt := float64(y2-y1) / float64(x2-x1) * dx
-	fmt.Fprintf(b, `<path d="M%d %dL%.1f %.1fL%.1f %.1fZ" fill="%s"/>`, x2, y2, float64(x2)+dx, float64(y2)+tilt-3.5, float64(x2)+dx, float64(y2)+tilt+3.5, colour)
+	fmt.Fprintf(b, `<path d="M%d %dL%.1f %.1fL%.1f %.1fZ" fill="%s"/>`, x2, y2, float64(x2)+dx,
+		float64(y2)+tilt-3.5, float64(x2)+dx, float64(y2)+tilt+3.5, colour)
 }
 
 func since(d time.Duration) string {

@@ -48,7 +48,8 @@ func Join(at string, cfg portmap.ServerConfig, report func(State)) (*Service, er
 	if !a.Addr().IsValid() {
 		a = netip.AddrPortFrom(netip.IPv6Unspecified(), a.Port())
 	}
-	s := &Service{at: netip.AddrPortFrom(a.Addr().Unmap(), a.Port()), cfg: cfg, report: report, table: newTable(portmap.NewRegistry()), own: map[netip.AddrPort][]netip.AddrPort{}}
+	s := &Service{at: netip.AddrPortFrom(a.Addr().Unmap(), a.Port()), cfg: cfg, report: report,
+		table: newTable(portmap.NewRegistry()), own: map[netip.AddrPort][]netip.AddrPort{}}
 	s.cfg.Registry = s.table.registry
 	st, ended, err := s.enter()
 	if err != nil && !errors.Is(err, syscall.EADDRINUSE) {

@@ -48,7 +48,8 @@ func meetingAddr(udp netip.AddrPort) *net.UnixAddr {
 // dialMapper connects to the process that has a UDP address, or its port on all addresses. pid is
 // the number of that process.
 func dialMapper(udp netip.AddrPort) (c *net.UnixConn, pid int, err error) {
-	at := []netip.AddrPort{udp, netip.AddrPortFrom(netip.IPv6Unspecified(), udp.Port()), netip.AddrPortFrom(netip.IPv4Unspecified(), udp.Port())}
+	at := []netip.AddrPort{udp, netip.AddrPortFrom(netip.IPv6Unspecified(), udp.Port()),
+		netip.AddrPortFrom(netip.IPv4Unspecified(), udp.Port())}
 	for _, a := range at {
 		if c, err = net.DialUnix("unixpacket", nil, meetingAddr(a)); err == nil {
 			cred, _ := peerOf(c)
@@ -194,7 +195,8 @@ func (p peer) mayRegister(r registration, owners func(port uint16) (uids []int, 
 		return fmt.Errorf("more than %d targets", maxTargets)
 	case p.uid == overflowUID && !allUsersKnown():
 		return errors.New("the user has no number in the Port Mapper's user namespace")
-	case p.uid == 0, p.uid == os.Geteuid(), len(r.Targets) == 0: // without targets, p can only remove its own registration
+	case p.uid == 0, p.uid == os.Geteuid(),
+		len(r.Targets) == 0: // without targets, p can only remove its own registration
 		return nil
 	}
 	for _, a := range append([]netip.AddrPort{r.Service}, r.Targets...) {

@@ -84,7 +84,8 @@ func TestGet(t *testing.T) {
 			var out bytes.Buffer
 			told, size := int64(-1), int64(-1)
 			moved := 0
-			err := cl.Get(t.Context(), "f", int64(off), &out, sha256.New(), func(l, s int64) { told, size = l, s }, func(n int) { moved += n })
+			err := cl.Get(t.Context(), "f", int64(off), &out, sha256.New(),
+				func(l, s int64) { told, size = l, s }, func(n int) { moved += n })
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -103,7 +104,8 @@ func TestGet(t *testing.T) {
 		}
 	}
 	cl, _ := NewClient(c)
-	if err := cl.Get(t.Context(), "none", 0, io.Discard, sha256.New(), nil, nil); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "not found") {
+	if err := cl.Get(t.Context(), "none", 0, io.Discard, sha256.New(), nil, nil); !errors.Is(err, ErrRefused) ||
+		!strings.Contains(err.Error(), "not found") {
 		t.Error(err)
 	}
 	c.Close()
@@ -192,7 +194,8 @@ func TestStream(t *testing.T) {
 		t.Fatalf("the server lends %v", r)
 	}
 	r = exchange(t, c, `{"op":"extend","path":"x","mode":"write","length":7}`)
-	if again, _ := r["pieces"].([]any); r["ok"] != true || len(again) != 1 || again[0].(map[string]any)["handle"] == pieces[0].(map[string]any)["handle"] {
+	if again, _ := r["pieces"].([]any); r["ok"] != true || len(again) != 1 ||
+		again[0].(map[string]any)["handle"] == pieces[0].(map[string]any)["handle"] {
 		t.Errorf("after %v: %v", pieces[0], r)
 	}
 	for _, bad := range []string{`{"op":"extend","path":"y","mode":"write","length":1}`, `{"op":"extend","path":"x","mode":"read","length":1}`,
@@ -209,7 +212,8 @@ func TestStream(t *testing.T) {
 		before := srv.Regions()
 		exchange(t, c, `{"op":"open","path":"z","mode":"write","length":10,"pieces":true}`)
 		r := exchange(t, c, `{"op":"extend","path":"z","mode":"write",`+bad+`}`)
-		if again := exchange(t, c, `{"op":"extend","path":"z","mode":"write","length":1}`); r["ok"] != false || bad != `"length":0` && again["ok"] != false {
+		if again := exchange(t, c, `{"op":"extend","path":"z","mode":"write","length":1}`); r["ok"] != false ||
+			bad != `"length":0` && again["ok"] != false {
 			t.Errorf("%s: %v, then %v", bad, r, again)
 		}
 		if srv.Regions() != before+1 {
@@ -270,7 +274,8 @@ func TestWholeFile(t *testing.T) {
 		t.Errorf("before it is closed: %v", es)
 	}
 	sum := fmt.Sprintf("%x", sha256.Sum256(body))
-	if r := exchange(t, c, `{"op":"close","path":"d/x","mode":"write","sha256":"`+sum+`"}`); r["ok"] != true || r["sha256"] != sum {
+	if r := exchange(t, c, `{"op":"close","path":"d/x","mode":"write","sha256":"`+sum+`"}`); r["ok"] != true ||
+		r["sha256"] != sum {
 		t.Error(r)
 	}
 	if got, err := os.ReadFile(filepath.Join(dir, "d/x")); err != nil || !bytes.Equal(got, body) {
@@ -361,7 +366,8 @@ func TestWire(t *testing.T) {
 	os.WriteFile(filepath.Join(dir, "x.bin"), []byte("hello, world"), 0o600)
 	os.Mkdir(filepath.Join(dir, "a"), 0o700)
 	r := exchange(t, c, `{"op":"open","path":"x.bin","mode":"read","offset":0,"length":0}`)
-	if r["ok"] != true || r["length"] != 12.0 || r["size"] != 12.0 || !strings.HasPrefix(r["address"].(string), "0x") || r["handle"] == nil {
+	if r["ok"] != true || r["length"] != 12.0 || r["size"] != 12.0 ||
+		!strings.HasPrefix(r["address"].(string), "0x") || r["handle"] == nil {
 		t.Error(r)
 	}
 	if r := exchange(t, c, `{"op":"close","path":"x.bin","mode":"read"}`); r["sha256"] != fmt.Sprintf("%x", sha256.Sum256([]byte("hello, world"))) {

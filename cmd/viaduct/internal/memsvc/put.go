@@ -45,7 +45,8 @@ func (c *Client) put(ctx context.Context, path string, length int64, r io.Reader
 	if a.Length == nil || *a.Length < 0 || length != 0 && (*a.Length == 0 || len(a.Pieces) == 0) {
 		return errors.New("the server lends no memory to write the file to")
 	}
-	p := &putting{c: c, file: request{Path: store.Text(path), Mode: "write"}, room: *a.Length, length: length, r: r, h: h, progress: progress}
+	p := &putting{c: c, file: request{Path: store.Text(path), Mode: "write"}, room: *a.Length,
+		length: length, r: r, h: h, progress: progress}
 	if err := p.lent(a.Pieces); err != nil {
 		return err
 	}

@@ -96,7 +96,8 @@ func TestToken(t *testing.T) {
 
 	c, log, denied, _ = guarded(t, tok)
 	cl, _ = NewClient(c)
-	if err := cl.Authenticate(t.Context(), newToken(t, "0123456789abcdeF")); !errors.Is(err, token.ErrWrong) || errors.Is(err, ErrRefused) {
+	if err := cl.Authenticate(t.Context(), newToken(t, "0123456789abcdeF")); !errors.Is(err, token.ErrWrong) ||
+		errors.Is(err, ErrRefused) {
 		t.Error(err)
 	}
 	if r := exchange(t, c, `{"op":"list","path":""}`); r["ok"] != false {
@@ -216,10 +217,12 @@ func FuzzAuth(f *testing.F) {
 				t.Fatal(err)
 			}
 			want.OK, want.Nonce = true, r.Nonce
-			if n, err := parse32("nonce", r.Nonce); err != nil || n != ses.nonces[1] || !reflect.DeepEqual(r, want) || len(out) > MaxMessage {
+			if n, err := parse32("nonce", r.Nonce); err != nil || n != ses.nonces[1] ||
+				!reflect.DeepEqual(r, want) || len(out) > MaxMessage {
 				t.Fatalf("%q is answered %s", line, out)
 			}
-			if n, err := parse32("nonce", q.Nonce); err != nil || hex.EncodeToString(n[:]) != strings.ToLower(q.Nonce) || n != ses.nonces[0] {
+			if n, err := parse32("nonce", q.Nonce); err != nil ||
+				hex.EncodeToString(n[:]) != strings.ToLower(q.Nonce) || n != ses.nonces[0] {
 				t.Fatalf("the nonce of %q is %x", line, n)
 			}
 		}

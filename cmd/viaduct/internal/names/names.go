@@ -99,7 +99,8 @@ func etcdConfig(s string) (c etcd.Config, err error) {
 	}
 	for name, values := range q {
 		if !strings.Contains(" ca cert key user password-file ", " "+name+" ") || len(values) != 1 {
-			return c, fmt.Errorf("parameter %s is none of ca, cert, key, user and password-file, each at most once", name)
+			return c, fmt.Errorf("parameter %s is none of ca, cert, key, user and password-file, each at most once",
+				name)
 		}
 	}
 	scheme := "http://"

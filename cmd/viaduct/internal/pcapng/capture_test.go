@@ -143,7 +143,8 @@ func TestCapture(t *testing.T) {
 				}
 			}
 			if !bytes.Equal(a, out) || !bytes.Equal(b, in) || fins != 2 {
-				t.Errorf("the capture holds %d and %d bytes and %d ends, want %d, %d, 2", len(a), len(b), fins, len(out), len(in))
+				t.Errorf("the capture holds %d and %d bytes and %d ends, want %d, %d, 2", len(a),
+					len(b), fins, len(out), len(in))
 			}
 		})
 	}

@@ -15,10 +15,12 @@ func legacyPathCalls() map[int]pathCall {
 		unix.SYS_OPEN: {cwd, 0, linkRule{arg: 1, flag: unix.O_NOFOLLOW}, func(s *Service, c *notify.Call, p place) {
 			s.open(c, p, uint32(c.Args[1]))
 		}},
-		unix.SYS_STAT:     {cwd, 0, follows, stat},
-		unix.SYS_LSTAT:    {cwd, 0, itself, stat},
-		unix.SYS_ACCESS:   {cwd, 0, follows, func(s *Service, c *notify.Call, p place) { s.access(c, p, uint32(c.Args[1])) }},
-		unix.SYS_READLINK: {cwd, 0, itself, func(s *Service, c *notify.Call, p place) { s.readlink(c, p, c.Args[1], c.Args[2]) }},
+		unix.SYS_STAT:  {cwd, 0, follows, stat},
+		unix.SYS_LSTAT: {cwd, 0, itself, stat},
+		unix.SYS_ACCESS: {cwd, 0, follows,
+			func(s *Service, c *notify.Call, p place) { s.access(c, p, uint32(c.Args[1])) }},
+		unix.SYS_READLINK: {cwd, 0, itself,
+			func(s *Service, c *notify.Call, p place) { s.readlink(c, p, c.Args[1], c.Args[2]) }},
 	}
 }
 

@@ -22,7 +22,8 @@ type Finding struct {
 
 // Check tests whether this machine has everything that programs under a Service with these devices need.
 func Check(devices []Device) []Finding {
-	all := []Finding{checkLimit(unix.Getrlimit), checkNetlink(), checkPayload(), checkLease(), checkLibraries("/"), checkDevices("/")}
+	all := []Finding{checkLimit(unix.Getrlimit), checkNetlink(), checkPayload(), checkLease(),
+		checkLibraries("/"), checkDevices("/")}
 	for _, d := range devices {
 		if isRoCE(d.Name) {
 			all = append(all, checkWire(d))
@@ -35,7 +36,8 @@ func Check(devices []Device) []Finding {
 func checkLimit(get func(int, *unix.Rlimit) error) Finding {
 	limit := descriptorLimit(get).Max
 	n := newNumbers(limit).count(limit)
-	f := Finding{What: "limit", Good: n > 0, Says: fmt.Sprintf("of %d descriptors that a program may have, %d can be devices and event channels", limit, n)}
+	f := Finding{What: "limit", Good: n > 0,
+		Says: fmt.Sprintf("of %d descriptors that a program may have, %d can be devices and event channels", limit, n)}
 	if n < belowMost {
 		f.Warn, f.Do = f.Good, fmt.Sprintf("raise the hard limit: ulimit -Hn %d", 2*belowLimit)
 	}
@@ -94,7 +96,8 @@ func checkLease() Finding {
 // checkLibraries looks for the distribution's libraries below root. They are optional, because a
 // program may bring its own.
 func checkLibraries(root string) Finding {
-	f := Finding{What: "libraries", Good: true, Says: "libibverbs, librdmacm and the providers of siw and rxe are installed"}
+	f := Finding{What: "libraries", Good: true,
+		Says: "libibverbs, librdmacm and the providers of siw and rxe are installed"}
 	var missing []string
 	for _, l := range []struct{ name, what string }{
 		{"libibverbs.so.1", "libibverbs"}, {"librdmacm.so.1", "librdmacm"}, {"libibverbs/libsiw-rdmav*.so", "the provider of siw"},

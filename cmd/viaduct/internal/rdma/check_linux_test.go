@@ -26,7 +26,9 @@ func TestCheck(t *testing.T) {
 		t.Errorf("no descriptors: %+v", f)
 	}
 	root := t.TempDir()
-	if f := checkLibraries(root); !f.Good || !f.Warn || f.Says != "not installed: libibverbs, librdmacm, the provider of siw, the provider of rxe (--device rxe0)" || f.Do == "" {
+	if f := checkLibraries(root); !f.Good || !f.Warn ||
+		f.Says != "not installed: libibverbs, librdmacm, the provider of siw, the provider of rxe (--device rxe0)" ||
+		f.Do == "" {
 		t.Errorf("no libraries: %+v", f)
 	}
 	if f := checkDevices(root); f.Warn || f.Says != "none" {

@@ -33,7 +33,8 @@ func checkWire(d Device) Finding {
 	switch {
 	case len(says) > 0:
 		f.Warn, f.Says = true, strings.Join(says, "; ")+": programs under one command reach each other, and no other host from there"
-		f.Do = "give the device an address of its own (--device " + d.Name + "=ADDRESS), or take the kernel's device away (rdma link delete)"
+		f.Do = "give the device an address of its own (--device " +
+			d.Name + "=ADDRESS), or take the kernel's device away (rdma link delete)"
 	case len(own) == 0:
 		f.Warn, f.Says = true, "this host has no address for RoCEv2: programs reach those under the same command"
 	default:

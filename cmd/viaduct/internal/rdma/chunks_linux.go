@@ -80,7 +80,8 @@ func (p *process) move(nr uintptr, chunks []rxe.Chunk) (done int) {
 			size += len(c.Bytes)
 		}
 		// The function of package unix would allocate the lists.
-		n, _, e := unix.Syscall6(nr, uintptr(p.pid), uintptr(unsafe.Pointer(&here)), uintptr(len(now)), uintptr(unsafe.Pointer(&there)), uintptr(len(now)), 0)
+		n, _, e := unix.Syscall6(nr, uintptr(p.pid), uintptr(unsafe.Pointer(&here)),
+			uintptr(len(now)), uintptr(unsafe.Pointer(&there)), uintptr(len(now)), 0)
 		if e != 0 {
 			return done
 		}

@@ -190,7 +190,8 @@ func (id *cmID) connected(q *queuePair, iw *iwarp.QueuePair, l *link, role strin
 	if l != nil {
 		past = "; both ends are served here, payload is copied at once"
 	}
-	id.s.explain("%v -> %v: connected over iWARP, %d and %d reads, by %v%s", src, dst, iw.IRD(), iw.ORD(), iw.Path(), past)
+	id.s.explain("%v -> %v: connected over iWARP, %d and %d reads, by %v%s", src, dst, iw.IRD(),
+		iw.ORD(), iw.Path(), past)
 	id.tell(abi.EvEstablished, 0, abi.ConnParam{Private: private[:min(len(private), abi.MaxPrivate)],
 		IRD: uint8(min(iw.IRD(), 255)), ORD: uint8(min(iw.ORD(), 255))})
 	return true

@@ -56,7 +56,8 @@ type device struct {
 }
 
 func newDevice(s *Service, i int, d Device) *device {
-	v := &device{s: s, is: personalityOf(d.Name), port: new(rxe.Port), addrs: d.Addrs, qps: map[uint32]*queuePair{}, nextQP: 1}
+	v := &device{s: s, is: personalityOf(d.Name), port: new(rxe.Port), addrs: d.Addrs,
+		qps: map[uint32]*queuePair{}, nextQP: 1}
 	if v.is == roce {
 		v.port = s.roce.NewPort()
 	}

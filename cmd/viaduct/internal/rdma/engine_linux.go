@@ -105,7 +105,8 @@ func (q *queuePair) config() (*iwarp.Config, error) {
 func (q *queuePair) start(iw *iwarp.QueuePair, l *link, gone func()) error {
 	e := &engine{q: q, iw: iw, cq: iw.SendCQ(), link: l, gone: gone,
 		closing: make(chan struct{}), quit: make(chan struct{}), done: make(chan struct{}),
-		batch: make([]taken, 0, engineBatch), wrs: make([]iwarp.SendWR, 0, engineBatch), cs: make([]iwarp.Completion, engineBatch)}
+		batch: make([]taken, 0, engineBatch), wrs: make([]iwarp.SendWR, 0, engineBatch),
+		cs: make([]iwarp.Completion, engineBatch)}
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.destroyed || q.engine != nil || q.state == abi.Err {
@@ -337,7 +338,8 @@ func (e *engine) fetch(room int) {
 }
 
 func (e *engine) posted(s *abi.SendEntry) posted {
-	return posted{id: s.ID, op: s.Op, signaled: e.q.req.SignalAll || s.Flags&abi.Signalled != 0, solicited: s.Flags&abi.Solicited != 0}
+	return posted{id: s.ID, op: s.Op, signaled: e.q.req.SignalAll || s.Flags&abi.Signalled != 0,
+		solicited: s.Flags&abi.Solicited != 0}
 }
 
 // take executes entries of the send queue over the link, or posts them to the stream. It reports
@@ -429,7 +431,8 @@ func (e *engine) carryWrites() int {
 	for ; e.at+n < len(e.batch); n++ {
 		t := &e.batch[e.at+n]
 		b := t.payload()
-		if !t.valid || t.entry.Op != abi.WROpWrite || t.entry.RKey != first.RKey || len(b) == 0 || t.entry.RAddr != first.RAddr+uint64(len(e.joint)) {
+		if !t.valid || t.entry.Op != abi.WROpWrite || t.entry.RKey != first.RKey || len(b) == 0 ||
+			t.entry.RAddr != first.RAddr+uint64(len(e.joint)) {
 			break
 		}
 		e.joint = append(e.joint, b...)
@@ -628,7 +631,8 @@ func (e *engine) received(c *iwarp.Completion) {
 // emit reports the completion of a send entry if the program wants it.
 func (e *engine) emit(p *posted, status abi.WCStatus, n uint32) {
 	if p.signaled || status != abi.WCSuccess {
-		e.out = append(e.out, abi.Completion{ID: p.id, Op: p.op, Status: status, Bytes: n, QP: e.q.num, Solicited: p.solicited})
+		e.out = append(e.out, abi.Completion{ID: p.id, Op: p.op, Status: status, Bytes: n,
+			QP: e.q.num, Solicited: p.solicited})
 	}
 }
 

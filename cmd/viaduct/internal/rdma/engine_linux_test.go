@@ -104,7 +104,8 @@ func TestEngineKilled(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer mr.Close()
-			q.x.regions.Store(mr.STag(), &region{x: q.x, iw: mr, pd: q.pd, base: 4096, length: 4096, access: abi.AccessLocalWrite})
+			q.x.regions.Store(mr.STag(), &region{x: q.x, iw: mr, pd: q.pd, base: 4096, length: 4096,
+				access: abi.AccessLocalWrite})
 			e := q.recv.ring.slot(0)
 			abi.Body(e).Put64(16, 4096)
 			abi.Body(e).Put32(24, 64)
@@ -113,11 +114,13 @@ func TestEngineKilled(t *testing.T) {
 
 			ctx, cancel := stdcontext.WithTimeout(t.Context(), patience)
 			defer cancel()
-			wr := iwarp.SendWR{Op: op, Remote: iwarp.RemoteAddr{STag: mr.STag(), TO: 4096}, SG: []iwarp.SGE{iwarp.Buf(make([]byte, 64))}}
+			wr := iwarp.SendWR{Op: op, Remote: iwarp.RemoteAddr{STag: mr.STag(), TO: 4096},
+				SG: []iwarp.SGE{iwarp.Buf(make([]byte, 64))}}
 			if err := peer.Post(wr); err != nil {
 				t.Fatal(err)
 			}
-			if c, err := peer.SendCQ().Wait(ctx); op == iwarp.OpRead && (err != nil || c.Status != iwarp.StatusFlushed) {
+			if c, err := peer.SendCQ().Wait(ctx); op == iwarp.OpRead &&
+				(err != nil || c.Status != iwarp.StatusFlushed) {
 				t.Errorf("the peer's request: %v, %v; want that it is flushed", c.Status, err)
 			}
 			within(t, "the end", func() { <-peer.Ended() })
@@ -216,7 +219,8 @@ func TestEngineAwaits(t *testing.T) {
 		{&engine{pending: []posted{write}, broken: true}, false},
 	} {
 		if got := c.e.awaits(); got != c.want {
-			t.Errorf("%d posted, %d of them done, %d Reads, broken %v: %v", len(c.e.pending), c.e.head, c.e.reads, c.e.broken, got)
+			t.Errorf("%d posted, %d of them done, %d Reads, broken %v: %v", len(c.e.pending),
+				c.e.head, c.e.reads, c.e.broken, got)
 		}
 	}
 

@@ -46,7 +46,8 @@ func (k *command) lacks(l lack) {
 	if l.what == "" {
 		return
 	}
-	k.x.s.tellOnce(l.what, "%s asks %s for %s, which %s does not have: %s", programName(k.TID), k.x.dev.found.Name, l.what, k.x.dev.is.kind, l.instead)
+	k.x.s.tellOnce(l.what, "%s asks %s for %s, which %s does not have: %s", programName(k.TID),
+		k.x.dev.found.Name, l.what, k.x.dev.is.kind, l.instead)
 }
 
 // lacksDatagrams reports to the user that rdma_cm has no device for datagrams, if that is so.
@@ -56,7 +57,8 @@ func (s *Service) lacksDatagrams(tid int) {
 			return
 		}
 	}
-	s.tellOnce("datagrams of rdma_cm", "%s asks rdma_cm for datagrams (UD), which iWARP does not have: %s", programName(tid), useRoCE)
+	s.tellOnce("datagrams of rdma_cm", "%s asks rdma_cm for datagrams (UD), which iWARP does not have: %s",
+		programName(tid), useRoCE)
 }
 
 // lackOfRights reports requested rights of memory that nothing can use. Libraries request atomic

@@ -231,7 +231,8 @@ func (c *carrier) write(l *link, q *queuePair, at uint64, key uint32, b []byte) 
 		return false
 	}
 	defer c.to.letGo()
-	return c.to.add(l.peerOf(q), &abi.SGE{Addr: at, Length: uint32(len(b)), Key: key}, abi.AccessRemoteWrite) && c.move(b)
+	return c.to.add(l.peerOf(q), &abi.SGE{Addr: at, Length: uint32(len(b)), Key: key}, abi.AccessRemoteWrite) &&
+		c.move(b)
 }
 
 // send executes a Send, which needs a receive of the peer.
@@ -247,7 +248,8 @@ func (c *carrier) send(peer *queuePair, s *abi.SendEntry, inline []byte, done fu
 	}
 	peer.recv.consume()
 	done()
-	peer.rcq.push(abi.Completion{ID: c.recv.ID, Op: abi.WROpReceive, Bytes: uint32(c.size), QP: peer.num, Solicited: s.Flags&abi.Solicited != 0})
+	peer.rcq.push(abi.Completion{ID: c.recv.ID, Op: abi.WROpReceive, Bytes: uint32(c.size),
+		QP: peer.num, Solicited: s.Flags&abi.Solicited != 0})
 	return carried
 }
 

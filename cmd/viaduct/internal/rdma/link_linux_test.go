@@ -279,7 +279,8 @@ func TestLink(t *testing.T) {
 			return [2][]outcome{a.poll(2), b.poll(1)}
 		},
 		"Write of much": func(a, b *linkEnd) (got [2][]outcome) {
-			a.send(1, abi.WROpWrite, 0, b.at(4096), b.whole.iw.STag(), part{off: 1, n: long/2 - 3}, part{off: long / 2, n: long / 2})
+			a.send(1, abi.WROpWrite, 0, b.at(4096), b.whole.iw.STag(), part{off: 1, n: long/2 - 3},
+				part{off: long / 2, n: long / 2})
 			b.receive(7, part{off: 0, n: 1})
 			a.send(2, abi.WROpSend, 0, 0, 0, part{off: 3, n: 1})
 			return [2][]outcome{a.poll(2), b.poll(1)}
@@ -321,7 +322,8 @@ func TestLink(t *testing.T) {
 			// The bytes of the Read are sent on.
 			a.post(3, abi.WROpRead, 0, b.at(70000), b.whole.iw.STag(), part{off: 9000, n: 300})
 			for i := range 3 {
-				a.post(uint64(4+i), abi.WROpWrite, abi.ReadFence, b.at(6000+100*i), b.whole.iw.STag(), part{off: 9000 + 100*i, n: 100})
+				a.post(uint64(4+i), abi.WROpWrite, abi.ReadFence, b.at(6000+100*i), b.whole.iw.STag(),
+					part{off: 9000 + 100*i, n: 100})
 			}
 			b.receive(7, part{off: 0, n: 1})
 			a.post(7, abi.WROpSend, 0, 0, 0, part{off: 3, n: 1})
@@ -397,7 +399,8 @@ func firstDifference(a, b []byte) int {
 func TestLinkRefuses(t *testing.T) {
 	some := func(e *linkEnd, access uint32) *region { return e.register(0, 8192, access, e.q.pd) }
 	foreign := func(e *linkEnd) *region {
-		return e.register(0, 8192, abi.AccessLocalWrite|abi.AccessRemoteRead|abi.AccessRemoteWrite, newDomain(e.q.x.dev))
+		return e.register(0, 8192, abi.AccessLocalWrite|abi.AccessRemoteRead|abi.AccessRemoteWrite,
+			newDomain(e.q.x.dev))
 	}
 	closed := func(e *linkEnd) uint32 {
 		r := some(e, abi.AccessLocalWrite|abi.AccessRemoteRead|abi.AccessRemoteWrite)
@@ -410,10 +413,12 @@ func TestLinkRefuses(t *testing.T) {
 		post func(a, b *linkEnd)
 	}{
 		{"Write without the right", func(a, b *linkEnd) {
-			a.send(1, abi.WROpWrite, 0, b.at(0), some(b, abi.AccessLocalWrite|abi.AccessRemoteRead).iw.STag(), part{n: 64})
+			a.send(1, abi.WROpWrite, 0, b.at(0),
+				some(b, abi.AccessLocalWrite|abi.AccessRemoteRead).iw.STag(), part{n: 64})
 		}},
 		{"Read without the right", func(a, b *linkEnd) {
-			a.send(1, abi.WROpRead, 0, b.at(0), some(b, abi.AccessLocalWrite|abi.AccessRemoteWrite).iw.STag(), part{n: 64})
+			a.send(1, abi.WROpRead, 0, b.at(0), some(b, abi.AccessLocalWrite|abi.AccessRemoteWrite).iw.STag(),
+				part{n: 64})
 		}},
 		{"Write beyond the end", func(a, b *linkEnd) {
 			a.send(1, abi.WROpWrite, 0, b.at(linkMemory-63), b.whole.iw.STag(), part{n: 64})

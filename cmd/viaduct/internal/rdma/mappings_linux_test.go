@@ -60,7 +60,8 @@ func TestMappings(t *testing.T) {
 			{5 * pageSize, 8 * pageSize, true, false},
 			{7 * pageSize, 8 * pageSize, true, true},
 		} {
-			r, w := m.hold(at+uint64(c.from), uint64(c.to-c.from), false), m.hold(at+uint64(c.from), uint64(c.to-c.from), true)
+			r, w := m.hold(at+uint64(c.from), uint64(c.to-c.from), false),
+				m.hold(at+uint64(c.from), uint64(c.to-c.from), true)
 			if r != c.read || w != c.write {
 				t.Errorf("%s: %d to %d: read %v, write %v; want %v, %v", name, c.from, c.to, r, w, c.read, c.write)
 			}

@@ -62,7 +62,8 @@ func (t *cmTable) objects(d *device) (all []abi.Object) {
 			if id.file != nil {
 				pid = id.file.pid
 			}
-			all = append(all, abi.NewObject(abi.ObjectCMID, id.num, pid).CM(kernelStates[id.state], uint32(id.ps), socketAddress(id.src), socketAddress(id.dst)))
+			all = append(all, abi.NewObject(abi.ObjectCMID, id.num, pid).CM(kernelStates[id.state],
+				uint32(id.ps), socketAddress(id.src), socketAddress(id.dst)))
 		}
 		id.mu.Unlock()
 	}
@@ -71,7 +72,8 @@ func (t *cmTable) objects(d *device) (all []abi.Object) {
 
 // kernelStates maps the states of identifiers to the kernel's numbers.
 var kernelStates = map[cmState]uint8{
-	cmAddrResolved: 2, cmRouteResolved: 4, cmRequested: 5, cmConnecting: 5, cmConnected: 5, cmOver: 6, cmBound: 7, cmListening: 8,
+	cmAddrResolved: 2, cmRouteResolved: 4, cmRequested: 5, cmConnecting: 5, cmConnected: 5,
+	cmOver: 6, cmBound: 7, cmListening: 8,
 }
 
 func socketAddress(a netip.AddrPort) []byte {

@@ -44,17 +44,19 @@ func pathCalls() map[int]pathCall {
 			s.open(c, p, uint32(c.Args[2]))
 		}},
 		unix.SYS_OPENAT2: {0, 1, follows, (*Service).openHow},
-		sysFstatat:       {0, 1, statFlag(3), func(s *Service, c *notify.Call, p place) { s.statPlace(c, p, c.Args[2]) }},
-		unix.SYS_STATX:   {0, 1, statFlag(2), (*Service).statx},
+		sysFstatat: {0, 1, statFlag(3),
+			func(s *Service, c *notify.Call, p place) { s.statPlace(c, p, c.Args[2]) }},
+		unix.SYS_STATX: {0, 1, statFlag(2), (*Service).statx},
 		unix.SYS_FACCESSAT: {0, 1, follows, func(s *Service, c *notify.Call, p place) {
 			s.access(c, p, uint32(c.Args[2]))
 		}},
 		unix.SYS_FACCESSAT2: {0, 1, statFlag(3), func(s *Service, c *notify.Call, p place) {
 			s.access(c, p, uint32(c.Args[2]))
 		}},
-		unix.SYS_READLINKAT: {0, 1, itself, func(s *Service, c *notify.Call, p place) { s.readlink(c, p, c.Args[2], c.Args[3]) }},
-		unix.SYS_CHDIR:      {cwd, 0, follows, (*Service).chdir},
-		unix.SYS_STATFS:     {cwd, 0, follows, (*Service).statfs},
+		unix.SYS_READLINKAT: {0, 1, itself,
+			func(s *Service, c *notify.Call, p place) { s.readlink(c, p, c.Args[2], c.Args[3]) }},
+		unix.SYS_CHDIR:  {cwd, 0, follows, (*Service).chdir},
+		unix.SYS_STATFS: {cwd, 0, follows, (*Service).statfs},
 		unix.SYS_INOTIFY_ADD_WATCH: {cwd, 1, linkRule{arg: 2, flag: unix.IN_DONT_FOLLOW},
 			(*Service).watch},
 		// ls reads access lists and labels.
@@ -77,7 +79,8 @@ func (s *Service) pathRules() (rules []notify.Rule) {
 			for _, ours := range s.numbers.conds(0) {
 				rules = append(rules, notify.Rule{Nr: nr, If: []notify.Cond{fstat, ours}, Do: notify.Notify})
 			}
-			rules = append(rules, notify.Rule{Nr: nr, If: []notify.Cond{fstat, {Arg: 0, High: 1<<31 - 1}}, Do: notify.Allow})
+			rules = append(rules, notify.Rule{Nr: nr, If: []notify.Cond{fstat, {Arg: 0, High: 1<<31 - 1}},
+				Do: notify.Allow})
 		}
 		rules = append(rules, notify.Rule{Nr: nr, Do: notify.Notify})
 	}

@@ -132,7 +132,8 @@ func (s *Service) chdir(c *notify.Call, p place) {
 		defer unix.Close(fd)
 		n, err := c.Add(fd, unix.O_CLOEXEC)
 		if err == nil {
-			err = c.Perform(notify.Native{Nr: unix.SYS_FCHDIR, Args: [6]uint64{uint64(n)}}, notify.Native{Nr: unix.SYS_CLOSE, Args: [6]uint64{uint64(n)}})
+			err = c.Perform(notify.Native{Nr: unix.SYS_FCHDIR, Args: [6]uint64{uint64(n)}},
+				notify.Native{Nr: unix.SYS_CLOSE, Args: [6]uint64{uint64(n)}})
 		}
 		if err != nil && !errors.Is(err, notify.ErrGone) { // for example, a debugger traces it
 			c.Return(0, errnoOf(err))

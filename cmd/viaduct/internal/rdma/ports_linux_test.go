@@ -14,7 +14,8 @@ import (
 func TestPortTable(t *testing.T) {
 	const reuse, ownFamily = 1, 2
 	of := func(space uint16, at string, flags int) *binding {
-		return &binding{space: space, at: netip.MustParseAddrPort(at), reuse: flags&reuse != 0, ownFamily: flags&ownFamily != 0}
+		return &binding{space: space, at: netip.MustParseAddrPort(at), reuse: flags&reuse != 0,
+			ownFamily: flags&ownFamily != 0}
 	}
 	for _, c := range []struct {
 		name          string

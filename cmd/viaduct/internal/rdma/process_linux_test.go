@@ -16,7 +16,8 @@ func init() { notify.MaybeStub() }
 // A child of this process is recognized as such, and its own child is not. A number is not used
 // after Reap, nor after its process has executed a program, by whichever call.
 func TestChild(t *testing.T) {
-	program, err := notify.Start(&notify.Command{Path: "/bin/sh", Args: []string{"sh", "-c", "umask 7; (umask 7; :) & wait"},
+	program, err := notify.Start(&notify.Command{Path: "/bin/sh",
+		Args:  []string{"sh", "-c", "umask 7; (umask 7; :) & wait"},
 		Rules: []notify.Rule{{Nr: unix.SYS_UMASK, Do: notify.Notify}}})
 	if err != nil {
 		t.Fatal(err)

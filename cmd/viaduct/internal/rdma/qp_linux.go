@@ -46,7 +46,8 @@ func (k *command) createQP() {
 		k.lacks(queuePairLacks[r.Type])
 		k.fail(unix.EOPNOTSUPP)
 		return
-	case r.SendWR > maxQPWR, r.RecvWR > maxQPWR, r.SendSGE > abi.MaxSGE, r.RecvSGE > abi.MaxSGE, r.Inline > abi.MaxInline:
+	case r.SendWR > maxQPWR, r.RecvWR > maxQPWR, r.SendSGE > abi.MaxSGE, r.RecvSGE > abi.MaxSGE,
+		r.Inline > abi.MaxInline:
 		k.fail(unix.EINVAL)
 		return
 	}
@@ -321,7 +322,8 @@ func (q *queuePair) region(s *abi.SGE, need uint32) *region {
 	}
 	r := v.(*region)
 	switch {
-	case r.pd != q.pd, s.Addr < r.base, s.Addr-r.base > r.length, uint64(s.Length) > r.length-(s.Addr-r.base), r.access&need != need:
+	case r.pd != q.pd, s.Addr < r.base, s.Addr-r.base > r.length, uint64(s.Length) > r.length-(s.Addr-r.base),
+		r.access&need != need:
 		return nil
 	}
 	return r

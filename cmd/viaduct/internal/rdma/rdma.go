@@ -33,7 +33,8 @@ type Device struct {
 func ParseDevice(s string) (Device, error) {
 	name, list, has := strings.Cut(s, "=")
 	d := Device{Name: name}
-	if name == "" || len(name) > 15 || strings.Trim(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-") != "" {
+	if name == "" || len(name) > 15 ||
+		strings.Trim(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-") != "" {
 		return d, fmt.Errorf("--device %q: a name has up to 15 letters and digits", s)
 	}
 	if !has {

@@ -342,7 +342,8 @@ func (k *cmCommand) roceInitQPAttr() {
 	m.mu.Lock()
 	id.mu.Lock()
 	r := id.roce
-	a := abi.RoCEAttr{UD: id.typ == rxe.UD, DestQP: r.remoteQPN, SendPSN: r.remotePSN, RecvPSN: r.psn, IRD: r.ird, ORD: r.ord,
+	a := abi.RoCEAttr{UD: id.typ == rxe.UD, DestQP: r.remoteQPN, SendPSN: r.remotePSN,
+		RecvPSN: r.psn, IRD: r.ird, ORD: r.ord,
 		Timeout: defaultTimeout, RetryCount: r.retry, RNRRetry: r.rnr}
 	if id.timeout != 0 {
 		a.Timeout = id.timeout

@@ -184,7 +184,8 @@ func (id *cmID) requestRoCE(p abi.ConnParam) bool {
 		return false
 	}
 	n := &cmID{s: s, ps: id.ps, typ: id.typ, sock: -1, state: cmRequested, dev: at, src: dst, dst: src}
-	n.roce = &roceID{peer: id, psn: rand.Uint32N(1 << 24), remoteQPN: p.QP, remotePSN: id.roce.psn, retry: p.Retry, rnr: p.RNRRetry}
+	n.roce = &roceID{peer: id, psn: rand.Uint32N(1 << 24), remoteQPN: p.QP, remotePSN: id.roce.psn,
+		retry: p.Retry, rnr: p.RNRRetry}
 	id.roce.peer = n
 	l.mu.Lock()
 	n.file = l.file
@@ -193,8 +194,9 @@ func (id *cmID) requestRoCE(p abi.ConnParam) bool {
 	l.mu.Unlock()
 	s.cm.add(n)
 	m.mu.Unlock()
-	e := abi.CMEvent{UID: uid, ID: n.num, Type: abi.EvConnectRequest, Param: abi.ConnParam{QP: p.QP, Private: p.Private, SRQ: p.SRQ,
-		IRD: p.ORD, ORD: p.IRD, Retry: p.Retry, RNRRetry: p.RNRRetry}}
+	e := abi.CMEvent{UID: uid, ID: n.num, Type: abi.EvConnectRequest,
+		Param: abi.ConnParam{QP: p.QP, Private: p.Private, SRQ: p.SRQ,
+			IRD: p.ORD, ORD: p.IRD, Retry: p.Retry, RNRRetry: p.RNRRetry}}
 	if id.typ == rxe.UD {
 		e.UD = &abi.UDParam{Private: p.Private}
 	}
@@ -302,7 +304,8 @@ func (k *cmCommand) roceReply(id *cmID, p abi.ConnParam) {
 	m.mu.Unlock()
 	k.Return(k.count, 0)
 	if !ud {
-		peer.tell(abi.EvConnectReply, 0, abi.ConnParam{QP: p.QP, Private: p.Private, SRQ: p.SRQ, IRD: p.ORD, ORD: p.IRD, RNRRetry: p.RNRRetry})
+		peer.tell(abi.EvConnectReply, 0, abi.ConnParam{QP: p.QP, Private: p.Private, SRQ: p.SRQ,
+			IRD: p.ORD, ORD: p.IRD, RNRRetry: p.RNRRetry})
 		return
 	}
 	peer.mu.Lock()

@@ -42,7 +42,8 @@ type cmDatagram struct {
 const maxWaitingDatagrams = 256
 
 func newCMWire(s *Service) *cmWire {
-	w := &cmWire{s: s, begin: time.Now(), guid: rand.Uint64(), in: make(chan cmDatagram, maxWaitingDatagrams), ports: map[netip.Addr]*rxe.Management{}}
+	w := &cmWire{s: s, begin: time.Now(), guid: rand.Uint64(), in: make(chan cmDatagram, maxWaitingDatagrams),
+		ports: map[netip.Addr]*rxe.Management{}}
 	w.m = rocecm.New(w)
 	return w
 }
@@ -169,7 +170,8 @@ func (w *cmWire) connect(id *cmID, p abi.ConnParam) {
 	}
 	private := ib.IPHeader{Source: netip.AddrPortFrom(own, src.Port()), Destination: to}.Append(nil)
 	req := ib.CM{Kind: ib.CMReq, Private: append(private, p.Private...), Req: ib.CMRequest{
-		ServiceID: ib.IPServiceID(ps, dst.Port()), GUID: w.guid, QPN: p.QP, PSN: ib.PSN(r.psn), Responder: p.IRD, Initiator: p.ORD,
+		ServiceID: ib.IPServiceID(ps, dst.Port()), GUID: w.guid, QPN: p.QP, PSN: ib.PSN(r.psn),
+		Responder: p.IRD, Initiator: p.ORD,
 		Retries: p.Retry, RNRRetries: p.RNRRetry, SRQ: p.SRQ, PKey: ib.DefaultPKey, MTU: dev.mtu,
 		ResponseTime: cmResponseTime, LocalTime: cmResponseTime, MaxRetries: cmMaxRetries, AckTimeout: timeout,
 		Source: own, Destination: to, HopLimit: hopLimit}}
@@ -237,7 +239,8 @@ func (w *cmWire) Requested(c *rocecm.Conn, from netip.Addr, msg *ib.CM) bool {
 	if n.typ == rxe.UD {
 		e.UD = &abi.UDParam{Private: private}
 	} else {
-		e.Param = abi.ConnParam{QP: q.QPN, Private: private, SRQ: q.SRQ, IRD: q.Initiator, ORD: q.Responder, Retry: q.Retries, RNRRetry: q.RNRRetries}
+		e.Param = abi.ConnParam{QP: q.QPN, Private: private, SRQ: q.SRQ, IRD: q.Initiator,
+			ORD: q.Responder, Retry: q.Retries, RNRRetry: q.RNRRetries}
 	}
 	if !f.post(&cmEvent{CMEvent: e, of: l, subject: n}) {
 		s.wg.Go(n.destroy) // in a goroutine, because it takes mu
@@ -249,8 +252,9 @@ func (w *cmWire) Requested(c *rocecm.Conn, from netip.Addr, msg *ib.CM) bool {
 // reply is accept on the passive side. It returns false if the peer has given up.
 func (w *cmWire) reply(id *cmID, p abi.ConnParam) (ok bool) {
 	r := id.roce
-	rep := ib.CM{Kind: ib.CMRep, Private: p.Private, Rep: ib.CMReply{QPN: p.QP, PSN: ib.PSN(r.psn), Responder: p.IRD, Initiator: p.ORD,
-		RNRRetries: p.RNRRetry, SRQ: p.SRQ, GUID: w.guid}}
+	rep := ib.CM{Kind: ib.CMRep, Private: p.Private,
+		Rep: ib.CMReply{QPN: p.QP, PSN: ib.PSN(r.psn), Responder: p.IRD, Initiator: p.ORD,
+			RNRRetries: p.RNRRetry, SRQ: p.SRQ, GUID: w.guid}}
 	if id.typ == rxe.UD {
 		rep.Kind = ib.CMSIDRRep
 		rep.SIDR = ib.CMService{ServiceID: ib.IPServiceID(id.ps, id.src.Port()), QPN: p.QP, QKey: abi.DatagramKey}
@@ -283,7 +287,8 @@ func (w *cmWire) Replied(c *rocecm.Conn, msg *ib.CM) {
 	if msg.Kind == ib.CMRep {
 		r.remoteQPN, r.remotePSN, r.ird, r.ord, r.rnr = p.QPN, uint32(p.PSN), p.Initiator, p.Responder, p.RNRRetries
 		m.mu.Unlock()
-		id.tell(abi.EvConnectReply, 0, abi.ConnParam{QP: p.QPN, Private: private, SRQ: p.SRQ, IRD: p.Initiator, ORD: p.Responder, RNRRetry: p.RNRRetries})
+		id.tell(abi.EvConnectReply, 0, abi.ConnParam{QP: p.QPN, Private: private, SRQ: p.SRQ,
+			IRD: p.Initiator, ORD: p.Responder, RNRRetry: p.RNRRetries})
 		return
 	}
 	r.wire = nil // a request for datagrams ends with its answer

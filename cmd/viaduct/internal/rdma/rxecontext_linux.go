@@ -153,7 +153,8 @@ func (m domainMemory) Find(key uint32, addr, n uint64, need uint32) rxe.Region {
 		return nil
 	}
 	r := v.(*region)
-	if r.pd != m.pd || addr < r.base || addr-r.base > r.length || n > r.length-(addr-r.base) || r.access&need != need || !r.hold() {
+	if r.pd != m.pd || addr < r.base || addr-r.base > r.length || n > r.length-(addr-r.base) ||
+		r.access&need != need || !r.hold() {
 		return nil
 	}
 	return rxeRegion{r}

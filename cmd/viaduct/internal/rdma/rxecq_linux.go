@@ -81,7 +81,8 @@ func (k *command) rxeResizeCQ() {
 		k.fail(unix.EINVAL)
 		return
 	}
-	err := q.Resize(k.Body.U32(12), func(entries uint32, info abi.Body) bool { return k.answer(abi.Words(entries, 0), info) })
+	err := q.Resize(k.Body.U32(12),
+		func(entries uint32, info abi.Body) bool { return k.answer(abi.Words(entries, 0), info) })
 	if err != nil {
 		k.fail(rxeErrno(err))
 	}

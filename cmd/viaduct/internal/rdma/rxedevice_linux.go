@@ -76,7 +76,8 @@ func interfaceAddrs() (all []interfaceAddr) {
 		addrs, _ := ifs[i].Addrs()
 		for _, x := range addrs {
 			if p, err := netip.ParsePrefix(x.String()); err == nil {
-				all = append(all, interfaceAddr{p.Addr().Unmap().WithZone(""), ifs[i].Name, ifs[i].Flags&net.FlagLoopback != 0})
+				all = append(all, interfaceAddr{p.Addr().Unmap().WithZone(""), ifs[i].Name,
+					ifs[i].Flags&net.FlagLoopback != 0})
 			}
 		}
 	}
@@ -123,7 +124,8 @@ func queryRXEDevice(d *device) abi.Body {
 	)
 	for i, v := range []uint32{
 		0xffffff, 0, 0, maxQP, rxe.MaxWR, caps, rxe.MaxSGE, rxe.MaxSGE, maxCQ, rxe.MaxCQE, maxMR, maxPD,
-		rxe.MaxReads, 0, maxQP * rxe.MaxReads, rxe.MaxReads, 0, atomicHCA, 0, 0, maxMW, 0, 0, maxGroups, 56, maxGroups * 56, maxAH,
+		rxe.MaxReads, 0, maxQP * rxe.MaxReads, rxe.MaxReads, 0, atomicHCA, 0, 0, maxMW, 0, 0,
+		maxGroups, 56, maxGroups * 56, maxAH,
 		0, 0, maxSRQ, rxe.MaxWR, rxe.MaxSRQSGE,
 	} {
 		b.Put32(40+4*i, v)

@@ -65,8 +65,9 @@ func (k *command) rxeMakeQP(r abi.QPRequest, rest abi.Body) {
 
 	c := rxe.Config{
 		Type: rxe.Type(r.Type), SignalAll: r.SignalAll,
-		Limits: rxe.Limits{SendWR: r.SendWR, RecvWR: r.RecvWR, SendSGE: r.SendSGE, RecvSGE: r.RecvSGE, Inline: r.Inline},
-		Port:   x.dev.port, Arena: rxeRings{x.arena}, Memory: domainMemory{x, q.pd}, Space: x.roce.space,
+		Limits: rxe.Limits{SendWR: r.SendWR, RecvWR: r.RecvWR, SendSGE: r.SendSGE, RecvSGE: r.RecvSGE,
+			Inline: r.Inline},
+		Port: x.dev.port, Arena: rxeRings{x.arena}, Memory: domainMemory{x, q.pd}, Space: x.roce.space,
 		SendCQ: q.scq.CQ, RecvCQ: q.rcq.CQ,
 		Event:   func(t abi.AsyncType) { q.async.raise(r.UserHandle, t) },
 		Explain: x.s.explain,

@@ -26,8 +26,9 @@ func (q *rxeQP) show() {
 // report returns the status of the queue pair.
 func (q *rxeQP) report(counters bool) status.Conn {
 	a := q.Attributes()
-	c := status.Conn{Transport: "roce", Role: "peer", Local: endpoint(q.x.dev.port.GID(a.Path.SGID), q.Num()), Remote: endpoint(a.Path.DGID, a.DestQP),
-		Path: "roce " + q.Type().String(), State: "open", Credits: -1, Queued: q.Posted()}
+	c := status.Conn{Transport: "roce", Role: "peer", Local: endpoint(q.x.dev.port.GID(a.Path.SGID), q.Num()),
+		Remote: endpoint(a.Path.DGID, a.DestQP),
+		Path:   "roce " + q.Type().String(), State: "open", Credits: -1, Queued: q.Posted()}
 	if q.Type() == rxe.UD {
 		c.Local, c.Remote = endpoint(q.x.dev.port.GID(1), q.Num()), "*"
 	}
@@ -52,7 +53,8 @@ func (r *rxeContext) objectsLocked(pid uint32, pds map[*domain]uint32) (all []ab
 		all = append(all, abi.NewObject(abi.ObjectCQ, h, pid).CQE(n).Users(q.users))
 	}
 	for _, q := range r.qps.m {
-		all = append(all, abi.NewObject(abi.ObjectQP, q.Num(), pid).QP(uint8(q.Type()), q.Attributes().State, pds[q.pd]))
+		all = append(all, abi.NewObject(abi.ObjectQP, q.Num(), pid).QP(uint8(q.Type()),
+			q.Attributes().State, pds[q.pd]))
 	}
 	for h := range r.srqs.m {
 		all = append(all, abi.NewObject(abi.ObjectSRQ, h, pid))

@@ -90,7 +90,8 @@ type file interface {
 
 // New creates the devices. Call Close to release them.
 func New(o Options) (*Service, error) {
-	s := &Service{opt: o, log: o.Logger, done: make(chan struct{}), files: map[inode]file{}, roce: rxe.NewFabric(), known: known{pid: os.Getpid()}, numbers: newNumbers(descriptorLimit(unix.Getrlimit).Max)}
+	s := &Service{opt: o, log: o.Logger, done: make(chan struct{}), files: map[inode]file{},
+		roce: rxe.NewFabric(), known: known{pid: os.Getpid()}, numbers: newNumbers(descriptorLimit(unix.Getrlimit).Max)}
 	s.known.numbers, s.rings.most = s.numbers, ringsMost()
 	s.cmWire = newCMWire(s)
 	if o.Tap != nil {
@@ -148,10 +149,12 @@ func (s *Service) Rules() []notify.Rule {
 		}
 	}
 	// No other device has this number, so that a duplicate is served at any descriptor number.
-	rules = append(rules, notify.Rule{Nr: unix.SYS_IOCTL, If: []notify.Cond{{Arg: 1, Low: abi.IoctlVerbs, High: abi.IoctlVerbs}}, Do: notify.Notify})
+	rules = append(rules, notify.Rule{Nr: unix.SYS_IOCTL,
+		If: []notify.Cond{{Arg: 1, Low: abi.IoctlVerbs, High: abi.IoctlVerbs}}, Do: notify.Notify})
 	for _, cmd := range []uint32{unix.F_DUPFD, unix.F_DUPFD_CLOEXEC} {
 		for _, ours := range s.numbers.conds(0) {
-			rules = append(rules, notify.Rule{Nr: unix.SYS_FCNTL, If: []notify.Cond{ours, {Arg: 1, Low: cmd, High: cmd}}, Do: notify.Notify})
+			rules = append(rules, notify.Rule{Nr: unix.SYS_FCNTL,
+				If: []notify.Cond{ours, {Arg: 1, Low: cmd, High: cmd}}, Do: notify.Notify})
 		}
 	}
 	rules = append(rules, s.pathRules()...)

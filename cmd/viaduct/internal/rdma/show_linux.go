@@ -52,9 +52,11 @@ func (s *Service) show(q *queuePair, iw *iwarp.QueuePair, l *link, role string) 
 // the stream.
 func report(q, peer *queuePair, iw *iwarp.QueuePair, role string, counters bool) status.Conn {
 	st := iw.Stats()
-	c := status.Conn{Transport: "iwarp", Role: role, Local: iw.LocalAddr().String(), Remote: iw.RemoteAddr().String(), State: "open", Active: st.LastActivity,
+	c := status.Conn{Transport: "iwarp", Role: role, Local: iw.LocalAddr().String(),
+		Remote: iw.RemoteAddr().String(), State: "open", Active: st.LastActivity,
 		Path: "iwarp copied", Why: "both programs run under this command: payload is copied from one to the other",
-		SentBytes: q.passed.sent.Load() + st.SentBytes, ReceivedBytes: q.passed.received.Load() + st.ReceivedBytes, Credits: -1, Queued: st.SendPosted}
+		SentBytes:     q.passed.sent.Load() + st.SentBytes,
+		ReceivedBytes: q.passed.received.Load() + st.ReceivedBytes, Credits: -1, Queued: st.SendPosted}
 	for _, end := range []*queuePair{q, peer} {
 		if t := end.passed.last.Load(); t > c.Active.UnixNano() {
 			c.Active = time.Unix(0, t)

@@ -48,7 +48,8 @@ func (k *command) createSRQ() {
 		return
 	}
 	pd.users++
-	s := &sharedQueue{x: x, userHandle: r.UserHandle, pd: pd, maxWR: r.WR, maxSGE: r.SGE, ring: recvRing{ring}, limit: r.Limit}
+	s := &sharedQueue{x: x, userHandle: r.UserHandle, pd: pd, maxWR: r.WR, maxSGE: r.SGE,
+		ring: recvRing{ring}, limit: r.Limit}
 	s.async.ch = x.async
 	h, ok := x.srqs.add(s)
 	x.mu.Unlock()

@@ -39,7 +39,8 @@ func (s *Service) statx(c *notify.Call, p place) {
 // fillStatx sets the fields for a device.
 func fillStatx(st *unix.Statx_t, of unix.Stat_t) {
 	st.Mask |= unix.STATX_BASIC_STATS
-	st.Mode, st.Ino, st.Nlink, st.Blksize, st.Size, st.Blocks = uint16(of.Mode), of.Ino, uint32(of.Nlink), uint32(of.Blksize), 0, 0
+	st.Mode, st.Ino, st.Nlink, st.Blksize, st.Size, st.Blocks = uint16(of.Mode), of.Ino,
+		uint32(of.Nlink), uint32(of.Blksize), 0, 0
 	st.Rdev_major, st.Rdev_minor = unix.Major(of.Rdev), unix.Minor(of.Rdev)
 }
 

@@ -21,7 +21,8 @@ import (
 // one in the tree, so that the kernel lists it and resolves paths relative to it.
 
 // ourFolders are the directories of the system that the tree replaces.
-var ourFolders = []string{"/dev/infiniband", "/sys/class/infiniband", "/sys/class/infiniband_verbs", "/sys/class/misc/rdma_cm"}
+var ourFolders = []string{"/dev/infiniband", "/sys/class/infiniband", "/sys/class/infiniband_verbs",
+	"/sys/class/misc/rdma_cm"}
 
 // isOurs reports whether a path is in the tree.
 func isOurs(path string) bool {

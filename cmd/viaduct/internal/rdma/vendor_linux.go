@@ -37,7 +37,8 @@ func (s *Service) explainVendor(tid int) {
 			continue
 		}
 		if _, told := s.told.LoadOrStore(v.soname, true); !told {
-			s.explain("%s is linked with %s: what it does by that library needs %s; an emulated device has verbs alone", programName(tid), v.soname, v.needs)
+			s.explain("%s is linked with %s: what it does by that library needs %s; an emulated device has verbs alone",
+				programName(tid), v.soname, v.needs)
 		}
 	}
 }

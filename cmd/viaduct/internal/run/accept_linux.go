@@ -211,7 +211,8 @@ func takeWakingByte(fd int) error {
 func (s *supervisor) awaitWakingByte(l *carriedListener, d *delivery) {
 	s.relays.Go(func() {
 		err := error(unix.EAGAIN)
-		for until := time.Now().Add(wakeTimeout); err == unix.EAGAIN && s.alive.Err() == nil && time.Now().Before(until); {
+		for until := time.Now().Add(wakeTimeout); err == unix.EAGAIN && s.alive.Err() == nil &&
+			time.Now().Before(until); {
 			waitFor(d.fd, unix.POLLIN, int(waitSlice.Milliseconds()))
 			err = takeWakingByte(d.fd)
 		}
@@ -269,7 +270,8 @@ func (s *supervisor) watchUnclaimed(from netip.AddrPort, a *arrival) {
 			} else {
 				abort(a.far)
 			}
-			s.explain.line(event{Call: "accept", Remote: a.names.remote, Local: a.names.local, Path: "refused", Why: "the program accepted it unseen, or not at all"})
+			s.explain.line(event{Call: "accept", Remote: a.names.remote, Local: a.names.local,
+				Path: "refused", Why: "the program accepted it unseen, or not at all"})
 		}
 	}()
 }
@@ -621,7 +623,8 @@ func (s *supervisor) deliver(c *notify.Call, family int, l *carriedListener, d *
 	}
 	s.stats.Accepted.Add(1)
 	s.count("sdp")
-	s.explain.line(event{Call: "accept", thread: c.TID, Local: d.from.names.local, Remote: d.from.names.remote, Path: "sdp", via: d.from.far})
+	s.explain.line(event{Call: "accept", thread: c.TID, Local: d.from.names.local,
+		Remote: d.from.names.remote, Path: "sdp", via: d.from.far})
 	s.relay(d.from.near, d.from.far, func() { s.names.end(cookie) })
 }
 

@@ -64,7 +64,8 @@ func Check(e *shell.Env, service []Finding) error {
 		}
 	}
 	if bad != "" {
-		return &shell.Exit{Code: ExitRun, Err: shell.Hint(fmt.Errorf("programs can't be run here: %s", bad), "see above")}
+		return &shell.Exit{Code: ExitRun,
+			Err: shell.Hint(fmt.Errorf("programs can't be run here: %s", bad), "see above")}
 	}
 	return nil
 }

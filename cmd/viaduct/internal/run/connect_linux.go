@@ -71,7 +71,8 @@ func (s *supervisor) connect(c *notify.Call) {
 		return
 	}
 	r := s.rules.outgoing(to.addr, s.carrier.named)
-	if r == nil && s.explain == nil && !s.o.Require && !s.pairs.used.Load() && !s.names.used.Load() && !s.mayPair(to.addr) {
+	if r == nil && s.explain == nil && !s.o.Require && !s.pairs.used.Load() && !s.names.used.Load() &&
+		!s.mayPair(to.addr) {
 		s.stats.Plain.Add(1)
 		c.Continue()
 		return
@@ -388,7 +389,8 @@ func (s *supervisor) enter(thread int, b *borrowed, r *toRule, to netip.AddrPort
 		defer cancel()
 		if s.explain != nil {
 			trying := time.AfterFunc(tryingAfter, func() {
-				s.explain.line(event{Call: "trying", thread: thread, Remote: d.to, Path: "sdp", Why: s.carrier.trying(d.rule, d.to)})
+				s.explain.line(event{Call: "trying", thread: thread, Remote: d.to, Path: "sdp",
+					Why: s.carrier.trying(d.rule, d.to)})
 			})
 			defer trying.Stop()
 		}

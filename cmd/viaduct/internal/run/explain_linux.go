@@ -32,7 +32,9 @@ type stats struct {
 
 // An event is one line of --explain.
 type event struct {
-	Call    string         `json:"call"` // connect, trying before a slow connect, listen, accept, portmap, or reset at the end of a broken connection
+	// connect, trying before a slow connect, listen, accept, portmap, or reset at the end of a
+	// broken connection
+	Call    string         `json:"call"`
 	Pid     int            `json:"pid,omitempty"`
 	Program string         `json:"program,omitempty"`
 	Local   netip.AddrPort `json:"local,omitzero"`

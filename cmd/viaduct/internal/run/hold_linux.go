@@ -161,7 +161,8 @@ func (s *supervisor) finishHold(tid int, b *borrowed, d *dial, h *holder) {
 		abort(d.conn)
 		s.names.end(b.cookie) // nevertheless, the program's socket may be connected
 		s.stats.Refused.Add(1)
-		s.explain.line(event{Call: "connect", thread: tid, Remote: d.to, Path: "refused", Why: "the program waits no longer: " + err.Error()})
+		s.explain.line(event{Call: "connect", thread: tid, Remote: d.to, Path: "refused",
+			Why: "the program waits no longer: " + err.Error()})
 		return
 	}
 	s.count(path)
@@ -217,7 +218,8 @@ func (h *holder) listen() error {
 		return err
 	}
 	drop := []unix.SockFilter{{Code: 0x06, K: 0}} // accept no packet
-	err := unix.SetsockoptSockFprog(h.fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: 1, Filter: &drop[0]})
+	err := unix.SetsockoptSockFprog(h.fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
+		&unix.SockFprog{Len: 1, Filter: &drop[0]})
 	if lerr := unix.Listen(h.fd, 0); lerr != nil {
 		return lerr
 	}

@@ -58,7 +58,8 @@ func TestSeizeLeavesDescriptors(t *testing.T) {
 		all, _ := freeDescriptors(t, 0)
 		_, giveBack := freeDescriptors(t, all-free)
 		s := new(supervisor)
-		h, err := s.seize(&borrowed{fd: fd, family: unix.AF_INET, cookie: 1}, &dial{to: netip.MustParseAddrPort("127.0.0.1:1")})
+		h, err := s.seize(&borrowed{fd: fd, family: unix.AF_INET, cookie: 1},
+			&dial{to: netip.MustParseAddrPort("127.0.0.1:1")})
 		left, _ := freeDescriptors(t, 0)
 		giveBack()
 		switch {

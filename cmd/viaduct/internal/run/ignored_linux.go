@@ -120,7 +120,8 @@ func handlersAtStart() (old [signals + 1]uint64, err error) {
 // sigaction makes the system call directly, because package signal does not let a program choose
 // the handler's address.
 func sigaction(sig syscall.Signal, set, old *[4]uint64) error {
-	_, _, e := unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(sig), uintptr(unsafe.Pointer(set)), uintptr(unsafe.Pointer(old)), 8, 0, 0)
+	_, _, e := unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(sig), uintptr(unsafe.Pointer(set)),
+		uintptr(unsafe.Pointer(old)), 8, 0, 0)
 	if e != 0 {
 		return e
 	}

@@ -146,7 +146,8 @@ func (s *supervisor) addListener(b *borrowed, thread int) error {
 		return err
 	}
 	if fresh && svc.far != nil {
-		s.explain.line(event{Call: "listen", thread: thread, Local: at, Path: "sdp", Why: "at " + svc.far.Addr().String()})
+		s.explain.line(event{Call: "listen", thread: thread, Local: at, Path: "sdp", Why: "at " +
+			svc.far.Addr().String()})
 	}
 	if fresh && svc.meet != nil {
 		s.explain.line(event{Call: "listen", thread: thread, Local: at, Path: "pair"})

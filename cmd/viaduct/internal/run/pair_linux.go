@@ -102,7 +102,8 @@ func (s *supervisor) addPair(cookie uint64, p *pair, n names, role string) {
 func (s *supervisor) watchPair(cookie uint64, n names, role string) {
 	s.e.Status.Server().Watch(status.Source{
 		Report: func(bool) status.Conn {
-			return status.Conn{Transport: "pair", Role: role, Local: n.local.String(), Remote: n.remote.String(), Path: "unix socket pair", State: "open", Credits: -1,
+			return status.Conn{Transport: "pair", Role: role, Local: n.local.String(),
+				Remote: n.remote.String(), Path: "unix socket pair", State: "open", Credits: -1,
 				Why: "both programs are on this host and run with --same-host"}
 		},
 		Ended: func() bool {

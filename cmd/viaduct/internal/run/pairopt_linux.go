@@ -21,7 +21,8 @@ import (
 func pairFilter() (rules []notify.Rule) {
 	for _, level := range []uint32{unix.IPPROTO_IP, unix.IPPROTO_TCP, unix.IPPROTO_IPV6} {
 		is := []notify.Cond{{Arg: 1, Low: level, High: level}}
-		rules = append(rules, notify.Rule{Nr: unix.SYS_SETSOCKOPT, If: is, Do: notify.Notify}, notify.Rule{Nr: unix.SYS_GETSOCKOPT, If: is, Do: notify.Notify})
+		rules = append(rules, notify.Rule{Nr: unix.SYS_SETSOCKOPT, If: is, Do: notify.Notify},
+			notify.Rule{Nr: unix.SYS_GETSOCKOPT, If: is, Do: notify.Notify})
 	}
 	return append(rules, notify.Rule{Nr: unix.SYS_GETSOCKOPT, Do: notify.Notify, If: []notify.Cond{
 		{Arg: 1, Low: unix.SOL_SOCKET, High: unix.SOL_SOCKET}, {Arg: 2, Low: unix.SO_PROTOCOL, High: unix.SO_DOMAIN}}})
@@ -32,12 +33,17 @@ func pairFilter() (rules []notify.Rule) {
 // no other options of TCP and IP.
 var shadowOptions = map[int][]int{
 	unix.SOL_SOCKET: {unix.SO_PROTOCOL, unix.SO_DOMAIN},
-	unix.IPPROTO_TCP: {unix.TCP_NODELAY, unix.TCP_MAXSEG, unix.TCP_CORK, unix.TCP_KEEPIDLE, unix.TCP_KEEPINTVL, unix.TCP_KEEPCNT, unix.TCP_SYNCNT,
-		unix.TCP_LINGER2, unix.TCP_DEFER_ACCEPT, unix.TCP_WINDOW_CLAMP, unix.TCP_INFO, unix.TCP_QUICKACK, unix.TCP_CONGESTION,
-		unix.TCP_THIN_LINEAR_TIMEOUTS, unix.TCP_THIN_DUPACK, unix.TCP_USER_TIMEOUT, unix.TCP_FASTOPEN, unix.TCP_NOTSENT_LOWAT,
+	unix.IPPROTO_TCP: {unix.TCP_NODELAY, unix.TCP_MAXSEG, unix.TCP_CORK, unix.TCP_KEEPIDLE,
+		unix.TCP_KEEPINTVL, unix.TCP_KEEPCNT, unix.TCP_SYNCNT,
+		unix.TCP_LINGER2, unix.TCP_DEFER_ACCEPT, unix.TCP_WINDOW_CLAMP, unix.TCP_INFO,
+		unix.TCP_QUICKACK, unix.TCP_CONGESTION,
+		unix.TCP_THIN_LINEAR_TIMEOUTS, unix.TCP_THIN_DUPACK, unix.TCP_USER_TIMEOUT, unix.TCP_FASTOPEN,
+		unix.TCP_NOTSENT_LOWAT,
 		unix.TCP_FASTOPEN_CONNECT},
-	unix.IPPROTO_IP: {unix.IP_TOS, unix.IP_TTL, unix.IP_RECVTOS, unix.IP_MTU_DISCOVER, unix.IP_RECVERR, unix.IP_FREEBIND, unix.IP_BIND_ADDRESS_NO_PORT},
-	unix.IPPROTO_IPV6: {unix.IPV6_V6ONLY, unix.IPV6_TCLASS, unix.IPV6_RECVTCLASS, unix.IPV6_UNICAST_HOPS, unix.IPV6_MTU_DISCOVER, unix.IPV6_RECVERR,
+	unix.IPPROTO_IP: {unix.IP_TOS, unix.IP_TTL, unix.IP_RECVTOS, unix.IP_MTU_DISCOVER,
+		unix.IP_RECVERR, unix.IP_FREEBIND, unix.IP_BIND_ADDRESS_NO_PORT},
+	unix.IPPROTO_IPV6: {unix.IPV6_V6ONLY, unix.IPV6_TCLASS, unix.IPV6_RECVTCLASS,
+		unix.IPV6_UNICAST_HOPS, unix.IPV6_MTU_DISCOVER, unix.IPV6_RECVERR,
 		unix.IPV6_AUTOFLOWLABEL},
 }
 
@@ -94,7 +100,8 @@ func (p *pair) set(c *notify.Call, level, name int) unix.Errno {
 	if level == unix.IPPROTO_TCP && name == unix.TCP_CONGESTION && !allowedCongestion(unix.ByteSliceToString(b)) {
 		return unix.ENOENT
 	}
-	_, _, e := unix.Syscall6(unix.SYS_SETSOCKOPT, uintptr(p.shadow), uintptr(level), uintptr(name), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)-1), 0)
+	_, _, e := unix.Syscall6(unix.SYS_SETSOCKOPT, uintptr(p.shadow), uintptr(level), uintptr(name),
+		uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)-1), 0)
 	return e
 }
 
@@ -115,7 +122,8 @@ func (p *pair) get(c *notify.Call, level, name int) unix.Errno {
 	}
 	b := make([]byte, maxOption)
 	n = min(n, maxOption)
-	_, _, e := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(p.shadow), uintptr(level), uintptr(name), uintptr(unsafe.Pointer(&b[0])), uintptr(unsafe.Pointer(&n)), 0)
+	_, _, e := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(p.shadow), uintptr(level), uintptr(name),
+		uintptr(unsafe.Pointer(&b[0])), uintptr(unsafe.Pointer(&n)), 0)
 	if e != 0 {
 		return e
 	}
@@ -134,7 +142,8 @@ func (p *pair) get(c *notify.Call, level, name int) unix.Errno {
 
 // copiedOptions are the integer options that any socket has. They are copied from the program's TCP
 // socket to the unix socket that replaces it.
-var copiedOptions = []int{unix.SO_KEEPALIVE, unix.SO_OOBINLINE, unix.SO_RCVLOWAT, unix.SO_PRIORITY, unix.SO_REUSEADDR, unix.SO_REUSEPORT, unix.SO_BUSY_POLL}
+var copiedOptions = []int{unix.SO_KEEPALIVE, unix.SO_OOBINLINE, unix.SO_RCVLOWAT, unix.SO_PRIORITY,
+	unix.SO_REUSEADDR, unix.SO_REUSEPORT, unix.SO_BUSY_POLL}
 
 // copyOptions sets the program's options of a TCP socket on a unix socket.
 func copyOptions(to, from int) {
@@ -180,7 +189,8 @@ func copyOwner(to, from int) {
 func getLinger(fd int) (*unix.Linger, error) {
 	var l unix.Linger
 	n := uint32(unsafe.Sizeof(l))
-	_, _, e := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), unix.SOL_SOCKET, unix.SO_LINGER, uintptr(unsafe.Pointer(&l)), uintptr(unsafe.Pointer(&n)), 0)
+	_, _, e := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), unix.SOL_SOCKET, unix.SO_LINGER,
+		uintptr(unsafe.Pointer(&l)), uintptr(unsafe.Pointer(&n)), 0)
 	if e != 0 {
 		return nil, e
 	}

@@ -67,7 +67,8 @@ func (s *supervisor) explainReset(far net.Conn, err error) {
 	if _, ok := far.(*sdp.Conn); ok {
 		path = "sdp"
 	}
-	s.explain.line(event{Call: "reset", Local: addrPort(far.LocalAddr()), Remote: addrPort(far.RemoteAddr()), Path: path, Why: err.Error()})
+	s.explain.line(event{Call: "reset", Local: addrPort(far.LocalAddr()), Remote: addrPort(far.RemoteAddr()),
+		Path: path, Why: err.Error()})
 }
 
 func closeWrite(c stream) error {

@@ -185,7 +185,8 @@ func (p place) takes(to netip.AddrPort) error {
 		return err
 	}
 	for _, l := range all {
-		if a := l.Addr; a != p.addr.Addr() && (a == to.Addr() || any && a.IsUnspecified() && a.Is4() == to.Addr().Is4()) {
+		if a := l.Addr; a != p.addr.Addr() &&
+			(a == to.Addr() || any && a.IsUnspecified() && a.Is4() == to.Addr().Is4()) {
 			return errors.New("another listener is nearer to the address")
 		}
 	}

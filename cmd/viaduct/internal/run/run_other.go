@@ -12,7 +12,8 @@ import (
 // IsSupervisor returns false, because nothing is supervised on this system.
 func IsSupervisor() bool { return false }
 
-var errSystem = shell.Hint(errors.New("programs can be run over SDP on Linux with amd64 or arm64 only"), "use viaduct proxy")
+var errSystem = shell.Hint(errors.New("programs can be run over SDP on Linux with amd64 or arm64 only"),
+	"use viaduct proxy")
 
 // Main returns an error.
 func Main(_ context.Context, _ *shell.Env, o *Options) error {

@@ -19,7 +19,8 @@ import (
 
 // forwarded lists the signals that are passed on to the program.
 var forwarded = []syscall.Signal{
-	syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGALRM, syscall.SIGWINCH,
+	syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGUSR1,
+	syscall.SIGUSR2, syscall.SIGALRM, syscall.SIGWINCH,
 	syscall.SIGPWR, syscall.SIGVTALRM,
 }
 
@@ -141,7 +142,8 @@ func stopBy(sig syscall.Signal) {
 	// Package signal cannot restore the kernel's default action of a signal.
 	var kernels, ours [32]byte // struct sigaction
 	action := func(set, old *[32]byte) {
-		unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(sig), uintptr(unsafe.Pointer(set)), uintptr(unsafe.Pointer(old)), 8, 0, 0)
+		unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(sig), uintptr(unsafe.Pointer(set)),
+			uintptr(unsafe.Pointer(old)), 8, 0, 0)
 	}
 	action(&kernels, &ours)
 	defer action(&ours, nil)

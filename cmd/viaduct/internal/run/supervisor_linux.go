@@ -87,7 +87,8 @@ func supervise(e *shell.Env, o *Options, r rules, control string) error {
 	s.front = conn
 	s.alive, s.die = context.WithCancel(context.Background())
 	defer s.die()
-	s.ls = listeners{services: map[place]*service{}, sockets: map[uint64]*carriedListener{}, arrivals: map[netip.AddrPort]*arrival{}}
+	s.ls = listeners{services: map[place]*service{}, sockets: map[uint64]*carriedListener{},
+		arrivals: map[netip.AddrPort]*arrival{}}
 	if err := s.open(); err != nil {
 		return fail(ExitRun, err)
 	}
@@ -96,7 +97,8 @@ func supervise(e *shell.Env, o *Options, r rules, control string) error {
 	}
 	outlive(ignored)
 	s.sigs.count()
-	cmd := &notify.Command{Path: path, Args: o.Args, Rules: s.filter(), Ignored: uint64(ignored), Before: s.giveListener}
+	cmd := &notify.Command{Path: path, Args: o.Args, Rules: s.filter(), Ignored: uint64(ignored),
+		Before: s.giveListener}
 	if os.Getenv("LISTEN_PID") == strconv.Itoa(os.Getppid()) {
 		cmd.PidEnv = []string{"LISTEN_PID"}
 	}
@@ -229,7 +231,8 @@ func (s *supervisor) filter() []notify.Rule {
 		{Nr: unix.SYS_GETPEERNAME, Do: notify.Notify},
 	}
 	if len(s.rules.listen) > 0 || len(s.rules.pairs) > 0 {
-		rules = append(rules, notify.Rule{Nr: unix.SYS_LISTEN, Do: notify.Notify}, notify.Rule{Nr: unix.SYS_ACCEPT, Do: notify.Notify},
+		rules = append(rules, notify.Rule{Nr: unix.SYS_LISTEN, Do: notify.Notify},
+			notify.Rule{Nr: unix.SYS_ACCEPT, Do: notify.Notify},
 			notify.Rule{Nr: unix.SYS_ACCEPT4, Do: notify.Notify})
 	}
 	if len(s.rules.pairs) > 0 {

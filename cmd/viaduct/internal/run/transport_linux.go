@@ -143,7 +143,8 @@ func (e *noSDPError) Error() string {
 	if e.until.IsZero() {
 		return fmt.Sprintf("no sdp at %v: it %s", e.at, e.what)
 	}
-	return fmt.Sprintf("no sdp at %v: it %s; not tried again for %v", e.at, e.what, time.Until(e.until).Round(time.Second))
+	return fmt.Sprintf("no sdp at %v: it %s; not tried again for %v", e.at, e.what,
+		time.Until(e.until).Round(time.Second))
 }
 
 func (e *noSDPError) Unwrap() error { return e.cause }

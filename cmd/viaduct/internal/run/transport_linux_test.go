@@ -46,7 +46,8 @@ func TestPlainPlaces(t *testing.T) {
 			}()
 			c := &carrier{options: sdp.Options{SetupTimeout: 2 * time.Second}}
 			at := addrPort(l.Addr())
-			if _, err := c.dial(t.Context(), &toRule{}, at, netip.Addr{}); err == nil || tc.remembered == errors.Is(err, sdp.ErrNoHelloAck) {
+			if _, err := c.dial(t.Context(), &toRule{}, at, netip.Addr{}); err == nil ||
+				tc.remembered == errors.Is(err, sdp.ErrNoHelloAck) {
 				t.Fatalf("the dial ends with %v", err)
 			}
 			if err := c.plain.known(at); (err != nil) != tc.remembered {

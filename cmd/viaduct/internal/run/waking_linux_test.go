@@ -35,7 +35,8 @@ func TestWakingByteLate(t *testing.T) {
 	s := &supervisor{alive: alive, ls: listeners{arrivals: map[netip.AddrPort]*arrival{}}}
 	defer s.relays.Wait()
 	defer die()
-	a := &arrival{near: near.(*net.TCPConn), from: addrPort(near.LocalAddr()), woken: true, watched: make(chan struct{})}
+	a := &arrival{near: near.(*net.TCPConn), from: addrPort(near.LocalAddr()), woken: true,
+		watched: make(chan struct{})}
 	close(a.watched)
 	s.ls.arrivals[a.from] = a
 	cl := &carriedListener{svc: &service{place: place{addr: addrPort(l.Addr())}}}

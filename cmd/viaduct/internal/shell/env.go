@@ -66,7 +66,8 @@ func NewEnv() *Env {
 // called after it, even if it fails.
 func (e *Env) Open() error {
 	var level slog.Level
-	if err := level.UnmarshalText([]byte(e.LogLevel)); err != nil || !strings.Contains("debug info warn error", e.LogLevel) {
+	if err := level.UnmarshalText([]byte(e.LogLevel)); err != nil ||
+		!strings.Contains("debug info warn error", e.LogLevel) {
 		return Usagef("--log-level %q is none of debug, info, warn, error", e.LogLevel)
 	}
 	o := &slog.HandlerOptions{Level: level, ReplaceAttr: plainAttr}

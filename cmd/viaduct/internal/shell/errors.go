@@ -172,9 +172,11 @@ func advice(verb string, err error) string {
 		return "the other side speaks without TLS: leave --tls out"
 	case errors.Is(err, fs.ErrNotExist):
 		return "check the name of the file"
-	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded), errors.Is(err, syscall.ETIMEDOUT):
+	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded),
+		errors.Is(err, syscall.ETIMEDOUT):
 		return "check that the host can be reached and answers"
-	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF),
+	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE), errors.Is(err, io.EOF),
+		errors.Is(err, io.ErrUnexpectedEOF),
 		errors.Is(err, net.ErrClosed), errors.Is(err, sdp.ErrReset):
 		return "the other side ended the connection: look at its log"
 	case errors.Is(err, syscall.ENETUNREACH), errors.Is(err, syscall.EHOSTUNREACH):
@@ -199,7 +201,8 @@ func ErrorKind(err error) string {
 		return "refused"
 	case errors.As(err, &dns):
 		return "name"
-	case errors.As(err, &unknown), errors.As(err, &wrongHost), errors.As(err, &invalid), errors.As(err, &alert), errors.As(err, &record):
+	case errors.As(err, &unknown), errors.As(err, &wrongHost), errors.As(err, &invalid),
+		errors.As(err, &alert), errors.As(err, &record):
 		return "tls"
 	case errors.As(err, &remote):
 		return "access"
@@ -213,7 +216,8 @@ func ErrorKind(err error) string {
 		return "permission"
 	case errors.Is(err, fs.ErrNotExist):
 		return "not_found"
-	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded), errors.Is(err, syscall.ETIMEDOUT):
+	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded),
+		errors.Is(err, syscall.ETIMEDOUT):
 		return "timeout"
 	case errors.Is(err, syscall.ENETUNREACH), errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, vi.ErrNotReachable):
 		return "unreachable"

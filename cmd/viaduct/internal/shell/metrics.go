@@ -81,8 +81,10 @@ func newMetrics() *Metrics {
 		transfers: histogram("viaduct_transfer_duration_seconds",
 			"Time in which a file was got or put, its verification included, by operation and result (ok or failed).", transferBuckets, "transport", "operation", "result"),
 	}
-	m.reg.MustRegister(m.opened, m.active, m.errors, m.bytes, m.units, m.unitBytes, m.retries, m.again, m.paths, m.setup, m.trips, m.requests, m.transfers, m.denied, &m.traffic,
-		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), collectors.NewBuildInfoCollector())
+	m.reg.MustRegister(m.opened, m.active, m.errors, m.bytes, m.units, m.unitBytes, m.retries,
+		m.again, m.paths, m.setup, m.trips, m.requests, m.transfers, m.denied, &m.traffic,
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		collectors.NewBuildInfoCollector())
 	return m
 }
 

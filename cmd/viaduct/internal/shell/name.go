@@ -10,7 +10,8 @@ import (
 // Name returns the name of a file for a line of output. A name that is not UTF-8, or would break
 // the line, is quoted with escapes.
 func Name(s string) string {
-	if utf8.ValidString(s) && !strings.HasPrefix(s, `"`) && !strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {
+	if utf8.ValidString(s) && !strings.HasPrefix(s, `"`) &&
+		!strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {
 		return s
 	}
 	return strconv.Quote(s)

@@ -45,7 +45,8 @@ func (e *Env) Progress(name string, total, done int64) *Bar {
 func (e *Env) bar(name decor.Decorator) *Bar {
 	r := &Bar{p: mpb.New(mpb.WithOutput(e.Stderr), mpb.WithWidth(40), mpb.WithRefreshRate(100*time.Millisecond))}
 	r.b = r.p.AddBar(0, mpb.PrependDecorators(name, decor.CountersKibiByte("% .1f / % .1f")),
-		mpb.AppendDecorators(decor.AverageSpeed(decor.SizeB1024(0), "% .1f "), decor.AverageETA(decor.ET_STYLE_GO), decor.Any(r.state)))
+		mpb.AppendDecorators(decor.AverageSpeed(decor.SizeB1024(0), "% .1f "),
+			decor.AverageETA(decor.ET_STYLE_GO), decor.Any(r.state)))
 	return r
 }
 

@@ -133,18 +133,27 @@ func trafficDesc(name, help string, labels ...string) *prometheus.Desc {
 }
 
 var (
-	trafficBytes     = trafficDesc("viaduct_transport_bytes_total", "Payload that the connections of a transport have carried, requests and answers of the command's own included.", "direction")
-	trafficMessages  = trafficDesc("viaduct_transport_messages_total", "Messages of the transport's protocol.", "direction")
-	trafficServed    = trafficDesc("viaduct_served_operations_total", "RDMA Reads and atomic operations of the peer that were answered.", "operation")
-	trafficNoReceive = trafficDesc("viaduct_messages_without_receive_total", "Messages for which no receive was posted.")
-	trafficStalls    = trafficDesc("viaduct_credit_stalls_total", "Times that payload had to wait for credit.")
-	trafficViolated  = trafficDesc("viaduct_protocol_violations_total", "Offences of the peer against the protocol, as SDP counts them.")
-	trafficMechanism = trafficDesc("viaduct_sdp_bytes_total", "Payload of SDP by the mechanism that has moved it.", "direction", "mechanism")
-	trafficCredits   = trafficDesc("viaduct_credits", "Messages that may be sent now, of all connections that count them.")
-	trafficNoCredit  = trafficDesc("viaduct_connections_without_credit", "Connections that may send nothing now.")
-	trafficRequests  = trafficDesc("viaduct_queued_requests", "Requests of message transports that are posted and not complete.")
-	trafficQueued    = trafficDesc("viaduct_queued_bytes", "Bytes of streams that are written and not sent and acknowledged.")
-	trafficMemory    = trafficDesc("viaduct_receive_buffer_bytes", "Memory of buffers for what peers send.")
+	trafficBytes = trafficDesc("viaduct_transport_bytes_total",
+		"Payload that the connections of a transport have carried, requests and answers of the command's own included.", "direction")
+	trafficMessages = trafficDesc("viaduct_transport_messages_total",
+		"Messages of the transport's protocol.", "direction")
+	trafficServed = trafficDesc("viaduct_served_operations_total",
+		"RDMA Reads and atomic operations of the peer that were answered.", "operation")
+	trafficNoReceive = trafficDesc("viaduct_messages_without_receive_total",
+		"Messages for which no receive was posted.")
+	trafficStalls   = trafficDesc("viaduct_credit_stalls_total", "Times that payload had to wait for credit.")
+	trafficViolated = trafficDesc("viaduct_protocol_violations_total",
+		"Offences of the peer against the protocol, as SDP counts them.")
+	trafficMechanism = trafficDesc("viaduct_sdp_bytes_total",
+		"Payload of SDP by the mechanism that has moved it.", "direction", "mechanism")
+	trafficCredits = trafficDesc("viaduct_credits",
+		"Messages that may be sent now, of all connections that count them.")
+	trafficNoCredit = trafficDesc("viaduct_connections_without_credit", "Connections that may send nothing now.")
+	trafficRequests = trafficDesc("viaduct_queued_requests",
+		"Requests of message transports that are posted and not complete.")
+	trafficQueued = trafficDesc("viaduct_queued_bytes",
+		"Bytes of streams that are written and not sent and acknowledged.")
+	trafficMemory = trafficDesc("viaduct_receive_buffer_bytes", "Memory of buffers for what peers send.")
 )
 
 // Describe is a method of prometheus.Collector.
@@ -194,7 +203,8 @@ func (t *traffic) Collect(ch chan<- prometheus.Metric) {
 	}
 	for name, n := range sums {
 		count := func(d *prometheus.Desc, v uint64, labels ...string) {
-			ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), append([]string{name}, labels...)...)
+			ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v),
+				append([]string{name}, labels...)...)
 		}
 		gauge := func(d *prometheus.Desc, v float64) {
 			ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, name)
@@ -237,7 +247,8 @@ func (m *Metrics) WatchVI(transport string, v *vi.VI, memory uint64) {
 	m.traffic.watch(&source{transport: transport, ended: func() bool { return v.State() == vi.Idle }, report: func() sample {
 		t := v.Traffic()
 		return sample{
-			counts{bytes: [2]uint64{t.ReceivedBytes, t.SentBytes}, messages: [2]uint64{t.ReceivedMessages, t.SentMessages}, servedReads: t.ServedReads},
+			counts{bytes: [2]uint64{t.ReceivedBytes, t.SentBytes},
+				messages: [2]uint64{t.ReceivedMessages, t.SentMessages}, servedReads: t.ServedReads},
 			gauges{credits: t.Credits, requests: t.SendPosted, memory: memory},
 		}
 	}})
@@ -252,7 +263,8 @@ func (m *Metrics) WatchQueuePair(q *iwarp.QueuePair, memory uint64) {
 	m.traffic.watch(&source{transport: "iwarp", ended: func() bool { return isClosed(q.Ended()) }, report: func() sample {
 		st := q.Stats()
 		return sample{
-			counts{bytes: [2]uint64{st.ReceivedBytes, st.SentBytes}, messages: [2]uint64{st.ReceivedMessages, st.SentMessages},
+			counts{bytes: [2]uint64{st.ReceivedBytes, st.SentBytes},
+				messages:    [2]uint64{st.ReceivedMessages, st.SentMessages},
 				servedReads: st.ServedReads, servedAtomics: st.ServedAtomics, noReceive: st.NoReceive},
 			gauges{credits: -1, requests: st.SendPosted, memory: memory},
 		}
@@ -268,7 +280,8 @@ func (m *Metrics) WatchStream(c net.Conn) {
 	switch c := c.(type) {
 	case *sdp.Conn:
 		m.path("sdp", StreamPath(c))
-		m.traffic.watch(&source{transport: "sdp", ended: func() bool { return isClosed(c.Done()) }, report: func() sample { return sdpSample(c.Stats()) }})
+		m.traffic.watch(&source{transport: "sdp", ended: func() bool { return isClosed(c.Done()) },
+			report: func() sample { return sdpSample(c.Stats()) }})
 	case *sdp.TCPConn:
 		m.paths.WithLabelValues("sdp", "fallback", "no_sdp").Inc()
 	case *net.TCPConn:
@@ -286,8 +299,10 @@ func StreamPath(c net.Conn) samehost.Path {
 }
 
 func sdpSample(st sdp.Stats) sample {
-	s := sample{counts{messages: [2]uint64{st.RecvMessages, st.SentMessages}, creditStalls: st.CreditStalls, violations: st.Violations,
-		byMechanism: [...][2]uint64{{st.RecvBytesBcopy, st.SentBytesBcopy}, {st.RecvBytesPrefix, st.SentBytesPrefix}, {st.RecvBytesTransact, st.SentBytesTransact},
+	s := sample{counts{messages: [2]uint64{st.RecvMessages, st.SentMessages},
+		creditStalls: st.CreditStalls, violations: st.Violations,
+		byMechanism: [...][2]uint64{{st.RecvBytesBcopy, st.SentBytesBcopy},
+			{st.RecvBytesPrefix, st.SentBytesPrefix}, {st.RecvBytesTransact, st.SentBytesTransact},
 			{st.RecvBytesRead, st.SentBytesRead}, {st.RecvBytesWrite, st.SentBytesWrite}},
 	}, gauges{credits: st.Credits, bytes: uint64(st.SendQueue), memory: uint64(st.Held)}}
 	for _, m := range s.byMechanism {

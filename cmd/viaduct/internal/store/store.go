@@ -65,7 +65,8 @@ func (s *Store) Close() error { return s.root.Close() }
 // clean makes a peer's path relative and clean; "" is the root itself. A path may have any bytes,
 // as on the system, except on Windows, where it is text.
 func clean(p string) (string, error) {
-	if !CanName(p) || strings.Contains(p, "\x00") || filepath.Separator != '/' && strings.ContainsRune(p, filepath.Separator) || strings.HasPrefix(p, "/") || len(p) > 4000 {
+	if !CanName(p) || strings.Contains(p, "\x00") || filepath.Separator != '/' &&
+		strings.ContainsRune(p, filepath.Separator) || strings.HasPrefix(p, "/") || len(p) > 4000 {
 		return "", ErrBadPath
 	}
 	c := path.Clean(p)
@@ -177,7 +178,8 @@ func (s *Store) View(p string, offset, length int64) (*View, error) {
 // short.
 func (v *View) Sum() ([32]byte, error) {
 	h := sha256.New()
-	n, err := io.CopyBuffer(struct{ io.Writer }{h}, io.NewSectionReader(v.file, v.offset, int64(len(v.Data))), make([]byte, 256<<10))
+	n, err := io.CopyBuffer(struct{ io.Writer }{h}, io.NewSectionReader(v.file, v.offset, int64(len(v.Data))),
+		make([]byte, 256<<10))
 	if err != nil {
 		return [32]byte{}, forPeer(err)
 	}

@@ -55,7 +55,8 @@ func (u *Upload) publish() error {
 	defer d.Close()
 	if u.temp == "" {
 		link := func(name string) error {
-			return unix.Linkat(unix.AT_FDCWD, "/proc/self/fd/"+strconv.Itoa(int(u.f.Fd())), int(d.Fd()), name, unix.AT_SYMLINK_FOLLOW)
+			return unix.Linkat(unix.AT_FDCWD, "/proc/self/fd/"+strconv.Itoa(int(u.f.Fd())),
+				int(d.Fd()), name, unix.AT_SYMLINK_FOLLOW)
 		}
 		err := link(u.base)
 		if err == nil {

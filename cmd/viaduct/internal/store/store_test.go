@@ -87,7 +87,8 @@ func TestPaths(t *testing.T) {
 	os.WriteFile(filepath.Join(dir, "in"), []byte("in"), 0o600)
 	os.Symlink("in", filepath.Join(dir, "good"))
 	os.Mkdir(filepath.Join(dir, "d"), 0o700)
-	for _, p := range []string{"link", "dirlink/secret", "rel/secret", "../" + filepath.Base(outside) + "/secret", "/etc/passwd", "a\\b", "a\x00",
+	for _, p := range []string{"link", "dirlink/secret", "rel/secret", "../" +
+		filepath.Base(outside) + "/secret", "/etc/passwd", "a\\b", "a\x00",
 		"d/../../x", "..", ".viaduct-x.partial", "missing", "d", ""} {
 		if v, err := s.View(p, 0, 0); err == nil {
 			v.Close()

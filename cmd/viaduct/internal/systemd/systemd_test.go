@@ -88,7 +88,8 @@ func TestWatchdog(t *testing.T) {
 		usec, pid string
 		want      time.Duration
 		bad       bool
-	}{{"", "", 0, false}, {"30000000", "", 30 * time.Second, false}, {"1000", strconv.Itoa(os.Getpid()), time.Millisecond, false}, {"1000", "1", 0, false}, {"soon", "", 0, true},
+	}{{"", "", 0, false}, {"30000000", "", 30 * time.Second, false},
+		{"1000", strconv.Itoa(os.Getpid()), time.Millisecond, false}, {"1000", "1", 0, false}, {"soon", "", 0, true},
 		{"-1", "", 0, true}, {"9223372036854775807", "", 0, true}} {
 		t.Setenv("WATCHDOG_USEC", c.usec)
 		t.Setenv("WATCHDOG_PID", c.pid)

@@ -91,7 +91,8 @@ func Read(file string) (*Token, error) {
 // of credentials, group permissions are allowed: they are the mask of an access control list that
 // names one user.
 func forbidden(file string) fs.FileMode {
-	if dir := os.Getenv("CREDENTIALS_DIRECTORY"); dir != "" && filepath.Dir(filepath.Clean(file)) == filepath.Clean(dir) {
+	if dir := os.Getenv("CREDENTIALS_DIRECTORY"); dir != "" &&
+		filepath.Dir(filepath.Clean(file)) == filepath.Clean(dir) {
 		return 0o007
 	}
 	return 0o077

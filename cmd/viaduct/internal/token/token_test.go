@@ -88,7 +88,8 @@ func TestProof(t *testing.T) {
 	if !tok.Verify(Client, c, s, p) {
 		t.Error("a proof is refused")
 	}
-	if tok.Verify(Server, c, s, p) || tok.Verify(Client, s, c, p) || tok.Verify(Client, c, NewNonce(), p) || other.Verify(Client, c, s, p) || tok.Verify(Client, c, s, Proof{}) {
+	if tok.Verify(Server, c, s, p) || tok.Verify(Client, s, c, p) || tok.Verify(Client, c, NewNonce(), p) ||
+		other.Verify(Client, c, s, p) || tok.Verify(Client, c, s, Proof{}) {
 		t.Error("a proof of something else is taken")
 	}
 	// HMAC-SHA256 as computed by another program: printf '...' | openssl dgst -sha256 -hmac

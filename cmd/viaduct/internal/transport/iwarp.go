@@ -36,7 +36,8 @@ func IWARPConfig(u *addr.URL, o *Options) *iwarp.Config {
 	window := int(u.Number("window", 0))
 	c := &iwarp.Config{
 		Device:  iwarp.NewDevice(iwarp.DeviceConfig{NoCRC: !u.Bool("crc")}),
-		Markers: u.Bool("markers"), FPDUSize: int(u.Number("fpdu", 0)), IRD: window, ORD: window, Plain: u.Choice("mpa") == "1", ClientServer: !u.Bool("p2p"),
+		Markers: u.Bool("markers"), FPDUSize: int(u.Number("fpdu", 0)), IRD: window, ORD: window,
+		Plain: u.Choice("mpa") == "1", ClientServer: !u.Bool("p2p"),
 		Immediate: true, CloseTimeout: iwarpClose,
 	}
 	c.SameHost, c.SameHostDir = sameHost(u)
@@ -235,7 +236,8 @@ func (c *iwarpConn) failure(err error) error {
 	if why == nil || errors.Is(why, io.EOF) {
 		return fmt.Errorf("the connection ended: %w", io.EOF)
 	}
-	if te, ok := errors.AsType[*iwarp.TerminateError](why); ok && te.Remote && te.Layer == iwarp.LayerRDMAP && te.Type == rdmap.TypeProtection {
+	if te, ok := errors.AsType[*iwarp.TerminateError](why); ok && te.Remote &&
+		te.Layer == iwarp.LayerRDMAP && te.Type == rdmap.TypeProtection {
 		return &msg.RemoteAccessError{Cause: why}
 	}
 	return why
@@ -333,7 +335,8 @@ func (c *iwarpConn) PostRead(local msg.Region, off, n int, remote msg.Remote) er
 }
 
 func (c *iwarpConn) postRDMA(op iwarp.Op, local msg.Region, off, n int, remote msg.Remote) error {
-	err := c.q.Post(iwarp.SendWR{Op: op, SG: []iwarp.SGE{local.(*iwarpRegion).r.SGE(off, n)}, Remote: iwarp.RemoteAddr{STag: remote.Handle, TO: remote.Address}})
+	err := c.q.Post(iwarp.SendWR{Op: op, SG: []iwarp.SGE{local.(*iwarpRegion).r.SGE(off, n)},
+		Remote: iwarp.RemoteAddr{STag: remote.Handle, TO: remote.Address}})
 	if err != nil {
 		return c.failure(err)
 	}

@@ -64,7 +64,8 @@ func TestParams(t *testing.T) {
 			t.Errorf("the table has %d as default of %s, sdp %d", n, name, want)
 		}
 	}
-	if d := addr.SchemeOf("vitcp").Param("window").Default; d != fmt.Sprint(vitcp.DefaultReadWindow) || d != fmt.Sprint(fcvi.DefaultMaxReads) {
+	if d := addr.SchemeOf("vitcp").Param("window").Default; d != fmt.Sprint(vitcp.DefaultReadWindow) ||
+		d != fmt.Sprint(fcvi.DefaultMaxReads) {
 		t.Errorf("the table has %s as default of window", d)
 	}
 	if u, _ := parse(t, "sdp://h:1?send-threshold=1KiB"); u != nil {

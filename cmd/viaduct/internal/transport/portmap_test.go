@@ -25,7 +25,8 @@ func TestMain(m *testing.M) { testkit.Main(m) }
 // the smallest. [D-71]
 func TestNetConnThroughPortmap(t *testing.T) {
 	pinned := func(p sdp.Policy, threshold int) sdp.Options {
-		return sdp.Options{SendPolicy: p, RecvPolicy: p, SendThreshold: threshold, RecvThreshold: 1, RecvBufferSize: 1024}
+		return sdp.Options{SendPolicy: p, RecvPolicy: p, SendThreshold: threshold, RecvThreshold: 1,
+			RecvBufferSize: 1024}
 	}
 	for _, v := range []struct {
 		name   string
@@ -109,7 +110,8 @@ func TestNetConnThroughPortmap(t *testing.T) {
 			})
 			// An answer that is good for one connection costs two messages each time: a request and
 			// a PMAck.
-			if n := asked.Load(); v.pmTime == portmap.Once && n < 2*conns || v.pmTime != portmap.Once && n >= 2*conns || conns < 5 {
+			if n := asked.Load(); v.pmTime == portmap.Once && n < 2*conns || v.pmTime != portmap.Once &&
+				n >= 2*conns || conns < 5 {
 				t.Errorf("%d datagrams for %d connections", n, conns)
 			}
 		})

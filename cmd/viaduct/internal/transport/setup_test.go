@@ -69,7 +69,8 @@ func TestHungServer(t *testing.T) {
 			if scheme == "sdp" {
 				return // the peer's time-out for the Hello is as long, and may end first
 			}
-			if line := shell.LastLine("ping", err); !errors.Is(err, os.ErrDeadlineExceeded) || !strings.Contains(line, "no answer within 10s") || !strings.Contains(line, "stopped") {
+			if line := shell.LastLine("ping", err); !errors.Is(err, os.ErrDeadlineExceeded) ||
+				!strings.Contains(line, "no answer within 10s") || !strings.Contains(line, "stopped") {
 				t.Error(line)
 			}
 		})

@@ -36,7 +36,8 @@ func viAttributes(u *addr.URL, o *Options) vi.Attributes {
 		Reliability: map[string]vi.Reliability{
 			"unreliable": vi.UnreliableDelivery, "delivery": vi.ReliableDelivery, "reception": vi.ReliableReception,
 		}[level],
-		FlowControl: u.Bool("flow"), MaxTransferSize: uint32(u.Number("mtu", def)), ReadWindow: int(u.Number("window", 0)),
+		FlowControl: u.Bool("flow"), MaxTransferSize: uint32(u.Number("mtu", def)),
+		ReadWindow:      int(u.Number("window", 0)),
 		EnableRDMAWrite: true, EnableRDMARead: level != "unreliable", // unreliable VIs have no RDMA Read
 	}
 }
@@ -271,7 +272,8 @@ func (r *viRegion) Close() error { return r.nic.DeregisterMem(r.r) }
 
 func (c *viConn) Register(b []byte, a msg.Access) (msg.Region, error) {
 	r, err := c.nic.RegisterMem(b, vi.MemAttributes{
-		Ptag: c.ptag, EnableRDMARead: a&msg.RemoteRead != 0, EnableRDMAWrite: a&msg.RemoteWrite != 0, Guarded: a&msg.Guarded != 0,
+		Ptag: c.ptag, EnableRDMARead: a&msg.RemoteRead != 0, EnableRDMAWrite: a&msg.RemoteWrite != 0,
+		Guarded: a&msg.Guarded != 0,
 	})
 	if err != nil {
 		return nil, err

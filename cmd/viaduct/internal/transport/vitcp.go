@@ -37,7 +37,8 @@ func vitcpNIC(u *addr.URL, o *Options, listen, host string, dials bool) (*vi.NIC
 }
 
 func vitcpProvider(u *addr.URL, o *Options, listen, host string, dials bool) (*vitcp.Provider, error) {
-	c := vitcp.Config{Listen: listen, Grace: vitcpGrace, Disconnect: true, TLSListen: o.TLSListen, Congestion: o.Congestion, Logger: o.Env.Log, ListenFunc: o.Env.Listen}
+	c := vitcp.Config{Listen: listen, Grace: vitcpGrace, Disconnect: true, TLSListen: o.TLSListen,
+		Congestion: o.Congestion, Logger: o.Env.Log, ListenFunc: o.Env.Listen}
 	c.SameHost, c.SameHostDir = sameHost(u)
 	if o.TLSDial != nil {
 		c.TLSDial = serverName(o.TLSDial, host)
@@ -99,7 +100,8 @@ func (s *vitcpListens) listen(u *addr.URL, o *Options) (nic *vi.NIC, over func()
 		}
 	}
 	if l.discs[disc] {
-		return nil, nil, &net.OpError{Op: "listen", Net: "tcp", Addr: a, Err: os.NewSyscallError("bind", syscall.EADDRINUSE)}
+		return nil, nil, &net.OpError{Op: "listen", Net: "tcp", Addr: a,
+			Err: os.NewSyscallError("bind", syscall.EADDRINUSE)}
 	}
 	if nic, err = openNIC(l.p, "", o); err != nil {
 		return nil, nil, err

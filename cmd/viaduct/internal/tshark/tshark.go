@@ -149,7 +149,8 @@ func (s *Shark) Compare(ctx context.Context, capture string, decoded []byte) (*R
 	r := &Report{Fields: make(map[string]int)}
 	ours := make(map[string][]seen)
 	columns := make(map[string]int) // index of each field in the lines of tshark's output
-	args := []string{"-r", capture, "-o", "fc.reassemble:FALSE", "-o", "infiniband.identify_payload:FALSE", "-T", "fields",
+	args := []string{"-r", capture, "-o", "fc.reassemble:FALSE", "-o", "infiniband.identify_payload:FALSE",
+		"-T", "fields",
 		"-E", "occurrence=a", "-E", "aggregator=~", "-e", "frame.number"}
 	for _, fault := range faults {
 		args = append(args, "-e", fault)
@@ -283,12 +284,14 @@ func difference(ours, shows []seen) string {
 		case i == len(shows):
 			return fmt.Sprintf("packet %d has %s, and tshark shows %d of %d", a.frame, a.value, i, len(ours))
 		case shows[i] != a:
-			return fmt.Sprintf("%s in packet %d, tshark shows %s in packet %d", a.value, a.frame, shows[i].value, shows[i].frame)
+			return fmt.Sprintf("%s in packet %d, tshark shows %s in packet %d", a.value, a.frame,
+				shows[i].value, shows[i].frame)
 		}
 	}
 	if len(shows) > len(ours) {
 		x := shows[len(ours)]
-		return fmt.Sprintf("tshark shows %d of %d: %s in packet %d is not decoded", len(shows), len(ours), x.value, x.frame)
+		return fmt.Sprintf("tshark shows %d of %d: %s in packet %d is not decoded", len(shows),
+			len(ours), x.value, x.frame)
 	}
 	return ""
 }

@@ -82,7 +82,8 @@ and --client, both are measured.`,
 			if p.Conns, err = benchNumbers("--conns", conns, 1, 10000); err != nil {
 				return err
 			}
-			if p.Rounds < 1 || p.Rounds > 1000 || p.Time < time.Millisecond || p.Time > time.Hour || p.IdleConns < 1 || p.IdleConns > 10000 {
+			if p.Rounds < 1 || p.Rounds > 1000 || p.Time < time.Millisecond || p.Time > time.Hour ||
+				p.IdleConns < 1 || p.IdleConns > 10000 {
 				return shell.Usagef("--rounds, --time or --idle-conns is out of range")
 			}
 			if cmd.Flags().Changed("interval") && (p.Interval < time.Millisecond || p.Interval > time.Hour) {
@@ -261,7 +262,8 @@ func runBench(ctx context.Context, e *shell.Env, p *bench.Plan, at string, rc re
 	if err != nil {
 		return err
 	}
-	r := benchReport{Machine: bench.Machine(), Processors: runtime.NumCPU(), Go: runtime.Version(), Date: time.Now().UTC().Format(time.DateOnly),
+	r := benchReport{Machine: bench.Machine(), Processors: runtime.NumCPU(), Go: runtime.Version(),
+		Date:       time.Now().UTC().Format(time.DateOnly),
 		Congestion: p.Congestion, Rounds: p.Rounds, Seconds: p.Time.Seconds()}
 	if busy, ok := bench.Busy(); ok {
 		if r.Busy = busy; busy > quietEnough {
@@ -269,7 +271,8 @@ func runBench(ctx context.Context, e *shell.Env, p *bench.Plan, at string, rc re
 		}
 	}
 	c, err := retrying(rc.retrier(ctx, e), func() (*bench.Client, error) {
-		return transport.Await(ctx, rc.wait, func() (*bench.Client, error) { return bench.Dial(ctx, u.HostPort(), e.Status.Server()) })
+		return transport.Await(ctx, rc.wait,
+			func() (*bench.Client, error) { return bench.Dial(ctx, u.HostPort(), e.Status.Server()) })
 	})
 	if err != nil {
 		return err
@@ -349,7 +352,8 @@ type benchTable struct {
 
 func newBenchTable(e *shell.Env, p *bench.Plan) *benchTable {
 	t := &benchTable{e: e, intervals: p.Interval > 0,
-		c: shell.NewColumns([]string{"op", "size>", "conns>", "transport", "path", "median>", "min>", "max>", "to TCP>", "CPU s/GB client>", "server>"})}
+		c: shell.NewColumns([]string{"op", "size>", "conns>", "transport", "path", "median>",
+			"min>", "max>", "to TCP>", "CPU s/GB client>", "server>"})}
 	for _, row := range p.Labels() {
 		t.c.Fit(benchLine(row))
 	}
@@ -359,7 +363,8 @@ func newBenchTable(e *shell.Env, p *bench.Plan) *benchTable {
 }
 
 func (t *benchTable) begin(r *benchReport) {
-	t.e.Printf("%s; %d processors; %s; %s; %d rounds of %gs\n\n", r.Machine, r.Processors, r.Go, r.Date, r.Rounds, r.Seconds)
+	t.e.Printf("%s; %d processors; %s; %s; %d rounds of %gs\n\n", r.Machine, r.Processors, r.Go,
+		r.Date, r.Rounds, r.Seconds)
 	if !t.intervals {
 		t.e.Printf("%s", t.c.Head())
 	}
@@ -391,7 +396,8 @@ func (t *benchTable) interval(i bench.Interval) {
 	if i.Done > 0 {
 		value = figure(i.Unit, i.Value)
 	}
-	t.e.Printf("%-9s %8d  %-20s  round %d  %15s s  %10d done  %10s\n", what, i.Size, i.Transport, i.Round, fmt.Sprintf("%.2f-%.2f", i.From, i.To), i.Done, value)
+	t.e.Printf("%-9s %8d  %-20s  round %d  %15s s  %10d done  %10s\n", what, i.Size, i.Transport,
+		i.Round, fmt.Sprintf("%.2f-%.2f", i.From, i.To), i.Done, value)
 }
 
 // clear removes the progress line, which may be on the same terminal.
@@ -421,7 +427,8 @@ func benchLine(row bench.Row) []string {
 	if row.ClientCPU > 0 {
 		cc, cs = fmt.Sprintf("%.2f", row.ClientCPU), fmt.Sprintf("%.2f", row.ServerCPU)
 	}
-	return append(line, pathWord(row.SharedMemory), figure(row.Unit, row.Median), figure(row.Unit, row.Min), figure(row.Unit, row.Max), ratio, cc, cs)
+	return append(line, pathWord(row.SharedMemory), figure(row.Unit, row.Median),
+		figure(row.Unit, row.Min), figure(row.Unit, row.Max), ratio, cc, cs)
 }
 
 // figure prints a value of a unit.

@@ -60,7 +60,8 @@ A new shell uses it.`,
 func complete(c *cobra.Command) {
 	if c.ValidArgsFunction == nil && len(c.ValidArgs) == 0 && c.HasParent() && !c.HasSubCommands() {
 		names := operands(c.Use)
-		c.ValidArgsFunction = func(c *cobra.Command, args []string, word string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		c.ValidArgsFunction = func(c *cobra.Command, args []string, word string) ([]cobra.Completion,
+			cobra.ShellCompDirective) {
 			if len(names) == 0 {
 				return nil, cobra.ShellCompDirectiveNoFileComp
 			}

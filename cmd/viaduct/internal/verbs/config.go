@@ -78,7 +78,8 @@ func readConfig(file string) (settings []setting, tables map[string]int, wrong [
 			table = name
 			tables[table] = line
 		case unstable.ArrayTable:
-			wrong = append(wrong, mistake{file, line, fmt.Sprintf("[[%s]]: a table is there once, as [%s]", name, name)})
+			wrong = append(wrong, mistake{file, line,
+				fmt.Sprintf("[[%s]]: a table is there once, as [%s]", name, name)})
 			table = name
 		case unstable.KeyValue:
 			v := x.Value()
@@ -323,7 +324,8 @@ func addConfig(root *cobra.Command) {
 	for _, t := range services {
 		f := service(root, t).Flags()
 		f.String(configFlag, "", "read the other flags from `FILE` (TOML); with -FILE, the file may be missing")
-		f.StringArray(defaultFlag, nil, "default of a flag that neither the command line nor the file sets, `FLAG=VALUE`; may be repeated")
+		f.StringArray(defaultFlag, nil,
+			"default of a flag that neither the command line nor the file sets, `FLAG=VALUE`; may be repeated")
 	}
 }
 
@@ -418,7 +420,8 @@ which keys such as tls-key name.`,
 			if err := printMistakes(e, args[0], wrong); err != nil || len(wrong) == 0 {
 				return err
 			}
-			return shell.Hint(fmt.Errorf("%s has %d mistakes", args[0], len(wrong)), "they are listed by line; viaduct config check --help shows the form")
+			return shell.Hint(fmt.Errorf("%s has %d mistakes", args[0], len(wrong)),
+				"they are listed by line; viaduct config check --help shows the form")
 		},
 	})
 	return c

@@ -14,7 +14,8 @@ import (
 
 // TestConfigFlags: a configuration file can set every flag of a service.
 func TestConfigFlags(t *testing.T) {
-	samples := map[string]string{"log-level": "debug", "log-format": "json", "metrics": ":0", "same-host": "auto", "name": "20:00:00:00:00:00:00:01",
+	samples := map[string]string{"log-level": "debug", "log-format": "json", "metrics": ":0",
+		"same-host": "auto", "name": "20:00:00:00:00:00:00:01",
 		"tls-pin": strings.Repeat("0", 64), "max-file": "1K", "cache": "never", "map": ":1=:2", "to": "tcp://h:1", "tls-side": "to", "join": "h:1", "listen": "tcp://h:1"}
 	for _, table := range services {
 		root := newRoot(shell.NewEnv())
@@ -48,7 +49,9 @@ func TestConfigFlags(t *testing.T) {
 			t.Errorf("%s: %v %v\n%s", table, err, wrong, text)
 		}
 		for _, n := range names {
-			if f := c.Flags().Lookup(n); samples[n] != "" && f.Value.String() != samples[n] && f.Value.String() != "["+samples[n]+"]" && n != "listen" || f.Value.Type() == "bool" && f.Value.String() != "true" {
+			if f := c.Flags().Lookup(n); samples[n] != "" && f.Value.String() != samples[n] &&
+				f.Value.String() != "["+samples[n]+"]" && n != "listen" || f.Value.Type() == "bool" &&
+				f.Value.String() != "true" {
 				t.Errorf("%s %s is %q", table, n, f.Value.String())
 			}
 		}

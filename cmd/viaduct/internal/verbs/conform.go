@@ -90,7 +90,8 @@ broken.`,
 	}
 	f := c.Flags()
 	f.BoolVar(&p.listen, "listen", false, "listen at URL and test the peers that dial it")
-	f.StringVar(&p.exec, "exec", "", "with --listen, run `COMMAND` for each case; {url}, {address}, {host} and {port} in it are the address")
+	f.StringVar(&p.exec, "exec", "",
+		"with --listen, run `COMMAND` for each case; {url}, {address}, {host} and {port} in it are the address")
 	f.StringArrayVar(&p.only, "only", nil, "run only the case `ID`, or the cases of requirement ID; may be repeated")
 	f.BoolVar(&p.dangerous, "dangerous", false, "also run cases that are known to crash some peers")
 	f.BoolVar(&p.list, "list", false, "list the cases and run none")
@@ -99,7 +100,8 @@ broken.`,
 	f.StringVar(&p.service, "service", "127.0.0.1:80", "portmap: the `ADDRESS` to ask for")
 	f.IntVar(&p.mtu, "mtu", 1024, "roce: the path `MTU` that the peer's queue pair is made for")
 	f.DurationVar(&p.wait, "wait", 0, "wait up to `TIME` for a peer that starts later")
-	f.DurationVar(&p.pause, "pause", 0, "iwarp: wait `TIME` after a Reply, for peers that do not read bytes that arrive at once")
+	f.DurationVar(&p.pause, "pause", 0,
+		"iwarp: wait `TIME` after a Reply, for peers that do not read bytes that arrive at once")
 	f.DurationVar(&p.patience, "patience", 3*time.Second, "`TIME` that the peer may take for an answer")
 	return c
 }
@@ -128,7 +130,8 @@ func conformURL(s string) (*addr.URL, error) {
 		u.Scheme = scheme
 		return u, nil
 	}
-	if u, _, err := parse(s); err == nil || slices.ContainsFunc(conformSchemes, func(x string) bool { return strings.HasPrefix(s, x+"://") }) {
+	if u, _, err := parse(s); err == nil ||
+		slices.ContainsFunc(conformSchemes, func(x string) bool { return strings.HasPrefix(s, x+"://") }) {
 		return u, err
 	}
 	return nil, shell.Usagef("address %q: it must start with %s", s, strings.Join(conformSchemes, "://, ")+"://")
@@ -175,7 +178,9 @@ func conformRun(ctx context.Context, e *shell.Env, u *addr.URL, p conformPlan) e
 	if len(cases) == 0 {
 		return shell.Usagef("there are no cases for %s with a peer that is %s", u.Scheme, role)
 	}
-	g := conform.Target{Disc: u.Disc, Service: p.service, Patience: p.patience, Quiet: min(p.patience, max(p.patience/10, 100*time.Millisecond)), Pause: p.pause, Dangerous: p.dangerous, Only: p.only,
+	g := conform.Target{Disc: u.Disc, Service: p.service, Patience: p.patience,
+		Quiet: min(p.patience, max(p.patience/10, 100*time.Millisecond)), Pause: p.pause,
+		Dangerous: p.dangerous, Only: p.only,
 		MTU: p.mtu, Datagrams: func(own netip.Addr) (net.PacketConn, error) { return listenRoCE(e, own) }}
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -277,7 +282,8 @@ func conformRun(ctx context.Context, e *shell.Env, u *addr.URL, p conformPlan) e
 		e.Printf("%s\n", report.Summary())
 	}
 	if n := report.Count(conform.Fail); n > 0 && err == nil {
-		err = shell.Hint(fmt.Errorf("%d of %d cases failed", n, len(report.Results)), "docs/requirements has the requirements by their ids")
+		err = shell.Hint(fmt.Errorf("%d of %d cases failed", n, len(report.Results)),
+			"docs/requirements has the requirements by their ids")
 	}
 	return err
 }

@@ -58,7 +58,8 @@ as proto=sdp, name~read, ddp.msn>=10 or wrong, all of which must hold.`,
 			return decodeLines(e, &stoppable{cmd.Context(), in}, opt, f)
 		},
 	}
-	c.Flags().StringArrayVar(&as, "as", nil, "decode connections of a port as a protocol, `PORT=PROTO`; may be repeated. PROTO is one of "+strings.Join(decode.Protocols, ", "))
+	c.Flags().StringArrayVar(&as, "as", nil,
+		"decode connections of a port as a protocol, `PORT=PROTO`; may be repeated. PROTO is one of "+strings.Join(decode.Protocols, ", "))
 	c.Flags().StringVar(&filter, "filter", "", "only messages for which all `TERMS` hold")
 	c.Flags().BoolVar(&summary, "summary", false, "count messages by connection instead")
 	c.Flags().BoolVar(&opt.Segments, "segments", false, "every segment of a message, not only the last")
@@ -73,7 +74,8 @@ func parseAs(list []string) (map[uint16]string, error) {
 		port, proto, _ := strings.Cut(s, "=")
 		n, err := strconv.ParseUint(port, 10, 16)
 		if err != nil || !slices.Contains(decode.Protocols, proto) {
-			return nil, fmt.Errorf("--as %q: want PORT=PROTO with PROTO one of %s", s, strings.Join(decode.Protocols, ", "))
+			return nil, fmt.Errorf("--as %q: want PORT=PROTO with PROTO one of %s", s,
+				strings.Join(decode.Protocols, ", "))
 		}
 		as[uint16(n)] = proto
 	}
@@ -203,7 +205,8 @@ func decodeSummary(e *shell.Env, in io.Reader, opt decode.Options, f *decode.Fil
 		e.Printf("%s\n", t.Head())
 		rows := [][]string{{"  ", "layer", "message", "count>", "bytes>"}}
 		for _, c := range t.Messages {
-			rows = append(rows, []string{"  " + c.Dir, c.Proto, c.Name, strconv.Itoa(c.Count), strconv.FormatUint(c.Bytes, 10)})
+			rows = append(rows, []string{"  " + c.Dir, c.Proto, c.Name, strconv.Itoa(c.Count),
+				strconv.FormatUint(c.Bytes, 10)})
 		}
 		e.Printf("%s", shell.Table(rows))
 		for _, m := range t.Modes {

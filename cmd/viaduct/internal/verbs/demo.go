@@ -141,7 +141,8 @@ func runDemo(ctx context.Context, e *shell.Env, dir string, args []string) error
 		}
 	}
 	if failed > 0 {
-		return shell.Hint(fmt.Errorf("%d of %d rows failed", failed, len(rows)), "run viaduct demo --log-level debug to see why")
+		return shell.Hint(fmt.Errorf("%d of %d rows failed", failed, len(rows)),
+			"run viaduct demo --log-level debug to see why")
 	}
 	return nil
 }

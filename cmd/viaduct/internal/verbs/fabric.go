@@ -99,7 +99,8 @@ fabrics use instead of HOST:PORT, with the same --registry:
 	f.DurationVar(&lease, "lease", defaultLease, "a registration expires `TIME` after this process has died")
 	f.StringVar(&name, "name", "", "switch name, a `WWN`; by default a random one")
 	f.Uint8Var(&domain, "domain", 1, "domain `NUMBER` of the switch; linked fabrics need different ones")
-	f.StringVar(&sameHost, "same-host", "auto", "shared memory instead of TCP for links within this host: `POLICY` is auto, off or require")
+	f.StringVar(&sameHost, "same-host", "auto",
+		"shared memory instead of TCP for links within this host: `POLICY` is auto, off or require")
 	f.StringVar(&congestion, "congestion", "", "congestion control `ALGORITHM` of the sockets (Linux)")
 	return c
 }

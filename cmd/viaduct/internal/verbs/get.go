@@ -47,7 +47,8 @@ func (r *transferResult) print(e *shell.Env) error {
 	if e.JSON {
 		return e.PrintJSON(r)
 	}
-	e.Printf("%s %s: %d bytes by %s in %.3f s (%s), sha256 %s verified\n", r.Verb, shell.Name(string(r.File)), r.Bytes, r.Mechanism, r.Seconds, shell.Rate(r.Rate), r.SHA256)
+	e.Printf("%s %s: %d bytes by %s in %.3f s (%s), sha256 %s verified\n", r.Verb,
+		shell.Name(string(r.File)), r.Bytes, r.Mechanism, r.Seconds, shell.Rate(r.Rate), r.SHA256)
 	return nil
 }
 
@@ -125,7 +126,8 @@ directory) are listed, and the exit status is then 1.`,
 			if err != nil {
 				return err
 			}
-			fc, err := cf.reach.files(cmd.Context(), e, func(ctx context.Context) (fileClient, error) { return dialFiles(ctx, e, u, t, o) })
+			fc, err := cf.reach.files(cmd.Context(), e,
+				func(ctx context.Context) (fileClient, error) { return dialFiles(ctx, e, u, t, o) })
 			if err != nil {
 				return err
 			}
@@ -252,7 +254,8 @@ func prefix(ctx context.Context, e *shell.Env, fc fileClient, u *addr.URL, f *os
 	if err != nil {
 		why = err.Error()
 	}
-	e.Log.Warn("the local bytes differ from the server's file, starting from the beginning", "file", f.Name(), "why", why)
+	e.Log.Warn("the local bytes differ from the server's file, starting from the beginning",
+		"file", f.Name(), "why", why)
 	h.Reset()
 	if err := f.Truncate(0); err != nil {
 		return 0, err

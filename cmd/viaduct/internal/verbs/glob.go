@@ -41,7 +41,8 @@ func glob(ctx context.Context, fc fileClient, pattern string) (base string, foun
 		return "", nil, false, err
 	}
 	if len(g.found) == 0 {
-		return "", nil, false, shell.Hint(fmt.Errorf("nothing at the server matches %q", pattern), "viaduct ls shows what is there")
+		return "", nil, false, shell.Hint(fmt.Errorf("nothing at the server matches %q", pattern),
+			"viaduct ls shows what is there")
 	}
 	literal = len(g.found) == 1 && g.found[0].rel == strings.Join(parts[n:], "/")
 	return g.base, g.found, literal, nil

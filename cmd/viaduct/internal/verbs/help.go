@@ -75,7 +75,8 @@ file's PATH comes next, and parameters last: ?NAME=VALUE&NAME=VALUE (quote the
 			if v := addr.SchemeOf("vitcp"); s.Name == "fcvi" && shared["vitcp"] && v.Param(p.Name) != nil {
 				continue
 			}
-			fmt.Fprintf(&b, "  %s=%s  [%s]\n%s", p.Name, p.Form(), strings.Join(facts(&p), "; "), wrap(p.About, "      ", 78))
+			fmt.Fprintf(&b, "  %s=%s  [%s]\n%s", p.Name, p.Form(), strings.Join(facts(&p), "; "),
+				wrap(p.About, "      ", 78))
 		}
 		shared[s.Name] = true
 	}

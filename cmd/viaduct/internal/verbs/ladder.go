@@ -113,7 +113,8 @@ text on standard output.`,
 			}
 			d := b.Diagram()
 			if len(d.Messages) == 0 {
-				return shell.Hint(errors.New("there is no message to draw"), "look at what viaduct decode prints; --as names the protocol of a port")
+				return shell.Hint(errors.New("there is no message to draw"),
+					"look at what viaduct decode prints; --as names the protocol of a port")
 			}
 			return writeLadder(e, d, out, form, toScale)
 		},

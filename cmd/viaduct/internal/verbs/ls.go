@@ -39,7 +39,8 @@ because ? begins the parameters of an address.`,
 			if err != nil {
 				return err
 			}
-			fc, err := cf.reach.files(cmd.Context(), e, func(ctx context.Context) (fileClient, error) { return dialFiles(ctx, e, u, t, o) })
+			fc, err := cf.reach.files(cmd.Context(), e,
+				func(ctx context.Context) (fileClient, error) { return dialFiles(ctx, e, u, t, o) })
 			if err != nil {
 				return err
 			}
@@ -75,7 +76,8 @@ because ? begins the parameters of an address.`,
 }
 
 func tooDeep(rel string) error {
-	return shell.Hint(fmt.Errorf("%s is more than %d directories deep", rel, maxDepth), "a symbolic link on the server may lead back to a directory above it")
+	return shell.Hint(fmt.Errorf("%s is more than %d directories deep", rel, maxDepth),
+		"a symbolic link on the server may lead back to a directory above it")
 }
 
 // checkName refuses an entry whose name would make a client read or write elsewhere.

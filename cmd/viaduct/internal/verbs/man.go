@@ -77,7 +77,8 @@ func manPage(c *cobra.Command) []byte {
 	if t := buildTime(); !t.IsZero() {
 		date = t.UTC().Format("2006-01-02")
 	}
-	fmt.Fprintf(&b, ".TH %s %s \"%s\" \"viaduct %s\" \"Viaduct\"\n", strings.ToUpper(roff(pageName(c))), section(c), date, roff(shell.Version()))
+	fmt.Fprintf(&b, ".TH %s %s \"%s\" \"viaduct %s\" \"Viaduct\"\n", strings.ToUpper(roff(pageName(c))),
+		section(c), date, roff(shell.Version()))
 	fmt.Fprintf(&b, ".SH NAME\n%s \\- %s\n", roff(pageName(c)), roff(c.Short))
 	if c.Runnable() {
 		b.WriteString(".SH SYNOPSIS\n")

@@ -21,7 +21,8 @@ import (
 )
 
 // speaking are the directories whose messages users may see.
-var speaking = []string{"cmd/viaduct", "iwarp", "vitcp", "fcvi", "sdp", "vi", "roce", "portmap", "registry", "samehost", "internal/fc", "internal/frameio",
+var speaking = []string{"cmd/viaduct", "iwarp", "vitcp", "fcvi", "sdp", "vi", "roce", "portmap",
+	"registry", "samehost", "internal/fc", "internal/frameio",
 	"internal/sdpcore", "internal/sock", "internal/rping", "internal/viplconf"}
 
 // TestMessagesNameNoFields: no message to the user names a field of a Go type.
@@ -122,7 +123,8 @@ func parsed(t *testing.T, dir string) (all []parsedFile) {
 					}
 				}
 			case *ast.BasicLit:
-				if s, err := strconv.Unquote(n.Value); n.Kind == token.STRING && err == nil && strings.Contains(s, " ") {
+				if s, err := strconv.Unquote(n.Value); n.Kind == token.STRING && err == nil &&
+					strings.Contains(s, " ") {
 					at := set.Position(n.Pos())
 					p.texts = append(p.texts, literal{fmt.Sprintf("%s:%d", filepath.ToSlash(at.Filename), at.Line), s})
 				}

@@ -93,7 +93,8 @@ func filesServer(t *testing.T, scheme, dir string) (e *shell.Env, u *addr.URL, s
 	ended := make(chan error, 1)
 	s := &server{e: e, store: st, ts: []*transport.Transport{lt}, rf: &registerFlags{}}
 	go func() {
-		ended <- s.run(ctx, []*addr.URL{lu}, &transport.Options{Env: e, RecvCount: memReceives, RecvSize: memReceiveSize})
+		ended <- s.run(ctx, []*addr.URL{lu}, &transport.Options{Env: e, RecvCount: memReceives,
+			RecvSize: memReceiveSize})
 		w.Close()
 	}()
 	line, err := bufio.NewReader(r).ReadString('\n')
@@ -228,7 +229,8 @@ func TestMetricsExact(t *testing.T) {
 					requests = gets * 28 // bytes of a Read Request Header [RDMAP 4.4]
 				}
 				check("client", client, map[string]float64{
-					series("viaduct_operations_total", "operation", "send"):       9, // open and close, three times, and extend, three times
+					// open and close, three times, and extend, three times
+					series("viaduct_operations_total", "operation", "send"):       9,
 					series("viaduct_operations_total", "operation", "receive"):    9,
 					series("viaduct_operations_total", "operation", "write"):      puts + 1,
 					series("viaduct_operations_total", "operation", "read"):       gets,
@@ -404,7 +406,8 @@ func TestMetricsOfPackage(t *testing.T) {
 		t.Fatalf("%d alerts, %d panels", len(alerts), panels)
 	}
 	for n := range known { // the dashboard shows all metrics
-		if base := strings.TrimSuffix(strings.TrimSuffix(n, "_sum"), "_count"); strings.HasPrefix(n, "viaduct_") && !asked[n] && !asked[base+"_bucket"] {
+		if base := strings.TrimSuffix(strings.TrimSuffix(n, "_sum"), "_count"); strings.HasPrefix(n, "viaduct_") &&
+			!asked[n] && !asked[base+"_bucket"] {
 			t.Errorf("neither an alert nor a panel asks for %s", n)
 		}
 	}

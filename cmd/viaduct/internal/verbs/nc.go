@@ -77,7 +77,8 @@ message marks the end. The address of a listener is printed on standard error.
 				defer cancel()
 			}
 			if t.IsStream() {
-				c, err := retrying(cf.reach.retrier(ctx, e), func() (net.Conn, error) { return ncStream(ctx, e, t, us[0], o, listen) })
+				c, err := retrying(cf.reach.retrier(ctx, e),
+					func() (net.Conn, error) { return ncStream(ctx, e, t, us[0], o, listen) })
 				if err != nil {
 					return err
 				}
@@ -97,7 +98,8 @@ message marks the end. The address of a listener is printed on standard error.
 	}
 	c.Flags().BoolVarP(&listen, "listen", "l", false, "listen on URL and accept one connection")
 	c.Flags().BoolVar(&peer, "peer", false, "connect in the peer-to-peer model (vitcp, fcvi)")
-	c.Flags().DurationVar(&connectTimeout, "connect-timeout", 0, "give up connecting after `TIME` in all; 0 means the transport's own limit")
+	c.Flags().DurationVar(&connectTimeout, "connect-timeout", 0,
+		"give up connecting after `TIME` in all; 0 means the transport's own limit")
 	cf.reach.add(c, true)
 	cf.add(c)
 	return c
@@ -248,7 +250,8 @@ func receiveOutput(ctx context.Context, e *shell.Env, scheme string, c msg.Conn)
 	for {
 		m, err := c.Recv(ctx)
 		if errors.Is(err, io.EOF) {
-			return shell.Hint(errors.New("the connection ended before the end of the other side's input"), "look at the other side")
+			return shell.Hint(errors.New("the connection ended before the end of the other side's input"),
+				"look at the other side")
 		}
 		if err != nil {
 			return err

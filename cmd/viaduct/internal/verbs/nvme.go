@@ -123,8 +123,10 @@ type nvmeStats struct{ t *nvme.Target }
 var (
 	nvmeQueues   = prometheus.NewDesc("viaduct_nvme_queues", "NVMe queues of hosts, admin queues included.", nil, nil)
 	nvmeCommands = prometheus.NewDesc("viaduct_nvme_commands_total", "Commands of hosts.", nil, nil)
-	nvmeFailed   = prometheus.NewDesc("viaduct_nvme_commands_failed_total", "Commands that were answered by an error.", nil, nil)
-	nvmeBytes    = prometheus.NewDesc("viaduct_nvme_bytes_total", "Bytes of disks that hosts have read or written.", []string{"operation"}, nil)
+	nvmeFailed   = prometheus.NewDesc("viaduct_nvme_commands_failed_total",
+		"Commands that were answered by an error.", nil, nil)
+	nvmeBytes = prometheus.NewDesc("viaduct_nvme_bytes_total",
+		"Bytes of disks that hosts have read or written.", []string{"operation"}, nil)
 )
 
 func (s nvmeStats) Describe(ch chan<- *prometheus.Desc) {

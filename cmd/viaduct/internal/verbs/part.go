@@ -99,7 +99,8 @@ func claim(f *os.File, part string) (bool, error) {
 		return false, err
 	}
 	if !free {
-		return false, shell.Hint(fmt.Errorf("another process is writing %s", part), "wait for it, or give another name by -o")
+		return false, shell.Hint(fmt.Errorf("another process is writing %s", part),
+			"wait for it, or give another name by -o")
 	}
 	mine, err := f.Stat()
 	if err != nil {

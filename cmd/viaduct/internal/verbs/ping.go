@@ -79,7 +79,8 @@ func pingCommand(e *shell.Env) *cobra.Command {
 	}
 	c.Flags().IntVarP(&count, "count", "c", 10, "make `COUNT` round trips; 0 means until interrupted")
 	c.Flags().StringVarP(&size, "size", "s", "64", "send messages of `BYTES` each")
-	c.Flags().DurationVarP(&interval, "interval", "i", 100*time.Millisecond, "`INTERVAL` between round trips; 0 means no pause")
+	c.Flags().DurationVarP(&interval, "interval", "i", 100*time.Millisecond,
+		"`INTERVAL` between round trips; 0 means no pause")
 	c.Flags().BoolVarP(&quiet, "quiet", "q", false, "print only the summary")
 	cf.reach.add(c, true)
 	cf.add(c)
@@ -170,7 +171,8 @@ func runPing(ctx context.Context, e *shell.Env, u *addr.URL, t *transport.Transp
 		}
 		tries = p.reach.retrier(ctx, e)
 		if !bytes.Equal(got, b) {
-			failed = shell.Hint(fmt.Errorf("round trip %d: what came back is not what was sent", r.Sent), "check that the other side is viaduct echo")
+			failed = shell.Hint(fmt.Errorf("round trip %d: what came back is not what was sent", r.Sent),
+				"check that the other side is viaduct echo")
 			break
 		}
 		r.Received++

@@ -92,8 +92,10 @@ mappings, until their leases expire, each for one connection only.`,
 	c.Flags().StringArrayVar(&maps, "map", nil, "a mapping, `CONVENTIONAL=SDPADDR`; may be repeated")
 	c.Flags().StringVar(&src.file, "file", "", "read the mappings from `FILE` and follow its changes")
 	c.Flags().StringVar(&src.registry, "registry", "", "use the mappings in the registry at `ADDRESS`")
-	c.Flags().StringArrayVar(&services, "service", nil, "answer only for `CONVENTIONAL`; needed with dns:, which cannot list its names")
-	c.Flags().StringVar(&cache, "cache", "30s", "how long clients may keep an answer of --map or --registry: never, forever or a `TIME` up to 254s")
+	c.Flags().StringArrayVar(&services, "service", nil,
+		"answer only for `CONVENTIONAL`; needed with dns:, which cannot list its names")
+	c.Flags().StringVar(&cache, "cache", "30s",
+		"how long clients may keep an answer of --map or --registry: never, forever or a `TIME` up to 254s")
 	return c
 }
 
@@ -165,8 +167,10 @@ type registryStats struct{ names, stale prometheus.Gauge }
 
 func newRegistryStats() registryStats {
 	return registryStats{
-		prometheus.NewGauge(prometheus.GaugeOpts{Name: "viaduct_registry_names", Help: "Names that the registry has for this process."}),
-		prometheus.NewGauge(prometheus.GaugeOpts{Name: "viaduct_registry_stale", Help: "1 while the registry can't be asked and its last known names are used."}),
+		prometheus.NewGauge(prometheus.GaugeOpts{Name: "viaduct_registry_names",
+			Help: "Names that the registry has for this process."}),
+		prometheus.NewGauge(prometheus.GaugeOpts{Name: "viaduct_registry_stale",
+			Help: "1 while the registry can't be asked and its last known names are used."}),
 	}
 }
 
@@ -238,8 +242,10 @@ func runPortmapServe(ctx context.Context, e *shell.Env, listen string, src mapSo
 // portmapStats exports the counters of a server.
 type portmapStats struct{ s *portmap.Server }
 
-var portmapDesc = prometheus.NewDesc("viaduct_portmap_events_total", "Events of the Port Mapper, by kind.", []string{"kind"}, nil)
-var portmapPending = prometheus.NewDesc("viaduct_portmap_pending", "Requests waiting for their acknowledgement.", nil, nil)
+var portmapDesc = prometheus.NewDesc("viaduct_portmap_events_total", "Events of the Port Mapper, by kind.",
+	[]string{"kind"}, nil)
+var portmapPending = prometheus.NewDesc("viaduct_portmap_pending",
+	"Requests waiting for their acknowledgement.", nil, nil)
 
 func (p portmapStats) Describe(ch chan<- *prometheus.Desc) { ch <- portmapDesc; ch <- portmapPending }
 
@@ -282,19 +288,23 @@ func portmapQuery(e *shell.Env) *cobra.Command {
 			start := time.Now()
 			m, err := retrying(rc.retrier(cmd.Context(), e), func() (portmap.Mapped, error) {
 				// Use a new client each time, since a client remembers that nothing answered.
-				return portmap.NewClient(cfg).Resolve(cmd.Context(), portmap.Query{Service: service, Local: netip.AddrPortFrom(netip.Addr{}, port)})
+				return portmap.NewClient(cfg).Resolve(cmd.Context(),
+					portmap.Query{Service: service, Local: netip.AddrPortFrom(netip.Addr{}, port)})
 			})
 			took := time.Since(start)
 			switch {
 			case errors.Is(err, portmap.ErrDenied):
-				return shell.Hint(fmt.Errorf("%v has no SDP address: %w", service, err), "connect to it by plain TCP, or map it with viaduct portmap serve --map")
+				return shell.Hint(fmt.Errorf("%v has no SDP address: %w", service, err),
+					"connect to it by plain TCP, or map it with viaduct portmap serve --map")
 			case errors.Is(err, portmap.ErrNoAnswer):
-				return shell.Hint(fmt.Errorf("%v: %w", service, err), "connect to it by plain TCP, or check that a Port Mapper runs there")
+				return shell.Hint(fmt.Errorf("%v: %w", service, err),
+					"connect to it by plain TCP, or check that a Port Mapper runs there")
 			case err != nil:
 				return err
 			}
 			if e.JSON {
-				return e.PrintJSON(map[string]any{"service": service.String(), "sdp": m.Address.String(), "pmtime": m.PmTime,
+				return e.PrintJSON(map[string]any{"service": service.String(), "sdp": m.Address.String(),
+					"pmtime":        m.PmTime,
 					"cache_seconds": m.PmTime.Duration().Seconds(), "milliseconds": float64(took.Microseconds()) / 1000})
 			}
 			keep := fmt.Sprintf("to be kept for %v", m.PmTime.Duration())

@@ -72,11 +72,13 @@ The flags of TLS apply to both sides, or to the side that --tls-side names.`,
 			if handover != "" && (cf.tls.Given() || e.Capture != nil) {
 				return shell.Usagef("--handover goes with neither TLS nor --pcap: their state cannot move")
 			}
-			p := &proxy{e: e, o: o, to: us[0], tt: ts[0], us: us[1:], ts: ts[1:], live: map[*duplex]struct{}{}, handover: handover, rf: &rf}
+			p := &proxy{e: e, o: o, to: us[0], tt: ts[0], us: us[1:], ts: ts[1:],
+				live: map[*duplex]struct{}{}, handover: handover, rf: &rf}
 			return p.run(cmd.Context())
 		},
 	}
-	c.Flags().StringVar(&handover, "handover", "", "take over from another process, and later hand over to one, through `SOCKET`")
+	c.Flags().StringVar(&handover, "handover", "",
+		"take over from another process, and later hand over to one, through `SOCKET`")
 	c.Flags().StringArrayVar(&listen, "listen", nil, "`URL` to accept streams on; may be repeated")
 	c.Flags().StringVar(&to, "to", "", "`URL` to carry them to")
 	rf.add(c, &cf)

@@ -205,7 +205,8 @@ func (v *psView) render(ps []status.Process, size size) string {
 	}
 	head = append(head, "CREDIT>", "QUEUED>", "WHY")
 	rows := [][]string{head}
-	row := func(p *status.Process, kind, local, remote, path, state, age, sent, received, srate, rrate, credits, queued, why string) {
+	row := func(p *status.Process, kind, local, remote, path, state, age, sent, received, srate,
+		rrate, credits, queued, why string) {
 		r := []string{fmt.Sprint(p.PID), oneLine(p.Program, 24), kind, local, remote, path, state, age, sent, received}
 		if rates {
 			r = append(r, srate, rrate)
@@ -222,7 +223,8 @@ func (v *psView) render(ps []status.Process, size size) string {
 			row(p, "idle", "-", "-", "-", "-", ageText(v.now.Sub(p.Started)), "-", "-", "-", "-", "-", "-", "")
 		}
 		for _, l := range p.Listeners {
-			row(p, "listen", l.URL, "-", l.Transport, "listening", ageText(v.now.Sub(l.Opened)), "-", "-", "-", "-", "-", "-", "")
+			row(p, "listen", l.URL, "-", l.Transport, "listening", ageText(v.now.Sub(l.Opened)),
+				"-", "-", "-", "-", "-", "-", "")
 		}
 		for j := range p.Conns {
 			c := &p.Conns[j]
@@ -233,7 +235,8 @@ func (v *psView) render(ps []status.Process, size size) string {
 			}
 			kind := cmp.Or(c.Role, "-")
 			row(p, kind, cmp.Or(c.Local, "-"), cmp.Or(c.Remote, "-"), c.Path, c.State, ageText(v.now.Sub(c.Opened)),
-				bytesText(float64(c.SentBytes)), bytesText(float64(c.ReceivedBytes)), sr, rr, credits, fmt.Sprint(c.Queued), c.Why)
+				bytesText(float64(c.SentBytes)), bytesText(float64(c.ReceivedBytes)), sr, rr,
+				credits, fmt.Sprint(c.Queued), c.Why)
 		}
 	}
 	states := make([]string, len(rows))

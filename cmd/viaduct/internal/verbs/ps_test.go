@@ -18,8 +18,10 @@ func TestPsNarrow(t *testing.T) {
 		PID: 123456, Program: "viaduct echo", Started: now.Add(-time.Hour),
 		Listeners: []status.Listener{{URL: "iwarp://127.0.0.1:17391", Transport: "iwarp", Opened: now}},
 		Conns: []status.Conn{{
-			Role: "accept", Local: "127.0.0.1:17391", Remote: "127.0.0.1:40022", Path: "iwarp", State: "open", Opened: now,
-			SentBytes: 1 << 30, ReceivedBytes: 1 << 30, Credits: 16, Why: "the address says so, and nothing else was asked for",
+			Role: "accept", Local: "127.0.0.1:17391", Remote: "127.0.0.1:40022", Path: "iwarp",
+			State: "open", Opened: now,
+			SentBytes: 1 << 30, ReceivedBytes: 1 << 30, Credits: 16,
+			Why: "the address says so, and nothing else was asked for",
 		}},
 	}}
 	wide := v.render(ps, size{})

@@ -105,7 +105,8 @@ status is then 1.`,
 				return err
 			}
 			defer ending(cmd.Context(), fc.Close)
-			r := &transferResult{Verb: "put", URL: u.String(), File: store.Text(args[0]), Transport: u.Scheme, Size: st.Size(), Bytes: st.Size()}
+			r := &transferResult{Verb: "put", URL: u.String(), File: store.Text(args[0]),
+				Transport: u.Scheme, Size: st.Size(), Bytes: st.Size()}
 			_, r.Mechanism = fc.Mechanisms()
 			bar := e.Progress(filepath.Base(args[0]), st.Size(), 0)
 			h := sha256.New()

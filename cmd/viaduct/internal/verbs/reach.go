@@ -143,9 +143,11 @@ func passing(err error) bool {
 		return !dns.IsNotFound
 	}
 	return slices.ContainsFunc([]error{
-		syscall.ECONNREFUSED, syscall.ECONNRESET, syscall.ECONNABORTED, syscall.EPIPE, syscall.ETIMEDOUT, syscall.EHOSTUNREACH, syscall.ENETUNREACH,
+		syscall.ECONNREFUSED, syscall.ECONNRESET, syscall.ECONNABORTED, syscall.EPIPE,
+		syscall.ETIMEDOUT, syscall.EHOSTUNREACH, syscall.ENETUNREACH,
 		os.ErrDeadlineExceeded, context.DeadlineExceeded, io.EOF, io.ErrUnexpectedEOF, net.ErrClosed,
-		vi.ErrNoMatch, vi.ErrNotReachable, vi.ErrTimeout, msg.ErrBroken, iwarp.ErrFlushed, iwarp.ErrClosed, iwarp.ErrPeerClosed, sdp.ErrReset, portmap.ErrNoAnswer,
+		vi.ErrNoMatch, vi.ErrNotReachable, vi.ErrTimeout, msg.ErrBroken, iwarp.ErrFlushed,
+		iwarp.ErrClosed, iwarp.ErrPeerClosed, sdp.ErrReset, portmap.ErrNoAnswer,
 	}, func(e error) bool { return errors.Is(err, e) })
 }
 

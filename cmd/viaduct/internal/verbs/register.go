@@ -30,7 +30,8 @@ type registerFlags struct {
 
 func (f *registerFlags) add(cmd *cobra.Command, conn *connFlags) {
 	f.conn = conn
-	cmd.Flags().StringArrayVar(&f.register, "register", nil, "register the listeners as `NAME`, or sdp ones for [ADDRESS]:PORT; may be repeated")
+	cmd.Flags().StringArrayVar(&f.register, "register", nil,
+		"register the listeners as `NAME`, or sdp ones for [ADDRESS]:PORT; may be repeated")
 	cmd.Flags().DurationVar(&f.lease, "lease", defaultLease, "a registration ends `TIME` after this process has died")
 }
 
@@ -145,7 +146,8 @@ func finder(e *shell.Env, at string) (transport.Finder, error) {
 			return "", fmt.Errorf("%s %q in the registry: %w", kind, name, err)
 		}
 		if a.Stale {
-			e.Log.Warn("the registry can't be asked: its last known answer is used", "kind", kind, "name", name, "value", a.Records[0].Value)
+			e.Log.Warn("the registry can't be asked: its last known answer is used", "kind",
+				kind, "name", name, "value", a.Records[0].Value)
 		}
 		return a.Records[0].Value, nil
 	}, nil
@@ -201,7 +203,8 @@ func ownAddresses(host string) ([]netip.Addr, error) {
 	}
 	all, err := net.InterfaceAddrs()
 	if err != nil {
-		return nil, shell.Hint(fmt.Errorf("the addresses of this host: %w", err), "listen at one of them, or let the service use AF_NETLINK")
+		return nil, shell.Hint(fmt.Errorf("the addresses of this host: %w", err),
+			"listen at one of them, or let the service use AF_NETLINK")
 	}
 	var found []netip.Addr
 	for _, n := range all {

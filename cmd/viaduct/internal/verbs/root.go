@@ -66,7 +66,8 @@ func Run(ctx context.Context, e *shell.Env, args []string) int {
 	if x, ok := errors.AsType[*shell.Exit](err); ok && x.Err == nil {
 		return x.Code
 	}
-	if errors.Is(context.Cause(ctx), shell.ErrInterrupted) && !errors.Is(err, shell.ErrInterrupted) && shell.ExitCode(err) != shell.ExitUsage {
+	if errors.Is(context.Cause(ctx), shell.ErrInterrupted) && !errors.Is(err, shell.ErrInterrupted) &&
+		shell.ExitCode(err) != shell.ExitUsage {
 		err = fmt.Errorf("%w (%w)", shell.ErrInterrupted, err)
 	}
 	verb := strings.TrimPrefix(strings.TrimPrefix(cmd.CommandPath(), "viaduct"), " ")
@@ -255,7 +256,8 @@ This build has: ` + strings.Join(transport.Names(), ", "),
 
 // unrecorded are the verbs for which --pcap would write an empty capture. bench is one of them,
 // because recording would change its measurements.
-var unrecorded = []string{"bench", "registry", "decode", "ladder", "wireshark", "ps", "stat", "vipl", "config", "version", "completion", "man", "help"}
+var unrecorded = []string{"bench", "registry", "decode", "ladder", "wireshark", "ps", "stat",
+	"vipl", "config", "version", "completion", "man", "help"}
 
 // mayRecord refuses --pcap for a verb that cannot record.
 func mayRecord(cmd *cobra.Command) error {
@@ -275,7 +277,9 @@ func commands(e *shell.Env) []*cobra.Command {
 	return []*cobra.Command{
 		demoCommand(e), serveCommand(e), getCommand(e), putCommand(e), lsCommand(e), syncCommand(e),
 		echoCommand(e), pingCommand(e), ncCommand(e), proxyCommand(e), nvmeCommand(e), runCommand(e),
-		benchCommand(e), rpingCommand(e), fabricCommand(e), portmapCommand(e), registryCommand(e), decodeCommand(e), ladderCommand(e), wiresharkCommand(e), psCommand(e), statCommand(e), conformCommand(e), viplCommand(e), configCommand(e), versionCommand(e),
+		benchCommand(e), rpingCommand(e), fabricCommand(e), portmapCommand(e), registryCommand(e),
+		decodeCommand(e), ladderCommand(e), wiresharkCommand(e), psCommand(e), statCommand(e),
+		conformCommand(e), viplCommand(e), configCommand(e), versionCommand(e),
 	}
 }
 
@@ -412,7 +416,8 @@ func (c *connFlags) options(e *shell.Env, listens bool, us ...*addr.URL) (*trans
 	if err != nil {
 		return nil, err
 	}
-	o := &transport.Options{Env: e, TLSDial: dial, TLSListen: listen, Congestion: c.congestion, Find: find, Wait: c.reach.wait, MTU: 1 << 20, RecvCount: 16}
+	o := &transport.Options{Env: e, TLSDial: dial, TLSListen: listen, Congestion: c.congestion,
+		Find: find, Wait: c.reach.wait, MTU: 1 << 20, RecvCount: 16}
 	if c.token != "" {
 		if o.Token, err = token.Read(c.token); err != nil {
 			return nil, fmt.Errorf("--token-file: %w", err)

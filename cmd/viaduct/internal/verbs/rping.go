@@ -179,7 +179,8 @@ func rpingServer(ctx context.Context, e *shell.Env, p rpingPlan) error {
 		if err != nil && ctx.Err() == nil {
 			return fmt.Errorf("rping with %s after %d rounds: %w", r.RemoteAddr(), n, err)
 		}
-		return rpingReport(e, rpingResult{Role: "server", Remote: r.RemoteAddr().String(), Rounds: n, Seconds: time.Since(start).Seconds()})
+		return rpingReport(e, rpingResult{Role: "server", Remote: r.RemoteAddr().String(),
+			Rounds: n, Seconds: time.Since(start).Seconds()})
 	}
 	var wg sync.WaitGroup
 	defer wg.Wait()

@@ -73,7 +73,8 @@ program cannot be executed, 127 if it does not exist.`,
 			case err != nil:
 				return &shell.Exit{Code: run.ExitRun, Err: shell.Usage(err)}
 			case len(o.To)+len(o.Listen) > 0 || o.SameHost != "" || o.PortMap != "":
-				return &shell.Exit{Code: run.ExitRun, Err: shell.Usagef("--rdma leaves TCP connections alone: --to, --listen, --portmap and --same-host do not go with it")}
+				return &shell.Exit{Code: run.ExitRun,
+					Err: shell.Usagef("--rdma leaves TCP connections alone: --to, --listen, --portmap and --same-host do not go with it")}
 			default:
 				o.Service = rdmaService(ds, noCRC, tcp)
 			}
@@ -83,18 +84,23 @@ program cannot be executed, 127 if it does not exist.`,
 	f := c.Flags()
 	f.SetInterspersed(false) // the flags after the program belong to the program
 	f.StringArrayVar(&o.To, "to", nil, "carry connections to `PREFIX[:PORT][=WHERE]`; may be repeated")
-	f.StringArrayVar(&o.Listen, "listen", nil, "carry connections to the listener at `PORT[=SDPPORT]`, or any; may be repeated")
+	f.StringArrayVar(&o.Listen, "listen", nil,
+		"carry connections to the listener at `PORT[=SDPPORT]`, or any; may be repeated")
 	f.StringVar(&o.PortMap, "portmap", "", "ask the Port Mapper at `ADDRESS[:PORT]` instead of each host's own")
-	f.StringVar(&o.PortMapListen, "portmap-listen", "", "be found for --listen by the Port Mapper at the UDP `ADDRESS`, or not, with off (default: that of this host, which this process is if no other is)")
+	f.StringVar(&o.PortMapListen, "portmap-listen", "",
+		"be found for --listen by the Port Mapper at the UDP `ADDRESS`, or not, with off (default: that of this host, which this process is if no other is)")
 	f.BoolVar(&check, "check", false, "print what this machine allows and run nothing; with --rdma, for RDMA programs")
 	f.BoolVar(&overRDMA, "rdma", false, "give the program RDMA devices, over iWARP")
-	f.StringArrayVar(&devices, "device", nil, "with --rdma: serve device `NAME[=ADDRESS,...]`, of RoCE if it begins with rxe, with these local addresses; may be repeated (default siw0, with all)")
+	f.StringArrayVar(&devices, "device", nil,
+		"with --rdma: serve device `NAME[=ADDRESS,...]`, of RoCE if it begins with rxe, with these local addresses; may be repeated (default siw0, with all)")
 	f.BoolVar(&noCRC, "no-crc", false, "with --rdma: use no MPA CRC if the peer agrees")
 	f.BoolVar(&tcp, "tcp", false, "with --rdma: use TCP within this host instead of shared memory")
 	f.BoolVar(&o.Require, "require", false, "fail connections that a rule covers and that cannot be carried")
-	f.StringVar(&o.SameHost, "same-host", "", "use unix socket pairs to programs on this host that also run with this flag; `PORT,...` for some ports only")
+	f.StringVar(&o.SameHost, "same-host", "",
+		"use unix socket pairs to programs on this host that also run with this flag; `PORT,...` for some ports only")
 	f.Lookup("same-host").NoOptDefVal = "any"
-	f.DurationVar(&o.Bound, "bound", 10*time.Millisecond, "let a connect call wait `TIME` before it is answered as in progress")
+	f.DurationVar(&o.Bound, "bound", 10*time.Millisecond,
+		"let a connect call wait `TIME` before it is answered as in progress")
 	f.StringVar(&o.Explain, "explain", "", "print the path of each connection, and why, on stderr or into `FILE`")
 	f.Lookup("explain").NoOptDefVal = "-"
 	c.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {

@@ -164,7 +164,8 @@ func (s *server) serveHTTP(l net.Listener, scheme string, fail chan<- error) *ht
 	var mu sync.Mutex
 	ended := map[net.Conn]func(){}
 	log := s.e.Log.With("transport", scheme)
-	files := httpfile.RequireToken(httpfile.NewHandler(s.store, log), s.token, log, func(err error) { s.denied(scheme, err) })
+	files := httpfile.RequireToken(httpfile.NewHandler(s.store, log), s.token, log,
+		func(err error) { s.denied(scheme, err) })
 	h := &http.Server{
 		Handler:           httpfile.Observe(files, s.observeHTTP(scheme)),
 		ReadHeaderTimeout: 30 * time.Second,

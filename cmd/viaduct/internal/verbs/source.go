@@ -42,7 +42,8 @@ func putStream(ctx context.Context, e *shell.Env, fc fileClient, u *addr.URL, na
 	switch {
 	case ctx.Err() != nil && err != nil:
 		return context.Cause(ctx)
-	case errors.Is(err, memsvc.ErrRefused), errors.Is(err, httpfile.ErrRefused), errors.Is(err, token.ErrMissing), errors.Is(err, token.ErrWrong):
+	case errors.Is(err, memsvc.ErrRefused), errors.Is(err, httpfile.ErrRefused),
+		errors.Is(err, token.ErrMissing), errors.Is(err, token.ErrWrong):
 		return err
 	case err != nil && r.Bytes > 0:
 		return shell.Hint(err, "nothing is left at the server; what was read can't be read again: run its producer again")

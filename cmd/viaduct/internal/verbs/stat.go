@@ -205,7 +205,8 @@ func statText(paint paint, ps []statProcess, all bool) string {
 			b.WriteString("  " + paint.red(p.Problem) + "\n")
 			continue
 		}
-		fmt.Fprintf(&b, "  viaduct %s, running for %s, %s of memory, %d goroutines, %d connections\n", cmp.Or(p.Version, "?"), ageText(now.Sub(p.Started)), bytesText(float64(p.Memory)), p.Threads, len(p.Conns))
+		fmt.Fprintf(&b, "  viaduct %s, running for %s, %s of memory, %d goroutines, %d connections\n",
+			cmp.Or(p.Version, "?"), ageText(now.Sub(p.Started)), bytesText(float64(p.Memory)), p.Threads, len(p.Conns))
 		for _, l := range p.Listeners {
 			fmt.Fprintf(&b, "  listening at %s\n", oneLine(l.URL, 200))
 		}

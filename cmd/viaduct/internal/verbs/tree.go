@@ -159,7 +159,8 @@ func (tr *tree) print() error {
 	case tr.dryRun:
 		tr.e.Printf("%s would move %d files, %d bytes; %d are there already\n", tr.verb, r.Files, r.Bytes, r.Alike)
 	default:
-		tr.e.Printf("%s %d files, %d bytes in %.3f s (%s), verified; %d were there already\n", tr.verb, r.Files, r.Bytes, r.Seconds, shell.Rate(r.Rate), r.Alike)
+		tr.e.Printf("%s %d files, %d bytes in %.3f s (%s), verified; %d were there already\n",
+			tr.verb, r.Files, r.Bytes, r.Seconds, shell.Rate(r.Rate), r.Alike)
 	}
 	return nil
 }
@@ -169,7 +170,8 @@ func (tr *tree) dial(ctx context.Context) (fileClient, error) {
 	if err != nil {
 		return nil, err
 	}
-	return tr.reach.files(ctx, tr.e, func(ctx context.Context) (fileClient, error) { return dialFiles(ctx, tr.e, tr.u, tr.t, o) })
+	return tr.reach.files(ctx, tr.e,
+		func(ctx context.Context) (fileClient, error) { return dialFiles(ctx, tr.e, tr.u, tr.t, o) })
 }
 
 // one copies the file of one job, counts it in the result and prints its name.
@@ -330,7 +332,8 @@ func (s *sizes) of(ctx context.Context, fc fileClient, remote string) (n int64, 
 	s.mu.Unlock()
 	l.once.Do(func() {
 		es, err := fc.List(ctx, d)
-		if err != nil && !errors.Is(err, memsvc.ErrRefused) && !errors.Is(err, httpfile.ErrRefused) { // otherwise it does not exist yet
+		if err != nil && !errors.Is(err, memsvc.ErrRefused) &&
+			!errors.Is(err, httpfile.ErrRefused) { // otherwise it does not exist yet
 			l.err = err
 		}
 		for _, en := range es {
@@ -365,7 +368,8 @@ func (tr *tree) getMatches(ctx context.Context, dir string, found []match, recur
 			case !recursive:
 				tr.left.add(m.rel, needsR)
 			default:
-				err = walk(ctx, fc, path.Join(tr.u.Path, m.rel), true, func(rel string, en store.Entry) error { return visit(path.Join(m.rel, rel), en) })
+				err = walk(ctx, fc, path.Join(tr.u.Path, m.rel), true,
+					func(rel string, en store.Entry) error { return visit(path.Join(m.rel, rel), en) })
 			}
 			if err != nil {
 				return err
@@ -474,7 +478,8 @@ type treeFlags struct {
 }
 
 func (f *treeFlags) addNoFollow(c *cobra.Command) {
-	c.Flags().BoolVar(&f.noFollow, "no-follow", false, "leave out symbolic links, instead of storing the files that they lead to")
+	c.Flags().BoolVar(&f.noFollow, "no-follow", false,
+		"leave out symbolic links, instead of storing the files that they lead to")
 }
 
 func (f *treeFlags) addParallel(c *cobra.Command) {

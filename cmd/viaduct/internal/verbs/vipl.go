@@ -72,7 +72,8 @@ is 1 if a NIC cannot be opened.`,
 			return viplReport(e, cfg, names)
 		},
 	}
-	c.Flags().StringVar(&config, "config", "", "the configuration `FILE` instead of that of VIPL_CONFIG or "+viplconf.DefaultFile)
+	c.Flags().StringVar(&config, "config", "", "the configuration `FILE` instead of that of VIPL_CONFIG or "+
+		viplconf.DefaultFile)
 	return c
 }
 
@@ -98,7 +99,8 @@ func viplReport(e *shell.Env, cfg *viplconf.Config, names []string) error {
 	rows := [][]string{{"name", "provider", "address", "transfer", "VIs", "descriptors", "levels"}}
 	for _, n := range all {
 		if n.Error == "" {
-			rows = append(rows, []string{n.Name, n.Provider, n.Address, strconv.Itoa(int(n.MaxTransfer)), strconv.Itoa(n.MaxVI), strconv.Itoa(n.MaxDescs), n.Levels})
+			rows = append(rows, []string{n.Name, n.Provider, n.Address, strconv.Itoa(int(n.MaxTransfer)),
+				strconv.Itoa(n.MaxVI), strconv.Itoa(n.MaxDescs), n.Levels})
 		}
 	}
 	if len(rows) > 1 {

@@ -44,7 +44,8 @@ type Conn struct {
 func Pair(max int) (a, b *Conn) {
 	s := &shared{broken: make(chan struct{})}
 	mk := func(h uint32) *Conn {
-		return &Conn{s: s, in: make(chan msg.Message, 16), closed: make(chan struct{}), max: max, regions: map[uint32]*region{}, next: h}
+		return &Conn{s: s, in: make(chan msg.Message, 16), closed: make(chan struct{}), max: max,
+			regions: map[uint32]*region{}, next: h}
 	}
 	a, b = mk(100), mk(500)
 	a.peer, b.peer = b, a
@@ -171,7 +172,8 @@ func (c *Conn) post(local msg.Region, off, n int, remote msg.Remote, want msg.Ac
 	}
 	l := local.(*region)
 	r := c.peer.regions[remote.Handle]
-	if c.regions[l.h] != l || r == nil || r.a&want == 0 || remote.Address < r.addr || remote.Address-r.addr > uint64(len(r.b)) ||
+	if c.regions[l.h] != l || r == nil || r.a&want == 0 || remote.Address < r.addr ||
+		remote.Address-r.addr > uint64(len(r.b)) ||
 		uint64(n) > uint64(len(r.b))-(remote.Address-r.addr) {
 		c.posted = append(c.posted, ErrAccess)
 		return nil

@@ -112,7 +112,8 @@ func describe(cfg Config, err error) error {
 	switch {
 	case errors.Is(err, rpctypes.ErrNoLeader):
 		return fmt.Errorf("%s has no leader, since too few of its members can reach each other: %w", at, err)
-	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, rpctypes.ErrTimeout), errors.Is(err, rpctypes.ErrTimeoutDueToLeaderFail):
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, rpctypes.ErrTimeout),
+		errors.Is(err, rpctypes.ErrTimeoutDueToLeaderFail):
 		return fmt.Errorf("%s gave no answer in time: it can't be reached, or has no quorum: %w", at, err)
 	}
 	return fmt.Errorf("%s: %w", at, err)
@@ -364,7 +365,8 @@ func (r *Registry) ask(ctx context.Context, used map[clientv3.LeaseID]bool, term
 			case resp.TTL <= 0:
 				terms[id] = term{granted: time.Duration(resp.GrantedTTL) * time.Second}
 			default:
-				terms[id] = term{asked.Add(time.Duration(resp.TTL) * time.Second), time.Duration(resp.GrantedTTL) * time.Second}
+				terms[id] = term{asked.Add(time.Duration(resp.TTL) * time.Second),
+					time.Duration(resp.GrantedTTL) * time.Second}
 			}
 		})
 	}

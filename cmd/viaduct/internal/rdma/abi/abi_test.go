@@ -51,7 +51,8 @@ func TestParseRequest(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := ParseRegMR(&r), (MRRequest{0x2000, 100, 0x3000, 7, 3, 0xab}); got != want || r.Response != 0x10 || r.Room != 20 {
+	if got, want := ParseRegMR(&r), (MRRequest{0x2000, 100, 0x3000, 7, 3, 0xab}); got != want ||
+		r.Response != 0x10 || r.Room != 20 {
 		t.Errorf("%+v, response %#x of %d", got, r.Response, r.Room)
 	}
 }
@@ -62,7 +63,8 @@ func FuzzRequest(f *testing.F) {
 	f.Add(words(uint32(AllocPD), 4|2<<16, 0x1000, 0))
 	f.Add(append(words(uint32(QueryDeviceEx), 1|38<<16, 0x1000, 0, 0, 0), make([]byte, 8)...))
 	f.Add(words(uint32(CMConnect), 280))
-	f.Add([]byte(ioctlBytes(objDevice, 0, ioctlAttr{2, 8, 1, uint64(AllocPD)}, ioctlAttr{0, 8, 1, 0}, ioctlAttr{1, 4, 1, 0x1000})))
+	f.Add([]byte(ioctlBytes(objDevice, 0, ioctlAttr{2, 8, 1, uint64(AllocPD)}, ioctlAttr{0, 8, 1, 0},
+		ioctlAttr{1, 4, 1, 0x1000})))
 	f.Add([]byte(ioctlBytes(objQP, 0, ioctlAttr{2, 0, 1, 1}, ioctlAttr{7, 8, 1, 1}, ioctlAttr{8, 20, 1, 0x1000})))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if r, err := ParseRequest(b); err == nil {
@@ -121,7 +123,8 @@ func TestEntries(t *testing.T) {
 	if !ParseSend(&b, &e) {
 		t.Fatal("refused")
 	}
-	want := SendEntry{ID: 77, Flags: 5, NumSGE: 2, Op: WROpRead, RKey: 0xaa, RAddr: 0xbb, SGE: [6]SGE{{0x100, 5, 6}, {0x200, 7, 8}}}
+	want := SendEntry{ID: 77, Flags: 5, NumSGE: 2, Op: WROpRead, RKey: 0xaa, RAddr: 0xbb,
+		SGE: [6]SGE{{0x100, 5, 6}, {0x200, 7, 8}}}
 	if e != want {
 		t.Errorf("%+v", e)
 	}
@@ -156,7 +159,8 @@ func TestNetlinkAck(t *testing.T) {
 	dev := []Found{{Driver: SIW, Index: 3, Name: "siw0", Uverbs: "uverbs3"}}
 	index := nlAttr(nil, attrDevIndex, Words(3))
 	for typ, attrs := range map[uint16][]byte{
-		NLGet: index, NLPortGet: nlAttr(index, attrPortIndex, Words(1)), NLSysGet: nil, NLResGet: index, NLStatGet: nlAttr(index, attrPortIndex, Words(1)),
+		NLGet: index, NLPortGet: nlAttr(index, attrPortIndex, Words(1)), NLSysGet: nil,
+		NLResGet: index, NLStatGet: nlAttr(index, attrPortIndex, Words(1)),
 		NLGetChardev: nlAttr(index, attrCharType, []byte("uverbs\x00")),
 	} {
 		req := nlMessage(typ, 1|nlAck, 7, 0, attrs)
@@ -165,7 +169,8 @@ func TestNetlinkAck(t *testing.T) {
 			t.Errorf("%#x: %d messages", typ, len(out))
 			continue
 		}
-		if a := Body(out[1]); a.U16(4) != nlError || a.U32(8) != 7 || a.U32(12) != 9 || a.U32(16) != 0 || !bytes.Equal(a[20:], req[:16]) {
+		if a := Body(out[1]); a.U16(4) != nlError || a.U32(8) != 7 || a.U32(12) != 9 ||
+			a.U32(16) != 0 || !bytes.Equal(a[20:], req[:16]) {
 			t.Errorf("%#x: acknowledged by %x", typ, a)
 		}
 		if out := AnswerNetlink(nlMessage(typ, 1, 7, 0, attrs), 9, dev); len(out) != 1 {
@@ -215,7 +220,8 @@ func TestNetlinkObjects(t *testing.T) {
 
 // A dump lists the devices. An unknown command is refused with the kernel's error.
 func TestAnswerNetlink(t *testing.T) {
-	dev := []Found{{Driver: SIW, Index: 3, Name: "siw0", GUID: 0x0102030405060708, Uverbs: "uverbs3", UverbsDev: CharDev(231, 195)}}
+	dev := []Found{{Driver: SIW, Index: 3, Name: "siw0", GUID: 0x0102030405060708, Uverbs: "uverbs3",
+		UverbsDev: CharDev(231, 195)}}
 	out := AnswerNetlink(nlMessage(NLGet, nlDump|1, 5, 0, nil), 9, dev)
 	if len(out) != 2 || Body(out[0]).U16(4) != NLGet || Body(out[0]).U32(8) != 5 || Body(out[0]).U32(12) != 9 ||
 		!bytes.Contains(out[0], []byte("siw0\x00")) || Body(out[1]).U16(4) != nlDone {
@@ -272,7 +278,8 @@ func TestFields(t *testing.T) {
 		end := 0
 		for _, f := range list {
 			if f.At < end || f.At+f.Size > l.in || f.At%f.Size != 0 {
-				t.Errorf("%v: %s is at %d and has %d bytes; the field before ends at %d, the body at %d", c, f.Name, f.At, f.Size, end, l.in)
+				t.Errorf("%v: %s is at %d and has %d bytes; the field before ends at %d, the body at %d",
+					c, f.Name, f.At, f.Size, end, l.in)
 			}
 			end = f.At + f.Size
 		}

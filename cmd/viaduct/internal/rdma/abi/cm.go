@@ -36,7 +36,8 @@ const (
 	numCMCommands
 )
 
-var cmNames = [numCMCommands]string{"create_id", "destroy_id", "bind_ip", "resolve_ip", "resolve_route", "query_route", "connect", "listen",
+var cmNames = [numCMCommands]string{"create_id", "destroy_id", "bind_ip", "resolve_ip",
+	"resolve_route", "query_route", "connect", "listen",
 	"accept", "reject", "disconnect", "init_qp_attr", "get_event", "get_option", "set_option", "notify", "join_ip_mcast", "leave_mcast",
 	"migrate_id", "query", "bind", "resolve_addr", "join_mcast"}
 

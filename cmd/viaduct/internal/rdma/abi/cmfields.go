@@ -26,7 +26,8 @@ func id(at int) Field { return Field{"id", at, 4, Identifier} }
 // cmFields are the bodies of the rdma_cm commands that iWARP uses, without the parts that nothing
 // reads.
 var cmFields = map[CMCommand][]Field{
-	CMCreateID:     {{"uid", 0, 8, Any}, {"response", 8, 8, Reply}, {"ps", 16, 2, PortSpace}, {"qp_type", 18, 1, IDType}},
+	CMCreateID: {{"uid", 0, 8, Any}, {"response", 8, 8, Reply}, {"ps", 16, 2, PortSpace},
+		{"qp_type", 18, 1, IDType}},
 	CMDestroyID:    {reply, id(8)},
 	CMBindIP:       {{"family", 8, 2, Family}, id(36)},
 	CMResolveIP:    {{"dst_family", 28, 2, Family}, id(56), {"timeout_ms", 60, 4, Any}},
@@ -39,9 +40,10 @@ var cmFields = map[CMCommand][]Field{
 	CMDisconnect:   {id(0)},
 	CMInitQPAttr:   {reply, id(8), {"qp_state", 12, 4, CMState}},
 	CMGetEvent:     {reply},
-	CMSetOption:    {{"optval", 0, 8, Value}, id(8), {"level", 12, 4, Level}, {"optname", 16, 4, Option}, {"optlen", 20, 4, OptionLen}},
-	CMNotify:       {id(0), {"event", 4, 4, Any}},
-	CMMigrateID:    {reply, id(8), {"fd", 12, 4, CMFile}},
+	CMSetOption: {{"optval", 0, 8, Value}, id(8), {"level", 12, 4, Level}, {"optname", 16, 4, Option},
+		{"optlen", 20, 4, OptionLen}},
+	CMNotify:    {id(0), {"event", 4, 4, Any}},
+	CMMigrateID: {reply, id(8), {"fd", 12, 4, CMFile}},
 }
 
 // CMCommands returns the commands of rdma_cm that have fields, in order.

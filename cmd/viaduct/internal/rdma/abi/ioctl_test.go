@@ -99,15 +99,18 @@ func TestParseIoctl(t *testing.T) {
 // where the attributes say.
 func TestIoctlCreateQP(t *testing.T) {
 	b := ioctlBytes(objQP, 0,
-		ioctlAttr{2, 0, 1, 11}, ioctlAttr{4, 0, 1, 12}, ioctlAttr{5, 0, 1, 13}, ioctlAttr{3, 0, 1, 14}, ioctlAttr{0, 0, 1, 0},
+		ioctlAttr{2, 0, 1, 11}, ioctlAttr{4, 0, 1, 12}, ioctlAttr{5, 0, 1, 13}, ioctlAttr{3, 0, 1, 14},
+		ioctlAttr{0, 0, 1, 0},
 		ioctlAttr{9, 8, 1, TypeRC}, ioctlAttr{7, 8, 1, 0xabcd}, ioctlAttr{10, 4, 1, 1 << 12}, ioctlAttr{12, 0, 1, 5},
-		ioctlAttr{8, 20, 1, 0x1000 + 24 + 16*13}, ioctlAttr{13, 20, 1, 0x5000}, ioctlAttr{14, 4, 1, 0x6000}, ioctlAttr{attrDriverOut, 8, 1, 0x7000})
+		ioctlAttr{8, 20, 1, 0x1000 + 24 + 16*13}, ioctlAttr{13, 20, 1, 0x5000},
+		ioctlAttr{14, 4, 1, 0x6000}, ioctlAttr{attrDriverOut, 8, 1, 0x7000})
 	b = append(b, Words(21, 22, 3, 4, 5)...)
 	v, err := ParseIoctl(SIW.ID, 0x1000, memoryAt(b))
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := QPRequest{UserHandle: 0xabcd, PD: 11, SendCQ: 12, RecvCQ: 13, SRQ: 14, SendWR: 21, RecvWR: 22, SendSGE: 3, RecvSGE: 4, Inline: 5,
+	want := QPRequest{UserHandle: 0xabcd, PD: 11, SendCQ: 12, RecvCQ: 13, SRQ: 14, SendWR: 21,
+		RecvWR: 22, SendSGE: 3, RecvSGE: 4, Inline: 5,
 		SignalAll: true, Type: TypeRC, IsSRQ: true}
 	if got := ParseCreateQP(v.Body); v.Command != CreateQP || got != want {
 		t.Errorf("%v %+v, want %+v", v.Command, got, want)
@@ -189,7 +192,8 @@ func TestMethods(t *testing.T) {
 			attrs = append(attrs, ioctlAttr{out.id, uint16(out.size), attrMandatory, 0x1000})
 		}
 		for i, in := range m.in { // an attribute may be for a feature that does not exist
-			if less := slices.Delete(slices.Clone(attrs), i, i+1); in.optional && errors.Is(parse(attrs), ErrCommand) && parse(less) == nil {
+			if less := slices.Delete(slices.Clone(attrs), i, i+1); in.optional &&
+				errors.Is(parse(attrs), ErrCommand) && parse(less) == nil {
 				attrs = less
 				break
 			}
@@ -218,7 +222,8 @@ func TestMethods(t *testing.T) {
 				check("too long", a.id, with(i, func(a *ioctlAttr) { a.len, a.data = a.len+1, 0x1000 }), ErrLength)
 				check("much too long", a.id, with(i, func(a *ioctlAttr) { a.len = MaxRequest + 1 }), ErrLength)
 				if m.in[k].kind == object {
-					check("with a handle that can't be", a.id, with(i, func(a *ioctlAttr) { a.data = 1 << 31 }), ErrLength)
+					check("with a handle that can't be", a.id,
+						with(i, func(a *ioctlAttr) { a.data = 1 << 31 }), ErrLength)
 				} else if a.len > 8 {
 					check("nowhere", a.id, with(i, func(a *ioctlAttr) { a.data = 8 }), ErrFault)
 				} else if m.in[k].kind == number {

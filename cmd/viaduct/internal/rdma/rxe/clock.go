@@ -3,7 +3,8 @@ package rxe
 import "time"
 
 // rnrTimes holds the times that the values of a responder's timer field stand for, in microseconds.
-var rnrTimes = [32]time.Duration{655360, 10, 20, 30, 40, 60, 80, 120, 160, 240, 320, 480, 640, 960, 1280, 1920, 2560, 3840, 5120,
+var rnrTimes = [32]time.Duration{655360, 10, 20, 30, 40, 60, 80, 120, 160, 240, 320, 480, 640,
+	960, 1280, 1920, 2560, 3840, 5120,
 	7680, 10240, 15360, 20480, 30720, 40960, 61440, 81920, 122880, 163840, 245760, 327680, 491520}
 
 func rnrTime(timer uint8) time.Duration { return rnrTimes[timer&31] * time.Microsecond }

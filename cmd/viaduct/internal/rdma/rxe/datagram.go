@@ -59,7 +59,8 @@ func (q *QP) datagram(a *Attributes, r *request) (outcome, Status) {
 		}
 	}
 	ipv4 := putGRH(b[:grhLen], own, to.DGID, int(e.size))
-	c := completion{kind: doneRecv, length: uint32(len(b)), src: q.num, flags: hasGRH, sl: levelIPv6, solicited: e.flags&flagSolicited != 0}
+	c := completion{kind: doneRecv, length: uint32(len(b)), src: q.num, flags: hasGRH,
+		sl: levelIPv6, solicited: e.flags&flagSolicited != 0}
 	if ipv4 {
 		c.sl = levelIPv4
 	}

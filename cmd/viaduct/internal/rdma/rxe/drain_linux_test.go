@@ -43,7 +43,8 @@ func TestDrain(t *testing.T) {
 		if tell {
 			want = 1
 		}
-		for end := time.Now().Add(time.Minute); a.qp.Query()[112] != 0 || events() != want; time.Sleep(time.Millisecond) {
+		for end := time.Now().Add(time.Minute); a.qp.Query()[112] != 0 ||
+			events() != want; time.Sleep(time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatalf("%d events, draining %d", events(), a.qp.Query()[112])
 			}
@@ -52,7 +53,8 @@ func TestDrain(t *testing.T) {
 		a.modify(abi.RTS, b.qp.num, nil)
 		a.want(2, Success)
 		drain() // at once, because nothing is in progress
-		for end := time.Now().Add(time.Minute); a.qp.Query()[112] != 0 || events() != 2*want; time.Sleep(time.Millisecond) {
+		for end := time.Now().Add(time.Minute); a.qp.Query()[112] != 0 ||
+			events() != 2*want; time.Sleep(time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatalf("%d events behind the second time", events())
 			}

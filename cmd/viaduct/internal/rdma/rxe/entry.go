@@ -185,8 +185,10 @@ func (o Op) localRights() uint32 {
 	return 0
 }
 
-var opNames = map[Op]string{OpWrite: "Write", OpWriteImm: "Write with immediate", OpSend: "Send", OpSendImm: "Send with immediate", OpRead: "Read",
-	OpCompareSwap: "Compare-and-Swap", OpFetchAdd: "Fetch-and-Add", OpLocalInvalidate: "Local Invalidate", OpBindWindow: "Bind",
+var opNames = map[Op]string{OpWrite: "Write", OpWriteImm: "Write with immediate", OpSend: "Send",
+	OpSendImm: "Send with immediate", OpRead: "Read",
+	OpCompareSwap: "Compare-and-Swap", OpFetchAdd: "Fetch-and-Add", OpLocalInvalidate: "Local Invalidate",
+	OpBindWindow:     "Bind",
 	OpSendInvalidate: "Send with Invalidate", OpAtomicWrite: "Atomic Write"}
 
 // String returns the name of the operation.

@@ -176,7 +176,8 @@ func (f *Fabric) attach(q *QP, g GID) error {
 	switch {
 	case q.groups[g]:
 		return nil
-	case len(q.groups) >= maxOwnGroups, len(f.groups[g]) >= maxMembers, f.groups[g] == nil && len(f.groups) >= maxGroups:
+	case len(q.groups) >= maxOwnGroups, len(f.groups[g]) >= maxMembers, f.groups[g] == nil &&
+		len(f.groups) >= maxGroups:
 		return ErrMemory
 	}
 	if f.groups[g] == nil {

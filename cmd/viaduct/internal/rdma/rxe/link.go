@@ -78,7 +78,8 @@ func (a *Attributes) rights() (r rocecore.Access) {
 
 // start makes the link ready to send.
 func (l *link) start(a *Attributes) {
-	l.pair.Send(rocecore.SendConfig{PSN: ib.PSN(a.SendPSN), MaxReads: int(a.MaxReads), Timeout: rocecore.AckTimeout(a.Timeout),
+	l.pair.Send(rocecore.SendConfig{PSN: ib.PSN(a.SendPSN), MaxReads: int(a.MaxReads),
+		Timeout: rocecore.AckTimeout(a.Timeout),
 		Retries: int(a.Retry), RNRRetry: int(a.RNRRetry)})
 }
 
@@ -126,7 +127,8 @@ func (l *link) take(short bool) (rs []*rocecore.Request, p progress) {
 			q.endDraining()
 		}
 		switch {
-		case s.ring.mem == nil || l.over, a.State != abi.RTS && a.State != abi.Err, s.ring.waiting() == uint32(len(l.posted)):
+		case s.ring.mem == nil || l.over, a.State != abi.RTS && a.State != abi.Err,
+			s.ring.waiting() == uint32(len(l.posted)):
 			return rs, idle
 		case len(rs) == postMost:
 			return rs, more
@@ -175,7 +177,8 @@ func (l *link) post(e *sendEntry) *sending {
 	w := &sending{posted: e.posted}
 	r := &w.request
 	*r = rocecore.Request{Op: coreOp[e.op], Remote: rocecore.Place{VA: e.remote.addr, Key: e.remote.key}, Key: e.imm,
-		SwapAdd: e.remote.swap, Compare: e.remote.compare, Fence: e.flags&flagFence != 0, Solicited: e.flags&flagSolicited != 0}
+		SwapAdd: e.remote.swap, Compare: e.remote.compare, Fence: e.flags&flagFence != 0,
+		Solicited: e.flags&flagSolicited != 0}
 	switch e.op {
 	case OpSendImm, OpWriteImm:
 		r.HasImm = true
@@ -186,7 +189,8 @@ func (l *link) post(e *sendEntry) *sending {
 	if e.inline != nil {
 		r.Buf = inline(append([]byte(nil), e.inline...))
 	} else {
-		w.buf = buffer{memory: l.qp.memory, need: e.op.localRights(), elements: append([]element(nil), e.elements.list()...), size: int(e.size)}
+		w.buf = buffer{memory: l.qp.memory, need: e.op.localRights(),
+			elements: append([]element(nil), e.elements.list()...), size: int(e.size)}
 		r.Buf = &w.buf
 	}
 	l.posted = append(l.posted, w)
@@ -196,6 +200,7 @@ func (l *link) post(e *sendEntry) *sending {
 
 // coreOp maps the operations that need a peer to those of rocecore.
 var coreOp = map[Op]rocecore.Op{
-	OpWrite: rocecore.Write, OpWriteImm: rocecore.Write, OpSend: rocecore.Send, OpSendImm: rocecore.Send, OpSendInvalidate: rocecore.SendInvalidate,
-	OpRead: rocecore.Read, OpCompareSwap: rocecore.CompareSwap, OpFetchAdd: rocecore.FetchAdd,
+	OpWrite: rocecore.Write, OpWriteImm: rocecore.Write, OpSend: rocecore.Send, OpSendImm: rocecore.Send,
+	OpSendInvalidate: rocecore.SendInvalidate,
+	OpRead:           rocecore.Read, OpCompareSwap: rocecore.CompareSwap, OpFetchAdd: rocecore.FetchAdd,
 }

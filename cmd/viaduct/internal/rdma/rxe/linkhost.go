@@ -12,7 +12,8 @@ var _ rocecore.Host = (*link)(nil)
 
 // remoteRights maps the accesses of a peer to the rights that a region must grant.
 var remoteRights = map[rocecore.Access]uint32{
-	rocecore.RemoteRead: abi.AccessRemoteRead, rocecore.RemoteWrite: abi.AccessRemoteWrite, rocecore.RemoteAtomic: abi.AccessRemoteAtomic,
+	rocecore.RemoteRead: abi.AccessRemoteRead, rocecore.RemoteWrite: abi.AccessRemoteWrite,
+	rocecore.RemoteAtomic: abi.AccessRemoteAtomic,
 }
 
 // find returns the region, held, that contains n bytes of memory that a peer names, and their
@@ -124,9 +125,12 @@ func (b *buffer) fill(m Memory, e *recvEntry) {
 
 // statusOf maps results to the statuses of completions.
 var statusOf = map[rocecore.Status]Status{
-	rocecore.OK: Success, rocecore.Flushed: Flushed, rocecore.LocalLength: LocalLength, rocecore.LocalProtection: LocalProtection,
-	rocecore.BadResponse: BadResponse, rocecore.RemoteInvalidRequest: RemoteInvalid, rocecore.RemoteAccess: RemoteAccess,
-	rocecore.RemoteOperation: RemoteOperation, rocecore.RetryExceeded: RetryExceeded, rocecore.RNRRetryExceeded: RNRRetryExceeded,
+	rocecore.OK: Success, rocecore.Flushed: Flushed, rocecore.LocalLength: LocalLength,
+	rocecore.LocalProtection: LocalProtection,
+	rocecore.BadResponse:     BadResponse, rocecore.RemoteInvalidRequest: RemoteInvalid,
+	rocecore.RemoteAccess:    RemoteAccess,
+	rocecore.RemoteOperation: RemoteOperation, rocecore.RetryExceeded: RetryExceeded,
+	rocecore.RNRRetryExceeded: RNRRetryExceeded,
 }
 
 // RequestDone implements rocecore.Host. It moves the queue pair to the error state before the

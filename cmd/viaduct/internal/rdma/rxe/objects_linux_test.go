@@ -104,7 +104,8 @@ func TestDatagrams(t *testing.T) {
 	a.memory.regions[1].set([]byte("some payload"))
 	send(2, home, b.qp.num)
 	a.want(2, Success)
-	if d := b.want(1, Success); d.length != grhLen+12 || d.src != a.qp.num || d.flags&hasGRH == 0 || string(b.memory.regions[1].get()[grhLen:][:12]) != "some payload" {
+	if d := b.want(1, Success); d.length != grhLen+12 || d.src != a.qp.num || d.flags&hasGRH == 0 ||
+		string(b.memory.regions[1].get()[grhLen:][:12]) != "some payload" {
 		t.Errorf("%+v %q", d, b.memory.regions[1].get())
 	}
 	b.receive(5, 1, 128)

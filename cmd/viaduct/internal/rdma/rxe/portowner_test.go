@@ -10,7 +10,8 @@ import (
 func TestFindPortUser(t *testing.T) {
 	const head = "   sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode ref pointer drops\n"
 	line := func(local, uid, inode string) string {
-		return " 1047: " + local + " 00000000:0000 07 00000000:00000000 00:00000000 00000000  " + uid + "        0 " + inode + " 2 0000000000000000 0\n"
+		return " 1047: " + local + " 00000000:0000 07 00000000:00000000 00:00000000 00000000  " +
+			uid + "        0 " + inode + " 2 0000000000000000 0\n"
 	}
 	addr := netip.MustParseAddr("127.0.0.2")
 	for _, c := range []struct {

@@ -78,7 +78,8 @@ func (f *Fabric) NewQP(c Config) (*QP, error) {
 	l := c.Limits
 	switch {
 	case c.Type < RC || c.Type > UD,
-		l.SendWR > MaxWR, c.SRQ == nil && l.RecvWR > MaxWR, l.SendSGE > MaxSGE, l.RecvSGE > MaxSGE, l.Inline > MaxInline:
+		l.SendWR > MaxWR, c.SRQ == nil && l.RecvWR > MaxWR, l.SendSGE > MaxSGE, l.RecvSGE > MaxSGE,
+		l.Inline > MaxInline:
 		return nil, ErrInvalid
 	}
 	q := &QP{fabric: f, typ: c.Type, signalAll: c.SignalAll, port: c.Port, memory: c.Memory, space: c.Space,

@@ -181,7 +181,8 @@ func (q *QP) write(r *request) verdict {
 		}
 	}
 	if e.op == OpWriteImm {
-		q.finishReceive(&completion{kind: doneRecvWriteImm, length: uint32(e.size), imm: e.imm, flags: hasGRH | hasImmediate,
+		q.finishReceive(&completion{kind: doneRecvWriteImm, length: uint32(e.size), imm: e.imm,
+			flags:     hasGRH | hasImmediate,
 			solicited: e.flags&flagSolicited != 0})
 	}
 	return good

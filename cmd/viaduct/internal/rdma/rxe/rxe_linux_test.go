@@ -71,7 +71,8 @@ func (s *store) Find(key uint32, addr, n uint64, need uint32) Region {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	b := s.regions[key]
-	if b == nil || addr < b.base || addr-b.base > uint64(len(b.bytes)) || n > uint64(len(b.bytes))-(addr-b.base) || b.rights&need != need {
+	if b == nil || addr < b.base || addr-b.base > uint64(len(b.bytes)) ||
+		n > uint64(len(b.bytes))-(addr-b.base) || b.rights&need != need {
 		return nil
 	}
 	b.Hold()
@@ -202,7 +203,8 @@ func newEndAt(t *testing.T, f *Fabric, at GID, typ Type, change func(*Config)) *
 	if e.cq, err = NewCQ(&heap{}, 63, CQEvents{func() {}, func() {}}); err != nil {
 		t.Fatal(err)
 	}
-	c := Config{Type: typ, Limits: Limits{SendWR: 15, RecvWR: 15, SendSGE: 4, RecvSGE: 4, Inline: 64}, Port: e.port, Arena: &heap{},
+	c := Config{Type: typ, Limits: Limits{SendWR: 15, RecvWR: 15, SendSGE: 4, RecvSGE: 4, Inline: 64},
+		Port: e.port, Arena: &heap{},
 		Memory: e.memory, Space: e.space, SendCQ: e.cq, RecvCQ: e.cq,
 		Event: func(t abi.AsyncType) {
 			e.mu.Lock()
@@ -330,7 +332,8 @@ func (e *end) poll() (c completion, ok bool) {
 		return c, false
 	}
 	b := abi.Body(r.slot(i))
-	c = completion{id: b.U64(0), status: Status(b.U32(8)), kind: b.U32(12), length: b.U32(20), imm: b.U32(24), qp: b.U32(28), src: b.U32(32), flags: b.U32(36)}
+	c = completion{id: b.U64(0), status: Status(b.U32(8)), kind: b.U32(12), length: b.U32(20),
+		imm: b.U32(24), qp: b.U32(28), src: b.U32(32), flags: b.U32(36)}
 	atomic.StoreUint32(r.index(consumerAt), (i+1)&r.mask)
 	return c, true
 }
@@ -386,7 +389,8 @@ func testRequests(t *testing.T, a, b *end) {
 		one(1, 12, 0)(e)
 		e.Put32(20, 0xabcd)
 	})
-	if c := b.want(7, Success); c.length != 12 || c.imm != 0xabcd || c.flags != hasGRH|hasImmediate || c.kind != doneRecv {
+	if c := b.want(7, Success); c.length != 12 || c.imm != 0xabcd || c.flags != hasGRH|hasImmediate ||
+		c.kind != doneRecv {
 		t.Errorf("Send with immediate: %+v", c)
 	}
 	a.want(3, Success)
@@ -396,7 +400,8 @@ func testRequests(t *testing.T, a, b *end) {
 		e.Put32(16, flagSignaled|flagInline)
 		copy(e[sendHeadLen:], "inline bytes")
 	})
-	if c := b.want(8, Success); c.kind != doneRecvWriteImm || c.length != 12 || string(theirs.get()[:12]) != "inline bytes" {
+	if c := b.want(8, Success); c.kind != doneRecvWriteImm || c.length != 12 ||
+		string(theirs.get()[:12]) != "inline bytes" {
 		t.Errorf("Write with immediate: %+v %q", c, theirs.get())
 	}
 	a.want(4, Success)
@@ -415,7 +420,8 @@ func testRequests(t *testing.T, a, b *end) {
 	a.want(6, Success)
 	a.post(OpCompareSwap, 6, atomicOf(42, 1))
 	a.want(6, Success)
-	if v, old := binary.LittleEndian.Uint64(theirs.get()), binary.LittleEndian.Uint64(mine.get()); v != 99 || old != 99 {
+	if v, old := binary.LittleEndian.Uint64(theirs.get()), binary.LittleEndian.Uint64(mine.get()); v != 99 ||
+		old != 99 {
 		t.Errorf("atomics: %d there, %d here", v, old)
 	}
 	a.none()

@@ -266,7 +266,8 @@ func (q *QP) flushSendsLocked() {
 
 // requests holds the operations that each type of queue pair supports.
 var requests = map[Type]map[Op]bool{
-	RC: {OpWrite: true, OpWriteImm: true, OpSend: true, OpSendImm: true, OpRead: true, OpCompareSwap: true, OpFetchAdd: true,
+	RC: {OpWrite: true, OpWriteImm: true, OpSend: true, OpSendImm: true, OpRead: true,
+		OpCompareSwap: true, OpFetchAdd: true,
 		OpLocalInvalidate: true, OpBindWindow: true, OpSendInvalidate: true, OpAtomicWrite: true},
 	UC: {OpWrite: true, OpWriteImm: true, OpSend: true, OpSendImm: true, OpLocalInvalidate: true, OpBindWindow: true},
 	UD: {OpSend: true, OpSendImm: true},
@@ -372,5 +373,6 @@ func (q *QP) explainFailure(a *Attributes, e *posted, status Status) {
 			why = ": that queue pair is in the state " + p.attrs.Load().State.String()
 		}
 	}
-	q.explain("queue pair %d -> %d at %v: %v of %d bytes failed: %v%s", q.num, a.DestQP, a.Path.DGID, e.op, e.size, status, why)
+	q.explain("queue pair %d -> %d at %v: %v of %d bytes failed: %v%s", q.num, a.DestQP,
+		a.Path.DGID, e.op, e.size, status, why)
 }

@@ -113,7 +113,8 @@ func (s *Space) NewWindow(m Memory, t WindowType, taken func(key uint32) bool) (
 	for {
 		var b [4]byte
 		rand.Read(b[:])
-		if w.key = binary.LittleEndian.Uint32(b[:]); w.key>>8 != 0 && s.windows[w.key>>8] == nil && !taken(w.key&^0xff) {
+		if w.key = binary.LittleEndian.Uint32(b[:]); w.key>>8 != 0 && s.windows[w.key>>8] == nil &&
+			!taken(w.key&^0xff) {
 			break
 		}
 	}

@@ -172,7 +172,8 @@ func TestWireDatagram(t *testing.T) {
 	a.memory.regions[1].set([]byte("x"))
 	send(3, 1, 7)
 	c := b.want(6, Success)
-	if c.length != 41 || c.src != a.qp.num || c.imm != 0xabcd || c.flags != hasGRH|hasImmediate || to.get()[40] != 'x' || to.get()[20] != 0x45 {
+	if c.length != 41 || c.src != a.qp.num || c.imm != 0xabcd || c.flags != hasGRH|hasImmediate ||
+		to.get()[40] != 'x' || to.get()[20] != 0x45 {
 		t.Errorf("%+v, %x", c, to.get()[:41])
 	}
 	b.none()
@@ -209,7 +210,8 @@ func TestWireDrain(t *testing.T) {
 // supervisor exactly once.
 func TestWireGroup(t *testing.T) {
 	a, b := wireEnds(t, UD)
-	group := GID{0: 0xff, 1: 0x0e, 10: 0xff, 11: 0xff, 12: 239, 13: 255, 14: byte(rand.IntN(256)), 15: byte(rand.IntN(256))}
+	group := GID{0: 0xff, 1: 0x0e, 10: 0xff, 11: 0xff, 12: 239, 13: 255, 14: byte(rand.IntN(256)),
+		15: byte(rand.IntN(256))}
 	if err := a.f.Attach(a.qp, group); err != nil { // one joins before it is ready, one after
 		t.Fatal(err)
 	}

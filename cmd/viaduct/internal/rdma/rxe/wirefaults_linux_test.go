@@ -14,7 +14,8 @@ import (
 // wire passes nothing more, they fail with RetryExceeded when the retries are exhausted.
 func TestWireFaults(t *testing.T) {
 	a, b := wireEnds(t, RC)
-	w, err := badwire.New(loopback().addr(), a.gid.addr(), b.gid.addr(), badwire.Faults{Seed: 8, Loss: 0.02, Duplicate: 0.02, Late: 0.02})
+	w, err := badwire.New(loopback().addr(), a.gid.addr(), b.gid.addr(),
+		badwire.Faults{Seed: 8, Loss: 0.02, Duplicate: 0.02, Late: 0.02})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,7 +57,8 @@ func TestWireFaults(t *testing.T) {
 	a.post(OpSend, 4, one(1, 8, 0))
 	a.post(OpSend, 5, one(1, 8, 0))
 	a.want(4, RetryExceeded)
-	if took, computed := time.Since(begin), 4096*time.Nanosecond<<code*(retries+1); took < computed || took > computed+5*time.Second {
+	if took, computed := time.Since(begin), 4096*time.Nanosecond<<code*(retries+1); took < computed ||
+		took > computed+5*time.Second {
 		t.Errorf("given up after %v, computed %v", took, computed)
 	}
 	a.want(5, Flushed)
