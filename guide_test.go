@@ -52,7 +52,8 @@ func TestGuide(t *testing.T) {
 			if err != nil || string(file) != program {
 				t.Errorf("%s: the program is not examples/%s/main.go (%v)", page, name, err)
 			}
-			if !strings.Contains(string(text), "`go run ./examples/"+name+"` ([file](../../examples/"+name+"/main.go))") {
+			if !strings.Contains(string(text), "`go run ./examples/"+name+"` ([file](../../examples/"+
+				name+"/main.go))") {
 				t.Errorf("%s does not say how examples/%s is run", page, name)
 			}
 			prints[name] = out
@@ -79,7 +80,8 @@ func TestGuide(t *testing.T) {
 		build = append(build, "./"+filepath.Dir(f))
 	}
 	if !testkit.LongRuns() {
-		t.Logf("%d programs were compared with their pages: VIADUCT_LONG=1 also runs them, which takes 20 s to link", len(prints))
+		t.Logf("%d programs were compared with their pages: VIADUCT_LONG=1 also runs them, which takes 20 s to link",
+			len(prints))
 		return
 	}
 	if out, err := exec.Command("go", build...).CombinedOutput(); err != nil {

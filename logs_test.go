@@ -49,7 +49,8 @@ var attributes = map[string]string{
 }
 
 // logging are methods of *slog.Logger, and of the command's own logger, with the index of the message; With has none.
-var logging = map[string]int{"Debug": 0, "Info": 0, "Notice": 0, "Warn": 0, "Error": 0, "DebugContext": 1, "InfoContext": 1, "WarnContext": 1, "ErrorContext": 1, "Log": 2, "LogAttrs": 2, "With": -1}
+var logging = map[string]int{"Debug": 0, "Info": 0, "Notice": 0, "Warn": 0, "Error": 0,
+	"DebugContext": 1, "InfoContext": 1, "WarnContext": 1, "ErrorContext": 1, "Log": 2, "LogAttrs": 2, "With": -1}
 
 // TestLogAttributes: every event is a constant short text, its attributes have keys of
 // the list above, and no key of the list is out of use.

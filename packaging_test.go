@@ -36,7 +36,8 @@ func TestPackaging(t *testing.T) {
 		return strings.Contains(l, "stage/viaduct,") || strings.Contains(l, ".spdx.json")
 	})
 	if len(nfpm) < 10 || !slices.Equal(nfpm2, releaser) {
-		t.Errorf("packaging/nfpm.yaml has\n%s\nand .goreleaser.yaml\n%s", strings.Join(nfpm2, "\n"), strings.Join(releaser, "\n"))
+		t.Errorf("packaging/nfpm.yaml has\n%s\nand .goreleaser.yaml\n%s", strings.Join(nfpm2, "\n"),
+			strings.Join(releaser, "\n"))
 	}
 	for _, l := range nfpm {
 		src, _, _ := strings.Cut(strings.TrimPrefix(l, "- {src: "), ",")
@@ -65,7 +66,8 @@ func TestReleaseNotes(t *testing.T) {
 		t.Fatal(err)
 	}
 	os.WriteFile(filepath.Join(dir, "packaging", "notes.sh"), script, 0o755)
-	os.WriteFile(filepath.Join(dir, "CHANGELOG.md"), []byte("# Changelog\n\n## Unreleased\n\n- new: c.\n\n## 1.1.0 (a day)\n\n- new: b,\n  of two lines.\n\n## 1.0.0\n\n- new: a.\n"), 0o644)
+	os.WriteFile(filepath.Join(dir, "CHANGELOG.md"),
+		[]byte("# Changelog\n\n## Unreleased\n\n- new: c.\n\n## 1.1.0 (a day)\n\n- new: b,\n  of two lines.\n\n## 1.0.0\n\n- new: a.\n"), 0o644)
 	for version, want := range map[string]string{"v1.1.0": "\n- new: b,\n  of two lines.\n", "1.0.0": "\n- new: a.\n", "v2.0.0": "\n- new: c.\n"} {
 		out, err := exec.Command(bash, filepath.Join(dir, "packaging", "notes.sh"), version).CombinedOutput()
 		if err != nil || string(out) != want {

@@ -87,7 +87,8 @@ func codeBlocks(lines []string) (blocks []codeBlock, prose []string) {
 			if said, ok := strings.CutPrefix(l, "<!-- "); ok {
 				mark = strings.TrimSuffix(said, " -->")
 			} else if !isIndented {
-				inList = strings.HasPrefix(l, "- ") || strings.HasPrefix(l, "* ") || strings.HasPrefix(l, "  ") && inList
+				inList = strings.HasPrefix(l, "- ") || strings.HasPrefix(l, "* ") ||
+					strings.HasPrefix(l, "  ") && inList
 			}
 			continue
 		}
@@ -219,7 +220,8 @@ func TestPageNames(t *testing.T) {
 		}
 		for i, l := range read(t, page) {
 			for _, m := range goArgument.FindAllStringSubmatch(l, -1) {
-				if name := strings.TrimRight(m[1], "./"); name != "" && !strings.HasSuffix(name, "NAME") && !all.has(name, ".") {
+				if name := strings.TrimRight(m[1], "./"); name != "" && !strings.HasSuffix(name, "NAME") &&
+					!all.has(name, ".") {
 					t.Errorf("%s:%d: there is no %s", page, i+1, m[1])
 				}
 			}
@@ -247,7 +249,8 @@ func TestWhereToLook(t *testing.T) {
 	word := regexp.MustCompile(`\w+`)
 	rows := 0
 	for i, l := range read(t, "ARCHITECTURE.md") {
-		if !strings.HasPrefix(l, "| ") || strings.HasPrefix(l, "| to find ") || strings.HasPrefix(l, "| state ") || !strings.Contains(l, "`") {
+		if !strings.HasPrefix(l, "| ") || strings.HasPrefix(l, "| to find ") ||
+			strings.HasPrefix(l, "| state ") || !strings.Contains(l, "`") {
 			continue
 		}
 		var source strings.Builder
@@ -255,7 +258,9 @@ func TestWhereToLook(t *testing.T) {
 		files := 0
 		for _, m := range codeSpan.FindAllStringSubmatch(l, -1) {
 			found := slices.DeleteFunc(slices.Clone(all.files), func(f string) bool {
-				return !strings.HasSuffix(f, ".go") || f != m[1] && path.Dir(f) != m[1] && path.Dir(f) != "internal/wire/"+m[1] && !strings.HasSuffix(f, "/"+m[1])
+				return !strings.HasSuffix(f, ".go") ||
+					f != m[1] && path.Dir(f) != m[1] && path.Dir(f) != "internal/wire/"+m[1] &&
+						!strings.HasSuffix(f, "/"+m[1])
 			})
 			if len(found) == 0 {
 				names = append(names, m[1])
@@ -313,7 +318,8 @@ func (b codeBlock) commands() (list []string) {
 }
 
 // notRun are the reasons for which no test runs a command.
-var notRun = []string{"two hosts", "root", "installs software", "needs other software", "long", "synopsis", "the reader's own program"}
+var notRun = []string{"two hosts", "root", "installs software", "needs other software", "long",
+	"synopsis", "the reader's own program"}
 
 // TestPageCommands: each command that a page shows is run by a test, or its block says why not. The
 // comment before the block is one of
@@ -354,7 +360,8 @@ func TestPageCommands(t *testing.T) {
 				}
 			case b.language == "console", page == "README.md", recipe.MatchString(strings.Join(b.lines, "\n")):
 			default:
-				t.Errorf("%s:%d: nothing runs %q: run it in a test, or say before the block why not", page, b.at, list[0])
+				t.Errorf("%s:%d: nothing runs %q: run it in a test, or say before the block why not",
+					page, b.at, list[0])
 			}
 		}
 	}

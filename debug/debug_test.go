@@ -35,7 +35,8 @@ func TestShown(t *testing.T) {
 	s.WatchConn(c, h)
 
 	ps, err := status.List(t.Context(), dir, false)
-	if err != nil || len(ps) != 1 || ps[0].Program != "test" || ps[0].Version != "7" || len(ps[0].Listeners) != 1 || len(ps[0].Conns) != 1 {
+	if err != nil || len(ps) != 1 || ps[0].Program != "test" || ps[0].Version != "7" ||
+		len(ps[0].Listeners) != 1 || len(ps[0].Conns) != 1 {
 		t.Fatalf("%+v, %v", ps, err)
 	}
 	x := ps[0].Conns[0]

@@ -140,7 +140,8 @@ func (p *port) connectRqst(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.Header)
 func (p *port) peerRqst(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.Header, q *iu.ConnectPayload, refuse func(iu.Reason)) {
 	var c *conn
 	for _, o := range p.handles.conns {
-		if o.matches(q.Remote, q.Local) && o.state != stHeld && o.state != stDiscSent && o.state != stError && (o.remote == nil || o.remote == r) {
+		if o.matches(q.Remote, q.Local) && o.state != stHeld && o.state != stDiscSent &&
+			o.state != stError && (o.remote == nil || o.remote == r) {
 			c = o
 			break
 		}
@@ -181,7 +182,8 @@ func (p *port) peerRqst(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.Header, q 
 // request is the older one.
 func (p *port) superseded(now fc.Time, r *fc.Remote, id uint32, q *iu.ConnectPayload) bool {
 	for _, o := range p.handles.all() {
-		if o.state != stHeld || o.mode != iu.PeerToPeer || o.taken || o.remote != r || !o.local.Equal(q.Remote) || !o.want.Equal(q.Local) {
+		if o.state != stHeld || o.mode != iu.PeerToPeer || o.taken || o.remote != r ||
+			!o.local.Equal(q.Remote) || !o.want.Equal(q.Local) {
 			continue
 		}
 		if int16(uint16(id)-uint16(o.their.id)) < 0 { // the difference of the ids is negative, modulo 2^16
@@ -332,7 +334,9 @@ func (c *conn) sendResp1(now fc.Time, reason iu.Reason) {
 	case iu.Accepted, iu.AlreadyConnected:
 		h.Flags |= iu.FlagPos
 		local := c.local
-		payload = p.cfg.codec.AppendConnectResp1(nil, &iu.AcceptPayload{Handle: c.handle, InitialMsgID: c.initTx, Local: local, Attributes: c.attrs, Security: c.sec})
+		payload = p.cfg.codec.AppendConnectResp1(nil,
+			&iu.AcceptPayload{Handle: c.handle, InitialMsgID: c.initTx, Local: local,
+				Attributes: c.attrs, Security: c.sec})
 	case iu.Pending:
 		h.Flags |= iu.FlagPend
 		u.Pending = true

@@ -59,7 +59,8 @@ func (c *conn) sendAnswer(now fc.Time, room int) int {
 			bad := *a
 			c.up.async(vi.ErrorRDMARProt, vi.OpRDMARead)
 			if bad.off == 0 {
-				c.answerError(now, &rxMsg{h: iu.Header{Op: iu.ReadRqst, MsgID: bad.id}, oxid: bad.oxid, rxid: bad.rxid}, iu.RDMAReadProt)
+				c.answerError(now, &rxMsg{h: iu.Header{Op: iu.ReadRqst, MsgID: bad.id}, oxid: bad.oxid, rxid: bad.rxid},
+					iu.RDMAReadProt)
 			} else {
 				c.fail2(now, iu.PortInternal, true)
 			}

@@ -18,12 +18,14 @@ import (
 // takes longer but succeeds.
 func TestLoginUnderNoise(t *testing.T) {
 	for seed := range uint64(60) {
-		s := newSimNoise(t, simConfig{seed: seed}, fabric.Noise{Loss: 0.03, Duplicate: 0.05, Reorder: 0.1, MaxDelay: 50 * time.Microsecond})
+		s := newSimNoise(t, simConfig{seed: seed}, fabric.Noise{Loss: 0.03, Duplicate: 0.05,
+			Reorder: 0.1, MaxDelay: 50 * time.Microsecond})
 		a, b := s.fake(0, iu.ReliableReception), s.fake(1, iu.ReliableReception)
 		s.serve(b, "disc")
 		s.dial(a, b, "disc", iu.ClientServer)
 		if !s.net.RunUntil(20*time.Minute, func() bool { return len(a.result) > 0 }) {
-			t.Fatalf("seed %d: no result; a %v b state %v; ports %v %v, topology %v", seed, a.c.state, b.result, s.ports[0].np.State(), s.ports[1].np.State(), s.ports[0].np.Topology())
+			t.Fatalf("seed %d: no result; a %v b state %v; ports %v %v, topology %v", seed,
+				a.c.state, b.result, s.ports[0].np.State(), s.ports[1].np.State(), s.ports[0].np.Topology())
 		}
 		if a.result[0] != iu.Confirmed {
 			t.Errorf("seed %d: %v", seed, a.result[0])
@@ -123,7 +125,8 @@ func (v conversation) run(t *testing.T, faults ...*fabric.Fault) int {
 }
 
 func (p *simPort) connectPeer(s *sim, f, to *fake) {
-	f.c = p.connect(s.net.Now(), connectArgs{mode: iu.PeerToPeer, local: f.net("peer"), remote: to.net("peer"), attrs: f.attrs(),
+	f.c = p.connect(s.net.Now(), connectArgs{mode: iu.PeerToPeer, local: f.net("peer"),
+		remote: to.net("peer"), attrs: f.attrs(),
 		deadline: s.net.Now() + 10*time.Minute, up: f, done: f.result1})
 }
 
@@ -192,7 +195,8 @@ func (s *sim) check(v conversation, a, b *fake, payload [][]byte) {
 	}
 	for i, p := range s.ports {
 		if n := p.oxids.used + len(p.handles.conns) + len(p.setups); n != 0 {
-			t.Errorf("port %d keeps %d exchanges, %d endpoints, %d set-ups", i, p.oxids.used, len(p.handles.conns), len(p.setups))
+			t.Errorf("port %d keeps %d exchanges, %d endpoints, %d set-ups", i, p.oxids.used,
+				len(p.handles.conns), len(p.setups))
 		}
 	}
 }
@@ -205,7 +209,8 @@ var campaign = func() (all []conversation) {
 			}
 		}
 	}
-	return append(all, conversation{iu.ClientServer, iu.ReliableDelivery, simConfig{seed: 1, order: true, class: fc.Class2, class2: true}})
+	return append(all, conversation{iu.ClientServer, iu.ReliableDelivery,
+		simConfig{seed: 1, order: true, class: fc.Class2, class2: true}})
 }()
 
 // injuries returns the faults for an IU: it is lost, duplicated at once or late, or delayed beyond
@@ -236,7 +241,8 @@ func TestCampaignSingle(t *testing.T) {
 					}
 					f := injury
 					f.Nth = k
-					if !t.Run(fmt.Sprintf("%v %v of IU %d", f.Do, f.Late, k), func(t *testing.T) { v.run(t, &f) }) && !testkit.LongRuns() {
+					if !t.Run(fmt.Sprintf("%v %v of IU %d", f.Do, f.Late, k), func(t *testing.T) { v.run(t, &f) }) &&
+						!testkit.LongRuns() {
 						return
 					}
 				}
@@ -255,7 +261,8 @@ func TestCampaignPairs(t *testing.T) {
 	if raceEnabled || !testkit.LongRuns() {
 		stride = 97
 	}
-	pair := []fabric.Fault{{Do: fabric.Drop}, {Do: fabric.Duplicate, Late: 3 * time.Second}, {Do: fabric.Delay, Late: 11 * time.Second}}
+	pair := []fabric.Fault{{Do: fabric.Drop}, {Do: fabric.Duplicate, Late: 3 * time.Second},
+		{Do: fabric.Delay, Late: 11 * time.Second}}
 	for _, v := range campaign {
 		t.Run(v.String(), func(t *testing.T) {
 			n := v.run(t)
@@ -283,7 +290,8 @@ func TestCampaignPairs(t *testing.T) {
 // TestSameSeed: two runs with the same seed are equal. [FCFS-3.2-3]
 func TestSameSeed(t *testing.T) {
 	run := func(seed uint64) fabric.NetStats {
-		s := newSimNoise(t, simConfig{seed: seed}, fabric.Noise{Loss: 0.02, Duplicate: 0.05, Reorder: 0.1, Corrupt: 0.02, MaxDelay: time.Millisecond})
+		s := newSimNoise(t, simConfig{seed: seed}, fabric.Noise{Loss: 0.02, Duplicate: 0.05,
+			Reorder: 0.1, Corrupt: 0.02, MaxDelay: time.Millisecond})
 		a, b := s.fake(0, iu.Unreliable), s.fake(1, iu.Unreliable)
 		s.serve(b, "x")
 		s.dial(a, b, "x", iu.ClientServer)
@@ -323,7 +331,8 @@ func TestConfig(t *testing.T) {
 	s.serve(b, "x")
 	big := a.attrs()
 	big.MaxTransfer = LimitMaxTransfer
-	a.c = a.p.connect(s.net.Now(), connectArgs{mode: iu.ClientServer, local: a.net("me"), remote: b.net("x"), attrs: big, deadline: fc.Never, up: a, done: a.result1})
+	a.c = a.p.connect(s.net.Now(), connectArgs{mode: iu.ClientServer, local: a.net("me"),
+		remote: b.net("x"), attrs: big, deadline: fc.Never, up: a, done: a.result1})
 	s.net.Run(time.Second)
 	if want := uint32(fc.MaxSeqCount * (256 - iu.LongLen)); b.c == nil || b.c.rattrs.MaxTransfer != want {
 		t.Errorf("offered %d, want %d", b.c.rattrs.MaxTransfer, want)
@@ -347,7 +356,8 @@ func lossyTraffic(t *testing.T, class fc.Class, level iu.Reliability) {
 	broken, good := 0, 0
 	for seed := range uint64(40) {
 		s := newSim(t, simConfig{seed: seed, class: class, class2: class == fc.Class2})
-		s.net.SetNoise(fabric.Noise{Loss: 0.01, Duplicate: 0.02, Reorder: 0.05, Corrupt: 0.002, MaxDelay: 50 * time.Microsecond})
+		s.net.SetNoise(fabric.Noise{Loss: 0.01, Duplicate: 0.02, Reorder: 0.05, Corrupt: 0.002,
+			MaxDelay: 50 * time.Microsecond})
 		for round := range 4 {
 			a, b := s.fake(0, level), s.fake(1, level)
 			s.serve(b, fmt.Sprint(round))

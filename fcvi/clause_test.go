@@ -50,8 +50,10 @@ func ops(all []sent) string {
 func (s *sim) inject(i int, h iu.Header, payload []byte, change func(f *fc.Frame)) {
 	p := s.ports[i]
 	r := p.np.RemoteByName(s.ports[1-i].np.Name())
-	f := fc.Frame{Payload: payload, Header: fc.Header{RCtl: fc.RCtl(p.cfg.codec.RCtl(h.Op)), Type: fc.TypeFCVI, DFCtl: p.cfg.codec.DFCtl(h.Op),
-		FCtl: fc.FCtlFirstSeq | fc.FCtlLastSeq | fc.FCtlEndSeq | fc.FCtlRelOffset, SeqID: r.NextSeqID(), OXID: 0x7777, RXID: fc.Unassigned}}
+	f := fc.Frame{Payload: payload, Header: fc.Header{RCtl: fc.RCtl(p.cfg.codec.RCtl(h.Op)),
+		Type: fc.TypeFCVI, DFCtl: p.cfg.codec.DFCtl(h.Op),
+		FCtl:  fc.FCtlFirstSeq | fc.FCtlLastSeq | fc.FCtlEndSeq | fc.FCtlRelOffset,
+		SeqID: r.NextSeqID(), OXID: 0x7777, RXID: fc.Unassigned}}
 	f.Opt = h.Append(nil)
 	if change != nil {
 		change(&f)
@@ -79,8 +81,10 @@ func TestFCVI_5_3_2(t *testing.T) {
 	}{{0x290000, 0, iu.Accepted, 0, s.ports[0]}, {0x890000, a.c.handle, iu.Accepted, 0, s.ports[1]},
 		{0x090000, b.c.handle, iu.Confirmed, 1, s.ports[0]}, {0x980000, a.c.handle, iu.Confirmed, 1, s.ports[1]}} {
 		x := (*all)[i]
-		if x.f.FCtl != want.fctl || x.h.Handle != want.handle || x.h.Status().Reason != want.reason || x.f.SeqCnt != want.cnt ||
-			x.f.OXID != (*all)[0].f.OXID || x.h.Total != (*all)[0].h.Total || x.h.MsgID != 1 || x.from != want.from.np.ID() || x.f.CSCtl != 0 || x.f.Param != 0 {
+		if x.f.FCtl != want.fctl || x.h.Handle != want.handle || x.h.Status().Reason != want.reason ||
+			x.f.SeqCnt != want.cnt ||
+			x.f.OXID != (*all)[0].f.OXID || x.h.Total != (*all)[0].h.Total || x.h.MsgID != 1 ||
+			x.from != want.from.np.ID() || x.f.CSCtl != 0 || x.f.Param != 0 {
 			t.Errorf("%v: %v %v", x.h.Op, x.f.String(), x.h)
 		}
 		if !x.f.SOF.First() || !x.f.Last() {
@@ -211,7 +215,8 @@ func TestFCVI_A(t *testing.T) {
 		switch { // [FCVI-A-8] [FCVI-5.3.4-1]
 		case a.result[0] != iu.Confirmed || b.result[0] != iu.Confirmed,
 			a.c.state != stConnected || b.c.state != stConnected,
-			a.c.rHandle != b.c.handle || b.c.rHandle != a.c.handle, a.c.responder == b.c.responder, a.c.connID() != b.c.connID():
+			a.c.rHandle != b.c.handle || b.c.rHandle != a.c.handle, a.c.responder == b.c.responder,
+			a.c.connID() != b.c.connID():
 			t.Errorf("%v: %v %v, %v %v: %s", delta, a.result, b.result, a.c.state, b.c.state, ops(*all))
 		}
 		// The connection carries messages.
@@ -245,12 +250,14 @@ func TestFCVI_A(t *testing.T) {
 		}
 	})
 	t.Run("FCVI-A-2", func(t *testing.T) { // the winner's request arrives first [FCVI-5.3.3-1] [FCVI-5.3.3-2]
-		if got := run(t, -time.Second, true); strings.Contains(got, "a:CONNECT_RQST") || !strings.Contains(got, "a:CONNECT_RESP1/PENDING") {
+		if got := run(t, -time.Second, true); strings.Contains(got, "a:CONNECT_RQST") ||
+			!strings.Contains(got, "a:CONNECT_RESP1/PENDING") {
 			t.Error(got)
 		}
 	})
 	t.Run("FCVI-A-3", func(t *testing.T) { // the loser's request arrives first, so no tie-break is needed
-		if got := run(t, time.Second, true); strings.Contains(got, "b:CONNECT_RQST") || strings.Contains(got, "PEER_YIELD") {
+		if got := run(t, time.Second, true); strings.Contains(got, "b:CONNECT_RQST") ||
+			strings.Contains(got, "PEER_YIELD") {
 			t.Error(got)
 		}
 	})
@@ -277,7 +284,8 @@ func TestFCVI_A(t *testing.T) {
 			for k := 1; k <= 7; k++ {
 				for _, do := range []fabric.Action{fabric.Drop, fabric.Duplicate, fabric.Delay} {
 					for _, late := range []time.Duration{30 * time.Microsecond, 12 * time.Second} {
-						run(t, delta, false, &fabric.Fault{Match: fabric.OfType(fc.TypeFCVI), Do: do, Late: late, Nth: k})
+						run(t, delta, false, &fabric.Fault{Match: fabric.OfType(fc.TypeFCVI),
+							Do: do, Late: late, Nth: k})
 					}
 				}
 			}
@@ -366,7 +374,8 @@ func TestFCVI_B(t *testing.T) {
 					}
 					if !lost && v.reason != 0 {
 						i := slices.IndexFunc(*all, func(x sent) bool { return x.h.Op == iu.DisconnectRqst })
-						if i < 0 || (*all)[i].h.Status().Reason != v.reason || (*all)[i].h.Flags&(iu.FlagErr|iu.FlagMsgID) != iu.FlagErr|iu.FlagMsgID ||
+						if i < 0 || (*all)[i].h.Status().Reason != v.reason ||
+							(*all)[i].h.Flags&(iu.FlagErr|iu.FlagMsgID) != iu.FlagErr|iu.FlagMsgID ||
 							(*all)[i].h.MsgID != a.c.initTx+1 {
 							t.Errorf("told by %v", (*all)[max(i, 0)].h)
 						}
@@ -411,7 +420,8 @@ func TestHostileFrames(t *testing.T) {
 			}
 		}
 		good.Flags |= 0x40 // a reserved bit, which is ignored [FCVI-5.9.4-1]
-		s.inject(0, good, []byte("data"), func(f *fc.Frame) { f.RCtl, f.FCtl = fc.RCtlSolData, f.FCtl&^fc.FCtlFirstSeq })
+		s.inject(0, good, []byte("data"),
+			func(f *fc.Frame) { f.RCtl, f.FCtl = fc.RCtlSolData, f.FCtl&^fc.FCtlFirstSeq })
 		if st.RCtlMismatch != 1 || !r.done || string(r.buf[:4]) != "data" {
 			t.Errorf("R_CTL: %+v, delivered %v", st.RCtlMismatch, r.done)
 		}
@@ -455,8 +465,10 @@ func TestHostileFrames(t *testing.T) {
 		// reliable levels it ends the connection. [FCVI-6.1-3] [FCVI-5.9.3-3]
 		good.MsgID++
 		s.inject(0, good, []byte("x"), func(f *fc.Frame) { f.Opt = append(f.Opt, make([]byte, 16)...); f.DFCtl = 2 })
-		s.inject(0, iu.Header{Handle: b.c.handle, Op: 0x55, MsgID: good.MsgID}, nil, func(f *fc.Frame) { f.Opt, f.DFCtl = f.Opt[:16], 1 })
-		if st.Malformed == 0 || (level == iu.Unreliable) != (b.c.state == stConnected) || level == iu.Unreliable && st.BadOpcode != 1 {
+		s.inject(0, iu.Header{Handle: b.c.handle, Op: 0x55, MsgID: good.MsgID}, nil,
+			func(f *fc.Frame) { f.Opt, f.DFCtl = f.Opt[:16], 1 })
+		if st.Malformed == 0 || (level == iu.Unreliable) != (b.c.state == stConnected) ||
+			level == iu.Unreliable && st.BadOpcode != 1 {
 			t.Errorf("%v: malformed %d, opcodes %d, state %v", level, st.Malformed, st.BadOpcode, b.c.state)
 		}
 	}
@@ -508,11 +520,13 @@ func TestForgedFARP(t *testing.T) {
 			found = append(found, f.RespID)
 		}
 	})
-	good := fc.FARP{Cmd: fc.ELSFARPReply, Match: fc.FARPMatchIP, Flags: fc.FARPInitReply, ReqID: a.ID(), RespID: b.ID(), ReqPortName: a.Name(), ReqNode: a.Node(),
+	good := fc.FARP{Cmd: fc.ELSFARPReply, Match: fc.FARPMatchIP, Flags: fc.FARPInitReply,
+		ReqID: a.ID(), RespID: b.ID(), ReqPortName: a.Name(), ReqNode: a.Node(),
 		RespPortName: b.Name(), RespNode: b.Node(), ReqIP: a.IPForms()[0], RespIP: want}
 	for _, forge := range []func(f *fc.FARP){
 		func(f *fc.FARP) { f.RespID++ }, func(f *fc.FARP) { f.RespIP[15]++ }, func(f *fc.FARP) { f.Match = 1 },
-		func(f *fc.FARP) { f.ReqPortName++ }, func(f *fc.FARP) { f.ReqIP[3]++ }, func(f *fc.FARP) { f.RespPortName = 0 },
+		func(f *fc.FARP) { f.ReqPortName++ }, func(f *fc.FARP) { f.ReqIP[3]++ },
+		func(f *fc.FARP) { f.RespPortName = 0 },
 	} {
 		x := good
 		forge(&x)
@@ -555,7 +569,8 @@ func TestFCVI_7_7(t *testing.T) {
 			a, b := s.connect(iu.ReliableDelivery)
 			v.event(s)
 			s.net.Run(time.Minute)
-			if lives := a.c.state == stConnected && b.c.state == stConnected; lives != v.lives || v.lives != (a.broke+b.broke == 0) || !v.lives && a.broke+b.broke != 2 {
+			if lives := a.c.state == stConnected && b.c.state == stConnected; lives != v.lives ||
+				v.lives != (a.broke+b.broke == 0) || !v.lives && a.broke+b.broke != 2 {
 				t.Fatalf("states %v, %v; broken %d, %d", a.c.state, b.c.state, a.broke, b.broke)
 			}
 			if v.lives {
@@ -583,7 +598,8 @@ func TestFCVI_5_2_1(t *testing.T) {
 	s.net.Run(100 * time.Millisecond)
 	for i, x := range *all {
 		first, last := i == 0 || i == streamLimit, i == streamLimit-1
-		if (x.f.FCtl&fc.FCtlFirstSeq != 0) != first || (x.f.FCtl&fc.FCtlLastSeq != 0) != last || (x.h.Flags&iu.FlagLastMsg != 0) != last ||
+		if (x.f.FCtl&fc.FCtlFirstSeq != 0) != first || (x.f.FCtl&fc.FCtlLastSeq != 0) != last ||
+			(x.h.Flags&iu.FlagLastMsg != 0) != last ||
 			int(x.f.SeqCnt) != i%streamLimit || x.f.OXID != (*all)[i/streamLimit*streamLimit].f.OXID {
 			t.Fatalf("message %d: %v %v", i, x.f.String(), x.h)
 		}
@@ -642,7 +658,8 @@ func TestFCVI_E(t *testing.T) {
 		t.Errorf("%d responses, %d of them cumulative", resp, cum)
 	}
 	for i, w := range a.sends { // there are 50 receives, so message 51 fails and the later ones are flushed
-		if i < 50 && (!w.done || w.status != 0) || i == 50 && w.status&vi.StatusRemoteDescriptor == 0 || i > 50 && w.done {
+		if i < 50 && (!w.done || w.status != 0) || i == 50 && w.status&vi.StatusRemoteDescriptor == 0 ||
+			i > 50 && w.done {
 			t.Errorf("send %d: done %v, %v", i, w.done, w.status)
 		}
 	}
@@ -700,11 +717,13 @@ func TestFCVI_5_4(t *testing.T) {
 // state. [FCVI-8.2-1]
 func TestFCVI_8_2(t *testing.T) {
 	want := map[state]string{
-		stIdle: "C_RESOLVE C_HELD", stResolve: "IDLE C_RQST C_RESP1", stRqst: "IDLE C_RESOLVE CONCEDED C_RESP1 C_RESP2 CONNECTED",
+		stIdle: "C_RESOLVE C_HELD", stResolve: "IDLE C_RQST C_RESP1",
+		stRqst:     "IDLE C_RESOLVE CONCEDED C_RESP1 C_RESP2 CONNECTED",
 		stConceded: "IDLE C_RESOLVE C_RQST C_RESP1", stHeld: "IDLE C_RESP1", stResp1: "IDLE C_RESOLVE CONNECTED",
 		stResp2: "IDLE C_RESOLVE C_RQST CONNECTED", stConnected: "DISC_SENT ERROR", stDiscSent: "IDLE", stError: "IDLE",
 	}
-	seen := map[state]vi.State{stIdle: vi.Idle, stHeld: vi.Idle, stConnected: vi.Connected, stDiscSent: vi.Error, stError: vi.Error}
+	seen := map[state]vi.State{stIdle: vi.Idle, stHeld: vi.Idle, stConnected: vi.Connected,
+		stDiscSent: vi.Error, stError: vi.Error}
 	for from := range numStates {
 		var to []string
 		for s := range numStates {

@@ -114,7 +114,8 @@ func sameLocal(ours, called iu.NetAddress) bool {
 
 // adopt takes over the Exchange of the held request h.
 func (c *conn) adopt(now fc.Time, h *conn) {
-	c.remote, c.class, c.rHandle, c.rattrs, c.initRx, c.security = h.remote, h.class, h.rHandle, h.rattrs, h.initRx, h.security
+	c.remote, c.class, c.rHandle, c.rattrs, c.initRx, c.security = h.remote, h.class, h.rHandle,
+		h.rattrs, h.initRx, h.security
 	c.their, c.key, c.hasKey = h.their, h.key, true
 	c.p.setups[c.key].conn = c
 	h.hasKey = false

@@ -29,7 +29,8 @@ func TestFabricDaemon(t *testing.T) {
 			t.Fatal(err)
 		}
 		addr[i] = ln.Addr().String()
-		ds[i] = fabricd.New(fabricd.Config{Name: fc.NodeName(0x020000003001 + uint64(i)), Domain: uint8(i + 1), Logger: testLogger})
+		ds[i] = fabricd.New(fabricd.Config{Name: fc.NodeName(0x020000003001 + uint64(i)),
+			Domain: uint8(i + 1), Logger: testLogger})
 		go ds[i].Serve(ln)
 		t.Cleanup(func() { ds[i].Close() })
 	}
@@ -205,7 +206,8 @@ func TestNoAllocation(t *testing.T) {
 	}
 	const n = 1 << 18
 	for _, level := range []vi.Reliability{vi.ReliableDelivery, vi.ReliableReception} {
-		v, w, src, dst := benchPair(t, level, Config{SameHost: samehost.Off}) // a message would fill a ring, and waiting for room takes a goroutine
+		// a message would fill a ring, and waiting for room takes a goroutine
+		v, w, src, dst := benchPair(t, level, Config{SameHost: samehost.Off})
 		recv := vi.NewRecv(dst.Segment(0, n))
 		for _, c := range []struct {
 			name string

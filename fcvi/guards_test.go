@@ -62,7 +62,8 @@ func TestUnexpectedResponses(t *testing.T) {
 			id := a.c.tx.nextID
 			s.answer(a, iu.SendResp, id, 0, 0, nil, 0, true)
 			s.net.Run(time.Second)
-			if r, h := firstDisconnect(*all); r != iu.UnexpectedResp || h.MsgID != id || h.Flags != iu.FlagErr|iu.FlagMsgID || a.broke != 1 || b.broke != 1 {
+			if r, h := firstDisconnect(*all); r != iu.UnexpectedResp || h.MsgID != id ||
+				h.Flags != iu.FlagErr|iu.FlagMsgID || a.broke != 1 || b.broke != 1 {
 				t.Errorf("%v: %v, %v; broken %d, %d", level, r, h, a.broke, b.broke)
 			}
 		}
@@ -81,7 +82,8 @@ func TestUnexpectedResponses(t *testing.T) {
 			s.net.Run(time.Millisecond)
 			s.answer(a, iu.ReadResp, a.c.tx.pending.at(0).id, 0, 0, bytes.Repeat([]byte{1}, v.n), v.off, v.last)
 			s.net.Run(time.Second)
-			if r, _ := firstDisconnect(*all); r != iu.Protocol || a.broke != 1 || b.broke != 1 || w.done && w.status == 0 {
+			if r, _ := firstDisconnect(*all); r != iu.Protocol || a.broke != 1 || b.broke != 1 ||
+				w.done && w.status == 0 {
 				t.Errorf("%s: %v; broken %d, %d; done %v %v", name, r, a.broke, b.broke, w.done, w.status)
 			}
 		}
@@ -92,7 +94,8 @@ func TestUnexpectedResponses(t *testing.T) {
 			a, b := s.connect(level)
 			all := s.record()
 			id := a.c.tx.nextID
-			s.inject(0, iu.Header{Handle: b.c.handle, Op: 0x55, MsgID: id}, nil, func(f *fc.Frame) { f.Opt, f.DFCtl = f.Opt[:16], 1 })
+			s.inject(0, iu.Header{Handle: b.c.handle, Op: 0x55, MsgID: id}, nil,
+				func(f *fc.Frame) { f.Opt, f.DFCtl = f.Opt[:16], 1 })
 			s.net.Run(time.Second)
 			r, h := firstDisconnect(*all)
 			if s.ports[1].stats.BadOpcode != 1 {
@@ -159,7 +162,8 @@ func TestFailingMessage(t *testing.T) {
 	})
 	t.Run("by a disconnect", func(t *testing.T) {
 		s, a, b, _ := post(t, iu.SendResp)
-		h := iu.Header{Op: iu.DisconnectRqst, Handle: a.c.handle, RmtHandle: b.c.handle, Total: a.c.own.id, Flags: iu.FlagErr | iu.FlagMsgID,
+		h := iu.Header{Op: iu.DisconnectRqst, Handle: a.c.handle, RmtHandle: b.c.handle,
+			Total: a.c.own.id, Flags: iu.FlagErr | iu.FlagMsgID,
 			MsgID: a.c.tx.pending.at(0).id + 2, Param: iu.Status{Reason: iu.NoRecvDesc}.Param()}
 		s.inject(1, h, nil, func(f *fc.Frame) { f.FCtl = 0x290000 })
 		check(t, a)
@@ -172,7 +176,8 @@ func TestFailingMessage(t *testing.T) {
 // connectRqst returns the header and payload of a CONNECT_RQST to discriminator disc at b.
 func connectRqst(a, b *fake, disc string, id uint32) (iu.Header, iu.ConnectPayload) {
 	return iu.Header{Op: iu.ConnectRqst, Flags: iu.ClientServer.Flags(), MsgID: 1, Total: id},
-		iu.ConnectPayload{Version: iu.ProjectVersion, Handle: 0x00055001, InitialMsgID: 9, Timeout: iu.NoTimeout, Local: a.net("me"), Remote: b.net(disc), Attributes: a.attrs()}
+		iu.ConnectPayload{Version: iu.ProjectVersion, Handle: 0x00055001, InitialMsgID: 9,
+			Timeout: iu.NoTimeout, Local: a.net("me"), Remote: b.net(disc), Attributes: a.attrs()}
 }
 
 // TestRefusedRequests: each of these requests is refused at once, and the waiter still waits
@@ -205,7 +210,8 @@ func TestRefusedRequests(t *testing.T) {
 			}
 			s.inject(0, h, payload, func(f *fc.Frame) { f.FCtl = 0x290000 })
 			i := slices.IndexFunc(*all, func(x sent) bool { return x.h.Op == iu.ConnectResp1 })
-			if i < 0 || (*all)[i].h.Status().Reason != v.reason || (*all)[i].f.FCtl&fc.FCtlLastSeq == 0 || (*all)[i].h.Handle != q.Handle || len((*all)[i].data) != 0 {
+			if i < 0 || (*all)[i].h.Status().Reason != v.reason || (*all)[i].f.FCtl&fc.FCtlLastSeq == 0 ||
+				(*all)[i].h.Handle != q.Handle || len((*all)[i].data) != 0 {
 				t.Fatalf("%s: %v", ops(*all), (*all)[max(i, 0)].h)
 			}
 			if b.c != nil || len(b.p.waits) != 1 {
@@ -240,11 +246,13 @@ func TestSetupKey(t *testing.T) {
 		s.ports[i].np.Login(s.net.Now(), s.ports[1].np.ID(), func(_ fc.Time, got *fc.Remote, _ error) { r = got })
 		s.net.Run(time.Second)
 		h, q := connectRqst(a, b, "x", 77)
-		f := fc.Frame{Payload: q.Append(nil), Opt: h.Append(nil), Header: fc.Header{RCtl: 2, Type: fc.TypeFCVI, DFCtl: 2, FCtl: 0x290000, OXID: 5, RXID: fc.Unassigned}}
+		f := fc.Frame{Payload: q.Append(nil), Opt: h.Append(nil),
+			Header: fc.Header{RCtl: 2, Type: fc.TypeFCVI, DFCtl: 2, FCtl: 0x290000, OXID: 5, RXID: fc.Unassigned}}
 		s.ports[i].np.Send(s.net.Now(), r, fc.Class3, true, &f)
 		s.net.Run(time.Millisecond)
 	}
-	if len(accepted) != 2 || accepted[0] == accepted[1] || len(s.ports[1].setups) != 2 || s.ports[1].stats.DupRqst != 0 {
+	if len(accepted) != 2 || accepted[0] == accepted[1] || len(s.ports[1].setups) != 2 ||
+		s.ports[1].stats.DupRqst != 0 {
 		t.Errorf("%d requests, %d set-ups, %d repeats", len(accepted), len(s.ports[1].setups), s.ports[1].stats.DupRqst)
 	}
 }
@@ -304,12 +312,14 @@ func TestClientRefuses(t *testing.T) {
 				a.c.startStreams()
 			}
 			aborts := s.ports[0].stats.Aborts
-			payload := b.p.cfg.codec.AppendConnectResp1(nil, &iu.AcceptPayload{Handle: b.c.handle, Local: b.c.local, Attributes: at})
+			payload := b.p.cfg.codec.AppendConnectResp1(nil,
+				&iu.AcceptPayload{Handle: b.c.handle, Local: b.c.local, Attributes: at})
 			s.inject(1, iu.Header{Op: iu.ConnectResp1, Handle: a.c.handle, Flags: iu.ClientServer.Flags() | iu.FlagPos, MsgID: own.attempt, Total: own.id}, payload,
 				func(f *fc.Frame) { f.OXID, f.RXID, f.FCtl = own.oxid, b.c.their.rxid, 0x890000 })
 			s.net.Run(time.Second)
 			i := slices.IndexFunc(*all, func(x sent) bool { return x.h.Op == iu.ConnectResp2 })
-			if i < 0 || (*all)[i].h.Status().Reason != v.reason || (*all)[i].h.Flags&iu.FlagPos != 0 || (*all)[i].f.FCtl&fc.FCtlLastSeq == 0 || (*all)[i].h.Handle != b.c.handle {
+			if i < 0 || (*all)[i].h.Status().Reason != v.reason || (*all)[i].h.Flags&iu.FlagPos != 0 ||
+				(*all)[i].f.FCtl&fc.FCtlLastSeq == 0 || (*all)[i].h.Handle != b.c.handle {
 				t.Fatalf("%s: %v", ops(*all), (*all)[max(i, 0)].h)
 			}
 			for _, f := range []*fake{a, b} {
@@ -318,8 +328,10 @@ func TestClientRefuses(t *testing.T) {
 				}
 			}
 			// RESP2 has closed the Exchange and reported the reason, so no other IU is sent.
-			if r, _ := firstDisconnect(*all); r != 0 || s.ports[0].stats.Aborts != aborts || s.ports[0].oxids.owner(own.oxid) != nil {
-				t.Errorf("told by %v, %d aborts, the Exchange open %v", r, s.ports[0].stats.Aborts-aborts, s.ports[0].oxids.owner(own.oxid) != nil)
+			if r, _ := firstDisconnect(*all); r != 0 || s.ports[0].stats.Aborts != aborts ||
+				s.ports[0].oxids.owner(own.oxid) != nil {
+				t.Errorf("told by %v, %d aborts, the Exchange open %v", r, s.ports[0].stats.Aborts-aborts,
+					s.ports[0].oxids.owner(own.oxid) != nil)
 			}
 		})
 	}
@@ -370,8 +382,9 @@ func TestFCVI_7_6(t *testing.T) {
 		a, b := s.fake(0, iu.ReliableDelivery), s.fake(1, iu.ReliableDelivery)
 		s.serve(b, "x")
 		clear(a.p.cache)
-		a.c = a.p.connect(s.net.Now(), connectArgs{mode: iu.ClientServer, local: a.net("me"), remote: iu.IPAddress(addrOf(ip), []byte("x")),
-			attrs: a.attrs(), deadline: fc.Never, up: a, done: a.result1})
+		a.c = a.p.connect(s.net.Now(), connectArgs{mode: iu.ClientServer, local: a.net("me"),
+			remote: iu.IPAddress(addrOf(ip), []byte("x")),
+			attrs:  a.attrs(), deadline: fc.Never, up: a, done: a.result1})
 		s.net.Run(2 * time.Minute)
 		if len(a.result) != 1 {
 			t.Fatalf("%v", a.result)
@@ -393,7 +406,8 @@ func TestFCVI_7_6(t *testing.T) {
 	// If the login with a candidate fails, the next candidate is tried. [FCVI-7.4-3]
 	p, good := s.ports[0], s.ports[1].np
 	var found *fc.Remote
-	x := &search{p: p.port, key: keyOf(iu.IPAddress(addrOf(9), nil)), ids: []fc.Addr{good.ID()}, done: func(_ fc.Time, r *fc.Remote, _ error) { found = r }}
+	x := &search{p: p.port, key: keyOf(iu.IPAddress(addrOf(9), nil)), ids: []fc.Addr{good.ID()},
+		done: func(_ fc.Time, r *fc.Remote, _ error) { found = r }}
 	x.login(s.net.Now(), 0x01ee00, 1)
 	s.net.Run(2 * time.Minute)
 	if found == nil || found.PortName != good.Name() {
@@ -401,7 +415,8 @@ func TestFCVI_7_6(t *testing.T) {
 	}
 	// The same holds for a port that the directory does not know.
 	found = nil
-	x = &search{p: p.port, key: keyOf(iu.IPAddress(addrOf(9), nil)), ids: []fc.Addr{0x01ee00, good.ID()}, done: func(_ fc.Time, r *fc.Remote, _ error) { found = r }}
+	x = &search{p: p.port, key: keyOf(iu.IPAddress(addrOf(9), nil)), ids: []fc.Addr{0x01ee00, good.ID()},
+		done: func(_ fc.Time, r *fc.Remote, _ error) { found = r }}
 	x.candidate(s.net.Now())
 	s.net.Run(2 * time.Minute)
 	if found == nil || found.PortName != good.Name() {
@@ -497,8 +512,10 @@ func TestClass2Failure(t *testing.T) {
 				if at == "response" {
 					victim = b
 				}
-				rjt := fc.Frame{SOF: fc.SOFn2, EOF: fc.EOFt, Header: fc.Header{RCtl: fc.RCtlPRJT, DID: hit.SID, SID: hit.DID, Type: fc.TypeBLS,
-					FCtl: hit.FCtl ^ fc.FCtlExchResponder, SeqID: hit.SeqID, SeqCnt: hit.SeqCnt, OXID: hit.OXID, RXID: hit.RXID, Param: 1<<24 | fc.RejectType<<16}}
+				rjt := fc.Frame{SOF: fc.SOFn2, EOF: fc.EOFt,
+					Header: fc.Header{RCtl: fc.RCtlPRJT, DID: hit.SID, SID: hit.DID, Type: fc.TypeBLS,
+						FCtl: hit.FCtl ^ fc.FCtlExchResponder, SeqID: hit.SeqID, SeqCnt: hit.SeqCnt,
+						OXID: hit.OXID, RXID: hit.RXID, Param: 1<<24 | fc.RejectType<<16}}
 				victim.p.np.Receive(s.net.Now(), &rjt)
 				s.net.Run(time.Second)
 				if level == iu.Unreliable {
@@ -508,7 +525,8 @@ func TestClass2Failure(t *testing.T) {
 					r := b.postRecv(9000) // the connection continues
 					next := a.post(vi.OpSendReceive, []byte("next"))
 					s.net.Run(5 * time.Second)
-					if !next.done || next.status != 0 || !(b.recvs[0].done && string(b.recvs[0].buf[:4]) == "next" || r.done) {
+					if !next.done || next.status != 0 ||
+						!(b.recvs[0].done && string(b.recvs[0].buf[:4]) == "next" || r.done) {
 						t.Errorf("the next message: %v %v", next.done, next.status)
 					}
 					return
@@ -594,7 +612,8 @@ func TestFailedExchanges(t *testing.T) {
 		for range 2 {
 			report(s, a, a.c.remote, fc.Frame{Header: fc.Header{OXID: ox}})
 		}
-		if a.broke != 1 || rx != fc.Unassigned || a.c.discHdr.Status().Reason != iu.Class2Fail || a.c.discHdr.Flags&iu.FlagMsgID != 0 {
+		if a.broke != 1 || rx != fc.Unassigned || a.c.discHdr.Status().Reason != iu.Class2Fail ||
+			a.c.discHdr.Flags&iu.FlagMsgID != 0 {
 			t.Errorf("broken %d, ABTS with RX_ID %#x, told %v", a.broke, rx, a.c.discHdr)
 		}
 	})
@@ -622,7 +641,9 @@ func TestPieces(t *testing.T) {
 			ius := s.ports[1].stats.SentIUs
 			w := a.post(vi.OpRDMARead, make([]byte, length))
 			s.net.Run(time.Second)
-			if n := s.ports[1].stats.SentBytes; s.ports[1].stats.SentIUs-ius != 1 || !w.done || w.status != 0 || !bytes.Equal(w.data, b.mem) || n != length || b.c.traffic.SentBytes != length || b.c.traffic.ServedReads != 1 {
+			if n := s.ports[1].stats.SentBytes; s.ports[1].stats.SentIUs-ius != 1 || !w.done ||
+				w.status != 0 || !bytes.Equal(w.data, b.mem) || n != length ||
+				b.c.traffic.SentBytes != length || b.c.traffic.ServedReads != 1 {
 				t.Errorf("%v, pieces of %d: read %v, %v, %d bytes answered", level, piece, w.done, w.status, n)
 			}
 		}
@@ -672,7 +693,8 @@ func TestSetupFits(t *testing.T) {
 			b.c, c.sec = c, make([]byte, v.server)
 			c.accept(s.net.Now(), b.attrs(), b, false, b.result1)
 		}})
-		a.c = a.p.connect(s.net.Now(), connectArgs{mode: iu.ClientServer, local: a.net("me"), remote: b.net("x"), attrs: a.attrs(),
+		a.c = a.p.connect(s.net.Now(), connectArgs{mode: iu.ClientServer, local: a.net("me"),
+			remote: b.net("x"), attrs: a.attrs(),
 			security: make([]byte, v.client), deadline: fc.Never, up: a, done: a.result1})
 		s.net.Run(time.Second)
 		if len(a.result) != 1 || a.result[0] != v.want {
@@ -711,11 +733,15 @@ func TestSetupErrors(t *testing.T) {
 	}
 	for r, want := range map[iu.Reason]error{
 		iu.NoMatch: vi.ErrNoMatch, iu.BadMode: vi.ErrNoMatch, iu.ULPReject: vi.ErrReject, iu.ULPTimeout: vi.ErrTimeout,
-		iu.Stale: vi.ErrTimeout, iu.Cancelled: vi.ErrTimeout, iu.InvalidReliability: vi.ErrInvalidReliability, iu.InvalidMTS: vi.ErrInvalidMTU,
-		iu.InvalidQoS: vi.ErrInvalidQoS, iu.InvalidRDMARead: vi.ErrInvalidRDMARead, iu.NoResources: vi.ErrResource, iu.BadState: vi.ErrInvalidState,
-		iu.BadFormat: vi.ErrNotSupported, iu.AddressMismatch: vi.ErrNotReachable, notReachable: vi.ErrNotReachable, 0xfe: vi.ErrReject,
+		iu.Stale: vi.ErrTimeout, iu.Cancelled: vi.ErrTimeout, iu.InvalidReliability: vi.ErrInvalidReliability,
+		iu.InvalidMTS: vi.ErrInvalidMTU,
+		iu.InvalidQoS: vi.ErrInvalidQoS, iu.InvalidRDMARead: vi.ErrInvalidRDMARead,
+		iu.NoResources: vi.ErrResource, iu.BadState: vi.ErrInvalidState,
+		iu.BadFormat: vi.ErrNotSupported, iu.AddressMismatch: vi.ErrNotReachable,
+		notReachable: vi.ErrNotReachable, 0xfe: vi.ErrReject,
 	} {
-		if err := setupError(r); !errors.Is(err, want) || strings.Contains(err.Error(), r.String()) != (r != notReachable) {
+		if err := setupError(r); !errors.Is(err, want) ||
+			strings.Contains(err.Error(), r.String()) != (r != notReachable) {
 			t.Errorf("%v: %v, expected %v with the reason of the peer", r, err, want)
 		}
 	}
@@ -754,8 +780,10 @@ func TestCounters(t *testing.T) {
 		b.c.holds = false
 		a.post(vi.OpSendReceive, []byte("x"))
 		s.net.Run(time.Second)
-		if got := s.ports[1].stats; got.NoReceive != 1 || got.Discarded != 1 || b.broke != 0 || len(b.asyncs) != 1 || b.asyncs[0] != vi.ErrorRecvQEmpty {
-			t.Errorf("%d without a receive, %d discarded; broken %d, told %v", got.NoReceive, got.Discarded, b.broke, b.asyncs)
+		if got := s.ports[1].stats; got.NoReceive != 1 || got.Discarded != 1 || b.broke != 0 ||
+			len(b.asyncs) != 1 || b.asyncs[0] != vi.ErrorRecvQEmpty {
+			t.Errorf("%d without a receive, %d discarded; broken %d, told %v", got.NoReceive,
+				got.Discarded, b.broke, b.asyncs)
 		}
 	})
 	t.Run("FCVI-5.2.5-2", func(t *testing.T) { // the answer is of another type than the request
@@ -813,7 +841,8 @@ func TestToldOnce(t *testing.T) {
 			s.inject(0, iu.Header{Handle: 0x00990001, Op: iu.SendRqst, MsgID: 1}, []byte("x"), nil)
 			told := 0
 			for _, x := range *all {
-				if x.h.Op == iu.DisconnectRqst && x.h.Status().Reason == iu.NotConnected && x.h.Flags == iu.FlagErr && x.h.Handle == 0 && x.h.RmtHandle == 0x00990001 {
+				if x.h.Op == iu.DisconnectRqst && x.h.Status().Reason == iu.NotConnected &&
+					x.h.Flags == iu.FlagErr && x.h.Handle == 0 && x.h.RmtHandle == 0x00990001 {
 					told++
 				}
 			}
@@ -858,9 +887,11 @@ func TestHeldForAnother(t *testing.T) {
 			local, want := v.local, v.want
 			w := begin(t, v.mode, held)
 			f := w.fake(0, iu.ReliableDelivery)
-			w.c.p.connect(w.net.Now(), connectArgs{mode: iu.PeerToPeer, local: f.net(local), remote: w.c.want, attrs: f.attrs(), deadline: fc.Never, up: f, done: f.result1})
+			w.c.p.connect(w.net.Now(), connectArgs{mode: iu.PeerToPeer, local: f.net(local),
+				remote: w.c.want, attrs: f.attrs(), deadline: fc.Never, up: f, done: f.result1})
 			if w.c.state != want || w.c.gone != (want == stIdle) {
-				t.Errorf("%v, a request from %q: the one that was held is in state %v, want %v", v.mode, local, w.c.state, want)
+				t.Errorf("%v, a request from %q: the one that was held is in state %v, want %v",
+					v.mode, local, w.c.state, want)
 			}
 		}
 	})

@@ -46,7 +46,8 @@ func TestHeldUp(t *testing.T) {
 					return false
 				}})
 				s.net.Run(heldUp / 2)
-				if got < 9 || op == vi.OpRDMARead && w.done || r.done || op == vi.OpRDMAWrite && bytes.Equal(b.mem[:length], data) {
+				if got < 9 || op == vi.OpRDMARead && w.done || r.done ||
+					op == vi.OpRDMAWrite && bytes.Equal(b.mem[:length], data) {
 					t.Fatalf("nothing is held up: %d frames", got)
 				}
 				s.net.Run(heldUp)
@@ -57,7 +58,8 @@ func TestHeldUp(t *testing.T) {
 					have = r.buf
 				}
 				if a.broke+b.broke != 0 || !w.done || w.status != 0 || !bytes.Equal(have, want) {
-					t.Errorf("broken %d, %d; done %v, %v; right %v", a.broke, b.broke, w.done, w.status, bytes.Equal(have, want))
+					t.Errorf("broken %d, %d; done %v, %v; right %v", a.broke, b.broke, w.done,
+						w.status, bytes.Equal(have, want))
 				}
 			})
 		}
@@ -98,7 +100,8 @@ func TestProbeAnswered(t *testing.T) {
 			s := newSim(t, simConfig{seed: 1, order: true})
 			a, b := s.provers(iu.ReliableReception)
 			all := s.record()
-			fault := s.net.AddFault(&fabric.Fault{Match: func(f *fc.Frame) bool { return opcode(lost)(f) && f.Last() }, Do: fabric.Drop, Nth: 1})
+			fault := s.net.AddFault(&fabric.Fault{Match: func(f *fc.Frame) bool { return opcode(lost)(f) && f.Last() },
+				Do: fabric.Drop, Nth: 1})
 			b.postRecv(5000)
 			op := vi.OpSendReceive
 			if lost == iu.ReadRqst || lost == iu.ReadResp {

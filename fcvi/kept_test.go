@@ -26,7 +26,8 @@ func TestVerifiedMeanwhile(t *testing.T) {
 		p := s.ports[1-i]
 		var types fc.FC4Map
 		types.Set(fc.TypeFCVI)
-		p.np.Query(s.net.Now(), fc.NSRFTID, fc.NSBody{}.ID(p.np.ID()).Bytes(types[:]...), func(fc.Time, []byte, error) {})
+		p.np.Query(s.net.Now(), fc.NSRFTID, fc.NSBody{}.ID(p.np.ID()).Bytes(types[:]...),
+			func(fc.Time, []byte, error) {})
 		r := s.ports[i].np.RemoteByName(p.np.Name())
 		if !s.net.RunUntil(slow/2, func() bool { return r != nil && !r.Ready() }) {
 			t.Fatalf("port %d does not verify", i)

@@ -141,7 +141,8 @@ func cmpOr(a, b int) int {
 func remoteAttributes(c *conn) vi.Attributes {
 	w := &c.rattrs
 	return vi.Attributes{Reliability: vi.Reliability(w.Reliability), MaxTransferSize: w.MaxTransfer,
-		EnableRDMAWrite: w.Write, EnableRDMARead: w.Read, FlowControl: w.Holds, ReadWindow: int(w.MaxReads), Security: c.security}
+		EnableRDMAWrite: w.Write, EnableRDMARead: w.Read, FlowControl: w.Holds,
+		ReadWindow: int(w.MaxReads), Security: c.security}
 }
 
 func agreement(c *conn, host []byte) vi.Agreement {
@@ -198,7 +199,8 @@ func (d *device) connect(ctx context.Context, ep *vi.Endpoint, local, remote vi.
 	args := connectArgs{mode: mode, local: from, remote: to, attrs: d.attributes(ep), deadline: fc.Never, paused: true,
 		security: ep.Attributes().Security, holds: ep.Attributes().FlowControl}
 	if len(args.security) > iu.MaxSecurity {
-		return nil, none, fmt.Errorf("%w: security information of %d bytes, at most %d", vi.ErrInvalidParameter, len(args.security), iu.MaxSecurity)
+		return nil, none, fmt.Errorf("%w: security information of %d bytes, at most %d",
+			vi.ErrInvalidParameter, len(args.security), iu.MaxSecurity)
 	}
 	l := newLink(s, ep)
 	args.up = l.v
@@ -299,7 +301,8 @@ var _ vi.Request = (*request)(nil)
 func (d *device) request(s *station, c *conn) *request {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return &request{d: d, s: s, c: c, remote: viAddress(c.want), local: viAddress(c.local), attrs: remoteAttributes(c), security: c.security}
+	return &request{d: d, s: s, c: c, remote: viAddress(c.want), local: viAddress(c.local),
+		attrs: remoteAttributes(c), security: c.security}
 }
 
 func (r *request) Remote() vi.Address              { return r.remote }
@@ -325,7 +328,8 @@ func (r *request) Accept(ctx context.Context, ep *vi.Endpoint) (vi.Link, vi.Agre
 		r.c.paused = true
 		r.c.sec = ep.Attributes().Security
 		l.attach(r.c)
-		ok = r.c.accept(now, r.d.attributes(ep), l.v, ep.Attributes().FlowControl, func(_ fc.Time, x iu.Reason) { result <- x })
+		ok = r.c.accept(now, r.d.attributes(ep), l.v, ep.Attributes().FlowControl,
+			func(_ fc.Time, x iu.Reason) { result <- x })
 	})
 	if !ok {
 		return nil, none, vi.ErrTimeout // the caller has cancelled its request

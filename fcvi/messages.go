@@ -40,9 +40,11 @@ var messageTypes [256]messageType
 
 func init() {
 	messageTypes = [256]messageType{
-		iu.SendRqst:  {(*conn).request, vi.OpSendReceive, (*conn).beginAny, (*conn).placeSend, (*conn).endSend, (*conn).failSend, false},
-		iu.WriteRqst: {(*conn).request, vi.OpRDMAWrite, (*conn).beginAny, (*conn).placeWrite, (*conn).endWrite, (*conn).failWrite, false},
-		iu.ReadRqst:  {(*conn).request, vi.OpRDMARead, (*conn).beginRead, nil, (*conn).serveRead, nil, true},
+		iu.SendRqst: {(*conn).request, vi.OpSendReceive, (*conn).beginAny, (*conn).placeSend,
+			(*conn).endSend, (*conn).failSend, false},
+		iu.WriteRqst: {(*conn).request, vi.OpRDMAWrite, (*conn).beginAny, (*conn).placeWrite,
+			(*conn).endWrite, (*conn).failWrite, false},
+		iu.ReadRqst: {(*conn).request, vi.OpRDMARead, (*conn).beginRead, nil, (*conn).serveRead, nil, true},
 
 		iu.SendResp:       {arrive: (*conn).response},
 		iu.WriteResp:      {arrive: (*conn).response},

@@ -91,7 +91,8 @@ func (w *passage) facts() (all []string) {
 	for i, r := range w.f.recvs {
 		if r.done {
 			d := r.d
-			fact("receive %d: %d bytes %.20q status %x immediate %v %x write %v", i, d.Length, r.buf[:min(int(d.Length), len(r.buf))], uint32(d.Status), d.Immediate, d.Data, d.RemoteWrite)
+			fact("receive %d: %d bytes %.20q status %x immediate %v %x write %v", i, d.Length,
+				r.buf[:min(int(d.Length), len(r.buf))], uint32(d.Status), d.Immediate, d.Data, d.RemoteWrite)
 		} else if i < w.f.recvN {
 			fact("receive %d taken", i)
 		}
@@ -124,7 +125,8 @@ func (w *passage) facts() (all []string) {
 	for _, v := range []struct {
 		name string
 		is   bool
-	}{{"waiting", r.waiting}, {"has a receive", r.haveRecv}, {"unasked", r.unasked}, {"late disconnect", c.late != nil}, {"busy", t.busy}, {"draining", t.draining},
+	}{{"waiting", r.waiting}, {"has a receive", r.haveRecv}, {"unasked", r.unasked},
+		{"late disconnect", c.late != nil}, {"busy", t.busy}, {"draining", t.draining},
 		{"probe wanted", t.proof.want}, {"probe owed", t.proof.owed}, {"probe sent", t.proof.sent}} {
 		fact("%s %v", v.name, v.is)
 	}
@@ -143,7 +145,8 @@ func (w *passage) facts() (all []string) {
 		}
 	}
 	tr := c.traffic
-	fact("traffic %d %d %d, %d %d %d", tr.SentMessages, tr.SentBytes, tr.ServedReads, tr.ReceivedMessages, tr.ReceivedBytes, p.oxids.used)
+	fact("traffic %d %d %d, %d %d %d", tr.SentMessages, tr.SentBytes, tr.ServedReads,
+		tr.ReceivedMessages, tr.ReceivedBytes, p.oxids.used)
 	return all
 }
 
@@ -201,8 +204,10 @@ func (w *passage) arrive(n int, h iu.Header, data string, change func(f *fc.Fram
 		h.Flags ^= w.rr
 	}
 	codec := w.c.p.cfg.codec
-	f := fc.Frame{SOF: fc.SOFi3, EOF: fc.EOFt, Payload: []byte(data), Opt: h.Append(nil), Header: fc.Header{RCtl: fc.RCtl(codec.RCtl(h.Op)), Type: fc.TypeFCVI,
-		DFCtl: codec.DFCtl(h.Op), FCtl: fc.FCtlFirstSeq | fc.FCtlLastSeq | fc.FCtlEndSeq | fc.FCtlRelOffset, SID: w.r.Addr, OXID: 0x200 + uint16(n), RXID: fc.Unassigned, SeqID: uint8(n)}}
+	f := fc.Frame{SOF: fc.SOFi3, EOF: fc.EOFt, Payload: []byte(data), Opt: h.Append(nil),
+		Header: fc.Header{RCtl: fc.RCtl(codec.RCtl(h.Op)), Type: fc.TypeFCVI,
+			DFCtl: codec.DFCtl(h.Op), FCtl: fc.FCtlFirstSeq | fc.FCtlLastSeq | fc.FCtlEndSeq | fc.FCtlRelOffset,
+			SID: w.r.Addr, OXID: 0x200 + uint16(n), RXID: fc.Unassigned, SeqID: uint8(n)}}
 	if change != nil {
 		change(&f)
 	}
@@ -294,7 +299,8 @@ var frames = []step{
 	{"Send", func(w *passage) { w.send(0, "hello", 0, nil) }},
 	{"Send, empty", func(w *passage) { w.send(0, "", 0, nil) }},
 	{"Send, immediate, asks", func(w *passage) {
-		w.arrive(0, iu.Header{Op: iu.SendRqst, Flags: iu.FlagImm | iu.FlagRspRqd, Param: 0xABCD}, "hello", func(f *fc.Frame) { f.Param = 0 })
+		w.arrive(0, iu.Header{Op: iu.SendRqst, Flags: iu.FlagImm | iu.FlagRspRqd, Param: 0xABCD},
+			"hello", func(f *fc.Frame) { f.Param = 0 })
 	}},
 	{"Send, asks", func(w *passage) { w.send(0, "hello", iu.FlagRspRqd, nil) }},
 	{"Send, longer than the receive", func(w *passage) { w.send(0, "0123456789abcdefg", iu.FlagRspRqd, nil) }},
@@ -459,7 +465,8 @@ func walkEvents(t *testing.T, golden string, end int, at step, events []step) {
 }
 
 // every lists all reliability levels, each with and without reordering of frames.
-var every = []path{{iu.Unreliable, true}, {iu.Unreliable, false}, {iu.ReliableDelivery, true}, {iu.ReliableDelivery, false}, {iu.ReliableReception, true}, {iu.ReliableReception, false}}
+var every = []path{{iu.Unreliable, true}, {iu.Unreliable, false}, {iu.ReliableDelivery, true},
+	{iu.ReliableDelivery, false}, {iu.ReliableReception, true}, {iu.ReliableReception, false}}
 
 // TestFCVI_8_4_Receive runs every arrival in every state of a receiver. The golden files list the
 // effects of each event: delivered, placed and reported messages, answers, timers and counters.

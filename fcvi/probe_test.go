@@ -52,7 +52,8 @@ func TestProbe(t *testing.T) {
 				a.post(vi.OpSendReceive, []byte("x"))
 				s.net.Run(soon)
 				bad := lost == iu.SendRqst
-				if fault.Done != 1 || (a.broke == 1) != bad || (b.broke == 1) != bad || !bad && (!r.done || r.d.Status != 0) {
+				if fault.Done != 1 || (a.broke == 1) != bad || (b.broke == 1) != bad ||
+					!bad && (!r.done || r.d.Status != 0) {
 					t.Errorf("broken %d, %d; received %v %+v; faults %d", a.broke, b.broke, r.done, r.d, fault.Done)
 				}
 				if late := s.ports[1].stats.LateFrames; late != 0 {

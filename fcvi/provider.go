@@ -118,7 +118,8 @@ func New(c Config) (*Provider, error) {
 	case c.MaxTransferSize > LimitMaxTransfer:
 		return nil, fmt.Errorf("fcvi: maximum transfer size %d exceeds %d", c.MaxTransferSize, LimitMaxTransfer)
 	case c.MaxReads < 0 || c.MaxReads > window || c.MaxUnacked < 0 || c.MaxUnacked > LimitMaxUnacked:
-		return nil, fmt.Errorf("fcvi: windows of %d reads and %d messages, at most %d and %d", c.MaxReads, c.MaxUnacked, window, LimitMaxUnacked)
+		return nil, fmt.Errorf("fcvi: windows of %d reads and %d messages, at most %d and %d",
+			c.MaxReads, c.MaxUnacked, window, LimitMaxUnacked)
 	case c.RxSize != 0 && (c.RxSize < fc.MinRxSize || c.RxSize > fc.MaxData || c.RxSize%4 != 0):
 		return nil, fmt.Errorf("fcvi: receive data field size %d", c.RxSize) // [FCFS-2.7-2]
 	}
@@ -260,13 +261,15 @@ func (d *device) listen() (port uint16, err error) {
 		// The NIC can be reached at every address of the host.
 		all, _ := net.InterfaceAddrs()
 		for _, a := range all {
-			if pf, err := netip.ParsePrefix(a.String()); err == nil && !slices.Contains(d.ips, pf.Addr().Unmap()) && len(d.ips) < 64 {
+			if pf, err := netip.ParsePrefix(a.String()); err == nil &&
+				!slices.Contains(d.ips, pf.Addr().Unmap()) && len(d.ips) < 64 {
 				d.ips = append(d.ips, pf.Addr().Unmap())
 			}
 		}
 	}
 	d.daemon = fabricd.New(fabricd.Config{Name: fc.NodeName(d.mac ^ 1), EDTOV: c.EDTOV, RATOV: c.RATOV,
-		WrapConn: c.WrapConn, Congestion: c.Congestion, KeepAlive: c.KeepAlive, SameHost: c.SameHost, SameHostDir: c.SameHostDir, Logger: c.Logger})
+		WrapConn: c.WrapConn, Congestion: c.Congestion, KeepAlive: c.KeepAlive, SameHost: c.SameHost,
+		SameHostDir: c.SameHostDir, Logger: c.Logger})
 	own, err := d.daemon.Listen(ln)
 	if err != nil {
 		ln.Close()

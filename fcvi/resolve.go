@@ -214,7 +214,8 @@ func (s *search) login(now fc.Time, id fc.Addr, name fc.WWN) {
 			s.fail(now, err)
 		case r.PortName != name && !fault.On("fcvi-name-unchecked"):
 			s.p.np.Logout(now, r)
-			s.fail(now, fmt.Errorf("%w: port %v has the name %v, expected %v", vi.ErrNotReachable, id, r.PortName, name))
+			s.fail(now, fmt.Errorf("%w: port %v has the name %v, expected %v", vi.ErrNotReachable,
+				id, r.PortName, name))
 		default:
 			if len(s.p.cache) >= maxCache {
 				clear(s.p.cache)

@@ -74,7 +74,8 @@ func TestStreamExchange(t *testing.T) {
 		t.Errorf("at half of E_D_TOV: Exchange %#x, was %#x", ox, first)
 	}
 	second := place(at + 2*half + 1)
-	if second == first || tx.use.Stream != iu.StreamFirst || c.p.oxids.owner(first) != nil || c.p.oxids.owner(second) != c {
+	if second == first || tx.use.Stream != iu.StreamFirst || c.p.oxids.owner(first) != nil ||
+		c.p.oxids.owner(second) != c {
 		t.Errorf("beyond it: Exchange %#x, was %#x", second, first)
 	}
 	// The Exchange has ended, and another one uses its id.
@@ -103,7 +104,8 @@ func TestLongDeadline(t *testing.T) {
 		all := s.record()
 		a, b := s.fake(0, iu.ReliableDelivery), s.fake(1, iu.ReliableDelivery)
 		s.serve(b, "x")
-		a.c = a.p.connect(s.net.Now(), connectArgs{mode: iu.ClientServer, local: a.net("me"), remote: b.net("x"), attrs: a.attrs(),
+		a.c = a.p.connect(s.net.Now(), connectArgs{mode: iu.ClientServer, local: a.net("me"),
+			remote: b.net("x"), attrs: a.attrs(),
 			deadline: s.net.Now() + wait, up: a, done: a.result1})
 		s.net.Run(time.Second)
 		q, _, err := iu.ParseConnectRqst((*all)[0].data)
@@ -131,12 +133,14 @@ func TestAbortedExchange(t *testing.T) {
 			}
 		})
 		if !accepted {
-			s.net.AddFault(&fabric.Fault{Do: fabric.Drop, Match: func(f *fc.Frame) bool { return f.RCtl == fc.RCtlBAAcc || f.RCtl == fc.RCtlBARjt }})
+			s.net.AddFault(&fabric.Fault{Do: fabric.Drop,
+				Match: func(f *fc.Frame) bool { return f.RCtl == fc.RCtlBAAcc || f.RCtl == fc.RCtlBARjt }})
 		}
 		// The peer has an incomplete message of this Exchange.
 		b.postRecv(5000)
 		ox := uint16(p.oxids.next)
-		s.net.AddFault(&fabric.Fault{Do: fabric.Drop, Match: func(f *fc.Frame) bool { return opcode(iu.SendRqst)(f) && f.Last() }})
+		s.net.AddFault(&fabric.Fault{Do: fabric.Drop,
+			Match: func(f *fc.Frame) bool { return opcode(iu.SendRqst)(f) && f.Last() }})
 		a.post(vi.OpSendReceive, pattern(5000, 1))
 		s.net.Run(time.Millisecond)
 		other, _ := p.oxids.alloc(a.c)
@@ -212,7 +216,8 @@ func TestDisconnectTells(t *testing.T) {
 		}
 		s.net.Run(time.Millisecond)
 		a.c.tx.pending.at(0).probe = v.name == "an error of a probe" // a request that no consumer has posted
-		h := iu.Header{Op: iu.DisconnectRqst, Handle: a.c.handle, RmtHandle: b.c.handle, Total: a.c.own.id, Flags: v.flags,
+		h := iu.Header{Op: iu.DisconnectRqst, Handle: a.c.handle, RmtHandle: b.c.handle,
+			Total: a.c.own.id, Flags: v.flags,
 			MsgID: a.c.tx.pending.at(0).id + v.at, Param: iu.Status{Reason: v.reason}.Param()}
 		s.inject(1, h, nil, func(f *fc.Frame) { f.FCtl = 0x290000 })
 		var done []vi.Status
@@ -249,7 +254,8 @@ func TestClass2Completes(t *testing.T) {
 	}
 	s.net.Run(time.Second)
 	if !w.done || w.status != 0 || acks < 5 || last != 0 || a.c.tx.acking.len() != 0 {
-		t.Errorf("done %v, %v with %d ACKs, before the one numbered %d; %d awaited", w.done, w.status, acks, last, a.c.tx.acking.len())
+		t.Errorf("done %v, %v with %d ACKs, before the one numbered %d; %d awaited", w.done,
+			w.status, acks, last, a.c.tx.acking.len())
 	}
 }
 
@@ -339,7 +345,8 @@ func TestDraining(t *testing.T) {
 // reported to the peer. [FCVI-3-8] [FCVI-5.2.2-6] [FCVI-5.2.2-7] [FCVI-5.2.2-8]
 func TestBadReceive(t *testing.T) {
 	for bad, want := range map[vi.Status]iu.Reason{
-		vi.StatusProtectionError: iu.RecvProt, vi.StatusFormatError: iu.RecvFormat, vi.StatusFormatError | vi.StatusProtectionError: iu.RecvFormat,
+		vi.StatusProtectionError: iu.RecvProt, vi.StatusFormatError: iu.RecvFormat,
+		vi.StatusFormatError | vi.StatusProtectionError: iu.RecvFormat,
 	} {
 		for _, level := range levels {
 			s := newSim(t, simConfig{seed: 1, order: true})
@@ -364,7 +371,8 @@ func TestBadReceive(t *testing.T) {
 				if r := b.recvs[1]; !r.done || r.buf[0] != 'y' {
 					t.Errorf("%v, %v: the next message does not come", level, bad)
 				}
-			case i < 0 || (*all)[i].h.Op != op || (*all)[i].h.Flags&iu.FlagErr == 0 || (*all)[i].h.Status().Reason != want || (*all)[i].h.MsgID != (*all)[0].h.MsgID:
+			case i < 0 || (*all)[i].h.Op != op || (*all)[i].h.Flags&iu.FlagErr == 0 ||
+				(*all)[i].h.Status().Reason != want || (*all)[i].h.MsgID != (*all)[0].h.MsgID:
 				t.Errorf("%v, %v: told %s, %v", level, bad, ops(*all), (*all)[max(i, 0)].h)
 			case level == iu.ReliableReception && (!w.done || w.status != vi.StatusRemoteDescriptor):
 				t.Errorf("%v, %v: the message ends with %v", level, bad, w.status)
@@ -389,7 +397,8 @@ func TestReleasedHandle(t *testing.T) {
 	for range 2 { // once
 		c.release(now, p.np.RATOV())
 	}
-	if x := p.oxids.at(ox); !x.used || x.owner != nil || c.rx.timer.Active() || c.timer.Active() || c.limit.Active() || ended != 1 || slices.Contains(p.active, c) || p.handles.get(c.handle) != nil {
+	if x := p.oxids.at(ox); !x.used || x.owner != nil || c.rx.timer.Active() || c.timer.Active() ||
+		c.limit.Active() || ended != 1 || slices.Contains(p.active, c) || p.handles.get(c.handle) != nil {
 		t.Errorf("%+v, timers %v %v, told %d times", x, c.rx.timer.Active(), c.timer.Active(), ended)
 	}
 	if d := p.newConn(now+p.np.RATOV()-1, iu.ClientServer); d.handle>>genBits == index {
@@ -416,13 +425,15 @@ func TestCachedNames(t *testing.T) {
 		if other {
 			name++
 		}
-		sr := &search{p: p.port, key: hostKey{host: [16]byte{byte(i)}}, done: func(_ fc.Time, r *fc.Remote, err error) { got, failed = r, err }}
+		sr := &search{p: p.port, key: hostKey{host: [16]byte{byte(i)}},
+			done: func(_ fc.Time, r *fc.Remote, err error) { got, failed = r, err }}
 		sr.login(s.net.Now(), s.ports[1].np.ID(), name)
 		s.net.Run(time.Second)
 		r := p.np.RemoteByName(s.ports[1].np.Name())
 		if !other {
 			var failed error
-			(&search{p: p.port, done: func(_ fc.Time, _ *fc.Remote, err error) { failed = err }}).login(s.net.Now(), 0x010900, name) // no port has this address
+			(&search{p: p.port, done: func(_ fc.Time, _ *fc.Remote, err error) { failed = err }}).login(s.net.Now(),
+				0x010900, name) // no port has this address
 			s.net.Run(time.Minute)
 			if failed == nil || errors.Is(failed, fc.ErrNoMatch) {
 				t.Errorf("logged in to no port: %v", failed)
@@ -477,7 +488,8 @@ func TestNoHandles(t *testing.T) {
 		h.Flags = mode.Flags()
 		s.inject(0, h, q.Append(nil), func(f *fc.Frame) { f.FCtl = 0x290000 })
 		i := slices.IndexFunc(*all, func(x sent) bool { return x.h.Op == iu.ConnectResp1 })
-		if i < 0 || (*all)[i].h.Status().Reason != iu.NoResources || (*all)[i].h.Handle != q.Handle || b.p.stats.SetupLimit-before.SetupLimit != 1 {
+		if i < 0 || (*all)[i].h.Status().Reason != iu.NoResources || (*all)[i].h.Handle != q.Handle ||
+			b.p.stats.SetupLimit-before.SetupLimit != 1 {
 			t.Errorf("%v: %s, %d counted", mode, ops(*all), b.p.stats.SetupLimit-before.SetupLimit)
 		}
 	}
@@ -501,11 +513,13 @@ func TestSourceGone(t *testing.T) {
 	b.p.linkRoom(s.net.Now())
 	s.net.Run(10 * time.Millisecond)
 	i := slices.IndexFunc(*all, func(x sent) bool { return x.h.Op == iu.ReadResp })
-	if i < 0 || (*all)[i].h.Flags != iu.FlagErr || (*all)[i].h.Status().Reason != iu.RDMAReadProt || len((*all)[i].data) != 0 || (*all)[i].h.MsgID != (*all)[0].h.MsgID ||
+	if i < 0 || (*all)[i].h.Flags != iu.FlagErr || (*all)[i].h.Status().Reason != iu.RDMAReadProt ||
+		len((*all)[i].data) != 0 || (*all)[i].h.MsgID != (*all)[0].h.MsgID ||
 		(*all)[i].f.OXID != (*all)[0].f.OXID {
 		t.Errorf("told %s, %v", ops(*all), (*all)[max(i, 0)].h)
 	}
-	if !w.done || w.status != vi.StatusRDMAProtection || len(b.asyncs) != 1 || b.asyncs[0] != vi.ErrorRDMARProt || a.broke != 1 || b.broke != 1 {
+	if !w.done || w.status != vi.StatusRDMAProtection || len(b.asyncs) != 1 ||
+		b.asyncs[0] != vi.ErrorRDMARProt || a.broke != 1 || b.broke != 1 {
 		t.Errorf("%v, %v; told %v, broken %d %d", w.done, w.status, b.asyncs, a.broke, b.broke)
 	}
 }
@@ -580,7 +594,8 @@ func TestWrongCache(t *testing.T) {
 	var failed error
 	p.resolve(s.net.Now(), addr, func(_ fc.Time, r *fc.Remote, err error) { got, failed = r, err })
 	s.net.Run(time.Second)
-	if failed != nil || got == nil || got.PortName != want.Name() || p.cache[keyOf(addr)] != (mapping{want.ID(), want.Name()}) {
+	if failed != nil || got == nil || got.PortName != want.Name() ||
+		p.cache[keyOf(addr)] != (mapping{want.ID(), want.Name()}) {
 		t.Errorf("%v, %v, in the cache %v", got, failed, p.cache[keyOf(addr)])
 	}
 	gone := iu.IPAddress(addrOf(9), []byte("x")) // an address that no port has
@@ -618,11 +633,14 @@ func TestClass2Gone(t *testing.T) {
 	s := newSim(t, simConfig{seed: 1, order: true, class: fc.Class2, class2: true})
 	a, b := s.connect(iu.Unreliable)
 	r := b.postRecv(10)
-	a.sends = append(a.sends, &fakeSend{ctl: vi.OpSendReceive, data: pattern(10, 1), gone: true}, &fakeSend{ctl: vi.OpSendReceive, data: pattern(10, 2)})
+	a.sends = append(a.sends, &fakeSend{ctl: vi.OpSendReceive, data: pattern(10, 1), gone: true},
+		&fakeSend{ctl: vi.OpSendReceive, data: pattern(10, 2)})
 	a.c.posted(s.net.Now())
 	s.net.Run(time.Second)
-	if a.sends[0].status != vi.StatusProtectionError || !a.sends[1].done || a.sends[1].status != 0 || !r.done || a.c.tx.acking.len() != 0 {
-		t.Errorf("%v; %v %v, received %v; %d ACKs are awaited", a.sends[0].status, a.sends[1].done, a.sends[1].status, r.done, a.c.tx.acking.len())
+	if a.sends[0].status != vi.StatusProtectionError || !a.sends[1].done || a.sends[1].status != 0 ||
+		!r.done || a.c.tx.acking.len() != 0 {
+		t.Errorf("%v; %v %v, received %v; %d ACKs are awaited", a.sends[0].status, a.sends[1].done,
+			a.sends[1].status, r.done, a.c.tx.acking.len())
 	}
 }
 
@@ -633,13 +651,17 @@ func TestAcceptedTooLate(t *testing.T) {
 		s := newSim(t, simConfig{seed: 1, order: true})
 		a, b := s.connect(iu.ReliableDelivery)
 		all := s.record()
-		payload := b.p.cfg.codec.AppendConnectResp1(nil, &iu.AcceptPayload{Handle: 0x00066001, Local: b.c.local, Attributes: b.attrs()})
+		payload := b.p.cfg.codec.AppendConnectResp1(nil,
+			&iu.AcceptPayload{Handle: 0x00066001, Local: b.c.local, Attributes: b.attrs()})
 		if spoil {
 			payload[0]++ // the version
 		}
-		s.inject(1, iu.Header{Op: iu.ConnectResp1, Handle: 0x00990001, Flags: iu.FlagPos, MsgID: 1, Total: 77}, payload, func(f *fc.Frame) { f.FCtl = 0x890000 })
+		s.inject(1, iu.Header{Op: iu.ConnectResp1, Handle: 0x00990001, Flags: iu.FlagPos, MsgID: 1, Total: 77},
+			payload, func(f *fc.Frame) { f.FCtl = 0x890000 })
 		r, h := firstDisconnect(*all)
-		if spoil && r != 0 || !spoil && (r != iu.Cancelled || h.Handle != 0x00066001 || h.RmtHandle != 0x00990001 || h.Total != 77 || h.Flags != iu.FlagErr) {
+		if spoil && r != 0 ||
+			!spoil && (r != iu.Cancelled || h.Handle != 0x00066001 || h.RmtHandle != 0x00990001 ||
+				h.Total != 77 || h.Flags != iu.FlagErr) {
 			t.Errorf("spoilt %v: %v, %v", spoil, r, h)
 		}
 		if a.broke != 0 || b.broke != 0 {
@@ -740,7 +762,8 @@ func TestShortTypes(t *testing.T) {
 		}
 	})
 	var found *fc.Remote
-	x := &search{p: p.port, key: keyOf(iu.IPAddress(addrOf(9), nil)), ids: []fc.Addr{good.ID(), good.ID()}, done: func(_ fc.Time, r *fc.Remote, _ error) { found = r }}
+	x := &search{p: p.port, key: keyOf(iu.IPAddress(addrOf(9), nil)), ids: []fc.Addr{good.ID(), good.ID()},
+		done: func(_ fc.Time, r *fc.Remote, _ error) { found = r }}
 	x.candidate(s.net.Now())
 	s.net.Run(2 * time.Minute)
 	if cut != 1 || found == nil || found.PortName != good.Name() || len(x.ids) != 0 {

@@ -18,7 +18,8 @@ func TestDescriptorStatus(t *testing.T) {
 		known := map[iu.Reason]vi.Status{
 			iu.RDMAWriteProt: vi.StatusRDMAProtection, iu.RDMAWriteOff: vi.StatusRDMAProtection,
 			iu.RDMAReadProt: vi.StatusRDMAProtection, iu.RDMAReadOff: vi.StatusRDMAProtection,
-			iu.NoRecvDesc: vi.StatusRemoteDescriptor, iu.LengthError: vi.StatusRemoteDescriptor, iu.RecvProt: vi.StatusRemoteDescriptor,
+			iu.NoRecvDesc: vi.StatusRemoteDescriptor, iu.LengthError: vi.StatusRemoteDescriptor,
+			iu.RecvProt:   vi.StatusRemoteDescriptor,
 			iu.RecvFormat: vi.StatusRemoteDescriptor, iu.TooLong: vi.StatusRemoteDescriptor,
 		}
 		for r := range 256 {
@@ -90,7 +91,8 @@ func TestAsks(t *testing.T) {
 				t.Errorf("%s: asks %t", v.what, got)
 			}
 			both := v.ours && v.theirs
-			if want := v.unasked + 1; both && !v.asks && (tx.unasked != want || tx.unaskedBytes != v.bytes+int(v.n)) || both && v.asks && (tx.unasked != 0 || tx.unaskedBytes != 0) {
+			if want := v.unasked + 1; both && !v.asks && (tx.unasked != want || tx.unaskedBytes != v.bytes+int(v.n)) ||
+				both && v.asks && (tx.unasked != 0 || tx.unaskedBytes != 0) {
 				t.Errorf("%s: %d messages of %d bytes have not asked", v.what, tx.unasked, tx.unaskedBytes)
 			}
 		})
@@ -199,7 +201,8 @@ func TestPlaceWrite(t *testing.T) {
 				t.Errorf("%s: the message does not go on to its end", v.what)
 			}
 			n := uint64(len(v.placed))
-			if m.bad != v.want || !m.checked || string(b.mem[:n]) != v.placed || b.mem[n] != 0 || b.c.p.stats.PlacedBytes-stats != n || b.c.traffic.ReceivedBytes-traffic != n {
+			if m.bad != v.want || !m.checked || string(b.mem[:n]) != v.placed || b.mem[n] != 0 ||
+				b.c.p.stats.PlacedBytes-stats != n || b.c.traffic.ReceivedBytes-traffic != n {
 				t.Errorf("%s: %v, checked %t, %q", v.what, m.bad, m.checked, b.mem[:4])
 			}
 		})
@@ -230,15 +233,18 @@ func TestResolveOrder(t *testing.T) {
 		}
 		far := netip.MustParseAddr("10.9.9.9") // an address that is not in the directory
 		p.cfg.static = map[netip.Addr]WWN{far: WWN(other.Name())}
-		if r, n, err := find(iu.IPAddress(far, nil)); n != 1 || err != nil || r.PortName != other.Name() || asked[uint16(fc.NSGIDPN)] != 1 {
+		if r, n, err := find(iu.IPAddress(far, nil)); n != 1 || err != nil ||
+			r.PortName != other.Name() || asked[uint16(fc.NSGIDPN)] != 1 {
 			t.Errorf("by the static table: %v, %v, %d calls, asked %v", r, err, n, asked)
 		}
 		clear(asked)
-		if r, n, err := find(iu.IPAddress(far, nil)); n != 1 || err != nil || r.PortName != other.Name() || len(asked) != 0 {
+		if r, n, err := find(iu.IPAddress(far, nil)); n != 1 || err != nil ||
+			r.PortName != other.Name() || len(asked) != 0 {
 			t.Errorf("from the cache: %v, %v, %d calls, asked %v", r, err, n, asked)
 		}
 		p.cache[keyOf(iu.IPAddress(far, nil))] = mapping{0x010203, 9} // an outdated mapping
-		if r, n, err := find(iu.IPAddress(far, nil)); n != 1 || err != nil || r.PortName != other.Name() || asked[uint16(fc.NSGIDPN)] != 1 {
+		if r, n, err := find(iu.IPAddress(far, nil)); n != 1 || err != nil ||
+			r.PortName != other.Name() || asked[uint16(fc.NSGIDPN)] != 1 {
 			t.Errorf("behind a stale mapping: %v, %v, %d calls, asked %v", r, err, n, asked)
 		}
 		named := func(name fc.WWN) iu.NetAddress { return iu.NameAddress(uint64(name), nil) }
@@ -262,7 +268,8 @@ func TestResolveOrder(t *testing.T) {
 			clear(p.cache)
 			farps, p.cfg.farpOnly = 0, v.farpOnly
 			r, n, err := find(v.a)
-			if n != 1 || (err == nil) != v.found || v.found && r.PortName != other.Name() || (farps > 0) != v.farp || (v.query != 0) != (asked[v.query] == 1) || v.query == 0 && len(asked) != 0 {
+			if n != 1 || (err == nil) != v.found || v.found && r.PortName != other.Name() ||
+				(farps > 0) != v.farp || (v.query != 0) != (asked[v.query] == 1) || v.query == 0 && len(asked) != 0 {
 				t.Errorf("%s: %v, %v, %d calls, asked %v, %d FARPs", v.what, r, err, n, asked, farps)
 			}
 		}

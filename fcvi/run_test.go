@@ -39,7 +39,8 @@ func TestRuns(t *testing.T) {
 					s.net.Run(10 * time.Second)
 					took = s.ports[from].took - took
 					if f.Done > 0 {
-						if b.recvs[0].done && b.recvs[0].d.Status == 0 || level != iu.Unreliable && a.broke+b.broke == 0 || took > 18 {
+						if b.recvs[0].done && b.recvs[0].d.Status == 0 ||
+							level != iu.Unreliable && a.broke+b.broke == 0 || took > 18 {
 							t.Errorf("frame %d lost, and not noticed: %d taken", lost, took)
 						}
 						return

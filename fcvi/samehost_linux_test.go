@@ -52,7 +52,8 @@ func TestPath(t *testing.T) {
 	} {
 		from, to, _, _ := benchPair(t, vi.ReliableDelivery, c.cfg)
 		for _, v := range []*vi.VI{from, to} {
-			if p := v.Path(); p.SharedMemory != (c.why == "") || !strings.Contains(p.Why, c.why) || (p.Why == "") != p.SharedMemory {
+			if p := v.Path(); p.SharedMemory != (c.why == "") || !strings.Contains(p.Why, c.why) ||
+				(p.Why == "") != p.SharedMemory {
 				t.Errorf("%v, not %q", p, c.why)
 			}
 		}

@@ -56,7 +56,8 @@ func (c *conn) asks() bool {
 	t.unaskedBytes += int(t.cur.n)
 	_, more := c.up.peek()
 	limit := c.sendWindow()
-	if !more || t.unasked >= min(askEvery, max(1, limit/2)) || t.pending.len()+1 >= limit || t.unaskedBytes >= askBytes ||
+	if !more || t.unasked >= min(askEvery, max(1, limit/2)) || t.pending.len()+1 >= limit ||
+		t.unaskedBytes >= askBytes ||
 		t.unproven+int64(t.cur.n)+int64(c.mts) > int64(c.maxHold()) {
 		t.unasked, t.unaskedBytes = 0, 0
 		return true

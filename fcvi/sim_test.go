@@ -61,7 +61,8 @@ func newSimNoise(t testing.TB, cfg simConfig, noise fabric.Noise) *sim {
 		mac := uint64(0x020000000100 + i)
 		mk[i] = func(out fc.Sender) fabric.Device {
 			sp.end = out.(*fabric.End)
-			np := fc.NewNPort(fc.PortConfig{PortName: fc.PortName(mac, 1), NodeName: fc.NodeName(mac), RxSize: cfg.rxSize,
+			np := fc.NewNPort(fc.PortConfig{PortName: fc.PortName(mac, 1), NodeName: fc.NodeName(mac),
+				RxSize: cfg.rxSize,
 				Class2: cfg.class2, OXSeed: uint16(i * 100), IPs: []netip.Addr{addrOf(i + 1)}}, out)
 			sp.port = newPort(np, machineConfig{seed: cfg.seed, class: cfg.class, stream: cfg.stream, linger: cfg.linger, maxUnacked: cfg.unacked}, func(fc.Addr) int {
 				if sp.end.Room() {
@@ -78,7 +79,8 @@ func newSimNoise(t testing.TB, cfg simConfig, noise fabric.Noise) *sim {
 	case cfg.loop:
 		s.net.Loop(nil, mk[0], mk[1])
 	default:
-		s.sw = fabric.NewSwitch(fabric.SwitchConfig{Name: fc.NodeName(0x020000001001), Domain: 1, OutOfOrder: !cfg.order})
+		s.sw = fabric.NewSwitch(fabric.SwitchConfig{Name: fc.NodeName(0x020000001001), Domain: 1,
+			OutOfOrder: !cfg.order})
 		s.net.Attach(s.sw, mk[0])
 		s.net.Attach(s.sw, mk[1])
 	}
@@ -184,7 +186,8 @@ func (f *fake) peek() (vi.Control, bool) {
 
 func (f *fake) next(w *work) {
 	s := f.sends[f.next1]
-	w.n, w.imm, w.data, w.va, w.mh, w.seq = uint32(len(s.data)), s.ctl&vi.Immediate != 0, s.imm, s.va, s.mh, uint64(f.next1)
+	w.n, w.imm, w.data, w.va, w.mh, w.seq = uint32(len(s.data)), s.ctl&vi.Immediate != 0, s.imm,
+		s.va, s.mh, uint64(f.next1)
 	switch s.ctl.Op() {
 	case vi.OpSendReceive:
 		w.op = iu.SendRqst
@@ -297,8 +300,9 @@ func (f *fake) async(code vi.ErrorCode, op vi.Control) {
 func (f *fake) broken(orderly bool) { f.broke++; f.order = orderly }
 
 func (f *fake) attrs() iu.Attributes {
-	return iu.Attributes{Reliability: f.level, Write: true, Read: f.level != iu.Unreliable, MaxTransfer: defaultMaxTransfer,
-		MaxReads: 4, MaxUnacked: 16, Streaming: true}
+	return iu.Attributes{Reliability: f.level, Write: true, Read: f.level != iu.Unreliable,
+		MaxTransfer: defaultMaxTransfer,
+		MaxReads:    4, MaxUnacked: 16, Streaming: true}
 }
 
 func (s *sim) fake(i int, level iu.Reliability) *fake {
@@ -379,7 +383,8 @@ func TestTransfer(t *testing.T) {
 	for _, topo := range []string{"in order", "out of order", "loop", "point-to-point", "class 2", "stream"} {
 		for _, level := range levels {
 			t.Run(fmt.Sprintf("%s/%v", topo, level), func(t *testing.T) {
-				cfg := simConfig{seed: 1, order: topo != "out of order", loop: topo == "loop", p2p: topo == "point-to-point", stream: topo == "stream"}
+				cfg := simConfig{seed: 1, order: topo != "out of order", loop: topo == "loop",
+					p2p: topo == "point-to-point", stream: topo == "stream"}
 				if topo == "class 2" {
 					cfg.class, cfg.class2 = fc.Class2, true
 				}
@@ -394,8 +399,10 @@ func TestTransfer(t *testing.T) {
 					r := b.postRecv(n + 5)
 					snd := a.postImm(vi.OpSendReceive|vi.Immediate, want, uint32(i))
 					s.net.Run(3 * time.Second)
-					if !snd.done || snd.status != 0 || !r.done || int(r.d.Length) != n || !bytes.Equal(r.buf[:n], want) || r.d.Data != uint32(i) {
-						t.Fatalf("send %d: done %v %v, delivery %v %+v; a %+v b %+v state %v %v", n, snd.done, snd.status, r.done, r.d, a.p.stats, b.p.stats, a.c.state, b.c.state)
+					if !snd.done || snd.status != 0 || !r.done || int(r.d.Length) != n ||
+						!bytes.Equal(r.buf[:n], want) || r.d.Data != uint32(i) {
+						t.Fatalf("send %d: done %v %v, delivery %v %+v; a %+v b %+v state %v %v",
+							n, snd.done, snd.status, r.done, r.d, a.p.stats, b.p.stats, a.c.state, b.c.state)
 					}
 					r = b.postRecv(0)
 					w := a.post(vi.OpRDMAWrite|vi.Immediate, want)
@@ -414,7 +421,8 @@ func TestTransfer(t *testing.T) {
 						for k < n && rd.data[k] == want[k] {
 							k++
 						}
-						t.Fatalf("read %d: done %v %v, differs at %d: %x want %x", n, rd.done, rd.status, k, rd.data[k:k+8], want[k:k+8])
+						t.Fatalf("read %d: done %v %v, differs at %d: %x want %x", n, rd.done,
+							rd.status, k, rd.data[k:k+8], want[k:k+8])
 					}
 				}
 				// Many messages are outstanding at once in both directions.
@@ -431,7 +439,8 @@ func TestTransfer(t *testing.T) {
 				s.net.Run(10 * time.Second)
 				for i, r := range rs {
 					if !r.done || !bytes.Equal(r.buf[:r.d.Length], pattern(i*23, i)) {
-						t.Fatalf("message %d: done %v length %d; a %v b %v %+v", i, r.done, r.d.Length, a.c.state, b.c.state, b.p.stats)
+						t.Fatalf("message %d: done %v length %d; a %v b %v %+v", i, r.done,
+							r.d.Length, a.c.state, b.c.state, b.p.stats)
 					}
 				}
 				for i, w := range a.sends {

@@ -64,7 +64,8 @@ const (
 	numStates
 )
 
-var stateNames = [...]string{"IDLE", "C_RESOLVE", "C_RQST", "CONCEDED", "C_HELD", "C_RESP1", "C_RESP2", "CONNECTED", "DISC_SENT", "ERROR"}
+var stateNames = [...]string{"IDLE", "C_RESOLVE", "C_RQST", "CONCEDED", "C_HELD", "C_RESP1",
+	"C_RESP2", "CONNECTED", "DISC_SENT", "ERROR"}
 
 func (s state) String() string {
 	if int(s) < len(stateNames) {

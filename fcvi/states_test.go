@@ -68,17 +68,20 @@ var places = []standing{
 		c.own = leg{id: ownID, attempt: 1, oxid: ox, rxid: 0x55, open: true}
 	}},
 	{"CONNECTED, responder", stConnected, func(c *conn) {
-		c.responder, c.their, c.key, c.hasKey = true, leg{id: theirID, attempt: 1, oxid: 0x123, rxid: 0x55}, setupKey{c.remote.PortName, theirID}, true
+		c.responder, c.their, c.key, c.hasKey = true, leg{id: theirID, attempt: 1, oxid: 0x123, rxid: 0x55},
+			setupKey{c.remote.PortName, theirID}, true
 		c.p.setups[c.key] = &setup{conn: c}
 	}},
 	{"DISC_SENT", stDiscSent, nil},
 	{"DISC_SENT, responder", stDiscSent, func(c *conn) {
-		c.responder, c.their, c.key, c.hasKey = true, leg{id: theirID, attempt: 1, oxid: 0x123, rxid: 0x55}, setupKey{c.remote.PortName, theirID}, true
+		c.responder, c.their, c.key, c.hasKey = true, leg{id: theirID, attempt: 1, oxid: 0x123, rxid: 0x55},
+			setupKey{c.remote.PortName, theirID}, true
 		c.p.setups[c.key] = &setup{conn: c}
 	}},
 	{"ERROR", stError, nil},
 	{"ERROR, responder", stError, func(c *conn) {
-		c.responder, c.their, c.key, c.hasKey = true, leg{id: theirID, attempt: 1, oxid: 0x123, rxid: 0x55}, setupKey{c.remote.PortName, theirID}, true
+		c.responder, c.their, c.key, c.hasKey = true, leg{id: theirID, attempt: 1, oxid: 0x123, rxid: 0x55},
+			setupKey{c.remote.PortName, theirID}, true
 		c.p.setups[c.key] = &setup{conn: c}
 	}},
 	{"ERROR after ERR response", stError, func(c *conn) {
@@ -114,7 +117,8 @@ func begin(t *testing.T, mode iu.Mode, at standing) *walk {
 	switch at.s {
 	case stIdle, stResolve:
 	case stHeld, stResp1:
-		c.remote, c.rHandle, c.their = w.r, peerHandle, leg{id: theirID, attempt: 1, oxid: 0x123, rxid: 0x55, open: true}
+		c.remote, c.rHandle, c.their = w.r, peerHandle,
+			leg{id: theirID, attempt: 1, oxid: 0x123, rxid: 0x55, open: true}
 		c.key, c.hasKey = setupKey{w.r.PortName, theirID}, true
 		p.setups[c.key] = &setup{conn: c}
 		c.deadline = w.net.Now() + time.Hour
@@ -131,7 +135,8 @@ func begin(t *testing.T, mode iu.Mode, at standing) *walk {
 		c.startStreams()
 		if at.s != stConnected {
 			c.up = nil
-			c.disc, c.discHdr, c.tries = open(ownID), iu.Header{Op: iu.DisconnectRqst, Handle: peerHandle, Param: iu.Status{Reason: iu.ULPDisconnect}.Param()}, 1
+			c.disc, c.discHdr, c.tries = open(ownID),
+				iu.Header{Op: iu.DisconnectRqst, Handle: peerHandle, Param: iu.Status{Reason: iu.ULPDisconnect}.Param()}, 1
 		}
 	}
 	if at.more != nil {
@@ -282,7 +287,8 @@ func counted(before, after *Stats) (all []string) {
 	old, now := reflect.ValueOf(before).Elem(), reflect.ValueOf(after).Elem()
 	for i := range now.NumField() {
 		name := now.Type().Field(i).Name
-		if n := now.Field(i).Uint() - old.Field(i).Uint(); n > 0 && name != "RecvFrames" && name != "SentIUs" { // each has them
+		if n := now.Field(i).Uint() - old.Field(i).Uint(); n > 0 && name != "RecvFrames" &&
+			name != "SentIUs" { // each has them
 			all = append(all, fmt.Sprintf("%s+%d", name, n))
 		}
 	}
@@ -296,8 +302,10 @@ func (w *walk) arrive(h iu.Header, reason iu.Reason, payload []byte) {
 	}
 	h.Param = iu.Status{Reason: reason}.Param()
 	codec := w.c.p.cfg.codec
-	f := fc.Frame{SOF: fc.SOFi3, EOF: fc.EOFt, Payload: payload, Opt: h.Append(nil), Header: fc.Header{RCtl: fc.RCtl(codec.RCtl(h.Op)), Type: fc.TypeFCVI,
-		DFCtl: codec.DFCtl(h.Op), FCtl: fc.FCtlFirstSeq | fc.FCtlLastSeq | fc.FCtlEndSeq, SID: w.r.Addr, OXID: w.c.disc.oxid, RXID: 0x55}}
+	f := fc.Frame{SOF: fc.SOFi3, EOF: fc.EOFt, Payload: payload, Opt: h.Append(nil),
+		Header: fc.Header{RCtl: fc.RCtl(codec.RCtl(h.Op)), Type: fc.TypeFCVI,
+			DFCtl: codec.DFCtl(h.Op), FCtl: fc.FCtlFirstSeq | fc.FCtlLastSeq | fc.FCtlEndSeq,
+			SID: w.r.Addr, OXID: w.c.disc.oxid, RXID: 0x55}}
 	w.c.p.Frame(w.net.Now(), w.r, &f)
 }
 
@@ -317,7 +325,8 @@ func (w *walk) resp1With(h iu.Header, reason iu.Reason, change func(a *iu.Accept
 func (w *walk) rqst(id uint32) { w.rqstWith(iu.Header{MsgID: 1, Total: id}, nil) }
 
 func (w *walk) rqstWith(h iu.Header, change func(q *iu.ConnectPayload)) {
-	q := iu.ConnectPayload{Handle: peerHandle, InitialMsgID: 1, Timeout: iu.NoTimeout, Local: w.c.want, Remote: w.c.local, Attributes: w.c.rattrs}
+	q := iu.ConnectPayload{Handle: peerHandle, InitialMsgID: 1, Timeout: iu.NoTimeout,
+		Local: w.c.want, Remote: w.c.local, Attributes: w.c.rattrs}
 	if change != nil {
 		change(&q)
 	}
@@ -366,14 +375,17 @@ var events = []struct {
 		w.rqstWith(iu.Header{MsgID: 1, Total: theirID + 1}, func(q *iu.ConnectPayload) { q.Attributes.MaxTransfer = 0 })
 	}},
 	{"CONNECT_RQST, for a while", func(w *walk) {
-		w.rqstWith(iu.Header{MsgID: 1, Total: theirID + 1}, func(q *iu.ConnectPayload) { q.Timeout, q.Local = 1500, w.f.net("stranger") })
+		w.rqstWith(iu.Header{MsgID: 1, Total: theirID + 1},
+			func(q *iu.ConnectPayload) { q.Timeout, q.Local = 1500, w.f.net("stranger") })
 	}},
 	{"RESP1(ACCEPTED)", func(w *walk) { w.resp1(iu.Accepted, iu.FlagPos) }},
 	{"RESP1(ACCEPTED), unfit", func(w *walk) {
-		w.resp1With(iu.Header{Flags: iu.FlagPos, MsgID: 1, Total: ownID}, iu.Accepted, func(a *iu.AcceptPayload) { a.Attributes.MaxTransfer = 0 })
+		w.resp1With(iu.Header{Flags: iu.FlagPos, MsgID: 1, Total: ownID}, iu.Accepted,
+			func(a *iu.AcceptPayload) { a.Attributes.MaxTransfer = 0 })
 	}},
 	{"RESP1(ACCEPTED), handle 0", func(w *walk) {
-		w.resp1With(iu.Header{Flags: iu.FlagPos, MsgID: 1, Total: ownID}, iu.Accepted, func(a *iu.AcceptPayload) { a.Handle = 0 })
+		w.resp1With(iu.Header{Flags: iu.FlagPos, MsgID: 1, Total: ownID}, iu.Accepted,
+			func(a *iu.AcceptPayload) { a.Handle = 0 })
 	}},
 	{"RESP1(ACCEPTED), malformed", func(w *walk) {
 		a := iu.AcceptPayload{Handle: peerHandle, InitialMsgID: 1, Local: w.c.want, Attributes: w.c.rattrs}
@@ -382,7 +394,8 @@ var events = []struct {
 		w.arrive(iu.Header{Op: iu.ConnectResp1, Flags: iu.FlagPos, MsgID: 1, Total: ownID}, iu.Accepted, b)
 	}},
 	{"RESP1(ACCEPTED), other handle", func(w *walk) {
-		w.resp1With(iu.Header{Flags: iu.FlagPos, MsgID: 1, Total: ownID}, iu.Accepted, func(a *iu.AcceptPayload) { a.Handle++ })
+		w.resp1With(iu.Header{Flags: iu.FlagPos, MsgID: 1, Total: ownID}, iu.Accepted,
+			func(a *iu.AcceptPayload) { a.Handle++ })
 	}},
 	{"RESP1(ACCEPTED), other attempt", func(w *walk) { w.resp1With(iu.Header{Flags: iu.FlagPos, MsgID: 2, Total: ownID}, iu.Accepted, nil) }},
 	{"RESP1(ACCEPTED), other set-up", func(w *walk) { w.resp1With(iu.Header{Flags: iu.FlagPos, MsgID: 1, Total: ownID + 1}, iu.Accepted, nil) }},
@@ -473,7 +486,8 @@ var events = []struct {
 	{"DISCONNECT_RQST, to handle 0", func(w *walk) {
 		h := w.c.handle
 		w.c.handle = 0
-		w.arrive(iu.Header{Op: iu.DisconnectRqst, RmtHandle: peerHandle, Flags: iu.FlagErr, Total: ownID}, iu.NotConnected, nil)
+		w.arrive(iu.Header{Op: iu.DisconnectRqst, RmtHandle: peerHandle, Flags: iu.FlagErr, Total: ownID},
+			iu.NotConnected, nil)
 		w.c.handle = h
 	}},
 	{"DISCONNECT_RQST, between handles 0", func(w *walk) {

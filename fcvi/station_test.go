@@ -75,7 +75,8 @@ func TestStallOnce(t *testing.T) {
 func TestStall(t *testing.T) {
 	const edtov = 800 * time.Millisecond
 	const grace = edtov / 4
-	s, err := newStation(fc.PortConfig{PortName: fc.PortName(1, 1), NodeName: fc.NodeName(1), EDTOV: edtov}, machineConfig{},
+	s, err := newStation(fc.PortConfig{PortName: fc.PortName(1, 1), NodeName: fc.NodeName(1), EDTOV: edtov},
+		machineConfig{},
 		func(*station) (outlet, error) { return nowhere{}, nil })
 	if err != nil {
 		t.Fatal(err)

@@ -61,7 +61,8 @@ func seededNetwork(t *testing.T, seed uint64, outOfOrder bool, noise fabric.Nois
 		cancel()
 		wg.Wait()
 	})
-	return Config{network: &inProcess{n, sw}, EDTOV: 20 * time.Millisecond * scale, RATOV: 100 * time.Millisecond * scale,
+	return Config{network: &inProcess{n, sw}, EDTOV: 20 * time.Millisecond * scale,
+		RATOV:  100 * time.Millisecond * scale,
 		Logger: testLogger, ULPTimeout: testkit.Patience} // long, because a slow machine must not look like a dead peer
 }
 
@@ -181,7 +182,8 @@ func TestVI_SuiteFabric(t *testing.T) {
 // no frame, so a frame can't count as lost only because the machine is slow. TestLossyTraffic
 // covers losses.
 func TestVI_SuiteOutOfOrder(t *testing.T) {
-	h := netHarness(noisyNetwork(t, true, fabric.Noise{Reorder: 0.05, Duplicate: 0.01, MaxDelay: 30 * time.Microsecond}, 40))
+	h := netHarness(noisyNetwork(t, true,
+		fabric.Noise{Reorder: 0.05, Duplicate: 0.01, MaxDelay: 30 * time.Microsecond}, 40))
 	h.Unordered = true
 	vitest.Run(t, h)
 }

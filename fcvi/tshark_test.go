@@ -146,9 +146,11 @@ func TestTshark(t *testing.T) {
 	peer := server.Device().(*device)
 	found := make(chan error, 3)
 	s.do(func(now fc.Time) {
-		s.np.FARP(now, fc.FARPMatchIP, fc.FARP{RespIP: fc.FARPIP(peer.ips[0])}, fc.FARPInitReply, func(_ fc.Time, _ fc.FARP, err error) { found <- err })
+		s.np.FARP(now, fc.FARPMatchIP, fc.FARP{RespIP: fc.FARPIP(peer.ips[0])}, fc.FARPInitReply,
+			func(_ fc.Time, _ fc.FARP, err error) { found <- err })
 		r := s.np.RemoteByName(peer.home.np.Name())
-		s.np.ELS(now, r.Addr, append(fc.AppendCmd(nil, fc.ELSECHO), "echo"...), func(_ fc.Time, _ []byte, err error) { found <- err })
+		s.np.ELS(now, r.Addr, append(fc.AppendCmd(nil, fc.ELSECHO), "echo"...),
+			func(_ fc.Time, _ []byte, err error) { found <- err })
 		s.np.Abort(now, r, fc.Class3, 0x7123, fc.Unassigned, 9, false, func(_ fc.Time, accepted bool) { found <- nil })
 	})
 	for range 3 {
@@ -170,7 +172,8 @@ func TestTshark(t *testing.T) {
 	run := func(args ...string) []string {
 		ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
 		defer cancel()
-		cmd := exec.CommandContext(ctx, tshark, append([]string{"-r", file, "-o", "fc.reassemble:FALSE", "-o", "tcp.check_checksum:FALSE"}, args...)...)
+		cmd := exec.CommandContext(ctx, tshark,
+			append([]string{"-r", file, "-o", "fc.reassemble:FALSE", "-o", "tcp.check_checksum:FALSE"}, args...)...)
 		cmd.Env = append(os.Environ(), "HOME="+t.TempDir())
 		out, err := cmd.Output()
 		if err != nil {

@@ -122,19 +122,22 @@ func TestWire(t *testing.T) {
 					rr := level == iu.ReliableReception
 					switch o {
 					case iu.SendRqst: // [FCVI-6.2-1] [FCVI-5.7-6] [FCVI-5.9.4-5]
-						if fctl != wantFctl || (first.h.Flags&iu.FlagRR != 0) != rr || total != 2500 && total != 0 || total == 0 && len(m.frames) != 1 {
+						if fctl != wantFctl || (first.h.Flags&iu.FlagRR != 0) != rr ||
+							total != 2500 && total != 0 || total == 0 && len(m.frames) != 1 {
 							t.Errorf("%s: F_CTL %06x, %d bytes, %v", k, uint32(fctl), total, first.h)
 						}
 						if !rr && first.h.Flags&iu.FlagRspRqd != 0 { // [FCVI-5.9.4-4]
 							t.Errorf("%s asks for a response", k)
 						}
 					case iu.WriteRqst: // [FCVI-6.4-1] [FCVI-5.9.10-1] [FCVI-5.9.8-1] [FCVI-5.9.7-1] [FCVI-5.9.4-3]
-						if fctl != wantFctl || first.h.Total != 1501 || total != 1501 || first.h.RmtVA != 1000 || first.h.RmtHandle != 7 ||
+						if fctl != wantFctl || first.h.Total != 1501 || total != 1501 ||
+							first.h.RmtVA != 1000 || first.h.RmtHandle != 7 ||
 							first.h.Flags&iu.FlagImm == 0 || first.h.Param != 0xABCD {
 							t.Errorf("%s: F_CTL %06x, %v", k, uint32(fctl), first.h)
 						}
 					case iu.ReadRqst: // [FCVI-5.2.4-1]
-						if fctl != 0x290000 || first.h.Total != 1700 || first.h.Flags&^iu.FlagRR != iu.FlagRspRqd || first.h.Param != 0 {
+						if fctl != 0x290000 || first.h.Total != 1700 ||
+							first.h.Flags&^iu.FlagRR != iu.FlagRspRqd || first.h.Param != 0 {
 							t.Errorf("%s: F_CTL %06x, %v", k, uint32(fctl), first.h)
 						}
 					case iu.ReadResp: // [FCVI-5.2.4-3] [FCVI-5.9.6-3]
@@ -175,13 +178,15 @@ func TestFCVI_5_3_5(t *testing.T) {
 	s.net.Run(time.Second)
 	i := slices.IndexFunc(*all, func(x sent) bool { return x.h.Op == iu.DisconnectRqst })
 	q := (*all)[i]
-	if q.h.Handle != bc.handle || q.h.RmtHandle != ac.handle || q.h.Total != ac.own.id || q.h.Status().Reason != iu.ULPDisconnect || q.f.FCtl != 0x290000 ||
+	if q.h.Handle != bc.handle || q.h.RmtHandle != ac.handle || q.h.Total != ac.own.id ||
+		q.h.Status().Reason != iu.ULPDisconnect || q.f.FCtl != 0x290000 ||
 		q.h.Flags != 0 || q.h.MsgID != 0 { // [FCVI-5.9.6-5]
 		t.Errorf("%v %v", q.h, q.f.String())
 	}
 	j := slices.IndexFunc(*all, func(x sent) bool { return x.h.Op == iu.DisconnectResp })
 	r := (*all)[j]
-	if r.h.Handle != ac.handle || r.h.RmtHandle != bc.handle || r.h.Total != q.h.Total || r.f.FCtl != 0x980000 || r.f.OXID != q.f.OXID || len(r.data) != 0 {
+	if r.h.Handle != ac.handle || r.h.RmtHandle != bc.handle || r.h.Total != q.h.Total ||
+		r.f.FCtl != 0x980000 || r.f.OXID != q.f.OXID || len(r.data) != 0 {
 		t.Errorf("%v %v", r.h, r.f.String())
 	}
 	if b.broke != 1 || !b.order || a.broke != 0 { // [FCVI-5.3.5-6]
@@ -264,7 +269,8 @@ func TestFCVI_C(t *testing.T) {
 			t.Fatalf("%d attempts, %v, %d aborts", len(at), a.result, s.ports[0].stats.Aborts)
 		}
 		for i, x := range at[1:] {
-			if x.h.Total != at[0].h.Total || int(x.h.MsgID) != i+2 || x.h.Flags&iu.FlagRetry == 0 || x.f.OXID == at[i].f.OXID || !bytes.Equal(x.data, at[0].data) {
+			if x.h.Total != at[0].h.Total || int(x.h.MsgID) != i+2 || x.h.Flags&iu.FlagRetry == 0 ||
+				x.f.OXID == at[i].f.OXID || !bytes.Equal(x.data, at[0].data) {
 				t.Errorf("attempt %d: %v", i+2, x.h)
 			}
 		}
@@ -293,7 +299,8 @@ func TestFCVI_C(t *testing.T) {
 		s.serve(b, "x")
 		s.dial(a, b, "x", iu.ClientServer)
 		s.net.Run(time.Second)
-		if len(a.result) != 1 || a.result[0] != iu.InvalidReliability || b.result[0] != iu.InvalidReliability || !a.c.gone || !b.c.gone {
+		if len(a.result) != 1 || a.result[0] != iu.InvalidReliability ||
+			b.result[0] != iu.InvalidReliability || !a.c.gone || !b.c.gone {
 			t.Errorf("%v %v", a.result, b.result)
 		}
 	})
@@ -368,7 +375,8 @@ func TestFCVI_8_4(t *testing.T) {
 			all := s.record()
 			s.net.AddFault(&fabric.Fault{Match: opcode(op), Do: fabric.Drop})
 			b.postRecv(10)
-			w := a.post(map[iu.Opcode]vi.Control{iu.SendResp: vi.OpSendReceive, iu.ReadResp: vi.OpRDMARead}[op], make([]byte, 10))
+			w := a.post(map[iu.Opcode]vi.Control{iu.SendResp: vi.OpSendReceive, iu.ReadResp: vi.OpRDMARead}[op],
+				make([]byte, 10))
 			s.net.Run(defaultULPTimeout - time.Second)
 			if w.done {
 				t.Errorf("%v: done too early", op)
@@ -407,7 +415,8 @@ func TestFCVI_8_4(t *testing.T) {
 			all := s.record()
 			s.inject(0, iu.Header{Handle: b.c.handle, Op: iu.SendRqst, MsgID: a.c.initTx + window, Flags: map[bool]iu.Flags{true: iu.FlagRR}[level == iu.ReliableReception]}, nil, nil)
 			s.net.Run(time.Second)
-			if s.ports[1].stats.WindowFull != 1 || (b.c.state == stConnected) != (level == iu.Unreliable) || level != iu.Unreliable && told(*all) != iu.PortResources {
+			if s.ports[1].stats.WindowFull != 1 || (b.c.state == stConnected) != (level == iu.Unreliable) ||
+				level != iu.Unreliable && told(*all) != iu.PortResources {
 				t.Errorf("%v: %v, %v", level, b.c.state, told(*all))
 			}
 		}
@@ -435,7 +444,8 @@ func TestFCVI_8_4(t *testing.T) {
 				}
 				// On a path that keeps order the sender may detect the loss first, because it waits
 				// as long for the answer.
-				if why := told(*all); level != iu.Unreliable && why != iu.FrameLost && !(order && level == iu.ReliableReception && why == iu.RespTimeout) {
+				if why := told(*all); level != iu.Unreliable && why != iu.FrameLost &&
+					!(order && level == iu.ReliableReception && why == iu.RespTimeout) {
 					t.Errorf("in order %v, %v: told %v", order, level, why)
 				}
 				if level == iu.Unreliable { // the next message uses the descriptor
@@ -487,7 +497,8 @@ func TestFCVI_7_4(t *testing.T) {
 		f := s.fake(0, iu.ReliableDelivery)
 		b := s.fake(1, iu.ReliableDelivery)
 		s.serve(b, "x")
-		f.c = a.connect(s.net.Now(), connectArgs{mode: iu.ClientServer, local: f.net("me"), remote: to, attrs: f.attrs(), deadline: fc.Never, up: f, done: f.result1})
+		f.c = a.connect(s.net.Now(), connectArgs{mode: iu.ClientServer, local: f.net("me"),
+			remote: to, attrs: f.attrs(), deadline: fc.Never, up: f, done: f.result1})
 		s.net.Run(2 * time.Minute)
 		if len(f.result) != 1 {
 			t.Fatalf("%v: %v", to, f.result)
@@ -511,8 +522,10 @@ func TestFCVI_7_4(t *testing.T) {
 	for i := range maxCache {
 		a.cache[hostKey{len: uint16(i)}] = mapping{}
 	}
-	if r := dial(iu.NameAddress(uint64(name), []byte("x"))); r != iu.Confirmed || farps != 0 || questions == 0 || len(a.cache) != 1 {
-		t.Errorf("by Port_Name: %v, %d FARP requests, %d questions to the name server, %d in the cache", r, farps, questions, len(a.cache))
+	if r := dial(iu.NameAddress(uint64(name), []byte("x"))); r != iu.Confirmed || farps != 0 ||
+		questions == 0 || len(a.cache) != 1 {
+		t.Errorf("by Port_Name: %v, %d FARP requests, %d questions to the name server, %d in the cache",
+			r, farps, questions, len(a.cache))
 	}
 	questions = 0
 	if r := dial(iu.NameAddress(uint64(name), []byte("x"))); r != iu.Confirmed || farps != 0 || questions != 0 {
@@ -552,7 +565,8 @@ func TestFCVI_5_2_5(t *testing.T) {
 	s := newSim(t, simConfig{seed: 1, order: true})
 	a, b := s.connect(iu.ReliableDelivery)
 	b.postRecv(100)
-	s.inject(0, iu.Header{Handle: b.c.handle, Op: iu.SendRqst, MsgID: a.c.initTx}, []byte("half"), func(f *fc.Frame) { f.FCtl &^= fc.FCtlEndSeq | fc.FCtlLastSeq })
+	s.inject(0, iu.Header{Handle: b.c.handle, Op: iu.SendRqst, MsgID: a.c.initTx}, []byte("half"),
+		func(f *fc.Frame) { f.FCtl &^= fc.FCtlEndSeq | fc.FCtlLastSeq })
 	s.inject(0, iu.Header{Handle: b.c.handle, RmtHandle: a.c.handle, Op: iu.DisconnectRqst, Total: a.c.own.id,
 		Param: iu.Status{Reason: iu.ULPDisconnect, Diag: 0xFFFF}.Param()}, nil, nil)
 	if b.broke != 1 || !b.order || b.recvs[0].done {

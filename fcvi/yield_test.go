@@ -13,7 +13,8 @@ import (
 // resp1 answers f's request with a RESP1 that the machine of its peer would not send in this state.
 func (s *sim) resp1(f, from *fake, reason iu.Reason, payload []byte) {
 	own := f.c.own
-	h := iu.Header{Op: iu.ConnectResp1, Handle: f.c.handle, Flags: iu.PeerToPeer.Flags(), MsgID: own.attempt, Total: own.id,
+	h := iu.Header{Op: iu.ConnectResp1, Handle: f.c.handle, Flags: iu.PeerToPeer.Flags(),
+		MsgID: own.attempt, Total: own.id,
 		Param: iu.Status{Reason: reason}.Param()}
 	if reason == iu.Accepted {
 		h.Flags |= iu.FlagPos
@@ -36,8 +37,10 @@ func connectedPeers(t *testing.T, s *sim, a, b *fake) {
 		t.Fatalf("%v %v, states %v %v", a.result, b.result, a.c.state, b.c.state)
 	}
 	s.net.Run(time.Minute)
-	if a.c.state != stConnected || b.c.state != stConnected || a.c.rHandle != b.c.handle || b.c.rHandle != a.c.handle || a.c.responder == b.c.responder {
-		t.Fatalf("%v %v, states %v %v, responders %v %v", a.result, b.result, a.c.state, b.c.state, a.c.responder, b.c.responder)
+	if a.c.state != stConnected || b.c.state != stConnected || a.c.rHandle != b.c.handle ||
+		b.c.rHandle != a.c.handle || a.c.responder == b.c.responder {
+		t.Fatalf("%v %v, states %v %v, responders %v %v", a.result, b.result, a.c.state, b.c.state,
+			a.c.responder, b.c.responder)
 	}
 	ra, rb := a.postRecv(10), b.postRecv(10)
 	a.post(vi.OpSendReceive, []byte("a"))
@@ -98,7 +101,8 @@ func TestFCVI_5_3_4(t *testing.T) {
 		}
 		mark := len(*all)
 		own := a.c.own
-		payload := b.p.cfg.codec.AppendConnectResp1(nil, &iu.AcceptPayload{Handle: b.c.handle, Local: b.c.local, Attributes: b.c.attrs})
+		payload := b.p.cfg.codec.AppendConnectResp1(nil,
+			&iu.AcceptPayload{Handle: b.c.handle, Local: b.c.local, Attributes: b.c.attrs})
 		s.resp1(a, b, iu.Accepted, payload)
 		cancelled := false
 		for _, x := range (*all)[mark:] {

@@ -131,7 +131,8 @@ func TestCheckOp(t *testing.T) {
 	} {
 		q := new(QueuePair)
 		q.ord.Store(1)
-		if err := q.checkOp(&SendWR{Op: v.op, Inline: v.inline}, v.n); !errors.Is(err, v.want) || v.want == nil && err != nil {
+		if err := q.checkOp(&SendWR{Op: v.op, Inline: v.inline}, v.n); !errors.Is(err, v.want) ||
+			v.want == nil && err != nil {
 			t.Errorf("%v of %d bytes: %v, want %v", v.op, v.n, err, v.want)
 		}
 		q.ext.Immediate = true

@@ -137,7 +137,8 @@ func TestBeginLong(t *testing.T) {
 		{name: "memory that is gone", head: send(rdmap.SendSE, 0, true), size: size, come: 5000, ends: true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			cfg := &Config{NoNudge: true, Markers: c.mark, MaxFPDU: 60000, Device: NewDevice(DeviceConfig{NoCRC: !c.crc})}
+			cfg := &Config{NoNudge: true, Markers: c.mark, MaxFPDU: 60000,
+				Device: NewDevice(DeviceConfig{NoCRC: !c.crc})}
 			var q *QueuePair
 			if c.lent {
 				var s *source
@@ -145,7 +146,8 @@ func TestBeginLong(t *testing.T) {
 				s.lend(make([]byte, size+100))
 			} else {
 				var p *peer
-				p, q = asSilentInitiator(t, cfg, mpa.Enhanced{PeerToPeer: true, RTR: mpa.RTRWrite, IRD: 1, ORD: 1}, false)
+				p, q = asSilentInitiator(t, cfg,
+					mpa.Enhanced{PeerToPeer: true, RTR: mpa.RTRWrite, IRD: 1, ORD: 1}, false)
 				if !c.wait {
 					p.ulpdu(tag(rdmap.Write, 1, 0, true, nil))
 				}
@@ -201,7 +203,8 @@ func TestBeginLong(t *testing.T) {
 					r.Drop()
 				}
 				missing := r.Missing()
-				if want := c.size - (c.come - mpa.LengthLen - len(head)); c.want && missing != want || !c.want && r.Open() {
+				if want := c.size - (c.come - mpa.LengthLen - len(head)); c.want && missing != want ||
+					!c.want && r.Open() {
 					t.Errorf("%d bytes are missing, want %d: %t", missing, want, c.want)
 				}
 				after := before
@@ -224,7 +227,9 @@ func TestBeginLong(t *testing.T) {
 					t.Errorf("the stream is %v", q.life.Load())
 				}
 				if c.want {
-					if !bytes.Equal(s.u, head) || &s.u[0] == &p[mpa.LengthLen] || s.crc != mpa.CRC(0, p[:mpa.LengthLen+len(head)]) || r.longOp != s.op || s.op != rdmap.Opcode(head[1]&15) {
+					if !bytes.Equal(s.u, head) || &s.u[0] == &p[mpa.LengthLen] ||
+						s.crc != mpa.CRC(0, p[:mpa.LengthLen+len(head)]) || r.longOp != s.op ||
+						s.op != rdmap.Opcode(head[1]&15) {
 						t.Errorf("%v after %v: header %x, CRC %x", s.op, r.longOp, s.u, s.crc)
 					}
 					var placed []byte

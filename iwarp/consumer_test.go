@@ -64,7 +64,8 @@ func TestConfigure(t *testing.T) {
 	if err := first.PostRecv(RecvWR{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.Configure(func(c *Config) { c.RecvDepth = 1 << 20 }); !errors.Is(err, ErrLimit) || r.QueuePair() != first {
+	if err := r.Configure(func(c *Config) { c.RecvDepth = 1 << 20 }); !errors.Is(err, ErrLimit) ||
+		r.QueuePair() != first {
 		t.Fatalf("beyond the limits of the device: %v", err)
 	}
 	if err := r.Configure(func(c *Config) { c.RecvDepth = int(r.Private()[0]) }); err != nil {

@@ -43,7 +43,8 @@ const (
 // capacity is not positive or exceeds Limits.CQEntries.
 func (d *Device) NewCQ(capacity int) (*CompletionQueue, error) {
 	if capacity <= 0 || capacity > d.cfg.Limits.CQEntries {
-		return nil, fmt.Errorf("%w: completion queue of %d entries, at most %d", ErrLimit, capacity, d.cfg.Limits.CQEntries)
+		return nil, fmt.Errorf("%w: completion queue of %d entries, at most %d", ErrLimit,
+			capacity, d.cfg.Limits.CQEntries)
 	}
 	c := &CompletionQueue{
 		capacity: capacity,
@@ -188,7 +189,8 @@ func (c *CompletionQueue) attach(q *QueuePair, depth int) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if depth > c.capacity-c.reserved {
-		return fmt.Errorf("%w: completion queue of %d entries has %d left, %d needed", ErrLimit, c.capacity, c.capacity-c.reserved, depth)
+		return fmt.Errorf("%w: completion queue of %d entries has %d left, %d needed", ErrLimit,
+			c.capacity, c.capacity-c.reserved, depth)
 	}
 	c.reserved += depth
 	if us := *c.users.Load(); !slices.Contains(us, q) {

@@ -38,5 +38,6 @@ type RejectedError struct { // [MPA-7.1.1-12] [MPA-7.1.2-13]
 
 // Error implements error.
 func (e *RejectedError) Error() string {
-	return fmt.Sprintf("iwarp: connection rejected by the peer (%d bytes of private data, IRD %d, ORD %d)", len(e.Private), e.IRD, e.ORD)
+	return fmt.Sprintf("iwarp: connection rejected by the peer (%d bytes of private data, IRD %d, ORD %d)",
+		len(e.Private), e.IRD, e.ORD)
 }

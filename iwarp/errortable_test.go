@@ -80,7 +80,8 @@ func errorCases(t *testing.T, lines []string) (all []errorCase) {
 		if len(f) != 4 {
 			t.Fatalf("line %q", line)
 		}
-		c := errorCase{row: strings.TrimSpace(f[0]), name: strings.TrimSpace(f[1]), segments: strings.Split(strings.TrimSpace(f[2]), "; ")}
+		c := errorCase{row: strings.TrimSpace(f[0]), name: strings.TrimSpace(f[1]),
+			segments: strings.Split(strings.TrimSpace(f[2]), "; ")}
 		if n, _ := fmt.Sscan(f[3], &c.layer, &c.typ, &c.code); n != 3 {
 			t.Fatalf("Terminate in %q", line)
 		}

@@ -119,7 +119,8 @@ func (q *QueuePair) placePostponed() (ended bool) {
 		if q.life.Load().ended() {
 			break
 		}
-		r.seg = segment{op: rdmap.Write, last: w.head.Last, tagged: w.head, size: w.size, u: append(w.head.Append(nil), b[:w.size]...)}
+		r.seg = segment{op: rdmap.Write, last: w.head.Last, tagged: w.head, size: w.size,
+			u: append(w.head.Append(nil), b[:w.size]...)}
 		var f placer.Frame
 		if payload, ok := q.judge(&r.seg, &f); ok {
 			r.Take(f, payload)

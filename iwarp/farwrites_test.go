@@ -191,7 +191,8 @@ func TestFarWritesLong(t *testing.T) {
 				t.Error("memory is wrong")
 			}
 			if e.writes != c.writes || e.placed != uint64(total) || e.ended {
-				t.Errorf("%d calls, %d bytes placed, ended %v; want %d calls for %d bytes", e.writes, e.placed, e.ended, c.writes, total)
+				t.Errorf("%d calls, %d bytes placed, ended %v; want %d calls for %d bytes",
+					e.writes, e.placed, e.ended, c.writes, total)
 			}
 		})
 	}
@@ -231,9 +232,11 @@ func TestFarTail(t *testing.T) {
 		for _, op := range []Op{OpWrite, OpRead} {
 			clear(sink)
 			s.reads = 0
-			from, wr := qi, SendWR{Op: OpWrite, SG: []SGE{far.SGE(5, c.n)}, Remote: RemoteAddr{STag: mr.STag(), TO: mr.TO()}}
+			from, wr := qi, SendWR{Op: OpWrite, SG: []SGE{far.SGE(5, c.n)},
+				Remote: RemoteAddr{STag: mr.STag(), TO: mr.TO()}}
 			if op == OpRead {
-				from, wr = qr, SendWR{Op: OpRead, SG: []SGE{mr.SGE(0, c.n)}, Remote: RemoteAddr{STag: far.STag(), TO: far.TO() + 5}}
+				from, wr = qr, SendWR{Op: OpRead, SG: []SGE{mr.SGE(0, c.n)},
+					Remote: RemoteAddr{STag: far.STag(), TO: far.TO() + 5}}
 			}
 			if got := post(from, wr); got.Status != StatusOK {
 				t.Fatalf("%v of %d bytes: %v", op, c.n, got.Status)
@@ -255,7 +258,8 @@ func TestFarTail(t *testing.T) {
 	var wrs []SendWR
 	for i := range 15 { // several calls send the Writes
 		at := i * (segment + 200)
-		wrs = append(wrs, SendWR{Op: OpWrite, SG: []SGE{far.SGE(at, segment+100+i)}, Remote: RemoteAddr{STag: mr.STag(), TO: mr.TO() + uint64(at)}})
+		wrs = append(wrs, SendWR{Op: OpWrite, SG: []SGE{far.SGE(at, segment+100+i)},
+			Remote: RemoteAddr{STag: mr.STag(), TO: mr.TO() + uint64(at)}})
 	}
 	if _, err := qi.PostBatch(wrs); err != nil {
 		t.Fatal(err)
@@ -272,7 +276,8 @@ func TestFarTail(t *testing.T) {
 		}
 	}
 	clear(sink)
-	got := post(qi, SendWR{Op: OpWrite, SG: []SGE{far.SGE(size-segment, segment+50)}, Remote: RemoteAddr{STag: mr.STag(), TO: mr.TO()}})
+	got := post(qi, SendWR{Op: OpWrite, SG: []SGE{far.SGE(size-segment, segment+50)},
+		Remote: RemoteAddr{STag: mr.STag(), TO: mr.TO()}})
 	<-qr.Ended()
 	if got.Status != StatusLocalAccess || !bytes.Equal(sink[:segment], s.mem[size-segment:]) {
 		t.Errorf("a Write whose last segment is not there: %v, and the one before it is not in place", got.Status)
@@ -329,7 +334,8 @@ func TestFarWritesAlone(t *testing.T) {
 					size = 0
 				case 8, 9, 20, 21, 22, 23: // a Read of written bytes
 					if to-200 >= farBase && to <= farBase+farHas {
-						us = append(us, readReq(ddp.MSN(reads), rdmap.ReadRequest{Size: 200, SinkSTag: 5, SourceSTag: stag, SourceTO: to - 200}))
+						us = append(us, readReq(ddp.MSN(reads),
+							rdmap.ReadRequest{Size: 200, SinkSTag: 5, SourceSTag: stag, SourceTO: to - 200}))
 						reads++
 					}
 					continue

@@ -46,10 +46,12 @@ func FuzzStream(f *testing.F) {
 	for _, b := range [][]byte{
 		pack(tag(rdmap.Write, 0, 4, true, []byte("data"))),
 		pack(tag(rdmap.Write, 2, 0, false, []byte("data")), tag(rdmap.Write, 2, 15, true, []byte("xy"))),
-		pack(seg(rdmap.Send, 0, 1, 0, false, []byte("ab")), seg(rdmap.Send, 0, 1, 2, true, []byte("cd")), seg(rdmap.SendSE, 0, 2, 0, true, nil)),
+		pack(seg(rdmap.Send, 0, 1, 0, false, []byte("ab")), seg(rdmap.Send, 0, 1, 2, true, []byte("cd")),
+			seg(rdmap.SendSE, 0, 2, 0, true, nil)),
 		pack(readReq(1, rdmap.ReadRequest{Size: 16, SourceSTag: 1}), readReq(2, rdmap.ReadRequest{})),
 		pack(rdmap.SendInvalidate.UntaggedHeader(1, 0, true, 2).Append(nil)),
-		pack(seg(rdmap.Immediate, 0, 1, 0, true, make([]byte, 8)), seg(rdmap.AtomicRequestOp, 1, 1, 0, true, at.Append(nil))),
+		pack(seg(rdmap.Immediate, 0, 1, 0, true, make([]byte, 8)),
+			seg(rdmap.AtomicRequestOp, 1, 1, 0, true, at.Append(nil))),
 		pack(seg(rdmap.TerminateOp, 2, 1, 0, true, []byte{0x20, 2, 0, 0})),
 		pack(tag(rdmap.ReadResponse, 9, 0, true, []byte("answer"))),
 	} {

@@ -160,7 +160,8 @@ func TestHandlerHearsAtOnce(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			var ended atomic.Bool
-			p, q := asResponder(t, &Config{NoNudge: true, WrapConn: func(nc net.Conn) net.Conn { return watchedConn{nc, &ended} }})
+			p, q := asResponder(t, &Config{NoNudge: true,
+				WrapConn: func(nc net.Conn) net.Conn { return watchedConn{nc, &ended} }})
 			q.PostRecv(RecvWR{ID: 1})
 			late := make(chan bool, 8)
 			q.RecvCQ().Handle(func() { late <- ended.Load() })

@@ -21,7 +21,8 @@ import (
 // [DDP-6.2.1-5] [DDP-6.2.1-6] [MPA-7.2-1] [RDMAP-6.2-1] [RDMAP-7-3] [DDP-3-10] [DDP-3-11]
 // [DDP-6.2-2] [I-33]
 func TestClose(t *testing.T) {
-	p, q := asResponder(t, &Config{NoNudge: true, FPDUSize: 64766, CloseTimeout: patience}) // 9 MiB must arrive meanwhile
+	// 9 MiB must arrive meanwhile
+	p, q := asResponder(t, &Config{NoNudge: true, FPDUSize: 64766, CloseTimeout: patience})
 	big := pattern(8<<20, 1)
 	mr, _ := q.Register(make([]byte, 1<<20), RemoteRead)
 	q.PostRecv(RecvWR{ID: 9})
@@ -714,7 +715,9 @@ func TestBothSidesLearn(t *testing.T) {
 			}
 			eb := wantTerminate(t, ended(t, b), false, c.l, c.ty, c.co)
 			ea := wantTerminate(t, ended(t, a), true, c.l, c.ty, c.co)
-			if !bytes.Equal(ea.Raw, eb.Raw) || ea.SegLen != eb.SegLen || errors.Is(ea, &TerminateError{Layer: Layer(c.l), Type: c.ty, Code: c.co}) || !errors.Is(ea, &TerminateError{Remote: true, Layer: Layer(c.l), Type: c.ty, Code: c.co}) {
+			if !bytes.Equal(ea.Raw, eb.Raw) || ea.SegLen != eb.SegLen ||
+				errors.Is(ea, &TerminateError{Layer: Layer(c.l), Type: c.ty, Code: c.co}) ||
+				!errors.Is(ea, &TerminateError{Remote: true, Layer: Layer(c.l), Type: c.ty, Code: c.co}) {
 				t.Errorf("%v, %v", ea, eb)
 			}
 		})

@@ -56,7 +56,8 @@ const (
 	lifeStates = iota
 )
 
-var lifeStateNames = [lifeStates]string{"Idle", "Running", "PeerClosed", "IdleClosing", "Closing", "ClosingLast", "HalfClosed", "Done", "Ended", "Flushed"}
+var lifeStateNames = [lifeStates]string{"Idle", "Running", "PeerClosed", "IdleClosing", "Closing",
+	"ClosingLast", "HalfClosed", "Done", "Ended", "Flushed"}
 
 func (s lifeState) String() string { return lifeStateNames[s] }
 

@@ -32,7 +32,8 @@ func TestLifeStates(t *testing.T) {
 		}
 	}
 	for s := range lifeState(lifeStates) {
-		fmt.Fprintf(&out, "%-11s posts %-5t  closing %-5t  finished %-5t  ended %t\n", s, s.posts(), s.closing(), s.finished(), s.ended())
+		fmt.Fprintf(&out, "%-11s posts %-5t  closing %-5t  finished %-5t  ended %t\n", s,
+			s.posts(), s.closing(), s.finished(), s.ended())
 	}
 	testkit.Golden(t, "life.golden", []byte(out.String()))
 }

@@ -112,7 +112,8 @@ func (l *Listener) admit(nc net.Conn, host string) bool {
 	ok := l.cfg.Filter == nil || l.cfg.Filter(nc.RemoteAddr())
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !ok || l.pending >= l.cfg.MaxPending || l.hosts[host] >= sock.PendingPerHost(nc, l.cfg.MaxPendingPerHost, l.cfg.MaxPending) {
+	if !ok || l.pending >= l.cfg.MaxPending ||
+		l.hosts[host] >= sock.PendingPerHost(nc, l.cfg.MaxPendingPerHost, l.cfg.MaxPending) {
 		l.refused++
 		return false
 	}

@@ -10,8 +10,10 @@ import (
 
 // messageTypes holds the messageType of each opcode. parse refuses the other opcodes.
 var messageTypes = [16]messageType{
-	rdmap.Write:            {(*QueuePair).beginWrite, (*QueuePair).writeTarget, (*QueuePair).endWrite, (*QueuePair).failWrite},
-	rdmap.ReadResponse:     {(*QueuePair).beginResponse, (*QueuePair).listTarget, (*QueuePair).endResponse, (*QueuePair).failResponse},
+	rdmap.Write: {(*QueuePair).beginWrite, (*QueuePair).writeTarget, (*QueuePair).endWrite,
+		(*QueuePair).failWrite},
+	rdmap.ReadResponse: {(*QueuePair).beginResponse, (*QueuePair).listTarget,
+		(*QueuePair).endResponse, (*QueuePair).failResponse},
 	rdmap.Send:             send,
 	rdmap.SendInvalidate:   send,
 	rdmap.SendSE:           send,

@@ -22,7 +22,8 @@ var segmentProbes = sync.Pool{New: func() any {
 
 func (p *segmentProbe) look(fd uintptr) {
 	n := uint32(unsafe.Sizeof(p.info))
-	_, _, e := unix.Syscall6(unix.SYS_GETSOCKOPT, fd, unix.IPPROTO_TCP, unix.TCP_INFO, uintptr(unsafe.Pointer(&p.info)), uintptr(unsafe.Pointer(&n)), 0)
+	_, _, e := unix.Syscall6(unix.SYS_GETSOCKOPT, fd, unix.IPPROTO_TCP, unix.TCP_INFO,
+		uintptr(unsafe.Pointer(&p.info)), uintptr(unsafe.Pointer(&n)), 0)
 	if e == 0 {
 		p.size = int(p.info.Snd_mss)
 	} else if m, err := unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_MAXSEG); err == nil {

@@ -238,14 +238,16 @@ func TestServing(t *testing.T) {
 		p.ulpdu(tag(rdmap.Write, mr.STag(), 5, true, []byte{byte(round)}))
 		var want []rdmap.ReadRequest
 		for i := range q.IRD() { // as many requests as agreed
-			r := rdmap.ReadRequest{SinkSTag: uint32(round), SinkTO: uint64(i) * 3, Size: uint32(i), SourceSTag: mr.STag(), SourceTO: 5}
+			r := rdmap.ReadRequest{SinkSTag: uint32(round), SinkTO: uint64(i) * 3, Size: uint32(i),
+				SourceSTag: mr.STag(), SourceTO: 5}
 			n++
 			p.ulpdu(readReq(ddp.MSN(n), r))
 			want = append(want, r)
 		}
 		for _, r := range want {
 			op, head, body := p.message(q.MULPDU())
-			if op != rdmap.ReadResponse || binary.BigEndian.Uint32(head[2:]) != r.SinkSTag || binary.BigEndian.Uint64(head[6:]) != r.SinkTO ||
+			if op != rdmap.ReadResponse || binary.BigEndian.Uint32(head[2:]) != r.SinkSTag ||
+				binary.BigEndian.Uint64(head[6:]) != r.SinkTO ||
 				len(body) != int(r.Size) || len(body) > 0 && body[0] != byte(round) {
 				t.Fatalf("%v %x %x, want %+v", op, head, body, r)
 			}
@@ -320,7 +322,8 @@ func TestReadInside(t *testing.T) {
 // [I-20]
 func TestReadPlace(t *testing.T) {
 	held := make(chan chan struct{}, 1)
-	cfg := &Config{IRD: 1, MaxIRD: 1, FPDUSize: 1000, WrapConn: func(nc net.Conn) net.Conn { return lateConn{nc, held} }}
+	cfg := &Config{IRD: 1, MaxIRD: 1, FPDUSize: 1000,
+		WrapConn: func(nc net.Conn) net.Conn { return lateConn{nc, held} }}
 	p, q := asSilentInitiator(t, cfg, mpa.Enhanced{PeerToPeer: true, RTR: mpa.RTRWrite, IRD: 1, ORD: 1}, false)
 	p.ulpdu(tag(rdmap.Write, 1, 0, true, nil))
 	mr, _ := q.Register(pattern(5000, 1), RemoteRead)
@@ -333,7 +336,8 @@ func TestReadPlace(t *testing.T) {
 		t.Error("first Read: wrong data")
 	}
 	ask(2)
-	for deadline := time.Now().Add(patience); (q.Stats().ReceivedFPDUs < 3 || len(held) != 0) && q.Err() == nil && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(patience); (q.Stats().ReceivedFPDUs < 3 || len(held) != 0) &&
+		q.Err() == nil && time.Now().Before(deadline); {
 		time.Sleep(time.Millisecond)
 	}
 	if q.IRD() != 1 || q.Err() != nil || len(held) != 0 {
@@ -752,7 +756,8 @@ func TestManyPosters(t *testing.T) {
 				binary.BigEndian.PutUint32(m, uint32(p))
 				binary.BigEndian.PutUint32(m[4:], uint32(i))
 				for {
-					err := a.Post(SendWR{Unsignaled: true, Inline: true, SG: []SGE{Buf(m)}, More: i%3 == 0 && i+1 < each})
+					err := a.Post(SendWR{Unsignaled: true, Inline: true, SG: []SGE{Buf(m)},
+						More: i%3 == 0 && i+1 < each})
 					if err == nil {
 						break
 					}

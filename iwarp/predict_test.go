@@ -102,7 +102,8 @@ func TestReadsAhead(t *testing.T) {
 			if !bytes.Equal(b[margin:len(b)-margin], want[i]) {
 				t.Fatalf("round %d: Read %d got other bytes", round, i)
 			}
-			if m := bytes.Repeat([]byte{0xee}, margin); !bytes.Equal(b[:margin], m) || !bytes.Equal(b[len(b)-margin:], m) {
+			if m := bytes.Repeat([]byte{0xee}, margin); !bytes.Equal(b[:margin], m) ||
+				!bytes.Equal(b[len(b)-margin:], m) {
 				t.Fatalf("round %d: Read %d wrote beside its sink", round, i)
 			}
 		}

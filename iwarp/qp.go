@@ -130,7 +130,8 @@ func newQueuePair(cfg *Config) (*QueuePair, error) {
 		return nil, err
 	}
 	q := &QueuePair{
-		set: cfg.settings(), dev: cfg.Device, pd: cfg.PD, ext: cfg.extensions(), log: cfg.logger(), sendCQ: cfg.SendCQ, recvCQ: cfg.RecvCQ,
+		set: cfg.settings(), dev: cfg.Device, pd: cfg.PD, ext: cfg.extensions(), log: cfg.logger(),
+		sendCQ: cfg.SendCQ, recvCQ: cfg.RecvCQ,
 	}
 	q.cfg, q.born = cfg, time.Now()
 	q.supply, q.srq, q.rq.depth = cfg.Source, cfg.SRQ, cfg.RecvDepth

@@ -43,7 +43,8 @@ func TestFlushCause(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := c.Err(); c.Status != StatusFlushed || !errors.Is(err, ErrFlushed) || !errors.Is(err, io.EOF) || b.Err() != nil {
+	if err := c.Err(); c.Status != StatusFlushed || !errors.Is(err, ErrFlushed) ||
+		!errors.Is(err, io.EOF) || b.Err() != nil {
 		t.Errorf("%v: %v, stream %v", c.Status, err, b.Err())
 	}
 

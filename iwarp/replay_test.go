@@ -63,7 +63,8 @@ func replayConversation(t *testing.T, c testkit.Conversation) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, _, _ := mpa.ParseFrame(ours); r.Params().CRC != p.CRC || got.Conn.IRD < reply.Conn.IRD || r.Params().RTR&reply.Conn.RTR != reply.Conn.RTR {
+	if got, _, _ := mpa.ParseFrame(ours); r.Params().CRC != p.CRC || got.Conn.IRD < reply.Conn.IRD ||
+		r.Params().RTR&reply.Conn.RTR != reply.Conn.RTR {
 		t.Errorf("our Reply %+v, the recorded one %+v", got, reply)
 	}
 	first := replayDirection(t, c.Client[n:], p.CRC)

@@ -129,7 +129,8 @@ func TestAtomicsOnTheWire(t *testing.T) {
 		p.ulpdu(us...)
 		for i := range uint64(16) {
 			u := p.next()
-			want := "414b00000000" + "00000003" + hex.EncodeToString(binary.BigEndian.AppendUint32(nil, amsn)) + "00000000"
+			want := "414b00000000" + "00000003" +
+				hex.EncodeToString(binary.BigEndian.AppendUint32(nil, amsn)) + "00000000"
 			if hex.EncodeToString(u[:18]) != want || len(u) != 30 || !bytes.Equal(u[18:22], us[1+i][22:26]) ||
 				binary.BigEndian.Uint64(u[22:]) != uint64(1000*round)+i {
 				t.Fatalf("response %d: %x", i, u)
@@ -138,7 +139,8 @@ func TestAtomicsOnTheWire(t *testing.T) {
 		}
 		for i := range 16 {
 			u := p.next()
-			if u[1] != 0x42 || binary.BigEndian.Uint64(u[6:]) != uint64(i) || binary.NativeEndian.Uint64(u[14:]) != uint64(1000*round+16) {
+			if u[1] != 0x42 || binary.BigEndian.Uint64(u[6:]) != uint64(i) ||
+				binary.NativeEndian.Uint64(u[14:]) != uint64(1000*round+16) {
 				t.Fatalf("Read response %d: %x", i, u)
 			}
 		}
@@ -224,7 +226,8 @@ func TestImmediate(t *testing.T) {
 		if c := wantOK(t, b.RecvCQ()); c.ID != 0 || c.HasImm || c.Len != 1 {
 			t.Fatalf("%+v", c)
 		}
-		if c := wantOK(t, b.RecvCQ()); c.ID != 1 || !c.HasImm || c.Imm != [8]byte{1, byte(i)} || c.Len != 0 || c.Solicited {
+		if c := wantOK(t, b.RecvCQ()); c.ID != 1 || !c.HasImm || c.Imm != [8]byte{1, byte(i)} ||
+			c.Len != 0 || c.Solicited {
 			t.Fatalf("%+v", c)
 		}
 		if mem[7] != byte(i) {

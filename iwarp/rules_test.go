@@ -184,7 +184,8 @@ func TestZeroCRC(t *testing.T) {
 		{"length limit", []byte{1001 >> 8, 1001 & 0xff}, false, 3},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			p, q := asSilentInitiator(t, &Config{MaxFPDU: 1000}, mpa.Enhanced{PeerToPeer: true, RTR: mpa.RTRWrite, IRD: 1, ORD: 1}, false)
+			p, q := asSilentInitiator(t, &Config{MaxFPDU: 1000},
+				mpa.Enhanced{PeerToPeer: true, RTR: mpa.RTRWrite, IRD: 1, ORD: 1}, false)
 			p.raw(c.b)
 			p.fin()
 			err := ended(t, q)
@@ -353,7 +354,8 @@ func TestRevokedUnderWay(t *testing.T) {
 // contains the length of the whole segment, not of its staged part. [RDMAP-4.8-6]
 func TestLongTerminate(t *testing.T) {
 	const size = 60000
-	cfg := &Config{RecvDepth: 4, NoNudge: true, Polled: true, StrictInvalidate: true, Device: NewDevice(DeviceConfig{NoCRC: true})}
+	cfg := &Config{RecvDepth: 4, NoNudge: true, Polled: true, StrictInvalidate: true,
+		Device: NewDevice(DeviceConfig{NoCRC: true})}
 	p, q := asSilentInitiator(t, cfg, mpa.Enhanced{PeerToPeer: true, RTR: mpa.RTRWrite, IRD: 16, ORD: 16}, false)
 	p.ulpdu(rdmap.Write.TaggedHeader(0xffffffff, 1<<64-1, true).Append(nil))
 	if err := q.PostRecv(RecvWR{SG: []SGE{Buf(make([]byte, size))}}); err != nil {
@@ -433,7 +435,8 @@ func TestTerminateWaits(t *testing.T) {
 		time.Sleep(terminateTimeout * 9 / 10)
 		for {
 			if u := p.next(); !ddp.IsTagged(u[0]) {
-				if h, n, err := ddp.ParseUntagged(u); err != nil || h.QN != rdmap.QueueTerminate || !bytes.HasPrefix(u[n:], []byte{0x11, 0}) {
+				if h, n, err := ddp.ParseUntagged(u); err != nil || h.QN != rdmap.QueueTerminate ||
+					!bytes.HasPrefix(u[n:], []byte{0x11, 0}) {
 					t.Errorf("%x in place of a Terminate", u)
 				}
 				break
@@ -473,7 +476,8 @@ func TestTerminateBehindAtomics(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		p.ulpdu(seg(rdmap.AtomicResponseOp, 3, ddp.MSN(1+i), 0, true, rdmap.AtomicResponse{ID: r.ID, Value: 7}.Append(nil)))
+		p.ulpdu(seg(rdmap.AtomicResponseOp, 3, ddp.MSN(1+i), 0, true,
+			rdmap.AtomicResponse{ID: r.ID, Value: 7}.Append(nil)))
 		wantOK(t, q.SendCQ())
 	}
 	p.ulpdu(seg(rdmap.TerminateOp, 2, 1, 0, true, []byte("\x20\x02\x00\x00")))
@@ -554,7 +558,8 @@ func TestAtomicFar(t *testing.T) {
 		}
 	}
 	p, q := asInitiator(t, extended())
-	mr, err := q.PD().RegisterSpace(&testSpace{base: 0x10000, mem: make([]byte, 64)}, 0x10000, 64, RemoteAtomic|RemoteRead|RemoteWrite)
+	mr, err := q.PD().RegisterSpace(&testSpace{base: 0x10000, mem: make([]byte, 64)}, 0x10000,
+		64, RemoteAtomic|RemoteRead|RemoteWrite)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -591,7 +596,8 @@ func TestPlanRest(t *testing.T) {
 				q.rx.recv = q.takeRecv()
 				q.rx.Take(placer.Frame{Size: 1800, Trailer: 4}, make([]byte, 500))
 				var p frameio.Plan
-				if q.rx.Plan(&p); p.Guarded != (guarded[0] || guarded[1]) || len(p.Frame) != 2 || len(p.Frame[0]) != 500 || len(p.Frame[1]) != 800 {
+				if q.rx.Plan(&p); p.Guarded != (guarded[0] || guarded[1]) || len(p.Frame) != 2 ||
+					len(p.Frame[0]) != 500 || len(p.Frame[1]) != 800 {
 					t.Errorf("guarded %v: may fault %t, %d pieces", guarded, p.Guarded, len(p.Frame))
 				}
 				q.rx.Landed(&p, 1300, 0)
@@ -625,7 +631,8 @@ func TestPlanRest(t *testing.T) {
 			q.rx.Take(placer.Frame{Size: 1800, Trailer: 4}, make([]byte, 500))
 			q.rx.LetGo()
 			var p frameio.Plan
-			if q.rx.Plan(&p); len(p.Frame) != 1 || len(p.Frame[0]) != 1300 || &p.Frame[0][0] == &mrs[0].Bytes()[500] || !q.life.Load().ended() {
+			if q.rx.Plan(&p); len(p.Frame) != 1 || len(p.Frame[0]) != 1300 ||
+				&p.Frame[0][0] == &mrs[0].Bytes()[500] || !q.life.Load().ended() {
 				t.Errorf("%d pieces of %d bytes", len(p.Frame), len(p.Frame[0]))
 			}
 			q.rx.Drop()
@@ -646,7 +653,8 @@ func TestPlanRest(t *testing.T) {
 			*s = segment{op: rdmap.Write, size: 3000, tagged: ddp.Tagged{STag: mr.STag(), TO: 500}}
 			q.rx.Take(placer.Frame{Size: 3000, Trailer: 4}, make([]byte, 1000))
 			var p frameio.Plan
-			if q.rx.Plan(&p); p.Guarded != guarded || len(p.Frame) != 1 || len(p.Frame[0]) != 2000 || &p.Frame[0][0] != &mem[1500] {
+			if q.rx.Plan(&p); p.Guarded != guarded || len(p.Frame) != 1 || len(p.Frame[0]) != 2000 ||
+				&p.Frame[0][0] != &mem[1500] {
 				t.Errorf("guarded %t: may fault %t, %d pieces", guarded, p.Guarded, len(p.Frame))
 			}
 			q.rx.Landed(&p, 2000, 0)
@@ -693,7 +701,8 @@ func TestFirstLimitLifted(t *testing.T) {
 			if c.initiator {
 				p, q = asResponder(t, cfg)
 			} else {
-				p, q = asSilentInitiator(t, cfg, mpa.Enhanced{PeerToPeer: !c.clientSpeaks, RTR: mpa.RTRWrite, IRD: 16, ORD: 16}, false)
+				p, q = asSilentInitiator(t, cfg,
+					mpa.Enhanced{PeerToPeer: !c.clientSpeaks, RTR: mpa.RTRWrite, IRD: 16, ORD: 16}, false)
 			}
 			begun := time.Now()
 			if c.want > 0 {

@@ -161,7 +161,8 @@ func TestSameHostOtherUser(t *testing.T) {
 	for _, listens := range []bool{false, true} {
 		var p pumper
 		q, _, stop := p.withChild(t, listens, samehost.Auto, attr)
-		if got := q.Path(); got.SharedMemory || !strings.Contains(got.Why, "another user") && !strings.Contains(got.Why, "did not ask") {
+		if got := q.Path(); got.SharedMemory ||
+			!strings.Contains(got.Why, "another user") && !strings.Contains(got.Why, "did not ask") {
 			t.Errorf("the other user listens %v: %v", listens, got)
 		}
 		ended := make(chan int, 1)

@@ -70,14 +70,16 @@ func TestSameHostPath(t *testing.T) {
 		t.Run(c.listener.String()+" "+c.dialer.String(), func(t *testing.T) {
 			client, server, err := samePair(t, c.listener, c.dialer)
 			if err != nil || c.err != "" {
-				if err == nil || !strings.Contains(err.Error(), c.err) && !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, io.EOF) {
+				if err == nil || !strings.Contains(err.Error(), c.err) &&
+					!errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, io.EOF) {
 					t.Fatalf("%v, not %q", err, c.err)
 				}
 				return
 			}
 			for q, why := range map[*QueuePair]string{client: c.client, server: c.server} {
 				p := q.Path()
-				if p.SharedMemory != c.shared || !strings.Contains(p.Why, why) || p.SharedMemory != (p.String() == "shared memory") {
+				if p.SharedMemory != c.shared || !strings.Contains(p.Why, why) ||
+					p.SharedMemory != (p.String() == "shared memory") {
 					t.Errorf("%v", p)
 				}
 			}
@@ -318,7 +320,8 @@ func TestSameHostKill(t *testing.T) {
 	for i := range rounds {
 		once(i)
 	}
-	testkit.Eventually(t, "descriptors and mappings are given back", func() bool { return files() <= before && mappings() == 0 })
+	testkit.Eventually(t, "descriptors and mappings are given back",
+		func() bool { return files() <= before && mappings() == 0 })
 	if n := shm.Used(); n != 0 {
 		t.Errorf("%d bytes of rings are accounted for", n)
 	}

@@ -307,7 +307,8 @@ func testWindows(t *testing.T) {
 // TestRegions tests registration, rights, addressing and limits. [RDMAP-3.2-7] [RDMAP-8.1.1-5]
 // [SEC-6.3.4-1] [SEC-6.3.5-1] [SEC-6.4.1-1] [DDP-8.3.2-4] [RDMAP-8.1.2-5] [I-57] [I-70]
 func TestRegions(t *testing.T) {
-	dev := NewDevice(DeviceConfig{Limits: Limits{Regions: 2, Bytes: 100, RegionBytes: 60, QueueDepth: 8, CQEntries: 8, Streams: 1}})
+	dev := NewDevice(DeviceConfig{Limits: Limits{Regions: 2, Bytes: 100, RegionBytes: 60,
+		QueueDepth: 8, CQEntries: 8, Streams: 1}})
 	pd := dev.NewPD()
 	mem := make([]byte, 200)
 	a, err := pd.Register(mem[3:53], RemoteRead|RemoteWrite|RemoteAtomic, RegionOptions{Key: 0x42, KeySet: true})
@@ -482,7 +483,8 @@ func TestSRQ(t *testing.T) {
 	}
 	p1.ulpdu(seg(rdmap.Send, 0, 2, 0, false, []byte("part"))) // an unfinished message holds a receive
 	<-srq.Low()
-	p1.ulpdu(seg(rdmap.Send, 0, 2, 4, true, nil), seg(rdmap.Send, 0, 3, 0, true, nil), seg(rdmap.Send, 0, 4, 0, true, nil))
+	p1.ulpdu(seg(rdmap.Send, 0, 2, 4, true, nil), seg(rdmap.Send, 0, 3, 0, true, nil),
+		seg(rdmap.Send, 0, 4, 0, true, nil))
 	for q1.RecvCQ().Len() < 3 {
 		q1.poll()
 		time.Sleep(time.Millisecond)

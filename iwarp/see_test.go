@@ -251,7 +251,8 @@ func TestWriteBehindInvalidate(t *testing.T) {
 			stream = x.p.enc.Append(stream, append(h.Append(nil), body[cut:]...))
 		} else {
 			for i := range 5 {
-				stream = x.p.enc.Append(stream, tag(rdmap.Write, w.STag(), w.TO()+uint64(50_000*i), i == 4, make([]byte, 50_000)))
+				stream = x.p.enc.Append(stream, tag(rdmap.Write, w.STag(), w.TO()+uint64(50_000*i),
+					i == 4, make([]byte, 50_000)))
 			}
 		}
 		x.p.raw(stream)

@@ -275,7 +275,8 @@ func (w *frames) Predicted(p, place []byte, come int, f *placer.Frame) (payload 
 		return nil, false, nil
 	}
 	_, ulpdu, err := q.rx.dec.Need(p)
-	if err != nil || mpa.LengthLen+ulpdu != len(p)+len(place) || q.sendMissed(p[mpa.LengthLen:], len(place)) || q.full(p, come) {
+	if err != nil || mpa.LengthLen+ulpdu != len(p)+len(place) || q.sendMissed(p[mpa.LengthLen:], len(place)) ||
+		q.full(p, come) {
 		return nil, false, nil
 	}
 	payload, ok = q.beginLong(p, 1, place, f)

@@ -174,7 +174,8 @@ func TestSendAheadOverlap(t *testing.T) {
 				t.Fatalf("%d Sends of 3", done)
 			}
 		}
-		if !bytes.Equal(mem[:10*full], bodies[0]) || !bytes.Equal(mem[600_000:][:2*full], bodies[1]) || !bytes.Equal(mem[730_000:][:10*full], bodies[2]) {
+		if !bytes.Equal(mem[:10*full], bodies[0]) || !bytes.Equal(mem[600_000:][:2*full], bodies[1]) ||
+			!bytes.Equal(mem[730_000:][:10*full], bodies[2]) {
 			t.Fatal("other bytes")
 		}
 	}

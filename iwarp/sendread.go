@@ -41,7 +41,8 @@ func (q *QueuePair) sendRead(b *frameio.Batch, w *sendWQE, seq uint64) {
 	} else {
 		p.stag, p.to = uint32(seq)<<8|0x5a, 0
 	}
-	r := rdmap.ReadRequest{SinkSTag: p.stag, SinkTO: p.to, Size: p.size, SourceSTag: w.remote.STag, SourceTO: w.remote.TO}
+	r := rdmap.ReadRequest{SinkSTag: p.stag, SinkTO: p.to, Size: p.size, SourceSTag: w.remote.STag,
+		SourceTO: w.remote.TO}
 	// From here on p belongs to the receive role.
 	q.reads.Push(p)
 	// A Read does not use w.inline.

@@ -154,7 +154,8 @@ func TestSourceGuess(t *testing.T) {
 			p.raw(f)
 		}
 		e := poll()
-		if e.Status != StatusOK || e.ID != uint64(i+1) || int(e.Len) != n+4 || !bytes.Equal(lent[:n], u[ddp.UntaggedLen+4:]) || string(s.head[:]) != "head" {
+		if e.Status != StatusOK || e.ID != uint64(i+1) || int(e.Len) != n+4 ||
+			!bytes.Equal(lent[:n], u[ddp.UntaggedLen+4:]) || string(s.head[:]) != "head" {
 			t.Fatalf("message %d of %d bytes: %v, %d bytes, or others", i, n, e.Status, e.Len)
 		}
 		clear(lent)
@@ -249,7 +250,8 @@ func TestSourceLonger(t *testing.T) {
 			p, q, s, poll := sourcePeer(t, crc)
 			s.partial = 100
 			hl := len(s.head)
-			s.long = []int{2*full - hl, 2*full - hl, 3*full - hl, 3*full - hl, 4*full + rest - hl, full + rest - hl, 5*full - hl}
+			s.long = []int{2*full - hl, 2*full - hl, 3*full - hl, 3*full - hl, 4*full + rest - hl,
+				full + rest - hl, 5*full - hl}
 			var stream, want []byte
 			for i, n := range s.long {
 				u := longSend(ddp.MSN(i+1), n)[ddp.UntaggedLen:]

@@ -57,7 +57,8 @@ func TestSpace(t *testing.T) {
 			qi, qr := connect(t, &ci, &cr)
 			far := func(q *QueuePair, seed byte) (*testSpace, *MemoryRegion) {
 				s := &testSpace{base: 0x7f1200000000, mem: pattern(size, seed)}
-				mr, err := q.PD().RegisterSpace(s, s.base, size, RemoteRead|RemoteWrite, RegionOptions{Key: 7, KeySet: true})
+				mr, err := q.PD().RegisterSpace(s, s.base, size, RemoteRead|RemoteWrite,
+					RegionOptions{Key: 7, KeySet: true})
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -220,7 +220,8 @@ func (c *Config) wrap(ctx context.Context, nc net.Conn, server bool) (net.Conn, 
 }
 
 func (c *Config) tuning() sock.Tuning {
-	return sock.Tuning{Congestion: c.Congestion, KeepAlive: c.KeepAlive, SameHost: c.SameHost, SameHostDir: c.SameHostDir}
+	return sock.Tuning{Congestion: c.Congestion, KeepAlive: c.KeepAlive, SameHost: c.SameHost,
+		SameHostDir: c.SameHostDir}
 }
 
 // owns reports whether only the stream uses the TCP connection.

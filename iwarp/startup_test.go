@@ -127,7 +127,8 @@ func TestMalformedRequest(t *testing.T) {
 		a.Write(wire)
 		a.(*net.TCPConn).CloseWrite()
 		_, err := Server(ctxt(t), b, nil)
-		if e, ok := errors.AsType[*mpa.Error](err); !ok || e.Code != mpa.CodeClosed || !errors.Is(err, io.ErrUnexpectedEOF) {
+		if e, ok := errors.AsType[*mpa.Error](err); !ok || e.Code != mpa.CodeClosed ||
+			!errors.Is(err, io.ErrUnexpectedEOF) {
 			t.Errorf("error %v", err)
 		}
 		a.Close()
@@ -314,7 +315,8 @@ func TestReadyMessages(t *testing.T) {
 		{mpa.RTRSend, mpa.RTRSend, "414300000000" + "00000000" + "00000001" + "00000000", "00000002"},
 	} {
 		runInBubble(t, c.answer.String(), func(t *testing.T) {
-			p, q := asResponderWith(t, &Config{rtr: c.offer, NoNudge: true, Prepare: func(q *QueuePair) error { return q.Post(SendWR{}) }},
+			p, q := asResponderWith(t, &Config{rtr: c.offer, NoNudge: true,
+				Prepare: func(q *QueuePair) error { return q.Post(SendWR{}) }},
 				mpa.Frame{Kind: mpa.Reply, Rev: 2, CRC: true, Enhanced: true,
 					Conn: mpa.Enhanced{PeerToPeer: true, RTR: c.answer, IRD: 2}})
 			if got := hex.EncodeToString(p.next()); got != c.want {
@@ -530,15 +532,18 @@ func TestReject(t *testing.T) {
 				a.Close()
 			}()
 			wrapped := &brokenConn{Conn: b, broken: c.broken}
-			r, err := ReadRequest(ctxt(t), b, nil, &Config{Device: dev, WrapConn: func(net.Conn) net.Conn { return wrapped }})
+			r, err := ReadRequest(ctxt(t), b, nil,
+				&Config{Device: dev, WrapConn: func(net.Conn) net.Conn { return wrapped }})
 			if err != nil {
 				t.Fatal(err)
 			}
 			if err := c.reject(r, make([]byte, c.private)); !errors.Is(err, c.want) {
 				t.Errorf("%v, want %v", err, c.want)
 			}
-			if over := r.QueuePair().Err() != nil; wrapped.closed.Load() != c.closed || over != c.over || over != (len(dev.Streams()) == 0) {
-				t.Errorf("closed %t, over %t: %v, %d streams", wrapped.closed.Load(), over, r.QueuePair().Err(), len(dev.Streams()))
+			if over := r.QueuePair().Err() != nil; wrapped.closed.Load() != c.closed ||
+				over != c.over || over != (len(dev.Streams()) == 0) {
+				t.Errorf("closed %t, over %t: %v, %d streams", wrapped.closed.Load(), over,
+					r.QueuePair().Err(), len(dev.Streams()))
 			}
 			if !c.over {
 				r.Reject(nil)
@@ -570,7 +575,8 @@ func TestPrivateData(t *testing.T) {
 		plain  bool
 	}{{0, 0, false}, {1, 0, false}, {252, 0, false}, {256, 0, true}, {508, 512, false}, {512, 512, true}} {
 		want := pattern(c.n, 3)
-		a, b := connect(t, &Config{Private: want, MaxPrivate: c.max, Plain: c.plain}, &Config{Private: want, MaxPrivate: c.max})
+		a, b := connect(t, &Config{Private: want, MaxPrivate: c.max, Plain: c.plain},
+			&Config{Private: want, MaxPrivate: c.max})
 		if !bytes.Equal(a.PeerPrivate(), want) || !bytes.Equal(b.PeerPrivate(), want) {
 			t.Errorf("%d bytes: %x, %x", c.n, a.PeerPrivate(), b.PeerPrivate())
 		}
@@ -714,7 +720,8 @@ func TestPlainFallback(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	if _, err := Dial(ctxt(t), l.Addr().String(), nil); err == nil || !bytes.Contains([]byte(err.Error()), []byte("revision 1")) {
+	if _, err := Dial(ctxt(t), l.Addr().String(), nil); err == nil ||
+		!bytes.Contains([]byte(err.Error()), []byte("revision 1")) {
 		t.Errorf("without fallback: %v", err)
 	}
 	go func() {
@@ -775,7 +782,8 @@ func TestListener(t *testing.T) {
 	}
 
 	l, _ = Listen("127.0.0.1:0", &Config{Filter: func(a net.Addr) bool {
-		return !a.(*net.TCPAddr).AddrPort().Addr().Unmap().Is4() || a.(*net.TCPAddr).AddrPort().Addr().Unmap() != netip.MustParseAddr("127.0.0.1")
+		return !a.(*net.TCPAddr).AddrPort().Addr().Unmap().Is4() ||
+			a.(*net.TCPAddr).AddrPort().Addr().Unmap() != netip.MustParseAddr("127.0.0.1")
 	}})
 	defer l.Close()
 	if _, err := Dial(ctxt(t), l.Addr().String(), nil); err == nil || l.Refused() != 1 {
@@ -825,7 +833,8 @@ func TestTLS(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tmpl := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: []string{"viaduct.test"}, NotAfter: time.Now().Add(time.Hour)}
+	tmpl := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: []string{"viaduct.test"},
+		NotAfter: time.Now().Add(time.Hour)}
 	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, &key.PublicKey, key)
 	if err != nil {
 		t.Fatal(err)

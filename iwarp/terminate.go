@@ -73,7 +73,8 @@ func terminateError(t rdmap.Terminate, remote bool, raw []byte, cause error) *Te
 // for people. [I-40] [I-75]
 func hint(t rdmap.Terminate) string {
 	if s, ok := t.Swapped(); ok {
-		return fmt.Sprintf("fields swapped, probably Linux siw: %v error %d/%d/%02x, %s", s.Layer, uint8(s.Layer), s.Type, s.Code, s.Text())
+		return fmt.Sprintf("fields swapped, probably Linux siw: %v error %d/%d/%02x, %s", s.Layer,
+			uint8(s.Layer), s.Type, s.Code, s.Text())
 	}
 	switch [3]uint8{uint8(t.Layer), t.Type, t.Code} {
 	case [3]uint8{1, 2, 2}:

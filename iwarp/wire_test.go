@@ -193,8 +193,9 @@ func TestMarkersOnTheWire(t *testing.T) {
 		}
 	})
 	t.Run("as Initiator", func(t *testing.T) {
-		p, q := asResponderWith(t, &Config{NoNudge: true, FPDUSize: 64766}, mpa.Frame{Kind: mpa.Reply, Rev: 2, CRC: true, Markers: true, Enhanced: true,
-			Conn: mpa.Enhanced{PeerToPeer: true, RTR: mpa.RTRWrite}})
+		p, q := asResponderWith(t, &Config{NoNudge: true, FPDUSize: 64766},
+			mpa.Frame{Kind: mpa.Reply, Rev: 2, CRC: true, Markers: true, Enhanced: true,
+				Conn: mpa.Enhanced{PeerToPeer: true, RTR: mpa.RTRWrite}})
 		p.next()
 		q.Post(SendWR{Op: OpWrite, SG: []SGE{Buf(data)}})
 		if _, _, body := p.message(q.MULPDU()); !bytes.Equal(body, data) {
@@ -314,7 +315,9 @@ func TestSizeAge(t *testing.T) {
 			x.mulpdu.Store(999)
 			q.refreshMSS()
 			got := x.mulpdu.Load()
-			if asked := got != 999; asked != c.asks || asked && (got != size || x.since != 0 || x.asked == was) || !asked && (x.since != c.since || x.asked != was) {
+			if asked := got != 999; asked != c.asks ||
+				asked && (got != size || x.since != 0 || x.asked == was) ||
+				!asked && (x.since != c.since || x.asked != was) {
 				t.Errorf("%+v: size %d, was %d; sent since %d", c, got, size, x.since)
 			}
 		})
@@ -435,14 +438,16 @@ func TestMSNWrap(t *testing.T) {
 // [MPA-4.4-6] [MPA-4.4-7] [MPA-4.4-8] [MPA-4.1-7]
 func TestCRCNegotiated(t *testing.T) {
 	for _, c := range [][3]bool{{true, true, true}, {true, false, true}, {false, true, true}, {false, false, false}} {
-		a, b := connect(t, &Config{Device: NewDevice(DeviceConfig{NoCRC: !c[0]})}, &Config{Device: NewDevice(DeviceConfig{NoCRC: !c[1]})})
+		a, b := connect(t, &Config{Device: NewDevice(DeviceConfig{NoCRC: !c[0]})},
+			&Config{Device: NewDevice(DeviceConfig{NoCRC: !c[1]})})
 		if a.Params().CRC != c[2] || b.Params().CRC != c[2] {
 			t.Errorf("%v: %t, %t", c, a.Params().CRC, b.Params().CRC)
 		}
 		transfer(t, a, b, 3000)
 	}
 	off := func() *Config { return &Config{NoNudge: true, Device: NewDevice(DeviceConfig{NoCRC: true})} }
-	p, q := asResponderWith(t, off(), mpa.Frame{Kind: mpa.Reply, Rev: 2, Enhanced: true, Conn: mpa.Enhanced{PeerToPeer: true, RTR: mpa.RTRWrite}})
+	p, q := asResponderWith(t, off(), mpa.Frame{Kind: mpa.Reply, Rev: 2, Enhanced: true,
+		Conn: mpa.Enhanced{PeerToPeer: true, RTR: mpa.RTRWrite}})
 	sink := make([]byte, 8)
 	q.PostRecv(RecvWR{SG: []SGE{Buf(sink)}})
 	b := p.enc.Append(nil, seg(rdmap.Send, 0, 1, 0, true, []byte("any")))
@@ -452,7 +457,8 @@ func TestCRCNegotiated(t *testing.T) {
 		t.Errorf("%+v", c)
 	}
 	// The peer's Reply enables CRCs although this end asked for none.
-	p, q = asResponderWith(t, off(), mpa.Frame{Kind: mpa.Reply, Rev: 2, CRC: true, Enhanced: true, Conn: mpa.Enhanced{PeerToPeer: true, RTR: mpa.RTRWrite}})
+	p, q = asResponderWith(t, off(), mpa.Frame{Kind: mpa.Reply, Rev: 2, CRC: true, Enhanced: true,
+		Conn: mpa.Enhanced{PeerToPeer: true, RTR: mpa.RTRWrite}})
 	p.next()
 	b = p.enc.Append(nil, seg(rdmap.Send, 0, 1, 0, true, nil))
 	b[len(b)-1] ^= 1

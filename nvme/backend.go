@@ -81,7 +81,8 @@ func newSpace(n Namespace, id uint32, nqn string) (*space, error) {
 	if n.BlockSize == 0 {
 		n.BlockSize = 512
 	}
-	if n.Data == nil || n.BlockSize < 512 || n.BlockSize > 4096 || bits.OnesCount(uint(n.BlockSize)) != 1 || n.Size < int64(n.BlockSize) {
+	if n.Data == nil || n.BlockSize < 512 || n.BlockSize > 4096 || bits.OnesCount(uint(n.BlockSize)) != 1 ||
+		n.Size < int64(n.BlockSize) {
 		return nil, fmt.Errorf("nvme: namespace of %d bytes in blocks of %d, want data of at least a block, and a block of 512 to 4096", n.Size, n.BlockSize)
 	}
 	if n.UUID == [16]byte{} {
@@ -95,7 +96,8 @@ func newSpace(n Namespace, id uint32, nqn string) (*space, error) {
 	shift := bits.TrailingZeros(uint(n.BlockSize))
 	_, discards := n.Data.(Discarder)
 	return &space{Namespace: n, core: nvmecore.Namespace{
-		ID: id, Blocks: uint64(n.Size) >> shift, Shift: uint8(shift), ReadOnly: n.ReadOnly, ReadsZero: discards, UUID: n.UUID,
+		ID: id, Blocks: uint64(n.Size) >> shift, Shift: uint8(shift), ReadOnly: n.ReadOnly,
+		ReadsZero: discards, UUID: n.UUID,
 	}}, nil
 }
 

@@ -227,7 +227,8 @@ func (h *hostQueue) ioConnect(controller, id uint16, depth int) nvmewire.CQE {
 }
 
 func setQueues(h *hostQueue, n uint32) nvmewire.CQE {
-	return h.do(nvmewire.SQE{Opcode: nvmewire.OpSetFeatures, CDW: [6]uint32{nvmewire.FeatureQueues, (n - 1) | (n-1)<<16}})
+	return h.do(nvmewire.SQE{Opcode: nvmewire.OpSetFeatures,
+		CDW: [6]uint32{nvmewire.FeatureQueues, (n - 1) | (n-1)<<16}})
 }
 
 // attach connects an admin queue and one I/O queue of the given depth.

@@ -116,7 +116,8 @@ func TestBadCommands(t *testing.T) { // [NVME-SQE-2] [NVME-SGL-1] [NVME-SGL-3] [
 		if g.Type == nvmewire.SGLKeyed {
 			g.Key, g.Addr = io.mr.STag(), io.mr.TO()
 		}
-		return nvmewire.SQE{Opcode: op, NSID: 1, SGL: g, CDW: [6]uint32{uint32(first), uint32(first >> 32), uint32(blocks - 1)}}
+		return nvmewire.SQE{Opcode: op, NSID: 1, SGL: g,
+			CDW: [6]uint32{uint32(first), uint32(first >> 32), uint32(blocks - 1)}}
 	}
 	keyed := nvmewire.SGL{Type: nvmewire.SGLKeyed}
 	capsule := func(off uint64) nvmewire.SGL { return nvmewire.SGL{Type: nvmewire.SGLOffset, Addr: off} }
@@ -227,7 +228,8 @@ var ending = []struct {
 		io.post(s, nil)
 	}, 1},
 	{"an RDMA Write to a key that is none", func(t *testing.T, _, io *hostQueue) {
-		io.qp.Post(iwarp.SendWR{Op: iwarp.OpWrite, SG: []iwarp.SGE{iwarp.Buf([]byte("x"))}, Remote: iwarp.RemoteAddr{STag: 0x1234500}})
+		io.qp.Post(iwarp.SendWR{Op: iwarp.OpWrite, SG: []iwarp.SGE{iwarp.Buf([]byte("x"))},
+			Remote: iwarp.RemoteAddr{STag: 0x1234500}})
 	}, 1},
 	{"more commands than the queue has", func(_ *testing.T, _, io *hostQueue) {
 		for range 400 {

@@ -19,7 +19,8 @@ type memory struct {
 // Memory returns a namespace of size zero bytes in memory. The system allocates its pages when they
 // are first written.
 func Memory(size int64) Namespace {
-	return Namespace{Size: size, Data: &memory{b: make([]byte, size), written: make([]atomic.Bool, (size+chunk-1)/chunk)}}
+	return Namespace{Size: size, Data: &memory{b: make([]byte, size),
+		written: make([]atomic.Bool, (size+chunk-1)/chunk)}}
 }
 
 var errRange = errors.New("nvme: beyond the end of the memory")

@@ -79,7 +79,8 @@ func withoutCRC() *iwarp.Device { return iwarp.NewDevice(iwarp.DeviceConfig{NoCR
 // crcConfig returns a configuration with or without CRCs. The streams always use TCP instead of
 // shared memory.
 func crcConfig(crc bool) Config {
-	return Config{Stream: &iwarp.Config{SameHost: samehost.Off, Device: iwarp.NewDevice(iwarp.DeviceConfig{NoCRC: !crc})}}
+	return Config{Stream: &iwarp.Config{SameHost: samehost.Off,
+		Device: iwarp.NewDevice(iwarp.DeviceConfig{NoCRC: !crc})}}
 }
 
 // TestReadWrite transfers data of many lengths, by key and in the capsule, over two queues, with
@@ -164,7 +165,8 @@ func TestInvalidate(t *testing.T) { // [NVME-SGL-2]
 		s.SGL = nvmewire.SGL{Type: nvmewire.SGLKeyedInvalidate, Length: s.SGL.Length, Key: w.STag(), Addr: w.TO()}
 		e := io.do(s)
 		if !io.last.Invalidated || io.last.STag != w.STag() || w.Valid() {
-			t.Errorf("%s, %v: invalidated %v, STag %#x, want %#x", s.Name(false), e.Status, io.last.Invalidated, io.last.STag, w.STag())
+			t.Errorf("%s, %v: invalidated %v, STag %#x, want %#x", s.Name(false), e.Status,
+				io.last.Invalidated, io.last.STag, w.STag())
 		}
 	}
 }
@@ -184,7 +186,8 @@ func TestZeroes(t *testing.T) { // [NVME-IO-3] [NVME-IO-5]
 			clear(io.mem)
 			r := nvmewire.DSMRange{Blocks: 2, First: 500}.Append(nil)
 			copy(io.mem, nvmewire.DSMRange{Blocks: 1, First: 700}.Append(r))
-			io.want(nvmewire.OK, nvmewire.SQE{Opcode: nvmewire.OpDSM, NSID: 1, SGL: io.keyed(4096), CDW: [6]uint32{1, 4}})
+			io.want(nvmewire.OK, nvmewire.SQE{Opcode: nvmewire.OpDSM, NSID: 1, SGL: io.keyed(4096),
+				CDW: [6]uint32{1, 4}})
 			if _, ok := ns.Data.(Discarder); ok {
 				clear(want[500*512:][:1024])
 				clear(want[700*512:][:512])
@@ -226,7 +229,8 @@ func TestReadOnly(t *testing.T) { // [NVME-IO-6]
 	s.Opcode = nvmewire.OpWrite
 	io.want(nvmewire.NamespaceReadOnly, s)
 	adm.want(nvmewire.OK, nvmewire.SQE{Opcode: nvmewire.OpIdentify, NSID: 1, SGL: adm.keyed(4096)})
-	if n, _ := nvmewire.ParseIdentifyNamespace(adm.mem[:4096]); !n.ReadOnly || n.Blocks != 2 || n.BlockShift != 12 || n.ReadsZero {
+	if n, _ := nvmewire.ParseIdentifyNamespace(adm.mem[:4096]); !n.ReadOnly || n.Blocks != 2 ||
+		n.BlockShift != 12 || n.ReadsZero {
 		t.Errorf("%+v", n)
 	}
 }
@@ -237,9 +241,11 @@ func TestIdentify(t *testing.T) { // [NVME-ID-1] [NVME-ID-2] [NVME-ID-3] [NVME-I
 	var all []nvmewire.IdentifyController
 	for range 2 {
 		h, id := admin(t, addr, defaultNQN)
-		h.want(nvmewire.OK, nvmewire.SQE{Opcode: nvmewire.OpIdentify, SGL: h.keyed(4096), CDW: [6]uint32{nvmewire.CNSController}})
+		h.want(nvmewire.OK, nvmewire.SQE{Opcode: nvmewire.OpIdentify, SGL: h.keyed(4096),
+			CDW: [6]uint32{nvmewire.CNSController}})
 		c, err := nvmewire.ParseIdentifyController(h.mem)
-		if err != nil || c.CntlID != id || c.KAS == 0 || c.MaxCmd < 128 || c.InCapsule < 1024 || h.mem[1800] != 0 || h.mem[76]&2 == 0 {
+		if err != nil || c.CntlID != id || c.KAS == 0 || c.MaxCmd < 128 || c.InCapsule < 1024 ||
+			h.mem[1800] != 0 || h.mem[76]&2 == 0 {
 			t.Errorf("%+v, %v", c, err)
 		}
 		all = append(all, c)
@@ -258,7 +264,8 @@ func TestIdentify(t *testing.T) { // [NVME-ID-1] [NVME-ID-2] [NVME-ID-3] [NVME-I
 		if two := identify(nvmewire.CNSDescriptors, 2, nvmewire.OK); bytes.Equal(one[:20], two[:20]) {
 			t.Error("two namespaces have one UUID")
 		}
-		if n, _ := nvmewire.ParseIdentifyNamespace(identify(nvmewire.CNSNamespace, 2, nvmewire.OK)); n.Blocks != 4096 || n.BlockShift != 9 || !n.ReadsZero {
+		if n, _ := nvmewire.ParseIdentifyNamespace(identify(nvmewire.CNSNamespace, 2, nvmewire.OK)); n.Blocks != 4096 ||
+			n.BlockShift != 9 || !n.ReadsZero {
 			t.Errorf("%+v", n)
 		}
 		if b := identify(nvmewire.CNSNamespace, 3, nvmewire.OK); !bytes.Equal(b, make([]byte, 4096)) {
@@ -269,7 +276,8 @@ func TestIdentify(t *testing.T) { // [NVME-ID-1] [NVME-ID-2] [NVME-ID-3] [NVME-I
 		identify(0x33, 1, nvmewire.InvalidField)
 		// If the descriptor has room for 16 bytes only, the target writes no more. [NVME-SGL-6]
 		clear(h.mem[:4096])
-		h.want(nvmewire.OK, nvmewire.SQE{Opcode: nvmewire.OpIdentify, SGL: h.keyed(16), CDW: [6]uint32{nvmewire.CNSController}})
+		h.want(nvmewire.OK, nvmewire.SQE{Opcode: nvmewire.OpIdentify, SGL: h.keyed(16),
+			CDW: [6]uint32{nvmewire.CNSController}})
 		if h.mem[15] == 0 || h.mem[16] != 0 {
 			t.Errorf("%x", h.mem[:32])
 		}
@@ -290,14 +298,16 @@ func TestDiscovery(t *testing.T) { // [NVME-DISC-1] [NVME-DISC-2] [NVME-DISC-3]
 	s.SGL = h.keyed(2048)
 	h.want(nvmewire.OK, s)
 	_, entries, err := nvmewire.ParseDiscovery(h.mem[:2048])
-	if err != nil || len(entries) != 1 || entries[0].Address+":"+entries[0].Service != addr || entries[0].SubNQN != defaultNQN {
+	if err != nil || len(entries) != 1 || entries[0].Address+":"+entries[0].Service != addr ||
+		entries[0].SubNQN != defaultNQN {
 		t.Errorf("%+v, %v", entries, err)
 	}
 	entry := h.mem[nvmewire.DiscoveryHeaderLen:]
 	if entry[0] != 1 || entry[2] != 2 || !bytes.Equal(entry[768:771], []byte{1, 5, 1}) {
 		t.Errorf("%x, %x: want RDMA, an NVM subsystem, connected queues, iWARP, RDMA_CM", entry[:3], entry[768:771])
 	}
-	h.want(nvmewire.OK, nvmewire.SQE{Opcode: nvmewire.OpIdentify, SGL: h.keyed(4096), CDW: [6]uint32{nvmewire.CNSController}})
+	h.want(nvmewire.OK, nvmewire.SQE{Opcode: nvmewire.OpIdentify, SGL: h.keyed(4096),
+		CDW: [6]uint32{nvmewire.CNSController}})
 	if c, _ := nvmewire.ParseIdentifyController(h.mem); c.Type != nvmewire.DiscoveryController {
 		t.Errorf("%+v", c)
 	}
@@ -322,7 +332,8 @@ func TestLogPages(t *testing.T) { // [NVME-ADM-3]
 		return h.mem[:n]
 	}
 	effects := bytes.Clone(log(nvmewire.LogEffects, 0, 4096, nvmewire.OK))
-	if got := log(nvmewire.LogEffects, 1024, 4096, nvmewire.OK); !bytes.Equal(got[:3072], effects[1024:]) || got[3072] != 0 || got[4] == 0 {
+	if got := log(nvmewire.LogEffects, 1024, 4096, nvmewire.OK); !bytes.Equal(got[:3072], effects[1024:]) ||
+		got[3072] != 0 || got[4] == 0 {
 		t.Error("the part after 1,024 bytes differs")
 	}
 	log(nvmewire.LogEffects, 4100, 4, nvmewire.InvalidField)
@@ -338,7 +349,8 @@ func TestLogPages(t *testing.T) { // [NVME-ADM-3]
 func TestEvents(t *testing.T) { // [NVME-AER-1] [NVME-SQE-4]
 	tg, addr := serve(t, Memory(1<<20))
 	h, _ := admin(t, addr, defaultNQN)
-	h.want(nvmewire.OK, nvmewire.SQE{Opcode: nvmewire.OpSetFeatures, CDW: [6]uint32{nvmewire.FeatureEvents, nvmewire.EventNamespaces}})
+	h.want(nvmewire.OK, nvmewire.SQE{Opcode: nvmewire.OpSetFeatures,
+		CDW: [6]uint32{nvmewire.FeatureEvents, nvmewire.EventNamespaces}})
 	request := nvmewire.SQE{Opcode: nvmewire.OpAsyncEvent, CID: 31}
 	for range nvmecore.MaxEvents {
 		h.post(request, nil)

@@ -210,7 +210,8 @@ func (q *queue) event(o *nvmecore.Output) {
 func (q *queue) send(c *command, e nvmewire.CQE, data []byte) {
 	if e.Status != nvmewire.OK {
 		q.failed.Add(1)
-		q.t.log.Debug("command failed", "queue", q.core.ID, "command", c.sqe.Name(q.core.ID == 0), "status", e.Status.String())
+		q.t.log.Debug("command failed", "queue", q.core.ID, "command", c.sqe.Name(q.core.ID == 0),
+			"status", e.Status.String())
 	}
 	g := c.sqe.SGL
 	p := &q.post

@@ -75,7 +75,8 @@ func New(cfg Config) (*Target, error) {
 	sum := sha256.Sum256([]byte(cfg.NQN))
 	t := &Target{
 		cfg: cfg, dev: cfg.Stream.Device, log: cfg.Logger,
-		core:   nvmecore.New(nvmecore.Config{NQN: cfg.NQN, Serial: fmt.Sprintf("%x", sum[:8]), Model: "Viaduct", MaxQueues: maxQueues}),
+		core: nvmecore.New(nvmecore.Config{NQN: cfg.NQN, Serial: fmt.Sprintf("%x", sum[:8]),
+			Model: "Viaduct", MaxQueues: maxQueues}),
 		spaces: make(map[uint32]*space), queues: make(map[*nvmecore.Queue]*queue),
 	}
 	if t.dev == nil {

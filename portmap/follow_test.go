@@ -44,7 +44,8 @@ func TestFollow(t *testing.T) {
 				reg := NewRegistry()
 				m := newMachine(ServerConfig{Registry: reg, Rate: -1})
 				ask := func(service string) string {
-					q := portmapwire.Message{Type: portmapwire.Request, AssocHandle: 1, Cp: ap("192.0.2.99:1000"), Ap: ap(service)}
+					q := portmapwire.Message{Type: portmapwire.Request, AssocHandle: 1,
+						Cp: ap("192.0.2.99:1000"), Ap: ap(service)}
 					b := m.Handle(time.Now(), netip.MustParseAddr("192.0.2.99"), q.Append(nil), nil)
 					got, err := portmapwire.Parse(b)
 					if err != nil {
@@ -66,15 +67,18 @@ func TestFollow(t *testing.T) {
 					var rs []registry.Record
 					for _, r := range records {
 						f := strings.Fields(r)
-						rs = append(rs, registry.Record{Kind: registry.PortMapper, Name: f[0], Value: f[1], Until: time.Now().Add(left)})
+						rs = append(rs, registry.Record{Kind: registry.PortMapper, Name: f[0],
+							Value: f[1], Until: time.Now().Add(left)})
 					}
 					from.Set(rs)
 				}
-				if err := reg.Follow(ctx, Following{From: from}, nil); !errors.Is(err, registry.ErrUnavailable) && !errors.Is(err, registry.ErrNoList) {
+				if err := reg.Follow(ctx, Following{From: from}, nil); !errors.Is(err, registry.ErrUnavailable) &&
+					!errors.Is(err, registry.ErrNoList) {
 					t.Errorf("followed what knows nothing: %v", err)
 				}
 
-				set(10*time.Second, "*:80 :8080", "192.0.2.7:5432 192.0.2.8:1", "192.0.2.7:5432 192.0.2.9:2", "192.0.2.7:1 nonsense")
+				set(10*time.Second, "*:80 :8080", "192.0.2.7:5432 192.0.2.8:1",
+					"192.0.2.7:5432 192.0.2.9:2", "192.0.2.7:1 nonsense")
 				var told []string
 				ready, done := make(chan struct{}), make(chan error)
 				go func() {
@@ -140,7 +144,8 @@ func TestEnds(t *testing.T) {
 		t.Error("two ends for one target were taken")
 	}
 	for _, life := range []PmTime{Once, DefaultPmTime, Forever} {
-		m := Mapping{PmTime: life, Targets: []netip.AddrPort{ap("10.0.0.1:1"), ap("10.0.0.2:2")}, Ends: []time.Time{begin.Add(10 * time.Second), {}}}
+		m := Mapping{PmTime: life, Targets: []netip.AddrPort{ap("10.0.0.1:1"), ap("10.0.0.2:2")},
+			Ends: []time.Time{begin.Add(10 * time.Second), {}}}
 		if err := r.Set(ap("0.0.0.0:80"), m); err != nil {
 			t.Fatal(err)
 		}

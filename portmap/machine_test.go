@@ -66,7 +66,8 @@ func TestSDP_7_4_accept(t *testing.T) {
 	q.PmTime = 77 // ignored [SDP-7.4-8]
 	got, ok := ask(t, m, t0, q)
 	// [SDP-7.4-16] [SDP-7.4-17] [SDP-7.4-18] [SDP-7.4-19] [SDP-7.4-20] [SDP-7.4-21] [SDP-7.4-22] [SDP-7.4-23]
-	want := portmapwire.Message{Type: portmapwire.Accept, PmTime: uint8(DefaultPmTime), AssocHandle: 9, Cp: q.Cp, Ap: ap("10.0.0.1:8080")}
+	want := portmapwire.Message{Type: portmapwire.Accept, PmTime: uint8(DefaultPmTime),
+		AssocHandle: 9, Cp: q.Cp, Ap: ap("10.0.0.1:8080")}
 	if !ok || got != want {
 		t.Errorf("got %+v %v, want %+v", got, ok, want)
 	}
@@ -391,7 +392,8 @@ func TestFlood(t *testing.T) {
 	}
 	runtime.GC()
 	runtime.ReadMemStats(&after)
-	if s := m.Stats(); s.Pending > defaultMaxPending || len(m.lim.m) > limiterSources || len(m.byHandle) > defaultMaxPending {
+	if s := m.Stats(); s.Pending > defaultMaxPending || len(m.lim.m) > limiterSources ||
+		len(m.byHandle) > defaultMaxPending {
 		t.Errorf("tables grew: %+v, %d sources", s, len(m.lim.m))
 	}
 	if grown := int64(after.HeapAlloc) - int64(before.HeapAlloc); grown > 16<<20 {

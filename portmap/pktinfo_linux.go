@@ -44,11 +44,13 @@ func replyFrom(oob []byte) []byte {
 	msgs, _ := unix.ParseSocketControlMessage(oob) // nil if the message is incomplete
 	for _, m := range msgs {
 		switch {
-		case m.Header.Level == unix.IPPROTO_IP && m.Header.Type == unix.IP_PKTINFO && len(m.Data) >= unix.SizeofInet4Pktinfo:
+		case m.Header.Level == unix.IPPROTO_IP && m.Header.Type == unix.IP_PKTINFO &&
+			len(m.Data) >= unix.SizeofInet4Pktinfo:
 			// The fields of struct in_pktinfo are ifindex, spec_dst (where the datagram arrived)
 			// and addr. The routing table chooses the interface.
 			return unix.PktInfo4(&unix.Inet4Pktinfo{Spec_dst: [4]byte(m.Data[4:])})
-		case m.Header.Level == unix.IPPROTO_IPV6 && m.Header.Type == unix.IPV6_PKTINFO && len(m.Data) >= unix.SizeofInet6Pktinfo:
+		case m.Header.Level == unix.IPPROTO_IPV6 && m.Header.Type == unix.IPV6_PKTINFO &&
+			len(m.Data) >= unix.SizeofInet6Pktinfo:
 			info := &unix.Inet6Pktinfo{Addr: [16]byte(m.Data)}
 			if ip := net.IP(m.Data[:16]); ip.IsLinkLocalUnicast() {
 				info.Ifindex = binary.NativeEndian.Uint32(m.Data[16:])
@@ -64,9 +66,11 @@ func destination(oob []byte) netip.Addr {
 	msgs, _ := unix.ParseSocketControlMessage(oob)
 	for _, m := range msgs {
 		switch {
-		case m.Header.Level == unix.IPPROTO_IP && m.Header.Type == unix.IP_PKTINFO && len(m.Data) >= unix.SizeofInet4Pktinfo:
+		case m.Header.Level == unix.IPPROTO_IP && m.Header.Type == unix.IP_PKTINFO &&
+			len(m.Data) >= unix.SizeofInet4Pktinfo:
 			return netip.AddrFrom4([4]byte(m.Data[8:]))
-		case m.Header.Level == unix.IPPROTO_IPV6 && m.Header.Type == unix.IPV6_PKTINFO && len(m.Data) >= unix.SizeofInet6Pktinfo:
+		case m.Header.Level == unix.IPPROTO_IPV6 && m.Header.Type == unix.IPV6_PKTINFO &&
+			len(m.Data) >= unix.SizeofInet6Pktinfo:
 			return netip.AddrFrom16([16]byte(m.Data)).Unmap()
 		}
 	}

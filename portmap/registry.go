@@ -67,7 +67,8 @@ func (r *Registry) Set(conventional netip.AddrPort, m Mapping) error {
 		return fmt.Errorf("portmap: mapping of %v has no target", conventional)
 	}
 	if len(m.Ends) > 0 && len(m.Ends) != len(m.Targets) {
-		return fmt.Errorf("portmap: mapping of %v has %d targets and %d ends", conventional, len(m.Targets), len(m.Ends))
+		return fmt.Errorf("portmap: mapping of %v has %d targets and %d ends", conventional,
+			len(m.Targets), len(m.Ends))
 	}
 	for _, t := range m.Targets {
 		if t.Port() == 0 || !t.Addr().IsValid() || t.Addr().IsMulticast() {

@@ -47,7 +47,8 @@ func TestParseRegistry(t *testing.T) {
 	}
 	for _, bad := range []string{"x", "a:b c:d", "10.0.0.1:80 10.0.0.1:0", "1.2.3.4:5 6.7.8.9:10 ttl=4", "*:1 :2 cache=x",
 		"*:0 :2", "*:1 224.0.0.1:2", "*:1 :2 cache=1s extra", "*:1 " + strings.Repeat(":2,", 70) + ":2"} {
-		if _, err := ParseRegistry(strings.NewReader("\n" + bad)); err == nil || !strings.Contains(err.Error(), "line 2") {
+		if _, err := ParseRegistry(strings.NewReader("\n" + bad)); err == nil ||
+			!strings.Contains(err.Error(), "line 2") {
 			t.Errorf("%q: %v, want an error naming line 2", bad, err)
 		}
 	}

@@ -61,7 +61,8 @@ func ParseRegistry(rd io.Reader) (*Registry, error) {
 
 func parseLine(f []string) (netip.AddrPort, Mapping, error) {
 	if len(f) < 2 || len(f) > 3 {
-		return netip.AddrPort{}, Mapping{}, fmt.Errorf("want CONVENTIONAL TARGET[,TARGET...] [cache=TIME], got %d fields", len(f))
+		return netip.AddrPort{}, Mapping{},
+			fmt.Errorf("want CONVENTIONAL TARGET[,TARGET...] [cache=TIME], got %d fields", len(f))
 	}
 	conv, err := ParseHostPort(f[0])
 	if err != nil {

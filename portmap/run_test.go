@@ -135,7 +135,8 @@ func TestRun(t *testing.T) {
 				if c.cancel != 0 {
 					time.AfterFunc(c.cancel, cancel)
 				}
-				conn := &scripted{begin: time.Now(), answer: c.answer, in: make(chan any, 10), deadline: make(chan time.Time, 10)}
+				conn := &scripted{begin: time.Now(), answer: c.answer, in: make(chan any, 10),
+					deadline: make(chan time.Time, 10)}
 				m, err := run(ctx, conn, newTx(t))
 				if took := time.Since(conn.begin); !errors.Is(err, c.err) || took != c.took {
 					t.Errorf("ended after %v with %v, want %v with %v", took, err, c.took, c.err)

@@ -241,7 +241,8 @@ func TestHandles(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range 8 {
 		wg.Go(func() {
-			c.Resolve(ctx, Query{Service: ap("127.0.0.1:80"), Local: netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(i+1))})
+			c.Resolve(ctx, Query{Service: ap("127.0.0.1:80"),
+				Local: netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(i+1))})
 		})
 	}
 	handles, byPort := map[uint64]bool{}, map[uint16][]byte{}
@@ -299,7 +300,8 @@ func TestMixedRequestServed(t *testing.T) {
 			t.Fatal(err)
 		}
 		a, err := portmapwire.Parse(b[:n])
-		if err != nil || a.Type != portmapwire.Accept || a.AssocHandle != q.AssocHandle || a.Cp != q.Cp || a.Ap != netip.AddrPortFrom(q.Ap.Addr(), 8080) {
+		if err != nil || a.Type != portmapwire.Accept || a.AssocHandle != q.AssocHandle ||
+			a.Cp != q.Cp || a.Ap != netip.AddrPortFrom(q.Ap.Addr(), 8080) {
 			t.Errorf("answer to %+v: %+v, %v", q, a, err)
 		}
 	}

@@ -134,7 +134,8 @@ func TestSDP_7_4_denied(t *testing.T) {
 func TestSDP_7_5_1_foreign(t *testing.T) {
 	// These answers belong to another client's request, or no correct server sends them.
 	// [SDP-7.5.1-10] [D-66]
-	good := portmapwire.Message{Type: portmapwire.Accept, PmTime: 4, AssocHandle: 42, Cp: ap("10.0.0.2:40000"), Ap: ap("10.0.0.1:8080")}
+	good := portmapwire.Message{Type: portmapwire.Accept, PmTime: 4, AssocHandle: 42,
+		Cp: ap("10.0.0.2:40000"), Ap: ap("10.0.0.1:8080")}
 	change := func(f func(*portmapwire.Message)) []byte { m := good; f(&m); return m.Append(nil) }
 	for name, b := range map[string][]byte{
 		"handle":      change(func(m *portmapwire.Message) { m.AssocHandle++ }),

@@ -98,7 +98,8 @@ func TestDNS(t *testing.T) {
 		if err := d.Watch(ctx, VI, "", nil); !errors.Is(err, ErrNoList) {
 			t.Errorf("all names are watched: %v", err)
 		}
-		if _, err := d.Register(ctx, Record{Kind: VI, Name: "n"}, time.Minute); !errors.Is(err, ErrReadOnly) || !strings.Contains(err.Error(), "_viaduct._tcp.n.vi.example.com.") {
+		if _, err := d.Register(ctx, Record{Kind: VI, Name: "n"}, time.Minute); !errors.Is(err, ErrReadOnly) ||
+			!strings.Contains(err.Error(), "_viaduct._tcp.n.vi.example.com.") {
 			t.Errorf("registered: %v", err)
 		}
 
@@ -126,7 +127,8 @@ func TestDNS(t *testing.T) {
 // server.
 func TestDNSWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		z := &zone{srv: map[string][]*net.SRV{"_viaduct._tcp.n.vi.example.com.": {{Target: "a.", Port: 1}}}, hosts: map[string][]string{"a.": {"192.0.2.1"}}}
+		z := &zone{srv: map[string][]*net.SRV{"_viaduct._tcp.n.vi.example.com.": {{Target: "a.", Port: 1}}},
+			hosts: map[string][]string{"a.": {"192.0.2.1"}}}
 		d := &DNS{Domain: "example.com.", Refresh: time.Second, lookup: z}
 		ctx, cancel := context.WithCancel(t.Context())
 		begin := time.Now()
@@ -154,7 +156,8 @@ func TestDNSWatch(t *testing.T) {
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
-		want := []event{{0, "n=192.0.2.1:1"}, {2 * time.Second, "n=192.0.2.1:2"}, {3 * time.Second, "n=192.0.2.1:2 stale"},
+		want := []event{{0, "n=192.0.2.1:1"}, {2 * time.Second, "n=192.0.2.1:2"},
+			{3 * time.Second, "n=192.0.2.1:2 stale"},
 			{5 * time.Second, "stale"}, {8 * time.Second, "n=192.0.2.1:2"}}
 		if len(told) != len(want) {
 			t.Fatalf("told %v, want %v", told, want)

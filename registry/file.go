@@ -196,7 +196,8 @@ type fileLease struct {
 func (l *fileLease) line() fileLine {
 	r := l.r
 	r.Until = time.Now().Add(l.lease).UTC().Round(time.Millisecond)
-	return fileLine{r, l.id, fmt.Sprintf("%s %s %s id=%s until=%s", r.Kind, r.Name, r.Value, l.id, r.Until.Format(time.RFC3339Nano))}
+	return fileLine{r, l.id, fmt.Sprintf("%s %s %s id=%s until=%s", r.Kind, r.Name, r.Value,
+		l.id, r.Until.Format(time.RFC3339Nano))}
 }
 
 // own returns the index of the registration's line, or an error if the line does not exist.

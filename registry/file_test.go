@@ -71,7 +71,8 @@ func TestFile(t *testing.T) {
 		// If the file can't be read, the known records stay and are marked stale.
 		write(t, path, "vi b\n")
 		check("b", "b=2 stale", nil)
-		if _, err := f.Register(ctx, Record{Kind: VI, Name: "a", Value: "1"}, time.Minute); err == nil || !strings.Contains(err.Error(), "line 1") {
+		if _, err := f.Register(ctx, Record{Kind: VI, Name: "a", Value: "1"}, time.Minute); err == nil ||
+			!strings.Contains(err.Error(), "line 1") {
 			t.Errorf("registered in a file with an error: %v", err)
 		}
 		if got := read(t, path); got != "vi b\n" {
@@ -113,7 +114,8 @@ func TestFileWatch(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	if err := NewFile(path).Watch(t.Context(), VI, "a", nil); !errors.Is(err, ErrUnavailable) || !errors.Is(err, os.ErrNotExist) {
+	if err := NewFile(path).Watch(t.Context(), VI, "a", nil); !errors.Is(err, ErrUnavailable) ||
+		!errors.Is(err, os.ErrNotExist) {
 		t.Errorf("a missing file is watched: %v", err)
 	}
 }
@@ -126,11 +128,13 @@ func TestFileConcurrent(t *testing.T) {
 	const n = 20
 	for i := range n {
 		wg.Go(func() {
-			_, err := NewFile(path).Register(t.Context(), Record{Kind: VI, Name: fmt.Sprint("n", i), Value: "1"}, time.Hour)
+			_, err := NewFile(path).Register(t.Context(),
+				Record{Kind: VI, Name: fmt.Sprint("n", i), Value: "1"}, time.Hour)
 			if err != nil && !errors.Is(err, errors.ErrUnsupported) {
 				t.Error(err)
 			}
-			if _, err := NewFile(path).Resolve(t.Context(), VI, fmt.Sprint("n", i)); err != nil && !errors.Is(err, ErrNotFound) {
+			if _, err := NewFile(path).Resolve(t.Context(), VI, fmt.Sprint("n", i)); err != nil &&
+				!errors.Is(err, ErrNotFound) {
 				t.Error(err)
 			}
 		})

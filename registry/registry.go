@@ -67,10 +67,12 @@ func (r Record) Check() error {
 		return fmt.Errorf("registry: kind %q is not a word of lower-case letters, digits and hyphens", r.Kind)
 	}
 	if err := visible(r.Name, maxName); err != nil || strings.Contains(r.Name, "/") {
-		return fmt.Errorf("registry: name %.300q is not 1 to %d bytes of visible characters without a slash", r.Name, maxName)
+		return fmt.Errorf("registry: name %.300q is not 1 to %d bytes of visible characters without a slash",
+			r.Name, maxName)
 	}
 	if err := visible(r.Value, maxValue); err != nil {
-		return fmt.Errorf("registry: value %.300q of %s is not 1 to %d bytes of visible characters", r.Value, r.Name, maxValue)
+		return fmt.Errorf("registry: value %.300q of %s is not 1 to %d bytes of visible characters",
+			r.Value, r.Name, maxValue)
 	}
 	return nil
 }

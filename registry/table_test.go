@@ -48,7 +48,8 @@ func TestTable(t *testing.T) {
 		var seen []string
 		done := make(chan error)
 		go func() {
-			done <- tab.Watch(ctx, VI, "", func(a Answer) { seen = append(seen, fmt.Sprintf("%v %s", time.Since(begin), brief(a))) })
+			done <- tab.Watch(ctx, VI, "",
+				func(a Answer) { seen = append(seen, fmt.Sprintf("%v %s", time.Since(begin), brief(a))) })
 		}()
 		check := func(name, want string, wantErr error) {
 			t.Helper()
@@ -76,7 +77,8 @@ func TestTable(t *testing.T) {
 		time.Sleep(time.Second)
 		set(b) // nothing new
 		time.Sleep(time.Second)
-		if err := tab.Set([]Record{a, {VI, "a b", "1", time.Time{}}}); err == nil || !strings.Contains(err.Error(), `"a b"`) {
+		if err := tab.Set([]Record{a, {VI, "a b", "1", time.Time{}}}); err == nil ||
+			!strings.Contains(err.Error(), `"a b"`) {
 			t.Errorf("a bad record: %v", err)
 		}
 		synctest.Wait()
@@ -109,8 +111,10 @@ func TestCheck(t *testing.T) {
 	for _, f := range []func(*Record){
 		func(r *Record) { r.Kind = "" }, func(r *Record) { r.Kind = "A" }, func(r *Record) { r.Kind = "a/b" },
 		func(r *Record) { r.Name = "" }, func(r *Record) { r.Name = "a/b" }, func(r *Record) { r.Name = "a\nb" },
-		func(r *Record) { r.Name = strings.Repeat("a", maxName+1) }, func(r *Record) { r.Name = "a#b" }, func(r *Record) { r.Name = "a\xff" },
-		func(r *Record) { r.Value = "" }, func(r *Record) { r.Value = "a b" }, func(r *Record) { r.Value = strings.Repeat("a", maxValue+1) },
+		func(r *Record) { r.Name = strings.Repeat("a", maxName+1) }, func(r *Record) { r.Name = "a#b" },
+		func(r *Record) { r.Name = "a\xff" },
+		func(r *Record) { r.Value = "" }, func(r *Record) { r.Value = "a b" },
+		func(r *Record) { r.Value = strings.Repeat("a", maxValue+1) },
 	} {
 		r := good
 		if f(&r); r.Check() == nil {

@@ -48,7 +48,8 @@ func (d *Device) Close() error {
 // Stats returns the counters of dropped packets.
 func (d *Device) Stats() DeviceStats {
 	c := d.port.Counters()
-	return DeviceStats{Malformed: c.Malformed, WrongCRC: c.WrongCRC, NoQueuePair: c.NoPair, Stranger: c.Stranger, Unsent: c.Unsent}
+	return DeviceStats{Malformed: c.Malformed, WrongCRC: c.WrongCRC, NoQueuePair: c.NoPair,
+		Stranger: c.Stranger, Unsent: c.Unsent}
 }
 
 // DeviceStats counts the packets that a Device dropped. The counters never decrease.

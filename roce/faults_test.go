@@ -61,7 +61,8 @@ const (
 
 func newConversation(t *testing.T, from, to *QueuePair, size int) *conversation {
 	t.Helper()
-	c := &conversation{t: t, from: from, to: to, size: size, sink: make([]byte, underWay*size), received: make(chan error, 1)}
+	c := &conversation{t: t, from: from, to: to, size: size, sink: make([]byte, underWay*size),
+		received: make(chan error, 1)}
 	mem := make([]byte, c.wordAt()+8)
 	fill(mem[:size], 4711)
 	var err error

@@ -74,7 +74,8 @@ func testMulticast(t *testing.T, da, db *Device, group netip.Addr) {
 	}
 	received := func(q *QueuePair, got []byte) {
 		t.Helper()
-		if c := good(t, q.RecvCQ()); c.Len != 40+len(data) || c.SourceQPN != qs[0].Local().QPN || !bytes.Equal(got[40:], data) {
+		if c := good(t, q.RecvCQ()); c.Len != 40+len(data) || c.SourceQPN != qs[0].Local().QPN ||
+			!bytes.Equal(got[40:], data) {
 			t.Errorf("%+v", c)
 		}
 		to := netip.AddrFrom16([16]byte(got[24:40]))

@@ -162,7 +162,8 @@ const (
 func (d *Device) NewQueuePair(cfg Config) (*QueuePair, error) {
 	cfg.setDefaults(d)
 	if cfg.Transport > UD || !rocecore.ValidMTU(cfg.MTU) || cfg.Reads < 0 || cfg.Reads > 255 || cfg.RNRTimer > 31 {
-		return nil, fmt.Errorf("%w: %v, MTU %d, %d Reads, RNR timer %d", ErrInvalid, cfg.Transport, cfg.MTU, cfg.Reads, cfg.RNRTimer)
+		return nil, fmt.Errorf("%w: %v, MTU %d, %d Reads, RNR timer %d", ErrInvalid, cfg.Transport,
+			cfg.MTU, cfg.Reads, cfg.RNRTimer)
 	}
 	if cfg.PD.dev != d {
 		return nil, fmt.Errorf("%w: domain of another device", ErrInvalid)
@@ -214,7 +215,8 @@ func (q *QueuePair) Connect(peer Endpoint) error {
 		Transport: transport, MTU: q.cfg.MTU, PeerQPN: peer.QPN, PSN: ib.PSN(peer.PSN & (1<<24 - 1)),
 		Access: rocecore.Access(q.cfg.Access), MaxServed: q.cfg.Reads, RNRTimer: q.cfg.RNRTimer,
 	})
-	q.pair.Send(rocecore.SendConfig{PSN: q.psn, MaxReads: q.cfg.Reads, Timeout: q.cfg.Timeout, Retries: q.cfg.Retries, RNRRetry: q.cfg.RNRRetries})
+	q.pair.Send(rocecore.SendConfig{PSN: q.psn, MaxReads: q.cfg.Reads, Timeout: q.cfg.Timeout,
+		Retries: q.cfg.Retries, RNRRetry: q.cfg.RNRRetries})
 	q.state.CompareAndSwap(unconnected, ready)
 	return nil
 }

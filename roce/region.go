@@ -48,7 +48,8 @@ type ProtectionDomain struct {
 //
 // Errors: ErrInvalid, ErrLimit.
 func (p *ProtectionDomain) Register(mem []byte, access Access) (*MemoryRegion, error) {
-	r, err := p.dev.regions.Register(mem, regmem.Options{Rights: rights(rocecore.Access(access)), Domain: p.dom, ZeroBased: true})
+	r, err := p.dev.regions.Register(mem, regmem.Options{Rights: rights(rocecore.Access(access)),
+		Domain: p.dom, ZeroBased: true})
 	if err != nil {
 		return nil, fmt.Errorf("%w: %v", ErrInvalid, err)
 	}

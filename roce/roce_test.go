@@ -28,7 +28,8 @@ func devices(t testing.TB) (a, b *Device) {
 	}
 	open := func() *Device {
 		for range 100 {
-			d, err := Open(netip.AddrFrom4([4]byte{127, byte(1 + rand.IntN(250)), byte(rand.IntN(256)), byte(1 + rand.IntN(250))}))
+			d, err := Open(netip.AddrFrom4([4]byte{127, byte(1 + rand.IntN(250)), byte(rand.IntN(256)),
+				byte(1 + rand.IntN(250))}))
 			if err == nil {
 				t.Cleanup(func() { d.Close() })
 				return d
@@ -116,7 +117,9 @@ func TestOperations(t *testing.T) {
 			if c := good(t, a.SendCQ()); c.ID != 1 || c.Op != OpSend || c.QP != a {
 				t.Errorf("%+v", c)
 			}
-			if c := good(t, b.RecvCQ()); c.ID != 7 || c.Op != OpRecv || c.Len != 205_000 || !c.HasImm || c.Imm != [4]byte{1, 2, 3, 4} || !c.Solicited || !bytes.Equal(got[:c.Len], near.Bytes()[:c.Len]) {
+			if c := good(t, b.RecvCQ()); c.ID != 7 || c.Op != OpRecv || c.Len != 205_000 ||
+				!c.HasImm || c.Imm != [4]byte{1, 2, 3, 4} || !c.Solicited ||
+				!bytes.Equal(got[:c.Len], near.Bytes()[:c.Len]) {
 				t.Errorf("%+v", c)
 			}
 
@@ -130,7 +133,8 @@ func TestOperations(t *testing.T) {
 			}
 			c := good(t, a.SendCQ())
 			b.Stats() // takes the lock under which the memory was written, for the race detector
-			if c.ID != 3 || c.Len != 300_000 || !bytes.Equal(got, near.Bytes()) || !bytes.Equal(far.Bytes()[1000:301_000], got) {
+			if c.ID != 3 || c.Len != 300_000 || !bytes.Equal(got, near.Bytes()) ||
+				!bytes.Equal(far.Bytes()[1000:301_000], got) {
 				t.Errorf("%+v", c)
 			}
 			if c := good(t, a.SendCQ()); c.ID != 4 || c.Value != 0 {
@@ -266,7 +270,8 @@ func TestDatagrams(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := good(t, b.RecvCQ())
-	if c.Len != 1064 || c.SourceQPN != a.Local().QPN || !bytes.Equal(got[40:], data) || netip.AddrFrom4([4]byte(got[32:36])) != da.Addr() {
+	if c.Len != 1064 || c.SourceQPN != a.Local().QPN || !bytes.Equal(got[40:], data) ||
+		netip.AddrFrom4([4]byte(got[32:36])) != da.Addr() {
 		t.Errorf("%+v", c)
 	}
 	if b.Stats().Refused != 1 { // the datagram with the wrong key

@@ -44,7 +44,8 @@ const (
 	OpRecvWrite
 )
 
-var opNames = [...]string{"send", "send with invalidate", "write", "read", "fetch and add", "compare and swap", "receive", "receive of a write"}
+var opNames = [...]string{"send", "send with invalidate", "write", "read", "fetch and add",
+	"compare and swap", "receive", "receive of a write"}
 
 // String returns the name of the operation, or its number in hex.
 func (o Op) String() string {
@@ -188,7 +189,8 @@ func (e *SGE) use(q *QueuePair, off int, p []byte, need regmem.Rights, f func(re
 
 // request checks wr and converts it to a request of package rocecore.
 func (q *QueuePair) request(wr *SendWR) (*rocecore.Request, error) {
-	if wr.Op >= OpRecv || q.cfg.Transport == UD && wr.Op != OpSend || q.cfg.Transport == UC && wr.Op != OpSend && wr.Op != OpWrite {
+	if wr.Op >= OpRecv || q.cfg.Transport == UD && wr.Op != OpSend ||
+		q.cfg.Transport == UC && wr.Op != OpSend && wr.Op != OpWrite {
 		return nil, fmt.Errorf("%w: %v on %v", ErrInvalid, wr.Op, q.cfg.Transport)
 	}
 	if wr.HasImm && wr.Op != OpSend && wr.Op != OpWrite {
@@ -205,7 +207,8 @@ func (q *QueuePair) request(wr *SendWR) (*rocecore.Request, error) {
 		return nil, fmt.Errorf("%w: datagram of %d bytes, at most %d", ErrTooLong, buf.len, q.cfg.MTU)
 	}
 	r := &rocecore.Request{
-		ID: wr.ID, Op: coreOps[wr.Op], Buf: buf, Remote: rocecore.Place{VA: wr.Remote.Addr, Key: wr.Remote.Key}, Key: wr.Invalidate,
+		ID: wr.ID, Op: coreOps[wr.Op], Buf: buf, Remote: rocecore.Place{VA: wr.Remote.Addr, Key: wr.Remote.Key},
+		Key:    wr.Invalidate,
 		HasImm: wr.HasImm, Imm: ib.ImmDt(wr.Imm), SwapAdd: wr.SwapAdd, Compare: wr.Compare,
 		Fence: wr.Fence, Solicited: wr.Solicited, Unsignaled: wr.Unsignaled,
 	}
@@ -218,8 +221,9 @@ func (q *QueuePair) request(wr *SendWR) (*rocecore.Request, error) {
 	return r, nil
 }
 
-var coreOps = [...]rocecore.Op{OpSend: rocecore.Send, OpSendInvalidate: rocecore.SendInvalidate, OpWrite: rocecore.Write,
-	OpRead: rocecore.Read, OpFetchAdd: rocecore.FetchAdd, OpCmpSwap: rocecore.CompareSwap}
+var coreOps = [...]rocecore.Op{OpSend: rocecore.Send, OpSendInvalidate: rocecore.SendInvalidate,
+	OpWrite: rocecore.Write,
+	OpRead:  rocecore.Read, OpFetchAdd: rocecore.FetchAdd, OpCmpSwap: rocecore.CompareSwap}
 
 var opOf = [...]Op{rocecore.Send: OpSend, rocecore.SendInvalidate: OpSendInvalidate, rocecore.Write: OpWrite,
 	rocecore.Read: OpRead, rocecore.FetchAdd: OpFetchAdd, rocecore.CompareSwap: OpCmpSwap}

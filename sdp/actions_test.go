@@ -86,7 +86,8 @@ func TestActions(t *testing.T) { // [SDP-8.1.1-1] [SDP-8.1.1-32]
 			t.Fatalf("%d, %v", n, err)
 		}
 		// The byte must be announced in the same message at the latest. [SDP-9.5.3-2] [SDP-9.5.3-3]
-		if m, _, p := w.message(); m.MID != sdpwire.Data || string(p) != "now" || m.Flags != sdpwire.OOBPend|sdpwire.OOBPres || time.Since(begun) != 0 {
+		if m, _, p := w.message(); m.MID != sdpwire.Data || string(p) != "now" ||
+			m.Flags != sdpwire.OOBPend|sdpwire.OOBPres || time.Since(begun) != 0 {
 			t.Errorf("%v after %v", &m, time.Since(begun))
 		}
 	})
@@ -163,7 +164,8 @@ func TestAdvertise(t *testing.T) { // [D-80] [SDP-14.1-1] [SDP-8.1.1-1] [SDP-8.1
 		if m.MID != sdpwire.SrcAvail || m.Size != 5000 {
 			t.Fatalf("%v", &m)
 		}
-		w.qp.Post(iwarp.SendWR{Op: iwarp.OpWrite, SG: []iwarp.SGE{iwarp.Buf([]byte("x"))}, Remote: iwarp.RemoteAddr{STag: m.STag, TO: m.VA}, Unsignaled: true})
+		w.qp.Post(iwarp.SendWR{Op: iwarp.OpWrite, SG: []iwarp.SGE{iwarp.Buf([]byte("x"))},
+			Remote: iwarp.RemoteAddr{STag: m.STag, TO: m.VA}, Unsignaled: true})
 		w.ended()
 		if r := <-write; !errors.Is(r.err, ErrReset) || data[0] != 0 {
 			t.Errorf("%d, %v, %q was written", r.n, r.err, data[0])

@@ -198,7 +198,8 @@ func TestSDP_8_2_1_Linger(t *testing.T) {
 				t.Fatal(err)
 			}
 			begun := time.Now()
-			if err := c.Close(); !errors.Is(err, v.err) || time.Since(begun) != v.waits || v.err != nil && !isOp(err, "close", v.err) {
+			if err := c.Close(); !errors.Is(err, v.err) || time.Since(begun) != v.waits ||
+				v.err != nil && !isOp(err, "close", v.err) {
 				t.Errorf("linger %d: %v after %v", v.linger, err, time.Since(begun))
 			}
 			<-c.Done()
@@ -345,7 +346,8 @@ func readN(c *Conn, n int) (string, error) {
 // TestSDP_9_4_ExchangeWire checks the messages that an Exchange sends, and the cases that it leaves
 // to Write and Read.
 func TestSDP_9_4_ExchangeWire(t *testing.T) { // [SDP-9.4-1]
-	pinned := Options{SendPolicy: PinPipelined, RecvPolicy: PinPipelined, SendThreshold: 1000, RecvThreshold: 2048, RecvBufferSize: 2048, NoResize: true}
+	pinned := Options{SendPolicy: PinPipelined, RecvPolicy: PinPipelined, SendThreshold: 1000,
+		RecvThreshold: 2048, RecvBufferSize: 2048, NoResize: true}
 	// piped returns a connection whose halves are both in Pipelined Mode.
 	piped := func(t *testing.T) (*wirePeer, *Conn) {
 		w, c := memWire(t, memSide{opt: pinned}, goodHello)
@@ -377,7 +379,8 @@ func TestSDP_9_4_ExchangeWire(t *testing.T) { // [SDP-9.4-1]
 				t.Errorf("what it wrote did not end the streak of %d bytes", c.flow.streak)
 			}
 		})
-		w.qp.Post(iwarp.SendWR{Op: iwarp.OpWrite, SG: []iwarp.SGE{iwarp.Buf([]byte("answer"))}, Remote: iwarp.RemoteAddr{STag: m.STag, TO: m.VA}, Unsignaled: true})
+		w.qp.Post(iwarp.SendWR{Op: iwarp.OpWrite, SG: []iwarp.SGE{iwarp.Buf([]byte("answer"))},
+			Remote: iwarp.RemoteAddr{STag: m.STag, TO: m.VA}, Unsignaled: true})
 		w.sendOp(sdpwire.Message{MID: sdpwire.RdmaWrCompl, Size: 6}, "", iwarp.OpSendSE, 0)
 		if r := <-x; r.n != 6 || r.err != nil || string(resp[:6]) != "answer" {
 			t.Errorf("%d, %v, %q", r.n, r.err, resp[:6])
@@ -408,7 +411,8 @@ func TestSDP_9_4_ExchangeWire(t *testing.T) { // [SDP-9.4-1]
 	inBubble(t, "no time to read", func(t *testing.T) { // no buffer is offered
 		w, c := piped(t)
 		c.SetReadDeadline(time.Unix(1, 0))
-		if n, err := c.Exchange([]byte("tell"), make([]byte, 5000)); n != 0 || !isOp(err, "read", os.ErrDeadlineExceeded) {
+		if n, err := c.Exchange([]byte("tell"), make([]byte, 5000)); n != 0 ||
+			!isOp(err, "read", os.ErrDeadlineExceeded) {
 			t.Errorf("%d, %v", n, err)
 		}
 		if m, _, p := w.message(); m.MID != sdpwire.Data || string(p) != "tell" {
@@ -683,7 +687,8 @@ func TestKeepAliveSet(t *testing.T) {
 // with all bytes counted, once they have been copied and sent.
 func TestTransferDetached(t *testing.T) { // [D-32] [SDP-9.5.4-1] [SDP-8.1.1-1]
 	inBubble(t, "D-32", func(t *testing.T) {
-		w, c := memWire(t, memSide{opt: Options{SendPolicy: PinCombined, RecvPolicy: PinCombined, SendThreshold: 1000}}, smallHello)
+		w, c := memWire(t, memSide{opt: Options{SendPolicy: PinCombined, RecvPolicy: PinCombined, SendThreshold: 1000}},
+			smallHello)
 		x, err := c.StartWrite(make([]byte, 5000))
 		if err != nil {
 			t.Fatal(err)
@@ -747,7 +752,8 @@ func TestTerminateBehindDisConn(t *testing.T) {
 			}
 			w.send(sdpwire.Message{MID: sdpwire.DisConn}, "")
 			time.Sleep(time.Second)
-			w.qp.Post(iwarp.SendWR{Op: iwarp.OpWrite, Remote: iwarp.RemoteAddr{STag: 0x12345}, SG: []iwarp.SGE{iwarp.Buf([]byte("x"))}, Unsignaled: true})
+			w.qp.Post(iwarp.SendWR{Op: iwarp.OpWrite, Remote: iwarp.RemoteAddr{STag: 0x12345},
+				SG: []iwarp.SGE{iwarp.Buf([]byte("x"))}, Unsignaled: true})
 			<-c.Done()
 			want := error(nil)
 			if !acked {

@@ -69,7 +69,8 @@ func TestCloseAndExit(t *testing.T) {
 			}
 			defer l.Close()
 			cmd := exec.Command(exe)
-			cmd.Env = append(os.Environ(), asWriter+"="+l.Addr().String(), "GORACE=atexit_sleep_ms=0 "+os.Getenv("GORACE"))
+			cmd.Env = append(os.Environ(), asWriter+"="+l.Addr().String(), "GORACE=atexit_sleep_ms=0 "+
+				os.Getenv("GORACE"))
 			ended := make(chan error, 1)
 			var said []byte
 			go func() {
@@ -105,7 +106,8 @@ func TestCloseAndExit(t *testing.T) {
 // return an error, and the bytes must still be delivered later.
 func TestCloseLate(t *testing.T) { // [D-78]
 	const size = 100_000 // more than the other end holds
-	a, b := pair(t, Options{SendBuffer: 1 << 20}, Options{RecvBuffers: 4, RecvBufferSize: 512, NoResize: true, ReceiveBuffer: 1})
+	a, b := pair(t, Options{SendBuffer: 1 << 20}, Options{RecvBuffers: 4, RecvBufferSize: 512,
+		NoResize: true, ReceiveBuffer: 1})
 	if a.closeWithin != 10*time.Second {
 		t.Errorf("Close waits %v, want 10 s", a.closeWithin)
 	}

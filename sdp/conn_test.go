@@ -21,7 +21,8 @@ import (
 )
 
 func TestD40_Transfers(t *testing.T) {
-	opt := Options{SendThreshold: 1000, RecvThreshold: 2048, RecvBufferSize: 2048, SendPolicy: PinPipelined, RecvPolicy: PinPipelined}
+	opt := Options{SendThreshold: 1000, RecvThreshold: 2048, RecvBufferSize: 2048,
+		SendPolicy: PinPipelined, RecvPolicy: PinPipelined}
 	a, b := pair(t, opt, opt)
 	ctx := context.Background()
 	data := bytes.Repeat([]byte("0123456789"), 5000)
@@ -159,7 +160,8 @@ func TestReadFullEnds(t *testing.T) {
 }
 
 func TestSDP_9_4_Exchange(t *testing.T) {
-	opt := Options{SendThreshold: 1000, RecvThreshold: 2048, RecvBufferSize: 2048, SendPolicy: PinPipelined, RecvPolicy: PinPipelined}
+	opt := Options{SendThreshold: 1000, RecvThreshold: 2048, RecvBufferSize: 2048,
+		SendPolicy: PinPipelined, RecvPolicy: PinPipelined}
 	a, b := pair(t, opt, opt)
 	answer := strings.Repeat("answer", 1000)
 	go func() {
@@ -386,7 +388,8 @@ func TestSDP_8_2_Conn(t *testing.T) {
 		<-b.Done()
 	})
 	t.Run("linger", func(t *testing.T) { // [SDP-8.2.1-11]
-		a, b := pair(t, Options{SendBuffer: 1 << 20}, Options{RecvBuffers: 4, RecvBufferSize: 512, NoResize: true, ReceiveBuffer: 1})
+		a, b := pair(t, Options{SendBuffer: 1 << 20},
+			Options{RecvBuffers: 4, RecvBufferSize: 512, NoResize: true, ReceiveBuffer: 1})
 		a.Write(make([]byte, 100_000)) // more than the other end holds
 		a.SetLinger(1)
 		start := time.Now()
@@ -462,13 +465,18 @@ func TestConnSettings(t *testing.T) {
 
 func TestOptions(t *testing.T) { // [D-39] [D-42]
 	var o Options
-	err := o.Set(map[string]string{"send-policy": "pipelined", "recv-policy": "buffered", "send-threshold": "64k", "recv-threshold": "1m", "recv-buffers": "9",
+	err := o.Set(map[string]string{"send-policy": "pipelined", "recv-policy": "buffered",
+		"send-threshold": "64k", "recv-threshold": "1m", "recv-buffers": "9",
 		"recv-buffer-size": "4096", "send-buffer": "100k", "receive-buffer": "0", "max-adverts": "3", "read-depth": "4", "crc": "off", "keepalive": "1m",
 		"setup-timeout": "3s", "congestion": "reno"})
-	want := Options{SendPolicy: PinPipelined, RecvPolicy: PinBuffered, SendThreshold: 64 << 10, RecvThreshold: 1 << 20, RecvBuffers: 9, RecvBufferSize: 4096,
-		SendBuffer: 100 << 10, MaxAdverts: 3, ReadDepth: 4, NoCRC: true, KeepAlive: time.Minute, SetupTimeout: 3 * time.Second, Congestion: "reno"}
-	if err != nil || o.SendPolicy != want.SendPolicy || o.SendThreshold != want.SendThreshold || o.RecvThreshold != want.RecvThreshold || o.SendBuffer != want.SendBuffer ||
-		!o.NoCRC || o.KeepAlive != want.KeepAlive || o.SetupTimeout != want.SetupTimeout || o.Congestion != "reno" || o.ReadDepth != 4 || o.MaxAdverts != 3 {
+	want := Options{SendPolicy: PinPipelined, RecvPolicy: PinBuffered, SendThreshold: 64 << 10,
+		RecvThreshold: 1 << 20, RecvBuffers: 9, RecvBufferSize: 4096,
+		SendBuffer: 100 << 10, MaxAdverts: 3, ReadDepth: 4, NoCRC: true, KeepAlive: time.Minute,
+		SetupTimeout: 3 * time.Second, Congestion: "reno"}
+	if err != nil || o.SendPolicy != want.SendPolicy || o.SendThreshold != want.SendThreshold ||
+		o.RecvThreshold != want.RecvThreshold || o.SendBuffer != want.SendBuffer ||
+		!o.NoCRC || o.KeepAlive != want.KeepAlive || o.SetupTimeout != want.SetupTimeout ||
+		o.Congestion != "reno" || o.ReadDepth != 4 || o.MaxAdverts != 3 {
 		t.Errorf("%+v, %v", o, err)
 	}
 	for k, v := range map[string]string{"send-policy": "fast", "send-threshold": "-1", "recv-buffers": "2", "recv-buffer-size": "36", "crc": "maybe", "nonsense": "1",
@@ -698,7 +706,8 @@ func TestSDP_13_1_Conn(t *testing.T) {
 					t.Fatal(err)
 				}
 				var st2 State
-				if err := st2.UnmarshalBinary(blob); err != nil || string(st2.Held) != "before;" || st2.core != st.core || st2.Remote != st.Remote {
+				if err := st2.UnmarshalBinary(blob); err != nil || string(st2.Held) != "before;" ||
+					st2.core != st.core || st2.Remote != st.Remote {
 					t.Fatalf("%+v, %v", st2, err)
 				}
 				moved, err := exp.Resume(ctx, &st2) // [SDP-13.1.1-12]
@@ -707,7 +716,8 @@ func TestSDP_13_1_Conn(t *testing.T) {
 				}
 				// [SDP-13.1.1-14] [SDP-13.1.1-15]
 				if moved.opt.RecvBufferSize != st.core.RecvSize || moved.qp.ORD() != st.core.ORD {
-					t.Errorf("buffers of %d, ORD %d, handed over %+v", moved.opt.RecvBufferSize, moved.qp.ORD(), st.core)
+					t.Errorf("buffers of %d, ORD %d, handed over %+v", moved.opt.RecvBufferSize,
+						moved.qp.ORD(), st.core)
 				}
 				if err := <-wrote; err != nil {
 					t.Fatal(err)
@@ -755,7 +765,8 @@ func TestSDP_13_1_QueueFull(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer nl.Close()
-	exp, err := nl.Expect(netip.MustParseAddrPort(goes.LocalAddr().String()), netip.MustParseAddrPort(goes.RemoteAddr().String()), false, nil)
+	exp, err := nl.Expect(netip.MustParseAddrPort(goes.LocalAddr().String()),
+		netip.MustParseAddrPort(goes.RemoteAddr().String()), false, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -782,7 +793,8 @@ func TestSDP_13_1_QueueFull(t *testing.T) {
 		}
 		states <- st
 	}()
-	until(t, stays, "the SuspCommAck waits for room", 10*time.Second, func() bool { return len(stays.send.backlog) == 2 })
+	until(t, stays, "the SuspCommAck waits for room", 10*time.Second,
+		func() bool { return len(stays.send.backlog) == 2 })
 	stays.mu.Lock()
 	if stays.suspended {
 		t.Error("the stream was given up with the SuspCommAck still here")

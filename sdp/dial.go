@@ -175,7 +175,8 @@ func (d *Dialer) client(ctx context.Context, nc net.Conn, opt Options, path Path
 	c := newConn(s.opt, sdpwire.Layout(d.Layout), s, p)
 	c.path, c.token = path, token
 	if opt.Logger.Enabled(ctx, slog.LevelInfo) {
-		opt.Logger.Info("connection up", "local", path.Local.String(), "remote", path.Remote.String(), "why", path.Why, "crc", path.CRC)
+		opt.Logger.Info("connection up", "local", path.Local.String(), "remote", path.Remote.String(),
+			"why", path.Why, "crc", path.CRC)
 	}
 	c.begin()
 	return c, nil

@@ -102,7 +102,8 @@ func TestDialErrors(t *testing.T) { // [SDP-7-1] [SDP-4.1-2] [D-71] [SDP-7.5.1-7
 		}},
 		{"denied", Dialer{Resolve: ResolveRequire, Resolver: denied}, nil, "tcp", at, "sdp", func(err error) bool { return errors.Is(err, denied.err) }},
 		{"not there", Dialer{Resolve: ResolveRequire, Resolver: &fakeMapper{table: map[netip.AddrPort]netip.AddrPort{
-			netip.MustParseAddrPort(at): netip.MustParseAddrPort(nothing)}}}, nil, "tcp", at, "tcp", func(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }},
+			netip.MustParseAddrPort(at): netip.MustParseAddrPort(nothing)}}}, nil, "tcp", at,
+			"tcp", func(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }},
 	} {
 		ctx := v.ctx
 		if ctx == nil {
@@ -175,7 +176,8 @@ func TestDialResolvedAll(t *testing.T) { // [D-71] [SDP-7-1]
 	defer l.Close()
 	m := &tellingMapper{at: netip.MustParseAddrPort(l.Addr().String())}
 	d := &Dialer{Resolve: ResolveRequire, Resolver: m}
-	if c, err := d.DialContext(t.Context(), "tcp", "two.example.:80"); err == nil || len(m.asked) != 2 || m.asked[0] == m.asked[1] {
+	if c, err := d.DialContext(t.Context(), "tcp", "two.example.:80"); err == nil ||
+		len(m.asked) != 2 || m.asked[0] == m.asked[1] {
 		t.Fatalf("%v, %v, asked for %v", c, err, m.asked)
 	}
 	m.known, m.asked = m.asked[1], nil

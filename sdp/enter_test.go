@@ -47,7 +47,8 @@ func TestEnterHere(t *testing.T) { // [D-17] [SDP-15-4]
 	here := &net.TCPAddr{IP: net.IPv4(10, 0, 0, 1), Port: 1}
 	for _, test := range []struct{ limit, ofHere, ofAnother int }{{0, 100, 32}, {3, 3, 3}} {
 		for _, remote := range []string{"127.0.0.1", "10.0.0.1", "10.0.0.2"} {
-			l := &Listener{pending: make(map[netip.Addr]int), lc: ListenConfig{MaxPending: 100, MaxPendingPerHost: test.limit}}
+			l := &Listener{pending: make(map[netip.Addr]int),
+				lc: ListenConfig{MaxPending: 100, MaxPendingPerHost: test.limit}}
 			n := 0
 			for n < 200 {
 				if _, ok := l.enter(placed{local: here, remote: &net.TCPAddr{IP: net.ParseIP(remote), Port: 1000 + n}}); !ok {
@@ -125,7 +126,8 @@ func TestSetUp(t *testing.T) { // [SDP-8.1.2-1] [SDP-8.1.2-2]
 		t.Helper()
 		synctest.Wait()
 		if l.total != 0 || len(l.pending) != 0 || l.Refused() != refused || l.Failed() != failed {
-			t.Errorf("%d pending, %d refused, %d failed, want 0, %d, %d", l.total, l.Refused(), l.Failed(), refused, failed)
+			t.Errorf("%d pending, %d refused, %d failed, want 0, %d, %d", l.total, l.Refused(),
+				l.Failed(), refused, failed)
 		}
 	}
 	inBubble(t, "SDP-8.1.2-1", func(t *testing.T) {
@@ -162,7 +164,8 @@ func TestSetUp(t *testing.T) { // [SDP-8.1.2-1] [SDP-8.1.2-2]
 			t.Fatal(err)
 		}
 		p := c.Path()
-		if !p.SDP || !p.Accepted || p.Why != "accepted" || p.Layout != IBTA || p.RawHello || !p.CRC || p.Mapped || p.Local == nil || p.Remote == nil || p.TCPWhy == "" {
+		if !p.SDP || !p.Accepted || p.Why != "accepted" || p.Layout != IBTA || p.RawHello ||
+			!p.CRC || p.Mapped || p.Local == nil || p.Remote == nil || p.TCPWhy == "" {
 			t.Errorf("%+v", p)
 		}
 		idle(t, l, 2, 1)

@@ -108,7 +108,8 @@ func (c *Conn) opError(op string, err error) error {
 	if err == nil {
 		return nil
 	}
-	if errors.Is(err, sdpcore.ErrClosed) || errors.Is(err, sdpcore.ErrWriteClosed) || errors.Is(err, sdpcore.ErrCancelled) {
+	if errors.Is(err, sdpcore.ErrClosed) || errors.Is(err, sdpcore.ErrWriteClosed) ||
+		errors.Is(err, sdpcore.ErrCancelled) {
 		err = net.ErrClosed
 	}
 	return &net.OpError{Op: op, Net: "sdp", Source: c.LocalAddr(), Addr: c.RemoteAddr(), Err: exportError(err)}

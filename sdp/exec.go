@@ -354,7 +354,8 @@ func (c *Conn) rdmaWrite(a *sdpcore.Action) {
 	_, p := c.bytes(a.ID, a.Off, a.N)
 	s.sg[0] = iwarp.Buf(p)
 	s.lent = s.posted
-	c.post(&iwarp.SendWR{ID: s.posted, Op: iwarp.OpWrite, SG: s.sg[:1], Remote: iwarp.RemoteAddr{STag: a.STag, TO: a.TO}, More: true})
+	c.post(&iwarp.SendWR{ID: s.posted, Op: iwarp.OpWrite, SG: s.sg[:1],
+		Remote: iwarp.RemoteAddr{STag: a.STag, TO: a.TO}, More: true})
 }
 
 func (c *Conn) rdmaRead(a *sdpcore.Action) {
@@ -370,7 +371,8 @@ func (c *Conn) rdmaRead(a *sdpcore.Action) {
 		c.recv.local = append(c.recv.local, nil)
 	}
 	s.sg[0] = iwarp.Buf(b)
-	c.post(&iwarp.SendWR{ID: s.posted, Op: iwarp.OpRead, SG: s.sg[:1], Remote: iwarp.RemoteAddr{STag: a.STag, TO: a.TO}, More: true})
+	c.post(&iwarp.SendWR{ID: s.posted, Op: iwarp.OpRead, SG: s.sg[:1],
+		Remote: iwarp.RemoteAddr{STag: a.STag, TO: a.TO}, More: true})
 }
 
 // takeHeld moves n bytes from the front of the held payload to dst. If dst is nil, it drops them.

@@ -138,7 +138,8 @@ func TestReadRaw(t *testing.T) { // [SDP-8.1.1-10]
 		a, b := net.Pipe()
 		go a.Write(make([]byte, 31))
 		begun := time.Now()
-		if _, err := readRaw(t.Context(), b, begun.Add(time.Second)); !errors.Is(err, os.ErrDeadlineExceeded) || time.Since(begun) != time.Second {
+		if _, err := readRaw(t.Context(), b, begun.Add(time.Second)); !errors.Is(err, os.ErrDeadlineExceeded) ||
+			time.Since(begun) != time.Second {
 			t.Errorf("%v after %v", err, time.Since(begun))
 		}
 		a.Close()
@@ -274,7 +275,8 @@ func TestHelloAckFails(t *testing.T) { // [SDP-8.1.1-3] [SDP-8.1.1-4] [SDP-8.1.2
 	}
 	// dialAs connects to a peer that answers the Hello with ack and has private as the private data
 	// of its MPA reply. It then calls then for the peer.
-	dialAs := func(t *testing.T, layout sdpwire.Layout, ird int, private, ack []byte, then func(*wirePeer)) (*setup, sdpcore.Params, error) {
+	dialAs := func(t *testing.T, layout sdpwire.Layout, ird int, private, ack []byte, then func(*wirePeer)) (*setup,
+		sdpcore.Params, error) {
 		t.Helper()
 		a, b := testkit.Pipe()
 		w := &wirePeer{t: t}
@@ -303,7 +305,8 @@ func TestHelloAckFails(t *testing.T) { // [SDP-8.1.1-3] [SDP-8.1.1-4] [SDP-8.1.2
 		}
 		defer w.close()
 		if err == nil {
-			if p.Role != sdpcore.Connecting || p.PeerBufs != int(goodAck.Bufs) && p.PeerBufs != 3 || s.layout != layout || s.in.layout != layout {
+			if p.Role != sdpcore.Connecting || p.PeerBufs != int(goodAck.Bufs) && p.PeerBufs != 3 ||
+				s.layout != layout || s.in.layout != layout {
 				t.Errorf("%+v", p)
 			}
 			if !s.in.idle() { // all Private Buffers are free for messages
@@ -351,7 +354,8 @@ func TestHelloAckFails(t *testing.T) { // [SDP-8.1.1-3] [SDP-8.1.1-4] [SDP-8.1.2
 				t.Errorf("%+v: %+v", a, p)
 			}
 			var pe *ProtocolError
-			if v.ok && err != nil || !v.ok && (!errors.As(err, &pe) || pe.Row != v.row || pe.Message != sdpwire.HelloAckMID.String()) {
+			if v.ok && err != nil ||
+				!v.ok && (!errors.As(err, &pe) || pe.Row != v.row || pe.Message != sdpwire.HelloAckMID.String()) {
 				t.Errorf("%+v: %v", a, err)
 			}
 		})
@@ -401,7 +405,8 @@ func TestHelloAckFails(t *testing.T) { // [SDP-8.1.1-3] [SDP-8.1.1-4] [SDP-8.1.2
 	})
 	inBubble(t, "broken", func(t *testing.T) { // [SDP-8.1.1-25] the error contains the cause
 		_, err := dial(t, nil, nil, func(w *wirePeer) {
-			w.qp.Post(iwarp.SendWR{Op: iwarp.OpWrite, Remote: iwarp.RemoteAddr{STag: 0x12345}, SG: []iwarp.SGE{iwarp.Buf([]byte("x"))}, Unsignaled: true})
+			w.qp.Post(iwarp.SendWR{Op: iwarp.OpWrite, Remote: iwarp.RemoteAddr{STag: 0x12345},
+				SG: []iwarp.SGE{iwarp.Buf([]byte("x"))}, Unsignaled: true})
 		})
 		var te *iwarp.TerminateError
 		if !errors.As(err, &te) {
@@ -414,7 +419,8 @@ func TestHelloAckFails(t *testing.T) { // [SDP-8.1.1-3] [SDP-8.1.1-4] [SDP-8.1.2
 		}
 	})
 	inBubble(t, "SDP-8.1.1-28", func(t *testing.T) { // [SDP-8.1.1-20] [D-04] MPA limits the depth too
-		if _, p, err := dialAs(t, sdpwire.Figure, 1, nil, goodAck.Append(nil, sdpwire.Figure), nil); err != nil || p.ORD != 1 {
+		if _, p, err := dialAs(t, sdpwire.Figure, 1, nil, goodAck.Append(nil, sdpwire.Figure), nil); err != nil ||
+			p.ORD != 1 {
 			t.Errorf("ORD %d, %v", p.ORD, err)
 		}
 	})
@@ -440,7 +446,8 @@ func TestConfig(t *testing.T) { // [SDP-8.1.1-5] [SDP-8.1.1-6] [SDP-8.1.1-7] [SD
 			t.Fatal(err)
 		}
 		cfg := s.config(v.nc)
-		if len(s.in.slots) != 8 || s.in.size != 5000 || cfg.RecvDepth != 8 || cfg.Source != s.in || !cfg.Polled || cfg.CloseTimeout != 2*time.Second {
+		if len(s.in.slots) != 8 || s.in.size != 5000 || cfg.RecvDepth != 8 || cfg.Source != s.in ||
+			!cfg.Polled || cfg.CloseTimeout != 2*time.Second {
 			t.Errorf("%d buffers of %d bytes, %+v", len(s.in.slots), s.in.size, cfg)
 		}
 		if s.pooled != v.pooled {
@@ -481,9 +488,11 @@ func TestRawHelloFails(t *testing.T) { // [D-02] [D-16]
 			a.Write(v.sent)
 			a.CloseWrite()
 			nc := &closing{Conn: b}
-			_, _, _, err := accept(t.Context(), peekable(nc), opt, nil, func(*setup, greeting) Reason { return ReasonUnknown })
+			_, _, _, err := accept(t.Context(), peekable(nc), opt, nil,
+				func(*setup, greeting) Reason { return ReasonUnknown })
 			var ref *RefusedError
-			if errors.As(err, &ref) != (v.is == nil) || ref != nil && ref.Reason != v.why || v.is != nil && !errors.Is(err, v.is) {
+			if errors.As(err, &ref) != (v.is == nil) || ref != nil && ref.Reason != v.why ||
+				v.is != nil && !errors.Is(err, v.is) {
 				t.Errorf("%v, want %v or %v", err, v.why, v.is)
 			}
 			if nc.closed == 0 {

@@ -146,7 +146,8 @@ func TestInboxStream(t *testing.T) {
 		return wr.ID
 	}
 	a := land(0, true)
-	if g := in.Guess(); g.Header != sdpwire.BSDHLen || g.Size != size || len(g.Payload) != 3*size || &g.Payload[0] != &lent[size] || g.Partial != 3 {
+	if g := in.Guess(); g.Header != sdpwire.BSDHLen || g.Size != size || len(g.Payload) != 3*size ||
+		&g.Payload[0] != &lent[size] || g.Partial != 3 {
 		t.Errorf("guess %d of %d bytes behind %d in %d", g.Partial, g.Size, g.Header, len(g.Payload))
 	}
 	if in.Full(pending(size / 2)) {
@@ -196,7 +197,8 @@ func TestInboxStream(t *testing.T) {
 		if !slices.Contains(in.free, i) {
 			in.release(i)
 		}
-		if s := in.slots[i]; s.buf != nil || s.body != nil || s.sg[0].Buf != nil || s.sg[1].Buf != nil || s.sg[2].Buf != nil {
+		if s := in.slots[i]; s.buf != nil || s.body != nil || s.sg[0].Buf != nil ||
+			s.sg[1].Buf != nil || s.sg[2].Buf != nil {
 			t.Errorf("slot %d keeps memory", i)
 		}
 	}

@@ -128,7 +128,8 @@ func (c *Conn) Write(p []byte) (int, error) { // [D-32] [D-40] [SDP-4.2-1]
 // every instruction counts.
 func (c *Conn) straight(p []byte) bool {
 	s := &c.send
-	if len(c.wops) > 0 || len(c.ending) > 0 || len(s.backlog) > 0 || s.last != 0 || c.suspended || c.released || c.drv.llp || c.logsMessages() {
+	if len(c.wops) > 0 || len(c.ending) > 0 || len(s.backlog) > 0 || s.last != 0 || c.suspended ||
+		c.released || c.drv.llp || c.logsMessages() {
 		return false
 	}
 	var msgs [4]sdpwire.Message

@@ -145,9 +145,11 @@ func TestJoin(t *testing.T) {
 			if v.want {
 				added = v.len
 			}
-			if got != v.want || c.m.SendQueue() != queued+added || o.held != v.waits+added || c.send.held != held+added ||
+			if got != v.want || c.m.SendQueue() != queued+added || o.held != v.waits+added ||
+				c.send.held != held+added ||
 				len(o.buf) != v.waits+added || !bytes.Equal(o.buf[v.waits:], p[:added]) {
-				t.Errorf("%s: joined %t, %d bytes wait, %d and %d are held", v.what, got, len(o.buf), o.held, c.send.held)
+				t.Errorf("%s: joined %t, %d bytes wait, %d and %d are held", v.what, got,
+					len(o.buf), o.held, c.send.held)
 			}
 			if (c.flow.streak == 0) != v.want {
 				t.Errorf("%s: a streak of %d", v.what, c.flow.streak)
@@ -208,7 +210,8 @@ func TestKeepSends(t *testing.T) {
 		lent, sink := []byte{1, 2, 3}, make([]byte, 3)
 		c.mu.Lock()
 		defer c.unlock()
-		backlog := []backlogged{{wr: iwarp.SendWR{Op: iwarp.OpSend}}, {wr: iwarp.SendWR{Op: iwarp.OpRead}}, {wr: iwarp.SendWR{Op: iwarp.OpWrite}}}
+		backlog := []backlogged{{wr: iwarp.SendWR{Op: iwarp.OpSend}}, {wr: iwarp.SendWR{Op: iwarp.OpRead}},
+			{wr: iwarp.SendWR{Op: iwarp.OpWrite}}}
 		for i, p := range [][]byte{lent, sink, lent} {
 			backlog[i].sg[0] = iwarp.Buf(p)
 		}
@@ -234,7 +237,8 @@ func TestKeepSends(t *testing.T) {
 			t.Errorf("%d of 2 writes have ended, %d wait", ended, len(c.ending))
 		}
 		if c.send.lent != 4 || queued.after != 0 {
-			t.Errorf("Send %d is the last that names memory of others, want 4; a write waits for Send %d, want none", c.send.lent, queued.after)
+			t.Errorf("Send %d is the last that names memory of others, want 4; a write waits for Send %d, want none",
+				c.send.lent, queued.after)
 		}
 		c.send.done, c.send.lent = 0, 0
 	})

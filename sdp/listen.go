@@ -84,7 +84,8 @@ func (lc *ListenConfig) Listen(ctx context.Context, network, address string) (*L
 		return nil, err
 	}
 	if !lc.Plain && lc.WrapConn == nil && lc.Net.KeepAlive == 0 && lc.Net.KeepAliveConfig == (net.KeepAliveConfig{}) {
-		own, err := sock.OwnListener(l, sock.Tuning{Congestion: lc.Congestion, KeepAlive: lc.KeepAlive, SameHost: lc.SameHost, SameHostDir: lc.SameHostDir})
+		own, err := sock.OwnListener(l, sock.Tuning{Congestion: lc.Congestion, KeepAlive: lc.KeepAlive,
+			SameHost: lc.SameHost, SameHostDir: lc.SameHostDir})
 		if err != nil {
 			l.Close()
 			return nil, &net.OpError{Op: "listen", Net: "sdp", Addr: l.Addr(), Err: err}
@@ -224,7 +225,8 @@ func (l *Listener) enter(nc net.Conn) (host netip.Addr, ok bool) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.total >= l.lc.MaxPending || l.pending[host] >= sock.PendingPerHost(nc, l.lc.MaxPendingPerHost, l.lc.MaxPending) {
+	if l.total >= l.lc.MaxPending ||
+		l.pending[host] >= sock.PendingPerHost(nc, l.lc.MaxPendingPerHost, l.lc.MaxPending) {
 		l.refused++
 		return host, false
 	}
@@ -284,7 +286,8 @@ func (l *Listener) setUp(nc net.Conn, host netip.Addr) {
 	path.Layout, path.RawHello, path.CRC = Layout(g.layout), g.raw, s.qp.Params().CRC
 	path.by(s.qp)
 	if l.opt.Logger.Enabled(l.ctx, slog.LevelInfo) {
-		l.opt.Logger.Info("connection up", "local", path.Local.String(), "remote", path.Remote.String(), "crc", path.CRC)
+		l.opt.Logger.Info("connection up", "local", path.Local.String(), "remote",
+			path.Remote.String(), "crc", path.CRC)
 	}
 	if mv != nil {
 		mv.arrive(s, g.layout, p, path)
@@ -357,7 +360,8 @@ func (b *BothListener) run(l net.Listener) {
 			return
 		}
 		if tc, ok := c.(*net.TCPConn); ok {
-			c = &TCPConn{tc, Path{Accepted: true, Why: "came to the conventional port", Local: c.LocalAddr(), Remote: c.RemoteAddr()}}
+			c = &TCPConn{tc, Path{Accepted: true, Why: "came to the conventional port",
+				Local: c.LocalAddr(), Remote: c.RemoteAddr()}}
 		}
 		select {
 		case b.conns <- c:

@@ -35,7 +35,8 @@ func memAccept(t testing.TB, nc net.Conn, s memSide) (*Conn, error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	set, g, p, err := accept(context.Background(), peekable(nc), opt, s.dev, func(*setup, greeting) Reason { return ReasonUnknown })
+	set, g, p, err := accept(context.Background(), peekable(nc), opt, s.dev,
+		func(*setup, greeting) Reason { return ReasonUnknown })
 	if err != nil {
 		return nil, err
 	}

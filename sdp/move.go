@@ -279,7 +279,8 @@ type Expectation struct {
 // must also be the old one. If token is not nil, the peer must present it. Expect returns an error
 // if the listener is closed, or expects another connection between the same addresses.
 func (l *Listener) Expect(local, remote netip.AddrPort, strict bool, token []byte) (*Expectation, error) { // [SDP-13.1.1-1] [SDP-13.1.1-2] [D-50]
-	m := &move{key: moveKey{local.Addr().Unmap(), remote.Addr().Unmap()}, token: token, ready: make(chan struct{}), got: make(chan *arrival, 1)}
+	m := &move{key: moveKey{local.Addr().Unmap(), remote.Addr().Unmap()}, token: token,
+		ready: make(chan struct{}), got: make(chan *arrival, 1)}
 	if strict {
 		m.strict = netip.AddrPortFrom(remote.Addr().Unmap(), remote.Port())
 	}
@@ -363,7 +364,8 @@ func (l *Listener) expected(s *setup, g greeting, path Path) (*move, Reason) {
 			return nil, ReasonToken // no connection with a token is expected [D-07]
 		}
 		return nil, ReasonUnknown
-	case m.strict.IsValid() && m.strict != netip.AddrPortFrom(remote.Addr().Unmap(), remote.Port()), string(m.token) != string(g.token):
+	case m.strict.IsValid() && m.strict != netip.AddrPortFrom(remote.Addr().Unmap(), remote.Port()),
+		string(m.token) != string(g.token):
 		l.mu.Unlock()
 		return nil, ReasonToken
 	}

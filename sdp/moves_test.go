@@ -221,7 +221,8 @@ func TestResumeStream(t *testing.T) {
 		go func() {
 			qp, err := iwarp.Server(context.Background(), b, next.config(nil))
 			if err == nil {
-				err = qp.Post(iwarp.SendWR{Op: iwarp.OpSendSE, SG: []iwarp.SGE{iwarp.Buf(goodAck.Append(nil, sdpwire.Figure))}, Unsignaled: true})
+				err = qp.Post(iwarp.SendWR{Op: iwarp.OpSendSE,
+					SG: []iwarp.SGE{iwarp.Buf(goodAck.Append(nil, sdpwire.Figure))}, Unsignaled: true})
 			}
 			served <- err
 		}()
@@ -307,7 +308,8 @@ func TestResumeState(t *testing.T) { // [SDP-13.1.1-12] [SDP-13.1.1-13] [SDP-13.
 			}
 			held, unsent := strings.Repeat("h", v.held), strings.Repeat("u", v.unsent)
 			st := &State{Held: []byte(held), Unsent: []byte(unsent), Token: token, core: sdpcore.State{
-				RecvSize: 5000, RecvBufs: 9, ORD: 2, Held: v.held, RecvPos: uint64(100 + v.held), Closing: v.closing, Unsent: v.unsent}}
+				RecvSize: 5000, RecvBufs: 9, ORD: 2, Held: v.held, RecvPos: uint64(100 + v.held),
+				Closing: v.closing, Unsent: v.unsent}}
 			c, err := exp.Resume(t.Context(), st)
 			if err != nil {
 				t.Fatal(err)
@@ -320,7 +322,8 @@ func TestResumeState(t *testing.T) { // [SDP-13.1.1-12] [SDP-13.1.1-13] [SDP-13.
 			if a, _, err := sdpwire.ParseHelloAck(b, sdpwire.Figure); err != nil || a.ActRcvSz != 5000 {
 				t.Errorf("%+v, %v", a, err)
 			}
-			if p := c.Path(); !strings.Contains(p.Why, "moved here") || !p.SDP || p.Local == nil || string(c.token) != string(token) {
+			if p := c.Path(); !strings.Contains(p.Why, "moved here") || !p.SDP || p.Local == nil ||
+				string(c.token) != string(token) {
 				t.Errorf("%+v", p)
 			}
 			if !v.closing {
@@ -371,7 +374,8 @@ func TestResumeState(t *testing.T) { // [SDP-13.1.1-12] [SDP-13.1.1-13] [SDP-13.
 				t.Fatal(err)
 			}
 			begun := time.Now()
-			if _, err := exp.Resume(t.Context(), &State{}); !isOp(err, "resume", context.DeadlineExceeded) || time.Since(begun) != ResumeTimeout {
+			if _, err := exp.Resume(t.Context(), &State{}); !isOp(err, "resume", context.DeadlineExceeded) ||
+				time.Since(begun) != ResumeTimeout {
 				t.Errorf("%v after %v", err, time.Since(begun))
 			}
 		}
@@ -477,7 +481,8 @@ func TestExpected(t *testing.T) { // [SDP-13.1.1-2] [SDP-13.1.1-13] [SDP-13.1.1-
 				time.AfterFunc(limit, func() { close(l.dead) })
 			}
 			begun := time.Now()
-			m, why := l.expected(&setup{opt: opt}, greeting{}, Path{Local: tcp("10.0.0.1:80"), Remote: tcp("10.0.0.2:5000")})
+			m, why := l.expected(&setup{opt: opt}, greeting{},
+				Path{Local: tcp("10.0.0.1:80"), Remote: tcp("10.0.0.2:5000")})
 			if m != nil || why != ReasonBusy || time.Since(begun) != limit {
 				t.Errorf("%v, %v after %v", m, why, time.Since(begun))
 			}

@@ -73,7 +73,8 @@ func TestReadGivesBack(t *testing.T) {
 		}()
 		ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
 		defer cancel()
-		w, err := (&Dialer{Options: Options{NoCRC: !crc, SendPolicy: PinBuffered}}).DialContext(ctx, "tcp", trickle(t, l.Addr().String(), 7))
+		w, err := (&Dialer{Options: Options{NoCRC: !crc, SendPolicy: PinBuffered}}).DialContext(ctx,
+			"tcp", trickle(t, l.Addr().String(), 7))
 		if err != nil {
 			t.Fatal(err)
 		}

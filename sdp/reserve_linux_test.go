@@ -57,7 +57,8 @@ func TestReserve(t *testing.T) { // [D-57] [D-58] [SDP-7.5.1-6]
 			if err != nil {
 				t.Fatal(err)
 			}
-			if local.Addr() != netip.MustParseAddr(v.ip) || local.Port() < 1024 || v.port != 0 && int(local.Port()) != v.port {
+			if local.Addr() != netip.MustParseAddr(v.ip) || local.Port() < 1024 ||
+				v.port != 0 && int(local.Port()) != v.port {
 				t.Errorf("%v", local)
 			}
 			if n := testkit.OpenFiles() - files; n != 1 {

@@ -75,8 +75,9 @@ func (s *setup) config(nc net.Conn) *iwarp.Config {
 		Device:   s.dev, SendCQ: s.cq, RecvCQ: s.cq, SendDepth: s.sendDepth, RecvDepth: o.mostBuffers() + 1,
 		IRD: o.ReadDepth, ORD: o.ReadDepth, CloseTimeout: 2 * time.Second, // [D-49]
 		RequestTimeout: o.SetupTimeout, ReplyTimeout: o.SetupTimeout, FirstFPDUTimeout: o.SetupTimeout,
-		KeepAlive: o.KeepAlive, Congestion: o.Congestion, WrapConn: o.WrapConn, SameHost: o.SameHost, SameHostDir: o.SameHostDir,
-		Source: s.in, Polled: true,
+		KeepAlive: o.KeepAlive, Congestion: o.Congestion, WrapConn: o.WrapConn, SameHost: o.SameHost,
+		SameHostDir: o.SameHostDir,
+		Source:      s.in, Polled: true,
 		Prepare: func(qp *iwarp.QueuePair) error {
 			s.qp = qp
 			return nil
@@ -105,10 +106,13 @@ func (s *setup) hello(des int) sdpwire.Hello {
 func (s *setup) params(role sdpcore.Role, bufs, size, adverts, ord int) sdpcore.Params {
 	o := &s.opt
 	return sdpcore.Params{
-		Role: role, RecvBufs: o.RecvBuffers, MaxRecvBufs: o.mostBuffers(), RecvSize: o.RecvBufferSize, PeerBufs: bufs, PeerSize: size,
+		Role: role, RecvBufs: o.RecvBuffers, MaxRecvBufs: o.mostBuffers(), RecvSize: o.RecvBufferSize,
+		PeerBufs: bufs, PeerSize: size,
 		MaxAdverts: o.MaxAdverts, PeerMaxAdverts: adverts, ORD: ord,
-		SendPolicy: sdpcore.Policy(o.SendPolicy), RecvPolicy: sdpcore.Policy(o.RecvPolicy), SendThreshold: threshold(o.SendThreshold), RecvThreshold: o.RecvThreshold,
-		NoRead: o.NoRDMARead, NoSinkAvail: o.NoSinkAvail, NoInvalidate: o.NoRemoteInvalidate, BigPrefix: o.BigPrefix, UrgentApart: o.UrgentApart,
+		SendPolicy: sdpcore.Policy(o.SendPolicy), RecvPolicy: sdpcore.Policy(o.RecvPolicy),
+		SendThreshold: threshold(o.SendThreshold), RecvThreshold: o.RecvThreshold,
+		NoRead: o.NoRDMARead, NoSinkAvail: o.NoSinkAvail, NoInvalidate: o.NoRemoteInvalidate,
+		BigPrefix: o.BigPrefix, UrgentApart: o.UrgentApart,
 		RecvBudget: o.ReceiveBuffer, SendBudget: o.SendBuffer, MaxRecvSize: o.maxRecvSize(), NoResize: o.NoResize,
 		NoSuspend: o.NoSuspend, MinSuspendPort: 1024, Timers: sdpcore.Timers(o.Timers),
 	}
@@ -347,7 +351,8 @@ func accept(ctx context.Context, nc net.Conn, opt Options, dev *iwarp.Device, de
 		LocIRD: uint16(s.opt.ReadDepth), LocORD: uint16(ord), // [SDP-6.2.2.5-1] [SDP-6.2.2.6-1] [SDP-8.1.1-19] [D-04]
 	}
 	// [SDP-8.1.1-16] [SDP-8.1.1-17] [SDP-8.1.1-22]; data may follow at once [SDP-8.1.1-24]
-	err = qp.Post(iwarp.SendWR{Op: iwarp.OpSendSE, SG: []iwarp.SGE{iwarp.Buf(ack.Append(nil, g.layout))}, Inline: true, Unsignaled: true})
+	err = qp.Post(iwarp.SendWR{Op: iwarp.OpSendSE, SG: []iwarp.SGE{iwarp.Buf(ack.Append(nil, g.layout))},
+		Inline: true, Unsignaled: true})
 	if err != nil {
 		return fail(s, err)
 	}

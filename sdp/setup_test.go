@@ -27,7 +27,8 @@ type wirePeer struct {
 	ack    uint32
 }
 
-var goodHello = sdpwire.Hello{Bufs: 32, MajV: 1, MinV: 1, MaxAdverts: 8, DesRemRcvSz: 1 << 14, LocalRcvSz: 1 << 14, LocIRD: 8, LocORD: 8}
+var goodHello = sdpwire.Hello{Bufs: 32, MajV: 1, MinV: 1, MaxAdverts: 8, DesRemRcvSz: 1 << 14,
+	LocalRcvSz: 1 << 14, LocIRD: 8, LocORD: 8}
 
 func (w *wirePeer) config(private []byte) *iwarp.Config {
 	dev := iwarp.NewDevice(iwarp.DeviceConfig{})
@@ -36,7 +37,8 @@ func (w *wirePeer) config(private []byte) *iwarp.Config {
 		w.t.Fatal(err)
 	}
 	w.cq = cq
-	return &iwarp.Config{Device: dev, SendCQ: cq, RecvCQ: cq, RecvDepth: 64, Private: private, CloseTimeout: time.Second,
+	return &iwarp.Config{Device: dev, SendCQ: cq, RecvCQ: cq, RecvDepth: 64, Private: private,
+		CloseTimeout: time.Second,
 		Prepare: func(qp *iwarp.QueuePair) error {
 			w.qp = qp
 			w.bufs = make([][]byte, 40)
@@ -390,7 +392,8 @@ func TestSDP_6_2_1_Hello(t *testing.T) {
 		want sdpwire.Hello
 	}{
 		{&Options{RecvBuffers: 7, RecvBufferSize: 5000, MaxAdverts: 9, ReadDepth: 3},
-			sdpwire.Hello{Bufs: 7, MajV: 1, MinV: 1, MaxAdverts: 9, DesRemRcvSz: 5000, LocalRcvSz: 5000, LocIRD: 3, LocORD: 3}},
+			sdpwire.Hello{Bufs: 7, MajV: 1, MinV: 1, MaxAdverts: 9, DesRemRcvSz: 5000,
+				LocalRcvSz: 5000, LocIRD: 3, LocORD: 3}},
 		{nil, sdpwire.Hello{Bufs: 32, MajV: 1, MinV: 1, MaxAdverts: defaultMaxAdverts, DesRemRcvSz: 256<<10 + 64, LocalRcvSz: 256<<10 + 64, // [SDP-10-3]
 			LocIRD: defaultReadDepth, LocORD: defaultReadDepth}},
 	} {
@@ -407,7 +410,8 @@ func TestSDP_6_2_1_Hello(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if h, n, err := sdpwire.ParseHello(req.Private(), sdpwire.Figure); err != nil || n != len(req.Private()) || h != tc.want {
+		if h, n, err := sdpwire.ParseHello(req.Private(), sdpwire.Figure); err != nil ||
+			n != len(req.Private()) || h != tc.want {
 			t.Errorf("%+v: Hello %+v in %d bytes, %v", tc.opt, h, len(req.Private()), err)
 		}
 		if err := req.Reject(nil); err != nil {
@@ -447,7 +451,8 @@ func serveWire(t testing.TB, ack []byte, change func(*iwarp.Config), then func(*
 		}
 		defer w.close()
 		h, n, err := sdpwire.ParseHello(qp.PeerPrivate(), sdpwire.Figure)
-		if err != nil || n != len(qp.PeerPrivate()) || h.MajV != 1 || h.MinV != 1 || h.MaxAdverts == 0 || h.LocIRD == 0 || h.LocORD == 0 ||
+		if err != nil || n != len(qp.PeerPrivate()) || h.MajV != 1 || h.MinV != 1 ||
+			h.MaxAdverts == 0 || h.LocIRD == 0 || h.LocORD == 0 ||
 			h.Bufs < 4 || h.LocalRcvSz < 37 || h.DesRemRcvSz > 1<<31 {
 			t.Errorf("Hello %+v, %v", h, err)
 		}
@@ -515,7 +520,8 @@ func TestSDP_8_1_1_Connecting(t *testing.T) {
 				_, ok = w.cq.Poll()
 			}
 			quiet <- !ok
-			w.qp.Post(iwarp.SendWR{Op: iwarp.OpSendSE, SG: []iwarp.SGE{iwarp.Buf(goodAck.Append(nil, sdpwire.Figure))}, Unsignaled: true})
+			w.qp.Post(iwarp.SendWR{Op: iwarp.OpSendSE,
+				SG: []iwarp.SGE{iwarp.Buf(goodAck.Append(nil, sdpwire.Figure))}, Unsignaled: true})
 			// A write directly after the set-up needs no message of the peer. [SDP-8.1.1-31]
 			if m, _, p := w.message(); m.MID != sdpwire.Data || string(p) != "early" || m.MSeq != 0 {
 				t.Errorf("%v %q", &m, p)
@@ -693,7 +699,8 @@ func TestSDP_8_2_2_6(t *testing.T) {
 	})
 	t.Run("D-49", func(t *testing.T) { // the error wraps the error of the layers below
 		w, conn := connectWire(t, Options{})
-		w.qp.Post(iwarp.SendWR{Op: iwarp.OpWrite, Remote: iwarp.RemoteAddr{STag: 0x12345}, SG: []iwarp.SGE{iwarp.Buf([]byte("x"))}, Unsignaled: true})
+		w.qp.Post(iwarp.SendWR{Op: iwarp.OpWrite, Remote: iwarp.RemoteAddr{STag: 0x12345},
+			SG: []iwarp.SGE{iwarp.Buf([]byte("x"))}, Unsignaled: true})
 		var te *iwarp.TerminateError
 		if _, err := conn.Read(make([]byte, 1)); !errors.As(err, &te) || !errors.Is(err, ErrReset) {
 			t.Error(err)
@@ -708,7 +715,8 @@ func TestSDP_8_2_2_6(t *testing.T) {
 // Reads and Writes cause no events [SDP-14.2-3], and its Sends are unsolicited where that is
 // allowed [D-73]. [SDP-14.1-1] [SDP-8.1.1-1] [SDP-8.1.1-32] [SDP-5-4]
 func TestSDP_9_Wire(t *testing.T) {
-	pinned := Options{SendPolicy: PinCombined, RecvPolicy: PinCombined, SendThreshold: 1000, RecvThreshold: 4096, RecvBufferSize: 4096, NoResize: true}
+	pinned := Options{SendPolicy: PinCombined, RecvPolicy: PinCombined, SendThreshold: 1000,
+		RecvThreshold: 4096, RecvBufferSize: 4096, NoResize: true}
 	t.Run("read zcopy source", func(t *testing.T) {
 		w, c := connectWire(t, pinned)
 		defer w.close()
@@ -828,14 +836,16 @@ func TestSDP_9_Wire(t *testing.T) {
 			t.Fatalf("%v", &m)
 		}
 		data := []byte(strings.Repeat("w", 4321))
-		w.qp.Post(iwarp.SendWR{Op: iwarp.OpWrite, SG: []iwarp.SGE{iwarp.Buf(data)}, Remote: iwarp.RemoteAddr{STag: m.STag, TO: m.VA}, Unsignaled: true})
+		w.qp.Post(iwarp.SendWR{Op: iwarp.OpWrite, SG: []iwarp.SGE{iwarp.Buf(data)},
+			Remote: iwarp.RemoteAddr{STag: m.STag, TO: m.VA}, Unsignaled: true})
 		w.sendOp(sdpwire.Message{MID: sdpwire.RdmaWrCompl, Size: 4321}, "", iwarp.OpSendSE, 0)
 		r := <-ch
 		if r.err != nil || string(got[:r.n]) != string(data) {
 			t.Errorf("%d, %v", r.n, r.err)
 		}
 		// A late RDMA Write fails. [SDP-9.3-11] [SDP-8.2.1-15]
-		w.qp.Post(iwarp.SendWR{Op: iwarp.OpWrite, SG: []iwarp.SGE{iwarp.Buf(data)}, Remote: iwarp.RemoteAddr{STag: m.STag, TO: m.VA}, Unsignaled: true})
+		w.qp.Post(iwarp.SendWR{Op: iwarp.OpWrite, SG: []iwarp.SGE{iwarp.Buf(data)},
+			Remote: iwarp.RemoteAddr{STag: m.STag, TO: m.VA}, Unsignaled: true})
 		if _, err := c.Read(got); err == nil {
 			t.Error("a late write went through")
 		}
@@ -977,7 +987,8 @@ func TestSDP_9_Wire(t *testing.T) {
 // read reads memory of the connection under test by RDMA Read.
 func (w *wirePeer) read(stag uint32, to uint64, b []byte) iwarp.Status {
 	w.t.Helper()
-	w.qp.Post(iwarp.SendWR{ID: 77, Op: iwarp.OpRead, SG: []iwarp.SGE{iwarp.Buf(b)}, Remote: iwarp.RemoteAddr{STag: stag, TO: to}})
+	w.qp.Post(iwarp.SendWR{ID: 77, Op: iwarp.OpRead, SG: []iwarp.SGE{iwarp.Buf(b)},
+		Remote: iwarp.RemoteAddr{STag: stag, TO: to}})
 	ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
 	defer cancel()
 	for {

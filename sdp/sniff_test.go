@@ -148,7 +148,8 @@ func TestD17_oneLimit(t *testing.T) {
 					}
 				}()
 				begin := time.Now()
-				_, _, _, err = accept(t.Context(), peekable(nc), opt, nil, func(*setup, greeting) Reason { return ReasonUnknown })
+				_, _, _, err = accept(t.Context(), peekable(nc), opt, nil,
+					func(*setup, greeting) Reason { return ReasonUnknown })
 				if took := time.Since(begin); err == nil || took != 10*time.Second {
 					t.Errorf("ended after %v with %v, want 10 s", took, err)
 				}

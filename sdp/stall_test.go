@@ -132,7 +132,8 @@ func TestD32_Stall(t *testing.T) {
 		time.Sleep(10 * time.Millisecond)
 		g.open(true)
 		got := make([]byte, len(want))
-		if _, err := within(t, func() (int, error) { return b.(*Conn).ReadFull(got) }); err != nil || !bytes.Equal(got, want) {
+		if _, err := within(t, func() (int, error) { return b.(*Conn).ReadFull(got) }); err != nil ||
+			!bytes.Equal(got, want) {
 			t.Errorf("%d: %v, or other bytes", size, err)
 		}
 		g.open(false)

@@ -113,7 +113,8 @@ func TestStreamFullSegments(t *testing.T) {
 }
 
 func streamMixed(t *testing.T, seed uint64) (used [2]Counters) {
-	opt := Options{NoCRC: true, SendThreshold: 8 << 10, RecvThreshold: 8 << 10, RecvBufferSize: 8 << 10, RecvBuffers: 16, SendBuffer: 64 << 10, ReceiveBuffer: 64 << 10}
+	opt := Options{NoCRC: true, SendThreshold: 8 << 10, RecvThreshold: 8 << 10, RecvBufferSize: 8 << 10,
+		RecvBuffers: 16, SendBuffer: 64 << 10, ReceiveBuffer: 64 << 10}
 	a, b := pair(t, opt, opt)
 	total := int64(*streamMiB) << 20
 	var wg sync.WaitGroup

@@ -115,7 +115,8 @@ func (a *async) raise(d ErrorDescriptor) {
 			h(d)
 			return
 		}
-		a.nic.cfg.Logger.Error("asynchronous error", slog.String("code", d.Code.String()), slog.Uint64("resource", uint64(d.Resource)))
+		a.nic.cfg.Logger.Error("asynchronous error", slog.String("code", d.Code.String()),
+			slog.Uint64("resource", uint64(d.Resource)))
 	})
 }
 

@@ -348,7 +348,8 @@ func TestVIA_2_2(t *testing.T) {
 	})
 	t.Run("VIA-2.2-13", func(t *testing.T) { // for a VI in state Idle, without a change of state
 		var log bytes.Buffer
-		n := open(t, memvi.New(), "", &vi.Config{Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))})
+		n := open(t, memvi.New(), "", &vi.Config{Logger: slog.New(slog.NewTextHandler(&log,
+			&slog.HandlerOptions{Level: slog.LevelDebug}))})
 		v := create(t, n, a)
 		d := vi.NewRecv()
 		if err := v.PostRecv(d); err != nil {
@@ -512,7 +513,8 @@ func TestVIA_6_4_Names(t *testing.T) {
 				if !opened {
 					c.want = nil
 				}
-				if !bytes.Equal(got, c.want) || (err == nil) != (c.want != nil) || err != nil && !errors.Is(err, vi.ErrNameService) {
+				if !bytes.Equal(got, c.want) || (err == nil) != (c.want != nil) ||
+					err != nil && !errors.Is(err, vi.ErrNameService) {
 					t.Errorf("number %d of %s, opened %v: %x, %v", c.index, c.name, opened, got, err)
 				}
 				if opened && errors.Is(err, broken) != (c.name == "unknown") {

@@ -130,7 +130,8 @@ func (n *NIC) beginAttempt() bool {
 func (n *NIC) checkAddresses(as ...Address) error {
 	for _, a := range as {
 		if len(a.Discriminator) > n.attrs.MaxDiscriminatorLen { // [VIA-7-3]
-			return fmt.Errorf("%w: discriminator of %d bytes, at most %d", ErrInvalidParameter, len(a.Discriminator), n.attrs.MaxDiscriminatorLen)
+			return fmt.Errorf("%w: discriminator of %d bytes, at most %d", ErrInvalidParameter,
+				len(a.Discriminator), n.attrs.MaxDiscriminatorLen)
 		}
 	}
 	return nil
@@ -354,7 +355,8 @@ func (e *Endpoint) match(remote Attributes) error {
 		return fmt.Errorf("%w: %v, the caller's is %v", ErrInvalidReliability, e.attrs.Reliability, remote.Reliability)
 	}
 	if e.attrs.FlowControl != remote.FlowControl {
-		return fmt.Errorf("%w: descriptor flow control %v, the caller's is %v", ErrInvalidReliability, e.attrs.FlowControl, remote.FlowControl)
+		return fmt.Errorf("%w: descriptor flow control %v, the caller's is %v", ErrInvalidReliability,
+			e.attrs.FlowControl, remote.FlowControl)
 	}
 	return nil
 }

@@ -113,7 +113,8 @@ func TestReportCompletionError(t *testing.T) {
 	d := vi.NewRDMAWrite(vi.RemoteSegment{})
 	v.ReportCompletionError(d)
 	e := <-told
-	if e.Code != vi.ErrorCompProt || e.Resource != vi.ResourceDescriptor || e.Descriptor != d || e.VI != v || e.OpCode != vi.OpRDMAWrite {
+	if e.Code != vi.ErrorCompProt || e.Resource != vi.ResourceDescriptor || e.Descriptor != d ||
+		e.VI != v || e.OpCode != vi.OpRDMAWrite {
 		t.Errorf("%+v", e)
 	}
 	if s := v.State(); s != vi.Error {

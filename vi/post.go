@@ -114,7 +114,8 @@ func (v *VI) ReportPostError(d *Descriptor) { // [VIA 5.3] [VIA-5.2-2] [VIA-5.3-
 // to Error. It is for a C library whose descriptors are in memory of the program. It must not be
 // called from OnDone.
 func (v *VI) ReportCompletionError(d *Descriptor) { // [VIA 5.2] [VIA-5.2-9]
-	v.nic.async.raise(ErrorDescriptor{VI: v, Descriptor: d, OpCode: d.Control.Op(), Resource: ResourceDescriptor, Code: ErrorCompProt})
+	v.nic.async.raise(ErrorDescriptor{VI: v, Descriptor: d, OpCode: d.Control.Op(),
+		Resource: ResourceDescriptor, Code: ErrorCompProt})
 	v.toError()
 }
 

@@ -281,7 +281,8 @@ func TestLimits(t *testing.T) {
 	}
 	drain()
 	twice := vi.NewRecv()
-	if posted, err := v.PostRecvs([]*vi.Descriptor{twice, twice}); posted != 1 || !errors.Is(err, vi.ErrInvalidParameter) {
+	if posted, err := v.PostRecvs([]*vi.Descriptor{twice, twice}); posted != 1 ||
+		!errors.Is(err, vi.ErrInvalidParameter) {
 		t.Errorf("posted %d of one descriptor twice: %v", posted, err)
 	}
 	_, err = n.CreateVI(vi.Attributes{Reliability: vi.ReliableDelivery, ReadWindow: -1}, nil, nil)
@@ -368,7 +369,8 @@ func TestPollers(t *testing.T) {
 	if err := x.PostSend(vi.NewSend()); err != nil {
 		t.Fatal(err)
 	}
-	testkit.Eventually(t, "the message", func() bool { y.Poll(); y.Unpoll(); _, err := y.RecvDone(); return err == nil })
+	testkit.Eventually(t, "the message",
+		func() bool { y.Poll(); y.Unpoll(); _, err := y.RecvDone(); return err == nil })
 	if err := y.Disconnect(); err != nil {
 		t.Fatal(err)
 	}
@@ -523,7 +525,8 @@ func TestErrorsAreBounded(t *testing.T) {
 func TestLogger(t *testing.T) {
 	var buf bytes.Buffer
 	network := memvi.New()
-	n := open(t, network, "", &vi.Config{Logger: slog.New(slog.NewTextHandler(&buf, &slog.HandlerOptions{Level: slog.LevelDebug}))})
+	n := open(t, network, "", &vi.Config{Logger: slog.New(slog.NewTextHandler(&buf,
+		&slog.HandlerOptions{Level: slog.LevelDebug}))})
 	v := create(t, n, vi.Attributes{Reliability: vi.ReliableDelivery})
 	told := make(chan struct{})
 	n.ErrorCallback(func(vi.ErrorDescriptor) { close(told) })
@@ -587,7 +590,8 @@ func TestCloseConcurrently(t *testing.T) {
 			})
 		}
 		wg.Go(func() {
-			other.ConnectPeerRequest(vi.Address{Host: n.Query().LocalAddress}, vi.Address{Host: m.Query().LocalAddress}, 0)
+			other.ConnectPeerRequest(vi.Address{Host: n.Query().LocalAddress},
+				vi.Address{Host: m.Query().LocalAddress}, 0)
 		})
 		for _, nic := range []*vi.NIC{n, n, m, m} {
 			wg.Go(func() {

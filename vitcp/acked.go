@@ -50,7 +50,8 @@ func (l *link) complete(n vitcpwire.Number) {
 	x.acked = n
 	for i := range l.reads.Len() {
 		if r := l.reads.At(i); r.seq < end {
-			l.ep.FinishSends(first, r.seq) // the range is empty if the messages before the Read were acknowledged earlier
+			// the range is empty if the messages before the Read were acknowledged earlier
+			l.ep.FinishSends(first, r.seq)
 			first = max(first, r.seq+1)
 		}
 	}

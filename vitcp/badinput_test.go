@@ -89,12 +89,14 @@ func TestViolations(t *testing.T) {
 		"response longer than the request": func(s *session, r *vi.Region) {
 			must(s.t, s.v.PostSend(vi.NewRDMARead(vi.RemoteSegment{}, segment(r, 0, 3))))
 			q := s.want(vitcpwire.ReadRequest)
-			s.send(vitcpwire.Header{Type: vitcpwire.ReadResponse, Number: q.h.Number, Flags: vitcpwire.EndOfMessage}, &q.rdma, []byte("abcd"))
+			s.send(vitcpwire.Header{Type: vitcpwire.ReadResponse, Number: q.h.Number, Flags: vitcpwire.EndOfMessage},
+				&q.rdma, []byte("abcd"))
 		},
 		"response shorter than the request": func(s *session, r *vi.Region) {
 			must(s.t, s.v.PostSend(vi.NewRDMARead(vi.RemoteSegment{}, segment(r, 0, 3))))
 			q := s.want(vitcpwire.ReadRequest)
-			s.send(vitcpwire.Header{Type: vitcpwire.ReadResponse, Number: q.h.Number, Flags: vitcpwire.EndOfMessage}, &q.rdma, []byte("ab"))
+			s.send(vitcpwire.Header{Type: vitcpwire.ReadResponse, Number: q.h.Number, Flags: vitcpwire.EndOfMessage},
+				&q.rdma, []byte("ab"))
 		},
 	} {
 		for _, portable := range []bool{false, true} {
@@ -150,7 +152,8 @@ func TestTornStream(t *testing.T) {
 		for _, cut := range []int{0, 1, 23, 24, 25, 28} {
 			t.Run(fmt.Sprintf("reset=%v/cut=%d", reset, cut), func(t *testing.T) {
 				cause := make(chan error, 1)
-				s := serveProbe(t, sessionOpts{cfg: Config{Broken: func(_ *vi.VI, err error) { cause <- err }}, attrs: reliableAll})
+				s := serveProbe(t, sessionOpts{cfg: Config{Broken: func(_ *vi.VI, err error) { cause <- err }},
+					attrs: reliableAll})
 				r, _ := register(t, s.n, 100000, allRights)
 				must(t, s.v.PostRecv(vi.NewRecv(segment(r, 0, 100000))))
 				s.recv()
@@ -164,7 +167,8 @@ func TestTornStream(t *testing.T) {
 				}
 				s.nc.Close()
 				d, _ := waitRecv(t, s.v)
-				if st := d.Status() & vi.StatusErrorMask; st != vi.StatusPartialError && !(reset && st == vi.StatusFlushed) {
+				if st := d.Status() & vi.StatusErrorMask; st != vi.StatusPartialError &&
+					!(reset && st == vi.StatusFlushed) {
 					t.Errorf("status %v", d.Status())
 				}
 				s.n.expectAsync(t, vi.ErrorConnLost)
@@ -179,7 +183,8 @@ func TestTornStream(t *testing.T) {
 		s := serveProbe(t, sessionOpts{attrs: reliableAll})
 		r, _ := register(t, s.n, 100, allRights)
 		s.last++
-		s.send(vitcpwire.Header{Type: vitcpwire.Write, Number: s.last}, &vitcpwire.RDMA{Address: r.Address(), Handle: uint32(r.Handle()), Length: 9}, []byte("1"))
+		s.send(vitcpwire.Header{Type: vitcpwire.Write, Number: s.last},
+			&vitcpwire.RDMA{Address: r.Address(), Handle: uint32(r.Handle()), Length: 9}, []byte("1"))
 		s.nc.Close()
 		s.n.expectAsync(t, vi.ErrorRDMAWAbort, vi.ErrorConnLost)
 	})
@@ -208,7 +213,8 @@ func TestAnySplitting(t *testing.T) {
 				s.last++
 				for off := 0; off < size; {
 					n := min(size-off, 65495)
-					x := vitcpwire.Header{Type: vitcpwire.Write, Number: s.last, Offset: uint32(off), Flags: vitcpwire.ImmediateValid, Immediate: uint32(i)}
+					x := vitcpwire.Header{Type: vitcpwire.Write, Number: s.last, Offset: uint32(off),
+						Flags: vitcpwire.ImmediateValid, Immediate: uint32(i)}
 					if off+n == size {
 						x.Flags |= vitcpwire.EndOfMessage
 					}
@@ -260,8 +266,10 @@ func FuzzConnection(f *testing.F) {
 	const end = vitcpwire.EndOfMessage
 	r := &vitcpwire.RDMA{Address: 0, Handle: 0, Length: 8}
 	seed(p.bytes(h(vitcpwire.Send, 1, end), nil, nil, []byte("hello")))
-	seed(p.bytes(h(vitcpwire.Send, 1, 0), nil, nil, []byte("hello")), p.bytes(vitcpwire.Header{Type: vitcpwire.Send, Number: 1, Offset: 5, Flags: end}, nil, nil, []byte("x")))
-	seed(p.bytes(h(vitcpwire.Write, 1, end), nil, r, []byte("12345678")), p.bytes(h(vitcpwire.Write, 2, end|vitcpwire.ImmediateValid), nil, r, []byte("12345678")))
+	seed(p.bytes(h(vitcpwire.Send, 1, 0), nil, nil, []byte("hello")),
+		p.bytes(vitcpwire.Header{Type: vitcpwire.Send, Number: 1, Offset: 5, Flags: end}, nil, nil, []byte("x")))
+	seed(p.bytes(h(vitcpwire.Write, 1, end), nil, r, []byte("12345678")),
+		p.bytes(h(vitcpwire.Write, 2, end|vitcpwire.ImmediateValid), nil, r, []byte("12345678")))
 	seed(p.bytes(h(vitcpwire.ReadRequest, 1, end), nil, r, nil))
 	seed(p.bytes(h(vitcpwire.ReadResponse, 1, end), nil, r, []byte("12345678")))
 	seed(p.bytes(h(vitcpwire.NOP, 0, end), nil, nil, nil), p.bytes(h(vitcpwire.Disconnect, 0, end), nil, nil, nil))

@@ -255,7 +255,8 @@ func (c *Config) wrap(nc net.Conn) net.Conn {
 }
 
 func (c *Config) tuning() sock.Tuning {
-	return sock.Tuning{Congestion: c.Congestion, KeepAlive: c.KeepAlive, SameHost: c.SameHost, SameHostDir: c.SameHostDir}
+	return sock.Tuning{Congestion: c.Congestion, KeepAlive: c.KeepAlive, SameHost: c.SameHost,
+		SameHostDir: c.SameHostDir}
 }
 
 // owns reports whether only the link uses the TCP connection directly, if t is the TLS

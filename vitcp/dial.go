@@ -61,7 +61,8 @@ func (c *call) setAttributes(peer bool) error {
 	}
 	var ok bool
 	if c.attrs, ok = cfg.habits().attributes(level); !ok {
-		return fmt.Errorf("%w: reliable reception cannot be told apart from reliable delivery here", vi.ErrInvalidReliability)
+		return fmt.Errorf("%w: reliable reception cannot be told apart from reliable delivery here",
+			vi.ErrInvalidReliability)
 	}
 	if a.EnableRDMAWrite {
 		c.attrs |= vitcpwire.RDMAWrite
@@ -125,7 +126,8 @@ func (c *call) security(about Call) ([]byte, error) {
 	}
 	info = append(appendExtensions(nil, bits), info...)
 	if len(info) > vitcpwire.MaxSecurity {
-		return nil, fmt.Errorf("%w: %d bytes of security information, at most %d", vi.ErrInvalidParameter, len(info), vitcpwire.MaxSecurity)
+		return nil, fmt.Errorf("%w: %d bytes of security information, at most %d",
+			vi.ErrInvalidParameter, len(info), vitcpwire.MaxSecurity)
 	}
 	return info, nil
 }
@@ -243,7 +245,8 @@ func (c *call) take(nc net.Conn, a answer) (vi.Link, vi.Agreement, error) {
 		return nil, vi.Agreement{}, fmt.Errorf("%w: %w", vi.ErrInvalidReliability, err)
 	}
 	if !checkMTU(c.mtu, ce.MTU) {
-		return nil, vi.Agreement{}, fmt.Errorf("%w: proposed %d, the peer agreed to %d", vi.ErrInvalidMTU, c.mtu, ce.MTU)
+		return nil, vi.Agreement{}, fmt.Errorf("%w: proposed %d, the peer agreed to %d",
+			vi.ErrInvalidMTU, c.mtu, ce.MTU)
 	}
 	request := a.request
 	if request == nil {

@@ -87,7 +87,8 @@ func TestInboundFaults(t *testing.T) {
 					}
 					var rdma *vitcpwire.RDMA
 					if v.typ == write {
-						rdma = &vitcpwire.RDMA{Address: r.Address(), Handle: uint32(r.Handle()), Length: uint32(len(payload))}
+						rdma = &vitcpwire.RDMA{Address: r.Address(), Handle: uint32(r.Handle()),
+							Length: uint32(len(payload))}
 						if has(foreign) {
 							rdma.Handle++
 						}
@@ -124,7 +125,8 @@ func TestInboundFaults(t *testing.T) {
 						}
 					}
 					if v.async != 0 && (codes[0].Code != v.async || codes[0].OpCode != v.op) {
-						t.Errorf("asynchronous error %v of %v, want %v of %v", codes[0].Code, codes[0].OpCode, v.async, v.op)
+						t.Errorf("asynchronous error %v of %v, want %v of %v", codes[0].Code,
+							codes[0].OpCode, v.async, v.op)
 					}
 					if v.bits != 0 {
 						got, _ := waitRecv(t, s.v)
@@ -165,12 +167,15 @@ func TestInboundFaults(t *testing.T) {
 							t.Errorf("told %v, want code %d of message %d", told, v.code, h.Number)
 						}
 						waitState(t, s.v, vi.Error)
-						if st := s.n.p.Stats(); st.ReceivedMessages != 0 || st.DroppedMessages != 1 || st.ProtocolErrors != 0 {
+						if st := s.n.p.Stats(); st.ReceivedMessages != 0 || st.DroppedMessages != 1 ||
+							st.ProtocolErrors != 0 {
 							t.Errorf("stats %+v", st)
 						}
 					}
 					s.n.noAsync(t)
-					if n := bytes.Count(buf, []byte{0xee}); n > 10 || n > 0 && (v.with&(recvBad|foreign) != 0 && v.with&imm == 0 || v.typ == write && has(foreign|long)) {
+					if n := bytes.Count(buf, []byte{0xee}); n > 10 ||
+						n > 0 && (v.with&(recvBad|foreign) != 0 && v.with&imm == 0 ||
+							v.typ == write && has(foreign|long)) {
 						t.Errorf("%d bytes were written", n)
 					}
 				})
@@ -193,14 +198,16 @@ func TestWriteWithdrawn(t *testing.T) {
 		}
 	}
 	must(t, s.n.DeregisterMem(r))
-	s.send(vitcpwire.Header{Type: vitcpwire.Write, Number: s.last, Offset: 5, Flags: vitcpwire.EndOfMessage}, rdma, []byte("56789"))
+	s.send(vitcpwire.Header{Type: vitcpwire.Write, Number: s.last, Offset: 5, Flags: vitcpwire.EndOfMessage},
+		rdma, []byte("56789"))
 	var told []seg
 	for _, x := range s.wantEnd(io.EOF) {
 		if x.h.Error != 0 {
 			told = append(told, x)
 		}
 	}
-	if len(told) != 1 || told[0].h.Ack != s.last || told[0].h.Error != vitcpwire.MakeRemoteError(vitcpwire.ProtectionError, 0) {
+	if len(told) != 1 || told[0].h.Ack != s.last ||
+		told[0].h.Error != vitcpwire.MakeRemoteError(vitcpwire.ProtectionError, 0) {
 		t.Errorf("told %v", told)
 	}
 	s.n.expectAsync(t, vi.ErrorRDMAWProt, vi.ErrorConnLost)
@@ -247,7 +254,8 @@ func TestReadWithdrawn(t *testing.T) {
 			must(t, s.n.DeregisterMem(r))
 			h.Flags = vitcpwire.EndOfMessage
 			s.send(h, &q.rdma, rest)
-			if got, _ := waitSend(t, s.v); got != d || d.Status() != vi.StatusDone|vi.StatusOpRDMARead|vi.StatusProtectionError {
+			if got, _ := waitSend(t, s.v); got != d ||
+				d.Status() != vi.StatusDone|vi.StatusOpRDMARead|vi.StatusProtectionError {
 				t.Errorf("%v: status %v", level, d.Status())
 			}
 			s.wantEnd(io.EOF)

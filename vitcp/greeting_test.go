@@ -17,7 +17,8 @@ func TestReadGreeting(t *testing.T) {
 	var d vitcpwire.Dialect
 	ce := ceOf(reliableAll, "caller", "called")
 	message := func(security int, change func(b []byte)) []byte {
-		g := greeting{h: vitcpwire.Header{Type: vitcpwire.ConnectAccept, Number: 7}, ce: ce, security: bytes.Repeat([]byte{'s'}, security)}
+		g := greeting{h: vitcpwire.Header{Type: vitcpwire.ConnectAccept, Number: 7}, ce: ce,
+			security: bytes.Repeat([]byte{'s'}, security)}
 		var b bytes.Buffer
 		if err := writeGreeting(&b, d, g); err != nil {
 			t.Fatal(err)
@@ -45,9 +46,11 @@ func TestReadGreeting(t *testing.T) {
 		b := message(security, nil)
 		g, n, rest, err := read(append(bytes.Clone(b), "data"...))
 		if err != nil || n != len(b) || string(rest) != "data" {
-			t.Errorf("%d bytes of security information: read %d of %d, %q behind it, %v", security, n, len(b), rest, err)
+			t.Errorf("%d bytes of security information: read %d of %d, %q behind it, %v",
+				security, n, len(b), rest, err)
 		}
-		if len(g.security) != security || g.h.Number != 7 || g.h.Flags != vitcpwire.EndOfMessage || int(g.h.Length) != len(b) || g.ce != ce {
+		if len(g.security) != security || g.h.Number != 7 || g.h.Flags != vitcpwire.EndOfMessage ||
+			int(g.h.Length) != len(b) || g.ce != ce {
 			t.Errorf("%d bytes of security information: %v %v", security, g.h, g.ce)
 		}
 		for i := range b {

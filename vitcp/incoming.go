@@ -90,7 +90,8 @@ func (l *listener) receive(r *request) (handedOver bool) {
 	}
 	// Refuse a request that no VI can match before a consumer is asked. [V-05] [V-14]
 	_, levelOK := p.cfg.habits().level(ce.Attributes)
-	if unknown := ce.Attributes &^ vitcpwire.KnownAttributes; ce.MTU == 0 || !levelOK || unknown != 0 && !p.cfg.TolerantAttributes {
+	if unknown := ce.Attributes &^ vitcpwire.KnownAttributes; ce.MTU == 0 || !levelOK ||
+		unknown != 0 && !p.cfg.TolerantAttributes {
 		r.run(r.m.reject(rejectAttributes))
 		return false
 	}
@@ -286,7 +287,8 @@ func (r *request) unwatch() {
 
 // Remote implements vi.Request.
 func (r *request) Remote() vi.Address {
-	return vi.Address{Host: vi.IPAddress(netip.AddrPortFrom(r.remote.Addr(), 0), "").Host, Discriminator: plain(r.g.ce.Calling)}
+	return vi.Address{Host: vi.IPAddress(netip.AddrPortFrom(r.remote.Addr(), 0), "").Host,
+		Discriminator: plain(r.g.ce.Calling)}
 }
 
 // Local implements vi.Request.

@@ -76,7 +76,8 @@ func TestLastBytesCut(t *testing.T) {
 		for before := range 3 { // complete Writes before the torn one, after which it is predicted
 			causes := make(chan error, 1)
 			cfg := Config{Broken: func(_ *vi.VI, err error) { causes <- err }}
-			s := serveProbe(t, sessionOpts{cfg: cfg, attrs: reliableAll, ce: func(ce *vitcpwire.CE) { ce.MTU = 1 << 30 }})
+			s := serveProbe(t, sessionOpts{cfg: cfg, attrs: reliableAll,
+				ce: func(ce *vitcpwire.CE) { ce.MTU = 1 << 30 }})
 			r, _ := register(t, s.n, size, allRights)
 			l := s.v.Link().(*link)
 			rdma := &vitcpwire.RDMA{Address: r.Address(), Handle: uint32(r.Handle()), Length: size}
@@ -103,7 +104,8 @@ func TestLastBytesCut(t *testing.T) {
 				for s.v.Poll() {
 				}
 				s.raw(stream[len(stream)-10_000:])
-				for end := testContext(t); message < before && l.count.receivedMessages.Load() != uint64(message+1); s.v.Poll() {
+				for end := testContext(t); message < before &&
+					l.count.receivedMessages.Load() != uint64(message+1); s.v.Poll() {
 					must(t, end.Err())
 				}
 			}
@@ -132,7 +134,8 @@ func TestLastBytesDue(t *testing.T) {
 	r, _ := register(t, s.n, size, allRights)
 	l := s.v.Link().(*link)
 	rdma := &vitcpwire.RDMA{Address: r.Address(), Handle: uint32(r.Handle()), Length: size}
-	stream := s.bytes(vitcpwire.Header{Type: vitcpwire.Write, Number: 1, Flags: vitcpwire.EndOfMessage}, nil, rdma, make([]byte, size))
+	stream := s.bytes(vitcpwire.Header{Type: vitcpwire.Write, Number: 1, Flags: vitcpwire.EndOfMessage},
+		nil, rdma, make([]byte, size))
 	s.raw(stream[:20_000])
 	for s.v.Poll() {
 	}

@@ -61,7 +61,8 @@ const (
 	lifeStates = iota
 )
 
-var lifeStateNames = [lifeStates]string{"Made", "Open", "Left", "Leaving", "Broken", "Reset", "Discarded", "Closing", "Aborting"}
+var lifeStateNames = [lifeStates]string{"Made", "Open", "Left", "Leaving", "Broken", "Reset",
+	"Discarded", "Closing", "Aborting"}
 
 func (s lifeState) String() string { return lifeStateNames[s] }
 

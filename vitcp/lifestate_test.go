@@ -107,7 +107,8 @@ func TestStreamEnds(t *testing.T) {
 		"agreed, Disconnect":     {true, after(disconnect, fin), errPeerDisconnected, lifeClosing},
 		"agreed, said, then not": {true, after(disconnect, after(part(vitcpwire.Send, 2, nil), fin)), io.ErrUnexpectedEOF, lifeClosing},
 		"agreed, said, reset": {true, after(disconnect, func(s *session) {
-			for end := time.Now().Add(patience); s.v.Link().(*link).life.Load() != lifeLeft && time.Now().Before(end); { // a reset discards bytes that were not read
+			for end := time.Now().Add(patience); s.v.Link().(*link).life.Load() != lifeLeft &&
+				time.Now().Before(end); { // a reset discards bytes that were not read
 				time.Sleep(time.Millisecond)
 			}
 			reset(s)
@@ -115,7 +116,8 @@ func TestStreamEnds(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			cause := make(chan error, 10)
-			o := sessionOpts{cfg: Config{Broken: func(_ *vi.VI, err error) { cause <- err }, Disconnect: true}, attrs: reliableAll, posted: 2}
+			o := sessionOpts{cfg: Config{Broken: func(_ *vi.VI, err error) { cause <- err }, Disconnect: true},
+				attrs: reliableAll, posted: 2}
 			if v.agreed {
 				o.security = appendExtensions(nil, extensionDisconnect)
 			}

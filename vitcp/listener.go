@@ -139,7 +139,8 @@ func (p *Provider) own(nl net.Listener) (net.Listener, error) {
 	}
 	l, err := sock.OwnListener(nl, p.cfg.tuning())
 	if err != nil && p.cfg.Congestion != "" { // an unavailable algorithm is ignored, see tune
-		l, err = sock.OwnListener(nl, sock.Tuning{KeepAlive: p.cfg.KeepAlive, SameHost: p.cfg.SameHost, SameHostDir: p.cfg.SameHostDir})
+		l, err = sock.OwnListener(nl, sock.Tuning{KeepAlive: p.cfg.KeepAlive, SameHost: p.cfg.SameHost,
+			SameHostDir: p.cfg.SameHostDir})
 	}
 	if err != nil {
 		nl.Close()

@@ -388,7 +388,8 @@ func (l *link) failRead(bad vi.Status) {
 	l.reads.Pop()
 	l.asked.done()
 	l.ep.FinishSend(r.d, r.seq, bad)
-	l.die(fmt.Errorf("vitcp: RDMA Read %d: %w", uint32(r.number), (bad|vi.StatusDone|vi.StatusOpRDMARead).Err()), nil, nil)
+	l.die(fmt.Errorf("vitcp: RDMA Read %d: %w", uint32(r.number), (bad|vi.StatusDone|vi.StatusOpRDMARead).Err()),
+		nil, nil)
 }
 
 // tornMessage completes the descriptors of a message whose end never arrived. It runs after the
@@ -407,7 +408,8 @@ func (l *link) tornMessage() {
 		l.ep.AsyncError(vi.ErrorRDMAWAbort, vi.OpRDMAWrite)
 	case x.asm.data.typ == vitcpwire.Write:
 		if d, seq, bad, ok := l.ep.StartRecv(); ok {
-			l.ep.FinishRecv(d, seq, vi.Delivery{Length: x.taken(), Status: bad | vi.StatusPartialError, RemoteWrite: true})
+			l.ep.FinishRecv(d, seq, vi.Delivery{Length: x.taken(), Status: bad | vi.StatusPartialError,
+				RemoteWrite: true})
 		}
 	}
 }

@@ -284,7 +284,8 @@ func newPeerSim(choose func(int) int, seed uint64, equality int, deadline time.D
 	for i := range s.ends {
 		s.ends[i] = &simEnd{
 			ip: netip.MustParseAddr(ips[i]), out: -1, chosen: -1, nextPort: uint16(1000 + 7*i),
-			m: &peer{local: disc(discs[i]), remote: disc(discs[1-i]), deadline: t0.Add(deadline), random: rand.New(rand.NewPCG(seed, uint64(i)))},
+			m: &peer{local: disc(discs[i]), remote: disc(discs[1-i]), deadline: t0.Add(deadline),
+				random: rand.New(rand.NewPCG(seed, uint64(i)))},
 		}
 		if equality > 2 {
 			s.ends[i].nextPort = 1000 // both ends use equal port numbers, so that ties occur

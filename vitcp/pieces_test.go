@@ -251,7 +251,8 @@ func TestVIT_3_1_Assembly(t *testing.T) {
 		n := vitcpwire.Number(rapid.SampledFrom([]uint32{0, 1, 0xfffffffe}).Draw(t, "first"))
 		var data, resp []seg
 		for range rapid.IntRange(1, 8).Draw(t, "messages") {
-			typ := rapid.SampledFrom([]vitcpwire.Type{vitcpwire.Send, vitcpwire.Write, vitcpwire.ReadRequest}).Draw(t, "type")
+			typ := rapid.SampledFrom([]vitcpwire.Type{vitcpwire.Send, vitcpwire.Write, vitcpwire.ReadRequest}).Draw(t,
+				"type")
 			data = append(data, cut(t, typ, n)...)
 			n = n.Add(1)
 		}
@@ -283,7 +284,8 @@ func TestVIT_3_1_Assembly(t *testing.T) {
 		case 0:
 			s.h.Offset += uint32(rapid.IntRange(1, 1<<20).Draw(t, "jump"))
 		case 1:
-			if !s.open && i == slices.IndexFunc(bad, func(s seg) bool { return !s.open }) && s.h.Flags&vitcpwire.EndOfMessage != 0 && len(data) == 1 {
+			if !s.open && i == slices.IndexFunc(bad, func(s seg) bool { return !s.open }) &&
+				s.h.Flags&vitcpwire.EndOfMessage != 0 && len(data) == 1 {
 				return // the first number may be anything
 			}
 			first := -1

@@ -128,9 +128,11 @@ func TestHeldPinGrantsNothing(t *testing.T) {
 			}
 			end := vitcpwire.EndOfMessage
 			s.raw(slices.Concat(
-				s.bytes(vitcpwire.Header{Type: vitcpwire.Write, Flags: end, Number: 1}, nil, &first, bytes.Repeat([]byte{1}, 50)),
+				s.bytes(vitcpwire.Header{Type: vitcpwire.Write, Flags: end, Number: 1}, nil,
+					&first, bytes.Repeat([]byte{1}, 50)),
 				s.bytes(vitcpwire.Header{Type: vitcpwire.Send, Flags: end, Number: 2}, nil, nil, nil),
-				s.bytes(vitcpwire.Header{Type: vitcpwire.Write, Flags: end, Number: 3}, nil, &second, bytes.Repeat([]byte{2}, 50)),
+				s.bytes(vitcpwire.Header{Type: vitcpwire.Write, Flags: end, Number: 3}, nil,
+					&second, bytes.Repeat([]byte{2}, 50)),
 			))
 			s.n.expectAsync(t, vi.ErrorRDMAWProt, vi.ErrorConnLost)
 			if bytes.Contains(buf, []byte{2}) {
@@ -165,7 +167,8 @@ func TestDeregisterBehindAFullSocket(t *testing.T) {
 	for i := range buf {
 		buf[i] = 0xaa // ours again
 	}
-	s.v.PostSend(vi.NewRDMAWrite(vi.RemoteSegment{Handle: 1}, segment(r, 0, 1))) // ends the connection when all other messages were sent
+	// ends the connection when all other messages were sent
+	s.v.PostSend(vi.NewRDMAWrite(vi.RemoteSegment{Handle: 1}, segment(r, 0, 1)))
 	for _, x := range s.wantEnd(io.EOF) {
 		if bytes.Contains(x.payload, []byte{0xaa}) {
 			t.Fatal("memory was read after it was given back")

@@ -20,7 +20,8 @@ func TestWriteIsCheckedWhole(t *testing.T) {
 		s.last++
 		s.send(vitcpwire.Header{Type: vitcpwire.Write, Number: s.last}, &h, bytes.Repeat([]byte{1}, 500))
 		if level == vi.UnreliableDelivery {
-			s.send(vitcpwire.Header{Type: vitcpwire.Write, Number: s.last, Offset: 500, Flags: vitcpwire.EndOfMessage}, &h, bytes.Repeat([]byte{1}, 501))
+			s.send(vitcpwire.Header{Type: vitcpwire.Write, Number: s.last, Offset: 500, Flags: vitcpwire.EndOfMessage},
+				&h, bytes.Repeat([]byte{1}, 501))
 			s.n.expectAsync(t, vi.ErrorRDMAWProt)
 		} else {
 			s.n.expectAsync(t, vi.ErrorRDMAWProt, vi.ErrorConnLost)
@@ -47,15 +48,18 @@ func TestWriteStaysInItsLength(t *testing.T) {
 // Messages after a refused RDMA Read are not delivered, and those before it are answered.
 // [VIT-3.1-ACK-6] [V-42]
 func TestNothingBehindARefusedRead(t *testing.T) {
-	s := serveProbe(t, sessionOpts{attrs: reliableAll, before: func(s *session) { must(t, s.v.PostRecv(vi.NewRecv())) }})
+	s := serveProbe(t, sessionOpts{attrs: reliableAll,
+		before: func(s *session) { must(t, s.v.PostRecv(vi.NewRecv())) }})
 	r, buf := register(t, s.n, 100, allRights)
 	fill(buf, 1)
 	good := vitcpwire.RDMA{Address: r.Address(), Handle: uint32(r.Handle()), Length: 100}
 	bad := good
 	bad.Length = 101
 	s.raw(bytes.Join([][]byte{
-		s.bytes(vitcpwire.Header{Type: vitcpwire.ReadRequest, Flags: vitcpwire.EndOfMessage, Number: 1}, nil, &good, nil),
-		s.bytes(vitcpwire.Header{Type: vitcpwire.ReadRequest, Flags: vitcpwire.EndOfMessage, Number: 2}, nil, &bad, nil),
+		s.bytes(vitcpwire.Header{Type: vitcpwire.ReadRequest, Flags: vitcpwire.EndOfMessage, Number: 1},
+			nil, &good, nil),
+		s.bytes(vitcpwire.Header{Type: vitcpwire.ReadRequest, Flags: vitcpwire.EndOfMessage, Number: 2},
+			nil, &bad, nil),
 		s.bytes(vitcpwire.Header{Type: vitcpwire.Send, Flags: vitcpwire.EndOfMessage, Number: 3}, nil, nil, nil),
 	}, nil))
 	if x := s.want(vitcpwire.ReadResponse); x.h.Number != 1 || !bytes.Equal(x.payload, buf) {
@@ -77,7 +81,8 @@ func TestDirectPlacementRespectsDeregistration(t *testing.T) {
 	s := serveProbe(t, sessionOpts{attrs: reliableAll})
 	r, buf := register(t, s.n, 65000, allRights)
 	h := vitcpwire.RDMA{Address: r.Address(), Handle: uint32(r.Handle()), Length: 65000}
-	b := s.bytes(vitcpwire.Header{Type: vitcpwire.Write, Number: 1, Flags: vitcpwire.EndOfMessage}, nil, &h, bytes.Repeat([]byte{1}, 65000))
+	b := s.bytes(vitcpwire.Header{Type: vitcpwire.Write, Number: 1, Flags: vitcpwire.EndOfMessage},
+		nil, &h, bytes.Repeat([]byte{1}, 65000))
 	s.raw(b[:20000])
 	for s.v.Poll() || s.v.Link().(*link).count.receivedSegments.Load() == 0 {
 		runtime.Gosched()
@@ -115,7 +120,8 @@ func TestDisconnectInsideMessage(t *testing.T) {
 		if bytes.Contains(x.payload, []byte{2}) {
 			t.Fatal("memory was read after the descriptor came back")
 		}
-		void = x.h.Type == vitcpwire.Send && x.h.Flags&(vitcpwire.TransmitError|vitcpwire.EndOfMessage) == vitcpwire.TransmitError|vitcpwire.EndOfMessage
+		void = x.h.Type == vitcpwire.Send &&
+			x.h.Flags&(vitcpwire.TransmitError|vitcpwire.EndOfMessage) == vitcpwire.TransmitError|vitcpwire.EndOfMessage
 	}
 	if !void {
 		t.Errorf("ended with %v", segs[len(segs)-1].h)

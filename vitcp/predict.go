@@ -98,7 +98,8 @@ func (w *wire) Predicted(headers, place []byte, _ int, f *placer.Frame) (payload
 	l := (*link)(w)
 	x := &l.rx
 	h, _, err := l.dialect.ParseHeader(headers)
-	if err != nil || x.deaf || !l.life.Load().running() || h.Type != x.typ || l.dialect.HeaderLen(h.Type) != len(headers) {
+	if err != nil || x.deaf || !l.life.Load().running() || h.Type != x.typ ||
+		l.dialect.HeaderLen(h.Type) != len(headers) {
 		return nil, false, nil
 	}
 	last := watched(&h)
@@ -106,7 +107,8 @@ func (w *wire) Predicted(headers, place []byte, _ int, f *placer.Frame) (payload
 	if int(h.Length) != len(headers)+n {
 		return nil, false, nil
 	}
-	if h.Type == vitcpwire.Send && h.Flags&vitcpwire.EndOfMessage != 0 && uint64(h.Offset)+uint64(n) != uint64(x.sendEnd) {
+	if h.Type == vitcpwire.Send && h.Flags&vitcpwire.EndOfMessage != 0 &&
+		uint64(h.Offset)+uint64(n) != uint64(x.sendEnd) {
 		return nil, false, nil
 	}
 	f.Begin(len(place), last, nil)

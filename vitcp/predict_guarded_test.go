@@ -31,7 +31,8 @@ func TestAheadGuarded(t *testing.T) {
 		},
 		"Send": func(t *testing.T, s *session, r *vi.Region) (vitcpwire.Header, *vitcpwire.RDMA) {
 			must(t, s.v.PostRecv(vi.NewRecv(segment(r, 0, size))))
-			s.v.Link().(*link).c.WithReceiver(func() { s.v.Link().(*link).rx.lastSend = size }) // as if the Send before had been as long
+			// as if the Send before had been as long
+			s.v.Link().(*link).c.WithReceiver(func() { s.v.Link().(*link).rx.lastSend = size })
 			return vitcpwire.Header{Type: vitcpwire.Send, Number: 1}, nil
 		},
 	} {

@@ -63,7 +63,8 @@ func TestAhead(t *testing.T) {
 			body := fill(n)
 			copy(wantWritten[at:], body)
 			number++
-			r := vitcpwire.RDMA{Address: target.Address() + uint64(at), Handle: uint32(target.Handle()), Length: uint32(n)}
+			r := vitcpwire.RDMA{Address: target.Address() + uint64(at), Handle: uint32(target.Handle()),
+				Length: uint32(n)}
 			writes = append(writes, cut(vitcpwire.Write, number, &r, body)...)
 			at += n + 64
 		}

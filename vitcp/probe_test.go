@@ -253,7 +253,8 @@ type session struct {
 func (s *session) taken() {
 	s.t.Helper()
 	l := s.v.Link().(*link)
-	testkit.Eventually(s.t, "the provider takes what was sent", func() bool { return l.count.receivedSegments.Load() >= s.sent })
+	testkit.Eventually(s.t, "the provider takes what was sent",
+		func() bool { return l.count.receivedSegments.Load() >= s.sent })
 	l.c.WithReceiver(func() {}) // the last segment was counted before it was handled
 }
 

@@ -95,7 +95,8 @@ type device struct {
 // for that address answers at all of them. To wait at one address only, open the NIC by that
 // address.
 func (p *Provider) Open(name string, nic *vi.NIC) (vi.Device, error) {
-	d := &device{p: p, nic: nic, name: name, listeners: make(map[*listener]struct{}), misses: make(map[netip.AddrPort]int), pending: make(map[*request]struct{})}
+	d := &device{p: p, nic: nic, name: name, listeners: make(map[*listener]struct{}),
+		misses: make(map[netip.AddrPort]int), pending: make(map[*request]struct{})}
 	d.ctx, d.cancel = context.WithCancel(context.Background())
 	ip := netip.IPv6Unspecified()
 	if name == "" || name == "vitcp0" {
@@ -361,7 +362,8 @@ func (d *device) pace(ctx context.Context, target netip.AddrPort) {
 func discriminator(b []byte) (vitcpwire.Discriminator, error) {
 	dis, err := vitcpwire.MakeDiscriminator(b)
 	if err != nil {
-		return dis, fmt.Errorf("%w: discriminator of %d bytes, at most %d", vi.ErrInvalidParameter, len(b), maxDiscriminator)
+		return dis, fmt.Errorf("%w: discriminator of %d bytes, at most %d", vi.ErrInvalidParameter,
+			len(b), maxDiscriminator)
 	}
 	return dis, nil
 }

@@ -19,7 +19,8 @@ func TestPath(t *testing.T) {
 		p := connectPair(t, Config{SameHost: c.policy}, attrs)
 		for _, v := range []*vi.VI{p.a, p.b} {
 			got := v.Path()
-			if got.SharedMemory != (c.policy != samehost.Off) || !strings.Contains(got.Why, c.why) || (got.Why == "") != got.SharedMemory {
+			if got.SharedMemory != (c.policy != samehost.Off) || !strings.Contains(got.Why, c.why) ||
+				(got.Why == "") != got.SharedMemory {
 				t.Errorf("%v: %v", c.policy, got)
 			}
 		}

@@ -97,7 +97,8 @@ func TestVIT_2_2_1(t *testing.T) {
 			ce.Attributes = bad
 			p.greet(vitcpwire.ConnectAccept, vitcpwire.Header{}, ce, nil)
 			err := <-done
-			if m, ok := errors.AsType[*MismatchError](err); !ok || !errors.Is(err, vi.ErrInvalidReliability) || m.Remote {
+			if m, ok := errors.AsType[*MismatchError](err); !ok ||
+				!errors.Is(err, vi.ErrInvalidReliability) || m.Remote {
 				t.Errorf("accept with %v: %v", bad, err)
 			}
 			p.wantEnd(io.EOF)
@@ -343,7 +344,8 @@ func testProtection(t *testing.T) {
 					case "rights":
 						rights = vi.MemAttributes{Ptag: tag}
 					case "other right":
-						rights.EnableRDMAWrite, rights.EnableRDMARead = typ == vitcpwire.ReadRequest, typ == vitcpwire.Write
+						rights.EnableRDMAWrite, rights.EnableRDMARead = typ == vitcpwire.ReadRequest,
+							typ == vitcpwire.Write
 					case "tag":
 						other, err := s.n.CreatePtag()
 						must(t, err)
@@ -393,7 +395,8 @@ func testProtection(t *testing.T) {
 								t.Errorf("told %v", e.h)
 							}
 						}
-						if e.h.Type == vitcpwire.ReadResponse && (len(e.payload) != 0 || e.h.Flags&vitcpwire.TransmitError == 0) {
+						if e.h.Type == vitcpwire.ReadResponse &&
+							(len(e.payload) != 0 || e.h.Flags&vitcpwire.TransmitError == 0) {
 							t.Errorf("response %v with %d bytes", e.h, len(e.payload))
 						}
 					}
@@ -468,7 +471,8 @@ func TestVIT_2_2_2_2_3(t *testing.T) {
 	t.Run("VIT-2.2.2.2.3-4 writes", func(t *testing.T) {
 		// Each write passes one segment to TCP, also for short messages. [VIT-2.2.2.2.3-4] [V-40]
 		w := new(writes)
-		s := serveProbe(t, sessionOpts{cfg: Config{Segments: SegmentsMSS, WrapConn: w.wrap}, attrs: reliableAll, posted: 20})
+		s := serveProbe(t, sessionOpts{cfg: Config{Segments: SegmentsMSS, WrapConn: w.wrap},
+			attrs: reliableAll, posted: 20})
 		r, _ := register(t, s.n, 20000, vi.MemAttributes{})
 		must(t, s.v.PostSend(vi.NewSend(segment(r, 0, 20000))))
 		for range 10 {
@@ -562,9 +566,11 @@ func TestVIT_2_2_2_2_3_Turns(t *testing.T) {
 	r, _ := register(t, s.n, size, allRights)
 	must(t, s.v.PostSend(vi.NewSend(segment(r, 0, size))))
 	s.want(vitcpwire.Send)
-	s.message(vitcpwire.ReadRequest, &vitcpwire.RDMA{Address: r.Address(), Handle: uint32(r.Handle()), Length: asked}, nil)
+	s.message(vitcpwire.ReadRequest,
+		&vitcpwire.RDMA{Address: r.Address(), Handle: uint32(r.Handle()), Length: asked}, nil)
 	var types []vitcpwire.Type
-	for last := (vitcpwire.Header{}); last.Type != vitcpwire.ReadResponse || last.Flags&vitcpwire.EndOfMessage == 0; types = append(types, last.Type) {
+	for last := (vitcpwire.Header{}); last.Type != vitcpwire.ReadResponse ||
+		last.Flags&vitcpwire.EndOfMessage == 0; types = append(types, last.Type) {
 		last = s.recv().h
 		if last.Type == vitcpwire.Send && last.Flags&vitcpwire.EndOfMessage != 0 {
 			t.Fatal("the response waits for the end of the Send")
@@ -590,7 +596,8 @@ func TestVIT_2_2_2_2_6(t *testing.T) {
 		for i := range buf {
 			buf[i] = 0x55
 		}
-		s.message(vitcpwire.ReadRequest, &vitcpwire.RDMA{Address: r.Address(), Handle: uint32(r.Handle()), Length: size}, nil)
+		s.message(vitcpwire.ReadRequest,
+			&vitcpwire.RDMA{Address: r.Address(), Handle: uint32(r.Handle()), Length: size}, nil)
 		s.want(vitcpwire.ReadResponse)
 		// When no further segment of the response is built, the sender waits for the socket.
 		for l, before := s.v.Link().(*link), uint64(0); ; {
@@ -638,13 +645,15 @@ func TestVIT_2_2_2_2_6(t *testing.T) {
 			s.raw(burst)
 			for i, q := range []vitcpwire.RDMA{good, nothing} {
 				x := s.want(vitcpwire.ReadResponse)
-				if x.h.Number != vitcpwire.Number(i+1) || x.h.Flags != vitcpwire.EndOfMessage || x.rdma != q || len(x.payload) != int(q.Length) {
+				if x.h.Number != vitcpwire.Number(i+1) || x.h.Flags != vitcpwire.EndOfMessage ||
+					x.rdma != q || len(x.payload) != int(q.Length) {
 					t.Errorf("response %v %v", x.h, x.rdma)
 				}
 			}
 			x := s.want(vitcpwire.ReadResponse)
 			want := vitcpwire.Header{
-				Type: vitcpwire.ReadResponse, Flags: vitcpwire.EndOfMessage | vitcpwire.TransmitError, Length: vitcpwire.HeaderLen + vitcpwire.RDMALen,
+				Type: vitcpwire.ReadResponse, Flags: vitcpwire.EndOfMessage | vitcpwire.TransmitError,
+				Length: vitcpwire.HeaderLen + vitcpwire.RDMALen,
 				Number: 3, Ack: 2, Posted: 3,
 			}
 			if level == vi.ReliableReception {

@@ -49,8 +49,10 @@ func TestVIT_3_Encapsulation(t *testing.T) {
 	}
 	// The address and handle in a response are ignored. [V-23]
 	answer := []byte("abcdefghijABCDEFGHIJ0123456789")
-	s.send(vitcpwire.Header{Type: vitcpwire.ReadResponse, Number: 2, Ack: 2}, &vitcpwire.RDMA{Address: 7, Handle: 8, Length: 9}, answer[:15])
-	s.send(vitcpwire.Header{Type: vitcpwire.ReadResponse, Number: 2, Ack: 2, Offset: 15, Flags: vitcpwire.EndOfMessage}, &vitcpwire.RDMA{}, answer[15:])
+	s.send(vitcpwire.Header{Type: vitcpwire.ReadResponse, Number: 2, Ack: 2},
+		&vitcpwire.RDMA{Address: 7, Handle: 8, Length: 9}, answer[:15])
+	s.send(vitcpwire.Header{Type: vitcpwire.ReadResponse, Number: 2, Ack: 2, Offset: 15, Flags: vitcpwire.EndOfMessage},
+		&vitcpwire.RDMA{}, answer[15:])
 	for range 2 {
 		_, err := waitSend(t, s.v)
 		must(t, err)
@@ -65,10 +67,12 @@ func TestVIT_3_Encapsulation(t *testing.T) {
 func TestVIT_3_Dialects(t *testing.T) {
 	for _, d := range []vitcpwire.Dialect{{TypeOffset: 1}, {BareReadResponse: true}, {TypeOffset: 7, BareReadResponse: true}} {
 		t.Run(fmt.Sprintf("%+v", d), func(t *testing.T) {
-			s := serveProbe(t, sessionOpts{cfg: Config{Dialect: Dialect(d)}, dialect: d, attrs: reliableAll, posted: 10})
+			s := serveProbe(t, sessionOpts{cfg: Config{Dialect: Dialect(d)}, dialect: d,
+				attrs: reliableAll, posted: 10})
 			r, buf := register(t, s.n, 100, allRights)
 			fill(buf, 1)
-			s.message(vitcpwire.ReadRequest, &vitcpwire.RDMA{Address: r.Address(), Handle: uint32(r.Handle()), Length: 100}, nil)
+			s.message(vitcpwire.ReadRequest,
+				&vitcpwire.RDMA{Address: r.Address(), Handle: uint32(r.Handle()), Length: 100}, nil)
 			if x := s.want(vitcpwire.ReadResponse); !bytes.Equal(x.payload, buf) {
 				t.Errorf("%v with %d bytes", x.h, len(x.payload))
 			}
@@ -93,7 +97,8 @@ func TestVIT_3_1_Numbers(t *testing.T) {
 	for _, first := range []uint32{0, 0x7ffffffe, 0xfffffff0, 0xffffffff} {
 		t.Run(fmt.Sprintf("%#x", first), func(t *testing.T) {
 			const count = 40
-			s := serveProbe(t, sessionOpts{cfg: Config{FirstMessage: first}, attrs: reliableAll, posted: count, first: vitcpwire.Number(first),
+			s := serveProbe(t, sessionOpts{cfg: Config{FirstMessage: first}, attrs: reliableAll,
+				posted: count, first: vitcpwire.Number(first),
 				before: func(s *session) {
 					for range count {
 						must(t, s.v.PostRecv(vi.NewRecv()))
@@ -125,7 +130,8 @@ func TestVIT_3_1_Numbers(t *testing.T) {
 	}
 	t.Run("unannounced", func(t *testing.T) {
 		// The connect message need not announce the number of the first message. [V-09]
-		s := serveProbe(t, sessionOpts{attrs: reliableAll, before: func(s *session) { must(t, s.v.PostRecv(vi.NewRecv())) }})
+		s := serveProbe(t, sessionOpts{attrs: reliableAll,
+			before: func(s *session) { must(t, s.v.PostRecv(vi.NewRecv())) }})
 		s.last = 77
 		s.message(vitcpwire.Send, nil, nil)
 		_, err := waitRecv(t, s.v)
@@ -163,14 +169,16 @@ func TestVIT_3_1_Immediate(t *testing.T) {
 	s.send(vitcpwire.Header{Type: vitcpwire.Write, Number: s.last, Offset: 10, Flags: vitcpwire.ImmediateValid, Immediate: 1}, &h, make([]byte, 10))
 	s.send(vitcpwire.Header{Type: vitcpwire.Write, Number: s.last, Offset: 20, Flags: vitcpwire.ImmediateValid | vitcpwire.EndOfMessage, Immediate: 2}, &h, []byte("0123456789"))
 	d, err = waitRecv(t, s.v)
-	if err != nil || d.ImmediateData != 2 || d.Length != 30 || d.Status()&vi.StatusOpMask != vi.StatusOpRemoteRDMAWrite || string(buf[20:30]) != "0123456789" {
+	if err != nil || d.ImmediateData != 2 || d.Length != 30 ||
+		d.Status()&vi.StatusOpMask != vi.StatusOpRemoteRDMAWrite || string(buf[20:30]) != "0123456789" {
 		t.Errorf("%#x, %v, %d", d.ImmediateData, d.Status(), d.Length)
 	}
 	// This side sets the immediate data in all segments of its message, and in no segment of other
 	// messages.
 	s.post(9)
 	big, _ := register(t, s.n, 100000, vi.MemAttributes{})
-	with, without := vi.NewRDMAWrite(vi.RemoteSegment{}, segment(big, 0, 100000)).WithImmediate(0x1234), vi.NewRDMAWrite(vi.RemoteSegment{}, segment(big, 0, 100000))
+	with, without := vi.NewRDMAWrite(vi.RemoteSegment{}, segment(big, 0, 100000)).WithImmediate(0x1234),
+		vi.NewRDMAWrite(vi.RemoteSegment{}, segment(big, 0, 100000))
 	without.ImmediateData = 0x5678
 	for _, d := range []*vi.Descriptor{with, without} {
 		must(t, s.v.PostSend(d))
@@ -246,7 +254,8 @@ func TestVIT_3_1_FlowControl(t *testing.T) {
 	t.Run("receiver", func(t *testing.T) {
 		// A message without a credit ends the connection. [V-20]
 		for _, typ := range []vitcpwire.Type{vitcpwire.Send, vitcpwire.Write} {
-			s := serveProbe(t, sessionOpts{attrs: reliableAll, before: func(s *session) { must(t, s.v.PostRecv(vi.NewRecv())) }})
+			s := serveProbe(t, sessionOpts{attrs: reliableAll,
+				before: func(s *session) { must(t, s.v.PostRecv(vi.NewRecv())) }})
 			var r *vitcpwire.RDMA
 			if typ == vitcpwire.Write {
 				r = &vitcpwire.RDMA{}
@@ -416,7 +425,8 @@ func TestVIT_3_1_NOP(t *testing.T) {
 	t.Run("V-09", func(t *testing.T) {
 		// All other fields of a NOP are ignored.
 		s := serveProbe(t, sessionOpts{attrs: reliableAll})
-		s.raw(s.bytes(vitcpwire.Header{Type: vitcpwire.NOP, Flags: 7, Offset: 9, Immediate: 8, Number: 1234}, nil, nil, []byte("surplus")))
+		s.raw(s.bytes(vitcpwire.Header{Type: vitcpwire.NOP, Flags: 7, Offset: 9, Immediate: 8, Number: 1234},
+			nil, nil, []byte("surplus")))
 		s.message(vitcpwire.Write, &vitcpwire.RDMA{}, nil)
 		s.wantAck(s.last)
 	})
@@ -520,14 +530,16 @@ func TestVIT_3_1_MessageACK(t *testing.T) {
 	})
 	t.Run("VIT-3.1-ACK-3", func(t *testing.T) {
 		// A segment of any type carries the acknowledgement, in both directions. [VIT-3.1-ACK-3]
-		s := serveProbe(t, sessionOpts{attrs: reliableAll, posted: 9, before: func(s *session) { must(t, s.v.PostRecv(vi.NewRecv())) }})
+		s := serveProbe(t, sessionOpts{attrs: reliableAll, posted: 9,
+			before: func(s *session) { must(t, s.v.PostRecv(vi.NewRecv())) }})
 		r, _ := register(t, s.n, 10, allRights)
 		must(t, s.v.PostSend(vi.NewSend()))
 		s.want(vitcpwire.Send)
 		s.message(vitcpwire.Send, nil, nil, ack(1))
 		_, err := waitSend(t, s.v)
 		must(t, err)
-		s.message(vitcpwire.ReadRequest, &vitcpwire.RDMA{Address: r.Address(), Handle: uint32(r.Handle()), Length: 1}, nil)
+		s.message(vitcpwire.ReadRequest,
+			&vitcpwire.RDMA{Address: r.Address(), Handle: uint32(r.Handle()), Length: 1}, nil)
 		if x := s.want(vitcpwire.ReadResponse); x.h.Ack != 2 {
 			t.Errorf("%v", x.h)
 		}
@@ -648,7 +660,8 @@ func TestVIT_3_1_MessageACK(t *testing.T) {
 		if d, _ := s.v.SendDone(); d != nil || s.v.State() != vi.Connected {
 			t.Errorf("%v is done before the response; state %v", d, s.v.State())
 		}
-		s.send(vitcpwire.Header{Type: vitcpwire.ReadResponse, Flags: vitcpwire.EndOfMessage, Number: q.h.Number}, &q.rdma, []byte{7})
+		s.send(vitcpwire.Header{Type: vitcpwire.ReadResponse, Flags: vitcpwire.EndOfMessage, Number: q.h.Number},
+			&q.rdma, []byte{7})
 		if d, err := waitSend(t, s.v); d != read || err != nil || buf[0] != 7 {
 			t.Errorf("the read: %v, %v; data %d", d.Status(), err, buf[0])
 		}
@@ -745,7 +758,8 @@ func TestVIT_3_1_RemoteErrorCode(t *testing.T) {
 			vitcpwire.DescriptorError: vi.StatusRemoteDescriptor,
 		} {
 			cause := make(chan error, 1)
-			s := serveProbe(t, sessionOpts{cfg: Config{Broken: func(_ *vi.VI, err error) { cause <- err }}, attrs: reliableAll, posted: 9})
+			s := serveProbe(t, sessionOpts{cfg: Config{Broken: func(_ *vi.VI, err error) { cause <- err }},
+				attrs: reliableAll, posted: 9})
 			r, _ := register(t, s.n, 10, vi.MemAttributes{})
 			for range 4 {
 				must(t, s.v.PostSend(vi.NewRDMAWrite(vi.RemoteSegment{}, segment(r, 0, 1))))
@@ -756,12 +770,14 @@ func TestVIT_3_1_RemoteErrorCode(t *testing.T) {
 				d, _ := waitSend(t, s.v)
 				st := d.Status() & vi.StatusErrorMask
 				switch {
-				case i < 2 && st != 0, i == 2 && st != want, i == 3 && st != vi.StatusTransportError && st != vi.StatusFlushed:
+				case i < 2 && st != 0, i == 2 && st != want, i == 3 && st != vi.StatusTransportError &&
+					st != vi.StatusFlushed:
 					t.Errorf("code %d, message %d: %v", code, i+1, d.Status())
 				}
 			}
 			s.n.expectAsync(t, vi.ErrorConnLost)
-			if err, ok := errors.AsType[*RemoteError](<-cause); !ok || err.Number != 3 || vitcpwire.RemoteError(err.Code).VI() != code {
+			if err, ok := errors.AsType[*RemoteError](<-cause); !ok || err.Number != 3 ||
+				vitcpwire.RemoteError(err.Code).VI() != code {
 				t.Errorf("cause %v", err)
 			}
 			if n := s.n.p.Stats().RemoteErrors; n != 1 {
@@ -822,7 +838,8 @@ func TestVIT_3_1_RemoteErrorCode(t *testing.T) {
 					told = &x
 				}
 			}
-			if told == nil || told.h.Ack != 2 || told.h.Error != vitcpwire.MakeRemoteError(vitcpwire.DescriptorError, 0) {
+			if told == nil || told.h.Ack != 2 ||
+				told.h.Error != vitcpwire.MakeRemoteError(vitcpwire.DescriptorError, 0) {
 				t.Errorf("%s: told %v", name, told)
 			}
 		}
@@ -834,7 +851,8 @@ func TestVIT_3_1_RemoteErrorCode(t *testing.T) {
 		s := serveProbe(t, sessionOpts{attrs: attrs})
 		s.last++
 		s.send(vitcpwire.Header{Type: vitcpwire.Send, Number: s.last}, nil, []byte("lo"))
-		s.send(vitcpwire.Header{Type: vitcpwire.Send, Number: s.last, Offset: 2, Flags: vitcpwire.EndOfMessage}, nil, []byte("st"))
+		s.send(vitcpwire.Header{Type: vitcpwire.Send, Number: s.last, Offset: 2, Flags: vitcpwire.EndOfMessage},
+			nil, []byte("st"))
 		s.n.expectAsync(t, vi.ErrorRecvQEmpty)
 		must(t, s.v.PostRecv(vi.NewRecv()))
 		s.message(vitcpwire.Send, nil, nil, immediate(7))
@@ -907,7 +925,8 @@ func TestVIT_3_1_TransmitError(t *testing.T) {
 		t.Run("Write/"+level.String(), func(t *testing.T) {
 			s := serveProbe(t, sessionOpts{attrs: withLevel(reliableAll, level)})
 			r, _ := register(t, s.n, 10, allRights)
-			s.message(vitcpwire.Write, &vitcpwire.RDMA{Address: r.Address(), Handle: uint32(r.Handle()), Length: 10}, []byte("half"), void)
+			s.message(vitcpwire.Write, &vitcpwire.RDMA{Address: r.Address(), Handle: uint32(r.Handle()), Length: 10},
+				[]byte("half"), void)
 			if level == vi.UnreliableDelivery {
 				s.n.expectAsync(t, vi.ErrorRDMAWAbort)
 			} else {
@@ -1032,7 +1051,8 @@ func TestVIT_3_2_MTUEnforced(t *testing.T) {
 	for n, ok := range map[uint32]bool{100: true, 101: false} {
 		s = serveProbe(t, sessionOpts{attrs: withLevel(reliableAll, vi.ReliableDelivery), ce: mtu})
 		r, _ = register(t, s.n, 1000, allRights)
-		s.message(vitcpwire.ReadRequest, &vitcpwire.RDMA{Address: r.Address(), Handle: uint32(r.Handle()), Length: n}, nil)
+		s.message(vitcpwire.ReadRequest,
+			&vitcpwire.RDMA{Address: r.Address(), Handle: uint32(r.Handle()), Length: n}, nil)
 		x := s.want(vitcpwire.ReadResponse)
 		if refused := x.h.Flags&vitcpwire.TransmitError != 0; refused == ok || ok != (len(x.payload) == int(n)) {
 			t.Errorf("a read of %d bytes: %v", n, x.h)
@@ -1043,7 +1063,8 @@ func TestVIT_3_2_MTUEnforced(t *testing.T) {
 	}
 	s = serveProbe(t, sessionOpts{attrs: reliableAll, ce: mtu})
 	r, buf := register(t, s.n, 1000, allRights)
-	s.message(vitcpwire.Write, &vitcpwire.RDMA{Address: r.Address(), Handle: uint32(r.Handle()), Length: 101}, bytes.Repeat([]byte{1}, 101))
+	s.message(vitcpwire.Write, &vitcpwire.RDMA{Address: r.Address(), Handle: uint32(r.Handle()), Length: 101},
+		bytes.Repeat([]byte{1}, 101))
 	s.wantEnd(io.EOF)
 	if buf[0] != 0 {
 		t.Error("memory was touched")

@@ -57,7 +57,8 @@ func TestVIT_4_2_Caller(t *testing.T) {
 			w := newVI(t, n, reliableAll)
 			done := callVI(t, n, w, c.addr("x"), patience)
 			p, req := c.accept()
-			if req.ce.Calling != disc("caller") || req.ce.Called != disc("x") || req.h.Flags != vitcpwire.EndOfMessage ||
+			if req.ce.Calling != disc("caller") || req.ce.Called != disc("x") ||
+				req.h.Flags != vitcpwire.EndOfMessage ||
 				req.ce.Attributes != vitcpwire.Reliable|vitcpwire.RDMAWrite|vitcpwire.RDMARead|vitcpwire.FlowControl {
 				t.Errorf("request %v %v", req.h, req.ce)
 			}
@@ -131,7 +132,8 @@ func TestVIT_4_2_Caller(t *testing.T) {
 			t.Errorf("%v", req.h)
 		}
 		ce := ceOf(reliableAll, "x", "caller")
-		b := p.bytes(vitcpwire.Header{Type: vitcpwire.ConnectAccept, Flags: vitcpwire.EndOfMessage}, &ce, nil, []byte("security"))
+		b := p.bytes(vitcpwire.Header{Type: vitcpwire.ConnectAccept, Flags: vitcpwire.EndOfMessage},
+			&ce, nil, []byte("security"))
 		b = append(b, p.bytes(vitcpwire.Header{Type: vitcpwire.Send, Flags: vitcpwire.EndOfMessage, Number: 1}, nil, nil, nil)...)
 		p.raw(b)
 		must(t, <-done)
@@ -290,7 +292,8 @@ func TestVIT_4_3_Called(t *testing.T) {
 			}
 		}
 		ra := req.RemoteAttributes()
-		if ra.Reliability != vi.ReliableReception || !ra.EnableRDMAWrite || !ra.EnableRDMARead || !ra.FlowControl || ra.MaxTransferSize != 9000 || ra.ReadWindow != 4 {
+		if ra.Reliability != vi.ReliableReception || !ra.EnableRDMAWrite || !ra.EnableRDMARead ||
+			!ra.FlowControl || ra.MaxTransferSize != 9000 || ra.ReadWindow != 4 {
 			t.Errorf("attributes %+v", ra)
 		}
 		if string(req.Remote().Discriminator) != "probe" || string(req.Local().Discriminator) != "vi" {
@@ -303,7 +306,8 @@ func TestVIT_4_3_Called(t *testing.T) {
 		}
 		r.mu.Unlock()
 		x := p.recv()
-		if x.h.Type != vitcpwire.ConnectAccept || x.ce.Calling != disc("vi") || x.ce.Called != disc("probe") || x.ce.MTU != 5000 || x.ce.ReadWindow != 3 ||
+		if x.h.Type != vitcpwire.ConnectAccept || x.ce.Calling != disc("vi") ||
+			x.ce.Called != disc("probe") || x.ce.MTU != 5000 || x.ce.ReadWindow != 3 ||
 			x.ce.Attributes != vitcpwire.Reliable|vitcpwire.RDMARead|vitcpwire.FlowControl || x.h.Posted != 4 {
 			t.Errorf("accept %v %v", x.h, x.ce)
 		}
@@ -409,7 +413,8 @@ func TestVIT_4_3_AcceptFails(t *testing.T) {
 			d := n.Device().(*device)
 			d.mu.Lock()
 			defer d.mu.Unlock()
-			if len(d.pending) > 0 || len(provider.perPeer) > 1 || provider.perPeer[loopback] > 0 || len(provider.links) > 0 {
+			if len(d.pending) > 0 || len(provider.perPeer) > 1 || provider.perPeer[loopback] > 0 ||
+				len(provider.links) > 0 {
 				t.Errorf("left behind: %v, %d links", provider.perPeer, len(provider.links))
 			}
 		})

@@ -26,7 +26,8 @@ func TestHMAC(t *testing.T) {
 	now := t0
 	clock := func() time.Time { return now }
 	key := []byte("0123456789abcdef")
-	c := Call{Caller: netip.MustParseAddr("10.0.0.1"), Callee: netip.MustParseAddr("10.0.0.2"), Calling: []byte("a"), Called: []byte("b")}
+	c := Call{Caller: netip.MustParseAddr("10.0.0.1"), Callee: netip.MustParseAddr("10.0.0.2"),
+		Calling: []byte("a"), Called: []byte("b")}
 	sign := func() []byte {
 		b, err := (&HMAC{Key: key, Now: clock}).Sign(c, []byte("hello"))
 		must(t, err)
@@ -178,8 +179,9 @@ func certificate(t testing.TB) (tls.Certificate, *x509.CertPool) {
 func TestTLS(t *testing.T) {
 	cert, pool := certificate(t)
 	cfg := Config{
-		TLSListen: &tls.Config{Certificates: []tls.Certificate{cert}, ClientCAs: pool, ClientAuth: tls.RequireAndVerifyClientCert},
-		TLSDial:   &tls.Config{Certificates: []tls.Certificate{cert}, RootCAs: pool},
+		TLSListen: &tls.Config{Certificates: []tls.Certificate{cert}, ClientCAs: pool,
+			ClientAuth: tls.RequireAndVerifyClientCert},
+		TLSDial: &tls.Config{Certificates: []tls.Certificate{cert}, RootCAs: pool},
 	}
 	p := connectPair(t, cfg, reliableAll)
 	const size = 1 << 20
@@ -210,7 +212,8 @@ func TestTLS(t *testing.T) {
 		n := openNIC(t, openProvider(t, c))
 		w := newVI(t, n, reliableAll)
 		ctx, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
-		if _, err := w.ConnectRequest(ctx, n.addr("x"), p.nb.addr("server")); err == nil || errors.Is(err, vi.ErrNoMatch) {
+		if _, err := w.ConnectRequest(ctx, n.addr("x"), p.nb.addr("server")); err == nil ||
+			errors.Is(err, vi.ErrNoMatch) {
 			t.Errorf("%+v: %v", c.TLSDial, err)
 		}
 		cancel()
@@ -252,7 +255,8 @@ func TestLimits(t *testing.T) {
 		for range 3 {
 			ps = append(ps, dialProbe(t, n))
 		}
-		for end := time.Now().Add(patience); n.p.Stats().Incoming < 3 && time.Now().Before(end); time.Sleep(time.Millisecond) {
+		for end := time.Now().Add(patience); n.p.Stats().Incoming < 3 &&
+			time.Now().Before(end); time.Sleep(time.Millisecond) {
 		}
 		dialProbe(t, n).wantEndAny()
 		ps[0].nc.Close() // room again
@@ -326,7 +330,8 @@ func TestGrace(t *testing.T) {
 	m := openNIC(t, openProvider(t, Config{}))
 	v, w := newVI(t, n, reliableAll), newVI(t, m, reliableAll)
 	done := callVI(t, m, w, n.addr("late"), patience)
-	for end := time.Now().Add(patience); n.p.Stats().Incoming == 0 && time.Now().Before(end); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(patience); n.p.Stats().Incoming == 0 &&
+		time.Now().Before(end); time.Sleep(time.Millisecond) {
 	}
 	req, err := n.ConnectWait(testContext(t), n.addr("late"))
 	must(t, err)

@@ -428,7 +428,8 @@ func (l *link) refuseRead(head []byte, h vitcpwire.Header, job *readJob) {
 // of the peer. [V-22] An error code always comes with the number of its message. This side sends no
 // code without one. [VIT-3.1-ERR-2]
 func (l *link) putBare(b *frameio.Batch, typ vitcpwire.Type, f *fault) {
-	h := f.report(l.header(vitcpwire.Header{Type: typ, Flags: vitcpwire.EndOfMessage, Length: vitcpwire.HeaderLen, Number: l.tx.last}))
+	h := f.report(l.header(vitcpwire.Header{Type: typ, Flags: vitcpwire.EndOfMessage,
+		Length: vitcpwire.HeaderLen, Number: l.tx.last}))
 	l.dialect.AppendHeader(b.Header(vitcpwire.HeaderLen)[:0], h)
 }
 

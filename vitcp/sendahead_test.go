@@ -38,7 +38,8 @@ func TestSendsAhead(t *testing.T) {
 		var mems [][]byte
 		wantInto := bytes.Clone(into)
 		if round%4 == 3 { // a response comes between the segments
-			must(t, s.v.PostSend(vi.NewRDMARead(vi.RemoteSegment{}, segment(sink, 0, full-s.d.HeaderLen(vitcpwire.ReadResponse)))))
+			must(t, s.v.PostSend(vi.NewRDMARead(vi.RemoteSegment{},
+				segment(sink, 0, full-s.d.HeaderLen(vitcpwire.ReadResponse)))))
 			x := s.want(vitcpwire.ReadRequest)
 			body := fill(full - s.d.HeaderLen(vitcpwire.ReadResponse))
 			copy(wantInto, body)
@@ -150,7 +151,8 @@ func TestSendEndsSoon(t *testing.T) {
 			d := vi.NewRecv(segment(r, 0, full))
 			d.OnDone = func(d *vi.Descriptor) {
 				if d.Status().Err() != nil || int(d.Length) != n || !bytes.Equal(mem[:n], body) {
-					t.Errorf("%d segments: message %d: %v, %d bytes of %d, or others", segments, i, d.Status(), d.Length, n)
+					t.Errorf("%d segments: message %d: %v, %d bytes of %d, or others", segments,
+						i, d.Status(), d.Length, n)
 				}
 				clear(mem)
 			}

@@ -65,7 +65,8 @@ func TestDirect(t *testing.T) {
 				if err != nil || int(d.Length) != len(c.from) || !bytes.Equal(bb[:len(c.from)], c.from) {
 					t.Errorf("%s: %d bytes, %v", what, d.Length, err)
 				}
-				if imm := c.d.Control&vi.Immediate != 0; imm != (d.Status()&vi.StatusImmediate != 0) || imm && d.ImmediateData != c.d.ImmediateData {
+				if imm := c.d.Control&vi.Immediate != 0; imm != (d.Status()&vi.StatusImmediate != 0) ||
+					imm && d.ImmediateData != c.d.ImmediateData {
 					t.Errorf("%s: immediate data %d, %v", what, d.ImmediateData, d.Status())
 				}
 			}

@@ -179,7 +179,8 @@ func TestVIT_4_3(t *testing.T) {
 	// Without a time limit the machine waits for a request forever.
 	p := &passive{}
 	p.tcpAccepted(t0)
-	if steps := p.timer(t0.Add(1000 * time.Hour)); len(steps) != 0 || p.state != passiveIncoming || !p.wakeAt().IsZero() {
+	if steps := p.timer(t0.Add(1000 * time.Hour)); len(steps) != 0 || p.state != passiveIncoming ||
+		!p.wakeAt().IsZero() {
 		t.Errorf("without a limit: %v, %v, wakes at %v", steps, p.state, p.wakeAt())
 	}
 }
@@ -196,7 +197,8 @@ func disc(s string) vitcpwire.Discriminator {
 // [V-33] [V-34]
 func TestVIT_4(t *testing.T) {
 	late := t0.Add(time.Minute)
-	me, lower, higher := netip.MustParseAddrPort("10.0.0.9:3936"), netip.MustParseAddrPort("10.0.0.8:1"), netip.MustParseAddrPort("10.0.0.10:1")
+	me, lower, higher := netip.MustParseAddrPort("10.0.0.9:3936"), netip.MustParseAddrPort("10.0.0.8:1"),
+		netip.MustParseAddrPort("10.0.0.10:1")
 	in := func(remote netip.AddrPort, mismatch bool) func(*peer) []setupStep {
 		return func(p *peer) []setupStep {
 			return p.incoming(incomingRequest{conn: 7, local: me, remote: remote, mismatch: mismatch})
@@ -340,7 +342,8 @@ func TestVIT_4_Order(t *testing.T) {
 		p := &peer{local: disc(v.disc), remote: disc(v.rdisc), fromPort: v.port}
 		got := p.order(incomingRequest{local: v.local, remote: v.remote})
 		if got < 0 != (v.want < 0) || got > 0 != (v.want > 0) {
-			t.Errorf("%v %q port %d against %v %q: %d, want %d", v.local, v.disc, v.port, v.remote, v.rdisc, got, v.want)
+			t.Errorf("%v %q port %d against %v %q: %d, want %d", v.local, v.disc, v.port,
+				v.remote, v.rdisc, got, v.want)
 		}
 	}
 }

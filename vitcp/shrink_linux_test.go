@@ -42,7 +42,8 @@ func TestShrinkingFile(t *testing.T) {
 		post func(s *session, r *vi.Region)
 	}{
 		"RDMA Read": {vitcpwire.ReadResponse, vitcpwire.ProtectionError, func(s *session, r *vi.Region) {
-			s.message(vitcpwire.ReadRequest, &vitcpwire.RDMA{Address: r.Address(), Handle: uint32(r.Handle()), Length: size}, nil)
+			s.message(vitcpwire.ReadRequest,
+				&vitcpwire.RDMA{Address: r.Address(), Handle: uint32(r.Handle()), Length: size}, nil)
 		}},
 		"Send": {vitcpwire.Send, 0, func(s *session, r *vi.Region) {
 			s.post(1)
@@ -73,7 +74,8 @@ func TestShrinkingFile(t *testing.T) {
 						must(t, f.Truncate(0))
 					}
 				}
-				if last.h.Flags&vitcpwire.TransmitError == 0 || last.h.Error.VI() != c.code || got == size || (got == 0) != (when != "during") {
+				if last.h.Flags&vitcpwire.TransmitError == 0 || last.h.Error.VI() != c.code ||
+					got == size || (got == 0) != (when != "during") {
 					t.Errorf("after %d bytes: %v", got, last.h)
 				}
 				began := time.Now()

@@ -58,7 +58,8 @@ func control(nc net.Conn, f func(fd int) error) error {
 func hungUp(nc net.Conn) (ended, sent bool) {
 	control(nc, func(fd int) error {
 		var b [1]byte
-		n, _, err := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(fd), uintptr(unsafe.Pointer(&b)), 1, unix.MSG_PEEK|unix.MSG_DONTWAIT, 0, 0)
+		n, _, err := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(fd), uintptr(unsafe.Pointer(&b)),
+			1, unix.MSG_PEEK|unix.MSG_DONTWAIT, 0, 0)
 		sent = err == 0 && n > 0
 		ended = err == 0 && n == 0 || err != 0 && err != unix.EAGAIN && err != unix.EINTR
 		return nil

@@ -43,7 +43,8 @@ func TestTransfer_Send(t *testing.T) {
 					if err != nil || got != rd || int(got.Length) != n || !bytes.Equal(bb[:n], ba[:n]) {
 						t.Fatalf("length %d: got %d, %v", n, got.Length, err)
 					}
-					if imm := got.Status()&vi.StatusImmediate != 0; imm != (i%2 == 1) || imm && got.ImmediateData != uint32(i)<<28 {
+					if imm := got.Status()&vi.StatusImmediate != 0; imm != (i%2 == 1) ||
+						imm && got.ImmediateData != uint32(i)<<28 {
 						t.Errorf("immediate %v, %#x", imm, got.ImmediateData)
 					}
 					if got, err := waitSend(t, p.a); got != sd || err != nil || int(got.Length) != n {
@@ -70,7 +71,8 @@ func TestTransfer_RDMA(t *testing.T) {
 				must(t, p.b.PostRecv(vi.NewRecv()))
 				must(t, p.a.PostSend(vi.NewRDMAWrite(rb.Remote(0), segment(ra, 0, n/2), segment(ra, n/2, n-n/2)).WithImmediate(uint32(n))))
 				got, err := waitRecv(t, p.b)
-				if err != nil || got.Status()&vi.StatusOpMask != vi.StatusOpRemoteRDMAWrite || got.ImmediateData != uint32(n) || int(got.Length) != n {
+				if err != nil || got.Status()&vi.StatusOpMask != vi.StatusOpRemoteRDMAWrite ||
+					got.ImmediateData != uint32(n) || int(got.Length) != n {
 					t.Fatalf("length %d: %v, %v", n, got.Status(), err)
 				}
 				if !bytes.Equal(ba[:n], bb[:n]) || n < len(bb) && bb[n] != 0 {

@@ -82,7 +82,8 @@ func TestUnmappedWhileSending(t *testing.T) {
 		s := serveProbe(t, sessionOpts{attrs: reliableAll, ce: func(ce *vitcpwire.CE) { ce.MTU = 1 << 30 }})
 		mem, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
 		must(t, err)
-		r, err := s.n.RegisterPointer(unsafe.Pointer(unsafe.SliceData(mem)), size, vi.MemAttributes{Guarded: true, FaultBreaks: breaks})
+		r, err := s.n.RegisterPointer(unsafe.Pointer(unsafe.SliceData(mem)), size,
+			vi.MemAttributes{Guarded: true, FaultBreaks: breaks})
 		must(t, err)
 		must(t, s.v.PostSend(vi.NewRDMAWrite(vi.RemoteSegment{}, segment(r, 0, size))))
 		first := s.recv()
@@ -120,7 +121,8 @@ func TestUnmappedWhileDeregistering(t *testing.T) {
 	mem, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
 	must(t, err)
 	defer unix.Munmap(mem)
-	r, err := s.n.RegisterPointer(unsafe.Pointer(unsafe.SliceData(mem)), size, vi.MemAttributes{Guarded: true, FaultBreaks: true})
+	r, err := s.n.RegisterPointer(unsafe.Pointer(unsafe.SliceData(mem)), size,
+		vi.MemAttributes{Guarded: true, FaultBreaks: true})
 	must(t, err)
 	d := vi.NewRDMAWrite(vi.RemoteSegment{}, segment(r, 0, size))
 	must(t, s.v.PostSend(d))
@@ -136,7 +138,8 @@ func TestUnmappedWhileDeregistering(t *testing.T) {
 	go func() { freed <- s.n.DeregisterMem(r) }()
 	must(t, testkit.Await(t, "the end of all pins", freed))
 	s.wantEndAny()
-	if got, err := waitSend(t, s.v); got != d || err == nil || d.Status()&vi.StatusErrorMask != vi.StatusProtectionError {
+	if got, err := waitSend(t, s.v); got != d || err == nil ||
+		d.Status()&vi.StatusErrorMask != vi.StatusProtectionError {
 		t.Errorf("%v, %v", d.Status(), err)
 	}
 	waitState(t, s.v, vi.Error)
@@ -200,7 +203,8 @@ func TestUnmappedWhileSharing(t *testing.T) {
 		mem, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
 		must(t, err)
 		defer unix.Munmap(mem)
-		r, err := p.a.NIC().RegisterPointer(unsafe.Pointer(unsafe.SliceData(mem)), size, vi.MemAttributes{Guarded: true, FaultBreaks: true})
+		r, err := p.a.NIC().RegisterPointer(unsafe.Pointer(unsafe.SliceData(mem)), size,
+			vi.MemAttributes{Guarded: true, FaultBreaks: true})
 		must(t, err)
 		sink, err := p.b.NIC().RegisterMem(make([]byte, size), vi.MemAttributes{EnableRDMAWrite: true})
 		must(t, err)

@@ -43,7 +43,8 @@ func callWildcard(ctx context.Context, nic *vi.NIC, to netip.AddrPort, d string)
 	if err != nil {
 		return err
 	}
-	_, err = v.ConnectRequest(ctx, vi.Address{Host: nic.Query().LocalAddress, Discriminator: []byte("me")}, vi.IPAddress(to, d))
+	_, err = v.ConnectRequest(ctx, vi.Address{Host: nic.Query().LocalAddress, Discriminator: []byte("me")},
+		vi.IPAddress(to, d))
 	return err
 }
 
@@ -96,7 +97,8 @@ func TestWildcardOneAddress(t *testing.T) {
 	if err := callWildcard(testContext(t), caller, netip.AddrPortFrom(loopback, own.Port()), "x"); !errors.Is(err, vi.ErrNoMatch) {
 		t.Errorf("at %v: %v", loopback, err)
 	}
-	if err := callWildcard(testContext(t), caller, netip.AddrPortFrom(other, own.Port()), "x"); err == nil || errors.Is(err, vi.ErrNoMatch) {
+	if err := callWildcard(testContext(t), caller, netip.AddrPortFrom(other, own.Port()), "x"); err == nil ||
+		errors.Is(err, vi.ErrNoMatch) {
 		t.Errorf("at %v: %v, want a reject", other, err)
 	}
 	cancel()
@@ -132,7 +134,8 @@ func TestWildcardPeer(t *testing.T) {
 	must(t, err)
 	vb := newVI(t, b, reliableAll)
 	other := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 2}), own.Port())
-	must(t, va.ConnectPeerRequest(vi.Address{Host: a.Query().LocalAddress, Discriminator: []byte("a")}, b.addr("b"), patience))
+	must(t, va.ConnectPeerRequest(vi.Address{Host: a.Query().LocalAddress, Discriminator: []byte("a")},
+		b.addr("b"), patience))
 	must(t, vb.ConnectPeerRequest(b.addr("b"), vi.IPAddress(other, "a"), patience))
 	for _, v := range []*vi.VI{va, vb} {
 		if _, err := v.ConnectPeerWait(testContext(t)); err != nil {

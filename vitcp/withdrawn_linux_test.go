@@ -17,7 +17,8 @@ func TestVIT_4_CancelledPeer(t *testing.T) {
 	n := openNIC(t, openProvider(t, Config{}))
 	c := listenProbe(t)
 	v := newVI(t, n, reliableAll)
-	must(t, v.ConnectPeerRequest(n.addr("me"), c.addr("x"), 0)) // this side's address is lower, so the peer's request would be accepted
+	// this side's address is lower, so the peer's request would be accepted
+	must(t, v.ConnectPeerRequest(n.addr("me"), c.addr("x"), 0))
 	p := c.take()
 	p.want(vitcpwire.ConnectRequest)
 

@@ -113,7 +113,8 @@ func vipl_go_connect_accept(ch, h C.uintptr_t) C.int {
 	}
 	err := c.r.Accept(context.Background(), e.v)
 	switch viplcode.Of(err) {
-	case viplcode.InvalidReliabilityLevel, viplcode.InvalidMTU, viplcode.InvalidState, viplcode.InvalidQoS, viplcode.InvalidParameter:
+	case viplcode.InvalidReliabilityLevel, viplcode.InvalidMTU, viplcode.InvalidState,
+		viplcode.InvalidQoS, viplcode.InvalidParameter:
 	default:
 		disown(c.nic, &conns, c.h)
 	}

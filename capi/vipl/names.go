@@ -67,7 +67,8 @@ func (n *nic) byName(name string, index int) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		if host = n.form(host); host == nil || slices.ContainsFunc(seen, func(b []byte) bool { return string(b) == string(host) }) {
+		if host = n.form(host); host == nil ||
+			slices.ContainsFunc(seen, func(b []byte) bool { return string(b) == string(host) }) {
 			continue
 		}
 		if len(seen) == index {

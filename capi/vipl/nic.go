@@ -77,7 +77,8 @@ func vipl_go_open_nic(name *C.char, out *C.uintptr_t) C.int {
 		complain("%v", err)
 		return code(vi.ErrResource)
 	}
-	n := &nic{name: text(name), regions: make(map[uint32]*vi.Region), tags: make(map[*vi.Ptag]handle), children: make(map[handle]func())}
+	n := &nic{name: text(name), regions: make(map[uint32]*vi.Region), tags: make(map[*vi.Ptag]handle),
+		children: make(map[handle]func())}
 	if n.n, n.place, err = o.Open(n.name); err == nil {
 		n.attrs = n.n.Query()
 		n.addr = C.CBytes(n.attrs.LocalAddress)

@@ -116,7 +116,8 @@ func vipl_go_error_callback(nh C.uintptr_t, context unsafe.Pointer, f C.vipl_err
 	}
 	n.n.ErrorCallback(func(d vi.ErrorDescriptor) {
 		v, at := errorObjects(d)
-		C.vipl_call_error(f, context, C.uintptr_t(n.h), C.uintptr_t(v), 0, at, C.uint64_t(d.OpCode), C.uint32_t(d.Resource), C.uint32_t(d.Code))
+		C.vipl_call_error(f, context, C.uintptr_t(n.h), C.uintptr_t(v), 0, at, C.uint64_t(d.OpCode),
+			C.uint32_t(d.Resource), C.uint32_t(d.Code))
 	})
 	return C.VIP_SUCCESS
 }

@@ -115,8 +115,8 @@ func (c jsonCase) runBad(t *testing.T, args []string) {
 	for _, key := range []string{`"error":"`, `"mistakes":[{`} {
 		reasons += strings.Count(lastLine(out), key)
 	}
-	if d, ok := all[len(all)-1].(map[string]any); reasons == 0 || ok && d["status"] != nil &&
-		d["status"] != float64(r.code) {
+	if d, ok := all[len(all)-1].(map[string]any); reasons == 0 ||
+		ok && d["status"] != nil && d["status"] != float64(r.code) {
 		t.Errorf("%q: exit %d, and the last document gives no reason or another status: %s", args, r.code, out)
 	}
 }

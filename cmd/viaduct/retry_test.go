@@ -52,8 +52,8 @@ func TestTimeout(t *testing.T) {
 		t.Run("ping -c "+count, func(t *testing.T) {
 			t.Parallel()
 			r := run(t, "ping", urls[0], "-c", count, "--timeout", "2s", "-q")
-			if r.code != want || !strings.Contains(r.stdout, "min/median") || want == 1 &&
-				!strings.Contains(r.last(), "not done after") {
+			if r.code != want || !strings.Contains(r.stdout, "min/median") ||
+				want == 1 && !strings.Contains(r.last(), "not done after") {
 				t.Errorf("exit %d, %q, %q", r.code, r.stdout, r.last())
 			}
 		})

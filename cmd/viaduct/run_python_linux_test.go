@@ -143,8 +143,8 @@ func TestRunSameHostFallback(t *testing.T) {
 					how = e.Path + " " + e.Why
 				}
 			}
-			if tc.why == "" && how != "pair " || tc.why != "" &&
-				(!strings.HasPrefix(how, "tcp ") || !strings.Contains(how, tc.why)) {
+			if tc.why == "" && how != "pair " ||
+				tc.why != "" && (!strings.HasPrefix(how, "tcp ") || !strings.Contains(how, tc.why)) {
 				t.Errorf("went by %q, want %q", how, tc.why)
 			}
 		})

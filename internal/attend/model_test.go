@@ -559,7 +559,8 @@ func (x *explorer) explore(start world) (worlds int, trace []string, why string)
 		}
 	}
 	if n := slices.Index(good, false); n >= 0 {
-		return len(all), path(int32(n)), "a wake-up is lost: something has arrived, and nothing that can happen reads it"
+		return len(all), path(int32(n)),
+			"a wake-up is lost: something has arrived, and nothing that can happen reads it"
 	}
 	return len(all), nil, ""
 }
@@ -599,7 +600,8 @@ func TestNoWakeUpIsLost(t *testing.T) {
 			n, trace, why := x.explore(start)
 			total += n
 			if why != "" {
-				t.Errorf("%s, from %v: %s after %d steps:\n%s", name, start.state, why, len(trace), strings.Join(trace, "\n"))
+				t.Errorf("%s, from %v: %s after %d steps:\n%s", name, start.state, why, len(trace),
+					strings.Join(trace, "\n"))
 			}
 		}
 	}

@@ -111,7 +111,8 @@ func (p *sharedPoller) add(a *Attention, from State, e Event) bool {
 		p.slots = append(p.slots, slot{})
 	}
 	n := p.free[len(p.free)-1]
-	ev := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLRDHUP | unix.EPOLLET, Fd: int32(n), Pad: int32(p.slots[n].generation)}
+	ev := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLRDHUP | unix.EPOLLET, Fd: int32(n),
+		Pad: int32(p.slots[n].generation)}
 	if !sock.EpollCtl(p.epfd, unix.EPOLL_CTL_ADD, a.src.FD(), &ev) {
 		p.closeSoonLocked()
 		return false

@@ -87,7 +87,8 @@ const (
 	events = iota
 )
 
-var eventNames = [events]string{"Start", "Reserve", "Arrival", "Contended", "Wait", "Left", "Quiet", "Busy", "Idle", "Close"}
+var eventNames = [events]string{"Start", "Reserve", "Arrival", "Contended", "Wait", "Left",
+	"Quiet", "Busy", "Idle", "Close"}
 
 func (e Event) String() string { return eventNames[e] }
 

@@ -26,7 +26,8 @@ func TestMatrix(t *testing.T) {
 	var d strings.Builder
 	d.WriteString("digraph attention {\n")
 	for _, a := range arrows {
-		fmt.Fprintf(&d, "\t%s -> %s [label=%q];\n", a.from, a.to, strings.TrimSuffix(fmt.Sprintf("%s / %s", a.on, a.do), " / "))
+		fmt.Fprintf(&d, "\t%s -> %s [label=%q];\n", a.from, a.to,
+			strings.TrimSuffix(fmt.Sprintf("%s / %s", a.on, a.do), " / "))
 	}
 	d.WriteString("}\n")
 	testkit.Golden(t, "arrows.dot", []byte(d.String()))

@@ -27,7 +27,8 @@ func TestUpdate(t *testing.T) {
 			want := crc32.Update(crc, tab.std, p)
 			at := int(rng.Uint64() % uint64(n+1))
 			if one, two := tab.Update(crc, p), tab.Update(tab.Update(crc, p[:at]), p[at:]); one != want || two != want {
-				t.Fatalf("polynomial %08x, %d bytes from %08x on: %08x, in two pieces %08x, want %08x", tab.std[128], n, crc, one, two, want)
+				t.Fatalf("polynomial %08x, %d bytes from %08x on: %08x, in two pieces %08x, want %08x",
+					tab.std[128], n, crc, one, two, want)
 			}
 		}
 	}

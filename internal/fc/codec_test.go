@@ -24,7 +24,8 @@ func TestFCFS_2_1(t *testing.T) {
 	wire := testkit.Hex(frameVector)
 	want := Frame{
 		Header: Header{RCtl: RCtlUnsolData, DID: 0x010201, SID: 0x010101, Type: TypeFCVI,
-			FCtl: FCtlFirstSeq | FCtlEndSeq | FCtlSeqInit | FCtlRelOffset | 2, SeqID: 5, DFCtl: DFCtlDev16, OXID: 5, RXID: Unassigned},
+			FCtl: FCtlFirstSeq | FCtlEndSeq | FCtlSeqInit | FCtlRelOffset | 2, SeqID: 5,
+			DFCtl: DFCtlDev16, OXID: 5, RXID: Unassigned},
 		Opt: wire[24:40], Payload: []byte("hello!"),
 	}
 	got, err := ParseFrame(wire)
@@ -43,7 +44,8 @@ func TestFCFS_2_1(t *testing.T) {
 		}
 	}
 	distinct := testkit.Hex("22 a1a2a3 b0 c1c2c3 58 d1d2d0 e1 00 f1f2 1112 1314 21222324")
-	h := Header{RCtl: 0x22, DID: 0xa1a2a3, CSCtl: 0xb0, SID: 0xc1c2c3, Type: 0x58, FCtl: 0xd1d2d0, SeqID: 0xe1, SeqCnt: 0xf1f2, OXID: 0x1112, RXID: 0x1314, Param: 0x21222324}
+	h := Header{RCtl: 0x22, DID: 0xa1a2a3, CSCtl: 0xb0, SID: 0xc1c2c3, Type: 0x58, FCtl: 0xd1d2d0,
+		SeqID: 0xe1, SeqCnt: 0xf1f2, OXID: 0x1112, RXID: 0x1314, Param: 0x21222324}
 	if b := h.Append(nil); !bytes.Equal(b, distinct) {
 		t.Errorf("appended %x, want %x", b, distinct)
 	}
@@ -152,7 +154,8 @@ func TestFCFS_2_6(t *testing.T) {
 
 // TestFCFS_2_7 checks the payloads of link services. [FCFS-2.7-1] [FCFS-2.7-5]
 func TestFCFS_2_7(t *testing.T) {
-	l := Login{Cmd: ELSPLOGI, VersionHigh: 0x20, VersionLow: 0x20, BBCredit: 16, Features: 0x8002, RxSize: 2112, Word3: 0x00FF00FF, EDTOV: 2000,
+	l := Login{Cmd: ELSPLOGI, VersionHigh: 0x20, VersionLow: 0x20, BBCredit: 16, Features: 0x8002,
+		RxSize: 2112, Word3: 0x00FF00FF, EDTOV: 2000,
 		PortName: 0x2100020000000001, NodeName: 0x2000020000000001}
 	l.Class[2] = ClassParams{Options: ClassValid, RxSize: 2112, Concurrent: 255, OpenSeqs: 1}
 	b := l.Append(nil)
@@ -205,7 +208,8 @@ func TestFCFS_2_7(t *testing.T) {
 func TestFCVI_7_5(t *testing.T) {
 	wire := testkit.Hex(`54000000 04 010101 03 000000  2100020000000001 2000020000000001 0000000000000000 0000000000000000
 		000000000000000000000000c0000201  000000000000000000000000c0000202`)
-	want := FARP{Cmd: ELSFARPReq, Match: FARPMatchIP, Flags: 3, ReqID: 0x010101, ReqPortName: 0x2100020000000001, ReqNode: 0x2000020000000001,
+	want := FARP{Cmd: ELSFARPReq, Match: FARPMatchIP, Flags: 3, ReqID: 0x010101,
+		ReqPortName: 0x2100020000000001, ReqNode: 0x2000020000000001,
 		ReqIP: FARPIP(netip.MustParseAddr("192.0.2.1")), RespIP: FARPIP(netip.MustParseAddr("192.0.2.2"))}
 	got, n, err := ParseFARP(wire)
 	if err != nil || n != FARPLen || got != want {
@@ -253,7 +257,8 @@ func TestFCVI_7_6(t *testing.T) {
 		t.Errorf("FCP in %x", m)
 	}
 	var ids []Addr
-	if err := ParseIDList(testkit.Hex("00010100 80010200"), func(a Addr) { ids = append(ids, a) }); err != nil || len(ids) != 2 || ids[1] != 0x010200 {
+	if err := ParseIDList(testkit.Hex("00010100 80010200"), func(a Addr) { ids = append(ids, a) }); err != nil ||
+		len(ids) != 2 || ids[1] != 0x010200 {
 		t.Errorf("%v, %v", ids, err)
 	}
 	if err := ParseIDList(testkit.Hex("00010100"), func(Addr) {}); err != io.ErrUnexpectedEOF {
@@ -309,8 +314,9 @@ func FuzzELS(f *testing.F) {
 		p.LinkUp(0, LinkInfo{Loop: true, ALPA: 1})
 		for _, rctl := range []RCtl{RCtlELSReq, RCtlELSReply, RCtlABTS, RCtlBAAcc, RCtlACK1} {
 			for _, did := range []Addr{1, AddrBroadcast, AddrFPort} {
-				p.Receive(1, &Frame{SOF: SOFi3, EOF: EOFt, Payload: b, Header: Header{RCtl: rctl, DID: did, SID: 2, Type: TypeELS,
-					FCtl: FCtlFirstSeq | FCtlEndSeq | FCtlSeqInit, OXID: ServiceOXID}})
+				p.Receive(1, &Frame{SOF: SOFi3, EOF: EOFt, Payload: b,
+					Header: Header{RCtl: rctl, DID: did, SID: 2, Type: TypeELS,
+						FCtl: FCtlFirstSeq | FCtlEndSeq | FCtlSeqInit, OXID: ServiceOXID}})
 			}
 		}
 		p.Tick(DefaultRATOV * 3)
@@ -336,7 +342,8 @@ func TestPortDrops(t *testing.T) {
 	p := NewNPort(PortConfig{PortName: 1, NodeName: 2}, discard{})
 	p.LinkUp(0, LinkInfo{Loop: true, ALPA: 1})
 	for _, e := range []EOF{EOFni, EOFa, EOFdti, EOFrti} {
-		p.Receive(1, &Frame{SOF: SOFi3, EOF: e, Payload: AppendCmd(nil, ELSECHO), Header: Header{RCtl: RCtlELSReq, DID: 1, SID: 2, Type: TypeELS, FCtl: FCtlEndSeq}})
+		p.Receive(1, &Frame{SOF: SOFi3, EOF: e, Payload: AppendCmd(nil, ELSECHO),
+			Header: Header{RCtl: RCtlELSReq, DID: 1, SID: 2, Type: TypeELS, FCtl: FCtlEndSeq}})
 	}
 	if s := p.Stats(); s.BadEOF != 4 || s.SentFrames != 0 {
 		t.Errorf("%+v", s)

@@ -330,7 +330,8 @@ func ParseRTVAcc(b []byte) (r RTVAcc, n int, err error) {
 	if len(b) < RTVAccLen {
 		return r, 0, io.ErrUnexpectedEOF
 	}
-	return RTVAcc{binary.BigEndian.Uint32(b[4:]), binary.BigEndian.Uint32(b[8:]), binary.BigEndian.Uint32(b[12:])}, RTVAccLen, nil
+	return RTVAcc{binary.BigEndian.Uint32(b[4:]), binary.BigEndian.Uint32(b[8:]), binary.BigEndian.Uint32(b[12:])},
+		RTVAccLen, nil
 }
 
 // These are the functions of SCR.

@@ -126,7 +126,8 @@ func (p *NPort) receiveFARPReply(now Time, f *Frame) {
 	}
 	for _, s := range p.farps {
 		q := &s.req
-		if a.Match != q.Match || a.ReqID != p.id || a.ReqPortName != q.ReqPortName || a.ReqNode != q.ReqNode || a.ReqIP != q.ReqIP {
+		if a.Match != q.Match || a.ReqID != p.id || a.ReqPortName != q.ReqPortName ||
+			a.ReqNode != q.ReqNode || a.ReqIP != q.ReqIP {
 			continue
 		}
 		if a.RespID != f.SID || f.SID == 0 || f.SID.WellKnown() || a.RespPortName == 0 {

@@ -178,7 +178,8 @@ func (f *Frame) CloneTo(dst *Frame, buf []byte) []byte {
 // String describes f in one line, for logs and failing tests.
 func (f *Frame) String() string {
 	return fmt.Sprintf("%v %v>%v %v %v ox=%04x rx=%04x seq=%02x cnt=%d f_ctl=%06x param=%08x df=%02x len=%d %v",
-		f.SOF, f.SID, f.DID, f.Type, f.RCtl, f.OXID, f.RXID, f.SeqID, f.SeqCnt, uint32(f.FCtl), f.Param, f.DFCtl, f.DataLen(), f.EOF)
+		f.SOF, f.SID, f.DID, f.Type, f.RCtl, f.OXID, f.RXID, f.SeqID, f.SeqCnt, uint32(f.FCtl),
+		f.Param, f.DFCtl, f.DataLen(), f.EOF)
 }
 
 // LogValue describes f for structured logs.

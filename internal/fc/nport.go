@@ -208,7 +208,8 @@ func NewNPort(cfg PortConfig, out Sender) *NPort {
 	}
 	p := &NPort{
 		cfg: cfg, out: out, edtov: cfg.EDTOV, ratov: cfg.RATOV,
-		remotes: map[Addr]*Remote{}, exch: map[uint16]*exchange{}, logoAt: map[Addr]Time{}, aborts: map[abortKey]*abort{}, p2pOX: Unassigned,
+		remotes: map[Addr]*Remote{}, exch: map[uint16]*exchange{}, logoAt: map[Addr]Time{},
+		aborts: map[abortKey]*abort{}, p2pOX: Unassigned,
 		nextOX: ServiceOXID + cfg.OXSeed%0x7000,
 	}
 	for _, a := range cfg.IPs {

@@ -48,7 +48,8 @@ const (
 )
 
 func newLab(t *testing.T, change func(*PortConfig)) *lab {
-	cfg := PortConfig{PortName: ownPort, NodeName: ownNode, IPs: []netip.Addr{netip.MustParseAddr("10.0.0.5"), netip.MustParseAddr("10.0.0.6")}}
+	cfg := PortConfig{PortName: ownPort, NodeName: ownNode,
+		IPs: []netip.Addr{netip.MustParseAddr("10.0.0.5"), netip.MustParseAddr("10.0.0.6")}}
 	if change != nil {
 		change(&cfg)
 	}
@@ -104,7 +105,8 @@ func (l *lab) wait(d time.Duration) {
 // receive delivers a request of another port.
 func (l *lab) receive(from, to Addr, payload []byte, ox uint16) {
 	l.Receive(l.now, &Frame{SOF: SOFi3, EOF: EOFt, Payload: payload, Header: Header{
-		RCtl: RCtlELSReq, DID: to, SID: from, Type: TypeELS, FCtl: FCtlFirstSeq | FCtlEndSeq | FCtlSeqInit, OXID: ox, RXID: Unassigned}})
+		RCtl: RCtlELSReq, DID: to, SID: from, Type: TypeELS, FCtl: FCtlFirstSeq | FCtlEndSeq | FCtlSeqInit,
+		OXID: ox, RXID: Unassigned}})
 }
 
 // answer delivers the answer to a request of this port.
@@ -116,7 +118,8 @@ func (l *lab) answerTo(f Frame, to Addr, payload []byte) {
 		rctl = RCtlSolControl
 	}
 	l.Receive(l.now, &Frame{SOF: SOFi3, EOF: EOFt, Payload: payload, Header: Header{
-		RCtl: rctl, DID: to, SID: f.DID, Type: f.Type, FCtl: FCtlExchResponder | FCtlLastSeq | FCtlEndSeq, SeqID: f.SeqID, OXID: f.OXID, RXID: f.RXID}})
+		RCtl: rctl, DID: to, SID: f.DID, Type: f.Type, FCtl: FCtlExchResponder | FCtlLastSeq | FCtlEndSeq,
+		SeqID: f.SeqID, OXID: f.OXID, RXID: f.RXID}})
 }
 
 var (
@@ -129,7 +132,8 @@ var (
 
 // login returns the service parameters of another port.
 func login(cmd ELSCmd, port, node WWN, features uint16) []byte {
-	l := Login{Cmd: cmd, VersionHigh: 0x20, VersionLow: 0x20, Features: features, RxSize: 2112, PortName: port, NodeName: node}
+	l := Login{Cmd: cmd, VersionHigh: 0x20, VersionLow: 0x20, Features: features, RxSize: 2112,
+		PortName: port, NodeName: node}
 	l.Class[1] = ClassParams{Options: 0x8000, RxSize: 2112, EECredit: 3}
 	l.Class[2] = ClassParams{Options: 0x8800, RxSize: 2112}
 	return l.Append(nil)
@@ -303,7 +307,8 @@ func TestPointToPoint(t *testing.T) {
 		f := l.one()
 		l.answer(f, login(0x02, other, peerNode, 0))
 		if l.Topology() != PointToPoint || !l.InOrder() || l.HasDirectory() || l.RATOV() != 2*l.EDTOV() {
-			t.Errorf("%v, in order %v, directory %v, R_A_TOV %v", l.Topology(), l.InOrder(), l.HasDirectory(), l.RATOV())
+			t.Errorf("%v, in order %v, directory %v, R_A_TOV %v", l.Topology(), l.InOrder(),
+				l.HasDirectory(), l.RATOV())
 		}
 		return l
 	}
@@ -429,7 +434,8 @@ func TestPrivateLoop(t *testing.T) {
 		l.LinkUp(0, info)
 		l.silent("alone on the loop")
 		if l.State() != Online || l.Topology() != PrivateLoop || l.ID() != 0x10 || !l.InOrder() || l.HasDirectory() {
-			t.Errorf("%v on %v at %v, in order %v, directory %v", l.State(), l.Topology(), l.ID(), l.InOrder(), l.HasDirectory())
+			t.Errorf("%v on %v at %v, in order %v, directory %v", l.State(), l.Topology(), l.ID(),
+				l.InOrder(), l.HasDirectory())
 		}
 		return l, l.loginPeer(0x20)
 	}
@@ -584,8 +590,10 @@ func TestFabricAgain(t *testing.T) {
 				t.Errorf("%s: %+v, %v, in place of the login's own address and name", c.name, x, err)
 			}
 		}
-		if l.State() != Online || l.ID() != c.id || r.Ready() != c.same || (len(l.resumed) == 1) != c.same || (len(l.out) == 1) == c.same {
-			t.Errorf("%s: %v at %v, ready %v, resumed %v, out %v", c.name, l.State(), l.ID(), r.Ready(), l.resumed, l.out)
+		if l.State() != Online || l.ID() != c.id || r.Ready() != c.same ||
+			(len(l.resumed) == 1) != c.same || (len(l.out) == 1) == c.same {
+			t.Errorf("%s: %v at %v, ready %v, resumed %v, out %v", c.name, l.State(), l.ID(),
+				r.Ready(), l.resumed, l.out)
 		}
 	}
 }
@@ -646,7 +654,8 @@ func TestStateChange(t *testing.T) {
 			} else {
 				l.expect("answered", sent, c.logo...)
 			}
-			if r.LoggedIn() == c.out || r.Ready() == c.out || (len(l.resumed) == 1) == c.out || (len(l.out) == 1) != c.out {
+			if r.LoggedIn() == c.out || r.Ready() == c.out || (len(l.resumed) == 1) == c.out ||
+				(len(l.out) == 1) != c.out {
 				t.Errorf("logged in %v, ready %v, resumed %v, out %v", r.LoggedIn(), r.Ready(), l.resumed, l.out)
 			}
 			if !c.out {
@@ -787,8 +796,9 @@ func TestABTS(t *testing.T) {
 		return o
 	}
 	ba := func(l *lab, rctl RCtl, payload []byte) {
-		l.Receive(l.now, &Frame{SOF: SOFi3, EOF: EOFt, Payload: payload, Header: Header{RCtl: rctl, DID: l.ID(), SID: peerID, Type: TypeBLS,
-			FCtl: FCtlExchResponder | FCtlLastSeq | FCtlEndSeq, SeqID: 0x9A, OXID: 0x1234, RXID: 0x5678}})
+		l.Receive(l.now, &Frame{SOF: SOFi3, EOF: EOFt, Payload: payload,
+			Header: Header{RCtl: rctl, DID: l.ID(), SID: peerID, Type: TypeBLS,
+				FCtl: FCtlExchResponder | FCtlLastSeq | FCtlEndSeq, SeqID: 0x9A, OXID: 0x1234, RXID: 0x5678}})
 	}
 	for _, responder := range []bool{false, true} {
 		l, r := onFabric(t, false, nil)
@@ -800,7 +810,8 @@ func TestABTS(t *testing.T) {
 		if responder {
 			want = "81 010200 00 010100 00 890000 9a 00 0000 1234 5678 00000000"
 		}
-		if got := f.Header.Append(nil); !bytes.Equal(got, testkit.Hex(want)) || f.SOF != SOFi3 || f.EOF != EOFt || len(f.Payload) != 0 {
+		if got := f.Header.Append(nil); !bytes.Equal(got, testkit.Hex(want)) || f.SOF != SOFi3 ||
+			f.EOF != EOFt || len(f.Payload) != 0 {
 			t.Errorf("%v %v %x, want %s", f.SOF, f.EOF, got, want)
 		}
 		if again := abort(l, r, responder); again.calls != 1 || again.accepted {
@@ -849,7 +860,9 @@ func TestABTS(t *testing.T) {
 	t.Run("class 2", func(t *testing.T) { // the frames of the exchange are not sent again
 		l, r := onFabric(t, false, func(c *PortConfig) { c.Class2 = true })
 		for _, ox := range []uint16{0x1234, 0x1235} {
-			l.NPort.Send(l.now, r, Class2, true, &Frame{Header: Header{RCtl: RCtlUnsolData, Type: TypeFCVI, FCtl: FCtlFirstSeq | FCtlLastSeq | FCtlEndSeq, OXID: ox}})
+			l.NPort.Send(l.now, r, Class2, true,
+				&Frame{Header: Header{RCtl: RCtlUnsolData, Type: TypeFCVI,
+					FCtl: FCtlFirstSeq | FCtlLastSeq | FCtlEndSeq, OXID: ox}})
 		}
 		abort(l, r, false)
 		l.take()
@@ -868,7 +881,8 @@ func TestRun(t *testing.T) {
 		for _, first := range []bool{true, false} {
 			l, r := onFabric(t, false, func(c *PortConfig) { c.Class2 = true })
 			r.credit = 10
-			f := Frame{Header: Header{RCtl: RCtlUnsolData, Type: TypeFCVI, FCtl: FCtlFirstSeq | FCtlRelOffset, SeqID: 7, SeqCnt: 5, OXID: 3, RXID: Unassigned, Param: 100}}
+			f := Frame{Header: Header{RCtl: RCtlUnsolData, Type: TypeFCVI,
+				FCtl: FCtlFirstSeq | FCtlRelOffset, SeqID: 7, SeqCnt: 5, OXID: 3, RXID: Unassigned, Param: 100}}
 			before := l.Stats().SentFrames
 			if !l.SendRun(l.now, r, class, first, &f, 4, data) {
 				t.Fatal("not sent")
@@ -890,9 +904,12 @@ func TestRun(t *testing.T) {
 				if class == Class2 {
 					fctl |= 0x001000 // ACK_1
 				}
-				want := Header{RCtl: RCtlUnsolData, DID: peerID, SID: ownID, Type: TypeFCVI, FCtl: fctl, SeqID: 7, SeqCnt: uint16(5 + i), OXID: 3, RXID: Unassigned, Param: uint32(100 + 4*i)}
-				if got.Header != want || got.SOF != sof || got.EOF != EOFn || string(got.Payload) != string(data[4*i:4*i+4]) {
-					t.Errorf("class %d, frame %d: %v %v %+v %q\nwant %v EOFn %+v", class, i, got.SOF, got.EOF, got.Header, got.Payload, sof, want)
+				want := Header{RCtl: RCtlUnsolData, DID: peerID, SID: ownID, Type: TypeFCVI,
+					FCtl: fctl, SeqID: 7, SeqCnt: uint16(5 + i), OXID: 3, RXID: Unassigned, Param: uint32(100 + 4*i)}
+				if got.Header != want || got.SOF != sof || got.EOF != EOFn ||
+					string(got.Payload) != string(data[4*i:4*i+4]) {
+					t.Errorf("class %d, frame %d: %v %v %+v %q\nwant %v EOFn %+v", class, i,
+						got.SOF, got.EOF, got.Header, got.Payload, sof, want)
 				}
 			}
 			l.LinkDown(l.now)
@@ -909,7 +926,9 @@ func TestRun(t *testing.T) {
 func TestCredit(t *testing.T) {
 	l, r := onFabric(t, false, func(c *PortConfig) { c.Class2 = true })
 	for i := range uint16(5) {
-		l.NPort.Send(l.now, r, Class2, true, &Frame{Header: Header{RCtl: RCtlUnsolData, Type: TypeFCVI, FCtl: FCtlFirstSeq | FCtlLastSeq | FCtlEndSeq, OXID: i}})
+		l.NPort.Send(l.now, r, Class2, true,
+			&Frame{Header: Header{RCtl: RCtlUnsolData, Type: TypeFCVI,
+				FCtl: FCtlFirstSeq | FCtlLastSeq | FCtlEndSeq, OXID: i}})
 	}
 	for _, want := range []int{3, 1, 1, 0, 0} {
 		sent := l.take()
@@ -917,8 +936,10 @@ func TestCredit(t *testing.T) {
 			t.Fatalf("%d frames, want %d", len(sent), want)
 		}
 		h := r.out[0].f.Header
-		l.Receive(l.now, &Frame{SOF: SOFn2, EOF: EOFt, Header: Header{RCtl: RCtlACK1, DID: ownID, SID: peerID, Type: TypeBLS, FCtl: FCtlExchResponder | FCtlSeqRecipient,
-			OXID: h.OXID, SeqID: h.SeqID, SeqCnt: h.SeqCnt, RXID: h.RXID, Param: 1}})
+		l.Receive(l.now, &Frame{SOF: SOFn2, EOF: EOFt,
+			Header: Header{RCtl: RCtlACK1, DID: ownID, SID: peerID, Type: TypeBLS,
+				FCtl: FCtlExchResponder | FCtlSeqRecipient,
+				OXID: h.OXID, SeqID: h.SeqID, SeqCnt: h.SeqCnt, RXID: h.RXID, Param: 1}})
 	}
 }
 
@@ -943,8 +964,9 @@ func TestRefused(t *testing.T) {
 		{"too long", peerID, TypeFCVI, 516, SOFi2, 0x01130000, false, true},
 	} {
 		l, _ := onFabric(t, false, func(p *PortConfig) { p.Class2, p.RxSize = c.class, 512 })
-		l.Receive(l.now, &Frame{SOF: c.sof, EOF: EOFn, Payload: make([]byte, c.size), Header: Header{RCtl: RCtlUnsolData, DID: ownID, SID: c.from, Type: c.typ,
-			FCtl: FCtlFirstSeq | FCtlLastSeq | FCtlEndSeq, SeqID: 2, SeqCnt: 3, OXID: 4, RXID: 5}})
+		l.Receive(l.now, &Frame{SOF: c.sof, EOF: EOFn, Payload: make([]byte, c.size),
+			Header: Header{RCtl: RCtlUnsolData, DID: ownID, SID: c.from, Type: c.typ,
+				FCtl: FCtlFirstSeq | FCtlLastSeq | FCtlEndSeq, SeqID: 2, SeqCnt: 3, OXID: 4, RXID: 5}})
 		sent := l.take()
 		if c.want != 0 {
 			if len(sent) == 0 {
@@ -952,12 +974,14 @@ func TestRefused(t *testing.T) {
 				continue
 			}
 			f := sent[0]
-			if f.RCtl != 0xC2 || f.DID != c.from || f.Param != c.want || f.OXID != 4 || f.RXID != 5 || f.SeqID != 2 || f.SeqCnt != 3 {
+			if f.RCtl != 0xC2 || f.DID != c.from || f.Param != c.want || f.OXID != 4 ||
+				f.RXID != 5 || f.SeqID != 2 || f.SeqCnt != 3 {
 				t.Errorf("%s: %v with Parameter %08x, want %08x", c.name, f.String(), f.Param, c.want)
 			}
 			sent = sent[1:]
 		}
-		if logo := len(sent) == 1 && CmdOf(sent[0].Payload) == ELSLOGO && sent[0].DID == c.from; logo != c.logo || len(sent) > 1 {
+		if logo := len(sent) == 1 && CmdOf(sent[0].Payload) == ELSLOGO &&
+			sent[0].DID == c.from; logo != c.logo || len(sent) > 1 {
 			t.Errorf("%s: sent %v", c.name, show(sent))
 		}
 		if n := l.Stats().NotLoggedIn; (n == 1) != c.logo {
@@ -973,7 +997,8 @@ func TestFARPMatch(t *testing.T) {
 	first, second := FARPIP(netip.MustParseAddr("10.0.0.5")), FARPIP(netip.MustParseAddr("10.0.0.6"))
 	for match := range 256 {
 		for fits := range 8 { // bit mask of the three that match
-			q := FARP{Match: uint8(match), RespPortName: 1, RespNode: 1, RespIP: FARPIP(netip.MustParseAddr("10.0.0.9"))}
+			q := FARP{Match: uint8(match), RespPortName: 1, RespNode: 1,
+				RespIP: FARPIP(netip.MustParseAddr("10.0.0.9"))}
 			if fits&1 != 0 {
 				q.RespPortName = ownPort
 			}
@@ -1009,7 +1034,8 @@ func TestFARPOnce(t *testing.T) {
 	l, _ := onFabric(t, false, nil)
 	l.wait(time.Hour)
 	ask := func(from Addr, ox uint16) {
-		q := FARP{Cmd: ELSFARPReq, Match: FARPMatchPN, Flags: FARPInitReply, ReqID: from, ReqPortName: 9, RespPortName: ownPort}
+		q := FARP{Cmd: ELSFARPReq, Match: FARPMatchPN, Flags: FARPInitReply, ReqID: from,
+			ReqPortName: 9, RespPortName: ownPort}
 		l.receive(from, AddrBroadcast, q.Append(nil), ox)
 	}
 	for _, c := range []struct {
@@ -1044,7 +1070,8 @@ func TestFARPOnce(t *testing.T) {
 func TestFARPAnswer(t *testing.T) {
 	for flags := range uint8(4) {
 		l, _ := onFabric(t, false, nil)
-		q := FARP{Cmd: ELSFARPReq, Match: FARPMatchIP, Flags: flags, ReqID: 0x010300, ReqPortName: 9, ReqNode: 8, RespIP: l.ips[1]}
+		q := FARP{Cmd: ELSFARPReq, Match: FARPMatchIP, Flags: flags, ReqID: 0x010300, ReqPortName: 9,
+			ReqNode: 8, RespIP: l.ips[1]}
 		l.receive(0x010300, AddrBroadcast, q.Append(nil), 4)
 		var want []string
 		if flags&FARPInitReply != 0 {

@@ -286,7 +286,8 @@ func (p *NPort) verify(now Time, r *Remote) {
 		return
 	}
 	r.suspended, r.verifying = true, true
-	req := ADISC{Cmd: ELSADISC, PortName: p.cfg.PortName, NodeName: p.cfg.NodeName, ID: p.id, HardAddr: Addr(p.link.ALPA)}
+	req := ADISC{Cmd: ELSADISC, PortName: p.cfg.PortName, NodeName: p.cfg.NodeName, ID: p.id,
+		HardAddr: Addr(p.link.ALPA)}
 	p.request(now, r.Addr, TypeELS, req.Append(nil), 3, func(now Time, reply []byte, err error) {
 		r.verifying = false
 		if r.gone {

@@ -89,7 +89,8 @@ func (c *Chart) styles() []int {
 	for i, l := range c.Lines {
 		best := -1
 		for k, s := range chartStyles {
-			if strings.HasPrefix(l.Name, s.name) && !taken[k] && (best < 0 || len(s.name) > len(chartStyles[best].name)) {
+			if strings.HasPrefix(l.Name, s.name) && !taken[k] &&
+				(best < 0 || len(s.name) > len(chartStyles[best].name)) {
 				best = k
 			}
 		}
@@ -139,7 +140,8 @@ func (c *Chart) svg() []byte {
 		text(&b, x(i), bottom+18, "middle", "", t)
 	}
 	text(&b, (chartLeft+right)/2, bottom+38, "middle", "", fmt.Sprintf("%s (%s scale)", c.X, c.Scale))
-	fmt.Fprintf(&b, `<text class="axis" transform="translate(16,%.0f) rotate(-90)" text-anchor="middle">%s</text>`+"\n", bottom-chartPlot/2, escape(c.Y+" (logarithmic scale)"))
+	fmt.Fprintf(&b, `<text class="axis" transform="translate(16,%.0f) rotate(-90)" text-anchor="middle">%s</text>`+
+		"\n", bottom-chartPlot/2, escape(c.Y+" (logarithmic scale)"))
 	styles := c.styles()
 	for i, l := range c.Lines {
 		var path strings.Builder
@@ -188,7 +190,8 @@ func (c *Chart) bounds() (lo, hi float64) {
 }
 
 func mark(b *bytes.Buffer, style int, x, y float64) {
-	fmt.Fprintf(b, `<g class="mark c%d" transform="translate(%.1f,%.1f)">%s</g>`+"\n", style, x, y, chartStyles[style].mark)
+	fmt.Fprintf(b, `<g class="mark c%d" transform="translate(%.1f,%.1f)">%s</g>`+"\n", style, x,
+		y, chartStyles[style].mark)
 }
 
 func text(b *bytes.Buffer, x, y float64, anchor, class, s string) {

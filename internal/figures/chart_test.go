@@ -17,9 +17,13 @@ func drawings(t *testing.T) []Chart {
 		t.Fatal(len(r.Pictures), err)
 	}
 	return append(r.Pictures,
-		Chart{File: "wide", Title: "t", X: "x", Y: "y", Scale: Logarithmic, At: []float64{1, 10, 1e6}, Ticks: []string{"1", "10", "1e6"}, Lines: []Line{{"a", []float64{1e-3, 2, 1e4}}, {"gap", []float64{1, 0, 3}}}},
-		Chart{File: "one", Title: "t", X: "x", Y: "y", Scale: Odds, At: []float64{0.5}, Ticks: []string{"50"}, Lines: []Line{{"a", []float64{7}}}},
-		Chart{File: "none", Title: "t", X: "x", Y: "y", Scale: Logarithmic, At: []float64{1, 2}, Ticks: []string{"1", "2"}})
+		Chart{File: "wide", Title: "t", X: "x", Y: "y", Scale: Logarithmic, At: []float64{1, 10, 1e6},
+			Ticks: []string{"1", "10", "1e6"}, Lines: []Line{{"a", []float64{1e-3, 2, 1e4}},
+				{"gap", []float64{1, 0, 3}}}},
+		Chart{File: "one", Title: "t", X: "x", Y: "y", Scale: Odds, At: []float64{0.5},
+			Ticks: []string{"50"}, Lines: []Line{{"a", []float64{7}}}},
+		Chart{File: "none", Title: "t", X: "x", Y: "y", Scale: Logarithmic, At: []float64{1, 2},
+			Ticks: []string{"1", "2"}})
 }
 
 func number(s string) float64 { v, _ := strconv.ParseFloat(s, 64); return v }
@@ -111,7 +115,8 @@ func TestAxes(t *testing.T) {
 		for _, l := range p.Lines {
 			for i, v := range l.At {
 				if v > 0 {
-					xs, ys = append(xs, [2]float64{measure(p.At[i]), at[0][0]}), append(ys, [2]float64{math.Log2(v), at[0][1]})
+					xs, ys = append(xs, [2]float64{measure(p.At[i]), at[0][0]}),
+						append(ys, [2]float64{math.Log2(v), at[0][1]})
 					at = at[1:]
 				}
 			}

@@ -68,7 +68,8 @@ func replace(page []byte, begins, text string) ([]byte, error) {
 	head, rest, ok := bytes.Cut(page, []byte(begins))
 	_, tail, ok2 := bytes.Cut(rest, []byte(tableEnds))
 	if !ok || !ok2 {
-		return nil, fmt.Errorf("the page has no line %q with a line %q after it", strings.TrimSpace(begins), strings.TrimSpace(tableEnds))
+		return nil, fmt.Errorf("the page has no line %q with a line %q after it",
+			strings.TrimSpace(begins), strings.TrimSpace(tableEnds))
 	}
 	return bytes.Join([][]byte{head, []byte(begins), []byte("\n" + text + "\n"), []byte(tableEnds), tail}, nil), nil
 }

@@ -82,7 +82,8 @@ func TestLeft(t *testing.T) {
 				testkit.Eventually(t, "the first frame", func() bool { return got.Load() >= first+4*i+3 })
 				keep.Store(false)
 				allowed.Store(first + 4*i + 4)
-				testkit.Eventually(t, "both frames, without a consumer", func() bool { return got.Load() == first+4*i+4 })
+				testkit.Eventually(t, "both frames, without a consumer",
+					func() bool { return got.Load() == first+4*i+4 })
 			}
 			// The consumer polls, usually within a millisecond.
 			best := int32(0)

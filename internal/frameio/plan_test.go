@@ -222,7 +222,8 @@ func TestPredictions(t *testing.T) {
 		t.Errorf("%d bytes, %d sent, or others", len(g.out), len(want))
 	}
 	if g.right < 100 || g.wrong < 10 || g.most < 2*minPredictions {
-		t.Errorf("%d predictions were right and %d wrong, up to %d at a time: not enough to tell", g.right, g.wrong, g.most)
+		t.Errorf("%d predictions were right and %d wrong, up to %d at a time: not enough to tell",
+			g.right, g.wrong, g.most)
 	}
 	if g.landed != g.plans {
 		t.Errorf("%d plans were made, and %d landed", g.plans, g.landed)

@@ -52,7 +52,8 @@ func TestEveryByteArrives(t *testing.T) {
 		if err := testkit.Await(t, "the end", a.failed); err != io.EOF {
 			t.Errorf("after Shutdown: %v", err)
 		}
-		testkit.Eventually(t, "everything is reported as sent", func() bool { return a.sentFrames() == n && b.sentFrames() == n })
+		testkit.Eventually(t, "everything is reported as sent",
+			func() bool { return a.sentFrames() == n && b.sentFrames() == n })
 	})
 }
 
@@ -114,7 +115,8 @@ func fullSocket(t *testing.T, a *lengthFramed, r *regmem.Region, piece int) int 
 	testkit.Eventually(t, "the socket is full", func() bool {
 		a.c.tx.mu.Lock()
 		defer a.c.tx.mu.Unlock()
-		return a.c.tx.waiting || a.c.sock.Load() == nil && a.c.tx.batch != nil && len(a.c.tx.batch.pins) == 0 && a.c.tx.batch.bytes > 0
+		return a.c.tx.waiting ||
+			a.c.sock.Load() == nil && a.c.tx.batch != nil && len(a.c.tx.batch.pins) == 0 && a.c.tx.batch.bytes > 0
 	})
 	a.mu.Lock()
 	defer a.mu.Unlock()

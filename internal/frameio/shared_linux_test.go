@@ -65,7 +65,8 @@ func TestIdle(t *testing.T) {
 	idle := func() {
 		t.Helper()
 		testkit.Eventually(t, "no goroutine waits for a connection", func() bool { return goroutines(attendants) == 0 })
-		testkit.Eventually(t, "each connection has one descriptor", func() bool { return testkit.OpenFiles() <= before+2*pairs+4+2*min(runtime.GOMAXPROCS(0), 8) })
+		testkit.Eventually(t, "each connection has one descriptor",
+			func() bool { return testkit.OpenFiles() <= before+2*pairs+4+2*min(runtime.GOMAXPROCS(0), 8) })
 	}
 	for range 3 {
 		idle()
@@ -98,7 +99,8 @@ func TestIdle(t *testing.T) {
 		as[1].post([]byte("x"))
 		as[1].c.Kick()
 		sent++
-		testkit.Eventually(t, "a frame of the connection that was polled", func() bool { return got.Load() == before+sent })
+		testkit.Eventually(t, "a frame of the connection that was polled",
+			func() bool { return got.Load() == before+sent })
 	}
 	idle()
 }

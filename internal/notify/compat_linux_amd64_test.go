@@ -76,7 +76,8 @@ func call32(nr, ebx, ecx, edx uint32) {
 
 // lowPage maps an executable page at an address below 4 GiB, which a 32-bit call can name.
 func lowPage() []byte {
-	m, err := unix.Mmap(-1, 0, 4096, unix.PROT_READ|unix.PROT_WRITE|unix.PROT_EXEC, unix.MAP_PRIVATE|unix.MAP_ANON|unix.MAP_32BIT)
+	m, err := unix.Mmap(-1, 0, 4096, unix.PROT_READ|unix.PROT_WRITE|unix.PROT_EXEC,
+		unix.MAP_PRIVATE|unix.MAP_ANON|unix.MAP_32BIT)
 	if err != nil {
 		panic(err)
 	}

@@ -81,7 +81,9 @@ func TestFilter(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var rules []Rule
 		for range rapid.IntRange(0, 40).Draw(t, "rules") {
-			r := Rule{Nr: rapid.IntRange(0, 12).Draw(t, "nr"), Do: rapid.SampledFrom([]Action{Allow, Notify, Errno(38), Errno(95)}).Draw(t, "do"), Compat: rapid.Bool().Draw(t, "compat")}
+			r := Rule{Nr: rapid.IntRange(0, 12).Draw(t, "nr"),
+				Do:     rapid.SampledFrom([]Action{Allow, Notify, Errno(38), Errno(95)}).Draw(t, "do"),
+				Compat: rapid.Bool().Draw(t, "compat")}
 			for range rapid.IntRange(0, 3).Draw(t, "conditions") {
 				r.If = append(r.If, Cond{Arg: rapid.IntRange(0, 5).Draw(t, "arg"), Mask: word.Draw(t, "mask"),
 					Low: word.Draw(t, "low"), High: word.Draw(t, "high")})

@@ -59,7 +59,8 @@ func newListener(fd int) *Listener {
 	l := &Listener{fd: fd, polled: kernelBefore(6, 11)}
 	// This flag makes the kernel wake the receiver on the processor of the caller, which makes
 	// short calls three times as fast. Kernels before 6.6 do not have it; the error is ignored.
-	unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SECCOMP_IOCTL_NOTIF_SET_FLAGS, unix.SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP)
+	unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SECCOMP_IOCTL_NOTIF_SET_FLAGS,
+		unix.SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP)
 	return l
 }
 
@@ -147,7 +148,8 @@ func (l *Listener) Recv() (*Call, error) {
 		var n notification
 		switch _, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(l.fd), unix.SECCOMP_IOCTL_NOTIF_RECV, uintptr(unsafe.Pointer(&n))); e {
 		case 0:
-			return &Call{ID: n.id, TID: int(n.tid), Nr: int(n.nr), Args: n.args, Compat: n.arch == auditCompat, l: l}, nil
+			return &Call{ID: n.id, TID: int(n.tid), Nr: int(n.nr), Args: n.args, Compat: n.arch == auditCompat, l: l},
+				nil
 		case unix.EINTR:
 		case unix.ENOENT: // the thread was interrupted, or was the last one
 			if said, err := l.poll(0); err != nil {
@@ -225,7 +227,8 @@ func (c *Call) send(r response) error {
 // number. flags is 0 or O_CLOEXEC. It returns EMFILE if the program has no free descriptor; the
 // call still waits then. fd stays the caller's.
 func (c *Call) Inject(fd, flags int) error {
-	_, err := c.add(addition{id: c.ID, flags: unix.SECCOMP_ADDFD_FLAG_SEND, srcfd: uint32(fd), newfdFlags: uint32(flags)})
+	_, err := c.add(addition{id: c.ID, flags: unix.SECCOMP_ADDFD_FLAG_SEND, srcfd: uint32(fd),
+		newfdFlags: uint32(flags)})
 	return err
 }
 
@@ -237,7 +240,8 @@ func (c *Call) Add(fd, flags int) (int, error) {
 // InjectAt gives the program a copy of fd at the given number. If the program has a file there, the
 // kernel closes it. The call still waits.
 func (c *Call) InjectAt(fd, number, flags int) error {
-	_, err := c.add(addition{id: c.ID, flags: unix.SECCOMP_ADDFD_FLAG_SETFD, srcfd: uint32(fd), newfd: uint32(number), newfdFlags: uint32(flags)})
+	_, err := c.add(addition{id: c.ID, flags: unix.SECCOMP_ADDFD_FLAG_SETFD, srcfd: uint32(fd),
+		newfd: uint32(number), newfdFlags: uint32(flags)})
 	return err
 }
 
@@ -287,7 +291,8 @@ func (c *Call) mem(nr uintptr, addr uint64, b []byte) (int, error) {
 	}
 	here, there := unix.Iovec{Base: &b[0]}, unix.RemoteIovec{Base: uintptr(addr), Len: len(b)}
 	here.SetLen(len(b))
-	n, _, e := unix.Syscall6(nr, uintptr(c.TID), uintptr(unsafe.Pointer(&here)), 1, uintptr(unsafe.Pointer(&there)), 1, 0)
+	n, _, e := unix.Syscall6(nr, uintptr(c.TID), uintptr(unsafe.Pointer(&here)), 1,
+		uintptr(unsafe.Pointer(&there)), 1, 0)
 	switch {
 	case e == unix.ESRCH:
 		return 0, ErrGone

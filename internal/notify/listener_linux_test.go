@@ -41,7 +41,8 @@ func TestRecvEnd(t *testing.T) {
 			continue
 		}
 		t.Run(fmt.Sprintf("polled=%v", polled), func(t *testing.T) {
-			child, err := Start(&Command{Path: "/bin/sh", Args: []string{"sh", "-c", "(umask 7) & umask 7; wait; kill -9 $$"},
+			child, err := Start(&Command{Path: "/bin/sh",
+				Args:  []string{"sh", "-c", "(umask 7) & umask 7; wait; kill -9 $$"},
 				Rules: []Rule{{Nr: unix.SYS_UMASK, Do: Notify}}})
 			if err != nil {
 				t.Fatal(err)

@@ -20,7 +20,8 @@ func TestPerform(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer dir.Close()
-	child, err := Start(&Command{Path: "/bin/sh", Args: []string{"sh", "-c", `cd /not/there && [ "$(pwd -P)" = "$0" ] && ! [ -e /proc/$$/fd/77 ] && cd /not/there && exit 7`, dir.Name()},
+	child, err := Start(&Command{Path: "/bin/sh",
+		Args:  []string{"sh", "-c", `cd /not/there && [ "$(pwd -P)" = "$0" ] && ! [ -e /proc/$$/fd/77 ] && cd /not/there && exit 7`, dir.Name()},
 		Rules: []Rule{{Nr: unix.SYS_CHDIR, Do: Notify}}})
 	if err != nil {
 		t.Skip("the kernel does not notify:", err)

@@ -90,7 +90,8 @@ func Start(c *Command) (*Child, error) {
 		env = os.Environ()
 	}
 	env = append(append([]string(nil), env...), stubEnv+"="+strconv.Itoa(theirs))
-	p, err := os.StartProcess(self, append([]string{c.Path}, c.Args...), &os.ProcAttr{Dir: c.Dir, Env: env, Files: []*os.File{os.Stdin, os.Stdout, os.Stderr}})
+	p, err := os.StartProcess(self, append([]string{c.Path}, c.Args...),
+		&os.ProcAttr{Dir: c.Dir, Env: env, Files: []*os.File{os.Stdin, os.Stdout, os.Stderr}})
 	unix.Close(theirs)
 	if err != nil {
 		return nil, &StartError{"start", err}

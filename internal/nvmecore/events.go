@@ -40,14 +40,16 @@ func (c *controller) namespaceChanged(id uint32) {
 // last event was handled.
 func (c *controller) deliver() {
 	q := c.queues[0]
-	if len(c.list) == 0 || c.sent || len(c.held) == 0 || c.enabled&nvmewire.EventNamespaces == 0 || q == nil || q.ending {
+	if len(c.list) == 0 || c.sent || len(c.held) == 0 || c.enabled&nvmewire.EventNamespaces == 0 ||
+		q == nil || q.ending {
 		return
 	}
 	s := c.held[0]
 	c.held = slices.Delete(c.held, 0, 1)
 	c.sent = true
 	q.pending++
-	c.t.outputs = append(c.t.outputs, Output{Queue: q, SQE: s, CQE: q.Respond(&s, nvmewire.NoticeNamespaces, nvmewire.OK)})
+	c.t.outputs = append(c.t.outputs,
+		Output{Queue: q, SQE: s, CQE: q.Respond(&s, nvmewire.NoticeNamespaces, nvmewire.OK)})
 }
 
 // changes returns the log page of changed namespaces. Unless retain is set, reading it allows the

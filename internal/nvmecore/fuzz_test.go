@@ -70,14 +70,16 @@ func checkStep(t *testing.T, s *nvmewire.SQE, step Step, inCapsule int) {
 	}
 	if fromHost {
 		g := s.SGL
-		if step.Length > int64(g.Length) || g.Type == nvmewire.SGLOffset && g.Addr+uint64(g.Length) > uint64(inCapsule) {
+		if step.Length > int64(g.Length) ||
+			g.Type == nvmewire.SGLOffset && g.Addr+uint64(g.Length) > uint64(inCapsule) {
 			t.Fatalf("%d bytes from %+v with %d bytes in the capsule", step.Length, g, inCapsule)
 		}
 	}
 	if step.Kind == Connect || step.Kind == Discard {
 		return
 	}
-	if step.Offset < 0 || step.Length <= 0 || step.Offset+step.Length > blocks[step.NSID] || step.Kind != Zero && step.Length > maxTransfer {
+	if step.Offset < 0 || step.Length <= 0 || step.Offset+step.Length > blocks[step.NSID] ||
+		step.Kind != Zero && step.Length > maxTransfer {
 		t.Fatalf("%d bytes at %d of namespace %d", step.Length, step.Offset, step.NSID)
 	}
 }

@@ -31,7 +31,8 @@ const (
 )
 
 // ioCommands lists the opcodes that I/O queues support.
-var ioCommands = []uint8{nvmewire.OpFlush, nvmewire.OpWrite, nvmewire.OpRead, nvmewire.OpCompare, nvmewire.OpWriteZeroes, nvmewire.OpDSM}
+var ioCommands = []uint8{nvmewire.OpFlush, nvmewire.OpWrite, nvmewire.OpRead, nvmewire.OpCompare,
+	nvmewire.OpWriteZeroes, nvmewire.OpDSM}
 
 // A Config holds the names and limits of a target.
 type Config struct {
@@ -70,7 +71,8 @@ type Target struct {
 
 // New returns a target without namespaces.
 func New(cfg Config) *Target {
-	return &Target{cfg: cfg, spaces: make(map[uint32]*Namespace), controllers: make(map[uint16]*controller), queues: make(map[*Queue]bool)}
+	return &Target{cfg: cfg, spaces: make(map[uint32]*Namespace), controllers: make(map[uint16]*controller),
+		queues: make(map[*Queue]bool)}
 }
 
 // Outputs returns the pending work and removes it from the target. Call it after every other call.

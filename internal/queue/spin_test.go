@@ -97,7 +97,8 @@ func TestSpinNear(t *testing.T) {
 			for range test.others {
 				attend.Park()
 			}
-			if got := polled(t, new(Completions[int]), test.near); got < test.polls || got > test.polls+attend.SpinTime || test.polls == 0 && got > 0 {
+			if got := polled(t, new(Completions[int]), test.near); got < test.polls ||
+				got > test.polls+attend.SpinTime || test.polls == 0 && got > 0 {
 				t.Errorf("near %v, others %d: polled for %v instead of %v", test.near, test.others, got, test.polls)
 			}
 			for range test.others {
@@ -165,7 +166,8 @@ func TestSleepAtSourcesCrowded(t *testing.T) {
 			p := &crowd{near: near{&slowProgress{polled: func(int) {}}, false}}
 			p.slept = func() { c.Push(1) }
 			if _, err := c.Wait(t.Context(), p); err != nil || p.asked != test.asked {
-				t.Errorf("%d processors, %d other waits: asked %d times, want %d; %v", test.processors, test.others, p.asked, test.asked, err)
+				t.Errorf("%d processors, %d other waits: asked %d times, want %d; %v",
+					test.processors, test.others, p.asked, test.asked, err)
 			}
 		})
 	}

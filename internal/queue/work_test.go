@@ -427,7 +427,8 @@ func TestWaitPolls(t *testing.T) {
 				begin := time.Now()
 				err := wait(ctx, p)
 				cancel()
-				if took := time.Since(begin); !errors.Is(err, context.DeadlineExceeded) || took > 1100*time.Millisecond {
+				if took := time.Since(begin); !errors.Is(err, context.DeadlineExceeded) ||
+					took > 1100*time.Millisecond {
 					t.Errorf("%s: %v after %v", name, err, took)
 				}
 			}

@@ -47,7 +47,8 @@ func TestOutcomeOrder(t *testing.T) {
 		if got := g.Check(c.handle, c.addr, c.len, c.d, c.owner, c.need); got != want {
 			t.Errorf("check: %v, want %v", got, want)
 		}
-		if (ref.B() != nil) != (want == OK) || (ref.Pins()) != (want == OK) || RegistryOf(ref) != nil && RegistryOf(ref) != g {
+		if (ref.B() != nil) != (want == OK) || (ref.Pins()) != (want == OK) ||
+			RegistryOf(ref) != nil && RegistryOf(ref) != g {
 			t.Errorf("%v with a ref of %d bytes", out, len(ref.B()))
 		}
 		ref.Release()
@@ -131,7 +132,8 @@ func TestBounds(t *testing.T) {
 			t.Errorf("%s: %v, want %v", c.name, out, c.want)
 		}
 		far, out := farRegionAt(c.base, c.n).Access(c.addr, c.len, nil, nil, LocalRead)
-		if out != c.want || out == OK && (!far.Far() || far.B() != nil || uint64(far.Len()) != c.len || far.at != c.addr-c.base+farBase) {
+		if out != c.want || out == OK &&
+			(!far.Far() || far.B() != nil || uint64(far.Len()) != c.len || far.at != c.addr-c.base+farBase) {
 			t.Errorf("%s, far: %v, want %v; %d bytes at %#x", c.name, out, c.want, far.Len(), far.at)
 		}
 		if out == OK && (uint64(len(ref.B())) != c.len || cap(ref.B()) != len(ref.B()) || c.len > 0 && &ref.B()[0] != &r.mem[c.addr-c.base]) {
@@ -308,7 +310,8 @@ func TestAttributes(t *testing.T) {
 	if g.Lookup(r.Handle()) != r || g.Lookup(0) != nil {
 		t.Error("lookup")
 	}
-	if Address(nil) != 0 || Address(r.Bytes()) != r.Base() || Address(r.Bytes()[10:]) != r.Base()+10 && cap(r.Bytes()[10:]) > 0 {
+	if Address(nil) != 0 || Address(r.Bytes()) != r.Base() ||
+		Address(r.Bytes()[10:]) != r.Base()+10 && cap(r.Bytes()[10:]) > 0 {
 		t.Error("addresses")
 	}
 }

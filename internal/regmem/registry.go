@@ -126,7 +126,8 @@ func (g *Registry) Register(mem []byte, o Options) (*Region, error) {
 	if len(mem) == 0 {
 		return nil, fmt.Errorf("%w: region of length 0", ErrInvalid)
 	}
-	r := &Region{mem: mem[:len(mem):len(mem)], size: uint64(len(mem)), guarded: o.Guarded, faultBreaks: o.FaultBreaks, reg: g}
+	r := &Region{mem: mem[:len(mem):len(mem)], size: uint64(len(mem)), guarded: o.Guarded,
+		faultBreaks: o.FaultBreaks, reg: g}
 	if !o.ZeroBased {
 		r.base = Address(mem)
 	}

@@ -147,7 +147,8 @@ func (m *Manager) Reject(c *Conn, reason uint16, private []byte) {
 		r.About = ib.AboutRep
 	case requested:
 		if c.kind == ib.CMSIDRReq {
-			r = ib.CM{Kind: ib.CMSIDRRep, TID: c.tid, Local: c.remote, Private: private, SIDR: ib.CMService{Status: sidrRejected}}
+			r = ib.CM{Kind: ib.CMSIDRRep, TID: c.tid, Local: c.remote, Private: private,
+				SIDR: ib.CMService{Status: sidrRejected}}
 		}
 	case accepting, established, disconnecting, over:
 		return

@@ -74,7 +74,8 @@ func (m *Manager) request(own, from netip.Addr, msg *ib.CM) {
 		}
 		return
 	}
-	c := &Conn{state: requested, own: own, peer: from, kind: msg.Kind, tid: msg.TID, remote: msg.Local, peerQPN: msg.Req.QPN}
+	c := &Conn{state: requested, own: own, peer: from, kind: msg.Kind, tid: msg.TID,
+		remote: msg.Local, peerQPN: msg.Req.QPN}
 	if len(m.asked) >= maxAsked {
 		return
 	}

@@ -106,7 +106,8 @@ func carry(t *testing.T, now Time, a, b *side, lose func(*ib.CM) bool) string {
 }
 
 func connectReq() ib.CM {
-	return ib.CM{Kind: ib.CMReq, Req: ib.CMRequest{QPN: 11, ServiceID: ib.IPServiceID(0x106, 7)}, Private: []byte("req")}
+	return ib.CM{Kind: ib.CMReq, Req: ib.CMRequest{QPN: 11, ServiceID: ib.IPServiceID(0x106, 7)},
+		Private: []byte("req")}
 }
 
 func TestROCE_CM(t *testing.T) {

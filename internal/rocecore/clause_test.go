@@ -29,7 +29,8 @@ func connection(change func(*Config, *SendConfig)) (*Connection, *fakeHost) {
 }
 
 func packet(op ib.Opcode, psn ib.PSN, payload int) *ib.Packet {
-	p := &ib.Packet{BTH: ib.BTH{Opcode: op, PKey: ib.DefaultPKey, QPN: 9, AckReq: true, PSN: psn}, Payload: make([]byte, payload)}
+	p := &ib.Packet{BTH: ib.BTH{Opcode: op, PKey: ib.DefaultPKey, QPN: 9, AckReq: true, PSN: psn},
+		Payload: make([]byte, payload)}
 	for i := range p.Payload {
 		p.Payload[i] = 0xee
 	}
@@ -76,15 +77,18 @@ func TestROCE_RESP(t *testing.T) {
 		{row: "ROCE-RESP-3", name: "write again after a NAK", in: []*ib.Packet{packet(ib.WriteOnly, 100, 8), packet(ib.WriteOnly, 102, 8), packet(ib.WriteOnly, 100, 8)},
 			want: "ACK 100; NAK PSN sequence error 101; ACK 100; ", touched: 1, got: "[]"},
 		{row: "ROCE-RESP-4", name: "again, and then what the peer may ask beyond it", change: func(c *Config, _ *SendConfig) { c.MaxServed = 1 }, in: []*ib.Packet{
-			packet(ib.ReadRequest, 100, 0), packet(ib.ReadRequest, 100, 0), packet(ib.FetchAdd, 101, 0), packet(ib.FetchAdd, 102, 0)},
+			packet(ib.ReadRequest, 100, 0), packet(ib.ReadRequest, 100, 0), packet(ib.FetchAdd, 101, 0),
+			packet(ib.FetchAdd, 102, 0)},
 			want: "RC Atomic Acknowledge 102; ", touched: 2, got: "[]"},
 		//
 		{row: "ROCE-RESP-4", name: "rest of a read", in: []*ib.Packet{
-			with(packet(ib.ReadRequest, 100, 0), func(p *ib.Packet) { p.RETH.Length = 600 }), packet(ib.WriteOnly, 103, 8),
+			with(packet(ib.ReadRequest, 100, 0), func(p *ib.Packet) { p.RETH.Length = 600 }),
+			packet(ib.WriteOnly, 103, 8),
 			with(packet(ib.ReadRequest, 101, 0), func(p *ib.Packet) { p.RETH.VA, p.RETH.Length = base+256, 600-256 })},
 			want: "RC RDMA Read Response Middle 101; RC RDMA Read Response Last 102; ACK 103; ", touched: 1, got: "[]"},
 		{row: "ROCE-RESP-4", name: "more than the rest", in: []*ib.Packet{
-			with(packet(ib.ReadRequest, 100, 0), func(p *ib.Packet) { p.RETH.Length = 10 }), with(packet(ib.ReadRequest, 100, 0), func(p *ib.Packet) { p.RETH.Length = 11 })},
+			with(packet(ib.ReadRequest, 100, 0), func(p *ib.Packet) { p.RETH.Length = 10 }),
+			with(packet(ib.ReadRequest, 100, 0), func(p *ib.Packet) { p.RETH.Length = 11 })},
 			want: "RC RDMA Read Response Only 100; ", got: "[]"},
 		{row: "ROCE-RESP-5", name: "atomic again", in: []*ib.Packet{packet(ib.FetchAdd, 100, 0), packet(ib.FetchAdd, 100, 0)}, want: "RC Atomic Acknowledge 100; ", touched: 1, got: "[]"},
 		{row: "ROCE-RESP-6", name: "forgotten", in: []*ib.Packet{packet(ib.FetchAdd, 100, 0), packet(ib.FetchAdd, 101, 0), packet(ib.FetchAdd, 102, 0), packet(ib.FetchAdd, 100, 0)},
@@ -266,7 +270,8 @@ func TestROCE_REQ(t *testing.T) {
 			c.Post(read(uint64(i), 1))
 		}
 		expect(t, "two", sent(t, 0, c, 9), "RDMA Read Request 200 +0,1 A; RDMA Read Request 201 +0,1 A; ")
-		c.Receive(0, &ib.Packet{BTH: ib.BTH{Opcode: ib.ReadResponseOnly, PKey: ib.DefaultPKey, PSN: 200}, AETH: ib.AETH{Syndrome: ib.ACK}, Payload: []byte{1}})
+		c.Receive(0, &ib.Packet{BTH: ib.BTH{Opcode: ib.ReadResponseOnly, PKey: ib.DefaultPKey, PSN: 200},
+			AETH: ib.AETH{Syndrome: ib.ACK}, Payload: []byte{1}})
 		expect(t, "the third", sent(t, 0, c, 9), "RDMA Read Request 202 +0,1 A; ")
 	})
 	t.Run("ROCE-REQ-7", func(t *testing.T) {
@@ -274,7 +279,8 @@ func TestROCE_REQ(t *testing.T) {
 		c.Post(read(0, 1))
 		c.Post(&Request{ID: 1, Fence: true})
 		expect(t, "held", sent(t, 0, c, 9), "RDMA Read Request 200 +0,1 A; ")
-		c.Receive(0, &ib.Packet{BTH: ib.BTH{Opcode: ib.ReadResponseOnly, PKey: ib.DefaultPKey, PSN: 200}, AETH: ib.AETH{Syndrome: ib.ACK}, Payload: []byte{1}})
+		c.Receive(0, &ib.Packet{BTH: ib.BTH{Opcode: ib.ReadResponseOnly, PKey: ib.DefaultPKey, PSN: 200},
+			AETH: ib.AETH{Syndrome: ib.ACK}, Payload: []byte{1}})
 		expect(t, "free", sent(t, 0, c, 9), "Send Only 201 A; ")
 	})
 	t.Run("ROCE-REQ-8", func(t *testing.T) {
@@ -283,7 +289,8 @@ func TestROCE_REQ(t *testing.T) {
 			r.Solicited = true
 			c.Post(r)
 		}
-		expect(t, "solicited", sent(t, 0, c, 9), "Send Only 200 A S; RDMA Write Only 201 A; RDMA Write Only with Immediate 202 A S; ")
+		expect(t, "solicited", sent(t, 0, c, 9),
+			"Send Only 200 A S; RDMA Write Only 201 A; RDMA Write Only with Immediate 202 A S; ")
 	})
 	t.Run("ROCE-REQ-9", func(t *testing.T) { // a timeout of 8 ms, two retransmissions, failure after 24 ms
 		for name, r := range map[string]*Request{"send": send(0, 600), "read": read(0, 600)} {
@@ -437,7 +444,8 @@ func TestROCE_REQ(t *testing.T) {
 }
 
 func answer(op ib.Opcode, psn ib.PSN, n int) *ib.Packet {
-	return &ib.Packet{BTH: ib.BTH{Opcode: op, PKey: ib.DefaultPKey, PSN: psn}, AETH: ib.AETH{Syndrome: ib.ACK}, Payload: make([]byte, n), AtomicAck: 77}
+	return &ib.Packet{BTH: ib.BTH{Opcode: op, PKey: ib.DefaultPKey, PSN: psn},
+		AETH: ib.AETH{Syndrome: ib.ACK}, Payload: make([]byte, n), AtomicAck: 77}
 }
 
 func TestROCE_COMP(t *testing.T) {
@@ -580,7 +588,8 @@ func TestROCE_UD(t *testing.T) {
 		d.Transmit(&out, 9)
 		b, dest := out.Packet(0)
 		p, err := ib.Parse(b[:len(b)-ib.ICRCLen])
-		if err != nil || dest != to || p.Opcode != ib.SendOnly.On(ib.UD) || p.QPN != 12 || p.DETH != (ib.DETH{QKey: 0x2222, SourceQPN: 9}) || string(p.Payload) != "hello" || p.PSN != 5 {
+		if err != nil || dest != to || p.Opcode != ib.SendOnly.On(ib.UD) || p.QPN != 12 ||
+			p.DETH != (ib.DETH{QKey: 0x2222, SourceQPN: 9}) || string(p.Payload) != "hello" || p.PSN != 5 {
 			t.Errorf("%+v, %v, %v", p, dest, err)
 		}
 		expect(t, "done", h.statuses(), "3 ok; ")
@@ -604,7 +613,8 @@ func TestROCE_UD(t *testing.T) {
 		h.post(0, 45)
 		d.Receive(good(), grh)
 		g := h.got[0]
-		if g.a != (Arrival{Len: 45, HasImm: true, Imm: ib.ImmDt{1, 2, 3, 4}, Solicited: true, Source: 33}) || !bytes.Equal(g.data[40:], good().Payload) {
+		if g.a != (Arrival{Len: 45, HasImm: true, Imm: ib.ImmDt{1, 2, 3, 4}, Solicited: true, Source: 33}) ||
+			!bytes.Equal(g.data[40:], good().Payload) {
 			t.Errorf("%+v", g)
 		}
 		if got, _, err := ib.ParseGRH(g.data); err != nil || got != *grh {

@@ -81,7 +81,8 @@ func (d *Datagram) send(out *Output, r *Request) Status {
 		op = ib.SendOnlyImm
 	}
 	n := r.length()
-	p := ib.Packet{BTH: ib.BTH{Opcode: op.On(ib.UD), Solicited: r.Solicited, PKey: d.cfg.PKey, QPN: r.To.QPN, PSN: d.psn},
+	p := ib.Packet{BTH: ib.BTH{Opcode: op.On(ib.UD), Solicited: r.Solicited, PKey: d.cfg.PKey,
+		QPN: r.To.QPN, PSN: d.psn},
 		DETH: ib.DETH{QKey: r.To.QKey, SourceQPN: d.cfg.QPN}, Imm: r.Imm}
 	room := out.begin(&p, n)
 	if n > 0 {
@@ -99,7 +100,8 @@ func (d *Datagram) send(out *Output, r *Request) Status {
 // header. A datagram that cannot be received is dropped and counted in Refused. [ROCE-UD-2]
 // [ROCE-UD-4]
 func (d *Datagram) Receive(p *ib.Packet, grh *ib.GRH) {
-	if d.failed || p.Opcode.Transport() != ib.UD || p.DETH.QKey != d.cfg.QKey || !ib.PKeyMatches(p.PKey, d.cfg.PKey) || len(p.Payload) > d.cfg.MTU {
+	if d.failed || p.Opcode.Transport() != ib.UD || p.DETH.QKey != d.cfg.QKey ||
+		!ib.PKeyMatches(p.PKey, d.cfg.PKey) || len(p.Payload) > d.cfg.MTU {
 		d.count.Refused++
 		return
 	}
@@ -120,7 +122,8 @@ func (d *Datagram) deliver(r Receive, p *ib.Packet, grh *ib.GRH) Arrival {
 		return Arrival{Status: LocalLength}
 	}
 	var head [ib.GRHLen]byte
-	if r.Buf.WriteAt(grh.Append(head[:0]), 0) != nil || len(p.Payload) > 0 && r.Buf.WriteAt(p.Payload, ib.GRHLen) != nil {
+	if r.Buf.WriteAt(grh.Append(head[:0]), 0) != nil ||
+		len(p.Payload) > 0 && r.Buf.WriteAt(p.Payload, ib.GRHLen) != nil {
 		return Arrival{Status: LocalProtection}
 	}
 	return Arrival{Len: n, HasImm: p.Opcode.HasImm(), Imm: p.Imm, Solicited: p.Solicited, Source: p.DETH.SourceQPN}

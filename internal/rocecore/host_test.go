@@ -61,7 +61,8 @@ const (
 )
 
 func (h *fakeHost) Check(p Place, n uint64, a Access) Verdict {
-	if p.Key != key || h.rights&a != a || slices.Contains(h.invalid, p.Key) || p.VA < base || p.VA-base > uint64(len(h.mem)) || n > uint64(len(h.mem))-(p.VA-base) {
+	if p.Key != key || h.rights&a != a || slices.Contains(h.invalid, p.Key) || p.VA < base ||
+		p.VA-base > uint64(len(h.mem)) || n > uint64(len(h.mem))-(p.VA-base) {
 		return Refused
 	}
 	return Allowed

@@ -64,7 +64,8 @@ func (c *Connection) startRead(p *ib.Packet) bool {
 		c.refuse(ib.NAKRemoteAccess)
 		return false
 	}
-	s := served{kind: ib.Read, first: p.PSN, last: p.PSN.Add(max(1, (int(n)+c.cfg.MTU-1)/c.cfg.MTU) - 1), from: from, length: int(n)}
+	s := served{kind: ib.Read, first: p.PSN, last: p.PSN.Add(max(1, (int(n)+c.cfg.MTU-1)/c.cfg.MTU) - 1),
+		from: from, length: int(n)}
 	r.remember(s)
 	r.in.prev = int(p.Opcode)
 	r.expected = s.last.Add(1)
@@ -77,7 +78,8 @@ func (c *Connection) startRead(p *ib.Packet) bool {
 // still queued is replaced, so that a peer that repeats its request cannot fill the queue.
 func (c *Connection) queueRead(s served, psn ib.PSN, from Place, n int) {
 	r := &c.resp
-	re := response{kind: ib.ReadResponse, psn: psn, msn: r.msn, syndrome: ib.ACK, first: s.first, last: s.last, from: from, left: n}
+	re := response{kind: ib.ReadResponse, psn: psn, msn: r.msn, syndrome: ib.ACK, first: s.first,
+		last: s.last, from: from, left: n}
 	for i := range r.responses.len() {
 		if old := r.responses.at(i); old.kind == ib.ReadResponse && old.first == s.first {
 			*old = re
@@ -138,7 +140,8 @@ func (c *Connection) queueAtomic(psn ib.PSN, value uint64) {
 			return
 		}
 	}
-	r.responses.push(response{kind: ib.AtomicAck, psn: psn, msn: r.msn, syndrome: ib.ACK, first: psn, last: psn, value: value})
+	r.responses.push(response{kind: ib.AtomicAck, psn: psn, msn: r.msn, syndrome: ib.ACK,
+		first: psn, last: psn, value: value})
 }
 
 // repeatAtomic answers a repeated atomic operation with the remembered result. [ROCE-RESP-5]

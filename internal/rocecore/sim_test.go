@@ -121,8 +121,11 @@ func newSim(t *testing.T, seed uint64, transport ib.Transport) *sim {
 		}
 		h := &fakeHost{mem: mem, rights: RemoteRead | RemoteWrite | RemoteAtomic}
 		e := &simEnd{s: s, name: string(rune('A' + i)), host: h, toPost: 20 + r.IntN(60)}
-		e.c = New(h, Config{Transport: transport, MTU: s.mtu, PeerQPN: 7, PSN: psn[1-i], Access: h.rights, MaxServed: served, RNRTimer: uint8(1 + r.IntN(10))})
-		e.c.StartSending(SendConfig{PSN: psn[i], MaxReads: 1 + r.IntN(served), Timeout: 4 * time.Millisecond << r.IntN(5), Retries: 40, RNRRetry: RNRForever, Window: 1 + r.IntN(MaxWindow)})
+		e.c = New(h, Config{Transport: transport, MTU: s.mtu, PeerQPN: 7, PSN: psn[1-i],
+			Access: h.rights, MaxServed: served, RNRTimer: uint8(1 + r.IntN(10))})
+		e.c.StartSending(SendConfig{PSN: psn[i], MaxReads: 1 + r.IntN(served),
+			Timeout: 4 * time.Millisecond << r.IntN(5), Retries: 40, RNRRetry: RNRForever,
+			Window: 1 + r.IntN(MaxWindow)})
 		s.ends[i] = e
 	}
 	s.ends[0].peer, s.ends[1].peer = s.ends[1], s.ends[0]
@@ -333,7 +336,8 @@ func (s *sim) check() error {
 		}
 		for i, m := range e.sends {
 			g := e.peer.host.got[i]
-			if g.a.Status != OK || g.a.HasImm != m.has || g.a.Write != m.write || m.has && g.a.Imm != m.imm || g.a.Len != len(m.data) || !m.write && !bytes.Equal(g.data, m.data) {
+			if g.a.Status != OK || g.a.HasImm != m.has || g.a.Write != m.write ||
+				m.has && g.a.Imm != m.imm || g.a.Len != len(m.data) || !m.write && !bytes.Equal(g.data, m.data) {
 				return fmt.Errorf("%s: message %d: %+v, not %d bytes", e.name, i, g.a, len(m.data))
 			}
 		}
@@ -369,7 +373,8 @@ func TestSimulation(t *testing.T) {
 			err = s.check()
 		}
 		if err != nil {
-			t.Fatalf("seed %d: loss %v, duplicates %v, jitter %v, MTU %d: %v", seed, s.loss, s.dup, s.jitter, s.mtu, err)
+			t.Fatalf("seed %d: loss %v, duplicates %v, jitter %v, MTU %d: %v", seed, s.loss,
+				s.dup, s.jitter, s.mtu, err)
 		}
 		for _, e := range s.ends {
 			n := e.c.Counters()
@@ -420,7 +425,8 @@ func TestSimulationUnreliable(t *testing.T) {
 				found := false
 				for ; next < len(e.sends) && !found; next++ {
 					m := e.sends[next]
-					found = g.a.HasImm == m.has && g.a.Write == m.write && (!m.has || g.a.Imm == m.imm) && g.a.Len == len(m.data) && (m.write || bytes.Equal(g.data, m.data))
+					found = g.a.HasImm == m.has && g.a.Write == m.write && (!m.has || g.a.Imm == m.imm) &&
+						g.a.Len == len(m.data) && (m.write || bytes.Equal(g.data, m.data))
 				}
 				if !found {
 					t.Fatalf("seed %d: a message was received that was not sent, or not in order: %+v", seed, g.a)

@@ -106,7 +106,8 @@ func TestStranger(t *testing.T) {
 		all[1] = sealed(stranger, random(12+4*r.IntN(50)), q.QPN())
 		all[2] = sealed(stranger, random(12+4*r.IntN(50)), r.Uint32N(1<<24))
 		b := sealed(peer, random(12+4*r.IntN(50)), q.QPN())
-		binary.LittleEndian.PutUint32(b[len(b)-4:], binary.LittleEndian.Uint32(b[len(b)-4:])^0x80000000) // a change that no identification explains
+		// a change that no identification explains
+		binary.LittleEndian.PutUint32(b[len(b)-4:], binary.LittleEndian.Uint32(b[len(b)-4:])^0x80000000)
 		all[3] = b
 		return all
 	}
@@ -174,10 +175,12 @@ func TestHeaders(t *testing.T) {
 		t.Fatal(err)
 	}
 	ip, udp := b[:20], b[20:28]
-	if id, frag := binary.BigEndian.Uint16(ip[4:]), binary.BigEndian.Uint16(ip[6:]); ip[0] != 0x45 || id != 0 || frag != 0x4000 {
+	if id, frag := binary.BigEndian.Uint16(ip[4:]), binary.BigEndian.Uint16(ip[6:]); ip[0] != 0x45 ||
+		id != 0 || frag != 0x4000 {
 		t.Errorf("IP header %x", ip)
 	}
-	if binary.BigEndian.Uint16(udp) != ib.Port || binary.BigEndian.Uint16(udp[2:]) != ib.Port || binary.BigEndian.Uint16(udp[6:]) != 0 {
+	if binary.BigEndian.Uint16(udp) != ib.Port || binary.BigEndian.Uint16(udp[2:]) != ib.Port ||
+		binary.BigEndian.Uint16(udp[6:]) != 0 {
 		t.Errorf("UDP header %x", udp)
 	}
 	f := ib.Flow{Source: netip.AddrPortFrom(p.Addr(), ib.Port), Destination: netip.AddrPortFrom(p.Addr(), ib.Port)}

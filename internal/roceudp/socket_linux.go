@@ -129,7 +129,8 @@ func (s *socket) receive(b *batch) (n int) {
 			b.sys.hdr[i].Hdr.Flags = 0
 		}
 		for {
-			r, _, e := unix.Syscall6(unix.SYS_RECVMMSG, fd, uintptr(unsafe.Pointer(&b.sys.hdr[0])), batchLen, unix.MSG_DONTWAIT, 0, 0)
+			r, _, e := unix.Syscall6(unix.SYS_RECVMMSG, fd, uintptr(unsafe.Pointer(&b.sys.hdr[0])),
+				batchLen, unix.MSG_DONTWAIT, 0, 0)
 			if e == unix.EINTR {
 				continue
 			}
@@ -198,7 +199,8 @@ func (s *socket) send(out *rocecore.Output, first int, peer netip.Addr) (taken, 
 			t.iov[i].Base = &b[0]
 			t.iov[i].SetLen(len(b))
 			h := &t.hdr[i].Hdr
-			*h = unix.Msghdr{Name: (*byte)(unsafe.Pointer(&t.name[i])), Namelen: sockaddr(&t.name[i], to, ib.Port), Iov: &t.iov[i], Iovlen: 1}
+			*h = unix.Msghdr{Name: (*byte)(unsafe.Pointer(&t.name[i])),
+				Namelen: sockaddr(&t.name[i], to, ib.Port), Iov: &t.iov[i], Iovlen: 1}
 		}
 		done, bad, err := s.sendBatch(t, n)
 		at, taken, refused = at+done, taken+done, refused+bad
@@ -217,7 +219,8 @@ func (s *socket) send(out *rocecore.Output, first int, peer netip.Addr) (taken, 
 func (s *socket) sendBatch(t *transmission, n int) (done, refused int, err error) {
 	err = s.raw.Control(func(fd uintptr) {
 		for done < n {
-			r, _, e := unix.Syscall6(unix.SYS_SENDMMSG, fd, uintptr(unsafe.Pointer(&t.hdr[done])), uintptr(n-done), unix.MSG_DONTWAIT, 0, 0)
+			r, _, e := unix.Syscall6(unix.SYS_SENDMMSG, fd, uintptr(unsafe.Pointer(&t.hdr[done])),
+				uintptr(n-done), unix.MSG_DONTWAIT, 0, 0)
 			switch e {
 			case 0:
 				done += int(r)

@@ -338,7 +338,8 @@ func text(b []byte) []byte {
 func compare(want, got []byte, n int) error {
 	for i := range want {
 		if want[i] != got[i] {
-			return fmt.Errorf("%w: round %d, byte %d of %d is %#02x, want %#02x", ErrMismatch, n, i, len(want), got[i], want[i])
+			return fmt.Errorf("%w: round %d, byte %d of %d is %#02x, want %#02x", ErrMismatch,
+				n, i, len(want), got[i], want[i])
 		}
 	}
 	return nil

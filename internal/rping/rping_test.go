@@ -35,7 +35,8 @@ func TestRounds(t *testing.T) {
 					if err == nil {
 						var rounds int
 						rounds, err = Serve(ctx, r, Options{OnRound: func(i int, data []byte) {
-							if i != n || len(data) != size || !strings.HasPrefix(string(data), fmt.Sprintf("rdma-ping-%d: ", i)) {
+							if i != n || len(data) != size ||
+								!strings.HasPrefix(string(data), fmt.Sprintf("rdma-ping-%d: ", i)) {
 								t.Errorf("round %d: %.30q", i, data)
 							}
 							n++

@@ -73,7 +73,8 @@ const (
 	OpAbort
 )
 
-var opNames = [...]string{"Send", "Part", "RDMAWrite", "RDMARead", "Hold", "Compact", "Copy", "Drop", "Revoke", "WriteDone",
+var opNames = [...]string{"Send", "Part", "RDMAWrite", "RDMARead", "Hold", "Compact", "Copy",
+	"Drop", "Revoke", "WriteDone",
 	"Detach", "ReadDone", "UrgentPending", "Urgent", "PeerClosed", "Mode", "Resize", "PeerSize", "Suspended", "Reconnect", "Finish", "Abort"}
 
 // String returns the name without "Op", or "Op(?)" for an unknown one.

@@ -83,11 +83,13 @@ func TestSDP_8_2_2_Die(t *testing.T) {
 	boom := errors.New("boom")
 	t.Run("SDP-8.2.1-13", func(t *testing.T) { // [SDP-8.2.1-12] [SDP-8.2.2-4] [SDP-8.2.1-14] [SDP-8.2.1-24] [SDP-8.2.2-5]
 		p := newProbe(t).pipelined(true, true).write(1, 200).write(2, 20).read(3, 300).read(4, 300).skip()
-		p.cancelRead(3).cancelWrite(1).skip().abort(boom).want("abort boom", "revoke", "revoke", "revoke", "wrote 1 0 boom", "wrote 2 0 boom", "got 3 0 boom", "got 4 0 boom")
+		p.cancelRead(3).cancelWrite(1).skip().abort(boom).want("abort boom", "revoke", "revoke",
+			"revoke", "wrote 1 0 boom", "wrote 2 0 boom", "got 3 0 boom", "got 4 0 boom")
 		p.abort(boom).want() // a second abort has no effect
 		p.took(p.m.LLPClosed(p.now, nil, mark())).want()
 		p.write(5, 5).read(6, 5).want("wrote 5 0 boom", "got 6 0 boom").cancelRead(3).cancelWrite(1).closeWrite().pass(time.Hour).want()
-		if _, ok := p.m.Deadline(); ok || !p.m.Dead() || p.m.SendQueue() != 0 || p.m.Finished() || p.m.WriteErr() != boom || p.m.Err() != boom {
+		if _, ok := p.m.Deadline(); ok || !p.m.Dead() || p.m.SendQueue() != 0 || p.m.Finished() ||
+			p.m.WriteErr() != boom || p.m.Err() != boom {
 			t.Errorf("%v, %v", p.m.Err(), p.m.WriteErr())
 		}
 	})
@@ -154,7 +156,8 @@ func TestSDP_9_1_Thresholds(t *testing.T) {
 			zero := func(p *Params) { p.SendThreshold = n }
 			newProbe(t, zero).write(1, 1).want("Data +1", "wrote 1 1").write(2, 2).want("SrcAvail size=2 +1")
 		}
-		newProbe(t, func(p *Params) { p.SendThreshold = Infinite }).write(1, 300).want("Data +84", "Data +84", "Data +84", "Data +48", "wrote 1 300")
+		newProbe(t, func(p *Params) { p.SendThreshold = Infinite }).write(1, 300).want("Data +84",
+			"Data +84", "Data +84", "Data +48", "wrote 1 300")
 	})
 	t.Run("SDP-9.5.3-1", func(t *testing.T) { // [SDP-8.2.1-2] [SDP-8.2.1-20] a write has a byte at least
 		for _, n := range []int{0, -1} {
@@ -168,7 +171,8 @@ func TestSDP_9_1_Thresholds(t *testing.T) {
 			}()
 		}
 		p := newProbe(t).write(1, 1).want("Data +1", "wrote 1 1").write(2, 10)
-		p.closeWrite().skip().write(3, 5).urgent(4, 5).want("wrote 3 0 "+ErrWriteClosed.Error(), "wrote 4 0 "+ErrWriteClosed.Error())
+		p.closeWrite().skip().write(3, 5).urgent(4, 5).want("wrote 3 0 "+ErrWriteClosed.Error(),
+			"wrote 4 0 "+ErrWriteClosed.Error())
 		if p.m.SendQueue() != 0 {
 			t.Errorf("%d bytes queued", p.m.SendQueue())
 		}
@@ -204,9 +208,12 @@ func TestSDP_9_1_Straight(t *testing.T) {
 				}
 				total += m.PayloadLen()
 			}
-			if len(msgs) != c.messages || len(msgs) > 0 && total != c.n || p.m.Stats().SentBytesBcopy-before.SentBytesBcopy != uint64(total) ||
-				p.m.Stats().SentMessages-before.SentMessages != uint64(len(msgs)) || p.m.src.count != serial(len(msgs)) {
-				t.Errorf("%d bytes in %v: %d messages with %d bytes, want %d", c.n, c.mode, len(msgs), total, c.messages)
+			if len(msgs) != c.messages || len(msgs) > 0 && total != c.n ||
+				p.m.Stats().SentBytesBcopy-before.SentBytesBcopy != uint64(total) ||
+				p.m.Stats().SentMessages-before.SentMessages != uint64(len(msgs)) ||
+				p.m.src.count != serial(len(msgs)) {
+				t.Errorf("%d bytes in %v: %d messages with %d bytes, want %d", c.n, c.mode,
+					len(msgs), total, c.messages)
 			}
 		}
 		for n, want := range []int{0, 1, 0} { // without a threshold two bytes use zero copy
@@ -270,8 +277,10 @@ func TestSDP_9_2_Edges(t *testing.T) {
 	// While other advertisements are open, a message carries only forced bytes. [SDP-11.3-6]
 	// [SDP-9.5.2.1-2] [SDP-10-4]
 	t.Run("SDP-9.2-25", func(t *testing.T) {
-		newProbe(t).write(1, 200).write(2, 5).skip().recv("SendSm").want("revoke", "Data +84", "Data +84", "Data +36", "wrote 1 200", "wrote 2 5")
-		newProbe(t).pipelined(true, false).write(1, 200).write(2, 300).write(3, 5).skip().recv("SendSm").want("revoke", "Data +84", "Data +84", "Data +32", "wrote 1 200")
+		newProbe(t).write(1, 200).write(2, 5).skip().recv("SendSm").want("revoke", "Data +84",
+			"Data +84", "Data +36", "wrote 1 200", "wrote 2 5")
+		newProbe(t).pipelined(true, false).write(1, 200).write(2, 300).write(3, 5).skip().recv("SendSm").want("revoke",
+			"Data +84", "Data +84", "Data +32", "wrote 1 200")
 	})
 	t.Run("SDP-9.5.4-1", func(t *testing.T) { // [D-32] the write is cancelled twice
 		p := newProbe(t, func(p *Params) { p.PeerBufs = 4 }).write(1, 400)
@@ -311,9 +320,11 @@ func TestSDP_9_3_Edges(t *testing.T) {
 	})
 	// No bytes written: after reads that the peer may be writing to. [D-20]
 	t.Run("SDP-9.3-13", func(t *testing.T) {
-		p := pipe().read(1, 300).read(2, 300).read(3, 50).skip().recv("RdmaWrCompl size=0").want("revoke", "SinkAvail size=300 nd=0")
+		p := pipe().read(1, 300).read(2, 300).read(3, 50).skip().recv("RdmaWrCompl size=0").want("revoke",
+			"SinkAvail size=300 nd=0")
 		p.recv("RdmaWrCompl size=5").want("revoke", "got 2 5").recv("RdmaWrCompl size=6").want("revoke", "got 1 6").recv("Data +5").want("hold 5", "copy 3 5@0", "got 3 5")
-		p = pipe().read(1, 300).read(2, 300).read(3, 300).read(4, 50).skip().recv("RdmaWrCompl size=0").want("revoke", "SinkAvail size=300 nd=0")
+		p = pipe().read(1, 300).read(2, 300).read(3, 300).read(4, 50).skip().recv("RdmaWrCompl size=0").want("revoke",
+			"SinkAvail size=300 nd=0")
 		p.recv("RdmaWrCompl size=5").want("revoke", "got 2 5").recv("RdmaWrCompl size=6").want("revoke", "got 3 6").recv("RdmaWrCompl size=7").want("revoke", "got 1 7")
 		p.stats("RecvBytesWrite=18 SentSinkAvails=4")
 	})
@@ -339,8 +350,10 @@ func TestSDP_9_3_Edges(t *testing.T) {
 		newProbe(t, func(p *Params) { p.PeerMaxAdverts = 1 }).pipelined(true, true).read(1, 300).skip().write(2, 160).want("Data +84", "Data +76", "wrote 2 160")
 	})
 	t.Run("SDP-9.5.1-6", func(t *testing.T) { // reads are served in order
-		newProbe(t).readAll(1, 10).recv("Data +8", "Data +8").want("hold 8", "copy 1 8@0", "hold 8", "copy 1 2@8", "got 1 10")
-		newProbe(t).recv("SrcAvail size=301 +1").skip().read(1, 200).readAll(2, 101).want("copy 1 1@0", "read 1 199@1 from 1", "read 2 101@0 from 200")
+		newProbe(t).readAll(1, 10).recv("Data +8", "Data +8").want("hold 8", "copy 1 8@0",
+			"hold 8", "copy 1 2@8", "got 1 10")
+		newProbe(t).recv("SrcAvail size=301 +1").skip().read(1, 200).readAll(2, 101).want("copy 1 1@0",
+			"read 1 199@1 from 1", "read 2 101@0 from 200")
 	})
 }
 
@@ -489,7 +502,8 @@ func TestSDP_10_3_Limits(t *testing.T) {
 		}
 		exchange := func(p *probe) *probe { return p.skip().took(p.m.Exchange(p.now, 1, 5, 2, 300, mark())) }
 		exchange(newProbe(t).pipelined(false, true)).want("SinkAvail size=300 nd=0 +5", "wrote 1 5").stats("SentBytesTransact=5 SentSinkAvails=1 SentBytesBcopy=0")
-		exchange(newProbe(t).pipelined(false, true).closeWrite()).want("wrote 1 0 "+ErrWriteClosed.Error(), "SinkAvail size=300 nd=0")
+		exchange(newProbe(t).pipelined(false, true).closeWrite()).want("wrote 1 0 "+
+			ErrWriteClosed.Error(), "SinkAvail size=300 nd=0")
 		exchange(newProbe(t).abort(ErrReset)).want("wrote 1 0 reset", "got 2 0 reset")
 		p := newProbe(t).pipelined(false, true)
 		exchange(p.took(p.m.CloseRead(0, true, mark()))).want("Data +5", "wrote 1 5", "got 2 0 "+ErrClosed.Error())
@@ -527,8 +541,10 @@ func TestSDP_10_5_Arithmetic(t *testing.T) {
 		} {
 			c := sent(v.sent)
 			ok := c.received(v.bufs, v.ack)
-			if ok != v.ok || c.acked != v.acked || c.ackSure != v.sure || ok && c.bufs != v.bufs || c.credit() != v.credit {
-				t.Errorf("case %d: %v, acked %d, sure %v, bufs %d, credit %d", i, ok, c.acked, c.ackSure, c.bufs, c.credit())
+			if ok != v.ok || c.acked != v.acked || c.ackSure != v.sure || ok && c.bufs != v.bufs ||
+				c.credit() != v.credit {
+				t.Errorf("case %d: %v, acked %d, sure %v, bufs %d, credit %d", i, ok, c.acked,
+					c.ackSure, c.bufs, c.credit())
 			}
 		}
 		c := sent(3)
@@ -674,7 +690,8 @@ func TestD10_Nudge(t *testing.T) { // [D-10] [D-08] [SDP-10.4-1]
 	// and has two credits left.
 	waiting := func(change ...func(*Params)) *probe {
 		p := newProbe(t, append(change, func(p *Params) { p.PeerBufs = 5 })...).write(1, 1).write(2, 1).write(3, 1)
-		return p.recv("Data ack=1 bufs=3").write(4, 1).want("Data +1", "wrote 1 1", "Data +1", "wrote 2 1", "Data +1", "wrote 3 1")
+		return p.recv("Data ack=1 bufs=3").write(4, 1).want("Data +1", "wrote 1 1", "Data +1",
+			"wrote 2 1", "Data +1", "wrote 3 1")
 	}
 	const ms = time.Millisecond
 	for again, role := range map[time.Duration]Role{5 * ms: Connecting, 15 * ms: Accepting} {
@@ -723,7 +740,8 @@ func TestSDP_9_2_Sink_Edges(t *testing.T) {
 		p = newProbe(t).pipelined(false, true).recv("SrcAvail size=300").skip()
 		p.took(p.m.CloseRead(0, true, mark())).want("SendSm")
 		p = newProbe(t).pipelined(false, true).read(1, 300).read(2, 20).skip()
-		p.took(p.m.CloseRead(0, true, mark())).want("SinkAvailCancel").recv("SinkCancelAck").want("revoke", "got 1 0 cancelled", "got 2 0 cancelled")
+		p.took(p.m.CloseRead(0, true, mark())).want("SinkAvailCancel").recv("SinkCancelAck").want("revoke",
+			"got 1 0 cancelled", "got 2 0 cancelled")
 		p = newProbe(t).read(1, 20).readAll(2, 20)
 		p.took(p.m.CloseRead(0, false, mark())).want("got 1 0 cancelled", "got 2 0 cancelled")
 	})
@@ -852,7 +870,8 @@ func TestSDP_9_3_Source_Edges(t *testing.T) {
 		p.recv("SinkAvail size=500 nd=0").want("Data +20", "wrote 1 10", "wrote 2 10")
 		// After a large write, small ones share its completion.
 		p = pipe().write(1, 200).write(2, 10).write(3, 10).skip().recv("SinkAvail size=500 nd=0")
-		p.want("revoke", "write 1 200@0 -> 0", "wrote 1 200", "write 2 10@0 -> 200", "wrote 2 10", "write 3 10@0 -> 210", "wrote 3 10", "RdmaWrCompl size=220")
+		p.want("revoke", "write 1 200@0 -> 0", "wrote 1 200", "write 2 10@0 -> 200", "wrote 2 10",
+			"write 3 10@0 -> 210", "wrote 3 10", "RdmaWrCompl size=220")
 		// The rest of a large write counts as small.
 		p = low(0, pipe().write(1, 200).write(2, 10)).recv("SinkAvail size=120 nd=0").recv("SinkAvail size=120 nd=0").want("revoke", "write 1 120@0 -> 0")
 		p.bufs = 20
@@ -910,8 +929,10 @@ func TestSDP_13_1_1_Edges(t *testing.T) {
 		}
 	})
 	t.Run("D-55", func(t *testing.T) { // [SDP-13.1-1] the least port, and the number of suspensions
-		newProbe(t, func(p *Params) { p.MinSuspendPort = 6000 }).recv("SuspComm port=6000").want("SuspCommAck", "reconnect 6000")
-		newProbe(t, func(p *Params) { p.MinSuspendPort = 6000 }).recv("SuspComm port=5999").want("abort " + ErrNoSuspend.Error())
+		newProbe(t, func(p *Params) { p.MinSuspendPort = 6000 }).recv("SuspComm port=6000").want("SuspCommAck",
+			"reconnect 6000")
+		newProbe(t, func(p *Params) { p.MinSuspendPort = 6000 }).recv("SuspComm port=5999").want("abort " +
+			ErrNoSuspend.Error())
 		for _, after := range []time.Duration{time.Minute - 1, time.Minute} {
 			p := newProbe(t)
 			p.now = time.Hour
@@ -970,7 +991,8 @@ func TestSDP_9_5_5_Source_Edges(t *testing.T) {
 		finish(stuck("SinkAvail size=300 nd=0"), "RdmaWrCompl size=300")
 		finish(stuck("SinkAvail size=301 nd=0"), "RdmaWrCompl size=300", "SinkCancelAck")
 		finish(stuck("SinkAvail size=300 nd=0", "SinkAvail size=300 nd=0"), "RdmaWrCompl size=300", "SinkCancelAck")
-		finish(stuck("SinkAvail size=301 nd=0", "SinkAvail size=300 nd=0", "SinkAvail size=300 nd=0"), "RdmaWrCompl size=300", "SinkCancelAck")
+		finish(stuck("SinkAvail size=301 nd=0", "SinkAvail size=300 nd=0", "SinkAvail size=300 nd=0"),
+			"RdmaWrCompl size=300", "SinkCancelAck")
 	})
 	t.Run("SDP-9.2-17", func(t *testing.T) { // [SDP-9.2-18] [D-19] progress resets the count
 		p := newProbe(t).write(1, 200)
@@ -1079,15 +1101,19 @@ func TestSDP_13_1_1_Resume(t *testing.T) {
 		np.SendThreshold, np.PeerMaxAdverts = 500, 1
 		p.seq, p.ack = 0, 0
 		p.m.src.count0, p.m.src.nudgeAck, p.m.src.stalled, p.m.snk.announced = 9, true, true, 3
-		p.skip().took(p.m.Resume(p.now, np, mark())).want("Data +84", "Data +84", "Data +84", "wrote 1 200", "Data +84", "Data +64", "wrote 2 200")
+		p.skip().took(p.m.Resume(p.now, np, mark())).want("Data +84", "Data +84", "Data +84",
+			"wrote 1 200", "Data +84", "Data +64", "wrote 2 200")
 		s, k := &p.m.src, &p.m.snk
-		if s.leaving || s.nudgeAck || s.stalled || s.disSent || s.ackOwed || s.cancelOpen || s.cancelWant || s.count0 != 0 || s.threshold != 500 || s.urgents != 0 || s.nforced != 0 {
+		if s.leaving || s.nudgeAck || s.stalled || s.disSent || s.ackOwed || s.cancelOpen ||
+			s.cancelWant || s.count0 != 0 || s.threshold != 500 || s.urgents != 0 || s.nforced != 0 {
 			t.Errorf("source %+v", s)
 		}
-		if s.pol != (srcPolicy{bigAt: s.pol.bigAt, smalls: s.pol.smalls, smallAt: s.pol.smallAt}) || s.mode != sdpwire.Combined || s.count != 5 {
+		if s.pol != (srcPolicy{bigAt: s.pol.bigAt, smalls: s.pol.smalls, smallAt: s.pol.smallAt}) ||
+			s.mode != sdpwire.Combined || s.count != 5 {
 			t.Errorf("source policy %+v", s.pol)
 		}
-		if k.disSeen || k.announced != 0 || k.cancelOpen || k.cancelWant || k.expected != 0 || k.srcCancel || k.count != 0 || k.mode != sdpwire.Combined || k.pol != (snkPolicy{changedAt: time.Minute}) {
+		if k.disSeen || k.announced != 0 || k.cancelOpen || k.cancelWant || k.expected != 0 ||
+			k.srcCancel || k.count != 0 || k.mode != sdpwire.Combined || k.pol != (snkPolicy{changedAt: time.Minute}) {
 			t.Errorf("sink %+v", k)
 		}
 		if u := p.m.sus; u.local || u.remote || u.retry || u.peerDone || p.m.life != lifeOpen || p.m.cr.hold {

@@ -10,7 +10,8 @@ import (
 
 func TestSDP_8_2_1_Graceful(t *testing.T) {
 	// DisConn is sent after all data. [SDP-8.2.1-4] [SDP-8.2.1-6] [SDP-8.2.1-1]
-	p := newProbe(t).write(1, 200).closeWrite().want("SrcAvail size=200 +1").recv("RdmaRdCompl size=199").want("revoke", "wrote 1 200", "DisConn")
+	p := newProbe(t).write(1, 200).closeWrite().want("SrcAvail size=200 +1").recv("RdmaRdCompl size=199").want("revoke",
+		"wrote 1 200", "DisConn")
 	// [SDP-8.2.1-2] [SDP-8.2.1-20]
 	p.write(2, 5).want("wrote 2 0 sdp: write after close")
 	// This end continues to receive, by all mechanisms. [SDP-8.2.1-3] [SDP-8.2.1-9] [SDP-8.2.1-10]
@@ -25,7 +26,8 @@ func TestSDP_8_2_1_Graceful(t *testing.T) {
 	}
 
 	// The other end. [SDP-8.2.1-15] [SDP-6.2.3-2] SinkAvails become void, and reads end.
-	p = newProbe(t).pipelined(false, true).read(1, 300).read(2, 300).skip().recv("DisConn").want("closed", "revoke", "revoke", "got 1 0 EOF", "got 2 0 EOF")
+	p = newProbe(t).pipelined(false, true).read(1, 300).read(2, 300).skip().recv("DisConn").want("closed",
+		"revoke", "revoke", "got 1 0 EOF", "got 2 0 EOF")
 	// This end can continue to send. [SDP-8.2.1-16] [SDP-8.2.1-19] [SDP-8.2.1-21]
 	p.write(3, 100).want("Data +84", "Data +16", "wrote 3 100").closeWrite().want("DisConn", "finish")
 	// Bytes received before the end of the stream are read first.
@@ -88,7 +90,8 @@ func TestSDP_8_2_2_Abortive(t *testing.T) {
 	// [SDP-8.2.1-13] All operations end with their counts. [SDP-8.2.1-14] [SDP-8.2.1-24] No memory
 	// stays advertised.
 	p = newProbe(t).pipelined(true, true).write(1, 200).read(2, 300).write(3, 50).skip()
-	p.took(p.m.LLPClosed(0, nil, mark())).want("revoke", "revoke", "wrote 1 0 reset", "wrote 3 0 reset", "got 2 0 reset")
+	p.took(p.m.LLPClosed(0, nil, mark())).want("revoke", "revoke", "wrote 1 0 reset",
+		"wrote 3 0 reset", "got 2 0 reset")
 	p = newProbe(t).write(1, 200).recv("RdmaRdCompl size=99").skip()
 	p.took(p.m.LLPClosed(0, nil, mark())).want("revoke", "wrote 1 100 reset")
 	// Received bytes stay readable. [SDP-8.2.2-6]
@@ -106,7 +109,8 @@ func TestSDP_8_2_2_Abortive(t *testing.T) {
 func TestSDP_10_6_Resize(t *testing.T) {
 	// The end that requests a size. [SDP-10-7] [SDP-10.6-1] [SDP-10.6-2] [SDP-6.4.1-3] A smaller
 	// size applies at once.
-	p := newProbe(t).peerSize(50).want("ChRcvBuf size=50", "peersize 50").write(1, 60).want("Data +34", "Data +26", "wrote 1 60")
+	p := newProbe(t).peerSize(50).want("ChRcvBuf size=50", "peersize 50").write(1, 60).want("Data +34",
+		"Data +26", "wrote 1 60")
 	p.peerSize(40).want() // [SDP-10.6-19]
 	// A larger size applies when it is acknowledged. [SDP-10.6-3] [SDP-10.6-4]
 	p = newProbe(t).peerSize(200).want("ChRcvBuf size=200").write(1, 100).want("Data +84", "Data +16", "wrote 1 100")
@@ -152,7 +156,8 @@ func TestSDP_13_1_1_Suspend(t *testing.T) {
 	}
 	// In-Process transfers are finished, and then no message is sent. [SDP-13.1.1-3] [SDP-13.1.1-5]
 	// [SDP-6.5.1.1-1]
-	p := start(newProbe(t).recv("SrcAvail size=200 +1").read(1, 200).skip()).want().readDone().want("got 1 200", "RdmaRdCompl size=199", "SuspComm port=5000")
+	p := start(newProbe(t).recv("SrcAvail size=200 +1").read(1, 200).skip()).want().readDone().want("got 1 200",
+		"RdmaRdCompl size=199", "SuspComm port=5000")
 	p.write(2, 50).read(3, 100).recv("Data +5").want("hold 5", "copy 3 5@0", "got 3 5")
 	p.recv("SuspCommAck").want("suspended")
 	if st := p.m.State(); st.Unsent != 50 || st.RecvSize != 100 || st.ORD != 4 { // [SDP-13.1.1-11]
@@ -171,10 +176,12 @@ func TestSDP_13_1_1_Suspend(t *testing.T) {
 		want("got 1 200", "RdmaRdCompl size=199", "SuspCommAck", "reconnect 6000").write(2, 5).want()
 	// [SDP-13-1] No advertisement survives. Undelivered bytes are sent again, delivered ones are
 	// not. [D-52] [D-83]
-	p = newProbe(t).write(1, 200).recv("RdmaRdCompl size=99").skip().recv("SuspComm port=6000").want("SuspCommAck", "reconnect 6000", "revoke")
+	p = newProbe(t).write(1, 200).recv("RdmaRdCompl size=99").skip().recv("SuspComm port=6000").want("SuspCommAck",
+		"reconnect 6000", "revoke")
 	p.seq, p.ack = 0, 0
 	p.took(p.m.Resume(p.now, params(), mark())).want("Data +84", "Data +16", "wrote 1 200")
-	newProbe(t).pipelined(false, true).read(1, 300).skip().recv("SuspComm port=6000").want("SuspCommAck", "reconnect 6000", "revoke")
+	newProbe(t).pipelined(false, true).read(1, 300).skip().recv("SuspComm port=6000").want("SuspCommAck",
+		"reconnect 6000", "revoke")
 	// A DisConn that was sent is sent again, and a received one is remembered. [D-52]
 	p = newProbe(t).closeWrite().skip().recv("SuspComm port=6000").skip()
 	p.seq, p.ack = 0, 0
@@ -210,7 +217,8 @@ func TestSDP_13_1_1_Suspend(t *testing.T) {
 
 func TestCoreAllocs(t *testing.T) {
 	// A machine in steady state must not allocate. [SDP-10.4-1]
-	m := New(Params{RecvBufs: 16, RecvSize: 1000, PeerBufs: 16, PeerSize: 1000, MaxAdverts: 4, PeerMaxAdverts: 4, ORD: 4, SendPolicy: PinCombined, SendThreshold: Infinite})
+	m := New(Params{RecvBufs: 16, RecvSize: 1000, PeerBufs: 16, PeerSize: 1000, MaxAdverts: 4,
+		PeerMaxAdverts: 4, ORD: 4, SendPolicy: PinCombined, SendThreshold: Infinite})
 	acts := make([]Action, 0, 64)
 	msg := sdpwire.Message{MID: sdpwire.Data, Bufs: 16, Len: 116}
 	id := uint64(0)
@@ -247,8 +255,10 @@ func FuzzMessages(f *testing.F) {
 	f.Add([]byte{7, 2, 254, 0, 8, 0, 4, 0, 13, 0, 14, 0})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		p := newProbe(t, func(p *Params) { p.RecvBufs = 8 })
-		mids := []sdpwire.MID{sdpwire.Data, sdpwire.SrcAvail, sdpwire.SinkAvail, sdpwire.SendSm, sdpwire.RdmaRdCompl, sdpwire.RdmaWrCompl, sdpwire.ModeChange,
-			sdpwire.SrcAvailCancel, sdpwire.SinkAvailCancel, sdpwire.SinkCancelAck, sdpwire.ChRcvBuf, sdpwire.ChRcvBufAck, sdpwire.DisConn, sdpwire.AbortConn,
+		mids := []sdpwire.MID{sdpwire.Data, sdpwire.SrcAvail, sdpwire.SinkAvail, sdpwire.SendSm,
+			sdpwire.RdmaRdCompl, sdpwire.RdmaWrCompl, sdpwire.ModeChange,
+			sdpwire.SrcAvailCancel, sdpwire.SinkAvailCancel, sdpwire.SinkCancelAck, sdpwire.ChRcvBuf,
+			sdpwire.ChRcvBufAck, sdpwire.DisConn, sdpwire.AbortConn,
 			sdpwire.SuspComm, sdpwire.SuspCommAck}
 		id := uint64(0)
 		for i := 0; i+2 < len(b) && p.m.Err() == nil; i += 3 {
@@ -270,7 +280,8 @@ func FuzzMessages(f *testing.F) {
 					p.pass(time.Duration(x) * time.Millisecond)
 				}
 			} else {
-				m := sdpwire.Message{MID: mids[int(b[i])%len(mids)], MSeq: p.seq, MSeqAck: p.ack, Bufs: uint16(y), Size: uint32(x) * 3, Mode: sdpwire.Mode(y % 3), S: y&4 != 0,
+				m := sdpwire.Message{MID: mids[int(b[i])%len(mids)], MSeq: p.seq, MSeqAck: p.ack,
+					Bufs: uint16(y), Size: uint32(x) * 3, Mode: sdpwire.Mode(y % 3), S: y&4 != 0,
 					Port: 5000, Flags: sdpwire.Flags(y >> 5), NonDiscards: uint32(y & 3)}
 				n := 0
 				if m.MID.MayCarryPayload() {

@@ -233,7 +233,8 @@ func TestGrowth(t *testing.T) { // [SDP-10.3-2] [SDP-6.1.3-1]
 	for i, pool := range []int{4, 4, 4, 4, 4, 4, 4, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 12, 12} {
 		p.recv("Data +50").read(uint64(i), 50)
 		if p.m.cr.pool != pool || p.m.cr.free != pool {
-			t.Errorf("%d bytes were read: %d of %d Private Buffers are free, want %d", 50*(i+1), p.m.cr.free, p.m.cr.pool, pool)
+			t.Errorf("%d bytes were read: %d of %d Private Buffers are free, want %d", 50*(i+1),
+				p.m.cr.free, p.m.cr.pool, pool)
 		}
 		p.skip()
 	}
@@ -332,7 +333,8 @@ func TestSDP_9_2_ReadZcopy_Source(t *testing.T) {
 	p.recv("RdmaRdCompl size=0").aborted("D-19")
 	// The peer reads one half and forces the other one. [SDP-9.2-24] [SDP-9.2-25] [SDP-9.5.2.1-1]
 	// [SDP-9.5.2.1-2] [SDP-9.5.2.1-5]
-	combined().skip().recv("RdmaRdCompl size=99").want().recv("SendSm").want("revoke", "Data +84", "Data +16", "wrote 1 200")
+	combined().skip().recv("RdmaRdCompl size=99").want().recv("SendSm").want("revoke", "Data +84",
+		"Data +16", "wrote 1 200")
 	// The peer may send only one SendSm. [SDP-9.2-16]
 	combined().recv("SendSm", "SendSm").aborted("SDP-9.2-16")
 	newProbe(t).recv("RdmaRdCompl size=1").aborted("SDP-9.2-13")
@@ -358,17 +360,20 @@ func TestSDP_9_2_ReadZcopy_Source(t *testing.T) {
 	pipe := func() *probe { return newProbe(t).pipelined(true, false).write(1, 200).write(2, 300).write(3, 400) }
 	pipe().want("SrcAvail size=200", "SrcAvail size=300", "SrcAvail size=400")
 	// They are answered in order. [SDP-9.2-12] [SDP-9.2-13]
-	pipe().skip().recv("RdmaRdCompl size=200", "RdmaRdCompl size=300").want("revoke", "wrote 1 200", "revoke", "wrote 2 300")
+	pipe().skip().recv("RdmaRdCompl size=200", "RdmaRdCompl size=300").want("revoke", "wrote 1 200",
+		"revoke", "wrote 2 300")
 	// Small data waits, except bytes that SendSm forces. [SDP-11.3-5] [SDP-11.3-6] [SDP-11.3-7]
 	pipe().write(4, 10).skip().recv("SendSm").want("revoke", "Data +84", "Data +84", "Data +32", "wrote 1 200").
-		recv("RdmaRdCompl size=300", "RdmaRdCompl size=400").want("revoke", "wrote 2 300", "revoke", "wrote 3 400", "Data +10", "wrote 4 10")
+		recv("RdmaRdCompl size=300", "RdmaRdCompl size=400").want("revoke", "wrote 2 300",
+		"revoke", "wrote 3 400", "Data +10", "wrote 4 10")
 	// At the source: forced bytes are sent first. [SDP-9.2-26] [SDP-9.2-27]
 	p = newProbe(t, func(p *Params) { p.PeerBufs = 5 }).pipelined(true, false).write(1, 400).write(2, 300)
 	p.bufs = 3
 	p.recv("SendSm", "RdmaRdCompl size=300").aborted("SDP-9.2-27")
 	// At most as many are open as the peer allows. [SDP-6.2.1.3-1] [SDP-11.3-18]
 	newProbe(t, func(p *Params) { p.PeerMaxAdverts = 2 }).pipelined(true, false).write(1, 200).write(2, 200).write(3, 200).
-		want("SrcAvail size=200", "SrcAvail size=200").recv("RdmaRdCompl size=200").want("revoke", "wrote 1 200", "SrcAvail size=200")
+		want("SrcAvail size=200", "SrcAvail size=200").recv("RdmaRdCompl size=200").want("revoke",
+		"wrote 1 200", "SrcAvail size=200")
 }
 
 func TestSDP_9_2_ReadZcopy_Sink(t *testing.T) {
@@ -389,7 +394,8 @@ func TestSDP_9_2_ReadZcopy_Sink(t *testing.T) {
 		t.Errorf("without remote invalidation %+v", a)
 	}
 	// A SrcAvail is read in pieces. [SDP-9.2-14] [SDP-9.2-15] [SDP-9.2-28]
-	p = newProbe(t).recv("SrcAvail size=601 +1 va=0").skip().read(1, 201).readDone().want("copy 1 1@0", "read 1 200@1 from 1", "got 1 201", "RdmaRdCompl size=200")
+	p = newProbe(t).recv("SrcAvail size=601 +1 va=0").skip().read(1, 201).readDone().want("copy 1 1@0",
+		"read 1 200@1 from 1", "got 1 201", "RdmaRdCompl size=200")
 	if a := p.full[len(p.full)-1]; a.Invalidate { // not the last RdmaRdCompl [SDP-9.2-21]
 		t.Error("partial completion invalidates")
 	}
@@ -414,7 +420,8 @@ func TestSDP_9_2_ReadZcopy_Sink(t *testing.T) {
 			t.Errorf("read %d from STag %d", i, a.STag)
 		}
 	}
-	p.skip().readDone().readDone().readDone().wantMsgs("RdmaRdCompl size=200", "RdmaRdCompl size=200", "RdmaRdCompl size=200")
+	p.skip().readDone().readDone().readDone().wantMsgs("RdmaRdCompl size=200", "RdmaRdCompl size=200",
+		"RdmaRdCompl size=200")
 	// The number of outstanding RDMA Reads is limited. [SDP-6.2.1.7-1] [SDP-8.1.1-21]
 	// [SDP-8.1.1-29]
 	p = newProbe(t, func(p *Params) { p.ORD = 2 }).pipelined(false, true).recv("SrcAvail size=200", "SrcAvail size=200", "SrcAvail size=200").skip()
@@ -468,13 +475,15 @@ func TestSDP_9_3_WriteZcopy_Source(t *testing.T) {
 		t.Errorf("%+v", a)
 	}
 	// The rest of a write larger than the buffer is advertised by SrcAvail. [SDP-11.3-13]
-	pipe().recv("SinkAvail size=150 nd=0").write(1, 400).want("write 1 150@0 -> 0", "RdmaWrCompl size=150", "SrcAvail size=250")
+	pipe().recv("SinkAvail size=150 nd=0").write(1, 400).want("write 1 150@0 -> 0",
+		"RdmaWrCompl size=150", "SrcAvail size=250")
 	// A small write is written if it is alone, but not among others. [SDP-9.3-6] [SDP-9.5.2.2-1]
 	// [D-22]
 	pipe().recv("SinkAvail size=150 nd=0").write(1, 10).want("write 1 10@0 -> 0", "wrote 1 10", "RdmaWrCompl size=10")
 	// Crossing: the SrcAvail is dropped and the SinkAvail is used. [SDP-11.3-9] [SDP-11.3-11]
 	// [SDP-11.3-12]
-	pipe().write(1, 400).want("SrcAvail size=400").recv("SinkAvail size=400 nd=0").want("revoke", "write 1 400@0 -> 0", "wrote 1 400", "RdmaWrCompl size=400")
+	pipe().write(1, 400).want("SrcAvail size=400").recv("SinkAvail size=400 nd=0").want("revoke",
+		"write 1 400@0 -> 0", "wrote 1 400", "RdmaWrCompl size=400")
 	// No SinkAvail may arrive before Pipelined Mode. [SDP-12-11] [SDP-8.1.1-23]
 	newProbe(t).recv("SinkAvail size=400 nd=0").aborted("SDP-12-10")
 	// [D-15]
@@ -524,7 +533,8 @@ func TestSDP_9_4_Transaction(t *testing.T) {
 	p.took(p.m.Exchange(0, 1, 10, 2, 300, mark())).want("Data +10", "wrote 1 10")
 	// At the other end, the payload is delivered, and the reply is written. [SDP-9.4-3] [SDP-9.4-4]
 	// [SDP-11.2-3] [SDP-11.3-3]
-	p = newProbe(t).pipelined(true, false).read(1, 50).recv("SinkAvail size=300 nd=0 stag=8 +10").want("hold 10", "copy 1 10@0", "got 1 10")
+	p = newProbe(t).pipelined(true, false).read(1, 50).recv("SinkAvail size=300 nd=0 stag=8 +10").want("hold 10",
+		"copy 1 10@0", "got 1 10")
 	p.write(2, 300).want("write 2 300@0 -> 0", "wrote 2 300", "RdmaWrCompl size=300")
 	// An urgent reply cannot be written. [SDP-9.4-5]
 	p = newProbe(t).pipelined(true, false).recv("SinkAvail size=300 nd=0 +10").skip()
@@ -617,7 +627,8 @@ func TestSDP_9_5_3_Urgent(t *testing.T) {
 		t.Error("SendSm")
 	}
 	// Out of band if UrgentApart is set. [D-29]
-	newProbe(t, func(p *Params) { p.UrgentApart = true }).recv("Data PEND PRES +4").want("pending", "urgent 3", "hold 3")
+	newProbe(t, func(p *Params) { p.UrgentApart = true }).recv("Data PEND PRES +4").want("pending",
+		"urgent 3", "hold 3")
 }
 
 func (d *deque[T]) empty() bool { return d.n == 0 }
@@ -637,7 +648,8 @@ func TestSDP_9_5_4_SrcCancel_Source(t *testing.T) {
 	p.want("revoke", "detach 1 1", "Data +84", "Data +84", "Data +31", "wrote 1 200")
 	p.write(2, 300).want("SrcAvail size=300 +1")
 	// The counts are exact. [D-32] [D-83]
-	newProbe(t).write(1, 200).cancelWrite(1).skip().recv("RdmaRdCompl size=50").want().recv("SendSm").want("revoke", "wrote 1 51 cancelled")
+	newProbe(t).write(1, 200).cancelWrite(1).skip().recv("RdmaRdCompl size=50").want().recv("SendSm").want("revoke",
+		"wrote 1 51 cancelled")
 	// All were answered, so nothing was cancelled. [SDP-9.5.4-11]
 	pipe().cancelWrite(1).skip().recv("RdmaRdCompl size=200").want("revoke", "wrote 1 200").recv("RdmaRdCompl size=300").want("revoke", "wrote 2 300").
 		write(3, 200).want("SrcAvail size=200")
@@ -653,7 +665,8 @@ func TestSDP_9_5_4_SrcCancel_Source(t *testing.T) {
 	}
 	// A SrcAvail that is unanswered for a second is sent by Bcopy. [D-81]
 	p = newProbe(t).write(1, 200).skip()
-	p.pass(time.Second).want("SrcAvailCancel").recv("SendSm").want("revoke", "Data +84", "Data +84", "Data +31", "wrote 1 200")
+	p.pass(time.Second).want("SrcAvailCancel").recv("SendSm").want("revoke", "Data +84",
+		"Data +84", "Data +31", "wrote 1 200")
 }
 
 func TestSDP_9_5_4_SrcCancel_Sink(t *testing.T) {
@@ -700,7 +713,8 @@ func TestSDP_9_5_5_SinkCancel(t *testing.T) {
 	// These are the rules for the Data Sink. [SDP-9.5.5-1] [SDP-9.5.5-10] [SDP-9.5.5-11]
 	pipe := func() *probe { return newProbe(t).pipelined(false, true).read(1, 300).read(2, 400).skip() }
 	p := pipe().cancelRead(1).want("SinkAvailCancel").cancelRead(2).want().read(3, 500).want()
-	p.recv("SinkCancelAck").want("revoke", "revoke", "got 1 0 cancelled", "got 2 0 cancelled", "SinkAvail size=500 nd=0")
+	p.recv("SinkCancelAck").want("revoke", "revoke", "got 1 0 cancelled", "got 2 0 cancelled",
+		"SinkAvail size=500 nd=0")
 	// Each advertisement is resolved separately. [D-34]
 	p = pipe().cancelRead(1).skip().recv("Data +5").want("revoke", "hold 5", "copy 1 5@0", "got 1 5")
 	p.recv("RdmaWrCompl size=8").want("revoke", "got 2 8").read(3, 300).want("SinkAvail size=300 nd=0")

@@ -33,10 +33,12 @@ type credits struct {
 
 func (c *credits) start(p Params) {
 	*c = credits{
-		first: serial(p.FirstSend), next: serial(p.FirstSend), acked: serial(p.FirstSend), lastReal: serial(p.FirstSend),
-		bufs: p.PeerBufs, idleBufs: p.PeerBufs, ackSure: p.FirstSend != 0,
+		first: serial(p.FirstSend), next: serial(p.FirstSend), acked: serial(p.FirstSend),
+		lastReal: serial(p.FirstSend),
+		bufs:     p.PeerBufs, idleBufs: p.PeerBufs, ackSure: p.FirstSend != 0,
 		rfirst: serial(p.FirstRecv), expect: serial(p.FirstRecv), toldAck: serial(p.FirstRecv),
-		pool: p.RecvBufs, most: p.MaxRecvBufs, size: p.RecvSize, free: p.RecvBufs, told: p.RecvBufs, high: serial(p.FirstRecv) + serial(p.RecvBufs),
+		pool: p.RecvBufs, most: p.MaxRecvBufs, size: p.RecvSize, free: p.RecvBufs, told: p.RecvBufs,
+		high: serial(p.FirstRecv) + serial(p.RecvBufs),
 	}
 }
 

@@ -35,7 +35,8 @@ func TestSDP_Refused(t *testing.T) {
 		} {
 			before, held := c.p.m.Stats(), c.p.m.Held()
 			c.p.skip().recv(c.msg).aborted(c.row)
-			if st := c.p.m.Stats(); st.RecvBytesPrefix != before.RecvBytesPrefix || c.p.m.snk.adverts.len() > 0 || c.p.m.Held() != held || c.p.said[0] != "abort "+c.row {
+			if st := c.p.m.Stats(); st.RecvBytesPrefix != before.RecvBytesPrefix ||
+				c.p.m.snk.adverts.len() > 0 || c.p.m.Held() != held || c.p.said[0] != "abort "+c.row {
 				t.Errorf("%s where [%s] forbids it: did %v", c.msg, c.row, c.p.said)
 			}
 		}
@@ -74,7 +75,8 @@ func TestSDP_Refused(t *testing.T) {
 		// Its payload is accepted in any case.
 		p := newProbe(t).pipelined(true, false).skip().recv("SinkAvail size=300 nd=0 +5").want("hold 5").stats("RecvBytesTransact=5 RecvSinkAvails=1 RecvBytesBcopy=0")
 		// The SinkAvail ends the SrcAvails, and also a cancel that it has crossed.
-		p.read(9, 5).write(1, 200).want("copy 9 5@0", "got 9 5", "write 1 200@0 -> 0", "wrote 1 200", "RdmaWrCompl size=200")
+		p.read(9, 5).write(1, 200).want("copy 9 5@0", "got 9 5", "write 1 200@0 -> 0",
+			"wrote 1 200", "RdmaWrCompl size=200")
 		p.write(2, 200).cancelWrite(2).want("SrcAvail size=200", "SrcAvailCancel").recv("SinkAvail size=300 nd=0").want("revoke", "wrote 2 0 cancelled").due(-1)
 		// After our DisConn the SinkAvail is void.
 		p = newProbe(t).pipelined(true, false).closeWrite().recv("SinkAvail size=300 nd=0").alive().stats("RecvSinkAvails=1")
@@ -156,7 +158,8 @@ func TestSDP_11_Ways(t *testing.T) {
 		low := func(n int) *probe { return pipe().credits(0).write(1, n).write(2, 10).skip() }
 		low(150).credits(9).wantMsgs("Data +84", "Data +76")
 		low(150).credits(0).recv("SinkAvail size=500 nd=0").want().credits(9).wantMsgs("Data +84", "Data +76")
-		low(151).recv("SinkAvail size=500 nd=0").want("write 1 151@0 -> 0", "wrote 1 151", "write 2 10@0 -> 151", "wrote 2 10")
+		low(151).recv("SinkAvail size=500 nd=0").want("write 1 151@0 -> 0", "wrote 1 151",
+			"write 2 10@0 -> 151", "wrote 2 10")
 	})
 	// One write fills two SinkAvails, each from its address on. [SDP-9.3-1] [SDP-6.3.3.3-1]
 	// [SDP-6.3.3.2-2] [SDP-9.4-3..5]
@@ -168,7 +171,8 @@ func TestSDP_11_Ways(t *testing.T) {
 	// [SDP-11.3-11] [D-22] [SDP-9.5.2.2-1]
 	t.Run("SDP-13.1.1-3", func(t *testing.T) {
 		p := pipe().credits(0).recv("SinkAvail size=500 nd=0").write(1, 300).want("write 1 300@0 -> 0", "wrote 1 300")
-		p.recv("SuspComm port=6000").write(2, 200).want().credits(9).want("RdmaWrCompl size=300", "SuspCommAck", "reconnect 6000")
+		p.recv("SuspComm port=6000").write(2, 200).want().credits(9).want("RdmaWrCompl size=300",
+			"SuspCommAck", "reconnect 6000")
 	})
 	// a SinkAvail carries small writes, as many bytes as fit, up to an urgent or long write.
 	// [SDP-6.3.3-3] [SDP-9.3-3]
@@ -183,7 +187,8 @@ func TestSDP_11_Ways(t *testing.T) {
 		small := func(id uint64, n int) func(*probe) { return func(p *probe) { p.write(id, n) } }
 		offer(small(1, 5), small(2, 6)).wantMsgs("SinkAvail size=300 nd=0 +11")
 		offer(small(1, 150)).wantMsgs("SinkAvail size=300 nd=0 +64", "Data +84", "Data +2")
-		offer(small(1, 5), func(p *probe) { p.urgent(2, 3) }).wantMsgs("SinkAvail size=300 nd=0 OOB_PEND +5", "Data OOB_PRES +3")
+		offer(small(1, 5), func(p *probe) { p.urgent(2, 3) }).wantMsgs("SinkAvail size=300 nd=0 OOB_PEND +5",
+			"Data OOB_PRES +3")
 		offer(small(1, 5), small(2, 200)).wantMsgs("SinkAvail size=300 nd=0 +5", "SrcAvail size=200 +1")
 		newProbe(t).pipelined(false, true).credits(2).write(1, 5).skip().read(9, 300).wantMsgs("SinkAvail size=300 nd=0") // payload takes three credits
 		// The policies count it like Write and Read.
@@ -197,7 +202,8 @@ func TestSDP_11_Ways(t *testing.T) {
 	// [SDP-9.5.2.1-2] [SDP-9-2] [SDP-10-4]
 	t.Run("SDP-9.2-25", func(t *testing.T) {
 		p := pipe().write(1, 200).write(2, 300).skip()
-		p.took(p.m.SetThresholds(p.now, 1000, 100, mark())).recv("SendSm").want("revoke", "Data +84", "Data +84", "Data +32", "wrote 1 200")
+		p.took(p.m.SetThresholds(p.now, 1000, 100, mark())).recv("SendSm").want("revoke",
+			"Data +84", "Data +84", "Data +32", "wrote 1 200")
 		p.recv("RdmaRdCompl size=300").want("revoke", "wrote 2 300")
 	})
 	// The pieces of a long write have equal lengths, and each is a message. [SDP-9.5.1-8]

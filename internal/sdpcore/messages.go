@@ -22,8 +22,9 @@ type messageType struct {
 
 // messageTypes is indexed by MID.
 var messageTypes = [256]messageType{
-	sdpwire.Data:            {target: (*Machine).takeData, end: (*Machine).endData},
-	sdpwire.SrcAvail:        {begin: (*Machine).beginSrcAvail, target: (*Machine).takePayload, end: (*Machine).endSrcAvail},
+	sdpwire.Data: {target: (*Machine).takeData, end: (*Machine).endData},
+	sdpwire.SrcAvail: {begin: (*Machine).beginSrcAvail, target: (*Machine).takePayload,
+		end: (*Machine).endSrcAvail},
 	sdpwire.SinkAvail:       {target: (*Machine).takePayload, end: (*Machine).endSinkAvail},
 	sdpwire.RdmaRdCompl:     {begin: (*Machine).beginRdmaRdCompl, end: (*Machine).endRdmaRdCompl, invalidates: true},
 	sdpwire.RdmaWrCompl:     {begin: (*Machine).beginRdmaWrCompl, end: (*Machine).endRdmaWrCompl, invalidates: true},

@@ -138,7 +138,8 @@ func TestSDP_12_Transitions(t *testing.T) {
 		p.write(1, 200).want("SrcAvail size=200 +1")
 	})
 	t.Run("SDP-12.3-1 SDP-12.3-2", func(t *testing.T) {
-		p := newProbe(t, autoPolicy).write(1, 200).skip().write(2, 200).want("ModeChange Pipelined", "mode send Pipelined", "SrcAvail size=200")
+		p := newProbe(t, autoPolicy).write(1, 200).skip().write(2, 200).want("ModeChange Pipelined",
+			"mode send Pipelined", "SrcAvail size=200")
 		p.recv("RdmaRdCompl size=199", "RdmaRdCompl size=200").want("revoke", "wrote 1 200", "revoke", "wrote 2 200")
 		newProbe(t).recv("SrcAvail size=300 +1", "ModeChange Pipelined").read(1, 300).readDone().alive()
 	})
@@ -211,7 +212,8 @@ func TestSDP_12_4(t *testing.T) {
 	t.Run("SDP-12.4-8", func(t *testing.T) { // without a SinkAvail no SrcAvail is issued again [D-44]
 		p := newProbe(t).pipelined(true, false).write(1, 200).write(2, 300).skip()
 		leave(p).want("ModeChange Combined", "mode send Combined").write(3, 400).want()
-		p.recv("RdmaRdCompl size=200", "RdmaRdCompl size=300").want("revoke", "wrote 1 200", "revoke", "wrote 2 300", "SrcAvail size=400 +1")
+		p.recv("RdmaRdCompl size=200", "RdmaRdCompl size=300").want("revoke", "wrote 1 200",
+			"revoke", "wrote 2 300", "SrcAvail size=400 +1")
 	})
 	t.Run("D-26", func(t *testing.T) { // stale SinkAvails keep the counters equal
 		p := newProbe(t).pipelined(true, false).write(1, 5).write(2, 200).skip()
@@ -222,7 +224,8 @@ func TestSDP_12_4(t *testing.T) {
 		p.recv("SinkAvail size=500 nd=0").want()
 		p.ack++
 		p.recv("Data", "RdmaRdCompl size=200").skip()
-		p.goMode(sdpwire.Pipelined).skip().recv("SinkAvail size=500 nd=0").write(3, 300).want("write 3 300@0 -> 0", "wrote 3 300", "RdmaWrCompl size=300")
+		p.goMode(sdpwire.Pipelined).skip().recv("SinkAvail size=500 nd=0").write(3, 300).want("write 3 300@0 -> 0",
+			"wrote 3 300", "RdmaWrCompl size=300")
 		newProbe(t).alive()
 		p = newProbe(t).pipelined(true, false)
 		ack = p.ack

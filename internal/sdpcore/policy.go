@@ -152,7 +152,8 @@ func (m *Machine) steerSend() {
 			switch {
 			case p.hints >= 2 || m.bigWrites() >= 2:
 				want(sdpwire.Pipelined)
-			case p.sendSms >= 4, p.smalls > 0 && m.now-p.bigAt >= time.Second && m.now-p.smallAt >= time.Second && p.hints == 0:
+			case p.sendSms >= 4, p.smalls > 0 && m.now-p.bigAt >= time.Second &&
+				m.now-p.smallAt >= time.Second && p.hints == 0:
 				want(sdpwire.Buffered)
 			}
 		case sdpwire.Pipelined:
@@ -181,7 +182,8 @@ func (m *Machine) steerRecv() {
 	}
 	switch m.p.RecvPolicy {
 	case PinCombined, PinPipelined, Auto:
-		if k.pol.bcopied >= 64<<10 && k.pol.bigReads > 0 && m.now-k.pol.changedAt >= m.p.Timers.Hysteresis && !m.p.NoRead {
+		if k.pol.bcopied >= 64<<10 && k.pol.bigReads > 0 &&
+			m.now-k.pol.changedAt >= m.p.Timers.Hysteresis && !m.p.NoRead {
 			k.pol.wanted = true
 		}
 	}

@@ -38,8 +38,10 @@ type probe struct {
 }
 
 func params() Params {
-	return Params{Role: Connecting, RecvBufs: 16, RecvSize: 100, PeerBufs: 64, PeerSize: 100, MaxAdverts: 8, PeerMaxAdverts: 8, ORD: 4,
-		SendPolicy: PinCombined, RecvPolicy: PinCombined, SendThreshold: 150, RecvThreshold: 100, RecvBudget: 1000, SendBudget: 1000}
+	return Params{Role: Connecting, RecvBufs: 16, RecvSize: 100, PeerBufs: 64, PeerSize: 100,
+		MaxAdverts: 8, PeerMaxAdverts: 8, ORD: 4,
+		SendPolicy: PinCombined, RecvPolicy: PinCombined, SendThreshold: 150, RecvThreshold: 100,
+		RecvBudget: 1000, SendBudget: 1000}
 }
 
 func newProbe(t testing.TB, change ...func(*Params)) *probe {
@@ -47,7 +49,8 @@ func newProbe(t testing.TB, change ...func(*Params)) *probe {
 	for _, f := range change {
 		f(&p)
 	}
-	return &probe{t: t, m: New(p), bufs: uint16(p.PeerBufs), ack: p.FirstSend, seq: p.FirstRecv, stag: 0x1000, advs: map[uint64]uint32{}}
+	return &probe{t: t, m: New(p), bufs: uint16(p.PeerBufs), ack: p.FirstSend, seq: p.FirstRecv,
+		stag: 0x1000, advs: map[uint64]uint32{}}
 }
 
 // opMark is the first element of each list that an event appends to. It must stay there.

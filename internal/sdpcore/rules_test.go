@@ -149,7 +149,8 @@ func TestSDP_9_5_2_Forced(t *testing.T) {
 		p.cancelWrite(1).want("SrcAvailCancel")
 		p.bufs, p.ack = 2, ack
 		p.recv("SendSm").want("revoke", "detach 1 1").cancelWrite(1).want()
-		p.recv("SuspComm port=6000").want("SuspCommAck", "reconnect 6000").resume().want("Data +84", "Data +84", "Data +84", "Data +84", "Data +63", "wrote 1 400")
+		p.recv("SuspComm port=6000").want("SuspCommAck", "reconnect 6000").resume().want("Data +84",
+			"Data +84", "Data +84", "Data +84", "Data +63", "wrote 1 400")
 	})
 }
 
@@ -236,7 +237,8 @@ func TestSDP_9_5_5_Cancels(t *testing.T) {
 	// A new change of mode after a move does not wait for the acknowledgement of an earlier
 	// ModeChange. [SDP-13-1]
 	t.Run("SDP-12.4-3", func(t *testing.T) {
-		p := newProbe(t, autoPolicy).goMode(sdpwire.Pipelined).goMode(sdpwire.Combined).wantMsgs("ModeChange Pipelined", "ModeChange Combined")
+		p := newProbe(t, autoPolicy).goMode(sdpwire.Pipelined).goMode(sdpwire.Combined).wantMsgs("ModeChange Pipelined",
+			"ModeChange Combined")
 		p.ack = 0
 		p.recv("SuspComm port=6000").skip().resume(autoPolicy).want().goMode(sdpwire.Pipelined).want("ModeChange Pipelined", "mode send Pipelined")
 	})
@@ -288,7 +290,8 @@ func TestSDP_9_2_29_Lonely(t *testing.T) {
 		p := pipe(func(p *Params) { p.RecvBudget = 150 }).recv("SrcAvail size=500").pass(ms).want("read local 150 from 0").due(-1)
 		// While a piece arrives, neither the rest nor a late read gets bytes out of order.
 		p.pass(time.Minute).want().read(1, 400).want()
-		p.readDone().want("copy 1 150@0", "read 1 250@150 from 150").readDone().want("got 1 400", "RdmaRdCompl size=400")
+		p.readDone().want("copy 1 150@0", "read 1 250@150 from 150").readDone().want("got 1 400",
+			"RdmaRdCompl size=400")
 	})
 	t.Run("D-38", func(t *testing.T) { // the rest is fetched when there is room again
 		p := pipe(func(p *Params) { p.RecvBudget = 150 }).recv("SrcAvail size=200").pass(ms).readDone().skip().read(1, 150).skip()
@@ -382,7 +385,8 @@ func TestSDP_11_3_Order(t *testing.T) {
 	// [SDP-6.3.3.2-2] [SDP-9.4-3]
 	t.Run("SDP-9.3-5", func(t *testing.T) {
 		p := pipe().write(1, 200).write(2, 200).skip().recv("SinkAvail size=250 nd=0")
-		p.want("revoke", "revoke", "write 1 200@0 -> 0", "wrote 1 200", "write 2 50@0 -> 200", "RdmaWrCompl size=250", "Data +84", "Data +66", "wrote 2 200")
+		p.want("revoke", "revoke", "write 1 200@0 -> 0", "wrote 1 200", "write 2 50@0 -> 200",
+			"RdmaWrCompl size=250", "Data +84", "Data +66", "wrote 2 200")
 	})
 	// Refused payload ends the connection, with the advertisement that carried it.
 	t.Run("SDP-9.5.1-10", func(t *testing.T) {
@@ -422,7 +426,8 @@ func TestSDP_9_3_Partly(t *testing.T) {
 	// [SDP-8.2.1-15]
 	t.Run("SDP-8.2.1-19", func(t *testing.T) {
 		p := newProbe(t, func(p *Params) { p.MaxAdverts = 1 }).pipelined(true, true).recv("SinkAvail size=300 nd=0").closeWrite().want("DisConn")
-		p.recv("SrcAvail size=300").alive().read(1, 300).readDone().want("read 1 300@0 from 0", "got 1 300", "RdmaRdCompl size=300")
+		p.recv("SrcAvail size=300").alive().read(1, 300).readDone().want("read 1 300@0 from 0",
+			"got 1 300", "RdmaRdCompl size=300")
 	})
 }
 

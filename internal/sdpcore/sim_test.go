@@ -169,12 +169,16 @@ func newSim(seed uint64, trace bool) *sim {
 	r := s.rng
 	pick := func(v ...int) int { return v[r.IntN(len(v))] }
 	mk := func(name string, role Role) *simEnd {
-		e := &simEnd{name: name, mr: map[uint32]simRegion{}, advs: map[uint64]uint32{}, writes: map[uint64]*simWrite{}, reads: map[uint64]*simRead{},
+		e := &simEnd{name: name, mr: map[uint32]simRegion{}, advs: map[uint64]uint32{},
+			writes: map[uint64]*simWrite{}, reads: map[uint64]*simRead{},
 			sendMode: sdpwire.Combined, recvMode: sdpwire.Combined, nextStag: uint32(r.Uint32())}
 		bufs := pick(3, 3, 4, 8, 32)
-		e.p = Params{Role: role, RecvBufs: bufs, MaxRecvBufs: pick(0, bufs, 5*bufs), RecvSize: pick(37, 50, 100, 400), MaxAdverts: pick(1, 2, 3, 8), ORD: pick(1, 1, 2, 4),
-			SendPolicy: Policy(r.IntN(4)), RecvPolicy: Policy(r.IntN(4)), SendThreshold: pick(0, 20, 100, 300, Infinite), RecvThreshold: pick(0, 100, 500),
-			NoRead: r.IntN(12) == 0, NoSinkAvail: r.IntN(6) == 0, NoInvalidate: r.IntN(4) == 0, BigPrefix: r.IntN(3) == 0, UrgentApart: false,
+		e.p = Params{Role: role, RecvBufs: bufs, MaxRecvBufs: pick(0, bufs, 5*bufs),
+			RecvSize: pick(37, 50, 100, 400), MaxAdverts: pick(1, 2, 3, 8), ORD: pick(1, 1, 2, 4),
+			SendPolicy: Policy(r.IntN(4)), RecvPolicy: Policy(r.IntN(4)),
+			SendThreshold: pick(0, 20, 100, 300, Infinite), RecvThreshold: pick(0, 100, 500),
+			NoRead: r.IntN(12) == 0, NoSinkAvail: r.IntN(6) == 0, NoInvalidate: r.IntN(4) == 0,
+			BigPrefix: r.IntN(3) == 0, UrgentApart: false,
 			RecvBudget: pick(0, 200, 2000), SendBudget: pick(0, 100, 5000), NoResize: r.IntN(5) == 0, MaxRecvSize: 600,
 			Timers: Timers{SuspendLimit: -1}}
 		if r.IntN(4) == 0 {
@@ -221,7 +225,8 @@ func (s *sim) run(e *simEnd, acts []Action) {
 			w := e.writes[a.ID]
 			e.sentBytes += a.N
 			s.note(e, fmt.Sprintf("RDMA Write of %d", a.N))
-			e.out = append(e.out, item{kind: itemWrite, stag: a.STag, to: a.TO, spans: []span{{w.ord, a.Off, a.N}}, n: a.N})
+			e.out = append(e.out, item{kind: itemWrite, stag: a.STag, to: a.TO,
+				spans: []span{{w.ord, a.Off, a.N}}, n: a.N})
 		case OpRDMARead:
 			e.open++
 			if e.open > e.p.ORD {
@@ -401,7 +406,8 @@ func (s *sim) readDone(e *simEnd, a *Action) {
 // arrive checks that sp is the next span: no byte is lost, repeated or reordered.
 func (s *sim) arrive(e *simEnd, sp span) {
 	if sp.write < e.curWrite || sp.write == e.curWrite && sp.from != e.curOff || sp.write > e.curWrite && sp.from != 0 {
-		s.errorf("%s: [SDP-4.1-1] stream: write %d+%d after write %d+%d", e.name, sp.write, sp.from, e.curWrite, e.curOff)
+		s.errorf("%s: [SDP-4.1-1] stream: write %d+%d after write %d+%d", e.name, sp.write,
+			sp.from, e.curWrite, e.curOff)
 		return
 	}
 	e.curWrite, e.curOff = sp.write, sp.from+sp.n
@@ -903,7 +909,8 @@ func (s *sim) play(steps int) {
 	for _, e := range []*simEnd{s.a, s.b} {
 		for _, w := range e.order {
 			if !w.done || w.got != w.count {
-				s.errorf("%s: [SDP-4.1-1] write %d of %d: done=%t with %d, peer has %d", e.name, w.ord, w.n, w.done, w.count, w.got)
+				s.errorf("%s: [SDP-4.1-1] write %d of %d: done=%t with %d, peer has %d", e.name,
+					w.ord, w.n, w.done, w.count, w.got)
 			}
 		}
 		if len(e.mr) != 0 {
@@ -918,7 +925,8 @@ func TestSimulation(t *testing.T) {
 	if *simSeed != 0 {
 		s := newSim(*simSeed, true)
 		s.play(2000)
-		t.Logf("seed %d, %d steps:\n%s", *simSeed, s.steps, strings.Join(s.ladder[max(0, len(s.ladder)-*simLines):], "\n"))
+		t.Logf("seed %d, %d steps:\n%s", *simSeed, s.steps,
+			strings.Join(s.ladder[max(0, len(s.ladder)-*simLines):], "\n"))
 		if s.fail != "" {
 			t.Fatal(s.fail)
 		}

@@ -72,7 +72,8 @@ func (m *Machine) soonest() (at Time, ok bool) {
 func (m *Machine) untimed() bool {
 	s, k := &m.src, &m.snk
 	return m.life == lifeOpen && s.advs.len() == 0 && k.adverts.len() == 0 &&
-		!(s.cancelOpen || k.cancelOpen || s.leaving || s.stalled || m.cr.nudged || s.pol.wanted) && m.p.SendPolicy != PinBuffered
+		!(s.cancelOpen || k.cancelOpen || s.leaving || s.stalled || m.cr.nudged || s.pol.wanted) &&
+		m.p.SendPolicy != PinBuffered
 }
 
 // Tick handles expired timers. Calling it early or late does no harm.

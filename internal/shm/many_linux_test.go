@@ -86,7 +86,8 @@ func TestThousandRings(t *testing.T) {
 	t.Logf("%d large rings, %d MiB", large, memory>>20)
 	shrinkCalm()
 	shrinkCalm()
-	if large, after := state(); large > 0 || Used() != before+2*conns*first(DefaultRing) || after > busy*2*FirstRing+conns*32<<10 {
+	if large, after := state(); large > 0 || Used() != before+2*conns*first(DefaultRing) ||
+		after > busy*2*FirstRing+conns*32<<10 {
 		t.Errorf("calm: %d large rings, %d bytes more are accounted for, %d of memory", large, Used()-before, after)
 	}
 }

@@ -51,7 +51,8 @@ func reserve(n int64) error {
 	}
 	if used.Add(n) > max(l, 0) {
 		used.Add(-n)
-		return fmt.Errorf("%w: the rings of this process have %d bytes, at most %d", ErrExhausted, used.Load(), max(l, 0))
+		return fmt.Errorf("%w: the rings of this process have %d bytes, at most %d", ErrExhausted,
+			used.Load(), max(l, 0))
 	}
 	return nil
 }

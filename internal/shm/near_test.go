@@ -61,7 +61,8 @@ func TestNear(t *testing.T) {
 			b := make([]byte, c.room)
 			n, err := q.Read(b)
 			if err != nil || !bytes.Equal(b[:n], want) {
-				t.Errorf("%v, %d bytes that are not those of the %s", err, n, map[bool]string{true: "line", false: "ring"}[c.near])
+				t.Errorf("%v, %d bytes that are not those of the %s", err, n,
+					map[bool]string{true: "line", false: "ring"}[c.near])
 			}
 			if _, err := q.Read(b); err != ErrWouldBlock {
 				t.Errorf("behind it: %v", err)

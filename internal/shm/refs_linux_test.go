@@ -145,7 +145,8 @@ func TestReferencesAreABuffer(t *testing.T) {
 				model = model[n:]
 			},
 			"readv": func(rt *rapid.T) {
-				places := [][]byte{make([]byte, rapid.IntRange(1, most).Draw(rt, "n")), make([]byte, rapid.IntRange(0, most).Draw(rt, "m"))}
+				places := [][]byte{make([]byte, rapid.IntRange(1, most).Draw(rt, "n")),
+					make([]byte, rapid.IntRange(0, most).Draw(rt, "m"))}
 				n, err := q.ReadV(places)
 				readAs(rt, model, bytes.Join(places, nil)[:n], len(places[0])+len(places[1]), err)
 				model = model[n:]

@@ -87,7 +87,8 @@ func TestRingIsABuffer(t *testing.T) {
 				n := 1 + sizes.Draw(t, "n")
 				b := p.Reserve(n)
 				at := int(p.tail & (p.ring - 1))
-				if want := !p.grow.due && !p.grow.large.Load() && at+n <= int(p.ring) && n <= room(); (b != nil) != want || b != nil && len(b) != n {
+				if want := !p.grow.due && !p.grow.large.Load() && at+n <= int(p.ring) &&
+					n <= room(); (b != nil) != want || b != nil && len(b) != n {
 					t.Fatalf("%d bytes of %d at %d of %d, %d are free", len(b), n, at, p.ring, room())
 				}
 				if b != nil && rapid.Bool().Draw(t, "commit") {
@@ -304,7 +305,8 @@ func FuzzHostilePeer(f *testing.F) {
 				t.Fatalf("%d bytes", k)
 			}
 			switch {
-			case err == nil, err == ErrWouldBlock, err == ErrIndex, err == ErrReset, err == ErrPipe, err == io.EOF, err == io.ErrClosedPipe:
+			case err == nil, err == ErrWouldBlock, err == ErrIndex, err == ErrReset, err == ErrPipe,
+				err == io.EOF, err == io.ErrClosedPipe:
 			default:
 				t.Fatal(err)
 			}

@@ -55,7 +55,8 @@ func TestOwnedFull(t *testing.T) {
 func TestOwnedPeekAndReset(t *testing.T) {
 	a, b := ownedPair(t)
 	defer b.Close()
-	if err := Tune(a, Tuning{KeepAlive: time.Minute, Congestion: "reno"}); err != nil && !errors.Is(err, errors.ErrUnsupported) {
+	if err := Tune(a, Tuning{KeepAlive: time.Minute, Congestion: "reno"}); err != nil &&
+		!errors.Is(err, errors.ErrUnsupported) {
 		t.Error(err)
 	}
 	if err := Tune(a, Tuning{KeepAlive: -1}); err != nil {

@@ -103,8 +103,10 @@ func TestDialAddresses(t *testing.T) {
 			defer a.Close()
 			b := testkit.Await(t, "Accept", accepted)
 			defer b.Close()
-			if a.LocalAddr().String() != b.RemoteAddr().String() || a.RemoteAddr().String() != b.LocalAddr().String() || a.RemoteAddr().String() != to {
-				t.Errorf("%v to %v is %v to %v at the other end", a.LocalAddr(), a.RemoteAddr(), b.RemoteAddr(), b.LocalAddr())
+			if a.LocalAddr().String() != b.RemoteAddr().String() ||
+				a.RemoteAddr().String() != b.LocalAddr().String() || a.RemoteAddr().String() != to {
+				t.Errorf("%v to %v is %v to %v at the other end", a.LocalAddr(), a.RemoteAddr(),
+					b.RemoteAddr(), b.LocalAddr())
 			}
 		})
 	}
@@ -180,7 +182,8 @@ func TestDialHangs(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(20*time.Millisecond, cancel)
 	start := time.Now()
-	if c, err := Dial(ctx, new(net.Dialer), "tcp", to); !errors.Is(err, context.Canceled) || time.Since(start) > testkit.Patience/2 {
+	if c, err := Dial(ctx, new(net.Dialer), "tcp", to); !errors.Is(err, context.Canceled) ||
+		time.Since(start) > testkit.Patience/2 {
 		t.Errorf("%v, %v after %v", c, err, time.Since(start))
 	}
 }

@@ -49,14 +49,16 @@ func (n *instance) ask(fd int, events uint32) bool {
 // EpollCtl is epoll_ctl by a raw system call, which does not wait. It reports whether the call
 // succeeded.
 func EpollCtl(epfd, op, fd int, ev *unix.EpollEvent) bool {
-	_, _, e := unix.RawSyscall6(unix.SYS_EPOLL_CTL, uintptr(epfd), uintptr(op), uintptr(fd), uintptr(unsafe.Pointer(ev)), 0, 0)
+	_, _, e := unix.RawSyscall6(unix.SYS_EPOLL_CTL, uintptr(epfd), uintptr(op), uintptr(fd),
+		uintptr(unsafe.Pointer(ev)), 0, 0)
 	return e == 0
 }
 
 // EpollTake fills events with the reports that the instance has, without waiting, and returns their
 // number. It returns 0 after an error.
 func EpollTake(epfd int, events []unix.EpollEvent) int {
-	n, _, e := unix.RawSyscall6(unix.SYS_EPOLL_PWAIT, uintptr(epfd), uintptr(unsafe.Pointer(unsafe.SliceData(events))), uintptr(len(events)), 0, 0, 0)
+	n, _, e := unix.RawSyscall6(unix.SYS_EPOLL_PWAIT, uintptr(epfd),
+		uintptr(unsafe.Pointer(unsafe.SliceData(events))), uintptr(len(events)), 0, 0, 0)
 	if e != 0 {
 		return 0
 	}
@@ -89,7 +91,8 @@ func (a *arrivals) move(from, to int) bool {
 	if a.armed {
 		ev.Events = arrived
 	}
-	return EpollCtl(a.epfd, unix.EPOLL_CTL_ADD, to, &ev) && EpollCtl(a.epfd, unix.EPOLL_CTL_DEL, from, &unix.EpollEvent{})
+	return EpollCtl(a.epfd, unix.EPOLL_CTL_ADD, to, &ev) &&
+		EpollCtl(a.epfd, unix.EPOLL_CTL_DEL, from, &unix.EpollEvent{})
 }
 
 func (a *arrivals) disarm(fd int) {

@@ -118,7 +118,8 @@ func (l *ownedListener) take() (*conn, error) {
 		}
 		var from unix.RawSockaddrInet6 // the longest of the possible addresses
 		size := uint32(unix.SizeofSockaddrInet6)
-		n, _, err := unix.RawSyscall6(unix.SYS_ACCEPT4, uintptr(l.s.fd), uintptr(unsafe.Pointer(&from)), uintptr(unsafe.Pointer(&size)),
+		n, _, err := unix.RawSyscall6(unix.SYS_ACCEPT4, uintptr(l.s.fd), uintptr(unsafe.Pointer(&from)),
+			uintptr(unsafe.Pointer(&size)),
 			unix.SOCK_CLOEXEC, 0, 0)
 		switch err {
 		case 0:

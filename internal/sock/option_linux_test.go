@@ -96,8 +96,10 @@ func TestTune(t *testing.T) {
 		t.Fatal(err)
 	}
 	name, err := unix.GetsockoptString(tcp, unix.IPPROTO_TCP, unix.TCP_CONGESTION)
-	if err != nil || strings.TrimRight(name, "\x00") != "reno" || get(tcp, unix.TCP_NODELAY) != 1 || get(tcp, unix.TCP_KEEPIDLE) != 7 {
-		t.Errorf("congestion control %q (%v), TCP_NODELAY %d, TCP_KEEPIDLE %d", name, err, get(tcp, unix.TCP_NODELAY), get(tcp, unix.TCP_KEEPIDLE))
+	if err != nil || strings.TrimRight(name, "\x00") != "reno" || get(tcp, unix.TCP_NODELAY) != 1 ||
+		get(tcp, unix.TCP_KEEPIDLE) != 7 {
+		t.Errorf("congestion control %q (%v), TCP_NODELAY %d, TCP_KEEPIDLE %d", name, err,
+			get(tcp, unix.TCP_NODELAY), get(tcp, unix.TCP_KEEPIDLE))
 	}
 	if err := tune(tcp, Tuning{}); err != nil {
 		t.Errorf("the system's congestion control: %v", err)

@@ -68,7 +68,8 @@ func TestOtherUsers(t *testing.T) {
 	}
 	refused := func(c net.Conn, want string) {
 		t.Helper()
-		if err := ShareMemory(t.Context(), c, samehost.Require, ""); err == nil || !strings.Contains(err.Error(), want) {
+		if err := ShareMemory(t.Context(), c, samehost.Require, ""); err == nil ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("%v, not %q", err, want)
 		}
 	}

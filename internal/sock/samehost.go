@@ -55,7 +55,8 @@ func CheckShared(nc net.Conn, policy samehost.Policy) error {
 
 // reasons maps the fixed reasons for TCP to short words.
 var reasons = map[string]string{
-	WhyOff: "off", whyNotOwned: "not_owned", whyOtherHost: "other_host", whyNotAsked: "not_asked", whyNoMeeting: "not_offered",
+	WhyOff: "off", whyNotOwned: "not_owned", whyOtherHost: "other_host", whyNotAsked: "not_asked",
+	whyNoMeeting: "not_offered",
 	whyOtherUser: "other_user", whyBegun: "begun", whyNoPlatform: "unsupported",
 }
 

@@ -60,7 +60,8 @@ func dup(sc syscall.Conn) *Socket {
 	}
 	s := &Socket{fd: -1}
 	raw.Control(func(fd uintptr) {
-		if kind, err := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_TYPE); err != nil || kind != unix.SOCK_STREAM {
+		if kind, err := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_TYPE); err != nil ||
+			kind != unix.SOCK_STREAM {
 			return
 		}
 		if s.fd, err = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0); err != nil {

@@ -118,7 +118,8 @@ func peek(fd int, p []byte) (int, error) { return recv(fd, p, unix.MSG_DONTWAIT|
 
 func recv(fd int, p []byte, flags uintptr) (int, error) {
 	for {
-		n, _, e := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)), flags, 0, 0)
+		n, _, e := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(fd),
+			uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)), flags, 0, 0)
 		switch e {
 		case 0:
 			raceAcquire(fd)
@@ -139,7 +140,8 @@ func recvRights(fd int, p []byte, most int) (n int, files []int, err error) {
 	v := unix.Iovec{Base: unsafe.SliceData(p), Len: uint64(len(p))}
 	for {
 		m := unix.Msghdr{Iov: &v, Iovlen: 1, Control: &oob[0], Controllen: uint64(unix.CmsgSpace(4 * most))}
-		n, _, e := unix.RawSyscall(unix.SYS_RECVMSG, uintptr(fd), uintptr(unsafe.Pointer(&m)), unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
+		n, _, e := unix.RawSyscall(unix.SYS_RECVMSG, uintptr(fd), uintptr(unsafe.Pointer(&m)),
+			unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
 		switch e {
 		case 0:
 			raceAcquire(fd)
@@ -193,7 +195,9 @@ func (s *Socket) ReadV(places [][]byte, scratch *[]Vec) (int, error) {
 		flags = 0
 	}
 	for {
-		n, _, e := unix.RawSyscall(unix.SYS_RECVMSG, uintptr(s.fd), uintptr(unsafe.Pointer(&unix.Msghdr{Iov: unsafe.SliceData(v), Iovlen: uint64(min(len(v), mostVecs))})), uintptr(flags))
+		n, _, e := unix.RawSyscall(unix.SYS_RECVMSG, uintptr(s.fd),
+			uintptr(unsafe.Pointer(&unix.Msghdr{Iov: unsafe.SliceData(v), Iovlen: uint64(min(len(v), mostVecs))})),
+			uintptr(flags))
 		switch e {
 		case 0:
 			raceAcquire(s.fd)
@@ -220,7 +224,8 @@ func (s *Socket) Write(p []byte) (int, error) {
 
 func send(fd int, p []byte) (int, error) {
 	for {
-		n, _, e := unix.RawSyscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, 0, 0)
+		n, _, e := unix.RawSyscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(p))),
+			uintptr(len(p)), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, 0, 0)
 		switch e {
 		case 0:
 			return int(n), nil
@@ -273,7 +278,9 @@ func (s *Socket) WriteV(pieces [][]byte, scratch []Vec) (int, error) {
 	}
 	raceRelease(s.fd)
 	for {
-		n, _, e := unix.RawSyscall(unix.SYS_SENDMSG, uintptr(s.fd), uintptr(unsafe.Pointer(&unix.Msghdr{Iov: unsafe.SliceData(v), Iovlen: uint64(len(v))})), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+		n, _, e := unix.RawSyscall(unix.SYS_SENDMSG, uintptr(s.fd),
+			uintptr(unsafe.Pointer(&unix.Msghdr{Iov: unsafe.SliceData(v), Iovlen: uint64(len(v))})),
+			unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
 		switch {
 		case e == 0 && n == 0:
 			return 0, io.ErrShortWrite

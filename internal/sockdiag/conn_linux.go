@@ -107,7 +107,8 @@ func (c *Conn) Find(local, remote netip.AddrPort) (s TCPSocket, err error) {
 	if binary.BigEndian.Uint16(m[4:]) != local.Port() || binary.BigEndian.Uint16(m[6:]) != remote.Port() {
 		return s, unix.ENOENT // the kernel shows the listener that would take such a connection
 	}
-	return TCPSocket{state: m[1], uid: binary.NativeEndian.Uint32(m[64:]), inode: binary.NativeEndian.Uint32(m[68:])}, nil
+	return TCPSocket{state: m[1], uid: binary.NativeEndian.Uint32(m[64:]), inode: binary.NativeEndian.Uint32(m[68:])},
+		nil
 }
 
 // dump asks for all sockets that a request covers.

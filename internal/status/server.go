@@ -73,7 +73,8 @@ func Listen(c Config) (*Server, error) {
 	if err := makeDir(c.Dir); err != nil {
 		return nil, err
 	}
-	s := &Server{cfg: c, started: time.Now(), watched: map[uint64]*watched{}, open: map[net.Conn]struct{}{}, sweepAt: firstSweep}
+	s := &Server{cfg: c, started: time.Now(), watched: map[uint64]*watched{},
+		open: map[net.Conn]struct{}{}, sweepAt: firstSweep}
 	var err error
 	if s.l, s.path, err = bind(c.Dir); err != nil {
 		return nil, err
@@ -146,7 +147,8 @@ func (s *Server) sweepLocked() {
 
 // Status returns the report that a client would get now.
 func (s *Server) Status(counters bool) Process {
-	p := Process{PID: os.Getpid(), Program: s.cfg.Program, Version: s.cfg.Version, Started: s.started, Memory: resident(), Threads: runtime.NumGoroutine()}
+	p := Process{PID: os.Getpid(), Program: s.cfg.Program, Version: s.cfg.Version, Started: s.started,
+		Memory: resident(), Threads: runtime.NumGoroutine()}
 	s.mu.Lock()
 	s.sweepLocked()
 	for _, l := range s.listeners {

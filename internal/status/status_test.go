@@ -75,11 +75,13 @@ func TestStatus(t *testing.T) {
 		t.Fatal(err)
 	}
 	ps := list(t, dir, true)
-	if len(ps) != 1 || ps[0].PID != os.Getpid() || ps[0].Program != "test" || len(ps[0].Listeners) != 1 || len(ps[0].Conns) != 2 {
+	if len(ps) != 1 || ps[0].PID != os.Getpid() || ps[0].Program != "test" || len(ps[0].Listeners) != 1 ||
+		len(ps[0].Conns) != 2 {
 		t.Fatalf("%+v", ps)
 	}
 	a, b := ps[0].Conns[0], ps[0].Conns[1]
-	if a.Role != "dial" || b.Role != "accept" || b.Why != "the test says so" || a.SentBytes != 1000 || b.ReceivedBytes != 1000 || a.Local != c.LocalAddr().String() || a.State != "open" {
+	if a.Role != "dial" || b.Role != "accept" || b.Why != "the test says so" || a.SentBytes != 1000 ||
+		b.ReceivedBytes != 1000 || a.Local != c.LocalAddr().String() || a.State != "open" {
 		t.Errorf("%+v\n%+v", a, b)
 	}
 	if a.Counters["sdp_sent_bytes_bcopy"] != 1000 || a.Counters["tx_bytes"] < 1000 {
@@ -232,7 +234,8 @@ func TestStrangers(t *testing.T) {
 	if took := time.Since(began); took > 5*status.AnswerTimeout {
 		t.Errorf("took %v", took)
 	}
-	if len(ps) != 2 || ps[0].PID != 1 || ps[0].Program == "forged" || !strings.Contains(ps[0].Problem, "another process") {
+	if len(ps) != 2 || ps[0].PID != 1 || ps[0].Program == "forged" ||
+		!strings.Contains(ps[0].Problem, "another process") {
 		t.Fatalf("%+v", ps)
 	}
 	if !strings.Contains(ps[1].Problem, "no answer") {

@@ -83,7 +83,8 @@ func closed(c <-chan struct{}) bool {
 
 func sdpConn(c *sdp.Conn, counters bool) Conn {
 	p, st := c.Path(), c.Stats()
-	r := Conn{Transport: "sdp", Role: "dial", Local: text(p.Local), Remote: text(p.Remote), Why: p.Why, State: "open", Active: st.Stream.LastActivity,
+	r := Conn{Transport: "sdp", Role: "dial", Local: text(p.Local), Remote: text(p.Remote),
+		Why: p.Why, State: "open", Active: st.Stream.LastActivity,
 		Path:          "sdp " + strings.ToLower(st.SendMode) + "/" + strings.ToLower(st.RecvMode) + checksum(p.CRC),
 		SentBytes:     st.SentBytesBcopy + st.SentBytesPrefix + st.SentBytesTransact + st.SentBytesRead + st.SentBytesWrite,
 		ReceivedBytes: st.RecvBytesBcopy + st.RecvBytesPrefix + st.RecvBytesTransact + st.RecvBytesRead + st.RecvBytesWrite,
@@ -137,8 +138,10 @@ func (s *Server) WatchQueuePair(q *iwarp.QueuePair, hint ...Hint) {
 	s.Watch(Source{
 		Report: func(counters bool) Conn {
 			st, p := q.Stats(), q.Params()
-			r := Conn{Transport: "iwarp", Local: text(q.LocalAddr()), Remote: text(q.RemoteAddr()), State: streamState(q), Active: st.LastActivity,
-				Path: "iwarp" + checksum(p.CRC), SentBytes: st.SentBytes, ReceivedBytes: st.ReceivedBytes, Credits: -1, Queued: st.SendPosted}
+			r := Conn{Transport: "iwarp", Local: text(q.LocalAddr()), Remote: text(q.RemoteAddr()),
+				State: streamState(q), Active: st.LastActivity,
+				Path: "iwarp" + checksum(p.CRC), SentBytes: st.SentBytes, ReceivedBytes: st.ReceivedBytes,
+				Credits: -1, Queued: st.SendPosted}
 			if p.SendMarkers || p.RecvMarkers {
 				r.Path += " markers"
 			}
@@ -176,7 +179,8 @@ func (s *Server) WatchVI(v *vi.VI, hint ...Hint) {
 		Report: func(counters bool) Conn {
 			state, a, _, _ := v.Query()
 			t := v.Traffic()
-			r := Conn{Transport: "vi", State: strings.ToLower(state.String()), SentBytes: t.SentBytes, ReceivedBytes: t.ReceivedBytes, Credits: t.Credits, Queued: t.SendPosted}
+			r := Conn{Transport: "vi", State: strings.ToLower(state.String()), SentBytes: t.SentBytes,
+				ReceivedBytes: t.ReceivedBytes, Credits: t.Credits, Queued: t.SendPosted}
 			if state == vi.Connected {
 				r.State = "open"
 			}
@@ -235,7 +239,8 @@ func snake(s string) string {
 	rs := []rune(s)
 	for i, r := range rs {
 		if i > 0 && unicode.IsUpper(r) {
-			next := i+1 < len(rs) && unicode.IsLower(rs[i+1]) && !(rs[i+1] == 's' && i+2 == len(rs)) && !(rs[i+1] == 's' && i+2 < len(rs) && unicode.IsUpper(rs[i+2]))
+			next := i+1 < len(rs) && unicode.IsLower(rs[i+1]) && !(rs[i+1] == 's' && i+2 == len(rs)) &&
+				!(rs[i+1] == 's' && i+2 < len(rs) && unicode.IsUpper(rs[i+2]))
 			if unicode.IsLower(rs[i-1]) || next {
 				b.WriteByte('_')
 			}

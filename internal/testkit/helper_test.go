@@ -73,7 +73,8 @@ func TestEqualBytes(t *testing.T) {
 	if !failed || !strings.Contains(log, "differ at 2") || !strings.Contains(log, "[03]") {
 		t.Errorf("failed %v: %s", failed, log)
 	}
-	if failed, log := try(t, func(t testing.TB) { EqualBytes(t, make([]byte, 40), make([]byte, 41)) }); !failed || !strings.Contains(log, "[end]") {
+	if failed, log := try(t, func(t testing.TB) { EqualBytes(t, make([]byte, 40), make([]byte, 41)) }); !failed ||
+		!strings.Contains(log, "[end]") {
 		t.Errorf("failed %v: %s", failed, log)
 	}
 	if failed, log := try(t, func(t testing.TB) { EqualBytes(t, nil, []byte{}) }); failed {
@@ -83,7 +84,8 @@ func TestEqualBytes(t *testing.T) {
 
 func TestGolden(t *testing.T) {
 	t.Chdir(t.TempDir())
-	if failed, log := try(t, func(t testing.TB) { Golden(t, "a/b.txt", []byte("x\n")) }); !failed || !strings.Contains(log, "-update") {
+	if failed, log := try(t, func(t testing.TB) { Golden(t, "a/b.txt", []byte("x\n")) }); !failed ||
+		!strings.Contains(log, "-update") {
 		t.Errorf("missing file: failed %v: %s", failed, log)
 	}
 	*update = true
@@ -93,7 +95,8 @@ func TestGolden(t *testing.T) {
 		t.Errorf("written %q, %v", got, err)
 	}
 	Golden(t, "a/b.txt", []byte("x\n"))
-	if failed, log := try(t, func(t testing.TB) { Golden(t, "a/b.txt", []byte("y\n")) }); !failed || !strings.Contains(log, "y") {
+	if failed, log := try(t, func(t testing.TB) { Golden(t, "a/b.txt", []byte("y\n")) }); !failed ||
+		!strings.Contains(log, "y") {
 		t.Errorf("difference: failed %v: %s", failed, log)
 	}
 }

@@ -83,7 +83,8 @@ func EqualBytes(t testing.TB, got, want []byte) {
 	for at < min(len(got), len(want)) && got[at] == want[at] {
 		at++
 	}
-	t.Errorf("bytes differ at %d (lengths %d and %d)\n got %s\nwant %s", at, len(got), len(want), window(got, at), window(want, at))
+	t.Errorf("bytes differ at %d (lengths %d and %d)\n got %s\nwant %s", at, len(got), len(want),
+		window(got, at), window(want, at))
 }
 
 // window returns the bytes around offset at as text, with the byte at the offset in brackets.

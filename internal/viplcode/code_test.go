@@ -13,7 +13,8 @@ import (
 func TestCodes(t *testing.T) {
 	for i, c := range []Code{
 		Success, NotDone, InvalidParameter, ErrorResource, Timeout, Reject, InvalidReliabilityLevel, InvalidMTU,
-		InvalidQoS, InvalidPtag, InvalidRDMARead, DescriptorError, InvalidState, ErrorNameService, NoMatch, NotReachable, ErrorNotSupported,
+		InvalidQoS, InvalidPtag, InvalidRDMARead, DescriptorError, InvalidState, ErrorNameService,
+		NoMatch, NotReachable, ErrorNotSupported,
 	} {
 		if int(c) != i {
 			t.Errorf("code %d is %d", i, c)

@@ -115,7 +115,8 @@ func (o *Opener) openVITCP(d NIC, cfg *vi.Config) (*vi.NIC, Place, error) {
 		return nil, Place{}, err
 	}
 	where := Place{Gather: !d.EachPost}
-	if own, ok := (vi.Address{Host: n.Query().LocalAddress}).AddrPort(); ok && device == "" && listen == "" && own.Addr().Is4() {
+	if own, ok := (vi.Address{Host: n.Query().LocalAddress}).AddrPort(); ok && device == "" &&
+		listen == "" && own.Addr().Is4() {
 		// Wait at every address of the host, of the family whose addresses have the length that the
 		// NIC reports.
 		where.Wait = vi.IPAddress(netip.AddrPortFrom(netip.IPv4Unspecified(), 0), "").Host
@@ -124,7 +125,8 @@ func (o *Opener) openVITCP(d NIC, cfg *vi.Config) (*vi.NIC, Place, error) {
 }
 
 func (o *Opener) provider(d NIC, port uint16, listen string) (*vitcp.Provider, error) {
-	cfg := vitcp.Config{Port: port, SharePort: true, Listen: listen, Grace: d.Grace, Congestion: d.Congestion, SameHost: d.SameHost, Logger: o.log}
+	cfg := vitcp.Config{Port: port, SharePort: true, Listen: listen, Grace: d.Grace,
+		Congestion: d.Congestion, SameHost: d.SameHost, Logger: o.log}
 	if listen != "" {
 		return vitcp.New(cfg)
 	}
@@ -152,7 +154,9 @@ func (d NIC) openFCVI(cfg *vi.Config) (*vi.NIC, error) {
 		}
 	}
 	open := func(listen string) (*vi.NIC, error) {
-		p, err := fcvi.New(fcvi.Config{Listen: listen, Fabric: d.Fabric, MaxTransferSize: min(d.MaxTransfer, fcvi.LimitMaxTransfer), Congestion: d.Congestion, SameHost: d.SameHost, Logger: cfg.Logger})
+		p, err := fcvi.New(fcvi.Config{Listen: listen, Fabric: d.Fabric,
+			MaxTransferSize: min(d.MaxTransfer, fcvi.LimitMaxTransfer), Congestion: d.Congestion,
+			SameHost: d.SameHost, Logger: cfg.Logger})
 		if err != nil {
 			return nil, fmt.Errorf("%w: %w", vi.ErrInvalidParameter, err)
 		}

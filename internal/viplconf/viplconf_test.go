@@ -31,7 +31,8 @@ fcvi0  -> fcvi  fabric 10.0.0.1:3225 address 10.0.0.2 hosts /etc/hosts.vi ptags 
 	want := &Config{NICs: []NIC{
 		{Name: "vitcp0", Provider: "vitcp", Listen: ":3936", MaxTransfer: 1 << 20, Grace: 50 * time.Millisecond},
 		{Name: "fcvi0", Provider: "fcvi", Fabric: "10.0.0.1:3225", Address: "10.0.0.2", MaxTransfer: DefaultTransfer,
-			Hosts: "/etc/hosts.vi", StrictPtags: true, PortAlways: true, EachPost: true, Congestion: "reno", SameHost: samehost.Off},
+			Hosts: "/etc/hosts.vi", StrictPtags: true, PortAlways: true, EachPost: true,
+			Congestion: "reno", SameHost: samehost.Off},
 	}}
 	if d := cmp.Diff(want, c); d != "" {
 		t.Error(d)
@@ -173,7 +174,8 @@ func TestOpen(t *testing.T) {
 		}
 		defer n.Close()
 		a := n.Query()
-		if a.Name != tc.name || a.MaxTransferSize != tc.transfer || tc.mtu != 0 && a.NativeMTU != tc.mtu || len(a.LocalAddress) != 6 {
+		if a.Name != tc.name || a.MaxTransferSize != tc.transfer || tc.mtu != 0 && a.NativeMTU != tc.mtu ||
+			len(a.LocalAddress) != 6 {
 			t.Errorf("%s: %+v", tc.name, a)
 		}
 		switch tc.name {
@@ -181,7 +183,8 @@ func TestOpen(t *testing.T) {
 			if err := n.NSInit(); err != nil {
 				t.Fatal(err)
 			}
-			if h, err := n.NSGetHostByName(context.Background(), "there", 0); err != nil || string(h) != "\x0a\x00\x00\x09" {
+			if h, err := n.NSGetHostByName(context.Background(), "there", 0); err != nil ||
+				string(h) != "\x0a\x00\x00\x09" {
 				t.Errorf("hosts file: %x, %v", h, err)
 			}
 		case "c":

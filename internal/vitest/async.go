@@ -57,7 +57,8 @@ func testErrorHandler(e *env) {
 	before := log.String()
 	e.must(vis[0].Disconnect())
 	vis[0].ReportPostError(vi.NewSend())
-	e.eventually("a line in the log", func() bool { return strings.Contains(log.String()[len(before):], vi.ErrorPostDesc.String()) })
+	e.eventually("a line in the log",
+		func() bool { return strings.Contains(log.String()[len(before):], vi.ErrorPostDesc.String()) })
 	// An error of one NIC is not reported to the handler of another.
 	e.claim(0, nil)
 	e.claim(1, nil)
@@ -177,7 +178,8 @@ func testLimits(e *env) {
 			e.must(r())
 		}
 	}
-	if a.MaxRegisterBlockBytes == 0 || a.MaxRegisterBytes == 0 || a.MaxDescriptorsPerQueue == 0 || a.MaxSegmentsPerDesc == 0 || a.MaxTransferSize == 0 || a.NativeMTU == 0 || a.MaxCQEntries == 0 {
+	if a.MaxRegisterBlockBytes == 0 || a.MaxRegisterBytes == 0 || a.MaxDescriptorsPerQueue == 0 ||
+		a.MaxSegmentsPerDesc == 0 || a.MaxTransferSize == 0 || a.NativeMTU == 0 || a.MaxCQEntries == 0 {
 		e.Errorf("a limit is 0: %+v", a)
 	}
 	if a.MaxSegmentsPerDesc < 252 { // [VIA-3.4-5]
@@ -246,7 +248,8 @@ func testNIC(e *env) {
 func testNames(e *env) {
 	host := e.Address(e.nics[1], nil).Host
 	text := e.nics[0].Device().FormatHost(host)
-	n := e.open(0, &vi.Config{Hosts: []byte("# a comment\n\n" + text + "\tdatabase db # and more\n" + text + " spare db\n")})
+	n := e.open(0, &vi.Config{Hosts: []byte("# a comment\n\n" + text + "\tdatabase db # and more\n" +
+		text + " spare db\n")})
 	ctx := e.ctx()
 	_, err := n.NSGetHostByName(ctx, "db", 0)
 	e.wantErr("a lookup before NSInit", err, vi.ErrNameService)
@@ -324,7 +327,8 @@ func testThreads(e *env) {
 			e.nics[side].QueryMem(p.mem[side])
 		})
 		loop(func() {
-			e.nics[side].SetMemAttributes(p.mem[side], vi.MemAttributes{EnableRDMAWrite: true, Guarded: true}) // refused
+			// refused
+			e.nics[side].SetMemAttributes(p.mem[side], vi.MemAttributes{EnableRDMAWrite: true, Guarded: true})
 		})
 	}
 	time.AfterFunc(40*time.Millisecond, func() { p.v[0].Disconnect() })

@@ -24,13 +24,16 @@ func testClientServer(e *env) {
 	}
 	// These attributes are known when the server decides whether to accept.
 	got := r.RemoteAttributes()
-	if got.Reliability != e.level || got.MaxTransferSize != theirs || got.FlowControl || !got.EnableRDMAWrite || got.EnableRDMARead != e.canRead() {
+	if got.Reliability != e.level || got.MaxTransferSize != theirs || got.FlowControl ||
+		!got.EnableRDMAWrite || got.EnableRDMARead != e.canRead() {
 		e.Errorf("the caller's attributes: %+v", got)
 	}
-	if want := e.Address(e.nics[1], nil).Host; !bytes.HasPrefix(want, r.Remote().Host) && !bytes.HasPrefix(r.Remote().Host, want) {
+	if want := e.Address(e.nics[1], nil).Host; !bytes.HasPrefix(want, r.Remote().Host) &&
+		!bytes.HasPrefix(r.Remote().Host, want) {
 		e.Errorf("the caller's host %x, want %x", r.Remote().Host, want)
 	}
-	if len(r.Remote().Discriminator) == 0 || len(r.Local().Discriminator) == 0 || bytes.Equal(r.Remote().Discriminator, r.Local().Discriminator) {
+	if len(r.Remote().Discriminator) == 0 || len(r.Local().Discriminator) == 0 ||
+		bytes.Equal(r.Remote().Discriminator, r.Local().Discriminator) {
 		e.Errorf("addresses %v to %v", r.Remote(), r.Local())
 	}
 	if s := r.Security(); !bytes.HasPrefix(s, []byte("let me in")) {

@@ -71,7 +71,8 @@ func testSizes(e *env) {
 			p.wantStatus("write", p.reapSend(p.v[0], w), vi.StatusOpRDMAWrite)
 			p.wantStatus("barrier", p.reapSend(p.v[0], nil), vi.StatusOpSend)
 			there := p.mem[1].Bytes()
-			if int(w.Length) != n || !bytes.Equal(there[at:at+n], p.bytesOf(0, src)) || !isZero(there[:at]) || !isZero(there[at+n:]) {
+			if int(w.Length) != n || !bytes.Equal(there[at:at+n], p.bytesOf(0, src)) ||
+				!isZero(there[:at]) || !isZero(there[at+n:]) {
 				e.wrongf("write of %d bytes in segments of %v came wrong", n, sizes)
 			}
 		}

@@ -32,8 +32,9 @@ type row struct {
 }
 
 var (
-	ok     = []vi.Status{0}
-	maybe  = []vi.Status{0, vi.StatusTransportError, vi.StatusFlushed} // the descriptor may or may not have completed when the connection broke
+	ok = []vi.Status{0}
+	// the descriptor may or may not have completed when the connection broke
+	maybe  = []vi.Status{0, vi.StatusTransportError, vi.StatusFlushed}
 	format = []vi.Status{vi.StatusFormatError}
 	prot   = []vi.Status{vi.StatusProtectionError}
 	length = []vi.Status{vi.StatusLengthError}
@@ -297,7 +298,8 @@ var (
 var (
 	vanished = [3]expect{{send: ok}, {send: maybe, recv: goneOrPart}, {send: trans, recv: goneOrPart}}
 	cutSend  = [3]expect{{send: ok}, {send: maybe, recv: part}, {send: trans, recv: part}}
-	cutWrite = [3]expect{{send: ok}, {send: maybe, async: codes(vi.ErrorRDMAWAbort)}, {send: trans, async: codes(vi.ErrorRDMAWAbort)}}
+	cutWrite = [3]expect{{send: ok}, {send: maybe, async: codes(vi.ErrorRDMAWAbort)},
+		{send: trans, async: codes(vi.ErrorRDMAWAbort)}}
 )
 
 func canCorrupt(h Harness) bool  { return h.Faults.Corrupt != nil }
@@ -452,7 +454,8 @@ func testErrorOrder(e *env) {
 		case i < 5 || i > 5 && !e.reliable():
 			p.wantStatus("a good send", s, vi.StatusOpSend)
 		case i == 5:
-			p.wantStatus("the bad send", s, vi.StatusOpSend|vi.StatusProtectionError, vi.StatusOpSend|vi.StatusLengthError)
+			p.wantStatus("the bad send", s, vi.StatusOpSend|vi.StatusProtectionError,
+				vi.StatusOpSend|vi.StatusLengthError)
 		default:
 			p.wantStatus("a send after it", s, vi.StatusOpSend|vi.StatusFlushed)
 		}
@@ -465,7 +468,8 @@ func testErrorOrder(e *env) {
 			got := p.reapRecv(s, d)
 			if e.level == vi.ReliableDelivery && got.Failed() {
 				lost = true
-				p.wantStatus("a receive", got, vi.StatusOpReceive|vi.StatusFlushed, vi.StatusOpReceive|vi.StatusPartialError)
+				p.wantStatus("a receive", got, vi.StatusOpReceive|vi.StatusFlushed,
+					vi.StatusOpReceive|vi.StatusPartialError)
 				continue
 			}
 			p.wantStatus("a receive", got, vi.StatusOpReceive)
@@ -479,7 +483,8 @@ func testErrorOrder(e *env) {
 		case !e.reliable():
 			p.wantStatus("a receive", p.reapRecv(s, d), vi.StatusOpReceive)
 		default:
-			p.wantStatus("a receive after it", p.reapRecv(s, d), vi.StatusOpReceive|vi.StatusFlushed, vi.StatusOpReceive|vi.StatusPartialError)
+			p.wantStatus("a receive after it", p.reapRecv(s, d), vi.StatusOpReceive|vi.StatusFlushed,
+				vi.StatusOpReceive|vi.StatusPartialError)
 		}
 	}
 }
@@ -619,7 +624,8 @@ func testNothingAfterError(e *env) {
 		p := e.connected()
 		p.postRecv(1, vi.NewRecv(p.seg(1, 0, 5)))
 		rest(p, vi.NewSend(p.seg(0, 0, 10)), vi.StatusOpSend|vi.StatusRemoteDescriptor)
-		rest(e.connected(), vi.NewRDMAWrite(vi.RemoteSegment{}, p.seg(0, 0, 10)), vi.StatusOpRDMAWrite|vi.StatusRDMAProtection)
+		rest(e.connected(), vi.NewRDMAWrite(vi.RemoteSegment{}, p.seg(0, 0, 10)),
+			vi.StatusOpRDMAWrite|vi.StatusRDMAProtection)
 	}
 	if e.canRead() {
 		p := e.connected()

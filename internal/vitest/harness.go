@@ -243,7 +243,8 @@ func (e *env) address(side int) vi.Address {
 
 // attrs returns VI attributes with the level of the test and everything enabled.
 func (e *env) attrs() vi.Attributes {
-	return vi.Attributes{Reliability: e.level, MaxTransferSize: e.mtu(), EnableRDMAWrite: true, EnableRDMARead: e.canRead()}
+	return vi.Attributes{Reliability: e.level, MaxTransferSize: e.mtu(), EnableRDMAWrite: true,
+		EnableRDMARead: e.canRead()}
 }
 
 // mtu returns an odd transfer size. On most networks a message of this size takes several frames.
@@ -265,7 +266,8 @@ func (e *env) vi(side int, opts ...func(*vi.Attributes)) *vi.VI {
 // region registers n bytes on a side, with all accesses allowed.
 func (e *env) region(side, n int) *vi.Region {
 	e.Helper()
-	return e.regionOf(side, make([]byte, n), vi.MemAttributes{EnableRDMAWrite: true, EnableRDMARead: e.nics[side].Query().RDMAReadSupport != 0})
+	return e.regionOf(side, make([]byte, n),
+		vi.MemAttributes{EnableRDMAWrite: true, EnableRDMARead: e.nics[side].Query().RDMAReadSupport != 0})
 }
 
 func (e *env) regionOf(side int, b []byte, a vi.MemAttributes) *vi.Region {
@@ -321,7 +323,8 @@ func (e *env) claim(side int, v *vi.VI, want ...vi.ErrorCode) {
 	ok := len(r.events) == len(want)
 	for i := 0; ok && i < len(want); i++ {
 		d := r.events[i]
-		ok = d.Code == want[i] && d.VI == v && d.NIC == e.nics[side] && (d.Resource == vi.ResourceVI || d.Resource == vi.ResourceDescriptor)
+		ok = d.Code == want[i] && d.VI == v && d.NIC == e.nics[side] && (d.Resource == vi.ResourceVI ||
+			d.Resource == vi.ResourceDescriptor)
 	}
 	if !ok {
 		e.Errorf("side %d: asynchronous errors %v, want %v of the VI", side, r.events, want)

@@ -171,7 +171,8 @@ func (p *pair) works() {
 		s := p.post(from, vi.NewSend(p.seg(from, memSize-1024, 200)).WithImmediate(0xfeed))
 		p.wantStatus("send", p.reapSend(p.v[from], s), vi.StatusOpSend)
 		p.wantStatus("receive", p.reapRecv(p.v[to], r), vi.StatusOpReceive)
-		if got := p.mem[to].Bytes()[memSize-512:][:200]; r.Length != 200 || r.ImmediateData != 0xfeed || !bytes.Equal(got, want) {
+		if got := p.mem[to].Bytes()[memSize-512:][:200]; r.Length != 200 || r.ImmediateData != 0xfeed ||
+			!bytes.Equal(got, want) {
 			p.wrongf("message of %d bytes with immediate data %#x came wrong", r.Length, r.ImmediateData)
 		}
 	}

@@ -75,7 +75,8 @@ func testPeer(e *env) {
 			close(start)
 			for side := range 2 {
 				e.eventually("the request is made", func() bool { return p.v[side].State() != vi.Idle })
-				e.eventually("the connection", func() bool { return p.v[side].State() == vi.Connected }) // the connection is made although no goroutine is in a call
+				// the connection is made although no goroutine is in a call
+				e.eventually("the connection", func() bool { return p.v[side].State() == vi.Connected })
 			}
 			p.peered()
 		}

@@ -268,7 +268,8 @@ func testCQ(e *env) {
 		e.must(other.PostRecv(vi.NewRecv(there.Segment(0, 100))))
 		e.must(v.PostSend(vi.NewSend(here.Segment(0, 10))))
 		e.wantStatus("receive", e.reapRecv(other, nil), vi.StatusOpReceive)
-		reap := func(cq *vi.CompletionQueue, recv bool, done func() (*vi.Descriptor, error), wait func(context.Context) (*vi.Descriptor, error)) {
+		reap := func(cq *vi.CompletionQueue, recv bool, done func() (*vi.Descriptor, error),
+			wait func(context.Context) (*vi.Descriptor, error)) {
 			e.Helper()
 			if cq == nil {
 				e.reap("unattached queue", wait, nil)

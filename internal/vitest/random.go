@@ -104,7 +104,9 @@ func (e *env) traffic(withFlow bool, seed uint64) {
 	for from, v := range p.v {
 		before := v.Traffic()
 		e.must(v.Disconnect())
-		if after := v.Traffic(); after.SentBytes != before.SentBytes || after.ReceivedBytes != before.ReceivedBytes || after.ServedReads != before.ServedReads || after.Credits != -1 {
+		if after := v.Traffic(); after.SentBytes != before.SentBytes ||
+			after.ReceivedBytes != before.ReceivedBytes || after.ServedReads != before.ServedReads ||
+			after.Credits != -1 {
 			e.wrongf("side %d counted %+v before its disconnect, %+v after it", from, before, after)
 		}
 	}

@@ -16,7 +16,8 @@ func testCreate(e *env) {
 	if s != vi.Idle || !sendEmpty || !recvEmpty {
 		e.Errorf("a new VI: state %v, queues empty %t, %t", s, sendEmpty, recvEmpty)
 	}
-	if want := e.attrs(); a.Reliability != want.Reliability || a.MaxTransferSize != want.MaxTransferSize || !a.EnableRDMAWrite {
+	if want := e.attrs(); a.Reliability != want.Reliability || a.MaxTransferSize != want.MaxTransferSize ||
+		!a.EnableRDMAWrite {
 		e.Errorf("attributes %+v, want %+v", a, want)
 	}
 	e.must(v.Destroy())
@@ -113,7 +114,8 @@ func (e *env) operations(s vi.State) {
 	if s != vi.Idle {
 		_, err := v.ConnectRequest(e.ctx(), e.address(0), e.address(1))
 		e.wantErr("ConnectRequest", err, vi.ErrInvalidState)
-		e.wantErr("ConnectPeerRequest", v.ConnectPeerRequest(e.address(0), e.address(1), time.Second), vi.ErrInvalidState)
+		e.wantErr("ConnectPeerRequest", v.ConnectPeerRequest(e.address(0), e.address(1), time.Second),
+			vi.ErrInvalidState)
 		r, other, result := e.incoming()
 		e.wantErr("Accept", r.Accept(e.ctx(), v), vi.ErrInvalidState)
 		e.must(r.Reject()) // the request is still open

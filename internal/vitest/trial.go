@@ -256,7 +256,8 @@ func flushed(v *vi.VI) string {
 			d, err := wait(ctx)
 			cancel()
 			if d == nil {
-				if v.State() != vi.Error || errors.Is(err, vi.ErrQueueEmpty) || errors.Is(err, vi.ErrResource) || errors.Is(err, vi.ErrClosed) {
+				if v.State() != vi.Error || errors.Is(err, vi.ErrQueueEmpty) ||
+					errors.Is(err, vi.ErrResource) || errors.Is(err, vi.ErrClosed) {
 					break
 				}
 				return fmt.Sprintf("a descriptor of a broken connection does not come back: %v", err)

@@ -164,7 +164,8 @@ var nsHandlers = map[fc.CTCmd]nsHandler{
 		}
 		return nil, refusal{fc.CTRsnUnable, fc.CTExpPortName}
 	}},
-	fc.NSGIDNN: list(8, fc.CTExpNodeName, func(r *record, b []byte) bool { return r.node != 0 && r.node == getName(b) }),
+	fc.NSGIDNN: list(8, fc.CTExpNodeName,
+		func(r *record, b []byte) bool { return r.node != 0 && r.node == getName(b) }),
 	fc.NSGNNIP: {min: 16, body: func(d *directory, q *query) ([]byte, refusal) {
 		for id, r := range d.byID {
 			if r.node != 0 && r.nodeIP == [16]byte(q.body) && r.nodeIP != ([16]byte{}) && q.live(id.Domain()) {

@@ -114,7 +114,8 @@ func (s *linkState) send(p *SwitchPort, i *item) {
 }
 
 func (s *linkState) hello(now fc.Time, p *SwitchPort) {
-	s.send(p, &item{itemKey: itemKey{s.sw.cfg.Name, itemHello, 0}, domain: s.sw.cfg.Domain, fabric: s.sw.cfg.FabricName})
+	s.send(p, &item{itemKey: itemKey{s.sw.cfg.Name, itemHello, 0}, domain: s.sw.cfg.Domain,
+		fabric: s.sw.cfg.FabricName})
 }
 
 // receive handles an item from a neighbour.

@@ -60,8 +60,9 @@ func (u *testPort) login(t *testing.T, n *fabric.Net, a fc.Addr) *fc.Remote {
 }
 
 func (u *testPort) sendText(n *fabric.Net, r *fc.Remote, c fc.Class, ox uint16, s string) bool {
-	return u.Send(n.Now(), r, c, true, &fc.Frame{Payload: []byte(s), Header: fc.Header{RCtl: fc.RCtlUnsolData, Type: fc.TypeFCVI,
-		FCtl: fc.FCtlFirstSeq | fc.FCtlLastSeq | fc.FCtlEndSeq, SeqID: r.NextSeqID(), OXID: ox, RXID: fc.Unassigned}})
+	return u.Send(n.Now(), r, c, true,
+		&fc.Frame{Payload: []byte(s), Header: fc.Header{RCtl: fc.RCtlUnsolData, Type: fc.TypeFCVI,
+			FCtl: fc.FCtlFirstSeq | fc.FCtlLastSeq | fc.FCtlEndSeq, SeqID: r.NextSeqID(), OXID: ox, RXID: fc.Unassigned}})
 }
 
 func newSwitch(domain uint8) *fabric.Switch {
@@ -123,7 +124,8 @@ func TestTopologies(t *testing.T) {
 			}
 			var found fc.FARP
 			var err error
-			a.FARP(n.Now(), fc.FARPMatchIP, fc.FARP{RespIP: b.IPForms()[0]}, fc.FARPInitReply, func(_ fc.Time, f fc.FARP, e error) { found, err = f, e })
+			a.FARP(n.Now(), fc.FARPMatchIP, fc.FARP{RespIP: b.IPForms()[0]}, fc.FARPInitReply,
+				func(_ fc.Time, f fc.FARP, e error) { found, err = f, e })
 			n.Run(time.Second)
 			if err != nil || found.RespID != b.ID() || found.RespPortName != b.Name() {
 				t.Errorf("FARP found %+v, %v", found, err)
@@ -225,7 +227,8 @@ func TestFCFS_2_7(t *testing.T) {
 	rjt([]byte{0x20, 0, 0, 0}, fc.RjtNotSupported, fc.ExplUnsupported)      // PRLI [FCFS-2.7-7] [FCFS-2.7-6]
 	rjt([]byte{0x05, 0, 0, 0}, fc.RjtProtocol, fc.ExplNone)                 // a truncated LOGO
 	rjt(fc.ADISC{Cmd: fc.ELSADISC}.Append(nil), fc.RjtUnable, fc.ExplLogin) // [FCFS-2.7-8]
-	if r, err := a.els(n, b.ID(), append(fc.AppendCmd(nil, fc.ELSECHO), "hello"...)); err != nil || string(r[4:]) != "hello" {
+	if r, err := a.els(n, b.ID(), append(fc.AppendCmd(nil, fc.ELSECHO), "hello"...)); err != nil ||
+		string(r[4:]) != "hello" {
 		t.Errorf("ECHO: %q, %v", r, err)
 	}
 	if r, err := a.els(n, fc.AddrFPort, fc.AppendCmd(nil, fc.ELSRTV)); err != nil || len(r) != fc.RTVAccLen {
@@ -241,7 +244,8 @@ func TestFCFS_2_7(t *testing.T) {
 		t.Errorf("PDISC: %v", err)
 	}
 	// A LOGO ends only logins of the port that sent it.
-	if _, err := a.els(n, b.ID(), fc.LOGO{ID: 0x010900, PortName: b.Name()}.Append(nil)); err != nil || b.Remote(a.ID()) == nil {
+	if _, err := a.els(n, b.ID(), fc.LOGO{ID: 0x010900, PortName: b.Name()}.Append(nil)); err != nil ||
+		b.Remote(a.ID()) == nil {
 		t.Errorf("a forged LOGO ends a login: %v", err)
 	}
 	a.Logout(n.Now(), a.Remote(b.ID()))
@@ -278,11 +282,13 @@ func TestFCFS_2_8(t *testing.T) {
 		got := !want
 		a.NPort.Abort(n.Now(), r, fc.Class3, ox, 0x1234, 9, false, func(_ fc.Time, accepted bool) { got = accepted })
 		n.Run(time.Second)
-		if got != want || abts.OXID != ox || abts.RXID != 0x1234 || abts.SeqID != 9 || abts.Param != 0 || abts.Type != fc.TypeBLS {
+		if got != want || abts.OXID != ox || abts.RXID != 0x1234 || abts.SeqID != 9 ||
+			abts.Param != 0 || abts.Type != fc.TypeBLS {
 			t.Errorf("exchange %d: accepted %v, %v", ox, got, abts.String())
 		}
 	}
-	if x, _, err := fc.ParseBARjt(rjt.Payload); err != nil || x.Reason != fc.BARjtLogical || x.Explanation != fc.BARjtInvalidID {
+	if x, _, err := fc.ParseBARjt(rjt.Payload); err != nil || x.Reason != fc.BARjtLogical ||
+		x.Explanation != fc.BARjtInvalidID {
 		t.Errorf("%+v, %v", x, err)
 	}
 }
@@ -314,12 +320,14 @@ func TestFCFS_2_9(t *testing.T) {
 	if len(b.data) != 100 || a.acked != 100 || most > 33 {
 		t.Errorf("%d delivered, %d acknowledged, at most %d under way", len(b.data), a.acked, most)
 	}
-	if ack.DID != data.SID || ack.SID != data.DID || ack.OXID != data.OXID || ack.SeqID != data.SeqID || ack.SeqCnt != data.SeqCnt || ack.Param != 1 ||
+	if ack.DID != data.SID || ack.SID != data.DID || ack.OXID != data.OXID || ack.SeqID != data.SeqID ||
+		ack.SeqCnt != data.SeqCnt || ack.Param != 1 ||
 		ack.EOF != fc.EOFt || ack.FCtl&(fc.FCtlExchResponder|fc.FCtlSeqRecipient) != fc.FCtlExchResponder|fc.FCtlSeqRecipient {
 		t.Errorf("%v acknowledges %v", ack.String(), data.String())
 	}
 	// A frame whose ACK is lost is sent again. If no ACK ever arrives, the frame fails.
-	lost := n.AddFault(&fabric.Fault{Match: func(f *fc.Frame) bool { return f.RCtl == fc.RCtlACK1 }, Do: fabric.Drop, Nth: 1})
+	lost := n.AddFault(&fabric.Fault{Match: func(f *fc.Frame) bool { return f.RCtl == fc.RCtlACK1 },
+		Do: fabric.Drop, Nth: 1})
 	a.acked = 0
 	a.sendText(n, r, fc.Class2, 200, "x")
 	n.Run(fc.DefaultEDTOV + time.Second)
@@ -346,8 +354,9 @@ func TestFCFS_2_9(t *testing.T) {
 			if i == tries-1 {
 				n.ClearFaults()
 			}
-			bsy := fc.Frame{SOF: fc.SOFn2, EOF: fc.EOFt, Header: fc.Header{RCtl: fc.RCtlPBSY, DID: a.ID(), SID: busy.Addr, Type: fc.TypeBLS,
-				FCtl: data.FCtl ^ fc.FCtlExchResponder, SeqID: data.SeqID, SeqCnt: data.SeqCnt, OXID: data.OXID}}
+			bsy := fc.Frame{SOF: fc.SOFn2, EOF: fc.EOFt,
+				Header: fc.Header{RCtl: fc.RCtlPBSY, DID: a.ID(), SID: busy.Addr, Type: fc.TypeBLS,
+					FCtl: data.FCtl ^ fc.FCtlExchResponder, SeqID: data.SeqID, SeqCnt: data.SeqCnt, OXID: data.OXID}}
 			a.Receive(n.Now(), &bsy)
 			n.Run(fc.DefaultEDTOV / 8)
 		}
@@ -386,7 +395,8 @@ func TestFCFS_2_11(t *testing.T) {
 	rejected(0x0999, nil, fc.CTRsnUnsupported, 0)
 	rejected(fc.NSGIDPN, fc.NSBody{}.Name(99), fc.CTRsnUnable, fc.CTExpPortName)
 	rejected(fc.NSGIDPN, []byte{1, 2}, fc.CTRsnLogical, 0)
-	rejected(fc.NSRPNID, fc.NSBody{}.ID(b.ID()).Name(a.Name()), fc.CTRsnUnable, fc.CTExpPortID) // a registration for another port
+	// a registration for another port
+	rejected(fc.NSRPNID, fc.NSBody{}.ID(b.ID()).Name(a.Name()), fc.CTRsnUnable, fc.CTExpPortID)
 	rejected(fc.NSGPNID, fc.NSBody{}.ID(0x010999), fc.CTRsnUnable, fc.CTExpPortID)
 	ip := b.IPForms()[0]
 	for cmd, q := range map[fc.CTCmd]struct{ body, want []byte }{
@@ -633,7 +643,8 @@ func TestSwitchRestart(t *testing.T) {
 				cfg.Name += 0x100
 			}
 			s1 = fabric.NewSwitch(cfg)
-			p, q := n.Connect(func(out fc.Sender) fabric.Device { return s1.NewISL(out) }, func(out fc.Sender) fabric.Device { return s2.NewPort(out) })
+			p, q := n.Connect(func(out fc.Sender) fabric.Device { return s1.NewISL(out) },
+				func(out fc.Sender) fabric.Device { return s2.NewPort(out) })
 			b, mkB = newPort(2, false) // gets the former address of the other port
 			n.BringUp(n.Attach(s1, mkB))
 			n.BringUp(p)
@@ -650,7 +661,8 @@ func TestSwitchRestart(t *testing.T) {
 func TestDamaged(t *testing.T) {
 	n, a, b := online(t, false, nil)
 	r := a.login(t, n, b.ID())
-	n.AddFault(&fabric.Fault{Match: func(f *fc.Frame) bool { return f.Type == fc.TypeFCVI }, Do: fabric.Corrupt, Nth: 2})
+	n.AddFault(&fabric.Fault{Match: func(f *fc.Frame) bool { return f.Type == fc.TypeFCVI },
+		Do: fabric.Corrupt, Nth: 2})
 	for _, text := range []string{"one", "two", "three"} {
 		a.sendText(n, r, fc.Class3, 1, text)
 	}
@@ -724,8 +736,9 @@ func TestClass2Again(t *testing.T) {
 	a.sendText(n, r, fc.Class2, 2, "x")
 	for range 9 {
 		n.Run(time.Millisecond)
-		bsy := fc.Frame{SOF: fc.SOFn2, EOF: fc.EOFt, Header: fc.Header{RCtl: fc.RCtlPBSY, DID: a.ID(), SID: b.ID(), Type: fc.TypeBLS,
-			FCtl: last.FCtl ^ fc.FCtlExchResponder, SeqID: last.SeqID, SeqCnt: last.SeqCnt, OXID: last.OXID}}
+		bsy := fc.Frame{SOF: fc.SOFn2, EOF: fc.EOFt,
+			Header: fc.Header{RCtl: fc.RCtlPBSY, DID: a.ID(), SID: b.ID(), Type: fc.TypeBLS,
+				FCtl: last.FCtl ^ fc.FCtlExchResponder, SeqID: last.SeqID, SeqCnt: last.SeqCnt, OXID: last.OXID}}
 		a.Receive(n.Now(), &bsy)
 		n.Run(edtov / 8)
 	}
@@ -740,7 +753,8 @@ func TestLoginSize(t *testing.T) {
 	n, a, b := online(t, false, nil)
 	for _, size := range []uint16{0, 252, 255, 258, 2116, 4092} {
 		for to, cmd := range map[fc.Addr]fc.ELSCmd{b.ID(): fc.ELSPLOGI, fc.AddrDirectory: fc.ELSPLOGI, fc.AddrFPort: fc.ELSFLOGI} {
-			l := fc.Login{Cmd: cmd, VersionHigh: 0x20, VersionLow: 0x20, PortName: a.Name(), NodeName: a.Node(), RxSize: size}
+			l := fc.Login{Cmd: cmd, VersionHigh: 0x20, VersionLow: 0x20, PortName: a.Name(),
+				NodeName: a.Node(), RxSize: size}
 			_, err := a.els(n, to, l.Append(nil))
 			if _, rejected := err.(fc.LSRjt); !rejected {
 				t.Errorf("%v of %d bytes to %v: %v", cmd, size, to, err)
@@ -748,7 +762,8 @@ func TestLoginSize(t *testing.T) {
 		}
 	}
 	for _, size := range []uint16{256, 2112} {
-		l := fc.Login{Cmd: fc.ELSPLOGI, VersionHigh: 0x20, VersionLow: 0x20, PortName: a.Name(), NodeName: a.Node(), RxSize: size}
+		l := fc.Login{Cmd: fc.ELSPLOGI, VersionHigh: 0x20, VersionLow: 0x20, PortName: a.Name(),
+			NodeName: a.Node(), RxSize: size}
 		if _, err := a.els(n, b.ID(), l.Append(nil)); err != nil {
 			t.Errorf("%d bytes: %v", size, err)
 		}

@@ -454,7 +454,8 @@ func (s *Switch) service(now fc.Time, p *SwitchPort, f *fc.Frame) {
 		if f.DID == fc.AddrDirectory {
 			l.dirLogin = true
 		}
-		acc := fc.Login{Cmd: fc.ELSAcc, VersionHigh: 0x20, VersionLow: 0x20, BBCredit: DefaultCredit, RxSize: fc.MaxData,
+		acc := fc.Login{Cmd: fc.ELSAcc, VersionHigh: 0x20, VersionLow: 0x20, BBCredit: DefaultCredit,
+			RxSize:   fc.MaxData,
 			Features: q.Features & fc.FeatCISeqCnt, Word3: 255<<16 | 1, EDTOV: uint32(s.cfg.EDTOV.Milliseconds()),
 			PortName: s.cfg.Name, NodeName: s.cfg.Name}
 		acc.Class[2] = fc.ClassParams{Options: fc.ClassValid, RxSize: fc.MaxData, Concurrent: 255, OpenSeqs: 1}

@@ -37,7 +37,8 @@ func attach(s *Switch, info fc.LinkInfo) (*SwitchPort, *wire) {
 }
 
 func namedSwitch(change func(*SwitchConfig)) *Switch {
-	cfg := SwitchConfig{Name: switchName, FabricName: fabricName, Domain: 5, EDTOV: 3 * time.Second, RATOV: 12 * time.Second}
+	cfg := SwitchConfig{Name: switchName, FabricName: fabricName, Domain: 5, EDTOV: 3 * time.Second,
+		RATOV: 12 * time.Second}
 	if change != nil {
 		change(&cfg)
 	}
@@ -46,7 +47,8 @@ func namedSwitch(change func(*SwitchConfig)) *Switch {
 
 // flogi returns the FLOGI of a port that offers class 3 only.
 func flogi(sid fc.Addr, ox uint16, name fc.WWN) (*fc.Frame, *fc.Login) {
-	l := &fc.Login{Cmd: fc.ELSFLOGI, VersionHigh: 0x20, VersionLow: 0x20, RxSize: fc.MaxData, PortName: name, NodeName: name + 1<<60}
+	l := &fc.Login{Cmd: fc.ELSFLOGI, VersionHigh: 0x20, VersionLow: 0x20, RxSize: fc.MaxData,
+		PortName: name, NodeName: name + 1<<60}
 	l.Class[2].Options = 0x8000
 	return &fc.Frame{SOF: fc.SOFi3, EOF: fc.EOFt, Payload: l.Append(nil), Header: fc.Header{
 		RCtl: fc.RCtlELSReq, DID: 0xFFFFFE, SID: sid, Type: fc.TypeELS, OXID: ox, RXID: fc.Unassigned,
@@ -109,7 +111,8 @@ func TestFLOGI(t *testing.T) {
 		f, l := flogi(0, 1, 0x2001_0200_0000_0001)
 		c.change(f, l)
 		p.flogi(0, f)
-		if reason, explanation := rejection(t, w.take()); reason != 0x07 || explanation != 0x00 { // protocol error, no explanation
+		if reason, explanation := rejection(t, w.take()); reason != 0x07 ||
+			explanation != 0x00 { // protocol error, no explanation
 			t.Errorf("%s: reason %#x, explanation %#x", c.name, reason, explanation)
 		}
 		if s.Logins() != 0 || s.Stats().Malformed != 1 || s.Stats().Logins != 0 {
@@ -141,7 +144,8 @@ func TestFLOGIClasses(t *testing.T) {
 					}
 				}
 				if err != nil || got.Class != want {
-					t.Errorf("options %#x of entry %d, out of order %v: got %+v, %v", asked, class, outOfOrder, got.Class, err)
+					t.Errorf("options %#x of entry %d, out of order %v: got %+v, %v", asked,
+						class, outOfOrder, got.Class, err)
 				}
 			}
 		}
@@ -185,7 +189,8 @@ func TestFLOGIAgain(t *testing.T) {
 			t.Errorf("%s: answered by %v", c.name, sent)
 		}
 		st := s.Stats()
-		if st.Logins != c.logins || s.Logins() != 2 || (s.dir.byID[0x050200] != nil) != c.registered || st.RSCNs != c.told {
+		if st.Logins != c.logins || s.Logins() != 2 || (s.dir.byID[0x050200] != nil) != c.registered ||
+			st.RSCNs != c.told {
 			t.Errorf("%s: %d logged in, record %v, %+v", c.name, s.Logins(), s.dir.byID[0x050200], st)
 		}
 		if gone := s.state.items[itemKey{switchName, itemRecord, 0x050200}]; gone == nil || gone.gone == c.registered {

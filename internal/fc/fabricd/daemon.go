@@ -73,7 +73,8 @@ func New(cfg Config) *Daemon {
 
 func (d *Daemon) linkConfig() fcip.Config {
 	return fcip.Config{FabricName: d.cfg.Name, Entity: uint64(d.cfg.Domain), WrapConn: d.cfg.WrapConn,
-		Congestion: d.cfg.Congestion, KeepAlive: d.cfg.KeepAlive, SameHost: d.cfg.SameHost, SameHostDir: d.cfg.SameHostDir, Logger: d.cfg.Logger}
+		Congestion: d.cfg.Congestion, KeepAlive: d.cfg.KeepAlive, SameHost: d.cfg.SameHost,
+		SameHostDir: d.cfg.SameHostDir, Logger: d.cfg.Logger}
 }
 
 func (d *Daemon) now() fc.Time { return time.Since(d.start) }

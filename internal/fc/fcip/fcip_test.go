@@ -70,7 +70,8 @@ func TestFCFS_2_3(t *testing.T) {
 
 // TestFCFS_2_4 checks the Special Frame and its exchange.
 func TestFCFS_2_4(t *testing.T) {
-	s := Special{Source: 0x2000020000000001, Entity: 7, Nonce: 0x1122334455667788, UsageFlags: 0xE0, Destination: 0x2000020000000002, KATOV: 60000}
+	s := Special{Source: 0x2000020000000001, Entity: 7, Nonce: 0x1122334455667788, UsageFlags: 0xE0,
+		Destination: 0x2000020000000002, KATOV: 60000}
 	wire := testkit.Hex(`0101fefe 0101fefe 0100feff 0013ffec 00000000 00000000 00000000 0000ffff
 		2000020000000001 0000000000000007 1122334455667788 e0000000 2000020000000002 0000ea60 0000ffff`)
 	t.Run("FCFS-2.4-1", func(t *testing.T) {

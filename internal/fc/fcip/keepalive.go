@@ -41,7 +41,8 @@ func (l *Link) watch() {
 // keepAlive handles the frames of LKA and returns true for them. The answer to an LKA leaves with
 // the next frames, or with the next flush.
 func (l *Link) keepAlive(f *fc.Frame) bool {
-	if f.SOF != fc.SOFf || f.Type != fc.TypeELS || f.DID != fc.AddrFabricController || f.SID != fc.AddrFabricController {
+	if f.SOF != fc.SOFf || f.Type != fc.TypeELS || f.DID != fc.AddrFabricController ||
+		f.SID != fc.AddrFabricController {
 		return false
 	}
 	if f.RCtl == fc.RCtlELSReq && fc.CmdOf(f.Payload) == fc.ELSLKA {

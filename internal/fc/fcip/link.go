@@ -74,7 +74,8 @@ func (c *Config) Listen(ln net.Listener) (net.Listener, error) {
 	if !c.shares() {
 		return ln, nil
 	}
-	return sock.OwnListener(ln, sock.Tuning{Congestion: c.Congestion, KeepAlive: c.KeepAlive, SameHost: c.SameHost, SameHostDir: c.SameHostDir})
+	return sock.OwnListener(ln, sock.Tuning{Congestion: c.Congestion, KeepAlive: c.KeepAlive,
+		SameHost: c.SameHost, SameHostDir: c.SameHostDir})
 }
 
 // Stats has the counters of a link.
@@ -302,7 +303,9 @@ func newLink(nc net.Conn, cfg Config, peer fc.WWN) (*Link, error) {
 	if cfg.KATOV == 0 {
 		cfg.KATOV = DefaultKATOV * time.Millisecond
 	}
-	l := &Link{peer: peer, off: !sock.Shares(cfg.SameHost), katov: cfg.KATOV, down: make(chan struct{}), roomy: make(chan struct{}, 1), pend: make([]byte, 0, slabSize+slabSlack), fly: make([]byte, 0, slabSize+slabSlack)}
+	l := &Link{peer: peer, off: !sock.Shares(cfg.SameHost), katov: cfg.KATOV, down: make(chan struct{}),
+		roomy: make(chan struct{}, 1), pend: make([]byte, 0, slabSize+slabSlack),
+		fly: make([]byte, 0, slabSize+slabSlack)}
 	l.feed = l.each
 	if err := sock.Tune(nc, sock.Tuning{KeepAlive: cfg.KeepAlive}); err != nil { // [FCFS-2.3-5]
 		nc.Close()
@@ -422,7 +425,8 @@ func (l *Link) fail(err error) {
 // Stats returns a copy of the counters.
 func (l *Link) Stats() Stats {
 	return Stats{SentFrames: l.stats.sentF.Load(), RecvFrames: l.stats.recvF.Load(), SentBytes: l.stats.sentB.Load(),
-		RecvBytes: l.stats.recvB.Load(), BadCRC: l.stats.crc.Load(), BadFrames: l.stats.bad.Load(), Overflow: l.stats.over.Load()}
+		RecvBytes: l.stats.recvB.Load(), BadCRC: l.stats.crc.Load(), BadFrames: l.stats.bad.Load(),
+		Overflow: l.stats.over.Load()}
 }
 
 // A protocol is a Link with the methods that its frameio.Conn calls.

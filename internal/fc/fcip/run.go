@@ -94,7 +94,8 @@ func (l *Link) follow(wire []byte) (frames uint64) {
 		// the processor would have to wait for these bytes.
 		b := l.batch[l.used : l.used+n]
 		if string(b[:offSeqCnt]) != string(h[:offSeqCnt]) || binary.BigEndian.Uint16(b[offSeqCnt:]) != f.SeqCnt ||
-			string(b[offSeqCnt+2:offParam]) != string(h[offSeqCnt+2:offParam]) || binary.BigEndian.Uint32(b[offParam:]) != f.Param ||
+			string(b[offSeqCnt+2:offParam]) != string(h[offSeqCnt+2:offParam]) ||
+			binary.BigEndian.Uint32(b[offParam:]) != f.Param ||
 			string(b[offOpt:from]) != string(h[offOpt:]) || binary.BigEndian.Uint32(b[n-delimLen:]) != eof ||
 			!fc.Sound(b[offFrame:n-delimLen]) || // [FCVI-3-1]
 			!f.Taker.Take(b[from:from+size]) {

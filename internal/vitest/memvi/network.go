@@ -307,7 +307,8 @@ func (d *device) ConnectPeer(ctx context.Context, ep *vi.Endpoint, local, remote
 	} else {
 		o := n.peers[i]
 		n.peers = slices.Delete(n.peers, i, i+1)
-		if a, b := ep.Attributes(), o.ep.Attributes(); a.Reliability != b.Reliability || a.FlowControl != b.FlowControl {
+		if a, b := ep.Attributes(), o.ep.Attributes(); a.Reliability != b.Reliability ||
+			a.FlowControl != b.FlowControl {
 			o.answer <- answer{err: vi.ErrInvalidReliability}
 			p.answer <- answer{err: vi.ErrInvalidReliability}
 		} else {

@@ -142,7 +142,8 @@ func parseCMService(d []byte, k CMKind) CMService {
 	if k == CMSIDRReq {
 		return CMService{PKey: binary.BigEndian.Uint16(d[4:]), ServiceID: binary.BigEndian.Uint64(d[8:])}
 	}
-	return CMService{Status: d[4], QPN: get24(d[8:]), ServiceID: binary.BigEndian.Uint64(d[12:]), QKey: binary.BigEndian.Uint32(d[20:])}
+	return CMService{Status: d[4], QPN: get24(d[8:]), ServiceID: binary.BigEndian.Uint64(d[12:]),
+		QKey: binary.BigEndian.Uint32(d[20:])}
 }
 
 // IPServiceID returns the service of a port in a port space of rdma_cm. [ROCE-CM-4]
@@ -187,7 +188,8 @@ func ParseIPHeader(b []byte) (h IPHeader, ok bool) {
 	port := binary.BigEndian.Uint16(b[2:])
 	switch b[1] >> 4 {
 	case 4:
-		return IPHeader{netip.AddrPortFrom(netip.AddrFrom4([4]byte(b[16:])), port), netip.AddrFrom4([4]byte(b[32:]))}, true
+		return IPHeader{netip.AddrPortFrom(netip.AddrFrom4([4]byte(b[16:])), port), netip.AddrFrom4([4]byte(b[32:]))},
+			true
 	case 6:
 		return IPHeader{netip.AddrPortFrom(netip.AddrFrom16([16]byte(b[4:])), port), netip.AddrFrom16([16]byte(b[20:]))}, true
 	}

@@ -23,7 +23,8 @@ func TestROCE_BTH(t *testing.T) {
 		testkit.CheckVectors(t, []testkit.Vector[BTH]{
 			{Name: "plain", Hex: "04 00 ffff 00 002345 00 111111", Value: BTH{Opcode: SendOnly, PKey: 0xffff, QPN: 0x2345, PSN: 0x111111}},
 			{Name: "all flags", Hex: "0a f0 7fff 00 fffffe 80 ffffff",
-				Value: BTH{Opcode: WriteOnly, Solicited: true, Migrated: true, Pad: 3, PKey: 0x7fff, QPN: 0xfffffe, AckReq: true, PSN: 0xffffff}},
+				Value: BTH{Opcode: WriteOnly, Solicited: true, Migrated: true, Pad: 3, PKey: 0x7fff,
+					QPN: 0xfffffe, AckReq: true, PSN: 0xffffff}},
 			{Name: "version", Hex: "11 1f 8001 00 000001 00 000000", Value: BTH{Opcode: Acknowledge, Pad: 1, Version: 15, PKey: 0x8001, QPN: 1}},
 		}, BTH.Append, ParseBTH)
 	})
@@ -71,17 +72,21 @@ func TestROCE_OP(t *testing.T) {
 		testkit.CheckVectors(t, []testkit.Vector[AETH]{{Name: "ack", Hex: "1f 000102", Value: AETH{ACK, 0x102}}, {Name: "nak", Hex: "62 ffffff", Value: AETH{NAKRemoteAccess, 0xffffff}}}, AETH.Append, ParseAETH)
 	})
 	t.Run("ROCE-OP-6", func(t *testing.T) {
-		testkit.CheckVectors(t, []testkit.Vector[AtomicETH]{{Name: "atomic", Hex: "1000000000000008 aabbccdd 0000000000000001 0000000000000002",
-			Value: AtomicETH{VA: 0x1000000000000008, RKey: 0xaabbccdd, SwapAdd: 1, Compare: 2}}}, AtomicETH.Append, ParseAtomicETH)
+		testkit.CheckVectors(t, []testkit.Vector[AtomicETH]{{Name: "atomic",
+			Hex:   "1000000000000008 aabbccdd 0000000000000001 0000000000000002",
+			Value: AtomicETH{VA: 0x1000000000000008, RKey: 0xaabbccdd, SwapAdd: 1, Compare: 2}}},
+			AtomicETH.Append, ParseAtomicETH)
 	})
 	t.Run("ROCE-OP-7", func(t *testing.T) {
 		testkit.CheckVectors(t, []testkit.Vector[AtomicAckETH]{{Name: "ack", Hex: "1122334455667788", Value: 0x1122334455667788}}, AtomicAckETH.Append, ParseAtomicAckETH)
 	})
 	t.Run("ROCE-OP-8", func(t *testing.T) {
-		testkit.CheckVectors(t, []testkit.Vector[ImmDt]{{Name: "imm", Hex: "01020304", Value: ImmDt{1, 2, 3, 4}}}, ImmDt.Append, ParseImmDt)
+		testkit.CheckVectors(t, []testkit.Vector[ImmDt]{{Name: "imm", Hex: "01020304", Value: ImmDt{1, 2, 3, 4}}},
+			ImmDt.Append, ParseImmDt)
 	})
 	t.Run("ROCE-OP-9", func(t *testing.T) {
-		testkit.CheckVectors(t, []testkit.Vector[IETH]{{Name: "inv", Hex: "01020304", Value: 0x01020304}}, IETH.Append, ParseIETH)
+		testkit.CheckVectors(t, []testkit.Vector[IETH]{{Name: "inv", Hex: "01020304", Value: 0x01020304}},
+			IETH.Append, ParseIETH)
 	})
 	t.Run("ROCE-OP-10", func(t *testing.T) {
 		testkit.CheckVectors(t, []testkit.Vector[DETH]{{Name: "deth", Hex: "11111111 00 2345ab", Value: DETH{0x11111111, 0x2345ab}}}, DETH.Append, ParseDETH)
@@ -140,8 +145,10 @@ func TestROCE_OP_2(t *testing.T) {
 		{0x65, "UD Send Only with Immediate", 24, first | last | request},
 	} {
 		if !c.op.Assigned() || c.op.String() != c.name || c.op.HeaderLen() != c.len ||
-			c.op.Begins() != (c.flags&first != 0) || c.op.Ends() != (c.flags&last != 0) || c.op.Kind().Request() != (c.flags&request != 0) {
-			t.Errorf("%#02x: %v, %d bytes, begins %t, ends %t, request %t", uint8(c.op), c.op, c.op.HeaderLen(), c.op.Begins(), c.op.Ends(), c.op.Kind().Request())
+			c.op.Begins() != (c.flags&first != 0) || c.op.Ends() != (c.flags&last != 0) ||
+			c.op.Kind().Request() != (c.flags&request != 0) {
+			t.Errorf("%#02x: %v, %d bytes, begins %t, ends %t, request %t", uint8(c.op), c.op,
+				c.op.HeaderLen(), c.op.Begins(), c.op.Ends(), c.op.Kind().Request())
 		}
 	}
 	assigned := 0
@@ -196,17 +203,23 @@ var packets = []struct {
 	p         Packet
 }{
 	{"Send of 5 bytes", "04 b0 ffff 00 000011 80 000007  68656c6c6f 000000",
-		Packet{BTH: BTH{Opcode: SendOnly, Solicited: true, Pad: 3, PKey: DefaultPKey, QPN: 17, AckReq: true, PSN: 7}, Payload: []byte("hello")}},
+		Packet{BTH: BTH{Opcode: SendOnly, Solicited: true, Pad: 3, PKey: DefaultPKey, QPN: 17, AckReq: true, PSN: 7},
+			Payload: []byte("hello")}},
 	{"Write with immediate", "0b 00 ffff 00 000011 80 000008  0000000000001000 00000105 00000004  cafe0001  01020304",
-		Packet{BTH: BTH{Opcode: WriteOnlyImm, PKey: DefaultPKey, QPN: 17, AckReq: true, PSN: 8}, RETH: RETH{0x1000, 0x105, 4}, Imm: ImmDt{0xca, 0xfe, 0, 1}, Payload: []byte{1, 2, 3, 4}}},
+		Packet{BTH: BTH{Opcode: WriteOnlyImm, PKey: DefaultPKey, QPN: 17, AckReq: true, PSN: 8},
+			RETH: RETH{0x1000, 0x105, 4}, Imm: ImmDt{0xca, 0xfe, 0, 1}, Payload: []byte{1, 2, 3, 4}}},
 	{"Read Request", "0c 00 ffff 00 000011 80 000009  0000000000001000 00000105 00002000",
-		Packet{BTH: BTH{Opcode: ReadRequest, PKey: DefaultPKey, QPN: 17, AckReq: true, PSN: 9}, RETH: RETH{0x1000, 0x105, 0x2000}}},
+		Packet{BTH: BTH{Opcode: ReadRequest, PKey: DefaultPKey, QPN: 17, AckReq: true, PSN: 9},
+			RETH: RETH{0x1000, 0x105, 0x2000}}},
 	{"Atomic Acknowledge", "12 00 ffff 00 000012 00 000009  1f000003 00000000000000ff",
-		Packet{BTH: BTH{Opcode: AtomicAcknowledge, PKey: DefaultPKey, QPN: 18, PSN: 9}, AETH: AETH{ACK, 3}, AtomicAck: 255}},
+		Packet{BTH: BTH{Opcode: AtomicAcknowledge, PKey: DefaultPKey, QPN: 18, PSN: 9},
+			AETH: AETH{ACK, 3}, AtomicAck: 255}},
 	{"Fetch and Add", "14 00 ffff 00 000011 80 00000a  0000000000001000 00000105 0000000000000001 0000000000000000",
-		Packet{BTH: BTH{Opcode: FetchAdd, PKey: DefaultPKey, QPN: 17, AckReq: true, PSN: 10}, Atomic: AtomicETH{VA: 0x1000, RKey: 0x105, SwapAdd: 1}}},
+		Packet{BTH: BTH{Opcode: FetchAdd, PKey: DefaultPKey, QPN: 17, AckReq: true, PSN: 10},
+			Atomic: AtomicETH{VA: 0x1000, RKey: 0x105, SwapAdd: 1}}},
 	{"datagram with immediate", "65 00 ffff 00 000011 00 00000b  11111111 00000013  00000001  ff000000",
-		Packet{BTH: BTH{Opcode: SendOnlyImm.On(UD), PKey: DefaultPKey, QPN: 17, PSN: 11}, DETH: DETH{0x11111111, 19}, Imm: ImmDt{0, 0, 0, 1}, Payload: []byte{0xff, 0, 0, 0}}},
+		Packet{BTH: BTH{Opcode: SendOnlyImm.On(UD), PKey: DefaultPKey, QPN: 17, PSN: 11},
+			DETH: DETH{0x11111111, 19}, Imm: ImmDt{0, 0, 0, 1}, Payload: []byte{0xff, 0, 0, 0}}},
 	{"Send with invalidate", "17 00 ffff 00 000011 80 00000c  0000a105",
 		Packet{BTH: BTH{Opcode: SendOnlyInv, PKey: DefaultPKey, QPN: 17, AckReq: true, PSN: 12}, Inv: 0xa105}},
 }
@@ -264,11 +277,13 @@ func TestPacket(t *testing.T) {
 }
 
 func flow4(id uint16) Flow {
-	return Flow{Source: netip.MustParseAddrPort("192.168.9.1:49152"), Destination: netip.MustParseAddrPort("192.168.9.2:4791"), ID: id}
+	return Flow{Source: netip.MustParseAddrPort("192.168.9.1:49152"),
+		Destination: netip.MustParseAddrPort("192.168.9.2:4791"), ID: id}
 }
 
 func flow6() Flow {
-	return Flow{Source: netip.MustParseAddrPort("[fd00::1]:49152"), Destination: netip.MustParseAddrPort("[fd00::2]:4791")}
+	return Flow{Source: netip.MustParseAddrPort("[fd00::1]:49152"),
+		Destination: netip.MustParseAddrPort("[fd00::2]:4791")}
 }
 
 // bitwise computes the CRC as the sources describe it: one bit at a time, over one run of bytes.
@@ -306,7 +321,8 @@ func TestROCE_ICRC(t *testing.T) {
 			all[len(all)-len(body)+4] = 0xff
 			want := bitwise(all)
 			sealed := c.f.Seal(bytes.Clone(body))
-			testkit.EqualBytes(t, sealed[len(body):], []byte{byte(want), byte(want >> 8), byte(want >> 16), byte(want >> 24)})
+			testkit.EqualBytes(t, sealed[len(body):],
+				[]byte{byte(want), byte(want >> 8), byte(want >> 16), byte(want >> 24)})
 			if err := c.f.Check(sealed); err != nil {
 				t.Errorf("%s: %v", name, err)
 			}

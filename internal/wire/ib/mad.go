@@ -49,7 +49,8 @@ func (k CMKind) String() string {
 // privateAt holds the offsets, after the header, of the beginning and the end of the private data
 // of each kind. [ROCE-CM-3]
 var privateAt = map[CMKind][2]int{
-	CMReq: {140, 232}, CMMRA: {10, 232}, CMRej: {84, 232}, CMRep: {36, 232}, CMRTU: {8, 232}, CMDReq: {12, 232}, CMDRep: {8, 232},
+	CMReq: {140, 232}, CMMRA: {10, 232}, CMRej: {84, 232}, CMRep: {36, 232}, CMRTU: {8, 232},
+	CMDReq: {12, 232}, CMDRep: {8, 232},
 	CMSIDRReq: {16, 232}, CMSIDRRep: {96, 232},
 }
 
@@ -140,7 +141,8 @@ func ParseCM(b []byte) (m CM, err error) {
 		return CM{}, fmt.Errorf("%w: % x, %v", ErrMAD, b[:4], kind)
 	}
 	d := b[madHeaderLen:MADLen]
-	m = CM{Kind: kind, TID: binary.BigEndian.Uint64(b[8:]), Local: binary.BigEndian.Uint32(d), Private: d[p[0]:p[1]:p[1]]}
+	m = CM{Kind: kind, TID: binary.BigEndian.Uint64(b[8:]), Local: binary.BigEndian.Uint32(d),
+		Private: d[p[0]:p[1]:p[1]]}
 	switch kind {
 	case CMReq:
 		m.Req = parseCMRequest(d)

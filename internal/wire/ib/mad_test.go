@@ -18,9 +18,12 @@ var cmVectors = []struct {
 	hex  string
 }{
 	{"ROCE-CM-1, ROCE-CM-2, ROCE-CM-3: REQ", CM{Kind: CMReq, TID: 0x1122334455667788, Local: 0xa0b0c0d0, Req: CMRequest{
-		ServiceID: IPServiceID(0x106, 0x1234), GUID: 0x0102030405060708, QPN: 0x111213, PSN: 0x212223, Responder: 4, Initiator: 5,
-		Retries: 7, RNRRetries: 6, SRQ: true, Transport: 1, PKey: 0xffff, MTU: 5, ResponseTime: 20, LocalTime: 21, MaxRetries: 15, AckTimeout: 18,
-		Source: netip.MustParseAddr("192.0.2.1"), Destination: netip.MustParseAddr("192.0.2.2"), HopLimit: 64, TrafficClass: 8},
+		ServiceID: IPServiceID(0x106, 0x1234), GUID: 0x0102030405060708, QPN: 0x111213,
+		PSN: 0x212223, Responder: 4, Initiator: 5,
+		Retries: 7, RNRRetries: 6, SRQ: true, Transport: 1, PKey: 0xffff, MTU: 5, ResponseTime: 20,
+		LocalTime: 21, MaxRetries: 15, AckTimeout: 18,
+		Source: netip.MustParseAddr("192.0.2.1"), Destination: netip.MustParseAddr("192.0.2.2"),
+		HopLimit: 64, TrafficClass: 8},
 		Private: []byte{0xee}},
 		"01070203 00000000 1122334455667788 0010 0000 00000000" + // header
 			"a0b0c0d0 00000000 0000000001061234 0102030405060708 00000000 00000000" + // numbers, service, GUID, Q_Key

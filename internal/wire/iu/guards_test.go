@@ -37,7 +37,8 @@ func TestOpcodes(t *testing.T) {
 	for v := range 256 {
 		if o := Opcode(v); o.Valid() {
 			n++
-			got := row{o.String(), o.IsRequest(), o.IsResponse(), o.HasData(), o.Response(), o.HeaderLen(), messages[o].rctl}
+			got := row{o.String(), o.IsRequest(), o.IsResponse(), o.HasData(), o.Response(),
+				o.HeaderLen(), messages[o].rctl}
 			if got != want[o] {
 				t.Errorf("%#x: %+v, want %+v", v, got, want[o])
 			}

@@ -96,5 +96,6 @@ func (h Header) String() string {
 
 // LogValue describes h for structured logs. It leaves out memory handles, because they are keys.
 func (h Header) LogValue() slog.Value {
-	return slog.GroupValue(slog.String("opcode", h.Op.String()), slog.Int("flags", int(h.Flags)), slog.Uint64("msg_id", uint64(h.MsgID)))
+	return slog.GroupValue(slog.String("opcode", h.Op.String()), slog.Int("flags", int(h.Flags)),
+		slog.Uint64("msg_id", uint64(h.MsgID)))
 }

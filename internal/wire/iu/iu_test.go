@@ -147,8 +147,10 @@ func TestFCVI_5_9_7(t *testing.T) {
 
 var (
 	rqst = ConnectPayload{Version: 1, Handle: 0x1001, InitialMsgID: 0xABCD, Timeout: 5000,
-		Local: IPAddress(netip.MustParseAddr("192.0.2.1"), []byte("me")), Remote: IPAddress(netip.MustParseAddr("2001:db8::2"), []byte("you")),
-		Attributes: Attributes{Reliability: ReliableReception, Write: true, Streaming: true, MaxTransfer: 1 << 20, MaxReads: 4, MaxUnacked: 8, QoS: QoS{Class: 3}}}
+		Local:  IPAddress(netip.MustParseAddr("192.0.2.1"), []byte("me")),
+		Remote: IPAddress(netip.MustParseAddr("2001:db8::2"), []byte("you")),
+		Attributes: Attributes{Reliability: ReliableReception, Write: true, Streaming: true,
+			MaxTransfer: 1 << 20, MaxReads: 4, MaxUnacked: 8, QoS: QoS{Class: 3}}}
 	resp = AcceptPayload{Version: 1, Handle: 0x2001, InitialMsgID: 7, Local: NameAddress(0x2100020000000001, nil),
 		Attributes: Attributes{Reliability: Unreliable, MaxTransfer: 4096, MaxUnacked: 1}}
 )

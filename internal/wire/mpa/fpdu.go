@@ -150,7 +150,8 @@ type Decoder struct {
 // its ULPDU. It returns 0, 0 if b does not contain the length field. It returns an error if the
 // length exceeds Max.
 func (d *Decoder) Need(b []byte) (fpdu, ulpdu int, err error) {
-	if !d.Markers && d.Max == 0 && d.err == nil && len(b) >= LengthLen { // this case is short enough for the compiler to inline
+	if !d.Markers && d.Max == 0 && d.err == nil &&
+		len(b) >= LengthLen { // this case is short enough for the compiler to inline
 		n := int(b[0])<<8 | int(b[1])
 		return FPDULen(n), n, nil
 	}
@@ -280,7 +281,8 @@ func (d *Decoder) unmark(b []byte, lead, ulen int) ([]byte, error) {
 // [MPA-4.2-3] [MPA-4.2-6]. A wrong pointer is error 3 [MPA-8-4].
 func checkMarker(b []byte, want uint16) error {
 	if got := binary.BigEndian.Uint16(b[2:]) &^ 3; got != want { // [MPA-4.3-7]
-		return &Error{Code: CodeMarker, Reason: fmt.Sprintf("marker points %d bytes back, the FPDU began %d bytes back", got, want)}
+		return &Error{Code: CodeMarker,
+			Reason: fmt.Sprintf("marker points %d bytes back, the FPDU began %d bytes back", got, want)}
 	}
 	return nil
 }

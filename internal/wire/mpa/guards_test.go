@@ -175,7 +175,8 @@ func TestRetryPlain(t *testing.T) {
 func TestRejectOfNewerRevision(t *testing.T) {
 	in := newInitiator(t, InitiatorConfig{Plain: true})
 	in.Start()
-	if n, act := in.Receive(Frame{Kind: Reply, Rev: 2, Reject: true}.Append(nil)); n != 0 || act != Close || errors.Is(in.Err(), ErrRejected) {
+	if n, act := in.Receive(Frame{Kind: Reply, Rev: 2, Reject: true}.Append(nil)); n != 0 ||
+		act != Close || errors.Is(in.Err(), ErrRejected) {
 		t.Errorf("%d, %v, %v", n, act, in.Err())
 	}
 }
@@ -200,7 +201,8 @@ func TestDepthULP(t *testing.T) {
 		in.Start()
 		_, act := in.Receive(Frame{Kind: Reply, Rev: 2, Enhanced: true, Conn: Enhanced{IRD: tc.ird, ORD: tc.ord}}.Append(nil))
 		if p := in.Params(); act != tc.act || p.IRD != tc.wantIRD || p.ORD != tc.wantORD {
-			t.Errorf("%s: %v, IRD %d, ORD %d; want %v, %d, %d", tc.name, act, p.IRD, p.ORD, tc.act, tc.wantIRD, tc.wantORD)
+			t.Errorf("%s: %v, IRD %d, ORD %d; want %v, %d, %d", tc.name, act, p.IRD, p.ORD,
+				tc.act, tc.wantIRD, tc.wantORD)
 		}
 	}
 	r := newResponder(t, ResponderConfig{IRD: 3, ORD: 5, MaxIRD: 7})

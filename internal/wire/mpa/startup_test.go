@@ -326,7 +326,8 @@ func TestMPA2_9_1(t *testing.T) {
 		r.Receive(Frame{Kind: Request, Rev: 2, Enhanced: true, Conn: Enhanced{IRD: 3}}.Append(nil))
 		b, err := r.Accept(Decision{})
 		f, _, _ := ParseFrame(b)
-		if e, ok := errors.AsType[*Error](err); !ok || e.Code != CodeInsufficientIRD || !f.Reject || f.Conn.ORD != 4 || r.State() != Ended {
+		if e, ok := errors.AsType[*Error](err); !ok || e.Code != CodeInsufficientIRD || !f.Reject ||
+			f.Conn.ORD != 4 || r.State() != Ended {
 			t.Errorf("%+v, %v", f, err)
 		}
 	})
@@ -389,9 +390,11 @@ func TestMPA2_9_1(t *testing.T) {
 }
 
 func TestMPA2_9_2(t *testing.T) {
-	all := []RTR{0, RTRSend, RTRWrite, RTRRead, RTRSend | RTRWrite, RTRSend | RTRRead, RTRWrite | RTRRead, RTRSend | RTRWrite | RTRRead}
+	all := []RTR{0, RTRSend, RTRWrite, RTRRead, RTRSend | RTRWrite, RTRSend | RTRRead,
+		RTRWrite | RTRRead, RTRSend | RTRWrite | RTRRead}
 	t.Run("MPA2-9.2-5", func(t *testing.T) { // [MPA2-9.2-3] [MPA2-9.2-4] [MPA2-9.2-6] [MPA2-9.2-7] [MPA2-9.2-8] [MPA2-9.2-9] [I-07]
-		want := []RTR{RTRWrite | RTRRead, RTRSend, RTRWrite, RTRRead, RTRWrite, RTRRead, RTRWrite | RTRRead, RTRWrite | RTRRead}
+		want := []RTR{RTRWrite | RTRRead, RTRSend, RTRWrite, RTRRead, RTRWrite, RTRRead,
+			RTRWrite | RTRRead, RTRWrite | RTRRead}
 		for i, offer := range all {
 			r := newResponder(t, ResponderConfig{})
 			r.Receive(Frame{Kind: Request, Rev: 2, Enhanced: true, Conn: Enhanced{PeerToPeer: true, RTR: offer, ORD: 1}}.Append(nil))
@@ -540,7 +543,8 @@ func TestMPA2_10(t *testing.T) {
 	})
 	t.Run("MPA2-10-7", func(t *testing.T) {
 		r := newResponder(t, ResponderConfig{PlainOnly: true})
-		if _, act := r.Receive(Frame{Kind: Request, Rev: 2, Enhanced: true}.Append(nil)); act != Close || !errors.Is(r.Err(), ErrRevision) {
+		if _, act := r.Receive(Frame{Kind: Request, Rev: 2, Enhanced: true}.Append(nil)); act != Close ||
+			!errors.Is(r.Err(), ErrRevision) {
 			t.Errorf("%v, %v", act, r.Err())
 		}
 	})
@@ -584,7 +588,8 @@ func TestMPA_7_1_2(t *testing.T) {
 			in.Start()
 			b := f.Append(nil)
 			n, act := in.Receive(append(b, "plain text"...))
-			if act != Leave || n != len(b) || !errors.Is(in.Err(), ErrRejected) || string(in.Params().Private) != "why" {
+			if act != Leave || n != len(b) || !errors.Is(in.Err(), ErrRejected) ||
+				string(in.Params().Private) != "why" {
 				t.Errorf("%+v: %d, %v, %v", f, n, act, in.Err())
 			}
 		}
@@ -614,7 +619,8 @@ func TestMPA_7_1_2(t *testing.T) {
 		for i := 9; i <= len(req); i++ { // the error is detected from the ninth byte on
 			in := newInitiator(t, InitiatorConfig{})
 			in.Start()
-			if _, act := in.Receive(req[:i]); act != Wait && !errors.Is(in.Err(), ErrTwoInitiators) || act == Wait && i > 10 {
+			if _, act := in.Receive(req[:i]); act != Wait && !errors.Is(in.Err(), ErrTwoInitiators) ||
+				act == Wait && i > 10 {
 				t.Errorf("%d bytes: %v, %v", i, act, in.Err())
 			}
 		}
@@ -632,7 +638,8 @@ func TestMPA_7_1_2(t *testing.T) {
 		}
 		in := newInitiator(t, InitiatorConfig{}) // after an accepting Reply these bytes are FPDUs [I-11]
 		in.Start()
-		if n, act := in.Receive(append(Frame{Kind: Reply, Rev: 2, Enhanced: true}.Append(nil), 1, 2, 3)); n != 24 || act != Operate {
+		if n, act := in.Receive(append(Frame{Kind: Reply, Rev: 2, Enhanced: true}.Append(nil), 1, 2, 3)); n != 24 ||
+			act != Operate {
 			t.Errorf("%d, %v", n, act)
 		}
 	})
@@ -659,7 +666,8 @@ func TestMPA_7_1_2(t *testing.T) {
 		}
 		r := newResponder(t, ResponderConfig{})
 		r.Receive(Frame{Kind: Request, Rev: 2, Enhanced: true}.Append(nil))
-		if _, err := r.Accept(Decision{Private: make([]byte, 253)}); !errors.Is(err, ErrPrivateTooLong) || r.State() != AwaitULP {
+		if _, err := r.Accept(Decision{Private: make([]byte, 253)}); !errors.Is(err, ErrPrivateTooLong) ||
+			r.State() != AwaitULP {
 			t.Error(err, r.State())
 		}
 		if _, err := r.Reject(make([]byte, 253)); !errors.Is(err, ErrPrivateTooLong) || r.State() != AwaitULP {
@@ -686,7 +694,8 @@ func FuzzStartup(f *testing.F) {
 		f.Add(testkit.Hex(v.hex))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		in, _ := NewInitiator(InitiatorConfig{CRC: true, PeerToPeer: true, RTR: RTRWrite | RTRRead, IRD: 16, ORD: 16, MaxIRD: 128})
+		in, _ := NewInitiator(InitiatorConfig{CRC: true, PeerToPeer: true, RTR: RTRWrite | RTRRead,
+			IRD: 16, ORD: 16, MaxIRD: 128})
 		in.Start()
 		if _, act := in.Receive(b); act == Operate {
 			if p := in.Params(); p.IRD > 128 || p.ORD > 16 || p.ORD > p.PeerIRD || p.Ready&p.RTR == 0 {

@@ -58,12 +58,14 @@ const (
 )
 
 var statusNames = map[Status]string{
-	OK: "success", InvalidOpcode: "invalid opcode", InvalidField: "invalid field", DataTransferError: "data transfer error",
-	InternalError: "internal error", InvalidNamespace: "invalid namespace", SequenceError: "command sequence error",
+	OK: "success", InvalidOpcode: "invalid opcode", InvalidField: "invalid field",
+	DataTransferError: "data transfer error",
+	InternalError:     "internal error", InvalidNamespace: "invalid namespace", SequenceError: "command sequence error",
 	SGLLengthInvalid: "SGL length invalid", SGLTypeInvalid: "SGL type invalid", SGLOffsetInvalid: "SGL offset invalid",
 	LBAOutOfRange: "LBA out of range", EventLimitExceeded: "event limit exceeded", InvalidLogPage: "invalid log page",
-	IncompatibleFormat: "incompatible format", ControllerBusy: "controller busy", InvalidConnectParam: "invalid connect parameters",
-	CompareFailure: "compare failure", NamespaceReadOnly: "namespace is write protected",
+	IncompatibleFormat: "incompatible format", ControllerBusy: "controller busy",
+	InvalidConnectParam: "invalid connect parameters",
+	CompareFailure:      "compare failure", NamespaceReadOnly: "namespace is write protected",
 }
 
 // String returns the name of the status, or its number in hex.

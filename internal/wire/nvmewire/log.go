@@ -135,7 +135,8 @@ func ParseDiscovery(b []byte) (generation uint64, entries []DiscoveryEntry, err 
 	generation = le.Uint64(b)
 	for b = b[DiscoveryHeaderLen:]; n > 0 && len(b) >= DiscoveryEntryLen; n-- {
 		entries = append(entries, DiscoveryEntry{
-			IPv6: b[1] == 2, PortID: le.Uint16(b[4:]), Service: trim(b[32:64]), Address: trim(b[512:768]), SubNQN: name(b[256:512]),
+			IPv6: b[1] == 2, PortID: le.Uint16(b[4:]), Service: trim(b[32:64]),
+			Address: trim(b[512:768]), SubNQN: name(b[256:512]),
 		})
 		b = b[DiscoveryEntryLen:]
 	}

@@ -35,7 +35,8 @@ func ParseSQE(b []byte) (s SQE, err error) {
 	if len(b) < SQELen {
 		return s, ErrShort
 	}
-	s = SQE{Opcode: b[0], Flags: b[1], CID: le.Uint16(b[2:]), NSID: le.Uint32(b[4:]), FCType: b[4], SGL: parseSGL(b[24:40])}
+	s = SQE{Opcode: b[0], Flags: b[1], CID: le.Uint16(b[2:]), NSID: le.Uint32(b[4:]), FCType: b[4],
+		SGL: parseSGL(b[24:40])}
 	for i := range s.CDW {
 		s.CDW[i] = le.Uint32(b[40+4*i:])
 	}

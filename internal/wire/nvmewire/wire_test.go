@@ -25,11 +25,13 @@ var sqes = []struct {
 }{
 	{"Connect, keyed with invalidate", "7f 40 0000 01 000000 0000000000000000 0000000000000000" +
 		"0010203040506070 000400 04030201 4f 0000 0000 1f00 00 00 10270000 000000000000000000000000",
-		SQE{Opcode: OpFabrics, Flags: 0x40, FCType: FCConnect, NSID: 1, SGL: SGL{SGLKeyedInvalidate, 0x7060504030201000, 1024, 0x01020304},
+		SQE{Opcode: OpFabrics, Flags: 0x40, FCType: FCConnect, NSID: 1,
+			SGL: SGL{SGLKeyedInvalidate, 0x7060504030201000, 1024, 0x01020304},
 			CDW: [6]uint32{0, 0x1f, 10000}}},
 	{"Write, in the capsule", "01 40 0510 01000000 0000000000000000 0000000000000000" +
 		"0000000000000000 00020000 000000 01 0800000000000000 0000 0000 00000000 0000000000000000",
-		SQE{Opcode: OpWrite, Flags: 0x40, CID: 0x1005, FCType: 1, NSID: 1, SGL: SGL{Type: SGLOffset, Length: 512}, CDW: [6]uint32{8}}},
+		SQE{Opcode: OpWrite, Flags: 0x40, CID: 0x1005, FCType: 1, NSID: 1,
+			SGL: SGL{Type: SGLOffset, Length: 512}, CDW: [6]uint32{8}}},
 	{"Keep Alive, no data", "18 40 1f00 00000000 0000000000000000 0000000000000000" +
 		"0000000000000000 000000 00000000 40 000000000000000000000000000000000000000000000000",
 		SQE{Opcode: OpKeepAlive, Flags: 0x40, CID: 31, SGL: SGL{Type: SGLKeyed}}},
@@ -111,7 +113,8 @@ func TestPrivateData(t *testing.T) { // [NVME-CM-1] [NVME-CM-2]
 }
 
 func TestConnect(t *testing.T) { // [NVME-FAB-1]
-	want := Connect{QID: 2, SQSize: 127, KATO: 5000, HostID: [16]byte{1, 2}, CntlID: 0xffff, SubNQN: "nqn.a", HostNQN: "nqn.b"}
+	want := Connect{QID: 2, SQSize: 127, KATO: 5000, HostID: [16]byte{1, 2}, CntlID: 0xffff,
+		SubNQN: "nqn.a", HostNQN: "nqn.b"}
 	var s SQE
 	s.SetConnect(&want)
 	got := s.ConnectCommand()
@@ -154,16 +157,19 @@ func TestDSMRange(t *testing.T) { // [NVME-IO-5]
 }
 
 func TestIdentify(t *testing.T) { // [NVME-ID-1] [NVME-ID-2] [NVME-ID-4] [NVME-ID-5]
-	c := IdentifyController{Serial: "s", Model: "m m", Firmware: "1", MDTS: 8, CntlID: 7, Version: 0x10400, OAES: 1 << 8, Type: IOController,
+	c := IdentifyController{Serial: "s", Model: "m m", Firmware: "1", MDTS: 8, CntlID: 7,
+		Version: 0x10400, OAES: 1 << 8, Type: IOController,
 		AERL: 3, KAS: 10, MaxCmd: 128, Namespaces: 9, ONCS: ONCSDSM, WriteCache: true, SubNQN: "nqn.a", InCapsule: 4096}
 	b := c.Append([]byte{1})[1:]
 	if got, err := ParseIdentifyController(b); err != nil || got != c {
 		t.Errorf("%+v, %v", got, err)
 	}
-	if len(b) != PageLen || b[536] != 5 || b[538] != 0x10 || b[512] != 0x66 || b[1796] != 1 || b[1800] != 0 || b[1803] != 1 || b[23] != ' ' {
+	if len(b) != PageLen || b[536] != 5 || b[538] != 0x10 || b[512] != 0x66 || b[1796] != 1 ||
+		b[1800] != 0 || b[1803] != 1 || b[23] != ' ' {
 		t.Errorf("%x", b)
 	}
-	n := IdentifyNamespace{Blocks: 100, BlockShift: 12, ReadOnly: true, ReadsZero: true, Preferred: 8, NGUID: [16]byte{1, 15: 2}}
+	n := IdentifyNamespace{Blocks: 100, BlockShift: 12, ReadOnly: true, ReadsZero: true,
+		Preferred: 8, NGUID: [16]byte{1, 15: 2}}
 	b = n.Append(nil)
 	if got, err := ParseIdentifyNamespace(b); err != nil || got != n {
 		t.Errorf("%+v, %v", got, err)
@@ -191,7 +197,8 @@ func TestLogs(t *testing.T) { // [NVME-ADM-3] [NVME-DISC-1] [NVME-DISC-2]
 			t.Errorf("%+v, want %+v", got, l)
 		}
 	}
-	e := []DiscoveryEntry{{Service: "4420", Address: "10.0.2.2", SubNQN: "nqn.a"}, {IPv6: true, PortID: 2, Service: "1", Address: "::1", SubNQN: "nqn.b"}}
+	e := []DiscoveryEntry{{Service: "4420", Address: "10.0.2.2", SubNQN: "nqn.a"},
+		{IPv6: true, PortID: 2, Service: "1", Address: "::1", SubNQN: "nqn.b"}}
 	b := AppendDiscovery(nil, 5, e)
 	if g, got, err := ParseDiscovery(b); g != 5 || err != nil || !reflect.DeepEqual(got, e) {
 		t.Errorf("%d, %+v, %v", g, got, err)
@@ -199,7 +206,8 @@ func TestLogs(t *testing.T) { // [NVME-ADM-3] [NVME-DISC-1] [NVME-DISC-2]
 	if _, got, _ := ParseDiscovery(b[:len(b)-1]); len(got) != 1 {
 		t.Errorf("of a page that is cut: %+v", got)
 	}
-	if b[1024+769] != 5 || len(AppendEffects(nil, []uint8{OpWrite})) != PageLen || len(AppendHealth(nil)) != 512 || len(AppendFirmware(nil, "1")) != 512 {
+	if b[1024+769] != 5 || len(AppendEffects(nil, []uint8{OpWrite})) != PageLen ||
+		len(AppendHealth(nil)) != 512 || len(AppendFirmware(nil, "1")) != 512 {
 		t.Error("log pages")
 	}
 }

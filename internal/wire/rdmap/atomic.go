@@ -65,7 +65,8 @@ func NewFetchAdd(stag uint32, to, add, mask uint64) AtomicRequest {
 // NewCmpSwap returns a conditional request for the word at (stag, to). If the word equals compare
 // in the bits of compareMask, the bits of swapMask are replaced by those of swap.
 func NewCmpSwap(stag uint32, to, compare, compareMask, swap, swapMask uint64) AtomicRequest {
-	return AtomicRequest{Op: CmpSwap, STag: stag, TO: to, Data: swap, Mask: swapMask, Compare: compare, CompareMask: compareMask}
+	return AtomicRequest{Op: CmpSwap, STag: stag, TO: to, Data: swap, Mask: swapMask,
+		Compare: compare, CompareMask: compareMask}
 }
 
 // Append appends the AtomicRequestLen bytes of r to b.

@@ -34,7 +34,8 @@ func TestTerminateHeaders(t *testing.T) {
 		b[2] = tc.flags
 		m, n, err := ParseTerminate(b)
 		if err != nil || len(m.DDP) != tc.ddp || len(m.RDMAP) != tc.rdmap || m.Length != tc.length || n != tc.used {
-			t.Errorf("%s: DDP %d, RDMAP %d, length %t, %d bytes, %v", tc.name, len(m.DDP), len(m.RDMAP), m.Length, n, err)
+			t.Errorf("%s: DDP %d, RDMAP %d, length %t, %d bytes, %v", tc.name, len(m.DDP),
+				len(m.RDMAP), m.Length, n, err)
 		}
 	}
 }
@@ -54,7 +55,8 @@ func TestTerminateCutRequest(t *testing.T) {
 			rl = ReadRequestLen
 		}
 		if m.Type != TypeProtection || len(m.DDP) != hl || len(m.RDMAP) != rl {
-			t.Errorf("%d bytes: type %d, %d and %d bytes of headers, want %d and %d", n, m.Type, len(m.DDP), len(m.RDMAP), hl, rl)
+			t.Errorf("%d bytes: type %d, %d and %d bytes of headers, want %d and %d", n, m.Type,
+				len(m.DDP), len(m.RDMAP), hl, rl)
 		}
 	}
 }

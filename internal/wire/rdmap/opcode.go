@@ -65,7 +65,8 @@ var messages = [opcodeMask + 1]struct {
 	SendSEInvalidate: {name: "Send with SE and Invalidate", qn: QueueSend, invalidate: true, solicited: true},
 	TerminateOp:      {name: "Terminate", qn: QueueTerminate, header: TerminateLen},
 	Immediate:        {name: "Immediate Data", qn: QueueSend, header: ImmediateLen, extension: true},
-	ImmediateSE:      {name: "Immediate Data with SE", qn: QueueSend, header: ImmediateLen, solicited: true, extension: true},
+	ImmediateSE: {name: "Immediate Data with SE", qn: QueueSend, header: ImmediateLen,
+		solicited: true, extension: true},
 	AtomicRequestOp:  {name: "Atomic Request", qn: QueueReadRequest, header: AtomicRequestLen, extension: true},
 	AtomicResponseOp: {name: "Atomic Response", qn: QueueAtomicResponse, header: AtomicResponseLen, extension: true},
 }

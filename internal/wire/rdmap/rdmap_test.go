@@ -72,7 +72,8 @@ func TestRDMAP_4_1(t *testing.T) {
 			if rv, o := ParseControl(b[1] | 0x30); rv != 1 || o != v.o { // [RDMAP-4.1-8]
 				t.Errorf("ParseControl: %d, %v", rv, o)
 			}
-			if v.o.Invalidates() != v.inv || v.o.Solicited() != v.se || v.o.Extension() != v.extension || !v.o.Assigned() {
+			if v.o.Invalidates() != v.inv || v.o.Solicited() != v.se || v.o.Extension() != v.extension ||
+				!v.o.Assigned() {
 				t.Error("attributes")
 			}
 			if v.o.IsSend() != (v.o >= 3 && v.o <= 6) || v.o.IsImmediate() != (v.o == 8 || v.o == 9) {
@@ -81,7 +82,8 @@ func TestRDMAP_4_1(t *testing.T) {
 		})
 	}
 	for o := Opcode(12); o < 16; o++ {
-		if o.Assigned() || o.Tagged() || o.Invalidates() || o.Queue() != 0 || !strings.HasPrefix(o.String(), "opcode 0x") {
+		if o.Assigned() || o.Tagged() || o.Invalidates() || o.Queue() != 0 ||
+			!strings.HasPrefix(o.String(), "opcode 0x") {
 			t.Errorf("%v", o)
 		}
 	}
@@ -192,7 +194,8 @@ func slowMaskedAdd(a, b, mask uint64) (sum uint64) {
 func TestRDMAPX_5_1(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		u := rapid.Uint64()
-		old, data, mask, cmp, cmask := u.Draw(t, "old"), u.Draw(t, "data"), u.Draw(t, "mask"), u.Draw(t, "compare"), u.Draw(t, "cmask")
+		old, data, mask, cmp, cmask := u.Draw(t, "old"), u.Draw(t, "data"), u.Draw(t, "mask"),
+			u.Draw(t, "compare"), u.Draw(t, "cmask")
 		add := NewFetchAdd(1, 0, data, mask)
 		add.Compare, add.CompareMask = cmp, cmask // FetchAdd ignores these fields
 		if got, ch := add.Apply(old); got != slowMaskedAdd(old, data, mask) || !ch {
@@ -265,7 +268,8 @@ func TestErrorTables(t *testing.T) {
 			t.Errorf("%v: %d/%02x is %v", f, typ, code, g)
 		}
 	}
-	if typ, code := Fault(99).Code(); typ != 0 || code != 0 || Fault(99).String() != "fault 0x63" || Layer(9).String() != "layer 0x9" {
+	if typ, code := Fault(99).Code(); typ != 0 || code != 0 || Fault(99).String() != "fault 0x63" ||
+		Layer(9).String() != "layer 0x9" {
 		t.Error("unknown fault")
 	}
 }

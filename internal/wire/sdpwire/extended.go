@@ -115,7 +115,8 @@ func (e extended) string(m *Message) string {
 func (e extended) attrs(a []slog.Attr, m *Message) []slog.Attr {
 	switch e {
 	case srcHeader, sinkHeader:
-		a = append(a, slog.Uint64("size", uint64(m.Size)), slog.Uint64("stag", uint64(m.STag>>8)), slog.Uint64("to", m.VA))
+		a = append(a, slog.Uint64("size", uint64(m.Size)), slog.Uint64("stag", uint64(m.STag>>8)),
+			slog.Uint64("to", m.VA))
 		if e == sinkHeader {
 			a = append(a, slog.Uint64("nondiscards", uint64(m.NonDiscards)))
 		}

@@ -74,7 +74,8 @@ func TestSDP_6_Messages(t *testing.T) {
 			if err != nil || m != v.m {
 				t.Errorf("%s %v %v: Parse = %+v, %v", v.rows, v.m.MID, l, m, err)
 			}
-			if n != v.m.MID.HeaderLen() || !bytes.Equal(want[n:], testkit.Hex(v.payload)) || m.PayloadLen() != len(v.payload)/2 {
+			if n != v.m.MID.HeaderLen() || !bytes.Equal(want[n:], testkit.Hex(v.payload)) ||
+				m.PayloadLen() != len(v.payload)/2 {
 				t.Errorf("%s %v: payload begins at %d of %d", v.rows, v.m.MID, n, len(want)) // [SDP-6-3]
 			}
 			for i := range want {

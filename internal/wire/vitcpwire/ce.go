@@ -130,7 +130,8 @@ func (d *Discriminator) set(n uint16, field []byte) bool {
 
 // String describes c in one line.
 func (c CE) String() string {
-	return fmt.Sprintf("calling=%v called=%v mtu=%d window=%d %v", c.Calling, c.Called, c.MTU, c.ReadWindow, c.Attributes)
+	return fmt.Sprintf("calling=%v called=%v mtu=%d window=%d %v", c.Calling, c.Called, c.MTU,
+		c.ReadWindow, c.Attributes)
 }
 
 // LogValue describes c for logs.

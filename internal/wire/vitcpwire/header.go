@@ -99,7 +99,8 @@ func (d Dialect) ParseHeader(b []byte) (h Header, n int, err error) {
 
 // String describes h in one line.
 func (h Header) String() string {
-	s := fmt.Sprintf("%v n=%d off=%d len=%d ack=%d posted=%d", h.Type, uint32(h.Number), h.Offset, h.Length, uint32(h.Ack), uint16(h.Posted))
+	s := fmt.Sprintf("%v n=%d off=%d len=%d ack=%d posted=%d", h.Type, uint32(h.Number), h.Offset,
+		h.Length, uint32(h.Ack), uint16(h.Posted))
 	if h.Flags != 0 {
 		s += " " + h.Flags.String()
 	}

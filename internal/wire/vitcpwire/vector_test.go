@@ -185,7 +185,8 @@ var ceVectors = []struct {
 	},
 	{
 		name: "full and empty discriminator, every attribute",
-		c:    CE{Attributes: KnownAttributes, MTU: 0xffffffff, Calling: mustDisc("0123456789abcdef"), ReadWindow: 0xffff},
+		c: CE{Attributes: KnownAttributes, MTU: 0xffffffff, Calling: mustDisc("0123456789abcdef"),
+			ReadWindow: 0xffff},
 		hex: `003f 0010 ffffffff 3031323334353637 3839616263646566
 		      ffff 0000 0000000000000000 0000000000000000`,
 	},

@@ -65,7 +65,8 @@ func TestStrings(t *testing.T) {
 func TestLogValue(t *testing.T) {
 	var out strings.Builder
 	log := slog.New(slog.NewTextHandler(&out, nil))
-	h := Header{Type: Write, Flags: ImmediateValid | EndOfMessage, Length: 44, Immediate: 77, Number: 5, Ack: 4, Posted: 3, Error: MakeRemoteError(1, 0)}
+	h := Header{Type: Write, Flags: ImmediateValid | EndOfMessage, Length: 44, Immediate: 77,
+		Number: 5, Ack: 4, Posted: 3, Error: MakeRemoteError(1, 0)}
 	r := RDMA{Address: 0x1000, Handle: 0xaabbccdd, Length: 4}
 	c := CE{Attributes: Reliable, MTU: 4096, Calling: mustDisc("me"), Called: mustDisc("you"), ReadWindow: 2}
 	log.Info("x", "h", h, "r", r, "c", c)
@@ -123,9 +124,11 @@ func TestDialectValid(t *testing.T) {
 func TestTypeProperties(t *testing.T) {
 	for v := range 256 {
 		typ := Type(v)
-		if typ.Known() != (v <= 8 || v == 31) || typ.HasCE() != (v >= 5 && v <= 8) || typ.HasRDMA() != (v >= 1 && v <= 3) ||
+		if typ.Known() != (v <= 8 || v == 31) || typ.HasCE() != (v >= 5 && v <= 8) ||
+			typ.HasRDMA() != (v >= 1 && v <= 3) ||
 			typ.Numbered() != (v == 0 || v == 1 || v == 3) {
-			t.Errorf("%v: known %v, CE %v, RDMA %v, numbered %v", typ, typ.Known(), typ.HasCE(), typ.HasRDMA(), typ.Numbered())
+			t.Errorf("%v: known %v, CE %v, RDMA %v, numbered %v", typ, typ.Known(), typ.HasCE(),
+				typ.HasRDMA(), typ.Numbered())
 		}
 	}
 }

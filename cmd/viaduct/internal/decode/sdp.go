@@ -335,8 +335,8 @@ func (s *sdpState) advertise(me *sdpSide, x *sdpwire.Message, sink bool) {
 // also the one before if the other peer made the change and the message does not acknowledge it.
 func (src *sdpSide) sees(x *sdpwire.Message, isSource bool) (modes [2]sdpwire.Mode) {
 	modes = [2]sdpwire.Mode{src.mode, src.mode}
-	if src.changed && src.byPeer == isSource && int32(x.MSeqAck-src.at) < 0 || src.changed &&
-		src.byPeer == isSource && x.MSeqAck == 0 {
+	if src.changed && src.byPeer == isSource && int32(x.MSeqAck-src.at) < 0 ||
+		src.changed && src.byPeer == isSource && x.MSeqAck == 0 {
 		modes[1] = src.before
 	}
 	return modes

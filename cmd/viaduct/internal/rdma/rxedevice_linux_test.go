@@ -20,8 +20,8 @@ func TestPathMTU(t *testing.T) {
 	for _, n := range all {
 		code := pathMTU([]gidEntry{{ndev: n.Name}})
 		payload := 128 << code
-		if code < mtu256 || code > mtu4096 || code > mtu256 && payload > n.MTU-80 || code < mtu4096 &&
-			2*payload <= n.MTU-80 {
+		if code < mtu256 || code > mtu4096 || code > mtu256 && payload > n.MTU-80 ||
+			code < mtu4096 && 2*payload <= n.MTU-80 {
 			t.Errorf("%s: MTU %d, path MTU %d", n.Name, n.MTU, payload)
 		}
 	}

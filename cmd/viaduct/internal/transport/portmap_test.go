@@ -110,8 +110,8 @@ func TestNetConnThroughPortmap(t *testing.T) {
 			})
 			// An answer that is good for one connection costs two messages each time: a request and
 			// a PMAck.
-			if n := asked.Load(); v.pmTime == portmap.Once && n < 2*conns || v.pmTime != portmap.Once &&
-				n >= 2*conns || conns < 5 {
+			if n := asked.Load(); v.pmTime == portmap.Once && n < 2*conns ||
+				v.pmTime != portmap.Once && n >= 2*conns || conns < 5 {
 				t.Errorf("%d datagrams for %d connections", n, conns)
 			}
 		})

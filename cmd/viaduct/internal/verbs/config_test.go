@@ -50,8 +50,8 @@ func TestConfigFlags(t *testing.T) {
 		}
 		for _, n := range names {
 			if f := c.Flags().Lookup(n); samples[n] != "" && f.Value.String() != samples[n] &&
-				f.Value.String() != "["+samples[n]+"]" && n != "listen" || f.Value.Type() == "bool" &&
-				f.Value.String() != "true" {
+				f.Value.String() != "["+samples[n]+"]" && n != "listen" ||
+				f.Value.Type() == "bool" && f.Value.String() != "true" {
 				t.Errorf("%s %s is %q", table, n, f.Value.String())
 			}
 		}
