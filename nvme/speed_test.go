@@ -159,12 +159,12 @@ func compared(rounds int, a, b func()) (time.Duration, time.Duration) {
 	return times[0][rounds/2], times[1][rounds/2]
 }
 
-// atLeast measures until a ratio reaches the bound, at most five times. Other load on the machine
+// atLeast measures until a ratio reaches the bound, at most ten times. Other load on the machine
 // can slow down one side of a single measurement.
 func atLeast(t *testing.T, bound float64, what string, measure func() float64) {
 	t.Helper()
 	ratio := 0.0
-	for range 5 {
+	for range 10 {
 		ratio = measure()
 		t.Logf("%s: ratio %.2f", what, ratio)
 		if ratio >= bound {
