@@ -46,7 +46,7 @@ func (s *Server) server() *status.Server {
 // Close removes the socket. It may be called more than once.
 func (s *Server) Close() error { return s.server().Close() }
 
-// Listening registers an address at which the process accepts connections. Call over when it stops
+// Listening registers an address where the process accepts connections. Call over when it stops
 // accepting.
 func (s *Server) Listening(transport, url string) (over func()) {
 	return s.server().Listening(transport, url)

@@ -12,8 +12,8 @@ import (
 	"viaduct/vi"
 )
 
-// heldUp is the time for which TCP may delay frames if a link was down for less than half of that
-// time. The reason is that TCP doubles its pauses between retransmissions.
+// heldUp is how long TCP may delay frames if a link was down for less than half of that time. The
+// reason is that TCP doubles its pauses between retransmissions.
 const heldUp = 20 * time.Second
 
 // TestHeldUp: if a link is delayed in the middle of a message, for longer than E_D_TOV and less

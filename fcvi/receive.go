@@ -188,8 +188,8 @@ func (c *conn) partial(m *rxMsg) {
 	}
 }
 
-// stall sets the time at which an incomplete stream counts as broken: T_GAP after the last frame of
-// the expected message, or after the first frame beyond that message. [FCVI-8.4-10]
+// stall sets the time when an incomplete stream counts as broken: T_GAP after the last frame of the
+// expected message, or after the first frame beyond that message. [FCVI-8.4-10]
 func (c *conn) stall(now fc.Time, m *rxMsg) {
 	r := &c.rx
 	if m.complete && m.h.MsgID == r.mexp {

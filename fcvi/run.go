@@ -23,8 +23,8 @@ func (c *conn) follow(now fc.Time, f *fc.Frame, resp bool) {
 	}
 }
 
-// Take implements fc.Taker. The header equals that of the previous frame, whose checks have passed.
-// So only the position and the bytes remain to be checked.
+// Take implements fc.Taker. The header equals the previous frame's, whose checks have passed. So
+// only the position and the bytes remain to be checked.
 func (c *conn) Take(b []byte) bool {
 	if c.state != stConnected || c.up == nil || c.paused {
 		return false

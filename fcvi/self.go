@@ -19,7 +19,7 @@ import (
 // discriminator. home counts the requests that wait, away the requests that connect.
 type halves struct{ home, away int }
 
-// own returns the address at which the NIC's fabric accepts links.
+// own returns the address where the NIC's fabric accepts links.
 func (d *device) own() netip.AddrPort {
 	own, _ := (vi.Address{Host: d.host}).AddrPort()
 	if own.Port() == 0 {

@@ -104,7 +104,7 @@ func (s *station) lock() {
 	s.at = min(now, s.armed)
 }
 
-// now returns the time at which mu was locked.
+// now returns the time when mu was locked.
 func (s *station) now() fc.Time { return s.at }
 
 // enter locks the machines. leave unlocks them, sets the timer and writes queued frames.

@@ -258,7 +258,7 @@ func (t *Target) serve(r *iwarp.Request) {
 	log.Info("queue ended", "queue", core.ID, "err", err)
 }
 
-// reached converts the address at which a host reached the target. [NVME-DISC-3]
+// reached converts the address where a host reached the target. [NVME-DISC-3]
 func reached(a net.Addr) nvmecore.Address {
 	host, port, err := net.SplitHostPort(a.String())
 	if err != nil {

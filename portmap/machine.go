@@ -9,7 +9,7 @@ import (
 
 // These limits are our choice, because the draft sets none.
 const (
-	// defaultLifetime is the time for which a request waits for its PMAck.
+	// defaultLifetime is how long a request waits for its PMAck.
 	defaultLifetime = 10 * time.Second
 	// defaultMaxPending is the maximum number of requests that wait for a PMAck. An entry takes
 	// about 200 bytes, so a full table takes some 3 MiB.
@@ -253,7 +253,7 @@ func (m *machine) Expire(now time.Time) { // [SDP-7.2-1] [SDP-7.5.2-2] [SDP-7.5.
 	}
 }
 
-// Deadline returns the time at which Expire is due; ok is false if no request is pending.
+// Deadline returns the time when Expire is due; ok is false if no request is pending.
 func (m *machine) Deadline() (t time.Time, ok bool) {
 	if m.head.next == &m.head {
 		return time.Time{}, false

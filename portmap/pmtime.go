@@ -28,8 +28,8 @@ const (
 // day. [D-64]
 const forever = 24 * time.Hour
 
-// Duration returns the time for which an answer may be kept after its receipt: 0 for Once, and one
-// day for Forever.
+// Duration returns how long an answer may be kept after its receipt: 0 for Once, and one day for
+// Forever.
 func (p PmTime) Duration() time.Duration {
 	switch {
 	case p == Forever:

@@ -158,7 +158,7 @@ func (s *Server) expire() {
 	s.m.Expire(time.Now())
 }
 
-// armRead sets the read deadline to the time at which the oldest pending request expires.
+// armRead sets the read deadline to the time when the oldest pending request expires.
 func (s *Server) armRead() {
 	s.mu.Lock()
 	at, ok := s.m.Deadline()

@@ -170,7 +170,7 @@ func (t *transaction) plausible(ap netip.AddrPort) bool {
 	return !a.IsLoopback() || t.req.Ap.Addr().IsLoopback()
 }
 
-// Deadline returns the time at which Timeout must be called. ok is false when the transaction has
+// Deadline returns the time when Timeout must be called. ok is false when the transaction has
 // ended.
 func (t *transaction) Deadline() (at time.Time, ok bool) {
 	return t.deadline, t.state == asking || t.state == refused

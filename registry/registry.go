@@ -57,7 +57,7 @@ type Record struct {
 	Name  string // 1 to 255 bytes of visible characters without "/"; upper and lower case differ
 	Value string // 1 to 1024 bytes of visible characters
 
-	// Until is the time at which the record expires, or zero if it does not. Register ignores it.
+	// Until is the time when the record expires, or zero if it does not. Register ignores it.
 	Until time.Time
 }
 
@@ -95,7 +95,7 @@ type Answer struct {
 	Stale bool
 }
 
-// Until returns the time at which the first of the records expires, or the zero time if none does.
+// Until returns the time when the first of the records expires, or the zero time if none does.
 func (a Answer) Until() (t time.Time) {
 	for _, r := range a.Records {
 		if !r.Until.IsZero() && (t.IsZero() || r.Until.Before(t)) {

@@ -162,7 +162,7 @@ func (a *active) end(out setupOutcome, err error, first ...setupStep) []setupSte
 	return append(first, setupStep{do: stepDone, out: out, err: err})
 }
 
-// wakeAt returns the time at which the driver must call timer, or the zero time for never.
+// wakeAt returns the time when the driver must call timer, or the zero time for never.
 func (a *active) wakeAt() time.Time {
 	switch a.state {
 	case activeConnecting, activePending:

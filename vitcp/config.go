@@ -120,8 +120,8 @@ type Config struct {
 	// the data of completed sends. 0 means 5 s.
 	DrainTimeout time.Duration
 
-	// Grace is the time for which a request is kept if no call waits for it. After that it is
-	// answered with No Match. 0 answers at once.
+	// Grace is how long a request is kept if no call waits for it. After that it is answered with
+	// No Match. 0 answers at once.
 	Grace time.Duration
 
 	// HalfOpen is the maximum number of undecided incoming connections at one listening address.
@@ -165,8 +165,8 @@ type Config struct {
 	// keepalive off.
 	KeepAlive time.Duration
 
-	// UserTimeout limits the time for which sent bytes may stay unacknowledged by the peer's TCP. 0
-	// keeps the system's limit. It works only on Linux.
+	// UserTimeout limits how long sent bytes may stay unacknowledged by the peer's TCP. 0 keeps the
+	// system's limit. It works only on Linux.
 	UserTimeout time.Duration
 
 	// WrapConn, if set, is called with every connection before any VI/TCP byte is sent or received,

@@ -67,9 +67,9 @@ func TestLifeOnce(t *testing.T) {
 	}
 }
 
-// The way in which the stream ends decides the result for the consumer. If the stream ends between
-// messages, the peer has disconnected and sends are flushed. Any other end is a transport error.
-// The end is reported once. [VIT-2.2.2.2.2-3] [V-17] [V-18] [V-41]
+// How the stream ends decides the result for the consumer. If the stream ends between messages, the
+// peer has disconnected and sends are flushed. Any other end is a transport error. The end is
+// reported once. [VIT-2.2.2.2.2-3] [V-17] [V-18] [V-41]
 func TestStreamEnds(t *testing.T) {
 	fin := func(s *session) { s.nc.Close() }
 	disconnect := func(s *session) {

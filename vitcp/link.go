@@ -29,9 +29,9 @@ const (
 	// the peer grants. The peer's number must not decide how much memory this side uses.
 	maxAsked = 256
 
-	// idleNOP is the time for which counts wait for a segment that carries them. It applies to
-	// counts of receive descriptors posted on an idle connection while the peer has enough credits,
-	// and to acknowledgements of messages that a polling consumer received.
+	// idleNOP is how long counts wait for a segment that carries them. It applies to counts of
+	// receive descriptors posted on an idle connection while the peer has enough credits, and to
+	// acknowledgements of messages that a polling consumer received.
 	idleNOP = time.Millisecond
 )
 

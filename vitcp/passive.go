@@ -64,7 +64,7 @@ func (p *passive) end(steps ...setupStep) []setupStep {
 	return steps
 }
 
-// wakeAt returns the time at which the driver must call timer, or the zero time for never.
+// wakeAt returns the time when the driver must call timer, or the zero time for never.
 func (p *passive) wakeAt() time.Time {
 	if p.state == passiveIncoming {
 		return p.deadline

@@ -110,7 +110,7 @@ func (p *peer) wait(now time.Time, steps ...setupStep) []setupStep {
 	return steps
 }
 
-// wakeAt returns the time at which the driver must call timer, or the zero time for never.
+// wakeAt returns the time when the driver must call timer, or the zero time for never.
 func (p *peer) wakeAt() time.Time {
 	switch p.state {
 	case peerDialing, peerRequested:

@@ -274,8 +274,8 @@ func (pc *peerCall) do(ctx context.Context, steps []setupStep, a *answer) {
 	}
 }
 
-// nextPlace returns the address for the next attempt. It goes through the places at which the peer
-// may wait, in turn.
+// nextPlace returns the address for the next attempt. It goes through the places where the peer may
+// wait, in turn.
 func (pc *peerCall) nextPlace() netip.AddrPort {
 	if len(pc.places) == 0 {
 		pc.places = append(pc.places, pc.target)

@@ -302,7 +302,7 @@ func (d *device) listen(ap netip.AddrPort) (*listener, error) {
 
 // place resolves the host part of a local address, which is an IP address. It returns the address
 // to listen at, and the address of this host to which a connection must go. The device's own
-// address stands for all addresses at which the device listens, because a device at a wildcard is
+// address stands for all addresses where the device listens, because a device at a wildcard is
 // known by one address and answers at all. [VIT-2.2.2.2.1-1]
 func (d *device) place(local vi.Address) (ap netip.AddrPort, err error) {
 	if len(local.Host) == 0 {

@@ -80,7 +80,7 @@ func TestCompletionRunning(t *testing.T) {
 	}
 }
 
-// shellWith returns an environment in which viaduct is the command of this test.
+// shellWith returns an environment where viaduct is the command of this test.
 func shellWith(t *testing.T, shell string) (path string, env []string) {
 	t.Helper()
 	path, err := exec.LookPath(shell)

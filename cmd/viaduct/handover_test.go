@@ -186,7 +186,7 @@ func (c *counted) Write(p []byte) (int, error) {
 	return c.b.Write(p)
 }
 
-// difference describes the first position at which got differs from sent, and the bytes there.
+// difference describes the first position where got differs from sent, and the bytes there.
 func difference(sent, got []byte) string {
 	n := 0
 	for n < min(len(sent), len(got)) && sent[n] == got[n] {

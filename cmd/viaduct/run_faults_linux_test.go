@@ -45,7 +45,7 @@ func TestRunOtherFamily(t *testing.T) {
 	}
 }
 
-// rendezvous returns the address at which a supervisor accepts pair requests for a loopback port.
+// rendezvous returns the address where a supervisor accepts pair requests for a loopback port.
 func rendezvous(port string) *net.UnixAddr {
 	return &net.UnixAddr{Net: "unixpacket", Name: fmt.Sprintf("@viaduct-run/1/%d/127.0.0.1:%s", os.Geteuid(), port)}
 }

@@ -18,8 +18,8 @@ const (
 	maxResend = 7 // retransmissions, each after E_D_TOV without an ACK
 )
 
-// RecoveryTime returns the time for which a sender retransmits a class 2 frame before the frame
-// fails. A wait for the frame must not end earlier.
+// RecoveryTime returns how long a sender retransmits a class 2 frame before the frame fails. A wait
+// for the frame must not end earlier.
 func (p *NPort) RecoveryTime() time.Duration { return (maxResend + 1) * p.edtov }
 
 // FailTimeout is the reason in Upper.Failed if no ACK arrived.

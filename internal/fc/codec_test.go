@@ -369,7 +369,7 @@ type discard struct{}
 func (discard) Send(*Frame) {}
 
 // TestTimers: timers expire in the order of their times. Timers of equal times expire in the order
-// in which they were set.
+// they were set.
 func TestTimers(t *testing.T) {
 	var ts Timers
 	var got []int

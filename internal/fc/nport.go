@@ -255,7 +255,7 @@ func (p *NPort) Stats() PortStats { return p.stats }
 // Timers returns the port's timers, which the FC-4 above may share.
 func (p *NPort) Timers() *Timers { return &p.timers }
 
-// Deadline returns the time at which the driver must call Tick.
+// Deadline returns the time when the driver must call Tick.
 func (p *NPort) Deadline() Time { return p.timers.Deadline() }
 
 // Tick runs the timers that have expired.

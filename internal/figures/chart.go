@@ -173,7 +173,7 @@ func (c *Chart) svg() []byte {
 	return b.Bytes()
 }
 
-// bounds are those of the y axis.
+// bounds are the bounds of the y axis.
 func (c *Chart) bounds() (lo, hi float64) {
 	lo, hi = math.Inf(1), 0
 	for _, l := range c.Lines {

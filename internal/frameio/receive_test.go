@@ -220,7 +220,7 @@ func TestEnds(t *testing.T) {
 // TestRefused checks that an error of the protocol ends the direction.
 func TestRefused(t *testing.T) {
 	everyKind(t, func(t *testing.T, k kind) {
-		// Bytes sent first: the error is that of Receive, or of Plan.
+		// Bytes sent first: the error comes from Receive, or from Plan.
 		for _, first := range []int{0, 3000} {
 			x, peer := k.pair(t)
 			p := newFramed(x, k.opt)

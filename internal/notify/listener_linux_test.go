@@ -34,7 +34,7 @@ func TestListenerClose(t *testing.T) {
 }
 
 // Recv returns every call of a program, and io.EOF when the last task has ended. This holds for
-// both ways in which Recv waits.
+// both ways of waiting in Recv.
 func TestRecvEnd(t *testing.T) {
 	for _, polled := range []bool{true, false} {
 		if !polled && kernelBefore(6, 11) {

@@ -179,8 +179,8 @@ func (ref Ref) CopyTo(dst []byte) error {
 	return Copy(dst, ref.B(), ref.Guarded())
 }
 
-// CopyFrom copies src to the start of the range, which must be at least as long. The error is that
-// of CopyTo.
+// CopyFrom copies src to the start of the range, which must be at least as long. The errors are the
+// same as for CopyTo.
 func (ref Ref) CopyFrom(src []byte) error {
 	if ref.Far() {
 		return ref.farFrom(src)

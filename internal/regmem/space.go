@@ -15,8 +15,8 @@ type Space interface {
 
 // RegisterSpace makes n bytes of the space s accessible under a new handle. They begin at address
 // base. Such a region is called far. Peers name its bytes by the addresses of the space, or from 0
-// with o.ZeroBased. The checks are those of near memory. If the space loses the memory, transfers
-// fail.
+// with o.ZeroBased. The checks are the same as for near memory. If the space loses the memory,
+// transfers fail.
 //
 // Errors: ErrInvalid, ErrLimit.
 func (g *Registry) RegisterSpace(s Space, base, n uint64, o Options) (*Region, error) {

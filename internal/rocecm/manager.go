@@ -186,7 +186,7 @@ func (m *Manager) Disconnect(now Time, c *Conn) {
 	}
 }
 
-// Deadline returns the time at which Tick is due; ok is false if no message waits for an answer.
+// Deadline returns the time when Tick is due; ok is false if no message waits for an answer.
 func (m *Manager) Deadline() (at Time, ok bool) {
 	for _, c := range m.conns {
 		if c.due != 0 && (!ok || c.due < at) {

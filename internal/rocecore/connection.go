@@ -84,8 +84,8 @@ func (c *Connection) Transmit(now Time, out *Output, limit int) (more bool) {
 	return true
 }
 
-// Deadline returns the time at which Tick is due. ok is false if only a packet or a request can
-// change the state.
+// Deadline returns the time when Tick is due. ok is false if only a packet or a request can change
+// the state.
 func (c *Connection) Deadline() (at Time, ok bool) {
 	if c.failed {
 		return 0, false

@@ -16,8 +16,8 @@ import (
 )
 
 // TestReplay puts a recorded client of Linux in front of our server, and a recorded server in front
-// of our client. The replay replaces the recorded buffer addresses by those of our side; it sends
-// all other bytes as recorded.
+// of our client. The replay replaces the recorded buffer addresses by our side's; it sends all
+// other bytes as recorded.
 func TestReplay(t *testing.T) {
 	files, _ := filepath.Glob("../../interop/testdata/siw-rping-*.pcap")
 	if len(files) < 5 {

@@ -287,7 +287,7 @@ func (e *Endpoint) hear(ctx context.Context) (ad, error) {
 	return a, nil
 }
 
-// why replaces the error of a request by that of the stream, if it has one.
+// why replaces the error of a request by the error of the stream, if there is one.
 func (e *Endpoint) why(err error) error {
 	if err == nil {
 		return nil

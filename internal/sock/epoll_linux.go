@@ -125,7 +125,7 @@ func (w *Watch) Open(fd int, events uint32) bool {
 func (w *Watch) Close() { w.instance.close() }
 
 // Sleep calls ready, a function that returns the result of Ready, until it returns true. The error
-// is that of a closed Watch.
+// reports a closed Watch.
 func (w *Watch) Sleep(ready func(uintptr) bool) error { return w.raw.Read(ready) }
 
 // Ready reports whether the wait is over. It is called inside the function that the runtime calls

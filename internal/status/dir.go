@@ -103,7 +103,7 @@ func settle(pid string) (path string, err error) {
 	return "", fmt.Errorf("status: all names of this process in %s are in use", filepath.Dir(pid))
 }
 
-// pidOf returns the process ID in the name of a socket. ok is false if the name is not that of a
+// pidOf returns the process ID in the name of a socket. ok is false if the name does not name a
 // socket.
 func pidOf(name string) (pid int, ok bool) {
 	name, ok = strings.CutSuffix(name, suffix)

@@ -104,8 +104,8 @@ func (s *Server) Close() error {
 	return err
 }
 
-// Listening registers an address at which the process accepts connections. The caller calls over
-// when it stops accepting.
+// Listening registers an address where the process accepts connections. The caller calls over when
+// it stops accepting.
 func (s *Server) Listening(transport, url string) (over func()) {
 	if s == nil {
 		return func() {}

@@ -19,7 +19,7 @@ type Process struct {
 	Problem string `json:"problem,omitempty"`
 }
 
-// A Listener is an address at which connections are accepted.
+// A Listener is an address where connections are accepted.
 type Listener struct {
 	Transport string    `json:"transport"`
 	URL       string    `json:"url"`

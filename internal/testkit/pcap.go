@@ -15,9 +15,9 @@ type Conversation struct {
 	Port           uint16 // TCP port of the server
 }
 
-// Conversations returns the TCP connections of a pcap file, in the order in which they were opened.
-// The file has the classic pcap format, with Ethernet frames and IPv4. Conversations puts
-// retransmitted and reordered segments in order, and fails the test if bytes are missing.
+// Conversations returns the TCP connections of a pcap file, in the order they were opened. The file
+// has the classic pcap format, with Ethernet frames and IPv4. Conversations puts retransmitted and
+// reordered segments in order, and fails the test if bytes are missing.
 func Conversations(t testing.TB, file string) []Conversation {
 	t.Helper()
 	b, err := os.ReadFile(file)

@@ -41,7 +41,7 @@ type Vector[T any] struct {
 //   - Parse of the bytes returns the value and the whole length, also if more bytes follow.
 //   - Parse of every proper prefix returns an error.
 //
-// Options are those of [cmp.Diff].
+// Options are for [cmp.Diff].
 func CheckVectors[T any](t *testing.T, vs []Vector[T], appendTo func(T, []byte) []byte, parse func([]byte) (T, int, error), opts ...cmp.Option) {
 	t.Helper()
 	for _, v := range vs {

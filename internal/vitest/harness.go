@@ -23,8 +23,8 @@ type Harness struct {
 	// Address returns the address of NIC n for other NICs, with the given discriminator.
 	Address func(n *vi.NIC, discriminator []byte) vi.Address
 
-	// Unreachable, if set, returns an address at which there is no node. A connection attempt to
-	// the address fails at once.
+	// Unreachable, if set, returns an address where there is no node. A connection attempt to the
+	// address fails at once.
 	Unreachable func() vi.Address
 
 	// FlowControl means that the provider supports descriptor flow control.

@@ -32,8 +32,8 @@ type Stalled interface {
 // DefaultDelay is the transit time of a frame on a link.
 const DefaultDelay = 5 * time.Microsecond
 
-// DefaultFrameTime is the time for which a link is busy with a frame. It is that of full frames on
-// a 16 Gbit/s link.
+// DefaultFrameTime is how long a link is busy with a frame. The default is the time of full frames
+// on a 16 Gbit/s link.
 const DefaultFrameTime = time.Microsecond
 
 // DefaultCredit is the buffer-to-buffer credit of a link end: the number of frames in transit at

@@ -99,7 +99,7 @@ func (f *Flow) Check(p []byte) error {
 }
 
 // Identification returns the identification of the IPv4 header that the invariant CRC at the end of
-// a packet fits, f.ID for IPv6. The errors are those of Check.
+// a packet fits, f.ID for IPv6. The errors are the same as for Check.
 func (f *Flow) Identification(p []byte) (id uint16, err error) {
 	if len(p) < BTHLen+ICRCLen {
 		return 0, io.ErrUnexpectedEOF

@@ -50,8 +50,7 @@ func newTape(n int64, size int) *tape {
 	return p
 }
 
-// BenchmarkDecode decodes 64 MiB of capture to JSON. The time includes that of generating the
-// capture.
+// BenchmarkDecode decodes 64 MiB of capture to JSON. The time includes generating the capture.
 func BenchmarkDecode(b *testing.B) {
 	const size = 64 << 20
 	for _, n := range []int{64, 1400, 32 << 10} {

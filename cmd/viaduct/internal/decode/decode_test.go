@@ -541,7 +541,7 @@ func TestWrongVITCP(t *testing.T) {
 	}
 }
 
-// TestIDs checks that every id in the decoder's messages is that of a requirement or a decision.
+// TestIDs checks that every id in the decoder's messages names a requirement or a decision.
 func TestIDs(t *testing.T) {
 	docs, _ := filepath.Glob("../../../../docs/requirements/*.md")
 	var text strings.Builder

@@ -15,7 +15,7 @@ import (
 // fall into steps of this length, even on a busy machine.
 const Delay = 8 * time.Millisecond
 
-// epoch is the time at which every recording begins.
+// epoch is the time when every recording begins.
 var epoch = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // A line connects two hosts. It delays the bytes of connections, loses chosen frames, and records

@@ -48,7 +48,7 @@ func (d *Diagram) marks() []mark {
 	return list
 }
 
-// layout returns the heights at which messages are sent and arrive, and the total height.
+// layout returns the heights where messages are sent and arrive, and the total height.
 func (d *Diagram) layout(s Scale) (sent, arrived []int, height int) {
 	sent, arrived = make([]int, len(d.Messages)), make([]int, len(d.Messages))
 	if s == ByTime {

@@ -129,7 +129,7 @@ func (c *Client) send(ctx context.Context, q request) error {
 }
 
 // receive waits for the answer to q. It returns an error that matches ErrRefused or an error of
-// package token if the server refused, and ErrNotServed if the answer is not that of a file server.
+// package token if the server refused, and ErrNotServed if another kind of server answered.
 func (c *Client) receive(ctx context.Context, q request) (reply, error) {
 	m, err := c.conn.Recv(ctx)
 	if errors.Is(err, io.EOF) {

@@ -14,8 +14,8 @@ import (
 
 // mappings returns the mappings of a process. It is needed because /proc/PID/mem lets a tracer
 // write memory that the process itself may not write, for example its constants and code. Therefore
-// every write is checked here first. fd refers to one address space for good, like that of the
-// memory.
+// every write is checked here first. fd refers to one address space for good, like the descriptor
+// of the memory.
 type mappings struct {
 	fd int // of /proc/PID/maps
 	// each calls visit for the mapping at an address and for those after it, in order, until visit

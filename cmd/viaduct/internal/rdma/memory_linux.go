@@ -30,7 +30,7 @@ var (
 	errGone  = errors.New("rdma: the process has ended, or executes another program")
 )
 
-// long is the least number of bytes for which access by the process number is faster, because it
+// long is the least number of bytes that access by the process number moves faster, because it
 // makes no intermediate copy.
 const long = 8 << 10
 

@@ -32,9 +32,9 @@ type binding struct {
 	reuse     bool // guarded by portTable.mu; the port may be shared with other such bindings
 }
 
-// add adds a binding, unless another one forbids it. The errors are those of the kernel's rdma_cm:
-// EADDRINUSE if the port is in use at the same address, EADDRNOTAVAIL if either binding has every
-// address.
+// add adds a binding, unless another one forbids it. The errors are the errors of the kernel's
+// rdma_cm: EADDRINUSE if the port is in use at the same address, EADDRNOTAVAIL if either binding
+// has every address.
 func (t *portTable) add(b *binding) unix.Errno {
 	t.mu.Lock()
 	defer t.mu.Unlock()

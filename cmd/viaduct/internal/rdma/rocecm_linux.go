@@ -185,8 +185,8 @@ const (
 	freePorts     = 28232
 )
 
-// bindRoCELocked reserves a port. It opens no socket, because the port spaces of rdma_cm are not
-// those of TCP and UDP.
+// bindRoCELocked reserves a port. It opens no socket, because the port spaces of rdma_cm are
+// separate from TCP and UDP.
 func (id *cmID) bindRoCELocked(a netip.AddrPort) unix.Errno {
 	if id.state != cmIdle || id.destroyed {
 		return unix.EINVAL

@@ -128,7 +128,7 @@ func (w *cmWire) open(own netip.Addr) error {
 	return nil
 }
 
-// openFor makes the addresses at which an identifier listens reachable.
+// openFor makes the addresses where an identifier listens reachable.
 func (w *cmWire) openFor(ps uint16, at netip.Addr) {
 	for _, d := range w.s.devices {
 		for _, g := range d.gids.entries() {

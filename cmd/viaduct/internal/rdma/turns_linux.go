@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// turns keeps concurrent set-ups in the order in which they began. Programs that open several
-// connections at once rely on it: the third that is requested here arrives third at the peer.
+// turns keeps concurrent set-ups in the order they began. Programs that open several connections at
+// once rely on it: the third that is requested here arrives third at the peer.
 type turns struct {
 	mu   sync.Mutex
 	last chan struct{} // guarded by mu

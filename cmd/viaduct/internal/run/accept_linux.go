@@ -71,7 +71,7 @@ const (
 	// queue without an accept call that was served.
 	unseenCheck = 100 * time.Millisecond
 	// wakeTimeout bounds the way of one byte over loopback. If the program's queue was full, the
-	// kernel retransmits the byte after about the time for which the queue was full.
+	// kernel retransmits the byte after about how long the queue was full.
 	wakeTimeout = claimTimeout
 )
 
@@ -427,8 +427,8 @@ func hasPeerRoom(c *notify.Call) bool {
 	return true
 }
 
-// answerAccept answers an accept call for which takeAndDeliver returned err. It returns false if
-// the call must wait.
+// answerAccept answers an accept call after takeAndDeliver returned err. It returns false if the
+// call must wait.
 func answerAccept(c *notify.Call, b *borrowed, err error, nonblock bool) (over bool) {
 	switch {
 	case err == nil || err == errNotValid:

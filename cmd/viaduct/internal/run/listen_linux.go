@@ -24,7 +24,7 @@ import (
 	"viaduct/sdp"
 )
 
-// A place is an address at which the program listens. Children that each have a socket of their own
+// A place is an address where the program listens. Children that each have a socket of their own
 // (SO_REUSEPORT) share a place.
 type place struct {
 	addr netip.AddrPort

@@ -149,7 +149,7 @@ func (e *Env) Wrap(c net.Conn, dialed bool) net.Conn {
 	return e.Capture.Conn(c, dialed)
 }
 
-// Listening prints the address at which a command listens, and lists it in "viaduct ps". The caller
+// Listening prints the address where a command listens, and lists it in "viaduct ps". The caller
 // must call over if it stops listening before the command ends.
 func (e *Env) Listening(u *addr.URL) (over func()) {
 	over = e.Status.Server().Listening(u.Scheme, u.String())

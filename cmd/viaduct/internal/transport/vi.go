@@ -554,7 +554,7 @@ func OpenVINIC(u *addr.URL, o *Options, listens bool) (nic *vi.NIC, at net.Addr,
 	return nic, nicAddr(nic, u), nil
 }
 
-// nicAddr returns the address at which a NIC listens.
+// nicAddr returns the address where a NIC listens.
 func nicAddr(nic *vi.NIC, u *addr.URL) net.Addr {
 	ap, _ := (vi.Address{Host: nic.Query().LocalAddress}).AddrPort()
 	if ap.Port() == 0 {

@@ -69,7 +69,7 @@ func (c *child) line(ctx context.Context) (string, error) {
 	}
 }
 
-// listening waits for n lines with addresses at which the child listens.
+// listening waits for n lines with addresses where the child listens.
 func (c *child) listening(ctx context.Context, n int) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()

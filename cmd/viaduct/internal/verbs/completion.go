@@ -212,7 +212,7 @@ func completeURL(ctx context.Context, word string, listens bool) (out []cobra.Co
 	return out, more
 }
 
-// A listener is an address at which a process of this user listens.
+// A listener is an address where a process of this user listens.
 type listener struct{ url, program string }
 
 // running returns the listeners of this user's processes as addresses. A wildcard address is

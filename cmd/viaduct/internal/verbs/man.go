@@ -69,8 +69,8 @@ func section(c *cobra.Command) string {
 	return "7"
 }
 
-// manPage returns the page of a command in the language of man(7). Its content is that of the
-// command's help.
+// manPage returns the page of a command in the language of man(7). Its content is the command's
+// help.
 func manPage(c *cobra.Command) []byte {
 	var b bytes.Buffer
 	date := ""

@@ -191,9 +191,8 @@ func (f *registerFlags) records(name string, us []*addr.URL) ([]registry.Record,
 	return rs, nil
 }
 
-// ownAddresses returns the addresses at which other hosts reach the listener of a URL. If it
-// listens on all addresses, these are the addresses of the interfaces, or loopback if there is no
-// other.
+// ownAddresses returns the addresses where other hosts reach the listener of a URL. If it listens
+// on all addresses, these are the addresses of the interfaces, or loopback if there is no other.
 func ownAddresses(host string) ([]netip.Addr, error) {
 	if host != "" {
 		a, err := lookup(context.Background(), host, netip.Addr{})

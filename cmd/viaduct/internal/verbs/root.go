@@ -254,8 +254,8 @@ This build has: ` + strings.Join(transport.Names(), ", "),
 	return root
 }
 
-// unrecorded are the verbs for which --pcap would write an empty capture. bench is one of them,
-// because recording would change its measurements.
+// unrecorded are the verbs whose --pcap would write an empty capture. bench is one of them, because
+// recording would change its measurements.
 var unrecorded = []string{"bench", "registry", "decode", "ladder", "wireshark", "ps", "stat",
 	"vipl", "config", "version", "completion", "man", "help"}
 

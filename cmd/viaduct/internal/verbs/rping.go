@@ -21,7 +21,7 @@ import (
 	"viaduct/iwarp"
 )
 
-// An rpingPlan holds the values of the flags, which are those of rdma-core's rping.
+// An rpingPlan holds the values of the flags. The flags are the same as in rdma-core's rping.
 type rpingPlan struct {
 	server, client, persistent bool
 	host                       string

@@ -1,8 +1,8 @@
 // Package rxe implements a device for rdma-core's rxe provider, instead of the kernel's rdma_rxe:
 // completion queues, queue pairs of three types, shared receive queues, address handles, memory
 // windows and multicast groups. If both ends of a connection are queue pairs of one [Fabric], the
-// payload is copied from the memory of one program to that of the other. Other peers are reached by
-// RoCEv2 (packages rocecore and roceudp): other supervisors, the kernel's rxe, adapters.
+// payload is copied from the memory of one program to the memory of the other. Other peers are
+// reached by RoCEv2 (packages rocecore and roceudp): other supervisors, the kernel's rxe, adapters.
 //
 // The queues are rings in memory that the program can write at any time. Therefore an entry is
 // copied once, and only the copy is examined; indexes are masked; lengths are checked against the

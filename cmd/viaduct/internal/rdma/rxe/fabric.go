@@ -10,7 +10,7 @@ import (
 // A GID is an address of a port: an IPv6 address, or an IPv4 address mapped to IPv6.
 type GID [16]byte
 
-// multicast reports whether the address is that of a multicast group.
+// multicast reports whether the address names a multicast group.
 func (g GID) multicast() bool { return g[0] == 0xff }
 
 // A Port holds the GID table of a device.

@@ -198,7 +198,7 @@ func (l *link) post(e *sendEntry) *sending {
 	return w
 }
 
-// coreOp maps the operations that need a peer to those of rocecore.
+// coreOp maps the operations that need a peer to operations of rocecore.
 var coreOp = map[Op]rocecore.Op{
 	OpWrite: rocecore.Write, OpWriteImm: rocecore.Write, OpSend: rocecore.Send, OpSendImm: rocecore.Send,
 	OpSendInvalidate: rocecore.SendInvalidate,

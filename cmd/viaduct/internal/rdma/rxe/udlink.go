@@ -8,8 +8,8 @@ import (
 	"viaduct/internal/wire/ib"
 )
 
-// A udLink connects a queue pair for datagrams with those of other supervisors and hosts, at one
-// address of the port. It handles only datagrams, so a peer cannot access memory through it.
+// A udLink connects a queue pair for datagrams with queue pairs of other supervisors and hosts, at
+// one address of the port. It handles only datagrams, so a peer cannot access memory through it.
 type udLink struct {
 	qp   *QP
 	pair *roceudp.Pair

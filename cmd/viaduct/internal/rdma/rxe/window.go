@@ -50,7 +50,7 @@ func (s *Space) NewAH(m Memory, attr abi.Body) (*AH, error) {
 	return a, nil
 }
 
-// parseAHPath decodes the attributes of create_ah. Their order differs from that of modify_qp.
+// parseAHPath decodes the attributes of create_ah. Their order differs from the order of modify_qp.
 func parseAHPath(b abi.Body) Path {
 	p := make(abi.Body, pathLen)
 	copy(p, b.Bytes(0, 16))
