@@ -53,7 +53,8 @@ func (l *link) Path() samehost.Path {
 	return samehost.Path{Why: "no FCIP link leads to the peer"}
 }
 
-// attach ties the link to its endpoint, under the station's lock.
+// attach connects l with its endpoint c, so that l.gone is closed when c ends. It closes l.gone at
+// once if c is nil or has ended. The caller holds the station's lock.
 func (l *link) attach(c *conn) {
 	l.c = c
 	if c == nil || c.gone {

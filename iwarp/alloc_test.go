@@ -10,8 +10,8 @@ import (
 	"viaduct/internal/sock"
 )
 
-// drive waits for a completion on q and returns it. It polls both ends, because nothing else
-// receives.
+// drive polls q until q has a completion, and returns that. It also polls others, because no
+// goroutine receives in the background. The test fails if the status is not StatusOK.
 func drive(t testing.TB, q *CompletionQueue, others ...*CompletionQueue) Completion {
 	for i := 0; ; i++ {
 		if c, ok := q.Poll(); ok {

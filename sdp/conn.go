@@ -20,10 +20,10 @@ import (
 // use. Writes are atomic with respect to each other, and reads are served in the order of the
 // calls.
 //
-// Errors are *net.OpError. They match net.ErrClosed after a local Close, os.ErrDeadlineExceeded
-// after a deadline, and ErrReset if the peer or the network ended the connection. They match
-// *ProtocolError if the peer broke the protocol, and *iwarp.TerminateError if an error of the
-// layers below ended the connection.
+// Read returns io.EOF at the end of the peer's stream. All other errors are *net.OpError. They match
+// net.ErrClosed after a local Close, os.ErrDeadlineExceeded when a deadline has passed, and ErrReset
+// if the peer or the network ended the connection. They match *ProtocolError if the peer broke the
+// protocol, and *iwarp.TerminateError if an error of the layers below ended the connection.
 type Conn struct { // [D-84] [SDP-4.1-1]
 	// A Conn passes the completions of an iwarp stream to a machine of internal/sdpcore. Its
 	// methods are in files by the part of the connection that they use.

@@ -64,8 +64,8 @@ func (s *State) MarshalBinary() ([]byte, error) {
 
 var errState = errors.New("sdp: not the state of a suspended connection")
 
-// UnmarshalBinary decodes a state that MarshalBinary has encoded. It changes nothing after an
-// error.
+// UnmarshalBinary decodes a state that MarshalBinary has encoded. If it returns an error, s is
+// unchanged.
 func (s *State) UnmarshalBinary(b []byte) error {
 	const head = 6 + 2 + 12 + 8
 	if len(b) < head || string(b[:6]) != "vdsdp1" || b[7] > 1 {

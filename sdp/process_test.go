@@ -35,7 +35,7 @@ type (
 		Resume  *handedOver // resume the expected connection
 		Suspend uint16      // move the connection to the listener at this port
 		Finish  bool        // write no more, and read to the end
-		Variant string      // name of the listener's options, in the first order
+		Variant string      // name of the listener's options; set only in the first order to a holder
 	}
 	connAddrs struct{ Local, Remote netip.AddrPort }
 	// An answer is sent by a holder for each order, and once at the start.

@@ -229,9 +229,10 @@ func (a *Attention) wakeGoroutine() {
 	}
 }
 
-// looked reports whether a consumer polls the source: it has polled, and Wait was not called since
-// an arrival was last read. A consumer that polls once more after its Wait, because something may
-// have arrived before, does not count.
+// looked reports whether a consumer polls the source, so that arrivals are left to it. That is so if
+// the consumer has polled since looked last returned false after a Wait, and has not called Wait
+// since the last call of looked. A call after a Wait returns false and discounts all polls up to
+// then, because a consumer polls once more after its Wait to find earlier arrivals.
 func (a *Attention) looked() bool {
 	looks := a.looks.Load()
 	if looks == a.seen.Load() {

@@ -302,8 +302,9 @@ func (a *Attention) serve(events uint32, now time.Time) int {
 		a.apply(Contended)
 		return 0
 	}
-	// Arrivals after a short read are reported again. If the stream ended before this report, the
-	// events contain that.
+	// Receive may stop at a read that comes up short, because epoll reports later arrivals again.
+	// It must read on (all) if the source asks for that, or if the events show more than arrivals,
+	// for example the end of the stream.
 	all := a.src.Ask() || events&^unix.EPOLLIN != 0
 	got, more, err := a.recv.Receive(all, false)
 	if got.Any && err == nil && a.recv.Partial() {

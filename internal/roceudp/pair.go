@@ -89,10 +89,10 @@ func (q *Pair) Datagrams(host rocecore.Host, cfg rocecore.DatagramConfig) {
 // fits into two turns; a message of an unreliable connection may need thousands.
 const postTurns = 4
 
-// Post posts requests and sends the packets that may be sent now. It waits neither for the peer nor
-// for the network interface: the goroutine of the backlog sends the packets that the socket has no
-// room for, and those after postTurns turns. Post returns false without an effect if the queue pair
-// is neither connected nor for datagrams.
+// Post posts requests and sends packets in up to postTurns turns. It never blocks: a goroutine in
+// the background sends the remaining packets, and those that the socket has no room for. Post
+// returns false, and does nothing, if the queue pair is closed, or is neither connected nor for
+// datagrams.
 func (q *Pair) Post(rs ...*rocecore.Request) bool {
 	q.mu.Lock()
 	switch {

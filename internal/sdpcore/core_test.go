@@ -370,7 +370,7 @@ func TestSDP_9_2_ReadZcopy_Source(t *testing.T) {
 	p = newProbe(t, func(p *Params) { p.PeerBufs = 5 }).pipelined(true, false).write(1, 400).write(2, 300)
 	p.bufs = 3
 	p.recv("SendSm", "RdmaRdCompl size=300").aborted("SDP-9.2-27")
-	// At most as many are open as the peer allows. [SDP-6.2.1.3-1] [SDP-11.3-18]
+	// No more SrcAvails are open at a time than the peer allows. [SDP-6.2.1.3-1] [SDP-11.3-18]
 	newProbe(t, func(p *Params) { p.PeerMaxAdverts = 2 }).pipelined(true, false).write(1, 200).write(2, 200).write(3, 200).
 		want("SrcAvail size=200", "SrcAvail size=200").recv("RdmaRdCompl size=200").want("revoke",
 		"wrote 1 200", "SrcAvail size=200")

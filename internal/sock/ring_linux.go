@@ -113,7 +113,8 @@ func (r *rings) hush(bell int) {
 	}
 }
 
-// ask makes the next arrival ring the bell. Earlier arrivals need not ring it.
+// ask makes the next arrival ring the bell. It first discards what earlier arrivals wrote to the
+// bell.
 func (r *rings) ask() {
 	r.hushBell()
 	r.in.Ask()

@@ -136,7 +136,8 @@ func (t *trial) fabrics(ctx context.Context) (string, error) {
 	return fmt.Sprintf("%d members reached by name from the other fabric, without a leader too; all again %v after a fabric was back; one that was killed gone after %v", members, slowest.Round(time.Millisecond), gone.Round(time.Millisecond)), nil
 }
 
-// name returns the name of a member. No name is a prefix of another.
+// name returns the name of member i, which must be less than 100. With two digits, no name is a
+// prefix of another, so that tables can be searched for it.
 func name(i int) string { return fmt.Sprintf("node-%02d", i) }
 
 func (p *plant) startFirst() (err error) {

@@ -339,7 +339,8 @@ func (l *Link) Start(dev Device) {
 	l.c.Start(nil)
 }
 
-// Send queues f. The next Flush writes it, if it was not written before.
+// Send queues f, which is written by the next Flush at the latest. If the queue has no room, Send
+// drops f and counts it.
 func (l *Link) Send(f *fc.Frame) {
 	l.mu.Lock()
 	if len(l.pend)+MaxLen > cap(l.pend) {

@@ -149,8 +149,9 @@ const (
 	halfMax  = 49 // in characters, if another label has the same height
 )
 
-// labels chooses the positions of labels: near the sender, in the middle, or near the receiver. It
-// prefers one where the label covers neither other lines nor other labels.
+// labels chooses the text and the position of each label. The text is shortened to fit. The position
+// is near the sender, in the middle or near the receiver, preferably where the label covers no other
+// line and no other label.
 func (d *Diagram) labels(sent, arrived []int) []place {
 	places := make([]place, len(d.Messages))
 	lines := make([]stroke, len(d.Messages))

@@ -26,9 +26,9 @@ const (
 )
 
 // The longest times that a client waits for the server. stallTime is for the next piece of a
-// transfer, or for an answer. For the answer to a close, the server reads and hashes the whole
-// range, so that hashTimeByte is added for each byte of it. The time-outs are needed because a
-// stopped server keeps its connections open.
+// transfer, or for an answer. Before the server answers a close, it reads and hashes the whole
+// range. The client therefore waits hashTimeByte longer for each byte of the range. Time-outs are
+// needed because the connections of a suspended or hung server stay open.
 const (
 	stallTime    = 30 * time.Second
 	hashTimeByte = 100 * time.Nanosecond // 10 MB/s

@@ -102,7 +102,8 @@ func TestGather(t *testing.T) {
 	}
 }
 
-// A buffer is reused when the stream needs the payload of none of its requests, and not before.
+// TestGatherBuffers checks that a buffer is reused once the stream needs the payload of no request
+// in it, and not earlier.
 func TestGatherBuffers(t *testing.T) {
 	a, _ := linkedPair(t, true)
 	fill(a)

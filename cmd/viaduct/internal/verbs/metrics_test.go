@@ -312,8 +312,8 @@ func TestMetricsErrors(t *testing.T) {
 	}
 }
 
-// TestMetricsOfPackage: the alerts and the dashboard of the packages use only metrics that exist,
-// and promtool accepts the metrics and the alerts.
+// TestMetricsOfPackage checks that the alerts and the dashboard of the Debian and RPM packages use
+// only metrics that exist, and that promtool accepts both the metrics and the alerts.
 func TestMetricsOfPackage(t *testing.T) {
 	e := metricsEnv(t)
 	for _, m := range []prometheus.Collector{portmapStats{}, newRegistryStats()} {

@@ -58,7 +58,8 @@ func putStream(ctx context.Context, e *shell.Env, fc fileClient, u *addr.URL, na
 // inputBytes is the length of one read of an input.
 const inputBytes = 256 << 10
 
-// An input reads ahead of its user. Its reads end with its context, unlike reads of a pipe.
+// An input reads ahead from a reader. A Read of the input returns when its context ends, even while
+// the reader, such as a pipe, blocks.
 type input struct {
 	ctx  context.Context
 	full chan chunk

@@ -9,8 +9,8 @@ const (
 	// it, the program requests an event.
 	CQCtrlLen = 8
 
-	MaxSGE    = 6
-	MaxInline = 80 // bytes; they replace the elements after the first one
+	MaxSGE    = 6  // scatter/gather elements of an entry
+	MaxInline = 80 // bytes of inline payload; they take the room of all elements but the first
 )
 
 // NoKey, as the offset of a ring in the answer to the command that creates it, means to the
