@@ -71,8 +71,8 @@ func hints(h []Hint) []status.Hint {
 }
 
 // WatchConn registers a byte stream. An *sdp.Conn is shown with all its counters, and an
-// *sdp.TCPConn or *net.TCPConn with those of the kernel. Other types are not registered, because
-// nothing reports their end. Only the first hint is used.
+// *sdp.TCPConn or *net.TCPConn with those of the kernel. Other types, such as a *tls.Conn, are not
+// registered, because nothing reports their end. Only the first hint is used.
 func (s *Server) WatchConn(c net.Conn, hint ...Hint) { s.server().WatchConn(c, hints(hint)...) }
 
 // WatchQueuePair registers a stream until it has ended. Only the first hint is used.

@@ -82,8 +82,8 @@ type Completion struct { // [RDMAP-3.2-2]
 }
 
 // Err returns the error of the status, or nil if the request succeeded. The error of a flushed
-// request also wraps the reason if it is known: the error of [QueuePair.Err], or io.EOF for a
-// receive after the peer has closed its direction in order.
+// request also wraps the reason if it is known: the error of [QueuePair.Err], such as a
+// *TerminateError, or io.EOF for a receive after the peer has closed its direction in order.
 func (c *Completion) Err() error {
 	if c.Status != StatusFlushed || c.QP == nil {
 		return c.Status.err()

@@ -33,7 +33,7 @@ const DefaultDepth = 128
 // Config may be used for many streams, but must not be changed while it is in use.
 type Config struct {
 	// The objects that the stream belongs to. A stream makes its own for each that is nil, so that
-	// it shares nothing.
+	// it shares nothing. For example, two streams with the same CQ complete into one queue.
 	Device *Device
 	PD     *ProtectionDomain
 	SendCQ *CompletionQueue
@@ -90,8 +90,8 @@ type Config struct {
 	// stack itself sends a first message that allows the Responder to send.
 	ClientServer bool
 	// EarlyResponder lets a Responder send before it has received an FPDU, because an agreement
-	// above MPA ensures that the Initiator is ready. This breaks a rule of RFC 5044, so do not set
-	// it for unknown peers.
+	// above MPA, such as a message on another connection, ensures that the Initiator is ready. This
+	// breaks a rule of RFC 5044, so do not set it for unknown peers.
 	EarlyResponder bool
 
 	// Markers asks for markers in the received stream. A peer that asks for markers gets them in
@@ -144,8 +144,8 @@ type Config struct {
 	// WrapConn, if set, is called with each connection before anything is sent. The stream uses the
 	// connection that it returns, for example one that captures or shapes traffic.
 	WrapConn func(net.Conn) net.Conn
-	// Congestion names the congestion control of the socket; "" keeps the system's default.
-	// KeepAlive is the TCP keepalive period as in net.Dialer.
+	// Congestion names the congestion control of the socket, for example "bbr"; "" keeps the
+	// system's default. KeepAlive is the TCP keepalive period as in net.Dialer.
 	Congestion string
 	KeepAlive  time.Duration
 

@@ -17,7 +17,7 @@ import (
 // queue never overflows.
 //
 // Streams share a queue only if the caller passes it to several of them. Do so only if those
-// streams may know about each other.
+// streams may know about each other, such as the streams of one tenant.
 //
 // A CompletionQueue is safe for concurrent use.
 type CompletionQueue struct { // [SEC-6.4.3.2-1] [SEC-6.4.3.2-2] [RDMAP-8.1.1-11] [RDMAP-8.1.2-4] [SEC-6.4.6-1] [SEC-6.4.3.2-3] [RDMAP-8.1.1-10] [SEC-7.1-1]
@@ -127,9 +127,10 @@ func (c *CompletionQueue) arm(v int32) {
 }
 
 // Handle makes the queue call f when completions arrive. The goroutine that received, sent or ended
-// a stream calls f; it may be one that posts or polls. So f must not block, may post, and may run
-// in several goroutines at once. f gets the completions by PollN, which then polls no connection. f
-// is not called for completions that arrived before Handle.
+// a stream calls f; it may be one that posts or polls. So f must not block, for example on a
+// channel or a mutex that a poster holds. It may post, and may run in several goroutines at once. f
+// gets the completions by PollN, which then polls no connection. f is not called for completions
+// that arrived before Handle.
 func (c *CompletionQueue) Handle(f func()) { c.handler.Store(&f) }
 
 // deliver calls the handler if the queue has one and is not empty. The caller holds no role.

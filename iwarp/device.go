@@ -141,8 +141,8 @@ type RegionOptions struct {
 // Register makes mem usable by all streams of the domain, and by no others. Local use is always
 // allowed; access lists the rights of their peers. mem may be Go memory, a mapping, or memory of C
 // (unsafe.Slice). It must stay allocated until [MemoryRegion.Close]. Slice mem to the exact bytes
-// that are meant, and zero them before a peer may read them. Do not give peers that distrust each
-// other the right to write to the same bytes through different regions.
+// that are meant, for example buf[:n], and zero them before a peer may read them. Do not give peers
+// that distrust each other the right to write to the same bytes through different regions.
 //
 // A peer cannot invalidate a region of a domain.
 //

@@ -190,8 +190,8 @@ func (q *QueuePair) IRD() int { return int(q.ird.Load()) } // [RDMAP-6.1-4]
 // ORD returns the number of our Reads and Atomics that may be outstanding, as start-up agreed.
 func (q *QueuePair) ORD() int { return int(q.ord.Load()) }
 
-// SetORD changes ORD to a value on which the ULPs agreed by their own means. n is 0 up to
-// Config.ORD; otherwise the error wraps ErrInvalid.
+// SetORD changes ORD to a value on which the ULPs agreed by their own means, for example in private
+// data. n is 0 up to Config.ORD; otherwise the error wraps ErrInvalid.
 func (q *QueuePair) SetORD(n int) error {
 	if n < 0 || n > q.set.ord {
 		return fmt.Errorf("%w: ORD %d, configured %d", ErrInvalid, n, q.set.ord)

@@ -38,7 +38,7 @@ func (m *MemoryRegion) Close() error { // [RDMAP-8.1.1-6] [SEC-6.2.2-2] [DDP-8.3
 }
 
 // SetAccess replaces the rights of peers, for accesses that begin after the call. Grant a right
-// only as long as it is needed.
+// only as long as it is needed, for example RemoteWrite until the peer's data has arrived.
 func (m *MemoryRegion) SetAccess(access Access) { // [SEC-6.3.3-1]
 	var owner any
 	if m.owner != nil {

@@ -125,11 +125,12 @@ func (r *Request) RemoteAddr() net.Addr { return r.nc.RemoteAddr() }
 func (r *Request) QueuePair() *QueuePair { return r.q }
 
 // Configure changes the configuration of the future stream, after the Request and its private data
-// are known: the depths of its queues, the queues themselves, the source of its receives, its
-// timers. It calls change with a copy of the Config. Values in start-up frames are fixed already
-// and keep their values: IRD and ORD, markers, the kinds of RTR. Afterwards [Request.QueuePair]
-// returns a new stream. Receives posted to the old one and memory registered with it are gone.
-// Config.Prepare is called for the new one.
+// are known, for example to choose a domain for the user that the private data names: the depths of
+// its queues, the queues themselves, the source of its receives, its timers. It calls change with a
+// copy of the Config. Values in start-up frames are fixed already and keep their values: IRD and
+// ORD, markers, the kinds of RTR. Afterwards [Request.QueuePair] returns a new stream. Receives
+// posted to the old one and memory registered with it are gone. Config.Prepare is called for the
+// new one.
 //
 // An error is the error of Config.Prepare, or wraps ErrLimit or ErrInvalid. The Request is then still
 // open, with its old stream.

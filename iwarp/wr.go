@@ -159,8 +159,9 @@ type SendWR struct { // [RDMAP-5.3-10] [RDMAP-5.2.1-12] [RDMAP-3.2-1]
 	// because another peer writes to it. An FPDU with a CRC is then made from a copy, so the CRC is
 	// that of the bytes that are sent. Memory of a Guarded region needs no Volatile.
 	Volatile bool
-	// More means that another request follows soon. This one is not sent until a request without
-	// More is posted, [QueuePair.Flush] is called, or a completion queue of the stream is polled.
+	// More means that another request follows soon, for example the Send after a Write that
+	// announces the written data. This one is not sent until a request without More is posted,
+	// [QueuePair.Flush] is called, or a completion queue of the stream is polled.
 	More bool
 
 	// Remote [DDP-5.2-6] [RDMAP-5.1-7] [RDMAP-5.2.1-9], Fence [RDMAP-5.5-9].

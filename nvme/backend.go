@@ -24,7 +24,8 @@ type Namespace struct {
 	BlockSize int
 
 	// UUID identifies the disk to hosts, which recognize it when they reconnect. It must be unique.
-	// Zero derives a UUID from the NQN of the target and the number of the namespace.
+	// Zero derives a UUID from the NQN of the target and the number of the namespace. Set it if the
+	// disk may move to another number, for example after a restart of the target.
 	UUID [16]byte
 
 	// Release, if not nil, is called once after [Target.Remove] or [Target.Close], when no command
@@ -39,7 +40,8 @@ type Syncer interface {
 }
 
 // A Discarder frees the space of a range of bytes, which then reads as zeroes. Hosts discard the
-// whole disk when they make a file system, so Discard should be fast.
+// whole disk when they make a file system, so Discard should be fast, for example one call that
+// punches a hole into a file.
 type Discarder interface {
 	Discard(off, n int64) error
 }

@@ -40,8 +40,8 @@ func (p PmTime) Duration() time.Duration {
 	return time.Duration(p) * 250 * time.Millisecond
 }
 
-// PmTimeFor returns the longest lifetime that does not exceed d. For any d above 254 s it returns
-// 254 s, because Forever has no end.
+// PmTimeFor returns the longest lifetime that does not exceed d: for example, 500 ms for 600 ms.
+// For any d above 254 s it returns 254 s, because Forever has no end.
 func PmTimeFor(d time.Duration) PmTime {
 	switch {
 	case d < 250*time.Millisecond:

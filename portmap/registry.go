@@ -10,10 +10,10 @@ import (
 
 // A Mapping has the SDP addresses of a service.
 type Mapping struct {
-	// Targets are the addresses to return, in turn, so that the load is balanced. A target with an
-	// unspecified address means the requested address with the target's port. Targets of the
-	// requested family are preferred. If there are none, unspecified targets of the other family
-	// are used.
+	// Targets are the addresses to return, in turn, so that the load is balanced. For example, two
+	// targets get every other request each. A target with an unspecified address means the
+	// requested address with the target's port. Targets of the requested family are preferred. If
+	// there are none, unspecified targets of the other family are used.
 	Targets []netip.AddrPort
 
 	// Ends, if not empty, has a time for each target. From that time on the target is not returned.
@@ -58,7 +58,8 @@ func NewRegistry() *Registry {
 }
 
 // Set adds or replaces the mapping of a conventional address. An unspecified address (0.0.0.0 or
-// ::) stands for every address of both families. A more specific entry takes precedence.
+// ::) stands for every address of both families. A more specific entry takes precedence: for
+// example, 10.0.0.1:80 before 0.0.0.0:80.
 func (r *Registry) Set(conventional netip.AddrPort, m Mapping) error {
 	if conventional.Port() == 0 {
 		return fmt.Errorf("portmap: conventional address %v has no port", conventional)

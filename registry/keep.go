@@ -22,8 +22,9 @@ type Registration struct {
 // Keep registers r and renews its lease until the Registration is closed or ctx has ended. It
 // returns after the first attempt to register r, with the error if that failed. If the lease ends
 // later because the registry was unreachable for too long, Keep registers r again as soon as
-// possible. report, if not nil, is called with an error when renewing begins to fail, and with nil
-// when r is registered again. It is not called concurrently with itself.
+// possible, for example after a restart of the registry. report, if not nil, is called with an
+// error when renewing begins to fail, and with nil when r is registered again. It is not called
+// concurrently with itself.
 func Keep(ctx context.Context, reg Registry, r Record, lease time.Duration, report func(error)) (*Registration, error) {
 	if lease < MinLease {
 		return nil, fmt.Errorf("registry: lease of %v is shorter than %v", lease, MinLease)

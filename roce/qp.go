@@ -53,7 +53,7 @@ type Config struct {
 
 	// MTU is the payload of a packet in bytes: 256, 512, 1024, 2048 or 4096, equal at both ends; 0
 	// means 1024. The network must carry packets of this payload and up to 128 bytes of headers, so
-	// 4096 needs jumbo frames.
+	// 4096 needs jumbo frames, for example of 9000 bytes.
 	MTU int
 
 	// Access limits what the peer may do, in addition to the rights of each region; 0 means
@@ -188,9 +188,9 @@ func (q *QueuePair) Local() Endpoint {
 	return Endpoint{Addr: q.dev.Addr(), QPN: q.pair.QPN(), PSN: uint32(q.psn)}
 }
 
-// Connect connects the queue pair with that of a peer, which has to do the same with the Endpoint
-// of Local. Packets that the peer sends before are dropped; on a reliable connection the peer
-// retransmits them.
+// Connect connects the queue pair with the queue pair of a peer, which has to do the same with the
+// Endpoint of Local. The two exchange their Endpoints before, for example over TCP. Packets that
+// the peer sends before are dropped; on a reliable connection the peer retransmits them.
 //
 // Errors: ErrInvalid if the queue pair is connected already or is for datagrams, or if peer has an
 // address of another family than the device; ErrClosed.

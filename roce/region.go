@@ -44,7 +44,7 @@ type ProtectionDomain struct {
 
 // Register makes mem usable by the queue pairs of the domain, and by their peers as far as access
 // allows. The memory must stay valid until MemoryRegion.Close. Pass a slice of exactly the bytes
-// that the peer needs.
+// that the peer needs, for example buf[:n].
 //
 // Errors: ErrInvalid, ErrLimit.
 func (p *ProtectionDomain) Register(mem []byte, access Access) (*MemoryRegion, error) {

@@ -234,7 +234,8 @@ func (c *Conn) written(o *op, want int) (int, error) {
 
 // Exchange writes req, and then reads at least one byte of the answer into resp. If the modes allow
 // it, one message carries both the request and the offer of resp for RDMA Write (the Transaction
-// mechanism), which saves a message. Both slices are free when it returns.
+// mechanism), which saves a message. It suits short requests with long answers, such as reads of a
+// file server. Both slices are free when it returns.
 func (c *Conn) Exchange(req, resp []byte) (int, error) { // [SDP-9.4-1]
 	c.mu.Lock()
 	switch {

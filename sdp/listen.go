@@ -29,7 +29,7 @@ type ListenConfig struct {
 
 	// Plain makes the listener accept plain TCP too: Accept returns a connection that begins with
 	// neither an MPA Request nor a Hello as a *TCPConn. This suits services whose clients send
-	// first.
+	// first, such as HTTP.
 	Plain bool
 
 	// Filter, if set, accepts a connection by returning true; other connections are refused.
@@ -320,7 +320,7 @@ func (l *Listener) plain(nc net.Conn, tcp *net.TCPConn, path Path) {
 }
 
 // A BothListener accepts SDP at one port and plain TCP at another. It suits a service whose
-// conventional port is mapped to its SDP port.
+// conventional port is mapped to its SDP port, for example 80 to 8080.
 type BothListener struct { // [D-71]
 	SDP *Listener
 	TCP net.Listener

@@ -275,7 +275,8 @@ type Expectation struct {
 
 // Expect prepares the listener for a suspended connection between the given addresses. Call it
 // before the old holder suspends the connection. The first connection from the remote address is
-// taken for the peer; others from there are refused meanwhile. If strict is true, the source port
+// taken for the peer; others from there are refused meanwhile. A token protects against another
+// program on the peer's host, for example one of another user. If strict is true, the source port
 // must also be the old one. If token is not nil, the peer must present it. Expect returns an error
 // if the listener is closed, or expects another connection between the same addresses.
 func (l *Listener) Expect(local, remote netip.AddrPort, strict bool, token []byte) (*Expectation, error) { // [SDP-13.1.1-1] [SDP-13.1.1-2] [D-50]

@@ -155,12 +155,12 @@ const settingNames = "send-policy recv-policy send-threshold recv-threshold recv
 	"send-buffer receive-buffer max-adverts read-depth crc keepalive setup-timeout congestion samehost samehost-dir"
 
 // Set changes options by name and text, as a program reads them from its environment or
-// configuration. An unknown name, or a value that does not suit it, is an error, and then nothing
-// changes. The names are send-policy, recv-policy (auto, buffered, combined, pipelined),
-// send-threshold, recv-threshold, recv-buffers, recv-buffer-size, send-buffer, receive-buffer,
-// max-adverts, read-depth (numbers, sizes also with k, m or g), crc (on, off), keepalive,
-// setup-timeout (durations), congestion, samehost (auto, off, require) and samehost-dir. A
-// send-threshold of 0 means that no write is moved by zero copy.
+// configuration. An unknown name, or a value that does not suit it, such as "on" for recv-buffers,
+// is an error, and then nothing changes. The names are send-policy, recv-policy (auto, buffered,
+// combined, pipelined), send-threshold, recv-threshold, recv-buffers, recv-buffer-size,
+// send-buffer, receive-buffer, max-adverts, read-depth (numbers, sizes also with k, m or g), crc
+// (on, off), keepalive, setup-timeout (durations), congestion, samehost (auto, off, require) and
+// samehost-dir. A send-threshold of 0 means that no write is moved by zero copy.
 func (o *Options) Set(settings map[string]string) error { // [D-39] [D-42]
 	c := *o
 	for name, v := range settings {

@@ -180,8 +180,9 @@ func (t *T) fail(row, format string, a ...any) {
 	panic(outcome{verdict: Fail, row: row, detail: fmt.Sprintf(format, a...)})
 }
 
-// again ends the case after an event that an earlier conversation, or the network, may have caused.
-// The case is repeated up to tries times, and fails if the event occurs each time.
+// again ends the case after an event that an earlier conversation, or the network, may have caused,
+// such as a lost datagram. The case is repeated up to tries times, and fails if the event occurs
+// each time.
 func (t *T) again(row, format string, a ...any) {
 	panic(outcome{verdict: Fail, row: row, detail: fmt.Sprintf(format, a...), disturbed: true})
 }

@@ -418,9 +418,9 @@ func (u *upload) store(n int64) (*lent, error) {
 	return p, nil
 }
 
-// extend stores the next piece and lends it again. If that fails, the file is gone, but the client
-// keeps its pieces until it closes the file. It may be writing to them, and an access error would
-// end its connection before it has read the reason.
+// extend stores the next piece and lends it again. If that fails, for example because the disk is
+// full, the file is gone, but the client keeps its pieces until it closes the file. It may be
+// writing to them, and an access error would end its connection before it has read the reason.
 func (s *session) extend(q request) ([]byte, error) {
 	o := s.open[openKey{path.Clean(string(q.Path)), q.Mode}]
 	if o == nil {

@@ -248,8 +248,8 @@ func (s *Service) descriptor(c *notify.Call) {
 }
 
 // lookup copies a descriptor of the program and returns the file that it represents. f is nil for a
-// descriptor that is no stand-in, which a program with many files may have at such a number. If
-// this process has no free descriptor, fd is -1, but f is still returned.
+// descriptor that is no stand-in, for example a file that a program with many files has at such a
+// number. If this process has no free descriptor, fd is -1, but f is still returned.
 func (s *Service) lookup(c *notify.Call, number int) (fd int, f file) {
 	fd, err := c.Borrow(number)
 	if err == unix.EMFILE || err == unix.ENFILE {

@@ -488,8 +488,8 @@ func newLane(family int) (*lane, error) {
 }
 
 // join connects the program's socket to the lane and returns the other end. It closes connections
-// that others make to the lane. The source address identifies the program's socket, because no
-// other socket can have that address while it is open.
+// that others make to the lane, for example a port scanner. The source address identifies the
+// program's socket, because no other socket can have that address while it is open.
 func (l *lane) join(b *borrowed) (net.Conn, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

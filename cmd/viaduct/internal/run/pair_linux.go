@@ -394,9 +394,10 @@ func (ps *pairs) takeKept(cookie uint64, to netip.AddrPort) *pairEnd {
 	return e
 }
 
-// replaceable reports whether a thread's descriptor may be replaced by another file, and returns
-// its flags. Nothing else in the process may refer to the old file: no second descriptor, and no
-// registration with epoll. Copies that fork gave to other processes are not found.
+// replaceable reports whether a thread's descriptor may be replaced by another file, such as the
+// end of a pair, and returns its flags. Nothing else in the process may refer to the old file: no
+// second descriptor, and no registration with epoll. Copies that fork gave to other processes are
+// not found.
 func replaceable(tid, number, fd int) (flags int, err error) {
 	if !ownProc() {
 		return 0, errors.New("/proc is that of another pid namespace")

@@ -14,8 +14,8 @@ import (
 	"viaduct/internal/notify"
 )
 
-// A pair's shadow, a TCP socket without data, has the options of TCP and IP, because unix sockets
-// do not have them. All other options are set on the unix socket.
+// A pair's shadow, a TCP socket without data, has the options of TCP and IP, such as TCP_NODELAY,
+// because unix sockets do not have them. All other options are set on the unix socket.
 
 // pairFilter returns the rules that notify the supervisor of calls for the shadow's options.
 func pairFilter() (rules []notify.Rule) {

@@ -50,9 +50,9 @@ func (d *nvmeDisks) add() error {
 }
 
 // reload makes the served disks agree with the files as they are now. It removes a disk if its file
-// is gone or was replaced by another file. It changes the size of a disk if its file has another
-// size. It adds files that are new in a directory or have come back. An error is logged and
-// concerns only its own disk; the result is always nil.
+// is gone or was replaced by another file, for example by a rename. It changes the size of a disk
+// if its file has another size. It adds files that are new in a directory or have come back. An
+// error is logged and concerns only its own disk; the result is always nil.
 func (d *nvmeDisks) reload() error {
 	names := d.names()
 	for n, k := range d.served {

@@ -24,8 +24,8 @@ import (
 
 // memReceives is the number of receives of the memory service. It exceeds the number of unanswered
 // requests, so that over iWARP a sender seldom has to wait for a free receive. memReceiveSize is
-// larger than any valid request, so that a request that is too long still arrives and can be
-// answered.
+// larger than any valid request, so that a request that is too long, for example with a very long
+// path, still arrives and can be answered.
 const (
 	memReceives    = 16
 	memReceiveSize = 2 * memsvc.MaxMessage

@@ -1,9 +1,10 @@
 // Package etcd is a registry of names in an etcd cluster. It belongs to the command, because
 // library packages have no dependencies.
 //
-// A record is the key PREFIX/KIND/NAME/ID; the value of the key is the value of the record. ID is
-// the number of the lease under which the record was registered, in hex. A key that was put by hand
-// may have any ID, or none, and no lease. It then never expires.
+// A record is the key PREFIX/KIND/NAME/ID, for example viaduct/vi/node7/694d81417f2a6c05; the value
+// of the key is the value of the record. ID is the number of the lease under which the record was
+// registered, in hex. A key that was put by hand may have any ID, or none, and no lease. It then
+// never expires.
 //
 // Lookups are answered from memory, by a [registry.Table]. Linearizable reads of all keys and of
 // the remaining time of their leases fill the table. A watch starts such a read at every change.

@@ -59,7 +59,7 @@ type needs struct{ must, may Mask }
 
 // changes lists the transitions that a program may request, with the attributes that each must and
 // may contain. It corresponds to the table of the kernel's ib_modify_qp_is_ok. In addition, every
-// state may change to Reset and to Err without attributes.
+// state may change to Reset and to Err without attributes: for example, from RTS to Reset.
 var changes = map[Type]map[change]needs{
 	RC: {
 		{abi.Reset, abi.Init}: {must: MaskPKey | MaskPort | MaskAccess},
