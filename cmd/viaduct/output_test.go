@@ -61,14 +61,16 @@ func TestGetInto(t *testing.T) {
 				t.Errorf("exit %d: %s", code, cl.stderr())
 			}
 			// An interrupted command ends even if it writes to a pipe without a reader.
-			cl, _ = start(t, 0, "get", u, "-o", fifo, "--metrics", "127.0.0.1:0")
-			cl.waitStderr("msg=metrics") // before that, the signal would kill it
-			select {
-			case <-cl.done:
-				t.Errorf("ended without a reader: %s", cl.stderr())
-			case <-time.After(100 * time.Millisecond):
-			}
-			soon(t, cl, syscall.SIGINT, 1)
+			soon(t, "the end of a get to a pipe without a reader", func() time.Duration {
+				cl, _ := start(t, 0, "get", u, "-o", fifo, "--metrics", "127.0.0.1:0")
+				cl.waitStderr("msg=metrics") // before that, the signal would kill it
+				select {
+				case <-cl.done:
+					t.Errorf("ended without a reader: %s", cl.stderr())
+				case <-time.After(100 * time.Millisecond):
+				}
+				return stopped(t, cl, syscall.SIGINT, 1)
+			})
 			if got := strings.Join(files(t, work), " "); got != "f fifo" {
 				t.Errorf("left %s", got)
 			}
@@ -83,17 +85,28 @@ func TestGetInto(t *testing.T) {
 	}
 }
 
-// soon ends a command with a signal. The command must end within a second, plus the delay that a
-// loaded machine may add.
-func soon(t *testing.T, p *proc, s syscall.Signal, code int) {
+// stopped ends a command with a signal and returns how long that took.
+func stopped(t *testing.T, p *proc, s syscall.Signal, code int) time.Duration {
 	t.Helper()
 	began := time.Now()
 	if got := p.stop(s); got != code {
 		t.Errorf("viaduct %s: exit %d, want %d\n%s", p.cmd.Args[1], got, code, p.stderr())
 	}
-	if d := time.Since(began); d > interruptBound {
-		t.Errorf("viaduct %s ended after %v", p.cmd.Args[1], d)
+	return time.Since(began)
+}
+
+// soon checks that try, which interrupts a command and returns how long that took, takes at most
+// interruptBound. It measures up to five times, because a process may have to wait for a processor
+// longer than that.
+func soon(t *testing.T, what string, try func() time.Duration) {
+	t.Helper()
+	least := time.Hour
+	for range 5 {
+		if least = min(least, try()); least <= interruptBound {
+			return
+		}
 	}
+	t.Errorf("%s took %v", what, least)
 }
 
 // interruptBound is above the 0.7 seconds for which an interrupted command waits for a peer. It is
@@ -109,34 +122,37 @@ func TestInterruptStopped(t *testing.T) {
 	}
 	for _, scheme := range schemes() {
 		t.Run(scheme, func(t *testing.T) {
-			srv, urls := start(t, 1, "serve", "--root", root, "--listen", listenURL(scheme, "127.0.0.1"))
-			cl, _ := start(t, 0, "get", at(urls[0], "big"), "-o", os.DevNull, "--metrics", "127.0.0.1:0")
-			moving(t, cl)
-			srv.cmd.Process.Signal(syscall.SIGSTOP)
-			soon(t, cl, syscall.SIGINT, 1)
-			srv.cmd.Process.Kill()
-
-			srv, urls = start(t, 1, "echo", "--listen", listenURL(scheme, "127.0.0.1"))
-			cl, _ = start(t, 0, "ping", urls[0], "-c", "0", "-i", "1ms")
-			cl.line()
-			srv.cmd.Process.Signal(syscall.SIGSTOP)
-			soon(t, cl, syscall.SIGINT, 0)
-			srv.cmd.Process.Kill()
-
-			// The other direction: the server of a stopped client.
-			srv, urls = start(t, 1, "echo", "--listen", listenURL(scheme, "127.0.0.1"))
-			cl, _ = start(t, 0, "ping", urls[0], "-c", "0", "-i", "1ms")
-			cl.line()
-			cl.cmd.Process.Signal(syscall.SIGSTOP)
-			soon(t, srv, syscall.SIGINT, 0)
-			cl.cmd.Process.Kill()
-
-			srv, urls = start(t, 1, "serve", "--root", root, "--listen", listenURL(scheme, "127.0.0.1"))
-			cl, _ = start(t, 0, "get", at(urls[0], "big"), "-o", os.DevNull, "--metrics", "127.0.0.1:0")
-			moving(t, cl)
-			cl.cmd.Process.Signal(syscall.SIGSTOP)
-			soon(t, srv, syscall.SIGTERM, 0)
-			cl.cmd.Process.Kill()
+			// stopOne starts a server and a client, suspends one of them and interrupts the other.
+			stopOne := func(server []string, client func(url string) []string, suspendServer bool, sig syscall.Signal, code int) func() time.Duration {
+				return func() time.Duration {
+					srv, urls := start(t, 1, server...)
+					args := client(urls[0])
+					cl, _ := start(t, 0, args...)
+					if args[0] == "get" {
+						moving(t, cl)
+					} else {
+						cl.line()
+					}
+					suspended, interrupted := srv, cl
+					if !suspendServer {
+						suspended, interrupted = cl, srv
+					}
+					suspended.cmd.Process.Signal(syscall.SIGSTOP)
+					defer suspended.cmd.Process.Kill()
+					return stopped(t, interrupted, sig, code)
+				}
+			}
+			listen := listenURL(scheme, "127.0.0.1")
+			serve := []string{"serve", "--root", root, "--listen", listen}
+			get := func(url string) []string {
+				return []string{"get", at(url, "big"), "-o", os.DevNull, "--metrics", "127.0.0.1:0"}
+			}
+			echo := []string{"echo", "--listen", listen}
+			ping := func(url string) []string { return []string{"ping", url, "-c", "0", "-i", "1ms"} }
+			soon(t, "the end of a get from a stopped server", stopOne(serve, get, true, syscall.SIGINT, 1))
+			soon(t, "the end of a ping to a stopped server", stopOne(echo, ping, true, syscall.SIGINT, 0))
+			soon(t, "the end of the server of a stopped ping", stopOne(echo, ping, false, syscall.SIGINT, 0))
+			soon(t, "the end of the server of a stopped get", stopOne(serve, get, false, syscall.SIGTERM, 0))
 		})
 	}
 }

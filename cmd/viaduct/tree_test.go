@@ -140,7 +140,7 @@ func TestTreeInterrupted(t *testing.T) {
 					began := time.Now()
 					if code := client.stop(syscall.SIGINT); code == 0 {
 						t.Log("it was done before the signal came")
-					} else if took := time.Since(began); took > 3*time.Second && !raceDetector {
+					} else if took := time.Since(began); took > 20*time.Second {
 						t.Errorf("SIGINT ended it after %v", took)
 					}
 				case "kill the client":
