@@ -18,9 +18,9 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// TestGuide: each program on a page of docs/guide is the file of examples that
-// it names itself after, letter by letter, and no example is left out of the guide. At full length
-// the programs run, and print what the page says.
+// TestGuide: each program on a page of docs/guide is the file of examples it names itself after,
+// letter by letter, and no example is left out of the guide. At full length the programs run, and
+// print what the page says.
 func TestGuide(t *testing.T) {
 	pages, err := filepath.Glob("docs/guide/*.md")
 	if err != nil || len(pages) < 7 {

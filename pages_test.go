@@ -321,7 +321,7 @@ func (b codeBlock) commands() (list []string) {
 var notRun = []string{"two hosts", "root", "installs software", "needs other software", "long",
 	"synopsis", "the reader's own program"}
 
-// TestPageCommands: each command that a page shows is run by a test, or its block says why not. The
+// TestPageCommands: each command a page shows is run by a test, or its block says why not. The
 // comment before the block is one of
 //
 //	<!-- run by TestNAME -->     or a program of the tree, such as .ci/run

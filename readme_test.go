@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestReadme: the first program does what README.md says, the two commands that a newcomer
-// types are there, and the page keeps its length.
+// TestReadme: the first program does what README.md says, the two commands a newcomer types are
+// there, and the page keeps its length.
 func TestReadme(t *testing.T) {
 	readme, err := os.ReadFile("README.md")
 	if err != nil {

@@ -52,8 +52,8 @@ func (s *Server) Listening(transport, url string) (over func()) {
 	return s.server().Listening(transport, url)
 }
 
-// A Hint holds facts about a connection that the connection itself does not report. An empty field
-// is filled in from the connection.
+// A Hint holds facts about a connection the connection itself does not report. An empty field is
+// filled in from the connection.
 type Hint struct {
 	Transport     string // "sdp", "iwarp", "vi" or "tcp"
 	Role          string // "dial", "accept" or "peer"

@@ -420,7 +420,7 @@ func (c *conn) sendResp3(now fc.Time) {
 	c.their.open = false
 }
 
-// aborted handles an ABTS for an Exchange that the peer originated. It returns true if the Exchange
+// aborted handles an ABTS for an Exchange the peer originated. It returns true if the Exchange
 // belongs to this endpoint.
 func (c *conn) aborted(now fc.Time, oxid uint16) bool {
 	if c.their.open && c.their.oxid == oxid {

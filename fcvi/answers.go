@@ -6,7 +6,7 @@ import (
 	"viaduct/vi"
 )
 
-// An answer is a response that this side must send. Answers are sent in the order of requests.
+// An answer is a response this side must send. Answers are sent in the order of requests.
 type answer struct {
 	op     iu.Opcode
 	id     iu.MsgID

@@ -53,7 +53,7 @@ func (v conversation) String() string {
 }
 
 // run plays the conversation under faults, and checks the conditions that hold for every outcome.
-// It returns the number of FC-VI frames that the ports sent.
+// It returns the number of FC-VI frames the ports sent.
 func (v conversation) run(t *testing.T, faults ...*fabric.Fault) int {
 	s := newSim(t, v.cfg)
 	s.net.RunUntil(time.Second, func() bool { return false })

@@ -14,7 +14,7 @@ import (
 	"viaduct/vi"
 )
 
-// A sent is an FC-VI frame that a port sent.
+// A sent is an FC-VI frame a port sent.
 type sent struct {
 	f    fc.Frame
 	h    iu.Header
@@ -22,7 +22,7 @@ type sent struct {
 	data []byte
 }
 
-// record records every FC-VI frame that the N_Ports send, and returns the record.
+// record records every FC-VI frame the N_Ports send, and returns the record.
 func (s *sim) record() *[]sent {
 	var all []sent
 	s.net.Tap(func(_ fc.Time, from *fabric.End, f *fc.Frame) {
@@ -46,7 +46,7 @@ func ops(all []sent) string {
 	return strings.TrimSpace(b.String())
 }
 
-// inject sends a frame that no machine would send, from port i to the other port.
+// inject sends a frame no machine would send, from port i to the other port.
 func (s *sim) inject(i int, h iu.Header, payload []byte, change func(f *fc.Frame)) {
 	p := s.ports[i]
 	r := p.np.RemoteByName(s.ports[1-i].np.Name())
@@ -386,8 +386,8 @@ func TestFCVI_B(t *testing.T) {
 	}
 }
 
-// TestHostileFrames: a frame that no correct peer sends is dropped or answered, is counted, and
-// harms no connection. [FCVI-6.12-2]
+// TestHostileFrames: a frame no correct peer sends is dropped or answered, is counted, and harms no
+// connection. [FCVI-6.12-2]
 func TestHostileFrames(t *testing.T) {
 	for _, level := range levels {
 		s := newSim(t, simConfig{seed: 9, order: true})
@@ -472,7 +472,7 @@ func TestHostileFrames(t *testing.T) {
 			t.Errorf("%v: malformed %d, opcodes %d, state %v", level, st.Malformed, st.BadOpcode, b.c.state)
 		}
 	}
-	// These Writes and Reads name memory that the peer may not access. [FCVI-6.1-4] [FCVI-5.2.3-3]
+	// These Writes and Reads name memory the peer may not access. [FCVI-6.1-4] [FCVI-5.2.3-3]
 	// [FCVI-5.9.8-2] [FCVI-6.4-1] [FCVI-5.2.4-2]
 	for name, v := range map[string]struct {
 		h      iu.Header

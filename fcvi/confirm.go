@@ -6,7 +6,7 @@ import (
 	"viaduct/internal/wire/iu"
 )
 
-// resp1 handles a CONNECT_RESP1 on the Exchange that we originated. [FCVI 5.3.4]
+// resp1 handles a CONNECT_RESP1 on the Exchange we originated. [FCVI 5.3.4]
 func (c *conn) resp1(now fc.Time, f *fc.Frame, h *iu.Header) {
 	p := c.p
 	reason := h.Status().Reason
@@ -108,7 +108,7 @@ func (c *conn) acceptedBy(now fc.Time, f *fc.Frame, h *iu.Header) {
 }
 
 // matchAttributes applies the matching rule to the attributes of both ends. It returns the transfer
-// size that both ends keep to. If the attributes do not match, reason says why. [FCVI-7.3-4] to
+// size both ends keep to. If the attributes do not match, reason says why. [FCVI-7.3-4] to
 // [FCVI-7.3-8]
 func matchAttributes(a, b *iu.Attributes) (mts uint32, reason iu.Reason) {
 	switch {

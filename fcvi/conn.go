@@ -10,9 +10,9 @@ import (
 	"viaduct/vi"
 )
 
-// A consumer is the VI above a connection: its queues, and the memory that it has opened to the
-// peer. Its methods are called one at a time and must not block. None is called after broken or
-// after detach.
+// A consumer is the VI above a connection: its queues, and the memory it has opened to the peer.
+// Its methods are called one at a time and must not block. None is called after broken or after
+// detach.
 type consumer interface {
 	// peek returns the control word of the next send descriptor. It returns false if there is none
 	// or if it may not start. next starts it.
@@ -33,9 +33,9 @@ type consumer interface {
 	scatter(off uint32, b []byte) vi.Status
 	finishRecv(d vi.Delivery)
 
-	// check, place and fetch access memory that the peer names by handle. The message has total
-	// bytes at address va; place and fetch start at offset off. fetch may return fewer than n
-	// bytes, but only if n exceeds the length of scratch.
+	// check, place and fetch access memory the peer names by handle. The message has total bytes at
+	// address va; place and fetch start at offset off. fetch may return fewer than n bytes, but
+	// only if n exceeds the length of scratch.
 	check(handle uint32, va uint64, total uint32, write bool) (ok bool)
 	place(handle uint32, va uint64, total, off uint32, b []byte) (ok bool)
 	fetch(handle uint32, va uint64, total, off uint32, n int, scratch []byte) (b []byte, ok bool)

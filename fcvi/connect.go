@@ -85,8 +85,8 @@ func (c *conn) lookUp(now fc.Time) {
 // is a local outcome and is never sent. [FCVI-5.9.7-10]
 const notReachable iu.Reason = 0xFF
 
-// capTransfer limits the offered message size to one Sequence of the frames that both ports accept,
-// with either header size. [FCVI-5.7-4]
+// capTransfer limits the offered message size to one Sequence of the frames both ports accept, with
+// either header size. [FCVI-5.7-4]
 func (c *conn) capTransfer() {
 	c.attrs.MaxTransfer = uint32(min(int64(c.attrs.MaxTransfer), fc.MaxSeqCount*int64(c.payloadFor(iu.WriteRqst))))
 }

@@ -40,7 +40,7 @@ func (p *piece) drop() {
 	*p = piece{}
 }
 
-// A target is pinned memory that the peer named.
+// A target is pinned memory the peer named.
 type target struct {
 	handle uint32
 	va     uint64
@@ -232,8 +232,8 @@ func (v *viConsumer) check(handle uint32, va uint64, n uint32, write bool) bool 
 	return v.ep.CheckTarget(vi.MemHandle(handle), va, uint64(n), write)
 }
 
-// named returns pinned memory that the peer names, from va+off to va+total. ok is false if the peer
-// may not access it.
+// named returns pinned memory the peer names, from va+off to va+total. ok is false if the peer may
+// not access it.
 func (v *viConsumer) named(handle uint32, va uint64, total, off uint32, write bool) (b []byte, ok bool) {
 	t := &v.target
 	if t.ref.Len() > 0 && t.handle == handle && t.write == write {

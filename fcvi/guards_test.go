@@ -413,7 +413,7 @@ func TestFCVI_7_6(t *testing.T) {
 	if found == nil || found.PortName != good.Name() {
 		t.Errorf("behind a candidate that does not answer: %v", found)
 	}
-	// The same holds for a port that the directory does not know.
+	// The same holds for a port the directory does not know.
 	found = nil
 	x = &search{p: p.port, key: keyOf(iu.IPAddress(addrOf(9), nil)), ids: []fc.Addr{0x01ee00, good.ID()},
 		done: func(_ fc.Time, r *fc.Remote, _ error) { found = r }}
@@ -542,8 +542,8 @@ func TestClass2Failure(t *testing.T) {
 	}
 }
 
-// TestFailedExchanges: a class 2 report concerns only the Exchange that it names, and only the
-// ports of that Exchange.
+// TestFailedExchanges: a class 2 report concerns only the Exchange it names, and only the ports of
+// that Exchange.
 func TestFailedExchanges(t *testing.T) {
 	connected := func(level iu.Reliability) (*sim, *fake, *[]sent) {
 		s := newSim(t, simConfig{seed: 1, order: true, class: fc.Class2, class2: true})
@@ -747,7 +747,7 @@ func TestSetupErrors(t *testing.T) {
 	}
 }
 
-// TestCountedBytes: the counters include the bytes that an RDMA Write places. [FCVI-5.2.3-1]
+// TestCountedBytes: the counters include the bytes an RDMA Write places. [FCVI-5.2.3-1]
 func TestCountedBytes(t *testing.T) {
 	s := newSim(t, simConfig{seed: 1, order: true})
 	a, b := s.connect(iu.ReliableReception)

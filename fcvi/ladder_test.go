@@ -10,7 +10,7 @@ import (
 	"viaduct/internal/wire/iu"
 )
 
-// A ladder holds the last frames that the ports of a simulation sent. A failing test prints it.
+// A ladder holds the last frames the ports of a simulation sent. A failing test prints it.
 type ladder struct {
 	rungs [60]rung
 	n     int

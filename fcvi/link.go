@@ -95,8 +95,8 @@ func (l *link) Unpoll() {
 	}
 }
 
-// Stop implements vi.Link. The machines access memory only under the lock, and copy the frames that
-// they send. So no memory is accessed after Stop has returned.
+// Stop implements vi.Link. The machines access memory only under the lock, and copy the frames they
+// send. So no memory is accessed after Stop has returned.
 func (l *link) Stop(reason vi.StopReason) {
 	now := l.s.enter()
 	if l.s.dead {
@@ -138,7 +138,7 @@ func cmpOr(a, b int) int {
 	return b
 }
 
-// remoteAttributes returns the attributes that the peer announced.
+// remoteAttributes returns the attributes the peer announced.
 func remoteAttributes(c *conn) vi.Attributes {
 	w := &c.rattrs
 	return vi.Attributes{Reliability: vi.Reliability(w.Reliability), MaxTransferSize: w.MaxTransfer,
@@ -400,8 +400,8 @@ func (o *netOutlet) flush()                {}
 func (o *netOutlet) poller(fc.Addr) poller { return nil }
 func (o *netOutlet) close()                { o.detach() }
 
-// Traffic returns the messages and bytes that the connection has carried. An answer to an RDMA Read
-// is counted with its last frame.
+// Traffic returns the messages and bytes the connection has carried. An answer to an RDMA Read is
+// counted with its last frame.
 func (l *link) Traffic() vi.Traffic {
 	l.s.mu.Lock()
 	defer l.s.mu.Unlock()

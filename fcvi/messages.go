@@ -158,7 +158,7 @@ func (c *conn) endWrite(now fc.Time, m *rxMsg, d vi.Delivery) bool {
 }
 
 // writeError reports an RDMA Write whose target failed the check. The error goes into the receive
-// descriptor that the Write would have consumed, or is asynchronous.
+// descriptor the Write would have consumed, or is asynchronous.
 func (c *conn) writeError(now fc.Time, m *rxMsg, d vi.Delivery) bool {
 	if d.Immediate && (m.taken || c.takeRecv(now, m)) {
 		d.RemoteWrite, d.Length, d.Status = true, 0, vi.StatusRDMAProtection // [VIA-4.6-9] [VIA-5.2-10]
@@ -179,9 +179,9 @@ func (c *conn) writeError(now fc.Time, m *rxMsg, d vi.Delivery) bool {
 	return false
 }
 
-// failWrite reports an RDMA Write that ended in the middle. The error goes into the descriptor that
-// the Write would have consumed, if it has immediate data, and is asynchronous otherwise.
-// [VIA-4.6-11] [VIA-5.2-7]
+// failWrite reports an RDMA Write that ended in the middle. The error goes into the descriptor the
+// Write would have consumed, if it has immediate data, and is asynchronous otherwise. [VIA-4.6-11]
+// [VIA-5.2-7]
 func (c *conn) failWrite(m *rxMsg) {
 	if m.h.Flags&iu.FlagImm == 0 {
 		c.up.async(vi.ErrorRDMAWAbort, vi.OpRDMAWrite)

@@ -232,8 +232,8 @@ func (p *port) Failed(now fc.Time, r *fc.Remote, f *fc.Frame, reason uint8) {
 	}
 }
 
-// Abort handles an ABTS for an Exchange that the peer originated, or for an Exchange of this side
-// that the peer abandons.
+// Abort handles an ABTS for an Exchange the peer originated, or for an Exchange of this side that
+// the peer abandons.
 func (p *port) Abort(now fc.Time, r *fc.Remote, f *fc.Frame) bool {
 	if f.FromResponder() {
 		c := p.oxids.owner(f.OXID)
@@ -405,7 +405,7 @@ func (p *port) activate(c *conn) {
 	}
 }
 
-// quantum is the number of frames that a connection may send before the next connection's turn.
+// quantum is the number of frames a connection may send before the next connection's turn.
 const quantum = 32
 
 // pump sends queued messages while the links accept frames.

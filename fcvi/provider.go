@@ -32,7 +32,7 @@ type Config struct {
 	Listen string
 
 	// ListenFunc, if set, opens the listening sockets instead of net.Listen. Use it, for example,
-	// for a socket that a service manager has opened. The NIC owns the returned listener.
+	// for a socket a service manager has opened. The NIC owns the returned listener.
 	ListenFunc func(network, address string) (net.Listener, error)
 
 	// Fabric, if set, is the address of a fabric daemon. The NIC is then one N_Port of that fabric
@@ -221,7 +221,7 @@ func (p *Provider) Open(name string, nic *vi.NIC) (vi.Device, error) {
 	return d, nil
 }
 
-// onlineTime is the time that Open waits until the fabric knows the port.
+// onlineTime is the time Open waits until the fabric knows the port.
 const onlineTime = 10 * time.Second
 
 // online waits until other ports can reach this port. It returns false after the time limit.

@@ -129,8 +129,8 @@ func (s *search) byNode(now fc.Time) {
 	})
 }
 
-// candidate tries the next port that the directory lists. The port must have FC-VI among its FC-4
-// types, and log in under the name in the directory. [FCVI-7.6-4]
+// candidate tries the next port the directory lists. The port must have FC-VI among its FC-4 types,
+// and log in under the name in the directory. [FCVI-7.6-4]
 func (s *search) candidate(now fc.Time) {
 	np := s.p.np
 	if len(s.ids) == 0 {

@@ -36,7 +36,7 @@ func TestDescriptorStatus(t *testing.T) {
 
 // TestAsks: a message at Reliable Reception requests a response of its own in these cases: one side
 // does not stream; a number of messages, or of bytes, was sent since the last request; the window,
-// or the memory that the peer may need for waiting messages, is nearly full; the queue is about to
+// or the memory the peer may need for waiting messages, is nearly full; the queue is about to
 // become empty.
 func TestAsks(t *testing.T) {
 	s := newSim(t, simConfig{seed: 1, order: true})
@@ -323,7 +323,7 @@ func TestResolveOffline(t *testing.T) {
 }
 
 // TestMatchAttributes lists attributes on which two ends agree, whichever of them makes the
-// request, and attributes that they reject.
+// request, and attributes they reject.
 func TestMatchAttributes(t *testing.T) {
 	qos := func(n uint32) iu.QoS { return iu.QoS{Latency: n} }
 	for _, v := range []struct {

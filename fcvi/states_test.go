@@ -263,7 +263,7 @@ func (w *walk) facts() (all []string) {
 	return all
 }
 
-// outcome returns the changes that the event made: the state, sent frames, new facts, and counters.
+// outcome returns the changes the event made: the state, sent frames, new facts, and counters.
 func (w *walk) outcome() string {
 	to := w.c.state.String()
 	if w.c.gone {

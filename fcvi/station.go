@@ -11,8 +11,7 @@ import (
 
 // A station runs an FC-VI port in real time: it has the machines with their lock, their clock and
 // their link. Only one goroutine at a time runs the machines: a poster, the receiver, or the timer.
-// The link queues the frames that the machines send, and Flush writes them after the lock was
-// released.
+// The link queues the frames the machines send, and Flush writes them after the lock was released.
 type station struct {
 	mu     perturb.Mutex
 	start  time.Time // guarded by mu: start of the clock, plus the time that it did not count
@@ -58,8 +57,7 @@ func newStation(pc fc.PortConfig, mc machineConfig, out func(s *station) (outlet
 	return s, o.(starter).begin(s)
 }
 
-// room returns a lower bound of the number of frames that the link to dst can take. It is
-// port.room.
+// room returns a lower bound of the number of frames the link to dst can take. It is port.room.
 func (s *station) room(dst fc.Addr) int {
 	if s.out == nil {
 		return 1
@@ -153,7 +151,7 @@ func (s *station) do(fn func(now fc.Time)) {
 	s.leave()
 }
 
-// drainTime is the time that a closed station waits for peers to answer its disconnects.
+// drainTime is the time a closed station waits for peers to answer its disconnects.
 const drainTime = 5 * time.Second
 
 // close ends the station. It abandons set-ups, and waits up to drainTime for the answers to

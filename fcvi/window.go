@@ -105,8 +105,8 @@ func (r *rxState) abandon() {
 	r.win, r.hold, r.waiting = nil, 0, false
 }
 
-// rxWindow returns the number of messages that the receive stream can store, including the expected
-// one. [FCVI-8.4-6]
+// rxWindow returns the number of messages the receive stream can store, including the expected one.
+// [FCVI-8.4-6]
 func (c *conn) rxWindow() iu.MsgID {
 	if c.ordered() {
 		return LimitMaxUnacked
@@ -114,9 +114,9 @@ func (c *conn) rxWindow() iu.MsgID {
 	return window
 }
 
-// maxHold returns the number of bytes that a connection stores of messages which can't be placed
-// yet: on an out-of-order fabric, or while a receive descriptor is missing. A sender has at most
-// that many bytes unanswered.
+// maxHold returns the number of bytes a connection stores of messages which can't be placed yet: on
+// an out-of-order fabric, or while a receive descriptor is missing. A sender has at most that many
+// bytes unanswered.
 func (c *conn) maxHold() int {
 	return min(64<<20, max(16<<20, 32*int(c.mts)))
 }

@@ -357,7 +357,7 @@ func TestFCVI_C(t *testing.T) {
 	})
 }
 
-// TestFCVI_8_4 checks the errors that the originator of messages detects. [FCVI-8.3-3] [FCVI-8.3-1]
+// TestFCVI_8_4 checks the errors the originator of messages detects. [FCVI-8.3-3] [FCVI-8.3-1]
 // [FCVI-8.4-12] [FCVI-8.4-14] [FCVI-8.4-9] [FCVI-5.2.4-7]
 func TestFCVI_8_4(t *testing.T) {
 	told := func(all []sent) iu.Reason {

@@ -8,8 +8,8 @@ import (
 
 // [RDMAP-3.2-7] [RDMAP-8.1.1-5]
 
-// Access is a set of rights that a peer has to a region or window, for example
-// RemoteRead|RemoteWrite. The owner may always read and write locally.
+// Access is a set of rights a peer has to a region or window, for example RemoteRead|RemoteWrite.
+// The owner may always read and write locally.
 type Access uint8
 
 // Access rights. Give no more than the transfer needs.

@@ -202,7 +202,7 @@ func BenchmarkLatency(b *testing.B) {
 	}
 }
 
-// BenchmarkOneWay measures the processor time that a message of 8 bytes takes at both ends. One
+// BenchmarkOneWay measures the processor time a message of 8 bytes takes at both ends. One
 // goroutine is both ends, so nothing waits, and no cache line moves from one processor to another.
 func BenchmarkOneWay(b *testing.B) {
 	x, y := benchPair(b, false, 64766)

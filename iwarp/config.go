@@ -32,8 +32,8 @@ const DefaultDepth = 128
 // A Config describes how streams are made. A nil *Config and the zero value suit most uses. A
 // Config may be used for many streams, but must not be changed while it is in use.
 type Config struct {
-	// The objects that the stream belongs to. A stream makes its own for each that is nil, so that
-	// it shares nothing. For example, two streams with the same CQ complete into one queue.
+	// The objects the stream belongs to. A stream makes its own for each that is nil, so that it
+	// shares nothing. For example, two streams with the same CQ complete into one queue.
 	Device *Device
 	PD     *ProtectionDomain
 	SendCQ *CompletionQueue
@@ -72,11 +72,11 @@ type Config struct {
 	// Reads that may be outstanding. Zero means 16, negative means none. QueuePair.IRD and ORD
 	// return the values in use after start-up.
 	IRD, ORD int
-	// MaxIRD is the value that IRD may be raised to if the peer asks for it; 0 means 128.
+	// MaxIRD is the value IRD may be raised to if the peer asks for it; 0 means 128.
 	MaxIRD int
 	// MinORD makes a Responder reject peers that serve fewer Reads.
 	MinORD int
-	// ULPDepth announces in the Request that the two ULPs negotiate the depths.
+	// ULPDepth announces in the Request the two ULPs negotiate the depths.
 	ULPDepth bool
 
 	// Plain uses revision 1 of MPA, without depths and without the peer-to-peer model.
@@ -142,7 +142,7 @@ type Config struct {
 	// write the exposed memory.
 	TLS *tls.Config
 	// WrapConn, if set, is called with each connection before anything is sent. The stream uses the
-	// connection that it returns, for example one that captures or shapes traffic.
+	// connection it returns, for example one that captures or shapes traffic.
 	WrapConn func(net.Conn) net.Conn
 	// Congestion names the congestion control of the socket, for example "bbr"; "" keeps the
 	// system's default. KeepAlive is the TCP keepalive period as in net.Dialer.

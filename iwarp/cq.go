@@ -32,7 +32,7 @@ type CompletionQueue struct { // [SEC-6.4.3.2-1] [SEC-6.4.3.2-2] [RDMAP-8.1.1-11
 	events   chan struct{} // guarded by mu; made when first needed
 }
 
-// The events that a completion queue is armed for.
+// The events a completion queue is armed for.
 const (
 	armedNot = iota
 	armedSolicited
@@ -216,8 +216,8 @@ func init() {
 	attend.ProgressOf = func(queue any) attend.SourceSleeper { return (*progress)(queue.(*CompletionQueue)) }
 }
 
-// maxPolled is the largest number of connections that a consumer polls itself. With more, the
-// system calls would cost more than they gain, so the goroutines of the connections receive.
+// maxPolled is the largest number of connections a consumer polls itself. With more, the system
+// calls would cost more than they gain, so the goroutines of the connections receive.
 const maxPolled = 8
 
 // Poll implements [attend.Progress].

@@ -174,10 +174,9 @@ func (p *ProtectionDomain) register(mem []byte, access Access, owner *QueuePair,
 	return &MemoryRegion{pd: p, r: r, owner: owner}, nil
 }
 
-// A Space is memory that this process cannot address, for example that of another process. Its
-// methods must be safe for concurrent use, and must not wait for a peer. addr is an address of the
-// space. A method moves all of p or returns an error; after an error, part of p may have been
-// moved.
+// A Space is memory this process cannot address, for example that of another process. Its methods
+// must be safe for concurrent use, and must not wait for a peer. addr is an address of the space. A
+// method moves all of p or returns an error; after an error, part of p may have been moved.
 type Space interface {
 	ReadAt(p []byte, addr uint64) error
 	WriteAt(p []byte, addr uint64) error

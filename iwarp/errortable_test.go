@@ -99,7 +99,7 @@ var segmentOps = map[string]rdmap.Opcode{
 	"op12": 12, "op15": 15,
 }
 
-// segment returns the ULPDU that a script describes:
+// segment returns the ULPDU a script describes:
 //
 //	OP TARGET LENGTH      Tagged, of LENGTH bytes to TARGET
 //	OP LENGTH             Untagged
@@ -247,15 +247,14 @@ func (g *ground) target(t *testing.T, s string) (stag uint32, to uint64) {
 }
 
 // TestErrorTable tests the error tables of RFC 5040, 5041 and 5044. A bad segment must cause
-// exactly the expected Terminate, with the headers that Figure 10 requires, and then FIN. A valid
-// Write after the bad segment must have no effect. The local ULP must get the same error as a typed
-// one, and its posted requests flushed. The end under test is both Initiator and Responder.
-// [DDP-1.2-1] [RDMAP-5.2.1-5] [RDMAP-5.3-4] [RDMAP-5.3-7] [RDMAP-7.2-1] [RDMAP-8.1.1-3]
-// [RDMAPX-5.1.1-5] [RDMAPX-8.2-2] [I-42] [I-44] [I-69]
+// exactly the expected Terminate, with the headers Figure 10 requires, and then FIN. A valid Write
+// after the bad segment must have no effect. The local ULP must get the same error as a typed one,
+// and its posted requests flushed. The end under test is both Initiator and Responder. [DDP-1.2-1]
+// [RDMAP-5.2.1-5] [RDMAP-5.3-4] [RDMAP-5.3-7] [RDMAP-7.2-1] [RDMAP-8.1.1-3] [RDMAPX-5.1.1-5]
+// [RDMAPX-8.2-2] [I-42] [I-44] [I-69]
 func TestErrorTable(t *testing.T) {
-	// A case is a row, a name, the segments that the peer sends (see ground.segment), and the
-	// Terminate: its layer, type, code, and the headers that it contains. The last segment is the
-	// bad one.
+	// A case is a row, a name, the segments the peer sends (see ground.segment), and the Terminate:
+	// its layer, type, code, and the headers it contains. The last segment is the bad one.
 	cases := errorCases(t, []string{
 		// These cases are Tagged Buffer errors of DDP. [DDP-7.2-1]
 		"DDP-7.1-9       | unknown STag                       | write none 4                   | 1 1 0 ddp",

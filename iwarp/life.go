@@ -27,8 +27,8 @@ const (
 // errNoAnswer is the cause if a request of the peer arrives too late to be answered.
 var errNoAnswer = errors.New("iwarp: request of the peer after our direction was closed")
 
-// fault ends the stream because of an error that this side found. It reports the error to the peer
-// if that is possible. Only the first fault counts. [RDMAP-6.2.1-1] [RDMAP-7-1] [RDMAP-7.1-1]
+// fault ends the stream because of an error this side found. It reports the error to the peer if
+// that is possible. Only the first fault counts. [RDMAP-6.2.1-1] [RDMAP-7-1] [RDMAP-7.1-1]
 // [RDMAP-7.1-5] [DDP-6.2.2-1] [DDP-6.2.2-3] [DDP-6.2.2-4] [DDP-6.2-1] [DDP-7-1] [I-34] [I-41]
 func (q *QueuePair) fault(t rdmap.Terminate, cause error) {
 	body := t.Append(nil)

@@ -63,7 +63,7 @@ func NewListener(l net.Listener, cfg *Config) *Listener {
 	return ln
 }
 
-// Addr returns the address that the Listener listens on.
+// Addr returns the address the Listener listens on.
 func (l *Listener) Addr() net.Addr { return l.l.Addr() }
 
 // Refused returns the number of connections that were closed because of the limits or the filter.

@@ -195,8 +195,8 @@ func (q *QueuePair) failSend(*segment, regmem.Outcome, error) {
 	q.fault(rdmap.TerminateRDMAP(rdmap.Catastrophic, nil), ErrLocalAccess)
 }
 
-// deliver completes the receive of a message of n bytes. Before that, it invalidates the STag that
-// the message names, if any.
+// deliver completes the receive of a message of n bytes. Before that, it invalidates the STag the
+// message names, if any.
 func (q *QueuePair) deliver(s *segment, n uint32) {
 	if stag, ok := rdmap.InvalidateSTag(q.rx.head); ok { // [DDP-5.4-4] [RDMAP-5.3-13] [RDMAP-5.3-14]
 		if !q.invalidateByPeer(stag) {
@@ -229,9 +229,9 @@ func (q *QueuePair) completeRecv(st Status, n uint32) {
 	r.done = append(r.done, c)
 }
 
-// invalidateByPeer closes the window that a Send with Invalidate names, and reports whether the
-// message is valid. A peer can close only a window of its own stream, and no region. If the window
-// is closed already, the message is valid unless Config.StrictInvalidate is set. [RDMAP-5.3-14]
+// invalidateByPeer closes the window a Send with Invalidate names, and reports whether the message
+// is valid. A peer can close only a window of its own stream, and no region. If the window is
+// closed already, the message is valid unless Config.StrictInvalidate is set. [RDMAP-5.3-14]
 // [RDMAP-7.2-4] [RDMAP-7.2-5] [RDMAP-8.1.1-7] [SEC-6.4.5-1] [I-55]
 func (q *QueuePair) invalidateByPeer(stag uint32) bool {
 	q.rx.LetGo() // releases a held pin, because the close of a window waits for its pins

@@ -293,8 +293,8 @@ func hold(t *testing.T, held chan chan struct{}) (release func()) {
 	return release
 }
 
-// TestReadInside checks that a Read from the middle of a region gets exactly the bytes that it asks
-// for, in however many segments. [I-43] [I-61]
+// TestReadInside checks that a Read from the middle of a region gets exactly the bytes it asks for,
+// in however many segments. [I-43] [I-61]
 func TestReadInside(t *testing.T) {
 	for _, size := range []int{0, 1442} { // many short segments are copied together
 		a, b := connect(t, nil, &Config{FPDUSize: size})

@@ -24,7 +24,7 @@ import (
 // net.ErrClosed). [QueuePair.Err] returns the reason for the end.
 type QueuePair struct {
 	// It has many methods because both the consumer and frameio call it. They are in files by the
-	// part of the stream that they use.
+	// part of the stream they use.
 
 	set    settings
 	dev    *Device
@@ -148,7 +148,7 @@ func newQueuePair(cfg *Config) (*QueuePair, error) {
 	return q, nil
 }
 
-// attach makes the completion queues that the Config leaves out, and reserves room in them.
+// attach makes the completion queues the Config leaves out, and reserves room in them.
 func (q *QueuePair) attach() (err error) {
 	if q.sendCQ == nil {
 		if q.sendCQ, err = q.dev.NewCQ(q.set.sendDepth); err != nil {
@@ -201,8 +201,8 @@ func (q *QueuePair) SetORD(n int) error {
 	return nil
 }
 
-// SetIRD changes IRD to a value that the ULPs have agreed on by their own means. n is 0 up to the
-// larger one of Config.IRD and the IRD of start-up; otherwise the error wraps ErrInvalid.
+// SetIRD changes IRD to a value the ULPs have agreed on by their own means. n is 0 up to the larger
+// one of Config.IRD and the IRD of start-up; otherwise the error wraps ErrInvalid.
 func (q *QueuePair) SetIRD(n int) error {
 	room := q.inbound.Cap() / 2
 	if q.ext.Atomic {
@@ -285,8 +285,8 @@ func (q *QueuePair) touch() {
 	q.moved.Store(int64(time.Since(q.born)))
 }
 
-// Undelivered returns the number of bytes that TCP has taken and the peer's TCP has not
-// acknowledged, or 0 if the system does not report it. They may be lost if the process ends now.
+// Undelivered returns the number of bytes TCP has taken and the peer's TCP has not acknowledged, or
+// 0 if the system does not report it. They may be lost if the process ends now.
 func (q *QueuePair) Undelivered() int {
 	if !q.ready.Load() {
 		return 0

@@ -62,9 +62,9 @@ type Window struct {
 }
 
 // Bind opens a window of n bytes at offset off of m for the peer of q. Tagged offsets begin at 0,
-// or with RegionOptions.Virtual at the tagged offset that the first byte has in the region. The
-// window is open when Bind returns, so its STag may be sent to the peer at once. The region cannot
-// be closed while the window is open.
+// or with RegionOptions.Virtual at the tagged offset the first byte has in the region. The window
+// is open when Bind returns, so its STag may be sent to the peer at once. The region cannot be
+// closed while the window is open.
 //
 // The error wraps ErrInvalid if the range is empty or exceeds the region, or if the region belongs
 // to another domain or stream. Other errors wrap ErrRegistered, ErrLimit or ErrClosed.
@@ -93,7 +93,7 @@ func (q *QueuePair) Bind(m *MemoryRegion, off, n int, access Access, opt ...Regi
 	return w, nil
 }
 
-// STag returns the number that the peer uses to name the window.
+// STag returns the number the peer uses to name the window.
 func (w *Window) STag() uint32 { return w.r.Handle() }
 
 // TO returns the tagged offset of the first byte.
@@ -124,7 +124,7 @@ func (w *Window) invalidate() bool {
 	return true
 }
 
-// formerWindows is the number of closed windows that a stream remembers, so that a peer's Send with
+// formerWindows is the number of closed windows a stream remembers, so that a peer's Send with
 // Invalidate that crosses our own invalidation is not an error. [I-55]
 const formerWindows = 1024
 

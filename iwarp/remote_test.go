@@ -62,7 +62,7 @@ func TestFlushCause(t *testing.T) {
 	a.Abort()
 }
 
-// TestRemote checks that a peer can write to the address that Remote returns.
+// TestRemote checks that a peer can write to the address Remote returns.
 func TestRemote(t *testing.T) {
 	a, b := connect(t, nil, nil)
 	mr, err := b.Register(make([]byte, 16), RemoteWrite)

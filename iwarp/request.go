@@ -25,7 +25,7 @@ type Request struct {
 const slowAnswer = 8 * time.Second
 
 // ReadRequest starts a stream as Responder on the connection nc, and returns the peer's Request.
-// read holds the part of the Request that the caller has read already, or nil. cfg may be nil. The
+// read holds the part of the Request the caller has read already, or nil. cfg may be nil. The
 // stream owns nc from the call on, and closes it after an error. Nothing is sent before the Request
 // is complete and answered.
 //

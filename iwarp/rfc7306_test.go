@@ -20,8 +20,8 @@ func extended() *Config { return &Config{Atomic: true, Immediate: true, NoNudge:
 func word(b []byte) *uint64 { return (*uint64)(unsafe.Pointer(&b[0])) }
 
 // TestAtomics performs Atomic Operations with random operands, and compares the words with words
-// that the test computes. Each must return the original value. The byte order is that of this
-// machine. [RDMAPX-5.1.1-7] [RDMAPX-5.1.1-8] [RDMAPX-5.1.2-1] [RDMAPX-5.1.2-2] [RDMAPX-5.2.2-5]
+// the test computes. Each must return the original value. The byte order is that of this machine.
+// [RDMAPX-5.1.1-7] [RDMAPX-5.1.1-8] [RDMAPX-5.1.2-1] [RDMAPX-5.1.2-2] [RDMAPX-5.2.2-5]
 // [RDMAPX-5.4-1] [RDMAPX-5.4-7] [RDMAPX-1.1-4] [RDMAPX-5.2.1-9] [RDMAPX-5.2.1-14] [I-65]
 func TestAtomics(t *testing.T) {
 	a, b := connect(t, extended(), extended())
@@ -243,8 +243,8 @@ func TestImmediate(t *testing.T) {
 	}
 }
 
-// TestOthersMayPass checks that messages that the peer sends after a Read or Atomic do not wait for
-// its answer. [RDMAPX-5.4-4] [RDMAPX-5.4-6] [RDMAPX-7-4] [RDMAPX-7-2]
+// TestOthersMayPass checks that messages the peer sends after a Read or Atomic do not wait for its
+// answer. [RDMAPX-5.4-4] [RDMAPX-5.4-6] [RDMAPX-7-4] [RDMAPX-7-2]
 func TestOthersMayPass(t *testing.T) {
 	p, q := asInitiator(t, extended())
 	big, _ := q.Register(make([]byte, 32<<20), RemoteRead|RemoteAtomic)

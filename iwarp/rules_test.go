@@ -65,7 +65,7 @@ func TestAtomicRevoked(t *testing.T) {
 }
 
 // TestReadSink checks that a Read into unregistered memory names its sink by a number of its own,
-// which is no STag that another message could use. [RDMAP-5.2-1] [I-58]
+// which is no STag another message could use. [RDMAP-5.2-1] [I-58]
 func TestReadSink(t *testing.T) {
 	p, q := asResponder(t, nil)
 	mr, _ := q.Register(make([]byte, 16), LocalOnly)
@@ -311,8 +311,8 @@ type dumbConn struct{ net.Conn }
 
 func (dumbConn) SyscallConn() (syscall.RawConn, error) { return nil, errors.New("closed") }
 
-// TestSegmentSizeUnknown checks that a connection whose segment size is unknown uses a size that
-// every path carries. [MPA-5.1-1] [MPA-5.1-2] [I-27]
+// TestSegmentSizeUnknown checks that a connection whose segment size is unknown uses a size every
+// path carries. [MPA-5.1-1] [MPA-5.1-2] [I-27]
 func TestSegmentSizeUnknown(t *testing.T) {
 	x, y := net.Pipe()
 	defer x.Close()

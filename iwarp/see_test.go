@@ -12,7 +12,7 @@ import (
 	"viaduct/internal/wire/rdmap"
 )
 
-// A writeTarget is memory of a responder, and the bytes that it should hold.
+// A writeTarget is memory of a responder, and the bytes it should hold.
 type writeTarget struct {
 	p    *peer
 	q    *QueuePair
@@ -77,8 +77,8 @@ func (x *writeTarget) seen() (n int) {
 }
 
 // TestWritesSeen checks that many segments of RDMA Writes reach their places by few reads of the
-// socket, wherever the stream is cut and whatever comes between them. No byte that no message
-// covers may change. [RDMAP-5.1-4] [DDP-5.3-1] [DDP-7.1-14]
+// socket, wherever the stream is cut and whatever comes between them. No byte no message covers may
+// change. [RDMAP-5.1-4] [DDP-5.3-1] [DDP-7.1-14]
 func TestWritesSeen(t *testing.T) {
 	const size = 500_000
 	x := newWriteTarget(t, size)

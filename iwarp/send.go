@@ -550,7 +550,7 @@ func (q *QueuePair) frame(b *frameio.Batch, hdr []byte, refs []regmem.Ref, n int
 	t.enc.AppendTrailer(tr[:0], ulpdu, crc)
 }
 
-// smallFPDU is the longest FPDU that is built in one piece. It is the largest memory that a batch
+// smallFPDU is the longest FPDU that is built in one piece. It is the largest memory a batch
 // provides at a time.
 const smallFPDU = frameio.MaxHeader
 

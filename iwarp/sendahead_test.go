@@ -129,8 +129,8 @@ func TestSendsAhead(t *testing.T) {
 	})
 }
 
-// TestSendAheadOverlap posts a receive to memory that the receive before does not use. The bytes of
-// both messages must be right.
+// TestSendAheadOverlap posts a receive to memory the receive before does not use. The bytes of both
+// messages must be right.
 func TestSendAheadOverlap(t *testing.T) {
 	p, q := sendTarget(t)
 	const full = 50_000

@@ -34,13 +34,13 @@ type RecvSource interface {
 	// messages has arrived, which may take a system call.
 	Full(stream Pending) bool
 
-	// Keep reports whether messages that Full refused stay unread for a consumer that is about to
-	// poll, for at most a millisecond. It is called without a role, after the handler of the
-	// completion queue.
+	// Keep reports whether messages Full refused stay unread for a consumer that is about to poll,
+	// for at most a millisecond. It is called without a role, after the handler of the completion
+	// queue.
 	Keep() bool
 
 	// Guess predicts the next messages, assuming that they are like the last one. It returns the
-	// zero value if it cannot. Any arriving bytes may be written to the memory that it names.
+	// zero value if it cannot. Any arriving bytes may be written to the memory it names.
 	Guess() RecvGuess
 }
 
@@ -65,7 +65,7 @@ type Pending interface {
 	IsSend() bool
 }
 
-// Reclaim makes the stream stop using memory that its RecvSource has lent; the RecvSource must not
+// Reclaim makes the stream stop using memory its RecvSource has lent; the RecvSource must not
 // return that memory any more. A current message in it is moved to other memory. After Reclaim has
 // returned, nothing reads into the lent memory. Reclaim waits for a goroutine that is receiving,
 // but never for the peer.

@@ -162,7 +162,7 @@ func TestSourceGuess(t *testing.T) {
 	}
 }
 
-// twoSegments is the payload of the messages that the tests send in two segments.
+// twoSegments is the payload of the messages the tests send in two segments.
 const twoSegments = 50001
 
 // TestSourceStream checks that many messages, some of two segments with a Write between them,
@@ -284,8 +284,8 @@ func TestSourceLonger(t *testing.T) {
 	}
 }
 
-// TestSourceFull checks that a message that the source refuses for now stays unread, even if it was
-// read together with the one before.
+// TestSourceFull checks that a message the source refuses for now stays unread, even if it was read
+// together with the one before.
 func TestSourceFull(t *testing.T) {
 	p, q, s, poll := sourcePeer(t, true)
 	lent := make([]byte, 200000)

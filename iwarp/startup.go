@@ -20,9 +20,9 @@ import (
 )
 
 // Client starts a stream as Initiator on the connection nc, from the byte that the caller has
-// reached in both directions. The Reply follows the Request that Client sends, so the caller cannot
-// have read a part of the Reply. Either end of the TCP connection may be the Initiator. cfg may be
-// nil. The stream owns nc from the call on, and closes it after an error.
+// reached in both directions. The Reply follows the Request Client sends, so the caller cannot have
+// read a part of the Reply. Either end of the TCP connection may be the Initiator. cfg may be nil.
+// The stream owns nc from the call on, and closes it after an error.
 //
 // Errors: *RejectedError; one that wraps ErrNotMPA if the peer does not speak the protocol; one
 // that wraps ErrTimeout; one that wraps ErrTooLong if Config.Private is too long; *TerminateError

@@ -286,8 +286,8 @@ func TestFirstFPDU(t *testing.T) {
 	})
 }
 
-// TestInitiatorFirstFPDU checks that the first FPDU that an Initiator receives has no special
-// meaning: a zero-length Send takes a receive. [MPA-7.1.2-15] [I-08] [I-21]
+// TestInitiatorFirstFPDU checks that the first FPDU an Initiator receives has no special meaning: a
+// zero-length Send takes a receive. [MPA-7.1.2-15] [I-08] [I-21]
 func TestInitiatorFirstFPDU(t *testing.T) {
 	for _, rtr := range []mpa.RTR{mpa.RTRWrite, mpa.RTRSend} {
 		reply := usualReply
@@ -591,8 +591,8 @@ func TestPrivateData(t *testing.T) {
 	}
 }
 
-// TestDepths checks the depths that both sides agree on, and the depths that they return.
-// [MPA2-9.1-4] [MPA2-9.1-10] [MPA2-9.1-11] [RDMAP-6.1-4] [I-18] [I-19]
+// TestDepths checks the depths both sides agree on, and the depths they return. [MPA2-9.1-4]
+// [MPA2-9.1-10] [MPA2-9.1-11] [RDMAP-6.1-4] [I-18] [I-19]
 func TestDepths(t *testing.T) {
 	for _, c := range []struct {
 		ci, cr                 Config
@@ -632,8 +632,8 @@ func TestDepths(t *testing.T) {
 }
 
 // TestLateStart starts MPA on a connection that has carried other data, with the TCP server as
-// Initiator, and with bytes of the Request that the caller has read already. [MPA-7.1-1]
-// [MPA-7.1-4] [MPA-7.1-7] [MPA-7.1.5-1] [I-74]
+// Initiator, and with bytes of the Request the caller has read already. [MPA-7.1-1] [MPA-7.1-4]
+// [MPA-7.1-7] [MPA-7.1.5-1] [I-74]
 func TestLateStart(t *testing.T) {
 	a, b := testkit.TCPPair(t) // b is the TCP server
 	for _, c := range [][2]net.Conn{{a, b}, {b, a}} {
@@ -862,7 +862,7 @@ func (c countingConn) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-// TestWrapConn checks that every byte passes through the connection that WrapConn returns.
+// TestWrapConn checks that every byte passes through the connection WrapConn returns.
 func TestWrapConn(t *testing.T) {
 	var n atomic.Int64
 	a, b := connect(t, &Config{WrapConn: func(c net.Conn) net.Conn { return countingConn{c, &n} }}, nil)

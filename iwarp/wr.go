@@ -70,7 +70,7 @@ func (s *SGE) pin(q *QueuePair, off, n uint64, need regmem.Rights) (regmem.Ref, 
 // An Op is the operation of a send request.
 type Op uint8
 
-// The operations are named after the messages that they send.
+// The operations are named after the messages they send.
 const (
 	OpSend Op = iota
 	OpSendInvalidate

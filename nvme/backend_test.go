@@ -26,8 +26,8 @@ func mapped(t *testing.T, f *os.File) Namespace {
 	return n
 }
 
-// TestMappedFile checks that bytes that a host writes to a mapped file appear in the file, and that
-// the host reads bytes that were written to the file.
+// TestMappedFile checks that bytes a host writes to a mapped file appear in the file, and that the
+// host reads bytes that were written to the file.
 func TestMappedFile(t *testing.T) {
 	f := newFile(t, 1<<20)
 	_, addr := serveWith(t, crcConfig(false), mapped(t, f))

@@ -235,7 +235,7 @@ func TestReadOnly(t *testing.T) { // [NVME-IO-6]
 	}
 }
 
-// TestIdentify checks the fields that the Linux host requires.
+// TestIdentify checks the fields the Linux host requires.
 func TestIdentify(t *testing.T) { // [NVME-ID-1] [NVME-ID-2] [NVME-ID-3] [NVME-ID-4] [NVME-ID-5]
 	tg, addr := serve(t, Memory(1<<20), Memory(2<<20))
 	var all []nvmewire.IdentifyController

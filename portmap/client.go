@@ -54,7 +54,7 @@ type Client struct {
 	cache cache // guarded by mu
 }
 
-// A Query names the service that a dialer looks for.
+// A Query names the service a dialer looks for.
 type Query struct {
 	// Service is the conventional address of the service.
 	Service netip.AddrPort
@@ -98,7 +98,7 @@ func (c *Client) Resolve(ctx context.Context, q Query) (Mapped, error) {
 	}
 
 	// A connected socket receives datagrams from the server only [D-66], and has the source address
-	// that the routing table chooses [D-58].
+	// the routing table chooses [D-58].
 	var d net.Dialer
 	if a := q.Local.Addr(); a.IsValid() && !a.IsUnspecified() && a.Unmap().Is4() == server.Addr().Unmap().Is4() {
 		d.LocalAddr = net.UDPAddrFromAddrPort(netip.AddrPortFrom(a, 0))

@@ -27,8 +27,8 @@ const (
 //	[2001:db8::1]:80 [2001:db8::2]:81,[2001:db8::3]:81  cache=never
 //
 // "*" as conventional host means every address, and a target without a host means the requested
-// address. cache is "never", "forever" or a duration, rounded down to a value that the wire has;
-// the default is 30 s. Text after # is comment. The error names the line.
+// address. cache is "never", "forever" or a duration, rounded down to a value the wire has; the
+// default is 30 s. Text after # is comment. The error names the line.
 func ParseRegistry(rd io.Reader) (*Registry, error) {
 	r := NewRegistry()
 	sc := bufio.NewScanner(io.LimitReader(rd, maxFileBytes+1))

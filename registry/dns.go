@@ -34,11 +34,11 @@ const (
 //	_viaduct._tcp.node7.vi.example.com.          SRV  0 0 3050 node7.example.com.
 //
 // The values are ADDRESS:PORT, one for each address of each target of the best priority that has
-// records, in the order that the weights give.
+// records, in the order the weights give.
 //
 // The system's resolver does not report the lifetime of an answer, so Refresh replaces it: an
 // answer is reused for that long, then asked for again. If that fails, the answer remains in use,
-// marked stale, until it is three times as old. The resolver, or the server that it asks, may cache
+// marked stale, until it is three times as old. The resolver, or the server it asks, may cache
 // answers for the lifetime in the records. Names can't be listed, and nothing can be registered. It
 // is safe for concurrent use; its fields must not be changed after the first use.
 type DNS struct {

@@ -52,7 +52,7 @@ func (d *Device) Stats() DeviceStats {
 		Stranger: c.Stranger, Unsent: c.Unsent}
 }
 
-// DeviceStats counts the packets that a Device dropped. The counters never decrease.
+// DeviceStats counts the packets a Device dropped. The counters never decrease.
 type DeviceStats struct {
 	Malformed   uint64 // not a RoCEv2 packet
 	WrongCRC    uint64

@@ -29,7 +29,7 @@
 // # Security
 //
 // RoCEv2 has no authentication: whoever can send packets from the address of a peer can do
-// everything that the peer may. Keys, queue pair numbers and first packet numbers are random. The
+// everything the peer may. Keys, queue pair numbers and first packet numbers are random. The
 // invariant CRC of IPv4 packets is checked as far as a socket allows, which is half of its bits.
 //
 // # What is missing

@@ -71,8 +71,8 @@ type Config struct {
 	// RNRRetries is how often a message is retransmitted to a peer that has no receive for it, 1 to
 	// 6; 0 or more than 6 means without limit, a negative value never.
 	RNRRetries int
-	// RNRTimer is the code, 1 to 31, of the time that the peer has to wait if there is no receive
-	// for its message; 0 means 12, which is 0.64 ms.
+	// RNRTimer is the code, 1 to 31, of the time the peer has to wait if there is no receive for
+	// its message; 0 means 12, which is 0.64 ms.
 	RNRTimer uint8
 
 	QKey uint32 // key that received datagrams must carry

@@ -9,7 +9,7 @@ import (
 	"viaduct/internal/rocecore"
 )
 
-// An Access is a set of rights that a peer has on a region. The owner may always read and write the
+// An Access is a set of rights a peer has on a region. The owner may always read and write the
 // region.
 type Access uint8
 
@@ -44,7 +44,7 @@ type ProtectionDomain struct {
 
 // Register makes mem usable by the queue pairs of the domain, and by their peers as far as access
 // allows. The memory must stay valid until MemoryRegion.Close. Pass a slice of exactly the bytes
-// that the peer needs, for example buf[:n].
+// the peer needs, for example buf[:n].
 //
 // Errors: ErrInvalid, ErrLimit.
 func (p *ProtectionDomain) Register(mem []byte, access Access) (*MemoryRegion, error) {

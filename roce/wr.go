@@ -38,8 +38,8 @@ const (
 	OpFetchAdd
 	OpCmpSwap
 
-	// OpRecv and OpRecvWrite occur in completions only. OpRecv is a receive that a Send has filled,
-	// OpRecvWrite a receive that an RDMA Write with immediate data has used up.
+	// OpRecv and OpRecvWrite occur in completions only. OpRecv is a receive a Send has filled,
+	// OpRecvWrite a receive an RDMA Write with immediate data has used up.
 	OpRecv
 	OpRecvWrite
 )

@@ -15,7 +15,7 @@ import "viaduct/internal/shm"
 // Linux, Alloc returns [errors.ErrUnsupported]. Alloc is safe for concurrent use.
 func Alloc(n int) ([]byte, error) { return shm.Alloc(n) }
 
-// Free releases memory that Alloc returned. b must be the whole slice, and may be released once.
-// Before the call, close the registrations of b and wait for all requests that use it: a later
-// access is a fault that ends the process. Free returns an error if Alloc did not return b.
+// Free releases memory Alloc returned. b must be the whole slice, and may be released once. Before
+// the call, close the registrations of b and wait for all requests that use it: a later access is a
+// fault that ends the process. Free returns an error if Alloc did not return b.
 func Free(b []byte) error { return shm.Free(b) }

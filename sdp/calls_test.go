@@ -343,8 +343,8 @@ func readN(c *Conn, n int) (string, error) {
 	return string(p[:n]), err
 }
 
-// TestSDP_9_4_ExchangeWire checks the messages that an Exchange sends, and the cases that it leaves
-// to Write and Read.
+// TestSDP_9_4_ExchangeWire checks the messages an Exchange sends, and the cases that it leaves to
+// Write and Read.
 func TestSDP_9_4_ExchangeWire(t *testing.T) { // [SDP-9.4-1]
 	pinned := Options{SendPolicy: PinPipelined, RecvPolicy: PinPipelined, SendThreshold: 1000,
 		RecvThreshold: 2048, RecvBufferSize: 2048, NoResize: true}
@@ -614,8 +614,8 @@ func TestBuffersSet(t *testing.T) {
 	})
 }
 
-// TestStreamEnds checks that a connection that both ends have closed ends its stream in order, and
-// that an aborted one resets it. In both cases no memory may stay registered.
+// TestStreamEnds checks that a connection both ends have closed ends its stream in order, and that
+// an aborted one resets it. In both cases no memory may stay registered.
 func TestStreamEnds(t *testing.T) {
 	t.Run("SDP-8.2.1-24", func(t *testing.T) { // [SDP-8.2.1-23] [SDP-6.2-2]
 		w, c := connectWire(t, Options{})

@@ -127,8 +127,8 @@ func TestCloseLate(t *testing.T) { // [D-78]
 	<-a.Done()
 }
 
-// TestCloseReset resets a connection with bytes that TCP has taken and cannot deliver. Close must
-// return an error. [SDP-8.2.1-5] [SDP-8.2.1-7]
+// TestCloseReset resets a connection with bytes TCP has taken and cannot deliver. Close must return
+// an error. [SDP-8.2.1-5] [SDP-8.2.1-7]
 func TestCloseReset(t *testing.T) {
 	l, err := Listen("127.0.0.1:0", nil)
 	if err != nil {

@@ -26,7 +26,7 @@ import (
 // protocol, and *iwarp.TerminateError if an error of the layers below ended the connection.
 type Conn struct { // [D-84] [SDP-4.1-1]
 	// A Conn passes the completions of an iwarp stream to a machine of internal/sdpcore. Its
-	// methods are in files by the part of the connection that they use.
+	// methods are in files by the part of the connection they use.
 
 	opt    Options
 	layout sdpwire.Layout
@@ -216,7 +216,7 @@ func (c *Conn) SetReadBuffer(bytes int) error { // [D-79]
 	})
 }
 
-// SetWriteBuffer limits the bytes that Write copies before it blocks. It applies to later bytes.
+// SetWriteBuffer limits the bytes Write copies before it blocks. It applies to later bytes.
 func (c *Conn) SetWriteBuffer(bytes int) error {
 	return c.setting(func() {
 		c.opt.SendBuffer = max(0, bytes)

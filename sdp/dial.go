@@ -21,7 +21,7 @@ type Resolver interface { // [D-71]
 	// already bound, or whose port is 0 if it is open. An error means that there is no such
 	// address, or that it is unknown.
 	Resolve(ctx context.Context, local, service netip.AddrPort) (netip.AddrPort, error)
-	// Forget reports that the address that Resolve returned for service did not work.
+	// Forget reports that the address Resolve returned for service did not work.
 	Forget(service netip.AddrPort)
 
 	// Resolve [D-57], Forget [D-64].

@@ -19,7 +19,7 @@ func onOne(t *testing.T) {
 	t.Cleanup(func() { processors = before })
 }
 
-// echo returns all bytes that it reads, after a pause for every eighth message.
+// echo returns all bytes it reads, after a pause for every eighth message.
 func echo(c net.Conn) {
 	b := make([]byte, 4096)
 	for i := 0; ; i++ {

@@ -215,8 +215,8 @@ func TestSetUp(t *testing.T) { // [SDP-8.1.2-1] [SDP-8.1.2-2]
 	})
 }
 
-// TestNewListenerTCP checks that a listener handles TCP connections that another listener accepts,
-// even if it passes on plain ones or a wrapper sees the bytes.
+// TestNewListenerTCP checks that a listener handles TCP connections another listener accepts, even
+// if it passes on plain ones or a wrapper sees the bytes.
 func TestNewListenerTCP(t *testing.T) { // [SDP-8.1.2-1] [D-69]
 	wrapped := 0
 	for _, v := range []struct {

@@ -12,7 +12,7 @@ import (
 
 // [SDP-8.2.2-6]
 
-// A ProtocolError names the rule of the protocol that the peer broke.
+// A ProtocolError names the rule of the protocol the peer broke.
 type ProtocolError struct {
 	Row     string // row of docs/conformance, "SDP-9.2-17", or a decision, "D-24"
 	Message string // type of the message that broke the rule
@@ -24,7 +24,7 @@ type ProtocolError struct {
 // Error returns the rule and the description.
 func (e *ProtocolError) Error() string { return e.err.Error() }
 
-// Unwrap returns the error of the connection that the violation caused.
+// Unwrap returns the error of the connection the violation caused.
 func (e *ProtocolError) Unwrap() error { return e.err }
 
 // violation returns a *ProtocolError for a message of type mid that breaks a rule of the

@@ -32,7 +32,7 @@ type backlogged struct {
 	sg [iwarp.MaxSGE]iwarp.SGE
 }
 
-// An advert is memory that the peer may read or write.
+// An advert is memory the peer may read or write.
 type advert struct {
 	key uint64
 	mr  *iwarp.MemoryRegion
@@ -305,9 +305,9 @@ func (c *Conn) catchUp() {
 	}
 }
 
-// advertise registers the bytes that a SrcAvail or SinkAvail offers to the peer, for this
-// connection only. [D-80] It returns false if that fails, and exec then aborts the connection.
-// Reads and Writes by the peer are enabled on every connection. [SDP-14.1-1]
+// advertise registers the bytes a SrcAvail or SinkAvail offers to the peer, for this connection
+// only. [D-80] It returns false if that fails, and exec then aborts the connection. Reads and
+// Writes by the peer are enabled on every connection. [SDP-14.1-1]
 func (c *Conn) advertise(a *sdpcore.Action) bool {
 	var b []byte
 	access := iwarp.RemoteRead

@@ -106,8 +106,8 @@ func (in *inbox) NextRecv(head []byte, size int, last bool) (wr iwarp.RecvWR, ok
 	return wr, true
 }
 
-// lands returns the number of payload bytes that a message puts into the lent buffer. It returns 0
-// if the message must go to a Private Buffer.
+// lands returns the number of payload bytes a message puts into the lent buffer. It returns 0 if
+// the message must go to a Private Buffer.
 func (in *inbox) lands(head []byte, size int, last bool) int {
 	if len(head) < sdpwire.BSDHLen {
 		in.closed = true
@@ -182,7 +182,7 @@ func (in *inbox) Keep() bool {
 	return in.full || in.noRead
 }
 
-// overhead is more than the number of bytes that the lower layers add to a message of a stream.
+// overhead is more than the number of bytes the lower layers add to a message of a stream.
 const overhead = 256
 
 // whole reports whether a message of a stream stays unread until it has arrived completely.

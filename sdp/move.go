@@ -23,7 +23,7 @@ import (
 
 // [D-50]
 
-// ResumeTimeout is the time that each side waits for a suspended connection to resume.
+// ResumeTimeout is the time each side waits for a suspended connection to resume.
 const ResumeTimeout = 30 * time.Second
 
 // A State is a suspended connection on its way to another holder: the state that the draft
@@ -167,8 +167,8 @@ func (c *Conn) export() *State {
 }
 
 // reconnect follows a peer that has moved. It closes the stream after the SuspCommAck was sent, and
-// makes a new stream to the same address and the port that the peer named. [SDP-13.1.1-8]
-// [SDP-13.1.1-9] [D-51] [D-56]
+// makes a new stream to the same address and the port the peer named. [SDP-13.1.1-8] [SDP-13.1.1-9]
+// [D-51] [D-56]
 func (c *Conn) reconnect() {
 	if len(c.send.backlog) > 0 {
 		return // the backlog contains the SuspCommAck; catchUp calls reconnect again

@@ -75,8 +75,7 @@ func (w *wirePeer) connect(nc net.Conn, private []byte) error {
 	return err
 }
 
-// TestSuspendWire checks the messages of a suspension, the events that it waits for, and its
-// failures.
+// TestSuspendWire checks the messages of a suspension, the events it waits for, and its failures.
 func TestSuspendWire(t *testing.T) { // [SDP-13.1.1-3] [SDP-13.1.1-4] [SDP-13.1.1-5] [SDP-8.1.1-1] [SDP-8.1.1-32] [SDP-8.2.1-14]
 	suspend := func(ctx context.Context, c *Conn) (<-chan outcome, func() *State) {
 		var st *State

@@ -7,7 +7,7 @@ import (
 	"viaduct/internal/wire/sdpwire"
 )
 
-// A Policy selects the flow control mode that a half-connection changes to.
+// A Policy selects the flow control mode a half-connection changes to.
 type Policy uint8
 
 // The policies.

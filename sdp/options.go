@@ -29,9 +29,9 @@ const (
 	// defaultRecvBuffers [SDP-10-3], defaultThreshold [D-39], defaultSetupTimeout [D-17].
 )
 
-// Options are the properties of connections that a Dialer and a ListenConfig share. The zero value
-// of a field means its default; [Defaults] returns the defaults. Options are read when a connection
-// is made, and must not change meanwhile.
+// Options are the properties of connections a Dialer and a ListenConfig share. The zero value of a
+// field means its default; [Defaults] returns the defaults. Options are read when a connection is
+// made, and must not change meanwhile.
 type Options struct {
 	// SendPolicy and RecvPolicy select the modes of the two half-connections.
 	SendPolicy, RecvPolicy Policy
@@ -57,7 +57,7 @@ type Options struct {
 	// MaxAdverts is the number of advertisements that the peer may have open, 1 to 65535; 16 by
 	// default.
 	MaxAdverts int
-	// ReadDepth is the number of RDMA Reads that each side may have outstanding, 1 to 128; 16 by
+	// ReadDepth is the number of RDMA Reads each side may have outstanding, 1 to 128; 16 by
 	// default.
 	ReadDepth int
 
@@ -89,7 +89,7 @@ type Options struct {
 	Timers Timers
 
 	// WrapConn, if set, is called with each TCP connection before anything is sent or received. The
-	// connection that it returns is used instead, for example one that captures or shapes traffic.
+	// connection it returns is used instead, for example one that captures or shapes traffic.
 	WrapConn func(net.Conn) net.Conn
 
 	// Logger logs the beginning and end of connections at Info, and messages at Debug. Nil logs
@@ -103,7 +103,7 @@ type Options struct {
 	// [D-17], KeepAlive [SDP-14.3-1] [SDP-14.3-2] [D-77].
 }
 
-// Defaults returns the values that the zero Options stand for: sizes, counts and times.
+// Defaults returns the values the zero Options stand for: sizes, counts and times.
 func Defaults() Options {
 	o, _ := new(Options).complete()
 	o.Logger = nil

@@ -35,7 +35,7 @@ func (d *Dialer) reserve(service netip.AddrPort) (local netip.AddrPort, release 
 		ip, port = ap.Addr().Unmap(), ap.Port()
 	}
 	if !ip.IsValid() || ip.IsUnspecified() {
-		// the address that the routing table chooses; nothing is sent
+		// the address the routing table chooses; nothing is sent
 		uc, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(service))
 		if err != nil {
 			return local, release, err

@@ -30,7 +30,7 @@ type setup struct {
 	pooled    bool // see attend.Go
 }
 
-// newSetup makes the objects that a stream needs. dev may be nil for a new one.
+// newSetup makes the objects a stream needs. dev may be nil for a new one.
 func newSetup(opt Options, dev *iwarp.Device) (*setup, error) {
 	if dev == nil {
 		dev = newDevice(&opt)
@@ -52,7 +52,7 @@ func newDevice(opt *Options) *iwarp.Device {
 // less than the default.
 const maxWish = max(64<<10, defaultRecvBufferSize)
 
-// maxRecvSize is the size that the Private Buffers can grow to without new memory.
+// maxRecvSize is the size the Private Buffers can grow to without new memory.
 func (o *Options) maxRecvSize() int {
 	if o.NoResize {
 		return o.RecvBufferSize
@@ -205,8 +205,8 @@ func (s *setup) awaitHelloAck(ctx context.Context, layout sdpwire.Layout) (p sdp
 	return s.params(sdpcore.Connecting, int(a.Bufs), int(a.ActRcvSz), int(a.MaxAdverts), ord), nil
 }
 
-// settleORD lowers our ORD to the number of Reads that the peer serves, and returns it. IRD does
-// not change, which is allowed. [SDP-8.1.1-20] [SDP-8.1.1-28] [D-04]
+// settleORD lowers our ORD to the number of Reads the peer serves, and returns it. IRD does not
+// change, which is allowed. [SDP-8.1.1-20] [SDP-8.1.1-28] [D-04]
 func (s *setup) settleORD(peerIRD int) int {
 	ord := max(1, min(s.opt.ReadDepth, peerIRD, max(1, s.qp.ORD())))
 	_ = s.qp.SetORD(ord)

@@ -84,8 +84,7 @@ type held struct {
 	worth budget.Budget // whether to wait for the rest
 }
 
-// heldTime is the time that a read waits for the rest of a message, counted from the last
-// arrival.
+// heldTime is the time a read waits for the rest of a message, counted from the last arrival.
 const heldTime = 200 * time.Microsecond
 
 // seldomCame is the back-off of that waiting.

@@ -10,8 +10,8 @@ import (
 )
 
 // An Address is a VI network address: a host part, whose form depends on the provider, and a
-// discriminator that the application chooses. For example, the host part of VI/TCP is an IP address
-// and may have a port.
+// discriminator the application chooses. For example, the host part of VI/TCP is an IP address and
+// may have a port.
 type Address struct { // [VIA 7]
 	Host          []byte // host part; for vitcp and fcvi an IP address, see IPAddress
 	Discriminator []byte // at most NICAttributes.MaxDiscriminatorLen bytes

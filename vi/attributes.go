@@ -71,7 +71,7 @@ type Attributes struct { // [VIA 6.2]
 	Reliability Reliability
 
 	// MaxTransferSize is the maximum length of a message in bytes. 0 means the NIC's maximum. While
-	// the VI is connected it is the value that both sides agreed on.
+	// the VI is connected it is the value both sides agreed on.
 	MaxTransferSize uint32
 
 	// QoS is stored and not interpreted.
@@ -87,7 +87,7 @@ type Attributes struct { // [VIA 6.2]
 	EnableRDMARead  bool
 
 	// FlowControl requests Descriptor Flow Control: the provider sends a message only when the
-	// remote side has posted the receive that the message consumes. Both sides must request it.
+	// remote side has posted the receive the message consumes. Both sides must request it.
 	FlowControl bool
 
 	// ReadWindow is the number of RDMA Reads of the peer that this VI serves at once. 0 means the
@@ -112,7 +112,7 @@ type MemAttributes struct { // [VIA 6.2]
 	EnableRDMAWrite bool
 	EnableRDMARead  bool
 
-	// Guarded declares that the memory is a mapped file that another process may truncate. A memory
+	// Guarded declares that the memory is a mapped file another process may truncate. A memory
 	// fault then fails the transfer and not the program.
 	Guarded bool
 

@@ -148,14 +148,14 @@ func (c *Cursor) Skip(d *Descriptor, n uint64) {
 // Gather pins the next piece of d's memory, at most limit bytes of one segment, and advances the
 // cursor. At the end it returns an empty Memory and status 0.
 //
-// held is memory that the caller has pinned already, or the zero Memory. If the piece belongs to
-// the region of held, it gets no pin of its own and is valid until held is released. The checks are
-// the same in both cases. held must not be guarded.
+// held is memory the caller has pinned already, or the zero Memory. If the piece belongs to the
+// region of held, it gets no pin of its own and is valid until held is released. The checks are the
+// same in both cases. held must not be guarded.
 func (e *Endpoint) Gather(held Memory, d *Descriptor, c *Cursor, limit int) (Memory, Status) {
 	return e.piece(held, d, c, limit, regmem.LocalRead)
 }
 
-// Scatter is Gather for memory that the caller will write.
+// Scatter is Gather for memory the caller will write.
 func (e *Endpoint) Scatter(held Memory, d *Descriptor, c *Cursor, limit int) (Memory, Status) {
 	return e.piece(held, d, c, limit, regmem.LocalWrite)
 }

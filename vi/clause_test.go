@@ -411,7 +411,7 @@ func TestVIA_2_3(t *testing.T) {
 	}
 }
 
-// CreateVI refuses attributes that the NIC does not support, and accepts the largest that it does.
+// CreateVI refuses attributes the NIC does not support, and accepts the largest that it does.
 func TestVIA_6_4_Create(t *testing.T) {
 	t.Run("VIA-6.4-5", func(t *testing.T) {
 		p := &puppet{limits: func(a *vi.NICAttributes) {

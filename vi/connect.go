@@ -310,7 +310,7 @@ func (n *NIC) ConnectWait(ctx context.Context, local Address) (*ConnRequest, err
 // Remote returns the caller's address.
 func (r *ConnRequest) Remote() Address { return r.req.Remote() }
 
-// Local returns the address that the caller has requested.
+// Local returns the address the caller has requested.
 func (r *ConnRequest) Local() Address { return r.req.Local() }
 
 // RemoteAttributes returns the attributes of the caller's VI.

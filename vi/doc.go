@@ -1,6 +1,6 @@
 // Package vi implements the Virtual Interface Architecture 1.0: NICs, Virtual Interfaces with send
 // and receive queues, completion queues, descriptors, registered memory with protection tags,
-// connections of both models, and asynchronous errors. It offers the functions that the VI Provider
+// connections of both models, and asynchronous errors. It offers the functions the VI Provider
 // Library (VIPL) offers to C programs. A [Provider] carries messages over a network: package vitcp
 // over TCP, package fcvi over Fibre Channel.
 //

@@ -78,8 +78,8 @@ func (e *Endpoint) lookAhead() bool {
 	return a.n > 0
 }
 
-// StartSend starts the descriptor that NextSend returned. seq identifies it until FinishSend. bad
-// has the error bits of the descriptor's check: if it is not 0, the provider sends nothing of the
+// StartSend starts the descriptor NextSend returned. seq identifies it until FinishSend. bad has
+// the error bits of the descriptor's check: if it is not 0, the provider sends nothing of the
 // descriptor and passes bad to FinishSend.
 func (e *Endpoint) StartSend() (d *Descriptor, seq uint64, bad Status) {
 	a := e.ahead
@@ -213,7 +213,7 @@ func (e *Endpoint) Fenced() bool {
 }
 
 // StartRecv takes the next receive descriptor; ok is false if none is posted. seq identifies the
-// descriptor until FinishRecv. bad has the error bits that a check of the descriptor found.
+// descriptor until FinishRecv. bad has the error bits a check of the descriptor found.
 func (e *Endpoint) StartRecv() (d *Descriptor, seq uint64, bad Status, ok bool) {
 	d, seq, ok = e.v.recv.q.Start() // [VIA-4.1-1]
 	if !ok {
@@ -279,8 +279,8 @@ func (e *Endpoint) CheckTarget(handle MemHandle, addr uint64, length uint64, wri
 	return ok && e.v.nic.memory.Check(uint32(handle), addr, length, e.domain, nil, need) == regmem.OK
 }
 
-// targetRights returns the rights that the region must give the peer. ok is false if the VI itself
-// does not allow the access.
+// targetRights returns the rights the region must give the peer. ok is false if the VI itself does
+// not allow the access.
 func (e *Endpoint) targetRights(write bool) (need regmem.Rights, ok bool) {
 	if write {
 		return regmem.RemoteWrite, e.attrs.EnableRDMAWrite // [VIA-1.5-7] [VIA-1.5-9]

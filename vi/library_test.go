@@ -9,7 +9,7 @@ import (
 	"viaduct/vi"
 )
 
-// These tests cover functions that the C library needs beyond the calls of VIPL.
+// These tests cover functions the C library needs beyond the calls of VIPL.
 
 // TestDoneN: DoneN returns completed descriptors in order, as many as fit. An empty queue and a
 // queue without completions return different errors.

@@ -26,7 +26,7 @@ func (n *NIC) RegisterMem(buf []byte, a MemAttributes) (*Region, error) { // [VI
 	})
 }
 
-// RegisterPointer is RegisterMem for length bytes at p, memory that Go does not own.
+// RegisterPointer is RegisterMem for length bytes at p, memory Go does not own.
 func (n *NIC) RegisterPointer(p unsafe.Pointer, length uint64, a MemAttributes) (*Region, error) {
 	return n.register(a, func(o regmem.Options) (*regmem.Region, error) {
 		return n.memory.RegisterPointer(p, length, o)
@@ -157,8 +157,8 @@ func (r *Region) Segment(off, n int) Segment {
 	return Segment{Address: r.r.Base() + uint64(off), Handle: r.Handle(), Length: uint32(n)}
 }
 
-// Remote returns the address and handle of offset off of the region, in the form that a peer needs
-// for an RDMA.
+// Remote returns the address and handle of offset off of the region, in the form a peer needs for
+// an RDMA.
 func (r *Region) Remote(off int) RemoteSegment {
 	return RemoteSegment{Address: r.r.Base() + uint64(off), Handle: r.Handle()}
 }

@@ -2,11 +2,10 @@ package vi
 
 import "viaduct/internal/regmem"
 
-// Memory is registered memory that a transfer may access now. It has the bytes, B, and a pin that
-// delays the deregistration of their region until Release. Release must be called exactly once. The
-// zero Memory is empty and pins nothing. If Guarded is true, accessing B may fault, because the
-// memory is a mapped file that may be truncated. CopyTo and CopyFrom return such a fault as an
-// error.
+// Memory is registered memory a transfer may access now. It has the bytes, B, and a pin that delays
+// the deregistration of their region until Release. Release must be called exactly once. The zero
+// Memory is empty and pins nothing. If Guarded is true, accessing B may fault, because the memory
+// is a mapped file that may be truncated. CopyTo and CopyFrom return such a fault as an error.
 type Memory regmem.Ref // this underlying type makes the conversion free for the providers of this module
 
 // B returns the bytes. They must not be used after Release.

@@ -153,8 +153,8 @@ func (v *VI) RecvDone() (*Descriptor, error) { return v.recv.done() }
 
 // SendDoneN stores up to len(buf) completed descriptors of the send queue in buf, in order, and
 // returns their number. It polls for arrivals only if no descriptor has completed. If n is 0, err
-// is the error that SendDone would return. Otherwise err is nil, and each descriptor's Status holds
-// its result.
+// is the error SendDone would return. Otherwise err is nil, and each descriptor's Status holds its
+// result.
 func (v *VI) SendDoneN(buf []*Descriptor) (n int, err error) { return v.send.doneN(buf) }
 
 // RecvDoneN is SendDoneN for the receive queue.

@@ -20,9 +20,9 @@ type Device interface {
 	Attributes() NICAttributes
 
 	// Connect sets up a client-server connection. It returns a Link that handles no arrivals yet,
-	// and the parameters that the two sides agreed on. Errors: ErrReject, ErrNoMatch,
-	// ErrNotReachable, ErrInvalidReliability, ErrInvalidMTU, ErrResource, or the context's. After
-	// an error no resources remain allocated.
+	// and the parameters the two sides agreed on. Errors: ErrReject, ErrNoMatch, ErrNotReachable,
+	// ErrInvalidReliability, ErrInvalidMTU, ErrResource, or the context's. After an error no
+	// resources remain allocated.
 	Connect(ctx context.Context, ep *Endpoint, local, remote Address) (Link, Agreement, error)
 
 	// ConnectPeer is Connect in the peer-to-peer model: it keeps trying until it finds a matching

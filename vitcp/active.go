@@ -43,8 +43,8 @@ var activeStateNames = [...]string{"Disconnected", "Connecting", "Pending Accept
 
 func (s activeState) String() string { return activeStateNames[s] }
 
-// A setupStep is one action that a set-up machine requests from its driver. The driver performs a
-// list of steps in order.
+// A setupStep is one action a set-up machine requests from its driver. The driver performs a list
+// of steps in order.
 type setupStep struct {
 	do   setupAction
 	conn int          // peer-to-peer: number of the incoming connection; otherwise 0

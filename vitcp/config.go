@@ -54,11 +54,11 @@ type Config struct {
 	// The NIC's LocalAddress reports the port that port 0 picks. Without a host, or with 0.0.0.0 or
 	// [::], the NIC listens at every address of the host. LocalAddress is then one that other hosts
 	// can call, and a wait for it takes requests to all of them. If Listen is empty, the first wait
-	// or peer-to-peer request opens the address that it names.
+	// or peer-to-peer request opens the address it names.
 	Listen string
 
 	// ListenFunc, if set, opens the listening sockets instead of net.Listen. Use it, for example,
-	// for a socket that a service manager has opened. The provider owns the returned listener.
+	// for a socket a service manager has opened. The provider owns the returned listener.
 	ListenFunc func(network, address string) (net.Listener, error)
 
 	// ImplicitListen makes a device without Listen listen at its own address when it is opened. The
@@ -105,7 +105,7 @@ type Config struct {
 
 	// CreditThreshold controls when a NOP advertises new receive descriptors although input is
 	// pending. It does so if the peer has fewer unused descriptors than that. 0 means half of the
-	// largest number that the peer has had.
+	// largest number the peer has had.
 	CreditThreshold int
 
 	// ReadWindow is the number of RDMA Reads of its peer that a VI serves at once, for VIs whose
@@ -116,8 +116,8 @@ type Config struct {
 	// Request, including the TLS handshake. 0 means 10 s.
 	RequestTimeout time.Duration
 
-	// DrainTimeout limits the time that a disconnected connection waits until the peer has received
-	// the data of completed sends. 0 means 5 s.
+	// DrainTimeout limits the time a disconnected connection waits until the peer has received the
+	// data of completed sends. 0 means 5 s.
 	DrainTimeout time.Duration
 
 	// Grace is how long a request is kept if no call waits for it. After that it is answered with
@@ -158,7 +158,7 @@ type Config struct {
 	SameHostDir string
 
 	// Congestion names the congestion control algorithm of the sockets. An empty name keeps the
-	// system's. An algorithm that the system lacks is ignored.
+	// system's. An algorithm the system lacks is ignored.
 	Congestion string
 
 	// KeepAlive is the period of TCP keepalive. 0 means 15 s, and a negative value switches

@@ -11,8 +11,8 @@ import (
 // bits could not tell a newer count from an older one. [V-20]
 const maxCredits = 1<<15 - 1
 
-// sendCredits counts the receive descriptors that the peer has advertised. A message that consumes
-// a descriptor waits until one is available. The send role uses credits while the receive role
+// sendCredits counts the receive descriptors the peer has advertised. A message that consumes a
+// descriptor waits until one is available. The send role uses credits while the receive role
 // updates them. [VIT-2.2.1-2] [VIT-3.1-17] [V-20]
 type sendCredits struct {
 	posted atomic.Uint32   // the peer's Count, as received last
@@ -105,8 +105,7 @@ func (c *recvCredits) consume() bool {
 	return true
 }
 
-// unadvertised reports whether there are descriptors that the peer does not know of.
-// [VIT-3.1-NOP-2]
+// unadvertised reports whether there are descriptors the peer does not know of. [VIT-3.1-NOP-2]
 func (c *recvCredits) unadvertised() bool { return c.ahead() != c.advertised.Load() }
 
 // urgent reports whether new descriptors must be advertised although more input is available,

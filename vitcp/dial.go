@@ -71,9 +71,9 @@ func (c *call) setAttributes(peer bool) error {
 		c.attrs |= vitcpwire.RDMARead
 	}
 	if level != unreliable {
-		// The window is the number of the peer's Reads that this side serves at once. It is sent
-		// even if Reads are not enabled. The peer's Reads are then refused one by one as protection
-		// errors, and both sides get an error. [V-26]
+		// The window is the number of the peer's Reads this side serves at once. It is sent even if
+		// Reads are not enabled. The peer's Reads are then refused one by one as protection errors,
+		// and both sides get an error. [V-26]
 		w := a.ReadWindow
 		if w == 0 {
 			w = cfg.ReadWindow
@@ -288,7 +288,7 @@ func (d *device) hostOf(nc net.Conn) []byte {
 	return vi.IPAddress(netip.AddrPortFrom(addrPort(nc.RemoteAddr()).Addr(), 0), "").Host
 }
 
-// remoteAttributes returns the attributes that the peer announced for its VI.
+// remoteAttributes returns the attributes the peer announced for its VI.
 func (p *Provider) remoteAttributes(ce *vitcpwire.CE, info []byte) vi.Attributes {
 	a := vi.Attributes{
 		MaxTransferSize: ce.MTU,

@@ -344,7 +344,7 @@ func (r *request) Accept(ctx context.Context, ep *vi.Endpoint) (vi.Link, vi.Agre
 }
 
 // withdrawn reports whether the caller has disconnected, or has sent bytes before it was answered.
-// It ignores bytes that a record layer sends by itself.
+// It ignores bytes a record layer sends by itself.
 func (r *request) withdrawn() bool {
 	ended, sent := hungUp(r.tcp)
 	return ended || sent && r.l.p.cfg.TLSListen == nil

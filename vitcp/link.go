@@ -31,7 +31,7 @@ const (
 
 	// idleNOP is how long counts wait for a segment that carries them. It applies to counts of
 	// receive descriptors posted on an idle connection while the peer has enough credits, and to
-	// acknowledgements of messages that a polling consumer received.
+	// acknowledgements of messages a polling consumer received.
 	idleNOP = time.Millisecond
 )
 
@@ -50,7 +50,7 @@ type linkTerms struct {
 // connection of its own. [VIT-2.2.2.2.2-1] A frameio.Conn calls it in two roles that run
 // concurrently: the send role (Fill, Sent; fields of tx) and the receive role (Receive, Plan,
 // Landed, Drained; fields of rx). Fields of both roles are atomic. life is the link's state; see
-// lifeState. The methods are in files by the part that they work on.
+// lifeState. The methods are in files by the part they work on.
 type link struct {
 	p       *Provider
 	ep      *vi.Endpoint
@@ -75,7 +75,7 @@ type link struct {
 	count linkCounters
 }
 
-// A flowControl counts the receive descriptors and the Reads that each side grants the other.
+// A flowControl counts the receive descriptors and the Reads each side grants the other.
 type flowControl struct {
 	flow      bool        // descriptor flow control is on
 	overdrawn bool        // the peer has advertised more descriptors than it may post
@@ -215,7 +215,7 @@ const (
 	minMSS     = 256
 )
 
-// setAdvertised records the number of receive descriptors that the connect message advertised.
+// setAdvertised records the number of receive descriptors the connect message advertised.
 func (l *link) setAdvertised(n vitcpwire.Count) {
 	l.mine.posted.Store(uint64(n))
 	l.mine.advertise()

@@ -61,7 +61,7 @@ func (l *link) beginDisconnect(bool) error {
 	return nil
 }
 
-// beginSend starts to receive a Send, and takes the receive descriptor that the Send consumes.
+// beginSend starts to receive a Send, and takes the receive descriptor the Send consumes.
 func (l *link) beginSend(first bool) error {
 	if !first {
 		return nil

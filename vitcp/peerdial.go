@@ -204,7 +204,7 @@ func (pc *peerCall) offered(ctx context.Context, o peerOffer) {
 	}
 	if r.withdrawn() {
 		// The peer has cancelled this request, and may send another. Accepting this one would end
-		// the call with a connection that the peer does not have.
+		// the call with a connection the peer does not have.
 		r.m.closed()
 		r.end()
 		o.reply <- true

@@ -249,7 +249,7 @@ type session struct {
 	v *vi.VI
 }
 
-// taken waits until the provider has handled all bytes that the probe has sent.
+// taken waits until the provider has handled all bytes the probe has sent.
 func (s *session) taken() {
 	s.t.Helper()
 	l := s.v.Link().(*link)

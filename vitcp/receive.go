@@ -113,7 +113,7 @@ func (l *link) Drained() {
 	}
 }
 
-// A wire is a link with the methods that the placer calls.
+// A wire is a link with the methods the placer calls.
 type wire link
 
 var _ placer.Wire = (*wire)(nil)

@@ -312,9 +312,9 @@ func TestVIT_2_2_2_2_2(t *testing.T) {
 	})
 }
 
-// testProtection lets the probe use handles, ranges and rights that it was not given. No byte of
-// the memory changes. At Reliable Reception the error is reported. [VIT-2.2.2.2.2-6]
-// [VIT-3.1-ACK-6] [VIT-3.1-ERR-1] [VIT-3.1-ERR-3] [V-13] [V-42]
+// testProtection lets the probe use handles, ranges and rights it was not given. No byte of the
+// memory changes. At Reliable Reception the error is reported. [VIT-2.2.2.2.2-6] [VIT-3.1-ACK-6]
+// [VIT-3.1-ERR-1] [VIT-3.1-ERR-3] [V-13] [V-42]
 func testProtection(t *testing.T) {
 	type target struct {
 		r    *vi.Region

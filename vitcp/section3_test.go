@@ -750,9 +750,9 @@ func TestVIT_3_1_MessageACK(t *testing.T) {
 // TestVIT_3_1_RemoteErrorCode covers the Remote Error Code of section 3.1.
 func TestVIT_3_1_RemoteErrorCode(t *testing.T) {
 	t.Run("VIT-3.1-ERR-4", func(t *testing.T) {
-		// The code sets the status of the message that it names. Messages before it succeed and
-		// messages after it are flushed. [VIT-3.1-ERR-1] [VIT-3.1-ERR-3] [VIT-3.1-ERR-4]
-		// [VIT-3.1-ACK-1] [V-13]
+		// The code sets the status of the message it names. Messages before it succeed and messages
+		// after it are flushed. [VIT-3.1-ERR-1] [VIT-3.1-ERR-3] [VIT-3.1-ERR-4] [VIT-3.1-ACK-1]
+		// [V-13]
 		for code, want := range map[uint8]vi.Status{
 			vitcpwire.ProtectionError: vi.StatusRDMAProtection,
 			vitcpwire.DescriptorError: vi.StatusRemoteDescriptor,

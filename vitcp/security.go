@@ -57,12 +57,12 @@ const (
 	hmacNonces = 1 << 16
 )
 
-// An HMAC is an Authenticator with a key that both sides share. Each side proves that it has the
-// key, by an HMAC-SHA-256 over both IP addresses, both discriminators, a nonce, the time and the
-// consumer's own information. It prevents strangers from connecting. It does not encrypt or
-// authenticate the data sent afterwards; use TLS for that. The clocks of the two sides must agree
-// within MaxSkew. Nonces are remembered for that time, so that an overheard request cannot be
-// replayed to the same provider.
+// An HMAC is an Authenticator with a key both sides share. Each side proves that it has the key, by
+// an HMAC-SHA-256 over both IP addresses, both discriminators, a nonce, the time and the consumer's
+// own information. It prevents strangers from connecting. It does not encrypt or authenticate the
+// data sent afterwards; use TLS for that. The clocks of the two sides must agree within MaxSkew.
+// Nonces are remembered for that time, so that an overheard request cannot be replayed to the same
+// provider.
 type HMAC struct {
 	// Key is the shared secret; at least 16 bytes.
 	Key []byte
@@ -206,9 +206,9 @@ func appendExtensions(b []byte, bits uint16) []byte {
 	return binary.BigEndian.AppendUint16(b, extensionLen)
 }
 
-// cutExtensions returns the bits that the extension block at the front of b offers, and the bytes
-// after the block. If b does not begin with a proper block, b belongs to the consumer and is
-// returned unchanged.
+// cutExtensions returns the bits the extension block at the front of b offers, and the bytes after
+// the block. If b does not begin with a proper block, b belongs to the consumer and is returned
+// unchanged.
 func cutExtensions(b []byte) (bits uint16, rest []byte) {
 	if len(b) < extensionLen || string(b[:4]) != extensionMagic {
 		return 0, b

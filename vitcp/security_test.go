@@ -21,7 +21,7 @@ import (
 	"viaduct/vi"
 )
 
-// An HMAC covers every field that it should, and Verify accepts no message twice. [VIT-3.2-6]
+// An HMAC covers every field it should, and Verify accepts no message twice. [VIT-3.2-6]
 func TestHMAC(t *testing.T) {
 	now := t0
 	clock := func() time.Time { return now }

@@ -24,8 +24,8 @@ type txState struct {
 
 	runs []run // descriptors that complete with this batch
 
-	// held is the pin that the current Fill gave to its batch last. Further bytes of the same
-	// region need no pin of their own.
+	// held is the pin the current Fill gave to its batch last. Further bytes of the same region
+	// need no pin of their own.
 	held vi.Memory
 
 	copied []*copiedSegment // copies of memory that may fault, made for the current batch
@@ -46,7 +46,7 @@ type outgoing struct {
 	rdma   vitcpwire.RDMA
 }
 
-// unpublished holds counters that Fill updates per message and publishes once per batch.
+// unpublished holds counters Fill updates per message and publishes once per batch.
 type unpublished struct {
 	whole  vitcpwire.Number
 	seqOff uint64
@@ -105,8 +105,8 @@ func (l *link) isPredictable() bool {
 	return t.active && t.typ == vitcpwire.Write || t.jobOffset > 0
 }
 
-// hasUpdate reports whether a NOP would carry a count that the peer may wait for. Without flow
-// control the peer does not wait for counts of receive descriptors. [V-12]
+// hasUpdate reports whether a NOP would carry a count the peer may wait for. Without flow control
+// the peer does not wait for counts of receive descriptors. [V-12]
 func (l *link) hasUpdate() bool {
 	return l.level == reception && l.acks.pending() || l.flow && l.mine.unadvertised()
 }

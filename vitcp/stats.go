@@ -42,10 +42,10 @@ type counters struct {
 	protocolErrors, remoteErrors                                                            atomic.Uint64
 }
 
-// Path returns the path that the bytes of the connection take.
+// Path returns the path the bytes of the connection take.
 func (l *link) Path() samehost.Path { return sock.PathOf(l.c.NetConn()) }
 
-// Traffic returns the messages and bytes that the connection has carried.
+// Traffic returns the messages and bytes the connection has carried.
 func (l *link) Traffic() vi.Traffic {
 	c := &l.count
 	t := vi.Traffic{

@@ -25,8 +25,7 @@ func hostAddresses(t *testing.T) (at []netip.Addr) {
 	return append(at, netip.AddrFrom4([4]byte{127, 0, 0, 2}))
 }
 
-// openWildcard opens a NIC that listens at every address of the host, at a port that the system
-// chooses.
+// openWildcard opens a NIC that listens at every address of the host, at a port the system chooses.
 func openWildcard(t *testing.T, listen string) *vi.NIC {
 	t.Helper()
 	p, err := New(Config{Listen: listen, Grace: time.Second, Logger: logger()})

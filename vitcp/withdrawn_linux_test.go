@@ -11,8 +11,8 @@ import (
 
 // A peer that has cancelled its request may soon send another one. The first request, whose
 // connection is closed, is not accepted although it matches. Otherwise this side's request would
-// end with a connection that the peer does not have, and the peer's second request would find no
-// match. [VIT-4-1] [V-33]
+// end with a connection the peer does not have, and the peer's second request would find no match.
+// [VIT-4-1] [V-33]
 func TestVIT_4_CancelledPeer(t *testing.T) {
 	n := openNIC(t, openProvider(t, Config{}))
 	c := listenProbe(t)

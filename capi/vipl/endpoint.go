@@ -25,8 +25,8 @@ const (
 	flowControl = 1 << 15 // VIP_SERVICE_DFC
 )
 
-// viAttributes reads attributes of a VI. It ignores bits of the level for extensions that this
-// library does not have. [VIA 6.5]
+// viAttributes reads attributes of a VI. It ignores bits of the level for extensions this library
+// does not have. [VIA 6.5]
 func (n *nic) viAttributes(a *C.VIP_VI_ATTRIBUTES) (vi.Attributes, error) {
 	if uint64(a.MaxTransferSize) > uint64(n.attrs.MaxTransferSize) {
 		return vi.Attributes{}, vi.ErrInvalidMTU
@@ -92,8 +92,8 @@ func vipl_go_create_vi(nh C.uintptr_t, attrs *C.VIP_VI_ATTRIBUTES, send, recv C.
 	return C.VIP_SUCCESS
 }
 
-// vipl_go_destroy_vi destroys a VI. If taken is not 0, the C half holds descriptors that the
-// program has not reaped yet, so the queues of the VI are not empty.
+// vipl_go_destroy_vi destroys a VI. If taken is not 0, the C half holds descriptors the program has
+// not reaped yet, so the queues of the VI are not empty.
 //
 //export vipl_go_destroy_vi
 func vipl_go_destroy_vi(h C.uintptr_t, taken C.int) C.int {

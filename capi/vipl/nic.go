@@ -16,7 +16,7 @@ import (
 	"viaduct/vi"
 )
 
-// maxNICs is the number of NICs that a process may have open. There must be a limit, because test
+// maxNICs is the number of NICs a process may have open. There must be a limit, because test
 // programs open NICs until one fails. [VIA 8.2]
 const maxNICs = 1024
 

@@ -78,8 +78,8 @@ func vipl_go_notify(h C.uintptr_t, recv C.int, context unsafe.Pointer, f C.vipl_
 	return code(e.v.SendNotify(handler))
 }
 
-// vipl_go_cq_notify is vipl_go_notify for a completion queue; taken is 0 or the VI of an entry that
-// the C half already holds.
+// vipl_go_cq_notify is vipl_go_notify for a completion queue; taken is 0 or the VI of an entry the
+// C half already holds.
 //
 //export vipl_go_cq_notify
 func vipl_go_cq_notify(h C.uintptr_t, context unsafe.Pointer, f C.vipl_cq_notify, taken C.uintptr_t, recv C.int) C.int {

@@ -9,8 +9,7 @@ import (
 
 // A handle names an object to a program. It consists of an index into the table of its kind, the
 // kind, and a generation. The generation ensures that the handle of a removed object does not name
-// its successor. Handles are never pointers, so any value that a program passes can be looked up
-// safely.
+// its successor. Handles are never pointers, so any value a program passes can be looked up safely.
 type handle uintptr
 
 const (

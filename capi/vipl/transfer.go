@@ -123,7 +123,7 @@ func (c *descriptor) read(mem vi.MemHandle) bool {
 	return true
 }
 
-// fill copies the fields that the program has set, with n segments.
+// fill copies the fields the program has set, with n segments.
 func (c *descriptor) fill(cs *controlSegment, n int) {
 	d := &c.d
 	d.Control, d.ImmediateData, d.Length = vi.Control(cs.control), cs.immediate, cs.length

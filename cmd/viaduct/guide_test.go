@@ -12,7 +12,7 @@ import (
 
 var renew = flag.Bool("renew", false, "write the generated parts of docs/guide anew")
 
-// TestGuideURLs: the operator's page has exactly the table of parameters that the parser uses.
+// TestGuideURLs: the operator's page has exactly the table of parameters the parser uses.
 func TestGuideURLs(t *testing.T) {
 	t.Parallel()
 	const file, begin, end = "../../docs/guide/operate.md", "-run TestGuideURLs -renew -->\n", "<!-- /the tables -->"

@@ -156,8 +156,7 @@ func jsonPlaces(t *testing.T) *strings.Replacer {
 		"{rping}", rping[0][strings.LastIndexByte(rping[0], ':')+1:], "{closed}", "127.0.0.1:1")
 }
 
-// leafVerbs returns the verbs that the help lists. Instead of a verb with subcommands, it returns
-// these.
+// leafVerbs returns the verbs the help lists. Instead of a verb with subcommands, it returns these.
 func leafVerbs(t *testing.T) (all []string) {
 	t.Helper()
 	var below func(verb string)

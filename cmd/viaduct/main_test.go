@@ -41,8 +41,8 @@ func TestMain(m *testing.M) {
 	if os.Getenv(asCommand) != "" {
 		os.Exit(verbs.Main())
 	}
-	// Tests that run at the same time share the memory that the rings of this process may take, and
-	// the connections of TestEchoWaves alone take all of the default.
+	// Tests that run at the same time share the memory the rings of this process may take, and the
+	// connections of TestEchoWaves alone take all of the default.
 	shm.SetLimit(4 * shm.DefaultLimit)
 	// These tests mostly wait for processes. With as many tests as processors, these would be idle.
 	flag.Parse()
@@ -182,7 +182,7 @@ type proc struct {
 	done chan struct{}
 }
 
-// start runs a command that listens, and returns the addresses that it prints.
+// start runs a command that listens, and returns the addresses it prints.
 func start(t *testing.T, n int, args ...string) (*proc, []string) {
 	t.Helper()
 	return startWith(t, func(*exec.Cmd) {}, n, args...)

@@ -194,7 +194,7 @@ func TestPsWatchCost(t *testing.T) {
 	}
 }
 
-// cpuOf returns the processor time that a process has used, or 0 if the system does not report it.
+// cpuOf returns the processor time a process has used, or 0 if the system does not report it.
 func cpuOf(t *testing.T, pid int) time.Duration {
 	t.Helper()
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))

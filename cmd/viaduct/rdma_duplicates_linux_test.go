@@ -52,7 +52,7 @@ func rdmaDuplicates(arg string) (err error) {
 	return h.firstProgram()
 }
 
-// use sets the descriptor numbers that the following commands use.
+// use sets the descriptor numbers the following commands use.
 func (h *rdmaAbuser) use(uverbs, cm int, ioctls bool) { h.uverbs, h.cm, h.ioctls = uverbs, cm, ioctls }
 
 func (h *rdmaAbuser) createID() error {

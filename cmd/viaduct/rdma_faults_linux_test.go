@@ -162,7 +162,7 @@ func rdmaSignals() error {
 	return nil
 }
 
-// A signal during the opening of a device leaves no descriptor that the program does not know.
+// A signal during the opening of a device leaves no descriptor the program does not know.
 func TestRDMASignals(t *testing.T) {
 	t.Parallel()
 	good(t, "run", "--rdma", "--", "env", asRDMASignals+"=1", os.Args[0])

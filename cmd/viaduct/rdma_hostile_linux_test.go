@@ -27,8 +27,8 @@ import (
 // asRDMAHostile makes the test binary a program that abuses its RDMA device: "SECONDS PORT".
 const asRDMAHostile = "VIADUCT_TEST_RDMA_HOSTILE"
 
-// Random command streams, and rings that the program overwrites while connections use them, harm
-// neither the supervisor nor another program under it.
+// Random command streams, and rings the program overwrites while connections use them, harm neither
+// the supervisor nor another program under it.
 func TestRDMAHostileProgram(t *testing.T) {
 	t.Parallel()
 	need(t, "rping", "rdmacm-utils")
@@ -131,7 +131,7 @@ type ioctlAttr struct {
 	Data                     uint64
 }
 
-// The offsets in scratch of attributes and of the data that they point at.
+// The offsets in scratch of attributes and of the data they point at.
 const (
 	ioctlAt = 1 << 17
 	inputAt = ioctlAt + 4096
@@ -158,7 +158,7 @@ func (h *rdmaAbuser) ioctl(object, method uint16, attrs ...ioctlAttr) error {
 	return errno
 }
 
-// number returns the value that the last ioctl stored in attribute i.
+// number returns the value the last ioctl stored in attribute i.
 func (h *rdmaAbuser) number(i int) uint32 { return le.Uint32(h.scratch[ioctlAt+24+16*i+8:]) }
 
 // invoke sends a write command by ioctl. The answer is stored at the same place as with write.
@@ -317,7 +317,7 @@ func (h *rdmaAbuser) round() (err error) {
 	}
 	stop.Store(true)
 	wg.Wait()
-	// Close the files that the stream of commands has opened.
+	// Close the files the stream of commands has opened.
 	unix.CloseRange(100, 959, 0)
 	return err
 }

@@ -16,8 +16,8 @@ import (
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 )
 
-// asRDMARights makes the test binary a program that registers memory that it does not have or may
-// not write.
+// asRDMARights makes the test binary a program that registers memory it does not have or may not
+// write.
 const asRDMARights = "VIADUCT_TEST_RDMA_RIGHTS"
 
 // Registered memory has the rights of its mappings. A Write of the peer changes nothing that the

@@ -17,8 +17,8 @@ import (
 	"time"
 )
 
-// "viaduct ps" lists the queue pairs of a RoCE device with the bytes that they have moved, until
-// they are closed. "rdma resource" lists them as well.
+// "viaduct ps" lists the queue pairs of a RoCE device with the bytes they have moved, until they
+// are closed. "rdma resource" lists them as well.
 func TestRXEPs(t *testing.T) {
 	need(t, "ibv_rc_pingpong", "ibverbs-utils")
 	psDir(t)

@@ -26,8 +26,8 @@ var rdmaStreams = flag.Int("streams", 150,
 	"how many streams of RDMA commands at random are sent; 10000 take a minute or two")
 
 // Streams of commands are generated from the tables of package abi: correct ones mixed with wrong
-// lengths, handles, addresses and flags. Only errors that the kernel would return are allowed, and
-// the device must work as before after each stream. The number of a stream is its seed.
+// lengths, handles, addresses and flags. Only errors the kernel would return are allowed, and the
+// device must work as before after each stream. The number of a stream is its seed.
 func TestRDMAStreams(t *testing.T) {
 	t.Parallel()
 	r := good(t, "run", "--rdma", "--", "env",

@@ -41,9 +41,8 @@ func dialFrom(t *testing.T, from, to string) *sdp.Conn {
 	return c.(*sdp.Conn)
 }
 
-// A process may accept a connection unseen, here with a listener that it shares with the program,
-// and would take the peer for a local one. Such a connection must carry no byte in either
-// direction.
+// A process may accept a connection unseen, here with a listener it shares with the program, and
+// would take the peer for a local one. Such a connection must carry no byte in either direction.
 func TestRunUnseen(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -93,8 +92,8 @@ func TestRunUnseen(t *testing.T) {
 	eventually(t, "two refusals", func() bool { return count(s.explained(), "accept", "refused") == 2 })
 }
 
-// A listener that the program inherits is carried too, at the descriptor number that the program
-// expects, and LISTEN_PID names the program.
+// A listener the program inherits is carried too, at the descriptor number the program expects, and
+// LISTEN_PID names the program.
 func TestRunInherited(t *testing.T) {
 	t.Parallel()
 	python := need(t, "python3", "python3-minimal")

@@ -279,7 +279,7 @@ func TestRunHeld(t *testing.T) {
 			s.in.Close()
 			code, es := s.finish()
 			sdp, given := count(es, "connect", "sdp"), count(es, "connect", "refused")
-			// A connection that the program gives up may already be connected.
+			// A connection the program gives up may already be connected.
 			if code != 0 || sdp < all || sdp+given != n+50 {
 				t.Errorf("exit %d; %d opens were carried, %d given up, want %d and %d together\n%s",
 					code, sdp, given, all, n+50, s.stderr())

@@ -199,7 +199,7 @@ func (s *served) sdpPort(port string) (sdpPort string) {
 }
 
 // echoTrue sends 8 random bytes to an acceptC at an SDP port. It checks the echo and the addresses
-// that the program saw.
+// the program saw.
 func echoTrue(port string) error {
 	c, err := sdp.Dial("127.0.0.1:"+port, nil)
 	if err != nil {

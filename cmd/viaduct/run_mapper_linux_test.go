@@ -90,7 +90,7 @@ socket.create_server(("127.0.0.1", int(sys.argv[1]))).accept()
 	s.stop(syscall.SIGTERM)
 }
 
-// A UDP port that another program uses is reported with a remedy.
+// A UDP port another program uses is reported with a remedy.
 func TestRunForeignMapper(t *testing.T) {
 	t.Parallel()
 	python := need(t, "python3", "python3-minimal")

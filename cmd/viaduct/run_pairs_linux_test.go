@@ -60,7 +60,7 @@ func TestRunPairStorm(t *testing.T) {
 	}
 }
 
-// A supervisor that runs out of descriptors leaves connections plain, and requests no pair that it
+// A supervisor that runs out of descriptors leaves connections plain, and requests no pair it
 // cannot give to its program.
 func TestRunPairShort(t *testing.T) {
 	t.Parallel()

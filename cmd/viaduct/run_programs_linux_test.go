@@ -201,8 +201,8 @@ func TestRunIperf(t *testing.T) {
 	}
 }
 
-// With --same-host, programs of one host are connected by socket pairs and see the addresses that
-// TCP would show. If the listener does not run under viaduct, the connection is plain TCP.
+// With --same-host, programs of one host are connected by socket pairs and see the addresses TCP
+// would show. If the listener does not run under viaduct, the connection is plain TCP.
 func TestRunSameHost(t *testing.T) {
 	t.Parallel()
 	redis, cli := need(t, "redis-server", "redis-server"), need(t, "redis-cli", "redis-tools")

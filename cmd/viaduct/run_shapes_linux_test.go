@@ -207,7 +207,7 @@ func TestRunFilter(t *testing.T) {
 	}
 }
 
-// A daemon is carried like any program. The command ends with the process that it has started; the
+// A daemon is carried like any program. The command ends with the process it has started; the
 // supervisor stays until the daemon has ended.
 func TestRunDaemon(t *testing.T) {
 	t.Parallel()

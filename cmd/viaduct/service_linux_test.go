@@ -90,7 +90,7 @@ func tcpSocket(t *testing.T) (*os.File, string) {
 }
 
 // TestSocketActivation: a client that connected before the service started is served on the socket
-// that the service manager opened, over every transport. The manager receives READY, WATCHDOG and
+// the service manager opened, over every transport. The manager receives READY, WATCHDOG and
 // STOPPING.
 func TestSocketActivation(t *testing.T) {
 	t.Parallel()

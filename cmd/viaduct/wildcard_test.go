@@ -57,7 +57,7 @@ func callAt(t *testing.T, listening string, ip netip.Addr) string {
 }
 
 // TestWildcard: a listener at no host, at 0.0.0.0 or at [::] answers at every address of the host,
-// and at the address that it prints.
+// and at the address it prints.
 func TestWildcard(t *testing.T) {
 	t.Parallel()
 	eachWildcard(t, func(t *testing.T, listen string) {

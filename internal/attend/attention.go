@@ -76,8 +76,8 @@ func (a *Attention) Init(src *sock.Socket, r Receiver) {
 // State returns the current state.
 func (a *Attention) State() State { return State(a.state.Load()) }
 
-// move applies event e to the state. It returns the state before, and the action that the caller
-// must perform.
+// move applies event e to the state. It returns the state before, and the action the caller must
+// perform.
 func (a *Attention) move(e Event) (from State, do Action) {
 	for {
 		perturb.Point()

@@ -87,9 +87,8 @@ func (d *attendant) run() {
 	}
 }
 
-// open opens the descriptor that the attendant sleeps at. While the process has no free
-// descriptor, it reads the source every millisecond. It returns false if the stream has ended
-// meanwhile.
+// open opens the descriptor the attendant sleeps at. While the process has no free descriptor, it
+// reads the source every millisecond. It returns false if the stream has ended meanwhile.
 func (d *attendant) open() bool {
 	for a := d.a; !a.src.OpenArrivals(); {
 		time.Sleep(quietTime)
@@ -183,9 +182,9 @@ const (
 	consumerCame
 )
 
-// pollTime is the time that an attendant polls a source before it sleeps there. Sleeping costs
-// both ends a system call and the wake-up of a thread. For a stream, that takes as long as copying
-// hundreds of kilobytes.
+// pollTime is the time an attendant polls a source before it sleeps there. Sleeping costs both ends
+// a system call and the wake-up of a thread. For a stream, that takes as long as copying hundreds
+// of kilobytes.
 const pollTime = 30 * time.Microsecond
 
 // polling is the back-off of polling. A connection on which requests are rare is not polled.

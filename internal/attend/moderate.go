@@ -18,7 +18,7 @@ const (
 	pause = 20 * time.Microsecond
 
 	// streamGap is the largest time between receives that form a stream, and streamRun the number
-	// of receives that a stream needs.
+	// of receives a stream needs.
 	streamGap = 40 * time.Microsecond
 	streamRun = 4
 

@@ -17,7 +17,7 @@ func Nap(d time.Duration) {
 	nap(d)
 }
 
-// nap sleeps for d, plus the time that the system adds.
+// nap sleeps for d, plus the time the system adds.
 func nap(d time.Duration) {
 	t := unix.NsecToTimespec(int64(d))
 	_ = unix.Nanosleep(&t, nil)

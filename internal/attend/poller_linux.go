@@ -61,7 +61,7 @@ const (
 	// maxReports is the largest number of reports read from the kernel at a time.
 	maxReports = 64
 
-	// overdue is the time that the goroutine of a poller may spend on one connection before another
+	// overdue is the time the goroutine of a poller may spend on one connection before another
 	// goroutine takes over the other connections. The methods of a protocol must not block, but a
 	// callback of its consumer may.
 	overdue = 20 * time.Millisecond
@@ -73,7 +73,7 @@ const (
 	crowd      = 64 << 10
 	gatherTime = 100 * time.Microsecond
 
-	// emptyTime is the time that an empty poller stays open.
+	// emptyTime is the time an empty poller stays open.
 	emptyTime = 50 * time.Millisecond
 
 	// A connection is busy if closeRun consecutive arrivals were less than closeGap apart.

@@ -20,7 +20,7 @@ import (
 // had a Sleeper does so now and then.
 //
 // No wake-up is lost. A Sleeper is asleep from TakeSleeper or Again until Sleep returns. Wake has
-// no effect unless the Sleeper is asleep; then it fires a timer that Sleep waits for besides the
+// no effect unless the Sleeper is asleep; then it fires a timer Sleep waits for besides the
 // sockets. The goroutine checks its condition between Again and Sleep: an event before that check
 // is found by it, and a later event finds the Sleeper asleep. The timer was set before, and only
 // Wake sets it until the sleep is over, so it stays fired until Sleep has seen it. Sockets are

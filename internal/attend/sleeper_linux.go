@@ -6,9 +6,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// files are the descriptors that a Sleeper waits for: a timer, which it keeps, and sockets. The
-// timer continues from one sleep to the next, because setting it costs more than all the rest of a
-// short sleep.
+// files are the descriptors a Sleeper waits for: a timer, which it keeps, and sockets. The timer
+// continues from one sleep to the next, because setting it costs more than all the rest of a short
+// sleep.
 type files struct {
 	opened bool
 	n      int

@@ -57,8 +57,8 @@ type Condition interface {
 }
 
 const (
-	// SpinTime is the time that a consumer polls without result before it sleeps. Waking a
-	// goroutine whose processor is idle takes about as long.
+	// SpinTime is the time a consumer polls without result before it sleeps. Waking a goroutine
+	// whose processor is idle takes about as long.
 	SpinTime = 30 * time.Microsecond
 
 	// NearSpinTime replaces SpinTime if all peers are on this host and this process waits for

@@ -11,7 +11,7 @@ import (
 // have done such work wait for a moment for the next connection.
 
 const (
-	// idleTime is the time that a worker waits for work, at most twice as long.
+	// idleTime is the time a worker waits for work, at most twice as long.
 	idleTime = 50 * time.Millisecond
 
 	// maxIdle is the largest number of waiting workers.

@@ -57,7 +57,7 @@ func New(addr, a, b netip.Addr, f Faults) (*Wire, error) {
 	return w, nil
 }
 
-// Addr returns the address that each end takes for its peer.
+// Addr returns the address each end takes for its peer.
 func (w *Wire) Addr() netip.Addr { return w.addr.Addr() }
 
 // Block makes the wire lose all packets, or pass them again.

@@ -66,7 +66,7 @@ func (r *Remote) pump(now Time) {
 	}
 }
 
-// take removes and returns the unacknowledged frame that the answer f names, or returns nil.
+// take removes and returns the unacknowledged frame the answer f names, or returns nil.
 func (r *Remote) take(f *Frame) *class2Frame {
 	for i, c := range r.out {
 		h := &c.f.Header

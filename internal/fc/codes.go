@@ -162,8 +162,8 @@ const (
 	DFCtlDev64   = 0x03
 )
 
-// OptionalLen returns the number of bytes of optional headers that DF_CTL announces. It does not
-// count the ESP header, because no port here negotiates it. [FCFS-2.1-5]
+// OptionalLen returns the number of bytes of optional headers DF_CTL announces. It does not count
+// the ESP header, because no port here negotiates it. [FCFS-2.1-5]
 func OptionalLen(dfctl uint8) int {
 	n := 0
 	if dfctl&DFCtlNetwork != 0 {

@@ -41,7 +41,7 @@ type LinkInfo struct {
 	Verified bool  // the link was only reset, so no address can have changed
 }
 
-// A Topology is the kind of network that an NPort found at its link.
+// A Topology is the kind of network an NPort found at its link.
 type Topology uint8
 
 // These are the topologies. [FCVI 7.7]
@@ -108,7 +108,7 @@ type Upper interface {
 	// Acked is called for each ACK_1 to a class 2 frame f that this port has sent. f is valid
 	// during the call.
 	Acked(now Time, r *Remote, f *Frame)
-	// Failed is called if f, a class 2 frame that this port has sent, was rejected, or was not
+	// Failed is called if f, a class 2 frame this port has sent, was rejected, or was not
 	// acknowledged after all retransmissions.
 	Failed(now Time, r *Remote, f *Frame, reason uint8)
 	// Abort handles an ABTS for an exchange of the FC-4. It returns false if the exchange is
@@ -224,7 +224,7 @@ func (p *NPort) Register(t Type, u Upper) { p.upper[t] = u }
 // State returns the state of the port.
 func (p *NPort) State() PortState { return p.state }
 
-// Topology returns the kind of network that the port is attached to.
+// Topology returns the kind of network the port is attached to.
 func (p *NPort) Topology() Topology { return p.topo }
 
 // ID returns the port's address, or 0 if it has none.

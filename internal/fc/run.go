@@ -68,5 +68,5 @@ func (p *NPort) SendRun(now Time, r *Remote, class Class, first bool, f *Frame, 
 	return true
 }
 
-// Taken counts a frame that a [Taker] has handled.
+// Taken counts a frame a [Taker] has handled.
 func (p *NPort) Taken() { p.stats.RecvFrames++ }

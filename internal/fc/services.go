@@ -183,7 +183,7 @@ func (p *NPort) receiveDISC(now Time, f *Frame, cmd ELSCmd) {
 	}
 }
 
-// receiveRSCN verifies every login that the state change may concern. [FCVI 7.7.5]
+// receiveRSCN verifies every login the state change may concern. [FCVI 7.7.5]
 func (p *NPort) receiveRSCN(now Time, f *Frame) {
 	if f.SID != AddrFabricController {
 		p.stats.Malformed++

@@ -2,9 +2,8 @@ package fc
 
 import "time"
 
-// A Time is a point in a machine's time: the duration since an epoch that its driver chose.
-// Machines compare times and add to them, but never read a clock. So the same code runs in virtual
-// time.
+// A Time is a point in a machine's time: the duration since an epoch its driver chose. Machines
+// compare times and add to them, but never read a clock. So the same code runs in virtual time.
 type Time = time.Duration
 
 // Never is later than every event.

@@ -62,7 +62,7 @@ func TestFiguresChanged(t *testing.T) {
 // pages are those whose text may have no figure of its own.
 var pages = []string{"README.md", "docs/ci.md", "docs/compare.md"}
 
-// compared are all files that a comparison reads.
+// compared are all files a comparison reads.
 func compared(t *testing.T) []string {
 	t.Helper()
 	drawn, err := filepath.Glob(filepath.Join(root, pictureFiles, "*"))

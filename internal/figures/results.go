@@ -18,7 +18,7 @@ const (
 	pictureFiles = "docs/performance"
 )
 
-// Results are all figures that the documents show.
+// Results are all figures the documents show.
 type Results struct {
 	Peers    Table   `json:"peers"`    // made by bench/peers.sh
 	Run      Table   `json:"run"`      // made by bench/run.sh

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// A Table is a table of a document. Its head and rows have cells that a bar separates, as in the
+// A Table is a table of a document. Its head and rows have cells a bar separates, as in the
 // document.
 type Table struct {
 	About []string `json:"about"` // lines above it

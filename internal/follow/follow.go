@@ -1,4 +1,4 @@
-// Package follow notices changes of a file, for configuration files that an operator edits while a
+// Package follow notices changes of a file, for configuration files an operator edits while a
 // program runs.
 package follow
 

@@ -12,7 +12,7 @@ const (
 	// send buffer is cheaper than one more vector entry.
 	CopyLimit = 1024
 
-	// MaxHeader is the largest number of bytes that Header returns: a short frame.
+	// MaxHeader is the largest number of bytes Header returns: a short frame.
 	MaxHeader = CopyLimit + 64
 
 	// slabSize holds the headers, trailers and short payloads of one batch.
@@ -29,12 +29,12 @@ const (
 	// them at once: one call writes 1 MiB of payload with its headers.
 	aheadBytes = 1100 << 10
 
-	// frameSlack is the free space in the slab that Full requires for another frame: a frame's
-	// headers, a short payload and a trailer.
+	// frameSlack is the free space in the slab Full requires for another frame: a frame's headers,
+	// a short payload and a trailer.
 	frameSlack = MaxHeader + 512 + trailerSlack
 
-	// trailerSlack is the number of bytes of the slab that no payload may use, so that a frame of
-	// many short pieces has room for its trailer.
+	// trailerSlack is the number of bytes of the slab no payload may use, so that a frame of many
+	// short pieces has room for its trailer.
 	trailerSlack = 64
 )
 
@@ -130,8 +130,8 @@ func (b *Batch) Pin(ref regmem.Ref) {
 	b.last = ref
 }
 
-// Pinned returns the pin that the batch took last, if it pins r and the memory of r cannot fault.
-// Pieces from [regmem.Ref.Access] on that pin may be given to Data without another pin.
+// Pinned returns the pin the batch took last, if it pins r and the memory of r cannot fault. Pieces
+// from [regmem.Ref.Access] on that pin may be given to Data without another pin.
 func (b *Batch) Pinned(r *regmem.Region) (ref regmem.Ref, ok bool) {
 	return b.last, regmem.RegionOf(b.last) == r && r != nil && !b.last.Guarded()
 }
@@ -175,8 +175,7 @@ func (b *Batch) release() {
 	b.last = regmem.Ref{}
 }
 
-// detach makes the bytes that a socket holds, but has not counted as written, independent of the
-// batch.
+// detach makes the bytes a socket holds, but has not counted as written, independent of the batch.
 func (b *Batch) detach() {
 	if b.to != nil && b.bytes > 0 {
 		b.to.Detach()

@@ -12,9 +12,9 @@ import (
 	"viaduct/internal/sock"
 )
 
-// A Protocol builds the frames that a Conn sends and consumes the frames that it receives. Methods
-// of one role are never called concurrently with each other; the two roles run independently. No
-// method may block or call Close.
+// A Protocol builds the frames a Conn sends and consumes the frames it receives. Methods of one
+// role are never called concurrently with each other; the two roles run independently. No method
+// may block or call Close.
 type Protocol interface {
 	// Fill appends frames to b until [Batch.Full] or until the queue is empty. In both cases the
 	// Conn calls Fill again when necessary: for the next batch, or after the next Kick. If Fill
@@ -28,9 +28,9 @@ type Protocol interface {
 	// Receive consumes the complete frames at the front of p and returns their length, n. If
 	// mayPlan is set, which only happens for a [Planner], Receive may also begin a long frame that
 	// is only partly in p: it copies the payload that has arrived to its place and returns the
-	// number of payload bytes missing. These are then read directly to the places that Plan
-	// returns. p is reused after the call. ErrEnough leaves the rest of p for the next Receive. Any
-	// other error ends the connection. [receive role]
+	// number of payload bytes missing. These are then read directly to the places Plan returns. p
+	// is reused after the call. ErrEnough leaves the rest of p for the next Receive. Any other
+	// error ends the connection. [receive role]
 	Receive(p []byte, mayPlan bool) (n, missing int, err error)
 
 	// Drained reports that every arrived byte was handled. This is the moment to send
@@ -58,8 +58,8 @@ type Planner interface {
 	// than were predicted. The protocol consumes predicted frames in order, as Receive would. It
 	// stops at the first frame that does not match, or that has not arrived with its header and at
 	// least one byte. It may move payload, but never onto a later prediction. taken is the number
-	// of the after bytes that it consumed; Receive gets the rest. missing is the number of payload
-	// bytes missing of the last frame. [receive role]
+	// of the after bytes it consumed; Receive gets the rest. missing is the number of payload bytes
+	// missing of the last frame. [receive role]
 	Landed(p *Plan, frame, after int) (taken, missing int, err error)
 }
 
@@ -75,8 +75,7 @@ type SendFailer interface {
 // in another goroutine than Kick.
 type Deliverer interface {
 	// Deliver is called without a role, by one or several goroutines at a time. It reports whether
-	// the Conn should keep the bytes that ErrEnough left for a consumer that is about to poll.
-	// [no role]
+	// the Conn should keep the bytes ErrEnough left for a consumer that is about to poll. [no role]
 	Deliver() (keep bool)
 }
 
@@ -125,8 +124,8 @@ func New(nc net.Conn, p Protocol, o Options) *Conn {
 // memory is unmapped, the connection ends with the error syscall.EFAULT.
 func (c *Conn) InPlace() bool { return c.sock.Load() != nil }
 
-// Start begins to receive. Until then Poll does nothing. early has the bytes that the caller has
-// already read from the stream. A goroutine of the Conn handles them first; Start copies them.
+// Start begins to receive. Until then Poll does nothing. early has the bytes the caller has already
+// read from the stream. A goroutine of the Conn handles them first; Start copies them.
 func (c *Conn) Start(early []byte) { c.start(early, false) }
 
 // StartPolled is Start for a caller that will poll first and call Unpoll later. Until Unpoll no

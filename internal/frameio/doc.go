@@ -17,9 +17,9 @@
 // the Attention and keeps the bytes.
 //
 // Before each read that may belong to a long frame, the protocol returns a [Plan]: the place for
-// the rest of the current frame, and the frames that it predicts next. One read then puts many
-// frames in place, because the kernel scatters headers and payloads. This costs both ends less than
-// one read per frame. The bytes of a wrong prediction are copied to staging.
+// the rest of the current frame, and the frames it predicts next. One read then puts many frames in
+// place, because the kernel scatters headers and payloads. This costs both ends less than one read
+// per frame. The bytes of a wrong prediction are copied to staging.
 //
 // On Linux, a connection whose socket can be taken uses the fast path (recvmsg and sendmsg on the
 // socket). Any other net.Conn (TLS, captures, pipes, other systems) uses the portable path: one

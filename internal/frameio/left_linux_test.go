@@ -14,7 +14,7 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// TestLeft checks what happens to bytes that a protocol leaves when no arrival follows. Usually the
+// TestLeft checks what happens to bytes a protocol leaves when no arrival follows. Usually the
 // goroutine that read them receives them at once. If they are kept for a consumer, the consumer
 // receives them when it polls; if it does not poll, another goroutine receives them soon.
 func TestLeft(t *testing.T) {

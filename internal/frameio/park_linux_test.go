@@ -117,8 +117,8 @@ func TestParkedAndLeft(t *testing.T) {
 	}
 }
 
-// TestParkedPins checks that a region that a parked role has pinned can be deregistered at once,
-// and that a connection that was closed with a parked role holds no pins.
+// TestParkedPins checks that a region a parked role has pinned can be deregistered at once, and
+// that a connection that was closed with a parked role holds no pins.
 func TestParkedPins(t *testing.T) {
 	for _, closes := range []bool{false, true} {
 		t.Run(fmt.Sprintf("closes=%t", closes), func(t *testing.T) {

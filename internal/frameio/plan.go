@@ -10,8 +10,8 @@ import (
 )
 
 // A Plan has the places for the bytes of the next read: places for the missing bytes of the current
-// frame, and the frames that the protocol predicts after it. So one read puts many long frames in
-// place. Fewer reads also make sender and receiver compete less for the socket.
+// frame, and the frames the protocol predicts after it. So one read puts many long frames in place.
+// Fewer reads also make sender and receiver compete less for the socket.
 type Plan struct {
 	// Frame is the places of the missing bytes of the current frame, in order. It may end before
 	// the last missing byte.
@@ -29,7 +29,7 @@ type Plan struct {
 	heads [maxPredictions][maxHeader]byte
 }
 
-// A Prediction is a frame that the protocol has not begun to consume.
+// A Prediction is a frame the protocol has not begun to consume.
 type Prediction struct {
 	Header []byte // the bytes between the previous payload and this one, filled by the read
 	// The predicted place of the payload, as long as the payload; other bytes may overwrite it.
@@ -97,7 +97,7 @@ func (r *receiver) mayPredict() int {
 // LooksAhead reports whether LookAhead can work on this system, as far as is known.
 func LooksAhead() bool { return sock.PeeksAhead() }
 
-// Ahead returns the number of arrived bytes that LookAhead can read.
+// Ahead returns the number of arrived bytes LookAhead can read.
 func (c *Conn) Ahead() int {
 	if !sock.PeeksAhead() {
 		return 0
@@ -131,7 +131,7 @@ func (c *Conn) plan(most int) (*Plan, error) {
 
 // readPlan makes one read call that fills the places of the current frame, then the predicted
 // frames, then staging. Bytes of a wrong prediction are staged as if nothing had been predicted. n
-// is the number of bytes read. room is the number of bytes that the call could have read.
+// is the number of bytes read. room is the number of bytes the call could have read.
 func (c *Conn) readPlan(from *sock.Socket, p *Plan) (n, room int, err error) {
 	r := &c.rx
 	iov := p.Frame
@@ -236,7 +236,7 @@ func (r *receiver) trusted() {
 	r.ahead.atOnce = min(max(2*r.ahead.atOnce, 2*minPredictions), maxPredictions)
 }
 
-// stageRest stages the bytes that the protocol did not consume: n bytes were read into iov, and the
+// stageRest stages the bytes the protocol did not consume: n bytes were read into iov, and the
 // protocol consumed the first taken. The last piece of iov is staging itself. Bytes for which
 // staging has no room are kept in early.
 func (r *receiver) stageRest(iov [][]byte, taken, n int) {

@@ -266,7 +266,7 @@ func (r *receiver) refill() int {
 }
 
 // read makes one read call, into planned places first and staging after them. It returns the number
-// of bytes read, and the number of bytes that the call could have read.
+// of bytes read, and the number of bytes the call could have read.
 func (c *Conn) read() (n, room int, err error) {
 	r := &c.rx
 	if n := r.refill(); n > 0 {

@@ -100,7 +100,7 @@ func TestEveryCut(t *testing.T) {
 	defer peer.Close()
 	p := newFramed(nc, Options{})
 	p.c.Start(nil)
-	// taken returns the number of bytes that the receiver has, wherever they are.
+	// taken returns the number of bytes the receiver has, wherever they are.
 	var whole int // bytes of complete frames; guarded by the receive role
 	taken := func() int {
 		p.c.Poll()

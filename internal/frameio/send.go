@@ -24,8 +24,8 @@ const (
 	dead         // the connection has ended; nobody takes the role any more
 )
 
-// turns is the number of batches that a caller of Kick sends before a goroutine takes over, so that
-// a caller is not kept busy with the frames of others.
+// turns is the number of batches a caller of Kick sends before a goroutine takes over, so that a
+// caller is not kept busy with the frames of others.
 const turns = 8
 
 // A sender is the sending half of a Conn.
@@ -37,8 +37,8 @@ type sender struct {
 
 	// The holder of the role owns the following fields. mu is held while the batch is filled. It is
 	// also held from the write of the batch until Sent has been called, so that Quiesce never finds
-	// a frame that the kernel has taken and the protocol does not know of. mu is free while the
-	// holder waits for the socket, so that Relinquish and Quiesce can access the batch.
+	// a frame the kernel has taken and the protocol does not know of. mu is free while the holder
+	// waits for the socket, so that Relinquish and Quiesce can access the batch.
 	mu       perturb.Mutex
 	batch    *Batch
 	reserved int                // number of bytes of the ring that Frame has returned
@@ -155,11 +155,11 @@ func (c *Conn) sendLater(err error) {
 }
 
 // SendNow sends one frame past the queue, if the send role is free, and reports whether it did. It
-// calls fill, instead of the protocol's Fill, to build the frame in memory that Frame returns.
-// SendNow returns false, and sends nothing, if the role is taken or fill returned false. fill runs
-// in the send role, at most once, and obeys the rules for methods of a Protocol. Sent is called,
-// before SendNow returns or later, when the kernel or the peer has the whole frame. SendNow does
-// not wait for the peer. It is for a short message when nothing else is queued.
+// calls fill, instead of the protocol's Fill, to build the frame in memory Frame returns. SendNow
+// returns false, and sends nothing, if the role is taken or fill returned false. fill runs in the
+// send role, at most once, and obeys the rules for methods of a Protocol. Sent is called, before
+// SendNow returns or later, when the kernel or the peer has the whole frame. SendNow does not wait
+// for the peer. It is for a short message when nothing else is queued.
 func (c *Conn) SendNow(fill func() bool) bool {
 	t := &c.tx
 	perturb.Point()
@@ -176,8 +176,8 @@ func (c *Conn) SendNow(fill func() bool) bool {
 }
 
 // Frame returns n bytes for the frame of a SendNow; n is from 1 to MaxHeader. They are in the ring
-// that the peer reads, if there is one with room for them, and otherwise in a batch. Their contents
-// are undefined and may change, because the peer can write to the ring. Only the fill function of a
+// the peer reads, if there is one with room for them, and otherwise in a batch. Their contents are
+// undefined and may change, because the peer can write to the ring. Only the fill function of a
 // SendNow may call Frame, and only once.
 func (c *Conn) Frame(n int) []byte {
 	t := &c.tx
@@ -384,9 +384,9 @@ func (c *Conn) sendFailed(err error) {
 	t.die()
 }
 
-// lastWords is the time that the receiver continues after a failed write, because the peer may
-// have sent its reason before it closed. A portable stream may need this time to deliver. The limit
-// is for a peer that sends without end.
+// lastWords is the time the receiver continues after a failed write, because the peer may have sent
+// its reason before it closed. A portable stream may need this time to deliver. The limit is for a
+// peer that sends without end.
 const lastWords = 250 * time.Millisecond
 
 func (c *Conn) hearOut() {

@@ -200,8 +200,8 @@ func TestQuiesceWaits(t *testing.T) {
 	})
 }
 
-// TestQuiesceWaitsForSent checks that Sent was called, when Quiesce returns, for every frame that
-// the kernel has taken. The peer may end the connection as soon as it has such a frame.
+// TestQuiesceWaitsForSent checks that Sent was called, when Quiesce returns, for every frame the
+// kernel has taken. The peer may end the connection as soon as it has such a frame.
 func TestQuiesceWaitsForSent(t *testing.T) {
 	everyKind(t, func(t *testing.T, k kind) {
 		a, b := k.connect(t)
@@ -258,8 +258,8 @@ func TestSendFails(t *testing.T) {
 	})
 }
 
-// TestLastWords checks that frames that the peer sent before the connection broke are received
-// before the failure is reported, whatever delays the receiver.
+// TestLastWords checks that frames the peer sent before the connection broke are received before
+// the failure is reported, whatever delays the receiver.
 func TestLastWords(t *testing.T) {
 	everyKind(t, func(t *testing.T, k kind) {
 		x, peer := k.pair(t)
@@ -581,7 +581,7 @@ func TestPinned(t *testing.T) {
 }
 
 // TestEmptyRounds checks that a caller of Kick that finds the queue empty repeatedly, because
-// others kick meanwhile, still sends a frame that it finally finds.
+// others kick meanwhile, still sends a frame it finally finds.
 func TestEmptyRounds(t *testing.T) {
 	everyKind(t, func(t *testing.T, k kind) {
 		a, b := k.connect(t)

@@ -61,7 +61,7 @@ func TestSendNow(t *testing.T) {
 	})
 }
 
-// TestSendNowFull checks that a frame that the socket has no room for is sent once there is room.
+// TestSendNowFull checks that a frame the socket has no room for is sent once there is room.
 func TestSendNowFull(t *testing.T) {
 	everyKind(t, func(t *testing.T, k kind) {
 		a, b := k.connect(t)

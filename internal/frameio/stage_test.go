@@ -2,7 +2,7 @@ package frameio
 
 import "testing"
 
-// scripted is a protocol that consumes every byte and returns the missing count that the test sets.
+// scripted is a protocol that consumes every byte and returns the missing count the test sets.
 type scripted struct {
 	Protocol
 	direct int

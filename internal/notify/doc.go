@@ -26,8 +26,8 @@
 // interrupt a held call like a native one.
 //
 // The numbers and pointers of a call belong to the program, and another of its threads may change
-// the memory that they point to at any time. Read it once, check Valid, and use the copy. After
-// Continue the kernel reads it again.
+// the memory they point to at any time. Read it once, check Valid, and use the copy. After Continue
+// the kernel reads it again.
 //
 // # Death
 //

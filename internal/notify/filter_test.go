@@ -51,7 +51,7 @@ func execute(t interface{ Fatalf(string, ...any) }, p []Insn, arch, nr uint32, a
 	return 0
 }
 
-// decide evaluates the rules directly, without a filter. It returns the action that the filter must
+// decide evaluates the rules directly, without a filter. It returns the action the filter must
 // return.
 func decide(rules []Rule, compat bool, nr uint32, args [6]uint64) Action {
 next:

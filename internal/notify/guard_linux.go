@@ -29,8 +29,8 @@ func Guard(l *Listener) error {
 // Wake interrupts descendants of this process that wait in a call which the dead receiver had
 // received. The kernel then restarts the call and reports it again. This process should be an
 // ancestor of the program, or have become one by PR_SET_CHILD_SUBREAPER. No other goroutine may
-// wait for children of this process before Wake returns, because it would consume the events that
-// Wake waits for.
+// wait for children of this process before Wake returns, because it would consume the events Wake
+// waits for.
 func Wake() {
 	// Linux accepts trace requests only from the thread that attached.
 	runtime.LockOSThread()

@@ -205,7 +205,7 @@ func (c *Call) Valid() bool {
 	return err == nil
 }
 
-// Continue lets the kernel execute the call, with the arguments that it has at that moment.
+// Continue lets the kernel execute the call, with the arguments it has at that moment.
 func (c *Call) Continue() error {
 	return c.send(response{id: c.ID, flags: unix.SECCOMP_USER_NOTIF_FLAG_CONTINUE})
 }
@@ -273,8 +273,8 @@ func (c *Call) ReadMem(addr uint64, b []byte) (n int, err error) {
 
 // WriteMem writes b to the program's memory at addr, if the call is still valid. A signal in the
 // microsecond between that check and the write is not detected; the write then happens while the
-// program already continues. Therefore write as late as possible, and write the data that a
-// restarted call would write again.
+// program already continues. Therefore write as late as possible, and write the data a restarted
+// call would write again.
 func (c *Call) WriteMem(addr uint64, b []byte) (n int, err error) {
 	if !c.Valid() {
 		return 0, ErrGone

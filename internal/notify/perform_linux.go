@@ -62,7 +62,7 @@ func (t *traced) wait() (sig unix.Signal, event bool, err error) {
 	}
 }
 
-// inCall is the bit that PTRACE_O_TRACESYSGOOD adds to the signal of a stop at a call.
+// inCall is the bit PTRACE_O_TRACESYSGOOD adds to the signal of a stop at a call.
 const inCall = 0x80
 
 func (t *traced) detach(sig unix.Signal) {

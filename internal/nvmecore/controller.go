@@ -113,7 +113,7 @@ func (c *controller) admin(q *Queue, s *nvmewire.SQE) Step {
 	return answer(nvmewire.InvalidOpcode) // [NVME-ADM-2]
 }
 
-// toHost limits the data of step to the room that the host's descriptor has. [NVME-SGL-6]
+// toHost limits the data of step to the room the host's descriptor has. [NVME-SGL-6]
 func (c *controller) toHost(s *nvmewire.SQE, step Step) Step {
 	switch {
 	case step.Status != nvmewire.OK || len(step.Data) == 0:

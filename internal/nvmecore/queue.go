@@ -21,7 +21,7 @@ type Queue struct {
 	ending  bool
 }
 
-// An Address is the address of the target that the host used.
+// An Address is the address of the target the host used.
 type Address struct {
 	IPv6          bool
 	Host, Service string
@@ -68,7 +68,7 @@ func (q *Queue) Describe() (controller uint16, host string) {
 	return q.ctrl.id, q.ctrl.hostNQN
 }
 
-// A Kind is the kind of work that a command needs.
+// A Kind is the kind of work a command needs.
 type Kind uint8
 
 // The kinds.

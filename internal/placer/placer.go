@@ -48,8 +48,8 @@ func (x *Placer) Missing() int {
 }
 
 // Receive handles the frames at the front of p, as [frameio.Protocol] requires: it returns the
-// number of bytes that it consumed, and the payload bytes that the last frame still lacks. It
-// releases all pins before it returns.
+// number of bytes it consumed, and the payload bytes the last frame still lacks. It releases all
+// pins before it returns.
 func (x *Placer) Receive(p []byte, mayPlan bool) (n, missing int, err error) {
 	w := x.Wire
 	for n < len(p) && err == nil {
@@ -100,8 +100,8 @@ func (x *Placer) end(trailer []byte) error {
 	return x.Wire.End(trailer)
 }
 
-// Place copies p, the next payload bytes of the current frame, to the memory that the Wire names
-// for them.
+// Place copies p, the next payload bytes of the current frame, to the memory the Wire names for
+// them.
 func (x *Placer) Place(p []byte) {
 	if at := x.f.At; at != nil {
 		if at = at[x.f.placed:]; x.f.Watched {
@@ -152,7 +152,7 @@ func (x *Placer) Hold(ref regmem.Ref) bool {
 	return true
 }
 
-// Held returns the pin that Hold keeps; its zero value holds none.
+// Held returns the pin Hold keeps; its zero value holds none.
 func (x *Placer) Held() regmem.Ref { return x.held }
 
 // LetGo releases the held pin, if there is one.
@@ -212,9 +212,9 @@ func (x *Placer) planRest(p *frameio.Plan) bool {
 	return true
 }
 
-// Landed handles the bytes that a read placed by the last Plan, as [frameio.Protocol] requires:
-// frame bytes of the current frame, then after bytes from the first predicted header on. It returns
-// how many of the latter it consumed. It releases all pins before it returns.
+// Landed handles the bytes a read placed by the last Plan, as [frameio.Protocol] requires: frame
+// bytes of the current frame, then after bytes from the first predicted header on. It returns how
+// many of the latter it consumed. It releases all pins before it returns.
 func (x *Placer) Landed(p *frameio.Plan, frame, after int) (taken, missing int, err error) {
 	if x.Missing() > 0 {
 		x.long.unpin()

@@ -158,7 +158,7 @@ func sum(p []byte) (s uint32) {
 	return s
 }
 
-// appendFrame appends a frame of size random bytes to stream. It appends to want the bytes that the
+// appendFrame appends a frame of size random bytes to stream. It appends to want the bytes the
 // frame leaves in memory.
 func appendFrame(stream, want []byte, kind byte, size int, rnd *rand.Rand) (s, w []byte) {
 	if kind == watched {

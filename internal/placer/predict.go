@@ -15,7 +15,7 @@ type Predictions struct {
 	extent
 }
 
-// An extent is the number of stream bytes that the predicted frames take.
+// An extent is the number of stream bytes the predicted frames take.
 type extent struct {
 	gap  int // number of trailer bytes of the previous frame, after its payload
 	size int

@@ -48,8 +48,8 @@ type Frame struct {
 }
 
 // Begin begins a frame with size bytes of payload to place. After the payload follow trailer bytes
-// that End needs and that have not arrived. at is the memory of the whole payload if the Wire knows
-// it already and the held pin covers it; otherwise at is nil.
+// End needs and that have not arrived. at is the memory of the whole payload if the Wire knows it
+// already and the held pin covers it; otherwise at is nil.
 func (f *Frame) Begin(size, trailer int, at []byte) {
 	f.Size, f.Trailer, f.At, f.Watched, f.placed = size, trailer, at, false, 0
 }

@@ -124,7 +124,7 @@ func (c *Completions[E]) PollN(buf []E) int {
 
 // Wait removes and returns the first entry. It waits until there is one, or until ctx ends or the
 // queue is closed; the error is then ErrClosed or the error of ctx. A present entry wins over a
-// cancelled context. p, which may be nil, is the connection that Wait polls for progress.
+// cancelled context. p, which may be nil, is the connection Wait polls for progress.
 func (c *Completions[E]) Wait(ctx context.Context, p attend.Progress) (e E, err error) {
 	c.mu.Lock()
 	if err := attend.Until(ctx, &c.mu, &c.waiters, (*completionSource[E])(c), p); err != nil {

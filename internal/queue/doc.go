@@ -1,6 +1,6 @@
-// Package queue has the two queues that every engine needs: the work queue, whose requests complete
-// strictly in posting order, and the completion queue that many work queues report to. It knows
-// no protocol: the types of requests and completions are type parameters.
+// Package queue has the two queues every engine needs: the work queue, whose requests complete
+// strictly in posting order, and the completion queue that many work queues report to. It knows no
+// protocol: the types of requests and completions are type parameters.
 //
 // All methods are safe for concurrent use, except those of Ring and where a method says otherwise.
 // Each queue has one mutex, held for a few instructions. Batch operations lock it once for a burst

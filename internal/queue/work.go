@@ -339,8 +339,7 @@ func (w *Work[T]) reapLocked() (v T, h Head) {
 
 // Wait waits until the first request is done, and then reaps it. If the queue is or becomes empty,
 // it returns Empty. If ctx ends, it returns NotDone and the error of ctx. A request that is done
-// wins over a cancelled context. p, which may be nil, is the connection that Wait polls for
-// progress.
+// wins over a cancelled context. p, which may be nil, is the connection Wait polls for progress.
 func (w *Work[T]) Wait(ctx context.Context, p attend.Progress) (v T, h Head, err error) {
 	w.mu.Lock()
 	if err := attend.Until(ctx, &w.mu, &w.waiters, (*workSource[T])(w), p); err != nil {

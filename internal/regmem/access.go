@@ -53,8 +53,8 @@ func (g *Registry) Access(handle uint32, addr, length uint64, d *Domain, owner a
 	return r.Access(addr, length, d, owner, need)
 }
 
-// Access is [Registry.Access] for a region that the caller has looked up already. It returns
-// NoRegion if the region was deregistered.
+// Access is [Registry.Access] for a region the caller has looked up already. It returns NoRegion if
+// the region was deregistered.
 func (r *Region) Access(addr, length uint64, d *Domain, owner any, need Rights) (Ref, Outcome) {
 	off, out := r.check(addr, length, d, owner, need)
 	if out != OK {

@@ -20,8 +20,8 @@ func register(t testing.TB, g *Registry, n int, o Options) *Region {
 	return r
 }
 
-// The checks come in the order of the outcomes, so that a peer learns nothing about a region that
-// it may not use. [VIA-1.4-7] [VIA-1.5-2]
+// The checks come in the order of the outcomes, so that a peer learns nothing about a region it may
+// not use. [VIA-1.4-7] [VIA-1.5-2]
 func TestOutcomeOrder(t *testing.T) {
 	g := New(Limits{})
 	d, other := NewDomain(), NewDomain()

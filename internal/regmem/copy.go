@@ -24,10 +24,10 @@ func Copy(dst, src []byte, guarded bool) error {
 	return Guard(func() { copy(dst[:len(src)], src) })
 }
 
-// CopyLast is Copy for memory that a program polls instead of waiting for a completion. The last
-// bytes of dst become visible after all others. If the end of dst is a multiple of 8 or 4, these
-// are the last 8 or 4 bytes, in a single store. Otherwise they are the bytes after the last
-// multiple of 4, stored one by one. [VIA-4.2-5]
+// CopyLast is Copy for memory a program polls instead of waiting for a completion. The last bytes
+// of dst become visible after all others. If the end of dst is a multiple of 8 or 4, these are the
+// last 8 or 4 bytes, in a single store. Otherwise they are the bytes after the last multiple of 4,
+// stored one by one. [VIA-4.2-5]
 func CopyLast(dst, src []byte, guarded bool) error {
 	if guarded {
 		return Guard(func() { copyLast(dst[:len(src)], src) })

@@ -15,7 +15,7 @@ const (
 	RemoteWrite                     // target of a peer's RDMA Write
 	RemoteAtomic                    // target of a peer's atomic operation
 
-	// Local is the set of rights that the owner of every region has.
+	// Local is the set of rights the owner of every region has.
 	Local = LocalRead | LocalWrite
 )
 
@@ -159,7 +159,7 @@ func (ref Ref) Unpinned() Ref { return Ref{p: ref.p, n: ref.n} }
 // Len returns the number of bytes of the range.
 func (ref Ref) Len() int { return ref.n }
 
-// Guarded reports whether accessing B may fault, because the memory is a mapped file that another
+// Guarded reports whether accessing B may fault, because the memory is a mapped file another
 // process can truncate. Copy such bytes with [Copy].
 func (ref Ref) Guarded() bool { return ref.region != nil && ref.region.guarded }
 
@@ -188,7 +188,7 @@ func (ref Ref) CopyFrom(src []byte) error {
 	return Copy(ref.B(), src, ref.Guarded())
 }
 
-// CopyLastFrom is CopyFrom for memory that a program may poll. The last bytes of src become visible
+// CopyLastFrom is CopyFrom for memory a program may poll. The last bytes of src become visible
 // after all others, see [CopyLast].
 func (ref Ref) CopyLastFrom(src []byte) error {
 	if ref.Far() {
@@ -200,7 +200,7 @@ func (ref Ref) CopyLastFrom(src []byte) error {
 // Pins reports whether the Ref holds a pin, so that Release must be called.
 func (ref Ref) Pins() bool { return ref.region != nil }
 
-// RegionOf returns the region that a range belongs to, or nil for the zero Ref.
+// RegionOf returns the region a range belongs to, or nil for the zero Ref.
 func RegionOf(ref Ref) *Region { return ref.region }
 
 // Release releases the pin. The caller must call it exactly once for each successful access.

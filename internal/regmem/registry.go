@@ -83,8 +83,8 @@ func (g *Registry) askHolders() {
 }
 
 // quarantine is the number of deregistrations after which a handle may be drawn again. Until then a
-// handle that a peer still holds names no region. The quarantine has the purpose of a generation
-// number, but leaves all bits of the handle random.
+// handle a peer still holds names no region. The quarantine has the purpose of a generation number,
+// but leaves all bits of the handle random.
 const quarantine = 4096
 
 // New returns an empty registry with the given limits.
@@ -105,8 +105,8 @@ type Options struct {
 	// virtual address.
 	ZeroBased bool
 
-	// Guarded marks memory that may fault on access, for example a mapped file that another process
-	// can truncate; see [Copy].
+	// Guarded marks memory that may fault on access, for example a mapped file another process can
+	// truncate; see [Copy].
 	Guarded bool
 
 	// FaultBreaks allows the kernel to access Guarded memory directly. A fault in such a system

@@ -5,8 +5,8 @@ import (
 	"math"
 )
 
-// A Space is memory that this process cannot address, for example the memory of another process.
-// Its methods are safe for concurrent use. A method moves all of p or returns an error; it may have
+// A Space is memory this process cannot address, for example the memory of another process. Its
+// methods are safe for concurrent use. A method moves all of p or returns an error; it may have
 // moved part of p before an error.
 type Space interface {
 	ReadAt(p []byte, addr uint64) error

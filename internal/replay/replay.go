@@ -1,6 +1,6 @@
 // Package replay plays one side of a recorded iWARP conversation to a program under test, for the
-// tests of this module. The recorded bytes are sent unchanged, except for the names of memory that
-// the program chooses: Play replaces the recorded names with the current ones.
+// tests of this module. The recorded bytes are sent unchanged, except for the names of memory the
+// program chooses: Play replaces the recorded names with the current ones.
 package replay
 
 import (
@@ -153,8 +153,8 @@ func (p *Player) Peek() []byte {
 	return u[ddp.HeaderLen(u[0]):]
 }
 
-// Names returns the memory that the next recorded ULPDU names: the target of a Write or a Read
-// Response, or the source that a Read Request asks for.
+// Names returns the memory the next recorded ULPDU names: the target of a Write or a Read Response,
+// or the source that a Read Request asks for.
 func (p *Player) Names() iwarp.RemoteAddr {
 	p.t.Helper()
 	return named(naming(p.t, p.peek()))
@@ -262,8 +262,8 @@ func (p *Player) Next() []byte {
 	}
 }
 
-// Message reads a whole message of the program, with the place that its first
-// ULPDU names if it is a tagged one.
+// Message reads a whole message of the program, with the place its first ULPDU names if it is a
+// tagged one.
 func (p *Player) Message() (op rdmap.Opcode, at iwarp.RemoteAddr, body []byte) {
 	p.t.Helper()
 	for first := true; ; first = false {

@@ -51,15 +51,15 @@ func (m *Manager) Receive(now Time, own, from netip.Addr, msg *ib.CM) {
 	}
 }
 
-// ackTime returns the time that a timer code stands for, limited to the greatest one that the
-// kernel asks for.
+// ackTime returns the time a timer code stands for, limited to the greatest one that the kernel
+// asks for.
 func ackTime(code uint8) Time {
 	const longest = 24
 	return 4096 << min(code, longest)
 }
 
-// serviceTime is the code of the time that a program may take to answer: 68 seconds, as in the
-// kernel's rdma_cm.
+// serviceTime is the code of the time a program may take to answer: 68 seconds, as in the kernel's
+// rdma_cm.
 const serviceTime = 24
 
 // request handles a REQ or SIDR_REQ. It answers a repeated request like the first. [ROCE-CM-8]

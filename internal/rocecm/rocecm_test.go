@@ -284,8 +284,8 @@ func TestLoss(t *testing.T) {
 	}
 }
 
-// FuzzReceive gives a manager the messages of a stranger. The memory that they use must be bounded,
-// and its answers must be well formed.
+// FuzzReceive gives a manager the messages of a stranger. The memory they use must be bounded, and
+// its answers must be well formed.
 func FuzzReceive(f *testing.F) {
 	f.Add(func() []byte { m := connectReq(); return m.Append(nil) }())
 	f.Add((&ib.CM{Kind: ib.CMDReq, Local: 1, Remote: 2}).Append(nil))

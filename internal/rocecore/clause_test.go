@@ -652,7 +652,7 @@ func TestAckTimeout(t *testing.T) {
 	}
 }
 
-// FuzzResponder passes packets that the input describes to a connection with requests in progress.
+// FuzzResponder passes packets the input describes to a connection with requests in progress.
 func FuzzResponder(f *testing.F) {
 	f.Add([]byte{0, 5, 0, 5, 4, 1, 1, 0})
 	r := rand.New(rand.NewPCG(1, 1))

@@ -187,9 +187,9 @@ func (c *Connection) completeRead(now Time, p *ib.Packet) {
 	c.progressed(now, p.PSN)
 }
 
-// fits reports whether a packet of a Read Response has the opcode and length that its sequence
-// number requires. The response to a repeated request may begin in the middle of a Read with the
-// opcode of a first packet.
+// fits reports whether a packet of a Read Response has the opcode and length its sequence number
+// requires. The response to a repeated request may begin in the middle of a Read with the opcode of
+// a first packet.
 func (it *item) fits(p *ib.Packet, mtu int) bool {
 	last := p.PSN == it.last
 	want := mtu

@@ -40,7 +40,7 @@ const (
 	MaxMessage = 1 << 31
 )
 
-// AckTimeout returns the time that a code of an ACK timeout, 0 to 31, stands for. Code 0 means no
+// AckTimeout returns the time a code of an ACK timeout, 0 to 31, stands for. Code 0 means no
 // timeout, and gives 0. [ROCE-REQ-9]
 func AckTimeout(code uint8) time.Duration {
 	if code == 0 {
@@ -49,6 +49,6 @@ func AckTimeout(code uint8) time.Duration {
 	return 4096 * time.Nanosecond << (code & 31)
 }
 
-// ValidMTU reports whether n bytes is a payload that both ends can agree on: a power of two from
-// 256 to 4096. [ROCE-NET-6]
+// ValidMTU reports whether n bytes is a payload both ends can agree on: a power of two from 256 to 4096.
+// [ROCE-NET-6]
 func ValidMTU(n int) bool { return n >= 256 && n <= 4096 && n&(n-1) == 0 }

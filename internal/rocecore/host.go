@@ -78,7 +78,7 @@ type Host interface {
 	// connection. Failed follows.
 	Refused(nak ib.Syndrome)
 	// Failed reports that the queue pair is in the error state. It has returned all requests, and
-	// receives nothing more. The host flushes the receives that it still holds.
+	// receives nothing more. The host flushes the receives it still holds.
 	Failed(s Status)
 }
 

@@ -2,9 +2,8 @@ package roceudp
 
 import "viaduct/internal/perturb"
 
-// A backlog is a queue of the queue pairs with packets that no other goroutine will send. Either
-// the socket had no room for the packets, or there were too many for the goroutine that posted
-// them.
+// A backlog is a queue of the queue pairs with packets no other goroutine will send. Either the
+// socket had no room for the packets, or there were too many for the goroutine that posted them.
 type backlog struct {
 	mu    perturb.Mutex
 	pairs []*Pair       // guarded by mu; each pair once, in the order of add

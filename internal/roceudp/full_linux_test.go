@@ -126,7 +126,7 @@ func TestPollBounded(t *testing.T) {
 	testkit.Eventually(t, "the rest", func() bool { return p.Counters().Malformed == sent })
 }
 
-// The goroutine of the port sends the packets that a bounded Poll has left in the backlog.
+// The goroutine of the port sends the packets a bounded Poll has left in the backlog.
 func TestPollLeaves(t *testing.T) {
 	p := port(t)
 	h := new(host)

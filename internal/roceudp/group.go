@@ -12,7 +12,7 @@ import (
 // ErrNoGroup reports that a port cannot receive packets to a multicast group.
 var ErrNoGroup = errors.New("roceudp: no multicast group")
 
-// maxGroups is the greatest number of groups that a port receives from. Each needs a socket and a
+// maxGroups is the greatest number of groups a port receives from. Each needs a socket and a
 // goroutine.
 const maxGroups = 64
 

@@ -8,8 +8,8 @@ import (
 	"viaduct/internal/wire/ib"
 )
 
-// Listen opens port 4791 of addr with the socket options that Open uses. The caller encodes and
-// decodes the packets.
+// Listen opens port 4791 of addr with the socket options Open uses. The caller encodes and decodes
+// the packets.
 func Listen(addr netip.Addr) (*net.UDPConn, error) {
 	c, err := listen(netip.AddrPortFrom(addr.Unmap(), ib.Port))
 	if err != nil {

@@ -16,7 +16,7 @@ const (
 	// opcode.
 	maxPacket = 4096 + 128
 
-	// turn is the number of packets that a queue pair sends before other queue pairs may send.
+	// turn is the number of packets a queue pair sends before other queue pairs may send.
 	turn = 64
 )
 

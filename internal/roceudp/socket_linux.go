@@ -57,7 +57,7 @@ func newSocket(at netip.AddrPort) (socket, error) {
 	return s, err
 }
 
-// listen opens a UDP socket with the options that RoCEv2 needs.
+// listen opens a UDP socket with the options RoCEv2 needs.
 func listen(at netip.AddrPort) (*net.UDPConn, error) {
 	c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(at))
 	if err != nil {
@@ -184,8 +184,8 @@ type transmission struct {
 }
 
 // send sends the packets of out from number first on. Packets without a destination go to peer.
-// taken is the number of packets that the socket accepted; it is smaller than requested if the
-// socket is full. refused is how many of these the system refused; they count as lost.
+// taken is the number of packets the socket accepted; it is smaller than requested if the socket is
+// full. refused is how many of these the system refused; they count as lost.
 func (s *socket) send(out *rocecore.Output, first int, peer netip.Addr) (taken, refused int) {
 	t := s.tx.Get().(*transmission)
 	defer s.tx.Put(t)
@@ -214,7 +214,7 @@ func (s *socket) send(out *rocecore.Output, first int, peer netip.Addr) (taken, 
 	return taken, refused
 }
 
-// sendBatch sends the first n packets of t. done is the number of packets that the socket accepted,
+// sendBatch sends the first n packets of t. done is the number of packets the socket accepted,
 // refused how many of these the system refused.
 func (s *socket) sendBatch(t *transmission, n int) (done, refused int, err error) {
 	err = s.raw.Control(func(fd uintptr) {

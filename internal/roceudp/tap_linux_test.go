@@ -10,8 +10,8 @@ import (
 	"viaduct/internal/wire/ib"
 )
 
-// A tap gets each packet that the port sends or receives, with the addresses that the invariant CRC
-// covers. The destination of a packet to a group is therefore the group.
+// A tap gets each packet the port sends or receives, with the addresses the invariant CRC covers.
+// The destination of a packet to a group is therefore the group.
 func TestTap(t *testing.T) {
 	own := netip.AddrFrom4([4]byte{127, byte(1 + rand.IntN(250)), byte(rand.IntN(256)), byte(1 + rand.IntN(250))})
 	group := netip.AddrFrom4([4]byte{239, 255, byte(rand.IntN(256)), byte(rand.IntN(256))})

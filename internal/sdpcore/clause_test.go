@@ -12,7 +12,7 @@ import (
 // The tests in this file check single rows at their limits. The other files test each chapter as a
 // whole.
 
-// TestSDP_6_1_Refused checks that a message that the header rules refuse has no other effect.
+// TestSDP_6_1_Refused checks that a message the header rules refuse has no other effect.
 func TestSDP_6_1_Refused(t *testing.T) {
 	for _, c := range []struct{ row, msg string }{
 		{"SDP-6.1.5-2", "Data seq=5 +3"}, // [SDP-10.1-2] [D-06]

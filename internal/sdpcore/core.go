@@ -7,7 +7,7 @@ import (
 	"viaduct/internal/wire/sdpwire"
 )
 
-// A Role is the part that a peer had in setting up the current LLP connection. [D-54]
+// A Role is the part a peer had in setting up the current LLP connection. [D-54]
 type Role uint8
 
 const (
@@ -23,7 +23,7 @@ func (r Role) String() string {
 	return "connecting"
 }
 
-// A Policy selects the mode that a half-connection changes to. [D-42]
+// A Policy selects the mode a half-connection changes to. [D-42]
 type Policy uint8
 
 const (

@@ -362,7 +362,7 @@ func TestSDP_9_2_ReadZcopy_Source(t *testing.T) {
 	// They are answered in order. [SDP-9.2-12] [SDP-9.2-13]
 	pipe().skip().recv("RdmaRdCompl size=200", "RdmaRdCompl size=300").want("revoke", "wrote 1 200",
 		"revoke", "wrote 2 300")
-	// Small data waits, except bytes that SendSm forces. [SDP-11.3-5] [SDP-11.3-6] [SDP-11.3-7]
+	// Small data waits, except bytes SendSm forces. [SDP-11.3-5] [SDP-11.3-6] [SDP-11.3-7]
 	pipe().write(4, 10).skip().recv("SendSm").want("revoke", "Data +84", "Data +84", "Data +32", "wrote 1 200").
 		recv("RdmaRdCompl size=300", "RdmaRdCompl size=400").want("revoke", "wrote 2 300",
 		"revoke", "wrote 3 400", "Data +10", "wrote 4 10")

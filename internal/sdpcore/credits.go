@@ -43,8 +43,8 @@ func (c *credits) start(p Params) {
 }
 
 // grow counts n bytes that reads have consumed. It doubles the number of Private Buffers once the
-// count reaches the size of all of them. So a peer whose bytes are read gets the credit that a long
-// path needs, and a peer whose bytes are not read can occupy only little memory. [SDP-10.3-2]
+// count reaches the size of all of them. So a peer whose bytes are read gets the credit a long path
+// needs, and a peer whose bytes are not read can occupy only little memory. [SDP-10.3-2]
 func (c *credits) grow(n int) {
 	if c.pool >= c.most {
 		return
@@ -57,8 +57,8 @@ func (c *credits) grow(n int) {
 	}
 }
 
-// credit returns the number of messages that may be sent: Bufs less the messages that the peer had
-// not received when it sent Bufs. [SDP-10.2-1] Message 0 counts as unreceived until its receipt is
+// credit returns the number of messages that may be sent: Bufs less the messages the peer had not
+// received when it sent Bufs. [SDP-10.2-1] Message 0 counts as unreceived until its receipt is
 // certain [D-08]. A hold makes the result too low, which is harmless [D-12].
 func (c *credits) credit() int { return max(0, c.bufs-int(c.next.sub(c.acked))) }
 
@@ -119,15 +119,15 @@ func (c *credits) ackNext() serial {
 // received. [SDP-6.1.3-1] [D-13]
 func (c *credits) announce() int { return max(0, c.free) }
 
-// gain returns how many messages a message sent now would add to the credit that the
-// peer computes. [D-11]
+// gain returns how many messages a message sent now would add to the credit the peer computes.
+// [D-11]
 func (c *credits) gain() int { return c.announce() - c.told + int(c.ackNext().sub(c.toldAck)) }
 
 // gainForLast returns the gain of a message that takes the last credit. The message must leave the
-// peer with credit even if messages in flight use up all credit that it was ever given. Otherwise
-// two ends whose last messages cross would both have none. gain is not enough for that: the peer
-// may take the acknowledgement of message 0 for less than it had, and compensating for that gives
-// it no credit. [SDP-10.5-3] [D-10]
+// peer with credit even if messages in flight use up all credit it was ever given. Otherwise two
+// ends whose last messages cross would both have none. gain is not enough for that: the peer may
+// take the acknowledgement of message 0 for less than it had, and compensating for that gives it no
+// credit. [SDP-10.5-3] [D-10]
 func (c *credits) gainForLast() int {
 	if now := c.ackNext() + serial(c.announce()); c.high.less(now) {
 		return int(now.sub(c.high))
@@ -135,9 +135,9 @@ func (c *credits) gainForLast() int {
 	return 0
 }
 
-// announced records the credit that the message sent now gives to the peer. A hold withdraws no
-// credit, because the cancel uses no buffer, and only the rest of an earlier SendSm can arrive
-// before its answer. [D-12]
+// announced records the credit the message sent now gives to the peer. A hold withdraws no credit,
+// because the cancel uses no buffer, and only the rest of an earlier SendSm can arrive before its
+// answer. [D-12]
 func (c *credits) announced() {
 	most := c.expect + serial(c.announce()) // the largest number that the peer may compute
 	if c.hold {

@@ -221,7 +221,7 @@ func TestSDP_11_Ways(t *testing.T) {
 			t.Errorf("%d SinkAvails at hand, count %d", p.m.src.avail.len(), p.m.src.count)
 		}
 	})
-	// SrcAvails that a late SinkAvail ends are counted. [SDP-12.4-8] [D-26]
+	// SrcAvails a late SinkAvail ends are counted. [SDP-12.4-8] [D-26]
 	t.Run("SDP-12.4-6", func(t *testing.T) {
 		p := pipe().write(1, 200).write(2, 300).skip()
 		ack := p.ack

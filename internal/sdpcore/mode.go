@@ -72,8 +72,8 @@ func (m *Machine) leavingPipelined() bool {
 	return m.src.mode == sdpwire.Pipelined && m.src.pol.target == sdpwire.Combined && m.src.pol.wanted
 }
 
-// changeSendMode performs the next change of the sending half's mode that the policy wants, if the
-// rules allow it now. It reports whether it did.
+// changeSendMode performs the next change of the sending half's mode the policy wants, if the rules
+// allow it now. It reports whether it did.
 func (m *Machine) changeSendMode() bool {
 	s := &m.src
 	if !s.pol.wanted || s.mode == s.pol.target { // never to the current mode [SDP-12-3]

@@ -341,7 +341,7 @@ func (m *Machine) waiting() bool {
 }
 
 // nudge reports whether to spend one of two credits on an empty Data, because payload waits and the
-// peer has no reason to send more credit. There are two such cases: all messages that it has not
+// peer has no reason to send more credit. There are two such cases: all messages it has not
 // acknowledged are empty Data, which it does not answer while we have two credits; or message 0 is
 // unacknowledged, and its acknowledgement looks like none [D-08]. A peer that gives credit only
 // when one is left is asked after a while. [D-10]
@@ -372,7 +372,7 @@ func (m *Machine) inDoubt() bool {
 	return c.nudged && !c.ackSure && c.unacked() == 2 && c.credit() == 1 && m.waiting()
 }
 
-// insistAfter returns the time that the peer has to answer before that empty Data. It is long, and
+// insistAfter returns the time the peer has to answer before that empty Data. It is long, and
 // differs between the peers: if both spent their last credit while the other's refresh was in
 // flight, both would have none. [D-08]
 func (m *Machine) insistAfter() time.Duration { return 200 * m.nudgeAgain() }

@@ -46,7 +46,7 @@ func (m *Machine) CancelRead(now time.Duration, id uint64, out []Action) []Actio
 	return m.end()
 }
 
-// endRead ends read i with the bytes that it has.
+// endRead ends read i with the bytes it has.
 func (m *Machine) endRead(i int, err error) {
 	r := m.snk.reads.remove(i)
 	if err == io.EOF && r.off > 0 {

@@ -4,8 +4,8 @@ import (
 	"viaduct/internal/wire/sdpwire"
 )
 
-// Receive handles the next message of the peer. msg is the result of Parse, and inv the STag that
-// the Send invalidated if invalidated is set. Messages must be passed in iWARP's order of delivery.
+// Receive handles the next message of the peer. msg is the result of Parse, and inv the STag the
+// Send invalidated if invalidated is set. Messages must be passed in iWARP's order of delivery.
 // [SDP-10.1-2]
 func (m *Machine) Receive(now Time, msg *sdpwire.Message, inv uint32, invalidated bool, out []Action) []Action {
 	m.begin(now, out)
@@ -20,7 +20,7 @@ func (m *Machine) Receive(now Time, msg *sdpwire.Message, inv uint32, invalidate
 	return m.end()
 }
 
-// ReceiveBad handles a message that Parse refused with err: it ends the connection. [SDP-8.2.2-6]
+// ReceiveBad handles a message Parse refused with err: it ends the connection. [SDP-8.2.2-6]
 func (m *Machine) ReceiveBad(now Time, mid sdpwire.MID, err error, out []Action) []Action {
 	m.begin(now, out)
 	if m.life != lifeDead {
@@ -30,7 +30,7 @@ func (m *Machine) ReceiveBad(now Time, mid sdpwire.MID, err error, out []Action)
 	return m.end()
 }
 
-// head handles the fields that every message carries. It returns false after a violation.
+// head handles the fields every message carries. It returns false after a violation.
 func (m *Machine) head(msg *inbound) bool {
 	c, s := &m.cr, &m.src
 	switch {

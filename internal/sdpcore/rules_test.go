@@ -393,7 +393,7 @@ func TestSDP_11_3_Order(t *testing.T) {
 		p := pipe().recv("DisConn", "SinkAvail size=300 nd=0 +5").stats("Violations=1 RecvBytesTransact=0 RecvSinkAvails=0")
 		p.aborted("SDP-8.2.1-8")
 	})
-	// SrcAvails that a late SinkAvail has discarded are not cancelled again. [SDP-12.4-8] [D-26]
+	// SrcAvails a late SinkAvail has discarded are not cancelled again. [SDP-12.4-8] [D-26]
 	t.Run("SDP-12.4-6", func(t *testing.T) {
 		p := pipe().write(1, 200).skip()
 		ack := p.ack

@@ -105,7 +105,7 @@ type simEnd struct {
 	nextID   uint64
 	nextStag uint32
 
-	// The state of the stream that this end has received.
+	// The state of the stream this end has received.
 	curWrite, curOff int
 
 	// These fields are the state of the wire, derived only from messages.
@@ -196,7 +196,7 @@ func newSim(seed uint64, trace bool) *sim {
 	return s
 }
 
-// join passes each end the parameters that the other announces.
+// join passes each end the parameters the other announces.
 func (s *sim) join() {
 	for _, e := range []*simEnd{s.a, s.b} {
 		q := e.peer.p

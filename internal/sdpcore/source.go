@@ -366,7 +366,7 @@ func (m *Machine) srcAvail() {
 	m.stats.SentBytesPrefix += uint64(prefix)
 }
 
-// Bind records the STag that the driver has assigned to advertisement adv.
+// Bind records the STag the driver has assigned to advertisement adv.
 func (m *Machine) Bind(adv uint64, stag uint32) {
 	for i := m.src.advs.len() - 1; i >= 0; i-- {
 		if a := m.src.advs.at(i); a.key == adv {
@@ -382,9 +382,9 @@ func (m *Machine) Bind(adv uint64, stag uint32) {
 	}
 }
 
-// rdmaWrite writes bytes of one write into the oldest SinkAvail of the peer, after the bytes that
-// it already contains. [SDP-6.3.3.3-1] [SDP-6.3.3.2-2] It also fills the buffer of a Transaction,
-// if that is suitable. [SDP-9.4-3] [SDP-9.4-4] [SDP-9.4-5] [SDP-9.3-1] [SDP-9.3-5] [SDP-11.3-11]
+// rdmaWrite writes bytes of one write into the oldest SinkAvail of the peer, after the bytes it
+// already contains. [SDP-6.3.3.3-1] [SDP-6.3.3.2-2] It also fills the buffer of a Transaction, if
+// that is suitable. [SDP-9.4-3] [SDP-9.4-4] [SDP-9.4-5] [SDP-9.3-1] [SDP-9.3-5] [SDP-11.3-11]
 func (m *Machine) rdmaWrite() {
 	s := &m.src
 	k, w := s.avail.at(0), s.writes.at(s.covered())

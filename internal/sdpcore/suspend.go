@@ -36,7 +36,7 @@ func (m *Machine) Suspend(now Time, port uint16, out []Action) ([]Action, error)
 
 // beginSuspend begins to finish In-Process transfers. It drops a SrcAvailCancel without an answer,
 // because the suspension cancels everything, and holding MSeqAck for it would deny the peer the
-// credit that it needs to answer.
+// credit it needs to answer.
 func (m *Machine) beginSuspend() {
 	m.life, m.sus.at = lifeSuspending, m.now
 	m.cr.hold = false

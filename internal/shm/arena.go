@@ -12,7 +12,7 @@ import (
 // pageSize is the unit in which Alloc gives out memory, in bytes.
 const pageSize = 4096
 
-// ErrNotAllocated means that the argument of Free is not memory that Alloc returned, or that it was
+// ErrNotAllocated means that the argument of Free is not memory Alloc returned, or that it was
 // freed already.
 var ErrNotAllocated = errors.New("shm: no memory of Alloc")
 

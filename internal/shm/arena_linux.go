@@ -13,7 +13,7 @@ import (
 // many addresses: 64 GiB, or 1 GiB where addresses have 32 bits.
 const arenaSize = 1 << (30 + 6*(^uint(0)>>63))
 
-// maxLent is the greatest size of a peer's area that this process maps.
+// maxLent is the greatest size of a peer's area this process maps.
 const maxLent = 1 << (30 + 10*(^uint(0)>>63))
 
 // openLocked creates the area unless it exists. Its addresses are not accessible yet, so that no
@@ -31,8 +31,8 @@ func (a *area) openLocked() error {
 	if err != nil {
 		return err
 	}
-	// Other processes get a descriptor that they cannot map for writing. The file mode keeps
-	// processes of other users from opening it for writing anew.
+	// Other processes get a descriptor they cannot map for writing. The file mode keeps processes
+	// of other users from opening it for writing anew.
 	_ = unix.Fchmod(fd, 0o400)
 	if a.fd, err = unix.Open(fmt.Sprintf("/proc/self/fd/%d", fd), unix.O_RDONLY|unix.O_CLOEXEC, 0); err != nil {
 		a.fd = -1 // the area is not lent to other processes
@@ -92,8 +92,8 @@ func (a *area) close(b []byte) {
 	_ = unix.Mprotect(b, unix.PROT_NONE)
 }
 
-// lents has the areas of other processes that this process has mapped, by inode. Each area is
-// mapped once, whatever the number of connections.
+// lents has the areas of other processes this process has mapped, by inode. Each area is mapped
+// once, whatever the number of connections.
 var lents struct {
 	mu   sync.Mutex
 	list map[uint64]*Lent

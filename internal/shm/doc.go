@@ -13,8 +13,8 @@
 // [Consumer.Ask] and then looks once more. A producer that has published bytes checks for the
 // request; if it finds one, it clears the request and calls its Wake function, with which the owner
 // of the rings wakes the consumer. A producer that waits for room asks in the same way. So a busy
-// ring makes no system call, and a sleeping end costs one system call for each time that it is
-// woken. model_test.go explores every interleaving of this protocol and finds no lost wake-up.
+// ring makes no system call, and a sleeping end costs one system call for each time it is woken.
+// model_test.go explores every interleaving of this protocol and finds no lost wake-up.
 //
 // # Lent memory
 //

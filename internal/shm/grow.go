@@ -118,7 +118,7 @@ func (p *Producer) disown() {
 	}
 }
 
-// resize adopts the size that the producer has published; 0 stands for the first size. The ring was
+// resize adopts the size the producer has published; 0 stands for the first size. The ring was
 // empty when the producer published it. resize returns ErrIndex if the size is impossible.
 func (q *Consumer) resize() error {
 	size := uint64(q.c.size.Load())

@@ -13,12 +13,12 @@ const (
 	// caches.
 	DefaultRing = 2 << 20
 
-	// FirstRing is the size in bytes that a ring begins with, or the ring's greatest size if that
-	// is less.
+	// FirstRing is the size in bytes a ring begins with, or the ring's greatest size if that is
+	// less.
 	FirstRing = 256 << 10
 
-	// MinRing and MaxRing are the least and the greatest size in bytes that a peer may propose for
-	// a ring. The size is a power of two.
+	// MinRing and MaxRing are the least and the greatest size in bytes a peer may propose for a
+	// ring. The size is a power of two.
 	MinRing = 64 << 10
 	MaxRing = 4 << 20
 
@@ -35,12 +35,12 @@ var (
 	used  atomic.Int64
 )
 
-// SetLimit sets the greatest number of bytes of memory that the rings of this process may take.
-// Existing rings stay. 0 stands for [DefaultLimit]; with a negative number no ring can be created.
-// SetLimit is safe for concurrent use.
+// SetLimit sets the greatest number of bytes of memory the rings of this process may take. Existing
+// rings stay. 0 stands for [DefaultLimit]; with a negative number no ring can be created. SetLimit
+// is safe for concurrent use.
 func SetLimit(n int64) { limit.Store(n) }
 
-// Used returns the number of bytes of memory that the rings of this process take. It is safe for
+// Used returns the number of bytes of memory the rings of this process take. It is safe for
 // concurrent use.
 func Used() int64 { return used.Load() }
 
@@ -76,7 +76,7 @@ func reserveMore(n int64) bool {
 // total returns the size in bytes of the memory for two rings of the given size and their controls.
 func total(ring int) int { return 2*controlSize + 2*ring }
 
-// first returns the number of those bytes that the rings use from the beginning.
+// first returns the number of those bytes the rings use from the beginning.
 func first(ring int) int64 { return int64(total(min(ring, FirstRing))) }
 
 func checkRing(ring int) error {

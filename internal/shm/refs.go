@@ -137,11 +137,11 @@ func (p *Producer) forgive() {
 	p.ref.out, p.ref.copies, p.ref.owed = p.ref.out[:0], p.ref.copies[:0], 0
 }
 
-// Owed returns the number of bytes that a write has taken but not yet reported as written, because
-// the consumer has still to copy them from the writer's memory.
+// Owed returns the number of bytes a write has taken but not yet reported as written, because the
+// consumer has still to copy them from the writer's memory.
 func (p *Producer) Owed() int { return p.ref.owed }
 
-// Detach makes the stream independent of the memory that it was written from: references that the
+// Detach makes the stream independent of the memory it was written from: references that the
 // consumer may still follow are moved to copies. If there is no memory for the copies, Detach
 // aborts the stream. It does nothing if no bytes are owed.
 func (p *Producer) Detach() {
@@ -326,7 +326,7 @@ func (q *Consumer) Borrow(fd int) {
 	q.c.lent.Store(lent)
 }
 
-// Close releases the memory that Borrow mapped. The Consumer must not be used any more.
+// Close releases the memory Borrow mapped. The Consumer must not be used any more.
 func (q *Consumer) Close() {
 	if q.ref.from != nil {
 		q.ref.from.close()

@@ -245,7 +245,7 @@ func TestOwedAtTheEnd(t *testing.T) {
 
 // TestHostileReferences checks that an impossible reference of the producer is an error, that the
 // consumer reads nothing outside the lent memory, and that a wrong count of the consumer never
-// makes the producer report bytes that it does not owe.
+// makes the producer report bytes it does not owe.
 func TestHostileReferences(t *testing.T) {
 	b := allocate(t, refMin)
 	size := uint64(arena.size)

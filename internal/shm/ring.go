@@ -52,9 +52,9 @@ const controlSize = 4096
 var _ [controlSize - unsafe.Sizeof(control{})]byte
 
 const (
-	// publishEvery is the number of bytes that a side copies before it publishes its position. So
-	// both sides copy at the same time, and the bytes are still in the cache when the consumer
-	// reads them.
+	// publishEvery is the number of bytes a side copies before it publishes its position. So both
+	// sides copy at the same time, and the bytes are still in the cache when the consumer reads
+	// them.
 	publishEvery = 32 << 10
 
 	// A producer that waits for room is woken when 1/roomShare of the ring is free, because a

@@ -4,10 +4,10 @@ package shm
 
 import "sync/atomic"
 
-// A word and a block are values that a producer stores one after the other, and that a consumer
-// loads in some order. A processor of this architecture makes stores visible in their order and
-// performs loads in program order, so that no store has to wait for earlier ones. The compiler
-// keeps the order of stores.
+// A word and a block are values a producer stores one after the other, and that a consumer loads in
+// some order. A processor of this architecture makes stores visible in their order and performs
+// loads in program order, so that no store has to wait for earlier ones. The compiler keeps the
+// order of stores.
 type word struct{ v uint64 }
 
 func (w *word) set(v uint64) { w.v = v }

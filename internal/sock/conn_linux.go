@@ -33,7 +33,7 @@ func Own(nc net.Conn) net.Conn {
 	return &conn{s: s, local: local, remote: remote}
 }
 
-// A conn is the connection that Own returns. Take returns its Socket.
+// A conn is the connection Own returns. Take returns its Socket.
 type conn struct {
 	s             *Socket
 	local, remote net.Addr
@@ -406,7 +406,7 @@ func tune(fd int, t Tuning) error {
 	return congestion(fd, t.Congestion)
 }
 
-// tuneAlways sets the options that no system refuses.
+// tuneAlways sets the options no system refuses.
 func tuneAlways(fd int, t Tuning) error {
 	if err := unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1); err != nil {
 		return os.NewSyscallError("setsockopt", err)

@@ -9,7 +9,7 @@ import (
 )
 
 // An instance is an epoll instance for one descriptor. The runtime's poller watches the instance,
-// so that it is woken by the events that the instance asks for, and by no others.
+// so that it is woken by the events the instance asks for, and by no others.
 type instance struct {
 	f    *os.File
 	raw  syscall.RawConn
@@ -128,8 +128,8 @@ func (w *Watch) Close() { w.instance.close() }
 // reports a closed Watch.
 func (w *Watch) Sleep(ready func(uintptr) bool) error { return w.raw.Read(ready) }
 
-// Ready reports whether the wait is over. It is called inside the function that the runtime calls
-// for the waiter. The first call asks for a report as soon as fd is ready, which may be now. Ready
+// Ready reports whether the wait is over. It is called inside the function the runtime calls for
+// the waiter. The first call asks for a report as soon as fd is ready, which may be now. Ready
 // returns true as well if it cannot ask.
 func (w *Watch) Ready(fd int) bool {
 	if w.armed {

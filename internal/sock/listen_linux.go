@@ -11,10 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// OwnListener takes the descriptor of the TCP listener l away from the runtime. The connections
-// that the result accepts are like those of [Own], with the options of t set. l must not be used
-// after OwnListener, unless OwnListener returns l itself: it does so if l is no TCP listener, or if
-// the process has no descriptor left.
+// OwnListener takes the descriptor of the TCP listener l away from the runtime. The connections the
+// result accepts are like those of [Own], with the options of t set. l must not be used after
+// OwnListener, unless OwnListener returns l itself: it does so if l is no TCP listener, or if the
+// process has no descriptor left.
 func OwnListener(l net.Listener, t Tuning) (net.Listener, error) {
 	tl, ok := l.(*net.TCPListener)
 	if !ok {

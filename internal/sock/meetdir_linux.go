@@ -16,8 +16,8 @@ import (
 
 // Containers on one host have separate network namespaces. A process sees neither the abstract
 // sockets of another namespace nor the owners of its TCP sockets. Such processes meet in a
-// directory that both can access, and each side proves that it holds its end of the TCP connection
-// by passing the socket itself. The other side then sends random bytes from the passed socket and
+// directory both can access, and each side proves that it holds its end of the TCP connection by
+// passing the socket itself. The other side then sends random bytes from the passed socket and
 // receives them at its own socket, where nothing else can have put them. Afterwards the stream is
 // as empty as before, and both passed descriptors are closed.
 //
@@ -64,8 +64,8 @@ func meetingPaths(dir string, at netip.AddrPort) (paths []string) {
 	return paths
 }
 
-// listenMeeting creates a listening AF_UNIX socket with the given name. It takes over a name that a
-// dead process has left.
+// listenMeeting creates a listening AF_UNIX socket with the given name. It takes over a name a dead
+// process has left.
 func listenMeeting(name string) (fd int, err error) {
 	fd, err = unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
@@ -101,15 +101,15 @@ var errNotTheEnd = errors.New("the socket that the peer has passed is not the ot
 // connection was reset and cannot be used any more.
 type proofError struct{ error }
 
-// breakOff resets a TCP connection and discards the bytes that it has received.
+// breakOff resets a TCP connection and discards the bytes it has received.
 func breakOff(fd int) {
 	none := unix.RawSockaddr{Family: unix.AF_UNSPEC}
 	unix.RawSyscall(unix.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(&none)), unix.SizeofSockaddrInet4)
 }
 
-// prove returns an error unless theirs, a socket that the peer has passed, is the other end of
-// mine, a TCP connection from local to remote. Nothing may have been sent on the connection. After
-// a proofError the connection is unusable; after another error it is unchanged.
+// prove returns an error unless theirs, a socket the peer has passed, is the other end of mine, a
+// TCP connection from local to remote. Nothing may have been sent on the connection. After a
+// proofError the connection is unusable; after another error it is unchanged.
 func prove(mine, theirs int, local, remote netip.AddrPort) error {
 	from, err := unix.Getsockname(theirs)
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	"viaduct/internal/sockdiag"
 )
 
-// overflowUID is the number that the kernel shows for users without a number in this namespace.
+// overflowUID is the number the kernel shows for users without a number in this namespace.
 const overflowUID = 65534
 
 // ownerOf returns the user that owns the socket of the TCP connection from local to remote. near is
@@ -84,8 +84,8 @@ func closeDiag() {
 	}
 }
 
-// askOwner asks c for the owner of an established connection that a process has accepted. The error
-// is ENOENT if there is no such connection.
+// askOwner asks c for the owner of an established connection a process has accepted. The error is
+// ENOENT if there is no such connection.
 func askOwner(c *sockdiag.Conn, local, remote netip.AddrPort) (uint32, error) {
 	s, err := c.Find(local, remote)
 	if err == nil && !(s.Established() && s.Accepted()) {

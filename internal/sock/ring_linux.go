@@ -45,8 +45,8 @@ type rings struct {
 // process still exists. A consumer that sleeps is woken when the process ends.
 const emptyReads = 256
 
-// awaitRoom is the time that a writer polls for room before it sleeps. If the peer still has
-// to copy bytes from the writer's memory, the time that the copy takes is added.
+// awaitRoom is the time a writer polls for room before it sleeps. If the peer still has to copy
+// bytes from the writer's memory, the time the copy takes is added.
 const (
 	awaitRoom = 20 * time.Microsecond
 	copying   = 4 // bytes per nanosecond

@@ -45,16 +45,15 @@ const (
 	granted      = 1
 	committed    = 'C'
 
-	// answerTimeout bounds the time that a dialer waits for an answer. If the accepting process is
-	// busy or stopped for longer, the dialer uses TCP. A dialer that requires shared memory has no
+	// answerTimeout bounds the time a dialer waits for an answer. If the accepting process is busy
+	// or stopped for longer, the dialer uses TCP. A dialer that requires shared memory has no
 	// alternative and waits for requireTimeout.
 	answerTimeout  = 500 * time.Millisecond
 	requireTimeout = 10 * time.Second
 
-	// requestTimeout bounds the time that the listening side waits for the request, and
-	// acceptTimeout the time that it waits until the named connection is accepted. The dialer
-	// commits within commitTimeout; a dialer that is stopped for longer finds the connection
-	// broken.
+	// requestTimeout bounds the time the listening side waits for the request, and acceptTimeout
+	// the time it waits until the named connection is accepted. The dialer commits within
+	// commitTimeout; a dialer that is stopped for longer finds the connection broken.
 	acceptTimeout  = 200 * time.Millisecond
 	requestTimeout = time.Second
 	commitTimeout  = 5 * time.Second

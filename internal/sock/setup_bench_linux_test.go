@@ -54,7 +54,7 @@ func BenchmarkSetUp(b *testing.B) {
 	}
 }
 
-// processorTime returns the processor time that this process has used.
+// processorTime returns the processor time this process has used.
 func processorTime(b *testing.B) time.Duration {
 	var u unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {

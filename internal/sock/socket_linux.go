@@ -158,7 +158,7 @@ func (s *Socket) path() samehost.Path {
 func (s *Socket) ByKernel() bool { return s.rings == nil }
 
 // Detach makes the stream independent of the memory that was written from: the peer may still have
-// to copy bytes that no write has reported as written. [writer]
+// to copy bytes no write has reported as written. [writer]
 func (s *Socket) Detach() {
 	if r := s.rings; r != nil {
 		r.out.Detach()
@@ -177,7 +177,7 @@ func (s *Socket) Roomy() bool { return s.rings.out.Roomy() || s.rings.gone.Load(
 func (s *Socket) Apart() bool { return s.rings != nil && s.rings.in.Apart() }
 
 // Taken returns the number of bytes read so far through shared memory. The difference of two
-// results is the number of bytes that a read took before a fault ended it. [reader]
+// results is the number of bytes a read took before a fault ended it. [reader]
 func (s *Socket) Taken() uint64 { return s.rings.in.Taken() }
 
 // FD returns the descriptor that is readable when something has arrived. It is valid until Close.
@@ -208,8 +208,8 @@ func (s *Socket) CloseArrivals() {
 func (s *Socket) Sleep(ready func(uintptr) bool) error { return s.in.raw.Read(ready) }
 
 // Arm makes each arrival from now until Disarm wake Sleep. Earlier arrivals need not wake it. So
-// the reader calls Arm and then reads until nothing is left, both inside the function that Sleep
-// calls, where no report is lost. Arm returns false if the system refuses. [reader]
+// the reader calls Arm and then reads until nothing is left, both inside the function Sleep calls,
+// where no report is lost. Arm returns false if the system refuses. [reader]
 func (s *Socket) Arm() bool {
 	if !s.in.arm(s.fd) {
 		return false

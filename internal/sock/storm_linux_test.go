@@ -229,7 +229,7 @@ func TestStorm(t *testing.T) {
 	})
 }
 
-// openSockets returns the names of the sockets that this process has open.
+// openSockets returns the names of the sockets this process has open.
 func openSockets(t *testing.T) map[string]bool {
 	t.Helper()
 	files, err := os.ReadDir("/proc/self/fd")

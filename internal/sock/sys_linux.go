@@ -248,7 +248,7 @@ func (s *Socket) Reserve(n int) []byte {
 	return nil
 }
 
-// Commit writes the n bytes that Reserve returned. [writer]
+// Commit writes the n bytes Reserve returned. [writer]
 func (s *Socket) Commit(n int) {
 	r := s.rings
 	raceRelease(r.tcp)

@@ -11,8 +11,7 @@ import (
 )
 
 // A Conn is a socket by which the kernel's socket monitor is asked. It answers for the network
-// namespace that the calling thread had when the Conn was opened. A Conn serves one caller at a
-// time.
+// namespace the calling thread had when the Conn was opened. A Conn serves one caller at a time.
 type Conn struct {
 	fd  int
 	seq uint32 // of the last request
@@ -111,7 +110,7 @@ func (c *Conn) Find(local, remote netip.AddrPort) (s TCPSocket, err error) {
 		nil
 }
 
-// dump asks for all sockets that a request covers.
+// dump asks for all sockets a request covers.
 func (c *Conn) dump(request []byte, each func(message []byte)) error {
 	if err := c.send(request, unix.NLM_F_DUMP); err != nil {
 		return err

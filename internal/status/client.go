@@ -16,14 +16,14 @@ import (
 	"time"
 )
 
-// AnswerTimeout is the time that List waits for the answer of a process. Without a limit a stopped
+// AnswerTimeout is the time List waits for the answer of a process. Without a limit a stopped
 // process would block the command.
 const AnswerTimeout = 500 * time.Millisecond
 
 // maxAnswer is the maximum length of an answer in bytes.
 const maxAnswer = 256 << 20
 
-// atOnce is the maximum number of processes that List asks at the same time.
+// atOnce is the maximum number of processes List asks at the same time.
 const atOnce = 16
 
 // List asks all processes of this user with a status socket in dir, or in RunDir if dir is empty.

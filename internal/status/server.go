@@ -41,7 +41,7 @@ type Server struct {
 	open      map[net.Conn]struct{} // guarded by mu; connections of clients
 }
 
-// A Source is a connection that a Server reports.
+// A Source is a connection a Server reports.
 type Source struct {
 	// Report returns the present state; the Server fills in ID and Opened. It must not wait for the
 	// peer. counters asks for Counters.

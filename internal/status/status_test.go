@@ -135,7 +135,7 @@ func TestForgets(t *testing.T) {
 	}
 }
 
-// TestDirectory: Listen refuses a directory that another user could have made or can enter.
+// TestDirectory: Listen refuses a directory another user could have made or can enter.
 func TestDirectory(t *testing.T) {
 	dir := private(t)
 	open := filepath.Join(dir, "open")

@@ -12,8 +12,8 @@ import (
 	"viaduct/vi"
 )
 
-// A Hint holds facts about a connection that the connection itself does not report. An empty field
-// is taken from the connection, if possible.
+// A Hint holds facts about a connection the connection itself does not report. An empty field is
+// taken from the connection, if possible.
 type Hint struct {
 	Transport     string // "sdp", "iwarp", "vi" or "tcp"
 	Role          string // "dial", "accept" or "peer"

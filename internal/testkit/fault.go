@@ -44,7 +44,7 @@ func SplitReads(seed uint64) Fault {
 // MaxRead limits every Read to n bytes. n must be at least 1.
 func MaxRead(n int) Fault { return func(s *stream) { s.maxRead = n } }
 
-// never is an offset that no stream reaches.
+// never is an offset no stream reaches.
 const never = math.MaxInt64
 
 type faults struct {

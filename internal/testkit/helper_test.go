@@ -30,7 +30,7 @@ func (r *recorder) Errorf(f string, a ...any) {
 func (r *recorder) Fatalf(f string, a ...any) { r.Errorf(f, a...); r.FailNow() }
 func (r *recorder) Fatal(a ...any)            { r.Fatalf("%s", fmt.Sprint(a...)) }
 
-// try runs f with a recorder, and returns whether f failed and the text that it logged.
+// try runs f with a recorder, and returns whether f failed and the text it logged.
 func try(t *testing.T, f func(testing.TB)) (failed bool, log string) {
 	r := &recorder{TB: t}
 	func() {

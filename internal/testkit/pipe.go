@@ -66,7 +66,7 @@ func (c *Conn) Sent() int64 {
 	return c.out.written
 }
 
-// Read reads bytes that the peer sent.
+// Read reads bytes the peer sent.
 func (c *Conn) Read(p []byte) (int, error) { return c.in.read(p) }
 
 // Write sends p. It blocks while the window is full.
@@ -157,7 +157,7 @@ func newStream(window int) *stream {
 	return s
 }
 
-// available returns the number of bytes that Read can return now.
+// available returns the number of bytes Read can return now.
 func (s *stream) available() int {
 	n := int64(len(s.buf))
 	return int(max(0, min(n, s.stallAt-s.taken)))
@@ -211,8 +211,8 @@ func (s *stream) write(p []byte) (int, error) {
 	}
 }
 
-// finish ends the direction from the writer's side, with the errors that Read and Write return from
-// now on.
+// finish ends the direction from the writer's side, with the errors Read and Write return from now
+// on.
 func (s *stream) finish(readErr, writeErr error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -117,8 +117,8 @@ func (o *Opener) openVITCP(d NIC, cfg *vi.Config) (*vi.NIC, Place, error) {
 	where := Place{Gather: !d.EachPost}
 	if own, ok := (vi.Address{Host: n.Query().LocalAddress}).AddrPort(); ok && device == "" &&
 		listen == "" && own.Addr().Is4() {
-		// Wait at every address of the host, of the family whose addresses have the length that the
-		// NIC reports.
+		// Wait at every address of the host, of the family whose addresses have the length the NIC
+		// reports.
 		where.Wait = vi.IPAddress(netip.AddrPortFrom(netip.IPv4Unspecified(), 0), "").Host
 	}
 	return n, where, nil
@@ -183,7 +183,7 @@ func (d NIC) everywhere() bool {
 	return host == "" || err == nil && ip.IsUnspecified()
 }
 
-// shaped is a provider whose NICs report the attributes that the configuration sets.
+// shaped is a provider whose NICs report the attributes the configuration sets.
 type shaped struct {
 	vi.Provider
 	d     NIC

@@ -185,7 +185,7 @@ func testLimits(e *env) {
 	if a.MaxSegmentsPerDesc < 252 { // [VIA-3.4-5]
 		e.Errorf("%d segments in a descriptor", a.MaxSegmentsPerDesc)
 	}
-	// A VI can use RDMA Read exactly at the levels that the NIC reports for it. [VIA-4.3-2]
+	// A VI can use RDMA Read exactly at the levels the NIC reports for it. [VIA-4.3-2]
 	if a.RDMAReadSupport&vi.UnreliableDelivery != 0 || a.RDMAReadSupport&^a.ReliabilityLevels != 0 {
 		e.Errorf("RDMA Read at %v of %v", a.RDMAReadSupport, a.ReliabilityLevels)
 	}

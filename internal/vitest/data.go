@@ -161,9 +161,8 @@ func testSegments(e *env) {
 	p.works()
 }
 
-// testImmediate: immediate data reaches the receive descriptor that the message consumes.
-// [VIA-8.3-12] [VIA-3.6-2] [VIA-3.6-3] [VIA-3.3-3] [VIA-3.2-2] [VIA-3.5-6] [VIA-4.2-2] [VIA-4.2-3]
-// [VIA-4.2-4]
+// testImmediate: immediate data reaches the receive descriptor the message consumes. [VIA-8.3-12]
+// [VIA-3.6-2] [VIA-3.6-3] [VIA-3.3-3] [VIA-3.2-2] [VIA-3.5-6] [VIA-4.2-2] [VIA-4.2-3] [VIA-4.2-4]
 func testImmediate(e *env) {
 	p := e.connected()
 	values := []uint32{0, 1, 0xffffffff, 0x80000000, 0x7fffffff, 0x01020304, 0xdeadbeef}
@@ -384,7 +383,7 @@ func testReadOrder(e *env) {
 		}
 	}
 	// A Send with a fence starts when the data of the earlier RDMA Read has arrived. Here the Send
-	// gathers the memory that the Read scatters to.
+	// gathers the memory the Read scatters to.
 	p := e.connected()
 	for i := range 20 {
 		size := int(p.mtu())

@@ -42,7 +42,7 @@ type Harness struct {
 	// again needs a larger value.
 	Scale int
 
-	// Levels, if not 0, is the set of reliability levels that the suite tests.
+	// Levels, if not 0, is the set of reliability levels the suite tests.
 	Levels vi.Reliability
 
 	// Only, if set, lists the families that the suite runs.
@@ -187,7 +187,7 @@ func (e *env) reliable() bool { return e.level != vi.UnreliableDelivery }
 
 func (e *env) canRead() bool { return e.nics[0].Query().RDMAReadSupport&e.level != 0 }
 
-// patience returns the time that the suite waits for an expected event.
+// patience returns the time the suite waits for an expected event.
 func (e *env) patience() time.Duration {
 	if e.trial != nil { // a lost message never arrives, so waiting longer does not help
 		limit := 3 * time.Second
@@ -199,7 +199,7 @@ func (e *env) patience() time.Duration {
 	return 10 * time.Second * time.Duration(max(1, e.Scale))
 }
 
-// moment is the time that the suite waits before it concludes that an event does not happen.
+// moment is the time the suite waits before it concludes that an event does not happen.
 const moment = 3 * time.Millisecond
 
 // ctx returns a context that ends after the suite's patience.
@@ -235,7 +235,7 @@ func (e *env) wantErr(what string, got, want error) {
 	}
 }
 
-// address returns an address of side with a discriminator that this test has not used yet.
+// address returns an address of side with a discriminator this test has not used yet.
 func (e *env) address(side int) vi.Address {
 	e.names++
 	return e.Address(e.nics[side], fmt.Appendf(nil, "d%d", e.names))

@@ -144,8 +144,8 @@ func testProtection(e *env) {
 				Ptag: tags[c.region], EnableRDMAWrite: c.regionWrite, EnableRDMARead: c.regonRead && e.canRead(),
 			})
 			pair := func() *pair {
-				// All enables of the initiator are off. They do not restrict the operations that
-				// the initiator itself requests.
+				// All enables of the initiator are off. They do not restrict the operations the
+				// initiator itself requests.
 				p := &pair{env: e}
 				p.v[0] = e.vi(0, func(a *vi.Attributes) { a.EnableRDMAWrite, a.EnableRDMARead = false, false })
 				p.v[1] = e.vi(1, func(a *vi.Attributes) {

@@ -208,8 +208,8 @@ func (e *env) stale(v *vi.VI) {
 	}
 }
 
-// testCloseSequence closes in the order that VI programs usually follow: disconnect, drain both
-// queues, destroy VI and completion queue, with some steps twice. [VIA-2.2-17] [VIA-2.3-9]
+// testCloseSequence closes in the order VI programs usually follow: disconnect, drain both queues,
+// destroy VI and completion queue, with some steps twice. [VIA-2.2-17] [VIA-2.3-9]
 func testCloseSequence(e *env) {
 	cq, err := e.nics[0].CreateCQ(8)
 	e.must(err)

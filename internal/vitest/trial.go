@@ -170,7 +170,7 @@ func (x *trial) run(f func()) (broken bool) {
 	return broken
 }
 
-// bound returns the time that the other side may take to detect that a connection broke.
+// bound returns the time the other side may take to detect that a connection broke.
 func (e *env) bound() time.Duration { return 10 * time.Second * time.Duration(max(1, e.Scale)) }
 
 // audit checks the ends of a trial's connections. It returns "" if a connection broke and was

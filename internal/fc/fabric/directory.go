@@ -182,7 +182,7 @@ var nsHandlers = map[fc.CTCmd]nsHandler{
 	}),
 }
 
-// unused ignores a registration that no query of the table returns.
+// unused ignores a registration no query of the table returns.
 func unused(*record, []byte) {}
 
 func (d *directory) ensure(id fc.Addr) *record {

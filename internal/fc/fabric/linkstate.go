@@ -10,7 +10,7 @@ import (
 // with a vendor specific command. The state of a switch is divided into items: its neighbours, and
 // one directory record per N_Port. Each item has a sequence number of its origin. An item newer
 // than the known one is stored and passed on to all other neighbours. Domains are reached by the
-// shortest path over adjacencies that both sides confirm.
+// shortest path over adjacencies both sides confirm.
 const ilsVendor = 0x70
 
 type itemKind uint8
@@ -24,7 +24,7 @@ const (
 const (
 	itemLen   = 28
 	recordLen = 8 + 8 + 16 + 16 + 32
-	// maxItems is the maximum number of items of other switches that a switch stores.
+	// maxItems is the maximum number of items of other switches a switch stores.
 	maxItems = 65536
 )
 
@@ -234,7 +234,7 @@ func (s *linkState) originateLinks(now fc.Time) {
 	s.compute(now)
 }
 
-// former handles an item that an earlier run of this switch sent and other switches still hold. It
+// former handles an item an earlier run of this switch sent and other switches still hold. It
 // replaces the item by the current one, or withdraws it.
 func (s *linkState) former(now fc.Time, i *item) {
 	if cur := s.items[i.itemKey]; cur != nil && int32(i.seq-cur.seq) <= 0 {

@@ -24,7 +24,7 @@ type Ticker interface {
 	Deadline() fc.Time
 }
 
-// A Stalled is a device that the Net notifies when a full link has room again.
+// A Stalled is a device the Net notifies when a full link has room again.
 type Stalled interface {
 	LinkRoom(now fc.Time)
 }

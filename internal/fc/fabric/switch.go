@@ -193,7 +193,7 @@ func (p *SwitchPort) Receive(now fc.Time, f *fc.Frame) {
 		p.receiveFPort(now, f)
 		return
 	}
-	// A port may send only from addresses that it was assigned.
+	// A port may send only from addresses it was assigned.
 	if p.logins[f.SID] == nil {
 		s.stats.Spoofed++
 		return

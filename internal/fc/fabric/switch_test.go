@@ -7,7 +7,7 @@ import (
 	"viaduct/internal/fc"
 )
 
-// A wire records the frames that a switch port sends.
+// A wire records the frames a switch port sends.
 type wire struct{ sent []fc.Frame }
 
 func (w *wire) Send(f *fc.Frame) {
@@ -121,7 +121,7 @@ func TestFLOGI(t *testing.T) {
 	}
 }
 
-// TestFLOGIClasses: the switch does not grant a class that the port does not offer. It promises
+// TestFLOGIClasses: the switch does not grant a class the port does not offer. It promises
 // sequential delivery if the port requests it and the switch keeps the order. [FCFS-2.7-3]
 // [FCFS-2.9-5]
 func TestFLOGIClasses(t *testing.T) {

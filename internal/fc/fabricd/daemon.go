@@ -351,7 +351,7 @@ func (p *port) note(x flusher) {
 	}
 }
 
-// flushAll writes the frames that the switch has queued, and delivers those for local ports.
+// flushAll writes the frames the switch has queued, and delivers those for local ports.
 func (d *Daemon) flushAll() {
 	d.mu.Lock()
 	links := make([]*port, 0, len(d.links))

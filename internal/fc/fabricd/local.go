@@ -172,8 +172,8 @@ func (l *Local) route(dst fc.Addr) *fcip.Link {
 // maxOut is the maximum number of data frames that wait for the switch.
 const maxOut = 256
 
-// Room returns a lower bound of the number of data frames that the path to dst can take. If it is
-// 0, a fabric.Stalled device is notified when there is room again.
+// Room returns a lower bound of the number of data frames the path to dst can take. If it is 0, a
+// fabric.Stalled device is notified when there is room again.
 func (l *Local) Room(dst fc.Addr) int {
 	if link := l.Link(dst); link != nil {
 		return link.Room()

@@ -353,8 +353,8 @@ func (l *Link) Send(f *fc.Frame) {
 	l.stats.sentF.Add(1)
 }
 
-// Room returns a lower bound of the number of full-size data frames that the link can take. If it
-// is 0, the link calls the device's method Room when there is room again.
+// Room returns a lower bound of the number of full-size data frames the link can take. If it is 0,
+// the link calls the device's method Room when there is room again.
 func (l *Link) Room() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -430,7 +430,7 @@ func (l *Link) Stats() Stats {
 		Overflow: l.stats.over.Load()}
 }
 
-// A protocol is a Link with the methods that its frameio.Conn calls.
+// A protocol is a Link with the methods its frameio.Conn calls.
 type protocol Link
 
 var _ frameio.Protocol = (*protocol)(nil)

@@ -15,8 +15,8 @@ const (
 	offOpt    = offFrame + fc.HeaderLen
 )
 
-// A header has all bytes before the payload of a frame, with room for all optional headers that a
-// frame can have.
+// A header has all bytes before the payload of a frame, with room for all optional headers a frame
+// can have.
 type header [offOpt + 128]byte
 
 // place writes the fields in which f differs from earlier frames of its run to h, the front of an

@@ -12,7 +12,7 @@ import (
 // SpecialLen is the length in bytes of an FCIP Special Frame.
 const SpecialLen = 19 * 4
 
-// Connection Usage Flags: the delimiters that a connection carries.
+// Connection Usage Flags: the delimiters a connection carries.
 const (
 	UsageSOFf   = 0x80
 	UsageClass2 = 0x40
@@ -23,7 +23,7 @@ const (
 // DefaultKATOV is the K_A_TOV we announce, in milliseconds.
 const DefaultKATOV = 60000
 
-// A Special is an FCIP Special Frame (RFC 3821, 7.1). It is the first frame that each side sends.
+// A Special is an FCIP Special Frame (RFC 3821, 7.1). It is the first frame each side sends.
 // [FCFS-2.4-1]
 type Special struct {
 	Changed     bool   // the echo differs on purpose
@@ -93,8 +93,8 @@ func (s *Special) answer(self fc.WWN) (echo Special, ok bool) {
 	return echo, !echo.Changed
 }
 
-// accepts reports whether echo is the unchanged frame that the initiator
-// sent, from a destination that has a name. [FCFS-2.4-3]
+// accepts reports whether echo is the unchanged frame the initiator sent, from a destination that
+// has a name. [FCFS-2.4-3]
 func (s *Special) accepts(echo *Special) bool {
 	return *s == *echo && echo.Destination != 0 || fault.On("fcip-echo-unchecked") && !echo.Changed
 }

@@ -12,7 +12,7 @@ import (
 	"viaduct/vi"
 )
 
-// readWindow is the number of RDMA Reads that a side serves at once if its VI gives no number.
+// readWindow is the number of RDMA Reads a side serves at once if its VI gives no number.
 const readWindow = 4
 
 // A Network connects the NICs that are opened on it. It implements vi.Provider. Its exported fields
@@ -260,7 +260,7 @@ func (r *request) Reject() error {
 	return nil
 }
 
-// told returns the attributes of a VI without the fields that the other side can't see.
+// told returns the attributes of a VI without the fields the other side can't see.
 func told(ep *vi.Endpoint) vi.Attributes {
 	a := ep.Attributes()
 	a.Ptag = nil // a tag has no meaning at the other side
@@ -276,8 +276,8 @@ func agree(self, remote *vi.Endpoint, addr vi.Address) vi.Agreement {
 	return g
 }
 
-// window returns the number of RDMA Reads that a VI serves at once. It is 1 for a VI that serves
-// none, because it refuses Reads one at a time.
+// window returns the number of RDMA Reads a VI serves at once. It is 1 for a VI that serves none,
+// because it refuses Reads one at a time.
 func window(a vi.Attributes) int {
 	switch {
 	case a.ReadWindow > 0:

@@ -12,8 +12,7 @@ import (
 // [DDP-4.3-1]
 const UntaggedLen = 18
 
-// RsvdULPLen is the length in bytes of the field that an Untagged header
-// carries for the ULP. [DDP 4.3]
+// RsvdULPLen is the length in bytes of the field an Untagged header carries for the ULP. [DDP 4.3]
 const RsvdULPLen = 5
 
 // An Untagged is the header of a segment in the Untagged Buffer Model.

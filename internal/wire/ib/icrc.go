@@ -17,15 +17,15 @@ const Port = 4791
 // ErrICRC reports a packet that was damaged, or whose headers were changed on the way.
 var ErrICRC = errors.New("ib: wrong invariant CRC")
 
-// A Flow holds the fields of the IP and UDP headers that the invariant CRC covers. The addresses
-// are of one family, and none is an IPv4 address mapped into IPv6. [ROCE-ICRC-2]
+// A Flow holds the fields of the IP and UDP headers the invariant CRC covers. The addresses are of
+// one family, and none is an IPv4 address mapped into IPv6. [ROCE-ICRC-2]
 type Flow struct {
 	Source, Destination netip.AddrPort
 	ID                  uint16 // identification of the IPv4 header; IPv6 has none
 }
 
-// maxPrefix is the greatest length of the headers that the CRC covers before the BTH: 8 bytes of
-// ones in place of the link header of InfiniBand, an IPv6 header, and a UDP header.
+// maxPrefix is the greatest length of the headers the CRC covers before the BTH: 8 bytes of ones in
+// place of the link header of InfiniBand, an IPv6 header, and a UDP header.
 const maxPrefix = 8 + GRHLen + udpLen
 
 // prefix writes the headers of a packet with n bytes after UDP to h, with ones for the fields that
@@ -98,8 +98,8 @@ func (f *Flow) Check(p []byte) error {
 	return err
 }
 
-// Identification returns the identification of the IPv4 header that the invariant CRC at the end of
-// a packet fits, f.ID for IPv6. The errors are the same as for Check.
+// Identification returns the identification of the IPv4 header the invariant CRC at the end of a
+// packet fits, f.ID for IPv6. The errors are the same as for Check.
 func (f *Flow) Identification(p []byte) (id uint16, err error) {
 	if len(p) < BTHLen+ICRCLen {
 		return 0, io.ErrUnexpectedEOF

@@ -26,7 +26,7 @@ func ParseImmDt(b []byte) (h ImmDt, n int, err error) {
 	return ImmDt(b[:ImmDtLen]), ImmDtLen, nil
 }
 
-// An IETH is the remote key that a Send with Invalidate invalidates. [ROCE-OP-9]
+// An IETH is the remote key a Send with Invalidate invalidates. [ROCE-OP-9]
 type IETH uint32
 
 // Append appends the IETHLen bytes of h to b.

@@ -77,7 +77,7 @@ type CM struct {
 	Private []byte // of length PrivateLen after Parse; Append pads it with zeros
 }
 
-// A CMAbout names the kind of message that a REJ or MRA answers.
+// A CMAbout names the kind of message a REJ or MRA answers.
 type CMAbout uint8
 
 // The messages.

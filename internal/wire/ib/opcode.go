@@ -46,7 +46,7 @@ const (
 	SendOnlyInv        Opcode = 0x17
 )
 
-// A Kind is the message that a packet belongs to.
+// A Kind is the message a packet belongs to.
 type Kind uint8
 
 // The kinds. Requests come before responses.
@@ -140,7 +140,7 @@ func (o Opcode) describe() row {
 	return r
 }
 
-// Transport returns the service that the packet belongs to.
+// Transport returns the service the packet belongs to.
 func (o Opcode) Transport() Transport { return Transport(o & transportMask) }
 
 // On returns the opcode of the same operation on the transport t.
@@ -149,10 +149,10 @@ func (o Opcode) On(t Transport) Opcode { return o&^transportMask | Opcode(t) }
 // Operation returns the opcode that the reliable connection has for the operation.
 func (o Opcode) Operation() Opcode { return o &^ transportMask }
 
-// Assigned reports whether the opcode names an operation that this package has.
+// Assigned reports whether the opcode names an operation this package has.
 func (o Opcode) Assigned() bool { return o.describe().kind != Unassigned }
 
-// Kind returns the message that the packet belongs to, Unassigned if the opcode is unknown.
+// Kind returns the message the packet belongs to, Unassigned if the opcode is unknown.
 func (o Opcode) Kind() Kind { return o.describe().kind }
 
 // Request reports whether the packet is a request; the others are responses.

@@ -74,7 +74,7 @@ func (p *Packet) Append(b []byte) []byte {
 
 // Parse decodes a packet without its invariant CRC. Payload refers to b. The errors are ErrVersion
 // [ROCE-BTH-2], ErrOpcode [ROCE-OP-3], io.ErrUnexpectedEOF, and ErrPayload if the packet has data
-// that its opcode does not allow, or a pad that does not fit its length.
+// its opcode does not allow, or a pad that does not fit its length.
 func Parse(b []byte) (p Packet, err error) {
 	var n int
 	if p.BTH, n, err = ParseBTH(b); err != nil {

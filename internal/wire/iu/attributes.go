@@ -42,7 +42,7 @@ type QoS struct {
 	Vendor    uint32
 }
 
-// Attributes is FCVI_ATTRIBUTES: the features that an endpoint offers. [FCVI-7.3-1]
+// Attributes is FCVI_ATTRIBUTES: the features an endpoint offers. [FCVI-7.3-1]
 type Attributes struct {
 	Reliability Reliability
 	Write       bool   // RDMA Write is enabled: the endpoint accepts writes

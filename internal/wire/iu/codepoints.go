@@ -1,7 +1,7 @@
 package iu
 
-// This file is the only place for values that this project assigned because the standard's text is
-// not public. Replace it, or add another codec, once the text is available.
+// This file is the only place for values this project assigned because the standard's text is not
+// public. Replace it, or add another codec, once the text is available.
 
 // ProjectVersion is the codec version in the set-up payloads. [FCVI-6.8-1]
 const ProjectVersion = 1

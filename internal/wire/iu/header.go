@@ -36,7 +36,7 @@ type Header struct {
 	Total     uint32 // FCVI_TOT_LEN, or FCVI_CONNECTION_ID in connect and disconnect IUs
 }
 
-// Append appends h in the form that its opcode requires, in big-endian order. [FCVI-5.9.1-3]
+// Append appends h in the form its opcode requires, in big-endian order. [FCVI-5.9.1-3]
 // [FCVI-5.9.5-1]
 func (h *Header) Append(b []byte) []byte {
 	b = binary.BigEndian.AppendUint32(b, h.Handle)

@@ -45,8 +45,7 @@ func (c Code) String() string {
 	return fmt.Sprintf("code 0x%02x", uint8(c))
 }
 
-// An Error is an error that MPA has found. Its code is for the peer and for the layer above.
-// [MPA-8-2]
+// An Error is an error MPA has found. Its code is for the peer and for the layer above. [MPA-8-2]
 type Error struct {
 	Code   Code
 	Reason string // details of the error; may be empty

@@ -18,7 +18,7 @@ const (
 )
 
 // frameVectors are frames that were captured between Linux hosts, and some written by hand for bits
-// that Linux does not use.
+// Linux does not use.
 var frameVectors = []struct {
 	name  string
 	frame Frame

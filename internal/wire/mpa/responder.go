@@ -121,8 +121,8 @@ func (r *Responder) depths() {
 	}
 }
 
-// model computes the kinds of RTR: the offered kinds that this side can receive. If there are none,
-// it ignores the offer and names the kinds that this side can receive. [MPA2-9.2-4] [MPA2-9.2-5]
+// model computes the kinds of RTR: the offered kinds this side can receive. If there are none, it
+// ignores the offer and names the kinds this side can receive. [MPA2-9.2-4] [MPA2-9.2-5]
 // [MPA2-9.2-6] [MPA2-9.2-7] [MPA2-9.2-9] [I-07]
 func (r *Responder) model() {
 	p, c := &r.params, r.req.Conn

@@ -18,8 +18,8 @@ const (
 	// MaxRecvULPDU is the maximum length of a ULPDU that a receiver accepts. It is the largest
 	// value of the length field. [I-25]
 	MaxRecvULPDU = 65535
-	// MaxFPDU is the maximum length of an FPDU that a receiver may get, including its markers and
-	// the marker before it. [MPA-A.4-2]
+	// MaxFPDU is the maximum length of an FPDU a receiver may get, including its markers and the
+	// marker before it. [MPA-A.4-2]
 	MaxFPDU = MarkerLen + LengthLen + MaxRecvULPDU + 3 + crcLen + MarkerLen*(1+(LengthLen+MaxRecvULPDU+3)/(MarkerInterval-MarkerLen)+1)
 )
 

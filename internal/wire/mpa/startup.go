@@ -7,7 +7,7 @@ import (
 
 // These numbers of start-up are our choice.
 const (
-	// DefaultDepth is the default number of RDMA Reads that this side serves and requests. [I-18]
+	// DefaultDepth is the default number of RDMA Reads this side serves and requests. [I-18]
 	DefaultDepth = 16
 	// DefaultMaxDepth is the limit up to which either number may be raised. [I-18]
 	DefaultMaxDepth = 128

@@ -1,6 +1,6 @@
 package nvmewire
 
-// Kinds of data that Identify returns.
+// Kinds of data Identify returns.
 const (
 	CNSNamespace   = 0x00
 	CNSController  = 0x01
@@ -23,7 +23,7 @@ const (
 )
 
 // An IdentifyController holds the fields that a host uses. All other fields of the structure are
-// zero, or have the only value that this transport allows.
+// zero, or have the only value this transport allows.
 type IdentifyController struct { // [NVME-ID-1] [NVME-ID-2]
 	Serial, Model, Firmware string // 20, 40 and 8 bytes
 	MDTS                    uint8  // log2 of the greatest transfer in pages, 0 for no limit

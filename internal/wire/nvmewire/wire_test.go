@@ -17,7 +17,7 @@ func unhex(t *testing.T, s string) []byte {
 	return b
 }
 
-// sqes holds entries that the Linux host sent, with changed addresses and keys.
+// sqes holds entries the Linux host sent, with changed addresses and keys.
 var sqes = []struct {
 	name string
 	hex  string

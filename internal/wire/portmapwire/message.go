@@ -32,7 +32,7 @@ const ( // [SDP 7.3.1.2]
 	Deny    Type = 3 // PMDeny, server to client
 )
 
-// String returns the name that the draft uses.
+// String returns the name the draft uses.
 func (t Type) String() string {
 	switch t {
 	case Request:
@@ -82,9 +82,9 @@ type Message struct { // [SDP 7.3] [D-01]
 }
 
 // Append appends the MessageLen bytes of m to b. Append panics unless both addresses are valid and
-// of one family, as in every message that Parse returns. It treats an IPv4 address mapped into IPv6
-// as an IPv6 address, so that an answer always repeats the IPV and the addresses of its request.
-// Zones are left out.
+// of one family, as in every message Parse returns. It treats an IPv4 address mapped into IPv6 as
+// an IPv6 address, so that an answer always repeats the IPV and the addresses of its request. Zones
+// are left out.
 func (m Message) Append(b []byte) []byte {
 	cp, ap := m.Cp.Addr(), m.Ap.Addr()
 	if !cp.IsValid() || !ap.IsValid() || cp.Is4() != ap.Is4() {

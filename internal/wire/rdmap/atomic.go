@@ -56,7 +56,7 @@ type AtomicRequest struct {
 
 // NewFetchAdd returns the request to add add to the word at (stag, to). Each set bit of mask is the
 // top bit of a separate field, and carries out of a field are dropped. With a mask of zero the word
-// is one field. Header fields that FetchAdd does not use get the values that the RFC requires.
+// is one field. Header fields FetchAdd does not use get the values the RFC requires.
 // [RDMAPX-5.2.1-5]
 func NewFetchAdd(stag uint32, to, add, mask uint64) AtomicRequest {
 	return AtomicRequest{Op: FetchAdd, STag: stag, TO: to, Data: add, Mask: mask, CompareMask: ^uint64(0)}

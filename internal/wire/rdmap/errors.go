@@ -37,7 +37,7 @@ const (
 	TypeOperation    = 2 // remote operation error
 )
 
-// A Fault is an error that RDMAP finds in a message, or OK.
+// A Fault is an error RDMAP finds in a message, or OK.
 type Fault uint8
 
 // These are the faults. Each has its numbers in the table of RFC 5040. [RDMAP-4.8-3]

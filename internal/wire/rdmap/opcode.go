@@ -146,9 +146,8 @@ func (o Opcode) UntaggedHeader(msn ddp.MSN, mo uint32, last bool, invalidate uin
 	return h
 }
 
-// InvalidateSTag returns the STag that the message with header h invalidates. ok is false if
-// messages with this opcode invalidate no STag, whatever value the field has. [RDMAP-4.1-10]
-// [RDMAPX-4.1-3]
+// InvalidateSTag returns the STag the message with header h invalidates. ok is false if messages
+// with this opcode invalidate no STag, whatever value the field has. [RDMAP-4.1-10] [RDMAPX-4.1-3]
 func InvalidateSTag(h ddp.Untagged) (stag uint32, ok bool) {
 	_, o := ParseControl(h.RsvdULP[0])
 	if !o.Invalidates() {

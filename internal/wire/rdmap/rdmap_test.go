@@ -515,7 +515,7 @@ func FuzzParse(f *testing.F) {
 			tm.Swapped()
 			_ = tm.LogValue()
 		}
-		// The headers that a Terminate encloses must be part of the segment.
+		// The headers a Terminate encloses must be part of the segment.
 		for _, tm := range []Terminate{TerminateRDMAP(InvalidSTag, b), TerminateDDP(ddp.InvalidSTag, b)} {
 			if len(tm.DDP)+len(tm.RDMAP) > len(b) {
 				t.Fatal("headers longer than the segment")

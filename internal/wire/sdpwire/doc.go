@@ -2,8 +2,8 @@
 // the layout of draft-pinkerton-iwarp-sdp-01 (September 2004).
 //
 // Every message begins with the 16-byte Base Sockets Direct Header (BSDH). A [Message] is the BSDH
-// with the fields of the extended header that its type requires. ULP payload, if the type may carry
-// it, follows the headers; this package does not touch it. The two messages of connection set-up,
+// with the fields of the extended header its type requires. ULP payload, if the type may carry it,
+// follows the headers; this package does not touch it. The two messages of connection set-up,
 // [Hello] and [HelloAck], are types of their own.
 //
 //	var b [sdpwire.MaxHeaderLen]byte

@@ -33,8 +33,8 @@ type Hello struct {
 	LocORD      uint16 // number of outbound RDMA Reads that the sender may have outstanding; at least 1
 }
 
-// Append appends the HelloLen bytes of h. Len, Flags, MSeq and MSeqAck have the values that the
-// draft requires. [SDP-6.2.1-3] Reserved bits are zero. [SDP-6.2.1.8-1]
+// Append appends the HelloLen bytes of h. Len, Flags, MSeq and MSeqAck have the values the draft
+// requires. [SDP-6.2.1-3] Reserved bits are zero. [SDP-6.2.1.8-1]
 func (h Hello) Append(b []byte, l Layout) []byte {
 	b = bsdh{mid: HelloMID, bufs: h.Bufs, len: HelloLen}.append(b, l)
 	b = appendVersions(b, l, h.MaxAdverts, h.MajV, h.MinV)

@@ -41,7 +41,7 @@ func (m Mode) String() string {
 }
 
 // A Message is any message of a running connection: the BSDH, and the fields of the extended header
-// that its MID requires. Other fields are zero.
+// its MID requires. Other fields are zero.
 type Message struct {
 	MID     MID
 	Flags   Flags

@@ -113,7 +113,7 @@ func (h Header) String() string {
 	return s
 }
 
-// LogValue describes h for logs, without fields that its flags declare void.
+// LogValue describes h for logs, without fields its flags declare void.
 func (h Header) LogValue() slog.Value {
 	a := []slog.Attr{
 		slog.String("type", h.Type.String()),

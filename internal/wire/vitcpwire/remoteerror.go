@@ -3,7 +3,7 @@ package vitcpwire
 import "fmt"
 
 // A RemoteError is the Remote Error Code of a segment. Its high byte is the VI Error Type, its low
-// byte an implementation-specific code. Both concern the message that the Message ACK field names.
+// byte an implementation-specific code. Both concern the message the Message ACK field names.
 // [VIT-3.1-ERR-1] [V-13]
 type RemoteError uint16
 

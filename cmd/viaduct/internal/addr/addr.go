@@ -177,7 +177,7 @@ func (u *URL) WithPath(p string) *URL {
 	return &v
 }
 
-// String returns the address in the form that Parse reads.
+// String returns the address in the form Parse reads.
 func (u *URL) String() string {
 	var b strings.Builder
 	b.WriteString(u.Scheme)

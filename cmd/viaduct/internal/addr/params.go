@@ -38,7 +38,7 @@ type Param struct {
 	About   string   // one sentence
 }
 
-// Schemes lists the transports that an address can name. A verb may accept fewer.
+// Schemes lists the transports an address can name. A verb may accept fewer.
 var Schemes = []Scheme{
 	{Name: "vitcp", DefaultPort: 3936, HasDisc: true, Params: slices.Concat(viParams, sameHostParams), About: "a VI over TCP"},
 	{Name: "iwarp", Params: slices.Concat(iwarpParams, sameHostParams), About: "an RDMAP Stream (MPA, DDP, RDMAP)"},

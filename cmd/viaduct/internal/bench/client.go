@@ -140,7 +140,7 @@ func (c *Client) measure(ctx context.Context, s spec, d time.Duration, count *me
 	return m, err
 }
 
-// connect opens one lane and receives the memory that the client may use.
+// connect opens one lane and receives the memory the client may use.
 func (c *Client) connect(ctx context.Context, dl dialer) (dialed, error) {
 	if err := c.out.Encode(request{Cmd: "accept"}); err != nil {
 		return nil, err

@@ -81,14 +81,14 @@ func (s spec) window() int {
 // memory.
 func (s spec) bare() bool { return s.Op == OpIdle || s.Op == OpSetup || s.Op == OpChurn }
 
-// footprint is the size of the memory that each side of a connection uses.
+// footprint is the size of the memory each side of a connection uses.
 const footprint = 1 << 20
 
 // endSize is the length of the message that ends a measurement. Measured
 // messages are longer.
 const endSize = 1
 
-// A target is memory of the server that a client may use.
+// A target is memory of the server a client may use.
 type target struct {
 	Address uint64 `json:"address"`
 	Handle  uint32 `json:"handle"`
@@ -150,7 +150,7 @@ func newDialer(s spec, at string) (dialer, error) {
 	return newStreamDialer(s, u)
 }
 
-// A dialed lane can be given the memory that it may use.
+// A dialed lane can be given the memory it may use.
 type dialed interface {
 	lane
 	use(t target)

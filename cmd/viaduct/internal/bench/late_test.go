@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// A lateLane completes every operation at once, and receives the message that it sent last.
+// A lateLane completes every operation at once, and receives the message it sent last.
 type lateLane struct {
 	posted int
 	last   int // length of the message that was sent last

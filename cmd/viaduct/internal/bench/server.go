@@ -93,7 +93,7 @@ func serveControl(ctx context.Context, c net.Conn, shown *status.Server) {
 	}
 }
 
-// acceptTime bounds the wait for a lane that the client has announced.
+// acceptTime bounds the wait for a lane the client has announced.
 const acceptTime = 30 * time.Second
 
 func (v *serving) handle(q request) (a answer, err error) {
@@ -219,8 +219,8 @@ func churn(ctx context.Context, s spec, h host, wg *sync.WaitGroup) {
 // returned the buffers that active connections borrow.
 const settled = 900 * time.Millisecond
 
-// memory returns the bytes that the runtime needs after a garbage collection: heap, stacks and its
-// own data.
+// memory returns the bytes the runtime needs after a garbage collection: heap, stacks and its own
+// data.
 func memory() int64 {
 	for range 3 {
 		debug.FreeOSMemory() // two collections empty a sync.Pool

@@ -86,8 +86,8 @@ type Target struct {
 	// Disc is the discriminator of a VI. Service is the address that cases ask a Port Mapper for.
 	Disc    []byte
 	Service string
-	// Patience is the time that the peer has for an answer. Quiet is how long a case waits where
-	// the peer must not send anything.
+	// Patience is the time the peer has for an answer. Quiet is how long a case waits where the
+	// peer must not send anything.
 	Patience, Quiet time.Duration
 	// Pause is the time between an MPA Reply and our first FPDU. Some peers do not read bytes that
 	// arrive too early. [I-10]

@@ -8,7 +8,7 @@ import (
 	"viaduct/internal/fc/fcip"
 )
 
-// Addresses in the fabric that the cases emulate.
+// Addresses in the fabric the cases emulate.
 const (
 	fabricPeer  fc.Addr = 0x010100 // assigned to the peer
 	fabricOther fc.Addr = 0x010200 // an N_Port without FC-VI
@@ -268,8 +268,7 @@ func (s *fabric) registers(cmd fc.CTCmd, b []byte) {
 	}
 }
 
-// known reports whether the peer has made all registrations that a port without an address must
-// make.
+// known reports whether the peer has made all registrations a port without an address must make.
 func (s *fabric) known() bool {
 	return s.registered[fc.NSRPNID] && s.registered[fc.NSRNNID] && s.registered[fc.NSRFTID] && s.registered[fc.NSRFFID]
 }

@@ -14,8 +14,8 @@ import (
 	"viaduct/internal/wire/iu"
 )
 
-// fcRxSize is the receive data field size that an fcEnd announces. It is small, so that messages
-// take several frames.
+// fcRxSize is the receive data field size an fcEnd announces. It is small, so that messages take
+// several frames.
 const fcRxSize = 1024
 
 // An fcEnd is our end of an FCIP link. It acts as an N_Port.
@@ -81,7 +81,7 @@ func (p *fcEnd) node() fc.WWN { return fc.NodeName(uint64(p.name) & 0xffffffffff
 // put sends a frame.
 func (p *fcEnd) put(f *fc.Frame) { p.t.write(p.c, fcip.Append(nil, f)) }
 
-// next reads the next frame for our N_Port. It answers the frames that the link itself needs.
+// next reads the next frame for our N_Port. It answers the frames the link itself needs.
 func (p *fcEnd) next(within time.Duration) (f fc.Frame, e end) {
 	t := p.t
 	if len(p.kept) > 0 {

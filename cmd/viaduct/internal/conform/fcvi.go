@@ -19,7 +19,7 @@ const attempt = 1
 // holds is the number of Patience times for which a peer may delay a set-up after asking to.
 const holds = 4
 
-// fcTransfer is the longest message that we offer.
+// fcTransfer is the longest message we offer.
 const fcTransfer = 1 << 20
 
 // An fcviEnd is our end of an FC-VI connection, or of one being set up.
@@ -347,7 +347,7 @@ func (v *fcviEnd) take(u *fcviUnit) {
 	v.heard = u.data
 }
 
-// reaction returns the next Information Unit, except messages that a dialling peer sends by itself.
+// reaction returns the next Information Unit, except messages a dialling peer sends by itself.
 func (v *fcviEnd) reaction(within time.Duration) (*fcviUnit, end) {
 	for {
 		u, e := v.unit(within)

@@ -18,7 +18,7 @@ type fcviCall struct {
 	q iu.ConnectPayload
 }
 
-// fcviCalled accepts a link that the peer opened, up to its CONNECT_RQST. set may alter the fabric
+// fcviCalled accepts a link the peer opened, up to its CONNECT_RQST. set may alter the fabric
 // before.
 func (t *T) fcviCalled(set func(s *fabric)) *fcviCall {
 	s := t.linkedBy()

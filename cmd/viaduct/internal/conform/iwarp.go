@@ -24,7 +24,7 @@ type stream struct {
 	got  int    // number of FPDUs so far
 }
 
-// usual returns a Request that every responder must support.
+// usual returns a Request every responder must support.
 func usual() mpa.Frame {
 	return mpa.Frame{Kind: mpa.Request, CRC: true, Rev: 2, Enhanced: true, Conn: mpa.Enhanced{IRD: 4, ORD: 4}}
 }
@@ -523,7 +523,7 @@ var iwarpPassive = []Case{
 		}},
 }
 
-// dialledBy accepts a connection that the peer opened, and reads its Request.
+// dialledBy accepts a connection the peer opened, and reads its Request.
 func (t *T) dialledBy() (*stream, mpa.Frame) {
 	s := &stream{t: t, c: t.connect(), msn: 1, want: 1}
 	f := s.frame("MPA-7.1.2-1")

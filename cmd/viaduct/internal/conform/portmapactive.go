@@ -46,7 +46,7 @@ func (t *T) fromClient(c net.Conn, wait bool) []byte {
 	return b[:n]
 }
 
-// answerTo returns an answer of type typ to q. No listener is at the port that it names.
+// answerTo returns an answer of type typ to q. No listener is at the port it names.
 func answerTo(q portmapwire.Message, typ portmapwire.Type) portmapwire.Message {
 	m := q
 	m.Type = typ
@@ -82,8 +82,8 @@ func (t *T) acknowledged(c net.Conn, m portmapwire.Message, answer, raw []byte) 
 	}
 }
 
-// requestsOnly calls see with each message that the client sends within Quiet. The client may
-// repeat its request.
+// requestsOnly calls see with each message the client sends within Quiet. The client may repeat its
+// request.
 func (t *T) requestsOnly(c net.Conn, see func(b []byte)) {
 	b := make([]byte, 2048)
 	for end := time.Now().Add(t.g.Quiet); time.Now().Before(end); {
@@ -93,8 +93,8 @@ func (t *T) requestsOnly(c net.Conn, see func(b []byte)) {
 	}
 }
 
-// unanswered fails the case if the client answers with a PMAck. why describes the message that it
-// must not answer.
+// unanswered fails the case if the client answers with a PMAck. why describes the message it must
+// not answer.
 func (t *T) unanswered(c net.Conn, row, why string) {
 	t.requestsOnly(c, func(b []byte) {
 		t.check(len(b) == portmapwire.MessageLen && b[0]>>4&3 == byte(portmapwire.Request), row,
@@ -102,7 +102,7 @@ func (t *T) unanswered(c net.Conn, row, why string) {
 	})
 }
 
-// discarded returns a case with a datagram that a client must not accept as its answer.
+// discarded returns a case with a datagram a client must not accept as its answer.
 func discarded(name, text, row string, change func(b []byte) []byte) Case {
 	return Case{Name: "portmap/" + name, Proto: "portmap", Role: Active, Rows: list(row), Text: text, run: func(t *T) {
 		c, raw, q := t.askedBy()

@@ -68,7 +68,7 @@ func (v *viEnd) segment(wait bool) (h vitcpwire.Header, body []byte, e end) {
 	return h, body, whole
 }
 
-// open connects, and returns the CE header that the peer accepted.
+// open connects, and returns the CE header the peer accepted.
 func (t *T) open(change func(h *vitcpwire.Header, ce *vitcpwire.CE)) (*viEnd, vitcpwire.CE) {
 	v := &viEnd{t: t, c: t.connect(), posted: 100}
 	t.write(v.c, t.call(change))

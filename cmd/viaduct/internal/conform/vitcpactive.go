@@ -11,7 +11,7 @@ type viCall struct {
 	ce vitcpwire.CE
 }
 
-// calledBy accepts a connection that the peer opened, and reads its Connect Request.
+// calledBy accepts a connection the peer opened, and reads its Connect Request.
 func (t *T) calledBy() *viCall {
 	v := &viCall{viEnd: &viEnd{t: t, c: t.connect(), posted: 100}}
 	h, body, e := v.segment(true)

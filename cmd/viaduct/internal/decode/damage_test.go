@@ -296,8 +296,8 @@ func fcipSpots(b []byte, first bool) (n int, spots []spot) {
 		spot{n - 4, 4, sync})
 }
 
-// TestDamageInFrames changes bytes of frames that the engines of each transport sent. The decoder
-// must name the damage by the damaged part of the frame.
+// TestDamageInFrames changes bytes of frames the engines of each transport sent. The decoder must
+// name the damage by the damaged part of the frame.
 func TestDamageInFrames(t *testing.T) {
 	for name, spotsOf := range map[string]func([]byte, bool) (int, []spot){
 		"iwarp-rdma": mpaSpots, "sdp-modes": mpaSpots, "sdp-write-zcopy": mpaSpots, "vitcp-rdma": vitcpSpots, "fcvi-loss": fcipSpots, "fcvi-connect": fcipSpots,

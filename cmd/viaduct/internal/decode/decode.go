@@ -130,7 +130,7 @@ func (d *Decoder) message(c *conn, back bool) *Message {
 
 func (d *Decoder) emit(m *Message) { d.out(m) }
 
-// forced returns the protocol that the options give to a pair of ports, or "".
+// forced returns the protocol the options give to a pair of ports, or "".
 func (d *Decoder) forced(a, b netip.AddrPort) string {
 	if p, ok := d.opt.As[b.Port()]; ok {
 		return p

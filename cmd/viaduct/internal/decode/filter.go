@@ -19,8 +19,8 @@ var operators = []string{"!=", "<=", ">=", "=", "~", "<", ">"}
 
 // ParseFilter parses terms separated by blanks. A message passes if it fulfils all of them. A term
 // is "wrong" (the message has a violation) or KEY OPERATOR VALUE without blanks. KEY is proto,
-// name, conn, dir, src, dst, frame, wrong (an id), or a field. A term about a field that a message
-// does not have is not fulfilled, unless its operator is "!=". "~" tests whether the value contains
+// name, conn, dir, src, dst, frame, wrong (an id), or a field. A term about a field a message does
+// not have is not fulfilled, unless its operator is "!=". "~" tests whether the value contains
 // another. "<", ">", "<=" and ">=" compare numbers. Words are compared without regard to case.
 func ParseFilter(s string) (*Filter, error) {
 	f := new(Filter)

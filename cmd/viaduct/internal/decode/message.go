@@ -26,7 +26,7 @@ type Message struct {
 	Note   string
 }
 
-// A Field is one field of a message. Its key begins with the layer that it belongs to.
+// A Field is one field of a message. Its key begins with the layer it belongs to.
 type Field struct {
 	Key  string
 	Text string // if Kind is text

@@ -36,12 +36,12 @@ func newRoCETalk(t testing.TB, family string) *roceTalk {
 	return &roceTalk{t, roceEnds[family], file, c}
 }
 
-// route returns the addresses of packets that an end sends.
+// route returns the addresses of packets an end sends.
 func (r *roceTalk) route(from int) (src, dst netip.AddrPort) {
 	return r.ends[from], netip.AddrPortFrom(r.ends[1-from].Addr(), ib.Port)
 }
 
-// say records a packet that an end sends.
+// say records a packet an end sends.
 func (r *roceTalk) say(from int, p ib.Packet) { r.raw(from, p.Append(nil)) }
 
 // raw records a packet with the bytes b, to which it adds the invariant CRC.

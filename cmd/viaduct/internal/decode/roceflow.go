@@ -62,8 +62,7 @@ func (r *roceHosts) follow(m *Message, p *packet, x *ib.Packet) {
 	}
 }
 
-// connects forgets the flow to a queue pair that a REQ or REP names, because its numbers start
-// again.
+// connects forgets the flow to a queue pair a REQ or REP names, because its numbers start again.
 func (r *roceHosts) connects(p *packet, m *Message) {
 	if m.Proto != "cm" || m.Name != "REQ" && m.Name != "REP" {
 		return

@@ -41,7 +41,7 @@ type sdpSide struct {
 	many    bool              // some of adverts were dropped
 }
 
-// An advert is memory that a peer advertised.
+// An advert is memory a peer advertised.
 type advert struct {
 	at   uint64
 	size uint64
@@ -331,8 +331,8 @@ func (s *sdpState) advertise(me *sdpSide, x *sdpwire.Message, sink bool) {
 	me.adverts[x.STag] = advert{x.VA, uint64(x.Size), sink}
 }
 
-// sees returns the modes that the sender of x may assume for the half of src: the present one, and
-// also the one before if the other peer made the change and the message does not acknowledge it.
+// sees returns the modes the sender of x may assume for the half of src: the present one, and also
+// the one before if the other peer made the change and the message does not acknowledge it.
 func (src *sdpSide) sees(x *sdpwire.Message, isSource bool) (modes [2]sdpwire.Mode) {
 	modes = [2]sdpwire.Mode{src.mode, src.mode}
 	if src.changed && src.byPeer == isSource && int32(x.MSeqAck-src.at) < 0 ||

@@ -7,7 +7,7 @@ import (
 )
 
 // An sdpView is an SDP connection as one of its peers sees it. An observer can reconstruct it
-// exactly: the MSeqAck of a message is the number of the last message that its sender had received
+// exactly: the MSeqAck of a message is the number of the last message its sender had received
 // [SDP-6.1.6-1], so the observer knows the order of sent and received messages at each peer. A
 // message is checked against its sender's view, in which crossing messages do not look like
 // violations.
@@ -61,7 +61,7 @@ func breaks(id, format string, a ...any) broken { return broken{id, fmt.Sprintf(
 // maxInbox limits the number of messages kept until they are acknowledged.
 const maxInbox = 1 << 16
 
-// hear applies the messages that the sender of x had received before it. It returns false if their
+// hear applies the messages the sender of x had received before it. It returns false if their
 // number is uncertain.
 func (v *sdpView) hear(x *sdpwire.Message) (sure bool) {
 	if x.MSeqAck == 0 && len(v.inbox) > 0 && v.inbox[0].MSeq == 0 { // message 0 was received, or none [D-08]

@@ -450,7 +450,7 @@ type wrongError Wrong
 
 func (e *wrongError) Error() string { return fmt.Sprintf("[%s] %s", e.ID, e.Text) }
 
-// finish reports a frame that the end of the stream truncates. Because its length may be wrong, its
+// finish reports a frame the end of the stream truncates. Because its length may be wrong, its
 // bytes are searched for other frames.
 func (h *half) finish() {
 	c := h.c
@@ -490,7 +490,7 @@ type parser interface {
 	find(h *half, b []byte, end bool) (at int, ok bool)
 	// forget drops state that is uncertain after missing or wrong bytes in a direction.
 	forget(h *half)
-	// size returns the memory that the parser holds, in bytes.
+	// size returns the memory the parser holds, in bytes.
 	size() int
 }
 

@@ -1,4 +1,4 @@
-// Package exchange performs the exchanges of messages that the figures of the specifications show.
+// Package exchange performs the exchanges of messages the figures of the specifications show.
 // Engines of this module are at both ends. The line between them has a delay and can lose frames.
 // Its traffic is recorded as a capture.
 package exchange

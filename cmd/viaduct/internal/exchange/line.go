@@ -132,9 +132,9 @@ func (l *line) close() ([]byte, error) {
 	return l.buf.Bytes(), err
 }
 
-// join puts the line into nc, a connection that this process has opened. Bytes written to the
-// result go over the line to nc, and bytes from nc return over the line. The line's close ends
-// both. If there is no line, join closes nc and returns it.
+// join puts the line into nc, a connection this process has opened. Bytes written to the result go
+// over the line to nc, and bytes from nc return over the line. The line's close ends both. If there
+// is no line, join closes nc and returns it.
 func (l *line) join(nc net.Conn) net.Conn {
 	near, far, err := pair()
 	if err != nil { // the connection is useless without the line

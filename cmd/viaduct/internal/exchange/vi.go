@@ -24,7 +24,7 @@ type viEnd struct {
 	mem *vi.Region
 }
 
-// memory is the size of the memory that each end registers.
+// memory is the size of the memory each end registers.
 const memory = 8192
 
 var viAttributes = vi.Attributes{Reliability: vi.ReliableReception, MaxTransferSize: 4096,

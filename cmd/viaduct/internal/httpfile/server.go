@@ -33,7 +33,7 @@ const (
 	wantContent   = "Want-Content-Digest"
 )
 
-// fileType is the only type that a client accepts if it wants a file, not a listing.
+// fileType is the only type a client accepts if it wants a file, not a listing.
 const fileType = "application/octet-stream"
 
 func formatDigest(sum [32]byte) string {

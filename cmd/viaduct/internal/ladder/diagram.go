@@ -55,7 +55,7 @@ type Message struct {
 	// State holds the state that each end enters: the sender at the time of sending, the receiver
 	// at arrival. "" means no change.
 	State [2]string
-	// Credit is the number of messages that each end may send after this message, or -1 if unknown.
+	// Credit is the number of messages each end may send after this message, or -1 if unknown.
 	Credit [2]int
 }
 

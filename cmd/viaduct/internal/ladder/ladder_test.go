@@ -37,7 +37,7 @@ func build(t testing.TB, opt Options, filter string, capture []byte) *Diagram {
 	return b.Diagram()
 }
 
-// A box is the area that a text covers.
+// A box is the area a text covers.
 type box struct {
 	l, t, r, b float64
 	s          string

@@ -60,8 +60,7 @@ func (d *Diagram) layout(s Scale) (sent, arrived []int, height int) {
 }
 
 // byEvent keeps the order of events at each end, and the order of sending. It places an arrival as
-// high as these orders allow. Two messages that both ends send at the same time have the same
-// height.
+// high as these orders allow. Two messages both ends send at the same time have the same height.
 func (d *Diagram) byEvent(sent, arrived []int) (height int) {
 	y := topY - row        // height of the last sending
 	end := [2]int{0, 0}    // last height used at each end

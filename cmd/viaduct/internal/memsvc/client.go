@@ -103,8 +103,8 @@ func bounded(ctx context.Context, d time.Duration, wait func(context.Context) er
 // to the disk.
 func answerTime(n int64) time.Duration { return stallTime + time.Duration(n)*hashTimeByte }
 
-// ask sends a request and waits for its answer. hashed is the number of bytes that the server
-// hashes before it answers.
+// ask sends a request and waits for its answer. hashed is the number of bytes the server hashes
+// before it answers.
 func (c *Client) ask(ctx context.Context, q request, hashed int64) (r reply, err error) {
 	err = bounded(ctx, answerTime(hashed), func(ctx context.Context) error {
 		r, err = c.exchange(ctx, q)

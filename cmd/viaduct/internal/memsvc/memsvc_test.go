@@ -25,7 +25,7 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// limit is the longest file that a client may store.
+// limit is the longest file a client may store.
 const limit = 4 << 20
 
 // start runs a server on one end of a pair. It returns the client's end, the server's end, the root

@@ -47,9 +47,9 @@ type reply struct {
 	Proof   string         `json:"proof,omitempty"` // proof that the server has the token
 }
 
-// A piece is memory that the server lends to a client for a part of the file to store. The client
-// fills the pieces in turn. An extend request makes the server store the next piece, and its answer
-// lends that piece again.
+// A piece is memory the server lends to a client for a part of the file to store. The client fills
+// the pieces in turn. An extend request makes the server store the next piece, and its answer lends
+// that piece again.
 type piece struct {
 	Address string `json:"address"`
 	Handle  uint32 `json:"handle"`

@@ -234,8 +234,7 @@ func (p *putting) request(ctx context.Context, op string, n int64, sum string) e
 	return bounded(ctx, stallTime, func(ctx context.Context) error { return p.c.send(ctx, p.file) })
 }
 
-// receive waits for the answer to op. The server may take the time that it needs for that many
-// bytes.
+// receive waits for the answer to op. The server may take the time it needs for that many bytes.
 func (p *putting) receive(ctx context.Context, op string, bytes int64) (a reply, err error) {
 	err = bounded(ctx, answerTime(bytes), func(ctx context.Context) error {
 		p.file.Op = op

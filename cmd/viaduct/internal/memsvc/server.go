@@ -29,8 +29,8 @@ type Observer struct {
 	// close_write, extend, list, auth, or invalid. If the request was refused because of the token,
 	// refused matches token.ErrMissing or token.ErrWrong.
 	Request func(operation string, took time.Duration, refused error)
-	// Stored is called with the length of each file that a client has stored. There is no such call
-	// for files that clients read, because the service does not see RDMA Reads.
+	// Stored is called with the length of each file a client has stored. There is no such call for
+	// files that clients read, because the service does not see RDMA Reads.
 	Stored func(n int64)
 }
 
@@ -116,8 +116,8 @@ type opened struct {
 	upload *upload
 }
 
-// An upload is a file that a client stores. While the server hashes and writes one piece, the
-// client fills the others.
+// An upload is a file a client stores. While the server hashes and writes one piece, the client
+// fills the others.
 type upload struct {
 	*store.Upload
 	length int64 // of the whole file, -1 if it is not known
@@ -129,7 +129,7 @@ type upload struct {
 	failed error // why the upload failed; the client may still write to its pieces
 }
 
-// A lent piece is memory that the client may write to while region is set.
+// A lent piece is memory the client may write to while region is set.
 type lent struct {
 	mem    []byte
 	region msg.Region

@@ -10,7 +10,7 @@ import (
 	"viaduct/samehost"
 )
 
-// Access is a set of rights that the peer has to registered memory.
+// Access is a set of rights the peer has to registered memory.
 type Access uint8
 
 // Rights, which can be combined. Local use is always allowed.

@@ -1,4 +1,4 @@
-// Package names opens the registry that an argument of the command names.
+// Package names opens the registry an argument of the command names.
 package names
 
 import (

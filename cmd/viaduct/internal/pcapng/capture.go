@@ -1,6 +1,6 @@
-// Package pcapng writes the data that a process sends and receives on its connections to a capture
-// file, without privileges. It records between the process and its sockets. For the recorded bytes
-// it makes up frames with the real addresses and ports and correct sequence numbers, so that any
+// Package pcapng writes the data a process sends and receives on its connections to a capture file,
+// without privileges. It records between the process and its sockets. For the recorded bytes it
+// makes up frames with the real addresses and ports and correct sequence numbers, so that any
 // analyser, such as Wireshark, follows the streams. The capture does not show the real TCP
 // segments, nor their retransmissions.
 package pcapng

@@ -196,7 +196,7 @@ func (k *cmCommand) idAt(at int) *cmID {
 }
 
 // post adds an event, and delivers it to a waiting call. It returns false if the identifier is
-// destroyed: the program must not get the event, which would name memory that it has freed.
+// destroyed: the program must not get the event, which would name memory it has freed.
 func (f *cmFile) post(e *cmEvent) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

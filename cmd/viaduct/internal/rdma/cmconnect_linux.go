@@ -229,7 +229,7 @@ func (k *cmCommand) disconnect() {
 
 // queuePair returns the queue pair for a stream of id, and the settings of the stream. If the queue
 // pair is nil, the command was answered. Queue pair numbers belong to the whole device. A queue
-// pair in a context that the program does not have is refused, because the peer of the stream could
+// pair in a context the program does not have is refused, because the peer of the stream could
 // otherwise reach its memory.
 func (k *cmCommand) queuePair(id *cmID, n uint32) (*queuePair, *iwarp.Config) {
 	q := id.dev.qp(n)

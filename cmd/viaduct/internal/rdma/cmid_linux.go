@@ -321,7 +321,7 @@ func (id *cmID) resolveLocked(dst netip.AddrPort) unix.Errno {
 	return 0
 }
 
-// sourceFor returns the local address that the system would use.
+// sourceFor returns the local address the system would use.
 func sourceFor(dst netip.AddrPort) (netip.Addr, error) {
 	family := unix.AF_INET6
 	if dst.Addr().Is4() {

@@ -12,8 +12,7 @@ import (
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 )
 
-// A completionQueue is a ring that this side fills and that the program empties without system
-// calls.
+// A completionQueue is a ring this side fills and that the program empties without system calls.
 type completionQueue struct {
 	x          *context
 	userHandle uint64

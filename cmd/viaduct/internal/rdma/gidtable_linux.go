@@ -14,8 +14,8 @@ import (
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 )
 
-// A gidTable holds the addresses of a port by index. It only grows: an address that its interface
-// has lost keeps its index, because programs remember indexes, and some give up at a missing one.
+// A gidTable holds the addresses of a port by index. It only grows: an address its interface has
+// lost keeps its index, because programs remember indexes, and some give up at a missing one.
 type gidTable struct {
 	mu  sync.RWMutex
 	all []gidEntry // guarded by mu; entries do not change

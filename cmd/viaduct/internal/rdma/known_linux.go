@@ -16,8 +16,8 @@ import (
 // exec change descriptors without a notification.
 //
 // A cached descriptor keeps its file open, like one of the program. Therefore Sweep empties the
-// cache before it looks for files that no process has. Files of rdma_cm are not cached: epoll would
-// still report a file that the program has closed, while it is open elsewhere.
+// cache before it looks for files no process has. Files of rdma_cm are not cached: epoll would
+// still report a file the program has closed, while it is open elsewhere.
 type known struct {
 	pid     int // of this process
 	numbers numbers
@@ -32,8 +32,8 @@ type knownFile struct {
 	x  *context
 }
 
-// begin returns the context that a number of the calling process refers to, if it is cached, and
-// counts the call in calls. Otherwise it returns nil.
+// begin returns the context a number of the calling process refers to, if it is cached, and counts
+// the call in calls. Otherwise it returns nil.
 func (k *known) begin(c *notify.Call, number int) *context {
 	k.mu.Lock()
 	defer k.mu.Unlock()

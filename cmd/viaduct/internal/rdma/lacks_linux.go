@@ -41,7 +41,7 @@ var (
 	lacksConnector = lack{"a queue pair that is connected without rdma_cm", useRDMCM}
 )
 
-// lacks reports to the user a feature that the program requested and the device does not have.
+// lacks reports to the user a feature the program requested and the device does not have.
 func (k *command) lacks(l lack) {
 	if l.what == "" {
 		return
@@ -61,7 +61,7 @@ func (s *Service) lacksDatagrams(tid int) {
 		programName(tid), useRoCE)
 }
 
-// lackOfRights reports requested rights of memory that nothing can use. Libraries request atomic
+// lackOfRights reports requested rights of memory nothing can use. Libraries request atomic
 // operations along with Writes, whether or not they need them. Only a request for atomic operations
 // alone is reported.
 func (k *command) lackOfRights(access uint32) {

@@ -10,10 +10,10 @@ import (
 	"viaduct/samehost"
 )
 
-// A link joins two connected queue pairs that this service serves both. It executes requests by
-// copying directly from one program's memory to the other's; the stream stays idle. Invalid
-// requests and the end of the connection are left to the stream, so that both sides get the same
-// errors as between two hosts. The link is then cut, and carries nothing any more.
+// A link joins two connected queue pairs this service serves both. It executes requests by copying
+// directly from one program's memory to the other's; the stream stays idle. Invalid requests and
+// the end of the connection are left to the stream, so that both sides get the same errors as
+// between two hosts. The link is then cut, and carries nothing any more.
 type link struct {
 	ends [2]*queuePair
 

@@ -181,7 +181,7 @@ func (e *linkEnd) ringDoorbell() {
 	}
 }
 
-// An outcome is a completion that the program has polled.
+// An outcome is a completion the program has polled.
 type outcome struct {
 	ID     uint64
 	Op     abi.WROp

@@ -13,7 +13,7 @@ import (
 )
 
 // mappings returns the mappings of a process. It is needed because /proc/PID/mem lets a tracer
-// write memory that the process itself may not write, for example its constants and code. Therefore
+// write memory the process itself may not write, for example its constants and code. Therefore
 // every write is checked here first. fd refers to one address space for good, like the descriptor
 // of the memory.
 type mappings struct {

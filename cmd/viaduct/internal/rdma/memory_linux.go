@@ -307,8 +307,8 @@ func (x *context) register(k *command, pd *domain, q abi.MRRequest) (*region, er
 	return &region{x: x, iw: mr, mem: mem, space: s, pd: pd, base: q.HCAVA, length: q.Length, access: q.Access}, nil
 }
 
-// mapped returns an error unless all memory of a registration is mapped with the rights that it
-// needs, because the kernel's pinning would fail as well.
+// mapped returns an error unless all memory of a registration is mapped with the rights it needs,
+// because the kernel's pinning would fail as well.
 func mapped(mem *memory, q abi.MRRequest) error {
 	const writes = abi.AccessLocalWrite | abi.AccessRemoteWrite | abi.AccessRemoteAtomic | abi.AccessMWBind
 	if !mem.maps.hold(q.Start, q.Length, q.Access&writes != 0) {

@@ -13,7 +13,7 @@ import (
 // A notifier sends the events of one object to one channel, and counts them. Every object needs one
 // notifier for each kind of its events. The call of libibverbs that destroys an object waits until
 // the program has acknowledged as many events as the answer says. If that number is too large, the
-// call never returns. If it is too small, an event names memory that the program has freed.
+// call never returns. If it is too small, an event names memory the program has freed.
 //
 // The zero notifier has no channel, and drops its events.
 type notifier struct {
@@ -63,7 +63,7 @@ func (ch *channel) send(of *notifier, event []byte) {
 	}
 }
 
-// forgetReadLocked removes the events that the program has read from the list.
+// forgetReadLocked removes the events the program has read from the list.
 func (ch *channel) forgetReadLocked() {
 	n, err := unix.IoctlGetInt(ch.w, unix.TIOCINQ) // unread bytes
 	if err != nil || ch.size == 0 {

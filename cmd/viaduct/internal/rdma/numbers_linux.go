@@ -53,7 +53,7 @@ func newNumbers(limit uint64) (ns numbers) {
 	return ns
 }
 
-// descriptorLimit returns the soft and the hard limit of descriptors for programs that this process
+// descriptorLimit returns the soft and the hard limit of descriptors for programs this process
 // starts.
 func descriptorLimit(get func(int, *unix.Rlimit) error) (l unix.Rlimit) {
 	if get(unix.RLIMIT_NOFILE, &l) != nil {

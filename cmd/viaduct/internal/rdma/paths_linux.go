@@ -111,7 +111,7 @@ func (s *Service) readlink(c *notify.Call, p place, to, room uint64) {
 	s.give(c, to, b[:n], int64(n))
 }
 
-// give answers with bytes that it writes to the program's memory.
+// give answers with bytes it writes to the program's memory.
 func (s *Service) give(c *notify.Call, to uint64, b []byte, value int64) {
 	if _, err := c.WriteMem(to, b); err != nil {
 		c.Return(0, unix.EFAULT)
@@ -121,7 +121,7 @@ func (s *Service) give(c *notify.Call, to uint64, b []byte, value int64) {
 }
 
 // chdir makes a directory the thread's working directory. Only the thread itself can do that, with
-// a descriptor that it is given.
+// a descriptor it is given.
 func (s *Service) chdir(c *notify.Call, p place) {
 	fd, err := unix.Open(p.host, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {

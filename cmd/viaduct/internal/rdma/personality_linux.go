@@ -9,7 +9,7 @@ import (
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 )
 
-// A personality describes the kernel driver that a device imitates, such as siw. Netlink, the ioctl
+// A personality describes the kernel driver a device imitates, such as siw. Netlink, the ioctl
 // header and sysfs all use it.
 //
 // Another personality needs another table like siw, and a case in personalityOf.

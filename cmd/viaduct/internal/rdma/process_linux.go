@@ -146,7 +146,7 @@ func (ps *processes) add(p *process) {
 	ps.m[p] = true
 }
 
-// drop removes a process that nothing uses any more.
+// drop removes a process nothing uses any more.
 func (ps *processes) drop(p *process) {
 	ps.mu.Lock()
 	delete(ps.m, p)

@@ -107,8 +107,8 @@ func (k *command) createQP() {
 	}
 }
 
-// countUsersLocked adds n to the use counts of the objects that the queue pair uses. The caller
-// holds context.mu.
+// countUsersLocked adds n to the use counts of the objects the queue pair uses. The caller holds
+// context.mu.
 func (q *queuePair) countUsersLocked(n int) {
 	q.pd.users += n
 	q.scq.users += n

@@ -14,7 +14,7 @@ import (
 	"viaduct/internal/notify"
 )
 
-// A place is the file that a path refers to.
+// A place is the file a path refers to.
 type place struct {
 	path string // path from the program's root, without symbolic links
 	host string // path of the file for this process

@@ -27,8 +27,8 @@ func (q *ringQuota) take() bool {
 
 func (q *ringQuota) give(n int) { q.held.Add(-int64(n)) }
 
-// ringsMost returns the limit of rings: half of the mappings that the kernel allows. The rest is
-// for the runtime.
+// ringsMost returns the limit of rings: half of the mappings the kernel allows. The rest is for the
+// runtime.
 func ringsMost() int64 {
 	const byDefault = 65530
 	b, _ := os.ReadFile("/proc/sys/vm/max_map_count")

@@ -16,8 +16,8 @@ import (
 	"viaduct/internal/wire/ib"
 )
 
-// A cmWire connects identifiers of RoCE devices with peers that this service does not serve,
-// through the connection manager of RoCEv2. It implements rocecm.Handler. Its mu is taken before
+// A cmWire connects identifiers of RoCE devices with peers this service does not serve, through the
+// connection manager of RoCEv2. It implements rocecm.Handler. Its mu is taken before
 // roceManager.mu.
 type cmWire struct {
 	s     *Service
@@ -38,7 +38,7 @@ type cmDatagram struct {
 	b         []byte
 }
 
-// maxWaitingDatagrams limits the memory that the datagrams of strangers take.
+// maxWaitingDatagrams limits the memory the datagrams of strangers take.
 const maxWaitingDatagrams = 256
 
 func newCMWire(s *Service) *cmWire {

@@ -98,7 +98,7 @@ func (k *command) rxeOpenContext() {
 	k.x.opened.Store(k.answer(abi.Words(compVectors, abi.OptionalAccess, 0)))
 }
 
-// rxeErrno converts an error of package rxe to the number that the kernel's driver returns.
+// rxeErrno converts an error of package rxe to the number the kernel's driver returns.
 func rxeErrno(err error) unix.Errno {
 	if err == rxe.ErrMemory {
 		return unix.ENOMEM

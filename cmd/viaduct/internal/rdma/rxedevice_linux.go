@@ -142,7 +142,7 @@ const (
 	mtu4096 = 5
 )
 
-// pathMTU returns the code of the largest packet that the interfaces of all addresses can carry. It
+// pathMTU returns the code of the largest packet the interfaces of all addresses can carry. It
 // leaves the same room for headers as the kernel's rxe.
 func pathMTU(gids []gidEntry) uint8 {
 	const headers = 80

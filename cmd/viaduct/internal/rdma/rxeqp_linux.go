@@ -102,8 +102,8 @@ func (k *command) rxeMakeQP(r abi.QPRequest, rest abi.Body) {
 	}
 }
 
-// countUsersLocked adds n to the use counts of the objects that the queue pair uses. The caller
-// holds context.mu.
+// countUsersLocked adds n to the use counts of the objects the queue pair uses. The caller holds
+// context.mu.
 func (q *rxeQP) countUsersLocked(n int) {
 	q.pd.users += n
 	q.scq.users += n

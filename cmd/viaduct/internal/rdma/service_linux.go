@@ -78,7 +78,7 @@ type Service struct {
 // An inode identifies the file of a descriptor, whatever its number and process.
 type inode struct{ dev, ino uint64 }
 
-// A file is the object that a stand-in represents.
+// A file is the object a stand-in represents.
 type file interface {
 	// serve serves a write or ioctl. It owns fd, a copy of the program's descriptor.
 	serve(c *notify.Call, fd int)
@@ -247,8 +247,8 @@ func (s *Service) descriptor(c *notify.Call) {
 	unix.Close(fd)
 }
 
-// lookup copies a descriptor of the program and returns the file that it represents. f is nil for a
-// descriptor that is no stand-in, for example a file that a program with many files has at such a
+// lookup copies a descriptor of the program and returns the file it represents. f is nil for a
+// descriptor that is no stand-in, for example a file a program with many files has at such a
 // number. If this process has no free descriptor, fd is -1, but f is still returned.
 func (s *Service) lookup(c *notify.Call, number int) (fd int, f file) {
 	fd, err := c.Borrow(number)
@@ -291,8 +291,8 @@ func (s *Service) add(id inode, f file) {
 	s.files[id] = f
 }
 
-// Sweep releases the files that no process has any more. A stand-in is closed by close, by exec, or
-// by the end of the last process that has it. Its sockets are closed when Sweep returns.
+// Sweep releases the files no process has any more. A stand-in is closed by close, by exec, or by
+// the end of the last process that has it. Its sockets are closed when Sweep returns.
 func (s *Service) Sweep() {
 	s.sweeping.Lock()
 	defer s.sweeping.Unlock()

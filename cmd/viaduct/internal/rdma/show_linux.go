@@ -11,14 +11,13 @@ import (
 	"viaduct/iwarp"
 )
 
-// A passed counts the payload that a queue pair has sent and received over its link, without its
-// stream.
+// A passed counts the payload a queue pair has sent and received over its link, without its stream.
 type passed struct {
 	sent, received atomic.Uint64 // bytes
 	last           atomic.Int64  // when an own request last moved payload, in ns since 1970
 }
 
-// pass counts n bytes that a request of q has moved.
+// pass counts n bytes a request of q has moved.
 func (l *link) pass(q *queuePair, op abi.WROp, n int) {
 	from, to := q, l.peerOf(q)
 	if op == abi.WROpRead {

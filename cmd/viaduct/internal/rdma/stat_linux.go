@@ -86,7 +86,7 @@ func (s *Service) writeStat(c *notify.Call, to uint64, st unix.Stat_t) {
 	s.give(c, to, unsafe.Slice((*byte)(unsafe.Pointer(&st)), unsafe.Sizeof(st)), 0)
 }
 
-// charStat describes a character device that every user may open.
+// charStat describes a character device every user may open.
 func charStat(dev uint64) unix.Stat_t {
 	return unix.Stat_t{Ino: dev, Mode: unix.S_IFCHR | 0o666, Rdev: dev, Nlink: 1, Blksize: pageSize}
 }

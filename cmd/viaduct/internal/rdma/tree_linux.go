@@ -112,7 +112,7 @@ func (s *Service) renderTree() (err error) {
 		return err
 	}
 	for path := range s.nodes {
-		// A device file that every user may create, so that listings show one. It cannot be opened.
+		// A device file every user may create, so that listings show one. It cannot be opened.
 		if unix.Mknod(s.tree+path, unix.S_IFCHR|0o666, 0) != nil {
 			if err = os.WriteFile(s.tree+path, nil, 0o444); err != nil {
 				return err

@@ -628,7 +628,7 @@ func (s *supervisor) deliver(c *notify.Call, family int, l *carriedListener, d *
 	s.relay(d.from.near, d.from.far, func() { s.names.end(cookie) })
 }
 
-// drop closes a delivery that the program cannot take.
+// drop closes a delivery the program cannot take.
 func (d *delivery) drop() {
 	unix.Close(d.fd)
 	if d.pair != nil && d.pair.shadow >= 0 {
@@ -646,9 +646,9 @@ func (s *supervisor) takeBack(l *carriedListener, d *delivery, cookie uint64) {
 	s.pushBack(l, d)
 }
 
-// pushBack keeps a connection that the program did not get because a signal interrupted its accept.
-// It puts a new loopback connection into the program's queue. When the program accepts that, the
-// kept connection replaces it.
+// pushBack keeps a connection the program did not get because a signal interrupted its accept. It
+// puts a new loopback connection into the program's queue. When the program accepts that, the kept
+// connection replaces it.
 func (s *supervisor) pushBack(l *carriedListener, d *delivery) {
 	s.relays.Go(func() {
 		if err := s.knockAnywhere(l.svc, &arrival{kept: d}); err != nil {

@@ -8,14 +8,14 @@ import (
 	"viaduct/sdp"
 )
 
-// Limits of the bytes that a relay accepts from a sender whose peer does not read. The program's
-// own sockets buffer as much as any TCP socket. The bytes between them are in the receive buffer of
+// Limits of the bytes a relay accepts from a sender whose peer does not read. The program's own
+// sockets buffer as much as any TCP socket. The bytes between them are in the receive buffer of
 // this process's socket, in one piece for each relay, in the Private Buffers of SDP, and in the
 // kernel, unsent. Together these are limited to less than 1 MB. Programs depend on a limit if they
 // write with a time-out, or wait for poll before they write.
 
 const (
-	// pumpSize is the size of the pieces that a relay moves.
+	// pumpSize is the size of the pieces a relay moves.
 	pumpSize = 64 << 10
 	// nearReceive is SO_RCVBUF of this process's end of the connections to programs. The kernel
 	// doubles it for its own use.
@@ -29,7 +29,7 @@ const (
 	sdpHeader     = 64 // bytes, at most, of a message with payload
 )
 
-// boundSDP sets the sizes that the environment does not set.
+// boundSDP sets the sizes the environment does not set.
 func boundSDP(opt *sdp.Options) {
 	if opt.RecvBuffers == 0 {
 		opt.RecvBuffers, opt.MaxRecvBuffers = sdpBuffers, maxSDPBuffers
@@ -48,5 +48,5 @@ func boundSDP(opt *sdp.Options) {
 // boundNear bounds the bytes from the program that a socket of this process holds.
 func boundNear(fd int) { unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, nearReceive) }
 
-// boundUnsent bounds the bytes that a TCP socket accepts beyond its peer's window.
+// boundUnsent bounds the bytes a TCP socket accepts beyond its peer's window.
 func boundUnsent(fd int) { unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, unsent) }

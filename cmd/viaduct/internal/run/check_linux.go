@@ -192,7 +192,7 @@ func tryBorrow(c *notify.Call, f *Finding) {
 	}
 }
 
-// tryMemory reads one byte of the path that the call's second argument points to.
+// tryMemory reads one byte of the path the call's second argument points to.
 func tryMemory(c *notify.Call, f *Finding) {
 	if _, err := c.ReadMem(c.Args[1], make([]byte, 1)); err != nil {
 		f.Says, f.Do = "a program's memory can't be read: "+err.Error(), allowPidfd

@@ -98,7 +98,7 @@ func (s *supervisor) forgetNames(c *notify.Call) {
 	}
 }
 
-// readAddr reads the address that a connect call points to.
+// readAddr reads the address a connect call points to.
 func (s *supervisor) readAddr(c *notify.Call) (to target, ok bool, err error) {
 	n := int(int32(c.Args[2]))
 	if n < lenInet || n > lenStorage {
@@ -400,14 +400,14 @@ func (s *supervisor) enter(thread int, b *borrowed, r *toRule, to netip.AddrPort
 	return d, true, nil
 }
 
-// bind records the address that the program bound its socket to.
+// bind records the address the program bound its socket to.
 func (d *dial) bind(b *borrowed) {
 	bound := boundTo(b.fd)
 	d.from, d.port = bound.Addr(), bound.Port()
 }
 
-// boundTo returns the address that an unconnected socket is bound to. It is not valid if the kernel
-// may choose the address.
+// boundTo returns the address an unconnected socket is bound to. It is not valid if the kernel may
+// choose the address.
 func boundTo(fd int) netip.AddrPort {
 	bound := localName(fd)
 	if bound.Addr().IsUnspecified() {
@@ -425,7 +425,7 @@ func (s *supervisor) settle(cookie uint64, d *dial) {
 }
 
 // names returns the names that the program's socket shows: the transport's own addresses, with the
-// local port that the program asked for.
+// local port the program asked for.
 func (d *dial) names(local net.Addr) names {
 	n := names{remote: d.to}
 	n.local = addrPort(local)

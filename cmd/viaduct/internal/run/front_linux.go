@@ -58,7 +58,7 @@ func Main(_ context.Context, e *shell.Env, o *Options) error {
 	return &shell.Exit{Code: code, Err: err}
 }
 
-// A front is the process that the shell started.
+// A front is the process the shell started.
 type front struct {
 	conn *net.UnixConn
 

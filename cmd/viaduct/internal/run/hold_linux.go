@@ -111,8 +111,8 @@ func (s *supervisor) goOn(c *notify.Call, b *borrowed, d *dial, h *holder) {
 	}
 }
 
-// heldName returns the name of a socket whose transport has no address yet: the address that the
-// routing table chooses.
+// heldName returns the name of a socket whose transport has no address yet: the address the routing
+// table chooses.
 func (d *dial) heldName() netip.AddrPort {
 	from := d.from
 	if !from.IsValid() {

@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 )
 
-// names are the addresses that a carried socket shows.
+// names are the addresses a carried socket shows.
 type names struct {
 	local, remote netip.AddrPort
 	family        int // family of the addresses; 0 means that of the socket

@@ -33,8 +33,8 @@ import (
 
 // A pair is a program's end of a socket pair.
 type pair struct {
-	// shadow is the TCP socket that the program had before, or would have had. It carries no data.
-	// The program's options are set on it and read from it.
+	// shadow is the TCP socket the program had before, or would have had. It carries no data. The
+	// program's options are set on it and read from it.
 	shadow int
 	family int
 
@@ -75,7 +75,7 @@ type pairs struct {
 	sweep bool                // guarded by mu; the goroutine of sweepPairs runs
 }
 
-// pairSweep is how often the supervisor looks for pairs that the program has closed.
+// pairSweep is how often the supervisor looks for pairs the program has closed.
 const pairSweep = time.Second
 
 // addPair records an end and its names. The pair owns the shadow.
@@ -318,8 +318,8 @@ type pairEnd struct {
 }
 
 // newPairEnd makes a pair and passes the other end to the listening program's supervisor. The
-// listening program then sees a connection. Therefore newPairEnd first allocates everything that
-// this end needs.
+// listening program then sees a connection. Therefore newPairEnd first allocates everything this
+// end needs.
 func newPairEnd(b *borrowed, d *dial) (e *pairEnd, err error) {
 	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

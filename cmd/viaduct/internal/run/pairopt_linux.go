@@ -28,9 +28,9 @@ func pairFilter() (rules []notify.Rule) {
 		{Arg: 1, Low: unix.SOL_SOCKET, High: unix.SOL_SOCKET}, {Arg: 2, Low: unix.SO_PROTOCOL, High: unix.SO_DOMAIN}}})
 }
 
-// shadowOptions are the options that this process can set safely for the program, although it may
-// have more privileges: their values hold no pointers, and setting them loads no module. A pair has
-// no other options of TCP and IP.
+// shadowOptions are the options this process can set safely for the program, although it may have
+// more privileges: their values hold no pointers, and setting them loads no module. A pair has no
+// other options of TCP and IP.
 var shadowOptions = map[int][]int{
 	unix.SOL_SOCKET: {unix.SO_PROTOCOL, unix.SO_DOMAIN},
 	unix.IPPROTO_TCP: {unix.TCP_NODELAY, unix.TCP_MAXSEG, unix.TCP_CORK, unix.TCP_KEEPIDLE,
@@ -162,7 +162,7 @@ func copyOptions(to, from int) {
 	if l, err := getLinger(from); err == nil && l.Onoff != 0 {
 		unix.SetsockoptLinger(to, unix.SOL_SOCKET, unix.SO_LINGER, l)
 	}
-	// The kernel chooses sizes that the program did not set, and they differ by family.
+	// The kernel chooses sizes the program did not set, and they differ by family.
 	locked, err := unix.GetsockoptInt(from, unix.SOL_SOCKET, unix.SO_BUF_LOCK)
 	if err != nil {
 		return

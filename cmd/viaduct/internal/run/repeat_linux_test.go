@@ -51,7 +51,7 @@ func (b *buffer) WriteMem(addr uint64, p []byte) (int, error) { return copy(b[ad
 
 // A call whose answer was lost is repeated, and then finds the whole length of the name instead of
 // the length of its buffer. Memory beyond the buffer must not be written. A new call, after an
-// answer, may use the length that it passes.
+// answer, may use the length it passes.
 func TestShortNames(t *testing.T) {
 	const room, full = 16, 28
 	name := make([]byte, full)

@@ -1,9 +1,9 @@
 // Package run is the verb run: it carries the TCP connections of an unmodified program over SDP.
 //
-// Three processes take part. The front is the process that the shell started. It starts the
-// supervisor, passes on signals, and ends with the program's exit code. If the supervisor dies, the
-// front serves the program's calls. The supervisor starts the program as its child, answers its
-// calls, and carries its connections. It lives as long as any process of the program.
+// Three processes take part. The front is the process the shell started. It starts the supervisor,
+// passes on signals, and ends with the program's exit code. If the supervisor dies, the front
+// serves the program's calls. The supervisor starts the program as its child, answers its calls,
+// and carries its connections. It lives as long as any process of the program.
 //
 // A carried connection is the program's own TCP socket, connected over loopback to the supervisor,
 // which relays its bytes.

@@ -48,8 +48,8 @@ func outlive(ignored signalSet) {
 	}
 }
 
-// signalSettle is the least time that a signal to the whole group gets to reach the supervisor
-// after it has reached the front.
+// signalSettle is the least time a signal to the whole group gets to reach the supervisor after it
+// has reached the front.
 const signalSettle = 20 * time.Millisecond
 
 // settled is a signal that the supervisor sends to itself. When it arrives, all signals that were

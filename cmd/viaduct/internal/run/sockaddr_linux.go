@@ -58,8 +58,8 @@ func parseSockaddr(b []byte) (t target, ok bool) {
 }
 
 // refusedBy reports whether the kernel would refuse at once to connect a socket to t, whatever
-// listens there. Such a connect must not be carried. bound is the address that the socket is bound
-// to, not valid if it is not bound.
+// listens there. Such a connect must not be carried. bound is the address the socket is bound to,
+// not valid if it is not bound.
 func (t target) refusedBy(b *borrowed, bound netip.Addr) bool {
 	ip := t.addr.Addr()
 	switch {

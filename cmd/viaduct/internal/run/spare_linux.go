@@ -14,7 +14,7 @@ import (
 func outOfDescriptors(err error) bool { return err == unix.EMFILE || err == unix.ENFILE }
 
 // A spare reserves descriptors for calls that must be answered when no others are free: one for a
-// thread of the program, one for its socket, and one for a connection that it accepts.
+// thread of the program, one for its socket, and one for a connection it accepts.
 type spare struct {
 	// lent means that a call uses the spare descriptors. Descriptors that become free belong to
 	// that call, and not to arrivals.

@@ -157,7 +157,7 @@ func startFailed(name string, err error) error {
 	return &shell.Exit{Code: code, Err: shell.Hint(fmt.Errorf("start %s: %w", name, err), hint)}
 }
 
-// open opens everything that the supervisor needs.
+// open opens everything the supervisor needs.
 func (s *supervisor) open() error {
 	if s.o.Service != nil {
 		return s.openService()

@@ -74,8 +74,8 @@ func (c *carrier) Resolve(ctx context.Context, local, service netip.AddrPort) (n
 
 func (c *carrier) Forget(service netip.AddrPort) { c.mapper.Forget(service) }
 
-// dial connects over SDP according to a rule. from, if valid, is the address that the program bound
-// its socket to.
+// dial connects over SDP according to a rule. from, if valid, is the address the program bound its
+// socket to.
 func (c *carrier) dial(ctx context.Context, r *toRule, to netip.AddrPort, from netip.Addr) (net.Conn, error) {
 	d := sdp.Dialer{Options: c.options}
 	if from.IsValid() {

@@ -98,7 +98,7 @@ func (e *Env) Open() error {
 	return nil
 }
 
-// levelNotice is the level of messages that a user must see during a normal start. They are shown
+// levelNotice is the level of messages a user must see during a normal start. They are shown
 // wherever warnings are.
 const levelNotice = slog.LevelWarn + 1
 
@@ -168,7 +168,7 @@ func (e *Env) PrintListening(url string) {
 	fmt.Fprintf(e.results(), "listening %s\n", url)
 }
 
-// results returns the stream for results, as opposed to the data that the command moves.
+// results returns the stream for results, as opposed to the data the command moves.
 func (e *Env) results() io.Writer {
 	if e.DataOnStdout {
 		return e.Stderr
@@ -219,7 +219,7 @@ func isTerminal(w io.Writer) bool {
 }
 
 // commit is set when a package is built (-ldflags -X), because the package's tree may lack the Git
-// data that the Go tool reads.
+// data the Go tool reads.
 var commit string
 
 // Commit returns the commit that was set when the package was built, or otherwise the commit of the

@@ -106,7 +106,7 @@ func (m *Metrics) Bytes(transport, direction string) prometheus.Counter {
 	return m.bytes.WithLabelValues(transport, direction)
 }
 
-// SetUp counts the time that it took to connect.
+// SetUp counts the time it took to connect.
 func (m *Metrics) SetUp(transport string, took time.Duration) {
 	m.setup.WithLabelValues(transport).Observe(took.Seconds())
 }
@@ -138,7 +138,7 @@ func (m *Metrics) Request(transport, operation string, took time.Duration, refus
 // Denied counts a request that was refused because its token was missing or wrong.
 func (m *Metrics) Denied(transport, kind string) { m.denied.WithLabelValues(transport, kind).Inc() }
 
-// Transfer counts a file that a client has fetched or stored, unless a signal ended ctx.
+// Transfer counts a file a client has fetched or stored, unless a signal ended ctx.
 func (m *Metrics) Transfer(ctx context.Context, transport, operation string, took time.Duration, err error) {
 	result := "ok"
 	if err != nil {

@@ -9,15 +9,15 @@ import (
 	"viaduct/cmd/viaduct/internal/systemd"
 )
 
-// Inherit takes over the sockets that a service manager has opened for this process. It returns an
-// error if their variables are invalid.
+// Inherit takes over the sockets a service manager has opened for this process. It returns an error
+// if their variables are invalid.
 func (e *Env) Inherit() (err error) {
 	e.sockets, err = systemd.Inherited()
 	return err
 }
 
-// Inherited takes the TCP listener that a service manager has opened at an
-// address, nil if there is none.
+// Inherited takes the TCP listener a service manager has opened at an address, nil if there is
+// none.
 func (e *Env) Inherited(address string) net.Listener {
 	if e.sockets == nil {
 		return nil
@@ -25,8 +25,8 @@ func (e *Env) Inherited(address string) net.Listener {
 	return e.sockets.Listener(address)
 }
 
-// InheritedUDP takes the UDP socket that a service manager has opened at an
-// address, nil if there is none.
+// InheritedUDP takes the UDP socket a service manager has opened at an address, nil if there is
+// none.
 func (e *Env) InheritedUDP(address string) *net.UDPConn {
 	if e.sockets == nil {
 		return nil
@@ -34,7 +34,7 @@ func (e *Env) InheritedUDP(address string) *net.UDPConn {
 	return e.sockets.Packets(address)
 }
 
-// Listen returns the listener that a service manager has opened, or opens one.
+// Listen returns the listener a service manager has opened, or opens one.
 func (e *Env) Listen(network, address string) (net.Listener, error) {
 	if l := e.Inherited(address); l != nil {
 		return l, nil

@@ -64,8 +64,8 @@ func (c *counts) each(o *counts, f func(c, o *uint64)) {
 
 func (c *counts) add(o *counts) { c.each(o, func(c, o *uint64) { *c += *o }) }
 
-// reach raises every number to at least the one of o, since the counters that a connection reports
-// must not fall from one sample to the next.
+// reach raises every number to at least the one of o, since the counters a connection reports must
+// not fall from one sample to the next.
 func (c *counts) reach(o *counts) { c.each(o, func(c, o *uint64) { *c = max(*c, *o) }) }
 
 // A source is a connection whose engine keeps counters.

@@ -45,8 +45,8 @@ func (u *Upload) rename() error {
 	return nil
 }
 
-// sweep removes temporary files that a killed server left in a directory and its subdirectories. It
-// does not follow links, and keeps files that a running server has locked.
+// sweep removes temporary files a killed server left in a directory and its subdirectories. It does
+// not follow links, and keeps files a running server has locked.
 func (s *Store) sweep(dir string) {
 	d, err := s.root.Open(dir)
 	if err != nil {

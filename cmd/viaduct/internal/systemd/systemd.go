@@ -1,4 +1,4 @@
-// Package systemd implements the protocol between a service manager and a service: sockets that the
+// Package systemd implements the protocol between a service manager and a service: sockets the
 // manager opened for the service, the notice that the service is ready, and the watchdog. These are
 // sd_listen_fds(3), sd_notify(3) and sd_watchdog_enabled(3), without their library.
 package systemd
@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// firstSocket is the descriptor of the first socket that the manager passes.
+// firstSocket is the descriptor of the first socket the manager passes.
 const firstSocket = 3
 
 // A Socket was opened by the service manager. It is a TCP listener or a UDP socket.
@@ -24,7 +24,7 @@ type Socket struct {
 	Packets  *net.UDPConn // nil for a listener
 }
 
-// Addr returns the address that the socket is bound to.
+// Addr returns the address the socket is bound to.
 func (s Socket) Addr() netip.AddrPort {
 	var a netip.AddrPort
 	if s.Listener != nil {
@@ -42,8 +42,8 @@ type Sockets struct {
 	left []Socket // guarded by mu
 }
 
-// Inherited returns the sockets that this process was started with. It removes their variables from
-// the environment, so that no child process uses them. A socket of another kind is an error.
+// Inherited returns the sockets this process was started with. It removes their variables from the
+// environment, so that no child process uses them. A socket of another kind is an error.
 func Inherited() (*Sockets, error) {
 	pid, fds := os.Getenv("LISTEN_PID"), os.Getenv("LISTEN_FDS")
 	if pid == "" || pid != strconv.Itoa(os.Getpid()) {

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// TestFits: a socket fits a listener with its address, or with an address that it covers.
+// TestFits: a socket fits a listener with its address, or with an address it covers.
 func TestFits(t *testing.T) {
 	for _, c := range []struct {
 		at, host string

@@ -87,8 +87,8 @@ func Read(file string) (*Token, error) {
 	return t, nil
 }
 
-// forbidden returns the permissions that a file with a secret must not have. In systemd's directory
-// of credentials, group permissions are allowed: they are the mask of an access control list that
+// forbidden returns the permissions a file with a secret must not have. In systemd's directory of
+// credentials, group permissions are allowed: they are the mask of an access control list that
 // names one user.
 func forbidden(file string) fs.FileMode {
 	if dir := os.Getenv("CREDENTIALS_DIRECTORY"); dir != "" &&

@@ -15,9 +15,9 @@ import (
 
 // Sends of iWARP have no flow control: a message that finds no receive posted ends the stream.
 // Therefore two ends of this command pace each other, without extra messages. Each end keeps a word
-// with the total number of receives that it has posted. MPA's private data carries the address of
-// the word. A sender that has used up the receives it knows of reads the peer's word by RDMA Read.
-// A peer without such private data is not paced, like any other iWARP program.
+// with the total number of receives it has posted. MPA's private data carries the address of the
+// word. A sender that has used up the receives it knows of reads the peer's word by RDMA Read. A
+// peer without such private data is not paced, like any other iWARP program.
 
 // paceMagic begins the private data. After it come the STag (4 bytes), the tagged offset (8) and
 // the number of receives posted at start (4), all big-endian.

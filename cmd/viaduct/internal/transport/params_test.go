@@ -11,7 +11,7 @@ import (
 	"viaduct/vitcp"
 )
 
-// TestParams: the transports accept all values that the table of parameters allows. The table and
+// TestParams: the transports accept all values the table of parameters allows. The table and
 // package sdp have the same ranges and defaults for SDP.
 func TestParams(t *testing.T) {
 	for _, s := range addr.Schemes {

@@ -32,7 +32,7 @@ const SDPEnvironment = "VIADUCT_SDP"
 // sdpOwn are the query parameters that are not names of sdp.Options.Set.
 var sdpOwn = map[string]bool{"portmap": true, "resolve": true, "layout": true, "hello": true, "policy": true}
 
-// sdpEnvironment returns the properties that the environment sets.
+// sdpEnvironment returns the properties the environment sets.
 func sdpEnvironment() (set map[string]string, err error) {
 	set = map[string]string{}
 	for pair := range strings.SplitSeq(os.Getenv(SDPEnvironment), ",") {
@@ -45,7 +45,7 @@ func sdpEnvironment() (set map[string]string, err error) {
 	return set, nil
 }
 
-// sdpOptions returns the properties that an address and the environment set.
+// sdpOptions returns the properties an address and the environment set.
 func sdpOptions(u *addr.URL, o *Options) (opt sdp.Options, err error) {
 	if o != nil {
 		opt.Congestion, opt.Logger = o.Congestion, o.Env.Log
@@ -178,7 +178,7 @@ func sdpListenConfig(u *addr.URL, o *Options) (*sdp.ListenConfig, error) {
 	return &sdp.ListenConfig{Options: opt}, nil
 }
 
-// SDPResumer opens a listener for SDP connections that another process hands back.
+// SDPResumer opens a listener for SDP connections another process hands back.
 func SDPResumer(o *Options) (*sdp.Listener, error) {
 	opt, err := sdpOptions(&addr.URL{Scheme: "sdp"}, o)
 	if err != nil {

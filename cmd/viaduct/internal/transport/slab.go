@@ -21,8 +21,8 @@ type slab struct {
 }
 
 // A slabPool hands out slabs and reuses their memory for later connections. When a connection ends,
-// the pages that its messages filled go back to the kernel. The zero value is ready. Safe for
-// concurrent use.
+// the pages its messages filled go back to the kernel. The zero value is ready. Safe for concurrent
+// use.
 type slabPool struct {
 	dirty atomic.Int64 // bytes that messages have filled, in the slabs in use
 

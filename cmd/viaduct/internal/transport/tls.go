@@ -119,7 +119,7 @@ func (f *TLSFlags) configs(e *shell.Env, listens bool) (dial, listen *tls.Config
 	return dial, listen, nil
 }
 
-// serverName sets the name that the certificate must have.
+// serverName sets the name the certificate must have.
 func serverName(c *tls.Config, host string) *tls.Config {
 	if c.ServerName != "" {
 		return c

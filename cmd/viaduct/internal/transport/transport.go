@@ -156,9 +156,9 @@ func Await[T any](ctx context.Context, wait time.Duration, dial func() (T, error
 	}
 }
 
-// notListening reports whether err means that the server may still be starting, so that --wait, for
-// example, tries again: the port is closed, or is open without that discriminator, or the host has
-// not joined its fabric.
+// notListening reports whether err means that the server may still be starting: the port is closed,
+// or is open without that discriminator, or the host has not joined its fabric. A caller with
+// --wait, for example, then tries again.
 func notListening(err error) bool {
 	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, vi.ErrNoMatch) || errors.Is(err, vi.ErrNotReachable)
 }

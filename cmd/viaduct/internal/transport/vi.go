@@ -167,7 +167,7 @@ func (c *viConn) memory(n int) (*vi.Region, []byte, error) {
 	return r, b, err
 }
 
-// connected records the attributes that both sides agreed on.
+// connected records the attributes both sides agreed on.
 func (c *viConn) connected(local, remote net.Addr) {
 	_, a, _, _ := c.v.Query()
 	c.mtu = int(min(uint64(a.MaxTransferSize), math.MaxInt32))
@@ -312,7 +312,7 @@ func (c *viConn) Reap(ctx context.Context) error {
 // has received the message. Otherwise Disconnect still delivers the message.
 func (c *viConn) Shutdown(context.Context) error { return nil }
 
-// EmptyVI reaps the descriptors that a disconnect of v has flushed, because Destroy requires empty
+// EmptyVI reaps the descriptors a disconnect of v has flushed, because Destroy requires empty
 // queues. The NIC may be closed at the same time.
 func EmptyVI(v *vi.VI) {
 	for _, done := range []func() (*vi.Descriptor, error){v.SendDone, v.RecvDone} {

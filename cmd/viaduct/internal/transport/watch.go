@@ -54,7 +54,7 @@ func watchStream(c net.Conn, o *Options, role string) net.Conn {
 	return c
 }
 
-// A watchedListener lists and counts the connections that it accepts.
+// A watchedListener lists and counts the connections it accepts.
 type watchedListener struct {
 	net.Listener
 	o *Options

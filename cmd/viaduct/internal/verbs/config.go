@@ -133,8 +133,8 @@ func tableOf(c *cobra.Command) string {
 	return t
 }
 
-// settable returns the flag that a key sets, or nil if there is none. If c is nil, it searches only
-// the flags of all verbs.
+// settable returns the flag a key sets, or nil if there is none. If c is nil, it searches only the
+// flags of all verbs.
 func settable(root, c *cobra.Command, key string) *pflag.Flag {
 	if key == configFlag || key == defaultFlag || key == "help" || key == "json" {
 		return nil

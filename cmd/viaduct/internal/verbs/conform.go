@@ -112,7 +112,7 @@ var conformSchemes = []string{"iwarp", "vitcp", "sdp", "fcvi", "portmap", "roce"
 // pathMTUs are the payloads of a packet that both ends of a queue pair can agree on.
 var pathMTUs = []int{256, 512, 1024, 2048, 4096}
 
-// conformOnly are the schemes that no other command has, with their ports: a Port Mapper, and the TCP
+// conformOnly are the schemes no other command has, with their ports: a Port Mapper, and the TCP
 // port by which ibv_rc_pingpong exchanges queue pairs.
 var conformOnly = map[string]string{"portmap": "3935", "roce": "18515"}
 
@@ -336,8 +336,7 @@ func conformAccept(ctx context.Context, e *shell.Env, wg *sync.WaitGroup, l net.
 	tl := l.(*net.TCPListener)
 	over := func() {}
 	if command != "" {
-		// Drop connections that the previous case left in the queue: they do not belong to this
-		// case.
+		// Drop connections the previous case left in the queue: they do not belong to this case.
 		for {
 			tl.SetDeadline(time.Now().Add(time.Millisecond))
 			c, err := l.Accept()

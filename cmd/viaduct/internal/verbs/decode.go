@@ -222,8 +222,8 @@ func decodeSummary(e *shell.Env, in io.Reader, opt decode.Options, f *decode.Fil
 	return nil
 }
 
-// halfOf returns the direction of the half-connection that a ModeChange concerns: its sender's own,
-// or the other one if S is set.
+// halfOf returns the direction of the half-connection a ModeChange concerns: its sender's own, or
+// the other one if S is set.
 func halfOf(m decode.ModeAt) string {
 	if (m.Dir == ">") == (m.S == "false") {
 		return ">"

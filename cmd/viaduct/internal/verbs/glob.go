@@ -23,7 +23,7 @@ type match struct {
 // isPattern reports whether a path may be a pattern.
 func isPattern(p string) bool { return strings.ContainsAny(p, `*?[\`) }
 
-// glob returns the server's files that a pattern names. An element that exists literally stands for
+// glob returns the server's files a pattern names. An element that exists literally stands for
 // itself. Otherwise it is matched by path.Match, and ** stands for any number of directories. base
 // is the path before the first pattern. literal means that the path itself exists. A pattern
 // without a match is an error.

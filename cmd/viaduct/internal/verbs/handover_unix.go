@@ -15,8 +15,7 @@ import (
 )
 
 // A handoverConn carries JSON messages with open files between two processes. The length of the
-// message and the number of files come first, in 8 bytes that the files accompany. Then comes the
-// text.
+// message and the number of files come first, in 8 bytes the files accompany. Then comes the text.
 type handoverConn struct{ c *net.UnixConn }
 
 // maxHandover bounds one message. It holds the buffered bytes of a pair of connections.
@@ -48,7 +47,7 @@ func (h *handoverConn) send(v any, files ...*os.File) error {
 }
 
 // withFDs calls f with the descriptors of files. It does not use File.Fd, because that would make
-// the files blocking, and with them the sockets that another process shares.
+// the files blocking, and with them the sockets another process shares.
 func withFDs(files []*os.File, fds []int, f func([]int) error) error {
 	if len(files) == 0 {
 		return f(fds)

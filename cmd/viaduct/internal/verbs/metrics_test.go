@@ -31,7 +31,7 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// exposition returns the text that Prometheus would scrape.
+// exposition returns the text Prometheus would scrape.
 func exposition(t *testing.T, e *shell.Env) string {
 	t.Helper()
 	w := httptest.NewRecorder()

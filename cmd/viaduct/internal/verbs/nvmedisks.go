@@ -32,7 +32,7 @@ type diskName struct {
 	name    string // mem:SIZE, a file, or a file of the directory that the operand names
 }
 
-// An nvmeDisk is a disk that the target serves.
+// An nvmeDisk is a disk the target serves.
 type nvmeDisk struct {
 	id   uint32
 	size int64
@@ -68,7 +68,7 @@ func (d *nvmeDisks) reload() error {
 	return nil
 }
 
-// names returns the names of all disks that the operands name now, in the order of the operands.
+// names returns the names of all disks the operands name now, in the order of the operands.
 func (d *nvmeDisks) names() []diskName {
 	var names []diskName
 	for i, o := range d.operands {

@@ -8,7 +8,7 @@ import (
 	"viaduct/cmd/viaduct/internal/store"
 )
 
-// An omission is a file that a copy of a tree leaves out.
+// An omission is a file a copy of a tree leaves out.
 type omission struct {
 	Path store.Text `json:"path"`
 	Why  string     `json:"why"`
@@ -22,7 +22,7 @@ const (
 	needsR        = "a directory, which -r copies"
 )
 
-// An omissions collects the files that a copy leaves out. The zero value is ready. It is safe for
+// An omissions collects the files a copy leaves out. The zero value is ready. It is safe for
 // concurrent use.
 type omissions struct {
 	mu  sync.Mutex

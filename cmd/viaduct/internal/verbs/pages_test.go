@@ -72,7 +72,7 @@ func TestCheckCommand(t *testing.T) {
 	}
 }
 
-// TestPageFlags: all verbs and flags in the commands that the pages show or mention exist.
+// TestPageFlags: all verbs and flags in the commands the pages show or mention exist.
 func TestPageFlags(t *testing.T) {
 	root := newRoot(&shell.Env{Stdout: io.Discard, Stderr: io.Discard, Log: slog.New(slog.DiscardHandler)})
 	const top = "../../../../"

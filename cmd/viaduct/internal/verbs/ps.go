@@ -264,9 +264,9 @@ func (v *psView) render(ps []status.Process, size size) string {
 	return b.String()
 }
 
-// leftOut are the columns that a narrow terminal omits, in this order. Before that, the reason at
-// the end of the line is cut, down to whyRoom. Without LOCAL, the address of a listener is shown in
-// the column of the remote ones.
+// leftOut are the columns a narrow terminal omits, in this order. Before that, the reason at the
+// end of the line is cut, down to whyRoom. Without LOCAL, the address of a listener is shown in the
+// column of the remote ones.
 var leftOut = []string{"QUEUED>", "CREDIT>", "AGE>", "LOCAL", "PROGRAM", "RECEIVED>", "SENT>"}
 
 const whyRoom = 12

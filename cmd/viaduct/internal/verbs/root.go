@@ -34,8 +34,8 @@ func Main() int {
 	return Run(ctx, e, os.Args[1:])
 }
 
-// interruptible returns a context that the first SIGINT or SIGTERM cancels, with ErrInterrupted as
-// its cause. A second one kills the process as usual.
+// interruptible returns a context the first SIGINT or SIGTERM cancels, with ErrInterrupted as its
+// cause. A second one kills the process as usual.
 func interruptible() (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	ch := make(chan os.Signal, 1)

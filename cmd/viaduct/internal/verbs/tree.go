@@ -28,7 +28,7 @@ import (
 const maxParallel = 64
 
 // A tree copies many files between a directory and a server, over several connections at a time.
-// With resume it skips files that both sides have alike, so that an interrupted copy continues.
+// With resume it skips files both sides have alike, so that an interrupted copy continues.
 type tree struct {
 	e        *shell.Env
 	verb     string

@@ -10,7 +10,7 @@ import (
 	"viaduct/cmd/viaduct/internal/transport"
 )
 
-// A protocol is a protocol that this program implements, with its specification.
+// A protocol is a protocol this program implements, with its specification.
 type protocol struct {
 	Name     string `json:"name"`
 	Revision string `json:"revision"`

@@ -77,8 +77,8 @@ const (
 	QueryRouteLen = 208
 	QPAttrLen     = 144
 	EventLen      = 336
-	// eventLeast is the room that the kernel requires: all of the structure except a reserved word
-	// and the fields of newer versions.
+	// eventLeast is the room the kernel requires: all of the structure except a reserved word and
+	// the fields of newer versions.
 	eventLeast = 324
 )
 

@@ -134,8 +134,8 @@ func TestIoctlCreateQP(t *testing.T) {
 			t.Errorf("attribute %d is marked as written: %v", back.U16(16*i), marked)
 		}
 	}
-	// The second call finds the values that the first one has stored in the structure, and is the
-	// same command.
+	// The second call finds the values the first one has stored in the structure, and is the same
+	// command.
 	copy(b[24:], back)
 	again, err := ParseIoctl(SIW.ID, 0x1000, memoryAt(b))
 	if err != nil || !bytes.Equal(again.Key(), v.Key()) {
@@ -239,7 +239,7 @@ func TestMethods(t *testing.T) {
 }
 
 // Libraries that send commands by ioctl alone destroy objects by methods of their classes, while
-// they make address handles and windows by commands that the ioctl carries.
+// they make address handles and windows by commands the ioctl carries.
 func TestIoctlDestroy(t *testing.T) {
 	for _, c := range []struct {
 		object, method uint16

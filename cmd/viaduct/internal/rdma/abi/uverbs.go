@@ -198,7 +198,7 @@ func ParseCreateCQ(b Body) CQRequest {
 }
 
 // ParseCreateCQEx decodes the body of the extended create_cq. more is true if it requests features
-// that the plain command does not have, for example time stamps.
+// the plain command does not have, for example time stamps.
 func ParseCreateCQEx(b Body) (q CQRequest, more bool) {
 	q = CQRequest{b.U64(0), b.U32(8), b.U32(12), int32(b.U32(16))}
 	return q, b.U32(20) != 0 || b.U32(24) != 0 || b.U32(28) != 0
@@ -250,7 +250,7 @@ func ParseCreateQP(b Body) QPRequest {
 }
 
 // ParseCreateQPEx decodes the body of the extended create_qp. more is true if it requests features
-// that the plain command does not have.
+// the plain command does not have.
 func ParseCreateQPEx(b Body) (q QPRequest, more bool) {
 	// The attributes have the layout of the plain command, in which the address of the response
 	// precedes them.

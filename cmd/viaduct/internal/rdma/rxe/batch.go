@@ -153,7 +153,7 @@ func (q *QP) respondBatch(from *QP, b *batch, short bool) {
 }
 
 // place determines the responder's memory for a job. It returns false if the job cannot be executed
-// in this batch. receives is the number of receives that the jobs before it complete.
+// in this batch. receives is the number of receives the jobs before it complete.
 func (q *QP) place(a *Attributes, b *batch, j *job, receives uint32) bool {
 	to := &q.recv.pieces
 	first := len(to.list)

@@ -8,9 +8,9 @@ import (
 
 var errNoRegion = errors.New("rxe: no region has that memory")
 
-// A buffer is the memory that the elements of an entry name. It looks up the regions at each
-// access, because the program may deregister memory while a request is in progress, for example
-// during a long Read. The request then fails.
+// A buffer is the memory the elements of an entry name. It looks up the regions at each access,
+// because the program may deregister memory while a request is in progress, for example during a
+// long Read. The request then fails.
 type buffer struct {
 	memory   Memory
 	need     uint32 // required rights of the regions

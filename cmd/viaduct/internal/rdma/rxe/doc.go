@@ -4,9 +4,9 @@
 // payload is copied from the memory of one program to the memory of the other. Other peers are
 // reached by RoCEv2 (packages rocecore and roceudp): other supervisors, the kernel's rxe, adapters.
 //
-// The queues are rings in memory that the program can write at any time. Therefore an entry is
-// copied once, and only the copy is examined; indexes are masked; lengths are checked against the
-// size of the ring.
+// The queues are rings in memory the program can write at any time. Therefore an entry is copied
+// once, and only the copy is examined; indexes are masked; lengths are checked against the size of
+// the ring.
 //
 // # Locks
 //

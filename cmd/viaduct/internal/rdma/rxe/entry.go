@@ -79,7 +79,7 @@ func (l *elementList) size() (n uint64) {
 	return n
 }
 
-// A posted holds the values of a send entry that its completion needs.
+// A posted holds the values of a send entry its completion needs.
 type posted struct {
 	id    uint64
 	op    Op
@@ -102,8 +102,8 @@ type sendEntry struct {
 	raw [sendHeadLen + MaxInline]byte
 }
 
-// A remote is the place in the peer's memory that a request accesses, with the operands of an
-// atomic operation.
+// A remote is the place in the peer's memory a request accesses, with the operands of an atomic
+// operation.
 type remote struct {
 	addr          uint64
 	key           uint32
@@ -176,7 +176,7 @@ func (e *recvEntry) take(slot []byte) {
 // local reports whether an operation needs no peer.
 func (o Op) local() bool { return o == OpBindWindow || o == OpLocalInvalidate }
 
-// localRights returns the rights that the requester's regions must have.
+// localRights returns the rights the requester's regions must have.
 func (o Op) localRights() uint32 {
 	switch o {
 	case OpRead, OpCompareSwap, OpFetchAdd:

@@ -164,7 +164,7 @@ func (l *link) take(short bool) (rs []*rocecore.Request, p progress) {
 	}
 }
 
-// reachable reports whether the memory of an entry is registered with the rights that the operation
+// reachable reports whether the memory of an entry is registered with the rights the operation
 // needs.
 func (l *link) reachable(e *sendEntry) bool {
 	ps := &l.qp.send.pieces

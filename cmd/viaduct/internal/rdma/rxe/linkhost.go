@@ -10,14 +10,14 @@ import (
 
 var _ rocecore.Host = (*link)(nil)
 
-// remoteRights maps the accesses of a peer to the rights that a region must grant.
+// remoteRights maps the accesses of a peer to the rights a region must grant.
 var remoteRights = map[rocecore.Access]uint32{
 	rocecore.RemoteRead: abi.AccessRemoteRead, rocecore.RemoteWrite: abi.AccessRemoteWrite,
 	rocecore.RemoteAtomic: abi.AccessRemoteAtomic,
 }
 
-// find returns the region, held, that contains n bytes of memory that a peer names, and their
-// address in it. The region is nil if the peer may not access them.
+// find returns the region, held, that contains n bytes of memory a peer names, and their address in
+// it. The region is nil if the peer may not access them.
 func (l *link) find(p rocecore.Place, n uint64, need uint32) (Region, uint64) {
 	q := l.qp
 	if r, at, isWindow := q.space.find(q, p.Key, p.VA, n, need); isWindow {

@@ -53,8 +53,8 @@ func (ps *pieces) add(r Region, addr uint64, n int) {
 	ps.size += n
 }
 
-// addAll adds the pieces that the elements name. It returns false if one of them is not accessible;
-// the pieces before it stay held.
+// addAll adds the pieces the elements name. It returns false if one of them is not accessible; the
+// pieces before it stay held.
 func (ps *pieces) addAll(m Memory, list []element, need uint32) bool {
 	for i := range list {
 		e := &list[i]

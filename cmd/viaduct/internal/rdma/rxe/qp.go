@@ -238,8 +238,8 @@ func (q *QP) Settle() {
 }
 
 // flush completes all posted requests, and then all posted receives, while the queue pair is in the
-// error state. The program may reset the queue pair in between; entries that it posts after that
-// are not flushed.
+// error state. The program may reset the queue pair in between; entries it posts after that are not
+// flushed.
 func (q *QP) flush() {
 	if l := q.link.Load(); l != nil {
 		l.pair.Fail()

@@ -100,7 +100,7 @@ func (q *QP) carryOut(a *Attributes, r *request) verdict {
 	return q.receive(r)
 }
 
-// right returns the right that both the responder's queue pair and the region must grant.
+// right returns the right both the responder's queue pair and the region must grant.
 func (o Op) right() uint32 {
 	switch o {
 	case OpRead:
@@ -113,8 +113,8 @@ func (o Op) right() uint32 {
 	return 0
 }
 
-// target adds the n bytes of memory that a request accesses to the responder's pieces. It returns
-// false if the request may not access them.
+// target adds the n bytes of memory a request accesses to the responder's pieces. It returns false
+// if the request may not access them.
 func (q *QP) target(r *remote, n uint64, right uint32) bool {
 	reg, at, isWindow := q.space.find(q, r.key, r.addr, n, right)
 	if !isWindow {

@@ -79,10 +79,10 @@ const RingInfoLen = 16
 
 func (r *ring) index(at int) *uint32 { return (*uint32)(unsafe.Pointer(&r.mem[at])) }
 
-// produced returns the index of the first entry that the program has not filled.
+// produced returns the index of the first entry the program has not filled.
 func (r *ring) produced() uint32 { return atomic.LoadUint32(r.index(producerAt)) & r.mask }
 
-// consumed returns the index of the first entry that the program has not read.
+// consumed returns the index of the first entry the program has not read.
 func (r *ring) consumed() uint32 { return atomic.LoadUint32(r.index(consumerAt)) & r.mask }
 
 func (r *ring) slot(i uint32) []byte {
@@ -90,7 +90,7 @@ func (r *ring) slot(i uint32) []byte {
 	return r.mem[at : at+1<<r.shift : at+1<<r.shift]
 }
 
-// waiting returns the number of entries that the program has filled and this side has not taken.
+// waiting returns the number of entries the program has filled and this side has not taken.
 func (r *ring) waiting() uint32 { return (r.produced() - r.at) & r.mask }
 
 // pop frees the entry that was taken. From here on the program may fill it.
@@ -99,7 +99,7 @@ func (r *ring) pop() {
 	atomic.StoreUint32(r.index(consumerAt), r.at)
 }
 
-// unread returns the number of entries that this side has filled and the program has not read.
+// unread returns the number of entries this side has filled and the program has not read.
 func (r *ring) unread() uint32 { return (r.at - r.consumed()) & r.mask }
 
 // publish makes the filled entry visible to the program.

@@ -221,7 +221,7 @@ func newEndAt(t *testing.T, f *Fabric, at GID, typ Type, change func(*Config)) *
 	return e
 }
 
-// modify changes the state, and sets all attributes that the change needs. set may adjust them.
+// modify changes the state, and sets all attributes the change needs. set may adjust them.
 func (e *end) modify(to abi.State, dest uint32, set func(*Change)) {
 	e.t.Helper()
 	c := changeTo(e.qp, to)

@@ -340,7 +340,7 @@ func (q *QP) execute(a *Attributes, e *sendEntry, short bool) (o outcome, status
 	return o, status, timer
 }
 
-// peer returns the queue pair that the connection leads to, or nil if its address has no such queue
+// peer returns the queue pair the connection leads to, or nil if its address has no such queue
 // pair.
 func (q *QP) peer(a *Attributes) peer {
 	p := q.fabric.QP(a.DestQP)

@@ -23,7 +23,7 @@ func (t Type) String() string {
 	return "UD"
 }
 
-// A Mask is the set of attributes that a change contains.
+// A Mask is the set of attributes a change contains.
 type Mask uint32
 
 // The attributes.
@@ -57,9 +57,9 @@ type change struct{ from, to abi.State }
 // A needs holds the attributes that a change must and may contain, besides the state.
 type needs struct{ must, may Mask }
 
-// changes lists the transitions that a program may request, with the attributes that each must and
-// may contain. It corresponds to the table of the kernel's ib_modify_qp_is_ok. In addition, every
-// state may change to Reset and to Err without attributes: for example, from RTS to Reset.
+// changes lists the transitions a program may request, with the attributes each must and may
+// contain. It corresponds to the table of the kernel's ib_modify_qp_is_ok. In addition, every state
+// may change to Reset and to Err without attributes: for example, from RTS to Reset.
 var changes = map[Type]map[change]needs{
 	RC: {
 		{abi.Reset, abi.Init}: {must: MaskPKey | MaskPort | MaskAccess},

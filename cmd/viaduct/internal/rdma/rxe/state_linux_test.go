@@ -54,7 +54,7 @@ func TestStates(t *testing.T) {
 	}
 }
 
-// Attribute values that the device does not support are refused.
+// Attribute values the device does not support are refused.
 func TestAttributeValues(t *testing.T) {
 	for name, set := range map[string]func(*Change){
 		"port":          func(c *Change) { c.port = 2; c.Mask |= MaskPort },

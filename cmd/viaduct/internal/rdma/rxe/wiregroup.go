@@ -42,7 +42,7 @@ func (q *QP) leaveGroup(g GID) {
 	}
 }
 
-// groupsOf returns the groups that the queue pair has joined.
+// groupsOf returns the groups the queue pair has joined.
 func (f *Fabric) groupsOf(q *QP) (all []GID) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
