@@ -88,12 +88,12 @@ func TestWireLong(t *testing.T) {
 func TestWireSilence(t *testing.T) {
 	a, b := wireEnds(t, RC)
 	b.qp.Close()
-	connect := func(peer *end) {
+	connect := func(peer *end, timeout, retry uint8) { // timeout: 4.096 us * 2^timeout
 		for _, s := range []abi.State{abi.Init, abi.RTR, abi.RTS} {
-			a.modify(s, peer.qp.num, func(c *Change) { c.Path, c.Timeout, c.Retry = pathTo(peer.gid), 8, 2 })
+			a.modify(s, peer.qp.num, func(c *Change) { c.Path, c.Timeout, c.Retry = pathTo(peer.gid), timeout, retry })
 		}
 	}
-	connect(b)
+	connect(b, 8, 2)
 	a.memory.add(1, 64, abi.AccessLocalWrite)
 	a.receive(9, 1, 8)
 	for id := range uint64(3) {
@@ -107,7 +107,7 @@ func TestWireSilence(t *testing.T) {
 	a.modify(abi.Reset, 0, nil)
 	c := newEndAt(t, b.f, b.gid, RC, nil)
 	c.memory.add(2, 64, abi.AccessRemoteWrite)
-	connect(c)
+	connect(c, 18, 7) // 1 s: this peer answers, but may have to wait for a processor
 	for _, s := range []abi.State{abi.Init, abi.RTR} {
 		c.modify(s, a.qp.num, func(c *Change) { c.Path = pathTo(a.gid) })
 	}
