@@ -22,9 +22,8 @@
 //
 // Every protocol stands on the same three packages: internal/regmem (memory
 // regions), internal/queue (work and completion queues) and internal/frameio
-// (framed input and output on a stream). Each wire format is a package of its
-// own, without input or output, below internal/wire. Fibre Channel in software
-// is internal/fc.
+// (framed input and output on a stream). Each wire format is a separate package, without input or
+// output, below internal/wire. Fibre Channel in software is internal/fc.
 //
 // The command is cmd/viaduct. ARCHITECTURE.md draws how it fits together, and
 // docs/conformance.md says which requirement of which document is kept where.

@@ -106,7 +106,7 @@ func TestGuide(t *testing.T) {
 	wg.Wait()
 }
 
-// TestOutside follows README.md to a module of its own outside of the tree.
+// TestOutside follows README.md to a separate module outside of the tree.
 func TestOutside(t *testing.T) {
 	testkit.Long(t, "10 s")
 	readme, err := os.ReadFile("README.md")

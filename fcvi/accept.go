@@ -346,7 +346,7 @@ func (c *conn) sendResp1(now fc.Time, reason iu.Reason) {
 	c.sendSetup(now, &c.their, &h, u, payload)
 }
 
-// refuse sends a refusal for a request that has no endpoint.
+// refuse sends a refusal for a request without endpoint.
 func (p *port) refuse(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.Header, handle uint32, reason iu.Reason) {
 	a := iu.Header{Op: iu.ConnectResp1, Handle: handle, Flags: h.Flags & (iu.FlagModeMask | iu.FlagRetry),
 		MsgID: h.MsgID, Total: h.Total, Param: iu.Status{Reason: reason}.Param()}

@@ -7,12 +7,11 @@
 //	v, err := nic.CreateVI(vi.Attributes{Reliability: vi.ReliableDelivery}, nil, nil)
 //	_, err = v.ConnectRequest(ctx, local, vi.IPAddress(host, "files"))
 //
-// A NIC is an FC-VI port. With Config.Listen it stands behind a fabric of its own
-// that others join over FCIP, and a connection to a host address opens a link to
-// that host and logs in there. With Config.Fabric it is one N_Port of a fabric
-// that runs elsewhere, and reaches what else is attached to it. Addresses are IP
-// addresses, with the FCIP port behind them where it is not 3225, or Port_Names
-// of 8 bytes.
+// A NIC is an FC-VI port. With Config.Listen it stands behind a separate fabric that others join
+// over FCIP, and a connection to a host address opens a link to that host and logs in there. With
+// Config.Fabric it is one N_Port of a fabric that runs elsewhere, and reaches what else is attached
+// to it. Addresses are IP addresses, with the FCIP port behind them where it is not 3225, or
+// Port_Names of 8 bytes.
 //
 // # What is implemented
 //

@@ -772,7 +772,7 @@ func TestLateConfirmation(t *testing.T) {
 	}
 }
 
-// TestCounters: frames that are dropped without a report are counted.
+// TestCounters: frames dropped without a report are counted.
 func TestCounters(t *testing.T) {
 	t.Run("FCVI-5.2.3-4", func(t *testing.T) { // the message finds no receive descriptor
 		s := newSim(t, simConfig{seed: 1, order: true})
@@ -807,8 +807,8 @@ func TestCounters(t *testing.T) {
 	})
 }
 
-// TestRXIDs: the responder takes RX_IDs from a pool of its own, whose numbers wrap. A frame that
-// has an RX_ID keeps it.
+// TestRXIDs: the responder takes RX_IDs from a separate pool, whose numbers wrap. A frame that has
+// an RX_ID keeps it.
 func TestRXIDs(t *testing.T) {
 	t.Run("FCVI-5.4-5", func(t *testing.T) { // [FCVI-5.2.1-9]
 		p := new(port)

@@ -34,7 +34,7 @@ func TestDescriptorStatus(t *testing.T) {
 	})
 }
 
-// TestAsks: a message at Reliable Reception requests a response of its own in these cases: one side
+// TestAsks: a message at Reliable Reception requests a separate response in these cases: one side
 // does not stream; a number of messages, or of bytes, was sent since the last request; the window,
 // or the memory the peer may need for waiting messages, is nearly full; the queue is about to
 // become empty.

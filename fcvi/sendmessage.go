@@ -44,9 +44,9 @@ func (c *conn) openMessage(now fc.Time) bool {
 	return true
 }
 
-// asks reports whether a message at Reliable Reception must request a response of its own. It
-// always must unless both sides stream. If they do, every few messages do, and the last one before
-// the queue becomes empty. [FCVI-E-2] [FCVI-5.9.4-4]
+// asks reports whether a message at Reliable Reception must request a separate response. It always
+// must unless both sides stream. If they do, every few messages do, and the last one before the
+// queue becomes empty. [FCVI-E-2] [FCVI-5.9.4-4]
 func (c *conn) asks() bool {
 	t := &c.tx
 	if !c.attrs.Streaming || !c.rattrs.Streaming {

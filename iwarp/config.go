@@ -30,7 +30,7 @@ const ( // [I-14] [I-33] [I-36]
 const DefaultDepth = 128
 
 // A Config describes how streams are made. A nil *Config and the zero value suit most uses. A
-// Config may be used for many streams, but must not be changed while it is in use.
+// Config may be used for many streams, but must not be changed during use.
 type Config struct {
 	// The objects the stream belongs to. A stream makes its own for each that is nil, so that it
 	// shares nothing. For example, two streams with the same CQ complete into one queue.
@@ -39,21 +39,21 @@ type Config struct {
 	SendCQ *CompletionQueue
 	RecvCQ *CompletionQueue // may be the same as SendCQ
 	SRQ    *SharedReceiveQueue
-	// Source, if set, replaces posted receives. RecvDepth then limits the number of messages that
-	// were received and whose completions were not polled.
+	// Source, if set, replaces posted receives. RecvDepth then limits the number of received
+	// messages whose completions were not polled.
 	Source RecvSource
 
 	// SendDepth and RecvDepth are the numbers of requests that each queue holds, from posting until
 	// the completion is polled; 0 means DefaultDepth.
 	SendDepth, RecvDepth int
-	// SRQShare limits the buffers of SRQ that this stream holds, from taking one until its
+	// SRQShare limits the buffers of SRQ held by this stream, from taking a buffer until its
 	// completion is polled; 0 means no limit of its own. An unfinished message holds one buffer.
 	// The stream ends if its peer needs more.
 	SRQShare int
 
 	// Prepare, if set, is called with the new stream before start-up frames are exchanged. Post
-	// receives here: the peer's first message may arrive as soon as both sides are ready. If it
-	// returns an error, the stream is not started.
+	// receives here: the peer's first message may arrive as soon as both sides are ready. If
+	// Prepare returns an error, the stream is not started.
 	Prepare func(*QueuePair) error
 
 	// Polled announces that the caller begins by polling the completion queues or waiting on them.
@@ -62,15 +62,15 @@ type Config struct {
 	Polled bool
 
 	// Private is the private data of a Request, or of the Reply of a Server or Listener that
-	// accepts everything. At most 252 bytes reach every peer, because some peers truncate longer
+	// accepts every Request. At most 252 bytes reach every peer, because some peers truncate longer
 	// data.
 	Private []byte
 	// MaxPrivate is the largest PD_Length that is sent, in bytes; 0 means 256, at most 512.
 	MaxPrivate int
 
-	// IRD is the number of the peer's Reads that are served at a time, and ORD the number of our
-	// Reads that may be outstanding. Zero means 16, negative means none. QueuePair.IRD and ORD
-	// return the values in use after start-up.
+	// IRD is the number of the peer's Reads served at a time, and ORD the number of our Reads that
+	// may be outstanding. Zero means 16, negative means none. QueuePair.IRD and ORD return the
+	// values in use after start-up.
 	IRD, ORD int
 	// MaxIRD is the value IRD may be raised to if the peer asks for it; 0 means 128.
 	MaxIRD int
@@ -86,12 +86,12 @@ type Config struct {
 	PlainFallback bool
 	// PlainOnly makes a Responder refuse revision 2.
 	PlainOnly bool
-	// ClientServer asks for the model where the Initiator's ULP sends first. Without it, the
-	// stack itself sends a first message that allows the Responder to send.
+	// ClientServer asks for the model where the Initiator's ULP sends first. Without ClientServer,
+	// the stack itself sends a first message, and the Responder may then send.
 	ClientServer bool
 	// EarlyResponder lets a Responder send before it has received an FPDU, because an agreement
-	// above MPA, such as a message on another connection, ensures that the Initiator is ready. This
-	// breaks a rule of RFC 5044, so do not set it for unknown peers.
+	// above MPA, such as a message on another connection, ensures that the Initiator is ready.
+	// Sending first breaks a rule of RFC 5044, so do not set EarlyResponder for unknown peers.
 	EarlyResponder bool
 
 	// Markers asks for markers in the received stream. A peer that asks for markers gets them in
@@ -99,7 +99,7 @@ type Config struct {
 	Markers bool
 	// FPDUSize fixes the size of ULPDUs in bytes, 128 to 64766. 0 fits FPDUs to TCP segments, which
 	// gives about 64 KiB on a loopback interface. Software peers take any size, and large ones are
-	// faster; adapters may be slow with FPDUs that are not aligned to segments.
+	// faster; adapters may be slow with FPDUs not aligned to segments.
 	FPDUSize int
 	// MaxFPDU is the largest ULPDU that is accepted, in bytes; 0 means all.
 	MaxFPDU int
@@ -115,13 +115,13 @@ type Config struct {
 	StrictInvalidate bool
 
 	// FirstFPDUDelay delays the first FPDU of an Initiator. NoNudge switches off the zero-length
-	// RDMA Write that is sent if nothing arrives within 20 ms after the first FPDU. Some peers do
-	// not read a first FPDU until another one arrives.
+	// RDMA Write sent if nothing arrives within 20 ms after the first FPDU. Some peers do not read
+	// a first FPDU until a second arrives.
 	FirstFPDUDelay time.Duration
 	NoNudge        bool
 
-	// Timers; 0 means the default, negative means none. IdleTimeout ends a stream on which nothing
-	// was sent or received for that long; by default there is none.
+	// Timers; 0 means the default, negative means none. IdleTimeout ends a stream without any sent
+	// or received byte for so long; by default there is no limit.
 	RequestTimeout   time.Duration // Responder: to receive the whole Request; 10 s
 	ReplyTimeout     time.Duration // Initiator: to receive the whole Reply; 30 s
 	FirstFPDUTimeout time.Duration // Responder, peer-to-peer: to receive the first FPDU; 10 s
@@ -135,9 +135,9 @@ type Config struct {
 	// that waits only for [QueuePair.Ended] would keep their streams for ever.
 	EndWithPeer bool
 
-	// TLS, if set, runs the stream over a TLS connection. No RFC specifies this; it works between
-	// peers of this package. Dial needs ServerName or InsecureSkipVerify as for crypto/tls. With
-	// certificates on both sides, TLS gives authentication, integrity, replay protection and
+	// TLS, if set, runs the stream over a TLS connection. No RFC specifies iWARP over TLS; it works
+	// between peers of this package. Dial needs ServerName or InsecureSkipVerify as for crypto/tls.
+	// With certificates on both sides, TLS gives authentication, integrity, replay protection and
 	// confidentiality. Without TLS, or IPsec of the hosts, an attacker on the path can read and
 	// write the exposed memory.
 	TLS *tls.Config
@@ -149,7 +149,7 @@ type Config struct {
 	Congestion string
 	KeepAlive  time.Duration
 
-	// SameHost selects shared memory if the peer is a process of the same user on this host that
+	// SameHost selects shared memory if the peer is a process of the same user on this host and
 	// agrees; Linux only. Streams with TLS or WrapConn do not use it.
 	SameHost samehost.Policy
 	// SameHostDir is a directory where the two processes find each other if they have separate
@@ -164,8 +164,8 @@ type Config struct {
 	// closes more connections at once. 0 means 256 in all, and 32 from each host other than this
 	// one.
 	MaxPending, MaxPendingPerHost int
-	// Filter, if set, is called with the address of each connection of a Listener, which closes the
-	// connection if Filter returns false.
+	// Filter, if set, is called with the address of each connection of a Listener. The Listener
+	// closes the connection if Filter returns false.
 	Filter func(net.Addr) bool
 
 	// Logger logs the beginning and end of streams at Info, and messages at Debug. Nil logs

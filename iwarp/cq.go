@@ -53,9 +53,9 @@ func (d *Device) NewCQ(capacity int) (*CompletionQueue, error) {
 	return c, nil
 }
 
-// Poll removes and returns the first completion. If there is none, it receives from the connections
-// of the attached streams without waiting. ok is false if there is still none. Polling in a loop
-// has the lowest latency.
+// Poll removes and returns the first completion. If the queue is empty, Poll receives from the
+// connections of the attached streams without waiting. ok is false if the queue is still empty.
+// Polling in a loop has the lowest latency.
 func (c *CompletionQueue) Poll() (Completion, bool) {
 	e, ok := c.q.Poll()
 	if !ok && (*progress)(c).Poll() {
@@ -67,8 +67,8 @@ func (c *CompletionQueue) Poll() (Completion, bool) {
 	return e, ok
 }
 
-// PollN removes up to len(buf) completions, stores them in buf and returns their number. If there
-// is none, it receives from the connections like Poll, unless the queue has a handler.
+// PollN removes up to len(buf) completions, stores them in buf and returns their number. If the
+// queue is empty, PollN receives from the connections like Poll, unless the queue has a handler.
 func (c *CompletionQueue) PollN(buf []Completion) int {
 	n := c.q.PollN(buf)
 	if n == 0 && len(buf) > 0 && c.handler.Load() == nil && (*progress)(c).Poll() {
@@ -78,8 +78,8 @@ func (c *CompletionQueue) PollN(buf []Completion) int {
 	return n
 }
 
-// Wait removes and returns the first completion, and waits for one if there is none. It polls for a
-// moment before it sleeps. If ctx ends first, Wait returns the error of ctx.
+// Wait removes and returns the first completion, and waits if the queue is empty. Wait polls for a
+// moment before sleeping. If ctx ends first, Wait returns the error of ctx.
 func (c *CompletionQueue) Wait(ctx context.Context) (Completion, error) {
 	e, err := c.q.Wait(ctx, (*progress)(c)) // [MPA-7.1.2-26]
 	if err == nil {
@@ -88,8 +88,8 @@ func (c *CompletionQueue) Wait(ctx context.Context) (Completion, error) {
 	return e, err
 }
 
-// All returns an iterator over the completions, which waits for each as [CompletionQueue.Wait]
-// does. It ends when ctx ends.
+// All returns an iterator over the completions. The iterator waits for each as
+// [CompletionQueue.Wait] does, and ends when ctx ends.
 func (c *CompletionQueue) All(ctx context.Context) iter.Seq[Completion] {
 	return func(yield func(Completion) bool) {
 		for {
@@ -101,13 +101,13 @@ func (c *CompletionQueue) All(ctx context.Context) iter.Seq[Completion] {
 	}
 }
 
-// Len returns the number of completions that were not polled.
+// Len returns the number of completions not yet polled.
 func (c *CompletionQueue) Len() int { return c.q.Len() }
 
 // Arm asks for one signal on [CompletionQueue.Events], at the next completion. If solicited is
-// true, the signal comes at the next completion of a message with Solicited Event or of a request
-// that failed. After arming, poll until the queue is empty before you wait: completions that were
-// present already cause no signal.
+// true, the signal comes at the next completion of a message with Solicited Event or of a failed
+// request. After arming, poll until the queue is empty before you wait: completions already present
+// cause no signal.
 func (c *CompletionQueue) Arm(solicited bool) { // [RDMAP-5.3-6] [I-72]
 	v := int32(armedAny)
 	if solicited {
@@ -127,10 +127,10 @@ func (c *CompletionQueue) arm(v int32) {
 }
 
 // Handle makes the queue call f when completions arrive. The goroutine that received, sent or ended
-// a stream calls f; it may be one that posts or polls. So f must not block, for example on a
-// channel or a mutex that a poster holds. It may post, and may run in several goroutines at once. f
-// gets the completions by PollN, which then polls no connection. f is not called for completions
-// that arrived before Handle.
+// a stream calls f, possibly inside a post or a poll. So f must not block, for example on a channel
+// or a mutex that a poster holds. It may post, and may run in several goroutines at once. f gets
+// the completions by PollN; PollN then polls no connection. f is not called for completions from
+// before Handle.
 func (c *CompletionQueue) Handle(f func()) { c.handler.Store(&f) }
 
 // deliver calls the handler if the queue has one and is not empty. The caller holds no role.

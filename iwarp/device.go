@@ -24,17 +24,17 @@ type Limits struct { // [I-70] [SEC-6.4.1-1] [RDMAP-8.1.2-5] [DDP-8.3.2-4]
 type DeviceConfig struct {
 	Limits Limits
 
-	// NoCRC switches MPA's CRCs off on connections whose peer does not want them either. It is for
-	// the administrator to set, and only where the whole path protects data at least as well as a
-	// CRC32c: a TCP checksum does not. It changes nothing else that a program sees.
+	// NoCRC switches MPA's CRCs off on connections whose peer does not want CRCs either. Only the
+	// administrator should set NoCRC, and only where the whole path protects data at least as well
+	// as a CRC32c: a TCP checksum does not. Nothing else changes for a program.
 	NoCRC bool
 
 	// NoCRC [MPA-4.4-6] [MPA-4.4-2] [MPA-4.4-3] [MPA-4.4-5] [MPA-1.2-2] [I-05].
 }
 
-// A Device has the role of an RDMA adapter: it holds the table of registered memory and the limits
-// that all its streams share. It is the privileged resource manager of RFC 5042. Safe for
-// concurrent use.
+// A Device has the role of an RDMA adapter: a table of registered memory, and limits shared by all
+// streams of the Device. It is the privileged resource manager of RFC 5042. Safe for concurrent
+// use.
 type Device struct {
 	cfg DeviceConfig
 	reg *regmem.Registry
@@ -54,8 +54,7 @@ var (
 	ErrRegistered = errors.New("iwarp: region is not, or no longer, registered")
 )
 
-// NewDevice returns a Device. Dial and Listen create one for themselves unless the Config names
-// one.
+// NewDevice returns a Device. Dial and Listen create a Device unless the Config names one.
 func NewDevice(cfg DeviceConfig) *Device {
 	def := func(v *int, d int) {
 		if *v <= 0 {
@@ -140,9 +139,9 @@ type RegionOptions struct {
 
 // Register makes mem usable by all streams of the domain, and by no others. Local use is always
 // allowed; access lists the rights of their peers. mem may be Go memory, a mapping, or memory of C
-// (unsafe.Slice). It must stay allocated until [MemoryRegion.Close]. Slice mem to the exact bytes
-// that are meant, for example buf[:n], and zero them before a peer may read them. Do not give peers
-// that distrust each other the right to write to the same bytes through different regions.
+// (unsafe.Slice). The memory must stay allocated until [MemoryRegion.Close]. Slice mem to the exact
+// bytes that are meant, for example buf[:n], and zero them before a peer may read them. Do not give
+// peers that distrust each other the right to write to the same bytes through different regions.
 //
 // A peer cannot invalidate a region of a domain.
 //
@@ -184,7 +183,7 @@ type Space interface {
 
 // RegisterSpace registers n bytes of the space s, from address base on; see
 // [ProtectionDomain.Register]. Tagged offsets are the addresses of the space. The memory may
-// disappear at any time: a local request that needs it then fails with StatusLocalAccess, and a
+// disappear at any time: a local request for the memory then fails with StatusLocalAccess, and a
 // request of a peer fails as if the region had been closed. [MemoryRegion.Bytes] returns nil, and
 // Atomic Operations are refused. Only the options Key and KeySet are used.
 //

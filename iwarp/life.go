@@ -267,9 +267,9 @@ func (q *QueuePair) maybeFinish() {
 // Close ends the stream in order and waits for its end: it closes our direction like
 // [QueuePair.CloseWrite], then waits for the peer, which may continue to send until it closes too.
 // Close waits for at most Config.CloseTimeout, 5 s by default, and then flushes the remaining
-// requests. A peer that does not close costs that time, but no data is lost. If our own direction
-// did not end in that time, the connection is reset. No request completes after Close has returned.
-// A second Close waits for the first. The error is always nil.
+// requests. A peer that does not close costs this time, but no data. If our own direction did not
+// end in that time, the connection is reset. No request completes after Close has returned. A
+// second Close waits for the first. The error is always nil.
 func (q *QueuePair) Close() error { // [RDMAP-6.2-1] [I-33]
 	q.closer.Store(true)
 	q.CloseWrite()
@@ -336,7 +336,7 @@ func (q *QueuePair) awaitEnd() (ending, error) {
 }
 
 // Abort resets the connection at once, without a Terminate. Posted requests are flushed. Abort does
-// not wait for that; a Close after it does.
+// not wait for the flush; a later Close does.
 func (q *QueuePair) Abort() {
 	q.endWith(ErrClosed, endAbort)
 }

@@ -16,8 +16,8 @@ import (
 const defaultMaxPending = 256 // [I-70]
 
 // A Listener accepts streams. Start-ups run concurrently, so that a slow peer does not delay
-// others. Their number is limited, so that many slow peers cannot exhaust memory. Safe for
-// concurrent use.
+// others. The number of start-ups is limited, so that many slow peers cannot exhaust memory. Safe
+// for concurrent use.
 type Listener struct { // [SEC-6.4.1-1] [SEC-6.4.1-2]
 	l     net.Listener
 	cfg   *Config

@@ -44,9 +44,9 @@ func (q *QueuePair) Post(wr SendWR) error {
 	return nil
 }
 
-// PostNow posts one request without More, for a caller that can use its result at once. If sent is
-// true, the request is complete, and has no completion on the queue unless it failed. Otherwise its
-// completion follows, even if Unsignaled is set. It returns the errors of Post.
+// PostNow posts a request without More, for a caller that can use the result at once. If sent is
+// true, the request is complete, and has no completion on the queue unless it failed. Otherwise the
+// completion follows, even if Unsignaled is set. The errors are the errors of Post.
 func (q *QueuePair) PostNow(wr SendWR) (sent bool, err error) {
 	if n, ok := q.sendDirect(&wr, false); ok {
 		sent = !q.direct.signal(n)
@@ -75,8 +75,8 @@ func (q *QueuePair) PostNow(wr SendWR) (sent bool, err error) {
 	return !q.sq.Update(seq, func(w **sendWQE) { (*w).signaled = true }), nil
 }
 
-// KeepSends copies the unsent payload of posted requests that is not in a region. The caller may
-// then reuse that memory at once, though the requests complete later. The memory of Reads and
+// KeepSends copies the unsent payload of posted requests from outside of regions. The caller may
+// then reuse the memory at once, though the requests complete later. The memory of Reads and
 // Atomics stays lent. KeepSends does not wait for the peer. Call it after start-up.
 func (q *QueuePair) KeepSends() {
 	q.fc.WithSender(func() {
@@ -319,7 +319,7 @@ func (q *QueuePair) flushSends() {
 }
 
 // PostRecv adds a buffer to the receive queue. Messages use buffers in the order of posting, and a
-// message that finds none ends the stream. With a shared receive queue, post there instead.
+// message without a buffer ends the stream. With a shared receive queue, post there instead.
 //
 // Errors: ErrQueueFull, ErrInvalid, ErrRegistered, ErrPeerClosed, ErrClosed.
 func (q *QueuePair) PostRecv(wr RecvWR) error {

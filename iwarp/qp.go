@@ -184,7 +184,7 @@ func (q *QueuePair) Register(mem []byte, access Access, opt ...RegionOptions) (*
 	return q.pd.register(mem, access, q, opt)
 }
 
-// IRD returns the number of the peer's Reads that are served at a time, as start-up agreed.
+// IRD returns the number of the peer's Reads served at a time, as start-up agreed.
 func (q *QueuePair) IRD() int { return int(q.ird.Load()) } // [RDMAP-6.1-4]
 
 // ORD returns the number of our Reads and Atomics that may be outstanding, as start-up agreed.
@@ -218,8 +218,8 @@ func (q *QueuePair) SetIRD(n int) error {
 // Params returns the results of start-up.
 func (q *QueuePair) Params() Params { return params(q.params) } // [MPA-7.1.1-18] [MPA-3-13]
 
-// PeerPrivate returns the private data of the peer's start-up frame. It is unchecked input from the
-// network; a consumer that rejects it closes the stream.
+// PeerPrivate returns the private data of the peer's start-up frame. The data is unchecked input
+// from the network; to reject the data, a consumer closes the stream.
 func (q *QueuePair) PeerPrivate() []byte { return q.params.Private } // [MPA-7.1.1-21] [MPA-7.1.2-17]
 
 // MULPDU returns the largest size in bytes of the ULPDUs that are sent.
@@ -242,7 +242,7 @@ func (q *QueuePair) RemoteAddr() net.Addr {
 }
 
 // Err returns the reason for the end of the stream: a *TerminateError, ErrClosed after Close, or
-// io.EOF after both sides have closed in order. It returns nil until the stream has ended.
+// io.EOF after both sides have closed in order. Err returns nil until the stream has ended.
 func (q *QueuePair) Err() error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -253,8 +253,8 @@ func (q *QueuePair) Err() error {
 // Completions of flushed requests may follow later.
 func (q *QueuePair) Ended() <-chan struct{} { return q.ended.C() }
 
-// PeerClosed returns a channel that is closed when the peer has closed its direction. No message
-// will be received any more, and Reads cannot be posted, but Sends and Writes can.
+// PeerClosed returns a channel that is closed when the peer has closed its direction. No more
+// messages will arrive, and Reads cannot be posted, but Sends and Writes can.
 func (q *QueuePair) PeerClosed() <-chan struct{} { return q.peerEnd.C() } // [DDP-6.2.1-4] [DDP-3-10] [MPA-3-12] [MPA-7.2-2]
 
 func (q *QueuePair) closedErr() error {
@@ -286,7 +286,7 @@ func (q *QueuePair) touch() {
 }
 
 // Undelivered returns the number of bytes TCP has taken and the peer's TCP has not acknowledged, or
-// 0 if the system does not report it. They may be lost if the process ends now.
+// 0 if the system does not report it. These bytes may be lost if the process ends now.
 func (q *QueuePair) Undelivered() int {
 	if !q.ready.Load() {
 		return 0

@@ -1,8 +1,8 @@
 package iwarp
 
 // A ReadQueue keeps RDMA Reads and Atomic Operations beyond [QueuePair.ORD] out of the send queue.
-// In the send queue, a Read that waits for an earlier one delays every later request, even
-// unrelated ones. For example, a server that answers many requests at a time, some of them by
+// In the send queue, a Read that waits for an earlier Read delays every later request, even
+// unrelated requests. For example, a server that answers many requests at a time, some of them by
 // Reads, posts its Reads through a ReadQueue, and its answers to the stream directly.
 //
 // The zero value with QP set is ready for use. All Reads of the stream must go through the
@@ -17,7 +17,7 @@ type ReadQueue struct {
 }
 
 // Post posts a Read or an Atomic Operation, or keeps it until others are done. The memory of a kept
-// one is lent as if it were posted. It returns the errors of [QueuePair.Post].
+// request is lent as if the request were posted. The errors are the errors of [QueuePair.Post].
 func (r *ReadQueue) Post(wr SendWR) error {
 	if r.started >= r.QP.ORD() {
 		if r.QP.ORD() == 0 {
@@ -34,9 +34,9 @@ func (r *ReadQueue) Post(wr SendWR) error {
 	return nil
 }
 
-// Done posts the next waiting request, if there is one. Call it for each completion of a request
-// that was posted by Post. It returns the error of [QueuePair.Post]: the stream has ended, or the
-// request was invalid. No further request is posted after an error.
+// Done posts the next waiting request, if any. Call Done for each completion of a request posted by
+// Post. The error is the error of [QueuePair.Post]: the stream has ended, or the request was
+// invalid. No further request is posted after an error.
 func (r *ReadQueue) Done() error {
 	r.started--
 	if r.first == len(r.waiting) {

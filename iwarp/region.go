@@ -15,8 +15,8 @@ type MemoryRegion struct {
 	owner *QueuePair
 }
 
-// STag returns the number that peers use to name the region. It is unpredictable, and is not reused
-// until long after the region was closed.
+// STag returns the number that peers use to name the region. The number is unpredictable, and is
+// not reused until long after the region was closed.
 func (m *MemoryRegion) STag() uint32 { return m.r.Handle() } // [RDMAP-8.1.1-8] [RDMAP-8.1.1-9] [SEC-6.1.1-4] [SEC-6.1.1-5] [I-56]
 
 // TO returns the tagged offset of the first byte: 0, or its virtual address.
@@ -52,9 +52,9 @@ func (m *MemoryRegion) SGE(off, n int) SGE {
 	return SGE{Region: m, Off: uint64(off), Len: uint64(n)}
 }
 
-// A Window is an STag for an exact range of a region, usable by one stream only. It is open until
-// the peer invalidates it with a Send, until [Window.Close] or a request of [OpLocalInvalidate]
-// closes it, or until the stream ends. Safe for concurrent use.
+// A Window is an STag for an exact range of a region, usable by one stream only. A Window is open
+// until the peer invalidates it with a Send, until [Window.Close] or a request of
+// [OpLocalInvalidate] closes it, or until the stream ends. Safe for concurrent use.
 type Window struct {
 	qp     *QueuePair
 	r      *regmem.Region
@@ -63,7 +63,7 @@ type Window struct {
 
 // Bind opens a window of n bytes at offset off of m for the peer of q. Tagged offsets begin at 0,
 // or with RegionOptions.Virtual at the tagged offset the first byte has in the region. The window
-// is open when Bind returns, so its STag may be sent to the peer at once. The region cannot be
+// is open when Bind returns, so the STag may be sent to the peer at once. The region cannot be
 // closed while the window is open.
 //
 // The error wraps ErrInvalid if the range is empty or exceeds the region, or if the region belongs

@@ -21,7 +21,7 @@ func (a RemoteAddr) Append(b []byte) []byte {
 }
 
 // ParseRemoteAddr decodes the RemoteAddr at the front of b. The error is io.ErrUnexpectedEOF if b is
-// too short. The address is input from the network: the peer checks it when it is used.
+// too short. The address is input from the network: the peer checks each use.
 func ParseRemoteAddr(b []byte) (RemoteAddr, error) {
 	if len(b) < RemoteAddrLen {
 		return RemoteAddr{}, io.ErrUnexpectedEOF

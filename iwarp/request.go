@@ -12,7 +12,8 @@ import (
 )
 
 // A Request is a start-up in progress: the peer has asked for a stream and waits for an answer.
-// Call exactly one of Accept, Reject and RejectKeep. Call it soon: some peers give up after 10 s.
+// Call exactly one of Accept, Reject and RejectKeep. Answer soon, because some peers give up after
+// 10 s.
 type Request struct {
 	q    *QueuePair
 	nc   net.Conn
@@ -126,11 +127,10 @@ func (r *Request) QueuePair() *QueuePair { return r.q }
 
 // Configure changes the configuration of the future stream, after the Request and its private data
 // are known, for example to choose a domain for the user that the private data names: the depths of
-// its queues, the queues themselves, the source of its receives, its timers. It calls change with a
-// copy of the Config. Values in start-up frames are fixed already and keep their values: IRD and
-// ORD, markers, the kinds of RTR. Afterwards [Request.QueuePair] returns a new stream. Receives
-// posted to the old one and memory registered with it are gone. Config.Prepare is called for the
-// new one.
+// its queues, the queues themselves, the source of its receives, its timers. Configure calls change
+// with a copy of the Config. Values in start-up frames are fixed already: IRD and ORD, markers, the
+// kinds of RTR. Afterwards [Request.QueuePair] returns a new stream. Receives posted to the old one
+// and memory registered with it are gone. Config.Prepare is called for the new one.
 //
 // An error is the error of Config.Prepare, or wraps ErrLimit or ErrInvalid. The Request is then still
 // open, with its old stream.
@@ -152,7 +152,7 @@ func (r *Request) Configure(change func(*Config)) error {
 }
 
 // Accept answers with the private data and starts the stream, which belongs to the caller. Sends
-// may be posted at once; they are sent after the peer's first FPDU has arrived.
+// may be posted at once, but leave after the peer's first FPDU has arrived.
 //
 // If the error wraps ErrTooLong, because of the private data, the Request is still open. If the
 // peer serves fewer Reads than Config.MinORD, Accept rejects the Request and returns an error.
@@ -183,8 +183,8 @@ func (r *Request) Accept(private []byte) (*QueuePair, error) { // [MPA-7.1.2-8] 
 	return q, nil
 }
 
-// Reject answers with a rejection that carries the private data. It closes the connection after the
-// peer has closed it, or after a second.
+// Reject answers with a rejection that carries the private data. Reject closes the connection after
+// the peer, or after a second.
 func (r *Request) Reject(private []byte) error { // [MPA-7.1.2-5] [MPA-7.1.4.2-1] [I-15]
 	err := r.reject(private)
 	if !errors.Is(err, mpa.ErrPrivateTooLong) {

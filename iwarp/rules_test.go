@@ -64,7 +64,7 @@ func TestAtomicRevoked(t *testing.T) {
 	}
 }
 
-// TestReadSink checks that a Read into unregistered memory names its sink by a number of its own,
+// TestReadSink checks that a Read into unregistered memory names its sink by a separate number,
 // which is no STag another message could use. [RDMAP-5.2-1] [I-58]
 func TestReadSink(t *testing.T) {
 	p, q := asResponder(t, nil)

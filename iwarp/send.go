@@ -383,7 +383,7 @@ func (q *QueuePair) segment(b *frameio.Batch) {
 			return
 		}
 	}
-	// Bytes that were copied from far memory do not change any more.
+	// Bytes copied from far memory do not change any more.
 	moving := m.w != nil && changeable(m.w) || m.in != nil && n > 0 && refs[0].Pins()
 	q.frame(b, h, refs, n, t.enc.CRC && moving)
 	if last {

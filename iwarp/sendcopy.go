@@ -13,8 +13,8 @@ const (
 	// Ethernet are that short.
 	copiedPayload = 2048
 
-	// copiedBytes is the largest number of bytes that are copied before they are written. They
-	// should still be in the cache when the kernel copies them again; half of it would do as well.
+	// copiedBytes is the largest number of bytes copied before they are written. They should still
+	// be in the cache when the kernel copies them again; half of it would do as well.
 	copiedBytes = 128 << 10
 )
 

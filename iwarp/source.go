@@ -54,8 +54,7 @@ type RecvGuess struct {
 	Partial int    // number of payloads that may be read there before they have arrived completely
 }
 
-// A Pending reports on the unread bytes that have arrived on a stream. It is valid only during the
-// call that got it.
+// A Pending reports on the unread bytes of a stream. It is valid only during the call that got it.
 type Pending interface {
 	// Has reports whether at least n bytes have arrived, including the headers of all layers.
 	Has(n int) bool

@@ -27,8 +27,8 @@ func (r *recvQueue) post(w *recvWQE) error {
 func (r *recvQueue) take() (*recvWQE, bool) { return r.wait.Pop() }
 
 // A SharedReceiveQueue is a receive queue from which several streams take buffers. Three means
-// bound a peer that takes more than its share: the statistics of each stream count the buffers that
-// it took and holds, Config.SRQShare limits them, and Low signals when buffers run low. Safe for
+// bound a peer that takes more than its share: the statistics of each stream count taken and held
+// buffers, Config.SRQShare limits the held buffers, and Low signals when buffers run low. Safe for
 // concurrent use.
 type SharedReceiveQueue struct { // [SEC-6.4.3.1-1] [DDP-8.3.2-5] [RDMAP-8.1.2-7]
 	pd  *ProtectionDomain

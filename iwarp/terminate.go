@@ -10,8 +10,8 @@ import (
 )
 
 // A TerminateError reports that a stream ended with an error of RDMAP, DDP or MPA. Either the peer
-// found the error and reported it with a Terminate message, or we found it, and reported it if that
-// was possible.
+// found the error and sent a Terminate message, or this side found the error, and reported it if
+// possible.
 type TerminateError struct { // [RDMAP-7.1-1] [RDMAP-5.4-5] [DDP-6.2.2-1] [MPA-8-2] [RDMAP-3.2-3] [RDMAP-3.2-5]
 	Remote bool  // whether the peer reported the error; otherwise this end found it
 	Layer  Layer // layer that found the error

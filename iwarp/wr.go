@@ -160,7 +160,7 @@ type SendWR struct { // [RDMAP-5.3-10] [RDMAP-5.2.1-12] [RDMAP-3.2-1]
 	// that of the bytes that are sent. Memory of a Guarded region needs no Volatile.
 	Volatile bool
 	// More means that another request follows soon, for example the Send after a Write that
-	// announces the written data. This one is not sent until a request without More is posted,
+	// announces the written data. The request is not sent until a request without More is posted,
 	// [QueuePair.Flush] is called, or a completion queue of the stream is polled.
 	More bool
 

@@ -14,8 +14,8 @@ const (
 	// defaultMaxPending is the maximum number of requests that wait for a PMAck. An entry takes
 	// about 200 bytes, so a full table takes some 3 MiB.
 	defaultMaxPending = 16384
-	// defaultRate and defaultBurst limit the datagrams that are accepted from one source (an IPv4
-	// address or an IPv6 /64). A host that dials faster without caching counts as a flood.
+	// defaultRate and defaultBurst limit the datagrams accepted from one source (an IPv4 address or
+	// an IPv6 /64). A host that dials faster without caching counts as a flood.
 	defaultRate  = 200
 	defaultBurst = 400
 	// limiterSources is the maximum number of remembered sources, about 150 bytes each.
@@ -289,8 +289,8 @@ func (m *machine) deny(req portmapwire.Message, reply []byte) []byte {
 	return req.Append(reply)
 }
 
-// add inserts r. If the table is full, it evicts the oldest entry without a port of its own. Only
-// the counters depend on such entries.
+// add inserts r. If the table is full, it evicts the oldest entry without a separate port. Only the
+// counters depend on such entries.
 func (m *machine) add(r *request, now time.Time) {
 	if len(m.pending) >= m.cfg.MaxPending {
 		for o := m.head.next; o != &m.head; o = o.next {

@@ -72,8 +72,8 @@ func (c *scripted) Read(b []byte) (int, error) {
 
 func (c *scripted) RemoteAddr() net.Addr { return &net.UDPAddr{} }
 
-// TestRun performs a transaction over a connection with a clock of its own. It checks which
-// datagrams are sent and when, and when and how the transaction ends.
+// TestRun performs a transaction over a connection with a separate clock. It checks which datagrams
+// are sent and when, and when and how the transaction ends.
 func TestRun(t *testing.T) {
 	accept := func(n int, b []byte) ([]any, error) {
 		m, _ := portmapwire.Parse(b)

@@ -537,7 +537,7 @@ func TestSDP_9_4_ExchangeWire(t *testing.T) { // [SDP-9.4-1]
 }
 
 // TestSDP_9_4_ExchangeOffered checks that an Exchange whose request cannot be sent returns after
-// the peer has released the buffer that was offered with it.
+// the peer has released the buffer offered with it.
 func TestSDP_9_4_ExchangeOffered(t *testing.T) {
 	inBubble(t, "SDP-9.4-1", func(t *testing.T) { // [SDP-9.5.5-1]
 		w, c := memWire(t, memSide{opt: Options{SendPolicy: PinPipelined, RecvPolicy: PinPipelined, SendThreshold: 1 << 20, RecvThreshold: 2048, RecvBufferSize: 2048, NoResize: true}}, smallHello)

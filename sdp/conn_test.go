@@ -55,7 +55,7 @@ func TestD40_Transfers(t *testing.T) {
 	if !bytes.Equal(got, data) {
 		t.Error("bytes differ")
 	}
-	// A read that is offered before the write is written directly. [SDP-11.3-8]
+	// A read offered before the write is written directly. [SDP-11.3-8]
 	p := make([]byte, 20000)
 	x, err := b.StartRead(p)
 	if err != nil {

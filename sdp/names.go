@@ -51,7 +51,7 @@ type Timers struct {
 	Hysteresis time.Duration // least time between two changes of mode by policy; default 1 s
 	// Wait before asking for the acknowledgement of a ModeChange; default 200 ms.
 	ModeAck time.Duration
-	// Payload that is stopped at two credits asks for more credit after this; default 5 ms.
+	// Payload stopped at two credits asks for more credit after this; default 5 ms.
 	Nudge        time.Duration
 	SuspendLimit int // suspensions answered per minute, at most 8; default 4, negative for no limit
 

@@ -84,7 +84,7 @@ type async struct {
 func (a *async) init(n *NIC) { a.nic = n }
 
 // ErrorCallback sets the handler of asynchronous errors. A nil handler restores the default, which
-// writes one line to the NIC's logger. The handler runs in a goroutine of its own, one error at a
+// writes one line to the NIC's logger. The handler runs in a separate goroutine, one error at a
 // time and in order, with no lock held. It may call any function, even close the NIC. If a thousand
 // errors wait for a handler, errors of dropped messages are no longer reported.
 func (n *NIC) ErrorCallback(handler func(ErrorDescriptor)) { // [VIA 5.1] [VIA 5.4] [VIA-5.4-1] [VIA-5.1-1] [VIA-8.3-19]

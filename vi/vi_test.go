@@ -297,8 +297,8 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// TestTransportFailure checks that a failed connection distinguishes descriptors that were started
-// from the other ones. [VIA-2.3-10] [VIA-4.6-16]
+// TestTransportFailure checks that a failed connection distinguishes descriptors started from the
+// other ones. [VIA-2.3-10] [VIA-4.6-16]
 func TestTransportFailure(t *testing.T) {
 	x, y := connected(t, vi.Attributes{Reliability: vi.ReliableReception})
 	resume := memvi.Stall(y)

@@ -69,7 +69,7 @@ func (p *pump) drain() {
 	}
 }
 
-// batchFor returns the number of messages of size bytes that are posted with one doorbell.
+// batchFor returns the number of messages of size bytes posted with one doorbell.
 func batchFor(size int) int { return max(1, min(16, 256<<10/size)) }
 
 func BenchmarkWrite(b *testing.B) { benchRDMA(b, false) }

@@ -16,7 +16,7 @@
 //
 // Everything in the draft: Sends, RDMA Writes and Reads; both connection models; negotiation of MTU
 // and read window; descriptor flow control; acknowledgements and remote error codes; the security
-// field, with [HMAC] as a ready-made check. In addition: Reliable Delivery as a level of its own
+// field, with [HMAC] as a ready-made check. In addition: Reliable Delivery as a separate level
 // besides Reliable Reception, an optional Disconnect message, TLS, and limits on what peers can use
 // before they are connected. Retransmission is left to TCP.
 //
@@ -35,9 +35,9 @@
 // # Order and concurrency
 //
 // Descriptors of a send queue are started in posting order. RDMA Reads beyond the window of the VI
-// that serves them (vi.Attributes.ReadWindow) hold back descriptors that are posted after them. All
-// exported methods may be called concurrently. Connecting and waiting end with their context.
-// Closing the NIC ends half-open connections, undecided requests and links.
+// that serves them (vi.Attributes.ReadWindow) hold back descriptors posted after them. All exported
+// methods may be called concurrently. Connecting and waiting end with their context. Closing the
+// NIC ends half-open connections, undecided requests and links.
 //
 // Several processes of a host use separate ports, or share one by [Config.SharePort].
 package vitcp

@@ -16,9 +16,9 @@ type guess struct {
 }
 
 // Predict implements placer.Wire. It predicts the rest of the current RDMA Write or Read Response,
-// whose header states the length, and the responses that are expected after it. For a Send it
-// assumes the length of the last long Send. That is safe, because the predicted memory belongs to
-// that message only.
+// whose header states the length, and the responses expected after it. For a Send it assumes the
+// length of the last long Send. That is safe, because the predicted memory belongs to that message
+// only.
 func (w *wire) Predict(to *placer.Predictions) {
 	l := (*link)(w)
 	x := &l.rx

@@ -14,9 +14,9 @@ const (
 	directSegment = 32 << 10
 	directRest    = 4 << 10
 
-	// watchedLen is the number of bytes at the end of an RDMA Write that are placed after all
-	// others, if the kernel places the rest. The kernel's order is unknown, and a program may poll
-	// the last bytes to detect that all have arrived. [VIA-4.2-5]
+	// watchedLen is the number of bytes at the end of an RDMA Write placed after all others, if the
+	// kernel places the rest. The kernel's order is unknown, and a program may poll the last bytes
+	// to detect that all have arrived. [VIA-4.2-5]
 	watchedLen = 8
 )
 

@@ -117,7 +117,7 @@ func TestVIT_2_2_2_1(t *testing.T) {
 	r, _ := register(t, n, 100, vi.MemAttributes{})
 	c := listenProbe(t)
 	t.Run("VIT-2.2.2.1-1", func(t *testing.T) {
-		// A descriptor that is posted before the connection is not sent, neither then nor after the
+		// A descriptor posted before the connection is not sent, neither then nor after the
 		// connection. [VIT-2.2.2.1-1] [VIT-2.2.2.1-2]
 		must(t, v.PostSend(vi.NewSend(segment(r, 0, 10))))
 		d, _ := waitSend(t, v)
@@ -215,7 +215,7 @@ func TestVIT_2_2_2_2_1(t *testing.T) {
 			t.Errorf("application %d got %d", i, b)
 		}
 	}
-	// Each caller has a port of its own. [VIT-2.2.2.2.1-3] [VIT-2.2.2.2.2-1]
+	// Each caller has a separate port. [VIT-2.2.2.2.1-3] [VIT-2.2.2.2.2-1]
 	close(ports)
 	seen := make(map[uint16]bool)
 	for port := range ports {

@@ -424,7 +424,7 @@ func (l *link) refuseRead(head []byte, h vitcpwire.Header, job *readJob) {
 	l.die(fmt.Errorf("vitcp: RDMA Read %d of the peer: memory is not to be read", uint32(job.number)), nil, nil)
 }
 
-// putBare appends a segment without payload that is a message of its own. It consumes no descriptor
+// putBare appends a segment without payload that is a separate message. It consumes no descriptor
 // of the peer. [V-22] An error code always comes with the number of its message. This side sends no
 // code without one. [VIT-3.1-ERR-2]
 func (l *link) putBare(b *frameio.Batch, typ vitcpwire.Type, f *fault) {

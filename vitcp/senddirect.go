@@ -24,7 +24,7 @@ func (l *link) SendOne(d *vi.Descriptor) (posted bool) {
 }
 
 // makeOne posts a short message, if no message is in progress, and builds its one segment in a
-// frame of its own. posted without made means that the message was posted but not built: it is then
+// separate frame. posted without made means that the message was posted but not built: it is then
 // sent in the usual way from its beginning, unless it has failed. [send role]
 func (l *link) makeOne(d *vi.Descriptor) (posted, made bool) {
 	t := &l.tx

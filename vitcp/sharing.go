@@ -12,7 +12,7 @@ import (
 )
 
 // Several processes of a host can share a port. The first process listens at the port itself. Each
-// other process listens at a port of its own, called a branch. It announces the branch by a socket
+// other process listens at a separate port, called a branch. It announces the branch by a socket
 // with a name in the abstract namespace, which disappears with the process:
 //
 //	@viaduct-vipl/1/PORT/BRANCH

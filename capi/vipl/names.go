@@ -95,9 +95,8 @@ func (n *nic) form(host []byte) []byte {
 	return nil
 }
 
-// withPort adds the NIC's port to a host part of the same family that has no port. It does so only
-// if the NIC's own host part has a port. Programs assume that every host part has NicAddressLen
-// bytes.
+// withPort adds the NIC's port to a host part of the same family without port. It does so only if
+// the NIC's own host part has a port. Programs assume that every host part has NicAddressLen bytes.
 func withPort(host []byte, ap, own netip.AddrPort) []byte {
 	if ap.Port() == 0 && ap.Addr().Is4() == own.Addr().Is4() && own.Port() != 0 {
 		return vi.IPAddress(netip.AddrPortFrom(ap.Addr(), own.Port()), "").Host

@@ -185,7 +185,7 @@ func vipl_go_query_nic(h C.uintptr_t, out *C.VIP_NIC_ATTRIBUTES) C.int {
 	return C.VIP_SUCCESS
 }
 
-// vipl_go_gathers reports whether the NIC gathers sends that are posted one after the other.
+// vipl_go_gathers reports whether the NIC gathers sends posted one after the other.
 //
 //export vipl_go_gathers
 func vipl_go_gathers(h C.uintptr_t) C.int {

@@ -100,7 +100,7 @@ func shellWith(t *testing.T, shell string) (path string, env []string) {
 		"TERM=dumb", "GORACE=atexit_sleep_ms=0")
 }
 
-// TestCompletionBash types into a bash of its own terminal.
+// TestCompletionBash types into a separate bash terminal.
 func TestCompletionBash(t *testing.T) {
 	t.Parallel()
 	path, env := shellWith(t, "bash")
@@ -120,7 +120,7 @@ func TestCompletionBash(t *testing.T) {
 	}
 }
 
-// typing starts c on a terminal of its own, types first and waits until shown appears. The returned
+// typing starts c on a separate terminal, types first and waits until shown appears. The returned
 // function types more and waits in the same way.
 func typing(t *testing.T, c *exec.Cmd, first, shown string) func(typed, shown string) {
 	t.Helper()
@@ -179,7 +179,7 @@ func TestCompletionFish(t *testing.T) {
 	}
 }
 
-// TestCompletionZsh types into a zsh of its own terminal.
+// TestCompletionZsh types into a separate zsh terminal.
 func TestCompletionZsh(t *testing.T) {
 	t.Parallel()
 	path, env := shellWith(t, "zsh")

@@ -61,8 +61,8 @@ func TestLogForms(t *testing.T) {
 	}
 }
 
-// TestFilesQuiet: neither clients that store, list and fetch, nor a server that is stopped
-// afterwards, log a warning.
+// TestFilesQuiet: neither clients that store, list and fetch, nor a server stopped afterwards, log
+// a warning.
 func TestFilesQuiet(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -83,8 +83,8 @@ func TestFilesQuiet(t *testing.T) {
 	}
 }
 
-// TestInterruptQuiet: a client that is interrupted in the middle of RDMA Reads ends its stream
-// without an error at the server.
+// TestInterruptQuiet: a client interrupted in the middle of RDMA Reads ends its stream without an
+// error at the server.
 func TestInterruptQuiet(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()

@@ -85,7 +85,7 @@ func run(t *testing.T, args ...string) result {
 	return runFrom(t, strings.NewReader(""), args...)
 }
 
-// runFrom is run with an input. Only at full length each command is a process of its own: tests run
+// runFrom is run with an input. Only at full length each command is a separate process: tests run
 // hundreds of them, and the start of a process takes several times as long as what most of them do.
 func runFrom(t *testing.T, stdin io.Reader, args ...string) result {
 	t.Helper()

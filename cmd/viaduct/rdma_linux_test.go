@@ -118,7 +118,7 @@ func TestRDMAPs(t *testing.T) {
 	}
 }
 
-// rdmaPair runs the two ends of a program, each under a supervisor of its own, and returns their
+// rdmaPair runs the two ends of a program, each under a separate supervisor, and returns their
 // output.
 func rdmaPair(t *testing.T, port string, server, client []string) (s, c string) {
 	t.Helper()

@@ -89,7 +89,7 @@ func TestRDMAVendorLibrary(t *testing.T) {
 	}
 }
 
-// buildLinked builds a program that is linked with a library and opens the first device's file.
+// buildLinked builds a program linked with a library and opens the first device's file.
 func buildLinked(t *testing.T, library string) string {
 	t.Helper()
 	var path string

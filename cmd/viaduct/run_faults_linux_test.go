@@ -22,8 +22,8 @@ import (
 // its socket.
 const asNames = "VIADUCT_TEST_NAMES"
 
-// A rule may map to an address of the other family. The program's socket then shows an address of
-// its own family.
+// A rule may map to an address of the other family. The program's socket then shows a separate
+// address family.
 func TestRunOtherFamily(t *testing.T) {
 	t.Parallel()
 	_, sdpPort, err := net.SplitHostPort(echoSDP(t, "::1"))

@@ -191,7 +191,7 @@ func TestRunSignalsAtStart(t *testing.T) {
 	}
 }
 
-// A signal that was ignored at the start is passed on to a program that handles it all the same.
+// A signal ignored at the start is passed on to a program that handles it all the same.
 func TestRunIgnoredPassedOn(t *testing.T) {
 	t.Parallel()
 	python := need(t, "python3", "python3-minimal")

@@ -129,7 +129,7 @@ func newShark(t *testing.T) *tshark.Shark {
 }
 
 // agree compares the outputs of decode and tshark for a capture. In captures of FCIP, each frame
-// first gets a packet of its own.
+// first gets a separate packet.
 func agree(t *testing.T, s *tshark.Shark, file string, as ...string) *tshark.Report {
 	t.Helper()
 	decode := append([]string{"decode", "--json", "--segments"}, as...)

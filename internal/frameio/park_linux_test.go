@@ -12,8 +12,8 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// lendingPair returns two ends that are connected by shared memory, and n frames. b has mapped the
-// memory of a's frames, which are in lent. done is closed when b has received all frames.
+// lendingPair returns two ends connected by shared memory, and n frames. b has mapped the memory of
+// a's frames, which are in lent. done is closed when b has received all frames.
 func lendingPair(t *testing.T, n int) (a, b *lengthFramed, fs, lent [][]byte, done <-chan struct{}) {
 	if !sock.SharesByDefault {
 		t.Skip("in this build nothing goes through shared memory")
@@ -118,7 +118,7 @@ func TestParkedAndLeft(t *testing.T) {
 }
 
 // TestParkedPins checks that a region a parked role has pinned can be deregistered at once, and
-// that a connection that was closed with a parked role holds no pins.
+// that a connection closed with a parked role holds no pins.
 func TestParkedPins(t *testing.T) {
 	for _, closes := range []bool{false, true} {
 		t.Run(fmt.Sprintf("closes=%t", closes), func(t *testing.T) {

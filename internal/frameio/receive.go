@@ -15,8 +15,8 @@ const (
 	// copying out of staging is cheap.
 	stageSize = 256 << 10
 
-	// longGlimpse is the number of bytes that are staged after a long frame: enough to see whether
-	// another long frame begins.
+	// longGlimpse is the number of bytes staged after a long frame: enough to see whether another
+	// long frame begins.
 	longGlimpse = 8 << 10
 
 	// shortGlimpse replaces longGlimpse after a right prediction, because the next prediction is
@@ -161,7 +161,7 @@ func (c *reader) Deliver() (keep bool) { return c.deliverer != nil && c.delivere
 func (c *reader) Partial() bool { return c.rx.missing > 0 }
 
 // Rest implements [attend.Receiver]. It frees the staging buffer before a wait that may be long. A
-// partial frame moves to a buffer of its own size.
+// partial frame moves to a separate buffer size.
 func (c *reader) Rest() {
 	r := &c.rx
 	if r.fill > 0 && r.missing == 0 {

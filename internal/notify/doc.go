@@ -33,6 +33,6 @@
 //
 // If the process that receives calls dies, every notified call fails with ENOSYS, and calls already
 // received wait forever. To prevent that, a second process that holds the listener (Listener.File,
-// FromFile) may call Guard, which lets all calls pass, and Wake for waiting ones. A process that is
-// killed in the middle of Inject leaves the call answered with 0; the kernel has no cure.
+// FromFile) may call Guard, which lets all calls pass, and Wake for waiting ones. A process killed
+// in the middle of Inject leaves the call answered with 0; the kernel has no cure.
 package notify

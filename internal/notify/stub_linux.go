@@ -110,7 +110,7 @@ func Start(c *Command) (*Child, error) {
 }
 
 // dupHigh returns an inheritable copy of fd with a number no program uses. The low numbers from 3
-// on may be descriptors that are passed on purpose.
+// on may be descriptors passed on purpose.
 func dupHigh(fd int) (int, error) {
 	for _, low := range []int{900, 200, 50} {
 		if n, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD, low); err == nil {

@@ -35,7 +35,7 @@ func number(name string, otherwise uint64) uint64 {
 
 // Point pauses now and then. Half of the pauses only let other goroutines run,
 // half keep the caller from running for a time. The time is real also where a
-// test has a clock of its own, since the pause is no part of what it tests.
+// test has a separate clock, since the pause is no part of what it tests.
 func Point() {
 	x := mix(seed + count.Add(1))
 	if x%oneIn != 0 {

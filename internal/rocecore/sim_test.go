@@ -61,8 +61,8 @@ type sim struct {
 }
 
 // The memory of an end has three areas. Reads read an area that never changes, because a repeated
-// Read may see later Writes. Writes write an area that is compared at the end. The last area is a
-// word for atomic operations.
+// Read may see later Writes. Writes write an area compared at the end. The last area is a word for
+// atomic operations.
 const (
 	readArea  = 64 << 10
 	writeArea = 64 << 10

@@ -112,7 +112,7 @@ type Timers struct {
 	Hysteresis time.Duration // least time between two changes of mode by policy; default 1 s [D-42]
 	// Wait before asking for the acknowledgement of a ModeChange; default 200 ms. [D-45]
 	ModeAck time.Duration
-	// Payload that is stopped at two credits asks for more credit after this; default 5 ms. [D-10]
+	// Payload stopped at two credits asks for more credit after this; default 5 ms. [D-10]
 	Nudge time.Duration
 	// Suspensions answered per minute, at most 8; default 4, negative for no limit. [D-55]
 	SuspendLimit int

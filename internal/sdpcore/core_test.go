@@ -663,7 +663,7 @@ func TestSDP_9_5_4_SrcCancel_Source(t *testing.T) {
 	if p.m.Err() != ErrDeadPeer {
 		t.Error(p.m.Err())
 	}
-	// A SrcAvail that is unanswered for a second is sent by Bcopy. [D-81]
+	// A SrcAvail unanswered for a second is sent by Bcopy. [D-81]
 	p = newProbe(t).write(1, 200).skip()
 	p.pass(time.Second).want("SrcAvailCancel").recv("SendSm").want("revoke", "Data +84",
 		"Data +84", "Data +31", "wrote 1 200")

@@ -58,7 +58,7 @@ type sinkAdv struct {
 // sink is the half-connection with this end as the Data Sink.
 //
 // The stream continues in this order: held payload, bytes of RDMA Reads in progress, the rest of a
-// SrcAvail that was answered with SendSm (expected), and the SrcAvails from oldest to newest.
+// SrcAvail answered with SendSm (expected), and the SrcAvails from oldest to newest.
 type sink struct {
 	// Accept, beginSrcAvail and mayOffer check it. [SDP-11-4] [SDP-11.2-3] [SDP-11.3-3]
 	mode  sdpwire.Mode

@@ -53,7 +53,7 @@ const (
 
 	// requestTimeout bounds the time the listening side waits for the request, and acceptTimeout
 	// the time it waits until the named connection is accepted. The dialer commits within
-	// commitTimeout; a dialer that is stopped for longer finds the connection broken.
+	// commitTimeout; a dialer stopped for longer finds the connection broken.
 	acceptTimeout  = 200 * time.Millisecond
 	requestTimeout = time.Second
 	commitTimeout  = 5 * time.Second

@@ -38,8 +38,8 @@ func Main(m *testing.M, checks ...func() error) {
 	goleak.VerifyTestMain(m, append(ignored(), finish)...)
 }
 
-// NoLeaks fails t if a goroutine that was started after the call of NoLeaks still runs at the end
-// of t. A test that calls it must not run in parallel with others.
+// NoLeaks fails t if a goroutine started after the call of NoLeaks still runs at the end of t. A
+// test that calls it must not run in parallel with others.
 func NoLeaks(t testing.TB) {
 	t.Helper()
 	opts := append(ignored(), goleak.IgnoreCurrent())

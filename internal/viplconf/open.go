@@ -56,7 +56,7 @@ type Place struct {
 	// Wait is the host part of the address on which the NIC waits for connections.
 	Wait []byte
 
-	// Gather allows sends that are posted one after the other to be transmitted together.
+	// Gather allows sends posted one after the other to be transmitted together.
 	Gather bool
 }
 
@@ -144,7 +144,7 @@ func (o *Opener) provider(d NIC, port uint16, listen string) (*vitcp.Provider, e
 	return p, nil
 }
 
-// openFCVI opens a NIC with a fabric of its own, unless it attaches to a daemon. If another NIC or
+// openFCVI opens a NIC with a separate fabric, unless it attaches to a daemon. If another NIC or
 // process uses the usual port, the NIC takes a free one, which its address contains.
 func (d NIC) openFCVI(cfg *vi.Config) (*vi.NIC, error) {
 	if d.everywhere() {

@@ -335,7 +335,7 @@ func testErrorMatrix(e *env) {
 
 func (e *env) cell(r row, x expect) {
 	p := e.connected()
-	// A descriptor that is posted after the failing one never succeeds.
+	// A descriptor posted after the failing one never succeeds.
 	s, recv := r.do(p)
 	op := vi.StatusOpSend
 	switch s.Control.Op() {

@@ -294,7 +294,7 @@ func (n *Net) Do(fn func()) {
 	n.wake()
 }
 
-// BringUp brings up a link that was created after Start.
+// BringUp brings up a link created after Start.
 func (n *Net) BringUp(e *End) {
 	for _, o := range append([]*End{e}, e.peers...) {
 		n.bringUp(o)

@@ -415,8 +415,8 @@ func TestFCFS_2_11(t *testing.T) {
 	}
 }
 
-// TestDirectoryLogin: the directory answers only ports that are logged in with it, and sends others
-// a LOGO. [FCFS-2.11-3]
+// TestDirectoryLogin: the directory answers only ports logged in with it, and sends others a LOGO.
+// [FCFS-2.11-3]
 func TestDirectoryLogin(t *testing.T) {
 	n, a, b := online(t, false, nil)
 	var told, answers int
@@ -656,8 +656,7 @@ func TestSwitchRestart(t *testing.T) {
 	}
 }
 
-// TestDamaged: a frame that is damaged on the way is detected by its CRC and not delivered.
-// [FCFS-2.1-6]
+// TestDamaged: a frame damaged on the way is detected by its CRC and not delivered. [FCFS-2.1-6]
 func TestDamaged(t *testing.T) {
 	n, a, b := online(t, false, nil)
 	r := a.login(t, n, b.ID())

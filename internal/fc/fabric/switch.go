@@ -96,7 +96,7 @@ func (s *Switch) Name() fc.WWN { return s.cfg.Name }
 // Domain returns the domain.
 func (s *Switch) Domain() uint8 { return s.cfg.Domain }
 
-// Logins returns the number of N_Ports that are logged in.
+// Logins returns the number of N_Ports logged in.
 func (s *Switch) Logins() int {
 	n := 0
 	for _, p := range s.ports {

@@ -86,7 +86,7 @@ func (d *Daemon) Stats() fabric.SwitchStats {
 	return d.sw.Stats()
 }
 
-// Logins returns the number of N_Ports that are logged in.
+// Logins returns the number of N_Ports logged in.
 func (d *Daemon) Logins() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -188,9 +188,9 @@ func (d *Decoder) Foresee(b []byte) (ulpdu int) {
 	return n
 }
 
-// Verify checks the pad and the CRC of an FPDU without markers that was received in pieces. ulpdu
-// is the length of its ULPDU, and crc the CRC of all bytes before the pad. No byte of the FPDU may
-// be delivered before Verify has succeeded. [MPA-4.4-14] [MPA-4.4-15]
+// Verify checks the pad and the CRC of an FPDU without markers received in pieces. ulpdu is the
+// length of its ULPDU, and crc the CRC of all bytes before the pad. No byte of the FPDU may be
+// delivered before Verify has succeeded. [MPA-4.4-14] [MPA-4.4-15]
 func (d *Decoder) Verify(crc uint32, ulpdu int, trailer []byte) error {
 	if !d.CRC {
 		return nil

@@ -2,7 +2,7 @@ package mpa
 
 import "testing"
 
-// TestMPA_4_5 checks the formulas against a table that was computed by hand, and checks the bounds.
+// TestMPA_4_5 checks the formulas against a table computed by hand, and checks the bounds.
 // [MPA-4.5-1] [MPA-4.5-2] [MPA-4.5-5] [MPA-5.1-1]
 func TestMPA_4_5(t *testing.T) {
 	for _, c := range []struct{ emss, plain, marked int }{

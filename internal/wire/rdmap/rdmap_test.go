@@ -367,8 +367,8 @@ func reservedSet(b []byte) []byte {
 	return b
 }
 
-// TestSwapped: Swapped corrects swapped Terminates that were captured from Linux. No Terminate of
-// this package looks swapped. [I-40]
+// TestSwapped: Swapped corrects swapped Terminates captured from Linux. No Terminate of this
+// package looks swapped. [I-40]
 func TestSwapped(t *testing.T) {
 	for _, c := range []struct {
 		hex  string

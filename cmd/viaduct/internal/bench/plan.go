@@ -131,8 +131,8 @@ func (s spec) baseline() spec {
 	return b
 }
 
-// groups returns the measurements that are compared with each other, so that they run together.
-// Plain TCP is first in each group. The groups are in the order of the operations.
+// groups returns the measurements compared with each other, so that they run together. Plain TCP is
+// first in each group. The groups are in the order of the operations.
 func (p *Plan) groups() (out [][]spec) {
 	var all []spec
 	for _, t := range p.Transports {

@@ -40,9 +40,9 @@ var kinds = []kind{
 	{"us", "Round trip", "microseconds", "bytes per message", 1, func(r Row) int { return r.Size }},
 }
 
-// Plot draws bandwidth, message rate and round trips into an SVG file. Each has a panel of its own
-// if there are rows for it, with one line per transport and operation, in the colour of the
-// transport. The legend is below all panels.
+// Plot draws bandwidth, message rate and round trips into an SVG file. Each has a separate panel if
+// there are rows for it, with one line per transport and operation, in the colour of the transport.
+// The legend is below all panels.
 func Plot(path, caption string, rows []Row) error {
 	names, transports := linesOf(rows)
 	var panels []*plot.Plot

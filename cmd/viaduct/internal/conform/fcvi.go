@@ -37,7 +37,7 @@ type fcviEnd struct {
 	want iu.MsgID // ID of the peer's next message
 }
 
-// An fcviKey identifies an Information Unit that was received in part.
+// An fcviKey identifies an Information Unit received in part.
 type fcviKey struct {
 	op iu.Opcode
 	id iu.MsgID

@@ -15,9 +15,8 @@ type Options struct {
 	// As determines the protocol of connections from or to a port, by its name in [Protocols].
 	// Other connections are recognised by their content.
 	As map[uint16]string
-	// Segments reports every segment as a message of its own. Otherwise an RDMAP or VI/TCP message
-	// is reported once, after its last segment, and a single segment only if there is an error in
-	// it.
+	// Segments reports every segment as a separate message. Otherwise an RDMAP or VI/TCP message is
+	// reported once, after its last segment, and a single segment only if there is an error in it.
 	Segments bool
 	// Stream, if positive, is the number of the only connection to decode.
 	Stream int
@@ -42,7 +41,7 @@ type Decoder struct {
 	msg     Message
 }
 
-// maxConns limits the connections that are followed at one time. A new one replaces the oldest.
+// maxConns limits the connections followed at one time. A new one replaces the oldest.
 const maxConns = 50_000
 
 // New returns a decoder that hands every message to out.

@@ -219,7 +219,7 @@ func (p *vitcpParser) judge(h *half, s, o *vitcpSide, m *Message, f vitcpwire.He
 	return last
 }
 
-// find searches for a segment that is followed by another one, or by the end.
+// find searches for a segment followed by another one, or by the end.
 func (p *vitcpParser) find(h *half, b []byte, end bool) (at int, ok bool) {
 	for at = 0; at+vitcpwire.HeaderLen <= len(b); at++ {
 		n, good := vitcpHead(b[at:])

@@ -454,7 +454,7 @@ func FuzzRequest(f *testing.F) {
 	})
 }
 
-// stopped is a connection to a server that was stopped after some pieces.
+// stopped is a connection to a server stopped after some pieces.
 type stopped struct {
 	*msgfake.Conn
 	pieces int

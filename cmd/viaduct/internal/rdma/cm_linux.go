@@ -266,8 +266,7 @@ func (f *cmFile) signalLocked(fd int) {
 func takeByte(w, fd int) bool {
 	var b [1]byte
 	if fd >= 0 {
-		// Not every kernel supports this for pipes, and none supports it for a pipe that was opened
-		// by name.
+		// Not every kernel supports this for pipes, and none supports it for a pipe opened by name.
 		if _, err := unix.Preadv2(fd, [][]byte{b[:]}, -1, unix.RWF_NOWAIT); err == nil || err == unix.EAGAIN {
 			return true
 		}

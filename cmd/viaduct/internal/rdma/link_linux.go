@@ -68,7 +68,7 @@ type dialled struct {
 // must be visible on TCP.
 func (s *Service) linked() bool { return s.opt.WrapConn == nil && s.opt.SameHost != samehost.Off }
 
-// dial records a connection that is dialled for q.
+// dial records a connection dialled for q.
 func (ls *links) dial(r route, q *queuePair) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()

@@ -19,7 +19,7 @@ import (
 )
 
 // How a connect is served. The supervisor works on a copy of the descriptor of the program's
-// socket. It starts to connect the socket, without blocking, to an address of its own that does not
+// socket. It starts to connect the socket, without blocking, to a separate address that does not
 // answer yet (see hold). If a signal interrupts the call, the program therefore finds a connecting
 // socket, as it should. Then the kernel performs the program's own call, whose address it ignores
 // because the socket is already connecting. So the kernel determines results, time-outs, signals

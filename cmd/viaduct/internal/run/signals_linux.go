@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// forwarded lists the signals that are passed on to the program.
+// forwarded lists the signals passed on to the program.
 var forwarded = []syscall.Signal{
 	syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGUSR1,
 	syscall.SIGUSR2, syscall.SIGALRM, syscall.SIGWINCH,

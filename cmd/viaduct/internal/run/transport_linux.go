@@ -163,7 +163,7 @@ func noSDP(ctx context.Context, at netip.AddrPort, err error) error {
 }
 
 // plainPlaces remembers the addresses that do not speak SDP. Otherwise each connection would wait
-// again, and the server would take the first message of SDP for a request of its own protocol.
+// again, and the server would take the first message of SDP for a separate request protocol.
 type plainPlaces struct {
 	mu sync.Mutex
 	m  map[netip.AddrPort]*noSDPError // guarded by mu

@@ -40,8 +40,8 @@ func (e *Env) Progress(name string, total, done int64) *Bar {
 	return r
 }
 
-// bar returns a bar whose total is set later. A bar that is created with its total ends at the last
-// byte, and could not show later steps.
+// bar returns a bar whose total is set later. A bar created with its total ends at the last byte,
+// and could not show later steps.
 func (e *Env) bar(name decor.Decorator) *Bar {
 	r := &Bar{p: mpb.New(mpb.WithOutput(e.Stderr), mpb.WithWidth(40), mpb.WithRefreshRate(100*time.Millisecond))}
 	r.b = r.p.AddBar(0, mpb.PrependDecorators(name, decor.CountersKibiByte("% .1f / % .1f")),

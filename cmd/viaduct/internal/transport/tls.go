@@ -97,7 +97,7 @@ func (f *TLSFlags) configs(e *shell.Env, listens bool) (dial, listen *tls.Config
 		listen.ClientAuth = tls.RequireAndVerifyClientCert
 		if f.Cert == "" {
 			// A certificate of the client is optional for a dialler that has only an authority, and
-			// for a listener that is verified by --tls-pin alone.
+			// for a listener verified by --tls-pin alone.
 			listen.ClientAuth = tls.VerifyClientCertIfGiven
 		}
 	}

@@ -18,8 +18,8 @@ import (
 // A direction is the traffic of one end of an FCIP link.
 type direction struct{ src, dst netip.AddrPort }
 
-// FramePerPacket copies a capture of FCIP links and puts every encapsulated frame into a packet of
-// its own. This is needed because Wireshark 4.0 shows only the first frame of a packet. The capture
+// FramePerPacket copies a capture of FCIP links and puts every encapsulated frame into a separate
+// packet. This is needed because Wireshark 4.0 shows only the first frame of a packet. The capture
 // must be complete and in order, as --pcap writes it.
 func FramePerPacket(to, from string) error {
 	in, err := os.Open(from)

@@ -46,8 +46,8 @@ func (t *tappedRoCE) WriteTo(b []byte, to net.Addr) (int, error) {
 }
 
 // conformLocal returns the address to dial from; nil means that the system chooses. Both ends of
-// RoCEv2 use port 4791. If the peer is on the loopback interface, this side therefore needs an
-// address of its own: a random one in 127.0.0.0/8.
+// RoCEv2 use port 4791. If the peer is on the loopback interface, this side therefore needs a
+// separate address: a random one in 127.0.0.0/8.
 func conformLocal(u *addr.URL) net.Addr {
 	a, err := netip.ParseAddr(u.Host)
 	if u.Scheme != "roce" || err != nil || !a.Unmap().Is4() || !a.IsLoopback() {

@@ -48,8 +48,8 @@ type handoverPair struct {
 	Ends [2]handoverEnd `json:"ends"`
 }
 
-// Each SDP end is expected at a port of its own, because a returning connection is identified by
-// its address alone.
+// Each SDP end is expected at a separate port, because a returning connection is identified by its
+// address alone.
 type handoverReady struct {
 	OK    bool      `json:"ok"`
 	Ports [2]uint16 `json:"ports"`

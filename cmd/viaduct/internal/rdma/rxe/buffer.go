@@ -58,7 +58,7 @@ func (b *buffer) each(p []byte, off int, do func(r Region, p []byte, addr uint64
 	return nil
 }
 
-// An inline is the payload that is contained in an entry.
+// An inline is the payload contained in an entry.
 type inline []byte
 
 var _ rocecore.Buffer = inline(nil)

@@ -84,7 +84,7 @@ type copyError struct {
 	gone    bool // the program on that side has ended
 }
 
-// chunkLen is the number of bytes that are copied at a time, which fit into the processor's cache.
+// chunkLen is the number of bytes copied at a time, which fit into the processor's cache.
 const chunkLen = 128 << 10
 
 var chunks = sync.Pool{New: func() any { return new([chunkLen]byte) }}
