@@ -71,7 +71,7 @@ func hints(h []Hint) []status.Hint {
 }
 
 // WatchConn registers a byte stream. An *sdp.Conn is shown with all its counters, and an
-// *sdp.TCPConn or *net.TCPConn with those of the kernel. Other types, such as a *tls.Conn, are not
+// *sdp.TCPConn or *net.TCPConn with the kernel's. Other types, such as a *tls.Conn, are not
 // registered, because nothing reports their end. Only the first hint is used.
 func (s *Server) WatchConn(c net.Conn, hint ...Hint) { s.server().WatchConn(c, hints(hint)...) }
 

@@ -59,8 +59,8 @@ type Query struct {
 	// Service is the conventional address of the service.
 	Service netip.AddrPort
 	// Local is the source address of the later connection, for example the LocalAddr of a bound
-	// socket. A dialer binds its TCP socket first and uses the port of that socket. Port 0 is for
-	// servers that do not check the port. Without an address the routing table chooses one.
+	// socket. A dialer binds its TCP socket first and uses the port of the socket. Port 0 is for
+	// servers without a check of the port. Without an address the routing table chooses one.
 	Local netip.AddrPort
 
 	// Local [D-57] [D-58].

@@ -27,8 +27,8 @@ type Following struct {
 	PmTime PmTime
 
 	// Report, if not nil, is called after every change. n is the number of conventional addresses.
-	// stale means that they are only the last known ones. err explains why records were left out.
-	// Report must not block.
+	// stale means that the addresses are only the last known. err explains why records were left
+	// out. Report must not block.
 	Report func(n int, stale bool, err error)
 }
 

@@ -133,12 +133,12 @@ func cutLast(s, sep string) (before, after string, found bool) {
 	return s[:i], s[i+len(sep):], true
 }
 
-// WatchFile fills r from the file at path and applies its changes until ctx ends. Every interval
-// (one second if 0) it checks the file, and reads it if its time, size or identity has changed; so
-// it detects a file replaced by rename. All mappings change at once. The first read must succeed.
-// If a later one fails, r stays unchanged. report, if not nil, is called after every reload, with a
-// nil err, and after every failure. WatchFile blocks. ready, if not nil, is closed after the first
-// read.
+// WatchFile fills r from the file at path and applies its changes until ctx ends. Every interval (a
+// second if 0) WatchFile checks the file, and reads the file again if time, size or identity has
+// changed, so that a replacement by rename is detected. All mappings change at once. The first read
+// must succeed. If a later read fails, r stays unchanged. report, if not nil, is called after every
+// reload, with a nil err, and after every failure. WatchFile blocks. ready, if not nil, is closed
+// after the first read.
 func (r *Registry) WatchFile(ctx context.Context, path string, interval time.Duration, ready chan<- struct{}, report func(n int, err error)) error {
 	if interval <= 0 {
 		interval = time.Second

@@ -1,12 +1,12 @@
-// Package registry finds services that run on more than one host: it is a table of names, kept by a
-// server or file that all hosts can reach, in which services register themselves for as long as
-// they live.
+// Package registry finds services on more than one host. A registry is a table of names on a
+// server, or in a file, within reach of all hosts. Services register themselves there for as long
+// as they live.
 //
 // A [Registry] registers a [Record] under a lease, resolves a name to the registered records, and
 // watches for changes. A registration ends if its lease is not renewed, so that a dead host
 // disappears from the table; [Keep] renews a lease for as long as a process wants it. Every record
-// of an answer says when it expires. The answer also says whether it is the last known one because
-// the registry is out of reach.
+// of an answer has the time of expiry. The answer also says whether the registry is out of reach,
+// so that the records are only the last known.
 //
 // The package has a file that is followed when it changes ([File]) and DNS SRV records, which can
 // only be read ([DNS]). A program adds any other kind by implementing Registry. [Table] helps with

@@ -35,7 +35,7 @@ const maxFileBytes = 16 << 20
 // Text after # is comment. An operator writes such lines, which do not expire. Register adds lines
 // with two more fields, id=HEX and until=TIME in the form of RFC 3339, and removes expired ones.
 // Every change replaces the whole file, so that no reader sees half a file. The change holds a lock
-// on the file PATH.lock, so the directory must be writable. The clocks of hosts that share a file
+// on the file PATH.lock, so the directory must be writable. The clocks of hosts with a common file
 // must agree to well within a lease.
 //
 // Resolve checks whether the file has changed, and Watch does so every second. While the file is

@@ -42,8 +42,8 @@ var (
 	// ErrReadOnly is the error of Register if the registry can only be read.
 	ErrReadOnly = errors.New("registry: can only be read")
 
-	// ErrLeaseLost is the error of Renew for a registration that has ended: its lease was not
-	// renewed in time, or its record was removed.
+	// ErrLeaseLost is the error of Renew for an ended registration: the lease was not renewed in
+	// time, or the record was removed.
 	ErrLeaseLost = errors.New("registry: the lease has ended")
 
 	// ErrNoList is the error of Watch for all names, if the registry can't list them.

@@ -113,8 +113,8 @@ func (c *CompletionQueue) Poll() (Completion, bool) {
 	return e, ok
 }
 
-// Wait removes and returns the oldest completion, and waits for one if the queue is empty. It polls
-// for a short time before it sleeps. The error is that of ctx, which limits the wait.
+// Wait removes and returns the oldest completion, and waits if the queue is empty. Wait polls for a
+// short time before sleeping. The error is the error of ctx, which limits the wait.
 func (c *CompletionQueue) Wait(ctx context.Context) (Completion, error) {
 	return c.q.Wait(ctx, progress{c.port})
 }

@@ -14,8 +14,8 @@ import (
 
 var processors = runtime.GOMAXPROCS(0)
 
-// Read reads at least one byte of the stream, or returns io.EOF at its end. While it blocks, p may
-// be offered to the peer for RDMA Write. p is free when Read returns.
+// Read reads at least one byte of the stream, or returns io.EOF at the end. While Read blocks, p
+// may be offered to the peer for RDMA Write. p is free when Read returns.
 func (c *Conn) Read(p []byte) (int, error) { return c.read(p, false) } // [D-40]
 
 // ReadFull fills p in one call, like io.ReadFull or MSG_WAITALL. p is never offered for RDMA Write.
@@ -234,8 +234,8 @@ func (c *Conn) written(o *op, want int) (int, error) {
 
 // Exchange writes req, and then reads at least one byte of the answer into resp. If the modes allow
 // it, one message carries both the request and the offer of resp for RDMA Write (the Transaction
-// mechanism), which saves a message. It suits short requests with long answers, such as reads of a
-// file server. Both slices are free when it returns.
+// mechanism), which saves a message. Exchange suits short requests with long answers, such as reads
+// of a file server. Both slices are free when Exchange returns.
 func (c *Conn) Exchange(req, resp []byte) (int, error) { // [SDP-9.4-1]
 	c.mu.Lock()
 	switch {

@@ -26,9 +26,8 @@ import (
 // ResumeTimeout is the time each side waits for a suspended connection to resume.
 const ResumeTimeout = 30 * time.Second
 
-// A State is a suspended connection on its way to another holder: the state that the draft
-// requires, and the bytes that were not read or not delivered. [Conn.Suspend] or UnmarshalBinary
-// make one.
+// A State is a suspended connection on its way to another holder: the state required by the draft,
+// and the bytes not read or not delivered. [Conn.Suspend] or UnmarshalBinary make a State.
 type State struct { // [SDP-13.1.1-11]
 	core   sdpcore.State
 	Local  netip.AddrPort // local end of the suspended TCP connection
@@ -99,11 +98,11 @@ func (s *State) UnmarshalBinary(b []byte) error {
 	return nil
 }
 
-// Suspend stops the connection so that it can continue elsewhere: it asks the peer to reconnect to
-// the given port of this host. After Suspend has returned without error, the connection has ended
-// here, and only the State is left. Waiting calls end with net.ErrClosed, and count bytes that were
-// not sent as not written. The new holder must listen already. If the peer refuses or does not
-// answer in time, the error matches ErrSuspend; the connection is then aborted.
+// Suspend stops the connection so that it can continue elsewhere: Suspend asks the peer to
+// reconnect to the given port of this host. After Suspend has returned without error, the
+// connection has ended here, and only the State is left. Waiting calls end with net.ErrClosed, and
+// count unsent bytes as not written. The new holder must listen already. If the peer refuses or
+// does not answer in time, the error matches ErrSuspend; the connection is then aborted.
 func (c *Conn) Suspend(ctx context.Context, port uint16) (*State, error) { // [SDP-13.1.1-3] [SDP-13.1.1-4] [SDP-13.1.1-5] [SDP-13.1.1-1] [SDP-13.2-3]
 	c.mu.Lock()
 	if c.closed || c.suspendTo != nil {
@@ -276,9 +275,9 @@ type Expectation struct {
 // Expect prepares the listener for a suspended connection between the given addresses. Call it
 // before the old holder suspends the connection. The first connection from the remote address is
 // taken for the peer; others from there are refused meanwhile. A token protects against another
-// program on the peer's host, for example one of another user. If strict is true, the source port
-// must also be the old one. If token is not nil, the peer must present it. Expect returns an error
-// if the listener is closed, or expects another connection between the same addresses.
+// program on the peer's host, for example a program of another user. If strict is true, the source
+// port must also be the old one. If token is not nil, the peer must present it. Expect returns an
+// error if the listener is closed, or expects another connection between the same addresses.
 func (l *Listener) Expect(local, remote netip.AddrPort, strict bool, token []byte) (*Expectation, error) { // [SDP-13.1.1-1] [SDP-13.1.1-2] [D-50]
 	m := &move{key: moveKey{local.Addr().Unmap(), remote.Addr().Unmap()}, token: token,
 		ready: make(chan struct{}), got: make(chan *arrival, 1)}
@@ -306,8 +305,8 @@ func (e *Expectation) Cancel() {
 
 // Resume takes the State of a suspended connection, waits for its peer, and returns the connection.
 // Reads return the received bytes of the State first, and undelivered bytes are sent. The error is
-// that of ctx, or context.DeadlineExceeded after ResumeTimeout, or net.ErrClosed if the listener is
-// closed. Call Resume once.
+// the error of ctx, or context.DeadlineExceeded after ResumeTimeout, or net.ErrClosed if the
+// listener is closed. Call Resume once.
 func (e *Expectation) Resume(ctx context.Context, st *State) (*Conn, error) { // [SDP-13.1.1-12] [SDP-13.1.1-13] [SDP-13.1.1-16] [SDP-13.1.1-17]
 	ctx, cancel := context.WithTimeout(ctx, ResumeTimeout)
 	defer cancel()

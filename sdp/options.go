@@ -46,8 +46,8 @@ type Options struct {
 	// the largest header.
 	RecvBuffers, RecvBufferSize int
 	// MaxRecvBuffers is the largest number of Private Buffers, at most 1000. As TCP's receive
-	// buffer grows, their number doubles each time that reads have taken as many bytes as all of
-	// them hold. By default, or if it is not larger, the number is always RecvBuffers.
+	// buffer grows, the number doubles each time reads have taken as many bytes as all buffers
+	// hold. By default, or if MaxRecvBuffers is not larger, the number is always RecvBuffers.
 	MaxRecvBuffers int
 
 	// SendBuffer and ReceiveBuffer are the numbers of bytes that may wait on either side of the
@@ -77,8 +77,9 @@ type Options struct {
 	SetupTimeout time.Duration
 	// KeepAlive is the TCP keepalive period: 0 means Go's default of 15 s, negative means none.
 	KeepAlive time.Duration
-	// SameHost selects shared memory if the peer is a process of the same user on this host that
-	// agrees; Linux only. Connections with WrapConn do not use it. [Path] reports the result.
+	// SameHost selects shared memory if the peer is a process of the same user on this host and
+	// agrees; Linux only. Connections with WrapConn do not use shared memory. [Path] reports the
+	// result.
 	SameHost samehost.Policy
 	// SameHostDir is a directory where the two processes find each other if they have separate
 	// network namespaces, as containers have. Both need to set it. See package samehost.
@@ -89,7 +90,7 @@ type Options struct {
 	Timers Timers
 
 	// WrapConn, if set, is called with each TCP connection before anything is sent or received. The
-	// connection it returns is used instead, for example one that captures or shapes traffic.
+	// returned connection is used instead, for example to capture or shape traffic.
 	WrapConn func(net.Conn) net.Conn
 
 	// Logger logs the beginning and end of connections at Info, and messages at Debug. Nil logs
@@ -154,13 +155,13 @@ func (o *Options) complete() (Options, error) {
 const settingNames = "send-policy recv-policy send-threshold recv-threshold recv-buffers recv-buffer-size " +
 	"send-buffer receive-buffer max-adverts read-depth crc keepalive setup-timeout congestion samehost samehost-dir"
 
-// Set changes options by name and text, as a program reads them from its environment or
-// configuration. An unknown name, or a value that does not suit it, such as "on" for recv-buffers,
-// is an error, and then nothing changes. The names are send-policy, recv-policy (auto, buffered,
-// combined, pipelined), send-threshold, recv-threshold, recv-buffers, recv-buffer-size,
-// send-buffer, receive-buffer, max-adverts, read-depth (numbers, sizes also with k, m or g), crc
-// (on, off), keepalive, setup-timeout (durations), congestion, samehost (auto, off, require) and
-// samehost-dir. A send-threshold of 0 means that no write is moved by zero copy.
+// Set changes options by name and text, as in an environment or a configuration file. An unknown
+// name, or an unsuitable value, such as "on" for recv-buffers, is an error, and then nothing
+// changes. The names are send-policy, recv-policy (auto, buffered, combined, pipelined),
+// send-threshold, recv-threshold, recv-buffers, recv-buffer-size, send-buffer, receive-buffer,
+// max-adverts, read-depth (numbers, sizes also with k, m or g), crc (on, off), keepalive,
+// setup-timeout (durations), congestion, samehost (auto, off, require) and samehost-dir. A
+// send-threshold of 0 means that no write is moved by zero copy.
 func (o *Options) Set(settings map[string]string) error { // [D-39] [D-42]
 	c := *o
 	for name, v := range settings {

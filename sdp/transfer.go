@@ -9,8 +9,8 @@ import (
 	"viaduct/internal/sdpcore"
 )
 
-// A Transfer is a read or write that continues after the call that started it. It borrows the slice
-// until it has ended. Its methods are safe for concurrent use.
+// A Transfer is a read or write that continues after the call of StartRead or StartWrite. The slice
+// is borrowed until the transfer has ended. The methods are safe for concurrent use.
 type Transfer struct { // [D-40]
 	c    *Conn
 	o    *op

@@ -49,8 +49,8 @@ func (c *Conn) WriteUrgent(p []byte) (int, error) { // [SDP-9.5.3-2] [SDP-9.5.3-
 	return c.write(p, true)
 }
 
-// Urgent returns a channel that gets a value when the peer announces an urgent byte, and when one
-// arrives. It holds at most one value.
+// Urgent returns a channel that gets a value when the peer announces an urgent byte, and when the
+// byte arrives. The channel holds at most one value.
 func (c *Conn) Urgent() <-chan struct{} { // [SDP-9.5.3-9]
 	c.mu.Lock()
 	defer c.unlock()

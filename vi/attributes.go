@@ -94,8 +94,8 @@ type Attributes struct { // [VIA 6.2]
 	// provider's default if EnableRDMARead is set.
 	ReadWindow int
 
-	// Security is sent with a connection request or with its acceptance. The other side bases its
-	// decision on it.
+	// Security is sent with a connection request or an acceptance. The other side bases a decision
+	// on Security.
 	Security []byte
 
 	// Ptag [VIA 6.6], FlowControl [VIT 2.2.1], ReadWindow [V-26], Security [VIT 3.2].
@@ -118,7 +118,7 @@ type MemAttributes struct { // [VIA 6.2]
 
 	// FaultBreaks, together with Guarded, allows the kernel to access the memory directly, so that
 	// the engine need not copy the bytes first. A fault in the middle of a transfer then ends the
-	// connection. Use it for memory that faults only by a mistake of the program, such as unmapping
-	// registered memory. It has no effect at Unreliable Delivery.
+	// connection. Set FaultBreaks for memory that faults only by a mistake of the program, such as
+	// unmapping registered memory. There is no effect at Unreliable Delivery.
 	FaultBreaks bool
 }

@@ -133,8 +133,8 @@ func (c *CompletionQueue) poll(buf []Completion) int {
 
 func (e Completion) stale() bool { return e.VI.closed.Load() }
 
-// Wait removes and returns one entry, and waits for it if the queue is empty. One entry wakes one
-// waiter. Errors: ErrTimeout, the context's, ErrClosed.
+// Wait removes and returns one entry, and waits if the queue is empty. One entry wakes one waiter.
+// Errors: ErrTimeout, the context's, ErrClosed.
 func (c *CompletionQueue) Wait(ctx context.Context) (Completion, error) { // [VIA 6.4.7]
 	e, err := c.q.Wait(ctx, (*cqProgress)(c)) // [VIA-6.4-26] [VIA-6.7-2]
 	for err == nil && e.stale() {
@@ -148,9 +148,10 @@ func (c *CompletionQueue) Wait(ctx context.Context) (Completion, error) { // [VI
 	return e, err
 }
 
-// Notify removes the next entry of the queue and calls handler with it, once. If the queue is
-// empty, it does so when an entry arrives. Registrations are served in order and before waiters.
-// Destroying the queue cancels them. Handlers run in a goroutine of the NIC, one at a time.
+// Notify removes the next entry of the queue and calls handler with the entry, once. If the queue
+// is empty, Notify does so when an entry arrives. Registrations are served in order and before
+// waiters. Destroying the queue cancels all registrations. Handlers run in a goroutine of the NIC,
+// one at a time.
 func (c *CompletionQueue) Notify(handler func(Completion)) error { // [VIA 6.4.7]
 	if handler == nil {
 		return fmt.Errorf("%w: no handler", ErrInvalidParameter)

@@ -21,8 +21,9 @@ type RemoteSegment struct { // [VIA 3.1]
 	Handle  MemHandle // the peer's
 }
 
-// A Descriptor describes one data transfer. The consumer fills the exported fields and posts it. It
-// then belongs to the NIC until it is returned. It must not be copied while it is posted.
+// A Descriptor describes one data transfer. The consumer fills the exported fields and posts the
+// descriptor. A posted descriptor belongs to the NIC until the NIC returns it, and must not be
+// copied.
 type Descriptor struct { // [VIA-3.1-1]
 	// Control is the operation with its flags.
 	Control Control
@@ -47,8 +48,9 @@ type Descriptor struct { // [VIA-3.1-1]
 	Context any
 
 	// OnDone, if set, is called when the descriptor completes, before it can be dequeued, under a
-	// lock of the engine. It may read Status and store the result elsewhere. It must neither call
-	// this package nor wait for a goroutine that does, because memory may still be pinned.
+	// lock of the engine. OnDone may read Status and store the result elsewhere. OnDone must
+	// neither call this package nor wait for a goroutine that does, because memory may still be
+	// pinned.
 	OnDone func(*Descriptor)
 
 	status atomic.Uint32 // with statusPosted

@@ -34,8 +34,8 @@ func (e *Endpoint) Attributes() Attributes { return e.attrs }
 // VI returns the VI that is connected.
 func (e *Endpoint) VI() *VI { return e.v }
 
-// RecvPosted returns how many receive descriptors were posted for this connection, including those
-// posted before it was set up.
+// RecvPosted returns how many receive descriptors were posted for this connection, including
+// descriptors posted before set-up.
 func (e *Endpoint) RecvPosted() uint64 { return e.v.recv.q.Posted() - e.recvBase }
 
 // NextSend returns the send descriptor to start next. It returns nil if there is none, or if its
@@ -93,10 +93,10 @@ func (e *Endpoint) StartSend() (d *Descriptor, seq uint64, bad Status) {
 	return d, seq, e.started(d, e.checkSend(d))
 }
 
-// PostStarted posts a descriptor that was passed to a directSender, and starts it like StartSend.
-// It returns false for ok, and posts nothing, if the descriptor would not be the next to start or
-// must wait for its fence. For a Send or RDMA Write of one segment, held pins the whole segment,
-// and the caller releases held. Only the goroutine that may call StartSend may call PostStarted.
+// PostStarted posts a descriptor from a directSender, and starts it like StartSend. PostStarted
+// returns false for ok, and posts nothing, if the descriptor would not be the next to start or must
+// wait for its fence. For a Send or RDMA Write of one segment, held pins the whole segment, and the
+// caller releases held. Only the goroutine of StartSend may call PostStarted.
 func (e *Endpoint) PostStarted(d *Descriptor) (seq uint64, held Memory, bad Status, ok bool) {
 	if e.stopSends.Load() || d.Control&QueueFence != 0 && e.readsOut.Load() > 0 {
 		return 0, Memory{}, 0, false
@@ -158,8 +158,8 @@ func (e *Endpoint) FailSend(seq uint64, bad Status) (broken bool) {
 }
 
 // FailFaulted finds the first started send whose memory is unmapped, and completes it with a
-// protection error. It is for a provider that gets EFAULT from a system call that carries several
-// sends, because the kernel does not say which one has faulted.
+// protection error. A provider calls FailFaulted after EFAULT from a system call with several
+// sends, because the kernel does not report the faulting send.
 func (e *Endpoint) FailFaulted() {
 	q := &e.v.send.q
 	for c := q.Counts(); c.Done < c.Started; c.Done++ {
@@ -262,9 +262,9 @@ func (e *Endpoint) FinishRecv(d *Descriptor, seq uint64, r Delivery) (broken boo
 	return e.broken()
 }
 
-// Target pins length bytes at addr of the region handle, after checking that the peer may write
-// them or, with write false, read them. It also checks the VI's own enables. ok is false if a check
-// fails. held is as for Gather.
+// Target pins length bytes at addr of the region handle, after checking that the peer may write the
+// bytes or, with write false, read the bytes. Target also checks the VI's own enables. ok is false
+// if a check fails. held is as for Gather.
 func (e *Endpoint) Target(held Memory, handle MemHandle, addr uint64, length uint64, write bool) (m Memory, ok bool) { // [VIA 1.5]
 	need, ok := e.targetRights(write)
 	if !ok {

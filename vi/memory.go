@@ -68,9 +68,9 @@ func (a MemAttributes) rights() regmem.Rights {
 	return r
 }
 
-// DeregisterMem ends a registration. It waits for accesses in progress, so that nothing accesses
-// the memory afterwards. A posted descriptor with the region's handle fails with a protection error
-// when it starts.
+// DeregisterMem ends a registration. DeregisterMem waits for accesses in progress, so that nothing
+// accesses the memory afterwards. A posted descriptor with the region's handle fails with a
+// protection error when it starts.
 //
 // Errors: ErrInvalidParameter if r is not registered with this NIC.
 func (n *NIC) DeregisterMem(r *Region) error { // [VIA 6.4.2] [VIA-6.4-3] [VIA-8.3-16]

@@ -20,8 +20,8 @@ type Config struct {
 	// everything of the same NIC.
 	StrictPtags bool
 
-	// Hosts is the text of a hosts file. The name service searches it before it asks the system.
-	// Each line has an address and one or more names; # begins a comment. See [NIC.NSInit].
+	// Hosts is the text of a hosts file. The name service searches this text before asking the
+	// system. Each line has an address and one or more names; # begins a comment. See [NIC.NSInit].
 	Hosts []byte
 
 	// StrictPtags [VIA 6.6].

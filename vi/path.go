@@ -5,8 +5,8 @@ import "viaduct/samehost"
 // A routed is a Link that reports the path of its bytes. A provider's Link need not implement it.
 type routed interface{ Path() samehost.Path }
 
-// Path reports whether the bytes of the connection go through shared memory. If they go by TCP, it
-// also returns the reason. Any goroutine may call it at any time.
+// Path reports whether the bytes of the connection go through shared memory. For TCP, Path also
+// returns the reason. Any goroutine may call Path at any time.
 func (v *VI) Path() samehost.Path {
 	ep := v.conn.Load()
 	if ep == nil {

@@ -26,7 +26,7 @@ func (v *VI) PostSend(d *Descriptor) error { // [VIA 6.4.4] [VIA 2.3]
 }
 
 // PostSends posts descriptors in order and rings the doorbell once, which is faster than posting
-// them one by one. It stops at the first error and returns the number of posted descriptors.
+// one by one. PostSends stops at the first error and returns the number of posted descriptors.
 func (v *VI) PostSends(ds []*Descriptor) (n int, err error) {
 	if n, err = v.send.postAll(ds); n > 0 {
 		v.sendDoorbell()
@@ -101,18 +101,18 @@ func (v *VI) overrun(d *Descriptor) {
 }
 
 // ReportPostError reports that a posted descriptor itself is in memory that is misaligned, not
-// registered or of another protection tag. It raises the asynchronous error Post Descriptor and
-// moves the VI to Error. Go descriptors need no registration; a C library whose descriptors are in
-// registered memory makes these checks and calls ReportPostError.
+// registered or of another protection tag. The NIC then raises the asynchronous error Post
+// Descriptor and moves the VI to Error. Go descriptors need no registration; a C library whose
+// descriptors are in registered memory makes these checks and calls ReportPostError.
 func (v *VI) ReportPostError(d *Descriptor) { // [VIA 5.3] [VIA-5.2-2] [VIA-5.3-2]
 	v.nic.async.raise(ErrorDescriptor{VI: v, Descriptor: d, Resource: ResourceDescriptor, Code: ErrorPostDesc})
 	v.toError()
 }
 
 // ReportCompletionError reports that the completion of a descriptor could not be written because
-// its memory was unmapped: it raises the asynchronous error Completion Protection and moves the VI
-// to Error. It is for a C library whose descriptors are in memory of the program. It must not be
-// called from OnDone.
+// its memory was unmapped. The NIC then raises the asynchronous error Completion Protection and
+// moves the VI to Error. A C library whose descriptors are in memory of the program calls
+// ReportCompletionError, but never from OnDone.
 func (v *VI) ReportCompletionError(d *Descriptor) { // [VIA 5.2] [VIA-5.2-9]
 	v.nic.async.raise(ErrorDescriptor{VI: v, Descriptor: d, OpCode: d.Control.Op(),
 		Resource: ResourceDescriptor, Code: ErrorCompProt})

@@ -6,8 +6,8 @@ type Traffic struct {
 	SentBytes, ReceivedBytes       uint64 // payload
 	ServedReads                    uint64 // RDMA Reads of the peer that this side has answered
 
-	// Credits is the number of messages this side may send now, of those that consume a receive
-	// descriptor. It is -1 without flow control.
+	// Credits is the number of messages with a receive descriptor that this side may send now, or
+	// -1 without flow control.
 	Credits int
 
 	SendPosted, RecvPosted uint64 // descriptors in the queues that were not yet dequeued

@@ -122,8 +122,8 @@ func (n *NIC) checkAttributes(a *Attributes) error {
 	return nil
 }
 
-// Destroy ends a VI that is Idle and whose queues hold no descriptor, not even a completed one. It
-// also removes the VI's Notify registrations and its entries in completion queues.
+// Destroy ends a VI that is Idle and whose queues hold no descriptor, not even a completed one.
+// Destroy also removes the VI's Notify registrations and completion queue entries.
 //
 // Errors: ErrInvalidState, ErrResource, ErrClosed.
 func (v *VI) Destroy() error { // [VIA 6.4.3] [VIA-2.2-14]

@@ -50,27 +50,27 @@ const (
 // A Config holds the settings of a provider. The zero value uses the project's own numbers on the
 // wire. A Config must not be changed after New.
 type Config struct {
-	// Listen is the address, host and port, on which a device begins to listen when it is opened.
-	// The NIC's LocalAddress reports the port that port 0 picks. Without a host, or with 0.0.0.0 or
-	// [::], the NIC listens at every address of the host. LocalAddress is then one that other hosts
-	// can call, and a wait for it takes requests to all of them. If Listen is empty, the first wait
-	// or peer-to-peer request opens the address it names.
+	// Listen is the address, host and port, where a device listens while open. For port 0, the
+	// NIC's LocalAddress reports the chosen port. Without a host, or with 0.0.0.0 or [::], the NIC
+	// listens at every address of the host. LocalAddress is then an address for calls from other
+	// hosts, and a wait at LocalAddress takes requests to all addresses. If Listen is empty, the
+	// first wait or peer-to-peer request opens the address in its arguments.
 	Listen string
 
 	// ListenFunc, if set, opens the listening sockets instead of net.Listen. Use it, for example,
 	// for a socket a service manager has opened. The provider owns the returned listener.
 	ListenFunc func(network, address string) (net.Listener, error)
 
-	// ImplicitListen makes a device without Listen listen at its own address when it is opened. The
-	// draft's figure describes this for the first VI.
+	// ImplicitListen makes a device without Listen listen at its own address while open. The
+	// draft's figure describes this behaviour for the first VI.
 	ImplicitListen bool
 
 	// Port is the TCP port of addresses that name none; 0 means 3936.
 	Port uint16
 
 	// SharePort lets several processes of this host wait at Port, as VIPL programs do. A TCP port
-	// has only one listener, so a process that finds Port in use waits at another port. Callers of
-	// this host with SharePort find it there by its discriminator. Callers from other hosts reach
+	// has only one listener, so a process waits at another port if Port is in use. Callers of this
+	// host with SharePort find the process there by discriminator. Callers from other hosts reach
 	// only the first process. Systems other than Linux ignore SharePort.
 	SharePort bool
 
@@ -120,16 +120,16 @@ type Config struct {
 	// data of completed sends. 0 means 5 s.
 	DrainTimeout time.Duration
 
-	// Grace is how long a request is kept if no call waits for it. After that it is answered with
-	// No Match. 0 answers at once.
+	// Grace is how long a request is kept if no call waits for it. Then the answer is No Match. 0
+	// answers at once.
 	Grace time.Duration
 
 	// HalfOpen is the maximum number of undecided incoming connections at one listening address.
 	// Further connections are closed at once. 0 means 128.
 	HalfOpen int
 
-	// PerPeer is the maximum number of connections, established or not, that one IP address may
-	// have to this provider's listeners. 0 means no limit.
+	// PerPeer is the maximum number of connections, established or not, from an IP address to this
+	// provider's listeners. 0 means no limit.
 	PerPeer int
 
 	// MaxSecurity is the maximum length in bytes of received security information. 0 means 4096. It
@@ -153,8 +153,9 @@ type Config struct {
 	// process of the same user on this host that agrees. It has no effect with TLS or WrapConn, or
 	// on systems other than Linux.
 	SameHost samehost.Policy
-	// SameHostDir is a directory in which two processes on one host find each other if they have
-	// separate network namespaces, as containers have. Both need it. See package samehost.
+	// SameHostDir is a directory where two processes on one host find each other if they have
+	// separate network namespaces, as containers have. Both need to set SameHostDir. See package
+	// samehost.
 	SameHostDir string
 
 	// Congestion names the congestion control algorithm of the sockets. An empty name keeps the

@@ -6,9 +6,9 @@ import "viaduct/internal/wire/vitcpwire"
 // different ones. The zero value is this project's dialect. Any other must be configured at both
 // ends.
 type Dialect struct {
-	// TypeOffset is added to the number of each of the draft's nine types on the wire. It is 1 for
-	// a peer that counts types from one. The maximum is 22, so that the types do not collide with
-	// the Disconnect extension.
+	// TypeOffset is added to the number of each of the draft's nine types on the wire. The offset
+	// is 1 for a peer that counts types from one. The maximum is 22, so that the types do not
+	// collide with the Disconnect extension.
 	TypeOffset uint8
 
 	// BareReadResponse means that Read Responses have no RDMA header.

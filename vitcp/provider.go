@@ -18,9 +18,9 @@ import (
 // maxDiscriminator is the length limit that package vi enforces. [V-04]
 const maxDiscriminator = vitcpwire.MaxDiscriminator
 
-// A Provider is VI over TCP. All NICs that are opened through one Provider share its listening
-// addresses. So several applications of a process can use one port, and the discriminator selects
-// the application. Its methods may be called concurrently.
+// A Provider is VI over TCP. All NICs of a Provider share the listening addresses. So several
+// applications of a process can use one port, and the discriminator selects the application. The
+// methods may be called concurrently.
 type Provider struct { // [VIT-2.2.2.2.1-2]
 	cfg   Config
 	count counters
@@ -90,10 +90,9 @@ type device struct {
 	misses    map[netip.AddrPort]int // guarded by mu: No Match in a row, by target
 }
 
-// Open implements vi.Provider. The name is the IP address at which the NIC listens. "" and "vitcp0"
-// mean all addresses of the host: such a NIC reports one of them as its LocalAddress, and a wait
-// for that address answers at all of them. To wait at one address only, open the NIC by that
-// address.
+// Open implements vi.Provider. The name is the IP address for listening. "" and "vitcp0" mean all
+// addresses of the host: the NIC then reports some address as LocalAddress, and a wait at
+// LocalAddress answers at all addresses. To wait at a single address, open the NIC by that address.
 func (p *Provider) Open(name string, nic *vi.NIC) (vi.Device, error) {
 	d := &device{p: p, nic: nic, name: name, listeners: make(map[*listener]struct{}),
 		misses: make(map[netip.AddrPort]int), pending: make(map[*request]struct{})}

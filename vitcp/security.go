@@ -14,7 +14,7 @@ import (
 	"viaduct/internal/wire/vitcpwire"
 )
 
-// A Call describes a connection that is being set up, for functions that decide about it.
+// A Call describes a connection during set-up, for functions that decide about the connection.
 type Call struct {
 	Caller, Callee netip.Addr // the IP addresses of the two sides
 	Calling        []byte     // the caller's discriminator
@@ -57,12 +57,12 @@ const (
 	hmacNonces = 1 << 16
 )
 
-// An HMAC is an Authenticator with a key both sides share. Each side proves that it has the key, by
-// an HMAC-SHA-256 over both IP addresses, both discriminators, a nonce, the time and the consumer's
-// own information. It prevents strangers from connecting. It does not encrypt or authenticate the
-// data sent afterwards; use TLS for that. The clocks of the two sides must agree within MaxSkew.
-// Nonces are remembered for that time, so that an overheard request cannot be replayed to the same
-// provider.
+// An HMAC is an Authenticator with a key both sides share. Each side proves possession of the key,
+// by an HMAC-SHA-256 over both IP addresses, both discriminators, a nonce, the time and the
+// consumer's own information. An HMAC prevents strangers from connecting. Later data is neither
+// encrypted nor authenticated; use TLS for that. The clocks of the two sides must agree within
+// MaxSkew. Nonces are remembered for MaxSkew, so that an overheard request cannot be replayed to
+// the same provider.
 type HMAC struct {
 	// Key is the shared secret; at least 16 bytes.
 	Key []byte
