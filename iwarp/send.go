@@ -12,8 +12,8 @@ import (
 	"viaduct/internal/wire/rdmap"
 )
 
-// txState is the state of sending. Only the send role of frameio uses it, except mulpdu, which
-// others may read.
+// txState is the state of sending. Only the send role of frameio uses txState, except for reads of
+// mulpdu.
 type txState struct {
 	enc    mpa.Encoder
 	mulpdu atomic.Int32
@@ -57,8 +57,8 @@ const lookAhead = 8
 // A run is the range first to end-1 of requests of the send queue.
 type run struct{ first, end uint64 }
 
-// A txMessage is a message that is being sent in segments: one message of RDMAP is one message of
-// DDP. [RDMAP-3.1-3]
+// A txMessage is a message during sending in segments: one message of RDMAP is one message of DDP.
+// [RDMAP-3.1-3]
 type txMessage struct {
 	active bool
 	op     rdmap.Opcode
@@ -80,8 +80,8 @@ var (
 	_ frameio.Planner  = (*engine)(nil)
 )
 
-// Fill implements [frameio.Protocol]. It adds FPDUs to the batch, in this order: a Terminate, which
-// ends the direction; the ready message; the rest of the current message; then, by turns, answers
+// Fill implements [frameio.Protocol]. Fill adds FPDUs to the batch, in this order: a Terminate, the
+// end of the direction; the ready message; the rest of the current message; then, by turns, answers
 // to the peer's requests and requests of our queue. Only messages of RDMAP in segments of DDP are
 // sent; many may share one TCP segment.
 func (e *engine) Fill(b *frameio.Batch) {
@@ -123,9 +123,9 @@ func (e *engine) Fill(b *frameio.Batch) {
 	}
 }
 
-// peerPredicts reports whether the peer can predict the place of the next segment. It can for the
-// rest of a Read Response, because it has asked for it. It can for any segment if the consumer's
-// messages are a stream to a [RecvSource], as they are on this side.
+// peerPredicts reports whether the peer can predict the place of the next segment. The peer can for
+// the rest of a Read Response, because the peer has sent the Read Request. The peer can for any
+// segment if the consumer's messages are a stream to a [RecvSource], as on this side.
 func (q *QueuePair) peerPredicts() bool { return q.supply != nil || q.tx.cur.in != nil }
 
 // Sent implements [frameio.Protocol]. TCP has all bytes of the batch: its Sends and Writes
@@ -212,8 +212,8 @@ func (q *QueuePair) started(seq uint64) {
 	q.tx.aheadAt++
 }
 
-// nextRequest begins the request at the head of the send queue, if there is one and it may begin.
-// It reports whether it did. Requests begin in the order of posting.
+// nextRequest begins the request at the head of the send queue, if possible, and reports whether a
+// request began. Requests begin in the order of posting.
 func (q *QueuePair) nextRequest(b *frameio.Batch) bool {
 	t := &q.tx
 	if t.invalid {
@@ -285,8 +285,8 @@ func (q *QueuePair) nextMSN(qn int) ddp.MSN {
 	return m
 }
 
-// short sends a message that is one short FPDU with at most one piece of payload. It reports
-// whether it did; segment handles all other messages. Most messages are short, and this path costs
+// short sends a message of a single short FPDU with at most one piece of payload. short returns
+// false for all other messages, which segment handles. Most messages are short, and this path costs
 // less.
 func (q *QueuePair) short(b *frameio.Batch, w *sendWQE, seq uint64, msg rdmap.Opcode, hl int) bool {
 	t := &q.tx
@@ -343,8 +343,8 @@ func (q *QueuePair) piece(b *frameio.Batch, s *SGE, off, n uint64) (ref regmem.R
 	return ref, out == regmem.OK
 }
 
-// segment adds the next segment of the current message. If its memory is not accessible any more,
-// it ends the stream.
+// segment adds the next segment of the current message. If the memory of the message is not
+// accessible any more, segment ends the stream.
 func (q *QueuePair) segment(b *frameio.Batch) {
 	t := &q.tx
 	m := &t.cur
@@ -550,8 +550,7 @@ func (q *QueuePair) frame(b *frameio.Batch, hdr []byte, refs []regmem.Ref, n int
 	t.enc.AppendTrailer(tr[:0], ulpdu, crc)
 }
 
-// smallFPDU is the longest FPDU that is built in one piece. It is the largest memory a batch
-// provides at a time.
+// smallFPDU is the longest FPDU in one piece, the largest memory a batch provides at a time.
 const smallFPDU = frameio.MaxHeader
 
 func (t *txState) crc(b []byte) uint32 {
@@ -576,9 +575,9 @@ func take(p []byte, refs []regmem.Ref) []byte {
 }
 
 // changeable reports whether the memory of w may change before it is sent: the consumer says so, or a
-// peer may write to it by the STag of its region. It does not know of windows: a consumer that sends
-// from memory under a writable window, or that changes posted memory, must set Volatile or expect a
-// CRC error.
+// peer may write to it by the STag of its region. Windows are not considered: a consumer that sends
+// from memory under a writable window, or changes posted memory, must set Volatile or expect a CRC
+// error.
 func changeable(w *sendWQE) bool {
 	if w.volatile {
 		return true
@@ -607,8 +606,8 @@ func (t *txState) room() []byte {
 	return t.arena[t.used:]
 }
 
-// frameMarked adds one FPDU for a peer that wants markers. It copies the payload, because a marker
-// interrupts it every 512 bytes.
+// frameMarked adds an FPDU for a peer with markers. frameMarked copies the payload, because a
+// marker interrupts the payload every 512 bytes.
 func (q *QueuePair) frameMarked(b *frameio.Batch, hdr []byte, refs []regmem.Ref) {
 	t := &q.tx
 	var room [MaxSGE + 1][]byte
@@ -629,8 +628,8 @@ func (q *QueuePair) control(b *frameio.Batch, h ddp.Untagged, body []byte) {
 	q.stats.sentMessages.Add(1)
 }
 
-// mssBytes and mssAge limit the use of a segment size: after so many bytes or that time, it is read
-// again. [I-27]
+// mssBytes and mssAge limit the use of a segment size: after so many bytes or so long, the size is
+// read again. [I-27]
 const (
 	mssBytes = 4 << 20
 	mssAge   = time.Second

@@ -33,8 +33,8 @@ type txState struct {
 	unpublished
 }
 
-// An outgoing is the message that is being sent, if active is set. Its segments are consecutive,
-// except that Read Responses may come between them. [VIT-2.2.2.2.3-5]
+// An outgoing is the message in progress, if active is set. The segments are consecutive, except
+// for Read Responses in between. [VIT-2.2.2.2.3-5]
 type outgoing struct {
 	active bool
 	typ    vitcpwire.Type
@@ -65,7 +65,7 @@ func (l *link) Fill(b *frameio.Batch) {
 	}
 }
 
-// publish publishes the counters of the messages that have begun, before any of them is sent.
+// publish publishes the counters of the begun messages, before any message is sent.
 func (l *link) publish() {
 	if l.level == reception { // other levels ignore acknowledgements
 		t := &l.tx
@@ -98,8 +98,8 @@ func (l *link) fill(b *frameio.Batch) {
 	}
 }
 
-// isPredictable reports whether the peer can predict the next segment. It can if the segment
-// belongs to a message that has begun and whose length it knows.
+// isPredictable reports whether the peer can predict the next segment. The peer can if the segment
+// belongs to a begun message of known length.
 func (l *link) isPredictable() bool {
 	t := &l.tx
 	return t.active && t.typ == vitcpwire.Write || t.jobOffset > 0
@@ -222,7 +222,7 @@ func (l *link) putData(b *frameio.Batch) {
 	d := t.d
 	hl := l.dialect.HeaderLen(t.typ)
 	want := int(min(uint32(l.maxSeg-hl), d.Length-t.offset))
-	// The header is written last, when its length is known. The batch reserves the room for it.
+	// The header is written last, when the length is known. The batch reserves the room.
 	head := b.Header(hl)
 	n, bad := 0, vi.Status(0)
 	for pieces := b.Pieces(); n < want && pieces > 0; pieces-- {
@@ -295,9 +295,9 @@ type copiedSegment [vitcpwire.MaxSegment]byte
 var copiedSegments = sync.Pool{New: func() any { return new(copiedSegment) }}
 
 // steady returns the pinned memory of ref in a form that cannot fault. Memory that may fault is
-// copied before the header announces its bytes. Otherwise a fault in the write would leave a part
+// copied before the header announces the bytes. Otherwise a fault in the write would leave a part
 // of the segment sent, and the stream could not continue. If the consumer has set FaultBreaks, the
-// memory is not copied, and only memory that has faulted already is an error here. [V-30]
+// memory is not copied, and only memory with an earlier fault is an error here. [V-30]
 func (l *link) steady(b *frameio.Batch, ref regmem.Ref) (regmem.Ref, vi.Status) {
 	if !ref.Guarded() {
 		return ref, 0
@@ -408,8 +408,8 @@ func (l *link) putResponse(b *frameio.Batch, job *readJob) {
 }
 
 // refuseRead ends a response with the Transmit Error flag, so that a peer at Reliable Delivery
-// learns that its Read failed. At Reliable Reception the error code reports it as well. In both
-// cases the connection breaks. [V-30] [V-42]
+// learns of the failed Read. At Reliable Reception the error code reports the failure as well. In
+// both cases the connection breaks. [V-30] [V-42]
 func (l *link) refuseRead(head []byte, h vitcpwire.Header, job *readJob) {
 	h.Length = uint16(len(head))
 	h.Flags = vitcpwire.EndOfMessage | vitcpwire.TransmitError
@@ -424,7 +424,7 @@ func (l *link) refuseRead(head []byte, h vitcpwire.Header, job *readJob) {
 	l.die(fmt.Errorf("vitcp: RDMA Read %d of the peer: memory is not to be read", uint32(job.number)), nil, nil)
 }
 
-// putBare appends a segment without payload that is a separate message. It consumes no descriptor
+// putBare appends a separate message, a segment without payload. The message consumes no descriptor
 // of the peer. [V-22] An error code always comes with the number of its message. This side sends no
 // code without one. [VIT-3.1-ERR-2]
 func (l *link) putBare(b *frameio.Batch, typ vitcpwire.Type, f *fault) {
@@ -440,11 +440,11 @@ func (l *link) finishSend(d *vi.Descriptor, seq uint64, bad vi.Status) {
 	}
 }
 
-// fillLast appends the last segments of an ending connection, once. It ends a message that has
-// begun as void, and reports the error or the Disconnect of this side to the peer. It does not
-// access the consumer's memory. Then it ends the sending direction. Only the send role may end it.
-// If another goroutine did so between this role's last search for work and its last check, the
-// report would be lost.
+// fillLast appends the last segments of an ending connection, once. fillLast ends a begun message
+// as void, reports the error or the Disconnect of this side to the peer, and then ends the sending
+// direction. The consumer's memory is not accessed. Only the send role may end the direction. If
+// another goroutine did so between this role's last search for work and its last check, the report
+// would be lost.
 func (l *link) fillLast(b *frameio.Batch) {
 	t := &l.tx
 	if t.ended {

@@ -13,11 +13,11 @@ import (
 // system call. Sleeping through the runtime costs a read of the socket before the sleep, a switch
 // of goroutines, and the runtime's own poll of all descriptors.
 //
-// Such a sleep occupies a thread, and also the processor until the runtime takes it away. With only
-// one processor, no other goroutine of the program runs meanwhile, and the runtime does not check
-// other sockets and timers. So sleeps are short, and only a few goroutines sleep in this way at a
-// time; see TakeSleeper. A goroutine that gets no Sleeper sleeps through the runtime, and one that
-// had a Sleeper does so now and then.
+// The sleep occupies a thread, and also the processor until the runtime takes the processor away.
+// With only one processor, no other goroutine of the program runs meanwhile, and the runtime does
+// not check other sockets and timers. So sleeps are short, and only a few goroutines sleep in this
+// way at a time; see TakeSleeper. A goroutine without a Sleeper sleeps through the runtime, and
+// every other goroutine does so now and then.
 //
 // No wake-up is lost. A Sleeper is asleep from TakeSleeper or Again until Sleep returns. Wake has
 // no effect unless the Sleeper is asleep; then it fires a timer Sleep waits for besides the
@@ -27,9 +27,9 @@ import (
 // polled for readiness, not for changes, so bytes that arrived before Sleep end it at once.
 //
 // Nothing reports the close of a socket to a goroutine that sleeps at the socket. So WakeAll must
-// be called before a socket is closed, and after the last SleepAt for it. Its number may belong to
-// another file when the system call begins. The call then returns at once, and has only polled that
-// file.
+// be called before a socket is closed, and after the last SleepAt for it. Otherwise the socket's
+// number may belong to another file when the system call begins. The call then returns at once, and
+// has only polled the other file.
 //
 // A Wake may be late and end a later sleep of another goroutine, so each goroutine checks its
 // condition after a sleep. Besides, the timer ends every sleep within a Period.
@@ -74,8 +74,9 @@ const (
 var (
 	sleepers [maxSleepers]Sleeper
 
-	// processors is the number of processors. With one, a Sleeper keeps all other goroutines from
-	// running. Tests change it while goroutines of earlier tests read it.
+	// processors is the number of processors. With a single processor, a Sleeper keeps all other
+	// goroutines from running. The number is atomic, because tests change it while goroutines of
+	// earlier tests read.
 	processors atomic.Int32
 
 	// parked is the number of goroutines that wait through the runtime.
@@ -179,8 +180,7 @@ func (s *Sleeper) Again() {
 	s.state.Store(asleep) // from here on only Wake sets the timer
 }
 
-// Wake ends the current sleep, or the one that is about to begin. It has no effect on a Sleeper
-// that is awake.
+// Wake ends the current or imminent sleep. There is no effect on a Sleeper that is awake.
 func (s *Sleeper) Wake() {
 	if s.state.Load() == asleep && s.state.CompareAndSwap(asleep, woken) {
 		perturb.Point()

@@ -189,7 +189,7 @@ func (c *Conn) Frame(n int) []byte {
 	return t.batch.Header(n)
 }
 
-// sendOnly sends one frame that fill builds. ok is false if it sent none.
+// sendOnly sends one frame from fill. ok is false if no frame was sent.
 func (c *Conn) sendOnly(fill func() bool) (ok bool, err error) {
 	t := &c.tx
 	t.mu.Lock()
@@ -217,8 +217,8 @@ func (c *Conn) sendOnly(fill func() bool) (ok bool, err error) {
 	return true, err
 }
 
-// sendBatch makes sure that there is a batch, unless the queue is empty. With write it writes the
-// batch at once. It reports whether there is more to send.
+// sendBatch makes sure that there is a batch, unless the queue is empty. With write, sendBatch
+// writes the batch at once. The result reports whether there is more to send.
 func (c *Conn) sendBatch(write bool) (more bool, err error) {
 	t := &c.tx
 	t.mu.Lock()
@@ -368,9 +368,9 @@ func (t *sender) dropLocked() {
 	batches.Put(b)
 }
 
-// sendFailed ends the role for good. It also ends the direction, so that a peer with an intact
-// stream is notified at once if our memory has faulted. Arrived bytes are handled first, because
-// the peer may have sent its reason before it closed the connection.
+// sendFailed ends the role for good, and also the direction, so that a peer with an intact stream
+// is notified at once if our memory has faulted. Arrived bytes are handled first, because the peer
+// may have sent its reason before it closed the connection.
 func (c *Conn) sendFailed(err error) {
 	t := &c.tx
 	t.drop()
@@ -386,7 +386,7 @@ func (c *Conn) sendFailed(err error) {
 
 // lastWords is the time the receiver continues after a failed write, because the peer may have sent
 // its reason before it closed. A portable stream may need this time to deliver. The limit is for a
-// peer that sends without end.
+// peer without end of data.
 const lastWords = 250 * time.Millisecond
 
 func (c *Conn) hearOut() {
@@ -453,8 +453,8 @@ func (c *Conn) writePortable() error {
 	return c.writeAll(p)
 }
 
-// single returns the bytes of the batch if they are one piece of the slab, which need not be
-// copied. Otherwise it returns nil.
+// single returns the bytes of the batch without a copy if they are one piece of the slab, otherwise
+// nil.
 func (t *sender) single() []byte {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -541,9 +541,9 @@ func (t *sender) Relinquish() {
 	}
 }
 
-// WithSender calls f while no batch is filled or written and Sent is not called. Before that it
-// copies the referenced memory of the current batch. WithSender does not wait for the peer. Methods
-// of the protocol must not call it.
+// WithSender calls f while no batch is filled or written and Sent is not called. Before f, the
+// referenced memory of the current batch is copied. WithSender does not wait for the peer. Methods
+// of the protocol must not call WithSender.
 func (c *Conn) WithSender(f func()) {
 	c.tx.mu.Lock()
 	defer c.tx.mu.Unlock()
@@ -553,10 +553,10 @@ func (c *Conn) WithSender(f func()) {
 	f()
 }
 
-// Quiesce waits for the protocol methods that began before it, and copies queued bytes out of
-// registered memory. Suppose that a protocol first marks itself as stopped and checks the mark in
-// its methods. After Quiesce, it then does not access memory of its consumer any more. Quiesce does
-// not wait for the peer. Of the protocol's methods only Failed may call it.
+// Quiesce waits for running protocol methods, and copies queued bytes out of registered memory.
+// Suppose that a protocol first marks itself as stopped and checks the mark in its methods. After
+// Quiesce, it then does not access memory of its consumer any more. Quiesce does not wait for the
+// peer. Of the protocol's methods only Failed may call Quiesce.
 func (c *Conn) Quiesce() {
 	t := &c.tx
 	t.mu.Lock()

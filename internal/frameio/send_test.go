@@ -57,8 +57,8 @@ func TestEveryByteArrives(t *testing.T) {
 	})
 }
 
-// TestSocketFull checks that a lone frame is in the kernel when Kick returns. It also checks that
-// Kick does not wait when the socket is full: a goroutine takes the role, and no frame is lost.
+// TestSocketFull checks that a lone frame is in the kernel when Kick returns. Kick does not wait
+// when the socket is full: a goroutine takes the role, and no frame is lost.
 func TestSocketFull(t *testing.T) {
 	everyKind(t, func(t *testing.T, k kind) {
 		a, b := k.connect(t)
@@ -99,8 +99,8 @@ func TestSocketFull(t *testing.T) {
 }
 
 // fullSocket posts pieces of r, pinned, until the sender waits for the peer. Like an engine that
-// pins memory when it builds the frame, it releases the pins of frames that are not in a batch yet.
-// It returns the number of frames that are in the batch or were sent.
+// pins memory for each frame, fullSocket releases the pins of frames outside the batch. It returns
+// the number of frames that are in the batch or were sent.
 func fullSocket(t *testing.T, a *lengthFramed, r *regmem.Region, piece int) int {
 	t.Helper()
 	for off := 0; off+piece <= r.Len(); off += piece {

@@ -26,13 +26,13 @@ type Work[T any] struct {
 	Limit int
 
 	// OnDone, if set, is called for each request at the moment it is done,
-	// in order and before it can be reaped. It runs under the queue's lock:
-	// it may write the request's status or push to a completion queue, and
-	// must not call this queue. Set it before use.
+	// in order and before it can be reaped. OnDone runs under the queue's lock: it may write the
+	// request's status or push to a completion queue, and must not call the queue. Set it before
+	// use.
 	OnDone func(T)
 
 	// OnDones, if set, is called once after the OnDone calls of requests that become done together,
-	// under the same rules. Use it to publish them together. Set it before use.
+	// under the same rules. OnDones can publish all of them together. Set it before use.
 	OnDones func()
 
 	// started is written with mu held, except by MarkStarted.
@@ -70,9 +70,9 @@ func (w *Work[T]) Post(v T) (seq uint64, err error) {
 	return seq, err
 }
 
-// PostStarted posts v and starts it in one step, for the one goroutine that starts requests. It
-// returns false and does nothing if other requests must start before v, or if the queue is full. It
-// must not run concurrently with Flush.
+// PostStarted posts and starts v in one step, for the only goroutine that starts requests.
+// PostStarted returns false and does nothing if other requests must start before v, or if the queue
+// is full. PostStarted must not run concurrently with Flush.
 func (w *Work[T]) PostStarted(v T) (seq uint64, ok bool) {
 	w.mu.Lock()
 	if seq = w.posted.Load(); seq == w.started.Load() && w.putLocked(seq, v) == nil {
@@ -125,8 +125,8 @@ func (w *Work[T]) growLocked(end uint64) {
 	w.slots.Store(&ring)
 }
 
-// Peek returns the next request to start, and its sequence number, without starting it. ok is false
-// if there is none.
+// Peek returns the next request to start, and the sequence number, without starting the request. ok
+// is false if there is none.
 func (w *Work[T]) Peek() (v T, seq uint64, ok bool) {
 	w.mu.Lock()
 	if seq = w.started.Load(); seq != w.posted.Load() {
@@ -136,8 +136,8 @@ func (w *Work[T]) Peek() (v T, seq uint64, ok bool) {
 	return v, seq, ok
 }
 
-// PeekN stores up to len(buf) of the next requests to start in buf. It returns their number and the
-// sequence number of the first. It starts none of them: MarkStarted does. Both are for the one
+// PeekN stores up to len(buf) of the next requests to start in buf. PeekN returns their number and
+// the sequence number of the first. MarkStarted starts the requests. Both are for the only
 // goroutine that starts requests, take no lock, and must not run concurrently with Flush.
 func (w *Work[T]) PeekN(buf []T) (n int, first uint64) {
 	first = w.started.Load()
@@ -153,12 +153,12 @@ func (w *Work[T]) PeekN(buf []T) (n int, first uint64) {
 	return n, first
 }
 
-// MarkStarted starts the requests up to and including seq, which PeekN has returned. It is for the
-// one goroutine that starts requests, takes no lock, and must not run concurrently with Flush.
+// MarkStarted starts the requests up to and including seq, from PeekN. MarkStarted is for the only
+// goroutine that starts requests, takes no lock, and must not run concurrently with Flush.
 func (w *Work[T]) MarkStarted(seq uint64) { w.started.Store(seq + 1) }
 
-// Start starts the next request and returns it with its sequence number. ok is false if there is
-// none. It is for the one goroutine that starts requests, takes no lock, and must not run
+// Start starts and returns the next request, with the sequence number. ok is false if no request
+// waits. Start is for the only goroutine that starts requests, takes no lock, and must not run
 // concurrently with Flush.
 func (w *Work[T]) Start() (v T, seq uint64, ok bool) {
 	if seq = w.started.Load(); seq != w.posted.Load() {
@@ -183,9 +183,9 @@ func (w *Work[T]) StartN(buf []T) (n int, first uint64) {
 	return n, first
 }
 
-// Finish marks request seq as finished and returns how many requests become done by that: none if
-// an earlier one is unfinished. It has no effect on a finished or flushed request. So an engine may
-// finish a request that was flushed meanwhile.
+// Finish marks request seq as finished and returns how many requests become done: none if an
+// earlier request is unfinished. Finish has no effect on a finished or flushed request. So an
+// engine may finish a request after a flush.
 func (w *Work[T]) Finish(seq uint64) int { return w.FinishRange(seq, seq+1) }
 
 // FinishRange marks the requests first to end-1 as finished, like Finish, and returns how many
@@ -198,9 +198,9 @@ func (w *Work[T]) FinishRange(first, end uint64) int {
 	return n
 }
 
-// Retire does the work of FinishRange for a queue whose consumer relies on OnDone alone: it also
-// reaps the requests that become done. It stores up to len(buf) of them in buf, and returns their
-// number. If the number is len(buf), more may be done; remove those with Reap.
+// Retire does the work of FinishRange for a queue whose consumer relies on OnDone alone: Retire
+// also reaps the requests that become done. Retire stores up to len(buf) requests in buf, and
+// returns the number. If the number is len(buf), more may be done; remove the rest with Reap.
 func (w *Work[T]) Retire(first, end uint64, buf []T) int {
 	w.mu.Lock()
 	w.markLocked(first, end)
@@ -252,8 +252,9 @@ func (w *Work[T]) advanceLocked() int {
 	return int(seq - first)
 }
 
-// Update calls f for request seq, under the queue's lock, if it is not finished yet. It reports
-// whether it did. So f can set the request's status without racing with a flush.
+// Update calls f for request seq, under the queue's lock, if the request is not finished yet. The
+// result reports whether f was called. So f can set the request's status without racing with a
+// flush.
 func (w *Work[T]) Update(seq uint64, f func(*T)) bool {
 	if seq < w.done.Load() {
 		return false
@@ -338,8 +339,8 @@ func (w *Work[T]) reapLocked() (v T, h Head) {
 }
 
 // Wait waits until the first request is done, and then reaps it. If the queue is or becomes empty,
-// it returns Empty. If ctx ends, it returns NotDone and the error of ctx. A request that is done
-// wins over a cancelled context. p, which may be nil, is the connection Wait polls for progress.
+// Wait returns Empty. If ctx ends, Wait returns NotDone and the error of ctx. A done request wins
+// over a cancelled context. p, which may be nil, is the connection Wait polls for progress.
 func (w *Work[T]) Wait(ctx context.Context, p attend.Progress) (v T, h Head, err error) {
 	w.mu.Lock()
 	if err := attend.Until(ctx, &w.mu, &w.waiters, (*workSource[T])(w), p); err != nil {

@@ -142,8 +142,8 @@ func (m *Machine) Exchange(now Time, wid uint64, wn int, rid uint64, rn int, out
 	return m.end()
 }
 
-// Extend makes the newest write n bytes longer if its id is id and it still waits to be sent. It
-// reports whether it did. A driver gathers small writes in this way.
+// Extend makes the newest write n bytes longer if its id is id and the write still waits to be
+// sent. The result reports success. A driver gathers small writes with Extend.
 func (m *Machine) Extend(id uint64, n int) bool {
 	s := &m.src
 	if s.closing || m.life == lifeDead || s.writes.len() == 0 || s.covered() == s.writes.len() {
@@ -233,7 +233,7 @@ func (m *Machine) data() {
 	limit := m.p.PeerSize - sdpwire.BSDHLen
 	if w, between := m.urgentWithin(end, limit); between > urgentDistance { // [SDP-9.5.3-5] [SDP-9.5.3-6]
 		// A message with all bytes would carry the urgent byte, which may not be announced so
-		// early. The next message announces and carries it.
+		// early. The next message announces and carries the urgent byte.
 		limit = between - urgentDistance
 	} else if w != nil {
 		flags = sdpwire.OOBPres // [SDP-6.1.2-4] [SDP-9.5.3-8]
@@ -245,8 +245,8 @@ func (m *Machine) data() {
 }
 
 // urgentWithin looks for an urgent byte in the next limit bytes of the writes before end, which one
-// message could carry. It returns the write of that byte and the number of bytes before the byte,
-// or nil.
+// message could carry. It returns the write of the urgent byte and the number of bytes before the
+// byte, or nil.
 func (m *Machine) urgentWithin(end, limit int) (w *write, between int) {
 	s := &m.src
 	for i := range min(end, maxParts) {
@@ -509,7 +509,7 @@ func (m *Machine) endSendSm(msg *inbound) {
 		m.settleCancel()
 		return
 	}
-	// A SendSm that crossed the cancel ends its SrcAvail in the normal way. [D-31]
+	// A SendSm from before the cancel ends its SrcAvail in the normal way. [D-31]
 	w := s.written()
 	m.do(Action{Op: OpRevoke, Adv: s.advs.pop().key})
 	w.forced, w.bcopy = true, true
@@ -597,7 +597,7 @@ func (m *Machine) reissue() {
 }
 
 // endSinkAvailCancel makes all SinkAvails void that were not written to. [SDP-9.5.5-2] A partly
-// written one ends by its RdmaWrCompl, which pump sends before the SinkCancelAck. [SDP-9.5.5-3]
+// written SinkAvail ends by RdmaWrCompl, which pump sends before the SinkCancelAck. [SDP-9.5.5-3]
 // [SDP-9.5.5-5] [SDP-9.5.5-6]
 func (m *Machine) endSinkAvailCancel(*inbound) {
 	s := &m.src

@@ -29,14 +29,14 @@ type Observer struct {
 	// close_write, extend, list, auth, or invalid. If the request was refused because of the token,
 	// refused matches token.ErrMissing or token.ErrWrong.
 	Request func(operation string, took time.Duration, refused error)
-	// Stored is called with the length of each file a client has stored. There is no such call for
-	// files that clients read, because the service does not see RDMA Reads.
+	// Stored is called with the length of each file a client has stored. Reads of files are not
+	// counted, because the service does not see RDMA Reads.
 	Stored func(n int64)
 }
 
 // Serve answers one client until the client disconnects, ctx ends or an error occurs. If tok is not
-// nil, the client first has to prove that it has the token. Serve closes conn, releases all memory
-// and removes unfinished files. It returns nil after an orderly end by the client.
+// nil, the client first has to prove possession of the token. Serve closes conn, releases all
+// memory and removes unfinished files. The error is nil after an orderly end by the client.
 func Serve(ctx context.Context, conn msg.Conn, s *store.Store, tok *token.Token, log *slog.Logger, watch Observer) error {
 	if watch.Request == nil {
 		watch.Request = func(string, time.Duration, error) {}
@@ -54,9 +54,9 @@ func Serve(ctx context.Context, conn msg.Conn, s *store.Store, tok *token.Token,
 		defer close(closed)
 		conn.Close()
 	}()
-	// The connection is closed first, so that a client that is still writing sees the end of the
-	// connection instead of an access error. Close may wait long for a client that has stopped. The
-	// timer removes unfinished files without waiting for Close.
+	// The connection is closed first, so that a still writing client sees the end of the connection
+	// instead of an access error. Close may wait long for a stopped client. The timer removes
+	// unfinished files without waiting for Close.
 	t := time.NewTimer(dropAfter)
 	defer t.Stop()
 	select {
@@ -177,14 +177,14 @@ func (s *session) answer(ctx context.Context, handle func(request) ([]byte, erro
 	return s.conn.Send(ctx, msg.Message{Data: out})
 }
 
-// The time and the number of requests that a client has to prove that it has the token. A proof
-// takes two requests.
+// The time and the number of requests for a client's proof of the token. A proof takes two
+// requests.
 const (
 	authTime     = 10 * time.Second
 	authRequests = 6
 )
 
-// authenticate answers requests until the client has proven that it has the token.
+// authenticate answers requests until the client has proven possession of the token.
 func (s *session) authenticate(ctx context.Context) error {
 	if s.token == nil {
 		return nil
@@ -304,7 +304,7 @@ func (s *session) openRead(q request) ([]byte, error) {
 	return encode(r), nil
 }
 
-// register lends the client a range and makes the answer that says where it is.
+// register lends the client a range and makes the answer with the address of the range.
 func (s *session) register(o *opened, b []byte, a msg.Access) (r reply, err error) {
 	n := int64(len(b))
 	r = reply{OK: true, Address: hexAddress(0), Handle: new(uint32), Length: &n}
@@ -351,7 +351,7 @@ func (s *session) openWrite(q request) ([]byte, error) {
 }
 
 // lendUpload lends the client the memory for the file's bytes. Pieces cost less than the file
-// itself, which is for clients that do not ask for pieces.
+// itself, which is for clients without pieces.
 func (s *session) lendUpload(o *opened, pieces bool) (r reply, err error) {
 	u := o.upload
 	if !pieces {
@@ -419,8 +419,9 @@ func (u *upload) store(n int64) (*lent, error) {
 }
 
 // extend stores the next piece and lends it again. If that fails, for example because the disk is
-// full, the file is gone, but the client keeps its pieces until it closes the file. It may be
-// writing to them, and an access error would end its connection before it has read the reason.
+// full, the file is gone, but the client keeps its pieces until it closes the file. The client may
+// be writing to the pieces, and an access error would end the connection before the client has read
+// the reason.
 func (s *session) extend(q request) ([]byte, error) {
 	o := s.open[openKey{path.Clean(string(q.Path)), q.Mode}]
 	if o == nil {
@@ -484,8 +485,8 @@ func (s *session) closeRead(q request) ([]byte, error) {
 	return encode(reply{OK: true, SHA256: hex.EncodeToString(sum[:])}), nil
 }
 
-// closeWrite stores the last bytes of the file, which are in the next piece. It then makes the file
-// visible if its length and SHA-256 equal those in the request.
+// closeWrite stores the last bytes of the file, from the next piece. Then the file becomes visible
+// if length and SHA-256 equal the request's.
 func (s *session) closeWrite(q request) ([]byte, error) {
 	k := openKey{path.Clean(string(q.Path)), q.Mode}
 	o := s.open[k]
@@ -543,8 +544,8 @@ func (s *session) list(q request) ([]byte, error) {
 		es = es[from:]
 	}
 	s.unanswered = nil
-	// The listing must fit into one message. It is halved until it fits, then entries are added
-	// while it still fits.
+	// The listing must fit into one message. The list is halved until it fits, then entries are
+	// added as long as there is room.
 	most := min(MaxMessage, s.conn.MaxMessage())
 	r := reply{OK: true, Entries: &es}
 	if b := encode(r); len(b) <= most {

@@ -88,8 +88,7 @@ func (w *Stream) bump(out bool, n int) {
 	}
 }
 
-// Data records bytes of one direction and returns the number of the packet that holds the first of
-// them.
+// Data records bytes of one direction and returns the number of the packet with the first byte.
 func (w *Stream) Data(out bool, p []byte) (packet int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -159,14 +158,14 @@ func (w *Conn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Write records the bytes and then writes them, so that their frames precede the peer's answer in
+// Write records the bytes before writing them, so that their frames precede the peer's answer in
 // the file.
 func (w *Conn) Write(p []byte) (int, error) {
 	w.wmu.Lock()
 	defer w.wmu.Unlock()
 	for off := 0; off < len(p); {
 		// The bytes are recorded and written in pieces, so that a write that fails halfway shows at
-		// most one piece that was not sent.
+		// most one unsent piece.
 		piece := p[off:min(len(p), off+maxSegment)]
 		w.Data(true, piece)
 		n, err := w.Conn.Write(piece)

@@ -14,12 +14,12 @@ import (
 )
 
 // numbers are the descriptor numbers for stand-ins. A seccomp filter sees only the numbers, and
-// cannot be changed while the program runs. Therefore calls on all these numbers are notified, even
-// if they are other files of a program with many descriptors.
+// cannot be changed while the program runs. Therefore calls on all numbers of the ranges are
+// notified, even for other files of a program with many descriptors.
 //
 // The ranges are tried in order. The first range is so high that few programs use it, and below
-// 1024, so that select works. The second range is above it, for programs that may have more
-// descriptors. The third is below it, for programs that may have at most 512.
+// 1024, so that select works. The second range is higher, for programs with a larger limit. The
+// third is lower, for programs with a limit of 512.
 type numbers []*numberRange
 
 type numberRange struct {
@@ -124,7 +124,7 @@ func (s *Service) place(c *notify.Call, fd, flags int) {
 			defer unix.Prlimit(c.TID, unix.RLIMIT_NOFILE, &l, nil)
 		}
 	}
-	// If the thread is interrupted, it repeats the call, and nothing is at this number.
+	// An interrupted thread repeats the call, and nothing is at this number.
 	if err := c.AnswerAt(fd, n, flags&unix.O_CLOEXEC); err != nil {
 		c.Return(0, errnoOf(err))
 	}

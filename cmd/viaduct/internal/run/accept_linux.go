@@ -28,7 +28,7 @@ import (
 // calls cannot be served. It would take the peer for a local one. Such a process receives no bytes,
 // and the arrival is closed.
 
-// An arrival is a connection of the transport that waits for the program to accept it.
+// An arrival is a connection of the transport before the program accepts it.
 type arrival struct {
 	names names
 	near  *net.TCPConn // this process's end of the loopback connection
@@ -236,8 +236,8 @@ func (s *supervisor) forget(from netip.AddrPort, a *arrival) bool {
 }
 
 // watchUnclaimed closes an arrival if the program accepted it unseen, or if it stays in the
-// program's queue for too long. It was accepted unseen if it leaves the queue without a claim, or
-// if the program sends bytes or closes the connection.
+// program's queue for too long. An arrival was accepted unseen if it leaves the queue without a
+// claim, or if the program sends bytes or closes the connection.
 func (s *supervisor) watchUnclaimed(from netip.AddrPort, a *arrival) {
 	go func() {
 		defer close(a.watched)
@@ -299,8 +299,8 @@ func (a *arrival) watchQueue(taking *atomic.Int64, stop <-chan struct{}) {
 	}
 }
 
-// claim ends the watch over an arrival that an accept call has taken, and waits until nothing
-// watches it any more.
+// claim ends the watch over an arrival after an accept call, and waits until nothing watches the
+// arrival any more.
 func (a *arrival) claim() {
 	a.mu.Lock()
 	a.claimed = true
@@ -360,9 +360,9 @@ func (s *supervisor) listenerOf(b *borrowed) *carriedListener {
 	return s.ls.find(b.cookie)
 }
 
-// acceptShort is accept when this process has only its spare descriptors left. It cannot leave the
-// call to the kernel, because an arrival that is accepted unseen is lost. It cannot report an empty
-// queue either, because a program with edge-triggered epoll would not try again.
+// acceptShort is accept when this process has only its spare descriptors left. The call cannot be
+// left to the kernel, because an arrival accepted unseen is lost. An empty queue cannot be reported
+// either, because a program with edge-triggered epoll would not try again.
 func (s *supervisor) acceptShort(c *notify.Call, flags int) {
 	for ; c.Valid(); time.Sleep(shortageWait) {
 		fd, err := c.Borrow(int(int32(c.Args[0])))
@@ -413,8 +413,8 @@ func (s *supervisor) acceptShort(c *notify.Call, flags int) {
 }
 
 // hasPeerRoom reports whether the address buffer of an accept call can be written. Otherwise the
-// kernel answers the call: it takes a connection from the queue, if there is one, and closes it. An
-// arrival that is lost in this way counts as accepted unseen.
+// kernel answers the call: it takes a connection from the queue, if there is one, and closes it.
+// The lost arrival counts as accepted unseen.
 func hasPeerRoom(c *notify.Call) bool {
 	if c.Args[1] == 0 {
 		return true

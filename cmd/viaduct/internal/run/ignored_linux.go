@@ -33,8 +33,8 @@ const signals = 64
 // A pure Go program has no simpler way. The runtime replaces the handlers of most signals before
 // any other code runs, so that /proc/self/status shows only the rest. Package signal knows the
 // former handlers of SIGHUP and SIGINT only. The parent may ignore other signals than those its
-// child was started with. A helper that looks before the runtime starts would have to be another
-// program, or C.
+// child was started with. A helper that runs before the runtime would have to be another program,
+// or C.
 //
 // The runtime stores the former handlers in runtime.fwdSig, one word for each signal. The linker
 // does not let other packages name that variable, and most builds have no symbol table. Therefore
@@ -60,7 +60,7 @@ func ignoredAtStart() signalSet {
 }
 
 // ignoredNow returns the signals that the kernel ignores for this process. Package signal reports
-// that only for SIGHUP, SIGINT and the signals that it was asked to handle.
+// only SIGHUP, SIGINT and the signals with a handler.
 func ignoredNow() signalSet {
 	b, _ := os.ReadFile("/proc/self/status")
 	mask, _ := strconv.ParseUint(fieldOf(b, "SigIgn:"), 16, 64)
@@ -128,8 +128,8 @@ func sigaction(sig syscall.Signal, set, old *[4]uint64) error {
 	return nil
 }
 
-// findWords finds an array of n words in the variables of this program. Its word at index is value,
-// and no other word is. It returns an error unless there is exactly one such array.
+// findWords finds an array of n words in the variables of this program. The word at index is value,
+// and no other word is. The error is nil only for exactly one match.
 func findWords(value uint64, index, n int) ([]uint64, error) {
 	maps, err := os.ReadFile("/proc/self/maps")
 	if err != nil {
@@ -181,7 +181,7 @@ var errMarkTwice = errors.New("run: the mark is there twice")
 
 // findIn is findWords for the mapping between two addresses. It returns nil if the mapping does not
 // contain value. The variables of the command take 46 MB, most of which the process never touches.
-// Read in one piece they would become that much memory, in each process that starts.
+// A read in one piece would fill as much memory, in each new process.
 func findIn(mem io.ReaderAt, from, to string, value uint64, index, n int) (found []uint64, err error) {
 	lo, err := strconv.ParseUint(from, 16, 63)
 	if err != nil {

@@ -25,12 +25,12 @@ var forwarded = []syscall.Signal{
 }
 
 // stopping are the signals that stop a process unless it handles them. They are passed on, too. The
-// front stops only after the program has stopped: when the front stops, the shell gives the
-// terminal to its next command, and a running program could still read from it.
+// front stops only after the program, because when the front stops, the shell gives the terminal to
+// the next command, and a running program could still read from the terminal.
 var stopping = []syscall.Signal{syscall.SIGTSTP, syscall.SIGTTIN, syscall.SIGTTOU}
 
-// catchSignals makes the runtime send signals to ch. It skips stop signals that are ignored,
-// because the terminal treats a process that handles them differently.
+// catchSignals makes the runtime send signals to ch. Ignored stop signals are left out, because the
+// terminal treats a process with handlers for them differently.
 func catchSignals(ch chan<- os.Signal, which ...syscall.Signal) {
 	ignored := ignoredNow()
 	for _, s := range which {
@@ -40,8 +40,9 @@ func catchSignals(ch chan<- os.Signal, which ...syscall.Signal) {
 	}
 }
 
-// outlive ignores the signals that the program ignores, that are not passed on, and that would end
-// this process when sent to its process group. Go's runtime survives the other ones.
+// outlive ignores all signals with three properties: the program ignores the signal, it is not
+// passed on, and it would end this process when sent to its process group. Go's runtime survives
+// the other ones.
 func outlive(ignored signalSet) {
 	if ignored.has(syscall.SIGABRT) {
 		signal.Ignore(syscall.SIGABRT)
@@ -52,8 +53,8 @@ func outlive(ignored signalSet) {
 // has reached the front.
 const signalSettle = 20 * time.Millisecond
 
-// settled is a signal that the supervisor sends to itself. When it arrives, all signals that were
-// sent before have arrived.
+// settled is a signal from the supervisor to itself. Once it arrives, all earlier signals have
+// arrived.
 const settled = syscall.Signal(64) // the last one
 
 // signalCounts distinguishes signals to the whole process group, which have reached the program,
@@ -89,8 +90,8 @@ func (c *signalCounts) count() {
 	}()
 }
 
-// settle waits until all signals sent to this process have been counted. It returns how long that
-// took.
+// settle waits until all signals sent to this process have been counted. The result is the time
+// taken.
 func (c *signalCounts) settle() time.Duration {
 	c.settling.Lock()
 	defer c.settling.Unlock()
@@ -101,10 +102,10 @@ func (c *signalCounts) settle() time.Duration {
 	return time.Since(begin)
 }
 
-// pass sends the program a signal that the front received, unless this process received it as well.
+// pass sends the program a signal of the front, unless this process received the signal as well.
 func (c *signalCounts) pass(program int, sig syscall.Signal) {
-	// The thread that handles the signal may be delayed for longer than the thread that handles a
-	// later one, in particular on a busy machine.
+	// The thread with the signal may be delayed for longer than the thread with a later signal, in
+	// particular on a busy machine.
 	took := c.settle()
 	for until := time.Now().Add(max(signalSettle, 4*took)); ; time.Sleep(time.Millisecond) {
 		c.mu.Lock()
@@ -193,8 +194,8 @@ func (s *stops) stopFront() {
 	}
 }
 
-// continueFront continues the front, which may be about to stop, until the front reports that it
-// was continued.
+// continueFront continues the front, which may be about to stop, until the front reports the
+// continuation.
 func (s *stops) continueFront(times int) {
 	for {
 		s.mu.Lock()
@@ -210,8 +211,8 @@ func (s *stops) continueFront(times int) {
 	}
 }
 
-// frontContinued handles the front's report that it was continued. If the program is still stopped,
-// it continues the program.
+// frontContinued handles the front's report of its continuation. If the program is still stopped,
+// frontContinued continues the program.
 func (s *stops) frontContinued() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

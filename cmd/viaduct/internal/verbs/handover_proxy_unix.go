@@ -16,10 +16,10 @@ import (
 	"viaduct/sdp"
 )
 
-// The messages of a handover, in order. The new process sends its hello. The old one sends the
-// listeners. For each pair of connections, the old process sends which ends are SDP, the new one
-// answers when it expects these, and the old one sends their states. The last message ends the
-// handover.
+// The messages of a handover, in order. The new process sends a hello. The old process sends the
+// listeners. For each pair of connections, the old process sends which ends are SDP, the new
+// process answers as soon as it expects these ends, and the old process sends the states. The last
+// message ends the handover.
 
 type handoverHello struct {
 	Version int `json:"version"`
@@ -241,8 +241,8 @@ func (p *proxy) expect(e handoverEnd) (*returning, error) {
 
 func (r *returning) port() uint16 { return r.l.Addr().(*net.TCPAddr).AddrPort().Port() }
 
-// resume waits until the end has returned, and returns its connection. state is the state that the
-// old process sent. It gives up after handoverTime.
+// resume waits until the end has returned, and returns its connection. state is the state from the
+// old process. resume gives up after handoverTime.
 func (r *returning) resume(ctx context.Context, state []byte) (net.Conn, error) {
 	var s sdp.State
 	if err := s.UnmarshalBinary(state); err != nil {

@@ -35,7 +35,7 @@ func Main() int {
 }
 
 // interruptible returns a context the first SIGINT or SIGTERM cancels, with ErrInterrupted as its
-// cause. A second one kills the process as usual.
+// cause. A second signal kills the process as usual.
 func interruptible() (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	ch := make(chan os.Signal, 1)
@@ -152,8 +152,8 @@ func unknownVerb(cmd *cobra.Command, what, word string) error {
 // It is bounded because a stopped peer does not answer.
 const interruptGrace = 700 * time.Millisecond
 
-// ending runs f, which ends connections, and waits for it. After the end of ctx it waits for at
-// most interruptGrace. Connections that are still open then end with the process.
+// ending runs f, which ends connections, and waits for f, after the end of ctx for at most
+// interruptGrace. Remaining connections end with the process.
 func ending(ctx context.Context, f func()) {
 	done := make(chan struct{})
 	go func() {

@@ -74,7 +74,7 @@ type job struct {
 }
 
 // run copies the files that produce finds, by calls of move on several connections. The first error
-// ends the copy. A copy that leaves files out runs to its end and then returns an error.
+// ends the copy. A copy with omitted files runs to its end and then returns an error.
 func (tr *tree) run(ctx context.Context, produce func(ctx context.Context, found func(job) error) error, move mover) error {
 	began := time.Now()
 	if tr.bar = new(shell.Total); !tr.dryRun {
@@ -432,7 +432,7 @@ func (tr *tree) getBelow(ctx context.Context, dir string, visitAll func(ctx cont
 	})
 }
 
-// fetch gets one file. Until it is complete its name ends in .part. An interrupted .part is
+// fetch gets one file. The name of an incomplete file ends in .part. An interrupted .part is
 // continued.
 func (tr *tree) fetch(ctx context.Context, fc fileClient, root *os.Root, remote, name string, n int64, progress func(n int)) error {
 	part := name + ".part"
