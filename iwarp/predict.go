@@ -15,8 +15,8 @@ import (
 const (
 	maxPredictedHeader = 32
 
-	// maxVerified is the largest number of bytes that are read ahead if their CRC is verified: they
-	// should still be in the processor's cache then.
+	// maxVerified is the largest number of bytes read ahead with verified CRCs, because the bytes
+	// should still be in the processor's cache for the check.
 	maxVerified = 512 << 10
 )
 
@@ -55,10 +55,10 @@ func addSegment(to *placer.Predictions, n int, place []byte) bool {
 }
 
 // Predict implements [placer.Wire]. It predicts the segments after the current or last one, in
-// memory that only the peer's next messages may change: memory lent by a RecvSource, the receive of
-// a message that has begun, or the sinks of our own Reads. RDMA Writes do not state their length,
-// and the memory after one may be in use, so they are not predicted. Instead, Predict looks ahead
-// at the headers of the ones that have arrived.
+// memory reserved for the peer's next messages: memory lent by a RecvSource, the receive of a begun
+// message, or the sinks of our own Reads. RDMA Writes do not state their length, and the memory
+// after a Write may be in use, so Writes are not predicted. Instead, Predict looks ahead at the
+// headers of arrived Writes.
 func (w *frames) Predict(to *placer.Predictions) {
 	q := (*QueuePair)(w)
 	r := &q.rx
@@ -149,7 +149,7 @@ func (q *QueuePair) predictRest(to *placer.Predictions, at, size int) bool {
 }
 
 // predictList predicts segments with full bytes of payload each, for the bytes at to size-1 of a
-// list. It returns false if it did not predict all of them.
+// list. It returns false unless all were predicted.
 func (q *QueuePair) predictList(to *placer.Predictions, header int, sg []SGE, at, size, full int) bool {
 	for at < size {
 		n := min(full, size-at)
@@ -163,7 +163,7 @@ func (q *QueuePair) predictList(to *placer.Predictions, header int, sg []SGE, at
 }
 
 // predictSend predicts that the current message is as long as the last long one. It returns false
-// if it predicted nothing.
+// if nothing was predicted.
 func (q *QueuePair) predictSend(to *placer.Predictions) bool {
 	r := &q.rx
 	at, last := q.sendEnd()
@@ -211,8 +211,9 @@ func (q *QueuePair) predictReads(to *placer.Predictions) {
 
 // seeWrites finds segments of RDMA Writes that have arrived after the current one. It reads one
 // header after the other: each gives the place of its payload and the position of the next header.
-// It stops at any other message, because that may change access rights, and at a short segment,
-// which is better copied from staging. If that happens often, seeWrites is tried less often.
+// It stops at any other message, because another message may change access rights, and at a short
+// segment, which is better copied from staging. If stops are frequent, seeWrites is tried less
+// often.
 func (q *QueuePair) seeWrites(to *placer.Predictions) {
 	r := &q.rx
 	if !r.see.Worth() {

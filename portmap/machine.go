@@ -67,7 +67,7 @@ type assoc struct {
 	cp     netip.AddrPort
 }
 
-// A request is a request that was accepted and waits for its PMAck.
+// A request is an accepted request before its PMAck.
 type request struct {
 	prev, next *request
 	key        fourTuple
@@ -107,8 +107,8 @@ func newMachine(cfg ServerConfig) *machine {
 	return m
 }
 
-// Handle handles one datagram and appends the answer, if there is one, to reply. The caller sends
-// the answer to the source of the datagram.
+// Handle handles a datagram and appends the answer, if any, to reply. The caller sends the answer
+// to the source of the datagram.
 func (m *machine) Handle(now time.Time, from netip.Addr, b, reply []byte) []byte {
 	m.Expire(now)
 	m.stats.Received++
@@ -322,7 +322,7 @@ func (m *machine) arm(r *request, now time.Time) {
 	r.prev.next, r.next.prev = r, r
 }
 
-// drop removes r and releases its port, if it has one.
+// drop removes r and releases its port, if any.
 func (m *machine) drop(r *request, confirmed bool) {
 	r.prev.next, r.next.prev = r.next, r.prev
 	delete(m.pending, r.key)

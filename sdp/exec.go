@@ -131,7 +131,7 @@ func (c *Conn) exec(acts []sdpcore.Action) {
 			c.abortNow(a.Local, a.Err)
 		case sdpcore.OpPeerClosed:
 			// The peer's Close waits until our TCP has acknowledged its DisConn. Without a DisConn
-			// of ours to carry the acknowledgement, TCP would delay it by 40 ms.
+			// of ours, TCP would delay the acknowledgement by 40 ms.
 			if !c.closed {
 				if raw, err := c.qp.SyscallConn(); err == nil {
 					_ = raw.Control(acknowledge)
@@ -206,7 +206,7 @@ func (c *Conn) sendMessage(acts []sdpcore.Action, i int) int {
 	} else {
 		s.lent = s.posted
 		// A call may wait for this memory. The completion of the next Send suffices, if the next
-		// action is Data that refers to memory too.
+		// action is Data by reference too.
 		next := i + 1 + a.Parts
 		wr.Unsignaled = next < len(acts) && acts[next].Op == sdpcore.OpSend && acts[next].N > iwarp.MaxInline
 	}
@@ -236,7 +236,7 @@ func sendOp(a *sdpcore.Action) iwarp.Op {
 }
 
 // gather fills the gather list from element n on with the payload of acts[i], and returns the
-// number of elements. If there are more pieces than elements, it copies them to one piece.
+// number of elements. If there are more pieces than elements, gather copies all to one piece.
 func (c *Conn) gather(acts []sdpcore.Action, i, payload, n int) int {
 	a, s := &acts[i], &c.send
 	if a.Parts+1 > len(s.sg)-n {
@@ -375,7 +375,8 @@ func (c *Conn) rdmaRead(a *sdpcore.Action) {
 		Remote: iwarp.RemoteAddr{STag: a.STag, TO: a.TO}, More: true})
 }
 
-// takeHeld moves n bytes from the front of the held payload to dst. If dst is nil, it drops them.
+// takeHeld moves n bytes from the front of the held payload to dst. If dst is nil, takeHeld drops
+// the bytes.
 func (c *Conn) takeHeld(dst []byte, n int) {
 	r := &c.recv
 	for n > 0 {
@@ -419,7 +420,7 @@ func (c *Conn) compact(n int) {
 }
 
 // withdraw takes back the lent buffer of the waiting read, so that from now on only the peer writes
-// to it, or nobody. It keeps bytes that arrived there and were not counted.
+// there, or nobody. Uncounted bytes in the buffer are kept.
 func (c *Conn) withdraw() {
 	if c.recv.in.lends() {
 		c.qp.Reclaim()
@@ -444,7 +445,7 @@ func (c *Conn) keepLoose() {
 	}
 }
 
-// writeDone ends write a.ID, which the machine does not need any more, or keeps it until its Sends
+// writeDone ends write a.ID, no longer needed by the machine, or keeps the write until its Sends
 // are complete.
 func (c *Conn) writeDone(a *sdpcore.Action) {
 	for i, o := range c.wops {
@@ -511,8 +512,7 @@ func (c *Conn) letTransferGo(o *op) {
 	c.wd.letGo(o)
 }
 
-// sendsDone records that the Sends up to number upTo are complete. It ends the writes that waited
-// for them.
+// sendsDone records that the Sends up to number upTo are complete, and ends the waiting writes.
 func (c *Conn) sendsDone(upTo uint64) {
 	s := &c.send
 	s.done = max(s.done, upTo)

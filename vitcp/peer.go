@@ -63,7 +63,7 @@ type incomingRequest struct {
 
 // A peer is the machine of one peer-to-peer connection request, without sockets and clocks. Its
 // methods are the events, and each returns the steps to perform. It ends with at most one
-// connection: this side's, if the peer accepted it, or the peer's, if this side accepted that.
+// connection: this side's, if accepted by the peer, or the peer's, if accepted by this side.
 type peer struct {
 	local, remote vitcpwire.Discriminator
 	deadline      time.Time    // zero: none
@@ -86,8 +86,8 @@ func (p *peer) end(out setupOutcome, err error, first ...setupStep) []setupStep 
 	return append(first, setupStep{do: stepDone, out: out, err: err})
 }
 
-// next dials the next place at which the peer may wait, without a pause. If there is no other
-// place, it pauses as wait does.
+// next dials the next possible place of the peer, without a pause. If there is no other place, next
+// pauses as wait does.
 func (p *peer) next(now time.Time, steps ...setupStep) []setupStep {
 	if !p.more || p.tied {
 		return p.wait(now, steps...)
@@ -211,7 +211,7 @@ func (p *peer) noMatch(now time.Time) []setupStep {
 	panic("vitcp: no match in state " + p.state.String())
 }
 
-// violated handles bytes on this side's connection that are no valid answer.
+// violated handles an invalid answer on this side's connection.
 func (p *peer) violated(err error) []setupStep {
 	switch p.state {
 	case peerRequested:

@@ -13,7 +13,7 @@ import (
 )
 
 // A Progress lets a waiting consumer receive on its connections. Reading the source itself costs a
-// tenth of waiting for a goroutine that sleeps at it.
+// tenth of waiting for a goroutine asleep at the source.
 type Progress interface {
 	// Poll handles arrivals, without blocking, and reports whether there were any.
 	Poll() bool
@@ -36,8 +36,7 @@ type SourceSleeper interface {
 	// Near reports whether all peers are on this host.
 	Near() bool
 
-	// SleepAt adds all sources to the ones that wake s. It returns false if that is not
-	// possible.
+	// SleepAt adds all sources to the sources of s. It returns false if this is not possible.
 	SleepAt(s *Sleeper) bool
 }
 
@@ -45,8 +44,8 @@ type SourceSleeper interface {
 // iwarp sets it, because types of this package are no part of its interface.
 var ProgressOf func(queue any) SourceSleeper
 
-// CloseSoon closes a stream of package iwarp, like its Close, if that needs no long wait. It
-// returns false if the stream must still be closed. iwarp sets it.
+// CloseSoon closes a stream of package iwarp, like Close, if no long wait is needed. It returns
+// false if the stream must still be closed. iwarp sets it.
 var CloseSoon func(qp any) bool
 
 // A Condition is the condition that a consumer waits for.
@@ -62,28 +61,27 @@ const (
 	SpinTime = 30 * time.Microsecond
 
 	// NearSpinTime replaces SpinTime if all peers are on this host and this process waits for
-	// nothing else. If both ends sleep, each waits for the other's wake-up as well as its own, with
-	// two idle processors. On a virtual machine that is up to 100 us of a round trip, which takes
-	// 20 us if both poll, and costs three times the processor time.
+	// nothing else. If both ends sleep, each waits for both wake-ups, with two idle processors. On
+	// a virtual machine the wake-ups are up to 100 us of a round trip, against 20 us in all if both
+	// poll, and cost three times the processor time.
 	NearSpinTime = 200 * time.Microsecond
 )
 
 // looking is the back-off of consumers whose polls before a sleep have no result: the peer then
-// probably waits for this processor. One answer that came in time does not show that the next one
-// will.
+// probably waits for this processor. One answer in time does not promise the next.
 var looking = budget.Rule{Grace: 1, Hits: 8, Max: 255}
 
 // spinning is the number of consumers that are polling before a sleep.
 var spinning atomic.Int32
 
 // Until waits until c is ready. It is called with mu held, and returns nil with mu held, or an
-// error without mu. The error is the cause of ctx if ctx has ended, but a ready c wins over it. p,
-// which may be nil, receives for the consumer.
+// error without mu. The error is the cause of ctx if ctx has ended, but a ready c wins. p, which
+// may be nil, receives for the consumer.
 //
 // Until does not poll on a single processor: polling would delay the sender, and sleeping lets
 // several messages arrive for each wake-up. When more goroutines wait than there are processors, it
-// neither polls nor sleeps at the sources, because a thread that sleeps in ppoll holds one of Go's
-// processors until the runtime takes that away.
+// neither polls nor sleeps at the sources, because a thread asleep in ppoll holds a processor of
+// Go's scheduler until the runtime takes the processor away.
 func Until(ctx context.Context, mu *perturb.Mutex, ws *Waiters, c Condition, p Progress) error {
 	if ok, err := c.ReadyLocked(); ok || err != nil {
 		return held(mu, err)

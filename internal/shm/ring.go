@@ -17,7 +17,7 @@ type control struct {
 	size atomic.Uint32 // size of the ring in bytes, 0 for the first size; written by the producer
 	refs atomic.Uint32 // references published; written by the producer
 	// offer is notOffered or offered: whether the producer has sent its memory. The producer writes
-	// it.
+	// this word.
 	offer atomic.Uint32
 	near  near // written by the producer
 	_     [64]byte
@@ -52,7 +52,7 @@ const controlSize = 4096
 var _ [controlSize - unsafe.Sizeof(control{})]byte
 
 const (
-	// publishEvery is the number of bytes a side copies before it publishes its position. So both
+	// publishEvery is the number of bytes a side copies before publishing its position. So both
 	// sides copy at the same time, and the bytes are still in the cache when the consumer reads
 	// them.
 	publishEvery = 32 << 10
@@ -73,13 +73,12 @@ var (
 
 // A Producer is the writing end of a ring. It has one user at a time.
 type Producer struct {
-	// Wake wakes the consumer, which has asked for it, because something was published. It must not
-	// block.
+	// Wake wakes the consumer after Ask, because something was published. Wake must not block.
 	Wake func()
 
-	// Offer, if it is not nil, sends fd, the descriptor of the memory of [Alloc], to the consumer
-	// and reports whether it did. It must not block. If sent is false, again reports whether a
-	// later call may succeed.
+	// Offer, if not nil, sends fd, the descriptor of the memory of [Alloc], to the consumer and
+	// reports success. It must not block. If sent is false, again reports whether a later call may
+	// succeed.
 	Offer func(fd int) (sent, again bool)
 
 	c    *control
@@ -94,11 +93,11 @@ type Producer struct {
 
 // A Consumer is the reading end of a ring. It has one user at a time.
 type Consumer struct {
-	// Wake wakes the producer, which has asked for it, because there is room. It must not block.
+	// Wake wakes the producer after Ask, because there is room. Wake must not block.
 	Wake func()
 
-	// Offered, if it is not nil, is called when the producer has sent its memory. The function
-	// receives the descriptor and passes it to [Consumer.Borrow].
+	// Offered, if not nil, is called when the producer has sent its memory. The function receives
+	// the descriptor and passes it to [Consumer.Borrow].
 	Offered func()
 
 	c    *control
@@ -246,8 +245,8 @@ func (p *Producer) WriteV(pieces [][]byte) (n int, err error) {
 	return p.told(n, told, nil)
 }
 
-// told returns the results of a write that has taken n bytes. If first is not negative, only the
-// first bytes of them are reported, and the bytes from the first reference on are owed.
+// told returns the results of a write that has taken n bytes. If first is not negative, only first
+// bytes are reported, and the bytes from the first reference on are owed.
 func (p *Producer) told(n, first int, err error) (int, error) {
 	if first >= 0 {
 		p.ref.owed = n - first
@@ -269,9 +268,9 @@ func (p *Producer) put(b []byte) {
 	p.tail += uint64(len(b))
 }
 
-// publish publishes the n bytes that were written last. It stores the position first and then
-// checks whether the consumer sleeps. A consumer does the two in the opposite order, so that one of
-// them notices the other.
+// publish publishes the last n written bytes. It stores the position first and then checks whether
+// the consumer sleeps. A consumer does the two in the opposite order, so that at least one side
+// notices the other.
 func (p *Producer) publish(n int) {
 	if n <= nearMax && n > 0 {
 		if at := (p.tail - uint64(n)) & (p.ring - 1); at+nearMax <= p.ring {
@@ -291,9 +290,8 @@ func (p *Producer) publish(n int) {
 }
 
 // Ask requests that the consumer call Wake when half of the ring is free or, while bytes are owed,
-// when it has followed the last reference. Ask reports whether the producer can wait for that. It
-// reports false if there is room already, if the consumer takes no more, or if its index is
-// impossible.
+// when it has followed the last reference. Ask reports whether the producer can wait for the call:
+// not if there is room already, if the consumer takes no more, or if its index is impossible.
 func (p *Producer) Ask() bool {
 	p.grow.enter()
 	defer p.grow.leave()
@@ -345,7 +343,7 @@ func (p *Producer) finish(how uint32) {
 	}
 }
 
-// Available returns the number of bytes that can be read. If it is 0, the error is the same as for
+// Available returns the number of readable bytes. If the number is 0, the error is the same as for
 // Read.
 func (q *Consumer) Available() (int, error) {
 	n, err := q.look()
@@ -364,8 +362,8 @@ func (q *Consumer) look() (uint64, error) {
 	tail := q.c.tail.Load()
 	raceAcquire()
 	if tail != q.tail && q.tail == q.head {
-		// The producer found the ring empty and may have changed its size since. It cannot do so
-		// again before these bytes are taken.
+		// The producer found the ring empty and may have changed the size since. Another change has
+		// to wait until the new bytes are taken.
 		if err := q.resize(); err != nil {
 			return 0, err
 		}
@@ -399,7 +397,7 @@ func (q *Consumer) ended() error {
 	}
 }
 
-// Ending reports whether the producer has finished or aborted, so that it publishes nothing more.
+// Ending reports whether the producer has finished or aborted, so that no more is published.
 func (q *Consumer) Ending() bool { return q.c.end.Load() != open }
 
 // Read takes bytes that are available, at most len(b), and returns their number. It may return

@@ -73,8 +73,8 @@ func denied(r *http.Response) error {
 // Get fetches a file from offset to its end. It writes the bytes to w, in order, and to h, which
 // must already hold the sum of the bytes before offset. If begin is not nil, Get calls it before
 // the first byte, with the number of bytes to transfer and the size of the whole file. It calls
-// progress, if that is not nil, with the length of each part. A nil error means that the whole file
-// matches the server's SHA-256.
+// progress, if not nil, with the length of each part. A nil error means that the whole file matches
+// the server's SHA-256.
 func (c *Client) Get(ctx context.Context, path string, offset int64, w io.Writer, h hash.Hash, begin func(length, size int64), progress func(n int)) error {
 	q, err := c.request(ctx, http.MethodGet, path, nil)
 	if err != nil {

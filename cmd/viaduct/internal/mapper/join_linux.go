@@ -19,7 +19,7 @@ type State struct {
 	Err  error          // why there is no Port Mapper
 }
 
-// A Service makes the addresses of one process known on its host. It is safe for concurrent use.
+// A Service makes the addresses of a process known on the host. It is safe for concurrent use.
 type Service struct {
 	at     netip.AddrPort
 	cfg    portmap.ServerConfig
@@ -36,9 +36,9 @@ type Service struct {
 // takes registrations.
 const retryAfter = 2 * time.Second
 
-// Join makes this process the Port Mapper of its host at a UDP address, or registers it with the
-// process that already is. Join calls report with the initial state and again after every change.
-// It returns an error if no process could use the address.
+// Join makes this process the Port Mapper of the host at a UDP address, or registers with the
+// current Port Mapper. Join calls report with the initial state and again after every change. It
+// returns an error if no process could use the address.
 func Join(at string, cfg portmap.ServerConfig, report func(State)) (*Service, error) {
 	ua, err := net.ResolveUDPAddr("udp", at)
 	if err != nil {
@@ -97,9 +97,9 @@ func (s *Service) stay(st State, ended <-chan struct{}) {
 	}
 }
 
-// enter makes this process the Port Mapper, or registers its service with the process that is the
-// Port Mapper already. ended is closed when that Port Mapper has ended; it is nil if there is none.
-// In that case st.Err is the reason, and err is the error of binding the UDP address.
+// enter makes this process the Port Mapper, or registers the service with the current Port Mapper.
+// ended is closed when the Port Mapper has ended, and nil without a Port Mapper. Then st.Err is the
+// reason, and err is the error of binding the UDP address.
 func (s *Service) enter() (st State, ended <-chan struct{}, err error) {
 	st.Addr = s.at
 	for range 2 { // a process that has just ended may have freed the port since
@@ -131,7 +131,7 @@ func (s *Service) enter() (st State, ended <-chan struct{}, err error) {
 	return st, nil, err
 }
 
-// serve makes this process answer as the Port Mapper, for this service and for those that register.
+// serve makes this process answer as the Port Mapper, for this service and for registered services.
 // The result is closed when srv has ended.
 func (s *Service) serve(srv *portmap.Server) <-chan struct{} {
 	s.mu.Lock()

@@ -18,10 +18,10 @@ import (
 	"viaduct/portmap"
 )
 
-// The process that has the UDP port also listens on a local socket. The name of the socket is
-// derived from the UDP address and lies in the abstract namespace, which belongs to the network
-// namespace. A service connects and sends one message for each change of its mappings. A mapping
-// lasts as long as the connection.
+// The process with the UDP port also listens on a local socket. The name of the socket is derived
+// from the UDP address and lies in the abstract namespace of the network namespace. A service
+// connects and sends one message for each change of its mappings. A mapping lasts as long as the
+// connection.
 
 const (
 	// answerTimeout bounds an answer of the Port Mapper's process.
@@ -30,7 +30,7 @@ const (
 	maxTargets    = 64
 )
 
-// A registration is one message of a service. Without targets it removes the mapping.
+// A registration is a message of a service. A registration without targets removes the mapping.
 type registration struct {
 	Service netip.AddrPort   `json:"service"`
 	Targets []netip.AddrPort `json:"targets,omitempty"`
@@ -45,8 +45,8 @@ func meetingAddr(udp netip.AddrPort) *net.UnixAddr {
 	return &net.UnixAddr{Net: "unixpacket", Name: "@viaduct-portmap/1/" + udp.String()}
 }
 
-// dialMapper connects to the process that has a UDP address, or its port on all addresses. pid is
-// the number of that process.
+// dialMapper connects to the process with a UDP address, or with its port on all addresses. pid is
+// the number of the process.
 func dialMapper(udp netip.AddrPort) (c *net.UnixConn, pid int, err error) {
 	at := []netip.AddrPort{udp, netip.AddrPortFrom(netip.IPv6Unspecified(), udp.Port()),
 		netip.AddrPortFrom(netip.IPv4Unspecified(), udp.Port())}
@@ -216,7 +216,7 @@ func (p peer) mayRegister(r registration, owners func(port uint16) (uids []int, 
 	return nil
 }
 
-// overflowUID is the kernel's number for users that have none in this user namespace.
+// overflowUID is the kernel's number for users without a number in this user namespace.
 const overflowUID = 65534
 
 // allUsersKnown reports whether every user of the host has a number in this user namespace. It

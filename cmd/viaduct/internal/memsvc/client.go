@@ -87,7 +87,7 @@ func (c *Client) Close() {
 	}
 }
 
-// bounded calls wait with a context that ends after d. If that ends the wait, the error matches
+// bounded calls wait with a context that ends after d. If the time ends the wait, the error matches
 // ErrStalled.
 func bounded(ctx context.Context, d time.Duration, wait func(context.Context) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, d, ErrStalled)
@@ -210,10 +210,10 @@ func (c *Client) open(ctx context.Context, q request) (at msg.Remote, length, si
 }
 
 // Get reads a file from offset to its end by RDMA Read and writes the bytes to w and to h, in
-// order. Before the first byte it calls begin, if that is not nil, with the number of bytes to
-// transfer and the size of the whole file. It calls progress after each piece. A nil error means
-// that the received bytes match the server's SHA-256 of the range. h must be fresh, because its sum
-// is compared.
+// order. Before the first byte it calls begin, if not nil, with the number of bytes to transfer and
+// the size of the whole file. It calls progress after each piece. A nil error means that the
+// received bytes match the server's SHA-256 of the range. h must be fresh, because its sum is
+// compared.
 func (c *Client) Get(ctx context.Context, path string, offset int64, w io.Writer, h hash.Hash, begin func(length, size int64), progress func(n int)) error {
 	at, length, size, err := c.open(ctx, request{Op: "open", Path: store.Text(path), Mode: "read", Offset: offset})
 	if err != nil {

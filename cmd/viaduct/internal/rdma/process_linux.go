@@ -16,10 +16,10 @@ import (
 )
 
 // A process gives access to a memory by the process number. process_vm_readv and process_vm_writev
-// copy many ranges at once and without an intermediate copy, but they know only that number. In two
-// ways, the number may come to mean another memory. If the process executes another program, that
-// call is intercepted, and the number is not used any more. If the process ends, another one may
-// get its number. Therefore bytes that were read are discarded unless the process is still alive. A
+// copy many ranges at once and without an intermediate copy, but take only the number. In two ways,
+// the number may come to mean another memory. If the process executes another program, the exec is
+// intercepted, and the number is not used any more. If the process ends, another process may get
+// the number. Therefore the bytes of a read are discarded unless the process is still alive. A
 // write could not be undone. Therefore only children of this process are written in this way: their
 // number stays reserved until Reap.
 type process struct {

@@ -24,22 +24,22 @@ import (
 // A pair connects two programs of one host that both run under viaduct run. Each gets an end of a
 // unix stream socket instead of its TCP socket, so that nothing is relayed. The connecting
 // program's supervisor makes the pair and passes one end to the listening program's supervisor (see
-// rendezvous). That supervisor delivers the end like an arrival of the transport: it opens a
+// rendezvous). The other supervisor delivers the end like an arrival of the transport: it opens a
 // loopback connection to the program's listener, and replaces the connection by the end when the
-// program accepts it.
+// program accepts.
 //
 // Calls that unix sockets answer differently than TCP sockets are served here: names, a second
 // connect, and the options of TCP and IP (see pairopt).
 
 // A pair is a program's end of a socket pair.
 type pair struct {
-	// shadow is the TCP socket the program had before, or would have had. It carries no data. The
-	// program's options are set on it and read from it.
+	// shadow is the TCP socket the program had before, or would have had. The shadow carries no
+	// data, only the program's options.
 	shadow int
 	family int
 
-	// answered is the last connect that was answered. It is nil after another call of the program has
-	// shown that the program has the answer.
+	// answered is the last answered connect. It is nil after another call of the program, because
+	// then the program has the answer.
 	answered atomic.Pointer[notify.Call]
 
 	mu  sync.Mutex
@@ -172,7 +172,7 @@ func (s *supervisor) sweepPairs() {
 }
 
 // findPair returns the pair of a call's first argument, nil if the argument is no pair. It costs a
-// system call. It returns an error if this process has no descriptor left for that.
+// system call. It returns an error if this process has no descriptor left.
 func (s *supervisor) findPair(c *notify.Call) (*pair, error) {
 	if !s.pairs.used.Load() {
 		return nil, nil
@@ -198,7 +198,7 @@ func (ps *pairs) get(cookie uint64) *pair {
 	return ps.m[cookie]
 }
 
-// goesOn records that the program makes further calls on its end with a cookie, so that it has the
+// goesOn records that the program makes further calls on its end with a cookie, and so has the
 // answer of its connect.
 func (ps *pairs) goesOn(cookie uint64) {
 	if !ps.used.Load() {
@@ -263,8 +263,8 @@ func (s *supervisor) connectPair(c *notify.Call, b *borrowed, to netip.AddrPort)
 	s.dials[b.cookie] = d
 	s.mu.Unlock()
 	defer s.settle(b.cookie, d)
-	// After a signal, the program may already have connected the socket. Calls that arrive from now
-	// on wait for this connect.
+	// After a signal, the program may already have connected the socket. Later calls wait for this
+	// connect.
 	if !c.Valid() {
 		return true, nil, nil
 	}

@@ -1,5 +1,5 @@
-// Package token handles the secret by which a server of files authenticates its clients. The secret
-// is read from a file. Both sides prove that they have it without sending it.
+// Package token handles the secret between a server of files and its clients. The secret is read
+// from a file. Both sides prove possession without sending the secret.
 package token
 
 import (
@@ -123,7 +123,7 @@ func NewNonce() (n Nonce) {
 	return n
 }
 
-// A Proof shows that its sender has the token.
+// A Proof proves the sender's possession of the token.
 type Proof [sha256.Size]byte
 
 // A Role is a side of a connection. The proof depends on the role, so that a proof cannot be sent

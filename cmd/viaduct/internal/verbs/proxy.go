@@ -152,7 +152,7 @@ func (p *proxy) run(ctx context.Context) error {
 	}
 }
 
-// listen opens a listener, or takes one that a predecessor passed.
+// listen opens a listener, or takes a listener from a predecessor.
 func (p *proxy) listen(i int, u *addr.URL) (net.Listener, error) {
 	if p.handover == "" {
 		return p.ts[i].ListenStream(u, p.o)
@@ -225,16 +225,16 @@ func (p *proxy) settle() {
 	}
 }
 
-// withoutPort returns the key of a passed listener. The port is not part of it, because the system
-// may have picked it.
+// withoutPort returns the key of a passed listener. The key has no port, because the system may
+// have picked the port.
 func withoutPort(u *addr.URL) string {
 	v := *u
 	v.Port = 0
 	return v.String()
 }
 
-// inherit keeps the listeners of a predecessor until listen asks for them. It closes a listener
-// whose address it cannot parse.
+// inherit keeps the listeners of a predecessor until listen asks for them. A listener with an
+// invalid address is closed.
 func (p *proxy) inherit(bases map[string]net.Listener) {
 	p.given = map[string][]net.Listener{}
 	for s, l := range bases {
@@ -254,7 +254,7 @@ func (p *proxy) stopAccepting() {
 	}
 }
 
-// takeAll removes and returns the live pairs. After it, enter refuses new ones.
+// takeAll removes and returns the live pairs. Afterwards enter refuses new pairs.
 func (p *proxy) takeAll() (ds []*duplex) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -321,8 +321,8 @@ func (p *proxy) began(n int) {
 	p.starting += n
 }
 
-// enter adds a pair to those that a handover passes on. If a handover has already taken them, enter
-// resets both connections and returns false.
+// enter adds a pair for a later handover. If a handover has already taken the pairs, enter resets
+// both connections and returns false.
 func (p *proxy) enter(d *duplex) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -343,7 +343,7 @@ func (p *proxy) carry(ctx context.Context, d *duplex) error {
 	p.e.Metrics.Bytes(d.nearName, "in").Add(float64(d.out.n))
 	p.e.Metrics.Bytes(d.nearName, "out").Add(float64(d.back.n))
 	if d.paused.Load() {
-		// The other process has the pair, or will have it, so these ends are not used here.
+		// The other process has the pair, or will get it, so the ends are not used here.
 		stop()
 		return nil
 	}

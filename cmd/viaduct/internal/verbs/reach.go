@@ -76,7 +76,7 @@ func (r *reach) add(c *cobra.Command, wait bool) {
 	}
 }
 
-// The pauses between two attempts of --retry: the first one, which is doubled up to the last one.
+// The pauses between two attempts of --retry: the first pause is doubled up to the last.
 const (
 	firstRetry = 500 * time.Millisecond
 	lastRetry  = 30 * time.Second
@@ -158,15 +158,14 @@ func refusedTLS(err error) bool {
 		errors.As(err, new(x509.HostnameError)) || errors.As(err, new(tls.AlertError))
 }
 
-// A localError concerns one of this side's files, so that another attempt at the server does not
-// help.
+// A localError concerns a local file, so that another attempt at the server does not help.
 type localError struct{ err error }
 
 func (e *localError) Error() string { return e.err.Error() }
 func (e *localError) Unwrap() error { return e.err }
 
-// broke reports whether another connection may help. It does not if err is the server's answer,
-// concerns one of this side's files, or reports damage.
+// broke reports whether another connection may help. It does not help if err is the server's
+// answer, concerns a local file, or reports damage.
 func broke(err error) bool {
 	if shell.IsUsage(err) || refusedTLS(err) || errors.As(err, new(*localError)) {
 		return false
@@ -199,8 +198,8 @@ func (r *reach) files(ctx context.Context, e *shell.Env, dial func(context.Conte
 	})
 }
 
-// do calls op with a connection, which it makes if there is none. If the connection fails, do calls
-// op again with a new one, as often as --retry allows.
+// do calls op with a connection, and connects first if necessary. If the connection fails, do calls
+// op again with a new connection, as often as --retry allows.
 func (f *retryingFiles) do(ctx context.Context, op func(fileClient) error) error {
 	r := f.reach.retrier(ctx, f.e)
 	return f.attempts(ctx, r, op)
@@ -228,7 +227,7 @@ func (f *retryingFiles) attempts(ctx context.Context, r *retrier, op func(fileCl
 	}
 }
 
-// drop closes the connection, so that the next attempt makes a new one.
+// drop closes the connection, so that the next attempt connects again.
 func (f *retryingFiles) drop(ctx context.Context) {
 	if f.fc != nil {
 		ending(ctx, f.fc.Close)

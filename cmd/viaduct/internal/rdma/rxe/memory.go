@@ -5,21 +5,21 @@ import (
 	"sync"
 )
 
-// ErrGone reports that the program of a region has ended. Its memory no longer exists, though its
-// queue pairs may remain for a short time.
+// ErrGone reports that the program of a region has ended. The memory no longer exists, though queue
+// pairs of the program may remain for a short time.
 var ErrGone = errors.New("rxe: the program that registered the memory has ended")
 
 // A Memory is the registered memory of a protection domain. Two values are equal (==) if they
 // belong to the same domain.
 type Memory interface {
 	// Find returns the region with the given key, held until its Release. It returns nil if the
-	// domain has no such region, if the n bytes at addr are not all in it, or if it lacks one of
-	// the rights need (abi.AccessLocalWrite and so on).
+	// domain has no such region, if the n bytes at addr are not all in the region, or if a right of
+	// need (abi.AccessLocalWrite and so on) is missing.
 	Find(key uint32, addr, n uint64, need uint32) Region
 }
 
-// A Region is a registered piece of a program's memory. addr is an address as the program and its
-// peers use it.
+// A Region is a registered piece of a program's memory. addr is the address in the program and for
+// its peers.
 type Region interface {
 	ReadAt(p []byte, addr uint64) error
 	WriteAt(p []byte, addr uint64) error
@@ -53,8 +53,8 @@ func (ps *pieces) add(r Region, addr uint64, n int) {
 	ps.size += n
 }
 
-// addAll adds the pieces the elements name. It returns false if one of them is not accessible; the
-// pieces before it stay held.
+// addAll adds the pieces the elements name. It returns false if a piece is not accessible; the
+// pieces before stay held.
 func (ps *pieces) addAll(m Memory, list []element, need uint32) bool {
 	for i := range list {
 		e := &list[i]
