@@ -100,8 +100,7 @@ func (c *conn) sendProbe(now fc.Time) {
 	c.p.sendIU(now, c.remote, c.class, &h, iu.Use{Last: true, Answered: true}, p.oxid, fc.Unassigned, 0, nil)
 }
 
-// proved records that a request was answered, which proves that every message before it was
-// delivered.
+// proved records the answer to a request, a proof of the delivery of every earlier message.
 func (c *conn) proved(q *pending) {
 	p := &c.tx.proof
 	if p.owed && !p.upTo.After(q.id) {

@@ -9,10 +9,10 @@ import (
 )
 
 // farWrites are adjacent segments of RDMA Writes to far memory that arrived in one read of the
-// stream. All are short, except that the first may be a long one whose message the short ones
-// continue. They are checked and placed together, because each access to far memory is a system
-// call, which costs more than all other work for a short segment. If that access is refused or
-// fails, they are placed one by one, so that each has the outcome that it would have had alone.
+// stream. All are short, except that the first may be a long segment of the same message. The
+// segments are checked and placed together, because each access to far memory is a system call,
+// which costs more than all other work for a short segment. If the access is refused or fails, the
+// segments are placed one by one, so that each has the same outcome as alone.
 type farWrites struct {
 	list  []farWrite
 	b     []byte // payload of all segments; part of room, or of frame after a long segment
@@ -39,8 +39,8 @@ func (f *farWrites) taking(p []byte) {
 }
 
 // postpone keeps s, to place it together with the segments that follow it, and returns true. It
-// returns false for a segment that cannot be kept, which the caller then places. In that case it
-// has placed the kept segments first. It also returns true if the stream has ended meanwhile.
+// returns false for a segment that cannot be kept, after placing the kept segments. The caller then
+// places the segment. It also returns true if the stream has ended meanwhile.
 func (q *QueuePair) postpone(s *segment) bool {
 	f := q.rx.far
 	if f == nil { // the first far region was registered just now

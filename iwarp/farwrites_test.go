@@ -161,8 +161,8 @@ func TestFarWrites(t *testing.T) {
 	}
 }
 
-// TestFarWritesLong checks that a long segment and the short ones that end its message are placed
-// with one call.
+// TestFarWritesLong checks that a long segment and the short segments at the end of its message are
+// placed with one call.
 func TestFarWritesLong(t *testing.T) {
 	for _, c := range []struct {
 		name   string

@@ -357,8 +357,8 @@ func TestRegions(t *testing.T) {
 	}
 }
 
-// TestSharedCQ checks that a completion queue refuses streams that it has no room for, so that it
-// cannot overflow, and that a flood on one stream does not affect the others. [DDP-7.1-5] [I-50]
+// TestSharedCQ checks that a completion queue without room refuses streams, so that it cannot
+// overflow, and that a flood on one stream does not affect the others. [DDP-7.1-5] [I-50]
 // [SEC-6.4.3.2-1] [SEC-6.4.3.2-2] [SEC-6.4.3.2-3] [SEC-6.4.6-1] [SEC-7.1-1] [RDMAP-8.1.1-10]
 // [RDMAP-8.1.1-11] [RDMAP-8.1.2-4]
 func TestSharedCQ(t *testing.T) {

@@ -15,8 +15,8 @@ import (
 // before all of it has arrived. With fewer, another look at the staging buffer is cheaper.
 const longMin = 8 << 10
 
-// A messageType holds the steps for segments of one opcode. The steps are the same for a segment
-// that is staged whole, one that is read into place in pieces, and one that was predicted.
+// A messageType holds the steps for segments of one opcode. The steps are the same for staged
+// segments, segments read into place in pieces, and predicted segments.
 type messageType struct {
 	// begin checks a segment before its first byte is placed. A refused segment has changed nothing
 	// of importance, so a segment whose CRC is to be verified first can be checked again.

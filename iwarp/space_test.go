@@ -120,8 +120,8 @@ func TestSpace(t *testing.T) {
 	}
 }
 
-// TestSpaceGone checks that memory its program has unmapped ends the stream that needs it, like a
-// closed region. [I-34] [I-43]
+// TestSpaceGone checks that unmapped memory of a program ends the stream that needs the memory,
+// like a closed region. [I-34] [I-43]
 func TestSpaceGone(t *testing.T) {
 	gone := func(q *QueuePair) *MemoryRegion {
 		mr, err := q.PD().RegisterSpace(&testSpace{}, 0x10000, 1<<16, RemoteRead|RemoteWrite)

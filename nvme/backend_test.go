@@ -104,8 +104,8 @@ func (d *slowDisk) ReadAt(p []byte, off int64) (int, error) {
 	return d.onlyReader.ReadAt(p, off)
 }
 
-// TestRelease checks that Release is called once per namespace: for a removed one after the command
-// that reads it has ended, for others in Close. Resize must not call it.
+// TestRelease checks that Release is called once per namespace: for a removed namespace after the
+// end of the command that reads there, for others in Close. Resize must not call it.
 func TestRelease(t *testing.T) {
 	tg, addr := serve(t)
 	var slow, kept, resized atomic.Int32

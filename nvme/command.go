@@ -11,8 +11,8 @@ import (
 	"viaduct/iwarp"
 )
 
-// A command is one command of a host, with its memory. At any time it belongs to one goroutine,
-// either that of the queue or a worker.
+// A command is one command of a host, with its memory. At any time it belongs to a single
+// goroutine, either the queue's or a worker.
 type command struct {
 	q       *queue
 	id      uint64

@@ -614,8 +614,8 @@ func TestBuffersSet(t *testing.T) {
 	})
 }
 
-// TestStreamEnds checks that a connection both ends have closed ends its stream in order, and that
-// an aborted one resets it. In both cases no memory may stay registered.
+// TestStreamEnds checks that a connection closed by both ends ends the stream in order, and that an
+// aborted connection resets the stream. In both cases no memory may stay registered.
 func TestStreamEnds(t *testing.T) {
 	t.Run("SDP-8.2.1-24", func(t *testing.T) { // [SDP-8.2.1-23] [SDP-6.2-2]
 		w, c := connectWire(t, Options{})

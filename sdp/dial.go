@@ -17,9 +17,9 @@ import (
 // A Resolver maps the conventional address of a service to the address where the service speaks
 // SDP, like a client of the Port Mapper.
 type Resolver interface { // [D-71]
-	// Resolve returns the SDP address of service. The connection will come from local, which is
-	// already bound, or whose port is 0 if it is open. An error means that there is no such
-	// address, or that it is unknown.
+	// Resolve returns the SDP address of service. The connection will come from local, already
+	// bound, or with port 0 if the port is open. An error means that the address does not exist or
+	// is unknown.
 	Resolve(ctx context.Context, local, service netip.AddrPort) (netip.AddrPort, error)
 	// Forget reports that the address Resolve returned for service did not work.
 	Forget(service netip.AddrPort)

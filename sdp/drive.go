@@ -28,8 +28,8 @@ const (
 )
 
 // completed is the handler of the completion queue. The goroutine that holds mu handles
-// completions. If another goroutine holds it, completed leaves them to that one, which finds them
-// when it unlocks mu.
+// completions. If another goroutine holds mu, completed leaves the completions to the holder, who
+// finds them when unlocking mu.
 func (c *Conn) completed() {
 	if c.mu.TryLock() {
 		c.unlockOnly()

@@ -109,8 +109,8 @@ func TestSniffSleeps(t *testing.T) {
 	}
 }
 
-// TestD17_oneLimit checks that a peer that sends its bytes one by one has ten seconds in all,
-// whether its Hello is raw or private data, and whatever part of it arrived in time.
+// TestD17_oneLimit checks that a peer with single bytes at a time has ten seconds in all, whether
+// the Hello is raw or private data, and whatever part arrived in time.
 func TestD17_oneLimit(t *testing.T) {
 	request := append([]byte(mpaKey), 0x40, 2, 0, 36) // CRC, revision 2, private data
 	request = append(request, make([]byte, 4)...)

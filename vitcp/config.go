@@ -24,8 +24,8 @@ const (
 	// and hands many to the kernel at once.
 	SegmentsMax Segments = iota
 
-	// SegmentsMSS makes segments that fit one TCP segment and writes them one by one, as the draft
-	// recommends. It costs a system call per segment.
+	// SegmentsMSS makes segments of at most a TCP segment and writes them one by one, as the draft
+	// recommends. The cost is a system call per segment.
 	SegmentsMSS
 
 	// SegmentsMSS [VIT-2.2.2.2.3-4].

@@ -345,7 +345,7 @@ func (l *listener) removePeer(k peerKey, pc *peerCall) {
 	}
 }
 
-// offerPeer offers r to the pending calls that match it, and returns true if one handled it.
+// offerPeer offers r to the matching pending calls, and returns true if a call handled r.
 func (l *listener) offerPeer(r *request) bool {
 	l.mu.Lock()
 	var cs []*peerCall

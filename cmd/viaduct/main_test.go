@@ -316,8 +316,8 @@ func each(t *testing.T, f func(t *testing.T, scheme, listen string)) {
 	}
 }
 
-// schemes returns the transports for a test of what the command does with any of them: all at full
-// length, and otherwise one that carries messages and one that carries a stream.
+// schemes returns the transports for a test of behaviour common to all transports: all at full
+// length, and otherwise a transport of messages and a transport of streams.
 func schemes() []string {
 	if testkit.LongRuns() {
 		return transport.Names()

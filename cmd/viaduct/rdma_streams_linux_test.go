@@ -90,7 +90,7 @@ func rdmaStreamsMain(arg string) error {
 	return nil
 }
 
-// run sends one stream through its own files, which it leaves open.
+// run sends a stream through separate files, and leaves the files open.
 func (s *rdmaStream) run() (err error) {
 	s.ioctls = false
 	if err := s.setUp(); err != nil {

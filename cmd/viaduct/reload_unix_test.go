@@ -42,8 +42,8 @@ func fileCertificate(t *testing.T, cert, key string) (pin string) {
 	return hex.EncodeToString(sum[:])
 }
 
-// At SIGHUP, a server reads its certificate and its token again. It keeps the old ones if the new
-// ones cannot be read.
+// At SIGHUP, a server reads certificate and token again. It keeps the old certificate and token if
+// the new files cannot be read.
 func TestHangupReloads(t *testing.T) {
 	t.Parallel()
 	for _, scheme := range []string{"vitcp", "iwarp", "tcp"} {

@@ -1,7 +1,7 @@
 package attend
 
-// The functions in this file are for tests of packages that use this one. They bring an Attention
-// into states that it reaches by itself only under load.
+// The functions in this file are for tests of other packages. They bring an Attention into states
+// otherwise reached only under load.
 
 // Dedicate starts an attendant for a connection that waits with a shared poller.
 func (a *Attention) Dedicate() {

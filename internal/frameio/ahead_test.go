@@ -10,7 +10,7 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// A seer is a predictor that reads the headers that have arrived, so that it need not guess.
+// A seer is a predictor with a view of the arrived headers, so that no guess is needed.
 type seer struct {
 	predictor
 	t *testing.T

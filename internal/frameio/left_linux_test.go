@@ -15,8 +15,8 @@ import (
 )
 
 // TestLeft checks what happens to bytes a protocol leaves when no arrival follows. Usually the
-// goroutine that read them receives them at once. If they are kept for a consumer, the consumer
-// receives them when it polls; if it does not poll, another goroutine receives them soon.
+// reading goroutine receives the bytes at once. If the bytes are kept for a consumer, the next poll
+// receives them; without a poll, another goroutine receives them soon.
 func TestLeft(t *testing.T) {
 	for _, from := range []attend.State{attend.Shared, attend.Dedicated, attend.Reserved} {
 		t.Run(from.String(), func(t *testing.T) {

@@ -435,7 +435,7 @@ func TestHoldSeesClosing(t *testing.T) {
 	batches.Put(b)
 }
 
-// TestBatchBounds checks that a batch reports that it is full before it overflows.
+// TestBatchBounds checks that a batch reports full before it overflows.
 func TestBatchBounds(t *testing.T) {
 	b := batches.Get().(*Batch)
 	defer func() { b.reset(); batches.Put(b) }()

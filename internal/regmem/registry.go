@@ -51,7 +51,7 @@ type Holder interface {
 	Relinquish()
 }
 
-// AddHolder registers h, so that Deregister asks it to relinquish its pins. A holder first calls
+// AddHolder registers h, so that Deregister asks h to relinquish its pins. A holder first calls
 // AddHolder and then checks [Ref.Closing] of its pins. Otherwise it would miss a Deregister that
 // began before AddHolder.
 func (g *Registry) AddHolder(h Holder) {

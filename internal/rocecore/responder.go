@@ -111,8 +111,8 @@ func refusedStatus(nak ib.Syndrome) Status {
 }
 
 // answer queues an acknowledgement. If the last queued response is an acknowledgement with the same
-// syndrome, it changes that one instead, so that one packet acknowledges both. [ROCE-RESP-14]
-// [ROCE-RESP-15]
+// syndrome, answer changes the queued response instead, so that one packet acknowledges both.
+// [ROCE-RESP-14] [ROCE-RESP-15]
 func (c *Connection) answer(psn ib.PSN, s ib.Syndrome) {
 	r := &c.resp
 	if n := r.responses.len(); n > 0 {

@@ -150,7 +150,7 @@ func (c *credits) announced() {
 	c.ackTold = c.ackTold || c.ack() != 0
 }
 
-// peerHas returns the peer's remaining credits: the given ones less the ones that it has used since.
+// peerHas returns the peer's remaining credits: given credits less used credits.
 func (c *credits) peerHas() int { return c.told - int(c.expect.sub(c.toldAck)) }
 
 // mustRefresh reports whether the peer has one credit left and can be given more. Such a message

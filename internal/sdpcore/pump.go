@@ -364,9 +364,9 @@ func (m *Machine) nudge() bool {
 
 // inDoubt reports whether payload is stuck because the peer did not answer the empty Data after
 // message 0. A peer of three buffers that follows the printed formula literally does that: for such
-// a peer, its MSeqAck of 0 from set-up has acknowledged message 0. It counts two credits where we
-// count one, and need not send more before its count is one. It gets another empty Data, which its
-// count allows. [D-08]
+// a peer, its MSeqAck of 0 from set-up has acknowledged message 0. The peer counts two credits
+// where we count one, and need not send more before its count is one. The peer then gets another
+// empty Data, as its count allows. [D-08]
 func (m *Machine) inDoubt() bool {
 	c := &m.cr
 	return c.nudged && !c.ackSure && c.unacked() == 2 && c.credit() == 1 && m.waiting()

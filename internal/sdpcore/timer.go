@@ -155,8 +155,8 @@ func (m *Machine) fetchLocal(n int) {
 // deadlocked reports whether both ends advertise and neither reads. [SDP-9.2-29]
 func (m *Machine) deadlocked() bool { return m.src.advs.len() > 0 && m.lonely() }
 
-// deadlockAfter returns the time after which this end resolves a deadlock. It differs between the
-// peers, so that one of them acts first. [D-38]
+// deadlockAfter returns how long this end waits before it resolves a deadlock. The times of the
+// peers differ, so that one end acts first. [D-38]
 func (m *Machine) deadlockAfter() time.Duration {
 	if m.p.Role == Connecting {
 		return 3 * m.p.Timers.Deadlock

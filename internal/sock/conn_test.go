@@ -85,8 +85,8 @@ func TestOwnedPeekAndReset(t *testing.T) {
 	}
 }
 
-// TestOwnedLeavesNothing checks that a connection that ends without having waited has used one
-// descriptor, and that it leaves no descriptor open.
+// TestOwnedLeavesNothing checks that a connection without any wait uses a single descriptor, and
+// leaves no descriptor open.
 func TestOwnedLeavesNothing(t *testing.T) {
 	x, y := testkit.TCPPair(t)
 	defer y.Close()

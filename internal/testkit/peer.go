@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// PeerPatience is the time a [Peer] waits for the bytes that it expects. After that it fails the
-// test. Only a failing test waits that long.
+// PeerPatience is the time a [Peer] waits for expected bytes before failing the test. Only a
+// failing test waits so long.
 const PeerPatience = Patience
 
 // A Peer plays the other side of a protocol under test from a script: it sends bytes, expects

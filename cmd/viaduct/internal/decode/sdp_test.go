@@ -151,8 +151,8 @@ func (c *sdpTalk) reply(from int, m sdpwire.Message, n int, inv ...uint32) {
 	c.talk.say(from, c.enc[from].Append(nil, u.Append(nil), m.Append(nil, c.layout), make([]byte, n)))
 }
 
-// TestSDPViews checks that a message that breaks a rule in its sender's view is reported with the
-// requirement, and that messages that cross each other break none.
+// TestSDPViews checks that a message against a rule in its sender's view is reported with the
+// requirement, and that crossing messages break no rule.
 func TestSDPViews(t *testing.T) {
 	msg := func(mid sdpwire.MID) sdpwire.Message { return sdpwire.Message{MID: mid} }
 	sized := func(mid sdpwire.MID, size uint32) sdpwire.Message { return sdpwire.Message{MID: mid, Size: size} }

@@ -322,8 +322,8 @@ func (h *half) bridgeAll() {
 	}
 }
 
-// hole reports that n bytes are missing. If they end within the current frame, and its headers were
-// captured, decoding continues after them.
+// hole reports n missing bytes. If the hole ends within the current frame, and the headers were
+// captured, decoding continues after the hole.
 func (h *half) hole(n int, why string) {
 	c := h.c
 	if c.name == "" {

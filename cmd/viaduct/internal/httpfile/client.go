@@ -203,7 +203,7 @@ func (c *Client) PutStream(ctx context.Context, path string, r io.Reader, h hash
 	return nil
 }
 
-// A trailed is a body that calls ended when its reader has read it to its end.
+// A trailed is a body that calls ended when a reader reaches the end.
 type trailed struct {
 	meter
 	ended func()

@@ -318,9 +318,9 @@ func (s *session) register(o *opened, b []byte, a msg.Access) (r reply, err erro
 	return r, nil
 }
 
-// The memory of an upload: uploadPieces pieces of uploadPiece bytes. A piece is long enough that
-// the cost of its messages does not matter, and short enough to stay in the cache while it is
-// hashed and written. One piece is being stored, one is arriving, and one waits between them.
+// The memory of an upload: uploadPieces pieces of uploadPiece bytes. A piece is long enough to make
+// the cost of messages irrelevant, and short enough to stay in the cache during hashing and
+// writing. One piece is being stored, one is arriving, and one waits between them.
 const (
 	uploadPiece  = 1 << 20
 	uploadPieces = 3 // fewer than the receives that a client and a server post

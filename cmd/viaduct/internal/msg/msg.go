@@ -52,8 +52,8 @@ var ErrTooLong = errors.New("message longer than the connection takes")
 // ErrBroken is the error of a connection that failed, as opposed to one that the peer closed.
 var ErrBroken = errors.New("the connection broke")
 
-// A RemoteAccessError means that the other side refused access to its memory: it does not have that
-// range, or does not grant that right.
+// A RemoteAccessError means that the other side refused access to memory: the range does not exist,
+// or the right is not granted.
 type RemoteAccessError struct{ Cause error }
 
 func (e *RemoteAccessError) Error() string {

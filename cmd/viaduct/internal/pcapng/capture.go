@@ -127,7 +127,7 @@ func (c *Capture) segment(s segment) int {
 	return c.frames
 }
 
-// Datagram records one UDP datagram. out means that this process sent it.
+// Datagram records a UDP datagram. out means sent by this process.
 func (c *Capture) Datagram(out bool, src, dst netip.AddrPort, payload []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -34,9 +34,9 @@ type gathered struct {
 // system call does not matter.
 const gatherEach = 1024
 
-// A gatherer reads the payload of several short requests with one system call. Requests that it
-// leaves out are handled as without a gatherer: long ones, those with invalid memory or rights, and
-// those after a Read. So an invalid request fails alone, with its own status.
+// A gatherer reads the payload of several short requests with one system call. Three kinds of
+// requests are handled as without a gatherer: long requests, requests with invalid memory or
+// rights, and requests after a Read. So an invalid request fails alone, with a separate status.
 type gatherer struct {
 	remote []unix.RemoteIovec
 	list   []*taken // requests whose payload is read

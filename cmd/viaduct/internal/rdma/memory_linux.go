@@ -336,7 +336,7 @@ var _ iwarp.Space = (*space)(nil)
 func (s *space) ReadAt(p []byte, addr uint64) error  { return s.judge(s.mem.ReadAt(p, addr+s.by)) }
 func (s *space) WriteAt(p []byte, addr uint64) error { return s.judge(s.mem.WriteAt(p, addr+s.by)) }
 
-// judge resets the streams of the domain if the memory is gone, before they see that error. A
+// judge resets the streams of the domain if the memory is gone, before the streams see the error. A
 // killed process loses its memory before its descriptors are closed. The peer of a killed program
 // must see the end of the connection, not a Terminate that blames its request.
 func (s *space) judge(err error) error {

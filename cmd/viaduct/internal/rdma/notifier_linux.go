@@ -10,10 +10,10 @@ import (
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 )
 
-// A notifier sends the events of one object to one channel, and counts them. Every object needs one
-// notifier for each kind of its events. The call of libibverbs that destroys an object waits until
-// the program has acknowledged as many events as the answer says. If that number is too large, the
-// call never returns. If it is too small, an event names memory the program has freed.
+// A notifier sends and counts the events of an object on a channel. Every object needs one notifier
+// for each kind of its events. The call of libibverbs that destroys an object waits until the
+// program has acknowledged as many events as the answer says. If the number is too large, the call
+// never returns. If the number is too small, an event names memory the program has freed.
 //
 // The zero notifier has no channel, and drops its events.
 type notifier struct {

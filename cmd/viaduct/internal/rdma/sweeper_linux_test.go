@@ -54,8 +54,8 @@ func TestSweeperRests(t *testing.T) {
 	})
 }
 
-// The kernel reports that a program has closed its stand-ins, and also that it has unmapped the rings
-// of one that it had closed before.
+// The kernel reports that a program has closed its stand-ins, and later the unmapping of a closed
+// stand-in's rings.
 func TestCloseWatch(t *testing.T) {
 	w, err := newCloseWatch()
 	if err != nil {

@@ -17,8 +17,8 @@ import (
 )
 
 // The RDMA files below /sys and /dev that programs see are a tree of files in a directory of this
-// process. A call with such a path is made in the tree for the program. An open directory is the
-// one in the tree, so that the kernel lists it and resolves paths relative to it.
+// process. A call with such a path is made in the tree for the program. An open directory is a
+// directory of the tree, so that the kernel lists the directory and resolves relative paths.
 
 // ourFolders are the directories of the system that the tree replaces.
 var ourFolders = []string{"/dev/infiniband", "/sys/class/infiniband", "/sys/class/infiniband_verbs",

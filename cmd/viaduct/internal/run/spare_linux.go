@@ -13,8 +13,8 @@ import (
 // outOfDescriptors reports whether this process, or the system, has no free descriptors.
 func outOfDescriptors(err error) bool { return err == unix.EMFILE || err == unix.ENFILE }
 
-// A spare reserves descriptors for calls that must be answered when no others are free: one for a
-// thread of the program, one for its socket, and one for a connection it accepts.
+// A spare reserves descriptors for calls that must be answered when no others are free: for a
+// thread of the program, for its socket, and for an accepted connection.
 type spare struct {
 	// lent means that a call uses the spare descriptors. Descriptors that become free belong to
 	// that call, and not to arrivals.

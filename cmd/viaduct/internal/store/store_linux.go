@@ -17,8 +17,8 @@ func isNoSpace(err error) bool {
 	return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT)
 }
 
-// tryLock locks a temporary file for as long as it is open, which shows other processes that it is
-// in use. It returns false if another process has locked it.
+// tryLock locks a temporary file until its close. The lock shows other processes that the file is
+// in use. tryLock returns false if another process has the lock.
 func tryLock(f *os.File) bool {
 	return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil
 }

@@ -5,11 +5,10 @@ import (
 	"sync/atomic"
 )
 
-// A slab is the memory of the receives that one connection keeps posted: count receives of size
-// bytes each. The peer may fill all of them at any moment, so each must be as long as the longest
-// message. But the kernel allocates pages only as messages fill them. An idle connection that has
-// received only short messages has one page per receive, even if it accepts long ones. [V-43]
-// [I-70]
+// A slab is the memory of the posted receives of a connection: count receives of size bytes each.
+// The peer may fill all of them at any moment, so each must be as long as the longest message. But
+// the kernel allocates pages only for arrived bytes. An idle connection after only short messages
+// has a page per receive, even if long messages are accepted. [V-43] [I-70]
 type slab struct {
 	mem  []byte
 	size int

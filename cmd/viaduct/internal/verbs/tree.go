@@ -174,7 +174,7 @@ func (tr *tree) dial(ctx context.Context) (fileClient, error) {
 		func(ctx context.Context) (fileClient, error) { return dialFiles(ctx, tr.e, tr.u, tr.t, o) })
 }
 
-// one copies the file of one job, counts it in the result and prints its name.
+// one copies the file of a job, counts the file in the result and prints the name.
 func (tr *tree) one(ctx context.Context, fc fileClient, j job, move mover) error {
 	var told atomic.Int64
 	alike, err := move(ctx, fc, j, func(n int) {

@@ -153,8 +153,8 @@ func TestEntries(t *testing.T) {
 	}
 }
 
-// A request that asks for an acknowledgement gets one after its answer, because iproute2's rdma
-// waits for it. A list gets none, because it has an end message.
+// A request for an acknowledgement gets the acknowledgement after the answer, because iproute2's
+// rdma waits for both. A list gets none, because a list has an end message.
 func TestNetlinkAck(t *testing.T) {
 	dev := []Found{{Driver: SIW, Index: 3, Name: "siw0", Uverbs: "uverbs3"}}
 	index := nlAttr(nil, attrDevIndex, Words(3))

@@ -28,9 +28,9 @@ func (e *end) postAll(n int, fill func(i int, b abi.Body)) {
 	e.qp.Doorbell()
 }
 
-// Short requests posted together are executed with one read of all payload and one write. If one of
-// them is invalid, it gets its own status; the requests before it succeed, those after it are
-// flushed and write nothing.
+// Short requests posted together are executed with one read of all payload and one write. An
+// invalid request gets its own status; earlier requests succeed, later requests are flushed and
+// write nothing.
 func TestBatch(t *testing.T) {
 	const n, bad = 12, 7
 	set := func(op Op) func(int, abi.Body) { return func(_ int, b abi.Body) { b.Put32(12, uint32(op)) } }

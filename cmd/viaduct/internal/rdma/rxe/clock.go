@@ -15,8 +15,8 @@ func rnrLimit(count, timer uint8) (limit time.Duration, forever bool) {
 	return time.Duration(count) * rnrTime(timer), count == retryAlways
 }
 
-// ackLimit returns the time after which a requester gives up a queue pair that does not answer: one
-// timeout, and one more for each retry. forever is true if it never gives up.
+// ackLimit returns how long a requester waits for a silent queue pair before giving up: a timeout,
+// and one more for each retry. forever is true without such a limit.
 func ackLimit(timeout, retries uint8) (limit time.Duration, forever bool) {
 	return (4096 * time.Nanosecond << timeout) * (time.Duration(retries) + 1), timeout == 0
 }

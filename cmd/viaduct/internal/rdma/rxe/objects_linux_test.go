@@ -129,7 +129,7 @@ func TestDatagrams(t *testing.T) {
 }
 
 // A shared receive queue serves several queue pairs, sends one event when it runs low, and keeps
-// its receives when it is resized.
+// its receives over a resize.
 func TestSharedQueue(t *testing.T) {
 	f := NewFabric()
 	told := 0
