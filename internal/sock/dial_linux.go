@@ -50,9 +50,8 @@ func dialOwn(ctx context.Context, d *net.Dialer, network, address string) (net.C
 }
 
 func isPlainDialer(d *net.Dialer) bool {
-	//lint:ignore SA1019 a Dialer that has Cancel is not plain
 	return d.LocalAddr == nil && d.Control == nil && d.ControlContext == nil && d.Deadline.IsZero() &&
-		d.Cancel == nil &&
+		d.Cancel == nil && //lint:ignore SA1019 a Dialer that has Cancel is not plain
 		d.KeepAlive == 0 && d.KeepAliveConfig == (net.KeepAliveConfig{}) && !d.MultipathTCP()
 }
 
