@@ -23,9 +23,8 @@ type Namespace struct {
 	// BlockSize is the size of a block in bytes, a power of two from 512 to 4096; 0 means 512.
 	BlockSize int
 
-	// UUID identifies the disk to hosts, also after a reconnect. It must be unique. Zero derives a
-	// UUID from the NQN of the target and the number of the namespace. Set a UUID if the disk may
-	// move to another number, for example after a restart of the target.
+	// UUID identifies the disk to hosts, which recognize it when they reconnect. It must be unique.
+	// Zero derives a UUID from the NQN of the target and the number of the namespace.
 	UUID [16]byte
 
 	// Release, if not nil, is called once after [Target.Remove] or [Target.Close], when no command
@@ -39,9 +38,8 @@ type Syncer interface {
 	Sync() error
 }
 
-// A Discarder frees the space of a range of bytes, which then reads as zeroes. Hosts discard the
-// whole disk when they make a file system, so Discard should be fast, for example a call that
-// punches a hole into a file.
+// A Discarder frees a range of bytes, which then reads as zeroes. Hosts discard the whole disk when
+// they make a file system, so Discard should be fast, for example by a hole in a file.
 type Discarder interface {
 	Discard(off, n int64) error
 }

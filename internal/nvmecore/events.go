@@ -6,8 +6,7 @@ import (
 	"viaduct/internal/wire/nvmewire"
 )
 
-// events holds the changed namespaces a controller has to report, and the event requests that wait
-// for such a report.
+// events holds the changed namespaces to report, and the event requests that wait for a report.
 type events struct {
 	enabled uint32 // one bit for each kind of event
 	held    []nvmewire.SQE

@@ -44,8 +44,7 @@ func (c *controller) identifyController() Step {
 		Serial: cfg.Serial, Model: cfg.Model, Firmware: firmware, MDTS: mdts, CntlID: c.id, Version: version,
 		Type: nvmewire.IOController, OAES: nvmewire.EventNamespaces, AERL: MaxEvents - 1, KAS: 10, MaxCmd: MaxDepth,
 		Namespaces: MaxNamespaces, ONCS: nvmewire.ONCSCompare | nvmewire.ONCSDSM | nvmewire.ONCSWriteZeroes,
-		WriteCache: true,
-		SubNQN:     cfg.NQN, InCapsule: InCapsule,
+		WriteCache: true, SubNQN: cfg.NQN, InCapsule: InCapsule,
 	}
 	if c.discovery {
 		i.Type, i.SubNQN, i.OAES, i.InCapsule = nvmewire.DiscoveryController, DiscoveryNQN, 0, 0

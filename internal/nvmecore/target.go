@@ -133,8 +133,7 @@ func (t *Target) changed(id uint32) {
 	}
 }
 
-// Tick ends controllers silent for too long, and queues that never connected. Call it a few times a
-// second.
+// Tick ends silent controllers, and queues that never connected. Call it a few times a second.
 func (t *Target) Tick(now time.Time) {
 	for q := range t.queues {
 		switch {
