@@ -21,10 +21,8 @@ type answer struct {
 	cnt    uint16
 	seq    uint8
 	begun  bool
+	probe  bool // answers a probe, which no consumer has posted and no counter of traffic counts
 }
-
-// ofProbe reports whether a is the response of a probe, which no consumer posted as a Read.
-func (a *answer) ofProbe() bool { return a.op == iu.ReadResp && a.n == 0 && a.mh == 0 && a.va == 0 }
 
 func (c *conn) answer(a answer) {
 	c.tx.answers.push(a)
@@ -84,7 +82,7 @@ func (c *conn) sendAnswer(now fc.Time, room int) int {
 	c.traffic.SentBytes += uint64(len(payload))
 	if use.Last {
 		p.stats.SentIUs++
-		if a.op == iu.ReadResp && a.flags&iu.FlagErr == 0 && !a.ofProbe() {
+		if a.op == iu.ReadResp && a.flags&iu.FlagErr == 0 && !a.probe {
 			c.traffic.ServedReads++
 		}
 		t.answers.drop(1)
@@ -102,8 +100,8 @@ func (c *conn) serveRead(now fc.Time, m *rxMsg, _ vi.Delivery) bool {
 			reads++
 		}
 	}
-	allowed := true
-	if !isProbe(h) {
+	allowed, probe := true, isProbe(h)
+	if !probe {
 		allowed = c.up.check(h.RmtHandle, h.RmtVA, h.Total, false)
 	}
 	switch {
@@ -120,8 +118,10 @@ func (c *conn) serveRead(now fc.Time, m *rxMsg, _ vi.Delivery) bool {
 		return false
 	}
 	c.p.stats.DeliveredMessages++
-	c.traffic.ReceivedMessages++
-	a := answer{op: iu.ReadResp, id: h.MsgID, oxid: m.oxid, rxid: m.rxid, va: h.RmtVA, mh: h.RmtHandle, n: h.Total}
+	if !probe {
+		c.traffic.ReceivedMessages++
+	}
+	a := answer{op: iu.ReadResp, id: h.MsgID, oxid: m.oxid, rxid: m.rxid, va: h.RmtVA, mh: h.RmtHandle, n: h.Total, probe: probe}
 	if c.rx.unasked { // this answer also answers the streamed messages before it
 		a.flags |= iu.FlagCum
 		c.rx.unasked = false

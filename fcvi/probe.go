@@ -120,6 +120,6 @@ func (c *conn) proveAgain(f *fc.Frame, h *iu.Header) bool {
 	if !isProbe(h) || h.Flags&iu.FlagRspRqd == 0 || c.tx.answers.len() > 0 {
 		return false
 	}
-	c.answer(answer{op: iu.ReadResp, id: h.MsgID, oxid: f.OXID, rxid: c.p.rxid(f)})
+	c.answer(answer{op: iu.ReadResp, id: h.MsgID, oxid: f.OXID, rxid: c.p.rxid(f), probe: true})
 	return true
 }

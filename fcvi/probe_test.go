@@ -39,8 +39,8 @@ func TestProbe(t *testing.T) {
 			if a.broke+b.broke != 0 || a.c.tx.pending.len() != 0 || a.c.tx.reads != 0 || a.c.tx.proof.timer.Active() {
 				t.Errorf("broken %d, %d; %d pending", a.broke, b.broke, a.c.tx.pending.len())
 			}
-			if n := b.c.traffic.ServedReads; n != 0 {
-				t.Errorf("a probe counts as %d Reads of the peer", n)
+			if n := b.c.traffic; n.ServedReads != 0 || n.ReceivedMessages != 3 {
+				t.Errorf("%d Reads served, %d messages received: a probe counts as a message", n.ServedReads, n.ReceivedMessages)
 			}
 		})
 		for _, lost := range []iu.Opcode{iu.SendRqst, iu.ReadRqst, iu.ReadResp} {
