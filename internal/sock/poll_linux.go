@@ -11,7 +11,10 @@ import (
 // EINTR, and the Go runtime sends signals to its own threads. The timeout is in milliseconds; a
 // negative one never ends.
 func Poll(fds []unix.PollFd, timeout int) (n int, err error) {
-	end := time.Now().Add(time.Duration(timeout) * time.Millisecond)
+	var end time.Time
+	if timeout > 0 {
+		end = time.Now().Add(time.Duration(timeout) * time.Millisecond)
+	}
 	for {
 		n, err = unix.Poll(fds, timeout)
 		if err != unix.EINTR {
