@@ -20,8 +20,8 @@ func reuse(_, _ string, raw syscall.RawConn) (err error) {
 	return err
 }
 
-// reserve binds the local address from which a connection to service will come, so that the Port
-// Mapper can be told its port. No other program gets the port until release is called. [D-57]
+// reserve binds the local address of a later connection to service, because the request to the Port
+// Mapper names the connection's port. No other program gets the port until release is called. [D-57]
 // [D-58] [SDP-7.5.1-6]
 func (d *Dialer) reserve(service netip.AddrPort) (local netip.AddrPort, release func(), err error) {
 	release = func() {}

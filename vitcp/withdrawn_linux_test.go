@@ -17,7 +17,7 @@ func TestVIT_4_CancelledPeer(t *testing.T) {
 	n := openNIC(t, openProvider(t, Config{}))
 	c := listenProbe(t)
 	v := newVI(t, n, reliableAll)
-	// this side's address is lower, so the peer's request would be accepted
+	// this side has the lower address, so it would accept the peer's request
 	must(t, v.ConnectPeerRequest(n.addr("me"), c.addr("x"), 0))
 	p := c.take()
 	p.want(vitcpwire.ConnectRequest)

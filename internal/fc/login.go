@@ -29,8 +29,8 @@ func (p *NPort) params(cmd ELSCmd) Login {
 	return l
 }
 
-// flogi sends FLOGI, by which the port learns what is at the other end of the link: a fabric
-// assigns an address, and an N_Port announces its name.
+// flogi sends FLOGI. The answer shows what is at the other end of the link: a fabric assigns an
+// address, and an N_Port announces its name.
 func (p *NPort) flogi(now Time) {
 	p.setState(now, LoggingIn)
 	l := p.params(ELSFLOGI)

@@ -26,11 +26,10 @@ type cmFile struct {
 	waiting []*cmCommand // guarded by mu; waiting get_event calls
 }
 
-// A cmEvent is an event for the program. The identifier that counts it is of; for a connection
-// request, that is the listener.
+// A cmEvent is an event for the program.
 type cmEvent struct {
 	abi.CMEvent
-	of *cmID
+	of *cmID // the identifier that counts the event; for a connection request, the listener
 	// subject is the new identifier of a connection request, otherwise nil.
 	subject *cmID
 	join    *roceJoin // for the event that a multicast group was joined, otherwise nil
@@ -238,8 +237,8 @@ func (f *cmFile) deliverLocked(k *cmCommand, fd int) {
 	}
 }
 
-// settle repeats signalLocked if that failed, for example because no descriptor was free. The sweep
-// calls it. It is false if that has to be repeated.
+// settle repeats signalLocked, which fails for example if no descriptor is free. It returns false if
+// signalLocked has failed again, so that the next sweep must repeat it.
 func (f *cmFile) settle() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
