@@ -7,13 +7,14 @@ import (
 	"viaduct/internal/wire/iu"
 )
 
-// A wait is a consumer that waits for a connection request.
+// A wait is a consumer's pending call for a connection request with discriminator disc.
 type wait struct {
 	disc  []byte
-	match func(c *conn) // is called with a held request, and decides it by accept or reject
+	match func(c *conn) // called once with a held request, which it accepts or rejects
 }
 
-// addWait registers w. If a lingering request matches, w gets the request at once. [FCVI-5.3.2-6]
+// addWait registers w. If a lingering request has w's discriminator, w gets that request at once
+// instead. [FCVI-5.3.2-6]
 func (p *port) addWait(now fc.Time, w *wait) {
 	for _, c := range p.handles.all() {
 		if c.lingering && string(c.local.Discriminator) == string(w.disc) {
@@ -25,7 +26,7 @@ func (p *port) addWait(now fc.Time, w *wait) {
 	p.waits = append(p.waits, w)
 }
 
-// removeWait removes w. It returns false if w already has a request.
+// removeWait removes w. It returns false if w is not registered, because w already has a request.
 func (p *port) removeWait(w *wait) bool {
 	for i, o := range p.waits {
 		if o == w {
@@ -135,8 +136,9 @@ func (p *port) connectRqst(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.Header)
 	w.match(c)
 }
 
-// peerRqst handles a request of peer mode. It matches the request with a local one, or holds it
-// until there is one. [FCVI-A-1] [FCVI-A-2] [FCVI-A-3] [FCVI-A-4] [FCVI-A-5] [FCVI-A-6] [FCVI-A-8]
+// peerRqst handles a request of peer mode. It matches the request with a local one, or holds the
+// peer's request until a local one is made. [FCVI-A-1] [FCVI-A-2] [FCVI-A-3] [FCVI-A-4] [FCVI-A-5]
+// [FCVI-A-6] [FCVI-A-8]
 func (p *port) peerRqst(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.Header, q *iu.ConnectPayload, refuse func(iu.Reason)) {
 	var c *conn
 	for _, o := range p.handles.conns {
@@ -165,7 +167,7 @@ func (p *port) peerRqst(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.Header, q 
 	case c.state == stRqst && !c.sentResp2 && !c.beats(r.PortName, q.Local.Discriminator, q.Handle):
 		c.take(now, r, f, h, q) // this side concedes [FCVI-5.3.4-3]
 	case c.state == stResp1 || c.responder:
-		// The peer has restarted: its first request was answered, and this is a new one.
+		// The peer has restarted: its first request was answered, and q is a new request.
 		if c.state == stResp1 {
 			c.remember(now, iu.Stale)
 			c.take(now, r, f, h, q)
@@ -177,16 +179,16 @@ func (p *port) peerRqst(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.Header, q 
 	}
 }
 
-// superseded keeps only the newest of a peer's requests between the same addresses. An older
-// request may still be held because its cancellation was lost. superseded returns true if the new
-// request is the older one.
+// superseded releases a held peer-to-peer request that is older than q and has the same port and
+// addresses. Such a request is still held if its cancellation was lost. superseded returns true if
+// q is the older request.
 func (p *port) superseded(now fc.Time, r *fc.Remote, id uint32, q *iu.ConnectPayload) bool {
 	for _, o := range p.handles.all() {
 		if o.state != stHeld || o.mode != iu.PeerToPeer || o.taken || o.remote != r ||
 			!o.local.Equal(q.Remote) || !o.want.Equal(q.Local) {
 			continue
 		}
-		if int16(uint16(id)-uint16(o.their.id)) < 0 { // the difference of the ids is negative, modulo 2^16
+		if int16(uint16(id)-uint16(o.their.id)) < 0 { // q is older: ids are compared modulo 2^16
 			return true
 		}
 		o.setState(stIdle)
@@ -196,7 +198,7 @@ func (p *port) superseded(now fc.Time, r *fc.Remote, id uint32, q *iu.ConnectPay
 	return false
 }
 
-// take makes c the responder of a peer's request.
+// take makes c the responder of the peer's request q, and answers q.
 func (c *conn) take(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.Header, q *iu.ConnectPayload) {
 	c.remote, c.class = r, f.Class()
 	c.caller(now, r, f, h, q)
@@ -222,7 +224,8 @@ func (c *conn) onExchange(f *fc.Frame, h *iu.Header) {
 	c.their.rxid = c.p.rxid(f)
 }
 
-// hold creates an endpoint for a request that waits for a decision. [FCVI-6.8-3]
+// hold creates an endpoint for a request that waits for a decision. It returns nil if no handle is
+// free. [FCVI-6.8-3]
 func (p *port) hold(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.Header, q *iu.ConnectPayload) *conn {
 	c := p.newConn(now, h.Flags.Mode())
 	if c == nil {
@@ -240,7 +243,8 @@ func (p *port) hold(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.Header, q *iu.
 	return c
 }
 
-// heldTooLong runs when a held request was not decided in time, and refuses it.
+// heldTooLong runs when the timer of a held request expires. It answers PENDING if a consumer has
+// the request and the deadline has not passed. Otherwise it refuses the request.
 func (c *conn) heldTooLong(now fc.Time) {
 	switch {
 	case now < c.deadline && c.taken: // a consumer has the request and has not decided yet
@@ -253,7 +257,8 @@ func (c *conn) heldTooLong(now fc.Time) {
 	}
 }
 
-// reject answers a held request with a refusal for the given reason. [FCVI-5.3.2-7]
+// reject answers a held request with a refusal for the given reason. It has no effect in other
+// states. [FCVI-5.3.2-7]
 func (c *conn) reject(now fc.Time, reason iu.Reason) {
 	if c.state != stHeld {
 		return
@@ -274,7 +279,7 @@ func (c *conn) tellAccept(now fc.Time, reason iu.Reason) {
 }
 
 // accept accepts a held request for the consumer up. It calls done once, with the result of the
-// set-up. It returns false if the request no longer exists.
+// set-up. It returns false, without calling done, if the request is no longer held.
 func (c *conn) accept(now fc.Time, attrs iu.Attributes, up consumer, holds bool, done func(now fc.Time, reason iu.Reason)) bool {
 	if c.state != stHeld {
 		return false
@@ -346,7 +351,7 @@ func (c *conn) sendResp1(now fc.Time, reason iu.Reason) {
 	c.sendSetup(now, &c.their, &h, u, payload)
 }
 
-// refuse sends a refusal for a request without endpoint.
+// refuse sends a refusal for a request that has no endpoint at this side.
 func (p *port) refuse(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.Header, handle uint32, reason iu.Reason) {
 	a := iu.Header{Op: iu.ConnectResp1, Handle: handle, Flags: h.Flags & (iu.FlagModeMask | iu.FlagRetry),
 		MsgID: h.MsgID, Total: h.Total, Param: iu.Status{Reason: reason}.Param()}
@@ -363,7 +368,7 @@ func (p *port) repeated(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.Header, s 
 	}
 	if c.their.attempt.After(h.MsgID) || c.remote != r {
 		p.stats.StaleResponses++
-		return // a late copy of a request that was abandoned
+		return // a late copy of an earlier attempt
 	}
 	c.onExchange(f, h)
 	switch c.state {

@@ -21,7 +21,7 @@ type answer struct {
 	cnt    uint16
 	seq    uint8
 	begun  bool
-	probe  bool // answers a probe, which no consumer has posted and no counter of traffic counts
+	probe  bool // the response answers a probe, so the traffic counters leave it out
 }
 
 func (c *conn) answer(a answer) {
@@ -30,7 +30,7 @@ func (c *conn) answer(a answer) {
 }
 
 // sendAnswer sends the next frames of the response that is first in line, at most room frames, and
-// returns their number. [FCVI-5.2.5-5]
+// returns their number. At least one response must be queued. [FCVI-5.2.5-5]
 func (c *conn) sendAnswer(now fc.Time, room int) int {
 	t, p := &c.tx, c.p
 	a := t.answers.at(0)
@@ -90,8 +90,9 @@ func (c *conn) sendAnswer(now fc.Time, room int) int {
 	return frames
 }
 
-// serveRead checks the target of an RDMA Read, which is one range, and queues the answer. A Read
-// consumes no receive descriptor. [FCVI-5.2.4-2] [VIA-4.3-1]
+// serveRead checks the memory that an RDMA Read names, which is one range, and queues the answer.
+// It returns false if the Read failed, which ends the connection. A Read consumes no receive
+// descriptor. [FCVI-5.2.4-2] [VIA-4.3-1]
 func (c *conn) serveRead(now fc.Time, m *rxMsg, _ vi.Delivery) bool {
 	h := &m.h
 	reads := 0

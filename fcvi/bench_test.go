@@ -59,8 +59,8 @@ func benchPair(b testing.TB, level vi.Reliability, cfg Config) (from, to *vi.VI,
 	return vis[0], vis[1], mem[0], mem[1]
 }
 
-// BenchmarkWrite measures RDMA Writes at Reliable Reception, with eight outstanding. A byte is
-// counted when it is in the peer's memory.
+// BenchmarkWrite measures RDMA Writes at Reliable Reception, with eight outstanding. The benchmark
+// counts bytes when their response proves them in the peer's memory.
 func BenchmarkWrite(b *testing.B) {
 	for _, size := range []int{64, 4096, 65536, 1 << 20} {
 		b.Run(fmt.Sprint(size), func(b *testing.B) {

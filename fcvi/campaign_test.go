@@ -111,7 +111,7 @@ func (v conversation) run(t *testing.T, faults ...*fabric.Fault) int {
 	if ready(a) || ready(b) {
 		t.Errorf("after the disconnect: %v, %v", a.c.state, b.c.state)
 	}
-	// An end that still has the connection detects its loss by sending.
+	// An end that is still connected detects the loss of its peer by sending.
 	for range 2 {
 		for _, f := range []*fake{a, b} {
 			if ready(f) && f.c.up != nil {
@@ -152,7 +152,7 @@ func (s *sim) check(v conversation, a, b *fake, payload [][]byte) {
 		if f == b {
 			other = a
 		}
-		// This part checks the deliveries.
+		// Each delivery must be the next message that the other end sent.
 		next, ends := 0, false
 		for _, r := range f.recvs {
 			if !r.done {
@@ -213,16 +213,16 @@ var campaign = func() (all []conversation) {
 		simConfig{seed: 1, order: true, class: fc.Class2, class2: true}})
 }()
 
-// injuries returns the faults for an IU: it is lost, duplicated at once or late, or delayed beyond
-// each timer. [FCVI 8.3]
+// injuries returns the faults for an IU: loss, an immediate or late duplicate, a delay beyond each
+// timer, and damage. [FCVI 8.3]
 func injuries() []fabric.Fault {
 	return []fabric.Fault{
 		{Do: fabric.Drop}, {Do: fabric.Duplicate}, {Do: fabric.Duplicate, Late: 3 * time.Second},
 		{Do: fabric.Delay, Late: 100 * time.Microsecond},
-		{Do: fabric.Delay, Late: 2500 * time.Millisecond}, // E_D_TOV, T_GAP
+		{Do: fabric.Delay, Late: 2500 * time.Millisecond}, // longer than E_D_TOV and T_GAP
 		{Do: fabric.Delay, Late: 11 * time.Second},        // longer than R_A_TOV, T_RESP3 and T_DISC
-		{Do: fabric.Delay, Late: 21 * time.Second},        // T_RQST
-		{Do: fabric.Delay, Late: 31 * time.Second},        // FCVI_ULP_TIMEOUT
+		{Do: fabric.Delay, Late: 21 * time.Second},        // longer than T_RQST
+		{Do: fabric.Delay, Late: 31 * time.Second},        // longer than FCVI_ULP_TIMEOUT
 		{Do: fabric.Corrupt}, {Do: fabric.Truncate},
 	}
 }
@@ -324,7 +324,7 @@ func TestConfig(t *testing.T) {
 	if q := n.Query(); q.MaxTransferSize != 1<<20 || q.MaxDiscriminatorLen != 64 {
 		t.Errorf("%+v", q)
 	}
-	// Even with the smallest frames a message is one sequence.
+	// Even with the smallest frames a message fits one Sequence.
 	s := newSim(t, simConfig{seed: 1, order: true, rxSize: 256})
 	a := s.fake(0, iu.ReliableDelivery)
 	b := s.fake(1, iu.ReliableDelivery)

@@ -16,7 +16,7 @@ type ackWait struct {
 	sent     bool
 }
 
-// acked counts an ACK_1. The last ACK of a message may complete the message.
+// acked counts an ACK_1 for Exchange oxid. The last ACK completes a message that needs no response.
 func (c *conn) acked(now fc.Time, oxid uint16) {
 	t := &c.tx
 	for i := range t.acking.len() {
@@ -32,7 +32,8 @@ func (c *conn) acked(now fc.Time, oxid uint16) {
 	c.p.activate(c)
 }
 
-// settle completes the class 2 message at index i if its last ACK has arrived.
+// settle removes the class 2 message at index i if all its frames are sent and acknowledged. It
+// completes the message unless a response will.
 func (c *conn) settle(i int) {
 	t := &c.tx
 	if !t.acking.at(i).sent || t.acking.at(i).left > 0 {

@@ -14,7 +14,7 @@ import (
 	"viaduct/vi"
 )
 
-// A sent is an FC-VI frame a port sent.
+// A sent is an FC-VI frame that a port has sent.
 type sent struct {
 	f    fc.Frame
 	h    iu.Header
@@ -22,7 +22,7 @@ type sent struct {
 	data []byte
 }
 
-// record records every FC-VI frame the N_Ports send, and returns the record.
+// record returns a slice to which every FC-VI frame that an N_Port sends from now on is appended.
 func (s *sim) record() *[]sent {
 	var all []sent
 	s.net.Tap(func(_ fc.Time, from *fabric.End, f *fc.Frame) {
@@ -190,7 +190,7 @@ func TestFCVI_5_3_2(t *testing.T) {
 	}
 }
 
-// TestFCVI_A runs the cases of annex A at every distance in time between the two requests, without
+// TestFCVI_A runs the cases of annex A with several intervals between the two requests, without
 // faults and with each IU lost or duplicated. [FCVI-5.3.3-4] [FCVI-5.3.4-2] [FCVI-5.3.4-3]
 // [FCVI-5.3.4-4] [FCVI-5.3.4-6] [FCVI-5.3.4-7] [FCVI-A-7]
 func TestFCVI_A(t *testing.T) {
@@ -298,7 +298,7 @@ func TestFCVI_A(t *testing.T) {
 // [FCVI-8.4-16] [FCVI-3-3] [FCVI-3-4]
 func TestFCVI_B(t *testing.T) {
 	// The port sends M1, M2, M3 and M4. M2 has three frames.
-	frame := func(msg, part int) func(*fc.Frame) bool { // part 0 means all frames
+	frame := func(msg, part int) func(*fc.Frame) bool { // matches frame part of message msg; part 0 means all frames
 		var first iu.MsgID
 		return func(f *fc.Frame) bool {
 			if !opcode(iu.SendRqst)(f) {
@@ -315,7 +315,7 @@ func TestFCVI_B(t *testing.T) {
 	for _, v := range []struct {
 		row    string
 		fault  fabric.Fault
-		ud     []string // messages delivered
+		ud     []string // messages delivered at Unreliable Delivery
 		rd     []string
 		reason iu.Reason
 	}{
@@ -441,7 +441,7 @@ func TestHostileFrames(t *testing.T) {
 		if st.LateFrames != 1 || st.Synonyms != 2 || !r.done || string(r.buf[:8]) != "1234abcd" {
 			t.Errorf("late %d, synonyms %d, got %q", st.LateFrames, st.Synonyms, r.buf[:8])
 		}
-		// This frame comes from a third port that knows the handle. [FCVI-4-1]
+		// A frame from a third port that knows the handle is only counted. [FCVI-4-1]
 		if b.c.remote != nil {
 			c := b.c.remote
 			b.c.remote = &fc.Remote{}
@@ -456,7 +456,7 @@ func TestHostileFrames(t *testing.T) {
 		if b.c.state != stConnected {
 			t.Fatalf("%v: state %v", level, b.c.state)
 		}
-		// This response answers a request that was completed long ago.
+		// A response to a request that was completed long ago is ignored.
 		s.inject(1, iu.Header{Handle: a.c.handle, Op: iu.SendResp, MsgID: a.c.tx.nextID - 1}, nil, nil)
 		if a.c.state != stConnected {
 			t.Errorf("an old response: state %v", a.c.state)
@@ -472,8 +472,8 @@ func TestHostileFrames(t *testing.T) {
 			t.Errorf("%v: malformed %d, opcodes %d, state %v", level, st.Malformed, st.BadOpcode, b.c.state)
 		}
 	}
-	// These Writes and Reads name memory the peer may not access. [FCVI-6.1-4] [FCVI-5.2.3-3]
-	// [FCVI-5.9.8-2] [FCVI-6.4-1] [FCVI-5.2.4-2]
+	// Each of these requests breaks a rule, or names memory that the peer may not access.
+	// [FCVI-6.1-4] [FCVI-5.2.3-3] [FCVI-5.9.8-2] [FCVI-6.4-1] [FCVI-5.2.4-2]
 	for name, v := range map[string]struct {
 		h      iu.Header
 		data   []byte
@@ -713,7 +713,7 @@ func TestFCVI_5_4(t *testing.T) {
 	}
 }
 
-// TestFCVI_8_2 walks the states. It checks which changes exist, and what a consumer sees in each
+// TestFCVI_8_2 checks which changes of state exist, and which VI state a consumer sees in each
 // state. [FCVI-8.2-1]
 func TestFCVI_8_2(t *testing.T) {
 	want := map[state]string{

@@ -77,7 +77,7 @@ func (c *conn) acceptedBy(now fc.Time, f *fc.Frame, h *iu.Header) {
 	a, _, err := p.cfg.codec.ParseConnectResp1(f.Payload)
 	if err != nil || a.Handle == 0 {
 		p.stats.Malformed++
-		return // T_RQST retries
+		return // the request is sent again after T_RQST
 	}
 	if c.sentResp2 && c.rHandle != a.Handle {
 		p.stats.StaleResponses++
@@ -107,9 +107,9 @@ func (c *conn) acceptedBy(now fc.Time, f *fc.Frame, h *iu.Header) {
 	}
 }
 
-// matchAttributes applies the matching rule to the attributes of both ends. It returns the transfer
-// size both ends keep to. If the attributes do not match, reason says why. [FCVI-7.3-4] to
-// [FCVI-7.3-8]
+// matchAttributes applies the matching rule to the attributes of both ends. It returns the agreed
+// maximum message size in bytes, the smaller one, and Accepted. If the attributes do not match, the
+// size is 0 and reason says why. [FCVI-7.3-4] to [FCVI-7.3-8]
 func matchAttributes(a, b *iu.Attributes) (mts uint32, reason iu.Reason) {
 	switch {
 	case a.Reliability != b.Reliability || !a.Reliability.Valid():
@@ -144,13 +144,14 @@ func (c *conn) yielded(now fc.Time) {
 	c.closeOwn()
 	if c.beats(c.remote.PortName, c.want.Discriminator, 0) {
 		c.timer.Set(now + c.p.np.EDTOV())
-		return // the peer believes that its request has won, which is wrong: send ours again
+		return // the peer wrongly believes that its request has won, so the timer sends ours again
 	}
 	c.timer.Stop()
 	c.setState(stConceded)
 }
 
-// beats reports whether our request wins the tie-break against a request of the peer.
+// beats reports whether our request wins the tie-break against the peer's request with the given
+// port name, discriminator and handle.
 func (c *conn) beats(name fc.WWN, disc []byte, handle uint32) bool {
 	return c.p.cfg.codec.Beats(uint64(c.p.np.Name()), uint64(name), c.local.Discriminator, disc, c.handle, handle)
 }
@@ -173,7 +174,7 @@ func (c *conn) refused(now fc.Time, reason iu.Reason) {
 			c.own.attempt = 0
 			c.sentResp2 = false
 		} else {
-			c.tries = -1 // until the consumer's time is over
+			c.tries = -1 // the attempts are unlimited, until the consumer's deadline
 		}
 		c.timer.Set(now + c.p.np.EDTOV())
 	default:
@@ -212,7 +213,8 @@ func (c *conn) connected(now fc.Time) {
 	c.tellDone(now, iu.Confirmed) // from now on the consumer may post
 }
 
-// closeOwn marks the Exchange we originated as ended by the peer.
+// closeOwn releases the Exchange of our request, which the peer has ended. It has no effect if the
+// Exchange is not open.
 func (c *conn) closeOwn() {
 	if c.own.open {
 		c.own.open = false

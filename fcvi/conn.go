@@ -11,31 +11,32 @@ import (
 )
 
 // A consumer is the VI above a connection: its queues, and the memory it has opened to the peer.
-// Its methods are called one at a time and must not block. None is called after broken or after
-// detach.
+// Its methods are called one at a time and must not block. None is called after broken, or after
+// the connection has detached the consumer by clearing conn.up.
 type consumer interface {
-	// peek returns the control word of the next send descriptor. It returns false if there is none
-	// or if it may not start. next starts it.
+	// peek returns the control word of the next send descriptor, and false if no descriptor may
+	// start. next starts that descriptor and fills w.
 	peek() (vi.Control, bool)
 	next(w *work)
-	// gather returns up to n bytes of w from offset off on. They are either registered memory,
-	// valid until the next call, or a copy in scratch. They may be fewer than n, but only if n
-	// exceeds the length of scratch.
+	// gather returns up to n bytes of w from offset off on. The result is either registered memory,
+	// valid until the next call, or a copy in scratch. It is shorter than n only if n exceeds the
+	// length of scratch.
 	gather(w *work, off uint32, n int, scratch []byte) ([]byte, vi.Status)
 	// scatterRead places data of an RDMA Read at offset off of w.
 	scatterRead(w *work, off uint32, b []byte) vi.Status
 	// finish completes w with the error bits bad, 0 for success.
 	finish(w *work, bad vi.Status)
 
-	// takeRecv takes the next receive descriptor and returns its capacity; ok is false if there is
-	// none. scatter places bytes into it. finishRecv completes it.
+	// takeRecv takes the next receive descriptor and returns its capacity in bytes, and in bad the
+	// errors of its check. ok is false if no descriptor is posted. scatter places bytes into the
+	// taken descriptor, and finishRecv completes it.
 	takeRecv() (capacity uint64, bad vi.Status, ok bool)
 	scatter(off uint32, b []byte) vi.Status
 	finishRecv(d vi.Delivery)
 
-	// check, place and fetch access memory the peer names by handle. The message has total bytes at
-	// address va; place and fetch start at offset off. fetch may return fewer than n bytes, but
-	// only if n exceeds the length of scratch.
+	// check, place and fetch access memory that the peer names by handle. ok is false if the peer
+	// may not access it. The message has total bytes at address va; place and fetch start at offset
+	// off. fetch may return fewer than n bytes, but only if n exceeds the length of scratch.
 	check(handle uint32, va uint64, total uint32, write bool) (ok bool)
 	place(handle uint32, va uint64, total, off uint32, b []byte) (ok bool)
 	fetch(handle uint32, va uint64, total, off uint32, n int, scratch []byte) (b []byte, ok bool)
@@ -49,7 +50,7 @@ type consumer interface {
 // A work is a send descriptor that is being executed.
 type work struct {
 	op   iu.Opcode
-	n    uint32 // bytes
+	n    uint32 // length of the message in bytes
 	imm  bool
 	data uint32
 	va   uint64
@@ -67,13 +68,13 @@ type leg struct {
 	id         uint32   // FCVI_CONNECTION_ID
 	attempt    iu.MsgID // [FCVI-5.9.6-4]
 	oxid, rxid uint16
-	cnt        uint16 // number of frames that this side has sent in it
+	cnt        uint16 // number of frames that this side has sent on the Exchange
 	open       bool
 }
 
-// A conn is an endpoint: a VI connection from its request to its end. Its port drives it, one event
-// at a time. All methods share one receiver, because one event may concern the set-up, messages in
-// both directions and the end. Each file has the methods of one subject.
+// A conn is an endpoint: a VI connection from its request to its end. The port calls it for one
+// event at a time. All methods share one receiver, because one event may concern the set-up,
+// messages in both directions and the end. Each file has the methods of one subject.
 type conn struct {
 	p     *port
 	state state
@@ -97,13 +98,13 @@ type terms struct {
 	class     fc.Class
 	mode      iu.Mode
 	local     iu.NetAddress
-	want      iu.NetAddress // the called address, or the caller's
+	want      iu.NetAddress // the peer's address: at the originator as called, at the responder as announced
 	attrs     iu.Attributes // ours
 	rattrs    iu.Attributes // the peer's
-	mts       uint32        // agreed
+	mts       uint32        // agreed maximum message size in bytes; 0 before the agreement
 	responder bool
 	security  []byte // security information in the peer's set-up payload
-	sec       []byte // of ours
+	sec       []byte // security information in this side's set-up payload
 }
 
 // A setUp is the state of a connection that is being set up.
@@ -121,13 +122,13 @@ type setUp struct {
 	limit     *fc.Timer
 	done      func(now fc.Time, reason iu.Reason)
 	accepted  func(now fc.Time, reason iu.Reason)
-	taken     bool // a waiter has got the held request
+	taken     bool // a consumer has the held request and decides
 	lingering bool // the request is held because there is no waiter
 }
 
-// A holding says what a connection waits for, and stores what waits.
+// A holding records what a connection waits for, and stores frames that arrive too early.
 type holding struct {
-	queued  bool // in port.active
+	queued  bool // the connection is in port.active
 	stalled bool // the connection waits for room on its link
 	paused  bool // the consumer has not started, so arriving frames are stored
 	early   []earlyFrame
@@ -137,8 +138,8 @@ type holding struct {
 // An ending is the state of a connection that is ending.
 type ending struct {
 	late    *lateDisc // the peer's disconnect, if it is delayed
-	disc    leg       // our DISCONNECT_RQST
-	discHdr iu.Header // as sent
+	disc    leg       // the Exchange of our DISCONNECT_RQST
+	discHdr iu.Header // header of our DISCONNECT_RQST; its opcode is 0 if none was sent
 	ended   []func()  // called when the endpoint is released
 	gone    bool
 }
@@ -176,7 +177,7 @@ func (c *conn) stash(now fc.Time, f *fc.Frame) {
 	e.buf = f.CloneTo(&e.f, nil)
 }
 
-// begin handles the frames that arrived before the consumer started.
+// begin handles the stored frames when the consumer has started.
 func (c *conn) begin(now fc.Time) {
 	c.paused = false
 	early := c.early
@@ -201,13 +202,13 @@ func (c *conn) rr() bool { return c.attrs.Reliability == iu.ReliableReception }
 // because the sender repeats unacknowledged frames. [FCVI 8.4]
 func (c *conn) recovers() bool { return c.class == fc.Class2 && c.reliable() }
 
-// ordered reports whether a hole means a loss at once. It does if the path keeps the order of
-// frames and no frame is repeated.
+// ordered reports whether a missing frame counts as lost as soon as a later frame arrives. That
+// holds if the path keeps the order of frames and no frame is repeated.
 func (c *conn) ordered() bool { return c.p.np.InOrder() && !c.recovers() }
 
 // gap returns T_GAP, the time for which missing frames may be on the way. On an ordered path the
-// next frame shows a loss at once, or a probe does if there is no next frame. Time alone proves
-// nothing there, because a link over TCP may be delayed for many seconds and then deliver
+// next frame shows a loss at once, or a probe does if there is no next frame. Waiting proves no
+// loss on such a path, because a link over TCP may be delayed for many seconds and then deliver
 // everything. [FCVI-8.4-10] [FCFS-2.10-4]
 func (c *conn) gap() time.Duration {
 	switch {
@@ -219,7 +220,7 @@ func (c *conn) gap() time.Duration {
 	return c.p.np.EDTOV()
 }
 
-// setState changes the state. No other code does.
+// setState enters state s. It panics if arrows has no such change. No other code assigns c.state.
 func (c *conn) setState(s state) {
 	if c.state == s {
 		return
@@ -254,7 +255,8 @@ func (p *port) remember(now fc.Time, k setupKey, reason iu.Reason) {
 	})
 }
 
-// release removes the endpoint from the tables; its handle is not reused for a while. [FCVI-4-6]
+// release removes the endpoint from the tables, and does not reuse the handle for the quarantine. A
+// second call has no effect. [FCVI-4-6]
 func (c *conn) release(now fc.Time, quarantine time.Duration) {
 	if c.gone {
 		return

@@ -22,7 +22,8 @@ type connectArgs struct {
 	done     func(now fc.Time, reason iu.Reason) // gets Confirmed, or the reason of the failure
 }
 
-// connect begins a set-up as originator. It calls done once, with the result.
+// connect begins a set-up as originator. It calls a.done once, with the result. It returns nil if
+// no handle is free.
 func (p *port) connect(now fc.Time, a connectArgs) *conn {
 	c := p.newConn(now, a.mode)
 	if c == nil {
@@ -36,8 +37,7 @@ func (p *port) connect(now fc.Time, a connectArgs) *conn {
 	}
 	c.setState(stResolve)
 	if c.mode == iu.PeerToPeer {
-		// A peer's request that is held because nothing matched it is answered at once.
-		// [FCVI-5.3.3-2]
+		// If the peer's request is already held here, it is answered at once. [FCVI-5.3.3-2]
 		for _, h := range p.handles.all() {
 			if h.state == stHeld && h.mode == iu.PeerToPeer && c.matches(h.local, h.want) {
 				c.adopt(now, h)
@@ -51,8 +51,9 @@ func (p *port) connect(now fc.Time, a connectArgs) *conn {
 	return c
 }
 
-// lookUp resolves the address and sends the first CONNECT_RQST. If the peer can't be found, it may
-// start later, or may find this side.
+// lookUp resolves the peer's address and sends the first CONNECT_RQST. If the peer can't be found,
+// a peer-to-peer request tries again after E_D_TOV, because the peer may start later. Other
+// requests fail.
 func (c *conn) lookUp(now fc.Time) {
 	p := c.p
 	p.resolve(now, c.want, func(now fc.Time, r *fc.Remote, err error) {
@@ -91,20 +92,21 @@ func (c *conn) capTransfer() {
 	c.attrs.MaxTransfer = uint32(min(int64(c.attrs.MaxTransfer), fc.MaxSeqCount*int64(c.payloadFor(iu.WriteRqst))))
 }
 
-// fits reports whether a set-up IU of n bytes with this side's security information fits the
-// receive data field of the peer's port. Without security information it always fits. [FCVI-6.8-4]
+// fits reports whether a set-up IU with n bytes of payload and this side's security information
+// fits the receive data field of the peer's port. Without security information it always fits.
+// [FCVI-6.8-4]
 func (c *conn) fits(n int) bool {
 	return iu.LongLen+n+len(c.sec) <= min(fc.MaxData, c.remote.RxSize)
 }
 
-// matches reports whether a peer's request, from theirLocal for theirWant, matches this one.
-// [FCVI-5.3.3-4]
+// matches reports whether a peer's request, from theirLocal to theirWant, matches c. It is false
+// unless c is peer-to-peer. [FCVI-5.3.3-4]
 func (c *conn) matches(theirWant, theirLocal iu.NetAddress) bool {
 	return c.mode == iu.PeerToPeer && c.want.Equal(theirLocal) && sameLocal(c.local, theirWant)
 }
 
-// sameLocal compares an address of this side with the called one. If this side's host is
-// unspecified, any of its addresses matches.
+// sameLocal reports whether ours, an address of this side, is the called one. If ours has no host
+// part, only the discriminators are compared.
 func sameLocal(ours, called iu.NetAddress) bool {
 	if ours.HostLen == 0 {
 		return string(ours.Discriminator) == string(called.Discriminator)
@@ -112,7 +114,7 @@ func sameLocal(ours, called iu.NetAddress) bool {
 	return ours.Equal(called)
 }
 
-// adopt takes over the Exchange of the held request h.
+// adopt moves the peer's request and its Exchange from the held endpoint h to c, and releases h.
 func (c *conn) adopt(now fc.Time, h *conn) {
 	c.remote, c.class, c.rHandle, c.rattrs, c.initRx, c.security = h.remote, h.class, h.rHandle,
 		h.rattrs, h.initRx, h.security
@@ -202,7 +204,7 @@ func (c *conn) retry(now fc.Time) {
 	c.sendRqst(now)
 }
 
-// limited runs when the consumer's deadline has passed.
+// limited gives up a set-up whose time limit has passed. It has no effect in other states.
 func (c *conn) limited(now fc.Time) {
 	switch c.state {
 	case stResolve, stRqst, stResp2, stConceded, stResp1:
@@ -212,7 +214,7 @@ func (c *conn) limited(now fc.Time) {
 	c.p.pump(now)
 }
 
-// abandon ends a set-up that the consumer no longer wants. [FCVI-C-1]
+// abandon ends a set-up that the consumer no longer wants. A connection is not affected. [FCVI-C-1]
 func (c *conn) abandon(now fc.Time) {
 	switch c.state {
 	case stResolve, stRqst, stResp2, stConceded, stResp1:

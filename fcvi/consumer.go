@@ -8,9 +8,9 @@ import (
 	"viaduct/vi"
 )
 
-// A viConsumer implements consumer with a VI. It runs under the port's lock. It keeps pins and
-// collects completions until the lock is released: frames are handled in batches, and a pin or a
-// check of a work queue for each frame would cost as much as the frame.
+// A viConsumer implements consumer with a VI. The station's lock guards it. Until that lock is
+// released, it keeps memory pinned and collects completions. The reason is that frames are handled
+// in batches, and a pin or a check of a work queue for each frame would cost as much as the frame.
 type viConsumer struct {
 	s       *station
 	ep      *vi.Endpoint
@@ -22,13 +22,13 @@ type viConsumer struct {
 	ahead   vi.Cursor          // cursor for at, which must not allocate one
 	end     func(orderly bool) // breaks the connection, in another goroutine
 
-	listed            bool   // the station calls settle when the lock is released
+	listed            bool   // v is in station.open, so settle runs before the lock is released
 	first, last       uint64 // sends from first to last-1 are finished and not yet reported
 	src, dst, landing piece  // memory of the current send, receive and RDMA Read
 	target            target
 }
 
-// A piece is a pinned part of a descriptor's memory.
+// A piece is a pinned, contiguous part of a descriptor's memory. d is nil if nothing is pinned.
 type piece struct {
 	d    *vi.Descriptor
 	from uint32 // offset of the piece in the message
@@ -40,7 +40,7 @@ func (p *piece) drop() {
 	*p = piece{}
 }
 
-// A target is pinned memory the peer named.
+// A target is pinned memory that the peer named, from address va on.
 type target struct {
 	handle uint32
 	va     uint64
@@ -81,7 +81,7 @@ func (v *viConsumer) settle() {
 	v.publish()
 }
 
-// publish completes the sends that have finished.
+// publish completes the sends from first to last-1.
 func (v *viConsumer) publish() {
 	if v.first != v.last {
 		v.ep.FinishSends(v.first, v.last)
@@ -106,7 +106,7 @@ func (v *viConsumer) next(w *work) {
 	v.src.drop()
 }
 
-// at returns pinned memory of d from offset off on, as much as is contiguous. It returns nil if the
+// at returns the contiguous memory of d from offset off on, pinned in p. It returns nil if the
 // memory may not be accessed. cur is at offset pos, where the search for off begins.
 func (v *viConsumer) at(p *piece, d *vi.Descriptor, cur *vi.Cursor, pos *uint32, off, rest uint32, write bool) []byte {
 	if p.d == d && off >= p.from && int(off-p.from) < p.ref.Len() {
@@ -138,8 +138,8 @@ func (v *viConsumer) at(p *piece, d *vi.Descriptor, cur *vi.Cursor, pos *uint32,
 	return ref.B()
 }
 
-// copyPinned copies src to dst; one of both is memory that m pins. It returns an error if that
-// memory faults.
+// copyPinned copies src to dst, of which one is memory that m pins. It returns an error if an
+// access to the pinned memory faults.
 func copyPinned(dst, src []byte, m vi.Memory) error { return regmem.Copy(dst, src, m.Guarded()) }
 
 func (v *viConsumer) gather(w *work, off uint32, n int, scratch []byte) ([]byte, vi.Status) {
@@ -163,7 +163,7 @@ func (v *viConsumer) gather(w *work, off uint32, n int, scratch []byte) ([]byte,
 	}
 }
 
-// spread copies b into the memory of d at offset off.
+// spread copies b into the memory of d at offset off, piece by piece.
 func (v *viConsumer) spread(p *piece, d *vi.Descriptor, cur *vi.Cursor, pos *uint32, off, rest uint32, b []byte) vi.Status {
 	for len(b) > 0 {
 		to := v.at(p, d, cur, pos, off, rest, true)
@@ -232,8 +232,8 @@ func (v *viConsumer) check(handle uint32, va uint64, n uint32, write bool) bool 
 	return v.ep.CheckTarget(vi.MemHandle(handle), va, uint64(n), write)
 }
 
-// named returns pinned memory the peer names, from va+off to va+total. ok is false if the peer may
-// not access it.
+// named returns the memory that the peer names, from va+off to va+total, pinned until settle. ok is
+// false if the peer may not access it.
 func (v *viConsumer) named(handle uint32, va uint64, total, off uint32, write bool) (b []byte, ok bool) {
 	t := &v.target
 	if t.ref.Len() > 0 && t.handle == handle && t.write == write {

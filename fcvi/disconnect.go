@@ -24,8 +24,8 @@ func (c *conn) disconnect(now fc.Time) {
 	c.p.pump(now)
 }
 
-// stop detaches the consumer, whose connection has ended. It sends the peer a disconnect, with an
-// error if broken is set.
+// stop detaches the consumer when package vi has ended the connection. It sends the peer a
+// disconnect, which reports an error if broken is set.
 func (c *conn) stop(now fc.Time, broken bool) {
 	if c.state == stConnected && broken {
 		c.paused, c.early = false, nil
@@ -67,7 +67,7 @@ func (c *conn) breakNow(now fc.Time, orderly bool) {
 	}
 }
 
-// violation handles a frame that breaks the rules of its IU. At the reliable levels it ends the
+// violation counts a frame that breaks the rules of its IU. At the reliable levels it also ends the
 // connection. [FCVI-6.1-4]
 func (c *conn) violation(now fc.Time, msg iu.MsgID) {
 	c.p.stats.Malformed++
@@ -109,14 +109,14 @@ func (c *conn) sendDiscAttempt(now fc.Time) {
 	}
 	ox, ok := p.oxids.alloc(c)
 	if !ok {
-		return // the timer sends it later
+		return // the timer tries again
 	}
 	c.disc = leg{oxid: ox, rxid: fc.Unassigned, open: true}
 	p.sendIU(now, c.remote, c.class, &c.discHdr, iu.Use{Last: true}, ox, fc.Unassigned, 0, nil)
 }
 
-// discExpired runs when DISCONNECT_RESP has not arrived in time, or when a peer has not
-// disconnected after an error report. [FCVI-8.6-1] [FCVI-5.2.2-9]
+// discExpired runs when DISCONNECT_RESP has not arrived in time, or when the peer has not
+// disconnected after our ERR response. [FCVI-8.6-1] [FCVI-5.2.2-9]
 func (c *conn) discExpired(now fc.Time) {
 	if c.disc.open {
 		c.p.oxids.abort(now, c.remote, c.class, c.disc.oxid, c.disc.rxid)
@@ -173,7 +173,7 @@ func (c *conn) disconnectRqst(now fc.Time, f *fc.Frame, h *iu.Header) {
 		c.release(now, c.p.np.RATOV())
 		c.remember(now, iu.Cancelled)
 		c.tellAccept(now, iu.Cancelled)
-	case stDiscSent, stError: // both disconnects crossed, or the peer reacts to the ERR response [FCVI-5.3.5-4]
+	case stDiscSent, stError: // the disconnects of both sides crossed, or the peer reacts to our ERR response [FCVI-5.3.5-4]
 		c.finish(now)
 	case stIdle, stResolve:
 	}
@@ -182,12 +182,12 @@ func (c *conn) disconnectRqst(now fc.Time, f *fc.Frame, h *iu.Header) {
 // A lateDisc is an orderly DISCONNECT_RQST that has overtaken messages.
 type lateDisc struct {
 	early  earlyFrame
-	before iu.MsgID // the messages before this one were sent
+	before iu.MsgID // the peer has sent all messages before this one
 	timer  *fc.Timer
 }
 
-// disconnectEarly delays an orderly disconnect while messages that were sent before it have not
-// arrived, for E_D_TOV at most. That happens only on a fabric that reorders. Without ERR,
+// disconnectEarly delays an orderly disconnect, for T_GAP at most, while messages that were sent
+// before it have not arrived. Only a fabric that reorders frames makes that possible. Without ERR,
 // FCVI_MSG_ID names the first message that will not arrive. disconnectEarly returns false if the
 // disconnect can be handled at once.
 func (c *conn) disconnectEarly(now fc.Time, f *fc.Frame, h *iu.Header) bool {
@@ -195,7 +195,7 @@ func (c *conn) disconnectEarly(now fc.Time, f *fc.Frame, h *iu.Header) bool {
 		return false
 	}
 	if d := c.late; d != nil {
-		return d.timer.Active() // the disconnect was repeated, or the time has passed
+		return d.timer.Active() // still delayed if this is a copy, not if the delay is over
 	}
 	d := &lateDisc{before: h.MsgID}
 	d.early.buf = f.CloneTo(&d.early.f, nil)
@@ -204,7 +204,8 @@ func (c *conn) disconnectEarly(now fc.Time, f *fc.Frame, h *iu.Header) bool {
 	return true
 }
 
-// disconnectNow handles the disconnect that was delayed.
+// disconnectNow handles the delayed disconnect. It has no effect if none is delayed or the endpoint
+// is released.
 func (c *conn) disconnectNow(now fc.Time) {
 	d := c.late
 	if d == nil || c.gone {
@@ -218,7 +219,8 @@ func (c *conn) disconnectNow(now fc.Time) {
 	}
 }
 
-// restart makes a peer request look for another match after its match has withdrawn.
+// restart returns a peer-to-peer request whose match has withdrawn to C_RESOLVE. After E_D_TOV the
+// request looks for another match.
 func (c *conn) restart(now fc.Time) {
 	c.remember(now, iu.Cancelled)
 	if c.own.open {

@@ -11,8 +11,8 @@ import (
 )
 
 // A client sends a message to a server that has a Fibre Channel fabric of its own. The client joins
-// the fabric by an FCIP link, over TCP. Linger keeps a request that arrives before the server waits
-// for it.
+// the fabric by an FCIP link, over TCP. With Linger, a request that arrives before the server's
+// ConnectWait is held until then.
 func Example() {
 	ctx := context.Background()
 	attrs := vi.Attributes{Reliability: vi.ReliableReception}
@@ -38,8 +38,8 @@ func Example() {
 		if err != nil {
 			log.Fatal(err)
 		}
-		// Post the receive before the connection, because a message that finds no receive breaks
-		// it.
+		// Post the receive before the connection is set up, because a message that finds no receive
+		// breaks the connection.
 		if err := server.PostRecv(vi.NewRecv(in.Segment(0, 100))); err != nil {
 			log.Fatal(err)
 		}

@@ -61,7 +61,7 @@ func TestFabricDaemon(t *testing.T) {
 	if s := ds[0].Stats(); s.Forwarded == 0 || s.NoRoute != 0 {
 		t.Errorf("%+v", s)
 	}
-	// The end of a daemon ends its ports. The other ports are notified.
+	// Closing a daemon logs out its ports. The ports of the other daemon are notified.
 	ds[1].Close()
 	for v.State() == vi.Connected {
 		if ctx.Err() != nil {
@@ -180,7 +180,7 @@ func TestCutBeforeStart(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
 	defer cancel()
 	called := make(chan struct{})
-	go func() { // fails if the end comes before the last answer
+	go func() { // the request fails if the disconnect arrives before the last answer
 		defer close(called)
 		vis[0].ConnectRequest(ctx, vi.Address{Discriminator: []byte("me")}, at)
 	}()
@@ -206,7 +206,7 @@ func TestNoAllocation(t *testing.T) {
 	}
 	const n = 1 << 18
 	for _, level := range []vi.Reliability{vi.ReliableDelivery, vi.ReliableReception} {
-		// a message would fill a ring, and waiting for room takes a goroutine
+		// in shared memory a message would fill the ring, and waiting for room starts a goroutine
 		v, w, src, dst := benchPair(t, level, Config{SameHost: samehost.Off})
 		recv := vi.NewRecv(dst.Segment(0, n))
 		for _, c := range []struct {
@@ -236,7 +236,7 @@ func TestNoAllocation(t *testing.T) {
 				one()
 			}
 			a := allocsPer(20, one)
-			for range 5 { // sometimes the socket is full, and waiting takes a goroutine
+			for range 5 { // repeated, because a full socket starts a goroutine that waits
 				a = min(a, allocsPer(20, one))
 			}
 			if a >= 1 {
@@ -246,8 +246,8 @@ func TestNoAllocation(t *testing.T) {
 	}
 }
 
-// allocsPer is testing.AllocsPerRun without rounding down, and with all processors. On a single
-// processor a poller would wait until the scheduler runs it again.
+// allocsPer is testing.AllocsPerRun without rounding down, and with all processors. AllocsPerRun
+// uses a single processor, on which a poller would wait until the scheduler runs it again.
 func allocsPer(runs int, f func()) float64 {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
@@ -296,7 +296,7 @@ func TestFabricRestart(t *testing.T) {
 	client, server := open(0, "192.0.2.1"), open(1, "192.0.2.2")
 	v, w, _ := connectNICs(t, client, server, vi.ReliableReception)
 
-	// One consumer has waited since before the loss, and one request is made during the loss.
+	// One consumer waits from before the loss on, and one request is made during the loss.
 	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
 	defer cancel()
 	at := vi.Address{Host: server.Query().LocalAddress, Discriminator: []byte("later")}
@@ -327,7 +327,7 @@ func TestFabricRestart(t *testing.T) {
 		_, err := x.ConnectRequest(ctx, vi.Address{Discriminator: []byte("me")}, at)
 		asked <- err
 	}()
-	// This wait is so long that the pauses have reached their limit.
+	// After this wait the pauses between dials have reached their limit.
 	select {
 	case err := <-asked:
 		t.Fatalf("a request without a fabric ended: %v", err)

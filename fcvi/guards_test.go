@@ -27,7 +27,8 @@ func firstDisconnect(all []sent) (iu.Reason, iu.Header) {
 	return 0, iu.Header{}
 }
 
-// answer sends a response to f's oldest request that the peer's machine would not send.
+// answer sends f a response to request id that the peer's machine would not send. The OX_ID is
+// arbitrary if that request is not pending.
 func (s *sim) answer(f *fake, op iu.Opcode, id iu.MsgID, flags iu.Flags, reason iu.Reason, data []byte, off uint32, last bool) {
 	ox := uint16(0x7777)
 	for _, q := range f.c.tx.pending.all() {
@@ -134,7 +135,7 @@ func TestFailingMessage(t *testing.T) {
 		t.Helper()
 		for i, w := range a.sends {
 			want := []vi.Status{0, 0, vi.StatusRemoteDescriptor}
-			if i > 2 { // the failures above have flushed it
+			if i > 2 { // flushed by the failure of message 2
 				if w.done {
 					t.Errorf("message %d: %v", i, w.status)
 				}
@@ -149,7 +150,7 @@ func TestFailingMessage(t *testing.T) {
 	t.Run("by its response", func(t *testing.T) {
 		s, a, _, all := post(t, iu.SendResp)
 		first := a.c.tx.pending.at(0).id
-		for i := range a.c.tx.pending.len() { // no earlier message was to get a response of its own
+		for i := range a.c.tx.pending.len() { // the messages before number 2 requested no response of their own
 			a.c.tx.pending.at(i).asked = i >= 2
 		}
 		s.net.ClearFaults()
@@ -167,7 +168,7 @@ func TestFailingMessage(t *testing.T) {
 			MsgID: a.c.tx.pending.at(0).id + 2, Param: iu.Status{Reason: iu.NoRecvDesc}.Param()}
 		s.inject(1, h, nil, func(f *fc.Frame) { f.FCtl = 0x290000 })
 		check(t, a)
-		if !a.order { // the error of the failed send was reported, so no other send ends with a transport error
+		if !a.order { // the failed send reports the error, so the other sends are flushed
 			t.Error("an orderly end was expected")
 		}
 	})
@@ -287,7 +288,7 @@ func TestLostResp2(t *testing.T) {
 func TestClientRefuses(t *testing.T) {
 	for _, v := range []struct {
 		change func(a *iu.Attributes)
-		again  bool // RESP2(CONFIRMED) answered an earlier RESP1
+		again  bool // an earlier RESP1 was answered by RESP2(CONFIRMED)
 		reason iu.Reason
 	}{
 		{func(a *iu.Attributes) { a.Reliability = iu.ReliableReception }, false, iu.InvalidReliability},
@@ -351,7 +352,7 @@ func TestConcededThenAccepted(t *testing.T) {
 		t.Fatalf("state %v", a.c.state)
 	}
 	a.c.own.open = true
-	b.p.connectPeer(s, b, a) // this finds a's held request and accepts it
+	b.p.connectPeer(s, b, a) // finds a's held request and accepts it
 	s.net.Run(time.Second)
 	if requests(s, *all, 1) != 0 || a.c.responder || !b.c.responder {
 		t.Fatalf("responders %v %v: %s", a.c.responder, b.c.responder, ops(*all))
@@ -413,7 +414,7 @@ func TestFCVI_7_6(t *testing.T) {
 	if found == nil || found.PortName != good.Name() {
 		t.Errorf("behind a candidate that does not answer: %v", found)
 	}
-	// The same holds for a port the directory does not know.
+	// A candidate that the directory does not know is skipped too.
 	found = nil
 	x = &search{p: p.port, key: keyOf(iu.IPAddress(addrOf(9), nil)), ids: []fc.Addr{0x01ee00, good.ID()},
 		done: func(_ fc.Time, r *fc.Remote, _ error) { found = r }}
@@ -460,8 +461,8 @@ func TestOwnNames(t *testing.T) {
 	}
 }
 
-// TestClass2Failure: a class 2 frame is rejected, at each level: in the middle of a message, in its
-// last frame, and in a response. [FCVI-8.4-15]
+// TestClass2Failure: at each level a class 2 frame is rejected: a frame in the middle of a message,
+// the last frame of a message, or a response. [FCVI-8.4-15]
 func TestClass2Failure(t *testing.T) {
 	for _, level := range levels {
 		for _, at := range []string{"middle", "last", "response"} {
@@ -635,7 +636,7 @@ func TestPieces(t *testing.T) {
 			if n := s.ports[0].stats.SentBytes; !r.done || !bytes.Equal(r.buf, pattern(length, 1)) || n != length {
 				t.Errorf("%v, pieces of %d: received %v, %d bytes sent", level, piece, r.done, n)
 			}
-			if level == iu.Unreliable { // without Reads
+			if level == iu.Unreliable { // this level has no Reads
 				continue
 			}
 			ius := s.ports[1].stats.SentIUs
@@ -650,9 +651,8 @@ func TestPieces(t *testing.T) {
 	}
 }
 
-// TestReadPlaces: a peer may have as many unanswered Reads as the attributes state, and one if they
-// state none. Each is checked before it is answered, and consumes no receive. [FCVI-5.2.4-2]
-// [VIA-4.3-1]
+// TestReadPlaces: a peer may have MaxReads unanswered Reads, or one if MaxReads is 0. Each Read is
+// checked before it is answered, and consumes no receive. [FCVI-5.2.4-2] [VIA-4.3-1]
 func TestReadPlaces(t *testing.T) {
 	for most, want := range []int{1, 1, 2, 3, 4} {
 		s := newSim(t, simConfig{seed: 1, order: true})
@@ -708,7 +708,7 @@ func TestSetupFits(t *testing.T) {
 	}
 }
 
-// TestRetryEchoed: the answers to the second attempt of a set-up state that it is the second.
+// TestRetryEchoed: the answers to the second attempt of a set-up have the retry flag.
 // [FCVI-5.9.4-8]
 func TestRetryEchoed(t *testing.T) {
 	s := newSim(t, simConfig{seed: 1, order: true})
@@ -851,7 +851,7 @@ func TestToldOnce(t *testing.T) {
 			}
 		}
 	})
-	t.Run("FCVI-8.2-4", func(t *testing.T) { // [FCVI-8.2-3] an answer is not answered, and the stored state is bounded
+	t.Run("FCVI-8.2-4", func(t *testing.T) { // [FCVI-8.2-3] an answer is not answered, and the table of told handles is bounded
 		s := newSim(t, simConfig{seed: 1, order: true})
 		s.connect(iu.ReliableDelivery)
 		p := s.ports[1]

@@ -12,8 +12,8 @@ import (
 	"viaduct/vi"
 )
 
-// heldUp is how long TCP may delay frames if a link was down for less than half of that time. The
-// reason is that TCP doubles its pauses between retransmissions.
+// heldUp is how long TCP may delay frames after a link was down for less than half of that time,
+// because TCP doubles its pauses between retransmissions.
 const heldUp = 20 * time.Second
 
 // TestHeldUp: if a link is delayed in the middle of a message, for longer than E_D_TOV and less
@@ -67,7 +67,7 @@ func TestHeldUp(t *testing.T) {
 }
 
 // TestSlow: an answer may take longer than FCVI_ULP_TIMEOUT because it is long, or because of the
-// answers before it. It does not count as lost then. [FCVI-8.4-12]
+// answers before it. Such an answer does not count as lost. [FCVI-8.4-12]
 func TestSlow(t *testing.T) {
 	const n, length = 4, 40_000 // the answers have 20 frames each
 	s := newSim(t, simConfig{seed: 3, order: true})

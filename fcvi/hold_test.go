@@ -11,8 +11,8 @@ import (
 )
 
 // TestHold: if both VIs request flow control, a message without a receive waits at the receiving
-// port, complete or incomplete, with the messages after it. The test covers Sends, whose bytes have
-// no place yet, and Writes with immediate data, whose bytes have one.
+// port, complete or incomplete, with the messages after it. The test covers Sends, whose bytes must
+// be stored, and Writes with immediate data, whose bytes are placed before the receive is posted.
 func TestHold(t *testing.T) {
 	for _, level := range []vi.Reliability{vi.ReliableDelivery, vi.ReliableReception} {
 		t.Run(level.String(), func(t *testing.T) {
@@ -25,7 +25,7 @@ func TestHold(t *testing.T) {
 			for i := range n {
 				from := mem[0].Segment(i*size, size)
 				d := vi.NewSend(from)
-				if i%3 != 1 { // the first message is placed too, but was not reported
+				if i%3 != 1 { // a Write without immediate data is placed, but not reported
 					d = vi.NewRDMAWrite(mem[1].Remote(i*size), from)
 				}
 				if err := v.PostSend(d.WithImmediate(uint32(i))); err != nil {

@@ -6,8 +6,8 @@ import (
 	"viaduct/internal/fc"
 )
 
-// A keptIU is an IU for a port whose mapping is being verified. Nothing may be sent to the port
-// meanwhile. [FCVI 7.7]
+// A keptIU is an IU for a port whose address mapping is being verified. Until the result is known,
+// nothing may be sent to that port. [FCVI 7.7]
 type keptIU struct {
 	r     *fc.Remote
 	class fc.Class
@@ -19,8 +19,9 @@ type keptIU struct {
 // expires.
 const maxKept = 1024
 
-// keep stores f, a whole IU, until sending to r is allowed. Otherwise a state change in the middle
-// of a set-up would delay it by T_RQST.
+// keep stores a copy of f, a whole IU, until sending to r is allowed. It returns false if r is not
+// logged in or maxKept IUs are stored. If f were dropped instead, a verification during a set-up
+// would delay the set-up by T_RQST.
 func (p *port) keep(r *fc.Remote, class fc.Class, f *fc.Frame) bool {
 	if !r.LoggedIn() || len(p.kept) >= maxKept {
 		return false
@@ -31,7 +32,7 @@ func (p *port) keep(r *fc.Remote, class fc.Class, f *fc.Frame) bool {
 	return true
 }
 
-// sendKept sends the IUs that were kept for r.
+// sendKept sends the IUs that were kept for r. An IU that can't be sent is kept again.
 func (p *port) sendKept(now fc.Time, r *fc.Remote) {
 	mine := p.takeKept(func(k *keptIU) bool { return k.r == r })
 	for i := range mine {

@@ -12,8 +12,8 @@ import (
 )
 
 // TestVerifiedMeanwhile checks that a state change during a set-up or an end of a connection delays
-// it only by the verification and not by a time-out, because the IUs are kept meanwhile. In real
-// time this happens whenever the fabric announces a new port later than the port itself does.
+// it only by the verification and not by a time-out, because the IUs are kept meanwhile. Such a
+// state change occurs whenever the fabric announces a new port later than the port itself does.
 // [FCVI-7.7-6] [FCVI-5.1-7]
 func TestVerifiedMeanwhile(t *testing.T) {
 	const slow = 30 * time.Millisecond

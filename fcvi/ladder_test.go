@@ -18,15 +18,15 @@ type ladder struct {
 
 type rung struct {
 	at    fc.Time
-	from  int // the port, from 0; -1 is the fabric
+	from  int // number of the sending port, from 0; -1 is the fabric
 	head  fc.Frame
-	bytes int // of payload
+	bytes int // bytes of payload
 	iu    iu.Header
 	isIU  bool
 }
 
-// climb prints the ladder of s if its test fails. A test that taps the network itself has no
-// ladder.
+// climb prints the ladder of s if its test fails. The ladder is empty if the test replaces the
+// network's tap.
 func (s *sim) climb(t testing.TB) {
 	l := &ladder{}
 	s.climbOn(l)

@@ -17,13 +17,13 @@ import (
 // A link implements vi.Link for a connection.
 type link struct {
 	s    *station
-	c    *conn // under s.mu
+	c    *conn // guarded by s.mu; nil if no handle was free
 	v    *viConsumer
 	poll poller
-	gone chan struct{} // closed when the endpoint is released
+	gone chan struct{} // closed when the endpoint is released, or if there is none
 
 	started  bool   // guarded by s.mu: package vi has the connection
-	before   func() // guarded by s.mu: breaks the connection, if it broke before started
+	before   func() // guarded by s.mu: breaks the VI; set if the connection broke before Start
 	breaking sync.Once
 }
 
@@ -78,7 +78,7 @@ func (l *link) Start() {
 // SendPosted implements vi.Link.
 func (l *link) SendPosted() { l.s.do(func(now fc.Time) { l.c.posted(now) }) }
 
-// RecvPosted implements vi.Link. It has an effect only if a message waits for a receive.
+// RecvPosted implements vi.Link. It takes the lock only if a message waits for a receive.
 func (l *link) RecvPosted() {
 	if l.v.waiting.Load() {
 		l.s.do(func(now fc.Time) { l.c.recvPosted(now) })
@@ -110,7 +110,8 @@ func (l *link) Stop(reason vi.StopReason) {
 // Wait implements vi.Link.
 func (l *link) Wait() { <-l.gone }
 
-// attributes returns a VI's attributes in the form of the wire.
+// attributes returns the attributes to announce for ep: those of the VI, within the provider's
+// limits.
 func (d *device) attributes(ep *vi.Endpoint) iu.Attributes {
 	a := ep.Attributes()
 	w := iu.Attributes{
@@ -122,8 +123,8 @@ func (d *device) attributes(ep *vi.Endpoint) iu.Attributes {
 		w.MaxTransfer = d.p.cfg.MaxTransferSize
 	}
 	if w.Reliability != iu.Unreliable { // [FCVI-3-9]
-		// The window is announced even if Reads are not enabled, because such a Read is answered
-		// with the reason of its refusal.
+		// The window is announced even if Reads are disabled, because a peer's Read is then
+		// answered with the reason of its refusal.
 		w.MaxReads = uint16(min(max(1, cmpOr(a.ReadWindow, d.p.cfg.MaxReads)), window)) // [FCVI-7.3-3]
 	} else {
 		w.Read = false
@@ -239,7 +240,8 @@ func (d *device) connect(ctx context.Context, ep *vi.Endpoint, local, remote vi.
 	return l.connected(remote.Host)
 }
 
-// connected returns the link of a set-up that succeeded.
+// connected returns the link of a set-up that succeeded, and its agreement. host, if not nil, is
+// the host part of the peer's address as the caller gave it.
 func (l *link) connected(host []byte) (vi.Link, vi.Agreement, error) {
 	s := l.s
 	s.mu.Lock()
@@ -280,7 +282,7 @@ func (d *device) Wait(ctx context.Context, local vi.Address) (vi.Request, error)
 			c = <-found
 		}
 	})
-	if c != nil { // if there is a request, it is returned although ctx has ended
+	if c != nil { // a request that has already arrived is returned although ctx has ended
 		return d.request(s, c), nil
 	}
 	return nil, context.Cause(ctx)
@@ -400,8 +402,8 @@ func (o *netOutlet) flush()                {}
 func (o *netOutlet) poller(fc.Addr) poller { return nil }
 func (o *netOutlet) close()                { o.detach() }
 
-// Traffic returns the messages and bytes the connection has carried. An answer to an RDMA Read is
-// counted with its last frame.
+// Traffic returns the messages and bytes that the connection has carried. The last frame of an
+// answer to an RDMA Read counts the answer.
 func (l *link) Traffic() vi.Traffic {
 	l.s.mu.Lock()
 	defer l.s.mu.Unlock()

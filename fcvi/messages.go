@@ -66,12 +66,14 @@ func (c *conn) beginRead(h *iu.Header, payload int) bool {
 	return c.reliable() && payload == 0 && h.Flags&iu.FlagImm == 0
 }
 
-// placeSend takes a receive descriptor for a Send, if it has none, and places bytes into it.
+// placeSend places bytes of a Send into its receive descriptor, which it takes first if the Send
+// has none. It returns false if the Send has failed or waits for a descriptor.
 func (c *conn) placeSend(now fc.Time, m *rxMsg, off uint32, b []byte) bool {
 	return (m.taken || c.takeRecv(now, m)) && c.scatter(now, m, off, b)
 }
 
-// scatter places bytes of a Send into the receive descriptor.
+// scatter places bytes of a Send into the current receive descriptor. If the bytes do not fit or
+// the memory fails, scatter completes the descriptor with the error and returns false.
 func (c *conn) scatter(now fc.Time, m *rxMsg, off uint32, b []byte) bool {
 	if uint64(off)+uint64(len(b)) > c.rx.capacity {
 		c.recvError(now, m, vi.StatusLengthError, iu.LengthError) // [VIA-4.1-2] [VIA-4.6-5]
@@ -135,7 +137,8 @@ func (c *conn) placeWrite(_ fc.Time, m *rxMsg, off uint32, b []byte) bool {
 	return true
 }
 
-// endWrite completes an RDMA Write. A Write with immediate data consumes a receive descriptor.
+// endWrite completes an RDMA Write. A Write with immediate data consumes a receive descriptor;
+// without one it waits or fails.
 func (c *conn) endWrite(now fc.Time, m *rxMsg, d vi.Delivery) bool {
 	if m.held {
 		c.placeWrite(now, m, 0, m.buf[:d.Length])

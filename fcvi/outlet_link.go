@@ -12,7 +12,7 @@ import (
 // outlet for the next link.
 type linkOutlet struct {
 	l    *fcip.Link
-	keep *keeper // makes the next link; if nil, there is no next link
+	keep *keeper // makes the next link; nil if a lost link is not replaced
 	s    *station
 
 	now   fc.Time         // time of the current batch; guarded by the station
@@ -57,7 +57,8 @@ func (o *linkOutlet) poller(fc.Addr) poller { return o.l }
 // current reports whether o is the outlet of an open station. The caller holds the station's lock.
 func (o *linkOutlet) current() bool { return !o.s.dead && o.s.out == outlet(o) }
 
-// Frames handles a batch of frames under one lock.
+// Frames handles a batch of frames while it holds the station's lock. It drops the frames if o is
+// no longer the station's outlet.
 func (o *linkOutlet) Frames(recv func(yield func(f *fc.Frame))) {
 	s := o.s
 	o.now = s.enter()
@@ -98,7 +99,7 @@ func (o *linkOutlet) restore(why error) {
 	}
 	l, err := o.keep.redial.Dial(o.keep.ctx)
 	if err != nil {
-		return // the device is closed
+		return // the device is closed, which ended the dialling
 	}
 	if !(&linkOutlet{l: l, keep: o.keep}).attach(o.s) {
 		l.Close()

@@ -6,10 +6,10 @@ import (
 	"viaduct/vi"
 )
 
-// placeFrame places the bytes of a frame if it is the turn of their message. Otherwise it stores
-// them, because an earlier Write must not overwrite a later one. Bytes are placed in the order of
-// arrival of frames, which is ascending on a path that keeps order. placeFrame returns false if the
-// message does not continue. [VIA-4.2-5]
+// placeFrame places the bytes of a frame if m is the next message to deliver. Otherwise it stores
+// the bytes, because an earlier Write must not overwrite a later one. Bytes are placed in the order
+// of arrival of frames, which is ascending on a path that keeps order. placeFrame returns false if
+// the message does not continue. [VIA-4.2-5]
 func (c *conn) placeFrame(now fc.Time, m *rxMsg, off uint32, b []byte) bool {
 	r := &c.rx
 	t := &messageTypes[m.h.Op]
@@ -24,7 +24,8 @@ func (c *conn) placeFrame(now fc.Time, m *rxMsg, off uint32, b []byte) bool {
 	return c.hold(now, m, off, b)
 }
 
-// hold stores bytes until it is their message's turn.
+// hold stores bytes of m until m is the next message to deliver. If the stored messages exceed
+// maxHold bytes, it rejects m and returns false.
 func (c *conn) hold(now fc.Time, m *rxMsg, off uint32, b []byte) bool {
 	r := &c.rx
 	m.held = true
@@ -45,8 +46,9 @@ func (c *conn) hold(now fc.Time, m *rxMsg, off uint32, b []byte) bool {
 	return true
 }
 
-// takeRecv takes a receive descriptor for the message at mexp. If there is none, the message waits,
-// is dropped or breaks the connection. [FCVI-3-8]
+// takeRecv takes a receive descriptor for the message at mexp. If none is posted, or the descriptor
+// is in error, takeRecv returns false: the message waits, is dropped or breaks the connection.
+// [FCVI-3-8]
 func (c *conn) takeRecv(now fc.Time, m *rxMsg) bool {
 	r := &c.rx
 	if r.haveRecv { // the descriptor of a message that was discarded [FCVI-B-5]
@@ -75,7 +77,7 @@ func (c *conn) takeRecv(now fc.Time, m *rxMsg) bool {
 	return true
 }
 
-// recvPosted is the doorbell of the receive queue. A waiting message may continue.
+// recvPosted runs when receive descriptors were posted. A message that waits for one continues.
 func (c *conn) recvPosted(now fc.Time) {
 	r := &c.rx
 	if c.state != stConnected || c.up == nil || !r.waiting {

@@ -11,7 +11,7 @@ import (
 	"viaduct/internal/wire/iu"
 )
 
-// These are limits that we chose, and defaults.
+// These are defaults, and limits that the standard leaves to the implementation.
 const ( // [FCVI-5.7-5] [FCVI-8.3-2]
 	defaultMaxTransfer = 1 << 20
 	LimitMaxTransfer   = 64 << 20
@@ -51,8 +51,8 @@ type Stats struct {
 	PlacedBytes                     uint64 // payload bytes written to memory
 	SentIUs, RecvFrames             uint64
 	RCtlMismatch                    uint64 // frames whose R_CTL is not that of their IU
-	Synonyms                        uint64 // frames of other messages under the exchange of one that is incomplete
-	LateFrames                      uint64 // frames of messages before Mexp, or with offsets that were received before
+	Synonyms                        uint64 // frames that contradict the incomplete message or the request of their MSG_ID
+	LateFrames                      uint64 // frames of finished messages, or with bytes that were received before
 	UnknownHandle                   uint64 // IUs that name no endpoint
 	WrongSource                     uint64 // frames with a valid handle from the wrong S_ID
 	WrongState                      uint64 // message IUs of connections that are not Connected
@@ -62,12 +62,12 @@ type Stats struct {
 	NoReceive                       uint64 // messages that found no receive descriptor
 	Gaps                            uint64 // losses detected
 	WindowFull                      uint64 // messages for which the window, or the memory for waiting messages, had no room
-	DupRqst                         uint64 // connection requests that were received before
+	DupRqst                         uint64 // repeated connection requests without the retry flag
 	Retries                         uint64 // set-up and disconnect IUs sent again
-	Connected, Rejected, SetupsLost uint64 // set-ups by their result
+	Connected, Rejected, SetupsLost uint64 // set-ups by their result; lost means that this side gave up
 	Broken                          uint64 // connections that ended in error
 	Aborts                          uint64 // ABTS sent
-	StaleResponses                  uint64 // answers to no request
+	StaleResponses                  uint64 // answers that match no outstanding request
 	SetupLimit                      uint64 // requests refused because of the limit of set-ups
 
 	// RCtlMismatch [FCVI-5.1-6], Synonyms [FCVI-5.6-2], WrongSource [FCVI-4-1],
@@ -90,7 +90,7 @@ type port struct {
 	setups   map[setupKey]*setup
 	waits    []*wait
 	cache    map[hostKey]mapping
-	told     map[tellKey]fc.Time // unknown handles that were answered
+	told     map[tellKey]fc.Time // when a peer was last told that a handle of its IU is unknown
 	connSeq  uint32
 	active   []*conn // connections with frames to send, in the order of their turns
 	kept     []keptIU
@@ -111,7 +111,7 @@ type setupKey struct {
 type setup struct {
 	conn   *conn     // nil after the end of the set-up
 	reason iu.Reason // reason in the answer, after the end
-	until  fc.Time   // forgotten afterwards
+	until  fc.Time   // time at which the record is deleted, after the end
 }
 
 type tellKey struct {
@@ -158,7 +158,8 @@ func (p *port) log(msg string, args ...any) {
 	}
 }
 
-// PortOnline is called by the N_Port when it has come online.
+// PortOnline is called by the N_Port when it has come online. It continues the searches that
+// waited.
 func (p *port) PortOnline(now fc.Time) {
 	w := p.onlineFn
 	p.onlineFn = nil
@@ -233,7 +234,7 @@ func (p *port) Failed(now fc.Time, r *fc.Remote, f *fc.Frame, reason uint8) {
 }
 
 // Abort handles an ABTS for an Exchange the peer originated, or for an Exchange of this side that
-// the peer abandons.
+// the peer abandons. It returns false if no connection with r has the Exchange.
 func (p *port) Abort(now fc.Time, r *fc.Remote, f *fc.Frame) bool {
 	if f.FromResponder() {
 		c := p.oxids.owner(f.OXID)
@@ -333,13 +334,15 @@ func (p *port) unknown(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.Header) {
 	}
 }
 
-// cancel sends a disconnect to a peer that may be connected to an abandoned endpoint of this side.
+// cancel sends a disconnect for an endpoint that this side has abandoned, because the peer may be
+// connected to it. theirs and ours are the handles, id the FCVI_CONNECTION_ID.
 func (p *port) cancel(now fc.Time, r *fc.Remote, theirs, ours, id uint32) {
 	p.sendOnce(now, r, &iu.Header{Op: iu.DisconnectRqst, Handle: theirs, RmtHandle: ours, Total: id,
 		Flags: iu.FlagErr, Param: iu.Status{Reason: iu.Cancelled}.Param()})
 }
 
-// sendOnce sends a request IU on a new Exchange, without waiting for an answer.
+// sendOnce sends a request IU on a new Exchange, without waiting for an answer. It sends nothing if
+// no Exchange is free.
 func (p *port) sendOnce(now fc.Time, r *fc.Remote, h *iu.Header) {
 	ox, ok := p.oxids.alloc(nil)
 	if !ok {
@@ -356,8 +359,8 @@ func (p *port) answerDisconnect(now fc.Time, r *fc.Remote, f *fc.Frame, h *iu.He
 	p.sendIU(now, r, f.Class(), &a, iu.Use{Last: true}, f.OXID, p.rxid(f), 0, nil)
 }
 
-// rxid returns the RX_ID for an answer to f: the one of the Exchange, or a new one. [FCVI-5.4-5]
-// [FCVI-5.2.1-9]
+// rxid returns the RX_ID for an answer to f: the RX_ID in f, or a new one if f has none.
+// [FCVI-5.4-5] [FCVI-5.2.1-9]
 func (p *port) rxid(f *fc.Frame) uint16 {
 	if f.RXID != fc.Unassigned {
 		return f.RXID
@@ -375,7 +378,7 @@ func (p *port) classFor(r *fc.Remote) fc.Class {
 }
 
 // sendIU sends an IU that is a single frame. While the mapping of r is verified it stores the IU
-// instead. It returns false if r is not logged in. [FCVI-5.1-7]
+// instead. It returns false if the IU was neither sent nor stored. [FCVI-5.1-7]
 func (p *port) sendIU(now fc.Time, r *fc.Remote, class fc.Class, h *iu.Header, u iu.Use, oxid, rxid uint16, cnt uint16, payload []byte) bool {
 	f := p.frame(fc.RCtl(p.cfg.codec.RCtl(h.Op)), p.cfg.codec.DFCtl(h.Op), fc.FCtl(p.cfg.codec.FCtl(h.Op, u)))
 	f.SeqID, f.SeqCnt, f.OXID, f.RXID = r.NextSeqID(), cnt, oxid, rxid
@@ -437,7 +440,7 @@ func (p *port) pump(now fc.Time) {
 	}
 }
 
-// linkRoom is called when a full link has room again.
+// linkRoom resumes the stalled connections when a full link has room again.
 func (p *port) linkRoom(now fc.Time) {
 	for _, c := range p.handles.conns {
 		if c.stalled {
@@ -526,7 +529,8 @@ type oxidPool struct {
 	pages [(iu.LastOXID + 1) / oxidPage]*[oxidPage]oxid
 }
 
-// An oxid is an open Exchange of this side. An oxid without an owner is locked.
+// An oxid is the state of one OX_ID. An id that is used but has no owner is locked: no Exchange is
+// open, and the id may not be assigned.
 type oxid struct {
 	owner *conn
 	used  bool
@@ -582,7 +586,7 @@ func (o *oxidPool) release(ox uint16) {
 	}
 }
 
-// hold reserves an id without an owner.
+// hold marks an id as used without an owner, until release.
 func (o *oxidPool) hold(ox uint16) {
 	x := o.at(ox)
 	if x == nil {
@@ -600,7 +604,7 @@ func (o *oxidPool) lock(now fc.Time, ox uint16) {
 	o.p.np.Timers().After(now+o.p.np.RATOV(), func(fc.Time) { o.release(ox) })
 }
 
-// disown locks all ids of c.
+// disown locks all ids of c for R_A_TOV.
 func (o *oxidPool) disown(now fc.Time, c *conn) {
 	for i, page := range o.pages {
 		if page == nil {
@@ -614,7 +618,7 @@ func (o *oxidPool) disown(now fc.Time, c *conn) {
 	}
 }
 
-// abort sends ABTS for an Exchange of this side. Its id stays locked until R_A_TOV after the
+// abort sends ABTS for an Exchange of this side. The OX_ID stays locked until R_A_TOV after the
 // answer. Then RRQ releases the Recovery Qualifier. [FCVI-5.4-4]
 func (o *oxidPool) abort(now fc.Time, r *fc.Remote, class fc.Class, ox, rx uint16) {
 	p := o.p

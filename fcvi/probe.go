@@ -17,9 +17,9 @@ import (
 type proof struct {
 	timer *fc.Timer
 	last  fc.Time  // time at which the last message was sent
-	owed  bool     // the delivery of that message is not proved
-	upTo  iu.MsgID // that message
-	want  bool     // a probe must be sent at the next turn
+	owed  bool     // the delivery of the last message sent is not proved
+	upTo  iu.MsgID // id of the last message sent
+	want  bool     // a probe must be sent before the next message
 	sent  bool     // a probe is outstanding
 	id    iu.MsgID
 	oxid  uint16
@@ -51,7 +51,7 @@ func (c *conn) proofDue(now fc.Time) {
 	}
 	at := p.last + c.p.np.EDTOV()
 	switch {
-	case p.sent && c.class == fc.Class2: // repeated anyhow
+	case p.sent && c.class == fc.Class2: // the N_Port repeats the frame until it is acknowledged
 	case p.sent:
 		if c.p.room(c.remote.Addr) > 0 { // otherwise frames still wait in the queue of the link
 			c.sendProbe(now)
@@ -67,7 +67,8 @@ func (c *conn) proofDue(now fc.Time) {
 	c.p.pump(now)
 }
 
-// openProbe makes a probe the next request of the stream. It returns false if none can be sent.
+// openProbe sends a probe as the next request of the stream. It returns false, without sending, if
+// a probe or too many requests are outstanding, or no Exchange is free.
 func (c *conn) openProbe(now fc.Time) bool {
 	t, p := &c.tx, &c.tx.proof
 	if p.sent || t.reads >= max(1, int(c.rattrs.MaxReads)) || t.pending.len() >= c.sendWindow() {
@@ -100,7 +101,7 @@ func (c *conn) sendProbe(now fc.Time) {
 	c.p.sendIU(now, c.remote, c.class, &h, iu.Use{Last: true, Answered: true}, p.oxid, fc.Unassigned, 0, nil)
 }
 
-// proved records the answer to a request, a proof of the delivery of every earlier message.
+// proved records that request q was answered, which proves the delivery of every earlier message.
 func (c *conn) proved(q *pending) {
 	p := &c.tx.proof
 	if p.owed && !p.upTo.After(q.id) {
@@ -114,8 +115,8 @@ func (c *conn) proved(q *pending) {
 	}
 }
 
-// proveAgain answers a repeated probe, and returns false if the frame is not one. Every message
-// before the probe was delivered; only the answer was lost.
+// proveAgain answers a repeated probe. It returns false if the frame is no probe, or if an answer
+// is still queued. Every message before the probe was delivered; only the answer was lost.
 func (c *conn) proveAgain(f *fc.Frame, h *iu.Header) bool {
 	if !isProbe(h) || h.Flags&iu.FlagRspRqd == 0 || c.tx.answers.len() > 0 {
 		return false

@@ -34,7 +34,7 @@ func TestProbe(t *testing.T) {
 			}
 			s.net.Run(time.Minute)
 			if got := ops(*all); got != "SEND_RQST SEND_RQST SEND_RQST READ_RQST READ_RESP" {
-				t.Error(got) // one probe serves all messages, and no other follows
+				t.Error(got) // one probe serves all messages, and no second probe follows
 			}
 			if a.broke+b.broke != 0 || a.c.tx.pending.len() != 0 || a.c.tx.reads != 0 || a.c.tx.proof.timer.Active() {
 				t.Errorf("broken %d, %d; %d pending", a.broke, b.broke, a.c.tx.pending.len())

@@ -52,7 +52,8 @@ type Config struct {
 	// class 3 is used.
 	Class2 bool
 
-	// Stream sends one-way messages in stream Exchanges.
+	// Stream sends messages that need no response in stream Exchanges, each of which carries up to
+	// 256 messages. Otherwise each message has its own Exchange.
 	Stream bool
 
 	// EachAnswered requests a response to every message at Reliable Reception. Otherwise one
@@ -63,7 +64,7 @@ type Config struct {
 	MaxReads        int           // number of a peer's RDMA Reads that are served at once; 0 means 16
 	MaxUnacked      int           // this side's window at Reliable Reception in messages, 512 at most; 0 means 256, or 64 if frames may overtake each other
 	ULPTimeout      time.Duration // FCVI_ULP_TIMEOUT; 0 means 30 s
-	Linger          time.Duration // time for which a request without a waiter is held
+	Linger          time.Duration // time for which a request without a waiter is held; 0 refuses the request at once
 	RxSize          int           // size of the receive data field in bytes; 0 means 2112
 	EDTOV, RATOV    time.Duration // timers for a fabric of this NIC; 0 means 2 s and 10 s
 
@@ -71,9 +72,9 @@ type Config struct {
 	Static map[netip.Addr]WWN
 
 	WrapConn   func(net.Conn) net.Conn // wraps each FCIP connection, if set
-	Congestion string                  // congestion control of FCIP sockets
+	Congestion string                  // congestion control of FCIP sockets; empty keeps the system's
 	KeepAlive  time.Duration           // TCP keepalive period of FCIP sockets; 0 means 15 s, negative none
-	SameHost   samehost.Policy         // whether FCIP links within one host go through shared memory, see package samehost
+	SameHost   samehost.Policy         // whether FCIP links within one host use shared memory, see package samehost
 	// SameHostDir is a directory in which processes with separate network namespaces find each
 	// other. See package samehost.
 	SameHostDir string
@@ -149,7 +150,7 @@ type device struct {
 	cancel context.CancelCauseFunc
 
 	daemon *fabricd.Daemon // of Listen
-	home   *station        // receives connection requests; nil if the NIC only dials
+	home   *station        // the port that receives connection requests; nil if the NIC only dials
 
 	mu    perturb.Mutex
 	away  map[string]*dialing // stations at other fabrics, by FCIP address; guarded by mu
@@ -165,7 +166,7 @@ type dialing struct {
 }
 
 // Open opens a NIC. The name is its host address, an IP address. An empty name means the address of
-// Listen.
+// Listen, or the local address of the link to Fabric.
 func (p *Provider) Open(name string, nic *vi.NIC) (vi.Device, error) {
 	d := &device{p: p, nic: nic, name: name, away: map[string]*dialing{}, same: map[string]*halves{}}
 	var mac [8]byte
@@ -242,7 +243,7 @@ func (s *station) online(limit time.Duration) bool {
 	}
 }
 
-// listen starts the NIC's own fabric.
+// listen starts the NIC's own fabric, and returns the TCP port on which it accepts links.
 func (d *device) listen() (port uint16, err error) {
 	c := &d.p.cfg
 	listen := c.ListenFunc
@@ -296,8 +297,8 @@ func (d *device) linkConfig() fcip.Config {
 		KeepAlive: c.KeepAlive, SameHost: c.SameHost, SameHostDir: c.SameHostDir, Logger: c.Logger}
 }
 
-// station creates an FC-VI port of this NIC. A port in another NIC's fabric has no host address
-// there, because it only calls.
+// station creates an FC-VI port of this NIC. ips is empty for a port in another NIC's fabric,
+// because that port only makes calls.
 func (d *device) station(ips []netip.Addr, out func(*station) (outlet, error)) (*station, error) {
 	c := &d.p.cfg
 	d.mu.Lock()
@@ -322,8 +323,8 @@ func (d *device) station(ips []netip.Addr, out func(*station) (outlet, error)) (
 	return newStation(pc, mc, out)
 }
 
-// stationFor returns the port from which remote is reached. With home, remote will connect to this
-// NIC, so the home port is returned. A NIC that calls itself does so from a second port.
+// stationFor returns the port from which remote is reached. If home is set, remote will connect to
+// this NIC, and the result is the home port. A NIC that calls itself does so from a second port.
 func (d *device) stationFor(ctx context.Context, remote vi.Address, home bool) (*station, error) {
 	if home || d.p.cfg.network != nil || d.p.cfg.Fabric != "" {
 		return d.home, nil
@@ -368,7 +369,7 @@ func (d *device) stationFor(ctx context.Context, remote vi.Address, home bool) (
 	}
 }
 
-// alive reports whether the FCIP link is up.
+// alive reports whether the FCIP link of s, which must have one, is up.
 func (s *station) alive() bool {
 	select {
 	case <-s.out.(*linkOutlet).l.Done():
@@ -526,7 +527,8 @@ func netAddress(a vi.Address) (iu.NetAddress, error) {
 	return iu.IPAddress(ap.Addr(), a.Discriminator), nil
 }
 
-// viAddress is the reverse of netAddress.
+// viAddress converts an FCVI_NET_ADDRESS to a VI address. The result has no host part if n has
+// none.
 func viAddress(n iu.NetAddress) vi.Address {
 	a := vi.Address{Discriminator: n.Discriminator}
 	if ip := n.IP(); ip.IsValid() {

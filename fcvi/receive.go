@@ -5,8 +5,8 @@ import (
 	"viaduct/internal/wire/iu"
 )
 
-// request handles a frame of the request stream. [FCVI 8.4] [FCVI-5.2.1-8] [FCVI-5.3.5-3]
-// [FCVI-5.2.5-2] [FCVI-8.4-11]
+// request handles a frame of the request stream. D1 to D8 are cases of the table in docs/fc-vi.md.
+// [FCVI 8.4] [FCVI-5.2.1-8] [FCVI-5.3.5-3] [FCVI-5.2.5-2] [FCVI-8.4-11]
 func (c *conn) request(now fc.Time, f *fc.Frame, h *iu.Header) {
 	p := c.p
 	if c.state == stResp2 || c.state == stRqst && c.sentResp2 {
@@ -40,7 +40,7 @@ func (c *conn) request(now fc.Time, f *fc.Frame, h *iu.Header) {
 	}
 }
 
-// inOrder handles a frame by the column for an in-order fabric.
+// inOrder handles a frame of the request stream on a path that keeps the order of frames.
 func (c *conn) inOrder(now fc.Time, f *fc.Frame, h *iu.Header) {
 	r, p := &c.rx, c.p
 	switch {
@@ -88,7 +88,7 @@ func (c *conn) inOrder(now fc.Time, f *fc.Frame, h *iu.Header) {
 	c.take1(now, f, h, true)
 }
 
-// take1 adds a frame to its message.
+// take1 adds a frame to its message, and delivers messages if the frame completes the next one.
 func (c *conn) take1(now fc.Time, f *fc.Frame, h *iu.Header, inOrder bool) {
 	r, p := &c.rx, c.p
 	m := r.at(h.MsgID)
@@ -178,7 +178,8 @@ func (c *conn) lost(now fc.Time, m *rxMsg, reason iu.Reason, id iu.MsgID) {
 	c.fail(now, reason, id, true)
 }
 
-// partial reports that the message m arrived incompletely.
+// partial reports to the consumer that message m arrived incompletely. It has no effect if no frame
+// of m arrived.
 func (c *conn) partial(m *rxMsg) {
 	if !m.open {
 		return
@@ -246,7 +247,8 @@ func (c *conn) gapExpired(now fc.Time) {
 	p.pump(now)
 }
 
-// abortedMessage handles an ABTS for an incomplete message.
+// abortedMessage handles an ABTS for an incomplete message. It returns true if a message or an
+// answer of this connection has the Exchange.
 func (c *conn) abortedMessage(now fc.Time, oxid uint16) bool {
 	if c.state != stConnected || c.up == nil {
 		return false

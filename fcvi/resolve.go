@@ -33,7 +33,8 @@ func keyOf(a iu.NetAddress) hostKey {
 }
 
 // resolve finds the port with host address a, logs in to it, and calls done once. It tries the
-// cache, the static table, the name server and FARP, in that order. [FCVI-7.4-1]
+// cache, the static table, the name server and FARP, in that order. While this port is offline it
+// waits, for FCVI_ULP_TIMEOUT at most. [FCVI-7.4-1]
 func (p *port) resolve(now fc.Time, a iu.NetAddress, done func(now fc.Time, r *fc.Remote, err error)) {
 	if p.np.State() != fc.Online {
 		waiting := true
@@ -111,8 +112,8 @@ func (s *search) byNode(now fc.Time) {
 	np := s.p.np
 	np.Query(now, fc.NSGNNIP, s.key.host[:], func(now fc.Time, reply []byte, err error) {
 		if err != nil || len(reply) < 8 || getWWN(reply) == np.Node() && s.p.isMine(s.want) {
-			// The other ports of this node only call, and have not this port's address. Ports of
-			// another node that have the address answer themselves.
+			// The directory named this node. Its other ports only make calls and do not have this
+			// address. A port of another node that has the address answers the FARP itself.
 			s.byFARP(now)
 			return
 		}

@@ -16,7 +16,7 @@ type pending struct {
 	rxid     uint16
 	asked    bool // the request asked for a response
 	probe    bool // the request is a probe, not a descriptor of a consumer
-	done     bool // its answer has arrived, but an earlier answer is missing
+	done     bool // the answer has arrived, but an earlier one is missing
 	bad      vi.Status
 	reason   iu.Reason
 	got      spans // parts of the READ_RESP that have arrived
@@ -113,8 +113,8 @@ func (c *conn) response(now fc.Time, f *fc.Frame, h *iu.Header) {
 
 func (c *conn) firstAnswered() bool { return c.tx.pending.at(0).done }
 
-// readData places a frame of a READ_RESP. It returns false if the response stream does not
-// continue.
+// readData places a frame of a READ_RESP, the answer to pending request q at index i. It returns
+// false if the frame was ignored or the connection has ended.
 func (c *conn) readData(now fc.Time, f *fc.Frame, q *pending, i int) bool {
 	p := c.p
 	off, n := f.Param, uint32(len(f.Payload))
@@ -295,7 +295,7 @@ func (c *conn) respExpired(now fc.Time) {
 	c.loseResponse(now, reason)
 }
 
-// loseResponse breaks the connection because a response was lost.
+// loseResponse breaks the connection because the oldest response was lost.
 func (c *conn) loseResponse(now fc.Time, reason iu.Reason) {
 	t := &c.tx
 	q := *t.pending.at(0)

@@ -12,8 +12,8 @@ import (
 	"viaduct/vi"
 )
 
-// TestULPTimeout: a configured timeout is used, but is at least twice R_A_TOV. A default timeout is
-// scaled with timers that are scaled down. [FCVI-8.3-2] [FCVI-8.3-5]
+// TestULPTimeout: a configured timeout is used, but is at least twice R_A_TOV. The default timeout
+// shrinks with R_A_TOV. [FCVI-8.3-2] [FCVI-8.3-5]
 func TestULPTimeout(t *testing.T) {
 	for _, v := range []struct{ set, ratov, want time.Duration }{
 		{0, fc.DefaultRATOV, defaultULPTimeout},
@@ -187,8 +187,8 @@ func TestAnsweredTooSoon(t *testing.T) {
 }
 
 // TestDisconnectTells: a disconnect with an error that names a message fails that message, and
-// completes the messages before it with success. If it has no name or no error, it concerns no
-// message. [FCVI-5.3.5-2] [FCVI-5.3.5-6] [FCVI-E-4]
+// completes the messages before it with success. A disconnect without a message id or without an
+// error concerns no message. [FCVI-5.3.5-2] [FCVI-5.3.5-6] [FCVI-E-4]
 func TestDisconnectTells(t *testing.T) {
 	for _, v := range []struct {
 		name   string
@@ -318,7 +318,7 @@ func TestLingering(t *testing.T) {
 	if given != 1 || b.c.lingering || !b.c.taken || len(b.p.waits) != 1 {
 		t.Fatalf("given %d times, lingers %v, taken %v", given, b.c.lingering, b.c.taken)
 	}
-	s.net.Run(10 * time.Minute) // the consumer makes no decision
+	s.net.Run(10 * time.Minute) // longer than any time limit for a decision
 	if len(a.result) != 1 || a.result[0] != iu.ULPTimeout {
 		t.Errorf("%v", a.result)
 	}
@@ -394,7 +394,7 @@ func TestReleasedHandle(t *testing.T) {
 	p.activate(c)
 	index, ended := c.handle>>genBits, 0
 	c.ended = []func(){func() { ended++ }}
-	for range 2 { // once
+	for range 2 { // the second call has no effect
 		c.release(now, p.np.RATOV())
 	}
 	if x := p.oxids.at(ox); !x.used || x.owner != nil || c.rx.timer.Active() || c.timer.Active() ||
@@ -413,8 +413,8 @@ func TestReleasedHandle(t *testing.T) {
 	}
 }
 
-// TestCachedNames: each resolved address is cached by itself. A port whose name differs from the
-// requested one is logged out again. [FCVI-7.4-3]
+// TestCachedNames: each resolved address has its own cache entry. A port whose name differs from
+// the requested one is logged out again. [FCVI-7.4-3]
 func TestCachedNames(t *testing.T) {
 	s := newSim(t, simConfig{seed: 1, order: true})
 	p := s.ports[0]
@@ -448,8 +448,8 @@ func TestCachedNames(t *testing.T) {
 	}
 }
 
-// TestRemembered: the first outcome of a peer's request is stored for R_A_TOV. A request that was
-// never made has none. [FCVI-C-6]
+// TestRemembered: the first outcome of a peer's request is stored for R_A_TOV. A connection without
+// a peer's request stores none. [FCVI-C-6]
 func TestRemembered(t *testing.T) {
 	s := newSim(t, simConfig{seed: 1, order: true})
 	p, now := s.ports[0], s.net.Now()
@@ -525,7 +525,7 @@ func TestSourceGone(t *testing.T) {
 }
 
 // TestFirstIDs: each connection numbers its messages from a number of its own. No message is longer
-// than a Sequence of its frames can be. [FCVI-6.8-2] [FCVI-5.7-4] [FCVI-7.3-8]
+// than one Sequence can carry. [FCVI-6.8-2] [FCVI-5.7-4] [FCVI-7.3-8]
 func TestFirstIDs(t *testing.T) {
 	s := newSim(t, simConfig{seed: 1, order: true})
 	seen := map[iu.MsgID]bool{0: true}

@@ -49,9 +49,9 @@ func TestAsks(t *testing.T) {
 	most := int64(c.maxHold()) - int64(c.mts) // bytes that are not known to be delivered, including the current message
 	for _, v := range []struct {
 		what           string
-		ours, theirs   bool // both stream
+		ours, theirs   bool // whether this side and the peer stream
 		more           bool // later messages are in the queue
-		unasked, bytes int  // before it
+		unasked, bytes int  // since the last request for a response
 		pending        int
 		unproven       int64
 		n              uint32
@@ -210,8 +210,7 @@ func TestPlaceWrite(t *testing.T) {
 }
 
 // TestResolveOrder: an address is searched for in the cache, in the static table, in the directory
-// and by FARP, in that order. A port that is not online first waits until it is, up to a time
-// limit.
+// and by FARP, in that order. While the port is offline, a search waits for it, up to a time limit.
 func TestResolveOrder(t *testing.T) {
 	t.Run("FCVI-7.4-1", func(t *testing.T) { // [FCVI-7.5-10] [FCVI-7.6-3] [FCVI-7.6-4]
 		s := newSim(t, simConfig{seed: 1, order: true})
@@ -322,8 +321,8 @@ func TestResolveOffline(t *testing.T) {
 	}
 }
 
-// TestMatchAttributes lists attributes on which two ends agree, whichever of them makes the
-// request, and attributes they reject.
+// TestMatchAttributes lists attributes on which two ends agree, whichever end makes the request,
+// and attributes they reject.
 func TestMatchAttributes(t *testing.T) {
 	qos := func(n uint32) iu.QoS { return iu.QoS{Latency: n} }
 	for _, v := range []struct {

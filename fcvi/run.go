@@ -5,8 +5,8 @@ import (
 	"viaduct/internal/wire/iu"
 )
 
-// A run is the state of the last frame, if Take may handle the frames that continue it. It is valid
-// until another frame arrives or the port's lock is released.
+// A run says how Take handles the frames that continue the last frame. It is valid until another
+// frame arrives or the station's lock is released.
 type run struct {
 	now  fc.Time
 	resp bool // the frame belongs to the response stream
@@ -24,7 +24,8 @@ func (c *conn) follow(now fc.Time, f *fc.Frame, resp bool) {
 }
 
 // Take implements fc.Taker. The header equals the previous frame's, whose checks have passed. So
-// only the position and the bytes remain to be checked.
+// only the position and the bytes remain to be checked. If Take returns false, the link must
+// deliver the frame as a whole.
 func (c *conn) Take(b []byte) bool {
 	if c.state != stConnected || c.up == nil || c.paused {
 		return false
@@ -42,7 +43,8 @@ func (c *conn) Take(b []byte) bool {
 	return taken
 }
 
-// takeRequest handles a frame of the next message in the request stream.
+// takeRequest places b, the payload that continues the next message of the request stream. It
+// returns false, without effect, if the frame needs all checks.
 func (c *conn) takeRequest(b []byte) bool {
 	r := &c.rx
 	m := r.ahead(r.mexp)
@@ -63,7 +65,8 @@ func (c *conn) takeRequest(b []byte) bool {
 	return true
 }
 
-// takeRead handles a frame of the next READ_RESP in the response stream.
+// takeRead places b, the payload that continues the oldest READ_RESP. It returns false, without
+// effect, if the frame needs all checks.
 func (c *conn) takeRead(b []byte) bool {
 	if c.tx.pending.len() == 0 {
 		return false

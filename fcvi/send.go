@@ -24,13 +24,13 @@ type txState struct {
 	dfctl    uint8
 
 	pending      fifo[pending] // in MSG_ID order
-	unproven     int64         // bytes of the pending messages
+	unproven     int64         // payload bytes of the pending messages
 	reads        int
 	unasked      int // streamed messages since the last requested response
 	unaskedBytes int
 	proof        proof
 	answers      fifo[answer]
-	turn         bool // whose turn it is: responses and requests alternate
+	turn         bool // the turn of a response; responses and requests alternate
 
 	stream    bool // an Exchange of policy X2 is open
 	streamOX  uint16
@@ -39,7 +39,7 @@ type txState struct {
 	streamAt  fc.Time
 
 	acking  fifo[ackWait] // class 2: messages whose ACKs are awaited
-	timer   *fc.Timer     // of responses
+	timer   *fc.Timer     // expires when a response is overdue
 	heard   fc.Time       // time of the last progress of the response stream
 	respGap fc.Time       // time at which the gap in the response stream counts as a loss
 	stopped bool
@@ -70,8 +70,8 @@ func (c *conn) stopStreams(now fc.Time) {
 	}
 	c.tx.busy = false
 	c.tx.acking.truncate(0)
-	// Memory that was to be read for the peer must not be accessed any more. Answers that are
-	// complete are still sent.
+	// Answers to RDMA Reads are dropped, because their memory must not be accessed any more.
+	// Answers without data are still sent.
 	n := 0
 	answers := c.tx.answers.all()
 	for _, a := range answers {
@@ -83,7 +83,7 @@ func (c *conn) stopStreams(now fc.Time) {
 	c.tx.answers.truncate(n)
 }
 
-// posted is the doorbell of the send queue.
+// posted runs when send descriptors were posted.
 func (c *conn) posted(now fc.Time) {
 	if c.state == stConnected && c.up != nil {
 		c.p.activate(c)
@@ -121,7 +121,8 @@ func (c *conn) step(now fc.Time, room int) int {
 	return 0
 }
 
-// startMessage starts the next send descriptor, if the peer can accept another request. [FCVI-F-2]
+// startMessage starts the next send descriptor, if the peer can accept another request. It returns
+// false if no message was started. [FCVI-F-2]
 func (c *conn) startMessage(now fc.Time) bool {
 	t := &c.tx
 	for !t.draining {
@@ -169,7 +170,7 @@ func (c *conn) drain(now fc.Time) {
 	t := &c.tx
 	t.draining = true
 	if n := t.pending.len(); n > 0 && !t.pending.at(n-1).asked && c.probes() {
-		t.proof.want = true // the answer to a probe proves the delivery of all of them
+		t.proof.want = true // the answer to a probe proves the delivery of all requests before the probe
 		c.p.activate(c)
 	}
 	c.drained(now)
@@ -185,8 +186,8 @@ func (c *conn) drained(now fc.Time) bool {
 	return true
 }
 
-// fail2 is fail for an error of this side. completed means that a descriptor has completed with the
-// error, so that the others are flushed.
+// fail2 breaks the connection because of an error of this side. completed means that a descriptor
+// has completed with the error; the other descriptors are then flushed.
 func (c *conn) fail2(now fc.Time, reason iu.Reason, completed bool) {
 	if c.state != stConnected {
 		return

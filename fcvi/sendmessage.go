@@ -6,7 +6,8 @@ import (
 	"viaduct/vi"
 )
 
-// openMessage prepares the transmission of the current descriptor.
+// openMessage prepares the transmission of the current descriptor. If no Exchange is free, it
+// completes the descriptor with an error, breaks the connection and returns false.
 func (c *conn) openMessage(now fc.Time) bool {
 	t := &c.tx
 	w := &t.cur
@@ -44,9 +45,9 @@ func (c *conn) openMessage(now fc.Time) bool {
 	return true
 }
 
-// asks reports whether a message at Reliable Reception must request a separate response. It always
-// must unless both sides stream. If they do, every few messages do, and the last one before the
-// queue becomes empty. [FCVI-E-2] [FCVI-5.9.4-4]
+// asks reports whether the current message, at Reliable Reception, must request a response of its
+// own. Unless both sides stream, every message must. Otherwise one of several messages must, and
+// the last one before the queue becomes empty. [FCVI-E-2] [FCVI-5.9.4-4]
 func (c *conn) asks() bool {
 	t := &c.tx
 	if !c.attrs.Streaming || !c.rattrs.Streaming {
@@ -97,8 +98,9 @@ func (c *conn) exchange(now fc.Time, h *iu.Header) bool {
 }
 
 // sendFrames sends the next frames of the message in transmission, at most room, and returns their
-// number. It sends as many frames at a time as are contiguous in memory. If there are none, it
-// sends one frame, or the last. [FCVI-5.1-3] [FCVI-5.2.5-3] [FCVI-5.2.5-4] [FCVI-8.4-1]
+// number. It sends as many frames at a time as are contiguous in memory, or one frame whose bytes
+// it copies. It returns 0 if the N_Port accepts no frame. [FCVI-5.1-3] [FCVI-5.2.5-3]
+// [FCVI-5.2.5-4] [FCVI-8.4-1]
 func (c *conn) sendFrames(now fc.Time, room int) int {
 	t, p := &c.tx, c.p
 	w := &t.cur

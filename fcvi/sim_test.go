@@ -20,9 +20,9 @@ type simPort struct {
 	end *fabric.End
 
 	taker fc.Taker // takes the frames that continue the last one
-	next  fc.Frame // header that these frames have
+	next  fc.Frame // header of these frames
 	buf   []byte
-	size  int // size of their payload
+	size  int // payload bytes of each of these frames
 	since fc.Time
 	took  int
 }
@@ -118,7 +118,7 @@ func (r roomy) Receive(now fc.Time, f *fc.Frame) {
 	p.next.Next(p.size)
 }
 
-// Tick, LinkUp and LinkDown end a run, because they come between frames.
+// Tick, LinkUp and LinkDown end a run, because only consecutive frames form a run.
 func (r roomy) Tick(now fc.Time) {
 	r.p.taker = nil
 	r.NPort.Tick(now)
@@ -145,7 +145,7 @@ type fake struct {
 	sends  []*fakeSend
 	next1  int
 	recvs  []*fakeRecv
-	recvN  int // taken
+	recvN  int // receive descriptors taken
 	cur    *fakeRecv
 	mem    []byte // a region with handle 7 whose first byte has address 1000
 	rights [2]bool
@@ -165,7 +165,7 @@ type fakeSend struct {
 	mh     uint32
 	done   bool
 	bad    bool // the check of the descriptor finds an error
-	gone   bool // the memory is deregistered before it is sent
+	gone   bool // the memory is deregistered before the message is sent
 	status vi.Status
 }
 

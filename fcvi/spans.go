@@ -2,8 +2,8 @@ package fcvi
 
 import "slices"
 
-// spans records which parts of a message have arrived. Usually there is one part, from the front,
-// which needs no memory of its own.
+// spans records which bytes of a message have arrived. Usually the bytes arrive in order, so that
+// front alone describes them and beyond is empty.
 type spans struct {
 	front  uint32 // all bytes before this offset have arrived
 	beyond []span // spans after a hole; sorted, disjoint, not adjacent
@@ -17,21 +17,22 @@ const maxSpans = 1024
 type spanResult uint8
 
 const (
-	spanNew  spanResult = iota // taken
+	spanNew  spanResult = iota // the bytes are new, and were added
 	spanSeen                   // all or a part of the bytes had arrived before
-	spanHole                   // bytes before it are missing, although the path keeps order
+	spanHole                   // earlier bytes are missing, although the path keeps order
 	spanFull                   // the message has too many holes
 )
 
 func (s *spans) reset() { s.front, s.beyond = 0, s.beyond[:0] }
 
-// next returns the first missing offset.
+// next returns the offset of the first missing byte.
 func (s *spans) next() uint32 { return s.front }
 
 // covers reports whether all bytes before offset n have arrived.
 func (s *spans) covers(n uint32) bool { return s.front >= n }
 
-// extend adds n bytes at next. It returns false and changes nothing if there are spans beyond.
+// extend adds n bytes at next. It returns false and changes nothing if bytes after a hole have
+// arrived.
 func (s *spans) extend(n uint32) bool {
 	if len(s.beyond) > 0 {
 		return false

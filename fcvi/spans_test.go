@@ -6,7 +6,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestSpans compares spans with a map of bytes, for parts of every kind in random order.
+// TestSpans compares spans with a map of bytes, while random parts of a message arrive in random
+// order.
 func TestSpans(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const size = 40

@@ -6,7 +6,7 @@ import (
 	"viaduct/vi"
 )
 
-// A state is that of an endpoint. [FCVI 8.2] [FCVI-8.2-1]
+// A state is the state of an endpoint. [FCVI 8.2] [FCVI-8.2-1]
 //
 //	                            +------+
 //	       the consumer asks    | IDLE |    CONNECT_RQST, to be decided

@@ -14,8 +14,8 @@ import (
 	"viaduct/internal/wire/iu"
 )
 
-// A walk is an endpoint of port 0 of a simulated pair that was put into a state. It records how the
-// endpoint behaves from there.
+// A walk is an endpoint of port 0 of a simulated pair that was put into a state. It records the
+// effects of an event in that state.
 type walk struct {
 	*sim
 	f     *fake
@@ -29,7 +29,7 @@ type walk struct {
 	before []string // the facts before the event
 	counts Stats    // the counters of the port before the event
 
-	since fc.Time  // the time at which the event was over
+	since fc.Time  // the time after the event; 0 before
 	later []string // effects after the event, each with its time
 }
 
@@ -89,7 +89,7 @@ var places = []standing{
 	}},
 }
 
-// The ids of the walk's legs, and the peer's handle.
+// The connection ids of the two requests, and the peer's handle.
 const (
 	ownID, theirID = 0x00010001, 0x00020001
 	peerHandle     = 0x00077001
@@ -288,7 +288,7 @@ func counted(before, after *Stats) (all []string) {
 	for i := range now.NumField() {
 		name := now.Type().Field(i).Name
 		if n := now.Field(i).Uint() - old.Field(i).Uint(); n > 0 && name != "RecvFrames" &&
-			name != "SentIUs" { // each has them
+			name != "SentIUs" { // every event may count these
 			all = append(all, fmt.Sprintf("%s+%d", name, n))
 		}
 	}

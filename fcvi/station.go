@@ -9,16 +9,17 @@ import (
 	"viaduct/internal/perturb"
 )
 
-// A station runs an FC-VI port in real time: it has the machines with their lock, their clock and
-// their link. Only one goroutine at a time runs the machines: a poster, the receiver, or the timer.
-// The link queues the frames the machines send, and Flush writes them after the lock was released.
+// A station runs an FC-VI port in real time: it has the state machines of the port and of its
+// N_Port, with their lock, clock and link. Only one goroutine at a time runs the machines: a
+// poster, the receiver, or the timer. The link queues the frames that the machines send, and flush
+// writes the frames after the lock was released.
 type station struct {
 	mu     perturb.Mutex
 	start  time.Time // guarded by mu: start of the clock, plus the time that it did not count
 	at     fc.Time   // guarded by mu: time of the clock when mu was locked
 	np     *fc.NPort
 	p      *port
-	armed  fc.Time // guarded by mu: time at which the timer fires
+	armed  fc.Time // guarded by mu: time at which the timer fires; fc.Never if it is not set
 	waited bool    // guarded by mu: the timer was late and was set again
 	timer  *time.Timer
 	dead   bool // guarded by mu: the station is closed
@@ -57,7 +58,8 @@ func newStation(pc fc.PortConfig, mc machineConfig, out func(s *station) (outlet
 	return s, o.(starter).begin(s)
 }
 
-// room returns a lower bound of the number of frames the link to dst can take. It is port.room.
+// room returns a lower bound of the number of frames the link to dst can take, 1 without a link.
+// The port calls it as port.room.
 func (s *station) room(dst fc.Addr) int {
 	if s.out == nil {
 		return 1
@@ -65,7 +67,8 @@ func (s *station) room(dst fc.Addr) int {
 	return s.out.room(dst)
 }
 
-// A starter is an outlet that delivers frames only after begin, when the station owns it.
+// A starter is an outlet that delivers frames only after begin. Before begin the station does not
+// yet own the outlet.
 type starter interface{ begin(s *station) error }
 
 // A sender passes frames to the station's outlet, if there is one.
@@ -86,10 +89,10 @@ func (s *sender) SendRun(f *fc.Frame, size int, data []byte) {
 // lock takes mu and reads the clock. The clock never passes the next timer, so that the timer's
 // work is done first.
 //
-// If that timer is late by more than a part of E_D_TOV, the whole host was stopped, or too busy to
-// read its peers' frames. The silence of the peers proves nothing then. So the time since the port
-// last ran is not counted. The timer is set again, once, and the peers' frames are handled before
-// it fires. [FCVI-8.3-6]
+// If the next timer is late by more than a quarter of E_D_TOV, the whole host was stopped, or too
+// busy to read its peers' frames. The silence of the peers proves nothing then. So the time since
+// the port last ran is not counted. The timer is set again, once, and the peers' frames are handled
+// before it fires. [FCVI-8.3-6]
 func (s *station) lock() {
 	s.mu.Lock()
 	now := time.Since(s.start)
@@ -133,7 +136,7 @@ func (s *station) tick() {
 	s.lock()
 	switch {
 	case s.dead:
-	case s.at < s.armed && s.armed != fc.Never: // the timer fired too early, or too late
+	case s.at < s.armed && s.armed != fc.Never: // the timer fired too early, or lock has postponed it
 		s.timer.Reset(s.armed - s.at)
 	default:
 		s.armed, s.waited = fc.Never, false
@@ -142,7 +145,7 @@ func (s *station) tick() {
 	s.leave()
 }
 
-// do runs fn with the machines locked.
+// do runs fn with the machines locked, unless the station is closed.
 func (s *station) do(fn func(now fc.Time)) {
 	now := s.enter()
 	if !s.dead {

@@ -32,8 +32,8 @@ func (s *station) clock() (at fc.Time) {
 	return at
 }
 
-// TestStallOnce: a late timer waits once for frames that arrived meanwhile. If it is late again
-// before it has run, the time is counted. [FCVI-8.3-6]
+// TestStallOnce: a late timer waits once for frames that arrived meanwhile. If the timer is late
+// again before it has run, the time is counted. [FCVI-8.3-6]
 func TestStallOnce(t *testing.T) {
 	s, err := newStation(fc.PortConfig{PortName: fc.PortName(1, 1), NodeName: fc.NodeName(1)}, machineConfig{},
 		func(*station) (outlet, error) { return nowhere{}, nil })

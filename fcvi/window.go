@@ -9,10 +9,10 @@ import (
 type rxMsg struct {
 	open     bool
 	complete bool
-	discard  bool // Unreliable Delivery: the rest of the message is ignored
+	discard  bool // Unreliable Delivery: further bytes of the message are ignored
 	taken    bool // a receive descriptor was taken for the message
 	checked  bool // the RDMA target has passed the check
-	held     bool // the bytes of the message are in buf
+	held     bool // the received bytes are in buf
 	h        iu.Header
 	oxid     uint16
 	rxid     uint16
@@ -20,7 +20,7 @@ type rxMsg struct {
 	class    fc.Class
 	got      spans
 	end      int64  // length of the message, or -1 until the last frame has arrived
-	buf      []byte // bytes that can't be placed yet
+	buf      []byte // received bytes that can't be placed yet
 	bad      iu.Reason
 }
 
@@ -31,16 +31,17 @@ type rxState struct {
 	win      []rxMsg  // messages by MSG_ID modulo the length, which is a power of two; nil until the first message
 	timer    *fc.Timer
 	stallAt  fc.Time // time at which missing frames count as lost, or 0 if none are missing
-	hold     int     // bytes held
+	hold     int     // total bytes in the buf of held messages
 	waiting  bool    // the message at mexp waits for a receive descriptor
 	capacity uint64  // capacity of the current receive descriptor
 	haveRecv bool    // a receive descriptor was taken and is not completed
-	unasked  bool    // messages were delivered that requested no response
+	unasked  bool    // delivered messages have not been answered, because they requested no response
 	failed   iu.Reason
 	failedID iu.MsgID
 }
 
-// at returns the slot of id. id must be less than the window ahead of mexp.
+// at returns the slot of id, and grows win if necessary. id must be at most rxWindow()-1 ahead of
+// mexp.
 func (r *rxState) at(id iu.MsgID) *rxMsg {
 	if int(id-r.mexp) >= len(r.win) {
 		r.grow(int(id - r.mexp))
@@ -58,8 +59,8 @@ func (r *rxState) ahead(id iu.MsgID) *rxMsg {
 	return nil
 }
 
-// grow makes room for messages up to n ahead of mexp. On a path that keeps order only few are
-// needed.
+// grow makes room for messages up to n ahead of mexp. It doubles win step by step, because on a
+// path that keeps order few slots are needed.
 func (r *rxState) grow(n int) {
 	size := max(8, len(r.win))
 	for size <= n {
@@ -86,8 +87,9 @@ func (r *rxState) reset(m *rxMsg) {
 	*m = rxMsg{buf: buf, got: got}
 }
 
-// skip drops the messages from front to id. Earlier messages may still wait for receive
-// descriptors. skip returns false if id is beyond the window.
+// skip marks the messages from front up to id, exclusive, as discarded, and sets front to id.
+// Messages before front may still wait for receive descriptors. skip returns false if id is beyond
+// the window.
 func (r *rxState) skip(id, window iu.MsgID) bool {
 	if id-r.mexp >= window {
 		return false
@@ -114,9 +116,9 @@ func (c *conn) rxWindow() iu.MsgID {
 	return window
 }
 
-// maxHold returns the number of bytes a connection stores of messages which can't be placed yet: on
-// an out-of-order fabric, or while a receive descriptor is missing. A sender has at most that many
-// bytes unanswered.
+// maxHold returns the maximum number of bytes that a connection stores because they can't be placed
+// yet: on an out-of-order fabric, or while a receive descriptor is missing. A sender leaves at most
+// that many bytes unanswered.
 func (c *conn) maxHold() int {
 	return min(64<<20, max(16<<20, 32*int(c.mts)))
 }
