@@ -16,10 +16,10 @@ import (
 )
 
 // Own takes the descriptor of the TCP connection nc away from the runtime, for the set-up exchange
-// that precedes an engine. As long as the runtime watches the descriptor, each answer would wake a
-// thread in vain, because the caller polls for the answer itself. nc must not be used after Own,
-// unless Own returns nc itself: it does so if nc is no TCP connection, or if the process has no
-// descriptor left.
+// that precedes an engine. While the runtime watches a descriptor, each arrival wakes a thread for
+// nothing, because the caller of the exchange polls for the answer itself. nc must not be used
+// after Own, unless Own returns nc itself: it does so if nc is no TCP connection, or if the process
+// has no descriptor left.
 func Own(nc net.Conn) net.Conn {
 	tc, ok := nc.(*net.TCPConn)
 	if !ok {
@@ -33,13 +33,13 @@ func Own(nc net.Conn) net.Conn {
 	return &conn{s: s, local: local, remote: remote}
 }
 
-// A conn is the connection Own returns. Take returns its Socket.
+// A conn is a connection of Own, Dial or an ownedListener. Take returns its Socket to an engine.
 type conn struct {
 	s             *Socket
 	local, remote net.Addr
-	tuned         *Tuning                // options that are set already; nil: not known
-	later         atomic.Pointer[Tuning] // options that are to be set; see setLater
-	// The rendezvous where a dialer of this host finds the connection; nil for none.
+	tuned         *Tuning                // options that the listener has set; nil: not known
+	later         atomic.Pointer[Tuning] // options that setLater still has to set; nil: none
+	// The rendezvous where a dialer of this host can request shared memory; nil for none.
 	meet *rendezvous
 
 	mu     perturb.Mutex
@@ -49,8 +49,8 @@ type conn struct {
 // limits are the deadlines of both directions.
 type limits struct{ read, write limit }
 
-// A limit is the deadline of one direction, and the instance at which that direction's sleepers
-// sleep. While there are sleepers, the deadline must be set on the instance too.
+// A limit is the deadline of one direction; at is zero if there is none. While sleepers > 0, those
+// goroutines sleep at the epoll instance whose file is sleep, and a new deadline is set there too.
 type limit struct {
 	at       time.Time
 	sleepers int
@@ -64,7 +64,7 @@ func (l *limit) set(t time.Time) {
 	}
 }
 
-// none reports whether the limit need not be kept.
+// none reports whether the direction has neither a deadline nor a sleeper.
 func (l *limit) none() bool { return l.at.IsZero() && l.sleepers == 0 }
 
 func (l *limit) passed() bool { return !l.at.IsZero() && !time.Now().Before(l.at) }
@@ -125,7 +125,8 @@ func (o *conn) late(write bool) bool {
 // Read implements [net.Conn].
 func (o *conn) Read(p []byte) (int, error) { return o.receive(p, plainly, false) }
 
-// A reading is a way to read: from a socket, and from shared memory.
+// A reading is a function that reads, for example without consuming, in two forms: from a
+// descriptor, and from shared memory. rings is nil if the connection never uses shared memory.
 type reading struct {
 	socket func(fd int, p []byte) (int, error)
 	rings  func(r *rings, p []byte) (int, error)
@@ -133,7 +134,8 @@ type reading struct {
 
 var plainly = reading{read, (*rings).read}
 
-// settle ends the period when the bytes may be moved to shared memory.
+// settle ends the period in which the stream may move to shared memory, because an engine takes the
+// socket. It waits for an undecided grant.
 func (o *conn) settle() {
 	_ = o.setLater() // an error only leaves the socket without these options
 	o.s.rlockDecided()
@@ -146,10 +148,10 @@ func (o *conn) settle() {
 
 func (o *conn) path() samehost.Path { return o.s.path() }
 
-// setLater sets the options of every connection on a dialled connection. It is called while the
-// answer to the first write is under way, because one system call for each option would be a
-// considerable part of a set-up. If the bytes go through shared memory, the socket is silent, and
-// setLater leaves the options to setNow.
+// setLater sets the options that a dialled connection still lacks: keepalive, blocking mode, and
+// the Tuning in later. It is called while the answer to the first write is under way, because one
+// system call for each option would be a considerable part of a set-up. If the bytes go through
+// shared memory, the TCP socket is silent, and setLater leaves the options to setNow.
 func (o *conn) setLater() error {
 	if o.later.Load() == nil {
 		return nil
@@ -163,7 +165,8 @@ func (o *conn) setLater() error {
 	return o.setNow()
 }
 
-// setNow sets the options that setLater would set, for a caller that uses the socket itself.
+// setNow does the work of setLater even if the bytes go through shared memory, for a caller that
+// uses the TCP socket itself. It does nothing if later is nil.
 func (o *conn) setNow() error {
 	t := o.later.Swap(nil)
 	if t == nil {
@@ -180,8 +183,9 @@ func (o *conn) setNow() error {
 	})
 }
 
-// receive calls f, which reads, until it returns something else than ErrWouldBlock. It sleeps
-// between the calls. With soon it polls for a moment first.
+// receive reads into p with f. It sleeps until bytes arrive, the stream ends (io.EOF) or the read
+// deadline passes. With soon it polls for up to 100 us before it sleeps. After Close the error
+// wraps net.ErrClosed. For an empty p it returns 0 without an error.
 func (o *conn) receive(p []byte, f reading, soon bool) (n int, err error) {
 	if len(p) == 0 {
 		return 0, nil
@@ -244,7 +248,8 @@ func (o *conn) sleepIn(try func() bool) error {
 	})
 }
 
-// sleep calls f as the Read of n does, with the deadline of a direction.
+// sleep calls f, and calls it again at each event of n, until f returns true or the deadline of the
+// direction passes.
 func (o *conn) sleep(write bool, n *instance, f func(uintptr) bool) error {
 	o.mu.Lock()
 	both := o.limitsLocked() // kept while there are sleepers
@@ -273,7 +278,7 @@ func (o *conn) sleep(write bool, n *instance, f func(uintptr) bool) error {
 
 // Write implements [net.Conn].
 func (o *conn) Write(p []byte) (done int, err error) {
-	if o.s.used.Load() { // otherwise a second write would wait for an acknowledgement
+	if o.s.used.Load() { // not before the first write: only a later one would wait for an acknowledgement (Nagle)
 		if err := o.setLater(); err != nil {
 			return 0, err
 		}
@@ -293,7 +298,8 @@ func (o *conn) Write(p []byte) (done int, err error) {
 	return done, nil
 }
 
-// write is Write of a Socket that may be closed concurrently.
+// write is Write for goroutines that may write and close concurrently. It waits for an undecided
+// grant of shared memory, and returns net.ErrClosed after Close.
 func (s *Socket) write(p []byte) (int, error) {
 	s.rlockDecided()
 	defer s.mu.RUnlock()
@@ -315,7 +321,8 @@ func (o *conn) sleepOut() error {
 	return o.sleep(true, &o.s.out.instance, o.s.writable)
 }
 
-// openError returns the reason why a goroutine cannot wait for the socket.
+// openError returns the reason why OpenArrivals or openOut failed: net.ErrClosed after Close, and
+// EMFILE otherwise.
 func (s *Socket) openError() error {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -358,7 +365,7 @@ func (o *conn) SetLinger(sec int) error {
 	})
 }
 
-// option calls f to set an option on the socket, after the options of setLater.
+// option calls f with the TCP socket to set an option, after setNow.
 func (o *conn) option(f func(fd int) error) (err error) {
 	if err := o.setNow(); err != nil {
 		return err
@@ -366,7 +373,7 @@ func (o *conn) option(f func(fd int) error) (err error) {
 	return o.set(f)
 }
 
-// set is option without the options of setLater.
+// set is option without setNow.
 func (o *conn) set(f func(fd int) error) (err error) {
 	if cerr := o.s.Control(func(fd uintptr) { err = f(int(fd)) }); cerr != nil {
 		err = cerr
@@ -374,12 +381,13 @@ func (o *conn) set(f func(fd int) error) (err error) {
 	return o.opError("set", err)
 }
 
-// SyscallConn returns access to the socket, for its options.
+// SyscallConn returns access to the TCP socket, for its options. Read and Write of the result fail.
 func (o *conn) SyscallConn() (syscall.RawConn, error) {
 	return rawHandle{o.s}, o.setNow()
 }
 
-// tune implements Tune.
+// tune implements Tune. Before the first exchange on a dialled connection it only records t for
+// setLater, but sets the congestion control at once, so that an unknown algorithm is reported here.
 func (o *conn) tune(t Tuning) error {
 	if o.tuned != nil && *o.tuned == t {
 		return nil
@@ -406,7 +414,7 @@ func tune(fd int, t Tuning) error {
 	return congestion(fd, t.Congestion)
 }
 
-// tuneAlways sets the options no system refuses.
+// tuneAlways sets the options of t that every Linux accepts: all but the congestion control.
 func tuneAlways(fd int, t Tuning) error {
 	if err := unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1); err != nil {
 		return os.NewSyscallError("setsockopt", err)

@@ -55,8 +55,8 @@ func TestOwnedFull(t *testing.T) {
 	}
 }
 
-// TestOwnedPeekAndReset checks that a peek takes no bytes, and that a reset is an error of the
-// socket.
+// TestOwnedPeekAndReset checks that a peek leaves the bytes unread, and that Read returns
+// ECONNRESET after a reset.
 func TestOwnedPeekAndReset(t *testing.T) {
 	a, b := ownedPair(t)
 	defer b.Close()
@@ -90,8 +90,8 @@ func TestOwnedPeekAndReset(t *testing.T) {
 	}
 }
 
-// TestOwnedLeavesNothing checks that a connection without any wait uses a single descriptor, and
-// leaves no descriptor open.
+// TestOwnedLeavesNothing checks that a connection on which nobody sleeps uses a single descriptor,
+// and that Close leaves no descriptor open.
 func TestOwnedLeavesNothing(t *testing.T) {
 	x, y := testkit.TCPPair(t)
 	defer y.Close()

@@ -11,9 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Dial is like d.DialContext for a connection whose descriptor is to be taken away from the
-// runtime, as by [Own]. It does not use package net where net has nothing to add: for an address
-// that needs no resolver, and a Dialer with no field set but Timeout.
+// Dial is like d.DialContext followed by [Own]. It makes the system calls itself, without package
+// net, if address is numeric and d has no field set but Timeout.
 func Dial(ctx context.Context, d *net.Dialer, network, address string) (net.Conn, error) {
 	ap, err := netip.ParseAddrPort(address)
 	if err != nil || !isPlainDialer(d) || !isPlainTarget(network, ap) {
@@ -95,8 +94,9 @@ func (o *conn) connect(ctx context.Context, ap netip.AddrPort) (err error) {
 	return nil
 }
 
-// awaitConnect connects the socket and waits until it is connected. Within one host the second call
-// finds it connected. The error comes from the connection attempt or from ctx.
+// awaitConnect calls connect(2) for sa until the handshake is done. Within one host the second call
+// already finds the socket connected. The error is that of the connection attempt, or the cause of
+// ctx's end.
 func (o *conn) awaitConnect(ctx context.Context, sa unix.Sockaddr) error {
 	connected := func() (done bool, err error) {
 		switch err := unix.Connect(o.s.fd, sa); err {

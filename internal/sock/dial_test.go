@@ -45,8 +45,8 @@ func dialAccept(t testing.TB, l net.Listener) (dialled, accepted net.Conn) {
 	return a, b
 }
 
-// acceptFrom accepts the connection of the given dialer. Other programs may have called the port
-// too, most likely tests that expect nobody there.
+// acceptFrom accepts the connection of the given dialer, and closes any other: another program's
+// test may dial the port because it expects nobody there.
 func acceptFrom(t testing.TB, l net.Listener, dialled net.Conn) net.Conn {
 	for {
 		c, err := l.Accept()

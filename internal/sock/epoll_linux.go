@@ -8,8 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An instance is an epoll instance for one descriptor. The runtime's poller watches the instance,
-// so that it is woken by the events the instance asks for, and by no others.
+// An instance is an epoll instance for one descriptor. The runtime's poller watches the instance
+// instead of the descriptor, so that only the events set by ask wake a goroutine. f is nil
+// before open and after a failed open.
 type instance struct {
 	f    *os.File
 	raw  syscall.RawConn
@@ -54,8 +55,8 @@ func EpollCtl(epfd, op, fd int, ev *unix.EpollEvent) bool {
 	return e == 0
 }
 
-// EpollTake fills events with the reports that the instance has, without waiting, and returns their
-// number. It returns 0 after an error.
+// EpollTake fills events with the pending events of the epoll instance epfd, without waiting, and
+// returns their number. It returns 0 if there are none, and after an error.
 func EpollTake(epfd int, events []unix.EpollEvent) int {
 	n, _, e := unix.RawSyscall6(unix.SYS_EPOLL_PWAIT, uintptr(epfd),
 		uintptr(unsafe.Pointer(unsafe.SliceData(events))), uintptr(len(events)), 0, 0, 0)
@@ -65,8 +66,8 @@ func EpollTake(epfd int, events []unix.EpollEvent) int {
 	return int(n)
 }
 
-// arrivals wakes its waiter at every arrival from arm until disarm, so that a waiter that waits for
-// long asks only once.
+// arrivals wakes a sleeping reader at every arrival from arm until disarm. Several sleeps in a row
+// need only one arm, which is a system call.
 type arrivals struct {
 	instance
 	armed bool // owned by the waiter
@@ -84,8 +85,8 @@ func (a *arrivals) arm(fd int) bool {
 	return a.armed
 }
 
-// move makes to the watched descriptor instead of from. The waiter may be asleep meanwhile. move
-// reports whether it could.
+// move replaces the watched descriptor from by to, and reports whether the kernel accepted it. The
+// reader may be asleep meanwhile.
 func (a *arrivals) move(from, to int) bool {
 	var ev unix.EpollEvent
 	if a.armed {
@@ -101,8 +102,8 @@ func (a *arrivals) disarm(fd int) {
 	}
 }
 
-// A Watch waits for one kind of readiness of a descriptor. It reports once for each call of Ready
-// that asked.
+// A Watch waits for one kind of readiness of a descriptor, for example room to write. Each request
+// made by Ready leads to one report at most.
 type Watch struct {
 	instance
 	events uint32
@@ -121,16 +122,17 @@ func (w *Watch) Open(fd int, events uint32) bool {
 	return w.instance.open(fd, unix.EPOLLONESHOT)
 }
 
-// Close closes the instance. It returns after the waiter has left Sleep.
+// Close closes the instance. It returns after the waiter has left Sleep. It does nothing before
+// Open.
 func (w *Watch) Close() { w.instance.close() }
 
-// Sleep calls ready, a function that returns the result of Ready, until it returns true. The error
-// reports a closed Watch.
+// Sleep calls ready at once and after each report, until ready returns true. ready must return the
+// result of Ready. The error means that the Watch was closed.
 func (w *Watch) Sleep(ready func(uintptr) bool) error { return w.raw.Read(ready) }
 
-// Ready reports whether the wait is over. It is called inside the function the runtime calls for
-// the waiter. The first call asks for a report as soon as fd is ready, which may be now. Ready
-// returns true as well if it cannot ask.
+// Ready reports whether the wait is over. It is called inside the function that Sleep calls. The
+// first call requests a report as soon as fd is ready, which may be at once, and returns false.
+// Ready returns true after the report, and also if the kernel refuses the request.
 func (w *Watch) Ready(fd int) bool {
 	if w.armed {
 		w.armed = false
@@ -146,7 +148,7 @@ func (w *Watch) Ready(fd int) bool {
 	return !w.armed
 }
 
-// take removes a report, and reports whether there was one.
+// take consumes a pending report, and reports whether there was one.
 func (w *Watch) take() bool {
 	var ev [1]unix.EpollEvent
 	return EpollTake(w.epfd, ev[:]) == 1

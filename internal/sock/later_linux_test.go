@@ -10,9 +10,9 @@ import (
 	"viaduct/samehost"
 )
 
-// TestSetLater checks that a dialled connection gets the options of every connection while its
-// first answer is under way, or earlier if it writes a second time, hands out its descriptor, or is
-// taken over.
+// TestSetLater checks that a dialled connection gets keepalive, no delay and blocking mode while
+// its first answer is under way, or earlier: at its second write, or when a caller uses its
+// descriptor or an engine takes it.
 func TestSetLater(t *testing.T) {
 	l := ownListener(t, "127.0.0.1:0", Tuning{})
 	for name, use := range map[string]func(a, b net.Conn) error{
@@ -65,8 +65,8 @@ func TestSetLater(t *testing.T) {
 	}
 }
 
-// TestSetLaterShared checks that a connection that goes through shared memory, whose socket is
-// silent, gets the options of every connection only when a caller asks for its options.
+// TestSetLaterShared checks that a connection through shared memory, whose TCP socket is silent,
+// gets these options only when a caller uses the TCP socket.
 func TestSetLaterShared(t *testing.T) {
 	l := ownListener(t, "127.0.0.1:0", Tuning{SameHost: samehost.Auto})
 	a, b := sharedPair(t, l)

@@ -11,10 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// OwnListener takes the descriptor of the TCP listener l away from the runtime. The connections the
-// result accepts are like those of [Own], with the options of t set. l must not be used after
-// OwnListener, unless OwnListener returns l itself: it does so if l is no TCP listener, or if the
-// process has no descriptor left.
+// OwnListener takes the descriptor of the TCP listener l away from the runtime. The connections
+// that the result accepts are like those of [Own], with the options of t set. l must not be used
+// after OwnListener, unless OwnListener returns l itself: it does so if l is no TCP listener, or if
+// the process has no descriptor left. After an error, such as an unknown congestion control, l is
+// still open.
 func OwnListener(l net.Listener, t Tuning) (net.Listener, error) {
 	tl, ok := l.(*net.TCPListener)
 	if !ok {
@@ -52,7 +53,7 @@ func OwnListener(l net.Listener, t Tuning) (net.Listener, error) {
 type ownedListener struct {
 	s      *Socket
 	addr   *net.TCPAddr
-	meet   *rendezvous // nil: none
+	meet   *rendezvous // nil: no shared memory is offered
 	tuning Tuning
 	closed atomic.Bool
 }
@@ -75,7 +76,8 @@ func (l *ownedListener) opError(op string, err error) error {
 	return &net.OpError{Op: op, Net: "tcp", Addr: l.addr, Err: err}
 }
 
-// Accept waits for the next connection.
+// Accept waits for the next connection, and serves requests for shared memory meanwhile. After
+// Close the error wraps net.ErrClosed.
 func (l *ownedListener) Accept() (net.Conn, error) {
 	c, err := (*conn)(nil), ErrWouldBlock
 	try := func() bool {
@@ -108,7 +110,8 @@ func (l *ownedListener) Accept() (net.Conn, error) {
 	return nil, l.opError("accept", err)
 }
 
-// take accepts a connection without waiting. The error is ErrWouldBlock if there is none.
+// take accepts a connection without waiting. The error is ErrWouldBlock if there is none, and
+// net.ErrClosed after Close.
 func (l *ownedListener) take() (*conn, error) {
 	l.s.mu.RLock()
 	defer l.s.mu.RUnlock()
@@ -146,8 +149,8 @@ func (l *ownedListener) take() (*conn, error) {
 	}
 }
 
-// rawAddr converts an address of either family. An IPv4 address is shorter and has the port at the
-// same place.
+// rawAddr converts a kernel address of either family. Both families have the port at the same
+// offset.
 func rawAddr(r *unix.RawSockaddrInet6) net.Addr {
 	p := (*[2]byte)(unsafe.Pointer(&r.Port))
 	port := int(p[0])<<8 | int(p[1])

@@ -17,12 +17,12 @@ import (
 // Containers on one host have separate network namespaces. A process sees neither the abstract
 // sockets of another namespace nor the owners of its TCP sockets. Such processes meet in a
 // directory both can access, and each side proves that it holds its end of the TCP connection by
-// passing the socket itself. The other side then sends random bytes from the passed socket and
+// passing the TCP socket itself. The receiver of the passed socket sends random bytes from it and
 // receives them at its own socket, where nothing else can have put them. Afterwards the stream is
 // as empty as before, and both passed descriptors are closed.
 //
-// As in the other method, the process at the other end of the AF_UNIX socket must have the user
-// of this process. Other users must not be able to change the directory.
+// As with abstract names, the process at the other end of the AF_UNIX socket must have the user of
+// this process. Other users must not be able to change the directory.
 
 // checkMeetingDir returns an error unless only this user can create names in the directory.
 func checkMeetingDir(dir string) error {
@@ -44,8 +44,8 @@ func meetingPath(dir string, at netip.AddrPort) string {
 }
 
 // meetingPaths returns the paths of the sockets for a listening address. For a wildcard address
-// there is one path for each address of this network namespace, because the wildcard is the same in
-// every namespace.
+// there is one path for each address of this network namespace except loopback, because the
+// wildcard is the same in every namespace. The result is nil if the addresses cannot be listed.
 func meetingPaths(dir string, at netip.AddrPort) (paths []string) {
 	if !at.Addr().IsUnspecified() {
 		return []string{meetingPath(dir, at)}
@@ -64,8 +64,9 @@ func meetingPaths(dir string, at netip.AddrPort) (paths []string) {
 	return paths
 }
 
-// listenMeeting creates a listening AF_UNIX socket with the given name. It takes over a name a dead
-// process has left.
+// listenMeeting creates a listening AF_UNIX socket with the given name, an abstract name (@) or a
+// path. It replaces the socket file of a dead process. It returns EADDRINUSE if a live process has
+// the name.
 func listenMeeting(name string) (fd int, err error) {
 	fd, err = unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
@@ -136,7 +137,8 @@ func prove(mine, theirs int, local, remote netip.AddrPort) error {
 	return nil
 }
 
-// sendProof sends random bytes from theirs and reads them at mine.
+// sendProof sends random bytes from theirs and reads them at mine. The error is errNotTheEnd if
+// other bytes arrive, or too few within proofTimeout.
 func sendProof(mine, theirs int) error {
 	var token, got [proofLen]byte
 	rand.Read(token[:])

@@ -2,7 +2,7 @@
 
 package sock
 
-// See race_linux.go.
+// Without the race detector these functions do nothing; see race_linux.go.
 
 func raceRelease(int) {}
 func raceAcquire(int) {}

@@ -19,7 +19,7 @@ import (
 	"viaduct/samehost"
 )
 
-// otherUser is a user that no process has. It is not the number that stands for unknown users.
+// otherUser is a number that no process has as its user, and that is not overflowUID.
 const otherUser = 62345
 
 // onThread calls set and then f in a new thread, which ends after f, so that set may change the
@@ -51,8 +51,8 @@ func asOther() error {
 	return nil
 }
 
-// TestOtherUsers checks that shared memory is refused if the rendezvous belongs to another user,
-// and if the TCP connection does.
+// TestOtherUsers checks that shared memory is refused if the rendezvous or the TCP connection
+// belongs to another user.
 func TestOtherUsers(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("SKIPPED: only root can act as another user")
@@ -258,7 +258,7 @@ func TestOwnerElsewhere(t *testing.T) {
 			t.Errorf("user %d owns it", uid)
 		}
 	}))
-	for range 2 { // first with a new kernel socket, then with the kept one
+	for range 2 { // first with a new netlink socket, then with the cached one
 		if uid, err := ownerOf(a.s.fd, local, remote); err != nil || int(uid) != os.Geteuid() {
 			t.Errorf("user %d, %v", uid, err)
 		}
@@ -289,8 +289,8 @@ func TestMeetingLeftBehind(t *testing.T) {
 	unix.Close(fd)
 }
 
-// TestProof checks that only the other end of a connection is a proof, and that a connection is
-// reset if bytes may have been sent on it that do not belong to the stream.
+// TestProof checks that only the other end of a connection passes as proof, and that a connection
+// is reset if it may contain bytes that do not belong to the stream.
 func TestProof(t *testing.T) {
 	pair := func() (a, b *conn) {
 		x, y := testkit.TCPPair(t)

@@ -6,7 +6,8 @@ import (
 	"slices"
 )
 
-// Near reports whether the other end of nc is known to be on this host.
+// Near reports whether the other end of nc is known to be on this host, by the addresses or because
+// the bytes go through shared memory.
 func Near(nc net.Conn) bool { return addressedHere(nc) || PathOf(nc).SharedMemory }
 
 // addressedHere reports whether the addresses of nc show that both ends are on one host.
@@ -17,9 +18,9 @@ func addressedHere(nc net.Conn) bool {
 // perHost is the default limit of set-ups in progress with one other host. [D-17] [I-70]
 const perHost = 32
 
-// PendingPerHost returns how many set-ups with the host of nc a listener may have in progress. This
-// is set, unless set is 0. Otherwise it is all, the listener's total limit, if nc is within this
-// host, because all programs of this host share one address. It is 32 for another host.
+// PendingPerHost returns how many set-ups with the host of nc a listener may have in progress: set,
+// if set > 0. Otherwise the number is all, the listener's total limit, if nc is within this host,
+// because all programs of this host share one address. It is 32 for another host.
 func PendingPerHost(nc net.Conn, set, all int) int {
 	switch {
 	case set > 0:
@@ -41,16 +42,18 @@ func addrPort(a net.Addr) netip.AddrPort {
 	return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port())
 }
 
-// isHere reports whether a connection may be within this host. It misses connections between two
-// addresses that other hosts could have. Both ends get the same result. That matters because a
-// listener serves requests only for connections within the host: a dialer that asked for another
-// connection would wait for acceptTimeout.
+// isHere reports whether the addresses of a connection prove that both ends are on this host: they
+// are equal, or one is a loopback address. It returns false for two different addresses of this
+// host. Both ends get the same result. That matters because a listener serves requests only for
+// connections within the host: a dialer that made a request for another connection would wait for
+// acceptTimeout.
 func isHere(local, remote netip.AddrPort) bool {
 	l, r := local.Addr(), remote.Addr()
 	return r.IsValid() && r.Zone() == "" && (r == l || r.IsLoopback() || l.IsLoopback())
 }
 
-// IsOwn reports whether ip is an address of this host.
+// IsOwn reports whether ip is an address of this host. If the addresses cannot be listed, only
+// loopback addresses count.
 func IsOwn(ip netip.Addr) bool {
 	if ip.IsLoopback() {
 		return true

@@ -7,7 +7,7 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// A between is a connection with addresses only.
+// A between is a connection that has addresses and no other method.
 type between struct {
 	net.Conn
 	local, remote net.Addr

@@ -13,22 +13,22 @@ import (
 	"viaduct/internal/shm"
 )
 
-// A rendezvous is the place where dialers of this host ask for shared memory.
-//
-// A dialer asks as soon as its TCP connection exists, so that the request has arrived when the
-// accepting goroutine wakes. This goroutine serves the request right after the accept, before any
-// other goroutine wakes. It is also woken by requests while it waits for connections. If no
-// goroutine is about to accept, but requests for accepted connections may arrive, a goroutine of
-// the rendezvous waits for requests. A request that cannot be answered at once gets its own
-// goroutine.
+// A rendezvous receives the requests for shared memory that dialers of this host make to one TCP
+// listener. A dialer makes its request as soon as its TCP connection exists, so that the request
+// has arrived when the accepting goroutine wakes. A request is served by one of three goroutines:
+//   - the accepting goroutine, right after the accept, and whenever a request wakes it while it
+//     waits for connections
+//   - the goroutine of serve, if no goroutine is about to accept but requests for accepted
+//     connections may arrive
+//   - a goroutine of its own, if the request cannot be answered at once
 type rendezvous struct {
 	sockets []meetingSocket
-	in      instance // serve sleeps here
+	in      instance // the epoll instance where serve sleeps
 
 	mu sync.Mutex
 	// Accepted connections that nothing was read from, by the peer's address; guarded by mu.
 	conns map[netip.AddrPort]*conn
-	// Closed by the next add, if a goroutine waits for it; guarded by mu.
+	// Closed by the next add; nil if no goroutine waits for an accept; guarded by mu.
 	added  chan struct{}
 	armed  bool // requests wake serve; guarded by mu
 	closed bool // guarded by mu
@@ -84,15 +84,15 @@ func (v *rendezvous) close() {
 	v.in.close()
 }
 
-// wake makes requests wake the goroutine that sleeps at the epoll instance for connections.
+// wake makes requests wake the goroutine that waits for connections at the epoll instance epfd.
 func (v *rendezvous) wake(epfd int) {
 	for _, m := range v.sockets {
 		EpollCtl(epfd, unix.EPOLL_CTL_ADD, m.fd, &unix.EpollEvent{Events: unix.EPOLLIN})
 	}
 }
 
-// askLocked sets the events of requests that wake serve; 0 stands for none. It reports whether that
-// succeeded. The caller holds mu.
+// askLocked sets which events of the meeting sockets wake serve: EPOLLIN for requests, or 0 for
+// none. It reports whether the kernel accepted that for all sockets. The caller holds mu.
 func (v *rendezvous) askLocked(events uint32) bool {
 	ok := true
 	for _, m := range v.sockets {
@@ -101,7 +101,8 @@ func (v *rendezvous) askLocked(events uint32) bool {
 	return ok
 }
 
-// add makes a connection that was just accepted available to requests.
+// add makes an accepted connection available to requests. Without a meeting directory it ignores a
+// connection unless isHere holds, because no dialer can request memory for it.
 func (v *rendezvous) add(o *conn) {
 	from := addrPort(o.remote)
 	if !isHere(addrPort(o.local), from) && v.sockets[len(v.sockets)-1].path == "" {
@@ -117,7 +118,7 @@ func (v *rendezvous) add(o *conn) {
 	}
 }
 
-// remove makes it unavailable again.
+// remove makes o unavailable to requests. It does nothing if o is not available.
 func (v *rendezvous) remove(o *conn) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -126,8 +127,8 @@ func (v *rendezvous) remove(o *conn) {
 	}
 }
 
-// welcome serves the requests that are waiting after o was accepted. Later requests for accepted
-// connections wake serve.
+// welcome is called after o was accepted. It serves the waiting requests; later requests for
+// accepted connections wake serve. It does nothing if add has ignored o.
 func (v *rendezvous) welcome(o *conn) {
 	if o.meet == nil {
 		return
@@ -149,7 +150,7 @@ func (v *rendezvous) serveNow() {
 	}
 }
 
-// hear makes requests wake serve.
+// hear makes requests wake serve, until serve finds no accepted connection left.
 func (v *rendezvous) hear() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -158,8 +159,8 @@ func (v *rendezvous) hear() {
 	}
 }
 
-// serve serves requests as long as there may be requests for accepted connections, or requests that
-// found no descriptor.
+// serve serves requests until the rendezvous is closed. It sleeps at first. A request wakes it
+// after hear, as long as there are accepted connections that a request can name.
 func (v *rendezvous) serve() {
 	_ = v.in.raw.Read(func(uintptr) bool {
 		for !v.drain() {
@@ -174,8 +175,8 @@ func (v *rendezvous) serve() {
 	})
 }
 
-// drain serves the waiting requests. It returns false if this process has no descriptor for one of
-// them.
+// drain serves the waiting requests. It returns false if one cannot be accepted, usually because
+// this process has no descriptor left, and true after close.
 func (v *rendezvous) drain() bool {
 	for _, m := range v.sockets {
 		for {
@@ -194,7 +195,8 @@ func (v *rendezvous) drain() bool {
 	return true
 }
 
-// take accepts a dialer's connection to m without waiting.
+// take accepts a dialer's connection to m without waiting. The error is EAGAIN if there is none,
+// and net.ErrClosed after close.
 func (v *rendezvous) take(m meetingSocket) (fd int, err error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -214,7 +216,7 @@ func (v *rendezvous) take(m meetingSocket) (fd int, err error) {
 }
 
 // An asking is a request in service. It records how far the service has come, so that another
-// goroutine can continue it.
+// goroutine can continue with serve.
 type asking struct {
 	v      *rendezvous
 	c      *conn // the connection to the dialer; its descriptor becomes the bell
@@ -222,15 +224,15 @@ type asking struct {
 
 	got     bool // m and files have been read
 	m       meeting
-	files   []int // the memory; the bell for room, -1 once mem owns it; with proves, the TCP connection
-	o       *conn // the requested connection
+	files   []int // the memory; the bell for room, -1 after adopt; with proves, the dialer's TCP socket
+	o       *conn // the requested connection; nil until it is found
 	mem     *shm.Memory
 	rings   *rings // created from mem
-	decided func() // ends the wait of o; nil before the answer
+	decided func() // ends the wait of the users of o; nil before the grant
 }
 
 // serve continues the service and reports whether the request is finished. It returns false only if
-// wait is false, and the service would have to wait longer than an answer that is under way takes.
+// wait is false, and the service would have to wait longer than the 100 us of Soon.
 func (a *asking) serve(wait bool) bool {
 	if err := a.request(wait); err == ErrWouldBlock {
 		return false
@@ -280,7 +282,7 @@ func (a *asking) refuse(err error) bool {
 	return a.leave()
 }
 
-// leave releases the resources of a. It returns true.
+// leave releases the resources of a and closes the dialer's connection. It returns true.
 func (a *asking) leave() bool {
 	if a.mem != nil {
 		a.mem.Close()
@@ -301,7 +303,8 @@ func closeAll(files []int) {
 	}
 }
 
-// receive reads from the dialer by means of call. It polls for a moment or, with wait, waits up to
+// receive reads from the dialer by means of call. Without wait it polls for a moment, and returns
+// ErrWouldBlock if nothing arrives. With wait it sleeps, and returns os.ErrDeadlineExceeded after
 // timeout.
 func (a *asking) receive(p []byte, call func(fd int, p []byte) (int, error), wait bool, timeout time.Duration) (n int, err error) {
 	switch {
@@ -327,7 +330,7 @@ func (a *asking) receive(p []byte, call func(fd int, p []byte) (int, error), wai
 	return n, err
 }
 
-// request reads the request.
+// request reads the request and its descriptors, unless an earlier call has read them.
 func (a *asking) request(wait bool) error {
 	if a.got {
 		return nil
@@ -354,8 +357,8 @@ func (a *asking) request(wait bool) error {
 	return nil
 }
 
-// find returns the requested connection, or nil if it was not accepted. With wait it waits up to
-// acceptTimeout for the accept.
+// find returns the accepted connection whose ends m names, or nil if there is none. With wait it
+// waits up to acceptTimeout for the accept.
 func (v *rendezvous) find(m meeting, wait bool) *conn {
 	var late <-chan time.Time
 	if wait {
@@ -386,7 +389,7 @@ func (v *rendezvous) find(m meeting, wait bool) *conn {
 }
 
 // grant checks the whole request, maps the memory, and permits the dialer to commit. The error is
-// ErrWouldBlock if grant would have to wait and wait is false.
+// ErrWouldBlock if an earlier grant for the connection is undecided and wait is false.
 func (a *asking) grant(wait bool) (err error) {
 	if a.decided, err = a.o.s.decide(wait); err != nil {
 		return err
@@ -415,8 +418,8 @@ func (a *asking) grant(wait bool) (err error) {
 	return nil
 }
 
-// commitment waits for the dialer's decision. It reports whether the dialer has committed; a dialer
-// that leaves closes the connection.
+// commitment reports whether the dialer has committed. With wait it waits up to commitTimeout. A
+// dialer that prefers TCP closes the connection, which gives false.
 func (a *asking) commitment(wait bool) (bool, error) {
 	var b [1]byte
 	n, err := a.receive(b[:], read, wait, commitTimeout)

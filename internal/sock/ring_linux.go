@@ -17,11 +17,11 @@ import (
 // rings is the state of a Socket whose bytes go through shared memory. The TCP connection stays
 // open and silent.
 //
-// Two AF_UNIX streams to the peer's process, the bells, wake a sleeping end: a byte in one of
-// them means that something has arrived, and in the other that there is room. Whatever would sleep
-// at the TCP socket sleeps at the first one. A bell is better than an eventfd here, because it
-// hangs up when the peer's process dies, and a write to it never blocks, whatever the other process
-// does.
+// Two AF_UNIX streams to the peer's process, the bells, wake a sleeping end. A byte in bell means
+// that bytes of the stream have arrived; a byte in room means that there is room to write. A reader
+// that would sleep at the TCP socket sleeps at bell. A stream is better than an eventfd here,
+// because it hangs up when the peer's process dies, and a write to it never blocks, whatever the
+// other process does.
 type rings struct {
 	in   *shm.Consumer
 	out  *shm.Producer
@@ -34,25 +34,27 @@ type rings struct {
 	empty uint32      // consecutive reads that found nothing [reader]
 	gone  atomic.Bool // the peer's process has hung up
 
-	// Before an engine exists, any number of goroutines may read and write. These locks do then
-	// what the two roles of an engine do later.
+	// Before an engine takes the socket, any number of goroutines may read and write. These locks
+	// admit one reader and one writer at a time.
 	reading, writing sync.Mutex
 
 	spins budget.Budget // polling for room [writer]
 }
 
 // emptyReads is the number of consecutive empty reads after which a read checks whether the peer's
-// process still exists. A consumer that sleeps is woken when the process ends.
+// process still exists. Only a polling consumer needs the check: a sleeping one is woken by the
+// bell when the process ends.
 const emptyReads = 256
 
 // awaitRoom is the time a writer polls for room before it sleeps. If the peer still has to copy
-// bytes from the writer's memory, the time the copy takes is added.
+// bytes from the writer's memory, the writer polls longer by the time of that copy, at the rate
+// copying.
 const (
 	awaitRoom = 20 * time.Microsecond
 	copying   = 4 // bytes per nanosecond
 )
 
-// roomy is the back-off rule for polling for room.
+// roomy is the back-off rule of spins.
 var roomy = budget.Rule{Grace: 2, Max: 63}
 
 func newRings(mem *shm.Memory, first bool, bell, room int) *rings {
@@ -61,18 +63,19 @@ func newRings(mem *shm.Memory, first bool, bell, room int) *rings {
 	r.out.Wake = func() { r.ring(r.bell) }
 	r.in.Wake = func() { r.ring(r.room) }
 	r.out.Offer = r.offer
-	r.in.Offered = r.ask // offer may consume a ring that was meant for a sleeper
+	r.in.Offered = r.ask // ask consumes bytes of the bell, which may be the bytes meant for a sleeper
 	return r
 }
 
-// offer sends the memory of samehost.Alloc to the peer's process, together with a byte for its
-// bell. again means that a later call may succeed.
+// offer sends fd, memory of samehost.Alloc, to the peer's process, together with a byte for its
+// bell. again means that a later call may succeed, because the bell is full.
 func (r *rings) offer(fd int) (sent, again bool) {
 	err := unix.Sendmsg(r.bell, []byte{0}, unix.UnixRights(fd), nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
 	return err == nil, err == unix.EAGAIN || err == unix.EINTR
 }
 
-// hushBell is hush for the bell for arrivals, with which the peer's memory may arrive.
+// hushBell is hush for the bell for arrivals. A descriptor of the peer's memory may come with the
+// bytes; hushBell hands it to the consumer.
 func (r *rings) hushBell() {
 	var b [64]byte
 	for {
@@ -91,15 +94,17 @@ func (r *rings) hushBell() {
 	}
 }
 
-// ring wakes a sleeper at the other end of a bell. A full bell wakes the sleeper anyway.
+// ring wakes a sleeper at the other end of a bell. If the bell is full, its earlier bytes wake the
+// sleeper.
 func (r *rings) ring(bell int) {
 	if _, err := send(bell, []byte{0}); err != nil && err != ErrWouldBlock {
 		r.gone.Store(true)
 	}
 }
 
-// hush empties a bell, so that only later bytes wake. It reads until nothing is left, because the
-// peer's process may have hung up after the last byte, and one report may stand for both.
+// hush empties a bell, so that only later bytes wake a sleeper. It reads until nothing is left,
+// because the peer's process may have hung up after the last byte, and epoll may report both by one
+// event.
 func (r *rings) hush(bell int) {
 	var b [64]byte
 	for {
@@ -120,7 +125,9 @@ func (r *rings) ask() {
 	r.in.Ask()
 }
 
-// result converts the results of reading the ring to the results of reading a socket.
+// result converts the results of reading the ring to the results of reading a socket. The error is
+// ErrWouldBlock if nothing has arrived, and ECONNRESET if the peer's process has hung up and all
+// its bytes are read.
 func (r *rings) result(n int, err error) (int, error) {
 	switch err {
 	case nil:
@@ -132,7 +139,7 @@ func (r *rings) result(n int, err error) (int, error) {
 			r.look()
 		}
 		if r.gone.Load() {
-			// The peer has published nothing since.
+			// Bytes that the peer published before it hung up are still there.
 			if n, err := r.in.Available(); n > 0 || err != shm.ErrWouldBlock {
 				return 0, ErrWouldBlock // the next read takes the bytes, or finds the end
 			}
@@ -157,8 +164,9 @@ func (r *rings) read(p []byte) (int, error) { return r.result(r.in.Read(p)) }
 
 func (r *rings) peekAt(off int, p []byte) (int, error) { return r.result(r.in.Peek(off, p)) }
 
-// peekAbove is peekAt(0, p), except that it finds nothing if at most have bytes are available and
-// more can follow. If nothing can follow them, it reports the end of the stream.
+// peekAbove is peekAt(0, p), except that it returns ErrWouldBlock if at most have bytes are
+// available and more can follow. If the stream ends after these bytes, it returns 0 without an
+// error.
 func (r *rings) peekAbove(p []byte, have int) (int, error) {
 	ended := r.in.Ending() || r.gone.Load()
 	n, err := r.peekAt(0, p)
@@ -192,14 +200,16 @@ func (r *rings) write(n int, err error) (int, error) {
 	return n, os.NewSyscallError("send", err)
 }
 
-// askRoom makes room ring its bell. It returns false if there is room already, or if there is
-// nothing to wait for. [writer]
+// askRoom makes the peer ring r.room when it has made room. It returns false if there is room
+// already, the stream has ended, or the peer has hung up. [writer]
 func (r *rings) askRoom() bool {
 	r.hush(r.room)
 	return r.out.Ask() && !r.gone.Load()
 }
 
-// poll polls for room for a moment, and reports whether there is room. [writer]
+// poll polls for room for awaitRoom plus the time of the peer's copy, and reports whether there is
+// room. It returns false at once on a single processor, or if polling has seldom succeeded lately.
+// [writer]
 func (r *rings) poll() bool {
 	if runtime.GOMAXPROCS(0) == 1 || !r.spins.Worth() {
 		return false
@@ -219,8 +229,8 @@ func (r *rings) poll() bool {
 	}
 }
 
-// finish ends the sending direction. As on TCP, a connection that was found broken does not end in
-// an orderly way.
+// finish ends the sending direction. If the peer's process has hung up, it resets the stream
+// instead, as TCP does for a broken connection.
 func (r *rings) finish() {
 	if r.gone.Load() {
 		r.out.Abort()
@@ -237,8 +247,8 @@ func (r *rings) close(reset bool) {
 		r.finish()
 	}
 	r.in.Leave()
-	// A writer that slept may have checked the references that end here. Socket.Close has waited
-	// for the writer by a semaphore, which means no order to the race detector; this lock does.
+	// The writer that Socket.Close has waited for may just have used the memory that ends here. That
+	// wait is by a semaphore, which means no order to the race detector; this lock does.
 	r.writing.Lock()
 	r.mem.Close()
 	r.writing.Unlock()

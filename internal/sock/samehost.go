@@ -27,9 +27,9 @@ const (
 	whyNoPlatform  = "shared memory is not supported on this system"
 )
 
-// PathOf returns the path of the bytes of nc, which is a connection of [Own], [Dial] or
-// [OwnListener], or the Handle of a Socket. For any other connection the path is TCP, with the
-// reason that the connection is wrapped.
+// PathOf reports whether the bytes of nc go through shared memory, and otherwise why they go
+// through TCP. nc is a connection of [Own], [Dial] or [OwnListener], or the Handle of a Socket. For
+// any other connection the reason is that the connection is wrapped.
 func PathOf(nc net.Conn) samehost.Path {
 	if h, ok := nc.(interface{ path() samehost.Path }); ok {
 		return h.path()
@@ -41,7 +41,8 @@ func PathOf(nc net.Conn) samehost.Path {
 func Shares(policy samehost.Policy) bool { return policy != samehost.Off }
 
 // CheckShared returns an error if policy requires shared memory and the bytes of nc do not go
-// through it. The peer must have begun the stream.
+// through it. Call CheckShared only after the peer's first bytes: until then the peer may still
+// request shared memory.
 func CheckShared(nc net.Conn, policy samehost.Policy) error {
 	if policy != samehost.Require {
 		return nil

@@ -29,12 +29,13 @@ import (
 //	                                <----    grant, or the reason of the refusal
 //	commit                          ---->
 //
-// Until it has committed, the dialing side can leave: it closes the AF_UNIX connection and begins
-// the stream on TCP. The listening side sees either bytes on TCP or the commitment.
+// Until it has committed, the dialing side may decide for TCP: it closes the AF_UNIX connection and
+// begins the stream on TCP. The listening side sees either bytes on TCP or the commitment.
 //
-// A name proves nothing. So each side gets two users from the kernel: the user of the process at
-// the other end of the AF_UNIX connection, and the user that owns the other end of the TCP
-// connection. Both must be the side's own user; in case of doubt, the bytes go by TCP.
+// Any process can create a socket with a certain name. So each side gets two users from the kernel:
+// the user of the process at the other end of the AF_UNIX connection, and the user that owns the
+// other end of the TCP connection. Both must be the side's own user; in case of doubt, the bytes go
+// by TCP.
 
 const (
 	meetingMagic = "viaduct rings 4\n"
@@ -110,8 +111,8 @@ var shunned struct {
 	until map[string]time.Time // when shunning ends, by name
 }
 
-// shun reports whether dialers avoid the rendezvous of this name. With now, they avoid it from now
-// on.
+// shun reports whether dialers avoid the rendezvous of this name. With now, it makes them do so for
+// shunTime, and returns true.
 func shun(name string, now bool) bool {
 	shunned.Lock()
 	defer shunned.Unlock()
@@ -132,9 +133,10 @@ func shun(name string, now bool) bool {
 }
 
 // ShareMemory moves the bytes of nc to shared memory if the peer is a process of the same user on
-// this host and offers it. Dial must just have returned nc; nothing was read or written. If
-// ShareMemory cannot move the bytes, nc is unchanged and [PathOf] returns the reason. This is an
-// error only if policy is samehost.Require.
+// this host and offers shared memory. Dial must just have returned nc; nothing was read or written.
+// If the bytes cannot be moved, nc stays on TCP and [PathOf] returns the reason. This is an error
+// only if policy is samehost.Require, or if the peer's proof has failed (see prove): the connection
+// is reset then.
 //
 // dir is the directory for processes of other network namespaces, or "". After an error nc cannot
 // be used.
@@ -163,7 +165,7 @@ func ShareMemory(ctx context.Context, nc net.Conn, policy samehost.Policy, dir s
 	return nil
 }
 
-// share asks the peer for shared memory. The error is the reason for TCP, or a proofError.
+// share requests shared memory from the peer. The error is the reason for TCP, or a proofError.
 func (o *conn) share(ctx context.Context, dir string, required bool) error {
 	m := meeting{ring: ringSize, from: addrPort(o.local), to: addrPort(o.remote)}
 	names, err := meetingNames(m.from, m.to, dir)
@@ -183,11 +185,12 @@ func (o *conn) share(ctx context.Context, dir string, required bool) error {
 		if err == nil || !required || err.Error() != whyNotAccepted || time.Now().After(end) {
 			return err
 		}
-		// The listener has waited as long as it waits for a dialer that can continue on TCP.
+		// The listener waits only as long as suits a dialer that can continue on TCP. This dialer cannot,
+		// so it repeats the request.
 	}
 }
 
-// ask makes one request, with new memory.
+// ask makes one request with new memory, and moves the bytes of o to that memory after a grant.
 func (o *conn) ask(ctx context.Context, m meeting, names []string, end time.Time, required bool) (err error) {
 	bell, name, err := callMeeting(names, required)
 	if err != nil {
@@ -283,7 +286,8 @@ func meetingNames(from, to netip.AddrPort, dir string) (names []string, err erro
 	return names, nil
 }
 
-// callMeeting connects to the first rendezvous that exists, and returns its name too.
+// callMeeting connects to the first rendezvous that exists, and returns its name too. Unless
+// required, it fails at the first name that is shunned.
 func callMeeting(names []string, required bool) (fd int, name string, err error) {
 	fd, err = unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
@@ -351,7 +355,8 @@ func (s *Socket) checkPeer(bell int, m meeting) error {
 }
 
 // awaitAnswer waits for the listener's answer, until end at most. theirs is the descriptor of the
-// listener's end of the TCP connection, if the answer contains it, and -1 otherwise.
+// listener's end of the TCP connection, if the answer contains it, and -1 otherwise. The caller
+// closes theirs, after an error too.
 func awaitAnswer(ctx context.Context, fd int, end time.Time) (theirs int, err error) {
 	theirs = -1
 	var b [answerLen]byte

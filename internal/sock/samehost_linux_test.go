@@ -21,8 +21,8 @@ import (
 	"viaduct/samehost"
 )
 
-// sharedPair returns both ends of a connection to l that goes through shared memory. The server
-// reads from the beginning.
+// sharedPair returns both ends of a connection to l that goes through shared memory. l accepts while
+// the dialer requests the memory.
 func sharedPair(t testing.TB, l net.Listener) (client, server net.Conn) {
 	t.Helper()
 	at := l.Addr().(*net.TCPAddr).AddrPort()
@@ -203,7 +203,8 @@ func TestAdoptWakesReader(t *testing.T) {
 	}
 }
 
-// TestSharedEnds checks that each way to end one side is reported to the other side.
+// TestSharedEnds checks that the peer's Read returns the right error for each way to end a
+// connection.
 func TestSharedEnds(t *testing.T) {
 	l := ownListener(t, "127.0.0.1:0", Tuning{SameHost: samehost.Auto})
 	for name, c := range map[string]struct {
@@ -214,8 +215,7 @@ func TestSharedEnds(t *testing.T) {
 		"half close":   {func(s *Socket) { s.CloseWrite() }, io.EOF},
 		"reset":        {func(s *Socket) { s.Close(true) }, syscall.ECONNRESET},
 		"process dies": {func(s *Socket) { unix.Shutdown(s.rings.bell, unix.SHUT_RDWR) }, syscall.ECONNRESET},
-		// An end that has found the connection broken, though the peer has not, does not end in an
-		// orderly way.
+		// An end that takes the connection for broken, although the peer lives, resets it.
 		"broken, half close": {func(s *Socket) { s.rings.gone.Store(true); s.CloseWrite() }, syscall.ECONNRESET},
 		"broken, close":      {func(s *Socket) { s.rings.gone.Store(true); s.Close(false) }, syscall.ECONNRESET},
 	} {
@@ -259,8 +259,8 @@ func TestPollerHearsOfDeath(t *testing.T) {
 	s.Close(false)
 }
 
-// TestRungThenDead checks that one report may stand for a byte in the bell and for the peer's death
-// after it: both kinds of sleepers notice both.
+// TestRungThenDead checks that a sleeper notices both a byte in the bell and the peer's death after
+// it, although one epoll report may stand for both.
 func TestRungThenDead(t *testing.T) {
 	client, server := sharedPair(t, ownListener(t, "127.0.0.1:0", Tuning{SameHost: samehost.Auto}))
 	c, s := Take(client).rings, Take(server).rings

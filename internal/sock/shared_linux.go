@@ -8,8 +8,9 @@ import (
 	"viaduct/internal/shm"
 )
 
-// Shared moves the bytes of a TCP connection within this process to shared memory, if the zero
-// value of [samehost.Policy] permits that, and returns the ends. It is for tests.
+// Shared moves the bytes of a TCP connection within this process to shared memory, and returns the
+// ends. It returns a and b unchanged if the zero value of [samehost.Policy] does not permit shared
+// memory. It panics if the memory cannot be created. It is for tests.
 func Shared(a, b net.Conn) (net.Conn, net.Conn) {
 	if !SharesByDefault {
 		return a, b

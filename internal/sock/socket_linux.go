@@ -14,7 +14,7 @@ import (
 )
 
 // A Socket is the descriptor of a stream, taken away from the runtime. It has one reader and one
-// writer at a time. Reads and writes never wait.
+// writer at a time; methods marked [reader] or [writer] are theirs. Reads and writes never wait.
 //
 // The bytes may go through shared memory instead. Then fd is the bell, which is readable when
 // something has arrived. A plain socket pays for this with one nil check in each method, whereas an
@@ -29,7 +29,7 @@ type Socket struct {
 
 	mu      perturb.RWMutex // held around uses of fd by others than the reader and the writer
 	closed  bool            // guarded by mu; fd is closed when nothing can be using it any more
-	verdict chan struct{}   // closed when a dialer that was granted shared memory has committed or left; guarded by mu
+	verdict chan struct{}   // not nil while a grant of shared memory is undecided, and closed after it; guarded by mu
 	why     string          // the reason why the bytes do not go through shared memory; guarded by mu
 }
 
@@ -74,10 +74,10 @@ func dup(sc syscall.Conn) *Socket {
 	return s
 }
 
-// adopt makes the bytes go through shared memory from now on. It returns an error if s is closed or
-// bytes have gone another way already. s owns the rings then. A reader that may be asleep at the
-// TCP socket sleeps at the bell afterwards; the rings were asked to ring before the peer could
-// write.
+// adopt makes the bytes go through the rings r from now on. It returns an error if s is closed or
+// bytes have already gone through TCP. Without an error s owns r. A reader that may be asleep at
+// the TCP socket sleeps at the bell afterwards; the listening side has called r.in.Ask before the
+// peer could write.
 func (s *Socket) adopt(r *rings) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -96,9 +96,10 @@ func (s *Socket) adopt(r *rings) error {
 }
 
 // decide is called when a dialer gets a grant of shared memory. Reads, writes, and an engine that
-// takes the socket wait from then on, until decided is called: when the dialer has committed or
-// left. If an earlier grant is still undecided, decide waits for its decision or, without wait,
-// returns ErrWouldBlock.
+// takes the socket wait from then on, until the caller calls decided because the dialer has
+// committed or left. If an earlier grant is still undecided, decide waits for its decision or,
+// without wait, returns ErrWouldBlock. Any other error means that the stream has begun or is
+// closed.
 func (s *Socket) decide(wait bool) (decided func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -124,7 +125,7 @@ func (s *Socket) decide(wait bool) (decided func(), err error) {
 	}, nil
 }
 
-// rlockDecided locks mu for reading as soon as no grant is undecided.
+// rlockDecided locks mu for reading as soon as no grant is undecided, or s is closed.
 func (s *Socket) rlockDecided() {
 	s.mu.RLock()
 	for s.verdict != nil && !s.closed {
@@ -154,11 +155,12 @@ func (s *Socket) path() samehost.Path {
 }
 
 // ByKernel reports whether the kernel moves the bytes. The kernel reports unmapped memory by
-// EFAULT. Without the kernel, the process moves the bytes itself, so that it faults.
+// EFAULT. Otherwise this process moves the bytes itself, and an access to unmapped memory is a
+// fault.
 func (s *Socket) ByKernel() bool { return s.rings == nil }
 
-// Detach makes the stream independent of the memory that was written from: the peer may still have
-// to copy bytes no write has reported as written. [writer]
+// Detach makes the stream independent of the caller's memory, if the peer still has to copy bytes
+// from there that no write has reported as written. It does nothing on TCP. [writer]
 func (s *Socket) Detach() {
 	if r := s.rings; r != nil {
 		r.out.Detach()
@@ -169,15 +171,16 @@ func (s *Socket) Detach() {
 // from the writer's memory. [writer]
 func (s *Socket) Owes() bool { return s.rings != nil && s.rings.out.Owed() > 0 }
 
-// Roomy reports whether a write through shared memory would return without ErrWouldBlock. [writer]
+// Roomy reports whether a write would return without ErrWouldBlock. Only for shared memory.
+// [writer]
 func (s *Socket) Roomy() bool { return s.rings.out.Roomy() || s.rings.gone.Load() }
 
-// Apart reports whether the next bytes have arrived and are in the peer's memory. A Read that has
-// taken earlier bytes stops before them. [reader]
+// Apart reports whether the next bytes have arrived but are in the peer's memory, outside the ring.
+// A Read that has taken bytes of the ring stops before them. Apart is false on TCP. [reader]
 func (s *Socket) Apart() bool { return s.rings != nil && s.rings.in.Apart() }
 
-// Taken returns the number of bytes read so far through shared memory. The difference of two
-// results is the number of bytes a read took before a fault ended it. [reader]
+// Taken returns the number of bytes read so far. The difference of two results is the number of
+// bytes a read took before a fault ended it. Only for shared memory. [reader]
 func (s *Socket) Taken() uint64 { return s.rings.in.Taken() }
 
 // FD returns the descriptor that is readable when something has arrived. It is valid until Close.
@@ -192,7 +195,7 @@ func (s *Socket) OpenArrivals() bool {
 	return !s.closed && (s.in.f != nil || s.in.open(s.fd))
 }
 
-// CloseArrivals closes that instance. The reader must not be asleep. [reader]
+// CloseArrivals closes the epoll instance of OpenArrivals. The reader must not be asleep. [reader]
 func (s *Socket) CloseArrivals() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -202,9 +205,9 @@ func (s *Socket) CloseArrivals() {
 	}
 }
 
-// Sleep calls ready, and calls it again at each arrival after Arm, until it returns true. The error
-// is os.ErrClosed after Close and os.ErrDeadlineExceeded after Interrupt. OpenArrivals must have
-// succeeded. [reader]
+// Sleep calls ready at once and at each arrival after Arm, until ready returns true. After
+// Interrupt the error is os.ErrDeadlineExceeded. Close ends Sleep with another error. OpenArrivals
+// must have succeeded. [reader]
 func (s *Socket) Sleep(ready func(uintptr) bool) error { return s.in.raw.Read(ready) }
 
 // Arm makes each arrival from now until Disarm wake Sleep. Earlier arrivals need not wake it. So
@@ -250,7 +253,8 @@ func (s *Socket) Interrupt() bool {
 // Interrupted ends the effect of Interrupt. [reader]
 func (s *Socket) Interrupted() { s.in.f.SetReadDeadline(time.Time{}) }
 
-// openOut is OpenArrivals for the writer.
+// openOut creates the epoll instance for the writer's sleep, unless it exists. It returns false if
+// the socket is closed or the process has no descriptor left.
 func (s *Socket) openOut() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -287,9 +291,9 @@ func (s *Socket) writable(uintptr) bool {
 	return s.out.Ready(r.room)
 }
 
-// Close closes the descriptors, and wakes the reader and the writer if they sleep. Neither may use
-// the socket any more. With reset, the peer sees a reset, and unsent bytes are dropped. A second
-// call does nothing.
+// Close closes the descriptors, after it has woken the reader and the writer if they sleep. Neither
+// may use the socket any more. With reset, the peer sees a reset, and unsent bytes are dropped. A
+// second call does nothing.
 func (s *Socket) Close(reset bool) {
 	s.mu.Lock()
 	if s.closed {
@@ -340,8 +344,8 @@ func (s *Socket) Control(f func(fd uintptr)) error {
 	return nil
 }
 
-// Handle returns a connection with the addresses and socket options of nc, whose descriptor s has
-// taken.
+// Handle returns a net.Conn for callers that need the addresses of nc, or the socket options of s,
+// after s has taken the descriptor of nc.
 func Handle(nc net.Conn, s *Socket) net.Conn { return handle{nc, s} }
 
 type handle struct {

@@ -24,8 +24,9 @@ var (
 	seldom  = budget.Rule{Grace: 4, Max: 15}
 )
 
-// Soon calls try until it returns true, for 100 us at most, and reports whether it did. It calls
-// try at least once. Soon is for answers that are on their way. It is safe for concurrent use.
+// Soon calls try until it returns true, for 100 us at most, and reports whether it did. Soon calls
+// try only once on a single processor, while another goroutine polls, or if polling has seldom
+// succeeded lately. Soon is for answers that are on their way. It is safe for concurrent use.
 func Soon(try func() bool) bool {
 	if try() {
 		return true
@@ -63,8 +64,8 @@ func waitSoon(raw syscall.RawConn, try func(fd uintptr) bool) error {
 	})
 }
 
-// ReadSoon is nc.Read for a caller that expects an answer soon. Where that is possible, it polls
-// for 100 us before it sleeps. Deadlines of nc are not checked during this time.
+// ReadSoon is nc.Read for a caller that expects an answer soon: it polls for 100 us before it
+// sleeps, if nc gives access to its descriptor. Deadlines of nc are not checked during this time.
 func ReadSoon(nc net.Conn, p []byte) (int, error) {
 	if n, err, ok := readSoon(nc, p, plainly); ok {
 		return n, err

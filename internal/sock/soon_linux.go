@@ -11,7 +11,8 @@ import (
 
 // PeekSoon is like ReadSoon, but leaves the bytes unread. It waits until more than have bytes are
 // available; have is less than len(p). So a caller that has seen some bytes sleeps until others
-// arrive. The error is io.EOF if the stream ends before. ok is false if nc does not support this.
+// arrive. The error is io.EOF if the stream ends with at most have bytes. ok is false if nc gives
+// no access to its descriptor.
 func PeekSoon(nc net.Conn, p []byte, have int) (n int, err error, ok bool) {
 	if have == 0 {
 		return readSoon(nc, p, reading{peek, func(r *rings, p []byte) (int, error) { return r.peekAt(0, p) }})
@@ -27,7 +28,8 @@ func PeekSoon(nc net.Conn, p []byte, have int) (n int, err error, ok bool) {
 	})
 }
 
-// readSoon is ReadSoon with another way to read. ok is false if nc has no descriptor.
+// readSoon is ReadSoon with call as the function that reads. ok is false if call cannot be used on
+// nc.
 func readSoon(nc net.Conn, p []byte, call reading) (n int, err error, ok bool) {
 	if o, ok := nc.(*conn); ok {
 		n, err = o.receive(p, call, true)
@@ -55,7 +57,8 @@ func readSoon(nc net.Conn, p []byte, call reading) (n int, err error, ok bool) {
 }
 
 // wakeAbove makes sure that, until done is called, a goroutine that sleeps on nc is woken only when
-// more than have bytes are available or the stream has ended. ok is false if nc has no descriptor.
+// more than have bytes are available or the stream has ended. ok is false if nc gives no access to
+// its descriptor.
 func wakeAbove(nc net.Conn, have int) (done func(), err error, ok bool) {
 	sc, ok := nc.(syscall.Conn)
 	if !ok {
@@ -77,8 +80,8 @@ func wakeAbove(nc net.Conn, have int) (done func(), err error, ok bool) {
 	return func() { _ = set(1) }, nil, true
 }
 
-// peekAbove is peek, except that it finds nothing if at most have bytes are available and more can
-// follow. If nothing can follow them, it reports the end of the stream.
+// peekAbove is peek, except that it returns ErrWouldBlock if at most have bytes are available and
+// more can follow. If the stream ends after these bytes, it returns 0 without an error.
 func peekAbove(fd int, p []byte, have int) (int, error) {
 	n, err := peek(fd, p)
 	if err != nil || n == 0 || n > have {

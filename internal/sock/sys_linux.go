@@ -11,25 +11,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrWouldBlock means that a read or write would have to wait. Only the engines see it, not their
-// callers.
+// ErrWouldBlock means that a read or write would have to wait. The engines handle it; their callers
+// never see it.
 var ErrWouldBlock = errors.New("sock: would block")
 
-// A Vec is one place of a scattered read or gathered write.
+// A Vec is one piece of memory of a scattered read or gathered write.
 type Vec = unix.Iovec
 
 const (
-	// manyPlaces is the least number of places in a read that is meant for more than one long
-	// frame.
+	// manyPlaces is the least number of places in a ReadV that is meant for more than one long frame.
 	manyPlaces = 4
 
-	// mostVecs is the greatest number of places in one system call.
+	// mostVecs is the greatest number of places in one system call (UIO_MAXIOV).
 	mostVecs = 1024
 )
 
-// The calls below use RawSyscall. None of them waits, so that informing the scheduler would cost
-// more than it saves. The descriptor itself is in blocking mode, and each call passes a flag not to
-// wait.
+// The calls below use RawSyscall, because none of them waits: informing the scheduler would cost
+// more than it saves. The descriptor itself is in blocking mode (see ReadV), so each call passes
+// MSG_DONTWAIT.
 
 // Read reads like recv(2). n == 0 without an error is the end of the stream. The error is
 // ErrWouldBlock if nothing has arrived. [reader]
@@ -71,7 +70,7 @@ func (s *Socket) Unread() bool {
 	return n > 0 || err != nil
 }
 
-// Pending returns the number of bytes that can be read. [reader]
+// Pending returns the number of bytes that can be read, and 0 after an error. [reader]
 func (s *Socket) Pending() int {
 	if r := s.rings; r != nil {
 		n, _ := r.in.Available()
@@ -84,14 +83,15 @@ func (s *Socket) Pending() int {
 	return n
 }
 
-// noOffset is set if the system cannot peek past the next bytes: Linux before 6.9.
+// noOffset is set when the system has refused to peek past the next bytes, as Linux before 6.9
+// does.
 var noOffset atomic.Bool
 
-// PeeksAhead reports whether PeekAt works on this system, as far as is known.
+// PeeksAhead reports whether PeekAt works on this system: true until a PeekAt was refused.
 func PeeksAhead() bool { return !noOffset.Load() }
 
-// PeekAt is Peek at the bytes after the first off bytes. From then on each Peek begins there, until
-// PeekFront. [reader]
+// PeekAt is Peek at the bytes after the first off bytes. Later calls of Peek begin there too, until
+// PeekFront. Linux before 6.9 returns an error. [reader]
 func (s *Socket) PeekAt(off int, p []byte) (int, error) {
 	if r := s.rings; r != nil {
 		r.front = off
@@ -133,8 +133,9 @@ func recv(fd int, p []byte, flags uintptr) (int, error) {
 	}
 }
 
-// recvRights is recv of a message with descriptors, at most three. files is nil if the message has
-// more than most descriptors, or if this process has no room for all of them.
+// recvRights is recv of a message with up to most descriptors; most is at most 3. The caller owns
+// files. If the message has more descriptors, or this process has no room for all of them,
+// recvRights closes them and returns nil.
 func recvRights(fd int, p []byte, most int) (n int, files []int, err error) {
 	var oob [unix.SizeofCmsghdr + 4*4]byte
 	v := unix.Iovec{Base: unsafe.SliceData(p), Len: uint64(len(p))}
@@ -174,8 +175,8 @@ func parseRights(oob []byte, cut bool, most int) (files []int) {
 	return files
 }
 
-// ReadV is Read into several places, in order. It uses scratch, and keeps its memory for the next
-// call. [reader]
+// ReadV is Read into several places, in order. scratch is working memory that one caller passes to
+// all its calls. [reader]
 func (s *Socket) ReadV(places [][]byte, scratch *[]Vec) (int, error) {
 	if r := s.rings; r != nil {
 		return r.result(r.in.ReadV(places))
@@ -190,8 +191,8 @@ func (s *Socket) ReadV(places [][]byte, scratch *[]Vec) (int, error) {
 	defer clear(v)
 	flags := unix.MSG_DONTWAIT
 	if len(v) >= manyPlaces && s.Pending() > 0 {
-		// Something has arrived and nobody else reads, so the call does not wait with either flag.
-		// Without MSG_DONTWAIT it also takes bytes that arrive while it copies.
+		// Bytes have arrived and nobody else reads, so the call does not wait with either flag. Without
+		// MSG_DONTWAIT it also takes bytes that arrive while it copies.
 		flags = 0
 	}
 	for {
@@ -211,8 +212,8 @@ func (s *Socket) ReadV(places [][]byte, scratch *[]Vec) (int, error) {
 	}
 }
 
-// Write writes like send(2), and returns the number of bytes taken. The error is ErrWouldBlock if
-// there is no room. [writer]
+// Write writes like send(2), and returns the number of bytes taken, which may be less than len(p).
+// The error is ErrWouldBlock if there is no room. [writer]
 func (s *Socket) Write(p []byte) (int, error) {
 	if r := s.rings; r != nil {
 		raceRelease(r.tcp)
@@ -248,7 +249,7 @@ func (s *Socket) Reserve(n int) []byte {
 	return nil
 }
 
-// Commit writes the n bytes Reserve returned. [writer]
+// Commit writes the n bytes that the last Reserve returned. [writer]
 func (s *Socket) Commit(n int) {
 	r := s.rings
 	raceRelease(r.tcp)
