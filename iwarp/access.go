@@ -8,8 +8,8 @@ import (
 
 // [RDMAP-3.2-7] [RDMAP-8.1.1-5]
 
-// Access is a set of rights a peer has to a region or window, for example RemoteRead|RemoteWrite.
-// The owner may always read and write locally.
+// Access is a set of rights that a peer has to a region or window, for example
+// RemoteRead|RemoteWrite. The owner may always read and write locally.
 type Access uint8
 
 // Access rights. Give no more than the transfer needs.
@@ -20,12 +20,12 @@ const ( // [SEC-6.3.5-1]
 	// Operations for nothing else.
 	RemoteAtomic
 
-	LocalOnly Access = 0 // no rights; enough for the sink of an own RDMA Read
+	LocalOnly Access = 0 // no remote rights; enough for memory that an own RDMA Read fills
 
 	// RemoteAtomic [RDMAPX-5-4], LocalOnly [I-58].
 )
 
-// String lists the rights.
+// String returns the rights by name, joined by "|", or "none" for LocalOnly.
 func (a Access) String() string { return a.rights().String() }
 
 func (a Access) rights() (r regmem.Rights) {

@@ -65,7 +65,7 @@ type Completion struct { // [RDMAP-3.2-2]
 	Op     Op     // OpRecv for a receive
 	Status Status // StatusOK, or why the request failed
 
-	// Len is the number of bytes received or read.
+	// Len is the number of bytes received or read. It is 0 for all other operations and statuses.
 	Len uint32
 
 	// For receives.
@@ -75,7 +75,7 @@ type Completion struct { // [RDMAP-3.2-2]
 	STag        uint32  // the invalidated STag, if Invalidated is set
 	Imm         [8]byte // the immediate data, if HasImm is set
 
-	// Value is the value of the word before an Atomic Operation.
+	// Value is the value that the word had before an Atomic Operation; 0 for other operations.
 	Value uint64
 
 	// Len [DDP-5.4-3] [RDMAP-5.3-3], HasImm [I-66].
@@ -98,7 +98,7 @@ func (c *Completion) Err() error {
 	return fmt.Errorf("%w: %w", ErrFlushed, cause)
 }
 
-// taken returns the queue slots of completions that a consumer has polled.
+// taken frees the queue slots of the requests whose completions cs a consumer has polled.
 func taken(cs []Completion) {
 	for i := 0; i < len(cs); {
 		c := &cs[i]

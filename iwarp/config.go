@@ -32,8 +32,10 @@ const DefaultDepth = 128
 // A Config describes how streams are made. A nil *Config and the zero value suit most uses. A
 // Config may be used for many streams, but must not be changed during use.
 type Config struct {
-	// The objects the stream belongs to. A stream makes its own for each that is nil, so that it
-	// shares nothing. For example, two streams with the same CQ complete into one queue.
+	// The objects that the stream uses. For each nil field the stream makes an object of its own,
+	// so that it shares nothing. But a nil PD becomes the domain of SRQ if SRQ is set, and a nil
+	// Device becomes the device of PD. Two streams with the same CompletionQueue complete into one
+	// queue.
 	Device *Device
 	PD     *ProtectionDomain
 	SendCQ *CompletionQueue
@@ -74,9 +76,9 @@ type Config struct {
 	IRD, ORD int
 	// MaxIRD is the value IRD may be raised to if the peer asks for it; 0 means 128.
 	MaxIRD int
-	// MinORD makes a Responder reject peers that serve fewer Reads.
+	// MinORD makes a Responder reject a peer that serves fewer Reads than this; 0 rejects none.
 	MinORD int
-	// ULPDepth announces in the Request the two ULPs negotiate the depths.
+	// ULPDepth announces in the Request that the two ULPs negotiate the depths themselves.
 	ULPDepth bool
 
 	// Plain uses revision 1 of MPA, without depths and without the peer-to-peer model.
@@ -101,7 +103,7 @@ type Config struct {
 	// gives about 64 KiB on a loopback interface. Software peers take any size, and large ones are
 	// faster; adapters may be slow with FPDUs not aligned to segments.
 	FPDUSize int
-	// MaxFPDU is the largest ULPDU that is accepted, in bytes; 0 means all.
+	// MaxFPDU is the largest ULPDU that is accepted, in bytes; 0 means no limit.
 	MaxFPDU int
 
 	// Atomic and Immediate enable the messages of RFC 7306. There is no
@@ -114,14 +116,15 @@ type Config struct {
 	// invalid already.
 	StrictInvalidate bool
 
-	// FirstFPDUDelay delays the first FPDU of an Initiator. NoNudge switches off the zero-length
-	// RDMA Write sent if nothing arrives within 20 ms after the first FPDU. Some peers do not read
-	// a first FPDU until a second arrives.
+	// FirstFPDUDelay delays the first FPDU of an Initiator; 0 means no delay. NoNudge switches off
+	// the zero-length RDMA Writes that an Initiator sends while nothing arrives, the first 20 ms
+	// after its first FPDU. They are needed because some peers do not read a first FPDU until a
+	// second arrives.
 	FirstFPDUDelay time.Duration
 	NoNudge        bool
 
-	// Timers; 0 means the default, negative means none. IdleTimeout ends a stream without any sent
-	// or received byte for so long; by default there is no limit.
+	// Timers; 0 means the default, negative means none. IdleTimeout ends a stream that has neither
+	// sent nor received a byte for this time; by default there is no limit.
 	RequestTimeout   time.Duration // Responder: to receive the whole Request; 10 s
 	ReplyTimeout     time.Duration // Initiator: to receive the whole Reply; 30 s
 	FirstFPDUTimeout time.Duration // Responder, peer-to-peer: to receive the first FPDU; 10 s
@@ -142,7 +145,7 @@ type Config struct {
 	// write the exposed memory.
 	TLS *tls.Config
 	// WrapConn, if set, is called with each connection before anything is sent. The stream uses the
-	// connection it returns, for example one that captures or shapes traffic.
+	// connection that WrapConn returns, for example one that captures or shapes traffic.
 	WrapConn func(net.Conn) net.Conn
 	// Congestion names the congestion control of the socket, for example "bbr"; "" keeps the
 	// system's default. KeepAlive is the TCP keepalive period as in net.Dialer.
@@ -160,9 +163,9 @@ type Config struct {
 	// See [RejectedError] and [Request.RejectKeep].
 	KeepConn bool
 
-	// MaxPending and MaxPendingPerHost limit the start-ups that a Listener has in progress; it
-	// closes more connections at once. 0 means 256 in all, and 32 from each host other than this
-	// one.
+	// MaxPending and MaxPendingPerHost limit the start-ups that a Listener has in progress. It
+	// closes connections beyond these limits immediately. 0 means 256 in all and 32 from each other
+	// host; peers on this host then have no limit of their own.
 	MaxPending, MaxPendingPerHost int
 	// Filter, if set, is called with the address of each connection of a Listener. The Listener
 	// closes the connection if Filter returns false.
@@ -172,7 +175,7 @@ type Config struct {
 	// nothing.
 	Logger *slog.Logger
 
-	portable bool      // for tests: use the portable path of frameio
+	portable bool      // for tests: use the portable path of frameio (plain net.Conn calls)
 	firstMSN [4]uint32 // for tests: first MSN of each queue; 0 means 1
 	rtr      mpa.RTR   // for tests: the ready messages offered; 0 means Write and Read
 	forceRTR mpa.RTR   // for tests: the ready message that a Responder names, whatever is offered
@@ -253,7 +256,7 @@ func (c *Config) logger() *slog.Logger {
 
 var silent = slog.New(slog.DiscardHandler)
 
-// complete sets defaults and checks the other values. It returns ErrInvalid or ErrLimit.
+// complete sets defaults and checks the other values. The error wraps ErrInvalid or ErrLimit.
 func (c *Config) complete() error {
 	if c.PD == nil && c.SRQ != nil {
 		c.PD = c.SRQ.pd

@@ -29,7 +29,7 @@ type CompletionQueue struct { // [SEC-6.4.3.2-1] [SEC-6.4.3.2-2] [RDMAP-8.1.1-11
 
 	mu       perturb.Mutex
 	reserved int           // guarded by mu
-	events   chan struct{} // guarded by mu; made when first needed
+	events   chan struct{} // guarded by mu; nil until signals first makes it
 }
 
 // The events a completion queue is armed for.
@@ -88,8 +88,8 @@ func (c *CompletionQueue) Wait(ctx context.Context) (Completion, error) {
 	return e, err
 }
 
-// All returns an iterator over the completions. The iterator waits for each as
-// [CompletionQueue.Wait] does, and ends when ctx ends.
+// All returns an iterator over the completions. The iterator waits for each completion as
+// [CompletionQueue.Wait] does, and stops without an error when ctx ends.
 func (c *CompletionQueue) All(ctx context.Context) iter.Seq[Completion] {
 	return func(yield func(Completion) bool) {
 		for {
@@ -126,21 +126,23 @@ func (c *CompletionQueue) arm(v int32) {
 	}
 }
 
-// Handle makes the queue call f when completions arrive. The goroutine that received, sent or ended
-// a stream calls f, possibly inside a post or a poll. So f must not block, for example on a channel
-// or a mutex that a poster holds. It may post, and may run in several goroutines at once. f gets
-// the completions by PollN; PollN then polls no connection. f is not called for completions from
-// before Handle.
+// Handle makes the queue call f when completions arrive; f must not be nil. The goroutine that
+// received, sent or ended a stream calls f, possibly inside a post or a poll. So f must not block,
+// for example on a channel or a mutex that a poster holds. It may post, and may run in several
+// goroutines at once. f gets the completions by PollN, which then polls no connection. Handle
+// itself does not call f for completions that are already in the queue.
 func (c *CompletionQueue) Handle(f func()) { c.handler.Store(&f) }
 
-// deliver calls the handler if the queue has one and is not empty. The caller holds no role.
+// deliver calls the handler if the queue has one and is not empty. The caller must hold neither the
+// send nor the receive role of a stream, because the handler may post.
 func (c *CompletionQueue) deliver() {
 	if f := c.handler.Load(); f != nil && c.q.Len() > 0 {
 		(*f)()
 	}
 }
 
-// Events returns the channel of the signals that Arm asks for. It holds at most one.
+// Events returns the channel of the signals that Arm asks for. The channel holds at most one signal
+// and is never closed.
 func (c *CompletionQueue) Events() <-chan struct{} { return c.signals() }
 
 func (c *CompletionQueue) signals() chan struct{} {
@@ -168,7 +170,8 @@ func (c *CompletionQueue) pushAll(es []Completion) {
 	}
 }
 
-// wake sends a signal even if the queue is not armed.
+// wake sends a signal even if the queue is not armed. It does nothing if a signal is already
+// waiting.
 func (c *CompletionQueue) wake() {
 	select {
 	case c.signals() <- struct{}{}:

@@ -9,8 +9,8 @@ import (
 	"viaduct/internal/regmem"
 )
 
-// Limits of a [Device]. Zero means the default. The numbers are of objects that exist at the same
-// time.
+// Limits of a [Device]. Zero means the default. Streams, Regions and Bytes limit what exists at the
+// same time.
 type Limits struct { // [I-70] [SEC-6.4.1-1] [RDMAP-8.1.2-5] [DDP-8.3.2-4]
 	Streams     int    // default 65536
 	Regions     int    // regions and windows; default 1<<20
@@ -38,7 +38,7 @@ type DeviceConfig struct {
 type Device struct {
 	cfg DeviceConfig
 	reg *regmem.Registry
-	far atomic.Bool // whether a far region was ever registered
+	far atomic.Bool // whether RegisterSpace was ever called, so that peers may access far memory
 
 	nudger nudger
 
@@ -54,7 +54,7 @@ var (
 	ErrRegistered = errors.New("iwarp: region is not, or no longer, registered")
 )
 
-// NewDevice returns a Device. Dial and Listen create a Device unless the Config names one.
+// NewDevice returns a Device. A stream whose Config names no Device creates one of its own.
 func NewDevice(cfg DeviceConfig) *Device {
 	def := func(v *int, d int) {
 		if *v <= 0 {
@@ -130,7 +130,7 @@ type RegionOptions struct {
 	// Guarded marks memory whose access may fault, for example a mapped file that is truncated. A
 	// transfer then fails, instead of the program.
 	Guarded bool
-	// Key fixes the low eight bits of the STag if KeySet is true.
+	// Key fixes the low eight bits of the STag if KeySet is true. Otherwise they are random too.
 	Key    uint8
 	KeySet bool
 
@@ -173,9 +173,10 @@ func (p *ProtectionDomain) register(mem []byte, access Access, owner *QueuePair,
 	return &MemoryRegion{pd: p, r: r, owner: owner}, nil
 }
 
-// A Space is memory this process cannot address, for example that of another process. Its methods
-// must be safe for concurrent use, and must not wait for a peer. addr is an address of the space. A
-// method moves all of p or returns an error; after an error, part of p may have been moved.
+// A Space is memory that this process cannot address, for example memory of another process. Its
+// methods must be safe for concurrent use, and must not wait for a peer. addr is an address of the
+// space. A method copies len(p) bytes or returns an error; after an error, any part of p may have
+// been copied.
 type Space interface {
 	ReadAt(p []byte, addr uint64) error
 	WriteAt(p []byte, addr uint64) error
@@ -202,7 +203,7 @@ func (p *ProtectionDomain) RegisterSpace(s Space, base, n uint64, access Access,
 }
 
 // wrapRegistry returns the error of this package for an error of the registry, or err itself if
-// there is none.
+// this package has no error for it.
 func wrapRegistry(err error) error {
 	for _, m := range [...]struct{ from, to error }{
 		{regmem.ErrLimit, ErrLimit}, {regmem.ErrInvalid, ErrInvalid},

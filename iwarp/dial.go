@@ -34,7 +34,8 @@ func dial(ctx context.Context, addr string, c *Config) (_ *QueuePair, silent boo
 	return nil, false, err
 }
 
-// dialTCP makes the TCP connection. It is not a net.TCPConn if the stream alone uses it.
+// dialTCP makes the TCP connection, over shared memory if the Config and the peer allow it. If only
+// the stream will use the connection, it is a type of package sock instead of a *net.TCPConn.
 func dialTCP(ctx context.Context, addr string, c *Config) (net.Conn, error) {
 	var d net.Dialer
 	dial := d.DialContext

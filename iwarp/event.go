@@ -15,8 +15,7 @@ var happened = func() chan struct{} {
 	return c
 }()
 
-// happen makes the event happen. It reports whether this call did, which is false for a second
-// call.
+// happen makes the event happen. It returns true for the first call and false for later calls.
 func (e *event) happen() bool {
 	old := e.ch.Swap(&happened)
 	if old == &happened {
@@ -31,7 +30,8 @@ func (e *event) happen() bool {
 // has reports whether the event has happened.
 func (e *event) has() bool { return e.ch.Load() == &happened }
 
-// C returns a channel that is closed when the event happens.
+// C returns a channel that is closed when the event happens, or is closed already if it has
+// happened.
 func (e *event) C() <-chan struct{} {
 	if p := e.ch.Load(); p != nil {
 		return *p

@@ -8,16 +8,17 @@ import (
 	"viaduct/internal/wire/rdmap"
 )
 
-// farWrites are adjacent segments of RDMA Writes to far memory that arrived in one read of the
-// stream. All are short, except that the first may be a long segment of the same message. The
-// segments are checked and placed together, because each access to far memory is a system call,
-// which costs more than all other work for a short segment. If the access is refused or fails, the
-// segments are placed one by one, so that each has the same outcome as alone.
+// farWrites are adjacent segments of RDMA Writes to far memory, which this process cannot address
+// (see [Space]), that arrived in one read of the stream. All are short, except that the first may
+// be a long segment of the same message. The segments are checked and placed together, because each
+// access to far memory is a system call, which costs more than all other work for a short segment.
+// If the access is refused or fails, the segments are placed one by one, so that each has the same
+// outcome as alone.
 type farWrites struct {
 	list  []farWrite
-	b     []byte // payload of all segments; part of room, or of frame after a long segment
+	b     []byte // payload of all segments in list; in room, or in frame after a long segment
 	room  []byte // memory for the payload of short segments
-	frame []byte // the current FPDU and all bytes read after it; nil if its payload was moved
+	frame []byte // the current FPDU and all bytes read after it; nil if no FPDU was set by taking
 }
 
 type farWrite struct {
@@ -30,17 +31,17 @@ const (
 	farAll  = 32 << 10 // largest sum of short payloads that are placed together
 )
 
-// taking sets frame to p, which begins with the FPDU that is handled next. p is nil if there is
-// none.
+// taking sets frame to p, which begins with the next FPDU to be handled; p is nil if there is none.
+// It does nothing if f is nil, because the device then has no far region.
 func (f *farWrites) taking(p []byte) {
 	if f != nil {
 		f.frame = p[:len(p):len(p)]
 	}
 }
 
-// postpone keeps s, to place it together with the segments that follow it, and returns true. It
-// returns false for a segment that cannot be kept, after placing the kept segments. The caller then
-// places the segment. It also returns true if the stream has ended meanwhile.
+// postpone keeps s, to place s together with the segments that follow, and returns true. If s
+// cannot be kept, postpone places the kept segments and returns false; the caller then places s.
+// postpone also returns true if the stream has ended meanwhile, because s is then dropped.
 func (q *QueuePair) postpone(s *segment) bool {
 	f := q.rx.far
 	if f == nil { // the first far region was registered just now
@@ -94,8 +95,8 @@ func (f *farWrites) follows(s *segment) bool {
 	return len(f.b)+s.size <= farAll
 }
 
-// placePostponed places the kept segments, if there are any. It reports whether the stream has
-// ended.
+// placePostponed places the kept segments and reports whether the stream has ended. It returns
+// false if no segment is kept.
 func (q *QueuePair) placePostponed() (ended bool) {
 	f := q.rx.far
 	if f == nil || len(f.list) == 0 {

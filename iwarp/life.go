@@ -27,9 +27,10 @@ const (
 // errNoAnswer is the cause if a request of the peer arrives too late to be answered.
 var errNoAnswer = errors.New("iwarp: request of the peer after our direction was closed")
 
-// fault ends the stream because of an error this side found. It reports the error to the peer if
-// that is possible. Only the first fault counts. [RDMAP-6.2.1-1] [RDMAP-7-1] [RDMAP-7.1-1]
-// [RDMAP-7.1-5] [DDP-6.2.2-1] [DDP-6.2.2-3] [DDP-6.2.2-4] [DDP-6.2-1] [DDP-7-1] [I-34] [I-41]
+// fault ends the stream because of an error that this side found. It reports the error to the peer
+// by a Terminate, unless our direction is not open yet or has ended. Only the first fault counts.
+// [RDMAP-6.2.1-1] [RDMAP-7-1] [RDMAP-7.1-1] [RDMAP-7.1-5] [DDP-6.2.2-1] [DDP-6.2.2-3] [DDP-6.2.2-4]
+// [DDP-6.2-1] [DDP-7-1] [I-34] [I-41]
 func (q *QueuePair) fault(t rdmap.Terminate, cause error) {
 	body := t.Append(nil)
 	err := terminateError(t, false, body, cause)
@@ -43,8 +44,8 @@ func (q *QueuePair) fault(t rdmap.Terminate, cause error) {
 // endWith ends the stream with err and without a Terminate.
 func (q *QueuePair) endWith(err error, how ending) { q.end(err, how, nil) }
 
-// end ends the stream, once; later calls have no effect. Methods of the protocol may call it,
-// because another goroutine does the waiting.
+// end ends the stream with err; only the first call has an effect. The methods of frameio.Protocol
+// may call end although they must not block, because tearDown waits in a goroutine of its own.
 func (q *QueuePair) end(err error, how ending, term *[]byte) {
 	if q.markEnd(err, how, term) {
 		if q.ready.Load() {
@@ -120,8 +121,8 @@ func (q *QueuePair) tearDown(how ending) {
 // flushAll completes every posted request. A request that is posted later is flushed by the call
 // that posts it.
 func (q *QueuePair) flushAll() {
-	// So that a concurrent PostRecv, which sees the new state, flushes after the receives posted
-	// earlier.
+	// The lock is held while the state changes. A concurrent PostRecv that sees the new state then
+	// waits for the lock, so it flushes its receive after the receives posted earlier.
 	q.flushing.Lock()
 	defer q.flushing.Unlock()
 	lifeTable.Move(&q.life, lifeFlush)
@@ -184,7 +185,8 @@ func (e *engine) Failed(err error) {
 	q.endWith(lostError(err), endAbort)
 }
 
-// SendFailed handles a failure of the sending direction after the peer had closed its own.
+// SendFailed implements [frameio.SendFailer]. It ends the stream after a failure of the sending
+// direction, which may come after the peer has closed the other direction in order.
 func (e *engine) SendFailed(err error) {
 	q := (*QueuePair)(e)
 	q.sendFailed()
@@ -232,8 +234,8 @@ func (q *QueuePair) CloseWrite() error { // [DDP-6.2.1-1] [DDP-6.2.1-6] [DDP-6.2
 	return err
 }
 
-// closeWrite does the work of CloseWrite for a caller that polls the connection itself, or calls
-// unpoll.
+// closeWrite does the work of CloseWrite for a caller that polls the connection itself, or that
+// calls unpoll afterwards. It returns nil if our direction is already closing or closed.
 func (q *QueuePair) closeWrite() error {
 	if from, to := lifeTable.Move(&q.life, lifeClose); from == to {
 		if to.ended() {
@@ -287,8 +289,9 @@ func init() {
 	attend.CloseSoon = func(qp any) bool { return qp.(*QueuePair).closeSoon() }
 }
 
-// closeSoon closes the stream like Close if the peer ends its direction within a moment. It reports
-// whether the peer did; if not, only our direction is closed.
+// closeSoon closes the stream like Close if both directions end within 100 us, and returns true. If
+// they do not, closeSoon returns false; our direction is then closing, and the stream is still
+// open.
 func (q *QueuePair) closeSoon() bool {
 	q.closer.Store(true)
 	if q.closeWrite() != nil || !q.ready.Load() {
@@ -307,7 +310,8 @@ func (q *QueuePair) closeSoon() bool {
 }
 
 // awaitEnd waits until both directions have ended, the stream has ended, or Config.CloseTimeout has
-// passed. It returns how Close ends the stream, and the error for [QueuePair.Err].
+// passed; a negative CloseTimeout never passes. It returns how Close must end the stream, and the
+// error for [QueuePair.Err].
 func (q *QueuePair) awaitEnd() (ending, error) {
 	if q.drained.has() && q.peerEnd.has() {
 		return endQuiet, io.EOF
@@ -341,8 +345,8 @@ func (q *QueuePair) Abort() {
 	q.endWith(ErrClosed, endAbort)
 }
 
-// after runs f once after d, unless the stream ends before. It returns nil if the stream has ended
-// already.
+// after calls f in a goroutine of its own after d, unless the stream ends earlier. It returns nil
+// and never calls f if the stream has ended already.
 func (q *QueuePair) after(d time.Duration, f func()) *time.Timer {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -393,8 +397,8 @@ func (q *QueuePair) firstCame() {
 	}
 }
 
-// watchIdle ends the stream when nothing was sent or received for d. It checks that after rest, and
-// then at the earliest time when it may be true. [SEC-6.4.2-1] [I-71]
+// watchIdle ends the stream when nothing was sent or received for d. It first checks after rest,
+// and then again at the earliest time at which d can have passed. [SEC-6.4.2-1] [I-71]
 func (q *QueuePair) watchIdle(d, rest time.Duration) {
 	q.after(rest, func() {
 		idle := time.Since(q.lastActivity())
@@ -406,7 +410,8 @@ func (q *QueuePair) watchIdle(d, rest time.Duration) {
 	})
 }
 
-// firstSent starts nudging, if it is enabled, after the first FPDU was sent.
+// firstSent is called after the first FPDU was sent. It adds an Initiator to the nudger of the
+// device, unless Config.NoNudge is set.
 func (q *QueuePair) firstSent() {
 	if q.initiator && !q.set.noNudge {
 		q.dev.nudger.add(q)

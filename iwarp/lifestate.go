@@ -67,7 +67,8 @@ func (s lifeState) posts() bool { return s <= lifePeerClosed }
 // closing reports whether our direction ends as soon as all requests are done.
 func (s lifeState) closing() bool { return s == lifeClosing || s == lifeClosingLast }
 
-// finished reports whether our direction has ended in order; the other may be open.
+// finished reports whether our direction has ended in order; the peer's direction may still be
+// open.
 func (s lifeState) finished() bool { return s == lifeHalfClosed || s == lifeDone }
 
 // ended reports whether the stream has ended.
@@ -91,7 +92,8 @@ var lifeEventNames = [lifeEvents]string{"run", "close", "peerClose", "finish", "
 
 func (e lifeEvent) String() string { return lifeEventNames[e] }
 
-// lifeTable holds the transitions.
+// lifeTable holds the transitions. An event that has no arrow in a state leaves the state
+// unchanged.
 var lifeTable = func() machine.Table[lifeState, lifeEvent] {
 	t := machine.NewTable(lifeStates, lifeEvents, []machine.Arrow[lifeState, lifeEvent]{
 		{From: lifeIdle, On: lifeRun, To: lifeRunning},

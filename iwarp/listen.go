@@ -106,8 +106,8 @@ func hostOf(a net.Addr) string {
 	return a.String()
 }
 
-// admit counts a new start-up of host and returns true, unless there are too many or the filter
-// refuses nc.
+// admit counts a new start-up of host and returns true. If there are too many start-ups or the
+// filter refuses nc, admit counts a refused connection and returns false.
 func (l *Listener) admit(nc net.Conn, host string) bool {
 	ok := l.cfg.Filter == nil || l.cfg.Filter(nc.RemoteAddr())
 	l.mu.Lock()
@@ -190,8 +190,8 @@ func (l *Listener) Accept(ctx context.Context) (*QueuePair, error) {
 	}
 }
 
-// Close stops listening and ends the start-ups that were not accepted. Accepted streams are not
-// affected.
+// Close stops listening, and waits until the start-ups that were not accepted have ended. Accepted
+// streams are not affected. The error is the error of closing the net.Listener.
 func (l *Listener) Close() error {
 	l.stop()
 	err := l.l.Close()

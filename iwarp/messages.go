@@ -8,7 +8,8 @@ import (
 	"viaduct/internal/wire/rdmap"
 )
 
-// messageTypes holds the messageType of each opcode. parse refuses the other opcodes.
+// messageTypes holds the messageType of each opcode. An opcode without an entry is refused by
+// parse.
 var messageTypes = [16]messageType{
 	rdmap.Write: {(*QueuePair).beginWrite, (*QueuePair).writeTarget, (*QueuePair).endWrite,
 		(*QueuePair).failWrite},
@@ -54,9 +55,9 @@ func (q *QueuePair) failWrite(s *segment, out regmem.Outcome, err error) {
 	q.refuse(s, refusal{ddp: writeFault(refine(out, s.tagged.TO+at, n))}, err)
 }
 
-// checkResponse checks a segment of n bytes of a Read Response: it must continue the answer to our
-// oldest request, which is returned. [DDP-4.2-7] [RDMAP-5.2.2-5] [RDMAP-5.2.2-7] [RDMAP-5.2.2-4]
-// [RDMAP-7.2-2] [I-45] [I-46]
+// checkResponse checks a segment of n bytes of a Read Response. It returns our oldest request,
+// whose answer the segment must continue, or nil and a fault. [DDP-4.2-7] [RDMAP-5.2.2-5]
+// [RDMAP-5.2.2-7] [RDMAP-5.2.2-4] [RDMAP-7.2-2] [I-45] [I-46]
 func (q *QueuePair) checkResponse(h ddp.Tagged, n int) (*pendingRead, ddp.Fault, rdmap.Fault) {
 	p := q.reads.Front()
 	if p == nil || p.atomic {
@@ -76,7 +77,8 @@ func (q *QueuePair) checkResponse(h ddp.Tagged, n int) (*pendingRead, ddp.Fault,
 	return p, ddp.OK, rdmap.OK
 }
 
-// beginResponse checks a segment of a Read Response, and sets its place. [I-45] [I-46]
+// beginResponse checks a segment of a Read Response, and sets s.at if the memory for its payload is
+// contiguous and pinned. [I-45] [I-46]
 func (q *QueuePair) beginResponse(s *segment) refusal {
 	p, df, rf := q.checkResponse(s.tagged, s.size)
 	if p != nil && s.size > 0 {
@@ -97,12 +99,13 @@ func (q *QueuePair) endResponse(s *segment) {
 // failResponse ends the stream because the sink of a Read is not accessible any more. [I-34]
 func (q *QueuePair) failResponse(*segment, regmem.Outcome, error) {
 	p := q.reads.Front()
-	// The status with which the Read is flushed.
+	// The end of the stream flushes the Read with this status.
 	q.sq.Update(p.seq, func(w **sendWQE) { (*w).status = StatusLocalAccess })
 	q.fault(rdmap.TerminateRDMAP(rdmap.Catastrophic, nil), ErrLocalAccess)
 }
 
-// readDone completes our oldest Read or Atomic. If the send queue waits for that, it wakes the send
+// readDone completes our oldest Read or Atomic and removes it from q.reads. The ready message has
+// no request to complete. If outstanding Reads block the send queue, publish then wakes the send
 // role.
 func (q *QueuePair) readDone() {
 	p := q.reads.Front()
@@ -157,8 +160,8 @@ func (q *QueuePair) beginSend(s *segment) refusal {
 	return refusal{ddp: f}
 }
 
-// takeRecv takes the next posted receive. It returns nil if there is none, or if the stream holds
-// its share of the shared queue.
+// takeRecv takes the next posted receive. It returns nil if there is none, or if the stream already
+// holds Config.SRQShare buffers of the shared queue.
 func (q *QueuePair) takeRecv() *recvWQE {
 	if q.srq == nil {
 		w, _ := q.rq.take()
@@ -242,11 +245,11 @@ func (q *QueuePair) invalidateByPeer(stag uint32) bool {
 	return (w != nil || former) && !q.set.strictInvalidate
 }
 
-// beginReadRequest checks a request, which occupies a slot of queue 1; start-up agreed on their
-// number. beginAtomicRequest does so for an Atomic. The ULP is not notified of either.
-// [RDMAP-5.2.1-2] [RDMAP-5.2.1-3] [RDMAP-5.2.1-4] [RDMAP-5.2.1-5] [RDMAP-5.2.2-2] [RDMAP-6.1-2]
-// [RDMAP-6.1-6] [MPA2-9.1-2] [SEC-6.4.3.3-3] [RDMAPX-5.2.1-7] [RDMAPX-5.2.1-8] [RDMAPX-5.2.1-9]
-// [RDMAPX-5.2.2-3] [I-20] [I-64]
+// beginReadRequest checks a Read Request, which occupies a slot of queue 1; start-up agreed on the
+// number of slots. beginAtomicRequest checks an Atomic Request in the same way. The ULP is not
+// notified of either request. [RDMAP-5.2.1-2] [RDMAP-5.2.1-3] [RDMAP-5.2.1-4] [RDMAP-5.2.1-5]
+// [RDMAP-5.2.2-2] [RDMAP-6.1-2] [RDMAP-6.1-6] [MPA2-9.1-2] [SEC-6.4.3.3-3] [RDMAPX-5.2.1-7]
+// [RDMAPX-5.2.1-8] [RDMAPX-5.2.1-9] [RDMAPX-5.2.2-3] [I-20] [I-64]
 func (q *QueuePair) beginReadRequest(s *segment) refusal {
 	f := q.checkRequest(s, q.inbound.reads.Load()) // a fault of DDP is reported first
 	r, _, _ := rdmap.ParseReadRequest(s.payload())
@@ -261,8 +264,8 @@ func (q *QueuePair) beginAtomicRequest(s *segment) refusal {
 	return f
 }
 
-// checkRequest checks whether a slot of queue 1 is free for a request, if busy requests of its kind
-// are being answered.
+// checkRequest checks whether a slot of queue 1 is free for a request. busy is the number of
+// unanswered requests of the same kind: Reads or Atomics.
 func (q *QueuePair) checkRequest(s *segment, busy int32) refusal {
 	have := busy < q.ird.Load() && q.inbound.Len() < q.inbound.Cap()
 	return refusal{ddp: q.rx.queues[rdmap.QueueReadRequest].Check(s.un, s.size, rdmap.AtomicRequestLen, have)}
@@ -305,8 +308,8 @@ func (q *QueuePair) checkAtomic(r *rdmap.AtomicRequest) rdmap.Fault {
 	return f
 }
 
-// beginAtomicResponse checks that a response answers our oldest request, and that this is an
-// Atomic. [RDMAPX-5.2.2-1] [RDMAPX-5.2.2-4] [RDMAPX-5.2.2-5] [I-67] [I-68]
+// beginAtomicResponse checks that a response answers our oldest request, and that our oldest
+// request is an Atomic. [RDMAPX-5.2.2-1] [RDMAPX-5.2.2-4] [RDMAPX-5.2.2-5] [I-67] [I-68]
 func (q *QueuePair) beginAtomicResponse(s *segment) refusal {
 	r, _, _ := rdmap.ParseAtomicResponse(s.payload())
 	p := q.reads.Front()
@@ -329,8 +332,8 @@ func (q *QueuePair) endAtomicResponse(s *segment) {
 	q.readDone()
 }
 
-// beginTerminate checks the peer's Terminate. It needs no receive, and may arrive at any time.
-// [RDMAP-5.4-3] [RDMAP-5.4-4] [RDMAP-5.4-5]
+// beginTerminate checks the peer's Terminate. A Terminate needs no receive, and may arrive at any
+// time. [RDMAP-5.4-3] [RDMAP-5.4-4] [RDMAP-5.4-5]
 func (q *QueuePair) beginTerminate(s *segment) refusal {
 	return refusal{ddp: q.rx.queues[rdmap.QueueTerminate].Check(s.un, s.size, rdmap.MaxTerminateLen, true)}
 }
@@ -343,8 +346,8 @@ func (q *QueuePair) endTerminate(s *segment) {
 	q.endWith(terminateError(t, true, s.payload(), nil), endQuiet)
 }
 
-// blame finds the Read or Atomic whose header a Terminate contains, and sets its status to
-// StatusRemote.
+// blame sets the status of a Read or Atomic to StatusRemote if the Terminate t contains the header
+// of its request. It does nothing if t contains no such header.
 func (q *QueuePair) blame(t rdmap.Terminate) {
 	h, _, err := ddp.ParseUntagged(t.DDP)
 	p := q.reads.Front()

@@ -19,7 +19,8 @@ type controller interface {
 	Control(func(fd uintptr)) error
 }
 
-// segmentSize returns the current payload size in bytes of a TCP segment of c. [MPA-5.1-1] [I-27]
+// segmentSize returns the current payload size in bytes of a TCP segment of c, or the usual size if
+// the system does not report one. [MPA-5.1-1] [I-27]
 func segmentSize(c net.Conn) int {
 	sc, ok := c.(syscall.Conn)
 	if !ok {

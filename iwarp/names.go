@@ -12,7 +12,7 @@ type Params struct {
 	RecvMarkers bool  // we asked for markers
 	CRC         bool  // CRCs are made and checked in both directions
 	Enhanced    bool  // depths and model were negotiated, which needs revision 2
-	PeerToPeer  bool  // a ready message opens the Initiator's direction
+	PeerToPeer  bool  // the Initiator's stack sends a ready message first
 
 	IRD, ORD         uint16 // our own depths after the exchange
 	PeerIRD, PeerORD uint16 // depths in the peer's frame; 0 in revision 1

@@ -17,7 +17,7 @@ type nudger struct {
 	tick bool    // guarded by mu; whether the timer runs
 }
 
-// A nudge is a stream that waits for its next empty FPDU.
+// A nudge is a stream that waits for its next empty FPDU, which is due at time at.
 type nudge struct {
 	q    *QueuePair
 	at   time.Time
@@ -41,7 +41,8 @@ func (n *nudger) wakeLocked() {
 	}
 }
 
-// look nudges the streams whose time has come.
+// look runs when the timer fires. It nudges the streams that are due, and removes each stream that
+// has received an FPDU, has ended, or has had its last nudge.
 func (n *nudger) look() {
 	n.mu.Lock()
 	list := n.list

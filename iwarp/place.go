@@ -6,8 +6,9 @@ import (
 )
 
 // reach returns the n bytes at offset to of the region with the given STag of the peer. The outcome
-// is regmem.OK if the region allows the rights in need. The bytes are nil if it does not, and also
-// if the range is not pinned by held: it is then pinned later, in pieces.
+// is regmem.OK if the region allows the rights in need; otherwise the bytes are nil. They are nil
+// with regmem.OK too if the placer cannot hold the pin, as for far memory. The placer then pins the
+// memory later, piece by piece.
 func (q *QueuePair) reach(stag uint32, to, n uint64, need regmem.Rights) ([]byte, regmem.Outcome) {
 	r := &q.rx
 	if m := regmem.RegionOf(r.Held()); m != nil && m.Handle() == stag {
@@ -21,8 +22,8 @@ func (q *QueuePair) reach(stag uint32, to, n uint64, need regmem.Rights) ([]byte
 	return ref.B(), out
 }
 
-// reachList returns n bytes from offset off of a list of ours, if they are contiguous, and are
-// pinned by held or need no pin. Otherwise it returns nil.
+// reachList returns n bytes from offset off of a list of local memory. The bytes must lie in one
+// element, whose memory is unregistered or pinned by the placer; otherwise reachList returns nil.
 func (q *QueuePair) reachList(sg []SGE, off, n uint64) []byte {
 	for i := range sg {
 		s := &sg[i]
@@ -55,7 +56,7 @@ func (q *QueuePair) reachList(sg []SGE, off, n uint64) []byte {
 }
 
 // pieceOf pins the memory of a list from offset off on: at most n bytes, up to the end of the
-// element that contains off.
+// element that contains off. The outcome is regmem.OutOfBounds if the list ends before off.
 func (q *QueuePair) pieceOf(sg []SGE, off, n uint64) (regmem.Ref, regmem.Outcome) {
 	for i := range sg {
 		s := &sg[i]
@@ -80,13 +81,15 @@ func (q *QueuePair) list(s *segment) (sg []SGE, off uint64) {
 	return w.sg[:w.nsg], uint64(s.un.MO)
 }
 
-// listTarget is the target of message types whose payload goes to a list of ours.
+// listTarget is the messageType.target of Sends and Read Responses, whose payload goes to the
+// memory of a local request.
 func (q *QueuePair) listTarget(s *segment, off, n uint64) (regmem.Ref, regmem.Outcome) {
 	sg, from := q.list(s)
 	return q.pieceOf(sg, from+off, n)
 }
 
 // far reports whether memory of the segment is far, so that nothing can be read directly into it.
+// It returns true too for a Write to a region that does not exist any more.
 func (q *QueuePair) far(s *segment) bool {
 	if s.op == rdmap.Write {
 		m := q.dev.reg.Lookup(s.tagged.STag)

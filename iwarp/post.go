@@ -15,15 +15,14 @@ func freeRecvWQE(w *recvWQE) {
 	recvWQEs.Put(w)
 }
 
-// Post adds a request to the send queue. It never waits for the peer. After an error nothing has
-// happened:
+// Post adds a request to the send queue. It never waits for the peer. After an error the request
+// was not posted, and the memory is not lent. The errors match one of:
 //
-//   - ErrQueueFull: SendDepth requests are posted whose completions were not
-//     polled;
+//   - ErrQueueFull: SendDepth requests are posted whose completions were not polled;
 //   - ErrInvalid, ErrRegistered: the request names invalid local memory;
-//   - ErrTooLong: longer than MaxMessage, or than MaxInline with Inline;
-//   - ErrNoReads, ErrNotEnabled: the stream does not have the operation;
-//   - ErrPeerClosed: a Read after the peer has closed its direction;
+//   - ErrTooLong: the payload exceeds MaxMessage, or MaxInline with Inline;
+//   - ErrNoReads, ErrNotEnabled: the peer or the Config does not allow the operation;
+//   - ErrPeerClosed: a Read or Atomic after the peer has closed its direction;
 //   - ErrClosed: the stream is closed or has ended.
 func (q *QueuePair) Post(wr SendWR) error {
 	if !wr.More {
@@ -75,9 +74,9 @@ func (q *QueuePair) PostNow(wr SendWR) (sent bool, err error) {
 	return !q.sq.Update(seq, func(w **sendWQE) { (*w).signaled = true }), nil
 }
 
-// KeepSends copies the unsent payload of posted requests from outside of regions. The caller may
-// then reuse the memory at once, though the requests complete later. The memory of Reads and
-// Atomics stays lent. KeepSends does not wait for the peer. Call it after start-up.
+// KeepSends copies the unregistered memory (SGE.Buf) of posted requests that are not sent yet. The
+// caller may then reuse that memory at once, though the requests complete later. The memory of
+// Reads and Atomics stays lent. KeepSends does not wait for the peer. Call it only after start-up.
 func (q *QueuePair) KeepSends() {
 	q.fc.WithSender(func() {
 		q.sq.Each(func(w **sendWQE) {
@@ -94,8 +93,8 @@ func (q *QueuePair) KeepSends() {
 	})
 }
 
-// PostBatch posts requests and starts sending them together. It returns the number of posted
-// requests, and the error of the first refused one.
+// PostBatch posts requests and starts sending them together. It returns the number n of posted
+// requests. If n is less than len(wrs), the error is the reason why wrs[n] was refused.
 func (q *QueuePair) PostBatch(wrs []SendWR) (n int, err error) {
 	for n < len(wrs) && err == nil {
 		var k int
@@ -119,8 +118,8 @@ func (q *QueuePair) Flush() {
 // postRun is the largest number of requests that are posted under one lock.
 const postRun = 16
 
-// post posts up to postRun requests without starting to send. It returns the number of posted
-// requests, and the error of the next one if there is one.
+// post posts up to postRun requests without starting to send. It returns the number n of posted
+// requests. If n is less than len(wrs), err is the error of Post for wrs[n].
 func (q *QueuePair) post(wrs []SendWR) (n int, err error) {
 	if !q.life.Load().posts() { // [DDP-6.2.1-2]
 		return 0, q.closedErr()
@@ -151,7 +150,8 @@ func (q *QueuePair) post(wrs []SendWR) (n int, err error) {
 	return n, err
 }
 
-// reserve reserves up to n slots of the send queue and returns their number.
+// reserve reserves up to n slots of the send queue and returns their number, which is 0 if the
+// queue is full.
 func (q *QueuePair) reserve(n int) int {
 	over := q.sqUsed.Add(int64(n)) - int64(q.set.sendDepth)
 	if over <= 0 {
@@ -266,8 +266,9 @@ func (q *QueuePair) inlineData(w *sendWQE, wr *SendWR) error {
 	return nil
 }
 
-// sendDone records the completion of a request, for sendsDone to publish. The send queue calls it
-// under its lock, in the order of posting.
+// sendDone records the completion of a request, for sendsDone to publish. A successful unsignaled
+// request has no completion and only frees its slot. The send queue calls sendDone under its lock,
+// in the order of posting.
 func (q *QueuePair) sendDone(w *sendWQE) {
 	if !w.signaled && w.status == StatusOK {
 		q.sqUsed.Add(-1)
@@ -296,7 +297,8 @@ func (q *QueuePair) sendsDone() {
 }
 
 // finish marks requests first to end-1 as done, and reuses the entries of requests that complete.
-// If our direction is closing, the last request ends it.
+// Requests complete in the order of posting, so a done request may wait for earlier ones. If our
+// direction is closing and no request is left, finish ends the direction.
 func (q *QueuePair) finish(first, end uint64) {
 	var ws [lookAhead]*sendWQE
 	for n := len(ws); n == len(ws); first, end = 0, 0 {
@@ -365,7 +367,7 @@ func newRecvWQE(wr *RecvWR, q *QueuePair) (*recvWQE, error) {
 
 // flushRecvs completes the remaining receives with StatusFlushed, and calls the handler. The end of
 // the stream and a PostRecv may call it concurrently; completions still follow the order of
-// posting. [no role]
+// posting. The caller must hold no role of frameio, because the handler may post.
 func (q *QueuePair) flushRecvs() {
 	q.flushing.Lock()
 	q.flushRecvsLocked()

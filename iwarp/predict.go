@@ -15,22 +15,23 @@ import (
 const (
 	maxPredictedHeader = 32
 
-	// maxVerified is the largest number of bytes read ahead with verified CRCs, because the bytes
-	// should still be in the processor's cache for the check.
+	// maxVerified is the largest number of bytes that one read places ahead if their CRCs must be
+	// verified later. The bytes should then still be in the processor's cache.
 	maxVerified = 512 << 10
 )
 
-// seldomSeen is the back-off of looking ahead for Writes when this seldom finds any.
+// seldomSeen makes Predict skip up to 63 occasions of looking ahead for Writes when Predict seldom
+// finds any.
 var seldomSeen = budget.Rule{Max: 63}
 
 // A guess holds the data for predicting segments.
 type guess struct {
 	longOp rdmap.Opcode // opcode of the last segment that was read into place
-	// Payload of the last segment that began a message on queue 0 without ending it.
+	// Payload bytes of the last segment that began a message on queue 0 without ending it, or 0.
 	fullSend  int
 	lastSend  uint32 // length of the last message on queue 0 of more than one segment
 	sendGuess uint32 // predicted length of the current message; 0 if none was predicted
-	// Payload of the last segment of a Read Response that did not end the response.
+	// Payload bytes of the last segment of a Read Response that did not end the response, or 0.
 	fullResponse int
 	see          budget.Budget // whether to look ahead for Writes
 }
@@ -162,8 +163,8 @@ func (q *QueuePair) predictList(to *placer.Predictions, header int, sg []SGE, at
 	return at == size
 }
 
-// predictSend predicts that the current message is as long as the last long one. It returns false
-// if nothing was predicted.
+// predictSend predicts the rest of the current message, assuming that it is as long as the last
+// message of several segments. It returns false if nothing was predicted.
 func (q *QueuePair) predictSend(to *placer.Predictions) bool {
 	r := &q.rx
 	at, last := q.sendEnd()
@@ -175,9 +176,10 @@ func (q *QueuePair) predictSend(to *placer.Predictions) bool {
 	return to.Len() > 0
 }
 
-// sendMissed reports whether the prediction of the current message was wrong: u, the headers of a
-// segment with n bytes of payload, belongs to another message, or ends the message early. The
-// caller then takes back the bytes read after the segment before it delivers the message.
+// sendMissed reports whether the prediction of the current message was wrong. u holds the headers
+// of a segment with n bytes of payload. The prediction was wrong if the segment belongs to another
+// message, or ends the message early. The caller then takes back the bytes read after the segment
+// before it delivers the message.
 func (q *QueuePair) sendMissed(u []byte, n int) bool {
 	if q.rx.sendGuess == 0 {
 		return false

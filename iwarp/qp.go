@@ -23,8 +23,8 @@ import (
 // After Close, or after the stream has ended, the errors of its methods match ErrClosed (and so
 // net.ErrClosed). [QueuePair.Err] returns the reason for the end.
 type QueuePair struct {
-	// It has many methods because both the consumer and frameio call it. They are in files by the
-	// part of the stream they use.
+	// A QueuePair has many methods, because both the consumer and frameio call it. Each file holds
+	// the methods for one part of the stream, for example the send queue.
 
 	set    settings
 	dev    *Device
@@ -65,7 +65,8 @@ type sendQueue struct {
 	invalidated atomic.Bool // the local invalidation that the send queue waits for is done
 }
 
-// receives are the receives of a stream: its own queue, a shared one, or a source of them.
+// receives holds the buffers for received messages: the stream's own queue, a shared queue, or a
+// source that chooses the memory when a message arrives.
 type receives struct {
 	rq       recvQueue
 	srq      *SharedReceiveQueue
@@ -75,7 +76,7 @@ type receives struct {
 	flushing sync.Mutex  // held from taking a receive until its flushed completion is published
 }
 
-// The wire holds the connection. start sets it before any role begins.
+// The wire holds the connection. start sets its fields before the stream sends or receives FPDUs.
 type wire struct {
 	cfg       *Config // used during start-up, then nil
 	fc        *frameio.Conn
@@ -115,7 +116,7 @@ type limits struct {
 
 // The ends are the steps in the end of a stream.
 type ends struct {
-	closer   atomic.Bool // whether a Close waits, and will end the stream after both directions
+	closer   atomic.Bool // Close was called: it ends the stream, not endInOrder
 	ended    event       // err is set
 	drained  event       // our direction was ended
 	peerEnd  event       // the peer has ended its direction
@@ -241,8 +242,9 @@ func (q *QueuePair) RemoteAddr() net.Addr {
 	return q.conn.RemoteAddr()
 }
 
-// Err returns the reason for the end of the stream: a *TerminateError, ErrClosed after Close, or
-// io.EOF after both sides have closed in order. Err returns nil until the stream has ended.
+// Err returns the reason for the end of the stream, for example a *TerminateError, ErrTimeout,
+// ErrClosed after Close, or io.EOF after both directions have ended in order. Err returns nil until
+// the stream has ended.
 func (q *QueuePair) Err() error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -324,7 +326,8 @@ func (q *QueuePair) ring() {
 	}
 }
 
-// kick starts sending posted requests. [no role]
+// kick starts sending posted requests; before start-up is complete it does nothing. The caller must
+// hold no role of frameio, because the completion handler may run.
 func (q *QueuePair) kick() {
 	if q.ready.Load() {
 		q.fc.Kick()

@@ -12,12 +12,13 @@ type ReadQueue struct {
 	QP *QueuePair
 
 	started int      // number of Reads posted and not done
-	waiting []SendWR // from index first on
+	waiting []SendWR // requests not yet posted, from index first on
 	first   int
 }
 
-// Post posts a Read or an Atomic Operation, or keeps it until others are done. The memory of a kept
-// request is lent as if the request were posted. The errors are the errors of [QueuePair.Post].
+// Post posts a Read or an Atomic Operation, or keeps it until enough earlier ones are done. The
+// memory of a kept request is lent as if the request were posted. The errors are the errors of
+// [QueuePair.Post]; for a kept request that is at most ErrNoReads, and others come from Done.
 func (r *ReadQueue) Post(wr SendWR) error {
 	if r.started >= r.QP.ORD() {
 		if r.QP.ORD() == 0 {
@@ -35,8 +36,8 @@ func (r *ReadQueue) Post(wr SendWR) error {
 }
 
 // Done posts the next waiting request, if any. Call Done for each completion of a request posted by
-// Post. The error is the error of [QueuePair.Post]: the stream has ended, or the request was
-// invalid. No further request is posted after an error.
+// Post. An error is the error of [QueuePair.Post] for the waiting request, which is then dropped:
+// the stream has ended, or the request was invalid. After an error, Done posts no other request.
 func (r *ReadQueue) Done() error {
 	r.started--
 	if r.first == len(r.waiting) {

@@ -11,7 +11,8 @@ import (
 	"viaduct/internal/wire/rdmap"
 )
 
-// rxState is the state of receiving. Only the receive role of frameio uses it.
+// rxState is the state of receiving. It has no lock, because only the goroutine that holds the
+// receive role of frameio uses it.
 type rxState struct {
 	placer.Placer
 	dec    mpa.Decoder
@@ -19,13 +20,14 @@ type rxState struct {
 	first  bool         // whether the first FPDU has arrived
 	kick   bool         // whether received messages allow the send role to continue
 	op     rdmap.Opcode // opcode of the current message on queue 0
-	// First header of the current message; its RsvdULP is the valid one. [DDP-4.3-4] [I-47]
+	// First header of the current message. The RsvdULP of later headers is not used. [DDP-4.3-4]
+	// [I-47]
 	head   ddp.Untagged
 	recv   *recvWQE     // receive of the current message on queue 0
-	done   []Completion // receives to be published
+	done   []Completion // completions of receives that publish has not published
 	far    *farWrites   // nil while the device has no far regions
 	seg    segment      // the current segment, or the last one
-	staged int          // number of bytes read and not handled
+	staged int          // bytes read and not handled, during a call of the source
 	next   []byte       // the first of the staged bytes, during a call of the source
 	guess
 }
@@ -73,10 +75,11 @@ func (e *engine) Landed(p *frameio.Plan, frame, behind int) (taken, missing int,
 	return taken, missing, err
 }
 
-// Drained implements [frameio.Protocol].
+// Drained implements [frameio.Protocol]. It does nothing, because iWARP sends no acknowledgements.
 func (e *engine) Drained() {}
 
-// publish publishes the results of one read: completions, and requests to answer.
+// publish publishes the results of one read: completions, and requests to answer. It also releases
+// the pin that the placer holds.
 func (q *QueuePair) publish() {
 	r := &q.rx
 	if !q.fc.Polled() {

@@ -19,7 +19,8 @@ type MemoryRegion struct {
 // not reused until long after the region was closed.
 func (m *MemoryRegion) STag() uint32 { return m.r.Handle() } // [RDMAP-8.1.1-8] [RDMAP-8.1.1-9] [SEC-6.1.1-4] [SEC-6.1.1-5] [I-56]
 
-// TO returns the tagged offset of the first byte: 0, or its virtual address.
+// TO returns the tagged offset of the first byte: 0, its virtual address with
+// RegionOptions.Virtual, or its address in a [Space].
 func (m *MemoryRegion) TO() uint64 { return m.r.Base() }
 
 // Len returns the length in bytes.
@@ -28,8 +29,8 @@ func (m *MemoryRegion) Len() int { return m.r.Len() }
 // Bytes returns the memory, or nil for a region of a [Space].
 func (m *MemoryRegion) Bytes() []byte { return m.r.Bytes() }
 
-// Close invalidates the STag. After Close has returned, no peer and no request of ours accesses the
-// memory; transfers in progress fail.
+// Close invalidates the STag and waits for accesses in progress. After Close has returned, no peer
+// and no request of ours accesses the memory; transfers that are not complete fail.
 //
 // The error wraps ErrRegistered if the region was closed before, and ErrWindows if windows are
 // bound to it.
@@ -47,7 +48,8 @@ func (m *MemoryRegion) SetAccess(access Access) { // [SEC-6.3.3-1]
 	m.pd.dev.reg.SetAttributes(m.r, access.rights(), m.pd.dom, owner)
 }
 
-// SGE returns the element of a request that names n bytes at offset off of the region.
+// SGE returns the element of a request that names n bytes at offset off of the region. The range is
+// checked when the request is posted.
 func (m *MemoryRegion) SGE(off, n int) SGE {
 	return SGE{Region: m, Off: uint64(off), Len: uint64(n)}
 }
@@ -96,7 +98,8 @@ func (q *QueuePair) Bind(m *MemoryRegion, off, n int, access Access, opt ...Regi
 // STag returns the number the peer uses to name the window.
 func (w *Window) STag() uint32 { return w.r.Handle() }
 
-// TO returns the tagged offset of the first byte.
+// TO returns the tagged offset of the first byte: 0, or with RegionOptions.Virtual its offset in
+// the region.
 func (w *Window) TO() uint64 { return w.r.Base() }
 
 // Len returns the length in bytes.
@@ -113,8 +116,7 @@ func (w *Window) Close() error { // [SEC-6.2.2-1] [SEC-A-1]
 	return nil
 }
 
-// invalidate closes the window. It reports whether this call did, which is false if the window was
-// closed before.
+// invalidate closes the window. It returns false if the window was closed before.
 func (w *Window) invalidate() bool {
 	if w.closed.Swap(true) {
 		return false
@@ -162,7 +164,7 @@ func (q *QueuePair) dropWindow(w *Window) {
 }
 
 // findWindow returns the open window with the given STag, or nil. former is true if the STag
-// belonged to a closed window.
+// belonged to one of the last formerWindows closed windows.
 func (q *QueuePair) findWindow(stag uint32) (w *Window, former bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

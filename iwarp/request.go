@@ -125,15 +125,16 @@ func (r *Request) RemoteAddr() net.Addr { return r.nc.RemoteAddr() }
 // Accept.
 func (r *Request) QueuePair() *QueuePair { return r.q }
 
-// Configure changes the configuration of the future stream, after the Request and its private data
-// are known, for example to choose a domain for the user that the private data names: the depths of
-// its queues, the queues themselves, the source of its receives, its timers. Configure calls change
-// with a copy of the Config. Values in start-up frames are fixed already: IRD and ORD, markers, the
-// kinds of RTR. Afterwards [Request.QueuePair] returns a new stream. Receives posted to the old one
-// and memory registered with it are gone. Config.Prepare is called for the new one.
+// Configure changes the configuration of the future stream after the Request and its private data
+// are known, for example to choose a domain for the user whom the private data names. Configure
+// calls change with a copy of the Config. change may set the domain, the queues and their depths,
+// the source of receives, and the timers. It cannot change values in start-up frames: IRD and ORD,
+// markers, the kinds of RTR.
 //
-// An error is the error of Config.Prepare, or wraps ErrLimit or ErrInvalid. The Request is then still
-// open, with its old stream.
+// Afterwards [Request.QueuePair] returns a new stream, for which Config.Prepare was called.
+// Receives posted to the old stream and memory registered with it are gone. An error is the error
+// of Config.Prepare, or wraps ErrLimit or ErrInvalid. After an error the Request is still open,
+// with its old stream.
 func (r *Request) Configure(change func(*Config)) error {
 	c := r.q.cfg.clone()
 	change(c)
@@ -154,8 +155,9 @@ func (r *Request) Configure(change func(*Config)) error {
 // Accept answers with the private data and starts the stream, which belongs to the caller. Sends
 // may be posted at once, but leave after the peer's first FPDU has arrived.
 //
-// If the error wraps ErrTooLong, because of the private data, the Request is still open. If the
-// peer serves fewer Reads than Config.MinORD, Accept rejects the Request and returns an error.
+// If the error wraps ErrTooLong, because of the private data, the Request is still open. After any
+// other error the connection is closed. If the peer serves fewer Reads than Config.MinORD, Accept
+// rejects the Request and returns an error.
 func (r *Request) Accept(private []byte) (*QueuePair, error) { // [MPA-7.1.2-8] [MPA-7.1.2-9] [MPA-7.1.2-10] [MPA-7.1.2-15]
 	reply, err := r.r.Accept(mpa.Decision{Private: private})
 	if errors.Is(err, mpa.ErrPrivateTooLong) {
@@ -183,8 +185,9 @@ func (r *Request) Accept(private []byte) (*QueuePair, error) { // [MPA-7.1.2-8] 
 	return q, nil
 }
 
-// Reject answers with a rejection that carries the private data. Reject closes the connection after
-// the peer, or after a second.
+// Reject answers with a rejection that carries the private data. It waits up to a second for the
+// peer to close the connection, and then closes it. If the error wraps ErrTooLong, the Request is
+// still open.
 func (r *Request) Reject(private []byte) error { // [MPA-7.1.2-5] [MPA-7.1.4.2-1] [I-15]
 	err := r.reject(private)
 	if !errors.Is(err, mpa.ErrPrivateTooLong) {
@@ -195,6 +198,8 @@ func (r *Request) Reject(private []byte) error { // [MPA-7.1.2-5] [MPA-7.1.4.2-1
 }
 
 // RejectKeep answers with a rejection and returns the TCP connection, which belongs to the caller.
+// If the error wraps ErrTooLong, the Request is still open. After any other error the connection is
+// closed.
 func (r *Request) RejectKeep(private []byte) (net.Conn, error) { // [MPA-7.1.2-7]
 	if err := r.reject(private); err != nil {
 		if !errors.Is(err, mpa.ErrPrivateTooLong) {

@@ -8,8 +8,8 @@ import (
 	"viaduct/internal/wire/rdmap"
 )
 
-// A pendingRead is a Read or Atomic of ours whose answer is not complete. They are kept in the
-// order of their requests: the send role adds, the receive role removes. [RDMAP-5.2.2-6]
+// A pendingRead is a Read or Atomic of ours whose answer is not complete. reading.reads holds them
+// in the order of their requests: the send role adds, the receive role removes. [RDMAP-5.2.2-6]
 type pendingRead struct {
 	w      *sendWQE // nil for the ready message
 	seq    uint64   // sequence number of w in the send queue
@@ -46,12 +46,12 @@ func (in *inboundRead) op() rdmap.AtomicRequest {
 // [I-20]
 type inboundRing struct {
 	queue.Ring[inboundRead]
-	begun   int          // number of the oldest requests that are being answered; send role
+	begun   int          // requests at the front that are being answered; for the send role
 	reads   atomic.Int32 // unanswered requests of each kind
 	atomics atomic.Int32
 }
 
-// add appends a request. [receive role]
+// add appends a request. Only the receive role calls it.
 func (r *inboundRing) add(in inboundRead) {
 	if in.atomic {
 		r.atomics.Add(1)
@@ -61,7 +61,7 @@ func (r *inboundRing) add(in inboundRead) {
 	r.Push(in)
 }
 
-// start returns the next request to answer, or nil if there is none. [send role]
+// start returns the next request to answer, or nil if there is none. Only the send role calls it.
 func (r *inboundRing) start() *inboundRead {
 	in := r.At(r.begun)
 	if in != nil {
@@ -70,9 +70,9 @@ func (r *inboundRing) start() *inboundRead {
 	return in
 }
 
-// answered frees the peer's slot for another request. It is called just before the last segment of
-// the answer is sent, because the peer may receive the segment and send another request before the
-// send call returns here. [send role]
+// answered frees the peer's slot for another request. The send role calls it just before the last
+// segment of the answer is sent, because the peer may receive the segment and send another request
+// before the send call returns here.
 func (r *inboundRing) answered(atomic bool) {
 	if atomic {
 		r.atomics.Add(-1)
@@ -81,7 +81,7 @@ func (r *inboundRing) answered(atomic bool) {
 	}
 }
 
-// free removes the n oldest requests. [send role]
+// free removes the n oldest requests, whose answers TCP has. Only the send role calls it.
 func (r *inboundRing) free(n int) {
 	r.begun -= n
 	for range n {

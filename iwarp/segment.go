@@ -12,7 +12,8 @@ import (
 )
 
 // longMin is the least number of missing payload bytes that makes it worthwhile to begin a segment
-// before all of it has arrived. With fewer, another look at the staging buffer is cheaper.
+// before all of it has arrived. With fewer, it is cheaper to wait for the rest in the staging
+// buffer.
 const longMin = 8 << 10
 
 // A messageType holds the steps for segments of one opcode. The steps are the same for staged
@@ -57,8 +58,7 @@ func (s *segment) trailerLen() int {
 	return mpa.FPDULen(n) - mpa.LengthLen - n
 }
 
-// A refusal is a fault that DDP or RDMAP found in a segment. The zero value means that there is
-// none.
+// A refusal is a fault that DDP or RDMAP found in a segment. The zero value means no fault.
 type refusal struct {
 	ddp   ddp.Fault
 	rdmap rdmap.Fault
@@ -132,7 +132,7 @@ func (w *frames) Next(p []byte, early bool, f *placer.Frame) (n int, payload []b
 	u, n, err := r.dec.Next(p)
 	switch {
 	case err != nil: // [MPA-6-1] [MPA-6-5]
-		q.placePostponed() // before the end of the stream, and for the bytes before the invalid FPDU
+		q.placePostponed() // place the segments before the invalid FPDU, before the stream ends
 		q.badFPDU(err)
 		return 0, nil, false, nil
 	case n == 0:
@@ -152,8 +152,7 @@ func (w *frames) Next(p []byte, early bool, f *placer.Frame) (n int, payload []b
 	return n, payload, ok, nil // [MPA-3-8]
 }
 
-// fpdu begins a valid FPDU with the ULPDU u. It returns false for ok if it has handled the FPDU
-// completely.
+// fpdu begins a valid FPDU with the ULPDU u. ok is false if fpdu has handled the FPDU completely.
 func (q *QueuePair) fpdu(u []byte, f *placer.Frame) (payload []byte, ok bool) {
 	q.stats.recvFPDUs.Add(1)
 	if len(u) == 0 || len(u) < ddp.HeaderLen(u[0]) { // [I-25]
@@ -184,9 +183,10 @@ func (q *QueuePair) fpdu(u []byte, f *placer.Frame) (payload []byte, ok bool) {
 	return q.judge(s, f)
 }
 
-// judge begins to place a segment that has arrived completely. If its place is known, judge places
-// and ends it at once, and returns false for ok. It does so because most messages are short, and
-// the steps of the placer cost each of them some 20 ns.
+// judge begins to place a segment that has arrived completely. ok is false if the segment was
+// refused, or needed no step of the placer: it has no payload, or its memory is known. This
+// shortcut pays because most messages are short, and the steps of the placer cost each of them some
+// 20 ns.
 func (q *QueuePair) judge(s *segment, f *placer.Frame) (payload []byte, ok bool) {
 	t := &messageTypes[s.op]
 	if r := t.begin(q, s); r != (refusal{}) {
@@ -258,7 +258,7 @@ func (q *QueuePair) beginLong(p []byte, least int, at []byte, f *placer.Frame) (
 }
 
 // belongs reports whether the payload of a segment from offset off on belongs at the beginning of
-// at. It checks the first piece only.
+// at. It checks only the first contiguous piece of memory.
 func (q *QueuePair) belongs(t *messageType, s *segment, off uint64, at []byte) bool {
 	ref, out := t.target(q, s, off, uint64(len(at)))
 	if out != regmem.OK {

@@ -12,8 +12,8 @@ import (
 	"viaduct/internal/wire/rdmap"
 )
 
-// txState is the state of sending. Only the send role of frameio uses txState, except for reads of
-// mulpdu.
+// txState is the state of sending. It has no lock, because only the goroutine that holds the send
+// role of frameio uses it; others may only read mulpdu.
 type txState struct {
 	enc    mpa.Encoder
 	mulpdu atomic.Int32
@@ -36,10 +36,10 @@ type txState struct {
 	used  int    // bytes used of the arena
 }
 
-// The peeked requests of the send queue have not begun. They still belong to the queue.
+// peeked holds requests at the front of the send queue that have not begun. They stay in the queue.
 type peeked struct {
 	ahead    [lookAhead]*sendWQE
-	aheadAt  int // index of the next segment
+	aheadAt  int // index in ahead of the request that begins next
 	aheadN   int
 	aheadSeq uint64 // sequence number of ahead[0]
 }
@@ -80,10 +80,10 @@ var (
 	_ frameio.Planner  = (*engine)(nil)
 )
 
-// Fill implements [frameio.Protocol]. Fill adds FPDUs to the batch, in this order: a Terminate, the
-// end of the direction; the ready message; the rest of the current message; then, by turns, answers
-// to the peer's requests and requests of our queue. Only messages of RDMAP in segments of DDP are
-// sent; many may share one TCP segment.
+// Fill implements [frameio.Protocol]. Fill adds FPDUs to the batch, in this order: a Terminate,
+// after which nothing follows; the ready message; the rest of the current message; then, by turns,
+// answers to the peer's requests and requests of our queue. Only messages of RDMAP in segments of
+// DDP are sent; many may share one TCP segment.
 func (e *engine) Fill(b *frameio.Batch) {
 	q := (*QueuePair)(e)
 	t := &q.tx
@@ -123,9 +123,9 @@ func (e *engine) Fill(b *frameio.Batch) {
 	}
 }
 
-// peerPredicts reports whether the peer can predict the place of the next segment. The peer can for
-// the rest of a Read Response, because the peer has sent the Read Request. The peer can for any
-// segment if the consumer's messages are a stream to a [RecvSource], as on this side.
+// peerPredicts reports whether the peer can predict the memory for the next segment. It can for a
+// Read Response, because it has sent the Read Request. It can for any segment if its consumer uses
+// a [RecvSource], which is assumed if ours does.
 func (q *QueuePair) peerPredicts() bool { return q.supply != nil || q.tx.cur.in != nil }
 
 // Sent implements [frameio.Protocol]. TCP has all bytes of the batch: its Sends and Writes
@@ -159,7 +159,8 @@ func (e *engine) Sent() {
 	}
 }
 
-// next begins the next message. It reports whether there was one to begin.
+// next begins the next message. It returns false if there is no message, or none that may begin
+// yet.
 func (q *QueuePair) next(b *frameio.Batch) bool {
 	t := &q.tx
 	for range 2 {
@@ -205,8 +206,9 @@ func (q *QueuePair) peek() (w *sendWQE, seq uint64, ok bool) {
 	return t.ahead[t.aheadAt], t.aheadSeq + uint64(t.aheadAt), true
 }
 
-// started marks request seq, which peek returned, as started. The queues are flushed only while no
-// Fill runs, and no Fill begins a message afterwards, so no flush can happen in between.
+// started marks request seq, which peek returned, as started. No flush can have happened since
+// peek, because the queues are flushed only while no Fill runs, and no Fill begins a message
+// afterwards.
 func (q *QueuePair) started(seq uint64) {
 	q.sq.MarkStarted(seq)
 	q.tx.aheadAt++
@@ -268,8 +270,8 @@ func (q *QueuePair) nextRequest(b *frameio.Batch) bool {
 	return true
 }
 
-// mayPass reports whether at most n Reads and Atomics are outstanding. If not, the completion of
-// the next one wakes the send role.
+// mayPass reports whether at most n Reads and Atomics are outstanding. If more are, the next
+// completed Read or Atomic wakes the send role.
 func (q *QueuePair) mayPass(n int) bool {
 	if q.reads.Len() <= n {
 		return true
@@ -371,7 +373,7 @@ func (q *QueuePair) segment(b *frameio.Batch) {
 			out = regmem.NoRegion
 		}
 		if out != regmem.OK {
-			// Off is known to be in the bounds of the Read.
+			// off fits 32 bits, because it is within the bounds of the Read.
 			q.failAnswer(m.in, uint32(off), readFault(out))
 			return
 		}
@@ -407,8 +409,8 @@ func (q *QueuePair) endMessage() {
 	t.cur = txMessage{}
 }
 
-// gather appends to refs n pinned bytes at offset off of the payload of request w. If its memory is
-// not accessible any more, gather fails the request, ends the stream, and returns nil.
+// gather appends to refs n pinned bytes at offset off of the payload of request w. If the payload
+// is not accessible any more, gather fails the request, ends the stream, and returns nil.
 func (q *QueuePair) gather(b *frameio.Batch, refs []regmem.Ref, w *sendWQE, off, n uint64) []regmem.Ref {
 	t := &q.tx
 	if w.inlineLen > 0 {
@@ -448,12 +450,13 @@ func (q *QueuePair) gather(b *frameio.Batch, refs []regmem.Ref, w *sendWQE, off,
 	return nil
 }
 
-// fetches reports whether payload is copied to the arena before its FPDU is made. A mapped file may
-// change between its CRC and the write to TCP.
+// fetches reports whether the payload in ref must be copied to the arena before its FPDU is made.
+// So must a mapped file if there are CRCs, because it may change between its CRC and the write to
+// TCP.
 func (t *txState) fetches(ref regmem.Ref) bool { return ref.Far() || t.enc.CRC && ref.Guarded() }
 
-// fetch copies the bytes of ref to the arena, and releases ref. It returns false if they are not
-// accessible any more.
+// fetch copies the bytes of ref to the arena, and releases ref. It returns false if the bytes are
+// not accessible any more.
 func (t *txState) fetch(ref regmem.Ref) (regmem.Ref, bool) {
 	p := t.room()[:ref.Len():ref.Len()]
 	err := ref.CopyTo(p)
@@ -472,7 +475,8 @@ const farTail = 8 << 10
 
 // fetchNext copies the payload of the current segment, which ref pins, from far memory. If the last
 // segment of the message follows and is short, fetchNext copies its payload too and keeps it for
-// the next call. longer pins n bytes from the start of the payload.
+// the next call. longer pins n bytes from the start of the payload. The result is false if the
+// payload is not accessible any more.
 func (t *txState) fetchNext(ref regmem.Ref, longer func(n uint64) (regmem.Ref, regmem.Outcome)) (regmem.Ref, bool) {
 	m := &t.cur
 	if rest := m.rest; rest != nil {
@@ -494,7 +498,7 @@ func (t *txState) fetchNext(ref regmem.Ref, longer func(n uint64) (regmem.Ref, r
 	return t.fetch(ref)
 }
 
-// touchable reports whether memory that may fault can be read now.
+// touchable reports whether memory can be read now, which is in doubt only if it may fault.
 func touchable(ref regmem.Ref) bool {
 	return !ref.Guarded() || ref.Probe() == nil
 }
@@ -550,7 +554,7 @@ func (q *QueuePair) frame(b *frameio.Batch, hdr []byte, refs []regmem.Ref, n int
 	t.enc.AppendTrailer(tr[:0], ulpdu, crc)
 }
 
-// smallFPDU is the longest FPDU in one piece, the largest memory a batch provides at a time.
+// smallFPDU is the length of the longest FPDU that is built in one piece, in a header of the batch.
 const smallFPDU = frameio.MaxHeader
 
 func (t *txState) crc(b []byte) uint32 {
@@ -621,22 +625,23 @@ func (q *QueuePair) frameMarked(b *frameio.Batch, hdr []byte, refs []regmem.Ref)
 	b.Bytes(p)
 }
 
-// control adds a message of one segment, whose payload body is an RDMAP header.
+// control adds a message of one segment with the payload body, mostly an RDMAP header; nil means
+// none.
 func (q *QueuePair) control(b *frameio.Batch, h ddp.Untagged, body []byte) {
 	refs := [1]regmem.Ref{regmem.Of(body)}
 	q.frame(b, h.Append(q.tx.hdr[:0]), refs[:min(1, len(body))], len(body), false)
 	q.stats.sentMessages.Add(1)
 }
 
-// mssBytes and mssAge limit the use of a segment size: after so many bytes or so long, the size is
-// read again. [I-27]
+// mssBytes and mssAge limit the use of a TCP segment size: after this number of bytes, or at this
+// age, the size is read again. [I-27]
 const (
 	mssBytes = 4 << 20
 	mssAge   = time.Second
 )
 
-// refreshMSS fits the MULPDU to the current size of TCP segments. The current message keeps its
-// size. [MPA-4.5-6] [MPA-4.5-3] [DDP-3-1] [DDP-3-2] [I-27]
+// refreshMSS fits the MULPDU to the current size of TCP segments, unless Config.FPDUSize fixes it.
+// The current message keeps its segment size. [MPA-4.5-6] [MPA-4.5-3] [DDP-3-1] [DDP-3-2] [I-27]
 func (q *QueuePair) refreshMSS() {
 	t := &q.tx
 	if q.set.fixedSize {

@@ -13,16 +13,17 @@ const (
 	// Ethernet are that short.
 	copiedPayload = 2048
 
-	// copiedBytes is the largest number of bytes copied before they are written. They should still
-	// be in the cache when the kernel copies them again; half of it would do as well.
+	// copiedBytes is the largest number of bytes copied before they are written. The copies should
+	// still be in the cache when the kernel copies them again. Half of this number would do as
+	// well.
 	copiedBytes = 128 << 10
 )
 
 // copied adds the next segments of the current message with their payload copied, so that they are
 // one contiguous piece of memory: all segments of the message, or as many as there is room for. It
 // checks and copies the memory of all of them at once. It returns false and adds nothing if the
-// message is not suitable, or if its memory is not accessible completely; segment then finds out
-// from where on.
+// message is not suitable, or if a part of its memory is not accessible; segment then sends up to
+// that part.
 func (q *QueuePair) copied(b *frameio.Batch) bool {
 	t := &q.tx
 	m := &t.cur
@@ -65,7 +66,7 @@ func (q *QueuePair) copied(b *frameio.Batch) bool {
 	return true
 }
 
-// source pins n bytes at offset off of the payload of message m. ok is false if they are not
+// source pins n bytes at offset off of the payload of message m. ok is false if the bytes are not
 // accessible, or if they cannot be copied directly because they are far or may fault.
 func (q *QueuePair) source(m *txMessage, off, n uint64) (ref regmem.Ref, ok bool) {
 	var out regmem.Outcome
@@ -89,7 +90,7 @@ func (m *txMessage) appendHeader(p []byte, off uint64, last bool) []byte {
 	case m.op.Tagged():
 		return m.op.TaggedHeader(m.w.remote.STag, m.w.remote.TO+off, last).Append(p) // [DDP-5.2-7] [DDP-4.2-6]
 	}
-	// all fields but MO and L as in the first segment [DDP-4.3-2] [DDP-4.3-5] [DDP-4.3-9]
+	// All fields except MO and L are as in the first segment. [DDP-4.3-2] [DDP-4.3-5] [DDP-4.3-9]
 	// [DDP-4.2-4]
 	return m.op.UntaggedHeader(m.msn, uint32(off), last, m.w.stag).Append(p)
 }

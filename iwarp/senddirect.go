@@ -10,8 +10,8 @@ import (
 
 // A directSend is a request that bypasses the send queue: a Send or Write of one short FPDU, posted
 // while the queue is empty and all completions of the queue are published. The queue would be most
-// of the cost of such a request. There is one at a time, until TCP has all of it, or the peer has
-// it through shared memory.
+// of the cost of such a request. A stream has at most one pending directSend. It is complete when
+// TCP has all of its bytes, or the peer has them through shared memory.
 type directSend struct {
 	// state is the number of the request, shifted left by directBits, plus its kind. The send role
 	// begins a request. The goroutine that changes a pending kind to another one completes it.
@@ -52,7 +52,7 @@ func (d *directSend) take(end uint64) (kind uint64, ok bool) {
 }
 
 // signal requests a completion for request n, which began without one. It returns false if n is
-// sent already.
+// sent already, and true if n was flushed, because a flushed request has a completion.
 func (d *directSend) signal(n uint64) bool {
 	n <<= directBits
 	return d.state.CompareAndSwap(n+directUnsignaled, n+directSignaled) || d.state.Load() == n+directFlushed
@@ -82,8 +82,8 @@ func (q *QueuePair) sendDirect(wr *SendWR, signaled bool) (n uint64, ok bool) {
 	return n, ok
 }
 
-// beginDirect builds the FPDU of a request of size bytes and returns the number of the request. It
-// returns 0 if the request must go through the queue. [send role]
+// beginDirect builds the FPDU of a request of size bytes and returns the number of the request, or
+// 0 if the request must go through the queue. Only the send role calls it.
 func (q *QueuePair) beginDirect(wr *SendWR, size int, signaled bool) (n uint64) {
 	t := &q.tx
 	if !q.life.Load().posts() { // nothing is flushed until this call has returned
@@ -144,7 +144,7 @@ func (q *QueuePair) beginDirect(wr *SendWR, size int, signaled bool) (n uint64) 
 }
 
 // finishDirect completes the direct request, if the sent batch had one: TCP now has all of its
-// bytes. [send role]
+// bytes. Only the send role calls it.
 func (q *QueuePair) finishDirect() {
 	d := &q.direct
 	switch kind, ok := d.take(directSent); {

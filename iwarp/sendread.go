@@ -31,8 +31,8 @@ func (q *QueuePair) sendRTR(b *frameio.Batch) {
 }
 
 // sendRead sends a Read Request. If the request has a single registered piece, the region's STag
-// names the sink. Otherwise the sink is a number of this request, which only its answer may use.
-// [RDMAP-5.2-1] [I-58]
+// names the sink. Otherwise the sink STag is a number made for this request, which only its answer
+// may use. [RDMAP-5.2-1] [I-58]
 func (q *QueuePair) sendRead(b *frameio.Batch, w *sendWQE, seq uint64) {
 	p := pendingRead{w: w, seq: seq, msn: q.nextMSN(rdmap.QueueReadRequest), size: uint32(w.length)} // [DDP-4.3-6]
 	if w.nsg == 1 && w.sg[0].Region != nil {
@@ -45,7 +45,7 @@ func (q *QueuePair) sendRead(b *frameio.Batch, w *sendWQE, seq uint64) {
 		SourceTO: w.remote.TO}
 	// From here on p belongs to the receive role.
 	q.reads.Push(p)
-	// A Read does not use w.inline.
+	// A Read does not use w.inline, so it has room for the header.
 	q.control(b, rdmap.ReadRequestOp.UntaggedHeader(p.msn, 0, true, 0), r.Append(w.inline[:0]))
 }
 
@@ -155,7 +155,7 @@ func apply(p *uint64, r *rdmap.AtomicRequest) uint64 {
 	}
 }
 
-// guarded performs the operation on a word that may fault.
+// guarded performs the operation on a word that may fault. The fault InvalidSTag means that it did.
 func guarded(p *uint64, r *rdmap.AtomicRequest) (old uint64, _ rdmap.Fault) {
 	if regmem.Guard(func() { old = apply(p, r) }) != nil {
 		return 0, rdmap.InvalidSTag
@@ -164,7 +164,8 @@ func guarded(p *uint64, r *rdmap.AtomicRequest) (old uint64, _ rdmap.Fault) {
 }
 
 // localInvalidate closes a window for a request of the send queue. It starts a goroutine for that,
-// because closing waits for the window's users, and the send role must not wait.
+// because closing waits for the window's users, and the send role must not wait. If stag names no
+// open window, the request succeeds at once.
 func (q *QueuePair) localInvalidate(stag uint32, seq uint64) {
 	w, _ := q.findWindow(stag)
 	if w == nil {

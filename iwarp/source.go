@@ -34,13 +34,14 @@ type RecvSource interface {
 	// messages has arrived, which may take a system call.
 	Full(stream Pending) bool
 
-	// Keep reports whether messages Full refused stay unread for a consumer that is about to poll,
-	// for at most a millisecond. It is called without a role, after the handler of the completion
-	// queue.
+	// Keep reports whether messages that Full refused stay unread for a consumer that is about to
+	// poll, for at most a millisecond. It is called without a role, after the handler of the
+	// completion queue.
 	Keep() bool
 
 	// Guess predicts the next messages, assuming that they are like the last one. It returns the
-	// zero value if it cannot. Any arriving bytes may be written to the memory it names.
+	// zero value if it cannot. Any arriving bytes may be written to the memory that the guess
+	// names.
 	Guess() RecvGuess
 }
 
@@ -49,9 +50,9 @@ type RecvSource interface {
 type RecvGuess struct {
 	Open    int    // length of the current message in bytes; 0 if unknown
 	Header  int    // length of the header of each following message, at most 32
-	Size    int    // length of the payload of each
+	Size    int    // payload bytes of each following message; 0 if none is predicted
 	Payload []byte // lent memory for the payloads, one after the other
-	Partial int    // number of payloads that may be read there before they have arrived completely
+	Partial int    // number of payloads that may be read there before they are complete
 }
 
 // A Pending reports on the unread bytes of a stream. It is valid only during the call that got it.
@@ -64,10 +65,10 @@ type Pending interface {
 	IsSend() bool
 }
 
-// Reclaim makes the stream stop using memory its RecvSource has lent; the RecvSource must not
-// return that memory any more. A current message in it is moved to other memory. After Reclaim has
-// returned, nothing reads into the lent memory. Reclaim waits for a goroutine that is receiving,
-// but never for the peer.
+// Reclaim makes the stream stop using the memory that its RecvSource has lent; the RecvSource must
+// not return that memory any more. If the current message is in it, the message is moved to other
+// memory. After Reclaim has returned, nothing reads into the lent memory. Reclaim waits for a
+// goroutine that is receiving, but never for the peer.
 func (q *QueuePair) Reclaim() { q.fc.WithReceiver(q.reclaim) }
 
 func (q *QueuePair) reclaim() {
@@ -88,8 +89,8 @@ func (q *QueuePair) reclaim() {
 	r.recv.nsg = copy(r.recv.sg[:], to)
 }
 
-// move copies the first n bytes of one list to another. It stops early if memory of either is not
-// accessible any more.
+// move copies the first n bytes of list from to list to. It stops early if memory of either list is
+// not accessible any more.
 func (q *QueuePair) move(to, from []SGE, n uint64) {
 	for off := uint64(0); off < n; {
 		src, out := q.pieceOf(from, off, n-off)
@@ -111,7 +112,7 @@ func (q *QueuePair) move(to, from []SGE, n uint64) {
 }
 
 // full reports whether Receive should leave the next bytes unread. next holds these bytes, of which
-// staged have arrived.
+// staged have arrived. full is false inside a message, and if no source is set.
 func (q *QueuePair) full(next []byte, staged int) bool {
 	r := &q.rx
 	if q.supply == nil || r.recv != nil || !q.fc.Leaves() {
@@ -136,8 +137,8 @@ func (e *engine) IsSend() bool {
 // Has implements [Pending].
 func (e *engine) Has(n int) bool { return e.rx.staged >= n || e.rx.staged+e.fc.Pending() >= n }
 
-// nextRecv returns the receive for the next message, from the source. It returns nil if the queue
-// is full, or if the source has none or returns an invalid one.
+// nextRecv returns the receive for the next message, from the source. It returns nil if RecvDepth
+// completions are not polled, or if the source has no receive or an invalid one.
 func (q *QueuePair) nextRecv(head []byte, size int, last bool) *recvWQE {
 	if q.rq.used.Load() >= int64(q.rq.depth) {
 		return nil
@@ -161,7 +162,8 @@ func (e *engine) Deliver() (keep bool) {
 	return q.supply != nil && q.supply.Keep()
 }
 
-// callHandlers calls the handlers of the completion queues. The caller holds no role.
+// callHandlers calls the handlers of the completion queues. The caller must hold no role of
+// frameio.
 func (q *QueuePair) callHandlers() {
 	q.sendCQ.deliver()
 	if q.recvCQ != q.sendCQ {
@@ -169,8 +171,8 @@ func (q *QueuePair) callHandlers() {
 	}
 }
 
-// flushSource reports that no more messages will come, by a completion like the one of a flushed
-// receive.
+// flushSource reports, once, that no more messages will come, by a completion like the one of a
+// flushed receive. Without a source it does nothing.
 func (q *QueuePair) flushSource() {
 	if q.supply != nil && !q.flushed.Swap(true) {
 		q.rq.used.Add(1)

@@ -59,13 +59,15 @@ func (s *SharedReceiveQueue) Post(wr RecvWR) error {
 	return nil
 }
 
-// Len returns the number of buffers in the queue.
+// Len returns the number of buffers in the queue that no message has taken yet.
 func (s *SharedReceiveQueue) Len() int { return s.q.wait.Len() }
 
-// ArmLow asks for one signal on [SharedReceiveQueue.Low], when fewer than n buffers are left.
+// ArmLow asks for one signal on [SharedReceiveQueue.Low]. The signal is sent when a message takes a
+// buffer and leaves fewer than n, even if the queue is low already. n = 0 cancels the request.
 func (s *SharedReceiveQueue) ArmLow(n int) { s.low.Store(int64(n)) }
 
-// Low returns the channel of the signals that ArmLow asks for. It holds at most one.
+// Low returns the channel of the signals that ArmLow asks for. The channel holds at most one
+// signal.
 func (s *SharedReceiveQueue) Low() <-chan struct{} { return s.sig }
 
 func (s *SharedReceiveQueue) take() (*recvWQE, bool) {

@@ -285,7 +285,8 @@ func (q *QueuePair) start(nc net.Conn, p mpa.Params, r *mpa.Responder) error {
 	return nil
 }
 
-// begin opens the stream. run is false if the stream only sends a Terminate.
+// begin opens the stream. rest holds bytes that arrived after the start-up frame. run is false if
+// the stream only sends a Terminate.
 func (q *QueuePair) begin(run bool, rest []byte) {
 	cfg := q.cfg
 	q.cfg = nil
@@ -329,7 +330,7 @@ func (q *QueuePair) begin(run bool, rest []byte) {
 	}
 }
 
-// greet polls for a moment for the first FPDU, which opens our direction.
+// greet polls for up to 100 us for the peer's first FPDU, which opens our direction.
 func (q *QueuePair) greet() {
 	if !sock.Soon(func() bool { q.fc.Poll(); return q.sendOpen.Load() }) {
 		q.fc.Unpoll()

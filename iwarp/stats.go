@@ -9,8 +9,8 @@ import (
 
 // Stats are counters of a stream. All except SRQHeld and SendPosted only grow.
 type Stats struct {
-	SentFPDUs, ReceivedFPDUs       uint64 // FPDUs that were handed to TCP, or were found valid
-	SentBytes, ReceivedBytes       uint64 // payload bytes in these messages
+	SentFPDUs, ReceivedFPDUs       uint64 // FPDUs handed to TCP, and FPDUs found valid
+	SentBytes, ReceivedBytes       uint64 // payload bytes of these FPDUs
 	SentMessages, ReceivedMessages uint64 // counted with the last segment
 	PlacedBytes                    uint64 // bytes written to registered memory by the peer's Writes
 	ServedReads, ServedReadBytes   uint64 // the peer's Reads that were answered
@@ -35,10 +35,10 @@ type Stats struct {
 }
 
 type counters struct {
-	// counted in the send role
+	// counted only by the goroutine with the send role
 	sentFPDUs, sentBytes, sentMessages      counter.Counter
 	servedReads, servedBytes, servedAtomics counter.Counter
-	// counted in the receive role
+	// counted only by the goroutine with the receive role
 	recvFPDUs, recvBytes, recvMessages, placed counter.Counter
 	empty, tiny                                counter.Counter
 	// counted by any goroutine

@@ -44,7 +44,7 @@ func (e *TerminateError) Error() string {
 	return s
 }
 
-// Unwrap returns the cause.
+// Unwrap returns the cause, or nil if there is none.
 func (e *TerminateError) Unwrap() error { return e.Cause }
 
 // Is reports whether target is a *TerminateError with the same layer, type, code and origin that
@@ -85,7 +85,7 @@ func hint(t rdmap.Terminate) string {
 	return ""
 }
 
-// lostError returns the error of a lost connection.
+// lostError returns the error of a connection that was lost because of cause.
 func lostError(cause error) *TerminateError {
 	t := rdmap.TerminateMPA(uint8(mpa.CodeClosed))
 	return terminateError(t, false, nil, cause)

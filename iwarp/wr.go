@@ -23,7 +23,7 @@ const MaxInline = 256
 const MaxMessage = 1<<32 - 1
 
 // An SGE names a piece of local memory: Len bytes at offset Off of Region, or the slice Buf if
-// Region is nil. Memory that no peer accesses by an STag need not be registered.
+// Region is nil. Memory need not be registered unless a peer accesses it by an STag.
 type SGE struct {
 	Region *MemoryRegion
 	Off    uint64 // bytes
@@ -59,7 +59,8 @@ func (s *SGE) check(q *QueuePair) error {
 	return nil
 }
 
-// pin pins n bytes at offset off of the element for the rights in need.
+// pin pins n bytes at offset off of the element for the rights in need. The range must be within
+// the element, which check ensures. Memory that is not registered needs no pin.
 func (s *SGE) pin(q *QueuePair, off, n uint64, need regmem.Rights) (regmem.Ref, regmem.Outcome) {
 	if s.Region == nil {
 		return regmem.Of(s.Buf[off : off+n : off+n]), regmem.OK
@@ -115,7 +116,7 @@ func (o Op) String() string {
 	return fmt.Sprintf("op 0x%02x", uint8(o))
 }
 
-// reads reports whether the operation waits for an answer of the peer.
+// reads reports whether the operation is complete only when the peer has answered it.
 func (o Op) reads() bool { return o == OpRead || o == OpFetchAdd || o == OpCmpSwap }
 
 // Atomic holds the operands of an Atomic Operation. For OpFetchAdd, Data is added, and Mask marks
@@ -200,7 +201,7 @@ func (w *sendWQE) reset() {
 	w.nsg, w.status, w.value, w.inlineLen = 0, StatusOK, 0, 0
 }
 
-// spareWQEs keeps some unused entries of a stream's send queue for reuse.
+// spareWQEs holds up to maxSpare unused entries of a stream's send queue for reuse.
 type spareWQEs struct {
 	mu   perturb.Mutex
 	list []*sendWQE // guarded by mu
@@ -212,7 +213,7 @@ const maxSpare = 64
 
 var sendWQEs = sync.Pool{New: func() any { return new(sendWQE) }}
 
-// get fills ws with unused entries.
+// get fills ws with unused entries, from the pool if the list has too few.
 func (s *spareWQEs) get(ws []*sendWQE) {
 	s.mu.Lock()
 	k := len(s.list) - min(len(ws), len(s.list))
@@ -225,7 +226,7 @@ func (s *spareWQEs) get(ws []*sendWQE) {
 	}
 }
 
-// put returns entries that are not in use any more.
+// put takes back entries that are not in use any more, and resets them.
 func (s *spareWQEs) put(ws []*sendWQE) {
 	for _, w := range ws {
 		w.reset()
