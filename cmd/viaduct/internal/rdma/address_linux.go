@@ -10,7 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The zone of an address is the number of an interface here, as in a sockaddr, not its name.
+// In this file, the zone of an address is the number of its interface, as in a sockaddr, instead of
+// the name.
 
 // sockaddr returns the kernel's form of an address.
 func sockaddr(a netip.AddrPort) unix.Sockaddr {
@@ -35,7 +36,8 @@ func addrPort(sa unix.Sockaddr) netip.AddrPort {
 	return netip.AddrPort{}
 }
 
-// addrOf returns the address of one end of a TCP connection.
+// addrOf returns the address of one end of a TCP connection, with the zone as a number. If the
+// interface no longer exists, its name stays.
 func addrOf(end net.Addr) netip.AddrPort {
 	a := end.(*net.TCPAddr).AddrPort()
 	ip := a.Addr().Unmap()

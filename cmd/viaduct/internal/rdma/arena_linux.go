@@ -15,20 +15,21 @@ import (
 
 const pageSize = 4096
 
-// An arena is memory shared with a program: a memfd whose parts are the program's rings. The file
-// cannot be shortened, so that an access never faults. The program may write anything anywhere in
-// it at any time.
+// An arena is a memfd shared with a program. It holds the program's rings. A seal prevents that the
+// file is shortened, so that an access never faults. The program may write anything anywhere in the
+// file at any time.
 type arena struct {
 	fd    int
 	quota *ringQuota
 
 	mu   sync.Mutex
-	size int64           // guarded by mu
+	size int64           // guarded by mu; bytes of the file allocated so far
 	free map[int][]int64 // guarded by mu; offsets of closed rings, by length
-	open [][]byte        // guarded by mu
+	open [][]byte        // guarded by mu; mappings of the rings in use
 }
 
 // newArena makes an arena. theirs is a second open file description of its memfd, for the program.
+// The caller must close theirs.
 func newArena(quota *ringQuota) (a *arena, theirs int, err error) {
 	mem, err := unix.MemfdCreate("viaduct-uverbs", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
@@ -38,7 +39,7 @@ func newArena(quota *ringQuota) (a *arena, theirs int, err error) {
 	if _, err := unix.FcntlInt(uintptr(mem), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK); err != nil {
 		return nil, -1, err
 	}
-	// Both are opened by name, so that orphaned can count the open file descriptions.
+	// Both descriptions are opened by name, so that orphaned can count them.
 	ours, err := reopen(mem, unix.O_RDWR)
 	if err != nil {
 		return nil, -1, err
@@ -67,7 +68,8 @@ func (a *arena) orphaned() bool {
 	return true
 }
 
-// ring allocates n zeroed bytes and returns them with their offset in the file.
+// ring maps n zeroed bytes of the file, rounded up to whole pages, and returns them with their
+// offset. The error is ENOMEM if the quota of rings is used up.
 func (a *arena) ring(n int) (b []byte, key int64, err error) {
 	n = (n + pageSize - 1) &^ (pageSize - 1)
 	if !a.quota.take() {
@@ -104,7 +106,8 @@ func (a *arena) ring(n int) (b []byte, key int64, err error) {
 	return b, key, nil
 }
 
-// drop frees a ring. This process must not access it any more.
+// drop unmaps a ring and frees its part of the file at the offset key. It does nothing after close.
+// This process must not access b afterwards.
 func (a *arena) drop(b []byte, key int64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -19,12 +19,12 @@ type channel struct {
 
 	mu     sync.Mutex
 	w      int         // guarded by mu; the writing end, -1 after close
-	size   int         // guarded by mu; bytes of an event
+	size   int         // guarded by mu; bytes of each event, 0 before the first
 	unread []*notifier // guarded by mu; owners of the events that may be unread, oldest first
 }
 
-// newChannel makes a channel. The caller owns the reading end. It is in blocking mode, like the
-// kernel's.
+// newChannel makes a channel, and returns the reading end of its pipe, which the caller owns. The
+// reading end is in blocking mode, like the kernel's.
 func newChannel() (*channel, int, error) {
 	r, w, err := newPipe()
 	if err != nil {
@@ -58,8 +58,8 @@ func (ch *channel) close() {
 	}
 }
 
-// giveChannel makes a channel. n is the program's descriptor for its reading end. If ch is nil, the
-// command has failed and was answered.
+// giveChannel makes a channel, and gives the program its reading end as the descriptor n. If that
+// fails, giveChannel answers the command with an error and returns a nil ch.
 func (k *command) giveChannel() (ch *channel, n int) {
 	ch, theirs, err := newChannel()
 	if err != nil {
@@ -103,21 +103,23 @@ func (x *context) addChannel(ch *channel) {
 	x.chs[ch.id] = ch
 }
 
-// orphaned reports whether no process has the reading end any more.
+// orphaned reports whether no process has the reading end any more. It is false after close.
 func (ch *channel) orphaned() bool {
 	ch.mu.Lock()
 	defer ch.mu.Unlock()
 	return withoutReader(ch.w)
 }
 
-// withoutReader reports whether no process has the reading end of a pipe any more.
+// withoutReader reports whether no process has the reading end of a pipe any more. w is the writing
+// end, or -1 for a closed one, for which the result is false.
 func withoutReader(w int) bool {
 	p := []unix.PollFd{{Fd: int32(w)}}
 	n, err := sock.Poll(p, 0)
 	return err == nil && n == 1 && p[0].Revents&unix.POLLERR != 0
 }
 
-// channel returns the completion channel of one of the program's descriptors.
+// channel returns the completion channel of one of the program's descriptors, or nil if the
+// descriptor is no completion channel of this context.
 func (x *context) channel(c *notify.Call, number int32) *channel {
 	fd, err := c.Borrow(int(number))
 	if err != nil {

@@ -13,14 +13,15 @@ import (
 )
 
 // A Finding is the result of one test of Check. Good means that the test has passed. Warn means
-// that programs can be run, but with limits. Says describes the result, and Do the remedy.
+// that programs can be run, but with limits. Says describes the result, and Do the remedy, if there
+// is one.
 type Finding struct {
 	What       string
 	Good, Warn bool
 	Says, Do   string
 }
 
-// Check tests whether this machine has everything that programs under a Service with these devices need.
+// Check tests whether programs under a Service with these devices can run on this machine.
 func Check(devices []Device) []Finding {
 	all := []Finding{checkLimit(unix.Getrlimit), checkNetlink(), checkPayload(), checkLease(),
 		checkLibraries("/"), checkDevices("/")}
@@ -32,7 +33,8 @@ func Check(devices []Device) []Finding {
 	return all
 }
 
-// checkLimit checks how many descriptors programs can have for devices.
+// checkLimit checks whether the limit of descriptors leaves numbers for devices and event channels.
+// get is unix.Getrlimit, except in tests.
 func checkLimit(get func(int, *unix.Rlimit) error) Finding {
 	limit := descriptorLimit(get).Max
 	n := newNumbers(limit).count(limit)
@@ -44,7 +46,8 @@ func checkLimit(get func(int, *unix.Rlimit) error) Finding {
 	return f
 }
 
-// checkNetlink opens a socket of the kind that replaces RDMA's netlink socket.
+// checkNetlink opens a NETLINK_USERSOCK socket, because programs get one instead of RDMA's netlink
+// socket.
 func checkNetlink() Finding {
 	f := Finding{What: "netlink", Good: true, Says: "devices can be listed"}
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_USERSOCK)
@@ -57,7 +60,8 @@ func checkNetlink() Finding {
 	return f
 }
 
-// checkPayload reads and writes memory in the same way as payload.
+// checkPayload reads and writes memory through /proc/self/mem, because a program's payload is
+// accessed through such a file.
 func checkPayload() Finding {
 	f := Finding{What: "payload", Good: true, Says: "registered memory can be read and written"}
 	fd, err := unix.Open("/proc/self/mem", unix.O_RDWR|unix.O_CLOEXEC, 0)
@@ -76,7 +80,8 @@ func checkPayload() Finding {
 	return f
 }
 
-// checkLease creates a file like a device's, and requests the lease that shows that it was closed.
+// checkLease creates a memfd like that of an open device, and requests a lease on it. Such a lease
+// shows that the program has closed the device.
 func checkLease() Finding {
 	f := Finding{What: "rings", Good: true, Says: "queues can be shared with programs"}
 	a, theirs, err := newArena(&ringQuota{most: 1})
@@ -119,7 +124,7 @@ func checkLibraries(root string) Finding {
 	return f
 }
 
-// checkDevices reports devices of the kernel below root, because programs do not see these.
+// checkDevices warns about RDMA devices of the kernel below root, because programs do not see them.
 func checkDevices(root string) Finding {
 	f := Finding{What: "kernel devices", Good: true, Says: "none"}
 	if all, err := os.ReadDir(filepath.Join(root, "sys/class/infiniband")); err == nil && len(all) > 0 {

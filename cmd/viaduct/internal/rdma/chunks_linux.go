@@ -28,7 +28,8 @@ func (m *memory) WriteAll(chunks []rxe.Chunk) int {
 	return each(chunks, m.WriteAt)
 }
 
-// each copies the chunks one by one.
+// each calls do for the chunks in order until do fails. It returns the number of bytes copied by
+// the successful calls.
 func each(chunks []rxe.Chunk, do func(p []byte, addr uint64) error) (n int) {
 	for _, c := range chunks {
 		if do(c.Bytes, c.Addr) != nil {
@@ -39,7 +40,8 @@ func each(chunks []rxe.Chunk, do func(p []byte, addr uint64) error) (n int) {
 	return n
 }
 
-// readAll reads all chunks, as [process.read] does.
+// readAll reads the chunks in order, and returns the number of copied bytes. It returns 0 if the
+// process has ended or executes another program.
 func (p *process) readAll(chunks []rxe.Chunk) int {
 	p.gate.RLock()
 	defer p.gate.RUnlock()
@@ -53,7 +55,8 @@ func (p *process) readAll(chunks []rxe.Chunk) int {
 	return n
 }
 
-// writeAll writes all chunks, as [process.write] does.
+// writeAll writes the chunks in order, and returns the number of copied bytes. It returns 0 if the
+// process has ended, executes another program, or is not a child of this process.
 func (p *process) writeAll(chunks []rxe.Chunk) int {
 	p.gate.RLock()
 	defer p.gate.RUnlock()
@@ -63,8 +66,8 @@ func (p *process) writeAll(chunks []rxe.Chunk) int {
 	return p.move(unix.SYS_PROCESS_VM_WRITEV, chunks)
 }
 
-// move copies chunks with as few system calls as lists of at most vectorMost chunks allow. It
-// returns the number of copied bytes.
+// move copies chunks in order, up to vectorMost with one system call. It stops at the first error
+// or incomplete copy, and returns the number of copied bytes.
 func (p *process) move(nr uintptr, chunks []rxe.Chunk) (done int) {
 	const vectorMost = 32
 	var here [vectorMost]unix.Iovec

@@ -8,15 +8,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A closeWatch is told by the kernel when a stand-in may have been closed by the last process that has
-// it. For a memfd, inotify reports each close of an open file description, also of one that only a
-// mapping held. For a pipe, epoll reports the end of the last reader.
+// A closeWatch reports that a stand-in may have been closed by the last process that had it. For a
+// memfd, inotify reports each close of an open file description, also of one that only a mapping
+// held. For a pipe, epoll reports the end of the last reader.
 type closeWatch struct {
 	pipes *os.File // an epoll instance with the pipes and inotify
 	files int      // an inotify instance
 }
 
-// newCloseWatch makes a watch. The kernel limits their number for each user.
+// newCloseWatch makes a watch. It fails if the user has as many inotify instances as the kernel
+// allows.
 func newCloseWatch() (*closeWatch, error) {
 	files, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
@@ -39,7 +40,7 @@ func newCloseWatch() (*closeWatch, error) {
 // stop makes notify return.
 func (w *closeWatch) stop() { w.pipes.Close() }
 
-// close ends the watch after notify has returned.
+// close closes the inotify instance. It must be called after notify has returned.
 func (w *closeWatch) close() { unix.Close(w.files) }
 
 // addFile watches the file of a descriptor until the returned function is called.
@@ -51,7 +52,7 @@ func (w *closeWatch) addFile(fd int) (remove func(), err error) {
 	return func() { unix.InotifyRmWatch(w.files, uint32(wd)) }, nil
 }
 
-// addPipe watches a pipe until its writing end is closed, which the descriptor is.
+// addPipe watches the pipe whose writing end is fd, until fd is closed.
 func (w *closeWatch) addPipe(fd int) (err error) {
 	c, err := w.pipes.SyscallConn()
 	if err != nil {
@@ -67,7 +68,7 @@ func (w *closeWatch) addPipe(fd int) (err error) {
 	return err
 }
 
-// notify calls f after each report until stop is called.
+// notify calls f after each report. It returns after stop was called.
 func (w *closeWatch) notify(f func()) {
 	c, err := w.pipes.SyscallConn()
 	for err == nil {
@@ -77,7 +78,8 @@ func (w *closeWatch) notify(f func()) {
 	}
 }
 
-// take takes the reports out of the kernel, and returns whether there were any.
+// take removes all pending reports from the kernel, and returns whether there were any. If it
+// returns false, Read of the SyscallConn waits for the next report.
 func (w *closeWatch) take(epoll uintptr) bool {
 	var events [16]unix.EpollEvent
 	n, _ := unix.EpollWait(int(epoll), events[:], 0)

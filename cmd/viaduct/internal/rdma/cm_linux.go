@@ -32,7 +32,7 @@ type cmEvent struct {
 	of *cmID // the identifier that counts the event; for a connection request, the listener
 	// subject is the new identifier of a connection request, otherwise nil.
 	subject *cmID
-	join    *roceJoin // for the event that a multicast group was joined, otherwise nil
+	join    *roceJoin // set if the event reports a joined multicast group, otherwise nil
 }
 
 // openCM installs a stand-in for rdma_cm in the program.
@@ -86,7 +86,7 @@ type cmCommand struct {
 	count int64
 }
 
-// maxCMRequest is larger than any command.
+// maxCMRequest bounds the bytes that are read of a command. All commands are shorter.
 const maxCMRequest = 1024
 
 func (f *cmFile) serve(c *notify.Call, fd int) {
@@ -147,14 +147,14 @@ var cmHandlers = map[abi.CMCommand]func(*cmCommand){
 	abi.CMResolveAddr: func(k *cmCommand) { k.Return(0, unix.EINVAL) },
 }
 
-// Return ends the command. If a signal has interrupted the call, the thread gets the answer when it
-// repeats the call.
+// Return answers the command. If a signal has interrupted the call, the thread gets the answer when
+// it repeats the call.
 func (k *cmCommand) Return(value int64, errno unix.Errno) {
 	k.f.repeats.answer(k.Call, repeat{command: k.raw, value: value, errno: errno})
 }
 
-// done answers a command without a response. If the identifier does not exist, idAt has already
-// answered.
+// done answers a command that has no response if ok is true. Otherwise idAt has already answered
+// the command.
 func (k *cmCommand) done(ok bool) {
 	if ok {
 		k.Return(k.count, 0)
@@ -169,8 +169,8 @@ func (k *cmCommand) finish(err unix.Errno) {
 	k.Return(k.count, 0)
 }
 
-// answer writes a response at an address, and ends the command. It returns false if the response
-// could not be written.
+// answer writes the response b to the address at, and ends the command. If the response does not
+// fit or cannot be written, the command fails and answer returns false.
 func (k *cmCommand) answer(at uint64, b abi.Body) bool {
 	if k.Out < len(b) {
 		k.Return(0, unix.ENOSPC)
@@ -179,8 +179,9 @@ func (k *cmCommand) answer(at uint64, b abi.Body) bool {
 	return k.f.repeats.answer(k.Call, repeat{command: k.raw, value: k.count, response: []abi.Put{{At: at, Bytes: b}}})
 }
 
-// idAt returns the identifier in a field of the body. If there is none, idAt answers the command
-// and returns nil.
+// idAt returns the identifier whose number is in the body at an offset. If there is no such
+// identifier, or it belongs to another event channel, idAt answers the command with an error and
+// returns nil.
 func (k *cmCommand) idAt(at int) *cmID {
 	id := k.f.s.cm.get(k.Body.U32(at))
 	switch {
@@ -194,12 +195,13 @@ func (k *cmCommand) idAt(at int) *cmID {
 	return nil
 }
 
-// post adds an event, and delivers it to a waiting call. It returns false if the identifier is
-// destroyed: the program must not get the event, which would name memory it has freed.
+// post adds an event, and delivers it to a waiting call. If the event's identifier is destroyed,
+// post drops the event and returns false, because the event would name memory that the program has
+// freed.
 func (f *cmFile) post(e *cmEvent) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if e.of.isDestroyed() { // destroy sets it before drop looks for events
+	if e.of.isDestroyed() { // destroy sets the flag before it calls drop
 		return false
 	}
 	f.events = append(f.events, e)
@@ -212,8 +214,8 @@ func (f *cmFile) post(e *cmEvent) bool {
 	return true
 }
 
-// deliverLocked returns the first event to a call. If the call was interrupted, the event stays. fd
-// is as for signalLocked.
+// deliverLocked answers a get_event call with the first event. If a signal has interrupted the
+// call, the event stays in the list. fd has the same meaning as for signalLocked.
 func (f *cmFile) deliverLocked(k *cmCommand, fd int) {
 	e := f.events[0]
 	b, ok := e.Put(k.Out)
@@ -246,8 +248,9 @@ func (f *cmFile) settle() bool {
 	return f.w < 0 || f.filled == (len(f.events) > 0)
 }
 
-// signalLocked keeps a byte in the pipe exactly while there are events. fd is the program's end. If
-// fd is -1, signalLocked opens that end to take the byte out. If that fails, settle repeats it.
+// signalLocked keeps a byte in the pipe exactly while there are events. fd is the program's
+// descriptor of the reading end. If fd is -1, signalLocked opens the reading end itself to remove
+// the byte. If the byte cannot be written or removed, settle tries again.
 func (f *cmFile) signalLocked(fd int) {
 	switch want := len(f.events) > 0; {
 	case f.w < 0 || want == f.filled:
@@ -260,12 +263,14 @@ func (f *cmFile) signalLocked(fd int) {
 	}
 }
 
-// takeByte takes a byte out of a pipe. It does not wait, because the program may already have taken
-// the byte. fd is the program's end, possibly in blocking mode, or -1.
+// takeByte removes the byte from a pipe without waiting, because the program may already have read
+// the byte. w is the writing end. fd is the reading end, possibly in blocking mode, or -1. takeByte
+// returns false if it cannot open the reading end.
 func takeByte(w, fd int) bool {
 	var b [1]byte
 	if fd >= 0 {
-		// Not every kernel supports this for pipes, and none supports it for a pipe opened by name.
+		// Not every kernel supports RWF_NOWAIT for pipes, and none supports it for a pipe opened by
+		// name.
 		if _, err := unix.Preadv2(fd, [][]byte{b[:]}, -1, unix.RWF_NOWAIT); err == nil || err == unix.EAGAIN {
 			return true
 		}
@@ -291,7 +296,7 @@ func (k *cmCommand) getEvent() {
 		k.Call.Return(0, unix.EAGAIN)
 		return
 	}
-	// Forget the calls whose threads have left them because of a signal.
+	// Remove the calls that a signal has interrupted.
 	still := f.waiting[:0]
 	for _, w := range f.waiting {
 		if w.Valid() {
@@ -301,7 +306,8 @@ func (k *cmCommand) getEvent() {
 	f.waiting = append(still, k)
 }
 
-// drop removes the events of an identifier, and returns them.
+// drop removes and returns the unread events of an identifier. These include the event that
+// announced the identifier as a connection request.
 func (f *cmFile) drop(id *cmID) (dropped []*cmEvent) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -348,11 +354,11 @@ func (k *cmCommand) migrateID() {
 	k.answer(k.Body.U64(0), abi.Words(n))
 }
 
-// A cmTable holds the identifiers of all files.
+// A cmTable holds the identifiers of all rdma_cm files by number.
 type cmTable struct {
 	mu   sync.Mutex
 	m    map[uint32]*cmID // guarded by mu
-	next uint32           // guarded by mu
+	next uint32           // guarded by mu; the first number to try
 }
 
 func (t *cmTable) add(id *cmID) {

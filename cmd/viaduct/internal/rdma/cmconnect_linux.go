@@ -51,11 +51,12 @@ func (k *cmCommand) connect() {
 	})
 }
 
-// connectTimeout bounds the time for the peer's decision.
+// connectTimeout bounds the time to open the TCP connection, and then the time until the peer
+// answers.
 const connectTimeout = 60 * time.Second
 
-// depths converts the numbers of Reads to the form of a configuration, where a negative number
-// means none.
+// depths returns the program's limits of incoming and outgoing Reads in the form of iwarp.Config:
+// at most maxReads, and -1 instead of 0, which would mean the default.
 func depths(p abi.ConnParam) (ird, ord int) {
 	ird, ord = int(p.IRD), int(p.ORD)
 	if ird == 0 {
@@ -67,7 +68,8 @@ func depths(p abi.ConnParam) (ird, ord int) {
 	return min(ird, maxReads), min(ord, maxReads)
 }
 
-// dial opens the connection of an identifier.
+// dial opens the connection of an identifier when its turn has come, and reports the result to the
+// program. bound is as for dialTCP.
 func (id *cmID) dial(ctx stdcontext.Context, q *queuePair, cfg *iwarp.Config, bound int, t turn) {
 	id.mu.Lock()
 	src, dst := id.src, id.dst
@@ -100,11 +102,11 @@ func (id *cmID) dial(ctx stdcontext.Context, q *queuePair, cfg *iwarp.Config, bo
 	id.fail(err)
 }
 
-// dialTCP connects from src. The socket bound, if not negative, reserves the port of src. The bytes
-// of a connection within this host go through shared memory if the peer offers that, unless they
-// are captured.
+// dialTCP connects from src to dst. If bound is not negative, it is a socket that reserves the port
+// of src, and dialTCP closes it. Connections within this host use shared memory if the peer offers
+// it, unless the bytes are captured.
 func (s *Service) dialTCP(ctx stdcontext.Context, bound int, src, dst netip.AddrPort) (net.Conn, error) {
-	if bound >= 0 { // it keeps the port reserved while the dialer binds its own sockets to it
+	if bound >= 0 { // bound reserves the port while the dialer binds its own sockets to it
 		defer unix.Close(bound)
 	}
 	var d net.Dialer
@@ -129,7 +131,7 @@ func (s *Service) dialTCP(ctx stdcontext.Context, bound int, src, dst netip.Addr
 }
 
 // refusedFor is how long a refused connection is retried. Programs such as perftest's close a
-// listener and reopen it between two connections. They rely on the other side being slower than
+// listener and open it again between two connections, and rely on a peer that connects later than
 // that.
 const refusedFor = 300 * time.Millisecond
 
@@ -157,8 +159,9 @@ func (id *cmID) fail(err error) {
 	id.tell(t, status, p)
 }
 
-// connected attaches the stream to the queue pair. If the queue pair cannot have a connection any
-// more, it closes the stream and returns false. The link may be nil. role is "dial" or "accept".
+// connected attaches the stream to the queue pair, and reports the connection to the program. If
+// the queue pair is destroyed, in the error state or already connected, it closes the stream and
+// returns false. l may be nil. role is "dial" or "accept".
 func (id *cmID) connected(q *queuePair, iw *iwarp.QueuePair, l *link, role string) bool {
 	ready := make(chan struct{})
 	gone := func() {
@@ -227,10 +230,10 @@ func (k *cmCommand) disconnect() {
 	}
 }
 
-// queuePair returns the queue pair for a stream of id, and the settings of the stream. If the queue
-// pair is nil, the command was answered. Queue pair numbers belong to the whole device. A queue
-// pair in a context the program does not have is refused, because the peer of the stream could
-// otherwise reach its memory.
+// queuePair returns the queue pair with the number n for a stream of id, and the settings of the
+// stream. If it returns nil, it has answered the command with an error. A program could name a
+// queue pair of another program, because numbers are unique in the whole device. Such a queue pair
+// is refused: the peer of the stream could reach the memory of the other program.
 func (k *cmCommand) queuePair(id *cmID, n uint32) (*queuePair, *iwarp.Config) {
 	q := id.dev.qp(n)
 	if q == nil || !q.x.openIn(k.Call, q.at) {

@@ -51,14 +51,14 @@ type cmID struct {
 	reported  uint32                // guarded by mu; events delivered
 	destroyed bool                  // guarded by mu
 	backlog   int                   // guarded by mu; how many more requests may arrive
-	cancel    stdcontext.CancelFunc // guarded by mu; of the dial
+	cancel    stdcontext.CancelFunc // guarded by mu; cancels the dial; nil before connect
 
 	typ     rxe.Type // type of its queue pair
 	timeout uint8    // guarded by mu; code of the ACK timeout, 0 unless the program has set it
 	roce    *roceID  // guarded by mu; nil unless the device is a RoCE device
 }
 
-// Port spaces.
+// Port spaces of rdma_cm.
 const (
 	psIPoIB = 0x0002
 	psTCP   = 0x0106
@@ -137,7 +137,8 @@ func (k *cmCommand) destroyID() {
 	k.answer(k.Body.U64(0), abi.Words(n))
 }
 
-// destroy ends the connection, listener or attempt of the identifier.
+// destroy closes the listener, the connection or the attempt to connect of the identifier, and
+// drops its unread events. A second call does nothing.
 func (id *cmID) destroy() {
 	if !id.s.cm.take(id) {
 		return
@@ -177,7 +178,8 @@ func (id *cmID) destroy() {
 	}
 }
 
-// newSocket opens the TCP socket of an identifier and binds it.
+// newSocket opens a TCP socket and binds it to a. at is its address, with the port that the kernel
+// has chosen if a has none.
 func newSocket(a netip.AddrPort, v6only bool) (fd int, at netip.AddrPort, err error) {
 	family := unix.AF_INET6
 	if a.Addr().Is4() {
@@ -217,7 +219,9 @@ func (k *cmCommand) bindIP() {
 	k.finish(id.bind(a))
 }
 
-// bind binds the identifier to an address and reserves its port.
+// bind binds the identifier to an address and reserves its port, a free one for port 0. It returns
+// EINVAL if the identifier is already bound or destroyed, and ENODEV if no device serves the
+// address.
 func (id *cmID) bind(a netip.AddrPort) unix.Errno {
 	id.mu.Lock()
 	defer id.mu.Unlock()
@@ -293,7 +297,7 @@ func (k *cmCommand) resolveIP() {
 	id.tell(abi.EvAddrResolved, 0, abi.ConnParam{})
 }
 
-// resolveLocked determines the local address and the device for a destination.
+// resolveLocked determines the local address and the device for a destination. The caller holds mu.
 func (id *cmID) resolveLocked(dst netip.AddrPort) unix.Errno {
 	if id.ps != psTCP {
 		return unix.ENODEV
@@ -309,8 +313,8 @@ func (id *cmID) resolveLocked(dst netip.AddrPort) unix.Errno {
 	if dev == nil {
 		return unix.ENODEV
 	}
-	// The identifier reserves its port here, because programs ask for it before they connect. If no
-	// port is free for a bound socket, the connection may still find one.
+	// The identifier reserves its port here, because programs query the port before they connect.
+	// If no port is free for a bound socket, the connection may still find one.
 	if id.state == cmIdle {
 		if e := id.bindLocked(netip.AddrPortFrom(from, 0)); e != 0 && e != unix.EADDRINUSE {
 			return e
@@ -321,7 +325,7 @@ func (id *cmID) resolveLocked(dst netip.AddrPort) unix.Errno {
 	return 0
 }
 
-// sourceFor returns the local address the system would use.
+// sourceFor returns the local address from which the system would send to dst.
 func sourceFor(dst netip.AddrPort) (netip.Addr, error) {
 	family := unix.AF_INET6
 	if dst.Addr().Is4() {

@@ -72,8 +72,8 @@ func (id *cmID) listen(backlog int) unix.Errno {
 	return 0
 }
 
-// serve accepts the connections of a listener. It bounds the connections that have not sent their
-// request yet, and the requests that the program has not seen yet.
+// serve accepts the connections of a listener until the listener is closed. It bounds the number of
+// connections without a request yet, and the number of requests that the program has not read yet.
 func (id *cmID) serve(l net.Listener) {
 	var arrivals turns
 	coming := make(chan struct{}, maxBacklog)
@@ -104,8 +104,9 @@ func (id *cmID) serve(l net.Listener) {
 	}
 }
 
-// arrival reads the request of a connection and reports it to the program. It rejects the request
-// if too many already wait for the program.
+// arrival reads the request of a connection and reports it to the program. If too many requests
+// already wait for the program, arrival rejects the request. If no device serves the address, or
+// the request is invalid, it closes the connection.
 func (id *cmID) arrival(nc net.Conn, t turn) {
 	local, remote := addrOf(nc.LocalAddr()), addrOf(nc.RemoteAddr())
 	dev := id.s.deviceFor(local.Addr())
@@ -129,7 +130,7 @@ func (id *cmID) arrival(nc net.Conn, t turn) {
 		r.refuse()
 		return
 	}
-	id.backlog-- // until the program has read the event
+	id.backlog-- // one less until the program has read the event
 	n.file = id.file
 	f, uid := id.file, id.uid
 	id.mu.Unlock()

@@ -12,7 +12,8 @@ import (
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 )
 
-// A completionQueue is a ring this side fills and that the program empties without system calls.
+// A completionQueue is a ring of completions that this process fills, and that the program empties
+// without system calls.
 type completionQueue struct {
 	x          *context
 	userHandle uint64
@@ -77,7 +78,8 @@ func (q *completionQueue) control() *uint32 {
 }
 
 // push makes completions visible to the program, and sends an event if the program has requested
-// one.
+// one. Completions that do not fit are dropped, and the first time an asynchronous event reports
+// that. After destroy, push does nothing.
 func (q *completionQueue) push(cs ...abi.Completion) {
 	q.mu.Lock()
 	if q.mem == nil {
@@ -114,7 +116,7 @@ func (q *completionQueue) push(cs ...abi.Completion) {
 }
 
 // destroy frees the memory. It returns how many completion events and how many asynchronous events
-// the program has read.
+// the program has read. A second call returns zeros.
 func (q *completionQueue) destroy() (completions, async uint32) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

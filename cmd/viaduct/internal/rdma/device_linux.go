@@ -21,7 +21,7 @@ const (
 	uverbsMinor = 192
 )
 
-// Limits of a device. They are the kernel's limits for siw where that has one.
+// Limits of a device. They are the limits of the kernel's siw, where siw has such a limit.
 const (
 	maxQP     = 64 << 10
 	maxQPWR   = 32 << 10
@@ -31,7 +31,7 @@ const (
 	maxPD     = 64 << 10
 	maxSRQ    = 64 << 10
 	maxSRQWR  = 32 << 10
-	maxReads  = 128 // IRD and ORD
+	maxReads  = 128 // limit of both IRD and ORD
 	maxMRSize = 1 << 46
 )
 
@@ -42,7 +42,7 @@ type device struct {
 	found abi.Found
 	mac   [6]byte
 	gids  gidTable
-	addrs []netip.Addr // empty: all addresses that no other device has
+	addrs []netip.Addr // addresses of the device; empty: all that no other device has
 	port  *rxe.Port    // set for a RoCE device
 	mtu   uint8        // code of the path MTU of a RoCE device
 	iw    *iwarp.Device
@@ -82,8 +82,9 @@ func newDevice(s *Service, i int, d Device) *device {
 	return v
 }
 
-// findInterface chooses the network interface of the device: the one with its first address,
-// otherwise the first one that is up and not loopback, otherwise any.
+// findInterface chooses the network interface of the device. A device with addresses gets the
+// interface of the first address, if there is one. Other devices get the first interface that is
+// up, is not loopback and has a hardware address, or else the first of all.
 func (d *device) findInterface() {
 	all, _ := net.Interfaces()
 	var best *net.Interface
@@ -110,7 +111,7 @@ func (d *device) findInterface() {
 		d.found.NetIndex, d.found.NetName = uint32(best.Index), best.Name
 		copy(d.mac[:], best.HardwareAddr)
 	}
-	if d.mac == [6]byte{} { // derived from the name
+	if d.mac == [6]byte{} { // without a hardware address, it is derived from the name
 		h := fnv.New64a()
 		h.Write([]byte(d.found.Name))
 		v := h.Sum64()
@@ -118,7 +119,7 @@ func (d *device) findInterface() {
 	}
 }
 
-// owns reports whether the device serves connections of a local address.
+// owns reports whether a is in the device's list of addresses.
 func (d *device) owns(a netip.Addr) bool {
 	a = a.Unmap().WithZone("")
 	for _, x := range d.addrs {
@@ -129,7 +130,8 @@ func (d *device) owns(a netip.Addr) bool {
 	return false
 }
 
-// deviceFor returns the iWARP device of a local address, nil if there is none.
+// deviceFor returns the iWARP device that serves a local address: the device with that address, or
+// else the device without a list of addresses. It returns nil if there is neither.
 func (s *Service) deviceFor(a netip.Addr) *device {
 	var rest *device
 	for _, d := range s.devices {

@@ -28,23 +28,23 @@ type engine struct {
 	carrier carrier
 
 	batch    []taken // send entries taken together
-	at       int     // index of the next one
+	at       int     // index in batch of the next entry
 	gatherer gatherer
 	bulk     bool      // the batch was a large one
 	alone    int       // entries of batch before this index are executed one by one
 	joint    []byte    // joined payload of several Writes
 	held     bool      // the next entry waits for the link's other end
-	since    time.Time // of that wait
+	since    time.Time // start of the wait; zero if no entry waits
 
 	pending []posted // entries posted to the stream, in order
-	head    int      // of pending
-	reads   int      // Reads of pending
-	broken  bool     // an entry was invalid: no more are taken
+	head    int      // index in pending of the first entry that has not completed
+	reads   int      // number of Reads in pending
+	broken  bool     // an entry was invalid or refused: no more entries are taken
 	wrs     []iwarp.SendWR
-	sgs     [engineBatch][abi.MaxSGE]iwarp.SGE // of wrs
+	sgs     [engineBatch][abi.MaxSGE]iwarp.SGE // memory for the lists of wrs
 	cs      []iwarp.Completion
 	out     []abi.Completion
-	counts  struct{ taken, sent, received int } // entries: taken, completed, and completed receives
+	counts  struct{ taken, sent, received int } // send entries taken and completed; receives completed
 
 	flushing  atomic.Bool // the program has set the error state: further entries are flushed
 	closing   chan struct{}
@@ -56,27 +56,28 @@ type engine struct {
 	gone      func()
 }
 
-// A posted entry waits for its completion.
+// A posted is a send entry that waits for its completion.
 type posted struct {
 	id        uint64
 	op        abi.WROp
 	signaled  bool
 	status    abi.WCStatus // if not WCSuccess, the entry was not posted to the stream
 	solicited bool
-	buf       *gathered // the buffer that holds its payload
+	buf       *gathered // the buffer with its payload, or nil
 }
 
 const (
 	closeTimeout = time.Second
 	engineSpin   = 20 * time.Microsecond
-	// lookAgain is how long after it has gone to sleep an engine checks the ring once more. The
-	// library writes its entry and then checks, without a barrier, whether it must ring. Its
-	// processor may do the check before the entry is visible here, while the previous entry was
-	// still valid. Then the library does not ring.
+	// lookAgain is the time after which a sleeping engine checks the ring once more, because the
+	// doorbell may be missing. The library writes its entry, and then rings only if the previous
+	// entry is no longer valid. Without a barrier between the two, its processor may check the
+	// previous entry before the engine frees it, and make the new entry visible only after the
+	// engine has checked the ring.
 	lookAgain   = time.Millisecond
 	engineBatch = 64
 	// A batch of at least bulkBatch requests shows that the program does not wait for each of them.
-	// An engine without work then sleeps for a short time and checks the ring itself, several
+	// An engine without work then sleeps for the time doze and checks the ring itself, up to dozes
 	// times, before it makes the program ring. It does not spin, because on few processors the
 	// program could then not post.
 	bulkBatch = 8
@@ -87,7 +88,8 @@ const (
 	engineLast = 4 * maxQPWR / engineBatch
 )
 
-// config returns the configuration of a stream for the queue pair.
+// config returns the configuration of a stream for the queue pair, with a new completion queue for
+// both directions.
 func (q *queuePair) config() (*iwarp.Config, error) {
 	c := &iwarp.Config{
 		Device: q.x.dev.iw, PD: q.pd.iw, Source: &q.recv,
@@ -99,9 +101,10 @@ func (q *queuePair) config() (*iwarp.Config, error) {
 	return c, err
 }
 
-// start serves the queue pair over a stream that was made with config. It calls gone once: after
-// the stream has ended and everything was flushed, or when the queue pair is destroyed. The link
-// may be nil.
+// start serves the queue pair over a stream that was made with config. It fails if the queue pair
+// is destroyed, in the error state, or already has a stream. Otherwise it calls gone once: after
+// the stream has ended and everything was flushed, or when the queue pair is destroyed. l may be
+// nil.
 func (q *queuePair) start(iw *iwarp.QueuePair, l *link, gone func()) error {
 	e := &engine{q: q, iw: iw, cq: iw.SendCQ(), link: l, gone: gone,
 		closing: make(chan struct{}), quit: make(chan struct{}), done: make(chan struct{}),
@@ -120,7 +123,7 @@ func (q *queuePair) start(iw *iwarp.QueuePair, l *link, gone func()) error {
 	return nil
 }
 
-// close ends the stream in an orderly way.
+// close makes the engine end the stream in an orderly way. It does not wait for that.
 func (e *engine) close() { e.closeOnce.Do(func() { close(e.closing) }) }
 
 // flush ends the stream for the error state: requests that have not begun, and later ones, complete
@@ -130,8 +133,8 @@ func (e *engine) flush() {
 	e.close()
 }
 
-// detach stops the engine at once. For this side, the connection has ended; the stream is closed
-// later.
+// detach stops the engine, and waits until the engine no longer uses the rings. The program gets
+// the end of the connection at once; another goroutine closes the stream.
 func (e *engine) detach() {
 	e.quitOnce.Do(func() { close(e.quit) })
 	<-e.done
@@ -156,8 +159,8 @@ func (e *engine) quits() bool {
 	}
 }
 
-// last makes steps while there is work, but at most engineLast, because a program may post without
-// end.
+// last calls step while there is work, but at most engineLast times, because a program may post
+// without end.
 func (e *engine) last(step func() bool) {
 	for n := engineLast; n > 0 && !e.quits() && step(); n-- {
 	}
@@ -220,8 +223,8 @@ func (e *engine) run() {
 			continue
 		}
 		if !armed {
-			// Everything is checked once more after both sides were asked for a signal, because
-			// work may have arrived in between.
+			// Both queues are checked once more after the stream and the program were asked for a
+			// signal, because work may have arrived in between.
 			e.cq.Arm(false)
 			if !e.awaits() {
 				e.q.sq.sleep()
@@ -260,7 +263,8 @@ func (e *engine) run() {
 	}
 }
 
-// finish reports the stream's last completions, and flushes the rest.
+// finish reports the completions of an ended stream until closed is closed. Then it flushes all
+// other entries and calls gone. If the engine is detached meanwhile, finish returns at once.
 func (e *engine) finish(closed chan struct{}) {
 	for over := false; ; {
 		for e.complete(false) {
@@ -318,7 +322,8 @@ const heldFor = 100 * time.Microsecond
 // that the program need not ring. It is false while a Read is outstanding.
 func (e *engine) awaits() bool { return e.head < len(e.pending) && e.reads == 0 && !e.broken }
 
-// fetch takes the next entries of the send queue, and reads the payload that can be read together.
+// fetch takes up to room entries from the send queue as the next batch. If there are several, it
+// reads the payload of short ones with one call.
 func (e *engine) fetch(room int) {
 	e.batch, e.at, e.alone = e.batch[:0], 0, 0
 	var raw [abi.SQELen]byte
@@ -408,7 +413,8 @@ func (e *engine) take() bool {
 	return e.at > begin
 }
 
-// flushBatch completes the fetched entries as flushed, in order.
+// flushBatch marks the fetched entries as flushed, so that they complete in order. It reports
+// whether there were any.
 func (e *engine) flushBatch() bool {
 	n := len(e.batch) - e.at
 	for ; e.at < len(e.batch); e.at++ {
@@ -420,7 +426,7 @@ func (e *engine) flushBatch() bool {
 }
 
 // carryWrites executes the next Writes as one if they are adjacent in the peer's memory and their
-// payload was read. It returns their number, 0 if they must be executed one by one.
+// payload was already read. It returns their number, or 0 if they must be executed one by one.
 func (e *engine) carryWrites() int {
 	if e.at < e.alone {
 		return 0
@@ -453,8 +459,8 @@ func (e *engine) carryWrites() int {
 	return n
 }
 
-// carry executes an entry over the link, and completes it. An entry that waits too long for a
-// receive is posted to the stream, which then ends.
+// carry executes an entry over the link, and completes it. An entry that waits for a receive longer
+// than notReadyFor is posted to the stream, which then ends.
 func (e *engine) carry(t *taken, p *posted) carriage {
 	s := &t.entry
 	c := e.carrier.carry(e.link, e.q, s, t.payload(), e.iw.ORD() > 0, func() {
@@ -483,8 +489,9 @@ func (e *engine) carry(t *taken, p *posted) carriage {
 	return c
 }
 
-// refused marks the last n entries as not posted: the first with the status for err, the others as
-// flushed. An entry that was already invalid stays the last one.
+// refused marks the last n requests in pending as not posted: the first gets a protection error,
+// the others are flushed. If err means that the stream has ended, all are flushed. An invalid entry
+// that follows them is flushed, too.
 func (e *engine) refused(n int, err error) {
 	at := len(e.pending) - n
 	if at > e.head && e.pending[len(e.pending)-1].status != abi.WCSuccess {
@@ -499,7 +506,8 @@ func (e *engine) refused(n int, err error) {
 	e.broken = true
 }
 
-// request converts an entry to a request of the stream. sg is the memory for its list.
+// request converts an entry to a request of the stream. sg is the memory for the list of segments.
+// If status is not WCSuccess, the entry cannot be posted and must complete with that status.
 func (e *engine) request(t *taken, sg []iwarp.SGE) (wr iwarp.SendWR, status abi.WCStatus) {
 	s := &t.entry
 	wr.Fence = s.Flags&abi.ReadFence != 0
@@ -596,10 +604,11 @@ func (e *engine) complete(armed bool) bool {
 // sentSoon is how long a received message waits for the completion of the only outstanding request.
 const sentSoon = 100 * time.Microsecond
 
-// awaitSent waits a moment for the completion of the only outstanding request before a received
-// message is reported, which may be the answer to it. The peer can be faster than the return of our
-// send, and ib_send_lat -e checks only once, after the answer, whether its request has completed.
-// e.cs already holds n completions.
+// awaitSent waits up to sentSoon for the completion of the only outstanding request before a
+// received message is reported, because the message may be the answer to that request. The peer can
+// be faster than the return of our send, and ib_send_lat -e checks only once, after the answer,
+// whether its request has completed. e.cs already holds n completions; awaitSent returns their new
+// number.
 func (e *engine) awaitSent(n int) int {
 	if n == 0 || n == len(e.cs) || len(e.pending)-e.head != 1 {
 		return n
@@ -628,7 +637,7 @@ func (e *engine) received(c *iwarp.Completion) {
 		Inval: c.STag, HasInval: c.Invalidated, QP: e.q.num, Solicited: c.Solicited})
 }
 
-// emit reports the completion of a send entry if the program wants it.
+// emit adds the completion of a send entry to out, if the entry is signaled or has failed.
 func (e *engine) emit(p *posted, status abi.WCStatus, n uint32) {
 	if p.signaled || status != abi.WCSuccess {
 		e.out = append(e.out, abi.Completion{ID: p.id, Op: p.op, Status: status, Bytes: n,

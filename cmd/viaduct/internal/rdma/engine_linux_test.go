@@ -239,7 +239,7 @@ func TestEngineAwaits(t *testing.T) {
 			t.Errorf("completion %d is %+v", i, o)
 		}
 	}
-	// Free entries and the last taken one become free for the program when it must ring.
+	// When the program has to ring, the last taken entry is free, too.
 	within(t, "that the program has to ring", func() {
 		for atomic.LoadUint32(word(a.ring.slot(11)))&abi.Valid != 0 {
 			time.Sleep(100 * time.Microsecond)

@@ -47,7 +47,8 @@ type gatherer struct {
 	calls, requests int // numbers of reads, and of the requests read, for Explain
 }
 
-// gather reads payload for the requests of a batch.
+// gather reads the payload of the short requests of a batch with one call. The data of all other
+// requests stays nil.
 func (g *gatherer) gather(q *queuePair, batch []taken) {
 	g.remote, g.list = g.remote[:0], g.list[:0]
 	var from *process
@@ -64,7 +65,7 @@ func (g *gatherer) gather(q *queuePair, batch []taken) {
 		from = p
 		total += n
 	}
-	if len(g.list) > 1 { // without company, the request is read as usual
+	if len(g.list) > 1 { // a single request is read as usual
 		g.read(from, total)
 	}
 	for i, r := range g.holds {
@@ -74,8 +75,8 @@ func (g *gatherer) gather(q *queuePair, batch []taken) {
 	g.holds = g.holds[:0]
 }
 
-// add adds the payload of a request, n bytes of the memory of p. It returns a nil p if the payload
-// must not be gathered.
+// add adds the payload of a request: n bytes of the memory of p. from is the process of the earlier
+// requests, or nil. If the payload must not be gathered, or is of another process, p is nil.
 func (g *gatherer) add(q *queuePair, t *taken, from *process) (n int, p *process) {
 	e := &t.entry
 	switch e.Op {
@@ -112,7 +113,8 @@ func (g *gatherer) add(q *queuePair, t *taken, from *process) (n int, p *process
 	return n, from
 }
 
-// hold keeps a region registered until the payload was read.
+// hold keeps a region registered until the payload was read. It returns false if the region is
+// closed.
 func (g *gatherer) hold(r *region) bool {
 	if n := len(g.holds); n > 0 && g.holds[n-1] == r {
 		return true
@@ -124,7 +126,8 @@ func (g *gatherer) hold(r *region) bool {
 	return true
 }
 
-// read reads all pieces, and assigns the bytes to the requests.
+// read reads all segments, and assigns the bytes to the requests. If memory is missing, the request
+// and the later ones get no data.
 func (g *gatherer) read(from *process, total int) {
 	b := g.room(total)
 	g.calls++
@@ -143,7 +146,7 @@ func (g *gatherer) read(from *process, total int) {
 	}
 }
 
-// joined merges adjacent pieces.
+// joined merges adjacent segments. ps must not be empty.
 func joined(ps []unix.RemoteIovec) []unix.RemoteIovec {
 	n := 0
 	for _, p := range ps[1:] {
@@ -157,7 +160,7 @@ func joined(ps []unix.RemoteIovec) []unix.RemoteIovec {
 	return ps[:n+1]
 }
 
-// room returns an unused buffer of n bytes.
+// room returns an unused buffer of at least n bytes.
 func (g *gatherer) room(n int) *gathered {
 	if g.buf == nil || g.buf.uses > 0 {
 		g.buf = nil
@@ -173,7 +176,7 @@ func (g *gatherer) room(n int) *gathered {
 	return g.buf
 }
 
-// done records that the stream no longer needs the payload of one request.
+// done records that the stream no longer needs the payload of one request in b, which may be nil.
 func (g *gatherer) done(b *gathered) {
 	if b == nil {
 		return

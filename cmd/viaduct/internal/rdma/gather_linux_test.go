@@ -259,7 +259,7 @@ func TestProcess(t *testing.T) {
 		t.Error("a process that runs does not live")
 	}
 	in.Close()
-	// It has ended and was not waited for, so that its number cannot be another's yet.
+	// The process has ended and was not waited for, so that its number cannot be used again yet.
 	within(t, "its end", func() {
 		for p.lives() {
 		}

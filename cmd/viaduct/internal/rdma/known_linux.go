@@ -32,8 +32,8 @@ type knownFile struct {
 	x  *context
 }
 
-// begin returns the context a number of the calling process refers to, if it is cached, and counts
-// the call in calls. Otherwise it returns nil.
+// begin returns the context that a number of the calling process refers to, and counts the call in
+// the context's calls. It returns nil if the context is not cached.
 func (k *known) begin(c *notify.Call, number int) *context {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -47,14 +47,15 @@ func (k *known) begin(c *notify.Call, number int) *context {
 		k.off = true
 		k.dropLocked()
 	case e == 0 && order == 0:
-		// Counted under mu, so that Sweep does not find the file orphaned before.
+		// The call is counted under mu. Otherwise Sweep could release the context before.
 		f.x.calls.Add(1)
 		return f.x
 	}
 	return nil
 }
 
-// keep caches a descriptor, a copy of a number of a process. It owns the descriptor.
+// keep caches fd, a copy of the program's descriptor number, for the context x. It owns fd, and
+// closes fd at once if kcmp is not available or the number is not a reserved one.
 func (k *known) keep(number, fd int, x *context) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

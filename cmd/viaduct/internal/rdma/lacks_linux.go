@@ -41,7 +41,8 @@ var (
 	lacksConnector = lack{"a queue pair that is connected without rdma_cm", useRDMCM}
 )
 
-// lacks reports to the user a feature the program requested and the device does not have.
+// lacks reports to the user a feature that the program requested and the device does not have. The
+// zero lack is not reported.
 func (k *command) lacks(l lack) {
 	if l.what == "" {
 		return
@@ -50,7 +51,8 @@ func (k *command) lacks(l lack) {
 		k.x.dev.found.Name, l.what, k.x.dev.is.kind, l.instead)
 }
 
-// lacksDatagrams reports to the user that rdma_cm has no device for datagrams, if that is so.
+// lacksDatagrams reports to the user that rdma_cm has no device for datagrams, unless there is a
+// RoCE device.
 func (s *Service) lacksDatagrams(tid int) {
 	for _, d := range s.devices {
 		if d.is != siw {
@@ -61,9 +63,9 @@ func (s *Service) lacksDatagrams(tid int) {
 		programName(tid), useRoCE)
 }
 
-// lackOfRights reports requested rights of memory nothing can use. Libraries request atomic
-// operations along with Writes, whether or not they need them. Only a request for atomic operations
-// alone is reported.
+// lackOfRights reports memory that is registered for atomic operations on an iWARP device, which
+// has none. Libraries request this right along with Writes, whether or not they need it. Only a
+// request without Writes is reported to the user; the others are just explained.
 func (k *command) lackOfRights(access uint32) {
 	switch {
 	case access&abi.AccessRemoteAtomic == 0 || k.x.dev.is != siw:

@@ -10,10 +10,10 @@ import (
 	"viaduct/samehost"
 )
 
-// A link joins two connected queue pairs this service serves both. It executes requests by copying
-// directly from one program's memory to the other's; the stream stays idle. Invalid requests and
-// the end of the connection are left to the stream, so that both sides get the same errors as
-// between two hosts. The link is then cut, and carries nothing any more.
+// A link joins two connected queue pairs that this service both serves. It executes requests by
+// copying directly from one program's memory to the other's; the stream stays idle. Invalid
+// requests and the end of the connection are left to the stream, so that both programs get the same
+// errors as between two hosts. The link is then cut, and carries nothing any more.
 type link struct {
 	ends [2]*queuePair
 
@@ -22,7 +22,8 @@ type link struct {
 	over    bool         // guarded by mu
 }
 
-// start records that one end has an engine. The link carries nothing before both ends have one.
+// start records that one end has an engine. The link carries nothing before both ends have one. l
+// may be nil.
 func (l *link) start() {
 	if l == nil {
 		return
@@ -32,7 +33,8 @@ func (l *link) start() {
 	l.mu.Unlock()
 }
 
-// cut ends the use of the link. When it returns, all requests in progress are done.
+// cut ends the use of the link, which may be nil. When it returns, all requests in progress are
+// done.
 func (l *link) cut() {
 	if l == nil {
 		return
@@ -49,7 +51,7 @@ func (l *link) peerOf(q *queuePair) *queuePair {
 	return l.ends[0]
 }
 
-// links finds the two ends of connections within this service.
+// links finds the connections whose two ends this service both serves.
 type links struct {
 	mu    sync.Mutex
 	dials map[route]*dialled // guarded by mu
@@ -79,7 +81,8 @@ func (ls *links) dial(r route, q *queuePair) {
 }
 
 // accept makes the link of a connection that is accepted for q. It returns nil if the connection
-// was not dialled here. It must be called before the answer is sent.
+// was not dialled here. It must be called before the answer is sent, because the dialling end calls
+// answered when it gets the answer.
 func (ls *links) accept(r route, q *queuePair) *link {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -91,7 +94,8 @@ func (ls *links) accept(r route, q *queuePair) *link {
 	return d.link
 }
 
-// answered returns the link that accept has made for a dialled connection.
+// answered forgets a dialled connection. It returns the link that accept has made for the
+// connection, or nil if the peer is not served here.
 func (ls *links) answered(r route) *link {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -119,15 +123,15 @@ type piece struct {
 	n      int
 }
 
-// pieces are the pieces of one side of a request.
+// pieces are the memory at one end of a request, its source or its destination.
 type pieces struct {
 	list [abi.MaxSGE]piece
 	n    int
-	len  int // bytes of all
+	len  int // bytes of all pieces
 }
 
-// add pins a part of a region. It returns false if there is no such region, or if the queue pair
-// may not use it in this way.
+// add pins the memory of a segment; one without bytes is ignored. It returns false if there is no
+// such region, or if the region does not give the queue pair the rights in need.
 func (ps *pieces) add(q *queuePair, s *abi.SGE, need uint32) bool {
 	if s.Length == 0 {
 		return true
@@ -174,9 +178,9 @@ type carrier struct {
 	recv     abi.RecvEntry
 }
 
-// carry executes a request if it can. Then all bytes are in place, and it has called done before
-// the peer gets notice of a message. data is the request's payload if that was already read. reads
-// means that Reads are allowed.
+// carry executes a request if it can. It calls done when all bytes are in place, and before the
+// peer is notified of a message. data is the payload of the request if it was already read,
+// otherwise nil. reads is false if the stream's ORD allows no Reads.
 func (c *carrier) carry(l *link, q *queuePair, s *abi.SendEntry, data []byte, reads bool, done func()) carriage {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -235,7 +239,7 @@ func (c *carrier) write(l *link, q *queuePair, at uint64, key uint32, b []byte) 
 		c.move(b)
 }
 
-// send executes a Send, which needs a receive of the peer.
+// send executes a Send. It returns notYet if the peer has posted no receive.
 func (c *carrier) send(peer *queuePair, s *abi.SendEntry, inline []byte, done func()) carriage {
 	switch there, valid := peer.recv.peek(&c.recv); {
 	case !there:
@@ -253,8 +257,8 @@ func (c *carrier) send(peer *queuePair, s *abi.SendEntry, inline []byte, done fu
 	return carried
 }
 
-// move copies the bytes of from, or inline, to the beginning of to. It returns false if memory is
-// missing; a part may have been copied then.
+// move copies the bytes of c.from, or inline if there are any, to the beginning of c.to. It returns
+// false if memory is missing; a part may have been copied then.
 func (c *carrier) move(inline []byte) bool {
 	from, to := c.from.list[:c.from.n], c.to.list[:c.to.n]
 	if len(inline) > 0 {
@@ -282,7 +286,8 @@ func (c *carrier) move(inline []byte) bool {
 	return true
 }
 
-// scatter writes b to the beginning of to, and removes the written part from it.
+// scatter writes b to the beginning of to, and removes the written part from to, which must have
+// room for b. It returns false if memory is missing.
 func scatter(b []byte, to *[]piece) bool {
 	for len(b) > 0 {
 		p := &(*to)[0]

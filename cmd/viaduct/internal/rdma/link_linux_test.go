@@ -149,7 +149,7 @@ func (e *linkEnd) receive(id uint64, parts ...part) {
 	atomic.StoreUint32(word(s), abi.Valid|uint32(len(parts))<<16)
 }
 
-// send posts a request as the library does; flags are beyond Valid and Signalled.
+// send posts a request as the library does. flags are added to Valid and Signalled.
 func (e *linkEnd) send(id uint64, op abi.WROp, flags uint32, raddr uint64, rkey uint32, parts ...part) {
 	before := e.ring.slot(e.posted.sends + e.ring.n - 1)
 	e.post(id, op, flags, raddr, rkey, parts...)
@@ -220,7 +220,7 @@ func fill(ends ...*linkEnd) {
 	}
 }
 
-// sentBytes returns how many bytes both streams have sent.
+// sentBytes returns how many bytes the streams of the ends have sent.
 func sentBytes(ends ...*linkEnd) (n uint64) {
 	for _, e := range ends {
 		n += e.iw.Stats().SentBytes
@@ -319,7 +319,7 @@ func TestLink(t *testing.T) {
 			for i := range 3 {
 				a.post(uint64(i), abi.WROpWrite, 0, b.at(5000+100*i), b.whole.iw.STag(), part{off: 1000 * i, n: 100})
 			}
-			// The bytes of the Read are sent on.
+			// The Writes after the Read send the bytes that it has read.
 			a.post(3, abi.WROpRead, 0, b.at(70000), b.whole.iw.STag(), part{off: 9000, n: 300})
 			for i := range 3 {
 				a.post(uint64(4+i), abi.WROpWrite, abi.ReadFence, b.at(6000+100*i), b.whole.iw.STag(),

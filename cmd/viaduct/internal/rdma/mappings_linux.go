@@ -12,10 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mappings returns the mappings of a process. It is needed because /proc/PID/mem lets a tracer
-// write memory the process itself may not write, for example its constants and code. Therefore
-// every write is checked here first. fd refers to one address space for good, like the descriptor
-// of the memory.
+// mappings reads the list of mappings of a process. It is needed because /proc/PID/mem lets a
+// tracer write memory the process itself may not write, for example its constants and code.
+// Therefore every write is checked here first. fd refers to one address space for good, like the
+// descriptor of the memory.
 type mappings struct {
 	fd int // of /proc/PID/maps
 	// each calls visit for the mapping at an address and for those after it, in order, until visit
@@ -41,7 +41,7 @@ type permit struct {
 // mapping.
 const permitFor = time.Millisecond
 
-// openMappings opens the list of a thread's process.
+// openMappings opens the list of mappings of a thread's process.
 func openMappings(tid int) (*mappings, error) {
 	fd, err := unix.Open(fmt.Sprintf("/proc/%d/maps", tid), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -114,7 +114,7 @@ func queryMappings(fd int, addr uint64, visit func(mapping) bool) {
 	}
 }
 
-// readMappings reads the list once, for any number of mappings.
+// readMappings reads the list from its beginning, and visits each mapping that ends after addr.
 func readMappings(fd int, addr uint64, visit func(mapping) bool) {
 	var rest []byte
 	buf := make([]byte, 64<<10)

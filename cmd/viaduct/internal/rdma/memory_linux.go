@@ -84,8 +84,8 @@ func (m *memory) move(call func(fd int, p []byte, at int64) (int, error), p []by
 // maxMemories bounds the memories that are kept for further regions, because each has a descriptor.
 const maxMemories = 16
 
-// memories holds one memory for each process that uses a context. There is one process, unless it
-// forks.
+// memories caches the memory of each thread that registers regions in a context. The memories of
+// threads of one process refer to the same address space.
 type memories struct {
 	processes *processes // the processes that are accessed by number; nil: none is
 
@@ -93,7 +93,8 @@ type memories struct {
 	byTID map[int]*memory // guarded by mu
 }
 
-// of opens the memory of a call's process. addr must be mapped there.
+// of returns the memory of the process that makes a call. If the memory is not cached, it is
+// opened. addr must be mapped in the process.
 func (ms *memories) of(c *notify.Call, addr uint64) (*memory, error) {
 	ms.mu.Lock()
 	defer ms.mu.Unlock()
@@ -162,7 +163,7 @@ func (ms *memories) close() {
 	ms.forgetLocked()
 }
 
-// forgetLocked drops the memories kept for further regions. Regions keep theirs.
+// forgetLocked empties the cache. The memories that regions use stay open.
 func (ms *memories) forgetLocked() {
 	for tid, m := range ms.byTID {
 		delete(ms.byTID, tid)
@@ -208,7 +209,7 @@ func (r *region) letGo() {
 	}
 }
 
-// endHolds waits for all copies in progress.
+// endHolds closes the region for further copies, and waits for the copies in progress.
 func (r *region) endHolds() {
 	r.mu.Lock()
 	r.closed = true
@@ -327,7 +328,7 @@ func mapped(mem *memory, q abi.MRRequest) error {
 // A space is the memory of a region as its streams see it.
 type space struct {
 	mem *memory
-	by  uint64 // is added to an address on the wire
+	by  uint64 // added to an address on the wire, gives the program's address
 	pd  *domain
 }
 
@@ -346,7 +347,8 @@ func (s *space) judge(err error) error {
 	return err
 }
 
-// close waits until no transfer uses the region any more.
+// close ends the registration. It waits until no transfer uses the region any more. Further calls
+// do nothing.
 func (r *region) close() {
 	r.once.Do(func() {
 		r.x.regions.Delete(r.iw.STag())

@@ -23,7 +23,8 @@ type mpaRequest struct {
 	p    mpa.Params
 }
 
-// readMPA reads a Request before its queue pair is known.
+// readMPA reads a Request before its queue pair is known. It fails if the Request is invalid,
+// longer than 1024 bytes or late, or if stop is closed. The caller must then close nc.
 func readMPA(nc net.Conn, stop <-chan struct{}) (*mpaRequest, error) {
 	m, err := mpa.NewResponder(mpa.ResponderConfig{CRC: true, IRD: maxReads, ORD: maxReads})
 	if err != nil {
@@ -60,8 +61,8 @@ func readMPA(nc net.Conn, stop <-chan struct{}) (*mpaRequest, error) {
 	}
 }
 
-// param returns the parameters of the connection request for the program. The depths are the
-// peer's, seen from here.
+// param returns the parameters of the connection request for the program. The peer's ORD becomes
+// the IRD, and the peer's IRD the ORD.
 func (r *mpaRequest) param() abi.ConnParam {
 	return abi.ConnParam{Private: r.p.Private[:min(len(r.p.Private), abi.MaxPrivate)],
 		IRD: uint8(min(r.p.PeerORD, 255)), ORD: uint8(min(r.p.PeerIRD, 255))}

@@ -25,7 +25,8 @@ func (s *Service) socket(c *notify.Call) {
 	s.place(c, fd, int(c.Args[1])&unix.SOCK_CLOEXEC)
 }
 
-// netlink answers a message sent on a socket of the reserved range.
+// netlink answers a message sent on a socket of the reserved range. Other files there are left to
+// the kernel.
 func (s *Service) netlink(c *notify.Call) {
 	fd, err := c.Borrow(int(int32(c.Args[0])))
 	if err != nil {
@@ -55,7 +56,8 @@ func (s *Service) netlink(c *notify.Call) {
 	c.Return(int64(len(b)), 0)
 }
 
-// maxNetlink is how many bytes of a message are read.
+// maxNetlink is the length of the longest message. A longer one is cut (sendto) or refused
+// (sendmsg).
 const maxNetlink = 16 << 10
 
 // sent reads the message of a sendto or sendmsg.
@@ -88,8 +90,8 @@ func sent(c *notify.Call) ([]byte, error) {
 	return out, nil
 }
 
-// portID returns the address of the program's socket. The socket gets one at the first send if it
-// has none.
+// portID returns the address of the program's socket. If the socket has none, portID binds it, as
+// the kernel does at the first send.
 func portID(fd int) (uint32, error) {
 	for range 2 {
 		sa, err := unix.Getsockname(fd)

@@ -63,7 +63,7 @@ func (ch *channel) send(of *notifier, event []byte) {
 	}
 }
 
-// forgetReadLocked removes the events the program has read from the list.
+// forgetReadLocked removes the events that the program has read from ch.unread.
 func (ch *channel) forgetReadLocked() {
 	n, err := unix.IoctlGetInt(ch.w, unix.TIOCINQ) // unread bytes
 	if err != nil || ch.size == 0 {
@@ -72,7 +72,7 @@ func (ch *channel) forgetReadLocked() {
 	ch.keepLastLocked(n / ch.size)
 }
 
-// keepLastLocked shortens the list to the newest n events.
+// keepLastLocked shortens ch.unread to the newest n events.
 func (ch *channel) keepLastLocked(n int) {
 	n = min(n, len(ch.unread))
 	ch.unread = append(ch.unread[:0], ch.unread[len(ch.unread)-n:]...)

@@ -47,14 +47,14 @@ func newNumbers(limit uint64) (ns numbers) {
 	add(firstLow, min(firstHigh, top))
 	high := min(aboveHigh, top)
 	add(max(firstHigh+1+spare, high-aboveMost+1), high)
-	// A program may lower its limit, so that this range is always there.
+	// This range always exists, because a program may lower its limit.
 	below := min(belowLimit, top+1+spare)
 	add(max(below/2, below-spare-belowMost), below-1-spare)
 	return ns
 }
 
 // descriptorLimit returns the soft and the hard limit of descriptors for programs this process
-// starts.
+// starts. If get fails, it assumes that the limits end with the first range.
 func descriptorLimit(get func(int, *unix.Rlimit) error) (l unix.Rlimit) {
 	if get(unix.RLIMIT_NOFILE, &l) != nil {
 		l.Cur, l.Max = firstHigh+1, firstHigh+1
@@ -89,7 +89,7 @@ func (ns numbers) conds(arg int) (cs []notify.Cond) {
 	return cs
 }
 
-// free returns a number below limit that a thread does not use, or -1.
+// free returns a number below limit that the process of a thread does not use, or -1.
 func (ns numbers) free(tid int, limit uint64) int {
 	for _, r := range ns {
 		size := r.high - r.low + 1
@@ -106,7 +106,8 @@ func (ns numbers) free(tid int, limit uint64) int {
 	return -1
 }
 
-// place answers a call with a copy of fd at one of the numbers.
+// place answers a call with a copy of fd at a free number of the ranges, or with EMFILE if there is
+// none. Of flags, only O_CLOEXEC counts.
 func (s *Service) place(c *notify.Call, fd, flags int) {
 	var l unix.Rlimit
 	if err := unix.Prlimit(c.TID, unix.RLIMIT_NOFILE, nil, &l); err != nil { // for example, the thread is another user's

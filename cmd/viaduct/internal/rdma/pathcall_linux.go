@@ -13,7 +13,7 @@ import (
 
 // A pathCall is a system call that takes a path. Every access to a file of RDMA uses one of these.
 type pathCall struct {
-	dir, name int // arguments with the directory and the path; dir cwd: relative to the working directory
+	dir, name int // indexes of the arguments with the directory and the path; dir is cwd if the call takes none
 	link      linkRule
 	serve     func(s *Service, c *notify.Call, p place)
 }
@@ -69,7 +69,7 @@ func pathCalls() map[int]pathCall {
 	return m
 }
 
-// pathRules returns the rules that notify the calls.
+// pathRules returns the rules that notify the calls with a path, and getcwd.
 func (s *Service) pathRules() (rules []notify.Rule) {
 	for _, nr := range slices.Sorted(maps.Keys(s.paths)) {
 		// Most calls with AT_EMPTY_PATH are an fstat. For descriptors other than stand-ins, the

@@ -38,7 +38,8 @@ func (s *Service) open(c *notify.Call, p place, flags uint32) {
 		return
 	}
 	fd, err := unix.Open(p.host, int(flags)|unix.O_CLOEXEC, 0)
-	if err == nil && p.ours && flags&unix.O_ACCMODE != unix.O_RDONLY && flags&unix.O_PATH == 0 { // by root
+	// Root could open a read-only file of the tree for writing.
+	if err == nil && p.ours && flags&unix.O_ACCMODE != unix.O_RDONLY && flags&unix.O_PATH == 0 {
 		unix.Close(fd)
 		err = unix.EACCES
 	}
@@ -67,8 +68,8 @@ func (s *Service) openHow(c *notify.Call, p place) {
 	s.open(c, p, uint32(how.U64(0)))
 }
 
-// access answers whether a place may be read, written or executed. Everybody may read all places
-// and use the devices.
+// access answers whether a place may be read, written or executed. Everybody may read all places of
+// the tree and use the devices. For other places, the kernel decides.
 func (s *Service) access(c *notify.Call, p place, mode uint32) {
 	if !p.ours {
 		c.Return(0, errnoOf(unix.Faccessat(unix.AT_FDCWD, p.host, mode, 0)))
@@ -111,7 +112,7 @@ func (s *Service) readlink(c *notify.Call, p place, to, room uint64) {
 	s.give(c, to, b[:n], int64(n))
 }
 
-// give answers with bytes it writes to the program's memory.
+// give writes b to the program's memory at to, and answers with value.
 func (s *Service) give(c *notify.Call, to uint64, b []byte, value int64) {
 	if _, err := c.WriteMem(to, b); err != nil {
 		c.Return(0, unix.EFAULT)
@@ -141,7 +142,8 @@ func (s *Service) chdir(c *notify.Call, p place) {
 	})
 }
 
-// getcwd answers if the working directory is in the tree.
+// getcwd answers with the program's path of a working directory in the tree. All others are left to
+// the kernel.
 func (s *Service) getcwd(c *notify.Call) {
 	path, ok := strings.CutPrefix(s.folder(c.TID, unix.AT_FDCWD), s.tree)
 	if !ok || !c.Valid() {

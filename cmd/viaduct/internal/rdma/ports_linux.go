@@ -49,7 +49,8 @@ func (t *portTable) add(b *binding) unix.Errno {
 	return 0
 }
 
-// exclude makes a binding the only one of its addresses. Listeners require that.
+// exclude makes a binding the only one of its addresses. Listeners require that. If the port is
+// already shared, exclude changes nothing and returns the same errors as add.
 func (t *portTable) exclude(b *binding) unix.Errno {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -31,7 +31,8 @@ type process struct {
 	over bool         // guarded by gate: the number must not be used any more
 }
 
-// processOf returns the process of a thread, and the parent of that process.
+// processOf returns the process of a thread, and the parent of that process. ok is false if the
+// thread has ended.
 func processOf(tid int) (pid, parent int, ok bool) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", tid))
 	if err != nil {
@@ -50,7 +51,7 @@ func processOf(tid int) (pid, parent int, ok bool) {
 	return 0, 0, false
 }
 
-// pidOf returns the number of the process that makes a call.
+// pidOf returns the number of the process that makes a call, or 0 if the process has ended.
 func pidOf(c *notify.Call) uint32 {
 	pid, _, _ := processOf(c.TID)
 	return uint32(pid)
@@ -94,7 +95,7 @@ func (p *process) lives() bool {
 	return n == 0 && err == nil
 }
 
-// end waits for calls in progress, and prevents further ones.
+// end waits for reads and writes in progress, and prevents further ones.
 func (p *process) end() {
 	p.gate.Lock()
 	p.over = true
@@ -128,8 +129,8 @@ func (ps *processes) open(c *notify.Call) *process {
 	}
 	p := &process{pid: pid, fd: fd, child: parent == os.Getpid()}
 	ps.add(p)
-	// The number may already have belonged to another process. If it does not, Reap is called when
-	// the process ends.
+	// If the call is no longer valid, the number may have belonged to another process. Otherwise
+	// Reap is called when the process ends.
 	if !c.Valid() {
 		ps.drop(p)
 		return nil
@@ -154,7 +155,8 @@ func (ps *processes) drop(p *process) {
 	unix.Close(p.fd)
 }
 
-// of returns the processes of a thread. There are several if it has several devices open.
+// of returns the entries for the process of a thread. There are several if the process has several
+// devices open.
 func (ps *processes) of(tid int) (all []*process) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
@@ -186,7 +188,7 @@ func (ps *processes) numbered(pid int) (all []*process) {
 	return all
 }
 
-// exec serves the call with which a thread executes another program.
+// exec lets a thread execute another program, after the last access by the number of its process.
 func (s *Service) exec(c *notify.Call) {
 	all := s.processes.of(c.TID)
 	if len(all) == 0 {

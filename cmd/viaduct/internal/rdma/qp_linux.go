@@ -22,9 +22,9 @@ type queuePair struct {
 	at         int // descriptor through which it was created
 	pd         *domain
 	scq, rcq   *completionQueue
-	srq        *sharedQueue // nil: rq is its own
+	srq        *sharedQueue // nil: the queue pair has its own receive queue
 	req        abi.QPRequest
-	doorbell   chan struct{} // holds one
+	doorbell   chan struct{} // holds one signal
 	rung       atomic.Uint64 // doorbells of the program
 	passed     passed
 
@@ -133,7 +133,7 @@ func (d *device) addQP(q *queuePair) uint32 {
 	}
 }
 
-// qp returns the queue pair with a number.
+// qp returns the queue pair with a number, or nil.
 func (d *device) qp(num uint32) *queuePair {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -222,7 +222,7 @@ func (k *command) modifyQP() {
 }
 
 // setState sets the state that the program wants. The connection manager controls the iWARP stream:
-// of all states, only the error state has an effect on it.
+// of all states, only the error state has an effect on it. Only Reset leads out of the error state.
 func (q *queuePair) setState(to abi.State) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -239,7 +239,7 @@ func (q *queuePair) setState(to abi.State) {
 	}
 }
 
-// flushLocked completes all posted entries as flushed. There is no engine.
+// flushLocked completes all posted entries as flushed. The caller holds mu, and there is no engine.
 func (q *queuePair) flushLocked() {
 	if q.destroyed {
 		return
@@ -329,7 +329,8 @@ func (q *queuePair) region(s *abi.SGE, need uint32) *region {
 	return r
 }
 
-// gather converts an entry's list. All elements must have the needed rights.
+// gather converts an entry's list, without the empty elements. The status is WCLocProt if an
+// element is not in a region with the needed rights.
 func (q *queuePair) gather(to []iwarp.SGE, from []abi.SGE, need uint32) ([]iwarp.SGE, abi.WCStatus) {
 	for i := range from {
 		s := &from[i]

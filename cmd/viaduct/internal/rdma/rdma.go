@@ -1,6 +1,6 @@
 // Package rdma serves RDMA devices to an unmodified program. The distribution's libibverbs and
 // librdmacm find a device siw0 and use it like the kernel's software iWARP. The data is iWARP over
-// TCP.
+// TCP. A device whose name begins with rxe is a RoCE device instead, see package rxe.
 //
 // The program's calls on files of RDMA are answered by seccomp notification (package notify).
 // Instead of a character device, the program gets a stand-in at a number of a reserved range. For
@@ -9,9 +9,9 @@
 // no call, because both processes share the memory of the queues.
 //
 // Everything that comes from the program may be wrong: lengths, handles, addresses, and the rings
-// at any moment. Payload is accessed through the program's /proc/PID/mem, which keeps its meaning
-// whatever becomes of the process number. Only payload in many pieces, or long payload, is accessed
-// by that number, with precautions: see process.
+// at any moment. Payload is accessed through the program's /proc/PID/mem: an open descriptor refers
+// to the same memory even if the process number is used again. Only payload in many pieces, or long
+// payload, is accessed by that number, with precautions: see process.
 package rdma
 
 import (
@@ -23,9 +23,9 @@ import (
 
 // A Device is a device for programs to find.
 type Device struct {
-	Name string // siw0
-	// Addrs are the local addresses whose connections belong to the device. If empty, they are all
-	// that no other device has.
+	Name string // for example siw0
+	// Addrs are the local addresses whose connections belong to the device. An empty list means all
+	// addresses that no other device has.
 	Addrs []netip.Addr
 }
 

@@ -20,9 +20,9 @@ type receiver struct {
 	bad  abi.Completion // guarded by mu; for an entry that ended the stream
 	has  bool           // guarded by mu; bad is set
 	ids  []uint64       // guarded by mu; of entries that were taken and have not completed
-	seq  uint64         // guarded by mu; number of ids[0] at the stream
+	seq  uint64         // guarded by mu; number of the last completed entry; ids[0] has the next
 	sg   [abi.MaxSGE]iwarp.SGE
-	gone bool // guarded by mu
+	gone bool // guarded by mu; stop was called
 
 	ahead     [abi.RQELen]byte // guarded by mu; an entry taken in advance for the next message
 	hasAhead  bool             // guarded by mu
@@ -64,7 +64,8 @@ func (r *receiver) NextRecv([]byte, int, bool) (wr iwarp.RecvWR, ok bool) {
 	return wr, true
 }
 
-// completed returns the program's ID of an entry that was taken. Entries complete in order.
+// completed returns the program's ID of the taken entry with number n. ok is false if no such entry
+// waits for its completion. Entries complete in order.
 func (r *receiver) completed(n uint64) (id uint64, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -78,7 +79,8 @@ func (r *receiver) completed(n uint64) (id uint64, ok bool) {
 	return id, true
 }
 
-// takeLocked takes the next entry. valid is false for an invalid entry.
+// takeLocked takes the next entry. ok is false if there is none; valid is false for an invalid
+// entry.
 func (r *receiver) takeLocked(e *abi.RecvEntry) (valid, ok bool) {
 	if r.gone || r.has {
 		return false, false
@@ -156,7 +158,8 @@ func (r *receiver) flush() {
 	}
 }
 
-// stop ends the use of the ring.
+// stop ends the use of the ring, and frees the ring unless it is shared. A second call does
+// nothing.
 func (r *receiver) stop() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -170,7 +173,7 @@ func (r *receiver) stop() {
 }
 
 // depth returns how many messages may have arrived whose completions were not reported: one for
-// each entry.
+// each entry, and one for the entry taken in advance.
 func (r *receiver) depth() int {
 	if r.q.srq != nil {
 		return int(r.q.srq.ring.n) + 1
@@ -210,7 +213,8 @@ func (r *receiver) readyLocked() bool {
 	return r.hasAhead
 }
 
-// Keep implements [iwarp.RecvSource]: the stream asks again after a millisecond.
+// Keep implements [iwarp.RecvSource]. If it returns true, the refused message stays unread, and the
+// stream calls Full again within a millisecond.
 func (r *receiver) Keep() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

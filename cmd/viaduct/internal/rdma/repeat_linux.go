@@ -72,7 +72,7 @@ func (r *repeats) give(c *notify.Call, command []byte) bool {
 }
 
 // answer answers a call, or keeps the answer if the thread has left the call. If the response
-// cannot be written, it answers with that error and returns false.
+// cannot be written, it answers with EFAULT and returns false.
 func (r *repeats) answer(c *notify.Call, a repeat) (ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -85,7 +85,7 @@ func folderLink(tid, dir int) string {
 	return procFD(tid, dir)
 }
 
-// folder returns the path of the directory that paths are relative to.
+// folder returns the path of the directory that paths are relative to, or "" if it is unknown.
 func (s *Service) folder(tid, dir int) string {
 	p, _ := os.Readlink(folderLink(tid, dir))
 	return p
@@ -94,8 +94,9 @@ func (s *Service) folder(tid, dir int) string {
 // maxLinks is how many symbolic links a path may use, as in the kernel.
 const maxLinks = 40
 
-// resolve finds the file of ours, or reached through ours, that a path refers to. Each element is
-// looked up in the tree if it is there, otherwise in the system as the thread sees it.
+// resolve finds the file of ours, or reached through ours, that a path refers to. It returns false
+// for any other file. Each element is looked up in the tree if it is there, otherwise in the system
+// as the thread sees it.
 func (s *Service) resolve(tid, dir int, name string, itself bool) (place, bool) {
 	at, through := "/", false
 	if name[0] != '/' {

@@ -16,7 +16,7 @@ import (
 )
 
 // A roceManager connects identifiers of RoCE devices if this service serves both ends. A [cmWire]
-// connects the others.
+// connects identifiers with all other peers.
 type roceManager struct {
 	mu        sync.Mutex           // taken before cmID.mu
 	listeners map[*cmID]bool       // guarded by mu
@@ -330,7 +330,7 @@ func (id *cmID) ahLocked(to [16]byte) abi.Body {
 	return abi.MakeAH(to, index)
 }
 
-// defaultTimeout is the code of the ACK timeout: 4.096 us * 2^18.
+// defaultTimeout is the code of the ACK timeout: 4.096 us * 2^18, about a second.
 const defaultTimeout = 18
 
 func (k *cmCommand) roceInitQPAttr() {

@@ -247,7 +247,7 @@ func (k *cmCommand) roceConfirm(id *cmID) {
 	}
 	k.Return(k.count, 0)
 	if over || peer == nil {
-		return // the program was informed of that
+		return // the program has already got an event about the end
 	}
 	id.s.explain("rdma_cm %v -> %v: connected over RoCE, both ends are served here", id.src, id.dst)
 	peer.tell(abi.EvEstablished, 0, abi.ConnParam{})

@@ -38,7 +38,7 @@ type cmDatagram struct {
 	b         []byte
 }
 
-// maxWaitingDatagrams limits the memory the datagrams of strangers take.
+// maxWaitingDatagrams limits the memory for datagrams that strangers may send.
 const maxWaitingDatagrams = 256
 
 func newCMWire(s *Service) *cmWire {
@@ -105,7 +105,8 @@ func (w *cmWire) close() {
 	}
 }
 
-// open makes the address own reachable for connection management.
+// open makes the address own reachable for connection management. It does nothing if that is done,
+// or after close.
 func (w *cmWire) open(own netip.Addr) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -128,7 +129,8 @@ func (w *cmWire) open(own netip.Addr) error {
 	return nil
 }
 
-// openFor makes the addresses where an identifier listens reachable.
+// openFor makes the addresses reachable where an identifier of a port space listens. at is the
+// listener's address, possibly unspecified. A failure is only explained to the user.
 func (w *cmWire) openFor(ps uint16, at netip.Addr) {
 	for _, d := range w.s.devices {
 		for _, g := range d.gids.entries() {

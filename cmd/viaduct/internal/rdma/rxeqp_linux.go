@@ -19,9 +19,9 @@ type rxeQP struct {
 	at       int // the descriptor through which it was created
 	pd       *domain
 	scq, rcq *rxeCQ
-	srq      *rxeSRQ // nil gives it its own receive queue
+	srq      *rxeSRQ // nil: the queue pair has its own receive queue
 
-	shown atomic.Bool // in "viaduct ps"
+	shown atomic.Bool // the queue pair is listed in "viaduct ps"
 }
 
 func (k *command) rxeCreateQP() {
@@ -38,8 +38,8 @@ func (k *command) rxeCreateQPEx() {
 	k.rxeMakeQP(r, abi.Words(0, coreLen+2*rxe.RingInfoLen))
 }
 
-// rxeMakeQP creates a queue pair. rest is the end of the part of the answer that is for libibverbs
-// itself.
+// rxeMakeQP creates a queue pair. rest, which may be nil, ends the part of the answer that is for
+// libibverbs itself.
 func (k *command) rxeMakeQP(r abi.QPRequest, rest abi.Body) {
 	x := k.x
 	switch rxe.Type(r.Type) {

@@ -23,7 +23,7 @@ type Options struct {
 	Devices []Device
 	Logger  *slog.Logger
 	// WrapConn, if not nil, is called with each TCP connection, and with whether this side dialled
-	// it. The result is used in its place.
+	// it. Its result is used instead of nc.
 	WrapConn func(nc net.Conn, dialled bool) net.Conn
 	// Tap, if not nil, is called with each packet of RoCEv2.
 	Tap roceudp.Tap
@@ -148,7 +148,8 @@ func (s *Service) Rules() []notify.Rule {
 			rules = append(rules, notify.Rule{Nr: nr, If: []notify.Cond{ours}, Do: notify.Notify})
 		}
 	}
-	// No other device has this number, so that a duplicate is served at any descriptor number.
+	// No other kind of file has an ioctl of this number, so that a duplicate of a stand-in is
+	// served at any descriptor number.
 	rules = append(rules, notify.Rule{Nr: unix.SYS_IOCTL,
 		If: []notify.Cond{{Arg: 1, Low: abi.IoctlVerbs, High: abi.IoctlVerbs}}, Do: notify.Notify})
 	for _, cmd := range []uint32{unix.F_DUPFD, unix.F_DUPFD_CLOEXEC} {
@@ -167,7 +168,8 @@ func (s *Service) Rules() []notify.Rule {
 	return rules
 }
 
-// Serve answers a call.
+// Serve answers a call that Rules selects, or leaves the call to the kernel. Slow commands are
+// answered by another goroutine after Serve has returned.
 func (s *Service) Serve(c *notify.Call) {
 	s.sweeper.note()
 	if c.Compat {
@@ -292,7 +294,8 @@ func (s *Service) add(id inode, f file) {
 }
 
 // Sweep releases the files no process has any more. A stand-in is closed by close, by exec, or by
-// the end of the last process that has it. Its sockets are closed when Sweep returns.
+// the end of the last process that has it. Listeners are closed when Sweep returns; streams may
+// still be closing.
 func (s *Service) Sweep() {
 	s.sweeping.Lock()
 	defer s.sweeping.Unlock()

@@ -27,7 +27,7 @@ func (l *link) pass(q *queuePair, op abi.WROp, n int) {
 	to.passed.received.Add(uint64(n))
 }
 
-// show lists a connection in "viaduct ps", as long as its stream lasts.
+// show lists a connection in "viaduct ps", as long as its stream lasts. l may be nil.
 func (s *Service) show(q *queuePair, iw *iwarp.QueuePair, l *link, role string) {
 	if l == nil {
 		s.opt.Status.WatchQueuePair(iw, status.Hint{Role: role})

@@ -103,7 +103,7 @@ func (s *sharedQueue) destroy() {
 	s.x.mu.Unlock()
 }
 
-// srq returns the queue with a handle.
+// srq returns the queue with a handle, or nil.
 func (x *context) srq(h uint32) *sharedQueue {
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -36,7 +36,7 @@ func (s *Service) statx(c *notify.Call, p place) {
 	s.writeStatx(c, &st)
 }
 
-// fillStatx sets the fields for a device.
+// fillStatx sets the fields of a device file.
 func fillStatx(st *unix.Statx_t, of unix.Stat_t) {
 	st.Mask |= unix.STATX_BASIC_STATS
 	st.Mode, st.Ino, st.Nlink, st.Blksize, st.Size, st.Blocks = uint16(of.Mode), of.Ino,
@@ -69,7 +69,7 @@ func (s *Service) statfs(c *notify.Call, p place) {
 	s.give(c, c.Args[1], unsafe.Slice((*byte)(unsafe.Pointer(&st)), unsafe.Sizeof(st)), 0)
 }
 
-// fstat calls answer with the status of a descriptor of the program.
+// fstat calls answer with the status of a stand-in. Other descriptors are left to the kernel.
 func (s *Service) fstat(c *notify.Call, number int, answer func(st unix.Stat_t)) {
 	fd, f := s.lookup(c, number)
 	if fd >= 0 {

@@ -8,12 +8,13 @@ import (
 )
 
 const (
-	// sweepEvery is how soon peers notice the end of a program.
+	// sweepEvery is the time between sweeps during activity. Peers notice the end of a program that
+	// late.
 	sweepEvery = 50 * time.Millisecond
 	// restAfter is the number of sweeps after the last activity. The kernel reports a close a little
 	// before it has dropped the file, and may take long to do so on a busy machine.
 	restAfter = 20
-	// sweepAtRest is how often a sweeper looks nevertheless.
+	// sweepAtRest is how often a resting sweeper sweeps nevertheless.
 	sweepAtRest = 10 * time.Second
 )
 
@@ -22,7 +23,7 @@ const (
 type sweeper struct {
 	wake     chan struct{} // one slot
 	active   atomic.Bool   // there was activity since the last sweep
-	restless atomic.Bool   // not all activity is reported
+	restless atomic.Bool   // not all activity is reported, so that the sweeper must not rest
 }
 
 func newSweeper() *sweeper { return &sweeper{wake: make(chan struct{}, 1)} }
@@ -61,7 +62,7 @@ func (w *sweeper) run(stop <-chan struct{}, sweep func()) {
 	}
 }
 
-// startSweeper has Sweep called until the service ends.
+// startSweeper starts a goroutine that calls Sweep until the service ends.
 func (s *Service) startSweeper() {
 	s.sweeper = newSweeper()
 	w, err := newCloseWatch()
@@ -79,8 +80,8 @@ func (s *Service) startSweeper() {
 	s.wg.Go(func() { s.sweeper.run(s.done, s.Sweep) })
 }
 
-// watchFile reports closes of a memfd to the sweeper until unwatch is called, which is nil if that is
-// not possible.
+// watchFile reports closes of a memfd to the sweeper until unwatch is called. If the kernel gives
+// no watch, unwatch is nil.
 func (s *Service) watchFile(fd int) (unwatch func()) {
 	if s.closes == nil {
 		return nil

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A sweeper rests a second after the last activity, works at once when there is some, and never rests
-// if it is not told of all.
+// A sweeper rests a second after the last activity, and sweeps at once after new activity. It never
+// rests if not all activity is reported.
 func TestSweeperRests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		stop := make(chan struct{})

@@ -16,9 +16,9 @@ import (
 	"viaduct/internal/notify"
 )
 
-// The RDMA files below /sys and /dev that programs see are a tree of files in a directory of this
-// process. A call with such a path is made in the tree for the program. An open directory is a
-// directory of the tree, so that the kernel lists the directory and resolves relative paths.
+// The RDMA files below /sys and /dev that programs see are a tree of files in a temporary directory
+// of this process. A call with such a path is made in the tree for the program. An open directory
+// is a directory of the tree, so that the kernel lists the directory and resolves relative paths.
 
 // ourFolders are the directories of the system that the tree replaces.
 var ourFolders = []string{"/dev/infiniband", "/sys/class/infiniband", "/sys/class/infiniband_verbs",
@@ -76,7 +76,8 @@ func (s *Service) treeFiles() (files, links map[string]string) {
 	return files, links
 }
 
-// renderTree writes the tree.
+// renderTree writes the tree to a new temporary directory. After an error, the directory is
+// removed.
 func (s *Service) renderTree() (err error) {
 	dir, err := os.MkdirTemp("", "viaduct-rdma-")
 	if err != nil {

@@ -50,7 +50,7 @@ type context struct {
 	ends sync.WaitGroup
 }
 
-// A table assigns handles. context.mu guards it.
+// A table assigns handles to the objects of one kind. context.mu guards it.
 type table[T any] struct {
 	m    map[uint32]T
 	next uint32
@@ -146,8 +146,8 @@ func (s *Service) openUverbs(c *notify.Call, d *device, flags int) error {
 	return nil
 }
 
-// openIn reports whether the process of a call has a descriptor of the context, most likely at that
-// number.
+// openIn reports whether the process of a call has a descriptor of the context. It looks at number
+// first.
 func (x *context) openIn(c *notify.Call, number int) bool {
 	at := func(name string) bool {
 		var st unix.Stat_t
@@ -281,7 +281,7 @@ type command struct {
 	abi.Request
 	x     *context
 	raw   []byte     // the command as it was written
-	at    uint64     // and from where
+	at    uint64     // address of the command in the program's memory
 	count int64      // the result of the call if the command succeeds
 	ioctl *abi.Ioctl // nil if the command was written
 }
@@ -358,7 +358,9 @@ func (k *command) allocAsync() {
 	k.giveAsync(func(n uint32) bool { return k.answer(abi.Words(n)) })
 }
 
-// giveAsync makes the channel of asynchronous events. answer sends its number to the program.
+// giveAsync makes the channel of asynchronous events. answer sends the channel's number to the
+// program. If there is a channel already, or answer fails, the command has failed and giveAsync
+// returns false.
 func (k *command) giveAsync(answer func(n uint32) bool) bool {
 	x := k.x
 	x.mu.Lock()

@@ -18,7 +18,7 @@ var vendorLibraries = []struct{ soname, needs string }{
 	{"libhns.so.1", "an hns adapter (hnsdv)"},
 }
 
-// explainVendor explains in one line that the program of a thread is linked with such a library.
+// explainVendor explains in one line that the program of a thread is linked with a vendor library.
 func (s *Service) explainVendor(tid int) {
 	if s.opt.Explain == nil {
 		return
