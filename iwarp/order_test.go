@@ -376,12 +376,12 @@ func TestAtomicPlace(t *testing.T) {
 	}
 	p.next()
 	ask(1)
-	receivedFPDUs(t, q, 3)
+	queuedRequests(t, q, 2)
 	second := hold(t, held)
 	first()
 	answered()
 	ask(3) // the write that sent the answers has not returned
-	receivedFPDUs(t, q, 5)
+	queuedRequests(t, q, 4)
 	second()
 	answered()
 	if q.Err() != nil || q.Stats().ServedAtomics != 2 {

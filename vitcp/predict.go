@@ -7,7 +7,8 @@ import (
 	"viaduct/vi"
 )
 
-// A guess has the facts from which the next messages are predicted.
+// A guess holds the lengths and types from which Predict predicts the next segments. A length of 0
+// is unknown.
 type guess struct {
 	long     uint16         // length of the last long segment that did not end its message
 	lastSend uint32         // length of the last Send of more than one segment

@@ -40,7 +40,7 @@ type taking struct {
 	h       vitcpwire.Header
 	r       vitcpwire.RDMA
 	payload int    // length of the segment without headers
-	all     []byte // memory of the whole message that begins with the segment, if it is one piece and pinned
+	all     []byte // memory of the whole message that begins with the segment, if pinned in one piece; otherwise nil
 }
 
 // taken returns the number of bytes of the message that are in place.
