@@ -41,7 +41,7 @@ type Conn struct { // [D-84] [SDP-4.1-1]
 	m     *sdpcore.Machine
 	qp    *iwarp.QueuePair
 	acts  []sdpcore.Action
-	comps [8]iwarp.Completion // buffer of run
+	comps [8]iwarp.Completion // buffer for the completions that run polls
 	born  time.Time
 	calls
 
@@ -69,20 +69,20 @@ type calls struct {
 type ends struct {
 	closed      bool          // Close was called
 	readClosed  bool          // CloseRead was called
-	onEnd       []func()      // functions to call at the end
+	onEnd       []func()      // functions that drained calls before it closes gone
 	linger      time.Duration // set by SetLinger; negative for the default
 	closeWithin time.Duration // time that Close waits by default
 	flushed     chan struct{} // closed when TCP has the DisConn, or will never have it
 	gone        chan struct{} // closed when the connection has ended and all its resources are released
 	released    bool
 	closing     bool   // Close will release the stream itself, if the stream has ended in order
-	letGo       func() // set instead of releasing the stream, for Close to call
+	letGo       func() // closes the stream; set by release, if closing is set, for Close to call
 }
 
 // A moving connection continues in another process or on another stream.
 type moving struct {
 	suspendTo chan error // gets the result of Suspend
-	resumeAt  uint16     // port that OpReconnect asks to connect to; 0 once the connecting has begun
+	resumeAt  uint16     // port named by OpReconnect; 0 if there is none, or once reconnect has begun to connect
 	suspended bool
 }
 
@@ -95,13 +95,13 @@ var (
 // An op is a read or write that the machine holds.
 type op struct {
 	id     uint64
-	buf    []byte // buffer of a read; for a write, the bytes from base on
+	buf    []byte // buffer of a read; for a write, its bytes from offset base on
 	base   int
-	n      int   // bytes done, set at the end
-	err    error // error, set at the end
+	n      int   // bytes read or written, set when the op ends
+	err    error // error or nil, set when the op ends
 	done   bool
 	read   bool
-	own    bool   // a write whose bytes the connection has copied, so that no call waits for it
+	own    bool   // a write whose bytes the connection has copied, so that its call may return early
 	held   int    // bytes of the send buffer that an own write occupies
 	after  uint64 // number of the Send that must be complete before the memory of a write is free
 	cancel bool
@@ -118,7 +118,8 @@ var opPool = sync.Pool{New: func() any { return new(op) }}
 // actions is a pool of slices for the actions of an event.
 var actions = sync.Pool{New: func() any { return new(make([]sdpcore.Action, 0, 8)) }}
 
-// room returns the memory for the actions of an event.
+// room returns the empty slice to which the machine appends the actions of an event. mu must be
+// held.
 func (c *Conn) room() []sdpcore.Action { return c.acts[:0] }
 
 func newOp() *op {
@@ -132,7 +133,7 @@ func freeOp(o *op) {
 	opPool.Put(o)
 }
 
-// newConn returns the connection of a complete set-up.
+// newConn makes the connection of a complete set-up. It handles no arrivals before begin.
 func newConn(opt Options, layout sdpwire.Layout, s *setup, p sdpcore.Params) *Conn {
 	c := &Conn{opt: opt, layout: layout, role: p.Role, born: time.Now(), acts: *actions.Get().(*[]sdpcore.Action)}
 	c.linger, c.closeWithin = -1, defaultCloseTimeout
@@ -144,7 +145,7 @@ func newConn(opt Options, layout sdpwire.Layout, s *setup, p sdpcore.Params) *Co
 	return c
 }
 
-// attach makes the connection use the stream of a set-up.
+// attach makes the connection use the stream of a set-up, at first and again after a suspension.
 func (c *Conn) attach(s *setup) {
 	c.qp = s.qp
 	c.queue.Store(s.cq)
@@ -154,7 +155,7 @@ func (c *Conn) attach(s *setup) {
 	c.alarm.attend = c.now() + attendTime
 }
 
-// begin starts the handling of arrivals. Call it after path was set.
+// begin starts the handling of arrivals. Set path before calling begin.
 func (c *Conn) begin() {
 	c.mu.Lock()
 	defer c.unlock()
@@ -167,13 +168,14 @@ func (c *Conn) now() sdpcore.Time { return time.Since(c.born) }
 func (c *Conn) LocalAddr() net.Addr  { return c.path.Local }
 func (c *Conn) RemoteAddr() net.Addr { return c.path.Remote }
 
-// SetDeadline sets the read and the write deadline. A zero t means never.
+// SetDeadline sets the read and the write deadline. A zero t means never. After Close the error
+// matches net.ErrClosed.
 func (c *Conn) SetDeadline(t time.Time) error {
 	return errors.Join(c.SetReadDeadline(t), c.SetWriteDeadline(t))
 }
 
 // SetReadDeadline sets the time when waiting reads, and later ones, end with
-// os.ErrDeadlineExceeded. A zero t means never.
+// os.ErrDeadlineExceeded. A zero t means never. After Close the error matches net.ErrClosed.
 func (c *Conn) SetReadDeadline(t time.Time) error {
 	if c.isClosed() {
 		return c.opError("set", net.ErrClosed)
@@ -183,7 +185,7 @@ func (c *Conn) SetReadDeadline(t time.Time) error {
 }
 
 // SetWriteDeadline sets the time when waiting writes, and later ones, end with
-// os.ErrDeadlineExceeded. A zero t means never.
+// os.ErrDeadlineExceeded. A zero t means never. After Close the error matches net.ErrClosed.
 func (c *Conn) SetWriteDeadline(t time.Time) error {
 	if c.isClosed() {
 		return c.opError("set", net.ErrClosed)
@@ -207,8 +209,8 @@ func (c *Conn) SetLinger(sec int) error { // [D-78] [SDP-8.2.1-11]
 	return c.setting(func() { c.linger = time.Duration(sec) * time.Second })
 }
 
-// SetReadBuffer limits the received bytes that are held in addition to the Private Buffers. It
-// applies to later bytes.
+// SetReadBuffer limits the received bytes that the connection holds in addition to the Private
+// Buffers. Bytes held already are not dropped. A negative number counts as 0.
 func (c *Conn) SetReadBuffer(bytes int) error { // [D-79]
 	return c.setting(func() {
 		c.opt.ReceiveBuffer = max(0, bytes)
@@ -216,7 +218,8 @@ func (c *Conn) SetReadBuffer(bytes int) error { // [D-79]
 	})
 }
 
-// SetWriteBuffer limits the bytes Write copies before it blocks. It applies to later bytes.
+// SetWriteBuffer limits the bytes that Write copies before it blocks. Bytes copied already are not
+// affected. A negative number counts as 0.
 func (c *Conn) SetWriteBuffer(bytes int) error {
 	return c.setting(func() {
 		c.opt.SendBuffer = max(0, bytes)
@@ -269,22 +272,26 @@ func (c *Conn) sockopt(f func(fd uintptr) error) error {
 // wait for credit are sent together.
 func (c *Conn) SetNoDelay(bool) error { return nil } // [D-78]
 
-// SetPolicies changes the policies of the two half-connections, send for the outgoing one.
+// SetPolicies changes the policy of the outgoing half-connection to send, and of the incoming one
+// to recv. It has no effect on a connection that has ended.
 func (c *Conn) SetPolicies(send, recv Policy) {
 	c.mu.Lock()
 	defer c.unlock()
 	c.exec(c.m.SetPolicy(c.now(), sdpcore.Policy(send), sdpcore.Policy(recv), c.room()))
 }
 
-// SetThresholds changes Options.SendThreshold and RecvThreshold of this connection, in bytes.
+// SetThresholds changes Options.SendThreshold and RecvThreshold of this connection, in bytes. A
+// negative send means that writes never use zero copy. Zero means 0, not the default. A recv below
+// the size of a Private Buffer is raised to that size.
 func (c *Conn) SetThresholds(send, recv int) {
 	c.mu.Lock()
 	defer c.unlock()
 	c.exec(c.m.SetThresholds(c.now(), threshold(send), recv, c.room()))
 }
 
-// RequestPeerBufferSize asks the peer to make each of its Private Buffers n bytes. It reports
-// whether the request was sent.
+// RequestPeerBufferSize asks the peer to make each of its Private Buffers n bytes. It returns
+// false, and sends no request, if the connection is not open, if another request is open, if the
+// size is n already, or if the peer has refused to change its size in that direction.
 func (c *Conn) RequestPeerBufferSize(n int) bool { // [SDP-10.6-1]
 	c.mu.Lock()
 	defer c.unlock()
@@ -314,7 +321,8 @@ func (c *Conn) CloseWrite() error { // [SDP-4.1-3] [SDP-8.2.1-1] [SDP-8.2.1-22]
 	return c.opError("close", c.lost())
 }
 
-// CloseRead ends reading. Data that arrives afterwards resets the connection, as with TCP.
+// CloseRead ends reading: it drops unread bytes, and waiting and later reads return net.ErrClosed.
+// Data that arrives afterwards resets the connection, as with TCP.
 func (c *Conn) CloseRead() error { // [D-49]
 	c.mu.Lock()
 	defer c.unlock()
@@ -368,10 +376,11 @@ func (c *Conn) Close() error { // [SDP-8.2.1-5] [SDP-8.2.1-7] [SDP-8.2.1-22]
 	return c.opError("close", errDeadline)
 }
 
-// endSoon completes the end of the connection if that needs no long wait. A peer that answers at
-// once sends its DisConn and the end of its stream within a few microseconds; receiving them here
-// costs less than waking goroutines for them. If answer is true, endSoon waits for the peer's
-// DisConn, for answerTime after the peer's TCP has acknowledged ours.
+// endSoon completes the end of the connection if that needs no long wait, and otherwise leaves it
+// to a goroutine. A peer that answers at once sends its DisConn and the end of its stream within a
+// few microseconds; receiving both here costs less than waking goroutines for them. If answer is
+// true, endSoon waits for the peer's DisConn, for answerTime after the peer's TCP has acknowledged
+// our DisConn.
 func (c *Conn) endSoon(answer bool) {
 	if answer {
 		acked := time.Time{}
@@ -491,7 +500,8 @@ func (c *Conn) delivered() (known bool, err error) {
 	}
 }
 
-// Abort resets the connection and drops undelivered bytes. It does not wait.
+// Abort resets the connection and drops undelivered bytes. It does not wait. A later Close returns
+// net.ErrClosed.
 func (c *Conn) Abort() { // [SDP-8.2.2-5]
 	c.mu.Lock()
 	defer c.unlock()

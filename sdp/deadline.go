@@ -11,11 +11,11 @@ import (
 type deadline struct {
 	over atomic.Bool // whether the time has passed
 
-	lock  perturb.Mutex
+	lock  perturb.Mutex // guards all fields below
 	timer *time.Timer
 	ch    chan struct{} // closed when the time has passed
-	gen   int
-	at    time.Time
+	gen   int           // number of calls of set, so that the timer of an earlier deadline has no effect
+	at    time.Time     // the deadline; zero for never
 }
 
 // longAgo is a time in the past, for a deadline that ends waiting calls at once.
@@ -62,8 +62,9 @@ func (d *deadline) comeLocked() {
 	close(d.ch)
 }
 
-// Done returns a channel that is closed when the current deadline has passed. With the following
-// methods, a deadline is a context.Context.
+// Done returns a channel that is closed when the deadline has passed. After set has replaced a
+// passed deadline, Done returns another channel. Done, Deadline, Err and Value make a deadline a
+// context.Context.
 func (d *deadline) Done() <-chan struct{} {
 	d.lock.Lock()
 	defer d.lock.Unlock()

@@ -17,9 +17,9 @@ import (
 // A Resolver maps the conventional address of a service to the address where the service speaks
 // SDP, like a client of the Port Mapper.
 type Resolver interface { // [D-71]
-	// Resolve returns the SDP address of service. The connection will come from local, already
-	// bound, or with port 0 if the port is open. An error means that the address does not exist or
-	// is unknown.
+	// Resolve returns the SDP address of service. local is the address from which the connection
+	// will be made; its port is 0 if no port is bound yet. An error means that the address does not
+	// exist or is unknown.
 	Resolve(ctx context.Context, local, service netip.AddrPort) (netip.AddrPort, error)
 	// Forget reports that the address Resolve returned for service did not work.
 	Forget(service netip.AddrPort)
@@ -55,7 +55,7 @@ type Dialer struct {
 	Layout Layout
 	// RawHello sends the Hello before MPA's start-up instead of in its private data.
 	RawHello bool
-	// NoCpPort leaves the local port open when the Resolver is called.
+	// NoCpPort binds no local port before the call of the Resolver, which then gets port 0.
 	NoCpPort bool
 
 	// Layout [D-01], RawHello [D-02], NoCpPort [D-57].
@@ -144,7 +144,8 @@ func (d *Dialer) dialSDP(ctx context.Context, nd net.Dialer, network, address st
 	return d.client(ctx, nc, opt, Path{SDP: true, Why: why, Mapped: mapped}, nil)
 }
 
-// dialTCP makes the TCP connection. It is not a net.TCPConn if only the stream uses it.
+// dialTCP makes the TCP connection. Without Options.WrapConn only package sock uses the connection,
+// so it need not be a net.TCPConn.
 func dialTCP(ctx context.Context, nd *net.Dialer, network, address string, opt *Options) (net.Conn, error) {
 	dial := nd.DialContext
 	if opt.WrapConn == nil {
@@ -193,7 +194,8 @@ func (d *Dialer) Client(ctx context.Context, nc net.Conn) (*Conn, error) {
 	return d.client(ctx, nc, opt, Path{SDP: true, Why: "on a given TCP connection"}, nil)
 }
 
-// dialResolved resolves the address and connects to the first of its services that works. [D-71]
+// dialResolved looks up the IP addresses of address, and connects to the first one that works.
+// [D-71]
 func (d *Dialer) dialResolved(ctx context.Context, network, address string, opt Options) (net.Conn, error) {
 	services, err := lookup(ctx, network, address)
 	if err != nil {
@@ -212,7 +214,7 @@ func (d *Dialer) dialResolved(ctx context.Context, network, address string, opt 
 	return nil, last
 }
 
-// lookup returns the IP addresses and port of address, host:port.
+// lookup returns the IP addresses and port of address, host:port. An empty host means localhost.
 func lookup(ctx context.Context, network, address string) ([]netip.AddrPort, error) {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
@@ -243,8 +245,9 @@ func lookup(ctx context.Context, network, address string) ([]netip.AddrPort, err
 	return out, nil
 }
 
-// dialService connects to one service, over SDP or, with ResolvePrefer, over plain TCP. SDP gets
-// half of the remaining time, so that the other half is left for the fallback.
+// dialService connects to one service, over SDP or, with ResolvePrefer, over plain TCP if SDP
+// fails. SDP gets half of the time that is left before the deadline of ctx, so that the other half
+// remains for plain TCP.
 func (d *Dialer) dialService(ctx context.Context, network string, service netip.AddrPort, opt Options) (net.Conn, error) {
 	first := ctx
 	if at, ok := ctx.Deadline(); ok && d.Resolve == ResolvePrefer {
@@ -289,8 +292,8 @@ func (d *Dialer) dialService(ctx context.Context, network string, service netip.
 }
 
 // dialMapped resolves service and connects to the result. The caller may fall back to TCP after any
-// error: no answer, a denial, a reset, a timeout, no MPA or no Hello. No byte of the ULP was sent
-// so far. [SDP-7.5.1-7] [SDP-7.5.1-8]
+// error (no answer, a denial, a reset, a timeout, no MPA or no Hello), because no byte of the ULP
+// has been sent. [SDP-7.5.1-7] [SDP-7.5.1-8]
 func (d *Dialer) dialMapped(ctx context.Context, nd net.Dialer, network string, local, service netip.AddrPort, opt Options) (*Conn, error) {
 	at, err := d.Resolver.Resolve(ctx, local, service)
 	if err != nil {

@@ -9,19 +9,19 @@ import (
 	"viaduct/iwarp"
 )
 
-// A driver holds state that the performed actions of the machine leave.
+// A driver holds what exec must do after the current actions, and how the stream has ended.
 type driver struct {
-	pooled  bool // whether goroutines may be workers, see attend.Go
-	resized bool
-	fail    error
-	llp     bool // the end of the stream was handled
-	left    bool // the stream was reset before the peer had acknowledged everything
+	pooled  bool  // whether goroutines may be workers, see attend.Go
+	resized bool  // OpResize was performed, so the machine must get Resized
+	fail    error // error for which exec must abort the connection, or nil
+	llp     bool  // the end of the stream was handled
+	left    bool  // the stream was reset before the peer had acknowledged everything
 }
 
 const (
-	// Time after which arrivals are waited for although no call waits.
+	// Time after which a new connection receives arrivals even if no call waits.
 	attendTime   = time.Millisecond
-	bulkSize     = 16 << 10               // least payload of a message that is part of a stream
+	bulkSize     = 16 << 10               // least payload, in bytes, of a message that is part of a steady stream
 	patienceTime = 200 * time.Microsecond // time that a write waits before it is copied
 	// Time that Close waits for the peer's DisConn after the peer's TCP has acknowledged ours.
 	answerTime = 20 * time.Microsecond
@@ -75,7 +75,8 @@ func (c *Conn) stopped() bool { return c.suspended || c.released }
 // progress returns the object by which a waiting call receives.
 func (c *Conn) progress() attend.SourceSleeper { return attend.ProgressOf(c.queue.Load()) }
 
-// look receives arrivals without waiting.
+// look receives arrivals without waiting, and passes them to the machine. It does nothing if the
+// stream has ended. mu must be held.
 func (c *Conn) look() {
 	if !c.stopped() && !c.drv.llp {
 		c.progress().Poll()
@@ -115,16 +116,16 @@ func (c *Conn) run() bool {
 	return true
 }
 
-// settle ends a read that has received bytes.
+// settle ends a read that has received bytes and waits for more of them.
 func (c *Conn) settle(now sdpcore.Time) {
 	c.held.on = false
 	c.m.Expect(false)
 	c.exec(c.m.Settle(now, c.room()))
 }
 
-// lend lends the buffer of the waiting read to the next bytes. left reports whether bytes stayed
-// unread for lack of this buffer. now means that they must be received now, because no call is
-// about to receive.
+// lend lends the inbox the unused rest of the buffer of the oldest waiting read, or nothing if no
+// read waits. left reports whether messages stayed unread for lack of a buffer. now is true if a
+// read waits for these messages, so that the caller must receive them at once.
 func (c *Conn) lend() (left, now bool) {
 	var into []byte
 	if len(c.rops) > 0 && !c.drv.llp && !c.released {
@@ -135,9 +136,9 @@ func (c *Conn) lend() (left, now bool) {
 	return c.recv.in.lend(into, len(c.rops) == 0, c.held.wary)
 }
 
-// letLeave lets waiting writes return that have waited long enough and may return, and transfers
-// that were cancelled and copied. It must not be called while actions are performed, because the
-// machine already counts their bytes as sent.
+// letLeave lets two kinds of calls return: writes that have waited until their time late and may
+// leave, and cancelled transfers whose bytes were copied. It must not be called while actions are
+// performed, because the machine already counts the bytes of those actions as sent.
 func (c *Conn) letLeave() {
 	for i := 0; i < len(c.wops); i++ {
 		o := c.wops[i]

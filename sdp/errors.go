@@ -24,7 +24,7 @@ type ProtocolError struct {
 // Error returns the rule and the description.
 func (e *ProtocolError) Error() string { return e.err.Error() }
 
-// Unwrap returns the error of the connection the violation caused.
+// Unwrap returns the underlying error, with which the connection or the set-up ended.
 func (e *ProtocolError) Unwrap() error { return e.err }
 
 // violation returns a *ProtocolError for a message of type mid that breaks a rule of the
@@ -49,7 +49,7 @@ var (
 	ErrReadClosed  = sdpcore.ErrReadClosed // data arrived after CloseRead, so the connection was reset
 	ErrDeadPeer    = sdpcore.ErrDeadPeer   // the peer does not answer a cancel
 	ErrSuspend     = sdpcore.ErrNoSuspend  // a suspension was refused or took too long
-	ErrUnsupported = errors.ErrUnsupported // the connection cannot do that
+	ErrUnsupported = errors.ErrUnsupported // the connection or the system does not support the call
 	ErrNoUrgent    = errors.New("sdp: no urgent byte has come")
 	// The peer speaks iWARP and did not continue with SDP.
 	ErrNoHelloAck = errors.New("sdp: no HelloAck has come")
@@ -65,8 +65,8 @@ func (e *RefusedError) Error() string { return "sdp: refused by peer: " + e.Reas
 
 // [D-16]
 
-// A Reason is the reason for refusing a Hello. On the wire it is two bytes in the private data of
-// the MPA reply.
+// A Reason is the reason for refusing a Hello. On the wire it is the first two bytes, big-endian,
+// of the private data of the MPA reply.
 type Reason uint16
 
 // The reasons.
@@ -77,9 +77,9 @@ const (
 	ReasonAdverts        // MaxAdverts is zero
 	ReasonDepth          // LocIRD or LocORD is zero
 	ReasonBuffers        // too few Private Buffers, or of invalid size
-	ReasonBusy           // a limit on set-ups or connections
-	ReasonFilter         // the listener's filter
-	ReasonToken          // a wrong token
+	ReasonBusy           // a limit on set-ups or connections was reached
+	ReasonFilter         // the listener's filter refused the connection
+	ReasonToken          // the token is wrong or missing
 
 	// ReasonHello [D-02], ReasonVersion [SDP-6.2.1.1-2], ReasonAdverts [SDP-6.2.1.3-3],
 	// ReasonDepth [SDP-8.1.1-12], ReasonBuffers [D-07], ReasonBusy [D-17],
@@ -103,7 +103,8 @@ var (
 	_           error = (*ProtocolError)(nil)
 )
 
-// opError wraps err as the *net.OpError of an operation. It returns nil for nil.
+// opError wraps err as the *net.OpError of an operation. It returns nil for nil. The machine's
+// errors for a closed connection or a cancelled call become net.ErrClosed.
 func (c *Conn) opError(op string, err error) error {
 	if err == nil {
 		return nil

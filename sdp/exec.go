@@ -12,16 +12,16 @@ import (
 // sideSend is the state of sending: headers that stay in place until their Send is complete, and
 // the numbers of Sends posted and completed.
 type sideSend struct {
-	hdrs    [][48]byte // indexed by the number of the Send; see header
-	depth   int        // depth of the send queue
-	posted  uint64     // number of Sends and Writes posted so far, which is the number of the last one
-	lent    uint64     // number of the last Send or Write that refers to memory of the caller
-	done    uint64     // number of the last Send or Write known to be complete
-	backlog []backlogged
-	held    int    // bytes of the send buffer in use
-	last    uint64 // number of the DisConn until it is complete, otherwise 0
-	ended   bool   // the DisConn is complete: TCP has all of the stream
-	rang    bool
+	hdrs    [][48]byte   // indexed by the number of the Send; see header
+	depth   int          // depth of the send queue
+	posted  uint64       // number of Sends and Writes posted so far, which is the number of the last one
+	lent    uint64       // number of the last Send or Write that refers to memory of the caller
+	done    uint64       // number of the last Send or Write known to be complete
+	backlog []backlogged // requests that wait for room in the send queue, oldest first
+	held    int          // bytes of the send buffer in use
+	last    uint64       // number of the DisConn until it is complete, otherwise 0
+	ended   bool         // the DisConn is complete: TCP has all of the stream
+	rang    bool         // requests were posted since the last Flush of the stream
 	sg      [iwarp.MaxSGE]iwarp.SGE
 	advs    []advert
 }
@@ -67,7 +67,7 @@ type sideRecv struct {
 	kept  bool   // whether the machine holds that buffer
 	holds []hold // payload that waits for reads, from index head on
 	head  int
-	local [][]byte // memory of RDMA Reads that no read of the ULP waits for, oldest first
+	local [][]byte // memory of each RDMA Read in progress, oldest first; nil if it reads into the buffer of a call
 }
 
 // A hold is payload that waits for a read.
@@ -235,8 +235,9 @@ func sendOp(a *sdpcore.Action) iwarp.Op {
 	return iwarp.OpSend
 }
 
-// gather fills the gather list from element n on with the payload of acts[i], and returns the
-// number of elements. If there are more pieces than elements, gather copies all to one piece.
+// gather fills the gather list from element n on with the payload of acts[i] and its OpParts, and
+// returns the number of elements. If there are more parts than elements, gather copies all of them
+// into one element.
 func (c *Conn) gather(acts []sdpcore.Action, i, payload, n int) int {
 	a, s := &acts[i], &c.send
 	if a.Parts+1 > len(s.sg)-n {
@@ -287,7 +288,8 @@ func (c *Conn) post(wr *iwarp.SendWR) {
 	s.backlog = append(s.backlog, b)
 }
 
-// catchUp posts the requests that waited for room.
+// catchUp posts the requests that waited for room, until the queue is full again. Once none waits,
+// it continues a reconnect that waited for them.
 func (c *Conn) catchUp() {
 	s := &c.send
 	for len(s.backlog) > 0 {
@@ -335,6 +337,7 @@ func (c *Conn) advertise(a *sdpcore.Action) bool {
 }
 
 // revoke ends the advertisement with the given key. The peer does not access the memory afterwards.
+// An unknown key is ignored.
 func (c *Conn) revoke(key uint64) {
 	for i, ad := range c.send.advs {
 		if ad.key == key {
@@ -419,8 +422,9 @@ func (c *Conn) compact(n int) {
 	c.recv.in.release(index)
 }
 
-// withdraw takes back the lent buffer of the waiting read, so that from now on only the peer writes
-// there, or nobody. Uncounted bytes in the buffer are kept.
+// withdraw takes back the lent buffer of the waiting read, if one is lent. From now on only RDMA
+// Writes of the peer and our own RDMA Reads place bytes there. Bytes in the buffer that the machine
+// has not counted are copied to Private Buffers.
 func (c *Conn) withdraw() {
 	if c.recv.in.lends() {
 		c.qp.Reclaim()
@@ -428,8 +432,8 @@ func (c *Conn) withdraw() {
 	}
 }
 
-// keepLoose copies bytes that arrived directly in the buffer of a read and were not counted when
-// the read ended.
+// keepLoose copies to Private Buffers the bytes that arrived directly in the buffer of a read, and
+// that the machine has not counted as read.
 func (c *Conn) keepLoose() {
 	r := &c.recv
 	for i := r.head; i < len(r.holds); i++ {
@@ -512,7 +516,8 @@ func (c *Conn) letTransferGo(o *op) {
 	c.wd.letGo(o)
 }
 
-// sendsDone records that the Sends up to number upTo are complete, and ends the waiting writes.
+// sendsDone records that the Sends up to number upTo are complete, ends the writes that waited for
+// these Sends, and posts requests that waited for room.
 func (c *Conn) sendsDone(upTo uint64) {
 	s := &c.send
 	s.done = max(s.done, upTo)

@@ -13,14 +13,15 @@ import (
 // payload goes directly into the read's own buffer, and the Private Buffer has no memory.
 //
 // The inbox is the stream's iwarp.RecvSource, whose methods are called in the receive role. mu
-// guards the state that they share with the connection. mu is locked after all other locks.
+// guards the state that these methods share with the connection. mu is locked after all other
+// locks.
 type inbox struct {
 	layout sdpwire.Layout
 	size   int  // bytes of a Private Buffer
-	rests  bool // lend has lent nothing since its last call, and no read waits; used by lend only
+	rests  bool // the last lend lent nothing, found nothing lent, and no read waits; used by lend only
 
 	mu    perturb.Mutex // guards all fields below
-	slots []*slot       // the last ones are nil until they are used
+	slots []*slot       // slots from index made on are nil
 	made  int           // number of slots that are not nil
 	free  []int         // indexes of unused slots, last used first
 	loose int           // number of slots whose payload is in the buffer of a read
@@ -28,10 +29,10 @@ type inbox struct {
 	// These fields describe the lent buffer of a waiting read.
 	lent    bool   // a buffer is lent, even if all of it has been used
 	into    []byte // unused rest of the lent buffer
-	closed  bool   // payload went elsewhere, so later payload has to go elsewhere too
-	longest int    // longest payload of a message so far
+	closed  bool   // a payload went to a Private Buffer, so later payload must go there too, to keep its order
+	longest int    // longest payload placed in the lent buffer, in bytes; 0 after lend
 	usual   int    // payload of the last message in the buffer, for the next prediction
-	open    int    // length of the current message, if its payload goes to the buffer
+	open    int    // length of the current message, if its payload goes to the lent buffer; otherwise 0
 	wary    bool   // a read that has received bytes does not wait for the rest of a message
 	full    bool   // a message was left unread since the last call of lend
 	noRead  bool   // no read waits
@@ -67,7 +68,8 @@ func (in *inbox) takeLocked() (i int, ok bool) {
 	return i, true
 }
 
-// NextRecv implements iwarp.RecvSource.
+// NextRecv implements iwarp.RecvSource. It returns the lent buffer for the payload of a message
+// that fits there, otherwise a Private Buffer. ok is false if all slots are in use.
 func (in *inbox) NextRecv(head []byte, size int, last bool) (wr iwarp.RecvWR, ok bool) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -119,18 +121,18 @@ func (in *inbox) lands(head []byte, size int, last bool) int {
 	case mid == sdpwire.Data && flags == 0 && n > 0 && n <= len(in.into) && (!last || int(length) == size):
 		return n
 	case mid != sdpwire.Data || n != 0 || !last:
-		// It may contain payload, or advertise the source of an RDMA Read whose bytes precede later
-		// payload.
+		// The message may contain payload, or advertise the source of an RDMA Read whose bytes
+		// precede later payload.
 		in.closed = true
 	}
 	return 0
 }
 
-// lend lends into, the rest of the buffer of a waiting read, or nothing if into is empty. While a
-// message is in a Private Buffer and was not counted, lend lends nothing, because later bytes would
-// take the place of that message. Bytes after a message in a read's buffer belong after it.
-// [SDP-4.1-1] none means that no read waits. left reports whether bytes stayed unread. now means
-// that they must be received now.
+// lend lends into, the unused rest of the buffer of a waiting read; an empty into lends nothing.
+// While a message is in a Private Buffer, later payload goes to Private Buffers too, because it
+// belongs after that message. While payload is in the buffer of a read, lend changes nothing.
+// [SDP-4.1-1] none means that no read waits. left reports whether messages were left unread since
+// the last call, and now whether a read waits for them.
 func (in *inbox) lend(into []byte, none, wary bool) (left, now bool) {
 	if in.rests && none && len(into) == 0 {
 		return false, false
@@ -160,9 +162,10 @@ func (in *inbox) lends() bool {
 	return true
 }
 
-// Full implements iwarp.RecvSource. Bytes that do not fit the lent buffer stay unread until the
-// next read. So does the arrived part of a message of a stream, if the read has already received a
-// message and does not wait for the rest, because that part would have to be moved.
+// Full implements iwarp.RecvSource. It returns true for bytes that must stay unread until the next
+// read: bytes that do not fit the lent buffer or no longer belong there, and, if the waiting read
+// is wary, a long message that has not arrived completely, because its first part would have to be
+// moved. Without a lent buffer it returns false.
 func (in *inbox) Full(stream iwarp.Pending) bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -174,22 +177,22 @@ func (in *inbox) Full(stream iwarp.Pending) bool {
 	return full
 }
 
-// Keep implements iwarp.RecvSource. Bytes stay unread until the connection has handled the arrived
-// ones, or for the next read.
+// Keep implements iwarp.RecvSource. Messages that Full refused stay unread until the connection has
+// handled the earlier ones and lends a buffer again. All messages stay unread while no read waits.
 func (in *inbox) Keep() bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	return in.full || in.noRead
 }
 
-// overhead is more than the number of bytes the lower layers add to a message of a stream.
+// overhead is an upper limit for the bytes that the lower layers add to a message of a stream.
 const overhead = 256
 
-// whole reports whether a message of a stream stays unread until it has arrived completely.
+// whole reports whether a message of a steady stream stays unread until all of it has arrived.
 func (in *inbox) whole() bool { return in.wary && in.longest >= bulkSize }
 
-// Guess implements iwarp.RecvSource. It predicts more Data messages of the same length as the last
-// one.
+// Guess implements iwarp.RecvSource. It predicts Data messages of the same length as the last one,
+// if that length is at least bulkSize and the lent buffer has room for one.
 func (in *inbox) Guess() iwarp.RecvGuess {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -207,7 +210,8 @@ func (in *inbox) Guess() iwarp.RecvGuess {
 	return g
 }
 
-// Reclaim implements iwarp.RecvSource.
+// Reclaim implements iwarp.RecvSource. It ends the loan, and returns the Private Buffer of slot id.
+// It returns nil, and ends no loan, if the payload is not in the buffer of a read.
 func (in *inbox) Reclaim(id uint64) []iwarp.SGE {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -265,8 +269,9 @@ func (in *inbox) release(id int) {
 	in.free = append(in.free, id)
 }
 
-// own copies the payload of slot id out of the buffer of a read. It returns the new place of p,
-// which is a part of that payload.
+// own copies the payload of slot id from the buffer of a read to a Private Buffer. p is the end of
+// that payload, and own returns its copy. If the payload is not in the buffer of a read, own
+// returns p.
 func (in *inbox) own(id int, p []byte) []byte {
 	in.mu.Lock()
 	s := in.slots[id]
@@ -285,7 +290,7 @@ func (in *inbox) own(id int, p []byte) []byte {
 	return (*s.buf)[n-len(p) : n]
 }
 
-// smallBuffer is the memory in bytes for a message that is not longer.
+// smallBuffer is the size in bytes of the memory for a message that is not longer than that.
 const smallBuffer = 2 << 10
 
 // bufferPools reuse the memory of Private Buffers for all connections. They map a size to a

@@ -123,9 +123,9 @@ func (c *Conn) Write(p []byte) (int, error) { // [D-32] [D-40] [SDP-4.2-1]
 }
 
 // straight writes p without queueing it and without a list of actions, if no other bytes wait and
-// there is credit. It returns false if it cannot. If it returns true, TCP has p, or p was copied.
-// Most bytes of a stream are written like this, and the code runs cold after each system call, so
-// every instruction counts.
+// there is credit. Otherwise it sends nothing and returns false. If it returns true, TCP has p, or
+// p was copied. Most bytes of a stream are written like this, and the code runs cold after each
+// system call, so every instruction counts.
 func (c *Conn) straight(p []byte) bool {
 	s := &c.send
 	if len(c.wops) > 0 || len(c.ending) > 0 || len(s.backlog) > 0 || s.last != 0 || c.suspended ||
@@ -158,7 +158,8 @@ func (c *Conn) straight(p []byte) bool {
 	return true
 }
 
-// join appends p to bytes that already wait to be sent. It returns false if it cannot. [D-78]
+// join appends p to the newest write, if the connection has copied the bytes of that write and they
+// wait to be sent. Otherwise, or if the copy would become too long, it returns false. [D-78]
 func (c *Conn) join(p []byte) bool {
 	k := len(c.wops)
 	if k == 0 {
@@ -235,7 +236,8 @@ func (c *Conn) written(o *op, want int) (int, error) {
 // Exchange writes req, and then reads at least one byte of the answer into resp. If the modes allow
 // it, one message carries both the request and the offer of resp for RDMA Write (the Transaction
 // mechanism), which saves a message. Exchange suits short requests with long answers, such as reads
-// of a file server. Both slices are free when Exchange returns.
+// of a file server. While other writes wait, and for an empty slice, Exchange equals Write and then
+// Read. Both slices are free when Exchange returns.
 func (c *Conn) Exchange(req, resp []byte) (int, error) { // [SDP-9.4-1]
 	c.mu.Lock()
 	switch {
@@ -268,8 +270,8 @@ func (c *Conn) Exchange(req, resp []byte) (int, error) { // [SDP-9.4-1]
 	return c.readEnded(r, false)
 }
 
-// sendStraight posts messages whose payload is p. sent reports whether TCP has them, and inline
-// whether p was copied.
+// sendStraight posts messages whose payload is p. sent reports whether TCP has all of them, and
+// inline whether the payload of the last one was copied.
 func (c *Conn) sendStraight(msgs []sdpwire.Message, p []byte) (sent, inline bool) {
 	s := &c.send
 	for i := range msgs {

@@ -23,8 +23,9 @@ type ListenConfig struct {
 	// Net listens for TCP.
 	Net net.ListenConfig
 
-	// MaxPending and MaxPendingPerHost limit the set-ups in progress, in all and from one address;
-	// more connections are reset. 0 means 256, and 32 from each host other than this one.
+	// MaxPending limits the set-ups in progress, and MaxPendingPerHost those with one address; more
+	// connections are reset. 0 means 256 in all, and 32 for each other host. By default this host
+	// may use all of MaxPending.
 	MaxPending, MaxPendingPerHost int
 
 	// Plain makes the listener accept plain TCP too: Accept returns a connection that begins with
@@ -32,7 +33,7 @@ type ListenConfig struct {
 	// first, such as HTTP.
 	Plain bool
 
-	// Filter, if set, accepts a connection by returning true; other connections are refused.
+	// Filter, if set, accepts a connection by returning true; other connections are reset.
 	Filter func(local, remote net.Addr) bool
 
 	// MaxPending, MaxPendingPerHost [D-17] [SDP-15-4], Plain [D-69], Filter [SDP-8.1.1-13]
@@ -48,15 +49,15 @@ type Listener struct {
 	ctx context.Context
 	end context.CancelFunc
 
-	conns chan net.Conn
+	conns chan net.Conn // connections that wait for Accept
 	dead  chan struct{} // closed by Close
 	wg    sync.WaitGroup
 
-	mu      perturb.Mutex
+	mu      perturb.Mutex // guards all fields below
 	closed  bool
-	pending map[netip.Addr]int
-	total   int
-	moves   map[moveKey]*move // connections expected to resume here
+	pending map[netip.Addr]int // set-ups in progress by host
+	total   int                // all set-ups in progress
+	moves   map[moveKey]*move  // connections expected to resume here
 	refused uint64
 	failed  uint64
 }
@@ -99,7 +100,8 @@ func (lc *ListenConfig) Listen(ctx context.Context, network, address string) (*L
 	return s, err
 }
 
-// NewListener accepts SDP connections on the connections of l, which belongs to the Listener.
+// NewListener accepts SDP connections on the connections of l. l belongs to the Listener, unless
+// NewListener returns an error.
 func (lc *ListenConfig) NewListener(l net.Listener) (*Listener, error) {
 	opt, err := lc.complete()
 	if err != nil {
@@ -139,7 +141,7 @@ func (l *Listener) Regions() int { return l.dev.Regions() }
 // a *TCPConn. After Close the error matches net.ErrClosed.
 func (l *Listener) Accept() (net.Conn, error) { return l.accept(context.Background()) }
 
-// AcceptConn waits for the next *Conn, until ctx ends. It closes other connections.
+// AcceptConn waits for the next *Conn, until ctx ends. It closes each *TCPConn that arrives before.
 func (l *Listener) AcceptConn(ctx context.Context) (*Conn, error) {
 	for {
 		nc, err := l.accept(ctx)
@@ -164,8 +166,9 @@ func (l *Listener) accept(ctx context.Context) (net.Conn, error) {
 	}
 }
 
-// Close stops listening and ends the set-ups in progress. Connections that Accept has returned are
-// not affected.
+// Close stops listening, ends the set-ups in progress, and resets connections that Accept has not
+// returned. Connections that Accept has returned are not affected. A second Close returns
+// net.ErrClosed.
 func (l *Listener) Close() error {
 	l.mu.Lock()
 	if l.closed {
@@ -372,7 +375,8 @@ func (b *BothListener) run(l net.Listener) {
 	}
 }
 
-// Accept waits for the next connection of either kind and returns it, a *Conn or a *TCPConn.
+// Accept waits for the next connection of either kind and returns it, a *Conn or a *TCPConn. After
+// Close the error matches net.ErrClosed.
 func (b *BothListener) Accept() (net.Conn, error) {
 	select {
 	case c := <-b.conns:

@@ -27,19 +27,19 @@ import (
 const ResumeTimeout = 30 * time.Second
 
 // A State is a suspended connection on its way to another holder: the state required by the draft,
-// and the bytes not read or not delivered. [Conn.Suspend] or UnmarshalBinary make a State.
+// and the bytes not read or not delivered. [Conn.Suspend] and UnmarshalBinary make a State.
 type State struct { // [SDP-13.1.1-11]
 	core   sdpcore.State
 	Local  netip.AddrPort // local end of the suspended TCP connection
 	Remote netip.AddrPort // the peer's end of the suspended TCP connection
-	Held   []byte         // received and not read
-	Unsent []byte         // written and not delivered
+	Held   []byte         // bytes received and not read
+	Unsent []byte         // bytes written and not delivered
 	Token  []byte         // token that the peer presents when it reconnects, or nil
 
 	// Token [D-50].
 }
 
-// MarshalBinary encodes the state, for example for a pipe or a file.
+// MarshalBinary encodes the state, for example for a pipe or a file. The error is always nil.
 func (s *State) MarshalBinary() ([]byte, error) {
 	b := []byte("vdsdp1")
 	flags := byte(0)
@@ -145,7 +145,7 @@ func (c *Conn) suspendedNow(err error) {
 	}
 }
 
-// export returns the state of the connection, and ends it here.
+// export returns the state of the connection, and ends the connection in this process.
 func (c *Conn) export() *State {
 	st := &State{core: c.m.State(), Token: c.token}
 	st.Local, _ = netip.ParseAddrPort(c.path.Local.String())
@@ -188,7 +188,8 @@ func (c *Conn) reconnect() {
 	}()
 }
 
-// comeBack connects to the new holder at the given port, and resumes the connection.
+// comeBack connects to the new holder at the given port, and resumes the connection. It gives up
+// after ResumeTimeout.
 func (c *Conn) comeBack(port uint16) error {
 	ctx, cancel := context.WithTimeout(context.Background(), ResumeTimeout)
 	defer cancel()
@@ -230,7 +231,7 @@ func (c *Conn) comeBack(port uint16) error {
 func (c *Conn) resume(s *setup, p sdpcore.Params) {
 	c.send.last = 0 // a DisConn is sent again
 	c.sendsDone(^uint64(0))
-	// Held payload leaves the buffers of the old stream.
+	// The new stream has other buffers, so held payload is copied.
 	for i := c.recv.head; i < len(c.recv.holds); i++ {
 		h := &c.recv.holds[i]
 		if h.index >= 0 {
@@ -254,8 +255,8 @@ type move struct {
 	strict netip.AddrPort // required source address, if not zero
 	token  []byte
 	ready  chan struct{} // closed when the state is set
-	taken  bool
-	got    chan *arrival
+	taken  bool          // a set-up was taken for the peer
+	got    chan *arrival // gets the peer's new stream
 	state  *State
 }
 
@@ -273,11 +274,12 @@ type Expectation struct {
 }
 
 // Expect prepares the listener for a suspended connection between the given addresses. Call it
-// before the old holder suspends the connection. The first connection from the remote address is
-// taken for the peer; others from there are refused meanwhile. A token protects against another
-// program on the peer's host, for example a program of another user. If strict is true, the source
-// port must also be the old one. If token is not nil, the peer must present it. Expect returns an
-// error if the listener is closed, or expects another connection between the same addresses.
+// before the old holder suspends the connection. The first suitable connection from the remote
+// address is taken for the peer; until then, unsuitable ones from there are refused. A connection
+// is suitable if it presents the token, or none if token is nil. If strict is true, it must also
+// come from the old source port. A token protects against another program on the peer's host, for
+// example a program of another user. Expect returns an error if the listener is closed, or expects
+// another connection between the same addresses.
 func (l *Listener) Expect(local, remote netip.AddrPort, strict bool, token []byte) (*Expectation, error) { // [SDP-13.1.1-1] [SDP-13.1.1-2] [D-50]
 	m := &move{key: moveKey{local.Addr().Unmap(), remote.Addr().Unmap()}, token: token,
 		ready: make(chan struct{}), got: make(chan *arrival, 1)}
@@ -296,7 +298,8 @@ func (l *Listener) Expect(local, remote netip.AddrPort, strict bool, token []byt
 	return &Expectation{l, m}, nil
 }
 
-// Cancel ends the expectation.
+// Cancel ends the expectation. A peer that connects later gets a new connection, or is refused if
+// it presents a token.
 func (e *Expectation) Cancel() {
 	e.l.mu.Lock()
 	delete(e.l.moves, e.m.key)

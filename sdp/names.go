@@ -23,8 +23,8 @@ func (p Policy) String() string { return sdpcore.Policy(p).String() }
 
 // [D-01]
 
-// A Layout is an interpretation of the header figures of the draft. A dialer uses the selected one;
-// a listener accepts both.
+// A Layout is an interpretation of the header figures of the draft. A dialer uses the selected
+// layout; a listener accepts both layouts.
 type Layout uint8
 
 // The layouts.
@@ -39,19 +39,23 @@ func (l Layout) String() string { return sdpwire.Layout(l).String() }
 // Timers are the times after which a connection acts without an event. A zero field selects the
 // default.
 type Timers struct {
-	// A SrcAvail without a waiting read is fetched into local memory after this; default 1 ms.
+	// LocalRead is the time after which the bytes of a SrcAvail are fetched into local memory if no
+	// read waits; default 1 ms.
 	LocalRead time.Duration
-	// Both ends advertise and neither reads; default 10 ms; the Connecting Peer waits three times
-	// as long.
+	// Deadlock is the time after which this end acts if both ends advertise and neither reads;
+	// default 10 ms, and three times as long at the Connecting Peer.
 	Deadlock time.Duration
-	// An unanswered SrcAvail is sent by Bcopy if it fits SendBudget; default 1 s.
+	// Unanswered is the time after which the bytes of an unanswered SrcAvail are sent by Bcopy, if
+	// they fit Options.SendBuffer; default 1 s.
 	Unanswered time.Duration
-	Cancel     time.Duration // an unanswered cancel ends the connection; default 5 s
-	Suspend    time.Duration // an unanswered suspension ends the connection; default 5 s
+	Cancel     time.Duration // time after which an unanswered cancel ends the connection; default 5 s
+	Suspend    time.Duration // time after which an unanswered suspension ends the connection; default 5 s
 	Hysteresis time.Duration // least time between two changes of mode by policy; default 1 s
-	// Wait before asking for the acknowledgement of a ModeChange; default 200 ms.
+	// ModeAck is the time after which an empty Data asks for the acknowledgement of a ModeChange;
+	// default 200 ms.
 	ModeAck time.Duration
-	// Payload stopped at two credits asks for more credit after this; default 5 ms.
+	// Nudge is the time after which payload that waits at two credits asks for more credit; default
+	// 5 ms.
 	Nudge        time.Duration
 	SuspendLimit int // suspensions answered per minute, at most 8; default 4, negative for no limit
 
@@ -81,8 +85,8 @@ type Counters struct {
 	RecvSrcAvails      uint64
 	SentSinkAvails     uint64
 	RecvSinkAvails     uint64
-	StaleSinkAvails    uint64 // messages received and discarded because of their counter
-	Overrides          uint64 // SrcAvails given up for a SinkAvail
+	StaleSinkAvails    uint64 // SinkAvails received and discarded, because payload had crossed them
+	Overrides          uint64 // SrcAvails abandoned because the peer sent a SinkAvail
 	SentSendSms        uint64
 	RecvSendSms        uint64
 	SentSrcCancels     uint64

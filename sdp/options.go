@@ -23,8 +23,8 @@ const (
 	defaultReadDepth      = 16
 	defaultSetupTimeout   = 10 * time.Second
 	defaultCloseTimeout   = 10 * time.Second // time that Close waits by default [D-78]
-	defaultLingerTimeout  = 60 * time.Second
 	// Time after which a closed connection is reset if its peer does not close.
+	defaultLingerTimeout = 60 * time.Second
 
 	// defaultRecvBuffers [SDP-10-3], defaultThreshold [D-39], defaultSetupTimeout [D-17].
 )
@@ -42,16 +42,17 @@ type Options struct {
 	SendThreshold, RecvThreshold int
 
 	// RecvBuffers is the number of Private Buffers that receive messages, 3 to 1000, by default 32.
-	// RecvBufferSize is the size of each in bytes, 37 to 1 MiB, by default 256 KiB of payload and
-	// the largest header.
+	// RecvBufferSize is the size of each Private Buffer in bytes, 37 to 1 MiB, by default 256 KiB
+	// of payload and the largest header.
 	RecvBuffers, RecvBufferSize int
-	// MaxRecvBuffers is the largest number of Private Buffers, at most 1000. As TCP's receive
-	// buffer grows, the number doubles each time reads have taken as many bytes as all buffers
-	// hold. By default, or if MaxRecvBuffers is not larger, the number is always RecvBuffers.
+	// MaxRecvBuffers is the largest number of Private Buffers, at most 1000. The number doubles
+	// each time reads have taken as many bytes as all buffers hold, as TCP's receive buffer grows.
+	// By default, or if MaxRecvBuffers is not larger, the number is always RecvBuffers.
 	MaxRecvBuffers int
 
-	// SendBuffer and ReceiveBuffer are the numbers of bytes that may wait on either side of the
-	// connection, like SO_SNDBUF and SO_RCVBUF; 256 KiB by default.
+	// SendBuffer is the number of bytes that Write may copy before it blocks, like SO_SNDBUF.
+	// ReceiveBuffer is the number of received bytes held in addition to the Private Buffers, like
+	// SO_RCVBUF. Both are 256 KiB by default.
 	SendBuffer, ReceiveBuffer int
 
 	// MaxAdverts is the number of advertisements that the peer may have open, 1 to 65535; 16 by

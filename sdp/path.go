@@ -21,7 +21,7 @@ type Path struct { // [SDP-7-1] [D-71]
 	CRC      bool   // MPA's checksum is on
 
 	SharedMemory bool   // the connection uses shared memory, not TCP
-	TCPWhy       string // the reason why the connection uses TCP; "" if it does not
+	TCPWhy       string // why the connection does not use shared memory; "" if it does
 }
 
 // String returns the path on one line.

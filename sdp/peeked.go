@@ -36,7 +36,8 @@ func (p *peekedConn) CloseWrite() error {
 func peekable(nc net.Conn) net.Conn { return &peekedConn{Conn: nc} }
 
 // sniffWrapped reads ahead on a connection from peekable, until it has n bytes or enough returns
-// true, and returns the bytes.
+// true, and returns the bytes. For another connection the error is errors.ErrUnsupported, and at
+// the end of the stream io.ErrUnexpectedEOF.
 func sniffWrapped(ctx context.Context, nc net.Conn, n int, enough func([]byte) bool, late time.Time) ([]byte, error) {
 	p, ok := nc.(*peekedConn)
 	if !ok {

@@ -21,8 +21,8 @@ func reuse(_, _ string, raw syscall.RawConn) (err error) {
 }
 
 // reserve binds the local address of a later connection to service, because the request to the Port
-// Mapper names the connection's port. No other program gets the port until release is called. [D-57]
-// [D-58] [SDP-7.5.1-6]
+// Mapper names the connection's port. No other program gets the port until release is called. With
+// NoCpPort it binds nothing, and local is zero. [D-57] [D-58] [SDP-7.5.1-6]
 func (d *Dialer) reserve(service netip.AddrPort) (local netip.AddrPort, release func(), err error) {
 	release = func() {}
 	if d.NoCpPort {
@@ -35,7 +35,8 @@ func (d *Dialer) reserve(service netip.AddrPort) (local netip.AddrPort, release 
 		ip, port = ap.Addr().Unmap(), ap.Port()
 	}
 	if !ip.IsValid() || ip.IsUnspecified() {
-		// the address the routing table chooses; nothing is sent
+		// Connecting a UDP socket sends nothing, and shows the address that the routing table
+		// chooses.
 		uc, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(service))
 		if err != nil {
 			return local, release, err

@@ -15,7 +15,8 @@ import (
 	"viaduct/iwarp"
 )
 
-// sendDepth is the depth of the stream's send queue. The connection keeps further requests.
+// sendDepth is the depth of the stream's send queue. Further requests wait in the backlog of
+// sideSend.
 const sendDepth = 256
 
 // A setup is a stream that is becoming a connection.
@@ -49,7 +50,7 @@ func newDevice(opt *Options) *iwarp.Device {
 }
 
 // maxWish is the largest size of Private Buffers, in bytes, that a peer gets on request. It is not
-// less than the default.
+// below the default size.
 const maxWish = max(64<<10, defaultRecvBufferSize)
 
 // maxRecvSize is the size the Private Buffers can grow to without new memory.
@@ -63,7 +64,7 @@ func (o *Options) maxRecvSize() int {
 // mostBuffers returns the largest number of Private Buffers.
 func (o *Options) mostBuffers() int { return max(o.RecvBuffers, o.MaxRecvBuffers) }
 
-// config returns the iwarp configuration. The Private Buffers, and one more as a spare, are ready
+// config returns the iwarp configuration. All Private Buffers, and one more as a spare, can receive
 // before any byte is sent to the peer. [SDP-8.1.1-5] [SDP-8.1.1-6] [SDP-8.1.1-7] [SDP-8.1.1-18]
 // [D-08]
 func (s *setup) config(nc net.Conn) *iwarp.Config {
@@ -142,8 +143,8 @@ func connect(ctx context.Context, nc net.Conn, opt Options, layout sdpwire.Layou
 		}
 		nc.SetWriteDeadline(time.Time{})
 	} else {
-		// In the private data of the MPA Request: this is streaming mode, and atomic with the
-		// change to iWARP. [SDP-8.1.1-2] [SDP-8.1.1-9] [SDP-8.1.1-10] [D-02]
+		// The Hello is in the private data of the MPA Request. It is sent in streaming mode, and is
+		// atomic with the change to iWARP. [SDP-8.1.1-2] [SDP-8.1.1-9] [SDP-8.1.1-10] [D-02]
 		cfg.Private = hello
 	}
 	// Until HelloAck arrives, only MPA's ready message is sent. [SDP-8.1.1-11] [D-03]
@@ -229,8 +230,8 @@ func judge(h sdpwire.Hello) Reason {
 	return ReasonUnknown
 }
 
-// recvSizeFor returns the size of our Private Buffers for a peer that asks for des bytes. It
-// ignores a request outside our limits. [SDP-6.2.1.4-2] [SDP-6.2.1.4-3] [D-07] [D-14]
+// recvSizeFor returns the size of our Private Buffers for a peer that asks for des bytes. A request
+// outside our limits leaves the size as it is. [SDP-6.2.1.4-2] [SDP-6.2.1.4-3] [D-07] [D-14]
 func recvSizeFor(o *Options, des uint32) int {
 	if o.NoResize || des < 4<<10 || des > maxWish || o.RecvBufferSize < 4<<10 || o.RecvBufferSize > maxWish {
 		return o.RecvBufferSize
@@ -242,18 +243,18 @@ func recvSizeFor(o *Options, des uint32) int {
 type greeting struct {
 	hello  sdpwire.Hello
 	layout sdpwire.Layout
-	raw    bool
-	token  []byte
+	raw    bool   // the Hello came before the MPA Request
+	token  []byte // bytes after the Hello; empty if there were none
 }
 
 const tokenLen = 16 // [D-50]
 
-// readGreeting parses a Hello that only a token may follow. It detects the layout. [D-01]
-// [SDP-6.2.1-1]
+// readGreeting parses a Hello, after which only a token may follow, and detects its layout. ok is
+// false for all other bytes. [D-01] [SDP-6.2.1-1]
 func readGreeting(b []byte) (g greeting, ok bool) {
 	if g.layout, ok = sdpwire.DetectLayout(b); !ok {
-		// Flags may have any value in private data [D-07]. The position of the MID shows the layout
-		// as well, because the MID is zero and Bufs is not.
+		// DetectLayout finds the MID, which is zero, by its position: Bufs is never zero. It
+		// refuses a Hello with Flags, although Flags may have any value in private data. [D-07]
 		return g, false
 	}
 	h, n, err := sdpwire.ParseHello(b, g.layout)
@@ -332,7 +333,7 @@ func accept(ctx context.Context, nc net.Conn, opt Options, dev *iwarp.Device, de
 		}
 	}
 	s.in.layout = g.layout
-	// The sizes may still change, because they were not announced.
+	// The sizes may still change, because this end has not announced them yet.
 	s.opt.RecvBufferSize = recvSizeFor(&s.opt, g.hello.DesRemRcvSz)
 	s.opt.RecvThreshold = max(s.opt.RecvThreshold, s.opt.RecvBufferSize)
 	if r := decide(s, g); r != ReasonUnknown {
@@ -413,7 +414,7 @@ func bound(ctx context.Context, nc net.Conn, late time.Time) (stop func()) {
 	}
 }
 
-// reset closes a TCP connection by a reset.
+// reset closes a TCP connection by a reset, or in order if nc cannot be reset.
 func reset(nc net.Conn) {
 	if l, ok := nc.(interface{ SetLinger(int) error }); ok {
 		_ = l.SetLinger(0)

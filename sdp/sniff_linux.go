@@ -16,8 +16,8 @@ func sniff(ctx context.Context, nc net.Conn, n int, enough func([]byte) bool, la
 	defer stop()
 	b := make([]byte, n)
 	for have := 0; ; {
-		// For a peer that sends its first bytes one by one: sleep until more arrive, or none can
-		// arrive any more. [SDP-8.1.2-1]
+		// The peer may send its first bytes one by one. Sleep until more arrive, or none can arrive
+		// any more. [SDP-8.1.2-1]
 		k, err, ok := sock.PeekSoon(nc, b, have)
 		switch {
 		case !ok:

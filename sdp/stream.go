@@ -20,11 +20,11 @@ const (
 
 // A flow detects a steady stream: large messages in one direction, without messages in the other.
 type flow struct {
-	large  bool // the last message was part of a stream
+	large  bool // the last message was at least bulkSize long
 	streak int  // bytes of payload received since a call last wrote
 
 	on    atomic.Bool  // whether a steady stream arrives
-	until atomic.Int64 // time since born before which another poll would be too early; 0 for none
+	until atomic.Int64 // time since Conn.born before which a poll would return little; 0 for none
 }
 
 // message counts a received message of n bytes.
@@ -33,7 +33,7 @@ func (f *flow) message(n int) {
 	f.streak += n
 }
 
-// brought records that a poll returned n bytes, and whether more have arrived.
+// brought records that a poll returned n bytes of payload, and whether more have arrived.
 func (f *flow) brought(n int, more bool, now func() sdpcore.Time) {
 	on := attend.CanNap && f.large && f.streak >= streakLen
 	if on != f.on.Load() {
@@ -52,8 +52,8 @@ func (f *flow) tooSoon(now sdpcore.Time) bool {
 	return until != 0 && int64(now) < until
 }
 
-// receive polls for read o until ctx ends. On a steady stream, a poll every 40 us returns more
-// bytes per call than waking for each arrival.
+// receive polls for read o while a steady stream arrives, until o is done, ctx ends, or three polls
+// have found nothing. A poll every 40 us returns more bytes per call than waking for each arrival.
 func (c *Conn) receive(ctx context.Context, o *op) {
 	if !c.flow.on.Load() {
 		return
@@ -87,7 +87,7 @@ type held struct {
 // heldTime is the time a read waits for the rest of a message, counted from the last arrival.
 const heldTime = 200 * time.Microsecond
 
-// seldomCame is the back-off of that waiting.
+// seldomCame is the back-off rule of held.worth.
 var seldomCame = budget.Rule{Max: 1 << 10}
 
 func (h *held) begin(now sdpcore.Time) {

@@ -77,7 +77,7 @@ func (c *Conn) startTransfer(p []byte, read bool) *Transfer {
 func (t *Transfer) Done() <-chan struct{} { return t.done }
 
 // Cancel asks to end the transfer early. The transfer then ends with the exact count of bytes
-// moved, possibly all of them.
+// moved, possibly all of them. A transfer that has ended is not affected.
 func (t *Transfer) Cancel() {
 	t.c.mu.Lock()
 	defer t.c.unlock()
@@ -88,7 +88,7 @@ func (t *Transfer) Cancel() {
 
 // Wait waits for the end of the transfer and returns its count. The error is nil, io.EOF, or the
 // reason for a short count. If ctx ends first, Wait cancels the transfer, waits for its end, and
-// returns the cause of ctx with the count.
+// returns the cause of ctx with the count. The deadlines of the connection do not apply.
 func (t *Transfer) Wait(ctx context.Context) (int, error) {
 	name, h := "write", &t.c.wd
 	if t.o.read {

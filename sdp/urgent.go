@@ -6,12 +6,12 @@ import (
 
 // urgent is the receiving side's state of urgent data. [D-29]
 type urgent struct {
-	pending int    // number of announced urgent bytes
-	newest  uint64 // stream position of the newest urgent byte
-	seen    bool
-	readPos uint64 // stream position of the next byte to be read
-	apart   []byte // urgent bytes kept out of the stream
-	ch      chan struct{}
+	pending int           // number of announced urgent bytes
+	newest  uint64        // stream position of the newest urgent byte
+	seen    bool          // an urgent byte has arrived
+	readPos uint64        // stream position of the next byte to be read
+	apart   []byte        // urgent bytes kept out of the stream
+	ch      chan struct{} // channel of Conn.Urgent, or nil if nobody has asked for it
 }
 
 func (u *urgent) notify() {

@@ -25,7 +25,7 @@ func (h *half) finish(o *op) {
 	h.mu.Unlock()
 }
 
-// letGo lets the call of write o return.
+// letGo lets the call of write o return, although o may not be done.
 func (h *half) letGo(o *op) {
 	h.mu.Lock()
 	o.free = true
@@ -95,7 +95,7 @@ func (w *waiting) Near() bool { return (*Conn)(w).progress().Near() }
 // SleepAt implements [attend.SourceSleeper].
 func (w *waiting) SleepAt(s *attend.Sleeper) bool { return (*Conn)(w).progress().SleepAt(s) }
 
-// cancel asks the machine to end o early.
+// cancel asks the machine to end o early. A write that waits only for TCP ends at once.
 func (c *Conn) cancel(o *op) {
 	o.cancel = true
 	switch {
