@@ -6,29 +6,31 @@ import (
 	"viaduct/internal/wire/vitcpwire"
 )
 
-// These limits apply to unacknowledged input while more input is available. [V-12]
+// While more input is available, acknowledgements are delayed until this many messages or payload
+// bytes are unacknowledged. [V-12]
 const (
 	ackMessages = 32
 	ackBytes    = 1 << 20
 )
 
-// An acker decides when a Message ACK must be sent. It has no timer: the number travels with the
-// next segment of any kind. If there is none, a NOP carries it when the input has drained, or when
-// too much is unacknowledged. The receive role records messages and the send role sends the
-// acknowledgement. [V-11] [V-12] [VIT-3.1-ACK-1] [VIT-3.1-ACK-2] [VIT-3.1-ACK-3]
+// An acker decides when a Message ACK must be sent. The acknowledgement number travels with the
+// next segment of any kind. Without such a segment, a NOP carries the number when the input has
+// drained, or earlier if too much is unacknowledged; an acker needs no timer. The receive role
+// records messages, and the send role takes the number for each segment. [V-11] [V-12]
+// [VIT-3.1-ACK-1] [VIT-3.1-ACK-2] [VIT-3.1-ACK-3]
 type acker struct {
 	last  atomic.Uint32 // Number of the last message that was received without error
-	acked atomic.Uint32 // Number that was sent last
+	acked atomic.Uint32 // acknowledgement number that was sent last
 	bytes atomic.Uint64 // payload bytes received up to message last
 	sent  atomic.Uint64 // payload bytes acknowledged
 
-	// free means that acknowledgements complete nothing on this connection. They are sent, but not
-	// recorded.
+	// free is set at levels other than Reliable Reception, where acknowledgements complete nothing.
+	// Segments still carry the number, but neither sent numbers nor received bytes are recorded.
 	free bool
 }
 
-// begin sets the number that precedes the peer's first message. It means that no message was
-// received. [V-09]
+// begin sets both numbers to n, the number before the peer's first message, because no message was
+// received yet and none is unacknowledged. [V-09]
 func (a *acker) begin(n vitcpwire.Number) {
 	a.last.Store(uint32(n))
 	a.acked.Store(uint32(n))
@@ -43,7 +45,8 @@ func (a *acker) received(n vitcpwire.Number, payload int) {
 	a.last.Store(uint32(n))
 }
 
-// pending reports whether a message is not yet acknowledged.
+// pending reports whether a message is not yet acknowledged. The result means nothing if free is
+// set.
 func (a *acker) pending() bool { return a.last.Load() != a.acked.Load() }
 
 // urgent reports whether an acknowledgement must be sent although more input is available.
@@ -51,14 +54,14 @@ func (a *acker) urgent() bool {
 	return a.last.Load()-a.acked.Load() >= ackMessages || a.bytes.Load()-a.sent.Load() >= ackBytes
 }
 
-// acknowledge returns the acknowledgement number for the next segment and records that it was sent.
-// [send role]
+// acknowledge returns the acknowledgement number for the next segment and, unless free is set,
+// records the number as sent. [send role]
 func (a *acker) acknowledge() vitcpwire.Number {
 	if a.free {
 		return vitcpwire.Number(a.last.Load())
 	}
 	// received raises the byte count before the number. So the bytes of a message that arrives
-	// meanwhile may count as acknowledged, but its number is still pending.
+	// meanwhile may count as acknowledged, but the message stays pending.
 	b := a.bytes.Load()
 	n := a.last.Load()
 	if n != a.acked.Load() {

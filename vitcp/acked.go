@@ -7,9 +7,10 @@ import (
 	"viaduct/vi"
 )
 
-// acknowledged handles the Message ACK and the Remote Error Code of a segment. An acknowledgement
-// covers all messages up to its number. A number outside the sent messages is ignored.
-// [VIT-3.1-ACK-4] [VIT-3.1-ERR-4] [V-11]
+// acknowledged handles the Message ACK and the Remote Error Code of the current segment. An
+// acknowledgement completes all messages up to its number. With an error code it completes only the
+// messages before that number, fails the descriptor of that message, and breaks the connection. A
+// number outside the sent messages is ignored. [VIT-3.1-ACK-4] [VIT-3.1-ERR-4] [V-11]
 func (l *link) acknowledged() {
 	x := &l.rx
 	n, code := x.h.Ack, x.h.Error.VI()
@@ -42,8 +43,8 @@ func (l *link) sequence(n vitcpwire.Number) uint64 {
 	return off + uint64(uint32(last)) - uint64(last.Sub(n))
 }
 
-// complete completes the Sends and RDMA Writes up to message n. An RDMA Read among them completes
-// with its response. [VIT-3.1-ACK-5]
+// complete completes the Sends and RDMA Writes up to message n. It skips RDMA Reads, which complete
+// with their responses. A descriptor in error among them breaks the connection. [VIT-3.1-ACK-5]
 func (l *link) complete(n vitcpwire.Number) {
 	x := &l.rx
 	first, end := l.sequence(x.acked.Add(1)), l.sequence(n)+1

@@ -27,8 +27,8 @@ import (
 //	             |   Connected    |-------------------------------->+
 //	             +----------------+  - close TCP
 //
-// BackingOff is not in the draft's figure: it is the wait before its arrow
-// from Pending Accept back to Connecting. [V-34]
+// BackingOff is not in the draft's figure, which has an arrow from Pending Accept straight back to
+// Connecting. In BackingOff the machine waits before it follows that arrow. [V-34]
 type activeState uint8
 
 const (
@@ -49,7 +49,7 @@ type setupStep struct {
 	do   setupAction
 	conn int          // peer-to-peer: number of the incoming connection; otherwise 0
 	code uint8        // stepReject: the reason of the refusal [V-46]
-	out  setupOutcome // stepDone
+	out  setupOutcome // stepDone: the result of the attempt
 	err  error        // stepDone: the cause, or nil
 }
 
@@ -104,7 +104,8 @@ var setupOutcomeNames = [...]string{"connected", "timeout", "rejected", "attribu
 
 func (o setupOutcome) String() string { return setupOutcomeNames[o] }
 
-// rejectOutcome returns the outcome for the reason code of a Connect Reject. [V-46]
+// rejectOutcome returns the outcome for the reason code of a Connect Reject: outcomeRejected for an
+// unknown code. [V-46]
 func rejectOutcome(code uint8) setupOutcome {
 	switch code {
 	case rejectAttributes:
@@ -117,18 +118,18 @@ func rejectOutcome(code uint8) setupOutcome {
 	return outcomeRejected
 }
 
-// A pause precedes each new attempt. The first pause is doubled until it reaches the last. [V-33]
-// [V-34]
+// The pause before the first repeated attempt is firstBackoff. Each further pause is twice as long,
+// up to lastBackoff. [V-33] [V-34]
 const (
 	firstBackoff = 100 * time.Millisecond
 	lastBackoff  = time.Second
 
-	// maxReestablish is the maximum number of attempts of a caller without a deadline. With a
-	// deadline, only the deadline limits the attempts. [V-34]
+	// maxReestablish is the maximum number of repeated attempts of a caller without a deadline. For
+	// other callers, only the deadline limits the attempts. [V-34]
 	maxReestablish = 8
 )
 
-// A backoff computes growing pauses.
+// A backoff counts the repeated attempts and computes the growing pauses between them.
 type backoff struct {
 	pause time.Duration
 	tries int
@@ -141,22 +142,22 @@ func (b *backoff) next() time.Duration {
 }
 
 // An active is the machine of the calling side in the client-server model [VIT 4.2], without
-// sockets and clocks. Its methods are the events, and each returns the steps to perform. After each
-// event the driver asks wakeAt when to call timer. The zero value is ready for use; setting
-// deadline is optional.
+// sockets and clocks. Its methods are the events, and each returns the steps to perform. An event
+// that is impossible in the current state panics. After each event the driver asks wakeAt when to
+// call timer. The zero value is ready for use; setting deadline is optional.
 type active struct {
 	deadline time.Time // deadline of the caller; zero means none
 
 	state   activeState
-	retryAt time.Time // in activeBackingOff
+	retryAt time.Time // in activeBackingOff: time of the next attempt
 	backoff backoff
 }
 
 // to changes the state to s.
 func (a *active) to(s activeState) { a.state = s }
 
-// end changes the state to Disconnected. It returns the steps first, followed by the step that
-// reports the outcome.
+// end changes the state to Disconnected. It returns the steps in first, followed by a stepDone with
+// out and err.
 func (a *active) end(out setupOutcome, err error, first ...setupStep) []setupStep {
 	a.to(activeDisconnected)
 	return append(first, setupStep{do: stepDone, out: out, err: err})
@@ -193,7 +194,7 @@ func (a *active) connect() []setupStep {
 	panic("vitcp: connect in state " + a.state.String())
 }
 
-// tcpEstablished handles the end of the TCP set-up. [VIT-4.2-2] [VIT-2.2.2.2.2-4]
+// tcpEstablished handles a successful TCP set-up. [VIT-4.2-2] [VIT-2.2.2.2.2-4]
 func (a *active) tcpEstablished() []setupStep {
 	switch a.state {
 	case activeConnecting:
@@ -204,7 +205,7 @@ func (a *active) tcpEstablished() []setupStep {
 	panic("vitcp: TCP established in state " + a.state.String())
 }
 
-// tcpFailed handles a failure of the TCP set-up. [VIT-4.2-1] [VIT-2.2.2.2.2-7]
+// tcpFailed handles a failure of the TCP set-up: it ends the attempt. [VIT-4.2-1] [VIT-2.2.2.2.2-7]
 func (a *active) tcpFailed(err error) []setupStep {
 	switch a.state {
 	case activeConnecting:
@@ -214,8 +215,9 @@ func (a *active) tcpFailed(err error) []setupStep {
 	panic("vitcp: TCP failed in state " + a.state.String())
 }
 
-// tcpClosed handles a close or reset by the peer. If no byte of an answer was received, the attempt
-// is repeated after a pause. [VIT-4.2-3] [VIT-4.2-6] [V-34]
+// tcpClosed handles a close or reset by the peer. In state Pending Accept, the attempt is repeated
+// after a pause if no byte of an answer was received and maxReestablish allows another attempt. In
+// state Connected the connection has ended. [VIT-4.2-3] [VIT-4.2-6] [V-34]
 func (a *active) tcpClosed(now time.Time, sawBytes bool, err error) []setupStep {
 	switch a.state {
 	case activePending:
@@ -253,8 +255,8 @@ func (a *active) rejected(code uint8) []setupStep {
 	panic("vitcp: rejected in state " + a.state.String())
 }
 
-// noMatch handles a Connect No Match. The figure leaves this message out. In the time line of
-// [VIT 4.1] it returns to the caller like a refusal.
+// noMatch handles a Connect No Match. The figure in the draft leaves this message out. In the time
+// line of [VIT 4.1] the message returns to the caller like a refusal.
 func (a *active) noMatch() []setupStep {
 	switch a.state {
 	case activePending:
@@ -274,7 +276,8 @@ func (a *active) violated(err error) []setupStep {
 	panic("vitcp: violation in state " + a.state.String())
 }
 
-// timer handles the time of wakeAt. The driver may call it early. [VIT-4.2-4]
+// timer handles the time that wakeAt returned. An early call, or one in a state without a time,
+// returns nil. [VIT-4.2-4]
 func (a *active) timer(now time.Time) []setupStep {
 	late := !a.deadline.IsZero() && !now.Before(a.deadline)
 	switch a.state {
@@ -295,8 +298,8 @@ func (a *active) timer(now time.Time) []setupStep {
 	return nil
 }
 
-// disconnect handles the VI consumer's request to cancel the attempt or to end the connection.
-// [VIT-4.2-6]
+// disconnect handles the VI consumer's request to cancel the attempt or to end the connection. It
+// returns nil if there is neither. [VIT-4.2-6]
 func (a *active) disconnect() []setupStep {
 	switch a.state {
 	case activeConnecting, activePending:

@@ -16,7 +16,7 @@ import (
 
 // [V-40]
 
-// A Segments value says how messages are divided into segments.
+// A Segments value selects how messages are divided into segments.
 type Segments uint8
 
 const (
@@ -24,8 +24,9 @@ const (
 	// and hands many to the kernel at once.
 	SegmentsMax Segments = iota
 
-	// SegmentsMSS makes segments of at most a TCP segment and writes them one by one, as the draft
-	// recommends. The cost is a system call per segment.
+	// SegmentsMSS makes segments that fit into one TCP segment, or have 1400 bytes if the MSS is
+	// unknown. It writes them one by one, as the draft recommends, at the cost of a system call per
+	// segment.
 	SegmentsMSS
 
 	// SegmentsMSS [VIT-2.2.2.2.3-4].
@@ -97,15 +98,16 @@ type Config struct {
 	// 2^32-1.
 	MaxTransferSize uint32
 
-	// Segments says how messages are cut.
+	// Segments selects how messages are divided into segments.
 	Segments Segments
 
-	// FirstMessage is the number before the first message on each connection. Any number works.
+	// FirstMessage is the number that precedes this side's first message on each connection. Any
+	// number works.
 	FirstMessage uint32
 
 	// CreditThreshold controls when a NOP advertises new receive descriptors although input is
-	// pending. It does so if the peer has fewer unused descriptors than that. 0 means half of the
-	// largest number the peer has had.
+	// pending: when the peer has fewer than CreditThreshold unused descriptors. 0 means half of the
+	// largest number of unused descriptors that the peer has had.
 	CreditThreshold int
 
 	// ReadWindow is the number of RDMA Reads of its peer that a VI serves at once, for VIs whose
@@ -120,8 +122,8 @@ type Config struct {
 	// data of completed sends. 0 means 5 s.
 	DrainTimeout time.Duration
 
-	// Grace is how long a request is kept if no call waits for it. Then the answer is No Match. 0
-	// answers at once.
+	// Grace is how long a client-server request waits for a call of ConnectWait with its
+	// discriminator. The answer is then No Match. 0 answers No Match at once.
 	Grace time.Duration
 
 	// HalfOpen is the maximum number of undecided incoming connections at one listening address.
@@ -136,8 +138,8 @@ type Config struct {
 	// can't exceed the room in one segment after the header, about 64 KiB.
 	MaxSecurity int
 
-	// Security, if set, adds its own security information to that of VIs. It checks the peer's
-	// before a consumer is asked.
+	// Security, if set, adds its own part to the security information of each VI, and checks the
+	// peer's part before a consumer sees the request.
 	Security Authenticator
 
 	// Allow, if set, is called for each incoming connection; false closes it at once.
@@ -158,16 +160,16 @@ type Config struct {
 	// samehost.
 	SameHostDir string
 
-	// Congestion names the congestion control algorithm of the sockets. An empty name keeps the
-	// system's. An algorithm the system lacks is ignored.
+	// Congestion names the congestion control algorithm of the sockets. An empty name selects the
+	// system's default. An algorithm that the system lacks is ignored.
 	Congestion string
 
 	// KeepAlive is the period of TCP keepalive. 0 means 15 s, and a negative value switches
 	// keepalive off.
 	KeepAlive time.Duration
 
-	// UserTimeout limits how long sent bytes may stay unacknowledged by the peer's TCP. 0 keeps the
-	// system's limit. It works only on Linux.
+	// UserTimeout limits how long sent bytes may stay unacknowledged by the peer's TCP. 0 selects
+	// the system's limit. A value above 0 makes all connections fail on systems other than Linux.
 	UserTimeout time.Duration
 
 	// WrapConn, if set, is called with every connection before any VI/TCP byte is sent or received,
@@ -180,8 +182,8 @@ type Config struct {
 	// Broken must not block and must not call the VI.
 	Broken func(v *vi.VI, cause error)
 
-	// Logger receives set-up and end of connections at level Info, and messages at Debug. nil
-	// disables them.
+	// Logger receives the set-up, failure and end of connections at level Info, failures to accept
+	// at Warn, and details of ended streams at Debug. nil disables them.
 	Logger *slog.Logger
 
 	// Listen [V-31], ImplicitListen [V-31] [VIT-4.3-1], ReliableIsDelivery [V-10],
@@ -235,8 +237,8 @@ func (c *Config) habits() habits {
 	return habits{c.ReliableIsDelivery, c.TolerantAttributes, c.StrictEnables}
 }
 
-// wrap applies WrapConn. If the wrapper has no CloseWrite, wrap adds that of the wrapped
-// connection, because an orderly end needs it.
+// wrap returns nc, or the result of WrapConn if set. If the result has no CloseWrite, wrap adds the
+// CloseWrite of nc, because an orderly end needs it.
 func (c *Config) wrap(nc net.Conn) net.Conn {
 	if c.WrapConn == nil {
 		return nc
@@ -260,11 +262,12 @@ func (c *Config) tuning() sock.Tuning {
 		SameHostDir: c.SameHostDir}
 }
 
-// owns reports whether only the link uses the TCP connection directly, if t is the TLS
-// configuration of its side.
+// owns reports whether the link uses the TCP connection directly, with neither WrapConn nor TLS in
+// between. t is TLSDial or TLSListen, depending on which side opened the connection.
 func (c *Config) owns(t *tls.Config) bool { return c.WrapConn == nil && t == nil }
 
-// tune sets the options of a new socket. It fails only for an option that the user asked for.
+// tune sets the options of a new socket. A congestion control algorithm that cannot be set is
+// logged and ignored; any other failure is returned.
 func (c *Config) tune(nc net.Conn) error {
 	if err := sock.Tune(nc, c.tuning()); err != nil {
 		if c.Congestion == "" {

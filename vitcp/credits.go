@@ -16,11 +16,11 @@ const maxCredits = 1<<15 - 1
 // updates them. [VIT-2.2.1-2] [VIT-3.1-17] [V-20]
 type sendCredits struct {
 	posted atomic.Uint32   // the peer's Count, as received last
-	used   counter.Counter // Count of the messages since set-up that consume a descriptor
+	used   counter.Counter // messages since set-up that consume a descriptor, modulo 2^16
 }
 
-// update records the peer's count from a segment. It returns false if the count went back, or is
-// further ahead than a peer may go.
+// update records the peer's count from a segment. It returns false, and records nothing, if the
+// count is below the previous one or more than maxCredits above the used count.
 func (c *sendCredits) update(posted vitcpwire.Count) bool {
 	old := vitcpwire.Count(c.posted.Load())
 	if posted == old {
@@ -44,20 +44,21 @@ func (c *sendCredits) available() int {
 // take uses one credit, which must be available. [send role]
 func (c *sendCredits) take() { c.used.Set(uint64(uint16(c.used.Load() + 1))) }
 
-// recvCredits counts this side's receive descriptors and how many of them the peer knows. Posters
-// post, the receive role consumes and the send role advertises. [VIT-3.1-16] [V-20] [V-21]
+// recvCredits counts this side's receive descriptors and how many of them the peer knows.
+// Goroutines that post raise posted, the receive role calls consume, and the send role calls
+// advertise. [VIT-3.1-16] [V-20] [V-21]
 type recvCredits struct {
 	posted     atomic.Uint64   // number of posted descriptors, which does not wrap
 	consumed   counter.Counter // number of them that arrived messages have consumed
 	advertised counter.Counter // number of them that were advertised to the peer
-	high       counter.Counter // largest number that was unconsumed and advertised at one time
+	high       counter.Counter // largest number that was advertised and not consumed at one time
 
 	// free means that descriptor flow control is off: the count is advertised, but does not limit
 	// the peer.
 	free bool
 
 	// threshold is the number of unused credits below which a NOP is due although more input is
-	// available. 0 means half of the largest number ever advertised. [VIT-3.1-NOP-4]
+	// available. 0 means half of high. [VIT-3.1-NOP-4]
 	threshold uint64
 }
 
@@ -74,7 +75,8 @@ func (c *recvCredits) reach(n uint64) {
 	}
 }
 
-// ahead returns the count that may be advertised.
+// ahead returns the count that may be advertised: all posted descriptors, but with flow control at
+// most maxCredits more than were consumed.
 func (c *recvCredits) ahead() uint64 {
 	if c.free {
 		return c.posted.Load()
@@ -94,8 +96,8 @@ func (c *recvCredits) advertise() vitcpwire.Count {
 	return vitcpwire.Count(n)
 }
 
-// consume counts one message that consumes a descriptor. It returns false if the peer sent the
-// message without a credit. [receive role]
+// consume counts one message that consumes a descriptor. It returns false, and counts nothing, if
+// the peer sent the message without a credit. [receive role]
 func (c *recvCredits) consume() bool {
 	n := c.consumed.Load()
 	if n == c.advertised.Load() {

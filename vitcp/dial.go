@@ -23,11 +23,13 @@ type call struct {
 	window uint16 // number of RDMA Reads that this side serves at once
 	local  vitcpwire.Discriminator
 	remote vitcpwire.Discriminator
-	target netip.AddrPort // for callers
+	target netip.AddrPort // for callers: address to dial
 	from   netip.Addr     // for callers: address of this end; if invalid or unspecified, the system chooses
 }
 
-// newCall checks that the attributes of the VI can be expressed on the wire.
+// newCall returns the parameters of a connection from local to remote, in the peer-to-peer model if
+// peer is set. The error names a discriminator or an attribute of the VI that has no form on the
+// wire.
 func (d *device) newCall(ep *vi.Endpoint, local, remote vi.Address, peer bool) (*call, error) {
 	c := &call{d: d, ep: ep}
 	var err error
@@ -93,9 +95,9 @@ func (c *call) setAttributes(peer bool) error {
 	return nil
 }
 
-// greeting returns this side's connect message of type t. Its calling fields describe this side, in
-// a request and in an answer. The message also advertises the descriptors that were posted so far.
-// [V-09] [V-16] [V-20]
+// greeting returns this side's connect message of type t. The calling fields describe this side, in
+// a request and also in an answer. The message advertises the descriptors that were posted so far,
+// maxCredits at most. [V-09] [V-16] [V-20]
 func (c *call) greeting(t vitcpwire.Type, mtu uint32, security []byte) greeting {
 	return greeting{
 		h: vitcpwire.Header{
@@ -110,7 +112,9 @@ func (c *call) greeting(t vitcpwire.Type, mtu uint32, security []byte) greeting 
 	}
 }
 
-// security returns the security information for one of this side's messages.
+// security returns the security information for this side's connect message: the extension block,
+// the Authenticator's part and the VI consumer's part. The first two may be missing. The error is
+// the Authenticator's, or ErrInvalidParameter if the result is too long.
 func (c *call) security(about Call) ([]byte, error) {
 	cfg := &c.d.p.cfg
 	info := c.ep.Attributes().Security
@@ -133,7 +137,8 @@ func (c *call) security(about Call) ([]byte, error) {
 }
 
 // openSecurity checks the peer's security information. It returns the extension bits and the part
-// for the consumer, or an error if the Authenticator refuses.
+// for the consumer, nil if that part is empty. If the Authenticator refuses, the error wraps
+// ErrSecurity.
 func (p *Provider) openSecurity(about Call, wire []byte) (bits uint16, info []byte, err error) {
 	bits, info = cutExtensions(wire)
 	if p.cfg.Security != nil {
@@ -151,7 +156,8 @@ func (p *Provider) openSecurity(about Call, wire []byte) (bits uint16, info []by
 	return bits, info, nil
 }
 
-// dial sets up TCP, and TLS above it if configured.
+// dial sets up TCP to the address to, then TLS if configured, and applies WrapConn. On an error
+// nothing stays open.
 func (c *call) dial(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
 	cfg := &c.d.p.cfg
 	var dialer net.Dialer // keepalive is on with 15 s, unless tune changes it [V-35]
@@ -195,7 +201,7 @@ func (c *call) dial(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
 	return cfg.wrap(nc), nil
 }
 
-// about describes the call for authenticators.
+// about describes the call for Authenticators. request becomes Call.Request.
 func (c *call) about(nc net.Conn, request []byte) Call {
 	return Call{
 		Caller: addrPort(nc.LocalAddr()).Addr(), Callee: addrPort(nc.RemoteAddr()).Addr(),
@@ -203,7 +209,7 @@ func (c *call) about(nc net.Conn, request []byte) Call {
 	}
 }
 
-// An answer is the result of a Connect Request.
+// An answer is the result of a Connect Request: the peer's connect message g, or err.
 type answer struct {
 	g          greeting
 	sawBytes   bool
@@ -212,7 +218,8 @@ type answer struct {
 	err        error
 }
 
-// ask sends the Connect Request and reads the answer. Closing the connection makes it return early.
+// ask sends the Connect Request and reads the answer. A past deadline of nc, or Close, makes ask
+// return early. Failures are in the field err of the answer.
 func (c *call) ask(nc net.Conn) (a answer) {
 	about := c.about(nc, nil)
 	if a.request, a.err = c.security(about); a.err != nil {
@@ -235,8 +242,8 @@ func (c *call) ask(nc net.Conn) (a answer) {
 	return a
 }
 
-// take makes a link of an accepted call. If it returns an error, which has one of the package's
-// types, the caller must close the connection.
+// take checks the Connect Accept in a, which was received on nc, and makes a link. On an error,
+// which wraps an error of package vi, the caller must close nc.
 func (c *call) take(nc net.Conn, a answer) (vi.Link, vi.Agreement, error) {
 	p := c.d.p
 	ce := &a.g.ce
@@ -309,7 +316,8 @@ func (p *Provider) remoteAttributes(ce *vitcpwire.CE, info []byte) vi.Attributes
 	return a
 }
 
-// callTarget returns the IP address and port to call for a remote address.
+// callTarget returns the IP address and port to call for a remote address. The port is Config.Port
+// if remote names none.
 func (d *device) callTarget(remote vi.Address) (netip.AddrPort, error) {
 	ap, ok := remote.AddrPort()
 	if !ok {
@@ -353,8 +361,9 @@ func (d *device) Connect(ctx context.Context, ep *vi.Endpoint, local, remote vi.
 	return l, g, nil
 }
 
-// connectBeside tries the other processes that share the target's port. err is the error from the
-// target itself; the call returns it if no process has a better answer.
+// connectBeside repeats a call that got No Match at the other processes that share the target's
+// port. It returns the first result other than No Match. If there is none, it returns err, the
+// error from the target itself.
 func (c *call) connectBeside(ctx context.Context, err error) (vi.Link, vi.Agreement, error) {
 	for _, to := range c.d.p.beside(c.target) {
 		l, g, err2 := c.connect(ctx, to)
@@ -365,7 +374,7 @@ func (c *call) connectBeside(ctx context.Context, err error) (vi.Link, vi.Agreem
 	return nil, vi.Agreement{}, err
 }
 
-// connect runs the machine until it reports an outcome.
+// connect connects to the address to: it runs the machine until the machine reports an outcome.
 func (c *call) connect(ctx context.Context, to netip.AddrPort) (vi.Link, vi.Agreement, error) {
 	var m active
 	m.deadline, _ = ctx.Deadline()
@@ -435,7 +444,8 @@ func (c *call) connect(ctx context.Context, to netip.AddrPort) (vi.Link, vi.Agre
 	}
 }
 
-// gaveUp handles the end of the caller's context, by its deadline or by a cancellation.
+// gaveUp handles the end of the caller's context. An expired deadline becomes a timer event of the
+// machine, and a cancellation becomes a disconnect event.
 func (c *call) gaveUp(ctx context.Context, m *active) []setupStep {
 	if !m.deadline.IsZero() && errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return m.timer(m.deadline)
@@ -460,7 +470,8 @@ func (m *active) answered(now time.Time, a answer) []setupStep {
 	return m.noMatch()
 }
 
-// outcomeError returns the engine's error for a failed attempt.
+// outcomeError returns the error of package vi for a failed attempt with last step s. code is the
+// Remote Error Code of a Connect Reject.
 func outcomeError(ctx context.Context, s setupStep, code vitcpwire.RemoteError) error {
 	switch s.out {
 	case outcomeTimeout:

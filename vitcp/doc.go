@@ -6,11 +6,12 @@
 //	v, err := nic.CreateVI(vi.Attributes{Reliability: vi.ReliableReception}, nil, nil)
 //	_, err = v.ConnectRequest(ctx, local, vi.IPAddress(host, "files"))
 //
-// A VI address is an IP address (4 or 16 bytes, and 2 more of port if it is not the default one)
-// with a discriminator of up to 16 bytes. All NICs that were opened through one [Provider] share
-// its listening ports; requests find their way by discriminator. A NIC that listens without a host,
-// as above, reports one address (LocalAddress) and answers at every address of the host, whether a
-// wait names that address or none.
+// A VI address consists of an IP address and a discriminator of up to 16 bytes. The IP address has
+// 4 or 16 bytes, and 2 more for a port other than the default one. All NICs that were opened
+// through one [Provider] share its listening ports, and the discriminator in a request selects the
+// call that gets the request. A NIC that listens without a host, as above, reports one address
+// (LocalAddress) and answers at every address of the host. A wait at LocalAddress, or without an
+// address, gets the requests to all of them.
 //
 // # What is implemented
 //
@@ -20,9 +21,9 @@
 // besides Reliable Reception, an optional Disconnect message, TLS, and limits on what peers can use
 // before they are connected. Retransmission is left to TCP.
 //
-// The draft fixes hardly any numeric values. Those used here are decisions that
-// docs/requirements/vitcp-decisions.md records; [Config.Dialect] and the fields next to it adapt to
-// a peer that uses others.
+// The draft fixes hardly any numeric values. The values used here are decisions that
+// docs/requirements/vitcp-decisions.md records. [Config.Dialect] and the fields next to it set
+// other values for a peer that needs them.
 //
 // # Errors
 //
@@ -34,10 +35,10 @@
 //
 // # Order and concurrency
 //
-// Descriptors of a send queue are started in posting order. RDMA Reads beyond the window of the VI
-// that serves them (vi.Attributes.ReadWindow) hold back descriptors posted after them. All exported
-// methods may be called concurrently. Connecting and waiting end with their context. Closing the
-// NIC ends half-open connections, undecided requests and links.
+// Descriptors of a send queue are started in posting order. An RDMA Read beyond the read window of
+// the remote VI (vi.Attributes.ReadWindow) waits, and so do the descriptors posted after the Read.
+// All exported methods may be called concurrently. Calls that connect or wait return when their
+// context ends. Closing the NIC ends half-open connections, undecided requests and links.
 //
 // Several processes of a host use separate ports, or share one by [Config.SharePort].
 package vitcp

@@ -33,7 +33,7 @@ func framingf(format string, args ...any) error {
 }
 
 // A RejectError is the peer's Connect Reject. It matches vi.ErrReject, or vi.ErrResource if the
-// peer gave that as its reason.
+// peer's reason is a lack of resources.
 type RejectError struct { // [V-46]
 	Code uint16 // the received Remote Error Code: its low byte is the reason
 }
@@ -51,11 +51,11 @@ func (e *RejectError) Is(target error) bool {
 	return target == vi.ErrReject
 }
 
-// A RemoteError is the peer's report of an unacceptable message from this side. The connection is
-// broken.
+// A RemoteError is the peer's report that it could not accept a message from this side. The
+// connection is broken.
 type RemoteError struct { // [VIT-3.1-ERR-1]
 	Code   uint16 // the received Remote Error Code: its high byte is the VI Error Type
-	Number uint32 // number of the message
+	Number uint32 // number of the message that the peer could not accept
 }
 
 // Error names the error and the message.
@@ -66,8 +66,8 @@ func (e *RemoteError) Error() string {
 // errPeerDisconnected is the cause of an orderly end by the peer.
 var errPeerDisconnected = errors.New("vitcp: the peer disconnected")
 
-// dialError returns the error of package vi for a failed TCP set-up. A refused connection means
-// that the host is up but has no listener. [VIA 6.3]
+// dialError returns the error of package vi for a failed TCP set-up. A refused connection becomes
+// ErrNoMatch, because the host is up but has no listener. [VIA 6.3]
 func dialError(err error) error {
 	var ne net.Error
 	switch {

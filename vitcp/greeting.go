@@ -16,8 +16,8 @@ type greeting struct {
 	security []byte // security information as on the wire
 }
 
-// writeGreeting writes g as one segment. It sets the fields that all connect messages have in
-// common. [V-06] [V-09]
+// writeGreeting writes g as one segment. It sets the flags and the length, which follow from the
+// format of connect messages. [V-06] [V-09]
 func writeGreeting(w io.Writer, d vitcpwire.Dialect, g greeting) error {
 	g.h.Flags = vitcpwire.EndOfMessage
 	g.h.Length = uint16(vitcpwire.HeaderLen + vitcpwire.CELen + len(g.security))

@@ -23,15 +23,15 @@ const answerTimeout = 5 * time.Second
 // [VIT 4.3]
 type request struct {
 	l             *listener
-	d             *device // device whose wait got the request; set when it is handed over
+	d             *device // device whose wait got the request; nil before
 	nc            net.Conn
-	tcp           net.Conn // the TCP connection below wrappers, which the listener knows
+	tcp           net.Conn // the TCP connection below TLS and WrapConn; the listener knows the request by it
 	g             greeting
 	bits          uint16 // extensions that the caller offers
 	info          []byte // the consumer's part of the caller's security information
 	local, remote netip.AddrPort
 
-	timer   *time.Timer   // of watch
+	timer   *time.Timer   // starts the reading of watch
 	watched chan struct{} // closed when watch has ended
 	mu      perturb.Mutex
 	m       passive // guarded by mu once the request was offered
@@ -49,14 +49,14 @@ func (l *listener) serve(tcp net.Conn, remote netip.Addr) {
 	l.verdict(tcp)
 }
 
-// end closes the connection.
+// end closes the connection, and frees its place in the limit Config.PerPeer.
 func (r *request) end() {
 	r.nc.Close()
 	r.l.p.leavePeer(addrPort(r.tcp.RemoteAddr()).Addr())
 }
 
-// receive reads the request and finds a waiting call for it. If it returns false, the caller must
-// close the connection.
+// receive reads the request and passes it to a waiting call. It returns false after a refusal or an
+// error; the caller must then close the connection.
 func (l *listener) receive(r *request) (handedOver bool) {
 	p := l.p
 	if err := l.prepare(r); err != nil {
@@ -101,7 +101,8 @@ func (l *listener) receive(r *request) (handedOver bool) {
 	return l.offerWait(r)
 }
 
-// prepare sets the options of the socket and does the TLS handshake.
+// prepare sets the options of the socket, does the TLS handshake if configured, and applies
+// WrapConn.
 func (l *listener) prepare(r *request) error {
 	cfg := &l.p.cfg
 	if err := cfg.tune(r.tcp); err != nil {
@@ -127,7 +128,7 @@ func refusePlain(c net.Conn, err error) {
 	}
 }
 
-// note counts and logs a connection that sent no proper request.
+// note counts and logs a connection that sent no proper request. err is the error of the read.
 func (l *listener) note(r *request, err error) {
 	c := &l.p.count
 	if errors.Is(err, os.ErrDeadlineExceeded) {
@@ -144,7 +145,9 @@ func (l *listener) note(r *request, err error) {
 	l.p.cfg.Logger.Info("no connect request", "remote", addrPort(r.tcp.RemoteAddr()).String(), "err", err)
 }
 
-// offerWait looks for a wait, during the grace period if there is none at once.
+// offerWait passes r to a wait. If there is no wait for its discriminator, the request waits for
+// one during the grace period, and is then answered with No Match. offerWait returns false if no
+// wait got the request, or if the caller disconnected.
 func (l *listener) offerWait(r *request) bool {
 	// The caller may wait long for an answer, so the request watches for its disconnection before
 	// it is handed over.
@@ -189,7 +192,8 @@ func (l *listener) offerWait(r *request) bool {
 	}
 }
 
-// unhold removes a request in its grace period from the list.
+// unhold removes a request for d in its grace period from the list. ch identifies the request.
+// unhold does nothing if a wait has already removed the request.
 func (l *listener) unhold(d vitcpwire.Discriminator, ch <-chan bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -204,8 +208,8 @@ func (l *listener) unhold(d vitcpwire.Discriminator, ch <-chan bool) {
 	}
 }
 
-// run performs the machine's steps for a connection that is answered here. The caller closes the
-// connection.
+// run sends the refusal in steps: Connect No Match or Connect Reject. It ignores all other steps.
+// The caller closes the connection.
 func (r *request) run(steps []setupStep) {
 	for _, s := range steps {
 		switch s.do {
@@ -219,8 +223,8 @@ func (r *request) run(steps []setupStep) {
 	}
 }
 
-// reply sends a refusal. It repeats the request's fields from the other side's view, and ignores
-// errors.
+// reply sends a refusal of type t with reason code. Compared with the request, the two
+// discriminators are exchanged. Errors are ignored, because the connection ends anyway.
 func (r *request) reply(t vitcpwire.Type, code uint8) {
 	g := greeting{
 		h: vitcpwire.Header{Type: t, Error: vitcpwire.MakeRemoteError(vitcpwire.NoError, code)},
@@ -234,15 +238,16 @@ func (r *request) reply(t vitcpwire.Type, code uint8) {
 	r.lingerClose()
 }
 
-// lingerClose ends our direction first. Otherwise a reset would lose our answer if the peer has
-// sent more than we read.
+// lingerClose ends this side's direction of the stream before the connection is closed. If the peer
+// has sent more than this side has read, closing at once would cause a reset, which could destroy
+// the answer.
 func (r *request) lingerClose() {
 	if cw, ok := r.nc.(interface{ CloseWrite() error }); ok {
 		cw.CloseWrite()
 	}
 }
 
-// about describes the call for authenticators.
+// about describes the call for Authenticators. request becomes Call.Request.
 func (r *request) about(request []byte) Call {
 	return Call{
 		Caller: addrPort(r.nc.RemoteAddr()).Addr(), Callee: addrPort(r.nc.LocalAddr()).Addr(),
@@ -250,12 +255,13 @@ func (r *request) about(request []byte) Call {
 	}
 }
 
-// watchAfter is how long the consumer may take before the caller is watched. Most decide at once,
-// and Accept checks the connection itself.
+// watchAfter is how long a consumer may take to decide before the caller is watched for a
+// disconnection. Most consumers decide sooner, and Accept checks the connection itself.
 const watchAfter = 10 * time.Millisecond
 
-// watch reads ahead while the consumer decides: a correct caller sends nothing meanwhile, so any
-// input ends the request.
+// watch starts to read from the connection if the consumer has not decided after watchAfter. A
+// correct caller sends nothing before the answer, so any byte or the end of the stream ends the
+// request.
 func (r *request) watch() {
 	r.watched = make(chan struct{})
 	r.timer = time.AfterFunc(watchAfter, func() {
@@ -263,7 +269,7 @@ func (r *request) watch() {
 		var b [1]byte
 		n, err := r.nc.Read(b[:])
 		if n == 0 && errors.Is(err, os.ErrDeadlineExceeded) {
-			return // unwatch
+			return // unwatch has stopped the read
 		}
 		r.mu.Lock()
 		defer r.mu.Unlock()
@@ -274,7 +280,7 @@ func (r *request) watch() {
 	})
 }
 
-// unwatch stops reading ahead.
+// unwatch stops the reading that watch started, and returns when no read is in progress.
 func (r *request) unwatch() {
 	if r.timer.Stop() {
 		close(r.watched)
@@ -326,7 +332,7 @@ func (r *request) Accept(ctx context.Context, ep *vi.Endpoint) (vi.Link, vi.Agre
 	r.unwatch()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	// The read-ahead goroutine may have been stopped just before it read the end.
+	// The goroutine of watch may have been stopped just before it read the end of the stream.
 	if r.withdrawn() {
 		r.m.closed()
 	}
@@ -344,14 +350,14 @@ func (r *request) Accept(ctx context.Context, ep *vi.Endpoint) (vi.Link, vi.Agre
 }
 
 // withdrawn reports whether the caller has disconnected, or has sent bytes before it was answered.
-// It ignores bytes a record layer sends by itself.
+// With TLS it ignores such bytes, because TLS sends records of its own.
 func (r *request) withdrawn() bool {
 	ended, sent := hungUp(r.tcp)
 	return ended || sent && r.l.p.cfg.TLSListen == nil
 }
 
-// answer sends the Connect Accept and makes the link. The machine is Connected already; on an error
-// the caller must end it.
+// answer sends the Connect Accept and makes the link. The machine is in state Connected already. On
+// an error the caller must close the connection.
 func (r *request) answer(ctx context.Context, c *call) (vi.Link, vi.Agreement, error) {
 	mtu, _ := agreeMTU(c.mtu, r.g.ce.MTU)
 	request := r.g.security
@@ -374,7 +380,7 @@ func (r *request) answer(ctx context.Context, c *call) (vi.Link, vi.Agreement, e
 	r.nc.SetDeadline(time.Time{})
 	l, agreed := c.link(r.nc, r.g, g.h.Posted, mtu, r.bits, r.info)
 	remote := addrPort(r.tcp.RemoteAddr()).Addr()
-	p := r.l.p // the request may be released by then
+	p := r.l.p // a copy, so that onEnd does not keep r in memory
 	l.onEnd = func() { p.leavePeer(remote) }
 	return l, agreed, nil
 }
@@ -415,5 +421,5 @@ func (d *device) forget(r *request) {
 	d.mu.Unlock()
 }
 
-// drop refuses a request that reached a wait too late.
+// drop refuses an undecided request because the device is closed.
 func (r *request) drop() { r.refuse(rejectResources) }

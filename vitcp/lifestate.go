@@ -37,9 +37,9 @@ const (
 	// orderly. [V-17]
 	lifeLeft
 
-	// Leaving means that the VI consumer disconnects. In this state, and in those below Reset, the
-	// link accesses no memory of the consumer. It still sends its Disconnect, if both sides support
-	// that message, and the end of its direction. [V-17] [V-18]
+	// Leaving means that the VI consumer disconnects. In this state, and in Discarded, Closing and
+	// Aborting, the link accesses no memory of the consumer. It still sends its Disconnect, if both
+	// sides support that message, and the end of its direction. [V-17] [V-18]
 	lifeLeaving
 
 	// Broken means that an error was found, or that the stream has ended. No further message is
@@ -52,10 +52,12 @@ const (
 	// Discarded means that the link was stopped before Start.
 	lifeDiscarded
 
-	// Closing is Broken after the engine has stopped the link.
+	// Closing means that the connection is broken, as in Broken, and that the engine has stopped
+	// the link.
 	lifeClosing
 
-	// Aborting is Reset after the engine has stopped the link.
+	// Aborting means that the TCP connection is reset, as in Reset, and that the engine has stopped
+	// the link.
 	lifeAborting
 
 	lifeStates = iota
@@ -94,7 +96,7 @@ var lifeEventNames = [lifeEvents]string{"start", "disconnected", "fault", "viola
 
 func (e lifeEvent) String() string { return lifeEventNames[e] }
 
-// lifeTable has the transitions.
+// lifeTable holds the transitions. An event without an arrow does not change the state.
 var lifeTable = machine.NewTable(lifeStates, lifeEvents, []machine.Arrow[lifeState, lifeEvent]{
 	{From: lifeMade, On: lifeStart, To: lifeOpen},
 	{From: lifeMade, On: lifeLeave, To: lifeDiscarded},

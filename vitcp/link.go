@@ -29,9 +29,9 @@ const (
 	// the peer grants. The peer's number must not decide how much memory this side uses.
 	maxAsked = 256
 
-	// idleNOP is how long counts wait for a segment that carries them. It applies to counts of
-	// receive descriptors posted on an idle connection while the peer has enough credits, and to
-	// acknowledgements of messages a polling consumer received.
+	// idleNOP is how long a changed count waits for a segment that carries it, before a NOP does.
+	// Two counts wait: the receive descriptors posted on an idle connection while the peer has
+	// enough credits, and the acknowledgement of messages that a polling consumer received.
 	idleNOP = time.Millisecond
 )
 
@@ -50,7 +50,7 @@ type linkTerms struct {
 // connection of its own. [VIT-2.2.2.2.2-1] A frameio.Conn calls it in two roles that run
 // concurrently: the send role (Fill, Sent; fields of tx) and the receive role (Receive, Plan,
 // Landed, Drained; fields of rx). Fields of both roles are atomic. life is the link's state; see
-// lifeState. The methods are in files by the part they work on.
+// lifeState. The send role is in send.go, the receive role in receive.go and messages.go.
 type link struct {
 	p       *Provider
 	ep      *vi.Endpoint
@@ -78,9 +78,9 @@ type link struct {
 // A flowControl counts the receive descriptors and the Reads each side grants the other.
 type flowControl struct {
 	flow      bool        // descriptor flow control is on
-	overdrawn bool        // the peer has advertised more descriptors than it may post
+	overdrawn bool        // the peer's connect message advertised more than maxCredits descriptors
 	credits   sendCredits // the peer's receive descriptors
-	mine      recvCredits // ours
+	mine      recvCredits // this side's receive descriptors
 	asked     readWindow
 	served    readWindow
 	blocked   atomic.Bool // the send role waits for a credit or the read window
@@ -95,11 +95,11 @@ type messages struct {
 	begun  atomic.Uint32       // Number of the message that this side began last
 	whole  atomic.Uint32       // Number of the last message that is completely sent or in a batch
 	seqOff atomic.Uint64       // difference between sequence number and message number of a send descriptor
-	nop    atomic.Bool         // send a NOP if the counts have changed
+	nop    atomic.Bool         // the send role must send a NOP if a count has changed
 }
 
-// A pace holds the goroutines and the timer that run outside the roles. They end the connection,
-// and send the NOP of an idle link.
+// A pace holds what runs outside the two roles: goroutines that end the connection, and the timer
+// that sends the NOP of an idle link.
 type pace struct {
 	work    sync.WaitGroup // counts the goroutines outside the roles
 	timerMu perturb.Mutex
@@ -209,7 +209,8 @@ func newLink(c *call, nc net.Conn, t linkTerms) *link {
 	return l
 }
 
-// These are the segment length for an unknown MSS, and the smallest MSS that is accepted as valid.
+// defaultMSS is the segment length in bytes if the MSS is unknown. minMSS is the smallest MSS that
+// is accepted as valid.
 const (
 	defaultMSS = 1400
 	minMSS     = 256
@@ -222,6 +223,7 @@ func (l *link) setAdvertised(n vitcpwire.Count) {
 }
 
 // Start implements vi.Link: it starts both roles. The engine calls it when the VI is connected.
+// Start does nothing if the link was stopped before.
 func (l *link) Start() {
 	if from, to := lifeTable.Move(&l.life, lifeStart); from == to {
 		return
@@ -238,9 +240,9 @@ func (l *link) Start() {
 // SendPosted implements vi.Link.
 func (l *link) SendPosted() { l.c.Kick() }
 
-// RecvPosted implements vi.Link. The next segment carries the new count. If there is none, a NOP
-// carries it within idleNOP. With flow control the NOP is sent at once if the peer has few credits
-// left.
+// RecvPosted implements vi.Link. The next segment carries the new count of receive descriptors. If
+// no segment is due, a NOP carries the count after idleNOP. With flow control the NOP is sent at
+// once if the peer has few credits left. On a stopped link RecvPosted does nothing.
 func (l *link) RecvPosted() {
 	if l.life.Load().stopped() {
 		return
@@ -272,7 +274,8 @@ func (l *link) wantNOPSoon() {
 	}
 }
 
-// idle is the timer function of wantNOPSoon.
+// idle is the timer function of wantNOPSoon. It sends nothing if the counts were sent in the
+// meantime.
 func (l *link) idle() {
 	l.armed.Store(false)
 	if l.hasUpdate() || l.mine.unadvertised() {
@@ -323,10 +326,11 @@ func (l *link) Stop(reason vi.StopReason) {
 	l.stopTimer()
 }
 
-// End ends the wire after Stop; see package vi's ender.
+// End closes the TCP connection in the background, after Stop, and then calls gone; see package
+// vi's ender.
 func (l *link) End(gone func()) { l.c.Go(func() { l.wind(gone) }) }
 
-// wind ends the stream and the link, in the way that the state requires, and calls gone.
+// wind ends the stream as the state requires, removes the link from its provider, and calls gone.
 func (l *link) wind(gone func()) {
 	switch l.life.Load() {
 	case lifeAborting:
@@ -357,10 +361,10 @@ func (l *link) wind(gone func()) {
 // Wait implements vi.Link.
 func (l *link) Wait() { l.work.Wait() }
 
-// breaks records why the connection breaks. It makes the engine break the connection, unless the
-// engine has ended it already. from is the state before. Only the first cause calls breaks. after,
-// if not nil, runs when no role accesses the consumer's memory any more and before the engine
-// breaks the VI; it may call the endpoint.
+// breaks logs cause, passes it to Config.Broken, and makes the engine break the connection. If the
+// engine had already stopped the link in state from, the state before the fault, breaks only logs.
+// Only the first cause calls breaks. after, if not nil, runs before the engine breaks the VI, when
+// no role accesses the consumer's memory any more; after may call the endpoint.
 func (l *link) breaks(from lifeState, cause error, orderly bool, after func()) {
 	switch {
 	case from.stopped():
@@ -387,8 +391,9 @@ func (l *link) breaks(from lifeState, cause error, orderly bool, after func()) {
 	}()
 }
 
-// die ends the connection from within a role. No further message is begun or accepted. f, if not
-// nil, is reported to the peer. The caller must not access the consumer's memory afterwards.
+// die ends the connection from within a role. No further message is begun or accepted. At Reliable
+// Reception f, if not nil, is reported to the peer. breaks explains after. The caller must not
+// access the consumer's memory afterwards. On a connection with an earlier fault die does nothing.
 func (l *link) die(cause error, f *fault, after func()) {
 	if l.life.Load().faulted() {
 		return

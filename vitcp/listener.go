@@ -22,7 +22,7 @@ import (
 type listener struct {
 	p    *Provider
 	l    net.Listener
-	addr netip.AddrPort // address that callers use: the bound one, or the one that this branch serves
+	addr netip.AddrPort // address that callers use: the bound address, or for a branch the shared one
 	sign net.Listener   // announces a branch, otherwise nil; see sharing.go
 	refs int            // guarded by Provider.mu: number of devices that use the listener
 	stop chan struct{}  // closed with the listener
@@ -38,11 +38,12 @@ type listener struct {
 
 // A wait is one call of Device.Wait.
 type wait struct {
-	local netip.Addr    // the wait accepts only connections to this address; if invalid, connections to any
+	local netip.Addr    // the wait accepts only connections to this address; if invalid or unspecified, to any address
 	got   chan *request // has one slot; filled by the goroutine that removes the wait from the list
 }
 
-// listenString opens a new listening address in the form host:port for one device.
+// listenString returns a listener at addr, which has the form host:port. A listener that exists is
+// shared if addr names an IP address and a port.
 func (p *Provider) listenString(addr string) (*listener, error) {
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -65,7 +66,8 @@ func (p *Provider) open(addr string) (*listener, error) {
 	return p.openLocked(addr)
 }
 
-// acquire returns the listener that serves ap, and creates it if there is none.
+// acquire returns the listener that serves ap, and creates it if there is none. If another process
+// uses the port, and Config.SharePort applies, the new listener is a branch.
 func (p *Provider) acquire(ap netip.AddrPort) (*listener, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -94,7 +96,7 @@ func (p *Provider) openLocked(addr string) (*listener, error) {
 	return p.startLocked(nl, bound(nl), nil), nil
 }
 
-// socket opens a listening socket.
+// socket opens a listening socket at addr, with Config.ListenFunc if set.
 func (p *Provider) socket(addr string) (net.Listener, error) {
 	listen := p.cfg.ListenFunc
 	if listen == nil {
@@ -116,7 +118,8 @@ func bound(nl net.Listener) netip.AddrPort {
 	return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port())
 }
 
-// startLocked accepts connections at nl, which serves the address ap.
+// startLocked accepts connections at nl, which serves the address ap. sign announces a branch, and
+// is nil otherwise. The caller holds p.mu.
 func (p *Provider) startLocked(nl net.Listener, ap netip.AddrPort, sign net.Listener) *listener {
 	l := &listener{
 		p: p, l: nl, addr: ap, sign: sign, refs: 1, stop: make(chan struct{}),
@@ -132,7 +135,7 @@ func (p *Provider) startLocked(nl net.Listener, ap netip.AddrPort, sign net.List
 }
 
 // own takes a listening socket, and the sockets of its connections, away from the Go runtime's
-// poller, if only links use them.
+// poller, if only links use them. Otherwise it returns nl. On an error nl is closed.
 func (p *Provider) own(nl net.Listener) (net.Listener, error) {
 	if !p.cfg.owns(p.cfg.TLSListen) {
 		return nl, nil
@@ -149,13 +152,14 @@ func (p *Provider) own(nl net.Listener) (net.Listener, error) {
 	return l, nil
 }
 
-// serves reports whether connections to ap arrive here.
+// serves reports whether connections to ap arrive at l.
 func (l *listener) serves(ap netip.AddrPort) bool {
 	return ap.Port() == l.addr.Port() && (ap.Addr() == l.addr.Addr() || l.addr.Addr() == netip.IPv6Unspecified() ||
 		l.addr.Addr() == netip.IPv4Unspecified() && ap.Addr().Is4())
 }
 
-// release drops one reference to l. The last one closes it.
+// release drops one reference to l. Dropping the last one closes l and its half-open connections,
+// and waits for their goroutines.
 func (p *Provider) release(l *listener) {
 	p.mu.Lock()
 	l.refs--
@@ -245,8 +249,8 @@ func (l *listener) verdict(c net.Conn) {
 	l.mu.Unlock()
 }
 
-// enterPeer counts one more connection from remote. It returns false if remote has reached its
-// limit.
+// enterPeer counts one more connection from remote. It returns false, and counts nothing, if remote
+// has reached Config.PerPeer.
 func (p *Provider) enterPeer(remote netip.Addr) bool {
 	if p.cfg.PerPeer <= 0 {
 		return true
@@ -271,7 +275,8 @@ func (p *Provider) leavePeer(remote netip.Addr) {
 	}
 }
 
-// addrPort returns the address of a socket without a zone, and an IPv4-mapped address as IPv4.
+// addrPort returns the address of a socket without a zone, and an IPv4-mapped address as IPv4. The
+// result is zero if a is nil or no IP address with a port.
 func addrPort(a net.Addr) netip.AddrPort {
 	if t, ok := a.(*net.TCPAddr); ok {
 		ap := t.AddrPort()
@@ -284,9 +289,9 @@ func addrPort(a net.Addr) netip.AddrPort {
 	return netip.AddrPortFrom(plainAddr(ap.Addr()), ap.Port())
 }
 
-// offer passes r to the first wait for its discriminator, and returns false if there is none. If
-// grace is set and there is no wait, r is registered for a later wait, which sends on the returned
-// channel.
+// offer passes r to the first wait for its discriminator, and returns false if there is none. In
+// that case, if grace is set, r is registered for a later wait, which sends a value on the channel
+// later. later is nil if nothing was registered.
 func (l *listener) offer(r *request, grace bool) (taken bool, later <-chan bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -296,7 +301,7 @@ func (l *listener) offer(r *request, grace bool) (taken bool, later <-chan bool)
 			continue
 		}
 		l.dropWaitLocked(d, i)
-		delete(l.halfOpen, r.tcp) // after that the listener must not close it
+		delete(l.halfOpen, r.tcp) // the receiver of r owns the connection, so release must not close it
 		w.got <- r
 		return true, nil
 	}
@@ -317,7 +322,8 @@ func (l *listener) dropWaitLocked(d vitcpwire.Discriminator, i int) {
 	l.waits[d] = append(ws[:i:i], ws[i+1:]...)
 }
 
-// wait registers w and wakes one request that is in its grace period.
+// wait registers w for discriminator d and wakes all requests for d in their grace period. One of
+// them then gets w.
 func (l *listener) wait(d vitcpwire.Discriminator, w *wait) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -328,7 +334,8 @@ func (l *listener) wait(d vitcpwire.Discriminator, w *wait) {
 	delete(l.held, d)
 }
 
-// unwait removes w from the list. It returns the request that w has got in the meantime, or nil.
+// unwait removes w from the list. If w has got a request in the meantime, unwait returns it, and
+// otherwise nil.
 func (l *listener) unwait(d vitcpwire.Discriminator, w *wait) *request {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -365,7 +372,7 @@ func (d *device) Wait(ctx context.Context, local vi.Address) (vi.Request, error)
 	select {
 	case r = <-w.got:
 	case <-ctx.Done():
-		r = l.unwait(dis, w) // if there is a request, it is returned although ctx has ended
+		r = l.unwait(dis, w) // a request that has arrived is returned although ctx has ended
 	case <-d.ctx.Done():
 		r = l.unwait(dis, w)
 	}

@@ -26,7 +26,7 @@ type messageType struct {
 	// *ProtocolError.
 	end func(l *link, void bool) error
 
-	// fail handles a memory fault while the message is placed.
+	// fail handles a memory fault while payload is placed. A type without target has no fail.
 	fail func(l *link)
 }
 
@@ -48,8 +48,8 @@ type inbound struct {
 	rdma vitcpwire.RDMA
 	drop bool // the rest of the message is dropped
 
-	// bad is the error of an RDMA Write at Unreliable Delivery. Its consequence depends on the last
-	// segment.
+	// bad is the error of an RDMA Write at Unreliable Delivery, or 0. Only the last segment shows
+	// whether the error goes into a receive descriptor or to the error handler.
 	bad vi.Status
 }
 
@@ -61,7 +61,7 @@ func (l *link) beginDisconnect(bool) error {
 	return nil
 }
 
-// beginSend starts to receive a Send, and takes the receive descriptor the Send consumes.
+// beginSend starts to receive a Send, and starts the receive descriptor that the Send consumes.
 func (l *link) beginSend(first bool) error {
 	if !first {
 		return nil
@@ -93,8 +93,8 @@ func (l *link) sendTarget(held vi.Memory, at uint32, n int) vi.Memory {
 	return ref
 }
 
-// scatter pins the next piece of the descriptor's memory at offset at, n bytes at most.
-// [VIT-2.2.2.1-3]
+// scatter pins memory of d's segments from offset at on, n bytes at most and within one segment.
+// The result is empty if the segments end before at. [VIT-2.2.2.1-3]
 func (l *link) scatter(held vi.Memory, d *vi.Descriptor, at uint32, n int) (vi.Memory, vi.Status) {
 	var cur vi.Cursor
 	cur.Skip(d, uint64(at))
@@ -125,7 +125,7 @@ func (l *link) endSend(void bool) error {
 }
 
 // beginWrite starts to receive an RDMA Write: it checks the whole range before the first byte is
-// placed. [V-42] [VIT-2.2.2.2.2-6]
+// placed. A failed check drops the Write. [V-42] [VIT-2.2.2.2.2-6]
 func (l *link) beginWrite(first bool) error {
 	x := &l.rx
 	in := &x.in
@@ -149,7 +149,8 @@ func (l *link) beginWrite(first bool) error {
 	return nil
 }
 
-// hold stores the pin of the new message's whole memory, if the pin can be kept.
+// hold records m, the memory of the whole new message, and passes the pin to the placer. If the
+// placer cannot keep the pin, hold releases it and records nothing.
 func (l *link) hold(m regmem.Ref) {
 	if x := &l.rx; !m.Pins() || x.Hold(m) {
 		x.all = m.B()
@@ -210,7 +211,7 @@ func (l *link) endWrite(void bool) error {
 
 // failWrite drops the rest of the current RDMA Write. If the Write has immediate data, the error
 // goes into a receive descriptor; otherwise it is asynchronous. At Unreliable Delivery only the
-// last segment shows which of both applies.
+// last segment shows which case applies, so the error waits for it in the field bad.
 func (l *link) failWrite(bad vi.Status, async vi.ErrorCode, code uint8) {
 	in := &l.rx.in
 	in.drop = true
@@ -236,7 +237,7 @@ func (l *link) failWrite(bad vi.Status, async vi.ErrorCode, code uint8) {
 	l.refuse(code, fmt.Errorf("vitcp: RDMA Write %d of the peer: %v", uint32(l.rx.h.Number), async))
 }
 
-// asyncOf returns the asynchronous error for an RDMA Write without immediate data.
+// asyncOf returns the asynchronous error for status bad of an RDMA Write without immediate data.
 func asyncOf(bad vi.Status) vi.ErrorCode {
 	if bad == vi.StatusRDMAProtection {
 		return vi.ErrorRDMAWProt
@@ -279,8 +280,8 @@ func (l *link) finishReceive(d *vi.Descriptor, r vi.Delivery) {
 	}
 }
 
-// failReceive completes the current receive descriptor with error bits, and drops the rest of the
-// message.
+// failReceive completes the current receive descriptor with error bits, and refuses the message.
+// code is the error code for the peer.
 func (l *link) failReceive(bad vi.Status, code uint8) {
 	x := &l.rx
 	in := &x.in
@@ -293,8 +294,8 @@ func (l *link) failReceive(bad vi.Status, code uint8) {
 	l.refuse(code, fmt.Errorf("vitcp: receive descriptor in error: %w", (bad|vi.StatusDone|vi.StatusOpReceive).Err()))
 }
 
-// refuse reports the current message to the peer and ends the connection, at the reliable levels.
-// At Unreliable Delivery it only drops the message. [V-13] [V-44]
+// refuse drops the current message. At the reliable levels it also ends the connection, and at
+// Reliable Reception it reports the message to the peer with the given code. [V-13] [V-44]
 func (l *link) refuse(code uint8, cause error) {
 	l.count.droppedMessages.Add(1)
 	if l.level != unreliable { // [VIA-4.5-2] [VIA-4.5-3] [VIA-8.3-10]
@@ -302,7 +303,8 @@ func (l *link) refuse(code uint8, cause error) {
 	}
 }
 
-// beginReadRequest handles an RDMA Read Request. [V-26] [V-42]
+// beginReadRequest queues an RDMA Read of the peer for the send role. A Read of memory that the
+// peer may not read, or beyond the MTU, is queued as refused; see readJob. [V-26] [V-42]
 func (l *link) beginReadRequest(bool) error {
 	x := &l.rx
 	if x.h.Flags&vitcpwire.EndOfMessage == 0 || x.payload != 0 { // [V-09]
@@ -317,7 +319,7 @@ func (l *link) beginReadRequest(bool) error {
 		r.Length > 0 && !l.ep.CheckTarget(vi.MemHandle(r.Handle), r.Address, uint64(r.Length), false) {
 		l.ep.AsyncError(vi.ErrorRDMARProt, vi.OpRDMARead) // [VIA-4.6-14] [VIA-5.2-8]
 		// This Read is refused, but the Reads before it are answered first. The send role ends the
-		// connection when it reaches this one.
+		// connection when it reaches the refused Read.
 		job.refused = true
 		x.deaf = true
 	}

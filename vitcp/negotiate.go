@@ -67,7 +67,7 @@ const (
 	mismatchReliability          // the levels differ
 	mismatchFlowControl          // one side requires descriptor flow control, the other does not
 	mismatchModel                // only one side connects peer-to-peer
-	mismatchRDMA                 // the RDMA enables differ, and that is not tolerated
+	mismatchRDMA                 // the RDMA enables differ, and Config.StrictEnables is set
 	mismatchUnknown              // a bit without a known meaning is set
 	mismatchMTU                  // the peer offers no MTU, or a larger one
 )
@@ -100,8 +100,8 @@ func (h habits) match(ours, theirs vitcpwire.Attributes) mismatch {
 	return matching
 }
 
-// agreeMTU returns the called side's answer to a proposed MTU: the smaller value of both. ok is
-// false for a proposal of zero. [VIT-3.2-5] [V-14]
+// agreeMTU returns the called side's answer to a proposed MTU: the smaller of ours and proposed. ok
+// is false for a proposal of zero. [VIT-3.2-5] [V-14]
 func agreeMTU(ours, proposed uint32) (mtu uint32, ok bool) {
 	if faults.On("vitcp-mtu") {
 		return ours, proposed != 0
@@ -109,14 +109,14 @@ func agreeMTU(ours, proposed uint32) (mtu uint32, ok bool) {
 	return min(ours, proposed), proposed != 0
 }
 
-// checkMTU reports whether the calling side accepts the agreed value. It must not be zero or exceed
-// the proposal.
+// checkMTU reports whether the calling side accepts the MTU that the peer agreed to. The agreed MTU
+// must not be zero or exceed the proposed one.
 func checkMTU(proposed, agreed uint32) bool { return agreed != 0 && agreed <= proposed }
 
 // A MismatchError names the attribute that prevented two VIs from being connected. If Remote is
 // true, the peer found the mismatch; a peer does not report the attribute.
 type MismatchError struct {
-	Remote    bool   // the peer found it
+	Remote    bool   // the peer found the mismatch
 	Attribute string // name of the attribute; "" if the peer found the mismatch
 	Ours      string // names of the attributes requested at this side
 	Theirs    string // names of the peer's attributes; "" if the peer found the mismatch

@@ -16,8 +16,8 @@ type assembly struct {
 // A progress is the state of one incomplete message.
 type progress struct {
 	active bool             // the message has begun and not ended
-	typ    vitcpwire.Type   //
-	number vitcpwire.Number //
+	typ    vitcpwire.Type   // type of all segments of the message
+	number vitcpwire.Number // number of the message
 	offset uint32           // payload bytes received: the Data Offset of the next segment
 }
 

@@ -28,9 +28,9 @@ import "time"
 //	|  Connected   |-------------------------------------->|              |
 //	+--------------+                                       +--------------+
 //
-// Refusals that come before a consumer is asked (limits, attributes, Matching) take the arrow of
-// Connect Reject too, and a caller that disconnects while the VI consumer still decides leads to
-// Disconnected; the draft's figure has neither.
+// The draft's figure lacks two arrows. A refusal before a consumer is asked (by the Authenticator,
+// or because of attributes) leads from Matching to Disconnected with a Connect Reject. A caller
+// that disconnects while the VI consumer decides leads from Pending Accept to Disconnected.
 type passiveState uint8
 
 const (
@@ -39,7 +39,7 @@ const (
 	passiveMatching                         // the request was received; the machine searches for a waiting call
 	passivePending                          // the VI consumer has to decide
 	passiveConnected                        // the Connect Accept was sent; the VI connection exists
-	passiveDisconnected                     // over
+	passiveDisconnected                     // the connection was closed or refused
 )
 
 var passiveStateNames = [...]string{"Listening", "Incoming", "Matching", "Pending Accept", "Connected", "Disconnected"}
@@ -48,12 +48,12 @@ func (s passiveState) String() string { return passiveStateNames[s] }
 
 // A passive is the machine of the called side for one incoming connection in the client-server
 // model [VIT 4.3], without sockets and clocks. Its methods are the events, and each returns the
-// steps to perform.
+// steps to perform. An event that is impossible in the current state panics.
 type passive struct {
 	requestTimeout time.Duration // limit from TCP accept to a complete Connect Request; zero means none [V-35]
 
 	state    passiveState
-	deadline time.Time // in passiveIncoming
+	deadline time.Time // in passiveIncoming: time when requestTimeout ends; zero means never
 }
 
 func (p *passive) to(s passiveState) { p.state = s }
@@ -97,7 +97,7 @@ func (p *passive) request() []setupStep {
 	panic("vitcp: request in state " + p.state.String())
 }
 
-// violated handles received bytes that are no Connect Request. They get no answer. [V-01]
+// violated handles received bytes that are no Connect Request. The caller gets no answer. [V-01]
 func (p *passive) violated() []setupStep {
 	switch p.state {
 	case passiveIncoming, passivePending:
@@ -149,7 +149,8 @@ func (p *passive) accept() []setupStep {
 	panic("vitcp: accept in state " + p.state.String())
 }
 
-// timer handles the time of wakeAt. The driver may call it early. [VIT-4.3-2] [V-35]
+// timer handles the time that wakeAt returned. An early call, or one in a state without a time,
+// returns nil. [VIT-4.3-2] [V-35]
 func (p *passive) timer(now time.Time) []setupStep {
 	switch p.state {
 	case passiveIncoming:

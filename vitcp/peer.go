@@ -31,8 +31,8 @@ import (
 //	         (from every state but Connected) -->| Over |<------+
 //	                                             +------+
 //
-// If the peer may wait at further places, a failed TCP connection and No Match lead to Dialing at
-// once, until each place was tried.
+// The peer may wait at several addresses if processes share its port; see sharing.go. A failed TCP
+// set-up or a No Match then leads to Dialing at once, until each of these addresses was tried.
 type peerState uint8
 
 const (
@@ -41,14 +41,15 @@ const (
 	peerRequested                  // this side's Connect Request was sent
 	peerWaiting                    // this side has no connection; the machine waits before the next attempt
 	peerConnected                  // one connection is chosen; its Connect Accept was sent or received
-	peerOver                       // failed
+	peerOver                       // the attempt failed, and stepDone has reported why
 )
 
 var peerStateNames = [...]string{"Idle", "Dialing", "Requested", "Waiting", "Connected", "Over"}
 
 func (s peerState) String() string { return peerStateNames[s] }
 
-// These are the limits of the random pause after two crossing requests that tie. [V-32]
+// These are the limits of the random pause after two crossing requests that order cannot rank.
+// [V-32]
 const (
 	minTiePause = 10 * time.Millisecond
 	maxTiePause = 100 * time.Millisecond
@@ -62,21 +63,22 @@ type incomingRequest struct {
 }
 
 // A peer is the machine of one peer-to-peer connection request, without sockets and clocks. Its
-// methods are the events, and each returns the steps to perform. It ends with at most one
-// connection: this side's, if accepted by the peer, or the peer's, if accepted by this side.
+// methods are the events, and each returns the steps to perform. An event that is impossible in the
+// current state panics. The machine ends with at most one connection: this side's, if accepted by
+// the peer, or the peer's, if accepted by this side.
 type peer struct {
 	local, remote vitcpwire.Discriminator
-	deadline      time.Time    // zero: none
+	deadline      time.Time    // deadline of the caller; zero means none
 	random        *rand.Rand   // for the pause of [V-32]
-	state         peerState    //
+	state         peerState    // current state
 	from          netip.Addr   // in peerRequested: address of this end of the outgoing connection
-	fromPort      uint16       // likewise
-	retryAt       time.Time    // in peerWaiting
-	backoff       backoff      //
-	tied          bool         // in peerRequested: the order does not decide between the two requests
-	more          bool         // the peer may wait at another place, which is dialled next
+	fromPort      uint16       // in peerRequested: port of this end
+	retryAt       time.Time    // in peerWaiting: time of the next attempt
+	backoff       backoff      // pauses between attempts, except after a tie
+	tied          bool         // in peerRequested: order ranks this side's request and the peer's as equal
+	more          bool         // the peer may wait at another address, which is dialled next
 	last          setupOutcome // the outcome to report after a timeout
-	lastErr       error        //
+	lastErr       error        // cause of last, or nil
 }
 
 func (p *peer) to(s peerState) { p.state = s }
@@ -86,8 +88,8 @@ func (p *peer) end(out setupOutcome, err error, first ...setupStep) []setupStep 
 	return append(first, setupStep{do: stepDone, out: out, err: err})
 }
 
-// next dials the next possible place of the peer, without a pause. If there is no other place, next
-// pauses as wait does.
+// next dials the next possible address of the peer, without a pause. If all were tried, or after a
+// tie, next pauses as wait does.
 func (p *peer) next(now time.Time, steps ...setupStep) []setupStep {
 	if !p.more || p.tied {
 		return p.wait(now, steps...)
@@ -147,7 +149,8 @@ func (p *peer) tcpEstablished(from netip.AddrPort) []setupStep {
 	panic("vitcp: TCP established in state " + p.state.String())
 }
 
-// tcpFailed handles a failure of this side's TCP set-up. The peer may not be up yet. [VIT-4-2]
+// tcpFailed handles a failure of this side's TCP set-up. The machine tries again, because the peer
+// may not be up yet. [VIT-4-2]
 func (p *peer) tcpFailed(now time.Time, err error) []setupStep {
 	switch p.state {
 	case peerDialing:
@@ -158,7 +161,8 @@ func (p *peer) tcpFailed(now time.Time, err error) []setupStep {
 	panic("vitcp: TCP failed in state " + p.state.String())
 }
 
-// tcpClosed handles a close of this side's connection by the peer, without an answer. [V-34]
+// tcpClosed handles a close of this side's connection by the peer, without an answer. The machine
+// tries again after a pause. [V-34]
 func (p *peer) tcpClosed(now time.Time, err error) []setupStep {
 	switch p.state {
 	case peerRequested:
@@ -200,7 +204,8 @@ func (p *peer) rejected(now time.Time, code uint8) []setupStep {
 	panic("vitcp: rejected in state " + p.state.String())
 }
 
-// noMatch handles a Connect No Match: the peer has made no request yet. [VIT-4-2]
+// noMatch handles a Connect No Match: the peer has made no request yet. The machine tries again.
+// [VIT-4-2]
 func (p *peer) noMatch(now time.Time) []setupStep {
 	switch p.state {
 	case peerRequested:
@@ -221,9 +226,9 @@ func (p *peer) violated(err error) []setupStep {
 	panic("vitcp: violation in state " + p.state.String())
 }
 
-// incoming handles a request of the peer that matches this side's. If this side has not sent its
-// request, there is no conflict and the peer's is accepted. Otherwise the lower side yields.
-// [VIT-4-1] [V-32] [V-33]
+// incoming handles a request of the peer that matches this side's request. If this side has not
+// sent its own request, it accepts the peer's. Otherwise the lower side yields: it closes its own
+// connection and accepts the peer's. [VIT-4-1] [V-32] [V-33]
 func (p *peer) incoming(in incomingRequest) []setupStep {
 	accept := []setupStep{{do: stepSendAccept, conn: in.conn}, {do: stepDone, out: outcomeConnected, conn: in.conn}}
 	switch p.state {
@@ -260,8 +265,9 @@ func (p *peer) incoming(in incomingRequest) []setupStep {
 	return []setupStep{{do: stepSendNoMatch, conn: in.conn}}
 }
 
-// order compares this end with the peer's. The result is negative if this end is the lower one. It
-// uses the IP addresses of the incoming connection, because both sides see the same ones. [V-32]
+// order compares this end with the peer's. The result is negative if this end is the lower one, and
+// 0 if both are equal. It uses the IP addresses of the incoming connection, because both sides see
+// the same ones. [V-32]
 func (p *peer) order(in incomingRequest) int {
 	if c := plainAddr(in.local.Addr()).Compare(plainAddr(in.remote.Addr())); c != 0 {
 		return c
@@ -282,7 +288,8 @@ func (p *peer) isOwn(from netip.AddrPort) bool {
 // IPv4 as 4 bytes, and the shorter family is lower.
 func plainAddr(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }
 
-// timer handles the time of wakeAt. The driver may call it early.
+// timer handles the time that wakeAt returned. An early call, or one in a state without a time,
+// returns nil.
 func (p *peer) timer(now time.Time) []setupStep {
 	late := !p.deadline.IsZero() && !now.Before(p.deadline)
 	switch p.state {

@@ -20,14 +20,14 @@ type peerKey struct {
 	calling, called vitcpwire.Discriminator // as in the incoming request
 }
 
-// A peerCall runs the machine of one peer-to-peer request. Everything happens in one goroutine, the
-// caller of ConnectPeer.
+// A peerCall runs the machine of one peer-to-peer request. All its state belongs to the goroutine
+// that called ConnectPeer. Other goroutines dial and offer requests, and use only its channels.
 type peerCall struct {
 	*call
 	at      netip.AddrPort // address at which this side waits for the peer's requests; if unspecified, every address
 	l       *listener      // nil while another process waits at that address
 	m       peer
-	places  []netip.AddrPort // places at which the peer may wait and that were not dialled yet
+	places  []netip.AddrPort // addresses at which the peer may wait and that were not dialled yet
 	results chan peerResult
 	inbox   chan peerOffer
 	over    chan struct{} // closed when ConnectPeer returns
@@ -48,13 +48,13 @@ type peerCall struct {
 // arrived.
 type peerResult struct {
 	attempt int
-	nc      net.Conn // set up
-	err     error    // why it was not set up
+	nc      net.Conn // the connection, if it was set up
+	err     error    // why the connection was not set up, or nil
 	answer  *answer
 }
 
-// A peerOffer is an incoming request that matches the request of this call. reply receives whether
-// the call has handled it.
+// A peerOffer is an incoming request that matches the request of this call. reply receives true if
+// the call has handled r; otherwise the next matching call gets the offer.
 type peerOffer struct {
 	r     *request
 	last  bool // no other call will be asked
@@ -123,7 +123,7 @@ func (pc *peerCall) unlisten() {
 
 func (pc *peerCall) key() peerKey { return peerKey{calling: pc.remote, called: pc.local} }
 
-// run runs the event loop until the machine reports the outcome.
+// run is the event loop. It returns when the machine has reported the outcome.
 func (pc *peerCall) run(ctx context.Context) (vi.Link, vi.Agreement, error) {
 	defer close(pc.over)
 	defer pc.unlisten()
@@ -195,7 +195,8 @@ func (pc *peerCall) result(ctx context.Context, r peerResult) {
 	}
 }
 
-// offered handles an incoming request that matches.
+// offered handles an incoming request that matches this call. Only a request that this call has
+// sent itself is left to another matching call, if there is one.
 func (pc *peerCall) offered(ctx context.Context, o peerOffer) {
 	r := o.r
 	if pc.m.isOwn(r.remote) && !o.last {
@@ -240,7 +241,8 @@ func (pc *peerCall) offered(ctx context.Context, o peerOffer) {
 	o.reply <- true
 }
 
-// do performs the machine's steps for the outgoing connection.
+// do performs the machine's steps for the outgoing connection. a is the answer that caused the
+// steps, or nil.
 func (pc *peerCall) do(ctx context.Context, steps []setupStep, a *answer) {
 	for _, s := range steps {
 		switch s.do {
@@ -274,8 +276,8 @@ func (pc *peerCall) do(ctx context.Context, steps []setupStep, a *answer) {
 	}
 }
 
-// nextPlace returns the address for the next attempt. It goes through the places where the peer may
-// wait, in turn.
+// nextPlace returns the address for the next attempt. In turn, it returns each address where the
+// peer may wait.
 func (pc *peerCall) nextPlace() netip.AddrPort {
 	if len(pc.places) == 0 {
 		pc.places = append(pc.places, pc.target)
@@ -302,7 +304,7 @@ func peerError(ctx context.Context, s setupStep, a *answer) error {
 	return outcomeError(ctx, s, code)
 }
 
-// report sends r to the event loop, if the loop still runs.
+// report sends r to the event loop. If the loop has ended, report closes the connection in r.
 func (pc *peerCall) report(r peerResult) {
 	select {
 	case pc.results <- r:
@@ -345,7 +347,8 @@ func (l *listener) removePeer(k peerKey, pc *peerCall) {
 	}
 }
 
-// offerPeer offers r to the matching pending calls, and returns true if a call handled r.
+// offerPeer offers r to the matching pending calls, and returns true if a call handled r. Otherwise
+// it answers No Match, and the caller closes the connection.
 func (l *listener) offerPeer(r *request) bool {
 	l.mu.Lock()
 	var cs []*peerCall

@@ -67,8 +67,8 @@ func (l *link) predictReads(to *placer.Predictions) {
 	}
 }
 
-// predictRest predicts the bytes from to end of a message, in memory that pin returns. It returns
-// true if all of them are predicted.
+// predictRest predicts the bytes from at to end of a message of type t, in memory that pin returns.
+// It returns true if all these bytes are predicted.
 func (l *link) predictRest(to *placer.Predictions, t vitcpwire.Type, at, end uint32, pin func(at uint32, n int) vi.Memory) bool {
 	x := &l.rx
 	x.typ = t

@@ -15,7 +15,7 @@ import (
 	"viaduct/vi"
 )
 
-// maxDiscriminator is the length limit that package vi enforces. [V-04]
+// maxDiscriminator is the maximum length in bytes that package vi enforces. [V-04]
 const maxDiscriminator = vitcpwire.MaxDiscriminator
 
 // A Provider is VI over TCP. All NICs of a Provider share the listening addresses. So several
@@ -28,8 +28,8 @@ type Provider struct { // [VIT-2.2.2.2.1-2]
 	mu        perturb.Mutex
 	listeners map[*listener]struct{} // guarded by mu
 	links     map[*link]struct{}     // guarded by mu
-	ended     Stats                  // guarded by mu: what links counted that are gone
-	perPeer   map[netip.Addr]int     // guarded by mu: connections that arrived, by caller
+	ended     Stats                  // guarded by mu: counters of links that have ended
+	perPeer   map[netip.Addr]int     // guarded by mu: number of open incoming connections, by caller
 }
 
 var _ vi.Provider = (*Provider)(nil)
@@ -76,8 +76,8 @@ type device struct {
 	p     *Provider
 	nic   *vi.NIC
 	name  string
-	addr  netip.AddrPort // where it listens by default, port set; may be unspecified
-	known netip.AddrPort // by which peers on other hosts name it, port set
+	addr  netip.AddrPort // default listening address, with a port; the IP address may be unspecified
+	known netip.AddrPort // address that peers on other hosts use for the device, with a port
 
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
@@ -85,7 +85,7 @@ type device struct {
 
 	mu        perturb.Mutex
 	closed    bool                   // guarded by mu
-	listeners map[*listener]struct{} // guarded by mu: those it holds open
+	listeners map[*listener]struct{} // guarded by mu: listeners that the device uses; nil once closed
 	pending   map[*request]struct{}  // guarded by mu: requests the consumer has not decided
 	misses    map[netip.AddrPort]int // guarded by mu: No Match in a row, by target
 }
@@ -136,7 +136,8 @@ func (d *device) hostPart() []byte {
 	return vi.IPAddress(ap, "").Host
 }
 
-// ownAddr returns an address of this host. It returns loopback if the host has no other.
+// ownAddr returns an address of this host, preferably IPv4. It returns loopback if the host has no
+// other.
 func ownAddr() netip.Addr {
 	as, _ := net.InterfaceAddrs()
 	var v6 netip.Addr
@@ -259,8 +260,8 @@ func (d *device) Close() error {
 	return nil
 }
 
-// enter registers a goroutine that works for the device. It returns an error if the device is
-// closed.
+// enter registers a goroutine that works for the device; the goroutine must call wg.Done. If the
+// device is closed, enter returns an error and registers nothing.
 func (d *device) enter() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -299,10 +300,10 @@ func (d *device) listen(ap netip.AddrPort) (*listener, error) {
 	return l, nil
 }
 
-// place resolves the host part of a local address, which is an IP address. It returns the address
-// to listen at, and the address of this host to which a connection must go. The device's own
-// address stands for all addresses where the device listens, because a device at a wildcard is
-// known by one address and answers at all. [VIT-2.2.2.2.1-1]
+// place returns the address to listen at for the host part of a local address, which must be an IP
+// address, with or without a port. An empty host part, or the device's own address, stands for all
+// addresses where the device listens, because a device at a wildcard is known by one address and
+// answers at all. [VIT-2.2.2.2.1-1]
 func (d *device) place(local vi.Address) (ap netip.AddrPort, err error) {
 	if len(local.Host) == 0 {
 		return d.addr, nil

@@ -9,14 +9,14 @@ import (
 )
 
 const (
-	// directSegment is the minimum length of a segment whose payload is read straight into place.
-	// directRest is the same for the missing part of a segment.
+	// Payload is read straight into place before all of it has arrived if the segment has at least
+	// directSegment bytes of payload, and directRest of them are missing.
 	directSegment = 32 << 10
 	directRest    = 4 << 10
 
-	// watchedLen is the number of bytes at the end of an RDMA Write placed after all others, if the
-	// kernel places the rest. The kernel's order is unknown, and a program may poll the last bytes
-	// to detect that all have arrived. [VIA-4.2-5]
+	// watchedLen is the number of bytes at the end of an RDMA Write that are placed after all
+	// others, if the kernel places the others. The kernel's order is unknown, and a program may
+	// poll the last bytes to detect that all have arrived. [VIA-4.2-5]
 	watchedLen = 8
 )
 
@@ -49,7 +49,8 @@ func (x *rxState) taken() uint32 { return x.h.Offset + uint32(x.Placed()) }
 // length returns the number of bytes of the message up to the end of the segment.
 func (x *taking) length() uint32 { return x.h.Offset + uint32(x.payload) }
 
-// Receive implements frameio.Protocol.
+// Receive implements frameio.Protocol. It drops all input once the link is not running, or after a
+// refused Read.
 func (l *link) Receive(p []byte, mayPlan bool) (n, missing int, err error) {
 	n, missing, err = l.rx.Placer.Receive(p, mayPlan)
 	switch {
@@ -154,7 +155,8 @@ func (w *wire) Next(p []byte, early bool, f *placer.Frame) (n int, body []byte, 
 	return n, p[hl:n], true, nil
 }
 
-// watched returns the number of bytes of a segment that are placed after all others.
+// watched returns the number of bytes at the end of a segment that are placed after all others:
+// watchedLen for the last segment of an RDMA Write, and otherwise 0.
 func watched(h *vitcpwire.Header) int {
 	if h.Type == vitcpwire.Write && h.Flags&vitcpwire.EndOfMessage != 0 {
 		return watchedLen
@@ -163,7 +165,7 @@ func watched(h *vitcpwire.Header) int {
 }
 
 // begin starts a segment. All header fields are checked here, before the first byte is placed. more
-// holds the bytes after the header proper. The error is a *ProtocolError.
+// holds the RDMA header, or nothing if the segment has none. The error is a *ProtocolError.
 func (l *link) begin(h vitcpwire.Header, more []byte, payload int) error {
 	x := &l.rx
 	x.t, x.h, x.payload, x.all = &messageTypes[h.Type], h, payload, nil
@@ -213,7 +215,7 @@ func (w *wire) Target(held regmem.Ref, off, n int) regmem.Ref {
 	return regmem.Ref(x.t.target(l, vi.Memory(held), x.h.Offset+uint32(off), n))
 }
 
-// Lost implements placer.Wire.
+// Lost implements placer.Wire: it handles a memory fault while payload is placed.
 func (w *wire) Lost(error) { w.rx.t.fail((*link)(w)) }
 
 // End implements placer.Wire. It finishes a segment whose bytes are all in place. With the last

@@ -18,7 +18,7 @@ import (
 type Call struct {
 	Caller, Callee netip.Addr // the IP addresses of the two sides
 	Calling        []byte     // the caller's discriminator
-	Called         []byte     // the discriminator it asks for
+	Called         []byte     // the discriminator that the caller asks for
 
 	// Request is the security information of the Connect Request, as it was on the wire. It is set
 	// while the information of the Connect Accept is made or checked, and ties the answer to the
@@ -42,7 +42,7 @@ type Authenticator interface { // [VIT-2.2.1-3] [VIT-3.2-6]
 // accepted.
 var ErrSecurity = errors.New("vitcp: security information not accepted")
 
-// An HMAC puts this part in front of the consumer's own.
+// An HMAC puts this part in front of the consumer's security information.
 //
 //	"VIHM" | version 1 | 3 bytes zero | time, ns since 1970 | nonce, 16 bytes | HMAC-SHA-256, 32 bytes
 const (
@@ -110,7 +110,7 @@ func (h *HMAC) Sign(c Call, info []byte) ([]byte, error) {
 	return append(b, info...), nil
 }
 
-// Verify implements Authenticator. Its errors wrap ErrSecurity.
+// Verify implements Authenticator. Its errors wrap ErrSecurity, except the error for a short key.
 func (h *HMAC) Verify(c Call, b []byte) ([]byte, error) {
 	if len(h.Key) < 16 {
 		return nil, fmt.Errorf("vitcp: HMAC key of %d bytes, need 16", len(h.Key))
@@ -161,7 +161,8 @@ func (h *HMAC) sum(c Call, head, info []byte) []byte {
 	return m.Sum(nil)
 }
 
-// fresh reports whether the nonce is new, and remembers it until the given time.
+// fresh reports whether the nonce is new, and remembers it until the given time. It returns false
+// if hmacNonces valid nonces are remembered.
 func (h *HMAC) fresh(nonce [16]byte, now, until time.Time) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -185,8 +186,8 @@ func (h *HMAC) fresh(nonce [16]byte, now, until time.Time) bool {
 	return true
 }
 
-// The block with which a provider offers its extensions, in front of all
-// other security information. [V-17]
+// These constants describe the block with which a provider offers its extensions. The block
+// precedes all other security information. [V-17]
 //
 //	"VITX" | bits, 16 | length of the block, 16
 const (

@@ -17,12 +17,12 @@ import (
 type txState struct {
 	last  vitcpwire.Number // number of the message that began last
 	turn  bool             // the next segment belongs to a response, if there is one
-	ended bool             // nothing may be sent any more
+	ended bool             // fillLast has run, so nothing may be sent any more
 
 	outgoing
 	jobOffset uint32 // number of bytes of the current response that were sent
 
-	runs []run // descriptors that complete with this batch
+	runs []run // descriptors that complete when the kernel has the current batch
 
 	// held is the pin the current Fill gave to its batch last. Further bytes of the same region
 	// need no pin of their own.
@@ -65,7 +65,8 @@ func (l *link) Fill(b *frameio.Batch) {
 	}
 }
 
-// publish publishes the counters of the begun messages, before any message is sent.
+// publish shows the receive role the numbers of the begun messages, before the batch is sent,
+// because the peer may acknowledge the messages at once.
 func (l *link) publish() {
 	if l.level == reception { // other levels ignore acknowledgements
 		t := &l.tx
@@ -112,7 +113,7 @@ func (l *link) hasUpdate() bool {
 }
 
 // fillSegment appends one segment. If a response and another message both wait, their segments
-// alternate. [V-28]
+// alternate. It returns false if there is nothing to send. [V-28]
 func (l *link) fillSegment(b *frameio.Batch) bool {
 	t := &l.tx
 	job := l.jobs.Front()
@@ -186,8 +187,8 @@ func (l *link) started(d *vi.Descriptor, seq uint64, bad vi.Status) bool {
 }
 
 // maySend reports whether d may be sent now. A Send, or an RDMA Write with immediate data, waits
-// for a receive descriptor of the peer. An RDMA Read waits for the window, and later descriptors
-// wait for it. [VIT-3.1-17] [V-20] [V-27]
+// for a receive descriptor of the peer. An RDMA Read waits for the window. All later descriptors
+// wait for d. [VIT-3.1-17] [V-20] [V-27]
 func (l *link) maySend(d *vi.Descriptor) bool {
 	if l.ready(d) {
 		return true
@@ -206,7 +207,7 @@ func (l *link) ready(d *vi.Descriptor) bool {
 	return true
 }
 
-// header sets the fields that all segments have in common.
+// header sets the fields that all segments have in common, and counts the segment.
 func (l *link) header(h vitcpwire.Header) vitcpwire.Header {
 	h.Posted = l.mine.advertise()
 	if l.level != unreliable { // [V-10]
@@ -278,8 +279,9 @@ func (l *link) endSegment(head []byte, n int, bad vi.Status) {
 	}
 }
 
-// put appends pinned bytes to the batch, which takes the pin over. The batch keeps a pin that can
-// serve further bytes even if it copies these bytes at once.
+// put appends pinned bytes to the batch, which takes the pin over. A pin of unguarded memory stays
+// with the batch even if these bytes are copied at once, because it also serves further bytes of
+// the same region.
 func (l *link) put(b *frameio.Batch, ref regmem.Ref) {
 	if ref.Pins() && !ref.Guarded() {
 		b.Pin(ref)
@@ -433,18 +435,19 @@ func (l *link) putBare(b *frameio.Batch, typ vitcpwire.Type, f *fault) {
 	l.dialect.AppendHeader(b.Header(vitcpwire.HeaderLen)[:0], h)
 }
 
-// finishSend completes a descriptor that has failed at this side.
+// finishSend completes a descriptor that has failed at this side, with status bad. At the reliable
+// levels this breaks the connection.
 func (l *link) finishSend(d *vi.Descriptor, seq uint64, bad vi.Status) {
 	if l.ep.FinishSend(d, seq, bad) {
 		l.die(fmt.Errorf("vitcp: send descriptor in error: %w", (bad|vi.StatusDone).Err()), nil, nil)
 	}
 }
 
-// fillLast appends the last segments of an ending connection, once. fillLast ends a begun message
-// as void, reports the error or the Disconnect of this side to the peer, and then ends the sending
+// fillLast appends the last segments of an ending connection, once. It ends a begun message as
+// void, reports the error or the Disconnect of this side to the peer, and then ends the sending
 // direction. The consumer's memory is not accessed. Only the send role may end the direction. If
-// another goroutine did so between this role's last search for work and its last check, the report
-// would be lost.
+// another goroutine ended it between this role's last search for work and its last check, the
+// report would be lost.
 func (l *link) fillLast(b *frameio.Batch) {
 	t := &l.tx
 	if t.ended {

@@ -8,7 +8,8 @@ import (
 
 // SendOne implements package vi's directSender. If the send role is free and no message is in
 // progress, a short message is built directly in the memory from which the peer, or TCP, reads it.
-// That avoids the queue and the batch, which otherwise are most of the cost.
+// That avoids the queue and the batch, which otherwise are most of the cost. In all other cases
+// SendOne returns false, and the message takes the queue.
 func (l *link) SendOne(d *vi.Descriptor) (posted bool) {
 	if !l.isShort(d) {
 		return false
@@ -24,8 +25,8 @@ func (l *link) SendOne(d *vi.Descriptor) (posted bool) {
 }
 
 // makeOne posts a short message, if no message is in progress, and builds its one segment in a
-// separate frame. posted without made means that the message was posted but not built: it is then
-// sent in the usual way from its beginning, unless it has failed. [send role]
+// separate frame. posted without made means that the message was posted but not built. Unless it
+// has failed, the message is then sent from the queue. [send role]
 func (l *link) makeOne(d *vi.Descriptor) (posted, made bool) {
 	t := &l.tx
 	if s := l.life.Load(); !s.running() || s.faulted() || t.active || l.jobs.Front() != nil || !l.ready(d) {

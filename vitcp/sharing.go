@@ -29,7 +29,7 @@ func (p *Provider) shares(ap netip.AddrPort) bool {
 	return p.cfg.SharePort && sharesPorts && ap.Port() == p.cfg.Port
 }
 
-// branchLocked opens a listener for ap at another port.
+// branchLocked opens a branch of ap: a listener for ap at another port. The caller holds p.mu.
 func (p *Provider) branchLocked(ap netip.AddrPort) (*listener, error) {
 	nl, err := p.socket(netip.AddrPortFrom(ap.Addr(), 0).String())
 	if err != nil {
@@ -43,7 +43,8 @@ func (p *Provider) branchLocked(ap netip.AddrPort) (*listener, error) {
 	return p.startLocked(nl, ap, sign), nil
 }
 
-// beside returns the branches of a target on this host.
+// beside returns the branches of a target on this host. It returns nil for a target on another
+// host, or if Config.SharePort is off.
 func (p *Provider) beside(target netip.AddrPort) (at []netip.AddrPort) {
 	if !p.shares(target) || !sock.IsOwn(target.Addr()) {
 		return nil

@@ -2,7 +2,7 @@ package vitcp
 
 import "os"
 
-// sharesPorts reports whether the system has an abstract namespace of sockets.
+// sharesPorts is true because this system has an abstract namespace of sockets.
 const sharesPorts = true
 
 // unixSockets returns the list of named sockets, one per line with its name last.

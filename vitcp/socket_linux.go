@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// setUserTimeout sets TCP_USER_TIMEOUT.
+// setUserTimeout sets TCP_USER_TIMEOUT. It does nothing if nc is no socket.
 func setUserTimeout(nc net.Conn, d time.Duration) error {
 	return control(nc, func(fd int) error {
 		return unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(max(1, d.Milliseconds())))
@@ -54,7 +54,8 @@ func control(nc net.Conn, f func(fd int) error) error {
 }
 
 // hungUp checks, without waiting, a connection on which no bytes are expected. It reports whether
-// the peer has ended the connection, and whether it has sent bytes.
+// the peer has ended the connection, and whether it has sent bytes. Both are false if nc is no
+// socket.
 func hungUp(nc net.Conn) (ended, sent bool) {
 	control(nc, func(fd int) error {
 		var b [1]byte

@@ -30,7 +30,7 @@ type Stats struct {
 	ReceivedMessages uint64 // completely received numbered messages
 	ReceivedSegments uint64 // received segments of any kind
 	ReceivedBytes    uint64 // received payload, placed or dropped
-	DroppedMessages  uint64 // messages received and dropped at Unreliable Delivery
+	DroppedMessages  uint64 // messages that failed and were dropped; at the reliable levels the connection broke
 	ServedReads      uint64 // completely answered RDMA Reads of peers
 }
 
@@ -42,7 +42,7 @@ type counters struct {
 	protocolErrors, remoteErrors                                                            atomic.Uint64
 }
 
-// Path returns the path the bytes of the connection take.
+// Path reports whether the bytes of the connection travel by TCP or through shared memory.
 func (l *link) Path() samehost.Path { return sock.PathOf(l.c.NetConn()) }
 
 // Traffic returns the messages and bytes the connection has carried.
