@@ -12,10 +12,11 @@ import (
 	"testing"
 )
 
-// oddNames are file names that are not valid text or that break a line.
+// oddNames are a plain name, and names with invalid UTF-8, a line break, a quote or a percent sign.
 var oddNames = []string{"caf\xe9", "caf\xea", "d\xff/f\xfe", "line\nbreak", "quote\"", "100%", "plain"}
 
-// sowOdd creates a file with each odd name. Each file has different content.
+// sowOdd creates a file with each odd name and different content. It skips the test if the file
+// system refuses a name.
 func sowOdd(t *testing.T, root string) {
 	t.Helper()
 	for _, n := range oddNames {
@@ -70,8 +71,8 @@ func TestAnyName(t *testing.T) {
 	}
 }
 
-// TestLeftOut: files that put, sync and get leave out are counted and named, and the exit status
-// shows it. The others are copied.
+// TestLeftOut: put, sync and get leave out pipes, broken links and links to directories. They count
+// and name what they leave out, copy all other files, and exit with 1.
 func TestLeftOut(t *testing.T) {
 	t.Parallel()
 	from, outside := t.TempDir(), t.TempDir()
@@ -118,7 +119,8 @@ func TestLeftOut(t *testing.T) {
 	}
 }
 
-// TestPutLinkToDirectory: a link given as an argument stands for the directory that it leads to.
+// TestPutLinkToDirectory: put -r of a link copies the directory that it leads to, under its own
+// name.
 func TestPutLinkToDirectory(t *testing.T) {
 	t.Parallel()
 	from, root := t.TempDir(), t.TempDir()

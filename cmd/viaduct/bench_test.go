@@ -14,7 +14,7 @@ import (
 	"viaduct/internal/sock"
 )
 
-// TestBench checks that bench measures every transport and operation, and plain TCP with each.
+// TestBench checks that bench measures every transport and operation, with plain TCP as baseline.
 func TestBench(t *testing.T) {
 	t.Parallel()
 	for name, part := range map[string]func(*testing.T){"all": benchAll, "paths": benchBothPaths, "two hosts": benchTwoHosts, "refused": benchRefused} {
@@ -58,7 +58,8 @@ func benchAll(t *testing.T) {
 	}
 }
 
-// benchBothPaths: without --transports both paths within the host are measured.
+// benchBothPaths: without --transports, bench measures each transport once through shared memory
+// and once with samehost=off. In builds without shared memory it measures each transport once.
 func benchBothPaths(t *testing.T) {
 	paths := map[string]bool{}
 	for _, x := range document(t, good(t, "bench", "--ops", "wait", "--sizes", "64", "--rounds", "1", "--time", "1ms", "--json"))["rows"].([]any) {
@@ -77,7 +78,7 @@ func benchBothPaths(t *testing.T) {
 	}
 }
 
-// benchTwoHosts measures between two processes, as between two hosts.
+// benchTwoHosts runs bench --server and bench --client in two processes, as on two hosts.
 func benchTwoHosts(t *testing.T) {
 	p, urls := start(t, 1, "bench", "--server", "tcp://127.0.0.1:0")
 	r := good(t, "bench", "--client", urls[0], "--transports", "vitcp,iwarp?crc=off",

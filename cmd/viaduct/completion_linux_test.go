@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// completed returns the command's completions of the last word.
+// completed returns the output of the verb __complete: completions of the last word, one per line.
 func completed(t *testing.T, words ...string) string {
 	t.Helper()
 	return good(t, append([]string{"__complete"}, words...)...).stdout
@@ -23,8 +23,8 @@ func completed(t *testing.T, words ...string) string {
 func TestCompletion(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
-		line    string // | is the end of a word; the last is completed
-		has, no string // lines that begin like this, separated by spaces
+		line    string // words separated by |, of which the last one is completed
+		has, no string // beginnings of lines that must and must not be printed, separated by spaces
 	}{
 		{"pi", "ping", "serve"},
 		{"completion|", "bash zsh fish", "powershell"},
@@ -80,7 +80,8 @@ func TestCompletionRunning(t *testing.T) {
 	}
 }
 
-// shellWith returns an environment where viaduct is the command of this test.
+// shellWith returns the path of a shell, and an environment in which viaduct is this test binary.
+// It skips the test if the shell is not installed.
 func shellWith(t *testing.T, shell string) (path string, env []string) {
 	t.Helper()
 	path, err := exec.LookPath(shell)
@@ -96,11 +97,11 @@ func shellWith(t *testing.T, shell string) (path string, env []string) {
 		t.Fatal(err)
 	}
 	return path, append(os.Environ(), asCommand+"=1", "PATH="+dir+":"+os.Getenv("PATH"),
-		"HOME="+dir, "XDG_RUNTIME_DIR="+dir, // nothing else runs there
+		"HOME="+dir, "XDG_RUNTIME_DIR="+dir, // the empty run directory hides other processes
 		"TERM=dumb", "GORACE=atexit_sleep_ms=0")
 }
 
-// TestCompletionBash types into a separate bash terminal.
+// TestCompletionBash types command lines into an interactive bash and checks the completions.
 func TestCompletionBash(t *testing.T) {
 	t.Parallel()
 	path, env := shellWith(t, "bash")
@@ -120,8 +121,8 @@ func TestCompletionBash(t *testing.T) {
 	}
 }
 
-// typing starts c on a separate terminal, types first and waits until shown appears. The returned
-// function types more and waits in the same way.
+// typing starts c on a new terminal, types the text first, and waits until the terminal shows the
+// text shown. The returned function does the same with more text.
 func typing(t *testing.T, c *exec.Cmd, first, shown string) func(typed, shown string) {
 	t.Helper()
 	master, slave := terminal(t)
@@ -165,7 +166,7 @@ func typing(t *testing.T, c *exec.Cmd, first, shown string) func(typed, shown st
 	return show
 }
 
-// TestCompletionFish asks fish for its completions.
+// TestCompletionFish checks the completions that fish computes with viaduct's script.
 func TestCompletionFish(t *testing.T) {
 	t.Parallel()
 	path, env := shellWith(t, "fish")
@@ -179,7 +180,7 @@ func TestCompletionFish(t *testing.T) {
 	}
 }
 
-// TestCompletionZsh types into a separate zsh terminal.
+// TestCompletionZsh types command lines into an interactive zsh and checks the completions.
 func TestCompletionZsh(t *testing.T) {
 	t.Parallel()
 	path, env := shellWith(t, "zsh")
@@ -190,7 +191,8 @@ func TestCompletionZsh(t *testing.T) {
 	show("vi\t", "vitcp://")
 }
 
-// overstruck is the beginning of a bold or underlined letter on a terminal.
+// overstruck matches a character with the backspace that precedes its repetition: that is how
+// terminals are sent bold and underlined letters.
 var overstruck = regexp.MustCompile(".\b")
 
 // TestMan: every verb has a page, and the programs that show manual pages report no error in any.

@@ -140,16 +140,17 @@ func TestConfigDefaults(t *testing.T) {
 	if err := os.WriteFile(file, []byte("[serve]\nroof = 1\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	fails(t, 2, ":2: roof is no key", serve...) // the - does not make mistakes acceptable
+	fails(t, 2, ":2: roof is no key", serve...) // with -, the file may be missing but not wrong
 }
 
-// TestUnits: each shipped unit starts its service as its file in /etc/viaduct configures it.
+// TestUnits: the command line of each shipped systemd unit starts the service with the
+// configuration from the unit's file in /etc/viaduct.
 func TestUnits(t *testing.T) {
 	t.Parallel()
 	for unit, text := range map[string]string{
 		"serve@":  "[serve]\nlisten = [\"vitcp://127.0.0.1:0/f\", \"sdp://127.0.0.1:0\"]\nwritable = true\n",
 		"proxy@":  "[proxy]\nlisten = [\"tcp://127.0.0.1:0\", \"sdp://127.0.0.1:0\"]\nto = \"sdp://127.0.0.1:1\"\n",
-		"portmap": "", // in the shipped state
+		"portmap": "", // the shipped file is used
 		"fabric":  "[fabric]\nlisten = \"127.0.0.1:0\"\ndomain = 7\n",
 	} {
 		b, err := os.ReadFile("../../packaging/systemd/viaduct-" + unit + ".service")

@@ -20,7 +20,7 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// conformReport runs conform and returns its findings.
+// conformReport runs conform --json, which must exit with want, and returns the report.
 func conformReport(t *testing.T, want int, args ...string) (r conform.Report) {
 	t.Helper()
 	out := run(t, append([]string{"conform", "--json"}, args...)...)
@@ -30,7 +30,7 @@ func conformReport(t *testing.T, want int, args ...string) (r conform.Report) {
 	return r
 }
 
-// allPass fails unless every case passed.
+// allPass checks that at least five cases ran and passed, or were skipped for lack of --dangerous.
 func allPass(t *testing.T, r conform.Report) {
 	t.Helper()
 	for _, x := range r.Results {
@@ -69,7 +69,7 @@ func TestConform(t *testing.T) {
 		t.Log("the clients are left out: VIADUCT_LONG=1 tests them, which starts a process for each case")
 		return
 	}
-	for _, p := range conformDialers { // their environment already makes them the command
+	for _, p := range conformDialers { // the started clients inherit the variable that makes them the command
 		t.Run(p.scheme+" active", func(t *testing.T) {
 			t.Parallel()
 			allPass(t, conformReport(t, 0, "--dangerous", "--listen", "--exec", "exec "+
@@ -89,7 +89,7 @@ var conformDialers = []struct {
 	{"portmap", "portmap://127.0.0.1:0", "portmap query 127.0.0.1:80 --server {address}"},
 }
 
-// conformTarget returns the address of a peer in conform's form.
+// conformTarget returns an address in the form that conform expects: portmap:// for udp://.
 func conformTarget(url string) string { return strings.Replace(url, "udp://", "portmap://", 1) }
 
 // TestConformReports checks the formats of the report, and that invalid arguments are refused.
@@ -184,7 +184,7 @@ func TestConformRows(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, scheme := range []string{"iwarp", "vitcp", "sdp", "fcvi", "portmap", "roce"} { // docs/conform.md has their number
+	for _, scheme := range []string{"iwarp", "vitcp", "sdp", "fcvi", "portmap", "roce"} { // docs/conform.md has the numbers of cases
 		row := regexp.MustCompile(fmt.Sprintf(`(?m)^\|.*%s://.* \| %d\b.* \| %d\b.* \|$`, scheme,
 			len(conform.Cases(scheme, conform.Passive)), len(conform.Cases(scheme, conform.Active))))
 		if !row.Match(page) {
@@ -280,8 +280,8 @@ var conformDialFaults = []struct {
 	{"fcvi-unconfirmed", "fcvi", "FCVI-5.3.2-9"},
 }
 
-// TestConformFaults runs conform against builds with one fault each. conform must report the
-// violated requirement.
+// TestConformFaults runs conform against a build with deliberate faults, one fault at a time.
+// conform must report the violated requirement.
 func TestConformFaults(t *testing.T) {
 	t.Parallel()
 	testkit.Long(t, "20 s")
@@ -305,7 +305,7 @@ func TestConformFaults(t *testing.T) {
 			defer func() { p.Process.Kill(); p.Wait() }()
 			args := []string{"--only", f.row, conformTarget(url)}
 			if f.row == "FCVI-4-4" || f.row == "FCVI-5.1-4" {
-				args = args[2:] // no case is named after these: all check them in every frame
+				args = args[2:] // --only finds no case by these: all cases check them
 			}
 			found(t, f.name, f.row, args...)
 		})
@@ -325,7 +325,7 @@ func TestConformFaults(t *testing.T) {
 	wg.Wait()
 }
 
-// found runs conform, and checks that it reports the requirement row.
+// found runs conform, which must exit with 1 and report a failure of the requirement row.
 func found(t *testing.T, fault, row string, args ...string) {
 	out := run(t, append([]string{"conform", "--json", "--patience", "2s"}, args...)...)
 	var r conform.Report
@@ -345,7 +345,8 @@ func found(t *testing.T, fault, row string, args ...string) {
 	}
 }
 
-// startFaulty runs a server of a build with faults.
+// startFaulty starts the server of a scheme with one fault, and returns its process and address. If
+// the server does not start, the process is nil and the test has failed.
 func startFaulty(t *testing.T, binary, fault, scheme string) (*exec.Cmd, string) {
 	for _, p := range conformPeers {
 		if p.scheme != scheme {

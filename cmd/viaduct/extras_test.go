@@ -26,8 +26,8 @@ import (
 	"viaduct/internal/sock"
 )
 
-// certificate writes a certificate for 127.0.0.1 and its key. change may modify the certificate
-// before.
+// certificate writes a certificate for 127.0.0.1 and its key as files in dir. change, if not nil,
+// modifies the certificate before it is signed.
 func certificate(t *testing.T, dir string, change func(*x509.Certificate)) (cert, key string) {
 	t.Helper()
 	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -76,7 +76,8 @@ func TestTLS(t *testing.T) {
 				t.Errorf("without TLS: exit %d", r.code)
 			}
 
-			// A certificate made for this run, identified by its fingerprint.
+			// With --tls alone, the server makes a certificate for this run, and clients identify
+			// the server by the certificate's fingerprint.
 			srv, urls := start(t, 1, "echo", "--listen", listenURL(scheme, "127.0.0.1"), "--tls")
 			srv.waitStderr("tls-pin=")
 			pin := regexp.MustCompile("tls-pin=([0-9a-f]{64})").FindStringSubmatch(srv.stderr())[1]
@@ -321,8 +322,7 @@ func TestDemo(t *testing.T) {
 	}
 	fails(t, 1, "no such file", "demo", filepath.Join(t.TempDir(), "none"))
 
-	// demo prints its first line before the transfer. In this case there is no transfer, because
-	// the server does not start.
+	// demo prints its first line before the transfer. Here the server does not start.
 	c := command(t.Context(), "demo", file)
 	c.Env = append(c.Env, "VIADUCT_SDP=nonsense=1")
 	if out, err := c.Output(); err == nil || !strings.HasPrefix(string(out), "transport ") {

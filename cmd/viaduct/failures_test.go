@@ -54,7 +54,7 @@ func TestPlainAtTLS(t *testing.T) {
 	}
 }
 
-// TestForbidden: a file the server may not read is status 403 over HTTP, and the error says so.
+// TestForbidden: get of a file that the server may not read fails, and the error names status 403.
 func TestForbidden(t *testing.T) {
 	t.Parallel()
 	if runtime.GOOS == "windows" || os.Geteuid() == 0 {

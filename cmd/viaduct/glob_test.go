@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestGlob: the server expands patterns. A file or directory that has the literal name of an
-// element takes precedence.
+// TestGlob: the server expands patterns in the path of an address. A path element is not a pattern
+// if a file or directory has exactly that name.
 func TestGlob(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()

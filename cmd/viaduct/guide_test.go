@@ -48,7 +48,7 @@ func TestHelpURLs(t *testing.T) {
 		}
 		_, of, _ := strings.Cut(r.stdout, "\nParameters of "+s.Name+":")
 		of, _, _ = strings.Cut(of, "\n\n")
-		if s.Name == "fcvi" { // its text refers to that of vitcp
+		if s.Name == "fcvi" { // the text of fcvi refers to the parameters of vitcp
 			_, vi, _ := strings.Cut(r.stdout, "\nParameters of vitcp:")
 			of += vi
 		}

@@ -26,8 +26,8 @@ func TestHandover(t *testing.T) {
 		t.Helper()
 		return startWith(t, func(c *exec.Cmd) {
 			if raceDetector {
-				// Data in flight has to arrive before a connection moves. There is little of it
-				// here, because checksums alone would take seconds.
+				// A connection moves only after the data in flight has arrived. Small buffers limit
+				// this data, because computing its checksums under the race detector takes seconds.
 				c.Env = append(c.Env, transport.SDPEnvironment+"=recv-buffers=8,recv-buffer-size=16448")
 			}
 		}, n, args...)
@@ -59,7 +59,7 @@ func TestHandover(t *testing.T) {
 	nearProc, nearURL := proxy(1, near...)
 
 	const busy = 4
-	const inFlight = 1 << 20 // per connection: to drain all buffers would take seconds
+	const inFlight = 1 << 20 // per connection: draining full buffers would take seconds
 	stop := make(chan struct{})
 	results := make(chan string, busy)
 	moved := make(chan struct{}, 1000)
@@ -175,7 +175,7 @@ func TestHandover(t *testing.T) {
 		"--handover", filepath.Join(dir, "x"), "--tls")
 }
 
-// A counted buffer reports its length while it is written.
+// A counted buffer lets another goroutine read its length while it is written.
 type counted struct {
 	b bytes.Buffer
 	n atomic.Int64
@@ -186,7 +186,8 @@ func (c *counted) Write(p []byte) (int, error) {
 	return c.b.Write(p)
 }
 
-// difference describes the first position where got differs from sent, and the bytes there.
+// difference describes the first position where got differs from sent. It also searches each slice
+// for the 64 bytes that the other one has at that position.
 func difference(sent, got []byte) string {
 	n := 0
 	for n < min(len(sent), len(got)) && sent[n] == got[n] {

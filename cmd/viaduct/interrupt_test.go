@@ -9,8 +9,8 @@ import (
 )
 
 // TestInterruptedClient checks that an interrupted ping ends its connection in an orderly way,
-// which the server's log shows. If ping is killed, the connection breaks, unless the protocol has
-// no orderly end of its own.
+// which the server's log shows. If ping is killed, the server must log a failure, except for
+// transports whose only end is that of TCP.
 func TestInterruptedClient(t *testing.T) {
 	t.Parallel()
 	for _, scheme := range schemes() {
@@ -37,7 +37,7 @@ func TestInterruptedClient(t *testing.T) {
 				t.Errorf("orderly ends are taken for failures:\n%s", server.stderr())
 			}
 			if !hasDisc(scheme) {
-				return // the only end is that of TCP, which the kernel sends for a killed process, too
+				return // the only end is TCP's, which the kernel also sends for a killed process
 			}
 			client, _ := start(t, 0, "ping", urls[0], "-c", "0")
 			client.line()

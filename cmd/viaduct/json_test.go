@@ -23,7 +23,7 @@ type jsonCase struct {
 
 var jsonCases = map[string]jsonCase{
 	"bench":         {good: "--transports vitcp --ops wait --sizes 64 --rounds 1 --time 5ms -i 1ms", bad: "--client tcp://{closed}"},
-	"completion":    {bad: "bash", status: 2}, // a script is not JSON
+	"completion":    {bad: "bash", status: 2}, // refused, because a script is not JSON
 	"config check":  {good: "{config}", bad: "{file}"},
 	"conform":       {good: "--list vitcp", bad: "iwarp://{closed}"},
 	"decode":        {good: "{capture}", bad: "{file}"},
@@ -121,7 +121,7 @@ func (c jsonCase) runBad(t *testing.T, args []string) {
 	}
 }
 
-// documents decodes every line of s.
+// documents decodes every line of s. A line that is no JSON fails the test and counts as {}.
 func documents(t *testing.T, s string) (all []any) {
 	t.Helper()
 	for line := range strings.Lines(s) {
@@ -135,7 +135,7 @@ func documents(t *testing.T, s string) (all []any) {
 	return all
 }
 
-// jsonPlaces creates the values for the names in braces.
+// jsonPlaces creates the files and starts the servers that the names in braces stand for.
 func jsonPlaces(t *testing.T) *strings.Replacer {
 	dir := t.TempDir()
 	in := func(name string) string { return filepath.Join(dir, name) }
@@ -156,7 +156,8 @@ func jsonPlaces(t *testing.T) *strings.Replacer {
 		"{rping}", rping[0][strings.LastIndexByte(rping[0], ':')+1:], "{closed}", "127.0.0.1:1")
 }
 
-// leafVerbs returns the verbs the help lists. Instead of a verb with subcommands, it returns these.
+// leafVerbs returns the verbs that the help lists. For a verb with subcommands it returns the
+// subcommands, such as "portmap serve".
 func leafVerbs(t *testing.T) (all []string) {
 	t.Helper()
 	var below func(verb string)

@@ -101,7 +101,8 @@ func TestInterruptQuiet(t *testing.T) {
 	}
 }
 
-// TestHints: each hint fits its error.
+// TestHints: the advice of an error fits its cause. A refused put names --writable, a missing file
+// the path, and an unreadable local file no port.
 func TestHints(t *testing.T) {
 	t.Parallel()
 	for _, scheme := range transport.Names() {

@@ -29,8 +29,8 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// If this variable is set, the test binary is the command itself. The processes of these tests are
-// therefore real ones, with the race detector if the tests have it.
+// asCommand is an environment variable. If it is set, the test binary is the viaduct command, so
+// that tests start real processes, with the race detector if the tests use it.
 const asCommand = "VIADUCT_TEST_AS_COMMAND"
 
 func TestMain(m *testing.M) {
@@ -41,10 +41,10 @@ func TestMain(m *testing.M) {
 	if os.Getenv(asCommand) != "" {
 		os.Exit(verbs.Main())
 	}
-	// Tests that run at the same time share the memory the rings of this process may take, and the
-	// connections of TestEchoWaves alone take all of the default.
+	// Tests that run at the same time share this process's limit on memory for shared rings, and
+	// the connections of TestEchoWaves alone reach the default limit.
 	shm.SetLimit(4 * shm.DefaultLimit)
-	// These tests mostly wait for processes. With as many tests as processors, these would be idle.
+	// Tests mostly wait for other processes, so run twice as many tests as there are processors.
 	flag.Parse()
 	if f := flag.Lookup("test.parallel"); f.Value.String() == strconv.Itoa(runtime.GOMAXPROCS(0)) {
 		f.Value.Set(strconv.Itoa(2 * runtime.GOMAXPROCS(0)))
@@ -79,14 +79,15 @@ func lastLine(s string) string {
 	return s[strings.LastIndexByte(s, '\n')+1:]
 }
 
-// run runs a command to its end.
+// run runs a command without input to its end.
 func run(t *testing.T, args ...string) result {
 	t.Helper()
 	return runFrom(t, strings.NewReader(""), args...)
 }
 
-// runFrom is run with an input. Only at full length each command is a separate process: tests run
-// hundreds of them, and the start of a process takes several times as long as what most of them do.
+// runFrom is run with stdin as the input. Unless tests run at full length, the verbs in contained
+// run within this process: starting a process takes several times as long as most of the hundreds
+// of commands.
 func runFrom(t *testing.T, stdin io.Reader, args ...string) result {
 	t.Helper()
 	if !testkit.LongRuns() && len(args) > 0 && slices.Contains(contained, args[0]) && !slices.Contains(args, "--exec") {
@@ -132,7 +133,7 @@ func runHereFrom(t *testing.T, stdin io.Reader, args ...string) result {
 	return result{out.String(), errs.String(), code}
 }
 
-// A lockedText collects what several goroutines write.
+// A lockedText is an io.Writer that several goroutines may use. It collects their text.
 type lockedText struct {
 	mu sync.Mutex
 	b  strings.Builder // guarded by mu
@@ -160,7 +161,8 @@ func good(t *testing.T, args ...string) result {
 	return r
 }
 
-// fails runs a command that must end with this exit code and reason.
+// fails runs a command that must exit with code. The last line on stderr must contain reason and
+// end with advice in parentheses.
 func fails(t *testing.T, code int, reason string, args ...string) {
 	t.Helper()
 	r := run(t, args...)
@@ -182,13 +184,14 @@ type proc struct {
 	done chan struct{}
 }
 
-// start runs a command that listens, and returns the addresses it prints.
+// start starts a command, waits until it listens, and returns the n addresses that it prints. The
+// process is killed at the end of the test.
 func start(t *testing.T, n int, args ...string) (*proc, []string) {
 	t.Helper()
 	return startWith(t, func(*exec.Cmd) {}, n, args...)
 }
 
-// startWith is start for a command that prepare modifies before.
+// startWith is start for a command that prepare has modified.
 func startWith(t *testing.T, prepare func(*exec.Cmd), n int, args ...string) (*proc, []string) {
 	t.Helper()
 	p := begin(t, prepare, args...)
@@ -271,13 +274,13 @@ func (p *proc) stderr() string {
 	return p.errs.String()
 }
 
-// waitStderr waits until the log contains a text.
+// waitStderr waits until stderr contains a text.
 func (p *proc) waitStderr(text string) {
 	p.t.Helper()
 	eventually(p.t, "log line with "+text, func() bool { return strings.Contains(p.stderr(), text) })
 }
 
-// stop sends a signal and returns the exit code.
+// stop sends a signal, waits for the end of the process, and returns its exit code.
 func (p *proc) stop(s syscall.Signal) int {
 	p.t.Helper()
 	p.cmd.Process.Signal(s)
@@ -304,8 +307,8 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// each runs f for every transport of this build: with both address families at full length, and
-// otherwise only the first with both.
+// each runs f for every transport of this build over IPv4, and for the first transport over IPv6
+// too. At full length it runs f for every transport over both.
 func each(t *testing.T, f func(t *testing.T, scheme, listen string)) {
 	for n, scheme := range transport.Names() {
 		for _, host := range []string{"127.0.0.1", "[::1]"} {
@@ -316,8 +319,8 @@ func each(t *testing.T, f func(t *testing.T, scheme, listen string)) {
 	}
 }
 
-// schemes returns the transports for a test of behaviour common to all transports: all at full
-// length, and otherwise a transport of messages and a transport of streams.
+// schemes returns the transports for a test of behaviour common to all transports. At full length
+// these are all transports, otherwise one for messages and one for streams.
 func schemes() []string {
 	if testkit.LongRuns() {
 		return transport.Names()
@@ -344,7 +347,7 @@ func withQuery(u, q string) string {
 	return u + "?" + q
 }
 
-// at adds a path to an address.
+// at appends a path to an address, before the query.
 func at(u, path string) string {
 	base, query, ok := strings.Cut(u, "?")
 	if ok {
@@ -370,7 +373,7 @@ func same(t *testing.T, path string, want []byte) {
 	}
 }
 
-// files returns the names in a directory, including hidden ones.
+// files returns the sorted paths of all files below dir, relative to dir, including hidden ones.
 func files(t *testing.T, dir string) (names []string) {
 	t.Helper()
 	filepath.WalkDir(dir, func(p string, d os.DirEntry, err error) error {

@@ -12,7 +12,7 @@ var (
 	moved      = regexp.MustCompile(`viaduct_payload_bytes_total\{[^}]*\} [1-9]`)
 )
 
-// moving waits until a client with --metrics has moved bytes.
+// moving waits until the metrics of a client with --metrics count moved bytes.
 func moving(t *testing.T, p *proc) {
 	t.Helper()
 	p.waitStderr("url=http://")

@@ -27,7 +27,7 @@ func TestNVMeServe(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer q.Abort()
-	eventually(t, "the queue in ps", func() bool { // which waits half a second for an answer
+	eventually(t, "the queue in ps", func() bool { // ps itself waits half a second for an answer
 		out := good(t, "ps").stdout
 		return strings.Contains(out, at) && strings.Contains(out, "accept")
 	})

@@ -63,7 +63,7 @@ func TestGetInto(t *testing.T) {
 			// An interrupted command ends even if it writes to a pipe without a reader.
 			soon(t, "the end of a get to a pipe without a reader", func() time.Duration {
 				cl, _ := start(t, 0, "get", u, "-o", fifo, "--metrics", "127.0.0.1:0")
-				cl.waitStderr("msg=metrics") // before that, the signal would kill it
+				cl.waitStderr("msg=metrics") // before that line, the signal would kill the command
 				select {
 				case <-cl.done:
 					t.Errorf("ended without a reader: %s", cl.stderr())
@@ -75,7 +75,7 @@ func TestGetInto(t *testing.T) {
 				t.Errorf("left %s", got)
 			}
 
-			// Over HTTP, too, a directory is reported as not a file.
+			// get reports that a directory is not a file, also over HTTP.
 			fails(t, 1, "is a directory", "get", at(urls[0], "d"), "-o", filepath.Join(work, "x"))
 			fails(t, 1, "is a directory", "get", at(urls[0], "d/"), "-o", filepath.Join(work, "x"))
 			if got := strings.Join(files(t, work), " "); got != "f fifo" {
@@ -85,7 +85,7 @@ func TestGetInto(t *testing.T) {
 	}
 }
 
-// stopped ends a command with a signal and returns how long that took.
+// stopped ends a command with a signal, checks the exit code, and returns how long the end took.
 func stopped(t *testing.T, p *proc, s syscall.Signal, code int) time.Duration {
 	t.Helper()
 	began := time.Now()
@@ -95,9 +95,9 @@ func stopped(t *testing.T, p *proc, s syscall.Signal, code int) time.Duration {
 	return time.Since(began)
 }
 
-// soon checks that try, which interrupts a command and returns how long that took, takes at most
-// interruptBound. It measures up to five times, because a process may have to wait for a processor
-// longer than that.
+// soon checks that an interrupted command ends within interruptBound. try interrupts a command and
+// returns how long its end took. soon calls try up to five times, because a process may wait longer
+// than that for a processor.
 func soon(t *testing.T, what string, try func() time.Duration) {
 	t.Helper()
 	least := time.Hour
@@ -180,8 +180,8 @@ func TestOnePart(t *testing.T) {
 	same(t, out, body)
 }
 
-// TestServerDies: a ping whose server is killed still prints its measurements, and no verb blames
-// this side.
+// TestServerDies: a ping whose server is killed still prints statistics, and no verb blames the
+// client.
 func TestServerDies(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
@@ -254,7 +254,7 @@ func TestTruncated(t *testing.T) {
 				t.Fatal(err)
 			}
 			code := cl.wait()
-			// Over FC-VI the end of the connection may overtake the report.
+			// Over FC-VI the end of the connection may overtake the server's report.
 			reported := scheme == "fcvi" || strings.Contains(cl.stderr(), "shrank")
 			if code != 1 || !reported || strings.Contains(cl.stderr(), "STag") {
 				t.Errorf("exit %d, %s", code, cl.stderr())

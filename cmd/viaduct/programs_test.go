@@ -17,9 +17,9 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// TestMappedService: an address with portmap= is a conventional address. It is reached over SDP if
-// the mapper has a mapping that works. Otherwise, and if no mapper answers, it is reached over
-// plain TCP. [D-71]
+// TestMappedService: the address in a URL with portmap= is that of a TCP service. get reaches the
+// service over SDP if the Port Mapper returns a mapping that works. Otherwise, also if no Port
+// Mapper answers, get uses plain TCP. [D-71]
 func TestMappedService(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
@@ -35,7 +35,7 @@ func TestMappedService(t *testing.T) {
 	unused := fmt.Sprintf("127.0.0.1:%d", freePort(t))
 	for _, c := range []struct{ name, mapper, want string }{
 		{"mapped", good1, "SDP"},
-		{"denied", good1, "TCP"}, // for another service
+		{"denied", good1, "TCP"}, // the Port Mapper only maps another service
 		{"dead end", bad, "TCP"},
 		{"no mapper", unused, "TCP"},
 	} {
@@ -62,7 +62,7 @@ func TestMappedService(t *testing.T) {
 	fails(t, 2, "recv-buffers", "echo", "--listen", "sdp://127.0.0.1:0?recv-buffers=1")
 }
 
-// TestSDPSettings: each policy, layout and Hello placement carries a file.
+// TestSDPSettings: a file arrives unchanged with each policy, layout and Hello placement.
 func TestSDPSettings(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
@@ -159,7 +159,8 @@ func withPrograms(t *testing.T, name string) {
 	}
 }
 
-// program returns the path of an installed program, or skips the test.
+// program returns the path of an installed program of another project. It skips the test if the
+// program is absent or tests do not run at full length.
 func program(t *testing.T, name string) string {
 	t.Helper()
 	withPrograms(t, name)
@@ -181,7 +182,8 @@ func output(t *testing.T, name string, args ...string) string {
 	return string(b)
 }
 
-// tunnel starts proxies tcp -> sdp -> tcp and returns the near address.
+// tunnel starts a proxy from TCP to SDP and one from SDP to TCP, which connects to the address to.
+// It returns the TCP address of the first proxy.
 func tunnel(t *testing.T, to string) (host, port string) {
 	t.Helper()
 	_, far := start(t, 1, "proxy", "--listen", "sdp://127.0.0.1:0", "--to", "tcp://"+to)
@@ -193,7 +195,7 @@ func tunnel(t *testing.T, to string) (host, port string) {
 	return host, port
 }
 
-// daemon starts a program that listens at a port.
+// daemon starts a program, waits until it listens at a port, and kills it at the end of the test.
 func daemon(t *testing.T, port int, name string, args ...string) {
 	t.Helper()
 	c := exec.Command(name, args...)
@@ -210,7 +212,7 @@ func daemon(t *testing.T, port int, name string, args ...string) {
 	})
 }
 
-// TestCurl: another HTTP client works, directly and through the proxy.
+// TestCurl: curl fetches, fetches in part and stores files, directly and through the proxy.
 func TestCurl(t *testing.T) {
 	t.Parallel()
 	curl := program(t, "curl")
@@ -321,7 +323,7 @@ func TestIperf(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			b, err = exec.CommandContext(ctx, iperf, args...).CombinedOutput()
 			cancel()
-			// With -J, iperf3 may report that and exit with 0.
+			// With -J, iperf3 may report a busy server and still exit with 0.
 			busy := strings.Contains(string(b), "busy") || strings.Contains(string(b), "unable to")
 			if !busy || time.Now().After(end) {
 				break

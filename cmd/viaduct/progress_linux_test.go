@@ -63,8 +63,8 @@ func onTerminal(t *testing.T, args ...string) string {
 	return watchTerminal(t, false, func(string) {}, args...)
 }
 
-// watchTerminal is onTerminal with a function that gets the text shown so far, each time there is
-// more. With both, the results go to the terminal, too. A command that has not ended after patience
+// watchTerminal is onTerminal that also calls seen with all text shown so far, each time more
+// appears. If both is set, stdout is the terminal too. A command that has not ended after patience
 // gets SIGQUIT, so that the failure shows its goroutines.
 func watchTerminal(t *testing.T, both bool, seen func(shown string), args ...string) string {
 	t.Helper()
@@ -106,7 +106,7 @@ func watchTerminal(t *testing.T, both bool, seen func(shown string), args ...str
 	return string(shown)
 }
 
-// TestDemoBar: the bar of a row counts the bytes of the file, in each round.
+// TestDemoBar: in each round, the total of the bar is the size of the file.
 func TestDemoBar(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "f")
@@ -123,7 +123,8 @@ func TestDemoBar(t *testing.T) {
 	}
 }
 
-// TestPutBar: while the server has all bytes of a file and has not answered, the bar shows that.
+// TestPutBar: once the server has all bytes of a file, the bar says that the server verifies them,
+// until the response arrives.
 func TestPutBar(t *testing.T) {
 	t.Parallel()
 	src := filepath.Join(t.TempDir(), "f")
@@ -151,8 +152,7 @@ func TestPutBar(t *testing.T) {
 	}, "put", src, strings.Replace(srv.URL, "http:", "tcp:", 1)+"/a")
 }
 
-// TestTotalDraws: files are found while the bar is drawn, every 100 ms, and neither blocks the
-// other.
+// TestTotalDraws: a bar is drawn every 100 ms while a goroutine counts files. Neither may block.
 func TestTotalDraws(t *testing.T) {
 	t.Parallel()
 	master, slave := terminal(t)
@@ -177,8 +177,8 @@ func TestTotalDraws(t *testing.T) {
 	}
 }
 
-// TestTreeBar: on a terminal, many files have one bar with their number, the bytes of all, the rate
-// and the time left. Otherwise each file is a line.
+// TestTreeBar: on a terminal, a copy of many files has one bar with the number of files, their
+// bytes, the rate and the time left. To a stdout that is no terminal, put prints a line per file.
 func TestTreeBar(t *testing.T) {
 	t.Parallel()
 	from := t.TempDir()

@@ -20,7 +20,7 @@ import (
 	"viaduct/sdp"
 )
 
-// psDir gives the processes of a test their own run directory.
+// psDir sets a run directory of this test, and returns the directory of viaduct in it.
 func psDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "ps") // short: a socket's path is limited
@@ -41,8 +41,9 @@ func psList(t *testing.T) (doc struct{ Processes []status.Process }) {
 	return doc
 }
 
-// TestPs: the connections of every transport are listed at both ends, with path and reason. A
-// stopped process does not block ps, and a killed one is no longer listed.
+// TestPs: ps lists the connections of every transport at both ends, with the path of the bytes and
+// the reason for that path. A stopped process does not block ps, and a killed one is no longer
+// listed.
 func TestPs(t *testing.T) {
 	dir := psDir(t)
 	if out := good(t, "ps").stdout; !strings.Contains(out, "no viaduct process") || strings.Count(out, "\n") != 1 {

@@ -17,8 +17,8 @@ import (
 type cmFields struct {
 	*rdmaFields
 	id, gone uint32
-	other    uint32 // an identifier of another file
-	file     int    // the file of an identifier to move
+	other    uint32 // an identifier that belongs to another file
+	file     int    // the file from which migrate_id moves an identifier
 }
 
 func (h *cmFields) value(k abi.Kind) uint64 {
@@ -111,7 +111,7 @@ func (h *cmFields) body(c abi.CMCommand) abi.Body {
 	return b
 }
 
-// right sends a correct command.
+// right sends a correct command, which must succeed.
 func (h *cmFields) right(c abi.CMCommand) error {
 	_, out := c.Lengths()
 	if err := h.cmCommand(c, out, h.body(c)); err != nil {
@@ -196,7 +196,7 @@ func (h *cmFields) try(c abi.CMCommand) (bad error) {
 		}
 	}
 	_, out := c.Lengths()
-	ends := c == abi.CMDestroyID // it takes effect although its response cannot be written
+	ends := c == abi.CMDestroyID // destroy_id takes effect even if its response cannot be written
 	for _, f := range c.Fields() {
 		values, says := h.wrong(f.Kind)
 		for _, v := range values {
@@ -244,7 +244,7 @@ func (h *rdmaFields) managerCommand(c abi.CMCommand) (err error) {
 	if err := h.right(abi.CreateQP); err != nil {
 		return err
 	}
-	h.have[abi.QP] = h.word(1) // by number, as in rdma_cm
+	h.have[abi.QP] = h.word(1) // rdma_cm names queue pairs by number, not by handle
 	open := func() (fd int) {
 		if err == nil {
 			fd, err = unix.Open("/dev/infiniband/rdma_cm", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
@@ -285,14 +285,14 @@ func (h *rdmaFields) managerCommand(c abi.CMCommand) (err error) {
 	return m.try(c)
 }
 
-// tryMigrate is try for the command whose identifier belongs to another file.
+// tryMigrate is try for migrate_id, whose identifier belongs to another file.
 func (h *cmFields) tryMigrate(id uint32) (bad error) {
 	h.id, h.gone = id, 1<<30
 	c := abi.CMMigrateID
 	_, out := c.Lengths()
 	for _, f := range c.Fields() {
 		values, says := h.wrong(f.Kind)
-		if f.Kind == abi.Reply { // at that point the kernel has moved the identifier
+		if f.Kind == abi.Reply { // the kernel writes the response only after it has moved the identifier
 			continue
 		}
 		for _, v := range values {

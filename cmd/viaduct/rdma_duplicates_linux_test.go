@@ -21,10 +21,9 @@ import (
 // first.
 const asRDMADuplicates = "VIADUCT_TEST_RDMA_DUPLICATES"
 
-// A duplicate of a device's file accepts ioctl commands at any descriptor number, and in another
-// program that received it over a socket. At a number of the reserved range it accepts all
-// commands. A command that is written to a duplicate at another number fails, and does not reach a
-// ring.
+// A duplicate of a device's file accepts ioctl commands at any descriptor number, also in another
+// program that received the duplicate over a socket. Commands that are written need a number of the
+// reserved range. At another number they fail, and do not reach a ring.
 func TestRDMADuplicates(t *testing.T) {
 	t.Parallel()
 	r := good(t, "run", "--rdma", "--", "env", calm, asRDMADuplicates+"=first", os.Args[0])
@@ -33,7 +32,7 @@ func TestRDMADuplicates(t *testing.T) {
 	}
 }
 
-// Numbers outside the reserved range and in it.
+// Descriptor numbers outside the range that is reserved for devices, and in this range.
 const (
 	duplicateAt = 600
 	servedAt    = 1000
@@ -96,8 +95,8 @@ func (h *rdmaAbuser) inside(uverbs, cm int) error {
 	return errors.Join(h.queryPort(), h.createID())
 }
 
-// reused puts other files at a number that has just been used for a command. uverbs is a file whose
-// context exists.
+// reused puts other files at a descriptor number that has just been used for a command. uverbs is a
+// device file that has a context.
 func (h *rdmaAbuser) reused(uverbs int) error {
 	second, err := unix.Open("/dev/infiniband/uverbs0", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -112,7 +111,7 @@ func (h *rdmaAbuser) reused(uverbs int) error {
 	defer unix.Close(pipe[1])
 	defer h.use(h.uverbs, h.cm, h.ioctls)
 	h.use(servedAt, h.cm, false)
-	// The command creates and destroys a domain; handles are not reused.
+	// domain creates and destroys a protection domain. It returns the handle, which is not reused.
 	domain := func() (uint32, error) {
 		err := h.command(abi.AllocPD, 4, h.at(0))
 		pd := h.word(0)
@@ -189,7 +188,7 @@ func (h *rdmaAbuser) firstProgram() error {
 	if err := h.reused(uverbs); err != nil {
 		return fmt.Errorf("at a number of something else before: %w", err)
 	}
-	// Objects that the second program creates in the same context get the next handles of this one.
+	// The second program creates objects in the same context, which get handles above this one.
 	h.use(duplicateAt, duplicateAt+1, true)
 	if err := h.command(abi.AllocPD, 4, h.at(0)); err != nil {
 		return err

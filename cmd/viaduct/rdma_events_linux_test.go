@@ -17,8 +17,8 @@ import (
 // whether there are more.
 const asRDMAEvents = "VIADUCT_TEST_RDMA_EVENTS"
 
-// A channel is readable only while it has an event. If it stayed readable after the last one, a
-// library that polls would wait in get_event without end.
+// An event channel is readable only while it holds an event. If it stayed readable after the last
+// event was read, a library that polls would wait in get_event without end.
 func TestRDMAEvents(t *testing.T) {
 	t.Parallel()
 	good(t, "run", "--rdma", "--", "env", calm, asRDMAEvents+"=1", os.Args[0])

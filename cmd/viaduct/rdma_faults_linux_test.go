@@ -72,7 +72,7 @@ func rdmaObjects() error {
 		}
 	}
 	used := h.uverbs
-	if h.uverbs, err = unix.Dup(used); err != nil { // a number without any earlier command
+	if h.uverbs, err = unix.Dup(used); err != nil { // a descriptor number that no command has used
 		return err
 	}
 	if err := next("regions"); err != nil {
@@ -89,9 +89,9 @@ func rdmaObjects() error {
 	return h.command(abi.AllocPD, 8, answer)
 }
 
-// Objects that a program closed leave nothing in the supervisor, even if their closing is not
-// reported. If the supervisor runs out of descriptors it fails commands, which the kernel would
-// otherwise write into the rings.
+// Objects that a program has closed leave nothing open in the supervisor, even if the kernel does
+// not report the close. If the supervisor runs out of descriptors, it fails commands itself,
+// because the kernel would write them into the rings.
 func TestRDMAObjects(t *testing.T) {
 	t.Parallel()
 	p, _ := start(t, 0, "run", "--rdma", "--", "env", calm, asRDMAObjects+"=1", os.Args[0])
@@ -125,8 +125,8 @@ func TestRDMAObjects(t *testing.T) {
 	}
 }
 
-// asRDMASignals makes the test binary a program that opens rdma_cm repeatedly in a thread that
-// signals interrupt.
+// asRDMASignals makes the test binary a program that opens rdma_cm repeatedly in a thread, while
+// signals interrupt this thread.
 const asRDMASignals = "VIADUCT_TEST_RDMA_SIGNALS"
 
 func rdmaSignals() error {
@@ -162,7 +162,7 @@ func rdmaSignals() error {
 	return nil
 }
 
-// A signal during the opening of a device leaves no descriptor the program does not know.
+// A signal that interrupts the opening of a device leaves no descriptor open in the program.
 func TestRDMASignals(t *testing.T) {
 	t.Parallel()
 	good(t, "run", "--rdma", "--", "env", asRDMASignals+"=1", os.Args[0])

@@ -136,7 +136,7 @@ func put(b abi.Body, f abi.Field, v uint64) {
 	}
 }
 
-// room returns the number of bytes for a response.
+// room returns the number of bytes that the response of a command may have.
 func room(c abi.Command) int {
 	if c&abi.Extended != 0 {
 		return abi.QueryDeviceExLen
@@ -165,8 +165,8 @@ func (h *rdmaFields) right(c abi.Command) error {
 	return nil
 }
 
-// setUp opens the device again. It creates an object of each kind, and another of each kind that is
-// destroyed.
+// setUp opens the device again. It creates an object of each kind, which it keeps in have, and
+// another one, which it destroys for gone.
 func (h *rdmaFields) setUp() (err error) {
 	if h.uverbs, err = unix.Open("/dev/infiniband/uverbs0", unix.O_RDWR|unix.O_CLOEXEC, 0); err != nil {
 		return err
@@ -193,7 +193,7 @@ func (h *rdmaFields) setUp() (err error) {
 	return h.right(abi.ModifyQP)
 }
 
-// spare creates an object for a command that destroys one.
+// spare creates the object that c destroys. For other commands it does nothing.
 func (h *rdmaFields) spare(c abi.Command) error {
 	for _, m := range rdmaMakers {
 		if c == m.end {
@@ -209,8 +209,8 @@ func (h *rdmaFields) make(k abi.Kind, c abi.Command) error {
 	return err
 }
 
-// tearDown destroys all objects. That succeeds only if no failed command left an object that uses
-// them, or destroyed one.
+// tearDown destroys all objects. This succeeds only if no refused command has destroyed an object,
+// or created one that uses another.
 func (h *rdmaFields) tearDown() error {
 	for _, m := range slices.Backward(rdmaMakers) {
 		if m.kind == abi.Channel {
@@ -239,7 +239,7 @@ func (h *rdmaFields) try(c abi.Command) (bad error) {
 			b := h.body(c)
 			put(b, f, v)
 			want(fmt.Sprintf("%s %#x", f.Name, v), h.send(c, b, room(c), h.at(0)), says...)
-			if f.Kind == abi.Reply { // the kernel notices that only after it has destroyed the object
+			if f.Kind == abi.Reply { // the kernel writes the response only after it has destroyed the object
 				bad = errors.Join(bad, h.spare(c))
 			}
 		}
@@ -312,7 +312,7 @@ func (h *rdmaFields) allCommands() error {
 			if err := h.setUp(); err != nil {
 				return err
 			}
-			if c == abi.GetContext { // a file has only one
+			if c == abi.GetContext { // a file can have only one context
 				unix.Close(h.uverbs)
 				if h.uverbs, err = unix.Open("/dev/infiniband/uverbs0", unix.O_RDWR|unix.O_CLOEXEC, 0); err != nil {
 					return err
@@ -368,7 +368,7 @@ func (h *rdmaFields) manager() (err error) {
 	return err
 }
 
-// finish sends the correct command, and then destroys its object and all others.
+// finish sends the correct command, then destroys the object that it created and those in first.
 func (h *rdmaFields) finish(c abi.Command, first map[abi.Kind]uint32) error {
 	if err := h.right(c); err != nil {
 		return err

@@ -24,11 +24,12 @@ import (
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 )
 
-// asRDMAHostile makes the test binary a program that abuses its RDMA device: "SECONDS PORT".
+// asRDMAHostile makes the test binary a program that abuses its RDMA device. The value is "SECONDS
+// PORT".
 const asRDMAHostile = "VIADUCT_TEST_RDMA_HOSTILE"
 
-// Random command streams, and rings the program overwrites while connections use them, harm neither
-// the supervisor nor another program under it.
+// Random command streams, and rings that the program overwrites while connections use them, harm
+// neither the supervisor nor another program under the same supervisor.
 func TestRDMAHostileProgram(t *testing.T) {
 	t.Parallel()
 	need(t, "rping", "rdmacm-utils")
@@ -125,19 +126,20 @@ func (h *rdmaAbuser) command(c abi.Command, out int, body ...any) error {
 	return h.write(h.uverbs, b)
 }
 
-// An ioctlAttr is an attribute of the ioctl's form of commands.
+// An ioctlAttr is one attribute of a command that is sent by ioctl.
 type ioctlAttr struct {
 	ID, Len, Flags, Reserved uint16
 	Data                     uint64
 }
 
-// The offsets in scratch of attributes and of the data they point at.
+// Offsets in scratch: the attributes of an ioctl, and the input data that they point to.
 const (
 	ioctlAt = 1 << 17
 	inputAt = ioctlAt + 4096
 )
 
-// ioctl encodes the ioctl of a method.
+// ioctl calls a method of an object class by ioctl. It returns the kernel's error, or
+// errSupervisorGone for ENOSYS.
 func (h *rdmaAbuser) ioctl(object, method uint16, attrs ...ioctlAttr) error {
 	h.commands++
 	b := le.AppendUint16(h.scratch[ioctlAt:ioctlAt], uint16(24+16*len(attrs)))
@@ -161,7 +163,8 @@ func (h *rdmaAbuser) ioctl(object, method uint16, attrs ...ioctlAttr) error {
 // number returns the value the last ioctl stored in attribute i.
 func (h *rdmaAbuser) number(i int) uint32 { return le.Uint32(h.scratch[ioctlAt+24+16*i+8:]) }
 
-// invoke sends a write command by ioctl. The answer is stored at the same place as with write.
+// invoke sends a write command by ioctl. Like command, it stores the answer at the start of
+// scratch.
 func (h *rdmaAbuser) invoke(c abi.Command, out int, body []byte) error {
 	coreIn, coreOut := c.Lengths()
 	var answer uint64
@@ -203,7 +206,7 @@ func (h *rdmaAbuser) write(fd int, b []byte) error {
 	if err == nil && n == len(b) {
 		h.done++
 	}
-	if err == unix.ENOSYS && fd == h.uverbs { // only rdma_cm returns that for unknown commands
+	if err == unix.ENOSYS && fd == h.uverbs { // for an unknown command, rdma_cm returns ENOSYS but uverbs does not
 		return errSupervisorGone
 	}
 	return err
@@ -211,7 +214,8 @@ func (h *rdmaAbuser) write(fd int, b []byte) error {
 
 func (h *rdmaAbuser) word(i int) uint32 { return le.Uint32(h.scratch[4*i:]) }
 
-// event waits for an event of a type and returns the number of its identifier.
+// event waits up to ten seconds for an event, which must be of type want, and returns its
+// identifier.
 func (h *rdmaAbuser) event(want abi.CMEventType) (id uint32, err error) {
 	body := le.AppendUint64(nil, h.at(0))
 	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
@@ -341,7 +345,7 @@ func (h *rdmaAbuser) connect(qps [2]uint32) error {
 	return nil
 }
 
-// create creates an identifier.
+// create creates an rdma_cm identifier whose events carry uid.
 func (h *rdmaAbuser) create(uid uint64) (uint32, error) {
 	b := le.AppendUint64(le.AppendUint64(nil, uid), h.at(0))
 	err := h.cmCommand(abi.CMCreateID, 4, append(b, 6, 1, 2, 0, 0, 0, 0, 0))
@@ -425,7 +429,7 @@ func connParam(qp uint32) []byte {
 }
 
 // scribble writes entries into the rings. Sane entries name the region, so that they move data for
-// a while; the others are random bytes.
+// a while. Other entries are random bytes.
 func (h *rdmaAbuser) scribble(maps [][]byte, stag uint32, sane bool) {
 	half := len(h.scratch) / 2
 	for i, m := range maps {
@@ -562,16 +566,16 @@ func (h *rdmaAbuser) random(pd, cq uint32) error {
 	case abi.CreateCQ:
 		le.PutUint32(b[24:], ^uint32(0)*uint32(mrand.IntN(2)))
 	}
-	// Large rings need memory, so ask for a small one. Random sizes of some 32 bits are refused
-	// anyway.
+	// Ask for a small ring instead of a large one, which needs memory. Sizes above 1<<20 stay,
+	// because the device refuses them.
 	if c == abi.CreateCQ && le.Uint32(b[16:]) > 64 && le.Uint32(b[16:]) <= 1<<20 {
 		le.PutUint32(b[16:], 5)
 	}
 	return h.command(c, out, b)
 }
 
-// descriptor writes to a number where a duplicate of a device's file was, before it was closed or
-// replaced by another file.
+// descriptor writes to a descriptor number that was a duplicate of a device's file, and may have
+// been closed or replaced by another file just before.
 func (h *rdmaAbuser) descriptor(b []byte) error {
 	fd, err := unix.Dup([]int{h.uverbs, h.cm}[mrand.IntN(2)])
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 // write commands: each object by its ioctl method, or by INVOKE_WRITE if it has none.
 const asRDMAIoctl = "VIADUCT_TEST_RDMA_IOCTL"
 
-// The classes of objects of the ioctl's methods.
+// Classes of the objects whose methods are called by ioctl.
 const (
 	ioctlDevice = 0
 	ioctlPD     = 1
@@ -127,7 +127,7 @@ func rdmaIoctl() (err error) {
 	bad("a method that there is not", h.ioctl(2, 5), unix.EPROTONOSUPPORT)
 	bad("a command that is too short", h.command(abi.AllocPD, 0), unix.ENOSPC)
 
-	// A library that knows both forms asks which one to use, and is told to use write.
+	// A library that knows both forms asks which one to use. The error makes it use write.
 	open()
 	bad("asked", h.ioctl(0, 0, u64(2, uint64(abi.QueryDevice))), unix.ENOTTY)
 	bad("get_context behind it", h.ioctl(ioctlDevice, 3), unix.ENOTTY)

@@ -16,7 +16,7 @@ import (
 // asRDMALacks makes the test binary a program that requests features that iWARP does not have.
 const asRDMALacks = "VIADUCT_TEST_RDMA_LACKS"
 
-// A program that asks an iWARP device for a missing feature gets its error. The user gets one line
+// A program that asks an iWARP device for a missing feature gets an error. The user gets one line
 // that names the feature and the alternative, however often the program asks. Features that all
 // programs probe give no line.
 func TestRDMALacks(t *testing.T) {
@@ -43,7 +43,7 @@ func TestRDMALacks(t *testing.T) {
 	}
 }
 
-// The tools that newcomers try first fail with the reason.
+// The example programs that newcomers try first fail on an iWARP device, with the reason.
 func TestRDMALackingTools(t *testing.T) {
 	t.Parallel()
 	need(t, "ibv_ud_pingpong", "ibverbs-utils")

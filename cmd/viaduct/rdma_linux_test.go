@@ -206,7 +206,7 @@ func TestRDMARping(t *testing.T) {
 	}
 }
 
-// The other end may be a program outside of run: viaduct's own rping.
+// Only one end has to run under viaduct run: here, the other end is viaduct's own rping.
 func TestRDMARpingWithOwn(t *testing.T) {
 	t.Parallel()
 	need(t, "rping", "rdmacm-utils")

@@ -20,7 +20,8 @@ import (
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 )
 
-// asRDMAMemory makes the test binary one of the programs of TestRDMAMemory: "first MODE PORT", "second ...", "after SOCKET".
+// asRDMAMemory makes the test binary one of the programs of TestRDMAMemory. The value is "first
+// MODE PORT", "second ..." or "after SOCKET".
 const asRDMAMemory = "VIADUCT_TEST_RDMA_MEMORY"
 
 // A program registers memory and lets a child process use its queues. Then it executes another
@@ -66,7 +67,7 @@ const (
 	uverbsFD, cmFD, socketFD = 3, 4, 5
 )
 
-// fixedMemory maps the memory and fills it.
+// fixedMemory maps sharedLen bytes at sharedAt and fills them with a byte.
 func fixedMemory(with byte) ([]byte, error) {
 	b, err := mapAt(sharedAt, sharedLen)
 	for i := range b {
@@ -75,7 +76,7 @@ func fixedMemory(with byte) ([]byte, error) {
 	return b, err
 }
 
-// mapAt maps memory at an unused address.
+// mapAt maps n bytes of private memory at addr. It fails if the range is in use.
 func mapAt(addr uintptr, n int) ([]byte, error) {
 	at, _, e := unix.Syscall6(unix.SYS_MMAP, addr, uintptr(n), unix.PROT_READ|unix.PROT_WRITE,
 		unix.MAP_PRIVATE|unix.MAP_ANON|unix.MAP_FIXED_NOREPLACE, ^uintptr(0), 0)
@@ -145,14 +146,14 @@ func newRDMAEnd(port uint16, addr uint64, n, skip int) (*rdmaEnd, error) {
 	return e, e.mapRings(h.uverbs)
 }
 
-// endObjects destroys the objects of newRDMAEnd.
+// endObjects destroys the objects that newRDMAEnd created.
 func (e *rdmaEnd) endObjects() error {
 	return errors.Join(e.command(abi.DestroyQP, 4, e.at(0), e.handle, uint32(0)),
 		e.command(abi.DestroyCQ, 8, e.at(0), e.cqHandle, uint32(0)),
 		e.command(abi.DeregMR, 0, e.mr), e.command(abi.DeallocPD, 0, e.pd))
 }
 
-// close releases everything.
+// close unmaps the memory and closes the device's files.
 func (e *rdmaEnd) close() {
 	for _, m := range [][]byte{e.sq, e.cq, e.scratch} {
 		unix.Munmap(m)
@@ -179,7 +180,7 @@ func (e *rdmaEnd) writes(n, size int, stag uint32, addr uint64, rkey uint32, rad
 	return e.ring()
 }
 
-// post posts a request of one element.
+// post writes a request with one element into the send queue. It does not ring the doorbell.
 func (e *rdmaEnd) post(op abi.WROp, size int, stag uint32, addr uint64, rkey uint32, raddr uint64) {
 	at := int(e.posted%endEntries) * abi.SQELen
 	b := abi.Body(e.sq[at : at+abi.SQELen])
@@ -203,7 +204,7 @@ func (e *rdmaEnd) ring() error {
 	return e.rdmaAbuser.write(e.doorbell, b)
 }
 
-// completions waits for n completions, and returns their statuses.
+// completions waits up to 20 s for n completions, and returns their statuses.
 func (e *rdmaEnd) completions(n int) (got []abi.WCStatus, err error) {
 	for end := time.Now().Add(20 * time.Second); len(got) < n; time.Sleep(time.Millisecond) {
 		at := int(e.taken%64) * abi.CQELen
@@ -228,7 +229,8 @@ func expect(fd int, want byte) ([]byte, error) {
 	return b[1:n], nil
 }
 
-// rdmaFirst registers memory, starts the second process, connects to it and executes another program.
+// rdmaFirst registers memory, starts and connects to the second process, and executes another
+// program.
 func rdmaFirst(mode string, port uint16) error {
 	if _, err := fixedMemory('A'); err != nil {
 		return err
@@ -275,7 +277,7 @@ func rdmaFirst(mode string, port uint16) error {
 	return syscall.Exec("/proc/self/exe", os.Args[:1], os.Environ())
 }
 
-// rdmaAfter is the program that the first process executes. Its exit status stands for both.
+// rdmaAfter is the program that the first process executes. It fails if the second process fails.
 func rdmaAfter(arg string) error {
 	var role string
 	var fd int

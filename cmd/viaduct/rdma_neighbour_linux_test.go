@@ -22,8 +22,9 @@ import (
 	"viaduct/internal/sock"
 )
 
-// asRDMANeighbour makes the test binary one of the programs of TestRDMANeighbour: "both WHAT",
-// which starts "honest WHAT" and "hostile WHAT". WHAT is all or requests, or rxe for TestRXENeighbour.
+// asRDMANeighbour makes the test binary one of the programs of TestRDMANeighbour. The value is
+// "both WHAT", which starts "honest WHAT" and "hostile WHAT". WHAT is all or requests, or rxe for
+// TestRXENeighbour.
 const asRDMANeighbour = "VIADUCT_TEST_RDMA_NEIGHBOUR"
 
 // Of two programs under one supervisor, one knows all handles, keys and addresses of the other. It
@@ -335,8 +336,9 @@ var hostileRequests = []struct {
 	{name: "Send into its memory", op: abi.WROpSend, recv: true},
 }
 
-// hostileRequest connects to itself and posts a request that ends the connection. It returns the
-// contents of its rings and answers afterwards.
+// hostileRequest connects two queue pairs of this program and posts request i, which must end the
+// connection. It returns the contents of the rings and answers afterwards, in which the caller
+// looks for the secret.
 func hostileRequest(mem []byte, n *honestNumbers, over, i int) (seen []byte, err error) {
 	r := hostileRequests[i]
 	at := uint64(uintptr(unsafe.Pointer(&mem[0])))
@@ -402,7 +404,8 @@ func hostileRequest(mem []byte, n *honestNumbers, over, i int) (seen []byte, err
 	for _, m := range [][]byte{a.scratch, b.scratch, a.sq, a.cq, b.cq} {
 		seen = append(seen, m...)
 	}
-	// The other program's offsets are at most places in this program's own file.
+	// In this program's own file, the other program's offsets select at most memory of this
+	// program.
 	for _, key := range n.Offsets {
 		if _, err := unix.Pwrite(a.uverbs, bytes.Repeat([]byte{0xff}, 4096), key); err != nil {
 			return seen, err
@@ -416,8 +419,8 @@ func hostileRequest(mem []byte, n *honestNumbers, over, i int) (seen []byte, err
 	return seen, nil
 }
 
-// hostileNetlink asks for devices with the port of the other program's process. It gets the answer
-// itself.
+// hostileNetlink asks for devices in a netlink message that states the port of the other program's
+// process. The answer must come to this program's socket.
 func hostileNetlink(pid uint32) error {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_RDMA)
 	if err != nil {

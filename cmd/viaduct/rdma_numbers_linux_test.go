@@ -20,9 +20,9 @@ import (
 // number.
 const asRDMANumbers = "VIADUCT_TEST_RDMA_NUMBERS"
 
-// A program can open as many devices and channels as its limit allows, whether the limit was low at
-// the start, was lowered by a shell, or could be raised by the program. After that it gets EMFILE,
-// and the user gets the reason once.
+// A program can open as many devices and channels as its descriptor limit allows, whether the limit
+// was low at the start, was lowered by a shell, or could be raised by the program. After that the
+// program gets EMFILE, and the user gets the reason once.
 func TestRDMANumbers(t *testing.T) {
 	t.Parallel()
 	var l unix.Rlimit

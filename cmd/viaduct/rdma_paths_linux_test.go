@@ -26,7 +26,7 @@ func TestRDMAPathCalls(t *testing.T) {
 	}
 }
 
-// Programs that list, enter and test the directories of RDMA.
+// Programs can list, enter and test the directories of RDMA.
 func TestRDMAPathPrograms(t *testing.T) {
 	t.Parallel()
 	link := t.TempDir() + "/link"
@@ -73,7 +73,7 @@ func rdmaPaths(dir string) error {
 	for _, f := range []struct {
 		at   int
 		name string
-		dev  uint64 // of a device
+		dev  uint64 // device number, or 0 if the file is no device
 		dir  bool
 	}{
 		{unix.AT_FDCWD, "/dev/infiniband/uverbs0", unix.Mkdev(231, 192), false},
@@ -213,7 +213,7 @@ func pathCallsOf(at int, name string, dev uint64, dir bool) map[string]func() er
 				return err
 			}
 			defer unix.Close(fd)
-			if n, err := unix.Getdents(fd, make([]byte, 4096)); err != nil || n <= 48 { // of . and ..
+			if n, err := unix.Getdents(fd, make([]byte, 4096)); err != nil || n <= 48 { // . and .. take 48 bytes
 				return fmt.Errorf("%d bytes, %v", n, err)
 			}
 			return errors.Join(unix.Fchdir(fd), unix.Chdir("/"))

@@ -16,8 +16,7 @@ import (
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 )
 
-// asRDMARights makes the test binary a program that registers memory it does not have or may not
-// write.
+// asRDMARights makes the test binary a program that registers unmapped and read-only memory.
 const asRDMARights = "VIADUCT_TEST_RDMA_RIGHTS"
 
 // Registered memory has the rights of its mappings. A Write of the peer changes nothing that the
@@ -140,7 +139,7 @@ func rightsOfWriting() error {
 	if _, _, e := unix.Syscall6(unix.SYS_MMAP, writtenAt, page, unix.PROT_READ, unix.MAP_PRIVATE|unix.MAP_FIXED, file.Fd(), 0); e != 0 {
 		return e
 	}
-	time.Sleep(50 * time.Millisecond) // the service notices the change after a moment
+	time.Sleep(50 * time.Millisecond) // the supervisor notices the changed mapping after a moment
 	for _, size := range []int{7, page / 2} {
 		if err := from.writes(1, size, from.stag, writtenAt+2*page, to.stag, writtenAt+64); err != nil {
 			return err

@@ -55,7 +55,7 @@ func rxeValue(have map[abi.Kind]uint32, k abi.Kind) uint64 {
 	return 0
 }
 
-// rxeSenseless returns values that such a field must not have.
+// rxeSenseless returns values that a field of rxeValue must not have.
 func rxeSenseless(k abi.Kind) []uint64 {
 	switch k {
 	case abi.AH, abi.Window:
@@ -72,7 +72,7 @@ func rxeSenseless(k abi.Kind) []uint64 {
 	return nil
 }
 
-// An rxeStream is a stream to a RoCE device.
+// An rxeStream is an rdmaStream to a RoCE device, with attacks on the rings in between.
 type rxeStream struct {
 	rdmaStream
 	gid     [16]byte
@@ -98,7 +98,7 @@ func rxeStreamsMain(arg string) error {
 	}
 	h := &rdmaFields{readOnly: uint64(uintptr(unsafe.Pointer(&readOnly[0])))}
 	h.scratch = scratch
-	time.Sleep(time.Millisecond) // in that time, the runtime opens its descriptors
+	time.Sleep(time.Millisecond) // the runtime needs this time to open its own descriptors
 	const lowest = 64            // descriptors that a stream opens have at least this number
 	for fd := 0; fd < lowest-1; {
 		if fd, err = unix.Dup(0); err != nil {
@@ -121,7 +121,7 @@ func rxeStreamsMain(arg string) error {
 	return nil
 }
 
-// rxeGID reads the first address of the device.
+// rxeGID reads the first GID of the device.
 func rxeGID() (gid [16]byte, err error) {
 	text, err := os.ReadFile("/sys/class/infiniband/rxe0/ports/1/gids/0")
 	if err != nil {
@@ -177,7 +177,7 @@ const (
 func (s *rxeStream) attack() error {
 	const responseLen = 64 // including the provider's part
 	body := s.rdmaFields.body(abi.CreateQP)
-	body.Put8(54, 0) // with its own receive queue
+	body.Put8(54, 0) // the queue pair gets its own receive queue
 	if err := s.send(abi.CreateQP, body, responseLen, s.at(0)); err != nil {
 		return err
 	}

@@ -22,7 +22,7 @@ type rxeEnd struct {
 	qpn              uint32
 	rq, sq, cq       []byte
 	keys             []int64 // offsets of the rings
-	taken            uint32  // number of completions taken
+	taken            uint32  // number of completions read
 }
 
 // newRXEEnd creates an end whose memory is at addr. It first creates and destroys skip objects of
@@ -83,7 +83,7 @@ func (e *rxeEnd) ring(at int, err *error) []byte {
 	return b
 }
 
-// endObjects destroys the objects of newRXEEnd.
+// endObjects unmaps the rings and destroys the objects that newRXEEnd created.
 func (e *rxeEnd) endObjects() error {
 	for _, m := range [][]byte{e.rq, e.sq, e.cq} {
 		unix.Munmap(m)
@@ -114,7 +114,7 @@ func (e *rxeEnd) connect(qpn uint32) error {
 	return nil
 }
 
-// fill fills the next entry of a queue and makes it visible.
+// fill writes the next entry of a ring and advances the producer index.
 func (e *rxeEnd) fill(ring []byte, entry func(b abi.Body)) {
 	head := abi.Body(ring)
 	i := atomic.LoadUint32(wordAt(ring, rxeProducerAt))
@@ -181,7 +181,7 @@ func (e *rxeEnd) post(rs ...rxeRequest) error {
 	return e.command(abi.PostSend, 4, e.at(0), e.handle, [12]byte{})
 }
 
-// receive posts a receive of one element.
+// receive posts a receive with one scatter/gather element.
 func (e *rxeEnd) receive(addr uint64, n, key uint32) {
 	e.fill(e.rq, func(b abi.Body) {
 		b.Put32(28, 1)
@@ -191,7 +191,7 @@ func (e *rxeEnd) receive(addr uint64, n, key uint32) {
 	})
 }
 
-// completions waits for n completions, and returns their statuses.
+// completions waits up to a minute for n completions, and returns their statuses.
 func (e *rxeEnd) completions(n int) (got []uint32, err error) {
 	for end := time.Now().Add(time.Minute); len(got) < n; {
 		if atomic.LoadUint32(wordAt(e.cq, rxeProducerAt)) == e.taken {

@@ -84,7 +84,7 @@ func rxeHonest() error {
 		for i := range movingLen {
 			mem[i] = byte(transfers + i)
 		}
-		const part = 512 // short enough to execute both together
+		const part = 512 // short enough that the device executes both requests together
 		if err := a.post(rxeRequest{n: part, addr: honestAt, key: a.key, raddr: honestAt + honestStep, rkey: b.key},
 			rxeRequest{n: part, addr: honestAt + 2*part, key: a.key, raddr: honestAt + honestStep + 2*part, rkey: b.key}); err != nil {
 			return fmt.Errorf("honest: doorbell: %w", err)
@@ -150,7 +150,7 @@ func rxeHostileNeighbour() error {
 		}
 	}
 	var seen []byte
-	for _, key := range n.Offsets { // at most, these are places in this program's own file
+	for _, key := range n.Offsets { // in this program's own file, these offsets select at most memory of this program
 		b := make([]byte, 4096)
 		if _, err := unix.Pread(e.uverbs, b, key); err != nil {
 			return err
@@ -178,7 +178,8 @@ func rxeHostileNeighbour() error {
 	return bad
 }
 
-// rxeForeignCommands sends each command with the other program's numbers in each of its fields. All are refused.
+// rxeForeignCommands sends each command with the other program's numbers in each of its fields. All
+// of these commands must be refused.
 func rxeForeignCommands(n *honestNumbers) (commands int, bad error) {
 	h := &rdmaFields{}
 	var err error
@@ -218,12 +219,12 @@ type rxeAttack struct {
 }
 
 // rxeHostileRequests returns requests that name memory of the other program by its key, its address
-// or both, on either side, or that name its queue pairs.
+// or both, locally or remotely, or that name the other program's queue pairs.
 func rxeHostileRequests(self uint32, at uint64, key uint32, n *honestNumbers, over int) (all []rxeAttack) {
 	theirs, theirKey := uint64(honestAt+over*honestStep+2*movingLen), n.STags[over]
 	for _, op := range []uint32{rxeWrite, rxeSend, rxeRead, rxeCompareSwap, rxeFetchAdd, rxeSendInv, rxeAtomicWrite} {
 		mine := rxeRequest{op: op, n: 8, addr: at, key: key, raddr: at + 64, rkey: key}
-		if op != rxeAtomicWrite { // whose payload is in the entry itself
+		if op != rxeAtomicWrite { // the payload of an atomic write is in the entry itself
 			for i := range 3 {
 				r := mine
 				if i != 1 {
@@ -268,8 +269,8 @@ func rxeHostileRequests(self uint32, at uint64, key uint32, n *honestNumbers, ov
 			rxeRequest: rxeRequest{op: rxeBind, n: 8, raddr: theirs, key: theirKey, rkey: theirKey}})
 }
 
-// try posts the request after a valid one, so that both are read together, and checks that it
-// fails.
+// try posts the request, which must fail, after a valid one, so that the device reads both
+// together.
 func (r *rxeAttack) try(e *rxeEnd, at uint64) error {
 	if err := e.connect(r.to); err != nil {
 		return err

@@ -56,7 +56,7 @@ func TestRXEPs(t *testing.T) {
 	}
 }
 
-// A closed queue pair is in no list any more, although the program still runs.
+// A closed queue pair is no longer listed by the rdma tool, although the supervisor still runs.
 func TestRXEResources(t *testing.T) {
 	need(t, "ibv_rc_pingpong", "ibverbs-utils")
 	need(t, "rdma", "iproute2")
@@ -89,7 +89,8 @@ func TestRDMAVendorLibrary(t *testing.T) {
 	}
 }
 
-// buildLinked builds a program linked with a library and opens the first device's file.
+// buildLinked builds a C program that is linked with the library and opens the file of the first
+// device. It skips the test if the library is not installed.
 func buildLinked(t *testing.T, library string) string {
 	t.Helper()
 	var path string

@@ -19,7 +19,8 @@ import (
 	"viaduct/cmd/viaduct/internal/rdma/abi"
 )
 
-// asRDMAStreams makes the test binary a program that sends streams of commands: "COUNT PORT".
+// asRDMAStreams makes the test binary a program that sends streams of commands. The value is "COUNT
+// PORT".
 const asRDMAStreams = "VIADUCT_TEST_RDMA_STREAMS"
 
 var rdmaStreams = flag.Int("streams", 150,
@@ -48,9 +49,9 @@ type rdmaStream struct {
 	r         *rand.Rand
 	ids       []uint32      // created identifiers
 	qpn       uint32        // number of a queue pair
-	port      uint16        // at which it connects to itself
-	connected bool          // if false, it does not connect
-	verbs     []abi.Command // those of uverbs
+	port      uint16        // where the stream listens and connects to itself
+	connected bool          // the stream has connected to itself
+	verbs     []abi.Command // the uverbs commands to choose from
 }
 
 func rdmaStreamsMain(arg string) error {
@@ -70,7 +71,7 @@ func rdmaStreamsMain(arg string) error {
 	clear(scratch)
 	h := &rdmaFields{readOnly: uint64(uintptr(unsafe.Pointer(&readOnly[0])))}
 	h.scratch = scratch
-	time.Sleep(time.Millisecond) // the runtime then opens its own descriptors
+	time.Sleep(time.Millisecond) // the runtime needs this time to open its own descriptors
 	const lowest = 64            // the descriptors that a stream opens begin here
 	for fd := 0; fd < lowest-1; {
 		if fd, err = unix.Dup(0); err != nil {
@@ -90,7 +91,7 @@ func rdmaStreamsMain(arg string) error {
 	return nil
 }
 
-// run sends a stream through separate files, and leaves the files open.
+// run sends a stream through newly opened files, and does not close them.
 func (s *rdmaStream) run() (err error) {
 	s.ioctls = false
 	if err := s.setUp(); err != nil {
@@ -128,7 +129,7 @@ var streamErrors = []unix.Errno{unix.EINVAL, unix.ENOENT, unix.ENOSPC, unix.EFAU
 	unix.ENODEV, unix.EACCES, unix.EAFNOSUPPORT, unix.ECONNRESET}
 
 // spoil sometimes damages a command: its fields, its other bytes, or its length. It returns the
-// damaged body and the stated room for a response.
+// body and the size of the response buffer to claim.
 func (s *rdmaStream) spoil(b abi.Body, fields []abi.Field, senseless func(abi.Kind) []uint64, out int) (abi.Body, int) {
 	r := s.r
 	begin := 0
@@ -136,7 +137,7 @@ func (s *rdmaStream) spoil(b abi.Body, fields []abi.Field, senseless func(abi.Ki
 		address := false
 		switch f.Kind {
 		case abi.Reply, abi.Value:
-			address = true // objects of this program may be at the address
+			address = true // a random address could be that of this program's own objects
 			begin = max(begin, f.At+f.Size)
 		}
 		switch k := r.IntN(16); {
@@ -212,8 +213,8 @@ func (s *rdmaStream) method() error {
 	return s.ioctl([]uint16{0, 1, 3, 4, 5, 7, 16, uint16(r.IntN(20))}[r.IntN(8)], uint16(r.IntN(7)), attrs...)
 }
 
-// manage sends a command of rdma_cm. Sometimes it sends a sequence of correct commands instead,
-// which connects the stream to itself.
+// manage sends a command of rdma_cm. Once in a while, and only until it has succeeded, it runs
+// connectWhole instead.
 func (s *rdmaStream) manage() error {
 	r := s.r
 	if !s.connected && r.IntN(40) == 0 {
@@ -243,7 +244,7 @@ func (s *rdmaStream) manage() error {
 		s.ids = append(s.ids, s.word(0))
 	}
 	switch {
-	case err == unix.ENOSYS && c == abi.CMSetOption: // this kind of option does not exist
+	case err == unix.ENOSYS && c == abi.CMSetOption: // a kind of option that does not exist
 		return nil
 	case err == unix.ENOSYS:
 		return errSupervisorGone

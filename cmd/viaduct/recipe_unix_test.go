@@ -21,7 +21,7 @@ type recipe struct {
 	script  string // the argument of sh -c
 }
 
-// recipeCommand matches a recipe. Its script is on lines of its own.
+// recipeCommand matches a recipe whose script begins on a new line.
 var recipeCommand = regexp.MustCompile(`(?s)viaduct run --rdma (?:[^\s']+ )*-- sh -c '\n(.*?)'\n`)
 
 func recipes(t *testing.T) (list []recipe) {
@@ -61,8 +61,8 @@ func awaitListener(t *testing.T, dir, port string) {
 	}
 }
 
-// TestRecipes runs the recipes, and the first commands of README.md, at free ports. It compares the
-// output with the one in README.md.
+// TestRecipes runs the recipes, and the first commands of README.md, at free ports. The output of
+// the latter must match README.md.
 func TestRecipes(t *testing.T) {
 	t.Parallel()
 	if runtime.GOOS != "linux" {
@@ -121,8 +121,8 @@ func TestRecipes(t *testing.T) {
 	})
 }
 
-// TestRecipeFails checks that the recipes for CI fail when either end fails. It replaces the
-// programs in them by ones with a given exit status; the server is the program in the background.
+// TestRecipeFails checks that the recipes for CI fail when either end fails. Scripts with a given
+// exit status replace the programs. The server is the program in the background.
 func TestRecipeFails(t *testing.T) {
 	list := recipes(t)
 	dir := t.TempDir()

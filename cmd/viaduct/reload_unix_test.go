@@ -19,7 +19,7 @@ import (
 	"time"
 )
 
-// fileCertificate writes a new certificate and its key, and returns its fingerprint.
+// fileCertificate writes a new certificate and its key, and returns the certificate's fingerprint.
 func fileCertificate(t *testing.T, cert, key string) (pin string) {
 	t.Helper()
 	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

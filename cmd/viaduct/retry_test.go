@@ -60,8 +60,8 @@ func TestTimeout(t *testing.T) {
 	}
 }
 
-// TestRetry: with --retry, a copy continues after its server has died and another one has started.
-// A request that the server refuses is not repeated.
+// TestRetry: a copy with --retry continues after its server has died and another one has started. A
+// request that the server refuses is not repeated.
 func TestRetry(t *testing.T) {
 	t.Parallel()
 	for _, scheme := range schemes() {
@@ -94,7 +94,7 @@ func TestRetry(t *testing.T) {
 				t.Errorf("the file changed: exit %d, %d bytes: %s", code, len(n), stderr)
 			}
 
-			// A put finds a server that starts late, and does not report the failures before.
+			// A put finds a server that starts late, and does not report the failed attempts.
 			one.stop(syscall.SIGKILL)
 			cl, _ := start(t, 0, "put", filepath.Join(root, "f"), at(u, "stored"), "--retry", "20")
 			cl.waitStderr("trying again")
@@ -113,8 +113,8 @@ func TestRetry(t *testing.T) {
 	fails(t, 2, "negative", "ping", "tcp://h:1", "--retry", "-1")
 }
 
-// interrupted runs a get that blocks in its middle, because nothing reads its output until
-// meanwhile has returned. got is the output.
+// interrupted runs a get that blocks after 4 MiB, because nothing reads its output until meanwhile
+// has returned. got is the output.
 func interrupted(t *testing.T, u string, meanwhile func()) (got, stderr string, code int) {
 	t.Helper()
 	c := command(t.Context(), "get", u, "-o", "-", "--retry", "20", "--timeout", "5m")
@@ -172,7 +172,7 @@ func TestRetryPing(t *testing.T) {
 	})
 }
 
-// TestRetryPingLost checks that a round trip stays lost when ping connects again.
+// TestRetryPingLost checks that ping does not repeat a lost round trip after it has reconnected.
 func TestRetryPingLost(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -10,7 +10,7 @@ import (
 )
 
 // Calls with addresses of every family and length, and with sockets in every state, return the same
-// as without viaduct run. Afterwards the sockets report the same state.
+// as without viaduct run. Afterwards the sockets are in the same state.
 func TestRunAnswers(t *testing.T) {
 	t.Parallel()
 	program := buildCFile(t, "answers")
@@ -57,7 +57,7 @@ func TestRunAnswers(t *testing.T) {
 	}
 }
 
-// linesByCall splits lines into calls and answers, at the last colon and space.
+// linesByCall splits each line into a call and its answer, at the first colon and space.
 func linesByCall(text string) map[string]string {
 	m := map[string]string{}
 	last := ""

@@ -25,7 +25,7 @@ import (
 	"viaduct/sdp"
 )
 
-// dialFrom connects over SDP from an address of this host.
+// dialFrom connects to the address to over SDP, from the address from of this host.
 func dialFrom(t *testing.T, from, to string) *sdp.Conn {
 	t.Helper()
 	d := sdp.Dialer{}
@@ -41,8 +41,9 @@ func dialFrom(t *testing.T, from, to string) *sdp.Conn {
 	return c.(*sdp.Conn)
 }
 
-// A process may accept a connection unseen, here with a listener it shares with the program, and
-// would take the peer for a local one. Such a connection must carry no byte in either direction.
+// A process may accept a carried connection with a call that the supervisor does not see, here on a
+// listener that it shares with the program. The process would take the remote peer for a local one,
+// so such a connection must carry no byte in either direction.
 func TestRunUnseen(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -66,7 +67,7 @@ func TestRunUnseen(t *testing.T) {
 	s := &served{proc: &proc{t: t}, file: file}
 	port := s.sdpPort("")
 
-	for _, speak := range []string{"banner\r\n", ""} { // the process sends this, or closes
+	for _, speak := range []string{"banner\r\n", ""} { // the process sends this, or only closes
 		far := dialFrom(t, "127.0.0.1", "127.0.0.1:"+port)
 		if _, err := far.Write([]byte("secret")); err != nil {
 			t.Fatal(err)
@@ -92,8 +93,8 @@ func TestRunUnseen(t *testing.T) {
 	eventually(t, "two refusals", func() bool { return count(s.explained(), "accept", "refused") == 2 })
 }
 
-// A listener the program inherits is carried too, at the descriptor number the program expects, and
-// LISTEN_PID names the program.
+// A listener that the program inherits is carried too. It has the descriptor number that the
+// program expects, and LISTEN_PID names the program.
 func TestRunInherited(t *testing.T) {
 	t.Parallel()
 	python := need(t, "python3", "python3-minimal")
@@ -180,7 +181,7 @@ func TestRunRedisProtected(t *testing.T) {
 	}
 }
 
-// postgres trusts only 127.0.0.1.
+// postgres trusts only 127.0.0.1, and refuses a carried peer at another address.
 func TestRunPostgresTrust(t *testing.T) {
 	t.Parallel()
 	bins, _ := filepath.Glob("/usr/lib/postgresql/*/bin")
@@ -239,8 +240,8 @@ func TestRunPostgresTrust(t *testing.T) {
 	}
 }
 
-// deathPy connects, accepts and queries names continuously. After a line on its input, every call
-// must succeed, and it exits with 0.
+// deathPy connects, accepts and queries names continuously. After it has read a line, every call
+// must succeed, and the program exits with 23.
 const deathPy = `
 import errno, os, socket, sys, threading
 far = ("127.0.0.1", int(sys.argv[1]))
@@ -283,17 +284,17 @@ for _ in range(20): once(True, here)
 os._exit(23)
 `
 
-// supervisor is the process that serves the program's calls.
+// supervisor returns the process that serves the program's calls.
 func (s *served) supervisor() int { s.t.Helper(); return supervisorOf(s.t, s.cmd.Process.Pid) }
 
-// supervisorOf returns the supervisor that a front has started.
+// supervisorOf returns the supervisor that the process front, the command itself, has started.
 func supervisorOf(t *testing.T, front int) int {
 	t.Helper()
 	return childOf(t, front, "VIADUCT_RUN_SUPERVISOR=")
 }
 
-// childOf returns a child of a process with the given variable in its environment. Go's runtime
-// briefly has children of its own, with which it tests the kernel's features.
+// childOf returns a child of a process with the given variable in its environment. The variable
+// excludes short-lived children with which Go's runtime tests features of the kernel.
 func childOf(t *testing.T, parent int, variable string) (child int) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("a child of process %d", parent), func() bool {

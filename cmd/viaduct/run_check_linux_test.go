@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// denied runs the command where system calls fail with EPERM.
+// denied runs the command while the given system calls fail with EPERM.
 func denied(t *testing.T, calls string, args ...string) result {
 	t.Helper()
 	deny := buildCFile(t, "deny")
@@ -31,7 +31,7 @@ func denied(t *testing.T, calls string, args ...string) result {
 	return result{string(out), stderr.String(), c.ProcessState.ExitCode()}
 }
 
-// run --check reports forbidden operations, and how to permit them.
+// run --check reports forbidden operations and the ways to permit them.
 func TestRunCheck(t *testing.T) {
 	t.Parallel()
 	if r := run(t, "run", "--check"); r.code != 0 ||
@@ -42,7 +42,7 @@ func TestRunCheck(t *testing.T) {
 		name  string
 		call  int
 		what  string
-		start string // the last line if the program is started; "" if it runs, with plain TCP
+		start string // the last line if the program does not start, "" if it runs over plain TCP
 	}{
 		{"seccomp", unix.SYS_SECCOMP, "seccomp", "operation not permitted"},
 		{"pidfd_getfd", unix.SYS_PIDFD_GETFD, "descriptors", ""},
@@ -95,7 +95,7 @@ func TestRunCheck(t *testing.T) {
 	}
 }
 
-// If a Port Mapper does not answer in time, connections stay plain. With --require they are
+// If a Port Mapper does not answer in time, connections use plain TCP, or with --require are
 // refused.
 func TestRunDeafPortMapper(t *testing.T) {
 	t.Parallel()
@@ -126,7 +126,7 @@ func TestRunDeafPortMapper(t *testing.T) {
 		count(es, "connect", "refused") != 1 {
 		t.Errorf("--require: exit %d, %d plain connections, %+v\n%s", r.code, plain.Load(), es, r.stderr)
 	}
-	// A program inside another run cannot be carried by this one.
+	// A run inside another run cannot carry its program.
 	if r := run(t, "run", "--", os.Args[0], "run", "--require", "--", "true"); r.code != 125 ||
 		!strings.Contains(r.last(), "inside another viaduct run") {
 		t.Errorf("nested with --require: exit %d, %s", r.code, r.stderr)

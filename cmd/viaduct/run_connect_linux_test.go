@@ -33,8 +33,8 @@ func buildCFile(t *testing.T, name string) string {
 	return out
 }
 
-// listenOn listens on loopback at a free port until the end of the test. It skips the test if there
-// is no IPv6.
+// listenOn listens on a loopback address at a free port until the end of the test. It skips the
+// test if the host is ::1 and there is no IPv6.
 func listenOn(t *testing.T, host string) net.Listener {
 	t.Helper()
 	var lc net.ListenConfig
@@ -50,7 +50,8 @@ func listenOn(t *testing.T, host string) net.Listener {
 	return l
 }
 
-// closedPort returns a port where nothing listens for the duration of the test.
+// closedPort returns a port of loopback that nothing listens at during the test, because a socket
+// is bound to it.
 func closedPort(t *testing.T, host string) string {
 	t.Helper()
 	family, at := unix.AF_INET, unix.Sockaddr(&unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}})
@@ -77,7 +78,7 @@ func closedPort(t *testing.T, host string) string {
 
 func portOf(a net.Addr) string { _, p, _ := net.SplitHostPort(a.String()); return p }
 
-// serveEcho echoes every connection of a listener.
+// serveEcho echoes the bytes of every connection of a listener.
 func serveEcho(l net.Listener) {
 	for {
 		c, err := l.Accept()
@@ -103,8 +104,8 @@ func echoSDP(t *testing.T, host string) string {
 	return l.Addr().String()
 }
 
-// slow accepts connections. After a delay it connects each to an address, or closes it if the
-// address is "". A negative delay means never.
+// slow accepts connections. After a delay, it forwards each to the address to, or closes it if to
+// is empty. With a negative delay it does neither.
 func slow(t *testing.T, host, to string, delay time.Duration) net.Listener {
 	l := listenOn(t, host)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -145,7 +146,7 @@ func slow(t *testing.T, host, to string, delay time.Duration) net.Listener {
 	return l
 }
 
-// deaf returns a listener that ignores every SYN.
+// deaf returns a listener that ignores every SYN, so that a connect to it times out.
 func deaf(t *testing.T, host string) net.Listener {
 	l := listenOn(t, host)
 	raw, err := l.(*net.TCPListener).SyscallConn()
@@ -163,7 +164,7 @@ func deaf(t *testing.T, host string) net.Listener {
 	return l
 }
 
-// compareTables compares two tables line by line.
+// compareTables compares two outputs line by line.
 func compareTables(t *testing.T, got, want string) {
 	t.Helper()
 	g, w := strings.Split(got, "\n"), strings.Split(want, "\n")
@@ -181,7 +182,7 @@ func compareTables(t *testing.T, got, want string) {
 	}
 }
 
-// plain runs a program without viaduct run.
+// plain runs a program without viaduct run, which must succeed, and returns its output.
 func plain(t *testing.T, program string, args ...string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -241,7 +242,7 @@ func TestRunConnect(t *testing.T) {
 }
 
 // TestRunHeld: many connects wait at the same time for a slow dial, with both address families. All
-// of them succeed and carry the right bytes. Connects that the program gives up meanwhile leave
+// of them succeed and carry the right bytes. A connect that the program abandons meanwhile leaves
 // nothing open.
 func TestRunHeld(t *testing.T) {
 	t.Parallel()
@@ -279,7 +280,7 @@ func TestRunHeld(t *testing.T) {
 			s.in.Close()
 			code, es := s.finish()
 			sdp, given := count(es, "connect", "sdp"), count(es, "connect", "refused")
-			// A connection the program gives up may already be connected.
+			// A connect that the program abandons may already be connected.
 			if code != 0 || sdp < all || sdp+given != n+50 {
 				t.Errorf("exit %d; %d opens were carried, %d given up, want %d and %d together\n%s",
 					code, sdp, given, all, n+50, s.stderr())

@@ -16,9 +16,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// deferredPy accepts with options on its listener that withhold connections. HOW selects when the
-// options are set, and on which descriptor. It prints the results of getsockopt, the bytes pending
-// in an accepted socket before the peer has sent anything, and the peer. Then it echoes.
+// deferredPy accepts from a listener whose options withhold connections. HOW selects when the
+// options are set, and on which descriptor. It prints the results of getsockopt, the bytes that an
+// accepted socket holds before the peer sends any, and the peer's address. Then it echoes.
 const deferredPy = `
 import array, fcntl, os, select, socket, sys, termios
 how = sys.argv[1]
@@ -49,8 +49,8 @@ while True:
 	c.close()
 `
 
-// A listener that waits for the first bytes, or accepts only direct neighbours, accepts carried
-// connections at once. The program's options stay set.
+// A listener with options that withhold connections, until the first bytes arrive or unless the
+// peer is a direct neighbour, accepts carried connections at once. The options stay set.
 func TestRunDeferredAccept(t *testing.T) {
 	t.Parallel()
 	python := need(t, "python3", "python3-minimal")

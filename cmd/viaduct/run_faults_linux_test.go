@@ -22,8 +22,7 @@ import (
 // its socket.
 const asNames = "VIADUCT_TEST_NAMES"
 
-// A rule may map to an address of the other family. The program's socket then shows a separate
-// address family.
+// A rule may map an IPv4 address to an IPv6 address. The program's socket still shows IPv4.
 func TestRunOtherFamily(t *testing.T) {
 	t.Parallel()
 	_, sdpPort, err := net.SplitHostPort(echoSDP(t, "::1"))
@@ -45,12 +44,12 @@ func TestRunOtherFamily(t *testing.T) {
 	}
 }
 
-// rendezvous returns the address where a supervisor accepts pair requests for a loopback port.
+// rendezvous returns the unix address where a supervisor accepts pair requests for a loopback port.
 func rendezvous(port string) *net.UnixAddr {
 	return &net.UnixAddr{Net: "unixpacket", Name: fmt.Sprintf("@viaduct-run/1/%d/127.0.0.1:%s", os.Geteuid(), port)}
 }
 
-// askPair sends a pair request with descriptors, and returns the reason of the refusal.
+// askPair sends a pair request with descriptors, and returns the reason of a refusal, or "".
 func askPair(t *testing.T, port, from string, fds ...int) (why string) {
 	t.Helper()
 	c, err := net.DialUnix("unixpacket", nil, rendezvous(port))
@@ -74,7 +73,7 @@ func askPair(t *testing.T, port, from string, fds ...int) (why string) {
 	return a.Why
 }
 
-// Invalid pair requests are refused, and leave no descriptors.
+// Invalid pair requests are refused, and leave no descriptors in the supervisor.
 func TestRunPairRequests(t *testing.T) {
 	t.Parallel()
 	port := strconv.Itoa(freePort(t))
@@ -145,8 +144,8 @@ func TestRunPairAnswers(t *testing.T) {
 	}
 }
 
-// If the supervisor has no descriptor left, an accept call waits for one, and the connection in the
-// queue is not lost.
+// If the supervisor has no free descriptor, an accept call waits for one. The connection in the
+// listener's queue is not lost.
 func TestRunShortAccept(t *testing.T) {
 	t.Parallel()
 	port := strconv.Itoa(freePort(t))
@@ -167,8 +166,8 @@ func TestRunShortAccept(t *testing.T) {
 	}
 }
 
-// A supervisor without descriptors does not report that the socket of a pair has no TCP options. It
-// accepts pair requests again when descriptors are free.
+// Without free descriptors, a supervisor does not claim that the socket of a pair has no TCP
+// options. It accepts pair requests again when descriptors are free.
 func TestRunShortPairs(t *testing.T) {
 	t.Parallel()
 	port, program := strconv.Itoa(freePort(t)), buildCFile(t, "shapes")
@@ -180,7 +179,7 @@ func TestRunShortPairs(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer m.Close()
-	time.Sleep(100 * time.Millisecond) // by now, the supervisor has noticed
+	time.Sleep(100 * time.Millisecond) // the supervisor has noticed the request by now
 	end()
 
 	c := startRun(t, []string{"--same-host"}, program, "option-told", port)

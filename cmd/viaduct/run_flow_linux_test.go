@@ -9,8 +9,7 @@ import (
 	"testing"
 )
 
-// TestRunFlow: if the peer does not read, a sender can have at most 1 MB more in flight than over
-// TCP, in either direction.
+// TestRunFlow: to a peer that does not read, at most 1 MiB more is in flight than over TCP.
 func TestRunFlow(t *testing.T) {
 	t.Parallel()
 	python := need(t, "python3", "python3-minimal")

@@ -21,11 +21,11 @@ import (
 	"viaduct/sdp"
 )
 
-// hostileFor is how long each hostile program runs; a minute finds more.
+// hostileFor is how long each hostile program runs. A minute finds more faults.
 var hostileFor = flag.Duration("hostile", 3*time.Second,
 	"how long programs pull descriptors from under their own calls")
 
-// asHostile makes the test binary the hostile Go program: "SECONDS PORT LISTENPORT".
+// asHostile makes the test binary the hostile Go program. The value is "SECONDS PORT LISTENPORT".
 const asHostile = "VIADUCT_TEST_HOSTILE"
 
 // asProgram runs the program that the environment selects, and returns false if it selects none.
@@ -235,7 +235,7 @@ func hostile(arg string) error {
 				}
 			}
 		})
-		wg.Go(func() { // changes descriptors during these calls
+		wg.Go(func() { // changes descriptors while others call
 			for time.Now().Before(end) && failure.Load() == nil {
 				switch fd := number(); mrand.IntN(4) {
 				case 0:
@@ -297,7 +297,7 @@ func TestRunHostileGo(t *testing.T) {
 		}
 		c, err := sdp.Dial("127.0.0.1:"+sdpPort, nil)
 		if err != nil {
-			continue // it has just ended
+			continue // the program has just ended
 		}
 		c.SetDeadline(time.Now().Add(patience))
 		err = echoOnce(c)
@@ -305,7 +305,7 @@ func TestRunHostileGo(t *testing.T) {
 		var wrong *wrongBytes
 		if errors.As(err, &wrong) {
 			t.Errorf("connection %d to the program: %v", n, err)
-		} else if err != nil { // a connection may only break at its end
+		} else if err != nil { // a connection may only break when the program ends
 			select {
 			case <-s.done:
 			case <-time.After(5 * time.Second):

@@ -24,8 +24,7 @@ import (
 	"viaduct/sdp"
 )
 
-// need returns the path of a program. If it is not installed, need skips the test and names the
-// package.
+// need returns the path of a program. If it is not installed, need skips the test and names pkg.
 func need(t *testing.T, program, pkg string) string {
 	t.Helper()
 	withPrograms(t, program)
@@ -36,15 +35,15 @@ func need(t *testing.T, program, pkg string) string {
 	return path
 }
 
-// An explained is a line of run --explain --json.
+// An explained is a line that run --explain --json writes.
 type explained struct {
 	Call, Program, Local, Remote, Path, Why string
 	Pid                                     int
 	Summary                                 map[string]int64
 }
 
-// summaryOf returns the counters that are written when the program has ended. They need not be on
-// the last line, because a dial in progress may end later.
+// summaryOf returns the counters that the supervisor writes when the program has ended, or nil.
+// They need not be on the last line, because a dial in progress may end later.
 func summaryOf(es []explained) map[string]int64 {
 	for _, e := range es {
 		if e.Summary != nil {
@@ -102,7 +101,7 @@ func serveFile(t *testing.T, size int) (at string, want []byte) {
 	return strings.TrimPrefix(urls[0], "sdp://"), want
 }
 
-// curl is carried both if its connect waits for the dial and if its socket is held.
+// curl is carried if its connect waits for the dial, and if its socket is held until the dial ends.
 func TestRunCurl(t *testing.T) {
 	t.Parallel()
 	need(t, "curl", "curl")
@@ -125,7 +124,7 @@ func TestRunCurl(t *testing.T) {
 	}
 }
 
-// A program without carried connections behaves as usual, and its exit code is the command's.
+// A program without carried connections behaves as usual, and the command returns its exit code.
 func TestRunExit(t *testing.T) {
 	t.Parallel()
 	notExec := filepath.Join(t.TempDir(), "plain")
@@ -171,7 +170,7 @@ type served struct {
 	file string
 }
 
-// startRun starts a program that listens.
+// startRun starts a program under viaduct run, without a Port Mapper.
 func startRun(t *testing.T, flags []string, program ...string) *served {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "explain")
@@ -182,8 +181,8 @@ func startRun(t *testing.T, flags []string, program ...string) *served {
 
 func (s *served) explained() []explained { s.t.Helper(); return readExplained(s.t, s.file) }
 
-// sdpPort waits for a listener of the program at port ("": any) to be carried,
-// and returns the port where it speaks SDP.
+// sdpPort waits until the program's listener at port, or any listener if port is "", is carried. It
+// returns the port where the listener accepts SDP.
 func (s *served) sdpPort(port string) (sdpPort string) {
 	s.t.Helper()
 	eventually(s.t, "carried listener at "+port, func() bool {
@@ -198,8 +197,8 @@ func (s *served) sdpPort(port string) (sdpPort string) {
 	return sdpPort
 }
 
-// echoTrue sends 8 random bytes to an acceptC at an SDP port. It checks the echo and the addresses
-// the program saw.
+// echoTrue sends 8 random bytes to the program acceptC at an SDP port. It checks the echo and the
+// peer ports that the program saw.
 func echoTrue(port string) error {
 	c, err := sdp.Dial("127.0.0.1:"+port, nil)
 	if err != nil {

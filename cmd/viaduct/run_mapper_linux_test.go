@@ -13,8 +13,7 @@ import (
 	"viaduct/portmap"
 )
 
-// The one Port Mapper of a host finds all its services, whatever the order of their starts and
-// ends.
+// The Port Mapper of a host finds all services of the host, in whatever order they start and end.
 func TestRunServicesOfOneHost(t *testing.T) {
 	t.Parallel()
 	python := need(t, "python3", "python3-minimal")
@@ -64,7 +63,7 @@ while True: l.accept()[0].close()
 	c.stop(syscall.SIGTERM)
 }
 
-// A service also registers with viaduct portmap serve, and that mapper's own entries stay.
+// A service also registers with viaduct portmap serve, whose own entries stay.
 func TestRunRegistersWithServe(t *testing.T) {
 	t.Parallel()
 	python := need(t, "python3", "python3-minimal")
@@ -90,7 +89,7 @@ socket.create_server(("127.0.0.1", int(sys.argv[1]))).accept()
 	s.stop(syscall.SIGTERM)
 }
 
-// A UDP port another program uses is reported with a remedy.
+// If another program has the Port Mapper's UDP port, the user is informed and the program runs.
 func TestRunForeignMapper(t *testing.T) {
 	t.Parallel()
 	python := need(t, "python3", "python3-minimal")

@@ -13,7 +13,7 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// pairServer starts a program that echoes at a port, under run --same-host.
+// pairServer starts an echo server under run --same-host and returns its port.
 func pairServer(t *testing.T, program string) (s *served, port string) {
 	t.Helper()
 	port = strconv.Itoa(freePort(t))
@@ -22,9 +22,9 @@ func pairServer(t *testing.T, program string) (s *served, port string) {
 	return s, port
 }
 
-// Signals interrupt connects that become pairs, and every thread of the supervisors. No connection
-// may exist that only the server knows. Therefore an end that the program did not get must be used
-// for its next connect, and a connect whose answer was lost must be answered again.
+// Signals interrupt connects that become pairs, and every thread of the supervisors. The server
+// must not get a connection that no client has. Therefore an end that the program did not get must
+// be used for its next connect, and a connect whose answer was lost must be answered again.
 func TestRunPairStorm(t *testing.T) {
 	t.Parallel()
 	program := buildCFile(t, "shapes")
@@ -60,7 +60,7 @@ func TestRunPairStorm(t *testing.T) {
 	}
 }
 
-// A supervisor that runs out of descriptors leaves connections plain, and requests no pair it
+// A supervisor that runs out of descriptors leaves connections plain. It requests no pair that it
 // cannot give to its program.
 func TestRunPairShort(t *testing.T) {
 	t.Parallel()

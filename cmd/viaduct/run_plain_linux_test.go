@@ -10,9 +10,9 @@ import (
 	"time"
 )
 
-// A server that speaks plain TCP, although a rule says SDP, is reached by plain TCP. That takes one
-// round trip if the server answers anything, or a time-out that --explain announces if it waits for
-// a line. The next connection is plain at once, without a byte of SDP.
+// A server that speaks plain TCP although a rule says SDP is reached by plain TCP. This takes one
+// round trip if the server answers anything. If the server waits for a line, it takes a time-out,
+// which --explain announces. The next connection is plain at once, without a byte of SDP.
 func TestRunPlainServer(t *testing.T) {
 	t.Parallel()
 	python := need(t, "python3", "python3-minimal")
@@ -87,8 +87,8 @@ for _ in range(2):
 	}
 }
 
-// With --require there is no fallback to plain TCP: the connection fails, and a retry does not
-// repeat the same attempt.
+// With --require, a connection to a server that speaks plain TCP fails. A retry fails at once,
+// without another attempt over SDP.
 func TestRunPlainServerRequired(t *testing.T) {
 	t.Parallel()
 	python := need(t, "python3", "python3-minimal")

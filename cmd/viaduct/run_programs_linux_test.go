@@ -22,7 +22,7 @@ import (
 	"viaduct/sdp"
 )
 
-// buildC builds a C program of these tests.
+// buildC compiles a C program, and skips the test if there is no compiler.
 func buildC(t *testing.T, source string) string {
 	t.Helper()
 	cc := need(t, "cc", "gcc libc6-dev")
@@ -149,7 +149,7 @@ func TestRunNginx(t *testing.T) {
 	}
 	wg.Wait()
 	get(&http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patience})
-	if code := s.stop(syscall.SIGQUIT); code != 0 { // the front passes it on
+	if code := s.stop(syscall.SIGQUIT); code != 0 { // the command passes the signal on
 		t.Errorf("nginx: exit %d", code)
 	}
 	log, err := os.ReadFile(filepath.Join(dir, "access.log"))
@@ -185,7 +185,7 @@ func TestRunRedis(t *testing.T) {
 	}
 }
 
-// iperf3 moves data both ways, over several connections.
+// iperf3 moves data in both directions and over several connections.
 func TestRunIperf(t *testing.T) {
 	t.Parallel()
 	iperf := need(t, "iperf3", "iperf3")

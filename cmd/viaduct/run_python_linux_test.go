@@ -19,7 +19,7 @@ import (
 	"time"
 )
 
-// selfSigned writes a certificate of localhost and its key.
+// selfSigned writes a certificate for localhost and its key, and returns their paths.
 func selfSigned(t *testing.T, dir string) (cert, key string) {
 	t.Helper()
 	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -48,7 +48,7 @@ func selfSigned(t *testing.T, dir string) (cert, key string) {
 	return write("cert.pem", "CERTIFICATE", c), write("key.pem", "PRIVATE KEY", b)
 }
 
-// needPython returns a Python that has its standard library.
+// needPython returns a Python with its standard library, or skips the test.
 func needPython(t *testing.T) string {
 	t.Helper()
 	python := need(t, "python3", "python3")
@@ -86,8 +86,8 @@ func TestRunPython(t *testing.T) {
 				want = strings.Replace(want, "reset: ConnectionResetError ECONNRESET", "reset: ended b''", 1)
 			}
 			compareTables(t, r.stdout, want)
-			// EpollSelector registers the socket before it connects, so that no pair is made there.
-			// One connection is never accepted.
+			// EpollSelector registers a socket before it connects, which prevents a pair. One
+			// connection is never accepted.
 			n := map[string]int{"sdp": 25, "pair": 24}[how]
 			if c, a := count(es, "connect", how), count(es, "accept", how); c != n || a != n-1 {
 				t.Errorf("%d connections were carried, %d accepted, want %d and one less: %+v", c, a, n, es)
@@ -96,7 +96,7 @@ func TestRunPython(t *testing.T) {
 	}
 }
 
-// Options and calls of a connection that is a pair return the same as over TCP.
+// Options and calls return the same on a pair as on a TCP connection.
 func TestRunSameHostOptions(t *testing.T) {
 	t.Parallel()
 	python := needPython(t)

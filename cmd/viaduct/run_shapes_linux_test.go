@@ -28,7 +28,7 @@ import (
 	"viaduct/sdp"
 )
 
-// openDir returns a directory of the test that every user may use.
+// openDir returns a new directory that every user may use.
 func openDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "viaduct-run")
@@ -42,7 +42,7 @@ func openDir(t *testing.T) string {
 	return dir
 }
 
-// install copies a program to a place where every user may run it.
+// install copies a program to dir, where every user may run it.
 func install(t *testing.T, program, dir string) string {
 	t.Helper()
 	to := filepath.Join(dir, filepath.Base(program))
@@ -59,18 +59,18 @@ func install(t *testing.T, program, dir string) string {
 	return to
 }
 
-// An asUser runs viaduct run as a given user.
+// An asUser runs viaduct run as a user.
 type asUser struct {
 	dir  string // a directory that the user may write
 	self string // this test binary
 	attr *syscall.SysProcAttr
-	uid  int // user of the program, in this namespace
+	uid  int // user of the program, in the test's namespace
 }
 
 const nobody = 65534
 
-// users calls f for the user of this test. If that is root, it also calls f for an unprivileged
-// user, and for one in a user namespace of its own.
+// users calls f for the user of this test, and for a user in a new user namespace. If the test runs
+// as root, it also calls f for an unprivileged user.
 func users(t *testing.T, f func(t *testing.T, u *asUser)) {
 	make := func(t *testing.T, attr *syscall.SysProcAttr, uid int) *asUser {
 		dir := openDir(t)
@@ -115,7 +115,7 @@ func startAs(t *testing.T, u *asUser, args ...string) *proc {
 	}, args...)
 }
 
-// finish waits for a program and returns the lines of --explain.
+// finish waits for the end of the command. It returns the exit code and the lines of --explain.
 func (s *served) finish() (code int, es []explained) {
 	s.t.Helper()
 	code = s.wait()
@@ -142,8 +142,8 @@ func echoPlain(t *testing.T) (port string, count *atomic.Int64) {
 	return portOf(l.Addr()), count
 }
 
-// A target is the server of these tests' programs: an echo server over TCP, and one over SDP to
-// which a rule redirects connections.
+// A target is the server for the programs of these tests: an echo server over TCP, and one over SDP
+// to which rule redirects connections. plain counts the connections over TCP.
 type target struct {
 	port  string
 	rule  string
@@ -156,8 +156,8 @@ func newTarget(t *testing.T) target {
 	return target{port: port, plain: count, rule: "127.0.0.1:" + port + "=:" + sdpPort}
 }
 
-// marked sends 8 bytes from an address to a serve1 of shapes.c, and returns the mark of the process
-// that answered.
+// marked sends 8 bytes from an address to serve1 of shapes.c. It checks the echo and returns the
+// mark of the process that answered.
 func marked(from, port string) (mark int, err error) {
 	d := sdp.Dialer{}
 	d.Net.LocalAddr = &net.TCPAddr{IP: net.ParseIP(from)}
@@ -194,8 +194,8 @@ func gone(t *testing.T, pid int) {
 	eventually(t, fmt.Sprintf("end of process %d", pid), func() bool { return syscall.Kill(pid, 0) != nil })
 }
 
-// Calls that could open a connection unseen are refused with the error of a system that does not
-// have them.
+// Calls that could open a connection without the supervisor fail with the error of a kernel that
+// does not have these calls.
 func TestRunFilter(t *testing.T) {
 	t.Parallel()
 	r := run(t, "run", "--", buildCFile(t, "shapes"), "filter", strconv.Itoa(freePort(t)))
@@ -246,8 +246,8 @@ func TestRunDaemon(t *testing.T) {
 	})
 }
 
-// The children of a server share one listener, or each have one at the same address. All are
-// served, and killing one does not affect the others.
+// The children of a server share one listener, or each opens a listener at the same address. All
+// children are served, and killing one does not affect the others.
 func TestRunPrefork(t *testing.T) {
 	t.Parallel()
 	program := buildCFile(t, "shapes")
@@ -304,8 +304,8 @@ func TestRunPrefork(t *testing.T) {
 	}
 }
 
-// After the program has closed a carried listener, peers are refused. It is carried again when the
-// program opens another one.
+// After the program has closed a carried listener, peers are refused. When the program opens
+// another listener at the port, that one is carried too.
 func TestRunReopen(t *testing.T) {
 	t.Parallel()
 	program := buildCFile(t, "shapes")
@@ -373,8 +373,8 @@ func TestRunFlap(t *testing.T) {
 	wg.Wait()
 }
 
-// A thread with its own descriptor table is served with that table, while another thread uses the
-// same numbers.
+// The supervisor serves a thread with its own descriptor table from that table, while another
+// thread uses the same numbers.
 func TestRunOwnTable(t *testing.T) {
 	t.Parallel()
 	program := buildCFile(t, "shapes")
@@ -395,8 +395,8 @@ func TestRunOwnTable(t *testing.T) {
 	}
 }
 
-// No privilege is needed: connections are carried both ways, held or not, as an
-// unprivileged user, inside a user namespace, and when the program enters one.
+// No privilege is needed. Connections are carried both ways, held or not, for an unprivileged user,
+// inside a user namespace, and when the program enters one.
 func TestRunUsers(t *testing.T) {
 	t.Parallel()
 	users(t, func(t *testing.T, u *asUser) {
@@ -430,8 +430,8 @@ func TestRunUsers(t *testing.T) {
 	})
 }
 
-// Processes that an unprivileged supervisor cannot inspect use plain TCP, and get no connections of
-// SDP peers. A supervisor of root can inspect all.
+// Processes that an unprivileged supervisor cannot inspect use plain TCP, and get no connections
+// from SDP peers. A supervisor of root can inspect every process.
 func TestRunUndumpable(t *testing.T) {
 	t.Parallel()
 	users(t, func(t *testing.T, u *asUser) {
@@ -512,7 +512,7 @@ func TestRunSetuid(t *testing.T) {
 }
 
 // A program without free descriptors can connect. Its accept returns EMFILE, and the peer waits
-// until a descriptor is free.
+// until the program has a free descriptor.
 func TestRunEMFILE(t *testing.T) {
 	t.Parallel()
 	program := buildCFile(t, "shapes")
@@ -542,8 +542,8 @@ func limited(t *testing.T, n int, flags []string, program ...string) *served {
 	return &served{file: file, proc: p}
 }
 
-// A supervisor without free descriptors leaves connections plain, blocks no call, and carries again
-// when descriptors are free.
+// A supervisor without free descriptors leaves connections plain and blocks no call. It carries
+// again when descriptors are free.
 func TestRunSupervisorEMFILE(t *testing.T) {
 	t.Parallel()
 	program := buildCFile(t, "shapes")
@@ -561,7 +561,7 @@ func TestRunSupervisorEMFILE(t *testing.T) {
 		if !slices.ContainsFunc(s.explained(), func(e explained) bool { return e.Path == "tcp" && strings.Contains(e.Why, "too many open files") }) {
 			t.Errorf("the reason is not told: %+v", s.explained())
 		}
-		// Before that, the end of each connection must pass through both relays.
+		// The descriptors become free only after the end of each connection has passed both relays.
 		supervisor := s.supervisor()
 		eventually(t, "the supervisor's descriptors", func() bool { return descriptors(t, supervisor) < 30 })
 		io.WriteString(s.in, "x")
@@ -620,7 +620,7 @@ func TestRunSupervisorEMFILE(t *testing.T) {
 			t.Errorf("exit %d; %s", code, s.stderr())
 		}
 	})
-	// An edge-triggered program reads all pending bytes, because there is no second event for them.
+	// An edge-triggered program reads all pending bytes, because it gets no second event for these.
 	t.Run("edge", func(t *testing.T) {
 		t.Parallel()
 		port := strconv.Itoa(freePort(t))
@@ -638,7 +638,7 @@ func TestRunSupervisorEMFILE(t *testing.T) {
 				break
 			}
 		}
-		for range 64 { // the others are on connections that send nothing
+		for range 64 { // the remaining descriptors go to connections that send nothing
 			if descriptors(t, supervisor) == 64 {
 				break
 			}
@@ -655,7 +655,7 @@ func TestRunSupervisorEMFILE(t *testing.T) {
 		served := 0
 		want := make([]byte, 32)
 		rand.Read(want)
-		for _, c := range open { // in any order of their accepts
+		for _, c := range open { // the program may accept in any order
 			c.SetDeadline(time.Now().Add(5 * time.Second))
 			c.Write(want)
 		}
@@ -676,7 +676,7 @@ func TestRunSupervisorEMFILE(t *testing.T) {
 	})
 }
 
-// echoOnce sends random bytes and expects them back.
+// echoOnce sends random bytes and expects the same bytes back. Other bytes are a wrongBytes error.
 func echoOnce(c net.Conn) error {
 	var want, got [32]byte
 	rand.Read(want[:])
@@ -707,7 +707,7 @@ func descriptors(t *testing.T, pid int) int {
 	return len(ents)
 }
 
-// Thousands of connections leave no descriptor open in either process.
+// Thousands of connections leave no descriptor open in the supervisor or the program.
 func TestRunLeaks(t *testing.T) {
 	t.Parallel()
 	program := buildCFile(t, "shapes")
@@ -721,7 +721,7 @@ func TestRunLeaks(t *testing.T) {
 		s := startRun(t, []string{"--listen", port}, program, "serve-many", port)
 		sdpPort := s.sdpPort(port)
 		supervisor := s.supervisor()
-		served := childOf(t, supervisor, "PATH=") // the only other process, because the program listens
+		served := childOf(t, supervisor, "PATH=") // the only child once the program listens
 		some := func(n int) {
 			var wg sync.WaitGroup
 			for range 4 {
@@ -776,7 +776,8 @@ func TestRunLeaks(t *testing.T) {
 	})
 }
 
-// steady waits until a process has had the same number of descriptors for a while.
+// steady waits until a process's number of descriptors is constant for 100 ms, and returns the
+// number.
 func steady(t *testing.T, pid int) (n int) {
 	t.Helper()
 	same := 0
@@ -840,8 +841,8 @@ func stormThreads(pid int) (end func()) {
 	return func() { close(stop); wg.Wait() }
 }
 
-// If a connect fails late, the next connect returns the error, as without viaduct run. After that
-// the socket can be connected.
+// If a connect fails late, the next connect on the socket returns the error, as without viaduct
+// run. After that the socket can be connected.
 func TestRunRetry(t *testing.T) {
 	t.Parallel()
 	program := buildCFile(t, "shapes")

@@ -19,7 +19,7 @@ import (
 	"viaduct/sdp"
 )
 
-// asleep waits until a process sleeps.
+// asleep waits until a process is in the state S, interruptible sleep.
 func asleep(t *testing.T, pid int) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("sleep of process %d", pid), func() bool { return processState(pid) == 'S' })
@@ -87,8 +87,8 @@ except KeyboardInterrupt: sys.exit(4)
 	})
 }
 
-// The command stops when its program has stopped, however long that takes, and continues when the
-// program does, whichever of the two gets the signal. The program sees each signal once.
+// The command stops once its program has stopped, and continues when the program does, whichever of
+// the two gets the signal. The program gets each signal once.
 func TestRunStops(t *testing.T) {
 	t.Parallel()
 	python := need(t, "python3", "python3-minimal")
@@ -116,7 +116,7 @@ for line in sys.stdin: print(n.get(signal.SIGTSTP, 0), n.get(signal.SIGCONT, 0),
 		group := -front
 		steps := []struct {
 			name           string
-			stop, proceed  int // are sent the signals
+			stop, proceed  int // processes or groups that get the signals
 			by             syscall.Signal
 			stops, resumes int
 		}{
@@ -154,7 +154,7 @@ for line in sys.stdin: print(n.get(signal.SIGTSTP, 0), n.get(signal.SIGCONT, 0),
 	}
 }
 
-// startWithPy executes a command with signals ignored or blocked: IGNORED and BLOCKED are masks as
+// startWithPy executes a command with signals ignored or blocked. IGNORED and BLOCKED are masks as
 // in /proc/PID/status.
 const startWithPy = `
 import os, signal, sys
@@ -165,9 +165,9 @@ signal.pthread_sigmask(signal.SIG_SETMASK, [s for s in signal.valid_signals() if
 os.execvp(sys.argv[3], sys.argv[3:])
 `
 
-// A program starts with the command's signal dispositions: each signal ignored, at its default, or
-// blocked. Signals that end a process by default, and fault signals, are never blocked in a Go
-// process or its children.
+// A program starts with the signal dispositions of the command: ignored, default or blocked.
+// Signals that end a process by default, and fault signals, are never blocked in a Go process or
+// its children.
 func TestRunSignalsAtStart(t *testing.T) {
 	t.Parallel()
 	python := need(t, "python3", "python3-minimal")
@@ -191,7 +191,7 @@ func TestRunSignalsAtStart(t *testing.T) {
 	}
 }
 
-// A signal ignored at the start is passed on to a program that handles it all the same.
+// A signal that is ignored when the command starts still reaches a program that handles it.
 func TestRunIgnoredPassedOn(t *testing.T) {
 	t.Parallel()
 	python := need(t, "python3", "python3-minimal")
@@ -257,7 +257,7 @@ sys.exit(5)
 	}
 }
 
-// A cutter forwards connections to an address until the test cuts them.
+// A cutter forwards connections to an address until cut ends them.
 type cutter struct {
 	net.Listener
 	mu    sync.Mutex
@@ -288,8 +288,8 @@ func newCutter(t *testing.T, to string) *cutter {
 	return c
 }
 
-// cut ends all connections: by a reset, like a host that has restarted, or by an end of the stream,
-// like a killed process.
+// cut ends all connections: by a reset, as a host that has restarted does, or by an end of the
+// stream, as a killed process does.
 func (c *cutter) cut(reset bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -302,8 +302,7 @@ func (c *cutter) cut(reset bool) {
 	c.conns = nil
 }
 
-// If the transport's connection breaks, the program sees a reset, as when its own connection
-// breaks, and continues.
+// If the transport's connection breaks, the program gets a reset, as over TCP, and continues.
 func TestRunTransportDies(t *testing.T) {
 	t.Parallel()
 	python := need(t, "python3", "python3-minimal")

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestRunStormBothEnds: no call on short connections fails during a thousand signals a second at
-// either end.
+// TestRunStormBothEnds: no call on short connections fails while both ends get 1000 signals a
+// second.
 func TestRunStormBothEnds(t *testing.T) {
 	t.Parallel()
 	program := buildCFile(t, "storm")

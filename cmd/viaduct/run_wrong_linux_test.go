@@ -9,7 +9,7 @@ import (
 )
 
 // TestRunWrongConnects checks that a connect that the kernel refuses changes neither a carried
-// socket nor its names.
+// socket nor its addresses.
 func TestRunWrongConnects(t *testing.T) {
 	t.Parallel()
 	python := need(t, "python3", "python3-minimal")

@@ -67,9 +67,9 @@ func TestRXEPcap(t *testing.T) {
 	agree(t, newShark(t), file)
 }
 
-// TestConformDevice runs conform against the RoCE device. One peer is ibv_rc_pingpong, which announces
-// no memory, the other one a program that announces all that the cases need. The peer has to be started
-// for each case, so only a few cases are run.
+// TestConformDevice runs conform against the RoCE device. One peer is ibv_rc_pingpong, which
+// announces no memory. The other one announces all that the cases need. Only a few cases are run,
+// because the peer must be started for each of them.
 func TestConformDevice(t *testing.T) {
 	t.Parallel()
 	t.Run("ibv_rc_pingpong", func(t *testing.T) {

@@ -42,8 +42,8 @@ func TestRXEWire(t *testing.T) {
 			if err := server.Start(); err != nil {
 				t.Fatal(err)
 			}
-			// A client that comes before its server fails, and a server serves only one client. So
-			// the client is started repeatedly until it succeeds.
+			// A client that starts before its server fails, and a server serves only one client. So
+			// the script starts the client until it succeeds.
 			client, clientOut := rxeAt(ctx, b, "for i in 1 2 3 4 5 6 7 8 9; do "+
 				strings.NewReplacer("PORT", port, "ADDR", a).Replace(c.client)+" && exit; sleep 1; done; exit 1")
 			err := client.Run()
@@ -67,8 +67,8 @@ func wireAddr() string {
 	return fmt.Sprintf("127.%d.%d.%d", 1+rand.IntN(250), rand.IntN(256), 1+rand.IntN(250))
 }
 
-// rxeAt returns a command that runs a shell script under a supervisor, with a RoCE device at the
-// address addr, and its output.
+// rxeAt returns a command that runs a shell script under a supervisor with a RoCE device at the
+// address addr. The buffer collects the command's output.
 func rxeAt(ctx context.Context, addr, script string) (*exec.Cmd, *bytes.Buffer) {
 	out := new(bytes.Buffer)
 	c := command(ctx, "run", "--rdma", "--device", "rxe0="+addr, "--explain", "--", "sh", "-c", script)

@@ -57,7 +57,7 @@ func TestLadder(t *testing.T) {
 	fails(t, 1, "no such file", "ladder", filepath.Join(dir, "nothing"))
 }
 
-// TestWireshark: the dissectors are written to the right directory.
+// TestWireshark: wireshark --install writes the dissectors to the directory given by --dir.
 func TestWireshark(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "a", "b")
@@ -114,7 +114,7 @@ func TestPcap(t *testing.T) {
 	})
 }
 
-// newShark prepares tshark, or skips the test.
+// newShark prepares tshark with the dissectors. It skips the test if tshark is not installed.
 func newShark(t *testing.T) *tshark.Shark {
 	t.Helper()
 	program(t, "tshark")
@@ -128,8 +128,8 @@ func newShark(t *testing.T) *tshark.Shark {
 	return s
 }
 
-// agree compares the outputs of decode and tshark for a capture. In captures of FCIP, each frame
-// first gets a separate packet.
+// agree checks that decode finds nothing wrong in a capture and agrees with tshark. In captures of
+// FCIP, each frame first gets a packet of its own.
 func agree(t *testing.T, s *tshark.Shark, file string, as ...string) *tshark.Report {
 	t.Helper()
 	decode := append([]string{"decode", "--json", "--segments"}, as...)

@@ -33,7 +33,7 @@ func newManager(t *testing.T) *manager {
 	return &manager{t, c}
 }
 
-// await waits for a message that contains line.
+// await waits until the service has sent a status message with the line.
 func (m *manager) await(line string) {
 	m.t.Helper()
 	b := make([]byte, 4096)
@@ -103,7 +103,7 @@ func TestSocketActivation(t *testing.T) {
 				u += "/x"
 			}
 			first := make(chan result, 1)
-			// the kernel queues it until the service runs
+			// The kernel queues the connection until the service runs.
 			go func() { first <- run(t, "ping", u, "-c", "3", "-i", "1ms") }()
 			m := newManager(t)
 			c := m.service([]*os.File{f}, "echo", "--listen", u)
@@ -118,7 +118,7 @@ func TestSocketActivation(t *testing.T) {
 			if err := c.Wait(); err != nil {
 				t.Error(err)
 			}
-			// The service used a copy of the manager's socket, which is still open.
+			// The service used a copy of the manager's socket, and the manager's is still open.
 			d, err := net.Dial("tcp", at)
 			if err != nil {
 				t.Fatalf("the socket was not the manager's: %v", err)

@@ -18,7 +18,7 @@ import (
 	"viaduct/samehost"
 )
 
-// A session runs commands of a page of the documentation, with other ports.
+// A session runs commands of a page of the documentation. It replaces their ports by free ones.
 type session struct {
 	t     *testing.T
 	sh    string
@@ -34,7 +34,7 @@ func newSession(t *testing.T) *session {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The shell's $! must be the command itself.
+	// $! of a script must be the process number of the command itself, so the script uses exec.
 	script := fmt.Sprintf("#!%s\nexec env %s=1 GORACE='atexit_sleep_ms=0 exitcode=66' '%s' \"$@\"\n",
 		s.sh, asCommand, self)
 	if err := os.WriteFile(filepath.Join(bin, "viaduct"), []byte(script), 0o700); err != nil {
@@ -46,7 +46,7 @@ func newSession(t *testing.T) *session {
 
 var shownPort = regexp.MustCompile(`\b7\d\d\d\b`)
 
-// free replaces the ports of a shown command by free ones.
+// free replaces each port of a shown command by the same free port in the whole session.
 func (s *session) free(command string) string {
 	return shownPort.ReplaceAllStringFunc(command, func(p string) string {
 		if s.ports[p] == "" {
@@ -56,7 +56,7 @@ func (s *session) free(command string) string {
 	})
 }
 
-// run runs a script that stops at the first failing command.
+// run runs a script that stops at the first failing command. out is stdout and stderr together.
 func (s *session) run(dir, script string) (out string, err error) {
 	c := exec.CommandContext(s.t.Context(), s.sh, "-e", "-c", script)
 	c.Dir = dir
@@ -73,8 +73,7 @@ func (s *session) run(dir, script string) (out string, err error) {
 	return b.String(), err
 }
 
-// TestReadme runs the commands of README.md as they stand. They share a
-// directory.
+// TestReadme runs the commands of README.md as they stand, in one directory.
 func TestReadme(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../README.md")
@@ -102,8 +101,8 @@ func TestReadme(t *testing.T) {
 	}
 }
 
-// Parts of the output that vary between runs: numbers, except those of requirements, and the widths
-// of columns that depend on them.
+// These match parts of the output that vary between runs: numbers, but not those of requirements,
+// and the widths of columns.
 var (
 	anyHex    = regexp.MustCompile(`\b(0x[0-9a-f]+|[0-9a-f]{8})\b`)
 	anyNumber = regexp.MustCompile(`\[[A-Z][A-Z0-9.-]+\]|\d+(\.\d+)*( (us|ms|s)\b)?`)

@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// TestPutStream checks that a stream of unknown length is stored up to its end, and not stored at
-// all if the client ends before that.
+// TestPutStream checks that put stores a stream of unknown length up to its end, and stores nothing
+// if the client ends before the stream.
 func TestPutStream(t *testing.T) {
 	t.Parallel()
 	for _, scheme := range schemes() {
@@ -33,7 +33,7 @@ func TestPutStream(t *testing.T) {
 				same(t, filepath.Join(root, "d/s"), body)
 			}
 
-			// put reads from a pipe that get writes to.
+			// put reads from the pipe that get writes to.
 			fifo := filepath.Join(work, "fifo")
 			if err := syscall.Mkfifo(fifo, 0o600); err != nil {
 				t.Fatal(err)
@@ -63,7 +63,7 @@ func TestPutStream(t *testing.T) {
 			fails(t, 2, "- goes with neither", "put", "-", filepath.Join(work, "f"), at(u, "d"))
 
 			_, urls = start(t, 1, "serve", "--root", root, "--listen", listenURL(scheme, "127.0.0.1"))
-			p, _ := start(t, 0, "put", "-", at(urls[0], "x")) // a refusal does not wait for bytes
+			p, _ := start(t, 0, "put", "-", at(urls[0], "x")) // the server refuses before any byte is sent
 			if code := p.wait(); code != 1 || !strings.Contains(p.stderr(), "--writable") {
 				t.Errorf("exit %d, %s", code, p.stderr())
 			}

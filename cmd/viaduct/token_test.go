@@ -13,8 +13,9 @@ import (
 	"testing"
 )
 
-// TestTokenFile: by RDMA and by HTTP, a server with a token serves clients that have it. It refuses
-// the others with an error that says so, a log line and a metric. None of these contains the token.
+// TestTokenFile: by RDMA and by HTTP, a server with a token serves clients with that token. It
+// refuses other clients with an error that says so, a log line and a metric. None of these contains
+// the token.
 func TestTokenFile(t *testing.T) {
 	t.Parallel()
 	const secret = "correct-horse-battery-staple"

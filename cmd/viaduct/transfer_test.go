@@ -92,7 +92,7 @@ func TestResume(t *testing.T) {
 				t.Errorf("went on from %v", n)
 			}
 			same(t, out, body)
-			if n := offset(good(t, "get", u, "-o", out, "--resume", "--json")); n != float64(len(body)) { // all there
+			if n := offset(good(t, "get", u, "-o", out, "--resume", "--json")); n != float64(len(body)) { // complete
 				t.Errorf("went on from %v", n)
 			}
 			same(t, out, body)
@@ -102,14 +102,14 @@ func TestResume(t *testing.T) {
 			}
 			same(t, out, body)
 
-			// The existing part belongs to something else: the result must not be a mixture.
+			// The existing part belongs to another file. The result must not mix the two.
 			write(out+".part", append([]byte("X"), body[1:1<<20]...))
 			d := document(t, good(t, "get", u, "-o", out, "--resume", "--json"))
 			if d["offset"] != 0.0 || d["bytes"] != float64(len(body)) {
 				t.Errorf("%v", d)
 			}
 			same(t, out, body)
-			write(out+".part", make([]byte, len(body)+1)) // and longer
+			write(out+".part", make([]byte, len(body)+1)) // a part that is longer than the file
 			good(t, "get", u, "-o", out, "--resume")
 			same(t, out, body)
 			if strings.Contains(strings.Join(files(t, work), " "), "part") {
@@ -135,7 +135,7 @@ func TestUnreachable(t *testing.T) {
 		"-o", filepath.Join(work, "x"))
 }
 
-// TestKill: client or server is killed in the middle of a put, and nothing partial is left.
+// TestKill: if client or server is killed in the middle of a put, the server has no partial file.
 func TestKill(t *testing.T) {
 	t.Parallel()
 	for _, scheme := range schemes() {
@@ -151,8 +151,7 @@ func TestKill(t *testing.T) {
 					t.Fatal(err)
 				}
 				f.Close()
-				// CI disks are slow enough. On a fast disk the transfer may finish, which is fine
-				// too.
+				// On a fast disk the transfer may finish before the kill, which is fine too.
 				srv, urls := start(t, 1, "serve", "--root", root,
 					"--writable", "--listen", listenURL(scheme, "127.0.0.1"), "--log-level", "info")
 				cl, _ := start(t, 0, "put", src, at(urls[0], "d/x"))
@@ -184,7 +183,7 @@ func TestKill(t *testing.T) {
 	}
 }
 
-// TestInterrupt: an interrupted get reports where the bytes so far are.
+// TestInterrupt: an interrupted get suggests --resume, and leaves no file with the final name.
 func TestInterrupt(t *testing.T) {
 	t.Parallel()
 	root, work := t.TempDir(), t.TempDir()

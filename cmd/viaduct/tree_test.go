@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// sow makes files in dirs directories, the first of them long.
+// sow creates small files in dirs directories, a file "long" of that many bytes, and an empty file.
 func sow(t *testing.T, root string, dirs, files, long int) {
 	t.Helper()
 	for d := range dirs {
@@ -54,8 +54,8 @@ func alike(t *testing.T, a, b string) {
 	}
 }
 
-// TestTree: directories are copied there and back over every transport. Existing files are skipped
-// on request, and sync can print its plan.
+// TestTree: directories are copied to the server and back over every transport. Existing files are
+// skipped on request, and sync can print its plan.
 func TestTree(t *testing.T) {
 	t.Parallel()
 	from := t.TempDir()
@@ -117,8 +117,8 @@ func tree(t *testing.T, scheme, listen, from string) {
 	fails(t, 2, "--parallel", "sync", from, at(u, "x"), "--parallel", "0")
 }
 
-// TestTreeInterrupted: a copy may be interrupted by a signal or by the end of either side. It then
-// leaves only complete files on the server, and continues when it is run again.
+// TestTreeInterrupted: a copy that ends by a signal or by the end of either process leaves only
+// complete files on the server. Run again, it copies the missing files.
 func TestTreeInterrupted(t *testing.T) {
 	t.Parallel()
 	from := t.TempDir()
@@ -165,7 +165,7 @@ func TestTreeInterrupted(t *testing.T) {
 	}
 }
 
-// TestTreeHostile: a client refuses names with which a server could make it write elsewhere.
+// TestTreeHostile: a client refuses names by which a server could make it write outside the target.
 func TestTreeHostile(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"../evil", "/evil", "a/b", "..", ".", ""} {
@@ -184,7 +184,7 @@ func TestTreeHostile(t *testing.T) {
 		}
 		l.Close()
 	}
-	// An existing link does not lead elsewhere either.
+	// Nor does the client write through an existing link in the target.
 	if runtime.GOOS == "windows" {
 		return
 	}

@@ -98,8 +98,8 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-// TestWrongPeer checks the hint in the error for a server of the wrong kind, or for a file instead
-// of a directory.
+// TestWrongPeer checks the advice in the error if the server is of the wrong kind, or a file is
+// given instead of a directory.
 func TestWrongPeer(t *testing.T) {
 	t.Parallel()
 	_, urls := start(t, 3, "echo", "--listen", "iwarp://127.0.0.1:0", "--listen", "tcp://127.0.0.1:0",

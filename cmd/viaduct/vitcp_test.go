@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// TestSmallMTU: files longer than the longest message of a connection are transferred completely.
+// TestSmallMTU: a file longer than the longest message of a connection arrives completely.
 // [V-14] [VIT-3.2-5]
 func TestSmallMTU(t *testing.T) {
 	t.Parallel()
@@ -21,7 +21,7 @@ func TestSmallMTU(t *testing.T) {
 				body := random(t, filepath.Join(root, "f"), 300_000)
 				_, urls := start(t, 1, "serve", "--root", root,
 					"--writable", "--listen", listenURL(scheme, "127.0.0.1")+"?mtu="+mtu)
-				u, _, _ := strings.Cut(urls[0], "?") // the lesser of both applies
+				u, _, _ := strings.Cut(urls[0], "?") // the lower of both ends' mtu applies
 				good(t, "get", at(u, "f"), "-o", out)
 				same(t, out, body)
 				good(t, "put", out, at(u, "g"))

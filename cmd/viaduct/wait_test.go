@@ -22,7 +22,7 @@ func TestWait(t *testing.T) {
 			select {
 			case <-cl.done:
 				t.Fatalf("the client did not wait: %s", cl.stderr())
-			case <-time.After(200 * time.Millisecond): // it was refused at least once
+			case <-time.After(200 * time.Millisecond): // the client was refused at least once
 			}
 			start(t, 1, "echo", "--listen", u)
 			if code := cl.wait(); code != 0 {
@@ -66,7 +66,7 @@ func benchWaits(t *testing.T) {
 	}
 }
 
-// TestRefusal: the error for a server that is down differs from the one for a wrong discriminator.
+// TestRefusal: the error for a server that is not running gives no advice about discriminators.
 func TestRefusal(t *testing.T) {
 	t.Parallel()
 	for _, scheme := range transport.Names() {

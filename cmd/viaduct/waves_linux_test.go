@@ -33,10 +33,10 @@ func residentOf(t *testing.T, pid int) int {
 	return n * os.Getpagesize()
 }
 
-// TestEchoWaves sends waves of 1000 connections with 1 kB per message to an echo server, one
-// message more than it has receives. The server must be ready for 16 messages of one MiB on each
-// connection. It must hold memory only for received bytes, not for possible ones, and no wave may
-// add to the memory of the previous one. [V-43] [I-70]
+// TestEchoWaves sends waves of 1000 connections to an echo server, each with 17 messages of 1 kB:
+// one more than the 16 receives of one MiB that the server must post per connection. The server
+// must use memory only for received bytes, not for possible ones, and no wave may add to the memory
+// of the previous one. [V-43] [I-70]
 func TestEchoWaves(t *testing.T) {
 	t.Parallel()
 	waves, conns := 2, 1000
@@ -97,8 +97,7 @@ func TestEchoWaves(t *testing.T) {
 	}
 }
 
-// wave1kB opens connections to an echo server, and receives 17 echoes of 1 kB on each. All
-// connections stay open.
+// wave1kB returns open connections to an echo server, each of which has echoed 17 messages of 1 kB.
 func wave1kB(t *testing.T, conns int, dial func(context.Context) (msg.Conn, error)) []msg.Conn {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)

@@ -28,8 +28,8 @@ func hostAddresses(t *testing.T) (at []netip.Addr) {
 	return at
 }
 
-// eachWildcard runs f with each spelling of "every address" for the transports with a
-// discriminator, whose addresses are VI addresses, and with one spelling for the others.
+// eachWildcard runs f with each spelling of "every address" for transports with a discriminator,
+// and with one spelling for the others.
 func eachWildcard(t *testing.T, f func(t *testing.T, listen string)) {
 	for _, scheme := range transport.Names() {
 		hosts := []string{""}
@@ -45,7 +45,7 @@ func eachWildcard(t *testing.T, f func(t *testing.T, listen string)) {
 	}
 }
 
-// callAt returns the address of a listener as seen by a client that calls it at ip.
+// callAt returns the URL by which a client at this host reaches a listener at the address ip.
 func callAt(t *testing.T, listening string, ip netip.Addr) string {
 	t.Helper()
 	u, err := addr.Parse(listening)
