@@ -74,7 +74,7 @@ func TestPilesUp(t *testing.T) {
 			send()
 			testkit.Eventually(t, "all frames when something was sent", all)
 			intoLull()
-			p.c.sock.Load().Interrupt() // the sweep does the same
+			p.c.sock.Load().Interrupt() // as the sweep interrupts an attendant
 			testkit.Eventually(t, "all frames with another goroutine", all)
 		}
 		if best > sweepEvery/2 { // later, another goroutine would find the frame

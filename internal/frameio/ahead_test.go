@@ -10,7 +10,7 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// A seer is a predictor with a view of the arrived headers, so that no guess is needed.
+// A seer is a predictor that reads the arrived headers by LookAhead instead of guessing.
 type seer struct {
 	predictor
 	t *testing.T

@@ -29,12 +29,12 @@ const (
 	// them at once: one call writes 1 MiB of payload with its headers.
 	aheadBytes = 1100 << 10
 
-	// frameSlack is the free space in the slab Full requires for another frame: a frame's headers,
-	// a short payload and a trailer.
+	// frameSlack is the free slab space below which a batch is full: room for the headers of another
+	// frame, a short payload and a trailer.
 	frameSlack = MaxHeader + 512 + trailerSlack
 
-	// trailerSlack is the number of bytes of the slab no payload may use, so that a frame of many
-	// short pieces has room for its trailer.
+	// trailerSlack is the number of slab bytes that no payload may use, so that a frame of many short
+	// pieces has room for its trailer.
 	trailerSlack = 64
 )
 
@@ -47,12 +47,12 @@ type Batch struct {
 	vecs  [][]byte     // bytes to write, in order
 	pins  []regmem.Ref // memory referenced by vecs
 	last  regmem.Ref   // the last element of pins
-	bytes int          // total length
+	bytes int          // number of bytes not written yet
 
 	more    bool              // Fill has left frames for the next batch
 	guarded bool              // some of vecs may fault
 	gone    bool              // memory of a vector was unmapped, so the stream cannot continue
-	to      *sock.Socket      // the socket that was given some of vecs and may still use them
+	to      *sock.Socket      // the socket of the last write, which may still use some of vecs; nil: none
 	scratch [maxVecs]sock.Vec // memory for the system call's arguments
 	short   [CopyLimit]byte   // see Short
 }
@@ -64,8 +64,8 @@ var batches = sync.Pool{New: func() any {
 // Full reports whether Fill should stop adding frames. After a full batch, Fill is called again.
 func (b *Batch) Full() bool { return b.FullFor(false) }
 
-// FullFor is Full for a given next frame: ahead means that this frame is the rest of a message
-// whose end the peer knows.
+// FullFor is Full for a given next frame. ahead means that the frame continues a message whose end
+// the peer knows; the limit is higher then, because the peer predicts such frames.
 func (b *Batch) FullFor(ahead bool) bool {
 	limit := batchBytes
 	if ahead {
@@ -141,10 +141,10 @@ func (b *Batch) Bytes(p []byte) {
 	b.Data(regmem.Of(p))
 }
 
-// Pieces returns the number of further pieces of payload that fit.
+// Pieces returns the number of further pieces of payload that fit into the batch.
 func (b *Batch) Pieces() int { return (maxVecs - 2 - len(b.vecs)) / 2 }
 
-// close moves the open end of the slab to the vectors.
+// close appends the bytes at the end of the slab to vecs, if they are not yet there.
 func (b *Batch) close() {
 	if b.start < len(b.slab) {
 		b.vecs = append(b.vecs, b.slab[b.start:len(b.slab):len(b.slab)])
@@ -193,7 +193,8 @@ func (b *Batch) reset() {
 	b.start, b.bytes, b.more, b.guarded, b.gone = 0, 0, false, false, false
 }
 
-// own copies the referenced bytes that are not written yet and releases the pins.
+// own copies the referenced bytes that are not written yet and releases the pins. If memory was
+// unmapped, it sets gone.
 func (b *Batch) own() {
 	b.detach()
 	for i, v := range b.vecs {

@@ -25,12 +25,12 @@ type Protocol interface {
 	// be reused. Sent must not deregister memory. [send role]
 	Sent()
 
-	// Receive consumes the complete frames at the front of p and returns their length, n. If
-	// mayPlan is set, which only happens for a [Planner], Receive may also begin a long frame that
-	// is only partly in p: it copies the payload that has arrived to its place and returns the
-	// number of payload bytes missing. These are then read directly to the places Plan returns. p
-	// is reused after the call. ErrEnough leaves the rest of p for the next Receive. Any other
-	// error ends the connection. [receive role]
+	// Receive consumes the complete frames at the front of p and returns their length, n. If mayPlan
+	// is set, which only happens for a [Planner], Receive may also begin a long frame that is only
+	// partly in p: it copies the payload that has arrived to its place and returns the number of
+	// missing payload bytes, which are then read directly to the places Plan returns. p is reused
+	// after the call. ErrEnough leaves the bytes of p after n for the next Receive. Any other error
+	// ends the connection. [receive role]
 	Receive(p []byte, mayPlan bool) (n, missing int, err error)
 
 	// Drained reports that every arrived byte was handled. This is the moment to send
@@ -75,7 +75,7 @@ type SendFailer interface {
 // in another goroutine than Kick.
 type Deliverer interface {
 	// Deliver is called without a role, by one or several goroutines at a time. It reports whether
-	// the Conn should keep the bytes ErrEnough left for a consumer that is about to poll. [no role]
+	// bytes that were left by ErrEnough should wait for a consumer that is about to poll. [no role]
 	Deliver() (keep bool)
 }
 
@@ -92,7 +92,7 @@ type Conn struct {
 	proto     Protocol
 	planner   Planner                     // proto, or nil
 	deliverer Deliverer                   // proto, or nil
-	sock      atomic.Pointer[sock.Socket] // nil: portable path; see take
+	sock      atomic.Pointer[sock.Socket] // nil before take, and on the portable path
 
 	portable bool
 	near     bool // the other end is on this host; read only when sock is set
@@ -121,15 +121,18 @@ func New(nc net.Conn, p Protocol, o Options) *Conn {
 }
 
 // InPlace reports whether bytes are moved directly to and from the protocol's memory. If such
-// memory is unmapped, the connection ends with the error syscall.EFAULT.
+// memory is unmapped, the connection ends with the error syscall.EFAULT. InPlace is false before
+// the first Start or Kick.
 func (c *Conn) InPlace() bool { return c.sock.Load() != nil }
 
 // Start begins to receive. Until then Poll does nothing. early has the bytes the caller has already
-// read from the stream. A goroutine of the Conn handles them first; Start copies them.
+// read from the stream. Start copies early, and a goroutine of the Conn handles the copy first.
+// After Close, Start does nothing.
 func (c *Conn) Start(early []byte) { c.start(early, false) }
 
 // StartPolled is Start for a caller that will poll first and call Unpoll later. Until Unpoll no
-// other goroutine waits for the socket, and nothing is received except in Poll.
+// other goroutine waits for the socket, and nothing is received except in Poll. On a portable
+// stream StartPolled is Start.
 func (c *Conn) StartPolled(early []byte) { c.start(early, true) }
 
 func (c *Conn) start(early []byte, polled bool) {
@@ -155,8 +158,8 @@ func (c *Conn) start(early []byte, polled bool) {
 	}
 }
 
-// take decides between the fast path and the portable path, before the first byte is read or
-// written.
+// take chooses the fast path or the portable path, at the first call, which precedes the first read
+// or write.
 func (c *Conn) take() {
 	c.taken.Do(func() {
 		if !c.portable {
@@ -177,7 +180,7 @@ func (c *Conn) NetConn() net.Conn {
 }
 
 // Control calls f with the descriptor of the stream, to set socket options. The error is
-// errors.ErrUnsupported if the stream has no descriptor.
+// errors.ErrUnsupported if the stream has no descriptor. After Close, Control returns an error.
 func (c *Conn) Control(f func(fd uintptr)) error {
 	if s := c.sock.Load(); s != nil {
 		return s.Control(f)
@@ -196,7 +199,7 @@ func (c *Conn) Control(f func(fd uintptr)) error {
 // Go runs f in a goroutine that works for the connection.
 func (c *Conn) Go(f func()) { attend.Go(c.sock.Load() != nil, f) }
 
-// fail reports the first failure to the protocol.
+// fail reports the first failure to the protocol, unless Close or Abort was called.
 func (c *Conn) fail(err error) {
 	if c.closing.Load() {
 		return
@@ -229,8 +232,8 @@ func (c *Conn) Shutdown() {
 }
 
 // Abort resets the connection and drops queued frames. It does not block, and methods of the
-// Protocol may call it. Methods of the protocol that are running may continue for a moment;
-// [Conn.Close] waits for them.
+// Protocol may call it. Methods of the Protocol that are running may continue for a moment;
+// [Conn.Close] waits for them. Abort does nothing after Abort or Close.
 func (c *Conn) Abort() {
 	if c.closing.Swap(true) {
 		return
@@ -247,8 +250,9 @@ func (c *Conn) Reset() error {
 	return c.Close()
 }
 
-// Close closes the stream at once and waits until no method of the protocol runs. Bytes that the
-// kernel has are still delivered, as for any socket. Methods of the protocol must not call Close.
+// Close closes the stream at once and waits until no method of the Protocol runs. Bytes that the
+// kernel has are still delivered, as for any socket. Methods of the Protocol must not call Close.
+// The error is always nil.
 func (c *Conn) Close() error {
 	c.closing.Store(true)
 	c.tearDown()
@@ -277,7 +281,8 @@ func (c *Conn) CloseAfter(d time.Duration) error {
 	return c.Close()
 }
 
-// tearDown closes the descriptor once no reader can be using it.
+// tearDown closes the stream, once no reader can be using it. Only the first call does so; a later
+// one waits for the first.
 func (c *Conn) tearDown() {
 	c.torn.Do(func() {
 		c.att.Close(func() {

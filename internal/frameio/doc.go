@@ -16,10 +16,10 @@
 // poller that idle connections share, or a goroutine of a busy connection. This package reads for
 // the Attention and keeps the bytes.
 //
-// Before each read that may belong to a long frame, the protocol returns a [Plan]: the place for
-// the rest of the current frame, and the frames it predicts next. One read then puts many frames in
-// place, because the kernel scatters headers and payloads. This costs both ends less than one read
-// per frame. The bytes of a wrong prediction are copied to staging.
+// Before each read that may belong to a long frame, the protocol returns a [Plan]: the places of
+// the missing bytes of the current frame, and the frames that it expects next. One read then puts
+// many frames in place, because the kernel scatters headers and payloads. This costs both ends less
+// than one read per frame. The bytes of a wrong prediction are copied to staging.
 //
 // On Linux, a connection whose socket can be taken uses the fast path (recvmsg and sendmsg on the
 // socket). Any other net.Conn (TLS, captures, pipes, other systems) uses the portable path: one
@@ -28,6 +28,6 @@
 // # Ownership
 //
 // The holder of the send role owns the batch and calls Fill and Sent. The holder of the receive
-// role owns the staging buffer and calls Receive, Plan, Landed and Drained. The two never wait for
-// each other.
+// role owns the staging buffer and calls Receive, Plan, Landed and Drained. The holders never wait
+// for each other.
 package frameio

@@ -9,9 +9,9 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// TestEndBehindDataIsSeen checks two cases where nothing wakes a waiting goroutine again: the end
-// of the stream arrived together with the last bytes, or more bytes had arrived before the first
-// check than one turn of the receive role handles.
+// TestEndBehindDataIsSeen checks two cases in which no event wakes the waiting goroutine again: the
+// end of the stream arrived together with the last bytes, or more bytes had arrived before the
+// first check than one hold of the receive role handles.
 func TestEndBehindDataIsSeen(t *testing.T) {
 	a, b := kinds[0].connect(t)
 	const frames = 40

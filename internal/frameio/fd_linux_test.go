@@ -25,7 +25,7 @@ func TestClosedDescriptorIsLeftAlone(t *testing.T) {
 	defer unix.Close(p[0])
 	fd := a.c.sock.Load().FD()
 	a.c.Close()
-	// A pipe gets the number.
+	// A pipe gets the number of the closed descriptor.
 	if _, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err == nil {
 		unix.Close(p[1])
 		t.Skip("another file has the number already")

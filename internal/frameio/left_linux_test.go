@@ -14,9 +14,9 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// TestLeft checks what happens to bytes a protocol leaves when no arrival follows. Usually the
-// reading goroutine receives the bytes at once. If the bytes are kept for a consumer, the next poll
-// receives them; without a poll, another goroutine receives them soon.
+// TestLeft checks that bytes a protocol leaves by ErrEnough are received although no arrival
+// follows. Usually the reading goroutine receives them at once. If the protocol keeps them for a
+// consumer, the next poll receives them; without a poll, another goroutine receives them soon.
 func TestLeft(t *testing.T) {
 	for _, from := range []attend.State{attend.Shared, attend.Dedicated, attend.Reserved} {
 		t.Run(from.String(), func(t *testing.T) {

@@ -11,8 +11,9 @@ import "time"
 // resumed.
 const parkTime = time.Millisecond
 
-// park parks the send role, whose batch waits for the peer, if the consumer has polled since the
-// role last waited. It reports whether it did.
+// park parks the send role, whose batch waits for the peer, and reports whether it did. It does so
+// only if the consumer has polled since the role last waited, and the peer still has to copy bytes
+// of the batch.
 func (c *Conn) park() bool {
 	t := &c.tx
 	looks := c.att.Looks()
@@ -45,8 +46,8 @@ func (c *Conn) unpark() {
 	}
 }
 
-// takeUp resumes the parked send role in a poll of the consumer, if the peer has copied the batch.
-// It reports whether it did.
+// takeUp resumes the parked send role in a poll of the consumer, and reports whether it did. It
+// returns false if the role is not parked or the peer has not copied the batch yet.
 func (c *Conn) takeUp() bool {
 	t := &c.tx
 	if !t.parked.CompareAndSwap(true, false) {
@@ -65,7 +66,8 @@ func (c *Conn) takeUp() bool {
 	return true
 }
 
-// watch resumes a parked role if the consumer has stopped polling.
+// watch waits until no park has happened for parkTime, which means that the consumer has stopped
+// polling. It then passes a parked role to a goroutine.
 func (c *Conn) watch() {
 	t := &c.tx
 	for last := t.parks.Load(); ; {

@@ -21,8 +21,8 @@ type Plan struct {
 	// missing bytes.
 	Predicted []Prediction
 
-	// Guarded means that the memory of these places may be unmapped. A read that fails for this
-	// reason ends the connection if a byte belongs there.
+	// Guarded means that the memory of these places may be unmapped. A read into unmapped memory ends
+	// the connection, unless only a prediction has placed bytes there.
 	Guarded bool
 
 	most  int // the greatest length of Predicted
@@ -32,7 +32,8 @@ type Plan struct {
 // A Prediction is a frame the protocol has not begun to consume.
 type Prediction struct {
 	Header []byte // the bytes between the previous payload and this one, filled by the read
-	// The predicted place of the payload, as long as the payload; other bytes may overwrite it.
+	// The predicted place of the payload, with its length. A wrong prediction leaves other bytes
+	// there.
 	Place []byte
 }
 
@@ -81,7 +82,7 @@ type ahead struct {
 	never  bool  // memory of a prediction was unmapped
 	right  bool  // the last long frame was predicted correctly
 	peeked bool  // the socket is set to peek past the next bytes
-	atOnce uint8 // number of frames predicted at a time
+	atOnce uint8 // number of frames predicted at a time; 0: minPredictions
 	worth  budget.Budget
 }
 
@@ -94,10 +95,10 @@ func (r *receiver) mayPredict() int {
 	return max(int(r.ahead.atOnce), minPredictions)
 }
 
-// LooksAhead reports whether LookAhead can work on this system, as far as is known.
+// LooksAhead reports whether LookAhead works on this system: true until a peek has failed.
 func LooksAhead() bool { return sock.PeeksAhead() }
 
-// Ahead returns the number of arrived bytes LookAhead can read.
+// Ahead returns the number of arrived bytes that LookAhead can read: 0 if LooksAhead is false.
 func (c *Conn) Ahead() int {
 	if !sock.PeeksAhead() {
 		return 0
@@ -115,8 +116,8 @@ func (c *Conn) LookAhead(off int, p []byte) bool {
 	return err == nil && n == len(p)
 }
 
-// plan asks the protocol for the places of the next bytes, with at most most predictions. If the
-// protocol names no places, the bytes are staged.
+// plan returns the protocol's places for the next bytes, with at most most predictions. If there
+// are no places, the caller stages the bytes.
 func (c *Conn) plan(most int) (*Plan, error) {
 	r := &c.rx
 	p := &r.stage.plan

@@ -30,8 +30,7 @@ const (
 	// maxFrame is the greatest length of a frame that a protocol may receive through staging.
 	maxFrame = 80 << 10
 
-	// reads bounds the number of reads while the receive role is held while a peer never
-	// pauses.
+	// reads bounds the number of reads in one hold of the receive role, for a peer that never pauses.
 	reads = 16
 )
 
@@ -57,7 +56,7 @@ type receiver struct {
 	early   []byte // bytes after the staged ones and before those in the socket
 	missing int    // payload bytes of the current frame that are still to be read to their place
 	left    bool   // bytes were read that the protocol has not seen or has left for later
-	unread  bool   // the socket has bytes that no further report announces
+	unread  bool   // the socket has bytes that no further epoll report announces
 
 	took     int    // bytes read by the receive in progress or the last one
 	polled   bool   // the current receiver is a consumer
@@ -96,10 +95,10 @@ func (r *receiver) keep(p []byte) {
 	r.left = len(p) > 0
 }
 
-// Poll reads and handles the bytes in the socket without blocking, and reports whether any arrived.
-// If another goroutine is receiving, Poll returns at once. A consumer that polls keeps other
-// goroutines away from the socket. Before it waits, it calls Unpoll. On a portable stream Poll does
-// nothing.
+// Poll reads and handles the bytes in the socket without blocking. It reports whether any arrived
+// or a parked send was resumed. If another goroutine is receiving, Poll returns at once. A consumer
+// that polls keeps other goroutines away from the socket; before it waits, it calls Unpoll. On a
+// portable stream Poll does nothing and returns false.
 func (c *Conn) Poll() bool {
 	if c.sock.Load() == nil {
 		return false
@@ -118,7 +117,8 @@ func (c *Conn) Polled() bool {
 // Leaves reports whether Receive may return ErrEnough. It is false for a portable stream.
 func (c *Conn) Leaves() bool { return c.sock.Load() != nil }
 
-// Unpoll reports that the consumer stops polling. From then on another goroutine receives.
+// Unpoll reports that the consumer stops polling. From then on another goroutine receives. On a
+// portable stream Unpoll does nothing.
 func (c *Conn) Unpoll() {
 	if c.sock.Load() != nil {
 		c.unpark()
@@ -161,7 +161,7 @@ func (c *reader) Deliver() (keep bool) { return c.deliverer != nil && c.delivere
 func (c *reader) Partial() bool { return c.rx.missing > 0 }
 
 // Rest implements [attend.Receiver]. It frees the staging buffer before a wait that may be long. A
-// partial frame moves to a separate buffer size.
+// partial frame moves to a buffer of its own size.
 func (c *reader) Rest() {
 	r := &c.rx
 	if r.fill > 0 && r.missing == 0 {
@@ -266,7 +266,8 @@ func (r *receiver) refill() int {
 }
 
 // read makes one read call, into planned places first and staging after them. It returns the number
-// of bytes read, and the number of bytes the call could have read.
+// of bytes read, and the number of bytes the call could have read. If there are early bytes, read
+// stages them and makes no call.
 func (c *Conn) read() (n, room int, err error) {
 	r := &c.rx
 	if n := r.refill(); n > 0 {
@@ -312,7 +313,8 @@ func (r *receiver) limit() int {
 	return stageSize
 }
 
-// handle passes the staged bytes to the protocol.
+// handle passes the staged bytes to the protocol, unless payload of a long frame is missing. It
+// returns io.ErrShortBuffer if staging is full and the protocol consumed nothing.
 func (c *Conn) handle() error {
 	r := &c.rx
 	if r.missing > 0 || r.fill == 0 {

@@ -36,9 +36,9 @@ type sender struct {
 	batches counter.Counter // incremented by every write; the holder of the role writes it
 
 	// The holder of the role owns the following fields. mu is held while the batch is filled. It is
-	// also held from the write of the batch until Sent has been called, so that Quiesce never finds
-	// a frame the kernel has taken and the protocol does not know of. mu is free while the holder
-	// waits for the socket, so that Relinquish and Quiesce can access the batch.
+	// also held from the write of the batch until Sent has been called, so that Quiesce never meets a
+	// frame that is written but not yet reported by Sent. mu is free while the holder waits for the
+	// socket, so that Relinquish and Quiesce can access the batch.
 	mu       perturb.Mutex
 	batch    *Batch
 	reserved int                // number of bytes of the ring that Frame has returned
@@ -53,12 +53,13 @@ type sender struct {
 	parks   atomic.Uint32 // number of parks so far
 	looks   uint32        // att.Looks when the role last waited; owned by the holder of the role
 
-	free bool          // the role of a stopped sender is free; guarded by mu
+	free bool          // the sender has ended and no goroutine has the role; guarded by mu
 	left chan struct{} // closed when free is set; nil unless a goroutine has waited; guarded by mu
 }
 
-// try writes as much of the batch as the socket takes. It returns ErrWouldBlock if the socket is
-// full. Then the caller waits for room, and deregistrations may release the batch's pins meanwhile.
+// try writes as much of the batch as the socket takes. If the socket is full, it returns
+// ErrWouldBlock. The caller then waits for room, and deregistrations may release the batch's pins
+// meanwhile.
 func (c *Conn) try() error {
 	t := &c.tx
 	t.mu.Lock()
@@ -88,7 +89,8 @@ func (c *Conn) writeLocked() error {
 	return err
 }
 
-// Kick starts sending if frames may be queued. It does not wait for the peer.
+// Kick starts sending if frames may be queued. It does not wait for the peer. It does nothing after
+// the end of the sending direction.
 func (c *Conn) Kick() {
 	for {
 		perturb.Point()
@@ -143,8 +145,8 @@ func (c *Conn) drainOn() {
 	}
 }
 
-// sendLater passes the role on after a write that failed with err. If the socket was full, the next
-// holder waits for room. Otherwise it ends the direction.
+// sendLater passes the role on after a write that failed with err. If the socket was full, the role
+// is parked, or a goroutine waits for room. After any other error a goroutine ends the direction.
 func (c *Conn) sendLater(err error) {
 	switch {
 	case err != sock.ErrWouldBlock:
@@ -218,7 +220,7 @@ func (c *Conn) sendOnly(fill func() bool) (ok bool, err error) {
 }
 
 // sendBatch makes sure that there is a batch, unless the queue is empty. With write, sendBatch
-// writes the batch at once. The result reports whether there is more to send.
+// writes the batch at once. more reports whether a batch or queued frames are left to send.
 func (c *Conn) sendBatch(write bool) (more bool, err error) {
 	t := &c.tx
 	t.mu.Lock()
@@ -305,7 +307,7 @@ func (c *Conn) finish(last bool) {
 	}
 }
 
-// endWrite ends the direction. The caller has the role.
+// endWrite ends the sending direction, unless it has ended. The caller has the role.
 func (c *Conn) endWrite() {
 	if c.tx.finished {
 		return
@@ -318,7 +320,8 @@ func (c *Conn) endWrite() {
 	}
 }
 
-// giveBack releases the role. It returns false if a frame was queued meanwhile.
+// giveBack releases the role. It returns false if a frame was queued meanwhile; the caller then
+// still has the role.
 func (c *Conn) giveBack() bool {
 	t := &c.tx
 	t.drop()
@@ -385,8 +388,8 @@ func (c *Conn) sendFailed(err error) {
 }
 
 // lastWords is the time the receiver continues after a failed write, because the peer may have sent
-// its reason before it closed. A portable stream may need this time to deliver. The limit is for a
-// peer without end of data.
+// its reason before it closed. A portable stream may need this time to deliver. The limit matters
+// for a peer that sends without end.
 const lastWords = 250 * time.Millisecond
 
 func (c *Conn) hearOut() {
@@ -411,7 +414,8 @@ func (t *sender) die() {
 	t.free = true
 }
 
-// stop makes the role unavailable. Its holder ends soon, because the stream is closed.
+// stop makes the role unavailable. If a goroutine has the role, it ends soon, because the stream is
+// closed.
 func (t *sender) stop() {
 	if t.state.CompareAndSwap(idle, dead) {
 		t.die()
@@ -432,8 +436,8 @@ func (t *sender) waitIdle() {
 	<-left
 }
 
-// flats has buffers for portable streams. These get one Write per batch, so that a record layer
-// such as TLS makes large records.
+// flats is a pool of buffers for portable streams. Such a stream gets one Write per batch, so that
+// a record layer such as TLS makes large records.
 var flats = sync.Pool{New: func() any { return new(flat) }}
 
 type flat [aheadBytes + slabSize + maxFrame]byte
@@ -464,7 +468,8 @@ func (t *sender) single() []byte {
 	return nil
 }
 
-// flatten appends the batch to p and releases its pins.
+// flatten appends the batch to p and releases its pins. The error means that memory of the batch
+// was unmapped.
 func (t *sender) flatten(p []byte) ([]byte, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -532,7 +537,8 @@ func (t *sender) release() {
 	}
 }
 
-// Relinquish implements [regmem.Holder].
+// Relinquish implements [regmem.Holder]. If the sender waits for the socket, it copies the batch,
+// so that the pins are released.
 func (t *sender) Relinquish() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -553,10 +559,10 @@ func (c *Conn) WithSender(f func()) {
 	f()
 }
 
-// Quiesce waits for running protocol methods, and copies queued bytes out of registered memory.
-// Suppose that a protocol first marks itself as stopped and checks the mark in its methods. After
-// Quiesce, it then does not access memory of its consumer any more. Quiesce does not wait for the
-// peer. Of the protocol's methods only Failed may call Quiesce.
+// Quiesce waits for running protocol methods, and copies queued bytes out of registered memory. A
+// protocol that marks itself as stopped before the call, and checks the mark in its methods, does
+// not access memory of its consumer after the call. Quiesce does not wait for the peer. Of the
+// protocol's methods only Failed may call Quiesce.
 func (c *Conn) Quiesce() {
 	t := &c.tx
 	t.mu.Lock()
