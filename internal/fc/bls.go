@@ -8,13 +8,12 @@ import (
 // BAAccLen is the length in bytes of a BA_ACC payload.
 const BAAccLen = 12
 
-// A BAAcc is the payload of BA_ACC, the answer to an ABTS.
-// [FCFS-2.8-2]
+// A BAAcc is the payload of BA_ACC, which accepts an ABTS. [FCFS-2.8-2]
 type BAAcc struct {
 	SeqIDValid bool  // SeqID names the last deliverable Sequence
 	SeqID      uint8 //
 	OXID, RXID uint16
-	LowCnt     uint16 // LowCnt and HighCnt are the SEQ_CNT range of the Recovery Qualifier:
+	LowCnt     uint16 // LowCnt to HighCnt is the SEQ_CNT range of the Recovery Qualifier,
 	HighCnt    uint16 // 0x0000 to 0xFFFF for a whole Exchange
 }
 
@@ -52,7 +51,7 @@ const (
 	BARjtInvalidID = 0x03 // explanation: invalid OX_ID-RX_ID combination
 )
 
-// A BARjt is the payload of BA_RJT.
+// A BARjt is the payload of BA_RJT, which rejects an ABTS.
 type BARjt struct {
 	Reason, Explanation, Vendor uint8
 }

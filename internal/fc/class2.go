@@ -18,8 +18,8 @@ const (
 	maxResend = 7 // retransmissions, each after E_D_TOV without an ACK
 )
 
-// RecoveryTime returns how long a sender retransmits a class 2 frame before the frame fails. A wait
-// for the frame must not end earlier.
+// RecoveryTime returns how long a sender retransmits a class 2 frame before the frame fails. A
+// receiver must wait at least that long for a missing frame.
 func (p *NPort) RecoveryTime() time.Duration { return (maxResend + 1) * p.edtov }
 
 // FailTimeout is the reason in Upper.Failed if no ACK arrived.
@@ -66,7 +66,8 @@ func (r *Remote) pump(now Time) {
 	}
 }
 
-// take removes and returns the unacknowledged frame the answer f names, or returns nil.
+// take removes and returns the unacknowledged frame that the ACK, reject or busy f answers. It
+// returns nil if there is none.
 func (r *Remote) take(f *Frame) *class2Frame {
 	for i, c := range r.out {
 		h := &c.f.Header
@@ -93,9 +94,10 @@ func (r *Remote) dropClass2() {
 	r.out, r.waiting = nil, nil
 }
 
-// overdue retransmits a frame that was answered BSY, after a pause, or whose ACK did not arrive
-// within E_D_TOV: the frame or the ACK may be lost. A receiver recognizes repeated frames by
-// handle, MSG_ID and offset. [FCVI B.2.6]
+// overdue runs when the timer of a sent frame expires: after the pause that follows a BSY, or
+// E_D_TOV after the frame was sent, if no ACK arrived. It retransmits the frame, or reports its
+// failure after maxResend retransmissions. A receiver recognizes repeated frames by handle, MSG_ID
+// and offset. [FCVI B.2.6]
 func (r *Remote) overdue(now Time, c *class2Frame) {
 	p := r.p
 	switch {
@@ -132,7 +134,7 @@ func (r *Remote) failed(now Time, f *Frame, reason uint8) {
 	r.pump(now)
 }
 
-// Forget drops the class 2 frames of an abandoned exchange.
+// Forget drops the unacknowledged and waiting class 2 frames of an abandoned exchange.
 func (p *NPort) Forget(now Time, r *Remote, oxid uint16) {
 	keep := func(s []*class2Frame) []*class2Frame {
 		n := 0

@@ -271,7 +271,7 @@ func FuzzFrame(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		g, err := ParseFrame(b)
 		if err != nil {
-			// The fuzz target corrects the CRC, so that the checks after the CRC are reached too.
+			// The fuzz target also corrects the CRC, so that the checks after it are reached.
 			if len(b) < HeaderLen {
 				return
 			}
@@ -393,8 +393,8 @@ func TestTimers(t *testing.T) {
 	}
 }
 
-// TestDelimiters: the first frame of a sequence has SOFi, the others SOFn. EOFt ends the sequence,
-// in class 2 on the ACK. Class F has only one SOF. [FCFS-2.2-2] [FCVI-5.7-7]
+// TestDelimiters: the first frame of a sequence has SOFi, the others SOFn. EOFt ends the sequence;
+// in class 2 the ACK carries it. Class F has only one SOF. [FCFS-2.2-2] [FCVI-5.7-7]
 func TestDelimiters(t *testing.T) {
 	for _, c := range []struct {
 		class       Class

@@ -44,7 +44,7 @@ const (
 // IsDeviceData reports whether r routes to an FC-4 as device data.
 func (r RCtl) IsDeviceData() bool { return r <= 0x07 }
 
-// IsLinkControl reports whether r is an ACK, reject or busy.
+// IsLinkControl reports whether r is a link control code, such as ACK, reject or busy.
 func (r RCtl) IsLinkControl() bool { return r&0xF0 == 0xC0 }
 
 func (r RCtl) String() string {

@@ -10,10 +10,10 @@ import (
 // checksum returns the CRC of b, which begins with a frame header and ends before the CRC.
 // [FCFS-2.1-4]
 //
-// The processor's instructions take 16 bytes at a time. The standard library handles the remaining
-// bytes one by one, which takes a fifth of the time for frames of two thousand bytes. This function
-// handles the remainder in words, since frames consist of words, and before the rest, so that it
-// does not wait for the result of the rest.
+// The processor's CRC instructions handle 16 bytes at a time. The standard library handles the
+// remaining bytes, up to 15 of them, one by one, which takes a fifth of the time for frames of two
+// thousand bytes. checksum handles the first len(b) mod 16 bytes instead, in words, because frames
+// consist of words. They come first so that they do not wait for the result of the instructions.
 func checksum(b []byte) uint32 {
 	odd := len(b) & 15
 	state := ^uint32(0)
@@ -33,7 +33,8 @@ func checksum(b []byte) uint32 {
 	return crc.IEEE.Update(sum, b)
 }
 
-// Sound reports whether the CRC in b is right. b is a frame from its header to the CRC.
+// Sound reports whether the CRC in b is right. b is a frame from its header to the CRC, and has at
+// least CRCLen bytes.
 func Sound(b []byte) bool {
 	end := len(b) - CRCLen
 	return checksum(b[:end]) == binary.LittleEndian.Uint32(b[end:])
@@ -46,7 +47,7 @@ func Seal(b []byte) {
 	binary.LittleEndian.PutUint32(b[end:], checksum(b[:end]))
 }
 
-// ahead[k] has the effect of each byte value on the CRC after k more bytes.
+// ahead[k][v] is the contribution of a byte of value v to the CRC after k further bytes.
 var ahead = func() (t [8]crc32.Table) {
 	t[0] = *crc32.IEEETable
 	for i := range t[0] {

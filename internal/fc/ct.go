@@ -88,7 +88,7 @@ type CTHeader struct {
 	GSSubtype   uint8
 	Options     uint8
 	Cmd         CTCmd
-	Size        uint16 // in words: in a request the maximum that the requester accepts, in an answer the number left out
+	Size        uint16 // in words: in a request the longest body accepted, 0 for any; in an answer the words omitted
 	Reason      uint8
 	Explanation uint8
 	Vendor      uint8
@@ -128,11 +128,10 @@ func (e *CTError) Error() string {
 // significant bit, of the 32-bit word t div 32. [FCVI 7.6]
 type FC4Map [32]byte
 
-// Set marks t.
-// [FCVI-7.6-1]
+// Set marks type t. [FCVI-7.6-1]
 func (m *FC4Map) Set(t Type) { m[int(t)/32*4+3-int(t)%32/8] |= 1 << (t % 8) }
 
-// Has reports whether t is marked.
+// Has reports whether type t is marked.
 func (m *FC4Map) Has(t Type) bool { return m[int(t)/32*4+3-int(t)%32/8]&(1<<(t%8)) != 0 }
 
 // AppendNS appends a request to the name server, header and body, to b.
@@ -153,8 +152,9 @@ func (b NSBody) Name(w WWN) NSBody { return binary.BigEndian.AppendUint64(b, uin
 // Bytes adds p.
 func (b NSBody) Bytes(p ...byte) NSBody { return append(b, p...) }
 
-// ParseIDList calls id for every entry of a list of N_Port_IDs. The last entry has the high bit of
-// its control byte set. The error is io.ErrUnexpectedEOF if no entry is marked as last.
+// ParseIDList calls id for every entry of a list of N_Port_IDs, up to the entry that is marked as
+// last by the high bit of its control byte. The error is io.ErrUnexpectedEOF if no entry is marked
+// as last.
 func ParseIDList(b []byte, id func(Addr)) error {
 	for o := 0; o+4 <= len(b); o += 4 {
 		id(GetAddr(b[o+1:]))

@@ -3,9 +3,9 @@
 // exchanges and logins.
 //
 // It follows FC-FS, FC-LS and FC-GS as far as the FC-VI mapping needs them, RFC 2625 for FARP, and
-// RFC 3643 for the delimiter codes. The parts around it live in sub-packages: fabric (switch core,
-// directory server, simulated links), fcip (links over TCP, RFC 3821) and fabricd (a fabric that
-// processes join).
+// RFC 3643 for the delimiter codes. Its sub-packages hold the network between N_Ports: fabric
+// (switch core, directory server, simulated links), fcip (links over TCP, RFC 3821) and fabricd (a
+// fabric that processes join).
 //
 // An [NPort] is a state machine without input or output of its own: its methods get frames, link
 // events and the time, and it sends frames through its [Sender]. Its driver owns the clock, the
@@ -13,12 +13,12 @@
 //
 //	p := fc.NewNPort(fc.PortConfig{PortName: pn, NodeName: nn}, link)
 //	p.Register(fc.TypeFCVI, upper) // the FC-4 that gets the frames of its TYPE
-//	p.LinkUp(now)                  // FLOGI, registration with the directory
+//	p.LinkUp(now, fc.LinkInfo{})   // FLOGI, registration with the directory
 //	p.Receive(now, &frame)
 //	p.Tick(now)                    // at p.Deadline()
 //
 // Classes of service 2 (acknowledged) and 3 (datagram) are implemented; classes 1, 4 and 6 are not,
 // nor is the login to an N_Port through PRLI, which FC-VI does not use.
 //
-// The codecs promise nothing before version 1.
+// The wire codecs may change before version 1.
 package fc

@@ -73,7 +73,7 @@ func (c ELSCmd) String() string {
 	return fmt.Sprintf("ELS(0x%02x)", uint8(c))
 }
 
-// CmdOf returns the command of an ELS payload, or 0 if the payload is empty.
+// CmdOf returns the command of an ELS payload, or 0 if the payload is shorter than four bytes.
 func CmdOf(b []byte) ELSCmd {
 	if len(b) < 4 {
 		return 0
@@ -108,7 +108,7 @@ const (
 // LSRjtLen is the length in bytes of an LS_RJT payload.
 const LSRjtLen = 8
 
-// An LSRjt is the payload of LS_RJT. It is an error value as well.
+// An LSRjt is the payload of LS_RJT. It is also the error of a rejected request.
 type LSRjt struct {
 	Reason, Explanation, Vendor uint8
 }
@@ -253,8 +253,8 @@ func ParseLOGO(b []byte) (l LOGO, n int, err error) {
 // ADISCLen is the length in bytes of an ADISC payload or the LS_ACC to one.
 const ADISCLen = 28
 
-// An ADISC is the payload of ADISC and of its LS_ACC. FAN has the same names in another order, and
-// its own type.
+// An ADISC is the payload of ADISC and of its LS_ACC. A FAN is a separate type, because it orders
+// these fields differently.
 type ADISC struct {
 	Cmd      ELSCmd
 	HardAddr Addr
@@ -373,7 +373,7 @@ type RSCNPage struct {
 	ID        Addr
 }
 
-// Covers reports whether address a lies in the area the page names.
+// Covers reports whether the page names address a, or its area, domain or fabric.
 func (p RSCNPage) Covers(a Addr) bool {
 	switch p.Qualifier & 3 {
 	case RSCNPort:
@@ -396,7 +396,8 @@ func AppendRSCN(b []byte, pages ...RSCNPage) []byte {
 	return b
 }
 
-// ParseRSCN calls page for every page of an RSCN payload.
+// ParseRSCN calls page for every page of an RSCN payload. If a length is invalid, it returns an
+// error without calling page.
 func ParseRSCN(b []byte, page func(RSCNPage)) error {
 	if len(b) < 4 {
 		return io.ErrUnexpectedEOF

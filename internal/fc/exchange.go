@@ -14,7 +14,7 @@ type exchange struct {
 	src     Addr // this port's address in the exchange, 0 during FLOGI
 	typ     Type
 	payload []byte
-	tries   int // remaining attempts, including this one
+	tries   int // attempts that remain
 	every   time.Duration
 	timer   *Timer
 	done    func(now Time, reply []byte, err error)
@@ -25,7 +25,8 @@ type exchange struct {
 
 // request sends payload and calls done once, with the reply's payload or with an error. The payload
 // is valid during the call. The error for an LS_RJT is an LSRjt, and for a rejected directory
-// request a *CTError. request makes up to tries attempts, each as a new exchange.
+// request a *CTError. request makes up to tries attempts, each as a new exchange. Without an answer
+// the error is ErrTimeout, and without a link ErrOffline.
 func (p *NPort) request(now Time, dst Addr, t Type, payload []byte, tries int, done func(now Time, reply []byte, err error)) {
 	x := &exchange{p: p, peer: dst, src: p.id, typ: t, payload: payload, tries: tries, every: 2 * p.ratov, done: done}
 	x.timer = p.timers.New(x.expired)
@@ -100,7 +101,7 @@ func (p *NPort) failExchanges(now Time, err error) {
 	}
 }
 
-func sortExchanges(all []*exchange) { // a fixed order, so that simulations are deterministic
+func sortExchanges(all []*exchange) { // by OX_ID, so that simulations are deterministic
 	for i := range all {
 		for j := i; j > 0 && all[j].oxid < all[j-1].oxid; j-- {
 			all[j], all[j-1] = all[j-1], all[j]
@@ -123,7 +124,7 @@ func (p *NPort) receiveReply(now Time, f *Frame) {
 	if len(x.parts) == 0 {
 		x.parts = make([][]byte, maxReplyFrames)
 	}
-	// Frames of a reply may arrive in any order. SEQ_CNT gives the place of each.
+	// Frames of a reply may arrive in any order. SEQ_CNT is their index.
 	i := int(f.SeqCnt)
 	if i >= maxReplyFrames {
 		p.stats.Malformed++
@@ -184,8 +185,8 @@ func (x *exchange) complete(now Time, f *Frame, reply []byte) {
 			x.p.stats.Malformed++
 			return
 		}
-		// A peer that is busy, or still sets up its side, may accept the request later. So the
-		// request is repeated after a pause.
+		// A peer that is busy, or whose own set-up is in progress, may accept the request later. So
+		// the request is repeated after E_D_TOV.
 		if (r.Reason == RjtBusy || r.Reason == RjtInProgress) && x.tries > 0 {
 			delete(x.p.exch, x.oxid)
 			x.timer.Set(now + x.p.edtov)

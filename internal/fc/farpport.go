@@ -1,6 +1,7 @@
 package fc
 
-// farpTries is the number of times that a FARP-REQ is broadcast. The pauses are E_D_TOV. [FCVI 7.5]
+// farpTries is the number of times that a FARP-REQ is broadcast, at intervals of E_D_TOV. [FCVI
+// 7.5]
 const farpTries = 3
 
 // A farpSearch is a FARP-REQ of this port that waits for its reply.
@@ -11,16 +12,17 @@ type farpSearch struct {
 	done  func(now Time, found FARP, err error)
 }
 
-// A farpSeen is a request of another port that was answered.
+// A farpSeen identifies a FARP-REQ of another port that this port has answered.
 type farpSeen struct {
 	from Addr
 	oxid uint16
 	at   Time
 }
 
-// FARP broadcasts a search for a port and calls done once, with the reply or ErrNoMatch. The
-// Responder fields of want that match selects describe the port. FARP accepts only replies to this
-// request.
+// FARP broadcasts a search for a port and calls done once: with the reply, with ErrNoMatch if no
+// port replies, or with ErrOffline if this port is not online or has 256 searches in progress.
+// match selects the Responder fields of want that describe the port. FARP accepts only replies to
+// this request.
 func (p *NPort) FARP(now Time, match uint8, want FARP, flags uint8, done func(now Time, found FARP, err error)) {
 	if !p.up || p.state != Online {
 		done(now, FARP{}, ErrOffline)
@@ -74,8 +76,8 @@ func (p *NPort) farpEnd(now Time, s *farpSearch, found FARP, err error) {
 	s.done(now, found, err)
 }
 
-// receiveFARPReq answers a search for this port, at most once. It does not answer other searches.
-// [FCVI 7.5]
+// receiveFARPReq answers a FARP-REQ that describes this port, once per R_A_TOV, and ignores all
+// others. [FCVI 7.5]
 func (p *NPort) receiveFARPReq(now Time, f *Frame) {
 	q, _, err := ParseFARP(f.Payload)
 	if err != nil {

@@ -36,7 +36,7 @@ type Header struct {
 	DFCtl  uint8
 	SeqCnt uint16
 	OXID   uint16
-	RXID   uint16 // 0xFFFF until the responder has assigned one
+	RXID   uint16 // Unassigned until the responder has chosen one
 	Param  uint32
 }
 
@@ -94,7 +94,7 @@ type Frame struct {
 	Payload []byte
 
 	// Taker may be set on a received frame of class 3 by the port that handles the frame. The Taker
-	// then gets the frames that continue it, without a new lookup.
+	// then gets the frames that continue this frame, without a new lookup.
 	Taker Taker
 }
 
@@ -164,8 +164,8 @@ func (f *Frame) Parse(b []byte) error {
 	return nil
 }
 
-// CloneTo makes dst a copy of f with its own bytes. It stores the bytes in buf if that is large
-// enough, and returns the buffer for reuse.
+// CloneTo makes dst a copy of f with its own bytes. It stores the bytes in buf, or in a new buffer
+// if buf is too small, and returns the buffer for reuse. dst has no Taker.
 func (f *Frame) CloneTo(dst *Frame, buf []byte) []byte {
 	*dst = *f
 	dst.Taker = nil

@@ -29,8 +29,8 @@ func (p *NPort) params(cmd ELSCmd) Login {
 	return l
 }
 
-// flogi sends FLOGI. The answer shows what is at the other end of the link: a fabric assigns an
-// address, and an N_Port announces its name.
+// flogi sends FLOGI. The answer shows whether a fabric or an N_Port is at the other end of the
+// link: a fabric assigns an address, and an N_Port announces its name.
 func (p *NPort) flogi(now Time) {
 	p.setState(now, LoggingIn)
 	l := p.params(ELSFLOGI)
@@ -74,7 +74,7 @@ func (p *NPort) fabricLogin(now Time, l *Login) {
 	was := p.id
 	p.id, p.fabricPort, p.fabricName = p.accepted, l.PortName, l.NodeName
 	if !same && was != 0 {
-		p.logoutAll(now, was) // the LOGOs come from the new address and name the old one
+		p.logoutAll(now, was) // the LOGOs are sent from the new address and name the old address
 	}
 	p.topo = FabricAttached
 	if p.link.Loop {
@@ -95,8 +95,8 @@ func (p *NPort) fabricLogin(now Time, l *Login) {
 }
 
 // register registers this port with the directory, one request after the other. Then it asks the
-// fabric controller to report state changes. The port comes online even without a directory.
-// [FCVI 7.6] [FCVI-7.6-2]
+// fabric controller to report state changes. If a registration fails, register skips the remaining
+// ones, and the port comes online without a directory. [FCVI 7.6] [FCVI-7.6-2]
 func (p *NPort) register(now Time) {
 	p.directory = false
 	type step struct {
@@ -239,7 +239,8 @@ func (p *NPort) publicLoopUp(now Time, info LinkInfo) {
 	p.flogi(now)
 }
 
-// fan handles a FAN after a LIP. [FCVI-7.7-4]
+// fan handles a FAN after a LIP. If the fabric and the loop are unchanged, logins continue.
+// Otherwise the port sends FLOGI. [FCVI-7.7-4]
 func (p *NPort) fan(now Time, f FAN) {
 	if p.topo != PublicLoop || p.state != LoggingIn {
 		return

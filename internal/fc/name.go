@@ -23,13 +23,13 @@ const (
 	AddrBroadcast        Addr = 0xFFFFFF
 )
 
-// Domain returns the highest byte.
+// Domain returns the domain, the highest byte of a.
 func (a Addr) Domain() uint8 { return uint8(a >> 16) }
 
-// Area returns the middle byte.
+// Area returns the area, the middle byte of a.
 func (a Addr) Area() uint8 { return uint8(a >> 8) }
 
-// ALPA returns the lowest byte.
+// ALPA returns the AL_PA or port, the lowest byte of a.
 func (a Addr) ALPA() uint8 { return uint8(a) }
 
 // WellKnown reports whether a belongs to a fabric service.
@@ -90,8 +90,9 @@ func ParseWWN(s string) (WWN, error) {
 // that no vendor assigned.
 func NodeName(mac uint64) WWN { return WWN(0x2000<<48 | mac&0xFFFFFFFFFFFF) }
 
-// PortName returns the name of port n (1 to 4095) of the node with that MAC address. The low four
-// bits of n follow the NAA nibble. The other bits of n come next, before the MAC address.
+// PortName returns the name of port n (1 to 4095) of the node with the given 48-bit MAC address.
+// The low four bits of n follow the NAA nibble. The other bits of n come next, before the MAC
+// address.
 func PortName(mac uint64, n int) WWN {
 	return WWN(0x2000<<48 | uint64(n&0xF)<<56 | uint64(n>>4&0xFF)<<48 | mac&0xFFFFFFFFFFFF)
 }

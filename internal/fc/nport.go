@@ -38,7 +38,7 @@ type LinkInfo struct {
 	Loop     bool  // arbitrated loop
 	ALPA     uint8 // this port's AL_PA on the loop; 0 if there is no loop
 	FLPort   bool  // the loop has a fabric port
-	Verified bool  // the link was only reset, so no address can have changed
+	Verified bool  // the link was only reset, so every address is unchanged
 }
 
 // A Topology is the kind of network an NPort found at its link.
@@ -105,8 +105,8 @@ type Upper interface {
 	LoggedOut(now Time, r *Remote)
 	// Resumed is called when data may flow to r again after verification.
 	Resumed(now Time, r *Remote)
-	// Acked is called for each ACK_1 to a class 2 frame f that this port has sent. f is valid
-	// during the call.
+	// Acked is called for each ACK_1 that this port has received. f is the class 2 frame that it
+	// acknowledges. f is valid during the call.
 	Acked(now Time, r *Remote, f *Frame)
 	// Failed is called if f, a class 2 frame this port has sent, was rejected, or was not
 	// acknowledged after all retransmissions.
@@ -124,9 +124,9 @@ type PortConfig struct {
 	RxSize   int           // receive data field size in bytes, 256 to 2112; 0 means 2112
 	Class2   bool          // the port offers class 2
 	EECredit int           // number of class 2 frames that a peer may have unacknowledged; 0 means 32
-	EDTOV    time.Duration // value without a fabric; 0 means the default
+	EDTOV    time.Duration // E_D_TOV until a fabric announces its value; 0 means 2 s
 	RATOV    time.Duration
-	OXSeed   uint16       // changes the first service OX_ID, so that a restarted port uses others
+	OXSeed   uint16       // changes the first service OX_ID, so that a restarted port does not repeat OX_IDs
 	NoSCR    bool         // the port does not ask the fabric controller to report state changes
 	Logger   *slog.Logger // nil disables logging
 }
@@ -143,8 +143,8 @@ type PortStats struct {
 	UnknownType     uint64
 	Malformed       uint64 // frames whose payload is too short or contradictory
 	Rejected        uint64 // requests answered by LS_RJT
-	FARPForged      uint64 // FARP frames whose claims contradict their addresses or no request
-	Duplicates      uint64 // requests that were received before
+	FARPForged      uint64 // FARP frames that contradict their source address, or that match no request
+	Duplicates      uint64 // copies of requests that were received before
 	Retries         uint64 // requests that were sent again
 	Timeouts        uint64 // requests without an answer
 	Relogins        uint64 // PLOGI from a port that was logged in
@@ -184,7 +184,7 @@ type NPort struct {
 	flogiX   *exchange // our FLOGI
 	seq      uint8
 	logoAt   map[Addr]Time // time of the last LOGO to a port that was not logged in
-	epoch    uint32        // number of link events: results from before a link event are ignored
+	epoch    uint32        // number of link events; a callback from before the latest event does nothing
 
 	stats PortStats
 	tx    Frame
@@ -255,7 +255,7 @@ func (p *NPort) Stats() PortStats { return p.stats }
 // Timers returns the port's timers, which the FC-4 above may share.
 func (p *NPort) Timers() *Timers { return &p.timers }
 
-// Deadline returns the time when the driver must call Tick.
+// Deadline returns the time when the driver must call Tick, or Never if no timer is set.
 func (p *NPort) Deadline() Time { return p.timers.Deadline() }
 
 // Tick runs the timers that have expired.
@@ -270,7 +270,7 @@ func (p *NPort) log(msg string, args ...any) {
 	}
 }
 
-// setState changes the state. No other code does.
+// setState enters state s, and reports Online to the FC-4s. No other code assigns p.state.
 func (p *NPort) setState(now Time, s PortState) {
 	if p.state == s {
 		return
@@ -328,7 +328,7 @@ func (p *NPort) LinkDown(now Time) {
 	})
 }
 
-// transmit sends f, which has its addresses and delimiters.
+// transmit sends f, whose addresses and delimiters are set. It drops f if the link is down.
 func (p *NPort) transmit(f *Frame) {
 	if !p.up {
 		return
@@ -337,7 +337,7 @@ func (p *NPort) transmit(f *Frame) {
 	p.out.Send(f)
 }
 
-// Receive handles a frame from the link. It does not keep f.
+// Receive handles a frame from the link. f is not used after Receive has returned.
 func (p *NPort) Receive(now Time, f *Frame) {
 	p.stats.RecvFrames++
 	if f.EOF.Invalid() { // [FCVI 8.4] D7
@@ -370,7 +370,7 @@ func (p *NPort) Receive(now Time, f *Frame) {
 
 // mayConcern reports whether a frame for another address still concerns this port. Such frames are
 // broadcasts, requests to the F_Port on a point-to-point link, the LS_ACC that assigns a new
-// address, and on a point-to-point link a PLOGI that does so.
+// address, and on a point-to-point link a PLOGI that assigns one.
 func (p *NPort) mayConcern(f *Frame) bool {
 	if f.DID == AddrBroadcast {
 		return f.SID != p.id
@@ -405,7 +405,7 @@ func (p *NPort) receiveData(now Time, f *Frame) {
 		if class2 {
 			p.reject(f, RejectLogin)
 		}
-		if r == nil || !r.plogi { // otherwise the frame has overtaken the answer to this port's PLOGI
+		if r == nil || !r.plogi { // if this port's PLOGI is outstanding, the frame has overtaken the answer
 			p.logoStranger(now, f.SID)
 		}
 		return
@@ -449,7 +449,7 @@ func (p *NPort) logoStranger(now Time, a Addr) {
 	p.sendLOGO(now, a, p.id)
 }
 
-// LinkLost is LinkDown for a link that will not come up again. Every login ends at once.
+// LinkLost is LinkDown for a link that will not come up again: every login ends at once.
 func (p *NPort) LinkLost(now Time) {
 	p.LinkDown(now)
 	p.logoutAll(now, 0)

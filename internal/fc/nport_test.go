@@ -11,15 +11,15 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// A lab is an N_Port whose link is the test. It records the sent frames, and the test delivers
-// frames by receive. It is also the port's FC-4.
+// A lab is an N_Port without a link: the lab records the sent frames, and the test delivers frames
+// by receive. The lab is also the port's FC-4.
 type lab struct {
 	t *testing.T
 	*NPort
 	now     Time
 	sent    []Frame
 	online  int
-	out     []Addr // logged out
+	out     []Addr // ports reported as logged out
 	resumed []Addr
 	failed  []uint8
 }
@@ -59,8 +59,8 @@ func newLab(t *testing.T, change func(*PortConfig)) *lab {
 	return l
 }
 
-// A labUpper is a lab with the method Abort of an Upper, because NPort has a method of that name
-// too.
+// A labUpper is a lab as an Upper. It adds the method Abort, because the Abort of the embedded
+// NPort has another signature.
 type labUpper struct{ *lab }
 
 func (labUpper) Abort(Time, *Remote, *Frame) bool { return false }
@@ -89,7 +89,7 @@ func (l *lab) silent(what string) {
 	}
 }
 
-// wait advances the time by d.
+// wait advances the time by d and runs the timers that expire.
 func (l *lab) wait(d time.Duration) {
 	for end := l.now + d; ; {
 		at := l.Deadline()
@@ -298,7 +298,8 @@ func TestRegistration(t *testing.T) {
 }
 
 // TestPointToPoint: on a link without a fabric the port with the higher name sends PLOGI from
-// address 1 to address 2, which assigns both addresses. The other port waits for it. [FCFS-2.7-4]
+// address 1 to address 2, which assigns both addresses. The other port waits for the PLOGI.
+// [FCFS-2.7-4]
 func TestPointToPoint(t *testing.T) {
 	const higher = ownPort + 1
 	start := func(t *testing.T, other WWN) *lab {
@@ -362,7 +363,7 @@ func TestPointToPoint(t *testing.T) {
 		l.wait(2 * l.EDTOV())
 		l.silent("online")
 	})
-	t.Run("refused, then the link again", func(t *testing.T) { // the pause ends with the link
+	t.Run("refused, then the link again", func(t *testing.T) { // a link event ends the pause
 		l := start(t, peerPort)
 		l.answer(l.one(), rjtELS)
 		l.LinkDown(l.now)
@@ -991,12 +992,12 @@ func TestRefused(t *testing.T) {
 }
 
 // TestFARPMatch: bits 0 to 2 of the match code points select the port name, the node name and the
-// IP address. All selected ones must match. Code point 0 is reserved, and so are those above 7.
-// [FCVI-7.5-3]
+// IP address. All selected identifiers must match. Code point 0 is reserved, and so are those above
+// 7. [FCVI-7.5-3]
 func TestFARPMatch(t *testing.T) {
 	first, second := FARPIP(netip.MustParseAddr("10.0.0.5")), FARPIP(netip.MustParseAddr("10.0.0.6"))
 	for match := range 256 {
-		for fits := range 8 { // bit mask of the three that match
+		for fits := range 8 { // bit mask of the identifiers that match
 			q := FARP{Match: uint8(match), RespPortName: 1, RespNode: 1,
 				RespIP: FARPIP(netip.MustParseAddr("10.0.0.9"))}
 			if fits&1 != 0 {

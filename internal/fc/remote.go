@@ -37,7 +37,7 @@ type Remote struct {
 	free    []*class2Frame
 }
 
-// LoggedIn reports whether the login exists and has not ended.
+// LoggedIn reports whether the login has succeeded and has not ended.
 func (r *Remote) LoggedIn() bool { return r.loggedIn && !r.gone }
 
 // Ready reports whether data may be sent to r now. It may if r is logged in, the link is up and the
@@ -52,7 +52,7 @@ func (p *NPort) Remote(a Addr) *Remote {
 	return nil
 }
 
-// RemoteByName returns the login with the port of name w, or nil if there is none.
+// RemoteByName returns the login with the port whose Port_Name is w, or nil if there is none.
 func (p *NPort) RemoteByName(w WWN) *Remote {
 	for _, r := range p.remotes {
 		if r.PortName == w && r.LoggedIn() {
@@ -71,7 +71,7 @@ func (p *NPort) sortedRemotes() []*Remote {
 	return all
 }
 
-// seqID returns the next SEQ_ID for a port. [FCVI 5.5]
+// seqID returns the next SEQ_ID for frames to the port at a. [FCVI 5.5]
 func (p *NPort) seqID(a Addr) uint8 {
 	if r := p.remotes[a]; r != nil {
 		r.nextSeq++
@@ -87,8 +87,8 @@ func (r *Remote) NextSeqID() uint8 {
 	return r.nextSeq
 }
 
-// Login logs in to the port at a unless it is already logged in, and calls done once, possibly
-// before it returns.
+// Login logs in to the port at a unless this port is already logged in there. It calls done once,
+// possibly before Login returns.
 func (p *NPort) Login(now Time, a Addr, done func(now Time, r *Remote, err error)) {
 	r := p.remotes[a]
 	if r != nil && r.LoggedIn() && !r.suspended {
@@ -245,9 +245,9 @@ func (p *NPort) resume(now Time, r *Remote) {
 	}
 }
 
-// inquire asks the directory whether r still exists under its name, because the directory answers
-// at once even if the port has gone. Without a directory it asks r itself. [FCVI 7.7.5]
-// [FCVI-7.7-6]
+// inquire asks the directory whether the port of r still has its name, because the directory
+// answers at once even if the port has gone. Without a directory, inquire asks the port itself.
+// [FCVI 7.7.5] [FCVI-7.7-6]
 func (p *NPort) inquire(now Time, r *Remote) {
 	if !p.directory || !r.loggedIn || r.verifying {
 		p.verify(now, r)
@@ -262,8 +262,8 @@ func (p *NPort) inquire(now Time, r *Remote) {
 		var rejected *CTError
 		switch {
 		case errors.As(err, &rejected):
-			p.drop(now, r, ErrLoggedOut) // the port does not exist any more, so no LOGO is sent
-		case len(reply) < 8: // also if there was no answer; without a link nothing is asked
+			p.drop(now, r, ErrLoggedOut) // the directory does not know the port any more, so no LOGO is sent
+		case len(reply) < 8: // also without an answer
 			p.verify(now, r)
 		case WWN(binary.BigEndian.Uint64(reply)) != r.PortName:
 			p.Logout(now, r)
@@ -273,8 +273,8 @@ func (p *NPort) inquire(now Time, r *Remote) {
 	})
 }
 
-// verify asks r by ADISC whether it is still the port of the login. If its names have changed, or
-// if it does not answer, the login ends. [FCVI 7.7.3] [FCVI 7.7.5]
+// verify asks the port at r.Addr by ADISC whether it is still the port of the login. If its names
+// have changed, or if it does not answer, the login ends. [FCVI 7.7.3] [FCVI 7.7.5]
 func (p *NPort) verify(now Time, r *Remote) {
 	if r.verifying || r.gone {
 		return

@@ -1,8 +1,8 @@
 package fc
 
-// The frames of a long sequence differ only in their position, so the lookups and checks for one
-// frame hold for the next. Therefore a run of frames may be passed on at once: outgoing by a
-// [RunSender], incoming to a [Taker].
+// The frames of a long sequence differ only in SEQ_CNT and relative offset, so the lookups and
+// checks for one frame hold for the next. Therefore a run of such frames may be passed on at once:
+// outgoing by a [RunSender], incoming to a [Taker].
 
 // A RunSender is a Sender that can send a run of frames at less cost than single frames.
 type RunSender interface {
@@ -13,7 +13,8 @@ type RunSender interface {
 	SendRun(f *Frame, size int, data []byte)
 }
 
-// SendRun sends a run of frames of class 3 through out. See [RunSender].
+// SendRun sends a run of class 3 frames through out, frame by frame if out is no [RunSender]. The
+// parameters are those of RunSender.SendRun.
 func SendRun(out Sender, f *Frame, size int, data []byte) {
 	if r, ok := out.(RunSender); ok {
 		r.SendRun(f, size, data)
@@ -44,7 +45,8 @@ func (f *Frame) Next(n int) {
 }
 
 // SendRun is Send for a run of frames to r with size bytes of data each. None of the frames ends
-// its sequence. first means that the run begins the sequence. [FCVI-5.8-5] [FCVI-5.8-6]
+// its sequence. first means that the run begins the sequence. In class 2 a part of the run may have
+// been sent when SendRun returns false. [FCVI-5.8-5] [FCVI-5.8-6]
 func (p *NPort) SendRun(now Time, r *Remote, class Class, first bool, f *Frame, size int, data []byte) bool {
 	if class == Class2 {
 		for ; len(data) > 0; data = data[size:] {

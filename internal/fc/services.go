@@ -70,7 +70,7 @@ func (p *NPort) malformedELS(f *Frame) {
 	p.rejectELS(f, RjtProtocol, ExplNone)
 }
 
-// receiveFLOGI answers the other N_Port of a point-to-point link.
+// receiveFLOGI answers the FLOGI of the other N_Port of a point-to-point link.
 func (p *NPort) receiveFLOGI(now Time, f *Frame) {
 	l, _, err := ParseLogin(f.Payload)
 	if err != nil || p.link.Loop || p.topo == FabricAttached || l.PortName == p.cfg.PortName {
@@ -125,7 +125,7 @@ func (p *NPort) receivePLOGI(now Time, f *Frame) {
 		p.remotes[f.SID] = r
 	}
 	// A PLOGI from a port that is logged in ends the old login. Exceptions are a copy of the
-	// earlier frame, a PLOGI that crossed this port's, and a late one.
+	// earlier PLOGI, one that has crossed this port's PLOGI, and one within R_A_TOV of the login.
 	if r.loggedIn {
 		switch {
 		case r.loginOX == f.OXID:
@@ -183,7 +183,7 @@ func (p *NPort) receiveDISC(now Time, f *Frame, cmd ELSCmd) {
 	}
 }
 
-// receiveRSCN verifies every login the state change may concern. [FCVI 7.7.5]
+// receiveRSCN verifies every login whose port the state change may concern. [FCVI 7.7.5]
 func (p *NPort) receiveRSCN(now Time, f *Frame) {
 	if f.SID != AddrFabricController {
 		p.stats.Malformed++
@@ -218,8 +218,9 @@ type abort struct {
 }
 
 // Abort sends ABTS for an exchange with r, as its originator or responder, and calls done once.
-// accepted is true for BA_ACC. It is false for BA_RJT, and if 2 x R_A_TOV has passed without an
-// answer. [FCFS-2.8-1] [FCFS-2.8-3]
+// accepted is true for BA_ACC. It is false for BA_RJT and after 2 x R_A_TOV without an answer.
+// Abort calls done(false) at once if the link is down, r is logged out, or an ABTS for the exchange
+// is outstanding. [FCFS-2.8-1] [FCFS-2.8-3]
 func (p *NPort) Abort(now Time, r *Remote, class Class, oxid, rxid uint16, seqID uint8, responder bool, done func(now Time, accepted bool)) {
 	k := abortKey{r.Addr, oxid, responder}
 	if p.aborts[k] != nil || !p.up || r.gone {

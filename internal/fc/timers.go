@@ -35,7 +35,7 @@ func (ts *Timers) After(at Time, fn func(now Time)) *Timer {
 	return t
 }
 
-// Set sets t to time at. If t was set already, its time changes.
+// Set makes t expire at time at. If t was set already, its time changes.
 func (t *Timer) Set(at Time) {
 	ts := t.set
 	ts.seq++
@@ -74,7 +74,8 @@ func (ts *Timers) Deadline() Time {
 	return ts.heap[0].at
 }
 
-// Run calls the functions of all timers that have expired at now, in the order of their times.
+// Run calls the functions of all timers that have expired at now, in the order of their times. It
+// includes timers that these functions set.
 func (ts *Timers) Run(now Time) {
 	for len(ts.heap) > 0 && ts.heap[0].at <= now {
 		t := ts.heap[0]
@@ -123,5 +124,5 @@ func (ts *Timers) down(i int) {
 	}
 }
 
-// At returns the time of t.
+// At returns the time to which t was last set.
 func (t *Timer) At() Time { return t.at }

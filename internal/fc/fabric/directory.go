@@ -16,23 +16,23 @@ type record struct {
 	nodeIP     [16]byte
 }
 
-// A directory is the name server. It stores records by address. The records of other domains come
-// from their switches. [FCVI-7.6-5]
+// A directory is the name server. It stores records by address. Other switches send the records of
+// their domains. [FCVI-7.6-5]
 type directory struct {
 	byID map[fc.Addr]*record
 }
 
 func (d *directory) init() { d.byID = map[fc.Addr]*record{} }
 
-// remove removes a record. It returns false if there was none.
+// remove removes the record of id. It returns false if there was none.
 func (d *directory) remove(id fc.Addr) bool {
 	_, ok := d.byID[id]
 	delete(d.byID, id)
 	return ok
 }
 
-// An nsHandler handles one command. It gets the requester and the body. It returns the body of the
-// accept, or the reason for a refusal.
+// An nsHandler handles one command. Its function body returns the body of the accept, or the reason
+// for a refusal.
 type nsHandler struct {
 	min  int  // minimum length of the body in bytes
 	own  bool // the body starts with the requester's ID
@@ -127,7 +127,7 @@ func name64(w fc.WWN) []byte {
 
 func getName(b []byte) fc.WWN { return fc.WWN(binary.BigEndian.Uint64(b)) }
 
-// nsHandlers has the handler of each command of section 7.6. [FCVI-7.6-5]
+// nsHandlers has the handler of each command that the name server supports. [FCVI-7.6-5]
 var nsHandlers = map[fc.CTCmd]nsHandler{
 	fc.NSRPNID:  register(8, func(r *record, b []byte) { r.port = getName(b) }),
 	fc.NSRNNID:  register(8, func(r *record, b []byte) { r.node = getName(b) }),
@@ -182,7 +182,7 @@ var nsHandlers = map[fc.CTCmd]nsHandler{
 	}),
 }
 
-// unused ignores a registration no query of the table returns.
+// unused ignores a registration that no query returns.
 func unused(*record, []byte) {}
 
 func (d *directory) ensure(id fc.Addr) *record {
@@ -196,7 +196,7 @@ func (d *directory) ensure(id fc.Addr) *record {
 
 // request answers a Common Transport request of the port at from. live reports whether a domain is
 // reachable. The second result is the address of a record whose change must be announced, or 0. The
-// answer is empty if the request is too short to be one.
+// answer is empty if the request is shorter than a Common Transport header.
 func (d *directory) request(from fc.Addr, payload []byte, live func(uint8) bool) ([]byte, fc.Addr) {
 	h, n, err := fc.ParseCT(payload)
 	if err != nil {

@@ -4,8 +4,8 @@
 // [FCFS-3.2-2] [FCFS-3.2-3]
 //
 // A [Switch] is a state machine without input or output of its own, like an fc.NPort: frames go in
-// at a [SwitchPort] and leave through the fc.Sender of another. In a [Net] it is one more device;
-// package fabricd puts it behind FCIP links.
+// at a [SwitchPort] and leave through the fc.Sender of another. In a [Net] each of its ports is a
+// device; package fabricd attaches its ports to FCIP links.
 //
 // A [Net] in virtual time is single-threaded and deterministic:
 //
@@ -15,7 +15,7 @@
 //	n.Start()
 //	n.Run(time.Second)
 //
-// The same Net runs in real time with [Net.Serve]; then its devices do their own locking.
+// The same Net runs in real time with [Net.Serve]; its devices then do their own locking.
 //
 // Switches exchange a control protocol of our own in SW_ILS frames of class F. They do not
 // implement ELP, domain negotiation and FSPF of FC-SW, so they cannot join a fabric of another

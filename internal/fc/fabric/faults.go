@@ -25,7 +25,7 @@ func (a Action) String() string {
 // A Fault is one rule of a fault plan. [FCFS-3.2-3]
 type Fault struct {
 	Match func(f *fc.Frame) bool // frames to which the rule applies; nil means every frame
-	Nth   int                    // number of the match that counts, from 1; 0 means every match
+	Nth   int                    // number of the matching frame that is affected, from 1; 0 means every one
 	Do    Action
 	Late  time.Duration // delay of a delayed frame, and of the second copy of a duplicated one
 
@@ -33,10 +33,11 @@ type Fault struct {
 	Done int // number of times that the action was performed
 }
 
-// A Noise has random faults, each with its probability.
+// A Noise describes random faults by their probabilities. It affects the frames for which Only
+// returns true, or all if Only is nil.
 type Noise struct {
 	Loss, Duplicate, Reorder, Corrupt float64
-	MaxDelay                          time.Duration // of reordered and duplicated frames
+	MaxDelay                          time.Duration // maximum delay of reordered frames and of duplicates; 0 means 100 us
 	Only                              func(f *fc.Frame) bool
 }
 

@@ -8,9 +8,9 @@ import (
 
 // Switches exchange their state by a control protocol of our own, in class F frames of TYPE SW_ILS
 // with a vendor specific command. The state of a switch is divided into items: its neighbours, and
-// one directory record per N_Port. Each item has a sequence number of its origin. An item newer
-// than the known one is stored and passed on to all other neighbours. Domains are reached by the
-// shortest path over adjacencies both sides confirm.
+// one directory record per N_Port. Each item has a sequence number, which its origin increases. A
+// switch stores an item that is newer than the stored one, and passes it on to all other
+// neighbours. Domains are reached by the shortest path over adjacencies that both sides confirm.
 const ilsVendor = 0x70
 
 type itemKind uint8
@@ -90,7 +90,7 @@ type linkState struct {
 	seq    uint32
 	items  map[itemKey]*item
 	routes [256]*SwitchPort
-	owners [256]fc.WWN // the switch of each reachable domain
+	owners [256]fc.WWN // name of the switch of each reachable domain
 }
 
 func (s *linkState) init(sw *Switch) {
@@ -162,8 +162,8 @@ func (s *linkState) flood(i *item, from *SwitchPort) {
 	}
 }
 
-// greeted makes p an inter-switch link. It does not if the neighbour has this switch's domain, or is
-// this switch itself.
+// greeted handles a hello: it makes p an inter-switch link, unless the neighbour has this switch's
+// domain or is this switch itself.
 func (s *linkState) greeted(now fc.Time, p *SwitchPort, i *item) {
 	sw := s.sw
 	if i.domain == sw.cfg.Domain || i.origin == sw.cfg.Name {
@@ -203,7 +203,7 @@ func contains2(s []*SwitchPort, p *SwitchPort) bool {
 	return false
 }
 
-// lost removes the link of p from the state.
+// lost removes the inter-switch link of p from the state. It has no effect if p is none.
 func (s *linkState) lost(now fc.Time, p *SwitchPort) {
 	if p.neighbor == 0 {
 		return
@@ -234,8 +234,8 @@ func (s *linkState) originateLinks(now fc.Time) {
 	s.compute(now)
 }
 
-// former handles an item an earlier run of this switch sent and other switches still hold. It
-// replaces the item by the current one, or withdraws it.
+// former handles an item that an earlier run of this switch has sent and that other switches still
+// store. It replaces the item by the current one, or withdraws it.
 func (s *linkState) former(now fc.Time, i *item) {
 	if cur := s.items[i.itemKey]; cur != nil && int32(i.seq-cur.seq) <= 0 {
 		return // the item is from this run, or older than its replacement
@@ -348,8 +348,8 @@ func (s *linkState) compute(now fc.Time) {
 }
 
 // forget drops the items of an unreachable switch. If the switch comes back, its neighbour sends
-// all items again. The old items must go, because a new run of the switch may have another name,
-// and other ports at the same addresses.
+// all items again. The old items must be dropped, because a new run of the switch may have another
+// name, and other ports at the same addresses.
 func (s *linkState) forget(origin fc.WWN) {
 	for k := range s.items {
 		if k.origin == origin {

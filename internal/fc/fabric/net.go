@@ -18,13 +18,14 @@ type Device interface {
 	Receive(now fc.Time, f *fc.Frame) // f is valid during the call
 }
 
-// A Ticker is a device with its own timers. The Net calls it when they expire.
+// A Ticker is a device with its own timers. The Net calls Tick at Deadline.
 type Ticker interface {
 	Tick(now fc.Time)
 	Deadline() fc.Time
 }
 
-// A Stalled is a device the Net notifies when a full link has room again.
+// A Stalled is a device that the Net notifies when its link, after Room has returned false, has
+// room again.
 type Stalled interface {
 	LinkRoom(now fc.Time)
 }
@@ -32,8 +33,7 @@ type Stalled interface {
 // DefaultDelay is the transit time of a frame on a link.
 const DefaultDelay = 5 * time.Microsecond
 
-// DefaultFrameTime is how long a link is busy with a frame. The default is the time of full frames
-// on a 16 Gbit/s link.
+// DefaultFrameTime is how long a link is busy with a frame: the time of a full frame at 16 Gbit/s.
 const DefaultFrameTime = time.Microsecond
 
 // DefaultCredit is the buffer-to-buffer credit of a link end: the number of frames in transit at
@@ -45,13 +45,13 @@ type NetStats struct {
 	Sent, Delivered       uint64
 	Dropped, Duplicated   uint64 // dropped or duplicated by the fault plan
 	Delayed, Corrupted    uint64
-	Truncated, LinkLosses uint64 // dropped because a link was down
+	Truncated, LinkLosses uint64 // LinkLosses: dropped because a link was down
 	BadCRC                uint64 // damaged frames that the receiver detected
 }
 
 // A Net is a set of links between devices.
 type Net struct {
-	mu      perturb.Mutex // guards calls, pending, ends' inFlight and free
+	mu      perturb.Mutex // guards calls, pending, free, and inFlight and stalled of the ends
 	calls   []func()
 	pending []*packet
 	free    []*packet
@@ -85,7 +85,7 @@ func (n *Net) Stats() NetStats { return n.stats }
 // Tap makes the Net call fn for every frame when it is sent, before faults are applied.
 func (n *Net) Tap(fn func(now fc.Time, from *End, f *fc.Frame)) { n.tap = fn }
 
-// A packet is a frame in transit, or another event.
+// A packet is a frame in transit, or, if fn is set, another event.
 type packet struct {
 	at   fc.Time
 	seq  uint64
@@ -130,7 +130,7 @@ type End struct {
 	inFlight int // guarded by net.mu
 	stalled  bool
 	busy     fc.Time // time at which the link has finished sending
-	last     fc.Time // time of the latest delivery; later frames arrive after it, so the order is kept
+	last     fc.Time // time of the latest delivery; later frames arrive no earlier, so the order is kept
 }
 
 // Send puts f on the link.
@@ -181,7 +181,7 @@ func (n *Net) put(p *packet) {
 	}
 }
 
-// At makes the Net call fn at time at.
+// At makes the Net call fn at time at, or at once if that time has passed.
 func (n *Net) At(at fc.Time, fn func(now fc.Time)) {
 	n.push(&packet{at: max(at, n.now), fn: fn})
 }
@@ -211,7 +211,7 @@ func (n *Net) setDev(e *End, d Device) {
 }
 
 // Connect joins two devices by a link. Each function creates a device that sends through out. The
-// link comes up at Start, or at once if the Net has started.
+// link comes up at Start. A link made after Start needs BringUp.
 func (n *Net) Connect(a, b func(out fc.Sender) Device) (*End, *End) {
 	ea, eb := n.end("a", nil), n.end("b", nil)
 	ea.peers, eb.peers = []*End{eb}, []*End{ea}
@@ -267,7 +267,7 @@ func (n *Net) Loop(sw *Switch, devs ...func(out fc.Sender) Device) []*End {
 	return ends
 }
 
-// SetALPA changes the AL_PA that the end gets at the next loop initialisation.
+// SetALPA changes the AL_PA that e gets at the next loop initialisation.
 func (e *End) SetALPA(a uint8) { e.info.ALPA = a }
 
 // Start brings all links up. In virtual time it must be called before Run.
@@ -286,7 +286,8 @@ func (n *Net) bringUp(e *End) {
 	})
 }
 
-// Do runs fn on the goroutine that runs the Net. Use it to change a Net during Serve.
+// Do makes the goroutine that runs the Net call fn soon, and does not wait. Use it to change a Net
+// during Serve.
 func (n *Net) Do(fn func()) {
 	n.mu.Lock()
 	n.calls = append(n.calls, fn)
@@ -378,7 +379,8 @@ func (n *Net) purge(e *End) {
 	}
 }
 
-// credit returns the credit for a frame that has left the link of from.
+// credit returns the credit for a frame that has left the link of from, and may schedule LinkRoom.
+// It has no effect if from is nil.
 func (n *Net) credit(from *End) {
 	if from == nil {
 		return
@@ -451,7 +453,7 @@ func (n *Net) route(p *packet) {
 }
 
 // onLoop returns the end of the loop to which the frame goes: the port with the AL_PA of the
-// address, or the fabric port for addresses outside of the loop.
+// address, or the fabric port for other addresses. It returns nil if neither is up.
 func (e *End) onLoop(f *fc.Frame) *End {
 	var fl *End
 	for _, o := range e.peers {
@@ -488,7 +490,7 @@ func (n *Net) copyTo(p *packet, to *End) *packet {
 	return c
 }
 
-// hop schedules the arrival of p at to. By the fault plan it may drop or duplicate p.
+// hop schedules the arrival of p at to. The fault plan may drop, duplicate, delay or damage p.
 func (n *Net) hop(p *packet, to *End) {
 	e := p.from
 	e.busy = max(e.busy, n.now) + e.Frame

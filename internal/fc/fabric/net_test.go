@@ -15,7 +15,7 @@ type testPort struct {
 	*fc.NPort
 	data    []string
 	from    []fc.Addr
-	out     []fc.Addr // logged out
+	out     []fc.Addr // ports reported as logged out
 	resumed []fc.Addr
 	acked   int
 	failed  []uint8
@@ -146,8 +146,8 @@ func TestTopologies(t *testing.T) {
 	}
 }
 
-// switched returns two ports on a switch. Both are online. With class2 the first port offers class
-// 2.
+// switched returns two ports on a switch. Both are online. class2 means that the first port offers
+// class 2.
 func switched(class2 bool) (n *fabric.Net, a, b *testPort) {
 	n = fabric.NewNet(1)
 	a, mka := newPort(1, class2)
@@ -395,7 +395,7 @@ func TestFCFS_2_11(t *testing.T) {
 	rejected(0x0999, nil, fc.CTRsnUnsupported, 0)
 	rejected(fc.NSGIDPN, fc.NSBody{}.Name(99), fc.CTRsnUnable, fc.CTExpPortName)
 	rejected(fc.NSGIDPN, []byte{1, 2}, fc.CTRsnLogical, 0)
-	// a registration for another port
+	// A port may not register another port.
 	rejected(fc.NSRPNID, fc.NSBody{}.ID(b.ID()).Name(a.Name()), fc.CTRsnUnable, fc.CTExpPortID)
 	rejected(fc.NSGPNID, fc.NSBody{}.ID(0x010999), fc.CTRsnUnable, fc.CTExpPortID)
 	ip := b.IPForms()[0]
@@ -509,7 +509,7 @@ func TestFARPRules(t *testing.T) {
 }
 
 // TestPublicLoop: after a LIP logins stay valid if a FAN arrives, or if FLOGI has the same result
-// as before. Another AL_PA ends them. [FCVI-7.7-4]
+// as before. Another AL_PA ends the logins. [FCVI-7.7-4]
 func TestPublicLoop(t *testing.T) {
 	for _, moved := range []bool{false, true} {
 		n := fabric.NewNet(1)
@@ -595,8 +595,8 @@ func (g *gate) Receive(now fc.Time, f *fc.Frame) {
 }
 
 // TestSwitchRestart: after the restart of a switch, queries are no longer answered from
-// announcements of its former run. This holds whether or not a neighbour has detected the restart,
-// and whether or not the switch has the same name. [FCFS-3.2-5]
+// announcements of its former run. This holds even if no neighbour has detected the restart, and
+// even if the switch has another name. [FCFS-3.2-5]
 func TestSwitchRestart(t *testing.T) {
 	for _, c := range []struct {
 		name           string
@@ -645,7 +645,7 @@ func TestSwitchRestart(t *testing.T) {
 			s1 = fabric.NewSwitch(cfg)
 			p, q := n.Connect(func(out fc.Sender) fabric.Device { return s1.NewISL(out) },
 				func(out fc.Sender) fabric.Device { return s2.NewPort(out) })
-			b, mkB = newPort(2, false) // gets the former address of the other port
+			b, mkB = newPort(2, false) // gets the address that the other port had before
 			n.BringUp(n.Attach(s1, mkB))
 			n.BringUp(p)
 			n.BringUp(q)

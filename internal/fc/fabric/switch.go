@@ -31,7 +31,7 @@ type SwitchStats struct {
 	Logins       uint64 // FLOGI accepted
 	RSCNs        uint64 // reported state changes
 	Requests     uint64 // directory requests
-	RequestsBad  uint64 // rejected requests among them
+	RequestsBad  uint64 // directory requests that were rejected
 	DomainClash  uint64 // neighbours refused because they have this switch's domain
 	StateUpdates uint64 // accepted items of other switches
 }
@@ -54,12 +54,12 @@ type Switch struct {
 type SwitchPort struct {
 	sw       *Switch
 	out      fc.Sender
-	area     uint8 // 0 for ports that are inter-switch links only
-	isl      bool  // the port leads to another switch
+	area     uint8 // 0 for a port made by NewISL
+	isl      bool  // the port is, or will be, an inter-switch link
 	up       bool
 	loop     bool
 	logins   map[fc.Addr]*login // N_Ports that are logged in at the port
-	neighbor fc.WWN             // name of the neighbour on an inter-switch link
+	neighbor fc.WWN             // name of the neighbour on an inter-switch link; 0 before its hello
 	domain   uint8
 }
 
@@ -250,7 +250,7 @@ func (s *Switch) refuse(from *SwitchPort, f *fc.Frame) {
 // broadcast sends f to all N_Ports except its sender, and to other switches.
 func (s *Switch) broadcast(now fc.Time, from *SwitchPort, f *fc.Frame) {
 	if from != nil && from.isl && from != s.state.route(f.SID.Domain()) {
-		return // f has arrived on a longer path
+		return // a copy of f arrives on the shortest path too
 	}
 	s.stats.Broadcasts++
 	for _, p := range s.ports {
@@ -265,7 +265,7 @@ func (s *Switch) broadcast(now fc.Time, from *SwitchPort, f *fc.Frame) {
 	}
 }
 
-// reply sets s.tx to the header of an answer to f and returns it.
+// reply sets s.tx to the header of an answer to f and returns s.tx.
 func (s *Switch) reply(f *fc.Frame, rctl fc.RCtl, t fc.Type) *fc.Frame {
 	s.tx = fc.Frame{SOF: fc.SOFi3, EOF: fc.EOFt, Header: fc.Header{
 		RCtl: rctl, DID: f.SID, SID: f.DID, Type: t, SeqID: f.SeqID, OXID: f.OXID, RXID: f.RXID,
@@ -366,8 +366,8 @@ func (p *SwitchPort) flogi(now fc.Time, f *fc.Frame) {
 }
 
 // moved ends the logins of name at ports other than p. A member that returns over a new link may
-// log in before the end of its former link was detected. The directory must not point to the former
-// login then. [FCFS-3.2-6]
+// log in before the end of its former link was detected. The directory must not name the former
+// address then. [FCFS-3.2-6]
 func (s *Switch) moved(now fc.Time, p *SwitchPort, name fc.WWN) {
 	for _, q := range s.ports {
 		if q == nil || q == p {
@@ -393,7 +393,7 @@ func (p *SwitchPort) fan(now fc.Time) {
 	}
 }
 
-// request sets s.tx to a link service request of the switch and returns it.
+// request sets s.tx to a link service request of the switch and returns s.tx.
 func (s *Switch) request(to, from fc.Addr, payload []byte) *fc.Frame {
 	s.ox++
 	if s.ox == fc.Unassigned {
@@ -405,7 +405,8 @@ func (s *Switch) request(to, from fc.Addr, payload []byte) *fc.Frame {
 	return &s.tx
 }
 
-// changed reports a change of id to every local port that has requested such reports.
+// changed reports a change of id to every local port, except id itself, that has requested such
+// reports.
 func (s *Switch) changed(now fc.Time, id fc.Addr, format uint8) {
 	payload := fc.AppendRSCN(nil, fc.RSCNPage{Qualifier: format, ID: id})
 	for _, p := range s.ports {

@@ -26,7 +26,7 @@ type Config struct {
 	MaxLinks    int // maximum number of FCIP links; 0 means 240
 	WrapConn    func(net.Conn) net.Conn
 	Congestion  string
-	KeepAlive   time.Duration // TCP settings as in fcip.Config
+	KeepAlive   time.Duration // as in fcip.Config, like all settings here of the same name
 	SameHost    samehost.Policy
 	SameHostDir string
 	Logger      *slog.Logger // nil disables logging
@@ -39,7 +39,7 @@ type Daemon struct {
 	acc   *fcip.Acceptor
 	wg    sync.WaitGroup
 
-	// mu guards the switch. It is never held during a call of a device of this process; links and
+	// mu guards the switch. mu is never held during a call of a device of this process; links and
 	// local ports only queue frames.
 	mu     perturb.Mutex
 	gen    atomic.Uint64 // incremented by every change that may affect a route
@@ -93,7 +93,8 @@ func (d *Daemon) Logins() int {
 	return d.sw.Logins()
 }
 
-// Listen returns ln, or by Config.SameHost a listener that replaces it and offers shared memory.
+// Listen returns ln, or a replacement for ln that offers shared memory, if Config.SameHost allows
+// it.
 func (d *Daemon) Listen(ln net.Listener) (net.Listener, error) {
 	cfg := d.linkConfig()
 	return cfg.Listen(ln)
@@ -173,7 +174,8 @@ func (d *Daemon) Join(ctx context.Context, address string) error {
 	return nil
 }
 
-// keep makes the link to address again each time it is lost. [FCFS-3.2-5]
+// keep dials address again each time the link to it is lost, until the daemon is closed.
+// [FCFS-3.2-5]
 func (d *Daemon) keep(l *fcip.Link, address string) {
 	r := fcip.Redialer{Address: address, Config: d.linkConfig()}
 	for {
@@ -200,7 +202,7 @@ func (d *Daemon) keep(l *fcip.Link, address string) {
 // ErrFull means that the daemon has reached its limit of links.
 var ErrFull = errors.New("fabricd: no room for another link")
 
-// attach creates a port of the switch for l.
+// attach creates a port of the switch for l and starts l. If it returns an error, it has aborted l.
 func (d *Daemon) attach(l *fcip.Link, isl bool) error {
 	p := &port{d: d, link: l}
 	d.mu.Lock()
@@ -253,12 +255,12 @@ type port struct {
 	d     *Daemon
 	link  *fcip.Link
 	sp    *fabric.SwitchPort
-	touch map[flusher]struct{} // senders that this batch has used; owned by the receive role
+	touch map[flusher]struct{} // links to flush after this batch, besides last; owned by the receive role
 	last  flusher
-	local *Local // destination of the current run of frames
+	local *Local // local destination of the current run of frames, or nil
 	run   bool
 
-	// These fields cache the route that was found last. It is valid while gen equals the daemon's.
+	// These fields cache the last route. It is valid while gen equals the daemon's gen.
 	sid, did fc.Addr
 	out      fc.Sender
 	gen      uint64
@@ -351,7 +353,8 @@ func (p *port) note(x flusher) {
 	}
 }
 
-// flushAll writes the frames the switch has queued, and delivers those for local ports.
+// flushAll writes the frames that are queued on any link. Local ports deliver their frames
+// themselves.
 func (d *Daemon) flushAll() {
 	d.mu.Lock()
 	links := make([]*port, 0, len(d.links))
@@ -364,7 +367,8 @@ func (d *Daemon) flushAll() {
 	}
 }
 
-// Room is called when the link has room again. N_Ports of this process may wait for that.
+// Room is called when the link has room again. It notifies the N_Ports of this process, which may
+// wait for room.
 func (p *port) Room() {
 	d := p.d
 	d.mu.Lock()

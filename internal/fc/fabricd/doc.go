@@ -4,7 +4,7 @@
 //	d := fabricd.New(fabricd.Config{Name: name, Domain: 1})
 //	ln, err := net.Listen("tcp", ":3225")
 //	go d.Serve(ln)
-//	d.Join("other-host:3225") // an inter-switch link to another daemon
+//	d.Join(ctx, "other-host:3225") // an inter-switch link to another daemon
 //	defer d.Close()
 //
 // The login over a link determines the kind of its port: an N_Port logs in by FLOGI, another daemon

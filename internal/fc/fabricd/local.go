@@ -30,7 +30,7 @@ type Local struct {
 
 	way   atomic.Pointer[way]
 	mu    perturb.Mutex
-	in    []queued // guarded by mu: frames from the switch and local ports to this one
+	in    []queued // guarded by mu: frames from the switch and local ports to this port
 	out   []queued // guarded by mu: frames from this port to the switch
 	touch []flusher
 	free  [][]byte
@@ -49,7 +49,8 @@ type queued struct {
 const maxQueue = 65536
 
 // Attach connects an N_Port of this process. dev creates the device, which sends through out. now
-// is the device's clock. The link is up when Attach returns.
+// is the device's clock. The link is up when Attach returns. The error is ErrFull if the switch has
+// no free port or the daemon is closed.
 func (d *Daemon) Attach(now func() fc.Time, dev func(out fc.Sender) LocalDevice) (*Local, error) {
 	l := &Local{d: d, now: now, kick: make(chan struct{}, 1), stop: make(chan struct{})}
 	d.mu.Lock()
@@ -106,7 +107,8 @@ func (l *Local) wake() {
 	}
 }
 
-// Send takes a frame from the port. The caller may hold the port's lock.
+// Send sends a frame of the port. It drops the frame if the queue is full. The caller may hold the
+// port's lock.
 func (l *Local) Send(f *fc.Frame) {
 	link := l.route(f.DID)
 	if link != nil && f.SOF.Class() != fc.ClassF {
@@ -148,7 +150,8 @@ func (l *Local) touched(link *fcip.Link) {
 // Link returns the FCIP link that leads to dst, or nil if there is none.
 func (l *Local) Link(dst fc.Addr) *fcip.Link { return l.route(dst) }
 
-// A way is a cached route, valid while gen equals the daemon's.
+// A way is a cached route, valid while gen equals the daemon's gen. link is nil if no FCIP link
+// leads to dst.
 type way struct {
 	dst  fc.Addr
 	link *fcip.Link
@@ -192,7 +195,8 @@ func (l *Local) room() {
 	}
 }
 
-// Flush writes the sent frames. The caller must not hold the lock of the port.
+// Flush writes the frames that Send has queued on links. The caller must not hold the lock of the
+// port.
 func (l *Local) Flush() {
 	for {
 		l.mu.Lock()
@@ -207,7 +211,7 @@ func (l *Local) Flush() {
 	}
 }
 
-// serve moves frames from the queues to their receivers.
+// serve moves frames from the queues to the switch and to the device, until Close.
 func (l *Local) serve() {
 	for {
 		select {
@@ -261,7 +265,7 @@ func (l *Local) serveOnce() bool {
 }
 
 // Close removes the port from the switch. After Close has returned, the device is not called any
-// more. A method of the device must not call it.
+// more. A method of the device must not call Close, which waits for such calls.
 func (l *Local) Close() {
 	l.d.mu.Lock()
 	l.d.gen.Add(1)

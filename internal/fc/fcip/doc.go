@@ -7,11 +7,12 @@
 //	l.Flush()
 //
 // A link keeps the order of its frames. On loss of synchronisation it is closed (RFC 3821, 5.6.2.3
-// a); an idle one is kept alive by LKA. Time stamps are sent as "not synchronised".
+// a). An idle link is tested by LKA. Time stamps are sent as "not synchronised".
 //
 // One TCP connection makes one link. RFC 3821, 8.1 allows an entity pair to add connections to a
-// link, for traffic of different classes or quality of service. That needs authentication of the
-// nonce over the first connection, and an interface between the FC and FCIP entities that FC-BB-2
-// defines. In this package a further connection becomes a separate link with a separate F_Port, so
-// that order between two N_Ports is kept without reordering frames of several TCP connections.
+// link, for traffic of different classes or quality of service. Additional connections need
+// authentication of the nonce over the first connection, and an interface between the FC and FCIP
+// entities that FC-BB-2 defines. In this package a further connection becomes a separate link with
+// a separate F_Port, so that order between two N_Ports is kept without reordering frames of several
+// TCP connections.
 package fcip

@@ -18,7 +18,7 @@ const (
 	delimLen  = 4  // length of the SOF word and of the EOF word
 	Overhead  = HeaderLen + 2*delimLen
 	MinLen    = 16 * 4  // minimum length of a frame with its encapsulation
-	MaxLen    = 544 * 4 // longest
+	MaxLen    = 544 * 4 // maximum length of a frame with its encapsulation
 )
 
 // These are words of the encapsulation header.
@@ -74,9 +74,9 @@ func FrameLen(b []byte) (int, error) {
 }
 
 // Parse decodes the encapsulated frame at the front of b into f, which then refers to b. It returns
-// the length of the frame. io.ErrUnexpectedEOF means that b is too short. Any other error except
-// ErrSync concerns only this frame: n is set, and the next frame follows. Parse makes all tests of
-// RFC 3821, 5.6.2.2, except the check of the next header.
+// the length of the frame. io.ErrUnexpectedEOF means that b is too short. An error that wraps
+// ErrSync ends the link. Any other error concerns only this frame: n is set, and the next frame
+// follows. Parse makes all tests of RFC 3821, 5.6.2.2, except the check of the next header.
 func Parse(b []byte, f *fc.Frame) (n int, err error) {
 	if len(b) < 16 {
 		return 0, io.ErrUnexpectedEOF

@@ -98,7 +98,7 @@ func TestFCFS_2_4(t *testing.T) {
 			}
 		}
 	})
-	t.Run("FCFS-2.4-2/class 3", func(t *testing.T) { // a connection without a Special Frame is refused
+	t.Run("FCFS-2.4-2/class 3", func(t *testing.T) { // a connection without class 3 is answered by a changed echo that adds it
 		q := s
 		q.UsageFlags = UsageClass2
 		echo, ok := q.answer(s.Destination)
@@ -269,7 +269,7 @@ func TestKeepAlive(t *testing.T) {
 	}
 	x.Close()
 	y.Close()
-	// This end never answers, so the link ends.
+	// An end that never answers loses its link.
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -38,8 +38,8 @@ func (l *Link) watch() {
 	l.watchdog.Reset(half)
 }
 
-// keepAlive handles the frames of LKA and returns true for them. The answer to an LKA leaves with
-// the next frames, or with the next flush.
+// keepAlive handles an LKA or the answer to one, and returns false for any other frame. The answer
+// to an LKA leaves with the next frames, or with the next flush.
 func (l *Link) keepAlive(f *fc.Frame) bool {
 	if f.SOF != fc.SOFf || f.Type != fc.TypeELS || f.DID != fc.AddrFabricController ||
 		f.SID != fc.AddrFabricController {

@@ -35,8 +35,8 @@ const (
 // A Device is the end of a link. The link calls its methods from one goroutine at a time, without
 // holding a lock.
 type Device interface {
-	// Frames handles the frames of one read. recv calls yield with each of them. A device that
-	// needs a lock takes it once around recv.
+	// Frames handles the frames of one read. recv calls yield with each frame, which is valid
+	// during that call. A device that needs a lock takes it once around recv.
 	Frames(recv func(yield func(f *fc.Frame)))
 	// Room is called when a full link has room again.
 	Room()
@@ -59,10 +59,10 @@ type Config struct {
 	// it off.
 	KeepAlive time.Duration
 	// SameHost selects whether the bytes go through shared memory if the other end is on this host.
-	// A listener of Listen offers it.
+	// A listener returned by Listen offers shared memory.
 	SameHost samehost.Policy
 	// SameHostDir is a directory in which processes of different network namespaces find each
-	// other. "" means that there is none.
+	// other. "" means that they do not.
 	SameHostDir string
 }
 
@@ -83,7 +83,7 @@ type Stats struct {
 	SentFrames, RecvFrames uint64
 	SentBytes, RecvBytes   uint64
 	BadCRC                 uint64
-	BadFrames              uint64 // malformed, dropped
+	BadFrames              uint64 // malformed frames, which were dropped
 	Overflow               uint64 // frames lost because the queue was full
 }
 
@@ -100,7 +100,7 @@ type Link struct {
 	fly     []byte // frames that are being written; owned by the send role
 
 	frame  fc.Frame // owned by the receive role
-	head   header   // likewise
+	head   header   // owned by the receive role
 	batch  []byte
 	used   int
 	rxErr  error
@@ -112,8 +112,8 @@ type Link struct {
 	katov    time.Duration
 	watchdog *time.Timer // set by Start
 	heard    uint64      // number of frames at the last check; used by the watchdog only
-	quiet    int         // number of checks since then without a new frame; used by the watchdog only
-	answer   bool        // an LKA was answered; owned by the receive role
+	quiet    int         // number of checks without a new frame; used by the watchdog only
+	answer   bool        // the answer to an LKA is queued; owned by the receive role
 	once     sync.Once
 	down     chan struct{}
 	roomy    chan struct{} // has one slot; filled when there is room again
@@ -169,7 +169,7 @@ func (c *Config) dial(ctx context.Context, d *net.Dialer, address string) (net.C
 	if err != nil {
 		return nil, err
 	}
-	if err := sock.ShareMemory(ctx, nc, c.SameHost, c.SameHostDir); err != nil { // of Require
+	if err := sock.ShareMemory(ctx, nc, c.SameHost, c.SameHostDir); err != nil { // only if the policy requires shared memory
 		nc.Close()
 		return nil, err
 	}
@@ -189,7 +189,7 @@ func newSpecial(cfg *Config, dst fc.WWN) Special {
 		UsageFlags: UsageSOFf | UsageClass2 | UsageClass3, Destination: dst, KATOV: katov}
 }
 
-// exchange sends s and reads the echo.
+// exchange sends the Special Frame s and returns the echo.
 func exchange(ctx context.Context, nc net.Conn, s *Special) (*Special, error) {
 	stop := context.AfterFunc(ctx, func() { nc.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
@@ -239,7 +239,7 @@ func NewAcceptor(cfg Config) *Acceptor {
 }
 
 // ErrRefused is the error of Accept for a connection that asked for another name. Accept has sent
-// this entity's name, and the caller connects again.
+// this entity's name, with which the initiator may connect again.
 var ErrRefused = errors.New("fcip: connection asked for another fabric entity")
 
 // maxNonces is the maximum number of addresses whose last nonce is remembered.
@@ -312,7 +312,7 @@ func newLink(nc net.Conn, cfg Config, peer fc.WWN) (*Link, error) {
 		return nil, err
 	}
 	if cfg.Congestion != "" {
-		sock.Tune(nc, sock.Tuning{Congestion: cfg.Congestion}) // a wish
+		sock.Tune(nc, sock.Tuning{Congestion: cfg.Congestion}) // an error is ignored, because the setting is optional
 	}
 	l.c = frameio.New(nc, (*protocol)(l), frameio.Options{})
 	return l, nil
@@ -324,7 +324,7 @@ func (l *Link) Peer() fc.WWN { return l.peer }
 // NetConn returns the TCP connection, for its addresses.
 func (l *Link) NetConn() net.Conn { return l.c.NetConn() }
 
-// Path reports whether the bytes of the link go through shared memory.
+// Path reports whether the bytes of the link go through shared memory, and if not, why.
 func (l *Link) Path() samehost.Path {
 	if l.off {
 		return samehost.Path{Why: sock.WhyOff}
@@ -365,8 +365,8 @@ func (l *Link) Room() int {
 	return 0
 }
 
-// WaitRoom waits until the link has room or has ended. It is for forwarders that hold no lock and
-// may delay later frames.
+// WaitRoom waits until the link has room or has ended. Only a forwarder that holds no lock and may
+// delay later frames may call it.
 func (l *Link) WaitRoom() {
 	for l.Room() == 0 {
 		select {
@@ -389,8 +389,8 @@ func (l *Link) Unpoll() { l.c.Unpoll() }
 // Quiesce waits until the calls of device methods that began before it have returned.
 func (l *Link) Quiesce() { l.c.Quiesce() }
 
-// Close sends the queued frames, ends the link and waits until all its goroutines have ended. It
-// does not call Down.
+// Close sends the queued frames, ends the link and waits until all goroutines of the link have
+// ended. It does not call Down.
 func (l *Link) Close() error {
 	l.closed.Store(true)
 	if l.watchdog != nil {
@@ -450,8 +450,8 @@ func (p *protocol) Fill(b *frameio.Batch) {
 	}
 }
 
-// Sent handles the end of a batch. It wakes waiters for room only now, because they then reuse
-// memory that is still in the processor's cache, if nothing else is queued.
+// Sent is called when a batch has been written. Only then it wakes those who wait for room, because
+// their frames then go into the written buffer, which is still in the processor's cache.
 func (p *protocol) Sent() {
 	p.mu.Lock()
 	p.fly = p.fly[:0]
@@ -482,7 +482,8 @@ func (p *protocol) wake() {
 	}
 }
 
-// Receive handles the complete frames at the front of b and returns their length.
+// Receive handles the complete frames at the front of b and returns their total length, 0 if the
+// first frame is incomplete.
 func (p *protocol) Receive(b []byte, _ bool) (int, int, error) {
 	l := (*Link)(p)
 	if len(b) < 16 {

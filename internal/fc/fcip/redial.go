@@ -18,8 +18,8 @@ const (
 	// starts must not delay the next attempt for minutes.
 	connectTime = 2 * time.Second
 
-	// settleTime is the minimum lifetime of a link that counts as working. After a shorter one the
-	// pauses continue to grow.
+	// settleTime is the minimum lifetime of a link that counts as working. After a link of shorter
+	// lifetime the pauses continue to grow.
 	settleTime = 5 * time.Second
 )
 
@@ -32,7 +32,8 @@ type Redialer struct {
 	since time.Time // time at which the last link was made
 }
 
-// Dial pauses and dials until there is a link. It returns an error only if ctx ends.
+// Dial pauses and dials until a link is made. It returns an error only when ctx ends, which is the
+// cause.
 func (r *Redialer) Dial(ctx context.Context) (*Link, error) {
 	if time.Since(r.since) > settleTime {
 		r.pause = firstPause

@@ -15,8 +15,8 @@ const (
 	offOpt    = offFrame + fc.HeaderLen
 )
 
-// A header has all bytes before the payload of a frame, with room for all optional headers a frame
-// can have.
+// A header holds all bytes before the payload of an encapsulated frame, with room for the longest
+// optional headers.
 type header [offOpt + 128]byte
 
 // place writes the fields in which f differs from earlier frames of its run to h, the front of an
@@ -62,9 +62,9 @@ func (l *Link) sendRun(f *fc.Frame, size int, data []byte) {
 		copy(b[:from], before)
 		place(b, f)
 		copy(b[from:], data[:size])
-		copy(b[from+size:], before[from+size:]) // copies the fill bytes, the CRC and the EOF
-		// The CRC of the previous frame is computed now. A frame that has just been copied would
-		// make the processor wait for its bytes.
+		copy(b[from+size:], before[from+size:]) // the fill bytes, the CRC and the EOF
+		// The CRC of the previous frame is computed only now, because the processor would have to
+		// wait for the bytes of a frame that it has just copied.
 		if last != nil {
 			fc.Seal(last[offFrame : n-delimLen])
 		}
@@ -77,8 +77,8 @@ func (l *Link) sendRun(f *fc.Frame, size int, data []byte) {
 }
 
 // follow passes the frames after the current one, whose bytes are wire, to its Taker. It stops at
-// the first frame that is incomplete, differs from the expected header, or has a wrong CRC. The
-// usual path handles that frame.
+// the first frame that is incomplete, differs from the expected header, or has a wrong CRC. each
+// handles that frame.
 func (l *Link) follow(wire []byte) (frames uint64) {
 	f := &l.frame
 	n, size, from := len(wire), len(f.Payload), offOpt+len(f.Opt)

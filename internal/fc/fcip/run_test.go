@@ -59,7 +59,7 @@ type runner struct {
 	sink
 	runs   bool
 	next   *fc.Frame // expected header of the next frame in the run
-	refuse int       // index, from 1, of the frame that it refuses
+	refuse int       // index, from 1, of the frame to refuse; 0 refuses none
 	got    []string
 	taken  int
 }
@@ -150,7 +150,7 @@ func TestFollow(t *testing.T) {
 		same(fmt.Sprintf("frame %d twice", n), slices.Insert(bytes.Clone(wire), n*one, wire[n*one:(n+1)*one]...), 0)
 	}
 	rng := rand.New(rand.NewPCG(1, 2))
-	for i := range 200 { // any order
+	for i := range 200 { // frames in random order
 		b := []byte(nil)
 		for range 12 {
 			n := rng.IntN(frames)

@@ -87,7 +87,7 @@ func TestSameHost(t *testing.T) {
 	}
 }
 
-// A link that requires shared memory and can't get it is refused.
+// TestSameHostRequired: an acceptor that requires shared memory refuses a connection without it.
 func TestSameHostRequired(t *testing.T) {
 	addr, _, errs := acceptWith(t, Config{FabricName: 2, SameHost: samehost.Require})
 	if _, err := Dial(t.Context(), addr, Config{FabricName: 1, Peer: 2, SameHost: samehost.Off}); err == nil {

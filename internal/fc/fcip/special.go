@@ -26,13 +26,13 @@ const DefaultKATOV = 60000
 // A Special is an FCIP Special Frame (RFC 3821, 7.1). It is the first frame each side sends.
 // [FCFS-2.4-1]
 type Special struct {
-	Changed     bool   // the echo differs on purpose
+	Changed     bool   // in an echo: the acceptor has changed other fields
 	Source      fc.WWN // Switch_Name of the initiator
 	Entity      uint64 // identifies the FC/FCIP entity pair under that name
 	Nonce       uint64
 	UsageFlags  uint8
 	UsageCode   uint16
-	Destination fc.WWN // expected, or 0
+	Destination fc.WWN // name of the acceptor as the initiator expects it; 0 if unknown
 	KATOV       uint32 // milliseconds
 }
 
@@ -80,7 +80,8 @@ func ParseSpecial(b []byte) (s Special, n int, err error) {
 }
 
 // answer returns the answer of an acceptor named self to s, and whether the connection may be used.
-// An unknown or missing destination is answered with the right one, in a changed echo. [FCFS-2.4-2]
+// If s names another destination or none, the answer is a changed echo that names self.
+// [FCFS-2.4-2]
 func (s *Special) answer(self fc.WWN) (echo Special, ok bool) {
 	echo = *s
 	if s.Destination != self {
