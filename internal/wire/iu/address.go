@@ -14,8 +14,8 @@ type NetAddress struct {
 	Discriminator []byte   // 0 to MaxDiscriminator bytes
 }
 
-// IPAddress returns the address a with the given discriminator. The result refers to the bytes of
-// discriminator.
+// IPAddress returns a as a host address with the given discriminator, or an unspecified host if a
+// is not valid. The result refers to the bytes of discriminator.
 func IPAddress(a netip.Addr, discriminator []byte) NetAddress {
 	n := NetAddress{HostLen: hostIP, Discriminator: discriminator}
 	a = a.Unmap()
@@ -37,8 +37,8 @@ func NameAddress(portName uint64, discriminator []byte) NetAddress {
 	return n
 }
 
-// IP returns the host address, and an IPv4-mapped address as IPv4. The result is not valid if the
-// host part is not an IP address.
+// IP returns the host address; an IPv4-mapped address becomes IPv4. If the host part is not an IP
+// address, the result is the zero Addr, which is not valid.
 func (a NetAddress) IP() netip.Addr {
 	if a.HostLen != hostIP {
 		return netip.Addr{}
@@ -55,7 +55,8 @@ func (a NetAddress) PortName() (uint64, bool) {
 	return binary.BigEndian.Uint64(a.Host[:]), a.HostLen == hostName
 }
 
-// normal converts an IPv4-mapped address to the form that is compared. [FCVI-7.2-3]
+// normal returns a with an IPv4-mapped host in the form of an IPv4 host, so that both forms compare
+// equal. [FCVI-7.2-3]
 func (a NetAddress) normal() NetAddress {
 	if a.HostLen == hostIP && [10]byte(a.Host[:10]) == ([10]byte{}) && a.Host[10] == 0xFF && a.Host[11] == 0xFF {
 		a.Host[10], a.Host[11] = 0, 0
@@ -95,7 +96,8 @@ func (a NetAddress) Append(b []byte) []byte {
 	return append(b, make([]byte, MaxDiscriminator-len(d))...)
 }
 
-// ParseNetAddress decodes the address at the front of b. n is its length.
+// ParseNetAddress decodes the address at the front of b. n is its length in bytes. The result has a
+// copy of the discriminator.
 func ParseNetAddress(b []byte) (a NetAddress, n int, err error) {
 	if len(b) < NetAddressLen {
 		return a, 0, io.ErrUnexpectedEOF

@@ -50,7 +50,7 @@ type Attributes struct {
 	InOrder     bool   // the port requires in-order delivery
 	Streaming   bool   // the endpoint can parse and send CUM responses
 	Class2      bool   // the endpoint requests class 2
-	Holds       bool   // the endpoint keeps messages until a receive is posted
+	Holds       bool   // the endpoint stores messages until a receive is posted
 	Proves      bool   // the endpoint answers every read of zero bytes, however often it is repeated
 	MaxTransfer uint32 // size of the largest message in bytes
 	MaxReads    uint16 // number of outstanding reads that the endpoint accepts
@@ -80,7 +80,7 @@ func (a *Attributes) Append(b []byte) []byte {
 	return binary.BigEndian.AppendUint32(b, a.QoS.Vendor)
 }
 
-// ParseAttributes decodes the attributes at the front of b. n is their length.
+// ParseAttributes decodes the attributes at the front of b. n is their length in bytes.
 func ParseAttributes(b []byte) (a Attributes, n int, err error) {
 	if len(b) < AttributesLen {
 		return a, 0, io.ErrUnexpectedEOF

@@ -6,7 +6,7 @@ import (
 	"viaduct/internal/fault"
 )
 
-// These are errors of the parsers. For input that is too short they return io.ErrUnexpectedEOF.
+// These are errors of the parsers. For input that is too short the error is io.ErrUnexpectedEOF.
 var (
 	ErrVersion = errors.New("iu: unknown codec version")
 	ErrFormat  = errors.New("iu: malformed payload")
@@ -33,8 +33,8 @@ type Codec interface {
 	// DFCtl returns the DF_CTL of an IU.
 	DFCtl(o Opcode) uint8
 
-	// Beats reports whether request a wins over request b, if both are peer requests that match
-	// each other.
+	// Beats reports whether request a wins over request b, of two peer requests that match each
+	// other. The arguments are the Port_Name, discriminator and handle of each requester.
 	Beats(aName, bName uint64, aDisc, bDisc []byte, aHandle, bHandle uint32) bool
 }
 
@@ -44,7 +44,7 @@ type Use struct {
 	Answered bool // the message request expects a response
 	Stream   StreamPos
 	Pending  bool // RESP1: a final RESP1 follows
-	End      bool // RESP1: the request is rejected or yielded; RESP2: it is cancelled
+	End      bool // RESP1: the request is rejected or yielded; RESP2: the set-up is cancelled
 }
 
 // A StreamPos is the position of a one-way request in a stream Exchange. [FCVI-5.2.1-5]
@@ -66,7 +66,7 @@ var _ Codec = ProjectV1{}
 // Name returns "ProjectV1".
 func (ProjectV1) Name() string { return "ProjectV1" }
 
-// AppendHeader appends h.
+// AppendHeader appends h in the form of Header.Append.
 func (ProjectV1) AppendHeader(b []byte, h *Header) []byte {
 	at := len(b)
 	b = h.Append(b)

@@ -180,9 +180,9 @@ const (
 	fctlResp1Pending = 0x880000
 	fctlResp2Confirm = 0x090000
 	fctlResp2Cancel  = 0x180000
-	fctlStreamMore   = 0x000008 // policy X2, any sequence except the first
+	fctlStreamMore   = 0x000008 // stream Exchange: any frame but the last, in any sequence except the first
 	fctlStreamEnd    = 0x080008
-	fctlStreamFirst  = 0x280008 // policy X2, last frame of the first sequence
+	fctlStreamFirst  = 0x280008 // stream Exchange: last frame of the first sequence
 	fctlStreamLast   = 0x180008
 )
 

@@ -27,7 +27,8 @@ type ConnectPayload struct {
 // payload within one frame.
 const MaxSecurity = 1600
 
-// Append appends p to b: ConnectRqstLen bytes and the security information.
+// Append appends p to b: ConnectRqstLen bytes and the security information, cut to MaxSecurity
+// bytes.
 func (p *ConnectPayload) Append(b []byte) []byte {
 	sec := p.Security[:min(len(p.Security), MaxSecurity)]
 	b = append(b, p.Version, 0)
@@ -41,9 +42,9 @@ func (p *ConnectPayload) Append(b []byte) []byte {
 	return append(b, sec...)
 }
 
-// ParseConnectRqst decodes the payload of a CONNECT_RQST. On an error Handle is set if it could be
-// decoded, so that a rejection can be addressed. If the payload has an unknown extension, the known
-// part is decoded. [FCVI-6.9-2] [FCVI-6.9-3]
+// ParseConnectRqst decodes the payload of a CONNECT_RQST. On an error p.Handle is set if b has at
+// least 8 bytes, so that a rejection can be addressed. Bytes after the fixed part become the
+// security information. [FCVI-6.9-2] [FCVI-6.9-3]
 //
 // Errors: io.ErrUnexpectedEOF, ErrVersion, ErrFormat.
 func ParseConnectRqst(b []byte) (p ConnectPayload, n int, err error) {
@@ -79,7 +80,8 @@ type AcceptPayload struct {
 	Security     []byte // same rules as in ConnectPayload
 }
 
-// Append appends p to b: ConnectResp1Len bytes and the security information.
+// Append appends p to b: ConnectResp1Len bytes and the security information, cut to MaxSecurity
+// bytes.
 func (p *AcceptPayload) Append(b []byte) []byte {
 	sec := p.Security[:min(len(p.Security), MaxSecurity)]
 	b = append(b, p.Version, 0)

@@ -3,11 +3,10 @@
 // Information Units uses.
 //
 // The text of ISO/IEC 14165-331:2007 is not public. Names, sizes and the list of IUs are the
-// standard's; most values are this project's assignment. All assigned values are in codepoints.go
-// and hidden by the [Codec] interface, so that a second codec can be added once the text is
-// available, without other changes. The current codec is [ProjectV1]. Set-up payloads carry its
-// version number, so that two ports with different codecs refuse each other instead of misreading
-// frames.
+// standard's; most values are this project's assignment. All assigned values are in codepoints.go.
+// The [Codec] interface hides them, so that a second codec can be added without other changes once
+// the text is available. The current codec is [ProjectV1]. Set-up payloads carry its version
+// number, so that two ports with different codecs refuse each other instead of misreading frames.
 //
 // Parse functions keep no reference to their input and allocate nothing but the discriminators of
 // addresses.

@@ -95,8 +95,8 @@ func TestBeatsItself(t *testing.T) {
 	}
 }
 
-// TestBadConnectRqst checks that an invalid CONNECT_RQST is refused. The refusal has its handle if
-// the handle could be read. [FCVI-6.9-2] [FCVI-6.9-3]
+// TestBadConnectRqst checks that an invalid CONNECT_RQST is refused. The result has the handle if
+// the payload contains it. [FCVI-6.9-2] [FCVI-6.9-3]
 func TestBadConnectRqst(t *testing.T) {
 	good := rqst.Append(nil)
 	for _, tc := range []struct {

@@ -13,8 +13,8 @@ const (
 	LongLen  = 32
 )
 
-// A Header is the FC-VI Device_Header. The last three fields exist in the
-// 32-byte form only. [FCVI-5.9.1-1]
+// A Header is the FC-VI Device_Header. The last three fields exist in the 32-byte form only; in the
+// 16-byte form they are zero. [FCVI-5.9.1-1]
 //
 //	byte   0        1        2        3
 //	  0 |            FCVI_HANDLE            |
@@ -52,8 +52,8 @@ func (h *Header) Append(b []byte) []byte {
 }
 
 // ParseHeader decodes the Device_Header at the front of b and returns its length. If the opcode is
-// not one of the twelve, it decodes only the short form. The error is io.ErrUnexpectedEOF if b is
-// too short.
+// not one of the twelve, ParseHeader decodes only the short form. The error is io.ErrUnexpectedEOF
+// if b is too short.
 func ParseHeader(b []byte) (h Header, n int, err error) {
 	n, err = h.Parse(b)
 	return h, n, err
@@ -83,7 +83,7 @@ func (h *Header) Parse(b []byte) (n int, err error) {
 	return LongLen, nil
 }
 
-// Status returns FCVI_PARAMETER as CONN_STS.
+// Status decodes FCVI_PARAMETER as the CONN_STS of a response or a disconnect.
 func (h *Header) Status() Status { return ParseStatus(h.Param) }
 
 func (h Header) String() string {

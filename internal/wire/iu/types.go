@@ -22,7 +22,7 @@ var messages = [256]struct {
 	header   int    // length of the Device_Header in bytes
 	rctl     uint8  // [FCVI-5.1-4]
 	data     bool   // the IU carries message data, and therefore a relative offset
-	response Opcode // of a request: the opcode of its response
+	response Opcode // for a request: the opcode of its response
 }{
 	SendRqst:       {"SEND_RQST", request, ShortLen, rctlUnsolData, true, SendResp},
 	WriteRqst:      {"WRITE_RQST", request, LongLen, rctlUnsolData, true, WriteResp},
@@ -57,11 +57,11 @@ func (o Opcode) IsResponse() bool { return messages[o].kind == response }
 // HasData reports whether o carries message data, and therefore a relative offset.
 func (o Opcode) HasData() bool { return messages[o].data }
 
-// Response returns the opcode of the response to a message request.
+// Response returns the opcode of the response to o, or 0 if o is no message request.
 func (o Opcode) Response() Opcode { return messages[o].response }
 
-// HeaderLen returns the length in bytes of o's Device_Header: 16 for message data and responses, 32
-// if an address or a connection id is needed.
+// HeaderLen returns the length in bytes of o's Device_Header: 16 for Sends and message responses,
+// 32 for IUs with an address or a connection id, and for unknown opcodes.
 func (o Opcode) HeaderLen() int {
 	if n := messages[o].header; n > 0 {
 		return n
@@ -73,7 +73,7 @@ func (o Opcode) HeaderLen() int {
 // ignored. [FCVI-5.9.4-1]
 type Flags uint8
 
-// A Mode is CONN_MODE.
+// A Mode is CONN_MODE, the connection model of a set-up.
 type Mode uint8
 
 func (m Mode) String() string {
@@ -147,7 +147,7 @@ func (r Reason) Class() ReasonClass {
 }
 
 // Known returns r if its code has a name here, and PORT_INTERNAL otherwise. A receiver must treat
-// unknown codes like that. [FCVI-5.9.7-9]
+// an unknown code as PORT_INTERNAL. [FCVI-5.9.7-9]
 func (r Reason) Known() Reason {
 	if _, ok := reasonNames[r]; ok {
 		return r
@@ -175,5 +175,5 @@ func ParseStatus(p uint32) Status {
 // A MsgID is FCVI_MSG_ID. Ids are compared by serial-number arithmetic. [FCVI-5.9.6-2]
 type MsgID uint32
 
-// After reports whether a is later than b.
+// After reports whether a is later than b, that is, by less than 2^31 ids.
 func (a MsgID) After(b MsgID) bool { d := a - b; return d != 0 && d < 1<<31 }
