@@ -10,8 +10,8 @@ import (
 	"viaduct/internal/sock"
 )
 
-// drive polls q until q has a completion, and returns that. It also polls others, because no
-// goroutine receives in the background. The test fails if the status is not StatusOK.
+// drive polls q until q has a completion, and returns the completion. It also polls others, because
+// no goroutine receives in the background. The test fails if the status is not StatusOK.
 func drive(t testing.TB, q *CompletionQueue, others ...*CompletionQueue) Completion {
 	for i := 0; ; i++ {
 		if c, ok := q.Poll(); ok {
@@ -46,8 +46,8 @@ func TestAllocs(t *testing.T) {
 			a, b := connect(t, &v.ci, &v.cr)
 			long := 200000
 			if sock.SharesByDefault {
-				// A ring or a socket holds a whole round of this size; a sender that waits for room
-				// starts a goroutine.
+				// A ring or a socket holds a whole round of this size. A sender that waits for room
+				// starts a goroutine, which allocates.
 				long = 100000
 			}
 			for _, n := range []int{8, 4096, long} {

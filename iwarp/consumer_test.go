@@ -8,8 +8,8 @@ import (
 	"viaduct/internal/testkit"
 )
 
-// TestEndWithPeer closes the direction of one end. The other end must end too, with its posted
-// receives flushed.
+// TestEndWithPeer closes the direction of one end. With Config.EndWithPeer the other end must end
+// too, with its posted receives flushed. Without it the other end can still send.
 func TestEndWithPeer(t *testing.T) {
 	for _, with := range []bool{true, false} {
 		a, b := connect(t, &Config{}, &Config{EndWithPeer: with})

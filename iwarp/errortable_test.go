@@ -110,8 +110,9 @@ var segmentOps = map[string]rdmap.Opcode{
 //
 // A target is a region of the ground, "gone" for a closed one, "none" for an STag that never
 // existed, "window", or a number. +N and -N move the Tagged Offset from the region's first byte, @N
-// replaces it. Options follow: "more" clears the L bit; q=, msn= and mo= set the fields, which are
-// 0, 1 and 0 otherwise; [I]=HEX sets a byte of the result, and [:N] truncates the result.
+// sets it to N. Options follow: "more" clears the L bit; q=, msn= and mo= set the fields, which are
+// 0, 1 and 0 otherwise; [I]=HEX sets byte I of the result, and [:N] truncates the result to N
+// bytes.
 func (g *ground) segment(t *testing.T, script string) []byte {
 	t.Helper()
 	w := strings.Fields(script)
@@ -248,10 +249,10 @@ func (g *ground) target(t *testing.T, s string) (stag uint32, to uint64) {
 
 // TestErrorTable tests the error tables of RFC 5040, 5041 and 5044. A bad segment must cause
 // exactly the expected Terminate, with the headers Figure 10 requires, and then FIN. A valid Write
-// after the bad segment must have no effect. The local ULP must get the same error as a typed one,
-// and its posted requests flushed. The end under test is both Initiator and Responder. [DDP-1.2-1]
-// [RDMAP-5.2.1-5] [RDMAP-5.3-4] [RDMAP-5.3-7] [RDMAP-7.2-1] [RDMAP-8.1.1-3] [RDMAPX-5.1.1-5]
-// [RDMAPX-8.2-2] [I-42] [I-44] [I-69]
+// after the bad segment must have no effect. The local ULP must get the same error as a
+// *TerminateError, and its posted requests must be flushed. The end under test is Responder in half
+// of the cases, Initiator in the others. [DDP-1.2-1] [RDMAP-5.2.1-5] [RDMAP-5.3-4] [RDMAP-5.3-7]
+// [RDMAP-7.2-1] [RDMAP-8.1.1-3] [RDMAPX-5.1.1-5] [RDMAPX-8.2-2] [I-42] [I-44] [I-69]
 func TestErrorTable(t *testing.T) {
 	// A case is a row, a name, the segments the peer sends (see ground.segment), and the Terminate:
 	// its layer, type, code, and the headers it contains. The last segment is the bad one.
@@ -402,7 +403,7 @@ func TestErrorTable(t *testing.T) {
 				if bytes.Contains(g.wr.Bytes(), []byte("later")) {
 					t.Error("a segment behind the bad one took effect")
 				}
-				// No pin may be left.
+				// No pin may be left: Close of a region waits for its pins.
 				for _, m := range []*MemoryRegion{g.rw, g.wr, g.rd, g.local, g.oddAtomic} {
 					within(t, "Close of a region", func() { m.Close() })
 				}
@@ -418,8 +419,8 @@ func TestErrorTable(t *testing.T) {
 	}
 }
 
-// TestExtensionsOff sends the messages of RFC 7306 to an end that does not enable them. They must
-// be refused as unknown. [RDMAPX-1.1-1] [RDMAPX-1.1-3] [I-63]
+// TestExtensionsOff sends the messages of RFC 7306 to an end that does not enable them. The end
+// must refuse these messages as unknown. [RDMAPX-1.1-1] [RDMAPX-1.1-3] [I-63]
 func TestExtensionsOff(t *testing.T) {
 	for op, v := range map[rdmap.Opcode]struct{ qn, n int }{
 		rdmap.Immediate: {0, 8}, rdmap.ImmediateSE: {0, 8}, rdmap.AtomicRequestOp: {1, 52},

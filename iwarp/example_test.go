@@ -10,8 +10,8 @@ import (
 	"viaduct/iwarp"
 )
 
-// A server exposes memory and sends its address in private data. The client writes there, and then
-// announces it with a Send.
+// A server exposes memory and sends the address of this memory in private data. The client writes
+// to the memory, and then announces the data with a Send.
 func Example() {
 	ctx := context.Background()
 	l, err := iwarp.Listen("127.0.0.1:0", nil)

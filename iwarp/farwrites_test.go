@@ -41,7 +41,7 @@ const (
 	farHas  = 60 << 10 // length of the accessible part of the memory
 )
 
-// A farEnd is the result of a conversation.
+// A farEnd is the result of a farConversation, at the end under test.
 type farEnd struct {
 	mem    []byte
 	said   string // what the end under test has sent, without STags, one line for each ULPDU
@@ -339,7 +339,7 @@ func TestFarWritesAlone(t *testing.T) {
 						reads++
 					}
 					continue
-				case 10, 11, 24, 25, 26, 27: // a Write or a Send
+				case 10, 11, 24, 25, 26, 27: // a Send, if a receive is left
 					if msn <= 4 {
 						us = append(us, seg(rdmap.Send, 0, ddp.MSN(msn), 0, true, pattern(20, byte(msn))))
 						msn++

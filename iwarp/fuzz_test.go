@@ -138,7 +138,7 @@ func fuzzStream(t *testing.T, in []byte, framed, crc bool, cut int) {
 	}
 	nc.Close()
 	q.Abort()
-	q.Close() // an Atomic may be being answered
+	q.Close() // waits, because an Atomic may still be in progress
 	for i, b := range mem {
 		in := i >= guard && i < guard+16 || i >= 2*guard+16 && i < 2*guard+32
 		if !in && b != 0xaa {

@@ -39,7 +39,7 @@ func handle(q *QueuePair) *handled {
 	return h
 }
 
-// want waits for one completion, and fails the test if it is another than the given one.
+// want waits for one completion, and fails the test unless it is the given one.
 func (h *handled) want(t testing.TB, op Op, id uint64, st Status) {
 	t.Helper()
 	for late := time.After(testkit.Patience); ; {
@@ -137,7 +137,7 @@ func TestHandlerHears(t *testing.T) {
 	}
 }
 
-// A watchedConn records that its stream has begun to close it.
+// A watchedConn records in ended that the stream has begun to close the connection.
 type watchedConn struct {
 	net.Conn
 	ended *atomic.Bool

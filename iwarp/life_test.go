@@ -21,12 +21,12 @@ import (
 // [DDP-6.2.1-5] [DDP-6.2.1-6] [MPA-7.2-1] [RDMAP-6.2-1] [RDMAP-7-3] [DDP-3-10] [DDP-3-11]
 // [DDP-6.2-2] [I-33]
 func TestClose(t *testing.T) {
-	// 9 MiB must arrive meanwhile
+	// A long limit, because 9 MiB must arrive before Close returns.
 	p, q := asResponder(t, &Config{NoNudge: true, FPDUSize: 64766, CloseTimeout: patience})
 	big := pattern(8<<20, 1)
 	mr, _ := q.Register(make([]byte, 1<<20), RemoteRead)
 	q.PostRecv(RecvWR{ID: 9})
-	// A Read Request that arrived before must be answered.
+	// A Read Request that arrived before Close must be answered.
 	p.ulpdu(readReq(1, rdmap.ReadRequest{Size: 1 << 20, SourceSTag: mr.STag()}))
 	for deadline := time.Now().Add(patience); q.Stats().ReceivedFPDUs == 0 && time.Now().Before(deadline); {
 		time.Sleep(time.Millisecond)
@@ -119,13 +119,13 @@ func TestHalfClose(t *testing.T) {
 	if err := b.Post(readInto(1, sink)); !errors.Is(err, ErrPeerClosed) {
 		t.Error(err)
 	}
-	// This direction is open.
+	// The direction from b to a is still open.
 	if err := b.Post(SendWR{ID: 4, SG: []SGE{Buf([]byte("after"))}}); err != nil {
 		t.Fatal(err)
 	}
 	wantOK(t, b.SendCQ())
 	a.PostRecv(RecvWR{ID: 5, SG: []SGE{Buf(sink)}})
-	// The buffer is too short on purpose, see below.
+	// Receive 3 has no memory, so the message is too long for it. Only the order counts here.
 	if c, err := a.RecvCQ().Wait(ctxt(t)); err != nil || c.ID != 3 {
 		t.Errorf("%+v, %v", c, err)
 	}
@@ -191,8 +191,8 @@ func TestFlushTogether(t *testing.T) {
 	}
 }
 
-// TestHalfCloseReset resets the connection after the peer has closed its direction. The next send
-// must fail with the loss. [DDP-6.2.2-1] [DDP-3-3]
+// TestHalfCloseReset resets the connection after the peer has closed its direction. A later send
+// must end the stream with the error of a lost connection. [DDP-6.2.2-1] [DDP-3-3]
 func TestHalfCloseReset(t *testing.T) {
 	p, q := asResponder(t, &Config{NoNudge: true})
 	p.c.(*net.TCPConn).CloseWrite()
@@ -472,9 +472,9 @@ func TestAbort(t *testing.T) {
 	}
 }
 
-// TestReadAfterEnd sends a Read Request after our direction has ended. It cannot be answered, so it
-// must end the stream at once with an error that says so. A message that needs no answer must be
-// received. [I-33]
+// TestReadAfterEnd sends a Read Request after our direction has ended. No answer can be sent, so
+// the request must end the stream at once with an error that says so. A message that needs no
+// answer must be received. [I-33]
 func TestReadAfterEnd(t *testing.T) {
 	p, q := asResponder(t, nil)
 	mr, err := q.Register(make([]byte, 10), RemoteRead)
@@ -520,7 +520,7 @@ func TestIdleTimeout(t *testing.T) {
 			t.Errorf("an idle stream was ended after %v of %v", after, idle)
 		}
 	})
-	// The same over a socket.
+	// The timer must work over a socket too.
 	_, q := asResponder(t, &Config{NoNudge: true, IdleTimeout: 50 * time.Millisecond})
 	if err := ended(t, q); !errors.Is(err, ErrTimeout) {
 		t.Error(err)
@@ -530,8 +530,8 @@ func TestIdleTimeout(t *testing.T) {
 	}
 }
 
-// TestCloseBehindInvalidation checks that our direction ends after the last request, even if this
-// is an invalidation, which sends nothing.
+// TestCloseBehindInvalidation checks that our direction ends after the last request, even if that
+// request is an invalidation, which sends nothing.
 func TestCloseBehindInvalidation(t *testing.T) {
 	p, q := asResponder(t, &Config{CloseTimeout: time.Hour})
 	mr, _ := q.Register(make([]byte, 8), RemoteWrite)
@@ -560,8 +560,8 @@ func TestCloseBehindInvalidation(t *testing.T) {
 	q.Close()
 }
 
-// TestPolledActivity receives messages by polling. The activity must be updated in the next poll,
-// in the poll before a wait, and by a call that returns it.
+// TestPolledActivity receives messages by polling. The time of the last activity must be updated in
+// the next poll, in the poll before a wait, and by a call of Stats.
 func TestPolledActivity(t *testing.T) {
 	p, q := asResponder(t, &Config{Polled: true})
 	if !q.fc.InPlace() {
@@ -689,14 +689,15 @@ func TestSourceRevoked(t *testing.T) {
 	}
 }
 
-// withoutRead removes the right to read a region, and leaves the others.
+// withoutRead removes the right to read a region, but not the rights to write and to use Atomics.
 func withoutRead(mr *MemoryRegion) error {
 	mr.SetAccess(RemoteWrite | RemoteAtomic)
 	return nil
 }
 
-// TestBothSidesLearn causes faults between two real streams. Both sides must get the same typed
-// error. [RDMAP-5.1-3] [RDMAP-3.2-3] [RDMAP-3.2-5] [RDMAP-7-1] [RDMAP-7.1-1] [MPA-8-2]
+// TestBothSidesLearn causes faults between two real streams. Both sides must get the same
+// *TerminateError, except for Remote. [RDMAP-5.1-3] [RDMAP-3.2-3] [RDMAP-3.2-5] [RDMAP-7-1]
+// [RDMAP-7.1-1] [MPA-8-2]
 func TestBothSidesLearn(t *testing.T) {
 	for _, c := range []struct {
 		wr        SendWR

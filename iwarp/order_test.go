@@ -201,7 +201,7 @@ func TestReadResponses(t *testing.T) {
 }
 
 // TestReadyResponse checks that the answer to a ready message of the kind Read, which has no sink,
-// is handled in its turn like any other, and that the numbers of later Reads follow it. [I-45]
+// is handled in its turn like any other answer, and that later Reads have the next numbers. [I-45]
 // [I-46] [MPA2-5-2] [DDP-4.3-6]
 func TestReadyResponse(t *testing.T) {
 	reply := usualReply
@@ -270,7 +270,7 @@ func TestServing(t *testing.T) {
 // A lateConn is a connection whose Write may return long after the peer has the bytes.
 type lateConn struct {
 	net.Conn
-	// A Write takes one channel from it, if there is one, and returns when that channel is closed.
+	// Write takes one channel from held, if there is one, and returns when that channel is closed.
 	held chan chan struct{}
 }
 
@@ -525,7 +525,7 @@ func TestSendCompletes(t *testing.T) {
 }
 
 // TestPostNow checks that a request that TCP takes at once has no completion, and that any other
-// has one, although Unsignaled is set. Both must keep the order of posting.
+// request has a completion, although Unsignaled is set. Both kinds must keep the order of posting.
 func TestPostNow(t *testing.T) {
 	p, q := asResponder(t, &Config{FPDUSize: 16 << 10, SendDepth: 3})
 	send := func(id byte, n int) bool {
@@ -854,8 +854,8 @@ func TestArmPolled(t *testing.T) {
 	}
 }
 
-// TestPostBatch checks that a batch is posted up to the first refused request, and that the rest
-// occupies no slots of the queue.
+// TestPostBatch checks that a batch is posted up to the first refused request, and that the
+// requests after it occupy no slots of the queue.
 func TestPostBatch(t *testing.T) {
 	p, q := asResponder(t, &Config{NoNudge: true, SendDepth: 100})
 	wrs := make([]SendWR, 70)

@@ -144,9 +144,10 @@ func (p *peer) raw(b []byte) {
 	}
 }
 
-// more reads bytes that have arrived, or waits for some.
+// more waits until bytes arrive, for patience at most, and appends them to p.buf.
 func (p *peer) more() error {
-	// Large, because a slow machine has only a second to read the megabytes before a Terminate.
+	// The buffer is large, because a slow machine has only a second to read the megabytes before a
+	// Terminate.
 	var b [64 << 10]byte
 	p.c.SetReadDeadline(time.Now().Add(patience))
 	n, err := p.c.Read(b[:])

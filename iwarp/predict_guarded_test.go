@@ -68,7 +68,7 @@ func TestAheadGuarded(t *testing.T) {
 				}
 				p.raw(f[len(f)/2:])
 			}
-			// Counted after all earlier segments are in place.
+			// This Write is counted after all earlier segments are in place.
 			p.ulpdu(rdmap.Write.TaggedHeader(0, 0, true).Append(nil))
 			for end := timeUp(); q.Stats().ReceivedMessages < 3; q.SendCQ().Poll() {
 				if end() {

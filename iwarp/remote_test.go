@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestRemoteAddr checks that an address has 12 bytes, and that ParseRemoteAddr reads what Append
-// writes, also with more bytes after it, but no prefix of it.
+// TestRemoteAddr checks that an address has 12 bytes, that ParseRemoteAddr reads what Append
+// writes, and that it ignores later bytes and refuses a shorter input.
 func TestRemoteAddr(t *testing.T) {
 	for a, want := range map[RemoteAddr]string{
 		{}:                               "\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00",

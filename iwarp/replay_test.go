@@ -13,8 +13,8 @@ import (
 
 // TestReplay passes recorded conversations of Linux hosts through every layer. Our start-up
 // machines must reach the same agreement. Every FPDU of both directions must pass the checks of a
-// receiver, and our encoder must produce the same bytes, except pads, which that peer does not
-// clear.
+// receiver, and our encoder must produce the same bytes, except for pad bytes, which Linux does not
+// set to zero.
 func TestReplay(t *testing.T) {
 	files, err := filepath.Glob("../interop/testdata/siw-*.pcap")
 	if err != nil || len(files) < 8 {

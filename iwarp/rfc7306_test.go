@@ -175,7 +175,7 @@ func TestAtomicResponses(t *testing.T) {
 			wantTerminate(t, ended(t, q), false, 0, 2, 0xff)
 		})
 	}
-	// An Atomic Response to a Read, which has no request identifier.
+	// An Atomic Response must not complete a Read, which has no request identifier.
 	t.Run("answer to a Read", func(t *testing.T) {
 		p, q := asResponder(t, extended())
 		q.Post(readInto(1, make([]byte, 4)))
@@ -243,8 +243,8 @@ func TestImmediate(t *testing.T) {
 	}
 }
 
-// TestOthersMayPass checks that messages the peer sends after a Read or Atomic do not wait for its
-// answer. [RDMAPX-5.4-4] [RDMAPX-5.4-6] [RDMAPX-7-4] [RDMAPX-7-2]
+// TestOthersMayPass checks that messages that the peer sends after a Read or Atomic do not wait for
+// the answer to it. [RDMAPX-5.4-4] [RDMAPX-5.4-6] [RDMAPX-7-4] [RDMAPX-7-2]
 func TestOthersMayPass(t *testing.T) {
 	p, q := asInitiator(t, extended())
 	big, _ := q.Register(make([]byte, 32<<20), RemoteRead|RemoteAtomic)

@@ -19,7 +19,7 @@ import (
 	"viaduct/internal/wire/rdmap"
 )
 
-// within fails the test if f does not return in time.
+// within runs f, and fails the test if f does not return within patience.
 func within(t *testing.T, what string, f func()) {
 	t.Helper()
 	done := make(chan struct{})
@@ -217,7 +217,8 @@ func TestZeroCRC(t *testing.T) {
 }
 
 // TestUnagreedSend checks that a zero-length Send is the ready message only if the two sides agreed
-// on that. Otherwise it uses up a receive like any other Send. [I-08] [RDMAP-5.3-11] [MPA-7.1.2-15]
+// on a Send as ready message. Otherwise it uses up a receive like any other Send. [I-08]
+// [RDMAP-5.3-11] [MPA-7.1.2-15]
 func TestUnagreedSend(t *testing.T) {
 	p, q := asSilentInitiator(t, &Config{Prepare: func(q *QueuePair) error {
 		return q.PostRecv(RecvWR{ID: 7})
@@ -297,8 +298,8 @@ func TestPlainOnce(t *testing.T) {
 	}
 }
 
-// TestHints checks that codes that known peers use in their own way get a hint, and no others.
-// [I-40] [I-75]
+// TestHints checks that codes that known peers use in their own way get a hint, and that other
+// codes get none. [I-40] [I-75]
 func TestHints(t *testing.T) {
 	for _, c := range []struct {
 		layer     rdmap.Layer
@@ -522,8 +523,8 @@ func TestLateFailure(t *testing.T) {
 	}
 }
 
-// TestInvalidateCrossing invalidates a window by a Send while it is being closed here. That is an
-// error only with StrictInvalidate. [I-55] [RDMAP-7.2-4] [SEC-6.4.5-1]
+// TestInvalidateCrossing invalidates a window by a Send of the peer while this side is closing the
+// window. The Send is an error only with StrictInvalidate. [I-55] [RDMAP-7.2-4] [SEC-6.4.5-1]
 func TestInvalidateCrossing(t *testing.T) {
 	for _, strict := range []bool{false, true} {
 		_, q := asResponder(t, &Config{StrictInvalidate: strict})

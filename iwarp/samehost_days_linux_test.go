@@ -148,7 +148,8 @@ func TestSameHostOtherSession(t *testing.T) {
 	}
 }
 
-// otherUser is the ID of a user that owns no process, and is not the one of unknown users.
+// otherUser is the ID of a user that owns no process. It is not the ID that stands for unknown
+// users.
 const otherUser = 62345
 
 // TestSameHostOtherUser checks that a process of another user gets TCP, as listener and as dialer,

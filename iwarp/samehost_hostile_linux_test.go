@@ -24,9 +24,9 @@ const hostileVariable = "VIADUCT_TEST_SAMEHOST_HOSTILE"
 // positions, ends, sizes, requests to be woken, and references.
 var controlWords = []int{0, 8, 16, 128, 136, 144, 256, 384, 1024, 1032, 1040, 1048}
 
-// scribble repeatedly writes to random words of the shared memory of this process, more often to
-// the words of the control pages, and values near the current ones. It continues until the memory
-// is unmapped.
+// scribble repeatedly writes to random words of the shared memory of this process. It prefers the
+// words of the control pages, and values near the current ones. It continues until the memory is
+// unmapped.
 func scribble(seed uint64) {
 	debug.SetPanicOnFault(true)
 	defer func() { _ = recover() }()

@@ -214,8 +214,8 @@ func init() {
 }
 
 // withChild connects p to another process. The other process listens if listens is true, and dials
-// otherwise; attr may start it as another user. It is killed by stop, at the latest at the end of
-// the test. q is nil if p distrusts the process and it did not connect.
+// otherwise; attr may start it as another user. stop kills the process; the end of the test calls
+// stop too. q is nil if p distrusts the process and the process did not connect.
 func (p *pumper) withChild(t *testing.T, listens bool, policy samehost.Policy, attr *syscall.SysProcAttr) (q *QueuePair, child *exec.Cmd, stop func()) {
 	t.Helper()
 	cfg := p.config(policy)

@@ -76,9 +76,9 @@ func (x *writeTarget) seen() (n int) {
 	return n
 }
 
-// TestWritesSeen checks that many segments of RDMA Writes reach their places by few reads of the
-// socket, wherever the stream is cut and whatever comes between them. No byte no message covers may
-// change. [RDMAP-5.1-4] [DDP-5.3-1] [DDP-7.1-14]
+// TestWritesSeen checks that many segments of RDMA Writes reach their memory by few reads of the
+// socket, wherever the stream is cut and whatever messages come between the segments. No byte
+// outside the Writes may change. [RDMAP-5.1-4] [DDP-5.3-1] [DDP-7.1-14]
 func TestWritesSeen(t *testing.T) {
 	const size = 500_000
 	x := newWriteTarget(t, size)
@@ -142,9 +142,9 @@ func TestWritesSeen(t *testing.T) {
 	})
 }
 
-// TestWritesSeenBad sends a segment that must not be placed, followed by others. No byte of them
-// may be placed, although all of them have arrived. [DDP-7.1-9] [DDP-7.1-12] [DDP-7.1-16] [MPA-8-8]
-// [I-22]
+// TestWritesSeenBad sends a segment that must not be placed, followed by good segments. No byte of
+// all these segments may be placed, although they have arrived. [DDP-7.1-9] [DDP-7.1-12]
+// [DDP-7.1-16] [MPA-8-8] [I-22]
 func TestWritesSeenBad(t *testing.T) {
 	const size = 400_000
 	for _, c := range []struct {

@@ -30,7 +30,7 @@ func (p *peer) send(stream []byte, msn ddp.MSN, body []byte, full int) []byte {
 
 // TestSendsAhead checks that long Sends reach their buffers by few reads of the socket, wherever
 // the stream is cut, and whether they are as long as the Sends before, longer or shorter. The
-// consumer of one may use its buffer at once, and no byte outside a buffer may change.
+// consumer of a message may use its buffer at once, and no byte outside a buffer may change.
 // [RDMAP-5.3-5] [DDP-5.4-2] [I-22]
 func TestSendsAhead(t *testing.T) {
 	const size, margin, bufs, rounds = 400_000, 64, 6, 30
@@ -129,8 +129,8 @@ func TestSendsAhead(t *testing.T) {
 	})
 }
 
-// TestSendAheadOverlap posts a receive to memory the receive before does not use. The bytes of both
-// messages must be right.
+// TestSendAheadOverlap posts a receive whose buffer overlaps the buffer before, in memory that the
+// earlier message does not fill. The bytes of both messages must be right.
 func TestSendAheadOverlap(t *testing.T) {
 	p, q := sendTarget(t)
 	const full = 50_000

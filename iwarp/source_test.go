@@ -27,7 +27,7 @@ type source struct {
 	limit   int    // number of messages after which Full returns true; 0 for no limit
 	guesses int    // number of calls of Guess
 	sends   []bool // results of IsSend in Full
-	long    []int  // payload of each message, if not twoSegments for all messages of several segments
+	long    []int  // payload of each message; nil: twoSegments for several segments
 }
 
 // lend makes the next messages arrive in p, whichever goroutine receives them.
@@ -70,7 +70,7 @@ func (s *source) Guess() RecvGuess {
 func (s *source) Reclaim(uint64) []SGE { return []SGE{Buf(s.moved)} }
 
 // sourcePeer returns a stream with a source, after the first messages of both ends. The returned
-// function polls until a completion arrives.
+// function polls until a completion arrives, and returns it.
 func sourcePeer(t *testing.T, crc bool) (*peer, *QueuePair, *source, func() Completion) {
 	t.Helper()
 	s := &source{}
@@ -166,8 +166,8 @@ func TestSourceGuess(t *testing.T) {
 const twoSegments = 50001
 
 // TestSourceStream checks that many messages, some of two segments with a Write between them,
-// arrive in lent memory by few reads. They may or may not be like the messages before, the stream
-// is cut at many places, and CRCs are on or off.
+// arrive in lent memory by few reads. Messages may be like the ones before or not, the stream is
+// cut at many places, and CRCs are on or off.
 func TestSourceStream(t *testing.T) {
 	for _, crc := range []bool{false, true} {
 		for _, partial := range []int{0, 1, 100} {

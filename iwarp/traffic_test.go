@@ -104,7 +104,7 @@ func (e *end) size(limit int) int {
 	return e.rnd.IntN(min(limit, 200) + 1)
 }
 
-// text returns the payload of message n of a sender.
+// text returns the payload of message n of a sender: size bytes, at least 8, that begin with n.
 func text(n, size int) []byte {
 	b := pattern(max(size, 8), byte(n))
 	binary.BigEndian.PutUint64(b, uint64(n))

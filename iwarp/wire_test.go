@@ -210,9 +210,9 @@ func TestMarkersOnTheWire(t *testing.T) {
 	})
 }
 
-// TestSegmentSizes checks that ULPDUs fit the TCP segments of the connection, and follow their
-// size. [MPA-4.5-1] [MPA-4.5-2] [MPA-4.5-6] [MPA-4.5-7] [MPA-4.5-3] [MPA-3-4] [MPA-3-5] [MPA-5.1-1]
-// [MPA-5.1-3] [DDP-3-1] [DDP-3-2] [I-26] [I-27]
+// TestSegmentSizes checks that ULPDUs fit the TCP segments of the connection, and follow a change
+// of the segment size. [MPA-4.5-1] [MPA-4.5-2] [MPA-4.5-6] [MPA-4.5-7] [MPA-4.5-3] [MPA-3-4]
+// [MPA-3-5] [MPA-5.1-1] [MPA-5.1-3] [DDP-3-1] [DDP-3-2] [I-26] [I-27]
 func TestSegmentSizes(t *testing.T) {
 	a, b := connect(t, nil, nil)
 	mss := segmentSize(a.fc.NetConn())
@@ -383,7 +383,7 @@ func TestPeerHabits(t *testing.T) {
 	}
 	binary.LittleEndian.PutUint32(b[len(b)-4:], mpa.CRC(0, b[:len(b)-4]))
 	p.raw(b)
-	// The longest that an FPDU can hold.
+	// This ULPDU is the longest that an FPDU can hold.
 	p.ulpdu(tag(rdmap.Write, mr.STag(), 8, true, make([]byte, 65535-14)))
 	s1 := seg(rdmap.Send, 0, 1, 0, false, []byte("abc"))
 	s2 := seg(rdmap.Send, 0, 1, 3, false, nil)
@@ -406,7 +406,7 @@ func TestPeerHabits(t *testing.T) {
 	}
 }
 
-// TestMSNWrap checks that 0 follows 2^32-1 in both directions. [DDP-4.3-8]
+// TestMSNWrap checks that MSN 0 follows MSN 2^32-1 in both directions. [DDP-4.3-8]
 func TestMSNWrap(t *testing.T) {
 	const near = 0xfffffffe
 	cfg := func() *Config {
