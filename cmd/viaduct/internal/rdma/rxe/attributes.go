@@ -18,8 +18,8 @@ func parsePath(b abi.Body) (p Path) {
 	return p
 }
 
-// usable reports whether packets can take the path. It must have a global header, as on Ethernet
-// all packets have.
+// usable reports whether packets can take the path. It needs a global header, as all packets on
+// Ethernet have, the port 1 (or 0 for any), and a source address of the port.
 func (p *Path) usable(port *Port) bool {
 	const isGlobalAt, portAt = 30, 31
 	return p.bytes[isGlobalAt] != 0 && (p.bytes[portAt] == 1 || p.bytes[portAt] == 0) && port.Has(p.SGID)
@@ -100,7 +100,8 @@ func (c *Change) allowed(port *Port) bool {
 	return true
 }
 
-// apply returns the attributes a with the values of the change.
+// apply returns the attributes a with the values of the change. In the state Reset, all attributes
+// are zero.
 func (c *Change) apply(a Attributes) Attributes {
 	to := &c.Attributes
 	for _, f := range [...]struct {
@@ -134,7 +135,8 @@ func (c *Change) apply(a Attributes) Attributes {
 	return a
 }
 
-// Limits are the sizes of a queue pair's queues and entries.
+// Limits are the numbers of entries in a queue pair's queues, of elements in their entries, and of
+// bytes of inline data.
 type Limits struct{ SendWR, RecvWR, SendSGE, RecvSGE, Inline uint32 }
 
 // put returns the response of query_qp.

@@ -11,14 +11,14 @@ const (
 	batchMost  = 32
 	eachMost   = 1 << 10
 	chunksMost = 2 * batchMost
-	// batchCost is the cost of an entry in shortRoom. It is low because the entries of a batch
-	// share few system calls.
+	// batchCost is the cost of an entry in shortRoom, besides its payload. It is low because the
+	// entries of a batch share few system calls.
 	batchCost = entryCost / 4
 )
 
 // A batch is the short Writes and Sends at the head of a send queue, which are executed together.
-// One system call reads the payload of all requests. One writes it, if access to the responder's
-// process allows that.
+// One system call reads the payload of all requests. Another one writes the payload, if access to
+// the responder's process allows that.
 //
 // The batch ends before the first entry that is invalid, long, of another kind, or has to wait.
 // That entry stays in the queue and is later executed alone, so that every fault is found and
@@ -113,8 +113,8 @@ func (q *QP) collect(b *batch, room int) bool {
 	return true
 }
 
-// respondBatch executes a batch at the responder, and shortens it to the executed jobs. As in
-// [QP.respond], a short batch does not wait for the lock.
+// respondBatch executes a batch at the responder, and shortens it to the executed jobs. If another
+// goroutine has the lock, a short batch does not wait, and no job is executed.
 func (q *QP) respondBatch(from *QP, b *batch, short bool) {
 	if !short {
 		q.recv.mu.Lock()

@@ -29,7 +29,8 @@ func (b *buffer) ReadAt(p []byte, off int) error { return b.each(p, off, Region.
 // WriteAt implements rocecore.Buffer.
 func (b *buffer) WriteAt(p []byte, off int) error { return b.each(p, off, Region.WriteAt) }
 
-// each calls do for every element that overlaps the len(p) bytes at offset off.
+// each calls do for every element that overlaps the len(p) bytes at offset off. The error is
+// errNoRegion if a region is missing, and errShort if the elements have fewer bytes.
 func (b *buffer) each(p []byte, off int, do func(r Region, p []byte, addr uint64) error) error {
 	for i := range b.elements {
 		e := &b.elements[i]

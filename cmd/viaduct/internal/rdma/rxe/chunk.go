@@ -20,7 +20,7 @@ type Process interface {
 type copies struct {
 	process Process
 	list    []Chunk
-	size    int // bytes of all
+	size    int // bytes of all chunks
 }
 
 // reset empties the list, and removes its references to memory.

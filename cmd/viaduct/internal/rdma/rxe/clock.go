@@ -10,13 +10,13 @@ var rnrTimes = [32]time.Duration{655360, 10, 20, 30, 40, 60, 80, 120, 160, 240, 
 func rnrTime(timer uint8) time.Duration { return rnrTimes[timer&31] * time.Microsecond }
 
 // rnrLimit returns the time after which a requester gives up a responder without a receive: count
-// times the responder's timer. forever is true if it never gives up.
+// times the responder's timer. forever is true if count means that it never gives up.
 func rnrLimit(count, timer uint8) (limit time.Duration, forever bool) {
 	return time.Duration(count) * rnrTime(timer), count == retryAlways
 }
 
 // ackLimit returns how long a requester waits for a silent queue pair before giving up: a timeout,
-// and one more for each retry. forever is true without such a limit.
+// and one more for each retry. forever is true for a timeout of 0, which means no limit.
 func ackLimit(timeout, retries uint8) (limit time.Duration, forever bool) {
 	return (4096 * time.Nanosecond << timeout) * (time.Duration(retries) + 1), timeout == 0
 }

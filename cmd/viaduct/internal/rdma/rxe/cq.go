@@ -14,7 +14,7 @@ var (
 )
 
 // CQEvents holds the handlers of a completion queue's events. Both are called with the queue
-// locked, and must not use it.
+// locked, and must not use the queue.
 type CQEvents struct {
 	Completed func() // there is a completion, and the program requested an event for it
 	Overrun   func() // a completion was lost because the ring was full
@@ -30,7 +30,7 @@ type CQ struct {
 	overrun bool   // guarded by mu
 }
 
-// notify says for which completions the program requested an event.
+// A notify records for which completions the program requested an event.
 type notify uint8
 
 const (
@@ -60,7 +60,8 @@ func (q *CQ) Describe() (entries uint32, info abi.Body) {
 
 // Resize moves the queue with its unread completions to a new ring for at least n entries. It calls
 // keep with the description of the new ring. If keep returns false, because the program could not
-// be informed, the queue keeps its old ring.
+// be informed, the queue keeps its old ring. The error is ErrInvalid if the unread completions do
+// not fit or the queue is closed, or ErrMemory.
 func (q *CQ) Resize(n uint32, keep func(entries uint32, info abi.Body) bool) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -100,7 +101,9 @@ func (q *CQ) Notify(solicited bool) {
 	}
 }
 
-// push writes a completion to the ring, and sends an event if the program requested one.
+// push writes a completion to the ring, and sends an event if the program requested one. If the
+// ring is full, the completion is lost, and push calls Overrun at the first loss. After Close, push
+// does nothing.
 func (q *CQ) push(c *completion) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

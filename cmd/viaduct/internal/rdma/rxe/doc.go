@@ -2,7 +2,8 @@
 // completion queues, queue pairs of three types, shared receive queues, address handles, memory
 // windows and multicast groups. If both ends of a connection are queue pairs of one [Fabric], the
 // payload is copied from the memory of one program to the memory of the other. Other peers are
-// reached by RoCEv2 (packages rocecore and roceudp): other supervisors, the kernel's rxe, adapters.
+// reached by RoCEv2 (packages rocecore and roceudp): programs under another supervisor (another
+// "viaduct run"), the kernel's rxe, adapters.
 //
 // The queues are rings in memory the program can write at any time. Therefore an entry is copied
 // once, and only the copy is examined; indexes are masked; lengths are checked against the size of

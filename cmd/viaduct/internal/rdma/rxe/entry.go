@@ -79,12 +79,12 @@ func (l *elementList) size() (n uint64) {
 	return n
 }
 
-// A posted holds the values of a send entry its completion needs.
+// A posted holds the values of a send entry that are needed for its completion.
 type posted struct {
 	id    uint64
 	op    Op
 	flags uint32
-	imm   uint32 // or the key to invalidate
+	imm   uint32 // immediate data, or the key to invalidate
 	size  uint64 // bytes of payload, or bytes to read
 }
 

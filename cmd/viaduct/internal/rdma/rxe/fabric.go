@@ -39,7 +39,7 @@ func (p *Port) GID(index uint8) (g GID) {
 // Has reports whether the table has an entry at index.
 func (p *Port) Has(index uint8) bool { return p.GID(index) != GID{} }
 
-// all returns the table.
+// all returns the table, which the caller must not change.
 func (p *Port) all() []GID {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
@@ -58,8 +58,8 @@ func (p *Port) owns(g GID) bool {
 	return false
 }
 
-// A Fabric connects queue pairs. Those of all devices of one supervisor reach each other directly,
-// others by RoCEv2.
+// A Fabric connects queue pairs. The queue pairs of one supervisor reach each other directly,
+// whatever their devices, and all others by RoCEv2.
 type Fabric struct {
 	atomics sync.Mutex // locked around each atomic operation, so that these exclude each other
 	wire    wire
@@ -156,7 +156,7 @@ const (
 )
 
 // Attach makes a queue pair a member of a multicast group. The error is ErrInvalid for a queue pair
-// that is not UD, an address that is not multicast, or an exceeded limit.
+// that is not UD or an address that is not multicast, and ErrMemory for an exceeded limit.
 func (f *Fabric) Attach(q *QP, g GID) error {
 	if q.typ != UD || !g.multicast() {
 		return ErrInvalid
@@ -191,7 +191,7 @@ func (f *Fabric) attach(q *QP, g GID) error {
 	return nil
 }
 
-// Detach ends the membership of a queue pair in a group.
+// Detach ends the membership of a queue pair in a group. The error is ErrInvalid if there is none.
 func (f *Fabric) Detach(q *QP, g GID) error {
 	q.changing.Lock()
 	defer q.changing.Unlock()

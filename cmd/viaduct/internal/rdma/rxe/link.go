@@ -10,20 +10,20 @@ import (
 )
 
 // A link is the connection of a queue pair with one of another supervisor or host. It is the
-// rocecore.Host of a roceudp.Pair, which calls its methods with its own lock held. That lock comes
-// before the locks of the sides.
+// rocecore.Host of pair. pair calls its host with the lock of pair held, which comes before the
+// locks of the sides.
 type link struct {
 	qp   *QP
 	pair *roceudp.Pair
 
 	// Guarded by the lock of pair:
-	recv   buffer // of the receive in progress
+	recv   buffer // memory of the receive in progress
 	badKey bool   // the key that the last request wanted to invalidate cannot be invalidated
 
 	// Guarded by sendSide.mu:
 	posted  []*sending // requests in progress, which are the entries at the head of the ring
 	size    uint64     // bytes of payload of posted
-	stalled bool       // the next entry is executed when no request is in progress
+	stalled bool       // the next entry waits until no request is in progress
 	over    bool       // the queue pair was reset
 }
 
@@ -92,14 +92,16 @@ func (l *link) end() {
 	l.pair.Close()
 }
 
-// postMost is the number of entries that are posted together. postRoom is the number of bytes in
-// progress that a short caller may add to: each packet costs a system call.
+// postMost is the number of entries that are posted together. postRoom bounds the bytes in progress
+// that a short caller may reach. Another goroutine posts the rest, because each packet costs a
+// system call.
 const (
 	postMost = 32
 	postRoom = 24 << 10
 )
 
-// work posts the entries of the send queue. Only one goroutine calls it at a time.
+// work posts the entries of the send queue until there are none, one has to wait, or a short caller
+// has to stop. Only one goroutine calls it at a time.
 func (l *link) work(short bool) progress {
 	for {
 		rs, p := l.take(short)
@@ -116,7 +118,8 @@ func (l *link) work(short bool) progress {
 }
 
 // take returns requests for the next entries of the send queue. An entry that needs no peer is
-// executed when all entries before it are complete.
+// executed when all entries before it are complete. p is more if further entries may follow at
+// once.
 func (l *link) take(short bool) (rs []*rocecore.Request, p progress) {
 	q, s := l.qp, &l.qp.send
 	s.mu.Lock()

@@ -44,7 +44,7 @@ type piece struct {
 // pieces holds the memory of one side of a copy.
 type pieces struct {
 	list []piece
-	size int // bytes of all
+	size int // bytes of all pieces
 }
 
 // add adds a piece of a region that the caller holds. pieces takes over the hold.
@@ -137,7 +137,8 @@ type cursor struct {
 
 var errShort = errors.New("rxe: the pieces are shorter than what is copied")
 
-// each calls do for every piece that overlaps the next len(b) bytes, and moves the cursor.
+// each calls do for every piece that overlaps the next len(b) bytes, and moves the cursor. The
+// error is errShort if the pieces have fewer bytes.
 func (c *cursor) each(b []byte, do func(r Region, p []byte, addr uint64) error) error {
 	for len(b) > 0 {
 		if len(c.list) == 0 {

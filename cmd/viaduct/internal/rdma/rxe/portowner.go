@@ -33,7 +33,7 @@ func (u portUser) String() string {
 }
 
 // PortUser describes the user of UDP port 4791 of an address of this host. It returns "" if there
-// is none, or if the system does not show it.
+// is none, if it is this process, or if the system does not show it.
 func PortUser(addr netip.Addr) string {
 	for _, file := range []string{"/proc/net/udp", "/proc/net/udp6"} {
 		table, err := os.ReadFile(file)
@@ -72,7 +72,7 @@ func findPortUser(table string, addr netip.Addr) (u portUser, ok bool) {
 	return u, false
 }
 
-// parseSocketAddr parses an address of such a table: 32-bit words in native byte order, and the
+// parseSocketAddr parses an address of /proc/net/udp: 32-bit words in native byte order, and the
 // port.
 func parseSocketAddr(s string) (netip.AddrPort, error) {
 	words, port, _ := strings.Cut(s, ":")

@@ -18,8 +18,8 @@ type Config struct {
 	Space          *Space
 	SendCQ, RecvCQ *CQ
 	SRQ            *SRQ // nil gives the queue pair its own receive queue
-	// Event sends the program an asynchronous event. It may be called with a side locked. It is not
-	// called after Close has returned.
+	// Event sends the program an asynchronous event. It may be called with the lock of a side held.
+	// It is not called after Close has returned.
 	Event func(abi.AsyncType)
 	// Explain, if not nil, is called with a line about each connection and each failed request.
 	Explain func(format string, args ...any)
@@ -118,8 +118,8 @@ func (q *QP) Num() uint32 { return q.num }
 // Type returns the type.
 func (q *QP) Type() Type { return q.typ }
 
-// Describe returns the actual limits, and the descriptions of the rings. It is called before the
-// program can use the queue pair.
+// Describe returns the actual limits, and the descriptions of the rings. It takes no lock, and must
+// be called before the program can use the queue pair.
 func (q *QP) Describe() (l Limits, recv, send abi.Body) {
 	return q.limits, q.recv.ring.info(), q.send.ring.info()
 }
@@ -140,8 +140,8 @@ func (q *QP) Attributes() Attributes { return *q.attrs.Load() }
 // Passed returns the number of sent and of received bytes of payload.
 func (q *QP) Passed() (sent, received uint64) { return q.sent.Load(), q.received.Load() }
 
-// Modify changes attributes and state. The error is ErrInvalid. If slow is true, the caller must
-// then call Settle, which may wait for a copy to end.
+// Modify changes attributes and state. The error is ErrInvalid; nothing has changed then. If slow
+// is true, the caller must call Settle, which may wait for a copy to end.
 func (q *QP) Modify(c Change) (slow bool, err error) {
 	q.changing.Lock()
 	defer q.changing.Unlock()

@@ -19,7 +19,7 @@ var (
 	faultLength     = &fault{RemoteInvalid, LocalLength, abi.AsyncQPRequest}
 	faultReceive    = &fault{RemoteOperation, LocalProtection, abi.AsyncQPFatal}
 	faultMalformed  = &fault{RemoteOperation, LocalQPOperation, abi.AsyncQPFatal}
-	faultInvalidate = &fault{Success, RemoteInvalid, abi.AsyncQPRequest} // payload acknowledged before
+	faultInvalidate = &fault{Success, RemoteInvalid, abi.AsyncQPRequest} // the payload was already acknowledged
 )
 
 // A verdict is the result of a request at the responder.
@@ -39,8 +39,9 @@ var (
 
 func wrong(f *fault) verdict { return verdict{fault: f} }
 
-// respond implements peer. The goroutine that serves all programs makes short requests. These do
-// not wait for the lock, which another queue pair holds during a long copy.
+// respond implements peer. The goroutine that serves all programs makes short requests. A short
+// request does not wait for the lock, because another queue pair holds it during a long copy. The
+// outcome is busy then.
 func (q *QP) respond(r *request) (outcome, Status, uint8) {
 	if !r.short {
 		q.recv.mu.Lock()
@@ -127,7 +128,7 @@ func (q *QP) target(r *remote, n uint64, right uint32) bool {
 	return true
 }
 
-// fetch copies the payload of a request to the memory to of the responder.
+// fetch copies the payload of a request to the responder's memory to.
 func (r *request) fetch(to *pieces) *copyError {
 	if r.entry.inline != nil {
 		return scatter(r.entry.inline, to)

@@ -94,14 +94,16 @@ const (
 	entryCost = 192
 )
 
-// kick makes a goroutine work on the send queue: the caller, unless another one is working already.
+// kick makes a goroutine work on the send queue: the caller, unless another goroutine is working
+// already. With short, the caller leaves long entries to a new goroutine.
 func (q *QP) kick(short bool) {
 	if q.calls.Add(1) == 1 {
 		q.work(short)
 	}
 }
 
-// progress is the result of a step.
+// A progress is the result of a step: more if the next step can follow, idle if all must wait for
+// the next kick.
 type progress uint8
 
 const (
@@ -311,8 +313,8 @@ func (q *QP) performLocal(e *sendEntry) Status {
 	return Success
 }
 
-// execute executes an entry. A short one does not wait, and its outcome may be busy. send.mu is
-// locked.
+// execute executes an entry. With short, it does not wait for other queue pairs, and the outcome
+// may be busy. send.mu is locked.
 func (q *QP) execute(a *Attributes, e *sendEntry, short bool) (o outcome, status Status, timer uint8) {
 	if status = q.unfit(a, e); status != Success {
 		return done, status, 0

@@ -19,8 +19,8 @@ type SRQ struct {
 // SRQLimits are the sizes of a shared receive queue, and its limit.
 type SRQLimits struct{ WR, SGE, Limit uint32 }
 
-// NewSRQ creates a shared receive queue. It calls limit, with the queue locked, when the queue has
-// fewer receives than l.Limit. The error is ErrInvalid or ErrMemory.
+// NewSRQ creates a shared receive queue. It calls limit once, with the queue locked, when the queue
+// has fewer receives than l.Limit, unless that is 0. The error is ErrInvalid or ErrMemory.
 func NewSRQ(a Arena, l SRQLimits, limit func()) (*SRQ, error) {
 	if l.WR == 0 || l.WR > MaxWR || l.SGE > MaxSRQSGE || l.Limit > l.WR {
 		return nil, ErrInvalid
@@ -57,7 +57,7 @@ func (q *SRQ) take(e *recvEntry) bool {
 }
 
 // Arm arms the limit: the queue calls the limit function once when it has fewer than low receives.
-// 0 disarms it.
+// 0 disarms it. The error is ErrInvalid if the ring has no room for low receives.
 func (q *SRQ) Arm(low uint32) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()

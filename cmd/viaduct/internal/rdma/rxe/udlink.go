@@ -119,7 +119,8 @@ func (l *udLink) Received(_ rocecore.Receive, a rocecore.Arrival) {
 	q.finishReceive(&c)
 }
 
-// Failed implements rocecore.Host. Nothing is posted that it would have to flush.
+// Failed implements rocecore.Host. A link has no requests in progress that would have to be
+// flushed.
 func (l *udLink) Failed(rocecore.Status) {}
 
 // Check implements rocecore.Host.

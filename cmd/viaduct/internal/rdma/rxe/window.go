@@ -13,7 +13,7 @@ import (
 type Space struct {
 	port *Port
 
-	bound   atomic.Int32 // number of bound windows
+	bound   atomic.Int32 // number of windows
 	mu      sync.Mutex
 	windows map[uint32]*Window // guarded by mu; by the upper 24 bits of the key
 	ahs     map[uint32]*AH     // guarded by mu
@@ -41,7 +41,8 @@ func (s *Space) NewAH(m Memory, attr abi.Body) (*AH, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	// 0 is not used as a number, because the provider would then request more than it gets.
+	// 0 is not used as a number: the provider takes 0 for an old kernel, and then passes the whole
+	// address in each entry.
 	for s.nextAH = max(s.nextAH, 1); s.ahs[s.nextAH] != nil; s.nextAH = max(s.nextAH+1, 1) {
 	}
 	a.Num = s.nextAH
@@ -102,7 +103,8 @@ type Window struct {
 // zeroBased is the access flag of a window whose addresses begin at 0.
 const zeroBased = 1 << 5
 
-// NewWindow creates a window with an unused key. taken reports whether a region has the key.
+// NewWindow creates a window with an unused key. taken reports whether a region has the key. The
+// error is ErrInvalid for an unknown type.
 func (s *Space) NewWindow(m Memory, t WindowType, taken func(key uint32) bool) (*Window, error) {
 	if t != Type1 && t != Type2 {
 		return nil, ErrInvalid
@@ -199,9 +201,9 @@ func (s *Space) invalidate(key uint32, m Memory) bool {
 	return true
 }
 
-// find looks up n bytes at addr by the key of a window. It returns the region, held, and the
-// address in it, or a nil region if the window does not allow q this access. found is false if no
-// window has the key.
+// find looks up n bytes at addr by the key of a window. It returns the region, with a hold for the
+// caller to release, and the address in it. The region is nil if the window does not allow q this
+// access. found is false if no window has the key.
 func (s *Space) find(q *QP, key uint32, addr, n uint64, need uint32) (r Region, at uint64, found bool) {
 	if s.bound.Load() == 0 {
 		return nil, 0, false
