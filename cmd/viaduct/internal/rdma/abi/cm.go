@@ -57,7 +57,7 @@ type CMRequest struct {
 }
 
 // ParseCM decodes bytes that were written to an rdma_cm file. Reads beyond a body that is shorter
-// than its structure return zeros.
+// than its structure return zeros. The error is ErrLength, also for an unknown command.
 func ParseCM(b []byte) (r CMRequest, err error) {
 	if len(b) < 8 {
 		return r, ErrLength
@@ -105,8 +105,8 @@ func ParseAddr(b Body) (a netip.AddrPort, valid bool) {
 	return a, false
 }
 
-// PutAddr writes an address as a sockaddr of its family. b must have at least 28 bytes. The zone of
-// the address, if any, is the number of an interface.
+// PutAddr writes an address as a sockaddr of its family, or nothing for the zero address. b must
+// have at least 28 bytes. The zone of the address, if any, is the number of an interface.
 func PutAddr(b Body, a netip.AddrPort) {
 	switch {
 	case !a.IsValid():
@@ -187,7 +187,7 @@ type CMEvent struct {
 	UID    uint64
 	ID     uint32
 	Type   CMEventType
-	Status int32 // negative error number
+	Status int32 // negative error number, or the reason of a rejection
 	Param  ConnParam
 	UD     *UDParam // for datagrams, instead of Param
 }

@@ -10,14 +10,14 @@ const (
 	Identifier Kind = 64 + iota // the number of an identifier
 	PortSpace                   // TCP, UDP or InfiniBand's own
 	IDType                      // type of the identifier's queue pair; 0 for any
-	Family                      // of an address
-	QPNumber                    // of a queue pair
+	Family                      // an address family
+	QPNumber                    // the number of a queue pair
 	Given                       // not 0 if the command has connection parameters
 	CMState                     // state of a queue pair whose attributes are requested
 	Value                       // the address of an option's value
-	Level                       // of an option
-	Option                      // its name
-	OptionLen                   // its length
+	Level                       // the level of an option
+	Option                      // the name of an option
+	OptionLen                   // the length of an option's value
 	CMFile                      // the descriptor of an rdma_cm file
 )
 
@@ -51,7 +51,8 @@ func CMCommands() []CMCommand { return slices.Sorted(maps.Keys(cmFields)) }
 // Fields returns the parts of the command's body.
 func (c CMCommand) Fields() []Field { return cmFields[c] }
 
-// Lengths returns the length of the body, and the least length of the response.
+// Lengths returns the length of the body, and the least length of the response. Both are 0 for
+// commands without an entry in the table.
 func (c CMCommand) Lengths() (in, out int) { return cmLengths[c].in, cmLengths[c].out }
 
 var cmLengths = map[CMCommand]struct{ in, out int }{

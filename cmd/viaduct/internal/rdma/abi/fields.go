@@ -20,10 +20,10 @@ const (
 	Any       Kind = iota // the program's own number, or a number that nothing reads
 	Reply                 // the address of the response
 	Domain                // the handle of a protection domain
-	Region                // of a region
-	CQ                    // of a completion queue
-	QP                    // of a queue pair
-	SRQ                   // of a shared receive queue
+	Region                // the handle of a region
+	CQ                    // the handle of a completion queue
+	QP                    // the handle of a queue pair
+	SRQ                   // the handle of a shared receive queue
 	Channel               // the descriptor of a completion channel; negative means none
 	Start                 // an address in the program's memory
 	Virtual               // the address that peers use for Start, with the same offset in its page
@@ -33,8 +33,8 @@ const (
 	Rights                // access flags of a region
 	QPMask                // which attributes of a queue pair are set
 	SRQMask               // which attributes of a shared receive queue are set
-	NextState             // of a queue pair
-	Type                  // of a queue pair
+	NextState             // the next state of a queue pair
+	Type                  // the type of a queue pair
 	Port                  // 1, the only port
 	Vector                // a completion vector
 	Zero                  // 0, because it has no use yet

@@ -185,7 +185,8 @@ type Put struct {
 }
 
 // ParseIoctl decodes the structure at an address, a command to a device with this driver. read
-// reads the program's memory.
+// reads the program's memory. The error is one of ErrFault, ErrLength, ErrProtocol, ErrCommand and
+// ErrShort.
 func ParseIoctl(driver uint32, at uint64, read func(addr uint64, p []byte) error) (*Ioctl, error) {
 	v := &Ioctl{at: at, raw: make(Body, ioctlHeaderLen)}
 	if read(at, v.raw) != nil {
@@ -287,7 +288,7 @@ func (v *Ioctl) bytes(id uint16, read func(uint64, []byte) error) (Body, error) 
 	return b[:a.len], nil
 }
 
-// invoke decodes the request of a carried write command.
+// invoke decodes a write command that the ioctl carries.
 func (v *Ioctl) invoke(read func(uint64, []byte) error) error {
 	c, err := v.bytes(invokeCommand, read)
 	if err != nil {
@@ -377,7 +378,8 @@ func (v *Ioctl) Key() []byte {
 	return append(b, v.Driver...)
 }
 
-// Answer returns the bytes to write for a response of the core and one of the provider.
+// Answer returns the bytes to write for a response of the core and one of the provider. Both may be
+// empty.
 func (v *Ioctl) Answer(core, driver Body) (puts []Put) {
 	// All attributes are written back. Those that received a value are marked, and numbers are
 	// stored in them.

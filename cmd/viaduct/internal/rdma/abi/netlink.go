@@ -46,7 +46,7 @@ const (
 // A Driver holds the properties of the kernel's driver for a device.
 type Driver struct {
 	ID       uint32 // number of the libibverbs provider, in netlink and in the ioctl header
-	ABI      uint64 // of its commands
+	ABI      uint64 // version of its commands
 	Node     uint8  // node type, from which libibverbs derives the transport
 	Protocol string // name of the protocol in netlink
 }
@@ -73,9 +73,9 @@ const (
 type Found struct {
 	Driver    Driver
 	Index     uint32
-	Name      string // siw0
+	Name      string // for example siw0
 	GUID      uint64 // as a number whose highest byte is the first byte of the GUID
-	Uverbs    string // uverbs0
+	Uverbs    string // for example uverbs0
 	UverbsDev uint64 // device number
 	NetIndex  uint32 // number of the network interface, 0 for none
 	NetName   string
@@ -92,7 +92,8 @@ func CharDev(major, minor uint32) uint64 {
 var CMDev = CharDev(10, 121)
 
 // AnswerNetlink answers the messages in b, which the port pid has sent to a socket of RDMA's
-// netlink family. Each element of the result is a datagram.
+// netlink family. Each element of the result is a datagram. A message with an invalid length ends
+// the list, and gets no answer.
 func AnswerNetlink(b []byte, pid uint32, devices []Found) (out [][]byte) {
 	for len(b) >= 16 {
 		h := Body(b)
@@ -114,7 +115,7 @@ type nlRequest struct {
 	attrs      []byte
 }
 
-// attr returns an attribute of the request.
+// attr returns an attribute of the request, and whether the request has it.
 func (m *nlRequest) attr(typ uint16) (Body, bool) {
 	for b := m.attrs; len(b) >= 4; {
 		n := int(le.Uint16(b))
@@ -193,7 +194,7 @@ const (
 	eopnotsupp = 95
 )
 
-// device returns the device in the request.
+// device returns the device in the request, or nil if there is no such device.
 func (m *nlRequest) device(devices []Found) *Found {
 	a, ok := m.attr(attrDevIndex)
 	for i := range devices {
@@ -278,7 +279,7 @@ func nlMessage(typ, flags uint16, seq, pid uint32, body []byte) []byte {
 	return append(b, body...)
 }
 
-// nlAttr appends an attribute, padded.
+// nlAttr appends an attribute, padded to a multiple of 4 bytes.
 func nlAttr(b []byte, typ uint16, v []byte) []byte {
 	b = le.AppendUint16(b, uint16(4+len(v)))
 	b = le.AppendUint16(b, typ)

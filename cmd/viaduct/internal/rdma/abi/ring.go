@@ -14,7 +14,7 @@ const (
 )
 
 // NoKey, as the offset of a ring in the answer to the command that creates it, means to the
-// provider that there is no ring. It is an offset a ring could otherwise have.
+// provider that there is no ring. Therefore no ring may be placed at this offset.
 const NoKey = 0x90000
 
 // Flags of entries. In send and receive entries, Valid is in the word at FlagsAt. In completions,

@@ -8,7 +8,7 @@ import (
 // The additional kinds of fields in commands of the rxe provider.
 const (
 	AH         Kind = 96 + iota // the handle of an address handle
-	Window                      // of a memory window
+	Window                      // the handle of a memory window
 	WindowType                  // 1 or 2
 	Address                     // one half of the address of a port
 	Group                       // the first half of the address of a multicast group

@@ -111,7 +111,7 @@ const (
 
 const (
 	headerLen   = 8
-	exHeaderLen = 16 // behind the other
+	exHeaderLen = 16 // bytes of the second header, after the first one
 
 	// MaxRequest bounds how many bytes of a command are read.
 	MaxRequest = 4096
