@@ -21,8 +21,8 @@ const (
 	// read them into memory of the driver, which joins the queue of held payload on completion.
 	// Report completions by ReadDone, in order.
 	OpRDMARead
-	// OpHold: append the payload (N bytes) of the current message to the queue of held payload. It
-	// occupies its Private Buffer.
+	// OpHold: append the payload (N bytes) of the current message to the queue of held payload. The
+	// payload occupies its Private Buffer until OpCopy, OpDrop or OpCompact.
 	OpHold
 	// OpCompact: copy the newest held payload (N bytes) elsewhere, so that its Private Buffer can
 	// be posted again. [D-79]
@@ -52,7 +52,8 @@ const (
 	OpUrgent
 	// OpPeerClosed: DisConn was received; the peer will send no more data.
 	OpPeerClosed
-	// OpMode: a half-connection has changed its mode to Msg.Mode: the sending half if Local is set.
+	// OpMode: a half-connection has changed its mode to Msg.Mode: the sending half if Local is set,
+	// otherwise the receiving half.
 	OpMode
 	// OpResize: change the size of the receive Private Buffers to N, by replacing the free ones at
 	// once. Report the end by Resized. [D-46]
@@ -61,11 +62,11 @@ const (
 	OpPeerSize
 	// OpSuspended: the peer has acknowledged SuspComm; close the LLP.
 	OpSuspended
-	// OpReconnect: after everything before was sent, close the LLP and connect to port Msg.Port of
-	// the same address. [SDP-13.1.1-8] [SDP-13.1.1-9]
+	// OpReconnect: after all earlier messages were sent, close the LLP and connect to port Msg.Port
+	// of the same address. [SDP-13.1.1-8] [SDP-13.1.1-9]
 	OpReconnect
-	// OpFinish: both directions are closed. Close the LLP gracefully after everything before was
-	// sent. [D-49]
+	// OpFinish: both directions are closed. Close the LLP gracefully after all earlier messages
+	// were sent. [D-49]
 	OpFinish
 	// OpAbort: end the LLP. If Local is set, an AbortConn precedes, which the peer must receive:
 	// close the LLP in order after it was sent. Otherwise reset the LLP at once. Err is the reason.
@@ -92,12 +93,12 @@ type Action struct {
 	Invalidate bool // OpSend: and with Invalidate of STag
 	Local      bool
 	Remote     bool // OpRevoke: the peer has invalidated the STag
-	Parts      int
+	Parts      int  // OpSend: number of OpParts that follow
 	STag       uint32
 	TO         uint64
 	ID         uint64
 	RID        uint64 // ID of the advertised read, if OpSend sends a SinkAvail
-	Adv        uint64
+	Adv        uint64 // OpSend, OpRevoke: key of the advertisement; 0 if OpSend advertises nothing
 	Off, N     int
 	Pos        uint64
 	Msg        sdpwire.Message

@@ -121,7 +121,8 @@ func (m *Machine) endAbortConn(*inbound) {
 	m.die(ErrReset)
 }
 
-// verdict returns the error of a read on a dead connection whose received bytes were all read.
+// verdict returns the error of a read on a dead connection whose received bytes were all read:
+// io.EOF if the peer's stream had ended, otherwise the reason for the end of the connection.
 func (m *Machine) verdict() error {
 	if m.err == io.EOF || m.snk.eof && m.err == nil {
 		return io.EOF

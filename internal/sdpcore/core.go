@@ -53,23 +53,24 @@ const Infinite = 1 << 62
 type Params struct {
 	Role Role
 
-	// Any later message may announce more of both. [SDP-10.3-2]
-	// Receive Private Buffers that this end announced, 3 to 65535; the driver posts one more as a
-	// spare. [D-08]
+	// RecvBufs is the number of receive Private Buffers that this end announced, 3 to 65535; the
+	// driver posts one more as a spare. [D-08] Later messages may announce more of them, as for
+	// PeerBufs. [SDP-10.3-2]
 	RecvBufs       int
-	MaxRecvBufs    int // receive Private Buffers that this end may post later; RecvBufs if that is more
-	RecvSize       int // bytes of each, at least 37
+	MaxRecvBufs    int // largest number of receive Private Buffers to post later; RecvBufs if that is larger
+	RecvSize       int // bytes of each receive Private Buffer, at least 37
 	PeerBufs       int // number of the peer's Private Buffers, as announced
 	PeerSize       int // size of the peer's Private Buffers in bytes, as announced
-	MaxAdverts     int // announced to the peer
-	PeerMaxAdverts int // announced by the peer
+	MaxAdverts     int // advertisements that the peer may have open, as this end announced
+	PeerMaxAdverts int // advertisements that this end may have open, as the peer announced
 	ORD            int // RDMA Reads that may be outstanding, as both Hellos agreed
 
 	SendPolicy Policy // policy for the direction in which this end is Data Source
 	RecvPolicy Policy // policy for the other direction
 
 	SendThreshold int // writes longer than this many bytes use zero copy; Infinite for never [D-39]
-	// Reads longer than this accept zero copy; raised to RecvSize. [SDP-9-1] [SDP-10-6]
+	// Reads longer than RecvThreshold bytes accept zero copy. It is raised to RecvSize. [SDP-9-1]
+	// [SDP-10-6]
 	RecvThreshold int
 	NoRead        bool // never issue an RDMA Read: answer every SrcAvail with SendSm [SDP-9-5]
 	NoSinkAvail   bool // never send a SinkAvail
@@ -77,13 +78,14 @@ type Params struct {
 	BigPrefix     bool // put as much payload as fits into a SrcAvail, not one byte [D-82]
 	UrgentApart   bool // keep urgent bytes out of the stream [D-29]
 
-	// Bytes of payload held for the ULP in addition to the Private Buffers. [SDP-9.5.6-1] [D-79]
+	// RecvBudget limits the bytes of payload held for the ULP outside the Private Buffers.
+	// [SDP-9.5.6-1] [D-79]
 	RecvBudget int
-	// Bytes that the driver can copy on the sending side; limits the SrcAvails that are sent by
-	// Bcopy after a time-out. [D-81]
+	// SendBudget is the number of bytes that the driver can copy on the sending side. An unanswered
+	// SrcAvail with more bytes left is not sent by Bcopy. [D-81]
 	SendBudget int
 
-	MinRecvSize, MaxRecvSize int  // limits of RecvSize if the peer requests another size [SDP-10.6-7]
+	MinRecvSize, MaxRecvSize int  // limits of RecvSize if the peer requests another size; 0 for the defaults [SDP-10.6-7]
 	NoResize                 bool // keep RecvSize, whatever the peer requests [SDP-10.6-14]
 	NoSuspend                bool // answer SuspComm with an abort [D-55]
 	MinSuspendPort           int  // least port a SuspComm may name [D-55]
@@ -99,22 +101,26 @@ type Params struct {
 // Timers are the times after which a machine acts without an event. A zero field selects the
 // default.
 type Timers struct {
-	// A SrcAvail without a waiting read is fetched into local memory after this; default 1 ms.
-	// [D-38]
+	// LocalRead is the time after which the bytes of a SrcAvail are fetched into local memory if no
+	// read waits; default 1 ms. [D-38]
 	LocalRead time.Duration
-	// Both ends advertise and neither reads; default 10 ms, three times as long at the Connecting
-	// Peer. [D-38]
+	// Deadlock is the time after which this end acts if both ends advertise and neither reads;
+	// default 10 ms, and three times as long at the Connecting Peer. [D-38]
 	Deadlock time.Duration
-	// An unanswered SrcAvail is sent by Bcopy if it fits SendBudget; default 1 s. [D-81]
+	// Unanswered is the time after which the bytes of an unanswered SrcAvail are sent by Bcopy, if
+	// they fit SendBudget; default 1 s. [D-81]
 	Unanswered time.Duration
-	Cancel     time.Duration // an unanswered cancel ends the connection; default 5 s [D-81]
-	Suspend    time.Duration // an unanswered suspension ends the connection; default 5 s [D-53]
+	Cancel     time.Duration // time after which an unanswered cancel ends the connection; default 5 s [D-81]
+	Suspend    time.Duration // time after which an unanswered suspension ends the connection; default 5 s [D-53]
 	Hysteresis time.Duration // least time between two changes of mode by policy; default 1 s [D-42]
-	// Wait before asking for the acknowledgement of a ModeChange; default 200 ms. [D-45]
+	// ModeAck is the time after which an empty Data asks for the acknowledgement of a ModeChange;
+	// default 200 ms. [D-45]
 	ModeAck time.Duration
-	// Payload stopped at two credits asks for more credit after this; default 5 ms. [D-10]
+	// Nudge is the time after which payload that waits at two credits asks for more credit; default
+	// 5 ms. [D-10]
 	Nudge time.Duration
-	// Suspensions answered per minute, at most 8; default 4, negative for no limit. [D-55]
+	// SuspendLimit is the number of suspensions answered per minute, at most 8; default 4, negative
+	// for no limit. [D-55]
 	SuspendLimit int
 }
 
@@ -158,8 +164,8 @@ func (l life) String() string { return lifeNames[l] }
 // share one receiver. Each file has the methods of one chapter of the draft.
 type Machine struct {
 	p    Params
-	now  time.Duration
-	out  []Action
+	now  time.Duration // time of the current event; never goes back
+	out  []Action      // actions of the current event
 	life life
 	err  error // error of reads in lifeDead
 	werr error // error of writes in lifeDead
@@ -210,7 +216,9 @@ func (m *Machine) start(p Params) {
 	m.snk.mode, m.snk.count = sdpwire.Combined, serial(p.FirstSnkCount)                                   // [SDP-6.3.3.4-2]
 }
 
-// Err returns the reason why the connection ended abortively, or nil.
+// Err returns the error of reads on a dead connection: the reason for its end, or io.EOF if the
+// peer's stream had ended before. On a living connection, and after a graceful end, Err returns
+// nil.
 func (m *Machine) Err() error { return m.err }
 
 // SendMode and RecvMode return the current modes of the two half-connections, which are
@@ -239,9 +247,9 @@ func (m *Machine) Stats() Stats { return m.stats }
 // SetBudgets changes Params.SendBudget and RecvBudget.
 func (m *Machine) SetBudgets(send, recv int) { m.p.SendBudget, m.p.RecvBudget = send, recv }
 
-// Detachable returns the offset that write id is still queued from. If ok is true, these bytes are
-// not advertised, so the driver may copy them and let the caller return. ok is false for an unknown
-// id.
+// Detachable returns the offset of the first byte of write id that was not sent. If ok is true, the
+// bytes from there on are not advertised, so the driver may copy them and let the caller return. ok
+// is false for an unknown id.
 func (m *Machine) Detachable(id uint64) (off int, ok bool) {
 	s := &m.src
 	for i := range s.writes.len() {
@@ -253,7 +261,7 @@ func (m *Machine) Detachable(id uint64) (off int, ok bool) {
 	return 0, false
 }
 
-// begin and end enclose every event.
+// begin and end enclose every event. end sends what the event allows, and returns the actions.
 func (m *Machine) begin(now time.Duration, out []Action) {
 	m.now, m.out = max(now, m.now), out
 }
@@ -295,8 +303,8 @@ type Stats struct {
 	RecvSrcAvails      uint64
 	SentSinkAvails     uint64
 	RecvSinkAvails     uint64
-	StaleSinkAvails    uint64 // received and discarded because of the counter
-	Overrides          uint64 // SrcAvails abandoned for a SinkAvail
+	StaleSinkAvails    uint64 // SinkAvails received and discarded, because payload had crossed them
+	Overrides          uint64 // SrcAvails abandoned because the peer sent a SinkAvail
 	SentSendSms        uint64
 	RecvSendSms        uint64
 	SentSrcCancels     uint64

@@ -14,18 +14,19 @@ type credits struct {
 	nudgedAt Time   // when this empty Data was sent
 
 	// Receiving.
-	rfirst  serial // the first message after Hello or HelloAck is number 0 in either layout [D-05]
+	rfirst  serial // MSeq of the first message after Hello or HelloAck: 0 in either layout [D-05]
 	expect  serial // MSeq of the next message to be received
 	pool    int    // own Private Buffers announced
 	most    int    // limit of pool
-	size    int    // bytes of each, before the peer asked for another size
+	size    int    // bytes of each Private Buffer, as at set-up
 	taken   int    // bytes consumed by reads since pool grew
 	free    int    // own Private Buffers posted; -1 when the spare is used
 	hold    bool   // MSeqAck is held for a SrcAvailCancel [SDP-9.5.4-5]
 	holdAt  serial // the held value of MSeqAck
-	toldAck serial // bytes of each Private Buffer, before the peer asked for another size
-	told    int    // Bufs in the message with toldAck
-	// Limit of the peer's messages by all announcements: it may have sent those before this number.
+	toldAck serial // ackNext of the last message sent
+	told    int    // Bufs of the last message sent
+	// The peer may have sent the messages before number high: the largest limit that any
+	// announcement gave.
 	high    serial
 	ackTold bool // an MSeqAck other than zero was sent
 	empties int  // empty Data messages received since we last sent a message
@@ -43,8 +44,8 @@ func (c *credits) start(p Params) {
 }
 
 // grow counts n bytes that reads have consumed. It doubles the number of Private Buffers once the
-// count reaches the size of all of them. So a peer whose bytes are read gets the credit a long path
-// needs, and a peer whose bytes are not read can occupy only little memory. [SDP-10.3-2]
+// count reaches the size of all of them. So a peer whose bytes are read gets the credit that a long
+// round trip needs, and a peer whose bytes are not read can occupy only little memory. [SDP-10.3-2]
 func (c *credits) grow(n int) {
 	if c.pool >= c.most {
 		return
@@ -115,19 +116,19 @@ func (c *credits) ackNext() serial {
 	return v
 }
 
-// announce returns Bufs for the next message: all buffers ever posted less all messages ever
-// received. [SDP-6.1.3-1] [D-13]
+// announce returns Bufs for the next message: all buffers ever posted minus all messages ever
+// received, or 0 while the spare is used. [SDP-6.1.3-1] [D-13]
 func (c *credits) announce() int { return max(0, c.free) }
 
 // gain returns how many messages a message sent now would add to the credit the peer computes.
 // [D-11]
 func (c *credits) gain() int { return c.announce() - c.told + int(c.ackNext().sub(c.toldAck)) }
 
-// gainForLast returns the gain of a message that takes the last credit. The message must leave the
-// peer with credit even if messages in flight use up all credit it was ever given. Otherwise two
-// ends whose last messages cross would both have none. gain is not enough for that: the peer may
-// take the acknowledgement of message 0 for less than it had, and compensating for that gives it no
-// credit. [SDP-10.5-3] [D-10]
+// gainForLast returns how far a message sent now would raise high. A message that takes the last
+// credit must raise it, so that the peer has credit even if messages in flight use up all credit
+// that it was ever given. Otherwise two ends whose last messages cross would both have no credit.
+// gain is not enough, because the peer may understand the acknowledgement of message 0 as none, and
+// a gain that only corrects this gives no credit. [SDP-10.5-3] [D-10]
 func (c *credits) gainForLast() int {
 	if now := c.ackNext() + serial(c.announce()); c.high.less(now) {
 		return int(now.sub(c.high))
@@ -135,9 +136,9 @@ func (c *credits) gainForLast() int {
 	return 0
 }
 
-// announced records the credit the message sent now gives to the peer. A hold withdraws no credit,
-// because the cancel uses no buffer, and only the rest of an earlier SendSm can arrive before its
-// answer. [D-12]
+// announced records the credit that the message sent now gives to the peer. A hold withdraws no
+// credit: the cancel uses no buffer, and only the rest of an earlier SendSm can arrive before the
+// cancel is answered. [D-12]
 func (c *credits) announced() {
 	most := c.expect + serial(c.announce()) // the largest number that the peer may compute
 	if c.hold {
@@ -153,8 +154,8 @@ func (c *credits) announced() {
 // peerHas returns the peer's remaining credits: given credits less used credits.
 func (c *credits) peerHas() int { return c.told - int(c.expect.sub(c.toldAck)) }
 
-// mustRefresh reports whether the peer has one credit left and can be given more. Such a message
-// may take the last credit and must not wait. [SDP-10.5-8] [SDP-10.5-9]
+// mustRefresh reports whether the peer has at most one credit left and can be given more. A message
+// that gives more may take our last credit and must not wait. [SDP-10.5-8] [SDP-10.5-9]
 func (c *credits) mustRefresh() bool {
 	return c.peerHas() <= 1 && (c.gainForLast() >= 1 || c.credit() >= 2 && c.gain() >= 1)
 }
@@ -167,10 +168,10 @@ func (c *credits) shouldRefresh() bool {
 	return gain >= 1 && (c.peerHas() <= 2 || gain >= (c.pool+1)/2)
 }
 
-// mayPayload reports whether a message with payload may be sent, and mayControl whether one without
-// payload may be sent. One without payload may also take the last credit if it gives credit.
-// [SDP-10.5-1] [SDP-10.5-2] [SDP-10.5-3] [SDP-10.5-4]
-// [SDP-10.5-7]; then any other message may be sent too. [SDP-10.5-10]
+// mayPayload reports whether a message with payload may be sent, which takes three credits.
+// mayControl reports whether a message without payload may be sent, which takes two credits, or the
+// last one if the message gives the peer credit. [SDP-10.5-1] [SDP-10.5-2] [SDP-10.5-3]
+// [SDP-10.5-4] [SDP-10.5-7] [SDP-10.5-10]
 func (c *credits) mayPayload() bool { return c.credit() >= 3 }
 func (c *credits) mayControl() bool {
 	// Without credit no message may be sent. [SDP-10.5-5]

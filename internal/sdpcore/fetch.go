@@ -7,8 +7,8 @@ import (
 )
 
 // fetch starts an RDMA Read into r [SDP-9-4] from the oldest SrcAvail with unrequested bytes. It
-// returns false if it did not. [SDP-9.2-7] [SDP-9.5.2.1-3] If r is unsuitable, that SrcAvail will
-// be answered with SendSm. [SDP-9.2-6] [SDP-6.3.5-1]
+// returns false if it has started none. [SDP-9.2-7] [SDP-9.5.2.1-3] If the free part of r is too
+// short for zero copy, that SrcAvail will be answered with SendSm. [SDP-9.2-6] [SDP-6.3.5-1]
 func (m *Machine) fetch(r *read) bool {
 	s := &m.snk
 	i := m.fetchable()
@@ -56,7 +56,8 @@ func (m *Machine) fetchable() int {
 	return -1
 }
 
-// ReadDone reports that the oldest RDMA Read is complete. It panics if there is none.
+// ReadDone reports that the oldest RDMA Read is complete. It panics if there is none, except on a
+// dead connection.
 func (m *Machine) ReadDone(now time.Duration, out []Action) []Action {
 	m.begin(now, out)
 	s := &m.snk
@@ -136,8 +137,8 @@ func (m *Machine) beginSrcAvail(msg *inbound) bool {
 	return true
 }
 
-// endSrcAvail records the advertisement of a SrcAvail. It ends by RDMA or by a SendSm.
-// [SDP-9.5.2.1-4]
+// endSrcAvail records the advertisement of a SrcAvail. The advertisement ends by RDMA or by a
+// SendSm. [SDP-9.5.2.1-4]
 func (m *Machine) endSrcAvail(msg *inbound) {
 	s, n := &m.snk, msg.n
 	m.stats.RecvBytesPrefix += uint64(n)
@@ -212,9 +213,9 @@ func (m *Machine) sendSmReady() bool {
 	return a.wantSm && s.expected == 0
 }
 
-// sendSm forces the rest of the oldest SrcAvail to Bcopy [SDP-9.5.2.1-1], or answers a cancel: one
-// message for all SrcAvails, which is the first one with the true MSeqAck. [SDP-9.5.4-8]
-// [SDP-9.5.4-9] [D-32] [D-33]
+// sendSm forces the rest of the oldest SrcAvail to Bcopy [SDP-9.5.2.1-1], or answers a cancel by
+// one SendSm for all SrcAvails. This SendSm is the first message that carries the true MSeqAck
+// again. [SDP-9.5.4-8] [SDP-9.5.4-9] [D-32] [D-33]
 func (m *Machine) sendSm() {
 	s := &m.snk
 	if s.srcCancel {
@@ -240,8 +241,8 @@ func (m *Machine) beginSrcAvailCancel(msg *inbound) bool {
 	return true
 }
 
-// endSrcAvailCancel drops all unfinished SrcAvails. [SDP-9.5.4-2] [SDP-9.5.4-3] If there is none,
-// it has no effect. [SDP-9.5.4-4]
+// endSrcAvailCancel makes sendSm answer the cancel, which drops all unfinished SrcAvails.
+// [SDP-9.5.4-2] [SDP-9.5.4-3] If no SrcAvail is open, the cancel has no effect. [SDP-9.5.4-4]
 func (m *Machine) endSrcAvailCancel(msg *inbound) {
 	s := &m.snk
 	if s.adverts.len() == 0 {

@@ -4,14 +4,15 @@ import (
 	"viaduct/internal/wire/sdpwire"
 )
 
-// take moves n held bytes to read r.
+// take moves n bytes from the front of the held payload to read r.
 func (m *Machine) take(r *read, n int) {
 	m.do(Action{Op: OpCopy, ID: r.id, Off: r.off, N: n})
 	r.off += n
 	m.consume(n)
 }
 
-// consume counts n held bytes as consumed, and their Private Buffers as posted again.
+// consume counts n held bytes as consumed, and each Private Buffer without held bytes as posted
+// again.
 func (m *Machine) consume(n int) {
 	s := &m.snk
 	s.held -= n
@@ -105,7 +106,8 @@ func (m *Machine) dropHeld() {
 // peer a whole credit. [SDP-9.5.6-1] [D-79]
 func (m *Machine) compact() {
 	s := &m.snk
-	// With fewer free buffers payload is held, because only held payload fills buffers.
+	// If more than half of the buffers are free, nothing is copied. Otherwise payload is held,
+	// because only held payload fills buffers.
 	if m.cr.free > m.cr.pool/2 {
 		return
 	}

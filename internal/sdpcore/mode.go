@@ -49,7 +49,7 @@ func (m *Machine) setSendMode(to sdpwire.Mode) {
 	m.do(Action{Op: OpMode, Local: true, Msg: sdpwire.Message{Mode: to}})
 }
 
-// setRecvMode changes the mode of the other half-connection.
+// setRecvMode changes the mode of the half-connection with this end as Data Sink.
 func (m *Machine) setRecvMode(to sdpwire.Mode) {
 	m.snk.mode = to
 	m.snk.pol.bcopied = 0
@@ -58,8 +58,8 @@ func (m *Machine) setRecvMode(to sdpwire.Mode) {
 }
 
 // sendModeChange sends a ModeChange. From then on the sender is in the new mode, although the
-// message has not arrived. [SDP-12-6] [SDP-12-7] [SDP-12.4-2] s distinguishes the receiver's
-// half-connections. [SDP-6.3.8.1-1]
+// message has not arrived. [SDP-12-6] [SDP-12-7] [SDP-12.4-2] If s is set, the receiver changes its
+// sending half, otherwise its receiving half. [SDP-6.3.8.1-1]
 func (m *Machine) sendModeChange(to sdpwire.Mode, s bool) {
 	a := m.send(sdpwire.ModeChange, 0)
 	m.out[a].Msg.Mode, m.out[a].Msg.S = to, s

@@ -14,8 +14,7 @@ func (m *Machine) mayOffer() int {
 	case s.held > 0 || s.expected > 0 || s.adverts.len() > 0: // [SDP-11.3-14]; [D-34] no SinkAvail overtakes a SendSm
 		return -1
 	case s.cancelWant || s.cancelOpen:
-		// [SDP-9.5.5-10]; a read that is being cancelled otherwise waits only for RDMA Reads into
-		// it.
+		// [SDP-9.5.5-10] Without these flags, a cancelled read waits only for RDMA Reads into it.
 		return -1
 	case m.rsz.ackOwed: // the buffer size is about to change [SDP-10.6-15]
 		return -1
@@ -27,7 +26,7 @@ func (m *Machine) mayOffer() int {
 		return -1
 	}
 	r := s.reads.at(i)
-	// RecvThreshold is at least RecvSize.
+	// RecvThreshold is at least RecvSize, so the buffer has room for any message.
 	if r.offered || r.all || r.off > 0 || r.n <= m.p.RecvThreshold {
 		return -1
 	}
@@ -97,7 +96,7 @@ func (m *Machine) checkSinkCancel() {
 	}
 }
 
-// beginRdmaWrCompl checks an RdmaWrCompl: it refers to the oldest SinkAvail.
+// beginRdmaWrCompl checks an RdmaWrCompl, which must fit the oldest SinkAvail.
 func (m *Machine) beginRdmaWrCompl(msg *inbound) bool {
 	s := &m.snk
 	switch {

@@ -8,15 +8,15 @@ import (
 
 // srcPolicy holds the state for the decisions of the sending half's policy. [D-42]
 type srcPolicy struct {
-	target    sdpwire.Mode
-	wanted    bool // whether target must be reached
-	changed   bool
+	target    sdpwire.Mode // mode to reach if wanted is set
+	wanted    bool         // whether target must be reached
+	changed   bool         // the mode was changed at changedAt
 	changedAt time.Duration
-	sendSms   int           // number in a row
+	sendSms   int           // number of SendSms in a row
 	hints     int           // number of completions with REQ_PIPE in a row
 	bigAt     time.Duration // time of the last write longer than the threshold
 	smallAt   time.Duration // time of the first shorter write after bigAt
-	smalls    int
+	smalls    int           // number of shorter writes after bigAt
 }
 
 // snkPolicy holds the state for the decisions of the receiving half's policy.
@@ -43,7 +43,7 @@ func (m *Machine) RequestRecvMode(now Time, out []Action) []Action {
 	return m.end()
 }
 
-// SetPolicy changes the policies of the two half-connections.
+// SetPolicy changes the policy of the sending half to send, and of the receiving half to recv.
 func (m *Machine) SetPolicy(now Time, send, recv Policy, out []Action) []Action {
 	m.begin(now, out)
 	m.p.SendPolicy, m.p.RecvPolicy = send, recv
@@ -59,9 +59,9 @@ func (m *Machine) SetThresholds(now Time, send, recv int, out []Action) []Action
 }
 
 // preference returns REQ_PIPE if this end, as Mode Slave, prefers its receiving half to be
-// Pipelined, and 0 otherwise. In RdmaRdCompl the flag concerns that half, and in RdmaWrCompl the
-// half opposite to the completed one, which is the same. [SDP-6.1.2-9] [SDP-6.1.2-10]
-// [SDP-6.1.2-11] [SDP-6.1.2-16] [SDP-6.3.6-3] [SDP-6.3.7-3]
+// Pipelined, and 0 otherwise. In RdmaRdCompl the flag concerns the half that the message completes,
+// and in RdmaWrCompl the opposite half; for this end both are the receiving half. [SDP-6.1.2-9]
+// [SDP-6.1.2-10] [SDP-6.1.2-11] [SDP-6.1.2-16] [SDP-6.3.6-3] [SDP-6.3.7-3]
 func (m *Machine) preference() sdpwire.Flags {
 	switch m.p.RecvPolicy {
 	case PinPipelined:

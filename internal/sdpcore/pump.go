@@ -171,8 +171,8 @@ func (m *Machine) wrComplDue() bool {
 }
 
 // writable reports whether the next bytes of the stream go into the oldest SinkAvail. [SDP-11.3-11]
-// Small writes do if no write follows, or if they share the RdmaWrCompl of others; otherwise Data
-// is cheaper. [D-22] [SDP-9.5.2.2-1] [SDP-9.3-6]
+// Small writes go there only if no write follows, or if they share the RdmaWrCompl of others;
+// otherwise Data is cheaper. [D-22] [SDP-9.5.2.2-1] [SDP-9.3-6]
 func (m *Machine) writable() bool {
 	s := &m.src
 	if s.avail.len() == 0 || m.life != lifeOpen || m.leavingPipelined() || s.nforced > 0 {
@@ -341,10 +341,11 @@ func (m *Machine) waiting() bool {
 }
 
 // nudge reports whether to spend one of two credits on an empty Data, because payload waits and the
-// peer has no reason to send more credit. There are two such cases: all messages it has not
-// acknowledged are empty Data, which it does not answer while we have two credits; or message 0 is
-// unacknowledged, and its acknowledgement looks like none [D-08]. A peer that gives credit only
-// when one is left is asked after a while. [D-10]
+// peer has no reason to send more credit. There are three cases:
+//   - All unacknowledged messages are empty Data, which the peer does not answer while we have two
+//     credits.
+//   - Message 0 is unacknowledged, and its acknowledgement looks like none. [D-08]
+//   - Payload has waited for Timers.Nudge, because the peer gives credit only when one is left. [D-10]
 func (m *Machine) nudge() bool {
 	c := &m.cr
 	if c.credit() != 2 || c.unacked() == 0 || !m.waiting() {
@@ -372,9 +373,9 @@ func (m *Machine) inDoubt() bool {
 	return c.nudged && !c.ackSure && c.unacked() == 2 && c.credit() == 1 && m.waiting()
 }
 
-// insistAfter returns the time the peer has to answer before that empty Data. It is long, and
-// differs between the peers: if both spent their last credit while the other's refresh was in
-// flight, both would have none. [D-08]
+// insistAfter returns how long the peer may take to answer before stepCredit sends another empty
+// Data for inDoubt. The time is long, and differs between the peers: if both spent their last credit while the
+// other's refresh was in flight, both would have none. [D-08]
 func (m *Machine) insistAfter() time.Duration { return 200 * m.nudgeAgain() }
 
 // nudgeAgain returns the pause before another empty Data. It differs between the peers, because two

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// Read posts read id with room for n bytes, at least one. If all is set, it ends only when it is
-// full, at the end of the stream, or when cancelled; such a read is never advertised. [SDP-9.3-15]
-// Reads are served in order.
+// Read posts read id with room for n bytes, at least one. If all is set, the read ends only when it
+// is full, at the end of the stream, or when cancelled; such a read is never advertised.
+// [SDP-9.3-15] Reads are served in order. After CloseRead the read ends at once with ErrClosed.
 func (m *Machine) Read(now time.Duration, id uint64, n int, all bool, out []Action) []Action {
 	m.begin(now, out)
 	if n <= 0 {
@@ -46,7 +46,7 @@ func (m *Machine) CancelRead(now time.Duration, id uint64, out []Action) []Actio
 	return m.end()
 }
 
-// endRead ends read i with the bytes it has.
+// endRead ends read i with the bytes it has, and err. If it has bytes, io.EOF becomes nil.
 func (m *Machine) endRead(i int, err error) {
 	r := m.snk.reads.remove(i)
 	if err == io.EOF && r.off > 0 {
@@ -130,8 +130,8 @@ func (m *Machine) Settle(now Time, out []Action) []Action {
 	return m.end()
 }
 
-// Landing returns the read that would get the next payload, and the offset in it. ok is false if
-// that is unknown, or if the read is advertised.
+// Landing returns the read that would get the next payload, and the offset in it. ok is false if no
+// read waits, if other bytes come before that payload, or if a read is advertised.
 func (m *Machine) Landing() (id uint64, off int, ok bool) {
 	s := &m.snk
 	if m.life != lifeOpen || s.reads.len() == 0 || s.held > 0 || s.ops.len() > 0 || s.offers.len() > 0 || s.closed {
@@ -142,7 +142,8 @@ func (m *Machine) Landing() (id uint64, off int, ok bool) {
 }
 
 // CloseRead records that the ULP stops reading. Later payload then ends the connection abortively,
-// as with TCP [D-49]. If discard is set, it is dropped instead. Reads in progress end.
+// as with TCP [D-49]. If discard is set, later payload is dropped instead. Reads in progress end
+// with ErrCancelled, and held payload is dropped.
 func (m *Machine) CloseRead(now time.Duration, discard bool, out []Action) []Action {
 	m.begin(now, out)
 	s := &m.snk

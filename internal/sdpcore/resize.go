@@ -7,10 +7,10 @@ type resize struct {
 	// These fields are the state of the requesting end.
 	want   int  // size to request from the peer, or 0
 	sent   bool // a ChRcvBuf is unacknowledged [SDP-10.6-19]
-	asked  int
+	asked  int  // size in the last ChRcvBuf sent
 	actual int  // peer's size as last announced; we may use less [D-47]
 	noMore bool // an increase was answered with the old size [SDP-10.6-17]
-	noLess bool // the same for a decrease [SDP-10.6-18]
+	noLess bool // a decrease was answered with the old size [SDP-10.6-18]
 
 	// The state of the end that gets a request.
 	ackOwed bool
@@ -130,8 +130,8 @@ func (m *Machine) endChRcvBuf(msg *inbound) {
 	m.do(Action{Op: OpResize, N: size}) // new buffers are posted at once [SDP-10.6.2-1] [SDP-10.6.2-2]
 }
 
-// beginChRcvBufAck checks a ChRcvBufAck: its size must be between the old and the requested size,
-// or beyond the latter. [D-47]
+// beginChRcvBufAck checks a ChRcvBufAck: its size must be between the old and the requested size.
+// After a request for more, it may also exceed the requested size. [D-47]
 func (m *Machine) beginChRcvBufAck(msg *inbound) bool {
 	z, act := &m.rsz, int(msg.Size)
 	up := z.asked > z.actual
@@ -146,7 +146,8 @@ func (m *Machine) beginChRcvBufAck(msg *inbound) bool {
 	return false
 }
 
-// endChRcvBufAck records the peer's answer: its buffers have changed, or not.
+// endChRcvBufAck records the peer's answer. If the size has not changed, this end never asks for a
+// change in that direction again.
 func (m *Machine) endChRcvBufAck(msg *inbound) {
 	z, act := &m.rsz, int(msg.Size)
 	up := z.asked > z.actual

@@ -29,22 +29,22 @@ type held struct {
 type inAdv struct {
 	key      uint64
 	stag     uint32
-	to       uint64 // offset of the first byte after the payload of the SrcAvail
-	size     int    // bytes after that payload
-	asked    int    // bytes requested by RDMA Read
-	done     int    // bytes whose RDMA Read is complete
-	reported int    // bytes acknowledged by RdmaRdCompl
-	at       time.Duration
-	wantSm   bool // whether to answer the SrcAvail with SendSm
-	empty    bool // the message's payload is the whole buffer, so RdmaRdCompl of 0 answers it [D-18]
+	to       uint64        // offset of the first byte after the payload of the SrcAvail
+	size     int           // bytes after that payload
+	asked    int           // bytes requested by RDMA Read
+	done     int           // bytes whose RDMA Read is complete
+	reported int           // bytes acknowledged by RdmaRdCompl
+	at       time.Duration // when the SrcAvail arrived, or when its last RDMA Read was complete
+	wantSm   bool          // whether to answer the SrcAvail with SendSm
+	empty    bool          // the message's payload is the whole buffer, so RdmaRdCompl of 0 answers it [D-18]
 }
 
 // A readOp is an RDMA Read in progress.
 type readOp struct {
-	adv   uint64
-	rid   uint64
+	adv   uint64 // key of the SrcAvail that is read
+	rid   uint64 // read that gets the bytes, unless local is set
 	n     int
-	local bool
+	local bool // the bytes go to memory of the driver
 }
 
 // A sinkAdv is a SinkAvail of our own that is not resolved.
@@ -60,12 +60,12 @@ type sinkAdv struct {
 // The stream continues in this order: held payload, bytes of RDMA Reads in progress, the rest of a
 // SrcAvail answered with SendSm (expected), and the SrcAvails from oldest to newest.
 type sink struct {
-	// Accept, beginSrcAvail and mayOffer check it. [SDP-11-4] [SDP-11.2-3] [SDP-11.3-3]
+	// accept, beginSrcAvail and stepPayload depend on the mode. [SDP-11-4] [SDP-11.2-3] [SDP-11.3-3]
 	mode  sdpwire.Mode
 	reads deque[read]
 
 	holds     deque[held]
-	held      int // bytes
+	held      int // bytes of held payload
 	compacted int // part of held outside Private Buffers
 
 	adverts  deque[inAdv]
@@ -82,13 +82,13 @@ type sink struct {
 	cancelSeq  serial // MSeq of the last SinkAvailCancel
 	cancelAt   time.Duration
 
-	expects   bool // the driver has more messages
-	eof       bool // DisConn received
-	disSeen   bool // DisConn received on the current connection [D-52]
-	closed    bool // the ULP has stopped reading
-	discard   bool // the ULP drops held payload
-	announced int  // number of OOB_PEND flags received without their byte [D-29]
-	pos       uint64
+	expects   bool   // the driver has more messages
+	eof       bool   // DisConn received
+	disSeen   bool   // DisConn received on the current connection [D-52]
+	closed    bool   // the ULP has stopped reading
+	discard   bool   // the ULP drops held payload
+	announced int    // number of OOB_PEND flags received without their byte [D-29]
+	pos       uint64 // stream position after the last received byte
 
 	waitAt time.Duration // time since which no read waits for the oldest SrcAvail
 	pol    snkPolicy

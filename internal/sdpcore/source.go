@@ -25,9 +25,9 @@ type srcAdv struct {
 	size   int // bytes advertised
 	left   int // bytes neither in the payload of the SrcAvail nor acknowledged
 	stag   uint32
-	seq    serial
-	at     time.Duration
-	zeroes int // number of RdmaRdCompls without bytes in a row [D-19]
+	seq    serial        // MSeq of the SrcAvail
+	at     time.Duration // when the SrcAvail was sent, or when bytes were last acknowledged
+	zeroes int           // number of RdmaRdCompls without bytes in a row [D-19]
 }
 
 // A sinkOffer is an unfinished SinkAvail of the peer that is not stale.
@@ -39,8 +39,8 @@ type sinkOffer struct {
 
 // source is the half-connection with this end as the Data Source.
 //
-// Open SrcAvails [SDP-11.3-17] cover the oldest writes, one each, in order. SendSms have forced the
-// writes before them to Bcopy. All later writes are plain: none of their bytes from off on was
+// SendSms have forced the oldest writes to Bcopy. Open SrcAvails [SDP-11.3-17] cover the writes
+// after them, one each, in order. All later writes are plain: none of their bytes from off on was
 // sent.
 type source struct {
 	mode   sdpwire.Mode
@@ -49,8 +49,8 @@ type source struct {
 
 	nforced int // number of oldest writes whose rest must be sent by Data
 	advs    deque[srcAdv]
-	count   serial // PotentialNonDiscards [SDP-9.5.1-7]
-	avail   deque[sinkOffer]
+	count   serial           // PotentialNonDiscards [SDP-9.5.1-7]
+	avail   deque[sinkOffer] // SinkAvails of the peer, oldest first; only the oldest is partly written
 
 	ackOwed bool // a SinkCancelAck must be sent [SDP-9.5.5-9]
 
@@ -126,8 +126,8 @@ func (m *Machine) Write(now time.Duration, id uint64, n int, urgent bool, out []
 }
 
 // Exchange queues write wid of wn bytes, and posts read rid with room for rn bytes for the answer.
-// If the modes allow it, one message then carries both the bytes and the SinkAvail. Otherwise it
-// equals Write and Read. [SDP-9.4-1]
+// If the modes allow it, one message then carries both the bytes and the SinkAvail. Otherwise
+// Exchange equals Write and Read. [SDP-9.4-1]
 func (m *Machine) Exchange(now Time, wid uint64, wn int, rid uint64, rn int, out []Action) []Action {
 	m.begin(now, out)
 	s := &m.src
@@ -143,7 +143,7 @@ func (m *Machine) Exchange(now Time, wid uint64, wn int, rid uint64, rn int, out
 }
 
 // Extend makes the newest write n bytes longer if its id is id and the write still waits to be
-// sent. The result reports success. A driver gathers small writes with Extend.
+// sent. Otherwise it returns false and changes nothing. A driver gathers small writes with Extend.
 func (m *Machine) Extend(id uint64, n int) bool {
 	s := &m.src
 	if s.closing || m.life == lifeDead || s.writes.len() == 0 || s.covered() == s.writes.len() {
@@ -158,8 +158,8 @@ func (m *Machine) Extend(id uint64, n int) bool {
 	return true
 }
 
-// KeepByCopy marks write id as one whose bytes are in the driver's own memory. Such a write is
-// never advertised.
+// KeepByCopy marks write id as one whose bytes are in the driver's own memory, so that it is never
+// advertised. An unknown id is ignored.
 func (m *Machine) KeepByCopy(id uint64) {
 	for i := m.src.writes.len() - 1; i >= 0; i-- {
 		if w := m.src.writes.at(i); w.id == id {
@@ -299,8 +299,8 @@ func (m *Machine) payload(a, at, end, limit int) (total int) {
 		if parts == 0 {
 			m.out[a].ID, m.out[a].Off, m.out[a].N = w.id, w.off, n
 		} else {
-			// Insert it before the OpWriteDone of earlier parts, because the parts of one message
-			// must be adjacent.
+			// Insert the part before the OpWriteDone of earlier parts, because the parts of one
+			// message must be adjacent.
 			m.insertPart(a+parts-1, Action{Op: OpPart, ID: w.id, Off: w.off, N: n})
 		}
 		parts++
@@ -366,7 +366,8 @@ func (m *Machine) srcAvail() {
 	m.stats.SentBytesPrefix += uint64(prefix)
 }
 
-// Bind records the STag the driver has assigned to advertisement adv.
+// Bind records the STag the driver has assigned to advertisement adv. It does nothing if that
+// advertisement has ended.
 func (m *Machine) Bind(adv uint64, stag uint32) {
 	for i := m.src.advs.len() - 1; i >= 0; i-- {
 		if a := m.src.advs.at(i); a.key == adv {
@@ -435,7 +436,7 @@ func (m *Machine) checkCancel() {
 	}
 }
 
-// beginRdmaRdCompl checks an RdmaRdCompl: it refers to the oldest open SrcAvail.
+// beginRdmaRdCompl checks an RdmaRdCompl, which refers to the oldest open SrcAvail.
 func (m *Machine) beginRdmaRdCompl(msg *inbound) bool {
 	s := &m.src
 	switch {
@@ -471,8 +472,8 @@ func (m *Machine) endRdmaRdCompl(msg *inbound) {
 	}
 	m.stats.SentBytesRead += uint64(n)
 	a.left -= n
-	// Until here the peer could read its bytes. [SDP-9.2-19] Otherwise another answer must follow.
-	// [SDP-9.2-18]
+	// After the final RdmaRdCompl the peer does not read the bytes. [SDP-9.2-19] After any other,
+	// another answer must follow. [SDP-9.2-18]
 	if final {
 		key := s.advs.at(0).key
 		i := s.nforced
@@ -490,7 +491,7 @@ func (m *Machine) endRdmaRdCompl(msg *inbound) {
 	m.noteHint(msg.Flags) // only this type and RdmaWrCompl carry the hint [SDP-6.1.2-12]
 }
 
-// beginSendSm checks a SendSm: it refers to the oldest open SrcAvail.
+// beginSendSm checks a SendSm, which refers to the oldest open SrcAvail.
 func (m *Machine) beginSendSm(msg *inbound) bool {
 	m.stats.RecvSendSms++
 	if m.src.advs.len() == 0 { // [SDP-9.2-16]
@@ -522,8 +523,8 @@ func (m *Machine) endSendSm(msg *inbound) {
 	m.checkCancel()
 }
 
-// endSinkAvail handles a SinkAvail, stale or not. It runs after its payload was accepted, because
-// that may make the advertisement stale. [SDP-9.5.1-10]
+// endSinkAvail handles the advertisement of a SinkAvail, which may be stale. The payload of the
+// SinkAvail was accepted before, and counts even if the advertisement is stale. [SDP-9.5.1-10]
 func (m *Machine) endSinkAvail(msg *inbound) {
 	s := &m.src
 	m.stats.RecvBytesTransact += uint64(msg.n)
@@ -548,8 +549,8 @@ func (m *Machine) endSinkAvail(msg *inbound) {
 		m.violation("D-24", msg.MID, "NonDiscards %d, but only %d messages carried payload", nd, s.count)
 		return
 	}
-	// [SDP-9.5.1-3] [SDP-9.5.1-9]: a message with payload has crossed it; checked before all else
-	// [SDP-11.3-10]
+	// A message with payload has crossed the SinkAvail. [SDP-9.5.1-3] [SDP-9.5.1-9] This is checked
+	// before all else. [SDP-11.3-10]
 	if nd != s.count {
 		s.count--
 		m.stats.StaleSinkAvails++
@@ -586,7 +587,8 @@ func (m *Machine) lateSinkAvail(nd serial, msg *inbound) {
 }
 
 // reissue returns the writes of all SrcAvails sent before the ModeChange to the queue, because the
-// peer has discarded them. [SDP-12.4-6] [SDP-12.4-8] SrcAvails sent after it remain valid. [D-26]
+// peer has discarded these SrcAvails. [SDP-12.4-6] [SDP-12.4-8] SrcAvails sent after the ModeChange
+// remain valid. [D-26]
 func (m *Machine) reissue() {
 	s := &m.src
 	if s.advs.len() > 0 && s.advs.at(0).seq.less(s.leaveSeq) {

@@ -9,15 +9,15 @@ import (
 // suspend is the state of a suspension. [SDP 13.1.1] Starting one is optional; this package
 // supports it. [SDP-13.1-2] [SDP-13.1-3]
 type suspend struct {
-	local    bool   // requested by this end
-	remote   bool   // requested by the peer, and not answered
-	port     uint16 // if local: port that the peer must reconnect to
-	peerPort uint16 // if remote: port that we must reconnect to
-	retry    bool   // our own request was overtaken; repeat it after Resume [SDP-13.1.2-3]
-	peerDone bool   // the peer has sent its last message
-	at       time.Duration
+	local    bool             // requested by this end
+	remote   bool             // requested by the peer, and not answered
+	port     uint16           // if local: port that the peer must reconnect to
+	peerPort uint16           // if remote: port that we must reconnect to
+	retry    bool             // our own request was overtaken; repeat it after Resume [SDP-13.1.2-3]
+	peerDone bool             // the peer has sent its last message
+	at       time.Duration    // when the suspension began
 	times    [8]time.Duration // times when suspensions were answered, as a ring [D-55]
-	n        int
+	n        int              // number of suspensions answered
 }
 
 // Suspend begins a suspension: RDMA in progress is finished, and then SuspComm is sent with the
@@ -190,7 +190,8 @@ func (m *Machine) State() State {
 }
 
 // Restore returns a machine that continues where another process stopped. The driver must hold
-// st.Held bytes as if by OpHold, and queue the unsent ones by Write.
+// st.Held bytes as if by OpHold, queue the unsent bytes by Write, and call CloseWrite if st.Closing
+// is set.
 func Restore(p Params, st State) *Machine {
 	m := New(p)
 	k := &m.snk

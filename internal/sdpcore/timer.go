@@ -115,7 +115,8 @@ func (m *Machine) unansweredFits() bool {
 	return s.advs.len() > 0 && !s.cancelOpen && !s.cancelWant && s.advs.at(0).left <= m.p.SendBudget
 }
 
-// lonely reports whether no read waits for the oldest SrcAvail, which is not answered otherwise.
+// lonely reports whether the oldest SrcAvail has unrequested bytes that no read waits for, and no
+// SendSm will answer it.
 func (m *Machine) lonely() bool {
 	k := &m.snk
 	if k.adverts.len() == 0 || k.reads.len() > 0 || k.ops.len() > 0 || k.srcCancel || k.expected > 0 {
@@ -125,9 +126,10 @@ func (m *Machine) lonely() bool {
 	return !a.wantSm && a.asked < a.size
 }
 
-// lonelyFits returns the number of bytes of that SrcAvail that can be fetched into local memory:
-// all, or as many as the receive buffer has room for. So a write that fits the buffers of both ends
-// does not wait for a reader. [D-38] [SDP-9.5.6-1]
+// lonelyFits returns the number of bytes of a lonely SrcAvail that can be fetched into local
+// memory: all, or as many as the receive buffer has room for. So a write that fits the buffers of
+// both ends does not wait for a reader. It returns 0 if no SrcAvail is lonely, or if the room is
+// not worth a round trip. [D-38] [SDP-9.5.6-1]
 func (m *Machine) lonelyFits() int {
 	k := &m.snk
 	if !m.lonely() {
