@@ -11,7 +11,7 @@ import (
 const (
 	statusReady    = 1 << 0
 	statusFatal    = 1 << 1
-	statusShutdown = 2 << 2 // complete
+	statusShutdown = 2 << 2 // the shutdown is complete
 
 	configEnable   = 1 << 0
 	configShutdown = 3 << 14
@@ -27,15 +27,15 @@ type controller struct {
 	hostNQN   string
 	hostID    [16]byte
 	keepAlive time.Duration // 0 for no limit
-	heard     time.Time     // time of the last arrival, at the accuracy of Tick
+	heard     time.Time     // time of the Tick after the last arrival
 	cc, csts  uint32
-	granted   uint16 // number of granted I/O queues
+	granted   uint16 // number of I/O queues that the host may connect
 	queues    map[uint16]*Queue
 	ended     bool
 	events
 }
 
-// end ends the controller with all its queues.
+// end requests the end of all queues of the controller, to which no queue can connect afterwards.
 func (c *controller) end() {
 	c.ended = true
 	for _, q := range c.queues {
@@ -108,12 +108,12 @@ func (c *controller) admin(q *Queue, s *nvmewire.SQE) Step {
 	case nvmewire.OpGetFeatures:
 		return c.toHost(s, c.feature(uint8(s.CDW[0])))
 	case nvmewire.OpAbort:
-		return Step{Result: 1} // not aborted
+		return Step{Result: 1} // not aborted; the target aborts no command
 	}
 	return answer(nvmewire.InvalidOpcode) // [NVME-ADM-2]
 }
 
-// toHost limits the data of step to the room the host's descriptor has. [NVME-SGL-6]
+// toHost cuts the data of step to the length of the host's descriptor. [NVME-SGL-6]
 func (c *controller) toHost(s *nvmewire.SQE, step Step) Step {
 	switch {
 	case step.Status != nvmewire.OK || len(step.Data) == 0:

@@ -8,10 +8,10 @@ import (
 
 // events holds the changed namespaces to report, and the event requests that wait for a report.
 type events struct {
-	enabled uint32 // one bit for each kind of event
+	enabled uint32 // kinds of events that the host enabled, one bit each
 	held    []nvmewire.SQE
 	list    []uint32 // changed namespaces since the log page was read
-	sent    bool     // an event for list was sent
+	sent    bool     // an event for list was sent, and the host has not read the log page
 }
 
 // eventRequest holds an event request until there is an event. [NVME-AER-1]
@@ -19,7 +19,7 @@ func (c *controller) eventRequest(q *Queue, s *nvmewire.SQE) Step {
 	if len(c.held) == MaxEvents {
 		return answer(nvmewire.EventLimitExceeded)
 	}
-	q.pending-- // held requests are not counted
+	q.pending-- // a held request does not count as pending
 	c.held = append(c.held, *s)
 	c.deliver()
 	return Step{Kind: Hold}
@@ -35,8 +35,8 @@ func (c *controller) namespaceChanged(id uint32) {
 	c.deliver()
 }
 
-// deliver sends one event for all changes, if the host has a request and events enabled, and the
-// last event was handled.
+// deliver sends one event for all changes, if the host has sent an event request and enabled
+// events, and has read the log page since the last event.
 func (c *controller) deliver() {
 	q := c.queues[0]
 	if len(c.list) == 0 || c.sent || len(c.held) == 0 || c.enabled&nvmewire.EventNamespaces == 0 ||

@@ -30,7 +30,7 @@ func (q *Queue) fabrics(s *nvmewire.SQE, inCapsule int) Step {
 		case q.ID == 0:
 			return answer(nvmewire.InvalidField)
 		}
-		return Step{} // the host closes the stream
+		return Step{} // the host then closes the stream
 	}
 	return answer(nvmewire.InvalidOpcode)
 }
@@ -40,7 +40,7 @@ func wrong(offset uint64) Step {
 	return Step{Status: nvmewire.InvalidConnectParam, Result: offset}
 }
 
-// ConnectData continues a Connect after its data was received.
+// ConnectData returns the answer to the Connect s, whose data was received.
 func (q *Queue) ConnectData(now time.Time, s *nvmewire.SQE, data []byte) Step {
 	c := s.ConnectCommand()
 	if err := c.ParseData(data); err != nil {
@@ -84,8 +84,8 @@ func (q *Queue) newController(now time.Time, c *nvmewire.Connect) Step {
 	return Step{Result: uint64(id)}
 }
 
-// freeController returns an unused controller number. A number that became free recently is used
-// last. ok is false if all are in use.
+// freeController returns an unused controller number. It returns recently freed numbers last. ok is
+// false if all numbers are in use.
 func (t *Target) freeController() (uint16, bool) {
 	for range 0xffef {
 		if t.lastID++; t.lastID > 0xffef {

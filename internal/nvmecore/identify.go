@@ -52,7 +52,8 @@ func (c *controller) identifyController() Step {
 	return Step{Data: i.Append(nil)}
 }
 
-// log returns the requested part of a log page. [NVME-ADM-3]
+// log returns the requested part of a log page; bytes beyond the end of the page are zero.
+// [NVME-ADM-3]
 func (c *controller) log(q *Queue, r nvmewire.LogRequest) Step {
 	var page []byte
 	switch {

@@ -21,14 +21,14 @@ type Queue struct {
 	ending  bool
 }
 
-// An Address is the address of the target the host used.
+// An Address is the address of the target that the host has dialled.
 type Address struct {
 	IPv6          bool
 	Host, Service string
 }
 
-// Open returns a queue for a connection Request with the given private data, or the reason why it
-// is rejected.
+// Open returns a queue for a connection Request with the given private data, or nil and the reason
+// of its rejection.
 func (t *Target) Open(now time.Time, private []byte, at Address) (*Queue, nvmewire.RejectReason) {
 	r, err := nvmewire.ParseRequest(private)
 	depth := int(r.HSQSize) + 1
@@ -81,19 +81,19 @@ const (
 	Compare
 	Zero
 	Discard // get ranges from the host, then call DiscardRange for each
-	Hold    // do nothing: an Output answers later
-	End     // end the queue
+	Hold    // do nothing now: an Output will answer
+	End     // abort the stream of the queue
 )
 
-// A Step is the work for a command. After it, Respond makes the response.
+// A Step is the work for a command. After the work, Respond makes the response.
 type Step struct {
 	Kind   Kind
 	Status nvmewire.Status // for Answer
 	Result uint64          // for Answer
-	Data   []byte          // to be sent to the host
+	Data   []byte          // data for the host, sent before the response
 
 	NSID    uint32
-	Offset  int64 // bytes
+	Offset  int64 // in bytes
 	Length  int64 // bytes; fetched from the host for Connect, Write, Compare and Discard
 	Durable bool  // for Write and Zero: flush afterwards
 }
@@ -206,7 +206,7 @@ func (q *Queue) io(s *nvmewire.SQE, inCapsule int) Step {
 }
 
 // DiscardRange converts a range of Dataset Management to bytes. The status is not OK if the range
-// exceeds the namespace.
+// exceeds the namespace, or if there is no such namespace.
 func (t *Target) DiscardRange(id uint32, r nvmewire.DSMRange) (off, length int64, st nvmewire.Status) {
 	n := t.spaces[id]
 	switch {

@@ -22,7 +22,7 @@ const (
 	MaxNamespaces = 1024 // greatest namespace id
 	MaxEvents     = 4    // event requests that a controller holds
 	InCapsule     = 8192 // bytes of data in a capsule of an I/O queue
-	mdts          = 8    // 2^8 pages of 4 KiB: a host may send passthrough commands of 513 KiB
+	mdts          = 8    // 2^8 pages of 4 KiB, because a host may send passthrough commands of 513 KiB
 	maxTransfer   = 4096 << mdts
 	version       = 0x10400
 	firmware      = "1"
@@ -37,7 +37,7 @@ var ioCommands = []uint8{nvmewire.OpFlush, nvmewire.OpWrite, nvmewire.OpRead, nv
 // A Config holds the names and limits of a target.
 type Config struct {
 	NQN, Serial, Model string
-	MaxQueues          int // greatest number of I/O queues of a controller
+	MaxQueues          int // maximum number of I/O queues of a controller
 }
 
 // A Namespace is a disk.
@@ -50,11 +50,11 @@ type Namespace struct {
 	UUID      [16]byte
 }
 
-// An Output is work for a queue that does not result from a command on it.
+// An Output is work for a queue that does not result from a new command.
 type Output struct {
 	Queue *Queue
-	End   bool         // end the queue
-	SQE   nvmewire.SQE // otherwise: the command to answer
+	End   bool         // the queue must end
+	SQE   nvmewire.SQE // unless End is set: the command to answer
 	CQE   nvmewire.CQE
 }
 

@@ -6,12 +6,12 @@ import "bytes"
 type Request struct { // [NVME-CM-1]
 	RecFmt  uint16
 	QID     uint16
-	HRQSize uint16 // entries of the host's receive queue
-	HSQSize uint16 // entries of the host's send queue, zero-based
+	HRQSize uint16 // number of entries of the host's receive queue
+	HSQSize uint16 // number of entries of the host's send queue, minus 1
 	CntlID  uint16
 }
 
-// Lengths of private data in bytes.
+// Lengths in bytes of the private data of a Request, of its acceptance and its rejection.
 const (
 	RequestLen = 32
 	ReplyLen   = 32
@@ -47,8 +47,7 @@ const ( // [NVME-CM-2]
 	RejectFull    RejectReason = 6 // no resources
 )
 
-// AppendReply appends the private data of an acceptance, which contains the depth of the receive
-// queue.
+// AppendReply appends the private data of an acceptance, with the depth of the receive queue.
 func AppendReply(b []byte, crqsize uint16) []byte {
 	b = le.AppendUint16(append(b, 0, 0), crqsize)
 	return append(b, make([]byte, ReplyLen-4)...)
@@ -63,7 +62,7 @@ func AppendReject(b []byte, why RejectReason) []byte {
 type Connect struct { // [NVME-FAB-1]
 	RecFmt  uint16
 	QID     uint16
-	SQSize  uint16 // zero-based
+	SQSize  uint16 // number of entries minus 1
 	KATO    uint32 // milliseconds
 	HostID  [16]byte
 	CntlID  uint16
@@ -71,7 +70,7 @@ type Connect struct { // [NVME-FAB-1]
 	HostNQN string
 }
 
-// Offsets that Invalid Connect Parameters names: of the command, and of its data.
+// Results of Invalid Connect Parameters: offsets in the command, or with bit 16 in its data.
 const (
 	OffsetQID     = 42
 	OffsetSQSize  = 44
@@ -80,19 +79,19 @@ const (
 	OffsetHostNQN = 1<<16 | 512
 )
 
-// ConnectCommand returns the fields that are in the command itself.
+// ConnectCommand returns the fields of a Connect that are in the command, not in its data.
 func (s *SQE) ConnectCommand() Connect {
 	return Connect{RecFmt: uint16(s.CDW[0]), QID: uint16(s.CDW[0] >> 16), SQSize: uint16(s.CDW[1]), KATO: s.CDW[2]}
 }
 
-// SetConnect sets the fields of the command from c.
+// SetConnect makes s a Connect command with the fields of c; AppendData encodes its data.
 func (s *SQE) SetConnect(c *Connect) {
 	s.Opcode, s.FCType = OpFabrics, FCConnect
 	s.CDW = [6]uint32{uint32(c.RecFmt) | uint32(c.QID)<<16, uint32(c.SQSize), c.KATO}
 }
 
-// ParseData decodes the data of Connect. A name without a terminating NUL becomes "". The error is
-// ErrShort if b is too short.
+// ParseData decodes the data of Connect. A name without a NUL becomes "". The error is ErrShort if
+// b is too short.
 func (c *Connect) ParseData(b []byte) error {
 	if len(b) < ConnectLen {
 		return ErrShort

@@ -6,7 +6,7 @@ import "fmt"
 type CQE struct { // [NVME-CQE-1]
 	Result uint64
 	SQHead uint16
-	CID    uint16 // of the command
+	CID    uint16 // identifier of the command
 	Status Status
 }
 

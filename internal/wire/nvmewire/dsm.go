@@ -1,8 +1,8 @@
 package nvmewire
 
-// A DSMRange is a range of a Dataset Management command.
+// A DSMRange is a range of blocks of a Dataset Management command.
 type DSMRange struct { // [NVME-IO-5]
-	Blocks uint32 // not zero-based
+	Blocks uint32 // number of blocks, without the usual "minus 1"
 	First  uint64
 }
 
@@ -17,7 +17,7 @@ func ParseDSMRange(b []byte) (r DSMRange, err error) {
 	return DSMRange{le.Uint32(b[4:]), le.Uint64(b[8:])}, nil
 }
 
-// Append appends the 16 bytes of the range.
+// Append appends the DSMRangeLen bytes of the range to b.
 func (r DSMRange) Append(b []byte) []byte {
 	b = le.AppendUint32(b, 0)
 	b = le.AppendUint32(b, r.Blocks)

@@ -1,12 +1,12 @@
 package nvmewire
 
-// Kinds of data Identify returns.
+// Kinds of data that Identify returns, its field CNS.
 const (
 	CNSNamespace   = 0x00
 	CNSController  = 0x01
 	CNSActive      = 0x02 // list of active namespaces
 	CNSDescriptors = 0x03 // identifiers of a namespace
-	CNSCommandSet  = 0x06 // controller, of one I/O command set
+	CNSCommandSet  = 0x06 // properties of the controller for one I/O command set
 )
 
 // Types of controllers.
@@ -15,7 +15,7 @@ const (
 	DiscoveryController = 2
 )
 
-// Bits of ONCS.
+// Bits of ONCS, the optional commands that a controller supports.
 const (
 	ONCSCompare     = 1 << 0
 	ONCSDSM         = 1 << 2
@@ -23,7 +23,7 @@ const (
 )
 
 // An IdentifyController holds the fields that a host uses. All other fields of the structure are
-// zero, or have the only value this transport allows.
+// zero, or have the only value that this transport allows.
 type IdentifyController struct { // [NVME-ID-1] [NVME-ID-2]
 	Serial, Model, Firmware string // 20, 40 and 8 bytes
 	MDTS                    uint8  // log2 of the greatest transfer in pages, 0 for no limit
@@ -31,8 +31,8 @@ type IdentifyController struct { // [NVME-ID-1] [NVME-ID-2]
 	Version                 uint32
 	OAES                    uint32
 	Type                    uint8
-	AERL                    uint8  // zero-based
-	KAS                     uint16 // in units of 100 ms
+	AERL                    uint8  // asynchronous event requests at a time, minus 1
+	KAS                     uint16 // granularity of the keep-alive time in units of 100 ms
 	MaxCmd                  uint16
 	Namespaces              uint32
 	ONCS                    uint16
@@ -55,7 +55,7 @@ func (c *IdentifyController) Append(b []byte) []byte {
 	le.PutUint32(d[92:], c.OAES)
 	le.PutUint32(d[96:], 1|1<<6) // CTRATT: host identifiers of 128 bits, traffic based keep alive
 	d[111] = c.Type
-	d[258] = 3 // ACL: aborts at a time, zero-based
+	d[258] = 3 // ACL: Aborts at a time, minus 1
 	d[259] = c.AERL
 	d[260] = 1<<1 | 1    // FRMW: one slot, read only
 	d[261] = 1<<1 | 1<<2 // LPA: effects log, offsets in logs
@@ -97,7 +97,7 @@ type IdentifyNamespace struct { // [NVME-ID-4]
 	Blocks     uint64
 	BlockShift uint8 // log2 of the block size in bytes
 	ReadOnly   bool
-	ReadsZero  bool // after deallocation
+	ReadsZero  bool // deallocated blocks read as zeroes
 	Preferred  uint16
 	NGUID      [16]byte
 }
@@ -152,7 +152,7 @@ func AppendDescriptors(b []byte, uuid [16]byte) []byte { // [NVME-ID-5]
 	return append(b, make([]byte, n-len(b))...)
 }
 
-// AppendList appends a list of at most 1,024 namespace IDs, in PageLen bytes.
+// AppendList appends PageLen bytes with the namespace IDs ids, of which the first 1,024 fit.
 func AppendList(b []byte, ids []uint32) []byte {
 	n := len(b) + PageLen
 	for _, id := range ids[:min(len(ids), PageLen/4)] {

@@ -19,10 +19,10 @@ const (
 	FeatureHostID     = 0x81
 )
 
-// EventNamespaces is the bit of FeatureEvents and of OAES by which a host enables events of namespaces.
+// EventNamespaces is the bit for changes of namespaces in FeatureEvents and OAES.
 const EventNamespaces = 1 << 8
 
-// NoticeNamespaces is the result of an Asynchronous Event Request: type notice, the log page to read.
+// NoticeNamespaces is the result of an event request: a notice, and the log page to read.
 const NoticeNamespaces = 0x02 | LogChanged<<16 // [NVME-AER-1]
 
 // A LogRequest has the fields of Get Log Page.
@@ -72,12 +72,12 @@ func AppendEffects(b []byte, io []uint8) []byte {
 func AppendHealth(b []byte) []byte {
 	n := len(b)
 	b = append(b, make([]byte, 512)...)
-	le.PutUint16(b[n+1:], 300) // kelvin
-	b[n+3], b[n+4] = 100, 10   // spare, and its threshold
+	le.PutUint16(b[n+1:], 300) // temperature in kelvin
+	b[n+3], b[n+4] = 100, 10   // available spare and its threshold in percent
 	return b
 }
 
-// AppendFirmware appends the log page of one firmware slot with the given revision.
+// AppendFirmware appends the log page of one firmware slot, which has the given revision.
 func AppendFirmware(b []byte, revision string) []byte {
 	n := len(b)
 	b = append(b, make([]byte, 512)...)
@@ -90,7 +90,7 @@ func AppendFirmware(b []byte, revision string) []byte {
 type DiscoveryEntry struct { // [NVME-DISC-2]
 	IPv6    bool
 	PortID  uint16
-	Service string // decimal port
+	Service string // TCP port in decimal
 	Address string
 	SubNQN  string
 }
@@ -125,8 +125,8 @@ func AppendDiscovery(b []byte, generation uint64, entries []DiscoveryEntry) []by
 	return b
 }
 
-// ParseDiscovery decodes as many entries as b holds. The error is ErrShort if b has no complete
-// header.
+// ParseDiscovery decodes the complete entries in b, which may be fewer than the page has. The error
+// is ErrShort if b has no complete header.
 func ParseDiscovery(b []byte) (generation uint64, entries []DiscoveryEntry, err error) {
 	if len(b) < DiscoveryHeaderLen {
 		return 0, nil, ErrShort

@@ -11,7 +11,7 @@ const (
 	OpGetFeatures = 0x0a
 	OpAsyncEvent  = 0x0c
 	OpKeepAlive   = 0x18
-	OpFabrics     = 0x7f // on every queue
+	OpFabrics     = 0x7f // for every queue, see the types below
 )
 
 // Opcodes of I/O queues.
@@ -46,7 +46,7 @@ var (
 	}
 )
 
-// Name returns the name of the command; admin reports that it arrived on an admin queue.
+// Name returns the name of the command; admin means that it arrived on an admin queue.
 func (s *SQE) Name(admin bool) string {
 	names, code := ioNames, s.Opcode
 	switch {

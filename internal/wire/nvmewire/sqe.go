@@ -23,7 +23,7 @@ type SQE struct { // [NVME-SQE-1]
 	Opcode uint8
 	Flags  uint8  // PSDT in bits 7:6
 	CID    uint16 // opaque to the target
-	NSID   uint32 // for commands that have one
+	NSID   uint32 // for commands on a namespace
 	FCType uint8  // for fabrics commands; the first byte of NSID
 	SGL    SGL
 	CDW    [6]uint32 // command dwords 10 to 15
@@ -61,14 +61,14 @@ func (s *SQE) Append(b []byte) []byte {
 	return b
 }
 
-// UsesSGL reports whether the data pointer is an SGL; fabrics has no PRPs.
+// UsesSGL reports whether the data pointer is an SGL, as fabrics requires; the alternative is PRPs.
 func (s *SQE) UsesSGL() bool { return s.Flags>>6 == 1 || s.Flags>>6 == 2 } // [NVME-SQE-2]
 
 // CDW64 returns the 64-bit value of command dwords 10+i and 11+i.
 func (s *SQE) CDW64(i int) uint64 { return uint64(s.CDW[i]) | uint64(s.CDW[i+1])<<32 }
 
-// Range returns the first block and the number of blocks of an I/O command. The number on
-// the wire is zero-based.
+// Range returns the first block and the number of blocks of an I/O command. On the wire the number
+// is reduced by 1.
 func (s *SQE) Range() (first uint64, blocks uint32) { // [NVME-IO-1]
 	return s.CDW64(0), s.CDW[2]&0xffff + 1
 }
@@ -77,15 +77,15 @@ func (s *SQE) Range() (first uint64, blocks uint32) { // [NVME-IO-1]
 const ( // [NVME-SGL-1]
 	SGLOffset          = 0x01 // data block in the capsule; Addr is an offset in its data
 	SGLKeyed           = 0x40 // keyed data block
-	SGLKeyedInvalidate = 0x4f // and the response invalidates the key
+	SGLKeyedInvalidate = 0x4f // keyed data block whose key the response invalidates
 )
 
-// An SGL is the only descriptor of an SQE.
+// An SGL is the descriptor of an SQE's data.
 type SGL struct {
 	Type   uint8
 	Addr   uint64
 	Length uint32 // 24 bits in keyed descriptors
-	Key    uint32 // for keyed descriptors
+	Key    uint32 // 0 in descriptors without a key
 }
 
 func parseSGL(b []byte) SGL {
