@@ -50,8 +50,8 @@ type Zeroer interface {
 }
 
 // A Slicer is backed by memory. Slice returns the bytes of a range without a copy, and hosts read
-// and write them in place. write reports that the bytes will be written. If Slice returns nil,
-// ReadAt or WriteAt is used. The memory must stay valid while the target is open.
+// and write them in place. write reports that the bytes will be written. If Slice returns nil, the
+// target calls ReadAt or WriteAt. The memory must stay valid while the target is open.
 type Slicer interface {
 	Slice(off, n int64, write bool) []byte
 }
@@ -65,7 +65,7 @@ type space struct {
 }
 
 // users counts the commands that use a backend, plus one for the namespace itself. A resized
-// namespace shares the users of its predecessor.
+// namespace shares the users of the old one.
 type users struct {
 	n       atomic.Int64
 	release func()
@@ -134,7 +134,7 @@ func (s *space) slice(off, n int64, write bool) []byte {
 	return nil
 }
 
-// quick reports whether the backend never waits for a device.
+// quick reports whether the backend is in memory and never waits for a device.
 func (s *space) quick() bool {
 	_, memory := s.Data.(Slicer)
 	_, syncs := s.Data.(Syncer)
@@ -172,8 +172,8 @@ func writeZeroes(w io.WriterAt, off, n int64) error {
 	return nil
 }
 
-// discard discards a range. It does nothing without a Discarder; discarding is only a hint, and the
-// namespace does not claim then that discarded blocks read as zeroes.
+// discard discards a range. It does nothing without a Discarder, because discarding is only a hint.
+// Without a Discarder the namespace does not promise that discarded blocks read as zeroes.
 func (s *space) discard(off, n int64) error { // [NVME-IO-3]
 	if d, ok := s.Data.(Discarder); ok && n > 0 {
 		return d.Discard(off, n)

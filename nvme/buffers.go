@@ -16,13 +16,13 @@ type buffer struct {
 
 const (
 	leastShift = 12 // 4 KiB is the smallest class
-	classes    = 9  // up to 1 MiB, which is MDTS
+	classes    = 9  // the largest class is 1 MiB, the limit of a transfer (MDTS)
 )
 
 // buffers provides memory for commands while they run, so that idle queues hold no memory.
 type buffers struct {
 	capsules sync.Pool
-	sizes    [classes]sync.Pool // by size, powers of two from 4 KiB
+	sizes    [classes]sync.Pool // one for each size: the powers of two from 4 KiB to 1 MiB
 }
 
 func take(p *sync.Pool, n int) *buffer {

@@ -11,20 +11,20 @@ import (
 	"viaduct/iwarp"
 )
 
-// A command is one command of a host, with its memory. At any time it belongs to a single
-// goroutine, either the queue's or a worker.
+// A command is one command of a host, with its memory. It belongs to one goroutine at a time: the
+// queue's or a worker.
 type command struct {
 	q       *queue
 	id      uint64
-	head    [nvmewire.SQELen]byte // the capsule, if it carries no data
-	capsule *buffer               // the capsule, if it carries data
+	head    [nvmewire.SQELen]byte // receives the capsule if it carries no data
+	capsule *buffer               // receives the capsule if it carries data, otherwise nil
 	inline  []byte                // data in the capsule
 	sqe     nvmewire.SQE
 	step    nvmecore.Step
 	space   *space
 	data    []byte  // data of the step: in the capsule, in buf, or in the backend
 	buf     *buffer // nil if data is elsewhere
-	stored  bool    // data is in the backend
+	stored  bool    // data is memory of the backend
 	cqe     [nvmewire.CQELen]byte
 	sg      [1]iwarp.SGE
 }
@@ -96,7 +96,7 @@ func (c *command) memory() {
 	c.data = c.buf.b[:c.step.Length]
 }
 
-// fetch gets the data from the host and then calls fetched.
+// fetch gets the data from the capsule or by an RDMA Read, and then calls fetched.
 func (c *command) fetch() {
 	g := c.sqe.SGL
 	if g.Type == nvmewire.SGLOffset { // data in the capsule, as nvmecore has checked
@@ -251,7 +251,7 @@ func (c *command) discard() nvmewire.Status { // [NVME-IO-5]
 	return nvmewire.OK
 }
 
-// flush syncs the namespace of the command, or all namespaces if it names none.
+// flush syncs the namespace of the command, or all namespaces if the command names none.
 func (c *command) flush() error {
 	if c.space != nil {
 		return c.space.sync()

@@ -18,10 +18,10 @@ func File(f *os.File) (Namespace, error) {
 }
 
 // MapFile is [File] with the bytes mapped into memory, so that hosts read and write the page cache
-// without a copy. The mapping has a fixed size; map a file again after it has grown. If the file
-// becomes shorter, or a hole cannot be filled because its file system is full, the affected queue
-// ends, but not the process. Release removes the mapping: call it yourself if the namespace was not
-// added to a target.
+// without a copy. The mapping has a fixed size: to use the new bytes of a file that has grown, map
+// it again. If the file becomes shorter, or a hole cannot be filled because its file system is
+// full, the affected queue ends, but not the process. Release removes the mapping: call it yourself
+// if the namespace was not added to a target.
 //
 // The error wraps [errors.ErrUnsupported] on systems without mapped files.
 func MapFile(f *os.File, readOnly bool) (Namespace, error) {
@@ -38,7 +38,7 @@ func MapFile(f *os.File, readOnly bool) (Namespace, error) {
 }
 
 // A mapping is a file that is also mapped into memory, whose access may fault. Its ReadAt and
-// WriteAt use the file, so that they return errors instead.
+// WriteAt use the file, so they return errors instead of faulting.
 type mapping struct {
 	file
 	b []byte

@@ -270,7 +270,7 @@ func (h *hostQueue) ends() {
 	}
 }
 
-// left waits until the target has exactly n queues.
+// left waits until the target has exactly n queues open.
 func left(t testing.TB, tg *Target, n int) {
 	t.Helper()
 	for end := time.Now().Add(testkit.Patience); len(tg.Queues()) != n; time.Sleep(5 * time.Millisecond) {

@@ -27,7 +27,7 @@ type queue struct {
 		all, list  []*command
 	}
 	post struct {
-		sync.Mutex // never held together with the other one
+		sync.Mutex // never held together with free
 		wr         [2]iwarp.SendWR
 		sg         [2]iwarp.SGE
 	}
@@ -36,8 +36,8 @@ type queue struct {
 // The upper half of the ID of a request is its kind, the lower half the index of the command.
 const (
 	idCommand  = iota << 32 // a receive
-	idRead                  // fetches data from the host
-	idWrite                 // sends data to the host; completes only if it fails
+	idRead                  // an RDMA Read that fetches data from the host
+	idWrite                 // an RDMA Write of data to the host; completes only if it fails
 	idResponse              // a response; its completion frees the command
 )
 
@@ -89,7 +89,7 @@ func (q *queue) run() {
 		q.qp.Abort()
 	}
 	q.qp.Close()
-	for { // of the remaining commands
+	for { // discard the completions of the remaining commands
 		if _, ok := q.cq.Poll(); !ok {
 			return
 		}
@@ -118,8 +118,8 @@ func (q *queue) command(id uint64) *command {
 	return q.free.all[uint32(id)]
 }
 
-// take returns a free command. It returns nil if none is left, because the host sent more commands
-// than its queue has room for.
+// take returns a free command. It returns nil if the host has sent more commands than its queue has
+// room for.
 func (q *queue) take() *command {
 	f := &q.free
 	f.Lock()
@@ -167,8 +167,8 @@ func (q *queue) abandon() {
 	}
 }
 
-// NextRecv implements [iwarp.RecvSource]. A command thus has memory only while it is received and
-// executed.
+// NextRecv implements [iwarp.RecvSource], so that a command has memory only while it is received
+// and executed.
 func (q *queue) NextRecv(_ []byte, size int, last bool) (iwarp.RecvWR, bool) {
 	c := q.take()
 	if c == nil { // [NVME-SQE-3]

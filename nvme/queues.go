@@ -7,9 +7,9 @@ import (
 
 // Counters counts the commands of hosts. The counters never decrease.
 type Counters struct {
-	Commands   uint64 // received
-	Failed     uint64 // answered with an error status
-	ReadBytes  uint64 // read from namespaces by hosts
+	Commands   uint64 // commands received
+	Failed     uint64 // commands answered with an error status
+	ReadBytes  uint64 // bytes that hosts read from namespaces
 	WriteBytes uint64
 }
 

@@ -143,8 +143,8 @@ func reads(t testing.TB, crc bool, n, depth, count int) func() {
 }
 
 // compared returns the median times of two functions that run in turns. The shortest times would
-// say less: a round whose bytes stay in the processor's cache takes a third of the usual one, and
-// whether one is among them is chance.
+// say less, because a round whose bytes happen to stay in the processor's cache takes a third of
+// the usual time.
 func compared(rounds int, a, b func()) (time.Duration, time.Duration) {
 	var times [2][]time.Duration
 	for range rounds {

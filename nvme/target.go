@@ -25,7 +25,7 @@ const maxQueues = 64
 // maxStreams limits the queues of all hosts together.
 const maxStreams = 1024
 
-// tick is the interval at which silent hosts are detected.
+// tick is the interval at which watch looks for silent hosts.
 const tick = 250 * time.Millisecond
 
 // A Config holds the parameters of a target. The zero value is valid.
@@ -121,7 +121,7 @@ func (t *Target) Add(n Namespace) (id uint32, err error) {
 // ErrNamespace reports that no namespace has the given number.
 var ErrNamespace = errors.New("nvme: no such namespace")
 
-// Resize changes the size of a namespace. Its Data must already have size bytes.
+// Resize changes the size of a namespace, whose Data must already have size bytes.
 func (t *Target) Resize(id uint32, size int64) error {
 	t.mu.Lock()
 	old := t.spaces[id]
@@ -179,7 +179,7 @@ func (t *Target) unlock() {
 	}
 }
 
-// watch detects silent hosts until the target is closed. [NVME-KA-1]
+// watch ends the queues of silent hosts until the target is closed. [NVME-KA-1]
 func (t *Target) watch() {
 	k := time.NewTicker(tick)
 	defer k.Stop()
@@ -258,7 +258,7 @@ func (t *Target) serve(r *iwarp.Request) {
 	log.Info("queue ended", "queue", core.ID, "err", err)
 }
 
-// reached converts the address where a host reached the target. [NVME-DISC-3]
+// reached returns the target's address on a connection, in the form of nvmecore. [NVME-DISC-3]
 func reached(a net.Addr) nvmecore.Address {
 	host, port, err := net.SplitHostPort(a.String())
 	if err != nil {

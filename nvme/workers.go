@@ -65,7 +65,7 @@ func (w *workers) work(c *command) {
 	}
 }
 
-// close ends the workers. No commands may be in progress. It may be called twice.
+// close ends the workers. No commands may be in progress. A second call has no effect.
 func (w *workers) close() {
 	w.once.Do(func() { w.jobs = make(chan *command) })
 	w.mu.Lock()
