@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// congestionControl returns a hook that sets the algorithm on a socket before its use. It returns
-// nil for the system's default.
+// congestionControl returns a hook that sets the congestion control algorithm on a socket before
+// its use. For the system's default, "", it returns nil.
 func congestionControl(name string) func(network, address string, c syscall.RawConn) error {
 	if name == "" {
 		return nil

@@ -62,12 +62,13 @@ func fcviConfig(u *addr.URL) (c fcvi.Config, err error) {
 	return c, nil
 }
 
-// Fabric returns the address, HOST:PORT, of the daemon of a fabric. If HOST is the fabric's name in
-// a registry, it is replaced; otherwise at is returned unchanged.
+// Fabric returns the address, HOST:PORT, of a fabric's daemon. If HOST of at is a fabric's name in
+// the registry, the registered address is returned. Otherwise, also without a registry, at is
+// returned.
 func Fabric(at string, find Finder) (string, error) {
 	host, _, err := net.SplitHostPort(at)
 	if err != nil || find == nil {
-		return at, nil // at is empty without a fabric
+		return at, nil // without a fabric, at is empty
 	}
 	if _, err := netip.ParseAddr(host); err == nil {
 		return at, nil
@@ -85,7 +86,8 @@ func Fabric(at string, find Finder) (string, error) {
 	return v, nil
 }
 
-// fcviNIC opens a NIC for an address.
+// fcviNIC opens a NIC for an address. Without a fabric, a NIC for a listener listens at the address
+// itself. dials is the direction of connections in a capture.
 func fcviNIC(u *addr.URL, o *Options, listens, dials bool) (*vi.NIC, error) {
 	c, err := fcviConfig(u)
 	if err != nil {
@@ -99,7 +101,7 @@ func fcviNIC(u *addr.URL, o *Options, listens, dials bool) (*vi.NIC, error) {
 		c.Listen, c.ListenFunc = u.HostPort(), o.Env.Listen
 	}
 	if listens && c.Fabric != "" && name == "" {
-		name = u.Host // the name by which other hosts look us up
+		name = u.Host // the name by which other hosts find this NIC
 	}
 	c.MaxTransferSize, c.Linger, c.Congestion, c.Logger = fcvi.LimitMaxTransfer, vitcpGrace, o.Congestion, o.Env.Log
 	c.SameHost, c.SameHostDir = sameHost(u)
@@ -125,7 +127,7 @@ func dialFCVI(ctx context.Context, u *addr.URL, o *Options) (msg.Conn, error) {
 	return dialVI(ctx, nic, u, o, fcviHost(u, ap), net.TCPAddrFromAddrPort(ap))
 }
 
-// fcviHost returns the host part of a VI address. Addresses in a fabric have no ports.
+// fcviHost returns the host part of a VI address, without port in a fabric and at FCIPPort.
 func fcviHost(u *addr.URL, ap netip.AddrPort) []byte {
 	if u.Query.Has("fabric") || ap.Port() == FCIPPort {
 		ap = netip.AddrPortFrom(ap.Addr(), 0)

@@ -31,7 +31,7 @@ var iwarpTransport = Transport{
 const iwarpClose = 2 * time.Second
 
 // IWARPConfig returns the configuration for an address. By default CRCs are on, FPDUs fit TCP's
-// segments and the MPA revision is 2.
+// segments and the MPA revision is 2. o may be nil.
 func IWARPConfig(u *addr.URL, o *Options) *iwarp.Config {
 	window := int(u.Number("window", 0))
 	c := &iwarp.Config{
@@ -51,7 +51,7 @@ func IWARPConfig(u *addr.URL, o *Options) *iwarp.Config {
 type iwarpConn struct {
 	q    *iwarp.QueuePair
 	mtu  int
-	slab *slab // of the receives
+	slab *slab // memory of the posted receives
 	held int   // the receive whose data the caller may read, -1 if none
 
 	ops  *shell.Operations
@@ -153,7 +153,7 @@ func dialIWARP(ctx context.Context, u *addr.URL, o *Options) (msg.Conn, error) {
 	return c, nil
 }
 
-// An iwarpListener accepts streams.
+// An iwarpListener accepts streams with count posted receives of size bytes each.
 type iwarpListener struct {
 	l     *iwarp.Listener
 	u     *addr.URL
@@ -214,12 +214,12 @@ func (c *iwarpConn) RemoteAddr() net.Addr { return c.q.RemoteAddr() }
 func (c *iwarpConn) Path() samehost.Path  { return c.q.Path() }
 func (c *iwarpConn) MaxMessage() int      { return c.mtu }
 
-// Depth returns the negotiated ORD for reads: the stream would only queue more Reads than that.
+// Depth returns 16 Writes, and as Reads the negotiated ORD: the stream would only queue more Reads.
 func (c *iwarpConn) Depth() (writes, reads int) { return 16, max(1, c.q.ORD()) }
 
 // failure translates err, the error of an operation. If the stream has ended, failure returns the
-// reason, which matches io.EOF after an orderly end. Otherwise it returns err. It may wait for the
-// reason for iwarpClose.
+// reason, which matches io.EOF after an orderly end. Otherwise it returns err. failure may wait up
+// to iwarpClose for the peer's Terminate, which has the reason.
 func (c *iwarpConn) failure(err error) error {
 	switch {
 	case errors.Is(err, iwarp.ErrFlushed), errors.Is(err, iwarp.ErrClosed), errors.Is(err, iwarp.ErrPeerClosed):

@@ -19,8 +19,8 @@ import (
 // word. A sender that has used up the receives it knows of reads the peer's word by RDMA Read. A
 // peer without such private data is not paced, like any other iWARP program.
 
-// paceMagic begins the private data. After it come the STag (4 bytes), the tagged offset (8) and
-// the number of receives posted at start (4), all big-endian.
+// paceMagic begins the private data. Then follow the STag (4 bytes), the tagged offset (8) and the
+// number of receives posted at start (4), all big-endian.
 const paceMagic = "viaduct pace 1\x00\x00"
 
 const paceLen = len(paceMagic) + 16
@@ -31,7 +31,7 @@ const (
 	paceMost  = 2 * time.Millisecond
 )
 
-// A pace is one end's state.
+// A pace is the state of one end: its own word, and the end's knowledge of the peer's word.
 type pace struct {
 	word   *uint64 // our word: total of the receives posted, big-endian
 	mem    []byte  // the memory of word
@@ -62,7 +62,7 @@ func newPace(count int, register func([]byte, iwarp.Access, ...iwarp.RegionOptio
 	return p, nil
 }
 
-// store makes the new total visible to the peer.
+// store writes the number of posted receives into the word, where the peer reads it.
 func (p *pace) store() {
 	var b [8]byte
 	binary.BigEndian.PutUint64(b[:], p.posted)
@@ -76,7 +76,7 @@ func (p *pace) private() []byte {
 	return binary.BigEndian.AppendUint32(b, uint32(p.posted))
 }
 
-// learn parses the private data of the other end.
+// learn parses the private data of the other end. If it is not that of a pace, sends are not paced.
 func (p *pace) learn(b []byte) {
 	if len(b) < paceLen || string(b[:len(paceMagic)]) != paceMagic {
 		return
@@ -86,13 +86,14 @@ func (p *pace) learn(b []byte) {
 	p.allowed, p.active = uint64(binary.BigEndian.Uint32(b[12:])), true
 }
 
-// reposted counts one more receive.
+// reposted counts one more posted receive.
 func (p *pace) reposted() {
 	p.posted++
 	p.store()
 }
 
-// take waits until the peer has a receive for one more message.
+// take waits until the peer has a receive for one more message, and counts that message. For a peer
+// that is not paced it does not wait.
 func (p *pace) take(ctx context.Context, c *iwarpConn) error {
 	for wait := paceFirst; p.active && p.sent >= p.allowed; wait = min(2*wait, paceMost) {
 		err := c.q.Post(iwarp.SendWR{Op: iwarp.OpRead, SG: []iwarp.SGE{iwarp.Buf(p.in)}, Remote: p.peer})

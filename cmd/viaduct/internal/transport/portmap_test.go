@@ -22,8 +22,8 @@ import (
 func TestMain(m *testing.M) { testkit.Main(m) }
 
 // TestNetConnThroughPortmap: connections whose address came from a Port Mapper on loopback keep the
-// contract of net.Conn. SDP is required. Each mode is pinned once, and once the private buffers are
-// the smallest. [D-71]
+// contract of net.Conn. SDP is required. One case pins each mode, and one has the smallest private
+// buffers. [D-71]
 func TestNetConnThroughPortmap(t *testing.T) {
 	pinned := func(p sdp.Policy, threshold int) sdp.Options {
 		return sdp.Options{SendPolicy: p, RecvPolicy: p, SendThreshold: threshold, RecvThreshold: 1,
@@ -120,7 +120,7 @@ func TestNetConnThroughPortmap(t *testing.T) {
 }
 
 // TestMapperRemembered: the connections of a process share the answer of a Port Mapper, and also
-// the fact that there was none. [D-64]
+// the fact that no Port Mapper answered. [D-64]
 func TestMapperRemembered(t *testing.T) {
 	ln, err := sdp.Listen("127.0.0.1:0", nil)
 	if err != nil {
@@ -189,7 +189,7 @@ func TestMapperRemembered(t *testing.T) {
 		defer pc.Close()
 		dial(t, netip.MustParseAddrPort(pc.LocalAddr().String()), plain.Addr().String())
 		// A question without answer is sent three times. Only the first dial asks. The datagram
-		// behind them marks their end, because loopback keeps the order.
+		// sent after the questions marks their end, because loopback keeps the order.
 		end := []byte("end")
 		if _, err := pc.WriteTo(end, pc.LocalAddr()); err != nil {
 			t.Fatal(err)

@@ -25,14 +25,14 @@ var sdpTransport = Transport{
 	OverStream:   overSDP,
 }
 
-// SDPEnvironment is the variable that sets properties of all SDP connections. Its form is
-// NAME=VALUE, separated by commas, with the names of the query parameters.
+// SDPEnvironment is the variable that sets properties of all SDP connections. Its value is a list
+// of NAME=VALUE, separated by commas, with the names of the query parameters.
 const SDPEnvironment = "VIADUCT_SDP"
 
-// sdpOwn are the query parameters that are not names of sdp.Options.Set.
+// sdpOwn are the query parameters of sdp addresses that sdp.Options.Set does not know.
 var sdpOwn = map[string]bool{"portmap": true, "resolve": true, "layout": true, "hello": true, "policy": true}
 
-// sdpEnvironment returns the properties the environment sets.
+// sdpEnvironment returns the properties that SDPEnvironment sets.
 func sdpEnvironment() (set map[string]string, err error) {
 	set = map[string]string{}
 	for pair := range strings.SplitSeq(os.Getenv(SDPEnvironment), ",") {
@@ -45,7 +45,8 @@ func sdpEnvironment() (set map[string]string, err error) {
 	return set, nil
 }
 
-// sdpOptions returns the properties an address and the environment set.
+// sdpOptions returns the properties that an address and the environment set. The address takes
+// precedence. o may be nil.
 func sdpOptions(u *addr.URL, o *Options) (opt sdp.Options, err error) {
 	if o != nil {
 		opt.Congestion, opt.Logger = o.Congestion, o.Env.Log
@@ -79,7 +80,7 @@ func RunOptions(e *shell.Env) (opt sdp.Options, err error) {
 	return opt, shell.Usage(opt.Set(set))
 }
 
-// A mapper asks Port Mappers on behalf of an SDP dialer.
+// A mapper asks a Port Mapper on behalf of an SDP dialer.
 type mapper struct{ c *portmap.Client }
 
 func (m mapper) Resolve(ctx context.Context, local, service netip.AddrPort) (netip.AddrPort, error) {
@@ -89,7 +90,7 @@ func (m mapper) Resolve(ctx context.Context, local, service netip.AddrPort) (net
 
 func (m mapper) Forget(service netip.AddrPort) { m.c.Forget(service) }
 
-// mapperAt resolves the address HOST[:PORT] of a Port Mapper.
+// mapperAt resolves the address HOST[:PORT] of a Port Mapper. The default is portmap.Port.
 func mapperAt(ctx context.Context, s string) (netip.AddrPort, error) {
 	u := &addr.URL{Host: strings.Trim(s, "[]"), Port: portmap.Port}
 	if h, p, err := net.SplitHostPort(s); err == nil {

@@ -19,7 +19,7 @@ const (
 	SetupTimeout = 10 * time.Second
 
 	// RemoteSetupTimeout is the bound if the set-up first asks another host, such as a Port Mapper
-	// or a fabric. It is longer because of their retries.
+	// or a fabric. It is longer because such questions may be repeated.
 	RemoteSetupTimeout = 30 * time.Second
 )
 

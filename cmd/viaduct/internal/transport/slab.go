@@ -15,7 +15,7 @@ type slab struct {
 	pool *slabPool
 
 	mu   sync.Mutex
-	used []int // guarded by mu: bytes of each receive that messages have filled since its memory was last returned to the kernel
+	used []int // guarded by mu: bytes that messages filled in each receive since giveBack last freed its pages
 	over bool  // guarded by mu: the memory may belong to another connection
 }
 
@@ -84,14 +84,15 @@ func (s *slab) repost(i int) {
 	}
 }
 
-// holdLocked records that receive i has n bytes of memory.
+// holdLocked records that messages have filled n bytes of receive i. The caller holds s.mu.
 func (s *slab) holdLocked(i, n int) {
 	s.pool.dirty.Add(int64(n - s.used[i]))
 	s.used[i] = n
 }
 
 // put returns the memory to the pool. No receive of the slab may still be posted. A caller that
-// still reads a message then may see zeros, or data of another connection. More calls do nothing.
+// still reads a message then may see zeros, or data of another connection. Further calls do
+// nothing.
 func (s *slab) put() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

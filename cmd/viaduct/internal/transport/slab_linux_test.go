@@ -27,7 +27,7 @@ func resident(t *testing.T) int {
 }
 
 // TestReceiveMemory: connections that receive only short messages use little memory, although they
-// accept long ones. It stays little over several waves of connections.
+// accept long ones. Several waves of connections do not add to it.
 func TestReceiveMemory(t *testing.T) {
 	const waves, conns, most = 3, 40, raceMemory * 64 << 20 // 16 x 1 MiB at each end would be 1280 MiB
 	for _, scheme := range []string{"vitcp", "iwarp"} {
@@ -92,8 +92,8 @@ func TestReceiveMemory(t *testing.T) {
 	}
 }
 
-// TestSlabs: a slab keeps the bytes of posted receives. It returns the memory of long messages when
-// all slabs together have too much, and all memory at its end.
+// TestSlabs: a slab keeps the bytes of posted receives. It frees the memory of long messages when
+// all slabs together exceed slabBudget, and all memory when it is put back.
 func TestSlabs(t *testing.T) {
 	var p slabPool
 	const size, count = 1 << 20, 4
@@ -136,7 +136,7 @@ func TestSlabs(t *testing.T) {
 	}
 	copy(again.at(0), "new")
 	again.filled(0, size)
-	s.filled(1, size) // late calls of the former connection
+	s.filled(1, size) // late calls for the former connection have no effect
 	s.repost(0)
 	s.put()
 	if n := p.dirty.Load() - slabBudget; n != size || again.mem[0] != 'n' {

@@ -37,8 +37,8 @@ func (f *TLSFlags) Given() bool {
 	return f.On || f.Cert != "" || f.Key != "" || f.CA != "" || f.Pin != ""
 }
 
-// Configs returns the settings of configs. After SIGHUP, a listener reads its certificate and
-// authorities again from their files.
+// Configs returns the TLS settings for dialled and accepted connections, as configs does. After
+// SIGHUP, a listener reads its certificate and authorities again from their files.
 func (f *TLSFlags) Configs(e *shell.Env, listens bool) (dial, listen *tls.Config, err error) {
 	dial, first, err := f.configs(e, listens)
 	if err != nil || first == nil || !listens || f.Cert == "" {
@@ -96,8 +96,8 @@ func (f *TLSFlags) configs(e *shell.Env, listens bool) (dial, listen *tls.Config
 		dial.RootCAs, listen.ClientCAs = pool, pool
 		listen.ClientAuth = tls.RequireAndVerifyClientCert
 		if f.Cert == "" {
-			// A certificate of the client is optional for a dialler that has only an authority, and
-			// for a listener verified by --tls-pin alone.
+			// Without --tls-cert, client certificates are optional: a client may have only an
+			// authority, and a listener may be verified by --tls-pin alone.
 			listen.ClientAuth = tls.VerifyClientCertIfGiven
 		}
 	}
@@ -119,7 +119,8 @@ func (f *TLSFlags) configs(e *shell.Env, listens bool) (dial, listen *tls.Config
 	return dial, listen, nil
 }
 
-// serverName sets the name the certificate must have.
+// serverName returns c with host as the name that the server's certificate must have. A name that c
+// already has takes precedence.
 func serverName(c *tls.Config, host string) *tls.Config {
 	if c.ServerName != "" {
 		return c

@@ -47,7 +47,7 @@ type Options struct {
 // if there is no value.
 type Finder func(ctx context.Context, kind, name string) (string, error)
 
-// A Transport is one way to carry data. Functions that it does not support are nil.
+// A Transport dials and listens for one URL scheme. Functions that it does not support are nil.
 type Transport struct {
 	Scheme string
 	// Check checks the parameters of an address, without connecting.
@@ -63,7 +63,7 @@ type Transport struct {
 	// Messages and memory.
 	DialMsg   func(ctx context.Context, u *addr.URL, o *Options) (msg.Conn, error)
 	ListenMsg func(u *addr.URL, o *Options) (msg.Listener, error)
-	// PeerMsg connects two ends that call each other.
+	// PeerMsg connects to a remote end that calls PeerMsg too, instead of listening.
 	PeerMsg func(ctx context.Context, local, remote *addr.URL, o *Options) (msg.Conn, error)
 }
 
@@ -99,17 +99,17 @@ func For(u *addr.URL) (*Transport, error) {
 // IsStream reports whether the transport carries byte streams.
 func (t *Transport) IsStream() bool { return t.DialStream != nil }
 
-// Stream calls DialStream until the server listens or the options' Wait has passed.
+// Stream calls DialStream repeatedly until the server listens or o.Wait has passed.
 func (t *Transport) Stream(ctx context.Context, u *addr.URL, o *Options) (net.Conn, error) {
 	return Await(ctx, o.Wait, timed(o, t.Scheme, func() (net.Conn, error) { return t.DialStream(ctx, u, o) }))
 }
 
-// Messages calls DialMsg until the server listens or the options' Wait has passed.
+// Messages calls DialMsg repeatedly until the server listens or o.Wait has passed.
 func (t *Transport) Messages(ctx context.Context, u *addr.URL, o *Options) (msg.Conn, error) {
 	return Await(ctx, o.Wait, timed(o, t.Scheme, func() (msg.Conn, error) { return t.DialMsg(ctx, u, o) }))
 }
 
-// timed measures the duration of dial, and counts its repetitions.
+// timed returns dial with metrics: the duration of a successful call, and the repetitions.
 func timed[T any](o *Options, scheme string, dial func() (T, error)) func() (T, error) {
 	m := o.Env.Metrics
 	if m == nil {
@@ -137,7 +137,7 @@ const (
 )
 
 // Await calls dial repeatedly while its error means that no server listens, for at most wait. It
-// returns the error of the last attempt, or the cause of ctx.
+// returns the error of the last attempt. If ctx ends during a pause, it returns the cause of ctx.
 func Await[T any](ctx context.Context, wait time.Duration, dial func() (T, error)) (T, error) {
 	end := time.Now().Add(wait)
 	for pause := firstPause; ; pause = min(2*pause, lastPause) {

@@ -42,8 +42,8 @@ func viAttributes(u *addr.URL, o *Options) vi.Attributes {
 	}
 }
 
-// resolveHost resolves a host name: first in the registry, if there is one, and then by the system.
-// If the registry has a port as well, it is used unless u has a port.
+// resolveHost resolves the host of u: first in the registry, if there is one, and then by the
+// system. A port in the registry is used if u has the default port.
 func resolveHost(ctx context.Context, u *addr.URL, find Finder) (netip.AddrPort, error) {
 	if u.Host == "" {
 		return netip.AddrPort{}, shell.Usagef("address %q: the host is missing", u)
@@ -110,7 +110,7 @@ type viConn struct {
 	done          func() // closes the other objects that end with the connection
 	ops           *shell.Operations
 
-	slab     *slab // of the receives
+	slab     *slab // memory of the posted receives
 	slabArea *vi.Region
 	held     *vi.Descriptor // the receive whose data the caller may read
 
@@ -121,7 +121,7 @@ type viConn struct {
 	once   sync.Once
 }
 
-// newVI makes a VI that is not connected yet, and posts its receives.
+// newVI makes a VI that is not connected yet, and posts its receives. On an error, nic stays open.
 func newVI(nic *vi.NIC, a vi.Attributes, o *Options) (c *viConn, err error) {
 	c = &viConn{nic: nic, log: o.Env.Log, done: func() {}}
 	if c.ptag, err = nic.CreatePtag(); err != nil {
@@ -160,14 +160,14 @@ func (c *viConn) postRecv(i int) error {
 	return c.v.PostRecv(d)
 }
 
-// memory registers n bytes for local use only.
+// memory allocates and registers n bytes, at least one, for local use only.
 func (c *viConn) memory(n int) (*vi.Region, []byte, error) {
 	b := make([]byte, max(n, 1))
 	r, err := c.nic.RegisterMem(b, vi.MemAttributes{Ptag: c.ptag})
 	return r, b, err
 }
 
-// connected records the attributes both sides agreed on.
+// connected records the attributes that both ends agreed on.
 func (c *viConn) connected(local, remote net.Addr) {
 	_, a, _, _ := c.v.Query()
 	c.mtu = int(min(uint64(a.MaxTransferSize), math.MaxInt32))
@@ -179,15 +179,15 @@ func (c *viConn) RemoteAddr() net.Addr { return c.remote }
 func (c *viConn) Path() samehost.Path  { return c.v.Path() }
 func (c *viConn) MaxMessage() int      { return c.mtu }
 
-// Depth returns the same limit for both: the read window and the socket pace the requests.
+// Depth returns 16 for both. Beyond that, the read window and the socket delay the requests.
 func (c *viConn) Depth() (writes, reads int) { return 16, 16 }
 
 // brokeHint is the hint for a connection that ended without a disconnect by the peer.
 const brokeHint = "the other side may have died: look at its log, and run this again"
 
-// failure translates err, the error of an operation. It returns net.ErrClosed if this side has
+// failure translates err, the error of an operation. The result is net.ErrClosed if this end has
 // closed the connection. It matches io.EOF if the peer has disconnected, and msg.ErrBroken if the
-// connection failed.
+// connection failed. It is a msg.RemoteAccessError if the peer refused the access.
 func (c *viConn) failure(err error) error {
 	var st *vi.StatusError
 	switch {
@@ -308,11 +308,11 @@ func (c *viConn) Reap(ctx context.Context) error {
 	return nil
 }
 
-// Shutdown returns at once, because there is nothing to wait for. A send completes when the peer
-// has received the message. Otherwise Disconnect still delivers the message.
+// Shutdown does nothing. A reliable send is complete when the peer has received the message, and
+// Disconnect still delivers other messages.
 func (c *viConn) Shutdown(context.Context) error { return nil }
 
-// EmptyVI reaps the descriptors a disconnect of v has flushed, because Destroy requires empty
+// EmptyVI reaps the descriptors that a disconnect of v has flushed, because Destroy requires empty
 // queues. The NIC may be closed at the same time.
 func EmptyVI(v *vi.VI) {
 	for _, done := range []func() (*vi.Descriptor, error){v.SendDone, v.RecvDone} {
@@ -420,8 +420,8 @@ type viAddr string
 func (viAddr) Network() string  { return "vi" }
 func (a viAddr) String() string { return string(a) }
 
-// viWaits is how many goroutines of a listener wait for requests. A request that finds none waiting
-// is answered that nothing listens, so this many may arrive at the same moment.
+// viWaits is how many goroutines of a listener wait for requests, and so how many requests may
+// arrive at the same moment. Further requests wait up to vitcpGrace for one of the goroutines.
 const viWaits = 16
 
 // A viListener accepts connections for one discriminator. It owns its NIC.
@@ -451,8 +451,8 @@ func listenVI(nic *vi.NIC, u *addr.URL, o *Options, at net.Addr) (msg.Listener, 
 	return l, nil
 }
 
-// wait accepts one request after the other and passes the connections to Accept, until the listener
-// is closed.
+// wait accepts requests one after the other and passes the connections to Accept, until the
+// listener is closed or fails.
 func (l *viListener) wait() {
 	for {
 		r, err := l.nic.ConnectWait(l.ctx, l.local)
@@ -487,7 +487,7 @@ func (l *viListener) accept(r *vi.ConnRequest) (*viConn, error) {
 		return nil, err
 	}
 	if err := r.Accept(l.ctx, c.v); err != nil {
-		r.Reject() // if r is still open
+		r.Reject() // has no effect if r was answered
 		c.Close()
 		return nil, err
 	}
@@ -519,8 +519,8 @@ func (l *viListener) Close() error {
 	return l.nic.Close()
 }
 
-// VIAttributes returns the attributes of an address. mtu is used if the address has none. It is for
-// measurements, which use VIs directly.
+// VIAttributes returns the VI attributes for an address, with mtu unless the address sets mtu.
+// Measurements, which use VIs directly, need them.
 func VIAttributes(u *addr.URL, mtu uint32) vi.Attributes {
 	return viAttributes(u, &Options{MTU: mtu})
 }
@@ -538,7 +538,7 @@ func VIAddress(ctx context.Context, u *addr.URL, o *Options) (vi.Address, error)
 	return vi.Address{Host: host, Discriminator: u.Disc}, nil
 }
 
-// OpenVINIC opens a NIC for a URL. at is the address of a NIC that listens.
+// OpenVINIC opens a NIC for a URL. at is the address where it listens, if listens is set.
 func OpenVINIC(u *addr.URL, o *Options, listens bool) (nic *vi.NIC, at net.Addr, err error) {
 	switch {
 	case u.Scheme == "fcvi":
@@ -563,7 +563,7 @@ func nicAddr(nic *vi.NIC, u *addr.URL) net.Addr {
 	return net.TCPAddrFromAddrPort(ap)
 }
 
-// peerVI connects two VIs that call each other.
+// peerVI connects a VI at local with one at remote, whose side calls peerVI too.
 func peerVI(ctx context.Context, local, remote *addr.URL, o *Options) (msg.Conn, error) {
 	there, err := VIAddress(ctx, remote, o)
 	if err != nil {

@@ -22,12 +22,12 @@ var vitcpTransport = Transport{
 	PeerMsg:   peerVI,
 }
 
-// vitcpGrace is how long a request waits for a busy listener between two of its waits. Without it,
-// such a request would be answered that nothing listens.
+// vitcpGrace is how long a request waits if no goroutine of its listener waits for requests.
+// Without it, the request would be answered at once that nothing listens.
 const vitcpGrace = time.Second
 
-// vitcpNIC opens a NIC of its own. It listens at the address listen, unless that is empty. dials
-// determines the direction of connections in a capture.
+// vitcpNIC opens a NIC with a provider of its own, which listens at the address listen, unless that
+// is empty. host is the server's name for TLS. dials is the direction of connections in a capture.
 func vitcpNIC(u *addr.URL, o *Options, listen, host string, dials bool) (*vi.NIC, error) {
 	p, err := vitcpProvider(u, o, listen, host, dials)
 	if err != nil {
